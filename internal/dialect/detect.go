@@ -1,0 +1,52 @@
+package dialect
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	"github.com/jmoiron/sqlx"
+)
+
+// Detect says which database db talks to: from the driver's name, then from the driver's
+// type, then from the server itself.
+func Detect(ctx context.Context, db *sqlx.DB) (string, error) {
+	if name := byDriver(db.DriverName()); name != "" {
+		return name, nil
+	}
+	if name := byDriver(fmt.Sprintf("%T", db.Driver())); name != "" {
+		return name, nil
+	}
+	var version string
+	if err := db.GetContext(ctx, &version, `SELECT sqlite_version()`); err == nil {
+		return SQLiteName, nil
+	}
+	if err := db.GetContext(ctx, &version, `SELECT version()`); err != nil {
+		return "", fmt.Errorf("ask the server what it is: %w", err)
+	}
+	if strings.HasPrefix(version, "PostgreSQL") {
+		return PostgresName, nil
+	}
+	if version != "" && version[0] >= '0' && version[0] <= '9' {
+		return MySQLName, nil
+	}
+	return "", fmt.Errorf("the server calls itself %q", version)
+}
+
+func byDriver(name string) string {
+	name = strings.ToLower(name)
+	for _, known := range []struct{ part, dialect string }{
+		{"pgx", PostgresName},
+		{"postgres", PostgresName},
+		{"pq.", PostgresName},
+		{"stdlib.driver", PostgresName},
+		{"mysql", MySQLName},
+		{"mariadb", MySQLName},
+		{"sqlite", SQLiteName},
+	} {
+		if strings.Contains(name, known.part) {
+			return known.dialect
+		}
+	}
+	return ""
+}

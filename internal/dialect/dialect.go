@@ -1,0 +1,185 @@
+// Package dialect holds what differs between databases: one struct of statements each,
+// beside the schema they work on. All Go logic is written once, against [Dialect].
+package dialect
+
+import (
+	"embed"
+	"reflect"
+	"regexp"
+	"strings"
+)
+
+//go:embed postgres/*.sql mysql/*.sql sqlite/*.sql
+var schemas embed.FS
+
+// Names of the databases.
+const (
+	PostgresName = "postgres"
+	MySQLName    = "mysql"
+	SQLiteName   = "sqlite"
+)
+
+// Dialect is how one database says what Millrace needs. Statements are named for what
+// they do; their arguments stand in the same order in every dialect. An argument
+// written (?) is a list, expanded by [Dialect.In].
+type Dialect struct {
+	Name string
+
+	// BindType is how sqlx writes placeholders.
+	BindType int
+
+	// OneWriter is true where a transaction that writes excludes every other.
+	OneWriter bool
+
+	// CommitsOnDDL is true where a schema statement ends the transaction it stands in.
+	CommitsOnDDL bool
+
+	// Schema bookkeeping.
+	LockMigrations string
+	CreateVersions string
+	SelectVersion  string
+	InsertVersion  string
+
+	// The server.
+	Now             string
+	SelectIsolation string
+	SelectSettings  string
+	SelectColumns   string
+
+	// Consumers.
+	InsertConsumer  string
+	SelectConsumer  string
+	SelectConsumers string
+	UpdateConsumer  string
+	LockConsumer    string
+	SelectPurgeLine string
+	RaisePurgeLine  string
+
+	// Claims.
+	Claim       string
+	Lookup      string
+	Retake      string
+	SelectClaim string
+	OpenClaim   string
+	ReopenClaim string
+	CloseClaim  string
+
+	// Outcomes and results.
+	InsertOutcome  string
+	DeleteOutcomes string
+	SelectOutcomes string
+	PutResult      string
+
+	// Open messages.
+	InsertMessage  string
+	TouchMessage   string
+	MoveMessage    string
+	DeleteMessage  string
+	SelectMessage  string
+	SelectMessages string
+
+	// A message's story.
+	StoryClaims   string
+	StoryMessages string
+	StoryAudit    string
+	StoryDropped  string
+	InsertAudit   string
+	InsertDropped string
+
+	// The janitor.
+	SelectClaimsPage string
+	LockExpired      string
+	DeleteClaims     string
+	DeleteResults    string
+	DeleteShadowed   string
+	PurgeDropped     string
+	PurgeLeases      string
+
+	// Leases of middleware.Deduplicate.
+	AcquireLease string
+	SelectLease  string
+	ConfirmLease string
+	ReleaseLease string
+
+	scripts []string
+}
+
+// Names says where the tables are.
+type Names struct {
+	Schema string // PostgreSQL only; empty means the connection's search path
+	Prefix string // of every table
+}
+
+// DefaultPrefix starts every table's name unless the user chose another.
+const DefaultPrefix = "millrace_"
+
+var (
+	table = regexp.MustCompile(`\bmillrace_`)
+	index = regexp.MustCompile(`\bix_millrace_`)
+)
+
+// For returns the dialect of the named database, its statements rendered for names.
+// It returns nil for a name it does not know.
+func For(name string, names Names) *Dialect {
+	var d Dialect
+	switch name {
+	case PostgresName:
+		d = postgres
+	case MySQLName:
+		d = mysql
+	case SQLiteName:
+		d = sqlite
+	default:
+		return nil
+	}
+	d.scripts = readScripts(name)
+	d.render(names)
+	return &d
+}
+
+// render puts the user's names into every statement, once.
+func (d *Dialect) render(names Names) {
+	prefix := names.Prefix
+	qualified := prefix
+	if names.Schema != "" {
+		qualified = `"` + names.Schema + `".` + prefix
+	}
+	rename := func(s string) string {
+		s = index.ReplaceAllString(s, "ix_"+prefix)
+		return table.ReplaceAllString(s, qualified)
+	}
+	fields := reflect.ValueOf(d).Elem()
+	for i := range fields.NumField() {
+		if f := fields.Field(i); f.Kind() == reflect.String && f.CanSet() {
+			f.SetString(rename(f.String()))
+		}
+	}
+	// Queries of the catalogue compare names, so there the bare prefix stands.
+	d.SelectColumns = strings.ReplaceAll(d.SelectColumns, "{prefix}", prefix)
+	d.SelectColumns = strings.ReplaceAll(d.SelectColumns, "{schema}", names.Schema)
+	for i := range d.scripts {
+		d.scripts[i] = rename(d.scripts[i])
+	}
+}
+
+func readScripts(name string) []string {
+	entries, err := schemas.ReadDir(name)
+	if err != nil {
+		panic(err) // embedded: cannot be missing
+	}
+	var scripts []string
+	for _, e := range entries { // sorted by name, so by version
+		text, err := schemas.ReadFile(name + "/" + e.Name())
+		if err != nil {
+			panic(err)
+		}
+		scripts = append(scripts, string(text))
+	}
+	return scripts
+}
+
+// messageColumns is what the statements on open messages select, spelled out so that a
+// column added by a later release does not disturb this one.
+const messageColumns = `m.id, m.consumer, m.message_id, m.status, m.attempts, m.topic, m.partition_no, m.offset_no,
+			m.order_key, m.event_type, m.version, m.uuid, m.metadata, m.payload, m.payload_hash, m.received_at,
+			m.due_at, m.lease_token, m.locked_until, m.last_error, m.reason, m.original`

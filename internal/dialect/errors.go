@@ -1,0 +1,151 @@
+package dialect
+
+import (
+	"context"
+	"database/sql"
+	"database/sql/driver"
+	"errors"
+	"io"
+	"net"
+	"reflect"
+	"strings"
+	"syscall"
+)
+
+// Kind is what an error of the database means for the one who made the call.
+type Kind int
+
+// Kinds of errors.
+const (
+	Other       Kind = iota
+	Contention       // deadlock, serialization failure, lock wait: try again in a new transaction
+	Unavailable      // the connection or the server is gone: wait
+	NoTable          // the schema has not been migrated
+	ReadOnly         // the database takes no writes
+)
+
+// Classify says what err means. Drivers are not imported: pgx and lib/pq tell their
+// SQLSTATE by a method, go-sql-driver and mattn hold numbers in fields, modernc tells its
+// code by a method.
+func Classify(err error) Kind {
+	if err == nil {
+		return Other
+	}
+	for ; err != nil; err = unwrap(err) {
+		if kind := classifyOne(err); kind != Other {
+			return kind
+		}
+	}
+	return Other
+}
+
+func unwrap(err error) error {
+	if next := errors.Unwrap(err); next != nil {
+		return next
+	}
+	if many, ok := err.(interface{ Unwrap() []error }); ok { //nolint:errorlint // walks the tree itself
+		for _, next := range many.Unwrap() {
+			if Classify(next) != Other {
+				return next
+			}
+		}
+	}
+	return nil
+}
+
+func classifyOne(err error) Kind {
+	switch err { //nolint:errorlint // walks the tree itself
+	case driver.ErrBadConn, sql.ErrConnDone, io.EOF, io.ErrUnexpectedEOF, net.ErrClosed:
+		return Unavailable
+	case context.Canceled, context.DeadlineExceeded:
+		return Other
+	}
+	switch e := err.(type) { //nolint:errorlint // walks the tree itself
+	case interface{ SQLState() string }:
+		return postgresKind(e.SQLState())
+	case syscall.Errno:
+		return Unavailable
+	case *net.OpError, *net.DNSError:
+		return Unavailable
+	}
+	if code, ok := number(err); ok {
+		typ := strings.ToLower(reflect.TypeOf(err).String())
+		if strings.Contains(typ, "sqlite") {
+			return sqliteKind(code, err.Error())
+		}
+		return mysqlKind(code)
+	}
+	if strings.Contains(err.Error(), "invalid connection") { // go-sql-driver's ErrInvalidConn has no type
+		return Unavailable
+	}
+	return Other
+}
+
+// number reads a driver error's code from its method or its field.
+func number(err error) (int64, bool) {
+	if e, ok := err.(interface{ Code() int }); ok { //nolint:errorlint // walks the tree itself
+		return int64(e.Code()), true
+	}
+	v := reflect.ValueOf(err)
+	if v.Kind() == reflect.Pointer {
+		v = v.Elem()
+	}
+	if v.Kind() != reflect.Struct {
+		return 0, false
+	}
+	for _, name := range []string{"Number", "Code"} {
+		switch f := v.FieldByName(name); {
+		case !f.IsValid():
+		case f.CanInt():
+			return f.Int(), true
+		case f.CanUint():
+			return int64(f.Uint()), true //nolint:gosec // MySQL's numbers have sixteen bits
+		}
+	}
+	return 0, false
+}
+
+func postgresKind(state string) Kind {
+	switch {
+	case state == "40001", state == "40P01", state == "55P03":
+		return Contention
+	case state == "42P01", state == "3F000", state == "42703":
+		return NoTable
+	case state == "25006":
+		return ReadOnly
+	case strings.HasPrefix(state, "08"), strings.HasPrefix(state, "57P"), state == "25P03",
+		strings.HasPrefix(state, "53"), strings.HasPrefix(state, "58"):
+		return Unavailable
+	}
+	return Other
+}
+
+func mysqlKind(code int64) Kind {
+	switch code {
+	case 1205, 1213, 1020:
+		return Contention
+	case 1146, 1054:
+		return NoTable
+	case 1290, 1792, 1836:
+		return ReadOnly
+	case 1040, 1053, 1077, 1152, 1158, 1159, 1160, 1161, 1184, 1203, 1226, 1317, 1927, 2002, 2003, 2006, 2013, 3024, 4031:
+		return Unavailable
+	}
+	return Other
+}
+
+func sqliteKind(code int64, text string) Kind {
+	switch code & 0xff {
+	case 5, 6:
+		return Contention
+	case 8:
+		return ReadOnly
+	case 10, 14:
+		return Unavailable
+	case 1:
+		if strings.Contains(text, "no such table") || strings.Contains(text, "no such column") {
+			return NoTable
+		}
+	}
+	return Other
+}

@@ -1,0 +1,105 @@
+package dialect
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/jmoiron/sqlx"
+)
+
+// Version is the newest schema this release knows.
+func (d *Dialect) Version() int { return len(d.scripts) }
+
+// Schema is the whole DDL, for users who keep migrations of their own.
+func (d *Dialect) Schema() string {
+	var b strings.Builder
+	b.WriteString(d.CreateVersions + ";\n\n")
+	for i, script := range d.scripts {
+		b.WriteString(script)
+		fmt.Fprintf(&b, "\nINSERT INTO %s (version, applied_at) VALUES (%d, 0);\n", d.versionsTable(), i+1)
+	}
+	return b.String()
+}
+
+func (d *Dialect) versionsTable() string {
+	_, rest, _ := strings.Cut(d.CreateVersions, "EXISTS ")
+	name, _, _ := strings.Cut(rest, " ")
+	return name
+}
+
+// Migrate brings the schema up to this release. It is idempotent, and processes that
+// start at once may all call it: PostgreSQL and SQLite migrate in one locked transaction,
+// MySQL, whose DDL commits by itself, by statements that each do nothing the second time.
+func (d *Dialect) Migrate(ctx context.Context, db *sqlx.DB) error {
+	const tries = 10
+	var err error
+	for range tries {
+		if err = d.migrateOnce(ctx, db); Classify(err) != Contention {
+			return err
+		}
+	}
+	return err
+}
+
+func (d *Dialect) migrateOnce(ctx context.Context, db *sqlx.DB) (err error) {
+	if d.CommitsOnDDL {
+		if _, err := db.ExecContext(ctx, d.CreateVersions); err != nil {
+			return fmt.Errorf("create the table of versions: %w", err)
+		}
+		return d.apply(ctx, db)
+	}
+	if d.OneWriter { // the table must be there before the first write takes the lock
+		if _, err := db.ExecContext(ctx, d.CreateVersions); err != nil {
+			return fmt.Errorf("create the table of versions: %w", err)
+		}
+	}
+	tx, err := db.BeginTxx(ctx, nil)
+	if err != nil {
+		return fmt.Errorf("begin: %w", err)
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, ignoreDone(tx.Rollback()))
+		}
+	}()
+	if _, err := tx.ExecContext(ctx, d.LockMigrations); err != nil {
+		return fmt.Errorf("lock the schema: %w", err)
+	}
+	if _, err := tx.ExecContext(ctx, d.CreateVersions); err != nil {
+		return fmt.Errorf("create the table of versions: %w", err)
+	}
+	if err := d.apply(ctx, tx); err != nil {
+		return err
+	}
+	return tx.Commit()
+}
+
+func (d *Dialect) apply(ctx context.Context, db sqlx.ExtContext) error {
+	var version int
+	if err := sqlx.GetContext(ctx, db, &version, d.SelectVersion); err != nil {
+		return fmt.Errorf("read the schema's version: %w", err)
+	}
+	for i := version; i < len(d.scripts); i++ {
+		for _, statement := range statements(d.scripts[i]) {
+			if _, err := db.ExecContext(ctx, statement); err != nil {
+				return fmt.Errorf("migration %d: %w\n%s", i+1, err, statement)
+			}
+		}
+		if _, err := db.ExecContext(ctx, d.InsertVersion, i+1); err != nil {
+			return fmt.Errorf("record migration %d: %w", i+1, err)
+		}
+	}
+	return nil
+}
+
+func statements(script string) []string {
+	var all []string
+	for s := range strings.SplitSeq(script, ";\n") {
+		if strings.TrimSpace(s) != "" {
+			all = append(all, s)
+		}
+	}
+	return all
+}

@@ -1,0 +1,240 @@
+package dialect
+
+import "github.com/jmoiron/sqlx"
+
+// The clock of the server, in UTC microseconds, whatever the session's time zone.
+const mysqlNow = `TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))`
+
+var mysql = Dialect{
+	Name:     MySQLName,
+	BindType: sqlx.QUESTION,
+
+	// A schema statement in a handler commits the claim and all that came before it.
+	CommitsOnDDL: true,
+
+	LockMigrations: `SELECT 1`,
+	CreateVersions: `CREATE TABLE IF NOT EXISTS millrace_schema (version INT NOT NULL PRIMARY KEY, applied_at BIGINT NOT NULL) ENGINE = InnoDB`,
+	SelectVersion:  `SELECT COALESCE(MAX(version), 0) FROM millrace_schema`,
+	InsertVersion: `
+		INSERT INTO millrace_schema (version, applied_at)
+		VALUES (?, ` + mysqlNow + `)
+		ON DUPLICATE KEY UPDATE version = version`,
+
+	Now:             `SELECT ` + mysqlNow,
+	SelectIsolation: `SHOW VARIABLES WHERE Variable_name IN ('transaction_isolation', 'tx_isolation')`,
+	SelectSettings: `
+		SHOW VARIABLES
+		WHERE Variable_name IN ('transaction_isolation', 'tx_isolation', 'innodb_flush_log_at_trx_commit', 'sync_binlog',
+			'log_bin', 'innodb_lock_wait_timeout', 'idle_write_transaction_timeout', 'idle_transaction_timeout',
+			'wait_timeout', 'max_connections', 'max_allowed_packet', 'sql_mode', 'read_only', 'version', 'autocommit',
+			'default_storage_engine', 'innodb_rollback_on_timeout')`,
+	SelectColumns: `
+		SELECT TABLE_NAME, COLUMN_NAME
+		FROM information_schema.COLUMNS
+		WHERE TABLE_SCHEMA = DATABASE() AND LEFT(TABLE_NAME, CHAR_LENGTH('{prefix}')) = '{prefix}'`,
+
+	InsertConsumer: `
+		INSERT INTO millrace_consumers (id, namespace, name, epoch, key_source, retention, window_us, created_at)
+		VALUES (?, ?, ?, ?, ?, ?, ?, ` + mysqlNow + `)
+		ON DUPLICATE KEY UPDATE id = id`,
+	SelectConsumer: `
+		SELECT id, namespace, name, epoch, key_source, retention, window_us, purge_line, paused, created_at
+		FROM millrace_consumers
+		WHERE namespace = ? AND name = ? AND epoch = ?`,
+	SelectConsumers: `
+		SELECT id, namespace, name, epoch, key_source, retention, window_us, purge_line, paused, created_at
+		FROM millrace_consumers
+		ORDER BY namespace, name, epoch`,
+	UpdateConsumer: `
+		UPDATE millrace_consumers
+		SET retention = ?, window_us = ?
+		WHERE id = ?`,
+	LockConsumer: `
+		UPDATE millrace_consumers
+		SET purge_line = purge_line
+		WHERE id = ?`,
+	SelectPurgeLine: `
+		SELECT purge_line
+		FROM millrace_consumers
+		WHERE id = ?`,
+	RaisePurgeLine: `
+		UPDATE millrace_consumers
+		SET purge_line = GREATEST(purge_line, ?)
+		WHERE id = ?`,
+
+	// A real change on conflict, which the caller rolls back: an affected-rows count of 1
+	// then means fresh with and without clientFoundRows.
+	Claim: `
+		INSERT INTO millrace_claims (consumer, message_id, payload_hash, token, result, processed_at)
+		VALUES (?, ?, ?, ?, 1, ` + mysqlNow + `)
+		ON DUPLICATE KEY UPDATE token = token + 1`,
+	Lookup: `
+		SELECT c.result, c.payload_hash, c.token, c.processed_at, ` + mysqlNow + ` AS now,
+			o.topic AS outcome_topic, o.messages AS outcome,
+			m.id AS open_id, m.status AS open_status, m.payload_hash AS open_hash
+		FROM millrace_claims c
+		LEFT JOIN millrace_outcomes o ON o.consumer = c.consumer AND o.message_id = c.message_id
+		LEFT JOIN millrace_messages m ON m.consumer = c.consumer AND m.message_id = c.message_id
+		WHERE c.consumer = ? AND c.message_id = ?`,
+	Retake: `
+		UPDATE millrace_claims
+		SET token = ?, payload_hash = ?, result = 1, processed_at = ` + mysqlNow + `
+		WHERE consumer = ? AND message_id = ? AND result = 0`,
+	SelectClaim: `
+		SELECT result, token
+		FROM millrace_claims
+		WHERE consumer = ? AND message_id = ?`,
+	OpenClaim: `
+		INSERT INTO millrace_claims (consumer, message_id, payload_hash, token, result, processed_at)
+		VALUES (?, ?, ?, ?, 0, ` + mysqlNow + `)
+		ON DUPLICATE KEY UPDATE token = token + 1`,
+	ReopenClaim: `
+		UPDATE millrace_claims
+		SET result = 0
+		WHERE consumer = ? AND message_id = ? AND token = ?`,
+	CloseClaim: `
+		UPDATE millrace_claims
+		SET result = ?, processed_at = ` + mysqlNow + `
+		WHERE consumer = ? AND message_id = ? AND result = 0`,
+
+	InsertOutcome: `
+		INSERT INTO millrace_outcomes (consumer, message_id, topic, messages, created_at)
+		VALUES (?, ?, ?, ?, ` + mysqlNow + `)`,
+	DeleteOutcomes: `
+		DELETE FROM millrace_outcomes
+		WHERE consumer = ? AND message_id IN (?)`,
+	SelectOutcomes: `
+		SELECT o.consumer, c.name, c.epoch, o.message_id, o.topic, o.messages, o.created_at,
+			` + mysqlNow + ` - o.created_at AS age
+		FROM millrace_outcomes o
+		JOIN millrace_consumers c ON c.id = o.consumer
+		WHERE c.namespace = ? AND o.created_at <= ` + mysqlNow + ` - ?
+		ORDER BY o.created_at
+		LIMIT ?`,
+	PutResult: `
+		INSERT INTO millrace_results (consumer, message_id, body)
+		VALUES (?, ?, ?)
+		ON DUPLICATE KEY UPDATE body = VALUES(body)`,
+
+	InsertMessage: `
+		INSERT INTO millrace_messages (consumer, message_id, status, attempts, topic, partition_no, offset_no,
+			order_key, event_type, version, uuid, metadata, payload, payload_hash, last_error, reason, original,
+			received_at, due_at)
+		VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?,
+			` + mysqlNow + `, ` + mysqlNow + `)`,
+	TouchMessage: `
+		UPDATE millrace_messages
+		SET attempts = attempts + 1, last_error = ?, due_at = ` + mysqlNow + `
+		WHERE consumer = ? AND message_id = ? AND status = ?`,
+	MoveMessage: `
+		UPDATE millrace_messages
+		SET status = ?, reason = ?, due_at = ` + mysqlNow + `
+		WHERE consumer = ? AND message_id = ? AND status = ?`,
+	DeleteMessage: `
+		DELETE FROM millrace_messages
+		WHERE consumer = ? AND message_id = ? AND status = ?`,
+	SelectMessage: `
+		SELECT c.name, c.epoch, ` + messageColumns + `
+		FROM millrace_messages m
+		JOIN millrace_consumers c ON c.id = m.consumer
+		WHERE m.id = ?`,
+	SelectMessages: `
+		SELECT c.name, c.epoch, ` + messageColumns + `
+		FROM millrace_messages m
+		JOIN millrace_consumers c ON c.id = m.consumer
+		WHERE c.namespace = ? AND m.status = ? AND m.id > ?
+		ORDER BY m.id
+		LIMIT ?`,
+
+	StoryClaims: `
+		SELECT c.name, c.epoch, k.message_id, k.result, k.processed_at,
+			o.created_at AS outcome_at, o.topic AS outcome_topic, o.messages AS outcome, r.body
+		FROM millrace_consumers c
+		JOIN millrace_claims k ON k.consumer = c.id AND k.message_id = ?
+		LEFT JOIN millrace_outcomes o ON o.consumer = k.consumer AND o.message_id = k.message_id
+		LEFT JOIN millrace_results r ON r.consumer = k.consumer AND r.message_id = k.message_id
+		WHERE c.namespace = ?
+		ORDER BY c.name, c.epoch`,
+	StoryMessages: `
+		SELECT c.name, c.epoch, ` + messageColumns + `
+		FROM millrace_consumers c
+		JOIN millrace_messages m ON m.consumer = c.id AND m.message_id = ?
+		WHERE c.namespace = ?
+		UNION ALL
+		SELECT c.name, c.epoch, ` + messageColumns + `
+		FROM millrace_messages m
+		JOIN millrace_consumers c ON c.id = m.consumer
+		WHERE c.namespace = ? AND m.original = ?`,
+	StoryAudit: `
+		SELECT c.name, c.epoch, a.at, a.actor, a.action, a.reason, a.detail
+		FROM millrace_audit a
+		JOIN millrace_consumers c ON c.id = a.consumer
+		WHERE c.namespace = ? AND a.message_id = ?
+		ORDER BY a.id`,
+	StoryDropped: `
+		SELECT c.name, c.epoch, d.at, d.topic, d.reason
+		FROM millrace_dropped d
+		JOIN millrace_consumers c ON c.id = d.consumer
+		WHERE c.namespace = ? AND d.message_id = ?
+		ORDER BY d.id`,
+	InsertAudit: `
+		INSERT INTO millrace_audit (actor, action, reason, consumer, message_id, detail, at)
+		VALUES (?, ?, ?, ?, ?, ?, ` + mysqlNow + `)`,
+	InsertDropped: `
+		INSERT INTO millrace_dropped (consumer, message_id, topic, reason, at)
+		VALUES (?, ?, ?, ?, ` + mysqlNow + `)`,
+
+	SelectClaimsPage: `
+		SELECT message_id, processed_at, result
+		FROM millrace_claims
+		WHERE consumer = ? AND message_id > ?
+		ORDER BY message_id
+		LIMIT ?`,
+	LockExpired: `
+		SELECT c.message_id, c.processed_at, c.result
+		FROM millrace_claims c
+		WHERE c.consumer = ? AND c.message_id IN (?) AND c.result <> 0 AND c.processed_at < ?
+			AND NOT EXISTS (
+				SELECT 1 FROM millrace_outcomes o WHERE o.consumer = c.consumer AND o.message_id = c.message_id)
+		FOR UPDATE SKIP LOCKED`,
+	DeleteClaims: `
+		DELETE FROM millrace_claims
+		WHERE consumer = ? AND message_id IN (?)`,
+	DeleteResults: `
+		DELETE FROM millrace_results
+		WHERE consumer = ? AND message_id IN (?)`,
+	DeleteShadowed: `
+		DELETE FROM millrace_messages
+		WHERE EXISTS (
+			SELECT 1 FROM millrace_claims c
+			WHERE c.consumer = millrace_messages.consumer AND c.message_id = millrace_messages.message_id
+				AND c.result <> 0)`,
+	PurgeDropped: `
+		DELETE FROM millrace_dropped
+		WHERE at < ?
+		ORDER BY at
+		LIMIT ?`,
+	PurgeLeases: `
+		DELETE FROM millrace_leases
+		WHERE until < ?
+		ORDER BY until
+		LIMIT ?`,
+
+	AcquireLease: `
+		INSERT INTO millrace_leases (consumer, message_id, token, until)
+		VALUES (?, ?, ?, ` + mysqlNow + ` + ?)
+		ON DUPLICATE KEY UPDATE
+			token = IF(until <= ` + mysqlNow + `, VALUES(token), token),
+			until = IF(token = VALUES(token), VALUES(until), until)`,
+	SelectLease: `
+		SELECT token, until - ` + mysqlNow + ` AS remaining
+		FROM millrace_leases
+		WHERE consumer = ? AND message_id = ?`,
+	ConfirmLease: `
+		UPDATE millrace_leases
+		SET token = 0, until = ` + mysqlNow + ` + ?
+		WHERE consumer = ? AND message_id = ? AND token = ?`,
+	ReleaseLease: `
+		DELETE FROM millrace_leases
+		WHERE consumer = ? AND message_id = ? AND token = ?`,
+}

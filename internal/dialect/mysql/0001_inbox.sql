@@ -1,0 +1,116 @@
+-- One row per consumer and epoch; every other table refers to its id.
+-- by_name serves SelectConsumer.
+CREATE TABLE IF NOT EXISTS millrace_consumers (
+  id         INT            NOT NULL PRIMARY KEY,
+  namespace  VARBINARY(255) NOT NULL,
+  name       VARBINARY(255) NOT NULL,
+  epoch      INT            NOT NULL,
+  key_source BLOB           NOT NULL,
+  retention  BIGINT         NOT NULL, -- microseconds after processing; 0 keeps for ever
+  window_us  BIGINT         NOT NULL DEFAULT 0, -- longest redelivery window its users declared
+  purge_line BIGINT         NOT NULL DEFAULT 0, -- greatest processed_at that was deleted
+  paused     BOOLEAN        NOT NULL DEFAULT FALSE,
+  created_at BIGINT         NOT NULL,
+  UNIQUE KEY by_name (namespace, name, epoch)
+) ENGINE = InnoDB;
+
+-- The only arbiter of a key. result 0: open, the row in millrace_messages says what;
+-- anything else: completed.
+CREATE TABLE IF NOT EXISTS millrace_claims (
+  consumer     INT            NOT NULL,
+  message_id   VARBINARY(128) NOT NULL,
+  result       SMALLINT       NOT NULL,
+  processed_at BIGINT         NOT NULL,
+  payload_hash BIGINT         NOT NULL,
+  token        BIGINT         NOT NULL,
+  PRIMARY KEY (consumer, message_id)
+) ENGINE = InnoDB;
+
+-- Messages a handler returned, until the broker has them.
+-- by_age serves SelectOutcomes.
+CREATE TABLE IF NOT EXISTS millrace_outcomes (
+  consumer   INT            NOT NULL,
+  message_id VARBINARY(128) NOT NULL,
+  created_at BIGINT         NOT NULL,
+  topic      BLOB           NOT NULL,
+  messages   LONGBLOB       NOT NULL,
+  PRIMARY KEY (consumer, message_id),
+  KEY by_age (created_at)
+) ENGINE = InnoDB;
+
+-- What a handler said with inbox.SetResult; lives as long as its claim.
+CREATE TABLE IF NOT EXISTS millrace_results (
+  consumer   INT            NOT NULL,
+  message_id VARBINARY(128) NOT NULL,
+  body       LONGBLOB       NOT NULL,
+  PRIMARY KEY (consumer, message_id)
+) ENGINE = InnoDB;
+
+-- Every message that is open, whole.
+-- by_key serves Lookup, TouchMessage and DeleteMessage: one open row per consumer and message;
+-- by_status serves SelectMessages; by_original serves StoryMessages.
+CREATE TABLE IF NOT EXISTS millrace_messages (
+  id           BIGINT         NOT NULL AUTO_INCREMENT PRIMARY KEY,
+  consumer     INT            NOT NULL,
+  message_id   VARBINARY(128) NOT NULL,
+  status       SMALLINT       NOT NULL,
+  attempts     INT            NOT NULL DEFAULT 0,
+  topic        BLOB           NOT NULL,
+  partition_no BIGINT,
+  offset_no    BIGINT,
+  order_key    BLOB,
+  event_type   BLOB,
+  version      BIGINT,
+  uuid         BLOB           NOT NULL,
+  metadata     LONGBLOB       NOT NULL,
+  payload      LONGBLOB       NOT NULL,
+  payload_hash BIGINT         NOT NULL,
+  received_at  BIGINT         NOT NULL,
+  due_at       BIGINT         NOT NULL,
+  lease_token  BIGINT         NOT NULL DEFAULT 0,
+  locked_until BIGINT         NOT NULL DEFAULT 0,
+  last_error   BLOB,
+  reason       BLOB,
+  original     VARBINARY(128),
+  UNIQUE KEY by_key (consumer, message_id),
+  KEY by_status (status, id),
+  KEY by_original (original)
+) ENGINE = InnoDB;
+
+-- What operators did.
+-- by_message serves StoryAudit.
+CREATE TABLE IF NOT EXISTS millrace_audit (
+  id         BIGINT         NOT NULL AUTO_INCREMENT PRIMARY KEY,
+  at         BIGINT         NOT NULL,
+  actor      BLOB           NOT NULL,
+  action     BLOB           NOT NULL,
+  reason     BLOB           NOT NULL,
+  consumer   INT            NOT NULL,
+  message_id VARBINARY(128) NOT NULL,
+  detail     BLOB           NOT NULL,
+  KEY by_message (message_id)
+) ENGINE = InnoDB;
+
+-- Copies that were acked without running the handler; filled on request.
+-- by_message serves StoryDropped; by_age serves PurgeDropped.
+CREATE TABLE IF NOT EXISTS millrace_dropped (
+  id         BIGINT         NOT NULL AUTO_INCREMENT PRIMARY KEY,
+  at         BIGINT         NOT NULL,
+  consumer   INT            NOT NULL,
+  message_id VARBINARY(128) NOT NULL,
+  topic      BLOB           NOT NULL,
+  reason     BLOB           NOT NULL,
+  KEY by_message (message_id),
+  KEY by_age (at)
+) ENGINE = InnoDB;
+
+-- Claims of middleware.Deduplicate: leases on a key, never mixed up with the inbox's.
+-- by_until serves PurgeLeases.
+CREATE TABLE IF NOT EXISTS millrace_leases (
+  consumer   INT            NOT NULL,
+  message_id VARBINARY(128) NOT NULL,
+  token      BIGINT         NOT NULL, -- 0: confirmed
+  until      BIGINT         NOT NULL, -- end of the lease, or of the time the key is remembered
+  PRIMARY KEY (consumer, message_id),
+  KEY by_until (until)
+) ENGINE = InnoDB;

@@ -1,0 +1,238 @@
+package dialect
+
+import "github.com/jmoiron/sqlx"
+
+// The clock of the server, in UTC microseconds: now() would be the transaction's start.
+const postgresNow = `(EXTRACT(EPOCH FROM clock_timestamp()) * 1000000)::BIGINT`
+
+var postgres = Dialect{
+	Name:     PostgresName,
+	BindType: sqlx.DOLLAR,
+
+	LockMigrations: `SELECT pg_advisory_xact_lock(7236837562345)`,
+	CreateVersions: `CREATE TABLE IF NOT EXISTS millrace_schema (version INTEGER NOT NULL PRIMARY KEY, applied_at BIGINT NOT NULL)`,
+	SelectVersion:  `SELECT COALESCE(MAX(version), 0) FROM millrace_schema`,
+	InsertVersion: `
+		INSERT INTO millrace_schema (version, applied_at)
+		VALUES ($1, ` + postgresNow + `)
+		ON CONFLICT (version) DO UPDATE SET applied_at = millrace_schema.applied_at`,
+
+	Now:             `SELECT ` + postgresNow,
+	SelectIsolation: `SELECT 'default_transaction_isolation', current_setting('default_transaction_isolation')`,
+	SelectSettings: `
+		SELECT name, setting
+		FROM pg_settings
+		WHERE name IN ('default_transaction_isolation', 'synchronous_commit', 'fsync', 'full_page_writes',
+			'idle_in_transaction_session_timeout', 'lock_timeout', 'statement_timeout', 'max_connections',
+			'default_transaction_read_only', 'server_version_num', 'transaction_timeout',
+			'tcp_keepalives_idle', 'tcp_user_timeout')
+		UNION ALL SELECT 'in_recovery', pg_is_in_recovery()::TEXT`,
+	SelectColumns: `
+		SELECT c.relname, a.attname
+		FROM pg_class c
+		JOIN pg_namespace n ON n.oid = c.relnamespace
+		JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
+		WHERE starts_with(c.relname, '{prefix}') AND c.relkind IN ('r', 'p')
+			AND (n.nspname = '{schema}' OR '{schema}' = '' AND pg_table_is_visible(c.oid))`,
+
+	InsertConsumer: `
+		INSERT INTO millrace_consumers (id, namespace, name, epoch, key_source, retention, window_us, created_at)
+		VALUES ($1, $2, $3, $4, $5, $6, $7, ` + postgresNow + `)
+		ON CONFLICT DO NOTHING`,
+	SelectConsumer: `
+		SELECT id, namespace, name, epoch, key_source, retention, window_us, purge_line, paused, created_at
+		FROM millrace_consumers
+		WHERE namespace = $1 AND name = $2 AND epoch = $3`,
+	SelectConsumers: `
+		SELECT id, namespace, name, epoch, key_source, retention, window_us, purge_line, paused, created_at
+		FROM millrace_consumers
+		ORDER BY namespace, name, epoch`,
+	UpdateConsumer: `
+		UPDATE millrace_consumers
+		SET retention = $1, window_us = $2
+		WHERE id = $3`,
+	LockConsumer: `
+		UPDATE millrace_consumers
+		SET purge_line = purge_line
+		WHERE id = $1`,
+	SelectPurgeLine: `
+		SELECT purge_line
+		FROM millrace_consumers
+		WHERE id = $1`,
+	RaisePurgeLine: `
+		UPDATE millrace_consumers
+		SET purge_line = GREATEST(purge_line, $1)
+		WHERE id = $2`,
+
+	Claim: `
+		INSERT INTO millrace_claims (consumer, message_id, payload_hash, token, result, processed_at)
+		VALUES ($1, $2, $3, $4, 1, ` + postgresNow + `)
+		ON CONFLICT (consumer, message_id) DO NOTHING`,
+	Lookup: `
+		SELECT c.result, c.payload_hash, c.token, c.processed_at, ` + postgresNow + ` AS now,
+			o.topic AS outcome_topic, o.messages AS outcome,
+			m.id AS open_id, m.status AS open_status, m.payload_hash AS open_hash
+		FROM millrace_claims c
+		LEFT JOIN millrace_outcomes o ON o.consumer = c.consumer AND o.message_id = c.message_id
+		LEFT JOIN millrace_messages m ON m.consumer = c.consumer AND m.message_id = c.message_id
+		WHERE c.consumer = $1 AND c.message_id = $2`,
+	Retake: `
+		UPDATE millrace_claims
+		SET token = $1, payload_hash = $2, result = 1, processed_at = ` + postgresNow + `
+		WHERE consumer = $3 AND message_id = $4 AND result = 0`,
+	SelectClaim: `
+		SELECT result, token
+		FROM millrace_claims
+		WHERE consumer = $1 AND message_id = $2`,
+	OpenClaim: `
+		INSERT INTO millrace_claims (consumer, message_id, payload_hash, token, result, processed_at)
+		VALUES ($1, $2, $3, $4, 0, ` + postgresNow + `)
+		ON CONFLICT (consumer, message_id) DO UPDATE SET token = millrace_claims.token + 1`,
+	ReopenClaim: `
+		UPDATE millrace_claims
+		SET result = 0
+		WHERE consumer = $1 AND message_id = $2 AND token = $3`,
+	CloseClaim: `
+		UPDATE millrace_claims
+		SET result = $1, processed_at = ` + postgresNow + `
+		WHERE consumer = $2 AND message_id = $3 AND result = 0`,
+
+	InsertOutcome: `
+		INSERT INTO millrace_outcomes (consumer, message_id, topic, messages, created_at)
+		VALUES ($1, $2, $3, $4, ` + postgresNow + `)`,
+	DeleteOutcomes: `
+		DELETE FROM millrace_outcomes
+		WHERE consumer = ? AND message_id IN (?)`,
+	SelectOutcomes: `
+		SELECT o.consumer, c.name, c.epoch, o.message_id, o.topic, o.messages, o.created_at,
+			` + postgresNow + ` - o.created_at AS age
+		FROM millrace_outcomes o
+		JOIN millrace_consumers c ON c.id = o.consumer
+		WHERE c.namespace = $1 AND o.created_at <= ` + postgresNow + ` - $2
+		ORDER BY o.created_at
+		LIMIT $3`,
+	PutResult: `
+		INSERT INTO millrace_results (consumer, message_id, body)
+		VALUES ($1, $2, $3)
+		ON CONFLICT (consumer, message_id) DO UPDATE SET body = EXCLUDED.body`,
+
+	InsertMessage: `
+		INSERT INTO millrace_messages (consumer, message_id, status, attempts, topic, partition_no, offset_no,
+			order_key, event_type, version, uuid, metadata, payload, payload_hash, last_error, reason, original,
+			received_at, due_at)
+		VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17,
+			` + postgresNow + `, ` + postgresNow + `)`,
+	TouchMessage: `
+		UPDATE millrace_messages
+		SET attempts = attempts + 1, last_error = $1, due_at = ` + postgresNow + `
+		WHERE consumer = $2 AND message_id = $3 AND status = $4`,
+	MoveMessage: `
+		UPDATE millrace_messages
+		SET status = $1, reason = $2, due_at = ` + postgresNow + `
+		WHERE consumer = $3 AND message_id = $4 AND status = $5`,
+	DeleteMessage: `
+		DELETE FROM millrace_messages
+		WHERE consumer = $1 AND message_id = $2 AND status = $3`,
+	SelectMessage: `
+		SELECT c.name, c.epoch, ` + messageColumns + `
+		FROM millrace_messages m
+		JOIN millrace_consumers c ON c.id = m.consumer
+		WHERE m.id = $1`,
+	SelectMessages: `
+		SELECT c.name, c.epoch, ` + messageColumns + `
+		FROM millrace_messages m
+		JOIN millrace_consumers c ON c.id = m.consumer
+		WHERE c.namespace = $1 AND m.status = $2 AND m.id > $3
+		ORDER BY m.id
+		LIMIT $4`,
+
+	StoryClaims: `
+		SELECT c.name, c.epoch, k.message_id, k.result, k.processed_at,
+			o.created_at AS outcome_at, o.topic AS outcome_topic, o.messages AS outcome, r.body
+		FROM millrace_consumers c
+		JOIN millrace_claims k ON k.consumer = c.id AND k.message_id = $2
+		LEFT JOIN millrace_outcomes o ON o.consumer = k.consumer AND o.message_id = k.message_id
+		LEFT JOIN millrace_results r ON r.consumer = k.consumer AND r.message_id = k.message_id
+		WHERE c.namespace = $1
+		ORDER BY c.name, c.epoch`,
+	StoryMessages: `
+		SELECT c.name, c.epoch, ` + messageColumns + `
+		FROM millrace_consumers c
+		JOIN millrace_messages m ON m.consumer = c.id AND m.message_id = $2
+		WHERE c.namespace = $1
+		UNION ALL
+		SELECT c.name, c.epoch, ` + messageColumns + `
+		FROM millrace_messages m
+		JOIN millrace_consumers c ON c.id = m.consumer
+		WHERE c.namespace = $3 AND m.original = $4`,
+	StoryAudit: `
+		SELECT c.name, c.epoch, a.at, a.actor, a.action, a.reason, a.detail
+		FROM millrace_audit a
+		JOIN millrace_consumers c ON c.id = a.consumer
+		WHERE c.namespace = $1 AND a.message_id = $2
+		ORDER BY a.id`,
+	StoryDropped: `
+		SELECT c.name, c.epoch, d.at, d.topic, d.reason
+		FROM millrace_dropped d
+		JOIN millrace_consumers c ON c.id = d.consumer
+		WHERE c.namespace = $1 AND d.message_id = $2
+		ORDER BY d.id`,
+	InsertAudit: `
+		INSERT INTO millrace_audit (actor, action, reason, consumer, message_id, detail, at)
+		VALUES ($1, $2, $3, $4, $5, $6, ` + postgresNow + `)`,
+	InsertDropped: `
+		INSERT INTO millrace_dropped (consumer, message_id, topic, reason, at)
+		VALUES ($1, $2, $3, $4, ` + postgresNow + `)`,
+
+	SelectClaimsPage: `
+		SELECT message_id, processed_at, result
+		FROM millrace_claims
+		WHERE consumer = $1 AND message_id > $2
+		ORDER BY message_id
+		LIMIT $3`,
+	LockExpired: `
+		SELECT c.message_id, c.processed_at, c.result
+		FROM millrace_claims c
+		WHERE c.consumer = ? AND c.message_id IN (?) AND c.result <> 0 AND c.processed_at < ?
+			AND NOT EXISTS (
+				SELECT 1 FROM millrace_outcomes o WHERE o.consumer = c.consumer AND o.message_id = c.message_id)
+		FOR UPDATE OF c SKIP LOCKED`,
+	DeleteClaims: `
+		DELETE FROM millrace_claims
+		WHERE consumer = ? AND message_id IN (?)`,
+	DeleteResults: `
+		DELETE FROM millrace_results
+		WHERE consumer = ? AND message_id IN (?)`,
+	DeleteShadowed: `
+		DELETE FROM millrace_messages
+		WHERE EXISTS (
+			SELECT 1 FROM millrace_claims c
+			WHERE c.consumer = millrace_messages.consumer AND c.message_id = millrace_messages.message_id
+				AND c.result <> 0)`,
+	PurgeDropped: `
+		DELETE FROM millrace_dropped
+		WHERE id IN (
+			SELECT id FROM millrace_dropped WHERE at < $1 ORDER BY at LIMIT $2 FOR UPDATE SKIP LOCKED)`,
+	PurgeLeases: `
+		DELETE FROM millrace_leases
+		WHERE (consumer, message_id) IN (
+			SELECT consumer, message_id FROM millrace_leases
+			WHERE until < $1 ORDER BY until LIMIT $2 FOR UPDATE SKIP LOCKED)`,
+
+	AcquireLease: `
+		INSERT INTO millrace_leases (consumer, message_id, token, until)
+		VALUES ($1, $2, $3, ` + postgresNow + ` + $4)
+		ON CONFLICT (consumer, message_id) DO UPDATE SET token = EXCLUDED.token, until = EXCLUDED.until
+			WHERE millrace_leases.until <= ` + postgresNow,
+	SelectLease: `
+		SELECT token, until - ` + postgresNow + ` AS remaining
+		FROM millrace_leases
+		WHERE consumer = $1 AND message_id = $2`,
+	ConfirmLease: `
+		UPDATE millrace_leases
+		SET token = 0, until = ` + postgresNow + ` + $1
+		WHERE consumer = $2 AND message_id = $3 AND token = $4`,
+	ReleaseLease: `
+		DELETE FROM millrace_leases
+		WHERE consumer = $1 AND message_id = $2 AND token = $3`,
+}

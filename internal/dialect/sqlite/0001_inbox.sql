@@ -1,0 +1,127 @@
+-- One row per consumer and epoch; every other table refers to its id.
+CREATE TABLE millrace_consumers (
+  id         INTEGER NOT NULL PRIMARY KEY,
+  namespace  BLOB NOT NULL,
+  name       BLOB NOT NULL,
+  epoch      INTEGER NOT NULL,
+  key_source BLOB NOT NULL,
+  retention  INTEGER NOT NULL, -- microseconds after processing; 0 keeps for ever
+  window_us  INTEGER NOT NULL DEFAULT 0, -- longest redelivery window its users declared
+  purge_line INTEGER NOT NULL DEFAULT 0, -- greatest processed_at that was deleted
+  paused     INTEGER NOT NULL DEFAULT 0,
+  created_at INTEGER NOT NULL
+);
+
+-- Serves SelectConsumer.
+CREATE UNIQUE INDEX ix_millrace_consumers_name ON millrace_consumers (namespace, name, epoch);
+
+-- The only arbiter of a key. result 0: open, the row in millrace_messages says what;
+-- anything else: completed.
+CREATE TABLE millrace_claims (
+  processed_at INTEGER NOT NULL,
+  payload_hash INTEGER NOT NULL,
+  token        INTEGER NOT NULL,
+  consumer     INTEGER NOT NULL,
+  result       INTEGER NOT NULL,
+  message_id   BLOB    NOT NULL,
+  PRIMARY KEY (consumer, message_id)
+) WITHOUT ROWID;
+
+-- Messages a handler returned, until the broker has them.
+CREATE TABLE millrace_outcomes (
+  consumer   INTEGER NOT NULL,
+  message_id BLOB NOT NULL,
+  created_at INTEGER NOT NULL,
+  topic      BLOB NOT NULL,
+  messages   BLOB NOT NULL,
+  PRIMARY KEY (consumer, message_id)
+);
+
+-- Serves SelectOutcomes.
+CREATE INDEX ix_millrace_outcomes_age ON millrace_outcomes (created_at);
+
+-- What a handler said with inbox.SetResult; lives as long as its claim.
+CREATE TABLE millrace_results (
+  consumer   INTEGER NOT NULL,
+  message_id BLOB NOT NULL,
+  body       BLOB NOT NULL,
+  PRIMARY KEY (consumer, message_id)
+);
+
+-- Every message that is open, whole.
+CREATE TABLE millrace_messages (
+  id           INTEGER NOT NULL PRIMARY KEY AUTOINCREMENT,
+  consumer     INTEGER NOT NULL,
+  message_id   BLOB    NOT NULL,
+  status       INTEGER NOT NULL,
+  attempts     INTEGER NOT NULL DEFAULT 0,
+  topic        BLOB    NOT NULL,
+  partition_no INTEGER,
+  offset_no    INTEGER,
+  order_key    BLOB,
+  event_type   BLOB,
+  version      INTEGER,
+  uuid         BLOB    NOT NULL,
+  metadata     BLOB    NOT NULL,
+  payload      BLOB    NOT NULL,
+  payload_hash INTEGER NOT NULL,
+  received_at  INTEGER NOT NULL,
+  due_at       INTEGER NOT NULL,
+  lease_token  INTEGER NOT NULL DEFAULT 0,
+  locked_until INTEGER NOT NULL DEFAULT 0,
+  last_error   BLOB,
+  reason       BLOB,
+  original     BLOB
+);
+
+-- Serves Lookup, TouchMessage and DeleteMessage: one open row per consumer and message.
+CREATE UNIQUE INDEX ix_millrace_messages_key ON millrace_messages (consumer, message_id);
+
+-- Serves SelectMessages.
+CREATE INDEX ix_millrace_messages_status ON millrace_messages (status, id);
+
+-- Serves StoryMessages: a parked collision is found by the message it collided with.
+CREATE INDEX ix_millrace_messages_original ON millrace_messages (original);
+
+-- What operators did.
+CREATE TABLE millrace_audit (
+  id         INTEGER NOT NULL PRIMARY KEY AUTOINCREMENT,
+  at         INTEGER NOT NULL,
+  actor      BLOB NOT NULL,
+  action     BLOB NOT NULL,
+  reason     BLOB NOT NULL,
+  consumer   INTEGER NOT NULL,
+  message_id BLOB NOT NULL,
+  detail     BLOB NOT NULL
+);
+
+-- Serves StoryAudit.
+CREATE INDEX ix_millrace_audit_message ON millrace_audit (message_id);
+
+-- Copies that were acked without running the handler; filled on request.
+CREATE TABLE millrace_dropped (
+  id         INTEGER NOT NULL PRIMARY KEY AUTOINCREMENT,
+  at         INTEGER NOT NULL,
+  consumer   INTEGER NOT NULL,
+  message_id BLOB NOT NULL,
+  topic      BLOB NOT NULL,
+  reason     BLOB NOT NULL
+);
+
+-- Serves StoryDropped.
+CREATE INDEX ix_millrace_dropped_message ON millrace_dropped (message_id);
+
+-- Serves PurgeDropped.
+CREATE INDEX ix_millrace_dropped_age ON millrace_dropped (at);
+
+-- Claims of middleware.Deduplicate: leases on a key, never mixed up with the inbox's.
+CREATE TABLE millrace_leases (
+  consumer   INTEGER NOT NULL,
+  message_id BLOB NOT NULL,
+  token      INTEGER NOT NULL, -- 0: confirmed
+  until      INTEGER NOT NULL, -- end of the lease, or of the time the key is remembered
+  PRIMARY KEY (consumer, message_id)
+) WITHOUT ROWID;
+
+-- Serves PurgeLeases.
+CREATE INDEX ix_millrace_leases_until ON millrace_leases (until);

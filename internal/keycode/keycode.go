@@ -1,0 +1,107 @@
+// Package keycode turns message keys into the bytes that are stored, so that no two
+// different keys are ever stored alike.
+package keycode
+
+import (
+	"crypto/sha256"
+	"encoding/binary"
+	"encoding/hex"
+)
+
+// The first byte of a stored key names its form; no form can equal another.
+const (
+	formUUID    = 1 // sixteen bytes of a canonical lower-case UUID
+	formBytes   = 2 // the key itself
+	formHash    = 3 // SHA-256 of a key longer than maxBytes
+	formDerived = 4 // SHA-256 of another stored key and a fingerprint
+)
+
+// MaxLen is the length of the longest stored key.
+const MaxLen = 128
+
+const maxBytes = MaxLen - 1
+
+// Encode returns key as it is stored.
+func Encode(key string) []byte {
+	if id, ok := uuid(key); ok {
+		return id
+	}
+	if len(key) <= maxBytes {
+		return append([]byte{formBytes}, key...)
+	}
+	sum := sha256.Sum256([]byte(key))
+	return append([]byte{formHash}, sum[:]...)
+}
+
+// Derive returns the stored key under which a message is kept that has the stored key of
+// another one but a fingerprint of its own.
+func Derive(stored []byte, fingerprint [32]byte) []byte {
+	h := sha256.New()
+	h.Write(stored)
+	h.Write(fingerprint[:])
+	return h.Sum([]byte{formDerived})
+}
+
+// Join makes one key of several parts, each with its length before it, so that no two
+// different lists of parts give one key.
+func Join(parts ...string) string {
+	var b []byte
+	for _, p := range parts {
+		b = binary.AppendUvarint(b, uint64(len(p)))
+		b = append(b, p...)
+	}
+	return string(b)
+}
+
+// String shows a stored key to a person: the key itself where it was kept whole.
+func String(stored []byte) string {
+	if len(stored) == 0 {
+		return ""
+	}
+	rest := stored[1:]
+	switch {
+	case stored[0] == formUUID && len(rest) == 16:
+		s := hex.EncodeToString(rest)
+		return s[:8] + "-" + s[8:12] + "-" + s[12:16] + "-" + s[16:20] + "-" + s[20:]
+	case stored[0] == formBytes:
+		return string(rest)
+	case stored[0] == formDerived:
+		return "collision:" + hex.EncodeToString(rest)
+	default:
+		return "sha256:" + hex.EncodeToString(rest)
+	}
+}
+
+// uuid packs a UUID in its canonical form; any other spelling is kept as it is, since it
+// is another key.
+func uuid(key string) ([]byte, bool) {
+	if len(key) != 36 || key[8] != '-' || key[13] != '-' || key[18] != '-' || key[23] != '-' {
+		return nil, false
+	}
+	out := make([]byte, 1, 17)
+	out[0] = formUUID
+	for i := 0; i < 36; {
+		if key[i] == '-' && (i == 8 || i == 13 || i == 18 || i == 23) {
+			i++
+			continue
+		}
+		hi, ok1 := nibble(key[i])
+		lo, ok2 := nibble(key[i+1])
+		if !ok1 || !ok2 {
+			return nil, false
+		}
+		out = append(out, hi<<4|lo)
+		i += 2
+	}
+	return out, true
+}
+
+func nibble(c byte) (byte, bool) {
+	switch {
+	case c >= '0' && c <= '9':
+		return c - '0', true
+	case c >= 'a' && c <= 'f':
+		return c - 'a' + 10, true
+	}
+	return 0, false
+}

@@ -1,0 +1,63 @@
+// Package recent remembers, within bounds, what was seen lately.
+package recent
+
+import (
+	"sync"
+	"time"
+)
+
+// Set remembers keys with a hash each: at most limit, for at most ttl. Old keys go by the
+// generation, so that no entry costs a timer or a list.
+type Set struct {
+	limit int // per generation
+	ttl   time.Duration
+
+	mu       sync.RWMutex
+	born     time.Time
+	current  map[string]int64
+	previous map[string]int64
+}
+
+// NewSet returns a Set. Keys are remembered for between half of ttl and ttl.
+func NewSet(limit int, ttl time.Duration) *Set {
+	return &Set{limit: max(limit/2, 1), ttl: ttl / 2, born: time.Now(), current: map[string]int64{}}
+}
+
+// Add remembers key.
+func (s *Set) Add(key string, hash int64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.rotate(len(s.current) >= s.limit)
+	s.current[key] = hash
+}
+
+// Get reports whether key is remembered, and its hash.
+func (s *Set) Get(key string) (hash int64, known bool) {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	age := time.Since(s.born)
+	if hash, known = s.current[key]; known {
+		return hash, age < 2*s.ttl
+	}
+	hash, known = s.previous[key]
+	return hash, known && age < s.ttl
+}
+
+// Forget drops everything.
+func (s *Set) Forget() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.current, s.previous, s.born = map[string]int64{}, nil, time.Now()
+}
+
+func (s *Set) rotate(full bool) {
+	switch age := time.Since(s.born); {
+	case age >= 2*s.ttl:
+		s.previous = nil
+	case age >= s.ttl, full:
+		s.previous = s.current
+	default:
+		return
+	}
+	s.current, s.born = make(map[string]int64, len(s.current)), time.Now()
+}

@@ -1,0 +1,105 @@
+// Package turns makes the copies of one message wait for each other in memory.
+package turns
+
+import (
+	"context"
+	"sync"
+)
+
+// Turns gives out one turn per key at a time, in the order of asking. The zero value is
+// ready to use.
+type Turns struct {
+	mu   sync.Mutex
+	keys map[string]*queue
+}
+
+type queue struct {
+	users   int           // the one whose turn it is and all that wait
+	turn    chan struct{} // holds a token while nobody has the turn
+	settled bool          // the last holder settled the key …
+	hash    int64         // … for messages with this hash
+}
+
+// Turn is the right to work on a key.
+type Turn struct {
+	turns *Turns
+	key   string
+	queue *queue
+}
+
+// Take waits for the turn on key. It reports settled if the one before ended the key for
+// messages with this hash: then no turn is held.
+func (t *Turns) Take(ctx context.Context, key string, hash int64) (turn Turn, settled bool, err error) {
+	t.mu.Lock()
+	q, waiting := t.keys[key]
+	if !waiting {
+		if t.keys == nil {
+			t.keys = make(map[string]*queue)
+		}
+		q = &queue{users: 1}
+		t.keys[key] = q
+		t.mu.Unlock()
+		return Turn{t, key, q}, false, nil
+	}
+	q.users++
+	if q.turn == nil {
+		q.turn = make(chan struct{}, 1)
+	}
+	t.mu.Unlock()
+
+	turn = Turn{t, key, q}
+	select {
+	case <-q.turn:
+	case <-ctx.Done():
+		turn.leave()
+		return Turn{}, false, ctx.Err()
+	}
+	t.mu.Lock()
+	settled = q.settled && q.hash == hash
+	t.mu.Unlock()
+	if settled {
+		turn.pass()
+		return Turn{}, true, nil
+	}
+	return turn, false, nil
+}
+
+// Fail gives the turn to the next copy, which leads.
+func (t Turn) Fail() {
+	t.turns.mu.Lock()
+	t.queue.settled = false
+	t.turns.mu.Unlock()
+	t.pass()
+}
+
+// Settle answers the copies that wait with the same hash; a copy with another one leads.
+func (t Turn) Settle(hash int64) {
+	t.turns.mu.Lock()
+	t.queue.settled, t.queue.hash = true, hash
+	t.turns.mu.Unlock()
+	t.pass()
+}
+
+// pass hands the turn on.
+func (t Turn) pass() {
+	t.turns.mu.Lock()
+	defer t.turns.mu.Unlock()
+	t.drop()
+	if t.queue.users > 0 {
+		t.queue.turn <- struct{}{} // never blocks: the token was taken by the one who passes
+	}
+}
+
+// leave gives up waiting.
+func (t Turn) leave() {
+	t.turns.mu.Lock()
+	defer t.turns.mu.Unlock()
+	t.drop()
+}
+
+func (t Turn) drop() {
+	t.queue.users--
+	if t.queue.users == 0 {
+		delete(t.turns.keys, t.key)
+	}
+}
