@@ -1,0 +1,113 @@
+// Command ping waits until a service of the tests answers, and says why not.
+//
+//	ping -wait 60s postgres|mysql|rabbitmq|redis DSN
+package main
+
+import (
+	"bufio"
+	"context"
+	"database/sql"
+	"errors"
+	"flag"
+	"fmt"
+	"net"
+	"net/url"
+	"os"
+	"strings"
+	"time"
+
+	_ "github.com/go-sql-driver/mysql" // registers "mysql"
+	_ "github.com/jackc/pgx/v5/stdlib" // registers "pgx"
+	amqp "github.com/rabbitmq/amqp091-go"
+)
+
+func main() {
+	wait := flag.Duration("wait", 0, "how long to try again")
+	flag.Parse()
+	if flag.NArg() != 2 {
+		fmt.Fprintln(os.Stderr, "usage: ping [-wait 60s] postgres|mysql|rabbitmq|redis DSN")
+		os.Exit(2)
+	}
+	if err := poll(flag.Arg(0), flag.Arg(1), *wait); err != nil {
+		fmt.Fprintf(os.Stderr, "%s: %v\n", flag.Arg(0), err)
+		os.Exit(1)
+	}
+}
+
+func poll(service, dsn string, wait time.Duration) error {
+	deadline := time.After(wait)
+	again := time.NewTicker(250 * time.Millisecond)
+	defer again.Stop()
+	for {
+		err := ping(service, dsn)
+		if err == nil {
+			return nil
+		}
+		select {
+		case <-deadline:
+			return err
+		case <-again.C:
+		}
+	}
+}
+
+func ping(service, dsn string) error {
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+	defer cancel()
+	switch service {
+	case "postgres":
+		return pingSQL(ctx, "pgx", dsn)
+	case "mysql":
+		return pingSQL(ctx, "mysql", dsn)
+	case "rabbitmq":
+		return pingRabbitMQ(dsn)
+	case "redis":
+		return pingRedis(ctx, dsn)
+	default:
+		return fmt.Errorf("unknown service %q", service)
+	}
+}
+
+func pingSQL(ctx context.Context, driver, dsn string) error {
+	db, err := sql.Open(driver, dsn)
+	if err != nil {
+		return err
+	}
+	return errors.Join(db.PingContext(ctx), db.Close())
+}
+
+func pingRabbitMQ(dsn string) error {
+	conn, err := amqp.DialConfig(dsn, amqp.Config{Dial: amqp.DefaultDial(5 * time.Second)})
+	if err != nil {
+		return err
+	}
+	return conn.Close()
+}
+
+// pingRedis takes any reply for an answer: one that asks for a password too.
+func pingRedis(ctx context.Context, dsn string) error {
+	u, err := url.Parse(dsn)
+	if err != nil {
+		return err
+	}
+	var d net.Dialer
+	conn, err := d.DialContext(ctx, "tcp", u.Host)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = conn.Close() }()
+	if err := conn.SetDeadline(time.Now().Add(5 * time.Second)); err != nil {
+		return err
+	}
+	if _, err := fmt.Fprint(conn, "PING\r\n"); err != nil {
+		return err
+	}
+	reply, err := bufio.NewReader(conn).ReadString('\n')
+	if err != nil {
+		return err
+	}
+	if strings.HasPrefix(reply, "+PONG") || strings.HasPrefix(reply, "-NOAUTH") {
+		return nil
+	}
+	return fmt.Errorf("unexpected reply %q", reply)
+}

@@ -1,0 +1,109 @@
+// Package testdb gives each test a fresh database on PostgreSQL, MariaDB and
+// SQLite, so that every behaviour that touches SQL is one body run on all three.
+//
+// [Each] runs a body on all of them, [On] on one, [Conformance] a whole table of
+// bodies, and [DB.Open] opens a second pool on the same database, as a second
+// process would. PostgreSQL and MariaDB are found by MILLRACE_TEST_POSTGRES and
+// MILLRACE_TEST_MYSQL, which `eval "$(tests/services.sh)"` sets. Without them
+// their subtests are skipped, or fail if MILLRACE_TEST_ALL is 1.
+package testdb
+
+import (
+	"os"
+	"testing"
+
+	"github.com/jmoiron/sqlx"
+	"github.com/stretchr/testify/require"
+)
+
+// DB is a pool on a database of one test's own. The pool is closed and the
+// database dropped when the test that asked for it ends.
+type DB struct {
+	*sqlx.DB
+
+	Dialect string // "postgres", "mysql" or "sqlite"
+	Driver  string // what sql.Open calls the driver
+	DSN     string // what the pool was opened with: enough for another process
+}
+
+// runner is *testing.T or *testing.B.
+type runner[T any] interface {
+	testing.TB
+	Run(name string, body func(T)) bool
+}
+
+// Each runs body as the subtests "postgres", "mysql" and "sqlite", each on a
+// fresh database. It serves tests and benchmarks alike.
+func Each[T runner[T]](t T, body func(t T, db *DB)) {
+	t.Helper()
+	for _, s := range systems {
+		t.Run(s.dialect, func(t T) {
+			t.Helper()
+			body(t, On(t, s.dialect))
+		})
+	}
+}
+
+// On returns a fresh database of one dialect. It skips the test when that
+// database's variable is unset, and fails it instead if MILLRACE_TEST_ALL is 1.
+func On(t testing.TB, dialect string, opts ...Option) *DB {
+	t.Helper()
+	s := find(t, dialect)
+	admin, found := s.admin()
+	if !found {
+		Missing(t, dialect, `set `+s.env+`, or: eval "$(tests/services.sh)"`)
+	}
+	return At(t, dialect, admin, opts...)
+}
+
+// At is [On] for a server named by its DSN, such as one of package servers. Its
+// user must be allowed to create databases. SQLite needs no DSN.
+func At(t testing.TB, dialect, admin string, opts ...Option) *DB {
+	t.Helper()
+	s := find(t, dialect)
+	db := &DB{Dialect: dialect, Driver: s.driver, DSN: s.create(t, admin)}
+	return db.Open(t, opts...)
+}
+
+// Open opens another pool on the same database, as a second process would. It
+// starts from the DSN of db, so the options of db hold there too, except [Pool].
+// The pool is closed when t ends.
+func (db *DB) Open(t testing.TB, opts ...Option) *DB {
+	t.Helper()
+	o := settings{pool: 10}
+	for _, set := range opts {
+		set(&o)
+	}
+	dsn, err := find(t, db.Dialect).extend(db.DSN, o)
+	require.NoError(t, err)
+	pool, err := sqlx.Open(db.Driver, dsn)
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = pool.Close() }) // a test may have cut its connections
+	pool.SetMaxOpenConns(o.pool)
+	pool.SetMaxIdleConns(o.pool)
+	return &DB{DB: pool, Dialect: db.Dialect, Driver: db.Driver, DSN: dsn}
+}
+
+// Missing ends a test that lacks what it needs: a skip that says how to get it,
+// or a failure if MILLRACE_TEST_ALL is 1.
+func Missing(t testing.TB, what, remedy string) {
+	t.Helper()
+	if All() {
+		t.Fatalf("%s is missing and MILLRACE_TEST_ALL=1 forbids a skip: %s", what, remedy)
+	}
+	t.Skipf("%s is missing: %s", what, remedy)
+}
+
+// All reports whether MILLRACE_TEST_ALL=1 turns skips into failures.
+func All() bool { return os.Getenv("MILLRACE_TEST_ALL") == "1" }
+
+func find(t testing.TB, dialect string) *system {
+	t.Helper()
+	for _, s := range systems {
+		if s.dialect == dialect {
+			return s
+		}
+	}
+	t.Fatalf("testdb: unknown dialect %q", dialect)
+	return nil
+}

@@ -1,0 +1,139 @@
+package testdb_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace-go/millrace/tests/testdb"
+)
+
+func TestEachGivesAFreshDatabase(t *testing.T) {
+	for range 3 { // the third finds what the second left where a name was cut short
+		testdb.Each(t, func(t *testing.T, db *testdb.DB) {
+			_, err := db.ExecContext(t.Context(), "CREATE TABLE things (id INTEGER PRIMARY KEY)")
+			require.NoError(t, err)
+		})
+	}
+}
+
+func TestOpenSharesTheDatabase(t *testing.T) {
+	testdb.Each(t, func(t *testing.T, db *testdb.DB) {
+		_, err := db.ExecContext(t.Context(), "CREATE TABLE things (id INTEGER PRIMARY KEY)")
+		require.NoError(t, err)
+		other := db.Open(t, testdb.Pool(1))
+		assert.Equal(t, 1, other.Stats().MaxOpenConnections)
+		_, err = other.ExecContext(t.Context(), "INSERT INTO things VALUES (1)")
+		require.NoError(t, err)
+		var n int
+		require.NoError(t, db.GetContext(t.Context(), &n, "SELECT COUNT(*) FROM things"))
+		assert.Equal(t, 1, n)
+	})
+}
+
+func TestDatabasesAreDropped(t *testing.T) {
+	for dialect, query := range map[string]string{
+		"postgres": "SELECT COUNT(*) FROM pg_database WHERE datname = $1",
+		"mysql":    "SELECT COUNT(*) FROM information_schema.schemata WHERE schema_name = ?",
+	} {
+		t.Run(dialect, func(t *testing.T) {
+			admin := testdb.On(t, dialect)
+			var name string
+			t.Run("inner", func(t *testing.T) {
+				db := testdb.On(t, dialect)
+				current := map[string]string{
+					"postgres": "SELECT current_database()", "mysql": "SELECT DATABASE()",
+				}
+				require.NoError(t, db.GetContext(t.Context(), &name, current[dialect]))
+				leaveTransactionOpen(t, db)
+			})
+			var n int
+			require.NoError(t, admin.GetContext(t.Context(), &n, query, name))
+			assert.Zero(t, n, "%s is still there", name)
+		})
+	}
+}
+
+// leaveTransactionOpen holds locks on a table when the database is dropped.
+func leaveTransactionOpen(t *testing.T, db *testdb.DB) {
+	t.Helper()
+	_, err := db.ExecContext(t.Context(), "CREATE TABLE things (id INTEGER PRIMARY KEY)")
+	require.NoError(t, err)
+	other := db.Open(nestedNever{t})
+	tx, err := other.Begin() // it outlives t.Context
+	require.NoError(t, err)
+	_, err = tx.Exec("INSERT INTO things VALUES (1)")
+	require.NoError(t, err)
+}
+
+// nestedNever drops the cleanups, as a process that hangs would.
+type nestedNever struct{ testing.TB }
+
+func (nestedNever) Cleanup(func()) {}
+
+func TestParamsReachTheDriver(t *testing.T) {
+	db := testdb.On(t, "mysql")
+	_, err := db.ExecContext(t.Context(), "CREATE TABLE things (id INTEGER PRIMARY KEY, n INTEGER)")
+	require.NoError(t, err)
+	_, err = db.ExecContext(t.Context(), "INSERT INTO things VALUES (1, 7)")
+	require.NoError(t, err)
+	for value, want := range map[string]int64{"false": 0, "true": 1} {
+		pool := db.Open(t, testdb.Params("clientFoundRows", value))
+		res, err := pool.ExecContext(t.Context(), "UPDATE things SET n = 7")
+		require.NoError(t, err)
+		n, err := res.RowsAffected()
+		require.NoError(t, err)
+		assert.Equal(t, want, n, "clientFoundRows=%s", value)
+	}
+}
+
+func TestFrozenHostsSetsTheServerLimits(t *testing.T) {
+	frozen := testdb.FrozenHosts(1500*time.Millisecond, 2500*time.Millisecond)
+	t.Run("postgres", func(t *testing.T) {
+		db := testdb.On(t, "postgres", frozen)
+		assert.Equal(t, "1500ms", show(t, db, "SHOW idle_in_transaction_session_timeout"))
+		assert.Equal(t, "2500ms", show(t, db, "SHOW lock_timeout"))
+	})
+	t.Run("mysql", func(t *testing.T) {
+		db := testdb.On(t, "mysql", frozen)
+		assert.Equal(t, "2", show(t, db, "SELECT @@idle_write_transaction_timeout"))
+		assert.Equal(t, "3", show(t, db, "SELECT @@innodb_lock_wait_timeout"))
+	})
+	t.Run("sqlite", func(t *testing.T) {
+		require.NoError(t, testdb.On(t, "sqlite", frozen).PingContext(t.Context()))
+	})
+}
+
+func TestSQLiteIsDurableAndConcurrent(t *testing.T) {
+	db := testdb.On(t, "sqlite")
+	assert.Equal(t, "wal", show(t, db, "PRAGMA journal_mode"))
+	assert.Equal(t, "2", show(t, db, "PRAGMA synchronous"))
+	assert.Equal(t, "10000", show(t, db, "PRAGMA busy_timeout"))
+}
+
+func show(t *testing.T, db *testdb.DB, query string) (value string) {
+	t.Helper()
+	require.NoError(t, db.GetContext(t.Context(), &value, query))
+	return value
+}
+
+func TestConformanceRunsEveryBodyEverywhere(t *testing.T) {
+	ran := map[string]int{}
+	testdb.Conformance(t, []testdb.Body{
+		{Name: "first", Why: "-", Run: func(_ *testing.T, db *testdb.DB) { ran["first "+db.Dialect]++ }},
+		{Name: "second", Why: "-", Run: func(_ *testing.T, db *testdb.DB) { ran["second "+db.Dialect]++ }},
+	})
+	assert.Equal(t, 1, ran["first sqlite"])
+	assert.Equal(t, 1, ran["second sqlite"])
+}
+
+func BenchmarkEach(b *testing.B) {
+	testdb.Each(b, func(b *testing.B, db *testdb.DB) {
+		for b.Loop() {
+			var one int
+			require.NoError(b, db.GetContext(b.Context(), &one, "SELECT 1"))
+		}
+	})
+}
