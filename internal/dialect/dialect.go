@@ -181,5 +181,5 @@ func readScripts(name string) []string {
 // messageColumns is what the statements on open messages select, spelled out so that a
 // column added by a later release does not disturb this one.
 const messageColumns = `m.id, m.consumer, m.message_id, m.status, m.attempts, m.topic, m.partition_no, m.offset_no,
-			m.order_key, m.event_type, m.version, m.uuid, m.metadata, m.payload, m.payload_hash, m.received_at,
+			m.order_key, m.event_type, m.event_version, m.uuid, m.metadata, m.payload, m.payload_hash, m.received_at,
 			m.due_at, m.lease_token, m.locked_until, m.last_error, m.reason, m.original`

@@ -118,7 +118,7 @@ var mysql = Dialect{
 
 	InsertMessage: `
 		INSERT INTO millrace_messages (consumer, message_id, status, attempts, topic, partition_no, offset_no,
-			order_key, event_type, version, uuid, metadata, payload, payload_hash, last_error, reason, original,
+			order_key, event_type, event_version, uuid, metadata, payload, payload_hash, last_error, reason, original,
 			received_at, due_at)
 		VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?,
 			` + mysqlNow + `, ` + mysqlNow + `)`,

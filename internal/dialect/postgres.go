@@ -118,7 +118,7 @@ var postgres = Dialect{
 
 	InsertMessage: `
 		INSERT INTO millrace_messages (consumer, message_id, status, attempts, topic, partition_no, offset_no,
-			order_key, event_type, version, uuid, metadata, payload, payload_hash, last_error, reason, original,
+			order_key, event_type, event_version, uuid, metadata, payload, payload_hash, last_error, reason, original,
 			received_at, due_at)
 		VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17,
 			` + postgresNow + `, ` + postgresNow + `)`,
@@ -150,16 +150,16 @@ var postgres = Dialect{
 		SELECT c.name, c.epoch, k.message_id, k.result, k.processed_at,
 			o.created_at AS outcome_at, o.topic AS outcome_topic, o.messages AS outcome, r.body
 		FROM millrace_consumers c
-		JOIN millrace_claims k ON k.consumer = c.id AND k.message_id = $2
+		JOIN millrace_claims k ON k.consumer = c.id AND k.message_id = $1
 		LEFT JOIN millrace_outcomes o ON o.consumer = k.consumer AND o.message_id = k.message_id
 		LEFT JOIN millrace_results r ON r.consumer = k.consumer AND r.message_id = k.message_id
-		WHERE c.namespace = $1
+		WHERE c.namespace = $2
 		ORDER BY c.name, c.epoch`,
 	StoryMessages: `
 		SELECT c.name, c.epoch, ` + messageColumns + `
 		FROM millrace_consumers c
-		JOIN millrace_messages m ON m.consumer = c.id AND m.message_id = $2
-		WHERE c.namespace = $1
+		JOIN millrace_messages m ON m.consumer = c.id AND m.message_id = $1
+		WHERE c.namespace = $2
 		UNION ALL
 		SELECT c.name, c.epoch, ` + messageColumns + `
 		FROM millrace_messages m

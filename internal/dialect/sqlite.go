@@ -116,7 +116,7 @@ var sqlite = Dialect{
 
 	InsertMessage: `
 		INSERT INTO millrace_messages (consumer, message_id, status, attempts, topic, partition_no, offset_no,
-			order_key, event_type, version, uuid, metadata, payload, payload_hash, last_error, reason, original,
+			order_key, event_type, event_version, uuid, metadata, payload, payload_hash, last_error, reason, original,
 			received_at, due_at)
 		VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?,
 			` + sqliteNow + `, ` + sqliteNow + `)`,

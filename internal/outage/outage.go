@@ -27,30 +27,37 @@ type Breaker struct {
 	over    chan struct{} // closed when the outage ends
 }
 
+// Pass lets one call through to the server; the call says what it found.
+type Pass struct {
+	breaker *Breaker
+	probe   bool
+}
+
 // Enter lets the caller through at once while there is no outage, and as the one probe
 // while there is. Otherwise it waits, for at most the current pause, and reports false
 // if the outage went on.
-func (b *Breaker) Enter(ctx context.Context) bool {
+func (b *Breaker) Enter(ctx context.Context) (Pass, bool) {
 	if !b.down.Load() {
-		return true
+		return Pass{breaker: b}, true
 	}
 	b.mu.Lock()
 	if !b.down.Load() {
 		b.mu.Unlock()
-		return true
+		return Pass{breaker: b}, true
 	}
 	if !b.probing {
 		b.probing = true
 		b.mu.Unlock()
-		return true
+		return Pass{breaker: b, probe: true}, true
 	}
 	over, pause := b.over, b.pause
 	b.mu.Unlock()
-	return wait(ctx, over, pause)
+	return Pass{breaker: b}, wait(ctx, over, pause)
 }
 
 // Up says that the server answered.
-func (b *Breaker) Up() {
+func (p Pass) Up() {
+	b := p.breaker
 	if !b.down.Load() {
 		return
 	}
@@ -66,31 +73,36 @@ func (b *Breaker) Up() {
 // Down says that the server did not answer, and pauses the caller: it returns after a
 // wait that grows with each failed probe, when the outage ends, or when ctx ends. It
 // reports whether this call began the outage.
-func (b *Breaker) Down(ctx context.Context) (began bool) {
+func (p Pass) Down(ctx context.Context) (began bool) {
+	b := p.breaker
 	b.mu.Lock()
-	if began = !b.down.Load(); began {
+	switch {
+	case !b.down.Load():
+		began = true
 		b.over = make(chan struct{})
 		b.pause, b.probing = First, true
 		b.down.Store(true)
-	} else if b.pause *= 2; b.pause > Longest {
-		b.pause = Longest
+	case p.probe:
+		b.pause = min(2*b.pause, Longest)
 	}
 	over, pause := b.over, b.pause
 	b.mu.Unlock()
 
 	wait(ctx, over, pause)
-
-	b.mu.Lock()
-	b.probing = false
-	b.mu.Unlock()
+	if began || p.probe {
+		b.letNextProbe()
+	}
 	return began
 }
 
-// Cancel says that the caller, let through by Enter, ended without asking the server.
-func (b *Breaker) Cancel() {
-	if !b.down.Load() {
-		return
+// Cancel says that the caller ended without an answer about the server.
+func (p Pass) Cancel() {
+	if p.probe {
+		p.breaker.letNextProbe()
 	}
+}
+
+func (b *Breaker) letNextProbe() {
 	b.mu.Lock()
 	b.probing = false
 	b.mu.Unlock()

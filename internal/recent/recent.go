@@ -18,7 +18,8 @@ type Set struct {
 	previous map[string]int64
 }
 
-// NewSet returns a Set. Keys are remembered for between half of ttl and ttl.
+// NewSet returns a Set. A key is remembered for at least half of ttl, and at most one and a
+// half, unless more than limit others came since.
 func NewSet(limit int, ttl time.Duration) *Set {
 	return &Set{limit: max(limit/2, 1), ttl: ttl / 2, born: time.Now(), current: map[string]int64{}}
 }

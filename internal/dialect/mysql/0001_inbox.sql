@@ -60,7 +60,7 @@ CREATE TABLE IF NOT EXISTS millrace_messages (
   offset_no    BIGINT,
   order_key    BLOB,
   event_type   BLOB,
-  version      BIGINT,
+  event_version BLOB,
   uuid         BLOB           NOT NULL,
   metadata     LONGBLOB       NOT NULL,
   payload      LONGBLOB       NOT NULL,

@@ -60,7 +60,7 @@ CREATE TABLE millrace_messages (
   offset_no    BIGINT,
   order_key    BYTEA,
   event_type   BYTEA,
-  version      BIGINT,
+  event_version BYTEA,
   uuid         BYTEA    NOT NULL,
   metadata     BYTEA    NOT NULL,
   payload      BYTEA    NOT NULL,

@@ -60,7 +60,7 @@ CREATE TABLE millrace_messages (
   offset_no    INTEGER,
   order_key    BLOB,
   event_type   BLOB,
-  version      INTEGER,
+  event_version BLOB,
   uuid         BLOB    NOT NULL,
   metadata     BLOB    NOT NULL,
   payload      BLOB    NOT NULL,

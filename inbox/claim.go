@@ -1,0 +1,414 @@
+package inbox
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/jmoiron/sqlx"
+
+	"github.com/millrace-go/millrace/internal/ambient"
+	"github.com/millrace-go/millrace/internal/dialect"
+	"github.com/millrace-go/millrace/internal/msgcode"
+	"github.com/millrace-go/millrace/internal/turns"
+)
+
+// Claim is what became of the wish to handle a delivery: either the right to, with a
+// transaction that holds it, or the answer that there is nothing to do.
+type Claim struct {
+	*delivery
+
+	id32    int32 // the consumer's
+	fresh   bool
+	openRow bool   // the claim was taken from a row of open messages, closed at the end
+	parked  string // why the message was parked instead
+	outcome []*message.Message
+
+	tx        *sqlx.Tx
+	txCtx     context.Context //nolint:containedctx // bounds the transaction, which spans calls
+	handler   context.Context //nolint:containedctx // given to the handler
+	ambient   *ambient.Tx
+	cancel    func()
+	leave     func() // the slot
+	turn      turns.Turn
+	began     time.Time
+	twinUntil time.Time
+}
+
+// Claim takes msg for this consumer. It waits for copies that are being handled in this
+// process without holding anything, and for those in other processes for at most TwinWait.
+//
+// If [Claim.Fresh], the caller runs the handler with [Claim.Context] and must end with
+// [Claim.Commit] or [Claim.Rollback]. Otherwise it acks msg after publishing
+// [Claim.Outcome]. On an error it nacks msg: nothing was done.
+func (c *Consumer) Claim(msg *message.Message) (*Claim, error) {
+	d, err := c.deliver(msg)
+	if err != nil {
+		return nil, d.fail(err)
+	}
+	s := c.store
+	if _, live := ambient.From(d.ctx).Live(s.db); live {
+		return nil, d.fail(errors.New("middleware.Inbox stands twice on this handler: remove one"))
+	}
+	if !s.work.enter() {
+		return nil, ErrClosed
+	}
+	s.warnUnattended()
+	cl := &Claim{delivery: d}
+	if err := cl.obtain(); err != nil {
+		s.work.leave()
+		return nil, d.fail(err)
+	}
+	if !cl.fresh {
+		s.work.leave()
+		return cl, nil
+	}
+	if begin := c.config.OnBegin; begin != nil {
+		if err := begin(cl.handler, cl.tx, msg); err != nil {
+			return nil, cl.Rollback(fmt.Errorf("OnBegin: %w", err))
+		}
+	}
+	return cl, nil
+}
+
+// Fresh reports whether the handler must run.
+func (cl *Claim) Fresh() bool { return cl.fresh }
+
+// Outcome returns what an earlier run of the handler produced and the broker may not have:
+// to be published again, with the same UUIDs, before the ack.
+func (cl *Claim) Outcome() []*message.Message { return cl.outcome }
+
+// Context returns the context for the handler: the message's, with the transaction in it,
+// ending with the message's own context or with the transaction, whichever is first.
+func (cl *Claim) Context() context.Context { return cl.handler }
+
+// obtain waits for the turn of the key and decides what becomes of the delivery.
+func (cl *Claim) obtain() error {
+	s, d := cl.consumer.store, cl.delivery
+	key := d.memoryKey()
+	if hash, known := s.settled.Get(key); known && hash == d.hash {
+		cl.duplicate("settled")
+		return nil
+	}
+	turn, settled, err := s.turns.Take(d.ctx, key, d.hash)
+	if err != nil {
+		return err
+	}
+	if settled {
+		cl.duplicate("handled while this copy waited")
+		return nil
+	}
+	cl.turn = turn
+	if err := cl.acquire(); err != nil {
+		turn.Fail()
+		return err
+	}
+	if !cl.fresh {
+		if _, known := s.settled.Get(key); known && d.original == nil {
+			turn.Settle(d.hash)
+		} else {
+			turn.Fail()
+		}
+	}
+	return nil
+}
+
+// step is what to do next for a claim.
+type step int
+
+const (
+	done   step = iota
+	insert      // a claim that should be new
+	look        // at what is there
+	retake      // an open claim
+)
+
+// maxRounds bounds how often a claim that changes under our eyes is looked at again.
+const maxRounds = 10
+
+// acquire goes from step to step until the delivery is either ours or answered.
+func (cl *Claim) acquire() error {
+	s, d := cl.consumer.store, cl.delivery
+	next := insert
+	if cl.consumer.config.Redelivered(d.msg) {
+		next = look
+	}
+	for round, contended := 0, 0; next != done; round++ {
+		if round-contended > maxRounds {
+			return ErrLost
+		}
+		pass, up := s.outage.Enter(d.ctx)
+		if err := d.ctx.Err(); err != nil {
+			pass.Cancel()
+			return err
+		}
+		if !up {
+			s.observeOutage(d, ErrUnavailable)
+			return ErrUnavailable
+		}
+		following, err := cl.attempt(next)
+		switch kind := dialect.Classify(err); {
+		case err == nil:
+			pass.Up()
+			next = following
+		case errors.Is(err, ErrInProgress):
+			pass.Up()
+			return err
+		case kind == dialect.Contention && contended < maxContention:
+			pass.Up()
+			contended++
+			s.observeContention(d, err)
+			if err := pause(d.ctx, contended); err != nil {
+				return err
+			}
+		case kind == dialect.Unavailable:
+			_ = s.noticeLoss(err)
+			s.observeOutage(d, err)
+			if pass.Down(d.ctx) {
+				d.log().Error("the database does not answer, deliveries are held back", err, nil)
+			}
+			return err
+		default:
+			pass.Cancel()
+			return err
+		}
+	}
+	return nil
+}
+
+// attempt does one step in a slot, which it keeps only for a fresh claim.
+func (cl *Claim) attempt(what step) (next step, err error) {
+	s, d := cl.consumer.store, cl.delivery
+	reg, err := cl.consumer.register(d.ctx)
+	if err != nil {
+		return 0, err
+	}
+	cl.id32 = reg.id
+	leave, err := s.slot(d.ctx)
+	if err != nil {
+		return 0, err
+	}
+	if what == look {
+		next, err = cl.look()
+	} else {
+		next, err = cl.take(what)
+	}
+	if cl.fresh {
+		cl.leave = leave
+	} else {
+		leave()
+	}
+	return next, err
+}
+
+// take begins a transaction whose first statement claims the key.
+func (cl *Claim) take(what step) (next step, err error) {
+	s, d := cl.consumer.store, cl.delivery
+	txCtx, cancel := context.WithTimeout(context.WithoutCancel(d.ctx), cl.consumer.config.Timeout)
+	began := time.Now()
+	tx, err := s.begin(txCtx)
+	if err != nil {
+		cancel()
+		return 0, fmt.Errorf("begin: %w", err)
+	}
+	giveUp := func() {
+		_ = rollback(tx) // the server rolls back by itself what it cannot be told to
+		cancel()
+	}
+	won, err := cl.claim(txCtx, tx, what)
+	if err != nil {
+		giveUp()
+		return 0, err
+	}
+	if !won {
+		giveUp()
+		return look, nil
+	}
+	if what == insert {
+		parked, err := cl.judge(txCtx, tx)
+		if err != nil {
+			giveUp()
+			return 0, err
+		}
+		if parked {
+			defer cancel()
+			if err := tx.Commit(); err != nil {
+				return 0, fmt.Errorf("commit: %w", err)
+			}
+			cl.observeParked()
+			return done, nil
+		}
+	}
+	cl.openHandler(tx, txCtx, cancel)
+	cl.began = began
+	return done, nil
+}
+
+// claim runs the claiming statement. It waits for another transaction that holds the key,
+// for at most TwinWait over all tries, and reports whether the key is now ours.
+func (cl *Claim) claim(txCtx context.Context, tx *sqlx.Tx, what step) (won bool, err error) {
+	s, d := cl.consumer.store, cl.delivery
+	now := time.Now()
+	if cl.twinUntil.IsZero() {
+		cl.twinUntil = now.Add(cl.consumer.config.TwinWait)
+	} else if now.After(cl.twinUntil) {
+		return false, ErrInProgress
+	}
+	ctx, cancel := context.WithDeadline(txCtx, cl.twinUntil)
+	defer cancel()
+	var result sql.Result
+	if what == retake {
+		result, err = tx.ExecContext(ctx, s.dialect.Retake, d.token, d.hash, cl.id32, d.id)
+	} else {
+		result, err = tx.ExecContext(ctx, s.dialect.Claim, cl.id32, d.id, d.hash, d.token)
+	}
+	if err != nil {
+		if ctx.Err() != nil && txCtx.Err() == nil {
+			return false, ErrInProgress
+		}
+		return false, fmt.Errorf("claim: %w", err)
+	}
+	rows, err := result.RowsAffected()
+	if err != nil {
+		return false, fmt.Errorf("claim: %w", err)
+	}
+	return rows == 1, nil
+}
+
+// lookup is what the tables say of a key.
+type lookup struct {
+	Result      int16         `db:"result"`
+	Hash        int64         `db:"payload_hash"`
+	Token       int64         `db:"token"`
+	ProcessedAt int64         `db:"processed_at"`
+	Now         int64         `db:"now"`
+	Topic       []byte        `db:"outcome_topic"`
+	Outcome     []byte        `db:"outcome"`
+	OpenID      sql.NullInt64 `db:"open_id"`
+	OpenStatus  sql.NullInt16 `db:"open_status"`
+	OpenHash    sql.NullInt64 `db:"open_hash"`
+}
+
+// What a claim's result says.
+const (
+	resultOpen      = 0
+	resultCompleted = 1
+	resultDiscarded = 2
+)
+
+// look reads what is known of the key, outside any transaction.
+func (cl *Claim) look() (next step, err error) {
+	s, d := cl.consumer.store, cl.delivery
+	ctx, cancel := context.WithTimeout(d.ctx, cl.consumer.config.Timeout)
+	defer cancel()
+	var row lookup
+	cl.openRow = false
+	err = s.db.GetContext(ctx, &row, s.dialect.Lookup, cl.id32, d.id)
+	if errors.Is(err, sql.ErrNoRows) {
+		return insert, nil // purged, or rolled back
+	}
+	if err != nil {
+		return 0, fmt.Errorf("look up the claim: %w", err)
+	}
+	if row.Result != resultOpen {
+		return cl.completed(row)
+	}
+	if !row.OpenStatus.Valid {
+		return retake, nil
+	}
+	if row.OpenHash.Int64 != d.hash {
+		return cl.collision()
+	}
+	status := Status(row.OpenStatus.Int16)
+	if status == FailedRetryable {
+		cl.openRow = true
+		return retake, nil
+	}
+	cl.duplicate("stored as " + status.String())
+	return done, nil
+}
+
+// completed answers a copy of a message that was handled.
+func (cl *Claim) completed(row lookup) (next step, err error) {
+	d := cl.delivery
+	if row.Hash != d.hash {
+		return cl.collision()
+	}
+	if row.Outcome != nil {
+		if cl.outcome, err = msgcode.Decode(row.Outcome); err != nil {
+			return 0, fmt.Errorf("stored outcome: %w", err)
+		}
+		cl.consumer.store.unsettled.watch(cl)
+		cl.duplicate("outcome not known to be published")
+		return done, nil
+	}
+	// Younger than Timeout its handler may still run: one that committed by itself and
+	// then fails has its claim taken back.
+	if row.Now-row.ProcessedAt > cl.consumer.config.Timeout.Microseconds() && d.original == nil {
+		cl.consumer.store.settled.Add(d.memoryKey(), d.hash)
+	}
+	cl.duplicate("completed")
+	return done, nil
+}
+
+// collision decides about a message with the key, but not the payload, of another one.
+func (cl *Claim) collision() (next step, err error) {
+	s, d := cl.consumer.store, cl.delivery
+	e := d.event("same key, other payload")
+	for _, o := range s.observe.collision {
+		o.ObserveCollision(d.ctx, e)
+	}
+	switch cl.consumer.config.OnCollision {
+	case CollisionDrop:
+		d.log().Info("dropped: same key as another message, other payload", nil)
+		cl.duplicate("collision dropped")
+		return done, nil
+	case CollisionFail:
+		return 0, ErrCollision
+	default:
+		d.collide()
+		return look, nil
+	}
+}
+
+// duplicate counts a copy that is acked without running the handler.
+func (cl *Claim) duplicate(reason string) {
+	s, d := cl.consumer.store, cl.delivery
+	if len(s.observe.duplicate) > 0 {
+		e := d.event(reason)
+		for _, o := range s.observe.duplicate {
+			o.ObserveDuplicate(d.ctx, e)
+		}
+	}
+	if s.config.LogDropped {
+		s.logDropped(d, reason)
+	}
+	if s.debug {
+		d.log().Debug("duplicate, handler not run", map[string]any{"reason": reason})
+	}
+}
+
+func (cl *Claim) observeParked() {
+	cl.log().Error("message parked for an operator: "+cl.parked, nil, nil)
+	e := cl.event(cl.parked)
+	for _, o := range cl.consumer.store.observe.parked {
+		o.ObserveParked(cl.ctx, e)
+	}
+}
+
+// openHandler makes the context that the handler will see.
+func (cl *Claim) openHandler(tx *sqlx.Tx, txCtx context.Context, cancel func()) {
+	cl.fresh, cl.tx, cl.txCtx = true, tx, txCtx
+	cl.ambient = ambient.New(tx, cl.consumer.store.db)
+	ctx, cancelHandler := context.WithCancel(ambient.With(txCtx, cl.ambient))
+	detach := context.AfterFunc(cl.ctx, cancelHandler)
+	cl.handler = ctx
+	cl.cancel = func() {
+		detach()
+		cancelHandler()
+		cancel()
+	}
+}

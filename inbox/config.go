@@ -1,0 +1,129 @@
+package inbox
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"regexp"
+	"slices"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/millrace-go/millrace/internal/dialect"
+)
+
+// Forever, as a retention, keeps what was seen until the end of time.
+const Forever time.Duration = -1
+
+// MinRetention is the shortest time a claim may be kept: messages younger than that are
+// never suspected of being older than what is still remembered.
+const MinRetention = time.Hour
+
+// Config is how a [Store] behaves. The zero value is right for most services.
+type Config struct {
+	// Logger hears every decision a person may ask about. Defaults to none.
+	Logger watermill.LoggerAdapter
+
+	// Dialect names the database: "postgres", "mysql" (and MariaDB) or "sqlite". Defaults to
+	// what the driver, or else the server, says.
+	Dialect string
+
+	// Schema is the PostgreSQL schema of the tables. Defaults to the connection's search path.
+	Schema string
+
+	// TablePrefix starts every table's name. Defaults to "millrace_".
+	TablePrefix string
+
+	// Namespace keeps the consumers of services apart that share one set of tables: two
+	// services with a handler of one name need two namespaces. Defaults to none.
+	Namespace string
+
+	// MaxInFlight bounds the transactions open at once, over all consumers of the store.
+	// Defaults to the pool's size less one, so that a flood leaves a connection for the rest
+	// of the service, or 32 where the pool has no bound. SQLite always has one.
+	MaxInFlight int
+
+	// SettledKeys is how many keys known to be settled are remembered in memory, where a
+	// duplicate of them costs nothing. Defaults to 100,000, which takes some 15 MB.
+	SettledKeys int
+
+	// LogDropped keeps a row for each copy that was acked without running the handler, so
+	// that [Store.Story] can show it; the row lives as long as the default retention.
+	LogDropped bool
+
+	// PurgeInterval is the pause between two looks at what has expired. Defaults to 1 minute;
+	// a consumer's claims are walked once in a hundredth of its retention at most.
+	PurgeInterval time.Duration
+
+	// Archive is given completed claims before they are deleted; an error keeps them. A claim
+	// can be given twice.
+	Archive func(ctx context.Context, claims []Archived) error
+
+	// Redispatch publishes outcomes that the broker never asked for again, RedispatchAfter
+	// (default 5 minutes) after they were stored. Without it they are only listed, by
+	// [Store.Unsettled], and logged.
+	Redispatch      message.Publisher
+	RedispatchAfter time.Duration
+
+	// Observers are told of decisions; see [Observer].
+	Observers []Observer
+}
+
+func (c *Config) setDefaults() {
+	if c.Logger == nil {
+		c.Logger = watermill.NopLogger{}
+	}
+	if c.TablePrefix == "" {
+		c.TablePrefix = dialect.DefaultPrefix
+	}
+	if c.SettledKeys == 0 {
+		c.SettledKeys = 100_000
+	}
+	if c.PurgeInterval == 0 {
+		c.PurgeInterval = time.Minute
+	}
+	if c.RedispatchAfter == 0 {
+		c.RedispatchAfter = 5 * time.Minute
+	}
+}
+
+var identifier = regexp.MustCompile(`^[a-z_][a-z0-9_]*$`)
+
+// Validate returns every problem of c at once.
+func (c Config) Validate() error {
+	c.setDefaults()
+	var problems []error
+	problem := func(format string, args ...any) { problems = append(problems, fmt.Errorf(format, args...)) }
+
+	known := []string{"", dialect.PostgresName, dialect.MySQLName, dialect.SQLiteName}
+	if !slices.Contains(known, c.Dialect) {
+		problem("Dialect %q is not one of postgres, mysql, sqlite", c.Dialect)
+	}
+	if !identifier.MatchString(c.TablePrefix) || len(c.TablePrefix) > 24 {
+		problem("TablePrefix %q must be lower-case letters, digits and _, at most 24", c.TablePrefix)
+	}
+	if c.Schema != "" && (!identifier.MatchString(c.Schema) || len(c.Schema) > 63) {
+		problem("Schema %q must be lower-case letters, digits and _, at most 63", c.Schema)
+	}
+	if len(c.Namespace) > maxName {
+		problem("Namespace is longer than %d bytes", maxName)
+	}
+	if c.MaxInFlight < 0 {
+		problem("MaxInFlight %d is negative", c.MaxInFlight)
+	}
+	if c.SettledKeys < 0 {
+		problem("SettledKeys %d is negative", c.SettledKeys)
+	}
+	if c.PurgeInterval < 0 {
+		problem("PurgeInterval %v is negative", c.PurgeInterval)
+	}
+	if c.RedispatchAfter < 0 {
+		problem("RedispatchAfter %v is negative", c.RedispatchAfter)
+	}
+	if err := errors.Join(problems...); err != nil {
+		return fmt.Errorf("inbox: invalid Config: %w", err)
+	}
+	return nil
+}

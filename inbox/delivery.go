@@ -1,0 +1,134 @@
+package inbox
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/millrace-go/millrace/internal/keycode"
+)
+
+// delivery is one arrival of a message: what identifies it, read once.
+type delivery struct {
+	consumer    *Consumer
+	msg         *message.Message
+	ctx         context.Context //nolint:containedctx // the message's own, as it was on entry
+	topic       string
+	key         string   // as the user sees it
+	id          []byte   // as it is stored
+	original    []byte   // of a collision: the id it collided with
+	fingerprint [32]byte // of the payload, unless the user chose otherwise
+	hash        int64    // its beginning, stored with the claim
+	token       int64    // tells this attempt's claim from any other's
+}
+
+var errAnswered = errors.New("the message was acked or nacked before the inbox saw it, so a failure would lose it: " +
+	"remove InstantAck, or put it nowhere outside middleware.Inbox")
+
+func (c *Consumer) deliver(msg *message.Message) (*delivery, error) {
+	d := &delivery{consumer: c, msg: msg, ctx: msg.Context()}
+	d.topic = message.SubscribeTopicFromCtx(d.ctx)
+	if answered(msg) {
+		return d, errAnswered
+	}
+	key, err := c.config.Key.value(msg)
+	if err != nil {
+		return d, err
+	}
+	d.key, d.id = key, keycode.Encode(key)
+	d.token = rand.Int64N(1<<62) + 1 //nolint:gosec // tells attempts apart, keeps no secret
+	if c.config.Fingerprint == nil {
+		d.fingerprint = sha256.Sum256(msg.Payload)
+	} else {
+		print, err := c.config.Fingerprint(msg)
+		if err != nil {
+			return d, fmt.Errorf("fingerprint: %w", err)
+		}
+		d.fingerprint = sha256.Sum256(print)
+	}
+	d.hash = int64(binary.BigEndian.Uint64(d.fingerprint[:8])) //nolint:gosec // the bits matter, not the sign
+	return d, nil
+}
+
+// collide gives d the identity of a message of its own.
+func (d *delivery) collide() {
+	d.original = d.id
+	d.id = keycode.Derive(d.id, d.fingerprint)
+}
+
+// memoryKey is what d is known by in this process.
+func (d *delivery) memoryKey() string { return d.consumer.prefix + string(d.id) }
+
+// fail names the message in err.
+func (d *delivery) fail(err error) error {
+	id := d.key
+	if id == "" {
+		id = d.msg.UUID
+	}
+	return &DeliveryError{Consumer: d.consumer.config.Name, MessageID: id, Topic: d.topic, Err: explain(err)}
+}
+
+func (d *delivery) log() watermill.LoggerAdapter {
+	return d.consumer.log(watermill.LogFields{"message_uuid": d.msg.UUID, "message_id": d.key, "topic": d.topic})
+}
+
+func (d *delivery) event(reason string) Event {
+	kind, _ := d.consumer.config.Describe(d.msg)
+	return Event{
+		Consumer:  d.consumer.config.Name,
+		Epoch:     d.consumer.config.Epoch,
+		MessageID: d.key,
+		UUID:      d.msg.UUID,
+		Topic:     d.topic,
+		Type:      kind,
+		Reason:    reason,
+	}
+}
+
+func answered(msg *message.Message) bool {
+	select {
+	case <-msg.Acked():
+		return true
+	case <-msg.Nacked():
+		return true
+	default:
+		return false
+	}
+}
+
+// redelivered trusts what watermill-amqp v3 and Millrace's own marshaler say. It is a hint
+// about what to ask the database first, never an answer.
+func redelivered(msg *message.Message) bool {
+	return msg.Metadata["_watermill_amqp_redelivered"] == "true" || msg.Metadata["millrace_redelivered"] == "true"
+}
+
+// messageTime reads when a message was made: CloudEvents' ce_time, Google Cloud's publishTime.
+func messageTime(msg *message.Message) (time.Time, bool) {
+	for _, field := range []string{"ce_time", "publishTime"} {
+		if value := msg.Metadata[field]; value != "" {
+			if t, err := time.Parse(time.RFC3339Nano, value); err == nil {
+				return t, true
+			}
+		}
+	}
+	return time.Time{}, false
+}
+
+// describe reads the event type: Watermill's CQRS calls it name, CloudEvents ce_type.
+func describe(msg *message.Message) (kind, version string) {
+	return eventType(msg), msg.Metadata["ce_dataschema"]
+}
+
+func eventType(msg *message.Message) string {
+	if name := msg.Metadata["name"]; name != "" {
+		return name
+	}
+	return msg.Metadata["ce_type"]
+}

@@ -1,0 +1,40 @@
+// Package inbox remembers, in a service's own database, which messages its consumers have
+// handled, and gives each handler the transaction in which that memory is kept. What the
+// handler writes through [Tx] and the record that the message was handled are committed
+// together or not at all, so a message that is delivered again, after a crash, a timeout
+// or a rebalance, changes nothing.
+//
+// # What a service does
+//
+//	store, err := inbox.NewStore(db, inbox.Config{Logger: logger}) // db is its *sqlx.DB
+//	err = store.Migrate(ctx)                                        // or apply store.Schema()
+//	router.AddPlugin(store.Plugin())                                // checks, purges, settles
+//	router.AddMiddleware(millrace.Inbox{Store: store}.Middleware)   // package middleware
+//
+// and in a handler
+//
+//	tx, err := inbox.Tx(msg.Context())
+//
+// # What is guaranteed, and what is not
+//
+// Effects written through [Tx] happen exactly once per consumer and [Key], for as long as
+// the consumer's retention; a message that carries its own time and is older than what is
+// still remembered is parked instead of handled. Messages that a handler returns are
+// published at least once, always with the same UUIDs, bytes and metadata.
+//
+// Everything else is outside: HTTP calls, e-mails, writes through the pool instead of the
+// transaction. They happen again when a handler runs again, which it does after each
+// failure. Give the other side an idempotency key (the message's UUID), or write the wish
+// down through the transaction and let a worker carry it out.
+//
+// # What is stored
+//
+// A completed message is one narrow row, its claim, deleted after the retention. A message
+// that is open, because it is parked or failed, is stored whole; [Store.Parked] lists the
+// parked ones, [Store.Release] and [Store.Discard] decide about them. [Store.Story] tells
+// all that is known of one message.
+//
+// # Shutdown
+//
+// When Router.Run has returned: [Store.Close], then db.Close.
+package inbox

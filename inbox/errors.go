@@ -1,0 +1,74 @@
+package inbox
+
+import (
+	"errors"
+	"fmt"
+)
+
+// Conditions a caller may branch on, with errors.Is.
+var (
+	// ErrNoTx says that a context carries no transaction of the inbox.
+	ErrNoTx = errors.New("inbox: no transaction in this context: " +
+		"is middleware.Inbox on this handler, and is ctx the message's own context?")
+
+	// ErrTxEnded says that the transaction in a context is over: the handler has returned.
+	ErrTxEnded = errors.New("inbox: the transaction in this context has ended: " +
+		"finish work on it before the handler returns")
+
+	// ErrInProgress says that another process holds the message and did not finish within
+	// TwinWait. The delivery was not handled; it will come again.
+	ErrInProgress = errors.New("another process is handling this message")
+
+	// ErrUnavailable says that the database does not answer. The delivery was not handled,
+	// and was held back for a moment so that a broker does not redeliver in a storm.
+	ErrUnavailable = errors.New("the database does not answer")
+
+	// ErrNotMigrated says that tables or columns are missing.
+	ErrNotMigrated = errors.New("a table is missing: run Store.Migrate, or apply what Store.Schema prints")
+
+	// ErrReadOnly says that the database takes no writes.
+	ErrReadOnly = errors.New("the database is read-only: give the inbox the primary server")
+
+	// ErrClosed says that the Store was closed.
+	ErrClosed = errors.New("inbox: the store is closed")
+
+	// ErrCollision says that a message has the key of another one but a payload of its own.
+	ErrCollision = errors.New("another message with this key has a different payload")
+
+	// ErrKeyChanged says that a consumer was run with another key before.
+	ErrKeyChanged = errors.New("the consumer's key changed")
+
+	// ErrTxNotUsed says that a handler succeeded without its transaction, which RequireTx forbids.
+	ErrTxNotUsed = errors.New("the handler took neither inbox.Tx nor returned or published messages: " +
+		"its effects are outside the guarantee")
+
+	// ErrTxEndedByHandler says that a handler committed or rolled back what is not its own.
+	ErrTxEndedByHandler = errors.New("the handler ended the inbox's transaction itself: " +
+		"leave Commit, Rollback and schema statements out of it")
+
+	// ErrSwallowed says that a handler failed and a middleware inside the inbox turned the
+	// failure into a success, or ran the handler again in the transaction of the failed run.
+	ErrSwallowed = errors.New("the handler failed, but a middleware inside the inbox hid it: " +
+		"put Retry, PoisonQueue and IgnoreErrors outside middleware.Inbox")
+
+	// ErrLost says that what a delivery worked on was changed by someone else meanwhile.
+	ErrLost = errors.New("the message was changed by someone else meanwhile")
+
+	// ErrNotFound says that there is no such open message.
+	ErrNotFound = errors.New("inbox: no such message, or not in a state that allows this")
+)
+
+// A DeliveryError names the message and the consumer that a failure is about.
+type DeliveryError struct {
+	Consumer  string
+	MessageID string // the key, or the UUID where there is no key yet
+	Topic     string
+	Err       error
+}
+
+func (e *DeliveryError) Error() string {
+	return fmt.Sprintf("inbox: consumer %q, message %q from topic %q: %v", e.Consumer, e.MessageID, e.Topic, e.Err)
+}
+
+// Unwrap returns the cause.
+func (e *DeliveryError) Unwrap() error { return e.Err }

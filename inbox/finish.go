@@ -1,0 +1,322 @@
+package inbox
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/jmoiron/sqlx"
+
+	"github.com/millrace-go/millrace/internal/ambient"
+	"github.com/millrace-go/millrace/internal/msgcode"
+)
+
+// afterwards bounds the statements that clean up behind a handler.
+const afterwards = 5 * time.Second
+
+// Commit ends a successful run. What the handler produced is kept in the same transaction:
+// in the outbox if there is one, else as the outcome of the message, and then returned, to
+// be published before msg is acked. On an error nothing was done, or, where the answer to
+// the commit was lost, the redelivery will tell.
+func (cl *Claim) Commit(produced []*message.Message) ([]*message.Message, error) {
+	err := cl.approve(produced)
+	if err != nil {
+		return nil, cl.Rollback(err)
+	}
+	early := answered(cl.msg)
+	if early {
+		cl.log().Error("the message was acked before its effects were committed, so a crash can lose it",
+			errAnswered, nil)
+	}
+	err = cl.seal(cl.handler, cl.tx, produced)
+	if err == nil {
+		cl.ambient.End()
+		err = cl.tx.Commit()
+	}
+	switch {
+	case errors.Is(err, sql.ErrTxDone) && cl.txCtx.Err() == nil:
+		if err := cl.endedButDone(produced); err != nil {
+			return nil, cl.Rollback(err)
+		}
+	case err != nil:
+		return nil, cl.Rollback(cl.lateness(fmt.Errorf("commit: %w", err)))
+	}
+	cl.succeed(produced, early)
+	if cl.consumer.config.Outbox != nil {
+		return nil, nil
+	}
+	return produced, nil
+}
+
+// approve refuses what must not be committed.
+func (cl *Claim) approve(produced []*message.Message) error {
+	config := cl.consumer.config
+	if err := cl.ambient.Failure(); err != nil {
+		return fmt.Errorf("%w: %w", ErrSwallowed, err)
+	}
+	if len(produced) == 0 && !cl.ambient.Taken() {
+		if config.RequireTx {
+			return ErrTxNotUsed
+		}
+		cl.forgot()
+	}
+	if len(produced) > 0 && message.PublishTopicFromCtx(cl.ctx) == "" {
+		return fmt.Errorf("the handler returned %d messages, but the router was given no topic to publish them to: "+
+			"add it with AddHandler", len(produced))
+	}
+	return nil
+}
+
+// forgot counts a success without the transaction, and warns once per consumer.
+func (cl *Claim) forgot() {
+	for _, o := range cl.consumer.store.observe.forgottenTx {
+		o.ObserveForgottenTx(cl.ctx, cl.event("transaction not used"))
+	}
+	cl.consumer.warnedForgotten.Do(func() {
+		cl.log().Info("the handler succeeded without taking its transaction: what it wrote elsewhere is outside "+
+			"the guarantee; use inbox.Tx, or exclude the handler with Skip; said once per consumer", nil)
+	})
+}
+
+// seal writes the rest of what belongs to the claim, the open row last.
+func (cl *Claim) seal(ctx context.Context, tx *sqlx.Tx, produced []*message.Message) error {
+	s := cl.consumer.store
+	if body := cl.ambient.Result(); body != nil {
+		if _, err := tx.ExecContext(ctx, s.dialect.PutResult, cl.id32, cl.id, body); err != nil {
+			return fmt.Errorf("store the result: %w", err)
+		}
+	}
+	if len(produced) > 0 {
+		if err := cl.keep(ctx, tx, produced); err != nil {
+			return err
+		}
+	}
+	if !cl.openRow {
+		return nil
+	}
+	result, err := tx.ExecContext(ctx, s.dialect.DeleteMessage, cl.id32, cl.id, FailedRetryable)
+	if err != nil {
+		return fmt.Errorf("close the open message: %w", err)
+	}
+	if n, err := result.RowsAffected(); err != nil || n != 1 {
+		return errors.Join(ErrLost, err)
+	}
+	return nil
+}
+
+// keep stores what the handler produced.
+func (cl *Claim) keep(ctx context.Context, tx *sqlx.Tx, produced []*message.Message) error {
+	topic := message.PublishTopicFromCtx(cl.ctx)
+	if outbox := cl.consumer.config.Outbox; outbox != nil {
+		for _, m := range produced {
+			m.SetContext(ctx)
+		}
+		if err := outbox.Publish(topic, produced...); err != nil {
+			return fmt.Errorf("publish to the outbox: %w", err)
+		}
+		return nil
+	}
+	_, err := tx.ExecContext(ctx, cl.consumer.store.dialect.InsertOutcome,
+		cl.id32, cl.id, []byte(topic), msgcode.Encode(produced))
+	if err != nil {
+		return fmt.Errorf("store the outcome: %w", err)
+	}
+	return nil
+}
+
+// succeed lets go of everything after a commit.
+func (cl *Claim) succeed(produced []*message.Message, early bool) {
+	s := cl.consumer.store
+	cl.end()
+	if len(produced) > 0 && cl.consumer.config.Outbox == nil {
+		// Waiting copies must not be acked while the broker may lack what was produced.
+		cl.turn.Fail()
+		if !early {
+			s.unsettled.watch(cl)
+		}
+	} else {
+		if cl.original == nil {
+			s.settled.Add(cl.memoryKey(), cl.hash)
+			cl.turn.Settle(cl.hash)
+		} else {
+			cl.turn.Fail()
+		}
+	}
+	if len(s.observe.completed) > 0 {
+		e := cl.event("completed")
+		e.Duration = time.Since(cl.began)
+		for _, o := range s.observe.completed {
+			o.ObserveCompleted(cl.ctx, e)
+		}
+	}
+	s.work.leave()
+}
+
+// Rollback ends a failed run and returns the error for the router. Nothing of the run
+// remains, whatever the handler did to its transaction: a claim that it committed is taken
+// back and the message recorded as failed.
+func (cl *Claim) Rollback(cause error) error {
+	s := cl.consumer.store
+	cl.ambient.End()
+	err := cl.tx.Rollback()
+	ended := errors.Is(err, sql.ErrTxDone) && cl.txCtx.Err() == nil
+	cause = cl.lateness(cause)
+	_ = s.noticeLoss(cause)
+	if ended || s.dialect.CommitsOnDDL {
+		cause = cl.takeBack(cause)
+	}
+	if cl.consumer.config.RecordFailures && cl.ctx.Err() == nil {
+		cl.recordFailure(cause)
+	}
+	cl.end()
+	cl.turn.Fail()
+	e := cl.event("rolled back")
+	e.Err, e.Duration = cause, time.Since(cl.began)
+	for _, o := range s.observe.failed {
+		o.ObserveFailed(cl.ctx, e)
+	}
+	s.work.leave()
+	return cl.delivery.fail(cause)
+}
+
+// lateness says so where the cause of an error is that Timeout ran out.
+func (cl *Claim) lateness(err error) error {
+	if errors.Is(cl.txCtx.Err(), context.DeadlineExceeded) {
+		return fmt.Errorf("the handler took longer than Timeout, %v, and was rolled back: %w",
+			cl.consumer.config.Timeout, err)
+	}
+	return err
+}
+
+func (cl *Claim) end() {
+	cl.ambient.End()
+	cl.cancel()
+	cl.leave()
+}
+
+// mine reports whether this attempt's claim stands in the table, committed.
+func (cl *Claim) mine(ctx context.Context) (bool, error) {
+	var row struct {
+		Result int16 `db:"result"`
+		Token  int64 `db:"token"`
+	}
+	s := cl.consumer.store
+	err := s.db.GetContext(ctx, &row, s.dialect.SelectClaim, cl.id32, cl.id)
+	if errors.Is(err, sql.ErrNoRows) {
+		return false, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("look whether the handler committed: %w", err)
+	}
+	return row.Token == cl.token && row.Result != resultOpen, nil
+}
+
+// endedButDone handles a success whose transaction the handler ended itself. Committed, it
+// counts: what it produced is stored after all. Rolled back, it is a failure.
+func (cl *Claim) endedButDone(produced []*message.Message) error {
+	ctx, cancel := cl.cleanup()
+	defer cancel()
+	mine, err := cl.mine(ctx)
+	if err != nil {
+		return err
+	}
+	if !mine {
+		return ErrTxEndedByHandler
+	}
+	cl.observeEnded("committed by the handler, counted as completed")
+	s := cl.consumer.store
+	return s.writeInSlot(ctx, func(tx *sqlx.Tx) error {
+		own := ambient.New(tx, s.db)
+		defer own.End()
+		return cl.seal(ambient.With(ctx, own), tx, produced)
+	})
+}
+
+// takeBack reopens a claim that a failed handler committed, and records the failure, so
+// that the redelivery runs the handler again.
+func (cl *Claim) takeBack(cause error) error {
+	ctx, cancel := cl.cleanup()
+	defer cancel()
+	mine, err := cl.mine(ctx)
+	if err == nil && !mine {
+		return cause
+	}
+	s := cl.consumer.store
+	if err == nil {
+		err = s.writeInSlot(ctx, func(tx *sqlx.Tx) error {
+			result, err := tx.ExecContext(ctx, s.dialect.ReopenClaim, cl.id32, cl.id, cl.token)
+			if err != nil {
+				return err
+			}
+			if n, err := result.RowsAffected(); err != nil || n != 1 {
+				return errors.Join(ErrLost, err)
+			}
+			return cl.putFailure(ctx, tx, cause)
+		})
+	}
+	if err != nil {
+		cl.log().Error("the handler may have ended the transaction itself, and its claim could not be taken back: "+
+			"if it was committed, the message counts as completed although the handler failed", err, nil)
+		return errors.Join(cause, err)
+	}
+	cl.observeEnded("committed by the handler, which then failed; the claim was taken back")
+	return fmt.Errorf("%w; what it had written is committed: %w", ErrTxEndedByHandler, cause)
+}
+
+func (cl *Claim) observeEnded(what string) {
+	cl.log().Error("the transaction was "+what, ErrTxEndedByHandler, nil)
+	for _, o := range cl.consumer.store.observe.endedTx {
+		o.ObserveEndedTx(cl.ctx, cl.event(what))
+	}
+}
+
+// cleanup returns a context for statements behind the handler: it outlives the delivery.
+func (cl *Claim) cleanup() (context.Context, context.CancelFunc) {
+	return context.WithTimeout(context.WithoutCancel(cl.ctx), afterwards)
+}
+
+// recordFailure notes a failed run, best effort. It takes the claim's key first, so that
+// it waits for, or gives way to, a twin that holds it.
+func (cl *Claim) recordFailure(cause error) {
+	s := cl.consumer.store
+	ctx, cancel := cl.cleanup()
+	defer cancel()
+	err := s.writeInSlot(ctx, func(tx *sqlx.Tx) error {
+		_, err := tx.ExecContext(ctx, s.dialect.OpenClaim, cl.id32, cl.id, cl.hash, cl.token)
+		if err != nil {
+			return err
+		}
+		return cl.putFailure(ctx, tx, cause)
+	})
+	if err != nil && !errors.Is(err, ErrLost) {
+		cl.log().Error("the failure could not be recorded", err, nil)
+	}
+}
+
+// putFailure writes the open row of a failed message; the key's claim is held by tx and
+// must be open.
+func (cl *Claim) putFailure(ctx context.Context, tx *sqlx.Tx, cause error) error {
+	s := cl.consumer.store
+	var row lookup
+	if err := tx.GetContext(ctx, &row, s.dialect.Lookup, cl.id32, cl.id); err != nil {
+		return err
+	}
+	if row.Result != resultOpen {
+		return ErrLost // a twin completed it meanwhile
+	}
+	if row.OpenStatus.Valid {
+		_, err := tx.ExecContext(ctx, s.dialect.TouchMessage, errorText(cause), cl.id32, cl.id, FailedRetryable)
+		return err
+	}
+	return s.insertMessage(ctx, tx, cl, openMessage{status: FailedRetryable, attempts: 1, lastError: errorText(cause)})
+}
+
+// errorText is as much of an error as is worth keeping.
+func errorText(err error) []byte {
+	const most = 4096
+	text := err.Error()
+	return []byte(text[:min(len(text), most)])
+}

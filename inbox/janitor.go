@@ -1,0 +1,236 @@
+package inbox
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/jmoiron/sqlx"
+
+	"github.com/millrace-go/millrace/internal/dialect"
+	"github.com/millrace-go/millrace/internal/keycode"
+)
+
+// Archived is a completed claim about to be deleted.
+type Archived struct {
+	Consumer    string
+	Epoch       int
+	MessageID   string
+	ProcessedAt time.Time
+	Discarded   bool // completed by an operator
+}
+
+// janitor deletes what is older than its consumer's retention. It walks the primary key
+// instead of asking by age, so that the hot path keeps no index for it.
+type janitor struct {
+	store *Store
+	next  map[int32]time.Time // when a consumer's claims are worth the next walk
+}
+
+func newJanitor(s *Store) *janitor { return &janitor{store: s, next: make(map[int32]time.Time)} }
+
+// Purge deletes once what is older than each consumer's retention and returns how many
+// claims went. [Store.Run] does it all the time; Purge is for those who rather use cron.
+func (s *Store) Purge(ctx context.Context) (int, error) {
+	n, err := newJanitor(s).purge(ctx)
+	if err != nil {
+		return n, fmt.Errorf("inbox: purge: %w", explain(err))
+	}
+	return n, nil
+}
+
+func (j *janitor) run(ctx context.Context) {
+	s := j.store
+	began := time.Now()
+	n, err := j.purge(ctx)
+	if ctx.Err() != nil {
+		return
+	}
+	if err != nil {
+		s.log.Error("inbox: the purge failed; tried again", explain(err), nil)
+	}
+	if n > 0 {
+		s.log.Info("inbox: purged", watermill.LogFields{"claims": n})
+	}
+	for _, o := range s.observe.purged {
+		o.ObservePurged(ctx, Event{Reason: "retention", Count: n, Err: err, Duration: time.Since(began)})
+	}
+	j.redispatch(ctx)
+}
+
+// redispatch sends, or at least reports, outcomes that no redelivery asked for.
+func (j *janitor) redispatch(ctx context.Context) {
+	s := j.store
+	if s.config.Redispatch != nil {
+		if _, err := s.Redispatch(ctx, s.config.Redispatch, s.config.RedispatchAfter); err != nil && ctx.Err() == nil {
+			s.log.Error("inbox: redispatch", err, nil)
+		}
+		return
+	}
+	old, err := s.Unsettled(ctx, s.config.RedispatchAfter, 1)
+	if err == nil && len(old) > 0 {
+		s.log.Error("inbox: a message was handled, but what it produced may not be published", errUnsettled,
+			watermill.LogFields{"consumer": old[0].Consumer, "message_id": old[0].MessageID, "age": old[0].Age.String()})
+	}
+}
+
+var errUnsettled = errors.New("give Config.Redispatch a publisher, or call Store.Redispatch")
+
+func (j *janitor) purge(ctx context.Context) (int, error) {
+	s := j.store
+	var now int64
+	if err := s.db.GetContext(ctx, &now, s.dialect.Now); err != nil {
+		return 0, err
+	}
+	var consumers []consumerRow
+	if err := s.db.SelectContext(ctx, &consumers, s.dialect.SelectConsumers); err != nil {
+		return 0, err
+	}
+	total := 0
+	for _, c := range consumers {
+		if c.Retention == 0 || string(c.Namespace) != s.config.Namespace || time.Now().Before(j.next[c.ID]) {
+			continue
+		}
+		n, err := j.walk(ctx, c, now)
+		total += n
+		if err != nil {
+			return total, fmt.Errorf("consumer %q, epoch %d: %w", c.Name, c.Epoch, err)
+		}
+	}
+	return total, j.sweep(ctx, now)
+}
+
+type claimRow struct {
+	ID          []byte `db:"message_id"`
+	ProcessedAt int64  `db:"processed_at"`
+	Result      int16  `db:"result"`
+}
+
+// walk goes once through a consumer's claims and plans the next walk by what it saw.
+func (j *janitor) walk(ctx context.Context, c consumerRow, now int64) (int, error) {
+	const page = 500
+	s := j.store
+	before := now - c.Retention
+	oldest, total := now, 0
+	for last := []byte{}; ; {
+		var rows []claimRow
+		if err := s.db.SelectContext(ctx, &rows, s.dialect.SelectClaimsPage, c.ID, last, page); err != nil {
+			return total, fmt.Errorf("read claims: %w", err)
+		}
+		var expired [][]byte
+		for _, row := range rows {
+			switch {
+			case row.Result == resultOpen:
+			case row.ProcessedAt < before:
+				expired = append(expired, row.ID)
+			default:
+				oldest = min(oldest, row.ProcessedAt)
+			}
+		}
+		if len(expired) > 0 {
+			n, err := j.remove(ctx, c, expired, before)
+			total += n
+			if err != nil {
+				return total, err
+			}
+		}
+		if len(rows) < page {
+			break
+		}
+		last = rows[len(rows)-1].ID
+	}
+	wait := max(oldest+c.Retention-now, c.Retention/100)
+	j.next[c.ID] = time.Now().Add(time.Duration(wait) * time.Microsecond)
+	return total, nil
+}
+
+// remove deletes the expired among ids, raising the purge line in the same transaction.
+// Rows that someone holds, and those with an unsettled outcome, stay for the next walk.
+func (j *janitor) remove(ctx context.Context, c consumerRow, ids [][]byte, before int64) (removed int, err error) {
+	s := j.store
+	err = s.write(ctx, func(tx *sqlx.Tx) error {
+		removed = 0
+		if _, err := tx.ExecContext(ctx, s.dialect.LockConsumer, c.ID); err != nil {
+			return fmt.Errorf("lock the consumer: %w", err)
+		}
+		query, args, err := s.dialect.In(s.dialect.LockExpired, c.ID, ids, before)
+		if err != nil {
+			return err
+		}
+		var rows []claimRow
+		if err := tx.SelectContext(ctx, &rows, query, args...); err != nil {
+			return fmt.Errorf("lock expired claims: %w", err)
+		}
+		if len(rows) == 0 {
+			return nil
+		}
+		if err := j.archive(ctx, c, rows); err != nil {
+			return err
+		}
+		line := int64(0)
+		gone := make([][]byte, 0, len(rows))
+		for _, row := range rows {
+			line = max(line, row.ProcessedAt)
+			gone = append(gone, row.ID)
+		}
+		for _, statement := range []string{s.dialect.DeleteResults, s.dialect.DeleteClaims} {
+			query, args, err := s.dialect.In(statement, c.ID, gone)
+			if err != nil {
+				return err
+			}
+			if _, err := tx.ExecContext(ctx, query, args...); err != nil {
+				return fmt.Errorf("delete claims: %w", err)
+			}
+		}
+		if _, err := tx.ExecContext(ctx, s.dialect.RaisePurgeLine, line, c.ID); err != nil {
+			return fmt.Errorf("raise the purge line: %w", err)
+		}
+		removed = len(gone)
+		return nil
+	})
+	return removed, err
+}
+
+func (j *janitor) archive(ctx context.Context, c consumerRow, rows []claimRow) error {
+	if j.store.config.Archive == nil {
+		return nil
+	}
+	archived := make([]Archived, 0, len(rows))
+	for _, row := range rows {
+		archived = append(archived, Archived{
+			Consumer: string(c.Name), Epoch: c.Epoch, MessageID: keycode.String(row.ID),
+			ProcessedAt: time.UnixMicro(row.ProcessedAt).UTC(), Discarded: row.Result == resultDiscarded,
+		})
+	}
+	if err := j.store.config.Archive(ctx, archived); err != nil {
+		return fmt.Errorf("archive: %w", err)
+	}
+	return nil
+}
+
+// sweep removes what no consumer's retention governs.
+func (j *janitor) sweep(ctx context.Context, now int64) error {
+	const batch = 1000
+	s := j.store
+	var defaults ConsumerConfig
+	defaults.setDefaults()
+	for _, step := range []struct {
+		statement string
+		args      []any
+	}{
+		{s.dialect.DeleteShadowed, nil},
+		{s.dialect.PurgeDropped, []any{now - defaults.Retention.Microseconds(), batch}},
+		{s.dialect.PurgeLeases, []any{now, batch}},
+	} {
+		err := s.write(ctx, func(tx *sqlx.Tx) error {
+			_, err := tx.ExecContext(ctx, step.statement, step.args...)
+			return err
+		})
+		if err != nil && dialect.Classify(err) != dialect.Contention {
+			return err
+		}
+	}
+	return nil
+}

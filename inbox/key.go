@@ -1,0 +1,258 @@
+package inbox
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/millrace-go/millrace/internal/keycode"
+)
+
+// Key says which deliveries are the same message. The zero value is [ByUUID].
+//
+// Its description is stored with the consumer: a service that starts with another key is
+// refused, since what it has seen was recorded under the old one. Raise the consumer's
+// Epoch to change the key.
+type Key struct {
+	source string
+	own    bool // the message's own id, as opposed to a business key
+	of     func(*message.Message) (string, error)
+}
+
+// errNoKey is wrapped into errors about messages that lack what the key is made of.
+var errNoKey = errors.New("no key")
+
+// ByUUID takes the message's UUID. Different messages never share one, unless a producer
+// sends two messages with one UUID.
+func ByUUID() Key {
+	return Key{source: "uuid", own: true, of: func(msg *message.Message) (string, error) {
+		if msg.UUID == "" {
+			return "", fmt.Errorf("%w: the message has no UUID: set Key to something it does have, "+
+				"such as inbox.ByMetadata", errNoKey)
+		}
+		return msg.UUID, nil
+	}}
+}
+
+// ByMetadata takes a metadata field. Different messages with one value are one message.
+func ByMetadata(field string) Key {
+	return Key{source: "metadata:" + strconv.Quote(field), of: func(msg *message.Message) (string, error) {
+		return metadata(msg, field)
+	}}
+}
+
+// ByCloudEvent takes the source and the id of a CloudEvent, from the metadata fields
+// ce_source and ce_id. CloudEvents demands that the two together are unique.
+func ByCloudEvent() Key {
+	return Key{source: "cloudevent", own: true, of: func(msg *message.Message) (string, error) {
+		source, err := metadata(msg, "ce_source")
+		if err != nil {
+			return "", err
+		}
+		id, err := metadata(msg, "ce_id")
+		if err != nil {
+			return "", err
+		}
+		return keycode.Join(source, id), nil
+	}}
+}
+
+// ByJSON takes one or more fields of a JSON payload, each a path such as "order.id".
+// Different messages with the same values are one message; 1 and "1" differ.
+func ByJSON(paths ...string) Key {
+	return Key{source: "json:" + quoted(paths), of: func(msg *message.Message) (string, error) {
+		return jsonFields(msg.Payload, paths)
+	}}
+}
+
+// ByPayload takes the SHA-256 of the payload. Different messages with equal payloads are
+// one message: right for facts, wrong for commands such as "add one".
+func ByPayload() Key {
+	return Key{source: "payload", of: func(msg *message.Message) (string, error) {
+		sum := sha256.Sum256(msg.Payload)
+		return hex.EncodeToString(sum[:]), nil
+	}}
+}
+
+// Position is a message's place in a log such as Kafka's.
+type Position struct {
+	Topic     string
+	Partition string
+	Offset    int64
+}
+
+// ByPosition takes the message's place in a log. A message that its producer sends twice
+// has two places, and so is two messages: this key knows redeliveries, not repeated sends.
+// A topic that is deleted and created anew begins at the old offsets: raise the Epoch then.
+func ByPosition(of func(*message.Message) (Position, error)) Key {
+	return Key{source: "position", own: true, of: func(msg *message.Message) (string, error) {
+		p, err := of(msg)
+		if err != nil {
+			return "", err
+		}
+		if p.Topic == "" || p.Partition == "" {
+			return "", fmt.Errorf("%w: an offset means nothing without topic (%q) and partition (%q)",
+				errNoKey, p.Topic, p.Partition)
+		}
+		return keycode.Join(p.Topic, p.Partition, strconv.FormatInt(p.Offset, 10)), nil
+	}}
+}
+
+// ByFunc takes what f returns, for instance one of Watermill's message hashers. The name
+// is stored with the consumer: change it when you change what f does.
+// Different messages for which f returns one value are one message.
+func ByFunc(name string, f func(*message.Message) (string, error)) Key {
+	return Key{source: "func:" + strconv.Quote(name), of: f}
+}
+
+// Joined takes all of keys together. A message must have every one of them.
+func Joined(keys ...Key) Key {
+	own := false
+	for _, k := range keys {
+		own = own || k.withDefault().own
+	}
+	return Key{source: "joined" + sources(keys), own: own, of: func(msg *message.Message) (string, error) {
+		parts := make([]string, 0, len(keys))
+		for _, k := range keys {
+			part, err := k.value(msg)
+			if err != nil {
+				return "", err
+			}
+			parts = append(parts, part)
+		}
+		return keycode.Join(parts...), nil
+	}}
+}
+
+// FirstOf takes the first of keys that the message has. Which one it was is part of the
+// key, so that a value of one can never stand for a value of another.
+func FirstOf(keys ...Key) Key {
+	own := len(keys) > 0
+	for _, k := range keys {
+		own = own && k.withDefault().own
+	}
+	return Key{source: "first" + sources(keys), own: own, of: func(msg *message.Message) (string, error) {
+		var missing []error
+		for i, k := range keys {
+			value, err := k.value(msg)
+			if err == nil {
+				return keycode.Join(strconv.Itoa(i), value), nil
+			}
+			if !errors.Is(err, errNoKey) {
+				return "", err
+			}
+			missing = append(missing, err)
+		}
+		return "", errors.Join(missing...)
+	}}
+}
+
+// WithinTopic makes k count per topic: equal keys on two topics are two messages.
+func (k Key) WithinTopic() Key {
+	return k.within("topic", func(msg *message.Message) string {
+		return message.SubscribeTopicFromCtx(msg.Context())
+	})
+}
+
+// WithinType makes k count per event type: equal keys of two types are two messages.
+// The type is the metadata field name of Watermill's CQRS, else ce_type.
+func (k Key) WithinType() Key {
+	return k.within("type", eventType)
+}
+
+func (k Key) within(what string, of func(*message.Message) string) Key {
+	inner := k.withDefault()
+	return Key{source: inner.source + "/" + what, own: inner.own, of: func(msg *message.Message) (string, error) {
+		value, err := inner.value(msg)
+		if err != nil {
+			return "", err
+		}
+		qualifier := of(msg)
+		if qualifier == "" {
+			return "", fmt.Errorf("%w: the message has no %s to qualify its key with", errNoKey, what)
+		}
+		return keycode.Join(qualifier, value), nil
+	}}
+}
+
+// String describes k as it is stored with the consumer.
+func (k Key) String() string { return k.withDefault().source }
+
+// Of returns the key of msg, or an error that says what msg lacks.
+func (k Key) Of(msg *message.Message) (string, error) { return k.value(msg) }
+
+func (k Key) withDefault() Key {
+	if k.of == nil {
+		return ByUUID()
+	}
+	return k
+}
+
+func (k Key) value(msg *message.Message) (string, error) {
+	k = k.withDefault()
+	value, err := k.of(msg)
+	if err == nil && value == "" {
+		return "", fmt.Errorf("%w: %s is empty", errNoKey, k.source)
+	}
+	return value, err
+}
+
+func metadata(msg *message.Message, field string) (string, error) {
+	if value := msg.Metadata[field]; value != "" {
+		return value, nil
+	}
+	return "", fmt.Errorf("%w: the metadata has no %q", errNoKey, field)
+}
+
+func jsonFields(payload []byte, paths []string) (string, error) {
+	if len(paths) == 0 {
+		return "", fmt.Errorf("%w: inbox.ByJSON names no field", errNoKey)
+	}
+	decoder := json.NewDecoder(strings.NewReader(string(payload)))
+	decoder.UseNumber()
+	var root any
+	if err := decoder.Decode(&root); err != nil {
+		return "", fmt.Errorf("%w: the payload is not JSON: %w", errNoKey, err)
+	}
+	parts := make([]string, 0, len(paths))
+	for _, path := range paths {
+		value := root
+		for name := range strings.SplitSeq(path, ".") {
+			object, _ := value.(map[string]any)
+			value = object[name]
+		}
+		switch v := value.(type) {
+		case string:
+			parts = append(parts, "s"+v)
+		case json.Number:
+			parts = append(parts, "n"+v.String())
+		case bool:
+			parts = append(parts, "b"+strconv.FormatBool(v))
+		default:
+			return "", fmt.Errorf("%w: the JSON payload has no text, number or boolean at %q", errNoKey, path)
+		}
+	}
+	return keycode.Join(parts...), nil
+}
+
+func quoted(list []string) string {
+	all := make([]string, 0, len(list))
+	for _, s := range list {
+		all = append(all, strconv.Quote(s))
+	}
+	return strings.Join(all, ",")
+}
+
+func sources(keys []Key) string {
+	all := make([]string, 0, len(keys))
+	for _, k := range keys {
+		all = append(all, k.withDefault().source)
+	}
+	return "(" + strings.Join(all, ",") + ")"
+}

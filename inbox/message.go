@@ -1,0 +1,176 @@
+package inbox
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/jmoiron/sqlx"
+
+	"github.com/millrace-go/millrace/internal/keycode"
+	"github.com/millrace-go/millrace/internal/msgcode"
+)
+
+// Status is the state of an open message.
+type Status int16
+
+// States of open messages. A message that is completed is not open: its claim says so.
+const (
+	Received        Status = 1
+	InProgress      Status = 2
+	Settling        Status = 3
+	FailedRetryable Status = 4
+	FailedTerminal  Status = 5
+	Parked          Status = 6
+	Held            Status = 7
+)
+
+// String returns the name of the state.
+func (s Status) String() string {
+	switch s {
+	case Received:
+		return "RECEIVED"
+	case InProgress:
+		return "IN_PROGRESS"
+	case Settling:
+		return "SETTLING"
+	case FailedRetryable:
+		return "FAILED_RETRYABLE"
+	case FailedTerminal:
+		return "FAILED_TERMINAL"
+	case Parked:
+		return "PARKED"
+	case Held:
+		return "HELD"
+	}
+	return fmt.Sprintf("Status(%d)", int16(s))
+}
+
+// Message is an open message: stored whole, waiting for a worker or an operator.
+type Message struct {
+	ID           int64 // of the row: what [Store.Release] and [Store.Discard] take
+	Consumer     string
+	Epoch        int
+	MessageID    string // the key
+	Status       Status
+	Attempts     int
+	Topic        string
+	EventType    string
+	EventVersion string
+	UUID         string
+	Metadata     message.Metadata
+	Payload      []byte
+	ReceivedAt   time.Time
+	LastError    string
+	Reason       string
+	Original     string // of a collision: the key it collided with
+
+	row messageRow
+}
+
+// messageRow is a row of the messages table.
+type messageRow struct {
+	Name         []byte        `db:"name"`
+	Epoch        int           `db:"epoch"`
+	ID           int64         `db:"id"`
+	Consumer     int32         `db:"consumer"`
+	MessageID    []byte        `db:"message_id"`
+	Status       Status        `db:"status"`
+	Attempts     int           `db:"attempts"`
+	Topic        []byte        `db:"topic"`
+	Partition    sql.NullInt64 `db:"partition_no"`
+	Offset       sql.NullInt64 `db:"offset_no"`
+	OrderKey     []byte        `db:"order_key"`
+	EventType    []byte        `db:"event_type"`
+	EventVersion []byte        `db:"event_version"`
+	UUID         []byte        `db:"uuid"`
+	Metadata     []byte        `db:"metadata"`
+	Payload      []byte        `db:"payload"`
+	Hash         int64         `db:"payload_hash"`
+	ReceivedAt   int64         `db:"received_at"`
+	DueAt        int64         `db:"due_at"`
+	LeaseToken   int64         `db:"lease_token"`
+	LockedUntil  int64         `db:"locked_until"`
+	LastError    []byte        `db:"last_error"`
+	Reason       []byte        `db:"reason"`
+	Original     []byte        `db:"original"`
+}
+
+func (r messageRow) message() (Message, error) {
+	md, err := msgcode.DecodeMetadata(r.Metadata)
+	if err != nil {
+		return Message{}, fmt.Errorf("open message %d: %w", r.ID, err)
+	}
+	return Message{
+		ID: r.ID, Consumer: string(r.Name), Epoch: r.Epoch, MessageID: keycode.String(r.MessageID),
+		Status: r.Status, Attempts: r.Attempts, Topic: string(r.Topic),
+		EventType: string(r.EventType), EventVersion: string(r.EventVersion),
+		UUID: string(r.UUID), Metadata: md, Payload: r.Payload,
+		ReceivedAt: time.UnixMicro(r.ReceivedAt).UTC(),
+		LastError:  string(r.LastError), Reason: string(r.Reason), Original: keycode.String(r.Original),
+		row: r,
+	}, nil
+}
+
+// openMessage is what differs from one open message to the next.
+type openMessage struct {
+	status    Status
+	attempts  int
+	lastError []byte
+	reason    string
+}
+
+// insertMessage stores the message of cl whole. The claim of its key must be open in tx.
+func (s *Store) insertMessage(ctx context.Context, tx *sqlx.Tx, cl *Claim, open openMessage) error {
+	d := cl.delivery
+	kind, version := d.consumer.config.Describe(d.msg)
+	_, err := tx.ExecContext(ctx, s.dialect.InsertMessage,
+		cl.id32, d.id, open.status, open.attempts, []byte(d.topic), nil, nil, nil,
+		[]byte(kind), []byte(version), []byte(d.msg.UUID), msgcode.AppendMetadata(nil, d.msg.Metadata),
+		append([]byte{}, d.msg.Payload...), d.hash, open.lastError, []byte(open.reason), d.original)
+	if err != nil {
+		return fmt.Errorf("store the message, whose payload has %d bytes: %w", len(d.msg.Payload), err)
+	}
+	return nil
+}
+
+// judge parks, in the transaction of its claim, a fresh message that must not be handled.
+func (cl *Claim) judge(ctx context.Context, tx *sqlx.Tx) (parked bool, err error) {
+	reason, err := cl.objection(ctx, tx)
+	if reason == "" || err != nil {
+		return false, err
+	}
+	s := cl.consumer.store
+	if _, err := tx.ExecContext(ctx, s.dialect.ReopenClaim, cl.id32, cl.delivery.id, cl.token); err != nil {
+		return false, fmt.Errorf("open the claim: %w", err)
+	}
+	if err := s.insertMessage(ctx, tx, cl, openMessage{status: Parked, reason: reason}); err != nil {
+		return false, err
+	}
+	cl.parked = reason
+	return true, nil
+}
+
+// objection says why a fresh message must not be handled, or nothing.
+func (cl *Claim) objection(ctx context.Context, tx *sqlx.Tx) (string, error) {
+	s, d, config := cl.consumer.store, cl.delivery, cl.consumer.config
+	if d.original != nil {
+		return "same key as message " + keycode.String(d.original) + ", other payload", nil
+	}
+	made, known := config.MessageTime(d.msg)
+	if !known || time.Since(made) < MinRetention {
+		return "", nil
+	}
+	var line int64
+	// After the claim, in a statement of its own: a purge that freed the key is then seen.
+	if err := tx.GetContext(ctx, &line, s.dialect.SelectPurgeLine, cl.id32); err != nil {
+		return "", fmt.Errorf("read the purge line: %w", err)
+	}
+	if line == 0 || made.Add(-config.ClockSkew).UnixMicro() > line {
+		return "", nil
+	}
+	return fmt.Sprintf("too old: made at %s, and what was handled up to %s is forgotten, so it may have been handled",
+		made.UTC().Format(time.RFC3339), time.UnixMicro(line).UTC().Format(time.RFC3339)), nil
+}

@@ -1,0 +1,92 @@
+package inbox
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/millrace-go/millrace/internal/ambient"
+)
+
+// Plugin makes a Watermill router look after the Store. When the router starts it checks
+// the schema and the settings: an error stops Router.Run, a warning is logged. While the
+// router runs it does the work of [Store.Run]. And it adds a guard as the innermost
+// middleware, which lets the inbox refuse a failure that a middleware in between hides,
+// and a second run of the handler in the transaction of a failed first.
+//
+// Add it to one router per Store, after every AddMiddleware. The work ends when the router
+// or the Store is closed.
+func (s *Store) Plugin() message.RouterPlugin {
+	return func(r *message.Router) error {
+		ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+		defer cancel()
+		if err := s.checkAtStart(ctx); err != nil {
+			return err
+		}
+		r.AddMiddleware(guard)
+		s.work.expects.Store(true)
+		go s.runWith(r)
+		return nil
+	}
+}
+
+func (s *Store) checkAtStart(ctx context.Context) error {
+	findings, err := s.Check(ctx)
+	if err != nil {
+		return err
+	}
+	for _, f := range findings {
+		if f.Severity == Error {
+			return fmt.Errorf("inbox: %s", f)
+		}
+		s.log.Info("inbox: "+f.String(), nil)
+	}
+	return nil
+}
+
+// runWith works while the router does. A router tells when it runs, but not when it stops.
+func (s *Store) runWith(r *message.Router) {
+	const look = 200 * time.Millisecond
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	select {
+	case <-r.Running():
+	case <-s.work.closed:
+		return
+	}
+	go func() {
+		tick := time.NewTicker(look)
+		defer tick.Stop()
+		for !r.IsClosed() {
+			select {
+			case <-tick.C:
+			case <-ctx.Done():
+				return
+			}
+		}
+		cancel()
+	}()
+	if err := s.Run(ctx); err != nil {
+		s.log.Error("inbox: the background work ended", err, nil)
+	}
+}
+
+// guard stands next to the handler and tells the inbox what it did.
+func guard(next message.HandlerFunc) message.HandlerFunc {
+	return func(msg *message.Message) ([]*message.Message, error) {
+		tx := ambient.From(msg.Context())
+		if tx == nil {
+			return next(msg)
+		}
+		if err := tx.Failure(); tx.Called() > 0 && err != nil {
+			return nil, fmt.Errorf("%w: %w", ErrSwallowed, err)
+		}
+		produced, err := next(msg)
+		if err != nil {
+			tx.Failed(err)
+		}
+		return produced, err
+	}
+}

@@ -1,0 +1,193 @@
+package inbox
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/jmoiron/sqlx"
+
+	"github.com/millrace-go/millrace/internal/keycode"
+	"github.com/millrace-go/millrace/internal/msgcode"
+)
+
+// settler remembers deliveries whose outcome was handed to the router, until the router
+// acked them: then the broker has the outcome and the row can go.
+type settler struct {
+	mu      sync.Mutex
+	waiting []*Claim
+}
+
+// most is how many deliveries may wait before one of them does the settling itself.
+const most = 1024
+
+func (u *settler) watch(cl *Claim) {
+	u.mu.Lock()
+	u.waiting = append(u.waiting, cl)
+	full := len(u.waiting) >= most && len(u.waiting)%most == 0
+	u.mu.Unlock()
+	if s := cl.consumer.store; full && !s.work.expects.Load() {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(cl.ctx), afterwards)
+		defer cancel()
+		if err := s.settle(ctx); err != nil {
+			s.log.Error("inbox: what was published could not be settled; tried again", err, nil)
+		}
+	}
+}
+
+// acked takes out of u the deliveries that were acked, and forgets those that were nacked:
+// their redelivery finds the outcome.
+func (u *settler) acked() []*Claim {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	var acked []*Claim
+	still := u.waiting[:0]
+	for _, cl := range u.waiting {
+		select {
+		case <-cl.msg.Acked():
+			acked = append(acked, cl)
+			continue
+		default:
+		}
+		select {
+		case <-cl.msg.Nacked():
+		default:
+			still = append(still, cl)
+		}
+	}
+	clear(u.waiting[len(still):])
+	u.waiting = still
+	return acked
+}
+
+func (u *settler) putBack(claims []*Claim) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	u.waiting = append(u.waiting, claims...)
+}
+
+// settle deletes the outcomes whose deliveries were acked.
+func (s *Store) settle(ctx context.Context) error {
+	const batch = 500
+	acked := s.unsettled.acked()
+	for len(acked) > 0 {
+		now := acked[:min(batch, len(acked))]
+		if err := s.deleteOutcomes(ctx, now); err != nil {
+			s.unsettled.putBack(acked)
+			return err
+		}
+		for _, cl := range now {
+			if cl.original == nil {
+				s.settled.Add(cl.memoryKey(), cl.hash)
+			}
+			for _, o := range s.observe.settled {
+				o.ObserveSettled(cl.ctx, cl.event("acked"))
+			}
+		}
+		acked = acked[len(now):]
+	}
+	return nil
+}
+
+func (s *Store) deleteOutcomes(ctx context.Context, claims []*Claim) error {
+	byConsumer := make(map[int32][][]byte)
+	for _, cl := range claims {
+		byConsumer[cl.id32] = append(byConsumer[cl.id32], cl.id)
+	}
+	return s.write(ctx, func(tx *sqlx.Tx) error {
+		for consumer, ids := range byConsumer {
+			query, args, err := s.dialect.In(s.dialect.DeleteOutcomes, consumer, ids)
+			if err != nil {
+				return err
+			}
+			if _, err := tx.ExecContext(ctx, query, args...); err != nil {
+				return fmt.Errorf("delete outcomes: %w", err)
+			}
+		}
+		return nil
+	})
+}
+
+// An UnsettledOutcome is what a handler produced in a committed run, of which it is not
+// known that the broker has it.
+type UnsettledOutcome struct {
+	Consumer  string
+	Epoch     int
+	MessageID string
+	Topic     string
+	Messages  []*message.Message
+	StoredAt  time.Time
+	Age       time.Duration
+
+	consumer int32
+	id       []byte
+}
+
+type outcomeRow struct {
+	Consumer  int32  `db:"consumer"`
+	Name      []byte `db:"name"`
+	Epoch     int    `db:"epoch"`
+	ID        []byte `db:"message_id"`
+	Topic     []byte `db:"topic"`
+	Messages  []byte `db:"messages"`
+	CreatedAt int64  `db:"created_at"`
+	Age       int64  `db:"age"`
+}
+
+// Unsettled lists the oldest outcomes stored longer than age ago, at most limit of them.
+func (s *Store) Unsettled(ctx context.Context, age time.Duration, limit int) ([]UnsettledOutcome, error) {
+	var rows []outcomeRow
+	err := sqlx.SelectContext(ctx, s.reader(ctx), &rows, s.dialect.SelectOutcomes,
+		[]byte(s.config.Namespace), age.Microseconds(), limit)
+	if err != nil {
+		return nil, fmt.Errorf("inbox: list outcomes: %w", explain(err))
+	}
+	outcomes := make([]UnsettledOutcome, 0, len(rows))
+	for _, row := range rows {
+		msgs, err := msgcode.Decode(row.Messages)
+		if err != nil {
+			return nil, fmt.Errorf("inbox: outcome of consumer %q, message %q: %w", row.Name, keycode.String(row.ID), err)
+		}
+		outcomes = append(outcomes, UnsettledOutcome{
+			Consumer: string(row.Name), Epoch: row.Epoch, MessageID: keycode.String(row.ID),
+			Topic: string(row.Topic), Messages: msgs,
+			StoredAt: time.UnixMicro(row.CreatedAt).UTC(), Age: time.Duration(row.Age) * time.Microsecond,
+			consumer: row.Consumer, id: row.ID,
+		})
+	}
+	return outcomes, nil
+}
+
+// Redispatch publishes the outcomes stored longer than age ago, with their UUIDs, bytes
+// and metadata as they were, and settles them. It is for messages that their broker never
+// redelivered; choose an age above any redelivery delay, else the broker gets both. One
+// outcome that cannot be published does not stop the others. It returns how many went out.
+func (s *Store) Redispatch(ctx context.Context, to message.Publisher, age time.Duration) (int, error) {
+	const atOnce = 1000
+	outcomes, err := s.Unsettled(ctx, age, atOnce)
+	if err != nil {
+		return 0, err
+	}
+	var failures []error
+	sent := 0
+	for _, o := range outcomes {
+		if err := to.Publish(o.Topic, o.Messages...); err != nil {
+			failures = append(failures, fmt.Errorf("inbox: redispatch consumer %q, message %q to %q: %w",
+				o.Consumer, o.MessageID, o.Topic, err))
+			continue
+		}
+		cl := &Claim{id32: o.consumer, delivery: &delivery{id: o.id}}
+		if err := s.deleteOutcomes(ctx, []*Claim{cl}); err != nil {
+			return sent, errors.Join(append(failures, fmt.Errorf("inbox: redispatch: %w", explain(err)))...)
+		}
+		sent++
+		s.log.Info("inbox: outcome redispatched", watermill.LogFields{
+			"consumer": o.Consumer, "message_id": o.MessageID, "topic": o.Topic, "age": o.Age.String(),
+		})
+	}
+	return sent, errors.Join(failures...)
+}

@@ -1,0 +1,291 @@
+package inbox
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/jmoiron/sqlx"
+
+	"github.com/millrace-go/millrace/internal/ambient"
+	"github.com/millrace-go/millrace/internal/dialect"
+	"github.com/millrace-go/millrace/internal/outage"
+	"github.com/millrace-go/millrace/internal/recent"
+	"github.com/millrace-go/millrace/internal/turns"
+	"github.com/millrace-go/millrace/internal/writers"
+)
+
+// Store is what the consumers of one service have seen, kept in the service's own
+// database. It is safe for concurrent use. One Store serves all handlers of a process.
+type Store struct {
+	db      *sqlx.DB
+	config  Config
+	dialect *dialect.Dialect
+	log     watermill.LoggerAdapter
+	observe observers
+	debug   bool // someone listens to what is said of each duplicate
+
+	turns   turns.Turns
+	settled *recent.Set
+	outage  outage.Breaker
+	writers writers.Queue // nil where writers do not exclude each other
+
+	slotsOnce sync.Once
+	slots     chan struct{}
+
+	isolation  atomic.Pointer[sql.TxOptions] // what a claiming transaction asks for
+	generation atomic.Int64                  // grows when a connection is lost: caches of older ones are void
+
+	mu        sync.Mutex
+	consumers map[consumerName]*Consumer
+
+	unsettled settler
+	work      background
+}
+
+// settledTTL bounds how long a settled key is believed without asking the database. It
+// lies far below the smallest retention.
+const settledTTL = 10 * time.Minute
+
+// NewStore returns a Store on the service's own pool. It opens no connection, unless the
+// driver does not say which database it is for. See [Config] for what may be set; all its
+// problems are reported at once.
+func NewStore(db *sqlx.DB, config Config) (*Store, error) {
+	if db == nil {
+		return nil, errors.New("inbox: NewStore needs a *sqlx.DB")
+	}
+	if err := config.Validate(); err != nil {
+		return nil, err
+	}
+	config.setDefaults()
+	name := config.Dialect
+	if name == "" {
+		var err error
+		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+		defer cancel()
+		if name, err = dialect.Detect(ctx, db); err != nil {
+			return nil, fmt.Errorf("inbox: which database is this? name it in Config.Dialect: %w", err)
+		}
+	}
+	if config.Schema != "" && name != dialect.PostgresName {
+		return nil, fmt.Errorf("inbox: Config.Schema %q is for PostgreSQL: on %s the connection names the database",
+			config.Schema, name)
+	}
+	s := &Store{
+		db:        db,
+		config:    config,
+		dialect:   dialect.For(name, dialect.Names{Schema: config.Schema, Prefix: config.TablePrefix}),
+		log:       config.Logger,
+		observe:   newObservers(config.Observers),
+		settled:   recent.NewSet(config.SettledKeys, settledTTL),
+		consumers: make(map[consumerName]*Consumer),
+	}
+	if s.dialect.OneWriter {
+		s.writers = writers.Of(db.DB)
+	}
+	_, silent := config.Logger.(watermill.NopLogger)
+	s.debug = !silent
+	s.work.init()
+	return s, nil
+}
+
+// Migrate creates the tables or brings them up to this release. It is idempotent, and
+// safe when several processes start at once.
+func (s *Store) Migrate(ctx context.Context) error {
+	if s.config.Schema != "" {
+		var found int
+		err := s.db.GetContext(ctx, &found, `SELECT COUNT(*) FROM pg_namespace WHERE nspname = $1`, s.config.Schema)
+		if err == nil && found == 0 {
+			return fmt.Errorf("inbox: migrate: there is no schema %q: create it, or leave Config.Schema empty", s.config.Schema)
+		}
+	}
+	leave, err := s.enterWriters(ctx)
+	if err != nil {
+		return fmt.Errorf("inbox: migrate: %w", err)
+	}
+	defer leave()
+	if err := s.dialect.Migrate(ctx, s.db); err != nil {
+		return fmt.Errorf("inbox: migrate: %w", explain(err))
+	}
+	return nil
+}
+
+// Schema returns the DDL of all tables, for services that keep migrations of their own.
+func (s *Store) Schema() string { return s.dialect.Schema() }
+
+// Logger returns the logger of the Store.
+func (s *Store) Logger() watermill.LoggerAdapter { return s.log }
+
+// slot waits for the right to hold a transaction.
+func (s *Store) slot(ctx context.Context) (leave func(), err error) {
+	if s.writers != nil {
+		return s.writers.Enter(ctx)
+	}
+	s.slotsOnce.Do(func() { s.slots = make(chan struct{}, s.maxInFlight()) })
+	select {
+	case s.slots <- struct{}{}:
+		return func() { <-s.slots }, nil
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
+
+func (s *Store) maxInFlight() int {
+	if s.config.MaxInFlight > 0 {
+		return s.config.MaxInFlight
+	}
+	if pool := s.db.Stats().MaxOpenConnections; pool > 0 {
+		return max(pool-1, 1)
+	}
+	return 32
+}
+
+func (s *Store) enterWriters(ctx context.Context) (leave func(), err error) {
+	if s.writers == nil {
+		return func() {}, nil
+	}
+	return s.writers.Enter(ctx)
+}
+
+// begin starts a transaction at READ COMMITTED, asking for it only where the connection's
+// default differs: on some drivers asking is a round trip of its own.
+func (s *Store) begin(ctx context.Context) (*sqlx.Tx, error) {
+	options := s.isolation.Load()
+	if options == nil {
+		var err error
+		if options, err = s.probeIsolation(ctx); err != nil {
+			return nil, err
+		}
+		s.isolation.Store(options)
+	}
+	return s.db.BeginTxx(ctx, options)
+}
+
+func (s *Store) probeIsolation(ctx context.Context) (*sql.TxOptions, error) {
+	if s.dialect.OneWriter {
+		return &sql.TxOptions{}, nil
+	}
+	rows, err := s.db.QueryContext(ctx, s.dialect.SelectIsolation)
+	if err != nil {
+		return nil, fmt.Errorf("ask for the isolation level: %w", err)
+	}
+	defer rows.Close() //nolint:errcheck // rows.Err tells
+	var name, level string
+	for rows.Next() {
+		if err := rows.Scan(&name, &level); err != nil {
+			return nil, fmt.Errorf("ask for the isolation level: %w", err)
+		}
+	}
+	if err := rows.Err(); err != nil {
+		return nil, fmt.Errorf("ask for the isolation level: %w", err)
+	}
+	if strings.EqualFold(strings.ReplaceAll(level, "-", " "), "read committed") {
+		return &sql.TxOptions{}, nil
+	}
+	return &sql.TxOptions{Isolation: sql.LevelReadCommitted}, nil
+}
+
+// write runs work in a short transaction of its own, again after a deadlock or lock wait.
+// In a handler's context it runs in the handler's transaction instead and never waits for
+// a second connection. The first statement of work must write.
+func (s *Store) write(ctx context.Context, work func(tx *sqlx.Tx) error) error {
+	if tx, live := ambient.From(ctx).Live(s.db); live {
+		return work(tx)
+	}
+	leave, err := s.enterWriters(ctx)
+	if err != nil {
+		return err
+	}
+	defer leave()
+	return s.writeInSlot(ctx, work)
+}
+
+// writeInSlot is write for one who holds a slot, which is the writer's turn.
+func (s *Store) writeInSlot(ctx context.Context, work func(tx *sqlx.Tx) error) error {
+	for try := 0; ; try++ {
+		err := s.transact(ctx, work)
+		if err == nil || dialect.Classify(err) != dialect.Contention || try >= maxContention {
+			return s.noticeLoss(err)
+		}
+		if err := pause(ctx, try); err != nil {
+			return err
+		}
+	}
+}
+
+func (s *Store) transact(ctx context.Context, work func(tx *sqlx.Tx) error) error {
+	tx, err := s.begin(ctx)
+	if err != nil {
+		return fmt.Errorf("begin: %w", err)
+	}
+	if err := work(tx); err != nil {
+		return errors.Join(err, rollback(tx))
+	}
+	if err := tx.Commit(); err != nil {
+		return fmt.Errorf("commit: %w", err)
+	}
+	return nil
+}
+
+// reader is what a query runs on: the handler's transaction in its context, else the pool.
+func (s *Store) reader(ctx context.Context) sqlx.ExtContext {
+	if tx, live := ambient.From(ctx).Live(s.db); live {
+		return tx
+	}
+	return s.db
+}
+
+// noticeLoss voids every cache when err says that a connection was lost: the server behind
+// the next one may have been restored to an earlier state.
+func (s *Store) noticeLoss(err error) error {
+	if dialect.Classify(err) == dialect.Unavailable {
+		s.generation.Add(1)
+		s.settled.Forget()
+		s.isolation.Store(nil)
+	}
+	return err
+}
+
+// rollback ends tx; that it had ended already is no error.
+func rollback(tx *sqlx.Tx) error {
+	if err := tx.Rollback(); err != nil && !errors.Is(err, sql.ErrTxDone) {
+		return fmt.Errorf("roll back: %w", err)
+	}
+	return nil
+}
+
+// maxContention is how often one of our own statements is tried again after a deadlock.
+const maxContention = 20
+
+// pause waits a little, longer with each try and never twice the same.
+func pause(ctx context.Context, try int) error {
+	longest := time.Millisecond << min(try, 7)
+	timer := time.NewTimer(rand.N(longest)) //nolint:gosec // jitter needs no secrecy
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// explain adds the way out to errors of the database that have one.
+func explain(err error) error {
+	switch dialect.Classify(err) {
+	case dialect.NoTable:
+		return fmt.Errorf("%w: %w", ErrNotMigrated, err)
+	case dialect.ReadOnly:
+		return fmt.Errorf("%w: %w", ErrReadOnly, err)
+	case dialect.Unavailable:
+		return fmt.Errorf("%w: %w", ErrUnavailable, err)
+	}
+	return err
+}

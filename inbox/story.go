@@ -1,0 +1,175 @@
+package inbox
+
+import (
+	"context"
+	"database/sql"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/jmoiron/sqlx"
+
+	"github.com/millrace-go/millrace/internal/keycode"
+	"github.com/millrace-go/millrace/internal/msgcode"
+)
+
+// Story is all that the tables say of one message, for every consumer and epoch of the
+// namespace.
+type Story struct {
+	MessageID string
+	Claims    []StoryClaim
+	Open      []Message // rows of its own, and of collisions with it
+	Dropped   []StoryDrop
+	Audit     []StoryAudit
+}
+
+// StoryClaim is what one consumer did with the message.
+type StoryClaim struct {
+	Consumer    string
+	Epoch       int
+	Completed   bool // false: open, see Story.Open
+	Discarded   bool // completed by an operator
+	ProcessedAt time.Time
+	Result      json.RawMessage // of SetResult
+	Outcome     []*message.Message
+	Topic       string // of the outcome
+}
+
+// StoryDrop is a copy that was acked without running the handler; see Config.LogDropped.
+type StoryDrop struct {
+	Consumer string
+	Epoch    int
+	At       time.Time
+	Topic    string
+	Reason   string
+}
+
+// StoryAudit is what an operator did.
+type StoryAudit struct {
+	Consumer string
+	Epoch    int
+	At       time.Time
+	Operator Operator
+	Action   string
+	Detail   string
+}
+
+type storyRow struct {
+	Name        []byte        `db:"name"`
+	Epoch       int           `db:"epoch"`
+	ID          []byte        `db:"message_id"`
+	Result      int16         `db:"result"`
+	ProcessedAt int64         `db:"processed_at"`
+	OutcomeAt   sql.NullInt64 `db:"outcome_at"`
+	Topic       []byte        `db:"outcome_topic"`
+	Outcome     []byte        `db:"outcome"`
+	Body        []byte        `db:"body"`
+	At          int64         `db:"at"`
+	DropTopic   []byte        `db:"topic"`
+	Reason      []byte        `db:"reason"`
+	Actor       []byte        `db:"actor"`
+	Action      []byte        `db:"action"`
+	Detail      []byte        `db:"detail"`
+}
+
+// Story returns what is known of the message with this key. A message never seen, or
+// purged, has an empty story.
+func (s *Store) Story(ctx context.Context, messageID string) (Story, error) {
+	story := Story{MessageID: messageID}
+	id, namespace, db := keycode.Encode(messageID), []byte(s.config.Namespace), s.reader(ctx)
+	fail := func(err error) (Story, error) {
+		return Story{}, fmt.Errorf("inbox: story of %q: %w", messageID, explain(err))
+	}
+	var claims, drops, audits []storyRow
+	var open []messageRow
+	if err := sqlx.SelectContext(ctx, db, &claims, s.dialect.StoryClaims, id, namespace); err != nil {
+		return fail(err)
+	}
+	if err := sqlx.SelectContext(ctx, db, &open, s.dialect.StoryMessages, id, namespace, namespace, id); err != nil {
+		return fail(err)
+	}
+	if err := sqlx.SelectContext(ctx, db, &drops, s.dialect.StoryDropped, namespace, id); err != nil {
+		return fail(err)
+	}
+	if err := sqlx.SelectContext(ctx, db, &audits, s.dialect.StoryAudit, namespace, id); err != nil {
+		return fail(err)
+	}
+	for _, row := range claims {
+		c, err := row.claim()
+		if err != nil {
+			return fail(err)
+		}
+		story.Claims = append(story.Claims, c)
+	}
+	for _, row := range open {
+		m, err := row.message()
+		if err != nil {
+			return fail(err)
+		}
+		story.Open = append(story.Open, m)
+	}
+	for _, r := range drops {
+		story.Dropped = append(story.Dropped, StoryDrop{
+			Consumer: string(r.Name), Epoch: r.Epoch, At: time.UnixMicro(r.At).UTC(),
+			Topic: string(r.DropTopic), Reason: string(r.Reason),
+		})
+	}
+	for _, r := range audits {
+		story.Audit = append(story.Audit, StoryAudit{
+			Consumer: string(r.Name), Epoch: r.Epoch, At: time.UnixMicro(r.At).UTC(),
+			Operator: Operator{Name: string(r.Actor), Reason: string(r.Reason)},
+			Action:   string(r.Action), Detail: string(r.Detail),
+		})
+	}
+	return story, nil
+}
+
+func (r storyRow) claim() (StoryClaim, error) {
+	c := StoryClaim{
+		Consumer: string(r.Name), Epoch: r.Epoch,
+		Completed: r.Result != resultOpen, Discarded: r.Result == resultDiscarded,
+		ProcessedAt: time.UnixMicro(r.ProcessedAt).UTC(), Topic: string(r.Topic),
+	}
+	if r.Body != nil {
+		c.Result = r.Body
+	}
+	if r.Outcome == nil {
+		return c, nil
+	}
+	var err error
+	c.Outcome, err = msgcode.Decode(r.Outcome)
+	return c, err
+}
+
+// Result returns what the handler of consumer kept with [SetResult] for the message with
+// this key, and [ErrNotFound] where it kept nothing.
+func (s *Store) Result(ctx context.Context, consumer, messageID string) (json.RawMessage, error) {
+	story, err := s.Story(ctx, messageID)
+	if err != nil {
+		return nil, err
+	}
+	for i := len(story.Claims) - 1; i >= 0; i-- { // the newest epoch counts
+		if c := story.Claims[i]; c.Consumer == consumer && c.Result != nil {
+			return c.Result, nil
+		}
+	}
+	return nil, fmt.Errorf("result of %q for consumer %q: %w", messageID, consumer, ErrNotFound)
+}
+
+// logDropped notes a copy that was acked without running the handler, best effort.
+func (s *Store) logDropped(d *delivery, reason string) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(d.ctx), afterwards)
+	defer cancel()
+	reg, err := d.consumer.register(ctx)
+	if err == nil {
+		err = s.write(ctx, func(tx *sqlx.Tx) error {
+			_, err := tx.ExecContext(ctx, s.dialect.InsertDropped, reg.id, d.id, []byte(d.topic), []byte(reason))
+			return err
+		})
+	}
+	if err != nil && !errors.Is(err, context.Canceled) {
+		d.log().Error("the dropped copy could not be logged", err, nil)
+	}
+}

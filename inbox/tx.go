@@ -1,0 +1,50 @@
+package inbox
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+
+	"github.com/jmoiron/sqlx"
+
+	"github.com/millrace-go/millrace/internal/ambient"
+)
+
+// Tx returns the transaction in which the message of ctx is handled. The claim on the
+// message is already in it: what the handler writes through it is committed with the
+// claim or not at all. Do not commit or roll it back; return an error to roll back.
+//
+// The embedded *sql.Tx is for code that wants one: queries.New(tx.Tx).
+//
+// It returns [ErrNoTx] where no middleware.Inbox put a transaction into ctx, and
+// [ErrTxEnded] once the handler has returned.
+func Tx(ctx context.Context) (*sqlx.Tx, error) {
+	t := ambient.From(ctx)
+	if t == nil {
+		return nil, ErrNoTx
+	}
+	tx, ok := t.Take()
+	if !ok {
+		return nil, ErrTxEnded
+	}
+	return tx, nil
+}
+
+// SetResult keeps v, as JSON, with the claim on the message of ctx: [Store.Story] shows
+// it, and [Store.Result] gives it to whoever sees a duplicate. The last call wins. Keep it
+// small. It returns the errors of [Tx], and an error where v cannot be JSON.
+func SetResult(ctx context.Context, v any) error {
+	t := ambient.From(ctx)
+	if t == nil {
+		return ErrNoTx
+	}
+	if _, ok := t.Take(); !ok {
+		return ErrTxEnded
+	}
+	body, err := json.Marshal(v)
+	if err != nil {
+		return fmt.Errorf("inbox: result to JSON: %w", err)
+	}
+	t.SetResult(body)
+	return nil
+}

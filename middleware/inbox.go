@@ -1,0 +1,227 @@
+package middleware
+
+import (
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/millrace-go/millrace/inbox"
+)
+
+// Inbox makes what a handler writes through inbox.Tx happen exactly once, however often
+// its message is delivered. Only Store is required:
+//
+//	router.AddMiddleware(millrace.Inbox{Store: store}.Middleware)
+//
+// For each delivery it begins a transaction and claims the message in it, runs the handler
+// with the transaction in the message's context, and commits. A handler that fails or
+// panics leaves nothing behind. A copy of a message that was handled is acked without
+// running the handler; a copy of one that is being handled waits.
+//
+// Messages the handler returns are kept in the same transaction: in Outbox, or as the
+// outcome of the message, and then published by the router. If the process dies before
+// they are, the redelivery publishes the same messages, with the same UUIDs.
+type Inbox struct {
+	// Store keeps what was seen. Required.
+	Store *inbox.Store
+
+	// Consumer is whose memory this is. Two handlers with one name would take each other's
+	// messages for duplicates, and that is refused. Defaults to the router's handler name;
+	// set it where handlers may be renamed.
+	Consumer string
+
+	// Epoch is raised to handle everything again on purpose: what was seen in an earlier
+	// epoch does not count. Defaults to 0.
+	Epoch int
+
+	// Key says which deliveries are the same message. Defaults to the message's UUID.
+	Key inbox.Key
+
+	// Outbox, if set, is given the messages that the handler returns, in the transaction:
+	// any publisher that takes it from the message's context. The router then publishes nothing.
+	Outbox message.Publisher
+
+	// Timeout bounds the transaction, and so the handler. Defaults to 25 seconds, which is
+	// below the 30 after which watermill-sql gives a message to someone else.
+	Timeout time.Duration
+
+	// TwinWait bounds how long a copy waits for another process that handles the message;
+	// then it is nacked with inbox.ErrInProgress. Defaults to 5 seconds: long enough for most
+	// handlers, short enough that waiting copies do not hold connections for long.
+	TwinWait time.Duration
+
+	// MaxInFlight bounds how many messages this handler has in work at once; the rest wait in
+	// memory. Defaults to no bound of its own: inbox.Config.MaxInFlight bounds all together.
+	MaxInFlight int
+
+	// Retention is how long a handled message is remembered. At least an hour, or inbox.Forever.
+	// Defaults to 7 days; take twice the longest time after which a broker may redeliver.
+	Retention time.Duration
+
+	// Window is the longest time after which a message may come again: the broker's
+	// retention, a dead-letter queue's age. If set, Store.Check compares Retention with it.
+	Window time.Duration
+
+	// OnCollision is what happens to a message with the key, but not the payload, of another
+	// one. Defaults to parking it where the key is the message's own id, and to dropping it
+	// where it is a business key.
+	OnCollision inbox.OnCollision
+
+	// Fingerprint is what two messages with one key are compared by. Defaults to the payload.
+	Fingerprint func(msg *message.Message) ([]byte, error)
+
+	// MessageTime says when a message was made, if it tells: one older than what is still
+	// remembered is parked. Defaults to the metadata fields ce_time and publishTime.
+	MessageTime func(msg *message.Message) (made time.Time, known bool)
+
+	// ClockSkew is how far the clocks of producers may be ahead. Defaults to 5 minutes.
+	ClockSkew time.Duration
+
+	// Redelivered says that a message was delivered before, as a hint to look it up before
+	// claiming it. Defaults to the mark that watermill-amqp v3 sets.
+	Redelivered func(msg *message.Message) bool
+
+	// Describe gives the event type and version stored with open messages. Defaults to the
+	// metadata field name of Watermill's CQRS, else ce_type, and to ce_dataschema.
+	Describe func(msg *message.Message) (eventType, eventVersion string)
+
+	// OnBegin runs first in each handler's transaction, for instance to set a tenant.
+	OnBegin inbox.BeginFunc
+
+	// Skip lets a message through to the handler as if the middleware were not there.
+	Skip func(msg *message.Message) bool
+
+	// RequireTx refuses a success of a handler that neither took inbox.Tx nor produced
+	// messages, with inbox.ErrTxNotUsed. By default it is warned about once and counted.
+	RequireTx bool
+
+	// RecordFailures keeps a failed message whole, with attempts and last error, until it
+	// succeeds. By default the broker alone remembers it.
+	RecordFailures bool
+}
+
+// Middleware wraps h. A wrong setting is logged once and then returned for every message,
+// so that nothing is handled without the guarantee; [Inbox.Validate] finds it at start.
+func (i Inbox) Middleware(h message.HandlerFunc) message.HandlerFunc {
+	if err := i.Validate(); err != nil {
+		if i.Store != nil {
+			i.Store.Logger().Error("middleware.Inbox does not work", err, nil)
+		}
+		return func(*message.Message) ([]*message.Message, error) { return nil, err }
+	}
+	consumer := i.consumers()
+	var inWork chan struct{}
+	if i.MaxInFlight > 0 {
+		inWork = make(chan struct{}, i.MaxInFlight)
+	}
+	return func(msg *message.Message) ([]*message.Message, error) {
+		if i.Skip != nil && i.Skip(msg) {
+			return h(msg)
+		}
+		c, err := consumer(message.HandlerNameFromCtx(msg.Context()))
+		if err != nil {
+			return nil, fmt.Errorf("message %q: %w", msg.UUID, err)
+		}
+		if inWork != nil {
+			select {
+			case inWork <- struct{}{}:
+				defer func() { <-inWork }()
+			case <-msg.Context().Done():
+				return nil, msg.Context().Err()
+			}
+		}
+		return handle(c, msg, h)
+	}
+}
+
+// Validate returns every wrong setting at once.
+func (i Inbox) Validate() error {
+	var problems []error
+	if i.Store == nil {
+		problems = append(problems, errors.New("Store is required"))
+	}
+	if i.MaxInFlight < 0 {
+		problems = append(problems, fmt.Errorf("MaxInFlight %d is negative", i.MaxInFlight))
+	}
+	problems = append(problems, i.config("").Validate())
+	if err := errors.Join(problems...); err != nil {
+		return fmt.Errorf("middleware.Inbox: invalid settings: %w", err)
+	}
+	return nil
+}
+
+// handle runs h for one delivery. The message's context is taken once and restored on
+// every exit: middlewares further in leave cancelled ones behind.
+func handle(c *inbox.Consumer, msg *message.Message, h message.HandlerFunc) ([]*message.Message, error) {
+	ctx := msg.Context()
+	defer msg.SetContext(ctx)
+
+	claim, err := c.Claim(msg)
+	if err != nil {
+		return nil, err
+	}
+	if !claim.Fresh() {
+		return claim.Outcome(), nil
+	}
+	returned := false
+	defer func() {
+		if !returned { // a panic goes on its way, with its stack, once nothing is left behind
+			_ = claim.Rollback(errPanic)
+		}
+	}()
+	msg.SetContext(claim.Context())
+	produced, err := h(msg)
+	returned = true
+	if err != nil {
+		return nil, claim.Rollback(err)
+	}
+	return claim.Commit(produced)
+}
+
+var errPanic = errors.New("the handler panicked")
+
+// consumers finds the consumer for a handler's name. A middleware learns the name only
+// from the first message; on a router of one handler it is always the same.
+func (i Inbox) consumers() func(handler string) (*inbox.Consumer, error) {
+	var known sync.Map
+	return func(handler string) (*inbox.Consumer, error) {
+		if c, ok := known.Load(handler); ok {
+			return c.(*inbox.Consumer), nil
+		}
+		c, err := i.Store.Consumer(i.config(handler))
+		if err == nil {
+			known.Store(handler, c)
+		}
+		return c, err
+	}
+}
+
+func (i Inbox) config(handler string) inbox.ConsumerConfig {
+	name := i.Consumer
+	if name == "" {
+		name = handler
+	}
+	return inbox.ConsumerConfig{
+		Name:           name,
+		Handler:        handler,
+		Epoch:          i.Epoch,
+		Key:            i.Key,
+		Outbox:         i.Outbox,
+		Timeout:        i.Timeout,
+		TwinWait:       i.TwinWait,
+		Retention:      i.Retention,
+		Window:         i.Window,
+		OnCollision:    i.OnCollision,
+		Fingerprint:    i.Fingerprint,
+		MessageTime:    i.MessageTime,
+		ClockSkew:      i.ClockSkew,
+		Redelivered:    i.Redelivered,
+		Describe:       i.Describe,
+		OnBegin:        i.OnBegin,
+		RequireTx:      i.RequireTx,
+		RecordFailures: i.RecordFailures,
+	}
+}

@@ -1,0 +1,93 @@
+package middleware_test
+
+import (
+	"context"
+	"errors"
+	"path/filepath"
+	"testing"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/jmoiron/sqlx"
+	"github.com/stretchr/testify/require"
+	_ "modernc.org/sqlite"
+
+	"github.com/millrace-go/millrace/inbox"
+	millrace "github.com/millrace-go/millrace/middleware"
+)
+
+func open(t *testing.T) (*sqlx.DB, *inbox.Store) {
+	t.Helper()
+	db, err := sqlx.Open("sqlite", "file:"+filepath.Join(t.TempDir(), "test.db")+
+		"?_pragma=busy_timeout(10000)&_pragma=journal_mode(WAL)&_txlock=immediate")
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, db.Close()) })
+	store, err := inbox.NewStore(db, inbox.Config{})
+	require.NoError(t, err)
+	require.NoError(t, store.Migrate(t.Context()))
+	_, err = db.ExecContext(t.Context(), `CREATE TABLE effects (id TEXT)`)
+	require.NoError(t, err)
+	return db, store
+}
+
+func effect(msg *message.Message) ([]*message.Message, error) {
+	tx, err := inbox.Tx(msg.Context())
+	if err != nil {
+		return nil, err
+	}
+	_, err = tx.ExecContext(msg.Context(), `INSERT INTO effects (id) VALUES (?)`, msg.UUID)
+	return nil, err
+}
+
+func effects(t *testing.T, db *sqlx.DB) int {
+	t.Helper()
+	var n int
+	require.NoError(t, db.GetContext(t.Context(), &n, `SELECT COUNT(*) FROM effects`))
+	return n
+}
+
+func TestInboxRunsTheHandlerOnce(t *testing.T) {
+	db, store := open(t)
+	h := millrace.Inbox{Store: store, Consumer: "billing"}.Middleware(effect)
+	id := watermill.NewUUID()
+	for range 3 {
+		_, err := h(message.NewMessage(id, []byte("x")))
+		require.NoError(t, err)
+	}
+	require.Equal(t, 1, effects(t, db))
+}
+
+func TestInboxLeavesNothingOfAFailedRun(t *testing.T) {
+	db, store := open(t)
+	boom := errors.New("boom")
+	fail := true
+	h := millrace.Inbox{Store: store, Consumer: "billing"}.Middleware(
+		func(msg *message.Message) ([]*message.Message, error) {
+			out, err := effect(msg)
+			if fail {
+				return out, boom
+			}
+			return out, err
+		})
+	id := watermill.NewUUID()
+	_, err := h(message.NewMessage(id, nil))
+	require.ErrorIs(t, err, boom)
+	require.Equal(t, 0, effects(t, db))
+	fail = false
+	_, err = h(message.NewMessage(id, nil))
+	require.NoError(t, err)
+	require.Equal(t, 1, effects(t, db))
+}
+
+func TestInboxRestoresTheContext(t *testing.T) {
+	_, store := open(t)
+	h := millrace.Inbox{Store: store, Consumer: "billing"}.Middleware(effect)
+	msg := message.NewMessage(watermill.NewUUID(), nil)
+	ctx := context.WithValue(t.Context(), struct{}{}, 1)
+	msg.SetContext(ctx)
+	_, err := h(msg)
+	require.NoError(t, err)
+	require.Equal(t, ctx, msg.Context())
+	_, err = inbox.Tx(msg.Context())
+	require.ErrorIs(t, err, inbox.ErrNoTx)
+}
