@@ -1,0 +1,58 @@
+package servers_test
+
+import (
+	"bufio"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace-go/millrace/tests/servers"
+)
+
+const childVariable = "MILLRACE_TEST_SERVERS_CHILD"
+
+func TestServersDieWithTheTestBinary(t *testing.T) {
+	for name, launch := range map[string]func(testing.TB, ...string) *servers.Server{
+		"PostgreSQL": servers.Postgres, "MariaDB": servers.MariaDB, "RabbitMQ": servers.RabbitMQ,
+	} {
+		t.Run(name, func(t *testing.T) {
+			if os.Getenv(childVariable) != "" {
+				fmt.Println(launch(t).Addr())
+				select {} // until it is killed
+			}
+			child := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^"+t.Name()+"$")
+			child.Env = append(os.Environ(), childVariable+"=1")
+			out, err := child.StdoutPipe()
+			require.NoError(t, err)
+			require.NoError(t, child.Start())
+			addr, err := bufio.NewReader(out).ReadString('\n')
+			require.NoError(t, err)
+			addr = addr[:len(addr)-1]
+			require.True(t, answering(addr), "%s does not answer", addr)
+			require.NoError(t, child.Process.Kill())
+			require.Error(t, child.Wait())
+			require.Eventually(t, func() bool { return !answering(addr) },
+				10*time.Second, 10*time.Millisecond, "%s outlived the test binary", name)
+			left := filepath.Join(os.TempDir(), fmt.Sprintf("millrace-servers-%d-*", child.Process.Pid))
+			servers.Sweep()
+			found, err := filepath.Glob(left)
+			require.NoError(t, err)
+			assert.Empty(t, found)
+		})
+	}
+}
+
+func answering(addr string) bool {
+	conn, err := net.DialTimeout("tcp", addr, time.Second)
+	if err != nil {
+		return false
+	}
+	return conn.Close() == nil
+}

@@ -1,0 +1,127 @@
+package servers
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"os"
+	"os/exec"
+	"os/user"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// home is an instance's folder and the system user that owns it.
+type home struct {
+	t          testing.TB
+	dir        string
+	credential *syscall.Credential // nil: as ourselves
+}
+
+const prefix = "millrace-servers-"
+
+// newHome makes a folder that goes away with t. If we are root, it belongs to the
+// system user account, and [home.cmd] runs programs as that user; "" keeps root.
+//
+// It is not t.TempDir(), whose parents another user may not enter.
+func newHome(t testing.TB, account string) *home {
+	t.Helper()
+	sweep()
+	dir, err := os.MkdirTemp("", fmt.Sprintf("%s%d-", prefix, os.Getpid()))
+	require.NoError(t, err)
+	t.Cleanup(func() {
+		if err := os.RemoveAll(dir); err != nil {
+			t.Errorf("remove %s: %v", dir, err)
+		}
+	})
+	h := &home{t: t, dir: dir}
+	require.NoError(t, os.WriteFile(h.log(), nil, 0o644))
+	if root() && account != "" {
+		u, err := user.Lookup(account)
+		require.NoError(t, err)
+		uid, err := strconv.ParseUint(u.Uid, 10, 32)
+		require.NoError(t, err)
+		gid, err := strconv.ParseUint(u.Gid, 10, 32)
+		require.NoError(t, err)
+		h.credential = &syscall.Credential{Uid: uint32(uid), Gid: uint32(gid)}
+		require.NoError(t, os.Chown(dir, int(uid), int(gid)))
+		require.NoError(t, os.Chown(h.log(), int(uid), int(gid)))
+	}
+	return h
+}
+
+func (h *home) path(elem ...string) string {
+	return filepath.Join(append([]string{h.dir}, elem...)...)
+}
+
+func (h *home) log() string { return h.path("log") }
+
+// tail returns the end of the log.
+func (h *home) tail() string {
+	text, err := os.ReadFile(h.log())
+	if err != nil {
+		return err.Error()
+	}
+	return string(text[max(0, len(text)-4000):])
+}
+
+// write makes a file that the instance can read.
+func (h *home) write(name, text string) {
+	h.t.Helper()
+	require.NoError(h.t, os.WriteFile(h.path(name), []byte(text), 0o644))
+}
+
+// cmd prepares a program to run in the folder, as its owner, whose home it is.
+func (h *home) cmd(path string, args ...string) *exec.Cmd {
+	cmd := exec.Command(path, args...)
+	cmd.Dir = h.dir
+	cmd.Env = append(os.Environ(), "HOME="+h.dir, "LC_ALL=C.UTF-8", "TZ=UTC")
+	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: h.credential}
+	return cmd
+}
+
+// do runs a program to its end.
+func (h *home) do(path string, args ...string) {
+	h.t.Helper()
+	out, err := h.cmd(path, args...).CombinedOutput()
+	require.NoError(h.t, err, "%s\n%s", path, out)
+}
+
+// sweep removes the folders of processes that were killed.
+func sweep() {
+	dirs, _ := filepath.Glob(filepath.Join(os.TempDir(), prefix+"*")) // the pattern is good
+	for _, dir := range dirs {
+		owner, _, _ := strings.Cut(strings.TrimPrefix(filepath.Base(dir), prefix), "-")
+		pid, err := strconv.Atoi(owner)
+		if err != nil {
+			continue
+		}
+		if _, _, found := stat(pid); !found {
+			_ = os.RemoveAll(dir) // the next run tries again
+		}
+	}
+}
+
+// freePort returns a port of 127.0.0.1 that nothing listens on. It lies below
+// those that the system gives to outgoing connections, so that none takes it
+// while a server is down.
+func freePort(t testing.TB) int {
+	t.Helper()
+	for range 100 {
+		port := 20000 + rand.IntN(10000)
+		l, err := net.Listen("tcp", local(port))
+		if err == nil {
+			require.NoError(t, l.Close())
+			return port
+		}
+	}
+	t.Fatal("no port is free between 20000 and 30000")
+	return 0
+}
+
+func local(port int) string { return net.JoinHostPort("127.0.0.1", strconv.Itoa(port)) }

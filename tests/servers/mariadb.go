@@ -1,0 +1,55 @@
+package servers
+
+import (
+	"fmt"
+	"os/exec"
+	"slices"
+	"strconv"
+	"syscall"
+	"testing"
+
+	_ "github.com/go-sql-driver/mysql" // registers "mysql"
+
+	"github.com/millrace-go/millrace/tests/testdb"
+)
+
+// MariaDB runs a MariaDB of t's own. Settings are those of the command line
+// without their dashes, such as "innodb-lock-wait-timeout=5". Its user root needs
+// no password.
+func MariaDB(t testing.TB, settings ...string) *Server {
+	t.Helper()
+	installDB, found := program("mariadb-install-db", "/usr/bin")
+	if !found {
+		testdb.Missing(t, "MariaDB's mariadb-install-db", install)
+	}
+	mariadbd, found := program("mariadbd", "/usr/sbin")
+	if !found {
+		testdb.Missing(t, "MariaDB's server", install)
+	}
+	h := newHome(t, "mysql")
+	port := freePort(t)
+	common := []string{
+		"--no-defaults", // must come first
+		"--datadir=" + h.path("data"),
+		"--innodb-log-file-size=16M",
+		"--innodb-buffer-pool-size=32M",
+		"--innodb-use-native-aio=0", // many instances would use up the kernel's
+	}
+	h.do(installDB, slices.Concat(common,
+		[]string{"--auth-root-authentication-method=normal", "--skip-test-db"})...)
+	args := slices.Concat(common, []string{
+		"--port=" + strconv.Itoa(port), "--bind-address=127.0.0.1",
+		"--socket=" + h.path("socket"), "--pid-file=" + h.path("pid"),
+		"--skip-name-resolve", "--max-connections=200",
+	})
+	for _, s := range settings {
+		args = append(args, "--"+s)
+	}
+	dsn := fmt.Sprintf("root@tcp(%s)/", local(port))
+	return launch(&Server{
+		t: t, name: "MariaDB", addr: local(port), dsn: dsn, home: h,
+		command: func() *exec.Cmd { return h.cmd(mariadbd, args...) },
+		ready:   answers("mysql", dsn),
+		term:    syscall.SIGTERM,
+	})
+}

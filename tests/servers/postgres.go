@@ -1,0 +1,67 @@
+package servers
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"os/exec"
+	"strconv"
+	"syscall"
+	"testing"
+
+	_ "github.com/jackc/pgx/v5/stdlib" // registers "pgx"
+
+	"github.com/millrace-go/millrace/tests/testdb"
+)
+
+const (
+	debianPostgres = "/usr/lib/postgresql/*/bin"
+	install        = `install it, or: eval "$(tests/services.sh)"`
+)
+
+// Postgres runs a PostgreSQL of t's own. Settings are lines of postgresql.conf
+// such as "lock_timeout=5s". Its user postgres needs no password.
+func Postgres(t testing.TB, settings ...string) *Server {
+	t.Helper()
+	initdb, found := program("initdb", debianPostgres)
+	if !found {
+		testdb.Missing(t, "PostgreSQL's initdb", install)
+	}
+	postgres, found := program("postgres", debianPostgres)
+	if !found {
+		testdb.Missing(t, "PostgreSQL's server", install)
+	}
+	h := newHome(t, "postgres")
+	port := freePort(t)
+	h.do(initdb, "--pgdata", h.path("data"), "--username=postgres", "--auth=trust",
+		"--encoding=UTF8", "--locale=C.UTF-8", "--no-sync")
+	args := []string{
+		"-D", h.path("data"),
+		"-c", "port=" + strconv.Itoa(port),
+		"-c", "listen_addresses=127.0.0.1",
+		"-c", "unix_socket_directories=",
+		"-c", "max_connections=200",
+	}
+	for _, s := range settings {
+		args = append(args, "-c", s)
+	}
+	dsn := fmt.Sprintf("postgres://postgres@%s/postgres?sslmode=disable", local(port))
+	return launch(&Server{
+		t: t, name: "PostgreSQL", addr: local(port), dsn: dsn, home: h,
+		command: func() *exec.Cmd { return h.cmd(postgres, args...) },
+		ready:   answers("pgx", dsn),
+		term:    syscall.SIGINT, // does not wait for clients
+	})
+}
+
+// answers tries a database with a connection of its own.
+func answers(driver, dsn string) func(context.Context) error {
+	return func(ctx context.Context) error {
+		db, err := sql.Open(driver, dsn)
+		if err != nil {
+			return err
+		}
+		return errors.Join(db.PingContext(ctx), db.Close())
+	}
+}

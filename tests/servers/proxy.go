@@ -1,0 +1,263 @@
+package servers
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net"
+	"sync"
+	"testing"
+)
+
+// Wire forwards TCP connections to one address until it is told to misbehave.
+// Its methods may be called from any goroutine.
+type Wire struct {
+	t      testing.TB
+	target string
+	addr   string
+
+	mu       sync.Mutex
+	listener net.Listener // nil while cut
+	links    map[*link]struct{}
+	thawed   chan struct{} // closed unless frozen
+	wg       sync.WaitGroup
+}
+
+// Proxy starts a proxy before target (host:port) that ends with t.
+func Proxy(t testing.TB, target string) *Wire {
+	t.Helper()
+	p := &Wire{
+		t: t, target: target, addr: local(freePort(t)),
+		links: map[*link]struct{}{}, thawed: make(chan struct{}),
+	}
+	close(p.thawed)
+	p.Mend()
+	if p.listener == nil {
+		t.FailNow()
+	}
+	t.Cleanup(func() {
+		p.Cut()
+		p.wg.Wait()
+	})
+	return p
+}
+
+// Addr is the host and port clients connect to, the same after every Mend.
+func (p *Wire) Addr() string { return p.addr }
+
+// Cut resets every connection and refuses new ones until [Wire.Mend].
+func (p *Wire) Cut() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.listener != nil {
+		_ = p.listener.Close() // nothing is left to do about it
+		p.listener = nil
+	}
+	for l := range p.links {
+		l.reset()
+	}
+}
+
+// Freeze stops forwarding and keeps the sockets: neither side hears from the
+// other, nor that the other has closed. New connections are accepted and hear
+// nothing. A byte that was on its way may still arrive.
+func (p *Wire) Freeze() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if !p.frozen() {
+		p.thawed = make(chan struct{})
+	}
+}
+
+// Thaw goes on where [Wire.Freeze] stopped; nothing is lost.
+func (p *Wire) Thaw() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.frozen() {
+		close(p.thawed)
+	}
+}
+
+// Mend accepts connections again after [Wire.Cut], and thaws.
+func (p *Wire) Mend() {
+	p.t.Helper()
+	p.Thaw()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.listener != nil {
+		return
+	}
+	l, err := net.Listen("tcp", p.addr)
+	if err != nil {
+		p.t.Errorf("mend the proxy: %v", err)
+		return
+	}
+	p.listener = l
+	p.wg.Go(func() { p.accept(l) })
+}
+
+// Connections counts the connections that are open through it.
+func (p *Wire) Connections() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return len(p.links)
+}
+
+func (p *Wire) frozen() bool {
+	select {
+	case <-p.thawed:
+		return false
+	default:
+		return true
+	}
+}
+
+func (p *Wire) accept(listener net.Listener) {
+	for {
+		conn, err := listener.Accept()
+		if err != nil {
+			if !errors.Is(err, net.ErrClosed) {
+				p.t.Errorf("proxy: %v", err)
+			}
+			return
+		}
+		p.wg.Go(func() { p.serve(conn, listener) })
+	}
+}
+
+// serve forwards one connection to its end.
+func (p *Wire) serve(client net.Conn, from net.Listener) {
+	ctx, cancel := context.WithCancel(context.Background())
+	l := &link{client: client, ended: ctx.Done(), end: cancel}
+	defer l.close()
+	if !p.admit(l, from) {
+		l.reset()
+		return
+	}
+	defer p.forget(l)
+	if !p.pass(l) {
+		return
+	}
+	server, err := new(net.Dialer).DialContext(ctx, "tcp", p.target)
+	if err != nil {
+		l.reset()
+		return
+	}
+	if !l.attach(server) {
+		return
+	}
+	var both sync.WaitGroup
+	both.Go(func() { p.forward(l, server, client) })
+	both.Go(func() { p.forward(l, client, server) })
+	both.Wait()
+}
+
+// admit keeps l for [Wire.Cut], unless the proxy was cut since it was accepted.
+func (p *Wire) admit(l *link, from net.Listener) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.listener != from {
+		return false
+	}
+	p.links[l] = struct{}{}
+	return true
+}
+
+func (p *Wire) forget(l *link) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	delete(p.links, l)
+}
+
+// forward copies one direction, and how it ends.
+func (p *Wire) forward(l *link, to, from net.Conn) {
+	buf := make([]byte, 32<<10)
+	for {
+		n, err := from.Read(buf)
+		if !p.pass(l) {
+			return
+		}
+		if _, broken := to.Write(buf[:n]); broken != nil {
+			l.reset()
+			return
+		}
+		switch {
+		case errors.Is(err, io.EOF):
+			closeWrite(to)
+			return
+		case err != nil:
+			l.reset()
+			return
+		}
+	}
+}
+
+// pass waits while the proxy is frozen and reports whether l still stands.
+func (p *Wire) pass(l *link) bool {
+	p.mu.Lock()
+	thawed := p.thawed
+	p.mu.Unlock()
+	select {
+	case <-thawed:
+	case <-l.ended:
+	}
+	select {
+	case <-l.ended:
+		return false
+	default:
+		return true
+	}
+}
+
+// link is one client's connection and its other half.
+type link struct {
+	client net.Conn
+	ended  <-chan struct{}
+	end    context.CancelFunc
+
+	mu     sync.Mutex
+	server net.Conn // nil until connected
+}
+
+// attach adds the other half, unless the link has ended meanwhile.
+func (l *link) attach(server net.Conn) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	select {
+	case <-l.ended:
+		_ = server.Close() // it was never used
+		return false
+	default:
+		l.server = server
+		return true
+	}
+}
+
+// reset ends both halves by RST: what is still unsent is lost.
+func (l *link) reset() {
+	l.mu.Lock()
+	for _, c := range []net.Conn{l.client, l.server} {
+		if tcp, is := c.(*net.TCPConn); is {
+			_ = tcp.SetLinger(0) // it may be closed already
+		}
+	}
+	l.mu.Unlock()
+	l.close()
+}
+
+func (l *link) close() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.end()
+	for _, c := range []net.Conn{l.client, l.server} {
+		if c != nil {
+			_ = c.Close() // it may be closed already
+		}
+	}
+}
+
+func closeWrite(c net.Conn) {
+	if tcp, is := c.(*net.TCPConn); is {
+		_ = tcp.CloseWrite() // it may be closed already
+	}
+}

@@ -1,0 +1,97 @@
+package servers
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"os/exec"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/millrace-go/millrace/tests/testdb"
+)
+
+// RabbitMQ runs a RabbitMQ of t's own, without plugins. Settings are lines of
+// rabbitmq.conf such as "heartbeat = 10". Its user guest has the password guest.
+func RabbitMQ(t testing.TB, settings ...string) *Server {
+	t.Helper()
+	// Debian's script in /usr/sbin changes the user and stays in between.
+	server, found := program("rabbitmq-server", "/usr/lib/rabbitmq/bin")
+	if !found {
+		testdb.Missing(t, "RabbitMQ's server", install)
+	}
+	h := newHome(t, "")
+	port, distribution := freePort(t), freePort(t)
+	names := launchEPMD(t)
+	h.write("rabbitmq.conf", strings.Join(append([]string{
+		"listeners.tcp.local = " + local(port),
+		"disk_free_limit.absolute = 50MB",
+	}, settings...), "\n")+"\n")
+	h.write("enabled_plugins", "[].\n")
+	url := fmt.Sprintf("amqp://guest:guest@%s/", local(port))
+	command := func() *exec.Cmd {
+		cmd := h.cmd(server)
+		cmd.Env = append(cmd.Env,
+			"RUNNING_UNDER_SYSTEMD=true", // the script then becomes the server
+			"RABBITMQ_NODENAME=millrace"+strconv.Itoa(port)+"@localhost",
+			"RABBITMQ_CONF_ENV_FILE=/dev/null",
+			"RABBITMQ_CONFIG_FILE="+h.path("rabbitmq.conf"),
+			"RABBITMQ_ENABLED_PLUGINS_FILE="+h.path("enabled_plugins"),
+			"RABBITMQ_MNESIA_BASE="+h.path("mnesia"),
+			"RABBITMQ_LOG_BASE="+h.path("logs"),
+			"RABBITMQ_LOGS=-",
+			"RABBITMQ_PID_FILE="+h.path("pid"),
+			"RABBITMQ_DIST_PORT="+strconv.Itoa(distribution),
+			"ERL_EPMD_PORT="+names,
+			"ERL_EPMD_ADDRESS=127.0.0.1",
+			"ERL_FLAGS=-kernel inet_dist_use_interface {127,0,0,1}",
+		)
+		return cmd
+	}
+	return launch(&Server{
+		t: t, name: "RabbitMQ", addr: local(port), dsn: url, home: h,
+		command: command, ready: dials(url), term: syscall.SIGTERM,
+	})
+}
+
+func dials(url string) func(context.Context) error {
+	return func(context.Context) error {
+		conn, err := amqp.DialConfig(url, amqp.Config{Dial: amqp.DefaultDial(5 * time.Second)})
+		if err != nil {
+			return err
+		}
+		return conn.Close()
+	}
+}
+
+// launchEPMD runs an Erlang name server of t's own and returns its port. Without
+// it the broker would leave a shared one behind.
+func launchEPMD(t testing.TB) string {
+	t.Helper()
+	epmd, found := program("epmd", "/usr/lib/erlang/erts-*/bin")
+	if !found {
+		testdb.Missing(t, "Erlang's epmd", install)
+	}
+	h := newHome(t, "")
+	port := freePort(t)
+	s := launch(&Server{
+		t: t, name: "epmd", addr: local(port), home: h, term: syscall.SIGTERM,
+		command: func() *exec.Cmd {
+			return h.cmd(epmd, "-port", strconv.Itoa(port), "-address", "127.0.0.1")
+		},
+		ready: func(ctx context.Context) error {
+			conn, err := new(net.Dialer).DialContext(ctx, "tcp", local(port))
+			if err != nil {
+				return err
+			}
+			return conn.Close()
+		},
+	})
+	_, number, _ := net.SplitHostPort(s.Addr()) // it was joined above
+	return number
+}

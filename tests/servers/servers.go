@@ -1,0 +1,156 @@
+// Package servers runs private database and broker instances that a test may
+// kill, stop, freeze and start again: [Postgres], [MariaDB], [RabbitMQ],
+// [PgBouncer], and [Proxy], a TCP proxy for cut and frozen networks.
+//
+// Each instance has its own folder and port, and both survive a restart. It ends
+// with its test, and with the test binary even when that is killed. Programs are
+// taken from where Debian keeps them, else from PATH; a test that lacks one is
+// skipped, or fails if MILLRACE_TEST_ALL is 1. Linux only.
+package servers
+
+import (
+	"context"
+	"errors"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// Server is one instance. Its methods may be called from any goroutine; they
+// report what goes wrong as an error of the test and then return.
+type Server struct {
+	t       testing.TB
+	name    string
+	addr    string
+	dsn     string
+	home    *home
+	command func() *exec.Cmd
+	ready   func(ctx context.Context) error
+	term    syscall.Signal // asks for an orderly end
+
+	mu  sync.Mutex
+	run *process // nil while down
+}
+
+// Addr is the host and port it listens on, the same after every Start.
+func (s *Server) Addr() string { return s.addr }
+
+// DSN is what a client connects with, for the driver that testdb uses.
+func (s *Server) DSN() string { return s.dsn }
+
+// URL is [Server.DSN], under the name by which broker clients call it.
+func (s *Server) URL() string { return s.dsn }
+
+// Start starts it and returns once it answers. It does nothing while it runs.
+func (s *Server) Start() {
+	s.t.Helper()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.run != nil {
+		return
+	}
+	p, err := start(s.command(), s.home.log())
+	if err != nil {
+		s.t.Errorf("start %s: %v", s.name, err)
+		return
+	}
+	if err := s.await(p); err != nil {
+		p.kill()
+		s.t.Errorf("start %s: %v\n%s", s.name, err, s.home.tail())
+		return
+	}
+	s.run = p
+}
+
+// Kill ends it and all processes below it by SIGKILL, and returns once they are
+// gone. It does nothing while it is down.
+func (s *Server) Kill() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.run != nil {
+		s.run.kill()
+		s.run = nil
+	}
+}
+
+// Stop ends it in order and returns once it is gone. One that does not end within
+// a minute is killed, and the test fails.
+func (s *Server) Stop() {
+	s.t.Helper()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.run == nil {
+		return
+	}
+	if !s.run.end(s.term, time.Minute) {
+		s.t.Errorf("stop %s: it did not end\n%s", s.name, s.home.tail())
+	}
+	s.run = nil
+}
+
+// Freeze stops it and all processes below it by SIGSTOP: it keeps its connections
+// and answers nothing.
+func (s *Server) Freeze() { s.signal(syscall.SIGSTOP) }
+
+// Thaw lets a frozen server go on.
+func (s *Server) Thaw() { s.signal(syscall.SIGCONT) }
+
+func (s *Server) signal(sig syscall.Signal) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.run != nil {
+		s.run.signalAll(sig)
+	}
+}
+
+// launch starts s for the first time and ends it with its test.
+func launch(s *Server) *Server {
+	s.t.Helper()
+	s.t.Cleanup(s.Kill) // before home's own cleanup removes the folder
+	s.Start()
+	if s.run == nil {
+		s.t.FailNow()
+	}
+	return s
+}
+
+func (s *Server) await(p *process) error {
+	ctx, cancel := context.WithTimeout(context.Background(), 90*time.Second)
+	defer cancel()
+	again := time.NewTicker(50 * time.Millisecond)
+	defer again.Stop()
+	for {
+		attempt, done := context.WithTimeout(ctx, 5*time.Second)
+		err := s.ready(attempt)
+		done()
+		if err == nil {
+			return nil
+		}
+		select {
+		case <-p.gone:
+			return errors.New("it ended at once")
+		case <-ctx.Done():
+			return err
+		case <-again.C:
+		}
+	}
+}
+
+// program finds an executable, first by the patterns, then in PATH.
+func program(name string, patterns ...string) (string, bool) {
+	for _, p := range patterns {
+		found, _ := filepath.Glob(filepath.Join(p, name)) // the only error is a bad pattern
+		if len(found) > 0 {
+			return found[len(found)-1], true
+		}
+	}
+	path, err := exec.LookPath(name)
+	return path, err == nil
+}
+
+// root reports whether servers that refuse to run as root need another user.
+func root() bool { return os.Geteuid() == 0 }
