@@ -1,6 +1,7 @@
-// Command ping waits until a service of the tests answers, and says why not.
+// Command ping waits until a service of the tests answers at one of the DSNs and
+// prints that one, or says why none does.
 //
-//	ping -wait 60s postgres|mysql|rabbitmq|redis DSN
+//	ping [-wait 60s] postgres|mysql|rabbitmq|redis DSN...
 package main
 
 import (
@@ -24,28 +25,34 @@ import (
 func main() {
 	wait := flag.Duration("wait", 0, "how long to try again")
 	flag.Parse()
-	if flag.NArg() != 2 {
-		fmt.Fprintln(os.Stderr, "usage: ping [-wait 60s] postgres|mysql|rabbitmq|redis DSN")
+	if flag.NArg() < 2 {
+		fmt.Fprintln(os.Stderr, "usage: ping [-wait 60s] postgres|mysql|rabbitmq|redis DSN...")
 		os.Exit(2)
 	}
-	if err := poll(flag.Arg(0), flag.Arg(1), *wait); err != nil {
+	dsn, err := poll(flag.Arg(0), flag.Args()[1:], *wait)
+	if err != nil {
 		fmt.Fprintf(os.Stderr, "%s: %v\n", flag.Arg(0), err)
 		os.Exit(1)
 	}
+	fmt.Println(dsn)
 }
 
-func poll(service, dsn string, wait time.Duration) error {
+func poll(service string, dsns []string, wait time.Duration) (string, error) {
 	deadline := time.After(wait)
 	again := time.NewTicker(250 * time.Millisecond)
 	defer again.Stop()
 	for {
-		err := ping(service, dsn)
-		if err == nil {
-			return nil
+		var errs []error
+		for _, dsn := range dsns {
+			err := ping(service, dsn)
+			if err == nil {
+				return dsn, nil
+			}
+			errs = append(errs, err)
 		}
 		select {
 		case <-deadline:
-			return err
+			return "", errors.Join(errs...)
 		case <-again.C:
 		}
 	}

@@ -1,0 +1,275 @@
+#!/usr/bin/env bash
+# Brings up what the tests need and prints where it is:
+#
+#   eval "$(tests/services.sh)"
+#
+# PostgreSQL, MariaDB, RabbitMQ and Redis: a DSN that the environment already has
+# is only checked; else what answers on the usual local port is used; else Docker
+# Compose starts it; else, as root on Debian, apt-get installs it. The programs of
+# which tests run instances of their own (also PgBouncer and pgbench) must be
+# installed, with Docker or without.
+#
+# Standard output carries the export lines alone; progress is on standard error.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+services=(postgres mysql rabbitmq redis)
+
+declare -A variable=(
+  [postgres]=MILLRACE_TEST_POSTGRES
+  [mysql]=MILLRACE_TEST_MYSQL
+  [rabbitmq]=MILLRACE_TEST_RABBITMQ
+  [redis]=MILLRACE_TEST_REDIS
+)
+declare -A port=([postgres]=5432 [mysql]=3306 [rabbitmq]=5672 [redis]=6379)
+declare -A usual=(
+  [postgres]='postgres://postgres@127.0.0.1:5432/postgres?sslmode=disable'
+  [mysql]='root@tcp(127.0.0.1:3306)/'
+  [rabbitmq]='amqp://guest:guest@127.0.0.1:5672/'
+  [redis]='redis://127.0.0.1:6379/0'
+)
+# For servers that let the usual user in by socket only.
+declare -A own_user=(
+  [postgres]='postgres://millrace:millrace@127.0.0.1:5432/postgres?sslmode=disable'
+  [mysql]='millrace:millrace@tcp(127.0.0.1:3306)/'
+)
+declare -A container=(
+  [postgres]=postgres [mysql]=mariadb [rabbitmq]=rabbitmq [redis]=redis
+)
+declare -A package=(
+  [postgres]=postgresql [mysql]=mariadb-server [rabbitmq]=rabbitmq-server
+  [redis]=redis-server
+  [initdb]=postgresql [pgbench]=postgresql [mariadbd]=mariadb-server
+  [rabbitmq-server]=rabbitmq-server [pgbouncer]=pgbouncer
+)
+declare -A daemon=(
+  [postgres]=postgresql [mysql]=mariadb [rabbitmq]=rabbitmq-server [redis]=redis-server
+)
+programs=(initdb pgbench mariadbd rabbitmq-server pgbouncer)
+
+declare -A dsn=() # what is up, by service
+
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+
+main() {
+  build_ping
+  take_what_the_environment_names
+  take_what_answers
+  if lacking_services; then start_services; fi
+  if lacking_programs; then install_programs; fi
+}
+
+say() { printf 'services: %s\n' "$*" >&2; }
+
+die() {
+  say "$@"
+  exit 1
+}
+
+# quietly runs a command away from the terminal and shows its output if it fails.
+# A daemon that it leaves behind holds none of our files open.
+quietly() {
+  if "$@" </dev/null >"$work/log" 2>&1; then return; fi
+  cat "$work/log" >&2
+  die "this command failed: $*"
+}
+
+build_ping() {
+  command -v go >/dev/null || die "Go is missing: install the version that go.mod names"
+  quietly go build -o "$work/ping" ./tests/testdb/ping
+}
+
+# answers prints the first DSN that works: [-wait 60s] service DSN...
+answers() { "$work/ping" "$@" 2>"$work/why"; }
+
+take_what_the_environment_names() {
+  local s
+  for s in "${services[@]}"; do
+    local given=${!variable[$s]:-}
+    if [[ -z $given ]]; then continue; fi
+    dsn[$s]=$(answers -wait 10s "$s" "$given") ||
+      die "${variable[$s]} is set but does not answer: $(<"$work/why")"
+    say "$s: as ${variable[$s]} says"
+  done
+}
+
+take_what_answers() {
+  local s
+  for s in "${services[@]}"; do
+    if [[ -n ${dsn[$s]:-} ]]; then continue; fi
+    if accept "$s"; then
+      say "$s: already up on port ${port[$s]}"
+    elif listens "$s"; then
+      create_user "$s"
+    fi
+  done
+}
+
+# accept notes the first DSN of a service that answers: service [-wait 60s].
+accept() {
+  local s=$1
+  shift
+  dsn[$s]=$(answers "$@" "$s" "${usual[$s]}" ${own_user[$s]:+"${own_user[$s]}"})
+}
+
+listens() { (: <"/dev/tcp/127.0.0.1/${port[$1]}") 2>/dev/null; }
+
+await_port() {
+  local tries
+  for ((tries = 0; tries < 240; tries++)); do
+    if listens "$1"; then return; fi
+    sleep 0.25
+  done
+  die "$1 did not open port ${port[$1]} within a minute"
+}
+
+# create_user lets us in where a server listens but refuses the usual user.
+create_user() {
+  local s=$1
+  if ((EUID != 0)) || [[ -z ${own_user[$s]:-} ]]; then
+    refused "$s"
+  fi
+  say "$s: creating the user millrace"
+  case $s in
+    postgres) create_postgres_role || refused "$s" ;;
+    mysql) create_mariadb_user || refused "$s" ;;
+  esac
+  accept "$s" -wait 10s || refused "$s"
+}
+
+create_postgres_role() {
+  command -v psql >/dev/null || return 1
+  su postgres -c 'cd / && psql --quiet --set=ON_ERROR_STOP=1' >"$work/log" 2>&1 <<'SQL'
+SELECT 'CREATE ROLE millrace' WHERE NOT EXISTS
+  (SELECT FROM pg_roles WHERE rolname = 'millrace') \gexec
+ALTER ROLE millrace SUPERUSER LOGIN PASSWORD 'millrace';
+SQL
+}
+
+create_mariadb_user() {
+  command -v mariadb >/dev/null || return 1
+  mariadb --user=root >"$work/log" 2>&1 <<'SQL'
+CREATE OR REPLACE USER millrace@localhost IDENTIFIED BY 'millrace';
+CREATE OR REPLACE USER millrace@'127.0.0.1' IDENTIFIED BY 'millrace';
+GRANT ALL PRIVILEGES ON *.* TO millrace@localhost WITH GRANT OPTION;
+GRANT ALL PRIVILEGES ON *.* TO millrace@'127.0.0.1' WITH GRANT OPTION;
+SQL
+}
+
+refused() {
+  die "$1 listens on port ${port[$1]} but lets nobody in: $(<"$work/why")" \
+    "Set ${variable[$1]} to a DSN whose user may create databases."
+}
+
+lacking_services() {
+  lacking=()
+  local s
+  for s in "${services[@]}"; do
+    if [[ -z ${dsn[$s]:-} ]]; then lacking+=("$s"); fi
+  done
+  ((${#lacking[@]} > 0))
+}
+
+start_services() {
+  if docker_answers; then
+    start_containers
+  elif debian_root; then
+    start_daemons
+  else
+    die "${lacking[*]}: not running. Start Docker, or run this as root on Debian," \
+      "or start them yourself and set $(for s in "${lacking[@]}"; do
+        printf '%s ' "${variable[$s]}"
+      done)(see the head of this file)."
+  fi
+  local s
+  for s in "${lacking[@]}"; do
+    if [[ -n ${dsn[$s]:-} ]]; then continue; fi
+    await_port "$s"
+    # Just started, it may listen before it answers; or it wants a user of ours.
+    if ! accept "$s" -wait 5s; then
+      if [[ -n ${own_user[$s]:-} ]]; then
+        create_user "$s"
+      else
+        accept "$s" -wait 60s || refused "$s"
+      fi
+    fi
+    say "$s: started"
+  done
+}
+
+docker_answers() {
+  command -v docker >/dev/null && docker info >/dev/null 2>&1 &&
+    docker compose version >/dev/null 2>&1
+}
+
+start_containers() {
+  local s names=()
+  for s in "${lacking[@]}"; do names+=("${container[$s]}"); done
+  say "docker compose: ${names[*]}"
+  quietly docker compose -f tests/compose.yaml up -d --wait "${names[@]}"
+}
+
+debian_root() { ((EUID == 0)) && [[ -e /etc/debian_version ]] && command -v apt-get >/dev/null; }
+
+start_daemons() {
+  local s missing=()
+  for s in "${lacking[@]}"; do missing+=("${package[$s]}"); done
+  apt_install "${missing[@]}"
+  for s in "${lacking[@]}"; do
+    if listens "$s"; then continue; fi # its package started it
+    say "starting ${daemon[$s]}"
+    quietly setsid --wait service "${daemon[$s]}" start
+  done
+}
+
+# apt_install installs packages, with a fresh list only where the old one fails.
+apt_install() {
+  local wanted=() p
+  for p in "$@"; do
+    if ! installed "$p"; then wanted+=("$p"); fi
+  done
+  if ((${#wanted[@]} == 0)); then return; fi
+  say "apt-get install ${wanted[*]}"
+  if ! get install --no-install-recommends "${wanted[@]}" >/dev/null 2>&1 </dev/null; then
+    quietly get update
+    quietly get install --no-install-recommends "${wanted[@]}"
+  fi
+}
+
+installed() { dpkg-query --show --showformat='${Status}' "$1" 2>/dev/null | grep -q '^install ok'; }
+
+get() { DEBIAN_FRONTEND=noninteractive apt-get -q -y -o DPkg::Lock::Timeout=300 "$@"; }
+
+lacking_programs() {
+  lacking=()
+  local p
+  for p in "${programs[@]}"; do
+    if ! has "$p"; then lacking+=("$p"); fi
+  done
+  ((${#lacking[@]} > 0))
+}
+
+has() {
+  command -v "$1" >/dev/null || compgen -G "/usr/lib/postgresql/*/bin/$1" >/dev/null ||
+    [[ -x /usr/sbin/$1 || -x /usr/lib/rabbitmq/bin/$1 ]]
+}
+
+install_programs() {
+  local p packages=()
+  for p in "${lacking[@]}"; do packages+=("${package[$p]}"); done
+  debian_root ||
+    die "${lacking[*]}: not installed. The crash tests run servers of their own. Install" \
+      "(Debian's names): ${packages[*]}"
+  apt_install "${packages[@]}"
+  if [[ " ${lacking[*]} " == *' pgbouncer '* ]]; then
+    # Tests start their own; the package's would only hold its port.
+    service pgbouncer stop </dev/null >/dev/null 2>&1 || true
+  fi
+  if lacking_programs; then die "${lacking[*]}: still missing after the installation"; fi
+}
+
+main >&2
+for s in "${services[@]}"; do
+  printf 'export %s=%q\n' "${variable[$s]}" "${dsn[$s]}"
+done
