@@ -1,0 +1,335 @@
+package tests_test
+
+import (
+	"fmt"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"io/fs"
+	"maps"
+	"os"
+	"path"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+const module = "github.com/millrace-go/millrace"
+
+// arrows says which parts of the module each part may import, besides itself. The
+// part of a package is the first element of its path; "" is the root package.
+var arrows = map[string][]string{
+	"":           {"middleware", "inbox", "outbox", "pubsub", "internal"},
+	"middleware": {"inbox", "internal"},
+	"inbox":      {"internal"},
+	"outbox":     {"internal"},
+	"pubsub":     {"inbox", "outbox", "internal"},
+	"internal":   {},
+	"cmd":        {"", "middleware", "inbox", "outbox", "pubsub", "internal"},
+	"tests":      {"", "middleware", "inbox", "outbox", "pubsub", "internal", "cmd"},
+}
+
+// forbidden says what a part may not import from outside the module.
+var forbidden = map[string][]string{
+	"middleware": {"database/sql", "github.com/jmoiron/sqlx"},
+}
+
+var drivers = []string{
+	"github.com/jackc/pgx", "github.com/lib/pq", "github.com/go-sql-driver/mysql",
+	"modernc.org/sqlite", "github.com/mattn/go-sqlite3",
+}
+
+// plainMethods mean the same everywhere, so a comment would only repeat the name.
+var plainMethods = []string{"Error", "String", "Unwrap"}
+
+func TestArchitecture(t *testing.T) {
+	sources := readModule(t, "..")
+	require.Contains(t, sources, "tests/testdb/testdb.go", "the module was not read")
+	for _, problem := range checkArchitecture(sources) {
+		t.Error(problem)
+	}
+}
+
+// TestArchitectureCatches proves that each rule can fail.
+func TestArchitectureCatches(t *testing.T) {
+	good := func(importing string) string {
+		return "// Package p is good.\npackage p\n\nimport _ " + strconv.Quote(importing) + "\n"
+	}
+	cases := map[string]struct{ file, source, want string }{
+		"an arrow against the stream": {
+			"inbox/a.go", good(module + "/middleware"), "inbox/a.go: inbox must not import middleware",
+		},
+		"inbox and outbox knowing each other": {
+			"outbox/a.go", good(module + "/inbox"), "outbox/a.go: outbox must not import inbox",
+		},
+		"middleware knowing the outbox": {
+			"middleware/a.go", good(module + "/outbox"),
+			"middleware/a.go: middleware must not import outbox",
+		},
+		"middleware knowing SQL": {
+			"middleware/a.go", good("database/sql"),
+			"middleware/a.go: middleware must not import database/sql",
+		},
+		"middleware knowing sqlx": {
+			"middleware/a.go", good("github.com/jmoiron/sqlx"),
+			"middleware/a.go: middleware must not import github.com/jmoiron/sqlx",
+		},
+		"internal knowing a public package": {
+			"internal/x/a.go", good(module + "/inbox"),
+			"internal/x/a.go: internal must not import inbox",
+		},
+		"internal knowing the root package": {
+			"internal/x/a.go", good(module), "internal/x/a.go: internal must not import the root package",
+		},
+		"a product importing tests": {
+			"cmd/millrace/a.go", good(module + "/tests/testdb"),
+			"cmd/millrace/a.go: cmd must not import tests",
+		},
+		"a driver": {
+			"inbox/a.go", good("github.com/jackc/pgx/v5/stdlib"),
+			"inbox/a.go: only tests may import the driver github.com/jackc/pgx/v5/stdlib",
+		},
+		"a part nobody planned": {
+			"util/a.go", good("fmt"), "util/a.go: util is not a part that the design knows",
+		},
+		"a package without a comment": {
+			"internal/x/a.go", "package x\n", "internal/x: the package has no comment",
+		},
+		"an exported function without a comment": {
+			"inbox/a.go", "// Package p is good.\npackage p\n\nfunc F() {}\n",
+			"inbox/a.go:4: F has no doc comment",
+		},
+		"an exported method without a comment": {
+			"inbox/a.go", "// Package p is good.\npackage p\n\n// T is.\ntype T[V any] struct{}\n\nfunc (*T[V]) M() {}\n",
+			"inbox/a.go:7: T.M has no doc comment",
+		},
+		"an exported type without a comment": {
+			"inbox/a.go", "// Package p is good.\npackage p\n\ntype T struct{}\n",
+			"inbox/a.go:4: T has no doc comment",
+		},
+		"an exported constant without a comment": {
+			"inbox/a.go", "// Package p is good.\npackage p\n\nconst C = 1\n",
+			"inbox/a.go:4: C has no doc comment",
+		},
+		"an exported variable without a comment": {
+			"inbox/a.go", "// Package p is good.\npackage p\n\nvar (\n\tv, V int\n)\n",
+			"inbox/a.go:5: V has no doc comment",
+		},
+		"a file that is not Go": {
+			"inbox/a.go", "pakage p", "inbox/a.go: inbox/a.go:1:1: expected 'package', found pakage",
+		},
+	}
+	for name, c := range cases {
+		t.Run(name, func(t *testing.T) {
+			got := checkArchitecture(map[string]string{c.file: c.source})
+			assert.Equal(t, []string{c.want}, got)
+		})
+	}
+}
+
+func TestArchitectureAllows(t *testing.T) {
+	assert.Empty(t, checkArchitecture(map[string]string{
+		"inbox/doc.go": "// Package inbox is good.\npackage inbox\n",
+		"inbox/a.go": `package inbox
+
+import (
+	"database/sql"
+	"` + module + `/internal/x"
+	"` + module + `/inbox/sub"
+)
+
+// T is documented.
+type T struct{ F *sql.DB }
+
+// Both are documented together.
+const (
+	A = x.A
+	B = sub.B
+)
+
+var V = 1 // V is documented at the end of its line.
+
+type hidden struct{}
+
+func (hidden) Exported() {}
+
+func (T) Error() string { return "" }
+`,
+		"inbox/a_test.go":   "package inbox_test\n\nimport _ \"github.com/jackc/pgx/v5\"\n\nfunc F() {}\n",
+		"tests/x/x.go":      "// Package x is good.\npackage x\n\nimport _ \"modernc.org/sqlite\"\n\nfunc F() {}\n",
+		"pubsub/a/a.go":     "// Package a is good.\npackage a\n\nimport _ \"" + module + "/outbox\"\n",
+		"middleware/doc.go": "// Package middleware is good.\npackage middleware\n\nimport _ \"" + module + "/inbox\"\n",
+	}))
+}
+
+// readModule returns the Go sources below root by their slashed paths, without
+// nested modules and what the go tool does not see.
+func readModule(t *testing.T, root string) map[string]string {
+	t.Helper()
+	sources := map[string]string{}
+	require.NoError(t, filepath.WalkDir(root, func(name string, e fs.DirEntry, err error) error {
+		switch {
+		case err != nil:
+			return err
+		case e.IsDir() && name != root && invisible(name, e.Name()):
+			return filepath.SkipDir
+		case e.IsDir() || filepath.Ext(name) != ".go":
+			return nil
+		}
+		relative, err := filepath.Rel(root, name)
+		if err != nil {
+			return err
+		}
+		text, err := os.ReadFile(name)
+		sources[filepath.ToSlash(relative)] = string(text)
+		return err
+	}))
+	return sources
+}
+
+func invisible(dir, base string) bool {
+	_, err := os.Stat(filepath.Join(dir, "go.mod"))
+	return err == nil || base == "testdata" || strings.HasPrefix(base, ".") ||
+		strings.HasPrefix(base, "_")
+}
+
+// checkArchitecture returns what the sources, by their slashed paths, break.
+// Test files may import and leave undocumented what they like.
+func checkArchitecture(sources map[string]string) (problems []string) {
+	commented := map[string]bool{} // by folder
+	fset := token.NewFileSet()
+	for _, name := range slices.Sorted(maps.Keys(sources)) {
+		if strings.HasSuffix(name, "_test.go") {
+			continue
+		}
+		file, err := parser.ParseFile(fset, name, sources[name], parser.ParseComments)
+		if err != nil {
+			problems = append(problems, fmt.Sprintf("%s: %v", name, err))
+			continue
+		}
+		part := partOf(path.Dir(name))
+		for _, p := range checkImports(part, file) {
+			problems = append(problems, name+": "+p)
+		}
+		if part != "tests" && part != "internal" {
+			problems = append(problems, checkComments(fset, file)...)
+		}
+		folder := path.Dir(name)
+		commented[folder] = commented[folder] || file.Doc != nil
+	}
+	for _, folder := range slices.Sorted(maps.Keys(commented)) {
+		if !commented[folder] {
+			problems = append(problems, folder+": the package has no comment")
+		}
+	}
+	return problems
+}
+
+// partOf returns the part that a folder of the module belongs to.
+func partOf(folder string) string {
+	part, _, _ := strings.Cut(folder, "/")
+	return strings.TrimPrefix(part, ".")
+}
+
+func checkImports(part string, file *ast.File) (problems []string) {
+	allowed, known := arrows[part]
+	if !known {
+		return []string{part + " is not a part that the design knows"}
+	}
+	for _, spec := range file.Imports {
+		imported := strings.Trim(spec.Path.Value, "`\"")
+		if part != "tests" && isOrBelow(imported, drivers) {
+			problems = append(problems, "only tests may import the driver "+imported)
+		}
+		if isOrBelow(imported, forbidden[part]) {
+			problems = append(problems, part+" must not import "+imported)
+		}
+		if !isOrBelow(imported, []string{module}) {
+			continue
+		}
+		to := partOf(strings.TrimPrefix(strings.TrimPrefix(imported, module), "/"))
+		if to != part && !slices.Contains(allowed, to) {
+			if to == "" {
+				to = "the root package"
+			}
+			problems = append(problems, part+" must not import "+to)
+		}
+	}
+	return problems
+}
+
+func isOrBelow(imported string, roots []string) bool {
+	return slices.ContainsFunc(roots, func(root string) bool {
+		return imported == root || strings.HasPrefix(imported, root+"/")
+	})
+}
+
+// checkComments names the exported identifiers of file without a doc comment.
+func checkComments(fset *token.FileSet, file *ast.File) (problems []string) {
+	missing := func(name *ast.Ident, full string) {
+		at := fset.Position(name.Pos())
+		problems = append(problems,
+			fmt.Sprintf("%s:%d: %s has no doc comment", at.Filename, at.Line, full))
+	}
+	for _, declaration := range file.Decls {
+		switch d := declaration.(type) {
+		case *ast.FuncDecl:
+			full, exported := receiverOf(d)
+			plain := d.Recv != nil && slices.Contains(plainMethods, d.Name.Name)
+			if exported && d.Name.IsExported() && d.Doc == nil && !plain {
+				missing(d.Name, full+d.Name.Name)
+			}
+		case *ast.GenDecl:
+			for _, spec := range d.Specs {
+				for _, name := range uncommented(spec) {
+					if d.Doc == nil && name.IsExported() {
+						missing(name, name.Name)
+					}
+				}
+			}
+		}
+	}
+	return problems
+}
+
+// receiverOf returns "T." for a method of T and whether users can reach it.
+func receiverOf(d *ast.FuncDecl) (prefix string, exported bool) {
+	if d.Recv == nil {
+		return "", true
+	}
+	expr := d.Recv.List[0].Type
+	for {
+		switch e := expr.(type) {
+		case *ast.StarExpr:
+			expr = e.X
+		case *ast.IndexExpr:
+			expr = e.X
+		case *ast.IndexListExpr:
+			expr = e.X
+		case *ast.Ident:
+			return e.Name + ".", e.IsExported()
+		default:
+			return "", true
+		}
+	}
+}
+
+// uncommented returns the names that spec declares without a comment of its own.
+func uncommented(spec ast.Spec) []*ast.Ident {
+	switch s := spec.(type) {
+	case *ast.TypeSpec:
+		if s.Doc == nil && s.Comment == nil {
+			return []*ast.Ident{s.Name}
+		}
+	case *ast.ValueSpec:
+		if s.Doc == nil && s.Comment == nil {
+			return s.Names
+		}
+	}
+	return nil
+}
