@@ -1,0 +1,293 @@
+package tests_test
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace-go/millrace/inbox"
+	millrace "github.com/millrace-go/millrace/middleware"
+	"github.com/millrace-go/millrace/tests/faults"
+	"github.com/millrace-go/millrace/tests/testdb"
+)
+
+var errBoom = errors.New("boom")
+
+// deliveryBodies: what one message does, delivered once or again.
+var deliveryBodies = []testdb.Body{
+	{Name: "first delivery", Why: "a message is handled", Run: func(t *testing.T, db *testdb.DB) {
+		b := newBed(t, db)
+		must(t, b.inbox(effect), newMessage("x"))
+		assert.Equal(t, 1, b.effects())
+		assert.Equal(t, 1, b.events.count("completed"))
+		assert.Equal(t, 1, b.count(`SELECT COUNT(*) FROM millrace_claims WHERE result = 1`))
+	}},
+	{Name: "duplicate after success", Why: "I1: effects at most once", Run: func(t *testing.T, db *testdb.DB) {
+		b := newBed(t, db)
+		h, msg := b.inbox(effect), newMessage("x")
+		for range 3 {
+			must(t, h, again(msg))
+		}
+		assert.Equal(t, 1, b.effects())
+		assert.Equal(t, 2, b.events.count("duplicate"))
+	}},
+	{Name: "duplicate in another process", Why: "I1 across processes: a crash after the commit, before the ack", Run: func(t *testing.T, db *testdb.DB) {
+		b := newBed(t, db)
+		msg := newMessage("x")
+		must(t, b.inbox(effect), again(msg))
+		must(t, b.inbox(effect, on(b.process())), again(msg))
+		assert.Equal(t, 1, b.effects())
+	}},
+	{Name: "duplicate marked redelivered", Why: "a hint changes the order of asking, never the answer", Run: func(t *testing.T, db *testdb.DB) {
+		b := newBed(t, db)
+		msg := newMessage("x")
+		msg.Metadata.Set("_watermill_amqp_redelivered", "true")
+		must(t, b.inbox(effect), again(msg))
+		must(t, b.inbox(effect, on(b.process())), again(msg))
+		assert.Equal(t, 1, b.effects())
+	}},
+	{Name: "error then success", Why: "a failed run leaves nothing, and is not taken for a first delivery", Run: func(t *testing.T, db *testdb.DB) {
+		b := newBed(t, db)
+		fail := true
+		h := b.inbox(func(msg *message.Message) ([]*message.Message, error) {
+			out, err := effect(msg)
+			if fail {
+				return out, errBoom
+			}
+			return out, err
+		})
+		msg := newMessage("x")
+		_, err := h(again(msg))
+		require.ErrorIs(t, err, errBoom)
+		assert.ErrorContains(t, err, msg.UUID)
+		assert.ErrorContains(t, err, "billing")
+		assert.Equal(t, 0, b.effects())
+		assert.Equal(t, 0, b.count(`SELECT COUNT(*) FROM millrace_claims`))
+		fail = false
+		must(t, h, again(msg))
+		assert.Equal(t, 1, b.effects())
+	}},
+	{Name: "panic then success", Why: "a panic leaves nothing behind and goes on its way", Run: func(t *testing.T, db *testdb.DB) {
+		b := newBed(t, db)
+		crash := true
+		h := b.inbox(func(msg *message.Message) ([]*message.Message, error) {
+			_, err := effect(msg)
+			if crash {
+				panic("boom")
+			}
+			return nil, err
+		})
+		msg := newMessage("x")
+		assert.PanicsWithValue(t, "boom", func() { _, _ = h(again(msg)) })
+		assert.Equal(t, 0, b.effects())
+		crash = false
+		must(t, h, again(msg))
+		assert.Equal(t, 1, b.effects())
+	}},
+	{Name: "duplicate while the first still runs", Why: "a copy waits in memory and is answered by the first's success", Run: func(t *testing.T, db *testdb.DB) {
+		b := newBed(t, db)
+		running, goOn := make(chan struct{}), make(chan struct{})
+		h := b.inbox(func(msg *message.Message) ([]*message.Message, error) {
+			close(running)
+			<-goOn
+			return effect(msg)
+		})
+		msg := newMessage("x")
+		var wg sync.WaitGroup
+		wg.Go(func() { must(t, h, again(msg)) })
+		<-running
+		for range 5 {
+			wg.Go(func() { must(t, h, again(msg)) })
+		}
+		assert.LessOrEqual(t, b.db.Stats().InUse, 1, "waiting copies hold connections")
+		close(goOn)
+		wg.Wait()
+		assert.Equal(t, 1, b.effects())
+		assert.Equal(t, 5, b.events.count("duplicate"))
+	}},
+	{Name: "copies wait for a failing first", Why: "only a success answers the waiting copies", Run: func(t *testing.T, db *testdb.DB) {
+		b := newBed(t, db)
+		var once sync.Once
+		h := b.inbox(func(msg *message.Message) (out []*message.Message, err error) {
+			once.Do(func() { err = errBoom })
+			if err != nil {
+				return nil, err
+			}
+			return effect(msg)
+		})
+		msg := newMessage("x")
+		assert.Equal(t, 1, failures(20, func() error { _, err := h(again(msg)); return err }))
+		assert.Equal(t, 1, b.effects())
+	}},
+	{Name: "a copy with another payload among a hundred equal ones", Why: "only equal payloads are answered together", Run: func(t *testing.T, db *testdb.DB) {
+		b := newBed(t, db)
+		h, msg := b.inbox(effect), newMessage("x")
+		other := message.NewMessage(msg.UUID, []byte("y"))
+		var wg sync.WaitGroup
+		for i := range 101 {
+			m := again(msg)
+			if i == 50 {
+				m = other
+			}
+			wg.Go(func() { must(t, h, m) })
+		}
+		wg.Wait()
+		assert.Equal(t, 1, b.effects())
+		assert.Equal(t, 1, b.count(`SELECT COUNT(*) FROM millrace_messages`), "the payload that lost is parked, once")
+	}},
+	{Name: "commit applied but reported failed", Why: "the redelivery and the claim decide", Run: func(t *testing.T, db *testdb.DB) {
+		b := newBed(t, db)
+		pool := faults.Open(t, db)
+		h := b.inbox(effect, on(b.newStore(pool.DB, inbox.Config{})))
+		must(t, h, newMessage("warm up"))
+		pool.Set(faults.Plan{After: func(_ context.Context, call string) error {
+			if call == faults.Commit {
+				return faults.ErrLost
+			}
+			return nil
+		}})
+		msg := newMessage("x")
+		_, err := h(again(msg))
+		require.Error(t, err)
+		pool.Set(faults.Plan{})
+		must(t, h, again(msg))
+		assert.Equal(t, 1, b.effectsOf(msg.UUID))
+	}},
+	{Name: "commit lost before it was applied", Why: "a crash before the commit changes nothing", Run: func(t *testing.T, db *testdb.DB) {
+		b := newBed(t, db)
+		pool := faults.Open(t, db)
+		h := b.inbox(effect, on(b.newStore(pool.DB, inbox.Config{})))
+		must(t, h, newMessage("warm up"))
+		pool.Set(faults.Plan{Before: func(_ context.Context, call string) error {
+			if call == faults.Commit {
+				return faults.ErrLost
+			}
+			return nil
+		}})
+		msg := newMessage("x")
+		_, err := h(again(msg))
+		require.Error(t, err)
+		assert.Equal(t, 0, b.effectsOf(msg.UUID))
+		pool.Set(faults.Plan{})
+		must(t, h, again(msg))
+		assert.Equal(t, 1, b.effectsOf(msg.UUID))
+	}},
+	{Name: "the router closes in the middle of a handler", Why: "T3: the commit must outlive the message's context", Run: func(t *testing.T, db *testdb.DB) {
+		b := newBed(t, db)
+		running, cancelled := make(chan struct{}), make(chan struct{})
+		s := b.newService(func(msg *message.Message) ([]*message.Message, error) {
+			close(running)
+			<-msg.Context().Done() // the handler does see the cancellation
+			close(cancelled)
+			return nil, apply(context.WithoutCancel(msg.Context()), msg.UUID)
+		}, millrace.Inbox{Store: b.store}.Middleware)
+		msg := newMessage("x")
+		s.feed.send(t, msg)
+		<-running
+		require.NoError(t, s.router.Close())
+		<-cancelled
+		assert.True(t, s.answer(msg))
+		assert.Equal(t, 1, b.effects())
+		require.NoError(t, b.store.Close(t.Context()))
+	}},
+	{Name: "a handler slower than Timeout", Why: "what was rolled back underneath is never reported as done", Run: func(t *testing.T, db *testdb.DB) {
+		b := newBed(t, db)
+		slow := true
+		h := b.inbox(func(msg *message.Message) ([]*message.Message, error) {
+			out, err := effect(msg)
+			if slow {
+				<-msg.Context().Done()
+				return nil, nil
+			}
+			return out, err
+		}, func(i *millrace.Inbox) { i.Timeout = 300 * time.Millisecond })
+		msg := newMessage("x")
+		_, err := h(again(msg))
+		require.ErrorContains(t, err, "Timeout")
+		assert.Equal(t, 0, b.effects())
+		slow = false
+		must(t, h, again(msg))
+		assert.Equal(t, 1, b.effects())
+	}},
+	{Name: "a full pool", Why: "a flood of messages must leave room: slots before connections", Run: func(t *testing.T, db *testdb.DB) {
+		b := newBed(t, db)
+		h := b.inbox(effect, on(b.process(testdb.Pool(1))))
+		assert.Equal(t, 0, failures(50, func() error { _, err := h(newMessage("x")); return err }))
+		assert.Equal(t, 50, b.effects())
+	}},
+	{Name: "our calls inside a handler", Why: "a call with a live transaction uses it, and never waits for a second connection", Run: func(t *testing.T, db *testdb.DB) {
+		b := newBed(t, db)
+		store := b.process(testdb.Pool(1))
+		msg := newMessage("x")
+		h := b.inbox(func(m *message.Message) ([]*message.Message, error) {
+			story, err := store.Story(m.Context(), m.UUID)
+			if err == nil && len(story.Claims) != 1 {
+				err = errors.New("the story does not show the claim of its own transaction")
+			}
+			return nil, err
+		}, on(store), func(i *millrace.Inbox) { i.Timeout = 5 * time.Second })
+		must(t, h, msg)
+	}},
+	{Name: "epoch raised", Why: "raising Epoch handles everything again on purpose", Run: func(t *testing.T, db *testdb.DB) {
+		b := newBed(t, db)
+		msg := newMessage("x")
+		for epoch := range 3 {
+			h := b.inbox(effect, func(i *millrace.Inbox) { i.Epoch = epoch })
+			must(t, h, again(msg))
+			must(t, h, again(msg))
+		}
+		assert.Equal(t, 3, b.effects())
+	}},
+	{Name: "a result kept with the claim", Why: "duplicates and operators can see SetResult", Run: func(t *testing.T, db *testdb.DB) {
+		b := newBed(t, db)
+		msg := newMessage("x")
+		must(t, b.inbox(func(m *message.Message) ([]*message.Message, error) {
+			if err := inbox.SetResult(m.Context(), map[string]int{"invoice": 7}); err != nil {
+				return nil, err
+			}
+			return effect(m)
+		}), again(msg))
+		result, err := b.store.Result(t.Context(), "billing", msg.UUID)
+		require.NoError(t, err)
+		assert.JSONEq(t, `{"invoice":7}`, string(result))
+		_, err = b.store.Result(t.Context(), "shipping", msg.UUID)
+		require.ErrorIs(t, err, inbox.ErrNotFound)
+	}},
+	{Name: "dropped copies are logged on request", Why: "I7: every decision is visible", Run: func(t *testing.T, db *testdb.DB) {
+		b := newBed(t, db)
+		h := b.inbox(effect, on(b.newStore(db.DB, inbox.Config{LogDropped: true})))
+		msg := newMessage("x")
+		must(t, h, again(msg))
+		must(t, h, again(msg))
+		story, err := b.store.Story(t.Context(), msg.UUID)
+		require.NoError(t, err)
+		require.Len(t, story.Dropped, 1)
+		assert.Equal(t, "settled", story.Dropped[0].Reason)
+		require.Len(t, story.Claims, 1)
+		assert.True(t, story.Claims[0].Completed)
+	}},
+}
+
+// failures runs work n times at once and counts the errors.
+func failures(n int, work func() error) int {
+	var mu sync.Mutex
+	var wg sync.WaitGroup
+	failed := 0
+	for range n {
+		wg.Go(func() {
+			if err := work(); err != nil {
+				mu.Lock()
+				failed++
+				mu.Unlock()
+			}
+		})
+	}
+	wg.Wait()
+	return failed
+}

@@ -1,0 +1,302 @@
+package tests_test
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace-go/millrace/inbox"
+	millrace "github.com/millrace-go/millrace/middleware"
+	"github.com/millrace-go/millrace/tests/faults"
+	"github.com/millrace-go/millrace/tests/testdb"
+)
+
+// twinBodies: copies of one message in two processes at the same moment. Where the
+// database admits one writer, the second waits before it begins.
+var twinBodies = []testdb.Body{
+	{Name: "two copies at the same moment", Why: "the second waits for the first's commit, and is a duplicate", Run: func(t *testing.T, db *testdb.DB) {
+		b := newBed(t, db)
+		running, goOn := make(chan struct{}), make(chan struct{})
+		first := b.inbox(func(msg *message.Message) ([]*message.Message, error) {
+			close(running)
+			<-goOn
+			return effect(msg)
+		})
+		second := b.inbox(effect, on(b.process()))
+		msg := newMessage("x")
+		var wg sync.WaitGroup
+		wg.Go(func() { must(t, first, again(msg)) })
+		<-running
+		wg.Go(func() { must(t, second, again(msg)) })
+		b.untilSomeoneWaits()
+		close(goOn)
+		wg.Wait()
+		assert.Equal(t, 1, b.effects())
+	}},
+	{Name: "two copies, the first fails", Why: "the second then handles the message", Run: func(t *testing.T, db *testdb.DB) {
+		b := newBed(t, db)
+		running, goOn := make(chan struct{}), make(chan struct{})
+		first := b.inbox(func(msg *message.Message) ([]*message.Message, error) {
+			close(running)
+			<-goOn
+			_, err := effect(msg)
+			return nil, errors.Join(errBoom, err)
+		}, func(i *millrace.Inbox) { i.RecordFailures = true })
+		second := b.inbox(effect, on(b.process()))
+		msg := newMessage("x")
+		var wg sync.WaitGroup
+		wg.Go(func() {
+			_, err := first(again(msg))
+			assert.ErrorIs(t, err, errBoom)
+		})
+		<-running
+		wg.Go(func() { must(t, second, again(msg)) })
+		b.untilSomeoneWaits()
+		close(goOn)
+		wg.Wait()
+		assert.Equal(t, 1, b.effects())
+		b.nothingOpen()
+	}},
+	{Name: "a late failure record", Why: "a failure record takes the claim first, so it never touches a twin's", Run: func(t *testing.T, db *testdb.DB) {
+		b := newBed(t, db)
+		pool := faults.Open(t, db)
+		store := b.newStore(pool.DB, inbox.Config{})
+		failing := b.inbox(func(msg *message.Message) ([]*message.Message, error) { return nil, errBoom },
+			on(store), func(i *millrace.Inbox) { i.RecordFailures = true })
+		_, err := failing(newMessage("warm up"))
+		require.ErrorIs(t, err, errBoom)
+
+		msg := newMessage("x")
+		twin := b.inbox(effect, on(b.process()))
+		pool.Set(faults.Plan{After: func(_ context.Context, call string) error {
+			if call == faults.Rollback { // the handler failed; its record is not written yet
+				pool.Set(faults.Plan{})
+				must(t, twin, again(msg))
+			}
+			return nil
+		}})
+		_, err = failing(again(msg))
+		require.ErrorIs(t, err, errBoom)
+		assert.Equal(t, 1, b.effectsOf(msg.UUID))
+		story, err := b.store.Story(t.Context(), msg.UUID)
+		require.NoError(t, err)
+		require.Len(t, story.Claims, 1)
+		assert.True(t, story.Claims[0].Completed, "the record flipped the twin's claim")
+		assert.Empty(t, story.Open)
+	}},
+	{Name: "a twin of a message that is being parked", Why: "a waiting twin must see the open row, not run beside it", Run: func(t *testing.T, db *testdb.DB) {
+		b := newBed(t, db)
+		msg := newMessage("x")
+		b.forgotten(msg)
+		judging, goOn := make(chan struct{}), make(chan struct{})
+		first := b.inbox(effect, func(i *millrace.Inbox) {
+			i.MessageTime = func(*message.Message) (time.Time, bool) { // called with the claim held
+				close(judging)
+				<-goOn
+				return time.Now().Add(-30 * 24 * time.Hour), true
+			}
+		})
+		second := b.inbox(effect, on(b.process()), func(i *millrace.Inbox) {
+			i.MessageTime = func(*message.Message) (time.Time, bool) { return time.Time{}, false }
+		})
+		var wg sync.WaitGroup
+		wg.Go(func() { must(t, first, again(msg)) })
+		<-judging
+		wg.Go(func() { must(t, second, again(msg)) })
+		b.untilSomeoneWaits()
+		close(goOn)
+		wg.Wait()
+		assert.Equal(t, 0, b.effects(), "the twin ran a message that was parked")
+		assert.Equal(t, 1, b.count(`SELECT COUNT(*) FROM millrace_messages WHERE status = ?`, inbox.Parked))
+	}},
+	{Name: "TwinWait runs out", Why: "a copy waits in a transaction of its own, bounded, and leaves nothing behind", Run: func(t *testing.T, db *testdb.DB) {
+		impatient := *db
+		impatient.DSN = strings.Replace(db.DSN, "busy_timeout(10000)", "busy_timeout(200)", 1)
+		b := newBed(t, db)
+		running, goOn := make(chan struct{}), make(chan struct{})
+		first := b.inbox(func(msg *message.Message) ([]*message.Message, error) {
+			close(running)
+			<-goOn
+			return nil, errBoom
+		})
+		pool := impatient.Open(t)
+		second := b.inbox(effect, on(b.newStore(pool.DB, inbox.Config{})),
+			func(i *millrace.Inbox) { i.TwinWait = 300 * time.Millisecond })
+		msg := newMessage("x")
+		var wg sync.WaitGroup
+		wg.Go(func() {
+			_, err := first(again(msg))
+			assert.ErrorIs(t, err, errBoom)
+		})
+		<-running
+		_, err := second(again(msg))
+		require.ErrorIs(t, err, inbox.ErrInProgress)
+		close(goOn)
+		wg.Wait()
+		assert.Equal(t, 0, b.count(`SELECT COUNT(*) FROM millrace_claims`), "the claim that gave up was committed later")
+		must(t, second, again(msg))
+		assert.Equal(t, 1, b.effects())
+	}},
+	{Name: "a claim purged between conflict and lookup", Why: "the lookup can find nothing: look again, bounded", Run: func(t *testing.T, db *testdb.DB) {
+		b := newBed(t, db)
+		pool := faults.Open(t, db)
+		h := b.inbox(effect, on(b.newStore(pool.DB, inbox.Config{})))
+		msg := newMessage("x")
+		must(t, b.inbox(effect), again(msg))
+		pool.Set(faults.Plan{Before: func(_ context.Context, call string) error {
+			if strings.Contains(call, "outcome_topic") { // the lookup
+				pool.Set(faults.Plan{})
+				b.exec(`DELETE FROM millrace_claims`)
+			}
+			return nil
+		}})
+		must(t, h, again(msg))
+		assert.Equal(t, 2, b.effects(), "a message that nobody remembers is handled")
+	}},
+	{Name: "a claim purged just before it is made anew", Why: "the purge line is read after the claim", Run: func(t *testing.T, db *testdb.DB) {
+		b := newBed(t, db)
+		msg := newMessage("x")
+		msg.Metadata.Set("ce_time", time.Now().Add(-8*24*time.Hour).UTC().Format(time.RFC3339))
+		must(t, b.inbox(effect), again(msg))
+		b.exec(`UPDATE millrace_claims SET processed_at = processed_at - ?`, (8 * 24 * time.Hour).Microseconds())
+		pool := faults.Open(t, db)
+		h := b.inbox(effect, on(b.newStore(pool.DB, inbox.Config{})))
+		must(t, h, newMessage("warm up"))
+		pool.Set(faults.Plan{Before: func(_ context.Context, call string) error {
+			early := db.Dialect == "sqlite" && call == faults.Begin // later the writer's lock is taken
+			if early || strings.Contains(call, "INSERT INTO millrace_claims") {
+				pool.Set(faults.Plan{})
+				n, err := b.store.Purge(t.Context())
+				assert.NoError(t, err)
+				assert.Equal(t, 1, n)
+			}
+			return nil
+		}})
+		must(t, h, again(msg))
+		assert.Equal(t, 1, b.effectsOf(msg.UUID), "handled twice")
+		assert.Equal(t, 1, b.events.count("parked"))
+	}},
+	{Name: "a hundred copies at once, the first fails", Why: "one effect, no error but the handler's, other messages go on", Run: func(t *testing.T, db *testdb.DB) {
+		b := newBed(t, db)
+		var once sync.Once
+		stores := []func(*millrace.Inbox){on(b.process(testdb.Pool(5))), on(b.process(testdb.Pool(5)))}
+		flaky := func(msg *message.Message) ([]*message.Message, error) {
+			failed := false
+			once.Do(func() { failed = true })
+			if _, err := effect(msg); err != nil || failed {
+				return nil, errors.Join(errBoom, err)
+			}
+			return nil, nil
+		}
+		msg := newMessage("x")
+		var wg sync.WaitGroup
+		for _, store := range stores {
+			same, others := b.inbox(flaky, store), b.inbox(effect, store)
+			wg.Go(func() {
+				assert.LessOrEqual(t, failures(50, func() error {
+					_, err := same(again(msg))
+					if err != nil {
+						assert.ErrorIs(t, err, errBoom)
+					}
+					return err
+				}), 1)
+			})
+			wg.Go(func() {
+				assert.Equal(t, 0, failures(20, func() error { _, err := others(newMessage("other")); return err }))
+			})
+		}
+		wg.Wait()
+		assert.Equal(t, 1, b.effectsOf(msg.UUID))
+		assert.Equal(t, 41, b.effects())
+	}},
+	{Name: "deadlocks of our own statements", Why: "they are retried unseen, and cost no attempt", Run: func(t *testing.T, db *testdb.DB) {
+		b := newBed(t, db)
+		pool := faults.Open(t, db)
+		h := b.inbox(effect, on(b.newStore(pool.DB, inbox.Config{})))
+		must(t, h, newMessage("warm up"))
+		left := 3
+		pool.Set(faults.Plan{Before: func(_ context.Context, call string) error {
+			if left > 0 && strings.Contains(call, "INSERT INTO millrace_claims") {
+				left--
+				return deadlock(db.Dialect)
+			}
+			return nil
+		}})
+		must(t, h, newMessage("x"))
+		assert.Equal(t, 2, b.effects())
+		assert.Equal(t, 3, b.events.count("contention"))
+		assert.Equal(t, 0, b.events.count("failed"))
+	}},
+}
+
+// deadlock is an error such as each driver reports.
+func deadlock(dialect string) error {
+	switch dialect {
+	case "mysql":
+		return &mysqlError{Number: 1213}
+	case "sqlite":
+		return sqliteBusy{}
+	}
+	return sqlState("40P01")
+}
+
+type mysqlError struct{ Number uint16 }
+
+func (*mysqlError) Error() string { return "Deadlock found" }
+
+type sqlState string
+
+func (sqlState) Error() string      { return "deadlock detected" }
+func (s sqlState) SQLState() string { return string(s) }
+
+type sqliteBusy struct{}
+
+func (sqliteBusy) Error() string { return "database is locked" }
+func (sqliteBusy) Code() int     { return 5 }
+
+// untilSomeoneWaits returns when a statement waits for a lock, or when the database has
+// no way to tell.
+func (b *bed) untilSomeoneWaits() {
+	b.Helper()
+	query := map[string]string{
+		"postgres": `SELECT COUNT(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()`,
+		"mysql": `SELECT COUNT(*) FROM information_schema.PROCESSLIST
+			WHERE DB = DATABASE() AND ID <> CONNECTION_ID() AND INFO LIKE '%INTO millrace_claims%'`,
+	}[b.db.Dialect]
+	if query == "" {
+		return
+	}
+	tick := time.NewTicker(10 * time.Millisecond)
+	defer tick.Stop()
+	deadline := time.After(30 * time.Second)
+	for b.count(query) == 0 {
+		select {
+		case <-tick.C:
+		case <-deadline:
+			require.Fail(b, "nobody waits for a lock")
+		}
+	}
+}
+
+func (b *bed) nothingOpen() {
+	b.Helper()
+	assert.Equal(b, 0, b.count(`SELECT COUNT(*) FROM millrace_messages`))
+	assert.Equal(b, 0, b.count(`SELECT COUNT(*) FROM millrace_claims WHERE result = 0`))
+}
+
+// forgotten makes the consumer one that handled msg long ago and has forgotten it.
+func (b *bed) forgotten(msg *message.Message) {
+	b.Helper()
+	must(b, b.inbox(func(*message.Message) ([]*message.Message, error) { return nil, nil }, on(b.process())), again(msg))
+	b.exec(`UPDATE millrace_claims SET processed_at = processed_at - ?`, (8 * 24 * time.Hour).Microseconds())
+	n, err := b.store.Purge(b.Context())
+	require.NoError(b, err)
+	require.Equal(b, 1, n)
+}
