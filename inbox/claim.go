@@ -24,6 +24,7 @@ type Claim struct {
 	id32    int32 // the consumer's
 	fresh   bool
 	openRow bool   // the claim was taken from a row of open messages, closed at the end
+	inDoubt bool   // our commit failed, so it may have been applied
 	parked  string // why the message was parked instead
 	outcome []*message.Message
 
@@ -209,9 +210,16 @@ func (cl *Claim) take(what step) (next step, err error) {
 	s, d := cl.consumer.store, cl.delivery
 	txCtx, cancel := context.WithTimeout(context.WithoutCancel(d.ctx), cl.consumer.config.Timeout)
 	began := time.Now()
+	if !cl.twinUntil.IsZero() && began.After(cl.twinUntil) {
+		cancel()
+		return 0, ErrInProgress
+	}
 	tx, err := s.begin(txCtx)
 	if err != nil {
 		cancel()
+		if s.dialect.OneWriter && cl.twinUntil.IsZero() { // there a twin is waited for here
+			cl.twinUntil = began.Add(cl.consumer.config.TwinWait)
+		}
 		return 0, fmt.Errorf("begin: %w", err)
 	}
 	giveUp := func() {
@@ -251,11 +259,8 @@ func (cl *Claim) take(what step) (next step, err error) {
 // for at most TwinWait over all tries, and reports whether the key is now ours.
 func (cl *Claim) claim(txCtx context.Context, tx *sqlx.Tx, what step) (won bool, err error) {
 	s, d := cl.consumer.store, cl.delivery
-	now := time.Now()
 	if cl.twinUntil.IsZero() {
-		cl.twinUntil = now.Add(cl.consumer.config.TwinWait)
-	} else if now.After(cl.twinUntil) {
-		return false, ErrInProgress
+		cl.twinUntil = time.Now().Add(cl.consumer.config.TwinWait)
 	}
 	ctx, cancel := context.WithDeadline(txCtx, cl.twinUntil)
 	defer cancel()

@@ -34,7 +34,9 @@ func (cl *Claim) Commit(produced []*message.Message) ([]*message.Message, error)
 	err = cl.seal(cl.handler, cl.tx, produced)
 	if err == nil {
 		cl.ambient.End()
-		err = cl.tx.Commit()
+		if err = cl.tx.Commit(); err != nil && !errors.Is(err, sql.ErrTxDone) {
+			cl.inDoubt = true
+		}
 	}
 	switch {
 	case errors.Is(err, sql.ErrTxDone) && cl.txCtx.Err() == nil:
@@ -165,7 +167,7 @@ func (cl *Claim) Rollback(cause error) error {
 	ended := errors.Is(err, sql.ErrTxDone) && cl.txCtx.Err() == nil
 	cause = cl.lateness(cause)
 	_ = s.noticeLoss(cause)
-	if ended || s.dialect.CommitsOnDDL {
+	if !cl.inDoubt && (ended || s.dialect.CommitsOnDDL) {
 		cause = cl.takeBack(cause)
 	}
 	if cl.consumer.config.RecordFailures && cl.ctx.Err() == nil {
