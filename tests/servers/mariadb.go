@@ -9,8 +9,6 @@ import (
 	"testing"
 
 	_ "github.com/go-sql-driver/mysql" // registers "mysql"
-
-	"github.com/millrace-go/millrace/tests/testdb"
 )
 
 // MariaDB runs a MariaDB of t's own. Settings are those of the command line
@@ -18,14 +16,8 @@ import (
 // no password.
 func MariaDB(t testing.TB, settings ...string) *Server {
 	t.Helper()
-	installDB, found := program("mariadb-install-db", "/usr/bin")
-	if !found {
-		testdb.Missing(t, "MariaDB's mariadb-install-db", install)
-	}
-	mariadbd, found := program("mariadbd", "/usr/sbin")
-	if !found {
-		testdb.Missing(t, "MariaDB's server", install)
-	}
+	installDB := program(t, "mariadb-install-db", "/usr/bin")
+	mariadbd := program(t, "mariadbd", "/usr/sbin")
 	h := newHome(t, "mysql")
 	port := freePort(t)
 	common := []string{

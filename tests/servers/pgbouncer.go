@@ -8,8 +8,6 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-
-	"github.com/millrace-go/millrace/tests/testdb"
 )
 
 // PgBouncer runs a PgBouncer of t's own in transaction mode before the PostgreSQL
@@ -17,10 +15,7 @@ import (
 // are lines of its [pgbouncer] section such as "default_pool_size=5".
 func PgBouncer(t testing.TB, dsn string, settings ...string) *Server {
 	t.Helper()
-	pgbouncer, found := program("pgbouncer", "/usr/sbin")
-	if !found {
-		testdb.Missing(t, "PgBouncer", install)
-	}
+	pgbouncer := program(t, "pgbouncer", "/usr/sbin")
 	target, client, err := bouncerTarget(dsn)
 	if err != nil {
 		t.Fatal(err)

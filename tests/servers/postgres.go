@@ -11,27 +11,16 @@ import (
 	"testing"
 
 	_ "github.com/jackc/pgx/v5/stdlib" // registers "pgx"
-
-	"github.com/millrace-go/millrace/tests/testdb"
 )
 
-const (
-	debianPostgres = "/usr/lib/postgresql/*/bin"
-	install        = `install it, or: eval "$(tests/services.sh)"`
-)
+const debianPostgres = "/usr/lib/postgresql/*/bin"
 
 // Postgres runs a PostgreSQL of t's own. Settings are lines of postgresql.conf
 // such as "lock_timeout=5s". Its user postgres needs no password.
 func Postgres(t testing.TB, settings ...string) *Server {
 	t.Helper()
-	initdb, found := program("initdb", debianPostgres)
-	if !found {
-		testdb.Missing(t, "PostgreSQL's initdb", install)
-	}
-	postgres, found := program("postgres", debianPostgres)
-	if !found {
-		testdb.Missing(t, "PostgreSQL's server", install)
-	}
+	initdb := program(t, "initdb", debianPostgres)
+	postgres := program(t, "postgres", debianPostgres)
 	h := newHome(t, "postgres")
 	port := freePort(t)
 	h.do(initdb, "--pgdata", h.path("data"), "--username=postgres", "--auth=trust",

@@ -12,8 +12,6 @@ import (
 	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
-
-	"github.com/millrace-go/millrace/tests/testdb"
 )
 
 // RabbitMQ runs a RabbitMQ of t's own, without plugins. Settings are lines of
@@ -21,10 +19,7 @@ import (
 func RabbitMQ(t testing.TB, settings ...string) *Server {
 	t.Helper()
 	// Debian's script in /usr/sbin changes the user and stays in between.
-	server, found := program("rabbitmq-server", "/usr/lib/rabbitmq/bin")
-	if !found {
-		testdb.Missing(t, "RabbitMQ's server", install)
-	}
+	server := program(t, "rabbitmq-server", "/usr/lib/rabbitmq/bin")
 	h := newHome(t, "")
 	port, distribution := freePort(t), freePort(t)
 	names := launchEPMD(t)
@@ -73,10 +68,7 @@ func dials(url string) func(context.Context) error {
 // it the broker would leave a shared one behind.
 func launchEPMD(t testing.TB) string {
 	t.Helper()
-	epmd, found := program("epmd", "/usr/lib/erlang/erts-*/bin")
-	if !found {
-		testdb.Missing(t, "Erlang's epmd", install)
-	}
+	epmd := program(t, "epmd", "/usr/lib/erlang/erts-*/bin")
 	h := newHome(t, "")
 	port := freePort(t)
 	s := launch(&Server{

@@ -18,6 +18,10 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace-go/millrace/tests/testdb"
 )
 
 // Server is one instance. Its methods may be called from any goroutine; they
@@ -140,16 +144,25 @@ func (s *Server) await(p *process) error {
 	}
 }
 
-// program finds an executable, first by the patterns, then in PATH.
-func program(name string, patterns ...string) (string, bool) {
-	for _, p := range patterns {
-		found, _ := filepath.Glob(filepath.Join(p, name)) // the only error is a bad pattern
+// program finds an executable by the patterns of Debian's folders, else in PATH.
+// It ends the test where there is none; -short tests run no servers.
+func program(t testing.TB, name string, folders ...string) string {
+	t.Helper()
+	if testing.Short() {
+		t.Skipf("-short runs no %s", name)
+	}
+	for _, folder := range folders {
+		found, err := filepath.Glob(filepath.Join(folder, name))
+		require.NoError(t, err)
 		if len(found) > 0 {
-			return found[len(found)-1], true
+			return found[len(found)-1]
 		}
 	}
 	path, err := exec.LookPath(name)
-	return path, err == nil
+	if err != nil {
+		testdb.Missing(t, name, `install it, or: eval "$(tests/services.sh)"`)
+	}
+	return path
 }
 
 // root reports whether servers that refuse to run as root need another user.
