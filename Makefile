@@ -1,0 +1,79 @@
+SHELL := bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+
+FUZZTIME ?= 20s
+
+# Tools are built once, through the Go module proxy, into a folder per version.
+GOLANGCI_LINT_VERSION := v2.15.0
+GOVULNCHECK_VERSION := v1.8.0
+GOLANGCI_LINT := $(CURDIR)/bin/golangci-lint-$(GOLANGCI_LINT_VERSION)/golangci-lint
+GOVULNCHECK := $(CURDIR)/bin/govulncheck-$(GOVULNCHECK_VERSION)/govulncheck
+
+# Brings the services up, and tells the tests where they are and to skip nothing.
+services = exports=$$(tests/services.sh) && eval "$$exports" && export MILLRACE_TEST_ALL=1
+
+# Runs a command in the main module and in every nested one.
+in_each_module = for mod in go.mod $$(git ls-files '*/go.mod'); do \
+	dir=$$(dirname $$mod); echo "$$dir: $(1)"; (cd $$dir && $(1)) || exit 1; done
+
+.PHONY: help
+help: ## list the targets
+	@sed -En 's/^([a-z-]+):.*## (.*)/\1|\2/p' $(MAKEFILE_LIST) | column -t -s '|'
+
+.PHONY: up
+up: ## bring up the services of the tests and print where they are
+	@tests/services.sh
+
+.PHONY: test
+test: ## run every test on every database and broker; nothing may be skipped
+	@$(services); $(call in_each_module,go test -race -shuffle=on -timeout 30m ./...)
+
+.PHONY: test-short
+test-short: ## run what needs no service: unit tests and SQLite
+	@unset $${!MILLRACE_TEST_@}; go test -short ./...
+
+.PHONY: stress
+stress: ## run every test 20 times, shuffled, with the race detector
+	@$(services); go test -race -shuffle=on -count=20 -timeout 5h ./...
+
+.PHONY: fuzz
+fuzz: ## run each fuzz target for FUZZTIME (20s)
+	@found=0; \
+	for package in $$(go list ./...); do \
+		for target in $$(go test -list '^Fuzz' $$package | grep '^Fuzz' || true); do \
+			found=1; echo "$$package $$target"; \
+			go test -run '^$$' -fuzz "^$$target\$$" -fuzztime $(FUZZTIME) $$package; \
+		done; \
+	done; \
+	((found)) || echo 'there are no fuzz targets'
+
+.PHONY: bench
+bench: ## run the benchmarks
+	@$(services); go test -run '^$$' -bench . ./tests/bench
+
+.PHONY: lint
+lint: $(GOLANGCI_LINT) ## check formatting, go.mod, vet and golangci-lint
+	@unformatted=$$(gofmt -l .); \
+	if [[ -n $$unformatted ]]; then echo "gofmt would change:"; echo "$$unformatted"; exit 1; fi
+	@$(call in_each_module,go mod tidy -diff)
+	@$(call in_each_module,go vet ./...)
+	@$(call in_each_module,$(GOLANGCI_LINT) run --config=$(CURDIR)/.golangci.yml ./...)
+
+.PHONY: vuln
+vuln: $(GOVULNCHECK) ## look for known vulnerabilities (needs the vulnerability database)
+	@tests/vuln.sh $(GOVULNCHECK)
+
+.PHONY: examples
+examples: ## build and run each example and check what it prints
+	@$(services); tests/examples.sh
+
+.PHONY: demo
+demo: ## run the quickstart
+	@cd _examples/quickstart && go run .
+
+$(GOLANGCI_LINT):
+	GOBIN=$(@D) go install github.com/golangci/golangci-lint/v2/cmd/golangci-lint@$(GOLANGCI_LINT_VERSION)
+
+$(GOVULNCHECK):
+	GOBIN=$(@D) go install golang.org/x/vuln/cmd/govulncheck@$(GOVULNCHECK_VERSION)

@@ -1,0 +1,53 @@
+#!/usr/bin/env bash
+# Builds and runs each module in _examples, or in the folder given as the argument,
+# and checks its output: each line of its expected_output.txt is an extended regular
+# expression that some line of the output must match. Empty lines and lines that
+# begin with # say nothing.
+set -euo pipefail
+root=${1:-"$(dirname "${BASH_SOURCE[0]}")/../_examples"}
+limit=${EXAMPLE_TIMEOUT:-180}
+
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+
+run() { # folder
+  local name status=0
+  name=$(basename "$1")
+  if [[ ! -s $1/expected_output.txt ]]; then
+    echo "example $name: expected_output.txt is missing or empty"
+    return 1
+  fi
+  (cd "$1" && go vet ./... && go build -o "$work/$name" .) || return 1
+  (cd "$1" && timeout "$limit" "$work/$name") >"$work/output" 2>&1 || status=$?
+  if ((status == 124)); then
+    echo "example $name: did not end within $limit seconds"
+  elif ((status != 0)); then
+    echo "example $name: exit status $status"
+  fi
+  if ! check "$name" "$1/expected_output.txt" || ((status != 0)); then
+    sed 's/^/  | /' "$work/output"
+    return 1
+  fi
+  echo "example $name: ok"
+}
+
+check() { # name file
+  local pattern missing=0
+  while IFS= read -r pattern || [[ -n $pattern ]]; do
+    if [[ -z $pattern || $pattern == '#'* ]]; then continue; fi
+    if ! grep -Eq -e "$pattern" "$work/output"; then
+      echo "example $1: no line matches: $pattern"
+      missing=1
+    fi
+  done <"$2"
+  return "$missing"
+}
+
+failed=0 found=0
+for mod in "$root"/*/go.mod; do
+  if [[ ! -e $mod ]]; then continue; fi
+  found=1
+  run "$(dirname "$mod")" || failed=1
+done
+if ((found == 0)); then echo 'there are no examples'; fi
+exit "$failed"
