@@ -1,0 +1,253 @@
+package tests_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace-go/millrace/inbox"
+	millrace "github.com/millrace-go/millrace/middleware"
+	"github.com/millrace-go/millrace/tests/faults"
+	"github.com/millrace-go/millrace/tests/testdb"
+)
+
+// outcomeBodies: what a handler returns reaches the broker, always the same.
+var outcomeBodies = []testdb.Body{
+	{Name: "returned messages are published", Why: "and the outcome is settled once the router acked", Run: func(t *testing.T, db *testdb.DB) {
+		b := newBed(t, db)
+		s := b.newService(invoice, millrace.Inbox{Store: b.store}.Middleware)
+		msg := newMessage("x")
+		assert.True(t, s.deliver(msg))
+		assert.Len(t, s.published.messages(), 1)
+		require.NoError(t, s.router.Close())
+		require.NoError(t, b.store.Close(t.Context()))
+		assert.Equal(t, 0, b.count(`SELECT COUNT(*) FROM millrace_outcomes`))
+		assert.Equal(t, 1, b.events.count("settled"))
+	}},
+	{Name: "publishing fails after the commit", Why: "T1: the redelivery publishes the same messages, byte for byte", Run: func(t *testing.T, db *testdb.DB) {
+		b := newBed(t, db)
+		var first []*message.Message
+		s := b.newService(func(msg *message.Message) ([]*message.Message, error) {
+			out, err := invoice(msg)
+			first = out
+			return out, err
+		}, millrace.Inbox{Store: b.store}.Middleware)
+		s.published.failWith(errBoom)
+		msg := newMessage("x")
+		assert.False(t, s.deliver(again(msg)))
+		assert.False(t, s.deliver(again(msg)))
+		assert.Equal(t, 1, b.effects())
+		s.published.failWith(nil)
+		assert.True(t, s.deliver(again(msg)))
+		assert.Equal(t, 1, b.effects())
+		sent := s.published.messages()
+		require.Len(t, sent, len(first))
+		for i := range sent {
+			assert.Equal(t, first[i].UUID, sent[i].UUID)
+			assert.Equal(t, first[i].Payload, sent[i].Payload)
+			assert.Equal(t, first[i].Metadata, sent[i].Metadata)
+		}
+		require.NoError(t, s.router.Close())
+		require.NoError(t, b.store.Close(t.Context()))
+		assert.Equal(t, 0, b.count(`SELECT COUNT(*) FROM millrace_outcomes`))
+	}},
+	{Name: "a crash between commit and publish", Why: "I3: another process publishes the outcome", Run: func(t *testing.T, db *testdb.DB) {
+		b := newBed(t, db)
+		msg := newMessage("x")
+		crashed := b.newService(invoice, millrace.Inbox{Store: b.store}.Middleware)
+		crashed.published.failWith(errBoom)
+		assert.False(t, crashed.deliver(again(msg)))
+		require.NoError(t, crashed.router.Close())
+		restarted := b.newService(invoice, millrace.Inbox{Store: b.process()}.Middleware)
+		assert.True(t, restarted.deliver(again(msg)))
+		assert.Len(t, restarted.published.messages(), 1)
+		assert.Equal(t, 1, b.effects())
+	}},
+	{Name: "an outcome that nobody asks for again", Why: "it is listed with its age, and Redispatch sends it", Run: func(t *testing.T, db *testdb.DB) {
+		b := newBed(t, db)
+		s := b.newService(invoice, millrace.Inbox{Store: b.store}.Middleware)
+		s.published.failWith(errBoom)
+		msg := newMessage("x")
+		assert.False(t, s.deliver(msg))
+		old, err := b.store.Unsettled(t.Context(), 0, 10)
+		require.NoError(t, err)
+		require.Len(t, old, 1)
+		assert.Equal(t, "billing", old[0].Consumer)
+		assert.Equal(t, msg.UUID, old[0].MessageID)
+		assert.Equal(t, "invoices", old[0].Topic)
+		none, err := b.store.Unsettled(t.Context(), time.Hour, 10)
+		require.NoError(t, err)
+		assert.Empty(t, none)
+
+		_, err = b.store.Redispatch(t.Context(), s.published, 0)
+		require.ErrorIs(t, err, errBoom)
+		s.published.failWith(nil)
+		n, err := b.store.Redispatch(t.Context(), s.published, 0)
+		require.NoError(t, err)
+		assert.Equal(t, 1, n)
+		require.Len(t, s.published.messages(), 1)
+		assert.Equal(t, old[0].Messages[0].UUID, s.published.messages()[0].UUID)
+		assert.True(t, s.deliver(again(msg)))
+		assert.Len(t, s.published.messages(), 1, "settled: the redelivery publishes nothing")
+	}},
+	{Name: "a failed run publishes nothing", Why: "I4: nothing of a rolled-back run reaches the broker", Run: func(t *testing.T, db *testdb.DB) {
+		b := newBed(t, db)
+		s := b.newService(func(msg *message.Message) ([]*message.Message, error) {
+			out, err := invoice(msg)
+			return out, errors.Join(errBoom, err)
+		}, millrace.Inbox{Store: b.store}.Middleware)
+		assert.False(t, s.deliver(newMessage("x")))
+		assert.Empty(t, s.published.messages())
+		assert.Equal(t, 0, b.count(`SELECT COUNT(*) FROM millrace_outcomes`))
+	}},
+	{Name: "a commit that fails publishes nothing", Why: "I4, where the answer to the commit says so", Run: func(t *testing.T, db *testdb.DB) {
+		b := newBed(t, db)
+		pool := faults.Open(t, db)
+		s := b.newService(invoice, millrace.Inbox{Store: b.newStore(pool.DB, inbox.Config{})}.Middleware)
+		assert.True(t, s.deliver(newMessage("warm up")))
+		lose := func(before, after error) {
+			pool.Set(faults.Plan{
+				Before: func(_ context.Context, call string) error {
+					if call == faults.Commit {
+						return before
+					}
+					return nil
+				},
+				After: func(_ context.Context, call string) error {
+					if call == faults.Commit {
+						return after
+					}
+					return nil
+				},
+			})
+		}
+		msg := newMessage("x")
+		lose(faults.ErrLost, nil)
+		assert.False(t, s.deliver(again(msg)))
+		lose(nil, faults.ErrLost)
+		assert.False(t, s.deliver(again(msg)))
+		assert.Len(t, s.published.messages(), 1)
+		pool.Set(faults.Plan{})
+		assert.True(t, s.deliver(again(msg)))
+		assert.Len(t, s.published.messages(), 2)
+		assert.Equal(t, 1, b.effectsOf(msg.UUID))
+	}},
+	{Name: "a waiting copy while the outcome is on its way", Why: "a copy is not acked while the broker may lack what was produced", Run: func(t *testing.T, db *testdb.DB) {
+		b := newBed(t, db)
+		running, goOn := make(chan struct{}), make(chan struct{})
+		s := b.newService(func(msg *message.Message) ([]*message.Message, error) {
+			close(running)
+			<-goOn
+			return invoice(msg)
+		}, millrace.Inbox{Store: b.store}.Middleware)
+		first := newMessage("x")
+		copied := again(first)
+		s.feed.send(t, first)
+		<-running
+		s.feed.send(t, copied)
+		s.published.failWith(errBoom)
+		close(goOn)
+		assert.False(t, s.answer(first))
+		assert.False(t, s.answer(copied), "acked, though the outcome was not published")
+		s.published.failWith(nil)
+		assert.True(t, s.deliver(again(first)))
+		assert.Len(t, s.published.messages(), 1)
+	}},
+	{Name: "returned messages go into an outbox", Why: "in the same transaction; the router publishes nothing", Run: func(t *testing.T, db *testdb.DB) {
+		b := newBed(t, db)
+		b.exec(`CREATE TABLE box (topic VARCHAR(100), uuid VARCHAR(100))`)
+		box := &outbox{}
+		s := b.newService(invoice, millrace.Inbox{Store: b.store, Outbox: box}.Middleware)
+		box.fail = errBoom
+		msg := newMessage("x")
+		assert.False(t, s.deliver(again(msg)))
+		assert.Equal(t, 0, b.effects())
+		box.fail = nil
+		assert.True(t, s.deliver(again(msg)))
+		assert.True(t, s.deliver(again(msg)))
+		assert.Equal(t, 1, b.effects())
+		assert.Equal(t, 1, b.count(`SELECT COUNT(*) FROM box WHERE topic = 'invoices'`))
+		assert.Equal(t, 0, b.count(`SELECT COUNT(*) FROM millrace_outcomes`))
+		assert.Empty(t, s.published.messages())
+	}},
+	{Name: "an outbox after the handler committed by itself", Why: "a success that ended the transaction still has its messages stored", Run: func(t *testing.T, db *testdb.DB) {
+		b := newBed(t, db)
+		b.exec(`CREATE TABLE box (topic VARCHAR(100), uuid VARCHAR(100))`)
+		s := b.newService(func(msg *message.Message) ([]*message.Message, error) {
+			out, err := invoice(msg)
+			tx, txErr := inbox.Tx(msg.Context())
+			return out, errors.Join(err, txErr, tx.Commit())
+		}, millrace.Inbox{Store: b.store, Outbox: &outbox{}}.Middleware)
+		assert.True(t, s.deliver(newMessage("x")))
+		assert.Equal(t, 1, b.count(`SELECT COUNT(*) FROM box`))
+		assert.Equal(t, 1, b.events.count("ended"))
+	}},
+	{Name: "returned messages without a topic", Why: "a clear error, and nothing is done", Run: func(t *testing.T, db *testdb.DB) {
+		b := newBed(t, db)
+		_, err := b.inbox(invoice)(newMessage("x"))
+		require.ErrorContains(t, err, "no topic")
+		assert.Equal(t, 0, b.effects())
+	}},
+	{Name: "metadata that is not UTF-8, nil payload, nil metadata", Why: "what a handler returns comes back as it was", Run: func(t *testing.T, db *testdb.DB) {
+		b := newBed(t, db)
+		odd := []*message.Message{
+			{UUID: "\xff", Metadata: message.Metadata{"\xfe": "\x00", "": ""}, Payload: []byte{0, 255}},
+			{UUID: ""}, {UUID: "empty", Metadata: message.Metadata{}, Payload: []byte{}},
+		}
+		s := b.newService(func(msg *message.Message) ([]*message.Message, error) {
+			out := make([]*message.Message, 0, len(odd))
+			for _, m := range odd {
+				c := message.NewMessage(m.UUID, m.Payload)
+				c.Metadata = m.Metadata
+				out = append(out, c)
+			}
+			return out, apply(msg.Context(), msg.UUID)
+		}, millrace.Inbox{Store: b.store}.Middleware)
+		s.published.failWith(errBoom)
+		msg := message.NewMessage("nil", nil)
+		msg.Metadata = nil
+		assert.False(t, s.deliver(again(msg)))
+		outcomes, err := b.store.Unsettled(t.Context(), 0, 1)
+		require.NoError(t, err)
+		require.Len(t, outcomes, 1)
+		for i, m := range outcomes[0].Messages {
+			assert.Equal(t, odd[i].UUID, m.UUID)
+			assert.Equal(t, odd[i].Metadata, m.Metadata)
+			assert.Equal(t, odd[i].Payload, m.Payload)
+		}
+		s.published.failWith(nil)
+		assert.True(t, s.deliver(again(msg)))
+		assert.Len(t, s.published.messages(), 3)
+	}},
+}
+
+// invoice has an effect and returns a message.
+func invoice(msg *message.Message) ([]*message.Message, error) {
+	out := newMessage("invoice for " + msg.UUID)
+	out.Metadata = message.Metadata{"name": "InvoiceIssued", "currency": "EUR"}
+	return []*message.Message{out}, apply(msg.Context(), msg.UUID)
+}
+
+// outbox is a publisher that writes into the transaction of each message's context.
+type outbox struct{ fail error }
+
+func (o *outbox) Publish(topic string, msgs ...*message.Message) error {
+	for _, m := range msgs {
+		tx, err := inbox.Tx(m.Context())
+		if err != nil {
+			return err
+		}
+		_, err = tx.ExecContext(m.Context(), tx.Rebind(`INSERT INTO box (topic, uuid) VALUES (?, ?)`), topic, m.UUID)
+		if err != nil {
+			return err
+		}
+	}
+	return o.fail
+}
+
+func (*outbox) Close() error { return nil }

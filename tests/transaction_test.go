@@ -1,0 +1,274 @@
+package tests_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/jmoiron/sqlx"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace-go/millrace/inbox"
+	millrace "github.com/millrace-go/millrace/middleware"
+	"github.com/millrace-go/millrace/tests/testdb"
+)
+
+// transactionBodies: what handlers do with the transaction that is not theirs to end.
+var transactionBodies = []testdb.Body{
+	{Name: "a handler that commits, then succeeds", Why: "the claim token tells: it counts as completed, loudly", Run: func(t *testing.T, db *testdb.DB) {
+		b := newBed(t, db)
+		h := b.inbox(func(msg *message.Message) ([]*message.Message, error) {
+			_, err := effect(msg)
+			return nil, errors.Join(err, end(msg, (*sqlx.Tx).Commit))
+		})
+		msg := newMessage("x")
+		must(t, h, again(msg))
+		must(t, h, again(msg))
+		assert.Equal(t, 1, b.effects())
+		assert.Equal(t, 1, b.events.count("ended"))
+	}},
+	{Name: "a handler that commits, then fails", Why: "the claim is taken back, and the message set failed, loudly", Run: func(t *testing.T, db *testdb.DB) {
+		b := newBed(t, db)
+		fail := true
+		h := b.inbox(func(msg *message.Message) ([]*message.Message, error) {
+			if !fail {
+				return effect(msg)
+			}
+			_, err := effect(msg)
+			return nil, errors.Join(errBoom, err, end(msg, (*sqlx.Tx).Commit))
+		})
+		msg := newMessage("x")
+		_, err := h(again(msg))
+		require.ErrorIs(t, err, errBoom)
+		require.ErrorIs(t, err, inbox.ErrTxEndedByHandler)
+		assert.Equal(t, 1, b.events.count("ended"))
+		story, err := b.store.Story(t.Context(), msg.UUID)
+		require.NoError(t, err)
+		require.Len(t, story.Open, 1)
+		assert.Equal(t, inbox.FailedRetryable, story.Open[0].Status)
+		assert.Contains(t, story.Open[0].LastError, "boom")
+		fail = false
+		must(t, h, again(msg))
+		assert.Equal(t, 2, b.effects(), "the first was committed by the handler, the second by us")
+		b.nothingOpen()
+	}},
+	{Name: "a handler that rolls back, then succeeds", Why: "a success without effects is not a success", Run: func(t *testing.T, db *testdb.DB) {
+		b := newBed(t, db)
+		wrong := true
+		h := b.inbox(func(msg *message.Message) ([]*message.Message, error) {
+			_, err := effect(msg)
+			if wrong {
+				return nil, errors.Join(err, end(msg, (*sqlx.Tx).Rollback))
+			}
+			return nil, err
+		})
+		msg := newMessage("x")
+		_, err := h(again(msg))
+		require.ErrorIs(t, err, inbox.ErrTxEndedByHandler)
+		wrong = false
+		must(t, h, again(msg))
+		assert.Equal(t, 1, b.effects())
+	}},
+	{Name: "a handler that runs DDL, then fails", Why: "where DDL commits, the claim it committed is taken back", Run: func(t *testing.T, db *testdb.DB) {
+		b := newBed(t, db)
+		fail := true
+		h := b.inbox(func(msg *message.Message) ([]*message.Message, error) {
+			if !fail {
+				return effect(msg)
+			}
+			tx, err := inbox.Tx(msg.Context())
+			if err != nil {
+				return nil, err
+			}
+			_, err = tx.ExecContext(msg.Context(), `CREATE TABLE stray (id INTEGER)`)
+			return nil, errors.Join(errBoom, err)
+		})
+		msg := newMessage("x")
+		_, err := h(again(msg))
+		require.ErrorIs(t, err, errBoom)
+		commits := db.Dialect == "mysql"
+		assert.Equal(t, commits, errors.Is(err, inbox.ErrTxEndedByHandler))
+		assert.Equal(t, commits, b.events.count("ended") == 1)
+		fail = false
+		must(t, h, again(msg))
+		assert.Equal(t, 1, b.effects())
+		b.nothingOpen()
+	}},
+	{Name: "a handler that runs DDL, then succeeds", Why: "it counts as completed, once", Run: func(t *testing.T, db *testdb.DB) {
+		b := newBed(t, db)
+		h := b.inbox(func(msg *message.Message) ([]*message.Message, error) {
+			tx, err := inbox.Tx(msg.Context())
+			if err != nil {
+				return nil, err
+			}
+			_, err = tx.ExecContext(msg.Context(), `CREATE TABLE stray (id INTEGER)`)
+			if err != nil {
+				return nil, err
+			}
+			return effect(msg)
+		})
+		msg := newMessage("x")
+		must(t, h, again(msg))
+		must(t, h, again(msg))
+		assert.Equal(t, 1, b.effects())
+	}},
+	{Name: "a handler that swallows an SQL error", Why: "a transaction that the server aborted is never reported as committed", Run: func(t *testing.T, db *testdb.DB) {
+		b := newBed(t, db)
+		h := b.inbox(func(msg *message.Message) ([]*message.Message, error) {
+			if _, err := effect(msg); err != nil {
+				return nil, err
+			}
+			tx, err := inbox.Tx(msg.Context())
+			if err != nil {
+				return nil, err
+			}
+			_, _ = tx.ExecContext(msg.Context(), `INSERT INTO nowhere (id) VALUES (1)`)
+			return nil, nil
+		})
+		_, err := h(newMessage("x"))
+		if db.Dialect == "postgres" {
+			require.Error(t, err)
+			assert.Equal(t, 0, b.effects())
+			return
+		}
+		require.NoError(t, err, "elsewhere a failed statement leaves the transaction as it was")
+		assert.Equal(t, 1, b.effects())
+	}},
+	{Name: "the transaction used after the handler returned", Why: "it refuses use after it ended", Run: func(t *testing.T, db *testdb.DB) {
+		b := newBed(t, db)
+		var ctx context.Context
+		h := b.inbox(func(msg *message.Message) ([]*message.Message, error) {
+			ctx = msg.Context()
+			return effect(msg)
+		})
+		msg := newMessage("x")
+		must(t, h, msg)
+		_, err := inbox.Tx(ctx)
+		require.ErrorIs(t, err, inbox.ErrTxEnded)
+		require.ErrorIs(t, inbox.SetResult(ctx, 1), inbox.ErrTxEnded)
+		_, err = inbox.Tx(msg.Context())
+		require.ErrorIs(t, err, inbox.ErrNoTx)
+	}},
+	{Name: "a handler that forgets its transaction", Why: "warned about once, counted, refused with RequireTx", Run: func(t *testing.T, db *testdb.DB) {
+		b := newBed(t, db)
+		idle := func(*message.Message) ([]*message.Message, error) { return nil, nil }
+		h := b.inbox(idle)
+		must(t, h, newMessage("x"))
+		must(t, h, newMessage("x"))
+		assert.Equal(t, 2, b.events.count("forgotten"))
+		assert.Len(t, b.events.logs(), 1)
+		strict := b.inbox(idle, func(i *millrace.Inbox) { i.RequireTx = true; i.Consumer = "strict" })
+		_, err := strict(newMessage("x"))
+		require.ErrorIs(t, err, inbox.ErrTxNotUsed)
+	}},
+	{Name: "OnBegin", Why: "runs first in the handler's transaction, and its error is the handler's", Run: func(t *testing.T, db *testdb.DB) {
+		b := newBed(t, db)
+		var fail error
+		h := b.inbox(effect, func(i *millrace.Inbox) {
+			i.OnBegin = func(ctx context.Context, tx *sqlx.Tx, msg *message.Message) error {
+				_, err := tx.ExecContext(ctx, tx.Rebind(`INSERT INTO effects (uuid, consumer) VALUES (?, 'begin')`), msg.UUID)
+				return errors.Join(err, fail)
+			}
+		})
+		must(t, h, newMessage("x"))
+		assert.Equal(t, 2, b.effects())
+		fail = errBoom
+		_, err := h(newMessage("x"))
+		require.ErrorIs(t, err, errBoom)
+		assert.Equal(t, 2, b.effects())
+	}},
+	{Name: "failure records", Why: "attempts and last error are kept on request, and go with the success", Run: func(t *testing.T, db *testdb.DB) {
+		b := newBed(t, db)
+		fail := true
+		h := b.inbox(func(msg *message.Message) ([]*message.Message, error) {
+			_, err := effect(msg)
+			if fail {
+				return nil, errors.Join(errBoom, err)
+			}
+			return nil, err
+		}, func(i *millrace.Inbox) { i.RecordFailures = true })
+		msg := newMessage("payload")
+		msg.Metadata = message.Metadata{"name": "OrderPlaced", "binary": "\xff\x00", "ce_dataschema": "v2"}
+		for range 3 {
+			_, err := h(again(msg))
+			require.ErrorIs(t, err, errBoom)
+		}
+		story, err := b.store.Story(t.Context(), msg.UUID)
+		require.NoError(t, err)
+		require.Len(t, story.Open, 1)
+		open := story.Open[0]
+		assert.Equal(t, 3, open.Attempts)
+		assert.Equal(t, "boom", open.LastError)
+		assert.Equal(t, "OrderPlaced", open.EventType)
+		assert.Equal(t, "v2", open.EventVersion)
+		assert.Equal(t, msg.Metadata, open.Metadata)
+		assert.Equal(t, []byte(msg.Payload), open.Payload)
+		assert.Equal(t, 0, b.effects())
+
+		cancelled, cancel := context.WithCancel(t.Context())
+		closing := again(msg)
+		closing.SetContext(cancelled)
+		stop := b.inbox(func(*message.Message) ([]*message.Message, error) { cancel(); return nil, errBoom },
+			on(b.process()), func(i *millrace.Inbox) { i.RecordFailures = true })
+		_, err = stop(closing)
+		require.ErrorIs(t, err, errBoom)
+		assert.Equal(t, 3, b.count(`SELECT attempts FROM millrace_messages`), "a closed delivery is not an attempt")
+
+		fail = false
+		must(t, h, again(msg))
+		assert.Equal(t, 1, b.effects())
+		b.nothingOpen()
+	}},
+	{Name: "an open row that changes while its handler runs", Why: "the row is deleted last, fenced by its status: else roll back", Run: func(t *testing.T, db *testdb.DB) {
+		if db.Dialect == "sqlite" {
+			return // a handler's transaction excludes every other writer
+		}
+		b := newBed(t, db)
+		record := func(i *millrace.Inbox) { i.RecordFailures = true }
+		msg := newMessage("x")
+		_, err := b.inbox(func(*message.Message) ([]*message.Message, error) { return nil, errBoom }, record)(again(msg))
+		require.ErrorIs(t, err, errBoom)
+		h := b.inbox(func(m *message.Message) ([]*message.Message, error) {
+			b.exec(`UPDATE millrace_messages SET status = ?`, inbox.Parked)
+			return effect(m)
+		}, record)
+		_, err = h(again(msg))
+		require.ErrorIs(t, err, inbox.ErrLost)
+		assert.Equal(t, 0, b.effects())
+		must(t, b.inbox(effect), again(msg))
+		assert.Equal(t, 0, b.effects(), "a parked message waits for an operator")
+	}},
+	{Name: "clientFoundRows", Why: "a duplicate must not look fresh by a flag of the connection", Run: func(t *testing.T, db *testdb.DB) {
+		b := newBed(t, db)
+		for _, flag := range []string{"true", "false"} {
+			var opts []testdb.Option
+			if db.Dialect == "mysql" {
+				opts = append(opts, testdb.Params("clientFoundRows", flag))
+			}
+			store := on(b.process(opts...))
+			msg := newMessage("x")
+			must(t, b.inbox(effect, store), again(msg))
+			must(t, b.inbox(effect, on(b.process(opts...))), again(msg))
+			assert.Equal(t, 1, b.effectsOf(msg.UUID))
+
+			failed := newMessage("x")
+			record := func(i *millrace.Inbox) { i.RecordFailures = true }
+			_, err := b.inbox(func(*message.Message) ([]*message.Message, error) { return nil, errBoom }, store, record)(again(failed))
+			require.ErrorIs(t, err, errBoom)
+			must(t, b.inbox(effect, store, record), again(failed))
+			must(t, b.inbox(effect, on(b.process(opts...))), again(failed))
+			assert.Equal(t, 1, b.effectsOf(failed.UUID))
+			b.nothingOpen()
+		}
+	}},
+}
+
+func end(msg *message.Message, how func(*sqlx.Tx) error) error {
+	tx, err := inbox.Tx(msg.Context())
+	if err != nil {
+		return err
+	}
+	return how(tx)
+}
