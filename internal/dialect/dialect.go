@@ -99,6 +99,7 @@ type Dialect struct {
 	AcquireLease string
 	SelectLease  string
 	ConfirmLease string
+	ExtendLease  string
 	ReleaseLease string
 
 	scripts []string

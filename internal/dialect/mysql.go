@@ -234,6 +234,10 @@ var mysql = Dialect{
 		UPDATE millrace_leases
 		SET token = 0, until = ` + mysqlNow + ` + ?
 		WHERE consumer = ? AND message_id = ? AND token = ?`,
+	ExtendLease: `
+		UPDATE millrace_leases
+		SET until = ` + mysqlNow + ` + ?
+		WHERE consumer = ? AND message_id = ? AND token = ?`,
 	ReleaseLease: `
 		DELETE FROM millrace_leases
 		WHERE consumer = ? AND message_id = ? AND token = ?`,

@@ -232,6 +232,10 @@ var postgres = Dialect{
 		UPDATE millrace_leases
 		SET token = 0, until = ` + postgresNow + ` + $1
 		WHERE consumer = $2 AND message_id = $3 AND token = $4`,
+	ExtendLease: `
+		UPDATE millrace_leases
+		SET until = ` + postgresNow + ` + $1
+		WHERE consumer = $2 AND message_id = $3 AND token = $4`,
 	ReleaseLease: `
 		DELETE FROM millrace_leases
 		WHERE consumer = $1 AND message_id = $2 AND token = $3`,

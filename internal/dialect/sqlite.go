@@ -229,6 +229,10 @@ var sqlite = Dialect{
 		UPDATE millrace_leases
 		SET token = 0, until = ` + sqliteNow + ` + ?
 		WHERE consumer = ? AND message_id = ? AND token = ?`,
+	ExtendLease: `
+		UPDATE millrace_leases
+		SET until = ` + sqliteNow + ` + ?
+		WHERE consumer = ? AND message_id = ? AND token = ?`,
 	ReleaseLease: `
 		DELETE FROM millrace_leases
 		WHERE consumer = ? AND message_id = ? AND token = ?`,
