@@ -7,6 +7,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -101,6 +102,9 @@ func (c ConsumerConfig) Validate() error {
 	problem := func(format string, args ...any) { problems = append(problems, fmt.Errorf(format, args...)) }
 	if len(c.Name) > maxName {
 		problem("Consumer %.20q… is longer than %d bytes: choose a shorter name", c.Name, maxName)
+	}
+	if strings.HasPrefix(c.Name, leaseNames) {
+		problem("Consumer %q begins like the consumers of leases", c.Name)
 	}
 	if c.Epoch < 0 {
 		problem("Epoch %d is negative", c.Epoch)

@@ -48,6 +48,9 @@ type Store struct {
 
 	unsettled settler
 	work      background
+
+	leasesOnce sync.Once
+	leases     *Leases
 }
 
 // settledTTL bounds how long a settled key is believed without asking the database. It

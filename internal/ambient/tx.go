@@ -55,6 +55,9 @@ func (t *Tx) Live(db *sqlx.DB) (*sqlx.Tx, bool) {
 	return t.tx, true
 }
 
+// Open reports whether the transaction, on whatever pool, has not ended.
+func (t *Tx) Open() bool { return t != nil && !t.ended.Load() }
+
 // Taken reports whether the handler asked for the transaction.
 func (t *Tx) Taken() bool { return t.taken.Load() }
 

@@ -1,0 +1,266 @@
+package inbox
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/millrace-go/millrace/internal/ambient"
+	"github.com/millrace-go/millrace/internal/keycode"
+	"github.com/millrace-go/millrace/internal/turns"
+)
+
+// Lease is what became of the wish to handle a delivery without a transaction: either the
+// right to, for a time, or the answer that the message was handled.
+type Lease struct {
+	consumer *LeaseConsumer
+	msg      *message.Message
+	ctx      context.Context //nolint:containedctx // the message's own, as it was on entry
+	key      string          // as the user sees it
+	id       LeaseKey
+	token    int64 // tells this attempt from any other
+
+	fresh   bool
+	turn    turns.Turn
+	handler context.Context //nolint:containedctx // given to the handler
+	cancel  context.CancelCauseFunc
+	began   time.Time
+	beat    heartbeat
+}
+
+// leaseInContext finds the lease in whose handler a context is.
+type leaseInContext struct{}
+
+var (
+	errLeaseAnswered = errors.New("the message was acked or nacked before middleware.Deduplicate saw it, so a failure " +
+		"would lose it: remove InstantAck, or put it nowhere outside middleware.Deduplicate")
+	errInsideInbox = errors.New("middleware.Deduplicate stands inside middleware.Inbox, and would remember a message " +
+		"that the inbox rolls back: remove one of the two")
+	errLeaseTwice = errors.New("middleware.Deduplicate stands twice on this handler: remove one")
+)
+
+// Acquire takes a lease on msg. It waits for copies that are being handled, here or in
+// another process, for at most Wait; then it returns an error that wraps [ErrInProgress].
+//
+// If [Lease.Fresh], the caller runs the handler with [Lease.Context] and must end with
+// [Lease.Confirm] or [Lease.Release]. Otherwise it acks msg. On an error it nacks msg:
+// nothing was done.
+func (c *LeaseConsumer) Acquire(msg *message.Message) (*Lease, error) {
+	l := &Lease{consumer: c, msg: msg, ctx: msg.Context()}
+	if err := l.identify(); err != nil {
+		return nil, l.fail(err)
+	}
+	if !l.enter() {
+		return nil, ErrClosed
+	}
+	if err := l.obtain(); err != nil {
+		l.leave()
+		return nil, l.fail(err)
+	}
+	if !l.fresh {
+		l.leave()
+	}
+	return l, nil
+}
+
+// Fresh reports whether the handler must run.
+func (l *Lease) Fresh() bool { return l.fresh }
+
+// Context returns the context for the handler: the message's, ended early, with the cause
+// [ErrLeaseLost], if the lease is found lost while the handler runs.
+func (l *Lease) Context() context.Context { return l.handler }
+
+func (l *Lease) identify() error {
+	c := l.consumer
+	if answered(l.msg) {
+		return errLeaseAnswered
+	}
+	if ambient.From(l.ctx).Open() {
+		return errInsideInbox
+	}
+	outer, _ := l.ctx.Value(leaseInContext{}).(*Lease)
+	if outer != nil && outer.msg == l.msg && outer.consumer.leases == c.leases && outer.consumer.prefix == c.prefix {
+		return errLeaseTwice
+	}
+	key, err := c.config.Key.value(l.msg)
+	if err != nil {
+		return err
+	}
+	l.key = key
+	l.id = LeaseKey{
+		Consumer: c.config.Name,
+		Epoch:    c.config.Epoch,
+		ID:       string(keycode.Encode(key)),
+		Source:   c.config.Key.source,
+	}
+	l.token = rand.Int64N(1<<62) + 1 //nolint:gosec // tells attempts apart, keeps no secret
+	return nil
+}
+
+// obtain waits for the copies in this process, which cost the store nothing, and then for
+// those in others.
+func (l *Lease) obtain() error {
+	c := l.consumer
+	wait, cancel := context.WithTimeoutCause(l.ctx, c.config.Wait, ErrInProgress)
+	defer cancel()
+	turn, settled, err := c.leases.turns.Take(wait, c.prefix+l.id.ID, 0)
+	if err != nil {
+		return context.Cause(wait)
+	}
+	if settled {
+		l.duplicate("handled while this copy waited")
+		return nil
+	}
+	l.turn = turn
+	state, err := l.poll(wait)
+	if err != nil {
+		turn.Fail()
+		return err
+	}
+	if state.Status == LeaseConfirmed {
+		turn.Settle(0)
+		l.duplicate("confirmed")
+		return nil
+	}
+	l.start()
+	return nil
+}
+
+// poll asks the store until the key is taken or confirmed, or wait ends.
+func (l *Lease) poll(wait context.Context) (LeaseState, error) {
+	for try := 0; ; try++ {
+		state, err := l.ask()
+		if err != nil || state.Status != LeaseHeld {
+			return state, err
+		}
+		timer := time.NewTimer(nextLook(try, state.Remaining))
+		select {
+		case <-timer.C:
+		case <-wait.Done():
+			timer.Stop()
+			return state, context.Cause(wait)
+		}
+	}
+}
+
+// nextLook grows, is never twice the same, and does not pass the end of the lease by much.
+func nextLook(try int, remaining time.Duration) time.Duration {
+	const first, longest = 10 * time.Millisecond, 500 * time.Millisecond
+	step := min(first<<min(try, 10), longest)
+	step = step/2 + rand.N(step/2) //nolint:gosec // jitter needs no secrecy
+	return min(step, max(remaining, 0)+time.Millisecond)
+}
+
+// ask asks the store once, unless it is known to be down.
+func (l *Lease) ask() (LeaseState, error) {
+	leases := l.consumer.leases
+	pass, up := leases.outage.Enter(l.ctx)
+	if err := l.ctx.Err(); err != nil {
+		pass.Cancel()
+		return LeaseState{}, err
+	}
+	if !up {
+		l.observeOutage(ErrUnavailable)
+		return LeaseState{}, ErrUnavailable
+	}
+	l.began = time.Now()
+	state, err := leases.store.Acquire(l.ctx, l.id, l.token, l.consumer.config.Lease)
+	switch {
+	case err == nil:
+		pass.Up()
+		return state, nil
+	case errors.Is(err, ErrUnavailable):
+		l.observeOutage(err)
+		if pass.Down(l.ctx) {
+			l.log().Error("the store of the leases does not answer, deliveries are held back", err, nil)
+		}
+	default:
+		pass.Cancel()
+	}
+	_ = l.giveBack() // the key may have been taken, and only the answer lost
+	return LeaseState{}, fmt.Errorf("take a lease: %w", err)
+}
+
+// start makes the context that the handler will see, and keeps the lease from ending.
+func (l *Lease) start() {
+	l.fresh = true
+	l.handler, l.cancel = context.WithCancelCause(context.WithValue(l.ctx, leaseInContext{}, l))
+	l.beat.start(l)
+}
+
+func (l *Lease) duplicate(reason string) {
+	leases := l.consumer.leases
+	if len(leases.observe.duplicate) > 0 {
+		e := l.event(reason)
+		for _, o := range leases.observe.duplicate {
+			o.ObserveDuplicate(l.ctx, e)
+		}
+	}
+	if leases.debug {
+		l.log().Debug("duplicate, handler not run", watermill.LogFields{"reason": reason})
+	}
+}
+
+func (l *Lease) observeOutage(err error) {
+	for _, o := range l.consumer.leases.observe.outage {
+		e := l.event("store of leases down")
+		e.Err = err
+		o.ObserveOutage(l.ctx, e)
+	}
+}
+
+// enter and leave let [Store.Close] wait for the handlers whose leases are in its database.
+func (l *Lease) enter() bool {
+	store := l.consumer.leases.owner
+	if store == nil {
+		return true
+	}
+	store.warnUnattended()
+	return store.work.enter()
+}
+
+func (l *Lease) leave() {
+	if store := l.consumer.leases.owner; store != nil {
+		store.work.leave()
+	}
+}
+
+// fail names the message in err.
+func (l *Lease) fail(err error) error {
+	if errors.Is(err, ErrInProgress) {
+		err = fmt.Errorf("%w, or another goroutine of this one, and was not done within Wait, %v",
+			err, l.consumer.config.Wait)
+	}
+	id := l.key
+	if id == "" {
+		id = l.msg.UUID
+	}
+	return &DeliveryError{
+		Consumer: l.consumer.config.Name, MessageID: id, Topic: message.SubscribeTopicFromCtx(l.ctx), Err: err,
+	}
+}
+
+func (l *Lease) log() watermill.LoggerAdapter {
+	c := l.consumer
+	return c.leases.log.With(watermill.LogFields{
+		"consumer": c.config.Name, "epoch": c.config.Epoch, "message_uuid": l.msg.UUID, "message_id": l.key,
+		"topic": message.SubscribeTopicFromCtx(l.ctx),
+	})
+}
+
+func (l *Lease) event(reason string) Event {
+	return Event{
+		Consumer:  l.consumer.config.Name,
+		Epoch:     l.consumer.config.Epoch,
+		MessageID: l.key,
+		UUID:      l.msg.UUID,
+		Topic:     message.SubscribeTopicFromCtx(l.ctx),
+		Type:      eventType(l.msg),
+		Reason:    reason,
+	}
+}

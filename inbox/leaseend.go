@@ -1,0 +1,207 @@
+package inbox
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+)
+
+// Confirm ends a successful run: the key is kept, and copies of the message are answered
+// without the handler. On an error the message must be nacked, although the handler
+// succeeded; where it wraps [ErrLeaseLost], another process may have handled it too.
+//
+// If the handler produced messages, the key is kept only when the message is acked, which
+// a router does after publishing them, and is freed when it is nacked: what was produced
+// is not lost where publishing fails, and the handler then runs again.
+func (l *Lease) Confirm(produced []*message.Message) error {
+	if len(produced) > 0 && !answered(l.msg) {
+		if err := l.beat.now(l); errors.Is(err, ErrLeaseLost) {
+			return l.doubt(err)
+		}
+		go l.confirmWhenAcked()
+		return nil
+	}
+	if err := l.confirm(); err != nil {
+		return l.doubt(err)
+	}
+	l.succeed()
+	return nil
+}
+
+// confirmWhenAcked waits for the answer to a message, of which every message gets one. If
+// its context ends first, the answer has the time of a lease to arrive.
+func (l *Lease) confirmWhenAcked() {
+	acked := false
+	select {
+	case <-l.msg.Acked():
+		acked = true
+	case <-l.msg.Nacked():
+	case <-l.ctx.Done():
+		last := time.NewTimer(l.consumer.config.Lease)
+		defer last.Stop()
+		select {
+		case <-l.msg.Acked():
+			acked = true
+		case <-l.msg.Nacked():
+		case <-last.C:
+		}
+	}
+	if !acked {
+		_ = l.Release(errUnpublished) // there is no caller left to return it to
+		return
+	}
+	if err := l.confirm(); err != nil {
+		_ = l.doubt(err) // logged and counted
+		return
+	}
+	l.succeed()
+}
+
+var errUnpublished = errors.New("the handler succeeded, but what it returned was not published")
+
+// confirm tells the store, again for a while if it does not answer: the handler ran.
+func (l *Lease) confirm() error {
+	leases, config := l.consumer.leases, &l.consumer.config
+	ctx := context.WithoutCancel(l.ctx)
+	sure := l.beat.stop()
+	var giveUp time.Time
+	for try := 0; ; try++ {
+		err := leases.store.Confirm(ctx, l.id, l.token, config.retention())
+		switch {
+		case err == nil:
+			return nil
+		case errors.Is(err, ErrLeaseLost):
+			if try > 0 && time.Now().Before(sure) {
+				return nil // an earlier try went through, and only its answer was lost
+			}
+			return err
+		case try == 0:
+			giveUp = time.Now().Add(afterwards)
+		case time.Now().After(giveUp):
+			return err
+		}
+		_ = pause(ctx, try) // ctx does not end
+	}
+}
+
+// succeed lets go of everything once the key is kept.
+func (l *Lease) succeed() {
+	l.cancel(nil)
+	l.turn.Settle(0)
+	if observers := l.consumer.leases.observe.completed; len(observers) > 0 {
+		e := l.event("confirmed")
+		e.Duration = time.Since(l.began)
+		for _, o := range observers {
+			o.ObserveCompleted(l.ctx, e)
+		}
+	}
+	l.leave()
+}
+
+// doubt ends a run that succeeded, but whose key could not be kept.
+func (l *Lease) doubt(cause error) error {
+	if errors.Is(cause, ErrLeaseLost) {
+		cause = fmt.Errorf("the handler succeeded after its lease had ended: %w", cause)
+	} else {
+		cause = fmt.Errorf("the handler succeeded, but this could not be recorded, so it may run again: %w", cause)
+	}
+	l.log().Error("possible double effect", cause, nil)
+	for _, o := range l.consumer.leases.observe.doubleEffect {
+		e := l.event("not confirmed")
+		e.Err, e.Duration = cause, time.Since(l.began)
+		o.ObserveDoubleEffect(l.ctx, e)
+	}
+	return l.end(cause)
+}
+
+// Release ends a failed run and returns the error for the router. The key is free for the
+// redelivery; if the store cannot be told, it is free when the lease ends.
+func (l *Lease) Release(cause error) error {
+	l.beat.stop()
+	if err := l.giveBack(); err != nil {
+		l.log().Error("a lease could not be released: copies of the message wait for it to end", err, nil)
+	}
+	return l.end(cause)
+}
+
+func (l *Lease) giveBack() error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(l.ctx), afterwards)
+	defer cancel()
+	return l.consumer.leases.store.Release(ctx, l.id, l.token)
+}
+
+func (l *Lease) end(cause error) error {
+	l.cancel(nil)
+	l.turn.Fail()
+	for _, o := range l.consumer.leases.observe.failed {
+		e := l.event("released")
+		e.Err, e.Duration = cause, time.Since(l.began)
+		o.ObserveFailed(l.ctx, e)
+	}
+	l.leave()
+	return l.fail(cause)
+}
+
+// heartbeat keeps a lease from ending while its handler runs, where the store can.
+type heartbeat struct {
+	mu      sync.Mutex
+	timer   *time.Timer
+	stopped bool
+	sure    time.Time // nobody else can have taken the lease before
+}
+
+// beats is how many heartbeats a lease has time for: all but the last may get lost.
+const beats = 3
+
+func (b *heartbeat) start(l *Lease) {
+	lease := l.consumer.config.Lease
+	b.sure = l.began.Add(lease)
+	if l.consumer.leases.extender == nil {
+		return
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.timer = time.AfterFunc(lease/beats, func() { _ = b.now(l) })
+}
+
+// now extends the lease, and sees to it that this happens again.
+func (b *heartbeat) now(l *Lease) error {
+	leases, lease := l.consumer.leases, l.consumer.config.Lease
+	if leases.extender == nil {
+		return nil
+	}
+	began := time.Now()
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(l.ctx), lease/beats)
+	defer cancel()
+	err := leases.extender.Extend(ctx, l.id, l.token, lease)
+
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.stopped {
+		return nil
+	}
+	if errors.Is(err, ErrLeaseLost) {
+		l.cancel(err)
+		return err
+	}
+	if err == nil {
+		b.sure = began.Add(lease)
+	}
+	b.timer.Reset(lease / beats)
+	return err
+}
+
+// stop ends the heartbeats and says until when the lease is certainly held.
+func (b *heartbeat) stop() (sure time.Time) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.stopped = true
+	if b.timer != nil {
+		b.timer.Stop()
+	}
+	return b.sure
+}

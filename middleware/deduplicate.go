@@ -1,0 +1,165 @@
+package middleware
+
+import (
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/millrace-go/millrace/inbox"
+)
+
+// Deduplicate keeps a handler without a transaction from running twice for one message.
+// Only Claims is required:
+//
+//	claims, err := inbox.NewMemoryLeases(inbox.MemoryLeasesConfig{}) // or store.Leases(), or redisleases.New
+//	router.AddMiddleware(millrace.Deduplicate{Claims: claims}.Middleware)
+//
+// For each delivery it takes a lease on the message's key, runs the handler, and confirms
+// the key if the handler succeeded. A handler that fails or panics frees the key, so the
+// redelivery runs it again. A copy of a message that was handled is acked without running
+// the handler; a copy of one that is being handled waits.
+//
+// The lease is extended while the handler runs. A process that dies no longer does so, and
+// its lease ends. A process that only froze for longer than Lease, or was cut off from the
+// store, may go on while another one handles the message: it cannot confirm any more, and
+// that is returned as inbox.ErrLeaseLost, logged, and told to inbox.DoubleEffectObserver.
+// A process that dies between the handler's effect and the confirmation is the case that
+// nobody notices, so effects need an idempotency key where a second one does harm.
+// [Inbox] has no such gap for effects in its database.
+//
+// Messages that the handler returns are published by the router afterwards; their
+// message's key is confirmed when it is acked, and freed when it is nacked.
+type Deduplicate struct {
+	// Claims keeps the keys: in memory, in the service's database, or in Redis. Required.
+	Claims *inbox.Leases
+
+	// Consumer is whose memory this is. Two handlers with one name would take each other's
+	// messages for duplicates, and that is refused. Defaults to the router's handler name;
+	// set it where handlers may be renamed.
+	Consumer string
+
+	// Epoch is raised to handle everything again on purpose: what was seen in an earlier
+	// epoch does not count. Defaults to 0.
+	Epoch int
+
+	// Key says which deliveries are the same message; payloads are not compared. Defaults to
+	// the message's UUID.
+	Key inbox.Key
+
+	// Lease is how long the key of a process that died stays taken. It is extended each third
+	// of it while the handler runs, so a handler may take longer. Defaults to 1 minute: the
+	// store may be out of reach for 40 seconds before a lease is lost. At least 100ms.
+	Lease time.Duration
+
+	// Wait bounds how long a copy waits for one that is being handled; then it is nacked with
+	// inbox.ErrInProgress. Defaults to 5 seconds: long enough for most handlers, short enough
+	// that a copy is redelivered soon after a handler took longer.
+	Wait time.Duration
+
+	// Retention is how long a handled message is remembered: at least 100ms, or inbox.Forever.
+	// Defaults to 7 days; take twice the longest time after which a broker may redeliver.
+	Retention time.Duration
+
+	// Skip lets a message through to the handler as if the middleware were not there.
+	Skip func(msg *message.Message) bool
+}
+
+// Middleware wraps h. A wrong setting is logged once and then returned for every message,
+// so that nothing is handled without the guarantee; [Deduplicate.Validate] finds it at start.
+func (d Deduplicate) Middleware(h message.HandlerFunc) message.HandlerFunc {
+	if err := d.Validate(); err != nil {
+		if d.Claims != nil {
+			d.Claims.Logger().Error("middleware.Deduplicate does not work", err, nil)
+		}
+		return func(*message.Message) ([]*message.Message, error) { return nil, err }
+	}
+	consumer := d.consumers()
+	return func(msg *message.Message) ([]*message.Message, error) {
+		if d.Skip != nil && d.Skip(msg) {
+			return h(msg)
+		}
+		c, err := consumer(message.HandlerNameFromCtx(msg.Context()))
+		if err != nil {
+			return nil, fmt.Errorf("message %q: %w", msg.UUID, err)
+		}
+		return handleLeased(c, msg, h)
+	}
+}
+
+// Validate returns every wrong setting at once.
+func (d Deduplicate) Validate() error {
+	var problems []error
+	if d.Claims == nil {
+		problems = append(problems, errors.New("Claims is required"))
+	}
+	problems = append(problems, d.config("").Validate())
+	if err := errors.Join(problems...); err != nil {
+		return fmt.Errorf("middleware.Deduplicate: invalid settings: %w", err)
+	}
+	return nil
+}
+
+// handleLeased runs h for one delivery. The message's context is taken once and restored
+// on every exit: middlewares further in leave cancelled ones behind.
+func handleLeased(c *inbox.LeaseConsumer, msg *message.Message, h message.HandlerFunc) ([]*message.Message, error) {
+	ctx := msg.Context()
+	defer msg.SetContext(ctx)
+
+	lease, err := c.Acquire(msg)
+	if err != nil {
+		return nil, err
+	}
+	if !lease.Fresh() {
+		return nil, nil
+	}
+	returned := false
+	defer func() {
+		if !returned { // a panic goes on its way, with its stack, once the key is free
+			_ = lease.Release(errPanic)
+		}
+	}()
+	msg.SetContext(lease.Context())
+	produced, err := h(msg)
+	returned = true
+	if err != nil {
+		return nil, lease.Release(err)
+	}
+	if err := lease.Confirm(produced); err != nil {
+		return nil, err
+	}
+	return produced, nil
+}
+
+// consumers finds the consumer for a handler's name, which only the first message tells.
+func (d Deduplicate) consumers() func(handler string) (*inbox.LeaseConsumer, error) {
+	var known sync.Map
+	return func(handler string) (*inbox.LeaseConsumer, error) {
+		if c, ok := known.Load(handler); ok {
+			return c.(*inbox.LeaseConsumer), nil
+		}
+		c, err := d.Claims.Consumer(d.config(handler))
+		if err == nil {
+			known.Store(handler, c)
+		}
+		return c, err
+	}
+}
+
+func (d Deduplicate) config(handler string) inbox.LeaseConfig {
+	name := d.Consumer
+	if name == "" {
+		name = handler
+	}
+	return inbox.LeaseConfig{
+		Name:      name,
+		Handler:   handler,
+		Epoch:     d.Epoch,
+		Key:       d.Key,
+		Lease:     d.Lease,
+		Wait:      d.Wait,
+		Retention: d.Retention,
+	}
+}
