@@ -74,39 +74,46 @@ type storyRow struct {
 	Detail      []byte        `db:"detail"`
 }
 
-// Story returns what is known of the message with this key. A message never seen, or
-// purged, has an empty story.
+// Story returns what is known of the message with this key, which may be one that
+// [Store.Parked] shows. A message never seen, or purged, has an empty story.
 func (s *Store) Story(ctx context.Context, messageID string) (Story, error) {
 	story := Story{MessageID: messageID}
-	id, namespace, db := keycode.Encode(messageID), []byte(s.config.Namespace), s.reader(ctx)
-	fail := func(err error) (Story, error) {
-		return Story{}, fmt.Errorf("inbox: story of %q: %w", messageID, explain(err))
+	for _, id := range keycode.Parse(messageID) {
+		if err := s.tell(ctx, id, &story); err != nil {
+			return Story{}, fmt.Errorf("inbox: story of %q: %w", messageID, explain(err))
+		}
 	}
+	return story, nil
+}
+
+// tell adds what is known of the message with the stored key id.
+func (s *Store) tell(ctx context.Context, id []byte, story *Story) error {
+	namespace, db := []byte(s.config.Namespace), s.reader(ctx)
 	var claims, drops, audits []storyRow
 	var open []messageRow
 	if err := sqlx.SelectContext(ctx, db, &claims, s.dialect.StoryClaims, id, namespace); err != nil {
-		return fail(err)
+		return err
 	}
 	if err := sqlx.SelectContext(ctx, db, &open, s.dialect.StoryMessages, id, namespace, namespace, id); err != nil {
-		return fail(err)
+		return err
 	}
 	if err := sqlx.SelectContext(ctx, db, &drops, s.dialect.StoryDropped, namespace, id); err != nil {
-		return fail(err)
+		return err
 	}
 	if err := sqlx.SelectContext(ctx, db, &audits, s.dialect.StoryAudit, namespace, id); err != nil {
-		return fail(err)
+		return err
 	}
 	for _, row := range claims {
 		c, err := row.claim()
 		if err != nil {
-			return fail(err)
+			return err
 		}
 		story.Claims = append(story.Claims, c)
 	}
 	for _, row := range open {
 		m, err := row.message()
 		if err != nil {
-			return fail(err)
+			return err
 		}
 		story.Open = append(story.Open, m)
 	}
@@ -123,7 +130,7 @@ func (s *Store) Story(ctx context.Context, messageID string) (Story, error) {
 			Action:   string(r.Action), Detail: string(r.Detail),
 		})
 	}
-	return story, nil
+	return nil
 }
 
 func (r storyRow) claim() (StoryClaim, error) {

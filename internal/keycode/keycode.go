@@ -6,6 +6,7 @@ import (
 	"crypto/sha256"
 	"encoding/binary"
 	"encoding/hex"
+	"strings"
 )
 
 // The first byte of a stored key names its form; no form can equal another.
@@ -70,6 +71,19 @@ func String(stored []byte) string {
 	default:
 		return "sha256:" + hex.EncodeToString(rest)
 	}
+}
+
+// Parse returns the stored keys that [String] shows as shown, the likeliest first: it may
+// be a key, or the form in which a collision or a long key is shown.
+func Parse(shown string) [][]byte {
+	stored := [][]byte{Encode(shown)}
+	for prefix, form := range map[string]byte{"collision:": formDerived, "sha256:": formHash} {
+		rest, found := strings.CutPrefix(shown, prefix)
+		if sum, err := hex.DecodeString(rest); found && err == nil && len(sum) == sha256.Size {
+			stored = append(stored, append([]byte{form}, sum...))
+		}
+	}
+	return stored
 }
 
 // uuid packs a UUID in its canonical form; any other spelling is kept as it is, since it
