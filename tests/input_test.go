@@ -1,0 +1,172 @@
+package tests_test
+
+import (
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/jmoiron/sqlx"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace-go/millrace/inbox"
+	millrace "github.com/millrace-go/millrace/middleware"
+	"github.com/millrace-go/millrace/tests/testdb"
+)
+
+// inputBodies: what is wrong gets a clear error that names the way out.
+var inputBodies = []testdb.Body{
+	{Name: "no consumer name", Why: "an empty name is an error, never a shared memory", Run: func(t *testing.T, db *testdb.DB) {
+		b := newBed(t, db)
+		_, err := millrace.Inbox{Store: b.store}.Middleware(effect)(newMessage("x"))
+		require.ErrorContains(t, err, "needs a name")
+		assert.Equal(t, 0, b.effects())
+	}},
+	{Name: "two handlers under one consumer", Why: "they would take each other's messages for duplicates", Run: func(t *testing.T, db *testdb.DB) {
+		b := newBed(t, db)
+		router := b.router(millrace.Inbox{Store: b.store, Consumer: "shared"}.Middleware)
+		one, two := newFeed(), newFeed()
+		handle := func(msg *message.Message) error { _, err := effect(msg); return err }
+		router.AddConsumerHandler("one", "orders", one, handle)
+		router.AddConsumerHandler("two", "returns", two, handle)
+		s := &service{bed: b, feed: one, stopped: make(chan error, 1)}
+		s.run(router)
+		assert.True(t, s.deliver(newMessage("x")))
+		refused := newMessage("x")
+		two.send(t, refused)
+		assert.False(t, s.answer(refused))
+		assert.Equal(t, 1, b.effects())
+	}},
+	{Name: "no key", Why: "the error names what the message lacks, and nothing is handled", Run: func(t *testing.T, db *testdb.DB) {
+		b := newBed(t, db)
+		_, err := b.inbox(effect)(message.NewMessage("", nil))
+		require.ErrorContains(t, err, "no UUID")
+		_, err = b.inbox(effect, func(i *millrace.Inbox) { i.Key = inbox.ByMetadata("id"); i.Consumer = "m" })(newMessage("x"))
+		require.ErrorContains(t, err, `no "id"`)
+		assert.Equal(t, 0, b.effects())
+	}},
+	{Name: "nil payload and nil metadata", Why: "both exist, and both are handled", Run: func(t *testing.T, db *testdb.DB) {
+		b := newBed(t, db)
+		msg := message.NewMessage("nil", nil)
+		msg.Metadata = nil
+		must(t, b.inbox(effect), msg)
+		must(t, b.inbox(effect, on(b.process())), message.NewMessage("nil", []byte{}))
+		assert.Equal(t, 1, b.effects())
+		must(t, b.inbox(effect), message.NewMessage("nil", []byte("x")))
+		nilAgain := message.NewMessage("other", []byte("y"))
+		must(t, b.inbox(effect), nilAgain)
+		parkedNil := message.NewMessage("other", nil)
+		parkedNil.Metadata = nil
+		must(t, b.inbox(effect), parkedNil)
+		parked, err := b.store.Parked(t.Context(), 0, 10)
+		require.NoError(t, err)
+		require.Len(t, parked, 2)
+		assert.Nil(t, parked[1].Metadata)
+	}},
+	{Name: "missing tables", Why: "the error says how to make them", Run: func(t *testing.T, db *testdb.DB) {
+		b := newBed(t, db)
+		other := b.newStore(db.DB, inbox.Config{TablePrefix: "elsewhere_"})
+		_, err := b.inbox(effect, on(other))(newMessage("x"))
+		require.ErrorIs(t, err, inbox.ErrNotMigrated)
+		assert.ErrorContains(t, err, "Store.Migrate")
+		_, err = other.Story(t.Context(), "x")
+		require.ErrorIs(t, err, inbox.ErrNotMigrated)
+	}},
+	{Name: "a table prefix of one's own", Why: "two stores in one database do not meet", Run: func(t *testing.T, db *testdb.DB) {
+		b := newBed(t, db)
+		other := b.newStore(db.DB, inbox.Config{TablePrefix: "elsewhere_"})
+		require.NoError(t, other.Migrate(t.Context()))
+		msg := newMessage("x")
+		must(t, b.inbox(effect), again(msg))
+		must(t, b.inbox(effect, on(other)), again(msg))
+		assert.Equal(t, 2, b.effects())
+	}},
+	{Name: "a closed database", Why: "an error that says so, after a pause instead of a nack storm", Run: func(t *testing.T, db *testdb.DB) {
+		b := newBed(t, db)
+		pool := db.Open(t)
+		h := b.inbox(effect, on(b.newStore(pool.DB, inbox.Config{})))
+		must(t, h, newMessage("x"))
+		require.NoError(t, pool.Close())
+		_, err := h(newMessage("x"))
+		require.Error(t, err)
+		assert.ErrorContains(t, err, "closed")
+	}},
+	{Name: "a read-only database", Why: "the error asks for the primary", Run: func(t *testing.T, db *testdb.DB) {
+		b := newBed(t, db)
+		option := map[string]testdb.Option{
+			"postgres": testdb.Params("default_transaction_read_only", "on"),
+			"mysql":    testdb.Params("tx_read_only", "1"),
+			"sqlite":   testdb.Params("_pragma", "query_only(1)"),
+		}[db.Dialect]
+		store := b.process(option)
+		_, err := b.inbox(effect, on(store))(newMessage("x"))
+		require.ErrorIs(t, err, inbox.ErrReadOnly)
+		assert.ErrorContains(t, err, "primary")
+	}},
+	{Name: "a message that is already acked", Why: "InstantAck outside: a failure would lose it", Run: func(t *testing.T, db *testdb.DB) {
+		b := newBed(t, db)
+		msg := newMessage("x")
+		msg.Ack()
+		_, err := b.inbox(effect)(msg)
+		require.ErrorContains(t, err, "InstantAck")
+		assert.Equal(t, 0, b.effects())
+	}},
+	{Name: "a closed store", Why: "it takes no more deliveries", Run: func(t *testing.T, db *testdb.DB) {
+		b := newBed(t, db)
+		require.NoError(t, b.store.Close(t.Context()))
+		_, err := b.inbox(effect)(newMessage("x"))
+		require.ErrorIs(t, err, inbox.ErrClosed)
+	}},
+	{Name: "wrong settings", Why: "all at once, on every message, and never a silent pass", Run: func(t *testing.T, db *testdb.DB) {
+		b := newBed(t, db)
+		h := b.inbox(effect, func(i *millrace.Inbox) {
+			i.Retention, i.Timeout, i.Epoch, i.MaxInFlight = 1, -1, -1, -1
+			i.Consumer = strings.Repeat("n", 300)
+		})
+		for range 2 {
+			_, err := h(newMessage("x"))
+			for _, name := range []string{"Retention", "Timeout", "Epoch", "MaxInFlight", "Consumer"} {
+				require.ErrorContains(t, err, name)
+			}
+		}
+		assert.Len(t, b.events.logs(), 1)
+		_, err := millrace.Inbox{}.Middleware(effect)(newMessage("x"))
+		require.ErrorContains(t, err, "Store is required")
+		assert.Equal(t, 0, b.effects())
+	}},
+	{Name: "the inbox twice on one handler", Why: "it would wait for itself", Run: func(t *testing.T, db *testdb.DB) {
+		b := newBed(t, db)
+		h := b.inbox(b.inbox(effect, func(i *millrace.Inbox) { i.Consumer = "inner" }))
+		_, err := h(newMessage("x"))
+		require.ErrorContains(t, err, "twice")
+	}},
+	{Name: "Skip", Why: "it lets a message through as if we were not there", Run: func(t *testing.T, db *testdb.DB) {
+		b := newBed(t, db)
+		ran := 0
+		h := b.inbox(func(msg *message.Message) ([]*message.Message, error) {
+			ran++
+			_, err := inbox.Tx(msg.Context())
+			if !errors.Is(err, inbox.ErrNoTx) {
+				return nil, errors.New("a skipped message has a transaction")
+			}
+			return nil, nil
+		}, func(i *millrace.Inbox) { i.Skip = func(*message.Message) bool { return true } })
+		msg := newMessage("x")
+		must(t, h, msg)
+		must(t, h, msg)
+		assert.Equal(t, 2, ran)
+	}},
+	{Name: "a driver by another name", Why: "then the server itself says what it is", Run: func(t *testing.T, db *testdb.DB) {
+		b := newBed(t, db)
+		renamed := sqlx.NewDb(db.DB.DB, "tracing-driver")
+		h := b.inbox(func(msg *message.Message) ([]*message.Message, error) {
+			_, err := inbox.Tx(msg.Context())
+			return nil, err
+		}, on(b.newStore(renamed, inbox.Config{})))
+		msg := newMessage("x")
+		must(t, h, again(msg))
+		must(t, h, again(msg))
+		assert.Equal(t, 1, b.events.count("completed"))
+	}},
+}

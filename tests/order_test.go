@@ -1,0 +1,145 @@
+package tests_test
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/ThreeDotsLabs/watermill/message/router/middleware"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	millrace "github.com/millrace-go/millrace/middleware"
+	"github.com/millrace-go/millrace/tests/testdb"
+)
+
+// orderBodies: Watermill's own middlewares, where they belong and where they do not.
+var orderBodies = []testdb.Body{
+	{Name: "Retry outside", Why: "each try has a transaction of its own", Run: func(t *testing.T, db *testdb.DB) {
+		b := newBed(t, db)
+		s := b.newService(failing(2), middleware.Retry{MaxRetries: 3, InitialInterval: 1}.Middleware,
+			millrace.Inbox{Store: b.store}.Middleware)
+		assert.True(t, s.deliver(newMessage("x")))
+		assert.Equal(t, 1, b.effects())
+	}},
+	{Name: "Retry inside", Why: "a second run in the transaction of a failed one is refused", Run: func(t *testing.T, db *testdb.DB) {
+		b := newBed(t, db)
+		s := b.newService(failing(1), millrace.Inbox{Store: b.store}.Middleware,
+			middleware.Retry{MaxRetries: 3, InitialInterval: 1}.Middleware)
+		msg := newMessage("x")
+		assert.False(t, s.deliver(again(msg)))
+		assert.Equal(t, 0, b.effects(), "a failed try was committed")
+		assert.True(t, s.deliver(again(msg)))
+		assert.Equal(t, 1, b.effects())
+	}},
+	{Name: "PoisonQueue inside", Why: "it makes a failure look like a success: half of the work would be committed", Run: func(t *testing.T, db *testdb.DB) {
+		b := newBed(t, db)
+		poison, err := middleware.PoisonQueue(&publisher{}, "poison")
+		require.NoError(t, err)
+		s := b.newService(failing(1), millrace.Inbox{Store: b.store}.Middleware, poison)
+		assert.False(t, s.deliver(newMessage("x")))
+		assert.Equal(t, 0, b.effects())
+	}},
+	{Name: "PoisonQueue outside", Why: "the failed run is rolled back, then the message is put away", Run: func(t *testing.T, db *testdb.DB) {
+		b := newBed(t, db)
+		queue := &publisher{}
+		poison, err := middleware.PoisonQueue(queue, "poison")
+		require.NoError(t, err)
+		s := b.newService(failing(1), poison, millrace.Inbox{Store: b.store}.Middleware)
+		msg := newMessage("x")
+		assert.True(t, s.deliver(again(msg)))
+		assert.Equal(t, 0, b.effects())
+		assert.Len(t, queue.messages(), 1)
+		assert.True(t, s.deliver(queue.messages()[0]), "put back by an operator, it is handled: T12")
+		assert.Equal(t, 1, b.effects())
+	}},
+	{Name: "IgnoreErrors inside", Why: "as PoisonQueue inside", Run: func(t *testing.T, db *testdb.DB) {
+		b := newBed(t, db)
+		s := b.newService(failing(1), millrace.Inbox{Store: b.store}.Middleware,
+			middleware.NewIgnoreErrors([]error{errBoom}).Middleware)
+		assert.False(t, s.deliver(newMessage("x")))
+		assert.Equal(t, 0, b.effects())
+	}},
+	{Name: "InstantAck outside", Why: "a configuration error before anything else", Run: func(t *testing.T, db *testdb.DB) {
+		b := newBed(t, db)
+		var got error
+		s := b.newService(invoice, func(h message.HandlerFunc) message.HandlerFunc {
+			return func(msg *message.Message) ([]*message.Message, error) {
+				out, err := h(msg)
+				got = err
+				return out, err
+			}
+		}, middleware.InstantAck, millrace.Inbox{Store: b.store}.Middleware)
+		assert.True(t, s.deliver(newMessage("x")))
+		require.NoError(t, s.router.Close())
+		require.ErrorContains(t, got, "InstantAck")
+		assert.Equal(t, 0, b.effects())
+	}},
+	{Name: "InstantAck inside", Why: "the ack says nothing about the outcome, which stays listed", Run: func(t *testing.T, db *testdb.DB) {
+		b := newBed(t, db)
+		s := b.newService(func(msg *message.Message) ([]*message.Message, error) {
+			ctx := context.WithoutCancel(msg.Context())
+			out := newMessage("out")
+			return []*message.Message{out}, apply(ctx, msg.UUID)
+		}, millrace.Inbox{Store: b.store}.Middleware, middleware.InstantAck)
+		s.published.failWith(errBoom)
+		assert.True(t, s.deliver(newMessage("x")))
+		require.NoError(t, s.router.Close())
+		require.NoError(t, b.store.Close(t.Context()))
+		assert.Equal(t, 1, b.count(`SELECT COUNT(*) FROM millrace_outcomes`), "settled by an ack that came first")
+		assert.Contains(t, strings.Join(b.events.logs(), "\n"), "acked before its effects were committed")
+	}},
+	{Name: "Timeout inside", Why: "T16: it leaves a cancelled context behind", Run: func(t *testing.T, db *testdb.DB) {
+		b := newBed(t, db)
+		s := b.newService(invoice, middleware.Retry{MaxRetries: 1, InitialInterval: 1}.Middleware,
+			millrace.Inbox{Store: b.store}.Middleware, middleware.Timeout(time.Minute))
+		assert.True(t, s.deliver(newMessage("x")))
+		assert.Equal(t, 1, b.effects())
+		assert.Len(t, s.published.messages(), 1)
+	}},
+	{Name: "Recoverer and CorrelationID inside", Why: "a panic becomes an error and is rolled back; produced messages are stamped", Run: func(t *testing.T, db *testdb.DB) {
+		b := newBed(t, db)
+		crash := true
+		s := b.newService(func(msg *message.Message) ([]*message.Message, error) {
+			out, err := invoice(msg)
+			if crash {
+				panic("boom")
+			}
+			return out, err
+		}, millrace.Inbox{Store: b.store}.Middleware, middleware.CorrelationID, middleware.Recoverer)
+		msg := newMessage("x")
+		middleware.SetCorrelationID("c-1", msg)
+		assert.False(t, s.deliver(again(msg)))
+		assert.Equal(t, 0, b.effects())
+		crash = false
+		s.published.failWith(errBoom)
+		assert.False(t, s.deliver(again(msg)))
+		s.published.failWith(nil)
+		assert.True(t, s.deliver(again(msg)))
+		require.Len(t, s.published.messages(), 1)
+		assert.Equal(t, "c-1", middleware.MessageCorrelationID(s.published.messages()[0]))
+	}},
+	{Name: "Duplicator outside", Why: "Watermill's own chaos: every message twice", Run: func(t *testing.T, db *testdb.DB) {
+		b := newBed(t, db)
+		s := b.newService(invoice, middleware.Duplicator, millrace.Inbox{Store: b.store}.Middleware)
+		for range 10 {
+			assert.True(t, s.deliver(newMessage("x")))
+		}
+		assert.Equal(t, 10, b.effects())
+	}},
+}
+
+// failing has its effect each time, and fails the first n times.
+func failing(n int) message.HandlerFunc {
+	return func(msg *message.Message) ([]*message.Message, error) {
+		_, err := effect(msg)
+		if n > 0 {
+			n--
+			return nil, errors.Join(errBoom, err)
+		}
+		return nil, err
+	}
+}

@@ -1,0 +1,156 @@
+package tests_test
+
+import (
+	"errors"
+	"testing"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace-go/millrace/inbox"
+	millrace "github.com/millrace-go/millrace/middleware"
+	"github.com/millrace-go/millrace/tests/testdb"
+)
+
+var operator = inbox.Operator{Name: "ada", Reason: "producer was mended"}
+
+// parkingBodies: messages that wait for an operator.
+var parkingBodies = []testdb.Body{
+	{Name: "a collision is parked once per payload", Why: "same key, other payload: never silently dropped", Run: func(t *testing.T, db *testdb.DB) {
+		b := newBed(t, db)
+		h, msg := b.inbox(effect), newMessage("first")
+		must(t, h, again(msg))
+		for range 2 {
+			for _, payload := range []string{"second", "third"} {
+				must(t, h, message.NewMessage(msg.UUID, []byte(payload)))
+				must(t, b.inbox(effect, on(b.process())), message.NewMessage(msg.UUID, []byte(payload)))
+			}
+		}
+		assert.Equal(t, 1, b.effects())
+		parked, err := b.store.Parked(t.Context(), 0, 10)
+		require.NoError(t, err)
+		require.Len(t, parked, 2)
+		assert.Equal(t, "second", string(parked[0].Payload))
+		assert.Equal(t, msg.UUID, parked[0].UUID)
+		assert.Equal(t, msg.UUID, parked[0].Original)
+		assert.Contains(t, parked[0].Reason, msg.UUID)
+		assert.Equal(t, 8, b.events.count("collision"))
+		assert.Equal(t, 2, b.events.count("parked"))
+		page, err := b.store.Parked(t.Context(), parked[0].ID, 10)
+		require.NoError(t, err)
+		require.Len(t, page, 1)
+		assert.Equal(t, "third", string(page[0].Payload))
+		story, err := b.store.Story(t.Context(), msg.UUID)
+		require.NoError(t, err)
+		assert.Len(t, story.Open, 2)
+	}},
+	{Name: "a collision with an open message", Why: "the payload is compared with open ones too", Run: func(t *testing.T, db *testdb.DB) {
+		b := newBed(t, db)
+		msg := newMessage("first")
+		record := func(i *millrace.Inbox) { i.RecordFailures = true }
+		_, err := b.inbox(func(*message.Message) ([]*message.Message, error) { return nil, errBoom }, record)(again(msg))
+		require.ErrorIs(t, err, errBoom)
+		must(t, b.inbox(effect, record), message.NewMessage(msg.UUID, []byte("second")))
+		assert.Equal(t, 0, b.effects())
+		must(t, b.inbox(effect, record), again(msg))
+		assert.Equal(t, 1, b.effects())
+	}},
+	{Name: "a released collision", Why: "it is treated as the distinct message it is", Run: func(t *testing.T, db *testdb.DB) {
+		b := newBed(t, db)
+		h, msg := b.inbox(effect, on(b.process())), newMessage("first")
+		s := b.oneHandler("orders", effect, millrace.Inbox{Store: b.store, Consumer: "billing"}.Middleware)
+		assert.True(t, s.deliver(again(msg)))
+		other := message.NewMessage(msg.UUID, []byte("second"))
+		other.Metadata.Set("k", "v")
+		assert.True(t, s.deliver(again(other)))
+		parked, err := b.store.Parked(t.Context(), 0, 10)
+		require.NoError(t, err)
+		require.Len(t, parked, 1)
+
+		require.Error(t, b.store.Release(t.Context(), parked[0].ID, inbox.Operator{}, s.published), "nobody to blame")
+		require.ErrorContains(t, b.store.Release(t.Context(), parked[0].ID, operator, nil), "publisher")
+		s.published.failWith(errBoom)
+		require.ErrorIs(t, b.store.Release(t.Context(), parked[0].ID, operator, s.published), errBoom)
+		s.published.failWith(nil)
+		require.NoError(t, b.store.Release(t.Context(), parked[0].ID, operator, s.published), "released, so again")
+		sent := s.published.messages()
+		require.Len(t, sent, 1)
+		assert.Equal(t, other.UUID, sent[0].UUID)
+		assert.Equal(t, other.Payload, sent[0].Payload)
+		assert.Equal(t, other.Metadata, sent[0].Metadata)
+
+		must(t, h, again(sent[0]))
+		must(t, h, again(sent[0]))
+		must(t, h, again(msg))
+		assert.Equal(t, 2, b.effects())
+		b.nothingOpen()
+		require.ErrorIs(t, b.store.Release(t.Context(), parked[0].ID, operator, s.published), inbox.ErrNotFound)
+	}},
+	{Name: "a discarded message", Why: "it counts as completed, and says who decided so", Run: func(t *testing.T, db *testdb.DB) {
+		b := newBed(t, db)
+		msg := newMessage("x")
+		b.forgotten(msg)
+		old := func(i *millrace.Inbox) { i.MessageTime = longAgo }
+		must(t, b.inbox(effect, old), again(msg))
+		parked, err := b.store.Parked(t.Context(), 0, 10)
+		require.NoError(t, err)
+		require.Len(t, parked, 1)
+		require.NoError(t, b.store.Discard(t.Context(), parked[0].ID, operator))
+		require.ErrorIs(t, b.store.Discard(t.Context(), parked[0].ID, operator), inbox.ErrNotFound)
+		must(t, b.inbox(effect, old, on(b.process())), again(msg))
+		assert.Equal(t, 0, b.effects())
+		b.nothingOpen()
+		story, err := b.store.Story(t.Context(), msg.UUID)
+		require.NoError(t, err)
+		require.Len(t, story.Claims, 1)
+		assert.True(t, story.Claims[0].Discarded)
+		require.Len(t, story.Audit, 1)
+		assert.Equal(t, operator, story.Audit[0].Operator)
+		assert.Equal(t, "discard", story.Audit[0].Action)
+	}},
+	{Name: "a redelivery of a parked message", Why: "acked and counted: only an operator takes it out", Run: func(t *testing.T, db *testdb.DB) {
+		b := newBed(t, db)
+		msg := newMessage("x")
+		b.forgotten(msg)
+		old := func(i *millrace.Inbox) { i.MessageTime = longAgo }
+		for range 3 {
+			must(t, b.inbox(effect, old, on(b.process())), again(msg))
+		}
+		assert.Equal(t, 0, b.effects())
+		assert.Equal(t, 1, b.events.count("parked"))
+		assert.Equal(t, 1, b.count(`SELECT COUNT(*) FROM millrace_messages`))
+	}},
+	{Name: "OnCollision", Why: "drop and fail do what they say", Run: func(t *testing.T, db *testdb.DB) {
+		b := newBed(t, db)
+		msg := newMessage("first")
+		h := func(c inbox.OnCollision) message.HandlerFunc {
+			return b.inbox(effect, on(b.process()), func(i *millrace.Inbox) { i.OnCollision = c })
+		}
+		must(t, h(inbox.CollisionDrop), again(msg))
+		must(t, h(inbox.CollisionDrop), message.NewMessage(msg.UUID, []byte("second")))
+		_, err := h(inbox.CollisionFail)(message.NewMessage(msg.UUID, []byte("second")))
+		require.ErrorIs(t, err, inbox.ErrCollision)
+		assert.Equal(t, 1, b.effects())
+		b.nothingOpen()
+	}},
+	{Name: "Fingerprint", Why: "it replaces the payload in the comparison", Run: func(t *testing.T, db *testdb.DB) {
+		b := newBed(t, db)
+		h := b.inbox(effect, func(i *millrace.Inbox) {
+			i.Fingerprint = func(msg *message.Message) ([]byte, error) {
+				if len(msg.Payload) == 0 {
+					return nil, errors.New("nothing to compare")
+				}
+				return msg.Payload[:1], nil
+			}
+		})
+		msg := newMessage("a1")
+		must(t, h, again(msg))
+		must(t, h, message.NewMessage(msg.UUID, []byte("a2")))
+		assert.Equal(t, 0, b.events.count("collision"))
+		must(t, h, message.NewMessage(msg.UUID, []byte("b")))
+		assert.Equal(t, 1, b.events.count("collision"))
+		_, err := h(message.NewMessage("empty", nil))
+		require.ErrorContains(t, err, "nothing to compare")
+	}},
+}

@@ -1,0 +1,225 @@
+package tests_test
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace-go/millrace/inbox"
+	millrace "github.com/millrace-go/millrace/middleware"
+	"github.com/millrace-go/millrace/tests/testdb"
+)
+
+const day = 24 * time.Hour
+
+func longAgo(*message.Message) (time.Time, bool) { return time.Now().Add(-30 * day), true }
+
+func madeAt(age time.Duration) func(*message.Message) (time.Time, bool) {
+	return func(*message.Message) (time.Time, bool) { return time.Now().Add(-age), true }
+}
+
+// retentionBodies: what is forgotten, and what that means.
+var retentionBodies = []testdb.Body{
+	{Name: "redelivery after the retention, with a time", Why: "what cannot be judged is parked, not handled twice", Run: func(t *testing.T, db *testdb.DB) {
+		b := newBed(t, db)
+		msg := newMessage("x")
+		old := func(i *millrace.Inbox) { i.MessageTime = madeAt(9 * day) }
+		must(t, b.inbox(effect, old), again(msg))
+		b.age(8 * day)
+		b.purge(1)
+		must(t, b.inbox(effect, old, on(b.process())), again(msg))
+		assert.Equal(t, 1, b.effects())
+		parked, err := b.store.Parked(t.Context(), 0, 1)
+		require.NoError(t, err)
+		require.Len(t, parked, 1)
+		assert.Contains(t, parked[0].Reason, "too old")
+	}},
+	{Name: "redelivery after the retention, without a time", Why: "the guarantee holds within the retention, and no longer", Run: func(t *testing.T, db *testdb.DB) {
+		b := newBed(t, db)
+		msg := newMessage("x")
+		must(t, b.inbox(effect), again(msg))
+		b.age(8 * day)
+		b.purge(1)
+		must(t, b.inbox(effect, on(b.process())), again(msg))
+		assert.Equal(t, 2, b.effects())
+	}},
+	{Name: "an old message of a consumer that forgot nothing", Why: "only what may have been deleted is doubted", Run: func(t *testing.T, db *testdb.DB) {
+		b := newBed(t, db)
+		must(t, b.inbox(effect, func(i *millrace.Inbox) { i.MessageTime = longAgo }), newMessage("x"))
+		assert.Equal(t, 1, b.effects())
+	}},
+	{Name: "a message younger than the purge line", Why: "first deliveries go on while old claims are purged", Run: func(t *testing.T, db *testdb.DB) {
+		b := newBed(t, db)
+		must(t, b.inbox(effect), newMessage("old"))
+		b.age(8 * day)
+		b.purge(1)
+		must(t, b.inbox(effect, func(i *millrace.Inbox) { i.MessageTime = madeAt(2 * day) }), newMessage("x"))
+		assert.Equal(t, 2, b.effects())
+		skewed := func(i *millrace.Inbox) { i.MessageTime = madeAt(8*day - time.Minute) }
+		must(t, b.inbox(effect, skewed), newMessage("x"))
+		assert.Equal(t, 2, b.effects(), "a producer's clock may be ahead by ClockSkew")
+	}},
+	{Name: "a new epoch has purged nothing", Why: "its messages are never too old", Run: func(t *testing.T, db *testdb.DB) {
+		b := newBed(t, db)
+		msg := newMessage("x")
+		b.forgotten(msg)
+		must(t, b.inbox(effect, func(i *millrace.Inbox) { i.MessageTime = longAgo; i.Epoch = 1 }), again(msg))
+		assert.Equal(t, 1, b.effects())
+	}},
+	{Name: "a released message is not judged again", Why: "a key with an open row is never too old", Run: func(t *testing.T, db *testdb.DB) {
+		b := newBed(t, db)
+		msg := newMessage("x")
+		b.forgotten(msg)
+		s := b.oneHandler("orders", effect, millrace.Inbox{Store: b.store, Consumer: "billing", MessageTime: longAgo}.Middleware)
+		assert.True(t, s.deliver(again(msg)))
+		parked, err := b.store.Parked(t.Context(), 0, 1)
+		require.NoError(t, err)
+		require.Len(t, parked, 1)
+		require.NoError(t, b.store.Release(t.Context(), parked[0].ID, operator, s.published))
+		assert.True(t, s.deliver(again(s.published.messages()[0])))
+		assert.Equal(t, 1, b.effects())
+		b.nothingOpen()
+	}},
+	{Name: "each consumer has its own retention", Why: "and Forever keeps all", Run: func(t *testing.T, db *testdb.DB) {
+		b := newBed(t, db)
+		for consumer, retention := range map[string]time.Duration{"short": time.Hour, "week": 0, "ever": inbox.Forever} {
+			must(t, b.inbox(effect, func(i *millrace.Inbox) { i.Consumer = consumer; i.Retention = retention }), newMessage("x"))
+		}
+		b.age(2 * time.Hour)
+		b.purge(1)
+		b.age(8 * day)
+		b.purge(1)
+		b.age(1000 * day)
+		b.purge(0)
+		assert.Equal(t, 1, b.count(`SELECT COUNT(*) FROM millrace_claims`))
+	}},
+	{Name: "open rows and unsettled outcomes stay", Why: "the janitor never touches what is not done", Run: func(t *testing.T, db *testdb.DB) {
+		b := newBed(t, db)
+		s := b.newService(invoice, millrace.Inbox{Store: b.store}.Middleware)
+		s.published.failWith(errBoom)
+		assert.False(t, s.deliver(newMessage("unsettled")))
+		h := b.inbox(effect, on(b.process()))
+		msg := newMessage("first")
+		must(t, h, again(msg))
+		must(t, h, message.NewMessage(msg.UUID, []byte("collides")))
+		b.age(100 * day)
+		b.purge(1)
+		assert.Equal(t, 1, b.count(`SELECT COUNT(*) FROM millrace_outcomes`))
+		assert.Equal(t, 1, b.count(`SELECT COUNT(*) FROM millrace_messages`))
+		assert.Equal(t, 2, b.count(`SELECT COUNT(*) FROM millrace_claims`))
+	}},
+	{Name: "Archive", Why: "it sees each claim before it is deleted; its error keeps them", Run: func(t *testing.T, db *testdb.DB) {
+		b := newBed(t, db)
+		var got []inbox.Archived
+		fail := errors.New("disk full")
+		store := b.newStore(db.DB, inbox.Config{Archive: func(_ context.Context, claims []inbox.Archived) error {
+			got = append(got, claims...)
+			return fail
+		}})
+		msg := newMessage("x")
+		must(t, b.inbox(effect), again(msg))
+		b.age(8 * day)
+		_, err := store.Purge(t.Context())
+		require.ErrorIs(t, err, fail)
+		assert.Equal(t, 1, b.count(`SELECT COUNT(*) FROM millrace_claims`))
+		fail, got = nil, nil
+		n, err := store.Purge(t.Context())
+		require.NoError(t, err)
+		assert.Equal(t, 1, n)
+		require.Len(t, got, 1)
+		assert.Equal(t, msg.UUID, got[0].MessageID)
+		assert.Equal(t, "billing", got[0].Consumer)
+		assert.WithinDuration(t, time.Now().Add(-8*day), got[0].ProcessedAt, time.Hour)
+	}},
+	{Name: "results go with their claims", Why: "nothing is left behind to grow", Run: func(t *testing.T, db *testdb.DB) {
+		b := newBed(t, db)
+		must(t, b.inbox(func(msg *message.Message) ([]*message.Message, error) {
+			return nil, inbox.SetResult(msg.Context(), 1)
+		}), newMessage("x"))
+		b.age(8 * day)
+		b.purge(1)
+		assert.Equal(t, 0, b.count(`SELECT COUNT(*) FROM millrace_results`))
+	}},
+	{Name: "more claims than a batch", Why: "all that expired goes, in small transactions", Run: func(t *testing.T, db *testdb.DB) {
+		b := newBed(t, db)
+		const n = 1203
+		must(t, b.inbox(effect), newMessage("x"))
+		b.fill(n)
+		b.age(8 * day)
+		b.purge(n + 1)
+		assert.Equal(t, 0, b.count(`SELECT COUNT(*) FROM millrace_claims`))
+	}},
+	{Name: "purging beside claims", Why: "the janitor and the claims never deadlock", Run: func(t *testing.T, db *testdb.DB) {
+		b := newBed(t, db)
+		must(t, b.inbox(effect), newMessage("x"))
+		b.fill(2000)
+		b.age(8 * day)
+		stores := []*inbox.Store{b.process(), b.process()}
+		var wg sync.WaitGroup
+		for _, store := range stores {
+			wg.Go(func() {
+				_, err := store.Purge(t.Context())
+				assert.NoError(t, err)
+			})
+			h := b.inbox(effect, on(store))
+			wg.Go(func() {
+				assert.Equal(t, 0, failures(100, func() error { _, err := h(newMessage("x")); return err }))
+			})
+		}
+		wg.Wait()
+		assert.Equal(t, 201, b.effects())
+		assert.Equal(t, 200, b.count(`SELECT COUNT(*) FROM millrace_claims`))
+	}},
+	{Name: "the plugin purges while the router runs", Why: "retention needs no one to think of it", Run: func(t *testing.T, db *testdb.DB) {
+		b := newBed(t, db)
+		must(t, b.inbox(effect), newMessage("x"))
+		b.age(8 * day)
+		purged := make(chan struct{})
+		b.store = b.newStore(db.DB, inbox.Config{Observers: []inbox.Observer{onPurged(func(e inbox.Event) {
+			if e.Count == 1 {
+				close(purged)
+			}
+		})}})
+		s := b.oneHandler("orders", effect)
+		select {
+		case <-purged:
+		case <-time.After(30 * time.Second):
+			require.Fail(t, "nothing was purged")
+		}
+		require.NoError(t, s.router.Close())
+		require.NoError(t, b.store.Close(t.Context()))
+	}},
+}
+
+type onPurged func(inbox.Event)
+
+func (f onPurged) ObservePurged(_ context.Context, e inbox.Event) { f(e) }
+
+// age makes all claims older.
+func (b *bed) age(by time.Duration) {
+	b.Helper()
+	b.exec(`UPDATE millrace_claims SET processed_at = processed_at - ?`, by.Microseconds())
+}
+
+func (b *bed) purge(want int) {
+	b.Helper()
+	n, err := b.store.Purge(b.Context())
+	require.NoError(b, err)
+	assert.Equal(b, want, n)
+}
+
+// fill adds n completed claims to the one consumer there is.
+func (b *bed) fill(n int) {
+	b.Helper()
+	for range n {
+		b.exec(`INSERT INTO millrace_claims (consumer, message_id, payload_hash, token, result, processed_at)
+			SELECT consumer, ?, 1, 1, 1, processed_at FROM millrace_claims ORDER BY processed_at LIMIT 1`,
+			append([]byte{1}, newMessage("").UUID[:16]...))
+	}
+}
