@@ -31,7 +31,8 @@ func (cl *Claim) Commit(produced []*message.Message) ([]*message.Message, error)
 		cl.log().Error("the message was acked before its effects were committed, so a crash can lose it",
 			errAnswered, nil)
 	}
-	err = cl.seal(cl.handler, cl.tx, produced)
+	// Not the handler's context: a router that closes must not undo a finished run.
+	err = cl.seal(ambient.With(cl.txCtx, cl.ambient), cl.tx, produced)
 	if err == nil {
 		cl.ambient.End()
 		if err = cl.tx.Commit(); err != nil && !errors.Is(err, sql.ErrTxDone) {

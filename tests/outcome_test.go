@@ -56,6 +56,24 @@ var outcomeBodies = []testdb.Body{
 		require.NoError(t, b.store.Close(t.Context()))
 		assert.Equal(t, 0, b.count(`SELECT COUNT(*) FROM millrace_outcomes`))
 	}},
+	{Name: "the router closes before a handler returns messages", Why: "they are kept, and published by the redelivery", Run: func(t *testing.T, db *testdb.DB) {
+		b := newBed(t, db)
+		running := make(chan struct{})
+		s := b.newService(func(msg *message.Message) ([]*message.Message, error) {
+			close(running)
+			<-msg.Context().Done()
+			msg.SetContext(context.WithoutCancel(msg.Context()))
+			return invoice(msg)
+		}, millrace.Inbox{Store: b.store}.Middleware)
+		s.published.failWith(errBoom) // as the router closes publishers before its handlers return
+		msg := newMessage("x")
+		s.feed.send(t, msg)
+		<-running
+		require.NoError(t, s.router.Close())
+		assert.False(t, s.answer(msg))
+		assert.Equal(t, 1, b.effects())
+		assert.Equal(t, 1, b.count(`SELECT COUNT(*) FROM millrace_outcomes`))
+	}},
 	{Name: "a crash between commit and publish", Why: "I3: another process publishes the outcome", Run: func(t *testing.T, db *testdb.DB) {
 		b := newBed(t, db)
 		msg := newMessage("x")
