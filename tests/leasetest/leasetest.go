@@ -1,0 +1,208 @@
+// Package leasetest holds the behaviours of middleware.Deduplicate that every store of
+// leases must have: one body each, run on memory, PostgreSQL, MariaDB, SQLite and Redis.
+package leasetest
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace-go/millrace/inbox"
+	millrace "github.com/millrace-go/millrace/middleware"
+)
+
+// Open returns the store of one more process: all that one Open returns share their keys.
+type Open func(t *testing.T) inbox.LeaseStore
+
+// Body is one behaviour.
+type Body struct {
+	Name string // says the behaviour, unique
+	Why  string // the rule that is broken when it fails
+	Run  func(t *testing.T, open Open)
+}
+
+// Run runs every body on fresh stores.
+func Run(t *testing.T, fresh func(t *testing.T) Open) {
+	t.Helper()
+	for _, b := range Bodies {
+		t.Run(b.Name, func(t *testing.T) {
+			b.Run(t, fresh(t))
+			if t.Failed() {
+				t.Logf("why: %s", b.Why)
+			}
+		})
+	}
+}
+
+// process is a service that handles messages.
+type process struct {
+	*testing.T
+	leases *inbox.Leases
+	events *recorder
+}
+
+func start(t *testing.T, store inbox.LeaseStore) *process {
+	t.Helper()
+	events := &recorder{}
+	return &process{t, inbox.NewLeases(store, inbox.LeasesConfig{Observers: []inbox.Observer{events}}), events}
+}
+
+// wrap puts the middleware before h.
+func (p *process) wrap(h message.HandlerFunc, change ...func(*millrace.Deduplicate)) message.HandlerFunc {
+	d := millrace.Deduplicate{Claims: p.leases, Consumer: "mailer"}
+	for _, c := range change {
+		c(&d)
+	}
+	return d.Middleware(h)
+}
+
+func lease(d time.Duration) func(*millrace.Deduplicate) {
+	return func(m *millrace.Deduplicate) { m.Lease = d }
+}
+
+func wait(d time.Duration) func(*millrace.Deduplicate) {
+	return func(m *millrace.Deduplicate) { m.Wait = d }
+}
+
+func consumer(name string) func(*millrace.Deduplicate) {
+	return func(m *millrace.Deduplicate) { m.Consumer = name }
+}
+
+// deliver delivers a message with the given UUID.
+func deliver(h message.HandlerFunc, uuid string) error {
+	_, err := h(message.NewMessage(uuid, []byte(uuid)))
+	return err
+}
+
+// counter is a handler that counts its runs.
+type counter struct {
+	mu   sync.Mutex
+	runs map[string]int
+}
+
+func (c *counter) handle(msg *message.Message) ([]*message.Message, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.runs == nil {
+		c.runs = map[string]int{}
+	}
+	c.runs[msg.UUID]++
+	return nil, nil
+}
+
+func (c *counter) of(uuid string) int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.runs[uuid]
+}
+
+// gate is a handler that waits to be told how to end.
+type gate struct {
+	entered chan struct{}
+	result  chan error
+}
+
+func newGate() *gate { return &gate{make(chan struct{}), make(chan error)} }
+
+func (g *gate) handle(*message.Message) ([]*message.Message, error) {
+	g.entered <- struct{}{}
+	return nil, <-g.result
+}
+
+// begin delivers a message to h, whose handler is g, and returns when it is being handled.
+func (g *gate) begin(h message.HandlerFunc, uuid string) (done <-chan error) {
+	result := make(chan error, 1)
+	go func() { result <- deliver(h, uuid) }()
+	<-g.entered
+	return result
+}
+
+// frozen is the store of a process that cannot extend its leases.
+type frozen struct{ inbox.LeaseStore }
+
+// spy tells when it answered that a key is held.
+type spy struct {
+	inbox.LeaseStore
+	held chan struct{}
+}
+
+func newSpy(store inbox.LeaseStore) *spy { return &spy{store, make(chan struct{}, 1)} }
+
+func (s *spy) Acquire(ctx context.Context, key inbox.LeaseKey, token int64, d time.Duration) (inbox.LeaseState, error) {
+	state, err := s.LeaseStore.Acquire(ctx, key, token, d)
+	if state.Status == inbox.LeaseHeld {
+		select {
+		case s.held <- struct{}{}:
+		default:
+		}
+	}
+	return state, err
+}
+
+// lossy loses the answers to the first calls.
+type lossy struct {
+	inbox.LeaseStore
+	mu                sync.Mutex
+	acquires, confirm int // answers still to be lost
+}
+
+var errAnswerLost = errors.New("the answer got lost")
+
+func (l *lossy) lose(n *int, err error) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if *n == 0 || err != nil {
+		return err
+	}
+	*n--
+	return errAnswerLost
+}
+
+func (l *lossy) Acquire(ctx context.Context, key inbox.LeaseKey, token int64, d time.Duration) (inbox.LeaseState, error) {
+	state, err := l.LeaseStore.Acquire(ctx, key, token, d)
+	return state, l.lose(&l.acquires, err)
+}
+
+func (l *lossy) Confirm(ctx context.Context, key inbox.LeaseKey, token int64, d time.Duration) error {
+	return l.lose(&l.confirm, l.LeaseStore.Confirm(ctx, key, token, d))
+}
+
+// recorder counts events.
+type recorder struct {
+	mu   sync.Mutex
+	seen map[string]int
+}
+
+func (r *recorder) add(kind string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.seen == nil {
+		r.seen = map[string]int{}
+	}
+	r.seen[kind]++
+}
+
+func (r *recorder) count(kind string) int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.seen[kind]
+}
+
+func (r *recorder) ObserveCompleted(context.Context, inbox.Event)    { r.add("completed") }
+func (r *recorder) ObserveFailed(context.Context, inbox.Event)       { r.add("failed") }
+func (r *recorder) ObserveDuplicate(context.Context, inbox.Event)    { r.add("duplicate") }
+func (r *recorder) ObserveDoubleEffect(context.Context, inbox.Event) { r.add("double effect") }
+
+// require that err says where and what.
+func requireDelivery(t *testing.T, err, cause error) {
+	t.Helper()
+	require.ErrorIs(t, err, cause)
+	var delivery *inbox.DeliveryError
+	require.ErrorAs(t, err, &delivery)
+	require.Equal(t, "mailer", delivery.Consumer)
+}
