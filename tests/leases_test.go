@@ -1,0 +1,165 @@
+package tests_test
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace-go/millrace/inbox"
+	millrace "github.com/millrace-go/millrace/middleware"
+	"github.com/millrace-go/millrace/tests/leasetest"
+	"github.com/millrace-go/millrace/tests/testdb"
+)
+
+// TestLeases runs every behaviour of middleware.Deduplicate on every database.
+func TestLeases(t *testing.T) {
+	var bodies []testdb.Body
+	for _, b := range leasetest.Bodies {
+		bodies = append(bodies, testdb.Body{Name: b.Name, Why: b.Why, Run: func(t *testing.T, db *testdb.DB) {
+			b.Run(t, leaseStores(t, db))
+		}})
+	}
+	testdb.Conformance(t, append(bodies, leaseBodies...))
+}
+
+// TestLeasesWithClientFoundRows runs them where an update counts rows that it did not change.
+func TestLeasesWithClientFoundRows(t *testing.T) {
+	leasetest.Run(t, func(t *testing.T) leasetest.Open {
+		return leaseStores(t, testdb.On(t, "mysql", testdb.Params("clientFoundRows", "true")))
+	})
+}
+
+// leaseStores returns stores with a pool each, as processes have them.
+func leaseStores(t *testing.T, db *testdb.DB) leasetest.Open {
+	t.Helper()
+	store, err := inbox.NewStore(db.DB, inbox.Config{})
+	require.NoError(t, err)
+	require.NoError(t, store.Migrate(t.Context()))
+	return func(t *testing.T) inbox.LeaseStore {
+		t.Helper()
+		store, err := inbox.NewStore(db.Open(t).DB, inbox.Config{})
+		require.NoError(t, err)
+		return store.Leases().Store()
+	}
+}
+
+var leaseBodies = []testdb.Body{
+	{Name: "lease: apart from the inbox", Why: "a lease must not count as the inbox's claim, nor the other way round",
+		Run: leasesApartFromInbox},
+	{Name: "lease: refused inside the inbox", Why: "what the inbox rolls back must not stay confirmed",
+		Run: leaseInsideInbox},
+	{Name: "lease: purged", Why: "leases that ended must not stay for ever", Run: leasesPurged},
+	{Name: "lease: key changed", Why: "another key would not know what was recorded under the old one",
+		Run: leaseKeyChanged},
+	{Name: "lease: one connection", Why: "a lease must not wait for a second connection", Run: leasesOnOneConnection},
+	{Name: "lease: close", Why: "a handler's lease must be confirmed before the pool is closed", Run: leaseClose},
+}
+
+// leased wraps a handler with leases of the bed's store.
+func (b *bed) leased(h message.HandlerFunc, change ...func(*millrace.Deduplicate)) message.HandlerFunc {
+	d := millrace.Deduplicate{Claims: b.store.Leases(), Consumer: "billing"}
+	for _, c := range change {
+		c(&d)
+	}
+	return d.Middleware(h)
+}
+
+func leasesApartFromInbox(t *testing.T, db *testdb.DB) {
+	b := newBed(t, db)
+	runs := 0
+	leased := b.leased(func(*message.Message) ([]*message.Message, error) { runs++; return nil, nil },
+		func(d *millrace.Deduplicate) { d.Key = inbox.ByPayload() })
+	msg := newMessage("x")
+	for range 2 {
+		must(t, leased, again(msg))
+		must(t, b.inbox(effect), again(msg)) // another key for the same name is no change of the key
+	}
+	assert.Equal(t, 1, runs)
+	assert.Equal(t, 1, b.effects())
+
+	_, err := b.store.Consumer(inbox.ConsumerConfig{Name: "\x00lease\x00billing"})
+	require.ErrorContains(t, err, "consumers of leases")
+}
+
+func leaseInsideInbox(t *testing.T, db *testdb.DB) {
+	b := newBed(t, db)
+	memory, err := inbox.NewMemoryLeases(inbox.MemoryLeasesConfig{})
+	require.NoError(t, err)
+	for _, claims := range []*inbox.Leases{b.store.Leases(), memory} {
+		_, err := b.inbox(b.leased(effect, func(d *millrace.Deduplicate) { d.Claims = claims }))(newMessage("x"))
+		require.ErrorContains(t, err, "inside middleware.Inbox")
+	}
+	must(t, b.leased(b.inbox(effect)), newMessage("x")) // outside is allowed
+	assert.Equal(t, 1, b.effects())
+}
+
+func leasesPurged(t *testing.T, db *testdb.DB) {
+	b := newBed(t, db)
+	const short, long = 100 * time.Millisecond, time.Hour
+	nothing := func(*message.Message) ([]*message.Message, error) { return nil, nil }
+	must(t, b.leased(nothing, func(d *millrace.Deduplicate) { d.Retention = long }), newMessage("stays"))
+	must(t, b.leased(nothing, func(d *millrace.Deduplicate) { d.Retention = short }), newMessage("goes"))
+	for began := time.Now(); b.count(`SELECT COUNT(*) FROM millrace_leases`) > 1; {
+		_, err := b.store.Purge(t.Context())
+		require.NoError(t, err)
+		require.Less(t, time.Since(began), 10*time.Second)
+	}
+	_, err := b.store.Purge(t.Context())
+	require.NoError(t, err)
+	assert.Equal(t, 1, b.count(`SELECT COUNT(*) FROM millrace_leases`))
+}
+
+func leaseKeyChanged(t *testing.T, db *testdb.DB) {
+	b := newBed(t, db)
+	must(t, b.leased(effectless), newMessage("x"))
+	restarted := b.newStore(db.Open(t).DB, inbox.Config{})
+	byPayload := func(d *millrace.Deduplicate) { d.Claims, d.Key = restarted.Leases(), inbox.ByPayload() }
+	_, err := b.leased(effectless, byPayload)(newMessage("x"))
+	require.ErrorIs(t, err, inbox.ErrKeyChanged)
+	must(t, b.leased(effectless, byPayload, func(d *millrace.Deduplicate) { d.Epoch = 1 }), newMessage("x"))
+}
+
+func effectless(*message.Message) ([]*message.Message, error) { return nil, nil }
+
+func leasesOnOneConnection(t *testing.T, db *testdb.DB) {
+	b := newBed(t, db)
+	store := b.newStore(db.Open(t, testdb.Pool(1)).DB, inbox.Config{})
+	h := b.leased(effectless, func(d *millrace.Deduplicate) { d.Claims = store.Leases() })
+	done := make(chan error)
+	for range 20 {
+		go func() {
+			_, err := h(newMessage("x"))
+			done <- err
+		}()
+	}
+	for range 20 {
+		require.NoError(t, <-done)
+	}
+}
+
+func leaseClose(t *testing.T, db *testdb.DB) {
+	b := newBed(t, db)
+	entered, leave, done := make(chan struct{}), make(chan struct{}), make(chan error)
+	h := b.leased(func(*message.Message) ([]*message.Message, error) {
+		close(entered)
+		<-leave
+		return nil, nil
+	})
+	go func() {
+		_, err := h(newMessage("x"))
+		done <- err
+	}()
+	<-entered
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	require.ErrorContains(t, b.store.Close(ended), "1 handlers are still running")
+	_, err := b.leased(effectless)(newMessage("y"))
+	require.ErrorIs(t, err, inbox.ErrClosed)
+	close(leave)
+	require.NoError(t, <-done)
+	require.NoError(t, b.store.Close(t.Context()))
+}
