@@ -30,7 +30,7 @@ type Breaker struct {
 // Pass lets one call through to the server; the call says what it found.
 type Pass struct {
 	breaker *Breaker
-	probe   bool
+	probe   chan struct{} // of the outage that this call probes
 }
 
 // Enter lets the caller through at once while there is no outage, and as the one probe
@@ -47,8 +47,9 @@ func (b *Breaker) Enter(ctx context.Context) (Pass, bool) {
 	}
 	if !b.probing {
 		b.probing = true
+		pass := Pass{breaker: b, probe: b.over}
 		b.mu.Unlock()
-		return Pass{breaker: b, probe: true}, true
+		return pass, true
 	}
 	over, pause := b.over, b.pause
 	b.mu.Unlock()
@@ -82,29 +83,32 @@ func (p Pass) Down(ctx context.Context) (began bool) {
 		b.over = make(chan struct{})
 		b.pause, b.probing = First, true
 		b.down.Store(true)
-	case p.probe:
+	case p.probe == b.over:
 		b.pause = min(2*b.pause, Longest)
 	}
 	over, pause := b.over, b.pause
 	b.mu.Unlock()
 
 	wait(ctx, over, pause)
-	if began || p.probe {
-		b.letNextProbe()
+	if began || p.probe == over {
+		b.letNextProbe(over)
 	}
 	return began
 }
 
 // Cancel says that the caller ended without an answer about the server.
 func (p Pass) Cancel() {
-	if p.probe {
-		p.breaker.letNextProbe()
+	if p.probe != nil {
+		p.breaker.letNextProbe(p.probe)
 	}
 }
 
-func (b *Breaker) letNextProbe() {
+// letNextProbe ends the probe of one outage, which may be over and another begun.
+func (b *Breaker) letNextProbe(outage chan struct{}) {
 	b.mu.Lock()
-	b.probing = false
+	if b.over == outage {
+		b.probing = false
+	}
 	b.mu.Unlock()
 }
 

@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// Set remembers keys with a hash each: at most limit, for at most ttl. Old keys go by the
+// Set remembers keys with a hash each, bounded in number and time. Old keys go by the
 // generation, so that no entry costs a timer or a list.
 type Set struct {
 	limit int // per generation
@@ -19,7 +19,7 @@ type Set struct {
 }
 
 // NewSet returns a Set. A key is remembered for at least half of ttl, and at most one and a
-// half, unless more than limit others came since.
+// half, unless more than half of limit others came since.
 func NewSet(limit int, ttl time.Duration) *Set {
 	return &Set{limit: max(limit/2, 1), ttl: ttl / 2, born: time.Now(), current: map[string]int64{}}
 }
