@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/jmoiron/sqlx"
 
@@ -25,6 +26,8 @@ type Claim struct {
 	fresh   bool
 	openRow bool   // the claim was taken from a row of open messages, closed at the end
 	inDoubt bool   // our commit failed, so it may have been applied
+	over    bool   // committed or rolled back
+	answer  string // how a copy was known
 	parked  string // why the message was parked instead
 	outcome []*message.Message
 
@@ -59,21 +62,41 @@ func (c *Consumer) Claim(msg *message.Message) (*Claim, error) {
 	}
 	s.warnUnattended()
 	cl := &Claim{delivery: d}
+	defer func() {
+		if !cl.fresh {
+			s.work.leave()
+		}
+	}()
 	if err := cl.obtain(); err != nil {
-		s.work.leave()
 		return nil, d.fail(err)
 	}
 	if !cl.fresh {
-		s.work.leave()
 		return cl, nil
 	}
-	if begin := c.config.OnBegin; begin != nil {
-		if err := begin(cl.handler, cl.tx, msg); err != nil {
-			return nil, cl.Rollback(fmt.Errorf("OnBegin: %w", err))
-		}
-	}
-	return cl, nil
+	return cl, cl.begin()
 }
+
+// begin runs OnBegin. Its failure is the handler's.
+func (cl *Claim) begin() error {
+	onBegin := cl.consumer.config.OnBegin
+	if onBegin == nil {
+		return nil
+	}
+	returned := false
+	defer func() {
+		if !returned {
+			_ = cl.Rollback(errPanic)
+		}
+	}()
+	err := onBegin(cl.handler, cl.tx, cl.msg)
+	returned = true
+	if err != nil {
+		return cl.Rollback(fmt.Errorf("OnBegin: %w", err))
+	}
+	return nil
+}
+
+var errPanic = errors.New("the handler panicked")
 
 // Fresh reports whether the handler must run.
 func (cl *Claim) Fresh() bool { return cl.fresh }
@@ -86,12 +109,14 @@ func (cl *Claim) Outcome() []*message.Message { return cl.outcome }
 // ending with the message's own context or with the transaction, whichever is first.
 func (cl *Claim) Context() context.Context { return cl.handler }
 
-// obtain waits for the turn of the key and decides what becomes of the delivery.
+// obtain waits for the turn of the key and decides what becomes of the delivery. The turn
+// is kept only by a fresh claim: a function of the user's may panic in here.
 func (cl *Claim) obtain() error {
 	s, d := cl.consumer.store, cl.delivery
 	key := d.memoryKey()
 	if hash, known := s.settled.Get(key); known && hash == d.hash {
-		cl.duplicate("settled")
+		cl.answer = "settled"
+		cl.duplicate()
 		return nil
 	}
 	turn, settled, err := s.turns.Take(d.ctx, key, d.hash)
@@ -99,20 +124,30 @@ func (cl *Claim) obtain() error {
 		return err
 	}
 	if settled {
-		cl.duplicate("handled while this copy waited")
+		cl.answer = "handled while this copy waited"
+		cl.duplicate()
 		return nil
 	}
-	cl.turn = turn
-	if err := cl.acquire(); err != nil {
-		turn.Fail()
-		return err
-	}
-	if !cl.fresh {
-		if _, known := s.settled.Get(key); known && d.original == nil {
-			turn.Settle(d.hash)
+	defer func() {
+		if cl.fresh {
+			return
+		}
+		if hash, known := s.settled.Get(key); known {
+			turn.Settle(hash)
 		} else {
 			turn.Fail()
 		}
+	}()
+	if err := cl.acquire(); err != nil {
+		return err
+	}
+	switch {
+	case cl.fresh:
+		cl.turn = turn
+	case cl.parked != "":
+		cl.observeParked()
+	default:
+		cl.duplicate()
 	}
 	return nil
 }
@@ -165,11 +200,11 @@ func (cl *Claim) acquire() error {
 			if err := pause(d.ctx, contended); err != nil {
 				return err
 			}
-		case kind == dialect.Unavailable:
+		case kind == dialect.Unavailable, kind == dialect.NoTable, kind == dialect.ReadOnly:
 			_ = s.noticeLoss(err)
 			s.observeOutage(d, err)
 			if pass.Down(d.ctx) {
-				d.log().Error("the database does not answer, deliveries are held back", err, nil)
+				d.log().Error("the database does not serve the inbox, deliveries are held back", explain(err), nil)
 			}
 			return err
 		default:
@@ -180,29 +215,28 @@ func (cl *Claim) acquire() error {
 	return nil
 }
 
-// attempt does one step in a slot, which it keeps only for a fresh claim.
+// attempt does one step in a slot, which only a fresh claim keeps.
 func (cl *Claim) attempt(what step) (next step, err error) {
-	s, d := cl.consumer.store, cl.delivery
+	d := cl.delivery
 	reg, err := cl.consumer.register(d.ctx)
 	if err != nil {
 		return 0, err
 	}
 	cl.id32 = reg.id
-	leave, err := s.slot(d.ctx)
+	leave, err := cl.consumer.slot(d.ctx)
 	if err != nil {
 		return 0, err
 	}
+	defer func() {
+		if !cl.fresh {
+			leave()
+		}
+	}()
+	cl.leave = leave
 	if what == look {
-		next, err = cl.look()
-	} else {
-		next, err = cl.take(what)
+		return cl.look()
 	}
-	if cl.fresh {
-		cl.leave = leave
-	} else {
-		leave()
-	}
-	return next, err
+	return cl.take(what)
 }
 
 // take begins a transaction whose first statement claims the key.
@@ -222,31 +256,29 @@ func (cl *Claim) take(what step) (next step, err error) {
 		}
 		return 0, fmt.Errorf("begin: %w", err)
 	}
-	giveUp := func() {
-		_ = rollback(tx) // the server rolls back by itself what it cannot be told to
-		cancel()
-	}
+	defer func() {
+		if !cl.fresh {
+			_ = rollback(tx) // the server rolls back by itself what it cannot be told to
+			cancel()
+		}
+	}()
 	won, err := cl.claim(txCtx, tx, what)
 	if err != nil {
-		giveUp()
 		return 0, err
 	}
 	if !won {
-		giveUp()
 		return look, nil
 	}
 	if what == insert {
-		parked, err := cl.judge(txCtx, tx)
+		reason, err := cl.judge(txCtx, tx)
 		if err != nil {
-			giveUp()
 			return 0, err
 		}
-		if parked {
-			defer cancel()
+		if reason != "" {
 			if err := tx.Commit(); err != nil {
 				return 0, fmt.Errorf("commit: %w", err)
 			}
-			cl.observeParked()
+			cl.parked = reason
 			return done, nil
 		}
 	}
@@ -332,7 +364,7 @@ func (cl *Claim) look() (next step, err error) {
 		cl.openRow = true
 		return retake, nil
 	}
-	cl.duplicate("stored as " + status.String())
+	cl.answer = "stored as " + status.String()
 	return done, nil
 }
 
@@ -346,8 +378,7 @@ func (cl *Claim) completed(row lookup) (next step, err error) {
 		if cl.outcome, err = msgcode.Decode(row.Outcome); err != nil {
 			return 0, fmt.Errorf("stored outcome: %w", err)
 		}
-		cl.consumer.store.unsettled.watch(cl)
-		cl.duplicate("outcome not known to be published")
+		cl.answer = "outcome not known to be published"
 		return done, nil
 	}
 	// Younger than Timeout its handler may still run: one that committed by itself and
@@ -355,7 +386,7 @@ func (cl *Claim) completed(row lookup) (next step, err error) {
 	if row.Now-row.ProcessedAt > cl.consumer.config.Timeout.Microseconds() && d.original == nil {
 		cl.consumer.store.settled.Add(d.memoryKey(), d.hash)
 	}
-	cl.duplicate("completed")
+	cl.answer = "completed"
 	return done, nil
 }
 
@@ -369,7 +400,7 @@ func (cl *Claim) collision() (next step, err error) {
 	switch cl.consumer.config.OnCollision {
 	case CollisionDrop:
 		d.log().Info("dropped: same key as another message, other payload", nil)
-		cl.duplicate("collision dropped")
+		cl.answer = "collision dropped"
 		return done, nil
 	case CollisionFail:
 		return 0, ErrCollision
@@ -379,20 +410,23 @@ func (cl *Claim) collision() (next step, err error) {
 	}
 }
 
-// duplicate counts a copy that is acked without running the handler.
-func (cl *Claim) duplicate(reason string) {
+// duplicate tells of a copy that is acked without running the handler. No slot is held.
+func (cl *Claim) duplicate() {
 	s, d := cl.consumer.store, cl.delivery
+	if cl.outcome != nil {
+		s.unsettled.watch(cl)
+	}
 	if len(s.observe.duplicate) > 0 {
-		e := d.event(reason)
+		e := d.event(cl.answer)
 		for _, o := range s.observe.duplicate {
 			o.ObserveDuplicate(d.ctx, e)
 		}
 	}
 	if s.config.LogDropped {
-		s.logDropped(d, reason)
+		s.logDropped(d, cl.answer)
 	}
 	if s.debug {
-		d.log().Debug("duplicate, handler not run", map[string]any{"reason": reason})
+		d.log().Debug("duplicate, handler not run", watermill.LogFields{"reason": cl.answer})
 	}
 }
 

@@ -51,6 +51,7 @@ type ConsumerConfig struct {
 	Outbox         message.Publisher
 	Timeout        time.Duration
 	TwinWait       time.Duration
+	MaxInFlight    int
 	Retention      time.Duration
 	Window         time.Duration
 	OnCollision    OnCollision
@@ -115,6 +116,9 @@ func (c ConsumerConfig) Validate() error {
 	if c.TwinWait < 0 {
 		problem("TwinWait %v is negative", c.TwinWait)
 	}
+	if c.MaxInFlight < 0 {
+		problem("MaxInFlight %d is negative", c.MaxInFlight)
+	}
 	if c.Retention != Forever && c.Retention < MinRetention {
 		problem("Retention %v is below %v, the least that makes sense; inbox.Forever keeps all", c.Retention, MinRetention)
 	}
@@ -135,7 +139,8 @@ func (c ConsumerConfig) Validate() error {
 type Consumer struct {
 	store  *Store
 	config ConsumerConfig
-	prefix string // of keys in memory
+	prefix string        // of keys in memory
+	slots  chan struct{} // nil without a bound of its own
 
 	registering sync.Mutex
 	registered  atomic.Pointer[registration]
@@ -181,8 +186,33 @@ func (s *Store) Consumer(config ConsumerConfig) (*Consumer, error) {
 		}
 	}
 	c := &Consumer{store: s, config: config, prefix: fmt.Sprintf("%s\x00%d\x00", config.Name, config.Epoch)}
+	if config.MaxInFlight > 0 {
+		c.slots = make(chan struct{}, config.MaxInFlight)
+	}
 	s.consumers[name] = c
 	return c, nil
+}
+
+// slot waits for the right to hold a transaction: the consumer's, then the store's. It is
+// taken with the turn of a key already in hand, so copies that wait for it take no slots.
+func (c *Consumer) slot(ctx context.Context) (leave func(), err error) {
+	if c.slots == nil {
+		return c.store.slot(ctx)
+	}
+	select {
+	case c.slots <- struct{}{}:
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+	leaveStore, err := c.store.slot(ctx)
+	if err != nil {
+		<-c.slots
+		return nil, err
+	}
+	return func() {
+		leaveStore()
+		<-c.slots
+	}, nil
 }
 
 // consumerRow is a row of the consumers table.

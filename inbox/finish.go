@@ -22,6 +22,7 @@ const afterwards = 5 * time.Second
 // be published before msg is acked. On an error nothing was done, or, where the answer to
 // the commit was lost, the redelivery will tell.
 func (cl *Claim) Commit(produced []*message.Message) ([]*message.Message, error) {
+	s := cl.consumer.store
 	err := cl.approve(produced)
 	if err != nil {
 		return nil, cl.Rollback(err)
@@ -37,6 +38,7 @@ func (cl *Claim) Commit(produced []*message.Message) ([]*message.Message, error)
 		cl.ambient.End()
 		if err = cl.tx.Commit(); err != nil && !errors.Is(err, sql.ErrTxDone) {
 			cl.inDoubt = true
+			_ = s.noticeLoss(err)
 		}
 	}
 	switch {
@@ -134,19 +136,18 @@ func (cl *Claim) keep(ctx context.Context, tx *sqlx.Tx, produced []*message.Mess
 func (cl *Claim) succeed(produced []*message.Message, early bool) {
 	s := cl.consumer.store
 	cl.end()
-	if len(produced) > 0 && cl.consumer.config.Outbox == nil {
+	switch {
+	case len(produced) > 0 && cl.consumer.config.Outbox == nil:
 		// Waiting copies must not be acked while the broker may lack what was produced.
 		cl.turn.Fail()
 		if !early {
 			s.unsettled.watch(cl)
 		}
-	} else {
-		if cl.original == nil {
-			s.settled.Add(cl.memoryKey(), cl.hash)
-			cl.turn.Settle(cl.hash)
-		} else {
-			cl.turn.Fail()
-		}
+	case cl.original != nil:
+		cl.turn.Fail()
+	default:
+		s.settled.Add(cl.memoryKey(), cl.hash)
+		cl.turn.Settle(cl.hash)
 	}
 	if len(s.observe.completed) > 0 {
 		e := cl.event("completed")
@@ -155,19 +156,23 @@ func (cl *Claim) succeed(produced []*message.Message, early bool) {
 			o.ObserveCompleted(cl.ctx, e)
 		}
 	}
-	s.work.leave()
 }
 
 // Rollback ends a failed run and returns the error for the router. Nothing of the run
 // remains, whatever the handler did to its transaction: a claim that it committed is taken
-// back and the message recorded as failed.
+// back and the message recorded as failed. After Commit it does nothing.
 func (cl *Claim) Rollback(cause error) error {
+	if cl.over {
+		return cause
+	}
 	s := cl.consumer.store
 	cl.ambient.End()
 	err := cl.tx.Rollback()
-	ended := errors.Is(err, sql.ErrTxDone) && cl.txCtx.Err() == nil
+	ended := errors.Is(err, sql.ErrTxDone)
+	if err != nil && !ended {
+		s.forget()
+	}
 	cause = cl.lateness(cause)
-	_ = s.noticeLoss(cause)
 	if !cl.inDoubt && (ended || s.dialect.CommitsOnDDL) {
 		cause = cl.takeBack(cause)
 	}
@@ -176,12 +181,13 @@ func (cl *Claim) Rollback(cause error) error {
 	}
 	cl.end()
 	cl.turn.Fail()
-	e := cl.event("rolled back")
-	e.Err, e.Duration = cause, time.Since(cl.began)
-	for _, o := range s.observe.failed {
-		o.ObserveFailed(cl.ctx, e)
+	if len(s.observe.failed) > 0 {
+		e := cl.event("rolled back")
+		e.Err, e.Duration = cause, time.Since(cl.began)
+		for _, o := range s.observe.failed {
+			o.ObserveFailed(cl.ctx, e)
+		}
 	}
-	s.work.leave()
 	return cl.delivery.fail(cause)
 }
 
@@ -194,10 +200,13 @@ func (cl *Claim) lateness(err error) error {
 	return err
 }
 
+// end lets go of the transaction and its slot.
 func (cl *Claim) end() {
+	cl.over = true
 	cl.ambient.End()
 	cl.cancel()
 	cl.leave()
+	cl.consumer.store.work.leave()
 }
 
 // mine reports whether this attempt's claim stands in the table, committed.

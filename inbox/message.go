@@ -136,21 +136,18 @@ func (s *Store) insertMessage(ctx context.Context, tx *sqlx.Tx, cl *Claim, open 
 	return nil
 }
 
-// judge parks, in the transaction of its claim, a fresh message that must not be handled.
-func (cl *Claim) judge(ctx context.Context, tx *sqlx.Tx) (parked bool, err error) {
-	reason, err := cl.objection(ctx, tx)
+// judge parks, in the transaction of its claim, a fresh message that must not be handled,
+// and returns why.
+func (cl *Claim) judge(ctx context.Context, tx *sqlx.Tx) (reason string, err error) {
+	reason, err = cl.objection(ctx, tx)
 	if reason == "" || err != nil {
-		return false, err
+		return "", err
 	}
 	s := cl.consumer.store
 	if _, err := tx.ExecContext(ctx, s.dialect.ReopenClaim, cl.id32, cl.delivery.id, cl.token); err != nil {
-		return false, fmt.Errorf("open the claim: %w", err)
+		return "", fmt.Errorf("open the claim: %w", err)
 	}
-	if err := s.insertMessage(ctx, tx, cl, openMessage{status: Parked, reason: reason}); err != nil {
-		return false, err
-	}
-	cl.parked = reason
-	return true, nil
+	return reason, s.insertMessage(ctx, tx, cl, openMessage{status: Parked, reason: reason})
 }
 
 // objection says why a fresh message must not be handled, or nothing.

@@ -245,15 +245,20 @@ func (s *Store) reader(ctx context.Context) sqlx.ExtContext {
 	return s.db
 }
 
-// noticeLoss voids every cache when err says that a connection was lost: the server behind
-// the next one may have been restored to an earlier state.
+// noticeLoss forgets when err, of a statement of ours, says that a connection was lost.
 func (s *Store) noticeLoss(err error) error {
 	if dialect.Classify(err) == dialect.Unavailable {
-		s.generation.Add(1)
-		s.settled.Forget()
-		s.isolation.Store(nil)
+		s.forget()
 	}
 	return err
+}
+
+// forget voids every cache: the server behind the next connection may have been restored
+// to an earlier state.
+func (s *Store) forget() {
+	s.generation.Add(1)
+	s.settled.Forget()
+	s.isolation.Store(nil)
 }
 
 // rollback ends tx; that it had ended already is no error.

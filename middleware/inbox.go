@@ -53,7 +53,7 @@ type Inbox struct {
 	// handlers, short enough that waiting copies do not hold connections for long.
 	TwinWait time.Duration
 
-	// MaxInFlight bounds how many messages this handler has in work at once; the rest wait in
+	// MaxInFlight bounds how many transactions this handler has open at once; the rest wait in
 	// memory. Defaults to no bound of its own: inbox.Config.MaxInFlight bounds all together.
 	MaxInFlight int
 
@@ -113,10 +113,6 @@ func (i Inbox) Middleware(h message.HandlerFunc) message.HandlerFunc {
 		return func(*message.Message) ([]*message.Message, error) { return nil, err }
 	}
 	consumer := i.consumers()
-	var inWork chan struct{}
-	if i.MaxInFlight > 0 {
-		inWork = make(chan struct{}, i.MaxInFlight)
-	}
 	return func(msg *message.Message) ([]*message.Message, error) {
 		if i.Skip != nil && i.Skip(msg) {
 			return h(msg)
@@ -124,14 +120,6 @@ func (i Inbox) Middleware(h message.HandlerFunc) message.HandlerFunc {
 		c, err := consumer(message.HandlerNameFromCtx(msg.Context()))
 		if err != nil {
 			return nil, fmt.Errorf("message %q: %w", msg.UUID, err)
-		}
-		if inWork != nil {
-			select {
-			case inWork <- struct{}{}:
-				defer func() { <-inWork }()
-			case <-msg.Context().Done():
-				return nil, msg.Context().Err()
-			}
 		}
 		return handle(c, msg, h)
 	}
@@ -142,9 +130,6 @@ func (i Inbox) Validate() error {
 	var problems []error
 	if i.Store == nil {
 		problems = append(problems, errors.New("Store is required"))
-	}
-	if i.MaxInFlight < 0 {
-		problems = append(problems, fmt.Errorf("MaxInFlight %d is negative", i.MaxInFlight))
 	}
 	problems = append(problems, i.config("").Validate())
 	if err := errors.Join(problems...); err != nil {
@@ -166,15 +151,10 @@ func handle(c *inbox.Consumer, msg *message.Message, h message.HandlerFunc) ([]*
 	if !claim.Fresh() {
 		return claim.Outcome(), nil
 	}
-	returned := false
-	defer func() {
-		if !returned { // a panic goes on its way, with its stack, once nothing is left behind
-			_ = claim.Rollback(errPanic)
-		}
-	}()
+	// A panic goes on its way, with its stack, once nothing is left behind.
+	defer func() { _ = claim.Rollback(errPanic) }()
 	msg.SetContext(claim.Context())
 	produced, err := h(msg)
-	returned = true
 	if err != nil {
 		return nil, claim.Rollback(err)
 	}
@@ -212,6 +192,7 @@ func (i Inbox) config(handler string) inbox.ConsumerConfig {
 		Outbox:         i.Outbox,
 		Timeout:        i.Timeout,
 		TwinWait:       i.TwinWait,
+		MaxInFlight:    i.MaxInFlight,
 		Retention:      i.Retention,
 		Window:         i.Window,
 		OnCollision:    i.OnCollision,

@@ -4,10 +4,12 @@ import (
 	"context"
 	"errors"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/jmoiron/sqlx"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
@@ -215,6 +217,34 @@ var deliveryBodies = []testdb.Body{
 		must(t, h, again(msg))
 		assert.Equal(t, 1, b.effects())
 	}},
+	{Name: "MaxInFlight", Why: "it bounds transactions, and copies that wait for a turn take none of them", Run: func(t *testing.T, db *testdb.DB) {
+		b := newBed(t, db)
+		running, goOn := make(chan struct{}), make(chan struct{})
+		var now, most atomic.Int32
+		blocked := newMessage("blocked")
+		h := b.inbox(func(msg *message.Message) ([]*message.Message, error) {
+			most.Store(max(most.Load(), now.Add(1)))
+			defer now.Add(-1)
+			if msg.UUID == blocked.UUID {
+				close(running)
+				<-goOn
+			}
+			return effect(msg)
+		}, func(i *millrace.Inbox) { i.MaxInFlight = 2 })
+		var wg sync.WaitGroup
+		wg.Go(func() { must(t, h, again(blocked)) })
+		<-running
+		for range 5 {
+			wg.Go(func() { must(t, h, again(blocked)) })
+		}
+		if db.Dialect != "sqlite" { // where one transaction at a time is open anyway
+			assert.Equal(t, 0, failures(10, func() error { _, err := h(newMessage("x")); return err }))
+		}
+		close(goOn)
+		wg.Wait()
+		assert.LessOrEqual(t, most.Load(), int32(2))
+		assert.Equal(t, 1, b.effectsOf(blocked.UUID))
+	}},
 	{Name: "a full pool", Why: "a flood of messages must leave room: slots before connections", Run: func(t *testing.T, db *testdb.DB) {
 		b := newBed(t, db)
 		h := b.inbox(effect, on(b.process(testdb.Pool(1))))
@@ -233,6 +263,41 @@ var deliveryBodies = []testdb.Body{
 			return nil, err
 		}, on(store), func(i *millrace.Inbox) { i.Timeout = 5 * time.Second })
 		must(t, h, msg)
+	}},
+	{Name: "functions of the user that panic", Why: "no turn, slot or connection is lost to them", Run: func(t *testing.T, db *testdb.DB) {
+		b := newBed(t, db)
+		store := b.process(testdb.Pool(1))
+		msg := newMessage("x")
+		b.forgotten(msg)
+		crash := true
+		maybe := func() {
+			if crash {
+				panic("boom")
+			}
+		}
+		for _, change := range []func(*millrace.Inbox){
+			func(i *millrace.Inbox) {
+				i.MessageTime = func(*message.Message) (time.Time, bool) { maybe(); return time.Now(), true }
+			},
+			func(i *millrace.Inbox) {
+				i.OnBegin = func(context.Context, *sqlx.Tx, *message.Message) error { maybe(); return nil }
+			},
+			func(i *millrace.Inbox) {
+				i.Fingerprint = func(*message.Message) ([]byte, error) { maybe(); return nil, nil }
+			},
+		} {
+			h, m := b.inbox(effect, on(store), change), newMessage("x")
+			crash = true
+			for range 3 {
+				assert.PanicsWithValue(t, "boom", func() { _, _ = h(again(m)) })
+			}
+			crash = false
+			must(t, h, again(m))
+			assert.Equal(t, 1, b.effectsOf(m.UUID))
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+		defer cancel()
+		require.NoError(t, store.Close(ctx), "a delivery is still counted as in flight")
 	}},
 	{Name: "epoch raised", Why: "raising Epoch handles everything again on purpose", Run: func(t *testing.T, db *testdb.DB) {
 		b := newBed(t, db)
@@ -265,10 +330,13 @@ var deliveryBodies = []testdb.Body{
 		msg := newMessage("x")
 		must(t, h, again(msg))
 		must(t, h, again(msg))
+		other := b.newStore(db.Open(t).DB, inbox.Config{LogDropped: true})
+		must(t, b.inbox(effect, on(other)), again(msg))
 		story, err := b.store.Story(t.Context(), msg.UUID)
 		require.NoError(t, err)
-		require.Len(t, story.Dropped, 1)
+		require.Len(t, story.Dropped, 2)
 		assert.Equal(t, "settled", story.Dropped[0].Reason)
+		assert.Equal(t, "completed", story.Dropped[1].Reason)
 		require.Len(t, story.Claims, 1)
 		assert.True(t, story.Claims[0].Completed)
 	}},
