@@ -1,0 +1,399 @@
+package process
+
+import (
+	"bufio"
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/ThreeDotsLabs/watermill/message"
+	_ "github.com/go-sql-driver/mysql" // registers "mysql"
+	_ "github.com/jackc/pgx/v5/stdlib" // registers "pgx"
+	"github.com/jmoiron/sqlx"
+	_ "modernc.org/sqlite" // registers "sqlite"
+
+	"github.com/millrace-go/millrace/inbox"
+	millrace "github.com/millrace-go/millrace/middleware"
+	"github.com/millrace-go/millrace/tests/faults"
+)
+
+// variable holds the Settings of a process that is to be a service.
+const variable = "MILLRACE_TEST_SERVICE"
+
+// Main runs the service and ends the process, if this process was started to be one.
+// Otherwise it returns at once.
+func Main() {
+	text := os.Getenv(variable)
+	if text == "" {
+		return
+	}
+	if err := serve(text); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	os.Exit(0)
+}
+
+// errFirst is what the first run of a delivery with FailFirst returns.
+var errFirst = errors.New("the first run fails")
+
+// service is a router with one handler.
+type service struct {
+	settings Settings
+	lines    *json.Encoder
+	writing  sync.Mutex
+	goOn     chan struct{}
+	feed     chan *message.Message
+	counts   counts
+
+	mu       sync.Mutex
+	stops    map[string]Point // by message
+	failing  map[string]bool
+	settling bool
+}
+
+func serve(text string) error {
+	s := &service{
+		lines: json.NewEncoder(os.Stdout), goOn: make(chan struct{}), feed: make(chan *message.Message),
+		stops: map[string]Point{}, failing: map[string]bool{},
+	}
+	if err := json.Unmarshal([]byte(text), &s.settings); err != nil {
+		return err
+	}
+	plain, err := sqlx.Open(s.settings.Driver, s.settings.DSN)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = plain.Close() }() // it lent its driver only
+	pool := faults.Over(plain, s.settings.DSN)
+	pool.SetMaxOpenConns(s.settings.Pool)
+	pool.SetMaxIdleConns(s.settings.Pool)
+	pool.Set(faults.Plan{Before: s.before, After: s.after})
+
+	store, err := inbox.NewStore(pool.DB, inbox.Config{
+		Logger: watermill.NewStdLoggerWithOut(os.Stderr, false, false), Observers: []inbox.Observer{&s.counts},
+	})
+	if err != nil {
+		return err
+	}
+	router, err := s.router(store)
+	if err != nil {
+		return err
+	}
+	stopped := make(chan error, 1)
+	go func() { stopped <- router.Run(context.Background()) }()
+	select {
+	case <-router.Running():
+	case err := <-stopped:
+		return fmt.Errorf("the router did not start: %w", err)
+	}
+	s.say(Event{Kind: Ready})
+	if err := s.obey(bufio.NewReader(os.Stdin)); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	defer cancel()
+	err = errors.Join(router.Close(), <-stopped, store.Close(ctx), pool.Close())
+	closed := Event{Kind: Closed, Counts: s.counts.all()}
+	if err != nil {
+		closed.Error = err.Error()
+	}
+	s.say(closed)
+	return nil
+}
+
+func (s *service) router(store *inbox.Store) (*message.Router, error) {
+	router, err := message.NewRouter(message.RouterConfig{CloseTimeout: 30 * time.Second}, watermill.NopLogger{})
+	if err != nil {
+		return nil, err
+	}
+	router.AddMiddleware(s.tellErrors, millrace.Inbox{
+		Store: store, Timeout: s.settings.Timeout, TwinWait: s.settings.TwinWait,
+		OnBegin: func(ctx context.Context, _ *sqlx.Tx, _ *message.Message) error {
+			s.reach(ctx, AfterClaim)
+			return nil
+		},
+	}.Middleware)
+	router.AddPlugin(store.Plugin())
+	if s.settings.Produce > 0 {
+		router.AddHandler("billing", "orders", subscriber{s}, "invoices", publisher{s}, s.handle)
+	} else {
+		router.AddConsumerHandler("billing", "orders", subscriber{s}, func(msg *message.Message) error {
+			_, err := s.handle(msg)
+			return err
+		})
+	}
+	return router, nil
+}
+
+// obey follows the test's orders until it says to close. A test that is gone ends it too.
+func (s *service) obey(orders *bufio.Reader) error {
+	decoder := json.NewDecoder(orders)
+	for {
+		var o order
+		if err := decoder.Decode(&o); errors.Is(err, io.EOF) {
+			return errors.New("the test is gone")
+		} else if err != nil {
+			return err
+		}
+		switch o.Do {
+		case "deliver":
+			s.deliver(o.Delivery)
+		case "go on":
+			select {
+			case s.goOn <- struct{}{}:
+			case <-time.After(30 * time.Second):
+				return errors.New("told to go on, but nothing had stopped")
+			}
+		case "close":
+			return nil
+		default:
+			return fmt.Errorf("unknown order %q", o.Do)
+		}
+	}
+}
+
+func (s *service) deliver(d Delivery) {
+	s.mu.Lock()
+	if d.Stop != "" {
+		s.stops[d.UUID] = d.Stop
+	}
+	s.failing[d.UUID] = d.FailFirst
+	s.mu.Unlock()
+	for range max(d.Copies, 1) {
+		msg := message.NewMessage(d.UUID, d.Payload)
+		for k, v := range d.Metadata {
+			msg.Metadata.Set(k, v)
+		}
+		go func() {
+			s.feed <- msg
+			select {
+			case <-msg.Acked():
+				s.say(Event{Kind: Acked, UUID: d.UUID})
+			case <-msg.Nacked():
+				s.say(Event{Kind: Nacked, UUID: d.UUID})
+			}
+		}()
+	}
+}
+
+// handle has an effect, and returns messages that no other run would return.
+func (s *service) handle(msg *message.Message) ([]*message.Message, error) {
+	ctx := msg.Context()
+	tx, err := inbox.Tx(ctx)
+	if err != nil {
+		return nil, err
+	}
+	_, err = tx.ExecContext(ctx, tx.Rebind(`INSERT INTO effects (uuid, consumer) VALUES (?, ?)`),
+		hex.EncodeToString([]byte(msg.UUID)), message.HandlerNameFromCtx(ctx))
+	if err != nil {
+		return nil, err
+	}
+	s.reach(ctx, InHandler)
+	if s.firstRun(msg.UUID) {
+		s.stop(FirstRun, msg.UUID)
+		return nil, errFirst
+	}
+	produced := make([]*message.Message, s.settings.Produce)
+	for i := range produced {
+		produced[i] = message.NewMessage(watermill.NewUUID(), []byte("\x00\xff"+rand.Text()))
+		produced[i].Metadata = message.Metadata{"for": msg.UUID, "number": strconv.Itoa(i), "run": rand.Text()}
+	}
+	return produced, nil
+}
+
+// firstRun reports whether no service of the test has run the message before, if it is one
+// that is to fail then.
+func (s *service) firstRun(uuid string) bool {
+	s.mu.Lock()
+	failing := s.failing[uuid]
+	s.mu.Unlock()
+	if !failing {
+		return false
+	}
+	mark, err := os.OpenFile(filepath.Join(s.settings.Marks, uuid), os.O_CREATE|os.O_EXCL, 0o600)
+	if err != nil {
+		return false
+	}
+	return mark.Close() == nil
+}
+
+func (s *service) tellErrors(next message.HandlerFunc) message.HandlerFunc {
+	return func(msg *message.Message) ([]*message.Message, error) {
+		out, err := next(msg)
+		if err != nil {
+			s.say(Event{Kind: Failed, UUID: msg.UUID, Error: err.Error()})
+		}
+		return out, err
+	}
+}
+
+// messageKey finds the UUID of the message in a context, which the statements on its behalf
+// are given too.
+type messageKey struct{}
+
+func (s *service) before(ctx context.Context, call string) error {
+	switch {
+	case strings.Contains(call, "INTO millrace_claims"):
+		s.reach(ctx, BeforeClaim)
+	case strings.Contains(call, "DELETE FROM millrace_outcomes"):
+		s.reachSettling(BeforeSettle)
+		s.mu.Lock()
+		s.settling = true
+		s.mu.Unlock()
+	case call == faults.Commit:
+		s.reach(ctx, BeforeCommit)
+		s.mu.Lock()
+		settling := s.settling && ctx.Value(messageKey{}) == nil
+		s.settling = s.settling && !settling
+		s.mu.Unlock()
+		if settling {
+			s.reachSettling(MidSettle)
+		}
+	}
+	return nil
+}
+
+func (s *service) after(ctx context.Context, call string) error {
+	if call == faults.Commit {
+		s.reach(ctx, AfterCommit)
+	}
+	return nil
+}
+
+// reach stops if point is where the message of ctx is to stop.
+func (s *service) reach(ctx context.Context, point Point) {
+	if uuid, ok := ctx.Value(messageKey{}).(string); ok {
+		s.reachFor(uuid, point)
+	}
+}
+
+func (s *service) reachFor(uuid string, point Point) {
+	s.mu.Lock()
+	here := s.stops[uuid] == point
+	if here {
+		delete(s.stops, uuid)
+	}
+	s.mu.Unlock()
+	if here {
+		s.stop(point, uuid)
+	}
+}
+
+// reachSettling is reach for work that has no message of its own.
+func (s *service) reachSettling(point Point) {
+	s.mu.Lock()
+	uuid := ""
+	for u, p := range s.stops {
+		if p == point {
+			uuid = u
+		}
+	}
+	s.mu.Unlock()
+	if uuid != "" {
+		s.reachFor(uuid, point)
+	}
+}
+
+func (s *service) stop(point Point, uuid string) {
+	s.say(Event{Kind: At, Point: point, UUID: uuid})
+	<-s.goOn
+}
+
+func (s *service) say(e Event) {
+	s.writing.Lock()
+	defer s.writing.Unlock()
+	if err := s.lines.Encode(e); err != nil {
+		os.Exit(2) // nobody listens any more
+	}
+}
+
+// subscriber hands over what the test delivers.
+type subscriber struct{ *service }
+
+func (s subscriber) Subscribe(ctx context.Context, _ string) (<-chan *message.Message, error) {
+	out := make(chan *message.Message)
+	go func() {
+		defer close(out)
+		for {
+			select {
+			case msg := <-s.feed:
+				msg.SetContext(context.WithValue(ctx, messageKey{}, msg.UUID))
+				out <- msg
+			case <-ctx.Done():
+				return
+			}
+		}
+	}()
+	return out, nil
+}
+
+func (subscriber) Close() error { return nil }
+
+// publisher gives the test what the router publishes: then the broker has it.
+type publisher struct{ *service }
+
+func (p publisher) Publish(_ string, msgs ...*message.Message) error {
+	source := msgs[0].Metadata["for"]
+	p.reachFor(source, BeforePublish)
+	for i, m := range msgs {
+		if i > 0 {
+			p.reachFor(source, MidPublish)
+		}
+		p.say(Event{Kind: Published, UUID: source, Published: &Message{m.UUID, m.Metadata, m.Payload}})
+	}
+	p.reachFor(source, AfterPublish)
+	return nil
+}
+
+func (publisher) Close() error { return nil }
+
+// counts counts what observers are told.
+type counts struct {
+	mu   sync.Mutex
+	seen map[string]int
+}
+
+func (c *counts) add(kind string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.seen == nil {
+		c.seen = map[string]int{}
+	}
+	c.seen[kind]++
+}
+
+func (c *counts) all() map[string]int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.seen
+}
+
+// ObserveCompleted counts.
+func (c *counts) ObserveCompleted(context.Context, inbox.Event) { c.add("completed") }
+
+// ObserveFailed counts.
+func (c *counts) ObserveFailed(context.Context, inbox.Event) { c.add("failed") }
+
+// ObserveDuplicate counts.
+func (c *counts) ObserveDuplicate(context.Context, inbox.Event) { c.add("duplicate") }
+
+// ObserveSettled counts.
+func (c *counts) ObserveSettled(context.Context, inbox.Event) { c.add("settled") }
+
+// ObserveContention counts.
+func (c *counts) ObserveContention(context.Context, inbox.Event) { c.add("contention") }
+
+// ObserveOutage counts.
+func (c *counts) ObserveOutage(context.Context, inbox.Event) { c.add("outage") }

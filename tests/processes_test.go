@@ -1,0 +1,172 @@
+package tests_test
+
+import (
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace-go/millrace/tests/process"
+	"github.com/millrace-go/millrace/tests/testdb"
+)
+
+// settings are those of a service on the database of b.
+func (b *bed) settings(opts ...testdb.Option) process.Settings {
+	b.Helper()
+	db := b.db.Open(b, opts...)
+	return process.Settings{Driver: db.Driver, DSN: db.DSN, Pool: 5, Marks: b.TempDir()}
+}
+
+// start starts n services at once.
+func (b *bed) start(n int, s process.Settings) []*process.Process {
+	b.Helper()
+	services := make([]*process.Process, n)
+	var wg sync.WaitGroup
+	for i := range services {
+		wg.Go(func() { services[i] = process.Start(b, s) })
+	}
+	wg.Wait()
+	for _, p := range services {
+		require.NotNil(b, p)
+	}
+	return services
+}
+
+func letter() process.Message {
+	return process.Message{
+		UUID: watermill.NewUUID(), Payload: []byte("\xffpayload"), Metadata: map[string]string{"name": "OrderPlaced"},
+	}
+}
+
+// One message is delivered many times at once: 100 goroutines in one process, then 4
+// processes of 16 goroutines. The first run stops with its effect written, fails once the
+// others wait, and one of them leads. Meanwhile other messages go through the same services.
+func TestCopiesAtOnceInProcesses(t *testing.T) {
+	for _, c := range []struct{ processes, goroutines int }{{1, 100}, {4, 16}} {
+		t.Run(fmt.Sprintf("%d×%d", c.processes, c.goroutines), func(t *testing.T) {
+			testdb.Each(t, func(t *testing.T, db *testdb.DB) {
+				copiesAtOnce(newBed(t, db), c.processes, c.goroutines)
+			})
+		})
+	}
+}
+
+func copiesAtOnce(b *bed, processes, goroutines int) {
+	const others = 25 // per process
+	settings := b.settings()
+	settings.TwinWait = 30 * time.Second // the twins wait while other messages flow
+	services := b.start(processes, settings)
+	same := letter()
+	for _, p := range services {
+		p.Deliver(process.Delivery{Message: same, Copies: goroutines, FailFirst: true})
+	}
+	leader := b.whoStops(services)
+	if b.db.Dialect != "sqlite" { // there the leader's transaction excludes every writer
+		b.untilLocked(processes - 1)
+		b.flow(services, others, 0)
+	}
+	leader.GoOn()
+	answers := processes * goroutines
+	if b.db.Dialect == "sqlite" {
+		b.flow(services, others, goroutines)
+	}
+	counts := map[string]int{}
+	acked, nacked := 0, 0
+	for _, p := range services {
+		b.answered(p, same.UUID, goroutines)
+		for _, e := range p.Events(process.Failed) {
+			assert.Contains(b, e.Error, "the first run fails", "an error that no handler returned")
+		}
+		acked += of(p.Events(process.Acked), same.UUID)
+		nacked += of(p.Events(process.Nacked), same.UUID)
+		for kind, n := range p.Close() {
+			counts[kind] += n
+		}
+	}
+	b.Logf("%d copies: %d acked, %d nacked; %v", answers, acked, nacked, counts)
+	assert.Equal(b, 1, b.effectsOf(same.UUID))
+	assert.Equal(b, answers-1, acked)
+	assert.Equal(b, 1, nacked)
+	assert.Equal(b, 1, counts["failed"])
+	assert.Equal(b, 1+others*processes, counts["completed"])
+	assert.Equal(b, answers-2, counts["duplicate"])
+	assert.Equal(b, 1+others*processes, b.effects())
+	assert.Equal(b, 1+others*processes, b.count(`SELECT COUNT(*) FROM millrace_claims WHERE result = 1`))
+}
+
+// whoStops returns the first service that stops at a point.
+func (b *bed) whoStops(services []*process.Process) *process.Process {
+	b.Helper()
+	var found *process.Process
+	b.eventually("a service stops", func() bool {
+		for _, p := range services {
+			if len(p.Events(process.At)) > 0 {
+				found = p
+			}
+		}
+		return found != nil
+	})
+	return found
+}
+
+// flow delivers n other messages to each service, and returns when all are acked.
+func (b *bed) flow(services []*process.Process, n, failing int) {
+	b.Helper()
+	for _, p := range services {
+		for range n {
+			p.Deliver(process.Delivery{Message: letter()})
+		}
+	}
+	for _, p := range services {
+		b.eventually("other messages flow", func() bool {
+			return len(p.Events(process.Acked))+len(p.Events(process.Nacked)) >= n+failing
+		})
+	}
+}
+
+func (b *bed) answered(p *process.Process, uuid string, n int) {
+	b.Helper()
+	b.eventually(fmt.Sprintf("%d copies are answered", n), func() bool {
+		return of(p.Events(process.Acked), uuid)+of(p.Events(process.Nacked), uuid) == n
+	})
+}
+
+func of(events []process.Event, uuid string) (n int) {
+	for _, e := range events {
+		if e.UUID == uuid {
+			n++
+		}
+	}
+	return n
+}
+
+// untilLocked returns when n transactions wait for a lock.
+func (b *bed) untilLocked(n int) {
+	b.Helper()
+	query := `SELECT COUNT(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()`
+	if b.db.Dialect == "mysql" {
+		query = `SELECT COUNT(*) FROM information_schema.INNODB_TRX t
+			JOIN information_schema.PROCESSLIST p ON p.ID = t.trx_mysql_thread_id
+			WHERE p.DB = DATABASE() AND t.trx_state = 'LOCK WAIT'`
+	}
+	b.eventually(fmt.Sprintf("%d transactions wait", n), func() bool { return b.count(query) >= n })
+}
+
+// eventually polls until something holds.
+func (b *bed) eventually(what string, holds func() bool) {
+	b.Helper()
+	tick := time.NewTicker(10 * time.Millisecond)
+	defer tick.Stop()
+	late := time.After(time.Minute)
+	for !holds() {
+		select {
+		case <-tick.C:
+		case <-late:
+			require.Fail(b, "too late", what)
+		}
+	}
+}
