@@ -2,7 +2,12 @@ package inbox
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"slices"
+	"time"
+
+	"github.com/millrace-go/millrace/internal/ambient"
 )
 
 // Severity says how bad a finding is.
@@ -13,6 +18,14 @@ const (
 	Warning Severity = iota // works, but a failure may cost more than it should
 	Error                   // does not work, or is not safe
 )
+
+// String returns the name of the severity.
+func (s Severity) String() string {
+	if s == Error {
+		return "error"
+	}
+	return "warning"
+}
 
 // Finding is something about the database that is not as the inbox needs it.
 type Finding struct {
@@ -25,7 +38,86 @@ type Finding struct {
 // String puts the finding into one line.
 func (f Finding) String() string { return fmt.Sprintf("%s: %s: %s", f.Subject, f.Problem, f.Remedy) }
 
-// Check compares the live tables and the server's settings with what the inbox needs.
+// Check compares the live tables and the server's settings with what the inbox needs, and
+// says what is wrong and how to mend it: errors first. It claims a key in a transaction
+// that it rolls back, and leaves nothing behind. The error is for a database that does not
+// answer; it has a way out too. Do not call it in a handler.
+//
+// Settings belong to a connection, so they are best put into the connection string, which
+// gives them to every connection of the pool. A database reached in one of these ways, by a
+// pool with SetMaxOpenConns, has no finding unless its server is set up carelessly:
+//
+//	PostgreSQL, pgx or lib/pq
+//	  postgres://user@host/db?idle_in_transaction_session_timeout=30000&lock_timeout=10000
+//	MySQL 8 and MariaDB 11.1 or newer, go-sql-driver
+//	  user@tcp(host)/db?transaction_isolation='READ-COMMITTED'&innodb_lock_wait_timeout=10
+//	    &wait_timeout=60                      MySQL, with SetConnMaxIdleTime(30*time.Second)
+//	    &idle_write_transaction_timeout=30    MariaDB
+//	MariaDB 10, go-sql-driver
+//	  user@tcp(host)/db?tx_isolation='READ-COMMITTED'&innodb_lock_wait_timeout=10
+//	    &idle_write_transaction_timeout=30
+//	SQLite, modernc.org/sqlite
+//	  file:name?_pragma=busy_timeout(10000)&_pragma=journal_mode(WAL)&_pragma=synchronous(FULL)
+//	    &_txlock=immediate
+//	SQLite, mattn/go-sqlite3
+//	  file:name?_busy_timeout=10000&_journal_mode=WAL&_synchronous=FULL&_txlock=immediate
+//
+// In go-sql-driver's string the quotes are written %27. The idle timeouts lie above the
+// handlers' Timeout, the lock timeouts above their TwinWait.
+//
+// A pooler in transaction mode drops, or mixes up among its clients, what a connection
+// string sets: behind one set the timeouts by ALTER ROLE … SET, and let pgx run with
+// default_query_exec_mode=exec unless the pooler keeps prepared statements. Check takes two
+// connections and recognises the pooler when both are served by one server process. That is
+// never wrong where it says so, but a busy pooler can go unnoticed.
 func (s *Store) Check(ctx context.Context) ([]Finding, error) {
-	return nil, nil
+	if _, live := ambient.From(ctx).Live(s.db); live {
+		return nil, errors.New("inbox: check: it would wait for the transaction of this handler: call it outside")
+	}
+	if err := s.db.PingContext(ctx); err != nil {
+		return nil, fmt.Errorf("inbox: check: %w: is the pool open, and does its connection string name a server "+
+			"that runs and lets this user in? %w", ErrUnavailable, err)
+	}
+	c := checkup{store: s, pool: s.db.Stats().MaxOpenConnections, twinWait: s.longestTwinWait()}
+	for _, step := range []func(context.Context) error{c.server, c.tables, c.consumers, c.trial} {
+		if err := step(ctx); err != nil {
+			return nil, fmt.Errorf("inbox: check: %w", explain(err))
+		}
+	}
+	slices.SortStableFunc(c.findings, func(a, b Finding) int { return int(b.Severity) - int(a.Severity) })
+	return c.findings, nil
+}
+
+// checkup is one run of Check.
+type checkup struct {
+	store    *Store
+	pool     int // greatest size; 0 is unbounded
+	pooled   bool
+	twinWait time.Duration
+	settings settings
+	findings []Finding
+}
+
+func (c *checkup) fail(subject, problem, remedy string) {
+	c.findings = append(c.findings, Finding{Error, subject, problem, remedy})
+}
+
+func (c *checkup) warn(subject, problem, remedy string) {
+	c.findings = append(c.findings, Finding{Warning, subject, problem, remedy})
+}
+
+func (c *checkup) failed() bool {
+	return slices.ContainsFunc(c.findings, func(f Finding) bool { return f.Severity == Error })
+}
+
+func (s *Store) longestTwinWait() time.Duration {
+	var defaults ConsumerConfig
+	defaults.setDefaults()
+	longest := defaults.TwinWait
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, c := range s.consumers {
+		longest = max(longest, c.config.TwinWait)
+	}
+	return longest
 }

@@ -40,10 +40,12 @@ type Dialect struct {
 	SelectVersion  string
 	InsertVersion  string
 
-	// The server.
+	// The server. SelectBackend names the server process behind a connection; columns come
+	// with their table and how it is stored.
 	Now             string
 	SelectIsolation string
 	SelectSettings  string
+	SelectBackend   string
 	SelectColumns   string
 
 	// Consumers.

@@ -75,7 +75,9 @@ func classifyOne(err error) Kind {
 		}
 		return mysqlKind(code)
 	}
-	if strings.Contains(err.Error(), "invalid connection") { // go-sql-driver's ErrInvalidConn has no type
+	switch err.Error() {
+	case "invalid connection", // go-sql-driver's ErrInvalidConn has no type
+		"sql: database is closed": // database/sql does not export it
 		return Unavailable
 	}
 	return Other

@@ -26,9 +26,11 @@ var postgres = Dialect{
 			'idle_in_transaction_session_timeout', 'lock_timeout', 'statement_timeout', 'max_connections',
 			'default_transaction_read_only', 'server_version_num', 'transaction_timeout',
 			'tcp_keepalives_idle', 'tcp_user_timeout')
+		UNION ALL SELECT name || '.source', source FROM pg_settings WHERE name = 'idle_in_transaction_session_timeout'
 		UNION ALL SELECT 'in_recovery', pg_is_in_recovery()::TEXT`,
+	SelectBackend: `SELECT pid || ' since ' || backend_start FROM pg_stat_activity WHERE pid = pg_backend_pid()`,
 	SelectColumns: `
-		SELECT c.relname, a.attname
+		SELECT c.relname, a.attname, CASE c.relpersistence WHEN 'p' THEN 'permanent' WHEN 'u' THEN 'unlogged' ELSE 'temporary' END
 		FROM pg_class c
 		JOIN pg_namespace n ON n.oid = c.relnamespace
 		JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped

@@ -28,8 +28,9 @@ var sqlite = Dialect{
 		UNION ALL SELECT 'query_only', CAST(query_only AS TEXT) FROM pragma_query_only
 		UNION ALL SELECT 'file', COALESCE(file, '') FROM pragma_database_list WHERE name = 'main'
 		UNION ALL SELECT 'version', sqlite_version()`,
+	SelectBackend: `SELECT ''`,
 	SelectColumns: `
-		SELECT t.name, c.name
+		SELECT t.name, c.name, 'file'
 		FROM sqlite_master t, pragma_table_info(t.name) c
 		WHERE t.type = 'table' AND SUBSTR(t.name, 1, LENGTH('{prefix}')) = '{prefix}'`,
 

@@ -14,8 +14,8 @@ CREATE TABLE IF NOT EXISTS millrace_consumers (
   UNIQUE KEY by_name (namespace, name, epoch)
 ) ENGINE = InnoDB;
 
--- The only arbiter of a key. result 0: open, the row in millrace_messages says what;
--- anything else: completed.
+-- The only arbiter of a key. result 0: open, the row in millrace_messages says what.
+-- Anything else: completed.
 CREATE TABLE IF NOT EXISTS millrace_claims (
   consumer     INT            NOT NULL,
   message_id   VARBINARY(128) NOT NULL,
@@ -47,8 +47,8 @@ CREATE TABLE IF NOT EXISTS millrace_results (
 ) ENGINE = InnoDB;
 
 -- Every message that is open, whole.
--- by_key serves Lookup, TouchMessage and DeleteMessage: one open row per consumer and message;
--- by_status serves SelectMessages; by_original serves StoryMessages.
+-- by_key serves Lookup, TouchMessage and DeleteMessage: one open row per consumer and message.
+-- by_status serves SelectMessages, by_original serves StoryMessages.
 CREATE TABLE IF NOT EXISTS millrace_messages (
   id           BIGINT         NOT NULL AUTO_INCREMENT PRIMARY KEY,
   consumer     INT            NOT NULL,

@@ -15,8 +15,8 @@ CREATE TABLE millrace_consumers (
 -- Serves SelectConsumer.
 CREATE UNIQUE INDEX ix_millrace_consumers_name ON millrace_consumers (namespace, name, epoch);
 
--- The only arbiter of a key. result 0: open, the row in millrace_messages says what;
--- anything else: completed. Wide columns first, so that no byte is lost to alignment.
+-- The only arbiter of a key. result 0: open, the row in millrace_messages says what.
+-- Anything else: completed. Wide columns first, so that no byte is lost to alignment.
 CREATE TABLE millrace_claims (
   processed_at BIGINT   NOT NULL,
   payload_hash BIGINT   NOT NULL,

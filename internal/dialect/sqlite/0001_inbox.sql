@@ -15,8 +15,8 @@ CREATE TABLE millrace_consumers (
 -- Serves SelectConsumer.
 CREATE UNIQUE INDEX ix_millrace_consumers_name ON millrace_consumers (namespace, name, epoch);
 
--- The only arbiter of a key. result 0: open, the row in millrace_messages says what;
--- anything else: completed.
+-- The only arbiter of a key. result 0: open, the row in millrace_messages says what.
+-- Anything else: completed.
 CREATE TABLE millrace_claims (
   processed_at INTEGER NOT NULL,
   payload_hash INTEGER NOT NULL,

@@ -1,0 +1,107 @@
+package inbox
+
+import (
+	"cmp"
+	"fmt"
+	"regexp"
+	"strconv"
+	"strings"
+	"time"
+)
+
+func (c *checkup) mysql() {
+	v := c.settings
+	mariaDB := strings.Contains(strings.ToLower(v["version"]), "mariadb")
+	c.mysqlVersion(mariaDB)
+	for _, setting := range []string{"read_only", "innodb_read_only", "tx_read_only", "transaction_read_only"} {
+		if v[setting] == "ON" {
+			c.fail(setting, "it is ON: the server, or this connection, takes no writes", "give the inbox the primary, "+
+				"and take read-only settings out of the connection string")
+		}
+	}
+	if v["autocommit"] == "OFF" {
+		c.fail("autocommit", "it is OFF: what is written outside a transaction is never committed, and look-ups see the past",
+			"take autocommit=0 out of the connection string, or set the server's to 1")
+	}
+	c.mysqlIsolation()
+	c.mysqlDurability()
+	c.mysqlTimeouts(mariaDB)
+	if mode := v["sql_mode"]; !strings.Contains(mode, "STRICT_TRANS_TABLES") && !strings.Contains(mode, "STRICT_ALL_TABLES") {
+		c.warn("sql_mode", "it is not strict: values that do not fit are cut off without an error",
+			"put sql_mode=%27TRADITIONAL%27 into the connection string, or STRICT_TRANS_TABLES into the server's sql_mode")
+	}
+	const packet = 4 << 20
+	if size := v.number("max_allowed_packet"); size < packet {
+		c.warn("max_allowed_packet", fmt.Sprintf("it is %d bytes: a larger message, or outcome, cannot be stored", size),
+			"set it to 16M or more in the server's configuration")
+	}
+}
+
+var versionNumber = regexp.MustCompile(`^(\d+)\.(\d+)`)
+
+func (c *checkup) mysqlVersion(mariaDB bool) {
+	version := c.settings["version"]
+	m := versionNumber.FindStringSubmatch(version)
+	if m == nil {
+		return
+	}
+	major, _ := strconv.Atoi(m[1]) //nolint:errcheck // digits
+	minor, _ := strconv.Atoi(m[2]) //nolint:errcheck // digits
+	if least := 8_00; !mariaDB && major*100+minor < least {
+		c.fail("server", "MySQL "+version+" is too old", "update it to 8.0 or newer")
+	}
+	if least := 10_06; mariaDB && major*100+minor < least {
+		c.fail("server", version+" is too old", "update it to MariaDB 10.6 or newer")
+	}
+}
+
+func (c *checkup) mysqlIsolation() {
+	v := c.settings
+	setting := "transaction_isolation" // MySQL 8 and MariaDB 11.1 know it
+	if _, known := v[setting]; !known {
+		setting = "tx_isolation"
+	}
+	if level := v[setting]; level != "READ-COMMITTED" {
+		c.warn(setting, fmt.Sprintf("it is %s, and claims need READ-COMMITTED: asking for it costs a round trip per "+
+			"transaction", level), fmt.Sprintf("put %s=%%27READ-COMMITTED%%27 into the connection string", setting))
+	}
+	if v["log_bin"] == "ON" && v["binlog_format"] == "STATEMENT" {
+		c.fail("binlog_format", "it is STATEMENT, with which InnoDB refuses to write at READ COMMITTED",
+			"set it to ROW or MIXED on the server")
+	}
+}
+
+func (c *checkup) mysqlDurability() {
+	const risk = "when the server crashes, messages that were acked can lose their effects"
+	v := c.settings
+	if value := v["innodb_flush_log_at_trx_commit"]; value != "1" {
+		c.warn("innodb_flush_log_at_trx_commit", fmt.Sprintf("it is %s: %s", value, risk), "set it to 1 on the server")
+	}
+	if value := v["sync_binlog"]; v["log_bin"] == "ON" && value != "1" {
+		c.warn("sync_binlog", fmt.Sprintf("it is %s: %s on the replicas", value, risk), "set it to 1 on the server")
+	}
+}
+
+func (c *checkup) mysqlTimeouts(mariaDB bool) {
+	const (
+		longestIdle = 300 // seconds
+		farAbove    = 3   // times
+	)
+	v := c.settings
+	idle := cmp.Or(v.number("idle_write_transaction_timeout"), v.number("idle_transaction_timeout"))
+	switch wait := v.number("wait_timeout"); {
+	case mariaDB && idle == 0 && wait > longestIdle:
+		c.warn("idle_write_transaction_timeout", fmt.Sprintf("it is 0: a host that freezes or vanishes keeps its claims for "+
+			"wait_timeout, which is %d seconds", wait),
+			"put it into the connection string, for instance ?idle_write_transaction_timeout=30")
+	case !mariaDB && wait > longestIdle:
+		c.warn("wait_timeout", fmt.Sprintf("it is %d seconds: so long a host that freezes or vanishes keeps its claims", wait),
+			"put it into the connection string, for instance ?wait_timeout=60, and set db.SetConnMaxIdleTime to half of it")
+	}
+	wait := time.Duration(v.number("innodb_lock_wait_timeout")) * time.Second
+	if wait > farAbove*c.twinWait {
+		c.warn("innodb_lock_wait_timeout", fmt.Sprintf("it is %v: a copy that gave up after TwinWait, %v, goes on waiting "+
+			"on the server", wait, c.twinWait), fmt.Sprintf(
+			"put it into the connection string, for instance ?innodb_lock_wait_timeout=%d", int(2*c.twinWait/time.Second)))
+	}
+}

@@ -1,0 +1,48 @@
+package inbox
+
+import (
+	"fmt"
+	"strings"
+)
+
+// sqliteRemedy gives every connection what a PRAGMA statement gives one.
+func sqliteRemedy(pragma, value string) string {
+	return fmt.Sprintf("put it into the connection string, so that every connection of the pool has it: "+
+		"?_pragma=%s(%s) for modernc.org/sqlite, ?_%s=%s for mattn/go-sqlite3", pragma, value, pragma, value)
+}
+
+func (c *checkup) sqlite() {
+	v := c.settings
+	if v["file"] == "" {
+		c.sqliteMemory()
+		return
+	}
+	if mode := strings.ToLower(v["journal_mode"]); mode != "wal" {
+		c.fail("journal_mode", fmt.Sprintf("it is %q: a reader then locks out the writer, and the writer every reader", mode),
+			sqliteRemedy("journal_mode", "WAL"))
+	}
+	switch v.number("synchronous") {
+	case 0:
+		c.warn("synchronous", "it is OFF: a crash of the host can lose commits and corrupt the file",
+			sqliteRemedy("synchronous", "FULL"))
+	case 1:
+		c.warn("synchronous", "it is NORMAL, which in WAL mode writes a commit to the disk only later: when power fails, "+
+			"messages that were acked can lose their effects", sqliteRemedy("synchronous", "FULL"))
+	}
+	if wait := v.number("busy_timeout"); wait < 1000 {
+		c.warn("busy_timeout", fmt.Sprintf("it is %d milliseconds: while another process writes, a claim fails at once", wait),
+			sqliteRemedy("busy_timeout", "10000"))
+	}
+	if v.number("query_only") != 0 {
+		c.fail("query_only", "the connection takes no writes", "take the pragma query_only out of the connection string")
+	}
+}
+
+func (c *checkup) sqliteMemory() {
+	if c.pool != 1 {
+		c.fail("file", "the database is in memory, and every connection of the pool is a database of its own, "+
+			"or with cache=shared locks the others out", "name a file, or db.SetMaxOpenConns(1)")
+		return
+	}
+	c.warn("file", "the database is in memory: nothing outlives the connection", "name a file, except in tests")
+}

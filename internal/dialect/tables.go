@@ -1,0 +1,46 @@
+package dialect
+
+import (
+	"regexp"
+	"slices"
+	"strings"
+)
+
+// Table is a table of the schema.
+type Table struct {
+	Name    string // without a schema
+	Columns []string
+}
+
+var (
+	createTable = regexp.MustCompile(`(?s)^CREATE TABLE (?:IF NOT EXISTS )?(\S+) \((.*)\)`)
+	addColumn   = regexp.MustCompile(`^ALTER TABLE (\S+) ADD COLUMN (?:IF NOT EXISTS )?(\w+)`)
+	column      = regexp.MustCompile(`(?:^|[\n,(])\s*([a-z]\w*) +[A-Z]`)
+	comment     = regexp.MustCompile(`--[^\n]*`)
+)
+
+// Tables returns what the schema of this release consists of, in the order of its
+// creation. It reads the scripts, so that nothing is listed twice.
+func (d *Dialect) Tables() []Table {
+	var tables []Table
+	for _, script := range append([]string{d.CreateVersions}, d.scripts...) {
+		script = comment.ReplaceAllString(script, "")
+		for _, statement := range statements(script) {
+			statement = strings.TrimSpace(statement)
+			if m := createTable.FindStringSubmatch(statement); m != nil {
+				t := Table{Name: bare(m[1])}
+				for _, c := range column.FindAllStringSubmatch(m[2], -1) {
+					t.Columns = append(t.Columns, c[1])
+				}
+				tables = append(tables, t)
+			}
+			if m := addColumn.FindStringSubmatch(statement); m != nil {
+				i := slices.IndexFunc(tables, func(t Table) bool { return t.Name == bare(m[1]) })
+				tables[i].Columns = append(tables[i].Columns, m[2])
+			}
+		}
+	}
+	return tables
+}
+
+func bare(name string) string { return name[strings.LastIndexByte(name, '.')+1:] }
