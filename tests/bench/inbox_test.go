@@ -1,0 +1,58 @@
+package bench_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/millrace-go/millrace/tests/testdb"
+)
+
+// BenchmarkInbox is P1 and P2: four statements per message, sixteen in flight.
+func BenchmarkInbox(b *testing.B) {
+	db := database(b)
+	inbox, manual := withInbox(b, db), withoutInbox(b, db.DB.DB)
+	inbox.handle(b, 200)
+	manual.handle(b, 200)
+	ways := []struct {
+		name string
+		rate func() float64
+	}{
+		{"pgbench", func() float64 { return pgbench(b, db, phase()) }},
+		{"inbox", func() float64 { return inbox.flood(b, phase()) }},
+		{"by hand", func() float64 { return manual.flood(b, phase()) }},
+		{"by hand, no router", func() float64 { return alone(b, db, phase()) }},
+	}
+	rates := series{}
+	for range pick(7, 1) {
+		for _, way := range ways {
+			run(b, db, `TRUNCATE millrace_claims`)
+			settleDown(b, db)
+			rates.add(way.name, way.rate())
+		}
+	}
+	per := func(way string) float64 { return median(rates[way]) }
+	atLeast("P1", 0.95).judge(b, rates.over("inbox", "pgbench"),
+		"inbox %.0f/s, pgbench %.0f/s", per("inbox"), per("pgbench"))
+	atLeast("P2", 0.95).judge(b, rates.over("inbox", "by hand"),
+		"inbox %.0f/s, by hand in the same router %.0f/s", per("inbox"), per("by hand"))
+	atLeast("P2/no-router", 0.95).judge(b, rates.over("inbox", "by hand, no router"),
+		"inbox %.0f/s, by hand in bare loops %.0f/s", per("inbox"), per("by hand, no router"))
+}
+
+// alone runs the hand-written handler in loops, without a router or a channel.
+func alone(b *testing.B, db *testdb.DB, d time.Duration) (perSecond float64) {
+	b.Helper()
+	began := time.Now()
+	handled := parallel(b, func() (done bool, err error) {
+		if time.Since(began) >= d {
+			return true, nil
+		}
+		msg := message.NewMessage(watermill.NewUUID(), payload)
+		msg.SetContext(b.Context())
+		return false, byHand(msg, db.DB.DB)
+	})
+	return float64(handled) / time.Since(began).Seconds()
+}
