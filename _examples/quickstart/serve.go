@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"os"
 	"strconv"
 	"time"
@@ -29,6 +30,7 @@ func serve(file string) error {
 	if err != nil {
 		return err
 	}
+	router.AddMiddleware(unlucky) // the last one added stands next to the handler
 	go func() {
 		<-router.Running()
 		publish(channel)
@@ -39,6 +41,17 @@ func serve(file string) error {
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
 	return errors.Join(err, store.Close(ctx), db.Close())
+}
+
+// unlucky lets one run in ten fail after the handler has done its work.
+func unlucky(handler message.HandlerFunc) message.HandlerFunc {
+	return func(msg *message.Message) ([]*message.Message, error) {
+		produced, err := handler(msg)
+		if err == nil && rand.IntN(10) == 0 {
+			err = errors.New("out of luck")
+		}
+		return produced, err
+	}
 }
 
 func publish(to message.Publisher) {

@@ -3,8 +3,6 @@ package main
 import (
 	"context"
 	"encoding/json"
-	"errors"
-	"math/rand/v2"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/jmoiron/sqlx"
@@ -50,11 +48,5 @@ func post(msg *message.Message) error {
 	}
 	_, err = tx.ExecContext(msg.Context(),
 		`UPDATE account SET balance = balance + ?, postings = postings + 1 WHERE id = ?`, p.Amount, p.Account)
-	if err != nil {
-		return err
-	}
-	if rand.IntN(10) == 0 {
-		return errors.New("out of luck, after the work was done")
-	}
-	return nil
+	return err
 }
