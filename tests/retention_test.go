@@ -3,6 +3,7 @@ package tests_test
 import (
 	"context"
 	"errors"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -214,12 +215,20 @@ func (b *bed) purge(want int) {
 	assert.Equal(b, want, n)
 }
 
-// fill adds n completed claims to the one consumer there is.
+// fill adds n completed claims, as old as the newest, to the one consumer there is.
 func (b *bed) fill(n int) {
 	b.Helper()
-	for range n {
+	const atOnce = 100
+	consumer := b.count(`SELECT MAX(consumer) FROM millrace_claims`)
+	newest := b.count(`SELECT MAX(processed_at) FROM millrace_claims`)
+	for n > 0 {
+		rows := min(n, atOnce)
+		var args []any
+		for range rows {
+			args = append(args, consumer, append([]byte{2}, newMessage("").UUID...), newest)
+		}
 		b.exec(`INSERT INTO millrace_claims (consumer, message_id, payload_hash, token, result, processed_at)
-			SELECT consumer, ?, 1, 1, 1, processed_at FROM millrace_claims ORDER BY processed_at LIMIT 1`,
-			append([]byte{1}, newMessage("").UUID[:16]...))
+			VALUES (?, ?, 1, 1, 1, ?)`+strings.Repeat(`, (?, ?, 1, 1, 1, ?)`, rows-1), args...)
+		n -= rows
 	}
 }
