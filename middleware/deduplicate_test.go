@@ -1,11 +1,23 @@
 package middleware_test
 
 import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"sync/atomic"
 	"testing"
+	"time"
 
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/ThreeDotsLabs/watermill/message/router/middleware"
+	"github.com/ThreeDotsLabs/watermill/pubsub/gochannel"
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-go/millrace/inbox"
+	millrace "github.com/millrace-go/millrace/middleware"
 	"github.com/millrace-go/millrace/tests/leasetest"
 )
 
@@ -21,4 +33,178 @@ func TestDeduplicateInMemory(t *testing.T) {
 		store := memoryLeases(t, inbox.MemoryLeasesConfig{}).Store()
 		return func(*testing.T) inbox.LeaseStore { return store }
 	})
+}
+
+// wrapped counts the runs of a handler behind d.
+func wrapped(d millrace.Deduplicate) (h message.HandlerFunc, runs *int) {
+	runs = new(int)
+	return d.Middleware(func(*message.Message) ([]*message.Message, error) { *runs++; return nil, nil }), runs
+}
+
+func TestDeduplicateReportsWrongSettingsOnEveryMessage(t *testing.T) {
+	log := watermill.NewCaptureLogger()
+	d := millrace.Deduplicate{
+		Claims: memoryLeases(t, inbox.MemoryLeasesConfig{Logger: log}), Consumer: strings.Repeat("n", 300),
+		Epoch: -1, Lease: time.Second / 50, Wait: -1, Retention: 60,
+	}
+	h, runs := wrapped(d)
+	for range 2 {
+		_, err := h(message.NewMessage("a", nil))
+		for _, part := range []string{"Consumer", "Epoch", "Lease", "Wait", "Retention"} {
+			require.ErrorContains(t, err, part)
+		}
+	}
+	require.Zero(t, *runs)
+	require.Len(t, log.Captured()[watermill.ErrorLogLevel], 1)
+
+	require.ErrorContains(t, millrace.Deduplicate{}.Validate(), "Claims is required")
+	h, runs = wrapped(millrace.Deduplicate{})
+	_, err := h(message.NewMessage("a", nil))
+	require.ErrorContains(t, err, "Claims is required")
+	require.Zero(t, *runs)
+	_, err = inbox.NewMemoryLeases(inbox.MemoryLeasesConfig{Limit: -1})
+	require.ErrorContains(t, err, "Limit")
+}
+
+func TestDeduplicateNeedsAConsumer(t *testing.T) {
+	h, runs := wrapped(millrace.Deduplicate{Claims: memoryLeases(t, inbox.MemoryLeasesConfig{})})
+	_, err := h(message.NewMessage("a", nil))
+	require.ErrorContains(t, err, "set Consumer")
+	require.Zero(t, *runs)
+}
+
+func TestDeduplicateSkips(t *testing.T) {
+	h, runs := wrapped(millrace.Deduplicate{
+		Claims: memoryLeases(t, inbox.MemoryLeasesConfig{}), Consumer: "mailer",
+		Skip: func(msg *message.Message) bool { return msg.UUID == "a" },
+	})
+	for _, id := range []string{"a", "a", "b", "b"} {
+		_, err := h(message.NewMessage(id, nil))
+		require.NoError(t, err)
+	}
+	require.Equal(t, 3, *runs)
+}
+
+func TestDeduplicateRestoresTheContext(t *testing.T) {
+	var inside context.Context
+	d := millrace.Deduplicate{Claims: memoryLeases(t, inbox.MemoryLeasesConfig{}), Consumer: "mailer"}
+	h := d.Middleware(func(msg *message.Message) ([]*message.Message, error) {
+		inside = msg.Context()
+		ended, cancel := context.WithCancel(inside)
+		cancel()
+		msg.SetContext(ended) // what Watermill's Timeout leaves behind
+		return nil, nil
+	})
+	msg := message.NewMessage("a", nil)
+	ctx := context.WithValue(t.Context(), struct{}{}, 1)
+	msg.SetContext(ctx)
+	_, err := h(msg)
+	require.NoError(t, err)
+	require.Equal(t, ctx, msg.Context())
+	require.Equal(t, 1, inside.Value(struct{}{}))
+}
+
+func TestDeduplicateTwiceOnAHandlerIsRefused(t *testing.T) {
+	d := millrace.Deduplicate{Claims: memoryLeases(t, inbox.MemoryLeasesConfig{}), Consumer: "mailer"}
+	h, runs := wrapped(d)
+	_, err := d.Middleware(h)(message.NewMessage("a", nil))
+	require.ErrorContains(t, err, "stands twice")
+	require.Zero(t, *runs)
+}
+
+// twoHandlers delivers copies of a message to a router whose two handlers share mw.
+func twoHandlers(t *testing.T, mw message.HandlerMiddleware) (runs [2]int64) {
+	t.Helper()
+	bus := gochannel.NewGoChannel(gochannel.Config{BlockPublishUntilSubscriberAck: true}, watermill.NopLogger{})
+	router, err := message.NewRouter(message.RouterConfig{}, watermill.NopLogger{})
+	require.NoError(t, err)
+	router.AddMiddleware(mw)
+	var mailer, pusher atomic.Int64
+	router.AddConsumerHandler("mailer", "orders", bus, func(*message.Message) error { mailer.Add(1); return nil })
+	router.AddConsumerHandler("pusher", "orders", bus, func(*message.Message) error { pusher.Add(1); return nil })
+	go func() { _ = router.Run(context.WithoutCancel(t.Context())) }()
+	<-router.Running()
+	for range 2 {
+		require.NoError(t, bus.Publish("orders", message.NewMessage("a", nil)))
+	}
+	require.NoError(t, router.Close())
+	return [2]int64{mailer.Load(), pusher.Load()}
+}
+
+func TestDeduplicateKeepsHandlersApart(t *testing.T) {
+	runs := twoHandlers(t, (&middleware.Deduplicator{}).Middleware)
+	require.EqualValues(t, 1, runs[0]+runs[1], "Watermill's Deduplicator drops the message for one of two handlers")
+
+	claims := memoryLeases(t, inbox.MemoryLeasesConfig{})
+	require.Equal(t, [2]int64{1, 1}, twoHandlers(t, millrace.Deduplicate{Claims: claims}.Middleware))
+}
+
+func TestDeduplicateRefusesASecondHandlerOfAConsumer(t *testing.T) {
+	claims := memoryLeases(t, inbox.MemoryLeasesConfig{})
+	config := inbox.LeaseConfig{Name: "mailer", Handler: "mail"}
+	_, err := claims.Consumer(config)
+	require.NoError(t, err)
+	_, err = claims.Consumer(config)
+	require.NoError(t, err, "a handler that was stopped and started again")
+	config.Handler = "push"
+	_, err = claims.Consumer(config)
+	require.ErrorContains(t, err, "two handlers")
+	config.Handler, config.Key = "mail", inbox.ByPayload()
+	_, err = claims.Consumer(config)
+	require.ErrorIs(t, err, inbox.ErrKeyChanged)
+}
+
+// failFirst delivers a message until it is acked, to a handler that fails the first time.
+func failFirst(mw message.HandlerMiddleware) (successes int) {
+	calls := 0
+	h := mw(func(*message.Message) ([]*message.Message, error) {
+		if calls++; calls == 1 {
+			return nil, errors.New("mail server down")
+		}
+		successes++
+		return nil, nil
+	})
+	for {
+		if _, err := h(message.NewMessage("a", []byte("x"))); err == nil {
+			return successes
+		}
+	}
+}
+
+func TestDeduplicateDoesNotLoseAFailedMessage(t *testing.T) {
+	require.Zero(t, failFirst((&middleware.Deduplicator{}).Middleware), "Watermill's Deduplicator loses it")
+	claims := memoryLeases(t, inbox.MemoryLeasesConfig{})
+	require.Equal(t, 1, failFirst(millrace.Deduplicate{Claims: claims, Consumer: "mailer"}.Middleware))
+}
+
+// distinct delivers n messages, all different, and counts those that are handled.
+func distinct(t *testing.T, n int, mw message.HandlerMiddleware) (handled int) {
+	t.Helper()
+	h := mw(func(*message.Message) ([]*message.Message, error) { handled++; return nil, nil })
+	for i := range n {
+		_, err := h(message.NewMessage(strconv.Itoa(i), fmt.Appendf(nil, `{"order_id":%d,"status":"paid"}`, i)))
+		require.NoError(t, err)
+	}
+	return handled
+}
+
+func TestDeduplicateTellsPayloadsApart(t *testing.T) {
+	const n = 20_000
+	require.Less(t, distinct(t, n, (&middleware.Deduplicator{}).Middleware), n/5,
+		"Watermill's Deduplicator takes most payloads for others with the same Adler-32")
+	for name, key := range map[string]inbox.Key{"uuid": inbox.ByUUID(), "payload": inbox.ByPayload()} {
+		d := millrace.Deduplicate{
+			Claims: memoryLeases(t, inbox.MemoryLeasesConfig{}), Consumer: "mailer", Key: key,
+		}
+		require.Equal(t, n, distinct(t, n, d.Middleware), name)
+	}
+}
+
+func TestDeduplicateLosesNoneOfAMillion(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes seconds")
+	}
+	const n = 1_000_000
+	d := millrace.Deduplicate{Claims: memoryLeases(t, inbox.MemoryLeasesConfig{}), Consumer: "mailer"}
+	require.Equal(t, n, distinct(t, n, d.Middleware))
 }

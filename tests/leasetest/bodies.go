@@ -243,7 +243,9 @@ func forgets(t *testing.T, open Open) {
 	var c counter
 	h := start(t, open(t)).wrap(c.handle, func(d *millrace.Deduplicate) { d.Retention = 300 * time.Millisecond })
 	began := time.Now()
-	for c.of("a") < 2 {
+	look := time.NewTicker(10 * time.Millisecond)
+	defer look.Stop()
+	for ; c.of("a") < 2; <-look.C {
 		require.NoError(t, deliver(h, "a"))
 		if c.of("a") == 2 {
 			assert.Greater(t, time.Since(began), 250*time.Millisecond, "forgotten too early")

@@ -1,0 +1,262 @@
+package middleware_test
+
+import (
+	"context"
+	"errors"
+	"strconv"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace-go/millrace/inbox"
+	millrace "github.com/millrace-go/millrace/middleware"
+	"github.com/millrace-go/millrace/tests/leasetest"
+)
+
+// The same bodies, where time passes at once.
+func TestDeduplicateInMemoryInABubble(t *testing.T) {
+	for _, b := range leasetest.Bodies {
+		t.Run(b.Name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				store := memoryLeases(t, inbox.MemoryLeasesConfig{}).Store()
+				b.Run(t, func(*testing.T) inbox.LeaseStore { return store })
+			})
+		})
+	}
+}
+
+func TestDeduplicateDefaults(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		claims := memoryLeases(t, inbox.MemoryLeasesConfig{})
+		leave, runs := make(chan struct{}), 0
+		h := millrace.Deduplicate{Claims: claims, Consumer: "mailer"}.Middleware(
+			func(*message.Message) ([]*message.Message, error) { runs++; <-leave; return nil, nil })
+		done := make(chan error)
+		go func() { done <- send(h, "a") }()
+		synctest.Wait()
+
+		began := time.Now()
+		require.ErrorIs(t, send(h, "a"), inbox.ErrInProgress)
+		require.Equal(t, 5*time.Second, time.Since(began), "Wait")
+
+		key := inbox.LeaseKey{Consumer: "mailer", ID: "\x02a"}
+		state, err := claims.Store().Acquire(t.Context(), key, 1, time.Hour)
+		require.NoError(t, err)
+		require.Equal(t, inbox.LeaseState{Status: inbox.LeaseHeld, Remaining: time.Minute - 5*time.Second}, state, "Lease")
+
+		time.Sleep(time.Hour) // in the bubble: the heartbeat goes on
+		state, err = claims.Store().Acquire(t.Context(), key, 1, time.Hour)
+		require.NoError(t, err)
+		require.Equal(t, inbox.LeaseHeld, state.Status)
+
+		close(leave)
+		require.NoError(t, <-done)
+		time.Sleep(7*24*time.Hour - 1)
+		require.NoError(t, send(h, "a"))
+		require.Equal(t, 1, runs, "Retention")
+		time.Sleep(1)
+		require.NoError(t, send(h, "a"))
+		require.Equal(t, 2, runs, "Retention")
+	})
+}
+
+func send(h message.HandlerFunc, id string) error {
+	_, err := h(message.NewMessage(id, nil))
+	return err
+}
+
+// Copies in one process wait for each other without asking the store.
+func TestDeduplicateWakesTheWaitingCopies(t *testing.T) {
+	for _, result := range []error{nil, errors.New("boom")} {
+		synctest.Test(t, func(t *testing.T) {
+			store := &counting{LeaseStore: memoryLeases(t, inbox.MemoryLeasesConfig{}).Store()}
+			end, runs := make(chan error), 0
+			h := millrace.Deduplicate{Claims: inbox.NewLeases(store, inbox.LeasesConfig{}), Consumer: "mailer"}.Middleware(
+				func(*message.Message) ([]*message.Message, error) {
+					if runs++; runs == 1 {
+						return nil, <-end
+					}
+					return nil, nil
+				})
+			var copies sync.WaitGroup
+			for range 10 {
+				copies.Go(func() { _ = send(h, "a") })
+			}
+			synctest.Wait()
+			require.Equal(t, 1, runs)
+			require.Equal(t, 1, store.acquires)
+			began := time.Now()
+			end <- result
+			copies.Wait()
+			require.Zero(t, time.Since(began), "a copy was not woken")
+			want := 1
+			if result != nil {
+				want = 2
+			}
+			require.Equal(t, want, runs)
+			require.Equal(t, want, store.acquires)
+		})
+	}
+}
+
+type counting struct {
+	inbox.LeaseStore
+	acquires int
+}
+
+func (c *counting) Acquire(ctx context.Context, key inbox.LeaseKey, token int64, d time.Duration) (inbox.LeaseState, error) {
+	c.acquires++
+	return c.LeaseStore.Acquire(ctx, key, token, d)
+}
+
+// A handler whose lease is lost learns it from its context.
+func TestDeduplicateTellsTheHandlerThatItsLeaseIsLost(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := memoryLeases(t, inbox.MemoryLeasesConfig{}).Store()
+		h := millrace.Deduplicate{
+			Claims: inbox.NewLeases(losing{store}, inbox.LeasesConfig{}), Consumer: "mailer",
+		}.Middleware(func(msg *message.Message) ([]*message.Message, error) {
+			<-msg.Context().Done()
+			return nil, context.Cause(msg.Context())
+		})
+		began := time.Now()
+		require.ErrorIs(t, send(h, "a"), inbox.ErrLeaseLost)
+		require.Equal(t, 20*time.Second, time.Since(began))
+	})
+}
+
+type losing struct{ inbox.LeaseStore }
+
+func (losing) Extend(context.Context, inbox.LeaseKey, int64, time.Duration) error {
+	return inbox.ErrLeaseLost
+}
+
+// A store that is down gets one probe at a time, and deliveries are held back.
+func TestDeduplicateHoldsDeliveriesBackWhileTheStoreIsDown(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := &down{counting: counting{LeaseStore: memoryLeases(t, inbox.MemoryLeasesConfig{}).Store()}, isDown: true}
+		h, runs := wrapped(millrace.Deduplicate{
+			Claims: inbox.NewLeases(store, inbox.LeasesConfig{}), Consumer: "mailer",
+		})
+		const redeliveries = 100
+		began := time.Now()
+		for range redeliveries {
+			require.ErrorIs(t, send(h, "a"), inbox.ErrUnavailable)
+		}
+		require.Greater(t, time.Since(began), redeliveries*time.Second, "a storm of nacks")
+		store.isDown = false
+		require.NoError(t, send(h, "a"))
+		require.Equal(t, 1, *runs)
+	})
+}
+
+type down struct {
+	counting
+	isDown bool
+}
+
+func (d *down) Acquire(ctx context.Context, key inbox.LeaseKey, token int64, lease time.Duration) (inbox.LeaseState, error) {
+	if d.isDown {
+		return inbox.LeaseState{}, inbox.ErrUnavailable
+	}
+	return d.counting.Acquire(ctx, key, token, lease)
+}
+
+// What was handled but cannot be confirmed is returned, and counted.
+func TestDeduplicateReportsThatAKeyCannotBeConfirmed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		seen := &sightings{}
+		store := unconfirming{memoryLeases(t, inbox.MemoryLeasesConfig{}).Store()}
+		h, runs := wrapped(millrace.Deduplicate{
+			Claims: inbox.NewLeases(store, inbox.LeasesConfig{Observers: []inbox.Observer{seen}}), Consumer: "mailer",
+		})
+		require.ErrorContains(t, send(h, "a"), "may run again")
+		require.Equal(t, 1, *runs)
+		require.Equal(t, 1, seen.doubleEffects)
+	})
+}
+
+type unconfirming struct{ inbox.LeaseStore }
+
+func (unconfirming) Confirm(context.Context, inbox.LeaseKey, int64, time.Duration) error {
+	return errors.New("disk full")
+}
+
+type sightings struct{ evicted, doubleEffects int }
+
+func (s *sightings) ObserveEvicted(_ context.Context, e inbox.Event)  { s.evicted += e.Count }
+func (s *sightings) ObserveDoubleEffect(context.Context, inbox.Event) { s.doubleEffects++ }
+
+func TestMemoryLeasesForgetTheOldestWhenFull(t *testing.T) {
+	seen, log := &sightings{}, watermill.NewCaptureLogger()
+	h, runs := wrapped(millrace.Deduplicate{
+		Claims:   memoryLeases(t, inbox.MemoryLeasesConfig{Limit: 10, Logger: log, Observers: []inbox.Observer{seen}}),
+		Consumer: "mailer",
+	})
+	for i := range 12 {
+		require.NoError(t, send(h, strconv.Itoa(i)))
+	}
+	require.Equal(t, 2, seen.evicted)
+	require.Len(t, log.Captured()[watermill.ErrorLogLevel], 1)
+	for i := 2; i < 12; i++ {
+		require.NoError(t, send(h, strconv.Itoa(i)))
+	}
+	require.Equal(t, 12, *runs, "a key within the limit was forgotten")
+	require.NoError(t, send(h, "0"))
+	require.Equal(t, 13, *runs)
+}
+
+func TestMemoryLeasesForgetNothingInFlight(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const limit = 10
+		claims := memoryLeases(t, inbox.MemoryLeasesConfig{Limit: limit})
+		d := millrace.Deduplicate{Claims: claims, Consumer: "mailer"}
+		leave := make(chan struct{})
+		slow := d.Middleware(func(*message.Message) ([]*message.Message, error) { <-leave; return nil, nil })
+		quick, runs := wrapped(d)
+		require.NoError(t, send(quick, "before"))
+		var flying sync.WaitGroup
+		for i := range limit {
+			flying.Go(func() { require.NoError(t, send(slow, strconv.Itoa(i))) })
+		}
+		synctest.Wait()
+		require.ErrorContains(t, send(quick, "refused"), "raise it")
+		require.ErrorIs(t, send(quick, "0"), inbox.ErrInProgress)
+		close(leave)
+		flying.Wait()
+		require.NoError(t, send(quick, "0"))
+		require.NoError(t, send(quick, "refused"))
+		require.Equal(t, 2, *runs)
+	})
+}
+
+func TestMemoryLeasesUseTheRoomOfWhatExpired(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		seen := &sightings{}
+		claims := memoryLeases(t, inbox.MemoryLeasesConfig{Limit: 10, Observers: []inbox.Observer{seen}})
+		long, longRuns := wrapped(millrace.Deduplicate{Claims: claims, Consumer: "mailer"})
+		short, _ := wrapped(millrace.Deduplicate{Claims: claims, Consumer: "pusher", Retention: time.Second})
+		require.NoError(t, send(long, "a"))
+		for i := range 50 {
+			require.NoError(t, send(short, strconv.Itoa(i)))
+			time.Sleep(time.Second / 4)
+		}
+		require.Zero(t, seen.evicted)
+		require.NoError(t, send(long, "a"))
+		require.Equal(t, 1, *longRuns)
+
+		// Leases whose holders vanished leave when their room is needed.
+		for i := range 20 {
+			key := inbox.LeaseKey{Consumer: "vanished", ID: strconv.Itoa(i)}
+			state, err := claims.Store().Acquire(t.Context(), key, 1, time.Second)
+			require.NoError(t, err)
+			require.Equal(t, inbox.LeaseTaken, state.Status)
+			time.Sleep(time.Second / 4)
+		}
+	})
+}
