@@ -28,7 +28,7 @@ var postgres = Dialect{
 			'tcp_keepalives_idle', 'tcp_user_timeout')
 		UNION ALL SELECT name || '.source', source FROM pg_settings WHERE name = 'idle_in_transaction_session_timeout'
 		UNION ALL SELECT 'in_recovery', pg_is_in_recovery()::TEXT`,
-	SelectBackend: `SELECT pid || ' since ' || backend_start FROM pg_stat_activity WHERE pid = pg_backend_pid()`,
+	SelectBackend: `SELECT pg_backend_pid() || ' of ' || pg_postmaster_start_time()`,
 	SelectColumns: `
 		SELECT c.relname, a.attname, CASE c.relpersistence WHEN 'p' THEN 'permanent' WHEN 'u' THEN 'unlogged' ELSE 'temporary' END
 		FROM pg_class c

@@ -1,0 +1,303 @@
+package tests_test
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace-go/millrace/inbox"
+	"github.com/millrace-go/millrace/tests/servers"
+	"github.com/millrace-go/millrace/tests/testdb"
+)
+
+// documented are the settings that the comment of Store.Check recommends.
+func documented(t *testing.T, db *testdb.DB, more ...string) *testdb.DB {
+	t.Helper()
+	params := map[string][]string{
+		"postgres": {"idle_in_transaction_session_timeout", "30000", "lock_timeout", "10000"},
+		"mysql": {
+			"tx_isolation", "'READ-COMMITTED'", "innodb_lock_wait_timeout", "10",
+			"idle_write_transaction_timeout", "30",
+		},
+	}[db.Dialect]
+	return db.Open(t, testdb.Params(append(params, more...)...))
+}
+
+func check(t *testing.T, db *testdb.DB, config inbox.Config) []inbox.Finding {
+	t.Helper()
+	store, err := inbox.NewStore(db.DB, config)
+	require.NoError(t, err)
+	found, err := store.Check(t.Context())
+	require.NoError(t, err)
+	return found
+}
+
+// subjects are the findings without their texts.
+func subjects(found []inbox.Finding) []string {
+	names := make([]string, 0, len(found))
+	for _, f := range found {
+		names = append(names, f.Severity.String()+" "+f.Subject)
+	}
+	return names
+}
+
+func migrate(t *testing.T, db *testdb.DB, config inbox.Config) *inbox.Store {
+	t.Helper()
+	store, err := inbox.NewStore(db.DB, config)
+	require.NoError(t, err)
+	require.NoError(t, store.Migrate(t.Context()))
+	return store
+}
+
+func execute(t *testing.T, db *testdb.DB, query string, args ...any) {
+	t.Helper()
+	_, err := db.ExecContext(t.Context(), db.Rebind(query), args...)
+	require.NoError(t, err, "%s", query)
+}
+
+func TestCheckFindsNothingWhereAllIsWell(t *testing.T) {
+	testdb.Each(t, func(t *testing.T, db *testdb.DB) {
+		migrate(t, db, inbox.Config{})
+		assert.Empty(t, check(t, documented(t, db), inbox.Config{}))
+		var rows int
+		require.NoError(t, db.GetContext(t.Context(), &rows, `SELECT COUNT(*) FROM millrace_claims`))
+		assert.Zero(t, rows, "the trial left something behind")
+	})
+}
+
+func TestCheckWorksWithClientFoundRows(t *testing.T) {
+	db := testdb.On(t, "mysql")
+	migrate(t, db, inbox.Config{})
+	assert.Empty(t, check(t, documented(t, db, "clientFoundRows", "true"), inbox.Config{}))
+}
+
+func TestCheckComparesTheTables(t *testing.T) {
+	testdb.Each(t, func(t *testing.T, db *testdb.DB) {
+		db = documented(t, db)
+		found := check(t, db, inbox.Config{})
+		require.Equal(t, []string{"error tables"}, subjects(found))
+		assert.Contains(t, found[0].Remedy, "Store.Migrate")
+		assert.Contains(t, found[0].Remedy, "Store.Schema()")
+
+		store := migrate(t, db, inbox.Config{})
+		execute(t, db, `DROP TABLE millrace_results`)
+		execute(t, db, `ALTER TABLE millrace_messages RENAME COLUMN reason TO motive`)
+		found = check(t, db, inbox.Config{})
+		require.Equal(t, []string{"error millrace_results", "error millrace_messages"}, subjects(found))
+		assert.Contains(t, found[1].Problem, "missing: reason")
+		assert.Contains(t, found[1].Remedy, "Store.Migrate")
+
+		router, err := message.NewRouter(message.RouterConfig{}, watermill.NopLogger{})
+		require.NoError(t, err)
+		router.AddPlugin(store.Plugin())
+		require.ErrorContains(t, router.Run(t.Context()), "millrace_results: the table is missing", "it starts anyway")
+	})
+}
+
+func TestCheckComparesTheSchemaVersion(t *testing.T) {
+	testdb.Each(t, func(t *testing.T, db *testdb.DB) {
+		db = documented(t, db)
+		migrate(t, db, inbox.Config{})
+		version := func(n string) []string {
+			execute(t, db, `UPDATE millrace_schema SET version = `+n+` WHERE version = (SELECT * FROM (SELECT MAX(version) FROM millrace_schema) m)`)
+			return subjects(check(t, db, inbox.Config{}))
+		}
+		assert.Equal(t, []string{"warning millrace_schema"}, version("100"))
+		assert.Empty(t, version("2"), "the next release shares the schema")
+		execute(t, db, `DELETE FROM millrace_schema`)
+		assert.Equal(t, []string{"error millrace_schema"}, subjects(check(t, db, inbox.Config{})))
+	})
+}
+
+func TestCheckFindsKeysThatCanBeClaimedTwice(t *testing.T) {
+	drop := map[string][]string{
+		"postgres": {`ALTER TABLE millrace_claims DROP CONSTRAINT millrace_claims_pkey`},
+		"mysql":    {`ALTER TABLE millrace_claims DROP PRIMARY KEY`},
+		"sqlite": {`CREATE TABLE copy AS SELECT * FROM millrace_claims`, `DROP TABLE millrace_claims`,
+			`ALTER TABLE copy RENAME TO millrace_claims`},
+	}
+	testdb.Each(t, func(t *testing.T, db *testdb.DB) {
+		db = documented(t, db)
+		migrate(t, db, inbox.Config{})
+		for _, statement := range drop[db.Dialect] {
+			execute(t, db, statement)
+		}
+		assert.Equal(t, []string{"error millrace_claims"}, subjects(check(t, db, inbox.Config{})))
+	})
+}
+
+func TestCheckFindsTablesThatDoNotSurviveACrash(t *testing.T) {
+	for dialect, change := range map[string]string{
+		"postgres": `ALTER TABLE millrace_claims SET UNLOGGED`,
+		"mysql":    `ALTER TABLE millrace_claims ENGINE = MyISAM`,
+	} {
+		db := documented(t, testdb.On(t, dialect))
+		migrate(t, db, inbox.Config{})
+		execute(t, db, change)
+		found := check(t, db, inbox.Config{})
+		require.Equal(t, []string{"error millrace_claims"}, subjects(found))
+		assert.Contains(t, found[0].Remedy, "ALTER TABLE")
+	}
+}
+
+func TestCheckFindsPlainDefaults(t *testing.T) {
+	want := map[string][]string{
+		"postgres": {"warning idle_in_transaction_session_timeout", "warning lock_timeout", "warning pool"},
+		"mysql": {"warning tx_isolation", "warning idle_write_transaction_timeout", "warning innodb_lock_wait_timeout",
+			"warning pool"},
+	}
+	testdb.Each(t, func(t *testing.T, db *testdb.DB) {
+		migrate(t, db, inbox.Config{})
+		found := check(t, db.Open(t, testdb.Pool(0)), inbox.Config{})
+		assert.ElementsMatch(t, want[db.Dialect], subjects(found), "%v", found)
+	})
+}
+
+func TestCheckFindsWhatTheConnectionStringSpoils(t *testing.T) {
+	for _, c := range []struct{ dialect, name, value, want string }{
+		{"postgres", "synchronous_commit", "off", "warning synchronous_commit"},
+		{"postgres", "default_transaction_read_only", "on", "error default_transaction_read_only"},
+		{"postgres", "default_transaction_isolation", "serializable", "warning default_transaction_isolation"},
+		{"mysql", "tx_read_only", "1", "error tx_read_only"},
+		{"mysql", "autocommit", "0", "error autocommit"},
+		{"mysql", "sql_mode", "''", "warning sql_mode"},
+		{"mysql", "tx_isolation", "'SERIALIZABLE'", "warning tx_isolation"},
+	} {
+		t.Run(c.dialect+" "+c.name, func(t *testing.T) {
+			db := testdb.On(t, c.dialect)
+			migrate(t, db, inbox.Config{})
+			assert.Equal(t, []string{c.want}, subjects(check(t, documented(t, db, c.name, c.value), inbox.Config{})))
+		})
+	}
+}
+
+func TestCheckFindsAMissingPrivilege(t *testing.T) {
+	db := testdb.On(t, "postgres")
+	migrate(t, db, inbox.Config{})
+	role := "reader_" + strings.ReplaceAll(watermill.NewShortUUID(), "-", "")
+	execute(t, db, `CREATE ROLE "`+role+`"`)
+	t.Cleanup(func() {
+		ctx := context.WithoutCancel(t.Context())
+		_, _ = db.ExecContext(ctx, `DROP OWNED BY "`+role+`"`) // the next statement tells
+		_, err := db.ExecContext(ctx, `DROP ROLE "`+role+`"`)
+		assert.NoError(t, err)
+	})
+	execute(t, db, `GRANT SELECT ON ALL TABLES IN SCHEMA public TO "`+role+`"`)
+	found := check(t, documented(t, db, "role", role), inbox.Config{})
+	require.Equal(t, []string{"error millrace_claims"}, subjects(found))
+	assert.Contains(t, found[0].Remedy, "INSERT")
+}
+
+func TestCheckComparesRetentionWithTheDeclaredWindow(t *testing.T) {
+	testdb.Each(t, func(t *testing.T, db *testdb.DB) {
+		db = documented(t, db)
+		store := migrate(t, db, inbox.Config{})
+		consumer := func(s *inbox.Store, name string, epoch int, retention, window time.Duration) *inbox.Consumer {
+			c, err := s.Consumer(inbox.ConsumerConfig{Name: name, Epoch: epoch, Retention: retention, Window: window})
+			require.NoError(t, err)
+			return c
+		}
+		short := consumer(store, "short", 0, 3*time.Hour, 2*time.Hour)
+		consumer(store, "enough", 0, 4*time.Hour, 2*time.Hour)
+		consumer(store, "undeclared", 0, time.Hour, 0)
+		consumer(store, "forever", 0, inbox.Forever, 1000*time.Hour)
+		found, err := store.Check(t.Context())
+		require.NoError(t, err)
+		require.Equal(t, []string{`warning consumer "short"`}, subjects(found))
+		assert.Contains(t, found[0].Problem, "3h0m0s")
+		assert.Contains(t, found[0].Problem, "2h0m0s")
+		assert.Contains(t, found[0].Remedy, "4h0m0s")
+
+		claim, err := short.Claim(newMessage("x")) // now it is recorded, for another process to see
+		require.NoError(t, err)
+		_, err = claim.Commit(nil)
+		require.NoError(t, err)
+		other := check(t, db, inbox.Config{})
+		require.Equal(t, []string{`warning consumer "short"`}, subjects(other))
+		require.Empty(t, check(t, db, inbox.Config{Namespace: "another service"}))
+
+		next := migrate(t, db, inbox.Config{})
+		consumer(next, "short", 1, 4*time.Hour, 2*time.Hour)
+		found, err = next.Check(t.Context())
+		require.NoError(t, err)
+		require.Empty(t, found, "an epoch that is over does not count")
+	})
+}
+
+func TestCheckOfAServerThatDoesNotAnswer(t *testing.T) {
+	for _, dialect := range []string{"postgres", "mysql"} {
+		db := testdb.On(t, dialect).Open(t, testdb.Via("127.0.0.1:1"))
+		store, err := inbox.NewStore(db.DB, inbox.Config{})
+		require.NoError(t, err)
+		_, err = store.Check(t.Context())
+		require.ErrorIs(t, err, inbox.ErrUnavailable)
+		require.ErrorContains(t, err, "connection string")
+	}
+	testdb.Each(t, func(t *testing.T, db *testdb.DB) {
+		store := migrate(t, db, inbox.Config{})
+		require.NoError(t, db.Close())
+		_, err := store.Check(t.Context())
+		require.ErrorIs(t, err, inbox.ErrUnavailable)
+		require.ErrorContains(t, err, "is the pool open")
+	})
+}
+
+func TestCheckIsRefusedInAHandler(t *testing.T) {
+	testdb.Each(t, func(t *testing.T, db *testdb.DB) {
+		b := newBed(t, db)
+		must(t, b.inbox(func(msg *message.Message) ([]*message.Message, error) {
+			_, err := b.store.Check(msg.Context())
+			assert.ErrorContains(t, err, "outside")
+			return nil, apply(msg.Context(), msg.UUID)
+		}), newMessage("x"))
+	})
+}
+
+func TestCheckDoesNotWaitForEverForASecondConnection(t *testing.T) {
+	testdb.Each(t, func(t *testing.T, db *testdb.DB) {
+		migrate(t, db, inbox.Config{})
+		pool := documented(t, db)
+		pool.SetMaxOpenConns(2)
+		held, err := pool.Connx(t.Context())
+		require.NoError(t, err)
+		assert.Empty(t, check(t, pool, inbox.Config{}))
+		require.NoError(t, held.Close())
+	})
+}
+
+func TestCheckRecognisesAPoolerInTransactionMode(t *testing.T) {
+	const idle = "idle_in_transaction_session_timeout"
+	pg := servers.Postgres(t)
+	bouncer := servers.PgBouncer(t, pg.DSN(), "ignore_startup_parameters = extra_float_digits,lock_timeout,"+idle)
+	direct := testdb.At(t, "postgres", pg.DSN())
+	migrate(t, direct, inbox.Config{})
+	pooled := func() *testdb.DB {
+		return direct.Open(t, testdb.Via(bouncer.Addr()), testdb.Params("default_query_exec_mode", "exec",
+			idle, "30000", "lock_timeout", "10000"))
+	}
+	found := check(t, pooled(), inbox.Config{})
+	require.Equal(t, []string{"warning " + idle, "warning lock_timeout"}, subjects(found))
+	for _, f := range found {
+		assert.Contains(t, f.Remedy, "ALTER ROLE")
+	}
+	for _, setting := range []string{idle, "lock_timeout"} {
+		execute(t, direct, fmt.Sprintf(`ALTER ROLE postgres SET %s = '30s'`, setting))
+	}
+	bouncer.Kill() // its connections have the old settings
+	bouncer.Start()
+	assert.Empty(t, check(t, pooled(), inbox.Config{}))
+}
+
+func TestCheckFindsAReplica(t *testing.T) {
+	s := servers.MariaDB(t, "read-only=1")
+	db := testdb.At(t, "mysql", s.DSN())
+	migrate(t, db, inbox.Config{})
+	assert.Equal(t, []string{"error read_only"}, subjects(check(t, documented(t, db), inbox.Config{})))
+}
