@@ -443,7 +443,7 @@ func (cl *Claim) openHandler(tx *sqlx.Tx, txCtx context.Context, cancel func()) 
 	cl.fresh, cl.tx, cl.txCtx = true, tx, txCtx
 	cl.ambient = ambient.New(tx, cl.consumer.store.db)
 	ctx, cancelHandler := context.WithCancel(ambient.With(txCtx, cl.ambient))
-	detach := context.AfterFunc(cl.ctx, cancelHandler)
+	detach := context.AfterFunc(cl.ctx, cancelHandler) //nolint:contextcheck // the one it listens to
 	cl.handler = ctx
 	cl.cancel = func() {
 		detach()

@@ -14,7 +14,7 @@ import (
 	"github.com/millrace-go/millrace/internal/dialect"
 )
 
-// Forever, as a retention, keeps what was seen until the end of time.
+// Forever is the retention that keeps what was seen until the end of time.
 const Forever time.Duration = -1
 
 // MinRetention is the shortest time a claim may be kept: messages younger than that are

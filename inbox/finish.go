@@ -114,7 +114,7 @@ func (cl *Claim) seal(ctx context.Context, tx *sqlx.Tx, produced []*message.Mess
 
 // keep stores what the handler produced.
 func (cl *Claim) keep(ctx context.Context, tx *sqlx.Tx, produced []*message.Message) error {
-	topic := message.PublishTopicFromCtx(cl.ctx)
+	topic := message.PublishTopicFromCtx(cl.ctx) //nolint:contextcheck // the router put it there
 	if outbox := cl.consumer.config.Outbox; outbox != nil {
 		for _, m := range produced {
 			m.SetContext(ctx)

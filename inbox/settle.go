@@ -85,7 +85,7 @@ func (s *Store) settle(ctx context.Context) error {
 				s.settled.Add(cl.memoryKey(), cl.hash)
 			}
 			for _, o := range s.observe.settled {
-				o.ObserveSettled(cl.ctx, cl.event("acked"))
+				o.ObserveSettled(cl.ctx, cl.event("acked")) //nolint:contextcheck // of the delivery
 			}
 		}
 		acked = acked[len(now):]

@@ -129,7 +129,7 @@ func (i Inbox) Middleware(h message.HandlerFunc) message.HandlerFunc {
 func (i Inbox) Validate() error {
 	var problems []error
 	if i.Store == nil {
-		problems = append(problems, errors.New("Store is required"))
+		problems = append(problems, errors.New("a Store is required"))
 	}
 	problems = append(problems, i.config("").Validate())
 	if err := errors.Join(problems...); err != nil {

@@ -79,11 +79,13 @@ func TestInboxLeavesNothingOfAFailedRun(t *testing.T) {
 	require.Equal(t, 1, effects(t, db))
 }
 
+type mark struct{}
+
 func TestInboxRestoresTheContext(t *testing.T) {
 	_, store := open(t)
 	h := millrace.Inbox{Store: store, Consumer: "billing"}.Middleware(effect)
 	msg := message.NewMessage(watermill.NewUUID(), nil)
-	ctx := context.WithValue(t.Context(), struct{}{}, 1)
+	ctx := context.WithValue(t.Context(), mark{}, 1)
 	msg.SetContext(ctx)
 	_, err := h(msg)
 	require.NoError(t, err)

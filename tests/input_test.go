@@ -132,7 +132,7 @@ var inputBodies = []testdb.Body{
 		}
 		assert.Len(t, b.events.logs(), 1)
 		_, err := millrace.Inbox{}.Middleware(effect)(newMessage("x"))
-		require.ErrorContains(t, err, "Store is required")
+		require.ErrorContains(t, err, "a Store is required")
 		assert.Equal(t, 0, b.effects())
 	}},
 	{Name: "the inbox twice on one handler", Why: "it would wait for itself", Run: func(t *testing.T, db *testdb.DB) {
