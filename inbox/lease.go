@@ -33,8 +33,22 @@ type Lease struct {
 	beat    heartbeat
 }
 
-// leaseInContext finds the lease in whose handler a context is.
+// leaseContext is a handler's context, in which its lease is found.
+type leaseContext struct {
+	context.Context //nolint:containedctx // it is one
+
+	lease *Lease
+}
+
 type leaseInContext struct{}
+
+// Value returns the lease, or what the message's context has.
+func (c leaseContext) Value(key any) any {
+	if _, ours := key.(leaseInContext); ours {
+		return c.lease
+	}
+	return c.Context.Value(key)
+}
 
 var (
 	errLeaseAnswered = errors.New("the message was acked or nacked before middleware.Deduplicate saw it, so a failure " +
@@ -103,27 +117,42 @@ func (l *Lease) identify() error {
 }
 
 // obtain waits for the copies in this process, which cost the store nothing, and then for
-// those in others.
+// those in others. Without a copy in flight it makes no context for the wait.
 func (l *Lease) obtain() error {
 	c := l.consumer
+	key := c.prefix + l.id.ID
+	turn, taken := c.leases.turns.Try(key)
+	if taken {
+		l.turn = turn
+		state, err := l.ask()
+		if err != nil || state.Status != LeaseHeld {
+			return l.settle(state, err)
+		}
+	}
 	wait, cancel := context.WithTimeoutCause(l.ctx, c.config.Wait, ErrInProgress)
 	defer cancel()
-	turn, settled, err := c.leases.turns.Take(wait, c.prefix+l.id.ID, 0)
-	if err != nil {
-		return context.Cause(wait)
+	if !taken {
+		turn, settled, err := c.leases.turns.Take(wait, key, 0)
+		if err != nil {
+			return context.Cause(wait)
+		}
+		if settled {
+			l.duplicate("handled while this copy waited")
+			return nil
+		}
+		l.turn = turn
 	}
-	if settled {
-		l.duplicate("handled while this copy waited")
-		return nil
-	}
-	l.turn = turn
-	state, err := l.poll(wait)
+	return l.settle(l.poll(wait))
+}
+
+// settle acts on the store's last word.
+func (l *Lease) settle(state LeaseState, err error) error {
 	if err != nil {
-		turn.Fail()
+		l.turn.Fail()
 		return err
 	}
 	if state.Status == LeaseConfirmed {
-		turn.Settle(0)
+		l.turn.Settle(0)
 		l.duplicate("confirmed")
 		return nil
 	}
@@ -189,7 +218,7 @@ func (l *Lease) ask() (LeaseState, error) {
 // start makes the context that the handler will see, and keeps the lease from ending.
 func (l *Lease) start() {
 	l.fresh = true
-	l.handler, l.cancel = context.WithCancelCause(context.WithValue(l.ctx, leaseInContext{}, l))
+	l.handler, l.cancel = context.WithCancelCause(leaseContext{l.ctx, l})
 	l.beat.start(l)
 }
 

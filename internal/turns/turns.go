@@ -27,19 +27,35 @@ type Turn struct {
 	queue *queue
 }
 
+// Try takes the turn on key if nobody has it.
+func (t *Turns) Try(key string) (turn Turn, taken bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.keys[key] != nil {
+		return Turn{}, false
+	}
+	return t.first(key), true
+}
+
+// first makes the queue of a key that has none. The caller holds the lock.
+func (t *Turns) first(key string) Turn {
+	if t.keys == nil {
+		t.keys = make(map[string]*queue)
+	}
+	q := &queue{users: 1}
+	t.keys[key] = q
+	return Turn{t, key, q}
+}
+
 // Take waits for the turn on key. It reports settled if the one before ended the key for
 // messages with this hash: then no turn is held.
 func (t *Turns) Take(ctx context.Context, key string, hash int64) (turn Turn, settled bool, err error) {
 	t.mu.Lock()
 	q, waiting := t.keys[key]
 	if !waiting {
-		if t.keys == nil {
-			t.keys = make(map[string]*queue)
-		}
-		q = &queue{users: 1}
-		t.keys[key] = q
+		turn = t.first(key)
 		t.mu.Unlock()
-		return Turn{t, key, q}, false, nil
+		return turn, false, nil
 	}
 	q.users++
 	if q.turn == nil {
