@@ -7,8 +7,11 @@ import (
 	"github.com/millrace-go/millrace/tests/testdb"
 )
 
+// conformanceBodies is every behaviour that touches SQL.
+var conformanceBodies = slices.Concat(deliveryBodies, keyBodies, twinBodies, transactionBodies,
+	outcomeBodies, parkingBodies, retentionBodies, inputBodies, orderBodies)
+
 // TestConformance runs every behaviour that touches SQL on every database.
 func TestConformance(t *testing.T) {
-	testdb.Conformance(t, slices.Concat(deliveryBodies, keyBodies, twinBodies, transactionBodies,
-		outcomeBodies, parkingBodies, retentionBodies, inputBodies, orderBodies))
+	testdb.Conformance(t, conformanceBodies)
 }
