@@ -12,6 +12,7 @@ import (
 	"os"
 	"path/filepath"
 
+	"github.com/jmoiron/sqlx"
 	_ "modernc.org/sqlite"
 )
 
@@ -23,13 +24,11 @@ const (
 func main() {
 	file := flag.String("serve", "", "be the service, on this database; without it, be the broker")
 	flag.Parse()
-	err := error(nil)
+	play := demo
 	if *file != "" {
-		err = serve(*file)
-	} else {
-		err = demo()
+		play = func() error { return serve(*file) }
 	}
-	if err != nil {
+	if err := play(); err != nil {
 		fmt.Fprintln(os.Stderr, "quickstart:", err)
 		os.Exit(1)
 	}
@@ -40,17 +39,19 @@ func demo() error {
 	if err != nil {
 		return err
 	}
-	defer os.RemoveAll(dir)
 	file := filepath.Join(dir, "accounts.db")
 	db, err := open(file)
 	if err != nil {
 		return err
 	}
-	defer db.Close()
+	return errors.Join(run(db, file), db.Close(), os.RemoveAll(dir))
+}
+
+// run lets the broker loose on the service and compares what was posted with what should be.
+func run(db *sqlx.DB, file string) error {
 	if err := createAccounts(db); err != nil {
 		return err
 	}
-
 	b := newBroker()
 	if err := b.run(file); err != nil {
 		return err
