@@ -1,0 +1,164 @@
+// Package redisleases keeps the claims of middleware.Deduplicate in Redis, for services
+// whose processes share a Redis server but no database. It is a module of its own, so that
+// others need no Redis client.
+//
+//	claims, err := redisleases.New(client, redisleases.Config{})
+//	router.AddMiddleware(millrace.Deduplicate{Claims: claims}.Middleware)
+//
+// The guarantee is as good as the server's memory: set maxmemory-policy to noeviction and
+// turn on append-only persistence. A failover to a replica that lagged behind forgets the
+// latest keys, whose messages are then handled again if a copy comes.
+package redisleases
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/redis/go-redis/v9"
+
+	"github.com/millrace-go/millrace/inbox"
+)
+
+// Config is how the leases are kept. The zero value is right for most services.
+type Config struct {
+	// Prefix starts every key in Redis. Services that share a server and have consumers of
+	// one name need a prefix each. Defaults to "millrace:lease:".
+	Prefix string
+
+	// Logger hears what a person must know. Defaults to none.
+	Logger watermill.LoggerAdapter
+
+	// Observers are told of decisions: see [inbox.LeasesConfig].
+	Observers []inbox.Observer
+}
+
+// New returns leases kept in the Redis server of client: a *redis.Client, or one of a
+// cluster. It sends nothing yet. Each call of the leases is one script on one key, and
+// time is the server's.
+func New(client redis.Scripter, config Config) (*inbox.Leases, error) {
+	if client == nil {
+		return nil, errors.New("redisleases: New needs a client")
+	}
+	if config.Prefix == "" {
+		config.Prefix = "millrace:lease:"
+	}
+	return inbox.NewLeases(&store{client, config.Prefix},
+		inbox.LeasesConfig{Logger: config.Logger, Observers: config.Observers}), nil
+}
+
+// store is an [inbox.LeaseStore]. A key's value is its holder's token, or says that this
+// token confirmed it: a client repeats a call whose answer it lost, and must get the same.
+type store struct {
+	client redis.Scripter
+	prefix string
+}
+
+const confirmed = "confirmed by " // a token
+
+var (
+	acquire = redis.NewScript(`
+		local holder = redis.call('GET', KEYS[1])
+		if not holder or holder == ARGV[1] then
+			redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])
+			return {ARGV[1], ARGV[2]}
+		end
+		return {holder, tostring(redis.call('PTTL', KEYS[1]))}`)
+
+	// become gives the key another value and another time, if the token holds it or did so
+	// when this was called before.
+	become = redis.NewScript(`
+		local holder = redis.call('GET', KEYS[1])
+		if holder ~= ARGV[1] and holder ~= ARGV[2] then
+			return 0
+		end
+		redis.call('SET', KEYS[1], ARGV[2], 'PX', ARGV[3])
+		return 1`)
+
+	release = redis.NewScript(`
+		if redis.call('GET', KEYS[1]) == ARGV[1] then
+			redis.call('DEL', KEYS[1])
+		end
+		return 0`)
+)
+
+func (s *store) Acquire(ctx context.Context, key inbox.LeaseKey, token int64, lease time.Duration) (inbox.LeaseState, error) {
+	answer, err := acquire.Run(ctx, s.client, []string{s.name(key)}, token, lease.Milliseconds()).StringSlice()
+	if err != nil {
+		return inbox.LeaseState{}, explain(ctx, "acquire", err)
+	}
+	if len(answer) != 2 {
+		return inbox.LeaseState{}, fmt.Errorf("redisleases: acquire: unexpected answer %q", answer)
+	}
+	remaining, err := strconv.ParseInt(answer[1], 10, 64)
+	if err != nil {
+		return inbox.LeaseState{}, fmt.Errorf("redisleases: acquire: unexpected answer %q: %w", answer, err)
+	}
+	state := inbox.LeaseState{Status: inbox.LeaseHeld, Remaining: time.Duration(remaining) * time.Millisecond}
+	switch {
+	case answer[0] == strconv.FormatInt(token, 10):
+		state.Status = inbox.LeaseTaken
+	case strings.HasPrefix(answer[0], confirmed):
+		state.Status = inbox.LeaseConfirmed
+	}
+	return state, nil
+}
+
+func (s *store) Confirm(ctx context.Context, key inbox.LeaseKey, token int64, retention time.Duration) error {
+	return s.hold(ctx, "confirm", key, token, confirmed+strconv.FormatInt(token, 10), retention)
+}
+
+func (s *store) Extend(ctx context.Context, key inbox.LeaseKey, token int64, lease time.Duration) error {
+	return s.hold(ctx, "extend", key, token, strconv.FormatInt(token, 10), lease)
+}
+
+func (s *store) Release(ctx context.Context, key inbox.LeaseKey, token int64) error {
+	if err := release.Run(ctx, s.client, []string{s.name(key)}, token).Err(); err != nil {
+		return explain(ctx, "release", err)
+	}
+	return nil
+}
+
+func (s *store) hold(ctx context.Context, what string, key inbox.LeaseKey, token int64, value string,
+	d time.Duration) error {
+	held, err := become.Run(ctx, s.client, []string{s.name(key)}, token, value, d.Milliseconds()).Int()
+	if err != nil {
+		return explain(ctx, what, err)
+	}
+	if held == 0 {
+		return inbox.ErrLeaseLost
+	}
+	return nil
+}
+
+// name puts the length before the consumer's name, so that no two keys get one name.
+func (s *store) name(key inbox.LeaseKey) string {
+	b := []byte(s.prefix)
+	b = binary.AppendUvarint(b, uint64(len(key.Consumer)))
+	b = append(b, key.Consumer...)
+	b = binary.AppendUvarint(b, uint64(key.Epoch)) //nolint:gosec // never negative
+	b = append(b, key.ID...)
+	return string(b)
+}
+
+// explain tells a server that does not answer, or cannot yet, from one that says no.
+func explain(ctx context.Context, what string, err error) error {
+	var said redis.Error
+	if errors.As(err, &said) {
+		for _, soon := range []string{"LOADING", "READONLY", "CLUSTERDOWN", "MASTERDOWN", "TRYAGAIN", "OOM", "MISCONF"} {
+			if strings.HasPrefix(said.Error(), soon) {
+				return fmt.Errorf("redisleases: %s: %w: %w", what, inbox.ErrUnavailable, err)
+			}
+		}
+		return fmt.Errorf("redisleases: %s: %w", what, err)
+	}
+	if ctx.Err() != nil {
+		return fmt.Errorf("redisleases: %s: %w", what, err)
+	}
+	return fmt.Errorf("redisleases: %s: %w: %w", what, inbox.ErrUnavailable, err)
+}

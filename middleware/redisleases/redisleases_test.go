@@ -1,0 +1,128 @@
+package redisleases_test
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"net"
+	"os"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace-go/millrace/inbox"
+	millrace "github.com/millrace-go/millrace/middleware"
+	"github.com/millrace-go/millrace/middleware/redisleases"
+	"github.com/millrace-go/millrace/tests/leasetest"
+)
+
+// server returns the address of a Redis server, and ends the test where there is none.
+func server(t *testing.T) string {
+	t.Helper()
+	addr := os.Getenv("MILLRACE_TEST_REDIS")
+	if addr == "" {
+		const remedy = "redis is missing: set MILLRACE_TEST_REDIS to host:port"
+		if os.Getenv("MILLRACE_TEST_ALL") == "1" {
+			t.Fatal(remedy + " (MILLRACE_TEST_ALL=1 forbids a skip)")
+		}
+		t.Skip(remedy)
+	}
+	return addr
+}
+
+func connect(t *testing.T, options *redis.Options) *redis.Client {
+	t.Helper()
+	client := redis.NewClient(options)
+	t.Cleanup(func() { require.NoError(t, client.Close()) })
+	return client
+}
+
+// fresh returns a prefix that no other test uses, and removes its keys at the end.
+func fresh(t *testing.T, addr string) (prefix string) {
+	t.Helper()
+	prefix = "millrace-test:" + rand.Text() + ":"
+	client := redis.NewClient(&redis.Options{Addr: addr})
+	t.Cleanup(func() {
+		ctx := context.WithoutCancel(t.Context())
+		keys, err := client.Keys(ctx, prefix+"*").Result()
+		require.NoError(t, err)
+		if len(keys) > 0 {
+			require.NoError(t, client.Del(ctx, keys...).Err())
+		}
+		require.NoError(t, client.Close())
+	})
+	return prefix
+}
+
+func TestDeduplicateInRedis(t *testing.T) {
+	addr := server(t)
+	leasetest.Run(t, func(t *testing.T) leasetest.Open {
+		prefix := fresh(t, addr)
+		return func(t *testing.T) inbox.LeaseStore {
+			leases, err := redisleases.New(connect(t, &redis.Options{Addr: addr}), redisleases.Config{Prefix: prefix})
+			require.NoError(t, err)
+			return leases.Store()
+		}
+	})
+}
+
+func TestRedisAnswersForEver(t *testing.T) {
+	addr := server(t)
+	leases, err := redisleases.New(connect(t, &redis.Options{Addr: addr}), redisleases.Config{Prefix: fresh(t, addr)})
+	require.NoError(t, err)
+	h := millrace.Deduplicate{Claims: leases, Consumer: "mailer", Retention: inbox.Forever}.Middleware(
+		func(*message.Message) ([]*message.Message, error) { return nil, nil })
+	for range 2 {
+		_, err := h(message.NewMessage("a", nil))
+		require.NoError(t, err)
+	}
+}
+
+// The client repeats a call whose answer it lost.
+func TestRedisCallsMayBeRepeated(t *testing.T) {
+	addr := server(t)
+	leases, err := redisleases.New(connect(t, &redis.Options{Addr: addr}), redisleases.Config{Prefix: fresh(t, addr)})
+	require.NoError(t, err)
+	store, key := leases.Store(), inbox.LeaseKey{Consumer: "mailer", ID: "a"}
+	for range 2 {
+		state, err := store.Acquire(t.Context(), key, 7, time.Minute)
+		require.NoError(t, err)
+		require.Equal(t, inbox.LeaseTaken, state.Status)
+	}
+	for range 2 {
+		require.NoError(t, store.Confirm(t.Context(), key, 7, time.Minute))
+	}
+	require.ErrorIs(t, store.Confirm(t.Context(), key, 8, time.Minute), inbox.ErrLeaseLost)
+	require.NoError(t, store.Release(t.Context(), key, 7))
+	state, err := store.Acquire(t.Context(), key, 8, time.Minute)
+	require.NoError(t, err)
+	require.Equal(t, inbox.LeaseConfirmed, state.Status)
+}
+
+func TestRedisDownIsSaidSo(t *testing.T) {
+	client := connect(t, &redis.Options{
+		MaxRetries: -1,
+		Addr:       unreachable(t),
+	})
+	leases, err := redisleases.New(client, redisleases.Config{})
+	require.NoError(t, err)
+	_, err = leases.Store().Acquire(t.Context(), inbox.LeaseKey{Consumer: "mailer", ID: "a"}, 1, time.Minute)
+	require.ErrorIs(t, err, inbox.ErrUnavailable)
+	var refused *net.OpError
+	require.True(t, errors.As(err, &refused), err)
+
+	_, err = redisleases.New(nil, redisleases.Config{})
+	require.ErrorContains(t, err, "client")
+}
+
+// unreachable returns an address where nobody listens.
+func unreachable(t *testing.T) string {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	require.NoError(t, listener.Close())
+	return listener.Addr().String()
+}
