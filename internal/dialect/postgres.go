@@ -105,12 +105,13 @@ var postgres = Dialect{
 	DeleteOutcomes: `
 		DELETE FROM millrace_outcomes
 		WHERE consumer = ? AND message_id IN (?)`,
+	// A sub-select gives one time for all rows, without which no index can be asked for it.
 	SelectOutcomes: `
 		SELECT o.consumer, c.name, c.epoch, o.message_id, o.topic, o.messages, o.created_at,
 			` + postgresNow + ` - o.created_at AS age
 		FROM millrace_outcomes o
 		JOIN millrace_consumers c ON c.id = o.consumer
-		WHERE c.namespace = $1 AND o.created_at <= ` + postgresNow + ` - $2
+		WHERE c.namespace = $1 AND o.created_at <= (SELECT ` + postgresNow + `) - $2
 		ORDER BY o.created_at
 		LIMIT $3`,
 	PutResult: `

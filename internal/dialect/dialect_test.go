@@ -1,0 +1,116 @@
+package dialect_test
+
+import (
+	"reflect"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace-go/millrace/internal/dialect"
+)
+
+var names = []string{dialect.PostgresName, dialect.MySQLName, dialect.SQLiteName}
+
+func of(t *testing.T, name string) *dialect.Dialect {
+	t.Helper()
+	d := dialect.For(name, dialect.Names{Prefix: dialect.DefaultPrefix})
+	require.NotNil(t, d)
+	return d
+}
+
+// fields are the statements by their names.
+func fields(d *dialect.Dialect) map[string]string {
+	all := make(map[string]string)
+	v := reflect.ValueOf(d).Elem()
+	for i := range v.NumField() {
+		if f := v.Type().Field(i); f.IsExported() && f.Type.Kind() == reflect.String {
+			all[f.Name] = v.Field(i).String()
+		}
+	}
+	return all
+}
+
+func TestNoStatementIsEmpty(t *testing.T) {
+	for _, name := range names {
+		d := of(t, name)
+		assert.NotZero(t, d.BindType)
+		for field, statement := range fields(d) {
+			assert.NotEmpty(t, strings.TrimSpace(statement), "%s: %s", name, field)
+		}
+		assert.NotZero(t, d.Version())
+	}
+	assert.Nil(t, dialect.For("oracle", dialect.Names{}))
+}
+
+var dollar = regexp.MustCompile(`\$(\d+)`)
+
+func TestStatementsTakeTheSameArguments(t *testing.T) {
+	arguments := func(statement string) int {
+		most := strings.Count(statement, "?")
+		for _, m := range dollar.FindAllStringSubmatch(statement, -1) {
+			n, err := strconv.Atoi(m[1])
+			require.NoError(t, err)
+			most = max(most, n)
+		}
+		return most
+	}
+	wanted := fields(of(t, dialect.PostgresName))
+	for _, name := range names[1:] {
+		for field, statement := range fields(of(t, name)) {
+			if field != "LockMigrations" {
+				assert.Equal(t, arguments(wanted[field]), arguments(statement), "%s: %s", name, field)
+			}
+		}
+	}
+}
+
+func TestSchemasHaveTheSameTablesAndColumns(t *testing.T) {
+	tables := func(name string) map[string][]string {
+		all := make(map[string][]string)
+		for _, table := range of(t, name).Tables() {
+			assert.NotEmpty(t, table.Columns)
+			all[table.Name] = slices.Sorted(slices.Values(table.Columns))
+		}
+		return all
+	}
+	wanted := tables(dialect.PostgresName)
+	assert.Len(t, wanted, 9)
+	for _, name := range names[1:] {
+		assert.Equal(t, wanted, tables(name), name)
+	}
+}
+
+func TestNamesReachEveryStatement(t *testing.T) {
+	for _, name := range names {
+		schema := ""
+		if name == dialect.PostgresName {
+			schema = "billing"
+		}
+		d := dialect.For(name, dialect.Names{Schema: schema, Prefix: "mr_"})
+		for field, statement := range fields(d) {
+			assert.NotContains(t, statement, "millrace_", "%s: %s", name, field)
+			assert.NotContains(t, statement, "{", "%s: %s", name, field)
+		}
+		assert.NotContains(t, d.Schema(), "CREATE TABLE millrace_")
+		assert.NotContains(t, d.Schema(), "ix_millrace_")
+		if schema != "" {
+			assert.Contains(t, d.Claim, `"billing".mr_claims`)
+		}
+		assert.Equal(t, "mr_claims", d.Tables()[2].Name)
+	}
+}
+
+// Scripts are split where a line ends with a semicolon, by us and by other tools.
+func TestCommentsOfTheSchemaEndNoStatement(t *testing.T) {
+	for _, name := range names {
+		for line := range strings.SplitSeq(of(t, name).Schema(), "\n") {
+			_, comment, _ := strings.Cut(line, "--")
+			assert.False(t, strings.HasSuffix(comment, ";"), "%s: %s", name, line)
+		}
+	}
+}
