@@ -77,7 +77,7 @@ func classifyOne(err error) Kind {
 	}
 	switch err.Error() {
 	case "invalid connection", // go-sql-driver's ErrInvalidConn has no type
-		"conn closed", // pgx, at the second use of a connection that broke
+		"conn closed",             // pgx, at the second use of a connection that broke
 		"sql: database is closed": // database/sql does not export it
 		return Unavailable
 	}
