@@ -137,10 +137,16 @@ func (s *Store) find(ctx context.Context, id int64) (messageRow, error) {
 
 func (s *Store) audit(ctx context.Context, tx *sqlx.Tx, by Operator, action string, row messageRow) error {
 	detail := fmt.Sprintf("row %d, uuid %q, topic %q, was %s: %s", row.ID, row.UUID, row.Topic, row.Status, row.Reason)
-	_, err := tx.ExecContext(ctx, s.dialect.InsertAudit,
-		[]byte(by.Name), []byte(action), []byte(by.Reason), row.Consumer, row.MessageID, []byte(detail))
-	if err != nil {
-		return fmt.Errorf("audit: %w", err)
+	ids := [][]byte{row.MessageID}
+	if row.Original != nil { // a collision is part of two stories
+		ids = append(ids, row.Original)
+	}
+	for _, id := range ids {
+		_, err := tx.ExecContext(ctx, s.dialect.InsertAudit,
+			[]byte(by.Name), []byte(action), []byte(by.Reason), row.Consumer, id, []byte(detail))
+		if err != nil {
+			return fmt.Errorf("audit: %w", err)
+		}
 	}
 	return nil
 }

@@ -86,6 +86,10 @@ var parkingBodies = []testdb.Body{
 		assert.Equal(t, 2, b.effects())
 		b.nothingOpen()
 		require.ErrorIs(t, b.store.Release(t.Context(), parked[0].ID, operator, s.published), inbox.ErrNotFound)
+		story, err := b.store.Story(t.Context(), msg.UUID)
+		require.NoError(t, err)
+		require.Len(t, story.Audit, 2, "what was done about a collision is part of the story it collided with")
+		assert.Equal(t, "release", story.Audit[1].Action)
 	}},
 	{Name: "a discarded message", Why: "it counts as completed, and says who decided so", Run: func(t *testing.T, db *testdb.DB) {
 		b := newBed(t, db)
