@@ -113,7 +113,7 @@ func (cl *Claim) Context() context.Context { return cl.handler }
 // is kept only by a fresh claim: a function of the user's may panic in here.
 func (cl *Claim) obtain() error {
 	s, d := cl.consumer.store, cl.delivery
-	key := d.memoryKey()
+	key := d.memoryKey
 	if hash, known := s.settled.Get(key); known && hash == d.hash {
 		cl.answer = "settled"
 		cl.duplicate()
@@ -384,7 +384,7 @@ func (cl *Claim) completed(row lookup) (next step, err error) {
 	// Younger than Timeout its handler may still run: one that committed by itself and
 	// then fails has its claim taken back.
 	if row.Now-row.ProcessedAt > cl.consumer.config.Timeout.Microseconds() && d.original == nil {
-		cl.consumer.store.settled.Add(d.memoryKey(), d.hash)
+		cl.consumer.store.settled.Add(d.memoryKey, d.hash)
 	}
 	cl.answer = "completed"
 	return done, nil

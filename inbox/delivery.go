@@ -22,6 +22,7 @@ type delivery struct {
 	ctx         context.Context //nolint:containedctx // the message's own, as it was on entry
 	topic       string
 	key         string   // as the user sees it
+	memoryKey   string   // what it is known by in this process, unless it collided
 	id          []byte   // as it is stored
 	original    []byte   // of a collision: the id it collided with
 	fingerprint [32]byte // of the payload, unless the user chose otherwise
@@ -43,6 +44,7 @@ func (c *Consumer) deliver(msg *message.Message) (*delivery, error) {
 		return d, err
 	}
 	d.key, d.id = key, keycode.Encode(key)
+	d.memoryKey = c.prefix + string(d.id)
 	d.token = rand.Int64N(1<<62) + 1 //nolint:gosec // tells attempts apart, keeps no secret
 	if c.config.Fingerprint == nil {
 		d.fingerprint = sha256.Sum256(msg.Payload)
@@ -62,9 +64,6 @@ func (d *delivery) collide() {
 	d.original = d.id
 	d.id = keycode.Derive(d.id, d.fingerprint)
 }
-
-// memoryKey is what d is known by in this process.
-func (d *delivery) memoryKey() string { return d.consumer.prefix + string(d.id) }
 
 // fail names the message in err.
 func (d *delivery) fail(err error) error {

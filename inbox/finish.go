@@ -58,7 +58,7 @@ func (cl *Claim) Commit(produced []*message.Message) ([]*message.Message, error)
 
 // approve refuses what must not be committed.
 func (cl *Claim) approve(produced []*message.Message) error {
-	config := cl.consumer.config
+	config := &cl.consumer.config
 	if err := cl.ambient.Failure(); err != nil {
 		return fmt.Errorf("%w: %w", ErrSwallowed, err)
 	}
@@ -146,7 +146,7 @@ func (cl *Claim) succeed(produced []*message.Message, early bool) {
 	case cl.original != nil:
 		cl.turn.Fail()
 	default:
-		s.settled.Add(cl.memoryKey(), cl.hash)
+		s.settled.Add(cl.memoryKey, cl.hash)
 		cl.turn.Settle(cl.hash)
 	}
 	if len(s.observe.completed) > 0 {

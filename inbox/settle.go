@@ -82,7 +82,7 @@ func (s *Store) settle(ctx context.Context) error {
 		}
 		for _, cl := range now {
 			if cl.original == nil {
-				s.settled.Add(cl.memoryKey(), cl.hash)
+				s.settled.Add(cl.memoryKey, cl.hash)
 			}
 			for _, o := range s.observe.settled {
 				o.ObserveSettled(cl.ctx, cl.event("acked")) //nolint:contextcheck // of the delivery

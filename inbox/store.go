@@ -39,6 +39,7 @@ type Store struct {
 
 	slotsOnce sync.Once
 	slots     chan struct{}
+	leaveSlot func()
 
 	isolation  atomic.Pointer[sql.TxOptions] // what a claiming transaction asks for
 	generation atomic.Int64                  // grows when a connection is lost: caches of older ones are void
@@ -131,10 +132,13 @@ func (s *Store) slot(ctx context.Context) (leave func(), err error) {
 	if s.writers != nil {
 		return s.writers.Enter(ctx)
 	}
-	s.slotsOnce.Do(func() { s.slots = make(chan struct{}, s.maxInFlight()) })
+	s.slotsOnce.Do(func() {
+		s.slots = make(chan struct{}, s.maxInFlight())
+		s.leaveSlot = func() { <-s.slots }
+	})
 	select {
 	case s.slots <- struct{}{}:
-		return func() { <-s.slots }, nil
+		return s.leaveSlot, nil
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	}

@@ -36,12 +36,11 @@ func (s *Set) Add(key string, hash int64) {
 func (s *Set) Get(key string) (hash int64, known bool) {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
-	age := time.Since(s.born)
 	if hash, known = s.current[key]; known {
-		return hash, age < 2*s.ttl
+		return hash, time.Since(s.born) < 2*s.ttl
 	}
 	hash, known = s.previous[key]
-	return hash, known && age < s.ttl
+	return hash, known && time.Since(s.born) < s.ttl
 }
 
 // Forget drops everything.

@@ -71,8 +71,8 @@ func (t *Turns) Take(ctx context.Context, key string, hash int64) (turn Turn, se
 		return Turn{}, false, ctx.Err()
 	}
 	t.mu.Lock()
+	defer t.mu.Unlock()
 	settled = q.settled && q.hash == hash
-	t.mu.Unlock()
 	if settled {
 		turn.pass()
 		return Turn{}, true, nil
@@ -83,23 +83,21 @@ func (t *Turns) Take(ctx context.Context, key string, hash int64) (turn Turn, se
 // Fail gives the turn to the next copy, which leads.
 func (t Turn) Fail() {
 	t.turns.mu.Lock()
+	defer t.turns.mu.Unlock()
 	t.queue.settled = false
-	t.turns.mu.Unlock()
 	t.pass()
 }
 
 // Settle answers the copies that wait with the same hash; a copy with another one leads.
 func (t Turn) Settle(hash int64) {
 	t.turns.mu.Lock()
+	defer t.turns.mu.Unlock()
 	t.queue.settled, t.queue.hash = true, hash
-	t.turns.mu.Unlock()
 	t.pass()
 }
 
-// pass hands the turn on.
+// pass hands the turn on. The caller holds the lock.
 func (t Turn) pass() {
-	t.turns.mu.Lock()
-	defer t.turns.mu.Unlock()
 	t.drop()
 	if t.queue.users > 0 {
 		t.queue.turn <- struct{}{} // never blocks: the token was taken by the one who passes
