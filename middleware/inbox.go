@@ -114,6 +114,7 @@ func (i Inbox) Middleware(h message.HandlerFunc) message.HandlerFunc {
 	}
 	consumer := i.consumers()
 	return func(msg *message.Message) ([]*message.Message, error) {
+		grow()
 		if i.Skip != nil && i.Skip(msg) {
 			return h(msg)
 		}
