@@ -91,6 +91,11 @@ type Position struct {
 // has two places, and so is two messages: this key knows redeliveries, not repeated sends.
 // A topic that is deleted and created anew begins at the old offsets: raise the Epoch then.
 func ByPosition(of func(*message.Message) (Position, error)) Key {
+	if of == nil {
+		of = func(*message.Message) (Position, error) {
+			return Position{}, errors.New("inbox.ByPosition was given no function")
+		}
+	}
 	return Key{source: "position", own: true, of: func(msg *message.Message) (string, error) {
 		p, err := of(msg)
 		if err != nil {
@@ -108,6 +113,9 @@ func ByPosition(of func(*message.Message) (Position, error)) Key {
 // is stored with the consumer: change it when you change what f does.
 // Different messages for which f returns one value are one message.
 func ByFunc(name string, f func(*message.Message) (string, error)) Key {
+	if f == nil { // else it would be the zero Key, which is another
+		f = func(*message.Message) (string, error) { return "", errors.New("inbox.ByFunc was given no function") }
+	}
 	return Key{source: "func:" + strconv.Quote(name), of: f}
 }
 

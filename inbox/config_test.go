@@ -1,0 +1,229 @@
+package inbox_test
+
+import (
+	"fmt"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/jmoiron/sqlx"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace-go/millrace/inbox"
+)
+
+func TestConfigReportsAllProblemsAtOnce(t *testing.T) {
+	bad := inbox.Config{
+		Dialect: "oracle", Schema: "Bad-Name", TablePrefix: "drop table ", Namespace: strings.Repeat("n", 256),
+		MaxInFlight: -1, SettledKeys: -2, PurgeInterval: -3, RedispatchAfter: -4,
+	}
+	db, err := sqlx.Open("sqlite", ":memory:")
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, db.Close()) })
+	_, constructed := inbox.NewStore(db, bad)
+	for _, err := range []error{bad.Validate(), constructed} {
+		for _, want := range []string{
+			"inbox: invalid Config", `"oracle" is not one of`, `Schema "Bad-Name"`, `TablePrefix "drop table "`,
+			"Namespace is longer than 255", "MaxInFlight -1", "SettledKeys -2", "PurgeInterval -3ns", "RedispatchAfter -4ns",
+		} {
+			assert.ErrorContains(t, err, want)
+		}
+	}
+	require.NoError(t, inbox.Config{}.Validate())
+}
+
+func TestConfigOfAStoreMustFit(t *testing.T) {
+	_, err := inbox.NewStore(nil, inbox.Config{})
+	require.ErrorContains(t, err, "needs a *sqlx.DB")
+	db, err := sqlx.Open("sqlite", ":memory:")
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, db.Close()) })
+	_, err = inbox.NewStore(db, inbox.Config{Schema: "messaging"})
+	require.ErrorContains(t, err, "is for PostgreSQL")
+	for _, prefix := range []string{"a", "_", "mr_2_", strings.Repeat("p", 24)} {
+		assert.NoError(t, inbox.Config{TablePrefix: prefix}.Validate(), prefix)
+	}
+	for _, prefix := range []string{"A", "2", "a-b", "a.b", "a\"", "ä", " ", strings.Repeat("p", 25)} {
+		assert.Error(t, inbox.Config{TablePrefix: prefix}.Validate(), prefix)
+	}
+}
+
+func TestConsumerConfigReportsAllProblemsAtOnce(t *testing.T) {
+	err := inbox.ConsumerConfig{
+		Name: strings.Repeat("n", 256), Epoch: -1, Timeout: -2, TwinWait: -3, Retention: time.Minute, Window: -4,
+		ClockSkew: -5, OnCollision: 77,
+	}.Validate()
+	for _, want := range []string{
+		"is longer than 255 bytes", "Epoch -1", "Timeout -2ns", "TwinWait -3ns", "Retention 1m0s is below 1h0m0s",
+		"Window -4ns", "ClockSkew -5ns", "OnCollision 77",
+	} {
+		assert.ErrorContains(t, err, want)
+	}
+	require.NoError(t, inbox.ConsumerConfig{}.Validate())
+	require.NoError(t, inbox.ConsumerConfig{Retention: inbox.Forever}.Validate())
+	require.NoError(t, inbox.ConsumerConfig{Retention: inbox.MinRetention}.Validate())
+	require.Error(t, inbox.ConsumerConfig{Retention: -2}.Validate())
+}
+
+// words writes a duration as the comments do.
+func words(d time.Duration) string {
+	for _, unit := range []struct {
+		size time.Duration
+		name string
+	}{{24 * time.Hour, "day"}, {time.Hour, "hour"}, {time.Minute, "minute"}, {time.Second, "second"}} {
+		if n := d / unit.size; n > 0 && d%unit.size == 0 {
+			if n == 1 {
+				return "1 " + unit.name
+			}
+			return fmt.Sprintf("%d %ss", n, unit.name)
+		}
+	}
+	return d.String()
+}
+
+// thousands writes a number as the comments do.
+func thousands(n int) string { return fmt.Sprintf("%d,%03d", n/1000, n%1000) }
+
+// documented are the defaults as the code has them, in the words of the comments.
+func documented(t *testing.T) map[string]string {
+	t.Helper()
+	store, consumer, lease := inbox.Config{}.WithDefaults(), inbox.ConsumerConfig{}.WithDefaults(), inbox.LeaseConfig{}.WithDefaults()
+	business := inbox.ConsumerConfig{Key: inbox.ByPayload()}.WithDefaults()
+
+	require.Equal(t, watermill.NopLogger{}, store.Logger)
+	require.Empty(t, store.Dialect)
+	require.Empty(t, store.Schema)
+	require.Empty(t, store.Namespace)
+	require.Equal(t, inbox.ByUUID().String(), consumer.Key.String())
+	require.Equal(t, inbox.ByUUID().String(), lease.Key.String())
+	require.Equal(t, inbox.CollisionPark, consumer.OnCollision)
+	require.Equal(t, inbox.CollisionDrop, business.OnCollision)
+	require.Nil(t, consumer.Fingerprint)
+	require.False(t, consumer.RequireTx)
+	require.False(t, consumer.RecordFailures)
+	defaultsFromMetadata(t, consumer)
+
+	unbounded, bounded := inFlight(t, 0), inFlight(t, 10)
+	require.Equal(t, 9, bounded)
+	require.Equal(t, 1, inFlight(t, 1))
+
+	return map[string]string{
+		"Config.Logger":        "Defaults to none",
+		"Config.Dialect":       "Defaults to what the driver, or else the server, says",
+		"Config.Schema":        "Defaults to the connection's search path",
+		"Config.TablePrefix":   fmt.Sprintf("Defaults to %q", store.TablePrefix),
+		"Config.Namespace":     "Defaults to none",
+		"Config.MaxInFlight":   fmt.Sprintf("Defaults to the pool's size less one, so that a flood leaves a connection for the rest of the service, or %d", unbounded),
+		"Config.SettledKeys":   "Defaults to " + thousands(store.SettledKeys) + ",",
+		"Config.PurgeInterval": "Defaults to " + words(store.PurgeInterval) + ";",
+		"Config.Redispatch":    "RedispatchAfter (default " + words(store.RedispatchAfter) + ")",
+
+		"Inbox.Consumer":       "Defaults to the router's handler name",
+		"Inbox.Epoch":          fmt.Sprintf("Defaults to %d", consumer.Epoch),
+		"Inbox.Key":            "Defaults to the message's UUID",
+		"Inbox.Timeout":        "Defaults to " + words(consumer.Timeout) + ",",
+		"Inbox.TwinWait":       "Defaults to " + words(consumer.TwinWait) + ":",
+		"Inbox.MaxInFlight":    "Defaults to no bound of its own",
+		"Inbox.Retention":      "At least an hour, or inbox.Forever. Defaults to " + words(consumer.Retention) + ";",
+		"Inbox.OnCollision":    "Defaults to parking it where the key is the message's own id, and to dropping it where it is a business key",
+		"Inbox.Fingerprint":    "Defaults to the payload",
+		"Inbox.MessageTime":    "Defaults to the metadata fields ce_time and publishTime",
+		"Inbox.ClockSkew":      "Defaults to " + words(consumer.ClockSkew) + ".",
+		"Inbox.Redelivered":    "Defaults to the mark that watermill-amqp v3 sets",
+		"Inbox.Describe":       "Defaults to the metadata field name of Watermill's CQRS, else ce_type, and to ce_dataschema",
+		"Inbox.RequireTx":      "By default it is warned about once",
+		"Inbox.RecordFailures": "By default the broker alone remembers it",
+
+		"Deduplicate.Consumer":  "Defaults to the router's handler name",
+		"Deduplicate.Epoch":     fmt.Sprintf("Defaults to %d", lease.Epoch),
+		"Deduplicate.Key":       "Defaults to the message's UUID",
+		"Deduplicate.Lease":     "Defaults to " + words(lease.Lease) + ": the store may be out of reach for " + fmt.Sprint(lease.Lease.Seconds()*2/3) + " seconds",
+		"Deduplicate.Wait":      "Defaults to " + words(lease.Wait) + ":",
+		"Deduplicate.Retention": "Defaults to " + words(lease.Retention) + ";",
+	}
+}
+
+func defaultsFromMetadata(t *testing.T, consumer inbox.ConsumerConfig) {
+	t.Helper()
+	type md = message.Metadata
+	now := time.Now().UTC()
+	for _, field := range []string{"ce_time", "publishTime"} {
+		got, known := consumer.MessageTime(made("a", md{field: now.Format(time.RFC3339Nano)}, ""))
+		require.True(t, known)
+		require.True(t, now.Equal(got))
+	}
+	_, known := consumer.MessageTime(made("a", md{"time": now.Format(time.RFC3339Nano)}, ""))
+	require.False(t, known)
+	require.True(t, consumer.Redelivered(made("a", md{"_watermill_amqp_redelivered": "true"}, "")))
+	require.False(t, consumer.Redelivered(made("a", nil, "")))
+	kind, version := consumer.Describe(made("a", md{"name": "n", "ce_type": "t", "ce_dataschema": "v"}, ""))
+	require.Equal(t, "n v", kind+" "+version)
+	kind, _ = consumer.Describe(made("a", md{"ce_type": "t"}, ""))
+	require.Equal(t, "t", kind)
+}
+
+// inFlight is the default on a pool of this size.
+func inFlight(t *testing.T, pool int) int {
+	t.Helper()
+	db, err := sqlx.Open("sqlite", ":memory:")
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, db.Close()) })
+	db.SetMaxOpenConns(pool)
+	store, err := inbox.NewStore(db, inbox.Config{Dialect: "postgres"})
+	require.NoError(t, err)
+	return inbox.MaxInFlight(store)
+}
+
+var speaksOfDefault = regexp.MustCompile(`Defaults to|\(default |By default`)
+
+// TestDefaultsAreAsTheCommentsSay fails for a comment that the code belies, and for a
+// default that is missing in the table above.
+func TestDefaultsAreAsTheCommentsSay(t *testing.T) {
+	wanted := documented(t)
+	for _, source := range []struct{ file, kind string }{
+		{"config.go", "Config"}, {"../middleware/inbox.go", "Inbox"}, {"../middleware/deduplicate.go", "Deduplicate"},
+	} {
+		for field, comment := range comments(t, source.file, source.kind) {
+			name := source.kind + "." + field
+			says, known := wanted[name]
+			delete(wanted, name)
+			if !speaksOfDefault.MatchString(comment) {
+				assert.False(t, known, "%s lost its comment", name)
+				continue
+			}
+			if assert.True(t, known, "%s is not in the table", name) {
+				assert.Contains(t, comment, says, name)
+			}
+		}
+	}
+	assert.Empty(t, wanted, "no such fields")
+}
+
+// comments are those of the fields of a struct, each on one line.
+func comments(t *testing.T, file, kind string) map[string]string {
+	t.Helper()
+	parsed, err := parser.ParseFile(token.NewFileSet(), file, nil, parser.ParseComments)
+	require.NoError(t, err)
+	found := make(map[string]string)
+	ast.Inspect(parsed, func(n ast.Node) bool {
+		spec, ok := n.(*ast.TypeSpec)
+		if !ok || spec.Name.Name != kind {
+			return true
+		}
+		for _, field := range spec.Type.(*ast.StructType).Fields.List {
+			for _, name := range field.Names {
+				found[name.Name] = strings.Join(strings.Fields(field.Doc.Text()), " ")
+			}
+		}
+		return false
+	})
+	require.NotEmpty(t, found)
+	return found
+}
