@@ -211,7 +211,7 @@ func (l *Lease) ask() (LeaseState, error) {
 	default:
 		pass.Cancel()
 	}
-	_ = l.giveBack() // the key may have been taken, and only the answer lost
+	_ = l.giveBack(l.ctx) // the key may have been taken, and only the answer lost
 	return LeaseState{}, fmt.Errorf("take a lease: %w", err)
 }
 

@@ -122,14 +122,14 @@ func (l *Lease) doubt(cause error) error {
 // redelivery; if the store cannot be told, it is free when the lease ends.
 func (l *Lease) Release(cause error) error {
 	l.beat.stop()
-	if err := l.giveBack(); err != nil {
+	if err := l.giveBack(l.ctx); err != nil {
 		l.log().Error("a lease could not be released: copies of the message wait for it to end", err, nil)
 	}
 	return l.end(cause)
 }
 
-func (l *Lease) giveBack() error {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(l.ctx), afterwards)
+func (l *Lease) giveBack(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), afterwards)
 	defer cancel()
 	return l.consumer.leases.store.Release(ctx, l.id, l.token)
 }

@@ -93,7 +93,7 @@ func (d Deduplicate) Middleware(h message.HandlerFunc) message.HandlerFunc {
 func (d Deduplicate) Validate() error {
 	var problems []error
 	if d.Claims == nil {
-		problems = append(problems, errors.New("Claims is required"))
+		problems = append(problems, errors.New("the field Claims is required"))
 	}
 	problems = append(problems, d.config("").Validate())
 	if err := errors.Join(problems...); err != nil {

@@ -30,6 +30,7 @@ var Bodies = []Body{
 	{"lease: copy waits for a success", "a copy of a message in flight waits, and is then a duplicate", copyWaitsForSuccess},
 	{"lease: copy waits for a failure", "a copy of a message in flight waits, and handles it if the first fails", copyWaitsForFailure},
 	{"lease: copy times out", "waiting is bounded, and ends in a nack", copyTimesOut},
+	{"lease: tokens", "only the holder may confirm, extend or release", tokens},
 	{"lease: consumers are apart", "one message is for every consumer and epoch", consumersApart},
 	{"lease: keys are exact", "different keys must never be taken for one", exactKeys},
 	{"lease: no key", "a message without a key must be refused", noKey},
@@ -97,13 +98,13 @@ func crashFrees(t *testing.T, open Open) {
 	g := newGate()
 	dead, p := start(t, frozen{open(t)}), start(t, open(t))
 	short := lease(300 * time.Millisecond)
-	done := g.begin(dead.wrap(g.handle, short), "a")
+	done := g.begin(dead.wrap(g.handle, short))
 	began := time.Now()
 	require.NoError(t, deliver(p.wrap(c.handle, short), "a"))
 	assert.Equal(t, 1, c.of("a"))
 	assert.Greater(t, time.Since(began), 50*time.Millisecond, "the lease was not respected")
 	g.result <- errBoom
-	<-done
+	require.ErrorIs(t, <-done, errBoom)
 	require.NoError(t, deliver(p.wrap(c.handle), "a"))
 	assert.Equal(t, 1, c.of("a"), "the dead process released what is not its own")
 }
@@ -113,7 +114,7 @@ func slowLoser(t *testing.T, open Open) {
 	g := newGate()
 	slow, p := start(t, frozen{open(t)}), start(t, open(t))
 	short := lease(200 * time.Millisecond)
-	done := g.begin(slow.wrap(g.handle, short), "a")
+	done := g.begin(slow.wrap(g.handle, short))
 	require.NoError(t, deliver(p.wrap(c.handle, short), "a"))
 	g.result <- nil
 	requireDelivery(t, <-done, inbox.ErrLeaseLost)
@@ -129,7 +130,7 @@ func heartbeat(t *testing.T, open Open) {
 	g := newGate()
 	slow, p := start(t, open(t)), start(t, open(t))
 	short := lease(300 * time.Millisecond)
-	done := g.begin(slow.wrap(g.handle, short), "a")
+	done := g.begin(slow.wrap(g.handle, short))
 	err := deliver(p.wrap(c.handle, short, wait(time.Second)), "a") // longer than three leases
 	requireDelivery(t, err, inbox.ErrInProgress)
 	g.result <- nil
@@ -155,7 +156,7 @@ func copyWaits(t *testing.T, open Open, result error, runs int) {
 	g := newGate()
 	store := newSpy(open(t))
 	first, other := start(t, open(t)), start(t, store)
-	done := g.begin(first.wrap(g.handle), "a")
+	done := g.begin(first.wrap(g.handle))
 	copies := make(chan error, 2)
 	go func() { copies <- deliver(other.wrap(c.handle), "a") }()
 	go func() { copies <- deliver(first.wrap(c.handle), "a") }()
@@ -173,14 +174,43 @@ func copyTimesOut(t *testing.T, open Open) {
 	var c counter
 	g := newGate()
 	first, other := start(t, open(t)), start(t, open(t))
-	done := g.begin(first.wrap(g.handle), "a")
+	done := g.begin(first.wrap(g.handle))
 	for _, p := range []*process{first, other} {
 		requireDelivery(t, deliver(p.wrap(c.handle, wait(50*time.Millisecond)), "a"), inbox.ErrInProgress)
 	}
 	g.result <- errBoom
-	<-done
+	require.ErrorIs(t, <-done, errBoom)
 	require.NoError(t, deliver(other.wrap(c.handle), "a"))
 	assert.Equal(t, 1, c.of("a"))
+}
+
+// tokens asks the store itself.
+func tokens(t *testing.T, open Open) {
+	ctx, store, other := t.Context(), open(t), open(t)
+	key := inbox.LeaseKey{Consumer: "mailer", Source: "uuid", ID: "\x02a"}
+	status := func(token int64) inbox.LeaseStatus {
+		t.Helper()
+		state, err := other.Acquire(ctx, key, token, time.Minute)
+		require.NoError(t, err)
+		require.Positive(t, state.Remaining)
+		require.LessOrEqual(t, state.Remaining, time.Hour)
+		return state.Status
+	}
+	extend := other.(inbox.LeaseExtender).Extend
+	assert.Equal(t, inbox.LeaseTaken, status(1))
+	assert.Equal(t, inbox.LeaseHeld, status(2))
+	require.NoError(t, store.Release(ctx, key, 2))
+	assert.Equal(t, inbox.LeaseHeld, status(2), "released by another")
+	require.ErrorIs(t, store.Confirm(ctx, key, 2, time.Hour), inbox.ErrLeaseLost)
+	require.ErrorIs(t, extend(ctx, key, 2, time.Hour), inbox.ErrLeaseLost)
+	require.NoError(t, extend(ctx, key, 1, time.Hour))
+	require.NoError(t, store.Release(ctx, key, 1))
+	assert.Equal(t, inbox.LeaseTaken, status(2))
+	require.ErrorIs(t, store.Confirm(ctx, key, 1, time.Hour), inbox.ErrLeaseLost)
+	require.NoError(t, store.Confirm(ctx, key, 2, time.Hour))
+	require.NoError(t, store.Release(ctx, key, 2))
+	require.ErrorIs(t, extend(ctx, key, 2, time.Hour), inbox.ErrLeaseLost)
+	assert.Equal(t, inbox.LeaseConfirmed, status(3))
 }
 
 func consumersApart(t *testing.T, open Open) {
@@ -195,6 +225,12 @@ func consumersApart(t *testing.T, open Open) {
 		}
 	}
 	assert.Equal(t, []int{1, 1, 1}, []int{mailer.of("a"), pusher.of("a"), again.of("a")})
+
+	g := newGate() // nor do they wait for each other
+	done := g.begin(p.wrap(g.handle, consumer("slow")))
+	require.NoError(t, deliver(p.wrap(pusher.handle, consumer("quick"), wait(time.Millisecond)), "a"))
+	g.result <- nil
+	require.NoError(t, <-done)
 }
 
 func exactKeys(t *testing.T, open Open) {

@@ -114,10 +114,10 @@ func (g *gate) handle(*message.Message) ([]*message.Message, error) {
 	return nil, <-g.result
 }
 
-// begin delivers a message to h, whose handler is g, and returns when it is being handled.
-func (g *gate) begin(h message.HandlerFunc, uuid string) (done <-chan error) {
+// begin delivers message a to h, whose handler is g, and returns when it is being handled.
+func (g *gate) begin(h message.HandlerFunc) (done <-chan error) {
 	result := make(chan error, 1)
-	go func() { result <- deliver(h, uuid) }()
+	go func() { result <- deliver(h, "a") }()
 	<-g.entered
 	return result
 }
@@ -198,7 +198,7 @@ func (r *recorder) ObserveFailed(context.Context, inbox.Event)       { r.add("fa
 func (r *recorder) ObserveDuplicate(context.Context, inbox.Event)    { r.add("duplicate") }
 func (r *recorder) ObserveDoubleEffect(context.Context, inbox.Event) { r.add("double effect") }
 
-// require that err says where and what.
+// requireDelivery requires that err has cause and names the consumer.
 func requireDelivery(t *testing.T, err, cause error) {
 	t.Helper()
 	require.ErrorIs(t, err, cause)
