@@ -91,7 +91,6 @@ func (l *Lease) confirm() error {
 // succeed lets go of everything once the key is kept.
 func (l *Lease) succeed() {
 	l.cancel(nil)
-	l.turn.Settle(0)
 	if observers := l.consumer.leases.observe.completed; len(observers) > 0 {
 		e := l.event("confirmed")
 		e.Duration = time.Since(l.began)
@@ -99,6 +98,7 @@ func (l *Lease) succeed() {
 			o.ObserveCompleted(l.ctx, e)
 		}
 	}
+	l.turn.Settle(0)
 	l.leave()
 }
 
@@ -136,12 +136,12 @@ func (l *Lease) giveBack(ctx context.Context) error {
 
 func (l *Lease) end(cause error) error {
 	l.cancel(nil)
-	l.turn.Fail()
 	for _, o := range l.consumer.leases.observe.failed {
 		e := l.event("released")
 		e.Err, e.Duration = cause, time.Since(l.began)
 		o.ObserveFailed(l.ctx, e)
 	}
+	l.turn.Fail()
 	l.leave()
 	return l.fail(cause)
 }

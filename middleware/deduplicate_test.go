@@ -133,7 +133,12 @@ func twoHandlers(t *testing.T, mw message.HandlerMiddleware) (runs [2]int64) {
 }
 
 func TestDeduplicateKeepsHandlersApart(t *testing.T) {
-	runs := twoHandlers(t, (&middleware.Deduplicator{}).Middleware)
+	seen, err := middleware.NewMapExpiringKeyRepository(time.Minute)
+	require.NoError(t, err)
+	theirs := &middleware.Deduplicator{ // whole: two handlers would race to set its defaults
+		KeyFactory: middleware.NewMessageHasherSHA256(1 << 20), Repository: seen, Timeout: time.Minute,
+	}
+	runs := twoHandlers(t, theirs.Middleware)
 	require.EqualValues(t, 1, runs[0]+runs[1], "Watermill's Deduplicator drops the message for one of two handlers")
 
 	claims := memoryLeases(t, inbox.MemoryLeasesConfig{})
