@@ -79,7 +79,7 @@ func extendPostgres(dsn string, o settings) (string, error) {
 	for _, p := range o.params {
 		q.Set(p[0], p[1])
 	}
-	u.RawQuery = q.Encode()
+	u.RawQuery = strings.ReplaceAll(q.Encode(), "+", "%20") // pgx takes a plus for a plus
 	return u.String(), nil
 }
 
