@@ -27,7 +27,7 @@ func BenchmarkBytes(b *testing.B) {
 			require.NoError(b, newStore(b, db).Migrate(b.Context()))
 			rows := pick(1_000_000, 5_000)
 			if d.name != dialect.PostgresName {
-				rows = min(rows, 200_000)
+				rows = min(rows, 400_000)
 			}
 			size := map[string]float64{}
 			for _, table := range []string{"millrace_claims", "bench_same", "bench_least"} {
@@ -39,8 +39,8 @@ func BenchmarkBytes(b *testing.B) {
 			atMost(name, 0.7).judge(b, []float64{size["millrace_claims"] / size["bench_same"]},
 				"bytes a row, table and index: claims %.0f, the same with text keys %.0f; at %d rows",
 				size["millrace_claims"], size["bench_same"], rows)
-			tell(fmt.Sprintf("%s ratio=%.2f no goal (claims against the least text table: consumer, message id, time, %.0f bytes)",
-				name+"-least", size["millrace_claims"]/size["bench_least"], size["bench_least"]))
+			tell(fmt.Sprintf("%s-least ratio=%.2f no goal (against consumer, message id and time alone, as text: %.0f)",
+				name, size["millrace_claims"]/size["bench_least"], size["bench_least"]))
 		})
 	}
 }

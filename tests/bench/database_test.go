@@ -81,11 +81,13 @@ func pgbench(b *testing.B, db *testdb.DB, d time.Duration) float64 {
 		"COMMIT;\n"
 	file := filepath.Join(b.TempDir(), "four.sql")
 	require.NoError(b, os.WriteFile(file, []byte(script), 0o600))
-	length := []string{"-T", strconv.Itoa(int(d.Seconds()))}
+	args := []string{"-n", "-M", "prepared", "-c", strconv.Itoa(inFlight), "-j", "2", "-f", file}
 	if d < time.Second {
-		length = []string{"-t", "50"}
+		args = append(args, "-t", "50")
+	} else {
+		args = append(args, "-T", strconv.Itoa(int(d.Seconds())))
 	}
-	args := append(length, "-n", "-M", "prepared", "-c", strconv.Itoa(inFlight), "-j", "2", "-f", file, db.DSN)
+	args = append(args, db.DSN)
 	out, err := exec.CommandContext(b.Context(), "pgbench", args...).CombinedOutput()
 	require.NoError(b, err, string(out))
 	found := pgbenchRate.FindSubmatch(out)

@@ -1,6 +1,7 @@
 package bench_test
 
 import (
+	"fmt"
 	"testing"
 	"time"
 
@@ -36,6 +37,8 @@ func BenchmarkInbox(b *testing.B) {
 	per := func(way string) float64 { return median(rates[way]) }
 	atLeast("P1", 0.95).judge(b, rates.over("inbox", "pgbench"),
 		"inbox %.0f/s, pgbench %.0f/s", per("inbox"), per("pgbench"))
+	tell(fmt.Sprintf("P1/by-hand ratio=%.2f no goal (what is left of pgbench without router and Inbox: by hand in bare loops, %.0f/s)",
+		median(rates.over("by hand, no router", "pgbench")), per("by hand, no router")))
 	atLeast("P2", 0.95).judge(b, rates.over("inbox", "by hand"),
 		"inbox %.0f/s, by hand in the same router %.0f/s", per("inbox"), per("by hand"))
 	atLeast("P2/no-router", 0.95).judge(b, rates.over("inbox", "by hand, no router"),

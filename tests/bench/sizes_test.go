@@ -8,7 +8,7 @@ import (
 	"github.com/millrace-go/millrace/tests/testdb"
 )
 
-// How many rows to make stands for %d. The text tables are made on first use of their size.
+// Statements that fill the tables; %d is how many rows.
 
 var postgresTables = map[string]string{
 	"millrace_claims": `
