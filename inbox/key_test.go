@@ -5,8 +5,10 @@ import (
 	"math"
 	"testing"
 
+	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/ThreeDotsLabs/watermill/message/router/middleware"
+	"github.com/ThreeDotsLabs/watermill/pubsub/gochannel"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
@@ -167,4 +169,30 @@ func TestKeysDescribeThemselvesApart(t *testing.T) {
 		seen[k.String()] = i
 	}
 	assert.Equal(t, inbox.ByUUID().String(), inbox.Key{}.String())
+}
+
+func TestWithinTopicTakesTheTopicOfTheRouter(t *testing.T) {
+	pubsub := gochannel.NewGoChannel(gochannel.Config{OutputChannelBuffer: 4}, watermill.NopLogger{})
+	router, err := message.NewRouter(message.RouterConfig{}, watermill.NopLogger{})
+	require.NoError(t, err)
+	keys := make(chan string, 4)
+	for _, topic := range []string{"orders", "payments"} {
+		router.AddConsumerHandler(topic, topic, pubsub, func(msg *message.Message) error {
+			value, err := inbox.ByUUID().WithinTopic().Of(msg)
+			assert.NoError(t, err)
+			keys <- value
+			return nil
+		})
+	}
+	stopped := make(chan error, 1)
+	go func() { stopped <- router.Run(t.Context()) }()
+	<-router.Running()
+	seen := map[string]int{}
+	for _, topic := range []string{"orders", "payments", "orders", "payments"} {
+		require.NoError(t, pubsub.Publish(topic, made("a", nil, "")))
+		seen[<-keys]++
+	}
+	assert.Len(t, seen, 2)
+	require.NoError(t, router.Close())
+	require.NoError(t, <-stopped)
 }

@@ -56,9 +56,9 @@ func migrate(t *testing.T, db *testdb.DB, config inbox.Config) *inbox.Store {
 	return store
 }
 
-func execute(t *testing.T, db *testdb.DB, query string, args ...any) {
+func execute(t *testing.T, db *testdb.DB, query string) {
 	t.Helper()
-	_, err := db.ExecContext(t.Context(), db.Rebind(query), args...)
+	_, err := db.ExecContext(t.Context(), query)
 	require.NoError(t, err, "%s", query)
 }
 

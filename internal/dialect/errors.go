@@ -55,7 +55,7 @@ func unwrap(err error) error {
 
 func classifyOne(err error) Kind {
 	switch err { //nolint:errorlint // walks the tree itself
-	case driver.ErrBadConn, sql.ErrConnDone, io.EOF, io.ErrUnexpectedEOF, net.ErrClosed:
+	case driver.ErrBadConn, sql.ErrConnDone, io.EOF, io.ErrUnexpectedEOF, net.ErrClosed: //nolint:errorlint // the same
 		return Unavailable
 	case context.Canceled, context.DeadlineExceeded:
 		return Other
