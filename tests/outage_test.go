@@ -1,0 +1,215 @@
+package tests_test
+
+import (
+	"context"
+	"database/sql"
+	"database/sql/driver"
+	"errors"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/jmoiron/sqlx"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace-go/millrace/inbox"
+	"github.com/millrace-go/millrace/tests/servers"
+	"github.com/millrace-go/millrace/tests/testdb"
+)
+
+// outages are the ways in which a server goes away. SQLite has no server.
+func outages(t *testing.T, body func(t *testing.T, db *testdb.DB, via string, begin, end func())) {
+	t.Helper()
+	for dialect, launch := range map[string]func(testing.TB, ...string) *servers.Server{
+		"postgres": servers.Postgres, "mysql": servers.MariaDB,
+	} {
+		t.Run(dialect+"/killed", func(t *testing.T) {
+			t.Parallel()
+			s := launch(t)
+			body(t, testdb.At(t, dialect, s.DSN()), s.Addr(), s.Kill, s.Start)
+		})
+		t.Run(dialect+"/cut", func(t *testing.T) {
+			t.Parallel()
+			s := launch(t)
+			wire := servers.Proxy(t, s.Addr())
+			body(t, testdb.At(t, dialect, s.DSN()), wire.Addr(), wire.Cut, wire.Mend)
+		})
+	}
+}
+
+// The server goes away under the load of a broker that redelivers at once whatever is
+// nacked. Deliveries are held back meanwhile, one at a time probes, and afterwards all are
+// handled once.
+func TestOutageUnderLoad(t *testing.T) {
+	const (
+		inFlight = 16 // what the broker hands out at once
+		lasts    = 4 * time.Second
+		settles  = time.Second // by then every delivery has met the outage
+	)
+	outages(t, func(t *testing.T, db *testdb.DB, via string, begin, end func()) {
+		b := newBed(t, db)
+		dials := dialing(t, db.Open(t, testdb.Via(via)))
+		h := b.inbox(effect, on(b.newStore(dials.DB, inbox.Config{})))
+		load := newLoad(h, inFlight)
+		defer load.stop()
+		b.eventually("the load flows", func() bool { return load.acked.Load() > 50 })
+
+		begin()
+		delivered, down := load.deliveries.Load(), time.NewTimer(lasts)
+		<-time.After(settles)
+		dialled := dials.begun.Load()
+		dials.most.Store(0)
+		<-down.C
+		rate := float64(load.deliveries.Load()-delivered) / lasts.Seconds()
+		probes, most := dials.begun.Load()-dialled, dials.most.Load()
+		end()
+		db.SetMaxIdleConns(0) // the test's own are broken too
+		restored := load.acked.Load()
+		b.eventually("the load flows again", func() bool { return load.acked.Load() > restored+50 })
+		load.stop()
+
+		t.Logf("down for %v: %.1f deliveries/s; after %v %d dials, %d at once; in all %d acked, %d nacked",
+			lasts, rate, settles, probes, most, load.acked.Load(), load.nacked.Load())
+		assert.Less(t, rate, 50.0, "a nack storm")
+		assert.LessOrEqual(t, most, int64(1), "more than one probe at a time")
+		assert.LessOrEqual(t, probes, int64(3*8), "more dials than the pauses between probes allow")
+		assert.Positive(t, load.unavailable.Load(), "nobody was told that the database is down")
+		assert.Empty(t, load.others(), "errors that are not inbox.ErrUnavailable")
+		for _, uuid := range load.done() {
+			require.Equal(t, 1, b.effectsOf(uuid), "effects of %s", uuid)
+		}
+		assert.Equal(t, len(load.done()), b.effects())
+	})
+}
+
+// What was known in memory is asked for again after a connection was lost: the server
+// behind the next one may be an earlier state of it.
+func TestOutageVoidsWhatIsRemembered(t *testing.T) {
+	outages(t, func(t *testing.T, db *testdb.DB, via string, begin, end func()) {
+		b := newBed(t, db)
+		h := b.inbox(effect, on(b.newStore(db.Open(t, testdb.Via(via)).DB, inbox.Config{})))
+		msg := newMessage("x")
+		must(t, h, again(msg))
+		b.exec(`DELETE FROM millrace_claims`) // as a replica that lagged behind would have it
+		b.exec(`DELETE FROM millrace_consumers`)
+		must(t, h, again(msg))
+		require.Equal(t, 1, b.effects(), "the copy was to be answered from memory")
+
+		begin()
+		_, err := h(newMessage("notices the loss"))
+		require.ErrorIs(t, err, inbox.ErrUnavailable)
+		end()
+		db.SetMaxIdleConns(0) // the test's own are broken too
+		b.eventually("the server is back", func() bool {
+			_, err := h(newMessage("notices the return"))
+			return err == nil
+		})
+		must(t, h, again(msg))
+		assert.Equal(t, 2, b.effectsOf(msg.UUID), "the copy was answered by what was remembered")
+		must(t, h, again(msg))
+		assert.Equal(t, 2, b.effectsOf(msg.UUID))
+		assert.Equal(t, 1, b.count(`SELECT COUNT(*) FROM millrace_consumers`))
+	})
+}
+
+// load is a broker that hands out so many messages at a time, each again as soon as it is
+// nacked, and a new one for each that is acked.
+type load struct {
+	handler                                message.HandlerFunc
+	deliveries, acked, nacked, unavailable atomic.Int64
+	stopping                               atomic.Bool
+	workers                                sync.WaitGroup
+
+	mu     sync.Mutex
+	uuids  []string
+	errors []error
+}
+
+func newLoad(h message.HandlerFunc, inFlight int) *load {
+	l := &load{handler: h}
+	for range inFlight {
+		l.workers.Go(l.work)
+	}
+	return l
+}
+
+func (l *load) work() {
+	for !l.stopping.Load() {
+		msg := newMessage("x")
+		for !l.deliver(msg) { // also while stopping: a message is not left in the middle
+			continue
+		}
+	}
+}
+
+func (l *load) deliver(msg *message.Message) (acked bool) {
+	l.deliveries.Add(1)
+	_, err := l.handler(again(msg))
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if err == nil {
+		l.acked.Add(1)
+		l.uuids = append(l.uuids, msg.UUID)
+		return true
+	}
+	l.nacked.Add(1)
+	if errors.Is(err, inbox.ErrUnavailable) {
+		l.unavailable.Add(1)
+	} else {
+		l.errors = append(l.errors, err)
+	}
+	return false
+}
+
+func (l *load) stop() {
+	l.stopping.Store(true)
+	l.workers.Wait()
+}
+
+func (l *load) done() []string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return slices.Clone(l.uuids)
+}
+
+func (l *load) others() []error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.errors
+}
+
+// dials is a pool that counts the connections it tries to open.
+type dials struct {
+	*sqlx.DB
+	begun, now, most atomic.Int64
+	driver           driver.Driver
+	dsn              string
+}
+
+func dialing(t *testing.T, db *testdb.DB) *dials {
+	t.Helper()
+	d := &dials{driver: db.DB.Driver(), dsn: db.DSN}
+	d.DB = sqlx.NewDb(sql.OpenDB(d), db.Driver)
+	d.SetMaxOpenConns(10)
+	d.SetMaxIdleConns(10)
+	t.Cleanup(func() { _ = d.Close() })
+	return d
+}
+
+// Connect opens a connection.
+func (d *dials) Connect(context.Context) (driver.Conn, error) {
+	d.begun.Add(1)
+	now := d.now.Add(1)
+	defer d.now.Add(-1)
+	for most := d.most.Load(); now > most && !d.most.CompareAndSwap(most, now); most = d.most.Load() {
+		continue
+	}
+	return d.driver.Open(d.dsn)
+}
+
+// Driver returns what opens the connections.
+func (d *dials) Driver() driver.Driver { return d.driver }
