@@ -32,10 +32,9 @@ type Claim struct {
 	outcome []*message.Message
 
 	tx        *sqlx.Tx
-	txCtx     context.Context //nolint:containedctx // bounds the transaction, which spans calls
+	span      *span
 	handler   context.Context //nolint:containedctx // given to the handler
 	ambient   *ambient.Tx
-	cancel    func()
 	leave     func() // the slot
 	turn      turns.Turn
 	began     time.Time
@@ -141,6 +140,7 @@ func (cl *Claim) obtain() error {
 	if err := cl.acquire(); err != nil {
 		return err
 	}
+	cl.consumer.replay.saw(!cl.fresh)
 	switch {
 	case cl.fresh:
 		cl.turn = turn
@@ -169,7 +169,7 @@ const maxRounds = 10
 func (cl *Claim) acquire() error {
 	s, d := cl.consumer.store, cl.delivery
 	next := insert
-	if cl.consumer.config.Redelivered(d.msg) {
+	if cl.consumer.config.Redelivered(d.msg) || cl.consumer.replay.likely() {
 		next = look
 	}
 	for round, contended := 0, 0; next != done; round++ {
@@ -241,28 +241,27 @@ func (cl *Claim) attempt(what step) (next step, err error) {
 
 // take begins a transaction whose first statement claims the key.
 func (cl *Claim) take(what step) (next step, err error) {
-	s, d := cl.consumer.store, cl.delivery
-	txCtx, cancel := context.WithTimeout(context.WithoutCancel(d.ctx), cl.consumer.config.Timeout)
+	s, d, config := cl.consumer.store, cl.delivery, &cl.consumer.config
 	began := time.Now()
 	if !cl.twinUntil.IsZero() && began.After(cl.twinUntil) {
-		cancel()
 		return 0, ErrInProgress
 	}
-	tx, err := s.begin(txCtx)
+	span := newSpan(d.ctx, config.Timeout)
+	tx, err := s.begin(span.tx)
 	if err != nil {
-		cancel()
+		span.end()
 		if s.dialect.OneWriter && cl.twinUntil.IsZero() { // there a twin is waited for here
-			cl.twinUntil = began.Add(cl.consumer.config.TwinWait)
+			cl.twinUntil = began.Add(config.TwinWait)
 		}
 		return 0, fmt.Errorf("begin: %w", err)
 	}
 	defer func() {
 		if !cl.fresh {
 			_ = rollback(tx) // the server rolls back by itself what it cannot be told to
-			cancel()
+			span.end()
 		}
 	}()
-	won, err := cl.claim(txCtx, tx, what)
+	won, err := cl.claim(span, tx, what)
 	if err != nil {
 		return 0, err
 	}
@@ -270,7 +269,7 @@ func (cl *Claim) take(what step) (next step, err error) {
 		return look, nil
 	}
 	if what == insert {
-		reason, err := cl.judge(txCtx, tx)
+		reason, err := cl.judge(span.tx, tx)
 		if err != nil {
 			return 0, err
 		}
@@ -282,30 +281,32 @@ func (cl *Claim) take(what step) (next step, err error) {
 			return done, nil
 		}
 	}
-	cl.openHandler(tx, txCtx, cancel)
-	cl.began = began
+	cl.fresh, cl.tx, cl.span, cl.began = true, tx, span, began
+	cl.ambient = ambient.New(tx, s.db)
+	cl.handler = span.give(cl.ambient)
 	return done, nil
 }
 
 // claim runs the claiming statement. It waits for another transaction that holds the key,
 // for at most TwinWait over all tries, and reports whether the key is now ours.
-func (cl *Claim) claim(txCtx context.Context, tx *sqlx.Tx, what step) (won bool, err error) {
+func (cl *Claim) claim(span *span, tx *sqlx.Tx, what step) (won bool, err error) {
 	s, d := cl.consumer.store, cl.delivery
 	if cl.twinUntil.IsZero() {
 		cl.twinUntil = time.Now().Add(cl.consumer.config.TwinWait)
 	}
-	ctx, cancel := context.WithDeadline(txCtx, cl.twinUntil)
-	defer cancel()
+	if cl.twinUntil.Before(span.deadline) && !span.until(cl.twinUntil) {
+		return false, ErrInProgress
+	}
 	var result sql.Result
 	if what == retake {
-		result, err = tx.ExecContext(ctx, s.dialect.Retake, d.token, d.hash, cl.id32, d.id)
+		result, err = tx.ExecContext(span.tx, s.dialect.Retake, d.token, d.hash, cl.id32, d.id)
 	} else {
-		result, err = tx.ExecContext(ctx, s.dialect.Claim, cl.id32, d.id, d.hash, d.token)
+		result, err = tx.ExecContext(span.tx, s.dialect.Claim, cl.id32, d.id, d.hash, d.token)
+	}
+	if !span.until(span.deadline) { // the wait is over, and so is the transaction
+		return false, ErrInProgress
 	}
 	if err != nil {
-		if ctx.Err() != nil && txCtx.Err() == nil {
-			return false, ErrInProgress
-		}
 		return false, fmt.Errorf("claim: %w", err)
 	}
 	rows, err := result.RowsAffected()
@@ -317,16 +318,22 @@ func (cl *Claim) claim(txCtx context.Context, tx *sqlx.Tx, what step) (won bool,
 
 // lookup is what the tables say of a key.
 type lookup struct {
-	Result      int16         `db:"result"`
-	Hash        int64         `db:"payload_hash"`
-	Token       int64         `db:"token"`
-	ProcessedAt int64         `db:"processed_at"`
-	Now         int64         `db:"now"`
-	Topic       []byte        `db:"outcome_topic"`
-	Outcome     []byte        `db:"outcome"`
-	OpenID      sql.NullInt64 `db:"open_id"`
-	OpenStatus  sql.NullInt16 `db:"open_status"`
-	OpenHash    sql.NullInt64 `db:"open_hash"`
+	Result      int16
+	Hash        int64
+	Token       int64
+	ProcessedAt int64
+	Now         int64
+	Topic       []byte
+	Outcome     []byte
+	OpenID      sql.NullInt64
+	OpenStatus  sql.NullInt16
+	OpenHash    sql.NullInt64
+}
+
+// scan reads by position: this is the hot path of duplicates.
+func (l *lookup) scan(row *sql.Row) error {
+	return row.Scan(&l.Result, &l.Hash, &l.Token, &l.ProcessedAt, &l.Now, &l.Topic, &l.Outcome,
+		&l.OpenID, &l.OpenStatus, &l.OpenHash)
 }
 
 // What a claim's result says.
@@ -343,7 +350,7 @@ func (cl *Claim) look() (next step, err error) {
 	defer cancel()
 	var row lookup
 	cl.openRow = false
-	err = s.db.GetContext(ctx, &row, s.dialect.Lookup, cl.id32, d.id)
+	err = row.scan(s.db.QueryRowContext(ctx, s.dialect.Lookup, cl.id32, d.id))
 	if errors.Is(err, sql.ErrNoRows) {
 		return insert, nil // purged, or rolled back
 	}
@@ -435,19 +442,5 @@ func (cl *Claim) observeParked() {
 	e := cl.event(cl.parked)
 	for _, o := range cl.consumer.store.observe.parked {
 		o.ObserveParked(cl.ctx, e)
-	}
-}
-
-// openHandler makes the context that the handler will see.
-func (cl *Claim) openHandler(tx *sqlx.Tx, txCtx context.Context, cancel func()) {
-	cl.fresh, cl.tx, cl.txCtx = true, tx, txCtx
-	cl.ambient = ambient.New(tx, cl.consumer.store.db)
-	ctx, cancelHandler := context.WithCancel(ambient.With(txCtx, cl.ambient))
-	detach := context.AfterFunc(cl.ctx, cancelHandler) //nolint:contextcheck // the one it listens to
-	cl.handler = ctx
-	cl.cancel = func() {
-		detach()
-		cancelHandler()
-		cancel()
 	}
 }

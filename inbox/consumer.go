@@ -142,6 +142,7 @@ type Consumer struct {
 	prefix string        // of keys in memory
 	slots  chan struct{} // nil without a bound of its own
 
+	replay      replay
 	registering sync.Mutex
 	registered  atomic.Pointer[registration]
 
@@ -159,9 +160,8 @@ type registration struct {
 	generation int64
 }
 
-// Consumer returns the consumer that config names. The same consumer is returned each
-// time; asked for by a second handler it is an error, since the two would take each
-// other's messages for duplicates.
+// Consumer returns the consumer that config names, with these settings. A second handler
+// under one name is refused, since the two would take each other's messages for duplicates.
 func (s *Store) Consumer(config ConsumerConfig) (*Consumer, error) {
 	if config.Name == "" {
 		return nil, errors.New("inbox: a consumer needs a name: set Consumer, or run inside a Watermill router, " +

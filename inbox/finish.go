@@ -33,7 +33,7 @@ func (cl *Claim) Commit(produced []*message.Message) ([]*message.Message, error)
 			errAnswered, nil)
 	}
 	// Not the handler's context: a router that closes must not undo a finished run.
-	err = cl.seal(ambient.With(cl.txCtx, cl.ambient), cl.tx, produced)
+	err = cl.seal(ambient.With(cl.span.tx, cl.ambient), cl.tx, produced)
 	if err == nil {
 		cl.ambient.End()
 		if err = cl.tx.Commit(); err != nil && !errors.Is(err, sql.ErrTxDone) {
@@ -42,12 +42,12 @@ func (cl *Claim) Commit(produced []*message.Message) ([]*message.Message, error)
 		}
 	}
 	switch {
-	case errors.Is(err, sql.ErrTxDone) && cl.txCtx.Err() == nil:
+	case errors.Is(err, sql.ErrTxDone) && !cl.span.late():
 		if err := cl.endedButDone(produced); err != nil {
 			return nil, cl.Rollback(err)
 		}
 	case err != nil:
-		return nil, cl.Rollback(cl.lateness(fmt.Errorf("commit: %w", err)))
+		return nil, cl.Rollback(fmt.Errorf("commit: %w", err))
 	}
 	cl.succeed(produced, early)
 	if cl.consumer.config.Outbox != nil {
@@ -193,18 +193,21 @@ func (cl *Claim) Rollback(cause error) error {
 
 // lateness says so where the cause of an error is that Timeout ran out.
 func (cl *Claim) lateness(err error) error {
-	if errors.Is(cl.txCtx.Err(), context.DeadlineExceeded) {
-		return fmt.Errorf("the handler took longer than Timeout, %v, and was rolled back: %w",
-			cl.consumer.config.Timeout, err)
+	if !cl.span.late() {
+		return err
 	}
-	return err
+	if errors.Is(err, context.Canceled) { // which a router does not log
+		err = errors.New(err.Error())
+	}
+	return fmt.Errorf("%w: the handler took longer than Timeout, %v, and was rolled back: %w",
+		context.DeadlineExceeded, cl.consumer.config.Timeout, err)
 }
 
 // end lets go of the transaction and its slot.
 func (cl *Claim) end() {
 	cl.over = true
 	cl.ambient.End()
-	cl.cancel()
+	cl.span.end()
 	cl.leave()
 	cl.consumer.store.work.leave()
 }
@@ -313,7 +316,7 @@ func (cl *Claim) recordFailure(cause error) {
 func (cl *Claim) putFailure(ctx context.Context, tx *sqlx.Tx, cause error) error {
 	s := cl.consumer.store
 	var row lookup
-	if err := tx.GetContext(ctx, &row, s.dialect.Lookup, cl.id32, cl.id); err != nil {
+	if err := row.scan(tx.QueryRowContext(ctx, s.dialect.Lookup, cl.id32, cl.id)); err != nil {
 		return err
 	}
 	if row.Result != resultOpen {
