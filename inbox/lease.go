@@ -30,7 +30,7 @@ type Lease struct {
 	handler context.Context //nolint:containedctx // given to the handler
 	cancel  context.CancelCauseFunc
 	began   time.Time
-	beat    heartbeat
+	sure    time.Time // nobody else can have taken the lease before; guarded by heart.mu
 }
 
 // leaseContext is a handler's context, in which its lease is found.
@@ -219,7 +219,7 @@ func (l *Lease) ask() (LeaseState, error) {
 func (l *Lease) start() {
 	l.fresh = true
 	l.handler, l.cancel = context.WithCancelCause(leaseContext{l.ctx, l})
-	l.beat.start(l)
+	l.keep()
 }
 
 func (l *Lease) duplicate(reason string) {

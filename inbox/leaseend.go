@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sync"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
@@ -19,7 +18,7 @@ import (
 // is not lost where publishing fails, and the handler then runs again.
 func (l *Lease) Confirm(produced []*message.Message) error {
 	if len(produced) > 0 && !answered(l.msg) {
-		if err := l.beat.now(l); errors.Is(err, ErrLeaseLost) {
+		if err := l.extend(); errors.Is(err, ErrLeaseLost) {
 			return l.doubt(err)
 		}
 		go l.confirmWhenAcked()
@@ -67,7 +66,7 @@ var errUnpublished = errors.New("the handler succeeded, but what it returned was
 func (l *Lease) confirm() error {
 	leases, config := l.consumer.leases, &l.consumer.config
 	ctx := context.WithoutCancel(l.ctx)
-	sure := l.beat.stop()
+	sure := l.keepNoLonger()
 	var giveUp time.Time
 	for try := 0; ; try++ {
 		err := leases.store.Confirm(ctx, l.id, l.token, config.retention())
@@ -121,7 +120,7 @@ func (l *Lease) doubt(cause error) error {
 // Release ends a failed run and returns the error for the router. The key is free for the
 // redelivery; if the store cannot be told, it is free when the lease ends.
 func (l *Lease) Release(cause error) error {
-	l.beat.stop()
+	l.keepNoLonger()
 	if err := l.giveBack(l.ctx); err != nil {
 		l.log().Error("a lease could not be released: copies of the message wait for it to end", err, nil)
 	}
@@ -144,64 +143,4 @@ func (l *Lease) end(cause error) error {
 	l.turn.Fail()
 	l.leave()
 	return l.fail(cause)
-}
-
-// heartbeat keeps a lease from ending while its handler runs, where the store can.
-type heartbeat struct {
-	mu      sync.Mutex
-	timer   *time.Timer
-	stopped bool
-	sure    time.Time // nobody else can have taken the lease before
-}
-
-// beats is how many heartbeats a lease has time for: all but the last may get lost.
-const beats = 3
-
-func (b *heartbeat) start(l *Lease) {
-	lease := l.consumer.config.Lease
-	b.sure = l.began.Add(lease)
-	if l.consumer.leases.extender == nil {
-		return
-	}
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.timer = time.AfterFunc(lease/beats, func() { _ = b.now(l) })
-}
-
-// now extends the lease, and sees to it that this happens again.
-func (b *heartbeat) now(l *Lease) error {
-	leases, lease := l.consumer.leases, l.consumer.config.Lease
-	if leases.extender == nil {
-		return nil
-	}
-	began := time.Now()
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(l.ctx), lease/beats)
-	defer cancel()
-	err := leases.extender.Extend(ctx, l.id, l.token, lease)
-
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.stopped {
-		return nil
-	}
-	if errors.Is(err, ErrLeaseLost) {
-		l.cancel(err)
-		return err
-	}
-	if err == nil {
-		b.sure = began.Add(lease)
-	}
-	b.timer.Reset(lease / beats)
-	return err
-}
-
-// stop ends the heartbeats and says until when the lease is certainly held.
-func (b *heartbeat) stop() (sure time.Time) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.stopped = true
-	if b.timer != nil {
-		b.timer.Stop()
-	}
-	return b.sure
 }

@@ -199,6 +199,7 @@ type LeaseConsumer struct {
 	leases *Leases
 	config LeaseConfig
 	prefix string // of its keys in memory
+	heart  heart
 }
 
 // Consumer returns the consumer that config names. Asked for by a second handler it is an

@@ -17,7 +17,7 @@ import (
 func benchmarkDistinct(b *testing.B, mw message.HandlerMiddleware) {
 	b.Helper()
 	h := mw(func(*message.Message) ([]*message.Message, error) { return nil, nil })
-	batch := make([]*message.Message, 0, 1000)
+	batch := make([]*message.Message, 0, 10_000)
 	b.ReportAllocs()
 	for i := 0; b.Loop(); i++ {
 		if len(batch) == 0 {
