@@ -242,11 +242,13 @@ func (cl *Claim) attempt(what step) (next step, err error) {
 // take begins a transaction whose first statement claims the key.
 func (cl *Claim) take(what step) (next step, err error) {
 	s, d, config := cl.consumer.store, cl.delivery, &cl.consumer.config
-	began := time.Now()
-	if !cl.twinUntil.IsZero() && began.After(cl.twinUntil) {
-		return 0, ErrInProgress
+	began, wait := time.Now(), config.TwinWait
+	if !cl.twinUntil.IsZero() {
+		if wait = cl.twinUntil.Sub(began); wait <= 0 {
+			return 0, ErrInProgress
+		}
 	}
-	span := newSpan(d.ctx, config.Timeout)
+	span := newSpan(d.ctx, config.Timeout, wait)
 	tx, err := s.begin(span.tx)
 	if err != nil {
 		span.end()

@@ -18,32 +18,43 @@ type span struct {
 	cancelHandler context.CancelFunc
 
 	deadline time.Time
+	limit    atomic.Int64 // when it ends, in nanoseconds; over once it has
 	timer    *time.Timer
-	expired  atomic.Bool
 }
 
-// newSpan returns a span for a delivery with the context ctx that ends after timeout.
-func newSpan(ctx context.Context, timeout time.Duration) *span {
+const over = 0
+
+// newSpan returns a span for a delivery with the context ctx that ends after timeout. The
+// timer goes off after wake at the latest, to see whether the limit was moved meanwhile:
+// that is cheaper than to set it anew each time.
+func newSpan(ctx context.Context, timeout, wake time.Duration) *span {
 	s := &span{deadline: time.Now().Add(timeout)}
+	s.limit.Store(s.deadline.UnixNano())
 	s.tx, s.endTx = context.WithCancel(context.WithoutCancel(ctx))
 	s.handler, s.cancelHandler = context.WithCancel(ctx)
-	s.timer = time.AfterFunc(timeout, s.expire)
+	s.timer = time.AfterFunc(min(timeout, wake), s.look)
 	return s
 }
 
-func (s *span) expire() {
-	s.expired.Store(true)
+// look ends the span, unless its limit lies ahead.
+func (s *span) look() {
+	if s.tx.Err() != nil {
+		return
+	}
+	limit := s.limit.Load()
+	if ahead := limit - time.Now().UnixNano(); ahead > 0 || !s.limit.CompareAndSwap(limit, over) {
+		time.AfterFunc(max(time.Duration(ahead), 0), s.look)
+		return
+	}
+	s.cancelHandler() // first, so that a live context never holds a dead transaction
 	s.endTx()
-	s.cancelHandler()
 }
 
-// until moves the end of the span. It reports false if the span has ended already.
+// until moves the limit to t, which must not lie before the next look. It reports false if
+// the span has ended.
 func (s *span) until(t time.Time) bool {
-	if !s.timer.Stop() {
-		return false
-	}
-	s.timer.Reset(time.Until(t))
-	return true
+	limit := s.limit.Load()
+	return limit != over && s.limit.CompareAndSwap(limit, t.UnixNano())
 }
 
 // give returns the handler's context, with t in it.
@@ -52,7 +63,7 @@ func (s *span) give(t *ambient.Tx) context.Context {
 }
 
 // late reports whether the span ended by its timer.
-func (s *span) late() bool { return s.expired.Load() }
+func (s *span) late() bool { return s.limit.Load() == over }
 
 func (s *span) end() {
 	s.timer.Stop()
