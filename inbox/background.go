@@ -16,6 +16,7 @@ type background struct {
 	idle     chan struct{} // gets a token when the last delivery ends after closing began
 	closed   chan struct{}
 	once     sync.Once
+	mu       sync.Mutex // a run begins either before closing, or not at all
 
 	runners sync.WaitGroup
 	expects atomic.Bool // someone runs, or is about to run, the background work
@@ -61,12 +62,48 @@ func (s *Store) Close(ctx context.Context) error {
 			return fmt.Errorf("inbox: close: %d handlers are still running: %w", b.inFlight.Load(), ctx.Err())
 		}
 	}
-	b.once.Do(func() { close(b.closed) })
-	b.runners.Wait()
+	select { // another Close may wait too
+	case b.idle <- struct{}{}:
+	default:
+	}
+	b.stop()
+	select {
+	case <-b.stopped():
+	case <-ctx.Done():
+		return fmt.Errorf("inbox: close: the background work is still running: %w", ctx.Err())
+	}
 	if err := s.settle(ctx); err != nil {
 		return fmt.Errorf("inbox: close: settle: %w", explain(err))
 	}
 	return nil
+}
+
+// begin counts a run of the background work, unless the Store is closed.
+func (b *background) begin() bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	select {
+	case <-b.closed:
+		return false
+	default:
+		b.runners.Add(1)
+		return true
+	}
+}
+
+func (b *background) stop() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.once.Do(func() { close(b.closed) })
+}
+
+func (b *background) stopped() <-chan struct{} {
+	ended := make(chan struct{})
+	go func() {
+		b.runners.Wait()
+		close(ended)
+	}()
+	return ended
 }
 
 // settlePause is how long an acked outcome waits to be settled along with others.
@@ -76,32 +113,85 @@ const settlePause = 200 * time.Millisecond
 // published, and deletes what is older than each consumer's retention. Failures are logged
 // and tried again. [Store.Plugin] calls it; without a router's plugin call it yourself.
 func (s *Store) Run(ctx context.Context) error {
-	s.work.expects.Store(true)
-	s.work.runners.Add(1)
+	if !s.work.begin() {
+		return ErrClosed
+	}
 	defer s.work.runners.Done()
+	s.work.expects.Store(true)
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	go func() {
+		select {
+		case <-s.work.closed:
+			cancel()
+		case <-ctx.Done():
+		}
+	}()
 
-	settling := time.NewTicker(settlePause)
-	defer settling.Stop()
-	purging := time.NewTicker(s.config.PurgeInterval)
-	defer purging.Stop()
+	var watch sync.WaitGroup
+	watch.Go(func() { s.repeat(ctx, settlePause, s.settleAgain) })
+	watch.Go(func() { s.repeat(ctx, identityPause, s.recognise) })
 	janitor := newJanitor(s)
 	janitor.run(ctx)
+	s.repeat(ctx, s.config.PurgeInterval, janitor.run)
+	watch.Wait()
+
+	last, cancelLast := context.WithTimeout(context.WithoutCancel(ctx), afterwards)
+	defer cancelLast()
+	return s.settle(last)
+}
+
+// repeat does work after each pause, until ctx ends.
+func (s *Store) repeat(ctx context.Context, pause time.Duration, work func(context.Context)) {
+	tick := time.NewTicker(pause)
+	defer tick.Stop()
 	for {
 		select {
 		case <-ctx.Done():
-			last, cancel := context.WithTimeout(context.WithoutCancel(ctx), afterwards)
-			defer cancel()
-			return s.settle(last)
-		case <-s.work.closed:
-			return nil
-		case <-settling.C:
-			if err := s.settle(ctx); err != nil && ctx.Err() == nil {
-				s.log.Error("inbox: what was published could not be settled; tried again", err, nil)
-			}
-		case <-purging.C:
-			janitor.run(ctx)
+			return
+		case <-tick.C:
+			work(ctx)
 		}
 	}
+}
+
+func (s *Store) settleAgain(ctx context.Context) {
+	if err := s.settle(ctx); err != nil && ctx.Err() == nil {
+		s.log.Error("inbox: what was published could not be settled; tried again", explain(err), nil)
+	}
+}
+
+// identityPause is how long a cache may outlive the server it speaks of. database/sql
+// opens a new connection in place of a dead one without a word.
+const identityPause = time.Second
+
+// recognise forgets everything when the server is another one than a moment ago.
+func (s *Store) recognise(ctx context.Context) {
+	identity, err := s.identify(ctx)
+	if err != nil {
+		_ = s.noticeLoss(err)
+		return
+	}
+	before := s.identity.Swap(&identity)
+	if before != nil && (before.Name != identity.Name || before.Uptime > identity.Uptime) {
+		s.forget()
+		s.log.Info("inbox: the database server was restarted or replaced; what was remembered of it is dropped", nil)
+	}
+}
+
+// identity tells one run of a server from another, by its name or by how long it has been up.
+type identity struct {
+	Name   string
+	Uptime int64
+}
+
+func (s *Store) identify(ctx context.Context) (id identity, err error) {
+	ctx, cancel := context.WithTimeout(ctx, afterwards)
+	defer cancel()
+	if err := s.db.QueryRowContext(ctx, s.dialect.SelectIdentity).Scan(&id.Name, &id.Uptime); err != nil {
+		return id, fmt.Errorf("ask the server who it is: %w", err)
+	}
+	return id, nil
 }
 
 // warnUnattended says once that nobody runs the background work.

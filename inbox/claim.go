@@ -14,6 +14,7 @@ import (
 	"github.com/millrace-go/millrace/internal/ambient"
 	"github.com/millrace-go/millrace/internal/dialect"
 	"github.com/millrace-go/millrace/internal/msgcode"
+	"github.com/millrace-go/millrace/internal/outage"
 	"github.com/millrace-go/millrace/internal/turns"
 )
 
@@ -38,7 +39,9 @@ type Claim struct {
 	leave     func() // the slot
 	turn      turns.Turn
 	began     time.Time
-	twinUntil time.Time
+	twinSpent time.Duration // waiting for other processes
+	watched   time.Time     // since when its outcome waits for the ack
+	known     int64         // the caches' generation when the claim was made
 }
 
 // Claim takes msg for this consumer. It waits for copies that are being handled in this
@@ -185,7 +188,7 @@ func (cl *Claim) acquire() error {
 			s.observeOutage(d, ErrUnavailable)
 			return ErrUnavailable
 		}
-		following, err := cl.attempt(next)
+		following, err := cl.guarded(pass, next)
 		switch kind := dialect.Classify(err); {
 		case err == nil:
 			pass.Up()
@@ -215,6 +218,19 @@ func (cl *Claim) acquire() error {
 	return nil
 }
 
+// guarded lets another call probe the server if a function of the user's panics.
+func (cl *Claim) guarded(pass outage.Pass, what step) (next step, err error) {
+	returned := false
+	defer func() {
+		if !returned {
+			pass.Cancel()
+		}
+	}()
+	next, err = cl.attempt(what)
+	returned = true
+	return next, err
+}
+
 // attempt does one step in a slot, which only a fresh claim keeps.
 func (cl *Claim) attempt(what step) (next step, err error) {
 	d := cl.delivery
@@ -222,7 +238,7 @@ func (cl *Claim) attempt(what step) (next step, err error) {
 	if err != nil {
 		return 0, err
 	}
-	cl.id32 = reg.id
+	cl.id32, cl.known = reg.id, reg.generation
 	leave, err := cl.consumer.slot(d.ctx)
 	if err != nil {
 		return 0, err
@@ -242,25 +258,30 @@ func (cl *Claim) attempt(what step) (next step, err error) {
 // take begins a transaction whose first statement claims the key.
 func (cl *Claim) take(what step) (next step, err error) {
 	s, d, config := cl.consumer.store, cl.delivery, &cl.consumer.config
-	began, wait := time.Now(), config.TwinWait
-	if !cl.twinUntil.IsZero() {
-		if wait = cl.twinUntil.Sub(began); wait <= 0 {
-			return 0, ErrInProgress
-		}
+	wait := config.TwinWait - cl.twinSpent
+	if wait <= 0 {
+		return 0, ErrInProgress
 	}
+	began := time.Now()
 	span := newSpan(d.ctx, config.Timeout, wait)
+	defer func() {
+		if !cl.fresh {
+			span.end()
+		}
+		if err != nil && span.late() && !errors.Is(err, ErrInProgress) {
+			err = tookTooLong(config.Timeout, err)
+		}
+	}()
 	tx, err := s.begin(span.tx)
 	if err != nil {
-		span.end()
-		if s.dialect.OneWriter && cl.twinUntil.IsZero() { // there a twin is waited for here
-			cl.twinUntil = began.Add(config.TwinWait)
+		if s.dialect.OneWriter { // there a twin is waited for here
+			cl.twinSpent += time.Since(began)
 		}
 		return 0, fmt.Errorf("begin: %w", err)
 	}
 	defer func() {
 		if !cl.fresh {
 			_ = rollback(tx) // the server rolls back by itself what it cannot be told to
-			span.end()
 		}
 	}()
 	won, err := cl.claim(span, tx, what)
@@ -293,10 +314,10 @@ func (cl *Claim) take(what step) (next step, err error) {
 // for at most TwinWait over all tries, and reports whether the key is now ours.
 func (cl *Claim) claim(span *span, tx *sqlx.Tx, what step) (won bool, err error) {
 	s, d := cl.consumer.store, cl.delivery
-	if cl.twinUntil.IsZero() {
-		cl.twinUntil = time.Now().Add(cl.consumer.config.TwinWait)
-	}
-	if cl.twinUntil.Before(span.deadline) && !span.until(cl.twinUntil) {
+	began := time.Now()
+	defer func() { cl.twinSpent += time.Since(began) }()
+	patience := began.Add(cl.consumer.config.TwinWait - cl.twinSpent)
+	if patience.Before(span.deadline) && !span.until(patience) {
 		return false, ErrInProgress
 	}
 	var result sql.Result
@@ -390,13 +411,22 @@ func (cl *Claim) completed(row lookup) (next step, err error) {
 		cl.answer = "outcome not known to be published"
 		return done, nil
 	}
-	// Younger than Timeout its handler may still run: one that committed by itself and
+	// A younger one may still have a handler that runs: one that committed by itself and
 	// then fails has its claim taken back.
-	if row.Now-row.ProcessedAt > cl.consumer.config.Timeout.Microseconds() && d.original == nil {
-		cl.consumer.store.settled.Add(d.memoryKey, d.hash)
+	safe := 2*cl.consumer.config.Timeout + afterwards
+	if row.Now-row.ProcessedAt > safe.Microseconds() {
+		cl.remember()
 	}
 	cl.answer = "completed"
 	return done, nil
+}
+
+// remember notes that the key is settled, unless a connection was lost since the claim.
+func (cl *Claim) remember() {
+	s := cl.consumer.store
+	if cl.original == nil && cl.known == s.generation.Load() {
+		s.settled.Add(cl.memoryKey, cl.hash)
+	}
 }
 
 // collision decides about a message with the key, but not the payload, of another one.

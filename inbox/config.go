@@ -57,8 +57,8 @@ type Config struct {
 	// a consumer's claims are walked once in a hundredth of its retention at most.
 	PurgeInterval time.Duration
 
-	// Archive is given completed claims before they are deleted; an error keeps them. A claim
-	// can be given twice.
+	// Archive is given completed claims before they are deleted; an error keeps them. What it
+	// writes through inbox.Tx is committed with the deletion; elsewhere a claim can be given twice.
 	Archive func(ctx context.Context, claims []Archived) error
 
 	// Redispatch publishes outcomes that the broker never asked for again, RedispatchAfter

@@ -229,6 +229,9 @@ type consumerRow struct {
 	CreatedAt int64  `db:"created_at"`
 }
 
+// registerWait bounds the statements of a registration, for which others wait.
+const registerWait = 10 * time.Second
+
 // register returns the consumer's row, made on first use and asked for again after a
 // connection was lost.
 func (c *Consumer) register(ctx context.Context) (registration, error) {
@@ -241,6 +244,8 @@ func (c *Consumer) register(ctx context.Context) (registration, error) {
 	if r := c.registered.Load(); r != nil && r.generation == generation {
 		return *r, nil
 	}
+	ctx, cancel := context.WithTimeout(ctx, registerWait)
+	defer cancel()
 	row, err := c.findOrInsert(ctx)
 	if err != nil {
 		return registration{}, err

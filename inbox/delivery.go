@@ -65,13 +65,16 @@ func (d *delivery) collide() {
 	d.id = keycode.Derive(d.id, d.fingerprint)
 }
 
-// fail names the message in err.
-func (d *delivery) fail(err error) error {
+// fail names the message in err, an error of ours.
+func (d *delivery) fail(err error) error { return d.name(explain(err)) }
+
+// name names the message in err, which may be the handler's.
+func (d *delivery) name(err error) error {
 	id := d.key
 	if id == "" {
 		id = d.msg.UUID
 	}
-	return &DeliveryError{Consumer: d.consumer.config.Name, MessageID: id, Topic: d.topic, Err: explain(err)}
+	return &DeliveryError{Consumer: d.consumer.config.Name, MessageID: id, Topic: d.topic, Err: err}
 }
 
 func (d *delivery) log() watermill.LoggerAdapter {

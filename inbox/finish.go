@@ -11,6 +11,7 @@ import (
 	"github.com/jmoiron/sqlx"
 
 	"github.com/millrace-go/millrace/internal/ambient"
+	"github.com/millrace-go/millrace/internal/dialect"
 	"github.com/millrace-go/millrace/internal/msgcode"
 )
 
@@ -22,9 +23,7 @@ const afterwards = 5 * time.Second
 // be published before msg is acked. On an error nothing was done, or, where the answer to
 // the commit was lost, the redelivery will tell.
 func (cl *Claim) Commit(produced []*message.Message) ([]*message.Message, error) {
-	s := cl.consumer.store
-	err := cl.approve(produced)
-	if err != nil {
+	if err := cl.approve(produced); err != nil {
 		return nil, cl.Rollback(err)
 	}
 	early := answered(cl.msg)
@@ -32,28 +31,71 @@ func (cl *Claim) Commit(produced []*message.Message) ([]*message.Message, error)
 		cl.log().Error("the message was acked before its effects were committed, so a crash can lose it",
 			errAnswered, nil)
 	}
-	// Not the handler's context: a router that closes must not undo a finished run.
-	err = cl.seal(ambient.With(cl.span.tx, cl.ambient), cl.tx, produced)
-	if err == nil {
-		cl.ambient.End()
-		if err = cl.tx.Commit(); err != nil && !errors.Is(err, sql.ErrTxDone) {
-			cl.inDoubt = true
-			_ = s.noticeLoss(err)
-		}
-	}
-	switch {
-	case errors.Is(err, sql.ErrTxDone) && !cl.span.late():
-		if err := cl.endedButDone(produced); err != nil {
-			return nil, cl.Rollback(err)
-		}
-	case err != nil:
-		return nil, cl.Rollback(fmt.Errorf("commit: %w", err))
+	if err := cl.finish(produced); err != nil {
+		return nil, cl.Rollback(err)
 	}
 	cl.succeed(produced, early)
 	if cl.consumer.config.Outbox != nil {
 		return nil, nil
 	}
 	return produced, nil
+}
+
+// finish commits, unless it finds that the handler did.
+func (cl *Claim) finish(produced []*message.Message) error {
+	err := cl.held()
+	if err == nil {
+		// Not the handler's context: a router that closes must not undo a finished run.
+		err = cl.seal(ambient.With(cl.span.tx, cl.ambient), cl.tx, produced)
+	}
+	if err == nil {
+		cl.ambient.End()
+		err = cl.tx.Commit()
+		if err != nil && !errors.Is(err, sql.ErrTxDone) {
+			cl.inDoubt = true
+			return explain(cl.consumer.store.noticeLoss(fmt.Errorf("commit: %w", err)))
+		}
+	}
+	if err == nil || !errors.Is(err, sql.ErrTxDone) && !errors.Is(err, errEnded) && !cl.span.late() {
+		return err
+	}
+	done, lost := cl.endedButDone(produced)
+	if done || lost != nil {
+		return lost
+	}
+	if cl.span.late() {
+		return err
+	}
+	return ErrTxEndedByHandler
+}
+
+// errEnded says that a transaction is over that database/sql believes to be open.
+var errEnded = errors.New("ended underneath")
+
+// held looks, where a statement can end a transaction, whether the claim still stands in
+// it. MySQL rolls everything back at a deadlock: a handler that then goes on would be
+// committed without its claim, and without what it had written before.
+func (cl *Claim) held() error {
+	s := cl.consumer.store
+	if !s.dialect.CommitsOnDDL {
+		return nil
+	}
+	var row struct {
+		Result int16 `db:"result"`
+		Token  int64 `db:"token"`
+		Live   bool  `db:"live"`
+	}
+	err := cl.tx.GetContext(cl.span.tx, &row, s.dialect.SelectHeld, cl.id32, cl.id)
+	switch {
+	case errors.Is(err, sql.ErrNoRows), err == nil && row.Token != cl.token:
+		cl.observeEnded("rolled back underneath the handler, by a deadlock or by itself, and it went on without it")
+		return ErrTxEndedByHandler
+	case err != nil:
+		return fmt.Errorf("look whether the transaction still holds the claim: %w", err)
+	case !row.Live:
+		return errEnded
+	}
+	return nil
 }
 
 // approve refuses what must not be committed.
@@ -146,7 +188,7 @@ func (cl *Claim) succeed(produced []*message.Message, early bool) {
 	case cl.original != nil:
 		cl.turn.Fail()
 	default:
-		s.settled.Add(cl.memoryKey, cl.hash)
+		cl.remember()
 		cl.turn.Settle(cl.hash)
 	}
 	if len(s.observe.completed) > 0 {
@@ -167,16 +209,15 @@ func (cl *Claim) Rollback(cause error) error {
 	}
 	s := cl.consumer.store
 	cl.ambient.End()
-	err := cl.tx.Rollback()
-	ended := errors.Is(err, sql.ErrTxDone)
-	if err != nil && !ended {
+	if err := rollback(cl.tx); err != nil {
 		s.forget()
 	}
 	cause = cl.lateness(cause)
-	if !cl.inDoubt && (ended || s.dialect.CommitsOnDDL) {
-		cause = cl.takeBack(cause)
+	reopened := false
+	if !cl.inDoubt {
+		reopened, cause = cl.takeBack(cause)
 	}
-	if cl.consumer.config.RecordFailures && cl.ctx.Err() == nil {
+	if !reopened && cl.consumer.config.RecordFailures && cl.ctx.Err() == nil {
 		cl.recordFailure(cause)
 	}
 	cl.end()
@@ -188,19 +229,22 @@ func (cl *Claim) Rollback(cause error) error {
 			o.ObserveFailed(cl.ctx, e)
 		}
 	}
-	return cl.delivery.fail(cause)
+	return cl.name(cause)
 }
 
 // lateness says so where the cause of an error is that Timeout ran out.
 func (cl *Claim) lateness(err error) error {
-	if !cl.span.late() {
+	if !cl.span.late() || cl.inDoubt {
 		return err
 	}
+	return tookTooLong(cl.consumer.config.Timeout, err)
+}
+
+func tookTooLong(timeout time.Duration, err error) error {
 	if errors.Is(err, context.Canceled) { // which a router does not log
 		err = errors.New(err.Error())
 	}
-	return fmt.Errorf("%w: the handler took longer than Timeout, %v, and was rolled back: %w",
-		context.DeadlineExceeded, cl.consumer.config.Timeout, err)
+	return fmt.Errorf("%w: Timeout, %v, ran out, and all was rolled back: %w", context.DeadlineExceeded, timeout, err)
 }
 
 // end lets go of the transaction and its slot.
@@ -229,56 +273,72 @@ func (cl *Claim) mine(ctx context.Context) (bool, error) {
 	return row.Token == cl.token && row.Result != resultOpen, nil
 }
 
-// endedButDone handles a success whose transaction the handler ended itself. Committed, it
-// counts: what it produced is stored after all. Rolled back, it is a failure.
-func (cl *Claim) endedButDone(produced []*message.Message) error {
+// endedButDone looks whether a handler that succeeded has committed its transaction
+// itself. Then it counts: what it produced is stored after all.
+func (cl *Claim) endedButDone(produced []*message.Message) (done bool, err error) {
 	ctx, cancel := cl.cleanup()
 	defer cancel()
-	mine, err := cl.mine(ctx)
-	if err != nil {
-		return err
+	if err := rollback(cl.tx); err != nil {
+		return false, err
 	}
-	if !mine {
-		return ErrTxEndedByHandler
+	mine, err := cl.mine(ctx)
+	if err != nil || !mine {
+		return false, err
 	}
 	cl.observeEnded("committed by the handler, counted as completed")
 	s := cl.consumer.store
-	return s.writeInSlot(ctx, func(tx *sqlx.Tx) error {
+	err = s.writeInSlot(ctx, func(tx *sqlx.Tx) error {
 		own := ambient.New(tx, s.db)
 		defer own.End()
 		return cl.seal(ambient.With(ctx, own), tx, produced)
 	})
+	return err == nil, err
 }
 
 // takeBack reopens a claim that a failed handler committed, and records the failure, so
 // that the redelivery runs the handler again.
-func (cl *Claim) takeBack(cause error) error {
+func (cl *Claim) takeBack(cause error) (reopened bool, err error) {
 	ctx, cancel := cl.cleanup()
 	defer cancel()
 	mine, err := cl.mine(ctx)
 	if err == nil && !mine {
-		return cause
+		return false, cause
 	}
-	s := cl.consumer.store
 	if err == nil {
-		err = s.writeInSlot(ctx, func(tx *sqlx.Tx) error {
-			result, err := tx.ExecContext(ctx, s.dialect.ReopenClaim, cl.id32, cl.id, cl.token)
-			if err != nil {
-				return err
-			}
-			if n, err := result.RowsAffected(); err != nil || n != 1 {
-				return errors.Join(ErrLost, err)
-			}
-			return cl.putFailure(ctx, tx, cause)
-		})
+		err = cl.consumer.store.writeInSlot(ctx, func(tx *sqlx.Tx) error { return cl.reopen(ctx, tx, cause) })
+	}
+	if dialect.Classify(err) == dialect.Unavailable {
+		return false, errors.Join(cause, explain(err)) // then it was the connection that ended it
 	}
 	if err != nil {
 		cl.log().Error("the handler may have ended the transaction itself, and its claim could not be taken back: "+
 			"if it was committed, the message counts as completed although the handler failed", err, nil)
-		return errors.Join(cause, err)
+		return false, errors.Join(cause, err)
 	}
 	cl.observeEnded("committed by the handler, which then failed; the claim was taken back")
-	return fmt.Errorf("%w; what it had written is committed: %w", ErrTxEndedByHandler, cause)
+	return true, fmt.Errorf("%w; what it had written is committed: %w", ErrTxEndedByHandler, cause)
+}
+
+// reopen makes the message one that failed.
+func (cl *Claim) reopen(ctx context.Context, tx *sqlx.Tx, cause error) error {
+	s := cl.consumer.store
+	n, err := affected(tx.ExecContext(ctx, s.dialect.ReopenClaim, cl.id32, cl.id, cl.token))
+	if err != nil {
+		return err
+	}
+	if n != 1 {
+		return ErrLost
+	}
+	for _, statement := range []string{s.dialect.DeleteOutcomes, s.dialect.DeleteResults} {
+		query, args, err := s.dialect.In(statement, cl.id32, [][]byte{cl.id})
+		if err != nil {
+			return err
+		}
+		if _, err := tx.ExecContext(ctx, query, args...); err != nil {
+			return err
+		}
+	}
+	return cl.putFailure(ctx, tx, cause)
 }
 
 func (cl *Claim) observeEnded(what string) {

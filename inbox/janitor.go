@@ -4,12 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/jmoiron/sqlx"
 
-	"github.com/millrace-go/millrace/internal/dialect"
+	"github.com/millrace-go/millrace/internal/ambient"
 	"github.com/millrace-go/millrace/internal/keycode"
 )
 
@@ -63,6 +64,10 @@ func (j *janitor) run(ctx context.Context) {
 // redispatch sends, or at least reports, outcomes that no redelivery asked for.
 func (j *janitor) redispatch(ctx context.Context) {
 	s := j.store
+	if err := s.settle(ctx); err != nil { // else what was acked meanwhile would go out again
+		s.log.Error("inbox: what was published could not be settled; tried again", explain(err), nil)
+		return
+	}
 	if s.config.Redispatch != nil {
 		if _, err := s.Redispatch(ctx, s.config.Redispatch, s.config.RedispatchAfter); err != nil && ctx.Err() == nil {
 			s.log.Error("inbox: redispatch", err, nil)
@@ -89,6 +94,7 @@ func (j *janitor) purge(ctx context.Context) (int, error) {
 		return 0, err
 	}
 	total := 0
+	var problems []error // one consumer's stops no other's
 	for _, c := range consumers {
 		if c.Retention == 0 || string(c.Namespace) != s.config.Namespace || time.Now().Before(j.next[c.ID]) {
 			continue
@@ -96,10 +102,13 @@ func (j *janitor) purge(ctx context.Context) (int, error) {
 		n, err := j.walk(ctx, c, now)
 		total += n
 		if err != nil {
-			return total, fmt.Errorf("consumer %q, epoch %d: %w", c.Name, c.Epoch, err)
+			problems = append(problems, fmt.Errorf("consumer %q, epoch %d: %w", c.Name, c.Epoch, err))
+		}
+		if ctx.Err() != nil {
+			break
 		}
 	}
-	return total, j.sweep(ctx, now)
+	return total, errors.Join(append(problems, j.sweep(ctx, now))...)
 }
 
 type claimRow struct {
@@ -166,7 +175,7 @@ func (j *janitor) remove(ctx context.Context, c consumerRow, ids [][]byte, befor
 		if len(rows) == 0 {
 			return nil
 		}
-		if err := j.archive(ctx, c, rows); err != nil {
+		if err := j.archive(ctx, tx, c, rows); err != nil {
 			return err
 		}
 		line := int64(0)
@@ -193,7 +202,8 @@ func (j *janitor) remove(ctx context.Context, c consumerRow, ids [][]byte, befor
 	return removed, err
 }
 
-func (j *janitor) archive(ctx context.Context, c consumerRow, rows []claimRow) error {
+// archive hands rows over in the transaction that deletes them.
+func (j *janitor) archive(ctx context.Context, tx *sqlx.Tx, c consumerRow, rows []claimRow) error {
 	if j.store.config.Archive == nil {
 		return nil
 	}
@@ -204,7 +214,9 @@ func (j *janitor) archive(ctx context.Context, c consumerRow, rows []claimRow) e
 			ProcessedAt: time.UnixMicro(row.ProcessedAt).UTC(), Discarded: row.Result == resultDiscarded,
 		})
 	}
-	if err := j.store.config.Archive(ctx, archived); err != nil {
+	own := ambient.New(tx, j.store.db)
+	defer own.End()
+	if err := j.store.config.Archive(ambient.With(ctx, own), archived); err != nil {
 		return fmt.Errorf("archive: %w", err)
 	}
 	return nil
@@ -216,21 +228,66 @@ func (j *janitor) sweep(ctx context.Context, now int64) error {
 	s := j.store
 	var defaults ConsumerConfig
 	defaults.setDefaults()
-	for _, step := range []struct {
-		statement string
-		args      []any
-	}{
-		{s.dialect.DeleteShadowed, nil},
-		{s.dialect.PurgeDropped, []any{now - defaults.Retention.Microseconds(), batch}},
-		{s.dialect.PurgeLeases, []any{now, batch}},
+	problems := []error{j.closeShadowed(ctx)}
+	for statement, before := range map[string]int64{
+		s.dialect.PurgeDropped: now - defaults.Retention.Microseconds(),
+		s.dialect.PurgeLeases:  now,
 	} {
-		err := s.write(ctx, func(tx *sqlx.Tx) error {
-			_, err := tx.ExecContext(ctx, step.statement, step.args...)
+		problems = append(problems, s.write(ctx, func(tx *sqlx.Tx) error {
+			_, err := tx.ExecContext(ctx, statement, before, batch)
 			return err
-		})
-		if err != nil && dialect.Classify(err) != dialect.Contention {
-			return err
+		}))
+	}
+	return errors.Join(problems...)
+}
+
+// closeShadowed deletes open rows whose key is completed: a completed claim beats them.
+func (j *janitor) closeShadowed(ctx context.Context) error {
+	const batch = 500
+	var rows []struct {
+		Consumer int32  `db:"consumer"`
+		ID       []byte `db:"message_id"`
+	}
+	if err := j.store.db.SelectContext(ctx, &rows, j.store.dialect.SelectShadowed, batch); err != nil {
+		return fmt.Errorf("find open rows of completed messages: %w", err)
+	}
+	for len(rows) > 0 {
+		consumer := rows[0].Consumer
+		var ids [][]byte
+		for len(rows) > 0 && rows[0].Consumer == consumer {
+			ids, rows = append(ids, rows[0].ID), rows[1:]
+		}
+		if err := j.deleteShadowed(ctx, consumer, ids); err != nil {
+			return fmt.Errorf("delete open rows of completed messages: %w", err)
 		}
 	}
 	return nil
+}
+
+// deleteShadowed locks the claims before the rows, as a handler does, so that the two
+// cannot deadlock and no claim is opened meanwhile.
+func (j *janitor) deleteShadowed(ctx context.Context, consumer int32, ids [][]byte) error {
+	s := j.store
+	return s.write(ctx, func(tx *sqlx.Tx) error {
+		if _, err := tx.ExecContext(ctx, s.dialect.LockConsumer, consumer); err != nil {
+			return err
+		}
+		query, args, err := s.dialect.In(s.dialect.LockExpired, consumer, ids, int64(math.MaxInt64))
+		if err != nil {
+			return err
+		}
+		var completed []claimRow
+		if err := tx.SelectContext(ctx, &completed, query, args...); err != nil || len(completed) == 0 {
+			return err
+		}
+		gone := make([][]byte, 0, len(completed))
+		for _, c := range completed {
+			gone = append(gone, c.ID)
+		}
+		if query, args, err = s.dialect.In(s.dialect.DeleteMessages, consumer, gone); err != nil {
+			return err
+		}
+		_, err = tx.ExecContext(ctx, query, args...)
+		return err
+	})
 }

@@ -73,6 +73,7 @@ type Message struct {
 // messageRow is a row of the messages table.
 type messageRow struct {
 	Name         []byte        `db:"name"`
+	KeySource    []byte        `db:"key_source"` // only of a single message
 	Epoch        int           `db:"epoch"`
 	ID           int64         `db:"id"`
 	Consumer     int32         `db:"consumer"`
@@ -157,7 +158,7 @@ func (cl *Claim) objection(ctx context.Context, tx *sqlx.Tx) (string, error) {
 		return "same key as message " + keycode.String(d.original) + ", other payload", nil
 	}
 	made, known := config.MessageTime(d.msg)
-	if !known || time.Since(made) < MinRetention {
+	if !known || time.Since(made)+config.ClockSkew < MinRetention {
 		return "", nil
 	}
 	var line int64

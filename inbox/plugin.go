@@ -83,7 +83,14 @@ func guard(next message.HandlerFunc) message.HandlerFunc {
 		if err := tx.Failure(); tx.Called() > 0 && err != nil {
 			return nil, fmt.Errorf("%w: %w", ErrSwallowed, err)
 		}
+		returned := false
+		defer func() {
+			if !returned { // a Recoverer further out makes an error of it
+				tx.Failed(errPanic)
+			}
+		}()
 		produced, err := next(msg)
+		returned = true
 		if err != nil {
 			tx.Failed(err)
 		}

@@ -5,9 +5,12 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"strings"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/jmoiron/sqlx"
+
+	"github.com/millrace-go/millrace/internal/ambient"
 )
 
 // Operator is who acts, and why; both are kept in the audit table.
@@ -59,9 +62,16 @@ func (s *Store) Release(ctx context.Context, id int64, by Operator, to message.P
 	if to == nil {
 		return errors.New("inbox: release: nothing would deliver the message: give a publisher that sends it back to its topic")
 	}
+	if _, live := ambient.From(ctx).Live(s.db); live {
+		return errors.New("inbox: release: not in a handler's transaction: the message would arrive before its commit")
+	}
 	row, err := s.find(ctx, id)
 	if err != nil {
 		return err
+	}
+	if strings.HasPrefix(string(row.KeySource), "position") {
+		return fmt.Errorf("inbox: release: message %d is known by its place in a log, and would get another one: "+
+			"discard it and publish it by hand", id)
 	}
 	m, err := row.message()
 	if err != nil {
@@ -125,7 +135,7 @@ func (s *Store) Discard(ctx context.Context, id int64, by Operator) error {
 
 func (s *Store) find(ctx context.Context, id int64) (messageRow, error) {
 	var row messageRow
-	err := sqlx.GetContext(ctx, s.reader(ctx), &row, s.dialect.SelectMessage, id)
+	err := sqlx.GetContext(ctx, s.reader(ctx), &row, s.dialect.SelectMessage, id, []byte(s.config.Namespace))
 	if errors.Is(err, sql.ErrNoRows) {
 		return row, fmt.Errorf("message %d: %w", id, ErrNotFound)
 	}

@@ -26,6 +26,7 @@ type settler struct {
 const most = 1024
 
 func (u *settler) watch(cl *Claim) {
+	cl.watched = time.Now()
 	u.mu.Lock()
 	u.waiting = append(u.waiting, cl)
 	full := len(u.waiting) >= most && len(u.waiting)%most == 0
@@ -41,10 +42,9 @@ func (u *settler) watch(cl *Claim) {
 
 // acked takes out of u the deliveries that were acked, and forgets those that were nacked:
 // their redelivery finds the outcome.
-func (u *settler) acked() []*Claim {
+func (u *settler) acked(patience time.Duration) (acked []*Claim, dropped int) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	var acked []*Claim
 	still := u.waiting[:0]
 	for _, cl := range u.waiting {
 		select {
@@ -55,13 +55,18 @@ func (u *settler) acked() []*Claim {
 		}
 		select {
 		case <-cl.msg.Nacked():
+			continue
 		default:
-			still = append(still, cl)
 		}
+		if time.Since(cl.watched) > patience {
+			dropped++
+			continue
+		}
+		still = append(still, cl)
 	}
 	clear(u.waiting[len(still):])
 	u.waiting = still
-	return acked
+	return acked, dropped
 }
 
 func (u *settler) putBack(claims []*Claim) {
@@ -70,10 +75,16 @@ func (u *settler) putBack(claims []*Claim) {
 	u.waiting = append(u.waiting, claims...)
 }
 
+var errNoAnswer = errors.New("a middleware outside the inbox hands on a copy of the message")
+
 // settle deletes the outcomes whose deliveries were acked.
 func (s *Store) settle(ctx context.Context) error {
 	const batch = 500
-	acked := s.unsettled.acked()
+	acked, dropped := s.unsettled.acked(s.config.RedispatchAfter)
+	if dropped > 0 {
+		s.log.Error("inbox: messages were handled and then neither acked nor nacked, so what they produced is not "+
+			"known to be published", errNoAnswer, watermill.LogFields{"messages": dropped})
+	}
 	for len(acked) > 0 {
 		now := acked[:min(batch, len(acked))]
 		if err := s.deleteOutcomes(ctx, now); err != nil {
@@ -81,9 +92,7 @@ func (s *Store) settle(ctx context.Context) error {
 			return err
 		}
 		for _, cl := range now {
-			if cl.original == nil {
-				s.settled.Add(cl.memoryKey, cl.hash)
-			}
+			cl.remember()
 			for _, o := range s.observe.settled {
 				o.ObserveSettled(cl.ctx, cl.event("acked")) //nolint:contextcheck // of the delivery
 			}
@@ -139,6 +148,7 @@ type outcomeRow struct {
 }
 
 // Unsettled lists the oldest outcomes stored longer than age ago, at most limit of them.
+// One that cannot be read is left out, and told of in the error.
 func (s *Store) Unsettled(ctx context.Context, age time.Duration, limit int) ([]UnsettledOutcome, error) {
 	var rows []outcomeRow
 	err := sqlx.SelectContext(ctx, s.reader(ctx), &rows, s.dialect.SelectOutcomes,
@@ -147,10 +157,13 @@ func (s *Store) Unsettled(ctx context.Context, age time.Duration, limit int) ([]
 		return nil, fmt.Errorf("inbox: list outcomes: %w", explain(err))
 	}
 	outcomes := make([]UnsettledOutcome, 0, len(rows))
+	var problems []error
 	for _, row := range rows {
 		msgs, err := msgcode.Decode(row.Messages)
 		if err != nil {
-			return nil, fmt.Errorf("inbox: outcome of consumer %q, message %q: %w", row.Name, keycode.String(row.ID), err)
+			problems = append(problems,
+				fmt.Errorf("inbox: outcome of consumer %q, message %q: %w", row.Name, keycode.String(row.ID), err))
+			continue
 		}
 		outcomes = append(outcomes, UnsettledOutcome{
 			Consumer: string(row.Name), Epoch: row.Epoch, MessageID: keycode.String(row.ID),
@@ -159,7 +172,7 @@ func (s *Store) Unsettled(ctx context.Context, age time.Duration, limit int) ([]
 			consumer: row.Consumer, id: row.ID,
 		})
 	}
-	return outcomes, nil
+	return outcomes, errors.Join(problems...)
 }
 
 // Redispatch publishes the outcomes stored longer than age ago, with their UUIDs, bytes
@@ -169,10 +182,7 @@ func (s *Store) Unsettled(ctx context.Context, age time.Duration, limit int) ([]
 func (s *Store) Redispatch(ctx context.Context, to message.Publisher, age time.Duration) (int, error) {
 	const atOnce = 1000
 	outcomes, err := s.Unsettled(ctx, age, atOnce)
-	if err != nil {
-		return 0, err
-	}
-	var failures []error
+	failures := []error{err}
 	sent := 0
 	for _, o := range outcomes {
 		if err := to.Publish(o.Topic, o.Messages...); err != nil {

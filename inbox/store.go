@@ -44,6 +44,8 @@ type Store struct {
 	isolation  atomic.Pointer[sql.TxOptions] // what a claiming transaction asks for
 	generation atomic.Int64                  // grows when a connection is lost: caches of older ones are void
 
+	identity atomic.Pointer[identity] // of the server, as it was last seen
+
 	mu        sync.Mutex
 	consumers map[consumerName]*Consumer
 
@@ -56,7 +58,7 @@ type Store struct {
 
 // settledTTL bounds how long a settled key is believed without asking the database. It
 // lies far below the smallest retention.
-const settledTTL = 10 * time.Minute
+const settledTTL = 2 * time.Minute
 
 // NewStore returns a Store on the service's own pool. It opens no connection, unless the
 // driver does not say which database it is for. See [Config] for what may be set; all its
@@ -251,7 +253,8 @@ func (s *Store) reader(ctx context.Context) sqlx.ExtContext {
 
 // noticeLoss forgets when err, of a statement of ours, says that a connection was lost.
 func (s *Store) noticeLoss(err error) error {
-	if dialect.Classify(err) == dialect.Unavailable {
+	switch dialect.Classify(err) {
+	case dialect.Unavailable, dialect.ReadOnly: // read-only: a primary that was demoted
 		s.forget()
 	}
 	return err

@@ -173,10 +173,11 @@ func (i Inbox) consumers() func(handler string) (*inbox.Consumer, error) {
 			return c.(*inbox.Consumer), nil
 		}
 		c, err := i.Store.Consumer(i.config(handler))
-		if err == nil {
-			known.Store(handler, c)
+		if err != nil {
+			return nil, err
 		}
-		return c, err
+		first, _ := known.LoadOrStore(handler, c) // of several first messages at once
+		return first.(*inbox.Consumer), nil
 	}
 }
 

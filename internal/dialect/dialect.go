@@ -43,6 +43,7 @@ type Dialect struct {
 	// The server. SelectBackend names the server process behind a connection; columns come
 	// with their table and how it is stored.
 	Now             string
+	SelectIdentity  string
 	SelectIsolation string
 	SelectSettings  string
 	SelectBackend   string
@@ -62,6 +63,7 @@ type Dialect struct {
 	Lookup      string
 	Retake      string
 	SelectClaim string
+	SelectHeld  string
 	OpenClaim   string
 	ReopenClaim string
 	CloseClaim  string
@@ -93,7 +95,8 @@ type Dialect struct {
 	LockExpired      string
 	DeleteClaims     string
 	DeleteResults    string
-	DeleteShadowed   string
+	SelectShadowed   string
+	DeleteMessages   string
 	PurgeDropped     string
 	PurgeLeases      string
 

@@ -20,7 +20,12 @@ var mysql = Dialect{
 		VALUES (?, ` + mysqlNow + `)
 		ON DUPLICATE KEY UPDATE version = version`,
 
-	Now:             `SELECT ` + mysqlNow,
+	Now: `SELECT ` + mysqlNow,
+	// Each server reads what stands in its own kind of comment.
+	SelectIdentity: `
+		SELECT CONCAT(@@hostname, ' ', @@port, ' ', @@server_id), VARIABLE_VALUE
+		FROM /*M! information_schema.GLOBAL_STATUS */ /*!80000 performance_schema.global_status */
+		WHERE VARIABLE_NAME = 'UPTIME'`,
 	SelectIsolation: `SHOW VARIABLES WHERE Variable_name IN ('transaction_isolation', 'tx_isolation')`,
 	SelectSettings: `
 		SHOW VARIABLES
@@ -86,6 +91,12 @@ var mysql = Dialect{
 		SELECT result, token
 		FROM millrace_claims
 		WHERE consumer = ? AND message_id = ?`,
+	// MariaDB reads what stands in its own kind of comment, and says whether the transaction
+	// is still the one that claimed.
+	SelectHeld: `
+		SELECT result, token, /*M! @@in_transaction + 0 * */ 1 AS live
+		FROM millrace_claims
+		WHERE consumer = ? AND message_id = ?`,
 	OpenClaim: `
 		INSERT INTO millrace_claims (consumer, message_id, payload_hash, token, result, processed_at)
 		VALUES (?, ?, ?, ?, 0, ` + mysqlNow + `)
@@ -136,10 +147,10 @@ var mysql = Dialect{
 		DELETE FROM millrace_messages
 		WHERE consumer = ? AND message_id = ? AND status = ?`,
 	SelectMessage: `
-		SELECT c.name, c.epoch, ` + messageColumns + `
+		SELECT c.name, c.epoch, c.key_source, ` + messageColumns + `
 		FROM millrace_messages m
 		JOIN millrace_consumers c ON c.id = m.consumer
-		WHERE m.id = ?`,
+		WHERE m.id = ? AND c.namespace = ?`,
 	SelectMessages: `
 		SELECT c.name, c.epoch, ` + messageColumns + `
 		FROM millrace_messages m
@@ -205,12 +216,16 @@ var mysql = Dialect{
 	DeleteResults: `
 		DELETE FROM millrace_results
 		WHERE consumer = ? AND message_id IN (?)`,
-	DeleteShadowed: `
+	SelectShadowed: `
+		SELECT m.consumer, m.message_id
+		FROM millrace_messages m
+		JOIN millrace_claims c ON c.consumer = m.consumer AND c.message_id = m.message_id
+		WHERE c.result <> 0
+		ORDER BY m.consumer, m.message_id
+		LIMIT ?`,
+	DeleteMessages: `
 		DELETE FROM millrace_messages
-		WHERE EXISTS (
-			SELECT 1 FROM millrace_claims c
-			WHERE c.consumer = millrace_messages.consumer AND c.message_id = millrace_messages.message_id
-				AND c.result <> 0)`,
+		WHERE consumer = ? AND message_id IN (?)`,
 	PurgeDropped: `
 		DELETE FROM millrace_dropped
 		WHERE at < ?

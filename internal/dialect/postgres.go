@@ -18,6 +18,7 @@ var postgres = Dialect{
 		ON CONFLICT (version) DO UPDATE SET applied_at = millrace_schema.applied_at`,
 
 	Now:             `SELECT ` + postgresNow,
+	SelectIdentity:  `SELECT pg_postmaster_start_time()::TEXT, 0`,
 	SelectIsolation: `SELECT 'default_transaction_isolation', current_setting('default_transaction_isolation')`,
 	SelectSettings: `
 		SELECT name, setting
@@ -86,6 +87,10 @@ var postgres = Dialect{
 		SELECT result, token
 		FROM millrace_claims
 		WHERE consumer = $1 AND message_id = $2`,
+	SelectHeld: `
+		SELECT result, token, 1 AS live
+		FROM millrace_claims
+		WHERE consumer = $1 AND message_id = $2`,
 	OpenClaim: `
 		INSERT INTO millrace_claims (consumer, message_id, payload_hash, token, result, processed_at)
 		VALUES ($1, $2, $3, $4, 0, ` + postgresNow + `)
@@ -137,10 +142,10 @@ var postgres = Dialect{
 		DELETE FROM millrace_messages
 		WHERE consumer = $1 AND message_id = $2 AND status = $3`,
 	SelectMessage: `
-		SELECT c.name, c.epoch, ` + messageColumns + `
+		SELECT c.name, c.epoch, c.key_source, ` + messageColumns + `
 		FROM millrace_messages m
 		JOIN millrace_consumers c ON c.id = m.consumer
-		WHERE m.id = $1`,
+		WHERE m.id = $1 AND c.namespace = $2`,
 	SelectMessages: `
 		SELECT c.name, c.epoch, ` + messageColumns + `
 		FROM millrace_messages m
@@ -206,12 +211,16 @@ var postgres = Dialect{
 	DeleteResults: `
 		DELETE FROM millrace_results
 		WHERE consumer = ? AND message_id IN (?)`,
-	DeleteShadowed: `
+	SelectShadowed: `
+		SELECT m.consumer, m.message_id
+		FROM millrace_messages m
+		JOIN millrace_claims c ON c.consumer = m.consumer AND c.message_id = m.message_id
+		WHERE c.result <> 0
+		ORDER BY m.consumer, m.message_id
+		LIMIT $1`,
+	DeleteMessages: `
 		DELETE FROM millrace_messages
-		WHERE EXISTS (
-			SELECT 1 FROM millrace_claims c
-			WHERE c.consumer = millrace_messages.consumer AND c.message_id = millrace_messages.message_id
-				AND c.result <> 0)`,
+		WHERE consumer = ? AND message_id IN (?)`,
 	PurgeDropped: `
 		DELETE FROM millrace_dropped
 		WHERE id IN (

@@ -20,6 +20,7 @@ var sqlite = Dialect{
 		ON CONFLICT (version) DO UPDATE SET applied_at = millrace_schema.applied_at`,
 
 	Now:             `SELECT ` + sqliteNow,
+	SelectIdentity:  `SELECT '', 0`,
 	SelectIsolation: `SELECT 'isolation', 'serializable'`,
 	SelectSettings: `
 		SELECT 'journal_mode', journal_mode FROM pragma_journal_mode
@@ -83,6 +84,10 @@ var sqlite = Dialect{
 		SELECT result, token
 		FROM millrace_claims
 		WHERE consumer = ? AND message_id = ?`,
+	SelectHeld: `
+		SELECT result, token, 1 AS live
+		FROM millrace_claims
+		WHERE consumer = ? AND message_id = ?`,
 	OpenClaim: `
 		INSERT INTO millrace_claims (consumer, message_id, payload_hash, token, result, processed_at)
 		VALUES (?, ?, ?, ?, 0, ` + sqliteNow + `)
@@ -133,10 +138,10 @@ var sqlite = Dialect{
 		DELETE FROM millrace_messages
 		WHERE consumer = ? AND message_id = ? AND status = ?`,
 	SelectMessage: `
-		SELECT c.name, c.epoch, ` + messageColumns + `
+		SELECT c.name, c.epoch, c.key_source, ` + messageColumns + `
 		FROM millrace_messages m
 		JOIN millrace_consumers c ON c.id = m.consumer
-		WHERE m.id = ?`,
+		WHERE m.id = ? AND c.namespace = ?`,
 	SelectMessages: `
 		SELECT c.name, c.epoch, ` + messageColumns + `
 		FROM millrace_messages m
@@ -201,12 +206,16 @@ var sqlite = Dialect{
 	DeleteResults: `
 		DELETE FROM millrace_results
 		WHERE consumer = ? AND message_id IN (?)`,
-	DeleteShadowed: `
+	SelectShadowed: `
+		SELECT m.consumer, m.message_id
+		FROM millrace_messages m
+		JOIN millrace_claims c ON c.consumer = m.consumer AND c.message_id = m.message_id
+		WHERE c.result <> 0
+		ORDER BY m.consumer, m.message_id
+		LIMIT ?`,
+	DeleteMessages: `
 		DELETE FROM millrace_messages
-		WHERE EXISTS (
-			SELECT 1 FROM millrace_claims c
-			WHERE c.consumer = millrace_messages.consumer AND c.message_id = millrace_messages.message_id
-				AND c.result <> 0)`,
+		WHERE consumer = ? AND message_id IN (?)`,
 	PurgeDropped: `
 		DELETE FROM millrace_dropped
 		WHERE id IN (
