@@ -3,6 +3,7 @@ package tests_test
 import (
 	"context"
 	"errors"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -298,6 +299,46 @@ var deliveryBodies = []testdb.Body{
 		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
 		defer cancel()
 		require.NoError(t, store.Close(ctx), "a delivery is still counted as in flight")
+	}},
+	{Name: "a panic while the database is probed", Why: "the next delivery probes: an outage ends", Run: func(t *testing.T, db *testdb.DB) {
+		b := newBed(t, db)
+		pool := faults.Open(t, db)
+		msg := newMessage("x")
+		b.forgotten(msg)
+		crash := false
+		h := b.inbox(effect, on(b.newStore(pool.DB, inbox.Config{})), func(i *millrace.Inbox) {
+			i.MessageTime = func(*message.Message) (time.Time, bool) {
+				if crash {
+					panic("boom")
+				}
+				return time.Time{}, false
+			}
+		})
+		must(t, h, newMessage("warm up"))
+		pool.Set(faults.Plan{Before: func(_ context.Context, call string) error {
+			if strings.Contains(call, "INSERT INTO millrace_claims") {
+				return faults.ErrLost
+			}
+			return nil
+		}})
+		_, err := h(newMessage("y"))
+		require.ErrorIs(t, err, inbox.ErrUnavailable)
+		pool.Set(faults.Plan{})
+		crash = true
+		assert.PanicsWithValue(t, "boom", func() { _, _ = h(newMessage("y")) })
+		crash = false
+		must(t, h, newMessage("y"))
+	}},
+	{Name: "the first messages of a handler at once", Why: "MaxInFlight holds from the first message on", Run: func(t *testing.T, db *testdb.DB) {
+		b := newBed(t, db)
+		var now, most atomic.Int32
+		h := b.inbox(func(msg *message.Message) ([]*message.Message, error) {
+			most.Store(max(most.Load(), now.Add(1)))
+			defer now.Add(-1)
+			return effect(msg)
+		}, func(i *millrace.Inbox) { i.MaxInFlight = 1 })
+		assert.Equal(t, 0, failures(20, func() error { _, err := h(newMessage("x")); return err }))
+		assert.Equal(t, int32(1), most.Load())
 	}},
 	{Name: "epoch raised", Why: "raising Epoch handles everything again on purpose", Run: func(t *testing.T, db *testdb.DB) {
 		b := newBed(t, db)

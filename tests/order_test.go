@@ -35,6 +35,24 @@ var orderBodies = []testdb.Body{
 		assert.True(t, s.deliver(again(msg)))
 		assert.Equal(t, 1, b.effects())
 	}},
+	{Name: "Retry and Recoverer inside", Why: "a panic that became an error is a failed run too", Run: func(t *testing.T, db *testdb.DB) {
+		b := newBed(t, db)
+		crash := true
+		s := b.newService(func(msg *message.Message) ([]*message.Message, error) {
+			out, err := effect(msg)
+			if crash {
+				crash = false
+				panic("boom")
+			}
+			return out, err
+		}, millrace.Inbox{Store: b.store}.Middleware,
+			middleware.Retry{MaxRetries: 3, InitialInterval: 1}.Middleware, middleware.Recoverer)
+		msg := newMessage("x")
+		assert.False(t, s.deliver(again(msg)))
+		assert.Equal(t, 0, b.effects(), "both runs were committed")
+		assert.True(t, s.deliver(again(msg)))
+		assert.Equal(t, 1, b.effects())
+	}},
 	{Name: "PoisonQueue inside", Why: "it makes a failure look like a success: half of the work would be committed", Run: func(t *testing.T, db *testdb.DB) {
 		b := newBed(t, db)
 		poison, err := middleware.PoisonQueue(&publisher{}, "poison")

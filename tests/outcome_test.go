@@ -113,6 +113,42 @@ var outcomeBodies = []testdb.Body{
 		assert.True(t, s.deliver(again(msg)))
 		assert.Len(t, s.published.messages(), 1, "settled: the redelivery publishes nothing")
 	}},
+	{Name: "an acked outcome is not redispatched", Why: "what was acked is settled first", Run: func(t *testing.T, db *testdb.DB) {
+		b := newBed(t, db)
+		late := &publisher{}
+		b.store = b.newStore(db.DB, inbox.Config{Redispatch: late, RedispatchAfter: 1})
+		h := millrace.Inbox{Store: b.store}.Middleware
+		router, err := message.NewRouter(message.RouterConfig{}, b.events)
+		require.NoError(t, err)
+		router.AddMiddleware(h)
+		s := &service{bed: b, feed: newFeed(), published: &publisher{}, stopped: make(chan error, 1)}
+		router.AddHandler("billing", "orders", s.feed, "invoices", s.published, invoice)
+		s.run(router)
+		assert.True(t, s.deliver(newMessage("x")))
+		ctx, cancel := context.WithCancel(t.Context())
+		purged := make(chan struct{})
+		store := b.store
+		go func() { defer close(purged); assert.NoError(t, store.Run(ctx)) }()
+		for b.events.count("settled") == 0 {
+			b.tick()
+		}
+		cancel()
+		<-purged
+		assert.Empty(t, late.messages())
+		assert.Equal(t, 0, b.count(`SELECT COUNT(*) FROM millrace_outcomes`))
+	}},
+	{Name: "an outcome that cannot be read", Why: "I6: it stops no other", Run: func(t *testing.T, db *testdb.DB) {
+		b := newBed(t, db)
+		s := b.newService(invoice, millrace.Inbox{Store: b.store}.Middleware)
+		s.published.failWith(errBoom)
+		assert.False(t, s.deliver(newMessage("x")))
+		b.exec(`UPDATE millrace_outcomes SET messages = ?, created_at = created_at - 1000000`, []byte{99})
+		assert.False(t, s.deliver(newMessage("x")))
+		s.published.failWith(nil)
+		n, err := b.store.Redispatch(t.Context(), s.published, 0)
+		require.ErrorContains(t, err, "newer release")
+		assert.Equal(t, 1, n)
+	}},
 	{Name: "a failed run publishes nothing", Why: "I4: nothing of a rolled-back run reaches the broker", Run: func(t *testing.T, db *testdb.DB) {
 		b := newBed(t, db)
 		s := b.newService(func(msg *message.Message) ([]*message.Message, error) {

@@ -125,6 +125,34 @@ var parkingBodies = []testdb.Body{
 		assert.Equal(t, 1, b.events.count("parked"))
 		assert.Equal(t, 1, b.count(`SELECT COUNT(*) FROM millrace_messages`))
 	}},
+	{Name: "what cannot be released", Why: "the error says why, and what to do instead", Run: func(t *testing.T, db *testdb.DB) {
+		b := newBed(t, db)
+		msg := newMessage("x")
+		key := func(i *millrace.Inbox) {
+			i.Key = inbox.ByPosition(func(*message.Message) (inbox.Position, error) {
+				return inbox.Position{Topic: "orders", Partition: "1", Offset: 7}, nil
+			})
+		}
+		h := b.inbox(func(m *message.Message) ([]*message.Message, error) {
+			parked, err := b.store.Parked(m.Context(), 0, 1)
+			if err != nil || len(parked) == 0 {
+				return nil, err
+			}
+			return nil, b.store.Release(m.Context(), parked[0].ID, operator, &publisher{})
+		}, key)
+		must(t, h, again(msg))
+		must(t, h, message.NewMessage(msg.UUID, []byte("other")))
+		parked, err := b.store.Parked(t.Context(), 0, 1)
+		require.NoError(t, err)
+		require.Len(t, parked, 1)
+		require.ErrorContains(t, b.store.Release(t.Context(), parked[0].ID, operator, &publisher{}), "place in a log")
+		_, err = b.inbox(func(m *message.Message) ([]*message.Message, error) {
+			return nil, b.store.Release(m.Context(), parked[0].ID, operator, &publisher{})
+		}, func(i *millrace.Inbox) { i.Consumer = "other" })(newMessage("x"))
+		require.ErrorContains(t, err, "handler's transaction")
+		stranger := b.newStore(db.DB, inbox.Config{Namespace: "stranger"})
+		require.ErrorIs(t, stranger.Discard(t.Context(), parked[0].ID, operator), inbox.ErrNotFound)
+	}},
 	{Name: "OnCollision", Why: "drop and fail do what they say", Run: func(t *testing.T, db *testdb.DB) {
 		b := newBed(t, db)
 		msg := newMessage("first")

@@ -66,6 +66,86 @@ var retentionBodies = []testdb.Body{
 		must(t, b.inbox(effect, skewed), newMessage("x"))
 		assert.Equal(t, 2, b.effects(), "a producer's clock may be ahead by ClockSkew")
 	}},
+	{Name: "a producer whose clock is ahead", Why: "the skew counts before a message is thought too young to judge", Run: func(t *testing.T, db *testdb.DB) {
+		b := newBed(t, db)
+		msg := newMessage("x")
+		hour := func(i *millrace.Inbox) { i.Retention, i.MessageTime = time.Hour, madeAt(57*time.Minute) }
+		must(t, b.inbox(effect, hour), again(msg))
+		b.age(61 * time.Minute)
+		b.purge(1)
+		must(t, b.inbox(effect, hour, on(b.process())), again(msg))
+		assert.Equal(t, 1, b.effects())
+		assert.Equal(t, 1, b.events.count("parked"))
+	}},
+	{Name: "open rows of completed messages", Why: "the janitor closes them, and waits for no handler", Run: func(t *testing.T, db *testdb.DB) {
+		b := newBed(t, db)
+		record := func(i *millrace.Inbox) { i.RecordFailures = true }
+		fails := b.inbox(func(*message.Message) ([]*message.Message, error) { return nil, errBoom }, record)
+		shadowed, retried := newMessage("x"), newMessage("x")
+		for _, msg := range []*message.Message{shadowed, retried} {
+			_, err := fails(again(msg))
+			require.ErrorIs(t, err, errBoom)
+		}
+		b.exec(`UPDATE millrace_claims SET result = 1 WHERE message_id IN (SELECT message_id FROM millrace_messages WHERE uuid = ?)`,
+			[]byte(shadowed.UUID))
+		must(t, b.inbox(func(msg *message.Message) ([]*message.Message, error) {
+			if db.Dialect != "sqlite" { // where a handler excludes the janitor
+				ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+				defer cancel()
+				if _, err := b.store.Purge(ctx); err != nil {
+					return nil, err
+				}
+			}
+			return effect(msg)
+		}, record), again(retried))
+		b.purge(0)
+		b.nothingOpen()
+		assert.Equal(t, 1, b.effects())
+	}},
+	{Name: "an archive that fails for one consumer", Why: "one consumer's trouble stops no other's purge", Run: func(t *testing.T, db *testdb.DB) {
+		b := newBed(t, db)
+		for _, consumer := range []string{"a", "b", "c"} {
+			must(t, b.inbox(effect, func(i *millrace.Inbox) { i.Consumer = consumer }), newMessage("x"))
+		}
+		b.age(8 * day)
+		b.exec(`CREATE TABLE archive (id VARCHAR(300))`)
+		store := b.newStore(db.DB, inbox.Config{Archive: func(ctx context.Context, claims []inbox.Archived) error {
+			if claims[0].Consumer == "b" {
+				return errBoom
+			}
+			tx, err := inbox.Tx(ctx)
+			if err != nil {
+				return err
+			}
+			_, err = tx.ExecContext(ctx, tx.Rebind(`INSERT INTO archive (id) VALUES (?)`), claims[0].MessageID)
+			return err
+		}})
+		n, err := store.Purge(t.Context())
+		require.ErrorIs(t, err, errBoom)
+		assert.Equal(t, 2, n)
+		assert.Equal(t, 2, b.count(`SELECT COUNT(*) FROM archive`))
+	}},
+	{Name: "Close while the janitor is busy", Why: "it is bounded by its context, and safe to call twice", Run: func(t *testing.T, db *testdb.DB) {
+		b := newBed(t, db)
+		must(t, b.inbox(effect), newMessage("x"))
+		b.age(8 * day)
+		busy, goOn := make(chan struct{}), make(chan struct{})
+		store := b.newStore(db.DB, inbox.Config{Archive: func(context.Context, []inbox.Archived) error {
+			close(busy)
+			<-goOn
+			return nil
+		}})
+		ended := make(chan error, 1)
+		go func() { ended <- store.Run(t.Context()) }()
+		<-busy
+		ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
+		defer cancel()
+		require.ErrorIs(t, store.Close(ctx), context.DeadlineExceeded)
+		close(goOn)
+		assert.Equal(t, 0, failures(2, func() error { return store.Close(t.Context()) }))
+		require.NoError(t, <-ended)
+		require.ErrorIs(t, store.Run(t.Context()), inbox.ErrClosed)
+	}},
 	{Name: "a new epoch has purged nothing", Why: "its messages are never too old", Run: func(t *testing.T, db *testdb.DB) {
 		b := newBed(t, db)
 		msg := newMessage("x")

@@ -3,7 +3,10 @@ package tests_test
 import (
 	"context"
 	"errors"
+	"io"
+	"strings"
 	"testing"
+	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/jmoiron/sqlx"
@@ -12,6 +15,7 @@ import (
 
 	"github.com/millrace-go/millrace/inbox"
 	millrace "github.com/millrace-go/millrace/middleware"
+	"github.com/millrace-go/millrace/tests/faults"
 	"github.com/millrace-go/millrace/tests/testdb"
 )
 
@@ -69,6 +73,76 @@ var transactionBodies = []testdb.Body{
 		require.ErrorIs(t, err, inbox.ErrTxEndedByHandler)
 		wrong = false
 		must(t, h, again(msg))
+		assert.Equal(t, 1, b.effects())
+	}},
+	{Name: "a raw COMMIT, then a failure", Why: "the claim token tells, whatever database/sql believes", Run: func(t *testing.T, db *testdb.DB) {
+		b := newBed(t, db)
+		fail := true
+		h := b.inbox(func(msg *message.Message) ([]*message.Message, error) {
+			_, err := effect(msg)
+			if !fail {
+				return nil, err
+			}
+			return nil, errors.Join(errBoom, err, raw(msg, "COMMIT"))
+		})
+		msg := newMessage("x")
+		_, err := h(again(msg))
+		require.ErrorIs(t, err, errBoom)
+		require.ErrorIs(t, err, inbox.ErrTxEndedByHandler)
+		fail = false
+		must(t, h, again(msg))
+		assert.Equal(t, 2, b.effects(), "the redelivery was taken for a duplicate")
+		b.nothingOpen()
+	}},
+	{Name: "a transaction that the server rolled back", Why: "a handler that goes on after MySQL's deadlock has no claim: it must not be acked", Run: func(t *testing.T, db *testdb.DB) {
+		if db.Dialect != "mysql" {
+			return // the others keep the transaction, or refuse its commit
+		}
+		b := newBed(t, db)
+		deadlocked := true
+		h := b.inbox(func(msg *message.Message) ([]*message.Message, error) {
+			_, err := effect(msg)
+			if deadlocked {
+				err = errors.Join(err, raw(msg, "ROLLBACK")) // what error 1213 does
+			}
+			return nil, err
+		})
+		msg := newMessage("x")
+		_, err := h(again(msg))
+		require.ErrorIs(t, err, inbox.ErrTxEndedByHandler)
+		assert.Equal(t, 1, b.events.count("ended"))
+		deadlocked = false
+		must(t, h, again(msg))
+		assert.Equal(t, 1, b.effects())
+	}},
+	{Name: "an error of the handler's own", Why: "it is named, not explained as one of ours", Run: func(t *testing.T, db *testdb.DB) {
+		b := newBed(t, db)
+		_, err := b.inbox(func(*message.Message) ([]*message.Message, error) { return nil, io.EOF })(newMessage("x"))
+		require.ErrorIs(t, err, io.EOF)
+		require.NotErrorIs(t, err, inbox.ErrUnavailable)
+		_, err = b.inbox(func(msg *message.Message) ([]*message.Message, error) {
+			return nil, raw(msg, "SELECT * FROM nowhere")
+		})(newMessage("x"))
+		require.Error(t, err)
+		require.NotErrorIs(t, err, inbox.ErrNotMigrated)
+	}},
+	{Name: "a failed message behind a wait", Why: "TwinWait counts waiting for a twin, nothing else", Run: func(t *testing.T, db *testdb.DB) {
+		b := newBed(t, db)
+		pool := faults.Open(t, db)
+		settings := []func(*millrace.Inbox){on(b.newStore(pool.DB, inbox.Config{})), func(i *millrace.Inbox) {
+			i.RecordFailures, i.TwinWait = true, 200*time.Millisecond
+		}}
+		msg := newMessage("x")
+		_, err := b.inbox(func(*message.Message) ([]*message.Message, error) { return nil, errBoom }, settings...)(again(msg))
+		require.ErrorIs(t, err, errBoom)
+		pool.Set(faults.Plan{Before: func(_ context.Context, call string) error {
+			if strings.Contains(call, "outcome_topic") { // the lookup, between claim and retake
+				pool.Set(faults.Plan{})
+				<-time.After(300 * time.Millisecond)
+			}
+			return nil
+		}})
+		must(t, b.inbox(effect, settings...), again(msg))
 		assert.Equal(t, 1, b.effects())
 	}},
 	{Name: "a handler that runs DDL, then fails", Why: "where DDL commits, the claim it committed is taken back", Run: func(t *testing.T, db *testdb.DB) {
@@ -263,6 +337,15 @@ var transactionBodies = []testdb.Body{
 			b.nothingOpen()
 		}
 	}},
+}
+
+func raw(msg *message.Message, statement string) error {
+	tx, err := inbox.Tx(msg.Context())
+	if err != nil {
+		return err
+	}
+	_, err = tx.ExecContext(msg.Context(), statement)
+	return err
 }
 
 func end(msg *message.Message, how func(*sqlx.Tx) error) error {
