@@ -313,8 +313,9 @@ func (s *service) stop(point Point, uuid string) {
 
 func (s *service) say(e Event) {
 	s.writing.Lock()
-	defer s.writing.Unlock()
-	if err := s.lines.Encode(e); err != nil {
+	err := s.lines.Encode(e)
+	s.writing.Unlock()
+	if err != nil {
 		os.Exit(2) // nobody listens any more
 	}
 }
