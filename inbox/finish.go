@@ -50,7 +50,10 @@ func (cl *Claim) finish(produced []*message.Message) error {
 	}
 	if err == nil {
 		cl.ambient.End()
-		err = cl.tx.Commit()
+		err = sql.ErrTxDone // late, nothing is sent, so nothing is in doubt
+		if !cl.span.late() {
+			err = cl.tx.Commit()
+		}
 		if err != nil && !errors.Is(err, sql.ErrTxDone) {
 			cl.inDoubt = true
 			return explain(cl.consumer.store.noticeLoss(fmt.Errorf("commit: %w", err)))
