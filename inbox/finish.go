@@ -237,7 +237,7 @@ func (cl *Claim) Rollback(cause error) error {
 
 // lateness says so where the cause of an error is that Timeout ran out.
 func (cl *Claim) lateness(err error) error {
-	if !cl.span.late() || cl.inDoubt {
+	if !cl.span.late() {
 		return err
 	}
 	return tookTooLong(cl.consumer.config.Timeout, err)
@@ -247,7 +247,7 @@ func tookTooLong(timeout time.Duration, err error) error {
 	if errors.Is(err, context.Canceled) { // which a router does not log
 		err = errors.New(err.Error())
 	}
-	return fmt.Errorf("%w: Timeout, %v, ran out, and all was rolled back: %w", context.DeadlineExceeded, timeout, err)
+	return fmt.Errorf("%w: Timeout, %v, ran out: %w", context.DeadlineExceeded, timeout, err)
 }
 
 // end lets go of the transaction and its slot.
