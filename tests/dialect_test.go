@@ -61,14 +61,14 @@ func TestEveryStatementIsUnderstood(t *testing.T) {
 			if db.Dialect == "sqlite" { // its driver understands nothing before it runs
 				rows, err := db.QueryContext(t.Context(), "EXPLAIN "+query, args...)
 				if assert.NoError(t, err, name) {
-					require.NoError(t, rows.Close())
+					require.NoError(t, rows.Close()) //nolint:sqlclosecheck // one of many
 					assert.NoError(t, rows.Err(), name)
 				}
 				continue
 			}
 			prepared, err := db.PrepareContext(t.Context(), query)
 			if assert.NoError(t, err, "%s: %s", name, query) {
-				require.NoError(t, prepared.Close())
+				require.NoError(t, prepared.Close()) //nolint:sqlclosecheck // one of many
 			}
 		}
 	})
