@@ -16,8 +16,8 @@ import (
 // middleware, which lets the inbox refuse a failure that a middleware in between hides,
 // and a second run of the handler in the transaction of a failed first.
 //
-// Add it to one router per Store, after every AddMiddleware. The work ends when the router
-// or the Store is closed.
+// Add it to each router whose handlers use the Store. The work ends when the router or the
+// Store is closed.
 func (s *Store) Plugin() message.RouterPlugin {
 	return func(r *message.Router) error {
 		ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)

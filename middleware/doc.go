@@ -13,4 +13,7 @@
 // inside Inbox would run the handler again in the transaction of the failed run; a
 // PoisonQueue or IgnoreErrors inside would make a failure look like a success, and half of
 // its work would be committed. InstantAck has no place beside Inbox at all.
+//
+// Deduplicate stands where Inbox would, on handlers that have none; inside Inbox it is
+// refused, since it would remember a message that the inbox rolls back.
 package middleware
