@@ -50,7 +50,7 @@ fuzz: ## run each fuzz target for FUZZTIME (20s)
 
 .PHONY: bench
 bench: ## run the benchmarks
-	@$(services); go test -run '^$$' -bench . ./tests/bench
+	@$(services); go test -run '^$$' -bench . -timeout 60m ./tests/bench
 
 .PHONY: lint
 lint: $(GOLANGCI_LINT) ## check formatting, go.mod, vet and golangci-lint

@@ -187,6 +187,7 @@ var transactionBodies = []testdb.Body{
 		must(t, h, again(msg))
 		must(t, h, again(msg))
 		assert.Equal(t, 1, b.effects())
+		assert.Equal(t, db.Dialect == "mysql", b.events.count("ended") == 1, "MariaDB says that it committed")
 	}},
 	{Name: "a handler that swallows an SQL error", Why: "a transaction that the server aborted is never reported as committed", Run: func(t *testing.T, db *testdb.DB) {
 		b := newBed(t, db)

@@ -69,7 +69,7 @@ var pgbenchRate = regexp.MustCompile(`tps = ([0-9.]+) \(without`)
 
 // pgbench says the same four statements from as many clients, in the protocol that pgx
 // uses by default, and returns its transactions per second without connecting.
-func pgbench(b *testing.B, db *testdb.DB, d time.Duration) float64 {
+func pgbench(b *testing.B, db *testdb.DB, protocol string, d time.Duration) float64 {
 	b.Helper()
 	key := `('\x01'::BYTEA || uuid_send(gen_random_uuid()))`
 	script := "\\set account random(1, " + strconv.Itoa(accounts) + ")\n" +
@@ -81,7 +81,7 @@ func pgbench(b *testing.B, db *testdb.DB, d time.Duration) float64 {
 		"COMMIT;\n"
 	file := filepath.Join(b.TempDir(), "four.sql")
 	require.NoError(b, os.WriteFile(file, []byte(script), 0o600))
-	args := []string{"-n", "-M", "prepared", "-c", strconv.Itoa(inFlight), "-j", "2", "-f", file}
+	args := []string{"-n", "-M", protocol, "-c", strconv.Itoa(inFlight), "-j", "2", "-f", file}
 	if d < time.Second {
 		args = append(args, "-t", "50")
 	} else {

@@ -21,7 +21,8 @@ func BenchmarkInbox(b *testing.B) {
 		name string
 		rate func() float64
 	}{
-		{"pgbench", func() float64 { return pgbench(b, db, phase()) }},
+		{"pgbench", func() float64 { return pgbench(b, db, "prepared", phase()) }},
+		{"pgbench, simple", func() float64 { return pgbench(b, db, "simple", phase()) }},
 		{"inbox", func() float64 { return inbox.flood(b, phase()) }},
 		{"by hand", func() float64 { return manual.flood(b, phase()) }},
 		{"by hand, no router", func() float64 { return alone(b, db, phase()) }},
@@ -37,6 +38,8 @@ func BenchmarkInbox(b *testing.B) {
 	per := func(way string) float64 { return median(rates[way]) }
 	atLeast("P1", 0.95).judge(b, rates.over("inbox", "pgbench"),
 		"inbox %.0f/s, pgbench %.0f/s", per("inbox"), per("pgbench"))
+	atLeast("P1/simple-protocol", 0.95).judge(b, rates.over("inbox", "pgbench, simple"),
+		"pgbench with its default protocol %.0f/s", per("pgbench, simple"))
 	tell(fmt.Sprintf("P1/by-hand ratio=%.2f no goal (what is left of pgbench without router and Inbox: by hand in bare loops, %.0f/s)",
 		median(rates.over("by hand, no router", "pgbench")), per("by hand, no router")))
 	atLeast("P2", 0.95).judge(b, rates.over("inbox", "by hand"),
