@@ -1,0 +1,154 @@
+package inbox
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/jmoiron/sqlx"
+
+	"github.com/millrace-go/millrace/internal/ambient"
+	"github.com/millrace-go/millrace/internal/dialect"
+)
+
+// mine reports whether this attempt's claim stands in the table, committed.
+func (cl *Claim) mine(ctx context.Context) (bool, error) {
+	var row struct {
+		Result int16 `db:"result"`
+		Token  int64 `db:"token"`
+	}
+	s := cl.consumer.store
+	err := s.db.GetContext(ctx, &row, s.dialect.SelectClaim, cl.id32, cl.id)
+	if errors.Is(err, sql.ErrNoRows) {
+		return false, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("look whether the handler committed: %w", err)
+	}
+	return row.Token == cl.token && row.Result != resultOpen, nil
+}
+
+// endedButDone looks whether a handler that succeeded has committed its transaction
+// itself. Then it counts: what it produced is stored after all.
+func (cl *Claim) endedButDone(produced []*message.Message) (done bool, err error) {
+	ctx, cancel := cl.cleanup()
+	defer cancel()
+	if err := rollback(cl.tx); err != nil {
+		return false, err
+	}
+	mine, err := cl.mine(ctx)
+	if err != nil || !mine {
+		return false, err
+	}
+	cl.observeEnded("committed by the handler, counted as completed")
+	s := cl.consumer.store
+	err = s.writeInSlot(ctx, func(tx *sqlx.Tx) error {
+		own := ambient.New(tx, s.db)
+		defer own.End()
+		return cl.seal(ambient.With(ctx, own), tx, produced)
+	})
+	return err == nil, err
+}
+
+// takeBack reopens a claim that a failed handler committed, and records the failure, so
+// that the redelivery runs the handler again.
+func (cl *Claim) takeBack(cause error) (reopened bool, err error) {
+	ctx, cancel := cl.cleanup()
+	defer cancel()
+	mine, err := cl.mine(ctx)
+	if err == nil && !mine {
+		return false, cause
+	}
+	if err == nil {
+		err = cl.consumer.store.writeInSlot(ctx, func(tx *sqlx.Tx) error { return cl.reopen(ctx, tx, cause) })
+	}
+	if dialect.Classify(err) == dialect.Unavailable {
+		return false, errors.Join(cause, explain(err)) // then it was the connection that ended it
+	}
+	if err != nil {
+		cl.log().Error("the handler may have ended the transaction itself, and its claim could not be taken back: "+
+			"if it was committed, the message counts as completed although the handler failed", err, nil)
+		return false, errors.Join(cause, err)
+	}
+	cl.observeEnded("committed by the handler, which then failed; the claim was taken back")
+	return true, fmt.Errorf("%w; what it had written is committed: %w", ErrTxEndedByHandler, cause)
+}
+
+// reopen makes the message one that failed.
+func (cl *Claim) reopen(ctx context.Context, tx *sqlx.Tx, cause error) error {
+	s := cl.consumer.store
+	n, err := affected(tx.ExecContext(ctx, s.dialect.ReopenClaim, cl.id32, cl.id, cl.token))
+	if err != nil {
+		return err
+	}
+	if n != 1 {
+		return ErrLost
+	}
+	for _, statement := range []string{s.dialect.DeleteOutcomes, s.dialect.DeleteResults} {
+		query, args, err := s.dialect.In(statement, cl.id32, [][]byte{cl.id})
+		if err != nil {
+			return err
+		}
+		if _, err := tx.ExecContext(ctx, query, args...); err != nil {
+			return err
+		}
+	}
+	return cl.putFailure(ctx, tx, cause)
+}
+
+func (cl *Claim) observeEnded(what string) {
+	cl.log().Error("the transaction was "+what, ErrTxEndedByHandler, nil)
+	for _, o := range cl.consumer.store.observe.endedTx {
+		o.ObserveEndedTx(cl.ctx, cl.event(what))
+	}
+}
+
+// cleanup returns a context for statements behind the handler: it outlives the delivery.
+func (cl *Claim) cleanup() (context.Context, context.CancelFunc) {
+	return context.WithTimeout(context.WithoutCancel(cl.ctx), afterwards)
+}
+
+// recordFailure notes a failed run, best effort. It takes the claim's key first, so that
+// it waits for, or gives way to, a twin that holds it.
+func (cl *Claim) recordFailure(cause error) {
+	s := cl.consumer.store
+	ctx, cancel := cl.cleanup()
+	defer cancel()
+	err := s.writeInSlot(ctx, func(tx *sqlx.Tx) error {
+		_, err := tx.ExecContext(ctx, s.dialect.OpenClaim, cl.id32, cl.id, cl.hash, cl.token)
+		if err != nil {
+			return err
+		}
+		return cl.putFailure(ctx, tx, cause)
+	})
+	if err != nil && !errors.Is(err, ErrLost) {
+		cl.log().Error("the failure could not be recorded", err, nil)
+	}
+}
+
+// putFailure writes the open row of a failed message; the key's claim is held by tx and
+// must be open.
+func (cl *Claim) putFailure(ctx context.Context, tx *sqlx.Tx, cause error) error {
+	s := cl.consumer.store
+	var row lookup
+	if err := row.scan(tx.QueryRowContext(ctx, s.dialect.Lookup, cl.id32, cl.id)); err != nil {
+		return err
+	}
+	if row.Result != resultOpen {
+		return ErrLost // a twin completed it meanwhile
+	}
+	if row.OpenStatus.Valid {
+		_, err := tx.ExecContext(ctx, s.dialect.TouchMessage, errorText(cause), cl.id32, cl.id, FailedRetryable)
+		return err
+	}
+	return s.insertMessage(ctx, tx, cl, openMessage{status: FailedRetryable, attempts: 1, lastError: errorText(cause)})
+}
+
+// errorText is as much of an error as is worth keeping.
+func errorText(err error) []byte {
+	const most = 4096
+	text := err.Error()
+	return []byte(text[:min(len(text), most)])
+}
