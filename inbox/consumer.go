@@ -250,10 +250,8 @@ func (c *Consumer) register(ctx context.Context) (registration, error) {
 	if err != nil {
 		return registration{}, err
 	}
-	if string(row.KeySource) != c.config.Key.source {
-		return registration{}, fmt.Errorf("%w from %s to %s: what it has seen was recorded under the old key, "+
-			"so set Epoch to %d to begin anew, or put the old key back",
-			ErrKeyChanged, row.KeySource, c.config.Key.source, c.config.Epoch+1)
+	if err := c.config.sameKey(row); err != nil {
+		return registration{}, err
 	}
 	if row.Retention != c.retention() || row.Window != c.config.Window.Microseconds() {
 		err := c.store.write(ctx, func(tx *sqlx.Tx) error {
@@ -268,6 +266,36 @@ func (c *Consumer) register(ctx context.Context) (registration, error) {
 	r := registration{id: row.ID, generation: generation}
 	c.registered.Store(&r)
 	return r, nil
+}
+
+// sameKey refuses another key than the consumer had before.
+func (c *ConsumerConfig) sameKey(row consumerRow) error {
+	if string(row.KeySource) == c.Key.source {
+		return nil
+	}
+	return fmt.Errorf("%w from %s to %s: what it has seen was recorded under the old key, "+
+		"so set Epoch to %d to begin anew, or put the old key back",
+		ErrKeyChanged, row.KeySource, c.Key.source, c.Epoch+1)
+}
+
+// Verify returns what would make every message of the consumer that config names fail: a
+// wrong setting, or another key than it had before. It registers nothing.
+func (s *Store) Verify(ctx context.Context, config ConsumerConfig) error {
+	if err := config.Validate(); err != nil {
+		return fmt.Errorf("inbox: consumer %q: %w", config.Name, err)
+	}
+	config.setDefaults()
+	row, err := (&Consumer{store: s, config: config}).find(ctx)
+	if errors.Is(err, sql.ErrNoRows) {
+		return nil
+	}
+	if err == nil {
+		err = config.sameKey(row)
+	}
+	if err != nil {
+		return fmt.Errorf("inbox: consumer %q: %w", config.Name, explain(err))
+	}
+	return nil
 }
 
 // maxProbes bounds the search for a free id: each probe finds one taken with a chance of

@@ -1,6 +1,7 @@
 package middleware
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"sync"
@@ -104,7 +105,7 @@ type Inbox struct {
 }
 
 // Middleware wraps h. A wrong setting is logged once and then returned for every message,
-// so that nothing is handled without the guarantee; [Inbox.Validate] finds it at start.
+// so that nothing is handled without the guarantee; [Inbox.Plugin] finds it at start.
 func (i Inbox) Middleware(h message.HandlerFunc) message.HandlerFunc {
 	if err := i.Validate(); err != nil {
 		if i.Store != nil {
@@ -125,6 +126,29 @@ func (i Inbox) Middleware(h message.HandlerFunc) message.HandlerFunc {
 		return handle(c, msg, h)
 	}
 }
+
+// Plugin is [inbox.Store.Plugin] and more: when the router starts, a wrong setting, or a
+// consumer that had another key before, stops Router.Run with an error instead of failing
+// every message. Without Consumer it looks at each handler of the router, so it is for an
+// Inbox that all of them share. Add it instead of the Store's.
+func (i Inbox) Plugin() message.RouterPlugin {
+	return func(r *message.Router) error {
+		if err := i.Validate(); err != nil {
+			return err
+		}
+		ctx, cancel := context.WithTimeout(context.Background(), startWait)
+		defer cancel()
+		for handler := range r.Handlers() {
+			if err := i.Store.Verify(ctx, i.config(handler)); err != nil {
+				return err
+			}
+		}
+		return i.Store.Plugin()(r)
+	}
+}
+
+// startWait bounds what is asked of the database when a router starts.
+const startWait = 30 * time.Second
 
 // Validate returns every wrong setting at once.
 func (i Inbox) Validate() error {

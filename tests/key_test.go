@@ -2,8 +2,10 @@ package tests_test
 
 import (
 	"bytes"
+	"context"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/stretchr/testify/assert"
@@ -106,6 +108,33 @@ var keyBodies = []testdb.Body{
 		assert.ErrorContains(t, err, "Epoch to 1")
 		must(t, b.inbox(effect, on(b.process()), byOrder, func(i *millrace.Inbox) { i.Epoch = 1 }), again(msg))
 		assert.Equal(t, 2, b.effects())
+	}},
+	{Name: "a wrong setting at start", Why: "the plugin says so: Router.Run returns it", Run: func(t *testing.T, db *testdb.DB) {
+		b := newBed(t, db)
+		must(t, b.inbox(effect), newMessage("x"))
+		run := func(i millrace.Inbox) error {
+			router, err := message.NewRouter(message.RouterConfig{}, b.events)
+			require.NoError(t, err)
+			router.AddPlugin(i.Plugin())
+			router.AddMiddleware(i.Middleware)
+			router.AddConsumerHandler("billing", "orders", newFeed(), func(*message.Message) error { return nil })
+			ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+			defer cancel()
+			go func() {
+				select {
+				case <-router.Running():
+					cancel() // it does run
+				case <-ctx.Done():
+				}
+			}()
+			return router.Run(ctx)
+		}
+		require.NoError(t, run(millrace.Inbox{Store: b.process()}))
+		require.ErrorContains(t, run(millrace.Inbox{Store: b.process(), Retention: 1}), "Retention")
+		require.ErrorIs(t, run(millrace.Inbox{Store: b.process(), Key: inbox.ByPayload()}), inbox.ErrKeyChanged)
+		require.ErrorContains(t, run(millrace.Inbox{}), "a Store is required")
+		empty := b.newStore(db.DB, inbox.Config{TablePrefix: "elsewhere_"})
+		require.ErrorContains(t, run(millrace.Inbox{Store: empty}), "Store.Migrate")
 	}},
 	{Name: "a business key collapses different messages", Why: "that is what it is for: OnCollision defaults to dropping", Run: func(t *testing.T, db *testdb.DB) {
 		b := newBed(t, db)
