@@ -12,7 +12,7 @@ import (
 // The pauses between two probes grow from First to Longest, each with full jitter above
 // half of it.
 const (
-	First   = 100 * time.Millisecond
+	First   = 250 * time.Millisecond
 	Longest = 5 * time.Second
 )
 
