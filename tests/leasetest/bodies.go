@@ -97,8 +97,8 @@ func crashFrees(t *testing.T, open Open) {
 	var c counter
 	g := newGate()
 	dead, p := start(t, frozen{open(t)}), start(t, open(t))
-	short := lease(300 * time.Millisecond)
-	done := g.begin(dead.wrap(g.handle, short))
+	short := lease(1500 * time.Millisecond)
+	done := g.begin(t, dead.wrap(g.handle, short))
 	began := time.Now()
 	require.NoError(t, deliver(p.wrap(c.handle, short), "a"))
 	assert.Equal(t, 1, c.of("a"))
@@ -113,8 +113,8 @@ func slowLoser(t *testing.T, open Open) {
 	var c counter
 	g := newGate()
 	slow, p := start(t, frozen{open(t)}), start(t, open(t))
-	short := lease(200 * time.Millisecond)
-	done := g.begin(slow.wrap(g.handle, short))
+	short := lease(time.Second)
+	done := g.begin(t, slow.wrap(g.handle, short))
 	require.NoError(t, deliver(p.wrap(c.handle, short), "a"))
 	g.result <- nil
 	requireDelivery(t, <-done, inbox.ErrLeaseLost)
@@ -129,8 +129,8 @@ func heartbeat(t *testing.T, open Open) {
 	var c counter
 	g := newGate()
 	slow, p := start(t, open(t)), start(t, open(t))
-	short := lease(300 * time.Millisecond)
-	done := g.begin(slow.wrap(g.handle, short))
+	short := lease(1500 * time.Millisecond)
+	done := g.begin(t, slow.wrap(g.handle, short))
 	err := deliver(p.wrap(c.handle, short, wait(time.Second)), "a") // longer than three leases
 	requireDelivery(t, err, inbox.ErrInProgress)
 	g.result <- nil
@@ -156,7 +156,7 @@ func copyWaits(t *testing.T, open Open, result error, runs int) {
 	g := newGate()
 	store := newSpy(open(t))
 	first, other := start(t, open(t)), start(t, store)
-	done := g.begin(first.wrap(g.handle))
+	done := g.begin(t, first.wrap(g.handle))
 	copies := make(chan error, 2)
 	go func() { copies <- deliver(other.wrap(c.handle), "a") }()
 	go func() { copies <- deliver(first.wrap(c.handle), "a") }()
@@ -174,7 +174,7 @@ func copyTimesOut(t *testing.T, open Open) {
 	var c counter
 	g := newGate()
 	first, other := start(t, open(t)), start(t, open(t))
-	done := g.begin(first.wrap(g.handle))
+	done := g.begin(t, first.wrap(g.handle))
 	for _, p := range []*process{first, other} {
 		requireDelivery(t, deliver(p.wrap(c.handle, wait(50*time.Millisecond)), "a"), inbox.ErrInProgress)
 	}
@@ -227,7 +227,7 @@ func consumersApart(t *testing.T, open Open) {
 	assert.Equal(t, []int{1, 1, 1}, []int{mailer.of("a"), pusher.of("a"), again.of("a")})
 
 	g := newGate() // nor do they wait for each other
-	done := g.begin(p.wrap(g.handle, consumer("slow")))
+	done := g.begin(t, p.wrap(g.handle, consumer("slow")))
 	require.NoError(t, deliver(p.wrap(pusher.handle, consumer("quick"), wait(time.Millisecond)), "a"))
 	g.result <- nil
 	require.NoError(t, <-done)

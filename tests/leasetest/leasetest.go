@@ -115,10 +115,15 @@ func (g *gate) handle(*message.Message) ([]*message.Message, error) {
 }
 
 // begin delivers message a to h, whose handler is g, and returns when it is being handled.
-func (g *gate) begin(h message.HandlerFunc) (done <-chan error) {
+func (g *gate) begin(t *testing.T, h message.HandlerFunc) (done <-chan error) {
+	t.Helper()
 	result := make(chan error, 1)
 	go func() { result <- deliver(h, "a") }()
-	<-g.entered
+	select {
+	case <-g.entered:
+	case err := <-result:
+		require.NoError(t, err, "the handler was not run")
+	}
 	return result
 }
 
