@@ -6,6 +6,7 @@ import (
 	"errors"
 	"net"
 	"os"
+	"strings"
 	"testing"
 	"time"
 
@@ -19,16 +20,22 @@ import (
 	"github.com/millrace-go/millrace/tests/leasetest"
 )
 
-// server returns the address of a Redis server, and ends the test where there is none.
+// server returns the address of a Redis server, named by a URL or as host:port, and ends the
+// test where there is none.
 func server(t *testing.T) string {
 	t.Helper()
 	addr := os.Getenv("MILLRACE_TEST_REDIS")
 	if addr == "" {
-		const remedy = "redis is missing: set MILLRACE_TEST_REDIS to host:port"
+		const remedy = "redis is missing: set MILLRACE_TEST_REDIS to redis://host:port"
 		if os.Getenv("MILLRACE_TEST_ALL") == "1" {
 			t.Fatal(remedy + " (MILLRACE_TEST_ALL=1 forbids a skip)")
 		}
 		t.Skip(remedy)
+	}
+	if strings.Contains(addr, "://") {
+		options, err := redis.ParseURL(addr)
+		require.NoError(t, err)
+		return options.Addr
 	}
 	return addr
 }
