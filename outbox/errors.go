@@ -1,0 +1,77 @@
+package outbox
+
+import (
+	"errors"
+	"fmt"
+)
+
+// Conditions a caller may branch on, with errors.Is.
+var (
+	// ErrNoTx says that a message's context carries no transaction.
+	ErrNoTx = errors.New("outbox: no transaction in the message's context: " +
+		"publish through the CQRS buses, or call msg.SetContext with the context of inbox.Tx, outbox.InTx or " +
+		"outbox.WithTx; Config.Standalone stores messages that have none")
+
+	// ErrTxEnded says that the transaction in a message's context is over.
+	ErrTxEnded = errors.New("outbox: the transaction in the message's context has ended: " +
+		"publish before it is committed")
+
+	// ErrClosed says that the publisher was closed.
+	ErrClosed = errors.New("outbox: the publisher is closed")
+
+	// ErrNotMigrated says that tables or columns are missing.
+	ErrNotMigrated = errors.New("a table is missing: run Migrate, or apply what Schema prints")
+
+	// ErrReadOnly says that the database takes no writes.
+	ErrReadOnly = errors.New("the database is read-only: give the outbox the primary server")
+
+	// ErrUnavailable says that the database does not answer.
+	ErrUnavailable = errors.New("the database does not answer")
+
+	// ErrPermanent is what [Permanent] marks an error with.
+	ErrPermanent = errors.New("trying again will not help")
+)
+
+// Permanent marks err as one about the message and not about the broker: the message
+// cannot be routed, or is too large. A [Relay] counts such an error as an attempt even
+// while nothing else gets through. It returns nil for nil.
+func Permanent(err error) error {
+	if err == nil {
+		return nil
+	}
+	return &permanentError{err}
+}
+
+type permanentError struct{ err error }
+
+func (e *permanentError) Error() string        { return e.err.Error() }
+func (e *permanentError) Unwrap() error        { return e.err }
+func (e *permanentError) Is(target error) bool { return target == ErrPermanent } //nolint:errorlint // this is what Is does
+
+// A PartialError is returned by a publisher that knows what became of each message of one
+// call. A [Relay] then tries again only those that failed; after any other error it tries
+// all of them again.
+type PartialError struct {
+	// Errors has one entry for each message, in their order; nil says confirmed.
+	Errors []error
+}
+
+func (e *PartialError) Error() string {
+	failed := e.Unwrap()
+	if len(failed) == 0 {
+		return "no message failed"
+	}
+	return fmt.Sprintf("%d of %d messages were not published, the first because: %v",
+		len(failed), len(e.Errors), failed[0])
+}
+
+// Unwrap returns the errors of the messages that failed.
+func (e *PartialError) Unwrap() []error {
+	var failed []error
+	for _, err := range e.Errors {
+		if err != nil {
+			failed = append(failed, err)
+		}
+	}
+	return failed
+}
