@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"regexp"
-	"slices"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
@@ -89,24 +87,16 @@ func (c *Config) setDefaults() {
 	}
 }
 
-var identifier = regexp.MustCompile(`^[a-z_][a-z0-9_]*$`)
+func (c *Config) names() dialect.Names {
+	return dialect.Names{Schema: c.Schema, Prefix: c.TablePrefix}
+}
 
 // Validate returns every problem of c at once.
 func (c Config) Validate() error {
 	c.setDefaults()
-	var problems []error
+	problems := c.names().Problems(c.Dialect)
 	problem := func(format string, args ...any) { problems = append(problems, fmt.Errorf(format, args...)) }
 
-	known := []string{"", dialect.PostgresName, dialect.MySQLName, dialect.SQLiteName}
-	if !slices.Contains(known, c.Dialect) {
-		problem("Dialect %q is not one of postgres, mysql, sqlite", c.Dialect)
-	}
-	if !identifier.MatchString(c.TablePrefix) || len(c.TablePrefix) > 24 {
-		problem("TablePrefix %q must be lower-case letters, digits and _, at most 24", c.TablePrefix)
-	}
-	if c.Schema != "" && (!identifier.MatchString(c.Schema) || len(c.Schema) > 63) {
-		problem("Schema %q must be lower-case letters, digits and _, at most 63", c.Schema)
-	}
 	if len(c.Namespace) > maxName {
 		problem("Namespace is longer than %d bytes", maxName)
 	}

@@ -180,6 +180,7 @@ func (cl *Claim) keep(ctx context.Context, tx *sqlx.Tx, produced []*message.Mess
 func (cl *Claim) succeed(produced []*message.Message, early bool) {
 	s := cl.consumer.store
 	cl.end()
+	cl.ambient.Committed()
 	switch {
 	case len(produced) > 0 && cl.consumer.config.Outbox == nil:
 		// Waiting copies must not be acked while the broker may lack what was produced.

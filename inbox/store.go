@@ -71,23 +71,14 @@ func NewStore(db *sqlx.DB, config Config) (*Store, error) {
 		return nil, err
 	}
 	config.setDefaults()
-	name := config.Dialect
-	if name == "" {
-		var err error
-		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
-		defer cancel()
-		if name, err = dialect.Detect(ctx, db); err != nil {
-			return nil, fmt.Errorf("inbox: which database is this? name it in Config.Dialect: %w", err)
-		}
-	}
-	if config.Schema != "" && name != dialect.PostgresName {
-		return nil, fmt.Errorf("inbox: Config.Schema %q is for PostgreSQL: on %s the connection names the database",
-			config.Schema, name)
+	d, err := dialect.Of(db, config.Dialect, config.names())
+	if err != nil {
+		return nil, fmt.Errorf("inbox: %w", err)
 	}
 	s := &Store{
 		db:        db,
 		config:    config,
-		dialect:   dialect.For(name, dialect.Names{Schema: config.Schema, Prefix: config.TablePrefix}),
+		dialect:   d,
 		log:       config.Logger,
 		observe:   newObservers(config.Observers),
 		settled:   recent.NewSet(config.SettledKeys, settledTTL),

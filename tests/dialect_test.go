@@ -26,11 +26,14 @@ func dialectOf(t *testing.T, db *testdb.DB) *dialect.Dialect {
 // statements are the dialect's, by the names of their fields.
 func statements(d *dialect.Dialect) map[string]string {
 	all := make(map[string]string)
-	v := reflect.ValueOf(d).Elem()
-	for i := range v.NumField() {
-		f := v.Type().Field(i)
-		if f.IsExported() && f.Type.Kind() == reflect.String && f.Name != "Name" {
-			all[f.Name] = v.Field(i).String()
+	for prefix, v := range map[string]reflect.Value{
+		"": reflect.ValueOf(d).Elem(), "Outbox.": reflect.ValueOf(&d.Outbox).Elem(),
+	} {
+		for i := range v.NumField() {
+			f := v.Type().Field(i)
+			if f.IsExported() && f.Type.Kind() == reflect.String && f.Name != "Name" {
+				all[prefix+f.Name] = v.Field(i).String()
+			}
 		}
 	}
 	return all

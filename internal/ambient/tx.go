@@ -4,6 +4,7 @@ package ambient
 import (
 	"context"
 	"database/sql"
+	"sync"
 	"sync/atomic"
 
 	"github.com/jmoiron/sqlx"
@@ -19,6 +20,10 @@ type Tx struct {
 	calls   atomic.Int32 // of the innermost handler
 	failed  atomic.Value // error of the innermost handler, boxed
 	results atomic.Pointer[[]byte]
+
+	mu     sync.Mutex
+	hooks  []func()
+	hooked map[any]struct{}
 }
 
 type key struct{}
@@ -74,6 +79,31 @@ func (t *Tx) Failed(err error) { t.failed.Store(boxed{err}) }
 func (t *Tx) Failure() error {
 	b, _ := t.failed.Load().(boxed)
 	return b.err
+}
+
+// AfterCommit has f called when the transaction was committed; once, however often it is
+// asked for on behalf of the same owner.
+func (t *Tx) AfterCommit(owner any, f func()) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if _, known := t.hooked[owner]; known {
+		return
+	}
+	if t.hooked == nil {
+		t.hooked = make(map[any]struct{})
+	}
+	t.hooked[owner] = struct{}{}
+	t.hooks = append(t.hooks, f)
+}
+
+// Committed says that the transaction was committed.
+func (t *Tx) Committed() {
+	t.mu.Lock()
+	hooks := t.hooks
+	t.mu.Unlock()
+	for _, f := range hooks {
+		f()
+	}
 }
 
 // SetResult keeps body to be stored with the claim.

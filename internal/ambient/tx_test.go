@@ -86,6 +86,18 @@ func TestTheLastResultCounts(t *testing.T) {
 	assert.Equal(t, "2", string(a.Result()))
 }
 
+func TestHooksRunAfterTheCommitOncePerOwner(t *testing.T) {
+	_, _, a := begin(t)
+	var ran []string
+	a.AfterCommit("one", func() { ran = append(ran, "one") })
+	a.AfterCommit("one", func() { ran = append(ran, "one again") })
+	a.AfterCommit("two", func() { ran = append(ran, "two") })
+	a.End()
+	assert.Empty(t, ran)
+	a.Committed()
+	assert.Equal(t, []string{"one", "two"}, ran)
+}
+
 func TestTransactionIsSafeForConcurrentUse(t *testing.T) {
 	db, _, a := begin(t)
 	var wg sync.WaitGroup
@@ -98,6 +110,8 @@ func TestTransactionIsSafeForConcurrentUse(t *testing.T) {
 			a.SetResult(nil)
 			a.Result()
 			a.Taken()
+			a.AfterCommit(a, func() {})
+			a.Committed()
 			a.End()
 		})
 	}

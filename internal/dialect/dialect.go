@@ -107,17 +107,11 @@ type Dialect struct {
 	ExtendLease  string
 	ReleaseLease string
 
+	// Outbox is what package outbox needs.
+	Outbox Outbox
+
 	scripts []string
 }
-
-// Names says where the tables are.
-type Names struct {
-	Schema string // PostgreSQL only; empty means the connection's search path
-	Prefix string // of every table
-}
-
-// DefaultPrefix starts every table's name unless the user chose another.
-const DefaultPrefix = "millrace_"
 
 var (
 	table = regexp.MustCompile(`\bmillrace_`)
@@ -154,15 +148,17 @@ func (d *Dialect) render(names Names) {
 		s = index.ReplaceAllString(s, "ix_"+prefix)
 		return table.ReplaceAllString(s, qualified)
 	}
-	fields := reflect.ValueOf(d).Elem()
-	for i := range fields.NumField() {
-		if f := fields.Field(i); f.Kind() == reflect.String && f.CanSet() {
-			f.SetString(rename(f.String()))
+	for _, fields := range []reflect.Value{reflect.ValueOf(d).Elem(), reflect.ValueOf(&d.Outbox).Elem()} {
+		for i := range fields.NumField() {
+			if f := fields.Field(i); f.Kind() == reflect.String && f.CanSet() {
+				f.SetString(rename(f.String()))
+			}
 		}
 	}
 	// Queries of the catalogue compare names, so there the bare prefix stands.
 	d.SelectColumns = strings.ReplaceAll(d.SelectColumns, "{prefix}", prefix)
 	d.SelectColumns = strings.ReplaceAll(d.SelectColumns, "{schema}", names.Schema)
+	d.Outbox.name(qualified)
 	for i := range d.scripts {
 		d.scripts[i] = rename(d.scripts[i])
 	}

@@ -26,10 +26,13 @@ func of(t *testing.T, name string) *dialect.Dialect {
 // fields are the statements by their names.
 func fields(d *dialect.Dialect) map[string]string {
 	all := make(map[string]string)
-	v := reflect.ValueOf(d).Elem()
-	for i := range v.NumField() {
-		if f := v.Type().Field(i); f.IsExported() && f.Type.Kind() == reflect.String {
-			all[f.Name] = v.Field(i).String()
+	for prefix, v := range map[string]reflect.Value{
+		"": reflect.ValueOf(d).Elem(), "Outbox.": reflect.ValueOf(&d.Outbox).Elem(),
+	} {
+		for i := range v.NumField() {
+			if f := v.Type().Field(i); f.IsExported() && f.Type.Kind() == reflect.String {
+				all[prefix+f.Name] = v.Field(i).String()
+			}
 		}
 	}
 	return all
@@ -79,7 +82,7 @@ func TestSchemasHaveTheSameTablesAndColumns(t *testing.T) {
 		return all
 	}
 	wanted := tables(dialect.PostgresName)
-	assert.Len(t, wanted, 9)
+	assert.Len(t, wanted, 13)
 	for _, name := range names[1:] {
 		assert.Equal(t, wanted, tables(name), name)
 	}

@@ -22,6 +22,7 @@ const (
 	Unavailable      // the connection or the server is gone: wait
 	NoTable          // the schema has not been migrated
 	ReadOnly         // the database takes no writes
+	TooLarge         // more bytes than the server or the driver takes at once
 )
 
 // Classify says what err means. Drivers are not imported: pgx and lib/pq tell their
@@ -76,6 +77,8 @@ func classifyOne(err error) Kind {
 		return mysqlKind(code)
 	}
 	switch err.Error() {
+	case "packet for query is too large. Try adjusting the `Config.MaxAllowedPacket`": // go-sql-driver, untyped too
+		return TooLarge
 	case "invalid connection", // go-sql-driver's ErrInvalidConn has no type
 		"conn closed",             // pgx, at the second use of a connection that broke
 		"sql: database is closed": // database/sql does not export it
@@ -116,6 +119,8 @@ func postgresKind(state string) Kind {
 		return NoTable
 	case state == "25006":
 		return ReadOnly
+	case state == "54000":
+		return TooLarge
 	case strings.HasPrefix(state, "08"), strings.HasPrefix(state, "57P"), state == "25P03",
 		strings.HasPrefix(state, "53"), strings.HasPrefix(state, "58"):
 		return Unavailable
@@ -131,6 +136,8 @@ func mysqlKind(code int64) Kind {
 		return NoTable
 	case 1290, 1792, 1836:
 		return ReadOnly
+	case 1153:
+		return TooLarge
 	case 1040, 1053, 1077, 1152, 1158, 1159, 1160, 1161, 1184, 1203, 1226, 1317, 1927, 2002, 2003, 2006, 2013, 3024, 4031:
 		return Unavailable
 	}
@@ -143,6 +150,8 @@ func sqliteKind(code int64, text string) Kind {
 		return Contention
 	case 8:
 		return ReadOnly
+	case 18:
+		return TooLarge
 	case 10, 14:
 		return Unavailable
 	case 1:

@@ -258,4 +258,6 @@ var mysql = Dialect{
 	ReleaseLease: `
 		DELETE FROM millrace_leases
 		WHERE consumer = ? AND message_id = ? AND token = ?`,
+
+	Outbox: mysqlOutbox,
 }

@@ -251,4 +251,6 @@ var postgres = Dialect{
 	ReleaseLease: `
 		DELETE FROM millrace_leases
 		WHERE consumer = $1 AND message_id = $2 AND token = $3`,
+
+	Outbox: postgresOutbox,
 }

@@ -246,4 +246,6 @@ var sqlite = Dialect{
 	ReleaseLease: `
 		DELETE FROM millrace_leases
 		WHERE consumer = ? AND message_id = ? AND token = ?`,
+
+	Outbox: sqliteOutbox,
 }

@@ -1,0 +1,61 @@
+// Package bell wakes those who wait for work on a pool, in the process that made it.
+package bell
+
+import (
+	"database/sql"
+	"runtime"
+	"sync"
+	"weak"
+)
+
+// Bell is heard by everyone who listens to it.
+type Bell struct {
+	mu        sync.Mutex
+	listeners map[chan struct{}]struct{}
+}
+
+// Listen returns a channel that gets a token after each ring, or after several.
+func (b *Bell) Listen() (rings <-chan struct{}, leave func()) {
+	c := make(chan struct{}, 1)
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.listeners == nil {
+		b.listeners = make(map[chan struct{}]struct{})
+	}
+	b.listeners[c] = struct{}{}
+	return c, func() {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		delete(b.listeners, c)
+	}
+}
+
+// Ring wakes the listeners and reports whether there are any. It does not wait.
+func (b *Bell) Ring() (heard bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for c := range b.listeners {
+		select {
+		case c <- struct{}{}:
+		default: // it has not heard the last one yet
+		}
+	}
+	return len(b.listeners) > 0
+}
+
+// bells holds one bell per pool, as long as the pool lives: who writes and who waits on
+// the same pool find each other without being told.
+var bells sync.Map // weak.Pointer[sql.DB] to *Bell
+
+// Of returns the bell of db.
+func Of(db *sql.DB) *Bell {
+	key := weak.Make(db)
+	if b, ok := bells.Load(key); ok {
+		return b.(*Bell)
+	}
+	b, loaded := bells.LoadOrStore(key, &Bell{})
+	if !loaded {
+		runtime.AddCleanup(db, func(key weak.Pointer[sql.DB]) { bells.Delete(key) }, key)
+	}
+	return b.(*Bell)
+}

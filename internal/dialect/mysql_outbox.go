@@ -1,0 +1,173 @@
+package dialect
+
+const (
+	// The ids in a JSON array, as a table to join from: in a sub-select of a DELETE they
+	// would be looked for in every row.
+	mysqlIDs = `JSON_TABLE(?, '$[*]' COLUMNS (id BIGINT PATH '$')) j`
+
+	mysqlAlive = `EXISTS (SELECT 1 FROM millrace_outbox_relays r WHERE r.until > ` + mysqlNow + ` AND r.token = `
+
+	mysqlColumns = `o.id, o.key_hash, o.status, o.attempts, o.created_at, o.topic, o.uuid, o.order_key, o.metadata,
+			o.payload`
+)
+
+var mysqlOutbox = Outbox{
+	Insert: `
+		INSERT INTO millrace_outbox (key_hash, topic, order_key, uuid, event_type, metadata, payload, created_at)
+		VALUES (?, ?, ?, ?, ?, ?, ?, ` + mysqlNow + `)`,
+
+	SelectPending: `
+		SELECT ` + outboxColumns + `, ` + mysqlNow + ` - created_at AS age
+		FROM millrace_outbox
+		WHERE status = 0 AND due_at = 0 AND id > ? AND (? >> (key_hash % ?)) & 1 = 1
+		ORDER BY id
+		LIMIT ?`,
+	SelectPendingIDs: `
+		SELECT id
+		FROM millrace_outbox
+		WHERE status = 0 AND due_at = 0 AND id > ? AND id <= ? AND (? >> (key_hash % ?)) & 1 = 1
+		ORDER BY id
+		LIMIT ?`,
+	SelectRows: `
+		SELECT ` + mysqlColumns + `, ` + mysqlNow + ` - o.created_at AS age
+		FROM ` + mysqlIDs + `
+		JOIN millrace_outbox o ON o.id = j.id
+		WHERE o.status = 0
+		ORDER BY o.id`,
+	SelectDue: `
+		SELECT ` + outboxColumns + `, ` + mysqlNow + ` - created_at AS age
+		FROM millrace_outbox
+		WHERE status = 1 AND due_at <= (SELECT ` + mysqlNow + `)
+			AND (? >> (key_hash % ?)) & 1 = 1
+		ORDER BY due_at, id
+		LIMIT ?`,
+	SelectNextDue: `
+		SELECT MIN(due_at) - ` + mysqlNow + `
+		FROM millrace_outbox
+		WHERE status = 1`,
+	SelectBlocked: `
+		SELECT DISTINCT blocked_key
+		FROM millrace_outbox
+		WHERE blocked_key IS NOT NULL AND status IN (1, 3) AND (? >> (key_hash % ?)) & 1 = 1`,
+	SelectOrphans: `
+		SELECT DISTINCT w.blocked_key
+		FROM millrace_outbox w
+		WHERE w.status = 2 AND (? >> (w.key_hash % ?)) & 1 = 1 AND NOT EXISTS (
+			SELECT 1 FROM millrace_outbox b WHERE b.blocked_key = w.blocked_key AND b.status IN (1, 3))`,
+
+	DeleteSent: `
+		DELETE o
+		FROM ` + mysqlIDs + `
+		JOIN millrace_outbox o ON o.id = j.id
+		WHERE o.status IN (0, 1) AND ` + mysqlAlive + `?)`,
+	KeepSent: `
+		UPDATE ` + mysqlIDs + `
+		JOIN millrace_outbox o ON o.id = j.id
+		SET o.status = 4, o.blocked_key = NULL, o.sent_at = ` + mysqlNow + `, o.due_at = ` + mysqlNow + ` + ?
+		WHERE o.status IN (0, 1) AND ` + mysqlAlive + `?)`,
+	SetAside: `
+		UPDATE ` + mysqlIDs + `
+		JOIN millrace_outbox o ON o.id = j.id
+		SET o.status = ?, o.due_at = ` + mysqlNow + ` + ?, o.attempts = ?, o.last_error = ?, o.blocked_key = ?
+		WHERE o.status IN (0, 1) AND ` + mysqlAlive + `?)`,
+	Postpone: `
+		UPDATE ` + mysqlIDs + `
+		JOIN millrace_outbox o ON o.id = j.id
+		SET o.status = 1, o.due_at = ` + mysqlNow + ` + ?, o.last_error = ?,
+			o.blocked_key = CASE WHEN o.order_key IS NULL THEN NULL ELSE o.key_hash END
+		WHERE o.status IN (0, 1) AND ` + mysqlAlive + `?)`,
+	HoldBack: `
+		UPDATE ` + mysqlIDs + `
+		JOIN millrace_outbox o ON o.id = j.id
+		SET o.status = 2, o.blocked_key = o.key_hash
+		WHERE o.status = 0 AND ` + mysqlAlive + `?)`,
+	ReleaseHeld: `
+		UPDATE ` + mysqlIDs + `
+		JOIN millrace_outbox o ON o.blocked_key = j.id
+		SET o.status = 0, o.due_at = 0, o.blocked_key = NULL
+		WHERE o.status = 2 AND ` + mysqlAlive + `?)`,
+
+	SelectParked: `
+		SELECT ` + outboxColumns + `, event_type, last_error, due_at AS parked_at
+		FROM millrace_outbox
+		WHERE status = 3 AND id > ?
+		ORDER BY id
+		LIMIT ?`,
+	RetryParked: `
+		UPDATE millrace_outbox
+		SET status = 1, due_at = ` + mysqlNow + `, attempts = 0
+		WHERE id = ? AND status = 3`,
+	DropParked: `
+		DELETE FROM millrace_outbox
+		WHERE id = ? AND status = 3`,
+	FreeHeld: `
+		UPDATE millrace_outbox
+		SET status = 0, due_at = 0, blocked_key = NULL
+		WHERE blocked_key = ? AND status = 2`,
+	PurgeSent: `
+		DELETE FROM millrace_outbox
+		WHERE status = 4 AND due_at < ?
+		ORDER BY due_at
+		LIMIT ?`,
+	CountPending: `
+		SELECT COUNT(*), COALESCE(MAX(` + mysqlNow + ` - created_at), 0)
+		FROM millrace_outbox
+		WHERE status IN (0, 1, 2)`,
+
+	InsertRelay: `
+		INSERT INTO millrace_outbox_relays (token, name, started_at, until)
+		VALUES (?, ?, ` + mysqlNow + `, ` + mysqlNow + ` + ?)`,
+	BeatRelay: `
+		UPDATE millrace_outbox_relays
+		SET until = ` + mysqlNow + ` + ?
+		WHERE token = ? AND until > ` + mysqlNow,
+	DeleteRelay: `
+		DELETE FROM millrace_outbox_relays
+		WHERE token = ?`,
+	DeleteExpired: `
+		DELETE FROM millrace_outbox_relays
+		WHERE until <= ` + mysqlNow,
+	SelectRelays: `
+		SELECT token
+		FROM millrace_outbox_relays
+		ORDER BY token`,
+	InsertLayout: `
+		INSERT INTO millrace_outbox_layout (id, generation, shards, target)
+		VALUES (1, 1, ?, ?)
+		ON DUPLICATE KEY UPDATE id = id`,
+	SelectLayout: `
+		SELECT generation, shards, target
+		FROM millrace_outbox_layout
+		WHERE id = 1`,
+	SetTarget: `
+		UPDATE millrace_outbox_layout
+		SET target = ?
+		WHERE id = 1`,
+	SwitchLayout: `
+		UPDATE millrace_outbox_layout
+		SET generation = generation + 1, shards = target
+		WHERE id = 1 AND generation = ? AND target = ?`,
+	InsertShard: `
+		INSERT INTO millrace_outbox_shards (generation, shard, owner)
+		VALUES (?, ?, 0)
+		ON DUPLICATE KEY UPDATE shard = shard`,
+	SelectShards: `
+		SELECT shard, owner
+		FROM millrace_outbox_shards
+		WHERE generation = ?
+		ORDER BY shard`,
+	ClaimShard: `
+		UPDATE millrace_outbox_shards
+		SET owner = ?
+		WHERE generation = ? AND shard = ? AND owner = ?`,
+	FreeShards: `
+		UPDATE millrace_outbox_shards
+		SET owner = 0
+		WHERE owner = ?`,
+	DeleteShards: `
+		DELETE FROM millrace_outbox_shards
+		WHERE generation = ? AND owner = 0`,
+
+	Notify: `SELECT 1`,
+	Listen: `SELECT 1`,
+}

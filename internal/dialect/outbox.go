@@ -1,0 +1,115 @@
+package dialect
+
+import (
+	"encoding/json"
+	"fmt"
+	"hash/fnv"
+	"regexp"
+	"strconv"
+	"strings"
+)
+
+// Outbox holds the statements of package outbox. A list of ids is one argument, a JSON
+// array made by [IDs]; it comes first. The last argument of a statement that changes
+// rows on behalf of a relay is the relay's token: without a valid lease nothing happens.
+type Outbox struct {
+	// Insert stores one message; [Outbox.InsertMany] makes it store several.
+	Insert string
+
+	// Reading. The mask has a bit for each shard that the reader owns.
+	SelectPending    string
+	SelectPendingIDs string
+	SelectRows       string
+	SelectDue        string
+	SelectNextDue    string
+	SelectBlocked    string
+	SelectOrphans    string
+
+	// What became of messages.
+	DeleteSent  string
+	KeepSent    string
+	SetAside    string
+	Postpone    string
+	HoldBack    string
+	ReleaseHeld string
+
+	// Operators.
+	SelectParked string
+	RetryParked  string
+	DropParked   string
+	FreeHeld     string
+	PurgeSent    string
+	CountPending string
+
+	// Relays and the shards they own.
+	InsertRelay   string
+	BeatRelay     string
+	DeleteRelay   string
+	DeleteExpired string
+	SelectRelays  string
+	InsertLayout  string
+	SelectLayout  string
+	SetTarget     string
+	SwitchLayout  string
+	InsertShard   string
+	SelectShards  string
+	ClaimShard    string
+	FreeShards    string
+	DeleteShards  string
+
+	// Waking relays of other processes, where the database can.
+	Notifies bool
+	Notify   string
+	Listen   string
+}
+
+// States of a message in the outbox.
+const (
+	OutboxPending = 0
+	OutboxRetry   = 1 // failed, to be tried again
+	OutboxHeld    = 2 // waits behind another one of its key
+	OutboxParked  = 3 // for an operator
+	OutboxSent    = 4 // kept for a while
+)
+
+// outboxColumns is what a relay reads of a message.
+const outboxColumns = `id, key_hash, status, attempts, created_at, topic, uuid, order_key, metadata, payload`
+
+// IDs is the argument that stands for a list of ids.
+func IDs(ids []int64) string {
+	text, err := json.Marshal(ids)
+	if err != nil {
+		panic(err) // integers always marshal
+	}
+	return string(text)
+}
+
+// name puts in the channel by which relays of one outbox are woken.
+func (o *Outbox) name(tables string) {
+	h := fnv.New64a()
+	_, _ = h.Write([]byte(tables)) // a hash takes everything
+	channel := fmt.Sprintf("outbox_%016x", h.Sum64())
+	o.Notify = strings.ReplaceAll(o.Notify, "{channel}", channel)
+	o.Listen = strings.ReplaceAll(o.Listen, "{channel}", channel)
+}
+
+var numbered = regexp.MustCompile(`\$(\d+)`)
+
+// InsertMany is Insert for n messages: the arguments are repeated n times.
+func (o *Outbox) InsertMany(n int) string {
+	head, row, _ := strings.Cut(o.Insert, "VALUES ")
+	width := strings.Count(row, "$")
+	var b strings.Builder
+	b.WriteString(head + "VALUES " + row)
+	for i := 1; i < n; i++ {
+		b.WriteString(", ")
+		b.WriteString(numbered.ReplaceAllStringFunc(row, func(p string) string {
+			k, err := strconv.Atoi(p[1:])
+			if err != nil {
+				panic(err) // digits
+			}
+			return fmt.Sprintf("$%d", k+i*width)
+		}))
+	}
+	return b.String()
+}

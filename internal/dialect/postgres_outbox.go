@@ -1,0 +1,162 @@
+package dialect
+
+const (
+	// The ids in a JSON array, as an array that an index can be asked with.
+	postgresIDs = `ANY(ARRAY(SELECT json_array_elements_text($1::JSON)::BIGINT))`
+
+	postgresAlive = `EXISTS (SELECT 1 FROM millrace_outbox_relays r WHERE r.until > ` + postgresNow + ` AND r.token = `
+)
+
+var postgresOutbox = Outbox{
+	Insert: `
+		INSERT INTO millrace_outbox (key_hash, topic, order_key, uuid, event_type, metadata, payload, created_at)
+		VALUES ($1, $2, $3, $4, $5, $6, $7, ` + postgresNow + `)`,
+
+	SelectPending: `
+		SELECT ` + outboxColumns + `, ` + postgresNow + ` - created_at AS age
+		FROM millrace_outbox
+		WHERE status = 0 AND due_at = 0 AND id > $1 AND ($2::BIGINT >> (key_hash % $3)::INTEGER) & 1 = 1
+		ORDER BY id
+		LIMIT $4`,
+	SelectPendingIDs: `
+		SELECT id
+		FROM millrace_outbox
+		WHERE status = 0 AND due_at = 0 AND id > $1 AND id <= $2 AND ($3::BIGINT >> (key_hash % $4)::INTEGER) & 1 = 1
+		ORDER BY id
+		LIMIT $5`,
+	SelectRows: `
+		SELECT ` + outboxColumns + `, ` + postgresNow + ` - created_at AS age
+		FROM millrace_outbox
+		WHERE id = ` + postgresIDs + ` AND status = 0
+		ORDER BY id`,
+	SelectDue: `
+		SELECT ` + outboxColumns + `, ` + postgresNow + ` - created_at AS age
+		FROM millrace_outbox
+		WHERE status = 1 AND due_at <= (SELECT ` + postgresNow + `)
+			AND ($1::BIGINT >> (key_hash % $2)::INTEGER) & 1 = 1
+		ORDER BY due_at, id
+		LIMIT $3`,
+	SelectNextDue: `
+		SELECT MIN(due_at) - ` + postgresNow + `
+		FROM millrace_outbox
+		WHERE status = 1`,
+	SelectBlocked: `
+		SELECT DISTINCT blocked_key
+		FROM millrace_outbox
+		WHERE blocked_key IS NOT NULL AND status IN (1, 3) AND ($1::BIGINT >> (key_hash % $2)::INTEGER) & 1 = 1`,
+	SelectOrphans: `
+		SELECT DISTINCT w.blocked_key
+		FROM millrace_outbox w
+		WHERE w.status = 2 AND ($1::BIGINT >> (w.key_hash % $2)::INTEGER) & 1 = 1 AND NOT EXISTS (
+			SELECT 1 FROM millrace_outbox b WHERE b.blocked_key = w.blocked_key AND b.status IN (1, 3))`,
+
+	DeleteSent: `
+		DELETE FROM millrace_outbox
+		WHERE id = ` + postgresIDs + ` AND status IN (0, 1) AND ` + postgresAlive + `$2)`,
+	KeepSent: `
+		UPDATE millrace_outbox
+		SET status = 4, blocked_key = NULL, sent_at = ` + postgresNow + `, due_at = ` + postgresNow + ` + $2
+		WHERE id = ` + postgresIDs + ` AND status IN (0, 1) AND ` + postgresAlive + `$3)`,
+	SetAside: `
+		UPDATE millrace_outbox
+		SET status = $2, due_at = ` + postgresNow + ` + $3, attempts = $4, last_error = $5, blocked_key = $6
+		WHERE id = ` + postgresIDs + ` AND status IN (0, 1) AND ` + postgresAlive + `$7)`,
+	Postpone: `
+		UPDATE millrace_outbox
+		SET status = 1, due_at = ` + postgresNow + ` + $2, last_error = $3,
+			blocked_key = CASE WHEN order_key IS NULL THEN NULL ELSE key_hash END
+		WHERE id = ` + postgresIDs + ` AND status IN (0, 1) AND ` + postgresAlive + `$4)`,
+	HoldBack: `
+		UPDATE millrace_outbox
+		SET status = 2, blocked_key = key_hash
+		WHERE id = ` + postgresIDs + ` AND status = 0 AND ` + postgresAlive + `$2)`,
+	ReleaseHeld: `
+		UPDATE millrace_outbox
+		SET status = 0, due_at = 0, blocked_key = NULL
+		WHERE blocked_key = ` + postgresIDs + ` AND status = 2 AND ` + postgresAlive + `$2)`,
+
+	SelectParked: `
+		SELECT ` + outboxColumns + `, event_type, last_error, due_at AS parked_at
+		FROM millrace_outbox
+		WHERE status = 3 AND id > $1
+		ORDER BY id
+		LIMIT $2`,
+	RetryParked: `
+		UPDATE millrace_outbox
+		SET status = 1, due_at = ` + postgresNow + `, attempts = 0
+		WHERE id = $1 AND status = 3`,
+	DropParked: `
+		DELETE FROM millrace_outbox
+		WHERE id = $1 AND status = 3`,
+	FreeHeld: `
+		UPDATE millrace_outbox
+		SET status = 0, due_at = 0, blocked_key = NULL
+		WHERE blocked_key = $1 AND status = 2`,
+	PurgeSent: `
+		DELETE FROM millrace_outbox
+		WHERE id IN (
+			SELECT id FROM millrace_outbox
+			WHERE status = 4 AND due_at < $1 ORDER BY due_at LIMIT $2 FOR UPDATE SKIP LOCKED)`,
+	CountPending: `
+		SELECT COUNT(*), COALESCE(MAX(` + postgresNow + ` - created_at), 0)
+		FROM millrace_outbox
+		WHERE status IN (0, 1, 2)`,
+
+	InsertRelay: `
+		INSERT INTO millrace_outbox_relays (token, name, started_at, until)
+		VALUES ($1, $2, ` + postgresNow + `, ` + postgresNow + ` + $3)`,
+	BeatRelay: `
+		UPDATE millrace_outbox_relays
+		SET until = ` + postgresNow + ` + $1
+		WHERE token = $2 AND until > ` + postgresNow,
+	DeleteRelay: `
+		DELETE FROM millrace_outbox_relays
+		WHERE token = $1`,
+	DeleteExpired: `
+		DELETE FROM millrace_outbox_relays
+		WHERE until <= ` + postgresNow,
+	SelectRelays: `
+		SELECT token
+		FROM millrace_outbox_relays
+		ORDER BY token`,
+	InsertLayout: `
+		INSERT INTO millrace_outbox_layout (id, generation, shards, target)
+		VALUES (1, 1, $1, $2)
+		ON CONFLICT (id) DO NOTHING`,
+	SelectLayout: `
+		SELECT generation, shards, target
+		FROM millrace_outbox_layout
+		WHERE id = 1`,
+	SetTarget: `
+		UPDATE millrace_outbox_layout
+		SET target = $1
+		WHERE id = 1`,
+	SwitchLayout: `
+		UPDATE millrace_outbox_layout
+		SET generation = generation + 1, shards = target
+		WHERE id = 1 AND generation = $1 AND target = $2`,
+	InsertShard: `
+		INSERT INTO millrace_outbox_shards (generation, shard, owner)
+		VALUES ($1, $2, 0)
+		ON CONFLICT (generation, shard) DO NOTHING`,
+	SelectShards: `
+		SELECT shard, owner
+		FROM millrace_outbox_shards
+		WHERE generation = $1
+		ORDER BY shard`,
+	ClaimShard: `
+		UPDATE millrace_outbox_shards
+		SET owner = $1
+		WHERE generation = $2 AND shard = $3 AND owner = $4`,
+	FreeShards: `
+		UPDATE millrace_outbox_shards
+		SET owner = 0
+		WHERE owner = $1`,
+	DeleteShards: `
+		DELETE FROM millrace_outbox_shards
+		WHERE generation = $1 AND owner = 0`,
+
+	Notifies: true,
+	Notify:   `NOTIFY {channel}`,
+	Listen:   `LISTEN {channel}`,
+}

@@ -1,0 +1,163 @@
+package dialect
+
+const sqliteAlive = `EXISTS (SELECT 1 FROM millrace_outbox_relays r WHERE r.until > ` + sqliteNow + ` AND r.token = `
+
+var sqliteOutbox = Outbox{
+	Insert: `
+		INSERT INTO millrace_outbox (key_hash, topic, order_key, uuid, event_type, metadata, payload, created_at)
+		VALUES (?, ?, ?, ?, ?, ?, ?, ` + sqliteNow + `)`,
+
+	SelectPending: `
+		SELECT ` + outboxColumns + `, ` + sqliteNow + ` - created_at AS age
+		FROM millrace_outbox
+		WHERE status = 0 AND due_at = 0 AND id > ? AND (? >> (key_hash % ?)) & 1 = 1
+		ORDER BY id
+		LIMIT ?`,
+	SelectPendingIDs: `
+		SELECT id
+		FROM millrace_outbox
+		WHERE status = 0 AND due_at = 0 AND id > ? AND id <= ? AND (? >> (key_hash % ?)) & 1 = 1
+		ORDER BY id
+		LIMIT ?`,
+	SelectRows: `
+		WITH ids AS (SELECT value FROM json_each(?))
+		SELECT ` + outboxColumns + `, ` + sqliteNow + ` - created_at AS age
+		FROM millrace_outbox
+		WHERE id IN (SELECT value FROM ids) AND status = 0
+		ORDER BY id`,
+	SelectDue: `
+		SELECT ` + outboxColumns + `, ` + sqliteNow + ` - created_at AS age
+		FROM millrace_outbox
+		WHERE status = 1 AND due_at <= (SELECT ` + sqliteNow + `)
+			AND (? >> (key_hash % ?)) & 1 = 1
+		ORDER BY due_at, id
+		LIMIT ?`,
+	SelectNextDue: `
+		SELECT MIN(due_at) - ` + sqliteNow + `
+		FROM millrace_outbox
+		WHERE status = 1`,
+	SelectBlocked: `
+		SELECT DISTINCT blocked_key
+		FROM millrace_outbox
+		WHERE blocked_key IS NOT NULL AND status IN (1, 3) AND (? >> (key_hash % ?)) & 1 = 1`,
+	SelectOrphans: `
+		SELECT DISTINCT w.blocked_key
+		FROM millrace_outbox w
+		WHERE w.status = 2 AND (? >> (w.key_hash % ?)) & 1 = 1 AND NOT EXISTS (
+			SELECT 1 FROM millrace_outbox b WHERE b.blocked_key = w.blocked_key AND b.status IN (1, 3))`,
+
+	DeleteSent: `
+		WITH ids AS (SELECT value FROM json_each(?))
+		DELETE FROM millrace_outbox
+		WHERE id IN (SELECT value FROM ids) AND status IN (0, 1) AND ` + sqliteAlive + `?)`,
+	KeepSent: `
+		WITH ids AS (SELECT value FROM json_each(?))
+		UPDATE millrace_outbox
+		SET status = 4, blocked_key = NULL, sent_at = ` + sqliteNow + `, due_at = ` + sqliteNow + ` + ?
+		WHERE id IN (SELECT value FROM ids) AND status IN (0, 1) AND ` + sqliteAlive + `?)`,
+	SetAside: `
+		WITH ids AS (SELECT value FROM json_each(?))
+		UPDATE millrace_outbox
+		SET status = ?, due_at = ` + sqliteNow + ` + ?, attempts = ?, last_error = ?, blocked_key = ?
+		WHERE id IN (SELECT value FROM ids) AND status IN (0, 1) AND ` + sqliteAlive + `?)`,
+	Postpone: `
+		WITH ids AS (SELECT value FROM json_each(?))
+		UPDATE millrace_outbox
+		SET status = 1, due_at = ` + sqliteNow + ` + ?, last_error = ?,
+			blocked_key = CASE WHEN order_key IS NULL THEN NULL ELSE key_hash END
+		WHERE id IN (SELECT value FROM ids) AND status IN (0, 1) AND ` + sqliteAlive + `?)`,
+	HoldBack: `
+		WITH ids AS (SELECT value FROM json_each(?))
+		UPDATE millrace_outbox
+		SET status = 2, blocked_key = key_hash
+		WHERE id IN (SELECT value FROM ids) AND status = 0 AND ` + sqliteAlive + `?)`,
+	ReleaseHeld: `
+		WITH ids AS (SELECT value FROM json_each(?))
+		UPDATE millrace_outbox
+		SET status = 0, due_at = 0, blocked_key = NULL
+		WHERE blocked_key IN (SELECT value FROM ids) AND status = 2 AND ` + sqliteAlive + `?)`,
+
+	SelectParked: `
+		SELECT ` + outboxColumns + `, event_type, last_error, due_at AS parked_at
+		FROM millrace_outbox
+		WHERE status = 3 AND id > ?
+		ORDER BY id
+		LIMIT ?`,
+	RetryParked: `
+		UPDATE millrace_outbox
+		SET status = 1, due_at = ` + sqliteNow + `, attempts = 0
+		WHERE id = ? AND status = 3`,
+	DropParked: `
+		DELETE FROM millrace_outbox
+		WHERE id = ? AND status = 3`,
+	FreeHeld: `
+		UPDATE millrace_outbox
+		SET status = 0, due_at = 0, blocked_key = NULL
+		WHERE blocked_key = ? AND status = 2`,
+	PurgeSent: `
+		DELETE FROM millrace_outbox
+		WHERE id IN (
+			SELECT id FROM millrace_outbox
+			WHERE status = 4 AND due_at < ? ORDER BY due_at LIMIT ?)`,
+	CountPending: `
+		SELECT COUNT(*), COALESCE(MAX(` + sqliteNow + ` - created_at), 0)
+		FROM millrace_outbox
+		WHERE status IN (0, 1, 2)`,
+
+	InsertRelay: `
+		INSERT INTO millrace_outbox_relays (token, name, started_at, until)
+		VALUES (?, ?, ` + sqliteNow + `, ` + sqliteNow + ` + ?)`,
+	BeatRelay: `
+		UPDATE millrace_outbox_relays
+		SET until = ` + sqliteNow + ` + ?
+		WHERE token = ? AND until > ` + sqliteNow,
+	DeleteRelay: `
+		DELETE FROM millrace_outbox_relays
+		WHERE token = ?`,
+	DeleteExpired: `
+		DELETE FROM millrace_outbox_relays
+		WHERE until <= ` + sqliteNow,
+	SelectRelays: `
+		SELECT token
+		FROM millrace_outbox_relays
+		ORDER BY token`,
+	InsertLayout: `
+		INSERT INTO millrace_outbox_layout (id, generation, shards, target)
+		VALUES (1, 1, ?, ?)
+		ON CONFLICT (id) DO NOTHING`,
+	SelectLayout: `
+		SELECT generation, shards, target
+		FROM millrace_outbox_layout
+		WHERE id = 1`,
+	SetTarget: `
+		UPDATE millrace_outbox_layout
+		SET target = ?
+		WHERE id = 1`,
+	SwitchLayout: `
+		UPDATE millrace_outbox_layout
+		SET generation = generation + 1, shards = target
+		WHERE id = 1 AND generation = ? AND target = ?`,
+	InsertShard: `
+		INSERT INTO millrace_outbox_shards (generation, shard, owner)
+		VALUES (?, ?, 0)
+		ON CONFLICT (generation, shard) DO NOTHING`,
+	SelectShards: `
+		SELECT shard, owner
+		FROM millrace_outbox_shards
+		WHERE generation = ?
+		ORDER BY shard`,
+	ClaimShard: `
+		UPDATE millrace_outbox_shards
+		SET owner = ?
+		WHERE generation = ? AND shard = ? AND owner = ?`,
+	FreeShards: `
+		UPDATE millrace_outbox_shards
+		SET owner = 0
+		WHERE owner = ?`,
+	DeleteShards: `
+		DELETE FROM millrace_outbox_shards
+		WHERE generation = ? AND owner = 0`,
+
+	Notify: `SELECT 1`,
+	Listen: `SELECT 1`,
+}
