@@ -238,6 +238,10 @@ func (j *janitor) sweep(ctx context.Context, now int64) error {
 			return err
 		}))
 	}
+	problems = append(problems, s.write(ctx, func(tx *sqlx.Tx) error { // kept by a relay
+		_, err := tx.ExecContext(ctx, s.dialect.Outbox.PurgeSent, batch)
+		return err
+	}))
 	return errors.Join(problems...)
 }
 

@@ -28,6 +28,10 @@ var (
 	// ErrUnavailable says that the database does not answer.
 	ErrUnavailable = errors.New("the database does not answer")
 
+	// ErrTooLarge says that a message has more bytes than the database takes at once.
+	ErrTooLarge = errors.New("the message is larger than the database takes: raise its limit " +
+		"(max_allowed_packet on MySQL), or store the payload elsewhere and send a reference")
+
 	// ErrPermanent is what [Permanent] marks an error with.
 	ErrPermanent = errors.New("trying again will not help")
 )

@@ -6,9 +6,6 @@ const (
 	mysqlIDs = `JSON_TABLE(?, '$[*]' COLUMNS (id BIGINT PATH '$')) j`
 
 	mysqlAlive = `EXISTS (SELECT 1 FROM millrace_outbox_relays r WHERE r.until > ` + mysqlNow + ` AND r.token = `
-
-	mysqlColumns = `o.id, o.key_hash, o.status, o.attempts, o.created_at, o.topic, o.uuid, o.order_key, o.metadata,
-			o.payload`
 )
 
 var mysqlOutbox = Outbox{
@@ -19,32 +16,21 @@ var mysqlOutbox = Outbox{
 	SelectPending: `
 		SELECT ` + outboxColumns + `, ` + mysqlNow + ` - created_at AS age
 		FROM millrace_outbox
-		WHERE status = 0 AND due_at = 0 AND id > ? AND (? >> (key_hash % ?)) & 1 = 1
+		WHERE id NOT IN (SELECT j.id FROM ` + mysqlIDs + `)
+			AND status = 0 AND due_at = 0 AND id > ? AND (? >> (key_hash % ?)) & 1 = 1
 		ORDER BY id
 		LIMIT ?`,
-	SelectPendingIDs: `
-		SELECT id
-		FROM millrace_outbox
-		WHERE status = 0 AND due_at = 0 AND id > ? AND id <= ? AND (? >> (key_hash % ?)) & 1 = 1
-		ORDER BY id
-		LIMIT ?`,
-	SelectRows: `
-		SELECT ` + mysqlColumns + `, ` + mysqlNow + ` - o.created_at AS age
-		FROM ` + mysqlIDs + `
-		JOIN millrace_outbox o ON o.id = j.id
-		WHERE o.status = 0
-		ORDER BY o.id`,
 	SelectDue: `
 		SELECT ` + outboxColumns + `, ` + mysqlNow + ` - created_at AS age
 		FROM millrace_outbox
-		WHERE status = 1 AND due_at <= (SELECT ` + mysqlNow + `)
-			AND (? >> (key_hash % ?)) & 1 = 1
+		WHERE id NOT IN (SELECT j.id FROM ` + mysqlIDs + `)
+			AND status = 1 AND due_at <= (SELECT ` + mysqlNow + `) AND (? >> (key_hash % ?)) & 1 = 1
 		ORDER BY due_at, id
 		LIMIT ?`,
 	SelectNextDue: `
 		SELECT MIN(due_at) - ` + mysqlNow + `
 		FROM millrace_outbox
-		WHERE status = 1`,
+		WHERE status = 1 AND (? >> (key_hash % ?)) & 1 = 1`,
 	SelectBlocked: `
 		SELECT DISTINCT blocked_key
 		FROM millrace_outbox
@@ -80,7 +66,7 @@ var mysqlOutbox = Outbox{
 		UPDATE ` + mysqlIDs + `
 		JOIN millrace_outbox o ON o.id = j.id
 		SET o.status = 2, o.blocked_key = o.key_hash
-		WHERE o.status = 0 AND ` + mysqlAlive + `?)`,
+		WHERE o.status IN (0, 1) AND ` + mysqlAlive + `?)`,
 	ReleaseHeld: `
 		UPDATE ` + mysqlIDs + `
 		JOIN millrace_outbox o ON o.blocked_key = j.id
@@ -106,7 +92,7 @@ var mysqlOutbox = Outbox{
 		WHERE blocked_key = ? AND status = 2`,
 	PurgeSent: `
 		DELETE FROM millrace_outbox
-		WHERE status = 4 AND due_at < ?
+		WHERE status = 4 AND due_at < ` + mysqlNow + `
 		ORDER BY due_at
 		LIMIT ?`,
 	CountPending: `

@@ -16,14 +16,13 @@ type Outbox struct {
 	// Insert stores one message; [Outbox.InsertMany] makes it store several.
 	Insert string
 
-	// Reading. The mask has a bit for each shard that the reader owns.
-	SelectPending    string
-	SelectPendingIDs string
-	SelectRows       string
-	SelectDue        string
-	SelectNextDue    string
-	SelectBlocked    string
-	SelectOrphans    string
+	// Reading, without what the reader has in hand. The mask has a bit for each shard that
+	// the reader owns.
+	SelectPending string
+	SelectDue     string
+	SelectNextDue string
+	SelectBlocked string
+	SelectOrphans string
 
 	// What became of messages.
 	DeleteSent  string
@@ -73,7 +72,7 @@ const (
 )
 
 // outboxColumns is what a relay reads of a message.
-const outboxColumns = `id, key_hash, status, attempts, created_at, topic, uuid, order_key, metadata, payload`
+const outboxColumns = `id, key_hash, blocked_key, status, attempts, topic, uuid, order_key, metadata, payload`
 
 // IDs is the argument that stands for a list of ids.
 func IDs(ids []int64) string {

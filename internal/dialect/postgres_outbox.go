@@ -15,31 +15,21 @@ var postgresOutbox = Outbox{
 	SelectPending: `
 		SELECT ` + outboxColumns + `, ` + postgresNow + ` - created_at AS age
 		FROM millrace_outbox
-		WHERE status = 0 AND due_at = 0 AND id > $1 AND ($2::BIGINT >> (key_hash % $3)::INTEGER) & 1 = 1
-		ORDER BY id
-		LIMIT $4`,
-	SelectPendingIDs: `
-		SELECT id
-		FROM millrace_outbox
-		WHERE status = 0 AND due_at = 0 AND id > $1 AND id <= $2 AND ($3::BIGINT >> (key_hash % $4)::INTEGER) & 1 = 1
+		WHERE id NOT IN (SELECT json_array_elements_text($1::JSON)::BIGINT)
+			AND status = 0 AND due_at = 0 AND id > $2 AND ($3::BIGINT >> (key_hash % $4)::INTEGER) & 1 = 1
 		ORDER BY id
 		LIMIT $5`,
-	SelectRows: `
-		SELECT ` + outboxColumns + `, ` + postgresNow + ` - created_at AS age
-		FROM millrace_outbox
-		WHERE id = ` + postgresIDs + ` AND status = 0
-		ORDER BY id`,
 	SelectDue: `
 		SELECT ` + outboxColumns + `, ` + postgresNow + ` - created_at AS age
 		FROM millrace_outbox
-		WHERE status = 1 AND due_at <= (SELECT ` + postgresNow + `)
-			AND ($1::BIGINT >> (key_hash % $2)::INTEGER) & 1 = 1
+		WHERE id NOT IN (SELECT json_array_elements_text($1::JSON)::BIGINT)
+			AND status = 1 AND due_at <= (SELECT ` + postgresNow + `) AND ($2::BIGINT >> (key_hash % $3)::INTEGER) & 1 = 1
 		ORDER BY due_at, id
-		LIMIT $3`,
+		LIMIT $4`,
 	SelectNextDue: `
 		SELECT MIN(due_at) - ` + postgresNow + `
 		FROM millrace_outbox
-		WHERE status = 1`,
+		WHERE status = 1 AND ($1::BIGINT >> (key_hash % $2)::INTEGER) & 1 = 1`,
 	SelectBlocked: `
 		SELECT DISTINCT blocked_key
 		FROM millrace_outbox
@@ -69,7 +59,7 @@ var postgresOutbox = Outbox{
 	HoldBack: `
 		UPDATE millrace_outbox
 		SET status = 2, blocked_key = key_hash
-		WHERE id = ` + postgresIDs + ` AND status = 0 AND ` + postgresAlive + `$2)`,
+		WHERE id = ` + postgresIDs + ` AND status IN (0, 1) AND ` + postgresAlive + `$2)`,
 	ReleaseHeld: `
 		UPDATE millrace_outbox
 		SET status = 0, due_at = 0, blocked_key = NULL
@@ -96,7 +86,7 @@ var postgresOutbox = Outbox{
 		DELETE FROM millrace_outbox
 		WHERE id IN (
 			SELECT id FROM millrace_outbox
-			WHERE status = 4 AND due_at < $1 ORDER BY due_at LIMIT $2 FOR UPDATE SKIP LOCKED)`,
+			WHERE status = 4 AND due_at < (SELECT ` + postgresNow + `) ORDER BY due_at LIMIT $1 FOR UPDATE SKIP LOCKED)`,
 	CountPending: `
 		SELECT COUNT(*), COALESCE(MAX(` + postgresNow + ` - created_at), 0)
 		FROM millrace_outbox

@@ -10,32 +10,21 @@ var sqliteOutbox = Outbox{
 	SelectPending: `
 		SELECT ` + outboxColumns + `, ` + sqliteNow + ` - created_at AS age
 		FROM millrace_outbox
-		WHERE status = 0 AND due_at = 0 AND id > ? AND (? >> (key_hash % ?)) & 1 = 1
+		WHERE id NOT IN (SELECT value FROM json_each(?))
+			AND status = 0 AND due_at = 0 AND id > ? AND (? >> (key_hash % ?)) & 1 = 1
 		ORDER BY id
 		LIMIT ?`,
-	SelectPendingIDs: `
-		SELECT id
-		FROM millrace_outbox
-		WHERE status = 0 AND due_at = 0 AND id > ? AND id <= ? AND (? >> (key_hash % ?)) & 1 = 1
-		ORDER BY id
-		LIMIT ?`,
-	SelectRows: `
-		WITH ids AS (SELECT value FROM json_each(?))
-		SELECT ` + outboxColumns + `, ` + sqliteNow + ` - created_at AS age
-		FROM millrace_outbox
-		WHERE id IN (SELECT value FROM ids) AND status = 0
-		ORDER BY id`,
 	SelectDue: `
 		SELECT ` + outboxColumns + `, ` + sqliteNow + ` - created_at AS age
 		FROM millrace_outbox
-		WHERE status = 1 AND due_at <= (SELECT ` + sqliteNow + `)
-			AND (? >> (key_hash % ?)) & 1 = 1
+		WHERE id NOT IN (SELECT value FROM json_each(?))
+			AND status = 1 AND due_at <= (SELECT ` + sqliteNow + `) AND (? >> (key_hash % ?)) & 1 = 1
 		ORDER BY due_at, id
 		LIMIT ?`,
 	SelectNextDue: `
 		SELECT MIN(due_at) - ` + sqliteNow + `
 		FROM millrace_outbox
-		WHERE status = 1`,
+		WHERE status = 1 AND (? >> (key_hash % ?)) & 1 = 1`,
 	SelectBlocked: `
 		SELECT DISTINCT blocked_key
 		FROM millrace_outbox
@@ -70,7 +59,7 @@ var sqliteOutbox = Outbox{
 		WITH ids AS (SELECT value FROM json_each(?))
 		UPDATE millrace_outbox
 		SET status = 2, blocked_key = key_hash
-		WHERE id IN (SELECT value FROM ids) AND status = 0 AND ` + sqliteAlive + `?)`,
+		WHERE id IN (SELECT value FROM ids) AND status IN (0, 1) AND ` + sqliteAlive + `?)`,
 	ReleaseHeld: `
 		WITH ids AS (SELECT value FROM json_each(?))
 		UPDATE millrace_outbox
@@ -98,7 +87,7 @@ var sqliteOutbox = Outbox{
 		DELETE FROM millrace_outbox
 		WHERE id IN (
 			SELECT id FROM millrace_outbox
-			WHERE status = 4 AND due_at < ? ORDER BY due_at LIMIT ?)`,
+			WHERE status = 4 AND due_at < (SELECT ` + sqliteNow + `) ORDER BY due_at LIMIT ?)`,
 	CountPending: `
 		SELECT COUNT(*), COALESCE(MAX(` + sqliteNow + ` - created_at), 0)
 		FROM millrace_outbox

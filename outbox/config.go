@@ -1,0 +1,92 @@
+package outbox
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/millrace-go/millrace/internal/dialect"
+)
+
+// Config is how a [Publisher] behaves. The zero value is right for most services.
+type Config struct {
+	// Logger hears what cannot be returned as an error. Defaults to none.
+	Logger watermill.LoggerAdapter
+
+	// Dialect names the database: "postgres", "mysql" (and MariaDB) or "sqlite". Defaults to
+	// what the driver, or else the server, says.
+	Dialect string
+
+	// Schema is the PostgreSQL schema of the tables. Defaults to the connection's search path.
+	Schema string
+
+	// TablePrefix starts every table's name. Defaults to "millrace_".
+	TablePrefix string
+
+	// OrderKey says which messages reach the broker in order: those with one key do, those
+	// with an empty one do not. See [ByMetadata] and [ByTopic]. Defaults to no order, which is
+	// the fastest, and lets a message that fails hold back no other.
+	OrderKey KeyFunc
+
+	// Describe gives the event type stored beside a message, for people and for Debezium.
+	// Defaults to the metadata field name of Watermill's CQRS, else ce_type.
+	Describe func(msg *message.Message) (eventType string)
+
+	// Standalone stores messages whose context carries no transaction in one of their own. By
+	// default such a message is refused with [ErrNoTx]: it would be sent even if the work
+	// that it tells of is rolled back.
+	Standalone bool
+
+	// AfterCommit is called after each commit by which messages were stored, if the commit was
+	// made by this module. Relays on the same pool are woken without it; give it [Relay.Wake]
+	// where the relay has another pool.
+	AfterCommit func()
+}
+
+// KeyFunc gives the order key of a message published to topic; empty for none.
+type KeyFunc func(topic string, msg *message.Message) (string, error)
+
+// ByMetadata takes the order key from a metadata field. A message without it has no order.
+func ByMetadata(field string) KeyFunc {
+	return func(_ string, msg *message.Message) (string, error) { return msg.Metadata.Get(field), nil }
+}
+
+// ByTopic keeps all messages of a topic in order. They then go out one at a time.
+func ByTopic() KeyFunc {
+	return func(topic string, _ *message.Message) (string, error) { return topic, nil }
+}
+
+func (c *Config) setDefaults() {
+	if c.Logger == nil {
+		c.Logger = watermill.NopLogger{}
+	}
+	if c.TablePrefix == "" {
+		c.TablePrefix = dialect.DefaultPrefix
+	}
+	if c.Describe == nil {
+		c.Describe = describe
+	}
+	if c.AfterCommit == nil {
+		c.AfterCommit = func() {}
+	}
+}
+
+// Validate returns every problem of c at once.
+func (c Config) Validate() error {
+	c.setDefaults()
+	if err := errors.Join(names(c.Schema, c.TablePrefix).Problems(c.Dialect)...); err != nil {
+		return fmt.Errorf("outbox: invalid Config: %w", err)
+	}
+	return nil
+}
+
+func names(schema, prefix string) dialect.Names { return dialect.Names{Schema: schema, Prefix: prefix} }
+
+func describe(msg *message.Message) string {
+	if name := msg.Metadata.Get("name"); name != "" {
+		return name
+	}
+	return msg.Metadata.Get("ce_type")
+}

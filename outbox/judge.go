@@ -1,0 +1,221 @@
+package outbox
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+
+	"github.com/millrace-go/millrace/internal/dialect"
+)
+
+// settle decides what a run means. What failed is set aside or tried again; what was not
+// tried goes back to the head of the queue.
+func (p *pump) settle(ctx context.Context, r *run) {
+	now := time.Now()
+	lane := &p.lanes[r.lane]
+	lane.busy = false
+	if confirmed := p.confirm(ctx, r, now); confirmed > 0 {
+		p.sent += confirmed
+		p.lastConfirm = now
+		p.endOutage(ctx)
+	}
+	p.diagnose(r, now)
+	var back []*letter
+	for i, l := range r.letters {
+		switch f := r.fates[i]; {
+		case f.sent():
+		case !f.tried, !p.judge(ctx, l, f.err, r, now):
+			back = append(back, l)
+		}
+	}
+	lane.queue = append(back, lane.queue...)
+	p.sift(lane)
+	if p.closing {
+		p.close()
+	}
+}
+
+// confirm writes off what was sent, and returns how many messages that is.
+func (p *pump) confirm(ctx context.Context, r *run, now time.Time) (confirmed int) {
+	type tally struct {
+		count  int
+		oldest time.Time
+	}
+	topics := make(map[string]tally)
+	for i, l := range r.letters {
+		if !r.fates[i].sent() {
+			continue
+		}
+		confirmed++
+		p.ledger.sent = append(p.ledger.sent, l.id)
+		delete(p.suspect, l.id)
+		if b, blocked := p.blocked[l.hash]; l.head || blocked && b.head == l.id {
+			p.ledger.release(l.hash)
+		}
+		t := topics[l.topic]
+		if t.count == 0 || l.stored.Before(t.oldest) {
+			t.oldest = l.stored
+		}
+		t.count++
+		topics[l.topic] = t
+	}
+	for topic, t := range topics {
+		delete(p.trouble, topic)
+		e := RelayEvent{Topic: topic, Count: t.count, Latency: now.Sub(t.oldest), Duration: now.Sub(r.began)}
+		for _, o := range p.observe.published {
+			o.ObservePublished(ctx, e)
+		}
+	}
+	return confirmed
+}
+
+// trouble is a topic that fails while others do not.
+type trouble struct {
+	until time.Time
+	pause int // how often it was waited for
+	err   error
+}
+
+// diagnose finds topics of which nothing got through in a run, while other messages did.
+func (p *pump) diagnose(r *run, now time.Time) {
+	if !p.lastConfirm.After(r.began) {
+		return
+	}
+	failures := make(map[string]int)
+	var last error
+	for i, l := range r.letters {
+		switch f := r.fates[i]; {
+		case f.sent():
+			failures[l.topic] = -len(r.letters)
+		case f.tried && !errors.Is(f.err, ErrPermanent):
+			failures[l.topic]++
+			last = f.err
+		}
+	}
+	for topic, n := range failures {
+		if n < tripAfter {
+			continue
+		}
+		t := p.trouble[topic]
+		t.pause++
+		t.until = now.Add(growing(t.pause, p.config.MinBackoff, min(p.config.MaxBackoff, time.Minute)))
+		t.err = last
+		p.trouble[topic] = t
+		p.log.Error("outbox: a topic takes no messages; the others go on", last,
+			watermill.LogFields{"topic": topic, "again_in": t.until.Sub(now).String()})
+		for i := range p.lanes {
+			p.sift(&p.lanes[i])
+		}
+	}
+}
+
+// judge decides what a failure of l means, and reports whether l was set aside. It counts
+// as an attempt if it is permanent, or if another message was confirmed since l failed
+// before. Else, if other messages get through, l is tried again later; and if none does,
+// the broker may be out, and l stays where it is.
+func (p *pump) judge(ctx context.Context, l *letter, err error, r *run, now time.Time) (aside bool) {
+	switch {
+	case errors.Is(err, ErrPermanent), !l.failedAt.IsZero() && p.lastConfirm.After(l.failedAt):
+		p.attempt(ctx, l, err, now)
+		return true
+	case p.lastConfirm.After(r.began):
+		p.suspected(l, now)
+		p.block(l, now)
+		p.postpone([]*letter{l}, p.backoff(1), err)
+		p.tell(ctx, l, "failed while others did not", err)
+		return true
+	}
+	if l.failedAt.IsZero() {
+		l.failedAt = now
+	}
+	p.suspected(l, l.failedAt)
+	p.beginOutage(ctx, l, err, now)
+	return false
+}
+
+// suspected remembers since when a letter fails.
+func (p *pump) suspected(l *letter, since time.Time) {
+	const most = 100_000
+	if len(p.suspect) >= most { // each forgotten one has one more try
+		clear(p.suspect)
+	}
+	p.suspect[l.id] = since
+}
+
+// attempt spends an attempt of l, and parks it after the last.
+func (p *pump) attempt(ctx context.Context, l *letter, err error, now time.Time) {
+	l.attempts++
+	p.suspected(l, now)
+	if most := p.config.MaxAttempts; most != Unlimited && l.attempts >= most {
+		p.park(ctx, l, err, now)
+		return
+	}
+	p.block(l, now)
+	delay := p.backoff(l.attempts)
+	p.ledger.aside = append(p.ledger.aside, aside{
+		letter: l.id, status: dialect.OutboxRetry, delay: delay, spent: l.attempts, reason: text(err), blocks: l.blocks(),
+	})
+	p.dueIn(now, delay)
+	p.tell(ctx, l, "attempt failed", err)
+}
+
+func (l *letter) blocks() sql.NullInt64 { return sql.NullInt64{Int64: l.hash, Valid: l.keyed} }
+
+// park sets l aside for an operator.
+func (p *pump) park(ctx context.Context, l *letter, err error, now time.Time) {
+	blocks := l.blocks()
+	if p.config.OnParked == Continue {
+		blocks = sql.NullInt64{}
+		if b, blocked := p.blocked[l.hash]; l.head || blocked && b.head == l.id {
+			p.ledger.release(l.hash)
+		}
+	} else {
+		p.block(l, now)
+	}
+	delete(p.suspect, l.id)
+	p.ledger.aside = append(p.ledger.aside, aside{
+		letter: l.id, status: dialect.OutboxParked, spent: l.attempts, reason: text(err), blocks: blocks,
+	})
+	p.fail(fmt.Errorf("message %q to topic %q is parked: %w", l.msg.UUID, l.topic, err))
+	p.log.Error("outbox: a message is parked", err, watermill.LogFields{
+		"topic": l.topic, "message_uuid": l.msg.UUID, "attempts": l.attempts,
+	})
+	for _, o := range p.observe.parked {
+		o.ObserveParked(ctx, RelayEvent{Topic: l.topic, UUID: l.msg.UUID, Count: 1, Attempts: l.attempts, Err: err})
+	}
+}
+
+// parkBad parks a row that somebody else wrote and that is no message.
+func (p *pump) parkBad(ctx context.Context, b badRow) {
+	l := &letter{
+		id: b.row.ID, hash: b.row.Hash, keyed: b.row.OrderKey != nil, generation: p.shards.generation,
+		attempts: b.row.Attempts, topic: b.row.Topic, msg: newEmptyMessage(b.row.UUID),
+	}
+	p.window[l.id] = l
+	p.park(ctx, l, b.err, time.Now())
+}
+
+func (p *pump) tell(ctx context.Context, l *letter, reason string, err error) {
+	p.log.Info("outbox: a message could not be sent: "+reason, watermill.LogFields{
+		"topic": l.topic, "message_uuid": l.msg.UUID, "attempts": l.attempts, "err": err.Error(),
+	})
+	e := RelayEvent{Topic: l.topic, UUID: l.msg.UUID, Count: 1, Attempts: l.attempts, Reason: reason, Err: err}
+	for _, o := range p.observe.attempt {
+		o.ObserveAttempt(ctx, e)
+	}
+}
+
+// backoff is the pause after the n-th attempt: up to a bound that doubles, with full
+// jitter, but never so short that the attempts are one.
+func (p *pump) backoff(n int) time.Duration {
+	bound := p.config.MinBackoff << min(n-1, 30)
+	if bound <= 0 || bound > p.config.MaxBackoff {
+		bound = p.config.MaxBackoff
+	}
+	return max(rand.N(bound), p.config.MinBackoff/4) //nolint:gosec // jitter needs no secrecy
+}

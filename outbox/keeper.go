@@ -1,0 +1,305 @@
+package outbox
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/bits"
+	"slices"
+	"time"
+
+	"github.com/jmoiron/sqlx"
+)
+
+// assignment is which shards of which layout a relay has.
+type assignment struct {
+	generation int
+	count      int
+	mask       int64 // a bit for each shard
+}
+
+func (a assignment) shard(hash int64) int { return int(hash % int64(a.count)) }
+
+func (a assignment) owns(hash int64) bool {
+	return a.count > 0 && a.mask>>a.shard(hash)&1 == 1
+}
+
+func (a assignment) size() int { return bits.OnesCount64(uint64(a.mask)) } //nolint:gosec // bits only
+
+// errLeaseLost says that the relay was silent for too long.
+var errLeaseLost = errors.New("the lease was lost")
+
+// keeper holds a relay's lease and its fair share of the shards. It gives up a shard only
+// when the pump has nothing of it in hand.
+type keeper struct {
+	*Relay
+	lease *lease
+	held  assignment // as the database has it
+
+	changes chan assignment // what the pump may work on; the latest counts
+	given   chan assignment // what the pump still works on
+}
+
+func newKeeper(r *Relay) *keeper {
+	return &keeper{
+		Relay: r, lease: newLease(),
+		changes: make(chan assignment, 1), given: make(chan assignment, 1),
+	}
+}
+
+// join registers the relay.
+func (k *keeper) join(ctx context.Context) error {
+	sent := time.Now()
+	_, err := k.exec(ctx, k.sql.InsertRelay, k.lease.token, k.config.Name, k.config.Lease.Microseconds())
+	if err != nil {
+		return fmt.Errorf("register the relay: %w", err)
+	}
+	k.lease.extend(sent, k.config.Lease)
+	return nil
+}
+
+// leave gives everything up at once.
+func (k *keeper) leave(ctx context.Context) error {
+	k.lease.end()
+	_, err := k.exec(ctx, k.sql.FreeShards, k.lease.token)
+	if err == nil {
+		_, err = k.exec(ctx, k.sql.DeleteRelay, k.lease.token)
+	}
+	if err != nil {
+		return fmt.Errorf("give up the shards: %w", err)
+	}
+	return nil
+}
+
+// run beats until ctx ends, or returns [errLeaseLost].
+func (k *keeper) run(ctx context.Context) error {
+	impatient := min(k.config.Lease/3, 500*time.Millisecond)
+	for {
+		settled, err := k.beat(ctx)
+		switch {
+		case ctx.Err() != nil:
+			return nil
+		case errors.Is(err, errLeaseLost) || err != nil && !k.lease.valid():
+			return fmt.Errorf("%w: %w", errLeaseLost, err)
+		case err != nil:
+			k.log.Error("outbox: the relay's lease could not be extended; tried again", explain(err), nil)
+		}
+		pause := time.NewTimer(k.config.Lease / 3)
+		if !settled {
+			pause.Reset(impatient)
+		}
+		select {
+		case <-ctx.Done():
+			pause.Stop()
+			return nil
+		case left := <-k.given:
+			if err := k.free(ctx, left); err != nil {
+				k.log.Error("outbox: shards could not be given up; tried again", explain(err), nil)
+			}
+		case <-pause.C:
+		}
+		pause.Stop()
+	}
+}
+
+// view is what the tables say of shards and relays.
+type view struct {
+	generation, shards, target int
+
+	owners []int64 // by shard
+	relays []int64 // that are alive
+}
+
+// beat extends the lease and takes or gives up shards. It reports whether the relay has
+// what it should have.
+func (k *keeper) beat(ctx context.Context) (settled bool, err error) {
+	ctx, cancel := context.WithTimeout(ctx, k.config.Lease/2)
+	defer cancel()
+	sent := time.Now()
+	n, err := k.exec(ctx, k.sql.BeatRelay, k.config.Lease.Microseconds(), k.lease.token)
+	if err != nil {
+		return false, err
+	}
+	if n == 0 {
+		return false, errLeaseLost
+	}
+	k.lease.extend(sent, k.config.Lease)
+	v, err := k.look(ctx)
+	if err != nil {
+		return false, err
+	}
+	if !k.agrees(v) {
+		return false, errLeaseLost
+	}
+	if v.target != v.shards {
+		k.work(assignment{generation: v.generation, count: v.shards})
+		return false, k.reshape(ctx, v)
+	}
+	return k.balance(ctx, v)
+}
+
+// look reads the tables. Shards come before relays: then whoever owns a shard and is not
+// among the relays is gone, and not new.
+func (k *keeper) look(ctx context.Context) (view, error) {
+	var v view
+	if _, err := k.exec(ctx, k.sql.DeleteExpired); err != nil {
+		return v, fmt.Errorf("forget dead relays: %w", err)
+	}
+	err := k.db.QueryRowxContext(ctx, k.sql.SelectLayout).Scan(&v.generation, &v.shards, &v.target)
+	if err != nil {
+		return v, fmt.Errorf("read the layout: %w", err)
+	}
+	var shards []struct {
+		Shard int   `db:"shard"`
+		Owner int64 `db:"owner"`
+	}
+	if err := k.db.SelectContext(ctx, &shards, k.sql.SelectShards, v.generation); err != nil {
+		return v, fmt.Errorf("read the shards: %w", err)
+	}
+	if err := k.db.SelectContext(ctx, &v.relays, k.sql.SelectRelays); err != nil {
+		return v, fmt.Errorf("read the relays: %w", err)
+	}
+	v.owners = make([]int64, v.shards)
+	for _, s := range shards {
+		if s.Shard < v.shards {
+			v.owners[s.Shard] = s.Owner
+		}
+	}
+	return v, nil
+}
+
+// agrees reports whether the tables still say that the relay has what it holds.
+func (k *keeper) agrees(v view) bool {
+	if !slices.Contains(v.relays, k.lease.token) {
+		return false
+	}
+	if k.held.mask != 0 && k.held.generation != v.generation {
+		return false
+	}
+	for shard := range k.held.count {
+		if k.held.mask>>shard&1 == 1 && v.owners[shard] != k.lease.token {
+			return false
+		}
+	}
+	return true
+}
+
+// balance works towards a fair share.
+func (k *keeper) balance(ctx context.Context, v view) (settled bool, err error) {
+	if k.held.generation != v.generation {
+		k.held = assignment{generation: v.generation, count: v.shards}
+	}
+	rank := slices.Index(v.relays, k.lease.token)
+	share := v.shards / len(v.relays)
+	if rank < v.shards%len(v.relays) {
+		share++
+	}
+	for shard := v.shards - 1; shard >= 0 && k.held.size() < share; shard-- {
+		owner := v.owners[shard]
+		if owner != 0 && slices.Contains(v.relays, owner) {
+			continue
+		}
+		n, err := k.exec(ctx, k.sql.ClaimShard, k.lease.token, v.generation, shard, owner)
+		if err != nil {
+			return false, fmt.Errorf("take shard %d: %w", shard, err)
+		}
+		if n == 1 {
+			k.held.mask |= 1 << shard
+		}
+	}
+	keep := k.held
+	for shard := 0; keep.size() > share; shard++ {
+		keep.mask &^= 1 << shard
+	}
+	k.work(keep)
+	return k.held.size() == share, nil
+}
+
+// work tells the pump what it may work on.
+func (k *keeper) work(a assignment) {
+	select {
+	case <-k.changes: // an older one that nobody took
+	default:
+	}
+	k.changes <- a
+}
+
+// free gives up what the pump no longer works on.
+func (k *keeper) free(ctx context.Context, left assignment) error {
+	for shard := range k.held.count {
+		bit := int64(1) << shard
+		if k.held.mask&bit == 0 || left.mask&bit != 0 {
+			continue
+		}
+		if _, err := k.exec(ctx, k.sql.ClaimShard, 0, k.held.generation, shard, k.lease.token); err != nil {
+			return fmt.Errorf("give up shard %d: %w", shard, err)
+		}
+		k.held.mask &^= bit
+	}
+	return nil
+}
+
+// reshape changes the number of shards once nobody owns one.
+func (k *keeper) reshape(ctx context.Context, v view) error {
+	for shard, owner := range v.owners {
+		switch {
+		case owner == 0:
+		case slices.Contains(v.relays, owner):
+			return nil // its owner finishes first
+		default:
+			if _, err := k.exec(ctx, k.sql.ClaimShard, 0, v.generation, shard, owner); err != nil {
+				return fmt.Errorf("free shard %d: %w", shard, err)
+			}
+		}
+	}
+	err := k.write(ctx, func(tx *sqlx.Tx) error { return k.switchLayout(ctx, tx, v) })
+	if err != nil && !errors.Is(err, errOwned) {
+		return fmt.Errorf("change the number of shards: %w", err)
+	}
+	return nil
+}
+
+// errOwned says that somebody was faster.
+var errOwned = errors.New("a shard has an owner")
+
+func (k *keeper) switchLayout(ctx context.Context, tx *sqlx.Tx, v view) error {
+	changed, err := affected(tx.ExecContext(ctx, k.sql.SwitchLayout, v.generation, v.target))
+	if err != nil {
+		return err
+	}
+	freed, err := affected(tx.ExecContext(ctx, k.sql.DeleteShards, v.generation))
+	if err != nil {
+		return err
+	}
+	if changed != 1 || freed != int64(v.shards) {
+		return errOwned
+	}
+	for shard := range v.target {
+		if _, err := tx.ExecContext(ctx, k.sql.InsertShard, v.generation+1, shard); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// prepare makes the layout where there is none yet.
+func (k *keeper) prepare(ctx context.Context) error {
+	n := k.config.Shards
+	if _, err := k.exec(ctx, k.sql.InsertLayout, n, n); err != nil {
+		return fmt.Errorf("make the layout: %w", err)
+	}
+	var v view
+	err := k.db.QueryRowxContext(ctx, k.sql.SelectLayout).Scan(&v.generation, &v.shards, &v.target)
+	if err != nil {
+		return fmt.Errorf("read the layout: %w", err)
+	}
+	if v.generation > 1 {
+		return nil // made together with its shards
+	}
+	for shard := range v.shards {
+		if _, err := k.exec(ctx, k.sql.InsertShard, v.generation, shard); err != nil {
+			return fmt.Errorf("make the shards: %w", err)
+		}
+	}
+	return nil
+}

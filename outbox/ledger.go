@@ -1,0 +1,248 @@
+package outbox
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/jmoiron/sqlx"
+
+	"github.com/millrace-go/millrace/internal/dialect"
+)
+
+// ledger is what became of letters and is still to be written.
+type ledger struct {
+	sent     []int64
+	aside    []aside
+	postpone []postponed
+	hold     []*letter
+	released map[int64]bool // keys
+}
+
+// aside is one message that failed.
+type aside struct {
+	letter int64
+	status int
+	delay  time.Duration
+	spent  int // attempts
+	reason string
+	blocks sql.NullInt64 // the key
+}
+
+// postponed are messages that were not at fault.
+type postponed struct {
+	letters []int64
+	delay   time.Duration
+	reason  string
+}
+
+func newLedger() *ledger { return &ledger{released: make(map[int64]bool)} }
+
+func (l *ledger) release(key int64) { l.released[key] = true }
+
+func (l *ledger) empty() bool {
+	return len(l.sent)+len(l.aside)+len(l.postpone)+len(l.hold)+len(l.released) == 0
+}
+
+// letters are the ids that are out of hand once the ledger is written.
+func (l *ledger) letters() []int64 {
+	ids := append([]int64{}, l.sent...)
+	for _, a := range l.aside {
+		ids = append(ids, a.letter)
+	}
+	for _, p := range l.postpone {
+		ids = append(ids, p.letters...)
+	}
+	for _, h := range l.hold {
+		ids = append(ids, h.id)
+	}
+	return ids
+}
+
+// statement is one line of a ledger as SQL.
+type statement struct {
+	query string
+	args  []any
+	rows  int // that must be changed; -1 for any
+}
+
+// statements says the ledger in SQL. Who is held back comes first and who is released
+// last, so that a key that is released in the same breath is released whole.
+func (l *ledger) statements(d *database, token int64, retention time.Duration) []statement {
+	var all []statement
+	add := func(rows int, query string, args ...any) {
+		all = append(all, statement{query, append(args, token), rows})
+	}
+	if len(l.hold) > 0 {
+		ids := make([]int64, 0, len(l.hold))
+		for _, h := range l.hold {
+			ids = append(ids, h.id)
+		}
+		add(len(ids), d.sql.HoldBack, dialect.IDs(ids))
+	}
+	for _, p := range l.postpone {
+		add(len(p.letters), d.sql.Postpone, dialect.IDs(p.letters), p.delay.Microseconds(), p.reason)
+	}
+	for _, a := range l.aside {
+		add(1, d.sql.SetAside, dialect.IDs([]int64{a.letter}),
+			a.status, a.delay.Microseconds(), a.spent, a.reason, a.blocks)
+	}
+	switch {
+	case len(l.sent) == 0:
+	case retention == 0:
+		add(len(l.sent), d.sql.DeleteSent, dialect.IDs(l.sent))
+	default:
+		if retention == Forever {
+			retention = 100 * 365 * 24 * time.Hour
+		}
+		add(len(l.sent), d.sql.KeepSent, dialect.IDs(l.sent), retention.Microseconds())
+	}
+	if len(l.released) > 0 {
+		keys := make([]int64, 0, len(l.released))
+		for key := range l.released {
+			keys = append(keys, key)
+		}
+		add(-1, d.sql.ReleaseHeld, dialect.IDs(keys))
+	}
+	return all
+}
+
+// flusher writes ledgers, one at a time; what is added meanwhile joins the next.
+type flusher struct {
+	done     chan *flush
+	busy     bool
+	failed   *ledger // to be written again
+	failures int
+	retryAt  time.Time
+}
+
+type flush struct {
+	ledger  *ledger
+	missing int // rows that somebody else changed
+	err     error
+}
+
+// flush writes the ledger if there is something in it.
+func (p *pump) flush(ctx context.Context) {
+	f := &p.flusher
+	if f.busy || f.failures > 0 && time.Now().Before(f.retryAt) {
+		return
+	}
+	work := &flush{ledger: f.failed}
+	if work.ledger == nil {
+		if p.ledger.empty() {
+			return
+		}
+		work.ledger, p.ledger = p.ledger, newLedger()
+	}
+	f.busy, f.failed = true, nil
+	statements := work.ledger.statements(p.database, p.lease.token, p.config.Retention)
+	go func() {
+		work.missing, work.err = p.writeAll(ctx, statements)
+		f.done <- work
+	}()
+}
+
+// writeAll executes statements, together if there are several.
+func (d *database) writeAll(ctx context.Context, statements []statement) (missing int, err error) {
+	ctx, cancel := context.WithTimeout(ctx, lookTimeout)
+	defer cancel()
+	short := func(s statement, n int64) int {
+		if s.rows < 0 {
+			return 0
+		}
+		return s.rows - int(n)
+	}
+	if len(statements) == 1 {
+		n, err := d.exec(ctx, statements[0].query, statements[0].args...)
+		return short(statements[0], n), err
+	}
+	err = d.write(ctx, func(tx *sqlx.Tx) error {
+		missing = 0
+		for _, s := range statements {
+			n, err := affected(tx.ExecContext(ctx, s.query, s.args...))
+			if err != nil {
+				return err
+			}
+			missing += short(s, n)
+		}
+		return nil
+	})
+	return missing, err
+}
+
+// flushed lets go of what is written.
+func (p *pump) flushed(f *flush) {
+	p.flusher.busy = false
+	if f.err != nil {
+		p.flushFailed(f)
+		return
+	}
+	p.flusher.failures = 0
+	if f.missing > 0 {
+		p.missed(f)
+	}
+	for _, id := range f.ledger.letters() {
+		delete(p.window, id)
+	}
+	if len(f.ledger.released) == 0 {
+		return
+	}
+	// What was held back is pending again, behind everything that was read. What a look saw
+	// before this moment may lie before it in the order.
+	for key := range f.ledger.released {
+		delete(p.blocked, key)
+	}
+	kept := p.ledger.hold[:0]
+	for _, l := range p.ledger.hold {
+		if f.ledger.released[l.hash] {
+			delete(p.window, l.id)
+		} else {
+			kept = append(kept, l)
+		}
+	}
+	p.ledger.hold = kept
+	p.reader.epoch++
+	p.reader.at, p.reader.hungry, p.reader.exhausted = 0, true, false
+}
+
+// missed tells of rows that were not as the relay had left them: an operator changed
+// them, or another relay did, because this one lost its lease.
+func (p *pump) missed(f *flush) {
+	p.log.Error("outbox: messages were changed by someone else while the relay had them", errChanged,
+		watermill.LogFields{"messages": f.missing})
+}
+
+var errChanged = errors.New("they may have been sent twice, with the same UUIDs")
+
+func (p *pump) flushFailed(f *flush) {
+	fl := &p.flusher
+	if fl.failures == 0 {
+		p.log.Error("outbox: what was published could not be written off; tried again", explain(f.err), nil)
+	}
+	fl.failures++
+	fl.failed = f.ledger
+	fl.retryAt = time.Now().Add(growing(fl.failures, 100*time.Millisecond, 5*time.Second))
+	p.fail(f.err)
+}
+
+// fail keeps the first failure for who works once.
+func (p *pump) fail(err error) {
+	if p.once && p.failure == nil {
+		p.failure = fmt.Errorf("outbox: relay: %w", explain(err))
+	}
+}
+
+// text makes an error fit a column of text.
+func text(err error) string {
+	const most = 2000
+	s := strings.ReplaceAll(strings.ToValidUTF8(err.Error(), "?"), "\x00", "?")
+	if len(s) > most {
+		s = strings.ToValidUTF8(s[:most], "") + "…"
+	}
+	return s
+}

@@ -1,0 +1,59 @@
+package outbox
+
+import (
+	"encoding/json"
+	"fmt"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/millrace-go/millrace/internal/dialect"
+)
+
+// letterRow is a message as a relay reads it.
+type letterRow struct {
+	ID       int64   `db:"id"`
+	Hash     int64   `db:"key_hash"`
+	Blocked  *int64  `db:"blocked_key"`
+	Status   int     `db:"status"`
+	Attempts int     `db:"attempts"`
+	Age      int64   `db:"age"`
+	Topic    string  `db:"topic"`
+	UUID     string  `db:"uuid"`
+	OrderKey *string `db:"order_key"`
+	Metadata *string `db:"metadata"`
+	Payload  []byte  `db:"payload"`
+}
+
+// letter is a message in the hands of a relay.
+type letter struct {
+	id   int64
+	hash int64
+
+	generation int // of the layout by which it was read
+
+	keyed    bool // it has an order
+	head     bool // it was set aside, and the messages of its key wait for it
+	attempts int
+	topic    string
+	msg      *message.Message
+	stored   time.Time // by the local clock
+	failedAt time.Time // first time, unless something was decided since
+}
+
+func (r *letterRow) letter(read time.Time) (*letter, error) {
+	msg := message.NewMessage(r.UUID, r.Payload)
+	msg.Metadata = nil
+	if r.Metadata != nil {
+		if err := json.Unmarshal([]byte(*r.Metadata), &msg.Metadata); err != nil {
+			return nil, fmt.Errorf("metadata of message %q: %w", r.UUID, err)
+		}
+	}
+	return &letter{
+		id: r.ID, hash: r.Hash, keyed: r.OrderKey != nil, head: r.Status == dialect.OutboxRetry && r.Blocked != nil,
+		attempts: r.Attempts, topic: r.Topic, msg: msg,
+		stored: read.Add(-time.Duration(r.Age) * time.Microsecond),
+	}, nil
+}
+
+func newEmptyMessage(uuid string) *message.Message { return message.NewMessage(uuid, nil) }

@@ -1,0 +1,142 @@
+package outbox
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/jmoiron/sqlx"
+)
+
+// ErrNotFound says that no message with this id is parked.
+var ErrNotFound = errors.New("no such message is parked")
+
+// Parked is a message that no relay tries any more.
+type Parked struct {
+	ID       int64 // in the outbox
+	Topic    string
+	OrderKey string
+	Message  *message.Message
+	Attempts int
+	Error    string // of the last attempt
+	At       time.Time
+}
+
+// Operator is who decides what becomes of a parked message, and why.
+type Operator struct {
+	Name   string
+	Reason string
+}
+
+type parkedRow struct {
+	letterRow
+	EventType *string `db:"event_type"`
+	LastError *string `db:"last_error"`
+	ParkedAt  int64   `db:"parked_at"`
+}
+
+// Parked lists parked messages in the order of their storing, those after the given id, at
+// most limit of them. A message whose metadata cannot be read has none.
+func (p *Publisher) Parked(ctx context.Context, after int64, limit int) ([]Parked, error) {
+	var rows []parkedRow
+	if err := p.db.SelectContext(ctx, &rows, p.sql.SelectParked, after, limit); err != nil {
+		return nil, fmt.Errorf("outbox: list parked messages: %w", explain(err))
+	}
+	all := make([]Parked, 0, len(rows))
+	for i := range rows {
+		row := &rows[i]
+		msg := message.NewMessage(row.UUID, row.Payload)
+		if l, err := row.letter(time.Now()); err == nil {
+			msg = l.msg
+		}
+		all = append(all, Parked{
+			ID: row.ID, Topic: row.Topic, OrderKey: value(row.OrderKey), Message: msg, Attempts: row.Attempts,
+			Error: value(row.LastError), At: time.UnixMicro(row.ParkedAt).UTC(),
+		})
+	}
+	return all, nil
+}
+
+func value(s *string) string {
+	if s == nil {
+		return ""
+	}
+	return *s
+}
+
+// Retry has relays try a parked message again, with all its attempts before it. What waits
+// behind it goes on waiting until it is sent.
+func (p *Publisher) Retry(ctx context.Context, id int64, by Operator) error {
+	return p.decide(ctx, id, "retry", by, func(tx *sqlx.Tx, _ parkedRow) error {
+		return one(affected(tx.ExecContext(ctx, p.sql.RetryParked, id)))
+	})
+}
+
+// Discard deletes a parked message, and has relays send what waits behind it.
+func (p *Publisher) Discard(ctx context.Context, id int64, by Operator) error {
+	return p.decide(ctx, id, "discard", by, func(tx *sqlx.Tx, row parkedRow) error {
+		if err := one(affected(tx.ExecContext(ctx, p.sql.DropParked, id))); err != nil {
+			return err
+		}
+		if row.Blocked == nil {
+			return nil
+		}
+		_, err := tx.ExecContext(ctx, p.sql.FreeHeld, *row.Blocked)
+		return err
+	})
+}
+
+func one(n int64, err error) error {
+	if err == nil && n != 1 {
+		return ErrNotFound
+	}
+	return err
+}
+
+// decide carries out an operator's decision and writes it into the audit table.
+func (p *Publisher) decide(
+	ctx context.Context, id int64, action string, by Operator, carryOut func(*sqlx.Tx, parkedRow) error,
+) error {
+	if by.Name == "" || by.Reason == "" {
+		return fmt.Errorf("outbox: %s message %d: an operator needs a name and a reason", action, id)
+	}
+	var rows []parkedRow
+	err := p.db.SelectContext(ctx, &rows, p.sql.SelectParked, id-1, 1)
+	if err == nil && (len(rows) == 0 || rows[0].ID != id) {
+		err = ErrNotFound
+	}
+	if err == nil {
+		err = p.write(ctx, func(tx *sqlx.Tx) error {
+			if err := carryOut(tx, rows[0]); err != nil {
+				return err
+			}
+			_, err := tx.ExecContext(ctx, p.dialect.InsertAudit, []byte(by.Name), []byte("outbox "+action),
+				[]byte(by.Reason), 0, []byte(rows[0].UUID), []byte("to topic "+rows[0].Topic))
+			return err
+		})
+	}
+	if err != nil {
+		return fmt.Errorf("outbox: %s message %d: %w", action, id, explain(err))
+	}
+	p.Wake()
+	return nil
+}
+
+// Backlog is what is stored and not sent yet.
+type Backlog struct {
+	Messages int           // also those that are to be tried again or wait behind another
+	Oldest   time.Duration // age of the oldest
+}
+
+// Backlog counts what relays have yet to send. It reads all of it.
+func (p *Publisher) Backlog(ctx context.Context) (Backlog, error) {
+	var b Backlog
+	var age int64
+	if err := p.db.QueryRowxContext(ctx, p.sql.CountPending).Scan(&b.Messages, &age); err != nil {
+		return b, fmt.Errorf("outbox: count the backlog: %w", explain(err))
+	}
+	b.Oldest = time.Duration(age) * time.Microsecond
+	return b, nil
+}

@@ -1,0 +1,244 @@
+package outbox
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/jmoiron/sqlx"
+)
+
+// Publisher stores messages in the database instead of sending them: in the transaction
+// that each message carries in its context, so that a message exists exactly if the work
+// that it tells of was committed. A [Relay] sends what it stored. It is a Watermill
+// publisher, safe for concurrent use, and holds no connection between calls.
+type Publisher struct {
+	*database
+	config   Config
+	notifier notifier
+	inserts  sync.Map // number of rows to statement
+	closed   atomic.Bool
+}
+
+var _ message.Publisher = (*Publisher)(nil)
+
+// NewPublisher returns a Publisher on the service's own pool. It opens no connection,
+// unless the driver does not say which database it is for. See [Config] for what may be
+// set; all its problems are reported at once.
+func NewPublisher(db *sqlx.DB, config Config) (*Publisher, error) {
+	if err := config.Validate(); err != nil {
+		return nil, err
+	}
+	config.setDefaults()
+	d, err := openDatabase(db, config.Dialect, names(config.Schema, config.TablePrefix))
+	if err != nil {
+		return nil, err
+	}
+	return &Publisher{database: d, config: config, notifier: notifier{database: d}}, nil
+}
+
+// Migrate creates the tables or brings them up to this release, those of the inbox too. It
+// is idempotent, and safe when several processes start at once.
+func (p *Publisher) Migrate(ctx context.Context) error {
+	if err := p.migrate(ctx); err != nil {
+		return fmt.Errorf("outbox: migrate: %w", explain(err))
+	}
+	return nil
+}
+
+// Schema returns the DDL of all tables, for services that keep migrations of their own.
+func (p *Publisher) Schema() string { return p.dialect.Schema() }
+
+// Publish stores msgs, to be sent to topic: all of them or none. They must carry one and
+// the same transaction in their contexts, that of inbox.Tx, [InTx] or [WithTx]; without
+// one Publish returns [ErrNoTx], or, with Config.Standalone, commits them by itself. What
+// is stored is sent after the commit, at least once, with its UUID, metadata and payload.
+//
+// Metadata fields that start with _millrace_ describe a delivery and are not stored.
+func (p *Publisher) Publish(topic string, msgs ...*message.Message) error {
+	return p.publish(topic, msgs, destinationOf)
+}
+
+// Decorate makes the Publisher a message.PublisherDecorator: what a router would publish
+// is stored instead, in a transaction of its own, since a router publishes after every
+// middleware has returned. With middleware.Inbox give it to Inbox.Outbox instead, where
+// messages are stored in the handler's transaction. The decorated publisher is only closed.
+func (p *Publisher) Decorate(next message.Publisher) (message.Publisher, error) {
+	return &decorated{outbox: p, next: next}, nil
+}
+
+// Close makes every later Publish fail. It closes neither the pool nor a relay.
+func (p *Publisher) Close() error {
+	p.closed.Store(true)
+	return nil
+}
+
+// Wake tells relays that there is something to send: those of this process that share the
+// pool, else those of other processes, if the database can. Call it after a commit of your
+// own; after commits by this module it is called for you. It returns soon, and a wake-up
+// that is lost costs time, not messages.
+func (p *Publisher) Wake() {
+	p.config.AfterCommit()
+	if !p.bell.Ring() {
+		p.notifier.notify()
+	}
+}
+
+func (p *Publisher) publish(
+	topic string, msgs []*message.Message, find func([]*message.Message) (destination, error),
+) error {
+	if p.closed.Load() {
+		return ErrClosed
+	}
+	if len(msgs) == 0 {
+		return nil
+	}
+	rows := make([]row, 0, len(msgs))
+	for i, m := range msgs {
+		r, err := p.newRow(topic, m)
+		if err != nil {
+			return fmt.Errorf("outbox: message %d of %d, %s, to topic %q: %w", i+1, len(msgs), uuid(m), topic, err)
+		}
+		rows = append(rows, r)
+	}
+	to, err := find(msgs)
+	if err == nil {
+		err = p.store(msgs[0].Context(), to, rows)
+	}
+	if err != nil {
+		return fmt.Errorf("outbox: message %q to topic %q: %w", msgs[0].UUID, topic, err)
+	}
+	return nil
+}
+
+func uuid(m *message.Message) string {
+	if m == nil {
+		return "nil"
+	}
+	return fmt.Sprintf("%q", m.UUID)
+}
+
+// store writes rows to the transaction found for them.
+func (p *Publisher) store(ctx context.Context, to destination, rows []row) error {
+	switch {
+	case to.tx == nil && !to.alone && !p.config.Standalone:
+		return ErrNoTx
+	case to.tx == nil:
+		return p.storeAlone(ctx, rows)
+	}
+	if err := p.storeIn(ctx, to.tx, rows); err != nil {
+		return err
+	}
+	if to.owner != nil {
+		to.owner.AfterCommit(p, p.Wake)
+	}
+	return nil
+}
+
+// aloneFor bounds a transaction of the publisher's own.
+const aloneFor = 25 * time.Second
+
+// storeAlone commits rows. A router that closes has cancelled ctx, and yet the handler's
+// work is done.
+func (p *Publisher) storeAlone(ctx context.Context, rows []row) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), aloneFor)
+	defer cancel()
+	var err error
+	if one := chunk(rows); len(one) == len(rows) { // a statement is a transaction
+		_, err = p.exec(ctx, p.insert(len(rows)), args(rows)...)
+	} else {
+		err = p.write(ctx, func(tx *sqlx.Tx) error { return p.storeIn(ctx, tx, rows) })
+	}
+	if err != nil {
+		return explain(err)
+	}
+	p.Wake()
+	return nil
+}
+
+// storeIn writes rows to a transaction that others may go on to use and to commit, so a
+// failure half-way must leave nothing behind.
+func (p *Publisher) storeIn(ctx context.Context, tx Tx, rows []row) error {
+	all := chunk(rows)
+	if len(all) == len(rows) {
+		return inTx(tx.ExecContext(ctx, p.insert(len(rows)), args(rows)...))
+	}
+	if err := inTx(tx.ExecContext(ctx, `SAVEPOINT millrace_outbox`)); err != nil {
+		return err
+	}
+	for rest := rows; len(rest) > 0; rest = rest[len(all):] {
+		all = chunk(rest)
+		if err := inTx(tx.ExecContext(ctx, p.insert(len(all)), args(all)...)); err != nil {
+			return errors.Join(err, inTx(tx.ExecContext(ctx, `ROLLBACK TO SAVEPOINT millrace_outbox`)))
+		}
+	}
+	return inTx(tx.ExecContext(ctx, `RELEASE SAVEPOINT millrace_outbox`))
+}
+
+func inTx(_ sql.Result, err error) error {
+	if errors.Is(err, sql.ErrTxDone) {
+		return ErrTxEnded
+	}
+	return explain(err)
+}
+
+// What one statement carries at most: far below what any of the databases can bind, and
+// below the smallest packet that they take by default.
+const (
+	chunkRows  = 1000
+	chunkBytes = 1 << 20
+)
+
+// chunk returns as many of the first rows as one statement carries, and at least one.
+func chunk(rows []row) []row {
+	size := 0
+	for i := range rows {
+		size += rows[i].size()
+		if i == chunkRows || i > 0 && size > chunkBytes {
+			return rows[:i]
+		}
+	}
+	return rows
+}
+
+// insert returns the statement that stores n rows.
+func (p *Publisher) insert(n int) string {
+	if n == 1 {
+		return p.sql.Insert
+	}
+	if statement, ok := p.inserts.Load(n); ok {
+		return statement.(string)
+	}
+	statement := p.sql.InsertMany(n)
+	p.inserts.Store(n, statement)
+	return statement
+}
+
+func args(rows []row) []any {
+	all := make([]any, 0, len(rows)*len(rows[0].args()))
+	for i := range rows {
+		all = append(all, rows[i].args()...)
+	}
+	return all
+}
+
+// decorated is what a router publishes to.
+type decorated struct {
+	outbox *Publisher
+	next   message.Publisher
+}
+
+// Publish stores msgs by themselves: a transaction that they carry is over by now.
+func (d *decorated) Publish(topic string, msgs ...*message.Message) error {
+	return d.outbox.publish(topic, msgs, func([]*message.Message) (destination, error) {
+		return destination{alone: true}, nil
+	})
+}
+
+// Close closes the publisher that is replaced.
+func (d *decorated) Close() error { return d.next.Close() }

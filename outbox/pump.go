@@ -1,0 +1,224 @@
+package outbox
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+)
+
+// pump moves messages from the table through the lanes to the broker, for one lease. One
+// goroutine, that of [pump.work], owns all of its state; reading, publishing and writing
+// run beside it and report through channels.
+type pump struct {
+	*Relay
+	lease *lease
+	once  bool // stop when there is nothing left to do
+
+	shards  assignment        // what may be read
+	wanted  assignment        // what will be, once its blocked keys are known or its letters gone
+	blocked map[int64]block   // keys of which a head was set aside
+	owed    bool              // the keeper waits to hear what is no longer in hand
+	window  map[int64]*letter // in hand: read, and not yet written off
+	lanes   []line            // letters in hand that wait for their turn, or are on their way
+	ledger  *ledger           // what became of letters and is not in the table yet
+	outage  brokerOutage
+	closing bool               // nothing is taken in hand any more
+	trouble map[string]trouble // topics that fail while others do not
+	suspect map[int64]time.Time
+
+	lastConfirm time.Time
+	sent        int
+	failure     error // the first, of those that were not mended
+
+	reader  reader
+	flusher flusher
+	results chan *run
+}
+
+// line is what stands before a lane.
+type line struct {
+	queue []*letter
+	busy  bool
+	runs  chan *run
+}
+
+// block is why the messages of a key wait.
+type block struct {
+	head  int64 // id, 0 if it is not in hand
+	since time.Time
+}
+
+func newPump(r *Relay, l *lease, once bool) *pump {
+	p := &pump{
+		Relay: r, lease: l, once: once,
+		blocked: make(map[int64]block),
+		window:  make(map[int64]*letter),
+		lanes:   make([]line, r.config.Lanes),
+		ledger:  newLedger(),
+		trouble: make(map[string]trouble),
+		suspect: make(map[int64]time.Time),
+		reader:  newReader(),
+		flusher: flusher{done: make(chan *flush, 1)},
+		results: make(chan *run, r.config.Lanes),
+	}
+	for i := range p.lanes {
+		p.lanes[i].runs = make(chan *run, 1)
+		lane := &lane{to: r.to, lease: l, burst: r.config.KeyBurst}
+		go func(runs chan *run) {
+			for run := range runs {
+				lane.publish(run)
+				p.results <- run // there is room for one of each lane
+			}
+		}(p.lanes[i].runs)
+	}
+	return p
+}
+
+// work pumps until ctx ends, the lease is lost, or, once, until there is nothing left. What
+// is on its way to the broker is awaited, for as long as the lease and Config.Drain allow.
+func (p *pump) work(ctx context.Context, k *keeper, lost <-chan error, rings <-chan struct{}) error {
+	defer func() {
+		for i := range p.lanes {
+			close(p.lanes[i].runs)
+		}
+	}()
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	stop, drained := ctx.Done(), (<-chan time.Time)(nil)
+	ctx = context.WithoutCancel(ctx)
+	for {
+		p.dispatch()
+		p.read(ctx)
+		p.flush(ctx)
+		if p.closing && p.idle() || p.once && p.finished() {
+			return p.failure
+		}
+		timer.Reset(time.Until(p.nextAlarm()))
+		select {
+		case <-stop:
+			stop, drained = nil, time.After(p.config.Drain)
+			p.close()
+		case <-drained:
+			return errDrain
+		case err := <-lost:
+			return err
+		case a := <-k.changes:
+			p.assign(ctx, a)
+		case r := <-p.reader.done:
+			p.took(ctx, r)
+		case r := <-p.results:
+			p.settle(ctx, r)
+		case f := <-p.flusher.done:
+			p.flushed(f)
+		case <-rings:
+			p.reader.rung()
+		case <-timer.C:
+		}
+		p.release(k)
+	}
+}
+
+// errDrain says that a relay was stopped before it knew what became of all messages.
+var errDrain = errors.New("not everything that was on its way was confirmed and written off within Drain: " +
+	"it will be sent again, with the same UUIDs")
+
+// close takes nothing more in hand and puts back what is not on its way.
+func (p *pump) close() {
+	p.closing = true
+	p.dropQueued(func(*letter) bool { return true })
+}
+
+// idle reports whether nothing is in hand.
+func (p *pump) idle() bool { return len(p.window) == 0 && p.ledger.empty() && !p.flusher.busy }
+
+// finished reports whether a pump that works once has done what there was to do.
+func (p *pump) finished() bool {
+	if p.outage.on {
+		return p.lanesIdle()
+	}
+	return p.idle() && p.reader.ready && (p.shards.mask == 0 || p.reader.exhausted)
+}
+
+func (p *pump) lanesIdle() bool {
+	for i := range p.lanes {
+		if p.lanes[i].busy {
+			return false
+		}
+	}
+	return true
+}
+
+// nextAlarm is when there is something to do that nobody will tell of.
+func (p *pump) nextAlarm() time.Time {
+	alarm := p.reader.nextLook(p)
+	if p.outage.on && p.outage.probeAt.Before(alarm) {
+		alarm = p.outage.probeAt
+	}
+	if p.flusher.failures > 0 && p.flusher.retryAt.Before(alarm) {
+		alarm = p.flusher.retryAt
+	}
+	return alarm
+}
+
+// assign follows the keeper. Letters of a shard that is to go, and that are not on their
+// way, are put back at once; a shard that comes is read once its blocked keys are known.
+func (p *pump) assign(ctx context.Context, a assignment) {
+	p.owed = true
+	if a == p.wanted {
+		return
+	}
+	p.wanted = a
+	if a.generation == p.shards.generation {
+		p.shards.mask &= a.mask
+	} else {
+		p.shards.mask = 0
+	}
+	p.reader.epoch++
+	p.reader.ready = p.shards == a
+	p.dropQueued(func(l *letter) bool { return !p.keeps(l) })
+	p.log.Info("outbox: the relay's share changed", watermill.LogFields{"shards": a.size(), "of": a.count})
+	for _, o := range p.observe.shards {
+		o.ObserveShards(ctx, RelayEvent{Count: a.size()})
+	}
+}
+
+// keeps reports whether a letter is of a shard that stays.
+func (p *pump) keeps(l *letter) bool {
+	return l.generation == p.wanted.generation && p.wanted.owns(l.hash)
+}
+
+// release tells the keeper when nothing is in hand any more of what is to go.
+func (p *pump) release(k *keeper) {
+	if !p.owed {
+		return
+	}
+	for _, l := range p.window {
+		if !p.keeps(l) {
+			return
+		}
+	}
+	p.owed = false
+	select {
+	case <-k.given:
+	default:
+	}
+	k.given <- p.wanted
+}
+
+// dropQueued lets go of letters that wait for their turn; they stay pending in the table.
+func (p *pump) dropQueued(which func(*letter) bool) {
+	for i := range p.lanes {
+		kept := p.lanes[i].queue[:0]
+		for _, l := range p.lanes[i].queue {
+			if which(l) {
+				delete(p.window, l.id)
+			} else {
+				kept = append(kept, l)
+			}
+		}
+		clear(p.lanes[i].queue[len(kept):])
+		p.lanes[i].queue = kept
+	}
+}

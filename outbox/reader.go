@@ -1,0 +1,408 @@
+package outbox
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"time"
+
+	"github.com/millrace-go/millrace/internal/dialect"
+)
+
+// How often a relay looks where nothing is announced.
+const (
+	// soonest is the first pause after messages were found; the pauses double from there. It
+	// is longer than a notifier is quiet.
+	soonest = 2 * quiet
+	// sweepEvery is the pause between two looks at the whole table: it bounds the delay of a
+	// message whose transaction was open for longer than horizon.
+	sweepEvery = time.Second
+)
+
+// horizon is for how long a transaction may stay open after it stored a message, before it
+// counts on a sweep: longer than a handler's by default. Where no message has an order,
+// only the delay of a sweep is at stake, and a short horizon costs less.
+const (
+	horizon        = 30 * time.Second
+	horizonUnkeyed = 2 * time.Second
+)
+
+// reader decides when to look into the table, and for what. One look runs at a time.
+type reader struct {
+	done chan *reading
+	busy bool
+
+	epoch     int  // of what is known; a reading of an earlier one is void
+	ready     bool // the blocked keys of all shards are known
+	exhausted bool // a look at the whole table found nothing
+
+	hungry   bool          // there may be something
+	at       int64         // everything up to here is in hand
+	pause    time.Duration // between looks
+	lookAt   time.Time
+	sweepAt  time.Time
+	dueAt    time.Time // when a message is to be tried again; zero for never
+	failures int
+
+	floor floor
+}
+
+func newReader() reader {
+	return reader{done: make(chan *reading, 1), hungry: true, pause: soonest}
+}
+
+// rung says that somebody stored something.
+func (r *reader) rung() {
+	r.hungry = true
+	r.pause = soonest
+}
+
+// nextLook is when to look next if nothing happens.
+func (r *reader) nextLook(p *pump) time.Time {
+	next := r.lookAt
+	if r.sweepAt.Before(next) {
+		next = r.sweepAt
+	}
+	if !r.dueAt.IsZero() && r.dueAt.Before(next) {
+		next = r.dueAt
+	}
+	if p.closing || r.busy || p.room() < p.leastRoom() {
+		return time.Now().Add(sweepEvery) // something else will happen first
+	}
+	return next
+}
+
+// floor is the id up to which a message can only be pending if its transaction was open
+// for longer than a horizon: reading starts behind it, past rows deleted lately.
+type floor struct {
+	marks []mark
+	keyed time.Time // when a message with an order was last seen
+}
+
+type mark struct {
+	at time.Time
+	id int64
+}
+
+// seen notes the greatest id of a reading.
+func (f *floor) seen(now time.Time, id int64) {
+	if n := len(f.marks); n > 0 && (f.marks[n-1].id >= id || now.Sub(f.marks[n-1].at) < time.Second) {
+		return
+	}
+	f.marks = append(f.marks, mark{now, id})
+}
+
+// id returns the floor.
+func (f *floor) id(now time.Time) int64 {
+	back := horizonUnkeyed
+	if now.Sub(f.keyed) < 10*time.Minute {
+		back = horizon
+	}
+	id := int64(0)
+	for len(f.marks) > 0 && now.Sub(f.marks[0].at) > horizon {
+		if len(f.marks) == 1 || now.Sub(f.marks[1].at) <= horizon {
+			break
+		}
+		f.marks = f.marks[1:]
+	}
+	for _, m := range f.marks {
+		if now.Sub(m.at) > back {
+			id = max(id, m.id)
+		}
+	}
+	return id
+}
+
+// reading is one look into the table, and what it found.
+type reading struct {
+	kind   kind
+	epoch  int
+	shards assignment
+	window string // ids in hand
+	after  int64
+	limit  int
+	began  time.Time
+	aside  bool // look for what is set aside too
+	known  bool // keys are blocked, so see whether they still are
+
+	letters []*letter
+	bad     []badRow
+	blocked []int64
+	orphans []int64
+	nextDue sql.NullInt64
+	err     error
+}
+
+// badRow is a row that is no message.
+type badRow struct {
+	row letterRow
+	err error
+}
+
+type kind int
+
+const (
+	load    kind = iota // what is blocked in shards that came
+	pending             // what was never tried
+	due                 // what is to be tried again
+)
+
+// room is how many more letters may be taken in hand.
+func (p *pump) room() int { return 2*p.config.Batch - len(p.window) }
+
+// leastRoom is how much room makes a look worth while.
+func (p *pump) leastRoom() int { return max(p.config.Batch/2, 1) }
+
+// read starts a look if one is called for.
+func (p *pump) read(ctx context.Context) {
+	r := &p.reader
+	if r.busy || p.closing || p.wanted.generation == 0 {
+		return
+	}
+	now := time.Now()
+	look := &reading{epoch: r.epoch, began: now, shards: p.shards}
+	switch {
+	case r.failures > 0 && now.Before(r.lookAt):
+		return
+	case !r.ready:
+		look.kind, look.shards = load, p.wanted
+	case p.shards.mask == 0 || p.room() < p.leastRoom():
+		return
+	case r.dueBy(now):
+		look.kind = due
+	case !now.Before(r.sweepAt):
+		look.kind, look.aside = pending, true
+	case r.hungry || !now.Before(r.lookAt):
+		look.kind, look.after = pending, min(r.at, r.floor.id(now))
+	default:
+		return
+	}
+	look.limit = min(p.room(), p.config.Batch)
+	look.known = len(p.blocked) > 0 && p.ledger.empty() && !p.flusher.busy
+	ids := make([]int64, 0, len(p.window))
+	for id := range p.window {
+		ids = append(ids, id)
+	}
+	look.window = dialect.IDs(ids)
+	r.busy, r.hungry = true, false
+	go func() {
+		look.err = p.look(ctx, look)
+		r.done <- look
+	}()
+}
+
+// look asks the database.
+func (d *database) look(ctx context.Context, r *reading) error {
+	ctx, cancel := context.WithTimeout(ctx, lookTimeout)
+	defer cancel()
+	switch r.kind {
+	case load:
+		if err := d.db.SelectContext(ctx, &r.orphans, d.sql.SelectOrphans, r.shards.mask, r.shards.count); err != nil {
+			return fmt.Errorf("read the keys that wait in vain: %w", err)
+		}
+		return d.lookAside(ctx, r)
+	case due:
+		return d.messages(ctx, r, d.sql.SelectDue, r.window, r.shards.mask, r.shards.count, r.limit)
+	case pending:
+		if r.aside {
+			if err := d.lookAside(ctx, r); err != nil {
+				return err
+			}
+		}
+	}
+	return d.messages(ctx, r, d.sql.SelectPending, r.window, r.after, r.shards.mask, r.shards.count, r.limit)
+}
+
+// lookTimeout bounds a look.
+const lookTimeout = 30 * time.Second
+
+func (d *database) messages(ctx context.Context, r *reading, query string, args ...any) error {
+	var rows []letterRow
+	if err := d.db.SelectContext(ctx, &rows, query, args...); err != nil {
+		return fmt.Errorf("read messages: %w", err)
+	}
+	now := time.Now()
+	r.letters = make([]*letter, 0, len(rows))
+	for i := range rows {
+		l, err := rows[i].letter(now)
+		if err != nil {
+			r.bad = append(r.bad, badRow{rows[i], err})
+			continue
+		}
+		l.generation = r.shards.generation
+		r.letters = append(r.letters, l)
+	}
+	return nil
+}
+
+// lookAside asks for what is set aside.
+func (d *database) lookAside(ctx context.Context, r *reading) error {
+	if r.known || r.kind == load {
+		if err := d.db.SelectContext(ctx, &r.blocked, d.sql.SelectBlocked, r.shards.mask, r.shards.count); err != nil {
+			return fmt.Errorf("read the blocked keys: %w", err)
+		}
+	}
+	if err := d.db.GetContext(ctx, &r.nextDue, d.sql.SelectNextDue, r.shards.mask, r.shards.count); err != nil {
+		return fmt.Errorf("read when to try again: %w", err)
+	}
+	return nil
+}
+
+// took takes what was found in hand.
+func (p *pump) took(ctx context.Context, r *reading) {
+	p.reader.busy = false
+	now := time.Now()
+	if r.err != nil {
+		p.readFailed(now, r.err)
+		return
+	}
+	if p.reader.failures > 0 {
+		p.log.Info("outbox: the database can be read again", nil)
+		p.reader.failures = 0
+	}
+	if r.epoch != p.reader.epoch || p.closing {
+		p.reader.hungry = true
+		return
+	}
+	switch r.kind {
+	case load:
+		p.loaded(r)
+		return
+	case due:
+		p.reader.dueAt = time.Time{}
+		if r.found() == r.limit { // there may be more
+			p.reader.dueAt = now
+		}
+	case pending:
+		p.paged(r, now)
+	}
+	for _, b := range r.bad {
+		p.parkBad(ctx, b)
+	}
+	for _, l := range r.letters {
+		p.take(l, now)
+	}
+}
+
+func (r *reading) found() int { return len(r.letters) + len(r.bad) }
+
+// paged decides from where and when to look again.
+func (p *pump) paged(r *reading, now time.Time) {
+	rd := &p.reader
+	rd.at = math.MaxInt64
+	switch {
+	case r.found() == r.limit:
+		rd.hungry = true
+		if n := len(r.letters); n > 0 {
+			rd.at = r.letters[n-1].id
+		}
+	case r.found() > 0:
+		rd.pause = soonest
+	default:
+		rd.pause = min(2*rd.pause, p.config.Poll)
+	}
+	rd.lookAt = now.Add(rd.pause)
+	if r.aside {
+		p.unblock(r)
+		rd.sweepAt = now.Add(sweepEvery)
+		p.noteDue(r, now)
+	}
+	rd.exhausted = r.aside && r.found() == 0 && !rd.dueBy(now)
+}
+
+// noteDue notes when the next message is to be tried again.
+func (p *pump) noteDue(r *reading, now time.Time) {
+	if r.nextDue.Valid {
+		p.dueIn(now, time.Duration(r.nextDue.Int64)*time.Microsecond)
+	}
+}
+
+// dueBy reports whether something is to be tried again by now.
+func (r *reader) dueBy(now time.Time) bool { return !r.dueAt.IsZero() && !now.Before(r.dueAt) }
+
+func (p *pump) dueIn(now time.Time, wait time.Duration) {
+	at := now.Add(max(wait, 0))
+	if p.reader.dueAt.IsZero() || at.Before(p.reader.dueAt) {
+		p.reader.dueAt = at
+	}
+}
+
+// take puts one letter before its lane, unless it has to wait.
+func (p *pump) take(l *letter, now time.Time) {
+	if !p.shards.owns(l.hash) {
+		return
+	}
+	if l.keyed {
+		p.reader.floor.keyed = now
+	}
+	if !l.head {
+		p.reader.floor.seen(now, l.id)
+	}
+	l.failedAt = p.suspect[l.id]
+	p.window[l.id] = l
+	lane := &p.lanes[int(l.hash>>8)%len(p.lanes)]
+	lane.queue = append(lane.queue, l)
+	p.sift(lane)
+}
+
+// loaded starts to work on shards whose blocked keys are known now.
+func (p *pump) loaded(r *reading) {
+	p.shards = r.shards
+	p.reader.ready = true
+	p.reader.sweepAt, p.reader.exhausted = time.Time{}, false
+	known := p.blocked
+	p.blocked = make(map[int64]block, len(r.blocked))
+	for _, key := range r.blocked {
+		p.blocked[key] = block{since: r.began}
+	}
+	for key, b := range known {
+		if p.shards.owns(key) {
+			p.blocked[key] = b
+		}
+	}
+	for _, key := range r.orphans {
+		if _, waits := p.blocked[key]; !waits {
+			p.ledger.release(key)
+		}
+	}
+	p.noteDue(r, time.Now())
+}
+
+// unblock releases keys whose parked message an operator has discarded.
+func (p *pump) unblock(r *reading) {
+	if !r.known {
+		return
+	}
+	still := make(map[int64]bool, len(r.blocked))
+	for _, key := range r.blocked {
+		still[key] = true
+	}
+	for key, b := range p.blocked {
+		if !still[key] && b.since.Before(r.began) {
+			p.ledger.release(key)
+		}
+	}
+}
+
+// readFailed waits, longer with each failure, for the database.
+func (p *pump) readFailed(now time.Time, err error) {
+	rd := &p.reader
+	if rd.failures == 0 {
+		p.log.Error("outbox: the relay cannot read the outbox; tried again", explain(err), nil)
+	}
+	rd.failures++
+	rd.hungry = true
+	rd.lookAt = now.Add(growing(rd.failures, 100*time.Millisecond, 5*time.Second))
+	p.fail(err)
+}
+
+// growing is the n-th of pauses that double from first to longest, with jitter.
+func growing(n int, first, longest time.Duration) time.Duration {
+	pause := min(first<<min(n-1, 30), longest)
+	if pause <= 0 {
+		pause = longest
+	}
+	return pause/2 + rand.N(pause/2+1) //nolint:gosec // jitter needs no secrecy
+}

@@ -1,0 +1,243 @@
+package outbox
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/jmoiron/sqlx"
+)
+
+// Relay sends what a [Publisher] stored, at least once: a message is deleted, or marked as
+// sent, only after the broker has confirmed it. Messages of one order key go out in the
+// order in which they were stored; see [Config.OrderKey].
+//
+// Several relays, in as many processes, divide the work by order key and take over from
+// each other. No transaction is open while a relay talks to the broker.
+type Relay struct {
+	*database
+	config  RelayConfig
+	to      message.Publisher
+	log     watermill.LoggerAdapter
+	observe relayObservers
+	woken   chan struct{}
+}
+
+// NewRelay returns a Relay from the outbox in db to a broker's publisher. The publisher
+// must return only when the broker has what it was given; that of watermill-amqp does not
+// unless it is told to, see package pubsub/rabbitmq. NewRelay opens no connection, unless
+// the driver does not say which database it is for.
+func NewRelay(db *sqlx.DB, to message.Publisher, config RelayConfig) (*Relay, error) {
+	if to == nil {
+		return nil, errors.New("outbox: NewRelay needs a publisher")
+	}
+	if _, circle := to.(*Publisher); circle {
+		return nil, errors.New("outbox: NewRelay was given the outbox itself: it needs the broker's publisher")
+	}
+	if err := config.Validate(); err != nil {
+		return nil, err
+	}
+	config.setDefaults()
+	d, err := openDatabase(db, config.Dialect, names(config.Schema, config.TablePrefix))
+	if err != nil {
+		return nil, err
+	}
+	return &Relay{
+		database: d, config: config, to: to, log: config.Logger,
+		observe: newRelayObservers(config.Observers), woken: make(chan struct{}, 1),
+	}, nil
+}
+
+// Run relays until ctx ends. It then takes no more messages, waits for those on their way,
+// for Config.Drain at most, and gives its shards to other relays. What was not confirmed
+// by then is sent again by whoever comes next. Outages of the database and of the broker
+// are logged and waited for; a missing table is an error.
+func (r *Relay) Run(ctx context.Context) error {
+	var beside sync.WaitGroup
+	defer beside.Wait()
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	beside.Go(func() { r.listen(ctx) })
+	beside.Go(func() { r.purgeAgain(ctx) })
+	for failures := 0; ; {
+		began := time.Now()
+		err := r.term(ctx, false)
+		switch {
+		case ctx.Err() != nil:
+			return err
+		case errors.Is(err, ErrNotMigrated):
+			return err
+		}
+		if time.Since(began) > r.config.Lease {
+			failures = 0
+		}
+		failures++
+		r.log.Error("outbox: the relay begins anew", err, nil)
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(growing(failures, 100*time.Millisecond, 5*time.Second)):
+		}
+	}
+}
+
+// RelayBatch relays what is there now and returns how many messages were sent: for those
+// who rather use cron than [Relay.Run]. Messages that are to be tried again later stay for
+// a later call, and so do those of shards that a running relay owns. The error tells of
+// the first failure; the rest was done all the same, unless nothing got through.
+func (r *Relay) RelayBatch(ctx context.Context) (sent int, err error) {
+	return r.oneTerm(ctx, true)
+}
+
+// Wake has the relay look for messages at once. It does not wait, and may be called from
+// anywhere.
+func (r *Relay) Wake() {
+	select {
+	case r.woken <- struct{}{}:
+	default:
+	}
+}
+
+// Reshard changes into how many parts the keys are divided, and so how many relays can
+// work at once; at most [MaxShards]. All relays finish what they have in hand, then go on
+// with the new division, so that the order of each key is kept. Reshard waits for that,
+// until ctx ends; the change goes on without it. It needs a relay that runs.
+func (r *Relay) Reshard(ctx context.Context, shards int) error {
+	if shards < 1 || shards > MaxShards {
+		return fmt.Errorf("outbox: reshard: %d is not between 1 and %d", shards, MaxShards)
+	}
+	n, err := r.exec(ctx, r.sql.SetTarget, shards)
+	if err != nil {
+		return fmt.Errorf("outbox: reshard: %w", explain(err))
+	}
+	look := time.NewTicker(50 * time.Millisecond)
+	defer look.Stop()
+	for {
+		var generation, now, target int
+		err := r.db.QueryRowxContext(ctx, r.sql.SelectLayout).Scan(&generation, &now, &target)
+		if errors.Is(err, sql.ErrNoRows) && n == 0 {
+			return errors.New("outbox: reshard: there is no layout yet: run a relay first, with RelayConfig.Shards")
+		}
+		if err != nil {
+			return fmt.Errorf("outbox: reshard: %w", explain(err))
+		}
+		if now == shards {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("outbox: reshard: the relays still finish what they have, then they change: %w", ctx.Err())
+		case <-look.C:
+		}
+	}
+}
+
+func (r *Relay) term(ctx context.Context, once bool) error {
+	_, err := r.oneTerm(ctx, once)
+	return err
+}
+
+// oneTerm works for as long as one lease holds.
+func (r *Relay) oneTerm(ctx context.Context, once bool) (sent int, err error) {
+	k := newKeeper(r)
+	if err := k.prepare(ctx); err != nil {
+		return 0, fmt.Errorf("outbox: relay: %w", explain(err))
+	}
+	if err := k.join(ctx); err != nil {
+		return 0, fmt.Errorf("outbox: relay: %w", explain(err))
+	}
+	rings, leave := r.rings()
+	defer leave()
+	beating, stop := context.WithCancel(context.WithoutCancel(ctx))
+	lost, ended := make(chan error, 1), make(chan struct{})
+	go func() {
+		defer close(ended)
+		if err := k.run(beating); err != nil {
+			lost <- err
+		}
+	}()
+	p := newPump(r, k.lease, once)
+	err = p.work(ctx, k, lost, rings)
+	k.lease.end()
+	stop()
+	<-ended
+	last, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
+	defer cancel()
+	if e := k.leave(last); e != nil {
+		r.log.Error("outbox: the relay leaves its shards to expire", explain(e), nil)
+	}
+	return p.sent, err
+}
+
+// rings tells of everything that may mean work.
+func (r *Relay) rings() (<-chan struct{}, func()) {
+	near, leave := r.bell.Listen()
+	all := make(chan struct{}, 1)
+	done := make(chan struct{})
+	go func() {
+		for {
+			select {
+			case <-near:
+			case <-r.woken:
+			case <-done:
+				return
+			}
+			select {
+			case all <- struct{}{}:
+			default:
+			}
+		}
+	}()
+	return all, func() {
+		leave()
+		close(done)
+	}
+}
+
+// purgeAgain deletes sent messages after their retention.
+func (r *Relay) purgeAgain(ctx context.Context) {
+	if r.config.Retention <= 0 {
+		return
+	}
+	tick := time.NewTicker(time.Minute)
+	defer tick.Stop()
+	for {
+		n, err := r.Purge(ctx)
+		if ctx.Err() != nil {
+			return
+		}
+		if err != nil {
+			r.log.Error("outbox: the purge failed; tried again", err, nil)
+		}
+		for _, o := range r.observe.purged {
+			o.ObservePurged(ctx, RelayEvent{Reason: "retention", Count: n, Err: err})
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+	}
+}
+
+// Purge deletes sent messages whose retention is over and returns how many. [Relay.Run]
+// and inbox.Store.Run do it all the time.
+func (r *Relay) Purge(ctx context.Context) (int, error) {
+	const batch = 1000
+	total := 0
+	for {
+		n, err := r.exec(ctx, r.sql.PurgeSent, batch)
+		total += int(n)
+		if err != nil {
+			return total, fmt.Errorf("outbox: purge: %w", explain(err))
+		}
+		if n < batch {
+			return total, nil
+		}
+	}
+}

@@ -1,0 +1,162 @@
+package outbox
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+
+	"github.com/millrace-go/millrace/internal/dialect"
+)
+
+// Forever is the retention that keeps sent messages until somebody deletes them.
+const Forever time.Duration = -1
+
+// Unlimited is the number of attempts after which no message is parked.
+const Unlimited = -1
+
+// MaxShards is the greatest number of shards, and so of relays that work at once.
+const MaxShards = 60
+
+// OnParked says what becomes of the messages of a key when one of them was parked.
+type OnParked int
+
+// What becomes of the messages behind a parked one.
+const (
+	// HoldKey holds back the messages of the key until an operator has decided.
+	HoldKey OnParked = iota
+	// Continue sends them.
+	Continue
+)
+
+// RelayConfig is how a [Relay] behaves. The zero value is right for most services.
+type RelayConfig struct {
+	// Logger hears every decision a person may ask about. Defaults to none.
+	Logger watermill.LoggerAdapter
+
+	// Dialect names the database: "postgres", "mysql" (and MariaDB) or "sqlite". Defaults to
+	// what the driver, or else the server, says.
+	Dialect string
+
+	// Schema is the PostgreSQL schema of the tables. Defaults to the connection's search path.
+	Schema string
+
+	// TablePrefix starts every table's name. Defaults to "millrace_".
+	TablePrefix string
+
+	// Name is what operators see of this relay, its host and process for instance. Defaults to
+	// the token of its lease.
+	Name string
+
+	// Batch is how many messages are read and published at once; twice as many are in memory.
+	// Defaults to 500: a publisher with pipelined confirms gains nothing from more.
+	Batch int
+
+	// Lanes is how many calls of the publisher run at once; the messages of a key share a
+	// lane. Defaults to 4: while one waits for its confirms, others send.
+	Lanes int
+
+	// KeyBurst is how many messages of one key are given to the publisher in one call. With
+	// more than 1, a publisher that goes on after a message failed can send a later message of
+	// the key before an earlier one. Defaults to 1.
+	KeyBurst int
+
+	// Shards is into how many parts the keys are divided between relays, at most [MaxShards].
+	// It counts only when the tables are new: later [Relay.Reshard] changes it. Defaults to 16,
+	// which lets 16 relays share the work.
+	Shards int
+
+	// Lease is how long a relay that died keeps its shards. Defaults to 15 seconds: long enough
+	// to outlive a pause of the database, short enough for a restart after a crash.
+	Lease time.Duration
+
+	// Poll is the longest pause between two looks for messages that nothing announced.
+	// Defaults to 1 second.
+	Poll time.Duration
+
+	// MaxAttempts is after how many a message is parked, or [Unlimited]. Defaults to 10, which
+	// with the default backoff takes about a quarter of an hour. An outage of the broker spends none.
+	MaxAttempts int
+
+	// MinBackoff and MaxBackoff bound the pauses between attempts, which double and have full
+	// jitter. They default to 1 second and 5 minutes.
+	MinBackoff, MaxBackoff time.Duration
+
+	// OnParked says what becomes of the messages behind a parked one of their key. Defaults to
+	// HoldKey: they may depend on it.
+	OnParked OnParked
+
+	// Retention keeps sent messages for so long, or [Forever]. Defaults to 0: they are deleted
+	// when the broker has confirmed them.
+	Retention time.Duration
+
+	// Drain bounds how long Run, told to stop, waits for what is on its way to the broker.
+	// Defaults to 10 seconds, which is below the grace period of most orchestrators.
+	Drain time.Duration
+
+	// Observers are told of decisions; see [RelayObserver].
+	Observers []RelayObserver
+}
+
+func (c *RelayConfig) setDefaults() {
+	if c.Logger == nil {
+		c.Logger = watermill.NopLogger{}
+	}
+	if c.TablePrefix == "" {
+		c.TablePrefix = dialect.DefaultPrefix
+	}
+	orDefault(&c.Batch, 500)
+	orDefault(&c.Lanes, 4)
+	orDefault(&c.KeyBurst, 1)
+	orDefault(&c.Shards, 16)
+	orDefault(&c.MaxAttempts, 10)
+	orDefault(&c.Lease, 15*time.Second)
+	orDefault(&c.Poll, time.Second)
+	orDefault(&c.MinBackoff, time.Second)
+	orDefault(&c.MaxBackoff, 5*time.Minute)
+	orDefault(&c.Drain, 10*time.Second)
+}
+
+func orDefault[T comparable](field *T, value T) {
+	var zero T
+	if *field == zero {
+		*field = value
+	}
+}
+
+// Validate returns every problem of c at once.
+func (c RelayConfig) Validate() error {
+	c.setDefaults()
+	problems := names(c.Schema, c.TablePrefix).Problems(c.Dialect)
+	within := func(name string, value, least, most int) {
+		if value < least || value > most {
+			problems = append(problems, fmt.Errorf("%s %d is not between %d and %d", name, value, least, most))
+		}
+	}
+	within("Batch", c.Batch, 1, 10_000)
+	within("Lanes", c.Lanes, 1, 256)
+	within("KeyBurst", c.KeyBurst, 1, 10_000)
+	within("Shards", c.Shards, 1, MaxShards)
+	if c.MaxAttempts != Unlimited {
+		within("MaxAttempts", c.MaxAttempts, 1, 1_000_000)
+	}
+	within("OnParked", int(c.OnParked), int(HoldKey), int(Continue))
+	atLeast := func(name string, value, least time.Duration) {
+		if value < least {
+			problems = append(problems, fmt.Errorf("%s %v is less than %v", name, value, least))
+		}
+	}
+	atLeast("Lease", c.Lease, time.Second)
+	atLeast("Poll", c.Poll, time.Millisecond)
+	atLeast("MinBackoff", c.MinBackoff, time.Millisecond)
+	atLeast("MaxBackoff", c.MaxBackoff, c.MinBackoff)
+	atLeast("Drain", c.Drain, 0)
+	if c.Retention != Forever {
+		atLeast("Retention", c.Retention, 0)
+	}
+	if err := errors.Join(problems...); err != nil {
+		return fmt.Errorf("outbox: invalid RelayConfig: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,266 @@
+package outbox_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/jmoiron/sqlx"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace-go/millrace/outbox"
+	"github.com/millrace-go/millrace/tests/testdb"
+)
+
+// post is an outbox on a fresh database, and a broker that remembers.
+type post struct {
+	*testing.T
+	db     *testdb.DB
+	out    *outbox.Publisher
+	broker *memoryBroker
+	log    *logbook
+}
+
+func newPost(t *testing.T, db *testdb.DB, change ...func(*outbox.Config)) *post {
+	t.Helper()
+	p := &post{T: t, db: db, broker: newMemoryBroker(), log: &logbook{}}
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Log(strings.Join(p.log.all(), "\n"))
+		}
+	})
+	p.out = p.publisher(append([]func(*outbox.Config){func(c *outbox.Config) {
+		c.OrderKey = outbox.ByMetadata("key")
+		c.Standalone = true
+	}}, change...)...)
+	require.NoError(t, p.out.Migrate(t.Context()))
+	return p
+}
+
+func (p *post) publisher(change ...func(*outbox.Config)) *outbox.Publisher {
+	p.Helper()
+	config := outbox.Config{Logger: p.log}
+	for _, c := range change {
+		c(&config)
+	}
+	out, err := outbox.NewPublisher(p.db.DB, config)
+	require.NoError(p, err)
+	return out
+}
+
+// relay starts a relay with short pauses, and stops it when the test ends.
+func (p *post) relay(change ...func(*outbox.RelayConfig)) *running {
+	p.Helper()
+	config := outbox.RelayConfig{
+		Logger: p.log, MinBackoff: 20 * time.Millisecond, MaxBackoff: 200 * time.Millisecond,
+		Poll: 50 * time.Millisecond, Lease: 2 * time.Second,
+	}
+	for _, c := range change {
+		c(&config)
+	}
+	relay, err := outbox.NewRelay(p.db.DB, p.broker, config)
+	require.NoError(p, err)
+	return start(p.T, relay)
+}
+
+// running is a relay at work.
+type running struct {
+	*outbox.Relay
+	stop func() error // and wait
+}
+
+func start(t *testing.T, relay *outbox.Relay) *running {
+	t.Helper()
+	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
+	ended := make(chan error, 1)
+	go func() { ended <- relay.Run(ctx) }()
+	r := &running{Relay: relay, stop: sync.OnceValue(func() error {
+		cancel()
+		return <-ended
+	})}
+	t.Cleanup(func() { assert.NoError(t, r.stop()) })
+	return r
+}
+
+// send stores messages in one committed transaction, with the given order key.
+func (p *post) send(topic, key string, n int) []string {
+	p.Helper()
+	msgs := letters(key, n)
+	err := outbox.InTx(p.Context(), p.db.DB, func(ctx context.Context, _ *sqlx.Tx) error {
+		return p.publishIn(ctx, topic, msgs)
+	})
+	require.NoError(p, err)
+	return uuids(msgs)
+}
+
+func (p *post) publishIn(ctx context.Context, topic string, msgs []*message.Message) error {
+	for _, m := range msgs {
+		m.SetContext(ctx)
+	}
+	return p.out.Publish(topic, msgs...)
+}
+
+func letters(key string, n int) []*message.Message {
+	msgs := make([]*message.Message, 0, n)
+	for i := range n {
+		m := message.NewMessage(watermill.NewUUID(), fmt.Appendf(nil, "%d", i))
+		m.Metadata.Set("key", key)
+		msgs = append(msgs, m)
+	}
+	return msgs
+}
+
+func uuids(msgs []*message.Message) []string {
+	ids := make([]string, 0, len(msgs))
+	for _, m := range msgs {
+		ids = append(ids, m.UUID)
+	}
+	return ids
+}
+
+// memoryBroker is a publisher that remembers what it confirmed, in order, and refuses what
+// it is told to.
+type memoryBroker struct {
+	mu      sync.Mutex
+	changed *sync.Cond
+	sent    []*message.Message
+	topics  []string
+	calls   int
+	refuse  func(topic string, msg *message.Message) error
+}
+
+func newMemoryBroker() *memoryBroker {
+	b := &memoryBroker{}
+	b.changed = sync.NewCond(&b.mu)
+	return b
+}
+
+var errRefused = errors.New("refused")
+
+// Publish takes messages up to the first that is refused, as most publishers do.
+func (b *memoryBroker) Publish(topic string, msgs ...*message.Message) error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	defer b.changed.Broadcast()
+	b.calls++
+	for _, m := range msgs {
+		if b.refuse != nil {
+			if err := b.refuse(topic, m); err != nil {
+				return err
+			}
+		}
+		b.sent = append(b.sent, m)
+		b.topics = append(b.topics, topic)
+	}
+	return nil
+}
+
+func (b *memoryBroker) Close() error { return nil }
+
+// refusing changes what is refused.
+func (b *memoryBroker) refusing(refuse func(topic string, msg *message.Message) error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.refuse = refuse
+}
+
+// await waits until what was confirmed satisfies a condition.
+func (b *memoryBroker) await(t testing.TB, what string, enough func(uuids []string) bool) {
+	t.Helper()
+	late := time.AfterFunc(30*time.Second, b.changed.Broadcast)
+	defer late.Stop()
+	began := time.Now()
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for !enough(uuids(b.sent)) {
+		if time.Since(began) > 29*time.Second {
+			require.FailNow(t, "never: "+what, "%d messages were sent", len(b.sent))
+		}
+		b.changed.Wait()
+	}
+}
+
+func (b *memoryBroker) awaitAll(t testing.TB, ids []string) {
+	t.Helper()
+	b.await(t, fmt.Sprintf("all %d messages are sent", len(ids)), func(sent []string) bool {
+		have := make(map[string]bool, len(sent))
+		for _, id := range sent {
+			have[id] = true
+		}
+		for _, id := range ids {
+			if !have[id] {
+				return false
+			}
+		}
+		return true
+	})
+}
+
+// deliveries is how often each message was sent.
+func (b *memoryBroker) deliveries() map[string]int {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	counts := make(map[string]int)
+	for _, m := range b.sent {
+		counts[m.UUID]++
+	}
+	return counts
+}
+
+// firsts is the order of first deliveries, of one key.
+func (b *memoryBroker) firsts(key string) []string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	seen := make(map[string]bool)
+	var ids []string
+	for _, m := range b.sent {
+		if m.Metadata.Get("key") == key && !seen[m.UUID] {
+			seen[m.UUID] = true
+			ids = append(ids, m.UUID)
+		}
+	}
+	return ids
+}
+
+// rows counts what is left in the outbox.
+func (p *post) rows() (n int) {
+	p.Helper()
+	require.NoError(p, p.db.GetContext(p.Context(), &n, `SELECT COUNT(*) FROM millrace_outbox`))
+	return n
+}
+
+func (p *post) eventually(what string, condition func() bool) {
+	p.Helper()
+	require.Eventually(p, condition, 30*time.Second, 5*time.Millisecond, what)
+}
+
+// logbook keeps what was logged.
+type logbook struct {
+	mu    sync.Mutex
+	lines []string
+}
+
+func (l *logbook) write(level, msg string, err error, fields watermill.LogFields) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.lines = append(l.lines, fmt.Sprint(level, ": ", msg, " ", err, " ", fields))
+}
+
+func (l *logbook) Error(msg string, err error, f watermill.LogFields) { l.write("error", msg, err, f) }
+func (l *logbook) Info(msg string, f watermill.LogFields)             { l.write("info", msg, nil, f) }
+func (l *logbook) Debug(string, watermill.LogFields)                  {}
+func (l *logbook) Trace(string, watermill.LogFields)                  {}
+func (l *logbook) With(watermill.LogFields) watermill.LoggerAdapter   { return l }
+
+func (l *logbook) all() []string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return append([]string{}, l.lines...)
+}
