@@ -1,0 +1,182 @@
+package watermillsql
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/ThreeDotsLabs/watermill"
+
+	"github.com/millrace-go/millrace/internal/dialect"
+)
+
+// Config is how a [Publisher] behaves. The zero value is right for most services.
+type Config struct {
+	// Logger hears which tables were made. Defaults to none.
+	Logger watermill.LoggerAdapter
+
+	// Dialect names the database: "postgres" or "mysql" (and MariaDB). Defaults to what the
+	// driver, or else the server, says.
+	Dialect string
+
+	// Timeout bounds one call of Publish, and so how long a relay hangs at a table that someone
+	// else has locked; watermill-sql waits without end. Defaults to 30 seconds.
+	Timeout time.Duration
+}
+
+func (c *Config) setDefaults() {
+	if c.Logger == nil {
+		c.Logger = watermill.NopLogger{}
+	}
+	if c.Timeout == 0 {
+		c.Timeout = 30 * time.Second
+	}
+}
+
+// Validate returns every problem of c at once.
+func (c Config) Validate() error {
+	c.setDefaults()
+	var p problems
+	p.dialect(c.Dialect)
+	p.positive("Timeout", c.Timeout)
+	return p.of("Config")
+}
+
+// SubscriberConfig is how a [Subscriber] behaves. ConsumerGroup is required; the rest has
+// defaults that are right beside middleware.Inbox as it comes.
+type SubscriberConfig struct {
+	// ConsumerGroup is who reads: each group gets every message, and within a group one
+	// subscriber works while the others wait for it to end. Required, up to 255 characters:
+	// watermill-sql takes an empty one, and then services that forgot it steal each other's
+	// messages.
+	ConsumerGroup string
+
+	// InboxTimeout is the Timeout of the middleware.Inbox behind this subscriber, or the
+	// longest a handler runs where there is none. Defaults to 25 seconds, as there.
+	InboxTimeout time.Duration
+
+	// AckDeadline is after which a message that was neither acked nor nacked is delivered
+	// again, in this process or another. It covers a delivery with all its resends, and ends
+	// the message's context. It must be above InboxTimeout: below, each delivery of a slow
+	// message begins while the one before still runs, and none ends in time. Defaults to 5
+	// seconds above it, in which an inbox waits for a copy in another process. Unlike
+	// watermill-sql's it cannot be switched off: a handler that hangs would then hold a
+	// transaction open for ever, and on PostgreSQL stop every subscriber of the server.
+	AckDeadline time.Duration
+
+	// BatchSize is how many messages one transaction of the subscriber reads. They are still
+	// delivered one after the other, but acked in the database together: a process that ends
+	// within a batch gets all of it again. Defaults to 1. More saves a commit per message,
+	// and costs: as many duplicates; on PostgreSQL, a transaction open for the whole batch,
+	// which stalls the other subscribers of the server and may outlive
+	// idle_in_transaction_session_timeout; on MySQL and MariaDB, a lock on the end of the
+	// table, so that whoever publishes to the topic, a handler too, waits for the batch.
+	// watermill-sql's own default is 100.
+	BatchSize int
+
+	// PollInterval is the pause after the table was found empty. Defaults to 1 second, as
+	// in watermill-sql: less is faster delivery to an idle service, and as many more
+	// transactions.
+	PollInterval time.Duration
+
+	// ResendInterval is the pause before a nacked message is delivered again. Defaults to 1
+	// second, as in watermill-sql; it is all that keeps a failing handler from a storm, since
+	// the pause is the same after each failure.
+	ResendInterval time.Duration
+
+	// RetryInterval is the pause after a query failed. Defaults to 1 second, as in
+	// watermill-sql. Deadlocks and lost races between the subscribers of a group are tried
+	// again at once.
+	RetryInterval time.Duration
+
+	// Logger is given to watermill-sql. Defaults to none.
+	Logger watermill.LoggerAdapter
+
+	// Dialect names the database: "postgres" or "mysql" (and MariaDB). Defaults to what the
+	// driver, or else the server, says.
+	Dialect string
+}
+
+// margin is the TwinWait of an inbox, which can precede a handler's Timeout.
+const margin = 5 * time.Second
+
+func (c *SubscriberConfig) setDefaults() {
+	if c.InboxTimeout == 0 {
+		c.InboxTimeout = 25 * time.Second
+	}
+	if c.AckDeadline == 0 {
+		c.AckDeadline = c.InboxTimeout + margin
+	}
+	if c.BatchSize == 0 {
+		c.BatchSize = 1
+	}
+	for _, interval := range []*time.Duration{&c.PollInterval, &c.ResendInterval, &c.RetryInterval} {
+		if *interval == 0 {
+			*interval = time.Second
+		}
+	}
+	if c.Logger == nil {
+		c.Logger = watermill.NopLogger{}
+	}
+}
+
+// Validate returns every problem of c at once.
+func (c SubscriberConfig) Validate() error {
+	c.setDefaults()
+	var p problems
+	p.group(c.ConsumerGroup)
+	p.positive("InboxTimeout", c.InboxTimeout)
+	p.positive("PollInterval", c.PollInterval)
+	p.positive("ResendInterval", c.ResendInterval)
+	p.positive("RetryInterval", c.RetryInterval)
+	p.dialect(c.Dialect)
+	if c.AckDeadline <= c.InboxTimeout {
+		p.add("AckDeadline %v is not above InboxTimeout %v: a handler would be run again while it runs",
+			c.AckDeadline, c.InboxTimeout)
+	}
+	if c.BatchSize < 0 {
+		p.add("BatchSize %d is negative", c.BatchSize)
+	}
+	return p.of("SubscriberConfig")
+}
+
+// problems are collected, so that a user reads all of them at once.
+type problems []error
+
+func (p *problems) add(format string, args ...any) { *p = append(*p, fmt.Errorf(format, args...)) }
+
+func (p *problems) positive(name string, d time.Duration) {
+	if d <= 0 {
+		p.add("%s %v is not positive", name, d)
+	}
+}
+
+func (p *problems) dialect(name string) {
+	if !slices.Contains([]string{"", dialect.PostgresName, dialect.MySQLName}, name) {
+		p.add("Dialect %q is not one of postgres, mysql", name)
+	}
+}
+
+func (p *problems) group(name string) {
+	const most = 255 // characters of the column
+	switch {
+	case name == "":
+		p.add("ConsumerGroup is empty: name the service, so that no other one takes its messages")
+	case !utf8.ValidString(name) || strings.ContainsRune(name, 0):
+		p.add("ConsumerGroup %q is not text", name)
+	case strings.TrimSpace(name) != name:
+		p.add("ConsumerGroup %q begins or ends with a space", name)
+	case utf8.RuneCountInString(name) > most:
+		p.add("ConsumerGroup %.20q… is longer than %d characters", name, most)
+	}
+}
+
+func (p problems) of(what string) error {
+	if err := errors.Join(p...); err != nil {
+		return fmt.Errorf("watermillsql: invalid %s: %w", what, err)
+	}
+	return nil
+}

@@ -1,0 +1,144 @@
+package watermillsql
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	wmsql "github.com/ThreeDotsLabs/watermill-sql/v3/pkg/sql"
+	"github.com/jmoiron/sqlx"
+
+	"github.com/millrace-go/millrace/internal/dialect"
+)
+
+// database is what differs between PostgreSQL and MySQL. The SQL of this package stands in
+// postgres.go and mysql.go, since its tables are watermill-sql's and not Millrace's.
+type database struct {
+	name    string
+	quote   string
+	maxName int // the length of the longest table name
+
+	lock           string   // held by whoever makes tables, until its transaction ends
+	createMessages string   // of the quoted table %s
+	createOffsets  string   // of the quoted table %s
+	enrolled       string   // counts the rows of a group in the quoted table %s
+	enroll         string   // adds the row of a group to the quoted table %s
+	insert         string   // into the quoted table %s, without rows
+	row            string   // of three placeholders; %d where they are numbered
+	columns        string   // name, type and length of a table's columns; takes the table's name
+	messageColumns []string // what watermill-sql reads and writes
+	offsetColumns  []string
+	maxPacket      string   // the bytes that a statement may have; empty where there is no such limit
+	binary         []string // types of columns that take any bytes
+	widen          string   // of the quoted table %s the column %s to the type %s
+	blob, varchar  string   // the types of payload and uuid, as widen wants them
+
+	schema        func(batch int) wmsql.SchemaAdapter
+	offsetAdapter wmsql.OffsetsAdapter
+}
+
+// detect returns what db talks to, unless name says it.
+func detect(db *sqlx.DB, name string) (*database, error) {
+	if name == "" {
+		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+		defer cancel()
+		var err error
+		if name, err = dialect.Detect(ctx, db); err != nil {
+			return nil, fmt.Errorf("watermillsql: which database is this? name it in Dialect: %w", err)
+		}
+	}
+	switch name {
+	case dialect.PostgresName:
+		return &postgres, nil
+	case dialect.MySQLName:
+		return &mysql, nil
+	}
+	return nil, fmt.Errorf("watermillsql: watermill-sql v3 has no %s: only PostgreSQL, MySQL and MariaDB", name)
+}
+
+// Schema returns the DDL of the topics' tables, for services that keep migrations of their
+// own. Dialect is "postgres" or "mysql".
+func Schema(dialectName string, topics ...string) (string, error) {
+	var d *database
+	switch dialectName {
+	case dialect.PostgresName:
+		d = &postgres
+	case dialect.MySQLName:
+		d = &mysql
+	default:
+		return "", fmt.Errorf("watermillsql: schema: dialect %q is not one of postgres, mysql", dialectName)
+	}
+	if err := d.checkTopics(topics); err != nil {
+		return "", fmt.Errorf("watermillsql: schema: %w", err)
+	}
+	var script string
+	for _, topic := range topics {
+		script += d.ddlMessages(topic) + ";\n\n" + d.ddlOffsets(topic) + ";\n\n"
+	}
+	return script, nil
+}
+
+func (d *database) ddlMessages(topic string) string {
+	return fmt.Sprintf(d.createMessages, d.messages(topic))
+}
+
+func (d *database) ddlOffsets(topic string) string {
+	return fmt.Sprintf(d.createOffsets, d.offsets(topic))
+}
+
+// initialize makes the tables that are missing. Processes of ours take turns; where a
+// process of watermill-sql's makes the same table, or on PostgreSQL one whose index would
+// have the same name, at the same time, a statement fails that succeeds when tried again.
+func (d *database) initialize(ctx context.Context, db *sqlx.DB, topics []string) error {
+	const tries = 5
+	if err := d.checkTopics(topics); err != nil {
+		return err
+	}
+	for _, topic := range topics {
+		var failure error
+		_, err := d.inspect(ctx, db, topic)
+		for try := 0; try < tries && errors.Is(err, ErrNoTable); try++ {
+			failure = d.create(ctx, db, topic)
+			_, err = d.inspect(ctx, db, topic)
+		}
+		if err != nil {
+			return errors.Join(err, failure)
+		}
+	}
+	return nil
+}
+
+// create makes the tables of a topic, on PostgreSQL both or none.
+func (d *database) create(ctx context.Context, db *sqlx.DB, topic string) error {
+	tx, err := db.BeginTx(ctx, nil)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = tx.Rollback() }() // after the commit it does nothing
+	for _, statement := range []string{d.lock, d.ddlMessages(topic), d.ddlOffsets(topic)} {
+		if _, err := tx.ExecContext(ctx, statement); err != nil {
+			return err
+		}
+	}
+	return tx.Commit()
+}
+
+// enrollGroup makes the row in which a consumer group's progress stands, where that is left to
+// us. It first looks without a lock, since a consumer at work has the row locked.
+func (d *database) enrollGroup(ctx context.Context, db *sqlx.DB, topic, group string) error {
+	if d.enroll == "" {
+		return nil
+	}
+	var found int
+	if err := db.GetContext(ctx, &found, fmt.Sprintf(d.enrolled, d.offsets(topic)), group); err != nil {
+		return fmt.Errorf("look for consumer group %q: %w", group, err)
+	}
+	if found > 0 {
+		return nil
+	}
+	if _, err := db.ExecContext(ctx, fmt.Sprintf(d.enroll, d.offsets(topic)), group); err != nil {
+		return fmt.Errorf("add consumer group %q: %w", group, err)
+	}
+	return nil
+}

@@ -1,0 +1,59 @@
+package watermillsql
+
+import (
+	wmsql "github.com/ThreeDotsLabs/watermill-sql/v3/pkg/sql"
+
+	"github.com/millrace-go/millrace/internal/dialect"
+)
+
+// The tables are watermill-sql's, with two wider columns, as in postgres.go, and names
+// that are compared byte by byte: else two groups whose names differ only in case would be
+// one, and each would miss what the other read.
+var mysql = database{
+	name:    dialect.MySQLName,
+	quote:   "`",
+	maxName: 64,
+	lock:    `DO 0`, // CREATE TABLE IF NOT EXISTS locks the name
+	createMessages: "CREATE TABLE IF NOT EXISTS %s (\n" +
+		"\t`offset` BIGINT NOT NULL AUTO_INCREMENT PRIMARY KEY,\n" +
+		"\t`uuid` VARCHAR(255) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL,\n" +
+		"\t`created_at` TIMESTAMP NOT NULL DEFAULT CURRENT_TIMESTAMP,\n" +
+		"\t`payload` LONGBLOB DEFAULT NULL,\n" +
+		"\t`metadata` JSON DEFAULT NULL\n" +
+		")",
+	createOffsets: "CREATE TABLE IF NOT EXISTS %s (\n" +
+		"\tconsumer_group VARCHAR(255) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL,\n" +
+		"\toffset_acked BIGINT,\n" +
+		"\toffset_consumed BIGINT NOT NULL,\n" +
+		"\tPRIMARY KEY (consumer_group)\n" +
+		")",
+	// watermill-sql adds the row with the first message. Until then a consumer locks the gap
+	// in which the row will be, and with it those of other groups.
+	enrolled: `SELECT COUNT(*) FROM %s WHERE consumer_group = ?`,
+	enroll: `INSERT INTO %s (consumer_group, offset_acked, offset_consumed) VALUES (?, 0, 0)
+ON DUPLICATE KEY UPDATE consumer_group = VALUES(consumer_group)`,
+	insert: `INSERT INTO %s (uuid, payload, metadata) VALUES `,
+	row:    `(?, ?, ?)`,
+	columns: `SELECT column_name, data_type, COALESCE(character_maximum_length, 0)
+FROM information_schema.columns
+WHERE table_schema = DATABASE() AND table_name = ?`,
+	messageColumns: []string{"offset", "uuid", "payload", "metadata"},
+	offsetColumns:  []string{"consumer_group", "offset_acked", "offset_consumed"},
+	maxPacket:      `SELECT @@max_allowed_packet`,
+	binary:         []string{"blob", "mediumblob", "longblob", "tinyblob", "varbinary", "binary"},
+	blob:           `LONGBLOB`,
+	varchar:        `VARCHAR(255) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL`,
+	widen:          `ALTER TABLE %s MODIFY COLUMN %s %s`,
+
+	schema: func(batch int) wmsql.SchemaAdapter {
+		return mysqlSchema{wmsql.DefaultMySQLSchema{SubscribeBatchSize: batch}}
+	},
+	offsetAdapter: wmsql.DefaultMySQLOffsetsAdapter{},
+}
+
+type mysqlSchema struct{ wmsql.DefaultMySQLSchema }
+
+// UnmarshalMessage never gives a message without metadata: Metadata.Set would panic.
+func (s mysqlSchema) UnmarshalMessage(row wmsql.Scanner) (wmsql.Row, error) {
+	return withMetadata(s.DefaultMySQLSchema.UnmarshalMessage(row))
+}

@@ -1,0 +1,145 @@
+package watermillsql
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/jmoiron/sqlx"
+
+	"github.com/millrace-go/millrace/outbox"
+)
+
+// Publisher writes messages into the tables that watermill-sql/v3 reads. It is safe for
+// concurrent use, and fit for the target of an outbox.Relay.
+type Publisher struct {
+	db       *sqlx.DB
+	database *database
+	config   Config
+
+	mu     sync.RWMutex // held for reading by each Publish, so that Close waits
+	closed bool
+	tables sync.Map // topic → table
+}
+
+// NewPublisher returns a Publisher on a pool. There is none on a transaction: what is to
+// be published with a transaction belongs into an outbox.
+func NewPublisher(db *sqlx.DB, config Config) (*Publisher, error) {
+	if db == nil {
+		return nil, errors.New("watermillsql: NewPublisher needs a *sqlx.DB")
+	}
+	if err := config.Validate(); err != nil {
+		return nil, err
+	}
+	config.setDefaults()
+	d, err := detect(db, config.Dialect)
+	if err != nil {
+		return nil, err
+	}
+	return &Publisher{db: db, database: d, config: config}, nil
+}
+
+// Initialize makes the tables of the topics that have none. It does nothing the second
+// time, and several processes may call it at once. Call it when a service starts and not
+// in a transaction: MySQL would commit it.
+func (p *Publisher) Initialize(ctx context.Context, topics ...string) error {
+	if err := p.database.initialize(ctx, p.db, topics); err != nil {
+		return fmt.Errorf("watermillsql: initialize: %w", err)
+	}
+	p.config.Logger.Debug("The tables are there", watermill.LogFields{"topics": topics})
+	return nil
+}
+
+// Publish stores the messages under topic, all or none of them, in their order, and
+// returns when they are committed. Without messages it does nothing. It ends when the
+// context of the first message does, or after Config.Timeout; the messages may then be
+// stored nevertheless, and publishing them again makes copies with the same UUIDs.
+//
+// A message that the table cannot take is an [outbox.ErrPermanent]. In a call with several
+// messages it comes in an [outbox.PartialError], none is stored, and the others may be
+// published without it.
+func (p *Publisher) Publish(topic string, msgs ...*message.Message) error {
+	p.mu.RLock()
+	defer p.mu.RUnlock()
+	if p.closed {
+		return ErrClosed
+	}
+	if err := p.database.checkTopic(topic); err != nil {
+		return fmt.Errorf("watermillsql: publish: %w", outbox.Permanent(err))
+	}
+	if len(msgs) == 0 {
+		return nil
+	}
+	for n, msg := range msgs {
+		if msg == nil {
+			return fmt.Errorf("watermillsql: publish to %q: message %d of %d is nil", topic, n+1, len(msgs))
+		}
+	}
+	ctx, cancel := context.WithTimeout(msgs[0].Context(), p.config.Timeout)
+	defer cancel()
+	if err := p.publish(ctx, topic, msgs); err != nil {
+		p.tables.Delete(topic) // someone may alter the table now
+		return fmt.Errorf("watermillsql: publish to %q: %w", topic, err)
+	}
+	return nil
+}
+
+// Close waits for the calls of Publish that are under way, and refuses others. The pool
+// stays open.
+func (p *Publisher) Close() error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.closed = true
+	return nil
+}
+
+func (p *Publisher) publish(ctx context.Context, topic string, msgs []*message.Message) error {
+	t, err := p.table(ctx, topic)
+	if err != nil {
+		return err
+	}
+	rows, err := p.database.encode(topic, t, msgs)
+	if err != nil {
+		return err
+	}
+	err = p.insert(ctx, p.database.split(topic, rows))
+	if err != nil && !t.binary {
+		return fmt.Errorf("%w; the column payload has type %s, this makes it take any bytes: %s",
+			err, t.payload, p.database.remedy(topic, "payload", p.database.blob))
+	}
+	return err
+}
+
+// table looks at the topic's tables once.
+func (p *Publisher) table(ctx context.Context, topic string) (table, error) {
+	if known, found := p.tables.Load(topic); found {
+		return known.(table), nil
+	}
+	t, err := p.database.inspect(ctx, p.db, topic)
+	if err == nil {
+		p.tables.Store(topic, t)
+	}
+	return t, err
+}
+
+// insert runs the statements: one as it is, several in a transaction.
+func (p *Publisher) insert(ctx context.Context, statements []statement) error {
+	if len(statements) == 1 {
+		_, err := p.db.ExecContext(ctx, statements[0].query, statements[0].args...)
+		return err
+	}
+	tx, err := p.db.BeginTx(ctx, nil)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = tx.Rollback() }() // after the commit it does nothing
+	for _, s := range statements {
+		if _, err := tx.ExecContext(ctx, s.query, s.args...); err != nil {
+			return err
+		}
+	}
+	return tx.Commit()
+}

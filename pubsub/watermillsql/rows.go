@@ -1,0 +1,141 @@
+package watermillsql
+
+import (
+	"encoding/json"
+	"fmt"
+	"strings"
+	"unicode/utf8"
+
+	wmsql "github.com/ThreeDotsLabs/watermill-sql/v3/pkg/sql"
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/millrace-go/millrace/outbox"
+)
+
+// row is a message as the table takes it.
+type row struct {
+	args [3]any
+	size int
+}
+
+type statement struct {
+	query string
+	args  []any
+}
+
+// encode returns the rows of the messages, or what is wrong with which of them.
+func (d *database) encode(topic string, t table, msgs []*message.Message) ([]row, error) {
+	rows := make([]row, len(msgs))
+	verdicts := make([]error, len(msgs))
+	var first error
+	for n, msg := range msgs {
+		var err error
+		if rows[n], err = d.encodeOne(topic, t, msg); err != nil {
+			verdicts[n] = outbox.Permanent(fmt.Errorf("message %q: %w", msg.UUID, err))
+			if first == nil {
+				first = verdicts[n]
+			}
+		}
+	}
+	if first == nil || len(msgs) == 1 {
+		return rows, first
+	}
+	for n, verdict := range verdicts {
+		if verdict == nil {
+			verdicts[n] = fmt.Errorf("message %q was held back with the rest of its call: %s",
+				msgs[n].UUID, first.Error()) // which is not its own
+		}
+	}
+	return nil, &outbox.PartialError{Errors: verdicts}
+}
+
+func (d *database) encodeOne(topic string, t table, msg *message.Message) (row, error) {
+	switch {
+	case !utf8.ValidString(msg.UUID) || strings.ContainsRune(msg.UUID, 0):
+		return row{}, fmt.Errorf("its UUID is not text")
+	case t.uuid > 0 && utf8.RuneCountInString(msg.UUID) > t.uuid:
+		err := fmt.Errorf("its UUID is longer than the %d characters of the column uuid", t.uuid)
+		if t.uuid < longestUUID {
+			err = fmt.Errorf("%w; this makes more: %s", err,
+				d.remedy(topic, "uuid", d.varchar))
+		}
+		return row{}, err
+	}
+	for key, value := range msg.Metadata {
+		if !utf8.ValidString(key) || !utf8.ValidString(value) {
+			return row{}, fmt.Errorf("its metadata %q is not UTF-8: the table would change it", key)
+		}
+	}
+	metadata := msg.Metadata
+	if metadata == nil {
+		metadata = message.Metadata{} // nil is read as nil by watermill-sql, and Set panics
+	}
+	encoded, err := json.Marshal(metadata)
+	if err != nil {
+		return row{}, fmt.Errorf("encode its metadata: %w", err)
+	}
+	// Text is given as a string: drivers that put values into the statement, as behind a
+	// pooler, mark bytes as binary, which no column of JSON takes.
+	r := row{args: [3]any{msg.UUID, []byte(msg.Payload), string(encoded)}}
+	if !t.binary {
+		r.args[1] = string(msg.Payload)
+	}
+	r.size = len(msg.UUID) + len(msg.Payload) + len(encoded)
+	if t.packet > 0 && r.size+overhead > t.packet {
+		return row{}, fmt.Errorf("its %d bytes are more than the server's max_allowed_packet, %d", r.size, t.packet)
+	}
+	return r, nil
+}
+
+const (
+	longestUUID = 255  // characters of the column in a table of ours
+	overhead    = 1024 // bytes of a statement around one row, and more
+)
+
+// Both bounds of a statement are far below those of the databases: 65,535 placeholders,
+// and 16 MiB, which is the least max_allowed_packet that MariaDB comes with.
+const (
+	mostRows  = 1000
+	mostBytes = 4 << 20
+)
+
+// split makes statements of rows.
+func (d *database) split(topic string, rows []row) []statement {
+	var all []statement
+	for len(rows) > 0 {
+		n, size := 1, rows[0].size
+		for n < len(rows) && n < mostRows && size+rows[n].size <= mostBytes {
+			size += rows[n].size
+			n++
+		}
+		all = append(all, d.statement(topic, rows[:n]))
+		rows = rows[n:]
+	}
+	return all
+}
+
+func (d *database) statement(topic string, rows []row) statement {
+	var query strings.Builder
+	fmt.Fprintf(&query, d.insert, d.messages(topic))
+	args := make([]any, 0, len(rows)*3)
+	for n, r := range rows {
+		if n > 0 {
+			query.WriteString(", ")
+		}
+		if strings.Contains(d.row, "%d") {
+			fmt.Fprintf(&query, d.row, 3*n+1, 3*n+2, 3*n+3)
+		} else {
+			query.WriteString(d.row)
+		}
+		args = append(args, r.args[:]...)
+	}
+	return statement{query.String(), args}
+}
+
+// withMetadata gives a message that was stored without metadata an empty one.
+func withMetadata(r wmsql.Row, err error) (wmsql.Row, error) {
+	if err == nil && r.Msg.Metadata == nil {
+		r.Msg.Metadata = message.Metadata{}
+	}
+	return r, err
+}

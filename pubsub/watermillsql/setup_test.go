@@ -1,0 +1,143 @@
+package watermillsql_test
+
+import (
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace-go/millrace/pubsub/watermillsql"
+	"github.com/millrace-go/millrace/tests/testdb"
+)
+
+// patience is long, since other tests on the same PostgreSQL can hold back messages.
+const patience = 90 * time.Second
+
+// each runs body on the databases that watermill-sql has.
+func each(t *testing.T, body func(t *testing.T, db *testdb.DB)) {
+	t.Helper()
+	for _, dialect := range []string{"postgres", "mysql"} {
+		t.Run(dialect, func(t *testing.T) {
+			t.Helper()
+			body(t, testdb.On(t, dialect))
+		})
+	}
+}
+
+func newPublisher(t *testing.T, db *testdb.DB, topics ...string) *watermillsql.Publisher {
+	t.Helper()
+	p, err := watermillsql.NewPublisher(db.DB, watermillsql.Config{})
+	require.NoError(t, err)
+	require.NoError(t, p.Initialize(t.Context(), topics...))
+	t.Cleanup(func() { assert.NoError(t, p.Close()) })
+	return p
+}
+
+// newSubscriber reads as group, without long pauses.
+func newSubscriber(
+	t *testing.T, db *testdb.DB, group string, change ...func(*watermillsql.SubscriberConfig),
+) *watermillsql.Subscriber {
+	t.Helper()
+	config := watermillsql.SubscriberConfig{
+		ConsumerGroup: group,
+		PollInterval:  5 * time.Millisecond, ResendInterval: 5 * time.Millisecond, RetryInterval: 50 * time.Millisecond,
+	}
+	for _, c := range change {
+		c(&config)
+	}
+	s, err := watermillsql.NewSubscriber(db.DB, config)
+	require.NoError(t, err)
+	t.Cleanup(func() { assert.NoError(t, s.Close()) })
+	return s
+}
+
+func batch(size int) func(*watermillsql.SubscriberConfig) {
+	return func(c *watermillsql.SubscriberConfig) { c.BatchSize = size }
+}
+
+func subscribe(t *testing.T, s message.Subscriber, topic string) <-chan *message.Message {
+	t.Helper()
+	messages, err := s.Subscribe(t.Context(), topic)
+	require.NoError(t, err)
+	return messages
+}
+
+// receive waits for the next message.
+func receive(t *testing.T, from <-chan *message.Message) *message.Message {
+	t.Helper()
+	select {
+	case msg, open := <-from:
+		require.True(t, open, "the subscription ended")
+		return msg
+	case <-time.After(patience):
+		require.Fail(t, "no message came")
+		return nil
+	}
+}
+
+// silent checks that nothing comes for a while in which dozens of polls fit.
+func silent(t *testing.T, from <-chan *message.Message, why string) {
+	t.Helper()
+	select {
+	case msg := <-from:
+		require.NotNil(t, msg, "the subscription ended: %s", why)
+		require.Fail(t, "a message came", "%s: %s", msg.UUID, why)
+	case <-time.After(400 * time.Millisecond):
+	}
+}
+
+func newMessage(uuid string) *message.Message {
+	return message.NewMessage(uuid, []byte("\x00 no JSON"))
+}
+
+func publish(t *testing.T, p message.Publisher, topic string, uuids ...string) {
+	t.Helper()
+	msgs := make([]*message.Message, len(uuids))
+	for n, uuid := range uuids {
+		msgs[n] = newMessage(uuid)
+	}
+	require.NoError(t, p.Publish(topic, msgs...))
+}
+
+// rows counts what the table of a topic holds.
+func rows(t *testing.T, db *testdb.DB, topic string) (n int) {
+	t.Helper()
+	require.NoError(t, db.GetContext(t.Context(), &n, `SELECT COUNT(*) FROM watermill_`+topic))
+	return n
+}
+
+func exec(t *testing.T, db *testdb.DB, statement string) {
+	t.Helper()
+	_, err := db.ExecContext(t.Context(), statement)
+	require.NoError(t, err)
+}
+
+// wait waits for what a goroutine of the test sends.
+func wait[T any](t *testing.T, from <-chan T, what string) T {
+	t.Helper()
+	select {
+	case v := <-from:
+		return v
+	case <-time.After(patience):
+		require.Fail(t, "it did not happen", what)
+		panic("unreachable")
+	}
+}
+
+var silence = watermill.NopLogger{}
+
+// documented returns the statement in doc.go that begins so.
+func documented(t *testing.T, begin string) string {
+	t.Helper()
+	text, err := os.ReadFile("doc.go")
+	require.NoError(t, err)
+	_, rest, found := strings.Cut(string(text), "//\t"+begin)
+	require.True(t, found, begin)
+	statement, _, _ := strings.Cut(rest, "\n//\n")
+	return begin + strings.ReplaceAll(statement, "\n//\t", "\n")
+}

@@ -1,0 +1,132 @@
+package watermillsql
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+	wmsql "github.com/ThreeDotsLabs/watermill-sql/v3/pkg/sql"
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/jmoiron/sqlx"
+
+	"github.com/millrace-go/millrace/internal/dialect"
+)
+
+// Subscriber is watermill-sql/v3's subscriber with settings that are safe beside an inbox.
+// It is safe for concurrent use. Each subscription holds a connection of the pool while a
+// message is handled.
+type Subscriber struct {
+	db       *sqlx.DB
+	database *database
+	group    string
+	inner    *wmsql.Subscriber
+
+	mu     sync.RWMutex // watermill-sql's own marks race with each other
+	closed bool
+	once   sync.Once
+	err    error
+}
+
+// NewSubscriber returns a Subscriber on a pool. All problems of config are reported at once.
+func NewSubscriber(db *sqlx.DB, config SubscriberConfig) (*Subscriber, error) {
+	if db == nil {
+		return nil, errors.New("watermillsql: NewSubscriber needs a *sqlx.DB")
+	}
+	if err := config.Validate(); err != nil {
+		return nil, err
+	}
+	config.setDefaults()
+	d, err := detect(db, config.Dialect)
+	if err != nil {
+		return nil, err
+	}
+	inner, err := wmsql.NewSubscriber(db, wmsql.SubscriberConfig{
+		ConsumerGroup:  config.ConsumerGroup,
+		AckDeadline:    &config.AckDeadline,
+		PollInterval:   config.PollInterval,
+		ResendInterval: config.ResendInterval,
+		RetryInterval:  config.RetryInterval,
+		BackoffManager: backoff{poll: config.PollInterval, retry: config.RetryInterval},
+		SchemaAdapter:  d.schema(config.BatchSize),
+		OffsetsAdapter: d.offsetAdapter,
+	}, config.Logger)
+	if err != nil {
+		return nil, fmt.Errorf("watermillsql: %w", err)
+	}
+	return &Subscriber{db: db, database: d, group: config.ConsumerGroup, inner: inner}, nil
+}
+
+// Initialize makes the tables of the topics that have none, as [Publisher.Initialize] does.
+func (s *Subscriber) Initialize(ctx context.Context, topics ...string) error {
+	if err := s.database.initialize(ctx, s.db, topics); err != nil {
+		return fmt.Errorf("watermillsql: initialize: %w", err)
+	}
+	return nil
+}
+
+// SubscribeInitialize is Initialize for one topic, as message.SubscribeInitializer wants it.
+func (s *Subscriber) SubscribeInitialize(topic string) error {
+	return s.Initialize(context.Background(), topic)
+}
+
+// Subscribe delivers the messages of topic, from the first that the consumer group has not
+// acked, one after the other, until ctx ends or the Subscriber is closed. A topic without
+// tables is an [ErrNoTable]: watermill-sql finds that out only in the background, on MySQL.
+func (s *Subscriber) Subscribe(ctx context.Context, topic string) (<-chan *message.Message, error) {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	if s.closed {
+		return nil, ErrClosed
+	}
+	if err := s.database.checkTopic(topic); err != nil {
+		return nil, fmt.Errorf("watermillsql: subscribe: %w", err)
+	}
+	if _, err := s.database.inspect(ctx, s.db, topic); err != nil {
+		return nil, fmt.Errorf("watermillsql: subscribe: %w", err)
+	}
+	if err := s.database.enrollGroup(ctx, s.db, topic, s.group); err != nil {
+		return nil, fmt.Errorf("watermillsql: subscribe to %q: %w", topic, err)
+	}
+	messages, err := s.inner.Subscribe(ctx, topic)
+	if err != nil {
+		return nil, fmt.Errorf("watermillsql: subscribe to %q: %w", topic, err)
+	}
+	return messages, nil
+}
+
+// Close ends all subscriptions, and waits until they have. Messages that were not acked
+// are delivered again. The pool stays open.
+func (s *Subscriber) Close() error {
+	s.mu.Lock()
+	s.closed = true
+	s.mu.Unlock()
+	s.once.Do(func() { s.err = s.inner.Close() })
+	return s.err
+}
+
+// backoff tells deadlocks by the database's code, where watermill-sql searches the text,
+// and takes the 50 seconds that a waiting consumer of MySQL spends in vain for an error.
+type backoff struct{ poll, retry time.Duration }
+
+func (b backoff) HandleError(log watermill.LoggerAdapter, empty bool, err error) time.Duration {
+	switch {
+	case err == nil && empty:
+		return b.poll
+	case err == nil:
+		return 0
+	case errors.Is(err, context.Canceled): // the subscription ends
+		return b.retry
+	case dialect.Classify(err) == dialect.Contention:
+		log.Debug("Another consumer of the group was faster", watermill.LogFields{"err": err.Error()})
+		return rand.N(min(b.retry, contention)) //nolint:gosec // spreads load
+	}
+	log.Error("Cannot query for messages", err, watermill.LogFields{"wait_time": b.retry})
+	return b.retry
+}
+
+// contention bounds the pause after a lost race.
+const contention = 20 * time.Millisecond

@@ -1,0 +1,89 @@
+package watermillsql
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/jmoiron/sqlx"
+)
+
+// table is what the table of a topic's messages takes. One that watermill-sql made, with
+// its own settings, takes less than one of ours.
+type table struct {
+	uuid    int    // characters; 0 is no limit
+	payload string // type
+	binary  bool   // the payload's column takes any bytes
+	packet  int    // bytes of a statement; 0 is no limit
+}
+
+type column struct {
+	kind   string
+	length int
+}
+
+// inspect looks at both tables of a topic.
+func (d *database) inspect(ctx context.Context, db *sqlx.DB, topic string) (table, error) {
+	messages, err := d.describe(ctx, db, messagesPrefix+topic, d.messageColumns)
+	if err != nil {
+		return table{}, err
+	}
+	if _, err := d.describe(ctx, db, offsetsPrefix+topic, d.offsetColumns); err != nil {
+		return table{}, err
+	}
+	t := table{uuid: messages["uuid"].length, payload: messages["payload"].kind}
+	t.binary = slices.Contains(d.binary, t.payload)
+	if d.maxPacket != "" {
+		if err := db.GetContext(ctx, &t.packet, d.maxPacket); err != nil {
+			return table{}, fmt.Errorf("read max_allowed_packet: %w", err)
+		}
+	}
+	return t, nil
+}
+
+// describe returns the columns of a table, which must have the needed ones.
+func (d *database) describe(ctx context.Context, db *sqlx.DB, name string, needed []string) (
+	found map[string]column, err error,
+) {
+	rows, err := db.QueryContext(ctx, d.columns, d.lookup(name))
+	if err != nil {
+		return nil, fmt.Errorf("describe table %s: %w", name, err)
+	}
+	defer func() { err = errors.Join(err, rows.Close()) }()
+	found = map[string]column{}
+	for rows.Next() {
+		var name string
+		var c column
+		if err := rows.Scan(&name, &c.kind, &c.length); err != nil {
+			return nil, fmt.Errorf("describe table %s: %w", name, err)
+		}
+		found[name] = c
+	}
+	if err := rows.Err(); err != nil {
+		return nil, fmt.Errorf("describe table %s: %w", name, err)
+	}
+	if len(found) == 0 {
+		return nil, fmt.Errorf("table %s: %w", name, ErrNoTable)
+	}
+	for _, n := range needed {
+		if _, has := found[n]; !has {
+			return nil, fmt.Errorf("table %s has no column %s, so it is not one of watermill-sql v3: "+
+				"rename it, and call Initialize", name, n)
+		}
+	}
+	return found, nil
+}
+
+// lookup is how the statement columns wants a table's name.
+func (d *database) lookup(name string) string {
+	if d == &postgres {
+		return d.quoted(name) // to_regclass folds names without quotes
+	}
+	return name
+}
+
+// remedy is the statement that makes an older table take what ours takes.
+func (d *database) remedy(topic, name, kind string) string {
+	return fmt.Sprintf(d.widen, d.messages(topic), name, kind)
+}

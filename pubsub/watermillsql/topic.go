@@ -1,0 +1,52 @@
+package watermillsql
+
+import (
+	"errors"
+	"fmt"
+	"regexp"
+	"strings"
+)
+
+// watermill-sql names the tables of a topic by these prefixes.
+const (
+	messagesPrefix = "watermill_"
+	offsetsPrefix  = "watermill_offsets_"
+)
+
+var topicName = regexp.MustCompile(`^[A-Za-z0-9$:._-]+$`)
+
+// checkTopic refuses names by which two topics would share a table. PostgreSQL cuts longer
+// names off without a word.
+func (d *database) checkTopic(topic string) error {
+	most := d.maxName - len(offsetsPrefix)
+	inner, begins := strings.CutPrefix(topic, strings.TrimPrefix(offsetsPrefix, messagesPrefix))
+	var problem string
+	switch {
+	case topic == "":
+		problem = "it is empty"
+	case !topicName.MatchString(topic):
+		problem = "it may hold only letters of ASCII, digits and -$:._"
+	case len(topic) > most:
+		problem = fmt.Sprintf("it has %d characters, and at most %d leave its table's name, %s…, whole: "+
+			"topics that begin alike would share a table; choose a shorter name", len(topic), most, offsetsPrefix)
+	case begins:
+		problem = fmt.Sprintf("its table would be the table of offsets of topic %q; choose another beginning", inner)
+	default:
+		return nil
+	}
+	return fmt.Errorf("%w: topic %q: %s", ErrTopic, topic, problem)
+}
+
+func (d *database) checkTopics(topics []string) error {
+	var problems []error
+	for _, t := range topics {
+		if err := d.checkTopic(t); err != nil {
+			problems = append(problems, err)
+		}
+	}
+	return errors.Join(problems...)
+}
+
+func (d *database) messages(topic string) string { return d.quoted(messagesPrefix + topic) }
+func (d *database) offsets(topic string) string  { return d.quoted(offsetsPrefix + topic) }
+func (d *database) quoted(name string) string    { return d.quote + name + d.quote }
