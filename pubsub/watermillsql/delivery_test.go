@@ -1,0 +1,221 @@
+package watermillsql_test
+
+import (
+	"context"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+	wmsql "github.com/ThreeDotsLabs/watermill-sql/v3/pkg/sql"
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace-go/millrace/pubsub/watermillsql"
+	"github.com/millrace-go/millrace/tests/testdb"
+)
+
+// A message whose handler is slower than AckDeadline comes again while the handler runs;
+// its context has ended by then. Resends after a nack get no time of their own.
+func TestAckDeadline(t *testing.T) {
+	each(t, func(t *testing.T, db *testdb.DB) {
+		publish(t, newPublisher(t, db, "orders"), "orders", "slow")
+		messages := subscribe(t, newSubscriber(t, db, "group", func(c *watermillsql.SubscriberConfig) {
+			c.InboxTimeout, c.AckDeadline = 100*time.Millisecond, 400*time.Millisecond
+		}), "orders")
+
+		first := receive(t, messages)
+		deadline, bound := first.Context().Deadline()
+		require.True(t, bound)
+		first.Nack()
+		resent := receive(t, messages)
+		ofResent, _ := resent.Context().Deadline()
+		assert.Equal(t, deadline, ofResent)
+		wait(t, resent.Context().Done(), "the deadline")
+		assert.ErrorIs(t, resent.Context().Err(), context.DeadlineExceeded)
+
+		again := receive(t, messages) // and nobody answered resent
+		assert.Equal(t, "slow", again.UUID)
+		later, _ := again.Context().Deadline()
+		assert.True(t, later.After(deadline))
+		again.Ack()
+	})
+}
+
+// What was acked within a batch is delivered again when the subscription ends before the
+// batch does, as with the process. A batch of one, the default, has no such copies.
+func TestBatchComesAgain(t *testing.T) {
+	each(t, func(t *testing.T, db *testdb.DB) {
+		for _, c := range []struct {
+			topic  string
+			change []func(*watermillsql.SubscriberConfig)
+			next   string
+		}{{"ones", nil, "3"}, {"tens", []func(*watermillsql.SubscriberConfig){batch(10)}, "1"}} {
+			publish(t, newPublisher(t, db, c.topic), c.topic, "1", "2", "3", "4")
+			s := newSubscriber(t, db, "group", c.change...)
+			ctx, cancel := context.WithCancel(t.Context())
+			messages, err := s.Subscribe(ctx, c.topic)
+			require.NoError(t, err)
+			receive(t, messages).Ack()
+			receive(t, messages).Ack()
+			assert.Equal(t, "3", receive(t, messages).UUID)
+			cancel()
+			_, open := <-messages
+			require.False(t, open)
+
+			next := receive(t, subscribe(t, s, c.topic))
+			assert.Equal(t, c.next, next.UUID, c.topic)
+			require.NoError(t, s.Close())
+		}
+	})
+}
+
+// idle_in_transaction_session_timeout ends a subscriber's transaction whose whole batch is
+// slower, and the batch comes again. A batch of one needs the time of one message.
+func TestBatchOutlivesIdleTimeout(t *testing.T) {
+	db := testdb.On(t, "postgres")
+	publish(t, newPublisher(t, db, "orders"), "orders", "1", "2", "3", "4")
+	frozen := db.Open(t, testdb.FrozenHosts(600*time.Millisecond, time.Minute))
+	for _, c := range []struct {
+		size int
+		next string
+	}{{1, "3"}, {10, "1"}} {
+		s := newSubscriber(t, frozen, map[int]string{1: "one", 10: "ten"}[c.size], batch(c.size))
+		messages := subscribe(t, s, "orders")
+		for range 2 {
+			msg := receive(t, messages)
+			silent(t, messages, "it is being handled")
+			msg.Ack()
+		}
+		if c.size > 1 { // the end of the batch, at which the transaction is missed
+			receive(t, messages).Ack()
+			receive(t, messages).Ack()
+		}
+		assert.Equal(t, c.next, receive(t, messages).UUID)
+		require.NoError(t, s.Close())
+	}
+}
+
+// Within a group one consumer works and the others wait, without errors in the log, until
+// it ends. Another group has its own copy of each message.
+func TestOneConsumerPerGroup(t *testing.T) {
+	each(t, func(t *testing.T, db *testdb.DB) {
+		publish(t, newPublisher(t, db, "orders"), "orders", "1", "2", "3")
+		log := &errorLog{}
+		logged := func(c *watermillsql.SubscriberConfig) { c.Logger = log }
+		working := newSubscriber(t, db, "group", logged)
+		waiting := newSubscriber(t, db, "group", logged)
+		if db.Dialect == "mysql" { // 50 seconds by default
+			waiting = newSubscriber(t, db.Open(t, testdb.Params("innodb_lock_wait_timeout", "1")), "group", logged)
+		}
+		messages := subscribe(t, working, "orders")
+		first := receive(t, messages)
+		others := subscribe(t, waiting, "orders")
+		silent(t, others, "the first consumer has a message")
+		other := newSubscriber(t, db, "Group")
+		assert.Equal(t, "1", receive(t, subscribe(t, other, "orders")).UUID,
+			"a group whose name differs in case only is another one, and does not wait")
+		require.NoError(t, other.Close())
+		if db.Dialect == "mysql" {
+			for range 3 {
+				silent(t, others, "the first consumer has a message") // past the wait for its lock
+			}
+		}
+		first.Ack()
+		var second *message.Message
+		select {
+		case second = <-messages:
+		case second = <-others:
+		}
+		assert.Equal(t, "2", second.UUID)
+		second.Ack()
+		require.NoError(t, working.Close())
+		third := receive(t, others)
+		for third.UUID == "2" { // its ack was lost when its consumer was closed
+			third.Ack()
+			third = receive(t, others)
+		}
+		assert.Equal(t, "3", third.UUID)
+		third.Ack()
+		assert.Zero(t, log.count.Load())
+	})
+}
+
+// errorLog counts the errors.
+type errorLog struct {
+	watermill.NopLogger
+	count atomic.Int32
+}
+
+func (l *errorLog) Error(string, error, watermill.LogFields)         { l.count.Add(1) }
+func (l *errorLog) With(watermill.LogFields) watermill.LoggerAdapter { return l }
+
+// The pause is all that is between the failures of a handler.
+func TestNackedMessagesPause(t *testing.T) {
+	each(t, func(t *testing.T, db *testdb.DB) {
+		const pause = 300 * time.Millisecond
+		publish(t, newPublisher(t, db, "orders"), "orders", "1")
+		messages := subscribe(t, newSubscriber(t, db, "group", func(c *watermillsql.SubscriberConfig) {
+			c.ResendInterval = pause
+		}), "orders")
+		for range 2 {
+			msg := receive(t, messages)
+			nacked := time.Now()
+			msg.Nack()
+			again := receive(t, messages)
+			assert.GreaterOrEqual(t, time.Since(nacked), pause)
+			again.Nack()
+		}
+		receive(t, messages).Ack()
+	})
+}
+
+// wmsql.TxFromContext is not rolled back by a nack, whatever its comment says: what a run
+// that failed wrote through it is committed with the run that succeeds.
+func TestTxFromContextKeepsFailedRuns(t *testing.T) {
+	each(t, func(t *testing.T, db *testdb.DB) {
+		publish(t, newPublisher(t, db, "orders"), "orders", "1", "2")
+		exec(t, db, `CREATE TABLE effects (uuid VARCHAR(36))`)
+		messages := subscribe(t, newSubscriber(t, db, "group"), "orders")
+		for run := range 2 {
+			msg := receive(t, messages)
+			tx, found := wmsql.TxFromContext(msg.Context())
+			require.True(t, found)
+			_, err := tx.ExecContext(t.Context(), `INSERT INTO effects VALUES ('1')`)
+			require.NoError(t, err)
+			if run == 0 {
+				msg.Nack()
+			} else {
+				msg.Ack()
+			}
+		}
+		assert.Equal(t, "2", receive(t, messages).UUID)
+		var effects int
+		require.NoError(t, db.GetContext(t.Context(), &effects, `SELECT COUNT(*) FROM effects`))
+		assert.Equal(t, 2, effects, "which one would be right")
+	})
+}
+
+func TestSubscriberCloses(t *testing.T) {
+	each(t, func(t *testing.T, db *testdb.DB) {
+		p := newPublisher(t, db, "orders")
+		log := &errorLog{}
+		s := newSubscriber(t, db, "group", func(c *watermillsql.SubscriberConfig) { c.Logger = log })
+		messages := subscribe(t, s, "orders")
+		publish(t, p, "orders", "1")
+		receive(t, messages)
+		closed := make(chan error)
+		for range 3 {
+			go func() { closed <- s.Close() }()
+		}
+		for range 3 {
+			require.NoError(t, wait(t, closed, "Close returns"))
+		}
+		_, open := <-messages
+		assert.False(t, open)
+		_, err := s.Subscribe(t.Context(), "orders")
+		require.ErrorIs(t, err, watermillsql.ErrClosed)
+		assert.Zero(t, log.count.Load())
+	})
+}
