@@ -82,6 +82,12 @@ func (p *pump) sift(lane *line) {
 	}
 }
 
+func (p *pump) siftAll() {
+	for i := range p.lanes {
+		p.sift(&p.lanes[i])
+	}
+}
+
 // block makes the messages of l's key wait for l.
 func (p *pump) block(l *letter, now time.Time) {
 	if !l.keyed {

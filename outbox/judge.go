@@ -108,9 +108,7 @@ func (p *pump) diagnose(r *run, now time.Time) {
 		p.trouble[topic] = t
 		p.log.Error("outbox: a topic takes no messages; the others go on", last,
 			watermill.LogFields{"topic": topic, "again_in": t.until.Sub(now).String()})
-		for i := range p.lanes {
-			p.sift(&p.lanes[i])
-		}
+		p.siftAll()
 	}
 }
 

@@ -110,7 +110,5 @@ func (p *pump) makeRoom(err error) {
 	}
 	t := p.trouble[p.outage.last]
 	p.trouble[p.outage.last] = trouble{until: p.outage.probeAt, pause: t.pause, err: err}
-	for i := range p.lanes {
-		p.sift(&p.lanes[i])
-	}
+	p.siftAll()
 }

@@ -284,6 +284,7 @@ func (p *pump) took(ctx context.Context, r *reading) {
 	for _, l := range r.letters {
 		p.take(l, now)
 	}
+	p.siftAll()
 }
 
 func (r *reading) found() int { return len(r.letters) + len(r.bad) }
@@ -329,7 +330,7 @@ func (p *pump) dueIn(now time.Time, wait time.Duration) {
 	}
 }
 
-// take puts one letter before its lane, unless it has to wait.
+// take puts one letter before its lane.
 func (p *pump) take(l *letter, now time.Time) {
 	if !p.shards.owns(l.hash) {
 		return
@@ -344,7 +345,6 @@ func (p *pump) take(l *letter, now time.Time) {
 	p.window[l.id] = l
 	lane := &p.lanes[int(l.hash>>8)%len(p.lanes)]
 	lane.queue = append(lane.queue, l)
-	p.sift(lane)
 }
 
 // loaded starts to work on shards whose blocked keys are known now.
