@@ -1,0 +1,109 @@
+package rabbitmq
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"net"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill-amqp/v2/pkg/amqp"
+	amqp091 "github.com/rabbitmq/amqp091-go"
+)
+
+// farewell is how long an orderly end of a connection may take.
+const farewell = 5 * time.Second
+
+// session is one connection, and how to break it when nothing can be written to it.
+type session struct {
+	*amqp091.Connection
+	sever func()
+}
+
+// dial connects and logs in.
+func dial(config amqp.ConnectionConfig) (*session, error) {
+	settings, err := settingsOf(config)
+	if err != nil {
+		return nil, err
+	}
+	var wire net.Conn
+	connect := settings.Dial
+	settings.Dial = func(network, address string) (net.Conn, error) {
+		var err error
+		wire, err = connect(network, address)
+		return wire, err
+	}
+	conn, err := amqp091.DialConfig(config.AmqpURI, settings)
+	if err != nil {
+		if wire != nil {
+			_ = wire.Close() // amqp091 leaves it open when the login fails
+		}
+		return nil, fmt.Errorf("connect to RabbitMQ: %w", err)
+	}
+	return &session{conn, func() { _ = wire.Close() }}, nil
+}
+
+// settingsOf copies what amqp091 writes to: one Config may serve several connections.
+func settingsOf(config amqp.ConnectionConfig) (amqp091.Config, error) {
+	settings := amqp091.Config{Locale: "en_US", TLSClientConfig: config.TLSConfig}
+	if config.AmqpConfig != nil {
+		if config.AmqpConfig.TLSClientConfig != nil && config.TLSConfig != nil {
+			return settings, errors.New("both AmqpConfig.TLSClientConfig and TLSConfig are set")
+		}
+		settings = *config.AmqpConfig
+		settings.Properties = maps.Clone(settings.Properties)
+		if settings.TLSClientConfig == nil {
+			settings.TLSClientConfig = config.TLSConfig
+		}
+	}
+	if settings.TLSClientConfig != nil {
+		settings.TLSClientConfig = settings.TLSClientConfig.Clone()
+	}
+	if settings.Dial == nil {
+		uri, err := amqp091.ParseURI(config.AmqpURI)
+		if err != nil {
+			return settings, fmt.Errorf("AmqpURI: %w", err)
+		}
+		limit := 30 * time.Second
+		if uri.ConnectionTimeout != 0 {
+			limit = time.Duration(uri.ConnectionTimeout) * time.Millisecond
+		}
+		settings.Dial = amqp091.DefaultDial(limit)
+	}
+	return settings, nil
+}
+
+// end says goodbye, and breaks the connection if RabbitMQ does not answer.
+func (s *session) end() error {
+	silent := time.AfterFunc(farewell, s.sever)
+	defer silent.Stop()
+	if err := s.Close(); err != nil && !errors.Is(err, amqp091.ErrClosed) {
+		return fmt.Errorf("close the connection: %w", err)
+	}
+	return nil
+}
+
+// A source has the connection to use now. A [link] keeps its own; [shared] borrows one.
+type source interface {
+	current() (*session, error)
+	close() error
+}
+
+// shared borrows the connection of a wrapper, whose owner closes it.
+type shared struct{ wrapper *amqp.ConnectionWrapper }
+
+func (s shared) current() (*session, error) {
+	if s.wrapper.Closed() {
+		return nil, fmt.Errorf("%w: the shared connection was closed", ErrNotConnected)
+	}
+	if !s.wrapper.IsConnected() {
+		return nil, ErrNotConnected
+	}
+	conn := s.wrapper.Connection()
+	if conn.IsClosed() {
+		return nil, ErrNotConnected
+	}
+	return &session{conn, func() { _ = conn.CloseDeadline(time.Now()) }}, nil
+}
+
+func (s shared) close() error { return nil }

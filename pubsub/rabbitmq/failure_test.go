@@ -1,0 +1,213 @@
+package rabbitmq_test
+
+import (
+	"bytes"
+	"net/url"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	amqp091 "github.com/rabbitmq/amqp091-go"
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace-go/millrace/outbox"
+	"github.com/millrace-go/millrace/pubsub/rabbitmq"
+	"github.com/millrace-go/millrace/tests/servers"
+)
+
+// behind returns a proxy before the broker, and the URI by which it is reached.
+func behind(t *testing.T) (*servers.Wire, string) {
+	t.Helper()
+	parsed, err := url.Parse(uri(t))
+	require.NoError(t, err)
+	p := servers.Proxy(t, parsed.Host)
+	parsed.Host = p.Addr()
+	return p, parsed.String()
+}
+
+func TestPublishAfterAnOutageWorksAgain(t *testing.T) {
+	a := newAdmin(t, uri(t))
+	wire, through := behind(t)
+	topic, broker := a.queue(nil), rabbitmq.NewQueueConfig(through, rabbitmq.Queues{})
+	middle := newTrap(500)
+	broker.Marshaler = middle
+	p := publisher(t, broker, rabbitmq.PublisherConfig{Window: 100})
+	messages := newMessages(1000)
+	result := make(chan error, 1)
+	go func() { result <- p.Publish(topic, messages...) }()
+	<-middle.reached
+	wire.Cut()
+	close(middle.goOn)
+	errs := partial(t, <-result)
+	confirmed := accounted(t, errs, topic)
+	require.GreaterOrEqual(t, confirmed, 400, "all but a window were confirmed")
+	require.Less(t, confirmed, 1000)
+	require.GreaterOrEqual(t, a.ready(topic), confirmed)
+
+	err := p.Publish(topic, messages...)
+	require.ErrorIs(t, err, rabbitmq.ErrNotConnected)
+	require.ErrorContains(t, err, topic)
+	wire.Mend()
+	eventually(t, "it publishes again", func() bool { return p.Publish(topic, messages[999]) == nil })
+	require.NoError(t, p.Publish(topic, messages...))
+}
+
+// trap holds the n-th message up.
+type trap struct {
+	rabbitmq.Marshaler
+	mu            sync.Mutex
+	left          int
+	reached, goOn chan struct{}
+}
+
+func newTrap(n int) *trap {
+	return &trap{left: n, reached: make(chan struct{}), goOn: make(chan struct{})}
+}
+
+func (m *trap) Marshal(msg *message.Message) (amqp091.Publishing, error) {
+	m.mu.Lock()
+	m.left--
+	now := m.left == 0
+	m.mu.Unlock()
+	if now {
+		close(m.reached)
+		<-m.goOn
+	}
+	return m.Marshaler.Marshal(msg)
+}
+
+func TestPublishGivesUpInTimeWhenTheNetworkIsSilent(t *testing.T) {
+	a := newAdmin(t, uri(t))
+	wire, through := behind(t)
+	topic, broker := a.queue(nil), rabbitmq.NewQueueConfig(through, rabbitmq.Queues{})
+	p := publisher(t, broker, rabbitmq.PublisherConfig{Timeout: 500 * time.Millisecond})
+	require.NoError(t, p.Publish(topic, newMessages(1)...))
+	wire.Freeze()
+	msg := newMessages(1)[0]
+	err := p.Publish(topic, msg)
+	require.ErrorIs(t, err, rabbitmq.ErrUnconfirmed)
+	require.ErrorContains(t, err, msg.UUID)
+	require.NotErrorIs(t, err, outbox.ErrPermanent)
+
+	// More than the sockets hold: amqp091 waits in a write that it cannot bound.
+	big := newMessages(400)
+	for _, msg := range big {
+		msg.Payload = bytes.Repeat([]byte("x"), 100_000)
+	}
+	began := time.Now()
+	for range 2 {
+		require.ErrorIs(t, p.Publish(topic, big...), rabbitmq.ErrUnconfirmed)
+	}
+	require.Less(t, time.Since(began), patience)
+	wire.Thaw()
+	eventually(t, "it publishes again", func() bool { return p.Publish(topic, newMessages(1)...) == nil })
+}
+
+func TestCloseEndsThoughTheNetworkIsSilent(t *testing.T) {
+	a := newAdmin(t, uri(t))
+	wire, through := behind(t)
+	topic, broker := a.queue(nil), rabbitmq.NewQueueConfig(through, rabbitmq.Queues{})
+	p := publisher(t, broker, rabbitmq.PublisherConfig{Timeout: 100 * time.Millisecond})
+	s := subscriber(t, broker, rabbitmq.SubscriberConfig{CloseTimeout: 100 * time.Millisecond})
+	_, err := s.Subscribe(t.Context(), topic)
+	require.NoError(t, err)
+	wire.Freeze()
+	require.Error(t, p.Publish(topic, newMessages(1)...))
+	endsInTime(t, p.Close)
+	endsInTime(t, s.Close)
+	require.ErrorIs(t, p.Publish(topic, newMessages(1)...), rabbitmq.ErrClosed)
+}
+
+// endsInTime calls what may fail, but not hang.
+func endsInTime(t *testing.T, end func() error) {
+	t.Helper()
+	ended := make(chan struct{})
+	go func() {
+		_ = end()
+		close(ended)
+	}()
+	select {
+	case <-ended:
+	case <-time.After(patience):
+		require.Fail(t, "it hangs")
+	}
+}
+
+func TestCloseWaitsForCallsInFlight(t *testing.T) {
+	a := newAdmin(t, uri(t))
+	topic, broker := a.queue(nil), rabbitmq.NewQueueConfig(uri(t), rabbitmq.Queues{})
+	middle := newTrap(2)
+	broker.Marshaler = middle
+	p := publisher(t, broker, rabbitmq.PublisherConfig{})
+	result, closed := make(chan error, 1), make(chan error, 2)
+	go func() { result <- p.Publish(topic, newMessages(3)...) }()
+	<-middle.reached
+	for range 2 {
+		go func() { closed <- p.Close() }()
+	}
+	eventually(t, "later calls are refused", func() bool {
+		select {
+		case err := <-closed:
+			require.Fail(t, "Close does not wait", "%v", err)
+		default:
+		}
+		return len(result) == 0
+	})
+	close(middle.goOn)
+	require.NoError(t, <-result)
+	require.NoError(t, <-closed)
+	require.NoError(t, <-closed)
+	require.ErrorIs(t, p.Publish(topic, newMessages(1)...), rabbitmq.ErrClosed)
+	require.Equal(t, 3, a.ready(topic))
+}
+
+// The broker says how large a message may be only when it closes the channel.
+func TestPublishFindsTheMessageThatIsTooLarge(t *testing.T) {
+	s := servers.RabbitMQ(t, "max_message_size = 100000")
+	const topic = "things"
+	broker := rabbitmq.NewQueueConfig(s.URL(), rabbitmq.Queues{})
+	require.NoError(t, rabbitmq.Declare(broker, topic))
+	p := publisher(t, broker, rabbitmq.PublisherConfig{Timeout: 2 * time.Second})
+	messages := newMessages(50)
+	messages[20].Payload = make([]byte, 100_001)
+	errs := partial(t, p.Publish(topic, messages...))
+	for i, err := range errs {
+		switch {
+		case i == 20:
+			require.ErrorIs(t, err, outbox.ErrPermanent)
+			require.ErrorContains(t, err, messages[20].UUID)
+			require.ErrorContains(t, err, "100000")
+		case err != nil:
+			require.NotErrorIs(t, err, outbox.ErrPermanent)
+		}
+	}
+	require.NoError(t, p.Publish(topic, append(messages[:20:20], messages[21:]...)...))
+	require.ErrorIs(t, p.Publish(topic, messages[20]), outbox.ErrPermanent)
+
+	s.Freeze()
+	require.ErrorIs(t, p.Publish(topic, messages[0]), rabbitmq.ErrUnconfirmed)
+	s.Thaw()
+	eventually(t, "it publishes again", func() bool { return p.Publish(topic, messages[0]) == nil })
+	s.Kill()
+	require.Error(t, p.Publish(topic, messages[0]))
+	eventually(t, "the loss is noticed", func() bool {
+		err := p.Publish(topic, messages[0])
+		return err != nil && strings.Contains(err.Error(), "connection refused")
+	})
+	s.Start()
+	eventually(t, "it publishes again", func() bool { return p.Publish(topic, messages[0]) == nil })
+}
+
+// A broker that is short of memory reads nothing more from who publishes.
+func TestPublishGivesUpInTimeWhenTheBrokerBlocks(t *testing.T) {
+	s := servers.RabbitMQ(t, "vm_memory_high_watermark.absolute = 1MB")
+	broker := rabbitmq.NewQueueConfig(s.URL(), rabbitmq.Queues{})
+	require.NoError(t, rabbitmq.Declare(broker, "things"))
+	p := publisher(t, broker, rabbitmq.PublisherConfig{Timeout: 300 * time.Millisecond})
+	for range 3 {
+		require.ErrorIs(t, p.Publish("things", newMessages(3)...), rabbitmq.ErrUnconfirmed)
+	}
+	endsInTime(t, p.Close)
+}

@@ -1,0 +1,182 @@
+package rabbitmq
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/ThreeDotsLabs/watermill-amqp/v2/pkg/amqp"
+	"github.com/ThreeDotsLabs/watermill/message"
+)
+
+// SubscriberConfig is how a [Subscriber] behaves. The zero value is right for most services.
+type SubscriberConfig struct {
+	// Logger hears of connections, queues and acks that were lost. Defaults to none.
+	Logger watermill.LoggerAdapter
+
+	// InFlight is how many messages of one subscription are handed out at once. Defaults to
+	// 1, which keeps the order of the queue; with more, it is lost. As many are prefetched,
+	// unless Consume.Qos.PrefetchCount is higher.
+	InFlight int
+
+	// CloseTimeout is how long messages in flight are waited for when a subscription ends,
+	// before RabbitMQ may give them to others. Defaults to 25 seconds: what
+	// middleware.Inbox gives a handler, and less than the 30 that Watermill's router waits.
+	CloseTimeout time.Duration
+}
+
+func (c *SubscriberConfig) setDefaults() {
+	if c.Logger == nil {
+		c.Logger = watermill.NopLogger{}
+	}
+	if c.InFlight == 0 {
+		c.InFlight = 1
+	}
+	if c.CloseTimeout == 0 {
+		c.CloseTimeout = 25 * time.Second
+	}
+}
+
+// Validate returns every problem of c at once.
+func (c SubscriberConfig) Validate() error {
+	var problems []error
+	problem := func(format string, args ...any) { problems = append(problems, fmt.Errorf(format, args...)) }
+	if c.InFlight < 0 || c.InFlight > 65_535 {
+		problem("InFlight %d is not between 1 and 65,535", c.InFlight)
+	}
+	if c.CloseTimeout < 0 {
+		problem("CloseTimeout %v is negative", c.CloseTimeout)
+	}
+	return errors.Join(problems...)
+}
+
+// Subscriber receives messages, several at once if it is told to. It may be used by several
+// goroutines.
+type Subscriber struct {
+	broker amqp.Config
+	config SubscriberConfig
+	link   *link
+
+	mu            sync.Mutex
+	closed        bool
+	ends          map[*subscription]context.CancelFunc
+	subscriptions sync.WaitGroup
+}
+
+var (
+	_ message.Subscriber           = (*Subscriber)(nil)
+	_ message.SubscribeInitializer = (*Subscriber)(nil)
+)
+
+// NewSubscriber connects to RabbitMQ and returns a subscriber that keeps the connection. It
+// takes any Config of watermill-amqp, for instance one of [NewQueueConfig] or
+// [NewPubSubConfig], and differs from watermill-amqp's subscriber in that
+//
+//   - it hands out [SubscriberConfig].InFlight messages at once instead of one;
+//   - a subscription that ends waits for its messages in flight, instead of having RabbitMQ
+//     give them to others while they are still being handled;
+//   - a message that the Marshaler refuses is queued again after a second, not at once;
+//   - nothing is handed out when a queue is deleted or a channel lost, where watermill-amqp's
+//     hands out an empty message;
+//   - without a Marshaler it takes [Marshaler].
+func NewSubscriber(broker amqp.Config, config SubscriberConfig) (*Subscriber, error) {
+	broker = withDefaults(broker)
+	if err := errors.Join(config.Validate(), broker.ValidateSubscriber()); err != nil {
+		return nil, fmt.Errorf("rabbitmq: invalid Config: %w", err)
+	}
+	config.setDefaults()
+	l, err := newLink(broker.Connection, config.Logger)
+	if err != nil {
+		return nil, fmt.Errorf("rabbitmq: %w", err)
+	}
+	return &Subscriber{
+		broker: broker, config: config, link: l, ends: map[*subscription]context.CancelFunc{},
+	}, nil
+}
+
+// SubscribeInitialize declares the exchange and the queue of topic and binds them, so that
+// what is published from now on is kept for this subscriber.
+func (s *Subscriber) SubscribeInitialize(topic string) error {
+	session, err := s.link.current()
+	if err != nil {
+		return fmt.Errorf("rabbitmq: initialize topic %q: %w", topic, err)
+	}
+	ch, err := session.Channel()
+	if err != nil {
+		return fmt.Errorf("rabbitmq: initialize topic %q: open a channel: %w", topic, err)
+	}
+	if err := errors.Join(declareQueue(ch, s.broker, topic, s.config.Logger), ch.Close()); err != nil {
+		return fmt.Errorf("rabbitmq: initialize: %w", err)
+	}
+	return nil
+}
+
+// Subscribe declares the queue of topic as [Subscriber.SubscribeInitialize] does and hands
+// out its messages. Each must be acked or nacked; until then it counts as in flight, also
+// when the connection is lost meanwhile: then RabbitMQ delivers it again, but this
+// subscription hands out no more than its share. After a loss it connects again by itself.
+//
+// The subscription ends when ctx is done or the subscriber is closed: the contexts of its
+// messages are cancelled, messages in flight are waited for as long as CloseTimeout, and
+// then the channel is closed. Only then does a router close the publisher of its handler.
+func (s *Subscriber) Subscribe(ctx context.Context, topic string) (<-chan *message.Message, error) {
+	session, err := s.link.current()
+	if err != nil {
+		return nil, fmt.Errorf("rabbitmq: subscribe to topic %q: %w", topic, err)
+	}
+	sub := newSubscription(s, topic)
+	c, err := sub.consume(session)
+	if err != nil {
+		return nil, fmt.Errorf("rabbitmq: subscribe: %w", err)
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		cancel()
+		_ = c.channel.Close() // the connection is being closed
+		return nil, fmt.Errorf("rabbitmq: subscribe to topic %q: %w", topic, ErrClosed)
+	}
+	s.ends[sub] = cancel
+	s.subscriptions.Go(func() {
+		sub.run(ctx, c)
+		cancel()
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		delete(s.ends, sub)
+	})
+	return sub.out, nil
+}
+
+// Close ends all subscriptions, waiting for their messages in flight as long as
+// CloseTimeout, and closes the connection.
+func (s *Subscriber) Close() error {
+	s.mu.Lock()
+	first := !s.closed
+	s.closed = true
+	for _, end := range s.ends {
+		end()
+	}
+	s.mu.Unlock()
+	ended := make(chan struct{})
+	go func() {
+		s.subscriptions.Wait()
+		close(ended)
+	}()
+	late := time.NewTimer(s.config.CloseTimeout + farewell)
+	defer late.Stop()
+	select {
+	case <-ended:
+	case <-late.C: // RabbitMQ does not answer; without the connection they end
+	}
+	if !first {
+		return nil
+	}
+	if err := s.link.close(); err != nil {
+		return fmt.Errorf("rabbitmq: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,406 @@
+package rabbitmq_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/ThreeDotsLabs/watermill-amqp/v2/pkg/amqp"
+	"github.com/ThreeDotsLabs/watermill/message"
+	amqp091 "github.com/rabbitmq/amqp091-go"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace-go/millrace/outbox"
+	"github.com/millrace-go/millrace/pubsub/rabbitmq"
+)
+
+func TestSubscriberHandsOutSeveralAtOnce(t *testing.T) {
+	eachQueueType(t, func(t *testing.T, q rabbitmq.Queues) {
+		a := newAdmin(t, uri(t))
+		topic, broker := a.topic(), rabbitmq.NewQueueConfig(uri(t), q)
+		s := subscriber(t, broker, rabbitmq.SubscriberConfig{InFlight: 5})
+		out, err := s.Subscribe(t.Context(), topic)
+		require.NoError(t, err)
+		require.NoError(t, publisher(t, broker, rabbitmq.PublisherConfig{}).Publish(topic, newMessages(8)...))
+		held := make([]*message.Message, 5)
+		for i := range held {
+			held[i] = receive(t, out)
+		}
+		hearsNothing(t, out)
+		for i := range 3 {
+			held[i].Ack()
+			held = append(held, receive(t, out))
+		}
+		for _, msg := range held[3:] {
+			msg.Ack()
+		}
+		require.NoError(t, s.Close())
+		require.Equal(t, 0, a.ready(topic), "all are acked")
+	})
+}
+
+// hearsNothing gives a message that should not come a moment to come.
+func hearsNothing(t *testing.T, from <-chan *message.Message) {
+	t.Helper()
+	select {
+	case msg := <-from:
+		require.Fail(t, "one too many", "%s", msg.Payload)
+	case <-time.After(100 * time.Millisecond):
+	}
+}
+
+func TestOneInFlightKeepsTheOrderOverANack(t *testing.T) {
+	eachQueueType(t, func(t *testing.T, q rabbitmq.Queues) {
+		a := newAdmin(t, uri(t))
+		topic, broker := a.topic(), rabbitmq.NewQueueConfig(uri(t), q)
+		s := subscriber(t, broker, rabbitmq.SubscriberConfig{})
+		require.NoError(t, s.SubscribeInitialize(topic))
+		messages := newMessages(20)
+		require.NoError(t, publisher(t, broker, rabbitmq.PublisherConfig{}).Publish(topic, messages...))
+		out, err := s.Subscribe(t.Context(), topic)
+		require.NoError(t, err)
+		for i, want := range messages {
+			msg := receive(t, out)
+			require.Equal(t, want.UUID, msg.UUID)
+			require.False(t, rabbitmq.Redelivered(msg))
+			if i%5 == 0 {
+				msg.Nack()
+				msg = receive(t, out)
+				require.Equal(t, want.UUID, msg.UUID)
+				require.True(t, rabbitmq.Redelivered(msg))
+			}
+			msg.Ack()
+		}
+	})
+}
+
+// A quorum queue counts deliveries in a header that is a number, which watermill-amqp's
+// marshaler refuses: one nack, and its handler never sees the message again.
+func TestAQuorumQueueDeliversAgainAfterANack(t *testing.T) {
+	a := newAdmin(t, uri(t))
+	broker := rabbitmq.NewQueueConfig(uri(t), rabbitmq.Queues{Quorum: true})
+	p := publisher(t, broker, rabbitmq.PublisherConfig{})
+
+	t.Run("ours", func(t *testing.T) {
+		topic := a.topic()
+		out, err := subscriber(t, broker, rabbitmq.SubscriberConfig{}).Subscribe(t.Context(), topic)
+		require.NoError(t, err)
+		require.NoError(t, p.Publish(topic, newMessages(1)...))
+		receive(t, out).Nack()
+		again := receive(t, out)
+		require.Equal(t, "1", again.Metadata[rabbitmq.DeliveryCountKey])
+		require.True(t, rabbitmq.Redelivered(again))
+		again.Ack()
+	})
+	t.Run("watermill-amqp's", func(t *testing.T) {
+		topic, theirs := a.topic(), broker
+		refusing := &counting{}
+		theirs.Marshaler = refusing
+		s, err := amqp.NewSubscriber(theirs, watermill.NopLogger{})
+		require.NoError(t, err)
+		out, err := s.Subscribe(t.Context(), topic)
+		require.NoError(t, err)
+		require.NoError(t, p.Publish(topic, newMessages(1)...))
+		receive(t, out).Nack()
+		eventually(t, "it is refused again and again", func() bool { return refusing.refused.Load() > 20 })
+		select {
+		case <-out:
+			require.Fail(t, "watermill-amqp has learned it: say so in the documentation")
+		default:
+		}
+		require.NoError(t, s.Close())
+	})
+}
+
+type counting struct {
+	amqp.DefaultMarshaler
+	refused atomic.Int64
+}
+
+func (c *counting) Unmarshal(d amqp091.Delivery) (*message.Message, error) {
+	msg, err := c.DefaultMarshaler.Unmarshal(d)
+	if err != nil {
+		c.refused.Add(1)
+	}
+	return msg, err
+}
+
+func TestDeadLettersAreKept(t *testing.T) {
+	for name, c := range map[string]struct {
+		queues rabbitmq.Queues
+		nacks  int
+	}{
+		"classic": {rabbitmq.Queues{DeadLetters: true}, 1},
+		"quorum":  {rabbitmq.Queues{DeadLetters: true, Quorum: true, DeliveryLimit: 2}, 3},
+	} {
+		t.Run(name, func(t *testing.T) {
+			a := newAdmin(t, uri(t))
+			topic, broker := a.topic(), rabbitmq.NewPubSubConfig(uri(t), "group", c.queues)
+			out, err := subscriber(t, broker, rabbitmq.SubscriberConfig{}).Subscribe(t.Context(), topic)
+			require.NoError(t, err)
+			msg := newMessages(1)[0]
+			require.NoError(t, publisher(t, broker, rabbitmq.PublisherConfig{}).Publish(topic, msg))
+			for range c.nacks {
+				receive(t, out).Nack()
+			}
+			dead := topic + "_group" + rabbitmq.DeadLetterSuffix
+			eventually(t, "the dead letter is there", func() bool { return a.ready(dead) == 1 })
+			hearsNothing(t, out)
+
+			reader := rabbitmq.NewQueueConfig(uri(t), rabbitmq.Queues{Quorum: c.queues.Quorum})
+			letters, err := subscriber(t, reader, rabbitmq.SubscriberConfig{}).Subscribe(t.Context(), dead)
+			require.NoError(t, err)
+			letter := receive(t, letters)
+			require.Equal(t, msg.UUID, letter.UUID)
+			require.Equal(t, "1", letter.Metadata[rabbitmq.DeathCountKey])
+			require.Contains(t, letter.Metadata["x-death"], `"queue":"`+topic+`_group"`)
+
+			back := publisher(t, broker, rabbitmq.PublisherConfig{})
+			require.NoError(t, back.Publish(topic, letter), "it can be published again")
+			letter.Ack()
+			again := receive(t, out)
+			require.False(t, rabbitmq.Redelivered(again))
+			require.NotContains(t, again.Metadata, rabbitmq.DeathCountKey)
+			require.NotContains(t, again.Metadata, "x-death")
+			again.Ack()
+		})
+	}
+}
+
+// Both ways, through the broker, with headers of a foreign producer between.
+func TestMessagesOfWatermillAMQPAreUnderstoodAndOursByIt(t *testing.T) {
+	a := newAdmin(t, uri(t))
+	ours, theirs := rabbitmq.NewQueueConfig(uri(t), rabbitmq.Queues{}), amqp.NewDurableQueueConfig(uri(t))
+	msg := message.NewMessage("an id of é\xff", []byte{0, 0xff, 0})
+	msg.Metadata = message.Metadata{"": "", "key": "value", "binary": "\x00\xff", "long": fmt.Sprintf("%9999d", 1)}
+	theirPublisher, err := amqp.NewPublisher(theirs, watermill.NopLogger{})
+	require.NoError(t, err)
+	defer func() { require.NoError(t, theirPublisher.Close()) }()
+	theirSubscriber, err := amqp.NewSubscriber(theirs, watermill.NopLogger{})
+	require.NoError(t, err)
+	defer func() { require.NoError(t, theirSubscriber.Close()) }()
+
+	topic := a.queue(nil)
+	out, err := subscriber(t, ours, rabbitmq.SubscriberConfig{}).Subscribe(t.Context(), topic)
+	require.NoError(t, err)
+	require.NoError(t, theirPublisher.Publish(topic, msg))
+	got := receive(t, out)
+	require.True(t, got.Equals(msg), "%#v", got)
+	got.Ack()
+
+	require.NoError(t, a.channel().PublishWithContext(t.Context(), "", topic, true, false, amqp091.Publishing{
+		MessageId: "foreign", Headers: amqp091.Table{"n": int64(1), "t": amqp091.Table{"a": true}}, Body: []byte("x"),
+	}))
+	got = receive(t, out)
+	require.Equal(t, "foreign", got.UUID)
+	require.Equal(t, message.Metadata{"n": "1", "t": `{"a":true}`, rabbitmq.MessageIDKey: "foreign"}, got.Metadata)
+	got.Ack()
+
+	topic = a.queue(nil)
+	out, err = theirSubscriber.Subscribe(t.Context(), topic)
+	require.NoError(t, err)
+	require.NoError(t, publisher(t, ours, rabbitmq.PublisherConfig{}).Publish(topic, msg))
+	got = receive(t, out)
+	require.True(t, got.Equals(msg), "%#v", got)
+	got.Ack()
+}
+
+func TestSubscriberGoesOnAfterAnOutage(t *testing.T) {
+	a := newAdmin(t, uri(t))
+	wire, through := behind(t)
+	topic, direct := a.queue(nil), rabbitmq.NewQueueConfig(uri(t), rabbitmq.Queues{})
+	s := subscriber(t, rabbitmq.NewQueueConfig(through, rabbitmq.Queues{}), rabbitmq.SubscriberConfig{InFlight: 2})
+	out, err := s.Subscribe(t.Context(), topic)
+	require.NoError(t, err)
+	p := publisher(t, direct, rabbitmq.PublisherConfig{})
+	messages := newMessages(3)
+	require.NoError(t, p.Publish(topic, messages...))
+	held := []*message.Message{receive(t, out), receive(t, out)}
+	wire.Cut()
+	eventually(t, "RabbitMQ has them back", func() bool { return a.ready(topic) == 3 })
+	_, err = s.Subscribe(t.Context(), topic)
+	require.ErrorIs(t, err, rabbitmq.ErrNotConnected)
+	require.ErrorIs(t, s.SubscribeInitialize(topic), rabbitmq.ErrNotConnected)
+	wire.Mend()
+	hearsNothing(t, out) // two are in flight still
+	for _, msg := range held {
+		require.NoError(t, msg.Context().Err())
+		require.True(t, msg.Ack())
+	}
+	redelivered := 0
+	for range messages {
+		msg := receive(t, out)
+		if rabbitmq.Redelivered(msg) {
+			redelivered++
+		}
+		msg.Ack()
+	}
+	require.GreaterOrEqual(t, redelivered, 2)
+	eventually(t, "all are acked", func() bool { return a.ready(topic) == 0 })
+}
+
+func TestSubscriberGoesOnWhenItsQueueWasDeleted(t *testing.T) {
+	a := newAdmin(t, uri(t))
+	topic, broker := a.topic(), rabbitmq.NewQueueConfig(uri(t), rabbitmq.Queues{})
+	out, err := subscriber(t, broker, rabbitmq.SubscriberConfig{}).Subscribe(t.Context(), topic)
+	require.NoError(t, err)
+	_, err = a.channel().QueueDelete(topic, false, false, false)
+	require.NoError(t, err)
+	p := publisher(t, broker, rabbitmq.PublisherConfig{})
+	msg := newMessages(1)[0]
+	eventually(t, "the queue is back", func() bool { return p.Publish(topic, msg) == nil })
+	got := receive(t, out)
+	require.Equal(t, msg.UUID, got.UUID, "watermill-amqp hands out an empty message")
+	got.Ack()
+}
+
+func TestAnEndingSubscriptionWaitsForItsMessages(t *testing.T) {
+	for name, end := range map[string]func(s *rabbitmq.Subscriber, cancel func()) error{
+		"closed":    func(s *rabbitmq.Subscriber, _ func()) error { return s.Close() },
+		"cancelled": func(_ *rabbitmq.Subscriber, cancel func()) error { cancel(); return nil },
+	} {
+		t.Run(name, func(t *testing.T) {
+			a := newAdmin(t, uri(t))
+			topic, broker := a.queue(nil), rabbitmq.NewQueueConfig(uri(t), rabbitmq.Queues{})
+			s := subscriber(t, broker, rabbitmq.SubscriberConfig{InFlight: 2})
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			out, err := s.Subscribe(ctx, topic)
+			require.NoError(t, err)
+			p := publisher(t, broker, rabbitmq.PublisherConfig{})
+			require.NoError(t, p.Publish(topic, newMessages(2)...))
+			first, second := receive(t, out), receive(t, out)
+			other, err := subscriber(t, broker, rabbitmq.SubscriberConfig{InFlight: 10}).Subscribe(t.Context(), topic)
+			require.NoError(t, err)
+			ended := make(chan error, 1)
+			go func() { ended <- end(s, cancel) }()
+			<-first.Context().Done()
+			hearsNothing(t, other) // nobody else gets them meanwhile
+			require.NoError(t, p.Publish(topic, newMessages(1)...))
+			receive(t, other).Ack() // and nothing new comes here
+			first.Ack()
+			second.Nack()
+			_, open := <-out
+			require.False(t, open)
+			require.NoError(t, <-ended)
+			again := receive(t, other)
+			require.Equal(t, second.UUID, again.UUID)
+			again.Ack()
+			hearsNothing(t, other)
+		})
+	}
+}
+
+func TestAnEndingSubscriptionGivesUpInTheEnd(t *testing.T) {
+	a := newAdmin(t, uri(t))
+	topic, broker := a.queue(nil), rabbitmq.NewQueueConfig(uri(t), rabbitmq.Queues{})
+	s := subscriber(t, broker, rabbitmq.SubscriberConfig{CloseTimeout: 50 * time.Millisecond})
+	out, err := s.Subscribe(t.Context(), topic)
+	require.NoError(t, err)
+	require.NoError(t, publisher(t, broker, rabbitmq.PublisherConfig{}).Publish(topic, newMessages(1)...))
+	stuck := receive(t, out)
+	require.NoError(t, s.Close())
+	require.NoError(t, s.Close())
+	_, open := <-out
+	require.False(t, open)
+	require.Equal(t, 1, a.ready(topic))
+	stuck.Ack()
+	_, err = s.Subscribe(t.Context(), topic)
+	require.ErrorIs(t, err, rabbitmq.ErrClosed)
+	require.ErrorIs(t, s.SubscribeInitialize(topic), rabbitmq.ErrClosed)
+}
+
+// A router that closes lets its handler publish: the subscription has not ended yet.
+func TestARouterClosesInOrder(t *testing.T) {
+	a := newAdmin(t, uri(t))
+	topic, produced := a.queue(nil), a.queue(nil)
+	broker := rabbitmq.NewQueueConfig(uri(t), rabbitmq.Queues{})
+	router, err := message.NewRouter(message.RouterConfig{CloseTimeout: patience}, watermill.NopLogger{})
+	require.NoError(t, err)
+	handling, goOn := make(chan struct{}), make(chan struct{})
+	router.AddHandler("handler", topic, subscriber(t, broker, rabbitmq.SubscriberConfig{}), produced,
+		publisher(t, broker, rabbitmq.PublisherConfig{}), func(*message.Message) ([]*message.Message, error) {
+			close(handling)
+			<-goOn
+			return newMessages(1), nil
+		})
+	stopped := make(chan error, 1)
+	go func() { stopped <- router.Run(context.WithoutCancel(t.Context())) }()
+	<-router.Running()
+	require.NoError(t, publisher(t, broker, rabbitmq.PublisherConfig{}).Publish(topic, newMessages(1)...))
+	<-handling
+	closed := make(chan error, 1)
+	go func() { closed <- router.Close() }()
+	eventually(t, "the router closes", router.IsClosed)
+	close(goOn)
+	require.NoError(t, <-closed)
+	require.NoError(t, <-stopped)
+	require.Equal(t, 1, a.ready(produced))
+	require.Equal(t, 0, a.ready(topic))
+}
+
+func TestAMessageThatCannotBeUnmarshalledIsKept(t *testing.T) {
+	a := newAdmin(t, uri(t))
+	topic, broker := a.queue(nil), rabbitmq.NewQueueConfig(uri(t), rabbitmq.Queues{})
+	once := &refusing{}
+	broker.Marshaler = once
+	out, err := subscriber(t, broker, rabbitmq.SubscriberConfig{}).Subscribe(t.Context(), topic)
+	require.NoError(t, err)
+	require.NoError(t, publisher(t, broker, rabbitmq.PublisherConfig{}).Publish(topic, newMessages(1)...))
+	msg := receive(t, out)
+	assert.True(t, rabbitmq.Redelivered(msg))
+	msg.Ack()
+}
+
+// refusing refuses one message.
+type refusing struct {
+	rabbitmq.Marshaler
+	once atomic.Bool
+}
+
+func (r *refusing) Unmarshal(d amqp091.Delivery) (*message.Message, error) {
+	if !r.once.Swap(true) {
+		return nil, errors.New("not now")
+	}
+	return r.Marshaler.Unmarshal(d)
+}
+
+func TestSubscriberRefusesWrongSettings(t *testing.T) {
+	broker := rabbitmq.NewPubSubConfig("", "", rabbitmq.Queues{})
+	_, err := rabbitmq.NewSubscriber(broker, rabbitmq.SubscriberConfig{InFlight: -1, CloseTimeout: -1})
+	for _, problem := range []string{"InFlight -1", "CloseTimeout", "AmqpURI", "Queue.GenerateName"} {
+		require.ErrorContains(t, err, problem)
+	}
+	require.ErrorContains(t, rabbitmq.Declare(broker, "topic"), "Queue.GenerateName")
+	broker = rabbitmq.NewQueueConfig("amqp://127.0.0.1:1/", rabbitmq.Queues{})
+	_, err = rabbitmq.NewSubscriber(broker, rabbitmq.SubscriberConfig{})
+	require.ErrorContains(t, err, "connect to RabbitMQ")
+	require.ErrorContains(t, rabbitmq.Declare(broker, "topic"), "connect to RabbitMQ")
+}
+
+func TestDeclareTellsOfAQueueWithOtherSettings(t *testing.T) {
+	a := newAdmin(t, uri(t))
+	topic := a.queue(nil)
+	quorum := rabbitmq.NewQueueConfig(uri(t), rabbitmq.Queues{Quorum: true})
+	err := rabbitmq.Declare(quorum, topic)
+	require.ErrorContains(t, err, topic)
+	require.ErrorContains(t, err, "x-queue-type")
+	_, err = subscriber(t, quorum, rabbitmq.SubscriberConfig{}).Subscribe(t.Context(), topic)
+	require.ErrorContains(t, err, "x-queue-type")
+}
+
+func TestDeclareLetsTheFirstMessageBeKept(t *testing.T) {
+	a := newAdmin(t, uri(t))
+	topic, broker := a.topic(), rabbitmq.NewPubSubConfig(uri(t), "group", rabbitmq.Queues{Quorum: true, DeadLetters: true})
+	p := publisher(t, rabbitmq.NewPubSubConfig(uri(t), "", rabbitmq.Queues{}), rabbitmq.PublisherConfig{})
+	require.ErrorIs(t, p.Publish(topic, newMessages(1)...), outbox.ErrPermanent)
+	require.NoError(t, rabbitmq.Declare(broker, topic))
+	require.NoError(t, rabbitmq.Declare(broker, topic), "again")
+	require.NoError(t, p.Publish(topic, newMessages(1)...))
+	require.Equal(t, 1, a.ready(topic+"_group"))
+}

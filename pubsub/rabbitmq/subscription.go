@@ -1,0 +1,209 @@
+package rabbitmq
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/ThreeDotsLabs/watermill/message"
+	amqp091 "github.com/rabbitmq/amqp091-go"
+)
+
+// breather is the pause before something that failed is tried again.
+const breather = time.Second
+
+// subscription hands out the messages of one queue, through one consumer after the other.
+type subscription struct {
+	*Subscriber
+	topic    string
+	out      chan *message.Message
+	inFlight chan struct{} // holds one entry per message in flight
+	retired  sync.WaitGroup
+	givenUp  chan struct{} // closed when messages in flight are waited for no longer
+}
+
+// consumer is a channel on which deliveries come.
+type consumer struct {
+	channel    *amqp091.Channel
+	tag        string
+	deliveries <-chan amqp091.Delivery
+	handling   sync.WaitGroup
+}
+
+func newSubscription(s *Subscriber, topic string) *subscription {
+	return &subscription{
+		Subscriber: s, topic: topic, out: make(chan *message.Message),
+		inFlight: make(chan struct{}, s.config.InFlight), givenUp: make(chan struct{}),
+	}
+}
+
+func (s *subscription) consume(from *session) (*consumer, error) {
+	ch, err := from.Channel()
+	if err != nil {
+		return nil, fmt.Errorf("topic %q: open a channel: %w", s.topic, err)
+	}
+	c, err := s.consumeOn(ch)
+	if err != nil {
+		_ = ch.Close() // err says more
+		return nil, err
+	}
+	return c, nil
+}
+
+func (s *subscription) consumeOn(ch *amqp091.Channel) (*consumer, error) {
+	if err := declareQueue(ch, s.broker, s.topic, s.config.Logger); err != nil {
+		return nil, err
+	}
+	how := s.broker.Consume
+	prefetch := max(how.Qos.PrefetchCount, s.config.InFlight)
+	if err := ch.Qos(prefetch, how.Qos.PrefetchSize, how.Qos.Global); err != nil {
+		return nil, fmt.Errorf("topic %q: prefetch %d: %w", s.topic, prefetch, err)
+	}
+	tag := how.Consumer
+	if tag == "" {
+		tag = "millrace-" + watermill.NewShortUUID()
+	}
+	deliveries, err := ch.Consume(s.broker.Queue.GenerateName(s.topic), tag, false,
+		how.Exclusive, how.NoLocal, how.NoWait, how.Arguments)
+	if err != nil {
+		return nil, fmt.Errorf("topic %q: consume: %w", s.topic, err)
+	}
+	return &consumer{channel: ch, tag: tag, deliveries: deliveries}, nil
+}
+
+// run hands messages out until ctx is done.
+func (s *subscription) run(ctx context.Context, c *consumer) {
+	defer close(s.out)
+	for c != nil {
+		s.serve(ctx, c)
+		s.retire(ctx, c)
+		c = s.renew(ctx)
+	}
+	settled := make(chan struct{})
+	go func() {
+		s.retired.Wait()
+		close(settled)
+	}()
+	late := time.NewTimer(s.config.CloseTimeout)
+	defer late.Stop()
+	select {
+	case <-settled:
+	case <-late.C:
+		close(s.givenUp)
+		<-settled
+	}
+}
+
+// serve returns when ctx is done or c gets no more.
+func (s *subscription) serve(ctx context.Context, c *consumer) {
+	for {
+		select {
+		case s.inFlight <- struct{}{}:
+		case <-ctx.Done():
+			return
+		}
+		select {
+		case d, open := <-c.deliveries:
+			if !open {
+				<-s.inFlight
+				return
+			}
+			c.handling.Go(func() {
+				s.handle(ctx, d)
+				<-s.inFlight
+			})
+		case <-ctx.Done():
+			<-s.inFlight
+			return
+		}
+	}
+}
+
+// retire closes c once its messages in flight are settled. What was delivered and not
+// handed out is queued again before.
+func (s *subscription) retire(ctx context.Context, c *consumer) {
+	s.retired.Go(func() {
+		if ctx.Err() != nil {
+			if err := c.channel.Cancel(c.tag, false); err == nil {
+				for d := range c.deliveries {
+					_ = d.Nack(false, true) // closing the channel does it too
+				}
+			}
+		}
+		c.handling.Wait()
+		_ = c.channel.Close() // it may have been lost
+	})
+}
+
+// renew returns the next consumer, or nil when ctx is done or the subscriber closed.
+func (s *subscription) renew(ctx context.Context) *consumer {
+	for ctx.Err() == nil {
+		from, err := s.link.await(ctx)
+		if err != nil {
+			return nil
+		}
+		c, err := s.consume(from)
+		if err == nil {
+			return c
+		}
+		s.config.Logger.Error("Cannot consume, trying again", err, s.fields(nil))
+		s.pause(ctx)
+	}
+	return nil
+}
+
+// handle hands d out and tells RabbitMQ what came of it.
+func (s *subscription) handle(ctx context.Context, d amqp091.Delivery) {
+	requeue := !s.broker.Consume.NoRequeueOnNack
+	msg, err := s.broker.Marshaler.Unmarshal(d)
+	if err != nil {
+		s.config.Logger.Error("Cannot unmarshal a message, nacking it", err, s.fields(nil))
+		s.pause(ctx)
+		s.told(d.Nack(false, requeue), nil)
+		return
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	msg.SetContext(ctx)
+	select {
+	case s.out <- msg:
+	case <-ctx.Done():
+		s.told(d.Nack(false, true), msg)
+		return
+	}
+	select {
+	case <-msg.Acked():
+		s.told(d.Ack(false), msg)
+	case <-msg.Nacked():
+		s.told(d.Nack(false, requeue), msg)
+	case <-s.givenUp:
+		s.config.Logger.Info("A message is still in flight, RabbitMQ delivers it again", s.fields(msg))
+	}
+}
+
+// told logs an answer that did not reach RabbitMQ.
+func (s *subscription) told(err error, msg *message.Message) {
+	if err != nil {
+		fields := s.fields(msg).Add(watermill.LogFields{"err": err})
+		s.config.Logger.Info("The channel was lost before the ack, RabbitMQ delivers the message again", fields)
+	}
+}
+
+func (s *subscription) fields(msg *message.Message) watermill.LogFields {
+	fields := watermill.LogFields{"topic": s.topic, "amqp_queue_name": s.broker.Queue.GenerateName(s.topic)}
+	if msg != nil {
+		fields["message_uuid"] = msg.UUID
+	}
+	return fields
+}
+
+func (s *subscription) pause(ctx context.Context) {
+	over := time.NewTimer(breather)
+	defer over.Stop()
+	select {
+	case <-over.C:
+	case <-ctx.Done():
+	}
+}

@@ -1,0 +1,156 @@
+package rabbitmq
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/ThreeDotsLabs/watermill-amqp/v2/pkg/amqp"
+	amqp091 "github.com/rabbitmq/amqp091-go"
+)
+
+// DeadLetterSuffix ends the names of the exchange and the queue for dead letters, which
+// begin with the name of the queue that the messages come from.
+const DeadLetterSuffix = ".dead"
+
+// defaultDeliveryLimit is RabbitMQ 4's own.
+const defaultDeliveryLimit = 20
+
+// Queues says what [NewQueueConfig] and [NewPubSubConfig] declare. A queue that exists keeps
+// its settings: RabbitMQ refuses to declare it with others.
+type Queues struct {
+	// Quorum keeps each queue on several nodes, so that what was confirmed outlives the loss
+	// of one, and counts deliveries. The default is a classic queue, on one node.
+	Quorum bool
+
+	// DeadLetters keeps messages that are given up in a queue of their own; see
+	// [DeadLetterSuffix]. A quorum queue gives a message up after DeliveryLimit deliveries
+	// that failed. A classic queue does not count, so there the first nack is the last.
+	//
+	// Without it a nacked message is delivered until it is acked, and RabbitMQ 4 drops it
+	// from a quorum queue after 20 deliveries. An inbox that parks what fails for good needs
+	// no dead letters; they are for what it cannot store.
+	DeadLetters bool
+
+	// DeliveryLimit is for a quorum queue with DeadLetters. Defaults to 20.
+	DeliveryLimit int
+}
+
+// NewQueueConfig is for work queues: a topic is a queue, and each message goes to one of
+// those who subscribe to it. Publisher and subscriber take the same Config.
+//
+// Its settings, beside what q says:
+//   - queues are durable and messages persistent: they outlive a restart of RabbitMQ;
+//   - a message that no queue takes is an error, as one would never be seen again;
+//   - one message is prefetched: whatever else a consumer held would be out of order after a
+//     nack, and kept from other consumers. A [Subscriber] with more in flight raises it;
+//   - a nacked message is queued again, unless q gives it to the dead letters;
+//   - messages are marshalled by [Marshaler].
+//
+// Publish to a queue that exists: declare it with [Subscriber.SubscribeInitialize] or
+// [Declare].
+func NewQueueConfig(uri string, q Queues) amqp.Config {
+	return q.apply(amqp.NewDurableQueueConfig(uri))
+}
+
+// NewPubSubConfig is for events: a topic is a fanout exchange, and each group of consumers
+// has a queue bound to it, named topic_group, in which it finds every message. A publisher
+// needs no group.
+//
+// Its settings are those of [NewQueueConfig]. A message that is published before the first
+// group has its queue is an error: declare the queues first, with
+// [Subscriber.SubscribeInitialize] or [Declare], or allow it with
+// [PublisherConfig.AllowUnroutable].
+func NewPubSubConfig(uri, group string, q Queues) amqp.Config {
+	var names amqp.QueueNameGenerator
+	if group != "" {
+		names = amqp.GenerateQueueNameTopicNameWithSuffix(group)
+	}
+	return q.apply(amqp.NewDurablePubSubConfig(uri, names))
+}
+
+func (q Queues) apply(c amqp.Config) amqp.Config {
+	c.Marshaler = Marshaler{}
+	c.Publish.Mandatory = true
+	c.Publish.ConfirmDelivery = true
+	c.Publish.ChannelPoolSize = defaultChannels
+	c.Queue.Arguments = amqp091.Table{}
+	if q.Quorum {
+		c.Queue.Arguments[amqp091.QueueTypeArg] = amqp091.QueueTypeQuorum
+	}
+	if !q.DeadLetters {
+		return c
+	}
+	c.TopologyBuilder = deadLetters{}
+	if !q.Quorum {
+		c.Consume.NoRequeueOnNack = true
+		return c
+	}
+	if q.DeliveryLimit == 0 {
+		q.DeliveryLimit = defaultDeliveryLimit
+	}
+	c.Queue.Arguments["x-delivery-limit"] = q.DeliveryLimit
+	// By default RabbitMQ dead-letters at most once. For at least once it must be able to
+	// say no to publishers while the dead letters cannot be stored.
+	c.Queue.Arguments["x-dead-letter-strategy"] = "at-least-once"
+	c.Queue.Arguments[amqp091.QueueOverflowArg] = amqp091.QueueOverflowRejectPublish
+	return c
+}
+
+// deadLetters declares, for each queue, the exchange and the queue of its dead letters.
+type deadLetters struct{ amqp.DefaultTopologyBuilder }
+
+func (b deadLetters) BuildTopology(
+	ch *amqp091.Channel, queue, exchange string, c amqp.Config, logger watermill.LoggerAdapter,
+) error {
+	dead, args := queue+DeadLetterSuffix, amqp091.Table{}
+	if kind, set := c.Queue.Arguments[amqp091.QueueTypeArg]; set {
+		args[amqp091.QueueTypeArg] = kind
+	}
+	arguments := amqp091.Table{"x-dead-letter-exchange": dead}
+	maps.Copy(arguments, c.Queue.Arguments)
+	c.Queue.Arguments = arguments
+	if err := ch.ExchangeDeclare(dead, amqp091.ExchangeFanout, true, false, false, false, nil); err != nil {
+		return fmt.Errorf("declare the exchange of dead letters: %w", err)
+	}
+	if _, err := ch.QueueDeclare(dead, true, false, false, false, args); err != nil {
+		return fmt.Errorf("declare the queue of dead letters: %w", err)
+	}
+	if err := ch.QueueBind(dead, "", dead, false, nil); err != nil {
+		return fmt.Errorf("bind the queue of dead letters: %w", err)
+	}
+	return b.DefaultTopologyBuilder.BuildTopology(ch, queue, exchange, c, logger)
+}
+
+// Declare declares the exchanges and queues of topics as a subscriber with this Config
+// would, and binds them. It connects for that purpose only, so that a deployment can call it
+// before the first message is published.
+func Declare(broker amqp.Config, topics ...string) error {
+	broker = withDefaults(broker)
+	if err := broker.ValidateSubscriber(); err != nil {
+		return fmt.Errorf("rabbitmq: invalid Config: %w", err)
+	}
+	s, err := dial(broker.Connection)
+	if err != nil {
+		return fmt.Errorf("rabbitmq: %w", err)
+	}
+	ch, err := s.Channel()
+	for _, topic := range topics {
+		if err == nil {
+			err = declareQueue(ch, broker, topic, watermill.NopLogger{})
+		}
+	}
+	if err = errors.Join(err, s.end()); err != nil {
+		return fmt.Errorf("rabbitmq: declare: %w", err)
+	}
+	return nil
+}
+
+func declareQueue(ch *amqp091.Channel, broker amqp.Config, topic string, logger watermill.LoggerAdapter) error {
+	queue, exchange := broker.Queue.GenerateName(topic), broker.Exchange.GenerateName(topic)
+	if err := broker.TopologyBuilder.BuildTopology(ch, queue, exchange, broker, logger); err != nil {
+		return fmt.Errorf("topic %q, queue %q: %w", topic, queue, err)
+	}
+	return nil
+}
