@@ -84,7 +84,8 @@ func (l *lane) waves() [][]int {
 	return waves
 }
 
-// byTopic groups a wave, without what must not or need not be tried any more.
+// byTopic groups a wave, without what must not or need not be tried any more. What failed
+// before goes alone, so that it takes no other message down with it.
 func (l *lane) byTopic(wave []int) [][]int {
 	var groups [][]int
 	index := make(map[string]int)
@@ -94,10 +95,12 @@ func (l *lane) byTopic(wave []int) [][]int {
 			continue
 		}
 		g, known := index[letter.topic]
-		if !known {
+		if !known || letter.suspect() {
 			g = len(groups)
-			index[letter.topic] = g
 			groups = append(groups, nil)
+		}
+		if !letter.suspect() {
+			index[letter.topic] = g
 		}
 		groups[g] = append(groups[g], i)
 	}

@@ -41,6 +41,9 @@ type letter struct {
 	failedAt time.Time // first time, unless something was decided since
 }
 
+// suspect reports whether l itself was tried and failed.
+func (l *letter) suspect() bool { return l.attempts > 0 || !l.failedAt.IsZero() }
+
 func (r *letterRow) letter(read time.Time) (*letter, error) {
 	msg := message.NewMessage(r.UUID, r.Payload)
 	msg.Metadata = nil
