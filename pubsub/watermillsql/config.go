@@ -70,11 +70,11 @@ type SubscriberConfig struct {
 	// BatchSize is how many messages one transaction of the subscriber reads. They are still
 	// delivered one after the other, but acked in the database together: a process that ends
 	// within a batch gets all of it again. Defaults to 1. More saves a commit per message,
-	// and costs: as many duplicates; on PostgreSQL, a transaction open for the whole batch,
-	// which stalls the other subscribers of the server and may outlive
-	// idle_in_transaction_session_timeout; on MySQL and MariaDB, a lock on the end of the
-	// table, so that whoever publishes to the topic, a handler too, waits for the batch.
-	// watermill-sql's own default is 100.
+	// about half of the work where handlers are fast. It costs as many duplicates; on
+	// PostgreSQL, a transaction that is open for the whole batch, stalls the other subscribers
+	// of the server, and may outlive idle_in_transaction_session_timeout; on MySQL and
+	// MariaDB, a lock on the end of the table, so that whoever publishes to the topic, a
+	// handler too, waits for the batch. watermill-sql's own default is 100.
 	BatchSize int
 
 	// PollInterval is the pause after the table was found empty. Defaults to 1 second, as

@@ -19,20 +19,16 @@ import (
 	"github.com/millrace-go/millrace/tests/testdb"
 )
 
+// poolers are the settings of drivers that put values into statements, as behind a pooler.
+var poolers = map[string][]testdb.Option{
+	"postgres": {testdb.Params("default_query_exec_mode", "simple_protocol")},
+	"mysql":    {testdb.Params("interpolateParams", "true")},
+}
+
 // What is read is what was published, byte by byte, on every way to the database.
 func TestMessagesComeAsTheyWere(t *testing.T) {
-	ways := map[string]map[string][]testdb.Option{
-		"postgres": {
-			"prepared": nil,
-			"pooler":   {testdb.Params("default_query_exec_mode", "simple_protocol")},
-		},
-		"mysql": {
-			"prepared": nil,
-			"pooler":   {testdb.Params("interpolateParams", "true")},
-		},
-	}
 	each(t, func(t *testing.T, db *testdb.DB) {
-		for name, options := range ways[db.Dialect] {
+		for name, options := range map[string][]testdb.Option{"prepared": nil, "pooler": poolers[db.Dialect]} {
 			t.Run(name, func(t *testing.T) {
 				db := db.Open(t, options...)
 				p := newPublisher(t, db, name)
@@ -179,6 +175,9 @@ func TestTablesOfWatermillSQL(t *testing.T) {
 		p := newPublisher(t, db, "orders")
 		document := func(uuid string) *message.Message { return message.NewMessage(uuid, []byte(`{"a":1}`)) }
 		require.NoError(t, p.Publish("orders", document("json")))
+		for _, pooler := range poolers[db.Dialect] {
+			require.NoError(t, newPublisher(t, db.Open(t, pooler)).Publish("orders", document("pooler")))
+		}
 
 		for column, msg := range map[string]*message.Message{
 			"uuid": document(strings.Repeat("x", 37)), "payload": newMessage("bytes"),
@@ -193,7 +192,7 @@ func TestTablesOfWatermillSQL(t *testing.T) {
 		received := map[string][]byte{}
 		messages, err := stock.Subscribe(t.Context(), "orders")
 		require.NoError(t, err)
-		for range 3 {
+		for range 4 {
 			msg := receive(t, messages)
 			received[msg.UUID] = msg.Payload
 			msg.Ack()
