@@ -62,9 +62,9 @@ type SubscriberConfig struct {
 	// again, in this process or another. It covers a delivery with all its resends, and ends
 	// the message's context. It must be above InboxTimeout: below, each delivery of a slow
 	// message begins while the one before still runs, and none ends in time. Defaults to 5
-	// seconds above it, in which an inbox waits for a copy in another process. Unlike
-	// watermill-sql's it cannot be switched off: a handler that hangs would then hold a
-	// transaction open for ever, and on PostgreSQL stop every subscriber of the server.
+	// seconds above it, in which an inbox waits for a copy in another process. It
+	// cannot be switched off: a handler that hangs would hold a transaction open for ever, and
+	// on PostgreSQL stop every subscriber of the server.
 	AckDeadline time.Duration
 
 	// BatchSize is how many messages one transaction of the subscriber reads. They are still

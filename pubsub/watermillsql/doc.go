@@ -1,5 +1,5 @@
-// Package watermillsql makes watermill-sql/v3's publisher and subscriber with settings
-// that are safe beside an inbox, on PostgreSQL 13 and later, MySQL 8 and MariaDB:
+// Package watermillsql publishes and subscribes through the tables of watermill-sql/v3 with
+// settings that are safe beside an inbox, on PostgreSQL 13 and later, MySQL 8 and MariaDB:
 //
 //	publisher, err := watermillsql.NewPublisher(db, watermillsql.Config{})
 //	subscriber, err := watermillsql.NewSubscriber(db, watermillsql.SubscriberConfig{ConsumerGroup: "billing"})
