@@ -36,14 +36,21 @@ type keeper struct {
 	lease *lease
 	held  assignment // as the database has it
 
-	changes chan assignment // what the pump may work on; the latest counts
-	given   chan assignment // what the pump still works on
+	asked   int        // number of the last order
+	changes chan order // to the pump; the latest counts
+	given   chan order // which the pump has carried out
+}
+
+// order is what the pump may work on.
+type order struct {
+	assignment
+	number int
 }
 
 func newKeeper(r *Relay) *keeper {
 	return &keeper{
 		Relay: r, lease: newLease(),
-		changes: make(chan assignment, 1), given: make(chan assignment, 1),
+		changes: make(chan order, 1), given: make(chan order, 1),
 	}
 }
 
@@ -84,21 +91,39 @@ func (k *keeper) run(ctx context.Context) error {
 		case err != nil:
 			k.log.Error("outbox: the relay's lease could not be extended; tried again", explain(err), nil)
 		}
-		pause := time.NewTimer(k.config.Lease / 3)
+		pause := k.config.Lease / 3
 		if !settled {
-			pause.Reset(impatient)
+			pause = impatient
 		}
+		if !k.rest(ctx, pause) {
+			return nil
+		}
+	}
+}
+
+// rest waits until it is time to beat again: after the pause, or when shards were given
+// up. It reports false when ctx ended.
+func (k *keeper) rest(ctx context.Context, pause time.Duration) bool {
+	over := time.NewTimer(pause)
+	defer over.Stop()
+	for {
 		select {
 		case <-ctx.Done():
-			pause.Stop()
-			return nil
-		case left := <-k.given:
-			if err := k.free(ctx, left); err != nil {
+			return false
+		case <-over.C:
+			return true
+		case done := <-k.given:
+			if done.number != k.asked {
+				continue // since then the pump may have taken up a shard again
+			}
+			before := k.held
+			if err := k.free(ctx, done.assignment); err != nil {
 				k.log.Error("outbox: shards could not be given up; tried again", explain(err), nil)
 			}
-		case <-pause.C:
+			if k.held != before {
+				return true
+			}
 		}
-		pause.Stop()
 	}
 }
 
@@ -221,7 +246,8 @@ func (k *keeper) work(a assignment) {
 	case <-k.changes: // an older one that nobody took
 	default:
 	}
-	k.changes <- a
+	k.asked++
+	k.changes <- order{a, k.asked}
 }
 
 // free gives up what the pump no longer works on.

@@ -19,7 +19,7 @@ type pump struct {
 	shards  assignment        // what may be read
 	wanted  assignment        // what will be, once its blocked keys are known or its letters gone
 	blocked map[int64]block   // keys of which a head was set aside
-	owed    bool              // the keeper waits to hear what is no longer in hand
+	owed    int               // number of the order that the keeper waits to hear of; 0 for none
 	window  map[int64]*letter // in hand: read, and not yet written off
 	lanes   []line            // letters in hand that wait for their turn, or are on their way
 	ledger  *ledger           // what became of letters and is not in the table yet
@@ -104,8 +104,9 @@ func (p *pump) work(ctx context.Context, k *keeper, lost <-chan error, rings <-c
 			return errDrain
 		case err := <-lost:
 			return err
-		case a := <-k.changes:
-			p.assign(ctx, a)
+		case o := <-k.changes:
+			p.owed = o.number
+			p.assign(ctx, o.assignment)
 		case r := <-p.reader.done:
 			p.took(ctx, r)
 		case r := <-p.results:
@@ -165,7 +166,6 @@ func (p *pump) nextAlarm() time.Time {
 // assign follows the keeper. Letters of a shard that is to go, and that are not on their
 // way, are put back at once; a shard that comes is read once its blocked keys are known.
 func (p *pump) assign(ctx context.Context, a assignment) {
-	p.owed = true
 	if a == p.wanted {
 		return
 	}
@@ -191,7 +191,7 @@ func (p *pump) keeps(l *letter) bool {
 
 // release tells the keeper when nothing is in hand any more of what is to go.
 func (p *pump) release(k *keeper) {
-	if !p.owed {
+	if p.owed == 0 {
 		return
 	}
 	for _, l := range p.window {
@@ -199,12 +199,12 @@ func (p *pump) release(k *keeper) {
 			return
 		}
 	}
-	p.owed = false
 	select {
 	case <-k.given:
 	default:
 	}
-	k.given <- p.wanted
+	k.given <- order{p.wanted, p.owed}
+	p.owed = 0
 }
 
 // dropQueued lets go of letters that wait for their turn; they stay pending in the table.

@@ -1,0 +1,65 @@
+package outbox
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/jmoiron/sqlx"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	_ "modernc.org/sqlite"
+)
+
+// newTestRelay returns a relay on a migrated database, to a publisher that confirms.
+func newTestRelay(t *testing.T, config RelayConfig) *Relay {
+	t.Helper()
+	db, err := sqlx.Open("sqlite", "file:"+t.TempDir()+"/outbox.db?_pragma=busy_timeout(10000)&_txlock=immediate")
+	require.NoError(t, err)
+	t.Cleanup(func() { assert.NoError(t, db.Close()) })
+	r, err := NewRelay(db, confirming{}, config)
+	require.NoError(t, err)
+	require.NoError(t, r.migrate(t.Context()))
+	return r
+}
+
+func TestAnAnswerToAnEarlierOrderGivesNothingUp(t *testing.T) {
+	k := newKeeper(newTestRelay(t, RelayConfig{Shards: 2}))
+	require.NoError(t, k.prepare(t.Context()))
+	require.NoError(t, k.join(t.Context()))
+	beat := func() order {
+		_, err := k.beat(t.Context())
+		require.NoError(t, err)
+		return <-k.changes
+	}
+	first := beat()
+	require.Equal(t, 2, first.size())
+
+	// The pump's answer to the order of one shard comes when it was told of both again.
+	fewer := first
+	fewer.mask = 1
+	k.given <- fewer
+	again := beat()
+	require.Equal(t, first.assignment, again.assignment)
+	k.rest(t.Context(), time.Millisecond)
+	assert.Equal(t, first.assignment, k.held)
+	v, err := k.look(t.Context())
+	require.NoError(t, err)
+	assert.Equal(t, []int64{k.lease.token, k.lease.token}, v.owners)
+
+	again.mask = 1
+	k.given <- again
+	assert.True(t, k.rest(t.Context(), time.Hour), "a shard was given up, so the keeper looks again")
+	assert.Equal(t, 1, k.held.size())
+}
+
+func TestAnAnswerDoesNotHastenTheNextBeat(t *testing.T) {
+	r := newTestRelay(t, RelayConfig{})
+	synctest.Test(t, func(t *testing.T) {
+		k := newKeeper(r)
+		k.given <- order{}
+		began := time.Now()
+		assert.True(t, k.rest(t.Context(), time.Minute))
+		assert.Equal(t, time.Minute, time.Since(began))
+	})
+}
