@@ -16,7 +16,7 @@ var (
 	ErrTxEnded = errors.New("outbox: the transaction in the message's context has ended: " +
 		"publish before it is committed")
 
-	// ErrClosed says that the publisher was closed.
+	// ErrClosed says that the publisher was closed, and a message carries no transaction.
 	ErrClosed = errors.New("outbox: the publisher is closed")
 
 	// ErrNotMigrated says that tables or columns are missing.

@@ -72,7 +72,9 @@ func (p *Publisher) Decorate(next message.Publisher) (message.Publisher, error) 
 	return &decorated{outbox: p, next: next}, nil
 }
 
-// Close makes every later Publish fail. It closes neither the pool nor a relay.
+// Close makes later messages without a transaction fail with [ErrClosed]. Those with one are
+// stored as before: a router closes the publishers of its handlers while handlers still
+// run, and others may share the Publisher. It closes neither the pool nor a relay.
 func (p *Publisher) Close() error {
 	p.closed.Store(true)
 	return nil
@@ -92,9 +94,6 @@ func (p *Publisher) Wake() {
 func (p *Publisher) publish(
 	topic string, msgs []*message.Message, find func([]*message.Message) (destination, error),
 ) error {
-	if p.closed.Load() {
-		return ErrClosed
-	}
 	if len(msgs) == 0 {
 		return nil
 	}
@@ -128,6 +127,8 @@ func (p *Publisher) store(ctx context.Context, to destination, rows []row) error
 	switch {
 	case to.tx == nil && !to.alone && !p.config.Standalone:
 		return ErrNoTx
+	case to.tx == nil && p.closed.Load():
+		return ErrClosed
 	case to.tx == nil:
 		return p.storeAlone(ctx, rows)
 	}
