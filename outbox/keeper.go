@@ -54,6 +54,19 @@ func newKeeper(r *Relay) *keeper {
 	}
 }
 
+// beginTimeout bounds how long a relay waits for the database before it asks anew.
+const beginTimeout = 10 * time.Second
+
+// begin joins the other relays, or makes the layout if there are none.
+func (k *keeper) begin(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, beginTimeout)
+	defer cancel()
+	if err := k.prepare(ctx); err != nil {
+		return err
+	}
+	return k.join(ctx)
+}
+
 // join registers the relay.
 func (k *keeper) join(ctx context.Context) error {
 	sent := time.Now()
@@ -78,9 +91,15 @@ func (k *keeper) leave(ctx context.Context) error {
 	return nil
 }
 
+// How long a keeper rests at most between two heartbeats: for so long shards that another
+// relay gave up go unnoticed, and so does a change of the layout.
+const (
+	restSettled   = time.Second
+	restUnsettled = 500 * time.Millisecond
+)
+
 // run beats until ctx ends, or returns [errLeaseLost].
 func (k *keeper) run(ctx context.Context) error {
-	impatient := min(k.config.Lease/3, 500*time.Millisecond)
 	for {
 		settled, err := k.beat(ctx)
 		switch {
@@ -91,11 +110,11 @@ func (k *keeper) run(ctx context.Context) error {
 		case err != nil:
 			k.log.Error("outbox: the relay's lease could not be extended; tried again", explain(err), nil)
 		}
-		pause := k.config.Lease / 3
-		if !settled {
-			pause = impatient
+		pause := restUnsettled
+		if settled {
+			pause = restSettled
 		}
-		if !k.rest(ctx, pause) {
+		if !k.rest(ctx, min(pause, k.config.Lease/3)) {
 			return nil
 		}
 	}
@@ -156,6 +175,7 @@ func (k *keeper) beat(ctx context.Context) (settled bool, err error) {
 	if !k.agrees(v) {
 		return false, errLeaseLost
 	}
+	k.catchUp(v)
 	if v.target != v.shards {
 		k.work(assignment{generation: v.generation, count: v.shards})
 		return false, k.reshape(ctx, v)
@@ -209,11 +229,20 @@ func (k *keeper) agrees(v view) bool {
 	return true
 }
 
-// balance works towards a fair share.
-func (k *keeper) balance(ctx context.Context, v view) (settled bool, err error) {
+// catchUp notes what the relay owns by the tables: the answer to a claim may have got lost.
+func (k *keeper) catchUp(v view) {
 	if k.held.generation != v.generation {
 		k.held = assignment{generation: v.generation, count: v.shards}
 	}
+	for shard, owner := range v.owners {
+		if owner == k.lease.token {
+			k.held.mask |= 1 << shard
+		}
+	}
+}
+
+// balance works towards a fair share.
+func (k *keeper) balance(ctx context.Context, v view) (settled bool, err error) {
 	rank := slices.Index(v.relays, k.lease.token)
 	share := v.shards / len(v.relays)
 	if rank < v.shards%len(v.relays) {
@@ -252,6 +281,8 @@ func (k *keeper) work(a assignment) {
 
 // free gives up what the pump no longer works on.
 func (k *keeper) free(ctx context.Context, left assignment) error {
+	ctx, cancel := context.WithTimeout(ctx, k.config.Lease/2)
+	defer cancel()
 	for shard := range k.held.count {
 		bit := int64(1) << shard
 		if k.held.mask&bit == 0 || left.mask&bit != 0 {

@@ -68,8 +68,10 @@ func (r *Relay) Run(ctx context.Context) error {
 		began := time.Now()
 		err := r.term(ctx, false)
 		switch {
-		case ctx.Err() != nil:
+		case ctx.Err() != nil && (errors.Is(err, errDrain) || errors.Is(err, errLeaseLost)):
 			return err
+		case ctx.Err() != nil:
+			return nil // it had not begun
 		case errors.Is(err, ErrNotMigrated):
 			return err
 		}
@@ -126,8 +128,12 @@ func (r *Relay) Reshard(ctx context.Context, shards int) error {
 		if err != nil {
 			return fmt.Errorf("outbox: reshard: %w", explain(err))
 		}
-		if now == shards {
+		switch shards {
+		case now:
 			return nil
+		case target:
+		default:
+			return fmt.Errorf("outbox: reshard: another call has asked for %d shards since", target)
 		}
 		select {
 		case <-ctx.Done():
@@ -145,10 +151,7 @@ func (r *Relay) term(ctx context.Context, once bool) error {
 // oneTerm works for as long as one lease holds.
 func (r *Relay) oneTerm(ctx context.Context, once bool) (sent int, err error) {
 	k := newKeeper(r)
-	if err := k.prepare(ctx); err != nil {
-		return 0, fmt.Errorf("outbox: relay: %w", explain(err))
-	}
-	if err := k.join(ctx); err != nil {
+	if err := k.begin(ctx); err != nil {
 		return 0, fmt.Errorf("outbox: relay: %w", explain(err))
 	}
 	rings, leave := r.rings()

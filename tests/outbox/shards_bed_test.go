@@ -1,0 +1,335 @@
+package outbox_test
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace-go/millrace/outbox"
+	"github.com/millrace-go/millrace/tests/faults"
+	"github.com/millrace-go/millrace/tests/testdb"
+)
+
+// member is one of several relays on an outbox, with a pool and a way to the broker of its
+// own.
+type member struct {
+	*running
+	name string
+	db   *faults.Faults
+	link *link
+	seen *shares
+}
+
+// member starts a relay that is one of several.
+func (p *post) member(name string, change ...func(*outbox.RelayConfig)) *member {
+	p.Helper()
+	m := p.prepare(name, change...)
+	m.running = start(p.T, m.Relay)
+	return m
+}
+
+// prepare makes a relay that does not run yet.
+func (p *post) prepare(name string, change ...func(*outbox.RelayConfig)) *member {
+	p.Helper()
+	own := p.db.Open(p)
+	if p.db.Dialect == "mysql" { // else statements are prepared, past what the test watches
+		own = p.db.Open(p, testdb.Params("interpolateParams", "true"))
+	}
+	m := &member{name: name, db: faults.Open(p, own), link: &link{name: name, to: p.broker}, seen: &shares{}}
+	config := outbox.RelayConfig{
+		Logger: named{p.log, name}, Name: name, MinBackoff: 20 * time.Millisecond, MaxBackoff: 200 * time.Millisecond,
+		Poll: 50 * time.Millisecond, Lease: 2 * time.Second, Shards: 8, Observers: []outbox.RelayObserver{m.seen},
+	}
+	for _, c := range change {
+		c(&config)
+	}
+	relay, err := outbox.NewRelay(m.db.DB, m.link, config)
+	require.NoError(p, err)
+	m.running = &running{Relay: relay}
+	return m
+}
+
+func leased(d time.Duration) func(*outbox.RelayConfig) {
+	return func(c *outbox.RelayConfig) { c.Lease = d }
+}
+
+func sharded(n int) func(*outbox.RelayConfig) { return func(c *outbox.RelayConfig) { c.Shards = n } }
+
+// named says which relay logs.
+type named struct {
+	*logbook
+	name string
+}
+
+func (n named) Error(msg string, err error, f watermill.LogFields) {
+	n.write(n.name+" error", msg, err, f)
+}
+
+func (n named) Info(msg string, f watermill.LogFields) { n.write(n.name+" info", msg, nil, f) }
+
+func (n named) With(watermill.LogFields) watermill.LoggerAdapter { return n }
+
+// link is a relay's way to the broker, which notes who sent a message. It can be blocked,
+// so that calls wait, and cut, so that they fail.
+type link struct {
+	name string
+	to   message.Publisher
+
+	mu      sync.Mutex
+	gate    chan struct{} // nil while open
+	waiting int
+	cut     error
+}
+
+// Publish passes messages on.
+func (l *link) Publish(topic string, msgs ...*message.Message) error {
+	if err := l.pass(); err != nil {
+		return err
+	}
+	for _, m := range msgs {
+		m.Metadata.Set("relay", l.name)
+	}
+	return l.to.Publish(topic, msgs...)
+}
+
+func (l *link) pass() error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for l.gate != nil {
+		gate := l.gate
+		l.waiting++
+		l.mu.Unlock()
+		<-gate
+		l.mu.Lock()
+		l.waiting--
+	}
+	return l.cut
+}
+
+// Close does nothing.
+func (*link) Close() error { return nil }
+
+// block makes calls wait until open.
+func (l *link) block() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.gate = make(chan struct{})
+}
+
+// open lets calls through, or has them fail.
+func (l *link) open(cut error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.cut = cut
+	if l.gate != nil {
+		close(l.gate)
+		l.gate = nil
+	}
+}
+
+func (l *link) blocked() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.waiting
+}
+
+// shares remembers of how many shards a relay was told, and how often of an outage.
+type shares struct {
+	mu      sync.Mutex
+	counts  []int
+	outages int
+}
+
+// ObserveShards notes a share.
+func (s *shares) ObserveShards(_ context.Context, e outbox.RelayEvent) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.counts = append(s.counts, e.Count)
+}
+
+// ObserveOutage counts.
+func (s *shares) ObserveOutage(context.Context, outbox.RelayEvent) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.outages++
+}
+
+// last is the latest share that was told of, -1 for none.
+func (s *shares) last() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.counts) == 0 {
+		return -1
+	}
+	return s.counts[len(s.counts)-1]
+}
+
+func (s *shares) inOutage() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.outages > 0
+}
+
+// owners is how many shards of the present layout each relay owns by the tables; "" owns
+// those that nobody alive does.
+func (p *post) owners() map[string]int {
+	p.Helper()
+	var rows []struct {
+		Name   string `db:"name"`
+		Shards int    `db:"shards"`
+	}
+	require.NoError(p, p.db.SelectContext(p.Context(), &rows, `
+		SELECT COALESCE(r.name, '') AS name, COUNT(*) AS shards
+		FROM millrace_outbox_shards s
+		JOIN millrace_outbox_layout l ON l.generation = s.generation
+		LEFT JOIN millrace_outbox_relays r ON r.token = s.owner
+		GROUP BY COALESCE(r.name, '')`))
+	owners := make(map[string]int)
+	for _, r := range rows {
+		owners[r.Name] = r.Shards
+	}
+	return owners
+}
+
+// shared waits until the members, and nobody else, own all shards in fair parts, by the
+// tables and by what each was told.
+func (p *post) shared(shards int, members ...*member) {
+	p.Helper()
+	fair := func() bool {
+		owners := p.owners()
+		least, most, sum := shards/len(members), (shards+len(members)-1)/len(members), 0
+		for _, m := range members {
+			n := owners[m.name]
+			sum += n
+			if n < least || n > most || m.seen.last() != n {
+				return false
+			}
+		}
+		return sum == shards
+	}
+	p.eventually(fmt.Sprintf("%d shards are shared fairly by %d", shards, len(members)), fair)
+}
+
+// spread sends n messages on each of many keys, enough that every shard has some.
+func (p *post) spread(keys, n int) (want map[string][]string, all []string) {
+	p.Helper()
+	want = make(map[string][]string)
+	for i := range keys {
+		key := fmt.Sprintf("key %d", i)
+		want[key] = p.send("orders", key, n)
+		all = append(all, want[key]...)
+	}
+	return want, all
+}
+
+// inOrder checks that first deliveries were in order, key by key.
+func (p *post) inOrder(want map[string][]string) {
+	p.Helper()
+	for key, ids := range want {
+		assert.Equal(p, ids, p.broker.firsts(key), "first deliveries of %s", key)
+	}
+}
+
+// senders are the relays that sent a message, in order.
+func (b *memoryBroker) senders() map[string][]string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	senders := make(map[string][]string)
+	for _, m := range b.sent {
+		senders[m.UUID] = append(senders[m.UUID], m.Metadata.Get("relay"))
+	}
+	return senders
+}
+
+// onceEach checks that no message was sent twice.
+func (p *post) onceEach() {
+	p.Helper()
+	for id, relays := range p.broker.senders() {
+		assert.Len(p, relays, 1, "message %s was sent by %v", id, relays)
+	}
+}
+
+// on makes a plan that calls what for statements that contain all the words, before they
+// are executed.
+func on(what func(ctx context.Context) error, words ...string) faults.Plan {
+	return faults.Plan{Before: func(ctx context.Context, call string) error {
+		if says(call, words...) {
+			return what(ctx)
+		}
+		return nil
+	}}
+}
+
+// says reports whether a statement contains all the words, whatever its spaces.
+func says(call string, words ...string) bool {
+	text := strings.Join(strings.Fields(call), " ")
+	return !slices.ContainsFunc(words, func(w string) bool { return !strings.Contains(text, w) })
+}
+
+// What the keeper of a relay says.
+var (
+	beats  = []string{"UPDATE millrace_outbox_relays SET until"}
+	claims = []string{"UPDATE millrace_outbox_shards SET owner", "AND shard ="}
+)
+
+// gate holds whoever comes, from when it is shut until it is opened.
+type gate struct {
+	mu    sync.Mutex
+	shut  chan struct{} // nil while open
+	comes chan struct{} // told of each that waits
+}
+
+func newGate() *gate { return &gate{comes: make(chan struct{}, 1)} }
+
+func (g *gate) close() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.shut = make(chan struct{})
+}
+
+func (g *gate) open() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.shut != nil {
+		close(g.shut)
+		g.shut = nil
+	}
+}
+
+func (g *gate) pass(ctx context.Context) error {
+	g.mu.Lock()
+	shut := g.shut
+	g.mu.Unlock()
+	if shut == nil {
+		return nil
+	}
+	select {
+	case g.comes <- struct{}{}:
+	default:
+	}
+	select {
+	case <-shut:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// awaits waits until somebody stands before the gate.
+func (g *gate) awaits(t testing.TB) {
+	t.Helper()
+	select {
+	case <-g.comes:
+	case <-time.After(30 * time.Second):
+		require.FailNow(t, "nobody came")
+	}
+}

@@ -1,0 +1,106 @@
+package outbox_test
+
+import (
+	"context"
+	"fmt"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace-go/millrace/tests/faults"
+	"github.com/millrace-go/millrace/tests/testdb"
+)
+
+// A relay that has its share asks the database for it now and then, and not all the time.
+func TestASettledRelayRestsBetweenHeartbeats(t *testing.T) {
+	testdb.Each(t, func(t *testing.T, db *testdb.DB) {
+		const watched = 2 * time.Second
+		p := newPost(t, db)
+		m := p.member("one", leased(15*time.Second))
+		p.shared(8, m)
+		var n atomic.Int64
+		m.db.Set(on(func(context.Context) error { n.Add(1); return nil }, beats...))
+		<-time.After(watched)
+		t.Logf("%d heartbeats in %v", n.Load(), watched)
+		assert.LessOrEqual(t, n.Load(), int64(4))
+	})
+}
+
+// Relays that join share the work; one that is stopped leaves it to the others at once,
+// and not when its lease ends.
+func TestAStoppedRelayIsReplacedAtOnce(t *testing.T) {
+	testdb.Each(t, func(t *testing.T, db *testdb.DB) {
+		p := newPost(t, db)
+		first := p.member("first", leased(time.Minute))
+		second := p.member("second", leased(time.Minute))
+		p.shared(8, first, second)
+
+		require.NoError(t, first.stop())
+		stopped := time.Now()
+		_, all := p.spread(32, 1)
+		p.broker.awaitAll(t, all)
+		took := time.Since(stopped)
+		t.Logf("all was sent %v after the stop", took.Round(10*time.Millisecond))
+		assert.Less(t, took, 8*time.Second, "the lease is a minute")
+		p.shared(8, second)
+		p.onceEach()
+	})
+}
+
+// The answer to the taking of a shard gets lost. The relay owns it, and works on it.
+func TestAShardTakenWithoutAnAnswerIsWorkedOn(t *testing.T) {
+	testdb.Each(t, func(t *testing.T, db *testdb.DB) {
+		p := newPost(t, db)
+		m := p.prepare("one")
+		var lost atomic.Int64
+		lose := func(ctx context.Context, call string) error {
+			if says(call, claims...) && lost.Add(1) <= 3 {
+				return faults.ErrLost
+			}
+			return nil
+		}
+		m.db.Set(faults.Plan{After: lose})
+		m.running = start(t, m.Relay)
+		_, all := p.spread(64, 1)
+		p.broker.awaitAll(t, all)
+		assert.Greater(t, lost.Load(), int64(3), "no answer was lost")
+		p.shared(8, m)
+		require.NoError(t, m.Reshard(t.Context(), 4))
+		p.shared(4, m)
+	})
+}
+
+// The database hangs on one statement of the relay's keeper, as on a connection that died
+// without a word. The relay does not hang with it.
+func TestAStatementWithoutAnswerStopsNoRelay(t *testing.T) {
+	for name, words := range map[string][]string{
+		"make the layout": {"INTO millrace_outbox_layout"},
+		"register":        {"INTO millrace_outbox_relays"},
+		"beat":            beats,
+		"forget the dead": {"DELETE FROM millrace_outbox_relays WHERE until"},
+		"read the relays": {"SELECT token FROM millrace_outbox_relays"},
+		"take a shard":    claims,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			p := newPost(t, testdb.On(t, "sqlite"))
+			m := p.prepare("one")
+			var hung atomic.Int64
+			m.db.Set(on(func(ctx context.Context) error {
+				if hung.Add(1) > 1 {
+					return nil
+				}
+				<-ctx.Done()
+				return fmt.Errorf("no answer: %w", ctx.Err())
+			}, words...))
+			m.running = start(t, m.Relay)
+			_, all := p.spread(16, 1)
+			p.broker.awaitAll(t, all)
+			assert.Greater(t, hung.Load(), int64(1), "nothing hung")
+			p.shared(8, m)
+		})
+	}
+}
