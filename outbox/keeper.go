@@ -36,6 +36,8 @@ type keeper struct {
 	lease *lease
 	held  assignment // as the database has it
 
+	extended time.Time // the lease, last
+
 	asked   int        // number of the last order
 	changes chan order // to the pump; the latest counts
 	given   chan order // which the pump has carried out
@@ -74,6 +76,7 @@ func (k *keeper) join(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("register the relay: %w", err)
 	}
+	k.extended = sent
 	k.lease.extend(sent, k.config.Lease)
 	return nil
 }
@@ -91,8 +94,8 @@ func (k *keeper) leave(ctx context.Context) error {
 	return nil
 }
 
-// How long a keeper rests at most between two heartbeats: for so long shards that another
-// relay gave up go unnoticed, and so does a change of the layout.
+// How long a keeper rests at most between two looks at the tables: for so long shards that
+// another relay gave up go unnoticed, and so does a change of the layout.
 const (
 	restSettled   = time.Second
 	restUnsettled = 500 * time.Millisecond
@@ -154,20 +157,16 @@ type view struct {
 	relays []int64 // that are alive
 }
 
-// beat extends the lease and takes or gives up shards. It reports whether the relay has
+// beat extends the lease, where it is time, and takes or gives up shards. It reports whether the relay has
 // what it should have.
 func (k *keeper) beat(ctx context.Context) (settled bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, k.config.Lease/2)
 	defer cancel()
-	sent := time.Now()
-	n, err := k.exec(ctx, k.sql.BeatRelay, k.config.Lease.Microseconds(), k.lease.token)
-	if err != nil {
-		return false, err
+	if time.Since(k.extended) >= k.config.Lease/3 {
+		if err := k.extend(ctx); err != nil {
+			return false, err
+		}
 	}
-	if n == 0 {
-		return false, errLeaseLost
-	}
-	k.lease.extend(sent, k.config.Lease)
 	v, err := k.look(ctx)
 	if err != nil {
 		return false, err
@@ -181,6 +180,20 @@ func (k *keeper) beat(ctx context.Context) (settled bool, err error) {
 		return false, k.reshape(ctx, v)
 	}
 	return k.balance(ctx, v)
+}
+
+func (k *keeper) extend(ctx context.Context) error {
+	sent := time.Now()
+	n, err := k.exec(ctx, k.sql.BeatRelay, k.config.Lease.Microseconds(), k.lease.token)
+	if err != nil {
+		return err
+	}
+	if n == 0 {
+		return errLeaseLost
+	}
+	k.extended = sent
+	k.lease.extend(sent, k.config.Lease)
+	return nil
 }
 
 // look reads the tables. Shards come before relays: then whoever owns a shard and is not
