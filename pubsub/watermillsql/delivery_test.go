@@ -234,10 +234,33 @@ func TestSubscriberCloses(t *testing.T) {
 		for range 3 {
 			require.NoError(t, wait(t, closed, "Close returns"))
 		}
-		_, open := <-messages
-		assert.False(t, open)
+		ended(t, messages)
 		_, err := s.Subscribe(t.Context(), "orders")
 		require.ErrorIs(t, err, watermillsql.ErrClosed)
 		assert.Empty(t, log.errors())
+	})
+}
+
+// ended checks that a subscription is over.
+func ended(t *testing.T, messages <-chan *message.Message) {
+	t.Helper()
+	select {
+	case _, open := <-messages:
+		assert.False(t, open)
+	default:
+		assert.Fail(t, "the channel is not closed yet")
+	}
+}
+
+// watermill-sql's own Close can return a moment before the channel is closed.
+func TestChannelsAreClosedFirst(t *testing.T) {
+	each(t, func(t *testing.T, db *testdb.DB) {
+		newPublisher(t, db, "orders")
+		for range 200 {
+			s := newSubscriber(t, db, "group")
+			messages := subscribe(t, s, "orders")
+			require.NoError(t, s.Close())
+			ended(t, messages)
+		}
 	})
 }

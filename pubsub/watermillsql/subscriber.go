@@ -25,10 +25,11 @@ type Subscriber struct {
 	group    string
 	inner    *wmsql.Subscriber
 
-	mu     sync.RWMutex // watermill-sql's own marks race with each other
-	closed bool
-	once   sync.Once
-	err    error
+	mu       sync.RWMutex // watermill-sql's own marks race with each other
+	closed   bool
+	channels sync.Map // each that Subscribe returned
+	once     sync.Once
+	err      error
 }
 
 // NewSubscriber returns a Subscriber on a pool. All problems of config are reported at once.
@@ -95,16 +96,25 @@ func (s *Subscriber) Subscribe(ctx context.Context, topic string) (<-chan *messa
 	if err != nil {
 		return nil, fmt.Errorf("watermillsql: subscribe to %q: %w", topic, err)
 	}
+	s.channels.Store(messages, nil)
 	return messages, nil
 }
 
-// Close ends all subscriptions, and waits until they have. Messages that were not acked
-// are delivered again. The pool stays open.
+// Close ends all subscriptions, and waits until their channels are closed, which
+// watermill-sql does not. Messages that were not acked are delivered again. The pool stays
+// open.
 func (s *Subscriber) Close() error {
 	s.mu.Lock()
 	s.closed = true
 	s.mu.Unlock()
-	s.once.Do(func() { s.err = s.inner.Close() })
+	s.once.Do(func() {
+		s.err = s.inner.Close()
+		s.channels.Range(func(channel, _ any) bool {
+			for range channel.(<-chan *message.Message) { // nothing is sent any more
+			}
+			return true
+		})
+	})
 	return s.err
 }
 
