@@ -12,6 +12,7 @@ import (
 type run struct {
 	lane    int
 	letters []*letter
+	probe   bool // it finds out whether an outage is over
 	began   time.Time
 	fates   []fate // of each letter
 }
@@ -34,7 +35,7 @@ type lane struct {
 	burst int
 
 	run     *run
-	failed  map[int64]bool // keys of which a message failed in this run
+	stopped map[int64]bool // keys of which a message failed or was passed over in this run
 	tripped map[string]int // failures in a row, by topic
 }
 
@@ -44,7 +45,7 @@ const tripAfter = 3
 // publish sends what it can of r. No message goes out before an earlier one of its key is
 // confirmed, unless KeyBurst allows it.
 func (l *lane) publish(r *run) {
-	l.run, l.failed, l.tripped = r, make(map[int64]bool), make(map[string]int)
+	l.run, l.stopped, l.tripped = r, make(map[int64]bool), make(map[string]int)
 	r.began = time.Now()
 	r.fates = make([]fate, len(r.letters))
 	for _, wave := range l.waves() {
@@ -92,6 +93,7 @@ func (l *lane) byTopic(wave []int) [][]int {
 	for _, i := range wave {
 		letter := l.run.letters[i]
 		if !l.worthTrying(letter) {
+			l.passOver(letter)
 			continue
 		}
 		g, known := index[letter.topic]
@@ -108,7 +110,14 @@ func (l *lane) byTopic(wave []int) [][]int {
 }
 
 func (l *lane) worthTrying(letter *letter) bool {
-	return (!letter.keyed || !l.failed[letter.hash]) && l.tripped[letter.topic] < tripAfter
+	return (!letter.keyed || !l.stopped[letter.hash]) && l.tripped[letter.topic] < tripAfter
+}
+
+// passOver leaves letter untried, and so those of its key behind it.
+func (l *lane) passOver(letter *letter) {
+	if letter.keyed {
+		l.stopped[letter.hash] = true
+	}
 }
 
 // send publishes the letters of one topic in one call, and after a failure that says no
@@ -122,6 +131,9 @@ func (l *lane) send(group []int) {
 			l.settle(i, nil)
 		}
 	case errors.Is(err, errLeaseOver):
+		for _, i := range group {
+			l.passOver(l.run.letters[i])
+		}
 	case errors.As(err, &partial) && len(partial.Errors) == len(group):
 		for k, i := range group {
 			l.settle(i, partial.Errors[k])
@@ -130,13 +142,20 @@ func (l *lane) send(group []int) {
 		l.settle(group[0], err)
 	default:
 		for _, i := range group {
-			if l.worthTrying(l.run.letters[i]) {
-				if err := l.call([]int{i}); !errors.Is(err, errLeaseOver) {
-					l.settle(i, err)
-				}
-			}
+			l.sendAlone(i)
 		}
 	}
+}
+
+func (l *lane) sendAlone(i int) {
+	letter := l.run.letters[i]
+	if l.worthTrying(letter) {
+		if err := l.call([]int{i}); !errors.Is(err, errLeaseOver) {
+			l.settle(i, err)
+			return
+		}
+	}
+	l.passOver(letter)
 }
 
 func (l *lane) settle(i int, err error) {
@@ -146,9 +165,7 @@ func (l *lane) settle(i int, err error) {
 		l.tripped[letter.topic] = 0
 		return
 	}
-	if letter.keyed {
-		l.failed[letter.hash] = true
-	}
+	l.passOver(letter)
 	if !errors.Is(err, ErrPermanent) {
 		l.tripped[letter.topic]++
 	}
