@@ -175,10 +175,17 @@ func (p *Publisher) storeIn(ctx context.Context, tx Tx, rows []row) error {
 	for rest := rows; len(rest) > 0; rest = rest[len(all):] {
 		all = chunk(rest)
 		if err := inTx(tx.ExecContext(ctx, p.insert(len(all)), args(all)...)); err != nil {
-			return errors.Join(err, inTx(tx.ExecContext(ctx, `ROLLBACK TO SAVEPOINT millrace_outbox`)))
+			return errors.Join(err, undo(ctx, tx))
 		}
 	}
 	return inTx(tx.ExecContext(ctx, `RELEASE SAVEPOINT millrace_outbox`))
+}
+
+// undo takes back the first chunks, even if it was ctx that kept the others away.
+func undo(ctx context.Context, tx Tx) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), aloneFor)
+	defer cancel()
+	return inTx(tx.ExecContext(ctx, `ROLLBACK TO SAVEPOINT millrace_outbox`))
 }
 
 func inTx(_ sql.Result, err error) error {
