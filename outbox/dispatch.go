@@ -23,13 +23,13 @@ func (p *pump) dispatch() {
 		if lane.busy || len(lane.queue) == 0 {
 			continue
 		}
-		p.start(i, p.pick(lane))
+		p.start(&run{lane: i, letters: p.pick(lane)})
 	}
 }
 
-func (p *pump) start(lane int, letters []*letter) {
-	p.lanes[lane].busy = true
-	p.lanes[lane].runs <- &run{lane: lane, letters: letters}
+func (p *pump) start(r *run) {
+	p.lanes[r.lane].busy, p.lanes[r.lane].run = true, r
+	p.lanes[r.lane].runs <- r
 }
 
 // pick takes what a lane can publish in one run from the head of its queue.
@@ -54,24 +54,30 @@ func (p *pump) pick(lane *line) []*letter {
 }
 
 // sift takes out of a queue what has to wait: messages behind a head that was set aside,
-// and messages to a topic that is in trouble.
+// and messages to a topic that is in trouble, unless an earlier one of their key is still
+// in the lane and may have to go before them.
 func (p *pump) sift(lane *line) {
 	now := time.Now()
 	var late map[string][]*letter
+	earlier := p.keysOnTheirWay(lane)
 	kept := lane.queue[:0]
 	for _, l := range lane.queue {
-		b, blocked := p.blocked[l.hash]
 		switch t, ill := p.trouble[l.topic]; {
-		case l.keyed && blocked && !l.head && b.head != l.id:
+		case p.waits(l):
 			p.ledger.hold = append(p.ledger.hold, l)
+		case l.keyed && earlier[l.hash]:
+			kept = append(kept, l)
 		case ill && now.Before(t.until):
 			if late == nil {
 				late = make(map[string][]*letter)
 			}
 			late[l.topic] = append(late[l.topic], l)
-			p.block(l, now)
+			p.block(l)
 		default:
 			kept = append(kept, l)
+			if earlier != nil && l.keyed {
+				earlier[l.hash] = true
+			}
 		}
 	}
 	clear(lane.queue[len(kept):])
@@ -82,19 +88,40 @@ func (p *pump) sift(lane *line) {
 	}
 }
 
+// keysOnTheirWay returns the keys of the messages that a lane publishes; nil where no topic
+// is in trouble.
+func (p *pump) keysOnTheirWay(lane *line) map[int64]bool {
+	if len(p.trouble) == 0 {
+		return nil
+	}
+	keys := make(map[int64]bool)
+	if lane.run != nil {
+		for _, l := range lane.run.letters {
+			keys[l.hash] = keys[l.hash] || l.keyed
+		}
+	}
+	return keys
+}
+
 func (p *pump) siftAll() {
 	for i := range p.lanes {
 		p.sift(&p.lanes[i])
 	}
 }
 
+// waits reports whether l is behind a head that was set aside.
+func (p *pump) waits(l *letter) bool {
+	b, blocked := p.blocked[l.hash]
+	return l.keyed && blocked && !l.head && b.head != l.id
+}
+
 // block makes the messages of l's key wait for l.
-func (p *pump) block(l *letter, now time.Time) {
+func (p *pump) block(l *letter) {
 	if !l.keyed {
 		return
 	}
 	if _, known := p.blocked[l.hash]; !known {
-		p.blocked[l.hash] = block{head: l.id, since: now}
+		p.blocked[l.hash] = block{head: l.id, ledger: p.ledger.number}
 	}
 }
 

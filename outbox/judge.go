@@ -18,7 +18,7 @@ import (
 func (p *pump) settle(ctx context.Context, r *run) {
 	now := time.Now()
 	lane := &p.lanes[r.lane]
-	lane.busy = false
+	lane.busy, lane.run = false, nil
 	if confirmed := p.confirm(ctx, r, now); confirmed > 0 {
 		p.sent += confirmed
 		p.lastConfirm = now
@@ -29,12 +29,18 @@ func (p *pump) settle(ctx context.Context, r *run) {
 	for i, l := range r.letters {
 		switch f := r.fates[i]; {
 		case f.sent():
-		case !f.tried, !p.judge(ctx, l, f.err, r, now):
+		case !f.tried, p.waits(l), !p.judge(ctx, l, f.err, r, now):
 			back = append(back, l)
 		}
 	}
+	p.probed(r, now)
 	lane.queue = append(back, lane.queue...)
-	p.sift(lane)
+	if p.resift { // only now: what went back comes before what is in the queues
+		p.resift = false
+		p.siftAll()
+	} else {
+		p.sift(lane)
+	}
 	if p.closing {
 		p.close()
 	}
@@ -108,7 +114,7 @@ func (p *pump) diagnose(r *run, now time.Time) {
 		p.trouble[topic] = t
 		p.log.Error("outbox: a topic takes no messages; the others go on", last,
 			watermill.LogFields{"topic": topic, "again_in": t.until.Sub(now).String()})
-		p.siftAll()
+		p.resift = true
 	}
 }
 
@@ -123,7 +129,7 @@ func (p *pump) judge(ctx context.Context, l *letter, err error, r *run, now time
 		return true
 	case p.lastConfirm.After(r.began):
 		p.suspected(l, now)
-		p.block(l, now)
+		p.block(l)
 		p.postpone([]*letter{l}, p.backoff(1), err)
 		p.tell(ctx, l, "failed while others did not", err)
 		return true
@@ -132,7 +138,7 @@ func (p *pump) judge(ctx context.Context, l *letter, err error, r *run, now time
 		l.failedAt = now
 	}
 	p.suspected(l, l.failedAt)
-	p.beginOutage(ctx, l, err, now)
+	p.beginOutage(ctx, l, err, r, now)
 	return false
 }
 
@@ -153,7 +159,7 @@ func (p *pump) attempt(ctx context.Context, l *letter, err error, now time.Time)
 		p.park(ctx, l, err, now)
 		return
 	}
-	p.block(l, now)
+	p.block(l)
 	delay := p.backoff(l.attempts)
 	p.ledger.aside = append(p.ledger.aside, aside{
 		letter: l.id, status: dialect.OutboxRetry, delay: delay, spent: l.attempts, reason: text(err), blocks: l.blocks(),
@@ -173,7 +179,7 @@ func (p *pump) park(ctx context.Context, l *letter, err error, now time.Time) {
 			p.ledger.release(l.hash)
 		}
 	} else {
-		p.block(l, now)
+		p.block(l)
 	}
 	delete(p.suspect, l.id)
 	p.ledger.aside = append(p.ledger.aside, aside{

@@ -16,6 +16,7 @@ import (
 
 // ledger is what became of letters and is still to be written.
 type ledger struct {
+	number   int
 	sent     []int64
 	aside    []aside
 	postpone []postponed
@@ -40,7 +41,7 @@ type postponed struct {
 	reason  string
 }
 
-func newLedger() *ledger { return &ledger{released: make(map[int64]bool)} }
+func newLedger(number int) *ledger { return &ledger{number: number, released: make(map[int64]bool)} }
 
 func (l *ledger) release(key int64) { l.released[key] = true }
 
@@ -115,6 +116,7 @@ func (l *ledger) statements(d *database, token int64, retention time.Duration) [
 type flusher struct {
 	done     chan *flush
 	busy     bool
+	written  int     // number of the last ledger that is in the table
 	failed   *ledger // to be written again
 	failures int
 	retryAt  time.Time
@@ -137,7 +139,7 @@ func (p *pump) flush(ctx context.Context) {
 		if p.ledger.empty() {
 			return
 		}
-		work.ledger, p.ledger = p.ledger, newLedger()
+		work.ledger, p.ledger = p.ledger, newLedger(p.ledger.number+1)
 	}
 	f.busy, f.failed = true, nil
 	statements := work.ledger.statements(p.database, p.lease.token, p.config.Retention)
@@ -182,7 +184,7 @@ func (p *pump) flushed(f *flush) {
 		p.flushFailed(f)
 		return
 	}
-	p.flusher.failures = 0
+	p.flusher.failures, p.flusher.written = 0, f.ledger.number
 	if f.missing > 0 {
 		p.missed(f)
 	}
@@ -195,14 +197,16 @@ func (p *pump) flushed(f *flush) {
 	// What was held back is pending again, behind everything that was read. What a look saw
 	// before this moment may lie before it in the order.
 	for key := range f.ledger.released {
-		delete(p.blocked, key)
+		if p.blocked[key].ledger <= f.ledger.number { // else it is blocked anew
+			delete(p.blocked, key)
+		}
 	}
 	kept := p.ledger.hold[:0]
 	for _, l := range p.ledger.hold {
-		if f.ledger.released[l.hash] {
-			delete(p.window, l.id)
-		} else {
+		if p.waits(l) {
 			kept = append(kept, l)
+		} else {
+			delete(p.window, l.id)
 		}
 	}
 	p.ledger.hold = kept

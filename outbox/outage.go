@@ -2,6 +2,7 @@ package outbox
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
@@ -22,9 +23,9 @@ type brokerOutage struct {
 }
 
 // beginOutage pauses all lanes, or, where they are paused, pauses them for longer.
-func (p *pump) beginOutage(ctx context.Context, l *letter, err error, now time.Time) {
+func (p *pump) beginOutage(ctx context.Context, l *letter, err error, r *run, now time.Time) {
 	o := &p.outage
-	if o.on && !o.probing {
+	if o.on && !r.probe {
 		return // a run that began before
 	}
 	reason := "the broker is still out"
@@ -42,6 +43,18 @@ func (p *pump) beginOutage(ctx context.Context, l *letter, err error, now time.T
 	p.fail(err)
 	for _, observer := range p.observe.outage {
 		observer.ObserveOutage(ctx, RelayEvent{Topic: l.topic, Reason: reason, Duration: now.Sub(o.began), Err: err})
+	}
+}
+
+// probed makes way for the next probe after one that neither ended the outage nor showed
+// that it goes on: its message was set aside, or the lease was over.
+func (p *pump) probed(r *run, now time.Time) {
+	if !r.probe || !p.outage.probing {
+		return
+	}
+	p.outage.probing = false
+	if !errors.Is(r.fates[0].err, ErrPermanent) {
+		p.outage.probeAt = now.Add(growing(p.outage.probes, outage.First, outage.Longest))
 	}
 }
 
@@ -84,7 +97,7 @@ func (p *pump) probe() {
 	l := queue[at]
 	p.lanes[lane].queue = append(queue[:at], queue[at+1:]...)
 	o.probing = true
-	p.start(lane, []*letter{l})
+	p.start(&run{lane: lane, letters: []*letter{l}, probe: true})
 }
 
 // firsts yields the letters of a queue that are the first of their key and of their topic.
@@ -110,5 +123,5 @@ func (p *pump) makeRoom(err error) {
 	}
 	t := p.trouble[p.outage.last]
 	p.trouble[p.outage.last] = trouble{until: p.outage.probeAt, pause: t.pause, err: err}
-	p.siftAll()
+	p.resift = true
 }

@@ -26,6 +26,7 @@ type pump struct {
 	outage  brokerOutage
 	closing bool               // nothing is taken in hand any more
 	trouble map[string]trouble // topics that fail while others do not
+	resift  bool               // a topic got into trouble, so the queues must be sifted
 	suspect map[int64]time.Time
 
 	lastConfirm time.Time
@@ -41,13 +42,14 @@ type pump struct {
 type line struct {
 	queue []*letter
 	busy  bool
+	run   *run // on its way, where busy
 	runs  chan *run
 }
 
 // block is why the messages of a key wait.
 type block struct {
-	head  int64 // id, 0 if it is not in hand
-	since time.Time
+	head   int64 // id, 0 if it is not in hand
+	ledger int   // number of the one that tells the table; 0 where the table told
 }
 
 func newPump(r *Relay, l *lease, once bool) *pump {
@@ -56,7 +58,7 @@ func newPump(r *Relay, l *lease, once bool) *pump {
 		blocked: make(map[int64]block),
 		window:  make(map[int64]*letter),
 		lanes:   make([]line, r.config.Lanes),
-		ledger:  newLedger(),
+		ledger:  newLedger(1),
 		trouble: make(map[string]trouble),
 		suspect: make(map[int64]time.Time),
 		reader:  newReader(),
@@ -132,12 +134,17 @@ func (p *pump) close() {
 }
 
 // idle reports whether nothing is in hand.
-func (p *pump) idle() bool { return len(p.window) == 0 && p.ledger.empty() && !p.flusher.busy }
+func (p *pump) idle() bool { return len(p.window) == 0 && p.written() }
+
+// written reports whether the table knows what became of all messages.
+func (p *pump) written() bool {
+	return p.ledger.empty() && !p.flusher.busy && p.flusher.failed == nil
+}
 
 // finished reports whether a pump that works once has done what there was to do.
 func (p *pump) finished() bool {
 	if p.outage.on {
-		return p.lanesIdle()
+		return p.lanesIdle() && p.written()
 	}
 	return p.idle() && p.reader.ready && (p.shards.mask == 0 || p.reader.exhausted)
 }
@@ -151,14 +158,25 @@ func (p *pump) lanesIdle() bool {
 	return true
 }
 
-// nextAlarm is when there is something to do that nobody will tell of.
+// nextAlarm is when there is something to do that nobody will tell of. What is due and was
+// not done just now waits for something else, and must not keep the pump awake.
 func (p *pump) nextAlarm() time.Time {
-	alarm := p.reader.nextLook(p)
-	if p.outage.on && p.outage.probeAt.Before(alarm) {
-		alarm = p.outage.probeAt
+	now := time.Now()
+	alarm := now.Add(sweepEvery)
+	sooner := func(at time.Time) {
+		if at.Before(now) {
+			at = now.Add(sweepEvery / 20)
+		}
+		if at.Before(alarm) {
+			alarm = at
+		}
 	}
-	if p.flusher.failures > 0 && p.flusher.retryAt.Before(alarm) {
-		alarm = p.flusher.retryAt
+	p.reader.alarms(p, sooner)
+	if p.outage.on && !p.outage.probing {
+		sooner(p.outage.probeAt)
+	}
+	if p.flusher.failures > 0 && !p.flusher.busy {
+		sooner(p.flusher.retryAt)
 	}
 	return alarm
 }

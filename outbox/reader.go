@@ -44,6 +44,7 @@ type reader struct {
 	lookAt   time.Time
 	sweepAt  time.Time
 	dueAt    time.Time // when a message is to be tried again; zero for never
+	wasDue   bool      // the last look was for those, so that others have their turn
 	failures int
 
 	floor floor
@@ -59,19 +60,20 @@ func (r *reader) rung() {
 	r.pause = soonest
 }
 
-// nextLook is when to look next if nothing happens.
-func (r *reader) nextLook(p *pump) time.Time {
-	next := r.lookAt
-	if r.sweepAt.Before(next) {
-		next = r.sweepAt
+// alarms tells when to look next if nothing happens.
+func (r *reader) alarms(p *pump, at func(time.Time)) {
+	switch {
+	case p.closing, r.busy, r.ready && p.shards.mask == 0, p.room() < p.leastRoom():
+		return // something else will happen first
+	case r.failures > 0:
+		at(r.lookAt)
+		return
 	}
-	if !r.dueAt.IsZero() && r.dueAt.Before(next) {
-		next = r.dueAt
+	at(r.lookAt)
+	at(r.sweepAt)
+	if !r.dueAt.IsZero() {
+		at(r.dueAt)
 	}
-	if p.closing || r.busy || p.room() < p.leastRoom() {
-		return time.Now().Add(sweepEvery) // something else will happen first
-	}
-	return next
 }
 
 // floor is the id up to which a message can only be pending if its transaction was open
@@ -126,6 +128,7 @@ type reading struct {
 	began  time.Time
 	aside  bool // look for what is set aside too
 	known  bool // keys are blocked, so see whether they still are
+	ledger int  // number of the last one that the table has
 
 	letters []*letter
 	bad     []badRow
@@ -170,23 +173,26 @@ func (p *pump) read(ctx context.Context) {
 		look.kind, look.shards = load, p.wanted
 	case p.shards.mask == 0 || p.room() < p.leastRoom():
 		return
-	case r.dueBy(now):
+	case r.dueBy(now) && !(r.wasDue && r.called(now)):
 		look.kind = due
 	case !now.Before(r.sweepAt):
 		look.kind, look.aside = pending, true
-	case r.hungry || !now.Before(r.lookAt):
+	case r.called(now):
 		look.kind, look.after = pending, min(r.at, r.floor.id(now))
 	default:
 		return
 	}
 	look.limit = min(p.room(), p.config.Batch)
-	look.known = len(p.blocked) > 0 && p.ledger.empty() && !p.flusher.busy
+	look.known, look.ledger = len(p.blocked) > 0, p.flusher.written
 	ids := make([]int64, 0, len(p.window))
 	for id := range p.window {
 		ids = append(ids, id)
 	}
 	look.window = dialect.IDs(ids)
-	r.busy, r.hungry = true, false
+	r.busy, r.wasDue = true, look.kind == due
+	if look.kind == pending {
+		r.hungry = false
+	}
 	go func() {
 		look.err = p.look(ctx, look)
 		r.done <- look
@@ -320,6 +326,11 @@ func (p *pump) noteDue(r *reading, now time.Time) {
 	}
 }
 
+// called reports whether a look for messages that were never tried is called for.
+func (r *reader) called(now time.Time) bool {
+	return r.hungry || !now.Before(r.lookAt) || !now.Before(r.sweepAt)
+}
+
 // dueBy reports whether something is to be tried again by now.
 func (r *reader) dueBy(now time.Time) bool { return !r.dueAt.IsZero() && !now.Before(r.dueAt) }
 
@@ -355,7 +366,7 @@ func (p *pump) loaded(r *reading) {
 	known := p.blocked
 	p.blocked = make(map[int64]block, len(r.blocked))
 	for _, key := range r.blocked {
-		p.blocked[key] = block{since: r.began}
+		p.blocked[key] = block{}
 	}
 	for key, b := range known {
 		if p.shards.owns(key) {
@@ -380,7 +391,7 @@ func (p *pump) unblock(r *reading) {
 		still[key] = true
 	}
 	for key, b := range p.blocked {
-		if !still[key] && b.since.Before(r.began) {
+		if !still[key] && b.ledger <= r.ledger {
 			p.ledger.release(key)
 		}
 	}

@@ -1,0 +1,265 @@
+package outbox_test
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/jmoiron/sqlx"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace-go/millrace/outbox"
+	"github.com/millrace-go/millrace/tests/testdb"
+)
+
+func TestAnOutageEndsThoughTheProbeIsRefusedForGood(t *testing.T) {
+	p := newPost(t, testdb.On(t, "sqlite"))
+	var probes int
+	unroutable := p.send("nowhere", "", 1)[0]
+	p.broker.refusing(func(_ string, m *message.Message) error {
+		probes++
+		if probes < 3 {
+			return errRefused
+		}
+		if m.UUID == unroutable {
+			return outbox.Permanent(errRefused)
+		}
+		return nil
+	})
+	p.relay()
+	p.broker.await(t, "the message was refused for good", func([]string) bool { return probes >= 3 })
+	p.broker.awaitAll(t, p.send("orders", "", 5))
+}
+
+// cpu is how much of one processor this process used in a second.
+func cpu(t *testing.T) float64 {
+	t.Helper()
+	used := func() time.Duration {
+		var u syscall.Rusage
+		require.NoError(t, syscall.Getrusage(syscall.RUSAGE_SELF, &u))
+		return time.Duration(u.Utime.Nano() + u.Stime.Nano())
+	}
+	began, before := time.Now(), used()
+	<-time.After(time.Second)
+	return float64(used()-before) / float64(time.Since(began))
+}
+
+func TestARelayRests(t *testing.T) {
+	const little = 0.2
+	t.Run("that owns no shard", func(t *testing.T) {
+		p := newPost(t, testdb.On(t, "sqlite"))
+		one := func(c *outbox.RelayConfig) { c.Shards = 1 }
+		p.relay(one)
+		p.broker.awaitAll(t, p.send("orders", "", 1))
+		p.relay(one)
+		assert.Less(t, cpu(t), little)
+	})
+	t.Run("whose probe is on its way", func(t *testing.T) {
+		p := newPost(t, testdb.On(t, "sqlite"))
+		calls, hang := make(chan int, 10), make(chan struct{})
+		n := 0
+		p.broker.refusing(func(string, *message.Message) error {
+			n++
+			calls <- n
+			if n > 1 {
+				<-hang
+			}
+			return errRefused
+		})
+		p.send("orders", "", 1)
+		p.relay()
+		for <-calls < 2 {
+		}
+		assert.Less(t, cpu(t), little)
+		p.broker.refuse = nil // its mutex is held by the probe
+		close(hang)
+	})
+	t.Run("whose database is away", func(t *testing.T) {
+		p := newPost(t, testdb.On(t, "sqlite"))
+		p.relay(func(c *outbox.RelayConfig) { c.Lease = time.Minute })
+		p.broker.awaitAll(t, p.send("orders", "", 1))
+		p.eventually("the outbox is empty", func() bool { return p.rows() == 0 })
+		_, err := p.db.ExecContext(t.Context(), `ALTER TABLE millrace_outbox RENAME TO away`)
+		require.NoError(t, err)
+		p.eventually("the relay cannot read", func() bool { return p.log.has("cannot read the outbox") })
+		assert.Less(t, cpu(t), little)
+		_, err = p.db.ExecContext(t.Context(), `ALTER TABLE away RENAME TO millrace_outbox`)
+		require.NoError(t, err)
+		p.broker.awaitAll(t, p.send("orders", "", 1))
+	})
+}
+
+// has reports whether something was logged that contains text.
+func (l *logbook) has(text string) bool {
+	return slices.ContainsFunc(l.all(), func(line string) bool { return strings.Contains(line, text) })
+}
+
+func TestOrderIsKeptThroughAnOutageWithABacklog(t *testing.T) {
+	p := newPost(t, testdb.On(t, "sqlite"))
+	var all []string
+	want := make(map[string][]string)
+	for i := range 60 {
+		key := fmt.Sprintf("k%d", i%5)
+		ids := p.send("orders", key, 1)
+		want[key] = append(want[key], ids...)
+		all = append(all, ids...)
+	}
+	calls := 0
+	p.broker.refusing(func(string, *message.Message) error {
+		if calls++; calls < 14 {
+			return errRefused
+		}
+		return nil
+	})
+	p.relay(func(c *outbox.RelayConfig) { c.Batch, c.Lanes = 10, 2 })
+	p.broker.awaitAll(t, all)
+	for key, ids := range want {
+		assert.Equal(t, ids, p.broker.firsts(key), key)
+	}
+}
+
+func TestOrderIsKeptWhereATopicFailsAndOthersDoNot(t *testing.T) {
+	p := newPost(t, testdb.On(t, "sqlite"))
+	var all []string
+	want := make(map[string][]string)
+	for i := range 300 {
+		key, topic := fmt.Sprintf("k%d", i%3), fmt.Sprintf("topic-%d", i%2)
+		if i%4 == 0 {
+			p.send("topic-0", "", 1)
+		}
+		ids := p.send(topic, key, 1)
+		want[key] = append(want[key], ids...)
+		all = append(all, ids...)
+	}
+	calls := 0
+	p.broker.refusing(func(topic string, _ *message.Message) error {
+		if topic != "topic-0" {
+			return nil
+		}
+		if calls++; calls < 100 {
+			return errRefused
+		}
+		return nil
+	})
+	var feeding sync.WaitGroup
+	defer feeding.Wait()
+	fed := make(chan struct{})
+	defer close(fed)
+	feeding.Go(func() {
+		for {
+			select {
+			case <-fed:
+				return
+			default:
+				p.send("topic-1", "", 1) // else nothing may get through, which is an outage
+			}
+		}
+	})
+	p.relay(func(c *outbox.RelayConfig) { c.Batch, c.Lanes = 50, 2; c.MaxAttempts = outbox.Unlimited })
+	p.broker.awaitAll(t, all)
+	for key, ids := range want {
+		assert.Equal(t, ids, p.broker.firsts(key), key)
+	}
+}
+
+func TestAnotherKeysTroubleWithTheDatabaseReleasesNobody(t *testing.T) {
+	p := newPost(t, testdb.On(t, "sqlite"))
+	ids := p.send("orders", "k", 3)
+	_, err := p.db.ExecContext(t.Context(), `CREATE TRIGGER stuck BEFORE UPDATE ON millrace_outbox
+		BEGIN SELECT RAISE(ABORT, 'stuck'); END`)
+	require.NoError(t, err)
+	tries := 0
+	p.broker.refusing(func(_ string, m *message.Message) error {
+		if m.UUID == ids[0] {
+			tries++
+			return outbox.Permanent(errRefused)
+		}
+		return nil
+	})
+	p.relay(func(c *outbox.RelayConfig) { c.MaxAttempts = outbox.Unlimited })
+	p.eventually("the relay could not write", func() bool { return p.log.has("could not be written off") })
+	<-time.After(2500 * time.Millisecond) // two sweeps
+	_, err = p.db.ExecContext(t.Context(), `DROP TRIGGER stuck`)
+	require.NoError(t, err)
+	var before int
+	p.broker.await(t, "a new try", func([]string) bool { before = tries; return true })
+	p.broker.await(t, "more tries", func([]string) bool { return tries >= before+10 })
+	assert.Empty(t, p.broker.deliveries())
+}
+
+func TestRelayBatchWritesOffWhatWasConfirmedBeforeAnOutage(t *testing.T) {
+	p := newPost(t, testdb.On(t, "sqlite"))
+	p.send("orders", "k", 20)
+	confirmed := 0
+	p.broker.refusing(func(string, *message.Message) error {
+		if confirmed == 16 {
+			return errRefused
+		}
+		confirmed++
+		return nil
+	})
+	relay, err := outbox.NewRelay(p.db.DB, p.broker, outbox.RelayConfig{Logger: p.log})
+	require.NoError(t, err)
+	sent, err := relay.RelayBatch(t.Context())
+	require.ErrorIs(t, err, errRefused)
+	assert.Equal(t, 16, sent)
+	assert.Equal(t, 4, p.rows(), "what was confirmed is not sent again")
+}
+
+func TestAShardTakenByAStatementWhoseAnswerWasLostIsWorkedOn(t *testing.T) {
+	p := newPost(t, testdb.On(t, "sqlite"))
+	p.relay(func(c *outbox.RelayConfig) { c.Shards = 2; c.Name = "mine" })
+	p.broker.awaitAll(t, p.send("orders", "", 10))
+	_, err := p.db.ExecContext(t.Context(), `INSERT INTO millrace_outbox_relays (token, name, started_at, until)
+		VALUES (1, 'other', 0, 9000000000000000)`)
+	require.NoError(t, err)
+	p.eventually("a shard was given up", func() bool {
+		var free int
+		require.NoError(t, p.db.GetContext(t.Context(), &free, `SELECT COUNT(*) FROM millrace_outbox_shards WHERE owner = 0`))
+		return free == 1
+	})
+	err = outbox.InTx(t.Context(), p.db.DB, func(ctx context.Context, tx *sqlx.Tx) error {
+		_, err := tx.ExecContext(ctx, `DELETE FROM millrace_outbox_relays WHERE token = 1`)
+		if err == nil {
+			_, err = tx.ExecContext(ctx, `UPDATE millrace_outbox_shards SET owner =
+				(SELECT token FROM millrace_outbox_relays WHERE name = 'mine')`)
+		}
+		return err
+	})
+	require.NoError(t, err)
+	p.broker.awaitAll(t, p.send("orders", "", 10))
+}
+
+// cutShort is a transaction whose caller gives up after the first chunk.
+type cutShort struct {
+	outbox.Tx
+	cancel func()
+}
+
+func (c *cutShort) ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error) {
+	result, err := c.Tx.ExecContext(ctx, query, args...)
+	if strings.Contains(query, "INSERT") {
+		c.cancel()
+	}
+	return result, err
+}
+
+func TestACallCutShortBetweenChunksStoresNothing(t *testing.T) {
+	p := newPost(t, testdb.On(t, "sqlite"))
+	tx, err := p.db.BeginTxx(t.Context(), nil)
+	require.NoError(t, err)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	err = p.publishIn(outbox.WithTx(ctx, &cutShort{tx, cancel}), "orders", letters("", 1500))
+	require.ErrorIs(t, err, context.Canceled)
+	require.NoError(t, tx.Commit())
+	assert.Zero(t, p.rows())
+}
