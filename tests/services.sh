@@ -3,8 +3,8 @@
 #
 #   eval "$(tests/services.sh)"
 #
-# PostgreSQL, MariaDB, RabbitMQ and Redis: a DSN that the environment already has
-# is only checked; else what answers on the usual local port is used; else Docker
+# PostgreSQL, MariaDB, RabbitMQ, Redis and NATS: a DSN that the environment already
+# has is only checked; else what answers on the usual local port is used; else Docker
 # Compose starts it; else, as root on Debian, apt-get installs it. The programs of
 # which tests run instances of their own (also PgBouncer and pgbench) must be
 # installed, with Docker or without.
@@ -13,20 +13,22 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
-services=(postgres mysql rabbitmq redis)
+services=(postgres mysql rabbitmq redis nats)
 
 declare -A variable=(
   [postgres]=MILLRACE_TEST_POSTGRES
   [mysql]=MILLRACE_TEST_MYSQL
   [rabbitmq]=MILLRACE_TEST_RABBITMQ
   [redis]=MILLRACE_TEST_REDIS
+  [nats]=MILLRACE_TEST_NATS
 )
-declare -A port=([postgres]=5432 [mysql]=3306 [rabbitmq]=5672 [redis]=6379)
+declare -A port=([postgres]=5432 [mysql]=3306 [rabbitmq]=5672 [redis]=6379 [nats]=4222)
 declare -A usual=(
   [postgres]='postgres://postgres@127.0.0.1:5432/postgres?sslmode=disable'
   [mysql]='root@tcp(127.0.0.1:3306)/'
   [rabbitmq]='amqp://guest:guest@127.0.0.1:5672/'
   [redis]='redis://127.0.0.1:6379/0'
+  [nats]='nats://127.0.0.1:4222'
 )
 # For servers that let the usual user in by socket only.
 declare -A own_user=(
@@ -34,11 +36,11 @@ declare -A own_user=(
   [mysql]='millrace:millrace@tcp(127.0.0.1:3306)/'
 )
 declare -A container=(
-  [postgres]=postgres [mysql]=mariadb [rabbitmq]=rabbitmq [redis]=redis
+  [postgres]=postgres [mysql]=mariadb [rabbitmq]=rabbitmq [redis]=redis [nats]=nats
 )
 declare -A package=(
   [postgres]=postgresql [mysql]=mariadb-server [rabbitmq]=rabbitmq-server
-  [redis]=redis-server
+  [redis]=redis-server [nats]=nats-server
   [initdb]=postgresql [pgbench]=postgresql [mariadbd]=mariadb-server
   [rabbitmq-server]=rabbitmq-server [pgbouncer]=pgbouncer
 )
@@ -217,10 +219,23 @@ start_daemons() {
   for s in "${lacking[@]}"; do missing+=("${package[$s]}"); done
   apt_install "${missing[@]}"
   for s in "${lacking[@]}"; do
+    if [[ $s == nats ]]; then
+      start_nats
+      continue
+    fi
     if listens "$s"; then continue; fi # its package started it
     say "starting ${daemon[$s]}"
     quietly setsid --wait service "${daemon[$s]}" start
   done
+}
+
+# start_nats does what its package does not: the tests need JetStream, and not every
+# machine has systemd.
+start_nats() {
+  say 'starting nats-server with JetStream'
+  service nats-server stop </dev/null >/dev/null 2>&1 || true
+  setsid nats-server --addr 127.0.0.1 --port "${port[nats]}" --jetstream \
+    --store_dir /var/lib/nats-server --log /var/log/nats-server.log </dev/null >/dev/null 2>&1 &
 }
 
 # apt_install installs packages, with a fresh list only where the old one fails.

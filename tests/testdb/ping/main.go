@@ -1,13 +1,14 @@
 // Command ping waits until a service of the tests answers at one of the DSNs and
 // prints that one, or says why none does.
 //
-//	ping [-wait 60s] postgres|mysql|rabbitmq|redis DSN...
+//	ping [-wait 60s] postgres|mysql|rabbitmq|redis|nats DSN...
 package main
 
 import (
 	"bufio"
 	"context"
 	"database/sql"
+	"encoding/json"
 	"errors"
 	"flag"
 	"fmt"
@@ -26,7 +27,7 @@ func main() {
 	wait := flag.Duration("wait", 0, "how long to try again")
 	flag.Parse()
 	if flag.NArg() < 2 {
-		fmt.Fprintln(os.Stderr, "usage: ping [-wait 60s] postgres|mysql|rabbitmq|redis DSN...")
+		fmt.Fprintln(os.Stderr, "usage: ping [-wait 60s] postgres|mysql|rabbitmq|redis|nats DSN...")
 		os.Exit(2)
 	}
 	dsn, err := poll(flag.Arg(0), flag.Args()[1:], *wait)
@@ -70,6 +71,8 @@ func ping(service, dsn string) error {
 		return pingRabbitMQ(dsn)
 	case "redis":
 		return pingRedis(ctx, dsn)
+	case "nats":
+		return pingNATS(ctx, dsn)
 	default:
 		return fmt.Errorf("unknown service %q", service)
 	}
@@ -93,19 +96,11 @@ func pingRabbitMQ(dsn string) error {
 
 // pingRedis takes any reply for an answer: one that asks for a password too.
 func pingRedis(ctx context.Context, dsn string) error {
-	u, err := url.Parse(dsn)
-	if err != nil {
-		return err
-	}
-	var d net.Dialer
-	conn, err := d.DialContext(ctx, "tcp", u.Host)
+	conn, err := dial(ctx, dsn)
 	if err != nil {
 		return err
 	}
 	defer func() { _ = conn.Close() }()
-	if err := conn.SetDeadline(time.Now().Add(5 * time.Second)); err != nil {
-		return err
-	}
 	if _, err := fmt.Fprint(conn, "PING\r\n"); err != nil {
 		return err
 	}
@@ -117,4 +112,45 @@ func pingRedis(ctx context.Context, dsn string) error {
 		return nil
 	}
 	return fmt.Errorf("unexpected reply %q", reply)
+}
+
+// pingNATS reads what a server says of itself when it is called: the tests need JetStream.
+func pingNATS(ctx context.Context, dsn string) error {
+	conn, err := dial(ctx, dsn)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = conn.Close() }()
+	line, err := bufio.NewReader(conn).ReadString('\n')
+	if err != nil {
+		return err
+	}
+	greeting, isNATS := strings.CutPrefix(line, "INFO ")
+	if !isNATS {
+		return fmt.Errorf("unexpected greeting %q", line)
+	}
+	var info struct {
+		JetStream bool `json:"jetstream"`
+	}
+	if err := json.Unmarshal([]byte(greeting), &info); err != nil {
+		return fmt.Errorf("greeting %q: %w", line, err)
+	}
+	if !info.JetStream {
+		return errors.New("JetStream is not enabled: start nats-server with --jetstream")
+	}
+	return nil
+}
+
+// dial connects to the host of a URL, for a few seconds.
+func dial(ctx context.Context, dsn string) (net.Conn, error) {
+	u, err := url.Parse(dsn)
+	if err != nil {
+		return nil, err
+	}
+	var d net.Dialer
+	conn, err := d.DialContext(ctx, "tcp", u.Host)
+	if err != nil {
+		return nil, err
+	}
+	return conn, conn.SetDeadline(time.Now().Add(5 * time.Second))
 }
