@@ -156,7 +156,7 @@ func (p *pump) attempt(ctx context.Context, l *letter, err error, now time.Time)
 	l.attempts++
 	p.suspected(l, now)
 	if most := p.config.MaxAttempts; most != Unlimited && l.attempts >= most {
-		p.park(ctx, l, err, now)
+		p.park(ctx, l, err)
 		return
 	}
 	p.block(l)
@@ -171,7 +171,7 @@ func (p *pump) attempt(ctx context.Context, l *letter, err error, now time.Time)
 func (l *letter) blocks() sql.NullInt64 { return sql.NullInt64{Int64: l.hash, Valid: l.keyed} }
 
 // park sets l aside for an operator.
-func (p *pump) park(ctx context.Context, l *letter, err error, now time.Time) {
+func (p *pump) park(ctx context.Context, l *letter, err error) {
 	blocks := l.blocks()
 	if p.config.OnParked == Continue {
 		blocks = sql.NullInt64{}
@@ -201,7 +201,7 @@ func (p *pump) parkBad(ctx context.Context, b badRow) {
 		attempts: b.row.Attempts, topic: b.row.Topic, msg: newEmptyMessage(b.row.UUID),
 	}
 	p.window[l.id] = l
-	p.park(ctx, l, b.err, time.Now())
+	p.park(ctx, l, b.err)
 }
 
 func (p *pump) tell(ctx context.Context, l *letter, reason string, err error) {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
+	"slices"
 	"time"
 
 	"github.com/millrace-go/millrace/internal/dialect"
@@ -96,10 +97,23 @@ func (f *floor) seen(now time.Time, id int64) {
 	f.marks = append(f.marks, mark{now, id})
 }
 
+// lacks reports whether a reading found messages with an order, the first for long, and
+// began behind a floor that does not wait for those: earlier ones may lie below it.
+func (f *floor) lacks(r *reading, now time.Time) bool {
+	if r.after == 0 || f.isKeyed(now) || !slices.ContainsFunc(r.letters, func(l *letter) bool { return l.keyed }) {
+		return false
+	}
+	f.keyed = now
+	return true
+}
+
+// isKeyed reports whether messages have an order.
+func (f *floor) isKeyed(now time.Time) bool { return now.Sub(f.keyed) < 10*time.Minute }
+
 // id returns the floor.
 func (f *floor) id(now time.Time) int64 {
 	back := horizonUnkeyed
-	if now.Sub(f.keyed) < 10*time.Minute {
+	if f.isKeyed(now) {
 		back = horizon
 	}
 	id := int64(0)
@@ -173,7 +187,7 @@ func (p *pump) read(ctx context.Context) {
 		look.kind, look.shards = load, p.wanted
 	case p.shards.mask == 0 || p.room() < p.leastRoom():
 		return
-	case r.dueBy(now) && !(r.wasDue && r.called(now)):
+	case r.dueBy(now) && (!r.wasDue || !r.called(now)):
 		look.kind = due
 	case !now.Before(r.sweepAt):
 		look.kind, look.aside = pending, true
@@ -282,6 +296,10 @@ func (p *pump) took(ctx context.Context, r *reading) {
 			p.reader.dueAt = now
 		}
 	case pending:
+		if p.reader.floor.lacks(r, now) {
+			p.reader.sweepAt = time.Time{}
+			return
+		}
 		p.paged(r, now)
 	}
 	for _, b := range r.bad {
