@@ -59,6 +59,7 @@ type service struct {
 
 	mu       sync.Mutex
 	stops    map[string]Point // by message
+	handed   map[string]*message.Message // the last copy of each
 	failing  map[string]bool
 	settling bool
 }
@@ -66,7 +67,7 @@ type service struct {
 func serve(text string) error {
 	s := &service{
 		lines: json.NewEncoder(os.Stdout), goOn: make(chan struct{}), feed: make(chan *message.Message),
-		stops: map[string]Point{}, failing: map[string]bool{},
+		stops: map[string]Point{}, handed: map[string]*message.Message{}, failing: map[string]bool{},
 	}
 	if err := json.Unmarshal([]byte(text), &s.settings); err != nil {
 		return err
@@ -176,6 +177,9 @@ func (s *service) deliver(d Delivery) {
 		for k, v := range d.Metadata {
 			msg.Metadata.Set(k, v)
 		}
+		s.mu.Lock()
+		s.handed[d.UUID] = msg
+		s.mu.Unlock()
 		go func() {
 			s.feed <- msg
 			select {
@@ -291,18 +295,28 @@ func (s *service) reachFor(uuid string, point Point) {
 	}
 }
 
-// reachSettling is reach for work that has no message of its own.
+// reachSettling is reach for work that has no message of its own: it may be done for
+// others, as long as the message that is to stop there is not acked.
 func (s *service) reachSettling(point Point) {
 	s.mu.Lock()
 	uuid := ""
 	for u, p := range s.stops {
-		if p == point {
+		if p == point && acked(s.handed[u]) {
 			uuid = u
 		}
 	}
 	s.mu.Unlock()
 	if uuid != "" {
 		s.reachFor(uuid, point)
+	}
+}
+
+func acked(msg *message.Message) bool {
+	select {
+	case <-msg.Acked():
+		return true
+	default:
+		return false
 	}
 }
 

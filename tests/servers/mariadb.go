@@ -23,6 +23,7 @@ func MariaDB(t testing.TB, settings ...string) *Server {
 	common := []string{
 		"--no-defaults", // must come first
 		"--datadir=" + h.path("data"),
+		"--tmpdir=" + h.path(), // names of temporary tables repeat from instance to instance
 		"--innodb-log-file-size=16M",
 		"--innodb-buffer-pool-size=32M",
 		"--innodb-use-native-aio=0", // many instances would use up the kernel's
