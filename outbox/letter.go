@@ -22,7 +22,26 @@ type letterRow struct {
 	UUID     string  `db:"uuid"`
 	OrderKey *string `db:"order_key"`
 	Metadata *string `db:"metadata"`
-	Payload  []byte  `db:"payload"`
+	Payload  payload `db:"payload"`
+}
+
+// payload is nil where the column is NULL, and only there. Some drivers give an empty one
+// as a nil []byte.
+type payload []byte
+
+// Scan implements sql.Scanner.
+func (p *payload) Scan(src any) error {
+	switch v := src.(type) {
+	case nil:
+		*p = nil
+	case []byte:
+		*p = append(payload{}, v...)
+	case string:
+		*p = payload(v)
+	default:
+		return fmt.Errorf("payload of type %T", src)
+	}
+	return nil
 }
 
 // letter is a message in the hands of a relay.
@@ -45,7 +64,7 @@ type letter struct {
 func (l *letter) suspect() bool { return l.attempts > 0 || !l.failedAt.IsZero() }
 
 func (r *letterRow) letter(read time.Time) (*letter, error) {
-	msg := message.NewMessage(r.UUID, r.Payload)
+	msg := message.NewMessage(r.UUID, message.Payload(r.Payload))
 	msg.Metadata = nil
 	if r.Metadata != nil {
 		if err := json.Unmarshal([]byte(*r.Metadata), &msg.Metadata); err != nil {

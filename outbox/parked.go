@@ -47,7 +47,7 @@ func (p *Publisher) Parked(ctx context.Context, after int64, limit int) ([]Parke
 	all := make([]Parked, 0, len(rows))
 	for i := range rows {
 		row := &rows[i]
-		msg := message.NewMessage(row.UUID, row.Payload)
+		msg := message.NewMessage(row.UUID, message.Payload(row.Payload))
 		if l, err := row.letter(time.Now()); err == nil {
 			msg = l.msg
 		}
