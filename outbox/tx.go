@@ -5,12 +5,13 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"reflect"
+	"sync"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/jmoiron/sqlx"
 
 	"github.com/millrace-go/millrace/internal/ambient"
-	"github.com/millrace-go/millrace/internal/dialect"
 	"github.com/millrace-go/millrace/internal/writers"
 )
 
@@ -34,22 +35,49 @@ type foreign struct {
 // ends: of an HTTP handler, for instance. Call [Publisher.Wake] after the commit to have
 // the messages sent at once; else a relay finds them when it next looks.
 func WithTx(ctx context.Context, tx Tx) context.Context {
+	if v := reflect.ValueOf(tx); v.Kind() == reflect.Pointer && v.IsNil() {
+		tx = nil
+	}
 	return context.WithValue(ctx, foreignKey{}, &foreign{tx: tx, outer: ambient.From(ctx)})
+}
+
+// foreignIn returns what [WithTx] put into ctx, nil if there is a transaction further in.
+func foreignIn(ctx context.Context) *foreign {
+	f, _ := ctx.Value(foreignKey{}).(*foreign)
+	if f == nil || f.outer != ambient.From(ctx) {
+		return nil
+	}
+	return f
 }
 
 // InTx runs work in a transaction on db and commits it; an error or a panic rolls back.
 // Messages published with the context that work is given are stored in the transaction,
 // and relays on db are woken after the commit. Where ctx carries a transaction on db
-// already, work runs in that one, and whoever began it ends it.
+// already, of inbox.Tx, InTx or [WithTx], work runs in that one, and whoever began it ends
+// it. A *sql.Tx, or what wraps a transaction, cannot be given to work: then InTx returns an
+// error if it is on db, and begins another one if that cannot be seen.
 func InTx(ctx context.Context, db *sqlx.DB, work func(ctx context.Context, tx *sqlx.Tx) error) error {
-	if tx, live := ambient.From(ctx).Live(db); live {
-		return work(ctx, tx)
+	joined, tx, err := join(ctx, db)
+	if err != nil {
+		return err
 	}
-	leave, err := enterWriters(ctx, db)
+	if tx != nil {
+		return work(joined, tx)
+	}
+	leave, err := writers.Known(db.DB).Enter(ctx)
 	if err != nil {
 		return fmt.Errorf("outbox: begin: %w", err)
 	}
+	leave = sync.OnceFunc(leave)
 	defer leave()
+	return begin(ctx, db, leave, work)
+}
+
+// begin runs work in a transaction of its own. What follows a commit may want to write, so
+// the turn to write is left before.
+func begin(
+	ctx context.Context, db *sqlx.DB, leave func(), work func(ctx context.Context, tx *sqlx.Tx) error,
+) error {
 	tx, err := db.BeginTxx(ctx, nil)
 	if err != nil {
 		return fmt.Errorf("outbox: begin: %w", explain(err))
@@ -65,22 +93,47 @@ func InTx(ctx context.Context, db *sqlx.DB, work func(ctx context.Context, tx *s
 	}
 	own.End()
 	if err := tx.Commit(); err != nil {
+		if errors.Is(err, sql.ErrTxDone) && ctx.Err() != nil {
+			err = ctx.Err() // which rolled it back
+		}
 		return fmt.Errorf("outbox: commit: %w", explain(err))
 	}
+	leave()
 	own.Committed()
 	return nil
 }
 
-// enterWriters waits for the turn to write where writers exclude each other.
-func enterWriters(ctx context.Context, db *sqlx.DB) (leave func(), err error) {
-	name, err := dialect.Detect(ctx, db)
-	if err != nil {
-		return nil, err
+// join returns the transaction on db that ctx carries, nil if there is none, and a context
+// in which it is the innermost.
+func join(ctx context.Context, db *sqlx.DB) (context.Context, *sqlx.Tx, error) {
+	if f := foreignIn(ctx); f != nil {
+		switch tx := f.tx.(type) {
+		case *sqlx.Tx:
+			if isOn(tx.Tx, db) {
+				return ctx, tx, nil
+			}
+		case *sql.Tx:
+			if isOn(tx, db) {
+				return ctx, nil, errors.New("outbox: InTx cannot join the *sql.Tx in its context, " +
+					"and must not begin another one beside it: give WithTx a *sqlx.Tx")
+			}
+		}
 	}
-	if name != dialect.SQLiteName {
-		return func() {}, nil
+	own := ambient.From(ctx)
+	if _, live := own.Live(db); !live {
+		return ctx, nil, nil
 	}
-	return writers.Of(db.DB).Enter(ctx)
+	tx, live := own.Take()
+	if !live {
+		return ctx, nil, nil
+	}
+	return context.WithValue(ctx, foreignKey{}, (*foreign)(nil)), tx, nil
+}
+
+// isOn reports whether tx was begun on db, which only an unexported field tells.
+func isOn(tx *sql.Tx, db *sqlx.DB) bool {
+	pool := reflect.ValueOf(tx).Elem().FieldByName("db")
+	return pool.Kind() == reflect.Pointer && pool.Pointer() == reflect.ValueOf(db.DB).Pointer()
 }
 
 func rollback(tx *sqlx.Tx) error {
@@ -94,36 +147,62 @@ func rollback(tx *sqlx.Tx) error {
 type destination struct {
 	tx    Tx          // nil where there is none
 	owner *ambient.Tx // nil where somebody else commits
+	given *foreign    // nil unless it came by WithTx
 	alone bool        // in a transaction of their own
+}
+
+// same reports whether d and other are one transaction. What wraps one may be of a type
+// that cannot be compared.
+func (d destination) same(other destination) bool {
+	if d.owner != other.owner || (d.given == nil) != (other.given == nil) {
+		return false
+	}
+	return d.given == other.given || reflect.ValueOf(d.tx).Comparable() &&
+		reflect.ValueOf(other.tx).Comparable() && d.tx == other.tx
 }
 
 // destinationOf returns the transaction that all msgs carry in their contexts.
 func destinationOf(msgs []*message.Message) (destination, error) {
-	first, err := destinationIn(msgs[0].Context())
+	first, err := destinationIn(msgs[0])
 	for _, m := range msgs[1:] {
 		if err != nil {
 			break
 		}
 		var other destination
-		if other, err = destinationIn(m.Context()); err == nil && other != first {
-			return first, fmt.Errorf("message %q: its context carries another transaction than that of message %q: "+
-				"publish them in calls of their own", m.UUID, msgs[0].UUID)
+		if other, err = destinationIn(m); err == nil && !other.same(first) {
+			return first, differ(msgs[0], first, m, other)
 		}
 	}
 	return first, err
 }
 
-func destinationIn(ctx context.Context) (destination, error) {
-	own := ambient.From(ctx)
-	if f, ok := ctx.Value(foreignKey{}).(*foreign); ok && f.outer == own {
-		return destination{tx: f.tx}, nil
+// differ says that two messages of a call do not carry the same transaction.
+func differ(a *message.Message, aTx destination, b *message.Message, bTx destination) error {
+	if bTx.tx != nil && aTx.tx != nil {
+		return fmt.Errorf("message %q: its context carries another transaction than that of message %q: "+
+			"publish them in calls of their own", b.UUID, a.UUID)
 	}
+	if aTx.tx == nil {
+		a, b = b, a
+	}
+	return fmt.Errorf("message %q, unlike message %q: %w", b.UUID, a.UUID, ErrNoTx)
+}
+
+func destinationIn(m *message.Message) (destination, error) {
+	ctx := m.Context()
+	if f := foreignIn(ctx); f != nil {
+		if f.tx == nil {
+			return destination{}, fmt.Errorf("message %q: WithTx was given nil: %w", m.UUID, ErrNoTx)
+		}
+		return destination{tx: f.tx, given: f}, nil
+	}
+	own := ambient.From(ctx)
 	if own == nil {
 		return destination{}, nil
 	}
 	tx, live := own.Take()
 	if !live {
-		return destination{}, ErrTxEnded
+		return destination{}, fmt.Errorf("message %q: %w", m.UUID, ErrTxEnded)
 	}
 	return destination{tx: tx, owner: own}, nil
 }

@@ -14,8 +14,12 @@ import (
 // come, first served.
 type Queue chan struct{}
 
-// Enter waits for the turn to write. The caller ends it with the returned function.
+// Enter waits for the turn to write. The caller ends it with the returned function. A nil
+// Queue lets everyone in at once.
 func (q Queue) Enter(ctx context.Context) (leave func(), err error) {
+	if q == nil {
+		return func() {}, nil
+	}
 	select {
 	case q <- struct{}{}:
 		return func() { <-q }, nil
@@ -27,6 +31,14 @@ func (q Queue) Enter(ctx context.Context) (leave func(), err error) {
 // queues holds one queue per pool, as long as the pool lives: an inbox and an outbox on
 // the same pool must share it without knowing each other.
 var queues sync.Map // weak.Pointer[sql.DB] to Queue
+
+// Known returns the queue of db, nil if nobody has asked for it with [Of].
+func Known(db *sql.DB) Queue {
+	if q, ok := queues.Load(weak.Make(db)); ok {
+		return q.(Queue)
+	}
+	return nil
+}
 
 // Of returns the queue of db.
 func Of(db *sql.DB) Queue {

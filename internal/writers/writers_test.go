@@ -99,3 +99,14 @@ func TestAQueueIsFreedWithItsPool(t *testing.T) {
 		return writers.Len() <= before
 	}, 10*time.Second, time.Millisecond)
 }
+
+func TestAQueueIsKnownOnceSomebodyAskedForIt(t *testing.T) {
+	db := sql.OpenDB(nowhere{})
+	t.Cleanup(func() { require.NoError(t, db.Close()) })
+	require.Nil(t, writers.Known(db))
+	for range 2 { // and nobody waits
+		_, err := writers.Known(db).Enter(t.Context())
+		require.NoError(t, err)
+	}
+	require.Equal(t, writers.Of(db), writers.Known(db))
+}
