@@ -103,19 +103,23 @@ func (d *database) patiently(ctx context.Context, work func() error) error {
 	}
 }
 
-// explain adds the way out to errors of the database that have one.
+// explain adds the way out to errors of the database that have one, once.
 func explain(err error) error {
+	var reason error
 	switch dialect.Classify(err) {
 	case dialect.NoTable:
-		return fmt.Errorf("%w: %w", ErrNotMigrated, err)
+		reason = ErrNotMigrated
 	case dialect.ReadOnly:
-		return fmt.Errorf("%w: %w", ErrReadOnly, err)
+		reason = ErrReadOnly
 	case dialect.Unavailable:
-		return fmt.Errorf("%w: %w", ErrUnavailable, err)
+		reason = ErrUnavailable
 	case dialect.TooLarge:
-		return fmt.Errorf("%w: %w", ErrTooLarge, err)
+		reason = ErrTooLarge
 	}
-	return err
+	if reason == nil || errors.Is(err, reason) || errors.Is(err, ErrTooLarge) {
+		return err
+	}
+	return fmt.Errorf("%w: %w", reason, err)
 }
 
 func affected(result sql.Result, err error) (int64, error) {

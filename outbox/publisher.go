@@ -60,6 +60,8 @@ func (p *Publisher) Schema() string { return p.dialect.Schema() }
 // is stored is sent after the commit, at least once, with its UUID, metadata and payload.
 //
 // Metadata fields that start with _millrace_ describe a delivery and are not stored.
+//
+//nolint:contextcheck // the messages bring their contexts
 func (p *Publisher) Publish(topic string, msgs ...*message.Message) error {
 	return p.publish(topic, msgs, destinationOf)
 }
@@ -84,6 +86,8 @@ func (p *Publisher) Close() error {
 // pool, else those of other processes, if the database can. Call it after a commit of your
 // own; after commits by this module it is called for you. It returns soon, and a wake-up
 // that is lost costs time, not messages.
+//
+//nolint:contextcheck // it follows a commit, whose context may have ended
 func (p *Publisher) Wake() {
 	p.config.AfterCommit()
 	if !p.bell.Ring() {
@@ -110,7 +114,7 @@ func (p *Publisher) publish(
 		err = p.store(msgs[0].Context(), to, rows)
 	}
 	if err != nil {
-		return fmt.Errorf("outbox: message %q to topic %q: %w", msgs[0].UUID, topic, err)
+		return fmt.Errorf("outbox: %s to topic %q: %w", named(rows), topic, err)
 	}
 	return nil
 }
@@ -151,7 +155,9 @@ func (p *Publisher) storeAlone(ctx context.Context, rows []row) error {
 	defer cancel()
 	var err error
 	if one := chunk(rows); len(one) == len(rows) { // a statement is a transaction
-		_, err = p.exec(ctx, p.insert(len(rows)), args(rows)...)
+		if _, err = p.exec(ctx, p.insert(len(rows)), args(rows)...); err != nil {
+			err = p.refused(ctx, rows, err)
+		}
 	} else {
 		err = p.write(ctx, func(tx *sqlx.Tx) error { return p.storeIn(ctx, tx, rows) })
 	}
@@ -167,25 +173,42 @@ func (p *Publisher) storeAlone(ctx context.Context, rows []row) error {
 func (p *Publisher) storeIn(ctx context.Context, tx Tx, rows []row) error {
 	all := chunk(rows)
 	if len(all) == len(rows) {
-		return inTx(tx.ExecContext(ctx, p.insert(len(rows)), args(rows)...))
+		return p.storeChunk(ctx, tx, rows)
 	}
 	if err := inTx(tx.ExecContext(ctx, `SAVEPOINT millrace_outbox`)); err != nil {
 		return err
 	}
 	for rest := rows; len(rest) > 0; rest = rest[len(all):] {
 		all = chunk(rest)
-		if err := inTx(tx.ExecContext(ctx, p.insert(len(all)), args(all)...)); err != nil {
-			return errors.Join(err, undo(ctx, tx))
+		if err := p.storeChunk(ctx, tx, all); err != nil {
+			return errors.Join(fmt.Errorf("%s: %w", named(all), err), undo(ctx, tx))
 		}
 	}
 	return inTx(tx.ExecContext(ctx, `RELEASE SAVEPOINT millrace_outbox`))
 }
 
-// undo takes back the first chunks, even if it was ctx that kept the others away.
+// storeChunk writes rows by one statement.
+func (p *Publisher) storeChunk(ctx context.Context, tx Tx, rows []row) error {
+	_, err := tx.ExecContext(ctx, p.insert(len(rows)), args(rows)...)
+	switch {
+	case errors.Is(err, sql.ErrTxDone):
+		return ErrTxEnded
+	case err != nil:
+		return p.refused(ctx, rows, err)
+	}
+	return nil
+}
+
+// undo takes back the statements before one that failed. That ctx has ended is no reason
+// to leave them: the transaction may live on. Where it does not, there is nothing to undo.
 func undo(ctx context.Context, tx Tx) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), aloneFor)
 	defer cancel()
-	return inTx(tx.ExecContext(ctx, `ROLLBACK TO SAVEPOINT millrace_outbox`))
+	err := inTx(tx.ExecContext(ctx, `ROLLBACK TO SAVEPOINT millrace_outbox`))
+	if errors.Is(err, ErrTxEnded) || errors.Is(err, ErrUnavailable) {
+		return nil
+	}
+	return err
 }
 
 func inTx(_ sql.Result, err error) error {

@@ -74,7 +74,7 @@ func classifyOne(err error) Kind {
 		if strings.Contains(typ, "sqlite") {
 			return sqliteKind(code, err.Error())
 		}
-		return mysqlKind(code)
+		return mysqlKind(code, err.Error())
 	}
 	switch err.Error() {
 	case "packet for query is too large. Try adjusting the `Config.MaxAllowedPacket`": // go-sql-driver, untyped too
@@ -128,7 +128,7 @@ func postgresKind(state string) Kind {
 	return Other
 }
 
-func mysqlKind(code int64) Kind {
+func mysqlKind(code int64, text string) Kind {
 	switch code {
 	case 1205, 1213, 1020:
 		return Contention
@@ -138,6 +138,10 @@ func mysqlKind(code int64) Kind {
 		return ReadOnly
 	case 1153:
 		return TooLarge
+	case 1105: // unknown, and without a number of its own
+		if strings.Contains(text, "max_allowed_packet") {
+			return TooLarge
+		}
 	case 1040, 1053, 1077, 1152, 1158, 1159, 1160, 1161, 1184, 1203, 1226, 1317, 1927, 2002, 2003, 2006, 2013, 3024, 4031:
 		return Unavailable
 	}

@@ -1,0 +1,54 @@
+package outbox
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"time"
+
+	"github.com/millrace-go/millrace/internal/dialect"
+)
+
+// refused explains why the database did not take rows in one statement.
+func (p *Publisher) refused(ctx context.Context, rows []row, err error) error {
+	if dialect.Classify(err) == dialect.Unavailable && p.beyondPacket(ctx, rows) {
+		return fmt.Errorf("%w: %w", ErrTooLarge, err)
+	}
+	return explain(err)
+}
+
+// beyondPacket reports whether the server does not take rows at once: MySQL then cuts the
+// connection, and may not get to say why.
+func (p *Publisher) beyondPacket(ctx context.Context, rows []row) bool {
+	size := 0
+	for i := range rows {
+		size += rows[i].size()
+	}
+	if p.dialect.Name != dialect.MySQLName || size < chunkBytes/2 {
+		return false
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*time.Second)
+	defer cancel()
+	var settings []struct {
+		Name  string `db:"Variable_name"`
+		Value string `db:"Value"`
+	}
+	if err := p.db.SelectContext(ctx, &settings, p.dialect.SelectSettings); err != nil {
+		return false // the server is out of reach indeed
+	}
+	for _, s := range settings {
+		if s.Name == "max_allowed_packet" {
+			most, err := strconv.Atoi(s.Value)
+			return err == nil && size >= most-most/16 // the statement is larger than what it carries
+		}
+	}
+	return false
+}
+
+// named names the messages of an error.
+func named(rows []row) string {
+	if len(rows) == 1 {
+		return fmt.Sprintf("message %q", rows[0].uuid)
+	}
+	return fmt.Sprintf("%d messages, %q to %q,", len(rows), rows[0].uuid, rows[len(rows)-1].uuid)
+}
