@@ -1,0 +1,148 @@
+package outbox_test
+
+import (
+	"context"
+	"fmt"
+	"testing"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/jmoiron/sqlx"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace-go/millrace/inbox"
+	millrace "github.com/millrace-go/millrace/middleware"
+	"github.com/millrace-go/millrace/outbox"
+	"github.com/millrace-go/millrace/tests/testdb"
+)
+
+// office is a post whose service has an inbox and a table of its own work. Its publisher is
+// strict unless a test changes that.
+type office struct {
+	*post
+	store *inbox.Store
+}
+
+func newOffice(t *testing.T, db *testdb.DB, change ...func(*outbox.Config)) *office {
+	t.Helper()
+	strict := func(c *outbox.Config) { c.Standalone = false }
+	o := &office{post: newPost(t, db, append([]func(*outbox.Config){strict}, change...)...)}
+	store, err := inbox.NewStore(db.DB, inbox.Config{Logger: o.log})
+	require.NoError(t, err)
+	t.Cleanup(func() { assert.NoError(t, store.Close(context.WithoutCancel(t.Context()))) })
+	o.store = store
+	_, err = db.ExecContext(t.Context(), `CREATE TABLE work (note VARCHAR(100))`)
+	require.NoError(t, err)
+	return o
+}
+
+// behaviour is one of several that share a database.
+type behaviour struct {
+	name string
+	run  func(o *office)
+}
+
+// each runs behaviours one after the other, with empty tables.
+func (o *office) each(behaviours ...behaviour) {
+	o.Helper()
+	for _, b := range behaviours {
+		o.Run(b.name, func(t *testing.T) {
+			for _, table := range []string{"work", "millrace_outbox", "millrace_claims"} {
+				_, err := o.db.ExecContext(t.Context(), `DELETE FROM `+table)
+				require.NoError(t, err)
+			}
+			post := *o.post
+			post.T = t
+			b.run(&office{post: &post, store: o.store})
+		})
+	}
+}
+
+func standalone(c *outbox.Config) { c.Standalone = true }
+
+// work is what a transaction is for.
+func work(ctx context.Context, tx *sqlx.Tx) error {
+	_, err := tx.ExecContext(ctx, `INSERT INTO work (note) VALUES ('done')`)
+	return err
+}
+
+// worked counts the work that was committed.
+func (o *office) worked() (n int) {
+	o.Helper()
+	require.NoError(o, o.db.GetContext(o.Context(), &n, `SELECT COUNT(*) FROM work`))
+	return n
+}
+
+// carried returns messages that carry ctx.
+func carried(ctx context.Context, uuids ...string) []*message.Message {
+	msgs := make([]*message.Message, 0, len(uuids))
+	for _, uuid := range uuids {
+		m := message.NewMessage(uuid, []byte("payload of "+uuid))
+		m.SetContext(ctx)
+		msgs = append(msgs, m)
+	}
+	return msgs
+}
+
+// put publishes messages that carry ctx.
+func (o *office) put(ctx context.Context, uuids ...string) error {
+	return o.out.Publish("orders", carried(ctx, uuids...)...)
+}
+
+// stored are the UUIDs in the outbox, in the order of their storing.
+func (o *office) stored() []string {
+	o.Helper()
+	ids := []string{}
+	require.NoError(o, o.db.SelectContext(o.Context(), &ids, `SELECT uuid FROM millrace_outbox ORDER BY id`))
+	return ids
+}
+
+// order is a message for a handler.
+func order() *message.Message { return message.NewMessage(watermill.NewUUID(), []byte("an order")) }
+
+// handler wraps h as a router would.
+func (o *office) handler(h message.HandlerFunc, change ...func(*millrace.Inbox)) message.HandlerFunc {
+	i := millrace.Inbox{Store: o.store, Consumer: "billing"}
+	for _, c := range change {
+		c(&i)
+	}
+	return i.Middleware(h)
+}
+
+// begin begins a transaction that is rolled back unless the test commits it.
+func (o *office) begin(db *testdb.DB) *sqlx.Tx {
+	o.Helper()
+	tx, err := db.BeginTxx(o.Context(), nil)
+	require.NoError(o, err)
+	o.Cleanup(func() { _ = tx.Rollback() }) // it may have ended
+	return tx
+}
+
+// beside is a database in which a second transaction can write while one of o.db is open:
+// the same one, where that is possible.
+func (o *office) beside() *office {
+	o.Helper()
+	if o.db.Dialect != "sqlite" {
+		return o
+	}
+	return newOffice(o.T, testdb.On(o, o.db.Dialect))
+}
+
+// many returns n small messages.
+func many(ctx context.Context, n int) []*message.Message {
+	ids := make([]string, 0, n)
+	for i := range n {
+		ids = append(ids, fmt.Sprintf("%05d", i))
+	}
+	return carried(ctx, ids...)
+}
+
+// heavy returns messages of which no two fit into one statement.
+func heavy(ctx context.Context, uuids ...string) []*message.Message {
+	msgs := carried(ctx, uuids...)
+	for _, m := range msgs {
+		m.Payload = make([]byte, 520<<10)
+	}
+	return msgs
+}

@@ -1,0 +1,164 @@
+package outbox_test
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/jmoiron/sqlx"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace-go/millrace/outbox"
+	"github.com/millrace-go/millrace/tests/testdb"
+)
+
+// contentBodies: what a broker gets is what was published, byte for byte.
+var contentBodies = []testdb.Body{
+	{Name: "content", Why: "UUID, metadata and payload reach the broker as they were, nil and empty too", Run: content},
+}
+
+// everyByte is a payload that is no text.
+func everyByte() []byte {
+	all := make([]byte, 256)
+	for i := range all {
+		all[i] = byte(i)
+	}
+	return all
+}
+
+// contents are messages that something on the way could change.
+func contents() []*message.Message {
+	made := func(uuid string, payload message.Payload, md message.Metadata) *message.Message {
+		m := message.NewMessage(uuid, payload)
+		m.Metadata = md
+		return m
+	}
+	type md = message.Metadata
+	return []*message.Message{
+		made("nil payload", nil, md{"a": "b"}),
+		made("empty payload", []byte{}, md{"a": "b"}),
+		made("nil metadata", []byte("x"), nil),
+		made("empty metadata", []byte("x"), md{}),
+		made("nothing at all", nil, nil),
+		made("every byte", everyByte(), md{}),
+		made("a long payload", []byte(strings.Repeat("\x00\xff'\\", 100<<10)), md{}),
+		made("text", []byte(`{"käse": "🧀", "quote": "'"}`), md{
+			"quotes": `"'` + "`" + `\"\\'`, "käse": "🧀 \U0010ffff", "zero": "a\x00b", "lines": "a\r\n\tb\u2028\u2029\x7f\u0085",
+			"html": "<a href='?a&b'>", "": "no name", "no value": "", " spaces ": " \u00a0 ", "replacement": "\ufffd",
+			"nul\x00in name": "x", "combining": "e\u0301 é", "null": "null", "long": strings.Repeat("ä", 30_000),
+		}),
+		made(" ünïcode 🧾 'id'; DROP TABLE millrace_outbox; -- ", []byte("x"), md{}),
+		made(strings.Repeat("ä", 2048), []byte("a UUID of 4096 bytes"), md{}),
+	}
+}
+
+func content(t *testing.T, db *testdb.DB) {
+	connections := map[string][][]string{
+		"postgres": {
+			nil, {"default_query_exec_mode", "simple_protocol"}, {"default_query_exec_mode", "exec"},
+			{"default_query_exec_mode", "cache_describe"},
+		},
+		"mysql": {
+			nil, {"interpolateParams", "true", "clientFoundRows", "true"},
+			{"interpolateParams", "true", "sql_mode", "'NO_BACKSLASH_ESCAPES'"},
+		},
+		"sqlite": {nil},
+	}
+	o := newOffice(t, db)
+	for _, params := range connections[db.Dialect] {
+		o.each(behaviour{fmt.Sprint("reaches the broker by a connection with ", params), func(o *office) {
+			pool := db.Open(t, testdb.Params(params...))
+			o.db, o.broker = pool, newMemoryBroker()
+			o.out = o.publisher()
+			topic := " Aufträge 🧾 'x'; -- "
+			want := contents()
+			require.NoError(o, outbox.InTx(o.Context(), pool.DB, func(ctx context.Context, _ *sqlx.Tx) error {
+				return o.publishIn(ctx, topic, want)
+			}))
+			require.NoError(o, outbox.InTx(o.Context(), pool.DB, func(ctx context.Context, _ *sqlx.Tx) error {
+				for _, m := range want {
+					require.NoError(o, o.publishIn(ctx, topic, []*message.Message{m}), "alone as together")
+				}
+				return nil
+			}))
+			o.relayNow(2 * len(want))
+			sent := make(map[string][]*message.Message)
+			for _, m := range o.broker.sent {
+				sent[m.UUID] = append(sent[m.UUID], m)
+			}
+			for _, m := range want {
+				require.Len(o, sent[m.UUID], 2, m.UUID)
+				for _, got := range sent[m.UUID] {
+					assert.Equal(o, m.Metadata, got.Metadata, m.UUID)
+					assert.Equal(o, m.Payload, got.Payload, m.UUID)
+				}
+			}
+			for _, got := range o.broker.topics {
+				assert.Equal(o, topic, got)
+			}
+		}})
+	}
+}
+
+// relayNow relays what is stored, which is so many messages.
+func (o *office) relayNow(want int) {
+	o.Helper()
+	relay, err := outbox.NewRelay(o.db.DB, o.broker, outbox.RelayConfig{Logger: o.log})
+	require.NoError(o, err)
+	sent, err := relay.RelayBatch(o.Context())
+	require.NoError(o, err)
+	assert.Equal(o, want, sent)
+}
+
+func FuzzContent(f *testing.F) {
+	for _, m := range contents() {
+		for name, value := range m.Metadata {
+			f.Add(m.UUID, "orders", name, value, []byte(m.Payload))
+		}
+	}
+	f.Add("", "", "_millrace_x", "\xff", []byte(nil))
+	db := testdb.On(f, "sqlite")
+	out, err := outbox.NewPublisher(db.DB, outbox.Config{Standalone: true, OrderKey: outbox.ByMetadata("key")})
+	require.NoError(f, err)
+	require.NoError(f, out.Migrate(f.Context()))
+	broker := newMemoryBroker()
+	relay, err := outbox.NewRelay(db.DB, broker, outbox.RelayConfig{Shards: 1})
+	require.NoError(f, err)
+	ctx, stop := context.WithCancel(context.WithoutCancel(f.Context()))
+	stopped := make(chan error, 1)
+	go func() { stopped <- relay.Run(ctx) }()
+	f.Cleanup(func() {
+		stop()
+		assert.NoError(f, <-stopped)
+	})
+	f.Fuzz(func(t *testing.T, uuid, topic, name, value string, payload []byte) {
+		m := message.NewMessage(uuid, payload)
+		m.Metadata.Set(name, value)
+		before := broker.count()
+		if out.Publish(topic, m) != nil {
+			return // refused, and so not stored: the next run would find it
+		}
+		broker.await(t, "the message is sent", func(sent []string) bool { return len(sent) > before })
+		broker.mu.Lock()
+		defer broker.mu.Unlock()
+		require.Len(t, broker.sent, before+1)
+		got := broker.sent[before]
+		assert.Equal(t, topic, broker.topics[before])
+		assert.Equal(t, uuid, got.UUID)
+		assert.Equal(t, m.Payload, got.Payload)
+		if strings.HasPrefix(name, "_millrace_") {
+			assert.Empty(t, got.Metadata)
+		} else {
+			assert.Equal(t, m.Metadata, got.Metadata)
+		}
+	})
+}
+
+func (b *memoryBroker) count() int {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return len(b.sent)
+}

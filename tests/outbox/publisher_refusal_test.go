@@ -1,0 +1,166 @@
+package outbox_test
+
+import (
+	"context"
+	"strings"
+	"testing"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/jmoiron/sqlx"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace-go/millrace/outbox"
+	"github.com/millrace-go/millrace/tests/testdb"
+)
+
+// refusalBodies: what cannot be stored gets an error that names the message and the reason.
+var refusalBodies = []testdb.Body{
+	{Name: "wrong messages", Why: "refused before anything is stored, by an error that names message and field", Run: wrongMessages},
+	{Name: "a database that takes nothing", Why: "the error says what to do", Run: noDatabase},
+}
+
+// wrong is a message, good but for what change does, and what the error must say of it.
+type wrong struct {
+	topic  string
+	change func(m *message.Message)
+	says   []string
+}
+
+func wrongOnes() map[string]wrong {
+	uuid := func(id string) func(*message.Message) { return func(m *message.Message) { m.UUID = id } }
+	field := func(name, value string) func(*message.Message) {
+		return func(m *message.Message) { m.Metadata.Set(name, value) }
+	}
+	same := func(*message.Message) {}
+	const notText = "must be UTF-8 without zero bytes"
+	return map[string]wrong{
+		"empty topic":           {"", same, []string{`"wrong"`, "the topic is empty"}},
+		"zero byte in topic":    {"a\x00b", same, []string{`"wrong"`, "the topic", notText}},
+		"topic not UTF-8":       {"\xff", same, []string{`"wrong"`, "the topic", notText}},
+		"long topic":            {strings.Repeat("t", 4097), same, []string{`"wrong"`, "the topic has 4097 bytes, more than 4096"}},
+		"empty UUID":            {"orders", uuid(""), []string{"message 2 of 3", "the UUID is empty"}},
+		"zero byte in UUID":     {"orders", uuid("a\x00"), []string{"message 2 of 3", "the UUID", notText}},
+		"UUID not UTF-8":        {"orders", uuid("\xc3\x28"), []string{"message 2 of 3", "the UUID", notText}},
+		"long UUID":             {"orders", uuid(strings.Repeat("u", 4097)), []string{"the UUID has 4097 bytes"}},
+		"zero byte in key":      {"orders", field("key", "\x00"), []string{`"wrong"`, "the order key", notText}},
+		"key not UTF-8":         {"orders", field("key", "\xff"), []string{`"wrong"`, "the order key", notText}},
+		"long key":              {"orders", field("key", strings.Repeat("k", 4097)), []string{`"wrong"`, "the order key has 4097 bytes"}},
+		"key that is not found": {"orders", field("key", "fail"), []string{`"wrong"`, "order key: refused"}},
+		"type not UTF-8":        {"orders", field("name", "\xff"), []string{`"wrong"`, "the event type", notText}},
+		"long type":             {"orders", field("ce_type", strings.Repeat("n", 4097)), []string{`"wrong"`, "the event type has 4097 bytes"}},
+		"value not UTF-8":       {"orders", field("sig", "\xff\xfe"), []string{`"wrong"`, `the metadata field "sig" is not UTF-8`, "base64"}},
+		"field name not UTF-8":  {"orders", field("s\xff", "x"), []string{`"wrong"`, `the metadata field "s\xff" is not UTF-8`}},
+	}
+}
+
+func wrongMessages(t *testing.T, db *testdb.DB) {
+	o := newOffice(t, db, func(c *outbox.Config) {
+		c.OrderKey = func(_ string, m *message.Message) (string, error) {
+			if key := m.Metadata.Get("key"); key != "fail" {
+				return key, nil
+			}
+			return "", errRefused
+		}
+	})
+	o.each(behaviour{"are refused, and the transaction goes on", func(o *office) {
+		require.NoError(o, outbox.InTx(o.Context(), o.db.DB, func(ctx context.Context, _ *sqlx.Tx) error {
+			for name, c := range wrongOnes() {
+				msgs := carried(ctx, "good", "wrong", "good too")
+				c.change(msgs[1])
+				if c.topic != "orders" {
+					msgs = msgs[1:2]
+				}
+				err := o.out.Publish(c.topic, msgs...)
+				for _, say := range c.says {
+					assert.ErrorContains(o, err, say, name)
+				}
+			}
+			err := o.out.Publish("orders", carried(ctx, "good")[0], nil)
+			assert.ErrorContains(o, err, "message 2 of 2, nil,")
+			assert.ErrorContains(o, err, "the message is nil")
+			return o.put(ctx, "after")
+		}))
+		assert.Equal(o, []string{"after"}, o.stored())
+	}})
+}
+
+func noDatabase(t *testing.T, db *testdb.DB) {
+	o := newOffice(t, db)
+	both := func(o *office, pool *sqlx.DB, out *outbox.Publisher, want error) {
+		o.Helper()
+		err := out.Publish("orders", carried(o.Context(), "a")...)
+		require.ErrorIs(o, err, want, "alone")
+		assert.ErrorContains(o, err, `message "a" to topic "orders"`)
+		err = outbox.InTx(o.Context(), pool, func(ctx context.Context, _ *sqlx.Tx) error {
+			return out.Publish("orders", carried(ctx, "a")...)
+		})
+		require.ErrorIs(o, err, want, "in a transaction")
+	}
+	o.each(
+		behaviour{"because the tables are missing", func(o *office) {
+			out := o.publisher(standalone, func(c *outbox.Config) { c.TablePrefix = "elsewhere_" })
+			both(o, o.db.DB, out, outbox.ErrNotMigrated)
+			_, err := out.Backlog(o.Context())
+			require.ErrorIs(o, err, outbox.ErrNotMigrated)
+			require.NoError(o, out.Migrate(o.Context()), "the way out")
+			require.NoError(o, out.Publish("orders", carried(o.Context(), "a")...))
+			assert.Empty(o, o.stored(), "two outboxes in one database do not meet")
+		}},
+		behaviour{"because it is read-only", func(o *office) {
+			pool := o.db.Open(o, map[string]testdb.Option{
+				"postgres": testdb.Params("default_transaction_read_only", "on"),
+				"mysql":    testdb.Params("tx_read_only", "1"),
+				"sqlite":   testdb.Params("_pragma", "query_only(1)"),
+			}[o.db.Dialect])
+			out, err := outbox.NewPublisher(pool.DB, outbox.Config{Standalone: true})
+			require.NoError(o, err)
+			both(o, pool.DB, out, outbox.ErrReadOnly)
+		}},
+		behaviour{"because its pool is closed", func(o *office) {
+			pool := o.db.Open(o)
+			out, err := outbox.NewPublisher(pool.DB, outbox.Config{Standalone: true})
+			require.NoError(o, err)
+			require.NoError(o, pool.Close())
+			both(o, pool.DB, out, outbox.ErrUnavailable)
+		}},
+	)
+}
+
+// MariaDB takes 16 MiB at once, and cuts the connection of who sends more, or, if the driver
+// sends it in pieces, refuses it. What is large is named, and others are not stopped.
+func TestAMessageLargerThanThePacketIsNamed(t *testing.T) {
+	const large = 17 << 20
+	o := newOffice(t, testdb.On(t, "mysql"))
+	var limit int
+	require.NoError(t, o.db.GetContext(t.Context(), &limit, `SELECT @@max_allowed_packet`))
+	require.Less(t, limit, large)
+	for _, params := range [][]string{
+		nil, {"interpolateParams", "true"}, {"maxAllowedPacket", "0"},
+	} {
+		t.Run(strings.Join(params, " "), func(t *testing.T) {
+			pool := o.db.Open(t, testdb.Params(params...))
+			out, err := outbox.NewPublisher(pool.DB, outbox.Config{Standalone: true})
+			require.NoError(t, err)
+			tooLarge := func(ctx context.Context) {
+				msgs := carried(ctx, "small", "large", "small too")
+				msgs[1].Payload = make([]byte, large)
+				err := out.Publish("orders", msgs...)
+				require.ErrorIs(t, err, outbox.ErrTooLarge)
+				require.NotErrorIs(t, err, outbox.ErrUnavailable)
+				assert.ErrorContains(t, err, `message "large"`)
+				assert.ErrorContains(t, err, "max_allowed_packet")
+			}
+			tooLarge(t.Context())
+			err = outbox.InTx(t.Context(), pool.DB, func(ctx context.Context, tx *sqlx.Tx) error {
+				tooLarge(ctx)
+				return nil
+			})
+			t.Logf("a caller that commits: %v", err) // an error where the connection was cut
+			assert.Empty(t, o.stored())
+			require.NoError(t, out.Publish("orders", carried(t.Context(), "small")...))
+			_, err = pool.ExecContext(t.Context(), `DELETE FROM millrace_outbox`)
+			require.NoError(t, err)
+		})
+	}
+}
