@@ -74,7 +74,7 @@ func deliver(t *testing.T, db *testdb.DB, b broker) {
 	require.NoError(t, <-closed)
 	p.produce(half)
 	second := p.launch()
-	require.Eventually(t, p.done, patience, 20*time.Millisecond, "not everything was sent, delivered and acked")
+	require.EventuallyWithT(t, p.done, patience, 20*time.Millisecond)
 	require.NoError(t, second.close())
 	p.reconcile()
 	if !b.unordered {
@@ -211,19 +211,18 @@ func happens(event <-chan struct{}, what string) error {
 	}
 }
 
-// done reports whether the outbox is empty and every copy of every message was acked.
-func (p *pipeline) done() bool {
+// done holds when the outbox is empty and every copy of every message was acked.
+func (p *pipeline) done(c *assert.CollectT) {
 	for uuid, m := range p.committed {
 		want := 1 + p.copies[uuid]
 		if interrupts(number(m)) {
 			want++ // the first ack came too late
 		}
-		if p.seen.of(uuid).acks < want {
-			return false
-		}
+		assert.GreaterOrEqual(c, p.seen.of(uuid).acks, want, "acks of message %d, %s", number(m), uuid)
 	}
 	backlog, err := p.out.Backlog(p.Context())
-	return err == nil && backlog.Messages == 0
+	require.NoError(c, err)
+	assert.Zero(c, backlog.Messages, "in the outbox")
 }
 
 // reconcile compares what was committed with what was done.
