@@ -58,7 +58,7 @@ type service struct {
 	counts   counts
 
 	mu       sync.Mutex
-	stops    map[string]Point // by message
+	stops    map[string]Point            // by message
 	handed   map[string]*message.Message // the last copy of each
 	failing  map[string]bool
 	settling bool
