@@ -7,6 +7,9 @@ const (
 	postgresAlive = `EXISTS (SELECT 1 FROM millrace_outbox_relays r WHERE r.until > ` + postgresNow + ` AND r.token = `
 )
 
+// A look must walk an index and stop, whatever the statistics were taken in: the planner
+// cannot see a LIMIT that is a sub-select, so it takes a plan that starts fast, and does not
+// sort a whole backlog of which it knows nothing for each look.
 var postgresOutbox = Outbox{
 	Insert: `
 		INSERT INTO millrace_outbox (key_hash, topic, order_key, uuid, event_type, metadata, payload, created_at)
@@ -16,16 +19,16 @@ var postgresOutbox = Outbox{
 		SELECT ` + outboxColumns + `, ` + postgresNow + ` - created_at AS age
 		FROM millrace_outbox
 		WHERE id NOT IN (SELECT json_array_elements_text($1::JSON)::BIGINT)
-			AND status = 0 AND due_at = 0 AND id > $2 AND ($3::BIGINT >> (key_hash % $4)::INTEGER) & 1 <> 0
+			AND status = 0 AND id > $2 AND ($3::BIGINT >> (key_hash % $4)::INTEGER) & 1 <> 0
 		ORDER BY id
-		LIMIT $5`,
+		LIMIT (SELECT $5::BIGINT)`,
 	SelectDue: `
 		SELECT ` + outboxColumns + `, ` + postgresNow + ` - created_at AS age
 		FROM millrace_outbox
 		WHERE id NOT IN (SELECT json_array_elements_text($1::JSON)::BIGINT)
 			AND status = 1 AND due_at <= (SELECT ` + postgresNow + `) AND ($2::BIGINT >> (key_hash % $3)::INTEGER) & 1 <> 0
 		ORDER BY due_at, id
-		LIMIT $4`,
+		LIMIT (SELECT $4::BIGINT)`,
 	SelectNextDue: `
 		SELECT MIN(due_at) - ` + postgresNow + `
 		FROM millrace_outbox
