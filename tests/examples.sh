@@ -2,7 +2,8 @@
 # Builds and runs each module in _examples, or in the folder given as the argument,
 # and checks its output: each line of its expected_output.txt is an extended regular
 # expression that some line of the output must match. Empty lines and lines that
-# begin with # say nothing.
+# begin with # say nothing. Examples that need PostgreSQL or RabbitMQ find them by the
+# environment that tests/services.sh prints.
 set -euo pipefail
 root=${1:-"$(dirname "${BASH_SOURCE[0]}")/../_examples"}
 limit=${EXAMPLE_TIMEOUT:-180}
