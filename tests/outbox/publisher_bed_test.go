@@ -48,14 +48,20 @@ func (o *office) each(behaviours ...behaviour) {
 	o.Helper()
 	for _, b := range behaviours {
 		o.Run(b.name, func(t *testing.T) {
-			for _, table := range []string{"work", "millrace_outbox", "millrace_claims"} {
-				_, err := o.db.ExecContext(t.Context(), `DELETE FROM `+table)
-				require.NoError(t, err)
-			}
 			post := *o.post
-			post.T = t
-			b.run(&office{post: &post, store: o.store})
+			post.T, post.broker = t, newMemoryBroker()
+			sub := &office{post: &post, store: o.store}
+			sub.clear()
+			b.run(sub)
 		})
+	}
+}
+
+func (o *office) clear() {
+	o.Helper()
+	for _, table := range []string{"work", "millrace_outbox", "millrace_claims"} {
+		_, err := o.db.ExecContext(o.Context(), `DELETE FROM `+table)
+		require.NoError(o, err)
 	}
 }
 
@@ -98,8 +104,8 @@ func (o *office) stored() []string {
 	return ids
 }
 
-// order is a message for a handler.
-func order() *message.Message { return message.NewMessage(watermill.NewUUID(), []byte("an order")) }
+// newOrder is a message for a handler.
+func newOrder() *message.Message { return message.NewMessage(watermill.NewUUID(), []byte("an order")) }
 
 // handler wraps h as a router would.
 func (o *office) handler(h message.HandlerFunc, change ...func(*millrace.Inbox)) message.HandlerFunc {

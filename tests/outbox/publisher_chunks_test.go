@@ -18,8 +18,14 @@ import (
 
 // chunkBodies: how many statements a call takes, and that it is one whole.
 var chunkBodies = []testdb.Body{
-	{Name: "statements", Why: "a call is one INSERT, and as few as possible where it is too long for one", Run: statements},
-	{Name: "all or nothing", Why: "whatever fails, and whatever the caller makes of it, no part of a call is stored", Run: allOrNothing},
+	{
+		Name: "statements", Run: statements,
+		Why: "a call is one INSERT, and as few as possible where it is too long for one",
+	},
+	{
+		Name: "all or nothing", Run: allOrNothing,
+		Why: "whatever fails, and whatever the caller makes of it, no part of a call is stored",
+	},
 }
 
 // wire is an office whose calls to the database can be watched and broken.
@@ -132,7 +138,8 @@ func allOrNothing(t *testing.T, db *testdb.DB) {
 				err := o.out.Publish("orders", heavy(ctx, "a", "b", "c")...)
 				require.ErrorIs(o, err, errRefused)
 				assert.ErrorContains(o, err, `message "c"`, "which one")
-				assert.Equal(o, "SAVEPOINT millrace_outbox INSERT(1) INSERT(1) INSERT(1) ROLLBACK TO SAVEPOINT millrace_outbox", w.seen())
+				assert.Equal(o, "SAVEPOINT millrace_outbox INSERT(1) INSERT(1) INSERT(1) "+
+					"ROLLBACK TO SAVEPOINT millrace_outbox", w.seen())
 				return err
 			})
 		}},

@@ -19,7 +19,10 @@ import (
 
 // commitBodies: what is told of commits, and many of them at a time.
 var commitBodies = []testdb.Body{
-	{Name: "AfterCommit", Why: "relays on another pool are woken once per commit, and by nothing else", Run: afterCommit},
+	{
+		Name: "AfterCommit", Run: afterCommit,
+		Why: "relays on another pool are woken once per commit, and by nothing else",
+	},
 	{Name: "many publishers at once", Why: "a Publisher is safe for concurrent use", Run: manyAtOnce},
 }
 
@@ -108,7 +111,7 @@ func afterCommit(t *testing.T, db *testdb.DB) {
 				times(o, 0)
 				return nil, fail
 			})
-			msg := order()
+			msg := newOrder()
 			fail = errRefused
 			_, err := h(msg.Copy())
 			require.ErrorIs(o, err, errRefused)

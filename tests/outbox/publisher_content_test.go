@@ -17,7 +17,10 @@ import (
 
 // contentBodies: what a broker gets is what was published, byte for byte.
 var contentBodies = []testdb.Body{
-	{Name: "content", Why: "UUID, metadata and payload reach the broker as they were, nil and empty too", Run: content},
+	{
+		Name: "content", Run: content,
+		Why: "UUID, metadata and payload reach the broker as they were, nil and empty too",
+	},
 }
 
 // everyByte is a payload that is no text.
@@ -71,7 +74,7 @@ func content(t *testing.T, db *testdb.DB) {
 	for _, params := range connections[db.Dialect] {
 		o.each(behaviour{fmt.Sprint("reaches the broker by a connection with ", params), func(o *office) {
 			pool := db.Open(t, testdb.Params(params...))
-			o.db, o.broker = pool, newMemoryBroker()
+			o.db = pool
 			o.out = o.publisher()
 			topic := " Aufträge 🧾 'x'; -- "
 			want := contents()
@@ -84,9 +87,8 @@ func content(t *testing.T, db *testdb.DB) {
 				}
 				return nil
 			}))
-			o.relayNow(2 * len(want))
 			sent := make(map[string][]*message.Message)
-			for _, m := range o.broker.sent {
+			for _, m := range o.relayed(2 * len(want)) {
 				sent[m.UUID] = append(sent[m.UUID], m)
 			}
 			for _, m := range want {
@@ -103,14 +105,15 @@ func content(t *testing.T, db *testdb.DB) {
 	}
 }
 
-// relayNow relays what is stored, which is so many messages.
-func (o *office) relayNow(want int) {
+// relayed has a relay send what is stored, which is so many messages, and returns them.
+func (o *office) relayed(want int) []*message.Message {
 	o.Helper()
-	relay, err := outbox.NewRelay(o.db.DB, o.broker, outbox.RelayConfig{Logger: o.log})
-	require.NoError(o, err)
-	sent, err := relay.RelayBatch(o.Context())
-	require.NoError(o, err)
-	assert.Equal(o, want, sent)
+	relay := o.relay()
+	o.broker.await(o, fmt.Sprintf("%d messages are sent", want), func(sent []string) bool { return len(sent) >= want })
+	require.NoError(o, relay.stop())
+	assert.Empty(o, o.stored())
+	require.Len(o, o.broker.sent, want)
+	return o.broker.sent
 }
 
 func FuzzContent(f *testing.F) {

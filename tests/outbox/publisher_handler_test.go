@@ -17,8 +17,14 @@ import (
 
 // handlerBodies: messages of a handler below middleware.Inbox.
 var handlerBodies = []testdb.Body{
-	{Name: "a handler's transaction", Why: "nothing that a run produced is sent unless the run is committed", Run: handlerTx},
-	{Name: "InTx in a handler", Why: "it runs in the handler's transaction and waits for no other", Run: handlerInTx},
+	{
+		Name: "a handler's transaction", Run: handlerTx,
+		Why: "nothing that a run produced is sent unless the run is committed",
+	},
+	{
+		Name: "InTx in a handler", Run: handlerInTx,
+		Why: "it runs in the handler's transaction and waits for no other",
+	},
 }
 
 func requireTx(i *millrace.Inbox) { i.RequireTx = true }
@@ -33,7 +39,7 @@ func handlerTx(t *testing.T, db *testdb.DB) {
 				require.NoError(o, o.put(msg.Context(), "a", "b"))
 				return nil, o.put(msg.Context(), "c")
 			})
-			first := order()
+			first := newOrder()
 			for _, msg := range []*message.Message{first, first.Copy(), first.Copy()} {
 				_, err := h(msg)
 				require.NoError(o, err)
@@ -50,7 +56,7 @@ func handlerTx(t *testing.T, db *testdb.DB) {
 				}
 				return nil, nil
 			})
-			msg := order()
+			msg := newOrder()
 			_, err := h(msg.Copy())
 			require.ErrorIs(o, err, errRefused)
 			assert.Empty(o, o.stored())
@@ -64,17 +70,17 @@ func handlerTx(t *testing.T, db *testdb.DB) {
 				require.NoError(o, o.put(msg.Context(), "a"))
 				panic("boom")
 			})
-			assert.PanicsWithValue(o, "boom", func() { _, _ = h(order()) })
+			assert.PanicsWithValue(o, "boom", func() { _, _ = h(newOrder()) })
 			assert.Empty(o, o.stored())
 		}},
 		behaviour{"is used by who publishes", func(o *office) {
 			h := o.handler(func(msg *message.Message) ([]*message.Message, error) {
 				return nil, o.put(msg.Context(), "a")
 			}, requireTx)
-			_, err := h(order())
+			_, err := h(newOrder())
 			require.NoError(o, err)
 			h = o.handler(func(*message.Message) ([]*message.Message, error) { return nil, nil }, requireTx)
-			_, err = h(order())
+			_, err = h(newOrder())
 			require.ErrorIs(o, err, inbox.ErrTxNotUsed)
 		}},
 		behaviour{"is over when the handler has returned", func(o *office) {
@@ -83,7 +89,7 @@ func handlerTx(t *testing.T, db *testdb.DB) {
 				handled <- msg.Context()
 				return nil, o.put(msg.Context(), "a")
 			})
-			_, err := h(order())
+			_, err := h(newOrder())
 			require.NoError(o, err)
 			late := context.WithoutCancel(<-handled)
 			require.ErrorIs(o, o.put(late, "b"), outbox.ErrTxEnded)
@@ -106,7 +112,7 @@ func handlerInTx(t *testing.T, db *testdb.DB) {
 					return o.put(ctx, "a")
 				})
 			})
-			_, err := h(order())
+			_, err := h(newOrder())
 			require.NoError(o, err)
 			assert.Equal(o, 1, o.worked())
 			assert.Equal(o, []string{"a"}, o.stored())
@@ -119,7 +125,7 @@ func handlerInTx(t *testing.T, db *testdb.DB) {
 				}))
 				return nil, errRefused
 			})
-			_, err := h(order())
+			_, err := h(newOrder())
 			require.ErrorIs(o, err, errRefused)
 			assert.Zero(o, o.worked())
 			assert.Empty(o, o.stored())
@@ -128,7 +134,7 @@ func handlerInTx(t *testing.T, db *testdb.DB) {
 			h := o.handler(func(msg *message.Message) ([]*message.Message, error) {
 				return nil, outbox.InTx(msg.Context(), o.db.DB, work)
 			}, requireTx)
-			_, err := h(order())
+			_, err := h(newOrder())
 			require.NoError(o, err)
 			assert.Equal(o, 1, o.worked())
 		}},

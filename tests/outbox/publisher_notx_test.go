@@ -16,8 +16,14 @@ import (
 
 // noTxBodies: messages without a transaction, with several, and with one that is over.
 var noTxBodies = []testdb.Body{
-	{Name: "no transaction, or several", Why: "a message is never stored apart from the work that it tells of", Run: noTx},
-	{Name: "an ended transaction", Why: "a publish that comes too late is refused, and never stored by itself", Run: endedTx},
+	{
+		Name: "no transaction, or several", Run: noTx,
+		Why: "a message is never stored apart from the work that it tells of",
+	},
+	{
+		Name: "an ended transaction", Run: endedTx,
+		Why: "a publish that comes too late is refused, and never stored by itself",
+	},
 }
 
 func noTx(t *testing.T, db *testdb.DB) {

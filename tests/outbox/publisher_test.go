@@ -16,13 +16,16 @@ import (
 
 func TestPublisher(t *testing.T) {
 	testdb.Conformance(t, slices.Concat(inTxBodies, withTxBodies, handlerBodies, noTxBodies, chunkBodies, commitBodies,
-		contentBodies, refusalBodies))
+		contentBodies, refusalBodies, columnBodies, cqrsBodies, routerBodies))
 }
 
 // inTxBodies: transactions that outbox.InTx begins.
 var inTxBodies = []testdb.Body{
 	{Name: "InTx", Why: "a message exists exactly if the work that it tells of was committed", Run: inTx},
-	{Name: "InTx on a pool of one connection", Why: "a call of ours that gets a transaction never waits for another", Run: oneConnection},
+	{
+		Name: "InTx on a pool of one connection", Run: oneConnection,
+		Why: "a call of ours that gets a transaction never waits for another",
+	},
 }
 
 func inTx(t *testing.T, db *testdb.DB) {

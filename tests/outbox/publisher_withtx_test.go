@@ -20,7 +20,10 @@ import (
 // withTxBodies: transactions that the service begins and ends by itself.
 var withTxBodies = []testdb.Body{
 	{Name: "WithTx", Why: "an HTTP handler's messages are stored in its own transaction", Run: withTx},
-	{Name: "WithTx inside and outside of others", Why: "the innermost transaction is meant", Run: withTxNested},
+	{
+		Name: "WithTx inside and outside of others", Run: withTxNested,
+		Why: "the innermost transaction is meant",
+	},
 }
 
 // traced is a transaction as a tracing library wraps it, and cannot be compared.
@@ -142,7 +145,7 @@ func withTxNested(t *testing.T, db *testdb.DB) {
 				require.NoError(o, o.put(msg.Context(), "b"))
 				return nil, errRefused
 			})
-			_, err := h(order())
+			_, err := h(newOrder())
 			require.ErrorIs(o, err, errRefused)
 			require.NoError(o, tx.Commit())
 			assert.Equal(o, []string{"a"}, beside.stored())
@@ -158,11 +161,11 @@ func withTxNested(t *testing.T, db *testdb.DB) {
 				}
 				return nil, nil
 			}, func(i *millrace.Inbox) { i.RequireTx = true })
-			_, err := h(order())
+			_, err := h(newOrder())
 			require.ErrorIs(o, err, errRefused)
 			assert.Empty(o, o.stored())
 			fail = false
-			_, err = h(order())
+			_, err = h(newOrder())
 			require.NoError(o, err)
 			assert.Equal(o, []string{"a"}, o.stored())
 		}},
