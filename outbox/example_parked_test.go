@@ -38,7 +38,7 @@ func ExamplePublisher_Parked() {
 	check(publisher.Migrate(ctx))
 	check(publisher.Publish("orders", message.NewMessage("order-1", nil), message.NewMessage("order-2", nil)))
 
-	relay, err := outbox.NewRelay(db, unroutable{}, outbox.RelayConfig{MaxAttempts: 1})
+	relay, err := outbox.NewRelay(db, unroutable{}, outbox.RelayConfig{MaxAttempts: 1, Lanes: 1})
 	check(err)
 	_, err = relay.RelayBatch(ctx)
 	fmt.Println(err)

@@ -38,6 +38,12 @@ func (p *pump) settle(ctx context.Context, r *run) {
 	if p.resift { // only now: what went back comes before what is in the queues
 		p.resift = false
 		p.siftAll()
+		for topic, t := range p.trouble {
+			if t.inHand {
+				t.until, t.inHand = time.Time{}, false
+				p.trouble[topic] = t
+			}
+		}
 	} else {
 		p.sift(lane)
 	}
@@ -82,9 +88,17 @@ func (p *pump) confirm(ctx context.Context, r *run, now time.Time) (confirmed in
 
 // trouble is a topic that fails while others do not.
 type trouble struct {
-	until time.Time
-	pause int // how often it was waited for
-	err   error
+	until  time.Time
+	pause  int // how often it was waited for
+	err    error
+	inHand bool // only for messages that are in hand
+}
+
+// fail makes the topic wait, longer each time.
+func (t *trouble) fail(now time.Time, err error, c *RelayConfig) {
+	t.pause++
+	t.until = now.Add(growing(t.pause, c.MinBackoff, min(c.MaxBackoff, time.Minute)))
+	t.err = err
 }
 
 // diagnose finds topics of which nothing got through in a run, while other messages did.
@@ -108,9 +122,7 @@ func (p *pump) diagnose(r *run, now time.Time) {
 			continue
 		}
 		t := p.trouble[topic]
-		t.pause++
-		t.until = now.Add(growing(t.pause, p.config.MinBackoff, min(p.config.MaxBackoff, time.Minute)))
-		t.err = last
+		t.fail(now, last, &p.config)
 		p.trouble[topic] = t
 		p.log.Error("outbox: a topic takes no messages; the others go on", last,
 			watermill.LogFields{"topic": topic, "again_in": t.until.Sub(now).String()})
@@ -120,11 +132,12 @@ func (p *pump) diagnose(r *run, now time.Time) {
 
 // judge decides what a failure of l means, and reports whether l was set aside. It counts
 // as an attempt if it is permanent, or if another message was confirmed since l failed
-// before. Else, if other messages get through, l is tried again later; and if none does,
+// before or was set aside. Else, if other messages get through, l is tried again later; and if none does,
 // the broker may be out, and l stays where it is.
 func (p *pump) judge(ctx context.Context, l *letter, err error, r *run, now time.Time) (aside bool) {
 	switch {
-	case errors.Is(err, ErrPermanent), !l.failedAt.IsZero() && p.lastConfirm.After(l.failedAt):
+	case errors.Is(err, ErrPermanent), !l.failedAt.IsZero() && p.lastConfirm.After(l.failedAt),
+		l.again && p.lastConfirm.After(r.began):
 		p.attempt(ctx, l, err, now)
 		return true
 	case p.lastConfirm.After(r.began):

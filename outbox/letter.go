@@ -53,6 +53,7 @@ type letter struct {
 
 	keyed    bool // it has an order
 	head     bool // it was set aside, and the messages of its key wait for it
+	again    bool // it was set aside
 	attempts int
 	topic    string
 	msg      *message.Message
@@ -73,6 +74,7 @@ func (r *letterRow) letter(read time.Time) (*letter, error) {
 	}
 	return &letter{
 		id: r.ID, hash: r.Hash, keyed: r.OrderKey != nil, head: r.Status == dialect.OutboxRetry && r.Blocked != nil,
+		again:    r.Status == dialect.OutboxRetry,
 		attempts: r.Attempts, topic: r.Topic, msg: msg,
 		stored: read.Add(-time.Duration(r.Age) * time.Microsecond),
 	}, nil

@@ -63,8 +63,9 @@ func (r *Relay) listenOnce(ctx context.Context) error {
 		if _, err := exec.ExecContext(ctx, r.sql.Listen, nil); err != nil {
 			return driver.ErrBadConn
 		}
-		deaf = !r.hear(ctx, wait)
-		for !deaf && wait(ctx) == nil {
+		heard, err := r.hear(ctx, wait)
+		deaf = err == nil && !heard
+		for heard && wait(ctx) == nil {
 			r.Wake()
 		}
 		return driver.ErrBadConn // it listens, so nobody else may have it
@@ -76,14 +77,17 @@ func (r *Relay) listenOnce(ctx context.Context) error {
 }
 
 // hear sends a notice through the pool and reports whether it arrives.
-func (r *Relay) hear(ctx context.Context, wait func(context.Context) error) bool {
+func (r *Relay) hear(ctx context.Context, wait func(context.Context) error) (heard bool, err error) {
 	const patience = 5 * time.Second
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	if _, err := r.db.ExecContext(ctx, r.sql.Notify); err != nil {
-		return ctx.Err() == nil // the database is down, and that is another matter
+		return false, err // the database is down or the pool is used up, and that is another matter
 	}
-	return wait(ctx) == nil || ctx.Err() == nil
+	if err := wait(ctx); err != nil && ctx.Err() == nil {
+		return false, err
+	}
+	return ctx.Err() == nil, nil
 }
 
 // waiter finds pgx's method to wait for a notice behind a driver's connection, without

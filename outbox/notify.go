@@ -3,6 +3,7 @@ package outbox
 import (
 	"context"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -10,7 +11,8 @@ import (
 // it, every commit would queue for one lock. Of callers at the same time one sends for all.
 type notifier struct {
 	database *database
-	mu       sync.Mutex
+	mu       sync.Mutex // held while one sends
+	again    atomic.Bool
 	sent     time.Time
 }
 
@@ -18,16 +20,23 @@ type notifier struct {
 // longer than that.
 const quiet = 10 * time.Millisecond
 
-// notify returns once a notice is out that covers the caller's commit, or could not be
-// sent: then relays find the messages when they next look.
+// notify has a notice sent that covers the caller's commit: by the caller, unless someone
+// is sending and can send once more. One that cannot be sent costs time: relays find the
+// messages when they next look.
 func (n *notifier) notify() {
 	if !n.database.sql.Notifies {
 		return
 	}
-	called := time.Now()
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	if called.Before(n.sent.Add(quiet)) {
+	n.again.Store(true)
+	for n.again.Load() && n.mu.TryLock() {
+		n.again.Store(false)
+		n.send()
+		n.mu.Unlock()
+	}
+}
+
+func (n *notifier) send() {
+	if time.Since(n.sent) < quiet {
 		return
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second)

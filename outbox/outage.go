@@ -115,13 +115,16 @@ func (l *line) firsts() map[int]*letter {
 }
 
 // makeRoom postpones the messages of the topic that was probed last where nothing else can
-// be read: behind them may be messages of a topic that works.
+// be read: behind them may be messages of a topic that works. What is read later stays in
+// hand until the next probe, so that an outage does not rewrite the whole backlog.
 func (p *pump) makeRoom(err error) {
 	const patience = 3
 	if p.outage.probes < patience || p.room() >= p.leastRoom() {
 		return
 	}
 	t := p.trouble[p.outage.last]
-	p.trouble[p.outage.last] = trouble{until: p.outage.probeAt, pause: t.pause, err: err}
+	t.fail(time.Now(), err, &p.config)
+	t.inHand = true
+	p.trouble[p.outage.last] = t
 	p.resift = true
 }

@@ -195,6 +195,7 @@ func (p *pump) assign(ctx context.Context, a assignment) {
 	}
 	p.reader.epoch++
 	p.reader.ready = p.shards == a
+	p.shares.Store(a.size() < a.count)
 	p.dropQueued(func(l *letter) bool { return !p.keeps(l) })
 	p.log.Info("outbox: the relay's share changed", watermill.LogFields{"shards": a.size(), "of": a.count})
 	for _, o := range p.observe.shards {

@@ -20,6 +20,8 @@ const (
 	// sweepEvery is the pause between two looks at the whole table: it bounds the delay of a
 	// message whose transaction was open for longer than horizon.
 	sweepEvery = time.Second
+	// orphansEvery is the pause between two looks for messages that wait in vain.
+	orphansEvery = 30 * time.Second
 )
 
 // horizon is for how long a transaction may stay open after it stored a message, before it
@@ -38,6 +40,8 @@ type reader struct {
 	epoch     int  // of what is known; a reading of an earlier one is void
 	ready     bool // the blocked keys of all shards are known
 	exhausted bool // a look at the whole table found nothing
+
+	orphansAt time.Time // when to look for messages that wait in vain
 
 	hungry   bool          // there may be something
 	at       int64         // everything up to here is in hand
@@ -133,16 +137,17 @@ func (f *floor) id(now time.Time) int64 {
 
 // reading is one look into the table, and what it found.
 type reading struct {
-	kind   kind
-	epoch  int
-	shards assignment
-	window string // ids in hand
-	after  int64
-	limit  int
-	began  time.Time
-	aside  bool // look for what is set aside too
-	known  bool // keys are blocked, so see whether they still are
-	ledger int  // number of the last one that the table has
+	kind     kind
+	epoch    int
+	shards   assignment
+	window   string // ids in hand
+	after    int64
+	limit    int
+	began    time.Time
+	aside    bool // look for what is set aside too
+	orphaned bool // and for what waits in vain
+	known    bool // keys are blocked, so see whether they still are
+	ledger   int  // number of the last one that the table has
 
 	letters []*letter
 	bad     []badRow
@@ -191,6 +196,7 @@ func (p *pump) read(ctx context.Context) {
 		look.kind = due
 	case !now.Before(r.sweepAt):
 		look.kind, look.aside = pending, true
+		look.orphaned = !now.Before(r.orphansAt)
 	case r.called(now):
 		look.kind, look.after = pending, min(r.at, r.floor.id(now))
 	default:
@@ -219,9 +225,6 @@ func (d *database) look(ctx context.Context, r *reading) error {
 	defer cancel()
 	switch r.kind {
 	case load:
-		if err := d.db.SelectContext(ctx, &r.orphans, d.sql.SelectOrphans, r.shards.mask, r.shards.count); err != nil {
-			return fmt.Errorf("read the keys that wait in vain: %w", err)
-		}
 		return d.lookAside(ctx, r)
 	case due:
 		return d.messages(ctx, r, d.sql.SelectDue, r.window, r.shards.mask, r.shards.count, r.limit)
@@ -262,6 +265,11 @@ func (d *database) lookAside(ctx context.Context, r *reading) error {
 	if r.known || r.kind == load {
 		if err := d.db.SelectContext(ctx, &r.blocked, d.sql.SelectBlocked, r.shards.mask, r.shards.count); err != nil {
 			return fmt.Errorf("read the blocked keys: %w", err)
+		}
+	}
+	if r.orphaned || r.kind == load {
+		if err := d.db.SelectContext(ctx, &r.orphans, d.sql.SelectOrphans, r.shards.mask, r.shards.count); err != nil {
+			return fmt.Errorf("read the keys that wait in vain: %w", err)
 		}
 	}
 	if err := d.db.GetContext(ctx, &r.nextDue, d.sql.SelectNextDue, r.shards.mask, r.shards.count); err != nil {
@@ -331,6 +339,9 @@ func (p *pump) paged(r *reading, now time.Time) {
 	rd.lookAt = now.Add(rd.pause)
 	if r.aside {
 		p.unblock(r)
+		if r.orphaned {
+			p.adopt(r)
+		}
 		rd.sweepAt = now.Add(sweepEvery)
 		p.noteDue(r, now)
 	}
@@ -391,12 +402,19 @@ func (p *pump) loaded(r *reading) {
 			p.blocked[key] = b
 		}
 	}
+	p.adopt(r)
+	p.noteDue(r, time.Now())
+}
+
+// adopt releases keys that wait for nothing: a relay that lost its lease can have written
+// such a row at the last moment.
+func (p *pump) adopt(r *reading) {
 	for _, key := range r.orphans {
 		if _, waits := p.blocked[key]; !waits {
 			p.ledger.release(key)
 		}
 	}
-	p.noteDue(r, time.Now())
+	p.reader.orphansAt = r.began.Add(orphansEvery)
 }
 
 // unblock releases keys whose parked message an operator has discarded.

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
@@ -26,6 +27,7 @@ type Relay struct {
 	log     watermill.LoggerAdapter
 	observe relayObservers
 	woken   chan struct{}
+	shares  atomic.Bool // other relays own shards too
 }
 
 // NewRelay returns a Relay from the outbox in db to a broker's publisher. The publisher
@@ -180,12 +182,16 @@ func (r *Relay) oneTerm(ctx context.Context, once bool) (sent int, err error) {
 // rings tells of everything that may mean work.
 func (r *Relay) rings() (<-chan struct{}, func()) {
 	near, leave := r.bell.Listen()
+	far := notifier{database: r.database}
 	all := make(chan struct{}, 1)
 	done := make(chan struct{})
 	go func() {
 		for {
 			select {
 			case <-near:
+				if r.shares.Load() { // the message may be of another relay's shard
+					far.notify()
+				}
 			case <-r.woken:
 			case <-done:
 				return
@@ -204,9 +210,6 @@ func (r *Relay) rings() (<-chan struct{}, func()) {
 
 // purgeAgain deletes sent messages after their retention.
 func (r *Relay) purgeAgain(ctx context.Context) {
-	if r.config.Retention <= 0 {
-		return
-	}
 	tick := time.NewTicker(time.Minute)
 	defer tick.Stop()
 	for {
