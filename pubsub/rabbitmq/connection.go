@@ -30,8 +30,10 @@ func dial(config amqp.ConnectionConfig) (*session, error) {
 	connect := settings.Dial
 	settings.Dial = func(network, address string) (net.Conn, error) {
 		var err error
-		wire, err = connect(network, address)
-		return wire, err
+		if wire, err = connect(network, address); err != nil {
+			return nil, err
+		}
+		return newBatchingConn(wire), nil
 	}
 	conn, err := amqp091.DialConfig(config.AmqpURI, settings)
 	if err != nil {

@@ -90,7 +90,12 @@ func TestPublishGivesUpInTimeWhenTheNetworkIsSilent(t *testing.T) {
 	require.ErrorIs(t, err, rabbitmq.ErrUnconfirmed)
 	require.ErrorContains(t, err, msg.UUID)
 	require.NotErrorIs(t, err, outbox.ErrPermanent)
+	wire.Thaw()
+	eventually(t, "it arrives late", func() bool { return a.ready(topic) == 2 })
+	err = p.Publish(a.topic(), newMessages(1)...)
+	require.ErrorIs(t, err, outbox.ErrPermanent, "the confirm that came late is not taken for this one's")
 
+	wire.Freeze()
 	// More than the sockets hold: amqp091 waits in a write that it cannot bound.
 	big := newMessages(400)
 	for _, msg := range big {
@@ -106,6 +111,7 @@ func TestPublishGivesUpInTimeWhenTheNetworkIsSilent(t *testing.T) {
 }
 
 func TestCloseEndsThoughTheNetworkIsSilent(t *testing.T) {
+	t.Parallel()
 	a := newAdmin(t, uri(t))
 	wire, through := behind(t)
 	topic, broker := a.queue(nil), rabbitmq.NewQueueConfig(through, rabbitmq.Queues{})
@@ -165,6 +171,7 @@ func TestCloseWaitsForCallsInFlight(t *testing.T) {
 
 // The broker says how large a message may be only when it closes the channel.
 func TestPublishFindsTheMessageThatIsTooLarge(t *testing.T) {
+	t.Parallel()
 	s := servers.RabbitMQ(t, "max_message_size = 100000")
 	const topic = "things"
 	broker := rabbitmq.NewQueueConfig(s.URL(), rabbitmq.Queues{})
@@ -202,6 +209,7 @@ func TestPublishFindsTheMessageThatIsTooLarge(t *testing.T) {
 
 // A broker that is short of memory reads nothing more from who publishes.
 func TestPublishGivesUpInTimeWhenTheBrokerBlocks(t *testing.T) {
+	t.Parallel()
 	s := servers.RabbitMQ(t, "vm_memory_high_watermark.absolute = 1MB")
 	broker := rabbitmq.NewQueueConfig(s.URL(), rabbitmq.Queues{})
 	require.NoError(t, rabbitmq.Declare(broker, "things"))

@@ -90,6 +90,15 @@ func (l *link) close() error {
 	return s.end()
 }
 
+// sever breaks the connection, so that what waits for it ends.
+func (l *link) sever() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.session != nil {
+		l.session.sever()
+	}
+}
+
 // keep replaces s, and each one after it, when it is lost.
 func (l *link) keep(s *session) {
 	for s != nil {

@@ -25,7 +25,7 @@ type PublisherConfig struct {
 	// shorter than the 25 that middleware.Inbox gives a handler.
 	Timeout time.Duration
 
-	// Window is how many messages of a call may be unconfirmed at once. Defaults to 1,000,
+	// Window is how many messages of a call may be unconfirmed at once. Defaults to 500,
 	// beyond which RabbitMQ gets no faster and only more is held in memory.
 	Window int
 
@@ -42,7 +42,7 @@ func (c *PublisherConfig) setDefaults() {
 		c.Timeout = 20 * time.Second
 	}
 	if c.Window == 0 {
-		c.Window = 1000
+		c.Window = 500
 	}
 }
 

@@ -170,7 +170,8 @@ func (s *Subscriber) Close() error {
 	defer late.Stop()
 	select {
 	case <-ended:
-	case <-late.C: // RabbitMQ does not answer; without the connection they end
+	case <-late.C: // RabbitMQ does not answer
+		s.link.sever()
 	}
 	if !first {
 		return nil

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"math"
 
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill-amqp/v2/pkg/amqp"
@@ -14,23 +15,34 @@ import (
 // begin with the name of the queue that the messages come from.
 const DeadLetterSuffix = ".dead"
 
-// defaultDeliveryLimit is RabbitMQ 4's own.
-const defaultDeliveryLimit = 20
+const deliveryLimit = "x-delivery-limit"
+
+// Limits on the deliveries of a message by a quorum queue. Without any RabbitMQ 3 queues a
+// nacked message behind all others, and RabbitMQ 4 drops it after 20.
+const (
+	defaultDeliveryLimit = 20
+	noDeliveryLimit      = math.MaxInt32
+)
 
 // Queues says what [NewQueueConfig] and [NewPubSubConfig] declare. A queue that exists keeps
 // its settings: RabbitMQ refuses to declare it with others.
 type Queues struct {
 	// Quorum keeps each queue on several nodes, so that what was confirmed outlives the loss
 	// of one, and counts deliveries. The default is a classic queue, on one node.
+	//
+	// A quorum queue is declared with a limit on deliveries, which without DeadLetters is so
+	// high that no message reaches it. Without a limit RabbitMQ 3 queues a nacked message
+	// behind all others, and RabbitMQ 4 drops it after 20 deliveries.
 	Quorum bool
 
 	// DeadLetters keeps messages that are given up in a queue of their own; see
 	// [DeadLetterSuffix]. A quorum queue gives a message up after DeliveryLimit deliveries
 	// that failed. A classic queue does not count, so there the first nack is the last.
 	//
-	// Without it a nacked message is delivered until it is acked, and RabbitMQ 4 drops it
-	// from a quorum queue after 20 deliveries. An inbox that parks what fails for good needs
-	// no dead letters; they are for what it cannot store.
+	// Without it a nacked message is delivered until it is acked. An inbox that parks what
+	// fails for good needs no dead letters; they are for what it cannot store.
+	//
+	// Dead letters are read as a topic of [NewQueueConfig] with the same Quorum.
 	DeadLetters bool
 
 	// DeliveryLimit is for a quorum queue with DeadLetters. Defaults to 20.
@@ -45,7 +57,8 @@ type Queues struct {
 //   - a message that no queue takes is an error, as one would never be seen again;
 //   - one message is prefetched: whatever else a consumer held would be out of order after a
 //     nack, and kept from other consumers. A [Subscriber] with more in flight raises it;
-//   - a nacked message is queued again, unless q gives it to the dead letters;
+//   - a nacked message is queued again, at its old place, unless q gives it to the dead
+//     letters;
 //   - messages are marshalled by [Marshaler].
 //
 // Publish to a queue that exists: declare it with [Subscriber.SubscribeInitialize] or
@@ -75,14 +88,11 @@ func (q Queues) apply(c amqp.Config) amqp.Config {
 	c.Publish.Mandatory = true
 	c.Publish.ConfirmDelivery = true
 	c.Publish.ChannelPoolSize = defaultChannels
-	c.Queue.Arguments = amqp091.Table{}
-	if q.Quorum {
-		c.Queue.Arguments[amqp091.QueueTypeArg] = amqp091.QueueTypeQuorum
-	}
+	c.Queue.Arguments = q.arguments()
 	if !q.DeadLetters {
 		return c
 	}
-	c.TopologyBuilder = deadLetters{}
+	c.TopologyBuilder = deadLetters{arguments: q.arguments()}
 	if !q.Quorum {
 		c.Consume.NoRequeueOnNack = true
 		return c
@@ -90,7 +100,7 @@ func (q Queues) apply(c amqp.Config) amqp.Config {
 	if q.DeliveryLimit == 0 {
 		q.DeliveryLimit = defaultDeliveryLimit
 	}
-	c.Queue.Arguments["x-delivery-limit"] = q.DeliveryLimit
+	c.Queue.Arguments[deliveryLimit] = q.DeliveryLimit
 	// By default RabbitMQ dead-letters at most once. For at least once it must be able to
 	// say no to publishers while the dead letters cannot be stored.
 	c.Queue.Arguments["x-dead-letter-strategy"] = "at-least-once"
@@ -98,23 +108,31 @@ func (q Queues) apply(c amqp.Config) amqp.Config {
 	return c
 }
 
+// arguments are those of a queue without dead letters.
+func (q Queues) arguments() amqp091.Table {
+	if !q.Quorum {
+		return amqp091.Table{}
+	}
+	return amqp091.Table{amqp091.QueueTypeArg: amqp091.QueueTypeQuorum, deliveryLimit: noDeliveryLimit}
+}
+
 // deadLetters declares, for each queue, the exchange and the queue of its dead letters.
-type deadLetters struct{ amqp.DefaultTopologyBuilder }
+type deadLetters struct {
+	amqp.DefaultTopologyBuilder
+	arguments amqp091.Table // of the queue of dead letters
+}
 
 func (b deadLetters) BuildTopology(
 	ch *amqp091.Channel, queue, exchange string, c amqp.Config, logger watermill.LoggerAdapter,
 ) error {
-	dead, args := queue+DeadLetterSuffix, amqp091.Table{}
-	if kind, set := c.Queue.Arguments[amqp091.QueueTypeArg]; set {
-		args[amqp091.QueueTypeArg] = kind
-	}
+	dead := queue + DeadLetterSuffix
 	arguments := amqp091.Table{"x-dead-letter-exchange": dead}
 	maps.Copy(arguments, c.Queue.Arguments)
 	c.Queue.Arguments = arguments
 	if err := ch.ExchangeDeclare(dead, amqp091.ExchangeFanout, true, false, false, false, nil); err != nil {
 		return fmt.Errorf("declare the exchange of dead letters: %w", err)
 	}
-	if _, err := ch.QueueDeclare(dead, true, false, false, false, args); err != nil {
+	if _, err := ch.QueueDeclare(dead, true, false, false, false, b.arguments); err != nil {
 		return fmt.Errorf("declare the queue of dead letters: %w", err)
 	}
 	if err := ch.QueueBind(dead, "", dead, false, nil); err != nil {

@@ -1,0 +1,87 @@
+package rabbitmq
+
+import (
+	"net"
+	"sync"
+	"time"
+)
+
+// maxUnwritten is how much a [batchingConn] holds before writers wait.
+const maxUnwritten = 256 << 10
+
+// batchingConn writes in the background what was given to it meanwhile, in one go: amqp091
+// makes a system call for each message, which RabbitMQ then reads one by one.
+type batchingConn struct {
+	net.Conn
+	ended chan struct{} // closed when nothing is written any more
+
+	mu        sync.Mutex
+	changed   *sync.Cond
+	unwritten []byte
+	closed    bool
+	err       error
+}
+
+func newBatchingConn(conn net.Conn) *batchingConn {
+	c := &batchingConn{Conn: conn, ended: make(chan struct{})}
+	c.changed = sync.NewCond(&c.mu)
+	go c.write()
+	return c
+}
+
+// Write waits only while too much is unwritten. An error may come from an earlier one.
+func (c *batchingConn) Write(p []byte) (int, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for len(c.unwritten) > maxUnwritten && c.err == nil && !c.closed {
+		c.changed.Wait()
+	}
+	switch {
+	case c.err != nil:
+		return 0, c.err
+	case c.closed:
+		return 0, net.ErrClosed
+	}
+	if len(c.unwritten) == 0 {
+		c.changed.Broadcast()
+	}
+	c.unwritten = append(c.unwritten, p...)
+	return len(p), nil
+}
+
+func (c *batchingConn) write() {
+	defer close(c.ended)
+	var batch []byte
+	for {
+		c.mu.Lock()
+		for len(c.unwritten) == 0 && !c.closed {
+			c.changed.Wait()
+		}
+		if len(c.unwritten) == 0 {
+			c.mu.Unlock()
+			return
+		}
+		batch, c.unwritten = c.unwritten, batch[:0]
+		c.changed.Broadcast()
+		c.mu.Unlock()
+		if _, err := c.Conn.Write(batch); err != nil {
+			c.mu.Lock()
+			c.err = err
+			c.changed.Broadcast()
+			c.mu.Unlock()
+			// so that the reader hears of it
+			return
+		}
+	}
+}
+
+// Close writes what is left, for a moment, and closes.
+func (c *batchingConn) Close() error {
+	c.mu.Lock()
+	c.closed = true
+	c.changed.Broadcast()
+	c.mu.Unlock()
+	_ = c.Conn.SetWriteDeadline(time.Now().Add(time.Second)) // it may be closed
+	<-c.ended
+	return c.Conn.Close()
+}
