@@ -194,18 +194,26 @@ func (p *Publisher) Publish(topic string, messages ...*message.Message) error {
 	defer cancel()
 	// amqp091 gives no way to bound a write, so it is left behind if it is stuck. It ends
 	// with the connection at the latest.
-	done := make(chan error, 1)
-	go func() { done <- p.publish(ctx, topic, messages) }()
+	done := make(chan func() error, 1)
+	go func() {
+		defer func() {
+			if r := recover(); r != nil { // the marshaler's panic is the caller's
+				done <- func() error { panic(r) }
+			}
+		}()
+		err := p.publish(ctx, topic, messages)
+		done <- func() error { return err }
+	}()
 	select {
-	case err := <-done:
-		return err
+	case result := <-done:
+		return result()
 	case <-ctx.Done():
 	}
 	late := time.NewTimer(grace)
 	defer late.Stop()
 	select {
-	case err := <-done:
-		return err
+	case result := <-done:
+		return result()
 	case <-late.C:
 		return fmt.Errorf("rabbitmq: publish to topic %q: %w: nothing can be written for %v",
 			topic, ErrUnconfirmed, p.config.Timeout)
@@ -217,9 +225,10 @@ func (p *Publisher) publish(ctx context.Context, topic string, messages []*messa
 	if err != nil {
 		return fmt.Errorf("rabbitmq: publish to topic %q: %w", topic, err)
 	}
+	settled := false
+	defer func() { p.channels.give(ch, settled) }()
 	exchange := p.broker.Exchange.GenerateName(topic)
 	if err := p.declare(ch, topic, exchange); err != nil {
-		p.channels.give(ch, false)
 		return fmt.Errorf("rabbitmq: publish to topic %q: declare exchange %q: %w", topic, exchange, err)
 	}
 	c := &call{
@@ -232,7 +241,7 @@ func (p *Publisher) publish(ctx context.Context, topic string, messages []*messa
 	if c.missing(exchange) {
 		p.forget(topic)
 	}
-	p.channels.give(ch, c.settled())
+	settled = c.settled()
 	return c.result()
 }
 

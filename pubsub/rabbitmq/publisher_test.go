@@ -223,6 +223,18 @@ func (e expiring) Marshal(msg *message.Message) (amqp091.Publishing, error) {
 	return p, err
 }
 
+// The panic is the caller's, who may recover from it, and costs no channel.
+func TestPublishPanicsWhereItWasCalled(t *testing.T) {
+	a := newAdmin(t, uri(t))
+	topic, broker := a.queue(nil), rabbitmq.NewQueueConfig(uri(t), rabbitmq.Queues{})
+	broker.Publish.ChannelPoolSize = 1
+	p := publisher(t, broker, rabbitmq.PublisherConfig{})
+	for range 3 {
+		require.Panics(t, func() { _ = p.Publish(topic, newMessages(1)[0], nil) })
+	}
+	require.NoError(t, p.Publish(topic, newMessages(1)...))
+}
+
 func TestPublishInManyGoroutinesSharesAFewChannels(t *testing.T) {
 	a := newAdmin(t, uri(t))
 	topic, broker := a.queue(nil), rabbitmq.NewQueueConfig(uri(t), rabbitmq.Queues{})

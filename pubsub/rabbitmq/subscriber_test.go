@@ -3,19 +3,16 @@ package rabbitmq_test
 import (
 	"context"
 	"errors"
-	"fmt"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
-	"github.com/ThreeDotsLabs/watermill-amqp/v2/pkg/amqp"
 	"github.com/ThreeDotsLabs/watermill/message"
 	amqp091 "github.com/rabbitmq/amqp091-go"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/millrace-go/millrace/outbox"
 	"github.com/millrace-go/millrace/pubsub/rabbitmq"
 )
 
@@ -77,137 +74,6 @@ func TestOneInFlightKeepsTheOrderOverANack(t *testing.T) {
 			msg.Ack()
 		}
 	})
-}
-
-// A quorum queue counts deliveries in a header that is a number, which watermill-amqp's
-// marshaler refuses: one nack, and its handler never sees the message again.
-func TestAQuorumQueueDeliversAgainAfterANack(t *testing.T) {
-	a := newAdmin(t, uri(t))
-	broker := rabbitmq.NewQueueConfig(uri(t), rabbitmq.Queues{Quorum: true})
-	p := publisher(t, broker, rabbitmq.PublisherConfig{})
-
-	t.Run("ours", func(t *testing.T) {
-		topic := a.topic()
-		out, err := subscriber(t, broker, rabbitmq.SubscriberConfig{}).Subscribe(t.Context(), topic)
-		require.NoError(t, err)
-		require.NoError(t, p.Publish(topic, newMessages(1)...))
-		receive(t, out).Nack()
-		again := receive(t, out)
-		require.Equal(t, "1", again.Metadata[rabbitmq.DeliveryCountKey])
-		require.True(t, rabbitmq.Redelivered(again))
-		again.Ack()
-	})
-	t.Run("watermill-amqp's", func(t *testing.T) {
-		topic, theirs := a.topic(), broker
-		refusing := &counting{}
-		theirs.Marshaler = refusing
-		s, err := amqp.NewSubscriber(theirs, watermill.NopLogger{})
-		require.NoError(t, err)
-		out, err := s.Subscribe(t.Context(), topic)
-		require.NoError(t, err)
-		require.NoError(t, p.Publish(topic, newMessages(1)...))
-		receive(t, out).Nack()
-		eventually(t, "it is refused again and again", func() bool { return refusing.refused.Load() > 20 })
-		select {
-		case <-out:
-			require.Fail(t, "watermill-amqp has learned it: say so in the documentation")
-		default:
-		}
-		require.NoError(t, s.Close())
-	})
-}
-
-type counting struct {
-	amqp.DefaultMarshaler
-	refused atomic.Int64
-}
-
-func (c *counting) Unmarshal(d amqp091.Delivery) (*message.Message, error) {
-	msg, err := c.DefaultMarshaler.Unmarshal(d)
-	if err != nil {
-		c.refused.Add(1)
-	}
-	return msg, err
-}
-
-func TestDeadLettersAreKept(t *testing.T) {
-	for name, c := range map[string]struct {
-		queues rabbitmq.Queues
-		nacks  int
-	}{
-		"classic": {rabbitmq.Queues{DeadLetters: true}, 1},
-		"quorum":  {rabbitmq.Queues{DeadLetters: true, Quorum: true, DeliveryLimit: 2}, 3},
-	} {
-		t.Run(name, func(t *testing.T) {
-			a := newAdmin(t, uri(t))
-			topic, broker := a.topic(), rabbitmq.NewPubSubConfig(uri(t), "group", c.queues)
-			out, err := subscriber(t, broker, rabbitmq.SubscriberConfig{}).Subscribe(t.Context(), topic)
-			require.NoError(t, err)
-			msg := newMessages(1)[0]
-			require.NoError(t, publisher(t, broker, rabbitmq.PublisherConfig{}).Publish(topic, msg))
-			for range c.nacks {
-				receive(t, out).Nack()
-			}
-			dead := topic + "_group" + rabbitmq.DeadLetterSuffix
-			eventually(t, "the dead letter is there", func() bool { return a.ready(dead) == 1 })
-			hearsNothing(t, out)
-
-			reader := rabbitmq.NewQueueConfig(uri(t), rabbitmq.Queues{Quorum: c.queues.Quorum})
-			letters, err := subscriber(t, reader, rabbitmq.SubscriberConfig{}).Subscribe(t.Context(), dead)
-			require.NoError(t, err)
-			letter := receive(t, letters)
-			require.Equal(t, msg.UUID, letter.UUID)
-			require.Equal(t, "1", letter.Metadata[rabbitmq.DeathCountKey])
-			require.Contains(t, letter.Metadata["x-death"], `"queue":"`+topic+`_group"`)
-
-			back := publisher(t, broker, rabbitmq.PublisherConfig{})
-			require.NoError(t, back.Publish(topic, letter), "it can be published again")
-			letter.Ack()
-			again := receive(t, out)
-			require.False(t, rabbitmq.Redelivered(again))
-			require.NotContains(t, again.Metadata, rabbitmq.DeathCountKey)
-			require.NotContains(t, again.Metadata, "x-death")
-			again.Ack()
-		})
-	}
-}
-
-// Both ways, through the broker, with headers of a foreign producer between.
-func TestMessagesOfWatermillAMQPAreUnderstoodAndOursByIt(t *testing.T) {
-	a := newAdmin(t, uri(t))
-	ours, theirs := rabbitmq.NewQueueConfig(uri(t), rabbitmq.Queues{}), amqp.NewDurableQueueConfig(uri(t))
-	msg := message.NewMessage("an id of é\xff", []byte{0, 0xff, 0})
-	msg.Metadata = message.Metadata{"": "", "key": "value", "binary": "\x00\xff", "long": fmt.Sprintf("%9999d", 1)}
-	theirPublisher, err := amqp.NewPublisher(theirs, watermill.NopLogger{})
-	require.NoError(t, err)
-	defer func() { require.NoError(t, theirPublisher.Close()) }()
-	theirSubscriber, err := amqp.NewSubscriber(theirs, watermill.NopLogger{})
-	require.NoError(t, err)
-	defer func() { require.NoError(t, theirSubscriber.Close()) }()
-
-	topic := a.queue(nil)
-	out, err := subscriber(t, ours, rabbitmq.SubscriberConfig{}).Subscribe(t.Context(), topic)
-	require.NoError(t, err)
-	require.NoError(t, theirPublisher.Publish(topic, msg))
-	got := receive(t, out)
-	require.True(t, got.Equals(msg), "%#v", got)
-	got.Ack()
-
-	require.NoError(t, a.channel().PublishWithContext(t.Context(), "", topic, true, false, amqp091.Publishing{
-		MessageId: "foreign", Headers: amqp091.Table{"n": int64(1), "t": amqp091.Table{"a": true}}, Body: []byte("x"),
-	}))
-	got = receive(t, out)
-	require.Equal(t, "foreign", got.UUID)
-	require.Equal(t, message.Metadata{"n": "1", "t": `{"a":true}`, rabbitmq.MessageIDKey: "foreign"}, got.Metadata)
-	got.Ack()
-
-	topic = a.queue(nil)
-	out, err = theirSubscriber.Subscribe(t.Context(), topic)
-	require.NoError(t, err)
-	require.NoError(t, publisher(t, ours, rabbitmq.PublisherConfig{}).Publish(topic, msg))
-	got = receive(t, out)
-	require.True(t, got.Equals(msg), "%#v", got)
-	got.Ack()
 }
 
 func TestSubscriberGoesOnAfterAnOutage(t *testing.T) {
@@ -377,26 +243,4 @@ func TestSubscriberRefusesWrongSettings(t *testing.T) {
 	_, err = rabbitmq.NewSubscriber(broker, rabbitmq.SubscriberConfig{})
 	require.ErrorContains(t, err, "connect to RabbitMQ")
 	require.ErrorContains(t, rabbitmq.Declare(broker, "topic"), "connect to RabbitMQ")
-}
-
-func TestDeclareTellsOfAQueueWithOtherSettings(t *testing.T) {
-	a := newAdmin(t, uri(t))
-	topic := a.queue(nil)
-	quorum := rabbitmq.NewQueueConfig(uri(t), rabbitmq.Queues{Quorum: true})
-	err := rabbitmq.Declare(quorum, topic)
-	require.ErrorContains(t, err, topic)
-	require.ErrorContains(t, err, "x-queue-type")
-	_, err = subscriber(t, quorum, rabbitmq.SubscriberConfig{}).Subscribe(t.Context(), topic)
-	require.ErrorContains(t, err, "x-queue-type")
-}
-
-func TestDeclareLetsTheFirstMessageBeKept(t *testing.T) {
-	a := newAdmin(t, uri(t))
-	topic, broker := a.topic(), rabbitmq.NewPubSubConfig(uri(t), "group", rabbitmq.Queues{Quorum: true, DeadLetters: true})
-	p := publisher(t, rabbitmq.NewPubSubConfig(uri(t), "", rabbitmq.Queues{}), rabbitmq.PublisherConfig{})
-	require.ErrorIs(t, p.Publish(topic, newMessages(1)...), outbox.ErrPermanent)
-	require.NoError(t, rabbitmq.Declare(broker, topic))
-	require.NoError(t, rabbitmq.Declare(broker, topic), "again")
-	require.NoError(t, p.Publish(topic, newMessages(1)...))
-	require.Equal(t, 1, a.ready(topic+"_group"))
 }

@@ -1,0 +1,74 @@
+package rabbitmq_test
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace-go/millrace/outbox"
+	"github.com/millrace-go/millrace/pubsub/rabbitmq"
+)
+
+func TestDeadLettersAreKept(t *testing.T) {
+	for name, c := range map[string]struct {
+		queues rabbitmq.Queues
+		nacks  int
+	}{
+		"classic": {rabbitmq.Queues{DeadLetters: true}, 1},
+		"quorum":  {rabbitmq.Queues{DeadLetters: true, Quorum: true, DeliveryLimit: 2}, 3},
+	} {
+		t.Run(name, func(t *testing.T) {
+			a := newAdmin(t, uri(t))
+			topic, broker := a.topic(), rabbitmq.NewPubSubConfig(uri(t), "group", c.queues)
+			out, err := subscriber(t, broker, rabbitmq.SubscriberConfig{}).Subscribe(t.Context(), topic)
+			require.NoError(t, err)
+			msg := newMessages(1)[0]
+			require.NoError(t, publisher(t, broker, rabbitmq.PublisherConfig{}).Publish(topic, msg))
+			for range c.nacks {
+				receive(t, out).Nack()
+			}
+			dead := topic + "_group" + rabbitmq.DeadLetterSuffix
+			eventually(t, "the dead letter is there", func() bool { return a.ready(dead) == 1 })
+			hearsNothing(t, out)
+
+			reader := rabbitmq.NewQueueConfig(uri(t), rabbitmq.Queues{Quorum: c.queues.Quorum})
+			letters, err := subscriber(t, reader, rabbitmq.SubscriberConfig{}).Subscribe(t.Context(), dead)
+			require.NoError(t, err)
+			letter := receive(t, letters)
+			require.Equal(t, msg.UUID, letter.UUID)
+			require.Equal(t, "1", letter.Metadata[rabbitmq.DeathCountKey])
+			require.Contains(t, letter.Metadata["x-death"], `"queue":"`+topic+`_group"`)
+
+			back := publisher(t, broker, rabbitmq.PublisherConfig{})
+			require.NoError(t, back.Publish(topic, letter), "it can be published again")
+			letter.Ack()
+			again := receive(t, out)
+			require.False(t, rabbitmq.Redelivered(again))
+			require.NotContains(t, again.Metadata, rabbitmq.DeathCountKey)
+			require.NotContains(t, again.Metadata, "x-death")
+			again.Ack()
+		})
+	}
+}
+
+func TestDeclareTellsOfAQueueWithOtherSettings(t *testing.T) {
+	a := newAdmin(t, uri(t))
+	topic := a.queue(nil)
+	quorum := rabbitmq.NewQueueConfig(uri(t), rabbitmq.Queues{Quorum: true})
+	err := rabbitmq.Declare(quorum, topic)
+	require.ErrorContains(t, err, topic)
+	require.ErrorContains(t, err, "x-queue-type")
+	_, err = subscriber(t, quorum, rabbitmq.SubscriberConfig{}).Subscribe(t.Context(), topic)
+	require.ErrorContains(t, err, "x-queue-type")
+}
+
+func TestDeclareLetsTheFirstMessageBeKept(t *testing.T) {
+	a := newAdmin(t, uri(t))
+	topic, broker := a.topic(), rabbitmq.NewPubSubConfig(uri(t), "group", rabbitmq.Queues{Quorum: true, DeadLetters: true})
+	p := publisher(t, rabbitmq.NewPubSubConfig(uri(t), "", rabbitmq.Queues{}), rabbitmq.PublisherConfig{})
+	require.ErrorIs(t, p.Publish(topic, newMessages(1)...), outbox.ErrPermanent)
+	require.NoError(t, rabbitmq.Declare(broker, topic))
+	require.NoError(t, rabbitmq.Declare(broker, topic), "again")
+	require.NoError(t, p.Publish(topic, newMessages(1)...))
+	require.Equal(t, 1, a.ready(topic+"_group"))
+}
