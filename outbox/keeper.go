@@ -1,11 +1,13 @@
 package outbox
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"math/bits"
 	"slices"
+	"strconv"
 	"time"
 
 	"github.com/jmoiron/sqlx"
@@ -72,7 +74,8 @@ func (k *keeper) begin(ctx context.Context) error {
 // join registers the relay.
 func (k *keeper) join(ctx context.Context) error {
 	sent := time.Now()
-	_, err := k.exec(ctx, k.sql.InsertRelay, k.lease.token, k.config.Name, k.config.Lease.Microseconds())
+	name := cmp.Or(k.config.Name, strconv.FormatInt(k.lease.token, 10))
+	_, err := k.exec(ctx, k.sql.InsertRelay, k.lease.token, name, k.config.Lease.Microseconds())
 	if err != nil {
 		return fmt.Errorf("register the relay: %w", err)
 	}
