@@ -2,6 +2,7 @@ package outbox_test
 
 import (
 	"encoding/json"
+	"os"
 	"strings"
 	"testing"
 
@@ -22,18 +23,26 @@ var columnBodies = []testdb.Body{
 	},
 }
 
-// eventRouter is the configuration of io.debezium.transforms.outbox.EventRouter for an
-// outbox, and reads a row as that does.
-var eventRouter = router{
-	"route.by.field":                    "topic",
-	"route.topic.replacement":           "${routedByValue}",
-	"table.field.event.id":              "uuid",
-	"table.field.event.key":             "order_key",
-	"table.field.event.payload":         "payload",
-	"table.fields.additional.placement": "event_type:header,metadata:header",
-}
-
+// router is the configuration of io.debezium.transforms.outbox.EventRouter, and reads a row
+// as that does.
 type router map[string]string
+
+// documentedRouter is the configuration that docs/outbox.md gives.
+func documentedRouter(t testing.TB) router {
+	t.Helper()
+	text, err := os.ReadFile("../../docs/outbox.md")
+	require.NoError(t, err)
+	_, rest, found := strings.Cut(string(text), "```properties\n")
+	require.True(t, found)
+	block, _, _ := strings.Cut(rest, "```")
+	r := make(router)
+	for line := range strings.Lines(block) {
+		name, value, _ := strings.Cut(strings.TrimSpace(line), "=")
+		r[strings.TrimPrefix(name, "transforms.outbox.")] = value
+	}
+	require.Equal(t, "io.debezium.transforms.outbox.EventRouter", r["type"])
+	return r
+}
 
 // event is what Debezium sends to a broker. What is nil in the table is nil there.
 type event struct {
@@ -51,9 +60,8 @@ func (r router) event(row map[string]any) event {
 		payload: row[r["table.field.event.payload"]],
 	}
 	for placement := range strings.SplitSeq(r["table.fields.additional.placement"], ",") {
-		column, where, _ := strings.Cut(placement, ":")
-		if where == "header" {
-			e.headers[column] = row[column]
+		if parts := strings.Split(placement, ":"); len(parts) == 3 && parts[1] == "header" {
+			e.headers[parts[2]] = row[parts[0]]
 		}
 	}
 	return e
@@ -113,7 +121,8 @@ func debezium(t *testing.T, db *testdb.DB) {
 			assert.Equal(o, "order 7", e.key)
 			assert.Equal(o, everyByte(), e.payload)
 			assert.Equal(o, "1b9d6bcd", e.headers["id"])
-			assert.Equal(o, "OrderPlaced", e.headers["event_type"])
+			assert.Equal(o, "1b9d6bcd", e.headers["_watermill_message_uuid"], "watermill-kafka looks for it there")
+			assert.Equal(o, "OrderPlaced", e.headers["name"])
 			var metadata message.Metadata
 			require.NoError(o, json.Unmarshal([]byte(e.headers["metadata"].(string)), &metadata))
 			assert.Equal(o, m.Metadata, metadata)
@@ -123,7 +132,7 @@ func debezium(t *testing.T, db *testdb.DB) {
 			m.Metadata = nil
 			require.NoError(o, o.out.Publish("orders", m))
 			assert.Equal(o, event{topic: "orders", headers: map[string]any{
-				"id": "u", "event_type": nil, "metadata": nil,
+				"id": "u", "_watermill_message_uuid": "u", "name": nil, "metadata": nil,
 			}}, o.captured())
 		}},
 	)
@@ -139,7 +148,7 @@ func (o *office) captured() event {
 			row[name] = string(text)
 		}
 	}
-	return eventRouter.event(row)
+	return documentedRouter(o).event(row)
 }
 
 func forged(t *testing.T, db *testdb.DB) {
@@ -190,7 +199,7 @@ func forged(t *testing.T, db *testdb.DB) {
 				m := message.NewMessage("u", nil)
 				m.Metadata = md
 				require.NoError(o, out.Publish("orders", m))
-				return o.captured().headers["event_type"]
+				return o.captured().headers["name"]
 			}
 			assert.Nil(o, typed(o.out, nil))
 			assert.Nil(o, typed(o.out, message.Metadata{"type": "x"}))
