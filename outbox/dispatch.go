@@ -11,7 +11,7 @@ const mostWaves = 16
 // dispatch gives idle lanes what stands before them. In an outage one lane at a time gets
 // one message, to see whether it is over.
 func (p *pump) dispatch() {
-	if p.closing || !p.lease.valid() {
+	if !p.maySend() {
 		return
 	}
 	if p.outage.on {

@@ -47,7 +47,7 @@ func (p *pump) settle(ctx context.Context, r *run) {
 	} else {
 		p.sift(lane)
 	}
-	if p.closing {
+	if p.closing.Load() {
 		p.close()
 	}
 }

@@ -11,14 +11,21 @@ import (
 	_ "modernc.org/sqlite"
 )
 
-// newTestRelay returns a relay on a migrated database, to a publisher that confirms.
-func newTestRelay(t *testing.T, config RelayConfig) *Relay {
+// openTestRelay returns a relay on an empty database, to a publisher that confirms.
+func openTestRelay(t *testing.T, config RelayConfig) *Relay {
 	t.Helper()
 	db, err := sqlx.Open("sqlite", "file:"+t.TempDir()+"/outbox.db?_pragma=busy_timeout(10000)&_txlock=immediate")
 	require.NoError(t, err)
 	t.Cleanup(func() { assert.NoError(t, db.Close()) })
 	r, err := NewRelay(db, confirming{}, config)
 	require.NoError(t, err)
+	return r
+}
+
+// newTestRelay is openTestRelay with tables.
+func newTestRelay(t *testing.T, config RelayConfig) *Relay {
+	t.Helper()
+	r := openTestRelay(t, config)
 	require.NoError(t, r.migrate(t.Context()))
 	return r
 }

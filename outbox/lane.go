@@ -25,13 +25,14 @@ type fate struct {
 
 func (f fate) sent() bool { return f.tried && f.err == nil }
 
-// errLeaseOver says that a lane stopped before a message.
-var errLeaseOver = errors.New("the lease is over")
+// errNotNow says that a lane stopped before a message: the lease is over, or the relay was
+// told to stop.
+var errNotNow = errors.New("nothing may be sent now")
 
 // lane publishes runs one after the other. It knows nothing of the database.
 type lane struct {
 	to    message.Publisher
-	lease *lease
+	may   func() bool // send
 	burst int
 
 	run     *run
@@ -49,17 +50,21 @@ func (l *lane) publish(r *run) {
 	r.began = time.Now()
 	r.fates = make([]fate, len(r.letters))
 	for _, wave := range l.waves() {
-		for _, group := range l.byTopic(wave) {
-			l.send(group)
+		for _, group := range l.calls(wave) {
+			if group = l.worthTrying(group); len(group) > 0 {
+				l.send(group)
+			}
 		}
 	}
 }
 
-// waves divides the run so that no wave has more of one key than may go in one call.
+// waves divides the run so that no wave has more of one key than may go in one call. What
+// failed before has a wave for itself among the messages of its key.
 func (l *lane) waves() [][]int {
 	type place struct {
 		wave, count int
 		topic       string
+		alone       bool
 	}
 	places := make(map[int64]place)
 	var waves [][]int
@@ -68,12 +73,12 @@ func (l *lane) waves() [][]int {
 		if letter.keyed {
 			p, seen := places[letter.hash]
 			switch {
-			case seen && p.topic == letter.topic && p.count < l.burst:
+			case seen && p.topic == letter.topic && p.count < l.burst && !p.alone && !letter.suspect():
 				p.count++
 			case seen:
-				p = place{p.wave + 1, 1, letter.topic}
+				p = place{p.wave + 1, 1, letter.topic, letter.suspect()}
 			default:
-				p = place{0, 1, letter.topic}
+				p = place{0, 1, letter.topic, letter.suspect()}
 			}
 			places[letter.hash], at = p, p.wave
 		}
@@ -85,32 +90,40 @@ func (l *lane) waves() [][]int {
 	return waves
 }
 
-// byTopic groups a wave, without what must not or need not be tried any more. What failed
-// before goes alone, so that it takes no other message down with it.
-func (l *lane) byTopic(wave []int) [][]int {
-	var groups [][]int
+// calls groups a wave by topic. What failed before goes alone and last, so that it takes no
+// other message down with it, and says nothing about a topic before others have.
+func (l *lane) calls(wave []int) [][]int {
+	var groups, alone [][]int
 	index := make(map[string]int)
 	for _, i := range wave {
 		letter := l.run.letters[i]
-		if !l.worthTrying(letter) {
-			l.passOver(letter)
+		if letter.suspect() {
+			alone = append(alone, []int{i})
 			continue
 		}
 		g, known := index[letter.topic]
-		if !known || letter.suspect() {
+		if !known {
 			g = len(groups)
-			groups = append(groups, nil)
-		}
-		if !letter.suspect() {
 			index[letter.topic] = g
+			groups = append(groups, nil)
 		}
 		groups[g] = append(groups[g], i)
 	}
-	return groups
+	return append(groups, alone...)
 }
 
-func (l *lane) worthTrying(letter *letter) bool {
-	return (!letter.keyed || !l.stopped[letter.hash]) && l.tripped[letter.topic] < tripAfter
+// worthTrying returns what of a group can and need be tried, and passes over the rest.
+func (l *lane) worthTrying(group []int) []int {
+	worth := make([]int, 0, len(group))
+	for _, i := range group {
+		letter := l.run.letters[i]
+		if letter.keyed && l.stopped[letter.hash] || l.tripped[letter.topic] >= tripAfter {
+			l.passOver(letter)
+			continue
+		}
+		worth = append(worth, i)
+	}
+	return worth
 }
 
 // passOver leaves letter untried, and so those of its key behind it.
@@ -126,40 +139,29 @@ func (l *lane) send(group []int) {
 	err := l.call(group)
 	var partial *PartialError
 	switch {
-	case err == nil:
-		for _, i := range group {
-			l.settle(i, nil)
-		}
-	case errors.Is(err, errLeaseOver):
-		for _, i := range group {
-			l.passOver(l.run.letters[i])
-		}
 	case errors.As(err, &partial) && len(partial.Errors) == len(group):
 		for k, i := range group {
 			l.settle(i, partial.Errors[k])
 		}
-	case len(group) == 1:
-		l.settle(group[0], err)
+	case err == nil, errors.Is(err, errNotNow), len(group) == 1:
+		for _, i := range group {
+			l.settle(i, err)
+		}
 	default:
 		for _, i := range group {
-			l.sendAlone(i)
+			if one := l.worthTrying([]int{i}); len(one) > 0 {
+				l.settle(i, l.call(one))
+			}
 		}
 	}
-}
-
-func (l *lane) sendAlone(i int) {
-	letter := l.run.letters[i]
-	if l.worthTrying(letter) {
-		if err := l.call([]int{i}); !errors.Is(err, errLeaseOver) {
-			l.settle(i, err)
-			return
-		}
-	}
-	l.passOver(letter)
 }
 
 func (l *lane) settle(i int, err error) {
 	letter := l.run.letters[i]
+	if errors.Is(err, errNotNow) {
+		l.passOver(letter)
+		return
+	}
 	l.run.fates[i] = fate{tried: true, err: err}
 	if err == nil {
 		l.tripped[letter.topic] = 0
@@ -171,14 +173,14 @@ func (l *lane) settle(i int, err error) {
 	}
 }
 
-// call hands letters of one topic to the publisher, if the lease still holds.
+// call hands letters of one topic to the publisher, if they may still go out.
 func (l *lane) call(group []int) (err error) {
 	msgs := make([]*message.Message, 0, len(group))
 	for _, i := range group {
 		msgs = append(msgs, l.run.letters[i].msg)
 	}
-	if !l.lease.valid() {
-		return errLeaseOver
+	if !l.may() {
+		return errNotNow
 	}
 	defer func() {
 		if v := recover(); v != nil {

@@ -1,8 +1,269 @@
 package outbox
 
-import "github.com/ThreeDotsLabs/watermill/message"
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"testing"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
 
 type confirming struct{}
 
 func (confirming) Publish(string, ...*message.Message) error { return nil }
 func (confirming) Close() error                              { return nil }
+
+// publishing is a publisher made of its one method.
+type publishing func(topic string, msgs ...*message.Message) error
+
+func (f publishing) Publish(topic string, msgs ...*message.Message) error { return f(topic, msgs...) }
+func (publishing) Close() error                                           { return nil }
+
+var errRefused = errors.New("refused")
+
+func always() bool { return true }
+
+// mail makes a letter whose UUID is its id.
+func mail(id int64, key, topic string) *letter {
+	msg := message.NewMessage(fmt.Sprint(id), nil)
+	l := &letter{id: id, hash: hash(key), keyed: key != "", topic: topic, msg: msg}
+	if !l.keyed {
+		l.hash = hash(msg.UUID)
+	}
+	return l
+}
+
+// drawLetters makes letters as the numbers say, of few keys and topics, some of which
+// failed before.
+func drawLetters(draws []byte) []*letter {
+	letters := make([]*letter, 0, len(draws))
+	for i, d := range draws {
+		l := mail(int64(i), []string{"", "a", "b", "c", "d"}[d%5], []string{"t", "u", "v"}[d/5%3])
+		if d >= 200 {
+			l.attempts = 1
+		}
+		letters = append(letters, l)
+	}
+	return letters
+}
+
+func FuzzWaves(f *testing.F) {
+	f.Add([]byte{1, 1, 1, 1, 0, 2, 6, 6, 201, 1}, 3)
+	f.Add([]byte{}, 1)
+	f.Add([]byte{1, 201, 1, 1, 206, 206}, 10)
+	f.Fuzz(func(t *testing.T, draws []byte, burst int) {
+		if burst < 1 || len(draws) > 500 {
+			return
+		}
+		letters := drawLetters(draws)
+		l := &lane{burst: burst, run: &run{letters: letters}}
+		checkWaves(t, l.waves(), letters, burst)
+	})
+}
+
+// checkWaves is what a division into waves must satisfy.
+func checkWaves(t *testing.T, waves [][]int, letters []*letter, burst int) {
+	t.Helper()
+	var all []int
+	last := make(map[int64]int) // wave of the last letter of a key
+	for w, wave := range waves {
+		require.NotEmpty(t, wave)
+		require.True(t, slices.IsSorted(wave), "within a wave the order of storing is kept")
+		byKey := make(map[int64][]*letter)
+		for _, i := range wave {
+			l := letters[i]
+			all = append(all, i)
+			if l.keyed {
+				byKey[l.hash] = append(byKey[l.hash], l)
+			} else {
+				require.Zero(t, w, "what has no order waits for nothing")
+			}
+		}
+		for key, group := range byKey {
+			require.LessOrEqual(t, len(group), burst)
+			before, seen := last[key]
+			require.True(t, !seen || before == w-1, "a key has no gap between its waves")
+			last[key] = w
+			for _, l := range group {
+				require.Equal(t, group[0].topic, l.topic, "one call has one topic")
+				require.True(t, len(group) == 1 || !l.suspect(), "what failed before is alone")
+			}
+		}
+	}
+	slices.Sort(all)
+	for i := range letters {
+		require.Equal(t, i, all[i])
+	}
+	require.Len(t, all, len(letters))
+	for key := range last {
+		checkKeyOrder(t, waves, letters, key)
+	}
+}
+
+func checkKeyOrder(t *testing.T, waves [][]int, letters []*letter, key int64) {
+	t.Helper()
+	last := -1
+	for _, wave := range waves {
+		for _, i := range wave {
+			if l := letters[i]; l.keyed && l.hash == key {
+				require.Greater(t, i, last, "a wave has a letter before an earlier one of its key")
+				last = i
+			}
+		}
+	}
+}
+
+// moody is a publisher that fails at random and checks what it is given.
+type moody struct {
+	t         *testing.T
+	rand      *rand.Rand
+	burst     int
+	letters   map[string]*letter
+	place     map[string]int // among the letters of a key
+	confirmed map[int64]int  // by key, how many
+	sent      map[string]bool
+}
+
+func newMoody(t *testing.T, r *rand.Rand, letters []*letter) *moody {
+	m := &moody{
+		t: t, rand: r, burst: 1 + r.IntN(4), letters: make(map[string]*letter), place: make(map[string]int),
+		confirmed: make(map[int64]int), sent: make(map[string]bool),
+	}
+	count := make(map[int64]int)
+	for _, l := range letters {
+		m.letters[l.msg.UUID] = l
+		m.place[l.msg.UUID] = count[l.hash]
+		count[l.hash]++
+	}
+	return m
+}
+
+func (m *moody) Publish(topic string, msgs ...*message.Message) error {
+	errs, one := make([]error, len(msgs)), error(nil)
+	given := make(map[int64]int)
+	alone := true // each of its key
+	for i, msg := range msgs {
+		l := m.letters[msg.UUID]
+		require.Equal(m.t, l.topic, topic)
+		require.False(m.t, m.sent[msg.UUID], "confirmed, and given again in the same run")
+		if l.keyed {
+			require.Equal(m.t, m.confirmed[l.hash]+given[l.hash], m.place[msg.UUID], "an earlier one was not confirmed")
+			given[l.hash]++
+			alone = alone && given[l.hash] == 1
+			require.LessOrEqual(m.t, given[l.hash], m.burst)
+		}
+		if m.rand.IntN(8) == 0 {
+			errs[i] = []error{errRefused, Permanent(errRefused)}[m.rand.IntN(2)]
+			one = errs[i]
+		}
+	}
+	switch mood := m.rand.IntN(3); {
+	case one == nil:
+	case mood == 0:
+		panic("moody")
+	case mood == 1 && alone: // else it may send out of order, and that is KeyBurst's warning
+		m.confirm(msgs, errs)
+		return &PartialError{Errors: errs}
+	default:
+		return one
+	}
+	m.confirm(msgs, errs)
+	return nil
+}
+
+func (*moody) Close() error { return nil }
+
+func (m *moody) confirm(msgs []*message.Message, errs []error) {
+	for i, msg := range msgs {
+		if errs[i] == nil {
+			m.sent[msg.UUID] = true
+			m.confirmed[m.letters[msg.UUID].hash]++
+		}
+	}
+}
+
+// TestNothingOvertakes draws runs, failures, and moments in which nothing may be sent.
+func TestNothingOvertakes(t *testing.T) {
+	for seed := range uint64(1000) {
+		r := rand.New(rand.NewPCG(seed, 1)) //nolint:gosec // reproducible
+		draws := make([]byte, r.IntN(60))
+		for i := range draws {
+			draws[i] = byte(r.IntN(256))
+		}
+		letters := drawLetters(draws)
+		m := newMoody(t, r, letters)
+		run := &run{letters: letters}
+		(&lane{to: m, burst: m.burst, may: func() bool { return r.IntN(10) > 0 }}).publish(run)
+		for i, letter := range letters {
+			require.Equal(t, m.sent[letter.msg.UUID], run.fates[i].sent(), "seed %d", seed)
+		}
+	}
+}
+
+func fateOf(r *run) (sent, failed, untried []int64) {
+	for i, l := range r.letters {
+		switch f := r.fates[i]; {
+		case f.sent():
+			sent = append(sent, l.id)
+		case f.tried:
+			failed = append(failed, l.id)
+		default:
+			untried = append(untried, l.id)
+		}
+	}
+	return sent, failed, untried
+}
+
+func TestATopicThatIsGivenUpHoldsBackItsKeys(t *testing.T) {
+	refusing := publishing(func(topic string, _ ...*message.Message) error {
+		if topic == "dead" {
+			return errRefused
+		}
+		return nil
+	})
+	var letters []*letter
+	for i, key := range []string{"a", "b", "c", "d", "e"} {
+		letters = append(letters, mail(int64(i), key, "dead"))
+	}
+	letters = append(letters, mail(5, "d", "alive"), mail(6, "f", "alive"))
+	r := &run{letters: letters}
+	(&lane{to: refusing, may: always, burst: 1}).publish(r)
+	sent, failed, untried := fateOf(r)
+	assert.Equal(t, []int64{6}, sent)
+	assert.Equal(t, []int64{0, 1, 2}, failed, "three in a row are enough")
+	assert.Equal(t, []int64{3, 4, 5}, untried)
+}
+
+func TestWhatFailedBeforeIsTriedAfterTheOthersAndAlone(t *testing.T) {
+	var calls []string
+	to := publishing(func(_ string, msgs ...*message.Message) error {
+		call := ""
+		for _, m := range msgs {
+			call += m.UUID + " "
+		}
+		calls = append(calls, call)
+		return nil
+	})
+	letters := []*letter{mail(0, "", "t"), mail(1, "k", "t"), mail(2, "k", "t"), mail(3, "", "t"), mail(4, "k", "t")}
+	letters[0].attempts, letters[1].attempts = 1, 1
+	(&lane{to: to, may: always, burst: 10}).publish(&run{letters: letters})
+	assert.Equal(t, []string{"3 ", "0 ", "1 ", "2 4 "}, calls)
+}
+
+func TestNothingGoesOutOnceTheLeaseWasOver(t *testing.T) {
+	asked := 0
+	may := func() bool { // over at the second call, and valid again
+		asked++
+		return asked != 2
+	}
+	r := &run{letters: []*letter{mail(0, "a", "t"), mail(1, "b", "u"), mail(2, "b", "u"), mail(3, "a", "t")}}
+	(&lane{to: confirming{}, may: may, burst: 1}).publish(r)
+	sent, failed, untried := fateOf(r)
+	assert.Equal(t, []int64{0, 3}, sent)
+	assert.Empty(t, failed)
+	assert.Equal(t, []int64{1, 2}, untried)
+}

@@ -3,6 +3,7 @@ package outbox
 import (
 	"context"
 	"errors"
+	"sync/atomic"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
@@ -24,7 +25,7 @@ type pump struct {
 	lanes   []line            // letters in hand that wait for their turn, or are on their way
 	ledger  *ledger           // what became of letters and is not in the table yet
 	outage  brokerOutage
-	closing bool               // nothing is taken in hand any more
+	closing atomic.Bool        // nothing is taken in hand any more
 	trouble map[string]trouble // topics that fail while others do not
 	resift  bool               // a topic got into trouble, so the queues must be sifted
 	suspect map[int64]time.Time
@@ -67,7 +68,7 @@ func newPump(r *Relay, l *lease, once bool) *pump {
 	}
 	for i := range p.lanes {
 		p.lanes[i].runs = make(chan *run, 1)
-		lane := &lane{to: r.to, lease: l, burst: r.config.KeyBurst}
+		lane := &lane{to: r.to, may: p.maySend, burst: r.config.KeyBurst}
 		go func(runs chan *run) {
 			for run := range runs {
 				lane.publish(run)
@@ -94,7 +95,7 @@ func (p *pump) work(ctx context.Context, k *keeper, lost <-chan error, rings <-c
 		p.dispatch()
 		p.read(ctx)
 		p.flush(ctx)
-		if p.closing && p.idle() || p.once && p.finished() {
+		if p.closing.Load() && p.idle() || p.once && p.finished() {
 			return p.failure
 		}
 		timer.Reset(time.Until(p.nextAlarm()))
@@ -127,9 +128,13 @@ func (p *pump) work(ctx context.Context, k *keeper, lost <-chan error, rings <-c
 var errDrain = errors.New("not everything that was on its way was confirmed and written off within Drain: " +
 	"it will be sent again, with the same UUIDs")
 
+// maySend reports whether a lane may send: no other relay has its shards, and nobody told
+// this one to stop.
+func (p *pump) maySend() bool { return p.lease.valid() && !p.closing.Load() }
+
 // close takes nothing more in hand and puts back what is not on its way.
 func (p *pump) close() {
-	p.closing = true
+	p.closing.Store(true)
 	p.dropQueued(func(*letter) bool { return true })
 }
 

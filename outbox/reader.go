@@ -68,7 +68,7 @@ func (r *reader) rung() {
 // alarms tells when to look next if nothing happens.
 func (r *reader) alarms(p *pump, at func(time.Time)) {
 	switch {
-	case p.closing, r.busy, r.ready && p.shards.mask == 0, p.room() < p.leastRoom():
+	case p.closing.Load(), r.busy, r.ready && p.shards.mask == 0, p.room() < p.leastRoom():
 		return // something else will happen first
 	case r.failures > 0:
 		at(r.lookAt)
@@ -180,7 +180,7 @@ func (p *pump) leastRoom() int { return max(p.config.Batch/2, 1) }
 // read starts a look if one is called for.
 func (p *pump) read(ctx context.Context) {
 	r := &p.reader
-	if r.busy || p.closing || p.wanted.generation == 0 {
+	if r.busy || p.closing.Load() || p.wanted.generation == 0 {
 		return
 	}
 	now := time.Now()
@@ -290,7 +290,7 @@ func (p *pump) took(ctx context.Context, r *reading) {
 		p.log.Info("outbox: the database can be read again", nil)
 		p.reader.failures = 0
 	}
-	if r.epoch != p.reader.epoch || p.closing {
+	if r.epoch != p.reader.epoch || p.closing.Load() {
 		p.reader.hungry = true
 		return
 	}
