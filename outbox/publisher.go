@@ -11,6 +11,8 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/jmoiron/sqlx"
+
+	"github.com/millrace-go/millrace/internal/dialect"
 )
 
 // Publisher stores messages in the database instead of sending them: in the transaction
@@ -21,7 +23,7 @@ type Publisher struct {
 	*database
 	config   Config
 	notifier notifier
-	inserts  sync.Map // number of rows to statement
+	inserts  sync.Map // many to statement
 	closed   atomic.Bool
 }
 
@@ -155,7 +157,7 @@ func (p *Publisher) storeAlone(ctx context.Context, rows []row) error {
 	defer cancel()
 	var err error
 	if one := chunk(rows); len(one) == len(rows) { // a statement is a transaction
-		if _, err = p.exec(ctx, p.insert(len(rows)), args(rows)...); err != nil {
+		if _, err = p.exec(ctx, p.insert(p.sql.InsertAlone, len(rows)), args(rows)...); err != nil {
 			err = p.refused(ctx, rows, err)
 		}
 	} else {
@@ -180,7 +182,9 @@ func (p *Publisher) storeIn(ctx context.Context, tx Tx, rows []row) error {
 	}
 	for rest := rows; len(rest) > 0; rest = rest[len(all):] {
 		all = chunk(rest)
-		if err := p.storeChunk(ctx, tx, all); err != nil {
+		if err := p.storeChunk(ctx, tx, all); errors.Is(err, ErrTxEnded) {
+			return err
+		} else if err != nil {
 			return errors.Join(fmt.Errorf("%s: %w", named(all), err), undo(ctx, tx))
 		}
 	}
@@ -189,9 +193,9 @@ func (p *Publisher) storeIn(ctx context.Context, tx Tx, rows []row) error {
 
 // storeChunk writes rows by one statement.
 func (p *Publisher) storeChunk(ctx context.Context, tx Tx, rows []row) error {
-	_, err := tx.ExecContext(ctx, p.insert(len(rows)), args(rows)...)
+	_, err := tx.ExecContext(ctx, p.insert(p.sql.Insert, len(rows)), args(rows)...)
 	switch {
-	case errors.Is(err, sql.ErrTxDone):
+	case errors.Is(err, sql.ErrTxDone), dialect.Classify(err) == dialect.NoTransaction:
 		return ErrTxEnded
 	case err != nil:
 		return p.refused(ctx, rows, err)
@@ -237,16 +241,23 @@ func chunk(rows []row) []row {
 	return rows
 }
 
-// insert returns the statement that stores n rows.
-func (p *Publisher) insert(n int) string {
+// many is a statement for so many rows.
+type many struct {
+	insert string
+	rows   int
+}
+
+// insert makes a statement that stores one row store n.
+func (p *Publisher) insert(one string, n int) string {
 	if n == 1 {
-		return p.sql.Insert
+		return one
 	}
-	if statement, ok := p.inserts.Load(n); ok {
+	key := many{one, n}
+	if statement, ok := p.inserts.Load(key); ok {
 		return statement.(string)
 	}
-	statement := p.sql.InsertMany(n)
-	p.inserts.Store(n, statement)
+	statement := dialect.InsertMany(one, n)
+	p.inserts.Store(key, statement)
 	return statement
 }
 

@@ -17,12 +17,13 @@ type Kind int
 
 // Kinds of errors.
 const (
-	Other       Kind = iota
-	Contention       // deadlock, serialization failure, lock wait: try again in a new transaction
-	Unavailable      // the connection or the server is gone: wait
-	NoTable          // the schema has not been migrated
-	ReadOnly         // the database takes no writes
-	TooLarge         // more bytes than the server or the driver takes at once
+	Other         Kind = iota
+	Contention         // deadlock, serialization failure, lock wait: try again in a new transaction
+	Unavailable        // the connection or the server is gone: wait
+	NoTable            // the schema has not been migrated
+	ReadOnly           // the database takes no writes
+	TooLarge           // more bytes than the server or the driver takes at once
+	NoTransaction      // the server has ended the transaction that the statement is meant for
 )
 
 // Classify says what err means. Drivers are not imported: pgx and lib/pq tell their
@@ -138,6 +139,10 @@ func mysqlKind(code int64, text string) Kind {
 		return ReadOnly
 	case 1153:
 		return TooLarge
+	case 1048: // a column that is NULL on purpose, see Outbox.Insert
+		if strings.Contains(text, "'created_at'") {
+			return NoTransaction
+		}
 	case 1105: // unknown, and without a number of its own
 		if strings.Contains(text, "max_allowed_packet") {
 			return TooLarge

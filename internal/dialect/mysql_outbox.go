@@ -1,6 +1,10 @@
 package dialect
 
 const (
+	mysqlInsert = `
+		INSERT INTO millrace_outbox (key_hash, topic, order_key, uuid, event_type, metadata, payload, created_at)
+		VALUES (?, ?, ?, ?, ?, ?, ?, `
+
 	// The ids in a JSON array, as a table to join from: in a sub-select of a DELETE they
 	// would be looked for in every row.
 	mysqlIDs = `JSON_TABLE(?, '$[*]' COLUMNS (id BIGINT PATH '$')) j`
@@ -9,9 +13,8 @@ const (
 )
 
 var mysqlOutbox = Outbox{
-	Insert: `
-		INSERT INTO millrace_outbox (key_hash, topic, order_key, uuid, event_type, metadata, payload, created_at)
-		VALUES (?, ?, ?, ?, ?, ?, ?, ` + mysqlNow + `)`,
+	Insert:      mysqlInsert + `/*M! IF(@@in_transaction, */ ` + mysqlNow + ` /*M! , NULL) */)`,
+	InsertAlone: mysqlInsert + mysqlNow + `)`,
 
 	SelectPending: `
 		SELECT ` + outboxColumns + `, ` + mysqlNow + ` - created_at AS age

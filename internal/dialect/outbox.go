@@ -13,8 +13,11 @@ import (
 // array made by [IDs]; it comes first. The last argument of a statement that changes
 // rows on behalf of a relay is the relay's token: without a valid lease nothing happens.
 type Outbox struct {
-	// Insert stores one message; [Outbox.InsertMany] makes it store several.
-	Insert string
+	// Insert stores one message in a transaction; [InsertMany] makes it store several. Where
+	// the server can end a transaction unseen, and can be asked, it fails outside of one
+	// with a [NoTransaction]. InsertAlone is for outside.
+	Insert      string
+	InsertAlone string
 
 	// Reading, without what the reader has in hand. The mask has a bit for each shard that
 	// the reader owns.
@@ -94,9 +97,9 @@ func (o *Outbox) name(tables string) {
 
 var numbered = regexp.MustCompile(`\$(\d+)`)
 
-// InsertMany is Insert for n messages: the arguments are repeated n times.
-func (o *Outbox) InsertMany(n int) string {
-	head, row, _ := strings.Cut(o.Insert, "VALUES ")
+// InsertMany is Insert or InsertAlone for n messages: the arguments are repeated n times.
+func InsertMany(insert string, n int) string {
+	head, row, _ := strings.Cut(insert, "VALUES ")
 	width := strings.Count(row, "$")
 	var b strings.Builder
 	b.WriteString(head + "VALUES " + row)

@@ -1,6 +1,10 @@
 package dialect
 
 const (
+	postgresInsert = `
+		INSERT INTO millrace_outbox (key_hash, topic, order_key, uuid, event_type, metadata, payload, created_at)
+		VALUES ($1, $2, $3, $4, $5, $6, $7, ` + postgresNow + `)`
+
 	// The ids in a JSON array, as an array that an index can be asked with.
 	postgresIDs = `ANY(ARRAY(SELECT json_array_elements_text($1::JSON)::BIGINT))`
 
@@ -11,9 +15,8 @@ const (
 // cannot see a LIMIT that is a sub-select, so it takes a plan that starts fast, and does not
 // sort a whole backlog of which it knows nothing for each look.
 var postgresOutbox = Outbox{
-	Insert: `
-		INSERT INTO millrace_outbox (key_hash, topic, order_key, uuid, event_type, metadata, payload, created_at)
-		VALUES ($1, $2, $3, $4, $5, $6, $7, ` + postgresNow + `)`,
+	Insert:      postgresInsert,
+	InsertAlone: postgresInsert,
 
 	SelectPending: `
 		SELECT ` + outboxColumns + `, ` + postgresNow + ` - created_at AS age

@@ -1,11 +1,16 @@
 package dialect
 
-const sqliteAlive = `EXISTS (SELECT 1 FROM millrace_outbox_relays r WHERE r.until > ` + sqliteNow + ` AND r.token = `
+const (
+	sqliteInsert = `
+		INSERT INTO millrace_outbox (key_hash, topic, order_key, uuid, event_type, metadata, payload, created_at)
+		VALUES (?, ?, ?, ?, ?, ?, ?, ` + sqliteNow + `)`
+
+	sqliteAlive = `EXISTS (SELECT 1 FROM millrace_outbox_relays r WHERE r.until > ` + sqliteNow + ` AND r.token = `
+)
 
 var sqliteOutbox = Outbox{
-	Insert: `
-		INSERT INTO millrace_outbox (key_hash, topic, order_key, uuid, event_type, metadata, payload, created_at)
-		VALUES (?, ?, ?, ?, ?, ?, ?, ` + sqliteNow + `)`,
+	Insert:      sqliteInsert,
+	InsertAlone: sqliteInsert,
 
 	SelectPending: `
 		SELECT ` + outboxColumns + `, ` + sqliteNow + ` - created_at AS age
