@@ -22,6 +22,10 @@ type database struct {
 	sql     *dialect.Outbox
 	bell    *bell.Bell
 	writers writers.Queue // nil where writers do not exclude each other
+
+	// A transaction left open by a relay that froze must not lock gaps between rows: nobody
+	// could store any more.
+	isolation *sql.TxOptions
 }
 
 func openDatabase(db *sqlx.DB, name string, names dialect.Names) (*database, error) {
@@ -35,6 +39,8 @@ func openDatabase(db *sqlx.DB, name string, names dialect.Names) (*database, err
 	database := &database{db: db, dialect: d, sql: &d.Outbox, bell: bell.Of(db.DB)}
 	if d.OneWriter {
 		database.writers = writers.Of(db.DB)
+	} else {
+		database.isolation = &sql.TxOptions{Isolation: sql.LevelReadCommitted}
 	}
 	return database, nil
 }
@@ -71,7 +77,7 @@ func (d *database) exec(ctx context.Context, query string, args ...any) (n int64
 // of work must write.
 func (d *database) write(ctx context.Context, work func(tx *sqlx.Tx) error) error {
 	return d.patiently(ctx, func() error {
-		tx, err := d.db.BeginTxx(ctx, nil)
+		tx, err := d.db.BeginTxx(ctx, d.isolation)
 		if err != nil {
 			return fmt.Errorf("begin: %w", err)
 		}

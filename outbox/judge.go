@@ -2,7 +2,6 @@ package outbox
 
 import (
 	"context"
-	"database/sql"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -174,20 +173,27 @@ func (p *pump) attempt(ctx context.Context, l *letter, err error, now time.Time)
 	}
 	p.block(l)
 	delay := p.backoff(l.attempts)
-	p.ledger.aside = append(p.ledger.aside, aside{
-		letter: l.id, status: dialect.OutboxRetry, delay: delay, spent: l.attempts, reason: text(err), blocks: l.blocks(),
+	p.ledger.aside = append(p.ledger.aside, dialect.Aside{
+		ID: l.id, Status: dialect.OutboxRetry, Delay: delay.Microseconds(), Attempts: l.attempts, Error: text(err),
+		Blocks: l.blocks(),
 	})
 	p.dueIn(now, delay)
 	p.tell(ctx, l, "attempt failed", err)
 }
 
-func (l *letter) blocks() sql.NullInt64 { return sql.NullInt64{Int64: l.hash, Valid: l.keyed} }
+// blocks is the key whose messages wait for l, nil if it has none.
+func (l *letter) blocks() *int64 {
+	if !l.keyed {
+		return nil
+	}
+	return &l.hash
+}
 
 // park sets l aside for an operator.
 func (p *pump) park(ctx context.Context, l *letter, err error) {
 	blocks := l.blocks()
 	if p.config.OnParked == Continue {
-		blocks = sql.NullInt64{}
+		blocks = nil
 		if b, blocked := p.blocked[l.hash]; l.head || blocked && b.head == l.id {
 			p.ledger.release(l.hash)
 		}
@@ -195,8 +201,8 @@ func (p *pump) park(ctx context.Context, l *letter, err error) {
 		p.block(l)
 	}
 	delete(p.suspect, l.id)
-	p.ledger.aside = append(p.ledger.aside, aside{
-		letter: l.id, status: dialect.OutboxParked, spent: l.attempts, reason: text(err), blocks: blocks,
+	p.ledger.aside = append(p.ledger.aside, dialect.Aside{
+		ID: l.id, Status: dialect.OutboxParked, Attempts: l.attempts, Error: text(err), Blocks: blocks,
 	})
 	p.fail(fmt.Errorf("message %q to topic %q is parked: %w", l.msg.UUID, l.topic, err))
 	p.log.Error("outbox: a message is parked", err, watermill.LogFields{

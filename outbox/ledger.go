@@ -2,14 +2,12 @@ package outbox
 
 import (
 	"context"
-	"database/sql"
 	"errors"
 	"fmt"
 	"strings"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
-	"github.com/jmoiron/sqlx"
 
 	"github.com/millrace-go/millrace/internal/dialect"
 )
@@ -18,20 +16,10 @@ import (
 type ledger struct {
 	number   int
 	sent     []int64
-	aside    []aside
+	aside    []dialect.Aside
 	postpone []postponed
 	hold     []*letter
 	released map[int64]bool // keys
-}
-
-// aside is one message that failed.
-type aside struct {
-	letter int64
-	status int
-	delay  time.Duration
-	spent  int // attempts
-	reason string
-	blocks sql.NullInt64 // the key
 }
 
 // postponed are messages that were not at fault.
@@ -53,7 +41,7 @@ func (l *ledger) empty() bool {
 func (l *ledger) letters() []int64 {
 	ids := append([]int64{}, l.sent...)
 	for _, a := range l.aside {
-		ids = append(ids, a.letter)
+		ids = append(ids, a.ID)
 	}
 	for _, p := range l.postpone {
 		ids = append(ids, p.letters...)
@@ -88,9 +76,8 @@ func (l *ledger) statements(d *database, token int64, retention time.Duration) [
 	for _, p := range l.postpone {
 		add(len(p.letters), d.sql.Postpone, dialect.IDs(p.letters), p.delay.Microseconds(), p.reason)
 	}
-	for _, a := range l.aside {
-		add(1, d.sql.SetAside, dialect.IDs([]int64{a.letter}),
-			a.status, a.delay.Microseconds(), a.spent, a.reason, a.blocks)
+	if len(l.aside) > 0 {
+		add(len(l.aside), d.sql.SetAside, dialect.Asides(l.aside))
 	}
 	switch {
 	case len(l.sent) == 0:
@@ -116,16 +103,20 @@ func (l *ledger) statements(d *database, token int64, retention time.Duration) [
 type flusher struct {
 	done     chan *flush
 	busy     bool
-	written  int     // number of the last ledger that is in the table
-	failed   *ledger // to be written again
+	written  int    // number of the last ledger that is in the table
+	failed   *flush // to be gone on with
 	failures int
 	retryAt  time.Time
 }
 
+// flush is a ledger on its way into the table. Each statement is a transaction: one of
+// several, left open by a relay that froze, would lock what others work on. Where a relay
+// dies in between, who comes next finds keys held back that nothing blocks.
 type flush struct {
-	ledger  *ledger
-	missing int // rows that somebody else changed
-	err     error
+	ledger     *ledger
+	statements []statement // that are left
+	missing    int         // rows that somebody else changed
+	err        error
 }
 
 // flush writes the ledger if there is something in it.
@@ -134,47 +125,37 @@ func (p *pump) flush(ctx context.Context) {
 	if f.busy || f.failures > 0 && time.Now().Before(f.retryAt) {
 		return
 	}
-	work := &flush{ledger: f.failed}
-	if work.ledger == nil {
+	work := f.failed
+	if work == nil {
 		if p.ledger.empty() {
 			return
 		}
-		work.ledger, p.ledger = p.ledger, newLedger(p.ledger.number+1)
+		work = &flush{ledger: p.ledger, statements: p.ledger.statements(p.database, p.lease.token, p.config.Retention)}
+		p.ledger = newLedger(p.ledger.number + 1)
 	}
 	f.busy, f.failed = true, nil
-	statements := work.ledger.statements(p.database, p.lease.token, p.config.Retention)
 	go func() {
-		work.missing, work.err = p.writeAll(ctx, statements)
+		work.err = work.write(ctx, p.database)
 		f.done <- work
 	}()
 }
 
-// writeAll executes statements, together if there are several.
-func (d *database) writeAll(ctx context.Context, statements []statement) (missing int, err error) {
+// write executes the statements that are left, up to the first that fails.
+func (f *flush) write(ctx context.Context, d *database) error {
 	ctx, cancel := context.WithTimeout(ctx, lookTimeout)
 	defer cancel()
-	short := func(s statement, n int64) int {
-		if s.rows < 0 {
-			return 0
+	for len(f.statements) > 0 {
+		s := f.statements[0]
+		n, err := d.exec(ctx, s.query, s.args...)
+		if err != nil {
+			return err
 		}
-		return s.rows - int(n)
-	}
-	if len(statements) == 1 {
-		n, err := d.exec(ctx, statements[0].query, statements[0].args...)
-		return short(statements[0], n), err
-	}
-	err = d.write(ctx, func(tx *sqlx.Tx) error {
-		missing = 0
-		for _, s := range statements {
-			n, err := affected(tx.ExecContext(ctx, s.query, s.args...))
-			if err != nil {
-				return err
-			}
-			missing += short(s, n)
+		if s.rows >= 0 {
+			f.missing += s.rows - int(n)
 		}
-		return nil
-	})
-	return missing, err
+		f.statements = f.statements[1:]
+	}
+	return nil
 }
 
 // flushed lets go of what is written.
@@ -229,7 +210,7 @@ func (p *pump) flushFailed(f *flush) {
 		p.log.Error("outbox: what was published could not be written off; tried again", explain(f.err), nil)
 	}
 	fl.failures++
-	fl.failed = f.ledger
+	fl.failed = f
 	fl.retryAt = time.Now().Add(growing(fl.failures, 100*time.Millisecond, 5*time.Second))
 	p.fail(f.err)
 }

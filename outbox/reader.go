@@ -410,7 +410,8 @@ func (p *pump) loaded(r *reading) {
 // such a row at the last moment.
 func (p *pump) adopt(r *reading) {
 	for _, key := range r.orphans {
-		if _, waits := p.blocked[key]; !waits {
+		if _, waits := p.blocked[key]; !waits { // what was stored since is behind what is held back
+			p.blocked[key] = block{ledger: p.ledger.number}
 			p.ledger.release(key)
 		}
 	}

@@ -9,6 +9,10 @@ const (
 	// would be looked for in every row.
 	mysqlIDs = `JSON_TABLE(?, '$[*]' COLUMNS (id BIGINT PATH '$')) j`
 
+	mysqlAsides = `JSON_TABLE(?, '$[*]' COLUMNS (
+			id BIGINT PATH '$.id', status SMALLINT PATH '$.status', delay BIGINT PATH '$.delay',
+			attempts INT PATH '$.attempts', error TEXT PATH '$.error', blocks BIGINT PATH '$.blocks')) j`
+
 	mysqlAlive = `EXISTS (SELECT 1 FROM millrace_outbox_relays r WHERE r.until > ` + mysqlNow + ` AND r.token = `
 )
 
@@ -55,9 +59,10 @@ var mysqlOutbox = Outbox{
 		SET o.status = 4, o.blocked_key = NULL, o.sent_at = ` + mysqlNow + `, o.due_at = ` + mysqlNow + ` + ?
 		WHERE o.status IN (0, 1) AND ` + mysqlAlive + `?)`,
 	SetAside: `
-		UPDATE ` + mysqlIDs + `
+		UPDATE ` + mysqlAsides + `
 		JOIN millrace_outbox o ON o.id = j.id
-		SET o.status = ?, o.due_at = ` + mysqlNow + ` + ?, o.attempts = ?, o.last_error = ?, o.blocked_key = ?
+		SET o.status = j.status, o.due_at = ` + mysqlNow + ` + j.delay, o.attempts = j.attempts, o.last_error = j.error,
+			o.blocked_key = j.blocks
 		WHERE o.status IN (0, 1) AND ` + mysqlAlive + `?)`,
 	Postpone: `
 		UPDATE ` + mysqlIDs + `

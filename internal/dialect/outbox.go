@@ -9,8 +9,8 @@ import (
 	"strings"
 )
 
-// Outbox holds the statements of package outbox. A list of ids is one argument, a JSON
-// array made by [IDs]; it comes first. The last argument of a statement that changes
+// Outbox holds the statements of package outbox. A list is one argument, a JSON array made
+// by [IDs] or [Asides]; it comes first. The last argument of a statement that changes
 // rows on behalf of a relay is the relay's token: without a valid lease nothing happens.
 type Outbox struct {
 	// Insert stores one message in a transaction; [InsertMany] makes it store several. Where
@@ -78,10 +78,25 @@ const (
 const outboxColumns = `id, key_hash, blocked_key, status, attempts, topic, uuid, order_key, metadata, payload`
 
 // IDs is the argument that stands for a list of ids.
-func IDs(ids []int64) string {
-	text, err := json.Marshal(ids)
+func IDs(ids []int64) string { return list(ids) }
+
+// Aside is a message that failed, for SetAside.
+type Aside struct {
+	ID       int64  `json:"id"`
+	Status   int    `json:"status"`
+	Delay    int64  `json:"delay"` // in microseconds, until it is due
+	Attempts int    `json:"attempts"`
+	Error    string `json:"error"` // UTF-8 without zero bytes
+	Blocks   *int64 `json:"blocks,omitempty"`
+}
+
+// Asides is the argument that stands for a list of messages that failed.
+func Asides(all []Aside) string { return list(all) }
+
+func list[T any](all []T) string {
+	text, err := json.Marshal(all)
 	if err != nil {
-		panic(err) // integers always marshal
+		panic(err) // integers and text always marshal
 	}
 	return string(text)
 }

@@ -54,9 +54,12 @@ var postgresOutbox = Outbox{
 		SET status = 4, blocked_key = NULL, sent_at = ` + postgresNow + `, due_at = ` + postgresNow + ` + $2
 		WHERE id = ` + postgresIDs + ` AND status IN (0, 1) AND ` + postgresAlive + `$3)`,
 	SetAside: `
-		UPDATE millrace_outbox
-		SET status = $2, due_at = ` + postgresNow + ` + $3, attempts = $4, last_error = $5, blocked_key = $6
-		WHERE id = ` + postgresIDs + ` AND status IN (0, 1) AND ` + postgresAlive + `$7)`,
+		UPDATE millrace_outbox o
+		SET status = j.status, due_at = ` + postgresNow + ` + j.delay, attempts = j.attempts, last_error = j.error,
+			blocked_key = j.blocks
+		FROM json_to_recordset($1::JSON) AS j (
+			id BIGINT, status SMALLINT, delay BIGINT, attempts INTEGER, error TEXT, blocks BIGINT)
+		WHERE o.id = j.id AND o.status IN (0, 1) AND ` + postgresAlive + `$2)`,
 	Postpone: `
 		UPDATE millrace_outbox
 		SET status = 1, due_at = ` + postgresNow + ` + $2, last_error = $3,

@@ -50,10 +50,16 @@ var sqliteOutbox = Outbox{
 		SET status = 4, blocked_key = NULL, sent_at = ` + sqliteNow + `, due_at = ` + sqliteNow + ` + ?
 		WHERE id IN (SELECT value FROM ids) AND status IN (0, 1) AND ` + sqliteAlive + `?)`,
 	SetAside: `
-		WITH ids AS (SELECT value FROM json_each(?))
+		WITH j AS (
+			SELECT json_extract(value, '$.id') AS id, json_extract(value, '$.status') AS status,
+				json_extract(value, '$.delay') AS delay, json_extract(value, '$.attempts') AS attempts,
+				json_extract(value, '$.error') AS error, json_extract(value, '$.blocks') AS blocks
+			FROM json_each(?))
 		UPDATE millrace_outbox
-		SET status = ?, due_at = ` + sqliteNow + ` + ?, attempts = ?, last_error = ?, blocked_key = ?
-		WHERE id IN (SELECT value FROM ids) AND status IN (0, 1) AND ` + sqliteAlive + `?)`,
+		SET status = j.status, due_at = ` + sqliteNow + ` + j.delay, attempts = j.attempts, last_error = j.error,
+			blocked_key = j.blocks
+		FROM j
+		WHERE millrace_outbox.id = j.id AND millrace_outbox.status IN (0, 1) AND ` + sqliteAlive + `?)`,
 	Postpone: `
 		WITH ids AS (SELECT value FROM json_each(?))
 		UPDATE millrace_outbox
