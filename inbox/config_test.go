@@ -162,6 +162,7 @@ func defaultsFromMetadata(t *testing.T, consumer inbox.ConsumerConfig) {
 	_, known := consumer.MessageTime(made("a", md{"time": now.Format(time.RFC3339Nano)}, ""))
 	require.False(t, known)
 	require.True(t, consumer.Redelivered(made("a", md{"_watermill_amqp_redelivered": "true"}, "")))
+	require.True(t, consumer.Redelivered(made("a", md{"_millrace_amqp_redelivered": "true"}, "")))
 	require.False(t, consumer.Redelivered(made("a", nil, "")))
 	kind, version := consumer.Describe(made("a", md{"name": "n", "ce_type": "t", "ce_dataschema": "v"}, ""))
 	require.Equal(t, "n v", kind+" "+version)

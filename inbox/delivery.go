@@ -13,6 +13,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/millrace-go/millrace/internal/keycode"
+	"github.com/millrace-go/millrace/internal/reserved"
 )
 
 // delivery is one arrival of a message: what identifies it, read once.
@@ -105,10 +106,10 @@ func answered(msg *message.Message) bool {
 	}
 }
 
-// redelivered trusts what watermill-amqp v3 and Millrace's own marshaler say. It is a hint
+// redelivered trusts what watermill-amqp v3 and pubsub/rabbitmq say. It is a hint
 // about what to ask the database first, never an answer.
 func redelivered(msg *message.Message) bool {
-	return msg.Metadata["_watermill_amqp_redelivered"] == "true" || msg.Metadata["millrace_redelivered"] == "true"
+	return msg.Metadata["_watermill_amqp_redelivered"] == "true" || msg.Metadata[reserved.Redelivered] == "true"
 }
 
 // messageTime reads when a message was made: CloudEvents' ce_time, Google Cloud's publishTime.

@@ -82,7 +82,7 @@ type Inbox struct {
 	ClockSkew time.Duration
 
 	// Redelivered says that a message was delivered before, as a hint to look it up before
-	// claiming it. Defaults to the mark that watermill-amqp v3 sets.
+	// claiming it. Defaults to the marks that pubsub/rabbitmq and watermill-amqp v3 set.
 	Redelivered func(msg *message.Message) bool
 
 	// Describe gives the event type and version stored with open messages. Defaults to the

@@ -11,6 +11,9 @@ import (
 // it. Such a field is never sent on, and never read from a message that somebody publishes.
 const Prefix = "_millrace_"
 
+// Redelivered is "true" on a message that RabbitMQ may have delivered before.
+const Redelivered = Prefix + "amqp_redelivered"
+
 // Strip returns md without reserved fields; md itself if it has none.
 func Strip(md message.Metadata) message.Metadata {
 	found := false
