@@ -136,7 +136,7 @@ func documented(t *testing.T) map[string]string {
 		"Inbox.Fingerprint":    "Defaults to the payload",
 		"Inbox.MessageTime":    "Defaults to the metadata fields ce_time and publishTime",
 		"Inbox.ClockSkew":      "Defaults to " + words(consumer.ClockSkew) + ".",
-		"Inbox.Redelivered":    "Defaults to the mark that watermill-amqp v3 sets",
+		"Inbox.Redelivered":    "Defaults to the marks that pubsub/rabbitmq and watermill-amqp v3 set",
 		"Inbox.Describe":       "Defaults to the metadata field name of Watermill's CQRS, else ce_type, and to ce_dataschema",
 		"Inbox.RequireTx":      "By default it is warned about once",
 		"Inbox.RecordFailures": "By default the broker alone remembers it",
