@@ -57,21 +57,26 @@ func (p *pump) pick(lane *line) []*letter {
 // and messages to a topic that is in trouble, unless an earlier one of their key is still
 // in the lane and may have to go before them.
 func (p *pump) sift(lane *line) {
+	type delay struct {
+		topic string
+		until time.Time
+	}
 	now := time.Now()
-	var late map[string][]*letter
+	var late map[delay][]*letter
 	earlier := p.keysOnTheirWay(lane)
 	kept := lane.queue[:0]
 	for _, l := range lane.queue {
-		switch t, ill := p.trouble[l.topic]; {
+		switch until := p.trouble[l.topic].lasts(l); {
 		case p.waits(l):
 			p.ledger.hold = append(p.ledger.hold, l)
 		case l.keyed && earlier[l.hash]:
 			kept = append(kept, l)
-		case ill && now.Before(t.until):
+		case now.Before(until):
 			if late == nil {
-				late = make(map[string][]*letter)
+				late = make(map[delay][]*letter)
 			}
-			late[l.topic] = append(late[l.topic], l)
+			d := delay{l.topic, until}
+			late[d] = append(late[d], l)
 			p.block(l)
 		default:
 			kept = append(kept, l)
@@ -82,9 +87,8 @@ func (p *pump) sift(lane *line) {
 	}
 	clear(lane.queue[len(kept):])
 	lane.queue = kept
-	for topic, letters := range late {
-		t := p.trouble[topic]
-		p.postpone(letters, t.until.Sub(now), t.err)
+	for d, letters := range late {
+		p.postpone(letters, d.until.Sub(now), p.trouble[d.topic].err)
 	}
 }
 

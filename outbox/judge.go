@@ -39,7 +39,7 @@ func (p *pump) settle(ctx context.Context, r *run) {
 		p.siftAll()
 		for topic, t := range p.trouble {
 			if t.inHand {
-				t.until, t.inHand = time.Time{}, false
+				t.until, t.suspects, t.inHand = time.Time{}, time.Time{}, false
 				p.trouble[topic] = t
 			}
 		}
@@ -87,17 +87,26 @@ func (p *pump) confirm(ctx context.Context, r *run, now time.Time) (confirmed in
 
 // trouble is a topic that fails while others do not.
 type trouble struct {
-	until  time.Time
-	pause  int // how often it was waited for
-	err    error
-	inHand bool // only for messages that are in hand
+	until    time.Time // for all its messages
+	suspects time.Time // for those that failed before: it may be them and not the topic
+	pause    int       // how often it was waited for
+	err      error
+	inHand   bool // only for messages that are in hand
 }
 
-// fail makes the topic wait, longer each time.
+// fail makes messages that failed before wait, longer each time.
 func (t *trouble) fail(now time.Time, err error, c *RelayConfig) {
 	t.pause++
-	t.until = now.Add(growing(t.pause, c.MinBackoff, min(c.MaxBackoff, time.Minute)))
+	t.suspects = now.Add(growing(t.pause, c.MinBackoff, min(c.MaxBackoff, time.Minute)))
 	t.err = err
+}
+
+// lasts returns until when l has to wait.
+func (t trouble) lasts(l *letter) time.Time {
+	if l.suspect() && t.suspects.After(t.until) {
+		return t.suspects
+	}
+	return t.until
 }
 
 // diagnose finds topics of which nothing got through in a run, while other messages did.
@@ -105,7 +114,7 @@ func (p *pump) diagnose(r *run, now time.Time) {
 	if !p.lastConfirm.After(r.began) {
 		return
 	}
-	failures := make(map[string]int)
+	failures, fresh := make(map[string]int), make(map[string]int)
 	var last error
 	for i, l := range r.letters {
 		switch f := r.fates[i]; {
@@ -114,6 +123,9 @@ func (p *pump) diagnose(r *run, now time.Time) {
 		case f.tried && !errors.Is(f.err, ErrPermanent):
 			failures[l.topic]++
 			last = f.err
+			if !l.suspect() {
+				fresh[l.topic]++
+			}
 		}
 	}
 	for topic, n := range failures {
@@ -122,21 +134,26 @@ func (p *pump) diagnose(r *run, now time.Time) {
 		}
 		t := p.trouble[topic]
 		t.fail(now, last, &p.config)
+		if fresh[topic] >= tripAfter {
+			t.until = t.suspects
+		}
 		p.trouble[topic] = t
 		p.log.Error("outbox: a topic takes no messages; the others go on", last,
-			watermill.LogFields{"topic": topic, "again_in": t.until.Sub(now).String()})
+			watermill.LogFields{"topic": topic, "again_in": t.suspects.Sub(now).String()})
 		p.resift = true
 	}
 }
 
 // judge decides what a failure of l means, and reports whether l was set aside. It counts
 // as an attempt if it is permanent, or if another message was confirmed since l failed
-// before or was set aside. Else, if other messages get through, l is tried again later; and if none does,
-// the broker may be out, and l stays where it is.
+// before or was set aside. Else, if other messages get through, l is tried again later; and
+// if none does, the broker may be out, and l stays where it is.
 func (p *pump) judge(ctx context.Context, l *letter, err error, r *run, now time.Time) (aside bool) {
 	switch {
-	case errors.Is(err, ErrPermanent), !l.failedAt.IsZero() && p.lastConfirm.After(l.failedAt),
-		l.again && p.lastConfirm.After(r.began):
+	case l.broken != nil:
+		p.park(ctx, l, err)
+		return true
+	case errors.Is(err, ErrPermanent), p.othersPass(l, r):
 		p.attempt(ctx, l, err, now)
 		return true
 	case p.lastConfirm.After(r.began):
@@ -152,6 +169,12 @@ func (p *pump) judge(ctx context.Context, l *letter, err error, r *run, now time
 	p.suspected(l, l.failedAt)
 	p.beginOutage(ctx, l, err, r, now)
 	return false
+}
+
+// othersPass reports whether the failure of l is its own.
+func (p *pump) othersPass(l *letter, r *run) bool {
+	return !p.outage.on &&
+		(!l.failedAt.IsZero() && p.lastConfirm.After(l.failedAt) || l.again && p.lastConfirm.After(r.began))
 }
 
 // suspected remembers since when a letter fails.
@@ -213,21 +236,12 @@ func (p *pump) park(ctx context.Context, l *letter, err error) {
 	}
 }
 
-// parkBad parks a row that somebody else wrote and that is no message.
-func (p *pump) parkBad(ctx context.Context, b badRow) {
-	l := &letter{
-		id: b.row.ID, hash: b.row.Hash, keyed: b.row.OrderKey != nil, generation: p.shards.generation,
-		attempts: b.row.Attempts, topic: b.row.Topic, msg: newEmptyMessage(b.row.UUID),
-	}
-	p.window[l.id] = l
-	p.park(ctx, l, b.err)
-}
-
 func (p *pump) tell(ctx context.Context, l *letter, reason string, err error) {
 	p.log.Info("outbox: a message could not be sent: "+reason, watermill.LogFields{
 		"topic": l.topic, "message_uuid": l.msg.UUID, "attempts": l.attempts, "err": err.Error(),
 	})
 	e := RelayEvent{Topic: l.topic, UUID: l.msg.UUID, Count: 1, Attempts: l.attempts, Reason: reason, Err: err}
+	p.fail(fmt.Errorf("message %q to topic %q: %w", l.msg.UUID, l.topic, err))
 	for _, o := range p.observe.attempt {
 		o.ObserveAttempt(ctx, e)
 	}

@@ -179,13 +179,17 @@ func (l *lane) call(group []int) (err error) {
 	for _, i := range group {
 		msgs = append(msgs, l.run.letters[i].msg)
 	}
-	if !l.may() {
+	first := l.run.letters[group[0]]
+	switch {
+	case !l.may():
 		return errNotNow
+	case first.broken != nil: // it goes alone
+		return first.broken
 	}
 	defer func() {
 		if v := recover(); v != nil {
 			err = fmt.Errorf("the publisher panicked: %v", v)
 		}
 	}()
-	return l.to.Publish(l.run.letters[group[0]].topic, msgs...)
+	return l.to.Publish(first.topic, msgs...)
 }

@@ -59,25 +59,26 @@ type letter struct {
 	msg      *message.Message
 	stored   time.Time // by the local clock
 	failedAt time.Time // first time, unless something was decided since
+	broken   error     // why the row is no message
 }
 
-// suspect reports whether l itself was tried and failed.
-func (l *letter) suspect() bool { return l.attempts > 0 || !l.failedAt.IsZero() }
+// suspect reports whether l itself was tried and failed, or cannot but fail.
+func (l *letter) suspect() bool { return l.attempts > 0 || !l.failedAt.IsZero() || l.broken != nil }
 
-func (r *letterRow) letter(read time.Time) (*letter, error) {
-	msg := message.NewMessage(r.UUID, message.Payload(r.Payload))
-	msg.Metadata = nil
-	if r.Metadata != nil {
-		if err := json.Unmarshal([]byte(*r.Metadata), &msg.Metadata); err != nil {
-			return nil, fmt.Errorf("metadata of message %q: %w", r.UUID, err)
-		}
-	}
-	return &letter{
+func (r *letterRow) letter(read time.Time) *letter {
+	l := &letter{
 		id: r.ID, hash: r.Hash, keyed: r.OrderKey != nil, head: r.Status == dialect.OutboxRetry && r.Blocked != nil,
 		again:    r.Status == dialect.OutboxRetry,
-		attempts: r.Attempts, topic: r.Topic, msg: msg,
+		attempts: r.Attempts, topic: r.Topic, msg: message.NewMessage(r.UUID, message.Payload(r.Payload)),
 		stored: read.Add(-time.Duration(r.Age) * time.Microsecond),
-	}, nil
+	}
+	l.msg.Metadata = nil
+	if r.Metadata == nil {
+		return l
+	}
+	if err := json.Unmarshal([]byte(*r.Metadata), &l.msg.Metadata); err != nil {
+		l.msg.Metadata = nil
+		l.broken = Permanent(fmt.Errorf("metadata of message %q: %w", r.UUID, err))
+	}
+	return l
 }
-
-func newEmptyMessage(uuid string) *message.Message { return message.NewMessage(uuid, nil) }

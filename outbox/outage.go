@@ -3,6 +3,8 @@ package outbox
 import (
 	"context"
 	"errors"
+	"fmt"
+	"slices"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
@@ -19,7 +21,8 @@ type brokerOutage struct {
 	probes  int // that failed
 	probeAt time.Time
 	last    string               // topic of the last probe
-	probed  map[string]time.Time // topics
+	topics  map[string]time.Time // when they were probed
+	letters map[int64]time.Time
 }
 
 // beginOutage pauses all lanes, or, where they are paused, pauses them for longer.
@@ -31,16 +34,16 @@ func (p *pump) beginOutage(ctx context.Context, l *letter, err error, r *run, no
 	reason := "the broker is still out"
 	if !o.on {
 		reason = "nothing gets through"
-		*o = brokerOutage{on: true, began: now, probed: make(map[string]time.Time)}
+		*o = brokerOutage{on: true, began: now, topics: make(map[string]time.Time), letters: make(map[int64]time.Time)}
 		p.log.Error("outbox: nothing gets through to the broker; waiting", err, nil)
 	}
 	o.probing = false
 	o.probes++
 	o.probeAt = now.Add(growing(o.probes, outage.First, outage.Longest))
 	o.last = l.topic
-	o.probed[l.topic] = now
+	o.topics[l.topic], o.letters[l.id] = now, now
 	p.makeRoom(err)
-	p.fail(err)
+	p.fail(fmt.Errorf("message %q to topic %q: %w", l.msg.UUID, l.topic, err))
 	for _, observer := range p.observe.outage {
 		observer.ObserveOutage(ctx, RelayEvent{Topic: l.topic, Reason: reason, Duration: now.Sub(o.began), Err: err})
 	}
@@ -71,45 +74,61 @@ func (p *pump) endOutage(ctx context.Context) {
 	}
 }
 
-// probe sends one message, of the topic that was probed the longest ago: one topic that
-// fails looks like an outage only as long as no other is tried.
+// probe sends one message: of the topic that was probed the longest ago, and of its
+// messages the one that failed the longest ago, if it ever did. So neither a topic nor a
+// message that fails looks like an outage for longer than it takes to try another.
 func (p *pump) probe() {
 	o := &p.outage
 	if o.probing || time.Now().Before(o.probeAt) || p.once {
 		return
 	}
 	lane, at := -1, 0
-	var oldest time.Time
+	var best *letter
 	for i := range p.lanes {
 		if p.lanes[i].busy {
 			continue
 		}
-		for k, l := range p.lanes[i].firsts() {
-			if probed := o.probed[l.topic]; lane < 0 || probed.Before(oldest) {
-				lane, at, oldest = i, k, probed
+		for _, k := range p.lanes[i].firsts() {
+			if l := p.lanes[i].queue[k]; best == nil || o.prefers(l, best) {
+				lane, at, best = i, k, l
 			}
 		}
 	}
-	if lane < 0 {
+	if best == nil {
 		return
 	}
-	queue := p.lanes[lane].queue
-	l := queue[at]
-	p.lanes[lane].queue = append(queue[:at], queue[at+1:]...)
+	p.lanes[lane].queue = slices.Delete(p.lanes[lane].queue, at, at+1)
 	o.probing = true
-	p.start(&run{lane: lane, letters: []*letter{l}, probe: true})
+	p.start(&run{lane: lane, letters: []*letter{best}, probe: true})
 }
 
-// firsts yields the letters of a queue that are the first of their key and of their topic.
-func (l *line) firsts() map[int]*letter {
-	keys, topics := make(map[int64]bool), make(map[string]bool)
-	firsts := make(map[int]*letter)
+// prefers reports whether a says more about the outage than b.
+func (o *brokerOutage) prefers(a, b *letter) bool {
+	if one, other := o.topics[a.topic], o.topics[b.topic]; !one.Equal(other) {
+		return one.Before(other)
+	}
+	return o.failed(a).Before(o.failed(b))
+}
+
+// failed returns when a letter failed last, zero for never.
+func (o *brokerOutage) failed(l *letter) time.Time {
+	if at, probed := o.letters[l.id]; probed {
+		return at
+	}
+	return l.failedAt
+}
+
+// firsts returns where in a queue the first letters of their keys are.
+func (l *line) firsts() []int {
+	keys := make(map[int64]bool)
+	var firsts []int
 	for i, letter := range l.queue {
-		if !topics[letter.topic] && (!letter.keyed || !keys[letter.hash]) {
-			topics[letter.topic] = true
-			firsts[i] = letter
+		if !letter.keyed || !keys[letter.hash] {
+			firsts = append(firsts, i)
 		}
-		keys[letter.hash] = true
+		if letter.keyed {
+			keys[letter.hash] = true
+		}
 	}
 	return firsts
 }
@@ -124,7 +143,7 @@ func (p *pump) makeRoom(err error) {
 	}
 	t := p.trouble[p.outage.last]
 	t.fail(time.Now(), err, &p.config)
-	t.inHand = true
+	t.until, t.inHand = t.suspects, true
 	p.trouble[p.outage.last] = t
 	p.resift = true
 }

@@ -47,13 +47,9 @@ func (p *Publisher) Parked(ctx context.Context, after int64, limit int) ([]Parke
 	all := make([]Parked, 0, len(rows))
 	for i := range rows {
 		row := &rows[i]
-		msg := message.NewMessage(row.UUID, message.Payload(row.Payload))
-		if l, err := row.letter(time.Now()); err == nil {
-			msg = l.msg
-		}
 		all = append(all, Parked{
-			ID: row.ID, Topic: row.Topic, OrderKey: value(row.OrderKey), Message: msg, Attempts: row.Attempts,
-			Error: value(row.LastError), At: time.UnixMicro(row.ParkedAt).UTC(),
+			ID: row.ID, Topic: row.Topic, OrderKey: value(row.OrderKey), Message: row.letter(time.Now()).msg,
+			Attempts: row.Attempts, Error: value(row.LastError), At: time.UnixMicro(row.ParkedAt).UTC(),
 		})
 	}
 	return all, nil

@@ -111,7 +111,7 @@ func (p *pump) work(ctx context.Context, k *keeper, lost <-chan error, rings <-c
 			p.owed = o.number
 			p.assign(ctx, o.assignment)
 		case r := <-p.reader.done:
-			p.took(ctx, r)
+			p.took(r)
 		case r := <-p.results:
 			p.settle(ctx, r)
 		case f := <-p.flusher.done:

@@ -39,7 +39,7 @@ type reader struct {
 
 	epoch     int  // of what is known; a reading of an earlier one is void
 	ready     bool // the blocked keys of all shards are known
-	exhausted bool // a look at the whole table found nothing
+	exhausted bool // a look at the whole table left nothing
 
 	orphansAt time.Time // when to look for messages that wait in vain
 
@@ -68,7 +68,7 @@ func (r *reader) rung() {
 // alarms tells when to look next if nothing happens.
 func (r *reader) alarms(p *pump, at func(time.Time)) {
 	switch {
-	case p.closing.Load(), r.busy, r.ready && p.shards.mask == 0, p.room() < p.leastRoom():
+	case p.closing.Load(), r.busy, r.ready && p.cannotTake():
 		return // something else will happen first
 	case r.failures > 0:
 		at(r.lookAt)
@@ -150,17 +150,10 @@ type reading struct {
 	ledger   int  // number of the last one that the table has
 
 	letters []*letter
-	bad     []badRow
 	blocked []int64
 	orphans []int64
 	nextDue sql.NullInt64
 	err     error
-}
-
-// badRow is a row that is no message.
-type badRow struct {
-	row letterRow
-	err error
 }
 
 type kind int
@@ -173,6 +166,12 @@ const (
 
 // room is how many more letters may be taken in hand.
 func (p *pump) room() int { return 2*p.config.Batch - len(p.window) }
+
+// cannotTake reports whether a look for messages is of no use: there is no shard, no room,
+// or, for a pump that works once, nothing that it has not seen.
+func (p *pump) cannotTake() bool {
+	return p.shards.mask == 0 || p.room() < p.leastRoom() || p.once && p.reader.exhausted
+}
 
 // leastRoom is how much room makes a look worth while.
 func (p *pump) leastRoom() int { return max(p.config.Batch/2, 1) }
@@ -190,11 +189,11 @@ func (p *pump) read(ctx context.Context) {
 		return
 	case !r.ready:
 		look.kind, look.shards = load, p.wanted
-	case p.shards.mask == 0 || p.room() < p.leastRoom():
+	case p.cannotTake():
 		return
 	case r.dueBy(now) && (!r.wasDue || !r.called(now)):
-		look.kind = due
-	case !now.Before(r.sweepAt):
+		look.kind, r.dueAt = due, time.Time{}
+	case !now.Before(r.sweepAt), p.once && r.called(now):
 		look.kind, look.aside = pending, true
 		look.orphaned = !now.Before(r.orphansAt)
 	case r.called(now):
@@ -249,11 +248,7 @@ func (d *database) messages(ctx context.Context, r *reading, query string, args 
 	now := time.Now()
 	r.letters = make([]*letter, 0, len(rows))
 	for i := range rows {
-		l, err := rows[i].letter(now)
-		if err != nil {
-			r.bad = append(r.bad, badRow{rows[i], err})
-			continue
-		}
+		l := rows[i].letter(now)
 		l.generation = r.shards.generation
 		r.letters = append(r.letters, l)
 	}
@@ -279,9 +274,12 @@ func (d *database) lookAside(ctx context.Context, r *reading) error {
 }
 
 // took takes what was found in hand.
-func (p *pump) took(ctx context.Context, r *reading) {
+func (p *pump) took(r *reading) {
 	p.reader.busy = false
 	now := time.Now()
+	if r.kind == due && (r.err != nil || r.epoch != p.reader.epoch || len(r.letters) == r.limit) {
+		p.reader.dueAt = now // there may be more
+	}
 	if r.err != nil {
 		p.readFailed(now, r.err)
 		return
@@ -298,11 +296,6 @@ func (p *pump) took(ctx context.Context, r *reading) {
 	case load:
 		p.loaded(r)
 		return
-	case due:
-		p.reader.dueAt = time.Time{}
-		if r.found() == r.limit { // there may be more
-			p.reader.dueAt = now
-		}
 	case pending:
 		if p.reader.floor.lacks(r, now) {
 			p.reader.sweepAt = time.Time{}
@@ -310,28 +303,21 @@ func (p *pump) took(ctx context.Context, r *reading) {
 		}
 		p.paged(r, now)
 	}
-	for _, b := range r.bad {
-		p.parkBad(ctx, b)
-	}
 	for _, l := range r.letters {
 		p.take(l, now)
 	}
 	p.siftAll()
 }
 
-func (r *reading) found() int { return len(r.letters) + len(r.bad) }
-
 // paged decides from where and when to look again.
 func (p *pump) paged(r *reading, now time.Time) {
 	rd := &p.reader
 	rd.at = math.MaxInt64
 	switch {
-	case r.found() == r.limit:
+	case len(r.letters) == r.limit:
 		rd.hungry = true
-		if n := len(r.letters); n > 0 {
-			rd.at = r.letters[n-1].id
-		}
-	case r.found() > 0:
+		rd.at = r.letters[r.limit-1].id
+	case len(r.letters) > 0:
 		rd.pause = soonest
 	default:
 		rd.pause = min(2*rd.pause, p.config.Poll)
@@ -345,7 +331,7 @@ func (p *pump) paged(r *reading, now time.Time) {
 		rd.sweepAt = now.Add(sweepEvery)
 		p.noteDue(r, now)
 	}
-	rd.exhausted = r.aside && r.found() == 0 && !rd.dueBy(now)
+	rd.exhausted = r.aside && len(r.letters) < r.limit && !rd.dueBy(now)
 }
 
 // noteDue notes when the next message is to be tried again.
@@ -442,6 +428,7 @@ func (p *pump) readFailed(now time.Time, err error) {
 	}
 	rd.failures++
 	rd.hungry = true
+	rd.at, rd.floor = 0, floor{keyed: rd.floor.keyed} // another server may answer next
 	rd.lookAt = now.Add(growing(rd.failures, 100*time.Millisecond, 5*time.Second))
 	p.fail(err)
 }

@@ -38,7 +38,8 @@ func NewRelay(db *sqlx.DB, to message.Publisher, config RelayConfig) (*Relay, er
 	if to == nil {
 		return nil, errors.New("outbox: NewRelay needs a publisher")
 	}
-	if _, circle := to.(*Publisher); circle {
+	switch to.(type) {
+	case *Publisher, *decorated:
 		return nil, errors.New("outbox: NewRelay was given the outbox itself: it needs the broker's publisher")
 	}
 	if err := config.Validate(); err != nil {

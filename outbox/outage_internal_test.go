@@ -1,0 +1,99 @@
+package outbox
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// outageOf has everything before the lanes refused.
+func outageOf(t *testing.T, p *pump) {
+	t.Helper()
+	for lane := range p.lanes {
+		r := p.away(lane)
+		for i := range r.letters {
+			r.fates[i] = fate{tried: true, err: errRefused}
+		}
+		p.settle(t.Context(), r)
+	}
+	require.True(t, p.outage.on)
+}
+
+// probeNow starts the next probe at once and returns what is on its way.
+func probeNow(t *testing.T, p *pump) *run {
+	t.Helper()
+	p.outage.probeAt = time.Now()
+	p.dispatch()
+	require.True(t, p.outage.probing)
+	r := <-p.results // what the lane found is not what the test says
+	r.fates[0] = fate{}
+	return r
+}
+
+func TestAnOutageEndsForAllMessagesAndNotOnlyForTheFirst(t *testing.T) {
+	p := newTestPump(t, RelayConfig{Lanes: 2})
+	p.inHand(mail(1, "", "t"))
+	outageOf(t, p)
+	p.inHand(mail(2, "", "t"), mail(3, "", "t"), mail(4, "", "t"))
+	probed := make(map[int64]int)
+	for range 8 {
+		r := probeNow(t, p)
+		probed[r.letters[0].id]++
+		r.fates[0] = fate{tried: true, err: errRefused}
+		p.settle(t.Context(), r)
+	}
+	assert.Equal(t, map[int64]int{1: 2, 2: 2, 3: 2, 4: 2}, probed, "the one that failed the longest ago")
+}
+
+func TestAProbeThatTellsNothingMakesRoomForTheNext(t *testing.T) {
+	for name, f := range map[string]fate{
+		"refused for its own sake": {tried: true, err: Permanent(errRefused)},
+		"not tried":                {},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := newTestPump(t, oneLane(RelayConfig{}))
+			p.inHand(mail(1, "", "t"), mail(2, "", "t"))
+			outageOf(t, p)
+			r := probeNow(t, p)
+			r.fates[0] = f
+			p.settle(t.Context(), r)
+			assert.True(t, p.outage.on)
+			assert.False(t, p.outage.probing)
+		})
+	}
+}
+
+func TestAnOutageSpendsNoAttemptOfWhatFailedBefore(t *testing.T) {
+	p := newTestPump(t, oneLane(RelayConfig{}))
+	suspect := mail(1, "", "t")
+	suspect.failedAt = time.Now().Add(-time.Minute)
+	p.lastConfirm = time.Now().Add(-time.Second)
+	p.inHand(mail(2, "", "t"))
+	outageOf(t, p)
+	p.suspect[1] = suspect.failedAt
+	p.inHand(suspect)
+	for range 4 {
+		r := probeNow(t, p)
+		r.fates[0] = fate{tried: true, err: errRefused}
+		p.settle(t.Context(), r)
+	}
+	assert.Empty(t, p.ledger.aside)
+	assert.Zero(t, suspect.attempts)
+}
+
+func TestAnOutageEndsForAllTopicsAndNotOnlyForTheFirst(t *testing.T) {
+	p := newTestPump(t, oneLane(RelayConfig{}))
+	p.inHand(mail(1, "", "t"), mail(2, "", "t"))
+	outageOf(t, p)
+	p.inHand(mail(3, "", "u"), mail(4, "k", "u"), mail(5, "k", "v"))
+	var probed []int64
+	for range 6 {
+		r := probeNow(t, p)
+		probed = append(probed, r.letters[0].id)
+		r.fates[0] = fate{tried: true, err: errRefused}
+		p.settle(t.Context(), r)
+	}
+	assert.Equal(t, []int64{3, 1, 4, 2, 3, 1}, probed, "topics take turns, and their messages; the fifth waits for its key")
+}

@@ -1,0 +1,179 @@
+package outbox
+
+import (
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+var errDatabase = errors.New("the database is gone")
+
+// await waits for the look that [pump.read] began.
+func (p *pump) await(t *testing.T) *reading {
+	t.Helper()
+	require.True(t, p.reader.busy, "no look began")
+	return <-p.reader.done
+}
+
+// flushAll waits for the ledger to be in the table.
+func (p *pump) flushAll(t *testing.T) {
+	t.Helper()
+	p.flush(t.Context())
+	require.True(t, p.flusher.busy, "there is nothing to write")
+	p.flushed(<-p.flusher.done)
+}
+
+func TestTheFloorStaysBelowWhatATransactionMayStillStore(t *testing.T) {
+	began := time.Now()
+	at := func(s float64) time.Time { return began.Add(time.Duration(s * float64(time.Second))) }
+	var f floor
+	f.seen(at(0), 10)
+	f.seen(at(0.5), 15) // too soon for a mark of its own
+	f.seen(at(1.5), 20)
+	f.seen(at(1.6), 5)
+	f.seen(at(40), 30)
+	for _, want := range []struct {
+		now   float64
+		keyed float64
+		id    int64
+	}{
+		{now: 1, keyed: -1000, id: 0},
+		{now: 2.5, keyed: -1000, id: 10},
+		{now: 4, keyed: -1000, id: 20},
+		{now: 4, keyed: 3, id: 0},
+		{now: 30.5, keyed: 3, id: 10},
+		{now: 31, keyed: 3, id: 10},
+		{now: 32, keyed: 3, id: 20},
+		{now: 41, keyed: 3, id: 20},
+		{now: 41, keyed: -1000, id: 20},
+		{now: 43, keyed: -1000, id: 30},
+		{now: 71, keyed: 3, id: 30},
+		{now: 700, keyed: 3, id: 30},
+	} {
+		f.keyed = at(want.keyed)
+		assert.Equal(t, want.id, f.id(at(want.now)), "%+v", want)
+	}
+	assert.LessOrEqual(t, len(f.marks), 2, "old marks are dropped")
+}
+
+// A look that began above the floor of messages without order may have passed over the
+// first message that has one.
+func TestTheFirstMessageOfAKeyIsLookedForFromFurtherBack(t *testing.T) {
+	p := newTestPump(t, oneLane(RelayConfig{}))
+	look := &reading{kind: pending, after: 7, limit: 10, letters: []*letter{mail(9, "k", "t")}, shards: p.shards}
+	p.took(look)
+	assert.Empty(t, p.window, "there may be an earlier one of the key")
+	assert.True(t, p.reader.hungry)
+	p.took(look)
+	assert.Len(t, p.window, 1, "the floor was that of messages with an order")
+}
+
+func TestLooksForNewMessagesAndForThoseThatAreDueTakeTurns(t *testing.T) {
+	p := newPumpOf(t, newTestRelay(t, oneLane(RelayConfig{})))
+	var kinds []kind
+	for range 4 {
+		p.reader.hungry, p.reader.dueAt = true, time.Now()
+		p.read(t.Context())
+		look := p.await(t)
+		kinds = append(kinds, look.kind)
+		p.took(look)
+	}
+	assert.Equal(t, []kind{due, pending, due, pending}, kinds)
+}
+
+func TestAMessageThatIsDueIsNotForgotten(t *testing.T) {
+	p := newPumpOf(t, newTestRelay(t, oneLane(RelayConfig{})))
+	for name, spoil := range map[string]func(*reading){
+		"the look failed":    func(r *reading) { r.err = errDatabase },
+		"the look is void":   func(r *reading) { r.epoch-- },
+		"there are more":     func(r *reading) { r.letters, r.limit = []*letter{mail(1, "", "t")}, 1 },
+		"one became due now": func(*reading) { p.dueIn(time.Now(), 0) },
+	} {
+		p.reader.dueAt, p.reader.failures = time.Now(), 0
+		p.reader.wasDue = false
+		p.read(t.Context())
+		look := p.await(t)
+		require.Equal(t, due, look.kind)
+		assert.True(t, p.reader.dueAt.IsZero())
+		spoil(look)
+		p.took(look)
+		assert.False(t, p.reader.dueAt.IsZero(), name)
+	}
+}
+
+// What an earlier relay left held without a head is released before anything that was
+// stored later goes out.
+func TestOrphansAreReleasedBeforeLaterMessages(t *testing.T) {
+	p := newPumpOf(t, newTestRelay(t, oneLane(RelayConfig{})))
+	p.took(&reading{kind: load, shards: p.shards, orphans: []int64{hash("k")}})
+	p.inHand(mail(9, "k", "t"))
+	p.siftAll()
+	assert.Empty(t, p.lanes[0].queue)
+	p.flushAll(t)
+	assert.Empty(t, p.blocked)
+	assert.Empty(t, p.window, "it is read again, after those that were released")
+	assert.Zero(t, p.reader.at)
+}
+
+// What is found while a relay waits for no more messages would keep it for ever.
+func TestABatchTakesWhatIsThereAndNoMore(t *testing.T) {
+	p := newTestPump(t, oneLane(RelayConfig{}))
+	p.once = true
+	found := func(n int, aside bool) {
+		look := &reading{kind: pending, aside: aside, limit: 2, epoch: p.reader.epoch, shards: p.shards}
+		for range n {
+			look.letters = append(look.letters, mail(int64(len(p.window)+len(look.letters)+1), "", "t"))
+		}
+		p.took(look)
+	}
+	found(2, true)
+	assert.False(t, p.cannotTake(), "there may be more")
+	found(1, false)
+	assert.False(t, p.cannotTake(), "there may be more below where it looked")
+	found(1, true)
+	assert.True(t, p.cannotTake())
+	p.ledger.release(hash("k"))
+	p.flushed(&flush{ledger: p.ledger})
+	assert.False(t, p.cannotTake(), "a key was released")
+}
+
+func TestABlockIsMissedInTheTableOnlyOnceItWasThere(t *testing.T) {
+	p := newPumpOf(t, newTestRelay(t, oneLane(RelayConfig{})))
+	head := mail(1, "k", "t")
+	p.inHand(head)
+	r := p.away(0)
+	r.fate(1, Permanent(errRefused))
+	p.settle(t.Context(), r)
+	begin := func() *reading {
+		return &reading{
+			kind: pending, aside: true, known: true, limit: 1, shards: p.shards,
+			began: time.Now(), epoch: p.reader.epoch, ledger: p.flusher.written,
+		}
+	}
+	sweep := func() { p.took(begin()) }
+	sweep()
+	assert.Empty(t, p.ledger.released, "it is not written yet")
+	p.flush(t.Context())
+	sweep()
+	require.Empty(t, p.ledger.released, "it is being written")
+	early := begin()
+	p.flushed(<-p.flusher.done)
+	p.took(early)
+	require.Empty(t, p.ledger.released, "the look may have been before the writing")
+	sweep()
+	require.Equal(t, map[int64]bool{head.hash: true}, p.ledger.released)
+
+}
+
+func TestADatabaseThatCouldNotBeReadIsReadFromTheStart(t *testing.T) {
+	p := newTestPump(t, oneLane(RelayConfig{}))
+	p.reader.at = 100
+	p.reader.floor.seen(time.Now().Add(-time.Hour), 100)
+	require.Equal(t, int64(100), p.reader.floor.id(time.Now()))
+	p.took(&reading{kind: pending, err: errDatabase})
+	assert.Zero(t, p.reader.at)
+	assert.Zero(t, p.reader.floor.id(time.Now()), "another server may have taken over, with smaller ids")
+}
