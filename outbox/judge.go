@@ -46,8 +46,11 @@ func (p *pump) settle(ctx context.Context, r *run) {
 	} else {
 		p.sift(lane)
 	}
-	if p.closing.Load() {
+	switch {
+	case p.closing.Load():
 		p.close()
+	case p.owed != 0: // else an outage would keep another relay from its shards
+		p.dropQueued(func(l *letter) bool { return !p.keeps(l) })
 	}
 }
 

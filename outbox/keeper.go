@@ -142,7 +142,7 @@ func (k *keeper) rest(ctx context.Context, pause time.Duration) bool {
 				continue // since then the pump may have taken up a shard again
 			}
 			before := k.held
-			if err := k.free(ctx, done.assignment); err != nil {
+			if err := k.free(ctx, done.assignment); err != nil && ctx.Err() == nil {
 				k.log.Error("outbox: shards could not be given up; tried again", explain(err), nil)
 			}
 			if k.held != before {

@@ -3,6 +3,7 @@ package outbox
 import (
 	"context"
 	"errors"
+	"maps"
 	"sync/atomic"
 	"time"
 
@@ -223,6 +224,7 @@ func (p *pump) release(k *keeper) {
 			return
 		}
 	}
+	maps.DeleteFunc(p.blocked, func(key int64, _ block) bool { return !p.wanted.owns(key) })
 	select {
 	case <-k.given:
 	default:

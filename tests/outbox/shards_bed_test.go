@@ -6,7 +6,6 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"testing"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
@@ -220,15 +219,15 @@ func (p *post) shared(shards int, members ...*member) {
 }
 
 // spread sends n messages on each of many keys, enough that every shard has some.
-func (p *post) spread(keys, n int) (want map[string][]string, all []string) {
+func (p *post) spread(keys, n int) (byKey map[string][]string, all []string) {
 	p.Helper()
-	want = make(map[string][]string)
+	byKey = make(map[string][]string)
 	for i := range keys {
 		key := fmt.Sprintf("key %d", i)
-		want[key] = p.send("orders", key, n)
-		all = append(all, want[key]...)
+		byKey[key] = p.send("orders", key, n)
+		all = append(all, byKey[key]...)
 	}
-	return want, all
+	return byKey, all
 }
 
 // inOrder checks that first deliveries were in order, key by key.
@@ -280,56 +279,3 @@ var (
 	beats  = []string{"UPDATE millrace_outbox_relays SET until"}
 	claims = []string{"UPDATE millrace_outbox_shards SET owner", "AND shard ="}
 )
-
-// gate holds whoever comes, from when it is shut until it is opened.
-type gate struct {
-	mu    sync.Mutex
-	shut  chan struct{} // nil while open
-	comes chan struct{} // told of each that waits
-}
-
-func newGate() *gate { return &gate{comes: make(chan struct{}, 1)} }
-
-func (g *gate) close() {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	g.shut = make(chan struct{})
-}
-
-func (g *gate) open() {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if g.shut != nil {
-		close(g.shut)
-		g.shut = nil
-	}
-}
-
-func (g *gate) pass(ctx context.Context) error {
-	g.mu.Lock()
-	shut := g.shut
-	g.mu.Unlock()
-	if shut == nil {
-		return nil
-	}
-	select {
-	case g.comes <- struct{}{}:
-	default:
-	}
-	select {
-	case <-shut:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
-}
-
-// awaits waits until somebody stands before the gate.
-func (g *gate) awaits(t testing.TB) {
-	t.Helper()
-	select {
-	case <-g.comes:
-	case <-time.After(30 * time.Second):
-		require.FailNow(t, "nobody came")
-	}
-}
