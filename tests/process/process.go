@@ -43,6 +43,13 @@ func Start(t testing.TB, s Settings) *Process {
 // StartProgram is [Start] for a program built from the folder service.
 func StartProgram(t testing.TB, program string, s Settings) *Process {
 	t.Helper()
+	return Launch(t, program, variable, s)
+}
+
+// Launch starts a program of another kind that speaks as a service does. It finds its
+// settings, in JSON, in the named environment variable.
+func Launch(t testing.TB, program, variable string, s any) *Process {
+	t.Helper()
 	settings, err := json.Marshal(s)
 	require.NoError(t, err)
 	p := &Process{

@@ -1,0 +1,154 @@
+package outbox_test
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace-go/millrace/tests/outbox/relayproc"
+	"github.com/millrace-go/millrace/tests/testdb"
+)
+
+// town is an outbox in which business transactions store, of which some are rolled back.
+// Its relays are processes, or run beside the test.
+type town struct {
+	*post
+	settings relayproc.Settings // of a relay process
+	traffic  *relayproc.Traffic
+}
+
+func newTown(t *testing.T, db *testdb.DB) *town {
+	t.Helper()
+	o := &town{post: newPost(t, db)}
+	_, err := db.ExecContext(t.Context(), relayproc.CreateEffects)
+	require.NoError(t, err)
+	dsn := db.DSN
+	if db.Dialect == "mysql" {
+		dsn = db.Open(t, testdb.Params("interpolateParams", "true")).DSN
+	}
+	o.settings = relayproc.Settings{
+		Driver: db.Driver, DSN: dsn, Broker: relayproc.Broker(t, o.take), Lease: time.Second, Shards: 8,
+	}
+	o.traffic = o.trafficOn(db, "t")
+	return o
+}
+
+func (o *town) trafficOn(db *testdb.DB, name string) *relayproc.Traffic {
+	o.Helper()
+	traffic, err := relayproc.NewTraffic(db.DB, name)
+	require.NoError(o, err)
+	return traffic
+}
+
+// take is the broker of relays in other processes.
+func (o *town) take(relay, topic string, msg *message.Message) error {
+	return (&link{name: relay, to: o.broker}).Publish(topic, msg)
+}
+
+// store stores messages of so many keys, in one transaction each; a further one is rolled
+// back. Rounds must have growing numbers.
+func (o *town) store(keys, round int) {
+	o.Helper()
+	for key := range keys {
+		require.NoError(o, o.traffic.Store(o.Context(), fmt.Sprintf("key %d", key), round, false))
+	}
+	require.Error(o, o.traffic.Store(o.Context(), "key 0", round, true))
+}
+
+// load has workers store messages until it is stopped.
+func (o *town) load(traffic *relayproc.Traffic, workers int) (stop func()) {
+	ctx, cancel := context.WithCancel(o.Context())
+	var done sync.WaitGroup
+	done.Go(func() { traffic.Run(ctx, workers) })
+	stop = sync.OnceFunc(func() {
+		cancel()
+		done.Wait()
+	})
+	o.Cleanup(stop)
+	return stop
+}
+
+// flows waits until so many more transactions were committed and messages sent.
+func (o *town) flows(n int) {
+	o.Helper()
+	stored, sent := o.traffic.Stored.Load(), o.broker.total()
+	o.eventually("messages flow", func() bool {
+		return o.traffic.Stored.Load() >= stored+int64(n) && o.broker.total() >= sent+n
+	})
+}
+
+func (b *memoryBroker) total() int {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return len(b.sent)
+}
+
+// effect is a message that a transaction stored and committed.
+type effect struct {
+	ID  string `db:"id"`
+	Key string `db:"order_key"`
+	Seq int    `db:"seq"`
+}
+
+// check waits until all is sent and written off. Then exactly what was committed has
+// reached the broker, as it was stored, and of each key in the order of its storing. It
+// returns how many messages were sent, and how many deliveries were duplicates of them.
+func (o *town) check() (messages, duplicates int) {
+	o.Helper()
+	var effects []effect
+	require.NoError(o, o.db.SelectContext(o.Context(), &effects, `SELECT id, order_key, seq FROM effects ORDER BY seq`))
+	var ids []string
+	known, want := make(map[string]effect), make(map[string][]string)
+	for _, e := range effects {
+		ids = append(ids, e.ID)
+		known[e.ID] = e
+		want[e.Key] = append(want[e.Key], e.ID)
+	}
+	o.broker.awaitAll(o, ids)
+	o.eventually("the outbox is empty", func() bool { return o.rows() == 0 })
+	o.broker.mu.Lock()
+	for _, m := range o.broker.sent {
+		e, committed := known[m.UUID]
+		assert.True(o, committed, "message %s was sent, but never committed", m.UUID)
+		assert.Equal(o, strconv.Itoa(e.Seq), string(m.Payload), "payload of %s", m.UUID)
+		assert.Equal(o, e.Key, m.Metadata.Get("key"), "metadata of %s", m.UUID)
+	}
+	duplicates = len(o.broker.sent) - len(ids)
+	o.broker.mu.Unlock()
+	delete(want, "") // has no order
+	o.inOrder(want)
+	return len(ids), duplicates
+}
+
+// unwritten counts messages that the broker has and the outbox still holds.
+func (o *town) unwritten() (n int) {
+	o.Helper()
+	var held []string
+	require.NoError(o, o.db.SelectContext(o.Context(), &held, `SELECT uuid FROM millrace_outbox`))
+	sent := o.broker.deliveries()
+	for _, id := range held {
+		if sent[id] > 0 {
+			n++
+		}
+	}
+	return n
+}
+
+// atOnce runs body on all databases at the same time: it waits more than it works.
+func atOnce(t *testing.T, body func(t *testing.T, db *testdb.DB)) {
+	t.Helper()
+	var all sync.WaitGroup
+	for _, dialect := range []string{"postgres", "mysql", "sqlite"} {
+		all.Go(func() {
+			t.Run(dialect, func(t *testing.T) { body(t, testdb.On(t, dialect)) })
+		})
+	}
+	all.Wait()
+}

@@ -1,0 +1,125 @@
+package outbox_test
+
+import (
+	"errors"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace-go/millrace/tests/outbox/relayproc"
+	"github.com/millrace-go/millrace/tests/process"
+	"github.com/millrace-go/millrace/tests/testdb"
+)
+
+// killing is a relay that is killed at a point, perhaps when it was told to stop before.
+type killing struct {
+	stop, end relayproc.Point
+	skip      int
+	fails     bool // a message fails once, so that others are held back
+	reshards  bool
+	sends     bool // the broker has something by then
+}
+
+var killings = []killing{
+	{stop: relayproc.AfterJoin},
+	{stop: relayproc.AfterClaim, skip: 2},
+	{stop: relayproc.BeforeLoad},
+	{stop: relayproc.AfterRead},
+	{stop: relayproc.BeforePublish},
+	{stop: relayproc.MidPublish, sends: true},
+	{stop: relayproc.AfterPublish, sends: true},
+	{stop: relayproc.BeforeWriteOff, sends: true},
+	{stop: relayproc.AfterWriteOff, sends: true},
+	{stop: relayproc.BeforeRelease, fails: true, sends: true},
+	{stop: relayproc.AfterHold, fails: true, sends: true},
+	{stop: relayproc.AfterPostpone, fails: true, sends: true},
+	{stop: relayproc.BeforeBeat},
+	{stop: relayproc.AfterBeat, skip: 1},
+	{stop: relayproc.MidReshape, reshards: true},
+	{end: relayproc.MidPublish, stop: relayproc.AfterPublish, sends: true},
+	{end: relayproc.MidPublish, stop: relayproc.BeforeWriteOff, sends: true},
+	{end: relayproc.AfterRead, stop: relayproc.BeforeLeave},
+	{end: relayproc.AfterRead, stop: relayproc.MidLeave},
+}
+
+func (k killing) String() string {
+	if k.end != "" {
+		return fmt.Sprintf("%s, told to end %s", k.stop, k.end)
+	}
+	return string(k.stop)
+}
+
+// A relay is killed at each boundary of its work; the next one takes over, and is killed at
+// the next boundary. All that was committed is sent, in order, and nothing else is.
+//
+// The lease of who is dead is ended by hand, to save time; it ends by itself in the tests
+// under load.
+func TestKilledAtEveryBoundary(t *testing.T) {
+	atOnce(t, func(t *testing.T, db *testdb.DB) {
+		o := newTown(t, db)
+		o.settings.Lease = 6 * time.Second
+		again := 0 // messages that may be sent once more
+		var reshards sync.WaitGroup
+		for n, k := range killings {
+			o.store(6, 3*n)
+			o.store(6, 3*n+2)
+			if k.reshards {
+				reshards.Go(func() { assert.NoError(t, o.prepare("operator").Reshard(t.Context(), 5)) })
+			}
+			again += o.kill(fmt.Sprintf("relay %d", n), k)
+		}
+		last := relayproc.Start(t, o.settings)
+		messages, duplicates := o.check()
+		reshards.Wait()
+		last.Close()
+		t.Logf("%d kills: %d messages, %d duplicates, of which %d had been sent and not written off",
+			len(killings), messages, duplicates, again)
+		assert.Positive(t, duplicates, "the kills came too early")
+		assert.LessOrEqual(t, duplicates, again)
+	})
+}
+
+// kill starts a relay, kills it where it stops, and returns how many messages the broker
+// has of which the outbox does not know.
+func (o *town) kill(name string, k killing) int {
+	o.Helper()
+	before := o.broker.total()
+	s := o.settings
+	if k.fails {
+		s.Lanes = 1 // so that others are in the same call
+		o.broker.refusing(twice())
+		defer o.broker.refusing(nil)
+	}
+	s.Name, s.Stop, s.Skip, s.End = name, k.stop, k.skip, k.end
+	p := relayproc.Start(o, s)
+	require.EqualValues(o, k.stop, p.Await(process.At, 1)[0].Point)
+	p.Kill()
+	_, err := o.db.ExecContext(o.Context(), `UPDATE millrace_outbox_relays SET until = 1`)
+	require.NoError(o, err)
+	sent, unwritten := o.broker.total()-before, o.unwritten()
+	o.Logf("killed %s: %d sent, %d of all sent and not written off", k, sent, unwritten)
+	if k.sends {
+		assert.Positive(o, sent, "killed %s", k)
+	}
+	return unwritten
+}
+
+// twice refuses the first message with a key twice: in a call with others, and by itself.
+func twice() func(string, *message.Message) error {
+	refused, times := "", 0
+	return func(_ string, msg *message.Message) error {
+		if refused == "" && msg.Metadata.Get("key") != "" {
+			refused = msg.UUID
+		}
+		if msg.UUID != refused || times == 2 {
+			return nil
+		}
+		times++
+		return errors.New("not this one, not yet")
+	}
+}

@@ -1,0 +1,159 @@
+package outbox_test
+
+import (
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace-go/millrace/tests/outbox/relayproc"
+	"github.com/millrace-go/millrace/tests/process"
+	"github.com/millrace-go/millrace/tests/testdb"
+)
+
+// team is three relay processes, of which the first stops at a point.
+type team struct {
+	*town
+	frozen *process.Process
+	others []*process.Process
+}
+
+func newTeam(t *town, stop relayproc.Point) *team {
+	t.Helper()
+	t.settings.Lease = 2 * time.Second
+	s := t.settings
+	s.Lanes = 1 // so that one call at most is under way
+	s.Name, s.Stop = "frozen", stop
+	m := &team{town: t, frozen: relayproc.Start(t, s)}
+	s.Stop = ""
+	for n := range 2 {
+		s.Name = fmt.Sprintf("other %d", n)
+		m.others = append(m.others, relayproc.Start(t, s))
+	}
+	m.eventually("all have a share", func() bool {
+		o := m.owners()
+		return o["frozen"] >= 2 && o["other 0"] >= 2 && o["other 1"] >= 2
+	})
+	return m
+}
+
+// freeze freezes the first relay where it stops, until the others have its shards.
+func (m *team) freeze() process.Event {
+	m.Helper()
+	at := m.frozen.Await(process.At, 1)[0]
+	m.frozen.Freeze()
+	m.eventually("the others have all shards", func() bool {
+		o := m.owners()
+		return o["other 0"]+o["other 1"] == m.settings.Shards
+	})
+	return at
+}
+
+// thaw lets it go on, until it has begun anew.
+func (m *team) thaw() {
+	m.Helper()
+	m.frozen.Thaw()
+	m.frozen.GoOn()
+	m.eventually("it has a share again", func() bool { return m.owners()["frozen"] >= 2 })
+}
+
+func (m *team) close() {
+	m.Helper()
+	for _, p := range append(m.others, m.frozen) {
+		p.Close()
+	}
+}
+
+// Three relays share an outbox. One freezes in the middle of a publish call, for longer than
+// its lease; the others send what it had in hand. Thawed, it ends the call that it was in,
+// and sends nothing else of what it had.
+func TestAFrozenRelaySendsNothingAhead(t *testing.T) {
+	atOnce(t, func(t *testing.T, db *testdb.DB) {
+		m := newTeam(newTown(t, db), relayproc.MidPublish)
+		for n := range 2 {
+			m.store(40, n)
+		}
+		left := m.freeze().Counts[relayproc.Left]
+		require.Positive(t, left)
+		m.store(40, 2)
+		messages, duplicates := m.check()
+
+		before := m.broker.by("frozen")
+		m.thaw()
+		assert.Equal(t, left, m.broker.by("frozen")-before, "messages that the thawed relay sent")
+		t.Logf("%d messages, %d duplicates, and %d after the thaw", messages, duplicates, left)
+		m.store(40, 3)
+		m.eventually("it works again", func() bool { return m.broker.by("frozen") > before+left })
+		m.check()
+		m.close()
+	})
+}
+
+// A relay freezes before it writes off what it sent, for longer than its lease, and meanwhile
+// nobody gets through to the broker. Thawed, it writes nothing off: whoever has the lease
+// sends it again.
+func TestAFrozenRelayMarksNothingLate(t *testing.T) {
+	atOnce(t, func(t *testing.T, db *testdb.DB) {
+		m := newTeam(newTown(t, db), relayproc.BeforeWriteOff)
+		m.store(40, 0)
+		m.frozen.Await(process.At, 1)
+		m.broker.refusing(func(string, *message.Message) error { return errors.New("the broker is out") })
+		m.freeze()
+		unwritten := m.unwritten()
+		require.Positive(t, unwritten)
+
+		m.thaw()
+		assert.Equal(t, unwritten, m.unwritten(), "the thawed relay wrote off what others are to send")
+		m.broker.refusing(nil)
+		messages, duplicates := m.check()
+		t.Logf("%d messages, %d duplicates, %d of them not written off in time", messages, duplicates, unwritten)
+		assert.GreaterOrEqual(t, duplicates, unwritten)
+		m.close()
+	})
+}
+
+// A relay freezes in the middle of a write-off: messages of a key are held back, and the
+// one that they wait for is not set aside yet. It has locked nothing, so the others work
+// on; and thawed it changes nothing any more.
+func TestARelayFrozenInAWriteOffStopsNoOther(t *testing.T) {
+	atOnce(t, func(t *testing.T, db *testdb.DB) {
+		m := newTeam(newTown(t, db), relayproc.AfterHold)
+		refused := ""
+		m.broker.refusing(func(_ string, msg *message.Message) error {
+			if refused == "" && msg.Metadata.Get("key") != "" && msg.Metadata.Get("relay") == "frozen" {
+				refused = msg.UUID
+			}
+			if msg.UUID != refused || msg.Metadata.Get("relay") != "frozen" {
+				return nil
+			}
+			return errors.New("not this one")
+		})
+		for n := range 2 {
+			m.store(40, n)
+		}
+		m.freeze()
+		m.store(40, 2)
+		m.check()
+		m.thaw()
+		m.store(40, 3)
+		messages, duplicates := m.check()
+		t.Logf("%d messages, %d duplicates", messages, duplicates)
+		m.close()
+	})
+}
+
+// by counts what a relay sent.
+func (b *memoryBroker) by(relay string) (n int) {
+	for _, relays := range b.senders() {
+		for _, r := range relays {
+			if r == relay {
+				n++
+			}
+		}
+	}
+	return n
+}

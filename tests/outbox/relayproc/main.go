@@ -1,0 +1,174 @@
+package relayproc
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+	_ "github.com/go-sql-driver/mysql" // registers "mysql"
+	_ "github.com/jackc/pgx/v5/stdlib" // registers "pgx"
+	"github.com/jmoiron/sqlx"
+	_ "modernc.org/sqlite" // registers "sqlite"
+
+	"github.com/millrace-go/millrace/internal/dialect"
+	"github.com/millrace-go/millrace/outbox"
+	"github.com/millrace-go/millrace/tests/faults"
+	"github.com/millrace-go/millrace/tests/process"
+)
+
+// Main runs the relay and ends the process, if this process was started to be one.
+// Otherwise it returns at once.
+func Main() {
+	text := os.Getenv(variable)
+	if text == "" {
+		return
+	}
+	if err := serve(text); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	os.Exit(0)
+}
+
+// relay is the process.
+type relay struct {
+	settings Settings
+	sql      *dialect.Outbox
+	end      context.CancelFunc
+	goOn     chan struct{}
+
+	lines   *json.Encoder
+	writing sync.Mutex
+
+	mu      sync.Mutex
+	passed  int
+	stopped bool
+
+	reshapes atomic.Bool // a transaction that changes the layout is under way
+}
+
+func serve(text string) error {
+	r := &relay{lines: json.NewEncoder(os.Stdout), goOn: make(chan struct{})}
+	if err := json.Unmarshal([]byte(text), &r.settings); err != nil {
+		return err
+	}
+	s := r.settings
+	plain, err := sqlx.Open(s.Driver, s.DSN)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = plain.Close() }() // it lent its driver only
+	pool := faults.Over(plain, s.DSN)
+	pool.SetMaxOpenConns(10)
+	pool.SetMaxIdleConns(10)
+	d, err := dialect.Of(pool.DB, "", dialect.Names{Prefix: dialect.DefaultPrefix})
+	if err != nil {
+		return err
+	}
+	r.sql = &d.Outbox
+	to, err := dial(s.Broker, s.Name, r.reachWith)
+	if err != nil {
+		return err
+	}
+	moved, err := outbox.NewRelay(pool.DB, to, outbox.RelayConfig{
+		Logger: watermill.NewStdLoggerWithOut(os.Stderr, false, false), Name: s.Name,
+		Lease: s.Lease, Shards: s.Shards, Batch: s.Batch, Lanes: s.Lanes, Poll: 100 * time.Millisecond,
+		MinBackoff: 50 * time.Millisecond, MaxBackoff: 500 * time.Millisecond, Observers: []outbox.RelayObserver{r},
+	})
+	if err != nil {
+		return err
+	}
+	pool.Set(faults.Plan{Before: r.before, After: r.after})
+	return errors.Join(r.run(moved, pool.DB), to.Close(), pool.Close())
+}
+
+// run relays until the test says close, or is gone.
+func (r *relay) run(moved *outbox.Relay, db *sqlx.DB) error {
+	ctx, end := context.WithCancel(context.Background())
+	defer end()
+	r.end = end
+	traffic, err := NewTraffic(db, r.settings.Name)
+	if err != nil {
+		return err
+	}
+	var beside sync.WaitGroup
+	beside.Go(func() { traffic.Run(ctx, r.settings.Traffic) })
+	ended := make(chan error, 1)
+	go func() { ended <- moved.Run(ctx) }()
+	r.say(process.Event{Kind: process.Ready})
+	orders := make(chan error, 1)
+	go func() { orders <- r.obey() }()
+	select {
+	case err = <-orders:
+		end()
+		err = errors.Join(err, <-ended)
+	case err = <-ended:
+	}
+	beside.Wait()
+	closed := process.Event{Kind: process.Closed}
+	if err != nil {
+		closed.Error = err.Error()
+	}
+	r.say(closed)
+	return nil
+}
+
+// obey follows the test's orders until it says to close.
+func (r *relay) obey() error {
+	orders := json.NewDecoder(os.Stdin)
+	for {
+		var o struct{ Do string }
+		if err := orders.Decode(&o); err != nil {
+			return fmt.Errorf("the test is gone: %w", err)
+		}
+		switch o.Do {
+		case "go on":
+			r.goOn <- struct{}{}
+		case "close":
+			return nil
+		default:
+			return fmt.Errorf("unknown order %q", o.Do)
+		}
+	}
+}
+
+// ObserveShards tells the test.
+func (r *relay) ObserveShards(_ context.Context, e outbox.RelayEvent) {
+	r.say(process.Event{Kind: Share, Counts: map[string]int{"shards": e.Count}})
+}
+
+// reach stops where the relay is to stop, and tells it to end where it is to be told so.
+func (r *relay) reach(point Point) { r.reachWith(point, nil) }
+
+func (r *relay) reachWith(point Point, counts map[string]int) {
+	if point == r.settings.End {
+		r.end()
+	}
+	r.mu.Lock()
+	here := point == r.settings.Stop && !r.stopped
+	if here {
+		r.passed++
+		here = r.passed > r.settings.Skip
+		r.stopped = here
+	}
+	r.mu.Unlock()
+	if here {
+		r.say(process.Event{Kind: process.At, Point: process.Point(point), Counts: counts})
+		<-r.goOn
+	}
+}
+
+func (r *relay) say(e process.Event) {
+	r.writing.Lock()
+	err := r.lines.Encode(e)
+	r.writing.Unlock()
+	if err != nil {
+		os.Exit(2) // nobody listens any more
+	}
+}

@@ -1,0 +1,53 @@
+package relayproc
+
+import (
+	"context"
+
+	"github.com/millrace-go/millrace/tests/faults"
+)
+
+// before reaches the points that come before a statement.
+func (r *relay) before(_ context.Context, call string) error {
+	switch call {
+	case r.sql.SelectOrphans:
+		r.reach(BeforeLoad)
+	case r.sql.DeleteSent:
+		r.reach(BeforeWriteOff)
+	case r.sql.ReleaseHeld:
+		r.reach(BeforeRelease)
+	case r.sql.SwitchLayout:
+		r.reshapes.Store(true)
+	case faults.Commit:
+		if r.reshapes.CompareAndSwap(true, false) {
+			r.reach(MidReshape)
+		}
+	case r.sql.BeatRelay:
+		r.reach(BeforeBeat)
+	case r.sql.FreeShards:
+		r.reach(BeforeLeave)
+	}
+	return nil
+}
+
+// after reaches the points that come after a statement.
+func (r *relay) after(_ context.Context, call string) error {
+	switch call {
+	case r.sql.InsertRelay:
+		r.reach(AfterJoin)
+	case r.sql.ClaimShard:
+		r.reach(AfterClaim)
+	case r.sql.SelectPending:
+		r.reach(AfterRead)
+	case r.sql.HoldBack:
+		r.reach(AfterHold)
+	case r.sql.Postpone:
+		r.reach(AfterPostpone)
+	case r.sql.DeleteSent:
+		r.reach(AfterWriteOff)
+	case r.sql.BeatRelay:
+		r.reach(AfterBeat)
+	case r.sql.FreeShards:
+		r.reach(MidLeave)
+	}
+	return nil
+}

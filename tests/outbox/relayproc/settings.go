@@ -1,0 +1,73 @@
+package relayproc
+
+import (
+	"os"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace-go/millrace/tests/process"
+)
+
+// Settings are what a relay is started with.
+type Settings struct {
+	Driver string
+	DSN    string // on MySQL with interpolateParams: else not every point can be reached
+	Name   string // of the relay
+	Broker string // address of a Broker
+
+	Lease  time.Duration
+	Shards int
+	Batch  int // 0 is the default
+	Lanes  int // 0 is the default
+
+	Stop Point // where it stops, until [process.Process.GoOn] or its end
+	Skip int   // how often it passes that point before
+	End  Point // where it is told to stop in order
+
+	Traffic int // how many workers store messages
+}
+
+// Point is a place in the life of a relay.
+type Point string
+
+// Points in the order in which a relay passes them.
+const (
+	AfterJoin      Point = "registered, without a shard"
+	AfterClaim     Point = "after taking a shard"
+	BeforeLoad     Point = "before reading the blocked keys"
+	AfterRead      Point = "after reading"
+	BeforePublish  Point = "before publishing"
+	MidPublish     Point = "in the middle of a publish call"
+	AfterPublish   Point = "after publishing"
+	BeforeWriteOff Point = "before writing off"
+	AfterWriteOff  Point = "after writing off"
+	AfterHold      Point = "after holding messages back, their head still to be set aside"
+	AfterPostpone  Point = "after setting a head aside"
+	BeforeRelease  Point = "a head written off, what is behind it not yet released"
+	BeforeBeat     Point = "before a heartbeat"
+	AfterBeat      Point = "after a heartbeat"
+	MidReshape     Point = "before the commit of another layout"
+	BeforeLeave    Point = "before giving up all shards"
+	MidLeave       Point = "its shards given up, but still registered"
+)
+
+// Left is what Counts of an event at [MidPublish] says: how many messages of the call the
+// broker does not have yet.
+const Left = "left"
+
+// Share is the kind of event that tells of how many shards the relay was told it owns, by
+// Counts["shards"].
+const Share = "share"
+
+// variable holds the Settings of a process that is to be a relay.
+const variable = "MILLRACE_TEST_RELAY"
+
+// Start starts the test binary as a relay, and returns once it runs.
+func Start(t testing.TB, s Settings) *process.Process {
+	t.Helper()
+	binary, err := os.Executable()
+	require.NoError(t, err)
+	return process.Launch(t, binary, variable, s)
+}
