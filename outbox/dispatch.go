@@ -136,5 +136,4 @@ func (p *pump) postpone(letters []*letter, delay time.Duration, err error) {
 		ids = append(ids, l.id)
 	}
 	p.ledger.postpone = append(p.ledger.postpone, postponed{letters: ids, delay: delay, reason: text(err)})
-	p.dueIn(time.Now(), delay)
 }

@@ -203,7 +203,6 @@ func (p *pump) attempt(ctx context.Context, l *letter, err error, now time.Time)
 		ID: l.id, Status: dialect.OutboxRetry, Delay: delay.Microseconds(), Attempts: l.attempts, Error: text(err),
 		Blocks: l.blocks(),
 	})
-	p.dueIn(now, delay)
 	p.tell(ctx, l, "attempt failed", err)
 }
 

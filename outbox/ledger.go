@@ -52,6 +52,25 @@ func (l *ledger) letters() []int64 {
 	return ids
 }
 
+// soonest returns after what time the first of the letters is to be tried again. It runs
+// from the moment of writing.
+func (l *ledger) soonest() (delay time.Duration, some bool) {
+	note := func(d time.Duration) {
+		if !some || d < delay {
+			delay, some = d, true
+		}
+	}
+	for _, p := range l.postpone {
+		note(p.delay)
+	}
+	for _, a := range l.aside {
+		if a.Status == dialect.OutboxRetry {
+			note(time.Duration(a.Delay) * time.Microsecond)
+		}
+	}
+	return delay, some
+}
+
 // statement is one line of a ledger as SQL.
 type statement struct {
 	query string
@@ -171,6 +190,9 @@ func (p *pump) flushed(f *flush) {
 	}
 	for _, id := range f.ledger.letters() {
 		delete(p.window, id)
+	}
+	if delay, some := f.ledger.soonest(); some {
+		p.dueIn(time.Now(), delay)
 	}
 	if len(f.ledger.released) == 0 {
 		return

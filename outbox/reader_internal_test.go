@@ -104,6 +104,29 @@ func TestAMessageThatIsDueIsNotForgotten(t *testing.T) {
 	}
 }
 
+// The table counts a delay from the moment of writing: a look before that finds nothing,
+// and the next one is a sweep.
+func TestAMessageIsLookedForAgainOnlyOnceTheTableKnowsWhen(t *testing.T) {
+	p := newPumpOf(t, newTestRelay(t, oneLane(RelayConfig{MinBackoff: time.Hour, MaxBackoff: time.Hour})))
+	p.inHand(mail(1, "", "t"), mail(2, "", "t"))
+	r := p.away(0)
+	r.fate(1, Permanent(errRefused))
+	r.fate(2, nil)
+	p.settle(t.Context(), r)
+	assert.True(t, p.reader.dueAt.IsZero())
+	p.flushAll(t)
+	assert.Greater(t, time.Until(p.reader.dueAt), 10*time.Minute)
+
+	p.postpone([]*letter{mail(3, "", "t")}, time.Minute, errRefused)
+	p.flushAll(t)
+	assert.Less(t, time.Until(p.reader.dueAt), 2*time.Minute)
+
+	p.reader.dueAt = time.Time{}
+	p.park(t.Context(), mail(4, "", "t"), errRefused)
+	p.flushAll(t)
+	assert.True(t, p.reader.dueAt.IsZero())
+}
+
 // What an earlier relay left held without a head is released before anything that was
 // stored later goes out.
 func TestOrphansAreReleasedBeforeLaterMessages(t *testing.T) {
