@@ -9,8 +9,6 @@ import (
 	"slices"
 	"strconv"
 	"time"
-
-	"github.com/jmoiron/sqlx"
 )
 
 // assignment is which shards of which layout a relay has.
@@ -308,71 +306,6 @@ func (k *keeper) free(ctx context.Context, left assignment) error {
 			return fmt.Errorf("give up shard %d: %w", shard, err)
 		}
 		k.held.mask &^= bit
-	}
-	return nil
-}
-
-// reshape changes the number of shards once nobody owns one.
-func (k *keeper) reshape(ctx context.Context, v view) error {
-	for shard, owner := range v.owners {
-		switch {
-		case owner == 0:
-		case slices.Contains(v.relays, owner):
-			return nil // its owner finishes first
-		default:
-			if _, err := k.exec(ctx, k.sql.ClaimShard, 0, v.generation, shard, owner); err != nil {
-				return fmt.Errorf("free shard %d: %w", shard, err)
-			}
-		}
-	}
-	err := k.write(ctx, func(tx *sqlx.Tx) error { return k.switchLayout(ctx, tx, v) })
-	if err != nil && !errors.Is(err, errOwned) {
-		return fmt.Errorf("change the number of shards: %w", err)
-	}
-	return nil
-}
-
-// errOwned says that somebody was faster.
-var errOwned = errors.New("a shard has an owner")
-
-func (k *keeper) switchLayout(ctx context.Context, tx *sqlx.Tx, v view) error {
-	changed, err := affected(tx.ExecContext(ctx, k.sql.SwitchLayout, v.generation, v.target))
-	if err != nil {
-		return err
-	}
-	freed, err := affected(tx.ExecContext(ctx, k.sql.DeleteShards, v.generation))
-	if err != nil {
-		return err
-	}
-	if changed != 1 || freed != int64(v.shards) {
-		return errOwned
-	}
-	for shard := range v.target {
-		if _, err := tx.ExecContext(ctx, k.sql.InsertShard, v.generation+1, shard); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// prepare makes the layout where there is none yet.
-func (k *keeper) prepare(ctx context.Context) error {
-	n := k.config.Shards
-	if _, err := k.exec(ctx, k.sql.InsertLayout, n, n); err != nil {
-		return fmt.Errorf("make the layout: %w", err)
-	}
-	var v view
-	err := k.db.QueryRowxContext(ctx, k.sql.SelectLayout).Scan(&v.generation, &v.shards, &v.target)
-	if err != nil {
-		return fmt.Errorf("read the layout: %w", err)
-	}
-	if v.generation > 1 {
-		return nil // made together with its shards
-	}
-	for shard := range v.shards {
-		if _, err := k.exec(ctx, k.sql.InsertShard, v.generation, shard); err != nil {
-			return fmt.Errorf("make the shards: %w", err)
-		}
 	}
 	return nil
 }

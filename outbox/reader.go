@@ -2,11 +2,8 @@ package outbox
 
 import (
 	"context"
-	"database/sql"
-	"fmt"
 	"math"
 	"math/rand/v2"
-	"slices"
 	"time"
 
 	"github.com/millrace-go/millrace/internal/dialect"
@@ -22,14 +19,6 @@ const (
 	sweepEvery = time.Second
 	// orphansEvery is the pause between two looks for messages that wait in vain.
 	orphansEvery = 30 * time.Second
-)
-
-// horizon is for how long a transaction may stay open after it stored a message, before it
-// counts on a sweep: longer than a handler's by default. Where no message has an order,
-// only the delay of a sweep is at stake, and a short horizon costs less.
-const (
-	horizon        = 30 * time.Second
-	horizonUnkeyed = 2 * time.Second
 )
 
 // reader decides when to look into the table, and for what. One look runs at a time.
@@ -80,89 +69,6 @@ func (r *reader) alarms(p *pump, at func(time.Time)) {
 		at(r.dueAt)
 	}
 }
-
-// floor is the id up to which a message can only be pending if its transaction was open
-// for longer than a horizon: reading starts behind it, past rows deleted lately.
-type floor struct {
-	marks []mark
-	keyed time.Time // when a message with an order was last seen
-}
-
-type mark struct {
-	at time.Time
-	id int64
-}
-
-// seen notes the greatest id of a reading.
-func (f *floor) seen(now time.Time, id int64) {
-	if n := len(f.marks); n > 0 && (f.marks[n-1].id >= id || now.Sub(f.marks[n-1].at) < time.Second) {
-		return
-	}
-	f.marks = append(f.marks, mark{now, id})
-}
-
-// lacks reports whether a reading found messages with an order, the first for long, and
-// began behind a floor that does not wait for those: earlier ones may lie below it.
-func (f *floor) lacks(r *reading, now time.Time) bool {
-	if r.after == 0 || f.isKeyed(now) || !slices.ContainsFunc(r.letters, func(l *letter) bool { return l.keyed }) {
-		return false
-	}
-	f.keyed = now
-	return true
-}
-
-// isKeyed reports whether messages have an order.
-func (f *floor) isKeyed(now time.Time) bool { return now.Sub(f.keyed) < 10*time.Minute }
-
-// id returns the floor.
-func (f *floor) id(now time.Time) int64 {
-	back := horizonUnkeyed
-	if f.isKeyed(now) {
-		back = horizon
-	}
-	id := int64(0)
-	for len(f.marks) > 0 && now.Sub(f.marks[0].at) > horizon {
-		if len(f.marks) == 1 || now.Sub(f.marks[1].at) <= horizon {
-			break
-		}
-		f.marks = f.marks[1:]
-	}
-	for _, m := range f.marks {
-		if now.Sub(m.at) > back {
-			id = max(id, m.id)
-		}
-	}
-	return id
-}
-
-// reading is one look into the table, and what it found.
-type reading struct {
-	kind     kind
-	epoch    int
-	shards   assignment
-	window   string // ids in hand
-	after    int64
-	limit    int
-	began    time.Time
-	aside    bool // look for what is set aside too
-	orphaned bool // and for what waits in vain
-	known    bool // keys are blocked, so see whether they still are
-	ledger   int  // number of the last one that the table has
-
-	letters []*letter
-	blocked []int64
-	orphans []int64
-	nextDue sql.NullInt64
-	err     error
-}
-
-type kind int
-
-const (
-	load    kind = iota // what is blocked in shards that came
-	pending             // what was never tried
-	due                 // what is to be tried again
-)
 
 // room is how many more letters may be taken in hand.
 func (p *pump) room() int { return 2*p.config.Batch - len(p.window) }
@@ -216,61 +122,6 @@ func (p *pump) read(ctx context.Context) {
 		look.err = p.look(ctx, look)
 		r.done <- look
 	}()
-}
-
-// look asks the database.
-func (d *database) look(ctx context.Context, r *reading) error {
-	ctx, cancel := context.WithTimeout(ctx, lookTimeout)
-	defer cancel()
-	switch r.kind {
-	case load:
-		return d.lookAside(ctx, r)
-	case due:
-		return d.messages(ctx, r, d.sql.SelectDue, r.window, r.shards.mask, r.shards.count, r.limit)
-	case pending:
-		if r.aside {
-			if err := d.lookAside(ctx, r); err != nil {
-				return err
-			}
-		}
-	}
-	return d.messages(ctx, r, d.sql.SelectPending, r.window, r.after, r.shards.mask, r.shards.count, r.limit)
-}
-
-// lookTimeout bounds a look.
-const lookTimeout = 30 * time.Second
-
-func (d *database) messages(ctx context.Context, r *reading, query string, args ...any) error {
-	var rows []letterRow
-	if err := d.db.SelectContext(ctx, &rows, query, args...); err != nil {
-		return fmt.Errorf("read messages: %w", err)
-	}
-	now := time.Now()
-	r.letters = make([]*letter, 0, len(rows))
-	for i := range rows {
-		l := rows[i].letter(now)
-		l.generation = r.shards.generation
-		r.letters = append(r.letters, l)
-	}
-	return nil
-}
-
-// lookAside asks for what is set aside.
-func (d *database) lookAside(ctx context.Context, r *reading) error {
-	if r.known || r.kind == load {
-		if err := d.db.SelectContext(ctx, &r.blocked, d.sql.SelectBlocked, r.shards.mask, r.shards.count); err != nil {
-			return fmt.Errorf("read the blocked keys: %w", err)
-		}
-	}
-	if r.orphaned || r.kind == load {
-		if err := d.db.SelectContext(ctx, &r.orphans, d.sql.SelectOrphans, r.shards.mask, r.shards.count); err != nil {
-			return fmt.Errorf("read the keys that wait in vain: %w", err)
-		}
-	}
-	if err := d.db.GetContext(ctx, &r.nextDue, d.sql.SelectNextDue, r.shards.mask, r.shards.count); err != nil {
-		return fmt.Errorf("read when to try again: %w", err)
-	}
-	return nil
 }
 
 // took takes what was found in hand.
