@@ -108,7 +108,7 @@ func (k *keeper) run(ctx context.Context) error {
 		settled, err := k.beat(ctx)
 		switch {
 		case ctx.Err() != nil:
-			return nil
+			return nil //nolint:nilerr // it was told to end
 		case errors.Is(err, errLeaseLost) || err != nil && !k.lease.valid():
 			return fmt.Errorf("%w: %w", errLeaseLost, err)
 		case err != nil:

@@ -157,7 +157,7 @@ func (r *Relay) oneTerm(ctx context.Context, once bool) (sent int, err error) {
 	if err := k.begin(ctx); err != nil {
 		return 0, fmt.Errorf("outbox: relay: %w", explain(err))
 	}
-	rings, leave := r.rings()
+	rings, leave := r.rings() //nolint:contextcheck // a notice is sent whoever stops
 	defer leave()
 	beating, stop := context.WithCancel(context.WithoutCancel(ctx))
 	lost, ended := make(chan error, 1), make(chan struct{})
