@@ -201,7 +201,7 @@ func (k *keeper) extend(ctx context.Context) error {
 // among the relays is gone, and not new.
 func (k *keeper) look(ctx context.Context) (view, error) {
 	var v view
-	if _, err := k.exec(ctx, k.sql.DeleteExpired); err != nil {
+	if err := k.forgetDead(ctx); err != nil {
 		return v, fmt.Errorf("forget dead relays: %w", err)
 	}
 	err := k.db.QueryRowxContext(ctx, k.sql.SelectLayout).Scan(&v.generation, &v.shards, &v.target)
@@ -225,6 +225,17 @@ func (k *keeper) look(ctx context.Context) (view, error) {
 		}
 	}
 	return v, nil
+}
+
+// forgetDead deletes relays whose lease is over. It writes only if there are some: on
+// SQLite who writes waits for all others.
+func (k *keeper) forgetDead(ctx context.Context) error {
+	var dead int
+	if err := k.db.GetContext(ctx, &dead, k.sql.CountExpired); err != nil || dead == 0 {
+		return err
+	}
+	_, err := k.exec(ctx, k.sql.DeleteExpired)
+	return err
 }
 
 // agrees reports whether the tables still say that the relay has what it holds.

@@ -118,6 +118,10 @@ var mysqlOutbox = Outbox{
 	DeleteRelay: `
 		DELETE FROM millrace_outbox_relays
 		WHERE token = ?`,
+	CountExpired: `
+		SELECT COUNT(*)
+		FROM millrace_outbox_relays
+		WHERE until <= ` + mysqlNow,
 	DeleteExpired: `
 		DELETE FROM millrace_outbox_relays
 		WHERE until <= ` + mysqlNow,

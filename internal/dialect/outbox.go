@@ -47,6 +47,7 @@ type Outbox struct {
 	InsertRelay   string
 	BeatRelay     string
 	DeleteRelay   string
+	CountExpired  string
 	DeleteExpired string
 	SelectRelays  string
 	InsertLayout  string

@@ -111,6 +111,10 @@ var postgresOutbox = Outbox{
 	DeleteRelay: `
 		DELETE FROM millrace_outbox_relays
 		WHERE token = $1`,
+	CountExpired: `
+		SELECT COUNT(*)
+		FROM millrace_outbox_relays
+		WHERE until <= ` + postgresNow,
 	DeleteExpired: `
 		DELETE FROM millrace_outbox_relays
 		WHERE until <= ` + postgresNow,

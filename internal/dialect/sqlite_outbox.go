@@ -114,6 +114,10 @@ var sqliteOutbox = Outbox{
 	DeleteRelay: `
 		DELETE FROM millrace_outbox_relays
 		WHERE token = ?`,
+	CountExpired: `
+		SELECT COUNT(*)
+		FROM millrace_outbox_relays
+		WHERE until <= ` + sqliteNow,
 	DeleteExpired: `
 		DELETE FROM millrace_outbox_relays
 		WHERE until <= ` + sqliteNow,

@@ -80,7 +80,7 @@ func TestAStatementWithoutAnswerStopsNoRelay(t *testing.T) {
 		"make the layout": {"INTO millrace_outbox_layout"},
 		"register":        {"INTO millrace_outbox_relays"},
 		"beat":            beats,
-		"forget the dead": {"DELETE FROM millrace_outbox_relays WHERE until"},
+		"forget the dead": {"SELECT COUNT(*) FROM millrace_outbox_relays"},
 		"read the relays": {"SELECT token FROM millrace_outbox_relays"},
 		"take a shard":    claims,
 	} {
