@@ -1,0 +1,132 @@
+package outbox_test
+
+import (
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace-go/millrace/outbox"
+	"github.com/millrace-go/millrace/tests/testdb"
+)
+
+// The number of shards goes down and up while three relays are at work. All is sent once,
+// and of each key in order.
+func TestReshardUnderLoad(t *testing.T) {
+	atOnce(t, func(t *testing.T, db *testdb.DB) {
+		o := newTown(t, db)
+		o.traffic.Pause = 20 * time.Millisecond
+		var members []*member
+		for n := range 3 {
+			members = append(members, o.member(fmt.Sprintf("relay %d", n), leased(15*time.Second)))
+		}
+		o.shared(8, members...)
+		stop := o.load(o.traffic, 2)
+		for n, shards := range []int{3, 12, 1, 9} {
+			began := time.Now()
+			require.NoError(t, members[n%3].Reshard(t.Context(), shards))
+			t.Logf("%d shards after %v", shards, time.Since(began).Round(10*time.Millisecond))
+			o.flows(20)
+		}
+		o.shared(9, members...)
+		stop()
+		messages, _ := o.check()
+		t.Logf("%d messages", messages)
+		o.onceEach()
+	})
+}
+
+// Relays join while the number of shards changes.
+func TestReshardWhileRelaysJoin(t *testing.T) {
+	atOnce(t, func(t *testing.T, db *testdb.DB) {
+		o := newTown(t, db)
+		o.traffic.Pause = 20 * time.Millisecond
+		first := o.member("relay 0", leased(15*time.Second))
+		members := []*member{first}
+		stop := o.load(o.traffic, 2)
+		for n := range 3 {
+			var changed sync.WaitGroup
+			changed.Go(func() { assert.NoError(t, first.Reshard(t.Context(), 5+n)) })
+			members = append(members, o.member(fmt.Sprintf("relay %d", n+1), leased(15*time.Second)))
+			changed.Wait()
+		}
+		o.shared(7, members...)
+		stop()
+		o.check()
+		o.onceEach()
+	})
+}
+
+// A relay that died still holds a lease, and a shard: the number changes when its lease is
+// over, and not before.
+func TestReshardWaitsForTheLeaseOfTheDead(t *testing.T) {
+	testdb.Each(t, func(t *testing.T, db *testdb.DB) {
+		p := newPost(t, db)
+		m := p.member("one")
+		p.shared(8, m)
+		began, lease := time.Now(), 2*time.Second
+		for _, statement := range []string{
+			fmt.Sprintf(`INSERT INTO millrace_outbox_relays (token, name, started_at, until) VALUES (1, 'dead', 0, %d)`,
+				began.Add(lease).UnixMicro()),
+			`UPDATE millrace_outbox_shards SET owner = 1 WHERE shard = 0 AND owner = 0`,
+		} {
+			_, err := db.ExecContext(t.Context(), statement)
+			require.NoError(t, err)
+		}
+		p.eventually("the living gives up what the dead could have", func() bool { return m.seen.last() == 4 })
+		p.eventually("the dead has a shard", func() bool {
+			_, err := db.ExecContext(t.Context(), `UPDATE millrace_outbox_shards SET owner = 1 WHERE shard = 0 AND owner = 0`)
+			require.NoError(t, err)
+			return p.owners()["dead"] == 1
+		})
+		require.NoError(t, m.Reshard(t.Context(), 5))
+		assert.GreaterOrEqual(t, time.Since(began), lease)
+		p.shared(5, m)
+		_, all := p.spread(16, 1)
+		p.broker.awaitAll(t, all)
+	})
+}
+
+// Of two calls at once one wins; the other is told so, or had its number for a while.
+func TestTwoReshardsAtOnce(t *testing.T) {
+	testdb.Each(t, func(t *testing.T, db *testdb.DB) {
+		p := newPost(t, db)
+		members := []*member{p.member("first"), p.member("second")}
+		p.shared(8, members...)
+		for range 3 {
+			errs := make([]error, 2)
+			var both sync.WaitGroup
+			for n, shards := range []int{3, 12} {
+				both.Go(func() { errs[n] = members[n].Reshard(t.Context(), shards) })
+			}
+			both.Wait()
+			var shards int
+			require.NoError(t, db.GetContext(t.Context(), &shards, `SELECT shards FROM millrace_outbox_layout`))
+			t.Logf("%d shards; %v", shards, errs)
+			switch shards {
+			case 3:
+				require.NoError(t, errs[0])
+			case 12:
+				require.NoError(t, errs[1])
+			default:
+				require.Contains(t, []int{3, 12}, shards)
+			}
+			p.shared(shards, members...)
+		}
+		_, all := p.spread(32, 1)
+		p.broker.awaitAll(t, all)
+		p.onceEach()
+	})
+}
+
+func TestReshardRefusesWhatCannotBe(t *testing.T) {
+	p := newPost(t, testdb.On(t, "sqlite"))
+	relay := p.prepare("one").Relay
+	for _, shards := range []int{-1, 0, outbox.MaxShards + 1} {
+		require.ErrorContains(t, relay.Reshard(t.Context(), shards), "is not between 1 and 60")
+	}
+	require.ErrorContains(t, relay.Reshard(t.Context(), 5), "run a relay first")
+}
