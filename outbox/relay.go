@@ -116,26 +116,26 @@ func (r *Relay) Reshard(ctx context.Context, shards int) error {
 	if shards < 1 || shards > MaxShards {
 		return fmt.Errorf("outbox: reshard: %d is not between 1 and %d", shards, MaxShards)
 	}
-	n, err := r.exec(ctx, r.sql.SetTarget, shards)
-	if err != nil {
-		return fmt.Errorf("outbox: reshard: %w", explain(err))
+	_, _, err := r.layout(ctx)
+	if errors.Is(err, sql.ErrNoRows) {
+		return errors.New("outbox: reshard: there is no layout yet: run a relay first, with RelayConfig.Shards")
+	}
+	if err == nil {
+		_, err = r.exec(ctx, r.sql.SetTarget, shards)
 	}
 	look := time.NewTicker(50 * time.Millisecond)
 	defer look.Stop()
 	for {
-		var generation, now, target int
-		err := r.db.QueryRowxContext(ctx, r.sql.SelectLayout).Scan(&generation, &now, &target)
-		if errors.Is(err, sql.ErrNoRows) && n == 0 {
-			return errors.New("outbox: reshard: there is no layout yet: run a relay first, with RelayConfig.Shards")
+		var now, target int
+		if err == nil {
+			now, target, err = r.layout(ctx)
 		}
-		if err != nil {
+		switch {
+		case err != nil:
 			return fmt.Errorf("outbox: reshard: %w", explain(err))
-		}
-		switch shards {
-		case now:
+		case now == shards:
 			return nil
-		case target:
-		default:
+		case target != shards:
 			return fmt.Errorf("outbox: reshard: another call has asked for %d shards since", target)
 		}
 		select {
@@ -144,6 +144,13 @@ func (r *Relay) Reshard(ctx context.Context, shards int) error {
 		case <-look.C:
 		}
 	}
+}
+
+// layout is into how many shards the keys are divided, and into how many they are to be.
+func (r *Relay) layout(ctx context.Context) (now, target int, err error) {
+	var generation int
+	err = r.db.QueryRowxContext(ctx, r.sql.SelectLayout).Scan(&generation, &now, &target)
+	return now, target, err
 }
 
 func (r *Relay) term(ctx context.Context, once bool) error {

@@ -1,6 +1,7 @@
 package outbox_test
 
 import (
+	"context"
 	"fmt"
 	"sync"
 	"testing"
@@ -46,6 +47,7 @@ func TestReshardWhileRelaysJoin(t *testing.T) {
 		o.traffic.Pause = 20 * time.Millisecond
 		first := o.member("relay 0", leased(15*time.Second))
 		members := []*member{first}
+		o.shared(8, first)
 		stop := o.load(o.traffic, 2)
 		for n := range 3 {
 			var changed sync.WaitGroup
@@ -120,6 +122,27 @@ func TestTwoReshardsAtOnce(t *testing.T) {
 		p.broker.awaitAll(t, all)
 		p.onceEach()
 	})
+}
+
+// The first relay comes between two statements of Reshard, which then says that there was
+// none, or waits for its own number.
+func TestReshardWhileTheFirstRelayComes(t *testing.T) {
+	for at := range 3 {
+		t.Run(fmt.Sprint(at), func(t *testing.T) {
+			p := newPost(t, testdb.On(t, "sqlite"))
+			operator, statements := p.prepare("operator"), 0
+			operator.db.Set(on(func(context.Context) error {
+				if statements++; statements == at+1 {
+					p.shared(8, p.member("first"))
+				}
+				return nil
+			}))
+			if err := operator.Reshard(t.Context(), 5); err != nil {
+				require.ErrorContains(t, err, "run a relay first")
+			}
+			assert.Positive(t, statements)
+		})
+	}
 }
 
 func TestReshardRefusesWhatCannotBe(t *testing.T) {
