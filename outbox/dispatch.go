@@ -77,6 +77,7 @@ func (p *pump) sift(lane *line) {
 			}
 			d := delay{l.topic, until}
 			late[d] = append(late[d], l)
+			p.passed(l.topic)
 			p.block(l)
 		default:
 			kept = append(kept, l)

@@ -37,12 +37,6 @@ func (p *pump) settle(ctx context.Context, r *run) {
 	if p.resift { // only now: what went back comes before what is in the queues
 		p.resift = false
 		p.siftAll()
-		for topic, t := range p.trouble {
-			if t.inHand {
-				t.until, t.suspects, t.inHand = time.Time{}, time.Time{}, false
-				p.trouble[topic] = t
-			}
-		}
 	} else {
 		p.sift(lane)
 	}
@@ -94,7 +88,7 @@ type trouble struct {
 	suspects time.Time // for those that failed before: it may be them and not the topic
 	pause    int       // how often it was waited for
 	err      error
-	inHand   bool // only for messages that are in hand
+	passes   int // if positive, how many messages it concerns
 }
 
 // fail makes messages that failed before wait, longer each time.

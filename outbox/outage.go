@@ -23,6 +23,7 @@ type brokerOutage struct {
 	last    string               // topic of the last probe
 	topics  map[string]time.Time // when they were probed
 	letters map[int64]time.Time
+	passes  int // how many messages were passed over last
 }
 
 // beginOutage pauses all lanes, or, where they are paused, pauses them for longer.
@@ -68,6 +69,11 @@ func (p *pump) endOutage(ctx context.Context) {
 	}
 	lasted := time.Since(p.outage.began)
 	p.outage = brokerOutage{}
+	for topic, t := range p.trouble {
+		if t.passes > 0 {
+			delete(p.trouble, topic)
+		}
+	}
 	p.log.Info("outbox: messages get through to the broker again", watermill.LogFields{"after": lasted.String()})
 	for _, observer := range p.observe.outage {
 		observer.ObserveOutage(ctx, RelayEvent{Reason: "over", Duration: lasted})
@@ -133,17 +139,33 @@ func (l *line) firsts() []int {
 	return firsts
 }
 
-// makeRoom postpones the messages of the topic that was probed last where nothing else can
-// be read: behind them may be messages of a topic that works. What is read later stays in
-// hand until the next probe, so that an outage does not rewrite the whole backlog.
+// makeRoom passes over messages of the topic that was probed last where nothing else can be
+// read: behind them may be messages of a topic that works. They are postponed, some at first
+// and then twice as many with each probe, so that a short outage rewrites little of a
+// backlog, and a long one does not hide other topics.
 func (p *pump) makeRoom(err error) {
 	const patience = 3
-	if p.outage.probes < patience || p.room() >= p.leastRoom() {
+	o := &p.outage
+	if o.probes < patience || p.room() >= p.leastRoom() {
 		return
 	}
-	t := p.trouble[p.outage.last]
+	window := 2 * p.config.Batch
+	o.passes = min(max(4*window, 2*o.passes), 64*window)
+	t := p.trouble[o.last]
 	t.fail(time.Now(), err, &p.config)
-	t.until, t.inHand = t.suspects, true
-	p.trouble[p.outage.last] = t
-	p.resift = true
+	t.until, t.passes = t.suspects, o.passes
+	p.trouble[o.last], p.resift = t, true
+}
+
+// passed counts a message that was passed over.
+func (p *pump) passed(topic string) {
+	t := p.trouble[topic]
+	switch t.passes {
+	case 0:
+		return
+	case 1:
+		t.until, t.suspects = time.Time{}, time.Time{} // enough
+	}
+	t.passes--
+	p.trouble[topic] = t
 }

@@ -97,3 +97,40 @@ func TestAnOutageEndsForAllTopicsAndNotOnlyForTheFirst(t *testing.T) {
 	}
 	assert.Equal(t, []int64{3, 1, 4, 2, 3, 1}, probed, "topics take turns, and their messages; the fifth waits for its key")
 }
+
+func TestAnOutagePassesOverMoreWithEachProbe(t *testing.T) {
+	p := newTestPump(t, oneLane(RelayConfig{Batch: 1, MinBackoff: time.Hour, MaxBackoff: time.Hour}))
+	id := int64(0)
+	refill := func() {
+		for len(p.window) < 2 {
+			id++
+			p.inHand(mail(id, "", "dead"))
+		}
+	}
+	refill()
+	outageOf(t, p)
+	var passed []int
+	for range 7 {
+		refill()
+		r := probeNow(t, p)
+		r.fates[0] = fate{tried: true, err: errRefused}
+		p.settle(t.Context(), r)
+		for more := true; more; { // what was postponed leaves room for what is read next
+			before := len(p.ledger.letters())
+			for _, id := range p.ledger.letters() {
+				delete(p.window, id)
+			}
+			refill()
+			p.siftAll()
+			more = len(p.ledger.letters()) > before
+		}
+		passed = append(passed, len(p.ledger.letters()))
+		p.ledger = newLedger(p.ledger.number + 1)
+	}
+	assert.Equal(t, []int{0, 8, 16, 32, 64, 128, 128}, passed)
+	p.trouble["other"] = trouble{until: time.Now().Add(time.Hour), passes: 1}
+	p.trouble["ill"] = trouble{until: time.Now().Add(time.Hour)}
+	p.endOutage(t.Context())
+	assert.NotContains(t, p.trouble, "other", "what is read now may go out")
+	assert.Contains(t, p.trouble, "ill")
+}
