@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-go/millrace/outbox"
+	"github.com/millrace-go/millrace/tests/faults"
 	"github.com/millrace-go/millrace/tests/testdb"
 )
 
@@ -100,6 +101,9 @@ func noDatabase(t *testing.T, db *testdb.DB) {
 		err := out.Publish("orders", carried(o.Context(), "a")...)
 		require.ErrorIs(o, err, want, "alone")
 		assert.ErrorContains(o, err, `message "a" to topic "orders"`)
+		err = out.Publish("orders", heavy(o.Context(), "a", "b")...)
+		require.ErrorIs(o, err, want, "alone, by several statements")
+		assert.Equal(o, 1, strings.Count(err.Error(), want.Error()), "said once: %v", err)
 		err = outbox.InTx(o.Context(), pool, func(ctx context.Context, _ *sqlx.Tx) error {
 			return out.Publish("orders", carried(ctx, "a")...)
 		})
@@ -167,6 +171,30 @@ func TestAMessageLargerThanThePacketIsNamed(t *testing.T) {
 			require.NoError(t, out.Publish("orders", carried(t.Context(), "small")...))
 			_, err = pool.ExecContext(t.Context(), `DELETE FROM millrace_outbox`)
 			require.NoError(t, err)
+		})
+	}
+}
+
+// Whether the server gets to say why, before the connection is cut, is chance.
+func TestALostConnectionIsNotThePacketsFault(t *testing.T) {
+	w := newWire(t, testdb.On(t, "mysql"))
+	for _, c := range []struct {
+		bytes       int
+		want, other error
+	}{
+		{1, outbox.ErrUnavailable, outbox.ErrTooLarge},
+		{2 << 20, outbox.ErrUnavailable, outbox.ErrTooLarge},
+		{17 << 20, outbox.ErrTooLarge, outbox.ErrUnavailable},
+	} {
+		_ = outbox.InTx(t.Context(), w.db.DB, func(ctx context.Context, _ *sqlx.Tx) error {
+			msgs := carried(ctx, "one")
+			msgs[0].Payload = make([]byte, c.bytes)
+			w.watch(1, func() error { return faults.ErrLost })
+			err := w.out.Publish("orders", msgs...)
+			w.seen()
+			require.ErrorIs(t, err, c.want, "%d bytes", c.bytes)
+			assert.NotErrorIs(t, err, c.other, "%d bytes", c.bytes)
+			return err
 		})
 	}
 }

@@ -2,6 +2,8 @@ package outbox_test
 
 import (
 	"context"
+	"database/sql"
+	"errors"
 	"slices"
 	"testing"
 
@@ -49,8 +51,10 @@ func inTx(t *testing.T, db *testdb.DB) {
 			assert.Empty(o, o.stored())
 		}},
 		behaviour{"rolls back on a panic", func(o *office) {
+			var over context.Context
 			assert.PanicsWithValue(o, "boom", func() {
 				_ = outbox.InTx(o.Context(), o.db.DB, func(ctx context.Context, tx *sqlx.Tx) error {
+					over = ctx
 					require.NoError(o, work(ctx, tx))
 					require.NoError(o, o.put(ctx, "a"))
 					panic("boom")
@@ -58,7 +62,10 @@ func inTx(t *testing.T, db *testdb.DB) {
 			})
 			assert.Zero(o, o.worked())
 			assert.Empty(o, o.stored())
-			require.NoError(o, outbox.InTx(o.Context(), o.db.DB, func(context.Context, *sqlx.Tx) error { return nil }))
+			require.ErrorIs(o, o.put(over, "a"), outbox.ErrTxEnded)
+			_, err := inbox.Tx(over)
+			require.ErrorIs(o, err, inbox.ErrTxEnded)
+			require.NoError(o, outbox.InTx(o.Context(), o.db.DB, work), "the turn to write is left")
 		}},
 		behaviour{"rolls back when its context ends", func(o *office) {
 			ctx, cancel := context.WithCancel(o.Context())
@@ -66,6 +73,9 @@ func inTx(t *testing.T, db *testdb.DB) {
 				require.NoError(o, work(ctx, tx))
 				require.NoError(o, o.put(ctx, "a"))
 				cancel()
+				o.eventually("it is rolled back", func() bool {
+					return errors.Is(work(o.Context(), tx), sql.ErrTxDone)
+				})
 				return nil
 			})
 			require.ErrorIs(o, err, context.Canceled)

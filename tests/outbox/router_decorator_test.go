@@ -11,6 +11,7 @@ import (
 
 	"github.com/millrace-go/millrace/inbox"
 	millrace "github.com/millrace-go/millrace/middleware"
+	"github.com/millrace-go/millrace/outbox"
 	"github.com/millrace-go/millrace/tests/testdb"
 )
 
@@ -89,11 +90,15 @@ func decorators(t *testing.T, db *testdb.DB) {
 		}},
 		behaviour{"closes the publisher that it replaces", func(o *office) {
 			broker := &closable{Publisher: o.broker, closed: make(chan struct{})}
-			decorated, err := o.out.Decorate(broker)
+			out := o.publisher()
+			decorated, err := out.Decorate(broker)
 			require.NoError(o, err)
 			require.NoError(o, decorated.Close())
 			<-broker.closed
 			require.NoError(o, decorated.Publish("orders", carried(o.Context(), "a")...), "the outbox is open")
+			require.NoError(o, out.Close())
+			require.ErrorIs(o, decorated.Publish("orders", carried(o.Context(), "b")...), outbox.ErrClosed)
+			assert.Equal(o, []string{"a"}, o.stored())
 		}},
 	)
 }
