@@ -55,9 +55,9 @@ func TestRelayConfigReportsAllProblemsAtOnce(t *testing.T) {
 	_, constructed := outbox.NewRelay(opened(t, "sqlite"), nowhere{}, bad)
 	for _, err := range []error{bad.Validate(), constructed} {
 		for _, want := range []string{
-			"outbox: invalid RelayConfig", `"oracle" is not one of`, `Schema "Bad-Name"`, `TablePrefix "drop table "`, "the Name",
-			"Batch -1", "Lanes 1000", "KeyBurst -2", "Shards 61 is not between 1 and 60", "Lease 1ns", "Poll 2ns", "MaxAttempts -3",
-			"MinBackoff 4ns", "MaxBackoff 3ns", "OnParked 77", "Retention -5ns", "Drain -6ns",
+			"outbox: invalid RelayConfig", `"oracle" is not one of`, `Schema "Bad-Name"`, `TablePrefix "drop table "`,
+			"the Name", "Batch -1", "Lanes 1000", "KeyBurst -2", "Shards 61 is not between 1 and 60", "Lease 1ns",
+			"Poll 2ns", "MaxAttempts -3", "MinBackoff 4ns", "MaxBackoff 3ns", "OnParked 77", "Retention -5ns", "Drain -6ns",
 		} {
 			assert.ErrorContains(t, err, want)
 		}
@@ -228,7 +228,8 @@ func TestARelayIsKnownByItsName(t *testing.T) {
 	for _, given := range []string{"", "host-7"} {
 		var name, token string
 		relay, err := outbox.NewRelay(db, onPublish(func() {
-			err = errors.Join(err, db.QueryRow(`SELECT name, CAST(token AS TEXT) FROM millrace_outbox_relays`).Scan(&name, &token))
+			row := db.QueryRow(`SELECT name, CAST(token AS TEXT) FROM millrace_outbox_relays`)
+			err = errors.Join(err, row.Scan(&name, &token))
 		}), outbox.RelayConfig{Name: given, Shards: 1})
 		require.NoError(t, err)
 		require.NoError(t, out.Publish("orders", message.NewMessage("a", nil)))

@@ -70,7 +70,8 @@ func ExampleRelay() {
 func ExampleRelay_RelayBatch() {
 	db, out, done := exampleOutbox(outbox.Config{Standalone: true})
 	defer done()
-	check(out.Publish("orders", message.NewMessage("order-1", []byte("one")), message.NewMessage("order-2", []byte("two"))))
+	check(out.Publish("orders",
+		message.NewMessage("order-1", []byte("one")), message.NewMessage("order-2", []byte("two"))))
 
 	relay, err := outbox.NewRelay(db, newPrinter(), outbox.RelayConfig{})
 	check(err)

@@ -114,7 +114,9 @@ func endedTx(t *testing.T, db *testdb.DB) {
 				return // a schema statement is part of the transaction, and a failed one ends nothing
 			}
 			for _, end := range []string{`ROLLBACK`, `CREATE TABLE more (id INT)`} { // the first is what a deadlock does
-				for _, msgs := range [][]*message.Message{carried(o.Context(), "a"), carried(o.Context(), "a", "b"), heavy(o.Context(), "a", "b")} {
+				for _, msgs := range [][]*message.Message{
+					carried(o.Context(), "a"), carried(o.Context(), "a", "b"), heavy(o.Context(), "a", "b"),
+				} {
 					err := outbox.InTx(o.Context(), o.db.DB, func(ctx context.Context, tx *sqlx.Tx) error {
 						_, err := tx.ExecContext(ctx, end)
 						require.NoError(o, err)

@@ -51,10 +51,10 @@ func inTx(t *testing.T, db *testdb.DB) {
 			assert.Empty(o, o.stored())
 		}},
 		behaviour{"rolls back on a panic", func(o *office) {
-			var over context.Context
+			contexts := make(chan context.Context, 1)
 			assert.PanicsWithValue(o, "boom", func() {
 				_ = outbox.InTx(o.Context(), o.db.DB, func(ctx context.Context, tx *sqlx.Tx) error {
-					over = ctx
+					contexts <- ctx
 					require.NoError(o, work(ctx, tx))
 					require.NoError(o, o.put(ctx, "a"))
 					panic("boom")
@@ -62,6 +62,7 @@ func inTx(t *testing.T, db *testdb.DB) {
 			})
 			assert.Zero(o, o.worked())
 			assert.Empty(o, o.stored())
+			over := <-contexts
 			require.ErrorIs(o, o.put(over, "a"), outbox.ErrTxEnded)
 			_, err := inbox.Tx(over)
 			require.ErrorIs(o, err, inbox.ErrTxEnded)
@@ -74,7 +75,7 @@ func inTx(t *testing.T, db *testdb.DB) {
 				require.NoError(o, o.put(ctx, "a"))
 				cancel()
 				o.eventually("it is rolled back", func() bool {
-					return errors.Is(work(o.Context(), tx), sql.ErrTxDone)
+					return errors.Is(work(context.WithoutCancel(ctx), tx), sql.ErrTxDone)
 				})
 				return nil
 			})
