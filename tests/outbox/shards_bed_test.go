@@ -61,8 +61,6 @@ func leased(d time.Duration) func(*outbox.RelayConfig) {
 	return func(c *outbox.RelayConfig) { c.Lease = d }
 }
 
-func sharded(n int) func(*outbox.RelayConfig) { return func(c *outbox.RelayConfig) { c.Shards = n } }
-
 // named says which relay logs.
 type named struct {
 	*logbook

@@ -133,7 +133,7 @@ func TestReshardWhileTheFirstRelayComes(t *testing.T) {
 			operator, statements := p.prepare("operator"), 0
 			operator.db.Set(on(func(context.Context) error {
 				if statements++; statements == at+1 {
-					p.shared(8, p.member("first"))
+					p.shared(8, p.member("first")) //nolint:contextcheck // NewRelay takes none
 				}
 				return nil
 			}))
