@@ -23,7 +23,9 @@ type brokerOutage struct {
 	last    string               // topic of the last probe
 	topics  map[string]time.Time // when they were probed
 	letters map[int64]time.Time
-	passes  int // how many messages were passed over last
+
+	failures map[string]int // of probes, by topic
+	passes   int            // how many messages were passed over last
 }
 
 // beginOutage pauses all lanes, or, where they are paused, pauses them for longer.
@@ -35,7 +37,10 @@ func (p *pump) beginOutage(ctx context.Context, l *letter, err error, r *run, no
 	reason := "the broker is still out"
 	if !o.on {
 		reason = "nothing gets through"
-		*o = brokerOutage{on: true, began: now, topics: make(map[string]time.Time), letters: make(map[int64]time.Time)}
+		*o = brokerOutage{
+			on: true, began: now,
+			topics: make(map[string]time.Time), letters: make(map[int64]time.Time), failures: make(map[string]int),
+		}
 		p.log.Error("outbox: nothing gets through to the broker; waiting", err, nil)
 	}
 	o.probing = false
@@ -43,6 +48,7 @@ func (p *pump) beginOutage(ctx context.Context, l *letter, err error, r *run, no
 	o.probeAt = now.Add(growing(o.probes, outage.First, outage.Longest))
 	o.last = l.topic
 	o.topics[l.topic], o.letters[l.id] = now, now
+	o.failures[l.topic]++
 	p.makeRoom(err)
 	p.fail(fmt.Errorf("message %q to topic %q: %w", l.msg.UUID, l.topic, err))
 	for _, observer := range p.observe.outage {
@@ -85,27 +91,40 @@ func (p *pump) endOutage(ctx context.Context) {
 // message that fails looks like an outage for longer than it takes to try another.
 func (p *pump) probe() {
 	o := &p.outage
-	if o.probing || time.Now().Before(o.probeAt) || p.once {
+	if o.probing || time.Now().Before(o.probeAt) && !p.once {
 		return
 	}
-	lane, at := -1, 0
+	lane, at := p.askable()
+	if lane < 0 {
+		return
+	}
+	l := p.lanes[lane].queue[at]
+	p.lanes[lane].queue = slices.Delete(p.lanes[lane].queue, at, at+1)
+	o.probing = true
+	p.start(&run{lane: lane, letters: []*letter{l}, probe: true})
+}
+
+// askable returns where the best message for a probe is; the lane is -1 where there is
+// none. Who works once asks without pauses, and so each message once and no topic often.
+func (p *pump) askable() (lane, at int) {
+	o := &p.outage
+	lane = -1
 	var best *letter
 	for i := range p.lanes {
 		if p.lanes[i].busy {
 			continue
 		}
 		for _, k := range p.lanes[i].firsts() {
-			if l := p.lanes[i].queue[k]; best == nil || o.prefers(l, best) {
+			l := p.lanes[i].queue[k]
+			if _, asked := o.letters[l.id]; p.once && (asked || o.failures[l.topic] >= tripAfter) {
+				continue
+			}
+			if best == nil || o.prefers(l, best) {
 				lane, at, best = i, k, l
 			}
 		}
 	}
-	if best == nil {
-		return
-	}
-	p.lanes[lane].queue = slices.Delete(p.lanes[lane].queue, at, at+1)
-	o.probing = true
-	p.start(&run{lane: lane, letters: []*letter{best}, probe: true})
+	return lane, at
 }
 
 // prefers reports whether a says more about the outage than b.

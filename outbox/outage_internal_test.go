@@ -134,3 +134,26 @@ func TestAnOutagePassesOverMoreWithEachProbe(t *testing.T) {
 	assert.NotContains(t, p.trouble, "other", "what is read now may go out")
 	assert.Contains(t, p.trouble, "ill")
 }
+
+// A batch must not end because of the first message that fails.
+func TestABatchInAnOutageAsksForEveryTopicWithoutPause(t *testing.T) {
+	p := newTestPump(t, oneLane(RelayConfig{}))
+	p.once = true
+	p.inHand(mail(1, "", "t"))
+	outageOf(t, p)
+	p.inHand(mail(2, "", "t"), mail(3, "", "t"), mail(4, "", "t"), mail(5, "", "u"), mail(6, "k", "u"), mail(7, "k", "u"))
+	assert.False(t, p.finished())
+	p.reader.exhausted = true
+	assert.False(t, p.finished())
+	var probed []int64
+	for p.dispatch(); p.outage.probing; p.dispatch() {
+		r := <-p.results
+		probed = append(probed, r.letters[0].id)
+		r.fates[0] = fate{tried: true, err: errRefused}
+		p.settle(t.Context(), r)
+	}
+	assert.Equal(t, []int64{5, 2, 6, 3}, probed, "three failures of a topic are enough, and one of a message")
+	assert.True(t, p.finished())
+	p.reader.exhausted = false
+	assert.False(t, p.finished(), "there may be a message of another topic")
+}

@@ -150,7 +150,8 @@ func (p *pump) written() bool {
 // finished reports whether a pump that works once has done what there was to do.
 func (p *pump) finished() bool {
 	if p.outage.on {
-		return p.lanesIdle() && p.written()
+		lane, _ := p.askable()
+		return lane < 0 && p.lanesIdle() && p.written() && !p.reader.busy && p.cannotTake()
 	}
 	return p.idle() && p.reader.ready && (p.shards.mask == 0 || p.reader.exhausted)
 }

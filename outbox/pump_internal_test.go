@@ -197,7 +197,7 @@ func TestThePumpRestsWhileItCanDoNothing(t *testing.T) {
 // A ledger that is not written when a relay ends is sent again by the next.
 func TestABatchInAnOutageEndsOnceItsLedgerIsWritten(t *testing.T) {
 	p := newTestPump(t, oneLane(RelayConfig{}))
-	p.once, p.outage.on = true, true
+	p.once, p.outage.on, p.reader.exhausted = true, true, true
 	require.True(t, p.finished())
 	p.ledger.sent = []int64{1}
 	assert.False(t, p.finished())

@@ -39,6 +39,7 @@ type reader struct {
 	sweepAt  time.Time
 	dueAt    time.Time // when a message is to be tried again; zero for never
 	wasDue   bool      // the last look was for those, so that others have their turn
+	dueDone  bool      // a look for those left nothing
 	failures int
 
 	floor floor
@@ -147,6 +148,8 @@ func (p *pump) took(r *reading) {
 	case load:
 		p.loaded(r)
 		return
+	case due:
+		p.reader.dueDone = len(r.letters) < r.limit
 	case pending:
 		if p.reader.floor.lacks(r, now) {
 			p.reader.sweepAt = time.Time{}
@@ -182,7 +185,7 @@ func (p *pump) paged(r *reading, now time.Time) {
 		rd.sweepAt = now.Add(sweepEvery)
 		p.noteDue(r, now)
 	}
-	rd.exhausted = r.aside && len(r.letters) < r.limit && !rd.dueBy(now)
+	rd.exhausted = r.aside && len(r.letters) < r.limit && (rd.dueDone || !rd.dueBy(now))
 }
 
 // noteDue notes when the next message is to be tried again.
@@ -228,7 +231,7 @@ func (p *pump) take(l *letter, now time.Time) {
 func (p *pump) loaded(r *reading) {
 	p.shards = r.shards
 	p.reader.ready = true
-	p.reader.sweepAt, p.reader.exhausted = time.Time{}, false
+	p.reader.sweepAt, p.reader.exhausted, p.reader.dueDone = time.Time{}, false, false
 	known := p.blocked
 	p.blocked = make(map[int64]block, len(r.blocked))
 	for _, key := range r.blocked {

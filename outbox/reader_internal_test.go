@@ -1,6 +1,7 @@
 package outbox
 
 import (
+	"database/sql"
 	"errors"
 	"testing"
 	"time"
@@ -161,6 +162,23 @@ func TestABatchTakesWhatIsThereAndNoMore(t *testing.T) {
 	p.ledger.release(hash("k"))
 	p.flushed(&flush{ledger: p.ledger})
 	assert.False(t, p.cannotTake(), "a key was released")
+}
+
+// A message that is due is so in the table until it is written off, also while it is in
+// hand in an outage.
+func TestABatchLooksForWhatIsDueOnce(t *testing.T) {
+	p := newTestPump(t, oneLane(RelayConfig{}))
+	p.once = true
+	late := sql.NullInt64{Int64: -1, Valid: true}
+	sweep := &reading{kind: pending, aside: true, limit: 2, shards: p.shards, nextDue: late}
+	p.took(sweep)
+	assert.False(t, p.cannotTake())
+	p.took(&reading{kind: due, limit: 2, shards: p.shards, letters: []*letter{mail(1, "", "t"), mail(2, "", "t")}})
+	p.took(sweep)
+	assert.False(t, p.cannotTake(), "there may be more")
+	p.took(&reading{kind: due, limit: 2, shards: p.shards, letters: []*letter{mail(3, "", "t")}})
+	p.took(sweep)
+	assert.True(t, p.cannotTake())
 }
 
 func TestABlockIsMissedInTheTableOnlyOnceItWasThere(t *testing.T) {
