@@ -95,7 +95,7 @@ func TestAnOutageEndsForAllTopicsAndNotOnlyForTheFirst(t *testing.T) {
 		r.fates[0] = fate{tried: true, err: errRefused}
 		p.settle(t.Context(), r)
 	}
-	assert.Equal(t, []int64{3, 1, 4, 2, 3, 1}, probed, "topics take turns, and their messages; the fifth waits for its key")
+	assert.Equal(t, []int64{3, 1, 4, 2, 3, 1}, probed, "topics and messages take turns; the fifth waits for its key")
 }
 
 func TestAnOutagePassesOverMoreWithEachProbe(t *testing.T) {

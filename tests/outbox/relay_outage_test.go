@@ -1,0 +1,111 @@
+package outbox_test
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace-go/millrace/outbox"
+	"github.com/millrace-go/millrace/tests/testdb"
+)
+
+var relayOutageBodies = []testdb.Body{
+	{
+		Name: "an outage of the broker",
+		Why:  "it spends no attempts, one message at a time asks whether it is over, and then all flows in order",
+		Run:  brokerOutage,
+	},
+	{
+		Name: "an outage with more messages than a relay has in hand",
+		Why:  "what is behind them is looked for, in vain, and all flows in order when it is over",
+		Run:  longOutage,
+	},
+	{
+		Name: "a publisher that panics", Why: "it is one that fails",
+		Run: panickingPublisher,
+	},
+}
+
+func refuseAll(string, *message.Message) error { return errRefused }
+
+func brokerOutage(t *testing.T, db *testdb.DB) {
+	p, b, seen := newPost(t, db), newStrict(t), &events{}
+	relay := p.relayTo(b, seen.observe, func(c *outbox.RelayConfig) { c.MaxAttempts = 3 })
+	b.awaitAll(p.store("orders", b.letters("k0", 2)...))
+	b.refusing(refuseAll)
+	var all []string
+	for i := range 20 {
+		all = append(all, p.store(fmt.Sprintf("topic-%d", i%3), b.letters(fmt.Sprintf("k%d", i%5), 3)...)...)
+	}
+	p.eventually("three probes fail", func() bool { return len(seen.of("outage")) >= 4 })
+	for _, r := range p.table() {
+		assert.Equal(t, rowPending, r.Status)
+		assert.Zero(t, r.Attempts)
+	}
+	b.probedOneByOne(seen.of("outage"))
+	b.refusing(nil)
+	b.awaitAll(all)
+	p.eventually("the outbox is empty", func() bool { return p.rows() == 0 })
+	outages := seen.of("outage")
+	assert.Equal(t, "nothing gets through", outages[0].Reason)
+	assert.ErrorIs(t, outages[0].Err, errRefused)
+	assert.Equal(t, "the broker is still out", outages[1].Reason)
+	last := outages[len(outages)-1]
+	assert.Equal(t, "over", last.Reason)
+	assert.NoError(t, last.Err)
+	assert.Positive(t, last.Duration)
+	assert.Empty(t, seen.of("attempt"))
+	require.NoError(t, relay.stop())
+}
+
+// probedOneByOne checks the calls since an outage began: one message each, not two at a
+// time, and with pauses that grow.
+func (b *strict) probedOneByOne(outage []outbox.RelayEvent) {
+	b.Helper()
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	probes := b.calls[len(b.calls)-len(outage)+1:]
+	least := 125 * time.Millisecond
+	for i, probe := range probes {
+		assert.Len(b.T, probe.uuids, 1)
+		assert.True(b.T, probe.alone, "two at a time")
+		if i > 0 {
+			assert.GreaterOrEqual(b.T, probe.began.Sub(probes[i-1].began), least<<i, "pause %d", i)
+		}
+	}
+}
+
+func longOutage(t *testing.T, db *testdb.DB) {
+	p, b, seen := newPost(t, db), newStrict(t), &events{}
+	b.refusing(refuseAll)
+	var all []string
+	for i := range 12 {
+		all = append(all, p.store("orders", b.letters(fmt.Sprintf("k%d", i%4), 4)...)...)
+	}
+	p.relayTo(b, seen.observe, func(c *outbox.RelayConfig) { c.Batch, c.Lanes = 4, 2 })
+	p.eventually("three probes fail", func() bool { return len(seen.of("outage")) >= 4 })
+	b.refusing(nil)
+	b.awaitAll(all)
+	p.eventually("the outbox is empty", func() bool { return p.rows() == 0 })
+	for _, e := range seen.of("attempt") {
+		assert.Zero(t, e.Attempts)
+	}
+}
+
+func panickingPublisher(t *testing.T, db *testdb.DB) {
+	p, b, seen := newPost(t, db), newStrict(t), &events{}
+	b.way = panicking
+	msgs := append(b.letters("k", 3), b.letters("", 5)...)
+	b.refusing(refuses(errRefused, msgs[0].UUID))
+	p.relayTo(b, seen.observe)
+	all := p.store("orders", msgs...)
+	b.awaitAll(all[3:])
+	p.eventually("an attempt", func() bool { return len(seen.about("attempt", all[0])) > 0 })
+	assert.ErrorContains(t, seen.about("attempt", all[0])[0].Err, "the publisher panicked: refused")
+	b.refusing(nil)
+	b.awaitAll(all)
+}

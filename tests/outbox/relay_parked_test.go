@@ -1,0 +1,191 @@
+package outbox_test
+
+import (
+	"context"
+	"slices"
+	"testing"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace-go/millrace/outbox"
+	"github.com/millrace-go/millrace/tests/testdb"
+)
+
+var relayParkedBodies = []testdb.Body{
+	{
+		Name: "a parked message holds its key", Why: "what is behind it may depend on it, until an operator has decided",
+		Run: holdKey,
+	},
+	{
+		Name: "a parked message lets its key go on", Why: "Continue says so",
+		Run: continueKey,
+	},
+	{
+		Name: "what an operator decides", Why: "every decision is carried out once, and written down",
+		Run: operatorDecides,
+	},
+	{
+		Name: "a key held by an earlier relay", Why: "a restart forgets neither what is held nor what is released",
+		Run: heldBefore,
+	},
+}
+
+func holding(c *outbox.RelayConfig) { c.MaxAttempts = 1 }
+
+func continuing(c *outbox.RelayConfig) { c.MaxAttempts, c.OnParked = 1, outbox.Continue }
+
+var ann = outbox.Operator{Name: "ann", Reason: "the queue exists now"}
+
+func holdKey(t *testing.T, db *testdb.DB) {
+	p, b := newPost(t, db), newStrict(t)
+	msgs := b.letters("k", 4)
+	b.refusing(refuses(outbox.Permanent(errRefused), msgs[1].UUID))
+	p.relayTo(b, holding)
+	ids := p.store("orders", msgs...)
+	p.awaitParked(ids[1])
+	later := p.store("orders", b.letters("k", 2)...)
+	b.awaitAll(append(p.store("orders", b.letters("other", 3)...), ids[0]))
+	for _, held := range append(append([]string{}, ids[2:]...), later...) {
+		p.awaitStatus(held, rowHeld)
+		assert.Zero(t, b.given(held))
+	}
+	p.eventually("what was sent is written off", func() bool { return p.rows() == 5 })
+	assert.Equal(t, outbox.Backlog{Messages: 4}, backlog(p))
+
+	b.refusing(nil)
+	require.NoError(t, p.out.Retry(t.Context(), p.awaitParked(ids[1]).ID, ann))
+	all := slices.Concat(ids, later)
+	b.awaitAll(all)
+	p.eventually("the outbox is empty", func() bool { return p.rows() == 0 })
+	b.once(all)
+}
+
+// backlog returns the backlog without its age, which is checked here.
+func backlog(p *post) outbox.Backlog {
+	p.Helper()
+	all, err := p.out.Backlog(p.Context())
+	require.NoError(p, err)
+	assert.Positive(p, all.Oldest)
+	all.Oldest = 0
+	return all
+}
+
+func continueKey(t *testing.T, db *testdb.DB) {
+	p, b := newPost(t, db), newStrict(t)
+	msgs := b.letters("k", 4)
+	b.excuse(msgs[1])
+	b.refusing(refuses(outbox.Permanent(errRefused), msgs[1].UUID))
+	// The second time it is one that was set aside, with messages held behind it.
+	p.relayTo(b, continuing, func(c *outbox.RelayConfig) { c.MaxAttempts = 2 })
+	ids := p.store("orders", msgs...)
+	parked := p.awaitParked(ids[1])
+	rest := slices.Delete(slices.Clone(ids), 1, 2)
+	b.awaitAll(rest)
+	rest = append(rest, p.store("orders", b.letters("k", 2)...)...)
+	b.awaitAll(rest)
+	b.once(rest)
+
+	b.refusing(nil)
+	require.NoError(t, p.out.Retry(t.Context(), parked.ID, ann))
+	b.awaitAll(ids[1:2])
+	p.eventually("the outbox is empty", func() bool { return p.rows() == 0 })
+}
+
+func operatorDecides(t *testing.T, db *testdb.DB) {
+	ctx := t.Context()
+	p, b := newPost(t, db), newStrict(t)
+	msgs := append(b.letters("k", 2), b.letters("", 1)...)
+	b.excuse(msgs[0])
+	b.refusing(func(string, *message.Message) error { return outbox.Permanent(errRefused) })
+	p.relayTo(b, holding)
+	ids := p.store("orders", msgs...)
+	p.awaitParked(ids[0])
+	p.awaitParked(ids[2])
+	p.awaitStatus(ids[1], rowHeld)
+
+	all, err := p.out.Parked(ctx, 0, 10)
+	require.NoError(t, err)
+	require.Len(t, all, 2)
+	first, last := all[0], all[1]
+	assert.Less(t, first.ID, last.ID)
+	assert.Equal(t, ids[0], first.Message.UUID)
+	assert.Equal(t, msgs[0].Payload, first.Message.Payload)
+	assert.Equal(t, msgs[0].Metadata, first.Message.Metadata)
+	assert.Equal(t, "orders", first.Topic)
+	assert.Equal(t, "k", first.OrderKey)
+	assert.Empty(t, last.OrderKey)
+	assert.Equal(t, 1, first.Attempts)
+	assert.Equal(t, "refused", first.Error)
+	assert.False(t, first.At.IsZero())
+	page, err := p.out.Parked(ctx, first.ID, 1)
+	require.NoError(t, err)
+	require.Len(t, page, 1)
+	assert.Equal(t, last.ID, page[0].ID)
+
+	for _, nobody := range []outbox.Operator{{}, {Name: "ann"}, {Reason: "why"}} {
+		assert.ErrorContains(t, p.out.Retry(ctx, first.ID, nobody), "an operator needs a name and a reason")
+		assert.ErrorContains(t, p.out.Discard(ctx, first.ID, nobody), "an operator needs a name and a reason")
+	}
+	held := p.row(ids[1])
+	for _, id := range []int64{held.ID, last.ID + 1, -1} {
+		assert.ErrorIs(t, p.out.Retry(ctx, id, ann), outbox.ErrNotFound)
+		assert.ErrorIs(t, p.out.Discard(ctx, id, ann), outbox.ErrNotFound)
+	}
+
+	b.refusing(nil)
+	bob := outbox.Operator{Name: "bob", Reason: "a test order"}
+	require.NoError(t, p.out.Discard(ctx, first.ID, bob))
+	assert.ErrorIs(t, p.out.Discard(ctx, first.ID, bob), outbox.ErrNotFound, "a second time")
+	require.NoError(t, p.out.Retry(ctx, last.ID, ann))
+	assert.ErrorIs(t, p.out.Retry(ctx, last.ID, ann), outbox.ErrNotFound, "a second time")
+	b.awaitAll(ids[1:])
+	b.once(ids[1:])
+	assert.Zero(t, b.counts()[ids[0]])
+	assert.Equal(t, []string{
+		"bob|outbox discard|a test order|" + ids[0] + "|to topic orders",
+		"ann|outbox retry|the queue exists now|" + ids[2] + "|to topic orders",
+	}, p.audit(ctx))
+}
+
+// audit reads what was written down.
+func (p *post) audit(ctx context.Context) (lines []string) {
+	p.Helper()
+	rows, err := p.db.QueryContext(ctx, `SELECT actor, action, reason, message_id, detail FROM millrace_audit ORDER BY id`)
+	require.NoError(p, err)
+	defer func() { assert.NoError(p, rows.Close()) }()
+	for rows.Next() {
+		var operator, action, reason, id, detail []byte
+		require.NoError(p, rows.Scan(&operator, &action, &reason, &id, &detail))
+		lines = append(lines, string(slices.Concat(operator, []byte("|"), action, []byte("|"), reason,
+			[]byte("|"), id, []byte("|"), detail)))
+	}
+	require.NoError(p, rows.Err())
+	return lines
+}
+
+func heldBefore(t *testing.T, db *testdb.DB) {
+	p, b := newPost(t, db), newStrict(t)
+	keep, drop := b.letters("keep", 3), b.letters("drop", 3)
+	b.refusing(refuses(outbox.Permanent(errRefused), keep[0].UUID, drop[0].UUID))
+	relay := p.relayTo(b, holding)
+	p.store("orders", append(keep, drop...)...)
+	p.awaitParked(keep[0].UUID)
+	parked := p.awaitParked(drop[0].UUID)
+	p.awaitStatus(drop[2].UUID, rowHeld)
+	p.awaitStatus(keep[2].UUID, rowHeld)
+	require.NoError(t, relay.stop())
+
+	b.excuse(drop[0])
+	require.NoError(t, p.out.Discard(t.Context(), parked.ID, ann))
+	kept, dropped := p.store("orders", b.letters("keep", 1)...), p.store("orders", b.letters("drop", 1)...)
+	p.relayTo(b, holding)
+	b.awaitAll(append(uuids(drop[1:]), dropped...))
+	p.awaitStatus(kept[0], rowHeld)
+	assert.Zero(t, b.counts()[keep[1].UUID])
+
+	b.refusing(nil)
+	require.NoError(t, p.out.Retry(t.Context(), p.awaitParked(keep[0].UUID).ID, ann))
+	b.awaitAll(append(uuids(keep), kept...))
+}
