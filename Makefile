@@ -25,17 +25,29 @@ help: ## list the targets
 up: ## bring up the services of the tests and print where they are
 	@tests/services.sh
 
+# Else each test binary waits for a second at its end.
+race = GORACE=atexit_sleep_ms=0 go test -race -shuffle=on
+
+# One package at a time: the tests of one keep two cores and a disk busy.
 .PHONY: test
 test: ## run every test on every database and broker; nothing may be skipped
-	@$(services); $(call in_each_module,go test -race -shuffle=on -timeout 30m ./...)
+	@$(services); $(call in_each_module,$(race) -p 1 -timeout 30m ./...)
 
 .PHONY: test-short
 test-short: ## run what needs no service: unit tests and SQLite
 	@unset $${!MILLRACE_TEST_@}; go test -short ./...
 
 .PHONY: stress
-stress: ## run every test 20 times, shuffled, with the race detector
-	@$(services); go test -race -shuffle=on -count=20 -timeout 5h ./...
+stress: ## run every test 20 times, with all its rounds and what takes minutes
+	@$(services); export MILLRACE_TEST_LONG=1; $(race) -count=20 -timeout 10h ./...
+
+.PHONY: exhaust
+exhaust: ## play every service with every fault at every point, and thousands of random faults
+	@$(services); MILLRACE_TEST_LONG=1 go test -count=1 -timeout 60m ./tests/exhaust
+
+.PHONY: mutants
+mutants: ## break the rules of Millrace one by one: a test must notice each
+	@go run ./tests/mutants
 
 .PHONY: fuzz
 fuzz: ## run each fuzz target for FUZZTIME (20s)
@@ -50,7 +62,8 @@ fuzz: ## run each fuzz target for FUZZTIME (20s)
 
 .PHONY: bench
 bench: ## run the benchmarks
-	@$(services); go test -run '^$$' -bench . -timeout 60m ./tests/bench
+	@$(services); go test -run '^$$' -bench . -timeout 60m ./tests/bench; \
+	cd tests/river && go test -run '^$$' -bench . -timeout 60m .
 
 .PHONY: lint
 lint: $(GOLANGCI_LINT) ## check formatting, go.mod, vet and golangci-lint

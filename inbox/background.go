@@ -132,6 +132,7 @@ func (s *Store) Run(ctx context.Context) error {
 	watch.Go(func() { s.repeat(ctx, settlePause, s.settleAgain) })
 	watch.Go(func() { s.repeat(ctx, identityPause, s.recognise) })
 	janitor := newJanitor(s)
+	watch.Go(func() { s.repeat(ctx, min(heldLook, s.config.PurgeInterval), newJanitor(s).expire) })
 	janitor.run(ctx)
 	s.repeat(ctx, s.config.PurgeInterval, janitor.run)
 	watch.Wait()

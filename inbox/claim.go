@@ -30,6 +30,16 @@ type Claim struct {
 	parked  string // why the message was parked instead
 	outcome []*message.Message
 
+	// What the version gate says, and what for.
+	decided  bool
+	verdict  verdict
+	waitsFor versioned
+	reason   string
+	heldFor  time.Duration
+	advances []advance
+	released int64
+	visit    *visit
+
 	tx        *sqlx.Tx
 	span      *span
 	handler   context.Context //nolint:containedctx // given to the handler
@@ -48,9 +58,12 @@ type Claim struct {
 // If [Claim.Fresh], the caller runs the handler with [Claim.Context] and must end with
 // [Claim.Commit] or [Claim.Rollback]. Otherwise it acks msg after publishing
 // [Claim.Outcome]. On an error it nacks msg: nothing was done.
-func (c *Consumer) Claim(msg *message.Message) (*Claim, error) {
+func (c *Consumer) Claim(msg *message.Message) (*Claim, error) { return c.claim(msg, &visit{}) }
+
+func (c *Consumer) claim(msg *message.Message, v *visit) (*Claim, error) {
 	d, err := c.deliver(msg)
 	if err != nil {
+		d.interrupted(err)
 		return nil, d.fail(err)
 	}
 	s := c.store
@@ -58,16 +71,18 @@ func (c *Consumer) Claim(msg *message.Message) (*Claim, error) {
 		return nil, d.fail(errors.New("middleware.Inbox stands twice on this handler: remove one"))
 	}
 	if !s.work.enter() {
+		d.interrupted(ErrClosed)
 		return nil, ErrClosed
 	}
 	s.warnUnattended()
-	cl := &Claim{delivery: d}
+	cl := &Claim{delivery: d, visit: v}
 	defer func() {
 		if !cl.fresh {
 			s.work.leave()
 		}
 	}()
 	if err := cl.obtain(); err != nil {
+		d.interrupted(err)
 		return nil, d.fail(err)
 	}
 	if !cl.fresh {
@@ -170,7 +185,11 @@ const maxRounds = 10
 func (cl *Claim) acquire() error {
 	s, d := cl.consumer.store, cl.delivery
 	next := insert
-	if cl.consumer.config.Redelivered(d.msg) || cl.consumer.replay.likely() {
+	if cl.lease != nil {
+		if cl.lease.claimed() {
+			next = retake
+		}
+	} else if cl.consumer.config.Redelivered(d.msg) || cl.consumer.replay.likely() {
 		next = look
 	}
 	for round, contended := 0, 0; next != done; round++ {
@@ -303,7 +322,9 @@ func (cl *Claim) take(what step) (next step, err error) {
 		}
 	}
 	cl.fresh, cl.tx, cl.span, cl.began = true, tx, span, began
+	cl.openRow = cl.openRow || cl.lease != nil
 	cl.ambient = ambient.New(tx, s.db)
+	cl.ambient.Owner = cl
 	cl.handler = span.give(cl.ambient)
 	return done, nil
 }

@@ -55,6 +55,9 @@ type Config struct {
 	// a consumer's claims are walked once in a hundredth of its retention at most.
 	PurgeInterval time.Duration
 
+	// AllowPayloadChange lets operators correct what is stored, with [Store.ReplacePayload].
+	AllowPayloadChange bool
+
 	// Archive is given completed claims before they are deleted; an error keeps them. What it
 	// writes through inbox.Tx is committed with the deletion; elsewhere a claim can be given twice.
 	Archive func(ctx context.Context, claims []Archived) error
@@ -64,6 +67,20 @@ type Config struct {
 	// [Store.Unsettled], and logged.
 	Redispatch      message.Publisher
 	RedispatchAfter time.Duration
+
+	// Payloads changes what is stored of messages, open ones and those a handler produced, for
+	// instance to encrypt it. Defaults to storing payloads as they came.
+	Payloads PayloadCodec
+
+	// BlobsAbove is the size in bytes above which the payload of an open message is kept outside
+	// its row: in Blobs, or without it in a table of its own. Defaults to 65,536 with Blobs, and
+	// to keeping every payload in its row without.
+	BlobsAbove int
+	Blobs      BlobStore
+
+	// BlobGrace is how old a payload outside its row must be before it is removed because no
+	// row refers to it. Storing a message may take half as long. Defaults to 1 hour.
+	BlobGrace time.Duration
 
 	// Observers are told of decisions; see [Observer].
 	Observers []Observer
@@ -84,6 +101,12 @@ func (c *Config) setDefaults() {
 	}
 	if c.RedispatchAfter == 0 {
 		c.RedispatchAfter = 5 * time.Minute
+	}
+	if c.BlobsAbove == 0 && c.Blobs != nil {
+		c.BlobsAbove = 65_536
+	}
+	if c.BlobGrace == 0 {
+		c.BlobGrace = time.Hour
 	}
 }
 
@@ -111,6 +134,12 @@ func (c Config) Validate() error {
 	}
 	if c.RedispatchAfter < 0 {
 		problem("RedispatchAfter %v is negative", c.RedispatchAfter)
+	}
+	if c.BlobsAbove < 0 {
+		problem("BlobsAbove %d is negative", c.BlobsAbove)
+	}
+	if c.BlobGrace < 0 {
+		problem("BlobGrace %v is negative", c.BlobGrace)
 	}
 	if err := errors.Join(problems...); err != nil {
 		return fmt.Errorf("inbox: invalid Config: %w", err)

@@ -23,6 +23,7 @@ func TestConfigReportsAllProblemsAtOnce(t *testing.T) {
 	bad := inbox.Config{
 		Dialect: "oracle", Schema: "Bad-Name", TablePrefix: "drop table ", Namespace: strings.Repeat("n", 256),
 		MaxInFlight: -1, SettledKeys: -2, PurgeInterval: -3, RedispatchAfter: -4,
+		BlobsAbove: -5, BlobGrace: -6,
 	}
 	db, err := sqlx.Open("sqlite", ":memory:")
 	require.NoError(t, err)
@@ -32,6 +33,7 @@ func TestConfigReportsAllProblemsAtOnce(t *testing.T) {
 		for _, want := range []string{
 			"inbox: invalid Config", `"oracle" is not one of`, `Schema "Bad-Name"`, `TablePrefix "drop table "`,
 			"Namespace is longer than 255", "MaxInFlight -1", "SettledKeys -2", "PurgeInterval -3ns", "RedispatchAfter -4ns",
+			"BlobsAbove -5", "BlobGrace -6ns",
 		} {
 			assert.ErrorContains(t, err, want)
 		}
@@ -101,6 +103,9 @@ func documented(t *testing.T) map[string]string {
 	require.Empty(t, store.Dialect)
 	require.Empty(t, store.Schema)
 	require.Empty(t, store.Namespace)
+	require.Nil(t, store.Payloads)
+	require.Zero(t, store.BlobsAbove)
+	filing := inbox.Config{Blobs: &inbox.FileBlobs{}}.WithDefaults()
 	require.Equal(t, inbox.ByUUID().String(), consumer.Key.String())
 	require.Equal(t, inbox.ByUUID().String(), lease.Key.String())
 	require.Equal(t, inbox.CollisionPark, consumer.OnCollision)
@@ -124,6 +129,9 @@ func documented(t *testing.T) map[string]string {
 		"Config.SettledKeys":   "Defaults to " + thousands(store.SettledKeys) + ",",
 		"Config.PurgeInterval": "Defaults to " + words(store.PurgeInterval) + ";",
 		"Config.Redispatch":    "RedispatchAfter (default " + words(store.RedispatchAfter) + ")",
+		"Config.Payloads":      "Defaults to storing payloads as they came",
+		"Config.BlobsAbove":    "Defaults to " + thousands(filing.BlobsAbove) + " with Blobs, and to keeping every payload in its row without",
+		"Config.BlobGrace":     "Defaults to " + words(store.BlobGrace) + ".",
 
 		"Inbox.Consumer":       "Defaults to the router's handler name",
 		"Inbox.Epoch":          fmt.Sprintf("Defaults to %d", consumer.Epoch),

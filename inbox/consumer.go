@@ -88,7 +88,7 @@ func (c *ConsumerConfig) setDefaults() {
 		c.ClockSkew = 5 * time.Minute
 	}
 	if c.Redelivered == nil {
-		c.Redelivered = redelivered
+		c.Redelivered = Redelivered
 	}
 	if c.Describe == nil {
 		c.Describe = describe
@@ -143,6 +143,7 @@ type Consumer struct {
 	slots  chan struct{} // nil without a bound of its own
 
 	replay      replay
+	gaps        gaps
 	registering sync.Mutex
 	registered  atomic.Pointer[registration]
 
@@ -153,6 +154,9 @@ type consumerName struct {
 	name  string
 	epoch int
 }
+
+// prefix is what the consumer's keys begin with in memory.
+func (n consumerName) prefix() string { return fmt.Sprintf("%s\x00%d\x00", n.name, n.epoch) }
 
 // registration is what the database knows of the consumer.
 type registration struct {
@@ -176,7 +180,10 @@ func (s *Store) Consumer(config ConsumerConfig) (*Consumer, error) {
 	defer s.mu.Unlock()
 	name := consumerName{config.Name, config.Epoch}
 	if known := s.consumers[name]; known != nil {
-		if known.config.Handler != config.Handler {
+		if known.config.Handler == "" || config.Handler == "" { // a stored message need not know it
+			config.Handler += known.config.Handler
+		}
+		if known.config.Handler != "" && known.config.Handler != config.Handler {
 			return nil, fmt.Errorf("inbox: consumer %q is used by two handlers, %q and %q, which would take each "+
 				"other's messages for duplicates: give each its own Consumer", config.Name, known.config.Handler, config.Handler)
 		}
@@ -185,7 +192,7 @@ func (s *Store) Consumer(config ConsumerConfig) (*Consumer, error) {
 				config.Name, ErrKeyChanged, known.config.Key.source, config.Key.source)
 		}
 	}
-	c := &Consumer{store: s, config: config, prefix: fmt.Sprintf("%s\x00%d\x00", config.Name, config.Epoch)}
+	c := &Consumer{store: s, config: config, prefix: name.prefix()}
 	if config.MaxInFlight > 0 {
 		c.slots = make(chan struct{}, config.MaxInFlight)
 	}
@@ -227,6 +234,7 @@ type consumerRow struct {
 	PurgeLine int64  `db:"purge_line"`
 	Paused    bool   `db:"paused"`
 	CreatedAt int64  `db:"created_at"`
+	Served    bool   `db:"served"` // a queue delivers what is stored for it, in some process
 }
 
 // registerWait bounds the statements of a registration, for which others wait.
@@ -352,6 +360,8 @@ func (c *Consumer) retention() int64 {
 	}
 	return c.config.Retention.Microseconds()
 }
+
+func (c *Consumer) name() consumerName { return consumerName{c.config.Name, c.config.Epoch} }
 
 // Name returns the consumer's name.
 func (c *Consumer) Name() string { return c.config.Name }

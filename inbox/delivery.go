@@ -29,6 +29,7 @@ type delivery struct {
 	fingerprint [32]byte // of the payload, unless the user chose otherwise
 	hash        int64    // its beginning, stored with the claim
 	token       int64    // tells this attempt's claim from any other's
+	lease       *Leased  // set where it comes from our own table
 }
 
 var errAnswered = errors.New("the message was acked or nacked before the inbox saw it, so a failure would lose it: " +
@@ -40,11 +41,9 @@ func (c *Consumer) deliver(msg *message.Message) (*delivery, error) {
 	if answered(msg) {
 		return d, errAnswered
 	}
-	key, err := c.config.Key.value(msg)
-	if err != nil {
+	if err := c.identify(d); err != nil {
 		return d, err
 	}
-	d.key, d.id = key, keycode.Encode(key)
 	d.memoryKey = c.prefix + string(d.id)
 	d.token = rand.Int64N(1<<62) + 1 //nolint:gosec // tells attempts apart, keeps no secret
 	if c.config.Fingerprint == nil {
@@ -57,13 +56,49 @@ func (c *Consumer) deliver(msg *message.Message) (*delivery, error) {
 		d.fingerprint = sha256.Sum256(print)
 	}
 	d.hash = int64(binary.BigEndian.Uint64(d.fingerprint[:8])) //nolint:gosec // the bits matter, not the sign
+	if d.lease != nil {                                        // it is what was stored, whatever Fingerprint says by now
+		d.hash = d.lease.row.Hash
+	}
 	return d, nil
+}
+
+// identify finds the key of d. A delivery from our own table brings it.
+func (c *Consumer) identify(d *delivery) error {
+	if d.lease = leasedOf(d.ctx); d.lease != nil {
+		if d.lease.queue.store != c.store || d.lease.queue.name != c.name() {
+			return fmt.Errorf("the message was stored for consumer %q, epoch %d: give pubsub.Durable and middleware.Inbox "+
+				"the same Store, Consumer and Epoch", d.lease.queue.name.name, d.lease.queue.name.epoch)
+		}
+		d.key, d.id = keycode.String(d.lease.row.MessageID), d.lease.row.MessageID
+		if d.topic == "" {
+			d.topic = string(d.lease.row.Topic)
+		}
+		return nil
+	}
+	key, err := c.config.Key.value(d.msg)
+	if err != nil {
+		return err
+	}
+	d.key, d.id = key, keycode.Encode(key)
+	return nil
+}
+
+// told returns what the queue that delivers d wants to know, nil if none does.
+func (d *delivery) told() *attempt {
+	return deliveredBy(d.ctx)
 }
 
 // collide gives d the identity of a message of its own.
 func (d *delivery) collide() {
 	d.original = d.id
 	d.id = keycode.Derive(d.id, d.fingerprint)
+}
+
+// interrupted says why the handler does not run.
+func (d *delivery) interrupted(cause error) {
+	if a := d.told(); a != nil {
+		a.interrupted(cause)
+	}
 }
 
 // fail names the message in err, an error of ours.
@@ -106,9 +141,9 @@ func answered(msg *message.Message) bool {
 	}
 }
 
-// redelivered trusts what watermill-amqp v3 and pubsub/rabbitmq say. It is a hint
-// about what to ask the database first, never an answer.
-func redelivered(msg *message.Message) bool {
+// Redelivered reports whether a message is marked as delivered before, by watermill-amqp v3
+// or pubsub/rabbitmq. It is a hint about what to ask the database first, never an answer.
+func Redelivered(msg *message.Message) bool {
 	return msg.Metadata["_watermill_amqp_redelivered"] == "true" || msg.Metadata[reserved.Redelivered] == "true"
 }
 

@@ -30,9 +30,11 @@
 // # What is stored
 //
 // A completed message is one narrow row, its claim, deleted after the retention. A message
-// that is open, because it is parked or failed, is stored whole; [Store.Parked] lists the
-// parked ones, [Store.Release] and [Store.Discard] decide about them. [Store.Story] tells
-// all that is known of one message.
+// that is open, because it is parked or failed, is stored whole; [Store.Find] lists
+// such messages and [Store.FailureGroups] why they fail; [Store.Retry] and [Store.Discard]
+// decide about them. [Store.Backlog] counts them, [Store.Story] tells all that is known of
+// one message. Config.Payloads encrypts what is stored of payloads, Config.BlobsAbove keeps
+// large ones outside their rows.
 //
 // # Shutdown
 //

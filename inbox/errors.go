@@ -54,6 +54,17 @@ var (
 	// ErrLost says that what a delivery worked on was changed by someone else meanwhile.
 	ErrLost = errors.New("the message was changed by someone else meanwhile")
 
+	// ErrNoQueue says that the version gate would hold a message that nothing would deliver.
+	ErrNoQueue = errors.New("nothing would deliver a message that is held: decorate the subscriber of this handler " +
+		"with pubsub.Durable, or choose another OnGap")
+
+	// ErrNotServed says that a message cannot be tried again: no queue takes it.
+	ErrNotServed = errors.New("no queue delivers what is stored for its consumer: start its service with pubsub.Durable, " +
+		"or give a publisher that sends the message back to its topic")
+
+	// ErrErased says that a payload can never be opened again: its key was thrown away.
+	ErrErased = errors.New("the payload was erased")
+
 	// ErrNotFound says that there is no such open message.
 	ErrNotFound = errors.New("inbox: no such message, or not in a state that allows this")
 )

@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/jmoiron/sqlx"
@@ -76,7 +77,7 @@ func (cl *Claim) takeBack(cause error) (reopened bool, err error) {
 	return true, fmt.Errorf("%w; what it had written is committed: %w", ErrTxEndedByHandler, cause)
 }
 
-// reopen makes the message one that failed.
+// reopen makes the message one that failed, whose successors wait for it again.
 func (cl *Claim) reopen(ctx context.Context, tx *sqlx.Tx, cause error) error {
 	s := cl.consumer.store
 	n, err := affected(tx.ExecContext(ctx, s.dialect.ReopenClaim, cl.id32, cl.id, cl.token))
@@ -95,7 +96,16 @@ func (cl *Claim) reopen(ctx context.Context, tx *sqlx.Tx, cause error) error {
 			return err
 		}
 	}
-	return cl.putFailure(ctx, tx, cause)
+	for _, a := range cl.advances {
+		_, err := tx.ExecContext(ctx, s.dialect.Gate.RetreatAggregate, a.Number-1, []byte{}, cl.id32, a.id, cl.token)
+		if err != nil {
+			return fmt.Errorf("take %s back: %w", a.Version, err)
+		}
+	}
+	if err := cl.putFailure(ctx, tx, cause); !errors.Is(err, errNotKept) {
+		return err
+	}
+	return nil // the claim is open, which matters: the redelivery brings the payload again
 }
 
 func (cl *Claim) observeEnded(what string) {
@@ -103,6 +113,21 @@ func (cl *Claim) observeEnded(what string) {
 	for _, o := range cl.consumer.store.observe.endedTx {
 		o.ObserveEndedTx(cl.ctx, cl.event(what))
 	}
+}
+
+// lateness says so where the cause of an error is that Timeout ran out.
+func (cl *Claim) lateness(err error) error {
+	if !cl.span.late() {
+		return err
+	}
+	return tookTooLong(cl.consumer.config.Timeout, err)
+}
+
+func tookTooLong(timeout time.Duration, err error) error {
+	if errors.Is(err, context.Canceled) { // which a router does not log
+		err = errors.New(err.Error())
+	}
+	return fmt.Errorf("%w: Timeout, %v, ran out: %w", context.DeadlineExceeded, timeout, err)
 }
 
 // cleanup returns a context for statements behind the handler: it outlives the delivery.
@@ -140,7 +165,8 @@ func (cl *Claim) putFailure(ctx context.Context, tx *sqlx.Tx, cause error) error
 		return ErrLost // a twin completed it meanwhile
 	}
 	if row.OpenStatus.Valid {
-		_, err := tx.ExecContext(ctx, s.dialect.TouchMessage, errorText(cause), cl.id32, cl.id, FailedRetryable)
+		text := errorText(cause)
+		_, err := tx.ExecContext(ctx, s.dialect.TouchMessage, text, groupOf(text), 0, cl.id32, cl.id, FailedRetryable)
 		return err
 	}
 	return s.insertMessage(ctx, tx, cl, openMessage{status: FailedRetryable, attempts: 1, lastError: errorText(cause)})

@@ -11,7 +11,7 @@ import (
 	"github.com/jmoiron/sqlx"
 
 	"github.com/millrace-go/millrace/internal/ambient"
-	"github.com/millrace-go/millrace/internal/msgcode"
+	"github.com/millrace-go/millrace/internal/dialect"
 )
 
 // afterwards bounds the statements that clean up behind a handler.
@@ -22,6 +22,9 @@ const afterwards = 5 * time.Second
 // be published before msg is acked. On an error nothing was done, or, where the answer to
 // the commit was lost, the redelivery will tell.
 func (cl *Claim) Commit(produced []*message.Message) ([]*message.Message, error) {
+	if cl.verdict != admitted {
+		return nil, cl.turnAway(produced)
+	}
 	if err := cl.approve(produced); err != nil {
 		return nil, cl.Rollback(err)
 	}
@@ -31,6 +34,11 @@ func (cl *Claim) Commit(produced []*message.Message) ([]*message.Message, error)
 			errAnswered, nil)
 	}
 	if err := cl.finish(produced); err != nil {
+		// What waits at the gate can be locked by others when it is released. The transaction is
+		// still ours then: nothing was sent, and the handler has not ended it.
+		if len(cl.advances) > 0 && cl.ambient.Open() && cl.contended(err) {
+			return nil, cl.giveUp()
+		}
 		return nil, cl.Rollback(err)
 	}
 	cl.succeed(produced, early)
@@ -61,6 +69,7 @@ func (cl *Claim) finish(produced []*message.Message) error {
 	if err == nil || !errors.Is(err, sql.ErrTxDone) && !errors.Is(err, errEnded) && !cl.span.late() {
 		return err
 	}
+	cl.ambient.End()
 	done, lost := cl.endedButDone(produced)
 	if done || lost != nil {
 		return lost
@@ -112,6 +121,10 @@ func (cl *Claim) approve(produced []*message.Message) error {
 		}
 		cl.forgot()
 	}
+	if len(produced) > 0 && message.PublishTopicFromCtx(cl.ctx) == "" && cl.lease != nil {
+		return fmt.Errorf("the handler returned %d messages, but a stored message does not know where they go: "+
+			"decorate the subscriber of this handler with pubsub.Durable, not the router", len(produced))
+	}
 	if len(produced) > 0 && message.PublishTopicFromCtx(cl.ctx) == "" {
 		return fmt.Errorf("the handler returned %d messages, but the router was given no topic to publish them to: "+
 			"add it with AddHandler", len(produced))
@@ -143,17 +156,35 @@ func (cl *Claim) seal(ctx context.Context, tx *sqlx.Tx, produced []*message.Mess
 			return err
 		}
 	}
+	if err := cl.release(ctx, tx); err != nil {
+		return err
+	}
 	if !cl.openRow {
 		return nil
 	}
-	result, err := tx.ExecContext(ctx, s.dialect.DeleteMessage, cl.id32, cl.id, FailedRetryable)
+	var closed int64
+	var err error
+	switch {
+	case cl.settles(produced):
+		closed, err = affected(tx.ExecContext(ctx, s.dialect.Queue.SettleLeased,
+			[]byte(unpublished), cl.id32, cl.id, cl.lease.token))
+	case cl.lease != nil:
+		closed, err = affected(tx.ExecContext(ctx, s.dialect.Queue.CloseLeased, cl.id32, cl.id, cl.lease.token))
+	default:
+		closed, err = affected(tx.ExecContext(ctx, s.dialect.DeleteMessage, cl.id32, cl.id, FailedRetryable))
+	}
 	if err != nil {
 		return fmt.Errorf("close the open message: %w", err)
 	}
-	if n, err := result.RowsAffected(); err != nil || n != 1 {
-		return errors.Join(ErrLost, err)
+	if closed != 1 {
+		return ErrLost
 	}
 	return nil
+}
+
+// settles reports whether the queue has to see to it that what the handler produced goes out.
+func (cl *Claim) settles(produced []*message.Message) bool {
+	return cl.lease != nil && len(produced) > 0 && cl.consumer.config.Outbox == nil
 }
 
 // keep stores what the handler produced.
@@ -168,8 +199,11 @@ func (cl *Claim) keep(ctx context.Context, tx *sqlx.Tx, produced []*message.Mess
 		}
 		return nil
 	}
-	_, err := tx.ExecContext(ctx, cl.consumer.store.dialect.InsertOutcome,
-		cl.id32, cl.id, []byte(topic), msgcode.Encode(produced))
+	s := cl.consumer.store
+	outcome, err := s.encodeOutcome(ctx, cl.consumer.config.Name, topic, produced)
+	if err == nil {
+		_, err = tx.ExecContext(ctx, s.dialect.InsertOutcome, cl.id32, cl.id, []byte(topic), outcome)
+	}
 	if err != nil {
 		return fmt.Errorf("store the outcome: %w", err)
 	}
@@ -181,6 +215,13 @@ func (cl *Claim) succeed(produced []*message.Message, early bool) {
 	s := cl.consumer.store
 	cl.end()
 	cl.ambient.Committed()
+	cl.advanced()
+	switch {
+	case cl.settles(produced):
+		cl.lease.row.Status = Settling
+	case cl.lease != nil:
+		cl.lease.done()
+	}
 	switch {
 	case len(produced) > 0 && cl.consumer.config.Outbox == nil:
 		// Waiting copies must not be acked while the broker may lack what was produced.
@@ -210,15 +251,29 @@ func (cl *Claim) Rollback(cause error) error {
 	if cl.over {
 		return cause
 	}
+	if cl.verdict == postponed {
+		return cl.giveUp()
+	}
 	s := cl.consumer.store
 	cl.ambient.End()
+	lost := cl.inDoubt && dialect.Classify(cause) == dialect.Unavailable
 	if err := rollback(cl.tx); err != nil {
 		s.forget()
+		lost = dialect.Classify(err) == dialect.Unavailable
 	}
 	cause = cl.lateness(cause)
+	if lost {
+		cause = disconnected(cause)
+	}
 	reopened := false
 	if !cl.inDoubt {
 		reopened, cause = cl.takeBack(cause)
+	}
+	if a := cl.told(); a != nil {
+		a.failed(cause)
+	}
+	if cl.lease != nil {
+		reopened = true // the queue records it
 	}
 	if !reopened && cl.consumer.config.RecordFailures && cl.ctx.Err() == nil {
 		cl.recordFailure(cause)
@@ -235,26 +290,14 @@ func (cl *Claim) Rollback(cause error) error {
 	return cl.name(cause)
 }
 
-// lateness says so where the cause of an error is that Timeout ran out.
-func (cl *Claim) lateness(err error) error {
-	if !cl.span.late() {
-		return err
-	}
-	return tookTooLong(cl.consumer.config.Timeout, err)
-}
-
-func tookTooLong(timeout time.Duration, err error) error {
-	if errors.Is(err, context.Canceled) { // which a router does not log
-		err = errors.New(err.Error())
-	}
-	return fmt.Errorf("%w: Timeout, %v, ran out: %w", context.DeadlineExceeded, timeout, err)
-}
-
 // end lets go of the transaction and its slot.
 func (cl *Claim) end() {
 	cl.over = true
 	cl.ambient.End()
 	cl.span.end()
 	cl.leave()
+	if cl.verdict != postponed {
+		cl.visit.leave()
+	}
 	cl.consumer.store.work.leave()
 }

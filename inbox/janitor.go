@@ -28,14 +28,23 @@ type Archived struct {
 type janitor struct {
 	store *Store
 	next  map[int32]time.Time // when a consumer's claims are worth the next walk
+
+	nextBlobs time.Time // the same of payloads outside their rows
+
+	shadows     int64 // the last open row that was looked at for a completed key
+	shadowPages int   // that are looked at in a walk
 }
 
-func newJanitor(s *Store) *janitor { return &janitor{store: s, next: make(map[int32]time.Time)} }
+func newJanitor(s *Store) *janitor {
+	return &janitor{store: s, next: make(map[int32]time.Time), shadowPages: 20}
+}
 
 // Purge deletes once what is older than each consumer's retention and returns how many
 // claims went. [Store.Run] does it all the time; Purge is for those who rather use cron.
 func (s *Store) Purge(ctx context.Context) (int, error) {
-	n, err := newJanitor(s).purge(ctx)
+	j := newJanitor(s)
+	j.shadowPages = math.MaxInt
+	n, err := j.purge(ctx)
 	if err != nil {
 		return n, fmt.Errorf("inbox: purge: %w", explain(err))
 	}
@@ -228,7 +237,7 @@ func (j *janitor) sweep(ctx context.Context, now int64) error {
 	s := j.store
 	var defaults ConsumerConfig
 	defaults.setDefaults()
-	problems := []error{j.closeShadowed(ctx)}
+	problems := []error{j.closeShadowed(ctx), j.sweepBlobs(ctx, now)}
 	for statement, before := range map[string]int64{
 		s.dialect.PurgeDropped: now - defaults.Retention.Microseconds(),
 		s.dialect.PurgeLeases:  now,
@@ -245,25 +254,36 @@ func (j *janitor) sweep(ctx context.Context, now int64) error {
 	return errors.Join(problems...)
 }
 
-// closeShadowed deletes open rows whose key is completed: a completed claim beats them.
+// closeShadowed deletes open rows whose key is completed: a completed claim beats them. It
+// looks at some pages of the open rows, and goes on behind them the next time.
 func (j *janitor) closeShadowed(ctx context.Context) error {
-	const batch = 500
-	var rows []struct {
-		Consumer int32  `db:"consumer"`
-		ID       []byte `db:"message_id"`
-	}
-	if err := j.store.db.SelectContext(ctx, &rows, j.store.dialect.SelectShadowed, batch); err != nil {
-		return fmt.Errorf("find open rows of completed messages: %w", err)
-	}
-	for len(rows) > 0 {
-		consumer := rows[0].Consumer
-		var ids [][]byte
-		for len(rows) > 0 && rows[0].Consumer == consumer {
-			ids, rows = append(ids, rows[0].ID), rows[1:]
+	const page = 1000
+	for range j.shadowPages {
+		var rows []struct {
+			ID        int64  `db:"id"`
+			Consumer  int32  `db:"consumer"`
+			MessageID []byte `db:"message_id"`
+			Shadowed  bool   `db:"shadowed"`
 		}
-		if err := j.deleteShadowed(ctx, consumer, ids); err != nil {
-			return fmt.Errorf("delete open rows of completed messages: %w", err)
+		if err := j.store.db.SelectContext(ctx, &rows, j.store.dialect.SelectShadowed, j.shadows, page); err != nil {
+			return fmt.Errorf("find open rows of completed messages: %w", err)
 		}
+		shadowed := make(map[int32][][]byte)
+		for _, row := range rows {
+			if row.Shadowed {
+				shadowed[row.Consumer] = append(shadowed[row.Consumer], row.MessageID)
+			}
+		}
+		for consumer, ids := range shadowed {
+			if err := j.deleteShadowed(ctx, consumer, ids); err != nil {
+				return fmt.Errorf("delete open rows of completed messages: %w", err)
+			}
+		}
+		if len(rows) < page {
+			j.shadows = 0
+			return nil
+		}
+		j.shadows = rows[len(rows)-1].ID
 	}
 	return nil
 }

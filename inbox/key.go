@@ -222,20 +222,13 @@ func jsonFields(payload []byte, paths []string) (string, error) {
 	if len(paths) == 0 {
 		return "", fmt.Errorf("%w: inbox.ByJSON names no field", errNoKey)
 	}
-	decoder := json.NewDecoder(strings.NewReader(string(payload)))
-	decoder.UseNumber()
-	var root any
-	if err := decoder.Decode(&root); err != nil {
-		return "", fmt.Errorf("%w: the payload is not JSON: %w", errNoKey, err)
+	root, err := decodeJSON(payload)
+	if err != nil {
+		return "", fmt.Errorf("%w: %w", errNoKey, err)
 	}
 	parts := make([]string, 0, len(paths))
 	for _, path := range paths {
-		value := root
-		for name := range strings.SplitSeq(path, ".") {
-			object, _ := value.(map[string]any)
-			value = object[name]
-		}
-		switch v := value.(type) {
+		switch v := jsonField(root, path).(type) {
 		case string:
 			parts = append(parts, "s"+v)
 		case json.Number:

@@ -7,8 +7,6 @@ import (
 	"fmt"
 
 	"github.com/ThreeDotsLabs/watermill"
-
-	"github.com/millrace-go/millrace/internal/msgcode"
 )
 
 // lookup is what the tables say of a key.
@@ -33,9 +31,10 @@ func (l *lookup) scan(row *sql.Row) error {
 
 // What a claim's result says.
 const (
-	resultOpen      = 0
-	resultCompleted = 1
-	resultDiscarded = 2
+	resultOpen       = 0
+	resultCompleted  = 1
+	resultDiscarded  = 2
+	resultSuperseded = 3 // by the message of a newer epoch
 )
 
 // look reads what is known of the key, outside any transaction.
@@ -62,8 +61,11 @@ func (cl *Claim) look() (next step, err error) {
 		return cl.collision()
 	}
 	status := Status(row.OpenStatus.Int16)
-	if status == FailedRetryable {
+	if status == FailedRetryable && cl.lease == nil {
 		cl.openRow = true
+		return retake, nil
+	}
+	if status == InProgress && cl.lease != nil { // whether it is still ours is seen at the end
 		return retake, nil
 	}
 	cl.answer = "stored as " + status.String()
@@ -77,7 +79,8 @@ func (cl *Claim) completed(row lookup) (next step, err error) {
 		return cl.collision()
 	}
 	if row.Outcome != nil {
-		if cl.outcome, err = msgcode.Decode(row.Outcome); err != nil {
+		cl.outcome, err = cl.consumer.store.openOutcome(d.ctx, cl.consumer.config.Name, string(row.Topic), row.Outcome)
+		if err != nil {
 			return 0, fmt.Errorf("stored outcome: %w", err)
 		}
 		cl.answer = "outcome not known to be published"

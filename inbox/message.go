@@ -9,6 +9,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/jmoiron/sqlx"
 
+	"github.com/millrace-go/millrace/internal/dialect"
 	"github.com/millrace-go/millrace/internal/keycode"
 	"github.com/millrace-go/millrace/internal/msgcode"
 )
@@ -48,9 +49,12 @@ func (s Status) String() string {
 	return fmt.Sprintf("Status(%d)", int16(s))
 }
 
+// stuck reports whether nobody but an operator will do something about the message.
+func (s Status) stuck() bool { return s == Parked || s == FailedTerminal }
+
 // Message is an open message: stored whole, waiting for a worker or an operator.
 type Message struct {
-	ID           int64 // of the row: what [Store.Release] and [Store.Discard] take
+	ID           int64 // of the row: what [Store.Retry] and [Store.Discard] take
 	Consumer     string
 	Epoch        int
 	MessageID    string // the key
@@ -62,10 +66,17 @@ type Message struct {
 	UUID         string
 	Metadata     message.Metadata
 	Payload      []byte
+	Unreadable   error // why there is no Payload: ErrErased, or what passes
+	OrderKey     string
 	ReceivedAt   time.Time
+	DueAt        time.Time // when something will be done about it by itself; zero: never, or it is being worked on
+	LeasedUntil  time.Time // until when a process has it, unless it renews; zero: nobody has it
 	LastError    string
+	ErrorGroup   int64 // see [Store.FailureGroups]; 0: no error
 	Reason       string
 	Original     string // of a collision: the key it collided with
+	Aggregate    string // of one that the version gate put aside …
+	Version      int64  // … and the version it brings
 
 	row messageRow
 }
@@ -93,10 +104,14 @@ type messageRow struct {
 	ReceivedAt   int64         `db:"received_at"`
 	DueAt        int64         `db:"due_at"`
 	LeaseToken   int64         `db:"lease_token"`
-	LockedUntil  int64         `db:"locked_until"`
 	LastError    []byte        `db:"last_error"`
+	ErrorGroup   sql.NullInt64 `db:"error_group"`
 	Reason       []byte        `db:"reason"`
 	Original     []byte        `db:"original"`
+	Aggregate    []byte        `db:"aggregate"`
+	Version      sql.NullInt64 `db:"version"`
+	Form         payloadForm   `db:"payload_form"`
+	Ref          []byte        `db:"payload_ref"`
 }
 
 func (r messageRow) message() (Message, error) {
@@ -104,15 +119,24 @@ func (r messageRow) message() (Message, error) {
 	if err != nil {
 		return Message{}, fmt.Errorf("open message %d: %w", r.ID, err)
 	}
-	return Message{
+	m := Message{
 		ID: r.ID, Consumer: string(r.Name), Epoch: r.Epoch, MessageID: keycode.String(r.MessageID),
 		Status: r.Status, Attempts: r.Attempts, Topic: string(r.Topic),
 		EventType: string(r.EventType), EventVersion: string(r.EventVersion),
 		UUID: string(r.UUID), Metadata: md, Payload: r.Payload,
 		ReceivedAt: time.UnixMicro(r.ReceivedAt).UTC(),
 		LastError:  string(r.LastError), Reason: string(r.Reason), Original: keycode.String(r.Original),
+		Aggregate: keycode.String(r.Aggregate), Version: r.Version.Int64,
+		OrderKey: keycode.String(r.OrderKey), ErrorGroup: r.ErrorGroup.Int64,
 		row: r,
-	}, nil
+	}
+	switch at := time.UnixMicro(r.DueAt).UTC(); {
+	case r.LeaseToken != 0:
+		m.LeasedUntil = at
+	case time.Until(at) < never/2:
+		m.DueAt = at
+	}
+	return m, nil
 }
 
 // openMessage is what differs from one open message to the next.
@@ -121,20 +145,32 @@ type openMessage struct {
 	attempts  int
 	lastError []byte
 	reason    string
+	delay     int64      // in microseconds, until something must be done about it
+	waitsFor  *versioned // of one that the version gate put aside
 }
 
 // insertMessage stores the message of cl whole. The claim of its key must be open in tx.
 func (s *Store) insertMessage(ctx context.Context, tx *sqlx.Tx, cl *Claim, open openMessage) error {
 	d := cl.delivery
 	kind, version := d.consumer.config.Describe(d.msg)
-	_, err := tx.ExecContext(ctx, s.dialect.InsertMessage,
+	var aggregate []byte
+	var number sql.NullInt64
+	if open.waitsFor != nil {
+		aggregate, number = open.waitsFor.id, sql.NullInt64{Int64: open.waitsFor.Number, Valid: true}
+	}
+	payload, err := s.sealPayloadIn(ctx, tx, d.consumer.config.Name, d.topic, d.msg)
+	if err != nil {
+		return err
+	}
+	_, err = tx.ExecContext(ctx, s.dialect.InsertMessage,
 		cl.id32, d.id, open.status, open.attempts, []byte(d.topic), nil, nil, nil,
 		[]byte(kind), []byte(version), []byte(d.msg.UUID), msgcode.AppendMetadata(nil, d.msg.Metadata),
-		append([]byte{}, d.msg.Payload...), d.hash, open.lastError, []byte(open.reason), d.original)
+		payload.inRow, d.hash, open.lastError, groupOf(open.lastError), []byte(open.reason), d.original,
+		aggregate, number, payload.form, payload.ref, open.delay)
 	if err != nil {
 		return fmt.Errorf("store the message, whose payload has %d bytes: %w", len(d.msg.Payload), err)
 	}
-	return nil
+	return s.checkIn(ctx, tx, payload)
 }
 
 // judge parks, in the transaction of its claim, a fresh message that must not be handled,
@@ -148,7 +184,7 @@ func (cl *Claim) judge(ctx context.Context, tx *sqlx.Tx) (reason string, err err
 	if _, err := tx.ExecContext(ctx, s.dialect.ReopenClaim, cl.id32, cl.delivery.id, cl.token); err != nil {
 		return "", fmt.Errorf("open the claim: %w", err)
 	}
-	return reason, s.insertMessage(ctx, tx, cl, openMessage{status: Parked, reason: reason})
+	return reason, s.insertMessage(ctx, tx, cl, openMessage{status: Parked, reason: reason, delay: dialect.NeverDue})
 }
 
 // objection says why a fresh message must not be handled, or nothing.

@@ -46,6 +46,22 @@ type (
 	ParkedObserver interface {
 		ObserveParked(ctx context.Context, e Event)
 	}
+	// StaleObserver is told of each message whose version its aggregate is past.
+	StaleObserver interface {
+		ObserveStale(ctx context.Context, e Event)
+	}
+	// GapObserver is told each time a message arrives before its predecessor was applied.
+	GapObserver interface {
+		ObserveGap(ctx context.Context, e Event)
+	}
+	// HeldObserver is told of each message stored until its predecessor is applied.
+	HeldObserver interface {
+		ObserveHeld(ctx context.Context, e Event)
+	}
+	// ReleasedObserver is told how many messages were released by one that was applied.
+	ReleasedObserver interface {
+		ObserveReleased(ctx context.Context, e Event)
+	}
 	// ForgottenTxObserver is told of each success that made no use of its transaction.
 	ForgottenTxObserver interface {
 		ObserveForgottenTx(ctx context.Context, e Event)
@@ -79,6 +95,10 @@ type observers struct {
 	duplicate   []DuplicateObserver
 	collision   []CollisionObserver
 	parked      []ParkedObserver
+	stale       []StaleObserver
+	gap         []GapObserver
+	held        []HeldObserver
+	released    []ReleasedObserver
 	forgottenTx []ForgottenTxObserver
 	endedTx     []EndedTxObserver
 	settled     []SettledObserver
@@ -94,6 +114,10 @@ func newObservers(all []Observer) observers {
 		duplicate:   only[DuplicateObserver](all),
 		collision:   only[CollisionObserver](all),
 		parked:      only[ParkedObserver](all),
+		stale:       only[StaleObserver](all),
+		gap:         only[GapObserver](all),
+		held:        only[HeldObserver](all),
+		released:    only[ReleasedObserver](all),
 		forgottenTx: only[ForgottenTxObserver](all),
 		endedTx:     only[EndedTxObserver](all),
 		settled:     only[SettledObserver](all),
@@ -132,5 +156,16 @@ func (s *Store) observeOutage(d *delivery, err error) {
 	e.Err = err
 	for _, o := range s.observe.outage {
 		o.ObserveOutage(d.ctx, e)
+	}
+}
+
+func (s *Store) observeGap(d *delivery, gap *GapError) {
+	if len(s.observe.gap) == 0 {
+		return
+	}
+	e := d.event(gap.Error())
+	e.Err = gap
+	for _, o := range s.observe.gap {
+		o.ObserveGap(d.ctx, e)
 	}
 }

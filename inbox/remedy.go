@@ -26,85 +26,124 @@ func (o Operator) validate() error {
 	return nil
 }
 
-// Parked lists parked messages of the namespace in the order they were parked: at most
-// limit of them, after the row with the given ID (0 to begin).
-func (s *Store) Parked(ctx context.Context, after int64, limit int) ([]Message, error) {
-	return s.open(ctx, Parked, after, limit)
-}
-
-func (s *Store) open(ctx context.Context, status Status, after int64, limit int) ([]Message, error) {
-	var rows []messageRow
-	err := sqlx.SelectContext(ctx, s.reader(ctx), &rows, s.dialect.SelectMessages,
-		[]byte(s.config.Namespace), status, after, limit)
-	if err != nil {
-		return nil, fmt.Errorf("inbox: list messages: %w", explain(err))
-	}
-	messages := make([]Message, 0, len(rows))
-	for _, row := range rows {
-		m, err := row.message()
-		if err != nil {
-			return nil, fmt.Errorf("inbox: list messages: %w", err)
-		}
-		messages = append(messages, m)
-	}
-	return messages, nil
-}
-
-// Release lets a parked message be handled: it is sent back to its topic, with its UUID,
-// metadata and payload as they were, and the delivery runs the handler. A collision is
-// then treated as the distinct message it is. Where publishing fails the message stays
-// released; call Release again. [ErrNotFound] is returned for a message that is not parked
-// or released.
-func (s *Store) Release(ctx context.Context, id int64, by Operator, to message.Publisher) error {
+// Retry has a message handled that is parked or failed; one that waits for its next attempt
+// is tried at once. Its attempts start anew. A collision is then treated as the distinct
+// message it is.
+//
+// Where a queue (pubsub.Durable) of this or another process serves the consumer, the message
+// is made due there, and to is not used. Otherwise it is sent to its topic by to, with its
+// UUID, metadata and payload, and the delivery runs the handler; where publishing fails the
+// message stays to be tried again: call Retry again. [ErrNotServed] is returned where there
+// is neither, [ErrNotFound] for a message in another state.
+func (s *Store) Retry(ctx context.Context, id int64, by Operator, to message.Publisher) error {
 	if err := by.validate(); err != nil {
 		return err
-	}
-	if to == nil {
-		return errors.New("inbox: release: nothing would deliver the message: give a publisher that sends it back to its topic")
-	}
-	if _, live := ambient.From(ctx).Live(s.db); live {
-		return errors.New("inbox: release: not in a handler's transaction: the message would arrive before its commit")
 	}
 	row, err := s.find(ctx, id)
 	if err != nil {
 		return err
 	}
-	if strings.HasPrefix(string(row.KeySource), "position") {
-		return fmt.Errorf("inbox: release: message %d is known by its place in a log, and would get another one: "+
-			"discard it and publish it by hand", id)
+	if m, err := s.message(ctx, row); err == nil && unopenable(m.Unreadable) {
+		return row.explain("retry", m.Unreadable)
 	}
-	m, err := row.message()
-	if err != nil {
-		return fmt.Errorf("inbox: release: %w", err)
+	served, err := s.served(ctx, row)
+	switch {
+	case err != nil:
+	case served:
+		err = s.write(ctx, func(tx *sqlx.Tx) error { return s.makeDue(ctx, tx, by, row) })
+		s.wakeQueue(row.consumer())
+	default:
+		err = s.sendBack(ctx, row, by, to)
 	}
-	if m.Topic == "" {
-		return fmt.Errorf("inbox: release: message %d came without a router, so its topic is not known: discard it "+
-			"and publish it by hand", id)
+	return row.explain("retry", err)
+}
+
+// explain says which message the error of an operator's action is about.
+func (r messageRow) explain(action string, err error) error {
+	if err == nil {
+		return nil
 	}
-	err = s.write(ctx, func(tx *sqlx.Tx) error {
-		moved, err := affected(tx.ExecContext(ctx, s.dialect.MoveMessage,
-			FailedRetryable, []byte("released by "+by.Name), row.Consumer, row.MessageID, row.Status))
-		if err != nil {
-			return err
-		}
-		if moved != 1 || row.Status != Parked && row.Status != FailedRetryable {
-			return ErrNotFound
-		}
-		return s.audit(ctx, tx, by, "release", row)
-	})
-	if err != nil {
-		return fmt.Errorf("inbox: release message %d: %w", id, explain(err))
+	return fmt.Errorf("inbox: %s message %d of consumer %q: %w", action, r.ID, r.Name, explain(err))
+}
+
+func (r messageRow) consumer() consumerName { return consumerName{string(r.Name), r.Epoch} }
+
+// retryable reports whether an operator may have the message tried again.
+func (s Status) retryable() bool { return s.stuck() || s == FailedRetryable }
+
+// remediable returns why an operator cannot change the message, nil if it is possible.
+func (r messageRow) remediable() error {
+	if !r.Status.retryable() {
+		return fmt.Errorf("it is %s: %w", r.Status, ErrNotFound)
 	}
-	msg := message.NewMessage(m.UUID, m.Payload)
-	msg.Metadata = m.Metadata
-	if err := to.Publish(m.Topic, msg); err != nil {
-		return fmt.Errorf("inbox: release message %d: publish to %q: %w", id, m.Topic, err)
+	if r.LeaseToken != 0 {
+		return fmt.Errorf("a process has it, and is about to try it: %w", ErrNotFound)
 	}
 	return nil
 }
 
-// Discard closes a parked message for good: it counts as completed, and no delivery of it
-// runs the handler. [ErrNotFound] is returned for a message that is not parked.
+// served reports whether a queue delivers what is stored for the consumer of row.
+func (s *Store) served(ctx context.Context, row messageRow) (bool, error) {
+	c, err := s.consumerRow(ctx, string(row.Name), row.Epoch)
+	return c.Served, err
+}
+
+// makeDue gives the message back to its queue, if it is still in the state it was seen in.
+func (s *Store) makeDue(ctx context.Context, tx *sqlx.Tx, by Operator, row messageRow) error {
+	if err := row.remediable(); err != nil {
+		return err
+	}
+	moved, err := affected(tx.ExecContext(ctx, s.dialect.Remedy.RetryMessage,
+		[]byte("tried again by "+by.Name), row.Consumer, row.MessageID, row.Status))
+	if err == nil && moved != 1 {
+		err = fmt.Errorf("it is not %s any more: %w", row.Status, ErrNotFound)
+	}
+	if err != nil {
+		return err
+	}
+	return s.audit(ctx, tx, by, "retry", row)
+}
+
+// sendBack sends the message to where it came from.
+func (s *Store) sendBack(ctx context.Context, row messageRow, by Operator, to message.Publisher) error {
+	if err := row.remediable(); err != nil {
+		return err
+	}
+	if to == nil {
+		return ErrNotServed
+	}
+	if _, live := ambient.From(ctx).Live(s.db); live {
+		return errors.New("not in a handler's transaction: the message would arrive before its commit")
+	}
+	if strings.HasPrefix(string(row.KeySource), "position") {
+		return errors.New("it is known by its place in a log, and would get another one: " +
+			"put pubsub.Durable before its handler, or discard it and publish it by hand")
+	}
+	m, err := s.message(ctx, row)
+	if err == nil {
+		err = m.Unreadable
+	}
+	if err != nil {
+		return err
+	}
+	if m.Topic == "" {
+		return errors.New("it came without a router, so its topic is not known: " +
+			"put pubsub.Durable before its handler, or discard it and publish it by hand")
+	}
+	if err := s.write(ctx, func(tx *sqlx.Tx) error { return s.makeDue(ctx, tx, by, row) }); err != nil {
+		return err
+	}
+	msg := message.NewMessage(m.UUID, m.Payload)
+	msg.Metadata = m.Metadata
+	if err := to.Publish(m.Topic, msg); err != nil {
+		return fmt.Errorf("publish to %q: %w", m.Topic, err)
+	}
+	return nil
+}
+
+// Discard closes a message that is parked, or failed terminally, for good: it counts as
+// completed, and no delivery of it runs the handler. [ErrNotFound] is returned for a message
+// that is in another state.
 func (s *Store) Discard(ctx context.Context, id int64, by Operator) error {
 	if err := by.validate(); err != nil {
 		return err
@@ -113,24 +152,26 @@ func (s *Store) Discard(ctx context.Context, id int64, by Operator) error {
 	if err != nil {
 		return err
 	}
-	err = s.write(ctx, func(tx *sqlx.Tx) error {
-		closed, err := affected(tx.ExecContext(ctx, s.dialect.CloseClaim, resultDiscarded, row.Consumer, row.MessageID))
-		if err != nil {
-			return err
-		}
-		deleted, err := affected(tx.ExecContext(ctx, s.dialect.DeleteMessage, row.Consumer, row.MessageID, Parked))
-		if err != nil {
-			return err
-		}
-		if closed != 1 || deleted != 1 {
-			return ErrNotFound
-		}
-		return s.audit(ctx, tx, by, "discard", row)
-	})
-	if err != nil {
-		return fmt.Errorf("inbox: discard message %d: %w", id, explain(err))
+	err = s.write(ctx, func(tx *sqlx.Tx) error { return s.discard(ctx, tx, by, row) })
+	return row.explain("discard", err)
+}
+
+func (s *Store) discard(ctx context.Context, tx *sqlx.Tx, by Operator, row messageRow) error {
+	if !row.Status.stuck() {
+		return fmt.Errorf("it is %s: %w", row.Status, ErrNotFound)
 	}
-	return nil
+	closed, err := affected(tx.ExecContext(ctx, s.dialect.CloseClaim, resultDiscarded, row.Consumer, row.MessageID))
+	if err != nil {
+		return err
+	}
+	deleted, err := affected(tx.ExecContext(ctx, s.dialect.DeleteMessage, row.Consumer, row.MessageID, row.Status))
+	if err != nil {
+		return err
+	}
+	if closed != 1 || deleted != 1 {
+		return fmt.Errorf("it is not %s any more: %w", row.Status, ErrNotFound)
+	}
+	return s.audit(ctx, tx, by, "discard", row)
 }
 
 func (s *Store) find(ctx context.Context, id int64) (messageRow, error) {
@@ -145,8 +186,9 @@ func (s *Store) find(ctx context.Context, id int64) (messageRow, error) {
 	return row, nil
 }
 
-func (s *Store) audit(ctx context.Context, tx *sqlx.Tx, by Operator, action string, row messageRow) error {
-	detail := fmt.Sprintf("row %d, uuid %q, topic %q, was %s: %s", row.ID, row.UUID, row.Topic, row.Status, row.Reason)
+func (s *Store) audit(ctx context.Context, tx *sqlx.Tx, by Operator, action string, row messageRow, more ...string) error {
+	detail := fmt.Sprintf("row %d, uuid %q, topic %q, was %s: %s%s",
+		row.ID, row.UUID, row.Topic, row.Status, row.Reason, strings.Join(more, ""))
 	ids := [][]byte{row.MessageID}
 	if row.Original != nil { // a collision is part of two stories
 		ids = append(ids, row.Original)

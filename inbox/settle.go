@@ -12,7 +12,6 @@ import (
 	"github.com/jmoiron/sqlx"
 
 	"github.com/millrace-go/millrace/internal/keycode"
-	"github.com/millrace-go/millrace/internal/msgcode"
 )
 
 // settler remembers deliveries whose outcome was handed to the router, until the router
@@ -20,6 +19,8 @@ import (
 type settler struct {
 	mu      sync.Mutex
 	waiting []*Claim
+
+	settling sync.Mutex // so that who comes second finds the rows of the first gone
 }
 
 // most is how many deliveries may wait before one of them does the settling itself.
@@ -80,6 +81,8 @@ var errNoAnswer = errors.New("a middleware outside the inbox hands on a copy of 
 // settle deletes the outcomes whose deliveries were acked.
 func (s *Store) settle(ctx context.Context) error {
 	const batch = 500
+	s.unsettled.settling.Lock()
+	defer s.unsettled.settling.Unlock()
 	acked, dropped := s.unsettled.acked(s.config.RedispatchAfter)
 	if dropped > 0 {
 		s.log.Error("inbox: messages were handled and then neither acked nor nacked, so what they produced is not "+
@@ -159,7 +162,7 @@ func (s *Store) Unsettled(ctx context.Context, age time.Duration, limit int) ([]
 	outcomes := make([]UnsettledOutcome, 0, len(rows))
 	var problems []error
 	for _, row := range rows {
-		msgs, err := msgcode.Decode(row.Messages)
+		msgs, err := s.openOutcome(ctx, string(row.Name), string(row.Topic), row.Messages)
 		if err != nil {
 			problems = append(problems,
 				fmt.Errorf("inbox: outcome of consumer %q, message %q: %w", row.Name, keycode.String(row.ID), err))
@@ -185,7 +188,11 @@ func (s *Store) Redispatch(ctx context.Context, to message.Publisher, age time.D
 	failures := []error{err}
 	sent := 0
 	for _, o := range outcomes {
-		if err := to.Publish(o.Topic, o.Messages...); err != nil {
+		var err error
+		if len(o.Messages) > 0 { // else they are erased
+			err = to.Publish(o.Topic, o.Messages...)
+		}
+		if err != nil {
 			failures = append(failures, fmt.Errorf("inbox: redispatch consumer %q, message %q to %q: %w",
 				o.Consumer, o.MessageID, o.Topic, err))
 			continue

@@ -15,6 +15,7 @@ import (
 	"github.com/jmoiron/sqlx"
 
 	"github.com/millrace-go/millrace/internal/ambient"
+	"github.com/millrace-go/millrace/internal/bell"
 	"github.com/millrace-go/millrace/internal/dialect"
 	"github.com/millrace-go/millrace/internal/outage"
 	"github.com/millrace-go/millrace/internal/recent"
@@ -32,10 +33,13 @@ type Store struct {
 	observe observers
 	debug   bool // someone listens to what is said of each duplicate
 
-	turns   turns.Turns
-	settled *recent.Set
-	outage  outage.Breaker
-	writers writers.Queue // nil where writers do not exclude each other
+	turns      turns.Turns // of keys
+	aggregates turns.Turns // of aggregates
+	advances   advances
+	settled    *recent.Set
+	versions   *recent.Set // of aggregates
+	outage     outage.Breaker
+	writers    writers.Queue // nil where writers do not exclude each other
 
 	slotsOnce sync.Once
 	slots     chan struct{}
@@ -43,11 +47,13 @@ type Store struct {
 
 	isolation  atomic.Pointer[sql.TxOptions] // what a claiming transaction asks for
 	generation atomic.Int64                  // grows when a connection is lost: caches of older ones are void
+	pauses     atomic.Int64                  // calls of Pause and Resume in this process
 
 	identity atomic.Pointer[identity] // of the server, as it was last seen
 
 	mu        sync.Mutex
 	consumers map[consumerName]*Consumer
+	bells     map[consumerName]*bell.Bell // of those whose stored messages are delivered here
 
 	unsettled settler
 	work      background
@@ -82,7 +88,9 @@ func NewStore(db *sqlx.DB, config Config) (*Store, error) {
 		log:       config.Logger,
 		observe:   newObservers(config.Observers),
 		settled:   recent.NewSet(config.SettledKeys, settledTTL),
+		versions:  recent.NewSet(config.SettledKeys, settledTTL),
 		consumers: make(map[consumerName]*Consumer),
+		bells:     make(map[consumerName]*bell.Bell),
 	}
 	if s.dialect.OneWriter {
 		s.writers = writers.Of(db.DB)
@@ -256,6 +264,7 @@ func (s *Store) noticeLoss(err error) error {
 func (s *Store) forget() {
 	s.generation.Add(1)
 	s.settled.Forget()
+	s.versions.Forget()
 	s.isolation.Store(nil)
 }
 

@@ -12,7 +12,6 @@ import (
 	"github.com/jmoiron/sqlx"
 
 	"github.com/millrace-go/millrace/internal/keycode"
-	"github.com/millrace-go/millrace/internal/msgcode"
 )
 
 // Story is all that the tables say of one message, for every consumer and epoch of the
@@ -32,9 +31,9 @@ type StoryClaim struct {
 	Completed   bool // false: open, see Story.Open
 	Discarded   bool // completed by an operator
 	ProcessedAt time.Time
-	Result      json.RawMessage // of SetResult
-	Outcome     []*message.Message
-	Topic       string // of the outcome
+	Result      json.RawMessage    // of SetResult
+	Outcome     []*message.Message // without the payloads that cannot be had
+	Topic       string             // of the outcome
 }
 
 // StoryDrop is a copy that was acked without running the handler; see Config.LogDropped.
@@ -104,14 +103,14 @@ func (s *Store) tell(ctx context.Context, id []byte, story *Story) error {
 		return err
 	}
 	for _, row := range claims {
-		c, err := row.claim()
+		c, err := s.storyClaim(ctx, row)
 		if err != nil {
 			return err
 		}
 		story.Claims = append(story.Claims, c)
 	}
 	for _, row := range open {
-		m, err := row.message()
+		m, err := s.message(ctx, row)
 		if err != nil {
 			return err
 		}
@@ -133,7 +132,7 @@ func (s *Store) tell(ctx context.Context, id []byte, story *Story) error {
 	return nil
 }
 
-func (r storyRow) claim() (StoryClaim, error) {
+func (s *Store) storyClaim(ctx context.Context, r storyRow) (StoryClaim, error) {
 	c := StoryClaim{
 		Consumer: string(r.Name), Epoch: r.Epoch,
 		Completed: r.Result != resultOpen, Discarded: r.Result == resultDiscarded,
@@ -146,7 +145,7 @@ func (r storyRow) claim() (StoryClaim, error) {
 		return c, nil
 	}
 	var err error
-	c.Outcome, err = msgcode.Decode(r.Outcome)
+	c.Outcome, _, err = s.decodeOutcome(ctx, c.Consumer, c.Topic, r.Outcome)
 	return c, err
 }
 

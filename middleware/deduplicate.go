@@ -163,3 +163,5 @@ func (d Deduplicate) config(handler string) inbox.LeaseConfig {
 		Retention: d.Retention,
 	}
 }
+
+var errPanic = errors.New("the handler panicked")

@@ -117,9 +117,13 @@ func (i Inbox) Middleware(h message.HandlerFunc) message.HandlerFunc {
 	return func(msg *message.Message) ([]*message.Message, error) {
 		grow()
 		if i.Skip != nil && i.Skip(msg) {
-			return h(msg)
+			return skip(msg, h)
 		}
-		c, err := consumer(message.HandlerNameFromCtx(msg.Context()))
+		handler := message.HandlerNameFromCtx(msg.Context())
+		if handler == "" && i.Consumer == "" {
+			handler = inbox.StoredFor(msg.Context())
+		}
+		c, err := consumer(handler)
 		if err != nil {
 			return nil, fmt.Errorf("message %q: %w", msg.UUID, err)
 		}
@@ -163,21 +167,44 @@ func (i Inbox) Validate() error {
 	return nil
 }
 
-// handle runs h for one delivery. The message's context is taken once and restored on
-// every exit: middlewares further in leave cancelled ones behind.
+// skip runs h as if the middleware, and a VersionGate in it, were not there.
+func skip(msg *message.Message, h message.HandlerFunc) ([]*message.Message, error) {
+	ctx := msg.Context()
+	defer msg.SetContext(ctx)
+	msg.SetContext(context.WithValue(ctx, skipKey{}, true))
+	return h(msg)
+}
+
+type skipKey struct{}
+
+func skipped(ctx context.Context) bool { return ctx.Value(skipKey{}) != nil }
+
+// handle runs h for one delivery, as often as a VersionGate wants it to be tried. The
+// message's context is taken once and restored on every exit: middlewares further in leave
+// cancelled ones behind.
 func handle(c *inbox.Consumer, msg *message.Message, h message.HandlerFunc) ([]*message.Message, error) {
 	ctx := msg.Context()
 	defer msg.SetContext(ctx)
 
 	claim, err := c.Claim(msg)
+	for err == nil && claim.Fresh() {
+		produced, failure := run(claim, msg, h)
+		if !claim.Postponed() {
+			return produced, failure
+		}
+		msg.SetContext(ctx)
+		claim, err = claim.Again()
+	}
 	if err != nil {
 		return nil, err
 	}
-	if !claim.Fresh() {
-		return claim.Outcome(), nil
-	}
+	return claim.Outcome(), nil
+}
+
+// run runs h in the transaction of claim.
+func run(claim *inbox.Claim, msg *message.Message, h message.HandlerFunc) ([]*message.Message, error) {
 	// A panic goes on its way, with its stack, once nothing is left behind.
-	defer func() { _ = claim.Rollback(errPanic) }()
+	defer claim.Abandon()
 	msg.SetContext(claim.Context())
 	produced, err := h(msg)
 	if err != nil {
@@ -185,8 +212,6 @@ func handle(c *inbox.Consumer, msg *message.Message, h message.HandlerFunc) ([]*
 	}
 	return claim.Commit(produced)
 }
-
-var errPanic = errors.New("the handler panicked")
 
 // consumers finds the consumer for a handler's name. A middleware learns the name only
 // from the first message; on a router of one handler it is always the same.

@@ -30,6 +30,10 @@ type Config struct {
 	// the fastest, and lets a message that fails hold back no other.
 	OrderKey KeyFunc
 
+	// Stamp says which version of which aggregate a message brings, where the message was not
+	// stamped by [Stamp] or by [Marshaler]; OrderKey sees it. Defaults to none.
+	Stamp StampFunc
+
 	// Describe gives the event type stored beside a message, for people and for Debezium.
 	// Defaults to the metadata field name of Watermill's CQRS, else ce_type.
 	Describe func(msg *message.Message) (eventType string)

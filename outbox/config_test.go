@@ -116,6 +116,7 @@ func documented(t *testing.T) map[string]string {
 	require.Empty(t, config.Dialect+config.Schema+relay.Dialect+relay.Schema)
 	require.Equal(t, config.TablePrefix, relay.TablePrefix)
 	require.Nil(t, config.OrderKey)
+	require.Nil(t, config.Stamp)
 	require.False(t, config.Standalone)
 	require.Equal(t, outbox.HoldKey, relay.OnParked)
 	typed := func(md message.Metadata) string { return config.Describe(&message.Message{Metadata: md}) }
@@ -133,6 +134,7 @@ func documented(t *testing.T) map[string]string {
 	return map[string]string{
 		"Config.Logger": none, "Config.Dialect": dialect, "Config.Schema": searchPath, "Config.TablePrefix": prefix,
 		"Config.OrderKey":   "Defaults to no order",
+		"Config.Stamp":      none,
 		"Config.Describe":   "Defaults to the metadata field name of Watermill's CQRS, else ce_type",
 		"Config.Standalone": "By default such a message is refused with [ErrNoTx]",
 

@@ -71,6 +71,9 @@ func (p *pump) sift(lane *line) {
 			p.ledger.hold = append(p.ledger.hold, l)
 		case l.keyed && earlier[l.hash]:
 			kept = append(kept, l)
+		case now.Before(until) && p.stays(l):
+			kept = append(kept, l)
+			p.block(l)
 		case now.Before(until):
 			if late == nil {
 				late = make(map[delay][]*letter)

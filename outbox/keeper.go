@@ -18,7 +18,14 @@ type assignment struct {
 	mask       int64 // a bit for each shard
 }
 
-func (a assignment) shard(hash int64) int { return int(hash % int64(a.count)) }
+func (a assignment) shard(hash int64) int { return spread(hash, a.count) }
+
+// spread assigns a hash to one of n, as the database does. One that somebody else wrote may
+// be negative.
+func spread(hash int64, n int) int {
+	rest := int(hash % int64(n))
+	return max(rest, -rest)
+}
 
 func (a assignment) owns(hash int64) bool {
 	return a.count > 0 && a.mask>>a.shard(hash)&1 == 1

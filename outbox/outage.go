@@ -24,8 +24,9 @@ type brokerOutage struct {
 	topics  map[string]time.Time // when they were probed
 	letters map[int64]time.Time
 
-	failures map[string]int // of probes, by topic
-	passes   int            // how many messages were passed over last
+	failures map[string]int   // of probes, by topic
+	passes   int              // how many messages were passed over last
+	kept     map[string]int64 // by topic, a message to probe with that is not passed over
 }
 
 // beginOutage pauses all lanes, or, where they are paused, pauses them for longer.
@@ -39,7 +40,8 @@ func (p *pump) beginOutage(ctx context.Context, l *letter, err error, r *run, no
 		reason = "nothing gets through"
 		*o = brokerOutage{
 			on: true, began: now,
-			topics: make(map[string]time.Time), letters: make(map[int64]time.Time), failures: make(map[string]int),
+			topics: make(map[string]time.Time), letters: make(map[int64]time.Time),
+			failures: make(map[string]int), kept: make(map[string]int64),
 		}
 		p.log.Error("outbox: nothing gets through to the broker; waiting", err, nil)
 	}
@@ -174,6 +176,24 @@ func (p *pump) makeRoom(err error) {
 	t.fail(time.Now(), err, &p.config)
 	t.until, t.passes = t.suspects, o.passes
 	p.trouble[o.last], p.resift = t, true
+}
+
+// stays reports whether l, whose topic is passed over, is kept to probe with: else a relay
+// that has passed over everything could not tell when the outage is over.
+func (p *pump) stays(l *letter) bool {
+	o := &p.outage
+	if !o.on || p.trouble[l.topic].passes == 0 {
+		return false
+	}
+	id, some := o.kept[l.topic]
+	if _, there := p.window[id]; some && there {
+		return id == l.id
+	}
+	if !some && len(o.kept) >= p.config.Batch { // the rest of the room is to read on
+		return false
+	}
+	o.kept[l.topic] = l.id
+	return true
 }
 
 // passed counts a message that was passed over.

@@ -223,7 +223,7 @@ func (p *pump) take(l *letter, now time.Time) {
 	}
 	l.failedAt = p.suspect[l.id]
 	p.window[l.id] = l
-	lane := &p.lanes[int(l.hash>>8)%len(p.lanes)]
+	lane := &p.lanes[spread(l.hash>>8, len(p.lanes))]
 	lane.queue = append(lane.queue, l)
 }
 
@@ -268,7 +268,8 @@ func (p *pump) unblock(r *reading) {
 		still[key] = true
 	}
 	for key, b := range p.blocked {
-		if !still[key] && b.ledger <= r.ledger {
+		// A head that is kept to probe with is not set aside in the table, and yet it blocks.
+		if _, inHand := p.window[b.head]; !still[key] && b.ledger <= r.ledger && !inHand {
 			p.ledger.release(key)
 		}
 	}

@@ -218,3 +218,14 @@ func TestADatabaseThatCouldNotBeReadIsReadFromTheStart(t *testing.T) {
 	assert.Zero(t, p.reader.at)
 	assert.Zero(t, p.reader.floor.id(time.Now()), "another server may have taken over, with smaller ids")
 }
+
+func TestAHeadThatIsInHandBlocksThoughTheTableDoesNotSaySo(t *testing.T) {
+	p := newTestPump(t, oneLane(RelayConfig{}))
+	key := hash("k")
+	p.window[1], p.blocked[key] = &letter{id: 1, hash: key, keyed: true}, block{head: 1}
+	p.unblock(&reading{known: true, ledger: 1})
+	assert.Empty(t, p.ledger.released, "it is kept to probe with")
+	delete(p.window, 1)
+	p.unblock(&reading{known: true, ledger: 1})
+	assert.Contains(t, p.ledger.released, key, "an operator discarded it")
+}

@@ -34,9 +34,12 @@ func (p *Publisher) newRow(topic string, msg *message.Message) (row, error) {
 	if msg == nil {
 		return row{}, errors.New("the message is nil")
 	}
+	msg, err := p.stamped(topic, msg)
+	if err != nil {
+		return row{}, err
+	}
 	key := ""
 	if p.config.OrderKey != nil {
-		var err error
 		if key, err = p.config.OrderKey(topic, msg); err != nil {
 			return row{}, fmt.Errorf("order key: %w", err)
 		}

@@ -37,7 +37,13 @@ var arrows = map[string][]string{
 // forbidden says what a part may not import from outside the module.
 var forbidden = map[string][]string{
 	"middleware": {"database/sql", "github.com/jmoiron/sqlx"},
+	"outbox":     {cqrs},
+	"inbox":      {cqrs},
+	"pubsub":     {cqrs},
 }
+
+// cqrs brings Protobuf along, which services without it should not have to link.
+const cqrs = "github.com/ThreeDotsLabs/watermill/components/cqrs"
 
 var drivers = []string{
 	"github.com/jackc/pgx", "github.com/lib/pq", "github.com/go-sql-driver/mysql",
@@ -75,6 +81,7 @@ func TestArchitectureCatches(t *testing.T) {
 			"middleware/a.go", good("database/sql"),
 			"middleware/a.go: middleware must not import database/sql",
 		},
+		"the outbox knowing CQRS": {"outbox/a.go", good(cqrs), "outbox/a.go: outbox must not import " + cqrs},
 		"middleware knowing sqlx": {
 			"middleware/a.go", good("github.com/jmoiron/sqlx"),
 			"middleware/a.go: middleware must not import github.com/jmoiron/sqlx",

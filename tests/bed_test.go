@@ -3,8 +3,6 @@ package tests_test
 import (
 	"context"
 	"encoding/hex"
-	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -15,6 +13,7 @@ import (
 
 	"github.com/millrace-go/millrace/inbox"
 	millrace "github.com/millrace-go/millrace/middleware"
+	"github.com/millrace-go/millrace/tests/rig"
 	"github.com/millrace-go/millrace/tests/testdb"
 )
 
@@ -23,12 +22,12 @@ type bed struct {
 	*testing.T
 	db     *testdb.DB
 	store  *inbox.Store
-	events *recorder
+	events *rig.Events
 }
 
 func newBed(t *testing.T, db *testdb.DB) *bed {
 	t.Helper()
-	b := &bed{T: t, db: db, events: &recorder{}}
+	b := &bed{T: t, db: db, events: &rig.Events{}}
 	b.store = b.newStore(db.DB, inbox.Config{})
 	require.NoError(t, b.store.Migrate(t.Context()))
 	_, err := db.ExecContext(t.Context(), `CREATE TABLE effects (uuid VARCHAR(700), consumer VARCHAR(300))`)
@@ -121,69 +120,12 @@ func must(t testing.TB, h message.HandlerFunc, msg *message.Message) []*message.
 	return out
 }
 
-// recorder keeps the events and the log.
-type recorder struct {
-	mu     sync.Mutex
-	seen   map[string][]inbox.Event
-	logged []string
-}
-
-func (r *recorder) add(kind string, e inbox.Event) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.seen == nil {
-		r.seen = map[string][]inbox.Event{}
-	}
-	r.seen[kind] = append(r.seen[kind], e)
-}
-
-func (r *recorder) count(kind string) int {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return len(r.seen[kind])
-}
-
-func (r *recorder) ObserveCompleted(_ context.Context, e inbox.Event)   { r.add("completed", e) }
-func (r *recorder) ObserveFailed(_ context.Context, e inbox.Event)      { r.add("failed", e) }
-func (r *recorder) ObserveDuplicate(_ context.Context, e inbox.Event)   { r.add("duplicate", e) }
-func (r *recorder) ObserveCollision(_ context.Context, e inbox.Event)   { r.add("collision", e) }
-func (r *recorder) ObserveParked(_ context.Context, e inbox.Event)      { r.add("parked", e) }
-func (r *recorder) ObserveForgottenTx(_ context.Context, e inbox.Event) { r.add("forgotten", e) }
-func (r *recorder) ObserveEndedTx(_ context.Context, e inbox.Event)     { r.add("ended", e) }
-func (r *recorder) ObserveSettled(_ context.Context, e inbox.Event)     { r.add("settled", e) }
-func (r *recorder) ObserveContention(_ context.Context, e inbox.Event)  { r.add("contention", e) }
-func (r *recorder) ObserveOutage(_ context.Context, e inbox.Event)      { r.add("outage", e) }
-func (r *recorder) ObservePurged(_ context.Context, e inbox.Event)      { r.add("purged", e) }
-
-func (r *recorder) log(text string) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.logged = append(r.logged, text)
-}
-
-func (r *recorder) logs() []string {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return append([]string{}, r.logged...)
-}
-
-func (r *recorder) Error(msg string, err error, _ watermill.LogFields) {
-	if err != nil {
-		msg += ": " + err.Error()
-	}
-	r.log(msg)
-}
-func (r *recorder) Info(msg string, _ watermill.LogFields)           { r.log(msg) }
-func (r *recorder) Debug(string, watermill.LogFields)                {}
-func (r *recorder) Trace(string, watermill.LogFields)                {}
-func (r *recorder) With(watermill.LogFields) watermill.LoggerAdapter { return r }
-
 // service is a router with one handler, fed by hand as a broker would.
 type service struct {
 	*bed
 	router    *message.Router
-	feed      *feed
-	published *publisher
+	feed      *rig.Feed
+	published *rig.Publisher
 	stopped   chan error
 }
 
@@ -191,7 +133,7 @@ type service struct {
 // in the order given, the plugin last.
 func (b *bed) newService(h message.HandlerFunc, middlewares ...message.HandlerMiddleware) *service {
 	b.Helper()
-	s := &service{bed: b, feed: newFeed(), published: &publisher{}, stopped: make(chan error, 1)}
+	s := &service{bed: b, feed: rig.NewFeed(), published: &rig.Publisher{}, stopped: make(chan error, 1)}
 	s.start(h, middlewares...)
 	return s
 }
@@ -227,100 +169,6 @@ func (s *service) run(router *message.Router) {
 // deliver sends msg and reports whether it was acked.
 func (s *service) deliver(msg *message.Message) (acked bool) {
 	s.Helper()
-	s.feed.send(s, msg)
-	return s.answer(msg)
+	s.feed.Send(s, msg)
+	return rig.Answer(s, msg)
 }
-
-func (s *service) answer(msg *message.Message) (acked bool) {
-	s.Helper()
-	select {
-	case <-msg.Acked():
-		return true
-	case <-msg.Nacked():
-		return false
-	case <-time.After(time.Minute):
-		require.Fail(s, "the message was neither acked nor nacked")
-		return false
-	}
-}
-
-// feed is a subscriber whose messages come from the test.
-type feed struct {
-	out       chan *message.Message
-	closed    chan struct{}
-	closeOnce sync.Once
-	ctx       atomic.Pointer[context.Context]
-}
-
-func newFeed() *feed { return &feed{out: make(chan *message.Message), closed: make(chan struct{})} }
-
-func (f *feed) Subscribe(ctx context.Context, _ string) (<-chan *message.Message, error) {
-	f.ctx.Store(&ctx)
-	out := make(chan *message.Message)
-	go func() {
-		defer close(out)
-		for {
-			select {
-			case msg := <-f.out:
-				msg.SetContext(ctx)
-				select {
-				case out <- msg:
-				case <-ctx.Done():
-					return
-				}
-			case <-ctx.Done():
-				return
-			case <-f.closed:
-				return
-			}
-		}
-	}()
-	return out, nil
-}
-
-func (f *feed) send(t testing.TB, msg *message.Message) {
-	t.Helper()
-	select {
-	case f.out <- msg:
-	case <-time.After(time.Minute):
-		require.Fail(t, "nobody takes the message")
-	}
-}
-
-func (f *feed) Close() error {
-	f.closeOnce.Do(func() { close(f.closed) })
-	return nil
-}
-
-// publisher records what the router publishes, and fails on demand.
-type publisher struct {
-	mu   sync.Mutex
-	sent []*message.Message
-	fail error
-}
-
-func (p *publisher) Publish(_ string, msgs ...*message.Message) error {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.fail != nil {
-		return p.fail
-	}
-	for _, m := range msgs {
-		p.sent = append(p.sent, m.Copy())
-	}
-	return nil
-}
-
-func (p *publisher) failWith(err error) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.fail = err
-}
-
-func (p *publisher) messages() []*message.Message {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return append([]*message.Message{}, p.sent...)
-}
-
-func (*publisher) Close() error { return nil }

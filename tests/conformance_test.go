@@ -9,9 +9,10 @@ import (
 
 // conformanceBodies is every behaviour that touches SQL.
 var conformanceBodies = slices.Concat(deliveryBodies, keyBodies, twinBodies, transactionBodies,
-	outcomeBodies, parkingBodies, retentionBodies, inputBodies, orderBodies)
+	duplicateBodies, outcomeBodies, parkingBodies, retentionBodies, inputBodies, orderBodies)
 
 // TestConformance runs every behaviour that touches SQL on every database.
 func TestConformance(t *testing.T) {
+	t.Parallel()
 	testdb.Conformance(t, conformanceBodies)
 }

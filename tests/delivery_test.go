@@ -17,43 +17,20 @@ import (
 	"github.com/millrace-go/millrace/inbox"
 	millrace "github.com/millrace-go/millrace/middleware"
 	"github.com/millrace-go/millrace/tests/faults"
+	"github.com/millrace-go/millrace/tests/rig"
 	"github.com/millrace-go/millrace/tests/testdb"
 )
 
 var errBoom = errors.New("boom")
 
-// deliveryBodies: what one message does, delivered once or again.
+// deliveryBodies: what one message does that is delivered.
 var deliveryBodies = []testdb.Body{
 	{Name: "first delivery", Why: "a message is handled", Run: func(t *testing.T, db *testdb.DB) {
 		b := newBed(t, db)
 		must(t, b.inbox(effect), newMessage("x"))
 		assert.Equal(t, 1, b.effects())
-		assert.Equal(t, 1, b.events.count("completed"))
+		assert.Equal(t, 1, b.events.Count("completed"))
 		assert.Equal(t, 1, b.count(`SELECT COUNT(*) FROM millrace_claims WHERE result = 1`))
-	}},
-	{Name: "duplicate after success", Why: "I1: effects at most once", Run: func(t *testing.T, db *testdb.DB) {
-		b := newBed(t, db)
-		h, msg := b.inbox(effect), newMessage("x")
-		for range 3 {
-			must(t, h, again(msg))
-		}
-		assert.Equal(t, 1, b.effects())
-		assert.Equal(t, 2, b.events.count("duplicate"))
-	}},
-	{Name: "duplicate in another process", Why: "I1 across processes: a crash after the commit, before the ack", Run: func(t *testing.T, db *testdb.DB) {
-		b := newBed(t, db)
-		msg := newMessage("x")
-		must(t, b.inbox(effect), again(msg))
-		must(t, b.inbox(effect, on(b.process())), again(msg))
-		assert.Equal(t, 1, b.effects())
-	}},
-	{Name: "duplicate marked redelivered", Why: "a hint changes the order of asking, never the answer", Run: func(t *testing.T, db *testdb.DB) {
-		b := newBed(t, db)
-		msg := newMessage("x")
-		msg.Metadata.Set("_watermill_amqp_redelivered", "true")
-		must(t, b.inbox(effect), again(msg))
-		must(t, b.inbox(effect, on(b.process())), again(msg))
-		assert.Equal(t, 1, b.effects())
 	}},
 	{Name: "error then success", Why: "a failed run leaves nothing, and is not taken for a first delivery", Run: func(t *testing.T, db *testdb.DB) {
 		b := newBed(t, db)
@@ -92,57 +69,6 @@ var deliveryBodies = []testdb.Body{
 		crash = false
 		must(t, h, again(msg))
 		assert.Equal(t, 1, b.effects())
-	}},
-	{Name: "duplicate while the first still runs", Why: "a copy waits in memory and is answered by the first's success", Run: func(t *testing.T, db *testdb.DB) {
-		b := newBed(t, db)
-		running, goOn := make(chan struct{}), make(chan struct{})
-		h := b.inbox(func(msg *message.Message) ([]*message.Message, error) {
-			close(running)
-			<-goOn
-			return effect(msg)
-		})
-		msg := newMessage("x")
-		var wg sync.WaitGroup
-		wg.Go(func() { must(t, h, again(msg)) })
-		<-running
-		for range 5 {
-			wg.Go(func() { must(t, h, again(msg)) })
-		}
-		assert.LessOrEqual(t, b.db.Stats().InUse, 1, "waiting copies hold connections")
-		close(goOn)
-		wg.Wait()
-		assert.Equal(t, 1, b.effects())
-		assert.Equal(t, 5, b.events.count("duplicate"))
-	}},
-	{Name: "copies wait for a failing first", Why: "only a success answers the waiting copies", Run: func(t *testing.T, db *testdb.DB) {
-		b := newBed(t, db)
-		var once sync.Once
-		h := b.inbox(func(msg *message.Message) (out []*message.Message, err error) {
-			once.Do(func() { err = errBoom })
-			if err != nil {
-				return nil, err
-			}
-			return effect(msg)
-		})
-		msg := newMessage("x")
-		assert.Equal(t, 1, failures(20, func() error { _, err := h(again(msg)); return err }))
-		assert.Equal(t, 1, b.effects())
-	}},
-	{Name: "a copy with another payload among a hundred equal ones", Why: "only equal payloads are answered together", Run: func(t *testing.T, db *testdb.DB) {
-		b := newBed(t, db)
-		h, msg := b.inbox(effect), newMessage("x")
-		other := message.NewMessage(msg.UUID, []byte("y"))
-		var wg sync.WaitGroup
-		for i := range 101 {
-			m := again(msg)
-			if i == 50 {
-				m = other
-			}
-			wg.Go(func() { must(t, h, m) })
-		}
-		wg.Wait()
-		assert.Equal(t, 1, b.effects())
-		assert.Equal(t, 1, b.count(`SELECT COUNT(*) FROM millrace_messages`), "the payload that lost is parked, once")
 	}},
 	{Name: "commit applied but reported failed", Why: "the redelivery and the claim decide", Run: func(t *testing.T, db *testdb.DB) {
 		b := newBed(t, db)
@@ -191,11 +117,11 @@ var deliveryBodies = []testdb.Body{
 			return nil, apply(context.WithoutCancel(msg.Context()), msg.UUID)
 		}, millrace.Inbox{Store: b.store}.Middleware)
 		msg := newMessage("x")
-		s.feed.send(t, msg)
+		s.feed.Send(t, msg)
 		<-running
 		require.NoError(t, s.router.Close())
 		<-cancelled
-		assert.True(t, s.answer(msg))
+		assert.True(t, rig.Answer(s, msg))
 		assert.Equal(t, 1, b.effects())
 		require.NoError(t, b.store.Close(t.Context()))
 	}},
@@ -364,22 +290,6 @@ var deliveryBodies = []testdb.Body{
 		assert.JSONEq(t, `{"invoice":7}`, string(result))
 		_, err = b.store.Result(t.Context(), "shipping", msg.UUID)
 		require.ErrorIs(t, err, inbox.ErrNotFound)
-	}},
-	{Name: "dropped copies are logged on request", Why: "I7: every decision is visible", Run: func(t *testing.T, db *testdb.DB) {
-		b := newBed(t, db)
-		h := b.inbox(effect, on(b.newStore(db.DB, inbox.Config{LogDropped: true})))
-		msg := newMessage("x")
-		must(t, h, again(msg))
-		must(t, h, again(msg))
-		other := b.newStore(db.Open(t).DB, inbox.Config{LogDropped: true})
-		must(t, b.inbox(effect, on(other)), again(msg))
-		story, err := b.store.Story(t.Context(), msg.UUID)
-		require.NoError(t, err)
-		require.Len(t, story.Dropped, 2)
-		assert.Equal(t, "settled", story.Dropped[0].Reason)
-		assert.Equal(t, "completed", story.Dropped[1].Reason)
-		require.Len(t, story.Claims, 1)
-		assert.True(t, story.Claims[0].Completed)
 	}},
 }
 

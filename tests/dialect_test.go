@@ -28,6 +28,9 @@ func statements(d *dialect.Dialect) map[string]string {
 	all := make(map[string]string)
 	for prefix, v := range map[string]reflect.Value{
 		"": reflect.ValueOf(d).Elem(), "Outbox.": reflect.ValueOf(&d.Outbox).Elem(),
+		"Gate.": reflect.ValueOf(&d.Gate).Elem(), "Queue.": reflect.ValueOf(&d.Queue).Elem(),
+		"Remedy.": reflect.ValueOf(&d.Remedy).Elem(),
+		"Blobs.":  reflect.ValueOf(&d.Blobs).Elem(),
 	} {
 		for i := range v.NumField() {
 			f := v.Type().Field(i)
@@ -39,21 +42,25 @@ func statements(d *dialect.Dialect) map[string]string {
 	return all
 }
 
-var placeholder = regexp.MustCompile(`\(\?\)|\?|\$\d+`)
+var placeholder = regexp.MustCompile(`\(\?\)|[?$]\d+|\?`)
 
 // TestEveryStatementIsUnderstood lets the server parse them all against the real tables.
 func TestEveryStatementIsUnderstood(t *testing.T) {
+	t.Parallel()
 	testdb.Each(t, func(t *testing.T, db *testdb.DB) {
 		migrate(t, db, inbox.Config{})
 		d := dialectOf(t, db)
 		for name, statement := range statements(d) {
 			var args []any
+			seen := map[string]bool{}
 			for _, p := range placeholder.FindAllString(statement, -1) {
-				if p == "(?)" {
+				switch {
+				case p == "(?)":
 					args = append(args, []int{1, 2})
-				} else {
+				case p == "?" || !seen[p]:
 					args = append(args, 1)
 				}
+				seen[p] = true
 			}
 			query := statement
 			if strings.Contains(statement, "(?)") {
@@ -78,6 +85,7 @@ func TestEveryStatementIsUnderstood(t *testing.T) {
 }
 
 func TestMigrateTwiceIsNothing(t *testing.T) {
+	t.Parallel()
 	testdb.Each(t, func(t *testing.T, db *testdb.DB) {
 		store := migrate(t, db, inbox.Config{})
 		state := func() (rows []struct {
@@ -94,6 +102,7 @@ func TestMigrateTwiceIsNothing(t *testing.T) {
 }
 
 func TestProcessesMayMigrateAtOnce(t *testing.T) {
+	t.Parallel()
 	const processes = 8
 	testdb.Each(t, func(t *testing.T, db *testdb.DB) {
 		stores := make([]*inbox.Store, processes)
@@ -117,6 +126,7 @@ func TestProcessesMayMigrateAtOnce(t *testing.T) {
 }
 
 func TestTheSchemaWorksWhenAppliedByHand(t *testing.T) {
+	t.Parallel()
 	testdb.Each(t, func(t *testing.T, db *testdb.DB) {
 		store, err := inbox.NewStore(db.DB, inbox.Config{})
 		require.NoError(t, err)
@@ -159,6 +169,7 @@ func handleTwice(t *testing.T, db *sqlx.DB, config inbox.Config) {
 }
 
 func TestTablesMayHaveAnotherPrefix(t *testing.T) {
+	t.Parallel()
 	testdb.Each(t, func(t *testing.T, db *testdb.DB) {
 		migrate(t, db, inbox.Config{}) // both side by side
 		config := inbox.Config{TablePrefix: "mr_"}
@@ -175,6 +186,7 @@ func TestTablesMayHaveAnotherPrefix(t *testing.T) {
 }
 
 func TestTablesMayHaveASchema(t *testing.T) {
+	t.Parallel()
 	db := testdb.On(t, "postgres")
 	config := inbox.Config{Schema: "messaging"}
 	store, err := inbox.NewStore(db.DB, config)
@@ -195,6 +207,7 @@ func TestTablesMayHaveASchema(t *testing.T) {
 
 // A claim tells fresh from duplicate by the rows it affected, whatever the driver counts.
 func TestAClaimIsFreshOnce(t *testing.T) {
+	t.Parallel()
 	testdb.Each(t, func(t *testing.T, db *testdb.DB) {
 		migrate(t, db, inbox.Config{})
 		d := dialectOf(t, db)

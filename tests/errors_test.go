@@ -21,6 +21,7 @@ func classified(t *testing.T, err error) dialect.Kind {
 }
 
 func TestErrorsAreKnownForWhatTheyAre(t *testing.T) {
+	t.Parallel()
 	testdb.Each(t, func(t *testing.T, db *testdb.DB) {
 		execute(t, db, `CREATE TABLE things (id INTEGER PRIMARY KEY, n INTEGER)`)
 		execute(t, db, `INSERT INTO things VALUES (1, 0), (2, 0)`)

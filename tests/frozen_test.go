@@ -19,8 +19,10 @@ import (
 //
 // SQLite has no server that could take a lock from a frozen process; see the next test.
 func TestFrozenHostLosesItsClaim(t *testing.T) {
+	t.Parallel()
 	for _, dialect := range []string{"postgres", "mysql"} {
 		t.Run(dialect, func(t *testing.T) {
+			t.Parallel()
 			b := newBed(t, testdb.On(t, dialect))
 			limit := time.Second
 			settings := b.settings(testdb.FrozenHosts(limit, 30*time.Second))
@@ -57,6 +59,7 @@ func TestFrozenHostLosesItsClaim(t *testing.T) {
 // again, until it thaws and commits. On SQLite nothing else is possible: the file is locked
 // by a process, and only its end frees it.
 func TestFrozenHostKeepsItsClaimWithoutSettings(t *testing.T) {
+	t.Parallel()
 	testdb.Each(t, func(t *testing.T, db *testdb.DB) {
 		db.DSN = strings.Replace(db.DSN, "busy_timeout(10000)", "busy_timeout(200)", 1)
 		b := newBed(t, db)

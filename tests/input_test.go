@@ -12,6 +12,7 @@ import (
 
 	"github.com/millrace-go/millrace/inbox"
 	millrace "github.com/millrace-go/millrace/middleware"
+	"github.com/millrace-go/millrace/tests/rig"
 	"github.com/millrace-go/millrace/tests/testdb"
 )
 
@@ -26,7 +27,7 @@ var inputBodies = []testdb.Body{
 	{Name: "two handlers under one consumer", Why: "they would take each other's messages for duplicates", Run: func(t *testing.T, db *testdb.DB) {
 		b := newBed(t, db)
 		router := b.router(millrace.Inbox{Store: b.store, Consumer: "shared"}.Middleware)
-		one, two := newFeed(), newFeed()
+		one, two := rig.NewFeed(), rig.NewFeed()
 		handle := func(msg *message.Message) error { _, err := effect(msg); return err }
 		router.AddConsumerHandler("one", "orders", one, handle)
 		router.AddConsumerHandler("two", "returns", two, handle)
@@ -34,8 +35,8 @@ var inputBodies = []testdb.Body{
 		s.run(router)
 		assert.True(t, s.deliver(newMessage("x")))
 		refused := newMessage("x")
-		two.send(t, refused)
-		assert.False(t, s.answer(refused))
+		two.Send(t, refused)
+		assert.False(t, rig.Answer(s, refused))
 		assert.Equal(t, 1, b.effects())
 	}},
 	{Name: "no key", Why: "the error names what the message lacks, and nothing is handled", Run: func(t *testing.T, db *testdb.DB) {
@@ -130,7 +131,7 @@ var inputBodies = []testdb.Body{
 				require.ErrorContains(t, err, name)
 			}
 		}
-		assert.Len(t, b.events.logs(), 1)
+		assert.Len(t, b.events.Logs(), 1)
 		_, err := millrace.Inbox{}.Middleware(effect)(newMessage("x"))
 		require.ErrorContains(t, err, "a Store is required")
 		assert.Equal(t, 0, b.effects())
@@ -167,6 +168,6 @@ var inputBodies = []testdb.Body{
 		msg := newMessage("x")
 		must(t, h, again(msg))
 		must(t, h, again(msg))
-		assert.Equal(t, 1, b.events.count("completed"))
+		assert.Equal(t, 1, b.events.Count("completed"))
 	}},
 }

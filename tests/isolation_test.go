@@ -16,6 +16,7 @@ import (
 // The bodies of TestConformance run at each server's default isolation; here those in which
 // copies meet run at the others. SQLite knows one level only.
 func TestTwinsAtEveryIsolation(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct {
 		dialect, level string // the level of connections that ask for nothing
 		params         []string
@@ -28,6 +29,7 @@ func TestTwinsAtEveryIsolation(t *testing.T) {
 		{"mysql", "serializable", []string{"tx_isolation", "'SERIALIZABLE'"}},
 	} {
 		t.Run(c.dialect+"/"+c.level, func(t *testing.T) {
+			t.Parallel()
 			on := func(t *testing.T) *testdb.DB { return testdb.On(t, c.dialect, testdb.Params(c.params...)) }
 			t.Run("level", func(t *testing.T) { levels(newBed(t, on(t)), c.level) })
 			if c.params == nil {
@@ -70,7 +72,7 @@ func levels(b *bed, level string) {
 	assert.Equal(b, before+1, after, "a handler sees what was committed since its first statement")
 }
 
-// isolationBodies: the deliveries of deliveryBodies in which levels could make a difference.
+// isolationBodies: the deliveries in which levels could make a difference.
 var isolationBodies = []testdb.Body{
 	bodyNamed("duplicate in another process"),
 	bodyNamed("error then success"),
@@ -78,6 +80,6 @@ var isolationBodies = []testdb.Body{
 }
 
 func bodyNamed(name string) testdb.Body {
-	i := slices.IndexFunc(deliveryBodies, func(b testdb.Body) bool { return b.Name == name })
-	return deliveryBodies[i]
+	i := slices.IndexFunc(conformanceBodies, func(b testdb.Body) bool { return b.Name == name })
+	return conformanceBodies[i]
 }

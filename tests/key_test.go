@@ -13,6 +13,7 @@ import (
 
 	"github.com/millrace-go/millrace/inbox"
 	millrace "github.com/millrace-go/millrace/middleware"
+	"github.com/millrace-go/millrace/tests/rig"
 	"github.com/millrace-go/millrace/tests/testdb"
 )
 
@@ -117,7 +118,7 @@ var keyBodies = []testdb.Body{
 			require.NoError(t, err)
 			router.AddPlugin(i.Plugin())
 			router.AddMiddleware(i.Middleware)
-			router.AddConsumerHandler("billing", "orders", newFeed(), func(*message.Message) error { return nil })
+			router.AddConsumerHandler("billing", "orders", rig.NewFeed(), func(*message.Message) error { return nil })
 			ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 			defer cancel()
 			go func() {
@@ -143,7 +144,7 @@ var keyBodies = []testdb.Body{
 		must(t, h, newMessage(`{"order":{"id":7},"note":"second"}`))
 		must(t, h, newMessage(`{"order":{"id":"7"}}`))
 		assert.Equal(t, 2, b.effects())
-		assert.Equal(t, 1, b.events.count("collision"))
+		assert.Equal(t, 1, b.events.Count("collision"))
 	}},
 	{Name: "messages of a megabyte", Why: "size does not change what is guaranteed", Run: func(t *testing.T, db *testdb.DB) {
 		b := newBed(t, db)
@@ -164,7 +165,7 @@ var keyBodies = []testdb.Body{
 // oneHandler starts a router with a handler that publishes nothing.
 func (b *bed) oneHandler(topic string, h message.HandlerFunc, middlewares ...message.HandlerMiddleware) *service {
 	b.Helper()
-	s := &service{bed: b, feed: newFeed(), published: &publisher{}, stopped: make(chan error, 1)}
+	s := &service{bed: b, feed: rig.NewFeed(), published: &rig.Publisher{}, stopped: make(chan error, 1)}
 	router := b.router(middlewares...)
 	router.AddConsumerHandler("billing", topic, s.feed, func(msg *message.Message) error {
 		_, err := h(msg)

@@ -17,6 +17,7 @@ import (
 
 // TestLeases runs every behaviour of middleware.Deduplicate on every database.
 func TestLeases(t *testing.T) {
+	t.Parallel()
 	var bodies []testdb.Body
 	for _, b := range leasetest.Bodies {
 		bodies = append(bodies, testdb.Body{Name: b.Name, Why: b.Why, Run: func(t *testing.T, db *testdb.DB) {
@@ -28,6 +29,7 @@ func TestLeases(t *testing.T) {
 
 // TestLeasesWithClientFoundRows runs them where an update counts rows that it did not change.
 func TestLeasesWithClientFoundRows(t *testing.T) {
+	t.Parallel()
 	leasetest.Run(t, func(t *testing.T) leasetest.Open {
 		return leaseStores(t, testdb.On(t, "mysql", testdb.Params("clientFoundRows", "true")))
 	})
@@ -106,7 +108,7 @@ func leasesPurged(t *testing.T, db *testdb.DB) {
 	for began := time.Now(); b.count(`SELECT COUNT(*) FROM millrace_leases`) > 1; {
 		_, err := b.store.Purge(t.Context())
 		require.NoError(t, err)
-		require.Less(t, time.Since(began), 10*time.Second)
+		require.Less(t, time.Since(began), time.Minute)
 	}
 	_, err := b.store.Purge(t.Context())
 	require.NoError(t, err)

@@ -5,9 +5,11 @@ import (
 	"testing"
 
 	"github.com/millrace-go/millrace/tests/process"
+	"github.com/millrace-go/millrace/tests/testdb"
 )
 
 func TestMain(m *testing.M) {
 	process.Main()
+	testdb.Overlap(8)
 	os.Exit(m.Run())
 }

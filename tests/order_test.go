@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	millrace "github.com/millrace-go/millrace/middleware"
+	"github.com/millrace-go/millrace/tests/rig"
 	"github.com/millrace-go/millrace/tests/testdb"
 )
 
@@ -55,7 +56,7 @@ var orderBodies = []testdb.Body{
 	}},
 	{Name: "PoisonQueue inside", Why: "it makes a failure look like a success: half of the work would be committed", Run: func(t *testing.T, db *testdb.DB) {
 		b := newBed(t, db)
-		poison, err := middleware.PoisonQueue(&publisher{}, "poison")
+		poison, err := middleware.PoisonQueue(&rig.Publisher{}, "poison")
 		require.NoError(t, err)
 		s := b.newService(failing(1), millrace.Inbox{Store: b.store}.Middleware, poison)
 		assert.False(t, s.deliver(newMessage("x")))
@@ -63,15 +64,15 @@ var orderBodies = []testdb.Body{
 	}},
 	{Name: "PoisonQueue outside", Why: "the failed run is rolled back, then the message is put away", Run: func(t *testing.T, db *testdb.DB) {
 		b := newBed(t, db)
-		queue := &publisher{}
+		queue := &rig.Publisher{}
 		poison, err := middleware.PoisonQueue(queue, "poison")
 		require.NoError(t, err)
 		s := b.newService(failing(1), poison, millrace.Inbox{Store: b.store}.Middleware)
 		msg := newMessage("x")
 		assert.True(t, s.deliver(again(msg)))
 		assert.Equal(t, 0, b.effects())
-		assert.Len(t, queue.messages(), 1)
-		assert.True(t, s.deliver(queue.messages()[0]), "put back by an operator, it is handled: T12")
+		assert.Len(t, queue.Messages(), 1)
+		assert.True(t, s.deliver(queue.Messages()[0]), "put back by an operator, it is handled: T12")
 		assert.Equal(t, 1, b.effects())
 	}},
 	{Name: "IgnoreErrors inside", Why: "as PoisonQueue inside", Run: func(t *testing.T, db *testdb.DB) {
@@ -103,12 +104,12 @@ var orderBodies = []testdb.Body{
 			out := newMessage("out")
 			return []*message.Message{out}, apply(ctx, msg.UUID)
 		}, millrace.Inbox{Store: b.store}.Middleware, middleware.InstantAck)
-		s.published.failWith(errBoom)
+		s.published.FailWith(errBoom)
 		assert.True(t, s.deliver(newMessage("x")))
 		require.NoError(t, s.router.Close())
 		require.NoError(t, b.store.Close(t.Context()))
 		assert.Equal(t, 1, b.count(`SELECT COUNT(*) FROM millrace_outcomes`), "settled by an ack that came first")
-		assert.Contains(t, strings.Join(b.events.logs(), "\n"), "acked before its effects were committed")
+		assert.Contains(t, strings.Join(b.events.Logs(), "\n"), "acked before its effects were committed")
 	}},
 	{Name: "Timeout inside", Why: "T16: it leaves a cancelled context behind", Run: func(t *testing.T, db *testdb.DB) {
 		b := newBed(t, db)
@@ -116,7 +117,7 @@ var orderBodies = []testdb.Body{
 			millrace.Inbox{Store: b.store}.Middleware, middleware.Timeout(time.Minute))
 		assert.True(t, s.deliver(newMessage("x")))
 		assert.Equal(t, 1, b.effects())
-		assert.Len(t, s.published.messages(), 1)
+		assert.Len(t, s.published.Messages(), 1)
 	}},
 	{Name: "Recoverer and CorrelationID inside", Why: "a panic becomes an error and is rolled back; produced messages are stamped", Run: func(t *testing.T, db *testdb.DB) {
 		b := newBed(t, db)
@@ -133,12 +134,12 @@ var orderBodies = []testdb.Body{
 		assert.False(t, s.deliver(again(msg)))
 		assert.Equal(t, 0, b.effects())
 		crash = false
-		s.published.failWith(errBoom)
+		s.published.FailWith(errBoom)
 		assert.False(t, s.deliver(again(msg)))
-		s.published.failWith(nil)
+		s.published.FailWith(nil)
 		assert.True(t, s.deliver(again(msg)))
-		require.Len(t, s.published.messages(), 1)
-		assert.Equal(t, "c-1", middleware.MessageCorrelationID(s.published.messages()[0]))
+		require.Len(t, s.published.Messages(), 1)
+		assert.Equal(t, "c-1", middleware.MessageCorrelationID(s.published.Messages()[0]))
 	}},
 	{Name: "Duplicator outside", Why: "Watermill's own chaos: every message twice", Run: func(t *testing.T, db *testdb.DB) {
 		b := newBed(t, db)

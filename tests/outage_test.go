@@ -45,10 +45,11 @@ func outages(t *testing.T, body func(t *testing.T, db *testdb.DB, via string, be
 // nacked. Deliveries are held back meanwhile, one at a time probes, and afterwards all are
 // handled once.
 func TestOutageUnderLoad(t *testing.T) {
+	t.Parallel()
 	const (
-		inFlight = 16 // what the broker hands out at once
-		lasts    = 4 * time.Second
-		settles  = 300 * time.Millisecond // by then every delivery has met the outage
+		inFlight = 16              // what the broker hands out at once
+		lasts    = 4 * time.Second // in which the pauses between probes grow, and a storm would show
+		met      = 2 * inFlight    // failures after which every delivery has met the outage
 	)
 	outages(t, func(t *testing.T, db *testdb.DB, via string, begin, end func()) {
 		b := newBed(t, db)
@@ -59,12 +60,12 @@ func TestOutageUnderLoad(t *testing.T) {
 		b.eventually("the load flows", func() bool { return load.acked.Load() > 50 })
 
 		begin()
-		delivered, down := load.deliveries.Load(), time.NewTimer(lasts)
-		<-time.After(settles)
+		delivered, began := load.deliveries.Load(), time.Now()
+		b.eventually("every delivery has met the outage", func() bool { return load.unavailable.Load() >= met })
 		dialled := dials.begun.Load()
 		dials.most.Store(0)
-		<-down.C
-		rate := float64(load.deliveries.Load()-delivered) / lasts.Seconds()
+		<-time.After(lasts)
+		rate := float64(load.deliveries.Load()-delivered) / time.Since(began).Seconds()
 		probes, most := dials.begun.Load()-dialled, dials.most.Load()
 		end()
 		db.SetMaxIdleConns(0) // the test's own are broken too
@@ -72,8 +73,8 @@ func TestOutageUnderLoad(t *testing.T) {
 		b.eventually("the load flows again", func() bool { return load.acked.Load() > restored+50 })
 		load.stop()
 
-		t.Logf("down for %v: %.1f deliveries/s; after %v %d dials, %d at once; in all %d acked, %d nacked",
-			lasts, rate, settles, probes, most, load.acked.Load(), load.nacked.Load())
+		t.Logf("down for %v: %.1f deliveries/s; %d dials, %d at once; in all %d acked, %d nacked",
+			lasts, rate, probes, most, load.acked.Load(), load.nacked.Load())
 		assert.Less(t, rate, 50.0, "a nack storm")
 		assert.LessOrEqual(t, most, int64(1), "more than one probe at a time")
 		assert.LessOrEqual(t, probes, int64(8), "more dials than the pauses between probes allow")
@@ -89,6 +90,7 @@ func TestOutageUnderLoad(t *testing.T) {
 // What was known in memory is asked for again after a connection was lost: the server
 // behind the next one may be an earlier state of it.
 func TestOutageVoidsWhatIsRemembered(t *testing.T) {
+	t.Parallel()
 	outages(t, func(t *testing.T, db *testdb.DB, via string, begin, end func()) {
 		b := newBed(t, db)
 		h := b.inbox(effect, on(b.newStore(db.Open(t, testdb.Via(via)).DB, inbox.Config{})))

@@ -3,9 +3,12 @@ package tests_test
 import (
 	"context"
 	"errors"
+	"strings"
+	"sync"
 	"testing"
 	"time"
 
+	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -13,6 +16,7 @@ import (
 	"github.com/millrace-go/millrace/inbox"
 	millrace "github.com/millrace-go/millrace/middleware"
 	"github.com/millrace-go/millrace/tests/faults"
+	"github.com/millrace-go/millrace/tests/rig"
 	"github.com/millrace-go/millrace/tests/testdb"
 )
 
@@ -23,11 +27,11 @@ var outcomeBodies = []testdb.Body{
 		s := b.newService(invoice, millrace.Inbox{Store: b.store}.Middleware)
 		msg := newMessage("x")
 		assert.True(t, s.deliver(msg))
-		assert.Len(t, s.published.messages(), 1)
+		assert.Len(t, s.published.Messages(), 1)
 		require.NoError(t, s.router.Close())
 		require.NoError(t, b.store.Close(t.Context()))
 		assert.Equal(t, 0, b.count(`SELECT COUNT(*) FROM millrace_outcomes`))
-		assert.Equal(t, 1, b.events.count("settled"))
+		assert.Equal(t, 1, b.events.Count("settled"))
 	}},
 	{Name: "publishing fails after the commit", Why: "T1: the redelivery publishes the same messages, byte for byte", Run: func(t *testing.T, db *testdb.DB) {
 		b := newBed(t, db)
@@ -37,15 +41,15 @@ var outcomeBodies = []testdb.Body{
 			first = out
 			return out, err
 		}, millrace.Inbox{Store: b.store}.Middleware)
-		s.published.failWith(errBoom)
+		s.published.FailWith(errBoom)
 		msg := newMessage("x")
 		assert.False(t, s.deliver(again(msg)))
 		assert.False(t, s.deliver(again(msg)))
 		assert.Equal(t, 1, b.effects())
-		s.published.failWith(nil)
+		s.published.FailWith(nil)
 		assert.True(t, s.deliver(again(msg)))
 		assert.Equal(t, 1, b.effects())
-		sent := s.published.messages()
+		sent := s.published.Messages()
 		require.Len(t, sent, len(first))
 		for i := range sent {
 			assert.Equal(t, first[i].UUID, sent[i].UUID)
@@ -65,12 +69,12 @@ var outcomeBodies = []testdb.Body{
 			msg.SetContext(context.WithoutCancel(msg.Context()))
 			return invoice(msg)
 		}, millrace.Inbox{Store: b.store}.Middleware)
-		s.published.failWith(errBoom) // as the router closes publishers before its handlers return
+		s.published.FailWith(errBoom) // as the router closes publishers before its handlers return
 		msg := newMessage("x")
-		s.feed.send(t, msg)
+		s.feed.Send(t, msg)
 		<-running
 		require.NoError(t, s.router.Close())
-		assert.False(t, s.answer(msg))
+		assert.False(t, rig.Answer(s, msg))
 		assert.Equal(t, 1, b.effects())
 		assert.Equal(t, 1, b.count(`SELECT COUNT(*) FROM millrace_outcomes`))
 	}},
@@ -78,18 +82,18 @@ var outcomeBodies = []testdb.Body{
 		b := newBed(t, db)
 		msg := newMessage("x")
 		crashed := b.newService(invoice, millrace.Inbox{Store: b.store}.Middleware)
-		crashed.published.failWith(errBoom)
+		crashed.published.FailWith(errBoom)
 		assert.False(t, crashed.deliver(again(msg)))
 		require.NoError(t, crashed.router.Close())
 		restarted := b.newService(invoice, millrace.Inbox{Store: b.process()}.Middleware)
 		assert.True(t, restarted.deliver(again(msg)))
-		assert.Len(t, restarted.published.messages(), 1)
+		assert.Len(t, restarted.published.Messages(), 1)
 		assert.Equal(t, 1, b.effects())
 	}},
 	{Name: "an outcome that nobody asks for again", Why: "it is listed with its age, and Redispatch sends it", Run: func(t *testing.T, db *testdb.DB) {
 		b := newBed(t, db)
 		s := b.newService(invoice, millrace.Inbox{Store: b.store}.Middleware)
-		s.published.failWith(errBoom)
+		s.published.FailWith(errBoom)
 		msg := newMessage("x")
 		assert.False(t, s.deliver(msg))
 		old, err := b.store.Unsettled(t.Context(), 0, 10)
@@ -104,24 +108,24 @@ var outcomeBodies = []testdb.Body{
 
 		_, err = b.store.Redispatch(t.Context(), s.published, 0)
 		require.ErrorIs(t, err, errBoom)
-		s.published.failWith(nil)
+		s.published.FailWith(nil)
 		n, err := b.store.Redispatch(t.Context(), s.published, 0)
 		require.NoError(t, err)
 		assert.Equal(t, 1, n)
-		require.Len(t, s.published.messages(), 1)
-		assert.Equal(t, old[0].Messages[0].UUID, s.published.messages()[0].UUID)
+		require.Len(t, s.published.Messages(), 1)
+		assert.Equal(t, old[0].Messages[0].UUID, s.published.Messages()[0].UUID)
 		assert.True(t, s.deliver(again(msg)))
-		assert.Len(t, s.published.messages(), 1, "settled: the redelivery publishes nothing")
+		assert.Len(t, s.published.Messages(), 1, "settled: the redelivery publishes nothing")
 	}},
 	{Name: "an acked outcome is not redispatched", Why: "what was acked is settled first", Run: func(t *testing.T, db *testdb.DB) {
 		b := newBed(t, db)
-		late := &publisher{}
+		late := &rig.Publisher{}
 		b.store = b.newStore(db.DB, inbox.Config{Redispatch: late, RedispatchAfter: 1})
 		h := millrace.Inbox{Store: b.store}.Middleware
 		router, err := message.NewRouter(message.RouterConfig{}, b.events)
 		require.NoError(t, err)
 		router.AddMiddleware(h)
-		s := &service{bed: b, feed: newFeed(), published: &publisher{}, stopped: make(chan error, 1)}
+		s := &service{bed: b, feed: rig.NewFeed(), published: &rig.Publisher{}, stopped: make(chan error, 1)}
 		router.AddHandler("billing", "orders", s.feed, "invoices", s.published, invoice)
 		s.run(router)
 		assert.True(t, s.deliver(newMessage("x")))
@@ -129,22 +133,59 @@ var outcomeBodies = []testdb.Body{
 		purged := make(chan struct{})
 		store := b.store
 		go func() { defer close(purged); assert.NoError(t, store.Run(ctx)) }()
-		for b.events.count("settled") == 0 {
+		for b.events.Count("settled") == 0 {
 			b.tick()
 		}
 		cancel()
 		<-purged
-		assert.Empty(t, late.messages())
+		assert.Empty(t, late.Messages())
 		assert.Equal(t, 0, b.count(`SELECT COUNT(*) FROM millrace_outcomes`))
+	}},
+	{Name: "an outcome that is just being settled", Why: "it is not redispatched by who looks meanwhile", Run: func(t *testing.T, db *testdb.DB) {
+		// How long the other one has for its look. That it waits instead tells nobody.
+		const look = 300 * time.Millisecond
+		b := newBed(t, db)
+		late := &rig.Publisher{}
+		pool := faults.Open(t, db)
+		b.store = b.newStore(pool.DB, inbox.Config{Redispatch: late, RedispatchAfter: 1})
+		settling := make(chan struct{})
+		pool.Set(faults.Plan{Before: func(_ context.Context, call string) error {
+			if strings.Contains(call, "DELETE FROM millrace_outcomes") {
+				pool.Set(faults.Plan{})
+				close(settling)
+				<-time.After(look)
+			}
+			return nil
+		}})
+		router, err := message.NewRouter(message.RouterConfig{}, watermill.NopLogger{})
+		require.NoError(t, err)
+		router.AddMiddleware(millrace.Inbox{Store: b.store}.Middleware)
+		s := &service{bed: b, feed: rig.NewFeed(), published: &rig.Publisher{}, stopped: make(chan error, 1)}
+		router.AddHandler("billing", "orders", s.feed, "invoices", s.published, invoice)
+		s.run(router)
+		assert.True(t, s.deliver(newMessage("x")))
+
+		ctx, cancel := context.WithCancel(t.Context())
+		store := b.store
+		var runs sync.WaitGroup
+		runs.Go(func() { assert.NoError(t, store.Run(ctx)) })
+		<-settling
+		runs.Go(func() { assert.NoError(t, store.Run(ctx)) })
+		for b.count(`SELECT COUNT(*) FROM millrace_outcomes`) > 0 {
+			b.tick()
+		}
+		cancel()
+		runs.Wait()
+		assert.Empty(t, late.Messages())
 	}},
 	{Name: "an outcome that cannot be read", Why: "I6: it stops no other", Run: func(t *testing.T, db *testdb.DB) {
 		b := newBed(t, db)
 		s := b.newService(invoice, millrace.Inbox{Store: b.store}.Middleware)
-		s.published.failWith(errBoom)
+		s.published.FailWith(errBoom)
 		assert.False(t, s.deliver(newMessage("x")))
 		b.exec(`UPDATE millrace_outcomes SET messages = ?, created_at = created_at - 1000000`, []byte{99})
 		assert.False(t, s.deliver(newMessage("x")))
-		s.published.failWith(nil)
+		s.published.FailWith(nil)
 		n, err := b.store.Redispatch(t.Context(), s.published, 0)
 		require.ErrorContains(t, err, "newer release")
 		assert.Equal(t, 1, n)
@@ -156,7 +197,7 @@ var outcomeBodies = []testdb.Body{
 			return out, errors.Join(errBoom, err)
 		}, millrace.Inbox{Store: b.store}.Middleware)
 		assert.False(t, s.deliver(newMessage("x")))
-		assert.Empty(t, s.published.messages())
+		assert.Empty(t, s.published.Messages())
 		assert.Equal(t, 0, b.count(`SELECT COUNT(*) FROM millrace_outcomes`))
 	}},
 	{Name: "a commit that fails publishes nothing", Why: "I4, where the answer to the commit says so", Run: func(t *testing.T, db *testdb.DB) {
@@ -185,10 +226,10 @@ var outcomeBodies = []testdb.Body{
 		assert.False(t, s.deliver(again(msg)))
 		lose(nil, faults.ErrLost)
 		assert.False(t, s.deliver(again(msg)))
-		assert.Len(t, s.published.messages(), 1)
+		assert.Len(t, s.published.Messages(), 1)
 		pool.Set(faults.Plan{})
 		assert.True(t, s.deliver(again(msg)))
-		assert.Len(t, s.published.messages(), 2)
+		assert.Len(t, s.published.Messages(), 2)
 		assert.Equal(t, 1, b.effectsOf(msg.UUID))
 	}},
 	{Name: "a waiting copy while the outcome is on its way", Why: "a copy is not acked while the broker may lack what was produced", Run: func(t *testing.T, db *testdb.DB) {
@@ -201,16 +242,16 @@ var outcomeBodies = []testdb.Body{
 		}, millrace.Inbox{Store: b.store}.Middleware)
 		first := newMessage("x")
 		copied := again(first)
-		s.feed.send(t, first)
+		s.feed.Send(t, first)
 		<-running
-		s.feed.send(t, copied)
-		s.published.failWith(errBoom)
+		s.feed.Send(t, copied)
+		s.published.FailWith(errBoom)
 		close(goOn)
-		assert.False(t, s.answer(first))
-		assert.False(t, s.answer(copied), "acked, though the outcome was not published")
-		s.published.failWith(nil)
+		assert.False(t, rig.Answer(s, first))
+		assert.False(t, rig.Answer(s, copied), "acked, though the outcome was not published")
+		s.published.FailWith(nil)
 		assert.True(t, s.deliver(again(first)))
-		assert.Len(t, s.published.messages(), 1)
+		assert.Len(t, s.published.Messages(), 1)
 	}},
 	{Name: "returned messages go into an outbox", Why: "in the same transaction; the router publishes nothing", Run: func(t *testing.T, db *testdb.DB) {
 		b := newBed(t, db)
@@ -227,7 +268,7 @@ var outcomeBodies = []testdb.Body{
 		assert.Equal(t, 1, b.effects())
 		assert.Equal(t, 1, b.count(`SELECT COUNT(*) FROM box WHERE topic = 'invoices'`))
 		assert.Equal(t, 0, b.count(`SELECT COUNT(*) FROM millrace_outcomes`))
-		assert.Empty(t, s.published.messages())
+		assert.Empty(t, s.published.Messages())
 	}},
 	{Name: "an outbox after the handler committed by itself", Why: "a success that ended the transaction still has its messages stored", Run: func(t *testing.T, db *testdb.DB) {
 		b := newBed(t, db)
@@ -239,7 +280,7 @@ var outcomeBodies = []testdb.Body{
 		}, millrace.Inbox{Store: b.store, Outbox: &outbox{}}.Middleware)
 		assert.True(t, s.deliver(newMessage("x")))
 		assert.Equal(t, 1, b.count(`SELECT COUNT(*) FROM box`))
-		assert.Equal(t, 1, b.events.count("ended"))
+		assert.Equal(t, 1, b.events.Count("ended"))
 	}},
 	{Name: "returned messages without a topic", Why: "a clear error, and nothing is done", Run: func(t *testing.T, db *testdb.DB) {
 		b := newBed(t, db)
@@ -262,7 +303,7 @@ var outcomeBodies = []testdb.Body{
 			}
 			return out, apply(msg.Context(), msg.UUID)
 		}, millrace.Inbox{Store: b.store}.Middleware)
-		s.published.failWith(errBoom)
+		s.published.FailWith(errBoom)
 		msg := message.NewMessage("nil", nil)
 		msg.Metadata = nil
 		assert.False(t, s.deliver(again(msg)))
@@ -274,9 +315,9 @@ var outcomeBodies = []testdb.Body{
 			assert.Equal(t, odd[i].Metadata, m.Metadata)
 			assert.Equal(t, odd[i].Payload, m.Payload)
 		}
-		s.published.failWith(nil)
+		s.published.FailWith(nil)
 		assert.True(t, s.deliver(again(msg)))
-		assert.Len(t, s.published.messages(), 3)
+		assert.Len(t, s.published.Messages(), 3)
 	}},
 }
 

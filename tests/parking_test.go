@@ -10,6 +10,7 @@ import (
 
 	"github.com/millrace-go/millrace/inbox"
 	millrace "github.com/millrace-go/millrace/middleware"
+	"github.com/millrace-go/millrace/tests/rig"
 	"github.com/millrace-go/millrace/tests/testdb"
 )
 
@@ -35,8 +36,8 @@ var parkingBodies = []testdb.Body{
 		assert.Equal(t, msg.UUID, parked[0].UUID)
 		assert.Equal(t, msg.UUID, parked[0].Original)
 		assert.Contains(t, parked[0].Reason, msg.UUID)
-		assert.Equal(t, 8, b.events.count("collision"))
-		assert.Equal(t, 2, b.events.count("parked"))
+		assert.Equal(t, 8, b.events.Count("collision"))
+		assert.Equal(t, 2, b.events.Count("parked"))
 		page, err := b.store.Parked(t.Context(), parked[0].ID, 10)
 		require.NoError(t, err)
 		require.Len(t, page, 1)
@@ -56,7 +57,7 @@ var parkingBodies = []testdb.Body{
 		must(t, b.inbox(effect, record), again(msg))
 		assert.Equal(t, 1, b.effects())
 	}},
-	{Name: "a released collision", Why: "it is treated as the distinct message it is", Run: func(t *testing.T, db *testdb.DB) {
+	{Name: "a collision that is tried again", Why: "it is treated as the distinct message it is", Run: func(t *testing.T, db *testdb.DB) {
 		b := newBed(t, db)
 		h, msg := b.inbox(effect, on(b.process())), newMessage("first")
 		s := b.oneHandler("orders", effect, millrace.Inbox{Store: b.store, Consumer: "billing"}.Middleware)
@@ -68,13 +69,13 @@ var parkingBodies = []testdb.Body{
 		require.NoError(t, err)
 		require.Len(t, parked, 1)
 
-		require.Error(t, b.store.Release(t.Context(), parked[0].ID, inbox.Operator{}, s.published), "nobody to blame")
-		require.ErrorContains(t, b.store.Release(t.Context(), parked[0].ID, operator, nil), "publisher")
-		s.published.failWith(errBoom)
-		require.ErrorIs(t, b.store.Release(t.Context(), parked[0].ID, operator, s.published), errBoom)
-		s.published.failWith(nil)
-		require.NoError(t, b.store.Release(t.Context(), parked[0].ID, operator, s.published), "released, so again")
-		sent := s.published.messages()
+		require.Error(t, b.store.Retry(t.Context(), parked[0].ID, inbox.Operator{}, s.published), "nobody to blame")
+		require.ErrorContains(t, b.store.Retry(t.Context(), parked[0].ID, operator, nil), "publisher")
+		s.published.FailWith(errBoom)
+		require.ErrorIs(t, b.store.Retry(t.Context(), parked[0].ID, operator, s.published), errBoom)
+		s.published.FailWith(nil)
+		require.NoError(t, b.store.Retry(t.Context(), parked[0].ID, operator, s.published), "so again")
+		sent := s.published.Messages()
 		require.Len(t, sent, 1)
 		assert.Equal(t, other.UUID, sent[0].UUID)
 		assert.Equal(t, other.Payload, sent[0].Payload)
@@ -85,11 +86,11 @@ var parkingBodies = []testdb.Body{
 		must(t, h, again(msg))
 		assert.Equal(t, 2, b.effects())
 		b.nothingOpen()
-		require.ErrorIs(t, b.store.Release(t.Context(), parked[0].ID, operator, s.published), inbox.ErrNotFound)
+		require.ErrorIs(t, b.store.Retry(t.Context(), parked[0].ID, operator, s.published), inbox.ErrNotFound)
 		story, err := b.store.Story(t.Context(), msg.UUID)
 		require.NoError(t, err)
 		require.Len(t, story.Audit, 2, "what was done about a collision is part of the story it collided with")
-		assert.Equal(t, "release", story.Audit[1].Action)
+		assert.Equal(t, "retry", story.Audit[1].Action)
 	}},
 	{Name: "a discarded message", Why: "it counts as completed, and says who decided so", Run: func(t *testing.T, db *testdb.DB) {
 		b := newBed(t, db)
@@ -122,10 +123,10 @@ var parkingBodies = []testdb.Body{
 			must(t, b.inbox(effect, old, on(b.process())), again(msg))
 		}
 		assert.Equal(t, 0, b.effects())
-		assert.Equal(t, 1, b.events.count("parked"))
+		assert.Equal(t, 1, b.events.Count("parked"))
 		assert.Equal(t, 1, b.count(`SELECT COUNT(*) FROM millrace_messages`))
 	}},
-	{Name: "what cannot be released", Why: "the error says why, and what to do instead", Run: func(t *testing.T, db *testdb.DB) {
+	{Name: "what cannot be tried again", Why: "the error says why, and what to do instead", Run: func(t *testing.T, db *testdb.DB) {
 		b := newBed(t, db)
 		msg := newMessage("x")
 		key := func(i *millrace.Inbox) {
@@ -138,16 +139,16 @@ var parkingBodies = []testdb.Body{
 			if err != nil || len(parked) == 0 {
 				return nil, err
 			}
-			return nil, b.store.Release(m.Context(), parked[0].ID, operator, &publisher{})
+			return nil, b.store.Retry(m.Context(), parked[0].ID, operator, &rig.Publisher{})
 		}, key)
 		must(t, h, again(msg))
 		must(t, h, message.NewMessage(msg.UUID, []byte("other")))
 		parked, err := b.store.Parked(t.Context(), 0, 1)
 		require.NoError(t, err)
 		require.Len(t, parked, 1)
-		require.ErrorContains(t, b.store.Release(t.Context(), parked[0].ID, operator, &publisher{}), "place in a log")
+		require.ErrorContains(t, b.store.Retry(t.Context(), parked[0].ID, operator, &rig.Publisher{}), "place in a log")
 		_, err = b.inbox(func(m *message.Message) ([]*message.Message, error) {
-			return nil, b.store.Release(m.Context(), parked[0].ID, operator, &publisher{})
+			return nil, b.store.Retry(m.Context(), parked[0].ID, operator, &rig.Publisher{})
 		}, func(i *millrace.Inbox) { i.Consumer = "other" })(newMessage("x"))
 		require.ErrorContains(t, err, "handler's transaction")
 		stranger := b.newStore(db.DB, inbox.Config{Namespace: "stranger"})
@@ -179,9 +180,9 @@ var parkingBodies = []testdb.Body{
 		msg := newMessage("a1")
 		must(t, h, again(msg))
 		must(t, h, message.NewMessage(msg.UUID, []byte("a2")))
-		assert.Equal(t, 0, b.events.count("collision"))
+		assert.Equal(t, 0, b.events.Count("collision"))
 		must(t, h, message.NewMessage(msg.UUID, []byte("b")))
-		assert.Equal(t, 1, b.events.count("collision"))
+		assert.Equal(t, 1, b.events.Count("collision"))
 		_, err := h(message.NewMessage("empty", nil))
 		require.ErrorContains(t, err, "nothing to compare")
 	}},

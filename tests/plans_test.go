@@ -30,9 +30,13 @@ func fill(t *testing.T, db *testdb.DB) {
 		{"outcomes", "consumer, message_id, created_at, topic, messages",
 			mod(5) + " + 1, " + b("i") + ", i * 1000000000000, " + b("1") + ", " + b("1")},
 		{"results", "consumer, message_id, body", mod(5) + " + 1, " + b("i") + ", " + b("1")},
-		{"messages", "consumer, message_id, status, topic, uuid, metadata, payload, payload_hash, received_at, due_at, original",
+		{"messages", "consumer, message_id, status, topic, uuid, metadata, payload, payload_hash, received_at, due_at, " +
+			"order_key, original, aggregate, version, payload_ref",
 			mod(5) + " + 1, " + b("i") + ", " + mod(40) + ", " + b("1") + ", " + b("i") + ", " + b("1") + ", " + b("1") +
-				", 1, i, i, " + b("i")},
+				", 1, i, i * 1000000000000, " + b(mod(70)) + ", " + b("i") + ", " + b(mod(300)) + ", i, " + b("i")},
+		{"blobs", "name", b("i")},
+		{"versions", "consumer, aggregate, version, first_version, token, message_id, payload_hash",
+			mod(5) + " + 1, " + b("i") + ", i, 1, 1, " + b("i") + ", 1"},
 		{"audit", "at, actor, action, reason, consumer, message_id, detail",
 			"i, " + b("1") + ", " + b("1") + ", " + b("1") + ", " + mod(5) + " + 1, " + b("i") + ", " + b("1")},
 		{"dropped", "at, consumer, message_id, topic, reason",
@@ -64,13 +68,12 @@ var hot = map[string][]any{
 	"InsertOutcome":    {1, []byte("x"), []byte("t"), []byte("m")},
 	"DeleteOutcomes":   {1, [][]byte{[]byte("7"), []byte("8")}},
 	"SelectOutcomes":   {[]byte("7"), 1, 100},
-	"TouchMessage":     {[]byte("e"), 1, []byte("7"), 7},
-	"MoveMessage":      {1, []byte("r"), 1, []byte("7"), 7},
+	"TouchMessage":     {[]byte("e"), 1, 1, 1, []byte("7"), 7},
+	"MoveMessage":      {1, []byte("r"), 1, 1, []byte("7"), 7},
 	"DeleteMessage":    {1, []byte("7"), 7},
 	"SelectMessage":    {7, []byte("7")},
 	"SelectHeld":       {1, []byte("7")},
 	"DeleteMessages":   {1, [][]byte{[]byte("7")}},
-	"SelectMessages":   {[]byte("7"), 7, 0, 10},
 	"StoryClaims":      {[]byte("7"), []byte("7")},
 	"StoryMessages":    {[]byte("7"), []byte("7"), []byte("7"), []byte("7")},
 	"StoryAudit":       {[]byte("7"), []byte("7")},
@@ -79,6 +82,7 @@ var hot = map[string][]any{
 	"LockExpired":      {1, [][]byte{[]byte("7"), []byte("8")}, 5000},
 	"DeleteClaims":     {1, [][]byte{[]byte("7"), []byte("8")}},
 	"DeleteResults":    {1, [][]byte{[]byte("7"), []byte("8")}},
+	"SelectShadowed":   {7, 10},
 	"PurgeDropped":     {50, 10},
 	"PurgeLeases":      {50, 10},
 	"AcquireLease":     {1, []byte("x"), 1, 1},
@@ -86,12 +90,79 @@ var hot = map[string][]any{
 	"ConfirmLease":     {1, 1, []byte("7"), 1},
 	"ExtendLease":      {1, 1, []byte("7"), 1},
 	"ReleaseLease":     {1, []byte("7"), 1},
+
+	"Gate.StepAggregate":    {1, []byte("x"), 1, 1, 1, []byte("m"), 1, 0, 1, 1},
+	"Gate.AdvanceAggregate": {1, 1, []byte("m"), 1, 1, []byte("7"), 6, 7},
+	"Gate.SelectAggregate":  {1, []byte("7")},
+	"Gate.LockAggregate":    {1, []byte("7")},
+	"Gate.HoldMessage":      {7, []byte("r"), []byte("a"), 1, 1, 1, []byte("7"), 2, 1},
+	"Gate.RetreatAggregate": {6, []byte{}, 1, []byte("7"), 1},
+	"Gate.RaiseHeld":        {1, 1, []byte("7")},
+	"Gate.CountHeld":        {1, []byte("7")},
+	"Gate.ReleaseHeld":      {[]byte("r"), 1, []byte("7"), 7},
+	"Gate.SelectExpired":    {1, 10},
+	"Gate.SetVersion":       {1, []byte("7"), 1, 0, 0, []byte{}},
+	"Gate.SelectForgetable": {1, []byte("7"), 10},
+	"Gate.LowerPurgeLine":   {7},
+	"Queue.SelectNextDue":   {1, 1000},
+	"Queue.SelectDue":       {1, 6, 10},
+	"Queue.SelectFront":     {0, 1, 1000, 10},
+	"Queue.SelectHeads":     {0, 1, []byte("7"), 10},
+	"Queue.SelectFree":      {1, 1000, 10},
+	"Queue.LockDue":         {1, []int64{7, 8}, 10},
+	"Queue.SelectStored":    {1, []byte("7")},
+	"Queue.StoreMessage":    {1, []byte("x"), 1, []byte("t"), []byte("o"), []byte("k"), []byte("v"), []byte("u"), []byte("m"), []byte("p"), 1, []byte("r"), nil, 0, nil, 0},
+	"Queue.SelectSettled":   {1, [][]byte{[]byte("7"), []byte("8")}},
+	"Queue.CompleteClaim":   {1, []byte("x"), 1},
+	"Queue.SettleLeased":    {[]byte("r"), 1, []byte("7"), 1},
+	"Queue.LeaseMessages":   {1, 1, 1, 1, [][]byte{[]byte("7"), []byte("8")}},
+	"Queue.LeaseOut":        {1, 1, 1, [][]byte{[]byte("7"), []byte("8")}},
+	"Queue.Unlease":         {1, [][]byte{[]byte("7"), []byte("8")}, 1},
+	"Queue.HandOut":         {1, 1, [][]byte{[]byte("7"), []byte("8")}, 1},
+	"Queue.PutBack":         {1, [][]byte{[]byte("7"), []byte("8")}, 1},
+	"Queue.CompleteLeased":  {1, [][]byte{[]byte("7"), []byte("8")}, 1},
+	"Queue.DeleteLeased":    {1, [][]byte{[]byte("7"), []byte("8")}, 1},
+	"Queue.SelectOpen":      {99}, // of one of five, any row would do
+	"Queue.SelectAdoptable": {1, 10},
+	"Queue.SelectClaimed":   {1, []byte("7")},
+	"Queue.AdoptMessage":    {9, []byte("7"), 1, []byte("7")},
+	"Queue.AdoptClaim":      {9, []byte("7"), 1, []byte("7")},
+	"Queue.AdoptOutcome":    {9, []byte("7"), 1, []byte("7")},
+	"Queue.AdoptResult":     {9, []byte("7"), 1, []byte("7")},
+	"Queue.ExtendLeases":    {1, 1, [][]byte{[]byte("7"), []byte("8")}, 1},
+	"Queue.MoveLeased":      {1, 1, []byte("e"), 1, []byte("r"), 1, 1, []byte("7"), 1},
+	"Queue.CloseLeased":     {1, []byte("7"), 1},
+
+	"Remedy.ListMessages":   {1, 7, 10, nil, nil, nil, nil, 0, 5000, 10},
+	"Remedy.SelectListed":   {[]int64{7, 8}},
+	"Remedy.SelectErrors":   {[]int64{7, 8}},
+	"Remedy.GroupFailures":  {1, 6, nil, nil, nil, nil, 0, 5000, 10},
+	"Remedy.RetryMessage":   {[]byte("r"), 1, []byte("7"), 6},
+	"Remedy.ReplacePayload": {[]byte("p"), 0, nil, 1, 1, []byte("7"), 6, 1},
+	"Remedy.ReplaceHash":    {1, 1, []byte("7")},
+	"Remedy.PauseConsumer":  {true, 7},
+	"Remedy.ServeConsumer":  {1, 7},
+	"Remedy.CountStatus":    {1, 6, 10},
+	"Remedy.CountLapsed":    {1, 1, 1, 2, 10},
+	"Remedy.CountDue":       {1, 1, 10},
+	"Remedy.SelectOldest":   {1, 1},
+
+	"Blobs.InsertBlob":     {[]byte("x"), nil},
+	"Blobs.SelectBlob":     {[]byte("7")},
+	"Blobs.SelectReferred": {[][]byte{[]byte("7"), []byte("8")}},
+	"Blobs.SelectNames":    {[]byte("7"), []byte("8"), 10},
+	"Blobs.DeleteBlob":     {[]byte("7")},
 }
 
 func TestHotStatementsUseAnIndex(t *testing.T) {
+	t.Parallel()
 	testdb.Each(t, func(t *testing.T, db *testdb.DB) {
 		migrate(t, db, inbox.Config{})
 		fill(t, db)
+		t.Run("a scan is recognised", func(t *testing.T) {
+			plan := explain(t, db, `SELECT token FROM millrace_claims WHERE token = 7`, nil)
+			assert.True(t, slices.ContainsFunc(plan, func(s string) bool { return scans(db.Dialect, s) }), "%q", plan)
+		})
 		d := dialectOf(t, db)
 		all := statements(d)
 		for _, name := range slices.Sorted(maps.Keys(hot)) {
@@ -114,12 +185,26 @@ func TestHotStatementsUseAnIndex(t *testing.T) {
 	})
 }
 
-func TestScansAreRecognised(t *testing.T) {
+// TestFiguresReadARangeOfAnIndex: what tells of the backlog, and lists of it, reads no more
+// than it says.
+func TestFiguresReadARangeOfAnIndex(t *testing.T) {
+	t.Parallel()
 	testdb.Each(t, func(t *testing.T, db *testdb.DB) {
 		migrate(t, db, inbox.Config{})
 		fill(t, db)
-		plan := explain(t, db, `SELECT token FROM millrace_claims WHERE token = 7`, nil)
-		assert.True(t, slices.ContainsFunc(plan, func(s string) bool { return scans(db.Dialect, s) }), "%q", plan)
+		all := statements(dialectOf(t, db))
+		by := map[string]string{"postgres": "ix_millrace_messages_", "mysql": "key=by_", "sqlite": "ix_millrace_messages_"}
+		for name, index := range map[string]string{
+			"ListMessages": "status", "GroupFailures": "status", "CountStatus": "status", "CountLapsed": "status",
+			"CountDue": "due", "SelectOldest": "status",
+		} {
+			plan := strings.Join(explain(t, db, all["Remedy."+name], hot["Remedy."+name]), "\n")
+			assert.Contains(t, plan, by[db.Dialect]+index, "%s\n%s", name, plan)
+			sorts := map[string]string{"postgres": "Sort", "mysql": "filesort", "sqlite": "TEMP B-TREE"}
+			if name != "GroupFailures" {
+				assert.NotContains(t, plan, sorts[db.Dialect], "%s comes in the order of its index\n%s", name, plan)
+			}
+		}
 	})
 }
 
@@ -141,7 +226,8 @@ func explain(t *testing.T, db *testdb.DB, query string, args []any) []string {
 		}
 		switch db.Dialect {
 		case "mysql":
-			plan = append(plan, fmt.Sprintf("%v %v type=%v key=%v", step["select_type"], step["table"], step["type"], step["key"]))
+			plan = append(plan, fmt.Sprintf("%v %v type=%v key=%v %v",
+				step["select_type"], step["table"], step["type"], step["key"], step["Extra"]))
 		case "postgres":
 			plan = append(plan, fmt.Sprint(step["QUERY PLAN"]))
 		default:
@@ -152,14 +238,19 @@ func explain(t *testing.T, db *testdb.DB, query string, args []any) []string {
 	return plan
 }
 
+// derived are the names of what a statement made itself, and then reads.
+var derived = []string{"counted", "k", "w", "page"}
+
 // scans reports whether a step reads a whole table.
 func scans(database, step string) bool {
 	switch database {
 	case "postgres":
 		return strings.Contains(step, "Seq Scan")
-	case "mysql": // an INSERT and the sum of a UNION are listed as ALL, though nothing is read
-		return strings.Contains(step, "type=ALL") && !strings.HasPrefix(step, "INSERT ") && !strings.Contains(step, "<union")
+	case "mysql": // an INSERT, and what a UNION or a sub-select gave, are listed as ALL, though nothing is read
+		return strings.Contains(step, "type=ALL") && !strings.HasPrefix(step, "INSERT ") &&
+			!strings.Contains(step, "<union") && !strings.Contains(step, "<derived")
 	default:
-		return strings.HasPrefix(step, "SCAN ") && !strings.Contains(step, "USING") && !strings.Contains(step, "CONSTANT ROW")
+		return strings.HasPrefix(step, "SCAN ") && !strings.Contains(step, "USING") &&
+			!strings.Contains(step, "CONSTANT ROW") && !slices.Contains(derived, strings.TrimPrefix(step, "SCAN "))
 	}
 }

@@ -1,17 +1,12 @@
 package tests_test
 
 import (
-	"encoding/binary"
 	"errors"
 	"fmt"
-	"io"
-	"net"
-	"net/url"
 	"slices"
 	"sync/atomic"
 	"testing"
 
-	"github.com/jmoiron/sqlx"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
@@ -25,12 +20,12 @@ import (
 // of them with exec, the mode of pgx to be used there, and with simple_protocol those in
 // which processes meet. MariaDB and SQLite have no such pooler.
 func TestConformanceThroughPgBouncer(t *testing.T) {
-	pooler := servers.PgBouncer(t, testdb.On(t, "postgres").DSN,
+	t.Parallel()
+	// A server of its own: the pooler waits for 15 seconds where one has no connection left.
+	server := servers.Postgres(t, "max_connections=200").DSN()
+	pooler := servers.PgBouncer(t, testdb.At(t, "postgres", server).DSN,
 		"server_round_robin = 1", "default_pool_size = 8", "stats_users = postgres")
-	addr := pooler.Addr()
-	if diesOfCancels(t, pooler) {
-		addr = withoutCancels(t, addr)
-	}
+	addr := servers.Uncancelled(t, pooler)
 	for mode, bodies := range map[string][]testdb.Body{
 		"exec":            conformanceBodies,
 		"simple_protocol": slices.Concat(twinBodies, outcomeBodies, keyBodies),
@@ -40,7 +35,7 @@ func TestConformanceThroughPgBouncer(t *testing.T) {
 			for _, body := range bodies {
 				t.Run(body.Name, func(t *testing.T) {
 					t.Parallel()
-					direct := testdb.On(t, "postgres")
+					direct := testdb.At(t, "postgres", server)
 					db := direct.Open(t, testdb.Via(addr), testdb.Params("default_query_exec_mode", mode))
 					result := "FAILED"
 					defer func() {
@@ -62,68 +57,6 @@ func TestConformanceThroughPgBouncer(t *testing.T) {
 		})
 		assert.EqualValues(t, len(bodies), ran.Load(), "%s: a body did not run, or not to its end", mode)
 	}
-}
-
-// diesOfCancels reports whether this PgBouncer is one of 1.18 to 1.20, which can end with
-// "server in bad state" at a cancel request: a client sends one when a context ends.
-func diesOfCancels(t *testing.T, pooler *servers.Server) bool {
-	t.Helper()
-	u, err := url.Parse(pooler.DSN())
-	require.NoError(t, err)
-	u.Path = "/pgbouncer"
-	console, err := sqlx.Open("pgx", u.String()+"&default_query_exec_mode=simple_protocol")
-	require.NoError(t, err)
-	defer func() { assert.NoError(t, console.Close()) }()
-	var version string
-	require.NoError(t, console.GetContext(t.Context(), &version, `SHOW VERSION`))
-	var major, minor int
-	_, err = fmt.Sscanf(version, "PgBouncer %d.%d", &major, &minor)
-	require.NoError(t, err, version)
-	return major == 1 && minor >= 18 && minor <= 20
-}
-
-// withoutCancels returns an address that forwards to addr all but cancel requests.
-func withoutCancels(t *testing.T, addr string) string {
-	t.Helper()
-	listener, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	t.Cleanup(func() { _ = listener.Close() }) // ends the loop
-	go func() {
-		for {
-			client, err := listener.Accept()
-			if err != nil {
-				return
-			}
-			go forwardUncancelled(client, addr)
-		}
-	}()
-	return listener.Addr().String()
-}
-
-func forwardUncancelled(client net.Conn, addr string) {
-	const cancelRequest = 80877102 // where another client names its protocol's version
-	defer func() { _ = client.Close() }()
-	first := make([]byte, 1<<14) // PgBouncer wants the first packet in one piece
-	n, err := io.ReadAtLeast(client, first, 8)
-	if err != nil || binary.BigEndian.Uint32(first[4:]) == cancelRequest {
-		return
-	}
-	server, err := net.Dial("tcp", addr)
-	if err != nil {
-		return
-	}
-	defer func() { _ = server.Close() }()
-	if _, err := server.Write(first[:n]); err != nil {
-		return
-	}
-	ended := make(chan struct{}, 2)
-	for _, way := range [][2]net.Conn{{client, server}, {server, client}} {
-		go func() {
-			_, _ = io.Copy(way[0], way[1]) // either end ends both
-			ended <- struct{}{}
-		}()
-	}
-	<-ended
 }
 
 // readOnlyBehindPooler is the one body that is adapted: PgBouncer refuses its setting in a

@@ -46,8 +46,10 @@ func letter() process.Message {
 // processes of 16 goroutines. The first run stops with its effect written, fails once the
 // others wait, and one of them leads. Meanwhile other messages go through the same services.
 func TestCopiesAtOnceInProcesses(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct{ processes, goroutines int }{{1, 100}, {4, 16}} {
 		t.Run(fmt.Sprintf("%d×%d", c.processes, c.goroutines), func(t *testing.T) {
+			t.Parallel()
 			testdb.Each(t, func(t *testing.T, db *testdb.DB) {
 				copiesAtOnce(newBed(t, db), c.processes, c.goroutines)
 			})

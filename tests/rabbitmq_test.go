@@ -25,6 +25,7 @@ import (
 // runs: RabbitMQ gives the message to the next one within milliseconds. The first handler
 // finishes although its delivery was cancelled, the second one gives up.
 func TestRabbitMQ(t *testing.T) {
+	t.Parallel()
 	const messages = 100
 	testdb.Each(t, func(t *testing.T, db *testdb.DB) {
 		r := newRabbit(newBed(t, db))
@@ -53,11 +54,11 @@ func TestRabbitMQ(t *testing.T) {
 			assert.Equal(t, 1, r.effectsOf(source))
 		}
 		t.Logf("%d messages doubled: %d runs, %d failed, %d duplicates, %d invoices published again as they were",
-			messages, r.events.count("completed"), r.events.count("failed"), r.events.count("duplicate"), again)
+			messages, r.events.Count("completed"), r.events.Count("failed"), r.events.Count("duplicate"), again)
 		assert.Equal(t, messages, r.effects())
-		assert.Equal(t, messages, r.events.count("completed"))
-		assert.Equal(t, 1, r.events.count("failed"), "the handler that gave up")
-		assert.GreaterOrEqual(t, r.events.count("duplicate"), messages)
+		assert.Equal(t, messages, r.events.Count("completed"))
+		assert.Equal(t, 1, r.events.Count("failed"), "the handler that gave up")
+		assert.GreaterOrEqual(t, r.events.Count("duplicate"), messages)
 		assert.Equal(t, 0, r.count(`SELECT COUNT(*) FROM millrace_outcomes`))
 	})
 }

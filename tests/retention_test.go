@@ -75,7 +75,7 @@ var retentionBodies = []testdb.Body{
 		b.purge(1)
 		must(t, b.inbox(effect, hour, on(b.process())), again(msg))
 		assert.Equal(t, 1, b.effects())
-		assert.Equal(t, 1, b.events.count("parked"))
+		assert.Equal(t, 1, b.events.Count("parked"))
 	}},
 	{Name: "open rows of completed messages", Why: "the janitor closes them, and waits for no handler", Run: func(t *testing.T, db *testdb.DB) {
 		b := newBed(t, db)
@@ -101,6 +101,15 @@ var retentionBodies = []testdb.Body{
 		b.purge(0)
 		b.nothingOpen()
 		assert.Equal(t, 1, b.effects())
+	}},
+	{Name: "many open rows of completed messages", Why: "the janitor goes through them page by page, to the last", Run: func(t *testing.T, db *testdb.DB) {
+		b := newBed(t, db)
+		fill(t, db)
+		b.exec(`DELETE FROM millrace_outcomes`)
+		b.exec(`UPDATE millrace_claims SET result = 0 WHERE processed_at < 6000`)
+		b.purge(0)
+		assert.Equal(t, 5999, b.count(`SELECT COUNT(*) FROM millrace_messages`))
+		assert.Zero(t, b.count(`SELECT COUNT(*) FROM millrace_messages WHERE received_at >= 6000`))
 	}},
 	{Name: "an archive that fails for one consumer", Why: "one consumer's trouble stops no other's purge", Run: func(t *testing.T, db *testdb.DB) {
 		b := newBed(t, db)
@@ -162,8 +171,8 @@ var retentionBodies = []testdb.Body{
 		parked, err := b.store.Parked(t.Context(), 0, 1)
 		require.NoError(t, err)
 		require.Len(t, parked, 1)
-		require.NoError(t, b.store.Release(t.Context(), parked[0].ID, operator, s.published))
-		assert.True(t, s.deliver(again(s.published.messages()[0])))
+		require.NoError(t, b.store.Retry(t.Context(), parked[0].ID, operator, s.published))
+		assert.True(t, s.deliver(again(s.published.Messages()[0])))
 		assert.Equal(t, 1, b.effects())
 		b.nothingOpen()
 	}},
@@ -183,7 +192,7 @@ var retentionBodies = []testdb.Body{
 	{Name: "open rows and unsettled outcomes stay", Why: "the janitor never touches what is not done", Run: func(t *testing.T, db *testdb.DB) {
 		b := newBed(t, db)
 		s := b.newService(invoice, millrace.Inbox{Store: b.store}.Middleware)
-		s.published.failWith(errBoom)
+		s.published.FailWith(errBoom)
 		assert.False(t, s.deliver(newMessage("unsettled")))
 		h := b.inbox(effect, on(b.process()))
 		msg := newMessage("first")

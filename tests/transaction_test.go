@@ -31,7 +31,7 @@ var transactionBodies = []testdb.Body{
 		must(t, h, again(msg))
 		must(t, h, again(msg))
 		assert.Equal(t, 1, b.effects())
-		assert.Equal(t, 1, b.events.count("ended"))
+		assert.Equal(t, 1, b.events.Count("ended"))
 	}},
 	{Name: "a handler that commits, then fails", Why: "the claim is taken back, and the message set failed, loudly", Run: func(t *testing.T, db *testdb.DB) {
 		b := newBed(t, db)
@@ -47,7 +47,7 @@ var transactionBodies = []testdb.Body{
 		_, err := h(again(msg))
 		require.ErrorIs(t, err, errBoom)
 		require.ErrorIs(t, err, inbox.ErrTxEndedByHandler)
-		assert.Equal(t, 1, b.events.count("ended"))
+		assert.Equal(t, 1, b.events.Count("ended"))
 		story, err := b.store.Story(t.Context(), msg.UUID)
 		require.NoError(t, err)
 		require.Len(t, story.Open, 1)
@@ -110,7 +110,7 @@ var transactionBodies = []testdb.Body{
 		msg := newMessage("x")
 		_, err := h(again(msg))
 		require.ErrorIs(t, err, inbox.ErrTxEndedByHandler)
-		assert.Equal(t, 1, b.events.count("ended"))
+		assert.Equal(t, 1, b.events.Count("ended"))
 		deadlocked = false
 		must(t, h, again(msg))
 		assert.Equal(t, 1, b.effects())
@@ -129,8 +129,9 @@ var transactionBodies = []testdb.Body{
 	{Name: "a failed message behind a wait", Why: "TwinWait counts waiting for a twin, nothing else", Run: func(t *testing.T, db *testdb.DB) {
 		b := newBed(t, db)
 		pool := faults.Open(t, db)
+		const twinWait = 2 * time.Second // long for a statement of ours
 		settings := []func(*millrace.Inbox){on(b.newStore(pool.DB, inbox.Config{})), func(i *millrace.Inbox) {
-			i.RecordFailures, i.TwinWait = true, 200*time.Millisecond
+			i.RecordFailures, i.TwinWait = true, twinWait
 		}}
 		msg := newMessage("x")
 		_, err := b.inbox(func(*message.Message) ([]*message.Message, error) { return nil, errBoom }, settings...)(again(msg))
@@ -138,7 +139,7 @@ var transactionBodies = []testdb.Body{
 		pool.Set(faults.Plan{Before: func(_ context.Context, call string) error {
 			if strings.Contains(call, "outcome_topic") { // the lookup, between claim and retake
 				pool.Set(faults.Plan{})
-				<-time.After(300 * time.Millisecond)
+				<-time.After(twinWait + 100*time.Millisecond)
 			}
 			return nil
 		}})
@@ -164,7 +165,7 @@ var transactionBodies = []testdb.Body{
 		require.ErrorIs(t, err, errBoom)
 		commits := db.Dialect == "mysql"
 		assert.Equal(t, commits, errors.Is(err, inbox.ErrTxEndedByHandler))
-		assert.Equal(t, commits, b.events.count("ended") == 1)
+		assert.Equal(t, commits, b.events.Count("ended") == 1)
 		fail = false
 		must(t, h, again(msg))
 		assert.Equal(t, 1, b.effects())
@@ -187,7 +188,7 @@ var transactionBodies = []testdb.Body{
 		must(t, h, again(msg))
 		must(t, h, again(msg))
 		assert.Equal(t, 1, b.effects())
-		assert.Equal(t, db.Dialect == "mysql", b.events.count("ended") == 1, "MariaDB says that it committed")
+		assert.Equal(t, db.Dialect == "mysql", b.events.Count("ended") == 1, "MariaDB says that it committed")
 	}},
 	{Name: "a handler that swallows an SQL error", Why: "a transaction that the server aborted is never reported as committed", Run: func(t *testing.T, db *testdb.DB) {
 		b := newBed(t, db)
@@ -232,8 +233,8 @@ var transactionBodies = []testdb.Body{
 		h := b.inbox(idle)
 		must(t, h, newMessage("x"))
 		must(t, h, newMessage("x"))
-		assert.Equal(t, 2, b.events.count("forgotten"))
-		assert.Len(t, b.events.logs(), 1)
+		assert.Equal(t, 2, b.events.Count("forgotten"))
+		assert.Len(t, b.events.Logs(), 1)
 		strict := b.inbox(idle, func(i *millrace.Inbox) { i.RequireTx = true; i.Consumer = "strict" })
 		_, err := strict(newMessage("x"))
 		require.ErrorIs(t, err, inbox.ErrTxNotUsed)

@@ -141,7 +141,10 @@ var twinBodies = []testdb.Body{
 		close(goOn)
 		wg.Wait()
 		assert.Equal(t, 0, b.count(`SELECT COUNT(*) FROM millrace_claims`), "the claim that gave up was committed later")
-		must(t, second, again(msg))
+		for _, err = second(again(msg)); errors.Is(err, inbox.ErrInProgress); _, err = second(again(msg)) {
+			b.tick() // MariaDB goes on with the statement of a connection that was closed
+		}
+		require.NoError(t, err)
 		assert.Equal(t, 1, b.effects())
 	}},
 	{Name: "a claim purged between conflict and lookup", Why: "the lookup can find nothing: look again, bounded", Run: func(t *testing.T, db *testdb.DB) {
@@ -181,7 +184,7 @@ var twinBodies = []testdb.Body{
 		}})
 		must(t, h, again(msg))
 		assert.Equal(t, 1, b.effectsOf(msg.UUID), "handled twice")
-		assert.Equal(t, 1, b.events.count("parked"))
+		assert.Equal(t, 1, b.events.Count("parked"))
 	}},
 	{Name: "a hundred copies at once, the first fails", Why: "one effect, no error but the handler's, other messages go on", Run: func(t *testing.T, db *testdb.DB) {
 		b := newBed(t, db)
@@ -231,8 +234,8 @@ var twinBodies = []testdb.Body{
 		}})
 		must(t, h, newMessage("x"))
 		assert.Equal(t, 2, b.effects())
-		assert.Equal(t, 3, b.events.count("contention"))
-		assert.Equal(t, 0, b.events.count("failed"))
+		assert.Equal(t, 3, b.events.Count("contention"))
+		assert.Equal(t, 0, b.events.Count("failed"))
 	}},
 }
 

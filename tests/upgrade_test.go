@@ -20,6 +20,7 @@ import (
 // this source share a database that this source migrated. Each is killed with work of every
 // kind left behind, which the other one takes up.
 func TestRollingUpgrade(t *testing.T) {
+	t.Parallel()
 	before := releaseBefore(t)
 	testdb.Each(t, func(t *testing.T, db *testdb.DB) {
 		k := newBroker(newBed(t, db))

@@ -23,6 +23,7 @@ import (
 // nacked message again. Its deadline for an ack is 30 s, above the Timeout of the inbox.
 // Its schema is the same on MariaDB, and SQLite is not among its databases.
 func TestWatermillSQL(t *testing.T) {
+	t.Parallel()
 	const messages = 30
 	b := newBed(t, testdb.On(t, "postgres"))
 	pub := b.sqlPublisher()
@@ -84,20 +85,20 @@ func TestWatermillSQL(t *testing.T) {
 			default:
 			}
 			return len(issued) == messages &&
-				b.events.count("completed")+b.events.count("duplicate") >= 2*messages
+				b.events.Count("completed")+b.events.Count("duplicate") >= 2*messages
 		}
 	})
 	for _, router := range routers {
 		require.NoError(t, router.Close())
 	}
 	t.Logf("%d messages doubled: %d runs, %d failed, %d duplicates, %d invoices published again as they were",
-		messages, b.events.count("completed"), b.events.count("failed"), b.events.count("duplicate"), copies)
+		messages, b.events.Count("completed"), b.events.Count("failed"), b.events.Count("duplicate"), copies)
 	for _, source := range sources {
 		assert.Equal(t, 1, b.effectsOf(source))
 	}
 	assert.Equal(t, messages, b.effects())
-	assert.Equal(t, messages, b.events.count("failed"))
-	assert.Equal(t, messages, b.events.count("completed"))
+	assert.Equal(t, messages, b.events.Count("failed"))
+	assert.Equal(t, messages, b.events.Count("completed"))
 }
 
 func (b *bed) sqlPublisher() *wmsql.Publisher {

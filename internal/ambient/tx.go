@@ -12,6 +12,9 @@ import (
 
 // Tx is a transaction that lives as long as one run of a handler.
 type Tx struct {
+	// Owner is who began it on behalf of the handler.
+	Owner any
+
 	tx *sqlx.Tx
 	db *sql.DB
 

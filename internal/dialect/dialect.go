@@ -75,12 +75,11 @@ type Dialect struct {
 	PutResult      string
 
 	// Open messages.
-	InsertMessage  string
-	TouchMessage   string
-	MoveMessage    string
-	DeleteMessage  string
-	SelectMessage  string
-	SelectMessages string
+	InsertMessage string
+	TouchMessage  string
+	MoveMessage   string
+	DeleteMessage string
+	SelectMessage string
 
 	// A message's story.
 	StoryClaims   string
@@ -107,8 +106,14 @@ type Dialect struct {
 	ExtendLease  string
 	ReleaseLease string
 
-	// Outbox is what package outbox needs.
+	// Outbox is what package outbox needs, Gate the order of versions, Queue the delivery of
+	// open messages, Remedy what operators see of them, and do, Blobs their payloads where
+	// they are kept elsewhere.
 	Outbox Outbox
+	Gate   Gate
+	Queue  Queue
+	Remedy Remedy
+	Blobs  Blobs
 
 	scripts []string
 }
@@ -148,7 +153,8 @@ func (d *Dialect) render(names Names) {
 		s = index.ReplaceAllString(s, "ix_"+prefix)
 		return table.ReplaceAllString(s, qualified)
 	}
-	for _, fields := range []reflect.Value{reflect.ValueOf(d).Elem(), reflect.ValueOf(&d.Outbox).Elem()} {
+	for _, group := range []any{d, &d.Outbox, &d.Gate, &d.Queue, &d.Remedy, &d.Blobs} {
+		fields := reflect.ValueOf(group).Elem()
 		for i := range fields.NumField() {
 			if f := fields.Field(i); f.Kind() == reflect.String && f.CanSet() {
 				f.SetString(rename(f.String()))
@@ -184,4 +190,5 @@ func readScripts(name string) []string {
 // column added by a later release does not disturb this one.
 const messageColumns = `m.id, m.consumer, m.message_id, m.status, m.attempts, m.topic, m.partition_no, m.offset_no,
 			m.order_key, m.event_type, m.event_version, m.uuid, m.metadata, m.payload, m.payload_hash, m.received_at,
-			m.due_at, m.lease_token, m.locked_until, m.last_error, m.reason, m.original`
+			m.due_at, m.lease_token, m.last_error, m.error_group, m.reason, m.original, m.aggregate, m.version,
+			m.payload_form, m.payload_ref`

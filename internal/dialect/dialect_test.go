@@ -28,6 +28,9 @@ func fields(d *dialect.Dialect) map[string]string {
 	all := make(map[string]string)
 	for prefix, v := range map[string]reflect.Value{
 		"": reflect.ValueOf(d).Elem(), "Outbox.": reflect.ValueOf(&d.Outbox).Elem(),
+		"Gate.": reflect.ValueOf(&d.Gate).Elem(), "Queue.": reflect.ValueOf(&d.Queue).Elem(),
+		"Remedy.": reflect.ValueOf(&d.Remedy).Elem(),
+		"Blobs.":  reflect.ValueOf(&d.Blobs).Elem(),
 	} {
 		for i := range v.NumField() {
 			if f := v.Type().Field(i); f.IsExported() && f.Type.Kind() == reflect.String {
@@ -50,12 +53,16 @@ func TestNoStatementIsEmpty(t *testing.T) {
 	assert.Nil(t, dialect.For("oracle", dialect.Names{}))
 }
 
-var dollar = regexp.MustCompile(`\$(\d+)`)
+var numbered = regexp.MustCompile(`[$?](\d+)`)
 
 func TestStatementsTakeTheSameArguments(t *testing.T) {
 	arguments := func(statement string) int {
-		most := strings.Count(statement, "?")
-		for _, m := range dollar.FindAllStringSubmatch(statement, -1) {
+		most := 0
+		found := numbered.FindAllStringSubmatch(statement, -1)
+		if len(found) == 0 {
+			return strings.Count(statement, "?")
+		}
+		for _, m := range found {
 			n, err := strconv.Atoi(m[1])
 			require.NoError(t, err)
 			most = max(most, n)
@@ -82,7 +89,7 @@ func TestSchemasHaveTheSameTablesAndColumns(t *testing.T) {
 		return all
 	}
 	wanted := tables(dialect.PostgresName)
-	assert.Len(t, wanted, 13)
+	assert.Len(t, wanted, 15)
 	for _, name := range names[1:] {
 		assert.Equal(t, wanted, tables(name), name)
 	}

@@ -80,7 +80,7 @@ func classifyOne(err error) Kind {
 	switch err.Error() {
 	case "packet for query is too large. Try adjusting the `Config.MaxAllowedPacket`": // go-sql-driver, untyped too
 		return TooLarge
-	case "invalid connection", // go-sql-driver's ErrInvalidConn has no type
+	case "invalid connection", "bad connection", // go-sql-driver: the one has no type, the other gets out of BeginTx
 		"conn closed",             // pgx, at the second use of a connection that broke
 		"sql: database is closed": // database/sql does not export it
 		return Unavailable

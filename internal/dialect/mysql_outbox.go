@@ -6,7 +6,9 @@ const (
 		VALUES (?, ?, ?, ?, ?, ?, ?, `
 
 	// The ids in a JSON array, as a table to join from: in a sub-select of a DELETE they
-	// would be looked for in every row.
+	// would be looked for in every row. So they would be in a small table, unless the order of
+	// the join and its index are given; and a statement that looks at every row waits for
+	// every transaction that has stored one, while no relay can extend its lease.
 	mysqlIDs = `JSON_TABLE(?, '$[*]' COLUMNS (id BIGINT PATH '$')) j`
 
 	mysqlAsides = `JSON_TABLE(?, '$[*]' COLUMNS (
@@ -24,60 +26,60 @@ var mysqlOutbox = Outbox{
 		SELECT ` + outboxColumns + `, ` + mysqlNow + ` - created_at AS age
 		FROM millrace_outbox
 		WHERE id NOT IN (SELECT j.id FROM ` + mysqlIDs + `)
-			AND status = 0 AND due_at = 0 AND id > ? AND (? >> (key_hash % ?)) & 1 = 1
+			AND status = 0 AND due_at = 0 AND id > ? AND (? >> ABS(key_hash % ?)) & 1 = 1
 		ORDER BY id
 		LIMIT ?`,
 	SelectDue: `
 		SELECT ` + outboxColumns + `, ` + mysqlNow + ` - created_at AS age
 		FROM millrace_outbox
 		WHERE id NOT IN (SELECT j.id FROM ` + mysqlIDs + `)
-			AND status = 1 AND due_at <= (SELECT ` + mysqlNow + `) AND (? >> (key_hash % ?)) & 1 = 1
+			AND status = 1 AND due_at <= (SELECT ` + mysqlNow + `) AND (? >> ABS(key_hash % ?)) & 1 = 1
 		ORDER BY due_at, id
 		LIMIT ?`,
 	SelectNextDue: `
 		SELECT MIN(due_at) - ` + mysqlNow + `
 		FROM millrace_outbox
-		WHERE status = 1 AND (? >> (key_hash % ?)) & 1 = 1`,
+		WHERE status = 1 AND (? >> ABS(key_hash % ?)) & 1 = 1`,
 	SelectBlocked: `
 		SELECT DISTINCT blocked_key
 		FROM millrace_outbox
-		WHERE blocked_key IS NOT NULL AND status IN (1, 3) AND (? >> (key_hash % ?)) & 1 = 1`,
+		WHERE blocked_key IS NOT NULL AND status IN (1, 3) AND (? >> ABS(key_hash % ?)) & 1 = 1`,
 	SelectOrphans: `
 		SELECT DISTINCT w.blocked_key
 		FROM millrace_outbox w
-		WHERE w.status = 2 AND (? >> (w.key_hash % ?)) & 1 = 1 AND NOT EXISTS (
+		WHERE w.status = 2 AND (? >> ABS(w.key_hash % ?)) & 1 = 1 AND NOT EXISTS (
 			SELECT 1 FROM millrace_outbox b WHERE b.blocked_key = w.blocked_key AND b.status IN (1, 3))`,
 
 	DeleteSent: `
 		DELETE o
 		FROM ` + mysqlIDs + `
-		JOIN millrace_outbox o ON o.id = j.id
+		STRAIGHT_JOIN millrace_outbox o FORCE INDEX (PRIMARY) ON o.id = j.id
 		WHERE o.status IN (0, 1) AND ` + mysqlAlive + `?)`,
 	KeepSent: `
 		UPDATE ` + mysqlIDs + `
-		JOIN millrace_outbox o ON o.id = j.id
+		STRAIGHT_JOIN millrace_outbox o FORCE INDEX (PRIMARY) ON o.id = j.id
 		SET o.status = 4, o.blocked_key = NULL, o.sent_at = ` + mysqlNow + `, o.due_at = ` + mysqlNow + ` + ?
 		WHERE o.status IN (0, 1) AND ` + mysqlAlive + `?)`,
 	SetAside: `
 		UPDATE ` + mysqlAsides + `
-		JOIN millrace_outbox o ON o.id = j.id
+		STRAIGHT_JOIN millrace_outbox o FORCE INDEX (PRIMARY) ON o.id = j.id
 		SET o.status = j.status, o.due_at = ` + mysqlNow + ` + j.delay, o.attempts = j.attempts, o.last_error = j.error,
 			o.blocked_key = j.blocks
 		WHERE o.status IN (0, 1) AND ` + mysqlAlive + `?)`,
 	Postpone: `
 		UPDATE ` + mysqlIDs + `
-		JOIN millrace_outbox o ON o.id = j.id
+		STRAIGHT_JOIN millrace_outbox o FORCE INDEX (PRIMARY) ON o.id = j.id
 		SET o.status = 1, o.due_at = ` + mysqlNow + ` + ?, o.last_error = ?,
 			o.blocked_key = CASE WHEN o.order_key IS NULL THEN NULL ELSE o.key_hash END
 		WHERE o.status IN (0, 1) AND ` + mysqlAlive + `?)`,
 	HoldBack: `
 		UPDATE ` + mysqlIDs + `
-		JOIN millrace_outbox o ON o.id = j.id
+		STRAIGHT_JOIN millrace_outbox o FORCE INDEX (PRIMARY) ON o.id = j.id
 		SET o.status = 2, o.blocked_key = o.key_hash
 		WHERE o.status IN (0, 1) AND ` + mysqlAlive + `?)`,
 	ReleaseHeld: `
 		UPDATE ` + mysqlIDs + `
-		JOIN millrace_outbox o ON o.blocked_key = j.id
+		STRAIGHT_JOIN millrace_outbox o FORCE INDEX (by_blocked) ON o.blocked_key = j.id
 		SET o.status = 0, o.due_at = 0, o.blocked_key = NULL
 		WHERE o.status = 2 AND ` + mysqlAlive + `?)`,
 

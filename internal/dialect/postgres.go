@@ -43,11 +43,13 @@ var postgres = Dialect{
 		VALUES ($1, $2, $3, $4, $5, $6, $7, ` + postgresNow + `)
 		ON CONFLICT DO NOTHING`,
 	SelectConsumer: `
-		SELECT id, namespace, name, epoch, key_source, retention, window_us, purge_line, paused, created_at
+		SELECT id, namespace, name, epoch, key_source, retention, window_us, purge_line, paused, created_at,
+			served_until > ` + postgresNow + ` AS served
 		FROM millrace_consumers
 		WHERE namespace = $1 AND name = $2 AND epoch = $3`,
 	SelectConsumers: `
-		SELECT id, namespace, name, epoch, key_source, retention, window_us, purge_line, paused, created_at
+		SELECT id, namespace, name, epoch, key_source, retention, window_us, purge_line, paused, created_at,
+			served_until > ` + postgresNow + ` AS served
 		FROM millrace_consumers
 		ORDER BY namespace, name, epoch`,
 	UpdateConsumer: `
@@ -126,18 +128,18 @@ var postgres = Dialect{
 
 	InsertMessage: `
 		INSERT INTO millrace_messages (consumer, message_id, status, attempts, topic, partition_no, offset_no,
-			order_key, event_type, event_version, uuid, metadata, payload, payload_hash, last_error, reason, original,
-			received_at, due_at)
-		VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17,
-			` + postgresNow + `, ` + postgresNow + `)`,
+			order_key, event_type, event_version, uuid, metadata, payload, payload_hash, last_error, error_group, reason,
+			original, aggregate, version, payload_form, payload_ref, received_at, due_at)
+		VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22,
+			` + postgresNow + `, ` + postgresNow + ` + $23)`,
 	TouchMessage: `
 		UPDATE millrace_messages
-		SET attempts = attempts + 1, last_error = $1, due_at = ` + postgresNow + `
-		WHERE consumer = $2 AND message_id = $3 AND status = $4`,
+		SET attempts = attempts + 1, last_error = $1, error_group = $2, due_at = ` + postgresNow + ` + $3
+		WHERE consumer = $4 AND message_id = $5 AND status = $6`,
 	MoveMessage: `
 		UPDATE millrace_messages
-		SET status = $1, reason = $2, due_at = ` + postgresNow + `
-		WHERE consumer = $3 AND message_id = $4 AND status = $5`,
+		SET status = $1, reason = $2, due_at = ` + postgresNow + ` + $3
+		WHERE consumer = $4 AND message_id = $5 AND status = $6`,
 	DeleteMessage: `
 		DELETE FROM millrace_messages
 		WHERE consumer = $1 AND message_id = $2 AND status = $3`,
@@ -146,13 +148,6 @@ var postgres = Dialect{
 		FROM millrace_messages m
 		JOIN millrace_consumers c ON c.id = m.consumer
 		WHERE m.id = $1 AND c.namespace = $2`,
-	SelectMessages: `
-		SELECT c.name, c.epoch, ` + messageColumns + `
-		FROM millrace_messages m
-		JOIN millrace_consumers c ON c.id = m.consumer
-		WHERE c.namespace = $1 AND m.status = $2 AND m.id > $3
-		ORDER BY m.id
-		LIMIT $4`,
 
 	StoryClaims: `
 		SELECT c.name, c.epoch, k.message_id, k.result, k.processed_at,
@@ -212,12 +207,17 @@ var postgres = Dialect{
 		DELETE FROM millrace_results
 		WHERE consumer = ? AND message_id IN (?)`,
 	SelectShadowed: `
-		SELECT m.consumer, m.message_id
-		FROM millrace_messages m
-		JOIN millrace_claims c ON c.consumer = m.consumer AND c.message_id = m.message_id
-		WHERE c.result <> 0
-		ORDER BY m.consumer, m.message_id
-		LIMIT $1`,
+		SELECT page.id, page.consumer, page.message_id, EXISTS (
+			SELECT 1 FROM millrace_claims c
+			WHERE c.consumer = page.consumer AND c.message_id = page.message_id AND c.payload_hash = page.payload_hash
+				AND c.result <> 0) AS shadowed
+		FROM (
+			SELECT id, consumer, message_id, payload_hash
+			FROM millrace_messages
+			WHERE id > $1
+			ORDER BY id
+			LIMIT $2) page
+		ORDER BY page.id`,
 	DeleteMessages: `
 		DELETE FROM millrace_messages
 		WHERE consumer = ? AND message_id IN (?)`,
@@ -253,4 +253,8 @@ var postgres = Dialect{
 		WHERE consumer = $1 AND message_id = $2 AND token = $3`,
 
 	Outbox: postgresOutbox,
+	Gate:   postgresGate,
+	Queue:  postgresQueue,
+	Remedy: postgresRemedy,
+	Blobs:  postgresBlobs,
 }

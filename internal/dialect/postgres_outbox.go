@@ -22,28 +22,28 @@ var postgresOutbox = Outbox{
 		SELECT ` + outboxColumns + `, ` + postgresNow + ` - created_at AS age
 		FROM millrace_outbox
 		WHERE id NOT IN (SELECT json_array_elements_text($1::JSON)::BIGINT)
-			AND status = 0 AND id > $2 AND ($3::BIGINT >> (key_hash % $4)::INTEGER) & 1 <> 0
+			AND status = 0 AND id > $2 AND ($3::BIGINT >> ABS(key_hash % $4)::INTEGER) & 1 <> 0
 		ORDER BY id
 		LIMIT (SELECT $5::BIGINT)`,
 	SelectDue: `
 		SELECT ` + outboxColumns + `, ` + postgresNow + ` - created_at AS age
 		FROM millrace_outbox
 		WHERE id NOT IN (SELECT json_array_elements_text($1::JSON)::BIGINT)
-			AND status = 1 AND due_at <= (SELECT ` + postgresNow + `) AND ($2::BIGINT >> (key_hash % $3)::INTEGER) & 1 <> 0
+			AND status = 1 AND due_at <= (SELECT ` + postgresNow + `) AND ($2::BIGINT >> ABS(key_hash % $3)::INTEGER) & 1 <> 0
 		ORDER BY due_at, id
 		LIMIT (SELECT $4::BIGINT)`,
 	SelectNextDue: `
 		SELECT MIN(due_at) - ` + postgresNow + `
 		FROM millrace_outbox
-		WHERE status = 1 AND ($1::BIGINT >> (key_hash % $2)::INTEGER) & 1 <> 0`,
+		WHERE status = 1 AND ($1::BIGINT >> ABS(key_hash % $2)::INTEGER) & 1 <> 0`,
 	SelectBlocked: `
 		SELECT DISTINCT blocked_key
 		FROM millrace_outbox
-		WHERE blocked_key IS NOT NULL AND status IN (1, 3) AND ($1::BIGINT >> (key_hash % $2)::INTEGER) & 1 <> 0`,
+		WHERE blocked_key IS NOT NULL AND status IN (1, 3) AND ($1::BIGINT >> ABS(key_hash % $2)::INTEGER) & 1 <> 0`,
 	SelectOrphans: `
 		SELECT DISTINCT w.blocked_key
 		FROM millrace_outbox w
-		WHERE w.status = 2 AND ($1::BIGINT >> (w.key_hash % $2)::INTEGER) & 1 <> 0 AND NOT EXISTS (
+		WHERE w.status = 2 AND ($1::BIGINT >> ABS(w.key_hash % $2)::INTEGER) & 1 <> 0 AND NOT EXISTS (
 			SELECT 1 FROM millrace_outbox b WHERE b.blocked_key = w.blocked_key AND b.status IN (1, 3))`,
 
 	DeleteSent: `

@@ -40,11 +40,13 @@ var sqlite = Dialect{
 		VALUES (?, ?, ?, ?, ?, ?, ?, ` + sqliteNow + `)
 		ON CONFLICT DO NOTHING`,
 	SelectConsumer: `
-		SELECT id, namespace, name, epoch, key_source, retention, window_us, purge_line, paused, created_at
+		SELECT id, namespace, name, epoch, key_source, retention, window_us, purge_line, paused, created_at,
+			served_until > ` + sqliteNow + ` AS served
 		FROM millrace_consumers
 		WHERE namespace = ? AND name = ? AND epoch = ?`,
 	SelectConsumers: `
-		SELECT id, namespace, name, epoch, key_source, retention, window_us, purge_line, paused, created_at
+		SELECT id, namespace, name, epoch, key_source, retention, window_us, purge_line, paused, created_at,
+			served_until > ` + sqliteNow + ` AS served
 		FROM millrace_consumers
 		ORDER BY namespace, name, epoch`,
 	UpdateConsumer: `
@@ -122,17 +124,17 @@ var sqlite = Dialect{
 
 	InsertMessage: `
 		INSERT INTO millrace_messages (consumer, message_id, status, attempts, topic, partition_no, offset_no,
-			order_key, event_type, event_version, uuid, metadata, payload, payload_hash, last_error, reason, original,
-			received_at, due_at)
-		VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?,
-			` + sqliteNow + `, ` + sqliteNow + `)`,
+			order_key, event_type, event_version, uuid, metadata, payload, payload_hash, last_error, error_group, reason,
+			original, aggregate, version, payload_form, payload_ref, received_at, due_at)
+		VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?,
+			` + sqliteNow + `, ` + sqliteNow + ` + ?)`,
 	TouchMessage: `
 		UPDATE millrace_messages
-		SET attempts = attempts + 1, last_error = ?, due_at = ` + sqliteNow + `
+		SET attempts = attempts + 1, last_error = ?, error_group = ?, due_at = ` + sqliteNow + ` + ?
 		WHERE consumer = ? AND message_id = ? AND status = ?`,
 	MoveMessage: `
 		UPDATE millrace_messages
-		SET status = ?, reason = ?, due_at = ` + sqliteNow + `
+		SET status = ?, reason = ?, due_at = ` + sqliteNow + ` + ?
 		WHERE consumer = ? AND message_id = ? AND status = ?`,
 	DeleteMessage: `
 		DELETE FROM millrace_messages
@@ -142,13 +144,6 @@ var sqlite = Dialect{
 		FROM millrace_messages m
 		JOIN millrace_consumers c ON c.id = m.consumer
 		WHERE m.id = ? AND c.namespace = ?`,
-	SelectMessages: `
-		SELECT c.name, c.epoch, ` + messageColumns + `
-		FROM millrace_messages m
-		JOIN millrace_consumers c ON c.id = m.consumer
-		WHERE c.namespace = ? AND m.status = ? AND m.id > ?
-		ORDER BY m.id
-		LIMIT ?`,
 
 	StoryClaims: `
 		SELECT c.name, c.epoch, k.message_id, k.result, k.processed_at,
@@ -207,12 +202,17 @@ var sqlite = Dialect{
 		DELETE FROM millrace_results
 		WHERE consumer = ? AND message_id IN (?)`,
 	SelectShadowed: `
-		SELECT m.consumer, m.message_id
-		FROM millrace_messages m
-		JOIN millrace_claims c ON c.consumer = m.consumer AND c.message_id = m.message_id
-		WHERE c.result <> 0
-		ORDER BY m.consumer, m.message_id
-		LIMIT ?`,
+		SELECT page.id, page.consumer, page.message_id, EXISTS (
+			SELECT 1 FROM millrace_claims c
+			WHERE c.consumer = page.consumer AND c.message_id = page.message_id AND c.payload_hash = page.payload_hash
+				AND c.result <> 0) AS shadowed
+		FROM (
+			SELECT id, consumer, message_id, payload_hash
+			FROM millrace_messages
+			WHERE id > ?
+			ORDER BY id
+			LIMIT ?) page
+		ORDER BY page.id`,
 	DeleteMessages: `
 		DELETE FROM millrace_messages
 		WHERE consumer = ? AND message_id IN (?)`,
@@ -248,4 +248,8 @@ var sqlite = Dialect{
 		WHERE consumer = ? AND message_id = ? AND token = ?`,
 
 	Outbox: sqliteOutbox,
+	Gate:   sqliteGate,
+	Queue:  sqliteQueue,
+	Remedy: sqliteRemedy,
+	Blobs:  sqliteBlobs,
 }

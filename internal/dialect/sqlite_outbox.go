@@ -16,28 +16,28 @@ var sqliteOutbox = Outbox{
 		SELECT ` + outboxColumns + `, ` + sqliteNow + ` - created_at AS age
 		FROM millrace_outbox
 		WHERE id NOT IN (SELECT value FROM json_each(?))
-			AND status = 0 AND due_at = 0 AND id > ? AND (? >> (key_hash % ?)) & 1 = 1
+			AND status = 0 AND due_at = 0 AND id > ? AND (? >> ABS(key_hash % ?)) & 1 = 1
 		ORDER BY id
 		LIMIT ?`,
 	SelectDue: `
 		SELECT ` + outboxColumns + `, ` + sqliteNow + ` - created_at AS age
 		FROM millrace_outbox
 		WHERE id NOT IN (SELECT value FROM json_each(?))
-			AND status = 1 AND due_at <= (SELECT ` + sqliteNow + `) AND (? >> (key_hash % ?)) & 1 = 1
+			AND status = 1 AND due_at <= (SELECT ` + sqliteNow + `) AND (? >> ABS(key_hash % ?)) & 1 = 1
 		ORDER BY due_at, id
 		LIMIT ?`,
 	SelectNextDue: `
 		SELECT MIN(due_at) - ` + sqliteNow + `
 		FROM millrace_outbox
-		WHERE status = 1 AND (? >> (key_hash % ?)) & 1 = 1`,
+		WHERE status = 1 AND (? >> ABS(key_hash % ?)) & 1 = 1`,
 	SelectBlocked: `
 		SELECT DISTINCT blocked_key
 		FROM millrace_outbox
-		WHERE blocked_key IS NOT NULL AND status IN (1, 3) AND (? >> (key_hash % ?)) & 1 = 1`,
+		WHERE blocked_key IS NOT NULL AND status IN (1, 3) AND (? >> ABS(key_hash % ?)) & 1 = 1`,
 	SelectOrphans: `
 		SELECT DISTINCT w.blocked_key
 		FROM millrace_outbox w
-		WHERE w.status = 2 AND (? >> (w.key_hash % ?)) & 1 = 1 AND NOT EXISTS (
+		WHERE w.status = 2 AND (? >> ABS(w.key_hash % ?)) & 1 = 1 AND NOT EXISTS (
 			SELECT 1 FROM millrace_outbox b WHERE b.blocked_key = w.blocked_key AND b.status IN (1, 3))`,
 
 	DeleteSent: `

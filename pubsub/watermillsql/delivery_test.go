@@ -264,3 +264,26 @@ func TestChannelsAreClosedFirst(t *testing.T) {
 		}
 	})
 }
+
+// A Subscriber whose turn it is not waits in the database until the message of another one
+// of the group is answered. It closes all the same.
+func TestCloseWhileAnotherHasTheMessage(t *testing.T) {
+	each(t, func(t *testing.T, db *testdb.DB) {
+		publish(t, newPublisher(t, db, "orders"), "orders", "1")
+		first := receive(t, subscribe(t, newSubscriber(t, db, "group"), "orders"))
+		second := newSubscriber(t, db, "group")
+		messages := subscribe(t, second, "orders")
+		silent(t, messages, "the other one has the message")
+
+		closed := make(chan error, 1)
+		go func() { closed <- second.Close() }()
+		select {
+		case err := <-closed:
+			require.NoError(t, err)
+		case <-time.After(20 * time.Second): // MariaDB gives up after 50
+			require.Fail(t, "it does not close")
+		}
+		assert.NoError(t, first.Context().Err())
+		first.Ack()
+	})
+}

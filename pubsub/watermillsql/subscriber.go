@@ -25,6 +25,9 @@ type Subscriber struct {
 	group    string
 	inner    *wmsql.Subscriber
 
+	ended context.Context //nolint:containedctx // of all subscriptions
+	end   context.CancelFunc
+
 	mu       sync.RWMutex // watermill-sql's own marks race with each other
 	closed   bool
 	channels sync.Map // each that Subscribe returned
@@ -58,7 +61,9 @@ func NewSubscriber(db *sqlx.DB, config SubscriberConfig) (*Subscriber, error) {
 	if err != nil {
 		return nil, fmt.Errorf("watermillsql: %w", err)
 	}
-	return &Subscriber{db: db, database: d, group: config.ConsumerGroup, inner: inner}, nil
+	s := &Subscriber{db: db, database: d, group: config.ConsumerGroup, inner: inner}
+	s.ended, s.end = context.WithCancel(context.Background())
+	return s, nil
 }
 
 // Initialize makes the tables of the topics that have none, as [Publisher.Initialize] does.
@@ -92,8 +97,11 @@ func (s *Subscriber) Subscribe(ctx context.Context, topic string) (<-chan *messa
 	if err := s.database.enrollGroup(ctx, s.db, topic, s.group); err != nil {
 		return nil, fmt.Errorf("watermillsql: subscribe to %q: %w", topic, err)
 	}
+	ctx, cancel := context.WithCancel(ctx)
+	context.AfterFunc(s.ended, cancel) //nolint:contextcheck // it ends with either
 	messages, err := s.inner.Subscribe(ctx, topic)
 	if err != nil {
+		cancel()
 		return nil, fmt.Errorf("watermillsql: subscribe to %q: %w", topic, err)
 	}
 	s.channels.Store(messages, nil)
@@ -108,6 +116,9 @@ func (s *Subscriber) Close() error {
 	s.closed = true
 	s.mu.Unlock()
 	s.once.Do(func() {
+		// A subscription of the group waits in the database while another one's message is
+		// handled, for up to innodb_lock_wait_timeout on MySQL.
+		defer time.AfterFunc(lastAck, s.end).Stop()
 		s.err = s.inner.Close()
 		s.channels.Range(func(channel, _ any) bool {
 			for range channel.(<-chan *message.Message) { // nothing is sent any more
@@ -117,6 +128,9 @@ func (s *Subscriber) Close() error {
 	})
 	return s.err
 }
+
+// lastAck is the time that an ack on its way has when a Subscriber closes.
+const lastAck = 500 * time.Millisecond
 
 // backoff tells deadlocks by the database's code, where watermill-sql searches the text,
 // and takes the 50 seconds that a waiting consumer of MySQL spends in vain for an error.

@@ -60,7 +60,7 @@ func (p *post) relay(change ...func(*outbox.RelayConfig)) *running {
 	p.Helper()
 	config := outbox.RelayConfig{
 		Logger: p.log, MinBackoff: 20 * time.Millisecond, MaxBackoff: 200 * time.Millisecond,
-		Poll: 50 * time.Millisecond, Lease: 2 * time.Second,
+		Poll: 50 * time.Millisecond, Lease: 10 * time.Second,
 	}
 	for _, c := range change {
 		c(&config)
@@ -174,13 +174,13 @@ func (b *memoryBroker) refusing(refuse func(topic string, msg *message.Message) 
 // await waits until what was confirmed satisfies a condition.
 func (b *memoryBroker) await(t testing.TB, what string, enough func(uuids []string) bool) {
 	t.Helper()
-	late := time.AfterFunc(30*time.Second, b.changed.Broadcast)
+	late := time.AfterFunc(time.Minute, b.changed.Broadcast)
 	defer late.Stop()
 	began := time.Now()
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for !enough(uuids(b.sent)) {
-		if time.Since(began) > 29*time.Second {
+		if time.Since(began) > 59*time.Second {
 			require.FailNow(t, "never: "+what, "%d messages were sent", len(b.sent))
 		}
 		b.changed.Wait()
@@ -238,7 +238,7 @@ func (p *post) rows() (n int) {
 
 func (p *post) eventually(what string, condition func() bool) {
 	p.Helper()
-	require.Eventually(p, condition, 30*time.Second, 5*time.Millisecond, what)
+	require.Eventually(p, condition, 3*time.Minute, 5*time.Millisecond, what)
 }
 
 // logbook keeps what was logged.

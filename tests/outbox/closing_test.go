@@ -19,6 +19,7 @@ import (
 // the outbox is such a publisher, they must still be able to store what they return, and so
 // must the rest of the service that shares it.
 func TestAHandlerInFlightFinishesAfterTheRouterClosedTheOutbox(t *testing.T) {
+	t.Parallel()
 	p := newPost(t, testdb.On(t, "sqlite"))
 	store, err := inbox.NewStore(p.db.DB, inbox.Config{})
 	require.NoError(t, err)
@@ -59,6 +60,7 @@ func (c *closable) Close() error {
 }
 
 func TestAClosedOutboxCommitsNothingByItself(t *testing.T) {
+	t.Parallel()
 	p := newPost(t, testdb.On(t, "sqlite")) // standalone
 	require.NoError(t, p.out.Close())
 	require.ErrorIs(t, p.out.Publish("orders", letters("", 1)...), outbox.ErrClosed)

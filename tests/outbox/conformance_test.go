@@ -13,7 +13,10 @@ import (
 	"github.com/millrace-go/millrace/tests/testdb"
 )
 
-func TestConformance(t *testing.T) { testdb.Conformance(t, bodies) }
+func TestConformance(t *testing.T) {
+	t.Parallel()
+	testdb.Conformance(t, bodies)
+}
 
 var bodies = []testdb.Body{
 	{

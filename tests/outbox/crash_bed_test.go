@@ -34,7 +34,7 @@ func newTown(t *testing.T, db *testdb.DB) *town {
 		dsn = db.Open(t, testdb.Params("interpolateParams", "true")).DSN
 	}
 	o.settings = relayproc.Settings{
-		Driver: db.Driver, DSN: dsn, Broker: relayproc.Broker(t, o.take), Lease: time.Second, Shards: 8,
+		Driver: db.Driver, DSN: dsn, Broker: relayproc.Broker(t, o.take), Lease: 4 * time.Second, Shards: 8,
 	}
 	o.traffic = o.trafficOn(db, "t")
 	return o
@@ -139,16 +139,4 @@ func (o *town) unwritten() (n int) {
 		}
 	}
 	return n
-}
-
-// atOnce runs body on all databases at the same time: it waits more than it works.
-func atOnce(t *testing.T, body func(t *testing.T, db *testdb.DB)) {
-	t.Helper()
-	var all sync.WaitGroup
-	for _, dialect := range []string{"postgres", "mysql", "sqlite"} {
-		all.Go(func() {
-			t.Run(dialect, func(t *testing.T) { body(t, testdb.On(t, dialect)) })
-		})
-	}
-	all.Wait()
 }

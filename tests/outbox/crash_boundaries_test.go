@@ -22,6 +22,7 @@ type killing struct {
 	skip      int
 	fails     bool // a message fails once, so that others are held back
 	reshards  bool
+	beats     bool // three times a lease, so that is a short one
 	sends     bool // the broker has something by then
 }
 
@@ -38,8 +39,8 @@ var killings = []killing{
 	{stop: relayproc.BeforeRelease, fails: true, sends: true},
 	{stop: relayproc.AfterHold, fails: true, sends: true},
 	{stop: relayproc.AfterPostpone, fails: true, sends: true},
-	{stop: relayproc.BeforeBeat},
-	{stop: relayproc.AfterBeat, skip: 1},
+	{stop: relayproc.BeforeBeat, beats: true},
+	{stop: relayproc.AfterBeat, skip: 1, beats: true},
 	{stop: relayproc.MidReshape, reshards: true},
 	{end: relayproc.MidPublish, stop: relayproc.AfterPublish, sends: true},
 	{end: relayproc.MidPublish, stop: relayproc.BeforeWriteOff, sends: true},
@@ -60,7 +61,8 @@ func (k killing) String() string {
 // The lease of who is dead is ended by hand, to save time; it ends by itself in the tests
 // under load.
 func TestKilledAtEveryBoundary(t *testing.T) {
-	atOnce(t, func(t *testing.T, db *testdb.DB) {
+	t.Parallel()
+	testdb.Each(t, func(t *testing.T, db *testdb.DB) {
 		o := newTown(t, db)
 		o.settings.Lease = 6 * time.Second
 		again := 0 // messages that may be sent once more
@@ -94,6 +96,9 @@ func (o *town) kill(name string, k killing) int {
 		s.Lanes = 1 // so that others are in the same call
 		o.broker.refusing(twice())
 		defer o.broker.refusing(nil)
+	}
+	if k.beats {
+		s.Lease = 1500 * time.Millisecond
 	}
 	s.Name, s.Stop, s.Skip, s.End = name, k.stop, k.skip, k.end
 	p := relayproc.Start(o, s)

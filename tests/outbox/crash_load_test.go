@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 
@@ -15,9 +16,12 @@ import (
 // Two services, each with business transactions, of which a third roll back, and a relay,
 // are killed in turn at moments that nobody chose.
 func TestKilledUnderLoad(t *testing.T) {
-	const kills, workers = 6, 3
-	atOnce(t, func(t *testing.T, db *testdb.DB) {
+	t.Parallel()
+	const workers = 3
+	kills := testdb.Rounds(3, 10)
+	testdb.Each(t, func(t *testing.T, db *testdb.DB) {
 		o := newTown(t, db)
+		o.settings.Lease = 6 * time.Second
 		o.settings.Traffic = workers
 		started := 0
 		service := func() *process.Process {

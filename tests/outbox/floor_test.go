@@ -14,6 +14,7 @@ import (
 )
 
 func TestTheFirstKeyAfterMessagesWithoutOneIsInOrder(t *testing.T) {
+	t.Parallel()
 	p := newPost(t, testdb.On(t, "postgres"))
 	p.relay()
 	p.broker.awaitAll(t, p.send("orders", "", 1))

@@ -24,7 +24,7 @@ type team struct {
 
 func newTeam(t *town, stop relayproc.Point) *team {
 	t.Helper()
-	t.settings.Lease = 2 * time.Second
+	t.settings.Lease = 3 * time.Second
 	s := t.settings
 	s.Lanes = 1 // so that one call at most is under way
 	s.Name, s.Stop = "frozen", stop
@@ -72,7 +72,8 @@ func (m *team) close() {
 // its lease; the others send what it had in hand. Thawed, it ends the call that it was in,
 // and sends nothing else of what it had.
 func TestAFrozenRelaySendsNothingAhead(t *testing.T) {
-	atOnce(t, func(t *testing.T, db *testdb.DB) {
+	t.Parallel()
+	testdb.Each(t, func(t *testing.T, db *testdb.DB) {
 		m := newTeam(newTown(t, db), relayproc.MidPublish)
 		for n := range 2 {
 			m.store(40, n)
@@ -97,7 +98,8 @@ func TestAFrozenRelaySendsNothingAhead(t *testing.T) {
 // nobody gets through to the broker. Thawed, it writes nothing off: whoever has the lease
 // sends it again.
 func TestAFrozenRelayMarksNothingLate(t *testing.T) {
-	atOnce(t, func(t *testing.T, db *testdb.DB) {
+	t.Parallel()
+	testdb.Each(t, func(t *testing.T, db *testdb.DB) {
 		m := newTeam(newTown(t, db), relayproc.BeforeWriteOff)
 		m.store(40, 0)
 		m.frozen.Await(process.At, 1)
@@ -120,7 +122,8 @@ func TestAFrozenRelayMarksNothingLate(t *testing.T) {
 // one that they wait for is not set aside yet. It has locked nothing, so the others work
 // on; and thawed it changes nothing any more.
 func TestARelayFrozenInAWriteOffStopsNoOther(t *testing.T) {
-	atOnce(t, func(t *testing.T, db *testdb.DB) {
+	t.Parallel()
+	testdb.Each(t, func(t *testing.T, db *testdb.DB) {
 		m := newTeam(newTown(t, db), relayproc.AfterHold)
 		refused := ""
 		m.broker.refusing(func(_ string, msg *message.Message) error {

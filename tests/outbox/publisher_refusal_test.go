@@ -142,6 +142,7 @@ func noDatabase(t *testing.T, db *testdb.DB) {
 // MariaDB takes 16 MiB at once, and cuts the connection of who sends more, or, if the driver
 // sends it in pieces, refuses it. What is large is named, and others are not stopped.
 func TestAMessageLargerThanThePacketIsNamed(t *testing.T) {
+	t.Parallel()
 	const large = 17 << 20
 	o := newOffice(t, testdb.On(t, "mysql"))
 	var limit int
@@ -177,6 +178,7 @@ func TestAMessageLargerThanThePacketIsNamed(t *testing.T) {
 
 // Whether the server gets to say why, before the connection is cut, is chance.
 func TestALostConnectionIsNotThePacketsFault(t *testing.T) {
+	t.Parallel()
 	w := newWire(t, testdb.On(t, "mysql"))
 	for _, c := range []struct {
 		bytes       int

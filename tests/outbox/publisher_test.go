@@ -17,6 +17,7 @@ import (
 )
 
 func TestPublisher(t *testing.T) {
+	t.Parallel()
 	testdb.Conformance(t, slices.Concat(inTxBodies, withTxBodies, handlerBodies, noTxBodies, chunkBodies, commitBodies,
 		contentBodies, refusalBodies, columnBodies, cqrsBodies, routerBodies))
 }

@@ -106,7 +106,7 @@ func drainExceeded(t *testing.T, db *testdb.DB) {
 
 func slowerThanTheLease(t *testing.T, db *testdb.DB) {
 	p, b, g := newPost(t, db), newStrict(t), newGate()
-	short := func(c *outbox.RelayConfig) { c.Lease = time.Second }
+	short := func(c *outbox.RelayConfig) { c.Lease = 2 * time.Second }
 	b.before = g.wait
 	var all []string
 	for i := range 20 {
@@ -118,7 +118,7 @@ func slowerThanTheLease(t *testing.T, db *testdb.DB) {
 	other := newStrict(t)
 	p.relayTo(other, short)
 	p.eventually("the lease is extended past its first end", func() bool {
-		return p.leaseEnds() > began+1_500_000
+		return p.leaseEnds() > began+3_000_000
 	})
 	assert.Empty(t, other.counts(), "no shard is given up while its messages are on their way")
 	close(g.open)

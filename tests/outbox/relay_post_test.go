@@ -24,7 +24,7 @@ func (p *post) newRelay(b message.Publisher, change ...func(*outbox.RelayConfig)
 	p.Helper()
 	config := outbox.RelayConfig{
 		Logger: p.log, MinBackoff: 20 * time.Millisecond, MaxBackoff: 200 * time.Millisecond,
-		Poll: 50 * time.Millisecond, Lease: 2 * time.Second, MaxAttempts: outbox.Unlimited,
+		Poll: 50 * time.Millisecond, Lease: 10 * time.Second, MaxAttempts: outbox.Unlimited,
 	}
 	for _, c := range change {
 		c(&config)

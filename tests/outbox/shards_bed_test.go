@@ -46,7 +46,7 @@ func (p *post) prepare(name string, change ...func(*outbox.RelayConfig)) *member
 	m := &member{name: name, db: faults.Open(p, own), link: &link{name: name, to: p.broker}, seen: &shares{}}
 	config := outbox.RelayConfig{
 		Logger: named{p.log, name}, Name: name, MinBackoff: 20 * time.Millisecond, MaxBackoff: 200 * time.Millisecond,
-		Poll: 50 * time.Millisecond, Lease: 2 * time.Second, Shards: 8, Observers: []outbox.RelayObserver{m.seen},
+		Poll: 50 * time.Millisecond, Lease: 15 * time.Second, Shards: 8, Observers: []outbox.RelayObserver{m.seen},
 	}
 	for _, c := range change {
 		c(&config)

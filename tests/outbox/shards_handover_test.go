@@ -29,6 +29,7 @@ func underWay(p *post) (first, second *member, all []string) {
 
 // A shard is handed over when nothing of it is under way any more, and not before.
 func TestWhatIsUnderWayIsNotHandedOver(t *testing.T) {
+	t.Parallel()
 	testdb.Each(t, func(t *testing.T, db *testdb.DB) {
 		p := newPost(t, db)
 		first, second, all := underWay(p)
@@ -47,6 +48,7 @@ func TestWhatIsUnderWayIsNotHandedOver(t *testing.T) {
 
 // A relay that does not get through to the broker still gives up what it is to give up.
 func TestAShardIsHandedOverInAnOutage(t *testing.T) {
+	t.Parallel()
 	testdb.Each(t, func(t *testing.T, db *testdb.DB) {
 		p := newPost(t, db)
 		first, second, all := underWay(p)
@@ -62,6 +64,7 @@ func TestAShardIsHandedOverInAnOutage(t *testing.T) {
 // A relay died between two statements: messages are held back, and nothing blocks them.
 // They are sent before what was stored since.
 func TestWhatIsHeldBackByNothingGoesFirst(t *testing.T) {
+	t.Parallel()
 	testdb.Each(t, func(t *testing.T, db *testdb.DB) {
 		p := newPost(t, db)
 		want, all := p.spread(16, 3)
@@ -81,6 +84,7 @@ func TestWhatIsHeldBackByNothingGoesFirst(t *testing.T) {
 // What waits behind a parked message waits on when its shard moves to another relay, and is
 // sent, in order, when an operator has decided, wherever the shard is.
 func TestAParkedMessageBlocksItsKeyWhereverTheShardIs(t *testing.T) {
+	t.Parallel()
 	testdb.Each(t, func(t *testing.T, db *testdb.DB) {
 		p := newPost(t, db)
 		p.broker.refusing(func(_ string, msg *message.Message) error {

@@ -16,10 +16,11 @@ import (
 
 // A relay that has its share asks the database for it now and then, and not all the time.
 func TestASettledRelayRestsBetweenHeartbeats(t *testing.T) {
+	t.Parallel()
 	testdb.Each(t, func(t *testing.T, db *testdb.DB) {
 		const watched = 2 * time.Second
 		p := newPost(t, db)
-		m := p.member("one", leased(15*time.Second))
+		m := p.member("one")
 		p.shared(8, m)
 		var n atomic.Int64
 		m.db.Set(on(func(context.Context) error { n.Add(1); return nil }, beats...))
@@ -32,6 +33,7 @@ func TestASettledRelayRestsBetweenHeartbeats(t *testing.T) {
 // Relays that join share the work; one that is stopped leaves it to the others at once,
 // and not when its lease ends.
 func TestAStoppedRelayIsReplacedAtOnce(t *testing.T) {
+	t.Parallel()
 	testdb.Each(t, func(t *testing.T, db *testdb.DB) {
 		p := newPost(t, db)
 		first := p.member("first", leased(time.Minute))
@@ -44,7 +46,7 @@ func TestAStoppedRelayIsReplacedAtOnce(t *testing.T) {
 		p.broker.awaitAll(t, all)
 		took := time.Since(stopped)
 		t.Logf("all was sent %v after the stop", took.Round(10*time.Millisecond))
-		assert.Less(t, took, 8*time.Second, "the lease is a minute")
+		assert.Less(t, took, 30*time.Second, "the lease is a minute")
 		p.shared(8, second)
 		p.onceEach()
 	})
@@ -52,6 +54,7 @@ func TestAStoppedRelayIsReplacedAtOnce(t *testing.T) {
 
 // The answer to the taking of a shard gets lost. The relay owns it, and works on it.
 func TestAShardTakenWithoutAnAnswerIsWorkedOn(t *testing.T) {
+	t.Parallel()
 	testdb.Each(t, func(t *testing.T, db *testdb.DB) {
 		p := newPost(t, db)
 		m := p.prepare("one")
@@ -76,6 +79,7 @@ func TestAShardTakenWithoutAnAnswerIsWorkedOn(t *testing.T) {
 // The database hangs on one statement of the relay's keeper, as on a connection that died
 // without a word. The relay does not hang with it.
 func TestAStatementWithoutAnswerStopsNoRelay(t *testing.T) {
+	t.Parallel()
 	for name, words := range map[string][]string{
 		"make the layout": {"INTO millrace_outbox_layout"},
 		"register":        {"INTO millrace_outbox_relays"},
@@ -87,7 +91,7 @@ func TestAStatementWithoutAnswerStopsNoRelay(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			p := newPost(t, testdb.On(t, "sqlite"))
-			m := p.prepare("one")
+			m := p.prepare("one", leased(5*time.Second)) // it waits for half of that
 			var hung atomic.Int64
 			m.db.Set(on(func(ctx context.Context) error {
 				if hung.Add(1) > 1 {

@@ -17,12 +17,12 @@ import (
 // The number of shards goes down and up while three relays are at work. All is sent once,
 // and of each key in order.
 func TestReshardUnderLoad(t *testing.T) {
-	atOnce(t, func(t *testing.T, db *testdb.DB) {
+	t.Parallel()
+	testdb.Each(t, func(t *testing.T, db *testdb.DB) {
 		o := newTown(t, db)
-		o.traffic.Pause = 20 * time.Millisecond
 		var members []*member
 		for n := range 3 {
-			members = append(members, o.member(fmt.Sprintf("relay %d", n), leased(15*time.Second)))
+			members = append(members, o.member(fmt.Sprintf("relay %d", n)))
 		}
 		o.shared(8, members...)
 		stop := o.load(o.traffic, 2)
@@ -42,17 +42,17 @@ func TestReshardUnderLoad(t *testing.T) {
 
 // Relays join while the number of shards changes.
 func TestReshardWhileRelaysJoin(t *testing.T) {
-	atOnce(t, func(t *testing.T, db *testdb.DB) {
+	t.Parallel()
+	testdb.Each(t, func(t *testing.T, db *testdb.DB) {
 		o := newTown(t, db)
-		o.traffic.Pause = 20 * time.Millisecond
-		first := o.member("relay 0", leased(15*time.Second))
+		first := o.member("relay 0")
 		members := []*member{first}
 		o.shared(8, first)
 		stop := o.load(o.traffic, 2)
 		for n := range 3 {
 			var changed sync.WaitGroup
 			changed.Go(func() { assert.NoError(t, first.Reshard(t.Context(), 5+n)) })
-			members = append(members, o.member(fmt.Sprintf("relay %d", n+1), leased(15*time.Second)))
+			members = append(members, o.member(fmt.Sprintf("relay %d", n+1)))
 			changed.Wait()
 		}
 		o.shared(7, members...)
@@ -65,6 +65,7 @@ func TestReshardWhileRelaysJoin(t *testing.T) {
 // A relay that died still holds a lease, and a shard: the number changes when its lease is
 // over, and not before.
 func TestReshardWaitsForTheLeaseOfTheDead(t *testing.T) {
+	t.Parallel()
 	testdb.Each(t, func(t *testing.T, db *testdb.DB) {
 		p := newPost(t, db)
 		m := p.member("one")
@@ -94,6 +95,7 @@ func TestReshardWaitsForTheLeaseOfTheDead(t *testing.T) {
 
 // Of two calls at once one wins; the other is told so, or had its number for a while.
 func TestTwoReshardsAtOnce(t *testing.T) {
+	t.Parallel()
 	testdb.Each(t, func(t *testing.T, db *testdb.DB) {
 		p := newPost(t, db)
 		members := []*member{p.member("first"), p.member("second")}
@@ -127,8 +129,10 @@ func TestTwoReshardsAtOnce(t *testing.T) {
 // The first relay comes between two statements of Reshard, which then says that there was
 // none, or waits for its own number.
 func TestReshardWhileTheFirstRelayComes(t *testing.T) {
+	t.Parallel()
 	for at := range 3 {
 		t.Run(fmt.Sprint(at), func(t *testing.T) {
+			t.Parallel()
 			p := newPost(t, testdb.On(t, "sqlite"))
 			operator, statements := p.prepare("operator"), 0
 			operator.db.Set(on(func(context.Context) error {
@@ -146,6 +150,7 @@ func TestReshardWhileTheFirstRelayComes(t *testing.T) {
 }
 
 func TestReshardRefusesWhatCannotBe(t *testing.T) {
+	t.Parallel()
 	p := newPost(t, testdb.On(t, "sqlite"))
 	relay := p.prepare("one").Relay
 	for _, shards := range []int{-1, 0, outbox.MaxShards + 1} {

@@ -14,14 +14,13 @@ import (
 
 	"github.com/millrace-go/millrace/outbox"
 	"github.com/millrace-go/millrace/pubsub/watermillsql"
-	"github.com/millrace-go/millrace/tests/servers"
 	"github.com/millrace-go/millrace/tests/testdb"
 )
 
 // TestUniversalSuite runs Watermill's own suite for pub/subs on an outbox publisher and
-// what a relay brings to a target. Each topic is one order key. The targets are durable
-// and keep order; that of SQLite, which has none, is on MariaDB. PostgreSQL is one of its
-// own: a transaction of any other test would hold back what watermill-sql reads.
+// what a relay brings to a target. Each topic is one order key. The target is durable and
+// keeps order: tables on MariaDB. On PostgreSQL watermill-sql reads nothing that began after
+// a message that is still held, of any topic, and TestTopic holds one while it awaits another.
 func TestUniversalSuite(t *testing.T) {
 	suite := func(t *testing.T, db, target *testdb.DB) {
 		relayTo(t, db, newTable(t, target))
@@ -39,14 +38,16 @@ func TestUniversalSuite(t *testing.T) {
 	}
 	pool := testdb.Pool(25)
 	t.Run("postgres", func(t *testing.T) {
-		db := testdb.At(t, "postgres", servers.Postgres(t).DSN(), pool)
-		suite(t, db, db)
+		t.Parallel()
+		suite(t, testdb.On(t, "postgres", pool), testdb.On(t, "mysql", pool))
 	})
 	t.Run("mysql", func(t *testing.T) {
+		t.Parallel()
 		db := testdb.On(t, "mysql", pool)
 		suite(t, db, db)
 	})
 	t.Run("sqlite", func(t *testing.T) {
+		t.Parallel()
 		suite(t, testdb.On(t, "sqlite"), testdb.On(t, "mysql", pool))
 	})
 }
@@ -54,6 +55,7 @@ func TestUniversalSuite(t *testing.T) {
 // TestUniversalSuiteInMemory needs no server. A persistent GoChannel gives everything to
 // every subscriber, also to those that come later, and in any order.
 func TestUniversalSuiteInMemory(t *testing.T) {
+	t.Parallel()
 	db := testdb.On(t, "sqlite")
 	channel := gochannel.NewGoChannel(gochannel.Config{Persistent: true}, nil)
 	t.Cleanup(func() { assert.NoError(t, channel.Close()) })

@@ -56,7 +56,8 @@ func Launch(t testing.TB, program, variable string, s any) *Process {
 		t: t, cmd: exec.Command(program), said: &bytes.Buffer{},
 		gone: make(chan struct{}), changed: make(chan struct{}),
 	}
-	p.cmd.Env = append(os.Environ(), variable+"="+string(settings))
+	// The race detector has a process that ends by itself wait for a second.
+	p.cmd.Env = append(os.Environ(), variable+"="+string(settings), "GORACE="+os.Getenv("GORACE")+" atexit_sleep_ms=0")
 	p.cmd.Stderr = p.said
 	p.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	p.stdin, err = p.cmd.StdinPipe()
@@ -216,3 +217,7 @@ func (p *Process) Thaw() {
 	p.t.Helper()
 	require.NoError(p.t, p.cmd.Process.Signal(syscall.SIGCONT))
 }
+
+// Ended returns a channel that is closed once the process is gone and everything it said is
+// in [Process.Events].
+func (p *Process) Ended() <-chan struct{} { return p.gone }

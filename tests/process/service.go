@@ -12,7 +12,6 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
-	"strings"
 	"sync"
 	"time"
 
@@ -243,88 +242,6 @@ func (s *service) tellErrors(next message.HandlerFunc) message.HandlerFunc {
 	}
 }
 
-// messageKey finds the UUID of the message in a context, which the statements on its behalf
-// are given too.
-type messageKey struct{}
-
-func (s *service) before(ctx context.Context, call string) error {
-	switch {
-	case strings.Contains(call, "INTO millrace_claims"):
-		s.reach(ctx, BeforeClaim)
-	case strings.Contains(call, "DELETE FROM millrace_outcomes"):
-		s.reachSettling(BeforeSettle)
-		s.mu.Lock()
-		s.settling = true
-		s.mu.Unlock()
-	case call == faults.Commit:
-		s.reach(ctx, BeforeCommit)
-		s.mu.Lock()
-		settling := s.settling && ctx.Value(messageKey{}) == nil
-		s.settling = s.settling && !settling
-		s.mu.Unlock()
-		if settling {
-			s.reachSettling(MidSettle)
-		}
-	}
-	return nil
-}
-
-func (s *service) after(ctx context.Context, call string) error {
-	if call == faults.Commit {
-		s.reach(ctx, AfterCommit)
-	}
-	return nil
-}
-
-// reach stops if point is where the message of ctx is to stop.
-func (s *service) reach(ctx context.Context, point Point) {
-	if uuid, ok := ctx.Value(messageKey{}).(string); ok {
-		s.reachFor(uuid, point)
-	}
-}
-
-func (s *service) reachFor(uuid string, point Point) {
-	s.mu.Lock()
-	here := s.stops[uuid] == point
-	if here {
-		delete(s.stops, uuid)
-	}
-	s.mu.Unlock()
-	if here {
-		s.stop(point, uuid)
-	}
-}
-
-// reachSettling is reach for work that has no message of its own: it may be done for
-// others, as long as the message that is to stop there is not acked.
-func (s *service) reachSettling(point Point) {
-	s.mu.Lock()
-	uuid := ""
-	for u, p := range s.stops {
-		if p == point && acked(s.handed[u]) {
-			uuid = u
-		}
-	}
-	s.mu.Unlock()
-	if uuid != "" {
-		s.reachFor(uuid, point)
-	}
-}
-
-func acked(msg *message.Message) bool {
-	select {
-	case <-msg.Acked():
-		return true
-	default:
-		return false
-	}
-}
-
-func (s *service) stop(point Point, uuid string) {
-	s.say(Event{Kind: At, Point: point, UUID: uuid})
-	<-s.goOn
-}
-
 func (s *service) say(e Event) {
 	s.writing.Lock()
 	err := s.lines.Encode(e)
@@ -373,42 +290,3 @@ func (p publisher) Publish(_ string, msgs ...*message.Message) error {
 }
 
 func (publisher) Close() error { return nil }
-
-// counts counts what observers are told.
-type counts struct {
-	mu   sync.Mutex
-	seen map[string]int
-}
-
-func (c *counts) add(kind string) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.seen == nil {
-		c.seen = map[string]int{}
-	}
-	c.seen[kind]++
-}
-
-func (c *counts) all() map[string]int {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.seen
-}
-
-// ObserveCompleted counts.
-func (c *counts) ObserveCompleted(context.Context, inbox.Event) { c.add("completed") }
-
-// ObserveFailed counts.
-func (c *counts) ObserveFailed(context.Context, inbox.Event) { c.add("failed") }
-
-// ObserveDuplicate counts.
-func (c *counts) ObserveDuplicate(context.Context, inbox.Event) { c.add("duplicate") }
-
-// ObserveSettled counts.
-func (c *counts) ObserveSettled(context.Context, inbox.Event) { c.add("settled") }
-
-// ObserveContention counts.
-func (c *counts) ObserveContention(context.Context, inbox.Event) { c.add("contention") }
-
-// ObserveOutage counts.
-func (c *counts) ObserveOutage(context.Context, inbox.Event) { c.add("outage") }

@@ -20,6 +20,7 @@ import (
 const childVariable = "MILLRACE_TEST_SERVERS_CHILD"
 
 func TestServersDieWithTheTestBinary(t *testing.T) {
+	t.Parallel()
 	if testing.Short() {
 		t.Skip("-short runs no servers")
 	}
@@ -27,6 +28,7 @@ func TestServersDieWithTheTestBinary(t *testing.T) {
 		"PostgreSQL": servers.Postgres, "MariaDB": servers.MariaDB, "RabbitMQ": servers.RabbitMQ,
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			if os.Getenv(childVariable) != "" {
 				fmt.Println(launch(t).Addr())
 				select {} // until it is killed

@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 
@@ -109,11 +110,14 @@ func sweep() {
 
 // freePort returns a port of 127.0.0.1 that nothing listens on. It lies below
 // those that the system gives to outgoing connections, so that none takes it
-// while a server is down.
+// while a server is down, and is given once: two tests at a time look for one.
 func freePort(t testing.TB) int {
 	t.Helper()
 	for range 100 {
 		port := 20000 + rand.IntN(10000)
+		if _, given := givenPorts.LoadOrStore(port, true); given {
+			continue
+		}
 		l, err := net.Listen("tcp", local(port))
 		if err == nil {
 			require.NoError(t, l.Close())
@@ -123,5 +127,8 @@ func freePort(t testing.TB) int {
 	t.Fatal("no port is free between 20000 and 30000")
 	return 0
 }
+
+// givenPorts has every port that freePort has looked at in this process.
+var givenPorts sync.Map
 
 func local(port int) string { return net.JoinHostPort("127.0.0.1", strconv.Itoa(port)) }

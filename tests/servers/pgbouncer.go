@@ -28,6 +28,7 @@ func PgBouncer(t testing.TB, dsn string, settings ...string) *Server {
 		"[pgbouncer]",
 		"listen_addr = 127.0.0.1", "listen_port = " + strconv.Itoa(port), "unix_socket_dir =",
 		"auth_type = any", "pool_mode = transaction",
+		"server_login_retry = 1", // a busy server may not take a connection at once
 		"default_pool_size = 20", "max_client_conn = 1000",
 		"ignore_startup_parameters = extra_float_digits",
 	}, settings...)

@@ -15,12 +15,14 @@ import (
 )
 
 func TestPostgresKeepsWhatWasCommittedBeforeAKill(t *testing.T) {
+	t.Parallel()
 	s := servers.Postgres(t, "lock_timeout=7s")
 	keepsCommitted(t, "postgres", s)
 	assert.Equal(t, "7s", value(t, testdb.At(t, "postgres", s.DSN()), "SHOW lock_timeout"))
 }
 
 func TestMariaDBKeepsWhatWasCommittedBeforeAKill(t *testing.T) {
+	t.Parallel()
 	s := servers.MariaDB(t, "innodb-lock-wait-timeout=7")
 	keepsCommitted(t, "mysql", s)
 	got := value(t, testdb.At(t, "mysql", s.DSN()), "SELECT @@innodb_lock_wait_timeout")
@@ -47,6 +49,7 @@ func keepsCommitted(t *testing.T, dialect string, s *servers.Server) {
 }
 
 func TestFreezeKeepsConnectionsAndAnswersNothing(t *testing.T) {
+	t.Parallel()
 	s := servers.Postgres(t)
 	db := testdb.At(t, "postgres", s.DSN(), testdb.Pool(1))
 	require.NoError(t, ping(t, db))
@@ -63,6 +66,7 @@ func TestFreezeKeepsConnectionsAndAnswersNothing(t *testing.T) {
 }
 
 func TestPgBouncerPoolsTransactions(t *testing.T) {
+	t.Parallel()
 	pg := servers.Postgres(t)
 	b := servers.PgBouncer(t, pg.DSN(), "default_pool_size=1")
 	direct := testdb.At(t, "postgres", pg.DSN())
@@ -81,10 +85,14 @@ func TestPgBouncerPoolsTransactions(t *testing.T) {
 }
 
 func TestRabbitMQKeepsAPersistentMessageOverAKill(t *testing.T) {
+	t.Parallel()
 	s := servers.RabbitMQ(t)
-	conn, ch := channel(t, s)
+	_, ch := channel(t, s)
 	q, err := ch.QueueDeclare("things", true, false, false, false, nil)
 	require.NoError(t, err)
+	s.Stop() // it writes its queues down some time after it confirmed them, and when it stops
+	s.Start()
+	conn, ch := channel(t, s)
 	require.NoError(t, ch.Confirm(false))
 	sent, err := ch.PublishWithDeferredConfirmWithContext(t.Context(), "", q.Name, true, false,
 		amqp.Publishing{DeliveryMode: amqp.Persistent, Body: []byte("kept")})
@@ -98,8 +106,6 @@ func TestRabbitMQKeepsAPersistentMessageOverAKill(t *testing.T) {
 	s.Stop()
 	_, err = amqp.Dial(s.URL())
 	require.Error(t, err)
-	s.Start()
-	channel(t, s)
 }
 
 func channel(t *testing.T, s *servers.Server) (*amqp.Connection, *amqp.Channel) {

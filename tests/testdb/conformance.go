@@ -16,29 +16,37 @@ type Body struct {
 }
 
 // Conformance runs every body on every database as the subtests Name/postgres,
-// Name/mysql and Name/sqlite, and prints a line for each. It fails when one did
-// not run: a skip is allowed only for a database that is missing while
-// MILLRACE_TEST_ALL is unset, or for what -run or -skip left out by hand.
+// Name/mysql and Name/sqlite, in parallel and after it has returned, and prints a
+// line for each. Then it fails t when one did not run: a skip is allowed only for
+// a database that is missing while MILLRACE_TEST_ALL is unset, or for what -run or
+// -skip left out by hand.
 func Conformance(t *testing.T, bodies []Body) {
 	t.Helper()
-	var runs []run
+	var runs []*run
+	t.Cleanup(func() { // after the last of the subtests
+		if deselected() {
+			t.Logf("conformance: only a selection ran, the count is not checked")
+			return
+		}
+		for _, problem := range shortfall(bodies, dialects(), runs, All()) {
+			t.Errorf("conformance: %s", problem)
+		}
+	})
 	for _, b := range bodies {
+		var of []*run
+		for _, s := range systems {
+			of = append(of, &run{body: b.Name, dialect: s.dialect, result: absent})
+		}
+		runs = append(runs, of...)
 		t.Run(b.Name, func(t *testing.T) {
-			for _, s := range systems {
-				r := &run{body: b.Name, dialect: s.dialect, result: absent}
-				t.Run(s.dialect, func(t *testing.T) { conform(t, b, s, r) })
-				if r.result != absent || !deselected() {
-					runs = append(runs, *r)
-				}
+			t.Parallel()
+			for i, s := range systems {
+				t.Run(s.dialect, func(t *testing.T) {
+					t.Parallel()
+					conform(t, b, s, of[i])
+				})
 			}
 		})
-	}
-	if deselected() {
-		t.Logf("conformance: only a selection ran, the count is not checked")
-		return
-	}
-	for _, problem := range shortfall(bodies, dialects(), runs, All()) {
-		t.Errorf("conformance: %s", problem)
 	}
 }
 
@@ -79,7 +87,7 @@ func conform(t *testing.T, b Body, s *system, r *run) {
 
 // shortfall says what kept bodies × dialects from having run in full. all
 // forbids databases that are missing.
-func shortfall(bodies []Body, dialects []string, runs []run, all bool) []string {
+func shortfall(bodies []Body, dialects []string, runs []*run, all bool) []string {
 	var problems []string
 	add := func(format string, args ...any) {
 		problems = append(problems, fmt.Sprintf(format, args...))
@@ -94,7 +102,7 @@ func shortfall(bodies []Body, dialects []string, runs []run, all bool) []string 
 		}
 		seen[b.Name] = true
 		for _, d := range dialects {
-			switch i := slices.IndexFunc(runs, func(r run) bool {
+			switch i := slices.IndexFunc(runs, func(r *run) bool {
 				return r.body == b.Name && r.dialect == d
 			}); {
 			case i < 0:

@@ -9,7 +9,9 @@
 package testdb
 
 import (
+	"flag"
 	"os"
+	"strconv"
 	"testing"
 
 	"github.com/jmoiron/sqlx"
@@ -33,12 +35,16 @@ type runner[T any] interface {
 }
 
 // Each runs body as the subtests "postgres", "mysql" and "sqlite", each on a
-// fresh database. It serves tests and benchmarks alike.
+// fresh database. It serves tests and benchmarks alike; those of a test run in
+// parallel, and may begin after Each has returned.
 func Each[T runner[T]](t T, body func(t T, db *DB)) {
 	t.Helper()
 	for _, s := range systems {
 		t.Run(s.dialect, func(t T) {
 			t.Helper()
+			if p, able := any(t).(interface{ Parallel() }); able {
+				p.Parallel()
+			}
 			body(t, On(t, s.dialect))
 		})
 	}
@@ -97,6 +103,17 @@ func Missing(t testing.TB, what, remedy string) {
 // All reports whether MILLRACE_TEST_ALL=1 turns skips into failures.
 func All() bool { return os.Getenv("MILLRACE_TEST_ALL") == "1" }
 
+// Long reports whether MILLRACE_TEST_LONG=1 asks for what takes minutes, as make stress does.
+func Long() bool { return os.Getenv("MILLRACE_TEST_LONG") == "1" }
+
+// Rounds is how often a test does something: usual times, and long times where [Long] is.
+func Rounds(usual, long int) int {
+	if Long() {
+		return long
+	}
+	return usual
+}
+
 func find(t testing.TB, dialect string) *system {
 	t.Helper()
 	for _, s := range systems {
@@ -106,4 +123,16 @@ func find(t testing.TB, dialect string) *system {
 	}
 	t.Fatalf("testdb: unknown dialect %q", dialect)
 	return nil
+}
+
+// Overlap lets n tests run in parallel, unless -parallel says how many. To be called
+// by TestMain of a package whose tests wait for databases more than they compute.
+// PostgreSQL takes 100 connections by default, and go test runs several packages.
+func Overlap(n int) {
+	flag.Parse()
+	given := false
+	flag.Visit(func(f *flag.Flag) { given = given || f.Name == "test.parallel" })
+	if !given {
+		_ = flag.Set("test.parallel", strconv.Itoa(n)) // it is a number
+	}
 }

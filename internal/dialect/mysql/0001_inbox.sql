@@ -10,6 +10,7 @@ CREATE TABLE IF NOT EXISTS millrace_consumers (
   window_us  BIGINT         NOT NULL DEFAULT 0, -- longest redelivery window its users declared
   purge_line BIGINT         NOT NULL DEFAULT 0, -- greatest processed_at that was deleted
   paused     BOOLEAN        NOT NULL DEFAULT FALSE,
+  served_until BIGINT       NOT NULL DEFAULT 0, -- until when a queue is known to deliver what is stored
   created_at BIGINT         NOT NULL,
   UNIQUE KEY by_name (namespace, name, epoch)
 ) ENGINE = InnoDB;
@@ -48,7 +49,10 @@ CREATE TABLE IF NOT EXISTS millrace_results (
 
 -- Every message that is open, whole.
 -- by_key serves Lookup, TouchMessage and DeleteMessage: one open row per consumer and message.
--- by_status serves SelectMessages, by_original serves StoryMessages.
+-- by_status serves ListMessages, CountStatus, CountLapsed, SelectOldest and GroupFailures, by_original serves StoryMessages.
+-- by_aggregate serves ReleaseHeld and CountHeld.
+-- by_due serves SelectDue, SelectExpired and CountDue, by_order serves SelectDue.
+-- by_blob serves SelectReferred.
 CREATE TABLE IF NOT EXISTS millrace_messages (
   id           BIGINT         NOT NULL AUTO_INCREMENT PRIMARY KEY,
   consumer     INT            NOT NULL,
@@ -58,7 +62,7 @@ CREATE TABLE IF NOT EXISTS millrace_messages (
   topic        BLOB           NOT NULL,
   partition_no BIGINT,
   offset_no    BIGINT,
-  order_key    BLOB,
+  order_key    VARBINARY(128),
   event_type   BLOB,
   event_version BLOB,
   uuid         BLOB           NOT NULL,
@@ -66,15 +70,23 @@ CREATE TABLE IF NOT EXISTS millrace_messages (
   payload      LONGBLOB       NOT NULL,
   payload_hash BIGINT         NOT NULL,
   received_at  BIGINT         NOT NULL,
-  due_at       BIGINT         NOT NULL,
+  due_at       BIGINT         NOT NULL, -- when to deliver it, to take it from whoever has it, or to park it
   lease_token  BIGINT         NOT NULL DEFAULT 0,
-  locked_until BIGINT         NOT NULL DEFAULT 0,
   last_error   BLOB,
+  error_group  BIGINT, -- what errors of one shape have in common
   reason       BLOB,
   original     VARBINARY(128),
+  aggregate    VARBINARY(128), -- of a message that was held: whose predecessor it waits for …
+  version      BIGINT,         -- … and which version it is
+  payload_form SMALLINT       NOT NULL DEFAULT 0, -- 1: sealed, 2: erased before it was stored
+  payload_ref  VARBINARY(16),  -- of a payload that is kept elsewhere
   UNIQUE KEY by_key (consumer, message_id),
-  KEY by_status (status, id),
-  KEY by_original (original)
+  KEY by_status (consumer, status, id),
+  KEY by_original (original),
+  KEY by_aggregate (consumer, aggregate, version),
+  KEY by_due (consumer, due_at),
+  KEY by_order (consumer, order_key, id),
+  KEY by_blob (payload_ref)
 ) ENGINE = InnoDB;
 
 -- What operators did.
@@ -113,4 +125,11 @@ CREATE TABLE IF NOT EXISTS millrace_leases (
   until      BIGINT         NOT NULL, -- end of the lease, or of the time the key is remembered
   PRIMARY KEY (consumer, message_id),
   KEY by_until (until)
+) ENGINE = InnoDB;
+
+-- Payloads that are kept outside the rows of their messages. The name begins with the time at
+-- which it was made. Serves InsertBlob, SelectBlob and SelectNames.
+CREATE TABLE IF NOT EXISTS millrace_blobs (
+  name VARBINARY(16) NOT NULL PRIMARY KEY,
+  body LONGBLOB      -- NULL: it is in the BlobStore
 ) ENGINE = InnoDB;

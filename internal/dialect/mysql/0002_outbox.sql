@@ -4,7 +4,7 @@
 -- by_blocked serves SelectBlocked, SelectOrphans and ReleaseHeld.
 CREATE TABLE IF NOT EXISTS millrace_outbox (
   id          BIGINT   NOT NULL AUTO_INCREMENT PRIMARY KEY,
-  key_hash    BIGINT   NOT NULL CHECK (key_hash >= 0), -- of order_key, else of uuid
+  key_hash    BIGINT   NOT NULL, -- of order_key, else of uuid
   created_at  BIGINT   NOT NULL,
   due_at      BIGINT   NOT NULL DEFAULT 0, -- of a failed message: when to try again; of a sent one: when to delete
   sent_at     BIGINT,

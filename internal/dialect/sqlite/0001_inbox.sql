@@ -9,6 +9,7 @@ CREATE TABLE millrace_consumers (
   window_us  INTEGER NOT NULL DEFAULT 0, -- longest redelivery window its users declared
   purge_line INTEGER NOT NULL DEFAULT 0, -- greatest processed_at that was deleted
   paused     INTEGER NOT NULL DEFAULT 0,
+  served_until INTEGER NOT NULL DEFAULT 0, -- until when a queue is known to deliver what is stored
   created_at INTEGER NOT NULL
 );
 
@@ -66,22 +67,38 @@ CREATE TABLE millrace_messages (
   payload      BLOB    NOT NULL,
   payload_hash INTEGER NOT NULL,
   received_at  INTEGER NOT NULL,
-  due_at       INTEGER NOT NULL,
+  due_at       INTEGER NOT NULL, -- when to deliver it, to take it from whoever has it, or to park it
   lease_token  INTEGER NOT NULL DEFAULT 0,
-  locked_until INTEGER NOT NULL DEFAULT 0,
   last_error   BLOB,
+  error_group  INTEGER, -- what errors of one shape have in common
   reason       BLOB,
-  original     BLOB
+  original     BLOB,
+  aggregate    BLOB, -- of a message that was held: whose predecessor it waits for …
+  version      INTEGER, -- … and which version it is
+  payload_form INTEGER NOT NULL DEFAULT 0, -- 1: sealed, 2: erased before it was stored
+  payload_ref  BLOB -- of a payload that is kept elsewhere
 );
 
 -- Serves Lookup, TouchMessage and DeleteMessage: one open row per consumer and message.
 CREATE UNIQUE INDEX ix_millrace_messages_key ON millrace_messages (consumer, message_id);
 
--- Serves SelectMessages.
-CREATE INDEX ix_millrace_messages_status ON millrace_messages (status, id);
+-- Serves ListMessages, CountStatus, CountLapsed, SelectOldest and GroupFailures.
+CREATE INDEX ix_millrace_messages_status ON millrace_messages (consumer, status, id);
 
 -- Serves StoryMessages: a parked collision is found by the message it collided with.
 CREATE INDEX ix_millrace_messages_original ON millrace_messages (original);
+
+-- Serves ReleaseHeld and CountHeld.
+CREATE INDEX ix_millrace_messages_held ON millrace_messages (consumer, aggregate, version) WHERE aggregate IS NOT NULL;
+
+-- Serves SelectDue, SelectExpired and CountDue.
+CREATE INDEX ix_millrace_messages_due ON millrace_messages (consumer, due_at);
+
+-- Serves SelectDue: what stands before a message of its order key.
+CREATE INDEX ix_millrace_messages_order ON millrace_messages (consumer, order_key, id) WHERE order_key IS NOT NULL;
+
+-- Serves SelectReferred.
+CREATE INDEX ix_millrace_messages_blob ON millrace_messages (payload_ref) WHERE payload_ref IS NOT NULL;
 
 -- What operators did.
 CREATE TABLE millrace_audit (
@@ -125,3 +142,10 @@ CREATE TABLE millrace_leases (
 
 -- Serves PurgeLeases.
 CREATE INDEX ix_millrace_leases_until ON millrace_leases (until);
+
+-- Payloads that are kept outside the rows of their messages. The name begins with the time at
+-- which it was made. Serves InsertBlob, SelectBlob and SelectNames.
+CREATE TABLE millrace_blobs (
+  name BLOB NOT NULL PRIMARY KEY,
+  body BLOB -- NULL: it is in the BlobStore
+);

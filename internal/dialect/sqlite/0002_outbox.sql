@@ -2,7 +2,7 @@
 -- outbox event router: topic, order_key, uuid, event_type, metadata and payload.
 CREATE TABLE millrace_outbox (
   id          INTEGER NOT NULL PRIMARY KEY AUTOINCREMENT, -- never used twice
-  key_hash    INTEGER NOT NULL CHECK (key_hash >= 0), -- of order_key, else of uuid
+  key_hash    INTEGER NOT NULL, -- of order_key, else of uuid
   created_at  INTEGER NOT NULL,
   due_at      INTEGER NOT NULL DEFAULT 0, -- of a failed message: when to try again; of a sent one: when to delete
   sent_at     INTEGER,

@@ -22,6 +22,7 @@ type Traffic struct {
 	db     *sqlx.DB
 	out    *outbox.Publisher
 	name   string
+	Topic  string        // of all messages
 	Pause  time.Duration // of a worker, between two transactions
 	Stored atomic.Int64  // transactions that were committed
 	Failed atomic.Int64  // transactions of which that is not known
@@ -34,7 +35,7 @@ const CreateEffects = `CREATE TABLE effects
 // NewTraffic returns traffic on db. Its keys start with name.
 func NewTraffic(db *sqlx.DB, name string) (*Traffic, error) {
 	out, err := outbox.NewPublisher(db, outbox.Config{OrderKey: outbox.ByMetadata("key")})
-	return &Traffic{db: db, out: out, name: name, Pause: 5 * time.Millisecond}, err
+	return &Traffic{db: db, out: out, name: name, Topic: "orders", Pause: 20 * time.Millisecond}, err
 }
 
 // Run has so many workers store messages until ctx ends. A worker has two keys of its own,
@@ -82,7 +83,7 @@ func (t *Traffic) Store(ctx context.Context, key string, n int, fail bool) error
 				return err
 			}
 			msg.SetContext(ctx)
-			if err := t.out.Publish("orders", msg); err != nil {
+			if err := t.out.Publish(t.Topic, msg); err != nil {
 				return err
 			}
 		}

@@ -1,0 +1,86 @@
+package inbox
+
+import (
+	"sync"
+	"time"
+)
+
+// advances tells those who wait in this process how far an aggregate is.
+type advances struct {
+	mu    sync.Mutex
+	lines map[string]*line
+}
+
+// line is who waits for one aggregate. One of them at a time asks the database for all.
+type line struct {
+	waiting map[*waiter]struct{}
+	asker   chan asking // holds the turn to ask
+}
+
+type waiter struct {
+	version int64
+	reached chan struct{}
+}
+
+// How often a line asks whether another process advanced its aggregate.
+const (
+	firstAsk = 10 * time.Millisecond
+	lastAsk  = 500 * time.Millisecond
+)
+
+// asking is what the one who asks hands on to the next.
+type asking struct {
+	pause time.Duration
+	seen  int64
+}
+
+// answered says how soon to ask again.
+func (a asking) answered(version int64) asking {
+	if version > a.seen {
+		return asking{pause: firstAsk, seen: version}
+	}
+	return asking{pause: min(2*a.pause, lastAsk), seen: a.seen}
+}
+
+// join waits for a version of an aggregate; reached is closed when it is told.
+func (a *advances) join(aggregate string, version int64) (l *line, reached <-chan struct{}, leave func()) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	l = a.lines[aggregate]
+	if l == nil {
+		l = &line{waiting: make(map[*waiter]struct{}), asker: make(chan asking, 1)}
+		l.asker <- asking{pause: firstAsk, seen: -1}
+		if a.lines == nil {
+			a.lines = make(map[string]*line)
+		}
+		a.lines[aggregate] = l
+	}
+	w := &waiter{version: version, reached: make(chan struct{})}
+	l.waiting[w] = struct{}{}
+	return l, w.reached, func() { a.leave(aggregate, l, w) }
+}
+
+func (a *advances) leave(aggregate string, l *line, w *waiter) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	delete(l.waiting, w)
+	if len(l.waiting) == 0 && a.lines[aggregate] == l {
+		delete(a.lines, aggregate)
+	}
+}
+
+// tell wakes who waits for version, or for an older one.
+func (a *advances) tell(aggregate string, version int64) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	l := a.lines[aggregate]
+	if l == nil {
+		return
+	}
+	for w := range l.waiting {
+		if w.version <= version {
+			close(w.reached)
+			delete(l.waiting, w)
+		}
+	}
+}

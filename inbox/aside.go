@@ -1,0 +1,93 @@
+package inbox
+
+import (
+	"errors"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/ThreeDotsLabs/watermill/message"
+)
+
+// turnAway ends a delivery whose handler the version gate did not run.
+func (cl *Claim) turnAway(produced []*message.Message) error {
+	if len(produced) > 0 && cl.verdict != postponed {
+		return cl.Rollback(errProducedUnseen)
+	}
+	if cl.verdict == postponed {
+		return cl.giveUp()
+	}
+	if err := cl.setAside(); err != nil {
+		if !cl.inDoubt && cl.contended(err) {
+			return cl.giveUp()
+		}
+		return cl.Rollback(err)
+	}
+	cl.end()
+	if cl.verdict != stale {
+		cl.ambient.Committed()
+	}
+	switch cl.verdict {
+	case stale:
+		cl.turn.Settle(cl.hash)
+		cl.observeStale()
+	case toHold:
+		cl.turn.Fail()
+		cl.observeHeld()
+	default:
+		cl.turn.Fail()
+		cl.parked = cl.reason
+		cl.observeParked()
+	}
+	if cl.lease != nil {
+		cl.lease.done()
+	}
+	return nil
+}
+
+var errProducedUnseen = errors.New("the version gate did not let the message through, but a middleware between " +
+	"middleware.Inbox and middleware.VersionGate produced messages: put it further in")
+
+// giveUp ends a delivery that will be tried again as if it had not been.
+func (cl *Claim) giveUp() error {
+	cl.ambient.End()
+	if err := rollback(cl.tx); err != nil {
+		cl.consumer.store.forget()
+	}
+	cl.end()
+	cl.turn.Fail()
+	return errPostponed
+}
+
+// observeStale tells of a message that its aggregate is past.
+func (cl *Claim) observeStale() {
+	s := cl.consumer.store
+	if len(s.observe.stale) > 0 {
+		e := cl.event("stale version")
+		for _, o := range s.observe.stale {
+			o.ObserveStale(cl.ctx, e)
+		}
+	}
+	if s.config.LogDropped {
+		s.logDropped(cl.delivery, "stale version")
+	}
+	if s.debug {
+		cl.log().Debug("stale version, handler not run", nil)
+	}
+}
+
+func (cl *Claim) observeHeld() {
+	cl.log().Info("message held: it "+cl.reason, nil)
+	e := cl.event(cl.reason)
+	for _, o := range cl.consumer.store.observe.held {
+		o.ObserveHeld(cl.ctx, e)
+	}
+}
+
+func (cl *Claim) observeReleased() {
+	s := cl.consumer.store
+	cl.log().Info("messages released, which waited for this one", watermill.LogFields{"count": cl.released})
+	e := cl.event("released")
+	e.Count = int(cl.released)
+	for _, o := range s.observe.released {
+		o.ObserveReleased(cl.ctx, e)
+	}
+}

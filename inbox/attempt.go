@@ -1,0 +1,166 @@
+package inbox
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"time"
+)
+
+// attempt is what a queue wants to know of one delivery.
+type attempt struct {
+	number     int
+	receivedAt time.Time
+
+	mu    sync.Mutex
+	over  bool  // the inbox ended it, in the handler's transaction
+	seen  bool  // the inbox had it
+	tried bool  // the handler ran
+	cause error // why the handler failed, or did not run
+}
+
+type attemptKey struct{}
+
+// deliveredBy returns the attempt that ctx belongs to, nil if no queue delivers.
+func deliveredBy(ctx context.Context) *attempt {
+	if l := leasedOf(ctx); l != nil {
+		return &l.attempt
+	}
+	return attemptOf(ctx)
+}
+
+// Attempt returns which attempt at its message the context of a handler belongs to: 1 for
+// the first. It is 0 where no pubsub.Durable delivers.
+func Attempt(ctx context.Context) int {
+	if a := deliveredBy(ctx); a != nil {
+		return a.number
+	}
+	return 0
+}
+
+// ReceivedAt returns when the message arrived whose handler ctx belongs to: for one that was
+// stored, when that was, by the database's clock. It is zero where no pubsub.Durable delivers.
+func ReceivedAt(ctx context.Context) time.Time {
+	if a := deliveredBy(ctx); a != nil {
+		return a.receivedAt
+	}
+	return time.Time{}
+}
+
+// attemptOf returns the attempt that a queue wants to know of, nil if none does.
+func attemptOf(ctx context.Context) *attempt {
+	a, _ := ctx.Value(attemptKey{}).(*attempt)
+	return a
+}
+
+// done says that the delivery was ended in the transaction of the handler.
+func (a *attempt) done() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.over = true
+}
+
+// failed says why the handler failed.
+func (a *attempt) failed(cause error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.seen, a.tried, a.cause = true, true, cause
+}
+
+// interrupted says why the handler did not run.
+func (a *attempt) interrupted(cause error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.seen, a.cause = true, cause
+}
+
+// result says whether the inbox ended the delivery; whether it counts as an attempt, which
+// one that was cancelled, because the service closes, or that never reached the handler
+// does not; and why it failed, if anyone told.
+func (a *attempt) result() (over, counts bool, cause error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	counts = (a.tried || !a.seen) && !errors.Is(a.cause, context.Canceled)
+	return a.over, counts, a.cause
+}
+
+// RetryAfter marks err as one after which the message is to be tried again at a time of
+// the handler's choice. nil stays nil.
+func RetryAfter(err error, delay time.Duration) error {
+	if err == nil {
+		return nil
+	}
+	return &retryError{error: err, after: max(delay, 0)}
+}
+
+type retryError struct {
+	error
+	after time.Duration
+}
+
+func (e *retryError) Unwrap() error { return e.error }
+
+// errDisconnected is what becomes of a run whose own connection to the database was lost.
+var errDisconnected = errors.New("the connection to the database was lost")
+
+// disconnected marks the error of such a run.
+func disconnected(cause error) error { return fmt.Errorf("%w: %w", errDisconnected, cause) }
+
+// free reports whether the failure is not counted: a connection was lost, which is hardly
+// the message's fault unless it happens to the same one again.
+func free(cause error, last []byte) bool {
+	return errors.Is(cause, errDisconnected) && !bytes.HasPrefix(last, []byte(errDisconnected.Error()))
+}
+
+// fate is what becomes of a message that failed.
+type fate struct {
+	status   Status
+	attempts int
+	delay    time.Duration
+	reason   string
+	last     []byte // error
+}
+
+// never is how long nothing is done about a message that waits for an operator.
+const never = 100 * 365 * 24 * time.Hour
+
+// fateOf decides what becomes of a message after so many attempts, the last of which failed.
+func (q *Queue) fateOf(attempts int, counts bool, cause error, last []byte) fate {
+	config := &q.config
+	if counts && free(cause, last) {
+		return fate{FailedRetryable, attempts, config.MinBackoff, "lost its connection to the database", errorText(cause)}
+	}
+	if cause != nil {
+		cause = config.Classify(cause)
+		last = errorText(cause)
+	}
+	if !counts {
+		return fate{FailedRetryable, attempts, config.MinBackoff, "was not tried", last}
+	}
+	attempts++
+	var retry *retryError
+	switch {
+	case IsTerminal(cause):
+		return fate{FailedTerminal, attempts, never, "no other attempt would end differently", last}
+	case attempts >= config.MaxAttempts:
+		return fate{Parked, attempts, never, fmt.Sprintf("failed %d times", attempts), last}
+	case errors.As(cause, &retry):
+		return fate{FailedRetryable, attempts, retry.after, "to be tried again when the handler said", last}
+	}
+	return fate{FailedRetryable, attempts, backoff(config.MinBackoff, config.MaxBackoff, attempts), "to be tried again", last}
+}
+
+// backoff is longer with each attempt, and never twice the same.
+func backoff(least, most time.Duration, attempts int) time.Duration {
+	longest := least
+	for range attempts - 1 {
+		if longest = 2 * longest; longest >= most {
+			longest = most
+			break
+		}
+	}
+	return rand.N(longest) + 1 //nolint:gosec // jitter needs no secrecy
+}

@@ -1,0 +1,236 @@
+package inbox
+
+import (
+	"bytes"
+	"context"
+	"crypto/rand"
+	"database/sql"
+	"encoding/binary"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/jmoiron/sqlx"
+)
+
+// BlobStore keeps large payloads outside the database; [FileBlobs] is one. A name is 32
+// letters and digits in lower case, given once, and names made later sort behind. It must
+// be safe for concurrent use, reached by every process that shares the tables, and used by
+// these tables alone: what none of their rows refers to is deleted.
+type BlobStore interface {
+	// Put keeps body: when it returns no error, a crash does not lose it. It is called before the
+	// row that refers to it is committed.
+	Put(ctx context.Context, name string, body []byte) error
+
+	// Get returns what Put was given.
+	Get(ctx context.Context, name string) ([]byte, error)
+
+	// Delete removes a blob, and what was left of a Put that was cut off. That there is none
+	// is no error.
+	Delete(ctx context.Context, name string) error
+
+	// List returns the first names, at most limit, that sort behind after and before before.
+	// An empty after is before all names; before may be the beginning of one.
+	List(ctx context.Context, after, before string, limit int) ([]string, error)
+}
+
+// The name of a blob is the time of the server's clock at which it was made, in
+// microseconds, and bits by which no two are the same.
+const blobNameSize = 16
+
+func blobNameAt(micros int64) []byte {
+	return binary.BigEndian.AppendUint64(nil, uint64(max(micros, 0))) //nolint:gosec // not negative
+}
+
+func blobTime(name []byte) int64 {
+	return int64(binary.BigEndian.Uint64(name)) //nolint:gosec // it was made of one
+}
+
+func (s *Store) newBlobName(ctx context.Context) ([]byte, error) {
+	var now int64
+	if err := sqlx.GetContext(ctx, s.reader(ctx), &now, s.dialect.Now); err != nil {
+		return nil, fmt.Errorf("ask the server for the time: %w", err)
+	}
+	name := append(blobNameAt(now), make([]byte, blobNameSize-8)...)
+	_, _ = rand.Read(name[8:]) // never fails
+	return name, nil
+}
+
+// putBlob moves what is stored of p out of the row. Outside the database it is written now;
+// in our own table, along with the row.
+func (s *Store) putBlob(ctx context.Context, p storedPayload) (storedPayload, error) {
+	name, err := s.newBlobName(ctx)
+	if err != nil {
+		return p, err
+	}
+	body := p.inRow
+	p.inRow, p.ref = []byte{}, name
+	if s.config.Blobs == nil {
+		p.body = body
+		return p, nil
+	}
+	if err := s.config.Blobs.Put(ctx, hex.EncodeToString(name), body); err != nil {
+		return p, fmt.Errorf("%w: put %d bytes into the blob store: %w", errNotKept, len(body), err)
+	}
+	return p, nil
+}
+
+// checkIn says, in the transaction of the row that refers to the blob of p, that it does.
+//
+// A cleaner that found no such row has tried the same key, so it waited for this
+// transaction if that came first. If the cleaner came first, the blob was older than
+// BlobGrace by then, and is found to be too old here.
+func (s *Store) checkIn(ctx context.Context, tx *sqlx.Tx, p storedPayload) error {
+	if p.ref == nil {
+		return nil
+	}
+	var body any // a nil slice is not NULL on every driver
+	if p.body != nil {
+		body = p.body
+	}
+	if _, err := tx.ExecContext(ctx, s.dialect.Blobs.InsertBlob, p.ref, body); err != nil {
+		return fmt.Errorf("store a payload of %d bytes: %w", len(p.body), err)
+	}
+	var now int64
+	if err := tx.GetContext(ctx, &now, s.dialect.Now); err != nil {
+		return fmt.Errorf("ask the server for the time: %w", err)
+	}
+	age := time.Duration(now-blobTime(p.ref)) * time.Microsecond
+	if age > s.config.BlobGrace/2 {
+		return fmt.Errorf("the blob %x was put %v ago, so it may be taken for one that nothing refers to: "+
+			"raise Config.BlobGrace, which is %v, if storing takes that long", p.ref, age, s.config.BlobGrace)
+	}
+	return nil
+}
+
+// getBlob returns what is stored outside its row.
+func (s *Store) getBlob(ctx context.Context, name []byte) ([]byte, error) {
+	var body []byte
+	err := sqlx.GetContext(ctx, s.reader(ctx), &body, s.dialect.Blobs.SelectBlob, name)
+	if err != nil && !errors.Is(err, sql.ErrNoRows) {
+		return nil, fmt.Errorf("read the blob %x: %w", name, err)
+	}
+	if body != nil {
+		return body, nil
+	}
+	if s.config.Blobs == nil {
+		return nil, fmt.Errorf("the payload is in a blob store, as %x: set Config.Blobs to the one it was put into", name)
+	}
+	if body, err = s.config.Blobs.Get(ctx, hex.EncodeToString(name)); err != nil {
+		return nil, fmt.Errorf("get the blob %x: %w", name, err)
+	}
+	return body, nil
+}
+
+// removeBlobs removes what no row refers to. A name whose row may still be written must be
+// older than BlobGrace.
+func (s *Store) removeBlobs(ctx context.Context, names [][]byte) error {
+	slices.SortFunc(names, bytes.Compare)
+	var orphans [][]byte
+	err := s.write(ctx, func(tx *sqlx.Tx) error {
+		for _, name := range names { // waits for who is just storing the row
+			if _, err := tx.ExecContext(ctx, s.dialect.Blobs.InsertBlob, name, nil); err != nil {
+				return err
+			}
+		}
+		var err error
+		if orphans, err = s.unreferred(ctx, tx, names); err != nil {
+			return err
+		}
+		for _, name := range orphans {
+			if _, err := tx.ExecContext(ctx, s.dialect.Blobs.DeleteBlob, name); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if err != nil || s.config.Blobs == nil {
+		return err
+	}
+	for _, name := range orphans { // what a crash leaves here is listed again
+		if err := s.config.Blobs.Delete(ctx, hex.EncodeToString(name)); err != nil {
+			return fmt.Errorf("delete the blob %x: %w", name, err)
+		}
+	}
+	return nil
+}
+
+// unreferred returns those of names that no row refers to.
+func (s *Store) unreferred(ctx context.Context, db sqlx.ExtContext, names [][]byte) ([][]byte, error) {
+	query, args, err := s.dialect.In(s.dialect.Blobs.SelectReferred, names)
+	if err != nil {
+		return nil, err
+	}
+	var referred [][]byte
+	if err := sqlx.SelectContext(ctx, db, &referred, query, args...); err != nil {
+		return nil, err
+	}
+	return slices.DeleteFunc(slices.Clone(names), func(name []byte) bool {
+		return slices.ContainsFunc(referred, func(r []byte) bool { return bytes.Equal(r, name) })
+	}), nil
+}
+
+// sweepBlobs removes blobs that nothing refers to: a row that was closed, or a crash between
+// the blob and its row, left them.
+func (j *janitor) sweepBlobs(ctx context.Context, now int64) error {
+	s := j.store
+	if time.Now().Before(j.nextBlobs) {
+		return nil
+	}
+	before := blobNameAt(now - s.config.BlobGrace.Microseconds())
+	err := j.sweepPages(ctx, func(after []byte, limit int) (names [][]byte, err error) {
+		err = s.db.SelectContext(ctx, &names, s.dialect.Blobs.SelectNames, after, before, limit)
+		return names, err
+	})
+	if err == nil && s.config.Blobs != nil {
+		err = j.sweepPages(ctx, func(after []byte, limit int) (names [][]byte, err error) {
+			return s.listBlobs(ctx, after, before, limit)
+		})
+	}
+	if err != nil {
+		return fmt.Errorf("remove payloads that nothing refers to: %w", err)
+	}
+	j.nextBlobs = time.Now().Add(s.config.BlobGrace / 2)
+	return nil
+}
+
+// sweepPages removes what nothing refers to of what list gives, page by page.
+func (j *janitor) sweepPages(ctx context.Context, list func(after []byte, limit int) ([][]byte, error)) error {
+	const page = 200
+	for after := []byte{}; ctx.Err() == nil; {
+		names, err := list(after, page)
+		if err != nil || len(names) == 0 {
+			return err
+		}
+		after = names[len(names)-1]
+		orphans, err := j.store.unreferred(ctx, j.store.db, names)
+		if err == nil && len(orphans) > 0 {
+			err = j.store.removeBlobs(ctx, orphans)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return ctx.Err()
+}
+
+func (s *Store) listBlobs(ctx context.Context, after, before []byte, limit int) ([][]byte, error) {
+	listed, err := s.config.Blobs.List(ctx, hex.EncodeToString(after), hex.EncodeToString(before), limit)
+	if err != nil {
+		return nil, fmt.Errorf("list blobs: %w", err)
+	}
+	names := make([][]byte, 0, len(listed))
+	for _, text := range listed {
+		name, err := hex.DecodeString(text)
+		if err != nil || len(name) != blobNameSize {
+			return nil, fmt.Errorf("the blob store lists %q, which is no name it was given", text)
+		}
+		if bytes.Compare(name, after) <= 0 || bytes.Compare(name, before) >= 0 { // too young ones may get their row yet
+			return nil, fmt.Errorf("the blob store lists %q, which is not between %x and %x", text, after, before)
+		}
+		names = append(names, name)
+	}
+	return names, nil
+}

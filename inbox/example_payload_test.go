@@ -1,0 +1,111 @@
+package inbox_test
+
+import (
+	"context"
+	"crypto/rand"
+	"database/sql"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/jmoiron/sqlx"
+
+	"github.com/millrace-go/millrace/inbox"
+	millrace "github.com/millrace-go/millrace/middleware"
+)
+
+// personKeys is a key for each person, in a table. Without its row nobody opens what was
+// sealed with it.
+type personKeys struct{ db *sqlx.DB }
+
+// in is the transaction in which a message is stored, where there is one.
+func (k personKeys) in(ctx context.Context) sqlx.ExtContext {
+	if tx, err := inbox.Tx(ctx); err == nil {
+		return tx
+	}
+	return k.db
+}
+
+func (k personKeys) SealKey(ctx context.Context, info inbox.PayloadInfo) (id string, key []byte, err error) {
+	fresh := make([]byte, 32)
+	_, _ = rand.Read(fresh)
+	_, err = k.in(ctx).ExecContext(ctx, `INSERT INTO person_key (id, person, secret) VALUES (?, ?, ?) ON CONFLICT (person) DO NOTHING`,
+		rand.Text(), info.Metadata.Get("person"), fresh)
+	if err != nil {
+		return "", nil, err
+	}
+	err = k.in(ctx).QueryRowxContext(ctx, `SELECT id, secret FROM person_key WHERE person = ?`, info.Metadata.Get("person")).Scan(&id, &key)
+	return id, key, err
+}
+
+func (k personKeys) OpenKey(ctx context.Context, _ inbox.PayloadInfo, id string) (key []byte, err error) {
+	err = sqlx.GetContext(ctx, k.in(ctx), &key, `SELECT secret FROM person_key WHERE id = ?`, id)
+	if errors.Is(err, sql.ErrNoRows) {
+		return nil, inbox.ErrErased
+	}
+	return key, err
+}
+
+// Crypto-shredding: what is stored of a person is sealed with the person's key, so deleting
+// that one row erases it, wherever else it was copied, backups of the messages included. Keep
+// the keys out of those backups.
+func ExampleAESGCM() {
+	db, _, done := exampleStore(inbox.Config{},
+		`CREATE TABLE person_key (id TEXT PRIMARY KEY, person TEXT UNIQUE, secret BLOB)`)
+	defer done()
+
+	codec, err := inbox.NewAESGCM(personKeys{db})
+	check(err)
+	store, err := inbox.NewStore(db, inbox.Config{Payloads: codec})
+	check(err)
+	handler := millrace.Inbox{Store: store, Consumer: "billing", RecordFailures: true}.Middleware(
+		func(*message.Message) ([]*message.Message, error) { return nil, errors.New("the bank is closed") })
+	for _, person := range []string{"alice", "bob"} {
+		msg := message.NewMessage("order of "+person, []byte(person+"'s address"))
+		msg.Metadata.Set("person", person)
+		_, _ = handler(msg) // fails, and is stored
+	}
+
+	_, err = db.Exec(`DELETE FROM person_key WHERE person = 'alice'`)
+	check(err)
+
+	failed, err := store.Open(context.Background(), inbox.FailedRetryable, 0, 10)
+	check(err)
+	for _, m := range failed {
+		fmt.Printf("%s: %q, erased: %v\n", m.UUID, m.Payload, errors.Is(m.Unreadable, inbox.ErrErased))
+	}
+	// Output:
+	// order of alice: "", erased: true
+	// order of bob: "bob's address", erased: false
+}
+
+// A claim check: payloads of more than 1,000 bytes are files, and their rows stay small.
+// Without Blobs they would be in a table of their own.
+func ExampleFileBlobs() {
+	dir, err := os.MkdirTemp("", "millrace-blobs-")
+	check(err)
+	defer func() { check(os.RemoveAll(dir)) }()
+	blobs, err := inbox.NewFileBlobs(dir)
+	check(err)
+	db, store, done := exampleStore(inbox.Config{Blobs: blobs, BlobsAbove: 1000})
+	defer done()
+
+	handler := millrace.Inbox{Store: store, Consumer: "billing", RecordFailures: true}.Middleware(
+		func(*message.Message) ([]*message.Message, error) { return nil, errors.New("the bank is closed") })
+	for _, size := range []int{1000, 1001} {
+		_, _ = handler(message.NewMessage(fmt.Sprint(size), []byte(strings.Repeat("x", size))))
+	}
+
+	failed, err := store.Open(context.Background(), inbox.FailedRetryable, 0, 10)
+	check(err)
+	for _, m := range failed {
+		var inRow int
+		check(db.Get(&inRow, `SELECT LENGTH(payload) FROM millrace_messages WHERE id = ?`, m.ID))
+		fmt.Printf("%d bytes, of which in the row: %d\n", len(m.Payload), inRow)
+	}
+	// Output:
+	// 1000 bytes, of which in the row: 1000
+	// 1001 bytes, of which in the row: 0
+}

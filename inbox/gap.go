@@ -1,0 +1,255 @@
+package inbox
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+)
+
+// A GapError says that the predecessor of a message was not applied. The message was not
+// handled; it will come again.
+type GapError struct {
+	Aggregate string
+	Version   int64 // of the message
+	Current   int64 // of the aggregate
+}
+
+func (e *GapError) Error() string {
+	return fmt.Sprintf("version gate: version %d of aggregate %q waits for version %d, which was not applied",
+		e.Version, e.Aggregate, e.Current+1)
+}
+
+// ErrGapWait says that waiting for a predecessor cannot help, since nothing else is
+// delivered meanwhile.
+var ErrGapWait = errors.New("GapWait waits in vain: this subscriber delivers nothing else while a message is handled; " +
+	"remove GapWait, and let OnGap hold the message")
+
+// gap decides about a message whose predecessor was not applied.
+func (cl *Claim) gap(g *Gate, v versioned, row aggregateRow) error {
+	gap := &GapError{Aggregate: v.Aggregate, Version: v.Number, Current: row.Version}
+	cl.consumer.store.observeGap(cl.delivery, gap)
+	if patience := g.config.GapWait - cl.visit.waited; patience > 0 && !cl.consumer.gaps.alone() {
+		if oneInFlight(cl.ctx) {
+			delay, _ := cl.consumer.gaps.fail(cl.memoryKey)
+			cl.sendBack(delay, ErrGapWait)
+			return nil
+		}
+		cl.visit.leave()
+		cl.postpone(func(ctx context.Context) error { return cl.await(ctx, v, patience) })
+		return nil
+	}
+	if g.config.OnGap == GapFail {
+		if delay, again := cl.consumer.gaps.fail(cl.memoryKey); again {
+			cl.sendBack(delay, gap)
+			return nil
+		}
+		if cl.consumer.store.bellOf(cl.consumer.name()) == nil {
+			cl.refuse(v, gap.Error()+"; it was delivered again and again, but its predecessor was not")
+			return nil
+		}
+	}
+	return cl.hold(g, v, row)
+}
+
+// sendBack has the source deliver the message again, but not at once, and not together with
+// all others that it waits with.
+func (cl *Claim) sendBack(delay time.Duration, reason error) {
+	cl.visit.leave()
+	cl.postpone(func(ctx context.Context) error {
+		err := sleep(ctx, delay)
+		if err == nil {
+			err = sleep(ctx, cl.consumer.gaps.pace())
+		}
+		if err == nil {
+			err = reason
+		}
+		return err
+	})
+}
+
+func sleep(ctx context.Context, d time.Duration) error {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// await waits until the predecessor of v is applied, and for at most so long.
+func (cl *Claim) await(ctx context.Context, v versioned, patience time.Duration) error {
+	s, aggregate := cl.consumer.store, cl.consumer.prefix+string(v.id)
+	began, arrivals := time.Now(), cl.consumer.gaps.arrivals()
+	defer func() { cl.visit.waited += time.Since(began) }()
+	line, reached, leave := s.advances.join(aggregate, v.Number-1)
+	defer leave()
+	current, err := s.currentVersion(ctx, cl.id32, v.id) // it may have advanced before
+	if err != nil || current >= v.Number-1 {
+		return err
+	}
+	over := time.NewTimer(patience)
+	defer over.Stop()
+	var turn asking
+	var again <-chan time.Time
+	asker := line.asker
+	defer func() {
+		if asker == nil {
+			line.asker <- turn
+		}
+	}()
+	for {
+		select {
+		case <-reached:
+			return nil
+		case turn = <-asker:
+			asker, again = nil, time.After(turn.pause)
+		case <-again:
+			current, err := s.currentVersion(ctx, cl.id32, v.id)
+			if err != nil {
+				return err
+			}
+			turn = turn.answered(current)
+			again = time.After(turn.pause)
+			s.advances.tell(aggregate, current)
+		case <-over.C:
+			cl.consumer.gaps.waited(arrivals)
+			cl.visit.waited = max(cl.visit.waited, patience)
+			return nil
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+// currentVersion is -1 for an aggregate that is not known.
+func (s *Store) currentVersion(ctx context.Context, consumer int32, aggregate []byte) (int64, error) {
+	var row aggregateRow
+	err := row.scan(s.db.QueryRowContext(ctx, s.dialect.Gate.SelectAggregate, consumer, aggregate))
+	if errors.Is(err, sql.ErrNoRows) {
+		return -1, nil
+	}
+	if err != nil {
+		return 0, fmt.Errorf("read the version: %w", err)
+	}
+	return row.Version, nil
+}
+
+// oneInFlight knows the subscribers that deliver one message and nothing else until it is
+// answered. Others are found out by what happens.
+func oneInFlight(ctx context.Context) bool {
+	switch message.SubscriberNameFromCtx(ctx) {
+	case "sql.Subscriber", "watermillsql.Subscriber", "amqp.Subscriber", "kafka.Subscriber", "redisstream.Subscriber":
+		return true
+	}
+	return false
+}
+
+// gaps remembers, for a consumer, which messages were sent back to their source, and what
+// else it delivered meanwhile.
+type gaps struct {
+	mu       sync.Mutex
+	arrived  int64     // deliveries so far
+	quiet    time.Time // until then: nothing else came while a message waited
+	free     time.Time // from then on another message may go back to its source
+	messages map[string]*returned
+}
+
+type returned struct {
+	times   int
+	lonely  int   // times in a row with nothing else in between
+	arrived int64 // when it was sent back last
+}
+
+const (
+	maxReturns  = 10     // then it is stored
+	maxLonely   = 3      // then too: its source delivers nothing else
+	maxReturned = 10_000 // remembered at once
+
+	firstReturn = 100 * time.Millisecond
+	lastReturn  = 5 * time.Second
+	returnPace  = 100 * time.Millisecond // between two messages of a consumer
+
+	quietFor = time.Minute // then one message may wait again, to see whether others come
+)
+
+// arrive notes a delivery.
+func (g *gaps) arrive() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.arrived++
+}
+
+func (g *gaps) arrivals() int64 {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.arrived
+}
+
+// waited notes that a wait for a predecessor was in vain.
+func (g *gaps) waited(arrivals int64) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.arrived == arrivals {
+		g.quiet = time.Now().Add(quietFor)
+	}
+}
+
+// alone reports whether nothing else comes while a message waits.
+func (g *gaps) alone() bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return time.Now().Before(g.quiet)
+}
+
+// fail says after which delay a message goes back to its source, or that it went there
+// often enough.
+func (g *gaps) fail(message string) (delay time.Duration, again bool) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	r := g.messages[message]
+	if r == nil {
+		if len(g.messages) >= maxReturned || g.messages == nil {
+			g.messages = make(map[string]*returned)
+		}
+		r = &returned{arrived: -1}
+		g.messages[message] = r
+	}
+	r.times++
+	r.lonely++
+	if g.arrived != r.arrived+1 {
+		r.lonely = 1
+	}
+	r.arrived = g.arrived
+	if again = r.times <= maxReturns && r.lonely <= maxLonely; !again {
+		delete(g.messages, message)
+	}
+	longest := min(firstReturn<<(r.times-1), lastReturn)
+	return longest/2 + rand.N(longest/2), again //nolint:gosec // jitter needs no secrecy
+}
+
+// pace says how long a message must wait for those that go back to their source before it:
+// many that wait for one predecessor would come again all at once. It is never longer than
+// lastReturn.
+func (g *gaps) pace() time.Duration {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	now := time.Now()
+	wait := min(max(g.free.Sub(now), 0), lastReturn)
+	g.free = now.Add(wait + returnPace)
+	return wait
+}
+
+// passed forgets a message that was let through.
+func (g *gaps) passed(message string) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	delete(g.messages, message)
+}

@@ -1,0 +1,307 @@
+package inbox
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"math"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/millrace-go/millrace/internal/ambient"
+)
+
+// Gate lets the messages of each aggregate through in the order of their versions. It is
+// safe for concurrent use.
+type Gate struct{ config GateConfig }
+
+// NewGate returns a Gate. All problems of config are reported at once.
+func NewGate(config GateConfig) (*Gate, error) {
+	if err := config.Validate(); err != nil {
+		return nil, err
+	}
+	config.setDefaults()
+	return &Gate{config: config}, nil
+}
+
+// Admit locks the aggregates of msg in the transaction of its [Claim] and reports whether
+// the handler may run: then their versions are advanced in the same transaction. If it may
+// not, the caller returns err, which may be nil, without running the handler;
+// [Claim.Commit] and [Claim.Rollback] know what is to become of the message.
+func (g *Gate) Admit(msg *message.Message) (run bool, err error) {
+	cl := claimOf(msg.Context())
+	if cl == nil {
+		return false, ErrNoTx
+	}
+	if len(cl.visit.turns) == 0 && cl.visit.contended == 0 {
+		cl.consumer.gaps.arrive()
+	}
+	if cl.decided { // someone in between asks again in the same transaction
+		return cl.verdict == admitted, cl.refusal()
+	}
+	versions, err := g.config.Version(cl.msg)
+	if err == nil && len(versions) == 0 {
+		err = ErrNoVersion
+	}
+	if errors.Is(err, ErrNoVersion) && g.config.Optional {
+		return true, nil
+	}
+	if err != nil {
+		return false, Terminal(fmt.Errorf("version gate: %w", err))
+	}
+	steps, err := ordered(versions)
+	if err != nil {
+		return false, Terminal(fmt.Errorf("version gate: %w", err))
+	}
+	if err := cl.pass(g, steps); err != nil && !cl.contended(err) {
+		return false, fmt.Errorf("version gate: %w", explain(cl.consumer.store.noticeLoss(err)))
+	}
+	cl.decided = true
+	return cl.verdict == admitted, cl.refusal()
+}
+
+// Claimed reports whether the handler of ctx runs in the transaction of a [Claim].
+func Claimed(ctx context.Context) bool { return claimOf(ctx) != nil }
+
+// claimOf returns the claim whose transaction is in ctx.
+func claimOf(ctx context.Context) *Claim {
+	t := ambient.From(ctx)
+	if t == nil || !t.Open() {
+		return nil
+	}
+	cl, _ := t.Owner.(*Claim)
+	return cl
+}
+
+// verdict is what becomes of a message at the gate.
+type verdict int
+
+const (
+	admitted  verdict = iota
+	stale             // acked, nothing to do
+	toHold            // stored until its predecessor is applied
+	toPark            // stored for an operator
+	postponed         // rolled back, to be tried again when something has happened
+)
+
+// errPostponed unwinds a delivery that will be tried again.
+var errPostponed = errors.New("the message waits at the version gate, and will be tried again")
+
+func (cl *Claim) refusal() error {
+	if cl.verdict == postponed {
+		return errPostponed
+	}
+	return nil
+}
+
+// advance is a version that a claim brings an aggregate to.
+type advance struct {
+	versioned
+	heldTo int64 // the greatest version that ever waited
+}
+
+// aggregateRow is what is known of an aggregate.
+type aggregateRow struct {
+	Version   int64
+	First     int64
+	HeldTo    int64
+	Token     int64
+	MessageID []byte
+	Hash      int64
+}
+
+// scan reads by position: this is the hot path.
+func (r *aggregateRow) scan(row interface{ Scan(into ...any) error }) error {
+	return row.Scan(&r.Version, &r.First, &r.HeldTo, &r.Token, &r.MessageID, &r.Hash)
+}
+
+// pass decides about a message that brings these versions. Nobody waits for a lock that
+// is held in this process: the transaction is given up and the wait is in memory.
+func (cl *Claim) pass(g *Gate, versions []versioned) error {
+	if cl.past(g, versions) {
+		cl.verdict = stale
+		return nil
+	}
+	if !cl.visit.enter(cl, versions) {
+		return nil
+	}
+	if advanced, err := cl.advance(g, versions); advanced || err != nil {
+		return err
+	}
+	rows := make([]aggregateRow, 0, len(versions))
+	for _, v := range versions {
+		row, err := cl.step(g, v, len(versions) == 1)
+		if err != nil {
+			return fmt.Errorf("lock aggregate %q: %w", v.Aggregate, err)
+		}
+		rows = append(rows, row)
+	}
+	return cl.judgeVersions(g, versions, rows)
+}
+
+// past reports whether this process knows that an aggregate is past the version, without
+// asking the database: versions are never taken back while the connection lasts.
+func (cl *Claim) past(g *Gate, versions []versioned) bool {
+	v := versions[0]
+	if len(versions) > 1 || g.config.First == FirstSeen || g.jumps(cl.msg) || v.Number < g.first(cl.msg, v.Number) {
+		return false
+	}
+	current, known := cl.consumer.store.versions.Get(cl.consumer.prefix + string(v.id))
+	return known && v.Number < current
+}
+
+// advance lets through what is next and has nobody waiting for it, which is the rule, with
+// one statement that changes a row or none.
+func (cl *Claim) advance(g *Gate, versions []versioned) (advanced bool, err error) {
+	v := versions[0]
+	begins := g.config.First != FirstSeen && v.Number <= g.first(cl.msg, v.Number)
+	if len(versions) > 1 || v.Number == 0 || begins || g.jumps(cl.msg) || cl.early(v) {
+		return false, nil
+	}
+	n, err := affected(cl.tx.ExecContext(cl.span.tx, cl.consumer.store.dialect.Gate.AdvanceAggregate,
+		v.Number, cl.token, cl.id, cl.hash, cl.id32, v.id, v.Number-1, v.Number))
+	if err != nil {
+		return false, fmt.Errorf("advance aggregate %q: %w", v.Aggregate, err)
+	}
+	if n == 0 {
+		return false, nil
+	}
+	cl.verdict, cl.advances = admitted, append(cl.advances, advance{versioned: v})
+	return true, nil
+}
+
+// early reports whether this process knows that v is not what comes next with nobody waiting:
+// its message was held itself, or its predecessor was not applied when we looked last.
+func (cl *Claim) early(v versioned) bool {
+	if cl.lease != nil && cl.lease.row.Aggregate != nil {
+		return true
+	}
+	current, known := cl.consumer.store.versions.Get(cl.consumer.prefix + string(v.id))
+	return known && v.Number > current+1
+}
+
+// step locks an aggregate and, if it may, advances it at once. A message of several
+// aggregates looks at all of them first.
+func (cl *Claim) step(g *Gate, v versioned, advance bool) (row aggregateRow, err error) {
+	gate := &cl.consumer.store.dialect.Gate
+	first, from := g.first(cl.msg, v.Number), v.Number-1
+	fresh, below := first-1, v.Number
+	if g.jumps(cl.msg) {
+		from = math.MinInt64
+	}
+	if !advance {
+		below = math.MinInt64
+	} else if v.Number == first || g.jumps(cl.msg) && v.Number > first {
+		fresh = v.Number
+	}
+	args := []any{cl.id32, v.id, fresh, first, cl.token, cl.id, cl.hash, from, below, v.Number}
+	if gate.Returning {
+		return row, row.scan(cl.tx.QueryRowContext(cl.span.tx, gate.StepAggregate, args...))
+	}
+	if _, err = cl.tx.ExecContext(cl.span.tx, gate.StepAggregate, args...); err != nil {
+		return row, err
+	}
+	return row, row.scan(cl.tx.QueryRowContext(cl.span.tx, gate.SelectAggregate, cl.id32, v.id))
+}
+
+// first is the version with which a new aggregate begins.
+func (g *Gate) first(msg *message.Message, number int64) int64 {
+	switch {
+	case g.config.OnGap == GapLatest:
+		return 0
+	case g.config.First == FirstSeen, g.config.Starts != nil && g.config.Starts(msg):
+		return number
+	case g.config.First == FirstIsZero:
+		return 0
+	}
+	return 1
+}
+
+// jumps reports whether msg may follow any older version.
+func (g *Gate) jumps(msg *message.Message) bool {
+	return g.config.OnGap == GapLatest || g.config.Starts != nil && g.config.Starts(msg)
+}
+
+// relation is how a version relates to the one its aggregate has.
+type relation int
+
+const (
+	next relation = iota
+	older
+	equal
+	before // the first
+	ahead
+)
+
+func (cl *Claim) relate(g *Gate, v versioned, row aggregateRow) relation {
+	own := bytes.Equal(row.MessageID, cl.id) && row.Hash == cl.hash
+	by := len(row.MessageID) > 0 // else an operator set it
+	switch {
+	case v.Number < row.First:
+		return before
+	case v.Number == row.Version && row.Token == cl.token:
+		return next
+	case v.Number == row.Version && by && !own:
+		return equal
+	case v.Number <= row.Version:
+		return older
+	case v.Number == row.Version+1, g.jumps(cl.msg):
+		return next
+	}
+	return ahead
+}
+
+// judgeVersions decides by how each version relates to its aggregate's.
+func (cl *Claim) judgeVersions(g *Gate, versions []versioned, rows []aggregateRow) error {
+	count := map[relation]int{}
+	at := map[relation]int{} // the first of its kind
+	for i, v := range versions {
+		r := cl.relate(g, v, rows[i])
+		if count[r]++; count[r] == 1 {
+			at[r] = i
+		}
+	}
+	v := func(r relation) (versioned, aggregateRow) { return versions[at[r]], rows[at[r]] }
+	switch {
+	case count[before] > 0 && g.config.OnBeforeFirst == VersionPark:
+		v, row := v(before)
+		cl.refuse(v, fmt.Sprintf("before the beginning: %s, whose first version here is %d", v.Version, row.First))
+	case count[equal] > 0 && g.config.OnCollision == VersionPark:
+		v, _ := v(equal)
+		cl.refuse(v, fmt.Sprintf("%s was applied by another message", v.Version))
+	case count[ahead] > 0:
+		v, row := v(ahead)
+		return cl.gap(g, v, row)
+	case count[next] == len(versions):
+		return cl.admit(g, versions, rows)
+	case count[next] == 0:
+		cl.verdict = stale
+	default:
+		v, row := v(next)
+		cl.refuse(v, fmt.Sprintf("%s may follow version %d, but another aggregate of the message is past it",
+			v.Version, row.Version))
+	}
+	return nil
+}
+
+// admit advances what was only locked so far.
+func (cl *Claim) admit(g *Gate, versions []versioned, rows []aggregateRow) error {
+	for i, v := range versions {
+		if len(versions) > 1 {
+			row, err := cl.step(g, v, true)
+			if err != nil {
+				return fmt.Errorf("advance aggregate %q: %w", v.Aggregate, err)
+			}
+			rows[i] = row
+		}
+		cl.advances = append(cl.advances, advance{v, rows[i].HeldTo})
+	}
+	cl.verdict = admitted
+	return nil
+}
+
+// refuse has the message parked.
+func (cl *Claim) refuse(v versioned, reason string) {
+	cl.verdict, cl.waitsFor, cl.reason = toPark, v, reason
+}

@@ -1,0 +1,104 @@
+package inbox
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+)
+
+// OnGap is what happens to a message whose predecessor was not applied.
+type OnGap int
+
+// What can happen at a gap, once GapWait is over.
+const (
+	// GapHold stores the message until its predecessor is applied, and acks it. Package
+	// pubsub delivers it then; only its aggregate waits.
+	GapHold OnGap = iota
+	// GapFail returns a [GapError] after a delay that grows, so that the message is delivered
+	// again: for sources that deliver the predecessor meanwhile. A message for which they do
+	// not is held, or parked where nothing would deliver it.
+	GapFail
+	// GapLatest lets every newer version through: for projections that keep the newest state.
+	GapLatest
+)
+
+// First is the version with which an aggregate begins.
+type First int
+
+// How an aggregate may begin.
+const (
+	FirstIsOne  First = iota // at version 1
+	FirstIsZero              // at version 0
+	FirstSeen                // at whatever version arrives first
+)
+
+// OnVersion is what happens to a message whose version cannot follow.
+type OnVersion int
+
+// What can happen to such a message.
+const (
+	// VersionPark stores it for an operator and acks it.
+	VersionPark OnVersion = iota
+	// VersionDrop acks it as stale. It is counted.
+	VersionDrop
+)
+
+// GateConfig says which messages pass a [Gate]. middleware.VersionGate fills it in; its
+// fields of the same names say what each is for and what it defaults to.
+type GateConfig struct {
+	Version       VersionFunc
+	Optional      bool
+	OnGap         OnGap
+	GapWait       time.Duration
+	First         First
+	Starts        func(*message.Message) bool
+	OnBeforeFirst OnVersion
+	OnCollision   OnVersion
+	MaxHeld       int
+	HeldFor       time.Duration
+}
+
+func (c *GateConfig) setDefaults() {
+	if c.Version == nil {
+		c.Version = VersionFromMetadata()
+	}
+	if c.MaxHeld == 0 {
+		c.MaxHeld = 1000
+	}
+	if c.HeldFor == 0 {
+		c.HeldFor = 24 * time.Hour
+	}
+}
+
+// Validate returns every problem of c at once.
+func (c GateConfig) Validate() error {
+	var problems []error
+	problem := func(format string, args ...any) { problems = append(problems, fmt.Errorf(format, args...)) }
+	if c.OnGap < GapHold || c.OnGap > GapLatest {
+		problem("OnGap %d is none of the constants", c.OnGap)
+	}
+	if c.First < FirstIsOne || c.First > FirstSeen {
+		problem("First %d is none of the constants", c.First)
+	}
+	if c.OnBeforeFirst < VersionPark || c.OnBeforeFirst > VersionDrop {
+		problem("OnBeforeFirst %d is none of the constants", c.OnBeforeFirst)
+	}
+	if c.OnCollision < VersionPark || c.OnCollision > VersionDrop {
+		problem("OnCollision %d is none of the constants", c.OnCollision)
+	}
+	if c.GapWait < 0 {
+		problem("GapWait %v is negative", c.GapWait)
+	}
+	if c.GapWait > 0 && c.OnGap == GapLatest {
+		problem("GapWait %v waits for nothing: with OnGap Latest no version waits for another", c.GapWait)
+	}
+	if c.MaxHeld < 0 {
+		problem("MaxHeld %d is negative", c.MaxHeld)
+	}
+	if c.HeldFor < 0 {
+		problem("HeldFor %v is negative", c.HeldFor)
+	}
+	return errors.Join(problems...)
+}

@@ -1,0 +1,172 @@
+package inbox
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/jmoiron/sqlx"
+)
+
+// HandOut notes that leased messages are about to be delivered: should the process end, each
+// may be the reason. It renews their leases, and returns those that nobody else has taken
+// over meanwhile.
+func (q *Queue) HandOut(ctx context.Context, leased ...*Leased) ([]*Leased, error) {
+	still, err := q.ofMany(ctx, leased, q.handOut)
+	return still, q.name.explain("hand out messages", err)
+}
+
+func (q *Queue) handOut(ctx context.Context, leased []*Leased) error {
+	var unmarked []*Leased // what comes back from a process that ended is marked, and so is what was handled
+	for _, l := range leased {
+		if !l.suspect && !l.out && l.row.Status != Settling {
+			unmarked = append(unmarked, l)
+		}
+	}
+	if len(unmarked) == 0 {
+		return nil
+	}
+	statement := q.store.dialect.Queue.HandOut
+	return q.store.write(ctx, func(tx *sqlx.Tx) error {
+		return q.execOnAll(ctx, tx, unmarked, statement, q.config.Lease.Microseconds())
+	})
+}
+
+// Finish closes messages that were acked, as [Leased.Finish] does, several at a time.
+func (q *Queue) Finish(ctx context.Context, leased ...*Leased) error {
+	var rest []*Leased
+	var problems []error
+	for _, l := range leased {
+		switch over, _, _ := l.result(); {
+		case over:
+		case l.row.Status == Settling: // its outcome goes, too
+			problems = append(problems, l.Finish(ctx))
+		default:
+			rest = append(rest, l)
+		}
+	}
+	closed, err := q.ofMany(ctx, rest, q.complete)
+	if lost := len(rest) - len(closed); err == nil && lost > 0 {
+		err = fmt.Errorf("%d messages: %w", lost, ErrLost)
+	}
+	q.dropBlobs(ctx, leased)
+	return errors.Join(append(problems, q.name.explain("close messages", err))...)
+}
+
+func (q *Queue) complete(ctx context.Context, leased []*Leased) error {
+	statements := &q.store.dialect.Queue
+	return q.store.write(ctx, func(tx *sqlx.Tx) error {
+		query, args, err := q.store.dialect.In(statements.CompleteLeased, leased[0].row.Consumer, ids(leased), leased[0].token)
+		if err != nil {
+			return err
+		}
+		if _, err := tx.ExecContext(ctx, query, args...); err != nil {
+			return err
+		}
+		return q.execOnAll(ctx, tx, leased, statements.DeleteLeased)
+	})
+}
+
+// execOnAll runs a statement that must change the row of each of leased, which were taken
+// together. Its last arguments are consumer, ids and token.
+func (q *Queue) execOnAll(ctx context.Context, tx *sqlx.Tx, leased []*Leased, statement string, args ...any) error {
+	args = append(args, leased[0].row.Consumer, ids(leased), leased[0].token)
+	query, args, err := q.store.dialect.In(statement, args...)
+	if err != nil {
+		return err
+	}
+	changed, err := affected(tx.ExecContext(ctx, query, args...))
+	if err == nil && changed != int64(len(leased)) {
+		err = ErrLost
+	}
+	return err
+}
+
+// ofMany does something to messages that were taken together, all at once, and one by one
+// where one of them was lost. It returns those that were not.
+func (q *Queue) ofMany(
+	ctx context.Context, leased []*Leased, do func(context.Context, []*Leased) error,
+) (still []*Leased, err error) {
+	for _, together := range byLease(leased) {
+		err := do(ctx, together)
+		if err == nil {
+			still = append(still, together...)
+			continue
+		}
+		if !errors.Is(err, ErrLost) {
+			return still, err
+		}
+		if len(together) == 1 {
+			continue
+		}
+		for _, l := range together {
+			switch err := do(ctx, []*Leased{l}); {
+			case err == nil:
+				still = append(still, l)
+			case !errors.Is(err, ErrLost):
+				return still, err
+			}
+		}
+	}
+	return still, nil
+}
+
+// byLease groups messages by the lease with which they were taken.
+func byLease(leased []*Leased) map[int64][]*Leased {
+	groups := make(map[int64][]*Leased)
+	for _, l := range leased {
+		groups[l.token] = append(groups[l.token], l)
+	}
+	return groups
+}
+
+func ids(leased []*Leased) [][]byte {
+	all := make([][]byte, 0, len(leased))
+	for _, l := range leased {
+		all = append(all, l.row.MessageID)
+	}
+	return all
+}
+
+// Extend renews the leases of messages that are still worked on.
+func (q *Queue) Extend(ctx context.Context, leased []*Leased) error {
+	statement := q.store.dialect.Queue.ExtendLeases
+	err := q.execOnEach(ctx, leased, statement, q.config.Lease.Microseconds())
+	if err == nil && len(leased) > 0 { // with all hands full nothing is taken
+		err = q.serve(ctx, leased[0].row.Consumer, q.config.Lease)
+	}
+	return q.name.explain("extend leases", err)
+}
+
+// PutBack lets others have at once what was taken and not delivered, whether [Queue.HandOut]
+// succeeded or not.
+func (q *Queue) PutBack(ctx context.Context, leased ...*Leased) error {
+	var problems []error
+	var rest []*Leased
+	for _, l := range leased {
+		if l.suspect { // it was charged for a try that it did not get
+			problems = append(problems, l.PutBack(ctx))
+		} else {
+			rest = append(rest, l)
+		}
+	}
+	err := q.execOnEach(ctx, rest, q.store.dialect.Queue.PutBack)
+	return errors.Join(append(problems, q.name.explain("put back messages", err))...)
+}
+
+// execOnEach runs a statement on those of leased that nobody else has taken over, in one
+// transaction: a lease must not wait for the commits of many others. Its last
+// arguments are consumer, ids and token.
+func (q *Queue) execOnEach(ctx context.Context, leased []*Leased, statement string, args ...any) error {
+	if len(leased) == 0 {
+		return nil
+	}
+	return q.store.write(ctx, func(tx *sqlx.Tx) error {
+		for _, together := range byLease(leased) {
+			if err := q.execOnAll(ctx, tx, together, statement, args...); err != nil && !errors.Is(err, ErrLost) {
+				return err
+			}
+		}
+		return nil
+	})
+}

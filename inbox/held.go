@@ -1,0 +1,200 @@
+package inbox
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"math"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/jmoiron/sqlx"
+
+	"github.com/millrace-go/millrace/internal/dialect"
+	"github.com/millrace-go/millrace/internal/keycode"
+)
+
+// hold has the message stored until its predecessor is applied, or parked where too many
+// wait already.
+func (cl *Claim) hold(g *Gate, v versioned, row aggregateRow) error {
+	s := cl.consumer.store
+	if s.bellOf(cl.consumer.name()) == nil {
+		delay, _ := cl.consumer.gaps.fail(cl.memoryKey)
+		cl.sendBack(delay, ErrNoQueue)
+		return nil
+	}
+	var waiting int
+	if err := cl.tx.GetContext(cl.span.tx, &waiting, s.dialect.Gate.CountHeld, cl.id32, v.id); err != nil {
+		return fmt.Errorf("count what aggregate %q holds: %w", v.Aggregate, err)
+	}
+	reason := fmt.Sprintf("waits for version %d of aggregate %q", row.Version+1, v.Aggregate)
+	if waiting >= g.config.MaxHeld {
+		cl.refuse(v, fmt.Sprintf("%s, for which %d messages wait already, as many as MaxHeld allows", reason, waiting))
+		return nil
+	}
+	cl.verdict, cl.waitsFor, cl.reason, cl.heldFor = toHold, v, reason, g.config.HeldFor
+	return nil
+}
+
+// setAside ends a delivery that the gate did not let through.
+func (cl *Claim) setAside() error {
+	if cl.verdict == stale && !cl.openRow {
+		return rollback(cl.tx) // nothing to remember: the version says it all
+	}
+	if err := cl.held(); err != nil {
+		return err
+	}
+	var err error
+	if cl.verdict == stale {
+		err = cl.seal(cl.span.tx, cl.tx, nil)
+	} else {
+		err = cl.store()
+	}
+	if err != nil {
+		return err
+	}
+	if err := cl.tx.Commit(); err != nil {
+		cl.inDoubt = true
+		return explain(cl.consumer.store.noticeLoss(fmt.Errorf("commit: %w", err)))
+	}
+	return nil
+}
+
+// store keeps the message whole, HELD or PARKED, with its claim open. The aggregate is
+// locked, so that no predecessor can be applied unseen meanwhile.
+func (cl *Claim) store() error {
+	s, ctx := cl.consumer.store, cl.span.tx
+	open := openMessage{status: Parked, reason: cl.reason, delay: dialect.NeverDue, waitsFor: &cl.waitsFor}
+	if cl.verdict == toHold {
+		open.status, open.delay = Held, cl.heldFor.Microseconds()
+		_, err := cl.tx.ExecContext(ctx, s.dialect.Gate.RaiseHeld, cl.waitsFor.Number, cl.id32, cl.waitsFor.id)
+		if err != nil {
+			return fmt.Errorf("note that a message waits: %w", err)
+		}
+	}
+	n, err := affected(cl.tx.ExecContext(ctx, s.dialect.ReopenClaim, cl.id32, cl.id, cl.token))
+	if err == nil && n != 1 {
+		err = ErrLost
+	}
+	if err != nil {
+		return fmt.Errorf("open the claim: %w", err)
+	}
+	if !cl.openRow {
+		return s.insertMessage(ctx, cl.tx, cl, open)
+	}
+	status, lease := FailedRetryable, int64(0)
+	if cl.lease != nil {
+		status, lease = InProgress, cl.lease.token
+	}
+	n, err = affected(cl.tx.ExecContext(ctx, s.dialect.Gate.HoldMessage, open.status, []byte(open.reason),
+		cl.waitsFor.id, cl.waitsFor.Number, open.delay, cl.id32, cl.id, status, lease))
+	if err == nil && n != 1 {
+		err = ErrLost
+	}
+	if err != nil {
+		return fmt.Errorf("put the message aside: %w", err)
+	}
+	return nil
+}
+
+// release lets go, in the transaction that advances an aggregate, what waited for it.
+func (cl *Claim) release(ctx context.Context, tx *sqlx.Tx) error {
+	s := cl.consumer.store
+	for _, a := range cl.advances {
+		if a.heldTo < a.Number {
+			continue
+		}
+		n, err := s.releaseHeld(ctx, tx, cl.id32, a.versioned)
+		if err != nil {
+			return fmt.Errorf("release what waits for %s: %w", a.Version, err)
+		}
+		cl.released += n
+	}
+	return nil
+}
+
+// releaseHeld makes due what waits for v, or for an older version.
+func (s *Store) releaseHeld(ctx context.Context, tx *sqlx.Tx, consumer int32, v versioned) (int64, error) {
+	following := min(v.Number, math.MaxInt64-1) + 1
+	return affected(tx.ExecContext(ctx, s.dialect.Gate.ReleaseHeld,
+		[]byte("released by "+v.String()), consumer, v.id, following))
+}
+
+// advanced tells, after the commit, who waits for it.
+func (cl *Claim) advanced() {
+	s := cl.consumer.store
+	for _, a := range cl.advances {
+		if cl.known == s.generation.Load() {
+			s.versions.Add(cl.consumer.prefix+string(a.id), a.Number)
+		}
+		s.advances.tell(cl.consumer.prefix+string(a.id), a.Number)
+	}
+	if len(cl.advances) > 0 {
+		cl.consumer.gaps.passed(cl.memoryKey)
+	}
+	if cl.released > 0 {
+		s.wakeQueue(cl.consumer.name())
+		cl.observeReleased()
+	}
+}
+
+// expire parks what every consumer's gate has held too long.
+func (j *janitor) expire(ctx context.Context) {
+	s := j.store
+	var consumers []consumerRow
+	err := s.db.SelectContext(ctx, &consumers, s.dialect.SelectConsumers)
+	for _, c := range consumers {
+		if string(c.Namespace) == s.config.Namespace && err == nil {
+			err = j.expireHeld(ctx, c)
+		}
+	}
+	if err != nil && ctx.Err() == nil {
+		s.log.Error("inbox: what was held too long could not be parked; tried again", explain(s.noticeLoss(err)), nil)
+	}
+}
+
+// expireHeld parks what has waited too long.
+func (j *janitor) expireHeld(ctx context.Context, c consumerRow) error {
+	const batch = 500
+	s := j.store
+	var rows []struct {
+		MessageID []byte        `db:"message_id"`
+		Aggregate []byte        `db:"aggregate"`
+		Version   sql.NullInt64 `db:"version"`
+	}
+	if err := s.db.SelectContext(ctx, &rows, s.dialect.Gate.SelectExpired, c.ID, batch); err != nil {
+		return fmt.Errorf("find messages that were held too long: %w", err)
+	}
+	for _, row := range rows {
+		reason := fmt.Sprintf("held too long: its predecessor, version %d of aggregate %q, was not applied in time",
+			row.Version.Int64-1, keycode.String(row.Aggregate))
+		var parked int64
+		err := s.write(ctx, func(tx *sqlx.Tx) (err error) {
+			if _, err := tx.ExecContext(ctx, s.dialect.Gate.LockAggregate, c.ID, row.Aggregate); err != nil {
+				return err
+			}
+			parked, err = affected(tx.ExecContext(ctx, s.dialect.MoveMessage,
+				Parked, []byte(reason), dialect.NeverDue, c.ID, row.MessageID, Held))
+			return err
+		})
+		if err != nil {
+			return fmt.Errorf("park a message that was held too long: %w", err)
+		}
+		if parked == 1 {
+			s.observeExpired(ctx, c, row.MessageID, reason)
+		}
+	}
+	return nil
+}
+
+// observeExpired tells of a message that was parked without a delivery.
+func (s *Store) observeExpired(ctx context.Context, c consumerRow, id []byte, reason string) {
+	e := Event{Consumer: string(c.Name), Epoch: c.Epoch, MessageID: keycode.String(id), Reason: reason}
+	s.log.Error("inbox: message parked for an operator: "+reason, nil, watermill.LogFields{"consumer": e.Consumer, "epoch": e.Epoch, "message_id": e.MessageID})
+	for _, o := range s.observe.parked {
+		o.ObserveParked(ctx, e)
+	}
+}
+
+// heldLook is how often held messages are looked through for those that waited too long.
+const heldLook = 10 * time.Second

@@ -1,0 +1,339 @@
+package inboxtest
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+)
+
+// patience of the broker with a message that is refused: so often it is delivered at once
+// again, and so often in all, or where it is known what is wrong.
+const (
+	atOnce   = 3
+	attempts = 30
+	known    = 3
+)
+
+// broker keeps what every process of a play gets and publishes.
+type broker struct {
+	play *play
+
+	mu        sync.Mutex
+	changed   chan struct{} // closed at the next change
+	names     map[string]int
+	sent      map[string][]*letter // by topic, all that was ever in it
+	queues    map[queueName]*queue
+	inFlight  int
+	published []published
+}
+
+type queueName struct{ topic, group string }
+
+// queue is the messages of a topic for one group.
+type queue struct {
+	waiting []*letter
+	handed  map[*letter]*Process
+}
+
+// letter is a message for one group.
+type letter struct {
+	name  string // in the timeline
+	topic string
+	msg   *message.Message
+	tries int
+	only  *Process         // whom a copy is for
+	now   *message.Message // as it was handed out last
+}
+
+// published is a message that the broker confirmed, or did without the process knowing.
+type published struct {
+	topic string
+	msg   *message.Message
+}
+
+func newBroker(pl *play, inputs []Input) *broker {
+	b := &broker{
+		play: pl, changed: make(chan struct{}), names: map[string]int{},
+		sent: map[string][]*letter{}, queues: map[queueName]*queue{},
+	}
+	for i, in := range inputs {
+		b.add(fmt.Sprintf("m%d", i+1), in.Topic, in.Message)
+	}
+	return b
+}
+
+// add puts a message into a topic, for all groups.
+func (b *broker) add(name, topic string, msg *message.Message) {
+	l := letter{name: name, topic: topic, msg: msg}
+	b.sent[topic] = append(b.sent[topic], &l)
+	for n, q := range b.queues {
+		if n.topic == topic {
+			other := l
+			q.waiting = append(q.waiting, &other)
+		}
+	}
+}
+
+// change wakes those who wait. The caller holds the lock.
+func (b *broker) change() {
+	close(b.changed)
+	b.changed = make(chan struct{})
+}
+
+// open makes a queue, with everything that was ever in the topic.
+func (b *broker) open(n queueName) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.queues[n] != nil {
+		return
+	}
+	q := &queue{handed: map[*letter]*Process{}}
+	for _, l := range b.sent[n.topic] {
+		other := *l
+		q.waiting = append(q.waiting, &other)
+	}
+	b.queues[n] = q
+}
+
+// next waits for a message for p.
+func (b *broker) next(ctx context.Context, p *Process, n queueName) (*delivery, error) {
+	for {
+		b.mu.Lock()
+		q := b.queues[n]
+		d := b.take(p, q)
+		changed := b.changed
+		b.mu.Unlock()
+		if d != nil {
+			return d, nil
+		}
+		select {
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		case <-p.life.Done():
+			return nil, errDead
+		case <-changed:
+		}
+	}
+}
+
+// take returns the first message that p may have now, nil if there is none.
+func (b *broker) take(p *Process, q *queue) *delivery {
+	turn := p == b.play.leader() && b.inFlight < b.play.scenario.InFlight
+	i := slices.IndexFunc(q.waiting, func(l *letter) bool { return l.only == p || l.only == nil && turn })
+	if i < 0 || p.dead() || p.stopping.Load() {
+		return nil
+	}
+	l := q.waiting[i]
+	q.waiting = slices.Delete(q.waiting, i, i+1)
+	q.handed[l] = p
+	if l.only == nil {
+		b.inFlight++
+	}
+	l.tries++
+	return &delivery{letter: l, copied: l.only != nil, try: l.tries}
+}
+
+// acked says that p is done with a message.
+func (b *broker) acked(p *Process, n queueName, l *letter) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.release(p, b.queues[n], l) {
+		b.change()
+	}
+}
+
+// release takes a message from p, which may have lost it before.
+func (b *broker) release(p *Process, q *queue, l *letter) (had bool) {
+	if q.handed[l] != p {
+		return false
+	}
+	delete(q.handed, l)
+	if l.only == nil {
+		b.inFlight--
+	}
+	l.only = nil
+	return true
+}
+
+// refused has a message delivered again: at once, and behind the others when that did not help.
+func (b *broker) refused(p *Process, n queueName, l *letter) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	q := b.queues[n]
+	if !b.release(p, q, l) {
+		return
+	}
+	if l.tries%atOnce != 0 {
+		q.waiting = slices.Insert(q.waiting, 0, l)
+	} else {
+		q.waiting = append(q.waiting, l)
+	}
+	b.change()
+}
+
+// hear waits for the answers that p has given already.
+func (b *broker) hear(p *Process) {
+	still := time.NewTimer(standstill)
+	defer still.Stop()
+	for {
+		b.mu.Lock()
+		given, changed := b.answered(p), b.changed
+		b.mu.Unlock()
+		if !given {
+			return
+		}
+		select {
+		case <-changed:
+		case <-still.C:
+			return
+		}
+	}
+}
+
+func (b *broker) answered(p *Process) bool {
+	for _, q := range b.queues {
+		for l, holder := range q.handed {
+			if holder != p || l.now == nil {
+				continue
+			}
+			select {
+			case <-l.now.Acked():
+				return true
+			default:
+			}
+		}
+	}
+	return false
+}
+
+// abandon takes back what a process that is gone had in hand.
+func (b *broker) abandon(p *Process) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, q := range b.queues {
+		for l, holder := range q.handed {
+			if holder == p {
+				b.release(p, q, l)
+				q.waiting = slices.Insert(q.waiting, 0, l)
+			}
+		}
+		for _, l := range q.waiting {
+			if l.only == p {
+				l.only = nil
+			}
+		}
+	}
+	b.change()
+}
+
+// unanswered says which message was not acked, "" if all were.
+func (b *broker) unanswered() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for n, q := range b.queues {
+		for _, l := range q.waiting {
+			return fmt.Sprintf("%s of %s waits to be delivered, for the %s time", l.name, n.topic, ordinal(l.tries+1))
+		}
+		for l := range q.handed {
+			return fmt.Sprintf("%s of %s has no answer", l.name, n.topic)
+		}
+	}
+	for _, in := range b.play.inputs {
+		if !b.subscribed(in.Topic) {
+			return "nobody subscribed to " + in.Topic
+		}
+	}
+	return ""
+}
+
+func (b *broker) subscribed(topic string) bool {
+	for n := range b.queues {
+		if n.topic == topic {
+			return true
+		}
+	}
+	return false
+}
+
+// hopeless says which message was refused too often, "" for none.
+func (b *broker) hopeless() string {
+	most := attempts
+	if b.play.hasFindings() {
+		most = known
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, q := range b.queues {
+		for _, l := range q.waiting {
+			if l.tries >= most {
+				return fmt.Sprintf("%s was refused %d times", l.name, l.tries)
+			}
+		}
+	}
+	return ""
+}
+
+// confirm keeps a published message, and delivers it if somebody subscribes to its topic.
+func (b *broker) confirm(topic string, msg *message.Message) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	kept := msg.Copy()
+	b.published = append(b.published, published{topic, kept})
+	b.names[topic]++
+	b.add(fmt.Sprintf("%s/%d", topic, b.names[topic]), topic, kept)
+	b.change()
+}
+
+// copyTo gives a message that is in hand to another process too, and waits until that is
+// done with it or stands still.
+func (pl *play) copyTo(owner string) {
+	b, other := pl.broker, pl.follower()
+	if other == nil {
+		return
+	}
+	b.mu.Lock()
+	if other.dead() || other.stopping.Load() {
+		b.mu.Unlock()
+		return
+	}
+	var given *letter
+	for _, q := range b.queues {
+		for l := range q.handed {
+			if l.name == owner {
+				given = &letter{name: owner, topic: l.topic, msg: l.msg, only: other}
+				q.waiting = append(q.waiting, given)
+				break
+			}
+		}
+		if given != nil {
+			break
+		}
+	}
+	b.change()
+	b.mu.Unlock()
+	if given == nil {
+		return
+	}
+	still := time.NewTimer(standstill)
+	defer still.Stop()
+	for {
+		b.mu.Lock()
+		done, changed := given.only == nil, b.changed
+		b.mu.Unlock()
+		if done {
+			return
+		}
+		select {
+		case <-changed:
+		case <-still.C:
+			return // it waits for what the disturbed process has locked
+		}
+	}
+}
+
+// standstill is how long a call is held up for something else to happen meanwhile.
+const standstill = 30 * time.Millisecond

@@ -1,0 +1,145 @@
+package inboxtest
+
+import (
+	"context"
+	"fmt"
+	"regexp"
+	"runtime"
+	"strings"
+)
+
+// kind says which faults can happen to a call.
+type kind int
+
+const (
+	statement kind = iota // of a transaction, or one that only reads
+	write                 // committed by itself
+	commit
+	publish
+	answer // to the broker
+	external
+)
+
+// call is something a process does that others can see, or that needs others to answer.
+type call struct {
+	kind  kind
+	owner string // the message it is done for, "work" if none
+	what  string // "COMMIT", "UPDATE account", "PUBLISH invoices", "ACK"
+	text  string // whole, for the timeline
+	sever func() // has the connection break, nil where there is none
+	abort func() // has the transaction be as after a statement that failed, nil likewise
+}
+
+// moves reports whether the call changes what others see.
+func (c call) moves() bool { return c.kind != statement }
+
+// Owners that are no message.
+const (
+	atWork  = "work"  // of the background
+	atStart = "start" // before the router runs: it is not disturbed
+)
+
+// point is one occurrence of a call in a play: its first, or second.
+type point struct {
+	owner string
+	what  string
+	nth   int
+}
+
+func (p point) String() string {
+	if p.nth == 1 {
+		return p.owner + " " + p.what
+	}
+	return fmt.Sprintf("%s %s #%d", p.owner, p.what, p.nth)
+}
+
+var (
+	blank  = regexp.MustCompile(`\s+`)
+	target = regexp.MustCompile(`(?i)\b(?:INTO|UPDATE|FROM|JOIN|TABLE)\s+(?:ONLY\s+|IGNORE\s+)?([\w."` + "`" + `]+)`)
+	writes = regexp.MustCompile(`(?i)^\W*(?:WITH\b.*\b(?:INSERT|UPDATE|DELETE|MERGE)\b|INSERT\b|UPDATE\b|DELETE\b|REPLACE\b|MERGE\b|CREATE\b|DROP\b|ALTER\b|TRUNCATE\b)`)
+)
+
+// describe names a statement by its verb and its table.
+func describe(query string) (what, table string) {
+	query = strings.TrimSpace(blank.ReplaceAllString(query, " "))
+	verb, _, _ := strings.Cut(query, " ")
+	what = strings.ToUpper(verb)
+	if m := target.FindStringSubmatch(query); m != nil {
+		table = strings.Trim(m[1], "\"`")
+		what += " " + table
+	}
+	return what, table
+}
+
+// deliveryKey is under which a message's context carries its delivery.
+type deliveryKey struct{}
+
+// delivery is one handing over of a message.
+type delivery struct {
+	letter *letter
+	try    int
+	copied bool // beside the one that is disturbed
+}
+
+func deliveryOf(ctx context.Context) *delivery {
+	d, _ := ctx.Value(deliveryKey{}).(*delivery)
+	return d
+}
+
+// workKey marks the contexts of [Process.Go].
+type workKey struct{}
+
+// frame is one function on the way to a call.
+type frame struct{ function, place string }
+
+// callers returns the functions that led to a call, the innermost first.
+func callers() []frame {
+	var pcs [64]uintptr
+	frames := runtime.CallersFrames(pcs[:runtime.Callers(3, pcs[:])])
+	var all []frame
+	for {
+		f, more := frames.Next()
+		all = append(all, frame{f.Function, fmt.Sprintf("%s:%d", f.File[strings.LastIndexByte(f.File, '/')+1:], f.Line)})
+		if !more {
+			return all
+		}
+	}
+}
+
+const module = "github.com/millrace-go/millrace/"
+
+var libraries = []string{
+	"database/sql.", "github.com/jmoiron/sqlx.", module + "inbox.", module + "inbox/inboxtest.", module + "internal/",
+	module + "middleware.", module + "outbox.", module + "pubsub.", "github.com/ThreeDotsLabs/", "runtime.", "sync.",
+}
+
+// userOf returns the user's own line that led to a call, "" if there is none.
+func userOf(stack []frame) string {
+	for _, f := range stack {
+		if !isLibrary(f.function) {
+			return f.place
+		}
+	}
+	return ""
+}
+
+func isLibrary(function string) bool {
+	for _, l := range libraries {
+		if strings.HasPrefix(function, l) {
+			return true
+		}
+	}
+	return false
+}
+
+// passes reports whether a call was made by way of one of the functions.
+func passes(stack []frame, prefixes ...string) bool {
+	for _, f := range stack {
+		for _, p := range prefixes {
+			if strings.HasPrefix(f.function, p) {
+				return true
+			}
+		}
+	}
+	return false
+}

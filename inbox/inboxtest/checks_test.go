@@ -1,0 +1,99 @@
+package inboxtest_test
+
+import (
+	"context"
+	"testing"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/stretchr/testify/assert"
+
+	"github.com/millrace-go/millrace/inbox"
+	"github.com/millrace-go/millrace/inbox/inboxtest"
+)
+
+var checks = map[string]func(testing.TB, inboxtest.Scenario){
+	"Duplicate":           inboxtest.Duplicate,
+	"ReplaySameID":        inboxtest.ReplaySameID,
+	"OffsetReset":         inboxtest.OffsetReset,
+	"OldVersion":          inboxtest.OldVersion,
+	"FutureVersion":       inboxtest.FutureVersion,
+	"HeldThenReleased":    inboxtest.HeldThenReleased,
+	"Collision":           inboxtest.Collision,
+	"ConcurrentCopies":    inboxtest.ConcurrentCopies,
+	"Rebalance":           inboxtest.Rebalance,
+	"CrashBeforeCommit":   inboxtest.CrashBeforeCommit,
+	"CrashAfterCommit":    inboxtest.CrashAfterCommit,
+	"SideEffectThenCrash": inboxtest.SideEffectThenCrash,
+	"StaleClaim":          inboxtest.StaleClaim,
+}
+
+func TestARightHandlerPassesEachCheck(t *testing.T) {
+	for name, check := range checks {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			check(t, accounts(func(p *inboxtest.Process, store *inbox.Store) error {
+				p.Router.AddMiddleware(inboxOf(store))
+				p.Router.AddHandler("book", "payments", p.Subscriber, "receipts", p.Publisher, book)
+				return nil
+			}))
+		})
+	}
+}
+
+// A handler that sets the balance to what the last message says minds every disorder; one
+// that adds to it minds what comes twice.
+func TestAWrongHandlerFailsEachCheck(t *testing.T) {
+	adds := plain(func(p *inboxtest.Process, msg *message.Message) error { return add(msg, p.DB) })
+	sets := plain(func(p *inboxtest.Process, msg *message.Message) error {
+		_, err := p.DB.ExecContext(msg.Context(), `UPDATE accounts SET balance = `+string(msg.Payload)+` WHERE id = 1`)
+		return err
+	})
+	charges := plain(func(p *inboxtest.Process, msg *message.Message) error {
+		return p.External(msg.Context(), "bank", func() error { return add(msg, p.DB) })
+	})
+	inTx := plain(inTxOf)
+	early := plain(func(p *inboxtest.Process, msg *message.Message) error {
+		msg.Ack()
+		return inTxOf(p, msg)
+	})
+	for name, wrong := range map[string]struct {
+		wire func(*inboxtest.Process, *inbox.Store) error
+		want any
+	}{
+		"Duplicate":           {adds, 15},
+		"ReplaySameID":        {adds, 15},
+		"OffsetReset":         {adds, 15},
+		"OldVersion":          {sets, 5},
+		"FutureVersion":       {sets, 5},
+		"HeldThenReleased":    {sets, 5},
+		"Collision":           {adds, 15},
+		"ConcurrentCopies":    {adds, 15},
+		"Rebalance":           {adds, 15},
+		"CrashBeforeCommit":   {early, 15},
+		"CrashAfterCommit":    {inTx, 15},
+		"SideEffectThenCrash": {charges, 15},
+		"StaleClaim":          {adds, 15},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			heard := &heard{TB: t}
+			scenario := accounts(wrong.wire)
+			scenario.Want = wrong.want
+			checks[name](heard, scenario)
+			assert.NotEmpty(t, heard.String(), "nothing was found")
+		})
+	}
+}
+
+// inTxOf adds a payment in a transaction that knows nothing of messages.
+func inTxOf(p *inboxtest.Process, msg *message.Message) error {
+	tx, err := p.DB.BeginTxx(context.WithoutCancel(msg.Context()), nil)
+	if err != nil {
+		return err
+	}
+	defer tx.Rollback() //nolint:errcheck // after a commit there is nothing to roll back
+	if err := add(msg, tx); err != nil {
+		return err
+	}
+	return tx.Commit()
+}

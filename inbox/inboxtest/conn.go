@@ -1,0 +1,300 @@
+package inboxtest
+
+import (
+	"context"
+	"database/sql/driver"
+	"errors"
+	"net"
+	"sync"
+	"syscall"
+)
+
+// What a process is told when something went wrong.
+var (
+	errDead   = errors.New("inboxtest: the process is dead")
+	errLost   = &net.OpError{Op: "read", Net: "tcp", Err: syscall.ECONNRESET}
+	errFailed = errors.New("inboxtest: refused")
+	errAbort  = errors.New("inboxtest: the transaction is aborted, as PostgreSQL does after an error")
+)
+
+// connector opens the connections of a process, every call on which the process makes as
+// one that can go wrong.
+type connector struct {
+	driver.Connector
+	process *Process
+}
+
+func (c *connector) Connect(ctx context.Context) (driver.Conn, error) {
+	if c.process.dead() {
+		return nil, errDead
+	}
+	inner, err := c.Connector.Connect(ctx)
+	if err != nil {
+		return nil, err
+	}
+	opened := &conn{inner: inner, process: c.process}
+	c.process.opened(opened)
+	return opened, nil
+}
+
+// conn is a connection of a process.
+type conn struct {
+	process *Process
+
+	mu    sync.Mutex // held during each call of the driver
+	inner driver.Conn
+	lost  bool
+
+	tx      context.Context //nolint:containedctx // of BeginTx: commit and rollback get none
+	aborted bool
+	begun   *step // of the statement that the driver wants prepared first
+}
+
+// sever breaks the connection: the server rolls back what it was doing.
+func (c *conn) sever() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !c.lost {
+		c.lost = true
+		_ = c.inner.Close()
+	}
+}
+
+// abort has the transaction refuse everything, where the database does so after an error.
+func (c *conn) abort() { c.aborted = c.tx != nil && c.process.play.abortsOnError }
+
+// locked makes a call of the driver, which ends when the process dies.
+func (c *conn) locked(ctx context.Context, act func(context.Context) error) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	defer context.AfterFunc(c.process.life, cancel)() //nolint:contextcheck // the process's
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.lost {
+		return errLost
+	}
+	return act(ctx)
+}
+
+// do makes a call that can go wrong.
+func (c *conn) do(ctx context.Context, k kind, query string, act func(context.Context) error) error {
+	now := c.begun
+	c.begun = nil
+	if now == nil || now.text != query {
+		what, table := describe(query)
+		if k == statement && c.tx == nil && writes.MatchString(query) {
+			k = write
+		}
+		stack := callers()
+		c.process.wiring.statement(c, ctx, query, table, stack)
+		var err error
+		now, err = c.process.begin(ctx, call{kind: k, what: what, text: query, sever: c.sever, abort: c.abort}, stack)
+		if err != nil {
+			return err
+		}
+	}
+	if c.aborted && query != "ROLLBACK" {
+		return now.end(ctx, errAbort)
+	}
+	err := c.locked(ctx, act)
+	if errors.Is(err, driver.ErrSkip) {
+		c.begun = now // it comes again, prepared
+		return err
+	}
+	return now.end(ctx, err)
+}
+
+func (c *conn) BeginTx(ctx context.Context, options driver.TxOptions) (driver.Tx, error) {
+	began, able := c.inner.(driver.ConnBeginTx)
+	if !able {
+		return nil, errors.New("inboxtest: the driver has no BeginTx")
+	}
+	whole, cancel := context.WithCancel(ctx)          // a driver may watch it until the end
+	stop := context.AfterFunc(c.process.life, cancel) //nolint:contextcheck // the process's
+	t := &transaction{conn: c, release: func() { stop(); cancel() }}
+	err := c.do(ctx, statement, "BEGIN", func(context.Context) error {
+		var err error
+		t.inner, err = began.BeginTx(whole, options)
+		return err
+	})
+	if err != nil {
+		t.release()
+		return nil, err
+	}
+	c.tx, c.aborted = ctx, false
+	return t, nil
+}
+
+func (c *conn) ExecContext(ctx context.Context, query string, args []driver.NamedValue) (driver.Result, error) {
+	inner, able := c.inner.(driver.ExecerContext)
+	if !able {
+		return nil, driver.ErrSkip
+	}
+	var result driver.Result
+	err := c.do(ctx, statement, query, func(ctx context.Context) error {
+		var err error
+		result, err = inner.ExecContext(ctx, query, args)
+		return err
+	})
+	return result, err
+}
+
+func (c *conn) QueryContext(ctx context.Context, query string, args []driver.NamedValue) (driver.Rows, error) {
+	inner, able := c.inner.(driver.QueryerContext)
+	if !able {
+		return nil, driver.ErrSkip
+	}
+	var result driver.Rows
+	err := c.do(ctx, statement, query, func(ctx context.Context) error {
+		rows, err := inner.QueryContext(ctx, query, args)
+		if err == nil {
+			result, err = readAll(rows)
+		}
+		return err
+	})
+	return result, err
+}
+
+func (c *conn) PrepareContext(ctx context.Context, query string) (driver.Stmt, error) {
+	var inner driver.Stmt
+	err := c.locked(ctx, func(ctx context.Context) (err error) {
+		if able, ok := c.inner.(driver.ConnPrepareContext); ok {
+			inner, err = able.PrepareContext(ctx, query)
+		} else {
+			inner, err = c.inner.Prepare(query)
+		}
+		return err
+	})
+	if err != nil {
+		if c.begun != nil {
+			err = c.begun.end(ctx, err)
+			c.begun = nil
+		}
+		return nil, err
+	}
+	return &prepared{conn: c, inner: inner, query: query}, nil
+}
+
+func (c *conn) Prepare(query string) (driver.Stmt, error) {
+	return c.PrepareContext(context.Background(), query)
+}
+
+func (c *conn) Begin() (driver.Tx, error) {
+	return c.BeginTx(context.Background(), driver.TxOptions{})
+}
+
+func (c *conn) Close() error {
+	c.process.closed(c)
+	c.sever()
+	return nil
+}
+
+func (c *conn) Ping(ctx context.Context) error {
+	return c.locked(ctx, func(ctx context.Context) error {
+		if inner, able := c.inner.(driver.Pinger); able {
+			return inner.Ping(ctx)
+		}
+		return nil
+	})
+}
+
+func (c *conn) ResetSession(ctx context.Context) error {
+	return c.locked(ctx, func(ctx context.Context) error {
+		if inner, able := c.inner.(driver.SessionResetter); able {
+			return inner.ResetSession(ctx)
+		}
+		return nil
+	})
+}
+
+func (c *conn) IsValid() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	inner, able := c.inner.(driver.Validator)
+	return !c.lost && (!able || inner.IsValid())
+}
+
+func (c *conn) CheckNamedValue(v *driver.NamedValue) error {
+	if inner, able := c.inner.(driver.NamedValueChecker); able {
+		return inner.CheckNamedValue(v)
+	}
+	return driver.ErrSkip
+}
+
+// transaction is one of a conn.
+type transaction struct {
+	conn    *conn
+	inner   driver.Tx
+	release func()
+}
+
+func (t *transaction) Commit() error   { return t.end(commit, "COMMIT", t.inner.Commit) }
+func (t *transaction) Rollback() error { return t.end(statement, "ROLLBACK", t.inner.Rollback) }
+
+func (t *transaction) end(k kind, what string, act func() error) error {
+	defer t.release()
+	defer func() { t.conn.tx, t.conn.aborted = nil, false }()
+	err := t.conn.do(t.conn.tx, k, what, func(context.Context) error { return act() })
+	if err != nil && !errors.Is(err, errDead) { // the connection goes back to the pool
+		_ = t.conn.locked(context.Background(), func(context.Context) error { return t.inner.Rollback() })
+	}
+	return err
+}
+
+// prepared is a statement that was prepared, by the service or because the driver wants it.
+type prepared struct {
+	conn  *conn
+	inner driver.Stmt
+	query string
+}
+
+func (p *prepared) Close() error {
+	return p.conn.locked(context.Background(), func(context.Context) error { return p.inner.Close() })
+}
+
+func (p *prepared) NumInput() int { return p.inner.NumInput() }
+
+func (p *prepared) CheckNamedValue(v *driver.NamedValue) error {
+	if inner, able := p.inner.(driver.NamedValueChecker); able {
+		return inner.CheckNamedValue(v)
+	}
+	return p.conn.CheckNamedValue(v)
+}
+
+func (p *prepared) ExecContext(ctx context.Context, args []driver.NamedValue) (driver.Result, error) {
+	var result driver.Result
+	err := p.conn.do(ctx, statement, p.query, func(ctx context.Context) (err error) {
+		if inner, able := p.inner.(driver.StmtExecContext); able {
+			result, err = inner.ExecContext(ctx, args)
+		} else {
+			result, err = p.inner.Exec(values(args)) //nolint:staticcheck // what an old driver has
+		}
+		return err
+	})
+	return result, err
+}
+
+func (p *prepared) QueryContext(ctx context.Context, args []driver.NamedValue) (driver.Rows, error) {
+	var result driver.Rows
+	err := p.conn.do(ctx, statement, p.query, func(ctx context.Context) (err error) {
+		var rows driver.Rows
+		if inner, able := p.inner.(driver.StmtQueryContext); able {
+			rows, err = inner.QueryContext(ctx, args)
+		} else {
+			rows, err = p.inner.Query(values(args)) //nolint:staticcheck // what an old driver has
+		}
+		if err == nil {
+			result, err = readAll(rows)
+		}
+		return err
+	})
+	return result, err
+}
+
+func (p *prepared) Exec(args []driver.Value) (driver.Result, error) {
+	return p.ExecContext(context.Background(), named(args))
+}
+
+func (p *prepared) Query(args []driver.Value) (driver.Rows, error) {
+	return p.QueryContext(context.Background(), named(args))
+}

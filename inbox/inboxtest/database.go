@@ -1,0 +1,35 @@
+package inboxtest
+
+import (
+	"context"
+	"database/sql"
+	"database/sql/driver"
+)
+
+// Database is a server and a database on it that belongs to the test: whatever is in it
+// is dropped before each play.
+type Database struct {
+	Driver string // its name for sql.Open
+	DSN    string
+}
+
+// connector returns what opens the connections of the database, undisturbed.
+func (d Database) connector() (driver.Connector, error) {
+	pool, err := sql.Open(d.Driver, d.DSN)
+	if err != nil {
+		return nil, err
+	}
+	defer pool.Close() //nolint:errcheck // it has no connection
+	if own, able := pool.Driver().(driver.DriverContext); able {
+		return own.OpenConnector(d.DSN)
+	}
+	return plainConnector{pool.Driver(), d.DSN}, nil
+}
+
+type plainConnector struct {
+	driver driver.Driver
+	dsn    string
+}
+
+func (c plainConnector) Connect(context.Context) (driver.Conn, error) { return c.driver.Open(c.dsn) }
+func (c plainConnector) Driver() driver.Driver                        { return c.driver }

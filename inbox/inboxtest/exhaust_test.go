@@ -1,0 +1,87 @@
+package inboxtest_test
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/jmoiron/sqlx"
+	_ "modernc.org/sqlite" // registers "sqlite"
+
+	"github.com/millrace-go/millrace/inbox"
+	"github.com/millrace-go/millrace/inbox/inboxtest"
+	millrace "github.com/millrace-go/millrace/middleware"
+)
+
+// accounts is a service that books payments: the state of one account, and a receipt each.
+func accounts(wire func(p *inboxtest.Process, store *inbox.Store) error) inboxtest.Scenario {
+	return inboxtest.Scenario{
+		Prepare: func(ctx context.Context, db *sqlx.DB) error {
+			store, err := inbox.NewStore(db, inbox.Config{}) //nolint:contextcheck // it takes none
+			if err != nil {
+				return err
+			}
+			if err := store.Migrate(ctx); err != nil {
+				return err
+			}
+			_, err = db.ExecContext(ctx, `CREATE TABLE accounts (id INTEGER PRIMARY KEY, balance INTEGER NOT NULL)`)
+			if err != nil {
+				return err
+			}
+			_, err = db.ExecContext(ctx, `INSERT INTO accounts (id, balance) VALUES (1, 0)`)
+			return err
+		},
+		Service: func(p *inboxtest.Process) error {
+			store, err := inbox.NewStore(p.DB, inbox.Config{Logger: p.Logger})
+			if err != nil {
+				return err
+			}
+			p.OnClose(store.Close)
+			p.Router.AddPlugin(store.Plugin())
+			return wire(p, store)
+		},
+		Inputs: inboxtest.To("payments",
+			message.NewMessage("one", []byte("10")),
+			message.NewMessage("two", []byte("5")),
+		),
+		Ledger: func(ctx context.Context, db *sqlx.DB) (any, error) {
+			var balance int
+			return balance, db.GetContext(ctx, &balance, `SELECT balance FROM accounts WHERE id = 1`)
+		},
+		Want: 15,
+	}
+}
+
+func book(msg *message.Message) ([]*message.Message, error) {
+	tx, err := inbox.Tx(msg.Context())
+	if err != nil {
+		return nil, err
+	}
+	_, err = tx.ExecContext(msg.Context(), `UPDATE accounts SET balance = balance + `+string(msg.Payload)+` WHERE id = 1`)
+	if err != nil {
+		return nil, err
+	}
+	return []*message.Message{message.NewMessage(fmt.Sprint("receipt of ", msg.UUID), msg.Payload)}, nil
+}
+
+func TestARightHandlerPasses(t *testing.T) {
+	inboxtest.Exhaust(t, accounts(func(p *inboxtest.Process, store *inbox.Store) error {
+		p.Router.AddMiddleware(millrace.Inbox{Store: store, Timeout: 300 * time.Millisecond}.Middleware)
+		p.Router.AddHandler("book", "payments", p.Subscriber, "receipts", p.Publisher, book)
+		return nil
+	}))
+}
+
+func TestRandomFaultsDoNotHarmARightHandler(t *testing.T) {
+	plays := 20
+	if long() {
+		plays = 200
+	}
+	inboxtest.Random(t, accounts(func(p *inboxtest.Process, store *inbox.Store) error {
+		p.Router.AddMiddleware(millrace.Inbox{Store: store, Timeout: 300 * time.Millisecond}.Middleware)
+		p.Router.AddHandler("book", "payments", p.Subscriber, "receipts", p.Publisher, book)
+		return nil
+	}), plays, 1)
+}

@@ -1,0 +1,150 @@
+package inboxtest
+
+import (
+	"context"
+	"fmt"
+	"reflect"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/millrace-go/millrace/inbox"
+)
+
+// outcome is what a play came to.
+type outcome struct {
+	ledger   any
+	produced []string            // each once, sorted
+	order    map[string][]string // by order key, in the order of the first publishing
+	open     []string            // what waits for an operator or a predecessor
+	problems []string            // that need no comparison
+}
+
+// collect reads the outcome when everything is closed.
+func (pl *play) collect() (*outcome, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	o := &outcome{order: map[string][]string{}}
+	var err error
+	if o.ledger, err = pl.scenario.Ledger(ctx, pl.plain); err != nil {
+		return nil, fmt.Errorf("read the ledger: %w", err)
+	}
+	first := map[string]published{}
+	for _, p := range pl.broker.published {
+		text := pl.scenario.Produced(p.topic, p.msg)
+		if text == "" {
+			continue
+		}
+		id := p.topic + "\x00" + p.msg.UUID
+		if before, again := first[id]; again {
+			if !before.msg.Equals(p.msg) {
+				o.problems = append(o.problems, fmt.Sprintf("I3: %s was published twice under one UUID with other content", text))
+			}
+			continue
+		}
+		first[id] = p
+		o.produced = append(o.produced, text)
+		if pl.scenario.OrderKey != nil {
+			if key := pl.scenario.OrderKey(p.topic, p.msg); key != "" {
+				o.order[key] = append(o.order[key], text)
+			}
+		}
+	}
+	slices.Sort(o.produced)
+	o.open, err = pl.open(ctx)
+	return o, err
+}
+
+// against returns the invariants that an outcome breaks, compared with what is right.
+func (o *outcome) against(right *outcome) []string {
+	problems := slices.Clone(o.problems)
+	if !reflect.DeepEqual(o.ledger, right.ledger) {
+		problems = append(problems, fmt.Sprintf("I1, I2: the ledger is\n    %s\n  instead of\n    %s", show(o.ledger), show(right.ledger)))
+	}
+	lost, extra := difference(right.produced, o.produced), difference(o.produced, right.produced)
+	if len(lost) > 0 {
+		problems = append(problems, "I3: never published: "+strings.Join(lost, ", "))
+	}
+	if len(extra) > 0 {
+		problems = append(problems, "I1, I4: published under another UUID, or by a run that was rolled back: "+strings.Join(extra, ", "))
+	}
+	if len(lost)+len(extra) == 0 && !reflect.DeepEqual(o.order, right.order) {
+		problems = append(problems, fmt.Sprintf("I5: published in the order %s instead of %s", show(o.order), show(right.order)))
+	}
+	if !slices.Equal(o.open, right.open) {
+		problems = append(problems, fmt.Sprintf("I2, I6: what is left open is %s instead of %s", show(o.open), show(right.open)))
+	}
+	return problems
+}
+
+// difference returns what is more often in all than in others.
+func difference(all, others []string) []string {
+	count := map[string]int{}
+	for _, s := range others {
+		count[s]++
+	}
+	var more []string
+	for _, s := range all {
+		if count[s]--; count[s] < 0 {
+			more = append(more, s)
+		}
+	}
+	return more
+}
+
+func show(v any) string {
+	if s, is := v.([]string); is && len(s) == 0 {
+		return "nothing"
+	}
+	return fmt.Sprintf("%+v", v)
+}
+
+// pending says what Millrace itself still has to do, "" for nothing.
+func (pl *play) pending() string {
+	if pl.store == nil {
+		return ""
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	open, err := pl.store.Find(ctx, inbox.Filter{}, 0, inbox.MaxPage) // in one statement: rows change their state
+	if err != nil {
+		return err.Error()
+	}
+	for _, m := range open {
+		switch m.Status {
+		case inbox.Received, inbox.InProgress, inbox.Settling, inbox.FailedRetryable:
+			return fmt.Sprintf("%s of %s is %v", m.UUID, m.Consumer, m.Status)
+		case inbox.Held, inbox.Parked, inbox.FailedTerminal: // it waits for others
+		}
+	}
+	var unsent, age int64
+	if err := pl.plain.QueryRowxContext(ctx, pl.countUnsent).Scan(&unsent, &age); err != nil {
+		return err.Error()
+	}
+	if unsent > 0 {
+		return fmt.Sprintf("%d messages of the outbox are not sent", unsent)
+	}
+	return ""
+}
+
+// open lists what waits for an operator or a predecessor.
+func (pl *play) open(ctx context.Context) ([]string, error) {
+	if pl.store == nil {
+		return nil, nil
+	}
+	var all []string
+	for after := int64(0); ; {
+		page, err := pl.store.Find(ctx, inbox.Filter{}, after, inbox.MaxPage)
+		if err != nil {
+			return nil, fmt.Errorf("list what is open: %w", err)
+		}
+		for _, m := range page {
+			all = append(all, fmt.Sprintf("%s of %s is %v (%s)", m.UUID, m.Consumer, m.Status, m.Reason))
+		}
+		if len(page) < inbox.MaxPage {
+			slices.Sort(all)
+			return all, nil
+		}
+		after = page[len(page)-1].ID
+	}
+}

@@ -1,0 +1,161 @@
+package inboxtest
+
+import (
+	"context"
+	"database/sql"
+	"database/sql/driver"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"time"
+
+	"github.com/jmoiron/sqlx"
+
+	"github.com/millrace-go/millrace/inbox"
+	"github.com/millrace-go/millrace/internal/dialect"
+)
+
+// place is where one play at a time takes place: a database that is as Prepare left it.
+type place struct {
+	scenario  *Scenario
+	connector driver.Connector
+	driver    string
+	plain     *sqlx.DB // undisturbed
+
+	store       *inbox.Store // to look with; nil if the scenario has no tables of ours
+	countUnsent string
+
+	kept          *dialect.Kept // what Prepare made, on a server
+	abortsOnError bool          // an error ends what a transaction can do
+}
+
+// open opens a pool that nothing disturbs.
+func (p *place) open(db Database) error {
+	var err error
+	if p.connector, err = db.connector(); err != nil {
+		return fmt.Errorf("open %s: %w", db.Driver, err)
+	}
+	p.driver = db.Driver
+	p.plain = sqlx.NewDb(sql.OpenDB(p.connector), db.Driver)
+	p.plain.SetMaxOpenConns(2)
+	return nil
+}
+
+// prepare has Prepare run, and looks whether Millrace's tables are there.
+func (p *place) prepare(ctx context.Context) error {
+	if p.scenario.Prepare != nil {
+		if err := p.scenario.Prepare(ctx, p.plain); err != nil {
+			return fmt.Errorf("prepare the database: %w", err)
+		}
+	}
+	return p.look(ctx)
+}
+
+func (p *place) look(ctx context.Context) error {
+	d, err := dialect.Of(p.plain, "", dialect.Names{Prefix: p.scenario.TablePrefix}) //nolint:contextcheck // it takes none
+	if err != nil {
+		return err
+	}
+	p.countUnsent = d.Outbox.CountPending
+	p.abortsOnError = d.Name == dialect.PostgresName
+	store, err := inbox.NewStore(p.plain, inbox.Config{TablePrefix: p.scenario.TablePrefix}) //nolint:contextcheck // it takes none
+	if err != nil {
+		return err
+	}
+	if _, err := store.Backlog(ctx, inbox.BacklogOptions{}); err == nil {
+		p.store = store
+	}
+	return nil
+}
+
+// template is a SQLite file that Prepare has made ready, of which each play has a copy.
+func template(s *Scenario, dir string) (file, driverName string, err error) {
+	driverName = sqliteDriver()
+	if driverName == "" {
+		return "", "", errors.New("there is no SQLite driver: import modernc.org/sqlite or github.com/mattn/go-sqlite3 in the test, or set Scenario.Databases")
+	}
+	file = filepath.Join(dir, "template.db")
+	p := &place{scenario: s}
+	if err := p.open(sqliteAt(driverName, file)); err != nil {
+		return "", "", err
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	return file, driverName, errors.Join(p.prepare(ctx), p.plain.Close())
+}
+
+func sqliteDriver() string {
+	for _, name := range []string{"sqlite", "sqlite3"} {
+		if slices.Contains(sql.Drivers(), name) {
+			return name
+		}
+	}
+	return ""
+}
+
+func sqliteAt(driverName, file string) Database {
+	settings := "?_pragma=busy_timeout(3000)&_pragma=journal_mode(WAL)&_pragma=synchronous(OFF)&_txlock=immediate"
+	if driverName == "sqlite3" {
+		settings = "?_busy_timeout=3000&_journal_mode=WAL&_synchronous=OFF&_txlock=immediate"
+	}
+	return Database{Driver: driverName, DSN: "file:" + file + settings}
+}
+
+// sqlitePlace returns a place of a play's own.
+func sqlitePlace(s *Scenario, template, driverName, dir string) (*place, func(), error) {
+	at, err := os.MkdirTemp(dir, "play")
+	if err != nil {
+		return nil, nil, err
+	}
+	file := filepath.Join(at, "play.db")
+	if err := copyFile(file, template); err != nil {
+		return nil, nil, err
+	}
+	p := &place{scenario: s}
+	if err := p.open(sqliteAt(driverName, file)); err != nil {
+		return nil, nil, err
+	}
+	return p, func() { _ = errors.Join(p.plain.Close(), os.RemoveAll(at)) }, p.look(context.Background())
+}
+
+func copyFile(to, from string) error {
+	in, err := os.Open(from)
+	if err != nil {
+		return err
+	}
+	defer in.Close() //nolint:errcheck // it was only read
+	out, err := os.Create(to)
+	if err != nil {
+		return err
+	}
+	_, err = io.Copy(out, in)
+	return errors.Join(err, out.Close())
+}
+
+// serverPlace returns the place of plays on a server.
+func serverPlace(s *Scenario, db Database) (*place, error) {
+	p := &place{scenario: s}
+	return p, p.open(db)
+}
+
+// renew has the database be again as Prepare left it.
+func (p *place) renew(ctx context.Context) error {
+	if p.kept != nil && p.kept.Restore(ctx, p.plain) == nil {
+		return nil
+	}
+	d, err := dialect.Of(p.plain, "", dialect.Names{Prefix: p.scenario.TablePrefix}) //nolint:contextcheck // it takes none
+	if err != nil {
+		return err
+	}
+	if err := d.Empty(ctx, p.plain); err != nil {
+		return fmt.Errorf("empty the database: %w", err)
+	}
+	if err := p.prepare(ctx); err != nil {
+		return err
+	}
+	p.kept, err = d.Keep(ctx, p.plain)
+	return err
+}

@@ -1,0 +1,266 @@
+package inboxtest
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// play is one run of a scenario, with the faults of a schedule.
+type play struct {
+	*place
+	scenario *Scenario
+	schedule schedule
+	inputs   []Input
+	broker   *broker
+	began    time.Time
+	ended    sync.WaitGroup // of processes that died
+	begun    atomic.Int64   // calls that change what others see …
+	done     atomic.Int64   // … and those of them that are over
+
+	mu        sync.Mutex
+	processes []*Process
+	lead      *Process // is given the messages
+	follow    *Process // is given copies
+	counts    map[point]int
+	reached   []reached
+	since     int // calls since the last fault
+	happened  int // faults
+	timeline  []entry
+	findings  []finding
+}
+
+// reached is a point and which faults can happen there.
+type reached struct {
+	point
+	kind kind
+}
+
+// entry is a line of the timeline.
+type entry struct {
+	at      time.Duration
+	process int
+	what    string
+	fault   string
+	place   string // the user's line
+	result  string
+}
+
+// reach counts a call and returns what is to happen at it.
+func (pl *play) reach(p *Process, c call, place string) (fault string, line int) {
+	pl.mu.Lock()
+	defer pl.mu.Unlock()
+	at := point{owner: c.owner, what: c.what}
+	pl.counts[at]++
+	at.nth = pl.counts[point{owner: c.owner, what: c.what}]
+	if c.owner != atStart {
+		pl.reached = append(pl.reached, reached{at, c.kind})
+		pl.since++
+		if pl.happened < len(pl.schedule) && pl.schedule[pl.happened].hits(at, c.kind, pl.since) {
+			fault = pl.schedule[pl.happened].what
+			pl.happened++
+			pl.since = 0
+		}
+	}
+	pl.timeline = append(pl.timeline, entry{
+		at: time.Since(pl.began), process: p.number, what: at.String(), fault: fault, place: place,
+	})
+	return fault, len(pl.timeline) - 1
+}
+
+// hits reports whether the fault is due at a call: one that can go wrong in this way.
+func (f fault) hits(at point, k kind, since int) bool {
+	if f.call > 0 {
+		return since >= f.call && slices.Contains(faultsOf[k], f.what)
+	}
+	return f.at == at
+}
+
+// result says how a call went.
+func (pl *play) result(line int, err error) {
+	if err == nil {
+		return
+	}
+	pl.mu.Lock()
+	defer pl.mu.Unlock()
+	pl.timeline[line].result = err.Error()
+}
+
+// note adds a line to the timeline that is no call.
+func (pl *play) note(p *Process, format string, args ...any) {
+	pl.mu.Lock()
+	defer pl.mu.Unlock()
+	e := entry{at: time.Since(pl.began), what: fmt.Sprintf(format, args...)}
+	if p != nil {
+		e.process = p.number
+	}
+	pl.timeline = append(pl.timeline, e)
+}
+
+func (pl *play) hasFindings() bool {
+	pl.mu.Lock()
+	defer pl.mu.Unlock()
+	return len(pl.findings) > 0
+}
+
+func (pl *play) leader() *Process {
+	pl.mu.Lock()
+	defer pl.mu.Unlock()
+	return pl.lead
+}
+
+func (pl *play) follower() *Process {
+	pl.mu.Lock()
+	defer pl.mu.Unlock()
+	return pl.follow
+}
+
+// closeNow closes a process in the middle of a call, and returns when that has begun.
+func (pl *play) closeNow(p *Process) {
+	pl.note(p, "is closed")
+	pl.ended.Go(p.end)
+	select {
+	case <-p.gone:
+	case <-time.After(standstill):
+	}
+}
+
+// run plays the scenario until nothing is left to do, and reports what came out.
+func (pl *play) run() (*outcome, error) {
+	pl.began, pl.counts = time.Now(), map[point]int{}
+	pl.broker = newBroker(pl, pl.inputs)
+	defer pl.endAll()
+	for range restarts {
+		if err := pl.untilQuiet(); err != nil {
+			return nil, err
+		}
+		died := pl.endAll()
+		if !died {
+			return pl.collect()
+		}
+	}
+	return nil, fmt.Errorf("after %d restarts there is still something to do", restarts)
+}
+
+// restarts is after how many it is not the faults any more.
+const restarts = 20
+
+// untilQuiet starts processes until one has nothing left to do.
+func (pl *play) untilQuiet() error {
+	deadline := time.Now().Add(pl.scenario.Patience)
+	for started := 0; ; {
+		if p := pl.leader(); p == nil || p.stopping.Load() {
+			if started++; started > restarts {
+				return fmt.Errorf("the service died or was closed %d times", restarts)
+			}
+			if p != nil && !p.dead() {
+				p.end()
+			}
+			if err := pl.startAll(); err != nil {
+				return err
+			}
+		}
+		left := pl.leftToDo()
+		if left == "" {
+			return nil
+		}
+		if hopeless := pl.broker.hopeless(); hopeless != "" {
+			return fmt.Errorf("I2, I6: stuck: %s", hopeless)
+		}
+		if time.Now().After(deadline) {
+			return fmt.Errorf("I2, I6: stuck: after %v %s", pl.scenario.Patience, left)
+		}
+		time.Sleep(quietPoll)
+	}
+}
+
+const quietPoll = 2 * time.Millisecond
+
+// startAll starts a process that is given the messages, and the first time one for copies
+// beside it.
+func (pl *play) startAll() error {
+	lead, err := pl.start()
+	if err != nil {
+		return err
+	}
+	follow := pl.follower()
+	if follow == nil && pl.schedule.needsCopy() {
+		if follow, err = pl.start(); err != nil {
+			return err
+		}
+	}
+	pl.mu.Lock()
+	pl.lead, pl.follow = lead, follow
+	pl.mu.Unlock()
+	pl.broker.mu.Lock()
+	pl.broker.change()
+	pl.broker.mu.Unlock()
+	return nil
+}
+
+// leftToDo says what is not done yet, "" for nothing. It looks at several things one after
+// the other, so nothing may move meanwhile.
+func (pl *play) leftToDo() string {
+	done, begun := pl.done.Load(), pl.begun.Load()
+	if left := pl.broker.unanswered(); left != "" {
+		return left
+	}
+	if left := pl.pending(); left != "" {
+		return left
+	}
+	if done != begun || pl.begun.Load() != begun {
+		return "there is always something going on"
+	}
+	return ""
+}
+
+// endAll closes every process. It reports whether something went wrong meanwhile.
+func (pl *play) endAll() (disturbed bool) {
+	pl.mu.Lock()
+	all, before := slices.Clone(pl.processes), pl.happened
+	pl.lead, pl.follow = nil, nil
+	pl.mu.Unlock()
+	for _, p := range all {
+		p.end()
+	}
+	pl.ended.Wait()
+	return pl.faultsSoFar() != before
+}
+
+func (pl *play) faultsSoFar() int {
+	pl.mu.Lock()
+	defer pl.mu.Unlock()
+	return pl.happened
+}
+
+// story returns the timeline as text. Calls of the start and what other processes did in the
+// background are left out.
+func (pl *play) story() string {
+	pl.mu.Lock()
+	defer pl.mu.Unlock()
+	var text strings.Builder
+	for _, e := range pl.timeline {
+		if strings.HasPrefix(e.what, atStart+" ") {
+			continue
+		}
+		fmt.Fprintf(&text, "  %7.1f ms  ", float64(e.at.Microseconds())/1000)
+		if e.process > 0 {
+			fmt.Fprintf(&text, "process %d  ", e.process)
+		}
+		text.WriteString(e.what)
+		if e.place != "" {
+			fmt.Fprintf(&text, "  (%s)", e.place)
+		}
+		if e.fault != "" {
+			fmt.Fprintf(&text, "  <== %s", strings.ToUpper(e.fault))
+		}
+		if e.result != "" {
+			fmt.Fprintf(&text, "  error: %s", e.result)
+		}
+		text.WriteByte('\n')
+	}
+	return text.String()
+}

@@ -1,0 +1,170 @@
+package inboxtest
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+)
+
+// finding is a mistake in how a service is wired, seen in what it does.
+type finding struct {
+	what  string
+	place string // the user's line, if one is to blame
+	cure  string
+}
+
+func (f finding) String() string {
+	text := f.what
+	if f.place != "" {
+		text = f.place + ": " + text
+	}
+	return text + "\n    " + f.cure
+}
+
+// wiring watches how a process uses the transactions of the inbox.
+type wiring struct {
+	process *Process
+
+	mu     sync.Mutex
+	claims map[*conn]*claimed // whose transaction has claimed a message
+}
+
+// claimed is a transaction of the inbox.
+type claimed struct {
+	delivery *delivery
+	runs     int   // of the handler
+	inside   bool  // the handler runs
+	failed   error // what the handler returned
+}
+
+// handlerFrame is on the way to everything that a handler does itself.
+const handlerFrame = module + "inbox/inboxtest.(*wiring).innermost"
+
+// statement looks at what is about to be sent to the database.
+func (w *wiring) statement(c *conn, ctx context.Context, query, table string, stack []frame) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	own := w.claims[c]
+	prefix := w.process.play.scenario.TablePrefix
+	millrace := strings.Contains(query, prefix)
+	switch {
+	case query == "COMMIT" && own != nil:
+		if own.failed != nil {
+			w.found(finding{
+				what: fmt.Sprintf("the handler failed (%v), and its transaction is committed", own.failed),
+				cure: "A middleware between Inbox and the handler hides the error: put PoisonQueue, IgnoreErrors and the like outside of Inbox.",
+			})
+		}
+		delete(w.claims, c)
+	case query == "ROLLBACK":
+		delete(w.claims, c)
+	case c.tx != nil && own == nil && strings.Contains(query, prefix+"claims") && writes.MatchString(query):
+		if w.claims == nil {
+			w.claims = map[*conn]*claimed{}
+		}
+		w.claims[c] = &claimed{delivery: deliveryOf(c.tx)} //nolint:contextcheck // the transaction's
+	case millrace || userOf(stack) == "":
+	case own != nil:
+		if !passes(stack, handlerFrame) {
+			w.found(finding{
+				what: "the transaction is used outside of the handler's own goroutine: " + query, place: userOf(stack),
+				cure: "The handler may have returned and its transaction be over by then: do the work in the handler itself.",
+			})
+		}
+	case writes.MatchString(query) && w.inHandler(stack, ctx) && !slices.Contains(w.process.play.scenario.Outside, table):
+		w.found(finding{
+			what: "written past the transaction of the inbox: " + query, place: userOf(stack),
+			cure: "It is done again whenever the message is: use inbox.Tx(msg.Context()) instead of the pool, or name the table in Scenario.Outside.",
+		})
+	}
+}
+
+// inHandler reports whether a call is made on behalf of a handler that has a transaction.
+func (w *wiring) inHandler(stack []frame, ctx context.Context) bool {
+	if passes(stack, handlerFrame) || ctx.Value(workKey{}) == nil && deliveryOf(ctx) != nil {
+		for _, cl := range w.claims {
+			if cl.inside {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// published looks at what is about to be sent to the broker.
+func (w *wiring) published(topic string, stack []frame) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if len(w.claims) == 0 || !passes(stack, handlerFrame, module+"middleware.") || passes(stack, module+"outbox.") {
+		return
+	}
+	w.found(finding{
+		what: "published to " + topic + " before the commit", place: userOf(stack),
+		cure: "The message goes out even if the transaction is rolled back: publish through outbox.Publisher, or return the message from the handler.",
+	})
+}
+
+// acked looks at a delivery that was answered.
+func (w *wiring) acked(d *delivery) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, cl := range w.claims {
+		if cl.delivery == d && cl.inside {
+			w.found(finding{
+				what: d.letter.name + " is acked while its handler runs",
+				cure: "A crash now loses the message: take InstantAck out, and do not call msg.Ack in a handler.",
+			})
+		}
+	}
+}
+
+// innermost is the middleware around each handler.
+func (w *wiring) innermost(next message.HandlerFunc) message.HandlerFunc {
+	return func(msg *message.Message) ([]*message.Message, error) {
+		own := w.enter(deliveryOf(msg.Context()))
+		produced, err := next(msg)
+		w.leave(own, err)
+		return produced, err
+	}
+}
+
+func (w *wiring) enter(d *delivery) *claimed {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, cl := range w.claims {
+		if cl.delivery != nil && cl.delivery == d {
+			cl.runs++
+			cl.inside, cl.failed = true, nil
+			if cl.runs > 1 {
+				w.found(finding{
+					what: "the handler runs again in the transaction in which it failed",
+					cure: "Retry is inside of Inbox: add it to the router before Inbox.",
+				})
+			}
+			return cl
+		}
+	}
+	return nil
+}
+
+func (w *wiring) leave(own *claimed, err error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if own != nil {
+		own.inside, own.failed = false, err
+	}
+}
+
+// found keeps a finding, once.
+func (w *wiring) found(f finding) {
+	pl := w.process.play
+	pl.mu.Lock()
+	defer pl.mu.Unlock()
+	if !slices.Contains(pl.findings, f) {
+		pl.findings = append(pl.findings, f)
+	}
+}

@@ -1,0 +1,315 @@
+package inbox
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"database/sql"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/jmoiron/sqlx"
+
+	"github.com/millrace-go/millrace/internal/keycode"
+	"github.com/millrace-go/millrace/internal/msgcode"
+)
+
+// arrival is a message on its way into the table.
+type arrival struct {
+	msg      *message.Message
+	topic    string
+	key      string
+	id       []byte
+	original []byte // of a collision
+	print    [sha256.Size]byte
+	hash     int64
+	orderKey []byte
+	payload  storedPayload
+	status   Status
+	attempts int
+	last     []byte
+	reason   string
+	delay    time.Duration
+}
+
+func (q *Queue) arrival(topic string, msg *message.Message) (*arrival, error) {
+	key, err := q.config.Key.value(msg)
+	if err != nil {
+		return nil, err
+	}
+	a := &arrival{msg: msg, topic: topic, key: key, id: keycode.Encode(key), status: Received}
+	payload := []byte(msg.Payload)
+	if q.config.Fingerprint != nil {
+		if payload, err = q.config.Fingerprint(msg); err != nil {
+			return nil, fmt.Errorf("fingerprint: %w", err)
+		}
+	}
+	a.print = sha256.Sum256(payload)
+	a.hash = int64(binary.BigEndian.Uint64(a.print[:8])) //nolint:gosec // the bits matter, not the sign
+	if q.config.NotBefore != nil {
+		a.delay = max(0, time.Until(q.config.NotBefore(msg)))
+	}
+	if q.config.OrderKey != nil {
+		order, err := q.config.OrderKey(msg)
+		if err != nil {
+			return nil, fmt.Errorf("order key: %w", err)
+		}
+		if order != "" {
+			a.orderKey = keycode.Encode(order)
+		}
+	}
+	return a, nil
+}
+
+// Put stores msgs, which came from topic, to be delivered by this queue: all of them, or an error and none. A
+// message that is stored already is not stored twice; one with the key of another, but a
+// payload of its own, is parked.
+func (q *Queue) Put(ctx context.Context, topic string, msgs ...*message.Message) error {
+	all := make([]*arrival, 0, len(msgs))
+	for _, msg := range msgs {
+		a, err := q.arrival(topic, msg)
+		if err != nil {
+			return q.name.explain(fmt.Sprintf("store message %q", msg.UUID), err)
+		}
+		all = append(all, a)
+	}
+	if q.config.OrderKey == nil { // writers that meet in one order do not deadlock
+		slices.SortStableFunc(all, func(a, b *arrival) int { return bytes.Compare(a.id, b.id) })
+	}
+	err := q.put(ctx, all)
+	if err == nil {
+		q.bell.Ring()
+	}
+	return q.name.explain(fmt.Sprintf("store %d messages", len(msgs)), err)
+}
+
+func (q *Queue) put(ctx context.Context, all []*arrival) error {
+	id, err := q.register(ctx)
+	if err != nil {
+		return err
+	}
+	for _, a := range all {
+		if err := q.seal(ctx, a); err != nil {
+			return fmt.Errorf("message %q: %w", a.msg.UUID, err)
+		}
+	}
+	var parked []*arrival
+	err = q.write(ctx, func(tx *sqlx.Tx, tell tellParked) error {
+		parked = nil
+		for _, a := range all {
+			collided, err := q.putOne(ctx, tx, id, a)
+			if err != nil {
+				return fmt.Errorf("message %q: %w", a.msg.UUID, err)
+			}
+			if collided != nil {
+				parked = append(parked, collided)
+				if err := tell(a.msg.Copy(), collided.reason); err != nil {
+					return err
+				}
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return q.store.noticeLoss(err)
+	}
+	for _, a := range parked {
+		q.observeCollision(ctx, a)
+	}
+	return nil
+}
+
+// putOne stores a message and makes sure that it is what is stored.
+func (q *Queue) putOne(ctx context.Context, tx *sqlx.Tx, consumer int32, a *arrival) (parked *arrival, err error) {
+	d := q.store.dialect
+	for range maxRounds {
+		if err := q.insert(ctx, tx, consumer, a); err != nil {
+			return nil, err
+		}
+		var stored int64
+		err := tx.GetContext(ctx, &stored, d.Queue.SelectStored, consumer, a.id)
+		switch {
+		case errors.Is(err, sql.ErrNoRows): // it was there, and is completed now
+			continue
+		case err != nil:
+			return nil, err
+		case stored == a.hash:
+			return nil, nil
+		}
+		other := *a
+		other.original, other.id = a.id, keycode.Derive(a.id, a.print)
+		other.status, other.delay, other.orderKey = Parked, never, nil
+		other.reason = "same key as message " + a.key + ", other payload"
+		if _, err := tx.ExecContext(ctx, d.OpenClaim, consumer, other.id, other.hash, 1); err != nil {
+			return nil, err
+		}
+		return &other, q.insert(ctx, tx, consumer, &other)
+	}
+	return nil, ErrLost
+}
+
+// seal makes of the payload of a what its row is to keep.
+func (q *Queue) seal(ctx context.Context, a *arrival) (err error) {
+	a.payload, err = q.store.sealPayload(ctx, q.name.name, a.topic, a.msg)
+	return err
+}
+
+func (q *Queue) insert(ctx context.Context, tx *sqlx.Tx, consumer int32, a *arrival) error {
+	kind, version := q.config.Describe(a.msg)
+	_, err := tx.ExecContext(ctx, q.store.dialect.Queue.StoreMessage,
+		consumer, a.id, a.status, []byte(a.topic), a.orderKey, []byte(kind), []byte(version), []byte(a.msg.UUID),
+		msgcode.AppendMetadata(nil, a.msg.Metadata), a.payload.inRow, a.hash, []byte(a.reason), a.original,
+		a.payload.form, a.payload.ref, a.delay.Microseconds())
+	if err != nil {
+		return fmt.Errorf("store a payload of %d bytes: %w", len(a.msg.Payload), err)
+	}
+	return q.store.checkIn(ctx, tx, a.payload)
+}
+
+// Straight is a delivery that goes past the table.
+type Straight struct {
+	attempt
+
+	queue *Queue
+	topic string
+	msg   *message.Message
+}
+
+// Straight returns a copy of msg, which came from topic, for the handler, with an ack of
+// its own, and what is told of its delivery.
+func (q *Queue) Straight(topic string, msg *message.Message) (*message.Message, *Straight) {
+	s := &Straight{queue: q, topic: topic, msg: msg}
+	s.number, s.receivedAt = 1, time.Now().UTC()
+	c := msg.Copy()
+	c.SetContext(context.WithValue(msg.Context(), attemptKey{}, &s.attempt))
+	return c, s
+}
+
+// Fail stores the message after it was nacked, to be delivered again by the queue, and
+// reports true: then it may be acked. It reports false where the delivery was no attempt,
+// because the service closes or the database is down: then the source must keep it.
+func (s *Straight) Fail(ctx context.Context) (stored bool, err error) {
+	_, counts, cause := s.result()
+	select {
+	case <-s.msg.Context().Done(): // the service closes
+		return false, nil
+	default:
+	}
+	if !counts {
+		return false, nil
+	}
+	q := s.queue
+	a, err := q.arrival(s.topic, s.msg)
+	if err != nil {
+		return false, q.name.explain(fmt.Sprintf("store message %q", s.msg.UUID), err)
+	}
+	f := q.fateOf(0, true, cause, nil)
+	a.status, a.attempts, a.last, a.reason, a.delay = f.status, f.attempts, f.last, f.reason, f.delay
+	id, err := q.register(ctx)
+	if err == nil {
+		err = q.seal(ctx, a)
+	}
+	if err == nil {
+		err = q.write(ctx, func(tx *sqlx.Tx, tell tellParked) error { return q.putFailed(ctx, tx, id, a, tell) })
+	}
+	if err != nil {
+		return false, q.name.explain(fmt.Sprintf("store message %q", s.msg.UUID), q.store.noticeLoss(err))
+	}
+	if a.status.stuck() {
+		q.observeParked(ctx, messageRow{MessageID: a.id, UUID: []byte(a.msg.UUID)}, f)
+	}
+	q.bell.Ring()
+	return true, nil
+}
+
+// putFailed stores a message whose handler failed, with its claim open. It takes the claim
+// first, so that it waits for, or gives way to, a twin that holds it.
+func (q *Queue) putFailed(ctx context.Context, tx *sqlx.Tx, consumer int32, a *arrival, tell tellParked) error {
+	d := q.store.dialect
+	if _, err := tx.ExecContext(ctx, d.OpenClaim, consumer, a.id, a.hash, 1); err != nil {
+		return err
+	}
+	var row lookup
+	if err := row.scan(tx.QueryRowContext(ctx, d.Lookup, consumer, a.id)); err != nil {
+		return err
+	}
+	switch {
+	case row.Result != resultOpen && row.Outcome == nil:
+		return nil // completed, by a twin for instance
+	case row.Result != resultOpen: // what it produced must go out
+		a.status, a.delay, a.reason = Settling, q.config.MinBackoff, unpublished
+		if row.OpenStatus.Valid {
+			return nil
+		}
+	case row.OpenStatus.Valid && Status(row.OpenStatus.Int16) == FailedRetryable:
+		_, err := tx.ExecContext(ctx, d.TouchMessage, a.last, groupOf(a.last), a.delay.Microseconds(), consumer, a.id, FailedRetryable)
+		return err
+	case row.OpenStatus.Valid:
+		return nil // it is worked on already
+	}
+	if err := q.insertFailed(ctx, tx, consumer, a); err != nil || !a.status.stuck() {
+		return err
+	}
+	return tell(a.msg.Copy(), a.reason)
+}
+
+func (q *Queue) insertFailed(ctx context.Context, tx *sqlx.Tx, consumer int32, a *arrival) error {
+	kind, version := q.config.Describe(a.msg)
+	_, err := tx.ExecContext(ctx, q.store.dialect.InsertMessage,
+		consumer, a.id, a.status, a.attempts, []byte(a.topic), nil, nil, a.orderKey, []byte(kind), []byte(version),
+		[]byte(a.msg.UUID), msgcode.AppendMetadata(nil, a.msg.Metadata), a.payload.inRow, a.hash,
+		a.last, groupOf(a.last), []byte(a.reason), nil, nil, sql.NullInt64{}, a.payload.form, a.payload.ref,
+		a.delay.Microseconds())
+	if err != nil {
+		return err
+	}
+	return q.store.checkIn(ctx, tx, a.payload)
+}
+
+// register returns the id of the consumer's row, made on first use.
+func (q *Queue) register(ctx context.Context) (int32, error) {
+	q.registering.Lock()
+	defer q.registering.Unlock()
+	generation := q.store.generation.Load()
+	if q.registered.id != 0 && q.registered.generation == generation {
+		return q.registered.id, nil
+	}
+	config := ConsumerConfig{Name: q.name.name, Epoch: q.name.epoch, Key: q.config.Key}
+	config.setDefaults()
+	row, err := (&Consumer{store: q.store, config: config}).findOrInsert(ctx)
+	if err == nil {
+		err = config.sameKey(row)
+	}
+	if err != nil {
+		return 0, err
+	}
+	q.registered = registration{id: row.ID, generation: generation}
+	return row.ID, nil
+}
+
+func (q *Queue) observeCollision(ctx context.Context, a *arrival) {
+	e := Event{
+		Consumer: q.name.name, Epoch: q.name.epoch, MessageID: a.key, UUID: a.msg.UUID, Reason: "same key, other payload",
+	}
+	for _, o := range q.store.observe.collision {
+		o.ObserveCollision(ctx, e)
+	}
+	q.observeParked(ctx, messageRow{MessageID: a.id, UUID: []byte(a.msg.UUID)}, fate{reason: a.reason})
+}
+
+// observeParked tells of a message that waits for an operator.
+func (q *Queue) observeParked(ctx context.Context, row messageRow, f fate) {
+	e := Event{
+		Consumer: q.name.name, Epoch: q.name.epoch, MessageID: keycode.String(row.MessageID), UUID: string(row.UUID), Reason: f.reason,
+	}
+	q.store.log.Error("inbox: message parked for an operator: "+f.reason, nil,
+		watermill.LogFields{"consumer": e.Consumer, "epoch": e.Epoch, "message_id": e.MessageID, "error": string(f.last)})
+	for _, o := range q.store.observe.parked {
+		o.ObserveParked(ctx, e)
+	}
+}

@@ -1,0 +1,72 @@
+package inbox
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/jmoiron/sqlx"
+
+	"github.com/millrace-go/millrace/internal/ambient"
+)
+
+// tellParked is called for each message that the transaction makes wait for an operator.
+type tellParked func(msg *message.Message, reason string) error
+
+// write does work in a transaction, in which it can call OnPark. Where that fails, work is
+// done without it: a message that cannot be announced is parked all the same.
+func (q *Queue) write(ctx context.Context, work func(tx *sqlx.Tx, tell tellParked) error) error {
+	if q.config.OnPark == nil {
+		return q.silently(ctx, work)
+	}
+	var own *ambient.Tx
+	err := q.store.write(ctx, func(tx *sqlx.Tx) error {
+		own = ambient.New(tx, q.store.db)
+		defer own.End()
+		within := ambient.With(ctx, own)
+		return work(tx, func(msg *message.Message, reason string) error {
+			msg.SetContext(within)
+			return q.onPark(msg, reason)
+		})
+	})
+	if err == nil {
+		own.Committed()
+	}
+	var failed *onParkError
+	if !errors.As(err, &failed) {
+		return err
+	}
+	q.store.log.Error("inbox: OnPark failed; the message is parked without it", failed.cause, watermill.LogFields{
+		"consumer": q.name.name, "epoch": q.name.epoch, "message_uuid": failed.uuid,
+	})
+	return q.silently(ctx, work)
+}
+
+func (q *Queue) silently(ctx context.Context, work func(tx *sqlx.Tx, tell tellParked) error) error {
+	return q.store.write(ctx, func(tx *sqlx.Tx) error {
+		return work(tx, func(*message.Message, string) error { return nil })
+	})
+}
+
+// onPark is the user's OnPark, whose panic is an error.
+func (q *Queue) onPark(msg *message.Message, reason string) (err error) {
+	defer func() {
+		if r := recover(); r != nil {
+			err = fmt.Errorf("panic: %v", r)
+		}
+		if err != nil {
+			err = &onParkError{msg.UUID, err}
+		}
+	}()
+	return q.config.OnPark(msg, reason)
+}
+
+type onParkError struct {
+	uuid  string
+	cause error
+}
+
+func (e *onParkError) Error() string { return "OnPark: " + e.cause.Error() }
+func (e *onParkError) Unwrap() error { return e.cause }

@@ -1,0 +1,134 @@
+package inbox
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/jmoiron/sqlx"
+
+	"github.com/millrace-go/millrace/internal/ambient"
+)
+
+// PayloadInfo says which message a payload is of. It is the same when the payload is sealed
+// and when it is opened. None of it is sealed.
+type PayloadInfo struct {
+	Consumer string
+	Topic    string // the message's own, or, of one that a handler produced, where it goes
+	UUID     string
+	Metadata message.Metadata
+}
+
+// PayloadCodec changes payloads on their way into the tables and back, for instance with a
+// key per person, so that throwing a key away erases what is stored of that person.
+// [AESGCM] is one. It must be safe for concurrent use.
+type PayloadCodec interface {
+	// Seal returns what to store. Where the message is stored in a transaction, inbox.Tx
+	// returns that for ctx, so a key can be made in it; be quick then. After [ErrErased] an open
+	// message is stored without its payload, as if it had been erased later. Any other error
+	// is one of storing the message.
+	Seal(ctx context.Context, info PayloadInfo, payload []byte) ([]byte, error)
+
+	// Open returns the payload that Seal was given. [ErrErased], or an error marked with
+	// [Terminal], says that nobody will ever open it again. Any other error is one that
+	// passes: the message is delivered later, and that is no attempt.
+	Open(ctx context.Context, info PayloadInfo, sealed []byte) ([]byte, error)
+}
+
+// payloadForm says what the bytes that are stored of a payload are.
+type payloadForm int16
+
+const (
+	payloadPlain  payloadForm = 0
+	payloadSealed payloadForm = 1
+	payloadErased payloadForm = 2 // before it was stored, so nothing is
+)
+
+// storedPayload is a payload as it is stored.
+type storedPayload struct {
+	inRow []byte
+	form  payloadForm
+	ref   []byte // of the blob, nil where it is in the row
+	body  []byte // of a blob that goes into our own table
+}
+
+// errNotKept says that a payload cannot be stored now.
+var errNotKept = errors.New("the payload cannot be stored")
+
+// sealPayload makes of the payload of msg what its row is to keep. A blob outside the
+// database is written by then.
+func (s *Store) sealPayload(ctx context.Context, consumer, topic string, msg *message.Message) (storedPayload, error) {
+	p := storedPayload{inRow: append([]byte{}, msg.Payload...)}
+	if s.config.Payloads != nil {
+		info := PayloadInfo{Consumer: consumer, Topic: topic, UUID: msg.UUID, Metadata: msg.Metadata}
+		sealed, err := s.config.Payloads.Seal(ctx, info, p.inRow)
+		if errors.Is(err, ErrErased) {
+			return storedPayload{inRow: []byte{}, form: payloadErased}, nil
+		}
+		if err != nil {
+			return p, fmt.Errorf("%w: seal it: %w", errNotKept, err)
+		}
+		p.inRow, p.form = append([]byte{}, sealed...), payloadSealed
+	}
+	if s.config.BlobsAbove == 0 || len(p.inRow) <= s.config.BlobsAbove {
+		return p, nil
+	}
+	return s.putBlob(ctx, p)
+}
+
+// sealPayloadIn is sealPayload in a transaction, which a codec finds in its context.
+func (s *Store) sealPayloadIn(
+	ctx context.Context, tx *sqlx.Tx, consumer, topic string, msg *message.Message,
+) (storedPayload, error) {
+	own := ambient.New(tx, s.db)
+	defer own.End()
+	return s.sealPayload(ambient.With(ctx, own), consumer, topic, msg)
+}
+
+// whole reports whether the row has the payload as it came.
+func (r *messageRow) whole() bool { return r.Form == payloadPlain && r.Ref == nil }
+
+// openPayload returns the payload of m as it came.
+func (s *Store) openPayload(ctx context.Context, m *Message) ([]byte, error) {
+	stored := m.row.Payload
+	if m.row.Ref != nil {
+		var err error
+		if stored, err = s.getBlob(ctx, m.row.Ref); err != nil {
+			return nil, err
+		}
+	}
+	info := PayloadInfo{Consumer: m.Consumer, Topic: m.Topic, UUID: m.UUID, Metadata: m.Metadata}
+	return s.unseal(ctx, info, m.row.Form, stored)
+}
+
+func (s *Store) unseal(ctx context.Context, info PayloadInfo, form payloadForm, stored []byte) ([]byte, error) {
+	switch {
+	case form == payloadPlain:
+		return stored, nil
+	case form == payloadErased:
+		return nil, ErrErased
+	case form != payloadSealed:
+		return nil, fmt.Errorf("the payload has form %d, which a newer release wrote: update this service", form)
+	case s.config.Payloads == nil:
+		return nil, errors.New("the payload is sealed: set Config.Payloads to the codec it was stored with")
+	}
+	payload, err := s.config.Payloads.Open(ctx, info, stored)
+	if err != nil {
+		return nil, fmt.Errorf("open the payload: %w", err)
+	}
+	return append([]byte{}, payload...), nil
+}
+
+// message returns the message in row. That its payload cannot be had is told in it.
+func (s *Store) message(ctx context.Context, row messageRow) (Message, error) {
+	m, err := row.message()
+	if err != nil || row.whole() {
+		return m, err
+	}
+	m.Payload, m.Unreadable = s.openPayload(ctx, &m)
+	return m, nil
+}
+
+// unopenable reports whether err says that a payload will never be opened again.
+func unopenable(err error) bool { return errors.Is(err, ErrErased) || IsTerminal(err) }

@@ -1,0 +1,83 @@
+package inbox
+
+import (
+	"context"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/millrace-go/millrace/internal/msgcode"
+)
+
+// sealedOutcome is what a stored outcome with sealed payloads begins with, before what
+// msgcode makes of its messages.
+const sealedOutcome = 0xa5
+
+// encodeOutcome returns what is stored of the messages that a handler of consumer produced.
+func (s *Store) encodeOutcome(
+	ctx context.Context, consumer, topic string, produced []*message.Message,
+) ([]byte, error) {
+	if s.config.Payloads == nil {
+		return msgcode.Encode(produced), nil
+	}
+	sealed := make([]*message.Message, 0, len(produced))
+	for _, m := range produced {
+		c := m.Copy()
+		if m.Payload != nil { // else it says nothing, and stays nil
+			info := PayloadInfo{Consumer: consumer, Topic: topic, UUID: m.UUID, Metadata: m.Metadata}
+			payload, err := s.config.Payloads.Seal(ctx, info, m.Payload)
+			if err != nil {
+				return nil, err
+			}
+			c.Payload = append(message.Payload{}, payload...)
+		}
+		c.Metadata = m.Metadata
+		sealed = append(sealed, c)
+	}
+	return append([]byte{sealedOutcome}, msgcode.Encode(sealed)...), nil
+}
+
+// decodeOutcome returns the messages of a stored outcome and, for each, why it has no payload.
+func (s *Store) decodeOutcome(
+	ctx context.Context, consumer, topic string, stored []byte,
+) (msgs []*message.Message, problems []error, err error) {
+	if len(stored) == 0 || stored[0] != sealedOutcome {
+		msgs, err = msgcode.Decode(stored)
+		return msgs, make([]error, len(msgs)), err
+	}
+	if msgs, err = msgcode.Decode(stored[1:]); err != nil {
+		return nil, nil, err
+	}
+	problems = make([]error, len(msgs))
+	for i, m := range msgs {
+		if m.Payload != nil {
+			info := PayloadInfo{Consumer: consumer, Topic: topic, UUID: m.UUID, Metadata: m.Metadata}
+			m.Payload, problems[i] = s.unseal(ctx, info, payloadSealed, m.Payload)
+		}
+	}
+	return msgs, problems, nil
+}
+
+// openOutcome returns the messages of a stored outcome that can be published, never nil. One
+// that nobody can open any more is left out: nothing else can be done about it.
+func (s *Store) openOutcome(
+	ctx context.Context, consumer, topic string, stored []byte,
+) ([]*message.Message, error) {
+	msgs, problems, err := s.decodeOutcome(ctx, consumer, topic, stored)
+	if err != nil {
+		return nil, err
+	}
+	readable := make([]*message.Message, 0, len(msgs))
+	for i, m := range msgs {
+		switch err := problems[i]; {
+		case err == nil:
+			readable = append(readable, m)
+		case unopenable(err):
+			s.log.Error("inbox: a message that a handler produced cannot be published any more, and is left out", err,
+				watermill.LogFields{"consumer": consumer, "topic": topic, "message_uuid": m.UUID})
+		default:
+			return nil, err
+		}
+	}
+	return readable, nil
+}

@@ -1,0 +1,198 @@
+package inbox
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/jmoiron/sqlx"
+
+	"github.com/millrace-go/millrace/internal/ambient"
+)
+
+// Pace is how fast an operator's call goes through many messages.
+type Pace struct {
+	// PerSecond is how many messages are taken in a second. Defaults to 1000.
+	PerSecond int
+}
+
+// RetryAll does for each message that f matches what [Store.Retry] does for one. Where f
+// names no Status it takes those that wait for an operator: PARKED and FAILED_TERMINAL.
+// Where it names no end it takes what was stored before the call, and each message once, so
+// the call ends though some fail again. It works in batches, and passes over what somebody
+// else changed meanwhile. It returns how many messages are to be handled now, also with an
+// error and at the end of ctx: another call goes on with the rest.
+func (s *Store) RetryAll(ctx context.Context, f Filter, by Operator, to message.Publisher, pace Pace) (retried int, err error) {
+	retried, err = s.forAll(ctx, f, by, pace, Status.retryable, func(rows []messageRow) (int, error) {
+		return s.retryBatch(ctx, rows, by, to)
+	})
+	if err != nil {
+		return retried, fmt.Errorf("inbox: retry messages, %d done: %w", retried, explain(err))
+	}
+	return retried, nil
+}
+
+// DiscardAll does for each message that f matches what [Store.Discard] does for one, and
+// goes through them as [Store.RetryAll] does.
+func (s *Store) DiscardAll(ctx context.Context, f Filter, by Operator, pace Pace) (discarded int, err error) {
+	discarded, err = s.forAll(ctx, f, by, pace, Status.stuck, func(rows []messageRow) (int, error) {
+		return s.inBatch(ctx, rows, func(tx *sqlx.Tx, row messageRow) error { return s.discard(ctx, tx, by, row) })
+	})
+	if err != nil {
+		return discarded, fmt.Errorf("inbox: discard messages, %d done: %w", discarded, explain(err))
+	}
+	return discarded, nil
+}
+
+// forAll gives the messages that f matches to work, in batches and no faster than pace says.
+func (s *Store) forAll(
+	ctx context.Context, f Filter, by Operator, pace Pace, allowed func(Status) bool, work func([]messageRow) (int, error),
+) (done int, err error) {
+	if err := by.validate(); err != nil {
+		return 0, err
+	}
+	if f.Status != 0 && !allowed(f.Status) {
+		return 0, fmt.Errorf("that is not possible with messages that are %s", f.Status)
+	}
+	if pace.PerSecond < 0 {
+		return 0, fmt.Errorf("PerSecond %d is negative", pace.PerSecond)
+	}
+	if pace.PerSecond == 0 {
+		pace.PerSecond = 1000
+	}
+	if _, live := ambient.From(ctx).Live(s.db); live {
+		return 0, errors.New("not in a handler's transaction: it would hold every message until its end")
+	}
+	if f.ReceivedUntil.IsZero() {
+		now, err := s.now(ctx)
+		if err != nil {
+			return 0, err
+		}
+		f.ReceivedUntil = now.Add(time.Millisecond) // the resolution of SQLite's clock
+	}
+	const most = 100
+	batch, after, began := min(most, pace.PerSecond), int64(0), time.Now()
+	for {
+		rows, err := s.list(ctx, f, after, batch, FailedTerminal, Parked)
+		if err != nil || len(rows) == 0 {
+			return done, err
+		}
+		n, err := work(rows)
+		done += n
+		if err != nil || len(rows) < batch {
+			return done, err
+		}
+		after = rows[len(rows)-1].ID
+		if err := pace.wait(ctx, began, done); err != nil {
+			return done, err
+		}
+	}
+}
+
+// wait waits until so many may have been done.
+func (p Pace) wait(ctx context.Context, began time.Time, done int) error {
+	earliest := began.Add(time.Duration(float64(done) / float64(p.PerSecond) * float64(time.Second)))
+	timer := time.NewTimer(time.Until(earliest))
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return ctx.Err()
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// now asks the database's clock.
+func (s *Store) now(ctx context.Context) (time.Time, error) {
+	var now int64
+	err := sqlx.GetContext(ctx, s.reader(ctx), &now, s.dialect.Now)
+	return time.UnixMicro(now).UTC(), err
+}
+
+// retryBatch makes due what a queue delivers, all at once, and sends back the rest, one by
+// one: what could not be published then, and no other, is left to be tried again.
+func (s *Store) retryBatch(ctx context.Context, rows []messageRow, by Operator, to message.Publisher) (done int, err error) {
+	served := make(map[consumerName]bool)
+	var due []messageRow
+	for _, row := range rows {
+		live, known := served[row.consumer()]
+		if !known {
+			if live, err = s.served(ctx, row); err != nil {
+				return done, err
+			}
+			served[row.consumer()] = live
+		}
+		if live {
+			due = append(due, row)
+			continue
+		}
+		if err := ctx.Err(); err != nil {
+			return done, err
+		}
+		switch err := s.sendBackWhole(ctx, row, by, to); {
+		case err == nil:
+			done++
+		case !errors.Is(err, ErrNotFound):
+			return done, row.explain("retry", err)
+		}
+	}
+	n, err := s.inBatch(ctx, due, func(tx *sqlx.Tx, row messageRow) error { return s.makeDue(ctx, tx, by, row) })
+	for name, live := range served {
+		if live {
+			s.wakeQueue(name)
+		}
+	}
+	return done + n, err
+}
+
+// batchTime bounds a batch, or what is done for one message of it.
+const batchTime = 30 * time.Second
+
+// begun returns a context for what was begun, which is then ended: else nobody knows
+// whether its commit was cut off.
+func begun(ctx context.Context) (context.Context, context.CancelFunc) {
+	return context.WithTimeout(context.WithoutCancel(ctx), batchTime)
+}
+
+// sendBackWhole is sendBack also where ctx ends meanwhile.
+func (s *Store) sendBackWhole(ctx context.Context, row messageRow, by Operator, to message.Publisher) error {
+	ctx, cancel := begun(ctx)
+	defer cancel()
+	return s.sendBack(ctx, row, by, to)
+}
+
+// inBatch does the same to all rows in one transaction. Where somebody was faster with one
+// of them it begins again with each by itself, and passes over that one.
+func (s *Store) inBatch(ctx context.Context, rows []messageRow, one func(*sqlx.Tx, messageRow) error) (done int, err error) {
+	if len(rows) == 0 {
+		return 0, nil
+	}
+	ctx, cancel := begun(ctx)
+	defer cancel()
+	err = s.write(ctx, func(tx *sqlx.Tx) error {
+		for _, row := range rows {
+			if err := one(tx, row); err != nil {
+				return fmt.Errorf("message %d: %w", row.ID, err)
+			}
+		}
+		return nil
+	})
+	if err == nil {
+		return len(rows), nil
+	}
+	if !errors.Is(err, ErrNotFound) {
+		return 0, err
+	}
+	for _, row := range rows {
+		err := s.write(ctx, func(tx *sqlx.Tx) error { return one(tx, row) })
+		switch {
+		case err == nil:
+			done++
+		case !errors.Is(err, ErrNotFound):
+			return done, fmt.Errorf("message %d: %w", row.ID, err)
+		}
+	}
+	return done, nil
+}

@@ -1,0 +1,269 @@
+package inbox
+
+import (
+	"bytes"
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/jmoiron/sqlx"
+)
+
+// Take leases at most limit messages that are due, or one that may have ended the process
+// that had it: that one is to be delivered alone. It returns none, and how long it is at
+// least until the next one is due, at most horizon, if there are none now.
+func (q *Queue) Take(ctx context.Context, limit int, horizon time.Duration) ([]*Leased, time.Duration, error) {
+	return q.TakeOut(ctx, 0, limit, horizon)
+}
+
+// TakeOut is [Queue.Take] for one who hands out the first of the messages at once, as many
+// as out: they are marked with their lease, where that is possible, and [Queue.HandOut] then has nothing to write.
+func (q *Queue) TakeOut(ctx context.Context, out, limit int, horizon time.Duration) ([]*Leased, time.Duration, error) {
+	row, err := q.consumer(ctx, horizon)
+	if err == nil {
+		q.paused.Store(row.Paused)
+		err = q.serve(ctx, row.ID, horizon)
+	}
+	if errors.Is(err, ErrNotFound) || err == nil && row.Paused {
+		return nil, horizon, nil // nothing was stored for it yet, or nobody may have it
+	}
+	if err != nil {
+		return nil, horizon, q.name.explain("find the consumer", err)
+	}
+	if left, err := q.adopt(ctx, row.ID); err != nil || left && q.config.OrderKey != nil {
+		return nil, min(horizon, lookAgain), q.name.explain("look into older epochs", err)
+	}
+	find, next, err := q.find(ctx, row.ID, limit, horizon)
+	if err != nil {
+		return nil, horizon, q.name.explain("look for messages that are due", err)
+	}
+	if find == nil {
+		return nil, next, nil
+	}
+	taken, err := q.lease(ctx, row.ID, out, find)
+	leased := taken
+	if err == nil && len(leased) > 0 {
+		leased, err = q.closeCompleted(ctx, leased)
+	}
+	if err == nil {
+		leased, err = q.parkKillers(ctx, q.openPayloads(ctx, leased))
+	}
+	if err != nil {
+		q.unlease(ctx, taken)
+		return nil, horizon, q.name.explain("lease messages", err)
+	}
+	if len(leased) > 0 {
+		q.vain.Store(0)
+		return leased, horizon, nil
+	}
+	return nil, q.inVain(next), nil
+}
+
+// find looks for messages that are due. It returns what locks them in a transaction, nil where there are
+// none, and how long it is at least until there are.
+func (q *Queue) find(ctx context.Context, consumer int32, limit int, horizon time.Duration) (found, time.Duration, error) {
+	statements := &q.store.dialect.Queue
+	if q.config.OrderKey == nil {
+		var next int64
+		err := q.store.db.GetContext(ctx, &next, statements.SelectNextDue, consumer, horizon.Microseconds())
+		switch {
+		case errors.Is(err, sql.ErrNoRows):
+			return nil, horizon, nil
+		case err != nil || next > 0:
+			return nil, time.Duration(next) * time.Microsecond, q.store.noticeLoss(err)
+		}
+		return func(ctx context.Context, tx *sqlx.Tx) (rows []messageRow, err error) {
+			return rows, tx.SelectContext(ctx, &rows, statements.SelectDue, consumer, q.passed(), limit)
+		}, horizon, nil
+	}
+	had, err := q.look(ctx, consumer, limit, horizon)
+	switch {
+	case err != nil:
+		return nil, horizon, err
+	case len(had.ids) == 0 && had.blocked:
+		return nil, q.inVain(had.next), nil
+	case len(had.ids) == 0:
+		return nil, had.next, nil
+	}
+	return func(ctx context.Context, tx *sqlx.Tx) (rows []messageRow, err error) {
+		query, args, err := q.store.dialect.In(statements.LockDue, consumer, slices.Collect(maps.Keys(had.ids)), limit)
+		if err == nil {
+			err = tx.SelectContext(ctx, &rows, query, args...)
+		}
+		return rows, err
+	}, had.next, nil
+}
+
+// found reads and locks messages that were found due, those that still are and nobody has.
+type found func(ctx context.Context, tx *sqlx.Tx) ([]messageRow, error)
+
+// inVain is how long to pause after a look that had nothing.
+func (q *Queue) inVain(next time.Duration) time.Duration {
+	return min(next, lookAgain<<min(q.vain.Add(1), mostVain))
+}
+
+// lookAgain is the pause where messages are due that somebody else has, or that wait for
+// another one of their order key. It doubles with each look in vain.
+const (
+	lookAgain = 50 * time.Millisecond
+	mostVain  = 10
+)
+
+// lease leases messages that are due, and marks so many as handed out. With an error it
+// returns what it may have leased: the answer to a commit can be lost.
+func (q *Queue) lease(ctx context.Context, id int32, out int, find found) (leased []*Leased, err error) {
+	s := q.store
+	token := rand.Int64N(1<<62) + 1 //nolint:gosec // tells leases apart, keeps no secret
+	err = s.write(ctx, func(tx *sqlx.Tx) error {
+		leased = nil
+		if s.dialect.OneWriter { // whose transactions must begin with a write
+			if _, err := tx.ExecContext(ctx, s.dialect.LockConsumer, id); err != nil {
+				return err
+			}
+		}
+		rows, err := find(ctx, tx)
+		if err != nil || len(rows) == 0 {
+			return err
+		}
+		rows, charge := suspectAlone(rows)
+		for _, row := range rows {
+			row.Attempts += charge
+			l := newLeased(q, row, token, charge > 0)
+			l.out = len(leased) < out && !l.suspect && row.whole()
+			leased = append(leased, l)
+		}
+		return q.leaseRows(ctx, tx, leased, charge)
+	})
+	return leased, err
+}
+
+func (q *Queue) leaseRows(ctx context.Context, tx *sqlx.Tx, leased []*Leased, charge int) error {
+	statements, period := &q.store.dialect.Queue, q.config.Lease.Microseconds()
+	var out, ahead []*Leased
+	for _, l := range leased {
+		if l.out {
+			out = append(out, l)
+		} else {
+			ahead = append(ahead, l)
+		}
+	}
+	for _, part := range []struct {
+		leased    []*Leased
+		statement string
+		args      []any
+	}{
+		{ahead, statements.LeaseMessages, []any{charge, leased[0].token, period}},
+		{out, statements.LeaseOut, []any{leased[0].token, period}},
+	} {
+		if len(part.leased) == 0 {
+			continue
+		}
+		query, args, err := q.store.dialect.In(part.statement, append(part.args, leased[0].row.Consumer, ids(part.leased))...)
+		if err != nil {
+			return err
+		}
+		if _, err := tx.ExecContext(ctx, query, args...); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// unlease undoes a lease whose messages cannot be delivered, also where ctx ended: what was
+// with a process that gave no answer is to be tried alone, as before. Where it fails, the
+// messages come again when the lease ends.
+func (q *Queue) unlease(ctx context.Context, taken []*Leased) {
+	if len(taken) == 0 {
+		return
+	}
+	statement := q.store.dialect.Queue.PutBack
+	if taken[0].suspect {
+		statement = q.store.dialect.Queue.Unlease
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), afterwards)
+	defer cancel()
+	if err := q.execOnEach(ctx, taken, statement); err != nil {
+		q.store.log.Error("inbox: messages that were leased in vain could not be put back; they come again after their lease",
+			explain(err), watermill.LogFields{"consumer": q.name.name, "epoch": q.name.epoch})
+	}
+}
+
+// passed is the state of messages that hold back nothing behind them.
+func (q *Queue) passed() Status {
+	if q.config.OnParked == Continue {
+		return Parked
+	}
+	return 0
+}
+
+// suspectAlone leaves of rows one whose lease lapsed while somebody had it, if there is
+// one: it may have ended the process, so it is charged an attempt before it is tried, and
+// its neighbours are not with it then.
+func suspectAlone(rows []messageRow) (chosen []messageRow, charge int) {
+	for i, row := range rows {
+		if row.Status == InProgress {
+			return rows[i : i+1], 1
+		}
+	}
+	return rows, 0
+}
+
+// parkKillers parks what was with a process that gave no answer as often as it may fail.
+func (q *Queue) parkKillers(ctx context.Context, leased []*Leased) (rest []*Leased, err error) {
+	for _, l := range leased {
+		if !l.killer() {
+			rest = append(rest, l)
+			continue
+		}
+		reason := fmt.Sprintf("tried %d times, and never answered: it may end the process", q.config.MaxAttempts)
+		f := fate{Parked, q.config.MaxAttempts, never, reason, l.row.LastError}
+		if err := l.move(ctx, f); err != nil {
+			return nil, err
+		}
+	}
+	return rest, nil
+}
+
+// killer reports whether l ended, or seemed to end, its process as often as it may fail.
+func (l *Leased) killer() bool { return l.suspect && l.row.Attempts > l.queue.config.MaxAttempts }
+
+// closeCompleted closes the rows of messages that were completed meanwhile.
+func (q *Queue) closeCompleted(ctx context.Context, leased []*Leased) (rest []*Leased, err error) {
+	s := q.store
+	query, args, err := s.dialect.In(s.dialect.Queue.SelectSettled, leased[0].row.Consumer, ids(leased))
+	if err != nil {
+		return nil, err
+	}
+	var completed []claimHash
+	if err := s.db.SelectContext(ctx, &completed, query, args...); err != nil {
+		return nil, err
+	}
+	for _, l := range leased {
+		if !slices.ContainsFunc(completed, l.isCopy) {
+			rest = append(rest, l)
+			continue
+		}
+		if err := l.close(ctx); err != nil && !errors.Is(err, ErrLost) {
+			return nil, err
+		}
+	}
+	return rest, nil
+}
+
+// claimHash is a claim with the hash of what was claimed.
+type claimHash struct {
+	ID   []byte `db:"message_id"`
+	Hash int64  `db:"payload_hash"`
+}
+
+// isCopy reports whether l is a copy of what was claimed, as opposed to another message
+// that has its key.
+func (l *Leased) isCopy(of claimHash) bool {
+	return of.Hash == l.row.Hash && bytes.Equal(of.ID, l.row.MessageID)
+}

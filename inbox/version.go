@@ -1,0 +1,144 @@
+package inbox
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/millrace-go/millrace/internal/keycode"
+	"github.com/millrace-go/millrace/internal/reserved"
+)
+
+// Metadata fields by which a message says which version of which aggregate it is. The
+// outbox sets them, package outbox names them too, and [VersionFromMetadata] reads them.
+const (
+	AggregateField = reserved.Aggregate
+	VersionField   = reserved.Version
+)
+
+// Version is one step of an aggregate: what a message brings it to.
+type Version struct {
+	Aggregate string
+	Number    int64
+}
+
+// String names the version for a person.
+func (v Version) String() string {
+	return fmt.Sprintf("version %d of aggregate %q", v.Number, v.Aggregate)
+}
+
+// VersionFunc says which versions of which aggregates a message brings, mostly one. It
+// returns [ErrNoVersion] for a message that says nothing of versions.
+type VersionFunc func(msg *message.Message) ([]Version, error)
+
+// ErrNoVersion says that a message names no version of an aggregate.
+var ErrNoVersion = errors.New("the message names no version of an aggregate")
+
+// VersionFromMetadata reads the metadata fields [AggregateField] and [VersionField], and
+// where they are missing those of CloudEvents, ce_partitionkey and ce_sequence.
+func VersionFromMetadata() VersionFunc {
+	return func(msg *message.Message) ([]Version, error) {
+		for _, field := range [][2]string{{AggregateField, VersionField}, {"ce_partitionkey", "ce_sequence"}} {
+			aggregate, number := msg.Metadata[field[0]], msg.Metadata[field[1]]
+			switch {
+			case aggregate == "" && number == "":
+				continue
+			case aggregate == "":
+				return nil, fmt.Errorf("the metadata has %q, but no %q", field[1], field[0])
+			case number == "":
+				return nil, fmt.Errorf("the metadata has %q, but no %q", field[0], field[1])
+			}
+			return oneVersion(aggregate, number, "the metadata field "+strconv.Quote(field[1]))
+		}
+		return nil, fmt.Errorf("%w: the metadata has neither %s and %s, nor ce_partitionkey and ce_sequence",
+			ErrNoVersion, AggregateField, VersionField)
+	}
+}
+
+// VersionFromJSON reads two fields of a JSON payload, each a path such as "account.id". The
+// aggregate is text or a number, the version a number.
+func VersionFromJSON(aggregate, version string) VersionFunc {
+	return func(msg *message.Message) ([]Version, error) {
+		root, err := decodeJSON(msg.Payload)
+		if err != nil {
+			return nil, fmt.Errorf("%w: %w", ErrNoVersion, err)
+		}
+		var id string
+		switch v := jsonField(root, aggregate).(type) {
+		case string:
+			id = v
+		case json.Number:
+			id = v.String()
+		}
+		if id == "" {
+			return nil, fmt.Errorf("%w: the JSON payload has no text or number at %q", ErrNoVersion, aggregate)
+		}
+		number, ok := jsonField(root, version).(json.Number)
+		if !ok {
+			return nil, fmt.Errorf("%w: the JSON payload has no number at %q", ErrNoVersion, version)
+		}
+		return oneVersion(id, number.String(), "the JSON field "+strconv.Quote(version))
+	}
+}
+
+func oneVersion(aggregate, number, where string) ([]Version, error) {
+	n, err := strconv.ParseInt(number, 10, 64)
+	if errors.Is(err, strconv.ErrRange) {
+		return nil, fmt.Errorf("%s of aggregate %q is %s, which does not fit into 64 bits", where, aggregate, number)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("%s of aggregate %q is %q, which is not a whole number", where, aggregate, number)
+	}
+	return []Version{{Aggregate: aggregate, Number: n}}, nil
+}
+
+func decodeJSON(payload []byte) (root any, err error) {
+	decoder := json.NewDecoder(strings.NewReader(string(payload)))
+	decoder.UseNumber()
+	if err := decoder.Decode(&root); err != nil {
+		return nil, fmt.Errorf("the payload is not JSON: %w", err)
+	}
+	return root, nil
+}
+
+// jsonField returns what stands at path, nil if nothing does.
+func jsonField(root any, path string) any {
+	for name := range strings.SplitSeq(path, ".") {
+		object, _ := root.(map[string]any)
+		root = object[name]
+	}
+	return root
+}
+
+// versioned is a version with its aggregate as it is stored.
+type versioned struct {
+	Version
+	id []byte
+}
+
+// ordered returns versions in the order in which their aggregates are locked.
+func ordered(versions []Version) ([]versioned, error) {
+	all := make([]versioned, 0, len(versions))
+	for _, v := range versions {
+		if v.Aggregate == "" {
+			return nil, fmt.Errorf("%w: version %d has no aggregate", ErrNoVersion, v.Number)
+		}
+		if v.Number < 0 {
+			return nil, fmt.Errorf("%s is negative", v)
+		}
+		all = append(all, versioned{v, keycode.Encode(v.Aggregate)})
+	}
+	slices.SortFunc(all, func(a, b versioned) int { return bytes.Compare(a.id, b.id) })
+	for i := 1; i < len(all); i++ {
+		if bytes.Equal(all[i-1].id, all[i].id) {
+			return nil, fmt.Errorf("the message names aggregate %q twice", all[i].Aggregate)
+		}
+	}
+	return all, nil
+}

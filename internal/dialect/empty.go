@@ -1,0 +1,122 @@
+package dialect
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/jmoiron/sqlx"
+)
+
+// tablesOf lists every table that a connection finds without naming a schema, quoted.
+var tablesOf = map[string]string{
+	PostgresName: `
+		SELECT quote_ident(tablename)
+		FROM pg_tables
+		WHERE schemaname = current_schema()`,
+	MySQLName: "SELECT CONCAT('`', TABLE_NAME, '`') FROM information_schema.TABLES" + `
+		WHERE TABLE_SCHEMA = DATABASE() AND TABLE_TYPE = 'BASE TABLE'`,
+	SQLiteName: `
+		SELECT '"' || name || '"'
+		FROM sqlite_master
+		WHERE type = 'table' AND name NOT LIKE 'sqlite%'`,
+}
+
+// copyPrefix starts the name of what [Dialect.Keep] makes.
+const copyPrefix = "kept_"
+
+// tables lists the tables that a connection finds without naming a schema, quoted, without
+// those that Keep made.
+func (d *Dialect) tables(ctx context.Context, db sqlx.QueryerContext) (own, kept []string, err error) {
+	var all []string
+	if err := sqlx.SelectContext(ctx, db, &all, tablesOf[d.Name]); err != nil {
+		return nil, nil, fmt.Errorf("list the tables: %w", err)
+	}
+	for _, t := range all {
+		if strings.HasPrefix(strings.Trim(t, "\"`"), copyPrefix) {
+			kept = append(kept, t)
+		} else {
+			own = append(own, t)
+		}
+	}
+	return own, kept, nil
+}
+
+// Empty drops every table that a connection of db finds without naming a schema. It is for
+// databases of tests.
+func (d *Dialect) Empty(ctx context.Context, db *sqlx.DB) error {
+	conn, err := db.Connx(ctx)
+	if err != nil {
+		return err
+	}
+	defer conn.Close() //nolint:errcheck // it goes back to the pool
+	own, kept, err := d.tables(ctx, conn)
+	if err != nil || len(own)+len(kept) == 0 {
+		return err
+	}
+	all := slices.Concat(own, kept)
+	var statements []string
+	switch list := strings.Join(all, ", "); d.Name {
+	case PostgresName:
+		statements = []string{`DROP TABLE ` + list + ` CASCADE`}
+	case MySQLName:
+		statements = []string{`SET FOREIGN_KEY_CHECKS = 0`, `DROP TABLE ` + list, `SET FOREIGN_KEY_CHECKS = 1`}
+	case SQLiteName:
+		for _, t := range all {
+			statements = append(statements, `DROP TABLE `+t)
+		}
+	}
+	for _, s := range statements {
+		if _, err := conn.ExecContext(ctx, s); err != nil {
+			return fmt.Errorf("drop the tables: %w", err)
+		}
+	}
+	return nil
+}
+
+// Kept is what was in the tables of a database of tests.
+type Kept struct {
+	tables []string
+	rows   map[string]string // the copy of each table that was not empty
+}
+
+// Keep copies what is in the tables that a connection of db finds without naming a schema.
+func (d *Dialect) Keep(ctx context.Context, db *sqlx.DB) (*Kept, error) {
+	own, _, err := d.tables(ctx, db)
+	if err != nil {
+		return nil, err
+	}
+	k := &Kept{tables: own, rows: map[string]string{}}
+	for i, t := range own {
+		var some int
+		err := db.GetContext(ctx, &some, `SELECT COUNT(*) FROM `+t)
+		if err == nil && some > 0 {
+			k.rows[t] = fmt.Sprint(copyPrefix, i)
+			_, err = db.ExecContext(ctx, `CREATE TABLE `+k.rows[t]+` AS SELECT * FROM `+t)
+		}
+		if err != nil {
+			return nil, fmt.Errorf("keep what is in %s: %w", t, err)
+		}
+	}
+	return k, nil
+}
+
+// Restore has the tables be as they were kept, but for sequences.
+func (k *Kept) Restore(ctx context.Context, db *sqlx.DB) error {
+	tx, err := db.BeginTxx(ctx, nil)
+	if err != nil {
+		return err
+	}
+	defer tx.Rollback() //nolint:errcheck // after a commit there is nothing to roll back
+	for _, t := range k.tables {
+		_, err := tx.ExecContext(ctx, `DELETE FROM `+t)
+		if kept := k.rows[t]; err == nil && kept != "" {
+			_, err = tx.ExecContext(ctx, `INSERT INTO `+t+` SELECT * FROM `+kept)
+		}
+		if err != nil {
+			return fmt.Errorf("restore %s: %w", t, err)
+		}
+	}
+	return tx.Commit()
+}

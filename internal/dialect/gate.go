@@ -1,0 +1,48 @@
+package dialect
+
+// Gate holds the statements that keep an aggregate's versions in order.
+type Gate struct {
+	// Returning is true where StepAggregate returns the row, in the columns of SelectAggregate.
+	Returning bool
+
+	// AdvanceAggregate brings an aggregate that stands at the version before, and for which
+	// nothing waits, to the next one. It changes a row or none.
+	AdvanceAggregate string
+
+	// StepAggregate makes or locks the row of an aggregate, and advances it to a version if
+	// the one it has is at least, and below, what is said. Arguments: consumer, aggregate;
+	// the version, the first version, token, message id and payload hash of a new row;
+	// from, below, version.
+	StepAggregate    string
+	SelectAggregate  string
+	LockAggregate    string
+	RetreatAggregate string
+
+	// Messages that wait for a version.
+	HoldMessage   string
+	RaiseHeld     string
+	CountHeld     string
+	ReleaseHeld   string
+	SelectExpired string
+
+	// Operators.
+	SetVersion       string
+	DeleteVersions   string
+	ReleaseAll       string
+	SelectForgetable string
+	LowerPurgeLine   string
+}
+
+// Blobs holds the statements for payloads that are kept outside the rows of their messages.
+type Blobs struct {
+	// InsertBlob waits for another transaction that holds the name, and does nothing where
+	// the name is there.
+	InsertBlob     string
+	SelectBlob     string
+	SelectReferred string
+	SelectNames    string
+	DeleteBlob     string
+}
+
+// NeverDue is a delay, in microseconds, after which nobody waits any more.
+const NeverDue = 100 * 365 * 24 * 3600 * 1_000_000

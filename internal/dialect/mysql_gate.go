@@ -1,0 +1,76 @@
+package dialect
+
+var mysqlGate = Gate{
+	AdvanceAggregate: `
+		UPDATE millrace_versions
+		SET version = ?, token = ?, message_id = ?, payload_hash = ?
+		WHERE consumer = ? AND aggregate = ? AND version = ? AND held_to < ?`,
+	// Assignments run from left to right: the token tells the rest whether the row advances.
+	StepAggregate: `
+		INSERT INTO millrace_versions (consumer, aggregate, version, first_version, token, message_id, payload_hash)
+		VALUES (?, ?, ?, ?, ?, ?, ?)
+		ON DUPLICATE KEY UPDATE
+			token = IF(version >= ? AND version < ?, VALUES(token), token),
+			message_id = IF(token = VALUES(token), VALUES(message_id), message_id),
+			payload_hash = IF(token = VALUES(token), VALUES(payload_hash), payload_hash),
+			version = IF(token = VALUES(token), ?, version)`,
+	SelectAggregate: `
+		SELECT version, first_version, held_to, token, message_id, payload_hash
+		FROM millrace_versions
+		WHERE consumer = ? AND aggregate = ?`,
+	LockAggregate: `
+		UPDATE millrace_versions
+		SET held_to = held_to
+		WHERE consumer = ? AND aggregate = ?`,
+	RetreatAggregate: `
+		UPDATE millrace_versions
+		SET version = ?, token = 0, message_id = ?
+		WHERE consumer = ? AND aggregate = ? AND token = ?`,
+
+	HoldMessage: `
+		UPDATE millrace_messages
+		SET status = ?, reason = ?, aggregate = ?, version = ?, due_at = ` + mysqlNow + ` + ?, lease_token = 0
+		WHERE consumer = ? AND message_id = ? AND status = ? AND lease_token = ?`,
+	RaiseHeld: `
+		UPDATE millrace_versions
+		SET held_to = GREATEST(held_to, ?)
+		WHERE consumer = ? AND aggregate = ?`,
+	CountHeld: `
+		SELECT COUNT(*)
+		FROM millrace_messages
+		WHERE consumer = ? AND aggregate = ? AND status = 7`,
+	ReleaseHeld: `
+		UPDATE millrace_messages
+		SET status = 1, reason = ?, due_at = ` + mysqlNow + `
+		WHERE consumer = ? AND aggregate = ? AND version <= ? AND status = 7`,
+	SelectExpired: `
+		SELECT m.message_id, m.aggregate, m.version
+		FROM millrace_messages m
+		WHERE m.consumer = ? AND m.due_at <= ` + mysqlNow + ` AND m.status = 7
+		ORDER BY m.due_at
+		LIMIT ?`,
+
+	SetVersion: `
+		INSERT INTO millrace_versions (consumer, aggregate, version, first_version, token, message_id, payload_hash)
+		VALUES (?, ?, ?, ?, ?, ?, 0)
+		ON DUPLICATE KEY UPDATE
+			version = VALUES(version), token = VALUES(token), message_id = VALUES(message_id), payload_hash = 0`,
+	DeleteVersions: `
+		DELETE FROM millrace_versions
+		WHERE consumer = ?`,
+	ReleaseAll: `
+		UPDATE millrace_messages
+		SET status = 1, reason = ?, due_at = ` + mysqlNow + `
+		WHERE consumer = ? AND status = 7`,
+	SelectForgetable: `
+		SELECT c.message_id
+		FROM millrace_claims c
+		WHERE c.consumer = ? AND c.message_id > ? AND c.result <> 0 AND NOT EXISTS (
+			SELECT 1 FROM millrace_outcomes o WHERE o.consumer = c.consumer AND o.message_id = c.message_id)
+		ORDER BY c.message_id
+		LIMIT ?`,
+	LowerPurgeLine: `
+		UPDATE millrace_consumers
+		SET purge_line = 0
+		WHERE id = ?`,
+}

@@ -1,0 +1,25 @@
+package dialect
+
+var sqliteBlobs = Blobs{
+	InsertBlob: `
+		INSERT INTO millrace_blobs (name, body)
+		VALUES (?, ?)
+		ON CONFLICT (name) DO NOTHING`,
+	SelectBlob: `
+		SELECT body
+		FROM millrace_blobs
+		WHERE name = ?`,
+	SelectReferred: `
+		SELECT payload_ref
+		FROM millrace_messages
+		WHERE payload_ref IN (?)`,
+	SelectNames: `
+		SELECT name
+		FROM millrace_blobs
+		WHERE name > ? AND name < ?
+		ORDER BY name
+		LIMIT ?`,
+	DeleteBlob: `
+		DELETE FROM millrace_blobs
+		WHERE name = ?`,
+}

@@ -1,0 +1,134 @@
+package pubsub
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/millrace-go/millrace/inbox"
+)
+
+// intake takes what the source of one subscription delivers.
+type intake struct {
+	Durable
+	queue *inbox.Queue
+	topic string
+	in    <-chan *message.Message
+	out   chan<- *message.Message
+
+	answers *sync.WaitGroup
+}
+
+// run hands on or stores messages until the source ends. Those with the handler then are
+// still answered.
+func (i *intake) run(ctx context.Context) {
+	arrived := make(chan *message.Message)
+	var storing sync.WaitGroup
+	storing.Go(func() { i.store(ctx, arrived) })
+	defer storing.Wait()
+	defer close(arrived)
+	for msg := range i.in {
+		if i.Mode == StoreFirst || i.Redelivered(msg) || i.early(msg) || i.queue.Paused() {
+			arrived <- msg
+			continue
+		}
+		i.pass(ctx, msg)
+	}
+}
+
+// early reports whether the time of a message has not come.
+func (i *intake) early(msg *message.Message) bool {
+	return i.NotBefore != nil && time.Now().Before(i.NotBefore(msg))
+}
+
+// pass delivers a message straight through.
+func (i *intake) pass(ctx context.Context, msg *message.Message) {
+	c, delivery := i.queue.Straight(i.topic, msg) //nolint:contextcheck // the message brings its own
+	select {
+	case i.out <- c:
+	case <-ctx.Done():
+		msg.Nack()
+		return
+	}
+	i.answers.Go(func() {
+		select {
+		case <-c.Acked():
+			msg.Ack()
+		case <-c.Nacked():
+			i.failed(ctx, msg, delivery)
+		}
+	})
+}
+
+// failed stores a message whose handler failed. It goes back to its source if it cannot be
+// stored, or has to stay there.
+func (i *intake) failed(ctx context.Context, msg *message.Message, delivery *inbox.Straight) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), answerFor)
+	defer cancel()
+	stored, err := delivery.Fail(ctx)
+	if err != nil {
+		i.log(msg).Error("a message that failed could not be stored; its source has to deliver it again", err, nil)
+	}
+	if !stored {
+		msg.Nack()
+		return
+	}
+	msg.Ack()
+}
+
+// store stores messages together that arrive while others are being stored. What cannot
+// be stored goes back to its source.
+func (i *intake) store(ctx context.Context, arrived <-chan *message.Message) {
+	for msg := range arrived {
+		i.storeBatch(ctx, gather(msg, arrived))
+	}
+}
+
+func (i *intake) storeBatch(ctx context.Context, batch []*message.Message) {
+	err := i.put(ctx, batch...)
+	if err == nil {
+		for _, msg := range batch {
+			msg.Ack()
+		}
+		return
+	}
+	for _, msg := range batch { // one of them may be the reason
+		if len(batch) > 1 {
+			err = i.put(ctx, msg)
+		}
+		if err == nil {
+			msg.Ack()
+			continue
+		}
+		if ctx.Err() == nil {
+			i.log(msg).Error("a message could not be stored; its source has to deliver it again", err, nil)
+			i.calm(ctx)
+		}
+		msg.Nack()
+	}
+}
+
+func (i *intake) put(ctx context.Context, msgs ...*message.Message) error {
+	ctx, cancel := context.WithTimeout(ctx, answerFor)
+	defer cancel()
+	return i.queue.Put(ctx, i.topic, msgs...)
+}
+
+// calm keeps a source from delivering again and again what cannot be stored.
+func (i *intake) calm(ctx context.Context) {
+	timer := time.NewTimer(i.queue.Config().MinBackoff)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-ctx.Done():
+	}
+}
+
+func (i *intake) log(msg *message.Message) watermill.LoggerAdapter {
+	return i.Store.Logger().With(watermill.LogFields{
+		"consumer": i.queue.Config().Consumer, "topic": i.topic, "message_uuid": msg.UUID,
+	})
+}

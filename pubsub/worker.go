@@ -1,0 +1,264 @@
+package pubsub
+
+import (
+	"context"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/millrace-go/millrace/inbox"
+)
+
+// worker delivers the stored messages of one subscription.
+type worker struct {
+	Durable
+	queue *inbox.Queue
+	topic string
+	out   chan<- *message.Message
+	hands chan struct{} // holds a token for each message that is out
+
+	ready   []*inbox.Leased // taken, but not handed out
+	ahead   int             // how many are taken at once
+	fetched time.Time
+
+	answers  *sync.WaitGroup // outstanding
+	acked    chan *inbox.Leased
+	recorded chan struct{} // closed when all that were acked are closed
+
+	mu     sync.Mutex
+	leased map[*inbox.Leased]struct{}
+}
+
+func newWorker(d Durable, queue *inbox.Queue, topic string, out chan<- *message.Message, answers *sync.WaitGroup) *worker {
+	return &worker{
+		Durable: d, queue: queue, topic: topic, out: out, ahead: d.Concurrency,
+		hands:    make(chan struct{}, d.Concurrency),
+		answers:  answers,
+		acked:    make(chan *inbox.Leased, d.Prefetch),
+		recorded: make(chan struct{}),
+		leased:   make(map[*inbox.Leased]struct{}),
+	}
+}
+
+// run delivers until ctx ends. What is with the handler then is still answered.
+func (w *worker) run(ctx context.Context) {
+	due, leave := w.queue.Listen()
+	defer leave()
+	go w.finish(ctx)
+	go w.heartbeat(ctx)
+	for w.step(ctx, due) {
+	}
+	w.putBack(ctx)
+}
+
+// step hands out what is due, and reports whether to go on.
+func (w *worker) step(ctx context.Context, due <-chan struct{}) bool {
+	hands := w.hand(ctx)
+	if hands == 0 {
+		return false
+	}
+	if len(w.ready) == 0 {
+		next := w.fetch(ctx, hands)
+		if len(w.ready) == 0 {
+			w.giveBack(hands)
+			return w.rest(ctx, due, next)
+		}
+	}
+	if w.ready[0].Suspect() {
+		w.alone(ctx, hands)
+		return ctx.Err() == nil
+	}
+	n := min(hands, len(w.ready))
+	w.giveBack(hands - n)
+	return w.handOut(ctx, n)
+}
+
+// fetch takes messages that are due, more at once the faster they are worked off, and
+// returns how long to wait where there are none.
+func (w *worker) fetch(ctx context.Context, hands int) (next time.Duration) {
+	const soon, late = 100 * time.Millisecond, time.Second
+	switch since := time.Since(w.fetched); {
+	case since < soon:
+		w.ahead *= 2
+	case since > late:
+		w.ahead = max(w.ahead/2, w.Concurrency)
+	}
+	w.ahead = min(w.ahead, w.Prefetch)
+	w.fetched = time.Now()
+	var err error
+	w.ready, next, err = w.queue.TakeOut(ctx, hands, w.ahead, w.Poll)
+	if err != nil && ctx.Err() == nil {
+		w.log().Error("stored messages could not be fetched; tried again", err, nil)
+	}
+	w.note(w.ready, true)
+	return next
+}
+
+// rest waits until messages may be due, and reports whether to go on.
+func (w *worker) rest(ctx context.Context, due <-chan struct{}, next time.Duration) bool {
+	timer := time.NewTimer(next)
+	defer timer.Stop()
+	select {
+	case <-due:
+	case <-timer.C:
+	case <-ctx.Done():
+	}
+	return ctx.Err() == nil
+}
+
+// alone delivers a message that may end the process while no other stored one is out.
+func (w *worker) alone(ctx context.Context, hands int) {
+	for range cap(w.hands) - hands { // wait for the others
+		select {
+		case w.hands <- struct{}{}:
+			hands++
+		case <-ctx.Done():
+			w.giveBack(hands)
+			return
+		}
+	}
+	w.giveBack(hands - 1)
+	l := w.ready[0]
+	w.ready = w.ready[1:]
+	select {
+	case <-w.deliver(ctx, l):
+	case <-ctx.Done():
+	}
+}
+
+// handOut delivers the next n messages that are ready, with as many hands.
+func (w *worker) handOut(ctx context.Context, n int) bool {
+	next := w.ready[:n]
+	ours, err := w.queue.HandOut(ctx, next...)
+	if err != nil {
+		w.giveBack(n)
+		if ctx.Err() == nil {
+			w.log().Error("stored messages could not be handed out; tried again", err, nil)
+		}
+		return w.rest(ctx, nil, w.Poll)
+	}
+	w.ready = w.ready[n:]
+	if lost := n - len(ours); lost > 0 {
+		w.giveBack(lost)
+		w.note(slices.DeleteFunc(slices.Clone(next), func(l *inbox.Leased) bool { return slices.Contains(ours, l) }), false)
+	}
+	for _, l := range ours {
+		w.deliver(ctx, l)
+	}
+	return ctx.Err() == nil
+}
+
+// hand waits for a free hand and returns how many there are.
+func (w *worker) hand(ctx context.Context) (free int) {
+	select {
+	case w.hands <- struct{}{}:
+	case <-ctx.Done():
+		return 0
+	}
+	for free = 1; ; free++ {
+		select {
+		case w.hands <- struct{}{}:
+		default:
+			return free
+		}
+	}
+}
+
+func (w *worker) giveBack(hands int) {
+	for range hands {
+		<-w.hands
+	}
+}
+
+// deliver hands a message over and returns a channel that is closed when it was answered.
+// One that nobody takes any more is put back.
+func (w *worker) deliver(ctx context.Context, l *inbox.Leased) (answered <-chan struct{}) {
+	own, cancel := context.WithCancel(ctx)
+	over := make(chan struct{})
+	end := func() {
+		cancel()
+		w.giveBack(1)
+		close(over)
+	}
+	msg, err := l.Message(own)
+	if err != nil {
+		defer end()
+		w.note([]*inbox.Leased{l}, false)
+		w.log().Error("a stored message cannot be read; it comes again after its lease", err, nil)
+		return over
+	}
+	select {
+	case w.out <- msg:
+	case <-ctx.Done():
+		defer end()
+		w.failed(ctx, l, l.PutBack)
+		return over
+	}
+	w.answers.Go(func() {
+		defer end()
+		select {
+		case <-msg.Acked():
+			w.acked <- l
+		case <-msg.Nacked():
+			w.failed(ctx, l, l.Fail)
+		}
+	})
+	return over
+}
+
+func (w *worker) note(leased []*inbox.Leased, out bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, l := range leased {
+		if out {
+			w.leased[l] = struct{}{}
+		} else {
+			delete(w.leased, l)
+		}
+	}
+}
+
+func (w *worker) noted() []*inbox.Leased {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return slices.Collect(maps.Keys(w.leased))
+}
+
+// heartbeat renews the leases of what is ready or with the handler, also while the service
+// closes.
+func (w *worker) heartbeat(ctx context.Context) {
+	const beats = 3 // in a lease
+	tick := time.NewTicker(w.queue.Config().Lease / beats)
+	defer tick.Stop()
+	for closing := ctx.Done(); ; {
+		select {
+		case <-tick.C:
+		case <-closing:
+			closing = nil
+		}
+		leased := w.noted()
+		if len(leased) == 0 && ctx.Err() != nil {
+			return
+		}
+		if len(leased) == 0 {
+			continue
+		}
+		if err := w.extend(ctx, leased); err != nil {
+			w.log().Error("leases of stored messages could not be renewed; tried again", err, nil)
+		}
+	}
+}
+
+func (w *worker) extend(ctx context.Context, leased []*inbox.Leased) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), answerFor)
+	defer cancel()
+	return w.queue.Extend(ctx, leased)
+}
+
+func (w *worker) log() watermill.LoggerAdapter {
+	return w.Store.Logger().With(watermill.LogFields{"consumer": w.queue.Config().Consumer, "topic": w.topic})
+}

@@ -1,0 +1,140 @@
+package durable_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace-go/millrace/inbox"
+	"github.com/millrace-go/millrace/tests/testdb"
+)
+
+func TestTheBacklogIsKnown(t *testing.T) {
+	testdb.Conformance(t, backlogBodies)
+}
+
+// put stores n messages for a consumer.
+func (b *bed) put(consumer string, epoch, n int) *inbox.Queue {
+	b.Helper()
+	queue, err := b.store.Queue(inbox.QueueConfig{Consumer: consumer, Epoch: epoch})
+	require.NoError(b, err)
+	var msgs []*message.Message
+	for range n {
+		msgs = append(msgs, newMessage())
+	}
+	require.NoError(b, queue.Put(b.Context(), "orders", msgs...))
+	return queue
+}
+
+// become brings n RECEIVED messages into another state, due in so long.
+func (b *bed) become(status inbox.Status, n int, due time.Duration) {
+	b.Helper()
+	var ids []int64
+	require.NoError(b, b.db.SelectContext(b.Context(), &ids,
+		b.db.Rebind(`SELECT id FROM millrace_messages WHERE status = 1 ORDER BY id LIMIT ?`), n))
+	token := 0
+	if status == inbox.InProgress {
+		token = 7
+	}
+	for _, id := range ids {
+		_, err := b.db.ExecContext(b.Context(), b.db.Rebind(
+			`UPDATE millrace_messages SET status = ?, due_at = ?, lease_token = ? WHERE id = ?`),
+			status, time.Now().Add(due).UnixMicro(), token, id)
+		require.NoError(b, err)
+	}
+}
+
+func (b *bed) backlog(countTo int) []inbox.Backlog {
+	b.Helper()
+	all, err := b.process().Backlog(b.Context(), inbox.BacklogOptions{CountTo: countTo})
+	require.NoError(b, err)
+	return all
+}
+
+var backlogBodies = []testdb.Body{
+	{Name: "the figures of a backlog", Why: "one for each state, told apart by what is due, by consumer and epoch", Run: func(t *testing.T, db *testdb.DB) {
+		b := newBed(t, db)
+		assert.Empty(t, b.backlog(0))
+		b.put(consumer, 0, 37)
+		b.become(inbox.FailedRetryable, 2, -time.Hour)
+		b.become(inbox.FailedRetryable, 3, time.Hour)
+		b.become(inbox.InProgress, 4, time.Hour)
+		b.become(inbox.InProgress, 5, -time.Hour)
+		b.become(inbox.Settling, 6, -time.Hour)
+		b.become(inbox.FailedTerminal, 7, 1000*time.Hour)
+		b.become(inbox.Parked, 1, 1000*time.Hour)
+		b.become(inbox.Held, 8, -time.Hour)
+		b.put(consumer, 1, 1)
+		b.put("another", 0, 1)
+		_, err := db.ExecContext(t.Context(), db.Rebind(`UPDATE millrace_messages SET received_at = ?
+			WHERE id = (SELECT id FROM (SELECT MIN(id) AS id FROM millrace_messages WHERE status = 4) oldest)`),
+			time.Now().Add(-2*time.Hour).UnixMicro())
+		require.NoError(t, err)
+		n := func(n int) inbox.Count { return inbox.Count{N: n} }
+		all := b.backlog(0)
+		require.Len(t, all, 3)
+		assert.Equal(t, []string{"another", consumer, consumer}, []string{all[0].Consumer, all[1].Consumer, all[2].Consumer})
+		assert.Equal(t, 1, all[2].Epoch)
+		assert.Equal(t, n(1), all[2].Due)
+		got := all[1]
+		assert.InDelta(t, 2*time.Hour, got.OldestPending, float64(time.Minute))
+		got.OldestPending = 0
+		assert.Equal(t, inbox.Backlog{
+			Consumer: consumer, Due: n(3), Waiting: n(3), InProgress: n(4), Stale: n(5), Settling: n(6),
+			FailedTerminal: n(7), Parked: n(1), Held: n(8),
+		}, got, "one more is RECEIVED")
+
+		got = b.backlog(4)[1]
+		most := inbox.Count{N: 4, AtLeast: true}
+		assert.Equal(t, n(3), got.Due)
+		assert.Equal(t, most, got.Settling)
+		assert.Equal(t, most, got.Held)
+		assert.Equal(t, n(1), got.Parked, "exact up to the limit")
+		assert.True(t, got.InProgress.AtLeast && got.Stale.AtLeast, "nine are IN_PROGRESS, five were looked at")
+		assert.Equal(t, 5, got.InProgress.N+got.Stale.N)
+		assert.Equal(t, "4+", got.Held.String())
+		assert.Equal(t, "1", got.Parked.String())
+		_, err = b.store.Backlog(t.Context(), inbox.BacklogOptions{CountTo: -1})
+		require.ErrorContains(t, err, "negative")
+	}},
+	{Name: "whether a queue serves the backlog", Why: "known in every process, and it lapses", Run: func(t *testing.T, db *testdb.DB) {
+		b := newBed(t, db)
+		queue := b.put(consumer, 0, 2)
+		assert.False(t, b.backlog(0)[0].Served)
+		taken, _, err := queue.Take(t.Context(), 1, time.Second)
+		require.NoError(t, err)
+		require.Len(t, taken, 1)
+		got := b.backlog(0)[0]
+		assert.True(t, got.Served)
+		assert.Equal(t, []inbox.Count{{N: 1}, {N: 1}, {}}, []inbox.Count{got.Taken, got.Due, got.InProgress})
+		until := func() (until int64) {
+			require.NoError(t, db.GetContext(t.Context(), &until, `SELECT served_until FROM millrace_consumers`))
+			return until
+		}
+		said := until()
+		assert.WithinDuration(t, time.Now().Add(32*time.Second), time.UnixMicro(said), 15*time.Second)
+		_, _, err = queue.Take(t.Context(), 1, time.Second)
+		require.NoError(t, err)
+		assert.Equal(t, said, until(), "said every few seconds, not at each look")
+		b.unserve()
+		assert.False(t, b.backlog(0)[0].Served)
+		busy, err := b.process().Queue(inbox.QueueConfig{Consumer: consumer})
+		require.NoError(t, err)
+		require.NoError(t, busy.Extend(t.Context(), taken))
+		assert.True(t, b.backlog(0)[0].Served, "a queue with all hands full takes nothing, but renews")
+		assert.Empty(t, b.backlogIn("elsewhere"), "another namespace")
+	}},
+}
+
+// backlogIn returns the backlog of another namespace.
+func (b *bed) backlogIn(namespace string) []inbox.Backlog {
+	b.Helper()
+	store, err := inbox.NewStore(b.db.DB, inbox.Config{Namespace: namespace})
+	require.NoError(b, err)
+	all, err := store.Backlog(b.Context(), inbox.BacklogOptions{})
+	require.NoError(b, err)
+	return all
+}

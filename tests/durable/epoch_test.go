@@ -1,0 +1,118 @@
+package durable_test
+
+import (
+	"sync/atomic"
+	"testing"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace-go/millrace/inbox"
+	millrace "github.com/millrace-go/millrace/middleware"
+	"github.com/millrace-go/millrace/pubsub"
+	"github.com/millrace-go/millrace/tests/testdb"
+)
+
+// epochs returns what starts services of one consumer with a handler that fails on demand.
+func (b *bed) epochs(failing *atomic.Bool) (start func(epoch int) *service) {
+	return func(epoch int) *service {
+		durable := quick(b.store)
+		durable.Mode, durable.Epoch, durable.MaxAttempts = pubsub.StoreFirst, epoch, 1
+		h := func(msg *message.Message) ([]*message.Message, error) {
+			if failing.Load() {
+				return nil, errBoom
+			}
+			return nil, effect(msg)
+		}
+		return b.start(durable, h, millrace.Inbox{Store: b.store, Epoch: epoch}.Middleware)
+	}
+}
+
+var epochBodies = []testdb.Body{
+	{Name: "an epoch that is raised", Why: "what is unfinished is finished in the new one, whatever its state", Run: func(t *testing.T, db *testdb.DB) {
+		b := newBed(t, db)
+		queue, err := b.store.Queue(inbox.QueueConfig{Consumer: consumer})
+		require.NoError(t, err)
+		states := map[inbox.Status]*message.Message{}
+		for _, s := range []inbox.Status{
+			inbox.Received, inbox.InProgress, inbox.FailedRetryable, inbox.FailedTerminal, inbox.Parked, inbox.Held,
+		} {
+			states[s] = newMessage()
+			require.NoError(t, queue.Put(t.Context(), "orders", states[s]))
+			_, err := db.ExecContext(t.Context(), db.Rebind(`UPDATE millrace_messages SET status = ? WHERE uuid = ?`), s, []byte(states[s].UUID))
+			require.NoError(t, err)
+		}
+		_, err = db.ExecContext(t.Context(), db.Rebind(`UPDATE millrace_messages SET lease_token = 5, due_at = due_at + 3600000000 WHERE status = ?`), inbox.InProgress)
+		require.NoError(t, err)
+
+		var failing atomic.Bool
+		b.epochs(&failing)(1)
+		for _, s := range []inbox.Status{inbox.Received, inbox.FailedRetryable, inbox.Held} {
+			b.eventually(s.String()+" is handled", func() bool { return b.effects(states[s]) == 1 })
+		}
+		b.eventually("the rest is where it belongs", func() bool {
+			return b.rows() == 3 && b.count(`SELECT COUNT(*) FROM millrace_messages m JOIN millrace_consumers c ON c.id = m.consumer WHERE c.epoch = 1`) == 2
+		})
+		assert.Equal(t, []int{1, 1, 1}, []int{b.open(inbox.Parked), b.open(inbox.FailedTerminal), b.open(inbox.InProgress)})
+		assert.Equal(t, 0, b.effects(states[inbox.InProgress]), "somebody has it")
+	}},
+	{Name: "a failed message in a raised epoch", Why: "its claim moves with it: a late copy does not run beside it", Run: func(t *testing.T, db *testdb.DB) {
+		b := newBed(t, db)
+		var failing atomic.Bool
+		failing.Store(true)
+		start := b.epochs(&failing)
+		before := start(0)
+		msg := newMessage()
+		assert.True(t, before.deliver(msg))
+		b.eventually("it is parked", func() bool { return b.open(inbox.Parked) == 1 })
+		require.NoError(t, before.router.Close())
+
+		failing.Store(false)
+		after := start(1)
+		b.eventually("it moves", func() bool {
+			return b.count(`SELECT COUNT(*) FROM millrace_messages m JOIN millrace_consumers c ON c.id = m.consumer WHERE c.epoch = 1`) == 1
+		})
+		assert.Equal(t, 1, b.count(`SELECT COUNT(*) FROM millrace_claims`))
+		assert.True(t, after.deliver(msg), "it is stored already")
+		assert.Equal(t, 1, b.rows())
+		assert.Equal(t, 0, b.effects(msg), "parked still")
+	}},
+	{Name: "a message that the new epoch knows", Why: "the old row is closed, and the handler runs once in each epoch at most", Run: func(t *testing.T, db *testdb.DB) {
+		b := newBed(t, db)
+		msg := newMessage()
+		var failing atomic.Bool
+		start := b.epochs(&failing)
+		now := start(1)
+		assert.True(t, now.deliver(msg))
+		b.eventually("it is handled", func() bool { return b.effects(msg) == 1 })
+		require.NoError(t, now.router.Close())
+
+		queue, err := b.store.Queue(inbox.QueueConfig{Consumer: consumer})
+		require.NoError(t, err)
+		other := newMessage()
+		require.NoError(t, queue.Put(t.Context(), "orders", msg, other))
+		start(1)
+		b.eventually("the other one is handled", func() bool { return b.effects(other) == 1 && b.rows() == 0 })
+		assert.Equal(t, 1, b.effects(msg))
+	}},
+	{Name: "a key of another source in a raised epoch", Why: "what moves is known by the new key", Run: func(t *testing.T, db *testdb.DB) {
+		b := newBed(t, db)
+		queue, err := b.store.Queue(inbox.QueueConfig{Consumer: consumer})
+		require.NoError(t, err)
+		msg := newMessage()
+		msg.Metadata.Set("order", "7")
+		require.NoError(t, queue.Put(t.Context(), "orders", msg))
+		key := inbox.ByMetadata("order")
+		durable := quick(b.store)
+		durable.Mode, durable.Epoch, durable.Key = pubsub.StoreFirst, 1, key
+		s := b.start(durable, func(msg *message.Message) ([]*message.Message, error) { return nil, effect(msg) },
+			millrace.Inbox{Store: b.store, Epoch: 1, Key: key}.Middleware)
+		b.eventually("it is handled", func() bool { return b.effects(msg) == 1 && b.rows() == 0 })
+		twin := newMessage()
+		twin.Metadata.Set("order", "7")
+		assert.True(t, s.deliver(twin))
+		b.eventually("its twin was decided on", func() bool { return b.rows() == 0 })
+		assert.Equal(t, 0, b.effects(twin))
+	}},
+}

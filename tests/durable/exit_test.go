@@ -1,0 +1,143 @@
+package durable_test
+
+import (
+	"os"
+	"testing"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/ThreeDotsLabs/watermill/message"
+	amqp091 "github.com/rabbitmq/amqp091-go"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace-go/millrace/inbox"
+	"github.com/millrace-go/millrace/pubsub/rabbitmq"
+	"github.com/millrace-go/millrace/tests/process"
+	"github.com/millrace-go/millrace/tests/testdb"
+)
+
+// One message of a batch ends the process that handles it. Each time a supervisor starts
+// another one, which gets from RabbitMQ what was not acked. In the end that message is
+// parked, after exactly MaxAttempts tries that were counted, and no other was charged.
+func TestMessageThatEndsTheProcess(t *testing.T) {
+	t.Parallel()
+	testdb.Each(t, func(t *testing.T, db *testdb.DB) {
+		for mode, name := range modes {
+			t.Run(name, func(t *testing.T) {
+				t.Parallel()
+				b := newBed(t, tuned(t, testdb.On(t, db.Dialect)))
+				b.createWorks()
+				s := b.served()
+				s.Mode, s.MaxAttempts, s.Queue = mode, 3, newQueue(t)
+				killer, neighbours := newMessage(), []*message.Message{}
+				killer.Metadata.Set(endsProcess, "yes")
+				for range 8 {
+					neighbours = append(neighbours, newMessage())
+				}
+				fill(t, s.Queue, append(append(append([]*message.Message{}, neighbours[:4]...), killer), neighbours[4:]...)...)
+
+				tries := b.supervise(s, func() bool { return b.open(inbox.Parked) == 1 && b.rows() == 1 && waiting(t, s.Queue) == 0 })
+				parked, err := b.store.Parked(t.Context(), 0, 10)
+				require.NoError(t, err)
+				require.Len(t, parked, 1)
+				assert.Equal(t, killer.UUID, parked[0].UUID)
+				assert.Equal(t, s.MaxAttempts, parked[0].Attempts)
+				assert.Contains(t, parked[0].Reason, "it may end the process")
+				counted := map[int]int{}
+				for _, attempts := range tries[killer.UUID] {
+					counted[attempts]++
+				}
+				for attempt := range s.MaxAttempts {
+					assert.Equal(t, 1, counted[attempt+1], "runs of the killer that were counted as attempt %d: %v", attempt+1, counted)
+				}
+				for _, msg := range neighbours {
+					assert.Equal(t, 1, b.works(msg.UUID), "effects of a neighbour")
+					for _, attempts := range tries[msg.UUID] {
+						assert.LessOrEqual(t, attempts, 1, "a neighbour is counted before it runs alone, and then it is done")
+					}
+				}
+				t.Logf("the killer ran %d times: attempts as they were counted %v", len(tries[killer.UUID]), tries[killer.UUID])
+			})
+		}
+	})
+}
+
+// supervise starts a process whenever the last one ended, until it is done, and returns for
+// each message how often it was tried before each of its runs.
+func (b *bed) supervise(s served, done func() bool) (tries map[string][]int) {
+	b.Helper()
+	tries = map[string][]int{}
+	ended := func(p *process.Process) {
+		for _, e := range p.Events(ran) {
+			tries[e.UUID] = append(tries[e.UUID], e.Counts["attempts"])
+		}
+	}
+	const most = 15
+	for range most {
+		p := s.launch(b.T)
+		over := false
+		b.eventually("the process ends, or all is done", func() bool {
+			select {
+			case <-p.Ended():
+				return true
+			default:
+				over = done()
+				return over
+			}
+		})
+		if over {
+			p.Close()
+		}
+		ended(p)
+		if over {
+			return tries
+		}
+	}
+	require.Fail(b, "the message goes on ending processes", "%v", tries)
+	return nil
+}
+
+// newQueue declares a queue of RabbitMQ that goes away with t.
+func newQueue(t *testing.T) (name string) {
+	t.Helper()
+	name = "durable-" + watermill.NewUUID()
+	ch := brokerChannel(t)
+	_, err := ch.QueueDeclare(name, true, false, false, false, nil)
+	require.NoError(t, err)
+	t.Cleanup(func() {
+		_, err := ch.QueueDelete(name, false, false, false)
+		assert.NoError(t, err)
+	})
+	return name
+}
+
+func brokerChannel(t *testing.T) *amqp091.Channel {
+	t.Helper()
+	url := os.Getenv("MILLRACE_TEST_RABBITMQ")
+	if url == "" {
+		testdb.Missing(t, "RabbitMQ", `set MILLRACE_TEST_RABBITMQ, or: eval "$(tests/services.sh)"`)
+	}
+	conn, err := amqp091.Dial(url)
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = conn.Close() })
+	ch, err := conn.Channel()
+	require.NoError(t, err)
+	return ch
+}
+
+// fill publishes to a queue.
+func fill(t *testing.T, queue string, msgs ...*message.Message) {
+	t.Helper()
+	p, err := rabbitmq.NewPublisher(rabbitmq.NewQueueConfig(os.Getenv("MILLRACE_TEST_RABBITMQ"), rabbitmq.Queues{}), rabbitmq.PublisherConfig{})
+	require.NoError(t, err)
+	require.NoError(t, p.Publish(queue, msgs...))
+	require.NoError(t, p.Close())
+}
+
+// waiting is how many messages nobody has been given.
+func waiting(t *testing.T, queue string) int {
+	t.Helper()
+	q, err := brokerChannel(t).QueueDeclarePassive(queue, true, false, false, false, nil)
+	require.NoError(t, err)
+	return q.Messages
+}

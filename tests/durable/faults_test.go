@@ -1,0 +1,131 @@
+package durable_test
+
+import (
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace-go/millrace/inbox"
+	millrace "github.com/millrace-go/millrace/middleware"
+	"github.com/millrace-go/millrace/pubsub"
+	"github.com/millrace-go/millrace/tests/testdb"
+)
+
+func TestWhatIsStoredIsLostToNobody(t *testing.T) {
+	testdb.Conformance(t, lossBodies)
+}
+
+var ada = inbox.Operator{Name: "ada", Reason: "looked at it"}
+
+// lossBodies: what is stored first is as safe as what failed before it was stored.
+var lossBodies = []testdb.Body{
+	{Name: "stored first, then parked", Why: "the claim is open: no copy runs, and an operator can act", Run: func(t *testing.T, db *testdb.DB) {
+		b, runs := newBed(t, db), &counter{}
+		durable := quick(b.store)
+		durable.Mode, durable.MaxAttempts = pubsub.StoreFirst, 2
+		s := b.inboxed(durable, func(msg *message.Message) error { runs.run(msg); return errBoom })
+		msg := newMessage()
+		assert.True(t, s.deliver(msg))
+		b.eventually("it is parked", func() bool { return b.open(inbox.Parked) == 1 })
+		must := millrace.Inbox{Store: b.process(), Consumer: consumer}.Middleware(func(msg *message.Message) ([]*message.Message, error) {
+			runs.run(msg)
+			return nil, nil
+		})
+		_, err := must(msg.Copy())
+		require.NoError(t, err)
+		assert.Equal(t, 2, runs.of(msg), "a copy that came past the table")
+		parked, err := b.store.Parked(t.Context(), 0, 10)
+		require.NoError(t, err)
+		require.Len(t, parked, 1)
+		require.NoError(t, b.store.Discard(t.Context(), parked[0].ID, ada))
+		assert.Zero(t, b.rows())
+	}},
+	{Name: "another payload after the first was completed", Why: "never silently dropped", Run: func(t *testing.T, db *testdb.DB) {
+		b := newBed(t, db)
+		durable := quick(b.store)
+		durable.Mode = pubsub.StoreFirst
+		s := b.inboxed(durable, effect)
+		msg := newMessage()
+		assert.True(t, s.deliver(msg))
+		b.eventually("the first is handled", func() bool { return b.effects(msg) == 1 && b.rows() == 0 })
+		assert.True(t, s.deliver(message.NewMessage(msg.UUID, []byte("another"))))
+		b.eventually("the other is parked", func() bool { return b.open(inbox.Parked) == 1 && b.rows() == 1 })
+		assert.Equal(t, 1, b.effects(msg))
+	}},
+	{Name: "another payload while the first waits", Why: "parked with an open claim: an operator can act", Run: func(t *testing.T, db *testdb.DB) {
+		b := newBed(t, db)
+		durable := quick(b.store)
+		durable.Mode = pubsub.StoreFirst
+		s := b.inboxed(durable, func(*message.Message) error { return inbox.RetryAfter(errBoom, time.Hour) })
+		msg := newMessage()
+		assert.True(t, s.deliver(msg))
+		assert.True(t, s.deliver(message.NewMessage(msg.UUID, []byte("another"))))
+		parked, err := b.store.Parked(t.Context(), 0, 10)
+		require.NoError(t, err)
+		require.Len(t, parked, 1)
+		require.NoError(t, b.store.Discard(t.Context(), parked[0].ID, ada))
+	}},
+	{Name: "order within one batch", Why: "messages of a key are delivered as they arrived, however they were stored", Run: func(t *testing.T, db *testdb.DB) {
+		b := newBed(t, db)
+		durable := quick(b.store)
+		durable.Mode = pubsub.StoreFirst
+		durable.OrderKey = func(*message.Message) (string, error) { return "one", nil }
+		queue, err := b.store.Queue(inbox.QueueConfig{Consumer: consumer, OrderKey: durable.OrderKey})
+		require.NoError(t, err)
+		want := []string{"f", "b", "e", "a", "d", "c"}
+		var batch []*message.Message
+		for _, uuid := range want {
+			batch = append(batch, message.NewMessage(uuid, nil))
+		}
+		require.NoError(t, queue.Put(t.Context(), "orders", batch...))
+		var mu sync.Mutex
+		var handled []string
+		b.inboxed(durable, func(msg *message.Message) error {
+			mu.Lock()
+			defer mu.Unlock()
+			handled = append(handled, msg.UUID)
+			return effect(msg)
+		})
+		b.eventually("all are handled", func() bool { return b.rows() == 0 })
+		mu.Lock()
+		defer mu.Unlock()
+		assert.Equal(t, want, slices.Compact(handled))
+	}},
+	{Name: "settings that do not fit together", Why: "they spend no attempts of messages that are not at fault", Run: func(t *testing.T, db *testdb.DB) {
+		b := newBed(t, db)
+		queue, err := b.store.Queue(inbox.QueueConfig{Consumer: consumer, MaxAttempts: 1})
+		require.NoError(t, err)
+		require.NoError(t, queue.Put(t.Context(), "orders", newMessage()))
+		taken, _, err := queue.Take(t.Context(), 1, time.Second)
+		require.NoError(t, err)
+		require.Len(t, taken, 1)
+		msg, err := taken[0].Message(t.Context())
+		require.NoError(t, err)
+		other := millrace.Inbox{Store: b.store, Consumer: "other"}.Middleware(func(*message.Message) ([]*message.Message, error) { return nil, nil })
+		_, err = other(msg)
+		require.Error(t, err)
+		require.NoError(t, taken[0].Fail(t.Context()))
+		assert.Zero(t, b.open(inbox.Parked))
+		assert.Zero(t, b.count(`SELECT attempts FROM millrace_messages`))
+	}},
+	{Name: "a service that closes, without Inbox", Why: "a failure whose delivery was cancelled is no attempt, and stays with its source", Run: func(t *testing.T, db *testdb.DB) {
+		b := newBed(t, db)
+		entered := make(chan struct{})
+		s := b.start(quick(b.store), func(msg *message.Message) ([]*message.Message, error) {
+			close(entered)
+			<-msg.Context().Done()
+			return nil, msg.Context().Err()
+		})
+		acked := make(chan bool)
+		go func() { acked <- s.deliver(newMessage()) }()
+		<-entered
+		require.NoError(t, s.router.Close())
+		assert.False(t, <-acked)
+		assert.Zero(t, b.rows())
+	}},
+}

@@ -1,0 +1,117 @@
+package durable_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+
+	"github.com/millrace-go/millrace/inbox"
+	"github.com/millrace-go/millrace/pubsub"
+	"github.com/millrace-go/millrace/tests/process"
+	"github.com/millrace-go/millrace/tests/testdb"
+)
+
+// With these settings the server takes the locks from a client that froze in a transaction,
+// be it one that renews its leases.
+var limited = []testdb.Option{testdb.FrozenHosts(time.Second, 30*time.Second)}
+
+// A process freezes for longer than its lease, and another one takes the message over.
+// Thawed, the first one goes on, and its answer is refused.
+func TestFrozenBeyondTheLease(t *testing.T) {
+	t.Parallel()
+	testdb.Each(t, func(t *testing.T, db *testdb.DB) {
+		for name, f := range map[string]freeze{
+			"before its transaction":                    {at: process.BeforeClaim, opts: limited},
+			"in its transaction, which the server ends": {at: process.InHandler, opts: limited},
+			"in its transaction, which it keeps":        {at: process.InHandler, keeps: true},
+		} {
+			if db.Dialect == "sqlite" && f.at == process.InHandler {
+				continue // its transaction stops every writer, so nobody can take over
+			}
+			for mode := range modes {
+				t.Run(name+", stored "+modes[mode], func(t *testing.T) {
+					t.Parallel()
+					f.run(t, testdb.On(t, db.Dialect), mode)
+				})
+			}
+		}
+	})
+}
+
+type freeze struct {
+	at    process.Point
+	opts  []testdb.Option
+	keeps bool // its transaction, so the other one waits for it
+}
+
+func (f freeze) run(t *testing.T, db *testdb.DB, mode pubsub.Mode) {
+	b := newBed(t, tuned(t, db))
+	b.createWorks()
+	s := b.served(f.opts...)
+	s.Mode, s.TwinWait = mode, 20*time.Second
+	c := newCrash(b, s)
+	victim := c.letter(false)
+	victim.Metadata[redelivered] = "true" // so that it is stored in both modes
+	slow := c.launch(t)
+	slow.Deliver(process.Delivery{Message: victim, Stop: f.at})
+	slow.Await(process.At, 1)
+	c.eventually("its source has the ack", func() bool { return len(slow.Events(process.Acked)) == 1 })
+	slow.Freeze()
+
+	other := c.launch(t)
+	handled := func() bool { return c.works(victim.UUID) == 1 && c.rows() == 0 }
+	if f.keeps {
+		c.eventually("another process took it over", func() bool {
+			return c.count(`SELECT COUNT(*) FROM millrace_messages WHERE attempts = 1`) == 1
+		})
+	} else {
+		c.eventually("another process is done with it", handled)
+	}
+	slow.Thaw()
+	slow.GoOn()
+	answer := slow.Await(returned, 1)[0]
+	switch {
+	case f.keeps:
+		assert.Contains(t, answer.Error, inbox.ErrLost.Error())
+	case f.at == process.InHandler:
+		assert.NotEmpty(t, answer.Error)
+	}
+	c.eventually("the other one is done with it", handled)
+	assert.Positive(t, other.Await(ran, 1)[0].Counts["attempts"], "it was counted before it ran again")
+	slow.Close()
+	other.Close()
+	c.collect(slow)
+	c.collect(other)
+	c.check()
+}
+
+// Without the inbox the slow one has its effect, too, but its answer is refused: it neither
+// closes nor gives back what the other one has.
+func TestFrozenBeyondTheLeaseWithoutInbox(t *testing.T) {
+	t.Parallel()
+	testdb.Each(t, func(t *testing.T, db *testdb.DB) {
+		b := newBed(t, tuned(t, db))
+		b.createWorks()
+		s := b.served(limited...)
+		s.Mode, s.Bare = pubsub.StoreFirst, true
+		c := newCrash(b, s)
+		victim := c.letter(false)
+		slow := c.launch(t)
+		slow.Deliver(process.Delivery{Message: victim, Stop: process.InHandler})
+		slow.Await(process.At, 1)
+		slow.Freeze()
+
+		other := c.launch(t)
+		other.Deliver(process.Delivery{Message: victim, Stop: process.InHandler}) // a copy, so that it stops there, too
+		other.Await(process.At, 1)
+		slow.Thaw()
+		slow.GoOn()
+		slow.Close() // waits for the answer
+		assert.Equal(t, 1, c.rows(), "the slow one closed what the other one has")
+		other.GoOn()
+		c.eventually("the other one is done", func() bool { return c.rows() == 0 })
+		other.Close()
+		assert.Equal(t, 2, c.works(victim.UUID))
+	})
+}

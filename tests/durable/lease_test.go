@@ -1,0 +1,106 @@
+package durable_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace-go/millrace/inbox"
+	millrace "github.com/millrace-go/millrace/middleware"
+	"github.com/millrace-go/millrace/pubsub"
+	"github.com/millrace-go/millrace/tests/testdb"
+)
+
+// leaseBodies: what becomes of a message whose holder is gone or too slow.
+var leaseBodies = []testdb.Body{
+	{Name: "a process that gives no answer", Why: "its messages are tried one by one, each counted before, and only the one that ends it is parked",
+		Run: func(t *testing.T, db *testdb.DB) {
+			b := newBed(t, db)
+			durable := quick(b.store)
+			durable.Mode, durable.MaxAttempts = pubsub.StoreFirst, 2
+			queue, err := b.store.Queue(inbox.QueueConfig{Consumer: consumer, Lease: time.Second, MaxAttempts: 2})
+			require.NoError(t, err)
+			var all []*message.Message
+			for range 5 {
+				all = append(all, newMessage())
+			}
+			require.NoError(t, queue.Put(t.Context(), "orders", all...))
+			poison := all[3].UUID
+			lapse := func() {
+				_, err := db.ExecContext(t.Context(), `UPDATE millrace_messages SET due_at = 1`)
+				require.NoError(t, err)
+			}
+			taken, _, err := queue.Take(t.Context(), 10, time.Second)
+			require.NoError(t, err)
+			require.Len(t, taken, 5)
+			lapse() // the process dies before it hands them out
+			taken, _, err = queue.Take(t.Context(), 10, time.Second)
+			require.NoError(t, err)
+			require.Len(t, taken, 5, "which costs them nothing")
+			for range 2 { // a service that closes before it delivers costs nothing either
+				ours, err := queue.HandOut(t.Context(), taken...)
+				require.NoError(t, err)
+				require.Len(t, ours, 5)
+				require.NoError(t, queue.PutBack(t.Context(), taken...))
+				taken, _, err = queue.Take(t.Context(), 10, time.Second)
+				require.NoError(t, err)
+				require.Len(t, taken, 5)
+			}
+			ours, err := queue.HandOut(t.Context(), taken...)
+			require.NoError(t, err)
+			require.Len(t, ours, 5)
+			lapse() // and now afterwards
+			tries := 0
+			for b.rows()-b.open(inbox.Parked) > 0 {
+				taken, _, err := queue.Take(t.Context(), 10, time.Second)
+				require.NoError(t, err)
+				require.LessOrEqual(t, len(taken), 1, "alone")
+				for _, l := range taken {
+					assert.True(t, l.Suspect())
+					msg, err := l.Message(t.Context())
+					require.NoError(t, err)
+					if msg.UUID == poison {
+						tries++
+						lapse() // and another process dies
+						continue
+					}
+					require.NoError(t, l.Finish(t.Context()))
+				}
+			}
+			assert.Equal(t, 2, tries)
+			parked, err := b.store.Parked(t.Context(), 0, 10)
+			require.NoError(t, err)
+			require.Len(t, parked, 1)
+			assert.Equal(t, poison, parked[0].UUID)
+			assert.Contains(t, parked[0].Reason, "it may end the process")
+		}},
+	{Name: "a lease that is lost", Why: "the slow loser's transaction is rolled back: effects once", Run: func(t *testing.T, db *testdb.DB) {
+		if db.Dialect == "sqlite" {
+			t.Log("a handler's transaction stops every writer here: nobody can take the lease")
+			return
+		}
+		b := newBed(t, db)
+		queue, err := b.store.Queue(inbox.QueueConfig{Consumer: consumer, Lease: time.Second})
+		require.NoError(t, err)
+		msg := newMessage()
+		require.NoError(t, queue.Put(t.Context(), "orders", msg))
+		taken, _, err := queue.Take(t.Context(), 1, time.Second)
+		require.NoError(t, err)
+		slow, err := taken[0].Message(t.Context())
+		require.NoError(t, err)
+		h := millrace.Inbox{Store: b.store, Consumer: consumer}.Middleware(func(msg *message.Message) ([]*message.Message, error) {
+			if err := effect(msg); err != nil {
+				return nil, err
+			}
+			_, err := db.ExecContext(t.Context(), `UPDATE millrace_messages SET lease_token = lease_token + 1`)
+			return nil, err
+		})
+		_, err = h(slow)
+		require.ErrorIs(t, err, inbox.ErrLost)
+		assert.Zero(t, b.effects(msg))
+		assert.Equal(t, 1, b.rows())
+	}},
+}

@@ -1,0 +1,191 @@
+package durable_test
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace-go/millrace/inbox"
+	"github.com/millrace-go/millrace/tests/testdb"
+)
+
+// TestManyStandInLine: more messages wait behind others of their order key than a look reads.
+func TestManyStandInLine(t *testing.T) {
+	testdb.Conformance(t, lineBodies)
+}
+
+// longLine is more messages than a look reads in the order in which they are due.
+const longLine = 260
+
+func (b *bed) inLine(store *inbox.Store, onParked inbox.OnParked) *inbox.Queue {
+	b.Helper()
+	q, err := store.Queue(inbox.QueueConfig{
+		Consumer: consumer, OnParked: onParked, MaxAttempts: 1000, MinBackoff: time.Microsecond, MaxBackoff: time.Millisecond,
+		OrderKey: func(msg *message.Message) (string, error) { return msg.Metadata.Get("key"), nil },
+	})
+	require.NoError(b, err)
+	return q
+}
+
+// stands returns a message of a key, whose UUID says its place.
+func stands(key string, place int) *message.Message {
+	msg := message.NewMessage(fmt.Sprintf("%s/%d", key, place), []byte("payload"))
+	msg.Metadata.Set("key", key)
+	return msg
+}
+
+// had takes what there is, and returns it with the UUIDs.
+func (b *bed) had(q *inbox.Queue) (taken []*inbox.Leased, uuids []string) {
+	b.Helper()
+	taken, _, err := q.Take(b.Context(), 10, time.Second)
+	require.NoError(b, err)
+	for _, l := range taken {
+		uuids = append(uuids, b.uuid(l))
+	}
+	return taken, uuids
+}
+
+func (b *bed) uuid(l *inbox.Leased) string {
+	b.Helper()
+	msg, err := l.Message(b.Context())
+	require.NoError(b, err)
+	return msg.UUID
+}
+
+var lineBodies = []testdb.Body{
+	{Name: "a line that waits for an operator", Why: "it holds back its own key only", Run: func(t *testing.T, db *testdb.DB) {
+		b := newBed(t, db)
+		q := b.inLine(b.store, inbox.HoldKey)
+		b.leave(longLine, func(n int) *message.Message { return stands("a", n) })
+		first, uuids := b.had(q)
+		require.Equal(t, []string{"a/0"}, uuids)
+		_, err := db.ExecContext(t.Context(), db.Rebind(`UPDATE millrace_messages SET status = 6, lease_token = 0 WHERE uuid = ?`), []byte("a/0"))
+		require.NoError(t, err)
+		require.ErrorIs(t, first[0].Finish(t.Context()), inbox.ErrLost)
+		require.NoError(t, q.Put(t.Context(), "orders", stands("b", 0), stands("b", 1), stands("", 0)))
+		var taken []*inbox.Leased
+		b.eventually("what is behind nobody is had", func() bool {
+			more, of := b.had(q)
+			taken, uuids = append(taken, more...), append(uuids, of...)
+			return len(uuids) == 3
+		})
+		assert.ElementsMatch(t, []string{"a/0", "b/0", "/0"}, uuids)
+		_, uuids = b.had(q)
+		assert.Empty(t, uuids, "the next of b waits")
+		require.NoError(t, q.Finish(t.Context(), taken...))
+		_, uuids = b.had(b.inLine(b.process(), inbox.HoldKey))
+		assert.Equal(t, []string{"b/1"}, uuids)
+		_, uuids = b.had(b.inLine(b.process(), inbox.Continue))
+		assert.Equal(t, []string{"a/1"}, uuids)
+	}},
+	{Name: "more lines than a look goes through", Why: "each has its turn", Run: func(t *testing.T, db *testdb.DB) {
+		const keys = 1300
+		b := newBed(t, db)
+		q := b.inLine(b.store, inbox.HoldKey)
+		for _, place := range []int{0, 1} {
+			var all []*message.Message
+			for n := range keys {
+				all = append(all, stands(fmt.Sprintf("%04d", n), place))
+			}
+			require.NoError(t, q.Put(t.Context(), "orders", all...))
+		}
+		last := b.count(`SELECT MIN(id) FROM millrace_messages`) + keys - 1
+		_, err := db.ExecContext(t.Context(), db.Rebind(`UPDATE millrace_messages SET status = 4, due_at = due_at + ? WHERE id < ?`),
+			time.Hour.Microseconds(), last)
+		require.NoError(t, err)
+		_, err = db.ExecContext(t.Context(), db.Rebind(`UPDATE millrace_messages SET due_at = 1 WHERE id > ?`), last)
+		require.NoError(t, err)
+		_, uuids := b.had(q)
+		for range 2 { // to the end, and around
+			if len(uuids) == 0 {
+				_, uuids = b.had(q)
+			}
+		}
+		assert.Equal(t, []string{"1299/0"}, uuids)
+		_, uuids = b.had(q)
+		assert.Empty(t, uuids)
+	}},
+	{Name: "several processes that fail, put back and finish", Why: "one of a key at a time, in the order of arrival", Run: func(t *testing.T, db *testdb.DB) {
+		const processes, short = 3, 20
+		b := newBed(t, db)
+		b.leave(longLine+short, func(n int) *message.Message { return stands(strconv.Itoa(n/longLine), n%longLine) })
+		w := &walkers{bed: b, busy: map[string]bool{}, next: map[string]int{}}
+		var all sync.WaitGroup
+		for n := range processes {
+			q := b.inLine(b.process(), inbox.HoldKey)
+			all.Go(func() { w.walk(q, rand.New(rand.NewPCG(1, uint64(n)))) }) //nolint:gosec // repeats itself
+		}
+		all.Wait()
+		assert.Zero(t, b.rows())
+		assert.Equal(t, map[string]int{"0": longLine, "1": short}, w.next)
+	}},
+}
+
+// walkers take messages and do something with them until there are none.
+type walkers struct {
+	*bed
+	mu   sync.Mutex
+	busy map[string]bool // order keys of which somebody has a message
+	next map[string]int  // and the place of the one to come
+}
+
+func (w *walkers) walk(q *inbox.Queue, dice *rand.Rand) {
+	for w.rows() > 0 && !w.Failed() {
+		taken, next, err := q.Take(w.Context(), 1+dice.IntN(3), time.Second)
+		if !assert.NoError(w, err) {
+			return
+		}
+		if len(taken) == 0 {
+			<-time.After(min(next, 20*time.Millisecond))
+		}
+		for _, l := range taken {
+			w.handle(q, l, dice)
+		}
+	}
+}
+
+func (w *walkers) handle(q *inbox.Queue, l *inbox.Leased, dice *rand.Rand) {
+	key, at, _ := strings.Cut(w.uuid(l), "/")
+	place, _ := strconv.Atoi(at)
+	if dice.IntN(10) == 0 {
+		assert.NoError(w, q.PutBack(w.Context(), l))
+		return
+	}
+	ours, err := q.HandOut(w.Context(), l)
+	assert.NoError(w, err)
+	assert.Len(w, ours, 1)
+	w.begin(key, place)
+	end := l.Finish
+	if dice.IntN(10) == 0 {
+		end = l.Fail
+	}
+	w.end(key, place, end)
+}
+
+func (w *walkers) begin(key string, place int) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	assert.False(w, w.busy[key], "%s/%d beside another one of its key", key, place)
+	assert.Equal(w, w.next[key], place, "of key %s", key)
+	w.busy[key] = true
+}
+
+func (w *walkers) end(key string, place int, end func(context.Context) error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.busy[key] = false
+	before := w.rows()
+	assert.NoError(w, end(w.Context()))
+	if w.rows() < before {
+		w.next[key] = place + 1
+	}
+}

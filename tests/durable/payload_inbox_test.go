@@ -1,0 +1,209 @@
+package durable_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace-go/millrace/inbox"
+	millrace "github.com/millrace-go/millrace/middleware"
+	"github.com/millrace-go/millrace/tests/rig"
+	"github.com/millrace-go/millrace/tests/testdb"
+)
+
+// inboxPayloadBodies: what the inbox itself stores, in the transactions of handlers.
+var inboxPayloadBodies = []testdb.Body{
+	{Name: "what the inbox itself stores", Why: "parked and failed messages are sealed too, and released as they came", Run: func(t *testing.T, db *testdb.DB) {
+		b, keys := newBed(t, db), &subjects{}
+		codec, err := inbox.NewAESGCM(keys)
+		require.NoError(t, err)
+		store := b.storeWith(inbox.Config{Payloads: codec, BlobsAbove: 100})
+		handle := millrace.Inbox{Store: store, Consumer: consumer, RecordFailures: true}.
+			Middleware(func(msg *message.Message) ([]*message.Message, error) {
+				if string(msg.Payload) == secret {
+					return nil, errBoom
+				}
+				return nil, effect(msg)
+			})
+		msg := of("alice", secret)
+		_, err = handle(msg)
+		require.ErrorIs(t, err, errBoom)
+		assert.NotContains(t, string(b.stored()), "secret")
+		assert.Equal(t, secret, string(b.only(store, inbox.FailedRetryable).Payload))
+
+		other := of("bob", strings.Repeat("y", 200))
+		_, err = handle(other)
+		require.NoError(t, err)
+		collision := message.NewMessage(other.UUID, bytes.Repeat([]byte("z\x00"), 100))
+		_, err = handle(collision)
+		require.NoError(t, err)
+		parked := b.only(store, inbox.Parked)
+		assert.Equal(t, string(collision.Payload), string(parked.Payload))
+		assert.Equal(t, 1, b.count(`SELECT COUNT(*) FROM millrace_blobs`))
+	}},
+	{Name: "a handler that commits by itself and fails", Why: "its claim is taken back, though the payload cannot be stored", Run: func(t *testing.T, db *testdb.DB) {
+		b, runs, keys := newBed(t, db), &counter{}, &subjects{}
+		store := b.sealing(keys)
+		keys.failWith(errDown)
+		handle := millrace.Inbox{Store: store, Consumer: consumer}.Middleware(func(msg *message.Message) ([]*message.Message, error) {
+			tx, err := inbox.Tx(msg.Context())
+			if err == nil && runs.run(msg) == 1 {
+				err = errors.Join(tx.Commit(), errBoom)
+			}
+			return nil, err
+		})
+		msg := of("alice", secret)
+		_, err := handle(msg.Copy())
+		require.ErrorIs(t, err, errBoom)
+		_, err = handle(msg.Copy())
+		require.NoError(t, err)
+		assert.Equal(t, 2, runs.of(msg))
+	}},
+	{Name: "an epoch raised over sealed messages", Why: "the new key is made of what they are, not of how they are stored", Run: func(t *testing.T, db *testdb.DB) {
+		for name, down := range map[string]error{"open": nil, "not to be opened": errDown} {
+			b, keys := &bed{T: t, db: db}, &subjects{}
+			codec, err := inbox.NewAESGCM(keys)
+			require.NoError(t, err)
+			store := b.storeWith(inbox.Config{Payloads: codec, BlobsAbove: 50, Namespace: name})
+			require.NoError(t, store.Migrate(t.Context()))
+			queue := func(epoch int) *inbox.Queue {
+				q, err := store.Queue(inbox.QueueConfig{Consumer: consumer, Epoch: epoch, Key: inbox.ByPayload(), MinBackoff: time.Millisecond})
+				require.NoError(t, err)
+				return q
+			}
+			payloads := []string{"one", "two", strings.Repeat("three", 20)}
+			for _, payload := range payloads {
+				require.NoError(t, queue(0).Put(t.Context(), "orders", of("alice", payload)))
+			}
+			keys.failWith(down)
+			_, _, err = queue(1).Take(t.Context(), 0, time.Second) // moves them
+			require.NoError(t, err)
+			keys.failWith(nil)
+			var got []string
+			b.eventually("all are there", func() bool {
+				taken, _, err := queue(1).Take(t.Context(), 10, time.Second)
+				require.NoError(t, err)
+				for _, l := range taken {
+					msg, err := l.Message(t.Context())
+					require.NoError(t, err)
+					got = append(got, string(msg.Payload))
+				}
+				return len(got) == len(payloads)
+			})
+			assert.ElementsMatch(t, payloads, got, name)
+			for _, payload := range payloads { // copies have the same key
+				require.NoError(t, queue(1).Put(t.Context(), "orders", of("alice", payload)))
+			}
+			assert.Equal(t, 3, b.count(`SELECT COUNT(*) FROM millrace_messages m JOIN millrace_consumers c ON c.id = m.consumer WHERE c.namespace = ?`, []byte(name)))
+		}
+	}},
+	{Name: "a message that is held", Why: "sealed while it waits for its predecessor, also one that came from the table", Run: func(t *testing.T, db *testdb.DB) {
+		b, keys := newBed(t, db), &subjects{}
+		codec, err := inbox.NewAESGCM(keys)
+		require.NoError(t, err)
+		store := b.storeWith(inbox.Config{Payloads: codec, BlobsAbove: 100})
+		version := func(n, payload string) *message.Message {
+			msg := of("alice", payload)
+			msg.Metadata.Set(inbox.AggregateField, "7")
+			msg.Metadata.Set(inbox.VersionField, n)
+			return msg
+		}
+		payloads := []string{"", "one", secret, strings.Repeat("three\x00", 50)}
+		one, two, three := version("1", payloads[1]), version("2", payloads[2]), version("3", payloads[3])
+		apply := func(msg *message.Message) ([]*message.Message, error) {
+			n, err := strconv.Atoi(msg.Metadata.Get(inbox.VersionField))
+			assert.NoError(t, err)
+			assert.Equal(t, payloads[n], string(msg.Payload))
+			return nil, effect(msg)
+		}
+		require.NoError(t, b.queue(store).Put(t.Context(), "orders", three))
+		s := b.start(quick(store), apply, millrace.Inbox{Store: store}.Middleware, millrace.VersionGate{OnGap: inbox.GapHold}.Middleware)
+		assert.True(t, s.deliver(two))
+		b.eventually("both wait", func() bool { return b.open(inbox.Held) == 2 })
+		assert.Zero(t, b.count(`SELECT COUNT(*) FROM millrace_messages WHERE payload_form <> 1`))
+		held, err := store.Held(t.Context(), 0, 10)
+		require.NoError(t, err)
+		for _, m := range held {
+			assert.Equal(t, payloads[m.Version], string(m.Payload))
+		}
+		assert.True(t, s.deliver(one))
+		b.eventually("all are applied", func() bool { return b.effects(three) == 1 && b.rows() == 0 })
+		b.eventually("nothing is left", func() bool { return b.count(`SELECT COUNT(*) FROM millrace_blobs`) == 0 })
+	}},
+	{Name: "a sealed outcome", Why: "published as it was produced, or never where it was erased", Run: func(t *testing.T, db *testdb.DB) {
+		b, keys := newBed(t, db), &subjects{}
+		store := b.sealing(keys)
+		handle := millrace.Inbox{Store: store, Consumer: consumer}.Middleware(func(*message.Message) ([]*message.Message, error) {
+			nothing := of("bob", "")
+			nothing.Payload = nil
+			return []*message.Message{of("alice", secret), of("bob", ""), nothing}, nil
+		})
+		run := func(msg *message.Message) []*message.Message {
+			c, out := msg.Copy(), []*message.Message(nil)
+			publish := func(c *message.Message) (produced []*message.Message, err error) {
+				out, err = handle(c)
+				return out, err
+			}
+			runAsRouter(t, c, publish)
+			return out
+		}
+		msg := of("carol", "order")
+		first := run(msg)
+		require.Len(t, first, 3)
+		assert.Equal(t, secret, string(first[0].Payload), "sealing left alone what the router publishes")
+		var stored []byte
+		require.NoError(t, db.GetContext(t.Context(), &stored, `SELECT messages FROM millrace_outcomes`))
+		assert.NotContains(t, string(stored), "secret")
+		again := run(msg)
+		require.Len(t, again, 3)
+		for i := range first {
+			assert.Equal(t, first[i].UUID, again[i].UUID)
+			assert.Equal(t, first[i].Payload, again[i].Payload)
+			assert.Equal(t, first[i].Metadata, again[i].Metadata)
+		}
+		keys.failWith(errDown)
+		_, err := store.Unsettled(t.Context(), 0, 10)
+		require.ErrorIs(t, err, errDown)
+		keys.failWith(nil)
+		keys.erase("alice")
+		story, err := store.Story(t.Context(), msg.UUID)
+		require.NoError(t, err)
+		require.Len(t, story.Claims, 1)
+		require.Len(t, story.Claims[0].Outcome, 3)
+		assert.Nil(t, story.Claims[0].Outcome[0].Payload)
+		out := &rig.Publisher{}
+		sent, err := store.Redispatch(t.Context(), out, 0)
+		require.NoError(t, err)
+		assert.Equal(t, 1, sent)
+		assert.Equal(t, []string{first[1].UUID, first[2].UUID}, uuids(out.Messages()))
+		assert.Zero(t, b.count(`SELECT COUNT(*) FROM millrace_outcomes`))
+	}},
+}
+
+// runAsRouter runs h in a router that publishes to nowhere and never acks.
+func runAsRouter(t *testing.T, msg *message.Message, h message.HandlerFunc) {
+	t.Helper()
+	s := rig.NewFeed()
+	router, err := message.NewRouter(message.RouterConfig{CloseTimeout: 10 * time.Second}, watermill.NopLogger{})
+	require.NoError(t, err)
+	handled := make(chan error, 1)
+	router.AddHandler(consumer, "orders", s, "invoices", &rig.Publisher{}, func(m *message.Message) ([]*message.Message, error) {
+		_, err := h(m)
+		handled <- err
+		return nil, errBoom // so that it is not acked
+	})
+	go func() { _ = router.Run(context.WithoutCancel(t.Context())) }()
+	<-router.Running()
+	s.Send(t, msg)
+	require.NoError(t, <-handled)
+	require.NoError(t, router.Close())
+}

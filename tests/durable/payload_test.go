@@ -1,0 +1,151 @@
+package durable_test
+
+import (
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace-go/millrace/inbox"
+	"github.com/millrace-go/millrace/tests/testdb"
+)
+
+func TestPayloads(t *testing.T) {
+	testdb.Conformance(t, append(payloadBodies, inboxPayloadBodies...))
+}
+
+const secret = "secret of \x00 alice"
+
+var errDown = errors.New("the key service is down")
+
+var payloadBodies = []testdb.Body{
+	{Name: "a sealed payload", Why: "no row has it in plain, the handler and the operator do, and copies are known as such", Run: func(t *testing.T, db *testdb.DB) {
+		b, runs := newBed(t, db), &counter{}
+		store := b.sealing(&subjects{})
+		q, msg := b.queue(store), of("alice", secret)
+		require.NoError(t, q.Put(t.Context(), "orders", msg))
+		assert.NotContains(t, string(b.stored()), "secret")
+		require.NoError(t, q.Put(t.Context(), "orders", msg), "a copy, sealed to other bytes")
+		assert.Equal(t, 1, b.rows())
+		require.NoError(t, q.Put(t.Context(), "orders", message.NewMessage(msg.UUID, []byte("another"))))
+		assert.Equal(t, "another", string(b.only(store, inbox.Parked).Payload))
+		story, err := store.Story(t.Context(), msg.UUID)
+		require.NoError(t, err)
+		require.Len(t, story.Open, 2)
+		assert.ElementsMatch(t, []string{secret, "another"}, []string{string(story.Open[0].Payload), string(story.Open[1].Payload)})
+		s := b.inboxed(storeFirst(store), func(msg *message.Message) error {
+			assert.Equal(t, secret, string(msg.Payload))
+			if runs.run(msg) < 3 {
+				return errBoom
+			}
+			return effect(msg)
+		})
+		b.eventually("it is handled", func() bool { return b.effects(msg) == 1 && b.rows() == 1 })
+		assert.True(t, s.deliver(msg), "a copy of what is completed")
+		b.eventually("it is known", func() bool { return b.rows() == 1 })
+		assert.Equal(t, 3, runs.of(msg))
+	}},
+	{Name: "a payload that was erased", Why: "failed for good, once, and nobody else has to wait", Run: func(t *testing.T, db *testdb.DB) {
+		b, runs, keys := newBed(t, db), &counter{}, &subjects{}
+		store := b.sealing(keys)
+		alice, bob := of("alice", secret), of("bob", "bob's")
+		require.NoError(t, b.queue(store).Put(t.Context(), "orders", alice, bob))
+		keys.erase("alice")
+		durable := storeFirst(store)
+		durable.OnPark = func(msg *message.Message, _ string) error {
+			assert.True(t, msg.UUID != alice.UUID || len(msg.Payload) == 0, "what is stored is nobody's business")
+			return nil
+		}
+		s := b.inboxed(durable, func(msg *message.Message) error { runs.run(msg); return effect(msg) })
+		b.eventually("what is left is decided", func() bool { return b.effects(bob) == 1 && b.open(inbox.FailedTerminal) == 1 })
+		failed := b.only(store, inbox.FailedTerminal)
+		assert.Equal(t, alice.UUID, failed.UUID)
+		assert.Equal(t, "the payload was erased", failed.Reason)
+		assert.Zero(t, failed.Attempts)
+		assert.Nil(t, failed.Payload)
+		require.ErrorIs(t, failed.Unreadable, inbox.ErrErased)
+		story, err := store.Story(t.Context(), alice.UUID)
+		require.NoError(t, err)
+		require.ErrorIs(t, story.Open[0].Unreadable, inbox.ErrErased)
+		require.ErrorIs(t, store.Retry(t.Context(), failed.ID, ada, s.published), inbox.ErrErased)
+		assert.True(t, s.deliver(alice), "a copy, for which there is no key")
+		assert.Equal(t, 1, b.rows())
+		require.NoError(t, store.Discard(t.Context(), failed.ID, ada))
+		late := of("alice", secret)
+		assert.True(t, s.deliver(late), "a message of somebody who was erased before")
+		b.eventually("it has failed too", func() bool { return b.open(inbox.FailedTerminal) == 1 })
+		assert.Empty(t, b.stored())
+		require.ErrorIs(t, b.only(store, inbox.FailedTerminal).Unreadable, inbox.ErrErased)
+		assert.Zero(t, runs.of(alice)+runs.of(late))
+	}},
+	{Name: "an outage of the key service", Why: "no attempt is spent, and it ends by itself", Run: func(t *testing.T, db *testdb.DB) {
+		b, runs, keys := newBed(t, db), &counter{}, &subjects{}
+		store := b.sealing(keys)
+		msg := of("alice", secret)
+		require.NoError(t, b.queue(store).Put(t.Context(), "orders", msg))
+		keys.failWith(errDown)
+		durable := storeFirst(store)
+		durable.MaxAttempts = 1
+		b.inboxed(durable, func(msg *message.Message) error { runs.run(msg); return effect(msg) })
+		b.eventually("it was tried", func() bool {
+			return b.count(`SELECT COUNT(*) FROM millrace_messages WHERE status = ? AND last_error IS NOT NULL`, inbox.FailedRetryable) == 1
+		})
+		waits := b.only(store, inbox.FailedRetryable)
+		assert.Zero(t, waits.Attempts)
+		assert.Contains(t, waits.LastError, errDown.Error())
+		require.ErrorIs(t, waits.Unreadable, errDown)
+		keys.failWith(nil)
+		b.eventually("it is handled", func() bool { return b.effects(msg) == 1 && b.rows() == 0 })
+		assert.Equal(t, 1, runs.of(msg))
+	}},
+	{Name: "an outage met by a suspect", Why: "it was charged for a try that is not made", Run: func(t *testing.T, db *testdb.DB) {
+		b, keys := newBed(t, db), &subjects{}
+		store := b.sealing(keys)
+		q := b.queue(store)
+		require.NoError(t, q.Put(t.Context(), "orders", of("alice", secret)))
+		taken, _, err := q.Take(t.Context(), 10, time.Second)
+		require.NoError(t, err)
+		require.Len(t, taken, 1)
+		_, err = q.HandOut(t.Context(), taken...)
+		require.NoError(t, err)
+		keys.failWith(errDown)
+		b.eventually("its lease lapses, and it cannot be opened", func() bool {
+			taken, _, err := q.Take(t.Context(), 10, time.Second)
+			require.NoError(t, err)
+			assert.Empty(t, taken)
+			return b.open(inbox.FailedRetryable) == 1
+		})
+		assert.Zero(t, b.only(store, inbox.FailedRetryable).Attempts)
+	}},
+	{Name: "a hook that comes and goes", Why: "rows say what they are, and one that needs a hook waits for it", Run: func(t *testing.T, db *testdb.DB) {
+		b, keys := newBed(t, db), &subjects{}
+		plain, sealed, large := of("bob", "plain"), of("alice", secret), of("bob", strings.Repeat("x", 50))
+		blobs, err := inbox.NewFileBlobs(t.TempDir())
+		require.NoError(t, err)
+		sealing, filing := b.sealing(keys), b.storeWith(inbox.Config{Blobs: blobs, BlobsAbove: 40})
+		require.NoError(t, b.queue(b.store).Put(t.Context(), "orders", plain))
+		require.NoError(t, b.queue(sealing).Put(t.Context(), "orders", sealed))
+		require.NoError(t, b.queue(filing).Put(t.Context(), "orders", large))
+
+		s := b.inboxed(storeFirst(b.store), effect)
+		b.eventually("it waits for its hook", func() bool {
+			return b.effects(plain) == 1 && b.count(`SELECT COUNT(*) FROM millrace_messages WHERE status = 4 AND attempts = 0`) == 2
+		})
+		require.NoError(t, s.router.Close())
+		for uuid, names := range map[string]string{sealed.UUID: "set Config.Payloads", large.UUID: "set Config.Blobs"} {
+			story, err := b.store.Story(t.Context(), uuid)
+			require.NoError(t, err)
+			require.Len(t, story.Open, 1)
+			require.ErrorContains(t, story.Open[0].Unreadable, names)
+			assert.Contains(t, story.Open[0].LastError, names)
+		}
+		codec, err := inbox.NewAESGCM(keys)
+		require.NoError(t, err)
+		b.inboxed(storeFirst(b.storeWith(inbox.Config{Payloads: codec, Blobs: blobs})), effect)
+		b.eventually("all are handled", func() bool { return b.effects(sealed) == 1 && b.effects(large) == 1 && b.rows() == 0 })
+	}},
+}

@@ -1,0 +1,118 @@
+package durable_test
+
+import (
+	"context"
+	"crypto/rand"
+	"sync"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace-go/millrace/inbox"
+	"github.com/millrace-go/millrace/pubsub"
+)
+
+// subjects is a key for each person, who is named in the metadata, and how the service that
+// keeps the keys is.
+type subjects struct {
+	mu   sync.Mutex
+	keys map[string][]byte
+	down error
+}
+
+func (s *subjects) SealKey(ctx context.Context, info inbox.PayloadInfo) (string, []byte, error) {
+	s.mu.Lock()
+	person := info.Metadata.Get("person")
+	if _, known := s.keys[person]; !known {
+		if s.keys == nil {
+			s.keys = make(map[string][]byte)
+		}
+		s.keys[person] = make([]byte, 32)
+		_, _ = rand.Read(s.keys[person])
+	}
+	s.mu.Unlock()
+	key, err := s.OpenKey(ctx, info, person)
+	return person, key, err
+}
+
+func (s *subjects) OpenKey(_ context.Context, _ inbox.PayloadInfo, person string) ([]byte, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.down != nil {
+		return nil, s.down
+	}
+	if key := s.keys[person]; key != nil {
+		return key, nil
+	}
+	return nil, inbox.ErrErased
+}
+
+func (s *subjects) erase(person string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.keys[person] = nil
+}
+
+func (s *subjects) failWith(err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.down = err
+}
+
+// storeWith returns another store on the database.
+func (b *bed) storeWith(config inbox.Config) *inbox.Store {
+	b.Helper()
+	config.PurgeInterval = time.Hour
+	store, err := inbox.NewStore(b.db.DB, config)
+	require.NoError(b, err)
+	return store
+}
+
+func (b *bed) sealing(keys inbox.Keys) *inbox.Store {
+	b.Helper()
+	codec, err := inbox.NewAESGCM(keys)
+	require.NoError(b, err)
+	return b.storeWith(inbox.Config{Payloads: codec})
+}
+
+func of(person, payload string) *message.Message {
+	msg := message.NewMessage(watermill.NewUUID(), []byte(payload))
+	msg.Metadata.Set("person", person)
+	return msg
+}
+
+func storeFirst(store *inbox.Store) pubsub.Durable {
+	durable := quick(store)
+	durable.Mode = pubsub.StoreFirst
+	return durable
+}
+
+// queue is that of a Durable, without its worker.
+func (b *bed) queue(store *inbox.Store) *inbox.Queue {
+	b.Helper()
+	q, err := store.Queue(inbox.QueueConfig{
+		Consumer: consumer, Lease: time.Second, MinBackoff: time.Millisecond, MaxBackoff: 5 * time.Millisecond,
+	})
+	require.NoError(b, err)
+	return q
+}
+
+// stored returns what the only open row keeps of its payload.
+func (b *bed) stored() []byte {
+	b.Helper()
+	var rows [][]byte
+	require.NoError(b, b.db.SelectContext(b.Context(), &rows, `SELECT payload FROM millrace_messages`))
+	require.Len(b, rows, 1)
+	return rows[0]
+}
+
+// only returns the only open message.
+func (b *bed) only(store *inbox.Store, status inbox.Status) inbox.Message {
+	b.Helper()
+	messages, err := store.Open(b.Context(), status, 0, 10)
+	require.NoError(b, err)
+	require.Len(b, messages, 1)
+	return messages[0]
+}

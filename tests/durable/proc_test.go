@@ -1,0 +1,242 @@
+package durable_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/jmoiron/sqlx"
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace-go/millrace/inbox"
+	millrace "github.com/millrace-go/millrace/middleware"
+	"github.com/millrace-go/millrace/pubsub"
+	"github.com/millrace-go/millrace/pubsub/rabbitmq"
+	"github.com/millrace-go/millrace/tests/faults"
+	"github.com/millrace-go/millrace/tests/process"
+	"github.com/millrace-go/millrace/tests/testdb"
+)
+
+// served is what a process is started with that works on a durable queue.
+type served struct {
+	Name        string // kept with its effects
+	Driver, DSN string
+
+	Mode        pubsub.Mode
+	Bare        bool // without middleware.Inbox
+	Ordered     bool // by the field key
+	Concurrency int
+	Lease       time.Duration
+	Timeout     time.Duration // of the inbox
+	TwinWait    time.Duration
+	MaxAttempts int
+	Backoff     time.Duration // the shortest and the longest
+
+	Produce int    // how many messages the handler returns
+	Deaf    bool   // nothing can be published
+	Marks   string // a folder that the processes share: it tells a first run from later ones
+	Weigh   int    // the heap is told of after each so many runs; then single runs are not
+
+	// Where messages come from: a queue of RabbitMQ, lanes, or else the test.
+	Queue  string
+	Lanes  int
+	Length int
+	Waits  bool // for an order to go on, before it begins
+}
+
+const servedVariable = "MILLRACE_TEST_DURABLE"
+
+// Kinds of events beside those of package process.
+const (
+	ran      = "ran"      // the handler was called; the counts tell how often it was tried before
+	returned = "returned" // the router got the answer of the handler and its middlewares
+	weighed  = "weighed"  // the counts tell the heap, in bytes
+	drained  = "drained"  // the lanes are empty
+)
+
+// servedMain runs the process and ends it, if this one was started to be one.
+func servedMain() {
+	text := os.Getenv(servedVariable)
+	if text == "" {
+		return
+	}
+	p := &servedProcess{
+		lines: json.NewEncoder(os.Stdout), feed: make(chan *message.Message),
+		goOn: make(chan struct{}), handed: map[string]*message.Message{}, kinds: map[<-chan struct{}][]kind{},
+	}
+	err := json.Unmarshal([]byte(text), &p.served)
+	if err == nil {
+		err = p.serve()
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	os.Exit(0)
+}
+
+// servedProcess is a process that was started to be one.
+type servedProcess struct {
+	served
+	pool *faults.Faults
+	feed chan *message.Message
+	goOn chan struct{}
+	runs runs
+
+	writing sync.Mutex
+	lines   *json.Encoder
+
+	mu     sync.Mutex
+	armed  process.Point
+	victim string
+	handed map[string]*message.Message // the last copy of each
+	kinds  map[<-chan struct{}][]kind  // of transactions, by the end of their contexts
+}
+
+func (p *servedProcess) say(e process.Event) {
+	p.writing.Lock()
+	err := p.lines.Encode(e)
+	p.writing.Unlock()
+	if err != nil {
+		os.Exit(2) // nobody listens any more
+	}
+}
+
+func (p *servedProcess) serve() error {
+	plain, err := sqlx.Open(p.Driver, p.DSN)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = plain.Close() }() // it lent its driver only
+	p.pool = faults.Over(plain, p.DSN)
+	p.pool.SetMaxOpenConns(12)
+	p.pool.SetMaxIdleConns(12)
+	p.pool.Set(faults.Plan{Before: p.before, After: p.after})
+	store, err := inbox.NewStore(p.pool.DB, inbox.Config{Logger: watermill.NewStdLoggerWithOut(os.Stderr, false, false)})
+	if err != nil {
+		return err
+	}
+	router, err := p.router(store)
+	if err != nil {
+		return err
+	}
+	p.say(process.Event{Kind: process.Ready})
+	orders := json.NewDecoder(os.Stdin)
+	if p.Waits {
+		if _, err := p.obey(orders, true); err != nil {
+			return err
+		}
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- router.Run(context.Background()) }()
+	<-router.Running() // one that is closed before it runs does not end
+	for closing := false; !closing; {
+		if closing, err = p.obey(orders, false); err != nil {
+			return err
+		}
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	err = errors.Join(router.Close(), <-ended, store.Close(ctx), p.pool.Close())
+	closed := process.Event{Kind: process.Closed, Counts: map[string]int{ran: p.runs.all()}}
+	if err != nil {
+		closed.Error = err.Error()
+	}
+	p.say(closed)
+	return nil
+}
+
+// obey follows one order of the test. A test that is gone ends the process, too.
+func (p *servedProcess) obey(orders *json.Decoder, begins bool) (closing bool, err error) {
+	var order struct {
+		Do       string
+		Delivery process.Delivery
+	}
+	if err := orders.Decode(&order); err != nil {
+		return false, fmt.Errorf("the test is gone: %w", err)
+	}
+	switch {
+	case order.Do == "close":
+		return true, nil
+	case order.Do == "deliver":
+		p.deliver(order.Delivery)
+	case !begins: // "go on"
+		p.goOn <- struct{}{}
+	}
+	return false, nil
+}
+
+func (p *servedProcess) router(store *inbox.Store) (*message.Router, error) {
+	router, err := message.NewRouter(message.RouterConfig{CloseTimeout: 20 * time.Second}, watermill.NopLogger{})
+	if err != nil {
+		return nil, err
+	}
+	upstream, err := p.upstream()
+	if err != nil {
+		return nil, err
+	}
+	durable := pubsub.Durable{
+		Store: store, Consumer: consumer, Mode: p.Mode, Concurrency: p.Concurrency, Lease: p.Lease,
+		MaxAttempts: p.MaxAttempts, MinBackoff: p.Backoff, MaxBackoff: p.Backoff, Poll: 50 * time.Millisecond,
+	}
+	if p.Ordered {
+		durable.OrderKey = func(msg *message.Message) (string, error) { return msg.Metadata.Get("key"), nil }
+	}
+	sub, err := durable.Decorate(upstream)
+	if err != nil {
+		return nil, err
+	}
+	router.AddPlugin(store.Plugin())
+	router.AddMiddleware(p.know)
+	if !p.Bare {
+		router.AddMiddleware(millrace.Inbox{Store: store, Timeout: p.Timeout, TwinWait: p.TwinWait}.Middleware)
+	}
+	if p.Produce > 0 {
+		router.AddHandler(consumer, "orders", sub, "invoices", told{p}, p.handle)
+	} else {
+		router.AddConsumerHandler(consumer, "orders", sub, func(msg *message.Message) error {
+			_, err := p.handle(msg)
+			return err
+		})
+	}
+	return router, nil
+}
+
+func (p *servedProcess) upstream() (message.Subscriber, error) {
+	switch {
+	case p.Queue != "":
+		broker := rabbitmq.NewQueueConfig(os.Getenv("MILLRACE_TEST_RABBITMQ"), rabbitmq.Queues{})
+		broker.Queue.GenerateName = func(string) string { return p.Queue }
+		return rabbitmq.NewSubscriber(broker, rabbitmq.SubscriberConfig{InFlight: p.Concurrency})
+	case p.Lanes > 0:
+		return lanes{p}, nil
+	}
+	return fed{p}, nil
+}
+
+// launch starts a process, which is killed when its test ends.
+func (s served) launch(t *testing.T) *process.Process {
+	t.Helper()
+	program, err := os.Executable()
+	require.NoError(t, err)
+	return process.Launch(t, program, servedVariable, s)
+}
+
+// served returns settings of a process that has the database of b.
+func (b *bed) served(opts ...testdb.Option) served {
+	b.Helper()
+	db := b.db
+	if len(opts) > 0 {
+		db = b.db.Open(b, opts...)
+	}
+	return served{
+		Driver: db.Driver, DSN: db.DSN, Concurrency: 10, Lease: time.Second, Backoff: time.Millisecond, MaxAttempts: 10,
+	}
+}

@@ -1,0 +1,251 @@
+package durable_test
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace-go/millrace/inbox"
+	"github.com/millrace-go/millrace/pubsub"
+	"github.com/millrace-go/millrace/tests/testdb"
+)
+
+func TestOperatorsHaveMessagesTriedAgain(t *testing.T) {
+	testdb.Conformance(t, remedyBodies)
+}
+
+// mendable is a service whose handler fails for good until it is mended.
+type mendable struct {
+	*service
+	mended atomic.Bool
+	runs   counter
+}
+
+// stuck starts a service that parks after one attempt, with n messages it cannot handle, and
+// never looks at the table unless it is woken.
+func (b *bed) stuck(n int) (s *mendable, msgs []*message.Message) {
+	b.Helper()
+	s = &mendable{}
+	durable := quick(b.store)
+	durable.Mode, durable.MaxAttempts, durable.Poll = pubsub.StoreFirst, 1, time.Hour
+	for i := range n {
+		msg := newMessage()
+		msg.Metadata.Set("account", fmt.Sprint(i))
+		msgs = append(msgs, msg)
+	}
+	queue, err := b.store.Queue(inbox.QueueConfig{Consumer: consumer})
+	require.NoError(b, err)
+	require.NoError(b, queue.Put(b.Context(), "orders", msgs...))
+	s.service = b.inboxed(durable, func(msg *message.Message) error {
+		s.runs.run(msg)
+		account := msg.Metadata.Get("account")
+		switch {
+		case s.mended.Load():
+			return effect(msg)
+		case len(account) > 1: // from 10 on
+			return fmt.Errorf("account %s has no owner", account)
+		}
+		return fmt.Errorf("the bank said %q: %w", msg.UUID, inbox.Terminal(errBoom))
+	})
+	b.eventually("all are stuck", func() bool { return b.open(inbox.Parked)+b.open(inbox.FailedTerminal) == n })
+	return s, msgs
+}
+
+// unserve has the last queue's word lapse.
+func (b *bed) unserve() {
+	b.Helper()
+	_, err := b.db.ExecContext(b.Context(), `UPDATE millrace_consumers SET served_until = 1`)
+	require.NoError(b, err)
+}
+
+func (b *bed) audited(action string) int {
+	b.Helper()
+	return b.count(`SELECT COUNT(*) FROM millrace_audit WHERE action = ?`, []byte(action))
+}
+
+func (b *bed) find(f inbox.Filter) []inbox.Message {
+	b.Helper()
+	all, err := b.store.Find(b.Context(), f, 0, inbox.MaxPage)
+	require.NoError(b, err)
+	return all
+}
+
+// to is a publisher's topics and messages.
+type to map[string][]*message.Message
+
+func (t to) Publish(topic string, msgs ...*message.Message) error {
+	t[topic] = append(t[topic], msgs...)
+	return nil
+}
+
+func (t to) Close() error { return nil }
+
+var remedyBodies = []testdb.Body{
+	{Name: "retry where a queue serves", Why: "made due there and woken, from this process or another; attempts anew", Run: func(t *testing.T, db *testdb.DB) {
+		b := newBed(t, db)
+		s, msgs := b.stuck(2)
+		sent := to{}
+		first, second := b.find(inbox.Filter{})[0], b.find(inbox.Filter{})[1]
+		require.NoError(t, b.process().Retry(t.Context(), second.ID, ada, sent), "elsewhere")
+		require.NoError(t, b.store.Retry(t.Context(), first.ID, ada, sent), "here: this wakes the queue for both")
+		b.eventually("both were tried again", func() bool {
+			return s.runs.of(msgs[0]) == 2 && s.runs.of(msgs[1]) == 2 && b.open(inbox.FailedTerminal) == 2
+		})
+		again := b.find(inbox.Filter{Status: inbox.FailedTerminal})
+		assert.Equal(t, 1, again[0].Attempts, "they start anew")
+		s.mended.Store(true)
+		require.NoError(t, b.store.Retry(t.Context(), first.ID, ada, nil))
+		b.eventually("it is handled", func() bool {
+			return b.count(`SELECT COUNT(*) FROM effects WHERE uuid = ?`, first.UUID) == 1 && b.rows() == 1
+		})
+		assert.Empty(t, sent, "nothing went past the table")
+		assert.Equal(t, 3, b.audited("retry"))
+		require.ErrorIs(t, b.store.Retry(t.Context(), first.ID, ada, nil), inbox.ErrNotFound)
+	}},
+	{Name: "retry where no queue serves", Why: "sent back with a publisher, refused without", Run: func(t *testing.T, db *testdb.DB) {
+		b := newBed(t, db)
+		s, msgs := b.stuck(1)
+		require.NoError(t, s.router.Close())
+		b.unserve()
+		stuck := b.find(inbox.Filter{})[0]
+		require.ErrorIs(t, b.store.Retry(t.Context(), stuck.ID, ada, nil), inbox.ErrNotServed)
+		_, err := b.store.RetryAll(t.Context(), inbox.Filter{}, ada, nil, inbox.Pace{})
+		require.ErrorIs(t, err, inbox.ErrNotServed)
+		assert.Zero(t, b.audited("retry"))
+		assert.Equal(t, 1, b.open(inbox.FailedTerminal))
+		sent := to{}
+		require.NoError(t, b.store.Retry(t.Context(), stuck.ID, ada, sent))
+		require.Len(t, sent["orders"], 1)
+		assert.True(t, msgs[0].Equals(sent["orders"][0]))
+		n, err := b.store.RetryAll(t.Context(), inbox.Filter{Status: inbox.FailedRetryable}, ada, sent, inbox.Pace{})
+		require.NoError(t, err)
+		assert.Equal(t, 1, n)
+		assert.Len(t, sent["orders"], 2)
+		assert.Equal(t, 2, b.audited("retry"))
+	}},
+	{Name: "retry of what is not stuck", Why: "refused: it has its own way on", Run: func(t *testing.T, db *testdb.DB) {
+		b := newBed(t, db)
+		b.stuck(1)
+		stuck := b.find(inbox.Filter{})[0]
+		for _, status := range []inbox.Status{inbox.Received, inbox.InProgress, inbox.Settling, inbox.Held} {
+			_, err := db.ExecContext(t.Context(), db.Rebind(`UPDATE millrace_messages SET status = ?`), status)
+			require.NoError(t, err)
+			err = b.store.Retry(t.Context(), stuck.ID, ada, to{})
+			require.ErrorIs(t, err, inbox.ErrNotFound)
+			require.ErrorContains(t, err, status.String())
+			_, err = b.store.RetryAll(t.Context(), inbox.Filter{Status: status}, ada, to{}, inbox.Pace{})
+			require.ErrorContains(t, err, status.String())
+			_, err = b.store.DiscardAll(t.Context(), inbox.Filter{Status: status}, ada, inbox.Pace{})
+			require.ErrorContains(t, err, status.String())
+		}
+		assert.Zero(t, b.audited("retry"))
+	}},
+	{Name: "a group of failures", Why: "found by the shape of its errors, and tried again or discarded as one", Run: func(t *testing.T, db *testdb.DB) {
+		b := newBed(t, db)
+		s, msgs := b.stuck(130)
+		groups, err := b.store.FailureGroups(t.Context(), inbox.Filter{Consumer: consumer})
+		require.NoError(t, err)
+		require.Len(t, groups, 2)
+		owners, bank := groups[0], groups[1]
+		assert.Equal(t, 120, owners.Messages)
+		assert.Contains(t, owners.Shape, "account ? has no owner")
+		assert.Regexp(t, `account \d+ has no owner`, owners.Error)
+		assert.Equal(t, 10, bank.Messages)
+		assert.Equal(t, []string{consumer}, bank.Consumers)
+		assert.False(t, owners.First.After(owners.Last))
+		assert.WithinDuration(t, time.Now(), owners.Last, time.Hour)
+		one, err := b.store.FailureGroups(t.Context(), inbox.Filter{ErrorGroup: bank.ErrorGroup, Topic: "orders"})
+		require.NoError(t, err)
+		assert.Equal(t, []inbox.FailureGroup{bank}, one)
+
+		s.mended.Store(true)
+		var racers sync.WaitGroup
+		var retried atomic.Int64
+		for _, store := range []*inbox.Store{b.store, b.process()} {
+			racers.Go(func() {
+				n, err := store.RetryAll(t.Context(), inbox.Filter{ErrorGroup: owners.ErrorGroup}, ada, nil, inbox.Pace{})
+				assert.NoError(t, err)
+				retried.Add(int64(n))
+			})
+		}
+		racers.Wait()
+		assert.EqualValues(t, 120, retried.Load(), "each by one of them")
+		assert.Equal(t, 120, b.audited("retry"))
+		b.eventually("the group is handled", func() bool { return b.rows() == 10 })
+		assert.Equal(t, 120, b.count(`SELECT COUNT(*) FROM effects`))
+
+		n, err := b.store.DiscardAll(t.Context(), inbox.Filter{ErrorGroup: bank.ErrorGroup}, ada, inbox.Pace{})
+		require.NoError(t, err)
+		assert.Equal(t, 10, n)
+		assert.Equal(t, 10, b.audited("discard"))
+		assert.Zero(t, b.rows())
+		assert.True(t, s.deliver(msgs[0]), "a late copy")
+		b.eventually("the copy is closed", func() bool { return b.rows() == 0 })
+		assert.Zero(t, b.effects(msgs[0]))
+	}},
+	{Name: "the end of a call for many", Why: "it says how many are done, and another call goes on", Run: func(t *testing.T, db *testdb.DB) {
+		b := newBed(t, db)
+		s, _ := b.stuck(30)
+		s.mended.Store(true)
+		ctx, cancel := context.WithCancel(t.Context())
+		go func() {
+			assert.Eventually(t, func() bool { return b.audited("discard") >= 10 }, time.Minute, time.Millisecond)
+			cancel()
+		}()
+		began := time.Now()
+		n, err := b.store.DiscardAll(ctx, inbox.Filter{}, ada, inbox.Pace{PerSecond: 5})
+		require.ErrorIs(t, err, context.Canceled)
+		assert.GreaterOrEqual(t, n, 10)
+		assert.Less(t, n, 30, "at five in a second")
+		assert.Equal(t, n, b.audited("discard"))
+		assert.Equal(t, 30-n, b.rows())
+		assert.GreaterOrEqual(t, time.Since(began), time.Duration(n/5-1)*time.Second)
+		rest, err := b.store.RetryAll(t.Context(), inbox.Filter{ReceivedUntil: time.Now().Add(time.Hour)}, ada, nil, inbox.Pace{})
+		require.NoError(t, err)
+		assert.Equal(t, 30-n, rest)
+		b.eventually("the rest is handled", func() bool { return b.rows() == 0 })
+	}},
+	{Name: "a call for many that somebody is faster than", Why: "what was changed meanwhile is passed over, the rest is done", Run: func(t *testing.T, db *testdb.DB) {
+		b := newBed(t, db)
+		s, msgs := b.stuck(5)
+		require.NoError(t, s.router.Close())
+		b.unserve()
+		stuck := b.find(inbox.Filter{})
+		meddler := meddling{func() { require.NoError(t, b.process().Discard(t.Context(), stuck[3].ID, ada)) }}
+		n, err := b.store.RetryAll(t.Context(), inbox.Filter{}, ada, &meddler, inbox.Pace{})
+		require.NoError(t, err)
+		assert.Equal(t, len(msgs)-1, n)
+		assert.Equal(t, n, b.audited("retry"))
+	}},
+	{Name: "a collision that is tried again by its queue", Why: "it is the distinct message it is", Run: func(t *testing.T, db *testdb.DB) {
+		b := newBed(t, db)
+		s, msgs := b.stuck(1)
+		s.mended.Store(true)
+		assert.True(t, s.deliver(message.NewMessage(msgs[0].UUID, []byte("another"))))
+		n, err := b.store.RetryAll(t.Context(), inbox.Filter{}, ada, nil, inbox.Pace{})
+		require.NoError(t, err)
+		assert.Equal(t, 2, n)
+		b.eventually("both are handled", func() bool { return b.rows() == 0 })
+		assert.Equal(t, 2, b.effects(msgs[0]))
+	}},
+}
+
+// meddling is a publisher while whose first message somebody does something else.
+type meddling struct{ once func() }
+
+func (m *meddling) Publish(string, ...*message.Message) error {
+	if m.once != nil {
+		m.once()
+		m.once = nil
+	}
+	return nil
+}
+
+func (m *meddling) Close() error { return nil }

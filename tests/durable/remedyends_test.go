@@ -1,0 +1,42 @@
+package durable_test
+
+import (
+	"context"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace-go/millrace/inbox"
+	"github.com/millrace-go/millrace/tests/faults"
+	"github.com/millrace-go/millrace/tests/testdb"
+)
+
+// TestACallForManyFinishesTheMessageItIsAt: at the end of its context everybody knows what
+// became of each message.
+func TestACallForManyFinishesTheMessageItIsAt(t *testing.T) {
+	testdb.Each(t, func(t *testing.T, db *testdb.DB) {
+		b := newBed(t, db)
+		s, _ := b.stuck(3)
+		require.NoError(t, s.router.Close())
+		b.unserve()
+		pool := faults.Open(t, db)
+		for _, call := range []string{"millrace_audit", faults.Commit} {
+			ctx, cancel := context.WithCancel(t.Context())
+			pool.Set(faults.Plan{Before: func(_ context.Context, c string) error {
+				if strings.Contains(c, call) {
+					cancel()
+				}
+				return nil
+			}})
+			sent, before := to{}, b.audited("retry")
+			n, err := b.newStore(pool.DB).RetryAll(ctx, inbox.Filter{}, ada, sent, inbox.Pace{})
+			require.ErrorIs(t, err, context.Canceled, call)
+			assert.Equal(t, 1, n, call)
+			assert.Len(t, sent["orders"], 1, call)
+			assert.Equal(t, 1, b.audited("retry")-before, call)
+		}
+		assert.Equal(t, 1, b.open(inbox.FailedTerminal), "nobody was at it")
+	})
+}

@@ -1,0 +1,96 @@
+package durable_test
+
+import (
+	"bytes"
+	"sync/atomic"
+	"testing"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace-go/millrace/inbox"
+	"github.com/millrace-go/millrace/tests/testdb"
+)
+
+func TestOperatorsCorrectPayloads(t *testing.T) {
+	testdb.Conformance(t, replaceBodies)
+}
+
+var replaceBodies = []testdb.Body{
+	{Name: "a corrected payload", Why: "runs once; a copy with the old one is a collision", Run: func(t *testing.T, db *testdb.DB) {
+		b := newBed(t, db)
+		s, msgs := b.stuck(1)
+		id := b.find(inbox.Filter{})[0].ID
+		require.ErrorContains(t, b.store.ReplacePayload(t.Context(), id, []byte("right"), ada), "AllowPayloadChange")
+		allowed, err := inbox.NewStore(b.db.DB, inbox.Config{AllowPayloadChange: true})
+		require.NoError(t, err)
+		require.ErrorContains(t, allowed.ReplacePayload(t.Context(), id, nil, ada), "nil")
+		require.ErrorContains(t, allowed.ReplacePayload(t.Context(), id, make([]byte, inbox.MaxPayload+1), ada), "more than")
+		require.Error(t, allowed.ReplacePayload(t.Context(), id, []byte("right"), inbox.Operator{}))
+		require.ErrorIs(t, allowed.ReplacePayload(t.Context(), id+1, []byte("right"), ada), inbox.ErrNotFound)
+		require.ErrorContains(t, allowed.ReplacePayload(t.Context(), id, msgs[0].Payload, ada), "has that payload")
+		assert.Zero(t, b.audited("replace payload"))
+
+		require.NoError(t, allowed.ReplacePayload(t.Context(), id, []byte("wrong again"), ada))
+		require.NoError(t, allowed.ReplacePayload(t.Context(), id, []byte("right"), ada))
+		assert.Equal(t, "right", string(b.find(inbox.Filter{})[0].Payload))
+		story, err := b.store.Story(t.Context(), msgs[0].UUID)
+		require.NoError(t, err)
+		require.Len(t, story.Audit, 2)
+		assert.Regexp(t, `payload hash [0-9a-f]{16} is now [0-9a-f]{16}$`, story.Audit[1].Detail)
+
+		s.mended.Store(true)
+		require.NoError(t, b.store.Retry(t.Context(), id, ada, nil))
+		b.eventually("it is handled", func() bool { return b.rows() == 0 })
+		right := msgs[0].Copy()
+		right.Payload = []byte("right")
+		assert.True(t, s.deliver(right), "a copy of what was handled")
+		b.eventually("the copy is closed", func() bool { return b.rows() == 0 })
+		assert.True(t, s.deliver(msgs[0]), "a late copy of what was stored first")
+		b.eventually("it is parked", func() bool { return b.open(inbox.Parked) == 1 && b.rows() == 1 })
+		assert.Equal(t, msgs[0].UUID, b.find(inbox.Filter{})[0].Original)
+		assert.Equal(t, 1, b.effects(msgs[0]))
+	}},
+	{Name: "a sealed payload that is corrected", Why: "it is sealed again, and kept elsewhere where it is large", Run: func(t *testing.T, db *testdb.DB) {
+		b := newBed(t, db)
+		codec, err := inbox.NewAESGCM(&subjects{})
+		require.NoError(t, err)
+		store := b.storeWith(inbox.Config{Payloads: codec, BlobsAbove: 1000, AllowPayloadChange: true})
+		msg := of("alice", secret)
+		require.NoError(t, b.queue(store).Put(t.Context(), "orders", msg))
+		large := bytes.Repeat([]byte("right"), 1000)
+		var got atomic.Value
+		durable := storeFirst(store)
+		durable.MaxAttempts = 1
+		s := b.inboxed(durable, func(msg *message.Message) error {
+			if len(msg.Payload) < len(large) {
+				return errBoom
+			}
+			got.Store([]byte(msg.Payload))
+			return effect(msg)
+		})
+		b.eventually("it is parked", func() bool { return b.open(inbox.Parked) == 1 })
+		id := b.only(store, inbox.Parked).ID
+		require.NoError(t, store.ReplacePayload(t.Context(), id, large, ada))
+		assert.Equal(t, large, b.only(store, inbox.Parked).Payload)
+		assert.Empty(t, b.stored(), "it is kept elsewhere")
+		var blob []byte
+		require.NoError(t, db.GetContext(t.Context(), &blob, `SELECT body FROM millrace_blobs`))
+		assert.NotContains(t, string(blob), "right")
+		require.NoError(t, store.Retry(t.Context(), id, ada, s.published))
+		b.eventually("it is handled", func() bool { return b.effects(msg) == 1 })
+		assert.Equal(t, large, got.Load())
+	}},
+	{Name: "a late copy of what was corrected and not yet tried", Why: "a collision too: nothing puts the old payload back", Run: func(t *testing.T, db *testdb.DB) {
+		b := newBed(t, db)
+		s, msgs := b.stuck(1)
+		id := b.find(inbox.Filter{})[0].ID
+		allowed, err := inbox.NewStore(b.db.DB, inbox.Config{AllowPayloadChange: true})
+		require.NoError(t, err)
+		require.NoError(t, allowed.ReplacePayload(t.Context(), id, []byte{}, ada), "empty is not nil")
+		assert.True(t, s.deliver(msgs[0]))
+		assert.Len(t, b.find(inbox.Filter{Status: inbox.Parked}), 1)
+		assert.Len(t, b.find(inbox.Filter{Status: inbox.FailedTerminal}), 1)
+	}},
+}

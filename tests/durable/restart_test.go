@@ -1,0 +1,85 @@
+package durable_test
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace-go/millrace/inbox"
+	"github.com/millrace-go/millrace/pubsub"
+	"github.com/millrace-go/millrace/tests/process"
+	"github.com/millrace-go/millrace/tests/servers"
+	"github.com/millrace-go/millrace/tests/testdb"
+)
+
+// The database is killed and started again, or all its connections are cut, while two
+// processes work. Nothing is lost or doubled, and the order holds where it was asked for. A
+// single attempt that was charged would park its message.
+func TestDatabaseRestartsUnderLoad(t *testing.T) {
+	t.Parallel()
+	for dialect, launch := range map[string]func(testing.TB, ...string) *servers.Server{
+		"postgres": servers.Postgres, "mysql": servers.MariaDB,
+	} {
+		for mode, name := range modes {
+			t.Run(dialect+", stored "+name, func(t *testing.T) {
+				t.Parallel()
+				server := launch(t)
+				b := newBed(t, testdb.At(t, dialect, server.DSN()))
+				b.createWorks()
+				wire := servers.Proxy(t, server.Addr())
+				s := b.served(testdb.Via(wire.Addr()))
+				s.Mode, s.Ordered, s.MaxAttempts = mode, mode == pubsub.StoreFirst, 1
+				s.Lease = 5 * time.Second // a busy machine must not make it lapse
+				b.interrupt(s, []func(){
+					func() { server.Kill(); server.Start() },
+					func() { wire.Cut(); wire.Mend() },
+					func() { wire.Cut(); wire.Mend() },
+				})
+			})
+		}
+	}
+}
+
+// interrupt has two processes work while the interruptions happen one after the other.
+func (b *bed) interrupt(s served, interruptions []func()) {
+	b.Helper()
+	const processes, lanes, length = 2, 8, 40
+	s.Lanes, s.Length = lanes, length
+	var all []*process.Process
+	for n := range processes {
+		s.Name = fmt.Sprint("process ", n)
+		all = append(all, s.launch(b.T))
+	}
+	for n, interrupt := range interruptions {
+		for _, p := range all {
+			p.Await(ran, (n+1)*lanes*length/(len(interruptions)+2))
+		}
+		interrupt()
+		b.eventually("it answers", func() bool { return b.db.PingContext(b.Context()) == nil })
+	}
+	for _, p := range all {
+		p.Await(drained, 1)
+	}
+	b.eventually("all is handled", func() bool { return b.rows() == 0 || b.open(inbox.Parked) > 0 })
+	again := 0
+	for _, p := range all {
+		p.Close()
+		again += len(p.Events(ran)) - lanes*length
+	}
+	parked, err := b.store.Parked(b.Context(), 0, 10)
+	require.NoError(b, err)
+	for _, m := range parked {
+		assert.Fail(b, "an attempt was charged", "%s, %d attempts: %s: %s", m.UUID, m.Attempts, m.Reason, m.LastError)
+	}
+	if s.Ordered {
+		b.checkLanes(processes*lanes, length, func(lane, n int) string {
+			return fmt.Sprintf("process %d lane %d at %d", lane%processes, lane/processes, n)
+		})
+	}
+	assert.Equal(b, processes*lanes*length, b.count(`SELECT COUNT(*) FROM works`))
+	assert.Equal(b, processes*lanes*length, b.count(`SELECT COUNT(DISTINCT uuid) FROM works`))
+	b.Logf("%d messages, %d runs were rolled back", processes*lanes*length, again)
+}

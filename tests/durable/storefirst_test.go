@@ -1,0 +1,128 @@
+package durable_test
+
+import (
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace-go/millrace/inbox"
+	"github.com/millrace-go/millrace/pubsub"
+	"github.com/millrace-go/millrace/tests/testdb"
+)
+
+// storeFirstBodies: a message is committed to the table before it is delivered.
+var storeFirstBodies = []testdb.Body{
+	{Name: "stored first", Why: "row committed, acked, then delivered from the table", Run: func(t *testing.T, db *testdb.DB) {
+		b, runs, hold := newBed(t, db), &counter{}, make(chan struct{})
+		durable := quick(b.store)
+		durable.Mode = pubsub.StoreFirst
+		s := b.inboxed(durable, func(msg *message.Message) error {
+			runs.run(msg)
+			<-hold
+			assert.Equal(t, "blue", msg.Metadata.Get("colour"))
+			return effect(msg)
+		})
+		msg := newMessage()
+		assert.True(t, s.deliver(msg), "before the handler is done")
+		assert.Equal(t, 1, b.rows())
+		if db.Dialect != "sqlite" { // there the handler's transaction stops the intake
+			assert.True(t, s.deliver(msg), "a copy is not stored twice")
+			assert.Equal(t, 1, b.rows())
+		}
+		close(hold)
+		b.eventually("it is handled", func() bool { return b.effects(msg) == 1 && b.rows() == 0 })
+		assert.True(t, s.deliver(msg), "a late copy")
+		b.eventually("the copy is closed", func() bool { return b.rows() == 0 })
+		assert.Equal(t, 1, runs.of(msg))
+		assert.Equal(t, 1, b.effects(msg))
+	}},
+	{Name: "stored first, without Inbox", Why: "completed on ack; a later copy is known", Run: func(t *testing.T, db *testdb.DB) {
+		b, runs := newBed(t, db), &counter{}
+		durable := quick(b.store)
+		durable.Mode = pubsub.StoreFirst
+		s := b.start(durable, func(msg *message.Message) ([]*message.Message, error) {
+			if runs.run(msg) == 1 {
+				return nil, errBoom
+			}
+			return nil, nil
+		})
+		msg := newMessage()
+		assert.True(t, s.deliver(msg))
+		b.eventually("it is handled", func() bool { return runs.of(msg) == 2 && b.rows() == 0 })
+		assert.True(t, s.deliver(msg))
+		b.eventually("the copy is closed", func() bool { return b.rows() == 0 })
+		assert.Equal(t, 2, runs.of(msg))
+	}},
+	{Name: "the same key with another payload", Why: "the newcomer is parked, not dropped", Run: func(t *testing.T, db *testdb.DB) {
+		b := newBed(t, db)
+		durable := quick(b.store)
+		durable.Mode = pubsub.StoreFirst
+		s := b.inboxed(durable, func(*message.Message) error { return inbox.RetryAfter(errBoom, time.Hour) })
+		msg := newMessage()
+		assert.True(t, s.deliver(msg))
+		for range 2 {
+			assert.True(t, s.deliver(message.NewMessage(msg.UUID, []byte("another"))))
+		}
+		assert.Equal(t, 1, b.open(inbox.Parked))
+		b.eventually("the first waits", func() bool { return b.open(inbox.FailedRetryable) == 1 })
+	}},
+	{Name: "rows left over", Why: "a restart works them off though the source is silent", Run: func(t *testing.T, db *testdb.DB) {
+		b := newBed(t, db)
+		durable := quick(b.store)
+		durable.Mode = pubsub.StoreFirst
+		queue, err := b.store.Queue(inbox.QueueConfig{Consumer: consumer})
+		require.NoError(t, err)
+		var left []*message.Message
+		for range 250 {
+			left = append(left, newMessage())
+		}
+		require.NoError(t, queue.Put(t.Context(), "orders", left...))
+		require.NoError(t, queue.Put(t.Context(), "orders", left...), "again")
+		assert.Equal(t, 250, b.rows())
+		b.inboxed(durable, effect)
+		b.eventually("all are handled", func() bool { return b.rows() == 0 })
+		assert.Equal(t, 250, b.count(`SELECT COUNT(*) FROM effects`))
+	}},
+	{Name: "order by key", Why: "a failed head holds back its own key only", Run: func(t *testing.T, db *testdb.DB) {
+		b := newBed(t, db)
+		var mu sync.Mutex
+		handled := map[string][]string{}
+		durable := quick(b.store)
+		durable.Mode = pubsub.StoreFirst
+		durable.OrderKey = func(msg *message.Message) (string, error) { return msg.Metadata.Get("key"), nil }
+		failing := map[string]bool{"a0": true}
+		s := b.inboxed(durable, func(msg *message.Message) error {
+			mu.Lock()
+			defer mu.Unlock()
+			if failing[msg.UUID] {
+				return errBoom
+			}
+			handled[msg.Metadata.Get("key")] = append(handled[msg.Metadata.Get("key")], msg.UUID)
+			return effect(msg)
+		})
+		for _, n := range []string{"0", "1", "2", "3"} {
+			for _, key := range []string{"a", "b"} {
+				msg := message.NewMessage(key+n, nil)
+				msg.Metadata.Set("key", key)
+				assert.True(t, s.deliver(msg))
+			}
+		}
+		seen := func(key string) []string {
+			mu.Lock()
+			defer mu.Unlock()
+			return append([]string{}, handled[key]...)
+		}
+		b.eventually("b is done", func() bool { return len(seen("b")) == 4 })
+		assert.Empty(t, seen("a"))
+		mu.Lock()
+		failing["a0"] = false
+		mu.Unlock()
+		b.eventually("a is done", func() bool { return len(seen("a")) == 4 && b.rows() == 0 })
+		assert.Equal(t, []string{"a0", "a1", "a2", "a3"}, seen("a"))
+		assert.Equal(t, []string{"b0", "b1", "b2", "b3"}, seen("b"))
+	}},
+}

@@ -1,0 +1,67 @@
+package durable_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/ThreeDotsLabs/watermill/pubsub/tests"
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace-go/millrace/inbox"
+	"github.com/millrace-go/millrace/pubsub"
+	"github.com/millrace-go/millrace/pubsub/watermillsql"
+	"github.com/millrace-go/millrace/tests/testdb"
+)
+
+// TestUniversalSuite runs Watermill's own suite for pub/subs on a durable subscriber, in
+// both modes, over topics that are tables of watermill-sql on MariaDB.
+func TestUniversalSuite(t *testing.T) {
+	suite := func(t *testing.T, db, upstream *testdb.DB, mode pubsub.Mode) {
+		store, err := inbox.NewStore(db.DB, inbox.Config{})
+		require.NoError(t, err)
+		require.NoError(t, store.Migrate(t.Context()))
+		grouped := func(t *testing.T, group string) (message.Publisher, message.Subscriber) {
+			p, err := watermillsql.NewPublisher(upstream.DB, watermillsql.Config{})
+			require.NoError(t, err)
+			s, err := watermillsql.NewSubscriber(upstream.DB, watermillsql.SubscriberConfig{
+				ConsumerGroup: group,
+				PollInterval:  time.Millisecond, ResendInterval: 5 * time.Millisecond, RetryInterval: 5 * time.Millisecond,
+			})
+			require.NoError(t, err)
+			durable := pubsub.Durable{
+				Store: store, Mode: mode, ConsumerOf: func(topic string) string { return group + " of " + topic },
+				Poll: 5 * time.Millisecond, Lease: time.Second, MinBackoff: time.Millisecond, MaxBackoff: 5 * time.Millisecond,
+			}
+			if mode == pubsub.StoreFirst {
+				durable.OrderKey = func(*message.Message) (string, error) { return "one", nil }
+			}
+			d, err := durable.Decorate(s)
+			require.NoError(t, err)
+			return p, d
+		}
+		tests.TestPubSub(t, tests.Features{
+			ConsumerGroups: true, GuaranteedOrder: true, Persistent: true, ForceShort: true,
+		}, func(t *testing.T) (message.Publisher, message.Subscriber) { return grouped(t, "test") }, grouped)
+	}
+	pool := testdb.Pool(25)
+	for _, run := range []struct {
+		name, dialect string
+		mode          pubsub.Mode
+		long          bool
+	}{
+		{"on failure", "mysql", pubsub.StoreOnFailure, false},
+		{"on failure", "sqlite", pubsub.StoreOnFailure, true},
+		{"on failure", "postgres", pubsub.StoreOnFailure, true},
+		{"first", "postgres", pubsub.StoreFirst, false},
+		{"first", "mysql", pubsub.StoreFirst, true},
+		{"first", "sqlite", pubsub.StoreFirst, true}, // with one writer, minutes
+	} {
+		if run.long && !testdb.Long() {
+			continue
+		}
+		t.Run("stored "+run.name+" on "+run.dialect, func(t *testing.T) {
+			suite(t, testdb.On(t, run.dialect, pool), testdb.On(t, "mysql", pool), run.mode)
+		})
+	}
+}

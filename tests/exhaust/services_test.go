@@ -1,0 +1,176 @@
+package exhaust_test
+
+import (
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/millrace-go/millrace/inbox"
+	"github.com/millrace-go/millrace/inbox/inboxtest"
+	millrace "github.com/millrace-go/millrace/middleware"
+	"github.com/millrace-go/millrace/outbox"
+	"github.com/millrace-go/millrace/pubsub"
+)
+
+// services are the ways in which Millrace is used.
+var services = map[string]service{
+	"Inbox": {
+		inputs: payments,
+		want:   booked,
+		wire: func(p *inboxtest.Process, store *inbox.Store) error {
+			p.Router.AddMiddleware(millrace.Inbox{Store: store, Timeout: timeout}.Middleware)
+			p.Router.AddHandler("book", "payments", p.Subscriber, "receipts", p.Publisher, book)
+			return nil
+		},
+	},
+	"Inbox and outbox": {
+		inputs: payments,
+		want:   booked,
+		wire: func(p *inboxtest.Process, store *inbox.Store) error {
+			out, err := relayed(p)
+			if err != nil {
+				return err
+			}
+			p.Router.AddMiddleware(millrace.Inbox{Store: store, Outbox: out, Timeout: timeout}.Middleware)
+			p.Router.AddHandler("book", "payments", p.Subscriber, "receipts", p.Publisher, book)
+			return nil
+		},
+	},
+	"VersionGate that holds": {
+		inputs: shuffled, order: true,
+		want: []account{{"ada", 22, "a1 a2 a3"}, {"bob", 20, "b1"}},
+		wire: func(p *inboxtest.Process, store *inbox.Store) error {
+			p.Router.AddMiddleware(millrace.Inbox{Store: store, Timeout: timeout}.Middleware, millrace.VersionGate{}.Middleware)
+			return consume(p, durable(store, pubsub.StoreOnFailure))
+		},
+	},
+	"Durable, storing on failure": {
+		inputs: payments,
+		want:   booked,
+		wire: func(p *inboxtest.Process, store *inbox.Store) error {
+			p.Router.AddMiddleware(millrace.Inbox{Store: store, Timeout: timeout}.Middleware)
+			return produce(p, durable(store, pubsub.StoreOnFailure), "payments")
+		},
+	},
+	"Durable, storing first": {
+		inputs: payments,
+		want:   booked,
+		wire: func(p *inboxtest.Process, store *inbox.Store) error {
+			p.Router.AddMiddleware(millrace.Inbox{Store: store, Timeout: timeout}.Middleware)
+			return produce(p, durable(store, pubsub.StoreFirst), "payments")
+		},
+	},
+	"a pipeline": {
+		inputs: payments,
+		want:   []account{{"ada", 15, "booking-of-a1 booking-of-a2"}, {"bob", 20, "booking-of-b1"}},
+		wire: func(p *inboxtest.Process, store *inbox.Store) error {
+			out, err := relayed(p)
+			if err != nil {
+				return err
+			}
+			p.Router.AddMiddleware(millrace.Inbox{Store: store, Outbox: out, Timeout: timeout}.Middleware)
+			p.Router.AddHandler("order", "payments", p.Subscriber, "bookings", p.Publisher, pass)
+			return produce(p, durable(store, pubsub.StoreFirst), "bookings")
+		},
+	},
+}
+
+const timeout = 400 * time.Millisecond
+
+func durable(store *inbox.Store, mode pubsub.Mode) pubsub.Durable {
+	return pubsub.Durable{
+		Store: store, Consumer: "book", Mode: mode, Lease: time.Second, Poll: 50 * time.Millisecond,
+		MinBackoff: time.Millisecond, MaxBackoff: 10 * time.Millisecond, MaxAttempts: 100,
+	}
+}
+
+// produce adds the handler that returns receipts, behind a durable queue.
+func produce(p *inboxtest.Process, queue pubsub.Durable, topic string) error {
+	sub, err := queue.Decorate(p.Subscriber)
+	if err == nil {
+		p.Router.AddHandler("book", topic, sub, "receipts", p.Publisher, book)
+	}
+	return err
+}
+
+// consume adds the handler that returns nothing, behind a durable queue.
+func consume(p *inboxtest.Process, queue pubsub.Durable) error {
+	sub, err := queue.Decorate(p.Subscriber)
+	if err == nil {
+		p.Router.AddConsumerHandler("book", "payments", sub, bookOnly)
+	}
+	return err
+}
+
+// relayed returns a publisher whose messages a relay of p sends.
+func relayed(p *inboxtest.Process) (*outbox.Publisher, error) {
+	out, err := outbox.NewPublisher(p.DB, outbox.Config{OrderKey: outbox.ByMetadata("account")})
+	if err != nil {
+		return nil, err
+	}
+	relay, err := outbox.NewRelay(p.DB, p.Publisher, outbox.RelayConfig{
+		Lease: 2 * time.Second, Poll: 50 * time.Millisecond, Shards: 2, Drain: time.Second,
+		MinBackoff: time.Millisecond, MaxBackoff: 10 * time.Millisecond, MaxAttempts: outbox.Unlimited,
+	})
+	if err != nil {
+		return nil, err
+	}
+	p.Go(relay.Run)
+	return out, nil
+}
+
+// payments are one of each account, and another of the first.
+var payments = inboxtest.To("payments", payment("a1", "ada", "10", 1), payment("b1", "bob", "20", 1), payment("a2", "ada", "5", 2))
+
+// booked is what is right when they are handled once each.
+var booked = []account{{"ada", 15, "a1 a2"}, {"bob", 20, "b1"}}
+
+// shuffled has versions of an account before those that come first.
+var shuffled = inboxtest.To("payments",
+	payment("a2", "ada", "5", 2), payment("b1", "bob", "20", 1), payment("a3", "ada", "7", 3), payment("a1", "ada", "10", 1))
+
+func payment(uuid, account, amount string, version int64) *message.Message {
+	msg := message.NewMessage(uuid, []byte(amount))
+	msg.Metadata.Set("account", account)
+	outbox.Stamp(msg, account, version)
+	return msg
+}
+
+// book books a payment and returns a receipt.
+func book(msg *message.Message) ([]*message.Message, error) {
+	if err := bookOnly(msg); err != nil {
+		return nil, err
+	}
+	receipt := message.NewMessage("receipt of "+msg.UUID, msg.Payload)
+	receipt.Metadata.Set("account", msg.Metadata.Get("account"))
+	return []*message.Message{receipt}, nil
+}
+
+func bookOnly(msg *message.Message) error {
+	tx, err := inbox.Tx(msg.Context())
+	if err != nil {
+		return err
+	}
+	amount, account := string(msg.Payload), msg.Metadata.Get("account")
+	_, err = tx.ExecContext(msg.Context(), tx.Rebind(`UPDATE accounts SET balance = balance + `+amount+` WHERE id = ?`), account)
+	if err != nil {
+		return err
+	}
+	var history string
+	err = tx.GetContext(msg.Context(), &history, tx.Rebind(`SELECT history FROM accounts WHERE id = ?`), account)
+	if err != nil {
+		return err
+	}
+	_, err = tx.ExecContext(msg.Context(), tx.Rebind(`UPDATE accounts SET history = ? WHERE id = ?`), history+" "+msg.UUID, account)
+	return err
+}
+
+// pass hands a payment on.
+func pass(msg *message.Message) ([]*message.Message, error) {
+	if _, err := inbox.Tx(msg.Context()); err != nil {
+		return nil, err
+	}
+	next := message.NewMessage("booking-of-"+msg.UUID, msg.Payload)
+	next.Metadata.Set("account", msg.Metadata.Get("account"))
+	return []*message.Message{next}, nil
+}

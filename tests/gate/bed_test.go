@@ -1,0 +1,175 @@
+package gate_test
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/ThreeDotsLabs/watermill/pubsub/gochannel"
+	"github.com/jmoiron/sqlx"
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace-go/millrace/inbox"
+	millrace "github.com/millrace-go/millrace/middleware"
+	"github.com/millrace-go/millrace/pubsub"
+	"github.com/millrace-go/millrace/tests/rig"
+	"github.com/millrace-go/millrace/tests/testdb"
+)
+
+const consumer = "projection"
+
+// bed is a database with a store, and a table that says what was applied, in which order.
+type bed struct {
+	*testing.T
+	db     *testdb.DB
+	store  *inbox.Store
+	events *rig.Events
+}
+
+func newBed(t *testing.T, db *testdb.DB) *bed {
+	t.Helper()
+	b := &bed{T: t, db: db, events: &rig.Events{}}
+	b.store = b.newStore(db.DB, inbox.Config{})
+	require.NoError(t, b.store.Migrate(t.Context()))
+	createApplied(t, db)
+	return b
+}
+
+func createApplied(t testing.TB, db *testdb.DB) {
+	t.Helper()
+	id := map[string]string{
+		"postgres": "BIGSERIAL PRIMARY KEY", "mysql": "BIGINT AUTO_INCREMENT PRIMARY KEY", "sqlite": "INTEGER PRIMARY KEY AUTOINCREMENT",
+	}[db.Dialect]
+	_, err := db.ExecContext(t.Context(),
+		`CREATE TABLE applied (id `+id+`, aggregate VARCHAR(300) NOT NULL, version BIGINT NOT NULL, uuid VARCHAR(60) NOT NULL)`)
+	require.NoError(t, err)
+}
+
+func (b *bed) newStore(pool *sqlx.DB, config inbox.Config) *inbox.Store {
+	b.Helper()
+	config.Observers = []inbox.Observer{b.events}
+	store, err := inbox.NewStore(pool, config)
+	require.NoError(b, err)
+	return store
+}
+
+// process returns what another process of the service would have: a pool and a store.
+func (b *bed) process(opts ...testdb.Option) *inbox.Store {
+	b.Helper()
+	return b.newStore(b.db.Open(b, opts...).DB, inbox.Config{})
+}
+
+// change returns the message that brings an aggregate to a version.
+func change(aggregate string, version int64) *message.Message {
+	msg := message.NewMessage(watermill.NewUUID(), []byte(fmt.Sprintf(`{"to":%d}`, version)))
+	msg.Metadata.Set(inbox.AggregateField, aggregate)
+	msg.Metadata.Set(inbox.VersionField, strconv.FormatInt(version, 10))
+	return msg
+}
+
+// again is another delivery of the same message.
+func again(msg *message.Message) *message.Message { return msg.Copy() }
+
+// apply writes down in the handler's transaction what the message brings.
+func apply(msg *message.Message) error {
+	tx, err := inbox.Tx(msg.Context())
+	if err != nil {
+		return err
+	}
+	version, err := strconv.ParseInt(msg.Metadata.Get(inbox.VersionField), 10, 64)
+	if err != nil {
+		version = -1
+	}
+	_, err = tx.ExecContext(msg.Context(), tx.Rebind(`INSERT INTO applied (aggregate, version, uuid) VALUES (?, ?, ?)`),
+		msg.Metadata.Get(inbox.AggregateField), version, msg.UUID)
+	return err
+}
+
+func handler(msg *message.Message) ([]*message.Message, error) { return nil, apply(msg) }
+
+// gated wraps a handler as a router would.
+func (b *bed) gated(store *inbox.Store, gate millrace.VersionGate, h message.HandlerFunc) message.HandlerFunc {
+	return millrace.Inbox{Store: store, Consumer: consumer}.Middleware(gate.Middleware(h))
+}
+
+// queued says that somebody delivers what the store holds, though nobody does.
+func (b *bed) queued(store *inbox.Store) {
+	b.Helper()
+	_, err := store.Queue(inbox.QueueConfig{Consumer: consumer})
+	require.NoError(b, err)
+}
+
+// applied returns the versions of an aggregate in the order in which they were applied.
+func (b *bed) applied(aggregate string) []int64 {
+	b.Helper()
+	versions := []int64{}
+	require.NoError(b, b.db.SelectContext(context.WithoutCancel(b.Context()), &versions,
+		b.db.Rebind(`SELECT version FROM applied WHERE aggregate = ? ORDER BY id`), aggregate))
+	return versions
+}
+
+func (b *bed) count(query string, args ...any) (n int) {
+	b.Helper()
+	require.NoError(b, b.db.GetContext(b.Context(), &n, b.db.Rebind(query), args...))
+	return n
+}
+
+// open counts the messages that the store keeps in a state.
+func (b *bed) open(status inbox.Status) int {
+	b.Helper()
+	return b.count(`SELECT COUNT(*) FROM millrace_messages WHERE status = ?`, status)
+}
+
+func (b *bed) eventually(what string, true func() bool) {
+	b.Helper()
+	require.Eventually(b, true, time.Minute, 5*time.Millisecond, what)
+}
+
+// upTo is 1, 2, … n.
+func upTo(n int64) []int64 {
+	all := make([]int64, 0, n)
+	for v := range n {
+		all = append(all, v+1)
+	}
+	return all
+}
+
+// service is a router whose subscriber is durable, fed through a gochannel.
+type service struct {
+	*bed
+	feed   *gochannel.GoChannel
+	router *message.Router
+}
+
+func (b *bed) service(store *inbox.Store, gate millrace.VersionGate, h message.HandlerFunc) *service {
+	b.Helper()
+	s := &service{bed: b, feed: gochannel.NewGoChannel(gochannel.Config{Persistent: true}, watermill.NopLogger{})}
+	sub, err := pubsub.Durable{Store: store, Consumer: consumer, MinBackoff: 10 * time.Millisecond}.Decorate(s.feed)
+	require.NoError(b, err)
+	s.router, err = message.NewRouter(message.RouterConfig{CloseTimeout: 20 * time.Second}, watermill.NopLogger{})
+	require.NoError(b, err)
+	s.router.AddPlugin(store.Plugin())
+	s.router.AddMiddleware(millrace.Inbox{Store: store}.Middleware, gate.Middleware)
+	s.router.AddConsumerHandler(consumer, "changes", sub, func(msg *message.Message) error {
+		_, err := h(msg)
+		return err
+	})
+	stopped := make(chan error, 1)
+	go func() { stopped <- s.router.Run(context.WithoutCancel(b.Context())) }()
+	select {
+	case <-s.router.Running():
+	case err := <-stopped:
+		require.NoError(b, err, "the router did not start")
+	}
+	b.Cleanup(func() { _ = s.router.Close() })
+	return s
+}
+
+func (s *service) publish(msgs ...*message.Message) {
+	s.Helper()
+	require.NoError(s, s.feed.Publish("changes", msgs...))
+}

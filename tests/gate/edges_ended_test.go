@@ -1,0 +1,225 @@
+package gate_test
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace-go/millrace/inbox"
+	millrace "github.com/millrace-go/millrace/middleware"
+	"github.com/millrace-go/millrace/pubsub"
+	"github.com/millrace-go/millrace/tests/faults"
+	"github.com/millrace-go/millrace/tests/testdb"
+)
+
+func lostLease(t *testing.T, db *testdb.DB) {
+	b := newBed(t, tuned(t, db))
+	slow, quick := b.proc(consumer, millrace.VersionGate{}), b.proc(consumer, millrace.VersionGate{})
+	require.True(t, slow.deliver(change("a", 2)))
+	require.True(t, slow.deliver(change("a", 1)))
+	taken, _, err := slow.queue.Take(t.Context(), 1, time.Second)
+	require.NoError(t, err)
+	require.Len(t, taken, 1)
+	b.later()
+	assert.Equal(t, 1, quick.work(), "it is taken over")
+	msg, err := taken[0].Message(t.Context())
+	require.NoError(t, err)
+	_, err = slow.handler(msg)
+	require.NoError(t, err, "it was applied meanwhile")
+	require.ErrorIs(t, taken[0].Finish(t.Context()), inbox.ErrLost)
+	assert.Equal(t, upTo(2), b.applied("a"))
+	b.nothingLeft()
+
+	// The lease is lost while the handler runs, and nobody has used it yet.
+	require.True(t, slow.deliver(change("b", 2)))
+	require.True(t, slow.deliver(change("b", 1)))
+	taken, _, err = slow.queue.Take(t.Context(), 1, time.Second)
+	require.NoError(t, err)
+	b.later()
+	again, _, err := quick.queue.Take(t.Context(), 1, time.Second)
+	require.NoError(t, err)
+	require.Len(t, again, 1)
+	msg, err = taken[0].Message(t.Context())
+	require.NoError(t, err)
+	_, err = slow.handler(msg)
+	require.ErrorIs(t, err, inbox.ErrLost, "fenced by the token of the lease")
+	assert.Equal(t, upTo(1), b.applied("b"))
+	require.ErrorIs(t, taken[0].Fail(t.Context()), inbox.ErrLost)
+	msg, err = again[0].Message(t.Context())
+	require.NoError(t, err)
+	must(t, quick.handler, msg)
+	assert.Equal(t, upTo(2), b.applied("b"))
+	b.nothingLeft()
+}
+
+// contention is how PostgreSQL says that a transaction was chosen in a deadlock.
+type contention struct{ error }
+
+func (contention) SQLState() string { return "40P01" }
+
+func deadlocks(t *testing.T, db *testdb.DB) {
+	b := newBed(t, tuned(t, db))
+	p := b.proc(consumer, millrace.VersionGate{})
+	require.True(t, p.deliver(change("first", 1)), "it is registered")
+	for kind, last := range map[string]string{"held": faults.Commit, "applied": "INTO applied"} {
+		hit := true
+		for n := 1; hit; n++ {
+			aggregate, statements, over := fmt.Sprint(kind, n), 0, false
+			hit = false
+			p.pool.Set(faults.Plan{Before: func(_ context.Context, call string) error {
+				over = over || strings.Contains(call, last)
+				if over || hit || call == faults.Begin || call == faults.Rollback {
+					return nil
+				}
+				if statements++; statements == n {
+					hit = true
+					return contention{errFails}
+				}
+				return nil
+			}})
+			version := int64(1)
+			if kind == "held" {
+				version = 2
+			}
+			require.True(t, p.deliver(change(aggregate, version)), "%s, statement %d", kind, n)
+			if hit {
+				require.Len(t, b.applied(aggregate), 2-int(version))
+			} else {
+				require.Greater(t, n, 2, "statements of a message that is %s", kind)
+			}
+		}
+	}
+	assert.Equal(t, b.count(`SELECT COUNT(*) FROM millrace_messages`), b.open(inbox.Held))
+}
+
+func deadlockAtRelease(t *testing.T, db *testdb.DB) {
+	b := newBed(t, tuned(t, db))
+	p := b.proc(consumer, millrace.VersionGate{})
+	require.True(t, p.deliver(change("a", 2)))
+	hits := 0
+	p.pool.Set(faults.Plan{Before: func(_ context.Context, call string) error {
+		if strings.Contains(call, "UPDATE millrace_messages") && hits < 2 {
+			hits++
+			return contention{errFails}
+		}
+		return nil
+	}})
+	require.True(t, p.deliver(change("a", 1)))
+	assert.Equal(t, 2, hits)
+	assert.Equal(t, upTo(1), b.applied("a"))
+	assert.Equal(t, 1, b.open(inbox.Received), "its successor is released")
+}
+
+func deadlockAfterACommit(t *testing.T, db *testdb.DB) {
+	b := newBed(t, tuned(t, db))
+	p := b.proc(consumer, millrace.VersionGate{})
+	one, ran := change("a", 1), 0
+	h := b.gated(p.store, millrace.VersionGate{}, func(msg *message.Message) ([]*message.Message, error) {
+		if ran++; ran > 1 {
+			return nil, apply(msg)
+		}
+		tx, err := inbox.Tx(msg.Context())
+		require.NoError(t, err)
+		return nil, tx.Commit()
+	})
+	must(t, h, change("a", 2))
+	p.pool.Set(faults.Plan{Before: func(_ context.Context, call string) error {
+		if strings.Contains(call, "UPDATE millrace_messages") {
+			return contention{errFails}
+		}
+		return nil
+	}})
+	_, err := h(again(one))
+	require.Error(t, err, "its successor was not released")
+	p.pool.Set(faults.Plan{})
+	must(t, h, again(one))
+	assert.Equal(t, 2, ran, "the redelivery runs the handler")
+	assert.Equal(t, 1, b.open(inbox.Received), "the successor is released")
+}
+
+func endedInPause(t *testing.T, db *testdb.DB) {
+	b := newBed(t, tuned(t, db))
+	p := b.proc(consumer, millrace.VersionGate{})
+	require.True(t, p.deliver(change("a", 1)))
+	ctx, cancel := context.WithCancel(t.Context())
+	p.pool.Set(faults.Plan{Before: func(_ context.Context, call string) error {
+		if statement(call, "millrace_versions") {
+			cancel()
+			return contention{errFails}
+		}
+		return nil
+	}})
+	msg := change("a", 2)
+	ended := again(msg)
+	ended.SetContext(ctx)
+	_, err := p.handler(ended)
+	require.Error(t, err)
+	p.pool.Set(faults.Plan{})
+
+	next := again(msg)
+	ctx, cancel = context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	next.SetContext(ctx)
+	must(t, p.handler, next)
+	assert.Equal(t, upTo(2), b.applied("a"))
+}
+
+func closedIsNoAttempt(t *testing.T, db *testdb.DB) {
+	b := newBed(t, tuned(t, db))
+	p := b.proc(consumer, millrace.VersionGate{})
+	require.True(t, p.deliver(change("a", 2)))
+	require.True(t, p.deliver(change("a", 1)))
+	taken, _, err := p.queue.Take(t.Context(), 1, time.Second)
+	require.NoError(t, err)
+	require.Len(t, taken, 1)
+	msg, err := taken[0].Message(t.Context())
+	require.NoError(t, err)
+	require.NoError(t, p.store.Close(t.Context()))
+	_, err = p.handler(msg)
+	require.ErrorIs(t, err, inbox.ErrClosed)
+	require.NoError(t, taken[0].Fail(t.Context()))
+	assert.Zero(t, b.count(`SELECT attempts FROM millrace_messages`))
+}
+
+// blocking is a subscriber with one message in flight.
+type blocking struct{ *list }
+
+func (blocking) String() string { return "sql.Subscriber" }
+
+func oneInFlight(t *testing.T, db *testdb.DB) {
+	b := newBed(t, tuned(t, db))
+	gate := millrace.VersionGate{OnGap: inbox.GapHold, GapWait: time.Hour}
+	for name, durable := range map[string]bool{"plain": false, "durable": true} {
+		store, found := b.process(), make(chan error, 100)
+		router := b.newRouter(store, gate, func(next message.HandlerFunc) message.HandlerFunc {
+			return func(msg *message.Message) ([]*message.Message, error) {
+				_, err := next(msg)
+				select {
+				case found <- err:
+				default:
+				}
+				return nil, nil
+			}
+		})
+		var sub message.Subscriber = blocking{&list{messages: []*message.Message{change(name, 2)}, width: 1}}
+		if durable {
+			var err error
+			sub, err = pubsub.Durable{Store: store, Consumer: name}.Decorate(sub)
+			require.NoError(t, err)
+		}
+		router.AddConsumerHandler(name, "changes", sub, apply)
+		b.start(router)
+		select {
+		case err := <-found:
+			require.ErrorIs(t, err, inbox.ErrGapWait, name)
+		case <-time.After(10 * time.Second):
+			assert.Fail(t, "it waits for what cannot come", name)
+		}
+	}
+}

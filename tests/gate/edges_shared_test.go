@@ -1,0 +1,88 @@
+package gate_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace-go/millrace/inbox"
+	millrace "github.com/millrace-go/millrace/middleware"
+	"github.com/millrace-go/millrace/tests/testdb"
+)
+
+func twoConsumers(t *testing.T, db *testdb.DB) {
+	const versions = 8
+	b := newBed(t, tuned(t, db))
+	var stores [2]*inbox.Store
+	for i := range stores {
+		stores[i] = b.process(testdb.Pool(2))
+		for _, name := range []string{"one", "two"} {
+			_, err := stores[i].Queue(inbox.QueueConfig{Consumer: name, MinBackoff: 10 * time.Millisecond})
+			require.NoError(t, err)
+		}
+	}
+	var messages []*message.Message
+	for v := range int64(versions) {
+		messages = append(messages, change("a", v+1), change("b", v+1))
+	}
+	for _, store := range stores {
+		for _, name := range []string{"one", "two"} {
+			sub := &list{messages: shuffled(messages), width: 4}
+			b.route(store, name, sub, millrace.VersionGate{}, named(name))
+		}
+	}
+	for _, name := range []string{"one", "two"} {
+		for _, aggregate := range []string{"a", "b"} {
+			b.eventually("all are applied", func() bool { return len(b.applied(name+" "+aggregate)) >= versions })
+			assert.Equal(t, upTo(versions), b.applied(name+" "+aggregate))
+		}
+	}
+	b.eventually("nothing is left", func() bool { return b.count(`SELECT COUNT(*) FROM millrace_messages`) == 0 })
+	b.nothingLeft()
+}
+
+// named is handler for one of several consumers.
+func named(consumer string) message.HandlerFunc {
+	return func(msg *message.Message) ([]*message.Message, error) {
+		own := again(msg)
+		own.SetContext(msg.Context())
+		own.Metadata.Set(inbox.AggregateField, consumer+" "+msg.Metadata.Get(inbox.AggregateField))
+		return nil, apply(own)
+	}
+}
+
+func transfers(t *testing.T, db *testdb.DB) {
+	const versions = 20
+	b := newBed(t, tuned(t, db))
+	both := func(msg *message.Message) ([]inbox.Version, error) {
+		one, err := inbox.VersionFromMetadata()(msg)
+		if err != nil {
+			return nil, err
+		}
+		other := inbox.Version{Aggregate: "b", Number: one[0].Number}
+		if one[0].Number%2 == 0 {
+			return []inbox.Version{other, one[0]}, nil
+		}
+		return []inbox.Version{one[0], other}, nil
+	}
+	var messages []*message.Message
+	for v := range int64(versions) {
+		messages = append(messages, change("a", v+1))
+	}
+	var problems errorList
+	for range 2 {
+		sub := &list{messages: shuffled(messages), width: 4}
+		b.route(b.process(), consumer, sub, millrace.VersionGate{Version: both}, handler, problems.middleware)
+	}
+	b.eventually("all are applied", func() bool { return len(b.applied("a")) >= versions })
+	assert.Equal(t, upTo(versions), b.applied("a"))
+	b.eventually("nothing is left", func() bool { return b.count(`SELECT COUNT(*) FROM millrace_messages`) == 0 })
+	b.nothingLeft()
+	assert.Empty(t, problems.all(), "no deadlock is seen outside")
+	version, err := b.store.Version(t.Context(), inbox.Aggregate{Consumer: consumer, ID: "b"})
+	require.NoError(t, err)
+	assert.Equal(t, int64(versions), version)
+}

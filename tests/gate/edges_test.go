@@ -1,0 +1,171 @@
+package gate_test
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace-go/millrace/inbox"
+	millrace "github.com/millrace-go/millrace/middleware"
+	"github.com/millrace-go/millrace/tests/faults"
+	"github.com/millrace-go/millrace/tests/testdb"
+)
+
+func TestEdges(t *testing.T) {
+	t.Parallel()
+	testdb.Conformance(t, edgeBodies)
+}
+
+// edgeBodies: what happens where two things happen at once, or one only by half.
+var edgeBodies = []testdb.Body{
+	{Name: "version 0 after a later one", Why: "an aggregate that begins at 0 does so whenever 0 arrives",
+		Run: func(t *testing.T, db *testdb.DB) {
+			b := newBed(t, tuned(t, db))
+			p := b.proc(consumer, millrace.VersionGate{First: inbox.FirstIsZero})
+			require.True(t, p.deliver(change("a", 2)))
+			require.True(t, p.deliver(change("a", 0)))
+			require.True(t, p.deliver(change("a", 1)))
+			assert.Equal(t, 1, p.work())
+			assert.Equal(t, []int64{0, 1, 2}, b.applied("a"))
+			b.nothingLeft()
+		}},
+	{Name: "two processes share the aggregates of two consumers", Why: "each consumer applies everything once, with two connections",
+		Run: twoConsumers},
+	{Name: "transfers in both directions", Why: "aggregates are locked in one order, whatever order a message names them in",
+		Run: transfers},
+	{Name: "the commit of a hold is in doubt", Why: "the redelivery finds what was held",
+		Run: func(t *testing.T, db *testdb.DB) {
+			b := newBed(t, tuned(t, db))
+			second := change("a", 2)
+			first := b.proc(consumer, millrace.VersionGate{})
+			require.True(t, first.deliver(change("b", 1)), "it is registered")
+			first.loseCommits()
+			require.False(t, first.deliver(second))
+			assert.Equal(t, 1, b.open(inbox.Held), "it was applied")
+			next := b.proc(consumer, millrace.VersionGate{})
+			require.True(t, next.deliver(second))
+			assert.Equal(t, 1, b.open(inbox.Held))
+			require.True(t, next.deliver(change("a", 1)))
+			assert.Equal(t, 1, next.work())
+			assert.Equal(t, upTo(2), b.applied("a"))
+			b.nothingLeft()
+		}},
+	{Name: "the commit of an advance is in doubt", Why: "the redelivery is a duplicate, and what waits was released",
+		Run: func(t *testing.T, db *testdb.DB) {
+			b := newBed(t, tuned(t, db))
+			p := b.proc(consumer, millrace.VersionGate{})
+			one := change("a", 1)
+			require.True(t, p.deliver(change("a", 2)))
+			p.loseCommits()
+			require.False(t, p.deliver(one))
+			p.pool.Set(faults.Plan{})
+			require.True(t, p.deliver(one))
+			assert.Equal(t, 1, b.events.Count("duplicate"))
+			assert.Equal(t, 1, p.work())
+			assert.Equal(t, upTo(2), b.applied("a"))
+			b.nothingLeft()
+		}},
+	{Name: "the commit of a stored message is in doubt", Why: "its row is closed, or held, all the same",
+		Run: func(t *testing.T, db *testdb.DB) {
+			b := newBed(t, tuned(t, db))
+			p := b.proc(consumer, millrace.VersionGate{})
+			require.True(t, p.deliver(change("a", 2)))
+			require.True(t, p.deliver(change("a", 1)))
+			taken, _, err := p.queue.Take(t.Context(), 1, time.Second)
+			require.NoError(t, err)
+			require.Len(t, taken, 1)
+			msg, err := taken[0].Message(t.Context())
+			require.NoError(t, err)
+			p.loseCommits()
+			_, err = p.handler(msg)
+			require.Error(t, err)
+			p.pool.Set(faults.Plan{})
+			require.ErrorIs(t, taken[0].Fail(t.Context()), inbox.ErrLost, "it is no longer there")
+			assert.Equal(t, upTo(2), b.applied("a"))
+			b.nothingLeft()
+		}},
+	{Name: "a handler that commits and fails", Why: "its version does not swallow the redelivery",
+		Run: func(t *testing.T, db *testdb.DB) {
+			b := newBed(t, tuned(t, db))
+			b.queued(b.store)
+			one, ran := change("a", 1), 0
+			h := b.gated(b.store, millrace.VersionGate{}, func(msg *message.Message) ([]*message.Message, error) {
+				if ran++; ran > 1 {
+					return nil, apply(msg)
+				}
+				tx, err := inbox.Tx(msg.Context())
+				require.NoError(t, err)
+				require.NoError(t, tx.Commit())
+				return nil, errFails
+			})
+			must(t, h, change("a", 2))
+			_, err := h(again(one))
+			require.ErrorIs(t, err, inbox.ErrTxEndedByHandler)
+			must(t, h, again(one))
+			assert.Equal(t, 2, ran, "the redelivery runs the handler")
+			assert.Equal(t, upTo(1), b.applied("a"))
+			assert.Equal(t, 1, b.open(inbox.Received), "the successor is released")
+			must(t, h, again(one))
+			assert.Equal(t, 2, ran)
+		}},
+	{Name: "a successor after a handler that committed and failed", Why: "it waits for the redelivery",
+		Run: func(t *testing.T, db *testdb.DB) {
+			b := newBed(t, tuned(t, db))
+			one, failed := change("a", 1), false
+			p := b.proc(consumer, millrace.VersionGate{})
+			h := b.gated(p.store, millrace.VersionGate{}, func(msg *message.Message) ([]*message.Message, error) {
+				if failed {
+					return nil, apply(msg)
+				}
+				failed = true
+				tx, err := inbox.Tx(msg.Context())
+				require.NoError(t, err)
+				require.NoError(t, tx.Commit())
+				return nil, errFails
+			})
+			_, err := h(again(one))
+			require.ErrorIs(t, err, inbox.ErrTxEndedByHandler)
+			must(t, h, change("a", 2), again(one))
+			b.later()
+			p.work()
+			assert.Equal(t, upTo(2), b.applied("a"))
+		}},
+	{Name: "a lease that was lost", Why: "who took the message over applies it, once", Run: lostLease},
+	{Name: "a restart with messages held", Why: "nobody publishes any more, and all are delivered",
+		Run: func(t *testing.T, db *testdb.DB) {
+			b := newBed(t, tuned(t, db))
+			first := b.proc(consumer, millrace.VersionGate{})
+			for _, v := range []int64{5, 3, 4, 2, 1} {
+				require.True(t, first.deliver(change("a", v)))
+			}
+			assert.Equal(t, 3, b.open(inbox.Held))
+			first.die()
+			b.service(b.process(), millrace.VersionGate{}, handler)
+			b.eventually("all are applied", func() bool { return len(b.applied("a")) == 5 })
+			assert.Equal(t, upTo(5), b.applied("a"))
+			b.eventually("nothing is left", func() bool { return b.count(`SELECT COUNT(*) FROM millrace_messages`) == 0 })
+			b.nothingLeft()
+		}},
+	{Name: "a deadlock before the handler", Why: "it is tried again, and nobody outside sees it", Run: deadlocks},
+	{Name: "deadlocks after a handler that committed", Why: "it is not made again, and its successor is not forgotten", Run: deadlockAfterACommit},
+	{Name: "a deadlock after the handler", Why: "the run is undone and made again, and nobody outside sees it", Run: deadlockAtRelease},
+	{Name: "a delivery that ends while it waits its turn",
+		Why: "its aggregate is free for the next one", Run: endedInPause},
+	{Name: "a service that closes", Why: "a delivery that did not run is no attempt", Run: closedIsNoAttempt},
+	{Name: "a wait where nothing else is delivered", Why: "GapWait is refused on subscribers with one message in flight",
+		Run: oneInFlight},
+}
+
+// loseCommits has every commit applied, and reported as failed.
+func (p *proc) loseCommits() {
+	p.pool.Set(faults.Plan{After: func(_ context.Context, call string) error {
+		if call == faults.Commit {
+			return faults.ErrLost
+		}
+		return nil
+	}})
+}

@@ -1,0 +1,96 @@
+package gate_test
+
+import (
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace-go/millrace/inbox"
+	"github.com/millrace-go/millrace/tests/process"
+	"github.com/millrace-go/millrace/tests/testdb"
+)
+
+// Two processes with 16 messages in flight each deliver every version of 100 aggregates,
+// in random orders.
+func TestTwoProcesses(t *testing.T) {
+	t.Parallel()
+	testdb.Each(t, func(t *testing.T, db *testdb.DB) {
+		b := newBed(t, tuned(t, db))
+		s := share{Driver: db.Driver, DSN: b.db.DSN, Aggregates: 100, Versions: 5, Width: 16}
+		processes := []*process.Process{s.launch(t), s.launch(t)}
+		for _, p := range processes {
+			p.GoOn()
+		}
+		counts := b.finished(s, processes)
+		assert.Equal(t, s.messages(), counts["completed"])
+		t.Logf("%d messages from both sides: %v", s.messages(), counts)
+	})
+}
+
+// Two processes do the same, with a handler that fails at times, and are killed one after
+// the other. Those that follow get
+// every message again, since nobody knows which of them the broker was told of.
+func TestProcessesAreKilled(t *testing.T) {
+	t.Parallel()
+	testdb.Each(t, func(t *testing.T, db *testdb.DB) {
+		b := newBed(t, tuned(t, db))
+		s := share{Driver: db.Driver, DSN: b.db.DSN, Aggregates: 50, Versions: 5, Width: 16, Lease: time.Second, FailOneIn: 10}
+		processes := []*process.Process{s.launch(t), s.launch(t)}
+		for _, p := range processes {
+			p.GoOn()
+		}
+		for kill := range 3 {
+			b.eventually("some are applied", func() bool {
+				return b.count(`SELECT COUNT(*) FROM applied`) >= (kill+1)*s.messages()/5
+			})
+			processes[0].Kill()
+			processes = append(processes[1:], s.launch(t))
+			processes[1].GoOn()
+		}
+		counts := b.finished(s, processes)
+		t.Logf("%d messages: %v", s.messages(), counts)
+	})
+}
+
+func (s share) messages() int { return s.Aggregates * int(s.Versions) }
+
+func (s share) launch(t *testing.T) *process.Process {
+	t.Helper()
+	program, err := os.Executable()
+	require.NoError(t, err)
+	return process.Launch(t, program, shareVariable, s)
+}
+
+// finished waits until all is applied and acked, and closes the processes.
+func (b *bed) finished(s share, processes []*process.Process) (counts map[string]int) {
+	b.Helper()
+	b.eventually("everything is applied", func() bool {
+		return b.count(`SELECT COUNT(*) FROM applied`) >= s.messages() &&
+			b.count(`SELECT COUNT(*) FROM millrace_messages`) == 0
+	})
+	counts = map[string]int{}
+	for _, p := range processes {
+		p.Await(drained, 1)
+		for kind, n := range p.Close() {
+			counts[kind] += n
+		}
+		for _, e := range p.Events(process.Failed) {
+			if s.FailOneIn > 0 && strings.Contains(e.Error, errFails.Error()) ||
+				s.Lease > 0 && strings.Contains(e.Error, inbox.ErrLost.Error()) { // it is short, for a busy machine
+				continue
+			}
+			assert.Fail(b, "an error reached the router", "%s: %s", e.UUID, e.Error)
+		}
+	}
+	for a := range s.Aggregates {
+		require.Equal(b, upTo(s.Versions), b.applied(fmt.Sprint(a)))
+	}
+	assert.Equal(b, s.Aggregates, b.count(`SELECT COUNT(*) FROM millrace_versions WHERE version = ?`, s.Versions))
+	b.nothingLeft()
+	return counts
+}

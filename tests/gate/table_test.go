@@ -1,0 +1,389 @@
+package gate_test
+
+import (
+	"math"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace-go/millrace/inbox"
+	millrace "github.com/millrace-go/millrace/middleware"
+	"github.com/millrace-go/millrace/tests/testdb"
+)
+
+func TestConformance(t *testing.T) {
+	testdb.Conformance(t, tableBodies)
+}
+
+// must delivers messages that have to be acked.
+func must(t *testing.T, h message.HandlerFunc, msgs ...*message.Message) {
+	t.Helper()
+	for _, msg := range msgs {
+		_, err := h(msg)
+		require.NoError(t, err)
+	}
+}
+
+// tableBodies: what becomes of a message by how its version relates to its aggregate's.
+var tableBodies = []testdb.Body{
+	{Name: "in order", Why: "current + 1: the handler runs, the version advances", Run: func(t *testing.T, db *testdb.DB) {
+		b := newBed(t, db)
+		h := b.gated(b.store, millrace.VersionGate{}, handler)
+		for v := range int64(5) {
+			must(t, h, change("a", v+1))
+		}
+		assert.Equal(t, upTo(5), b.applied("a"))
+		version, err := b.store.Version(t.Context(), inbox.Aggregate{Consumer: consumer, ID: "a"})
+		require.NoError(t, err)
+		assert.Equal(t, int64(5), version)
+	}},
+	{Name: "stale", Why: "below the current version: acked, the handler does not run", Run: func(t *testing.T, db *testdb.DB) {
+		b := newBed(t, db)
+		h := b.gated(b.store, millrace.VersionGate{}, handler)
+		must(t, h, change("a", 1), change("a", 2), change("a", 3), change("a", 2), change("a", 1))
+		assert.Equal(t, upTo(3), b.applied("a"))
+		assert.Equal(t, 2, b.events.Count("stale"))
+		assert.Equal(t, 3, b.count(`SELECT COUNT(*) FROM millrace_claims`), "a stale one leaves nothing")
+	}},
+	{Name: "a copy", Why: "the message's own id is known before its version is looked at", Run: func(t *testing.T, db *testdb.DB) {
+		b := newBed(t, db)
+		first := change("a", 1)
+		must(t, b.gated(b.store, millrace.VersionGate{}, handler), again(first), again(first))
+		must(t, b.gated(b.process(), millrace.VersionGate{}, handler), again(first))
+		assert.Equal(t, upTo(1), b.applied("a"))
+		assert.Equal(t, 2, b.events.Count("duplicate"))
+	}},
+	{Name: "the same version from another message", Why: "equal version, other id: a collision, parked", Run: func(t *testing.T, db *testdb.DB) {
+		b := newBed(t, db)
+		h := b.gated(b.store, millrace.VersionGate{}, handler)
+		other := change("a", 1)
+		must(t, h, change("a", 1), again(other), again(other))
+		assert.Equal(t, upTo(1), b.applied("a"))
+		parked, err := b.store.Parked(t.Context(), 0, 10)
+		require.NoError(t, err)
+		require.Len(t, parked, 1, "once, however often it comes")
+		assert.Equal(t, other.UUID, parked[0].UUID)
+		assert.Equal(t, "a", parked[0].Aggregate)
+		assert.Contains(t, parked[0].Reason, `version 1 of aggregate "a" was applied by another message`)
+
+		must(t, b.gated(b.process(), millrace.VersionGate{OnCollision: inbox.VersionDrop}, handler), change("a", 1))
+		assert.Equal(t, 1, b.open(inbox.Parked))
+		assert.Equal(t, 1, b.events.Count("stale"))
+	}},
+	{Name: "before the beginning", Why: "below the first seen: parked by default", Run: func(t *testing.T, db *testdb.DB) {
+		b := newBed(t, db)
+		gate := millrace.VersionGate{First: inbox.FirstSeen}
+		h := b.gated(b.store, gate, handler)
+		must(t, h, change("a", 7), change("a", 8), change("a", 5))
+		assert.Equal(t, []int64{7, 8}, b.applied("a"))
+		assert.Equal(t, 1, b.open(inbox.Parked))
+		assert.Contains(t, b.events.Last("parked").Reason, "before the beginning")
+
+		gate.OnBeforeFirst = inbox.VersionDrop
+		must(t, b.gated(b.process(), gate, handler), change("a", 6))
+		assert.Equal(t, 1, b.open(inbox.Parked))
+		assert.Equal(t, 1, b.events.Count("stale"))
+
+		must(t, h, change("b", 0), change("c", 1))
+		assert.Equal(t, []int64{0}, b.applied("b"))
+		must(t, b.gated(b.process(), millrace.VersionGate{}, handler), change("d", 0))
+		assert.Empty(t, b.applied("d"), "versions begin at 1")
+		must(t, b.gated(b.process(), millrace.VersionGate{First: inbox.FirstIsZero}, handler), change("d2", 0), change("d2", 1))
+		assert.Equal(t, []int64{0, 1}, b.applied("d2"))
+	}},
+	{Name: "held until the predecessor", Why: "too early: stored, acked, and released by the predecessor", Run: func(t *testing.T, db *testdb.DB) {
+		b := newBed(t, db)
+		b.queued(b.store)
+		h := b.gated(b.store, millrace.VersionGate{}, handler)
+		third := change("a", 3)
+		must(t, h, again(third), change("a", 4), change("b", 1))
+		assert.Equal(t, 2, b.open(inbox.Held))
+		assert.Equal(t, upTo(1), b.applied("b"), "only its own aggregate waits")
+		must(t, h, again(third))
+		assert.Equal(t, 1, b.events.Count("duplicate"), "a copy of a held one is acked")
+		held, err := b.store.Held(t.Context(), 0, 10)
+		require.NoError(t, err)
+		require.Len(t, held, 2)
+		assert.Equal(t, int64(3), held[0].Version)
+		assert.Contains(t, held[0].Reason, `waits for version 1 of aggregate "a"`)
+
+		must(t, h, change("a", 1))
+		assert.Equal(t, 2, b.open(inbox.Held), "still waiting for version 2")
+		must(t, h, change("a", 2))
+		assert.Equal(t, 1, b.open(inbox.Received), "version 3 is due")
+		assert.Equal(t, 1, b.open(inbox.Held))
+		assert.Equal(t, 1, b.events.Count("released"))
+	}},
+	{Name: "held ones are delivered", Why: "nothing stays held once its predecessor is applied", Run: func(t *testing.T, db *testdb.DB) {
+		b := newBed(t, db)
+		s := b.service(b.store, millrace.VersionGate{}, handler)
+		for v := int64(6); v > 1; v-- {
+			s.publish(change("a", v))
+		}
+		b.eventually("five are held", func() bool { return b.open(inbox.Held) == 5 })
+		s.publish(change("a", 1))
+		b.eventually("all are applied", func() bool { return len(b.applied("a")) == 6 })
+		assert.Equal(t, upTo(6), b.applied("a"))
+		b.eventually("nothing is left", func() bool { return b.count(`SELECT COUNT(*) FROM millrace_messages`) == 0 })
+		assert.Zero(t, b.count(`SELECT COUNT(*) FROM millrace_claims WHERE result = 0`))
+	}},
+	{Name: "hold without a queue", Why: "what nothing would deliver is not held", Run: func(t *testing.T, db *testdb.DB) {
+		b := newBed(t, db)
+		_, err := b.gated(b.store, millrace.VersionGate{}, handler)(change("a", 2))
+		require.ErrorIs(t, err, inbox.ErrNoQueue)
+		assert.Zero(t, b.count(`SELECT COUNT(*) FROM millrace_claims`))
+	}},
+	{Name: "a gap that fails", Why: "a delay, then a GapError; nothing is kept", Run: func(t *testing.T, db *testdb.DB) {
+		b := newBed(t, db)
+		h := b.gated(b.store, millrace.VersionGate{OnGap: inbox.GapFail}, handler)
+		began := time.Now()
+		second := change("a", 2)
+		_, err := h(again(second))
+		var gap *inbox.GapError
+		require.ErrorAs(t, err, &gap)
+		assert.Equal(t, inbox.GapError{Aggregate: "a", Version: 2, Current: 0}, *gap)
+		assert.GreaterOrEqual(t, time.Since(began), 50*time.Millisecond)
+		assert.Zero(t, b.count(`SELECT COUNT(*) FROM millrace_claims`))
+		must(t, h, change("a", 1), again(second))
+		assert.Equal(t, upTo(2), b.applied("a"))
+	}},
+	{Name: "a gap that nothing closes", Why: "repeated gaps are recognised, not spun on", Run: func(t *testing.T, db *testdb.DB) {
+		b := newBed(t, db)
+		h := b.gated(b.store, millrace.VersionGate{OnGap: inbox.GapFail}, handler)
+		second, returns := change("a", 2), 0
+		for b.open(inbox.Parked) == 0 {
+			if _, err := h(again(second)); err != nil {
+				returns++
+			}
+			require.Less(t, returns, 5)
+		}
+		assert.Contains(t, b.events.Last("parked").Reason, "waits for version 1, which was not applied")
+	}},
+	{Name: "latest only", Why: "every newer version is accepted", Run: func(t *testing.T, db *testdb.DB) {
+		b := newBed(t, db)
+		h := b.gated(b.store, millrace.VersionGate{OnGap: inbox.GapLatest}, handler)
+		must(t, h, change("a", 5), change("a", 3), change("a", 9), change("a", 9), change("a", 0))
+		assert.Equal(t, []int64{5, 9}, b.applied("a"))
+		assert.Equal(t, 2, b.events.Count("stale"))
+		assert.Equal(t, 1, b.open(inbox.Parked), "the other version 9")
+	}},
+	{Name: "a wait for the predecessor", Why: "nothing is held meanwhile, and the predecessor ends it", Run: func(t *testing.T, db *testdb.DB) {
+		b := newBed(t, db)
+		other := b.process(testdb.Pool(2))
+		gate := millrace.VersionGate{OnGap: inbox.GapFail, GapWait: time.Minute}
+		early, end := b.gated(other, gate, handler), make(chan error, 8)
+		for v := int64(2); v <= 9; v++ { // more than the pool has connections
+			go func() {
+				_, err := early(change("a", v))
+				end <- err
+			}()
+		}
+		b.eventually("all wait", func() bool { return b.events.Count("gap") >= 8 })
+		must(t, early, change("b", 1)) // the pool is free
+		must(t, b.gated(b.store, gate, handler), change("a", 1))
+		for range 8 {
+			require.NoError(t, <-end)
+		}
+		assert.Equal(t, upTo(9), b.applied("a"))
+	}},
+	{Name: "a wait in vain", Why: "after GapWait, OnGap says what happens", Run: func(t *testing.T, db *testdb.DB) {
+		b := newBed(t, db)
+		h := b.gated(b.store, millrace.VersionGate{OnGap: inbox.GapFail, GapWait: 50 * time.Millisecond}, handler)
+		_, err := h(change("a", 2))
+		var gap *inbox.GapError
+		require.ErrorAs(t, err, &gap)
+		assert.Zero(t, b.count(`SELECT COUNT(*) FROM millrace_claims`))
+	}},
+	{Name: "a handler that fails", Why: "the version advances with the effect or not at all", Run: func(t *testing.T, db *testdb.DB) {
+		b := newBed(t, db)
+		failing := true
+		h := b.gated(b.store, millrace.VersionGate{}, func(msg *message.Message) ([]*message.Message, error) {
+			if err := apply(msg); err != nil || failing {
+				return nil, assert.AnError
+			}
+			return nil, nil
+		})
+		first := change("a", 1)
+		_, err := h(again(first))
+		require.ErrorIs(t, err, assert.AnError)
+		_, err = b.store.Version(t.Context(), inbox.Aggregate{Consumer: consumer, ID: "a"})
+		require.ErrorIs(t, err, inbox.ErrNotFound)
+		failing = false
+		must(t, h, again(first))
+		assert.Equal(t, upTo(1), b.applied("a"))
+	}},
+	{Name: "versions that are none", Why: "a clear error that names what is wrong, and nothing lost", Run: func(t *testing.T, db *testdb.DB) {
+		b := newBed(t, db)
+		h := b.gated(b.store, millrace.VersionGate{}, handler)
+		for text, part := range map[string]string{
+			"":                    "but no",
+			"-1":                  "negative",
+			"seven":               "not a whole number",
+			"1.5":                 "not a whole number",
+			"9223372036854775808": "does not fit",
+		} {
+			msg := change("a", 1)
+			msg.Metadata.Set(inbox.VersionField, text)
+			_, err := h(msg)
+			require.ErrorContains(t, err, part)
+			assert.True(t, inbox.IsTerminal(err))
+			assert.ErrorContains(t, err, msg.UUID)
+		}
+		none := message.NewMessage("n", nil)
+		_, err := h(none)
+		require.ErrorIs(t, err, inbox.ErrNoVersion)
+		assert.Zero(t, b.count(`SELECT COUNT(*) FROM millrace_claims`))
+
+		must(t, b.gated(b.process(), millrace.VersionGate{Optional: true}, handler), message.NewMessage("n", nil))
+		assert.Equal(t, []int64{-1}, b.applied(""))
+	}},
+	{Name: "the greatest version", Why: "nothing overflows", Run: func(t *testing.T, db *testdb.DB) {
+		b := newBed(t, db)
+		b.queued(b.store)
+		h := b.gated(b.store, millrace.VersionGate{First: inbox.FirstSeen}, handler)
+		must(t, h, change("a", math.MaxInt64-1), change("a", math.MaxInt64))
+		must(t, b.gated(b.store, millrace.VersionGate{}, handler), change("b", math.MaxInt64))
+		assert.Equal(t, []int64{math.MaxInt64 - 1, math.MaxInt64}, b.applied("a"))
+		assert.Equal(t, 1, b.open(inbox.Held))
+	}},
+	{Name: "an aggregate's id of any bytes", Why: "ids are compared byte by byte, whatever their length", Run: func(t *testing.T, db *testdb.DB) {
+		b := newBed(t, db)
+		long := make([]byte, 300)
+		h := b.gated(b.store, millrace.VersionGate{}, func(*message.Message) ([]*message.Message, error) { return nil, nil })
+		ids := []string{"a", "A", "a ", "a\x00", "\xff\xfe", string(long), string(long) + "x", "\u00e4", "a\u0308"}
+		for _, id := range ids {
+			must(t, h, change(id, 1))
+		}
+		assert.Equal(t, len(ids), b.count(`SELECT COUNT(*) FROM millrace_versions WHERE version = 1`))
+		for _, id := range ids {
+			version, err := b.store.Version(t.Context(), inbox.Aggregate{Consumer: consumer, ID: id})
+			require.NoError(t, err)
+			assert.Equal(t, int64(1), version)
+		}
+	}},
+	{Name: "two consumers of one aggregate", Why: "each has its own version", Run: func(t *testing.T, db *testdb.DB) {
+		b := newBed(t, db)
+		other := millrace.Inbox{Store: b.store, Consumer: "other"}.Middleware(millrace.VersionGate{}.Middleware(handler))
+		msg := change("a", 1)
+		must(t, b.gated(b.store, millrace.VersionGate{}, handler), again(msg))
+		must(t, other, again(msg))
+		assert.Equal(t, []int64{1, 1}, b.applied("a"))
+	}},
+	{Name: "alone", Why: "without Inbox the gate has a transaction of its own", Run: func(t *testing.T, db *testdb.DB) {
+		b := newBed(t, db)
+		h := millrace.VersionGate{Store: b.store, Consumer: consumer}.Middleware(handler)
+		must(t, h, change("a", 1), change("a", 1), change("a", 2))
+		assert.Equal(t, upTo(2), b.applied("a"))
+		_, err := millrace.VersionGate{}.Middleware(handler)(change("a", 3))
+		require.ErrorContains(t, err, "put it inside middleware.Inbox, or give it a Store")
+		_, err = millrace.VersionGate{OnGap: 9, MaxHeld: -1}.Middleware(handler)(change("a", 3))
+		require.ErrorContains(t, err, "OnGap 9")
+		require.ErrorContains(t, err, "MaxHeld -1")
+	}},
+	{Name: "skipped by Inbox", Why: "then the gate is not there either", Run: func(t *testing.T, db *testdb.DB) {
+		b := newBed(t, db)
+		ran := 0
+		h := millrace.Inbox{Store: b.store, Consumer: consumer, Skip: func(*message.Message) bool { return true }}.Middleware(
+			millrace.VersionGate{}.Middleware(func(*message.Message) ([]*message.Message, error) { ran++; return nil, nil }))
+		must(t, h, change("a", 7))
+		assert.Equal(t, 1, ran)
+	}},
+	{Name: "more than an aggregate may hold", Why: "past the limit: parked, with a readable reason", Run: func(t *testing.T, db *testdb.DB) {
+		b := newBed(t, db)
+		b.queued(b.store)
+		h := b.gated(b.store, millrace.VersionGate{MaxHeld: 2}, handler)
+		must(t, h, change("a", 4), change("a", 3), change("a", 2), change("b", 2))
+		assert.Equal(t, 3, b.open(inbox.Held))
+		assert.Equal(t, 1, b.open(inbox.Parked))
+		assert.Contains(t, b.events.Last("parked").Reason, "for which 2 messages wait already")
+	}},
+	{Name: "held too long", Why: "then parked, with a readable reason", Run: func(t *testing.T, db *testdb.DB) {
+		b := newBed(t, db)
+		s := b.service(b.newStore(db.DB, inbox.Config{PurgeInterval: 50 * time.Millisecond}), millrace.VersionGate{HeldFor: time.Millisecond}, handler)
+		s.publish(change("a", 2))
+		b.eventually("it is parked", func() bool { return b.events.Count("parked") == 1 })
+		assert.Equal(t, 1, b.open(inbox.Parked))
+		assert.Contains(t, b.events.Last("parked").Reason, `version 1 of aggregate "a", was not applied in time`)
+	}},
+	{Name: "a version that will never come", Why: "an operator says so, and what waits is released", Run: func(t *testing.T, db *testdb.DB) {
+		b := newBed(t, db)
+		s := b.service(b.store, millrace.VersionGate{}, handler)
+		s.publish(change("a", 3), change("a", 4), change("a", 1))
+		b.eventually("one is applied, two are held", func() bool { return len(b.applied("a")) == 1 && b.open(inbox.Held) == 2 })
+		a := inbox.Aggregate{Consumer: consumer, ID: "a"}
+		require.Error(t, b.store.SetVersion(t.Context(), a, 2, inbox.Operator{}))
+		require.NoError(t, b.store.SetVersion(t.Context(), a, 2, inbox.Operator{Name: "ada", Reason: "lost"}))
+		b.eventually("they are applied", func() bool { return len(b.applied("a")) == 3 })
+		assert.Equal(t, []int64{1, 3, 4}, b.applied("a"))
+		must(t, b.gated(b.process(), millrace.VersionGate{}, handler), change("a", 2))
+		assert.Equal(t, 1, b.events.Count("stale"))
+		assert.Equal(t, 1, b.count(`SELECT COUNT(*) FROM millrace_audit`))
+	}},
+	{Name: "a snapshot", Why: "what Starts an aggregate may follow any older version", Run: func(t *testing.T, db *testdb.DB) {
+		b := newBed(t, db)
+		b.queued(b.store)
+		gate := millrace.VersionGate{Starts: func(msg *message.Message) bool { return msg.Metadata.Get("snapshot") != "" }}
+		h := b.gated(b.store, gate, handler)
+		snapshot := change("a", 9)
+		snapshot.Metadata.Set("snapshot", "yes")
+		must(t, h, change("a", 1), change("a", 5), change("a", 10), snapshot)
+		assert.Equal(t, []int64{1, 9}, b.applied("a"))
+		assert.Equal(t, 2, b.open(inbox.Received), "the one it passed, and its successor")
+		born := change("b", 4)
+		born.Metadata.Set("snapshot", "yes")
+		must(t, h, born, change("b", 5))
+		assert.Equal(t, []int64{4, 5}, b.applied("b"))
+	}},
+	{Name: "two aggregates in one message", Why: "it runs when it is next for both", Run: func(t *testing.T, db *testdb.DB) {
+		b := newBed(t, db)
+		b.queued(b.store)
+		both := func(msg *message.Message) ([]inbox.Version, error) {
+			one, err := inbox.VersionFromMetadata()(msg)
+			if err == nil && msg.Metadata.Get("other") != "" {
+				one = append(one, inbox.Version{Aggregate: msg.Metadata.Get("other"), Number: 2})
+			}
+			return one, err
+		}
+		h := b.gated(b.store, millrace.VersionGate{Version: both}, handler)
+		transfer := change("b", 2)
+		transfer.Metadata.Set("other", "a")
+		must(t, h, change("b", 1), again(transfer))
+		assert.Equal(t, 1, b.open(inbox.Held), "a is not at 1")
+		version, err := b.store.Version(t.Context(), inbox.Aggregate{Consumer: consumer, ID: "b"})
+		require.NoError(t, err)
+		assert.Equal(t, int64(1), version, "b does not advance while a does not")
+		must(t, h, change("a", 1))
+		assert.Equal(t, 1, b.open(inbox.Received))
+
+		mixed := change("a", 1)
+		mixed.Metadata.Set("other", "c")
+		must(t, h, change("c", 1), mixed)
+		assert.Equal(t, 1, b.open(inbox.Parked), "a version of another message beside one that is next")
+	}},
+	{Name: "a rebuild", Why: "Forget has everything handled again; a new epoch begins beside it", Run: func(t *testing.T, db *testdb.DB) {
+		b := newBed(t, db)
+		b.queued(b.store)
+		h := b.gated(b.store, millrace.VersionGate{}, handler)
+		stream := []*message.Message{change("a", 1), change("a", 2), change("b", 1), change("a", 4)}
+		for _, msg := range stream {
+			must(t, h, again(msg))
+		}
+		_, err := b.db.ExecContext(t.Context(), `DELETE FROM applied`)
+		require.NoError(t, err)
+		require.NoError(t, b.store.Forget(t.Context(), consumer, 0, inbox.Operator{Name: "ada", Reason: "rebuild"}))
+		for _, msg := range stream {
+			must(t, h, again(msg))
+		}
+		assert.Equal(t, upTo(2), b.applied("a"))
+		assert.Equal(t, upTo(1), b.applied("b"))
+
+		next := millrace.Inbox{Store: b.store, Consumer: consumer, Epoch: 1}.Middleware(millrace.VersionGate{}.Middleware(handler))
+		for _, msg := range stream[:3] {
+			must(t, next, again(msg))
+		}
+		assert.Equal(t, []int64{1, 2, 1, 2}, b.applied("a"))
+	}},
+}

@@ -1,0 +1,154 @@
+package main
+
+var mutants = []mutant{
+	{
+		name: "drop the claim", by: exhaust("Inbox"), file: "inbox/claim.go",
+		old: "return rows == 1, nil", new: "return rows >= 0, nil",
+	},
+	{
+		name: "commit before the handler", by: exhaust("Inbox"), file: "middleware/inbox.go",
+		old: "\tproduced, err := h(msg)\n\tif err != nil {\n\t\treturn nil, claim.Rollback(err)",
+		new: "\t_, _ = claim.Commit(nil)\n\tproduced, err := h(msg)\n\tif err != nil {\n\t\treturn nil, claim.Rollback(err)",
+	},
+	{
+		name: "ack before the commit", by: exhaust("Inbox"), file: "middleware/inbox.go",
+		old: "\tclaim, err := c.Claim(msg)\n", new: "\tmsg.Ack()\n\tclaim, err := c.Claim(msg)\n",
+	},
+	{
+		name: "commit what failed", by: exhaust("Inbox"), file: "inbox/finish.go",
+		old: "if err := rollback(cl.tx); err != nil {", new: "if err := cl.tx.Commit(); err != nil {",
+	},
+	{
+		name: "keep no outcome", by: exhaust("Inbox"), file: "inbox/finish.go",
+		old: "\tif len(produced) > 0 {\n\t\tif err := cl.keep(", new: "\tif len(produced) > 99 {\n\t\tif err := cl.keep(",
+	},
+	{
+		name: "settle before the ack", by: conformance("publishing fails after the commit"), file: "inbox/settle.go",
+		old: "\t\tcase <-cl.msg.Acked():\n\t\t\tacked = append(acked, cl)\n\t\t\tcontinue\n\t\tdefault:\n",
+		new: "\t\tdefault:\n\t\t\tacked = append(acked, cl)\n\t\t\tcontinue\n",
+	},
+	{
+		name: "forget the outcome of a duplicate", by: exhaust("Inbox"), file: "inbox/lookup.go",
+		old: "if row.Outcome != nil {", new: "if row.Outcome != nil && row.Result > 9 {",
+	},
+	{
+		name: "let a copy go while the broker may lack what was produced", file: "inbox/finish.go",
+		by:  conformance("a waiting copy while the outcome is on its way"),
+		old: "\t\tcl.turn.Fail()\n\t\tif !early {", new: "\t\tcl.turn.Settle(cl.hash)\n\t\tif !early {",
+	},
+	{
+		name: "answer a copy with the failure of another", by: conformance("copies wait for a failing first"), file: "inbox/finish.go",
+		old: "\tcl.end()\n\tcl.turn.Fail()\n", new: "\tcl.end()\n\tcl.turn.Settle(cl.hash)\n",
+	},
+	{
+		name: "take another payload for a copy", by: conformance("a collision is parked once per payload"), file: "inbox/lookup.go",
+		old: "if row.Hash != d.hash {", new: "if row.Hash != d.hash && row.Result > 9 {",
+	},
+	{
+		name: "do not judge what may be too old", by: conformance("redelivery after the retention, with a time"), file: "inbox/claim.go",
+		old: "\tif what == insert {\n\t\treason,", new: "\tif what > retake {\n\t\treason,",
+	},
+	{
+		name: "publish to the outbox outside of the transaction", by: exhaust("Inbox and outbox"), file: "inbox/finish.go",
+		old: "\t\t\tm.SetContext(ctx)\n", new: "\t\t\tm.SetContext(cl.ctx)\n",
+	},
+	{
+		name: "take a refusal of the broker for its confirm", by: exhaust("Inbox and outbox"), file: "outbox/lane.go",
+		old: "return f.tried && f.err == nil", new: "return f.tried",
+	},
+	{
+		name: "mark as sent what was not tried", by: guard{"./tests/outbox", "TestOrderIsKept"}, file: "outbox/lane.go",
+		old: "return f.tried && f.err == nil", new: "return f.err == nil",
+	},
+	{
+		name: "never write off what was sent", by: exhaust("Inbox and outbox"), file: "outbox/ledger.go",
+		old: "add(len(l.sent), d.sql.DeleteSent, dialect.IDs(l.sent))", new: "_ = d.sql.DeleteSent",
+	},
+	{
+		name: "send without a lease", file: "outbox/pump.go",
+		by:  guard{"./tests/outbox", "TestAFrozenRelaySendsNothingAhead/sqlite"},
+		old: "return p.lease.valid() && !p.closing.Load()", new: "return !p.closing.Load()",
+	},
+	{
+		name: "go on with a key after one of it failed", file: "outbox/lane.go",
+		by:  guard{"./tests/outbox", "TestOrderIsKept"},
+		old: "if letter.keyed && l.stopped[letter.hash] ||", new: "if letter.id < 0 && l.stopped[letter.hash] ||",
+	},
+	{
+		name: "hold without telling the aggregate", by: exhaust("VersionGate that holds"), file: "inbox/held.go",
+		old: "s.dialect.Gate.RaiseHeld, cl.waitsFor.Number,", new: "s.dialect.Gate.RaiseHeld, 0,",
+	},
+	{
+		name: "release nothing", by: exhaust("VersionGate that holds"), file: "inbox/held.go",
+		old: "if a.heldTo < a.Number {", new: "if a.heldTo >= 0 {",
+	},
+	{
+		name: "release the version itself", by: exhaust("VersionGate that holds"), file: "inbox/held.go",
+		old: "following := min(v.Number, math.MaxInt64-1) + 1", new: "following := min(v.Number, math.MaxInt64-1)",
+	},
+	{
+		name: "let a gap pass", by: exhaust("VersionGate that holds"), file: "inbox/gate.go",
+		old: "if cl.past(g, versions) {\n\t\tcl.verdict = stale\n\t\treturn nil\n\t}", new: "if cl.past(g, versions) || g != nil {\n\t\treturn nil\n\t}",
+	},
+	{
+		name: "ack a failure that was not stored", by: exhaust("Durable, storing on failure"), file: "pubsub/intake.go",
+		old: "\tif !stored {\n\t\tmsg.Nack()\n\t\treturn\n\t}\n", new: "\t_ = stored\n",
+	},
+	{
+		name: "ack before it is stored", by: exhaust("Durable, storing first"), file: "pubsub/intake.go",
+		old: "\terr := i.put(ctx, batch...)\n", new: "\tfor _, msg := range batch {\n\t\tmsg.Ack()\n\t}\n\terr := i.put(ctx, batch...)\n",
+	},
+	{
+		name: "store nothing", by: exhaust("Durable, storing first"), file: "pubsub/intake.go",
+		old: "return i.queue.Put(ctx, i.topic, msgs...)", new: "return ctx.Err()",
+	},
+	{
+		name: "wait for a twin without a bound", by: conformance("TwinWait runs out"), file: "inbox/claim.go",
+		old: "if patience.Before(span.deadline) && !span.until(patience) {", new: "if patience.IsZero() && !span.until(patience) {",
+	},
+	{
+		name: "undo a finished run when the router closes", file: "inbox/span.go",
+		by:  conformance("the router closes in the middle of a handler"),
+		old: "context.WithCancel(context.WithoutCancel(ctx))", new: "context.WithCancel(ctx)",
+	},
+	{
+		name: "let a handler run as long as it likes", by: conformance("a handler slower than Timeout"), file: "inbox/span.go",
+		old: "\ts.cancelHandler() // first, so that a live context never holds a dead transaction\n\ts.endTx()\n", new: "",
+	},
+	{
+		name: "give out the transaction after its end", file: "internal/ambient/tx.go",
+		by:  conformance("the transaction used after the handler returned"),
+		old: "\tif t.ended.Load() {\n\t\treturn nil, false\n\t}\n\tt.taken", new: "\tt.taken",
+	},
+	{
+		name: "purge without a line", by: conformance("redelivery after the retention, with a time"), file: "inbox/janitor.go",
+		old: "if _, err := tx.ExecContext(ctx, s.dialect.RaisePurgeLine, line, c.ID); err != nil {",
+		new: "if _, err := tx.ExecContext(ctx, s.dialect.RaisePurgeLine, line-line, c.ID); err != nil {",
+	},
+	{
+		name: "delete what was not archived", by: conformance("Archive"), file: "inbox/janitor.go",
+		old: "\t\treturn fmt.Errorf(\"archive: %w\", err)\n", new: "\t\t_ = err\n",
+	},
+	{
+		name: "join keys without their lengths", by: guard{"./internal/keycode", "Test"}, file: "internal/keycode/keycode.go",
+		old: "\t\tb = binary.AppendUvarint(b, uint64(len(p)))\n", new: "\t\t_ = binary.MaxVarintLen64\n",
+	},
+	{
+		name: "store a UUID and its bytes alike", by: guard{"./internal/keycode", "Test"}, file: "internal/keycode/keycode.go",
+		old: "formBytes   = 2 //", new: "formBytes   = 1 //",
+	},
+	{
+		name: "confirm the lease of another", by: guard{"./tests", "TestConformance/lease:_slow_loser/sqlite"}, file: "internal/dialect/sqlite.go",
+		old: "\t\tSET token = 0, until = ` + sqliteNow + ` + ?\n\t\tWHERE consumer = ? AND message_id = ? AND token = ?`,",
+		new: "\t\tSET token = 0, until = ` + sqliteNow + ` + ?\n\t\tWHERE consumer = ? AND message_id = ? AND token <> -?`,",
+	},
+	{
+		name: "take a lease that lives", by: guard{"./tests", "TestConformance/lease:.*/sqlite"}, file: "internal/dialect/sqlite.go",
+		old: "\t\t\tWHERE millrace_leases.until <= ` + sqliteNow,", new: "\t\t\tWHERE millrace_leases.until > 0`,",
+	},
+	{
+		name: "close a row without its lease", file: "inbox/finish.go",
+		by:  guard{"./tests/durable", "TestAFrozen|TestLeased|TestQueue|TestLifecycle"},
+		old: "\tif closed != 1 {\n\t\treturn ErrLost\n\t}\n\treturn nil\n}\n\n// settles", new: "\treturn nil\n}\n\n// settles",
+	},
+}

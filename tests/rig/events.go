@@ -1,0 +1,106 @@
+package rig
+
+import (
+	"context"
+	"sync"
+
+	"github.com/ThreeDotsLabs/watermill"
+
+	"github.com/millrace-go/millrace/inbox"
+)
+
+// Events keeps the events that a Store tells, as its observer, and what is logged at Info and
+// above, as its logger. The zero value is ready to use.
+type Events struct {
+	told
+	logged
+}
+
+// told has a method for each kind of event.
+type told struct {
+	mu   sync.Mutex
+	seen map[string][]inbox.Event
+}
+
+func (r *told) add(kind string, e inbox.Event) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.seen == nil {
+		r.seen = map[string][]inbox.Event{}
+	}
+	r.seen[kind] = append(r.seen[kind], e)
+}
+
+// Count returns how many events of a kind were told.
+func (r *Events) Count(kind string) int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return len(r.seen[kind])
+}
+
+// Last returns the last event of a kind, an empty one if there was none.
+func (r *Events) Last(kind string) inbox.Event {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if all := r.seen[kind]; len(all) > 0 {
+		return all[len(all)-1]
+	}
+	return inbox.Event{}
+}
+
+// Counts returns how many events there were, by kind.
+func (r *Events) Counts() map[string]int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	counts := map[string]int{}
+	for kind, seen := range r.seen {
+		counts[kind] = len(seen)
+	}
+	return counts
+}
+
+func (r *told) ObserveCompleted(_ context.Context, e inbox.Event)   { r.add("completed", e) }
+func (r *told) ObserveFailed(_ context.Context, e inbox.Event)      { r.add("failed", e) }
+func (r *told) ObserveDuplicate(_ context.Context, e inbox.Event)   { r.add("duplicate", e) }
+func (r *told) ObserveCollision(_ context.Context, e inbox.Event)   { r.add("collision", e) }
+func (r *told) ObserveParked(_ context.Context, e inbox.Event)      { r.add("parked", e) }
+func (r *told) ObserveStale(_ context.Context, e inbox.Event)       { r.add("stale", e) }
+func (r *told) ObserveGap(_ context.Context, e inbox.Event)         { r.add("gap", e) }
+func (r *told) ObserveHeld(_ context.Context, e inbox.Event)        { r.add("held", e) }
+func (r *told) ObserveReleased(_ context.Context, e inbox.Event)    { r.add("released", e) }
+func (r *told) ObserveForgottenTx(_ context.Context, e inbox.Event) { r.add("forgotten", e) }
+func (r *told) ObserveEndedTx(_ context.Context, e inbox.Event)     { r.add("ended", e) }
+func (r *told) ObserveSettled(_ context.Context, e inbox.Event)     { r.add("settled", e) }
+func (r *told) ObserveContention(_ context.Context, e inbox.Event)  { r.add("contention", e) }
+func (r *told) ObserveOutage(_ context.Context, e inbox.Event)      { r.add("outage", e) }
+func (r *told) ObservePurged(_ context.Context, e inbox.Event)      { r.add("purged", e) }
+
+// logged is a watermill.LoggerAdapter.
+type logged struct {
+	writing sync.Mutex
+	lines   []string
+}
+
+// Logs returns what was logged.
+func (r *Events) Logs() []string {
+	r.writing.Lock()
+	defer r.writing.Unlock()
+	return append([]string{}, r.lines...)
+}
+
+func (l *logged) log(text string) {
+	l.writing.Lock()
+	defer l.writing.Unlock()
+	l.lines = append(l.lines, text)
+}
+
+func (l *logged) Error(msg string, err error, _ watermill.LogFields) {
+	if err != nil {
+		msg += ": " + err.Error()
+	}
+	l.log(msg)
+}
+func (l *logged) Info(msg string, _ watermill.LogFields)           { l.log(msg) }
+func (l *logged) Debug(string, watermill.LogFields)                {}
+func (l *logged) Trace(string, watermill.LogFields)                {}
+func (l *logged) With(watermill.LogFields) watermill.LoggerAdapter { return l }
