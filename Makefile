@@ -46,6 +46,13 @@ stress: ## run every test 20 times, with all its rounds and what takes minutes
 exhaust: ## play every service with every fault at every point, and thousands of random faults
 	@$(services); MILLRACE_TEST_LONG=1 go test -count=1 -timeout 60m ./tests/exhaust
 
+CHAOS_TIME ?= 10m
+
+.PHONY: chaos
+chaos: ## kill and freeze all parts of a pipeline for CHAOS_TIME (10m) on each database, with CHAOS_SEED
+	@$(services); export MILLRACE_CHAOS_TIME=$(CHAOS_TIME) MILLRACE_CHAOS_SEED=$(CHAOS_SEED); \
+	go test -count=1 -timeout 10h ./tests/chaos
+
 .PHONY: mutants
 mutants: ## break the rules of Millrace one by one: a test must notice each
 	@go run ./tests/mutants

@@ -129,7 +129,7 @@ var transactionBodies = []testdb.Body{
 	{Name: "a failed message behind a wait", Why: "TwinWait counts waiting for a twin, nothing else", Run: func(t *testing.T, db *testdb.DB) {
 		b := newBed(t, db)
 		pool := faults.Open(t, db)
-		const twinWait = 2 * time.Second // long for a statement of ours
+		const twinWait = 6 * time.Second // long for a statement of ours, on a busy disk too
 		settings := []func(*millrace.Inbox){on(b.newStore(pool.DB, inbox.Config{})), func(i *millrace.Inbox) {
 			i.RecordFailures, i.TwinWait = true, twinWait
 		}}

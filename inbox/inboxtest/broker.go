@@ -60,13 +60,20 @@ func newBroker(pl *play, inputs []Input) *broker {
 		play: pl, changed: make(chan struct{}), names: map[string]int{},
 		sent: map[string][]*letter{}, queues: map[queueName]*queue{},
 	}
-	for i, in := range inputs {
-		b.add(fmt.Sprintf("m%d", i+1), in.Topic, in.Message)
-	}
+	b.deliver(inputs)
 	return b
 }
 
-// add puts a message into a topic, for all groups.
+// deliver puts inputs into their topics.
+func (b *broker) deliver(inputs []Input) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for i, in := range inputs {
+		b.add(fmt.Sprintf("m%d", i+1), in.Topic, in.Message)
+	}
+}
+
+// add puts a message into a topic, for all groups. The caller holds the lock.
 func (b *broker) add(name, topic string, msg *message.Message) {
 	l := letter{name: name, topic: topic, msg: msg}
 	b.sent[topic] = append(b.sent[topic], &l)

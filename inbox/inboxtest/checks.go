@@ -1,7 +1,9 @@
 package inboxtest
 
 import (
+	"errors"
 	"slices"
+	"strings"
 	"testing"
 )
 
@@ -21,6 +23,30 @@ func Duplicate(t testing.TB, s Scenario) {
 func ReplaySameID(t testing.TB, s Scenario) {
 	t.Helper()
 	playInputs(t, s, func(inputs []Input) []Input { return slices.Concat(inputs, inputs) })
+}
+
+// ExpiredRetention delivers all messages again when they are handled and forgotten, as after
+// the retention of the inbox. A message that tells when it was made, and that is some time
+// ago, is recognized as too old, and parked; another one is handled again. So the messages
+// need a time, in ce_time for instance, of yesterday.
+func ExpiredRetention(t testing.TB, s Scenario) {
+	t.Helper()
+	stage := newStage(t, s)
+	right := stage.rehearse()
+	if right == nil {
+		return
+	}
+	late := plan{late: stage.scenario.Inputs}
+	pl, o, err := stage.play(late)
+	if err == nil {
+		o.open = right.open // what is parked is as it should be
+		if problems := o.against(&right.outcome); len(problems) > 0 {
+			err = errors.New(strings.Join(problems, "\n  "))
+		}
+	}
+	if err != nil {
+		stage.report([]plan{late}, []string{"  " + err.Error() + "\n" + storyOf(pl)})
+	}
 }
 
 // OffsetReset delivers the messages from the first on again, each time one was handled.

@@ -177,10 +177,14 @@ func storyOf(pl *play) string {
 type plan struct {
 	faults schedule
 	inputs []Input // other than the scenario's
+	late   []Input // delivered when all others are done and what is known of them is forgotten
 }
 
 func (p plan) String() string {
-	if p.inputs == nil {
+	switch {
+	case p.late != nil:
+		return "with copies after the retention, " + p.faults.String()
+	case p.inputs == nil:
 		return p.faults.String()
 	}
 	return "with messages delivered otherwise, " + p.faults.String()
@@ -188,7 +192,7 @@ func (p plan) String() string {
 
 // again says how to play it once more.
 func (p plan) again() string {
-	if p.inputs != nil {
+	if p.inputs != nil || p.late != nil {
 		return ""
 	}
 	return fmt.Sprintf("  play it again: inboxtest.Replay(t, scenario, %q)", p.faults)
@@ -203,7 +207,7 @@ func (st *stage) play(p plan) (*play, *outcome, error) {
 		return nil, nil, err
 	}
 	defer leave()
-	pl := &play{place: at, scenario: st.scenario, schedule: p.faults, inputs: p.inputs}
+	pl := &play{place: at, scenario: st.scenario, schedule: p.faults, inputs: p.inputs, late: p.late}
 	if p.inputs == nil {
 		pl.inputs = st.scenario.Inputs
 	}

@@ -159,3 +159,30 @@ func (p *place) renew(ctx context.Context) error {
 	p.kept, err = d.Keep(ctx, p.plain)
 	return err
 }
+
+// forget has every inbox forget what it handled, as its janitor does after the retention.
+func (p *place) forget() error {
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	consumers := p.scenario.TablePrefix + "consumers"
+	var namespaces []string
+	if err := p.plain.SelectContext(ctx, &namespaces, `SELECT DISTINCT namespace FROM `+consumers); err != nil {
+		return fmt.Errorf("read the consumers: %w", err)
+	}
+	if _, err := p.plain.ExecContext(ctx, `UPDATE `+consumers+` SET retention = 1`); err != nil {
+		return fmt.Errorf("end the retention: %w", err)
+	}
+	time.Sleep(aMoment) // a claim of this very microsecond would stay
+	for _, namespace := range namespaces {
+		store, err := inbox.NewStore(p.plain, inbox.Config{TablePrefix: p.scenario.TablePrefix, Namespace: namespace}) //nolint:contextcheck // it takes none
+		if err == nil {
+			_, err = store.Purge(ctx)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+const aMoment = 5 * time.Millisecond

@@ -15,6 +15,7 @@ type play struct {
 	scenario *Scenario
 	schedule schedule
 	inputs   []Input
+	late     []Input
 	broker   *broker
 	began    time.Time
 	ended    sync.WaitGroup // of processes that died
@@ -137,9 +138,17 @@ func (pl *play) run() (*outcome, error) {
 		if err := pl.untilQuiet(); err != nil {
 			return nil, err
 		}
-		died := pl.endAll()
-		if !died {
+		switch died := pl.endAll(); {
+		case died:
+		case pl.late == nil:
 			return pl.collect()
+		default:
+			if err := pl.forget(); err != nil {
+				return nil, err
+			}
+			pl.note(nil, "the retention is over, and all messages come again")
+			pl.broker.deliver(pl.late)
+			pl.late = nil
 		}
 	}
 	return nil, fmt.Errorf("after %d restarts there is still something to do", restarts)

@@ -172,6 +172,12 @@ func (p *Process) story() string {
 	return text + p.said.String()
 }
 
+// Said is what the process wrote to its standard error, once it is gone.
+func (p *Process) Said() string {
+	<-p.gone
+	return p.said.String()
+}
+
 // Kill ends the process by SIGKILL, frozen or not, and returns once it is gone and
 // everything it said is in [Process.Events].
 func (p *Process) Kill() {
@@ -203,6 +209,9 @@ func (p *Process) Freeze() {
 		}
 	}
 }
+
+// Signal sends a signal, unless the process is gone.
+func (p *Process) Signal(sig os.Signal) { _ = p.cmd.Process.Signal(sig) }
 
 // stands reports whether the process is stopped, by the state behind its name in /proc.
 func (p *Process) stands() bool {

@@ -20,11 +20,18 @@ const debianPostgres = "/usr/lib/postgresql/*/bin"
 func Postgres(t testing.TB, settings ...string) *Server {
 	t.Helper()
 	initdb := program(t, "initdb", debianPostgres)
+	s := newPostgres(t, settings)
+	s.home.do(initdb, "--pgdata", s.home.path("data"), "--username=postgres", "--auth=trust",
+		"--encoding=UTF8", "--locale=C.UTF-8", "--no-sync")
+	return launch(s)
+}
+
+// newPostgres returns a PostgreSQL that has no data yet.
+func newPostgres(t testing.TB, settings []string) *Server {
+	t.Helper()
 	postgres := program(t, "postgres", debianPostgres)
 	h := newHome(t, "postgres")
 	port := freePort(t)
-	h.do(initdb, "--pgdata", h.path("data"), "--username=postgres", "--auth=trust",
-		"--encoding=UTF8", "--locale=C.UTF-8", "--no-sync")
 	args := []string{
 		"-D", h.path("data"),
 		"-c", "port=" + strconv.Itoa(port),
@@ -36,12 +43,12 @@ func Postgres(t testing.TB, settings ...string) *Server {
 		args = append(args, "-c", s)
 	}
 	dsn := fmt.Sprintf("postgres://postgres@%s/postgres?sslmode=disable", local(port))
-	return launch(&Server{
+	return &Server{
 		t: t, name: "PostgreSQL", addr: local(port), dsn: dsn, home: h,
 		command: func() *exec.Cmd { return h.cmd(postgres, args...) },
 		ready:   answers("pgx", dsn),
 		term:    syscall.SIGINT, // does not wait for clients
-	})
+	}
 }
 
 // answers tries a database with a connection of its own.

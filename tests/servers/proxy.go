@@ -7,17 +7,19 @@ import (
 	"net"
 	"sync"
 	"testing"
+	"time"
 )
 
 // Wire forwards TCP connections to one address until it is told to misbehave.
 // Its methods may be called from any goroutine.
 type Wire struct {
-	t      testing.TB
-	target string
-	addr   string
+	t    testing.TB
+	addr string
 
 	mu       sync.Mutex
-	listener net.Listener // nil while cut
+	target   string
+	lag      time.Duration // of each piece that is forwarded
+	listener net.Listener  // nil while cut
 	links    map[*link]struct{}
 	thawed   chan struct{} // closed unless frozen
 	wg       sync.WaitGroup
@@ -78,10 +80,25 @@ func (p *Wire) Thaw() {
 	}
 }
 
-// Mend accepts connections again after [Wire.Cut], and thaws.
+// Slow has each piece that is forwarded, in either direction, wait for lag.
+func (p *Wire) Slow(lag time.Duration) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.lag = lag
+}
+
+// Aim sends new connections to another address.
+func (p *Wire) Aim(target string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.target = target
+}
+
+// Mend accepts connections again after [Wire.Cut], thaws, and is fast after [Wire.Slow].
 func (p *Wire) Mend() {
 	p.t.Helper()
 	p.Thaw()
+	p.Slow(0)
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.listener != nil {
@@ -138,7 +155,7 @@ func (p *Wire) serve(client net.Conn, from net.Listener) {
 	if !p.pass(l) {
 		return
 	}
-	server, err := new(net.Dialer).DialContext(ctx, "tcp", p.target)
+	server, err := new(net.Dialer).DialContext(ctx, "tcp", p.aim())
 	if err != nil {
 		l.reset()
 		return
@@ -150,6 +167,12 @@ func (p *Wire) serve(client net.Conn, from net.Listener) {
 	both.Go(func() { p.forward(l, server, client) })
 	both.Go(func() { p.forward(l, client, server) })
 	both.Wait()
+}
+
+func (p *Wire) aim() string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.target
 }
 
 // admit keeps l for [Wire.Cut], unless the proxy was cut since it was accepted.
@@ -195,11 +218,17 @@ func (p *Wire) forward(l *link, to, from net.Conn) {
 // pass waits while the proxy is frozen and reports whether l still stands.
 func (p *Wire) pass(l *link) bool {
 	p.mu.Lock()
-	thawed := p.thawed
+	thawed, lag := p.thawed, p.lag
 	p.mu.Unlock()
 	select {
 	case <-thawed:
 	case <-l.ended:
+	}
+	if lag > 0 {
+		select {
+		case <-time.After(lag):
+		case <-l.ended:
+		}
 	}
 	select {
 	case <-l.ended:

@@ -75,6 +75,27 @@ func TestProxyCutEndsFrozenConnections(t *testing.T) {
 	assert.Equal(t, "three\n", say(t, dial(t, p), "three\n"))
 }
 
+func TestProxySlow(t *testing.T) {
+	t.Parallel()
+	p := servers.Proxy(t, echo(t))
+	conn := dial(t, p)
+	const lag = 100 * time.Millisecond
+	p.Slow(lag)
+	began := time.Now()
+	require.Equal(t, "hello", say(t, conn, "hello"))
+	require.GreaterOrEqual(t, time.Since(began), 2*lag, "there and back")
+}
+
+func TestProxyAim(t *testing.T) {
+	t.Parallel()
+	one, other := servers.Proxy(t, echo(t)), servers.Proxy(t, echo(t))
+	p := servers.Proxy(t, one.Addr())
+	require.Equal(t, "hello", say(t, dial(t, p), "hello"))
+	p.Aim(other.Addr())
+	one.Cut()
+	require.Equal(t, "hello", say(t, dial(t, p), "hello"))
+}
+
 // echo serves what it is sent, and returns its address.
 func echo(t *testing.T) string {
 	t.Helper()

@@ -1,6 +1,6 @@
 // Package servers runs private database and broker instances that a test may
-// kill, stop, freeze and start again: [Postgres], [MariaDB], [RabbitMQ],
-// [PgBouncer], and [Proxy], a TCP proxy for cut and frozen networks.
+// kill, stop, freeze and start again: [Postgres], [PostgresPair], [MariaDB], [RabbitMQ],
+// [PgBouncer], and [Proxy], a TCP proxy for cut, frozen and slow networks.
 //
 // Each instance has its own folder and port, and both survive a restart. It ends
 // with its test, and with the test binary even when that is killed. Programs are

@@ -3,6 +3,7 @@ package servers_test
 import (
 	"context"
 	"database/sql"
+	"strings"
 	"testing"
 	"time"
 
@@ -27,6 +28,24 @@ func TestMariaDBKeepsWhatWasCommittedBeforeAKill(t *testing.T) {
 	keepsCommitted(t, "mysql", s)
 	got := value(t, testdb.At(t, "mysql", s.DSN()), "SELECT @@innodb_lock_wait_timeout")
 	assert.Equal(t, "7", got)
+}
+
+func TestPairKeepsWhatWasCommittedOverAFailOver(t *testing.T) {
+	t.Parallel()
+	pair := servers.PostgresPair(t)
+	wire := servers.Proxy(t, pair.Primary().Addr())
+	db := testdb.At(t, "postgres", strings.Replace(pair.Primary().DSN(), pair.Primary().Addr(), wire.Addr(), 1))
+	execute(t, db, "CREATE TABLE kept (n VARCHAR(10))")
+	for _, n := range []string{"once", "twice"} { // there and back
+		execute(t, db, "INSERT INTO kept VALUES ('"+n+"')")
+		pair.FailOver()
+		wire.Aim(pair.Primary().Addr())
+		wire.Cut()
+		wire.Mend()
+		pair.Rebuild()
+		reconnect(t, db)
+		require.Equal(t, n, value(t, db, "SELECT MAX(n) FROM kept"))
+	}
 }
 
 // keepsCommitted writes, kills, starts, reads back; and again with Stop.

@@ -1,0 +1,11 @@
+package chaos_test
+
+import (
+	"os"
+	"testing"
+)
+
+func TestMain(m *testing.M) {
+	memberMain()
+	os.Exit(m.Run())
+}
