@@ -21,6 +21,23 @@ func Exhaust(t testing.TB, s Scenario) {
 	playFaults(t, s, func(reached, string) bool { return true })
 }
 
+// Faults plays the scenario once undisturbed and returns what Exhaust would have go wrong, each
+// as [Replay] takes it.
+func Faults(t testing.TB, s Scenario) []string {
+	t.Helper()
+	right := newStage(t, s).rehearse()
+	if right == nil {
+		return nil
+	}
+	var all []string
+	for _, at := range right.points {
+		for _, what := range at.faults() {
+			all = append(all, fault{what: what, at: at.point}.String())
+		}
+	}
+	return all
+}
+
 // Pairs is [Exhaust] with a second fault in each play, at each of the calls that follow the
 // first. It takes as many times as long as the scenario has calls.
 func Pairs(t testing.TB, s Scenario) {

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net/url"
 	"os"
 	"path/filepath"
 	"slices"
@@ -101,7 +102,8 @@ func sqliteAt(driverName, file string) Database {
 	if driverName == "sqlite3" {
 		settings = "?_busy_timeout=3000&_journal_mode=WAL&_synchronous=OFF&_txlock=immediate"
 	}
-	return Database{Driver: driverName, DSN: "file:" + file + settings}
+	path := url.URL{Path: file} // t.TempDir has a # in it where two subtests have one name
+	return Database{Driver: driverName, DSN: "file:" + path.EscapedPath() + settings}
 }
 
 // sqlitePlace returns a place of a play's own.
