@@ -24,6 +24,7 @@ type database struct {
 	createOffsets  string   // of the quoted table %s
 	enrolled       string   // counts the rows of a group in the quoted table %s
 	enroll         string   // adds the row of a group to the quoted table %s
+	turn           string   // is one publisher's in the quoted table of offsets %s until its commit; empty if none is needed
 	insert         string   // into the quoted table %s, without rows
 	row            string   // of three placeholders; %d where they are numbered
 	columns        string   // name, type and length of a table's columns; takes the table's name

@@ -287,3 +287,32 @@ func TestCloseWhileAnotherHasTheMessage(t *testing.T) {
 		first.Ack()
 	})
 }
+
+// Publishers that work at the same time are given offsets before they commit. A subscriber
+// that read past such an offset would never come back to it.
+func TestNoPublisherIsPassedOver(t *testing.T) {
+	each(t, func(t *testing.T, db *testdb.DB) {
+		const publishers, calls = 16, 60
+		p := newPublisher(t, db, "orders")
+		messages := subscribe(t, newSubscriber(t, db, "group", batch(20)), "orders")
+		var all sync.WaitGroup
+		for range publishers {
+			all.Go(func() {
+				for range calls {
+					publish(t, p, "orders", watermill.NewUUID())
+				}
+			})
+		}
+		seen := make(map[string]bool)
+		for len(seen) < publishers*calls {
+			select {
+			case msg := <-messages:
+				seen[msg.UUID] = true
+				msg.Ack()
+			case <-time.After(10 * time.Second):
+				require.Len(t, seen, publishers*calls, "nothing comes any more")
+			}
+		}
+		all.Wait()
+	})
+}

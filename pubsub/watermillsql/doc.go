@@ -57,6 +57,15 @@
 // handled, and Publish to that topic waits; if a handler's own messages go there, until
 // AckDeadline, and again each time. With a batch of one it does not.
 //
+// # MySQL and MariaDB: publishers take turns
+//
+// An offset is given to a message before its row is in the table. A subscriber that comes by
+// in between, and finds a later row of another publisher, acks that one's offset: what comes
+// in below is never delivered. So the calls of Publish to one topic follow each other, in all
+// processes: each updates a row of the table of offsets first, that of the group without a
+// name, which counts as having acked everything. watermill-sql's own publisher does not, and
+// beside it messages can be lost where two publish at the same time.
+//
 // # What is not done
 //
 // watermill-sql deletes nothing: the tables grow. What all groups have acked can be deleted,

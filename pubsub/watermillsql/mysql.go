@@ -32,6 +32,12 @@ var mysql = database{
 	enrolled: `SELECT COUNT(*) FROM %s WHERE consumer_group = ?`,
 	enroll: `INSERT INTO %s (consumer_group, offset_acked, offset_consumed) VALUES (?, 0, 0)
 ON DUPLICATE KEY UPDATE consumer_group = VALUES(consumer_group)`,
+	// A row gets its offset before it is in the table. A consumer that is there in between, with
+	// a later row, goes past it and never comes back: so no two publishers may be at work. The row
+	// is that of a group without a name, which no consumer has and nobody need wait for, and its
+	// transaction one that writes, which the server ends if the publisher freezes.
+	turn: `INSERT INTO %s (consumer_group, offset_acked, offset_consumed) VALUES ('', 9223372036854775807, 0)
+ON DUPLICATE KEY UPDATE offset_consumed = offset_consumed + 1`,
 	insert: `INSERT INTO %s (uuid, payload, metadata) VALUES `,
 	row:    `(?, ?, ?)`,
 	columns: `SELECT column_name, data_type, COALESCE(character_maximum_length, 0)

@@ -105,7 +105,7 @@ func (p *Publisher) publish(ctx context.Context, topic string, msgs []*message.M
 	if err != nil {
 		return err
 	}
-	err = p.insert(ctx, p.database.split(topic, rows))
+	err = p.insert(ctx, topic, p.database.split(topic, rows))
 	if err != nil && !t.binary {
 		return fmt.Errorf("%w; the column payload has type %s, this makes it take any bytes: %s",
 			err, t.payload, p.database.remedy(topic, "payload", p.database.blob))
@@ -125,8 +125,12 @@ func (p *Publisher) table(ctx context.Context, topic string) (table, error) {
 	return t, err
 }
 
-// insert runs the statements: one as it is, several in a transaction.
-func (p *Publisher) insert(ctx context.Context, statements []statement) error {
+// insert runs the statements: one as it is, several, or where publishers take turns, in a
+// transaction.
+func (p *Publisher) insert(ctx context.Context, topic string, statements []statement) error {
+	if turn := p.database.turn; turn != "" {
+		statements = append([]statement{{query: fmt.Sprintf(turn, p.database.offsets(topic))}}, statements...)
+	}
 	if len(statements) == 1 {
 		_, err := p.db.ExecContext(ctx, statements[0].query, statements[0].args...)
 		return err

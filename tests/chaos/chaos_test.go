@@ -33,7 +33,7 @@ func TestChaos(t *testing.T) {
 	}{{"postgres", pubsub.StoreOnFailure}, {"mysql", pubsub.StoreFirst}} {
 		t.Run(w.dialect, func(t *testing.T) {
 			r := newRing(t, w.dialect, w.mode)
-			m := newMonkey(seed, r.faults(), 500*time.Millisecond)
+			m := newMonkey(seed, r.faults(), time.Second)
 			m.rage(lasts, func() { r.watch(m) })
 			r.calm()
 			stuck := r.ledger.settle()

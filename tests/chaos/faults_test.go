@@ -94,8 +94,11 @@ func (r *ring) resetOffsets() {
 	const back = 200
 	statement := fmt.Sprintf(`UPDATE watermill_offsets_receipts SET offset_acked = GREATEST(0, offset_acked - %d)`, back)
 	if r.pair != nil {
-		statement = fmt.Sprintf(`UPDATE watermill_offsets_receipts SET offset_acked = m."offset", last_processed_transaction_id = m.transaction_id
-			FROM (SELECT "offset", transaction_id FROM watermill_receipts ORDER BY transaction_id DESC, "offset" DESC OFFSET %d LIMIT 1) m`, back)
+		statement = fmt.Sprintf(`
+			UPDATE watermill_offsets_receipts SET offset_acked = m."offset", last_processed_transaction_id = m.transaction_id
+			FROM (SELECT r."offset", r.transaction_id FROM watermill_receipts r, watermill_offsets_receipts o
+				WHERE (r.transaction_id, r."offset") <= (o.last_processed_transaction_id, o.offset_acked)
+				ORDER BY r.transaction_id DESC, r."offset" DESC OFFSET %d LIMIT 1) m`, back)
 	}
 	_, _ = r.ledger.db.ExecContext(r.Context(), statement) // the database may be away
 }

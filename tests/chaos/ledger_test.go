@@ -128,7 +128,7 @@ var wrongs = []struct{ what, query string }{
 
 // outOfOrder counts the entries that do not follow the version before theirs.
 func outOfOrder(table string) string {
-	return `SELECT COUNT(*) FROM (SELECT version, LAG(version, 1, 0) OVER (PARTITION BY account ORDER BY seq) AS previous
+	return `SELECT COUNT(*) FROM (SELECT version, COALESCE(LAG(version) OVER (PARTITION BY account ORDER BY seq), 0) AS previous
 		FROM ` + table + `) entries WHERE version <> previous + 1`
 }
 
@@ -140,4 +140,24 @@ func (l *ledger) audit() map[string]int {
 		found[w.what] = l.count(w.query)
 	}
 	return found
+}
+
+// explain prints the entries that are out of order.
+func (l *ledger) explain() {
+	l.Helper()
+	for _, table := range []string{"applied", "booked"} {
+		var entries []struct {
+			Seq, Account, Version, Previous int64
+			ID, Member                      string
+		}
+		err := l.db.SelectContext(l.Context(), &entries, `SELECT seq, account, version, previous, id, member FROM (
+			SELECT seq, account, version, id, member, COALESCE(LAG(version) OVER (PARTITION BY account ORDER BY seq), 0) AS previous
+			FROM `+table+`) entries WHERE version <> previous + 1 ORDER BY seq LIMIT 40`)
+		if err != nil {
+			l.Logf("%s: %v", table, err)
+		}
+		for _, e := range entries {
+			l.Logf("%s out of order: %+v", table, e)
+		}
+	}
 }

@@ -66,23 +66,40 @@ type member struct {
 	lines   *json.Encoder
 }
 
-// main serves until a SIGTERM. A service that cannot start, or stops by itself, is
-// told of as one that closed with an error, and started again by the test.
+// main serves until a SIGTERM. A service that stops by itself is told of as one that closed
+// with an error, and started again by the test.
 func (m *member) main() {
 	ctx, end := signal.NotifyContext(context.Background(), syscall.SIGTERM)
 	defer end()
 	m.say(process.Event{Kind: process.Ready})
-	s, err := newService(m.membership)
-	if err == nil {
-		go m.report(ctx, s)
-		err = s.run(ctx)
-		m.say(process.Event{Kind: tally, Counts: s.counts()})
+	s := m.start(ctx)
+	if s == nil {
+		return
 	}
+	go m.report(ctx, s)
+	err := s.run(ctx)
+	m.say(process.Event{Kind: tally, Counts: s.counts()})
 	closed := process.Event{Kind: process.Closed}
 	if err != nil {
 		closed.Error = err.Error()
 	}
 	m.say(closed)
+}
+
+// start tries until the broker can be reached, or ctx ends.
+func (m *member) start(ctx context.Context) *service {
+	for ctx.Err() == nil {
+		s, err := newService(m.membership)
+		if err == nil {
+			return s
+		}
+		fmt.Fprintln(os.Stderr, err)
+		select {
+		case <-time.After(200 * time.Millisecond):
+		case <-ctx.Done():
+		}
+	}
+	return nil
 }
 
 // report tells what was counted, often enough that little is lost with a kill.

@@ -3,9 +3,13 @@ package chaos_test
 import (
 	"fmt"
 	"maps"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/stretchr/testify/assert"
 
 	"github.com/millrace-go/millrace/pubsub"
 )
@@ -54,16 +58,22 @@ func (r *ring) report(m *monkey, lasts time.Duration, seed uint64, wrong, stuck 
 	fmt.Print(text.String())
 }
 
-// explain prints what the members said.
+// explain prints what the members said, in full where MILLRACE_CHAOS_LOGS names a folder.
 func (r *ring) explain() {
 	for _, s := range r.seats {
 		for _, why := range s.failed {
 			r.Logf("%s ended: %s", s.Name, why)
 		}
-		for _, p := range s.all {
+		for n, p := range s.all {
 			p.Kill()
 			said := p.Said()
+			if folder := os.Getenv("MILLRACE_CHAOS_LOGS"); folder != "" {
+				file := filepath.Join(folder, fmt.Sprintf("%s %d.log", s.Name, n))
+				assert.NoError(r, os.WriteFile(file, []byte(said), 0o600))
+				continue
+			}
 			r.Logf("%s said at its end:\n%s", s.Name, said[max(0, len(said)-2000):])
 		}
 	}
+	r.ledger.explain()
 }

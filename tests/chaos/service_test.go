@@ -167,7 +167,7 @@ func (s *service) counts() map[string]int {
 
 // produce makes transfers, of which some are rolled back, until ctx ends.
 func (s *service) produce(ctx context.Context) {
-	tick := time.NewTicker(50 * time.Millisecond)
+	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()
 	for {
 		select {
