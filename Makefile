@@ -55,7 +55,7 @@ chaos: ## kill and freeze all parts of a pipeline for CHAOS_TIME (10m) on each d
 
 .PHONY: mutants
 mutants: ## break the rules of Millrace one by one: a test must notice each
-	@go run ./tests/mutants
+	@$(services); go run ./tests/mutants
 
 .PHONY: fuzz
 fuzz: ## run each fuzz target for FUZZTIME (20s)
