@@ -134,11 +134,16 @@ func (s *service) run(ctx context.Context) error {
 	var all sync.WaitGroup
 	ended := make(chan error, 2)
 	all.Go(func() { ended <- s.router.Run(context.WithoutCancel(ctx)) })
+	var err error
+	select {
+	case err = <-ended:
+		return err // it did not start
+	case <-s.router.Running(): // a router that is closed before does not end
+	}
 	all.Go(func() { ended <- s.relay.Run(ctx) })
 	if s.Produces {
 		all.Go(func() { s.produce(ctx) })
 	}
-	var err error
 	select {
 	case err = <-ended:
 		err = errors.Join(errors.New("the service ended by itself"), err)
