@@ -25,7 +25,7 @@ type intake struct {
 // run hands on or stores messages until the source ends. Those with the handler then are
 // still answered.
 func (i *intake) run(ctx context.Context) {
-	arrived := make(chan *message.Message)
+	arrived := make(chan *message.Message, mostAtOnce) // room for those that come while others are stored
 	var storing sync.WaitGroup
 	storing.Go(func() { i.store(ctx, arrived) })
 	defer storing.Wait()
