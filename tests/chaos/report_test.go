@@ -42,13 +42,14 @@ func (r *ring) report(m *monkey, lasts time.Duration, seed uint64, wrong, stuck 
 	}
 	fmt.Fprintf(&text, "chaos on %s, %v: %v with seed %d\n", r.ledger.db.Dialect, map[pubsub.Mode]string{
 		pubsub.StoreOnFailure: "storing on failure", pubsub.StoreFirst: "storing first"}[r.mode], lasts, seed)
-	line("messages", "%d transfers and %d receipts, each once", r.ledger.rows("produced"), r.ledger.rows("applied"))
+	line("messages", "%d transfers, %d receipts", r.ledger.rows("produced"), r.ledger.rows("applied"))
 	for _, name := range slices.Sorted(maps.Keys(m.done)) {
 		line("fault", "%s: %d", name, m.done[name])
 	}
 	line("fault", "publishing refused: %d; done, and said to have failed: %d; done twice: %d messages",
 		counts["refusal"], counts["unreported"], counts["copy"])
 	line("members", "%d began, of which %d ended by themselves", began, failed)
+	line("deliveries", "%d, of which %d again", counts["handed"], max(0, counts["handed"]-r.ledger.rows("produced")-r.ledger.rows("applied")))
 	line("handlers", "ran %d times; %d failures, %d duplicates absorbed, %d versions held and %d released, %d parked",
 		counts["run"], counts["failed"], counts["duplicate"]+counts["stale"], counts["held"], counts["released"], counts["parked"])
 	for _, w := range wrongs {

@@ -51,7 +51,7 @@ type service struct {
 	router *message.Router
 	events rig.Events
 
-	runs, copies, refusals, unreported atomic.Int64
+	handed, runs, copies, refusals, unreported atomic.Int64
 }
 
 func newService(m membership) (s *service, err error) {
@@ -120,7 +120,12 @@ func (s *service) receive(logger watermill.LoggerAdapter) (err error) {
 	}
 	once := millrace.Inbox{Store: s.store, Outbox: s.out, Timeout: timeout, TwinWait: time.Second}
 	s.router.AddPlugin(once.Plugin())
-	s.router.AddMiddleware(once.Middleware)
+	s.router.AddMiddleware(func(next message.HandlerFunc) message.HandlerFunc {
+		return func(msg *message.Message) ([]*message.Message, error) {
+			s.handed.Add(1)
+			return next(msg)
+		}
+	}, once.Middleware)
 	apply := s.router.AddHandler("apply", transfers, queue, receipts, s.out, s.apply)
 	apply.AddMiddleware(millrace.VersionGate{}.Middleware)
 	s.router.AddConsumerHandler("book", receipts, table, s.book)
@@ -163,7 +168,7 @@ func (s *service) run(ctx context.Context) error {
 func (s *service) counts() map[string]int {
 	counts := s.events.Counts()
 	for kind, n := range map[string]*atomic.Int64{
-		"run": &s.runs, "copy": &s.copies, "refusal": &s.refusals, "unreported": &s.unreported,
+		"handed": &s.handed, "run": &s.runs, "copy": &s.copies, "refusal": &s.refusals, "unreported": &s.unreported,
 	} {
 		counts[kind] = int(n.Load())
 	}
