@@ -89,7 +89,7 @@ func (m *member) main() {
 // start tries until the broker can be reached, or ctx ends.
 func (m *member) start(ctx context.Context) *service {
 	for ctx.Err() == nil {
-		s, err := newService(m.membership)
+		s, err := newService(m.membership) //nolint:contextcheck // it takes none
 		if err == nil {
 			return s
 		}
