@@ -76,28 +76,31 @@ var mysqlQueue = Queue{
 		FROM millrace_claims c
 		WHERE c.consumer = ? AND c.message_id IN (?) AND c.result <> 0 AND NOT EXISTS (
 			SELECT 1 FROM millrace_outcomes o WHERE o.consumer = c.consumer AND o.message_id = c.message_id)`,
+	// Several rows by their keys are found by the keys: MariaDB would rather go by the status, and lock
+	// entries of that index before rows, where a handler's transaction that closes its own row does
+	// it the other way round.
 	LeaseMessages: `
-		UPDATE millrace_messages
+		UPDATE millrace_messages FORCE INDEX (by_key)
 		SET attempts = attempts + ?, lease_token = ?, due_at = ` + mysqlNow + ` + ?
 		WHERE consumer = ? AND message_id IN (?)`,
 	LeaseOut: `
-		UPDATE millrace_messages
+		UPDATE millrace_messages FORCE INDEX (by_key)
 		SET status = CASE WHEN status = 3 THEN status ELSE 2 END, lease_token = ?, due_at = ` + mysqlNow + ` + ?
 		WHERE consumer = ? AND message_id IN (?)`,
 	Unlease: `
-		UPDATE millrace_messages
+		UPDATE millrace_messages FORCE INDEX (by_key)
 		SET attempts = attempts - 1, lease_token = 0, due_at = ` + mysqlNow + `
 		WHERE consumer = ? AND message_id IN (?) AND lease_token = ?`,
 	HandOut: `
-		UPDATE millrace_messages
+		UPDATE millrace_messages FORCE INDEX (by_key)
 		SET status = 2, due_at = ` + mysqlNow + ` + ?
 		WHERE consumer = ? AND message_id IN (?) AND lease_token = ? AND status IN (1, 2, 4)`,
 	ExtendLeases: `
-		UPDATE millrace_messages
+		UPDATE millrace_messages FORCE INDEX (by_key)
 		SET due_at = ` + mysqlNow + ` + ?
 		WHERE consumer = ? AND message_id IN (?) AND lease_token = ? AND status IN (1, 2, 3, 4)`,
 	PutBack: `
-		UPDATE millrace_messages
+		UPDATE millrace_messages FORCE INDEX (by_key)
 		SET due_at = ` + mysqlNow + `, lease_token = 0,
 			status = CASE WHEN status <> 2 THEN status WHEN attempts = 0 THEN 1 ELSE 4 END
 		WHERE consumer = ? AND message_id IN (?) AND lease_token = ?`,
@@ -118,7 +121,7 @@ var mysqlQueue = Queue{
 			processed_at = IF(millrace_claims.result = 0, VALUES(processed_at), millrace_claims.processed_at),
 			result = IF(millrace_claims.result = 0, 1, millrace_claims.result)`,
 	DeleteLeased: `
-		DELETE FROM millrace_messages
+		DELETE m FROM millrace_messages m FORCE INDEX (by_key)
 		WHERE consumer = ? AND message_id IN (?) AND lease_token = ? AND status IN (1, 2, 4)`,
 	CompleteClaim: `
 		INSERT INTO millrace_claims (consumer, message_id, payload_hash, token, result, processed_at)
