@@ -165,6 +165,8 @@ func (p *problems) group(name string) {
 	switch {
 	case name == "":
 		p.add("ConsumerGroup is empty: name the service, so that no other one takes its messages")
+	case strings.EqualFold(name, publishersGroup):
+		p.add("ConsumerGroup %q is that of the publishers: take another name", name)
 	case !utf8.ValidString(name) || strings.ContainsRune(name, 0):
 		p.add("ConsumerGroup %q is not text", name)
 	case strings.TrimSpace(name) != name:

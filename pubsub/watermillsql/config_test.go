@@ -40,6 +40,7 @@ func TestSubscriberConfig(t *testing.T) {
 		"":                                 {ConsumerGroup: strings.Repeat("ü", 255)},
 		"longer than 255 characters":       {ConsumerGroup: strings.Repeat("x", 256)},
 		`"billing " begins or ends with`:   {ConsumerGroup: "billing "},
+		"is that of the publishers":        {ConsumerGroup: "millrace-publishers"},
 		`"\xff" is not text`:               {ConsumerGroup: "\xff"},
 		`"a\x00b" is not text`:             {ConsumerGroup: "a\x00b"},
 		"InboxTimeout -1s is not positive": {ConsumerGroup: "a", InboxTimeout: -time.Second},

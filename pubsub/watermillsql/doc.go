@@ -62,9 +62,9 @@
 // An offset is given to a message before its row is in the table. A subscriber that comes by
 // in between, and finds a later row of another publisher, acks that one's offset: what comes
 // in below is never delivered. So the calls of Publish to one topic follow each other, in all
-// processes: each updates a row of the table of offsets first, that of the group without a
-// name, which counts as having acked everything. watermill-sql's own publisher does not, and
-// beside it messages can be lost where two publish at the same time.
+// processes: each updates a row of the table of offsets first, that of the group
+// millrace-publishers, which counts as having acked everything. watermill-sql's own publisher
+// does not, and beside it messages can be lost where two publish at the same time.
 //
 // # What is not done
 //

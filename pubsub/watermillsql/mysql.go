@@ -6,6 +6,9 @@ import (
 	"github.com/millrace-go/millrace/internal/dialect"
 )
 
+// publishersGroup is in the table of offsets, and no group of consumers.
+const publishersGroup = "millrace-publishers"
+
 // The tables are watermill-sql's, with two wider columns, as in postgres.go, and names
 // that are compared byte by byte: else two groups whose names differ only in case would be
 // one, and each would miss what the other read.
@@ -34,9 +37,10 @@ var mysql = database{
 ON DUPLICATE KEY UPDATE consumer_group = VALUES(consumer_group)`,
 	// A row gets its offset before it is in the table. A consumer that is there in between, with
 	// a later row, goes past it and never comes back: so no two publishers may be at work. The row
-	// is that of a group without a name, which no consumer has and nobody need wait for, and its
-	// transaction one that writes, which the server ends if the publisher freezes.
-	turn: `INSERT INTO %s (consumer_group, offset_acked, offset_consumed) VALUES ('', 9223372036854775807, 0)
+	// is that of a group which no consumer has and nobody need wait for, and its transaction one
+	// that writes, which the server ends if the publisher freezes.
+	turn: `INSERT INTO %s (consumer_group, offset_acked, offset_consumed)
+VALUES ('` + publishersGroup + `', 9223372036854775807, 0)
 ON DUPLICATE KEY UPDATE offset_consumed = offset_consumed + 1`,
 	insert: `INSERT INTO %s (uuid, payload, metadata) VALUES `,
 	row:    `(?, ?, ?)`,

@@ -202,10 +202,11 @@ func TestTablesOfWatermillSQL(t *testing.T) {
 	})
 }
 
+// stockSubscriber is one of watermill-sql, in the group that it has by default: that without a name.
 func stockSubscriber(t *testing.T, db *testdb.DB) *wmsql.Subscriber {
 	t.Helper()
 	config := wmsql.SubscriberConfig{
-		ConsumerGroup: "stock", PollInterval: 5 * time.Millisecond,
+		PollInterval:  5 * time.Millisecond,
 		SchemaAdapter: wmsql.DefaultPostgreSQLSchema{}, OffsetsAdapter: wmsql.DefaultPostgreSQLOffsetsAdapter{},
 	}
 	if db.Dialect == "mysql" {

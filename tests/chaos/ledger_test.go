@@ -77,7 +77,8 @@ const patience = time.Minute
 // and returns what is stuck then.
 func (l *ledger) settle() (stuck map[string]int) {
 	l.Helper()
-	moved := time.Now()
+	moved, look := time.Now(), time.NewTicker(200*time.Millisecond)
+	defer look.Stop()
 	for {
 		left := l.open()
 		if len(left) == 0 || time.Since(moved) > patience {
@@ -86,7 +87,7 @@ func (l *ledger) settle() (stuck map[string]int) {
 		if !maps.Equal(left, stuck) {
 			stuck, moved = left, time.Now()
 		}
-		time.Sleep(200 * time.Millisecond)
+		<-look.C
 	}
 }
 
