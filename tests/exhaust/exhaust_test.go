@@ -10,6 +10,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/jmoiron/sqlx"
 	"github.com/stretchr/testify/require"
@@ -140,3 +141,15 @@ type account struct {
 }
 
 func (a account) String() string { return fmt.Sprintf("%s has %d by %s", a.ID, a.Balance, a.History) }
+
+// TestExpiredRetention delivers messages of yesterday again when the inbox has forgotten them.
+func TestExpiredRetention(t *testing.T) {
+	s := services["Inbox"]
+	s.inputs = nil
+	for _, in := range payments {
+		msg := in.Message.Copy()
+		msg.Metadata.Set("ce_time", time.Now().Add(-24*time.Hour).Format(time.RFC3339))
+		s.inputs = append(s.inputs, inboxtest.Input{Topic: in.Topic, Message: msg})
+	}
+	onEach(t, s, all, inboxtest.ExpiredRetention)
+}
