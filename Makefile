@@ -30,6 +30,10 @@ up: ## bring up the services of the tests and print where they are
 race = GORACE=atexit_sleep_ms=0 go test -race -gcflags='modernc.org/...=-race=false' -shuffle=on
 
 # One package at a time: the tests of one keep two cores and a disk busy.
+.PHONY: build
+build: ## build the command into bin/millrace
+	CGO_ENABLED=0 go build -trimpath -o bin/millrace ./cmd/millrace
+
 .PHONY: test
 test: ## run every test on every database and broker; nothing may be skipped
 	@$(services); $(call in_each_module,$(race) -p 1 -timeout 30m ./...)
@@ -45,6 +49,11 @@ stress: ## run every test 20 times, with all its rounds and what takes minutes
 .PHONY: exhaust
 exhaust: ## play every service with every fault at every point, and thousands of random faults
 	@$(services); MILLRACE_TEST_LONG=1 go test -count=1 -timeout 60m ./tests/exhaust
+	@$(services); MILLRACE_TEST_LONG=1 go test -count=1 -timeout 60m -run TestEveryFault ./tests/policy
+
+.PHONY: replay
+replay: ## replay 100,000 messages into a projection beside a consumer that mails, on PostgreSQL
+	@$(services); MILLRACE_TEST_LONG=1 go test -count=1 -timeout 30m -v -run TestARebuildBesideMails/postgres ./tests/replay
 
 CHAOS_TIME ?= 10m
 
@@ -92,6 +101,14 @@ examples: ## build and run each example and check what it prints
 .PHONY: demo
 demo: ## run the quickstart
 	@cd _examples/quickstart && go run .
+
+.PHONY: ui-demo
+ui-demo: ## run the dashboard on SQLite with generated traffic, at 127.0.0.1:8642
+	@cd _examples/dashboard && go run . -listen 127.0.0.1:8642
+
+.PHONY: pictures
+pictures: ## take the pictures of the dashboard for the documentation
+	@$(services); cd tests/browser && go test -count=1 -run TestPictures . -update
 
 $(GOLANGCI_LINT):
 	GOBIN=$(@D) go install github.com/golangci/golangci-lint/v2/cmd/golangci-lint@$(GOLANGCI_LINT_VERSION)

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/ThreeDotsLabs/watermill"
 	"github.com/jmoiron/sqlx"
 
 	"github.com/millrace-go/millrace/internal/keycode"
@@ -66,6 +67,9 @@ func (s *Store) SetVersion(ctx context.Context, a Aggregate, version int64, by O
 	if err != nil {
 		return fmt.Errorf("inbox: set version of aggregate %q: %w", a.ID, explain(err))
 	}
+	s.sayDecided(by, "set version", watermill.LogFields{
+		"consumer": a.Consumer, "epoch": a.Epoch, "aggregate": a.ID, "version": version,
+	})
 	name := consumerName{a.Consumer, a.Epoch}
 	s.advances.tell(name.prefix()+string(v.id), v.Number)
 	s.wakeQueue(name)
@@ -110,6 +114,7 @@ func (s *Store) Forget(ctx context.Context, consumer string, epoch int, by Opera
 	if err != nil {
 		return fmt.Errorf("inbox: forget what consumer %q has seen: %w", consumer, explain(err))
 	}
+	s.sayDecided(by, "forget", watermill.LogFields{"consumer": consumer, "epoch": epoch})
 	return nil
 }
 

@@ -3,7 +3,6 @@ package inbox
 import (
 	"errors"
 
-	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
 )
 
@@ -29,13 +28,15 @@ func (cl *Claim) turnAway(produced []*message.Message) error {
 	case stale:
 		cl.turn.Settle(cl.hash)
 		cl.observeStale()
+		cl.observeReplayed(replayStale, 0)
 	case toHold:
 		cl.turn.Fail()
 		cl.observeHeld()
+		cl.observeReplayed(replayHeld, 0)
 	default:
 		cl.turn.Fail()
-		cl.parked = cl.reason
-		cl.observeParked()
+		cl.consumer.store.observeParked(cl.ctx, cl.eventOf(cl.because))
+		cl.observeReplayed(replayParked, 0)
 	}
 	if cl.lease != nil {
 		cl.lease.done()
@@ -60,33 +61,35 @@ func (cl *Claim) giveUp() error {
 // observeStale tells of a message that its aggregate is past.
 func (cl *Claim) observeStale() {
 	s := cl.consumer.store
-	if len(s.observe.stale) > 0 {
-		e := cl.event("stale version")
-		for _, o := range s.observe.stale {
-			o.ObserveStale(cl.ctx, e)
-		}
-	}
+	cl.consumer.tally.stale.Add(1)
 	if s.config.LogDropped {
 		s.logDropped(cl.delivery, "stale version")
 	}
+	if len(s.observe.stale) == 0 && !s.debug {
+		return
+	}
+	e := cl.event("stale version")
+	for _, o := range s.observe.stale {
+		o.ObserveStale(cl.ctx, e)
+	}
 	if s.debug {
-		cl.log().Debug("stale version, handler not run", nil)
+		s.log.Debug("inbox: stale version, handler not run", e.fields())
 	}
 }
 
 func (cl *Claim) observeHeld() {
-	cl.log().Info("message held: it "+cl.reason, nil)
-	e := cl.event(cl.reason)
-	for _, o := range cl.consumer.store.observe.held {
+	cl.consumer.tally.held.Add(1)
+	s, e := cl.consumer.store, cl.eventOf(cl.because)
+	s.log.Info("inbox: message held for its predecessor", e.fields())
+	for _, o := range s.observe.held {
 		o.ObserveHeld(cl.ctx, e)
 	}
 }
 
 func (cl *Claim) observeReleased() {
-	s := cl.consumer.store
-	cl.log().Info("messages released, which waited for this one", watermill.LogFields{"count": cl.released})
-	e := cl.event("released")
+	s, e := cl.consumer.store, cl.event("released")
 	e.Count = int(cl.released)
+	s.log.Info("inbox: messages released that waited for this one", e.fields())
 	for _, o := range s.observe.released {
 		o.ObserveReleased(cl.ctx, e)
 	}

@@ -120,8 +120,8 @@ type fate struct {
 	status   Status
 	attempts int
 	delay    time.Duration
-	reason   string
-	last     []byte // error
+	why
+	last []byte // error
 }
 
 // never is how long nothing is done about a message that waits for an operator.
@@ -131,26 +131,27 @@ const never = 100 * 365 * 24 * time.Hour
 func (q *Queue) fateOf(attempts int, counts bool, cause error, last []byte) fate {
 	config := &q.config
 	if counts && free(cause, last) {
-		return fate{FailedRetryable, attempts, config.MinBackoff, "lost its connection to the database", errorText(cause)}
+		return fate{FailedRetryable, attempts, config.MinBackoff, why{ReasonConnection, "lost its connection to the database"}, errorText(cause)}
 	}
 	if cause != nil {
 		cause = config.Classify(cause)
 		last = errorText(cause)
 	}
 	if !counts {
-		return fate{FailedRetryable, attempts, config.MinBackoff, "was not tried", last}
+		return fate{FailedRetryable, attempts, config.MinBackoff, why{ReasonNotTried, "was not tried"}, last}
 	}
 	attempts++
 	var retry *retryError
 	switch {
 	case IsTerminal(cause):
-		return fate{FailedTerminal, attempts, never, "no other attempt would end differently", last}
+		return fate{FailedTerminal, attempts, never, why{terminalReason(cause), "no other attempt would end differently"}, last}
 	case attempts >= config.MaxAttempts:
-		return fate{Parked, attempts, never, fmt.Sprintf("failed %d times", attempts), last}
+		return fate{Parked, attempts, never, why{ReasonAttempts, fmt.Sprintf("failed %d times", attempts)}, last}
 	case errors.As(cause, &retry):
-		return fate{FailedRetryable, attempts, retry.after, "to be tried again when the handler said", last}
+		return fate{FailedRetryable, attempts, retry.after, why{ReasonRetryAfter, "to be tried again when the handler said"}, last}
 	}
-	return fate{FailedRetryable, attempts, backoff(config.MinBackoff, config.MaxBackoff, attempts), "to be tried again", last}
+	delay := backoff(config.MinBackoff, config.MaxBackoff, attempts)
+	return fate{FailedRetryable, attempts, delay, why{reasonOf(cause), "to be tried again"}, last}
 }
 
 // backoff is longer with each attempt, and never twice the same.

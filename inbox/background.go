@@ -49,7 +49,8 @@ func (b *background) leave() {
 }
 
 // Close takes no more deliveries, waits for the handlers in flight, settles what was
-// published and stops the background work, all until ctx ends at the latest. Call it when
+// published, writes the last of [Store.Activity] and stops the background work, all until ctx
+// ends at the latest. Call it when
 // Router.Run has returned, before closing the pool. What could not be settled is published
 // once more, with the same UUIDs, when its message is redelivered.
 func (s *Store) Close(ctx context.Context) error {
@@ -72,7 +73,9 @@ func (s *Store) Close(ctx context.Context) error {
 	case <-ctx.Done():
 		return fmt.Errorf("inbox: close: the background work is still running: %w", ctx.Err())
 	}
-	if err := s.settle(ctx); err != nil {
+	err := s.settle(ctx)
+	s.writeActivity(ctx)
+	if err != nil {
 		return fmt.Errorf("inbox: close: settle: %w", explain(err))
 	}
 	return nil
@@ -110,8 +113,8 @@ func (b *background) stopped() <-chan struct{} {
 const settlePause = 200 * time.Millisecond
 
 // Run does the background work until ctx ends or the Store is closed: it settles what was
-// published, and deletes what is older than each consumer's retention. Failures are logged
-// and tried again. [Store.Plugin] calls it; without a router's plugin call it yourself.
+// published, deletes what is older than each consumer's retention, and writes down what
+// [Store.Activity] tells. Failures are logged and tried again. [Store.Plugin] calls it; without a router's plugin call it yourself.
 func (s *Store) Run(ctx context.Context) error {
 	if !s.work.begin() {
 		return ErrClosed
@@ -131,6 +134,7 @@ func (s *Store) Run(ctx context.Context) error {
 	var watch sync.WaitGroup
 	watch.Go(func() { s.repeat(ctx, settlePause, s.settleAgain) })
 	watch.Go(func() { s.repeat(ctx, identityPause, s.recognise) })
+	watch.Go(func() { s.repeat(ctx, min(activityPause, s.config.PurgeInterval), s.writeActivity) })
 	janitor := newJanitor(s)
 	watch.Go(func() { s.repeat(ctx, min(heldLook, s.config.PurgeInterval), newJanitor(s).expire) })
 	janitor.run(ctx)
@@ -139,6 +143,7 @@ func (s *Store) Run(ctx context.Context) error {
 
 	last, cancelLast := context.WithTimeout(context.WithoutCancel(ctx), afterwards)
 	defer cancelLast()
+	s.writeActivity(last)
 	return s.settle(last)
 }
 

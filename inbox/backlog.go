@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/jmoiron/sqlx"
+
+	"github.com/millrace-go/millrace/internal/bounded"
 )
 
 // Backlog is what is stored and open for one consumer and epoch.
@@ -30,23 +32,19 @@ type Backlog struct {
 	Held           Count // waits for its predecessor
 
 	// OldestPending is the age of the message that was stored first of those that are
-	// RECEIVED or FAILED_RETRYABLE.
+	// RECEIVED or FAILED_RETRYABLE, OldestHeld that of those that are HELD.
 	OldestPending time.Duration
+	OldestHeld    time.Duration
+
+	Unsettled       Count         // outcomes that are not known to be published
+	OldestUnsettled time.Duration // age of the oldest that was counted
+
+	Retention time.Duration // how long claims are kept, or Forever
+	Window    time.Duration // the longest redelivery window that was declared, 0 for none
 }
 
 // Count is a number of messages, counted up to a limit.
-type Count struct {
-	N       int
-	AtLeast bool // there may be more
-}
-
-// String returns the number, with a plus where there may be more.
-func (c Count) String() string {
-	if c.AtLeast {
-		return fmt.Sprintf("%d+", c.N)
-	}
-	return fmt.Sprint(c.N)
-}
+type Count = bounded.Count
 
 // BacklogOptions is how [Store.Backlog] counts.
 type BacklogOptions struct {
@@ -80,7 +78,13 @@ func (s *Store) backlog(ctx context.Context, most int) ([]Backlog, error) {
 	}
 	all := make([]Backlog, 0, len(consumers))
 	for _, c := range consumers {
-		b := Backlog{Consumer: string(c.Name), Epoch: c.Epoch, Paused: c.Paused, Served: c.Served}
+		b := Backlog{
+			Consumer: string(c.Name), Epoch: c.Epoch, Paused: c.Paused, Served: c.Served,
+			Retention: Forever, Window: time.Duration(c.Window) * time.Microsecond,
+		}
+		if c.Retention != 0 {
+			b.Retention = time.Duration(c.Retention) * time.Microsecond
+		}
 		if err := s.countOpen(ctx, c.ID, &b, now, most); err != nil {
 			return nil, err
 		}
@@ -103,28 +107,47 @@ func (s *Store) countOpen(ctx context.Context, consumer int32, b *Backlog, now t
 		if err := sqlx.GetContext(ctx, db, &n, s.dialect.Remedy.CountStatus, consumer, status, most+1); err != nil {
 			return err
 		}
-		*count = upTo(n, most)
+		*count = bounded.UpTo(n, most)
 	}
-	var due int
-	if err := sqlx.GetContext(ctx, db, &due, s.dialect.Remedy.CountDue, consumer, at, most+1); err != nil {
+	if err := s.countLeased(ctx, consumer, b, at, most); err != nil {
 		return err
 	}
-	b.Due = upTo(due, most)
+	return s.countOldest(ctx, consumer, b, at, most)
+}
+
+// countLeased fills in the figures of the states in which a process may have a message.
+func (s *Store) countLeased(ctx context.Context, consumer int32, b *Backlog, at int64, most int) error {
+	var due Count
 	for status, count := range map[Status]struct{ lapsed, leased, rest *Count }{
-		Received:        {lapsed: new(Count), leased: &b.Taken, rest: new(Count)},
+		Received:        {lapsed: &due, leased: &b.Taken, rest: new(Count)},
 		InProgress:      {lapsed: &b.Stale, leased: &b.InProgress, rest: new(Count)},
-		FailedRetryable: {lapsed: new(Count), leased: &b.Taken, rest: &b.Waiting},
+		FailedRetryable: {lapsed: &due, leased: &b.Taken, rest: &b.Waiting},
 	} {
 		var n, lapsed, leased int
-		err := db.QueryRowxContext(ctx, s.dialect.Remedy.CountLapsed, at, at, consumer, status, most+1).Scan(&n, &lapsed, &leased)
+		err := s.reader(ctx).QueryRowxContext(ctx, s.dialect.Remedy.CountLapsed, at, at, consumer, status, most+1).
+			Scan(&n, &lapsed, &leased)
 		if err != nil {
 			return err
 		}
-		count.lapsed.add(lapsed, n > most)
-		count.leased.add(leased, n > most)
-		count.rest.add(n-lapsed-leased, n > most)
+		for part, m := range map[*Count]int{count.lapsed: lapsed, count.leased: leased, count.rest: n - lapsed - leased} {
+			*part = part.Plus(Count{N: m, AtLeast: n > most})
+		}
 	}
-	for _, status := range []Status{Received, FailedRetryable} {
+	if due.AtLeast { // not all were looked at: those that are due are found by another index
+		if err := sqlx.GetContext(ctx, s.reader(ctx), &due.N, s.dialect.Remedy.CountDue, consumer, at, most+1); err != nil {
+			return err
+		}
+	}
+	b.Due = bounded.UpTo(due.N, most)
+	return nil
+}
+
+// countOldest fills in the ages of one consumer, and its outcomes.
+func (s *Store) countOldest(ctx context.Context, consumer int32, b *Backlog, at int64, most int) error {
+	db := s.reader(ctx)
+	for status, oldest := range map[Status]*time.Duration{
+		Received: &b.OldestPending, FailedRetryable: &b.OldestPending, Held: &b.OldestHeld,
+	} {
 		var stored int64
 		err := sqlx.GetContext(ctx, db, &stored, s.dialect.Remedy.SelectOldest, consumer, status)
 		if errors.Is(err, sql.ErrNoRows) {
@@ -133,16 +156,11 @@ func (s *Store) countOpen(ctx context.Context, consumer int32, b *Backlog, now t
 		if err != nil {
 			return err
 		}
-		b.OldestPending = max(b.OldestPending, time.Duration(at-stored)*time.Microsecond)
+		*oldest = max(*oldest, time.Duration(at-stored)*time.Microsecond)
 	}
-	return nil
-}
-
-// upTo is a count of n that ended behind most.
-func upTo(n, most int) Count { return Count{N: min(n, most), AtLeast: n > most} }
-
-// add counts n more; there may be more than these where the look ended before the last.
-func (c *Count) add(n int, cut bool) {
-	c.N += n
-	c.AtLeast = c.AtLeast || cut
+	var outcomes int
+	var stored int64
+	err := db.QueryRowxContext(ctx, s.dialect.Remedy.CountOutcomes, at, consumer, most+1).Scan(&outcomes, &stored)
+	b.Unsettled, b.OldestUnsettled = bounded.UpTo(outcomes, most), max(time.Duration(at-stored)*time.Microsecond, 0)
+	return err
 }

@@ -159,7 +159,7 @@ func (s *Store) removeBlobs(ctx context.Context, names [][]byte) error {
 
 // unreferred returns those of names that no row refers to.
 func (s *Store) unreferred(ctx context.Context, db sqlx.ExtContext, names [][]byte) ([][]byte, error) {
-	query, args, err := s.dialect.In(s.dialect.Blobs.SelectReferred, names)
+	query, args, err := s.dialect.In(s.dialect.Blobs.SelectReferred, names, names)
 	if err != nil {
 		return nil, err
 	}

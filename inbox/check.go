@@ -38,8 +38,9 @@ type Finding struct {
 // String puts the finding into one line.
 func (f Finding) String() string { return fmt.Sprintf("%s: %s: %s", f.Subject, f.Problem, f.Remedy) }
 
-// Check compares the live tables and the server's settings with what the inbox needs, and
-// says what is wrong and how to mend it: errors first. It claims a key in a transaction
+// Check compares the live tables and the server's settings with what the inbox needs, looks
+// for claims that no janitor deletes, and says what is wrong and how to mend it: errors
+// first. It claims a key in a transaction
 // that it rolls back, and leaves nothing behind. The error is for a database that does not
 // answer; it has a way out too. Do not call it in a handler.
 //
@@ -79,7 +80,7 @@ func (s *Store) Check(ctx context.Context) ([]Finding, error) {
 			"that runs and lets this user in? %w", ErrUnavailable, err)
 	}
 	c := checkup{store: s, pool: s.db.Stats().MaxOpenConnections, twinWait: s.longestTwinWait()}
-	for _, step := range []func(context.Context) error{c.server, c.tables, c.consumers, c.trial} {
+	for _, step := range []func(context.Context) error{c.server, c.tables, c.consumers, c.janitor, c.steps, c.trial} {
 		if err := step(ctx); err != nil {
 			return nil, fmt.Errorf("inbox: check: %w", explain(err))
 		}

@@ -77,6 +77,10 @@ func (c *checkup) mysqlDurability() {
 	if value := v["innodb_flush_log_at_trx_commit"]; value != "1" {
 		c.warn("innodb_flush_log_at_trx_commit", fmt.Sprintf("it is %s: %s", value, risk), "set it to 1 on the server")
 	}
+	if v["innodb_doublewrite"] == "OFF" {
+		c.warn("innodb_doublewrite", "it is OFF: when power fails, pages that were half written are lost with all they hold",
+			"set it to ON on the server, unless its file system writes whole pages")
+	}
 	if value := v["sync_binlog"]; v["log_bin"] == "ON" && value != "1" {
 		c.warn("sync_binlog", fmt.Sprintf("it is %s: %s on the replicas", value, risk), "set it to 1 on the server")
 	}

@@ -12,6 +12,7 @@ import (
 
 	"github.com/millrace-go/millrace/internal/ambient"
 	"github.com/millrace-go/millrace/internal/dialect"
+	"github.com/millrace-go/millrace/internal/keycode"
 	"github.com/millrace-go/millrace/internal/outage"
 	"github.com/millrace-go/millrace/internal/turns"
 )
@@ -27,18 +28,22 @@ type Claim struct {
 	inDoubt bool   // our commit failed, so it may have been applied
 	over    bool   // committed or rolled back
 	answer  string // how a copy was known
-	parked  string // why the message was parked instead
+	parked  why    // if the message was parked instead
+	refused bool   // because it was replayed
+	queued  bool   // it was replayed, and the queue delivers what had failed
 	outcome []*message.Message
 
 	// What the version gate says, and what for.
 	decided  bool
 	verdict  verdict
 	waitsFor versioned
-	reason   string
+	because  why
 	heldFor  time.Duration
 	advances []advance
 	released int64
 	visit    *visit
+
+	suppressed *ambient.Suppressed // what the handler would have sent; nil where it is sent
 
 	tx        *sqlx.Tx
 	span      *span
@@ -75,6 +80,10 @@ func (c *Consumer) claim(msg *message.Message, v *visit) (*Claim, error) {
 		return nil, ErrClosed
 	}
 	s.warnUnattended()
+	if !v.told {
+		v.told = true
+		s.observeReceived(d)
+	}
 	cl := &Claim{delivery: d, visit: v}
 	defer func() {
 		if !cl.fresh {
@@ -82,6 +91,10 @@ func (c *Consumer) claim(msg *message.Message, v *visit) (*Claim, error) {
 		}
 	}()
 	if err := cl.obtain(); err != nil {
+		var failed *beforeError
+		if errors.As(err, &failed) {
+			return nil, d.name(failed.error)
+		}
 		d.interrupted(err)
 		return nil, d.fail(err)
 	}
@@ -130,7 +143,7 @@ func (cl *Claim) obtain() error {
 	s, d := cl.consumer.store, cl.delivery
 	key := d.memoryKey
 	if hash, known := s.settled.Get(key); known && hash == d.hash {
-		cl.answer = "settled"
+		cl.answer = ReasonSettled
 		cl.duplicate()
 		return nil
 	}
@@ -139,7 +152,7 @@ func (cl *Claim) obtain() error {
 		return err
 	}
 	if settled {
-		cl.answer = "handled while this copy waited"
+		cl.answer = ReasonWaited
 		cl.duplicate()
 		return nil
 	}
@@ -156,12 +169,16 @@ func (cl *Claim) obtain() error {
 	if err := cl.acquire(); err != nil {
 		return err
 	}
-	cl.consumer.replay.saw(!cl.fresh)
+	cl.consumer.reread.saw(!cl.fresh)
 	switch {
 	case cl.fresh:
 		cl.turn = turn
-	case cl.parked != "":
-		cl.observeParked()
+	case cl.parked.text != "":
+		if cl.lease != nil && cl.original == nil {
+			cl.lease.done()
+		}
+		s.observeParked(d.ctx, d.eventOf(cl.parked))
+		cl.observeReplayed(cl.parkedReplay(), 0)
 	default:
 		cl.duplicate()
 	}
@@ -189,7 +206,10 @@ func (cl *Claim) acquire() error {
 		if cl.lease.claimed() {
 			next = retake
 		}
-	} else if cl.consumer.config.Redelivered(d.msg) || cl.consumer.replay.likely() {
+	} else if cl.consumer.config.Redelivered(d.msg) || cl.consumer.reread.likely() {
+		next = look
+	}
+	if cl.prepares() { // for nothing, where the message was handled
 		next = look
 	}
 	for round, contended := 0, 0; next != done; round++ {
@@ -208,13 +228,16 @@ func (cl *Claim) acquire() error {
 		following, err := cl.guarded(pass, next)
 		switch kind := dialect.Classify(err); {
 		case err == nil:
-			pass.Up()
+			s.answers(pass)
 			next = following
+			if err := cl.prepare(next); err != nil {
+				return err
+			}
 		case errors.Is(err, ErrInProgress):
-			pass.Up()
+			s.answers(pass)
 			return err
 		case kind == dialect.Contention && contended < maxContention:
-			pass.Up()
+			s.answers(pass)
 			contended++
 			s.observeContention(d, err)
 			if err := pause(d.ctx, contended); err != nil {
@@ -224,7 +247,7 @@ func (cl *Claim) acquire() error {
 			_ = s.noticeLoss(err)
 			s.observeOutage(d, err)
 			if pass.Down(d.ctx) {
-				d.log().Error("the database does not serve the inbox, deliveries are held back", explain(err), nil)
+				d.log().Error("inbox: the database does not serve the inbox, deliveries are held back", explain(err), nil)
 			}
 			return err
 		default:
@@ -233,6 +256,13 @@ func (cl *Claim) acquire() error {
 		}
 	}
 	return nil
+}
+
+// answers notes that the database serves the inbox.
+func (s *Store) answers(pass outage.Pass) {
+	if pass.Up() {
+		s.log.Info("inbox: the database serves the inbox again", nil)
+	}
 }
 
 // guarded lets another call probe the server if a function of the user's panics.
@@ -286,7 +316,7 @@ func (cl *Claim) take(what step) (next step, err error) {
 			span.end()
 		}
 		if err != nil && span.late() && !errors.Is(err, ErrInProgress) {
-			err = tookTooLong(config.Timeout, err)
+			err = tookTooLong("Timeout", config.Timeout, err)
 		}
 	}()
 	tx, err := s.begin(span.tx)
@@ -308,26 +338,36 @@ func (cl *Claim) take(what step) (next step, err error) {
 	if !won {
 		return look, nil
 	}
-	if what == insert {
-		reason, err := cl.judge(span.tx, tx)
-		if err != nil {
-			return 0, err
+	objection, err := cl.judge(span.tx, tx, what)
+	if err != nil {
+		return 0, err
+	}
+	if objection.text == "" && cl.prepares() { // an operator asked for it only now
+		return look, nil
+	}
+	if objection.text != "" {
+		if err := tx.Commit(); err != nil {
+			return 0, fmt.Errorf("commit: %w", err)
 		}
-		if reason != "" {
-			if err := tx.Commit(); err != nil {
-				return 0, fmt.Errorf("commit: %w", err)
-			}
-			cl.parked = reason
-			return done, nil
-		}
+		cl.parked = objection
+		return done, nil
 	}
 	cl.fresh, cl.tx, cl.span, cl.began = true, tx, span, began
 	cl.openRow = cl.openRow || cl.lease != nil
 	cl.ambient = ambient.New(tx, s.db)
-	cl.ambient.Owner = cl
-	cl.handler = span.give(cl.ambient)
+	cl.ambient.Owner, cl.ambient.Cause = cl, (*cause)(d)
+	cl.handler = span.give(cl.ambient, cl)
+	if cl.under(ReplaySuppress) {
+		cl.handler, cl.suppressed = ambient.Suppress(cl.handler)
+		cl.suppressed.Add(cl.visit.suppressed)
+	}
 	return done, nil
 }
+
+// cause is a delivery as the reason for what its handler stores in the outbox.
+type cause delivery
+
+func (c *cause) String() string { return ambient.Cause(c.consumer.config.Name, keycode.String(c.id)) }
 
 // claim runs the claiming statement. It waits for another transaction that holds the key,
 // for at most TwinWait over all tries, and reports whether the key is now ours.

@@ -60,11 +60,11 @@ func TestConfigOfAStoreMustFit(t *testing.T) {
 func TestConsumerConfigReportsAllProblemsAtOnce(t *testing.T) {
 	err := inbox.ConsumerConfig{
 		Name: strings.Repeat("n", 256), Epoch: -1, Timeout: -2, TwinWait: -3, Retention: time.Minute, Window: -4,
-		ClockSkew: -5, OnCollision: 77,
+		ClockSkew: -5, OnCollision: 77, BeforeTimeout: -6,
 	}.Validate()
 	for _, want := range []string{
 		"is longer than 255 bytes", "Epoch -1", "Timeout -2ns", "TwinWait -3ns", "Retention 1m0s is below 1h0m0s",
-		"Window -4ns", "ClockSkew -5ns", "OnCollision 77",
+		"Window -4ns", "ClockSkew -5ns", "OnCollision 77", "BeforeTimeout -6ns",
 	} {
 		assert.ErrorContains(t, err, want)
 	}
@@ -111,8 +111,12 @@ func documented(t *testing.T) map[string]string {
 	require.Equal(t, inbox.CollisionPark, consumer.OnCollision)
 	require.Equal(t, inbox.CollisionDrop, business.OnCollision)
 	require.Nil(t, consumer.Fingerprint)
+	require.Equal(t, consumer.Timeout, consumer.BeforeTimeout)
 	require.False(t, consumer.RequireTx)
 	require.False(t, consumer.RecordFailures)
+	require.Equal(t, inbox.ReplayAllow, consumer.OnReplay)
+	require.False(t, consumer.Journal)
+	require.Equal(t, inbox.ReplayAllow, lease.OnReplay)
 	defaultsFromMetadata(t, consumer)
 
 	unbounded, bounded := inFlight(t, 0), inFlight(t, 10)
@@ -137,6 +141,7 @@ func documented(t *testing.T) map[string]string {
 		"Inbox.Epoch":          fmt.Sprintf("Defaults to %d", consumer.Epoch),
 		"Inbox.Key":            "Defaults to the message's UUID",
 		"Inbox.Timeout":        "Defaults to " + words(consumer.Timeout) + ",",
+		"Inbox.BeforeTimeout":  "Defaults to Timeout;",
 		"Inbox.TwinWait":       "Defaults to " + words(consumer.TwinWait) + ":",
 		"Inbox.MaxInFlight":    "Defaults to no bound of its own",
 		"Inbox.Retention":      "At least an hour, or inbox.Forever. Defaults to " + words(consumer.Retention) + ";",
@@ -148,6 +153,8 @@ func documented(t *testing.T) map[string]string {
 		"Inbox.Describe":       "Defaults to the metadata field name of Watermill's CQRS, else ce_type, and to ce_dataschema",
 		"Inbox.RequireTx":      "By default it is warned about once",
 		"Inbox.RecordFailures": "By default the broker alone remembers it",
+		"Inbox.OnReplay":       "Defaults to inbox.ReplayAllow: it is treated like every delivery",
+		"Inbox.Journal":        "By default a completed message is its claim alone",
 
 		"Deduplicate.Consumer":  "Defaults to the router's handler name",
 		"Deduplicate.Epoch":     fmt.Sprintf("Defaults to %d", lease.Epoch),
@@ -155,6 +162,7 @@ func documented(t *testing.T) map[string]string {
 		"Deduplicate.Lease":     "Defaults to " + words(lease.Lease) + ": the store may be out of reach for " + fmt.Sprint(lease.Lease.Seconds()*2/3) + " seconds",
 		"Deduplicate.Wait":      "Defaults to " + words(lease.Wait) + ":",
 		"Deduplicate.Retention": "Defaults to " + words(lease.Retention) + ";",
+		"Deduplicate.OnReplay":  "Defaults to inbox.ReplayAllow: it is treated like every delivery",
 	}
 }
 

@@ -12,7 +12,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/jmoiron/sqlx"
 )
@@ -60,14 +59,21 @@ type ConsumerConfig struct {
 	ClockSkew      time.Duration
 	Redelivered    func(*message.Message) bool
 	Describe       func(*message.Message) (eventType, eventVersion string)
+	Before         func(*message.Message) error
+	BeforeTimeout  time.Duration
 	OnBegin        BeginFunc
 	RequireTx      bool
 	RecordFailures bool
+	OnReplay       ReplayRule
+	Journal        bool
 }
 
 func (c *ConsumerConfig) setDefaults() {
 	if c.Timeout == 0 {
 		c.Timeout = 25 * time.Second
+	}
+	if c.BeforeTimeout == 0 {
+		c.BeforeTimeout = c.Timeout
 	}
 	if c.TwinWait == 0 {
 		c.TwinWait = 5 * time.Second
@@ -113,6 +119,9 @@ func (c ConsumerConfig) Validate() error {
 	if c.Timeout < 0 {
 		problem("Timeout %v is negative", c.Timeout)
 	}
+	if c.BeforeTimeout < 0 {
+		problem("BeforeTimeout %v is negative", c.BeforeTimeout)
+	}
 	if c.TwinWait < 0 {
 		problem("TwinWait %v is negative", c.TwinWait)
 	}
@@ -131,6 +140,9 @@ func (c ConsumerConfig) Validate() error {
 	if c.OnCollision < CollisionDefault || c.OnCollision > CollisionFail {
 		problem("OnCollision %d is none of the constants", c.OnCollision)
 	}
+	if c.OnReplay < ReplayAllow || c.OnReplay > ReplayRefuse {
+		problem("OnReplay %d is none of the constants", c.OnReplay)
+	}
 	return errors.Join(problems...)
 }
 
@@ -140,9 +152,10 @@ type Consumer struct {
 	store  *Store
 	config ConsumerConfig
 	prefix string        // of keys in memory
+	tally  *tally        // of what it does
 	slots  chan struct{} // nil without a bound of its own
 
-	replay      replay
+	reread      reread
 	gaps        gaps
 	registering sync.Mutex
 	registered  atomic.Pointer[registration]
@@ -192,7 +205,7 @@ func (s *Store) Consumer(config ConsumerConfig) (*Consumer, error) {
 				config.Name, ErrKeyChanged, known.config.Key.source, config.Key.source)
 		}
 	}
-	c := &Consumer{store: s, config: config, prefix: name.prefix()}
+	c := &Consumer{store: s, config: config, prefix: name.prefix(), tally: s.tallies.of(name)}
 	if config.MaxInFlight > 0 {
 		c.slots = make(chan struct{}, config.MaxInFlight)
 	}
@@ -224,17 +237,19 @@ func (c *Consumer) slot(ctx context.Context) (leave func(), err error) {
 
 // consumerRow is a row of the consumers table.
 type consumerRow struct {
-	ID        int32  `db:"id"`
-	Namespace []byte `db:"namespace"`
-	Name      []byte `db:"name"`
-	Epoch     int    `db:"epoch"`
-	KeySource []byte `db:"key_source"`
-	Retention int64  `db:"retention"`
-	Window    int64  `db:"window_us"`
-	PurgeLine int64  `db:"purge_line"`
-	Paused    bool   `db:"paused"`
-	CreatedAt int64  `db:"created_at"`
-	Served    bool   `db:"served"` // a queue delivers what is stored for it, in some process
+	ID        int32      `db:"id"`
+	Namespace []byte     `db:"namespace"`
+	Name      []byte     `db:"name"`
+	Epoch     int        `db:"epoch"`
+	KeySource []byte     `db:"key_source"`
+	Retention int64      `db:"retention"`
+	Window    int64      `db:"window_us"`
+	PurgeLine int64      `db:"purge_line"`
+	Paused    bool       `db:"paused"`
+	CreatedAt int64      `db:"created_at"`
+	PurgedAt  int64      `db:"purged_at"` // 0: never
+	OnReplay  ReplayRule `db:"on_replay"`
+	Served    bool       `db:"served"` // a queue delivers what is stored for it, in some process
 }
 
 // registerWait bounds the statements of a registration, for which others wait.
@@ -261,14 +276,14 @@ func (c *Consumer) register(ctx context.Context) (registration, error) {
 	if err := c.config.sameKey(row); err != nil {
 		return registration{}, err
 	}
-	if row.Retention != c.retention() || row.Window != c.config.Window.Microseconds() {
+	if row.Retention != c.retention() || row.Window != c.config.Window.Microseconds() || row.OnReplay != c.config.OnReplay {
 		err := c.store.write(ctx, func(tx *sqlx.Tx) error {
 			_, err := tx.ExecContext(ctx, c.store.dialect.UpdateConsumer,
-				c.retention(), c.config.Window.Microseconds(), row.ID)
+				c.retention(), c.config.Window.Microseconds(), c.config.OnReplay, row.ID)
 			return err
 		})
 		if err != nil {
-			return registration{}, fmt.Errorf("record the retention: %w", err)
+			return registration{}, fmt.Errorf("record the settings: %w", err)
 		}
 	}
 	r := registration{id: row.ID, generation: generation}
@@ -318,7 +333,7 @@ func (c *Consumer) findOrInsert(ctx context.Context) (consumerRow, error) {
 			_, err := tx.ExecContext(ctx, s.dialect.InsertConsumer,
 				consumerID(s.config.Namespace, c.config.Name, c.config.Epoch, probe),
 				[]byte(s.config.Namespace), []byte(c.config.Name), c.config.Epoch,
-				[]byte(c.config.Key.source), c.retention(), c.config.Window.Microseconds())
+				[]byte(c.config.Key.source), c.retention(), c.config.Window.Microseconds(), c.config.OnReplay)
 			return err
 		})
 		if err == nil {
@@ -365,7 +380,3 @@ func (c *Consumer) name() consumerName { return consumerName{c.config.Name, c.co
 
 // Name returns the consumer's name.
 func (c *Consumer) Name() string { return c.config.Name }
-
-func (c *Consumer) log(fields watermill.LogFields) watermill.LoggerAdapter {
-	return c.store.log.With(watermill.LogFields{"consumer": c.config.Name, "epoch": c.config.Epoch}).With(fields)
-}

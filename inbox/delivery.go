@@ -30,13 +30,17 @@ type delivery struct {
 	hash        int64    // its beginning, stored with the claim
 	token       int64    // tells this attempt's claim from any other's
 	lease       *Leased  // set where it comes from our own table
+	replayed    bool
+	replay      string // what it says of its replay
+	own         bool   // it takes the place of the message as it was sent first
 }
 
 var errAnswered = errors.New("the message was acked or nacked before the inbox saw it, so a failure would lose it: " +
 	"remove InstantAck, or put it nowhere outside middleware.Inbox")
 
 func (c *Consumer) deliver(msg *message.Message) (*delivery, error) {
-	d := &delivery{consumer: c, msg: msg, ctx: msg.Context()}
+	d := &delivery{consumer: c, msg: msg, ctx: replayContext(msg.Context(), msg)}
+	d.replay, d.replayed = replayed(msg)
 	d.topic = message.SubscribeTopicFromCtx(d.ctx)
 	if answered(msg) {
 		return d, errAnswered
@@ -114,7 +118,7 @@ func (d *delivery) name(err error) error {
 }
 
 func (d *delivery) log() watermill.LoggerAdapter {
-	return d.consumer.log(watermill.LogFields{"message_uuid": d.msg.UUID, "message_id": d.key, "topic": d.topic})
+	return d.consumer.store.log.With(d.event("").fields())
 }
 
 func (d *delivery) event(reason string) Event {
@@ -127,6 +131,9 @@ func (d *delivery) event(reason string) Event {
 		Topic:     d.topic,
 		Type:      kind,
 		Reason:    reason,
+		Attempt:   Attempt(d.ctx),
+		Metadata:  d.msg.Metadata,
+		Replay:    d.replay,
 	}
 }
 

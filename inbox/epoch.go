@@ -92,9 +92,9 @@ func (q *Queue) adoptFrom(ctx context.Context, from, to int32) error {
 		}
 		moved += n - superseded
 		if n > 0 {
-			q.store.log.Info("inbox: open messages of an older epoch were moved to the new one", watermill.LogFields{
-				"consumer": q.name.name, "epoch": q.name.epoch, "moved": n - superseded, "known_already": superseded,
-			})
+			q.store.log.Info("inbox: open messages of an older epoch were moved to the new one", q.fields().Add(watermill.LogFields{
+				"count": n - superseded, "superseded": superseded,
+			}))
 		}
 	}
 	if moved > 0 {
@@ -120,7 +120,7 @@ func (q *Queue) adoptOne(
 		_, err := tx.ExecContext(ctx, d.DeleteMessage, row.Consumer, row.MessageID, row.Status)
 		return true, err
 	}
-	for _, statement := range []string{d.Queue.AdoptMessage, d.Queue.AdoptClaim, d.Queue.AdoptOutcome, d.Queue.AdoptResult} {
+	for _, statement := range []string{d.Queue.AdoptMessage, d.Queue.AdoptClaim, d.Queue.AdoptOutcome, d.Queue.AdoptResult, d.Queue.AdoptJournal} {
 		if _, err := tx.ExecContext(ctx, statement, to, id, row.Consumer, row.MessageID); err != nil {
 			return false, err
 		}

@@ -27,7 +27,7 @@ func ExampleStore_FailureGroups() {
 	check(err)
 
 	var mended atomic.Bool
-	handled := make(chan string)
+	handled := make(chan string, 2)
 	router := message.NewDefaultRouter(watermill.NopLogger{})
 	router.AddMiddleware(millrace.Inbox{Store: store}.Middleware)
 	router.AddConsumerHandler("accounts", "payments", sub, func(msg *message.Message) error {

@@ -69,8 +69,7 @@ func (cl *Claim) takeBack(cause error) (reopened bool, err error) {
 		return false, errors.Join(cause, explain(err)) // then it was the connection that ended it
 	}
 	if err != nil {
-		cl.log().Error("the handler may have ended the transaction itself, and its claim could not be taken back: "+
-			"if it was committed, the message counts as completed although the handler failed", err, nil)
+		cl.log().Error("inbox: the handler may have ended its transaction, and its claim could not be taken back", err, nil)
 		return false, errors.Join(cause, err)
 	}
 	cl.observeEnded("committed by the handler, which then failed; the claim was taken back")
@@ -87,7 +86,7 @@ func (cl *Claim) reopen(ctx context.Context, tx *sqlx.Tx, cause error) error {
 	if n != 1 {
 		return ErrLost
 	}
-	for _, statement := range []string{s.dialect.DeleteOutcomes, s.dialect.DeleteResults} {
+	for _, statement := range []string{s.dialect.DeleteOutcomes, s.dialect.DeleteResults, s.dialect.Journal.DeleteJournal} {
 		query, args, err := s.dialect.In(statement, cl.id32, [][]byte{cl.id})
 		if err != nil {
 			return err
@@ -109,9 +108,10 @@ func (cl *Claim) reopen(ctx context.Context, tx *sqlx.Tx, cause error) error {
 }
 
 func (cl *Claim) observeEnded(what string) {
-	cl.log().Error("the transaction was "+what, ErrTxEndedByHandler, nil)
-	for _, o := range cl.consumer.store.observe.endedTx {
-		o.ObserveEndedTx(cl.ctx, cl.event(what))
+	s, e := cl.consumer.store, cl.event(what)
+	s.log.Error("inbox: a transaction was ended that is not the handler's to end", ErrTxEndedByHandler, e.fields())
+	for _, o := range s.observe.endedTx {
+		o.ObserveEndedTx(cl.ctx, e)
 	}
 }
 
@@ -120,14 +120,14 @@ func (cl *Claim) lateness(err error) error {
 	if !cl.span.late() {
 		return err
 	}
-	return tookTooLong(cl.consumer.config.Timeout, err)
+	return tookTooLong("Timeout", cl.consumer.config.Timeout, err)
 }
 
-func tookTooLong(timeout time.Duration, err error) error {
+func tookTooLong(setting string, timeout time.Duration, err error) error {
 	if errors.Is(err, context.Canceled) { // which a router does not log
 		err = errors.New(err.Error())
 	}
-	return fmt.Errorf("%w: Timeout, %v, ran out: %w", context.DeadlineExceeded, timeout, err)
+	return fmt.Errorf("%w: %s, %v, ran out: %w", context.DeadlineExceeded, setting, timeout, err)
 }
 
 // cleanup returns a context for statements behind the handler: it outlives the delivery.
@@ -149,7 +149,7 @@ func (cl *Claim) recordFailure(cause error) {
 		return cl.putFailure(ctx, tx, cause)
 	})
 	if err != nil && !errors.Is(err, ErrLost) {
-		cl.log().Error("the failure could not be recorded", err, nil)
+		cl.log().Error("inbox: the failure could not be recorded", err, nil)
 	}
 }
 

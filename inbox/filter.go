@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/jmoiron/sqlx"
@@ -47,12 +48,9 @@ func (f Filter) statuses(of ...Status) []Status {
 
 // bounds are the arguments of a statement for what f says of a message itself.
 func (f Filter) bounds() []any {
-	var topic, group any
+	var topic any
 	if f.Topic != "" {
 		topic = []byte(f.Topic)
-	}
-	if f.ErrorGroup != 0 {
-		group = f.ErrorGroup
 	}
 	since, until := int64(math.MinInt64), int64(math.MaxInt64)
 	if !f.ReceivedSince.IsZero() {
@@ -61,7 +59,7 @@ func (f Filter) bounds() []any {
 	if !f.ReceivedUntil.IsZero() {
 		until = f.ReceivedUntil.UnixMicro()
 	}
-	return []any{topic, topic, group, group, since, until}
+	return []any{topic, topic, since, until}
 }
 
 // MaxPage is how many messages one call lists at most.
@@ -70,15 +68,37 @@ const MaxPage = 1000
 // Find lists the open messages that f matches in the order they were stored: at most limit
 // of them, which is at most MaxPage, after the row with the given ID (0 to begin).
 func (s *Store) Find(ctx context.Context, f Filter, after int64, limit int) ([]Message, error) {
-	rows, err := s.list(ctx, f, after, limit, Received, InProgress, Settling, FailedRetryable, FailedTerminal, Parked, Held)
+	messages, err := s.page(ctx, f, after, limit, s.dialect.Remedy.SelectListed, s.message)
 	if err != nil {
 		return nil, fmt.Errorf("inbox: list messages: %w", explain(err))
 	}
+	return messages, nil
+}
+
+// page reads messages in any state by statement, and makes of each row what read does.
+func (s *Store) page(
+	ctx context.Context, f Filter, after int64, limit int, statement string, read func(context.Context, messageRow) (Message, error),
+) ([]Message, error) {
+	ids, err := s.list(ctx, f, after, limit, allOpen...)
+	if err != nil {
+		return nil, err
+	}
+	return s.readPage(ctx, ids, statement, read)
+}
+
+// readPage reads the rows with these IDs by statement, and makes of each what read does.
+func (s *Store) readPage(
+	ctx context.Context, ids []int64, statement string, read func(context.Context, messageRow) (Message, error),
+) ([]Message, error) {
+	rows, err := s.listed(ctx, statement, ids)
+	if err != nil {
+		return nil, err
+	}
 	messages := make([]Message, 0, len(rows))
 	for _, row := range rows {
-		m, err := s.message(ctx, row)
+		m, err := read(ctx, row)
 		if err != nil {
-			return nil, fmt.Errorf("inbox: list messages: %w", err)
+			return nil, err
 		}
 		messages = append(messages, m)
 	}
@@ -100,40 +120,18 @@ func (s *Store) Held(ctx context.Context, after int64, limit int) ([]Message, er
 	return s.Open(ctx, Held, after, limit)
 }
 
-// list reads a page, of messages in some states where f names none. The range of one consumer and state is read in the order of its
-// index, so a page costs what it holds, however many rows are open.
-func (s *Store) list(ctx context.Context, f Filter, after int64, limit int, of ...Status) ([]messageRow, error) {
-	if err := f.validate(); err != nil {
-		return nil, err
-	}
-	if limit < 1 || limit > MaxPage {
-		return nil, fmt.Errorf("limit %d is not between 1 and %d: for more, list what is after the last ID", limit, MaxPage)
-	}
-	consumers, err := s.matching(ctx, f)
-	if err != nil {
-		return nil, err
-	}
-	var ids []int64
-	for _, c := range consumers {
-		for _, status := range f.statuses(of...) {
-			var found []int64
-			args := append([]any{c.ID, status, after}, append(f.bounds(), limit)...)
-			if err := sqlx.SelectContext(ctx, s.reader(ctx), &found, s.dialect.Remedy.ListMessages, args...); err != nil {
-				return nil, err
-			}
-			ids = append(ids, found...)
-		}
-	}
-	slices.Sort(ids)
-	return s.listed(ctx, ids[:min(len(ids), limit)])
+// list finds the IDs of a page, of messages in some states where f names none.
+func (s *Store) list(ctx context.Context, f Filter, after int64, limit int, of ...Status) ([]int64, error) {
+	ids, _, err := s.search(ctx, f, after, limit, math.MaxInt, of...)
+	return ids, err
 }
 
 // listed reads rows by their IDs, in their order.
-func (s *Store) listed(ctx context.Context, ids []int64) (rows []messageRow, err error) {
+func (s *Store) listed(ctx context.Context, statement string, ids []int64) (rows []messageRow, err error) {
 	if len(ids) == 0 {
 		return nil, nil
 	}
-	query, args, err := s.dialect.In(s.dialect.Remedy.SelectListed, ids)
+	query, args, err := s.dialect.In(statement, ids)
 	if err == nil {
 		err = sqlx.SelectContext(ctx, s.reader(ctx), &rows, query, args...)
 	}
@@ -152,7 +150,7 @@ func (s *Store) matching(ctx context.Context, f Filter) ([]consumerRow, error) {
 	var rows []consumerRow
 	err := sqlx.SelectContext(ctx, s.reader(ctx), &rows, s.dialect.SelectConsumers)
 	return slices.DeleteFunc(rows, func(c consumerRow) bool {
-		return string(c.Namespace) != s.config.Namespace ||
+		return string(c.Namespace) != s.config.Namespace || strings.HasPrefix(string(c.Name), leaseNames) ||
 			f.Consumer != "" && string(c.Name) != f.Consumer || f.Epoch != nil && c.Epoch != *f.Epoch
 	}), err
 }

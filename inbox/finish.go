@@ -28,15 +28,17 @@ func (cl *Claim) Commit(produced []*message.Message) ([]*message.Message, error)
 	if err := cl.approve(produced); err != nil {
 		return nil, cl.Rollback(err)
 	}
+	produced = cl.suppress(produced)
 	early := answered(cl.msg)
 	if early {
-		cl.log().Error("the message was acked before its effects were committed, so a crash can lose it",
+		cl.log().Error("inbox: the message was acked before its effects were committed, so a crash can lose it",
 			errAnswered, nil)
 	}
 	if err := cl.finish(produced); err != nil {
-		// What waits at the gate can be locked by others when it is released. The transaction is
-		// still ours then: nothing was sent, and the handler has not ended it.
-		if len(cl.advances) > 0 && cl.ambient.Open() && cl.contended(err) {
+		// What waits at the gate can be locked by others when it is released, and a stored message
+		// when it is closed. The transaction is still ours then: nothing was sent, and the
+		// handler has not ended it.
+		if (len(cl.advances) > 0 || cl.openRow) && cl.ambient.Open() && cl.contended(err) {
 			return nil, cl.giveUp()
 		}
 		return nil, cl.Rollback(err)
@@ -138,8 +140,7 @@ func (cl *Claim) forgot() {
 		o.ObserveForgottenTx(cl.ctx, cl.event("transaction not used"))
 	}
 	cl.consumer.warnedForgotten.Do(func() {
-		cl.log().Info("the handler succeeded without taking its transaction: what it wrote elsewhere is outside "+
-			"the guarantee; use inbox.Tx, or exclude the handler with Skip; said once per consumer", nil)
+		cl.log().Info("inbox: the handler succeeded without taking its transaction: use inbox.Tx, or exclude it with Skip; said once per consumer", nil)
 	})
 }
 
@@ -155,6 +156,9 @@ func (cl *Claim) seal(ctx context.Context, tx *sqlx.Tx, produced []*message.Mess
 		if err := cl.keep(ctx, tx, produced); err != nil {
 			return err
 		}
+	}
+	if err := cl.journal(ctx, tx); err != nil {
+		return err
 	}
 	if err := cl.release(ctx, tx); err != nil {
 		return err
@@ -235,12 +239,19 @@ func (cl *Claim) succeed(produced []*message.Message, early bool) {
 		cl.remember()
 		cl.turn.Settle(cl.hash)
 	}
-	if len(s.observe.completed) > 0 {
-		e := cl.event("completed")
-		e.Duration = time.Since(cl.began)
-		for _, o := range s.observe.completed {
-			o.ObserveCompleted(cl.ctx, e)
-		}
+	cl.tellRan()
+	tally := cl.consumer.tally
+	tally.ran(&tally.completed, cl.began)
+	if len(s.observe.completed) == 0 && !s.debug {
+		return
+	}
+	e := cl.event("completed")
+	e.Duration = time.Since(cl.began)
+	for _, o := range s.observe.completed {
+		o.ObserveCompleted(cl.ctx, e)
+	}
+	if s.debug {
+		s.log.Trace("inbox: message handled", e.fields())
 	}
 }
 
@@ -280,20 +291,43 @@ func (cl *Claim) Rollback(cause error) error {
 	}
 	cl.end()
 	cl.turn.Fail()
-	if len(s.observe.failed) > 0 {
-		e := cl.event("rolled back")
-		e.Err, e.Duration = cause, time.Since(cl.began)
-		for _, o := range s.observe.failed {
-			o.ObserveFailed(cl.ctx, e)
-		}
-	}
+	cl.observeFailed(cause)
 	return cl.name(cause)
+}
+
+// observeFailed tells of a run that was rolled back. The router logs the error.
+func (cl *Claim) observeFailed(cause error) {
+	tally := cl.consumer.tally
+	tally.ran(&tally.failed, cl.began)
+	s := cl.consumer.store
+	if len(s.observe.failed) == 0 && !s.debug {
+		return
+	}
+	e := cl.event(cl.failure(cause))
+	e.Err, e.Duration = cause, time.Since(cl.began)
+	for _, o := range s.observe.failed {
+		o.ObserveFailed(cl.ctx, e)
+	}
+	if s.debug {
+		s.log.Debug("inbox: handler failed, its work was rolled back", e.fields())
+	}
+}
+
+// failure is the reason for which the run failed. A panic that was recovered on its way is one.
+func (cl *Claim) failure(cause error) string {
+	if cl.ambient != nil && errors.Is(cl.ambient.Failure(), errPanic) {
+		return ReasonPanic
+	}
+	return reasonOf(cause)
 }
 
 // end lets go of the transaction and its slot.
 func (cl *Claim) end() {
 	cl.over = true
 	cl.ambient.End()
+	if cl.suppressed != nil {
+		cl.suppressed.End()
+	}
 	cl.span.end()
 	cl.leave()
 	if cl.verdict != postponed {

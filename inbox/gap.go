@@ -50,7 +50,7 @@ func (cl *Claim) gap(g *Gate, v versioned, row aggregateRow) error {
 			return nil
 		}
 		if cl.consumer.store.bellOf(cl.consumer.name()) == nil {
-			cl.refuse(v, gap.Error()+"; it was delivered again and again, but its predecessor was not")
+			cl.refuse(v, ReasonGap, gap.Error()+"; it was delivered again and again, but its predecessor was not")
 			return nil
 		}
 	}

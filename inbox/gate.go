@@ -34,6 +34,9 @@ func (g *Gate) Admit(msg *message.Message) (run bool, err error) {
 	if cl == nil {
 		return false, ErrNoTx
 	}
+	if cl.consumer.config.Before != nil {
+		return false, errGateBefore
+	}
 	if len(cl.visit.turns) == 0 && cl.visit.contended == 0 {
 		cl.consumer.gaps.arrive()
 	}
@@ -60,6 +63,10 @@ func (g *Gate) Admit(msg *message.Message) (run bool, err error) {
 	cl.decided = true
 	return cl.verdict == admitted, cl.refusal()
 }
+
+// errGateBefore refuses what cannot be right: the gate decides in the transaction.
+var errGateBefore = errors.New("version gate: Inbox.Before runs for messages that the gate then holds or passes over: " +
+	"leave Before out, have the handler publish what is to be done through the outbox, and do it in a consumer of its own")
 
 // Claimed reports whether the handler of ctx runs in the transaction of a [Claim].
 func Claimed(ctx context.Context) bool { return claimOf(ctx) != nil }
@@ -266,10 +273,10 @@ func (cl *Claim) judgeVersions(g *Gate, versions []versioned, rows []aggregateRo
 	switch {
 	case count[before] > 0 && g.config.OnBeforeFirst == VersionPark:
 		v, row := v(before)
-		cl.refuse(v, fmt.Sprintf("before the beginning: %s, whose first version here is %d", v.Version, row.First))
+		cl.refuse(v, ReasonVersion, fmt.Sprintf("before the beginning: %s, whose first version here is %d", v.Version, row.First))
 	case count[equal] > 0 && g.config.OnCollision == VersionPark:
 		v, _ := v(equal)
-		cl.refuse(v, fmt.Sprintf("%s was applied by another message", v.Version))
+		cl.refuse(v, ReasonCollision, fmt.Sprintf("%s was applied by another message", v.Version))
 	case count[ahead] > 0:
 		v, row := v(ahead)
 		return cl.gap(g, v, row)
@@ -279,7 +286,7 @@ func (cl *Claim) judgeVersions(g *Gate, versions []versioned, rows []aggregateRo
 		cl.verdict = stale
 	default:
 		v, row := v(next)
-		cl.refuse(v, fmt.Sprintf("%s may follow version %d, but another aggregate of the message is past it",
+		cl.refuse(v, ReasonVersion, fmt.Sprintf("%s may follow version %d, but another aggregate of the message is past it",
 			v.Version, row.Version))
 	}
 	return nil
@@ -302,6 +309,6 @@ func (cl *Claim) admit(g *Gate, versions []versioned, rows []aggregateRow) error
 }
 
 // refuse has the message parked.
-func (cl *Claim) refuse(v versioned, reason string) {
-	cl.verdict, cl.waitsFor, cl.reason = toPark, v, reason
+func (cl *Claim) refuse(v versioned, reason, text string) {
+	cl.verdict, cl.waitsFor, cl.because = toPark, v, why{reason, text}
 }

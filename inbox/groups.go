@@ -16,16 +16,21 @@ type FailureGroup struct {
 	Shape      string // of the errors: what differs between them is a question mark
 	Error      string // of one of them, the last that was received
 	Messages   int
+	AtLeast    bool // not all were looked at, so there may be more messages
 	Consumers  []string
 	First      time.Time // when the first of them was received …
 	Last       time.Time // … and the last
 }
 
-// mostGroups bounds how many groups of one consumer and state are looked at.
-const mostGroups = 1000
+// How many groups of one consumer and state are looked at, and how many rows of it, or of
+// one consumer where a group is asked for.
+const (
+	mostGroups  = 1000
+	mostGrouped = 100_000
+)
 
 type groupRow struct {
-	Group    int64 `db:"error_group"`
+	Group    int64 `db:"group_id"`
 	Messages int   `db:"failures"`
 	First    int64 `db:"first_at"`
 	Last     int64 `db:"last_at"`
@@ -34,7 +39,8 @@ type groupRow struct {
 
 // FailureGroups returns what makes messages fail, the most frequent first. Without a Status
 // in f it looks at what is to be tried again, failed terminally, and parked after an error.
-// It reads all rows that f matches.
+// Of one consumer and state it looks at the 100,000 rows that were stored last, where f names
+// a group at as many of that.
 //
 // Two errors are of one group when their first lines are the same but for quoted texts,
 // numbers, times, hex numbers, UUIDs and other ids. What is beyond 200 bytes does not count.
@@ -54,25 +60,24 @@ func (s *Store) failureGroups(ctx context.Context, f Filter) ([]FailureGroup, er
 	if err != nil {
 		return nil, err
 	}
-	groups, examples := make(map[int64]*FailureGroup), make(map[int64]int64)
+	groups, examples, cut := make(map[int64]*FailureGroup), make(map[int64]int64), false
 	for _, c := range consumers {
-		for _, status := range f.statuses(FailedRetryable, FailedTerminal, Parked) {
-			var rows []groupRow
-			args := append([]any{c.ID, status}, append(f.bounds(), mostGroups)...)
-			if err := sqlx.SelectContext(ctx, s.reader(ctx), &rows, s.dialect.Remedy.GroupFailures, args...); err != nil {
-				return nil, err
+		rows, partly, err := s.groupRows(ctx, c.ID, f)
+		if err != nil {
+			return nil, err
+		}
+		cut = cut || partly
+		for _, row := range rows {
+			if groups[row.Group] == nil {
+				groups[row.Group] = &FailureGroup{ErrorGroup: row.Group}
 			}
-			for _, row := range rows {
-				if groups[row.Group] == nil {
-					groups[row.Group] = &FailureGroup{ErrorGroup: row.Group}
-				}
-				groups[row.Group].add(row, string(c.Name))
-				examples[row.Group] = max(examples[row.Group], row.Example)
-			}
+			groups[row.Group].add(row, string(c.Name))
+			examples[row.Group] = max(examples[row.Group], row.Example)
 		}
 	}
 	all := make([]FailureGroup, 0, len(groups))
 	for _, g := range groups {
+		g.AtLeast = cut
 		all = append(all, *g)
 	}
 	slices.SortFunc(all, func(a, b FailureGroup) int {
@@ -80,6 +85,36 @@ func (s *Store) failureGroups(ctx context.Context, f Filter) ([]FailureGroup, er
 	})
 	all = all[:min(len(all), mostGroups)]
 	return all, s.exemplify(ctx, all, examples)
+}
+
+// groupRows reads the groups of one consumer, and reports whether there may be more of them.
+func (s *Store) groupRows(ctx context.Context, consumer int32, f Filter) (all []groupRow, cut bool, err error) {
+	read := func(statement string, args ...any) error {
+		var rows []groupRow
+		if err := sqlx.SelectContext(ctx, s.reader(ctx), &rows, statement, append(f.bounds(), args...)...); err != nil {
+			return err
+		}
+		looked := 0
+		for _, row := range rows {
+			looked += row.Messages
+			if row.Group != 0 {
+				all = append(all, row)
+			}
+		}
+		cut = cut || looked >= mostGrouped || len(rows) >= mostGroups
+		return nil
+	}
+	states := f.statuses(FailedRetryable, FailedTerminal, Parked)
+	if f.ErrorGroup != 0 {
+		err = read(s.dialect.Remedy.GroupFailure, states[0], states[len(states)-1], consumer, f.ErrorGroup, mostGrouped)
+		return all, cut, err
+	}
+	for _, status := range states {
+		if err := read(s.dialect.Remedy.GroupFailures, consumer, status, mostGrouped, mostGroups); err != nil {
+			return nil, false, err
+		}
+	}
+	return all, cut, nil
 }
 
 func (g *FailureGroup) add(row groupRow, consumer string) {

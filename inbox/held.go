@@ -2,16 +2,16 @@ package inbox
 
 import (
 	"context"
-	"database/sql"
+	"errors"
 	"fmt"
 	"math"
 	"time"
 
-	"github.com/ThreeDotsLabs/watermill"
 	"github.com/jmoiron/sqlx"
 
 	"github.com/millrace-go/millrace/internal/dialect"
 	"github.com/millrace-go/millrace/internal/keycode"
+	"github.com/millrace-go/millrace/internal/msgcode"
 )
 
 // hold has the message stored until its predecessor is applied, or parked where too many
@@ -29,10 +29,10 @@ func (cl *Claim) hold(g *Gate, v versioned, row aggregateRow) error {
 	}
 	reason := fmt.Sprintf("waits for version %d of aggregate %q", row.Version+1, v.Aggregate)
 	if waiting >= g.config.MaxHeld {
-		cl.refuse(v, fmt.Sprintf("%s, for which %d messages wait already, as many as MaxHeld allows", reason, waiting))
+		cl.refuse(v, ReasonTooManyHeld, fmt.Sprintf("%s, for which %d messages wait already, as many as MaxHeld allows", reason, waiting))
 		return nil
 	}
-	cl.verdict, cl.waitsFor, cl.reason, cl.heldFor = toHold, v, reason, g.config.HeldFor
+	cl.verdict, cl.waitsFor, cl.because, cl.heldFor = toHold, v, why{ReasonGap, reason}, g.config.HeldFor
 	return nil
 }
 
@@ -64,7 +64,7 @@ func (cl *Claim) setAside() error {
 // locked, so that no predecessor can be applied unseen meanwhile.
 func (cl *Claim) store() error {
 	s, ctx := cl.consumer.store, cl.span.tx
-	open := openMessage{status: Parked, reason: cl.reason, delay: dialect.NeverDue, waitsFor: &cl.waitsFor}
+	open := openMessage{status: Parked, reason: cl.because.text, delay: dialect.NeverDue, waitsFor: &cl.waitsFor}
 	if cl.verdict == toHold {
 		open.status, open.delay = Held, cl.heldFor.Microseconds()
 		_, err := cl.tx.ExecContext(ctx, s.dialect.Gate.RaiseHeld, cl.waitsFor.Number, cl.id32, cl.waitsFor.id)
@@ -157,11 +157,7 @@ func (j *janitor) expire(ctx context.Context) {
 func (j *janitor) expireHeld(ctx context.Context, c consumerRow) error {
 	const batch = 500
 	s := j.store
-	var rows []struct {
-		MessageID []byte        `db:"message_id"`
-		Aggregate []byte        `db:"aggregate"`
-		Version   sql.NullInt64 `db:"version"`
-	}
+	var rows []messageRow
 	if err := s.db.SelectContext(ctx, &rows, s.dialect.Gate.SelectExpired, c.ID, batch); err != nil {
 		return fmt.Errorf("find messages that were held too long: %w", err)
 	}
@@ -181,19 +177,22 @@ func (j *janitor) expireHeld(ctx context.Context, c consumerRow) error {
 			return fmt.Errorf("park a message that was held too long: %w", err)
 		}
 		if parked == 1 {
-			s.observeExpired(ctx, c, row.MessageID, reason)
+			s.observeExpired(ctx, c, row, reason)
 		}
 	}
 	return nil
 }
 
 // observeExpired tells of a message that was parked without a delivery.
-func (s *Store) observeExpired(ctx context.Context, c consumerRow, id []byte, reason string) {
-	e := Event{Consumer: string(c.Name), Epoch: c.Epoch, MessageID: keycode.String(id), Reason: reason}
-	s.log.Error("inbox: message parked for an operator: "+reason, nil, watermill.LogFields{"consumer": e.Consumer, "epoch": e.Epoch, "message_id": e.MessageID})
-	for _, o := range s.observe.parked {
-		o.ObserveParked(ctx, e)
+func (s *Store) observeExpired(ctx context.Context, c consumerRow, row messageRow, text string) {
+	metadata, err := msgcode.DecodeMetadata(row.Metadata)
+	if err != nil {
+		metadata = nil // nobody can read it
 	}
+	s.observeParked(ctx, Event{
+		Consumer: string(c.Name), Epoch: c.Epoch, MessageID: keycode.String(row.MessageID), UUID: string(row.UUID),
+		Topic: string(row.Topic), Type: string(row.EventType), Reason: ReasonHeldTooLong, Err: errors.New(text), Metadata: metadata,
+	})
 }
 
 // heldLook is how often held messages are looked through for those that waited too long.

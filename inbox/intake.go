@@ -33,8 +33,8 @@ type arrival struct {
 	status   Status
 	attempts int
 	last     []byte
-	reason   string
-	delay    time.Duration
+	why
+	delay time.Duration
 }
 
 func (q *Queue) arrival(topic string, msg *message.Message) (*arrival, error) {
@@ -102,13 +102,13 @@ func (q *Queue) put(ctx context.Context, all []*arrival) error {
 	err = q.write(ctx, func(tx *sqlx.Tx, tell tellParked) error {
 		parked = nil
 		for _, a := range all {
-			collided, err := q.putOne(ctx, tx, id, a)
+			twin, err := q.putOne(ctx, tx, id, a)
 			if err != nil {
 				return fmt.Errorf("message %q: %w", a.msg.UUID, err)
 			}
-			if collided != nil {
-				parked = append(parked, collided)
-				if err := tell(a.msg.Copy(), collided.reason); err != nil {
+			if twin != nil {
+				parked = append(parked, twin)
+				if err := tell(a.msg.Copy(), twin.text); err != nil {
 					return err
 				}
 			}
@@ -121,6 +121,9 @@ func (q *Queue) put(ctx context.Context, all []*arrival) error {
 	for _, a := range parked {
 		q.observeCollision(ctx, a)
 	}
+	if q.store.debug {
+		q.store.log.Debug("inbox: messages stored", q.fields().Add(watermill.LogFields{"count": len(all)}))
+	}
 	return nil
 }
 
@@ -129,6 +132,9 @@ func (q *Queue) putOne(ctx context.Context, tx *sqlx.Tx, consumer int32, a *arri
 	d := q.store.dialect
 	for range maxRounds {
 		if err := q.insert(ctx, tx, consumer, a); err != nil {
+			return nil, err
+		}
+		if revived, err := q.takeUp(ctx, tx, consumer, a); revived || err != nil {
 			return nil, err
 		}
 		var stored int64
@@ -144,7 +150,7 @@ func (q *Queue) putOne(ctx context.Context, tx *sqlx.Tx, consumer int32, a *arri
 		other := *a
 		other.original, other.id = a.id, keycode.Derive(a.id, a.print)
 		other.status, other.delay, other.orderKey = Parked, never, nil
-		other.reason = "same key as message " + a.key + ", other payload"
+		other.why = why{ReasonCollision, "same key as message " + a.key + ", other payload"}
 		if _, err := tx.ExecContext(ctx, d.OpenClaim, consumer, other.id, other.hash, 1); err != nil {
 			return nil, err
 		}
@@ -163,7 +169,7 @@ func (q *Queue) insert(ctx context.Context, tx *sqlx.Tx, consumer int32, a *arri
 	kind, version := q.config.Describe(a.msg)
 	_, err := tx.ExecContext(ctx, q.store.dialect.Queue.StoreMessage,
 		consumer, a.id, a.status, []byte(a.topic), a.orderKey, []byte(kind), []byte(version), []byte(a.msg.UUID),
-		msgcode.AppendMetadata(nil, a.msg.Metadata), a.payload.inRow, a.hash, []byte(a.reason), a.original,
+		msgcode.AppendMetadata(nil, a.msg.Metadata), a.payload.inRow, a.hash, []byte(a.text), a.original,
 		a.payload.form, a.payload.ref, a.delay.Microseconds())
 	if err != nil {
 		return fmt.Errorf("store a payload of %d bytes: %w", len(a.msg.Payload), err)
@@ -209,7 +215,7 @@ func (s *Straight) Fail(ctx context.Context) (stored bool, err error) {
 		return false, q.name.explain(fmt.Sprintf("store message %q", s.msg.UUID), err)
 	}
 	f := q.fateOf(0, true, cause, nil)
-	a.status, a.attempts, a.last, a.reason, a.delay = f.status, f.attempts, f.last, f.reason, f.delay
+	a.status, a.attempts, a.last, a.why, a.delay = f.status, f.attempts, f.last, f.why, f.delay
 	id, err := q.register(ctx)
 	if err == nil {
 		err = q.seal(ctx, a)
@@ -220,9 +226,7 @@ func (s *Straight) Fail(ctx context.Context) (stored bool, err error) {
 	if err != nil {
 		return false, q.name.explain(fmt.Sprintf("store message %q", s.msg.UUID), q.store.noticeLoss(err))
 	}
-	if a.status.stuck() {
-		q.observeParked(ctx, messageRow{MessageID: a.id, UUID: []byte(a.msg.UUID)}, f)
-	}
+	q.observeFate(ctx, q.event(a, a.reason), fate{a.status, a.attempts, a.delay, a.why, a.last})
 	q.bell.Ring()
 	return true, nil
 }
@@ -242,7 +246,7 @@ func (q *Queue) putFailed(ctx context.Context, tx *sqlx.Tx, consumer int32, a *a
 	case row.Result != resultOpen && row.Outcome == nil:
 		return nil // completed, by a twin for instance
 	case row.Result != resultOpen: // what it produced must go out
-		a.status, a.delay, a.reason = Settling, q.config.MinBackoff, unpublished
+		a.status, a.delay, a.why = Settling, q.config.MinBackoff, unsettled
 		if row.OpenStatus.Valid {
 			return nil
 		}
@@ -255,7 +259,7 @@ func (q *Queue) putFailed(ctx context.Context, tx *sqlx.Tx, consumer int32, a *a
 	if err := q.insertFailed(ctx, tx, consumer, a); err != nil || !a.status.stuck() {
 		return err
 	}
-	return tell(a.msg.Copy(), a.reason)
+	return tell(a.msg.Copy(), a.text)
 }
 
 func (q *Queue) insertFailed(ctx context.Context, tx *sqlx.Tx, consumer int32, a *arrival) error {
@@ -263,7 +267,7 @@ func (q *Queue) insertFailed(ctx context.Context, tx *sqlx.Tx, consumer int32, a
 	_, err := tx.ExecContext(ctx, q.store.dialect.InsertMessage,
 		consumer, a.id, a.status, a.attempts, []byte(a.topic), nil, nil, a.orderKey, []byte(kind), []byte(version),
 		[]byte(a.msg.UUID), msgcode.AppendMetadata(nil, a.msg.Metadata), a.payload.inRow, a.hash,
-		a.last, groupOf(a.last), []byte(a.reason), nil, nil, sql.NullInt64{}, a.payload.form, a.payload.ref,
+		a.last, groupOf(a.last), []byte(a.text), nil, nil, sql.NullInt64{}, a.payload.form, a.payload.ref,
 		a.delay.Microseconds())
 	if err != nil {
 		return err
@@ -290,26 +294,4 @@ func (q *Queue) register(ctx context.Context) (int32, error) {
 	}
 	q.registered = registration{id: row.ID, generation: generation}
 	return row.ID, nil
-}
-
-func (q *Queue) observeCollision(ctx context.Context, a *arrival) {
-	e := Event{
-		Consumer: q.name.name, Epoch: q.name.epoch, MessageID: a.key, UUID: a.msg.UUID, Reason: "same key, other payload",
-	}
-	for _, o := range q.store.observe.collision {
-		o.ObserveCollision(ctx, e)
-	}
-	q.observeParked(ctx, messageRow{MessageID: a.id, UUID: []byte(a.msg.UUID)}, fate{reason: a.reason})
-}
-
-// observeParked tells of a message that waits for an operator.
-func (q *Queue) observeParked(ctx context.Context, row messageRow, f fate) {
-	e := Event{
-		Consumer: q.name.name, Epoch: q.name.epoch, MessageID: keycode.String(row.MessageID), UUID: string(row.UUID), Reason: f.reason,
-	}
-	q.store.log.Error("inbox: message parked for an operator: "+f.reason, nil,
-		watermill.LogFields{"consumer": e.Consumer, "epoch": e.Epoch, "message_id": e.MessageID, "error": string(f.last)})
-	for _, o := range q.store.observe.parked {
-		o.ObserveParked(ctx, e)
-	}
 }

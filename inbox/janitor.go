@@ -21,6 +21,7 @@ type Archived struct {
 	MessageID   string
 	ProcessedAt time.Time
 	Discarded   bool // completed by an operator
+	Imported    bool // handled by another system, see [Store.Import]
 }
 
 // janitor deletes what is older than its consumer's retention. It walks the primary key
@@ -53,7 +54,6 @@ func (s *Store) Purge(ctx context.Context) (int, error) {
 
 func (j *janitor) run(ctx context.Context) {
 	s := j.store
-	began := time.Now()
 	n, err := j.purge(ctx)
 	if ctx.Err() != nil {
 		return
@@ -62,10 +62,7 @@ func (j *janitor) run(ctx context.Context) {
 		s.log.Error("inbox: the purge failed; tried again", explain(err), nil)
 	}
 	if n > 0 {
-		s.log.Info("inbox: purged", watermill.LogFields{"claims": n})
-	}
-	for _, o := range s.observe.purged {
-		o.ObservePurged(ctx, Event{Reason: "retention", Count: n, Err: err, Duration: time.Since(began)})
+		s.log.Info("inbox: purged", watermill.LogFields{"count": n})
 	}
 	j.redispatch(ctx)
 }
@@ -79,20 +76,33 @@ func (j *janitor) redispatch(ctx context.Context) {
 	}
 	if s.config.Redispatch != nil {
 		if _, err := s.Redispatch(ctx, s.config.Redispatch, s.config.RedispatchAfter); err != nil && ctx.Err() == nil {
-			s.log.Error("inbox: redispatch", err, nil)
+			s.log.Error("inbox: outcomes could not be redispatched; tried again", err, nil)
 		}
 		return
 	}
 	old, err := s.Unsettled(ctx, s.config.RedispatchAfter, 1)
 	if err == nil && len(old) > 0 {
 		s.log.Error("inbox: a message was handled, but what it produced may not be published", errUnsettled,
-			watermill.LogFields{"consumer": old[0].Consumer, "message_id": old[0].MessageID, "age": old[0].Age.String()})
+			old[0].fields())
 	}
 }
 
 var errUnsettled = errors.New("give Config.Redispatch a publisher, or call Store.Redispatch")
 
+// purge goes once through what may have expired, and tells the observers unless ctx ended.
 func (j *janitor) purge(ctx context.Context) (int, error) {
+	began := time.Now()
+	n, err := j.purgeAll(ctx)
+	if ctx.Err() != nil {
+		return n, err
+	}
+	for _, o := range j.store.observe.purged {
+		o.ObservePurged(ctx, Event{Reason: "retention", Count: n, Err: err, Duration: time.Since(began)})
+	}
+	return n, err
+}
+
+func (j *janitor) purgeAll(ctx context.Context) (int, error) {
 	s := j.store
 	var now int64
 	if err := s.db.GetContext(ctx, &now, s.dialect.Now); err != nil {
@@ -104,20 +114,31 @@ func (j *janitor) purge(ctx context.Context) (int, error) {
 	}
 	total := 0
 	var problems []error // one consumer's stops no other's
+	var kept []consumerRow
 	for _, c := range consumers {
-		if c.Retention == 0 || string(c.Namespace) != s.config.Namespace || time.Now().Before(j.next[c.ID]) {
+		if c.Retention == 0 || string(c.Namespace) != s.config.Namespace {
+			continue
+		}
+		if time.Now().Before(j.next[c.ID]) {
+			kept = append(kept, c)
 			continue
 		}
 		n, err := j.walk(ctx, c, now)
 		total += n
 		if err != nil {
 			problems = append(problems, fmt.Errorf("consumer %q, epoch %d: %w", c.Name, c.Epoch, err))
+		} else {
+			kept = append(kept, c)
 		}
 		if ctx.Err() != nil {
 			break
 		}
 	}
-	return total, errors.Join(append(problems, j.sweep(ctx, now))...)
+	problems = append(problems, j.sweep(ctx, now))
+	for _, c := range kept { // last: what is swept need not wait for a writer
+		problems = append(problems, j.note(ctx, c, now))
+	}
+	return total, errors.Join(problems...)
 }
 
 type claimRow struct {
@@ -132,6 +153,7 @@ func (j *janitor) walk(ctx context.Context, c consumerRow, now int64) (int, erro
 	s := j.store
 	before := now - c.Retention
 	oldest, total := now, 0
+	var ages claimAges
 	for last := []byte{}; ; {
 		var rows []claimRow
 		if err := s.db.SelectContext(ctx, &rows, s.dialect.SelectClaimsPage, c.ID, last, page); err != nil {
@@ -145,6 +167,7 @@ func (j *janitor) walk(ctx context.Context, c consumerRow, now int64) (int, erro
 				expired = append(expired, row.ID)
 			default:
 				oldest = min(oldest, row.ProcessedAt)
+				ages.add(now - row.ProcessedAt)
 			}
 		}
 		if len(expired) > 0 {
@@ -159,9 +182,26 @@ func (j *janitor) walk(ctx context.Context, c consumerRow, now int64) (int, erro
 		}
 		last = rows[len(rows)-1].ID
 	}
+	s.observeClaims(ctx, c, ages)
 	wait := max(oldest+c.Retention-now, c.Retention/100)
 	j.next[c.ID] = time.Now().Add(time.Duration(wait) * time.Microsecond)
 	return total, nil
+}
+
+// note leaves a trace for [Store.Check]: there is a janitor, and all that has expired is
+// deleted. It writes once in a hundredth of the retention at most.
+func (j *janitor) note(ctx context.Context, c consumerRow, now int64) error {
+	if now-c.PurgedAt < c.Retention/100 {
+		return nil
+	}
+	err := j.store.write(ctx, func(tx *sqlx.Tx) error {
+		_, err := tx.ExecContext(ctx, j.store.dialect.NotePurge, c.ID)
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("note the purge of consumer %q, epoch %d: %w", c.Name, c.Epoch, err)
+	}
+	return nil
 }
 
 // remove deletes the expired among ids, raising the purge line in the same transaction.
@@ -193,7 +233,7 @@ func (j *janitor) remove(ctx context.Context, c consumerRow, ids [][]byte, befor
 			line = max(line, row.ProcessedAt)
 			gone = append(gone, row.ID)
 		}
-		for _, statement := range []string{s.dialect.DeleteResults, s.dialect.DeleteClaims} {
+		for _, statement := range []string{s.dialect.DeleteResults, s.dialect.Journal.DeleteJournal, s.dialect.DeleteClaims} {
 			query, args, err := s.dialect.In(statement, c.ID, gone)
 			if err != nil {
 				return err
@@ -221,6 +261,7 @@ func (j *janitor) archive(ctx context.Context, tx *sqlx.Tx, c consumerRow, rows 
 		archived = append(archived, Archived{
 			Consumer: string(c.Name), Epoch: c.Epoch, MessageID: keycode.String(row.ID),
 			ProcessedAt: time.UnixMicro(row.ProcessedAt).UTC(), Discarded: row.Result == resultDiscarded,
+			Imported: row.Result == resultImported,
 		})
 	}
 	own := ambient.New(tx, j.store.db)
@@ -237,7 +278,7 @@ func (j *janitor) sweep(ctx context.Context, now int64) error {
 	s := j.store
 	var defaults ConsumerConfig
 	defaults.setDefaults()
-	problems := []error{j.closeShadowed(ctx), j.sweepBlobs(ctx, now)}
+	problems := []error{j.closeShadowed(ctx), j.sweepBlobs(ctx, now), j.purgeActivity(ctx, now), j.purgeSteps(ctx, now)}
 	for statement, before := range map[string]int64{
 		s.dialect.PurgeDropped: now - defaults.Retention.Microseconds(),
 		s.dialect.PurgeLeases:  now,

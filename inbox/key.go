@@ -23,6 +23,7 @@ type Key struct {
 	source string
 	own    bool // the message's own id, as opposed to a business key
 	of     func(*message.Message) (string, error)
+	form   form // what it is made of, for those who have no message
 }
 
 // errNoKey is wrapped into errors about messages that lack what the key is made of.
@@ -31,7 +32,7 @@ var errNoKey = errors.New("no key")
 // ByUUID takes the message's UUID. Different messages never share one, unless a producer
 // sends two messages with one UUID.
 func ByUUID() Key {
-	return Key{source: "uuid", own: true, of: func(msg *message.Message) (string, error) {
+	return Key{source: "uuid", own: true, form: leaf("uuid", text), of: func(msg *message.Message) (string, error) {
 		if msg.UUID == "" {
 			return "", fmt.Errorf("%w: the message has no UUID: set Key to something it does have, "+
 				"such as inbox.ByMetadata", errNoKey)
@@ -42,7 +43,7 @@ func ByUUID() Key {
 
 // ByMetadata takes a metadata field. Different messages with one value are one message.
 func ByMetadata(field string) Key {
-	return Key{source: "metadata:" + strconv.Quote(field), of: func(msg *message.Message) (string, error) {
+	return Key{source: "metadata:" + strconv.Quote(field), form: leaf(field, text), of: func(msg *message.Message) (string, error) {
 		return metadata(msg, field)
 	}}
 }
@@ -50,7 +51,7 @@ func ByMetadata(field string) Key {
 // ByCloudEvent takes the source and the id of a CloudEvent, from the metadata fields
 // ce_source and ce_id. CloudEvents demands that the two together are unique.
 func ByCloudEvent() Key {
-	return Key{source: "cloudevent", own: true, of: func(msg *message.Message) (string, error) {
+	return Key{source: "cloudevent", own: true, form: join(leaf("ce_source", text), leaf("ce_id", text)), of: func(msg *message.Message) (string, error) {
 		source, err := metadata(msg, "ce_source")
 		if err != nil {
 			return "", err
@@ -66,7 +67,7 @@ func ByCloudEvent() Key {
 // ByJSON takes one or more fields of a JSON payload, each a path such as "order.id".
 // Different messages with the same values are one message; 1 and "1" differ.
 func ByJSON(paths ...string) Key {
-	return Key{source: "json:" + quoted(paths), of: func(msg *message.Message) (string, error) {
+	return Key{source: "json:" + quoted(paths), form: fields(paths), of: func(msg *message.Message) (string, error) {
 		return jsonFields(msg.Payload, paths)
 	}}
 }
@@ -74,7 +75,7 @@ func ByJSON(paths ...string) Key {
 // ByPayload takes the SHA-256 of the payload. Different messages with equal payloads are
 // one message: right for facts, wrong for commands such as "add one".
 func ByPayload() Key {
-	return Key{source: "payload", of: func(msg *message.Message) (string, error) {
+	return Key{source: "payload", form: leaf("SHA-256 of the payload", digest), of: func(msg *message.Message) (string, error) {
 		sum := sha256.Sum256(msg.Payload)
 		return hex.EncodeToString(sum[:]), nil
 	}}
@@ -96,7 +97,7 @@ func ByPosition(of func(*message.Message) (Position, error)) Key {
 			return Position{}, errors.New("inbox.ByPosition was given no function")
 		}
 	}
-	return Key{source: "position", own: true, of: func(msg *message.Message) (string, error) {
+	return Key{source: "position", own: true, form: place, of: func(msg *message.Message) (string, error) {
 		p, err := of(msg)
 		if err != nil {
 			return "", err
@@ -116,16 +117,19 @@ func ByFunc(name string, f func(*message.Message) (string, error)) Key {
 	if f == nil { // else it would be the zero Key, which is another
 		f = func(*message.Message) (string, error) { return "", errors.New("inbox.ByFunc was given no function") }
 	}
-	return Key{source: "func:" + strconv.Quote(name), of: f}
+	return Key{source: "func:" + strconv.Quote(name), form: leaf(name, anything), of: f}
 }
 
 // Joined takes all of keys together. A message must have every one of them.
 func Joined(keys ...Key) Key {
 	own := false
+	parts := make([]form, 0, len(keys))
 	for _, k := range keys {
-		own = own || k.withDefault().own
+		k = k.withDefault()
+		own = own || k.own
+		parts = append(parts, k.form)
 	}
-	return Key{source: "joined" + sources(keys), own: own, of: func(msg *message.Message) (string, error) {
+	return Key{source: "joined" + sources(keys), own: own, form: join(parts...), of: func(msg *message.Message) (string, error) {
 		parts := make([]string, 0, len(keys))
 		for _, k := range keys {
 			part, err := k.value(msg)
@@ -176,7 +180,8 @@ func (k Key) WithinType() Key {
 
 func (k Key) within(what string, of func(*message.Message) string) Key {
 	inner := k.withDefault()
-	return Key{source: inner.source + "/" + what, own: inner.own, of: func(msg *message.Message) (string, error) {
+	whole := join(leaf(what, text), inner.form)
+	return Key{source: inner.source + "/" + what, own: inner.own, form: whole, of: func(msg *message.Message) (string, error) {
 		value, err := inner.value(msg)
 		if err != nil {
 			return "", err

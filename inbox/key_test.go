@@ -196,3 +196,17 @@ func TestWithinTopicTakesTheTopicOfTheRouter(t *testing.T) {
 	require.NoError(t, router.Close())
 	require.NoError(t, <-stopped)
 }
+
+func TestAKeyIsOfTheMessage(t *testing.T) {
+	t.Parallel()
+	for _, key := range []inbox.Key{
+		{}, inbox.ByMetadata(`"position`), inbox.ByJSON("func:", "a/topic"), inbox.Joined(inbox.ByPayload(), inbox.ByCloudEvent()).WithinType(),
+	} {
+		assert.True(t, key.OfMessage(), key)
+	}
+	for _, key := range []inbox.Key{
+		inbox.ByFunc("x", nil), inbox.ByPosition(nil), inbox.ByUUID().WithinTopic(), inbox.FirstOf(inbox.ByUUID(), inbox.ByFunc(`"`, nil)),
+	} {
+		assert.False(t, key.OfMessage(), key)
+	}
+}

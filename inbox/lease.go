@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"sync/atomic"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
@@ -12,6 +13,7 @@ import (
 
 	"github.com/millrace-go/millrace/internal/ambient"
 	"github.com/millrace-go/millrace/internal/keycode"
+	"github.com/millrace-go/millrace/internal/requests"
 	"github.com/millrace-go/millrace/internal/turns"
 )
 
@@ -31,6 +33,9 @@ type Lease struct {
 	cancel  context.CancelCauseFunc
 	began   time.Time
 	sure    time.Time // nobody else can have taken the lease before; guarded by heart.mu
+
+	over     atomic.Bool   // the handler has returned
+	requests requests.Made // with a key of the message
 }
 
 // leaseContext is a handler's context, in which its lease is found.
@@ -44,8 +49,11 @@ type leaseInContext struct{}
 
 // Value returns the lease, or what the message's context has.
 func (c leaseContext) Value(key any) any {
-	if _, ours := key.(leaseInContext); ours {
+	switch key.(type) {
+	case leaseInContext, subjectKey:
 		return c.lease
+	case requests.Key:
+		return &c.lease.requests
 	}
 	return c.Context.Value(key)
 }
@@ -61,6 +69,8 @@ var (
 // Acquire takes a lease on msg. It waits for copies that are being handled, here or in
 // another process, for at most Wait; then it returns an error that wraps [ErrInProgress].
 //
+// A replayed message that the consumer refuses is not fresh, and nobody is asked for it.
+//
 // If [Lease.Fresh], the caller runs the handler with [Lease.Context] and must end with
 // [Lease.Confirm] or [Lease.Release]. Otherwise it acks msg. On an error it nacks msg:
 // nothing was done.
@@ -71,6 +81,12 @@ func (c *LeaseConsumer) Acquire(msg *message.Message) (*Lease, error) {
 	}
 	if !l.enter() {
 		return nil, ErrClosed
+	}
+	l.observeReceived()
+	if _, is := replayed(msg); is && c.config.OnReplay == ReplayRefuse {
+		l.observeReplayed(replayRefused)
+		l.leave()
+		return l, nil
 	}
 	if err := l.obtain(); err != nil {
 		l.leave()
@@ -137,7 +153,7 @@ func (l *Lease) obtain() error {
 			return context.Cause(wait)
 		}
 		if settled {
-			l.duplicate("handled while this copy waited")
+			l.duplicate(ReasonWaited)
 			return nil
 		}
 		l.turn = turn
@@ -153,7 +169,7 @@ func (l *Lease) settle(state LeaseState, err error) error {
 	}
 	if state.Status == LeaseConfirmed {
 		l.turn.Settle(0)
-		l.duplicate("confirmed")
+		l.duplicate(ReasonConfirmed)
 		return nil
 	}
 	l.start()
@@ -201,12 +217,14 @@ func (l *Lease) ask() (LeaseState, error) {
 	state, err := leases.store.Acquire(l.ctx, l.id, l.token, l.consumer.config.Lease)
 	switch {
 	case err == nil:
-		pass.Up()
+		if pass.Up() {
+			leases.log.Info("inbox: the store of the leases answers again", nil)
+		}
 		return state, nil
 	case errors.Is(err, ErrUnavailable):
 		l.observeOutage(err)
 		if pass.Down(l.ctx) {
-			l.log().Error("the store of the leases does not answer, deliveries are held back", err, nil)
+			l.log().Error("inbox: the store of the leases does not answer, deliveries are held back", err, nil)
 		}
 	default:
 		pass.Cancel()
@@ -218,20 +236,39 @@ func (l *Lease) ask() (LeaseState, error) {
 // start makes the context that the handler will see, and keeps the lease from ending.
 func (l *Lease) start() {
 	l.fresh = true
-	l.handler, l.cancel = context.WithCancelCause(leaseContext{l.ctx, l})
+	l.handler, l.cancel = context.WithCancelCause(leaseContext{replayContext(l.ctx, l.msg), l})
 	l.keep()
 }
 
 func (l *Lease) duplicate(reason string) {
 	leases := l.consumer.leases
-	if len(leases.observe.duplicate) > 0 {
-		e := l.event(reason)
-		for _, o := range leases.observe.duplicate {
-			o.ObserveDuplicate(l.ctx, e)
-		}
+	l.observeReplayed(replayDuplicate)
+	if len(leases.observe.duplicate) == 0 && !leases.debug {
+		return
+	}
+	e := l.event(reason)
+	for _, o := range leases.observe.duplicate {
+		o.ObserveDuplicate(l.ctx, e)
 	}
 	if leases.debug {
-		l.log().Debug("duplicate, handler not run", watermill.LogFields{"reason": reason})
+		leases.log.Debug("inbox: duplicate, handler not run", e.fields())
+	}
+}
+
+func (l *Lease) observeReceived() {
+	if len(l.consumer.leases.observe.received) == 0 {
+		return
+	}
+	e := l.event("received")
+	for _, o := range l.consumer.leases.observe.received {
+		o.ObserveReceived(l.ctx, e)
+	}
+}
+
+// observeReplayed tells what became of a message, if it was replayed.
+func (l *Lease) observeReplayed(reason string) {
+	if _, is := replayed(l.msg); is {
+		l.consumer.leases.observe.tellReplayed(l.ctx, l.log(), l.event(reason))
 	}
 }
 
@@ -275,14 +312,11 @@ func (l *Lease) fail(err error) error {
 }
 
 func (l *Lease) log() watermill.LoggerAdapter {
-	c := l.consumer
-	return c.leases.log.With(watermill.LogFields{
-		"consumer": c.config.Name, "epoch": c.config.Epoch, "message_uuid": l.msg.UUID, "message_id": l.key,
-		"topic": message.SubscribeTopicFromCtx(l.ctx),
-	})
+	return l.consumer.leases.log.With(l.event("").fields())
 }
 
 func (l *Lease) event(reason string) Event {
+	replay, _ := replayed(l.msg)
 	return Event{
 		Consumer:  l.consumer.config.Name,
 		Epoch:     l.consumer.config.Epoch,
@@ -291,5 +325,8 @@ func (l *Lease) event(reason string) Event {
 		Topic:     message.SubscribeTopicFromCtx(l.ctx),
 		Type:      eventType(l.msg),
 		Reason:    reason,
+		Attempt:   Attempt(l.ctx),
+		Metadata:  l.msg.Metadata,
+		Replay:    replay,
 	}
 }

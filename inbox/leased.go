@@ -119,7 +119,7 @@ func (l *Leased) Fail(ctx context.Context) error {
 	}
 	f := l.queue.fateOf(charged, counts, cause, l.row.LastError)
 	if l.row.Status == Settling { // the handler is done, and the outcome must go out
-		f.status, f.reason = Settling, unpublished
+		f.status, f.why = Settling, unsettled
 		f.delay = backoff(l.queue.config.MinBackoff, l.queue.config.MaxBackoff, f.attempts)
 	}
 	return l.queue.name.explain(fmt.Sprintf("put back message %d", l.row.ID), l.move(ctx, f))
@@ -144,7 +144,7 @@ func (l *Leased) move(ctx context.Context, f fate) error {
 			moved, err = affected(tx.ExecContext(ctx, s.dialect.Queue.CloseLeased, l.row.Consumer, l.row.MessageID, l.token))
 		} else {
 			moved, err = affected(tx.ExecContext(ctx, s.dialect.Queue.MoveLeased, became.status, became.attempts, became.last,
-				groupOf(became.last), []byte(became.reason), became.delay.Microseconds(), l.row.Consumer, l.row.MessageID, l.token))
+				groupOf(became.last), []byte(became.text), became.delay.Microseconds(), l.row.Consumer, l.row.MessageID, l.token))
 		}
 		if err == nil && moved != 1 {
 			err = ErrLost
@@ -153,12 +153,12 @@ func (l *Leased) move(ctx context.Context, f fate) error {
 			return err
 		}
 		if msg, err := l.Message(ctx); err == nil {
-			return tell(msg, became.reason)
+			return tell(msg, became.text)
 		}
 		return nil // nobody can read it
 	})
-	if err == nil && became.status.stuck() {
-		l.queue.observeParked(ctx, l.row, became)
+	if err == nil {
+		l.queue.observeFate(ctx, l.event(became), became)
 	}
 	return err
 }
@@ -179,13 +179,15 @@ func (l *Leased) openClaim(ctx context.Context, tx *sqlx.Tx, f fate) (fate, erro
 		return f, err
 	}
 	switch {
-	case claim.Result == resultOpen || claim.Hash != l.row.Hash:
+	case claim.Result == resultOpen || claim.Hash != l.row.Hash && claim.Result != resultImported:
 		return f, nil
 	case claim.Outcome != nil:
-		return fate{Settling, f.attempts, l.queue.config.MinBackoff, unpublished, f.last}, nil
+		return fate{Settling, f.attempts, l.queue.config.MinBackoff, unsettled, f.last}, nil
 	}
 	return fate{}, nil
 }
 
 // unpublished is why a message is SETTLING.
 const unpublished = "what the handler produced is not known to be published"
+
+var unsettled = why{ReasonOutcome, unpublished}

@@ -17,6 +17,7 @@ import (
 // a router does after publishing them, and is freed when it is nacked: what was produced
 // is not lost where publishing fails, and the handler then runs again.
 func (l *Lease) Confirm(produced []*message.Message) error {
+	l.over.Store(true)
 	if len(produced) > 0 && !answered(l.msg) {
 		if err := l.extend(); errors.Is(err, ErrLeaseLost) {
 			return l.doubt(err)
@@ -90,13 +91,17 @@ func (l *Lease) confirm() error {
 // succeed lets go of everything once the key is kept.
 func (l *Lease) succeed() {
 	l.cancel(nil)
-	if observers := l.consumer.leases.observe.completed; len(observers) > 0 {
+	if leases := l.consumer.leases; len(leases.observe.completed) > 0 || leases.debug {
 		e := l.event("confirmed")
 		e.Duration = time.Since(l.began)
-		for _, o := range observers {
+		for _, o := range leases.observe.completed {
 			o.ObserveCompleted(l.ctx, e)
 		}
+		if leases.debug {
+			leases.log.Trace("inbox: message handled", e.fields())
+		}
 	}
+	l.observeReplayed(replayRan)
 	l.turn.Settle(0)
 	l.leave()
 }
@@ -108,9 +113,9 @@ func (l *Lease) doubt(cause error) error {
 	} else {
 		cause = fmt.Errorf("the handler succeeded, but this could not be recorded, so it may run again: %w", cause)
 	}
-	l.log().Error("possible double effect", cause, nil)
-	for _, o := range l.consumer.leases.observe.doubleEffect {
-		e := l.event("not confirmed")
+	l.log().Error("inbox: possible double effect", cause, nil)
+	for _, o := range l.consumer.leases.observe.doubled {
+		e := l.event(ReasonNotConfirmed)
 		e.Err, e.Duration = cause, time.Since(l.began)
 		o.ObserveDoubleEffect(l.ctx, e)
 	}
@@ -120,9 +125,10 @@ func (l *Lease) doubt(cause error) error {
 // Release ends a failed run and returns the error for the router. The key is free for the
 // redelivery; if the store cannot be told, it is free when the lease ends.
 func (l *Lease) Release(cause error) error {
+	l.over.Store(true)
 	l.keepNoLonger()
 	if err := l.giveBack(l.ctx); err != nil {
-		l.log().Error("a lease could not be released: copies of the message wait for it to end", err, nil)
+		l.log().Error("inbox: a lease could not be released: copies of the message wait for it to end", err, nil)
 	}
 	return l.end(cause)
 }
@@ -135,10 +141,15 @@ func (l *Lease) giveBack(ctx context.Context) error {
 
 func (l *Lease) end(cause error) error {
 	l.cancel(nil)
-	for _, o := range l.consumer.leases.observe.failed {
-		e := l.event("released")
+	if leases := l.consumer.leases; len(leases.observe.failed) > 0 || leases.debug {
+		e := l.event(reasonOf(cause))
 		e.Err, e.Duration = cause, time.Since(l.began)
-		o.ObserveFailed(l.ctx, e)
+		for _, o := range leases.observe.failed {
+			o.ObserveFailed(l.ctx, e)
+		}
+		if leases.debug {
+			leases.log.Debug("inbox: handler failed, its lease was released", e.fields())
+		}
 	}
 	l.turn.Fail()
 	l.leave()

@@ -70,7 +70,8 @@ type LeaseExtender interface {
 }
 
 // DoubleEffectObserver is told of each handler run that succeeded although its key could
-// not be confirmed: a copy of the message may have been handled as well, or will be.
+// not be confirmed: a copy of the message may have been handled as well, or will be. It is also
+// told of each [Step] that may have been done twice, with [ReasonDuplicateStep].
 type DoubleEffectObserver interface {
 	ObserveDoubleEffect(ctx context.Context, e Event)
 }
@@ -81,7 +82,7 @@ type LeasesConfig struct {
 	Logger watermill.LoggerAdapter
 
 	// Observers are told of decisions: see [CompletedObserver], [FailedObserver],
-	// [DuplicateObserver], [OutageObserver], [DoubleEffectObserver] and [EvictedObserver].
+	// [DuplicateObserver], [ReplayedObserver], [OutageObserver], [DoubleEffectObserver] and [EvictedObserver].
 	Observers []Observer
 }
 
@@ -92,7 +93,7 @@ type Leases struct {
 	store    LeaseStore
 	extender LeaseExtender // nil if the store has none
 	log      watermill.LoggerAdapter
-	observe  leaseObservers
+	observe  observers
 	owner    *Store // of the tables; nil for other stores
 	debug    bool   // someone listens to what is said of each duplicate
 
@@ -103,11 +104,6 @@ type Leases struct {
 	consumers map[consumerName]*LeaseConsumer
 }
 
-type leaseObservers struct {
-	observers
-	doubleEffect []DoubleEffectObserver
-}
-
 // NewLeases returns leases kept in store.
 func NewLeases(store LeaseStore, config LeasesConfig) *Leases {
 	if config.Logger == nil {
@@ -116,14 +112,11 @@ func NewLeases(store LeaseStore, config LeasesConfig) *Leases {
 	extender, _ := store.(LeaseExtender)
 	_, silent := config.Logger.(watermill.NopLogger)
 	return &Leases{
-		store:    store,
-		extender: extender,
-		log:      config.Logger,
-		debug:    !silent,
-		observe: leaseObservers{
-			observers:    newObservers(config.Observers),
-			doubleEffect: only[DoubleEffectObserver](config.Observers),
-		},
+		store:     store,
+		extender:  extender,
+		log:       config.Logger,
+		debug:     !silent,
+		observe:   newObservers(config.Observers),
 		consumers: make(map[consumerName]*LeaseConsumer),
 	}
 }
@@ -144,6 +137,7 @@ type LeaseConfig struct {
 	Lease     time.Duration
 	Wait      time.Duration
 	Retention time.Duration
+	OnReplay  ReplayRule
 }
 
 func (c *LeaseConfig) setDefaults() {
@@ -181,6 +175,9 @@ func (c LeaseConfig) Validate() error {
 	}
 	if c.Retention != Forever && c.Retention < minLease {
 		problem("Retention %v is below %v; inbox.Forever keeps all", c.Retention, minLease)
+	}
+	if c.OnReplay != ReplayAllow && c.OnReplay != ReplayRefuse {
+		problem("OnReplay %d is neither ReplayAllow nor ReplayRefuse: without a transaction nothing that is sent can be kept back", c.OnReplay)
 	}
 	return errors.Join(problems...)
 }

@@ -209,8 +209,7 @@ func (m *memoryLeases) find(key LeaseKey) (*memoryShard, memoryKey) {
 
 func (m *memoryLeases) observeEvicted(ctx context.Context, n int) {
 	m.warned.Do(func() {
-		m.log.Error("more keys were confirmed than MemoryLeasesConfig.Limit allows to remember for their retention: "+
-			"the oldest are forgotten; said once", errEvicted, nil)
+		m.log.Error("inbox: keys were forgotten before their retention was over; said once", errEvicted, nil)
 	})
 	for _, o := range m.evicted {
 		o.ObserveEvicted(ctx, Event{Reason: "memory full", Count: n})

@@ -5,8 +5,6 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
-
-	"github.com/ThreeDotsLabs/watermill"
 )
 
 // lookup is what the tables say of a key.
@@ -35,6 +33,7 @@ const (
 	resultCompleted  = 1
 	resultDiscarded  = 2
 	resultSuperseded = 3 // by the message of a newer epoch
+	resultImported   = 4 // another system handled it, so the hash of its payload is not known
 )
 
 // look reads what is known of the key, outside any transaction.
@@ -43,7 +42,7 @@ func (cl *Claim) look() (next step, err error) {
 	ctx, cancel := context.WithTimeout(d.ctx, cl.consumer.config.Timeout)
 	defer cancel()
 	var row lookup
-	cl.openRow = false
+	cl.openRow, cl.own = false, false
 	err = row.scan(s.db.QueryRowContext(ctx, s.dialect.Lookup, cl.id32, d.id))
 	if errors.Is(err, sql.ErrNoRows) {
 		return insert, nil // purged, or rolled back
@@ -57,10 +56,15 @@ func (cl *Claim) look() (next step, err error) {
 	if !row.OpenStatus.Valid {
 		return retake, nil
 	}
+	status := Status(row.OpenStatus.Int16)
+	if cl.replayed && cl.lease == nil && status.retryable() {
+		if next, taken, err := cl.takeUp(ctx, row.OpenID.Int64); taken || err != nil {
+			return next, err
+		}
+	}
 	if row.OpenHash.Int64 != d.hash {
 		return cl.collision()
 	}
-	status := Status(row.OpenStatus.Int16)
 	if status == FailedRetryable && cl.lease == nil {
 		cl.openRow = true
 		return retake, nil
@@ -75,6 +79,9 @@ func (cl *Claim) look() (next step, err error) {
 // completed answers a copy of a message that was handled.
 func (cl *Claim) completed(row lookup) (next step, err error) {
 	d := cl.delivery
+	if row.Result == resultImported {
+		row.Hash = d.hash
+	}
 	if row.Hash != d.hash {
 		return cl.collision()
 	}
@@ -83,7 +90,7 @@ func (cl *Claim) completed(row lookup) (next step, err error) {
 		if err != nil {
 			return 0, fmt.Errorf("stored outcome: %w", err)
 		}
-		cl.answer = "outcome not known to be published"
+		cl.answer = ReasonOutcome
 		return done, nil
 	}
 	// A younger one may still have a handler that runs: one that committed by itself and
@@ -92,7 +99,7 @@ func (cl *Claim) completed(row lookup) (next step, err error) {
 	if row.Now-row.ProcessedAt > safe.Microseconds() {
 		cl.remember()
 	}
-	cl.answer = "completed"
+	cl.answer = ReasonCompleted
 	return done, nil
 }
 
@@ -107,14 +114,10 @@ func (cl *Claim) remember() {
 // collision decides about a message with the key, but not the payload, of another one.
 func (cl *Claim) collision() (next step, err error) {
 	s, d := cl.consumer.store, cl.delivery
-	e := d.event("same key, other payload")
-	for _, o := range s.observe.collision {
-		o.ObserveCollision(d.ctx, e)
-	}
+	s.observeCollision(d.ctx, d.event(ReasonCollision))
 	switch cl.consumer.config.OnCollision {
 	case CollisionDrop:
-		d.log().Info("dropped: same key as another message, other payload", nil)
-		cl.answer = "collision dropped"
+		cl.answer = ReasonCollisionDropped
 		return done, nil
 	case CollisionFail:
 		return 0, ErrCollision
@@ -127,27 +130,41 @@ func (cl *Claim) collision() (next step, err error) {
 // duplicate tells of a copy that is acked without running the handler. No slot is held.
 func (cl *Claim) duplicate() {
 	s, d := cl.consumer.store, cl.delivery
+	cl.consumer.tally.duplicates.Add(1)
 	if cl.outcome != nil {
 		s.unsettled.watch(cl)
 	}
-	if len(s.observe.duplicate) > 0 {
-		e := d.event(cl.answer)
-		for _, o := range s.observe.duplicate {
-			o.ObserveDuplicate(d.ctx, e)
-		}
-	}
+	d.observeReplayed(cl.answeredReplay(), 0)
 	if s.config.LogDropped {
 		s.logDropped(d, cl.answer)
 	}
+	if len(s.observe.duplicate) == 0 && !s.debug {
+		return
+	}
+	e := d.event(cl.answer)
+	for _, o := range s.observe.duplicate {
+		o.ObserveDuplicate(d.ctx, e)
+	}
 	if s.debug {
-		d.log().Debug("duplicate, handler not run", watermill.LogFields{"reason": cl.answer})
+		s.log.Debug("inbox: duplicate, handler not run", e.fields())
 	}
 }
 
-func (cl *Claim) observeParked() {
-	cl.log().Error("message parked for an operator: "+cl.parked, nil, nil)
-	e := cl.event(cl.parked)
-	for _, o := range cl.consumer.store.observe.parked {
-		o.ObserveParked(cl.ctx, e)
+// observeCollision tells of a message with the key, but not the payload, of another one.
+func (s *Store) observeCollision(ctx context.Context, e Event) {
+	s.log.Info("inbox: collision of two messages", e.fields())
+	for _, o := range s.observe.collision {
+		o.ObserveCollision(ctx, e)
+	}
+}
+
+// observeParked tells of a message that waits for an operator.
+func (s *Store) observeParked(ctx context.Context, e Event) {
+	s.tallies.of(consumerName{e.Consumer, e.Epoch}).parked.Add(1)
+	about := e
+	about.Err = nil // the line says it already
+	s.log.Error("inbox: message parked for an operator", e.Err, about.fields())
+	for _, o := range s.observe.parked {
+		o.ObserveParked(ctx, e)
 	}
 }

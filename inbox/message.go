@@ -9,7 +9,6 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/jmoiron/sqlx"
 
-	"github.com/millrace-go/millrace/internal/dialect"
 	"github.com/millrace-go/millrace/internal/keycode"
 	"github.com/millrace-go/millrace/internal/msgcode"
 )
@@ -65,8 +64,8 @@ type Message struct {
 	EventVersion string
 	UUID         string
 	Metadata     message.Metadata
-	Payload      []byte
-	Unreadable   error // why there is no Payload: ErrErased, or what passes
+	Payload      []byte // not where only an outline was asked for
+	Unreadable   error  // why there is no Payload: ErrErased, or what passes
 	OrderKey     string
 	ReceivedAt   time.Time
 	DueAt        time.Time // when something will be done about it by itself; zero: never, or it is being worked on
@@ -173,38 +172,45 @@ func (s *Store) insertMessage(ctx context.Context, tx *sqlx.Tx, cl *Claim, open 
 	return s.checkIn(ctx, tx, payload)
 }
 
-// judge parks, in the transaction of its claim, a fresh message that must not be handled,
-// and returns why.
-func (cl *Claim) judge(ctx context.Context, tx *sqlx.Tx) (reason string, err error) {
-	reason, err = cl.objection(ctx, tx)
-	if reason == "" || err != nil {
-		return "", err
+// judge parks, in the transaction of its claim, a message that must not be handled, and
+// returns why.
+func (cl *Claim) judge(ctx context.Context, tx *sqlx.Tx, what step) (objection why, err error) {
+	objection, err = cl.objection(ctx, tx, what)
+	if objection.text == "" || err != nil {
+		return why{}, err
 	}
 	s := cl.consumer.store
 	if _, err := tx.ExecContext(ctx, s.dialect.ReopenClaim, cl.id32, cl.delivery.id, cl.token); err != nil {
-		return "", fmt.Errorf("open the claim: %w", err)
+		return why{}, fmt.Errorf("open the claim: %w", err)
 	}
-	return reason, s.insertMessage(ctx, tx, cl, openMessage{status: Parked, reason: reason, delay: dialect.NeverDue})
+	return objection, cl.park(ctx, tx, objection.text)
 }
 
-// objection says why a fresh message must not be handled, or nothing.
-func (cl *Claim) objection(ctx context.Context, tx *sqlx.Tx) (string, error) {
+// objection says why a message must not be handled, or nothing.
+func (cl *Claim) objection(ctx context.Context, db sqlx.QueryerContext, what step) (why, error) {
 	s, d, config := cl.consumer.store, cl.delivery, cl.consumer.config
+	var err error
+	if cl.refused, err = cl.refuses(ctx, db, what); err != nil || cl.refused {
+		return d.refusal(), err
+	}
+	if what != insert { // it was judged when it was new
+		return why{}, nil
+	}
 	if d.original != nil {
-		return "same key as message " + keycode.String(d.original) + ", other payload", nil
+		return why{ReasonCollision, "same key as message " + keycode.String(d.original) + ", other payload"}, nil
 	}
 	made, known := config.MessageTime(d.msg)
 	if !known || time.Since(made)+config.ClockSkew < MinRetention {
-		return "", nil
+		return why{}, nil
 	}
 	var line int64
 	// After the claim, in a statement of its own: a purge that freed the key is then seen.
-	if err := tx.GetContext(ctx, &line, s.dialect.SelectPurgeLine, cl.id32); err != nil {
-		return "", fmt.Errorf("read the purge line: %w", err)
+	if err := sqlx.GetContext(ctx, db, &line, s.dialect.SelectPurgeLine, cl.id32); err != nil {
+		return why{}, fmt.Errorf("read the purge line: %w", err)
 	}
 	if line == 0 || made.Add(-config.ClockSkew).UnixMicro() > line {
-		return "", nil
+		return why{}, nil
 	}
-	return fmt.Sprintf("too old: made at %s, and what was handled up to %s is forgotten, so it may have been handled",
-		made.UTC().Format(time.RFC3339), time.UnixMicro(line).UTC().Format(time.RFC3339)), nil
+	return why{ReasonTooOld, fmt.Sprintf("too old: made at %s, and what was handled up to %s is forgotten, so it may have been handled",
+		made.UTC().Format(time.RFC3339), time.UnixMicro(line).UTC().Format(time.RFC3339))}, nil
 }

@@ -3,6 +3,8 @@ package inbox
 import (
 	"context"
 	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
 )
 
 // Event is what an observer is told. Fields that do not apply are empty.
@@ -13,10 +15,13 @@ type Event struct {
 	UUID      string
 	Topic     string
 	Type      string // event type
-	Reason    string
+	Reason    string // one of a small set, so that it can be counted by; details are in Err
 	Duration  time.Duration
 	Count     int
+	Attempt   int // at a stored message, 1 for the first; 0 where no pubsub.Durable delivers
 	Err       error
+	Metadata  message.Metadata // of the message, where it is at hand; not to be changed
+	Replay    string           // what a replayed message says of its replay
 }
 
 // Observer is told of decisions, for metrics and traces. A value in [Config.Observers]
@@ -25,13 +30,28 @@ type Event struct {
 type Observer any
 
 type (
+	// ReceivedObserver is told of each delivery that a consumer takes up, before it knows
+	// whether the message was handled.
+	ReceivedObserver interface {
+		ObserveReceived(ctx context.Context, e Event)
+	}
 	// CompletedObserver is told of each handler run whose transaction was committed.
 	CompletedObserver interface {
 		ObserveCompleted(ctx context.Context, e Event)
 	}
-	// FailedObserver is told of each handler run that was rolled back.
+	// FailedObserver is told of each handler run that was rolled back, and why.
 	FailedObserver interface {
 		ObserveFailed(ctx context.Context, e Event)
+	}
+	// RetriedObserver is told of each stored message that is to be tried again, why, and after
+	// how many attempts.
+	RetriedObserver interface {
+		ObserveRetried(ctx context.Context, e Event)
+	}
+	// ReclaimedObserver is told how many stored messages were taken over from somebody whose
+	// lease lapsed: a process ended, or froze.
+	ReclaimedObserver interface {
+		ObserveReclaimed(ctx context.Context, e Event)
 	}
 	// DuplicateObserver is told of each copy that was answered without the handler; the
 	// reason says how it was known.
@@ -42,7 +62,8 @@ type (
 	CollisionObserver interface {
 		ObserveCollision(ctx context.Context, e Event)
 	}
-	// ParkedObserver is told of each message stored for an operator.
+	// ParkedObserver is told of each message stored for an operator, parked or failed
+	// terminally, and why.
 	ParkedObserver interface {
 		ObserveParked(ctx context.Context, e Event)
 	}
@@ -82,16 +103,32 @@ type (
 	OutageObserver interface {
 		ObserveOutage(ctx context.Context, e Event)
 	}
-	// PurgedObserver is told of each run of the janitor.
+	// ReplayedObserver is told what became of each replayed message: "ran", "refused", "duplicate",
+	// "queued" where it had failed before and is tried again by its queue,
+	// or "suppressed" with the Count of messages that were not sent and steps that were not done; or "stale version", "held" or
+	// "parked", of which other observers are told as well. A run that failed comes again.
+	ReplayedObserver interface {
+		ObserveReplayed(ctx context.Context, e Event)
+	}
+	// PurgedObserver is told of each run of the janitor: how many claims it deleted, and what
+	// failed.
 	PurgedObserver interface {
 		ObservePurged(ctx context.Context, e Event)
+	}
+	// ClaimsObserver is told, when the janitor has walked all completed claims of a consumer, how
+	// many of them are how old: once for each age. A consumer that keeps for ever is not walked.
+	ClaimsObserver interface {
+		ObserveClaims(ctx context.Context, e Event)
 	}
 )
 
 // observers holds each kind in a slice of its own: no event costs a type assertion.
 type observers struct {
+	received    []ReceivedObserver
 	completed   []CompletedObserver
 	failed      []FailedObserver
+	retried     []RetriedObserver
+	reclaimed   []ReclaimedObserver
 	duplicate   []DuplicateObserver
 	collision   []CollisionObserver
 	parked      []ParkedObserver
@@ -104,13 +141,19 @@ type observers struct {
 	settled     []SettledObserver
 	contention  []ContentionObserver
 	outage      []OutageObserver
+	replayed    []ReplayedObserver
 	purged      []PurgedObserver
+	doubled     []DoubleEffectObserver
+	claims      []ClaimsObserver
 }
 
 func newObservers(all []Observer) observers {
 	return observers{
+		received:    only[ReceivedObserver](all),
 		completed:   only[CompletedObserver](all),
 		failed:      only[FailedObserver](all),
+		retried:     only[RetriedObserver](all),
+		reclaimed:   only[ReclaimedObserver](all),
 		duplicate:   only[DuplicateObserver](all),
 		collision:   only[CollisionObserver](all),
 		parked:      only[ParkedObserver](all),
@@ -123,7 +166,10 @@ func newObservers(all []Observer) observers {
 		settled:     only[SettledObserver](all),
 		contention:  only[ContentionObserver](all),
 		outage:      only[OutageObserver](all),
+		replayed:    only[ReplayedObserver](all),
 		purged:      only[PurgedObserver](all),
+		doubled:     only[DoubleEffectObserver](all),
+		claims:      only[ClaimsObserver](all),
 	}
 }
 
@@ -137,14 +183,27 @@ func only[T any](all []Observer) []T {
 	return list
 }
 
+func (s *Store) observeReceived(d *delivery) {
+	if len(s.observe.received) == 0 {
+		return
+	}
+	e := d.event("received")
+	for _, o := range s.observe.received {
+		o.ObserveReceived(d.ctx, e)
+	}
+}
+
 func (s *Store) observeContention(d *delivery, err error) {
-	if len(s.observe.contention) == 0 {
+	if len(s.observe.contention) == 0 && !s.debug {
 		return
 	}
 	e := d.event("retried")
 	e.Err = err
 	for _, o := range s.observe.contention {
 		o.ObserveContention(d.ctx, e)
+	}
+	if s.debug {
+		s.log.Debug("inbox: deadlock or lock wait, tried again", e.fields())
 	}
 }
 
@@ -160,12 +219,15 @@ func (s *Store) observeOutage(d *delivery, err error) {
 }
 
 func (s *Store) observeGap(d *delivery, gap *GapError) {
-	if len(s.observe.gap) == 0 {
+	if len(s.observe.gap) == 0 && !s.debug {
 		return
 	}
-	e := d.event(gap.Error())
+	e := d.event(ReasonGap)
 	e.Err = gap
 	for _, o := range s.observe.gap {
 		o.ObserveGap(d.ctx, e)
+	}
+	if s.debug {
+		s.log.Debug("inbox: a message came before its predecessor", e.fields())
 	}
 }

@@ -38,9 +38,8 @@ func (q *Queue) write(ctx context.Context, work func(tx *sqlx.Tx, tell tellParke
 	if !errors.As(err, &failed) {
 		return err
 	}
-	q.store.log.Error("inbox: OnPark failed; the message is parked without it", failed.cause, watermill.LogFields{
-		"consumer": q.name.name, "epoch": q.name.epoch, "message_uuid": failed.uuid,
-	})
+	q.store.log.Error("inbox: OnPark failed; the message is parked without it", failed.cause,
+		q.fields().Add(watermill.LogFields{"message_uuid": failed.uuid, "reason": failed.reason}))
 	return q.silently(ctx, work)
 }
 
@@ -57,15 +56,16 @@ func (q *Queue) onPark(msg *message.Message, reason string) (err error) {
 			err = fmt.Errorf("panic: %v", r)
 		}
 		if err != nil {
-			err = &onParkError{msg.UUID, err}
+			err = &onParkError{msg.UUID, reason, err}
 		}
 	}()
 	return q.config.OnPark(msg, reason)
 }
 
 type onParkError struct {
-	uuid  string
-	cause error
+	uuid   string
+	reason string
+	cause  error
 }
 
 func (e *onParkError) Error() string { return "OnPark: " + e.cause.Error() }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/ThreeDotsLabs/watermill"
 	"github.com/jmoiron/sqlx"
 )
 
@@ -39,6 +40,7 @@ func (s *Store) setPaused(ctx context.Context, consumer string, epoch int, by Op
 	if err != nil {
 		return fmt.Errorf("inbox: %s consumer %q: %w", action, consumer, explain(err))
 	}
+	s.sayDecided(by, action, watermill.LogFields{"consumer": consumer, "epoch": epoch})
 	s.pauses.Add(1)
 	s.wakeQueue(consumerName{consumer, epoch}) // which looks
 	return nil

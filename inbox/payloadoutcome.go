@@ -58,6 +58,18 @@ func (s *Store) decodeOutcome(
 	return msgs, problems, nil
 }
 
+// outlineOutcome returns the messages of a stored outcome without their payloads.
+func outlineOutcome(_ context.Context, _, _ string, stored []byte) (msgs []*message.Message, _ []error, err error) {
+	if len(stored) > 0 && stored[0] == sealedOutcome {
+		stored = stored[1:]
+	}
+	msgs, err = msgcode.Decode(stored)
+	for _, m := range msgs {
+		m.Payload = nil
+	}
+	return msgs, nil, err
+}
+
 // openOutcome returns the messages of a stored outcome that can be published, never nil. One
 // that nobody can open any more is left out: nothing else can be done about it.
 func (s *Store) openOutcome(

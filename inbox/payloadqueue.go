@@ -3,8 +3,6 @@ package inbox
 import (
 	"context"
 	"errors"
-
-	"github.com/ThreeDotsLabs/watermill"
 )
 
 // openPayloads gets the payloads of messages just leased. One that nobody can open any more
@@ -67,13 +65,14 @@ func (l *Leased) putOff(ctx context.Context, cause error) {
 	if closing {
 		err = q.PutBack(ctx, l)
 	} else {
-		err = l.move(ctx, l.fateUnopened(cause))
+		became := l.fateUnopened(cause)
+		err = l.move(ctx, became)
 		q.store.log.Error("inbox: the payload of a stored message cannot be had; that was no attempt", cause,
-			watermill.LogFields{"consumer": q.name.name, "epoch": q.name.epoch, "message_uuid": string(l.row.UUID)})
+			l.event(became).fields())
 	}
 	if err != nil && !errors.Is(err, ErrLost) {
 		q.store.log.Error("inbox: a stored message could not be given back; it comes again after its lease", err,
-			watermill.LogFields{"consumer": q.name.name, "epoch": q.name.epoch, "message_uuid": string(l.row.UUID)})
+			l.event(fate{}).fields())
 	}
 }
 
@@ -86,16 +85,16 @@ func (l *Leased) fateUnopened(cause error) fate {
 	last := errorText(cause)
 	switch {
 	case errors.Is(cause, ErrErased):
-		return fate{FailedTerminal, attempts, never, ErrErased.Error(), last}
+		return fate{FailedTerminal, attempts, never, why{ReasonPayload, ErrErased.Error()}, last}
 	case IsTerminal(cause):
-		return fate{FailedTerminal, attempts, never, "the payload cannot be opened", last}
+		return fate{FailedTerminal, attempts, never, why{ReasonPayload, "the payload cannot be opened"}, last}
 	}
 	status := FailedRetryable
 	if l.row.Status == Settling {
 		status = Settling
 	}
 	delay := backoff(config.MinBackoff, config.MaxBackoff, int(l.queue.unopened.Add(1)))
-	return fate{status, attempts, delay, "the payload cannot be opened now", last}
+	return fate{status, attempts, delay, why{ReasonPayload, "the payload cannot be opened now"}, last}
 }
 
 // dropBlobs removes the payloads of messages that are closed. What fails here, and what was
@@ -112,6 +111,6 @@ func (q *Queue) dropBlobs(ctx context.Context, closed []*Leased) {
 	}
 	if err := q.store.removeBlobs(ctx, names); err != nil {
 		q.store.log.Error("inbox: payloads of completed messages were not removed; they are when Config.BlobGrace is over",
-			explain(err), watermill.LogFields{"consumer": q.name.name, "epoch": q.name.epoch})
+			explain(err), q.fields())
 	}
 }

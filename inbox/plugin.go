@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/millrace-go/millrace/internal/ambient"
@@ -22,11 +23,11 @@ func (s *Store) Plugin() message.RouterPlugin {
 	return func(r *message.Router) error {
 		ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 		defer cancel()
+		s.work.expects.Store(true) // before the check, which looks for a janitor
 		if err := s.checkAtStart(ctx); err != nil {
 			return err
 		}
 		r.AddMiddleware(guard)
-		s.work.expects.Store(true)
 		go s.runWith(r)
 		return nil
 	}
@@ -41,7 +42,7 @@ func (s *Store) checkAtStart(ctx context.Context) error {
 		if f.Severity == Error {
 			return fmt.Errorf("inbox: %s", f)
 		}
-		s.log.Info("inbox: "+f.String(), nil)
+		s.log.Info("inbox: a setting of the database should be another", watermill.LogFields{"reason": f.String()})
 	}
 	return nil
 }

@@ -55,6 +55,9 @@ func (s *Store) Retry(ctx context.Context, id int64, by Operator, to message.Pub
 	default:
 		err = s.sendBack(ctx, row, by, to)
 	}
+	if err == nil {
+		s.sayDecided(by, "retry", row.fields())
+	}
 	return row.explain("retry", err)
 }
 
@@ -88,8 +91,15 @@ func (s *Store) served(ctx context.Context, row messageRow) (bool, error) {
 	return c.Served, err
 }
 
+// retryAction is what the audit table calls a message that an operator had tried again.
+const retryAction = "retry"
+
 // makeDue gives the message back to its queue, if it is still in the state it was seen in.
 func (s *Store) makeDue(ctx context.Context, tx *sqlx.Tx, by Operator, row messageRow) error {
+	return s.makeDueAs(ctx, tx, by, retryAction, row)
+}
+
+func (s *Store) makeDueAs(ctx context.Context, tx *sqlx.Tx, by Operator, action string, row messageRow) error {
 	if err := row.remediable(); err != nil {
 		return err
 	}
@@ -101,7 +111,7 @@ func (s *Store) makeDue(ctx context.Context, tx *sqlx.Tx, by Operator, row messa
 	if err != nil {
 		return err
 	}
-	return s.audit(ctx, tx, by, "retry", row)
+	return s.audit(ctx, tx, by, action, row)
 }
 
 // sendBack sends the message to where it came from.
@@ -153,6 +163,9 @@ func (s *Store) Discard(ctx context.Context, id int64, by Operator) error {
 		return err
 	}
 	err = s.write(ctx, func(tx *sqlx.Tx) error { return s.discard(ctx, tx, by, row) })
+	if err == nil {
+		s.sayDecided(by, "discard", row.fields())
+	}
 	return row.explain("discard", err)
 }
 
@@ -175,8 +188,12 @@ func (s *Store) discard(ctx context.Context, tx *sqlx.Tx, by Operator, row messa
 }
 
 func (s *Store) find(ctx context.Context, id int64) (messageRow, error) {
+	return s.findIn(ctx, s.reader(ctx), id)
+}
+
+func (s *Store) findIn(ctx context.Context, db sqlx.QueryerContext, id int64) (messageRow, error) {
 	var row messageRow
-	err := sqlx.GetContext(ctx, s.reader(ctx), &row, s.dialect.SelectMessage, id, []byte(s.config.Namespace))
+	err := sqlx.GetContext(ctx, db, &row, s.dialect.SelectMessage, id, []byte(s.config.Namespace))
 	if errors.Is(err, sql.ErrNoRows) {
 		return row, fmt.Errorf("message %d: %w", id, ErrNotFound)
 	}

@@ -4,8 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
+	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/jmoiron/sqlx"
 
@@ -16,6 +18,14 @@ import (
 type Pace struct {
 	// PerSecond is how many messages are taken in a second. Defaults to 1000.
 	PerSecond int
+
+	// Progress is told, after each batch, how many are done. Defaults to nobody.
+	Progress func(done int)
+
+	// Mark, unless it is nil, is the ID of a row: the call passes over the rows up to it, and
+	// moves it to the last one that it took, so that a call with it goes on there and takes no
+	// message twice. Defaults to nil, which begins with the first.
+	Mark *int64
 }
 
 // RetryAll does for each message that f matches what [Store.Retry] does for one. Where f
@@ -28,6 +38,7 @@ func (s *Store) RetryAll(ctx context.Context, f Filter, by Operator, to message.
 	retried, err = s.forAll(ctx, f, by, pace, Status.retryable, func(rows []messageRow) (int, error) {
 		return s.retryBatch(ctx, rows, by, to)
 	})
+	s.sayAll(by, "retry", f, retried)
 	if err != nil {
 		return retried, fmt.Errorf("inbox: retry messages, %d done: %w", retried, explain(err))
 	}
@@ -40,10 +51,21 @@ func (s *Store) DiscardAll(ctx context.Context, f Filter, by Operator, pace Pace
 	discarded, err = s.forAll(ctx, f, by, pace, Status.stuck, func(rows []messageRow) (int, error) {
 		return s.inBatch(ctx, rows, func(tx *sqlx.Tx, row messageRow) error { return s.discard(ctx, tx, by, row) })
 	})
+	s.sayAll(by, "discard", f, discarded)
 	if err != nil {
 		return discarded, fmt.Errorf("inbox: discard messages, %d done: %w", discarded, explain(err))
 	}
 	return discarded, nil
+}
+
+func (s *Store) sayAll(by Operator, action string, f Filter, done int) {
+	fields := watermill.LogFields{"count": done}
+	if f.Consumer != "" {
+		fields["consumer"] = f.Consumer
+	}
+	if done > 0 {
+		s.sayDecided(by, action, fields)
+	}
 }
 
 // forAll gives the messages that f matches to work, in batches and no faster than pace says.
@@ -73,18 +95,33 @@ func (s *Store) forAll(
 		f.ReceivedUntil = now.Add(time.Millisecond) // the resolution of SQLite's clock
 	}
 	const most = 100
-	batch, after, began := min(most, pace.PerSecond), int64(0), time.Now()
+	batch, began := min(most, pace.PerSecond), time.Now()
+	if pace.Mark == nil {
+		pace.Mark = new(int64)
+	}
 	for {
-		rows, err := s.list(ctx, f, after, batch, FailedTerminal, Parked)
-		if err != nil || len(rows) == 0 {
+		ids, err := s.list(ctx, f, *pace.Mark, batch, FailedTerminal, Parked)
+		if err != nil || len(ids) == 0 {
 			return done, err
 		}
+		rows, err := s.listed(ctx, s.dialect.Remedy.SelectListed, ids)
+		if err != nil {
+			return done, err
+		}
+		rows = slices.DeleteFunc(rows, func(r messageRow) bool { // somebody was faster, since the IDs were read
+			return !slices.Contains(f.statuses(FailedTerminal, Parked), r.Status)
+		})
 		n, err := work(rows)
 		done += n
-		if err != nil || len(rows) < batch {
+		if pace.Progress != nil {
+			pace.Progress(done)
+		}
+		if err != nil {
 			return done, err
 		}
-		after = rows[len(rows)-1].ID
+		if *pace.Mark = ids[len(ids)-1]; len(ids) < batch {
+			return done, nil
+		}
 		if err := pace.wait(ctx, began, done); err != nil {
 			return done, err
 		}

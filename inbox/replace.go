@@ -42,7 +42,11 @@ func (s *Store) ReplacePayload(ctx context.Context, id int64, payload []byte, by
 	if err != nil {
 		return err
 	}
-	return row.explain("replace the payload of", s.replace(ctx, row, payload, by))
+	if err := s.replace(ctx, row, payload, by); err != nil {
+		return row.explain("replace the payload of", err)
+	}
+	s.sayDecided(by, "replace payload", row.fields())
+	return nil
 }
 
 func (s *Store) replace(ctx context.Context, row messageRow, payload []byte, by Operator) error {
@@ -60,30 +64,35 @@ func (s *Store) replace(ctx context.Context, row messageRow, payload []byte, by 
 	if err != nil {
 		return err
 	}
-	return s.write(ctx, func(tx *sqlx.Tx) error {
-		stored, err := s.sealPayloadIn(ctx, tx, string(row.Name), string(row.Topic), msg)
-		if err != nil {
-			return err
-		}
-		// The claim first, as everyone does who has both.
-		opened, err := affected(tx.ExecContext(ctx, s.dialect.Remedy.ReplaceHash, hash, row.Consumer, row.MessageID))
-		if err != nil {
-			return fmt.Errorf("the claim: %w", err)
-		}
-		replaced, err := affected(tx.ExecContext(ctx, s.dialect.Remedy.ReplacePayload,
-			stored.inRow, stored.form, stored.ref, hash, row.Consumer, row.MessageID, row.Status, row.Hash))
-		if err == nil {
-			err = s.checkIn(ctx, tx, stored)
-		}
-		if err != nil {
-			return fmt.Errorf("store a payload of %d bytes: %w", len(payload), err)
-		}
-		if opened != 1 || replaced != 1 {
-			return fmt.Errorf("it was changed meanwhile: %w", ErrNotFound)
-		}
-		return s.audit(ctx, tx, by, "replace payload", row, fmt.Sprintf("; payload hash %016x is now %016x",
-			uint64(row.Hash), uint64(hash))) //nolint:gosec // the bits matter, not the sign
-	})
+	return s.write(ctx, func(tx *sqlx.Tx) error { return s.replaceIn(ctx, tx, by, row, msg, hash) })
+}
+
+// replaceIn gives row the payload of msg, if it is still as it was seen.
+func (s *Store) replaceIn(
+	ctx context.Context, tx *sqlx.Tx, by Operator, row messageRow, msg *message.Message, hash int64,
+) error {
+	stored, err := s.sealPayloadIn(ctx, tx, string(row.Name), string(row.Topic), msg)
+	if err != nil {
+		return err
+	}
+	// The claim first, as everyone does who has both.
+	opened, err := affected(tx.ExecContext(ctx, s.dialect.Remedy.ReplaceHash, hash, row.Consumer, row.MessageID))
+	if err != nil {
+		return fmt.Errorf("the claim: %w", err)
+	}
+	replaced, err := affected(tx.ExecContext(ctx, s.dialect.Remedy.ReplacePayload,
+		stored.inRow, stored.form, stored.ref, hash, row.Consumer, row.MessageID, row.Status, row.Hash))
+	if err == nil {
+		err = s.checkIn(ctx, tx, stored)
+	}
+	if err != nil {
+		return fmt.Errorf("store a payload of %d bytes: %w", len(msg.Payload), err)
+	}
+	if opened != 1 || replaced != 1 {
+		return fmt.Errorf("it was changed meanwhile: %w", ErrNotFound)
+	}
+	return s.audit(ctx, tx, by, "replace payload", row, fmt.Sprintf("; payload hash %016x is now %016x",
+		uint64(row.Hash), uint64(hash))) //nolint:gosec // the bits matter, not the sign
 }
 
 // corrected returns the message of r with another payload.

@@ -1,26 +1,201 @@
 package inbox
 
-import "sync/atomic"
+import (
+	"context"
+	"fmt"
 
-// replay guesses from the last deliveries whether the next one is a duplicate, as in a
-// topic that is read again from an earlier offset. Looking before claiming costs a first
-// delivery one round trip and saves a duplicate three.
-type replay struct{ score atomic.Int32 }
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/jmoiron/sqlx"
 
-const (
-	replayLikely = 8
-	replayMost   = 16
+	"github.com/millrace-go/millrace/internal/dialect"
+	"github.com/millrace-go/millrace/internal/reserved"
 )
 
-// likely reports whether it pays to look before claiming.
-func (r *replay) likely() bool { return r.score.Load() >= replayLikely }
+// ReplayField is the metadata field of a replayed message: one that was sent before, and is
+// sent again on purpose with its id, key and other metadata. Its value names the replay, for
+// logs and stories; any text will do.
+//
+// The field is the message's own: it is stored with it, and stays when the message is held,
+// tried again or parked. What a handler makes of a replayed message is another message, and
+// bears the field only if the handler copies it.
+const ReplayField = reserved.Replay
 
-// saw counts what a delivery was. Counts lost between two goroutines do not matter.
-func (r *replay) saw(duplicate bool) {
-	score := r.score.Load()
-	if duplicate {
-		r.score.Store(min(score+2, replayMost))
-	} else if score > 0 {
-		r.score.Store(score - 1)
+// ReplayAttemptField is the metadata field in which package replay counts how often it has sent a
+// message again: 1 the first time.
+const ReplayAttemptField = reserved.ReplayAttempt
+
+// String returns what the rule is called.
+func (r ReplayRule) String() string {
+	switch r {
+	case ReplayAllow:
+		return "allow"
+	case ReplaySuppress:
+		return "suppress"
+	case ReplayRefuse:
+		return "refuse"
+	}
+	return fmt.Sprintf("ReplayRule(%d)", int(r))
+}
+
+// ReplayRule is what a consumer does with a replayed message that it has not completed, or
+// has forgotten. One that it has completed is a duplicate under every rule.
+type ReplayRule int
+
+// What can happen to a replayed message.
+const (
+	// ReplayAllow treats it like every delivery. The handler may ask [IsReplay].
+	ReplayAllow ReplayRule = iota
+	// ReplaySuppress runs the handler and commits its effects, but what it would send is not
+	// sent: the messages that it returns, and those that it publishes with its context through an
+	// outbox.Publisher. They are counted. Nor is sent what a message would have sent that is
+	// replayed before it was handled for the first time.
+	ReplaySuppress
+	// ReplayRefuse parks it, so that nothing outside of the transaction happens twice. After
+	// [Store.Retry] the handler runs.
+	ReplayRefuse
+)
+
+// IsReplay reports whether the message is a replayed one that the handler of ctx has from
+// middleware.Inbox or middleware.Deduplicate.
+func IsReplay(ctx context.Context) bool {
+	is, _ := ctx.Value(replayKey{}).(bool)
+	return is
+}
+
+type replayKey struct{}
+
+// replayed returns what msg says of its replay.
+func replayed(msg *message.Message) (name string, is bool) {
+	name, is = msg.Metadata[ReplayField]
+	return name, is
+}
+
+// replayContext returns a context for the handler of msg: ctx, unless it is silent or, because
+// it comes from the handler of another message, wrong.
+func replayContext(ctx context.Context, msg *message.Message) context.Context {
+	if _, is := replayed(msg); is != IsReplay(ctx) {
+		return context.WithValue(ctx, replayKey{}, is)
+	}
+	return ctx
+}
+
+// under reports whether d is a replayed message, and rule what its consumer does with those.
+func (d *delivery) under(rule ReplayRule) bool {
+	return d.replayed && !d.own && d.consumer.config.OnReplay == rule
+}
+
+// replayed returns what the message of r says of its replay.
+func (r *messageRow) replayed() (name string, is bool, err error) {
+	msg, err := r.corrected(nil)
+	if err != nil {
+		return "", false, err
+	}
+	name, is = replayed(msg)
+	return name, is, nil
+}
+
+// refuses reports whether the message must not be handled because it was replayed. What an
+// operator has asked for, since it was stored, is handled: the audit table tells.
+func (cl *Claim) refuses(ctx context.Context, db sqlx.QueryerContext, what step) (bool, error) {
+	if !cl.under(ReplayRefuse) || what == insert && cl.lease == nil {
+		return cl.under(ReplayRefuse), nil
+	}
+	var asked int
+	err := sqlx.GetContext(ctx, db, &asked, cl.consumer.store.dialect.Remedy.CountRetries, []byte(retryAction), cl.id32, cl.id)
+	if err != nil {
+		return false, fmt.Errorf("look whether an operator wants the replayed message handled: %w", err)
+	}
+	return asked == 0, nil
+}
+
+// refusal is why a replayed message is parked.
+func (d *delivery) refusal() why {
+	return why{ReasonReplayed, fmt.Sprintf(
+		reserved.Refused+"%.200q, and this consumer refuses replayed messages: Retry has it handled all the same", d.replay)}
+}
+
+// park stores the message for an operator, in the transaction of its claim, which is open.
+func (cl *Claim) park(ctx context.Context, tx *sqlx.Tx, reason string) error {
+	s := cl.consumer.store
+	var moved int64
+	var err error
+	switch {
+	case cl.lease != nil && cl.original == nil: // a collision has a row of its own
+		moved, err = affected(tx.ExecContext(ctx, s.dialect.Queue.ParkLeased,
+			[]byte(reason), dialect.NeverDue, cl.id32, cl.id, cl.lease.token))
+	case cl.openRow:
+		moved, err = affected(tx.ExecContext(ctx, s.dialect.MoveMessage,
+			Parked, []byte(reason), dialect.NeverDue, cl.id32, cl.id, FailedRetryable))
+	default:
+		return s.insertMessage(ctx, tx, cl, openMessage{status: Parked, reason: reason, delay: dialect.NeverDue})
+	}
+	if err == nil && moved != 1 {
+		err = ErrLost
+	}
+	if err != nil {
+		return fmt.Errorf("park the message: %w", err)
+	}
+	return nil
+}
+
+// parkedReplay says what became of a replayed message that was parked.
+func (cl *Claim) parkedReplay() string {
+	if cl.refused {
+		return replayRefused
+	}
+	return replayParked
+}
+
+// suppress returns what is sent of what the handler produced: nothing where it is suppressed.
+func (cl *Claim) suppress(produced []*message.Message) []*message.Message {
+	if cl.suppressed == nil {
+		return produced
+	}
+	cl.suppressed.Add(len(produced))
+	return nil
+}
+
+// What became of a replayed message.
+const (
+	replayRan        = "ran"
+	replaySuppressed = "suppressed" // it ran, but what it would have sent was not sent
+	replayRefused    = "refused"
+	replayDuplicate  = "duplicate"
+	replayQueued     = "queued" // what had failed is with its queue again
+	replayParked     = "parked"
+	replayHeld       = "held"
+	replayStale      = "stale version"
+)
+
+// tellRan tells of a replayed message whose run was committed.
+func (cl *Claim) tellRan() {
+	if cl.suppressed == nil || cl.suppressed.Count() == 0 {
+		cl.observeReplayed(replayRan, 0)
+		return
+	}
+	cl.observeReplayed(replaySuppressed, cl.suppressed.Count())
+}
+
+// observeReplayed tells what became of a message, if it was replayed.
+func (d *delivery) observeReplayed(reason string, count int) {
+	if !d.replayed {
+		return
+	}
+	e := d.event(reason)
+	e.Count = count
+	d.consumer.store.observe.tellReplayed(d.ctx, d.consumer.store.log, e)
+}
+
+// tellReplayed tells what became of a replayed message. Duplicates are most of a replay, so
+// they are no news.
+func (o *observers) tellReplayed(ctx context.Context, log watermill.LoggerAdapter, e Event) {
+	say := log.Info
+	if e.Reason == replayDuplicate {
+		say = log.Debug
+	}
+	say("inbox: a replayed message came", e.fields())
+	for _, r := range o.replayed {
+		r.ObserveReplayed(ctx, e)
 	}
 }

@@ -86,7 +86,7 @@ func (s *Store) settle(ctx context.Context) error {
 	acked, dropped := s.unsettled.acked(s.config.RedispatchAfter)
 	if dropped > 0 {
 		s.log.Error("inbox: messages were handled and then neither acked nor nacked, so what they produced is not "+
-			"known to be published", errNoAnswer, watermill.LogFields{"messages": dropped})
+			"known to be published", errNoAnswer, watermill.LogFields{"count": dropped})
 	}
 	for len(acked) > 0 {
 		now := acked[:min(batch, len(acked))]
@@ -99,6 +99,9 @@ func (s *Store) settle(ctx context.Context) error {
 			for _, o := range s.observe.settled {
 				o.ObserveSettled(cl.ctx, cl.event("acked")) //nolint:contextcheck // of the delivery
 			}
+		}
+		if s.debug {
+			s.log.Debug("inbox: outcomes settled", watermill.LogFields{"count": len(now)})
 		}
 		acked = acked[len(now):]
 	}
@@ -137,6 +140,13 @@ type UnsettledOutcome struct {
 
 	consumer int32
 	id       []byte
+}
+
+func (o *UnsettledOutcome) fields() watermill.LogFields {
+	return watermill.LogFields{
+		"consumer": o.Consumer, "epoch": o.Epoch, "message_id": o.MessageID, "topic": o.Topic,
+		"count": len(o.Messages), "age": o.Age.String(),
+	}
 }
 
 type outcomeRow struct {
@@ -202,9 +212,7 @@ func (s *Store) Redispatch(ctx context.Context, to message.Publisher, age time.D
 			return sent, errors.Join(append(failures, fmt.Errorf("inbox: redispatch: %w", explain(err)))...)
 		}
 		sent++
-		s.log.Info("inbox: outcome redispatched", watermill.LogFields{
-			"consumer": o.Consumer, "message_id": o.MessageID, "topic": o.Topic, "age": o.Age.String(),
-		})
+		s.log.Info("inbox: outcome redispatched", o.fields())
 	}
 	return sent, errors.Join(failures...)
 }

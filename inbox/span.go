@@ -57,9 +57,9 @@ func (s *span) until(t time.Time) bool {
 	return limit != over && s.limit.CompareAndSwap(limit, t.UnixNano())
 }
 
-// give returns the handler's context, with t in it.
-func (s *span) give(t *ambient.Tx) context.Context {
-	return handlerContext{Context: ambient.With(s.handler, t), span: s}
+// give returns the handler's context, with t and the claim in it.
+func (s *span) give(t *ambient.Tx, cl *Claim) context.Context {
+	return handlerContext{Context: ambient.With(s.handler, t), span: s, claim: cl}
 }
 
 // late reports whether the span ended by its timer.
@@ -75,6 +75,7 @@ func (s *span) end() {
 type handlerContext struct {
 	context.Context //nolint:containedctx // it is one
 	span            *span
+	claim           *Claim
 }
 
 // Deadline returns when the transaction is rolled back, or the message's own deadline.

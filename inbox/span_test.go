@@ -20,7 +20,7 @@ func TestSpanEndsAtItsLimit(t *testing.T) {
 		synctest.Wait()
 		assert.ErrorIs(t, s.tx.Err(), context.Canceled)
 		assert.True(t, s.late())
-		assert.ErrorIs(t, s.give(nil).Err(), context.DeadlineExceeded)
+		assert.ErrorIs(t, s.give(nil, nil).Err(), context.DeadlineExceeded)
 		assert.False(t, s.until(time.Now().Add(time.Hour)), "it cannot be prolonged once it has ended")
 	})
 }
@@ -62,7 +62,7 @@ func TestSpanOutlivesTheDelivery(t *testing.T) {
 		s := newSpan(ctx, 25*time.Second, 5*time.Second)
 		defer s.end()
 		cancel()
-		handler := s.give(nil)
+		handler := s.give(nil, nil)
 		assert.ErrorIs(t, handler.Err(), context.Canceled, "the handler sees that the delivery was cancelled")
 		assert.NoError(t, s.tx.Err(), "and can still finish")
 		deadline, ok := handler.Deadline()

@@ -56,6 +56,7 @@ type Store struct {
 	bells     map[consumerName]*bell.Bell // of those whose stored messages are delivered here
 
 	unsettled settler
+	tallies   tallies
 	work      background
 
 	leasesOnce sync.Once
@@ -100,30 +101,6 @@ func NewStore(db *sqlx.DB, config Config) (*Store, error) {
 	s.work.init()
 	return s, nil
 }
-
-// Migrate creates the tables or brings them up to this release. It is idempotent, and
-// safe when several processes start at once.
-func (s *Store) Migrate(ctx context.Context) error {
-	if s.config.Schema != "" {
-		var found int
-		err := s.db.GetContext(ctx, &found, `SELECT COUNT(*) FROM pg_namespace WHERE nspname = $1`, s.config.Schema)
-		if err == nil && found == 0 {
-			return fmt.Errorf("inbox: migrate: there is no schema %q: create it, or leave Config.Schema empty", s.config.Schema)
-		}
-	}
-	leave, err := s.enterWriters(ctx)
-	if err != nil {
-		return fmt.Errorf("inbox: migrate: %w", err)
-	}
-	defer leave()
-	if err := s.dialect.Migrate(ctx, s.db); err != nil {
-		return fmt.Errorf("inbox: migrate: %w", explain(err))
-	}
-	return nil
-}
-
-// Schema returns the DDL of all tables, for services that keep migrations of their own.
-func (s *Store) Schema() string { return s.dialect.Schema() }
 
 // Logger returns the logger of the Store.
 func (s *Store) Logger() watermill.LoggerAdapter { return s.log }

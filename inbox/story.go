@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
@@ -22,6 +23,7 @@ type Story struct {
 	Open      []Message // rows of its own, and of collisions with it
 	Dropped   []StoryDrop
 	Audit     []StoryAudit
+	Steps     []StepRecord
 }
 
 // StoryClaim is what one consumer did with the message.
@@ -30,10 +32,14 @@ type StoryClaim struct {
 	Epoch       int
 	Completed   bool // false: open, see Story.Open
 	Discarded   bool // completed by an operator
+	Imported    bool // handled by another system, see [Store.Import]
 	ProcessedAt time.Time
 	Result      json.RawMessage    // of SetResult
+	ResultSize  int                // in bytes, also where Result is left out
 	Outcome     []*message.Message // without the payloads that cannot be had
 	Topic       string             // of the outcome
+	Journaled   bool               // the message is kept whole, see ConsumerConfig.Journal
+	ReceivedAt  time.Time          // of a journaled message
 }
 
 // StoryDrop is a copy that was acked without running the handler; see Config.LogDropped.
@@ -76,9 +82,21 @@ type storyRow struct {
 // Story returns what is known of the message with this key, which may be one that
 // [Store.Parked] shows. A message never seen, or purged, has an empty story.
 func (s *Store) Story(ctx context.Context, messageID string) (Story, error) {
+	return s.story(ctx, messageID, teller{s.message, func(body []byte) json.RawMessage { return body }, s.decodeOutcome, s.stepWhole})
+}
+
+// teller makes of what is stored what a story shows.
+type teller struct {
+	message func(context.Context, messageRow) (Message, error)
+	result  func([]byte) json.RawMessage
+	outcome func(ctx context.Context, consumer, topic string, stored []byte) ([]*message.Message, []error, error)
+	step    func(context.Context, stepRow) StepRecord
+}
+
+func (s *Store) story(ctx context.Context, messageID string, t teller) (Story, error) {
 	story := Story{MessageID: messageID}
 	for _, id := range keycode.Parse(messageID) {
-		if err := s.tell(ctx, id, &story); err != nil {
+		if err := s.tell(ctx, id, t, &story); err != nil {
 			return Story{}, fmt.Errorf("inbox: story of %q: %w", messageID, explain(err))
 		}
 	}
@@ -86,7 +104,7 @@ func (s *Store) Story(ctx context.Context, messageID string) (Story, error) {
 }
 
 // tell adds what is known of the message with the stored key id.
-func (s *Store) tell(ctx context.Context, id []byte, story *Story) error {
+func (s *Store) tell(ctx context.Context, id []byte, t teller, story *Story) error {
 	namespace, db := []byte(s.config.Namespace), s.reader(ctx)
 	var claims, drops, audits []storyRow
 	var open []messageRow
@@ -102,15 +120,20 @@ func (s *Store) tell(ctx context.Context, id []byte, story *Story) error {
 	if err := sqlx.SelectContext(ctx, db, &audits, s.dialect.StoryAudit, namespace, id); err != nil {
 		return err
 	}
+	kept, err := s.journaled(ctx, id)
+	if err != nil {
+		return err
+	}
 	for _, row := range claims {
-		c, err := s.storyClaim(ctx, row)
+		c, err := t.claim(ctx, row)
 		if err != nil {
 			return err
 		}
+		c.ReceivedAt, c.Journaled = kept[consumerName{c.Consumer, c.Epoch}]
 		story.Claims = append(story.Claims, c)
 	}
 	for _, row := range open {
-		m, err := s.message(ctx, row)
+		m, err := t.message(ctx, row)
 		if err != nil {
 			return err
 		}
@@ -124,28 +147,28 @@ func (s *Store) tell(ctx context.Context, id []byte, story *Story) error {
 	}
 	for _, r := range audits {
 		story.Audit = append(story.Audit, StoryAudit{
-			Consumer: string(r.Name), Epoch: r.Epoch, At: time.UnixMicro(r.At).UTC(),
+			Consumer: strings.TrimPrefix(string(r.Name), leaseNames), Epoch: r.Epoch, At: time.UnixMicro(r.At).UTC(),
 			Operator: Operator{Name: string(r.Actor), Reason: string(r.Reason)},
 			Action:   string(r.Action), Detail: string(r.Detail),
 		})
 	}
-	return nil
+	return s.tellSteps(ctx, id, t, story)
 }
 
-func (s *Store) storyClaim(ctx context.Context, r storyRow) (StoryClaim, error) {
+func (t teller) claim(ctx context.Context, r storyRow) (StoryClaim, error) {
 	c := StoryClaim{
 		Consumer: string(r.Name), Epoch: r.Epoch,
-		Completed: r.Result != resultOpen, Discarded: r.Result == resultDiscarded,
+		Completed: r.Result != resultOpen, Discarded: r.Result == resultDiscarded, Imported: r.Result == resultImported,
 		ProcessedAt: time.UnixMicro(r.ProcessedAt).UTC(), Topic: string(r.Topic),
 	}
 	if r.Body != nil {
-		c.Result = r.Body
+		c.Result, c.ResultSize = t.result(r.Body), len(r.Body)
 	}
 	if r.Outcome == nil {
 		return c, nil
 	}
 	var err error
-	c.Outcome, _, err = s.decodeOutcome(ctx, c.Consumer, c.Topic, r.Outcome)
+	c.Outcome, _, err = t.outcome(ctx, c.Consumer, c.Topic, r.Outcome)
 	return c, err
 }
 
@@ -168,6 +191,9 @@ func (s *Store) Result(ctx context.Context, consumer, messageID string) (json.Ra
 func (s *Store) logDropped(d *delivery, reason string) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(d.ctx), afterwards)
 	defer cancel()
+	if d.replayed {
+		reason = fmt.Sprintf("%s; replayed by %.200q", reason, d.replay)
+	}
 	reg, err := d.consumer.register(ctx)
 	if err == nil {
 		err = s.write(ctx, func(tx *sqlx.Tx) error {
@@ -176,6 +202,6 @@ func (s *Store) logDropped(d *delivery, reason string) {
 		})
 	}
 	if err != nil && !errors.Is(err, context.Canceled) {
-		d.log().Error("the dropped copy could not be logged", err, nil)
+		d.log().Error("inbox: the dropped copy could not be logged", err, nil)
 	}
 }

@@ -11,7 +11,6 @@ import (
 	"slices"
 	"time"
 
-	"github.com/ThreeDotsLabs/watermill"
 	"github.com/jmoiron/sqlx"
 )
 
@@ -48,6 +47,9 @@ func (q *Queue) TakeOut(ctx context.Context, out, limit int, horizon time.Durati
 	}
 	taken, err := q.lease(ctx, row.ID, out, find)
 	leased := taken
+	if err == nil {
+		q.observeReclaimed(ctx, taken)
+	}
 	if err == nil && len(leased) > 0 {
 		leased, err = q.closeCompleted(ctx, leased)
 	}
@@ -190,7 +192,7 @@ func (q *Queue) unlease(ctx context.Context, taken []*Leased) {
 	defer cancel()
 	if err := q.execOnEach(ctx, taken, statement); err != nil {
 		q.store.log.Error("inbox: messages that were leased in vain could not be put back; they come again after their lease",
-			explain(err), watermill.LogFields{"consumer": q.name.name, "epoch": q.name.epoch})
+			explain(err), q.fields())
 	}
 }
 
@@ -222,7 +224,7 @@ func (q *Queue) parkKillers(ctx context.Context, leased []*Leased) (rest []*Leas
 			continue
 		}
 		reason := fmt.Sprintf("tried %d times, and never answered: it may end the process", q.config.MaxAttempts)
-		f := fate{Parked, q.config.MaxAttempts, never, reason, l.row.LastError}
+		f := fate{Parked, q.config.MaxAttempts, never, why{ReasonNoAnswer, reason}, l.row.LastError}
 		if err := l.move(ctx, f); err != nil {
 			return nil, err
 		}
@@ -252,18 +254,29 @@ func (q *Queue) closeCompleted(ctx context.Context, leased []*Leased) (rest []*L
 		if err := l.close(ctx); err != nil && !errors.Is(err, ErrLost) {
 			return nil, err
 		}
+		q.observeClosed(ctx, l)
 	}
 	return rest, nil
 }
 
 // claimHash is a claim with the hash of what was claimed.
 type claimHash struct {
-	ID   []byte `db:"message_id"`
-	Hash int64  `db:"payload_hash"`
+	ID     []byte `db:"message_id"`
+	Hash   int64  `db:"payload_hash"`
+	Result int16  `db:"result"`
 }
 
 // isCopy reports whether l is a copy of what was claimed, as opposed to another message
 // that has its key.
 func (l *Leased) isCopy(of claimHash) bool {
-	return of.Hash == l.row.Hash && bytes.Equal(of.ID, l.row.MessageID)
+	return (of.Hash == l.row.Hash || of.Result == resultImported) && bytes.Equal(of.ID, l.row.MessageID)
+}
+
+// observeClosed tells of a message that was replayed, and never delivered because it had
+// been completed.
+func (q *Queue) observeClosed(ctx context.Context, l *Leased) {
+	e := l.event(fate{why: why{reason: replayDuplicate}})
+	if _, is := e.Metadata[ReplayField]; is {
+		q.store.observe.tellReplayed(ctx, q.store.log, e)
+	}
 }

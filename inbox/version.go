@@ -43,8 +43,21 @@ var ErrNoVersion = errors.New("the message names no version of an aggregate")
 // VersionFromMetadata reads the metadata fields [AggregateField] and [VersionField], and
 // where they are missing those of CloudEvents, ce_partitionkey and ce_sequence.
 func VersionFromMetadata() VersionFunc {
+	return versionFrom(stampedVersion, cloudEventVersion)
+}
+
+// VersionFromCloudEvent reads the metadata fields ce_partitionkey and ce_sequence, and no others.
+func VersionFromCloudEvent() VersionFunc { return versionFrom(cloudEventVersion) }
+
+// Pairs of metadata fields that name an aggregate and its version.
+var (
+	stampedVersion    = [2]string{AggregateField, VersionField}
+	cloudEventVersion = [2]string{"ce_partitionkey", "ce_sequence"}
+)
+
+func versionFrom(pairs ...[2]string) VersionFunc {
 	return func(msg *message.Message) ([]Version, error) {
-		for _, field := range [][2]string{{AggregateField, VersionField}, {"ce_partitionkey", "ce_sequence"}} {
+		for _, field := range pairs {
 			aggregate, number := msg.Metadata[field[0]], msg.Metadata[field[1]]
 			switch {
 			case aggregate == "" && number == "":
@@ -55,6 +68,9 @@ func VersionFromMetadata() VersionFunc {
 				return nil, fmt.Errorf("the metadata has %q, but no %q", field[0], field[1])
 			}
 			return oneVersion(aggregate, number, "the metadata field "+strconv.Quote(field[1]))
+		}
+		if len(pairs) == 1 {
+			return nil, fmt.Errorf("%w: the metadata has neither %s nor %s", ErrNoVersion, pairs[0][0], pairs[0][1])
 		}
 		return nil, fmt.Errorf("%w: the metadata has neither %s and %s, nor ce_partitionkey and ce_sequence",
 			ErrNoVersion, AggregateField, VersionField)

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/millrace-go/millrace/internal/dialect"
+	"github.com/millrace-go/millrace/internal/requests"
 	"github.com/millrace-go/millrace/internal/turns"
 )
 
@@ -14,7 +15,12 @@ type visit struct {
 	turns     []turns.Turn  // of its aggregates, in order
 	waited    time.Duration // for a predecessor
 	contended int
+	told      bool                            // that it was received
 	wait      func(ctx context.Context) error // before the next try
+
+	prepared   bool          // Before ran
+	suppressed int           // of what Before would have sent
+	requests   requests.Made // with a key of the message
 }
 
 // enter takes the turns of the aggregates, or has the claim given up to wait for them.
@@ -75,8 +81,8 @@ func (cl *Claim) Abandon() {
 	cl.visit.leave()
 }
 
-// contended reports whether err says that someone else locked what the gate needs, and
-// has the delivery tried again then. Nothing is left of a handler that has run.
+// contended reports whether err says that someone else locked what the gate or the end of
+// the run needs, and has the delivery tried again then. Nothing is left of a handler that has run.
 func (cl *Claim) contended(err error) bool {
 	if dialect.Classify(err) != dialect.Contention || cl.visit.contended == maxContention {
 		return false
@@ -88,8 +94,8 @@ func (cl *Claim) contended(err error) bool {
 	return true
 }
 
-// Postponed reports whether the version gate wants the message to wait. The caller goes on
-// with [Claim.Again].
+// Postponed reports whether the version gate wants the message to wait, or a deadlock undid
+// the run where nobody can tell it from one that never was. The caller goes on with [Claim.Again].
 func (cl *Claim) Postponed() bool { return cl.verdict == postponed }
 
 // Again waits for what the version gate waits for, holding nothing, and claims the message

@@ -63,6 +63,12 @@ type Deduplicate struct {
 	// Defaults to 7 days; take twice the longest time after which a broker may redeliver.
 	Retention time.Duration
 
+	// OnReplay is what happens to a replayed message, which bears the metadata field
+	// inbox.ReplayField. Defaults to inbox.ReplayAllow: it is treated like every delivery. With
+	// inbox.ReplayRefuse it is acked without running the handler, told to inbox.ReplayedObserver,
+	// and not kept: the replay has it. Others are for Inbox.
+	OnReplay inbox.ReplayRule
+
 	// Skip lets a message through to the handler as if the middleware were not there.
 	Skip func(msg *message.Message) bool
 }
@@ -161,6 +167,7 @@ func (d Deduplicate) config(handler string) inbox.LeaseConfig {
 		Lease:     d.Lease,
 		Wait:      d.Wait,
 		Retention: d.Retention,
+		OnReplay:  d.OnReplay,
 	}
 }
 

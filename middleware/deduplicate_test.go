@@ -45,12 +45,12 @@ func TestDeduplicateReportsWrongSettingsOnEveryMessage(t *testing.T) {
 	log := watermill.NewCaptureLogger()
 	d := millrace.Deduplicate{
 		Claims: memoryLeases(t, inbox.MemoryLeasesConfig{Logger: log}), Consumer: strings.Repeat("n", 300),
-		Epoch: -1, Lease: time.Second / 50, Wait: -1, Retention: 60,
+		Epoch: -1, Lease: time.Second / 50, Wait: -1, Retention: 60, OnReplay: inbox.ReplaySuppress,
 	}
 	h, runs := wrapped(d)
 	for range 2 {
 		_, err := h(message.NewMessage("a", nil))
-		for _, part := range []string{"Consumer", "Epoch", "Lease", "Wait", "Retention"} {
+		for _, part := range []string{"Consumer", "Epoch", "Lease", "Wait", "Retention", "OnReplay"} {
 			require.ErrorContains(t, err, part)
 		}
 	}
@@ -210,4 +210,57 @@ func TestDeduplicateLosesNoneOfMoreThanItRemembers(t *testing.T) {
 	const n = 300_000
 	d := millrace.Deduplicate{Claims: memoryLeases(t, inbox.MemoryLeasesConfig{}), Consumer: "mailer"}
 	require.Equal(t, n, distinct(t, n, d.Middleware))
+}
+
+func TestDeduplicateTellsTheHandlerOfAReplay(t *testing.T) {
+	var told replays
+	var asked []bool
+	last := t.Context()
+	h := millrace.Deduplicate{
+		Claims: memoryLeases(t, inbox.MemoryLeasesConfig{Observers: []inbox.Observer{&told}}), Consumer: "mails",
+	}.Middleware(func(msg *message.Message) ([]*message.Message, error) {
+		asked = append(asked, inbox.IsReplay(msg.Context())) //nolint:contextcheck // the message's own
+		last = msg.Context()
+		return nil, nil
+	})
+	for _, uuid := range []string{"a", "b", "b", "made of b"} {
+		msg := message.NewMessage(uuid, nil)
+		msg.SetContext(context.WithoutCancel(last)) // as a channel of this process may carry it on
+		if uuid == "b" {
+			msg.Metadata.Set(inbox.ReplayField, "of May")
+		}
+		_, err := h(msg)
+		require.NoError(t, err)
+	}
+	require.Equal(t, []bool{false, true, false}, asked)
+	require.Equal(t, replays{"b ran, of May", "b duplicate, of May"}, told)
+}
+
+type replays []string
+
+func (r *replays) ObserveReplayed(_ context.Context, e inbox.Event) {
+	*r = append(*r, e.MessageID+" "+e.Reason+", "+e.Replay)
+}
+
+func TestDeduplicateRefusesReplays(t *testing.T) {
+	var told replays
+	h, runs := wrapped(millrace.Deduplicate{
+		Claims:   memoryLeases(t, inbox.MemoryLeasesConfig{Observers: []inbox.Observer{&told}}),
+		Consumer: "mails", OnReplay: inbox.ReplayRefuse,
+	})
+	deliver := func(uuid, replay string) {
+		msg := message.NewMessage(uuid, nil)
+		if replay != "" {
+			msg.Metadata.Set(inbox.ReplayField, replay)
+		}
+		_, err := h(msg)
+		require.NoError(t, err)
+	}
+	deliver("a", "of May")
+	require.Zero(t, *runs)
+	require.Equal(t, replays{"a refused, of May"}, told)
+	deliver("a", "")
+	require.Equal(t, 1, *runs, "what was refused is not remembered")
+	deliver("a", "of June")
+	require.Equal(t, 1, *runs)
 }

@@ -89,6 +89,17 @@ type Inbox struct {
 	// metadata field name of Watermill's CQRS, else ce_type, and to ce_dataschema.
 	Describe func(msg *message.Message) (eventType, eventVersion string)
 
+	// Before runs before the transaction of each message begins, unless the message was handled
+	// or is parked: for what must not hold a transaction, such as an inbox.Step, whose result the
+	// handler then has from inbox.Once. It holds no connection, and copies in this process wait. Its
+	// error is a failure of the message. It may run again, for a message that then fails; with a
+	// VersionGate it is refused.
+	Before func(msg *message.Message) error
+
+	// BeforeTimeout bounds Before. Defaults to Timeout; the two together should be below the
+	// time after which the broker gives a message to someone else.
+	BeforeTimeout time.Duration
+
 	// OnBegin runs first in each handler's transaction, for instance to set a tenant.
 	OnBegin inbox.BeginFunc
 
@@ -102,6 +113,16 @@ type Inbox struct {
 	// RecordFailures keeps a failed message whole, with attempts and last error, until it
 	// succeeds. By default the broker alone remembers it.
 	RecordFailures bool
+
+	// OnReplay is what happens to a replayed message, which bears the metadata field
+	// inbox.ReplayField. Defaults to inbox.ReplayAllow: it is treated like every delivery. A
+	// consumer with effects outside of its transaction should have inbox.ReplayRefuse.
+	OnReplay inbox.ReplayRule
+
+	// Journal keeps each completed message whole, as long as its claim, so that package replay
+	// can give it to a handler again. By default a completed message is its claim alone, and the
+	// transaction one INSERT shorter.
+	Journal bool
 }
 
 // Middleware wraps h. A wrong setting is logged once and then returned for every message,
@@ -143,12 +164,21 @@ func (i Inbox) Plugin() message.RouterPlugin {
 		ctx, cancel := context.WithTimeout(context.Background(), startWait)
 		defer cancel()
 		for handler := range r.Handlers() {
-			if err := i.Store.Verify(ctx, i.config(handler)); err != nil {
+			if err := i.Verify(ctx, handler); err != nil {
 				return err
 			}
 		}
 		return i.Store.Plugin()(r)
 	}
+}
+
+// Verify returns what would make every message of a handler fail: a wrong setting, or a
+// consumer that had another key before. [Inbox.Plugin] asks it of each handler.
+func (i Inbox) Verify(ctx context.Context, handler string) error {
+	if err := i.Validate(); err != nil {
+		return err
+	}
+	return i.Store.Verify(ctx, i.config(handler))
 }
 
 // startWait bounds what is asked of the database when a router starts.
@@ -252,8 +282,12 @@ func (i Inbox) config(handler string) inbox.ConsumerConfig {
 		ClockSkew:      i.ClockSkew,
 		Redelivered:    i.Redelivered,
 		Describe:       i.Describe,
+		Before:         i.Before,
+		BeforeTimeout:  i.BeforeTimeout,
 		OnBegin:        i.OnBegin,
 		RequireTx:      i.RequireTx,
 		RecordFailures: i.RecordFailures,
+		OnReplay:       i.OnReplay,
+		Journal:        i.Journal,
 	}
 }

@@ -74,11 +74,14 @@ type VersionGate struct {
 
 // Middleware wraps h. A wrong setting is returned for every message.
 func (g VersionGate) Middleware(h message.HandlerFunc) message.HandlerFunc {
-	if err := g.Validate(); err != nil {
-		return func(*message.Message) ([]*message.Message, error) { return nil, err }
-	}
 	gate, err := inbox.NewGate(g.config())
+	if invalid := g.Validate(); invalid != nil {
+		err = invalid
+	}
 	if err != nil {
+		if g.Store != nil {
+			g.Store.Logger().Error("middleware.VersionGate does not work", err, nil)
+		}
 		return func(*message.Message) ([]*message.Message, error) { return nil, err }
 	}
 	gated := func(msg *message.Message) ([]*message.Message, error) {

@@ -70,7 +70,8 @@
 // finds out whether it is back. An error marked by [Permanent] is always about the message.
 //
 // [Publisher.Parked] lists what is parked; [Publisher.Retry] and [Publisher.Discard] decide
-// about it. [Publisher.Backlog] says how much is to be sent and how old the oldest is.
+// about it. [Publisher.Backlog] says how much is to be sent and how old the oldest is,
+// [Publisher.Shards] which relay sends what.
 //
 // # Several relays
 //

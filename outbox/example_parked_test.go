@@ -50,9 +50,9 @@ func ExamplePublisher_Parked() {
 	}
 	check(publisher.Retry(ctx, parked[0].ID, outbox.Operator{Name: "ann", Reason: "the queue exists now"}))
 	check(publisher.Discard(ctx, parked[1].ID, outbox.Operator{Name: "ann", Reason: "the order was a test"}))
-	backlog, err := publisher.Backlog(ctx)
+	backlog, err := publisher.Backlog(ctx, outbox.BacklogOptions{})
 	check(err)
-	fmt.Println("to be sent:", backlog.Messages)
+	fmt.Println("to be sent:", backlog.Unsent())
 	// Output:
 	// outbox: relay: message "order-1" to topic "orders" is parked: no queue takes messages to orders
 	// order-1 after 1 attempt: no queue takes messages to orders

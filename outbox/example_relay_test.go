@@ -154,8 +154,8 @@ func ExamplePublisher_Decorate() {
 	check(router.Close())
 	check(<-stopped)
 	check(store.Close(context.Background()))
-	backlog, err := out.Backlog(context.Background())
+	backlog, err := out.Backlog(context.Background(), outbox.BacklogOptions{})
 	check(err)
-	fmt.Println("to be sent:", backlog.Messages)
+	fmt.Println("to be sent:", backlog.Unsent())
 	// Output: to be sent: 1
 }

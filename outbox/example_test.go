@@ -125,9 +125,9 @@ func ExampleWithTx() {
 		handler.ServeHTTP(w, httptest.NewRequest(http.MethodPost, "/orders?id=7", nil))
 		fmt.Println(w.Code)
 	}
-	backlog, err := out.Backlog(context.Background())
+	backlog, err := out.Backlog(context.Background(), outbox.BacklogOptions{})
 	check(err)
-	fmt.Println("to be sent:", backlog.Messages)
+	fmt.Println("to be sent:", backlog.Unsent())
 	// Output:
 	// 200
 	// 409
@@ -156,9 +156,9 @@ func ExampleInTx() {
 	fmt.Println(err)
 	var items int
 	check(db.Get(&items, `SELECT COUNT(*) FROM stock`))
-	backlog, err := out.Backlog(ctx)
+	backlog, err := out.Backlog(ctx, outbox.BacklogOptions{})
 	check(err)
-	fmt.Println("items:", items, "to be sent:", backlog.Messages)
+	fmt.Println("items:", items, "to be sent:", backlog.Unsent())
 	// Output:
 	// there are no screws
 	// items: 0 to be sent: 0

@@ -224,19 +224,16 @@ func (p *pump) park(ctx context.Context, l *letter, err error) {
 		ID: l.id, Status: dialect.OutboxParked, Attempts: l.attempts, Error: text(err), Blocks: blocks,
 	})
 	p.fail(fmt.Errorf("message %q to topic %q is parked: %w", l.msg.UUID, l.topic, err))
-	p.log.Error("outbox: a message is parked", err, watermill.LogFields{
-		"topic": l.topic, "message_uuid": l.msg.UUID, "attempts": l.attempts,
-	})
+	p.log.Error("outbox: message parked for an operator", err, l.fields())
 	for _, o := range p.observe.parked {
-		o.ObserveParked(ctx, RelayEvent{Topic: l.topic, UUID: l.msg.UUID, Count: 1, Attempts: l.attempts, Err: err})
+		o.ObserveParked(ctx, l.event("", err))
 	}
 }
 
 func (p *pump) tell(ctx context.Context, l *letter, reason string, err error) {
-	p.log.Info("outbox: a message could not be sent: "+reason, watermill.LogFields{
-		"topic": l.topic, "message_uuid": l.msg.UUID, "attempts": l.attempts, "err": err.Error(),
-	})
-	e := RelayEvent{Topic: l.topic, UUID: l.msg.UUID, Count: 1, Attempts: l.attempts, Reason: reason, Err: err}
+	p.log.Info("outbox: a message could not be sent; tried again later",
+		l.fields().Add(watermill.LogFields{"reason": reason, "error": err.Error()}))
+	e := l.event(reason, err)
 	p.fail(fmt.Errorf("message %q to topic %q: %w", l.msg.UUID, l.topic, err))
 	for _, o := range p.observe.attempt {
 		o.ObserveAttempt(ctx, e)

@@ -221,7 +221,7 @@ func (p *pump) flushed(f *flush) {
 // them, or another relay did, because this one lost its lease.
 func (p *pump) missed(f *flush) {
 	p.log.Error("outbox: messages were changed by someone else while the relay had them", errChanged,
-		watermill.LogFields{"messages": f.missing})
+		watermill.LogFields{"count": f.missing})
 }
 
 var errChanged = errors.New("they may have been sent twice, with the same UUIDs")

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/millrace-go/millrace/internal/dialect"
@@ -64,6 +65,18 @@ type letter struct {
 
 // suspect reports whether l itself was tried and failed, or cannot but fail.
 func (l *letter) suspect() bool { return l.attempts > 0 || !l.failedAt.IsZero() || l.broken != nil }
+
+// fields are what a log line says of a letter: nothing of metadata and payload.
+func (l *letter) fields() watermill.LogFields {
+	return watermill.LogFields{"topic": l.topic, "message_uuid": l.msg.UUID, "attempt": l.attempts}
+}
+
+// event describes a letter to observers.
+func (l *letter) event(reason string, err error) RelayEvent {
+	return RelayEvent{
+		Topic: l.topic, UUID: l.msg.UUID, Reason: reason, Count: 1, Attempts: l.attempts, Err: err, Metadata: l.msg.Metadata,
+	}
+}
 
 func (r *letterRow) letter(read time.Time) *letter {
 	l := &letter{

@@ -6,6 +6,8 @@ import (
 	"errors"
 	"reflect"
 	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
 )
 
 // listen hears the notices of other processes, where the driver is pgx and a notice that
@@ -22,8 +24,8 @@ func (r *Relay) listen(ctx context.Context) {
 			return
 		}
 		if errors.Is(err, errDeaf) {
-			r.log.Info("outbox: notices of other processes do not reach this relay; it looks for messages by itself. "+
-				err.Error(), nil)
+			r.log.Info("outbox: notices of other processes do not reach this relay; it looks for messages by itself",
+				watermill.LogFields{"reason": err.Error()})
 			return
 		}
 		if time.Since(began) > time.Minute {

@@ -43,7 +43,7 @@ func (p *pump) beginOutage(ctx context.Context, l *letter, err error, r *run, no
 			topics: make(map[string]time.Time), letters: make(map[int64]time.Time),
 			failures: make(map[string]int), kept: make(map[string]int64),
 		}
-		p.log.Error("outbox: nothing gets through to the broker; waiting", err, nil)
+		p.log.Error("outbox: nothing gets through to the broker; waiting", err, l.fields())
 	}
 	o.probing = false
 	o.probes++
@@ -54,7 +54,9 @@ func (p *pump) beginOutage(ctx context.Context, l *letter, err error, r *run, no
 	p.makeRoom(err)
 	p.fail(fmt.Errorf("message %q to topic %q: %w", l.msg.UUID, l.topic, err))
 	for _, observer := range p.observe.outage {
-		observer.ObserveOutage(ctx, RelayEvent{Topic: l.topic, Reason: reason, Duration: now.Sub(o.began), Err: err})
+		e := l.event(reason, err)
+		e.Duration = now.Sub(o.began)
+		observer.ObserveOutage(ctx, e)
 	}
 }
 

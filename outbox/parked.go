@@ -2,6 +2,7 @@ package outbox
 
 import (
 	"context"
+	"database/sql"
 	"errors"
 	"fmt"
 	"time"
@@ -40,19 +41,48 @@ type parkedRow struct {
 // Parked lists parked messages in the order of their storing, those after the given id, at
 // most limit of them. A message whose metadata cannot be read has none.
 func (p *Publisher) Parked(ctx context.Context, after int64, limit int) ([]Parked, error) {
+	return p.listParked(ctx, p.sql.SelectParked, after, limit)
+}
+
+// ListParked is [Publisher.Parked] without the payloads, which it does not read.
+func (p *Publisher) ListParked(ctx context.Context, after int64, limit int) ([]Parked, error) {
+	return p.listParked(ctx, p.sql.ListParked, after, limit)
+}
+
+func (p *Publisher) listParked(ctx context.Context, statement string, after int64, limit int) ([]Parked, error) {
 	var rows []parkedRow
-	if err := p.db.SelectContext(ctx, &rows, p.sql.SelectParked, after, limit); err != nil {
+	if err := p.db.SelectContext(ctx, &rows, statement, after, limit); err != nil {
 		return nil, fmt.Errorf("outbox: list parked messages: %w", explain(err))
 	}
 	all := make([]Parked, 0, len(rows))
 	for i := range rows {
-		row := &rows[i]
-		all = append(all, Parked{
-			ID: row.ID, Topic: row.Topic, OrderKey: value(row.OrderKey), Message: row.letter(time.Now()).msg,
-			Attempts: row.Attempts, Error: value(row.LastError), At: time.UnixMicro(row.ParkedAt).UTC(),
-		})
+		all = append(all, rows[i].parked())
 	}
 	return all, nil
+}
+
+func (r *parkedRow) parked() Parked {
+	return Parked{
+		ID: r.ID, Topic: r.Topic, OrderKey: value(r.OrderKey), Message: r.letter(time.Now()).msg,
+		Attempts: r.Attempts, Error: value(r.LastError), At: time.UnixMicro(r.ParkedAt).UTC(),
+	}
+}
+
+// Reveal returns a parked message whole, and keeps in the audit table who looked at it, in
+// the transaction that reads it.
+func (p *Publisher) Reveal(ctx context.Context, id int64, by Operator) (Parked, error) {
+	var row parkedRow
+	err := p.decide(ctx, id, "reveal", by, func(tx *sqlx.Tx, _ parkedRow) error {
+		err := tx.GetContext(ctx, &row, p.sql.SelectParked, id-1, 1)
+		if errors.Is(err, sql.ErrNoRows) || err == nil && row.ID != id {
+			return ErrNotFound
+		}
+		return err
+	})
+	if err != nil {
+		return Parked{}, err
+	}
+	return row.parked(), nil
 }
 
 func value(s *string) string {
@@ -105,12 +135,12 @@ func (p *Publisher) decide(
 	}
 	if err == nil {
 		err = p.write(ctx, func(tx *sqlx.Tx) error {
-			if err := carryOut(tx, rows[0]); err != nil {
-				return err
-			}
 			_, err := tx.ExecContext(ctx, p.dialect.InsertAudit, []byte(by.Name), []byte("outbox "+action),
 				[]byte(by.Reason), 0, []byte(rows[0].UUID), []byte("to topic "+rows[0].Topic))
-			return err
+			if err != nil {
+				return err
+			}
+			return carryOut(tx, rows[0])
 		})
 	}
 	if err != nil {
@@ -118,21 +148,4 @@ func (p *Publisher) decide(
 	}
 	p.Wake()
 	return nil
-}
-
-// Backlog is what is stored and not sent yet.
-type Backlog struct {
-	Messages int           // also those that are to be tried again or wait behind another
-	Oldest   time.Duration // age of the oldest
-}
-
-// Backlog counts what relays have yet to send. It reads all of it.
-func (p *Publisher) Backlog(ctx context.Context) (Backlog, error) {
-	var b Backlog
-	var age int64
-	if err := p.db.QueryRowxContext(ctx, p.sql.CountPending).Scan(&b.Messages, &age); err != nil {
-		return b, fmt.Errorf("outbox: count the backlog: %w", explain(err))
-	}
-	b.Oldest = time.Duration(age) * time.Microsecond
-	return b, nil
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/jmoiron/sqlx"
 
+	"github.com/millrace-go/millrace/internal/ambient"
 	"github.com/millrace-go/millrace/internal/dialect"
 )
 
@@ -61,7 +62,9 @@ func (p *Publisher) Schema() string { return p.dialect.Schema() }
 // one Publish returns [ErrNoTx], or, with Config.Standalone, commits them by itself. What
 // is stored is sent after the commit, at least once, with its UUID, metadata and payload.
 //
-// Metadata fields that start with _millrace_ describe a delivery and are not stored.
+// Metadata fields that start with _millrace_ describe a delivery and are not stored. Nothing is
+// stored with the context of a handler whose consumer suppresses what replayed messages would
+// send, inbox.ReplaySuppress: there the messages are counted.
 //
 //nolint:contextcheck // the messages bring their contexts
 func (p *Publisher) Publish(topic string, msgs ...*message.Message) error {
@@ -133,10 +136,18 @@ func (p *Publisher) store(ctx context.Context, to destination, rows []row) error
 	switch {
 	case to.tx == nil && !to.alone && !p.config.Standalone:
 		return ErrNoTx
+	case ambient.Suppresses(ctx, len(rows)): // by a consumer of replayed messages
+		return nil
 	case to.tx == nil && p.closed.Load():
 		return ErrClosed
 	case to.tx == nil:
 		return p.storeAlone(ctx, rows)
+	}
+	if to.owner != nil && to.owner.Cause != nil {
+		cause := sql.NullString{String: to.owner.Cause.String(), Valid: true}
+		for i := range rows {
+			rows[i].cause = cause
+		}
 	}
 	if err := p.storeIn(ctx, to.tx, rows); err != nil {
 		return err

@@ -38,8 +38,7 @@ func NewRelay(db *sqlx.DB, to message.Publisher, config RelayConfig) (*Relay, er
 	if to == nil {
 		return nil, errors.New("outbox: NewRelay needs a publisher")
 	}
-	switch to.(type) {
-	case *Publisher, *decorated:
+	if isOutbox(to) {
 		return nil, errors.New("outbox: NewRelay was given the outbox itself: it needs the broker's publisher")
 	}
 	if err := config.Validate(); err != nil {
@@ -54,6 +53,17 @@ func NewRelay(db *sqlx.DB, to message.Publisher, config RelayConfig) (*Relay, er
 		database: d, config: config, to: to, log: config.Logger,
 		observe: newRelayObservers(config.Observers), woken: make(chan struct{}, 1),
 	}, nil
+}
+
+// isOutbox reports whether to, or what it decorates, stores messages here.
+func isOutbox(to message.Publisher) bool {
+	switch p := to.(type) {
+	case *Publisher, *decorated:
+		return true
+	case interface{ Unwrap() message.Publisher }:
+		return isOutbox(p.Unwrap())
+	}
+	return false
 }
 
 // Run relays until ctx ends. It then takes no more messages, waits for those on their way,
@@ -227,6 +237,9 @@ func (r *Relay) purgeAgain(ctx context.Context) {
 		}
 		if err != nil {
 			r.log.Error("outbox: the purge failed; tried again", err, nil)
+		}
+		if n > 0 {
+			r.log.Info("outbox: purged", watermill.LogFields{"count": n})
 		}
 		for _, o := range r.observe.purged {
 			o.ObservePurged(ctx, RelayEvent{Reason: "retention", Count: n, Err: err})

@@ -3,6 +3,8 @@ package outbox
 import (
 	"context"
 	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
 )
 
 // RelayEvent is what an observer is told. Fields that do not apply are empty.
@@ -15,6 +17,7 @@ type RelayEvent struct {
 	Latency  time.Duration // since the oldest of the messages was stored
 	Duration time.Duration
 	Err      error
+	Metadata message.Metadata // of the one message that it is about; not to be changed
 }
 
 // RelayObserver is told of decisions, for metrics and traces. A value in

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/ThreeDotsLabs/watermill"
 	"github.com/jmoiron/sqlx"
 )
 
@@ -23,8 +24,12 @@ func (k *keeper) reshape(ctx context.Context, v view) error {
 		}
 	}
 	err := k.write(ctx, func(tx *sqlx.Tx) error { return k.switchLayout(ctx, tx, v) })
-	if err != nil && !errors.Is(err, errOwned) {
+	switch {
+	case errors.Is(err, errOwned):
+	case err != nil:
 		return fmt.Errorf("change the number of shards: %w", err)
+	default:
+		k.log.Info("outbox: the number of shards was changed", watermill.LogFields{"shards": v.target, "before": v.shards})
 	}
 	return nil
 }

@@ -24,6 +24,7 @@ type row struct {
 	eventType sql.NullString
 	metadata  sql.NullString
 	payload   []byte
+	cause     sql.NullString
 }
 
 // maxName bounds topics, UUIDs and keys: longer ones are mistakes.
@@ -107,9 +108,9 @@ func hash(key string) int64 {
 }
 
 func (r *row) size() int {
-	return len(r.topic) + len(r.orderKey.String) + len(r.uuid) + len(r.metadata.String) + len(r.payload)
+	return len(r.topic) + len(r.orderKey.String) + len(r.uuid) + len(r.metadata.String) + len(r.payload) + len(r.cause.String)
 }
 
 func (r *row) args() []any {
-	return []any{r.hash, r.topic, r.orderKey, r.uuid, r.eventType, r.metadata, r.payload}
+	return []any{r.hash, r.topic, r.orderKey, r.uuid, r.eventType, r.metadata, r.payload, r.cause}
 }

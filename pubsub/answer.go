@@ -52,9 +52,10 @@ func (w *worker) putBack(ctx context.Context) {
 func (w *worker) tell(err error) {
 	switch {
 	case errors.Is(err, inbox.ErrLost):
-		w.log().Info("stored messages were taken over by someone else before they were answered", watermill.LogFields{"err": err.Error()})
+		w.log().Info("pubsub: stored messages were taken over by someone else before they were answered",
+			watermill.LogFields{"error": err.Error()})
 	case err != nil:
-		w.log().Error("the answer to stored messages could not be recorded; they come again after their lease", err, nil)
+		w.log().Error("pubsub: the answer to stored messages could not be recorded; they come again after their lease", err, nil)
 	}
 }
 

@@ -10,6 +10,7 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/ThreeDotsLabs/watermill/message/router/middleware"
 	"github.com/ThreeDotsLabs/watermill/pubsub/gochannel"
 	"github.com/jmoiron/sqlx"
 	_ "modernc.org/sqlite"
@@ -73,6 +74,27 @@ func ExampleDurable_onPark() {
 	fmt.Println(letters)
 	// Output:
 	// [order-1 to orders.dead]
+}
+
+// A letter of Watermill's PoisonQueue goes back to its topic when the handler is fixed. Watermill's
+// requeuer does so by itself, with the same publisher.
+func ExampleAsReplay() {
+	broker := gochannel.NewGoChannel(gochannel.Config{Persistent: true}, watermill.NopLogger{})
+	letter := message.NewMessage("order-1", []byte("10 EUR"))
+	letter.Metadata = message.Metadata{
+		"correlation_id": "c-7", middleware.PoisonedTopicKey: "orders", middleware.ReasonForPoisonedKey: "no such account",
+	}
+
+	back := pubsub.AsReplay(broker, "the accounts are there now")
+	check(back.Publish(letter.Metadata.Get(middleware.PoisonedTopicKey), letter))
+
+	messages, err := broker.Subscribe(context.Background(), "orders")
+	check(err)
+	msg := <-messages
+	fmt.Println(msg.UUID, msg.Metadata)
+	msg.Ack()
+	// Output:
+	// order-1 map[correlation_id:c-7 millrace_replay:the accounts are there now millrace_replay_attempt:1]
 }
 
 // run starts a router with one handler, and returns what stops it.

@@ -70,7 +70,7 @@ func (i *intake) failed(ctx context.Context, msg *message.Message, delivery *inb
 	defer cancel()
 	stored, err := delivery.Fail(ctx)
 	if err != nil {
-		i.log(msg).Error("a message that failed could not be stored; its source has to deliver it again", err, nil)
+		i.log(msg).Error("pubsub: a message that failed could not be stored; its source has to deliver it again", err, nil)
 	}
 	if !stored {
 		msg.Nack()
@@ -104,7 +104,7 @@ func (i *intake) storeBatch(ctx context.Context, batch []*message.Message) {
 			continue
 		}
 		if ctx.Err() == nil {
-			i.log(msg).Error("a message could not be stored; its source has to deliver it again", err, nil)
+			i.log(msg).Error("pubsub: a message could not be stored; its source has to deliver it again", err, nil)
 			i.calm(ctx)
 		}
 		msg.Nack()
@@ -129,6 +129,6 @@ func (i *intake) calm(ctx context.Context) {
 
 func (i *intake) log(msg *message.Message) watermill.LoggerAdapter {
 	return i.Store.Logger().With(watermill.LogFields{
-		"consumer": i.queue.Config().Consumer, "topic": i.topic, "message_uuid": msg.UUID,
+		"consumer": i.queue.Config().Consumer, "epoch": i.Epoch, "topic": i.topic, "message_uuid": msg.UUID,
 	})
 }

@@ -24,6 +24,7 @@ type worker struct {
 	ready   []*inbox.Leased // taken, but not handed out
 	ahead   int             // how many are taken at once
 	fetched time.Time
+	failing bool // the last look at the table failed
 
 	answers  *sync.WaitGroup // outstanding
 	acked    chan *inbox.Leased
@@ -91,11 +92,22 @@ func (w *worker) fetch(ctx context.Context, hands int) (next time.Duration) {
 	w.fetched = time.Now()
 	var err error
 	w.ready, next, err = w.queue.TakeOut(ctx, hands, w.ahead, w.Poll)
-	if err != nil && ctx.Err() == nil {
-		w.log().Error("stored messages could not be fetched; tried again", err, nil)
+	if ctx.Err() == nil {
+		w.sayFetched(err)
 	}
 	w.note(w.ready, true)
 	return next
+}
+
+// sayFetched tells of the first look at the table that fails, and of the first that does not.
+func (w *worker) sayFetched(err error) {
+	switch {
+	case err != nil && !w.failing:
+		w.log().Error("pubsub: stored messages could not be fetched; tried again", err, nil)
+	case err == nil && w.failing:
+		w.log().Info("pubsub: stored messages are fetched again", nil)
+	}
+	w.failing = err != nil
 }
 
 // rest waits until messages may be due, and reports whether to go on.
@@ -137,7 +149,7 @@ func (w *worker) handOut(ctx context.Context, n int) bool {
 	if err != nil {
 		w.giveBack(n)
 		if ctx.Err() == nil {
-			w.log().Error("stored messages could not be handed out; tried again", err, nil)
+			w.log().Error("pubsub: stored messages could not be handed out; tried again", err, nil)
 		}
 		return w.rest(ctx, nil, w.Poll)
 	}
@@ -188,7 +200,7 @@ func (w *worker) deliver(ctx context.Context, l *inbox.Leased) (answered <-chan 
 	if err != nil {
 		defer end()
 		w.note([]*inbox.Leased{l}, false)
-		w.log().Error("a stored message cannot be read; it comes again after its lease", err, nil)
+		w.log().Error("pubsub: a stored message cannot be read; it comes again after its lease", err, nil)
 		return over
 	}
 	select {
@@ -248,7 +260,7 @@ func (w *worker) heartbeat(ctx context.Context) {
 			continue
 		}
 		if err := w.extend(ctx, leased); err != nil {
-			w.log().Error("leases of stored messages could not be renewed; tried again", err, nil)
+			w.log().Error("pubsub: leases of stored messages could not be renewed; tried again", err, nil)
 		}
 	}
 }
@@ -260,5 +272,7 @@ func (w *worker) extend(ctx context.Context, leased []*inbox.Leased) error {
 }
 
 func (w *worker) log() watermill.LoggerAdapter {
-	return w.Store.Logger().With(watermill.LogFields{"consumer": w.queue.Config().Consumer, "topic": w.topic})
+	return w.Store.Logger().With(watermill.LogFields{
+		"consumer": w.queue.Config().Consumer, "epoch": w.Epoch, "topic": w.topic,
+	})
 }

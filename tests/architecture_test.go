@@ -24,14 +24,19 @@ const module = "github.com/millrace-go/millrace"
 // arrows says which parts of the module each part may import, besides itself. The
 // part of a package is the first element of its path; "" is the root package.
 var arrows = map[string][]string{
-	"":           {"middleware", "inbox", "outbox", "pubsub", "internal"},
+	"":           {"middleware", "inbox", "outbox", "pubsub", "tracing", "internal"},
 	"middleware": {"inbox", "internal"},
 	"inbox":      {"internal"},
 	"outbox":     {"internal"},
 	"pubsub":     {"inbox", "outbox", "internal"},
+	"tracing":    {"inbox", "outbox", "internal"},
+	"replay":     {"inbox", "outbox", "internal"},
+	"metrics":    {"inbox", "outbox"},
+	"dashboard":  {"inbox", "outbox", "internal"},
+	"policy":     {"middleware", "inbox", "outbox", "pubsub", "metrics", "internal"},
 	"internal":   {},
-	"cmd":        {"", "middleware", "inbox", "outbox", "pubsub", "internal"},
-	"tests":      {"", "middleware", "inbox", "outbox", "pubsub", "internal", "cmd"},
+	"cmd":        {"", "middleware", "inbox", "outbox", "pubsub", "metrics", "tracing", "dashboard", "policy", "replay", "internal"},
+	"tests":      {"", "middleware", "inbox", "outbox", "pubsub", "metrics", "tracing", "dashboard", "policy", "replay", "internal", "cmd"},
 }
 
 // forbidden says what a part may not import from outside the module.
@@ -40,6 +45,7 @@ var forbidden = map[string][]string{
 	"outbox":     {cqrs},
 	"inbox":      {cqrs},
 	"pubsub":     {cqrs},
+	"dashboard":  {cqrs},
 }
 
 // cqrs brings Protobuf along, which services without it should not have to link.
@@ -99,7 +105,7 @@ func TestArchitectureCatches(t *testing.T) {
 		},
 		"a driver": {
 			"inbox/a.go", good("github.com/jackc/pgx/v5/stdlib"),
-			"inbox/a.go: only tests may import the driver github.com/jackc/pgx/v5/stdlib",
+			"inbox/a.go: only tests and commands may import the driver github.com/jackc/pgx/v5/stdlib",
 		},
 		"a part nobody planned": {
 			"util/a.go", good("fmt"), "util/a.go: util is not a part that the design knows",
@@ -168,6 +174,7 @@ func (hidden) Exported() {}
 func (T) Error() string { return "" }
 `,
 		"inbox/a_test.go":   "package inbox_test\n\nimport _ \"github.com/jackc/pgx/v5\"\n\nfunc F() {}\n",
+		"cmd/x/x.go":        "// Command x is good.\npackage main\n\nimport _ \"modernc.org/sqlite\"\n",
 		"tests/x/x.go":      "// Package x is good.\npackage x\n\nimport _ \"modernc.org/sqlite\"\n\nfunc F() {}\n",
 		"pubsub/a/a.go":     "// Package a is good.\npackage a\n\nimport _ \"" + module + "/outbox\"\n",
 		"middleware/doc.go": "// Package middleware is good.\npackage middleware\n\nimport _ \"" + module + "/inbox\"\n",
@@ -250,8 +257,8 @@ func checkImports(part string, file *ast.File) (problems []string) {
 	}
 	for _, spec := range file.Imports {
 		imported := strings.Trim(spec.Path.Value, "`\"")
-		if part != "tests" && isOrBelow(imported, drivers) {
-			problems = append(problems, "only tests may import the driver "+imported)
+		if part != "tests" && part != "cmd" && isOrBelow(imported, drivers) {
+			problems = append(problems, "only tests and commands may import the driver "+imported)
 		}
 		if isOrBelow(imported, forbidden[part]) {
 			problems = append(problems, part+" must not import "+imported)

@@ -9,7 +9,8 @@ import (
 
 // conformanceBodies is every behaviour that touches SQL.
 var conformanceBodies = slices.Concat(deliveryBodies, keyBodies, twinBodies, transactionBodies,
-	duplicateBodies, outcomeBodies, parkingBodies, retentionBodies, inputBodies, orderBodies)
+	duplicateBodies, outcomeBodies, parkingBodies, retentionBodies, inputBodies, orderBodies,
+	replayBodies, importBodies)
 
 // TestConformance runs every behaviour that touches SQL on every database.
 func TestConformance(t *testing.T) {

@@ -3,6 +3,8 @@ package tests_test
 import (
 	"context"
 	"errors"
+	"fmt"
+	"os"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -293,7 +295,7 @@ var deliveryBodies = []testdb.Body{
 	}},
 }
 
-// failures runs work n times at once and counts the errors.
+// failures runs work n times at once and counts the errors, of which it prints the first.
 func failures(n int, work func() error) int {
 	var mu sync.Mutex
 	var wg sync.WaitGroup
@@ -302,7 +304,9 @@ func failures(n int, work func() error) int {
 		wg.Go(func() {
 			if err := work(); err != nil {
 				mu.Lock()
-				failed++
+				if failed++; failed == 1 {
+					fmt.Fprintln(os.Stderr, "the first failure:", err)
+				}
 				mu.Unlock()
 			}
 		})

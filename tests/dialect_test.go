@@ -29,8 +29,10 @@ func statements(d *dialect.Dialect) map[string]string {
 	for prefix, v := range map[string]reflect.Value{
 		"": reflect.ValueOf(d).Elem(), "Outbox.": reflect.ValueOf(&d.Outbox).Elem(),
 		"Gate.": reflect.ValueOf(&d.Gate).Elem(), "Queue.": reflect.ValueOf(&d.Queue).Elem(),
-		"Remedy.": reflect.ValueOf(&d.Remedy).Elem(),
-		"Blobs.":  reflect.ValueOf(&d.Blobs).Elem(),
+		"Remedy.":  reflect.ValueOf(&d.Remedy).Elem(),
+		"Blobs.":   reflect.ValueOf(&d.Blobs).Elem(),
+		"Journal.": reflect.ValueOf(&d.Journal).Elem(), "Replays.": reflect.ValueOf(&d.Replays).Elem(),
+		"Steps.": reflect.ValueOf(&d.Steps).Elem(),
 	} {
 		for i := range v.NumField() {
 			f := v.Type().Field(i)

@@ -33,6 +33,15 @@ var outcomeBodies = []testdb.Body{
 		assert.Equal(t, 0, b.count(`SELECT COUNT(*) FROM millrace_outcomes`))
 		assert.Equal(t, 1, b.events.Count("settled"))
 	}},
+	{Name: "a service that closes before the ack", Why: "what was not acked is not settled, so the redelivery finds it", Run: func(t *testing.T, db *testdb.DB) {
+		b := newBed(t, db)
+		s := b.newService(invoice, millrace.Inbox{Store: b.store}.Middleware)
+		s.published.FailWith(errBoom)
+		assert.False(t, s.deliver(newMessage("x")))
+		require.NoError(t, s.router.Close())
+		require.NoError(t, b.store.Close(t.Context()))
+		assert.Equal(t, 1, b.count(`SELECT COUNT(*) FROM millrace_outcomes`))
+	}},
 	{Name: "publishing fails after the commit", Why: "T1: the redelivery publishes the same messages, byte for byte", Run: func(t *testing.T, db *testdb.DB) {
 		b := newBed(t, db)
 		var first []*message.Message

@@ -6,8 +6,8 @@
 # PostgreSQL, MariaDB, RabbitMQ, Redis and NATS: a DSN that the environment already
 # has is only checked; else what answers on the usual local port is used; else Docker
 # Compose starts it; else, as root on Debian, apt-get installs it. The programs of
-# which tests run instances of their own (also PgBouncer and pgbench) must be
-# installed, with Docker or without.
+# which tests run instances of their own (also PgBouncer, pgbench, Prometheus and
+# Chromium) must be installed, with Docker or without. axe-core comes from the npm registry.
 #
 # Standard output carries the export lines alone; progress is on standard error.
 set -euo pipefail
@@ -43,11 +43,17 @@ declare -A package=(
   [redis]=redis-server [nats]=nats-server
   [initdb]=postgresql [pgbench]=postgresql [mariadbd]=mariadb-server
   [rabbitmq-server]=rabbitmq-server [pgbouncer]=pgbouncer
+  [prometheus]=prometheus [promtool]=prometheus [chromium]=chromium
 )
 declare -A daemon=(
   [postgres]=postgresql [mysql]=mariadb [rabbitmq]=rabbitmq-server [redis]=redis-server
 )
-programs=(initdb pgbench mariadbd rabbitmq-server pgbouncer)
+programs=(initdb pgbench mariadbd rabbitmq-server pgbouncer prometheus promtool chromium)
+
+# What the pages of the dashboard are checked with: one file of a package of npm's.
+axe_version=4.14.1
+axe_sha256=e6b0ce02b84d892e2e33e403485e7f3d6c29e2be6df65daf44d89ba564139745
+axe=$PWD/.cache/axe-core-$axe_version.min.js
 
 declare -A dsn=() # what is up, by service
 
@@ -60,6 +66,7 @@ main() {
   take_what_answers
   if lacking_services; then start_services; fi
   if lacking_programs; then install_programs; fi
+  if [[ ! -s $axe ]]; then fetch_axe; fi
 }
 
 say() { printf 'services: %s\n' "$*" >&2; }
@@ -277,14 +284,34 @@ install_programs() {
     die "${lacking[*]}: not installed. The crash tests run servers of their own. Install" \
       "(Debian's names): ${packages[*]}"
   apt_install "${packages[@]}"
-  if [[ " ${lacking[*]} " == *' pgbouncer '* ]]; then
-    # Tests start their own; the package's would only hold its port.
-    service pgbouncer stop </dev/null >/dev/null 2>&1 || true
-  fi
+  for p in pgbouncer prometheus; do
+    if [[ " ${lacking[*]} " == *" $p "* ]]; then
+      # Tests start their own; the package's would only hold its port.
+      service "$p" stop </dev/null >/dev/null 2>&1 || true
+    fi
+  done
   if lacking_programs; then die "${lacking[*]}: still missing after the installation"; fi
 }
 
+fetch_axe() {
+  local url=https://registry.npmjs.org/axe-core/-/axe-core-$axe_version.tgz
+  say "axe-core $axe_version"
+  if command -v npm >/dev/null; then
+    (cd "$work" && quietly npm pack --silent "axe-core@$axe_version")
+  else
+    quietly curl --fail --silent --show-error --output "$work/axe-core-$axe_version.tgz" "$url"
+  fi
+  echo "$axe_sha256  $work/axe-core-$axe_version.tgz" | sha256sum --check --quiet ||
+    die "axe-core $axe_version is not the file that it was"
+  mkdir -p "${axe%/*}"
+  tar -xzOf "$work/axe-core-$axe_version.tgz" package/axe.min.js >"$work/axe.js"
+  mv "$work/axe.js" "$axe"
+}
+
 main >&2
+printf 'export MILLRACE_TEST_CHROMIUM=%q\n' "$(command -v chromium)"
+printf 'export MILLRACE_TEST_AXE=%q\n' "$axe"
 for s in "${services[@]}"; do
   printf 'export %s=%q\n' "${variable[$s]}" "${dsn[$s]}"
 done
+printf 'export MILLRACE_TEST_PROMETHEUS=%q\n' "$(command -v prometheus)"

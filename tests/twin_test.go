@@ -128,17 +128,30 @@ var twinBodies = []testdb.Body{
 		})
 		pool := impatient.Open(t)
 		second := b.inbox(effect, on(b.newStore(pool.DB, inbox.Config{})),
-			func(i *millrace.Inbox) { i.TwinWait = 300 * time.Millisecond })
+			func(i *millrace.Inbox) { i.TwinWait, i.Timeout = 300*time.Millisecond, time.Hour })
 		msg := newMessage("x")
 		var wg sync.WaitGroup
+		defer wg.Wait()
+		end := sync.OnceFunc(func() { close(goOn) })
+		defer end()
 		wg.Go(func() {
 			_, err := first(again(msg))
 			assert.ErrorIs(t, err, errBoom)
 		})
 		<-running
-		_, err := second(again(msg))
-		require.ErrorIs(t, err, inbox.ErrInProgress)
-		close(goOn)
+		answered := make(chan error, 1)
+		wg.Go(func() {
+			_, err := second(again(msg))
+			answered <- err
+		})
+		var err error
+		select {
+		case err = <-answered:
+			require.ErrorIs(t, err, inbox.ErrInProgress)
+		case <-time.After(20 * time.Second): // Timeout is an hour
+			require.Fail(t, "the copy waits for as long as the handler runs")
+		}
+		end()
 		wg.Wait()
 		assert.Equal(t, 0, b.count(`SELECT COUNT(*) FROM millrace_claims`), "the claim that gave up was committed later")
 		for _, err = second(again(msg)); errors.Is(err, inbox.ErrInProgress); _, err = second(again(msg)) {

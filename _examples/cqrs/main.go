@@ -18,6 +18,7 @@ import (
 	_ "modernc.org/sqlite"
 
 	"github.com/millrace-go/millrace/inbox"
+	"github.com/millrace-go/millrace/outbox"
 )
 
 const requests = 300
@@ -89,12 +90,12 @@ func sendRequests(ctx context.Context, s *service) error {
 // was acked, and what its handlers sent was stored before that.
 func awaitQuiet(ctx context.Context, s *service, count *counter) error {
 	for {
-		backlog, err := s.out.Backlog(ctx)
+		backlog, err := s.out.Backlog(ctx, outbox.BacklogOptions{})
 		if err != nil {
 			return err
 		}
-		fmt.Printf("handled %4d, in the outbox %4d\n", count.completed.Load(), backlog.Messages)
-		if backlog.Messages == 0 {
+		fmt.Printf("handled %4d, in the outbox %4d\n", count.completed.Load(), backlog.Unsent().N)
+		if backlog.Unsent().N == 0 {
 			return nil
 		}
 		select {

@@ -100,8 +100,8 @@ func (c *chaos) untilQuiet(ctx context.Context, bank *process) error {
 	for _, quiet := range []func() (bool, error){
 		func() (bool, error) { return c.acked(ctx, "payments") },
 		func() (bool, error) {
-			backlog, err := out.Backlog(ctx)
-			return backlog.Messages == 0, err
+			backlog, err := out.Backlog(ctx, outbox.BacklogOptions{})
+			return backlog.Unsent().N == 0, err
 		},
 		func() (bool, error) { return c.acked(ctx, "receipts") },
 	} {

@@ -6,6 +6,8 @@ import (
 	"regexp"
 	"runtime"
 	"strings"
+
+	"github.com/ThreeDotsLabs/watermill/message"
 )
 
 // kind says which faults can happen to a call.
@@ -77,6 +79,7 @@ type deliveryKey struct{}
 // delivery is one handing over of a message.
 type delivery struct {
 	letter *letter
+	msg    *message.Message // what is handed over
 	try    int
 	copied bool // beside the one that is disturbed
 }
@@ -110,7 +113,7 @@ const module = "github.com/millrace-go/millrace/"
 
 var libraries = []string{
 	"database/sql.", "github.com/jmoiron/sqlx.", module + "inbox.", module + "inbox/inboxtest.", module + "internal/",
-	module + "middleware.", module + "outbox.", module + "pubsub.", "github.com/ThreeDotsLabs/", "runtime.", "sync.",
+	module + "middleware.", module + "outbox.", module + "pubsub.", module + "policy.", "github.com/ThreeDotsLabs/", "runtime.", "sync.",
 }
 
 // userOf returns the user's own line that led to a call, "" if there is none.

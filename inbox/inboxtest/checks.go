@@ -36,7 +36,10 @@ func ExpiredRetention(t testing.TB, s Scenario) {
 	if right == nil {
 		return
 	}
-	late := plan{late: stage.scenario.Inputs}
+	late := plan{encore: &encore{
+		title: "copies after the retention", note: "the retention is over, and all messages come again",
+		inputs: stage.scenario.Inputs, before: (*place).forget,
+	}}
 	pl, o, err := stage.play(late)
 	if err == nil {
 		o.open = right.open // what is parked is as it should be

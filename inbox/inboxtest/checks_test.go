@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/jmoiron/sqlx"
 	"github.com/stretchr/testify/assert"
 
 	"github.com/millrace-go/millrace/inbox"
@@ -27,6 +28,7 @@ var checks = map[string]func(testing.TB, inboxtest.Scenario){
 	"CrashAfterCommit":    inboxtest.CrashAfterCommit,
 	"SideEffectThenCrash": inboxtest.SideEffectThenCrash,
 	"StaleClaim":          inboxtest.StaleClaim,
+	"ReplayMode":          inboxtest.ReplayMode,
 }
 
 func TestARightHandlerPassesEachCheck(t *testing.T) {
@@ -39,9 +41,17 @@ func TestARightHandlerPassesEachCheck(t *testing.T) {
 					in.Message.Metadata.Set("ce_time", time.Now().Add(-24*time.Hour).Format(time.RFC3339))
 				}
 			}
+			if name == "ReplayMode" {
+				scenario.Rebuild = emptyAccounts
+			}
 			check(t, scenario)
 		})
 	}
+}
+
+func emptyAccounts(ctx context.Context, db *sqlx.DB) error {
+	_, err := db.ExecContext(ctx, `UPDATE accounts SET balance = 0`)
+	return err
 }
 
 func right(p *inboxtest.Process, store *inbox.Store) error {
@@ -84,6 +94,7 @@ func TestAWrongHandlerFailsEachCheck(t *testing.T) {
 		"CrashAfterCommit":    {inTx, 15},
 		"SideEffectThenCrash": {charges, 15},
 		"StaleClaim":          {adds, 15},
+		"ReplayMode":          {right, nil}, // it adds again what it has forgotten
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

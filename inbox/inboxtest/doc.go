@@ -31,7 +31,8 @@
 // background is called work.
 //
 // [Random] plays several faults one after the other, [Pairs] all pairs. [Duplicate],
-// [CrashAfterCommit] and the others ask one question each.
+// [CrashAfterCommit] and the others ask one question each; [ReplayMode] asks what a replay
+// of handled messages does twice.
 //
 // # What it sees in the wiring
 //

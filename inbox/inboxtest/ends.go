@@ -49,6 +49,7 @@ func (p *Process) hand(ctx context.Context, out chan<- *message.Message, n queue
 	defer context.AfterFunc(p.life, cancel)() //nolint:contextcheck // the process's
 	msg := l.msg.Copy()
 	msg.SetContext(ctx)
+	d.msg = msg
 	b.mu.Lock()
 	l.now = msg
 	b.mu.Unlock()
@@ -70,7 +71,6 @@ func (p *Process) hand(ctx context.Context, out chan<- *message.Message, n queue
 	what := "NACK"
 	if acked {
 		what = "ACK"
-		p.wiring.acked(d)
 	}
 	now, err := p.begin(ctx, call{kind: answer, what: what}, nil)
 	if err == nil && acked {

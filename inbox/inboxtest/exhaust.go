@@ -194,13 +194,21 @@ func storyOf(pl *play) string {
 type plan struct {
 	faults schedule
 	inputs []Input // other than the scenario's
-	late   []Input // delivered when all others are done and what is known of them is forgotten
+	encore *encore
+}
+
+// encore is what is delivered when everything else is done.
+type encore struct {
+	title  string
+	note   string // in the timeline
+	inputs []Input
+	before func(*place) error
 }
 
 func (p plan) String() string {
 	switch {
-	case p.late != nil:
-		return "with copies after the retention, " + p.faults.String()
+	case p.encore != nil:
+		return "with " + p.encore.title + ", " + p.faults.String()
 	case p.inputs == nil:
 		return p.faults.String()
 	}
@@ -209,7 +217,7 @@ func (p plan) String() string {
 
 // again says how to play it once more.
 func (p plan) again() string {
-	if p.inputs != nil || p.late != nil {
+	if p.inputs != nil || p.encore != nil {
 		return ""
 	}
 	return fmt.Sprintf("  play it again: inboxtest.Replay(t, scenario, %q)", p.faults)
@@ -224,7 +232,7 @@ func (st *stage) play(p plan) (*play, *outcome, error) {
 		return nil, nil, err
 	}
 	defer leave()
-	pl := &play{place: at, scenario: st.scenario, schedule: p.faults, inputs: p.inputs, late: p.late}
+	pl := &play{place: at, scenario: st.scenario, schedule: p.faults, inputs: p.inputs, encore: p.encore}
 	if p.inputs == nil {
 		pl.inputs = st.scenario.Inputs
 	}

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/millrace-go/millrace/inbox"
+	"github.com/millrace-go/millrace/internal/dialect"
 )
 
 // outcome is what a play came to.
@@ -17,6 +18,7 @@ type outcome struct {
 	produced []string            // each once, sorted
 	order    map[string][]string // by order key, in the order of the first publishing
 	open     []string            // what waits for an operator or a predecessor
+	calls    []string            // of what is outside, with the message each was for
 	problems []string            // that need no comparison
 }
 
@@ -24,7 +26,7 @@ type outcome struct {
 func (pl *play) collect() (*outcome, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
-	o := &outcome{order: map[string][]string{}}
+	o := &outcome{order: map[string][]string{}, calls: pl.calls()}
 	var err error
 	if o.ledger, err = pl.scenario.Ledger(ctx, pl.plain); err != nil {
 		return nil, fmt.Errorf("read the ledger: %w", err)
@@ -117,12 +119,18 @@ func (pl *play) pending() string {
 		case inbox.Held, inbox.Parked, inbox.FailedTerminal: // it waits for others
 		}
 	}
-	var unsent, age int64
-	if err := pl.plain.QueryRowxContext(ctx, pl.countUnsent).Scan(&unsent, &age); err != nil {
+	var states []struct {
+		Status   int
+		Messages int
+		Age      int64
+	}
+	if err := pl.plain.SelectContext(ctx, &states, pl.countOutbox, 1, 1, 1, 1); err != nil {
 		return err.Error()
 	}
-	if unsent > 0 {
-		return fmt.Sprintf("%d messages of the outbox are not sent", unsent)
+	for _, state := range states {
+		if state.Messages > 0 && state.Status != dialect.OutboxParked {
+			return "messages of the outbox are not sent"
+		}
 	}
 	return ""
 }

@@ -27,7 +27,7 @@ type place struct {
 	plain     *sqlx.DB // undisturbed
 
 	store       *inbox.Store // to look with; nil if the scenario has no tables of ours
-	countUnsent string
+	countOutbox string
 
 	kept          *dialect.Kept // what Prepare made, on a server
 	abortsOnError bool          // an error ends what a transaction can do
@@ -60,7 +60,7 @@ func (p *place) look(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	p.countUnsent = d.Outbox.CountPending
+	p.countOutbox = d.Outbox.CountBacklog
 	p.abortsOnError = d.Name == dialect.PostgresName
 	store, err := inbox.NewStore(p.plain, inbox.Config{TablePrefix: p.scenario.TablePrefix}) //nolint:contextcheck // it takes none
 	if err != nil {

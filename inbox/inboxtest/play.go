@@ -15,12 +15,13 @@ type play struct {
 	scenario *Scenario
 	schedule schedule
 	inputs   []Input
-	late     []Input
+	encore   *encore
 	broker   *broker
 	began    time.Time
 	ended    sync.WaitGroup // of processes that died
 	begun    atomic.Int64   // calls that change what others see …
 	done     atomic.Int64   // … and those of them that are over
+	asked    asked
 
 	mu        sync.Mutex
 	processes []*Process
@@ -32,6 +33,13 @@ type play struct {
 	happened  int // faults
 	timeline  []entry
 	findings  []finding
+}
+
+// asked is what the database said at last about what is still to do.
+type asked struct {
+	left string
+	at   time.Time
+	done int64 // calls that were over by then
 }
 
 // reached is a point and which faults can happen there.
@@ -140,15 +148,15 @@ func (pl *play) run() (*outcome, error) {
 		}
 		switch died := pl.endAll(); {
 		case died:
-		case pl.late == nil:
+		case pl.encore == nil:
 			return pl.collect()
 		default:
-			if err := pl.forget(); err != nil {
+			if err := pl.encore.before(pl.place); err != nil {
 				return nil, err
 			}
-			pl.note(nil, "the retention is over, and all messages come again")
-			pl.broker.deliver(pl.late)
-			pl.late = nil
+			pl.note(nil, "%s", pl.encore.note)
+			pl.broker.deliver(pl.encore.inputs)
+			pl.encore = nil
 		}
 	}
 	return nil, fmt.Errorf("after %d restarts there is still something to do", restarts)
@@ -217,14 +225,21 @@ func (pl *play) leftToDo() string {
 	if left := pl.broker.unanswered(); left != "" {
 		return left
 	}
-	if left := pl.pending(); left != "" {
-		return left
+	if a := &pl.asked; a.left == "" || a.done != done || time.Since(a.at) > staleAnswer {
+		*a = asked{left: pl.pending(), at: time.Now(), done: done}
+	}
+	if pl.asked.left != "" {
+		return pl.asked.left
 	}
 	if done != begun || pl.begun.Load() != begun {
 		return "there is always something going on"
 	}
 	return ""
 }
+
+// staleAnswer is after how long the database is asked again although no call of a process has
+// changed anything: a service may have connections that a play knows nothing of.
+const staleAnswer = 100 * time.Millisecond
 
 // endAll closes every process. It reports whether something went wrong meanwhile.
 func (pl *play) endAll() (disturbed bool) {

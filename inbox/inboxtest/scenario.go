@@ -37,6 +37,10 @@ type Scenario struct {
 	// Want is the ledger that is right. Without it, the ledger of an undisturbed play is.
 	Want any
 
+	// Rebuild empties what the service builds anew from a replay: the tables of a projection, for
+	// instance, that is then in a new epoch. [ReplayMode] calls it, and no other.
+	Rebuild func(ctx context.Context, db *sqlx.DB) error
+
 	// Produced returns what must be the same in a message that the service published, or ""
 	// to pass over it. Defaults to topic and payload.
 	Produced func(topic string, msg *message.Message) string

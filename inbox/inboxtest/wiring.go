@@ -108,20 +108,6 @@ func (w *wiring) published(topic string, stack []frame) {
 	})
 }
 
-// acked looks at a delivery that was answered.
-func (w *wiring) acked(d *delivery) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	for _, cl := range w.claims {
-		if cl.delivery == d && cl.inside {
-			w.found(finding{
-				what: d.letter.name + " is acked while its handler runs",
-				cure: "A crash now loses the message: take InstantAck out, and do not call msg.Ack in a handler.",
-			})
-		}
-	}
-}
-
 // innermost is the middleware around each handler.
 func (w *wiring) innermost(next message.HandlerFunc) message.HandlerFunc {
 	return func(msg *message.Message) ([]*message.Message, error) {
@@ -154,8 +140,17 @@ func (w *wiring) enter(d *delivery) *claimed {
 func (w *wiring) leave(own *claimed, err error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if own != nil {
-		own.inside, own.failed = false, err
+	if own == nil {
+		return
+	}
+	own.inside, own.failed = false, err
+	select {
+	case <-own.delivery.msg.Acked():
+		w.found(finding{
+			what: own.delivery.letter.name + " is acked while its handler runs",
+			cure: "A crash now loses the message: take InstantAck out, and do not call msg.Ack in a handler.",
+		})
+	default:
 	}
 }
 

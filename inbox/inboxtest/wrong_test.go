@@ -2,6 +2,7 @@ package inboxtest_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"strings"
@@ -27,8 +28,9 @@ func TestWrongServicesAreFound(t *testing.T) {
 	for _, wrong := range []struct {
 		name  string
 		wire  func(p *inboxtest.Process, store *inbox.Store) error
-		fault string   // one that shows it
-		want  []string // in what is reported
+		fault string                               // one that shows it …
+		check func(testing.TB, inboxtest.Scenario) // … or what does
+		want  []string                             // in what is reported
 	}{
 		{
 			name:  "an effect outside of the transaction",
@@ -180,19 +182,30 @@ func TestWrongServicesAreFound(t *testing.T) {
 			},
 			want: []string{"crash after m1 UPDATE accounts", "the ledger is"},
 		},
+		{
+			name:  "a mail, and no rule for replays",
+			check: inboxtest.ReplayMode,
+			wire: handled(func(p *inboxtest.Process, msg *message.Message) error {
+				return errors.Join(addInTx(msg), p.External(msg.Context(), "mail", func() error { return nil }))
+			}),
+			want: []string{"called again by the replay: m1 CALL mail", "set Inbox.OnReplay to inbox.ReplayRefuse"},
+		},
 	} {
 		t.Run(wrong.name, func(t *testing.T) {
 			t.Parallel()
 			heard := &heard{TB: t}
-			if long() {
+			switch {
+			case wrong.check != nil:
+				wrong.check(heard, ledger(accounts(wrong.wire)))
+			case long():
 				inboxtest.Exhaust(heard, ledger(accounts(wrong.wire)))
-			} else {
+			default:
 				inboxtest.Replay(heard, ledger(accounts(wrong.wire)), wrong.fault)
 			}
 			text := heard.String()
 			require.NotEmpty(t, text, "nothing was found")
 			for _, want := range wrong.want {
-				if long() { // others may be told first
+				if long() && wrong.check == nil { // others may be told first
 					break
 				}
 				assert.Contains(t, text, want)

@@ -1,9 +1,12 @@
-// Package ambient carries the transaction of a handler in its context.
+// Package ambient carries the transaction of a handler in its context, and whether what the
+// handler sends is suppressed.
 package ambient
 
 import (
 	"context"
 	"database/sql"
+	"fmt"
+	"strings"
 	"sync"
 	"sync/atomic"
 
@@ -14,6 +17,9 @@ import (
 type Tx struct {
 	// Owner is who began it on behalf of the handler.
 	Owner any
+
+	// Cause says what it is for, as [Cause] writes it; nil where nobody said.
+	Cause fmt.Stringer
 
 	tx *sqlx.Tx
 	db *sql.DB
@@ -32,6 +38,13 @@ type Tx struct {
 type key struct{}
 
 type boxed struct{ err error }
+
+// Cause names the message with this key, handled by consumer, in text that every database
+// stores as it is.
+func Cause(consumer, key string) string {
+	const replacement = "\uFFFD"
+	return strings.ReplaceAll(strings.ToValidUTF8(consumer+"/"+key, replacement), "\x00", replacement)
+}
 
 // New wraps tx, which was begun on db.
 func New(tx *sqlx.Tx, db *sqlx.DB) *Tx { return &Tx{tx: tx, db: db.DB} }

@@ -49,6 +49,10 @@ type Dialect struct {
 	SelectBackend   string
 	SelectColumns   string
 
+	// SelectSizes tells how many rows a table has, -1 where that is not known, and whether the
+	// database only believes so.
+	SelectSizes string
+
 	// Consumers.
 	InsertConsumer  string
 	SelectConsumer  string
@@ -57,6 +61,7 @@ type Dialect struct {
 	LockConsumer    string
 	SelectPurgeLine string
 	RaisePurgeLine  string
+	NotePurge       string
 
 	// Claims.
 	Claim       string
@@ -91,6 +96,7 @@ type Dialect struct {
 
 	// The janitor.
 	SelectClaimsPage string
+	CountExpired     string
 	LockExpired      string
 	DeleteClaims     string
 	DeleteResults    string
@@ -98,6 +104,12 @@ type Dialect struct {
 	DeleteMessages   string
 	PurgeDropped     string
 	PurgeLeases      string
+
+	// What was done, minute by minute. AddActivity takes the figures, then a namespace, a name
+	// and an epoch.
+	AddActivity    string
+	SelectActivity string
+	PurgeActivity  string
 
 	// Leases of middleware.Deduplicate.
 	AcquireLease string
@@ -108,12 +120,16 @@ type Dialect struct {
 
 	// Outbox is what package outbox needs, Gate the order of versions, Queue the delivery of
 	// open messages, Remedy what operators see of them, and do, Blobs their payloads where
-	// they are kept elsewhere.
-	Outbox Outbox
-	Gate   Gate
-	Queue  Queue
-	Remedy Remedy
-	Blobs  Blobs
+	// they are kept elsewhere, Journal what was completed and is kept whole, Replays what is sent
+	// again, Steps what handlers do outside of their transactions.
+	Outbox  Outbox
+	Gate    Gate
+	Queue   Queue
+	Remedy  Remedy
+	Blobs   Blobs
+	Journal Journal
+	Replays Replays
+	Steps   Steps
 
 	scripts []string
 }
@@ -150,10 +166,13 @@ func (d *Dialect) render(names Names) {
 		qualified = `"` + names.Schema + `".` + prefix
 	}
 	rename := func(s string) string {
+		if qualified == DefaultPrefix {
+			return s // as they are written
+		}
 		s = index.ReplaceAllString(s, "ix_"+prefix)
 		return table.ReplaceAllString(s, qualified)
 	}
-	for _, group := range []any{d, &d.Outbox, &d.Gate, &d.Queue, &d.Remedy, &d.Blobs} {
+	for _, group := range []any{d, &d.Outbox, &d.Gate, &d.Queue, &d.Remedy, &d.Blobs, &d.Journal, &d.Replays, &d.Steps} {
 		fields := reflect.ValueOf(group).Elem()
 		for i := range fields.NumField() {
 			if f := fields.Field(i); f.Kind() == reflect.String && f.CanSet() {
@@ -162,8 +181,9 @@ func (d *Dialect) render(names Names) {
 		}
 	}
 	// Queries of the catalogue compare names, so there the bare prefix stands.
-	d.SelectColumns = strings.ReplaceAll(d.SelectColumns, "{prefix}", prefix)
-	d.SelectColumns = strings.ReplaceAll(d.SelectColumns, "{schema}", names.Schema)
+	for _, query := range []*string{&d.SelectColumns, &d.SelectSizes} {
+		*query = strings.NewReplacer("{prefix}", prefix, "{schema}", names.Schema).Replace(*query)
+	}
 	d.Outbox.name(qualified)
 	for i := range d.scripts {
 		d.scripts[i] = rename(d.scripts[i])
@@ -186,9 +206,12 @@ func readScripts(name string) []string {
 	return scripts
 }
 
-// messageColumns is what the statements on open messages select, spelled out so that a
-// column added by a later release does not disturb this one.
-const messageColumns = `m.id, m.consumer, m.message_id, m.status, m.attempts, m.topic, m.partition_no, m.offset_no,
-			m.order_key, m.event_type, m.event_version, m.uuid, m.metadata, m.payload, m.payload_hash, m.received_at,
+// outlineColumns is what the statements on open messages select, spelled out so that a
+// column added by a later release does not disturb this one; messageColumns adds the payload.
+const (
+	outlineColumns = `m.id, m.consumer, m.message_id, m.status, m.attempts, m.topic, m.partition_no, m.offset_no,
+			m.order_key, m.event_type, m.event_version, m.uuid, m.metadata, m.payload_hash, m.received_at,
 			m.due_at, m.lease_token, m.last_error, m.error_group, m.reason, m.original, m.aggregate, m.version,
 			m.payload_form, m.payload_ref`
+	messageColumns = outlineColumns + `, m.payload`
+)

@@ -25,6 +25,10 @@ type Gate struct {
 	ReleaseHeld   string
 	SelectExpired string
 
+	// SelectWaiting lists what is held behind an aggregate, SelectApplied how far aggregates are.
+	SelectWaiting string
+	SelectApplied string
+
 	// Operators.
 	SetVersion       string
 	DeleteVersions   string

@@ -29,6 +29,26 @@ func (d *Dialect) versionsTable() string {
 	return name
 }
 
+// Script is one migration.
+type Script struct {
+	Version int
+	DDL     string
+}
+
+// Pending returns what Migrate would apply.
+func (d *Dialect) Pending(ctx context.Context, db sqlx.QueryerContext) ([]Script, error) {
+	var version int
+	err := sqlx.GetContext(ctx, db, &version, d.SelectVersion)
+	if err != nil && Classify(err) != NoTable {
+		return nil, fmt.Errorf("read the schema's version: %w", err)
+	}
+	var pending []Script
+	for i := version; i < len(d.scripts); i++ {
+		pending = append(pending, Script{i + 1, d.scripts[i]})
+	}
+	return pending, nil
+}
+
 // Migrate brings the schema up to this release. It is idempotent, and processes that
 // start at once may all call it: PostgreSQL and SQLite migrate in one locked transaction,
 // MySQL, whose DDL commits by itself, by statements that each do nothing the second time.

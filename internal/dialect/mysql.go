@@ -29,7 +29,7 @@ var mysql = Dialect{
 	SelectIsolation: `SHOW VARIABLES WHERE Variable_name IN ('transaction_isolation', 'tx_isolation')`,
 	SelectSettings: `
 		SHOW VARIABLES
-		WHERE Variable_name IN ('transaction_isolation', 'tx_isolation', 'innodb_flush_log_at_trx_commit', 'sync_binlog',
+		WHERE Variable_name IN ('transaction_isolation', 'tx_isolation', 'innodb_flush_log_at_trx_commit', 'sync_binlog', 'innodb_doublewrite',
 			'log_bin', 'innodb_lock_wait_timeout', 'idle_write_transaction_timeout', 'idle_transaction_timeout',
 			'wait_timeout', 'max_connections', 'max_allowed_packet', 'sql_mode', 'read_only', 'version', 'autocommit',
 			'innodb_read_only', 'tx_read_only', 'transaction_read_only', 'binlog_format')`,
@@ -39,24 +39,28 @@ var mysql = Dialect{
 		FROM information_schema.COLUMNS c
 		JOIN information_schema.TABLES t ON t.TABLE_SCHEMA = c.TABLE_SCHEMA AND t.TABLE_NAME = c.TABLE_NAME
 		WHERE c.TABLE_SCHEMA = DATABASE() AND LEFT(c.TABLE_NAME, CHAR_LENGTH('{prefix}')) = '{prefix}'`,
+	SelectSizes: `
+		SELECT TABLE_NAME AS name, TRUE AS estimated, COALESCE(TABLE_ROWS, -1) AS ` + "`rows`" + `
+		FROM information_schema.TABLES
+		WHERE TABLE_SCHEMA = DATABASE() AND LEFT(TABLE_NAME, CHAR_LENGTH('{prefix}')) = '{prefix}'`,
 
 	InsertConsumer: `
-		INSERT INTO millrace_consumers (id, namespace, name, epoch, key_source, retention, window_us, created_at)
-		VALUES (?, ?, ?, ?, ?, ?, ?, ` + mysqlNow + `)
+		INSERT INTO millrace_consumers (id, namespace, name, epoch, key_source, retention, window_us, on_replay, created_at)
+		VALUES (?, ?, ?, ?, ?, ?, ?, ?, ` + mysqlNow + `)
 		ON DUPLICATE KEY UPDATE id = id`,
 	SelectConsumer: `
 		SELECT id, namespace, name, epoch, key_source, retention, window_us, purge_line, paused, created_at,
-			served_until > ` + mysqlNow + ` AS served
+			purged_at, on_replay, served_until > ` + mysqlNow + ` AS served
 		FROM millrace_consumers
 		WHERE namespace = ? AND name = ? AND epoch = ?`,
 	SelectConsumers: `
 		SELECT id, namespace, name, epoch, key_source, retention, window_us, purge_line, paused, created_at,
-			served_until > ` + mysqlNow + ` AS served
+			purged_at, on_replay, served_until > ` + mysqlNow + ` AS served
 		FROM millrace_consumers
 		ORDER BY namespace, name, epoch`,
 	UpdateConsumer: `
 		UPDATE millrace_consumers
-		SET retention = ?, window_us = ?
+		SET retention = ?, window_us = ?, on_replay = ?
 		WHERE id = ?`,
 	LockConsumer: `
 		UPDATE millrace_consumers
@@ -69,6 +73,10 @@ var mysql = Dialect{
 	RaisePurgeLine: `
 		UPDATE millrace_consumers
 		SET purge_line = GREATEST(purge_line, ?)
+		WHERE id = ?`,
+	NotePurge: `
+		UPDATE millrace_consumers
+		SET purged_at = ` + mysqlNow + `
 		WHERE id = ?`,
 
 	// A real change on conflict, which the caller rolls back: an affected-rows count of 1
@@ -198,6 +206,13 @@ var mysql = Dialect{
 		WHERE consumer = ? AND message_id > ?
 		ORDER BY message_id
 		LIMIT ?`,
+	CountExpired: `
+		SELECT COUNT(*), COALESCE(SUM(CASE WHEN result <> 0 AND processed_at < ? THEN 1 ELSE 0 END), 0)
+		FROM (
+			SELECT result, processed_at FROM millrace_claims
+			WHERE consumer = ?
+			ORDER BY message_id
+			LIMIT ?) counted`,
 	LockExpired: `
 		SELECT c.message_id, c.processed_at, c.result
 		FROM millrace_claims c
@@ -214,8 +229,8 @@ var mysql = Dialect{
 	SelectShadowed: `
 		SELECT page.id, page.consumer, page.message_id, EXISTS (
 			SELECT 1 FROM millrace_claims c
-			WHERE c.consumer = page.consumer AND c.message_id = page.message_id AND c.payload_hash = page.payload_hash
-				AND c.result <> 0) AS shadowed
+			WHERE c.consumer = page.consumer AND c.message_id = page.message_id
+				AND (c.result <> 0 AND c.payload_hash = page.payload_hash OR c.result = 4)) AS shadowed
 		FROM (
 			SELECT id, consumer, message_id, payload_hash
 			FROM millrace_messages
@@ -235,6 +250,28 @@ var mysql = Dialect{
 		DELETE FROM millrace_leases
 		WHERE until < ?
 		ORDER BY until
+		LIMIT ?`,
+
+	AddActivity: `
+		INSERT INTO millrace_activity (minute, consumer, completed, failed, duplicates, stale, held, parked, handling_us)
+		SELECT ` + mysqlNow + ` DIV 60000000 * 60000000, id, ?, ?, ?, ?, ?, ?, ?
+		FROM millrace_consumers
+		WHERE namespace = ? AND name = ? AND epoch = ?
+		ON DUPLICATE KEY UPDATE
+			completed = millrace_activity.completed + VALUES(completed), failed = millrace_activity.failed + VALUES(failed),
+			duplicates = millrace_activity.duplicates + VALUES(duplicates), stale = millrace_activity.stale + VALUES(stale),
+			held = millrace_activity.held + VALUES(held), parked = millrace_activity.parked + VALUES(parked),
+			handling_us = millrace_activity.handling_us + VALUES(handling_us)`,
+	SelectActivity: `
+		SELECT c.name, c.epoch, a.minute, a.completed, a.failed, a.duplicates, a.stale, a.held, a.parked, a.handling_us
+		FROM millrace_activity a
+		JOIN millrace_consumers c ON c.id = a.consumer
+		WHERE a.minute >= ? AND c.namespace = ?
+		ORDER BY a.minute, c.name, c.epoch`,
+	PurgeActivity: `
+		DELETE FROM millrace_activity
+		WHERE minute < ?
+		ORDER BY minute, consumer
 		LIMIT ?`,
 
 	AcquireLease: `
@@ -259,9 +296,12 @@ var mysql = Dialect{
 		DELETE FROM millrace_leases
 		WHERE consumer = ? AND message_id = ? AND token = ?`,
 
-	Outbox: mysqlOutbox,
-	Gate:   mysqlGate,
-	Queue:  mysqlQueue,
-	Remedy: mysqlRemedy,
-	Blobs:  mysqlBlobs,
+	Outbox:  mysqlOutbox,
+	Gate:    mysqlGate,
+	Queue:   mysqlQueue,
+	Remedy:  mysqlRemedy,
+	Blobs:   mysqlBlobs,
+	Journal: mysqlJournal,
+	Replays: mysqlReplays,
+	Steps:   mysqlSteps,
 }

@@ -12,6 +12,10 @@ var mysqlBlobs = Blobs{
 	SelectReferred: `
 		SELECT payload_ref
 		FROM millrace_messages
+		WHERE payload_ref IN (?)
+		UNION
+		SELECT payload_ref
+		FROM millrace_journal
 		WHERE payload_ref IN (?)`,
 	SelectNames: `
 		SELECT name

@@ -44,11 +44,21 @@ var mysqlGate = Gate{
 		SET status = 1, reason = ?, due_at = ` + mysqlNow + `
 		WHERE consumer = ? AND aggregate = ? AND version <= ? AND status = 7`,
 	SelectExpired: `
-		SELECT m.message_id, m.aggregate, m.version
+		SELECT m.message_id, m.aggregate, m.version, m.uuid, m.topic, m.event_type, m.metadata
 		FROM millrace_messages m
 		WHERE m.consumer = ? AND m.due_at <= ` + mysqlNow + ` AND m.status = 7
 		ORDER BY m.due_at
 		LIMIT ?`,
+	SelectWaiting: `
+		SELECT aggregate, version, received_at
+		FROM millrace_messages FORCE INDEX (by_aggregate)
+		WHERE consumer = ? AND aggregate > ? AND status = 7
+		ORDER BY aggregate, version
+		LIMIT ?`,
+	SelectApplied: `
+		SELECT aggregate, version
+		FROM millrace_versions
+		WHERE consumer = ? AND aggregate IN (?)`,
 
 	SetVersion: `
 		INSERT INTO millrace_versions (consumer, aggregate, version, first_version, token, message_id, payload_hash)

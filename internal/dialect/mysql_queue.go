@@ -72,7 +72,7 @@ var mysqlQueue = Queue{
 		LIMIT ?
 		FOR UPDATE SKIP LOCKED`,
 	SelectSettled: `
-		SELECT c.message_id, c.payload_hash
+		SELECT c.message_id, c.payload_hash, c.result
 		FROM millrace_claims c
 		WHERE c.consumer = ? AND c.message_id IN (?) AND c.result <> 0 AND NOT EXISTS (
 			SELECT 1 FROM millrace_outcomes o WHERE o.consumer = c.consumer AND o.message_id = c.message_id)`,
@@ -108,6 +108,10 @@ var mysqlQueue = Queue{
 		UPDATE millrace_messages
 		SET status = ?, attempts = ?, last_error = ?, error_group = ?, reason = ?,
 			due_at = ` + mysqlNow + ` + ?, lease_token = 0
+		WHERE consumer = ? AND message_id = ? AND lease_token = ? AND status IN (1, 2, 3, 4)`,
+	ParkLeased: `
+		UPDATE millrace_messages
+		SET status = 6, order_key = NULL, reason = ?, due_at = ` + mysqlNow + ` + ?, lease_token = 0
 		WHERE consumer = ? AND message_id = ? AND lease_token = ? AND status IN (1, 2, 3, 4)`,
 	CloseLeased: `
 		DELETE FROM millrace_messages
@@ -164,6 +168,10 @@ var mysqlQueue = Queue{
 		WHERE consumer = ? AND message_id = ?`,
 	AdoptResult: `
 		UPDATE millrace_results
+		SET consumer = ?, message_id = ?
+		WHERE consumer = ? AND message_id = ?`,
+	AdoptJournal: `
+		UPDATE millrace_journal
 		SET consumer = ?, message_id = ?
 		WHERE consumer = ? AND message_id = ?`,
 }

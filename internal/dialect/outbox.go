@@ -37,11 +37,26 @@ type Outbox struct {
 
 	// Operators.
 	SelectParked string
+	ListParked   string // SelectParked without payloads
 	RetryParked  string
 	DropParked   string
 	FreeHeld     string
 	PurgeSent    string
-	CountPending string
+
+	// CountBacklog counts those of each state that are not sent up to a limit, given four times,
+	// and tells the age of the oldest that it counted.
+	CountBacklog string
+
+	// What one message caused: ids grow with the time of storing, so the time is found by
+	// them, and no index is kept for the cause.
+	SelectEnds   string
+	SelectNext   string
+	SelectCaused string
+
+	// What was sent and is kept, between two ids, from and below which time of storing, of a topic
+	// given twice, where NULL means any.
+	SelectSent string
+	CountSent  string
 
 	// Relays and the shards they own.
 	InsertRelay   string
@@ -50,6 +65,7 @@ type Outbox struct {
 	CountExpired  string
 	DeleteExpired string
 	SelectRelays  string
+	ListRelays    string
 	InsertLayout  string
 	SelectLayout  string
 	SetTarget     string
@@ -76,7 +92,10 @@ const (
 )
 
 // outboxColumns is what a relay reads of a message.
-const outboxColumns = `id, key_hash, blocked_key, status, attempts, topic, uuid, order_key, metadata, payload`
+const (
+	outboxColumns = outboxOutline + `, payload`
+	outboxOutline = `id, key_hash, blocked_key, status, attempts, topic, uuid, order_key, metadata`
+)
 
 // IDs is the argument that stands for a list of ids.
 func IDs(ids []int64) string { return list(ids) }

@@ -37,25 +37,35 @@ var postgres = Dialect{
 		JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
 		WHERE starts_with(c.relname, '{prefix}') AND c.relkind IN ('r', 'p')
 			AND (n.nspname = '{schema}' OR '{schema}' = '' AND pg_table_is_visible(c.oid))`,
+	SelectSizes: `
+		SELECT c.relname AS name, TRUE AS estimated, CASE
+			WHEN c.relpages > 0 AND c.reltuples >= 0 THEN c.reltuples::BIGINT
+			WHEN pg_stat_get_tuples_inserted(c.oid) > 0 THEN pg_stat_get_live_tuples(c.oid)
+			WHEN pg_relation_size(c.oid) = 0 THEN 0
+			ELSE -1 END AS rows
+		FROM pg_class c
+		JOIN pg_namespace n ON n.oid = c.relnamespace
+		WHERE starts_with(c.relname, '{prefix}') AND c.relkind IN ('r', 'p')
+			AND (n.nspname = '{schema}' OR '{schema}' = '' AND pg_table_is_visible(c.oid))`,
 
 	InsertConsumer: `
-		INSERT INTO millrace_consumers (id, namespace, name, epoch, key_source, retention, window_us, created_at)
-		VALUES ($1, $2, $3, $4, $5, $6, $7, ` + postgresNow + `)
+		INSERT INTO millrace_consumers (id, namespace, name, epoch, key_source, retention, window_us, on_replay, created_at)
+		VALUES ($1, $2, $3, $4, $5, $6, $7, $8, ` + postgresNow + `)
 		ON CONFLICT DO NOTHING`,
 	SelectConsumer: `
 		SELECT id, namespace, name, epoch, key_source, retention, window_us, purge_line, paused, created_at,
-			served_until > ` + postgresNow + ` AS served
+			purged_at, on_replay, served_until > ` + postgresNow + ` AS served
 		FROM millrace_consumers
 		WHERE namespace = $1 AND name = $2 AND epoch = $3`,
 	SelectConsumers: `
 		SELECT id, namespace, name, epoch, key_source, retention, window_us, purge_line, paused, created_at,
-			served_until > ` + postgresNow + ` AS served
+			purged_at, on_replay, served_until > ` + postgresNow + ` AS served
 		FROM millrace_consumers
 		ORDER BY namespace, name, epoch`,
 	UpdateConsumer: `
 		UPDATE millrace_consumers
-		SET retention = $1, window_us = $2
-		WHERE id = $3`,
+		SET retention = $1, window_us = $2, on_replay = $3
+		WHERE id = $4`,
 	LockConsumer: `
 		UPDATE millrace_consumers
 		SET purge_line = purge_line
@@ -68,6 +78,10 @@ var postgres = Dialect{
 		UPDATE millrace_consumers
 		SET purge_line = GREATEST(purge_line, $1)
 		WHERE id = $2`,
+	NotePurge: `
+		UPDATE millrace_consumers
+		SET purged_at = ` + postgresNow + `
+		WHERE id = $1`,
 
 	Claim: `
 		INSERT INTO millrace_claims (consumer, message_id, payload_hash, token, result, processed_at)
@@ -193,6 +207,13 @@ var postgres = Dialect{
 		WHERE consumer = $1 AND message_id > $2
 		ORDER BY message_id
 		LIMIT $3`,
+	CountExpired: `
+		SELECT COUNT(*), COALESCE(SUM(CASE WHEN result <> 0 AND processed_at < $1 THEN 1 ELSE 0 END), 0)
+		FROM (
+			SELECT result, processed_at FROM millrace_claims
+			WHERE consumer = $2
+			ORDER BY message_id
+			LIMIT $3) counted`,
 	LockExpired: `
 		SELECT c.message_id, c.processed_at, c.result
 		FROM millrace_claims c
@@ -209,8 +230,8 @@ var postgres = Dialect{
 	SelectShadowed: `
 		SELECT page.id, page.consumer, page.message_id, EXISTS (
 			SELECT 1 FROM millrace_claims c
-			WHERE c.consumer = page.consumer AND c.message_id = page.message_id AND c.payload_hash = page.payload_hash
-				AND c.result <> 0) AS shadowed
+			WHERE c.consumer = page.consumer AND c.message_id = page.message_id
+				AND (c.result <> 0 AND c.payload_hash = page.payload_hash OR c.result = 4)) AS shadowed
 		FROM (
 			SELECT id, consumer, message_id, payload_hash
 			FROM millrace_messages
@@ -230,6 +251,28 @@ var postgres = Dialect{
 		WHERE (consumer, message_id) IN (
 			SELECT consumer, message_id FROM millrace_leases
 			WHERE until < $1 ORDER BY until LIMIT $2 FOR UPDATE SKIP LOCKED)`,
+
+	AddActivity: `
+		INSERT INTO millrace_activity AS a (minute, consumer, completed, failed, duplicates, stale, held, parked, handling_us)
+		SELECT ` + postgresNow + ` / 60000000 * 60000000, id, $1::BIGINT, $2::BIGINT, $3::BIGINT, $4::BIGINT, $5::BIGINT, $6::BIGINT, $7::BIGINT
+		FROM millrace_consumers
+		WHERE namespace = $8 AND name = $9 AND epoch = $10
+		ON CONFLICT (minute, consumer) DO UPDATE SET
+			completed = a.completed + EXCLUDED.completed, failed = a.failed + EXCLUDED.failed,
+			duplicates = a.duplicates + EXCLUDED.duplicates, stale = a.stale + EXCLUDED.stale,
+			held = a.held + EXCLUDED.held, parked = a.parked + EXCLUDED.parked,
+			handling_us = a.handling_us + EXCLUDED.handling_us`,
+	SelectActivity: `
+		SELECT c.name, c.epoch, a.minute, a.completed, a.failed, a.duplicates, a.stale, a.held, a.parked, a.handling_us
+		FROM millrace_activity a
+		JOIN millrace_consumers c ON c.id = a.consumer
+		WHERE a.minute >= $1 AND c.namespace = $2
+		ORDER BY a.minute, c.name, c.epoch`,
+	PurgeActivity: `
+		DELETE FROM millrace_activity
+		WHERE (minute, consumer) IN (
+			SELECT minute, consumer FROM millrace_activity
+			WHERE minute < $1 ORDER BY minute, consumer LIMIT $2 FOR UPDATE SKIP LOCKED)`,
 
 	AcquireLease: `
 		INSERT INTO millrace_leases (consumer, message_id, token, until)
@@ -252,9 +295,12 @@ var postgres = Dialect{
 		DELETE FROM millrace_leases
 		WHERE consumer = $1 AND message_id = $2 AND token = $3`,
 
-	Outbox: postgresOutbox,
-	Gate:   postgresGate,
-	Queue:  postgresQueue,
-	Remedy: postgresRemedy,
-	Blobs:  postgresBlobs,
+	Outbox:  postgresOutbox,
+	Gate:    postgresGate,
+	Queue:   postgresQueue,
+	Remedy:  postgresRemedy,
+	Blobs:   postgresBlobs,
+	Journal: postgresJournal,
+	Replays: postgresReplays,
+	Steps:   postgresSteps,
 }

@@ -46,11 +46,21 @@ var postgresGate = Gate{
 		SET status = 1, reason = $1, due_at = ` + postgresNow + `
 		WHERE consumer = $2 AND aggregate = $3 AND version <= $4 AND status = 7`,
 	SelectExpired: `
-		SELECT m.message_id, m.aggregate, m.version
+		SELECT m.message_id, m.aggregate, m.version, m.uuid, m.topic, m.event_type, m.metadata
 		FROM millrace_messages m
 		WHERE m.consumer = $1 AND m.due_at <= (SELECT ` + postgresNow + `) AND m.status = 7
 		ORDER BY m.due_at
 		LIMIT $2`,
+	SelectWaiting: `
+		SELECT aggregate, version, received_at
+		FROM millrace_messages
+		WHERE (consumer, aggregate) > ($1, $2) AND consumer <= $1 AND status = 7
+		ORDER BY consumer, aggregate, version
+		LIMIT $3`,
+	SelectApplied: `
+		SELECT aggregate, version
+		FROM millrace_versions
+		WHERE consumer = ? AND aggregate IN (?)`,
 
 	SetVersion: `
 		INSERT INTO millrace_versions AS a (consumer, aggregate, version, first_version, token, message_id, payload_hash)

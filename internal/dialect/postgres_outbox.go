@@ -2,8 +2,8 @@ package dialect
 
 const (
 	postgresInsert = `
-		INSERT INTO millrace_outbox (key_hash, topic, order_key, uuid, event_type, metadata, payload, created_at)
-		VALUES ($1, $2, $3, $4, $5, $6, $7, ` + postgresNow + `)`
+		INSERT INTO millrace_outbox (key_hash, topic, order_key, uuid, event_type, metadata, payload, cause, created_at)
+		VALUES ($1, $2, $3, $4, $5, $6, $7, $8, ` + postgresNow + `)`
 
 	// The ids in a JSON array, as an array that an index can be asked with.
 	postgresIDs = `ANY(ARRAY(SELECT json_array_elements_text($1::JSON)::BIGINT))`
@@ -80,6 +80,15 @@ var postgresOutbox = Outbox{
 		WHERE status = 3 AND id > $1
 		ORDER BY id
 		LIMIT $2`,
+	ListParked: `
+		SELECT ` + outboxOutline + `, event_type, last_error, due_at AS parked_at
+		FROM (
+			SELECT id AS page_id FROM millrace_outbox
+			WHERE status = 3 AND id > $1
+			ORDER BY id
+			LIMIT $2) page
+		JOIN millrace_outbox ON id = page_id
+		ORDER BY id`,
 	RetryParked: `
 		UPDATE millrace_outbox
 		SET status = 1, due_at = ` + postgresNow + `, attempts = 0
@@ -96,10 +105,63 @@ var postgresOutbox = Outbox{
 		WHERE id IN (
 			SELECT id FROM millrace_outbox
 			WHERE status = 4 AND due_at < (SELECT ` + postgresNow + `) ORDER BY due_at LIMIT $1 FOR UPDATE SKIP LOCKED)`,
-	CountPending: `
-		SELECT COUNT(*), COALESCE(MAX(` + postgresNow + ` - created_at), 0)
+	CountBacklog: `
+		SELECT 0 AS status, COUNT(*) AS messages, COALESCE(` + postgresNow + ` - MIN(created_at), 0) AS age
+		FROM (
+			SELECT created_at FROM millrace_outbox
+			WHERE status = 0
+			ORDER BY id
+			LIMIT (SELECT $1::BIGINT)) counted
+		UNION ALL
+		SELECT 1 AS status, COUNT(*) AS messages, COALESCE(` + postgresNow + ` - MIN(created_at), 0) AS age
+		FROM (
+			SELECT created_at FROM millrace_outbox
+			WHERE status = 1
+			ORDER BY due_at, id
+			LIMIT (SELECT $2::BIGINT)) counted
+		UNION ALL
+		SELECT 2 AS status, COUNT(*) AS messages, COALESCE(` + postgresNow + ` - MIN(created_at), 0) AS age
+		FROM (
+			SELECT created_at FROM millrace_outbox
+			WHERE status = 2
+			ORDER BY due_at, id
+			LIMIT (SELECT $3::BIGINT)) counted
+		UNION ALL
+		SELECT 3 AS status, COUNT(*) AS messages, COALESCE(` + postgresNow + ` - MIN(created_at), 0) AS age
+		FROM (
+			SELECT created_at FROM millrace_outbox
+			WHERE status = 3
+			ORDER BY due_at, id
+			LIMIT (SELECT $4::BIGINT)) counted`,
+
+	SelectEnds: `
+		SELECT COALESCE((SELECT MIN(id) FROM millrace_outbox), 1) AS lowest,
+			COALESCE((SELECT MAX(id) FROM millrace_outbox), 0) AS highest`,
+	SelectNext: `
+		SELECT id, created_at
 		FROM millrace_outbox
-		WHERE status IN (0, 1, 2)`,
+		WHERE id >= $1
+		ORDER BY id
+		LIMIT 1`,
+	SelectCaused: `
+		SELECT id, topic, order_key, uuid, event_type, status, attempts, created_at, sent_at, last_error
+		FROM millrace_outbox
+		WHERE id >= $1 AND id <= $2 AND cause = $3
+		ORDER BY id
+		LIMIT $4`,
+
+	SelectSent: `
+		SELECT ` + outboxColumns + `, event_type, created_at, sent_at
+		FROM millrace_outbox
+		WHERE id > $1 AND id <= $2 AND status = 4 AND ($3::TEXT IS NULL OR topic = $4) AND created_at >= $5 AND created_at < $6
+		ORDER BY id
+		LIMIT $7`,
+	CountSent: `
+		SELECT topic, COUNT(*) AS messages, MIN(created_at) AS first_at, MAX(created_at) AS last_at, MAX(id) AS last_id
+		FROM millrace_outbox
+		WHERE id > $1 AND id <= $2 AND status = 4 AND ($3::TEXT IS NULL OR topic = $4) AND created_at >= $5 AND created_at < $6
+		GROUP BY topic
+		ORDER BY topic`,
 
 	InsertRelay: `
 		INSERT INTO millrace_outbox_relays (token, name, started_at, until)
@@ -122,6 +184,10 @@ var postgresOutbox = Outbox{
 		SELECT token
 		FROM millrace_outbox_relays
 		ORDER BY token`,
+	ListRelays: `
+		SELECT token, name, started_at, until, ` + postgresNow + ` AS now
+		FROM millrace_outbox_relays
+		ORDER BY started_at, token`,
 	InsertLayout: `
 		INSERT INTO millrace_outbox_layout (id, generation, shards, target)
 		VALUES (1, 1, $1, $2)

@@ -77,7 +77,7 @@ var postgresQueue = Queue{
 		LIMIT ?
 		FOR UPDATE OF m SKIP LOCKED`,
 	SelectSettled: `
-		SELECT c.message_id, c.payload_hash
+		SELECT c.message_id, c.payload_hash, c.result
 		FROM millrace_claims c
 		WHERE c.consumer = ? AND c.message_id IN (?) AND c.result <> 0 AND NOT EXISTS (
 			SELECT 1 FROM millrace_outcomes o WHERE o.consumer = c.consumer AND o.message_id = c.message_id)`,
@@ -114,6 +114,10 @@ var postgresQueue = Queue{
 		SET status = $1, attempts = $2, last_error = $3, error_group = $4, reason = $5,
 			due_at = ` + postgresNow + ` + $6, lease_token = 0
 		WHERE consumer = $7 AND message_id = $8 AND lease_token = $9 AND status IN (1, 2, 3, 4)`,
+	ParkLeased: `
+		UPDATE millrace_messages
+		SET status = 6, order_key = NULL, reason = $1, due_at = ` + postgresNow + ` + $2, lease_token = 0
+		WHERE consumer = $3 AND message_id = $4 AND lease_token = $5 AND status IN (1, 2, 3, 4)`,
 	CloseLeased: `
 		DELETE FROM millrace_messages
 		WHERE consumer = $1 AND message_id = $2 AND lease_token = $3 AND status IN (1, 2, 3, 4)`,
@@ -168,6 +172,10 @@ var postgresQueue = Queue{
 		WHERE consumer = $3 AND message_id = $4`,
 	AdoptResult: `
 		UPDATE millrace_results
+		SET consumer = $1, message_id = $2
+		WHERE consumer = $3 AND message_id = $4`,
+	AdoptJournal: `
+		UPDATE millrace_journal
 		SET consumer = $1, message_id = $2
 		WHERE consumer = $3 AND message_id = $4`,
 }

@@ -3,16 +3,35 @@ package dialect
 var postgresRemedy = Remedy{
 	// With a status that equals something the planner would walk the primary key, and pass
 	// over all other rows.
-	ListMessages: `
-		SELECT m.id
-		FROM millrace_messages m
-		WHERE m.consumer = $1 AND (m.status, m.id) > ($2, $3) AND m.status <= $2
-			AND ($4::BYTEA IS NULL OR m.topic = $5) AND ($6::BIGINT IS NULL OR m.error_group = $7)
-			AND m.received_at >= $8 AND m.received_at < $9
-		ORDER BY m.status, m.id
-		LIMIT $10`,
+	SearchStatus: `
+		SELECT CASE WHEN matches THEN id ELSE 0 END AS found, MAX(id) AS last_id, COUNT(*) AS looked
+		FROM (
+			SELECT m.id, ($1::BYTEA IS NULL OR m.topic = $2) AND m.received_at >= $3 AND m.received_at < $4 AS matches
+			FROM millrace_messages m
+			WHERE m.consumer = $5 AND (m.status, m.id) > ($6, $7) AND m.status <= $6
+			ORDER BY m.status, m.id
+			LIMIT $8) page
+		GROUP BY found
+		ORDER BY found`,
+	SearchGroup: `
+		SELECT CASE WHEN matches THEN id ELSE 0 END AS found, MAX(id) AS last_id, COUNT(*) AS looked
+		FROM (
+			SELECT m.id, ($1::BYTEA IS NULL OR m.topic = $2) AND m.received_at >= $3 AND m.received_at < $4
+				AND m.status BETWEEN $5 AND $6 AS matches
+			FROM millrace_messages m
+			WHERE m.consumer = $7 AND m.error_group = $8 AND m.id > $9
+			ORDER BY m.id
+			LIMIT $10) page
+		GROUP BY found
+		ORDER BY found`,
 	SelectListed: `
 		SELECT c.name, c.epoch, c.key_source, ` + messageColumns + `
+		FROM millrace_messages m
+		JOIN millrace_consumers c ON c.id = m.consumer
+		WHERE m.id IN (?)
+		ORDER BY m.id`,
+	ListOutlines: `
+		SELECT c.name, c.epoch, c.key_source, ` + outlineColumns + `
 		FROM millrace_messages m
 		JOIN millrace_consumers c ON c.id = m.consumer
 		WHERE m.id IN (?)
@@ -22,15 +41,35 @@ var postgresRemedy = Remedy{
 		FROM millrace_messages m
 		WHERE m.id IN (?)`,
 	GroupFailures: `
-		SELECT m.error_group, COUNT(*) AS failures, MIN(m.received_at) AS first_at, MAX(m.received_at) AS last_at,
-			MAX(m.id) AS example
-		FROM millrace_messages m
-		WHERE m.consumer = $1 AND m.status = $2 AND m.error_group IS NOT NULL AND ($3::BYTEA IS NULL OR m.topic = $4)
-			AND ($5::BIGINT IS NULL OR m.error_group = $6) AND m.received_at >= $7 AND m.received_at < $8
-		GROUP BY m.error_group
+		SELECT CASE WHEN matches THEN error_group ELSE 0 END AS group_id, COUNT(*) AS failures,
+			MIN(received_at) AS first_at, MAX(received_at) AS last_at, MAX(id) AS example
+		FROM (
+			SELECT m.id, m.error_group, m.received_at, m.error_group IS NOT NULL AND ($1::BYTEA IS NULL OR m.topic = $2)
+				AND m.received_at >= $3 AND m.received_at < $4 AS matches
+			FROM millrace_messages m
+			WHERE m.consumer = $5 AND (m.status, m.id) > ($6, 0) AND m.status <= $6
+			ORDER BY m.status DESC, m.id DESC
+			LIMIT $7) page
+		GROUP BY group_id
 		ORDER BY failures DESC
-		LIMIT $9`,
+		LIMIT $8`,
+	GroupFailure: `
+		SELECT CASE WHEN matches THEN error_group ELSE 0 END AS group_id, COUNT(*) AS failures,
+			MIN(received_at) AS first_at, MAX(received_at) AS last_at, MAX(id) AS example
+		FROM (
+			SELECT m.id, m.error_group, m.received_at, ($1::BYTEA IS NULL OR m.topic = $2)
+				AND m.received_at >= $3 AND m.received_at < $4 AND m.status BETWEEN $5 AND $6 AS matches
+			FROM millrace_messages m
+			WHERE m.consumer = $7 AND m.error_group = $8
+			ORDER BY m.id DESC
+			LIMIT $9) page
+		GROUP BY group_id`,
 
+	CountRetries: `
+		SELECT COUNT(*)
+		FROM millrace_audit a
+		JOIN millrace_messages m ON m.consumer = a.consumer AND m.message_id = a.message_id
+		WHERE a.action = $1 AND a.consumer = $2 AND a.message_id = $3 AND a.at >= m.received_at`,
 	RetryMessage: `
 		UPDATE millrace_messages
 		SET status = 4, attempts = 0, reason = $1, due_at = ` + postgresNow + `
@@ -81,4 +120,32 @@ var postgresRemedy = Remedy{
 		WHERE consumer = $1 AND (status, id) > ($2, 0) AND status <= $2
 		ORDER BY status, id
 		LIMIT 1`,
+	CountOutcomes: `
+		SELECT COUNT(*), COALESCE(MIN(created_at), $1::BIGINT)
+		FROM (
+			SELECT created_at FROM millrace_outcomes
+			WHERE consumer = $2
+			ORDER BY consumer, message_id
+			LIMIT $3) counted`,
+
+	ListAudit: `
+		SELECT id
+		FROM millrace_audit
+		WHERE (consumer, id) < ($1, $2) AND consumer >= $1
+		ORDER BY consumer DESC, id DESC
+		LIMIT $3`,
+	SelectAudit: `
+		SELECT id, at, actor, action, reason, consumer, message_id, detail
+		FROM millrace_audit
+		WHERE id IN (?)
+		ORDER BY id DESC`,
+
+	ImportClaims: `
+		INSERT INTO millrace_claims (consumer, message_id, token, processed_at, payload_hash, result)
+		VALUES ($1, $2, $3, $4, 0, 4)
+		ON CONFLICT (consumer, message_id) DO NOTHING`,
+	SelectImported: `
+		SELECT message_id, token, result
+		FROM millrace_claims
+		WHERE consumer = ? AND message_id IN (?)`,
 }

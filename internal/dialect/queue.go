@@ -25,6 +25,7 @@ type Queue struct {
 	ExtendLeases  string
 	PutBack       string
 	MoveLeased    string
+	ParkLeased    string // as one that is in no order: it was not tried
 	CloseLeased   string
 	SettleLeased  string
 
@@ -43,4 +44,5 @@ type Queue struct {
 	AdoptClaim        string
 	AdoptOutcome      string
 	AdoptResult       string
+	AdoptJournal      string
 }

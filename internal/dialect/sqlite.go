@@ -34,24 +34,44 @@ var sqlite = Dialect{
 		SELECT t.name, c.name, 'file'
 		FROM sqlite_master t, pragma_table_info(t.name) c
 		WHERE t.type = 'table' AND SUBSTR(t.name, 1, LENGTH('{prefix}')) = '{prefix}'`,
+	SelectSizes: `
+		SELECT 'millrace_schema' AS name, FALSE AS estimated, COUNT(*) AS rows FROM millrace_schema
+		UNION ALL SELECT 'millrace_consumers', FALSE, COUNT(*) FROM millrace_consumers
+		UNION ALL SELECT 'millrace_claims', FALSE, COUNT(*) FROM millrace_claims
+		UNION ALL SELECT 'millrace_outcomes', FALSE, COUNT(*) FROM millrace_outcomes
+		UNION ALL SELECT 'millrace_results', FALSE, COUNT(*) FROM millrace_results
+		UNION ALL SELECT 'millrace_messages', FALSE, COUNT(*) FROM millrace_messages
+		UNION ALL SELECT 'millrace_audit', FALSE, COUNT(*) FROM millrace_audit
+		UNION ALL SELECT 'millrace_dropped', FALSE, COUNT(*) FROM millrace_dropped
+		UNION ALL SELECT 'millrace_leases', FALSE, COUNT(*) FROM millrace_leases
+		UNION ALL SELECT 'millrace_blobs', FALSE, COUNT(*) FROM millrace_blobs
+		UNION ALL SELECT 'millrace_activity', FALSE, COUNT(*) FROM millrace_activity
+		UNION ALL SELECT 'millrace_outbox', FALSE, COUNT(*) FROM millrace_outbox
+		UNION ALL SELECT 'millrace_outbox_relays', FALSE, COUNT(*) FROM millrace_outbox_relays
+		UNION ALL SELECT 'millrace_outbox_layout', FALSE, COUNT(*) FROM millrace_outbox_layout
+		UNION ALL SELECT 'millrace_outbox_shards', FALSE, COUNT(*) FROM millrace_outbox_shards
+		UNION ALL SELECT 'millrace_versions', FALSE, COUNT(*) FROM millrace_versions
+		UNION ALL SELECT 'millrace_journal', FALSE, COUNT(*) FROM millrace_journal
+		UNION ALL SELECT 'millrace_replays', FALSE, COUNT(*) FROM millrace_replays
+		UNION ALL SELECT 'millrace_steps', FALSE, COUNT(*) FROM millrace_steps`,
 
 	InsertConsumer: `
-		INSERT INTO millrace_consumers (id, namespace, name, epoch, key_source, retention, window_us, created_at)
-		VALUES (?, ?, ?, ?, ?, ?, ?, ` + sqliteNow + `)
+		INSERT INTO millrace_consumers (id, namespace, name, epoch, key_source, retention, window_us, on_replay, created_at)
+		VALUES (?, ?, ?, ?, ?, ?, ?, ?, ` + sqliteNow + `)
 		ON CONFLICT DO NOTHING`,
 	SelectConsumer: `
 		SELECT id, namespace, name, epoch, key_source, retention, window_us, purge_line, paused, created_at,
-			served_until > ` + sqliteNow + ` AS served
+			purged_at, on_replay, served_until > ` + sqliteNow + ` AS served
 		FROM millrace_consumers
 		WHERE namespace = ? AND name = ? AND epoch = ?`,
 	SelectConsumers: `
 		SELECT id, namespace, name, epoch, key_source, retention, window_us, purge_line, paused, created_at,
-			served_until > ` + sqliteNow + ` AS served
+			purged_at, on_replay, served_until > ` + sqliteNow + ` AS served
 		FROM millrace_consumers
 		ORDER BY namespace, name, epoch`,
 	UpdateConsumer: `
 		UPDATE millrace_consumers
-		SET retention = ?, window_us = ?
+		SET retention = ?, window_us = ?, on_replay = ?
 		WHERE id = ?`,
 	LockConsumer: `
 		UPDATE millrace_consumers
@@ -64,6 +84,10 @@ var sqlite = Dialect{
 	RaisePurgeLine: `
 		UPDATE millrace_consumers
 		SET purge_line = MAX(purge_line, ?)
+		WHERE id = ?`,
+	NotePurge: `
+		UPDATE millrace_consumers
+		SET purged_at = ` + sqliteNow + `
 		WHERE id = ?`,
 
 	Claim: `
@@ -189,6 +213,13 @@ var sqlite = Dialect{
 		WHERE consumer = ? AND message_id > ?
 		ORDER BY message_id
 		LIMIT ?`,
+	CountExpired: `
+		SELECT COUNT(*), COALESCE(SUM(CASE WHEN result <> 0 AND processed_at < ? THEN 1 ELSE 0 END), 0)
+		FROM (
+			SELECT result, processed_at FROM millrace_claims
+			WHERE consumer = ?
+			ORDER BY message_id
+			LIMIT ?) counted`,
 	LockExpired: `
 		SELECT c.message_id, c.processed_at, c.result
 		FROM millrace_claims c
@@ -204,8 +235,8 @@ var sqlite = Dialect{
 	SelectShadowed: `
 		SELECT page.id, page.consumer, page.message_id, EXISTS (
 			SELECT 1 FROM millrace_claims c
-			WHERE c.consumer = page.consumer AND c.message_id = page.message_id AND c.payload_hash = page.payload_hash
-				AND c.result <> 0) AS shadowed
+			WHERE c.consumer = page.consumer AND c.message_id = page.message_id
+				AND (c.result <> 0 AND c.payload_hash = page.payload_hash OR c.result = 4)) AS shadowed
 		FROM (
 			SELECT id, consumer, message_id, payload_hash
 			FROM millrace_messages
@@ -225,6 +256,28 @@ var sqlite = Dialect{
 		WHERE (consumer, message_id) IN (
 			SELECT consumer, message_id FROM millrace_leases
 			WHERE until < ? ORDER BY until LIMIT ?)`,
+
+	AddActivity: `
+		INSERT INTO millrace_activity AS a (minute, consumer, completed, failed, duplicates, stale, held, parked, handling_us)
+		SELECT ` + sqliteNow + ` / 60000000 * 60000000, id, ?, ?, ?, ?, ?, ?, ?
+		FROM millrace_consumers
+		WHERE namespace = ? AND name = ? AND epoch = ?
+		ON CONFLICT (minute, consumer) DO UPDATE SET
+			completed = a.completed + EXCLUDED.completed, failed = a.failed + EXCLUDED.failed,
+			duplicates = a.duplicates + EXCLUDED.duplicates, stale = a.stale + EXCLUDED.stale,
+			held = a.held + EXCLUDED.held, parked = a.parked + EXCLUDED.parked,
+			handling_us = a.handling_us + EXCLUDED.handling_us`,
+	SelectActivity: `
+		SELECT c.name, c.epoch, a.minute, a.completed, a.failed, a.duplicates, a.stale, a.held, a.parked, a.handling_us
+		FROM millrace_activity a
+		JOIN millrace_consumers c ON c.id = a.consumer
+		WHERE a.minute >= ? AND c.namespace = ?
+		ORDER BY a.minute, c.name, c.epoch`,
+	PurgeActivity: `
+		DELETE FROM millrace_activity
+		WHERE (minute, consumer) IN (
+			SELECT minute, consumer FROM millrace_activity
+			WHERE minute < ? ORDER BY minute, consumer LIMIT ?)`,
 
 	AcquireLease: `
 		INSERT INTO millrace_leases (consumer, message_id, token, until)
@@ -247,9 +300,12 @@ var sqlite = Dialect{
 		DELETE FROM millrace_leases
 		WHERE consumer = ? AND message_id = ? AND token = ?`,
 
-	Outbox: sqliteOutbox,
-	Gate:   sqliteGate,
-	Queue:  sqliteQueue,
-	Remedy: sqliteRemedy,
-	Blobs:  sqliteBlobs,
+	Outbox:  sqliteOutbox,
+	Gate:    sqliteGate,
+	Queue:   sqliteQueue,
+	Remedy:  sqliteRemedy,
+	Blobs:   sqliteBlobs,
+	Journal: sqliteJournal,
+	Replays: sqliteReplays,
+	Steps:   sqliteSteps,
 }

@@ -2,8 +2,8 @@ package dialect
 
 const (
 	sqliteInsert = `
-		INSERT INTO millrace_outbox (key_hash, topic, order_key, uuid, event_type, metadata, payload, created_at)
-		VALUES (?, ?, ?, ?, ?, ?, ?, ` + sqliteNow + `)`
+		INSERT INTO millrace_outbox (key_hash, topic, order_key, uuid, event_type, metadata, payload, cause, created_at)
+		VALUES (?, ?, ?, ?, ?, ?, ?, ?, ` + sqliteNow + `)`
 
 	sqliteAlive = `EXISTS (SELECT 1 FROM millrace_outbox_relays r WHERE r.until > ` + sqliteNow + ` AND r.token = `
 )
@@ -83,6 +83,15 @@ var sqliteOutbox = Outbox{
 		WHERE status = 3 AND id > ?
 		ORDER BY id
 		LIMIT ?`,
+	ListParked: `
+		SELECT ` + outboxOutline + `, event_type, last_error, due_at AS parked_at
+		FROM (
+			SELECT id AS page_id FROM millrace_outbox
+			WHERE status = 3 AND id > ?
+			ORDER BY id
+			LIMIT ?) page
+		JOIN millrace_outbox ON id = page_id
+		ORDER BY id`,
 	RetryParked: `
 		UPDATE millrace_outbox
 		SET status = 1, due_at = ` + sqliteNow + `, attempts = 0
@@ -99,10 +108,63 @@ var sqliteOutbox = Outbox{
 		WHERE id IN (
 			SELECT id FROM millrace_outbox
 			WHERE status = 4 AND due_at < (SELECT ` + sqliteNow + `) ORDER BY due_at LIMIT ?)`,
-	CountPending: `
-		SELECT COUNT(*), COALESCE(MAX(` + sqliteNow + ` - created_at), 0)
+	CountBacklog: `
+		SELECT 0 AS status, COUNT(*) AS messages, COALESCE(` + sqliteNow + ` - MIN(created_at), 0) AS age
+		FROM (
+			SELECT created_at FROM millrace_outbox INDEXED BY ix_millrace_outbox_status
+			WHERE status = 0 AND due_at = 0
+			ORDER BY id
+			LIMIT ?) counted
+		UNION ALL
+		SELECT 1 AS status, COUNT(*) AS messages, COALESCE(` + sqliteNow + ` - MIN(created_at), 0) AS age
+		FROM (
+			SELECT created_at FROM millrace_outbox INDEXED BY ix_millrace_outbox_status
+			WHERE status = 1
+			ORDER BY due_at, id
+			LIMIT ?) counted
+		UNION ALL
+		SELECT 2 AS status, COUNT(*) AS messages, COALESCE(` + sqliteNow + ` - MIN(created_at), 0) AS age
+		FROM (
+			SELECT created_at FROM millrace_outbox INDEXED BY ix_millrace_outbox_status
+			WHERE status = 2
+			ORDER BY due_at, id
+			LIMIT ?) counted
+		UNION ALL
+		SELECT 3 AS status, COUNT(*) AS messages, COALESCE(` + sqliteNow + ` - MIN(created_at), 0) AS age
+		FROM (
+			SELECT created_at FROM millrace_outbox INDEXED BY ix_millrace_outbox_status
+			WHERE status = 3
+			ORDER BY due_at, id
+			LIMIT ?) counted`,
+
+	SelectEnds: `
+		SELECT COALESCE((SELECT MIN(id) FROM millrace_outbox), 1) AS lowest,
+			COALESCE((SELECT MAX(id) FROM millrace_outbox), 0) AS highest`,
+	SelectNext: `
+		SELECT id, created_at
 		FROM millrace_outbox
-		WHERE status IN (0, 1, 2)`,
+		WHERE id >= ?
+		ORDER BY id
+		LIMIT 1`,
+	SelectCaused: `
+		SELECT id, topic, order_key, uuid, event_type, status, attempts, created_at, sent_at, last_error
+		FROM millrace_outbox
+		WHERE id >= ? AND id <= ? AND cause = ?
+		ORDER BY id
+		LIMIT ?`,
+
+	SelectSent: `
+		SELECT ` + outboxColumns + `, event_type, created_at, sent_at
+		FROM millrace_outbox
+		WHERE id > ? AND id <= ? AND status = 4 AND (? IS NULL OR topic = ?) AND created_at >= ? AND created_at < ?
+		ORDER BY id
+		LIMIT ?`,
+	CountSent: `
+		SELECT topic, COUNT(*) AS messages, MIN(created_at) AS first_at, MAX(created_at) AS last_at, MAX(id) AS last_id
+		FROM millrace_outbox
+		WHERE id > ? AND id <= ? AND status = 4 AND (? IS NULL OR topic = ?) AND created_at >= ? AND created_at < ?
+		GROUP BY topic
+		ORDER BY topic`,
 
 	InsertRelay: `
 		INSERT INTO millrace_outbox_relays (token, name, started_at, until)
@@ -125,6 +187,10 @@ var sqliteOutbox = Outbox{
 		SELECT token
 		FROM millrace_outbox_relays
 		ORDER BY token`,
+	ListRelays: `
+		SELECT token, name, started_at, until, ` + sqliteNow + ` AS now
+		FROM millrace_outbox_relays
+		ORDER BY started_at, token`,
 	InsertLayout: `
 		INSERT INTO millrace_outbox_layout (id, generation, shards, target)
 		VALUES (1, 1, ?, ?)

@@ -70,7 +70,7 @@ var sqliteQueue = Queue{
 		ORDER BY m.id
 		LIMIT ?`,
 	SelectSettled: `
-		SELECT c.message_id, c.payload_hash
+		SELECT c.message_id, c.payload_hash, c.result
 		FROM millrace_claims c
 		WHERE c.consumer = ? AND c.message_id IN (?) AND c.result <> 0 AND NOT EXISTS (
 			SELECT 1 FROM millrace_outcomes o WHERE o.consumer = c.consumer AND o.message_id = c.message_id)`,
@@ -103,6 +103,10 @@ var sqliteQueue = Queue{
 		UPDATE millrace_messages
 		SET status = ?, attempts = ?, last_error = ?, error_group = ?, reason = ?,
 			due_at = ` + sqliteNow + ` + ?, lease_token = 0
+		WHERE consumer = ? AND message_id = ? AND lease_token = ? AND status IN (1, 2, 3, 4)`,
+	ParkLeased: `
+		UPDATE millrace_messages
+		SET status = 6, order_key = NULL, reason = ?, due_at = ` + sqliteNow + ` + ?, lease_token = 0
 		WHERE consumer = ? AND message_id = ? AND lease_token = ? AND status IN (1, 2, 3, 4)`,
 	CloseLeased: `
 		DELETE FROM millrace_messages
@@ -157,6 +161,10 @@ var sqliteQueue = Queue{
 		WHERE consumer = ? AND message_id = ?`,
 	AdoptResult: `
 		UPDATE millrace_results
+		SET consumer = ?, message_id = ?
+		WHERE consumer = ? AND message_id = ?`,
+	AdoptJournal: `
+		UPDATE millrace_journal
 		SET consumer = ?, message_id = ?
 		WHERE consumer = ? AND message_id = ?`,
 }

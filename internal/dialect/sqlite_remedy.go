@@ -1,15 +1,35 @@
 package dialect
 
 var sqliteRemedy = Remedy{
-	ListMessages: `
-		SELECT m.id
-		FROM millrace_messages m INDEXED BY ix_millrace_messages_status
-		WHERE m.consumer = ? AND m.status = ? AND m.id > ? AND (? IS NULL OR m.topic = ?)
-			AND (? IS NULL OR m.error_group = ?) AND m.received_at >= ? AND m.received_at < ?
-		ORDER BY m.id
-		LIMIT ?`,
+	SearchStatus: `
+		SELECT CASE WHEN matches THEN id ELSE 0 END AS found, MAX(id) AS last_id, COUNT(*) AS looked
+		FROM (
+			SELECT m.id, (? IS NULL OR m.topic = ?) AND m.received_at >= ? AND m.received_at < ? AS matches
+			FROM millrace_messages m INDEXED BY ix_millrace_messages_status
+			WHERE m.consumer = ? AND m.status = ? AND m.id > ?
+			ORDER BY m.id
+			LIMIT ?) page
+		GROUP BY found
+		ORDER BY found`,
+	SearchGroup: `
+		SELECT CASE WHEN matches THEN id ELSE 0 END AS found, MAX(id) AS last_id, COUNT(*) AS looked
+		FROM (
+			SELECT m.id, (? IS NULL OR m.topic = ?) AND m.received_at >= ? AND m.received_at < ?
+				AND m.status BETWEEN ? AND ? AS matches
+			FROM millrace_messages m INDEXED BY ix_millrace_messages_group
+			WHERE m.consumer = ? AND m.error_group = ? AND m.id > ?
+			ORDER BY m.id
+			LIMIT ?) page
+		GROUP BY found
+		ORDER BY found`,
 	SelectListed: `
 		SELECT c.name, c.epoch, c.key_source, ` + messageColumns + `
+		FROM millrace_messages m
+		JOIN millrace_consumers c ON c.id = m.consumer
+		WHERE m.id IN (?)
+		ORDER BY m.id`,
+	ListOutlines: `
+		SELECT c.name, c.epoch, c.key_source, ` + outlineColumns + `
 		FROM millrace_messages m
 		JOIN millrace_consumers c ON c.id = m.consumer
 		WHERE m.id IN (?)
@@ -19,15 +39,35 @@ var sqliteRemedy = Remedy{
 		FROM millrace_messages m
 		WHERE m.id IN (?)`,
 	GroupFailures: `
-		SELECT m.error_group, COUNT(*) AS failures, MIN(m.received_at) AS first_at, MAX(m.received_at) AS last_at,
-			MAX(m.id) AS example
-		FROM millrace_messages m
-		WHERE m.consumer = ? AND m.status = ? AND m.error_group IS NOT NULL AND (? IS NULL OR m.topic = ?)
-			AND (? IS NULL OR m.error_group = ?) AND m.received_at >= ? AND m.received_at < ?
-		GROUP BY m.error_group
+		SELECT CASE WHEN matches THEN error_group ELSE 0 END AS group_id, COUNT(*) AS failures,
+			MIN(received_at) AS first_at, MAX(received_at) AS last_at, MAX(id) AS example
+		FROM (
+			SELECT m.id, m.error_group, m.received_at, m.error_group IS NOT NULL AND (? IS NULL OR m.topic = ?)
+				AND m.received_at >= ? AND m.received_at < ? AS matches
+			FROM millrace_messages m INDEXED BY ix_millrace_messages_status
+			WHERE m.consumer = ? AND m.status = ?
+			ORDER BY m.id DESC
+			LIMIT ?) page
+		GROUP BY group_id
 		ORDER BY failures DESC
 		LIMIT ?`,
+	GroupFailure: `
+		SELECT CASE WHEN matches THEN error_group ELSE 0 END AS group_id, COUNT(*) AS failures,
+			MIN(received_at) AS first_at, MAX(received_at) AS last_at, MAX(id) AS example
+		FROM (
+			SELECT m.id, m.error_group, m.received_at, (? IS NULL OR m.topic = ?)
+				AND m.received_at >= ? AND m.received_at < ? AND m.status BETWEEN ? AND ? AS matches
+			FROM millrace_messages m INDEXED BY ix_millrace_messages_group
+			WHERE m.consumer = ? AND m.error_group = ?
+			ORDER BY m.id DESC
+			LIMIT ?) page
+		GROUP BY group_id`,
 
+	CountRetries: `
+		SELECT COUNT(*)
+		FROM millrace_audit a
+		JOIN millrace_messages m ON m.consumer = a.consumer AND m.message_id = a.message_id
+		WHERE a.action = ? AND a.consumer = ? AND a.message_id = ? AND a.at >= m.received_at`,
 	RetryMessage: `
 		UPDATE millrace_messages
 		SET status = 4, attempts = 0, reason = ?, due_at = ` + sqliteNow + `
@@ -78,4 +118,32 @@ var sqliteRemedy = Remedy{
 		WHERE consumer = ? AND status = ?
 		ORDER BY id
 		LIMIT 1`,
+	CountOutcomes: `
+		SELECT COUNT(*), COALESCE(MIN(created_at), ?)
+		FROM (
+			SELECT created_at FROM millrace_outcomes
+			WHERE consumer = ?
+			ORDER BY consumer, message_id
+			LIMIT ?) counted`,
+
+	ListAudit: `
+		SELECT id
+		FROM millrace_audit INDEXED BY ix_millrace_audit_consumer
+		WHERE consumer = ? AND id < ?
+		ORDER BY id DESC
+		LIMIT ?`,
+	SelectAudit: `
+		SELECT id, at, actor, action, reason, consumer, message_id, detail
+		FROM millrace_audit
+		WHERE id IN (?)
+		ORDER BY id DESC`,
+
+	ImportClaims: `
+		INSERT INTO millrace_claims (consumer, message_id, token, processed_at, payload_hash, result)
+		VALUES (?, ?, ?, ?, 0, 4)
+		ON CONFLICT (consumer, message_id) DO NOTHING`,
+	SelectImported: `
+		SELECT message_id, token, result
+		FROM millrace_claims
+		WHERE consumer = ? AND message_id IN (?)`,
 }

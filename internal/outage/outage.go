@@ -56,19 +56,21 @@ func (b *Breaker) Enter(ctx context.Context) (Pass, bool) {
 	return Pass{breaker: b}, wait(ctx, over, pause)
 }
 
-// Up says that the server answered.
-func (p Pass) Up() {
+// Up says that the server answered. It reports whether this call ended an outage.
+func (p Pass) Up() (ended bool) {
 	b := p.breaker
 	if !b.down.Load() {
-		return
+		return false
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.down.Load() {
-		b.down.Store(false)
-		b.pause, b.probing = 0, false
-		close(b.over)
+	if !b.down.Load() {
+		return false
 	}
+	b.down.Store(false)
+	b.pause, b.probing = 0, false
+	close(b.over)
+	return true
 }
 
 // Down says that the server did not answer, and pauses the caller: it returns after a

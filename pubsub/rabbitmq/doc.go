@@ -29,6 +29,11 @@
 // the message is delivered for ever without reaching a handler; [Marshaler] turns them into
 // metadata.
 //
+// # Dead letters
+//
+// [Requeue] sends the letters in a queue of dead letters back to the queues in which they died, with
+// all that a message is, and acks each when it is confirmed there.
+//
 // # Topology
 //
 // [NewQueueConfig] and [NewPubSubConfig] give each setting with its reason. RabbitMQ keeps

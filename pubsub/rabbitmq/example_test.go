@@ -1,6 +1,7 @@
 package rabbitmq_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -22,6 +23,7 @@ func TestExamples(t *testing.T) {
 	ExampleNewPublisher()
 	ExampleNewSubscriber()
 	ExampleDeclare()
+	ExampleRequeue()
 }
 
 func exampleURI() string { return os.Getenv("MILLRACE_TEST_RABBITMQ") }
@@ -85,6 +87,43 @@ func ExampleDeclare() {
 	check(err)
 	defer func() { check(publisher.Close()) }()
 	check(publisher.Publish(topic, message.NewMessage(watermill.NewUUID(), []byte("placed"))))
+}
+
+// What a service gave up is sent back when its handler is fixed: first to see how much it is.
+func ExampleRequeue() {
+	topic := "example-" + watermill.NewShortUUID()
+	broker := rabbitmq.NewPubSubConfig(exampleURI(), "billing", rabbitmq.Queues{DeadLetters: true})
+	check(rabbitmq.Declare(broker, topic))
+	defer forget(topic, topic+"_billing", topic+"_billing.dead") // so that the example leaves nothing behind
+	ctx := context.Background()
+
+	dead := broker.Queue.GenerateName(topic) + rabbitmq.DeadLetterSuffix
+	config := rabbitmq.RequeueConfig{Replay: "the accounts are there now", DryRun: true}
+	letters, err := rabbitmq.Requeue(ctx, broker, dead, config)
+	check(err)
+	fmt.Println(letters.Sent, "would be sent")
+
+	config.DryRun, config.PerSecond = false, 100
+	config.Payload = func(letter *message.Message) (message.Payload, error) {
+		return bytes.ReplaceAll(letter.Payload, []byte("EURO"), []byte("EUR")), nil
+	}
+	letters, err = rabbitmq.Requeue(ctx, broker, dead, config)
+	check(err) // it names what stayed, and why: call it again for the rest
+	fmt.Println(letters.Sent, "sent")
+}
+
+// forget deletes queues and exchanges.
+func forget(names ...string) {
+	conn, err := amqp091.Dial(exampleURI())
+	check(err)
+	ch, err := conn.Channel()
+	check(err)
+	for _, name := range names {
+		_, err := ch.QueueDelete(name, false, false, false)
+		check(err)
+		check(ch.ExchangeDelete(name, false, false))
+	}
+	check(conn.Close())
 }
 
 // The queue counts deliveries in a number, and keeps the story of a dead letter in a table.

@@ -148,7 +148,7 @@ func (l *link) redial() *session {
 		}
 		spread := 1 + backoff.BackoffRandomizationFactor*(2*rand.Float64()-1)
 		wait := time.NewTimer(time.Duration(float64(pause) * spread))
-		l.logger.Info("RabbitMQ does not answer, trying again", watermill.LogFields{"err": err, "pause": pause})
+		l.logger.Info("RabbitMQ does not answer, trying again", watermill.LogFields{"error": err, "pause": pause})
 		select {
 		case <-wait.C:
 		case <-l.closing:

@@ -186,7 +186,7 @@ func (s *subscription) handle(ctx context.Context, d amqp091.Delivery) {
 // told logs an answer that did not reach RabbitMQ.
 func (s *subscription) told(err error, msg *message.Message) {
 	if err != nil {
-		fields := s.fields(msg).Add(watermill.LogFields{"err": err})
+		fields := s.fields(msg).Add(watermill.LogFields{"error": err})
 		s.config.Logger.Info("The channel was lost before the ack, RabbitMQ delivers the message again", fields)
 	}
 }

@@ -145,7 +145,7 @@ func (b backoff) HandleError(log watermill.LoggerAdapter, empty bool, err error)
 	case errors.Is(err, context.Canceled): // the subscription ends
 		return b.retry
 	case dialect.Classify(err) == dialect.Contention:
-		log.Debug("Another consumer of the group was faster", watermill.LogFields{"err": err.Error()})
+		log.Debug("Another consumer of the group was faster", watermill.LogFields{"error": err.Error()})
 		return rand.N(min(b.retry, contention)) //nolint:gosec // spreads load
 	}
 	log.Error("Cannot query for messages", err, watermill.LogFields{"wait_time": b.retry})

@@ -50,6 +50,7 @@ func newRing(t *testing.T, dialect string, mode pubsub.Mode) *ring {
 	database := testdb.At(t, dialect, strings.Replace(dsn, r.primary().Addr(), own.Addr(), 1))
 	r.ledger = newLedger(t, database)
 	require.NoError(t, rabbitmq.Declare(rabbitmq.NewQueueConfig(r.rabbit.URL(), rabbitmq.Queues{}), transfers))
+	r.rabbit.Restart()
 	for i := range members {
 		s := &seat{
 			database: r.wire(), broker: servers.Proxy(t, r.rabbit.Addr()),

@@ -81,13 +81,23 @@ var backlogBodies = []testdb.Body{
 		assert.Equal(t, n(1), all[2].Due)
 		got := all[1]
 		assert.InDelta(t, 2*time.Hour, got.OldestPending, float64(time.Minute))
-		got.OldestPending = 0
+		assert.Positive(t, got.OldestHeld)
+		got.OldestPending, got.OldestHeld = 0, 0
 		assert.Equal(t, inbox.Backlog{
 			Consumer: consumer, Due: n(3), Waiting: n(3), InProgress: n(4), Stale: n(5), Settling: n(6),
 			FailedTerminal: n(7), Parked: n(1), Held: n(8),
+			Retention: 7 * 24 * time.Hour,
 		}, got, "one more is RECEIVED")
 
+		_, err = db.ExecContext(t.Context(), db.Rebind(`INSERT INTO millrace_outcomes (consumer, message_id, created_at, topic, messages)
+			SELECT consumer, message_id, ?, topic, payload FROM millrace_messages WHERE status = 7`), time.Now().Add(-3*time.Hour).UnixMicro())
+		require.NoError(t, err)
+		got = b.backlog(0)[1]
+		assert.Equal(t, n(8), got.Unsettled)
+		assert.InDelta(t, 3*time.Hour, got.OldestUnsettled, float64(time.Minute))
+
 		got = b.backlog(4)[1]
+		assert.Equal(t, inbox.Count{N: 4, AtLeast: true}, got.Unsettled)
 		most := inbox.Count{N: 4, AtLeast: true}
 		assert.Equal(t, n(3), got.Due)
 		assert.Equal(t, most, got.Settling)

@@ -1,8 +1,11 @@
 package durable_test
 
 import (
+	"context"
 	"slices"
+	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -13,6 +16,7 @@ import (
 	"github.com/millrace-go/millrace/inbox"
 	millrace "github.com/millrace-go/millrace/middleware"
 	"github.com/millrace-go/millrace/pubsub"
+	"github.com/millrace-go/millrace/tests/faults"
 	"github.com/millrace-go/millrace/tests/testdb"
 )
 
@@ -45,6 +49,7 @@ var lossBodies = []testdb.Body{
 		require.NoError(t, b.store.Discard(t.Context(), parked[0].ID, ada))
 		assert.Zero(t, b.rows())
 	}},
+	{Name: "a deadlock where a message is closed", Why: "the run is undone and made again, and is no attempt", Run: deadlockAtClose},
 	{Name: "another payload after the first was completed", Why: "never silently dropped", Run: func(t *testing.T, db *testdb.DB) {
 		b := newBed(t, db)
 		durable := quick(b.store)
@@ -128,4 +133,29 @@ var lossBodies = []testdb.Body{
 		assert.False(t, <-acked)
 		assert.Zero(t, b.rows())
 	}},
+}
+
+// contention is how PostgreSQL says that a transaction was chosen in a deadlock.
+type contention struct{ error }
+
+func (contention) SQLState() string { return "40P01" }
+
+func deadlockAtClose(t *testing.T, db *testdb.DB) {
+	b, runs := newBed(t, db), &counter{}
+	pool := faults.Open(t, db)
+	var hits atomic.Int32
+	pool.Set(faults.Plan{Before: func(_ context.Context, call string) error {
+		if strings.Contains(call, "DELETE FROM millrace_messages") && hits.Add(1) <= 2 {
+			return contention{errBoom}
+		}
+		return nil
+	}})
+	durable := quick(b.newStore(pool.DB))
+	durable.Mode, durable.MaxAttempts = pubsub.StoreFirst, 1
+	s := b.inboxed(durable, func(msg *message.Message) error { runs.run(msg); return effect(msg) })
+	msg := newMessage()
+	assert.True(t, s.deliver(msg))
+	b.eventually("it is handled", func() bool { return b.rows() == 0 })
+	assert.Equal(t, 3, runs.of(msg))
+	assert.Equal(t, 1, b.effects(msg))
 }

@@ -72,4 +72,75 @@ var findBodies = []testdb.Body{
 		_, err = b.store.Find(t.Context(), inbox.Filter{Status: 99}, 0, 1)
 		require.ErrorContains(t, err, "Status(99)")
 	}},
+	{Name: "a search ends before it is through", Why: "who waits is told how far it got, and page by page all is found once", Run: func(t *testing.T, db *testdb.DB) {
+		b := newBed(t, db)
+		var rare []int64
+		for _, name := range []string{"a", "b", "c"} {
+			queue, err := b.store.Queue(inbox.QueueConfig{Consumer: name})
+			require.NoError(t, err)
+			for _, topic := range []string{"orders", "orders", "rare", "orders"} {
+				msgs := make([]*message.Message, 25)
+				for i := range msgs {
+					msgs[i] = newMessage()
+				}
+				require.NoError(t, queue.Put(t.Context(), topic, msgs...))
+			}
+		}
+		for _, m := range b.find(inbox.Filter{Topic: "rare"}) {
+			rare = append(rare, m.ID)
+		}
+		require.Len(t, rare, 75)
+		for _, c := range []struct{ limit, look, atLeast int }{{10, 1, 10}, {3, 30, 25}, {100, 1, 1}, {100, 1000, 1}, {75, 1000, 1}, {25, 100, 3}} {
+			found, pages := b.search(inbox.Filter{Topic: "rare"}, c.limit, c.look)
+			assert.Equal(t, rare, found, "%+v", c)
+			assert.GreaterOrEqual(t, pages, c.atLeast, "%+v", c)
+		}
+		_, pages := b.search(inbox.Filter{Topic: "nowhere"}, 5, 50)
+		assert.Greater(t, pages, 5, "each looks at 50 rows and a few more, of 300")
+		_, pages = b.search(inbox.Filter{Topic: "nowhere"}, 5, 1000)
+		assert.Equal(t, 1, pages)
+		_, err := b.store.Search(t.Context(), inbox.Filter{}, 0, 5, 0)
+		assert.ErrorContains(t, err, "at least one")
+	}},
+	{Name: "a search for a group of failures", Why: "it reads the group alone, of the states that are meant", Run: func(t *testing.T, db *testdb.DB) {
+		b := newBed(t, db)
+		b.stuck(14)
+		groups, err := b.store.FailureGroups(t.Context(), inbox.Filter{})
+		require.NoError(t, err)
+		require.Len(t, groups, 2)
+		for _, g := range groups {
+			assert.False(t, g.AtLeast)
+			found, pages := b.search(inbox.Filter{ErrorGroup: g.ErrorGroup}, 20, 1)
+			assert.Len(t, found, g.Messages)
+			assert.Equal(t, 1, pages, "the other group is not looked at")
+		}
+		terminal := inbox.Filter{ErrorGroup: groups[0].ErrorGroup, Status: inbox.FailedTerminal}
+		found, _ := b.search(terminal, 3, 1000)
+		assert.Len(t, found, groups[0].Messages)
+		terminal.Status = inbox.Parked
+		found, _ = b.search(terminal, 3, 1000)
+		assert.Empty(t, found)
+		other, err := b.store.FailureGroups(t.Context(), terminal)
+		require.NoError(t, err)
+		assert.Empty(t, other)
+	}},
+}
+
+// search goes from page to page.
+func (b *bed) search(f inbox.Filter, limit, look int) (ids []int64, pages int) {
+	b.Helper()
+	for after := int64(0); ; {
+		page, err := b.store.Search(b.Context(), f, after, limit, look)
+		require.NoError(b, err)
+		pages++
+		for _, m := range page.Messages {
+			ids = append(ids, m.ID)
+		}
+		if page.Next == 0 {
+			return ids, pages
+		}
+		require.Greater(b, page.Next, after, "it goes on")
+		require.LessOrEqual(b, len(page.Messages), limit)
+		after = page.Next
+	}
 }

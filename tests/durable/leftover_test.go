@@ -47,7 +47,8 @@ func TestManyLeftOver(t *testing.T) {
 		b.eventually("all are handled", func() bool { return b.rows() == 0 })
 		took := time.Since(began)
 		counts := p.Close()
-		assert.Equal(t, messages, counts[ran], "runs\n%s", p.Said())
+		assert.GreaterOrEqual(t, counts[ran], messages)
+		assert.LessOrEqual(t, counts[ran], messages+counts[undone], "runs, of which deadlocks undid %d\n%s", counts[undone], p.Said())
 		assert.Equal(t, messages, b.count(`SELECT COUNT(*) FROM works`))
 		assert.Equal(t, messages, b.count(`SELECT COUNT(DISTINCT uuid) FROM works`))
 		least, most := 1<<40, 0

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -59,6 +60,7 @@ const (
 	returned = "returned" // the router got the answer of the handler and its middlewares
 	weighed  = "weighed"  // the counts tell the heap, in bytes
 	drained  = "drained"  // the lanes are empty
+	undone   = "undone"   // among the counts at the end: how often a deadlock undid something
 )
 
 // servedMain runs the process and ends it, if this one was started to be one.
@@ -90,6 +92,8 @@ type servedProcess struct {
 	goOn chan struct{}
 	runs runs
 
+	undone atomic.Int64
+
 	writing sync.Mutex
 	lines   *json.Encoder
 
@@ -119,7 +123,9 @@ func (p *servedProcess) serve() error {
 	p.pool.SetMaxOpenConns(12)
 	p.pool.SetMaxIdleConns(12)
 	p.pool.Set(faults.Plan{Before: p.before, After: p.after})
-	store, err := inbox.NewStore(p.pool.DB, inbox.Config{Logger: watermill.NewStdLoggerWithOut(os.Stderr, false, false)})
+	store, err := inbox.NewStore(p.pool.DB, inbox.Config{
+		Logger: watermill.NewStdLoggerWithOut(os.Stderr, false, false), Observers: []inbox.Observer{p},
+	})
 	if err != nil {
 		return err
 	}
@@ -145,12 +151,24 @@ func (p *servedProcess) serve() error {
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
 	err = errors.Join(router.Close(), <-ended, store.Close(ctx), p.pool.Close())
-	closed := process.Event{Kind: process.Closed, Counts: map[string]int{ran: p.runs.all()}}
+	closed := process.Event{Kind: process.Closed, Counts: map[string]int{ran: p.runs.all(), undone: int(p.undone.Load())}}
 	if err != nil {
 		closed.Error = err.Error()
 	}
 	p.say(closed)
 	return nil
+}
+
+// ObserveContention counts what a deadlock undid: the server's choice, which a run that is made
+// again makes good. What the test is told of it goes to standard error.
+func (p *servedProcess) ObserveContention(_ context.Context, e inbox.Event) {
+	p.undone.Add(1)
+	fmt.Fprintln(os.Stderr, "undone:", e.MessageID, e.Err)
+}
+
+// ObserveFailed tells why a run failed.
+func (p *servedProcess) ObserveFailed(_ context.Context, e inbox.Event) {
+	fmt.Fprintln(os.Stderr, "failed:", e.MessageID, e.Reason, e.Err)
 }
 
 // obey follows one order of the test. A test that is gone ends the process, too.

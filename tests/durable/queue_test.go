@@ -21,7 +21,8 @@ import (
 )
 
 func TestConformance(t *testing.T) {
-	testdb.Conformance(t, slices.Concat(queueBodies, storeFirstBodies, leaseBodies, parkingBodies, epochBodies))
+	testdb.Conformance(t, slices.Concat(queueBodies, storeFirstBodies, leaseBodies, parkingBodies, epochBodies, replayBodies,
+		takeUpBodies, importBodies, stepBodies))
 }
 
 var errBoom = errors.New("boom")

@@ -167,6 +167,19 @@ var remedyBodies = []testdb.Body{
 
 		s.mended.Store(true)
 		var racers sync.WaitGroup
+		preview := func(f inbox.Filter, countTo int) inbox.Preview {
+			all, err := b.process().Preview(t.Context(), f, countTo)
+			require.NoError(t, err)
+			require.Len(t, all, 1)
+			return all[0]
+		}
+		assert.Equal(t, inbox.Preview{Consumer: consumer, Served: true, Messages: inbox.Count{N: 130}}, preview(inbox.Filter{}, 1000))
+		assert.Equal(t, inbox.Count{N: 10}, preview(inbox.Filter{ErrorGroup: bank.ErrorGroup}, 10).Messages)
+		assert.Equal(t, "9+", preview(inbox.Filter{ErrorGroup: bank.ErrorGroup}, 9).Messages.String())
+		none, err := b.store.Preview(t.Context(), inbox.Filter{Status: inbox.Held}, 9)
+		require.NoError(t, err)
+		assert.Empty(t, none)
+
 		var retried atomic.Int64
 		for _, store := range []*inbox.Store{b.store, b.process()} {
 			racers.Go(func() {
@@ -181,9 +194,12 @@ var remedyBodies = []testdb.Body{
 		b.eventually("the group is handled", func() bool { return b.rows() == 10 })
 		assert.Equal(t, 120, b.count(`SELECT COUNT(*) FROM effects`))
 
-		n, err := b.store.DiscardAll(t.Context(), inbox.Filter{ErrorGroup: bank.ErrorGroup}, ada, inbox.Pace{})
+		var progress []int
+		n, err := b.store.DiscardAll(t.Context(), inbox.Filter{ErrorGroup: bank.ErrorGroup}, ada,
+			inbox.Pace{PerSecond: 9, Progress: func(done int) { progress = append(progress, done) }})
 		require.NoError(t, err)
 		assert.Equal(t, 10, n)
+		assert.Equal(t, []int{9, 10}, progress)
 		assert.Equal(t, 10, b.audited("discard"))
 		assert.Zero(t, b.rows())
 		assert.True(t, s.deliver(msgs[0]), "a late copy")
@@ -211,6 +227,26 @@ var remedyBodies = []testdb.Body{
 		require.NoError(t, err)
 		assert.Equal(t, 30-n, rest)
 		b.eventually("the rest is handled", func() bool { return b.rows() == 0 })
+	}},
+	{Name: "a call for many that goes on where another ended", Why: "each message is taken once, though some fail again meanwhile", Run: func(t *testing.T, db *testdb.DB) {
+		b := newBed(t, db)
+		s, msgs := b.stuck(130)
+		mark, done := int64(0), 0
+		for calls := 0; done < len(msgs); calls++ {
+			require.Less(t, calls, 3)
+			ctx, cancel := context.WithCancel(t.Context())
+			first := inbox.Pace{Mark: &mark, Progress: func(int) { cancel() }} // ends behind its first batch
+			n, err := b.store.RetryAll(ctx, inbox.Filter{}, ada, nil, first)
+			if err != nil {
+				require.ErrorIs(t, err, context.Canceled)
+			}
+			done += n
+			b.eventually("those fail again", func() bool { return b.open(inbox.Parked)+b.open(inbox.FailedTerminal) == len(msgs) })
+		}
+		assert.Equal(t, len(msgs), done)
+		for _, msg := range msgs {
+			assert.Equal(t, 2, s.runs.of(msg))
+		}
 	}},
 	{Name: "a call for many that somebody is faster than", Why: "what was changed meanwhile is passed over, the rest is done", Run: func(t *testing.T, db *testdb.DB) {
 		b := newBed(t, db)

@@ -75,7 +75,9 @@ var services = map[string]service{
 	},
 }
 
-const timeout = 400 * time.Millisecond
+// timeout is how long a process waits for an answer that comes too late. Where many plays share
+// a machine, a run that nothing disturbs needs some of it too.
+const timeout = 800 * time.Millisecond
 
 func durable(store *inbox.Store, mode pubsub.Mode) pubsub.Durable {
 	return pubsub.Durable{

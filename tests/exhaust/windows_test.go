@@ -41,6 +41,9 @@ var windows = []struct {
 }{
 	{"`Inbox`, a handler that returns a message", true, service{inputs: payments[:1], want: oneBooked, wire: services["Inbox"].wire}},
 	{"`Inbox` with an outbox", true, service{inputs: payments[:1], want: oneBooked, wire: services["Inbox and outbox"].wire}},
+	{"`Inbox.Before` with a step, a provider that honours keys", true, service{
+		mails: true, inputs: payments[:1], want: oneBooked, wire: stepServices["Before, a provider that honours keys"].wire,
+	}},
 	{"`VersionGate` that holds: m1 is version 2, m2 is version 1", false, service{
 		inputs: inboxtest.To("payments", payment("a2", "ada", "5", 2), payment("a1", "ada", "5", 1)),
 		want:   []account{{"ada", 10, "a1 a2"}, {"bob", 0, ""}}, order: true,

@@ -80,7 +80,7 @@ var tableBodies = []testdb.Body{
 		must(t, h, change("a", 7), change("a", 8), change("a", 5))
 		assert.Equal(t, []int64{7, 8}, b.applied("a"))
 		assert.Equal(t, 1, b.open(inbox.Parked))
-		assert.Contains(t, b.events.Last("parked").Reason, "before the beginning")
+		assert.Contains(t, b.events.Last("parked").Err.Error(), "before the beginning")
 
 		gate.OnBeforeFirst = inbox.VersionDrop
 		must(t, b.gated(b.process(), gate, handler), change("a", 6))
@@ -160,7 +160,7 @@ var tableBodies = []testdb.Body{
 			}
 			require.Less(t, returns, 5)
 		}
-		assert.Contains(t, b.events.Last("parked").Reason, "waits for version 1, which was not applied")
+		assert.Contains(t, b.events.Last("parked").Err.Error(), "waits for version 1, which was not applied")
 	}},
 	{Name: "latest only", Why: "every newer version is accepted", Run: func(t *testing.T, db *testdb.DB) {
 		b := newBed(t, db)
@@ -298,7 +298,7 @@ var tableBodies = []testdb.Body{
 		must(t, h, change("a", 4), change("a", 3), change("a", 2), change("b", 2))
 		assert.Equal(t, 3, b.open(inbox.Held))
 		assert.Equal(t, 1, b.open(inbox.Parked))
-		assert.Contains(t, b.events.Last("parked").Reason, "for which 2 messages wait already")
+		assert.Contains(t, b.events.Last("parked").Err.Error(), "for which 2 messages wait already")
 	}},
 	{Name: "held too long", Why: "then parked, with a readable reason", Run: func(t *testing.T, db *testdb.DB) {
 		b := newBed(t, db)
@@ -306,7 +306,7 @@ var tableBodies = []testdb.Body{
 		s.publish(change("a", 2))
 		b.eventually("it is parked", func() bool { return b.events.Count("parked") == 1 })
 		assert.Equal(t, 1, b.open(inbox.Parked))
-		assert.Contains(t, b.events.Last("parked").Reason, `version 1 of aggregate "a", was not applied in time`)
+		assert.Contains(t, b.events.Last("parked").Err.Error(), `version 1 of aggregate "a", was not applied in time`)
 	}},
 	{Name: "a version that will never come", Why: "an operator says so, and what waits is released", Run: func(t *testing.T, db *testdb.DB) {
 		b := newBed(t, db)

@@ -2,6 +2,7 @@ package interop_test
 
 import (
 	"testing"
+	"time"
 
 	"github.com/IBM/sarama"
 	"github.com/ThreeDotsLabs/watermill"
@@ -14,8 +15,42 @@ import (
 	"github.com/millrace-go/millrace/tests/testdb"
 )
 
-// The brokers are those of kfake, which speak Kafka's protocol in this process.
 func TestKafka(t *testing.T) {
+	group := "billing"
+	deliver(t, testdb.On(t, "mysql"), newKafka(t, &group))
+}
+
+// The offsets of a group are set back to the beginning: another group has none. What it is given
+// again has no effect again.
+func TestKafkaOffsetReset(t *testing.T) {
+	group := "billing"
+	p := newPipeline(t, testdb.On(t, "postgres"), newKafka(t, &group))
+	p.relay()
+	p.produce(10)
+	first := p.launch()
+	require.EventuallyWithT(t, p.done, patience, 20*time.Millisecond)
+	require.NoError(t, first.close())
+	before := map[string]int{}
+	for uuid := range p.committed {
+		before[uuid] = p.seen.of(uuid).acks
+	}
+	group = "billing-from-the-beginning"
+	p.produce(3)
+	second := p.launch()
+	require.EventuallyWithT(t, func(c *assert.CollectT) {
+		p.done(c)
+		for uuid, acks := range before {
+			assert.Greater(c, p.seen.of(uuid).acks, acks, uuid)
+		}
+	}, patience, 20*time.Millisecond)
+	require.NoError(t, second.close())
+	p.reconcile()
+}
+
+// newKafka returns a topic whose brokers are those of kfake, which speak Kafka's protocol in this
+// process. A new subscriber belongs to the group that is named then.
+func newKafka(t *testing.T, group *string) broker {
+	t.Helper()
 	topic := freshTopic()
 	cluster, err := kfake.NewCluster(kfake.NumBrokers(3), kfake.SeedTopics(3, topic))
 	require.NoError(t, err)
@@ -30,15 +65,15 @@ func TestKafka(t *testing.T) {
 	t.Cleanup(func() { assert.NoError(t, publisher.Close()) })
 	fromTheBeginning := kafka.DefaultSaramaSubscriberConfig()
 	fromTheBeginning.Consumer.Offsets.Initial = sarama.OffsetOldest
-	deliver(t, testdb.On(t, "mysql"), broker{
+	return broker{
 		topic: topic, publisher: publisher,
 		subscriber: func() message.Subscriber {
 			s, err := kafka.NewSubscriber(kafka.SubscriberConfig{
-				Brokers: cluster.ListenAddrs(), ConsumerGroup: "billing", Unmarshaler: byKey,
+				Brokers: cluster.ListenAddrs(), ConsumerGroup: *group, Unmarshaler: byKey,
 				OverwriteSaramaConfig: fromTheBeginning,
 			}, watermill.NopLogger{})
 			require.NoError(t, err)
 			return s
 		},
-	})
+	}
 }

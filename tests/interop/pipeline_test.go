@@ -220,9 +220,9 @@ func (p *pipeline) done(c *assert.CollectT) {
 		}
 		assert.GreaterOrEqual(c, p.seen.of(uuid).acks, want, "acks of message %d, %s", number(m), uuid)
 	}
-	backlog, err := p.out.Backlog(p.Context())
+	backlog, err := p.out.Backlog(p.Context(), outbox.BacklogOptions{})
 	require.NoError(c, err)
-	assert.Zero(c, backlog.Messages, "in the outbox")
+	assert.Zero(c, backlog.Unsent().N, "in the outbox")
 }
 
 // reconcile compares what was committed with what was done.

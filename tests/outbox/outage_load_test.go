@@ -29,6 +29,8 @@ import (
 func TestOutagesUnderLoad(t *testing.T) {
 	t.Parallel()
 	rabbit := servers.RabbitMQ(t)
+	require.NoError(t, rabbitmq.Declare(rabbitmq.NewQueueConfig(rabbit.URL(), rabbitmq.Queues{}), "postgres", "mysql"))
+	rabbit.Restart()
 	cities := []*city{
 		newCity(t, "postgres", servers.Postgres(t), rabbit),
 		newCity(t, "mysql", servers.MariaDB(t), rabbit),
@@ -107,7 +109,6 @@ func newCity(t *testing.T, dialect string, database, rabbit *servers.Server) *ci
 	c.traffic = c.trafficOn(db.Open(t), "t") // connections of a service, which it keeps
 	c.traffic.Topic, c.traffic.Pause = dialect, 50*time.Millisecond
 	c.toRabbit, c.toDatabase = servers.Proxy(t, c.rabbit.Addr()), servers.Proxy(t, database.Addr())
-	require.NoError(t, rabbitmq.Declare(rabbitmq.NewQueueConfig(c.rabbit.URL(), rabbitmq.Queues{}), dialect))
 	for n := range cityRelays {
 		c.relays = append(c.relays, c.relay(fmt.Sprintf("relay %d", n),
 			rabbitmq.NewQueueConfig("amqp://guest:guest@"+c.toRabbit.Addr()+"/", rabbitmq.Queues{})))

@@ -154,7 +154,7 @@ func (o *office) captured() event {
 func forged(t *testing.T, db *testdb.DB) {
 	all := []string{
 		"id", "key_hash", "created_at", "due_at", "sent_at", "blocked_key", "attempts", "status", "topic", "order_key",
-		"uuid", "event_type", "metadata", "payload", "last_error",
+		"uuid", "event_type", "metadata", "payload", "last_error", "cause",
 	}
 	row := func(o *office, m *message.Message) map[string]any {
 		o.Helper()

@@ -113,7 +113,7 @@ func noDatabase(t *testing.T, db *testdb.DB) {
 		behaviour{"because the tables are missing", func(o *office) {
 			out := o.publisher(standalone, func(c *outbox.Config) { c.TablePrefix = "elsewhere_" })
 			both(o, o.db.DB, out, outbox.ErrNotMigrated)
-			_, err := out.Backlog(o.Context())
+			_, err := out.Backlog(o.Context(), outbox.BacklogOptions{})
 			require.ErrorIs(o, err, outbox.ErrNotMigrated)
 			require.NoError(o, out.Migrate(o.Context()), "the way out")
 			require.NoError(o, out.Publish("orders", carried(o.Context(), "a")...))

@@ -52,7 +52,7 @@ func holdKey(t *testing.T, db *testdb.DB) {
 		assert.Zero(t, b.given(held))
 	}
 	p.eventually("what was sent is written off", func() bool { return p.rows() == 5 })
-	assert.Equal(t, outbox.Backlog{Messages: 4}, backlog(p))
+	assert.Equal(t, outbox.Backlog{Held: outbox.Count{N: 4}, Parked: outbox.Count{N: 1}}, backlog(p))
 
 	b.refusing(nil)
 	require.NoError(t, p.out.Retry(t.Context(), p.awaitParked(ids[1]).ID, ann))
@@ -62,13 +62,10 @@ func holdKey(t *testing.T, db *testdb.DB) {
 	b.once(all)
 }
 
-// backlog returns the backlog without its age, which is checked here.
 func backlog(p *post) outbox.Backlog {
 	p.Helper()
-	all, err := p.out.Backlog(p.Context())
+	all, err := p.out.Backlog(p.Context(), outbox.BacklogOptions{})
 	require.NoError(p, err)
-	assert.Positive(p, all.Oldest)
-	all.Oldest = 0
 	return all
 }
 
@@ -119,6 +116,24 @@ func operatorDecides(t *testing.T, db *testdb.DB) {
 	assert.Equal(t, 1, first.Attempts)
 	assert.Equal(t, "refused", first.Error)
 	assert.False(t, first.At.IsZero())
+	list, err := p.out.ListParked(ctx, 0, 10)
+	require.NoError(t, err)
+	require.Len(t, list, 2)
+	for i, listed := range list {
+		assert.Nil(t, listed.Message.Payload)
+		assert.Equal(t, all[i].Message.UUID, listed.Message.UUID)
+		assert.Equal(t, all[i].Message.Metadata, listed.Message.Metadata)
+		listed.Message = all[i].Message
+		assert.Equal(t, all[i], listed)
+	}
+	one, err := p.out.ListParked(ctx, first.ID, 1)
+	require.NoError(t, err)
+	require.Len(t, one, 1)
+	assert.Equal(t, last.ID, one[0].ID)
+	shown, err := p.out.Reveal(ctx, first.ID, ann)
+	require.NoError(t, err)
+	assert.Equal(t, msgs[0].Payload, shown.Message.Payload)
+	assert.Equal(t, first.Error, shown.Error)
 	page, err := p.out.Parked(ctx, first.ID, 1)
 	require.NoError(t, err)
 	require.Len(t, page, 1)
@@ -127,11 +142,15 @@ func operatorDecides(t *testing.T, db *testdb.DB) {
 	for _, nobody := range []outbox.Operator{{}, {Name: "ann"}, {Reason: "why"}} {
 		assert.ErrorContains(t, p.out.Retry(ctx, first.ID, nobody), "an operator needs a name and a reason")
 		assert.ErrorContains(t, p.out.Discard(ctx, first.ID, nobody), "an operator needs a name and a reason")
+		_, err := p.out.Reveal(ctx, first.ID, nobody)
+		assert.ErrorContains(t, err, "an operator needs a name and a reason")
 	}
 	held := p.row(ids[1])
 	for _, id := range []int64{held.ID, last.ID + 1, -1} {
 		assert.ErrorIs(t, p.out.Retry(ctx, id, ann), outbox.ErrNotFound)
 		assert.ErrorIs(t, p.out.Discard(ctx, id, ann), outbox.ErrNotFound)
+		_, err := p.out.Reveal(ctx, id, ann)
+		assert.ErrorIs(t, err, outbox.ErrNotFound)
 	}
 
 	b.refusing(nil)
@@ -144,6 +163,7 @@ func operatorDecides(t *testing.T, db *testdb.DB) {
 	b.once(ids[1:])
 	assert.Zero(t, b.counts()[ids[0]])
 	assert.Equal(t, []string{
+		"ann|outbox reveal|the queue exists now|" + ids[0] + "|to topic orders",
 		"bob|outbox discard|a test order|" + ids[0] + "|to topic orders",
 		"ann|outbox retry|the queue exists now|" + ids[2] + "|to topic orders",
 	}, p.audit(ctx))

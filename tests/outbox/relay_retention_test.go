@@ -80,7 +80,7 @@ func retention(t *testing.T, db *testdb.DB) {
 		assert.True(t, left[id])
 	}
 	b.once(append(forever, hour...))
-	backlog, err := p.out.Backlog(t.Context())
+	backlog, err := p.out.Backlog(t.Context(), outbox.BacklogOptions{})
 	require.NoError(t, err)
-	assert.Zero(t, backlog.Messages, "what was sent is not to be sent")
+	assert.Zero(t, backlog.Unsent().N, "what was sent is not to be sent")
 }

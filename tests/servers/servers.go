@@ -1,6 +1,6 @@
 // Package servers runs private database and broker instances that a test may
 // kill, stop, freeze and start again: [Postgres], [PostgresPair], [MariaDB], [RabbitMQ],
-// [PgBouncer], and [Proxy], a TCP proxy for cut, frozen and slow networks.
+// [PgBouncer], [Prometheus], and [Proxy], a TCP proxy for cut, frozen and slow networks.
 //
 // Each instance has its own folder and port, and both survive a restart. It ends
 // with its test, and with the test binary even when that is killed. Programs are
@@ -79,6 +79,14 @@ func (s *Server) Kill() {
 		s.run.kill()
 		s.run = nil
 	}
+}
+
+// Restart stops it and starts it again. Call it after declaring queues of a RabbitMQ that will be
+// killed: it writes them down some time after it confirmed them, and when it stops.
+func (s *Server) Restart() {
+	s.t.Helper()
+	s.Stop()
+	s.Start()
 }
 
 // Stop ends it in order and returns once it is gone. One that does not end within

@@ -109,8 +109,7 @@ func TestRabbitMQKeepsAPersistentMessageOverAKill(t *testing.T) {
 	_, ch := channel(t, s)
 	q, err := ch.QueueDeclare("things", true, false, false, false, nil)
 	require.NoError(t, err)
-	s.Stop() // it writes its queues down some time after it confirmed them, and when it stops
-	s.Start()
+	s.Restart()
 	conn, ch := channel(t, s)
 	require.NoError(t, ch.Confirm(false))
 	sent, err := ch.PublishWithDeferredConfirmWithContext(t.Context(), "", q.Name, true, false,

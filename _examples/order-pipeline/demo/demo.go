@@ -170,6 +170,6 @@ func sent(ctx context.Context, db *sqlx.DB) (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	backlog, err := out.Backlog(ctx)
-	return backlog.Messages == 0, err
+	backlog, err := out.Backlog(ctx, outbox.BacklogOptions{})
+	return backlog.Unsent().N == 0, err
 }

@@ -8,9 +8,11 @@ CREATE TABLE IF NOT EXISTS millrace_consumers (
   key_source BLOB           NOT NULL,
   retention  BIGINT         NOT NULL, -- microseconds after processing; 0 keeps for ever
   window_us  BIGINT         NOT NULL DEFAULT 0, -- longest redelivery window its users declared
+  on_replay  SMALLINT NOT NULL DEFAULT 0, -- its inbox.ReplayRule
   purge_line BIGINT         NOT NULL DEFAULT 0, -- greatest processed_at that was deleted
   paused     BOOLEAN        NOT NULL DEFAULT FALSE,
   served_until BIGINT       NOT NULL DEFAULT 0, -- until when a queue is known to deliver what is stored
+  purged_at  BIGINT         NOT NULL DEFAULT 0, -- when a janitor last saw to it that nothing is kept for too long
   created_at BIGINT         NOT NULL,
   UNIQUE KEY by_name (namespace, name, epoch)
 ) ENGINE = InnoDB;
@@ -49,8 +51,9 @@ CREATE TABLE IF NOT EXISTS millrace_results (
 
 -- Every message that is open, whole.
 -- by_key serves Lookup, TouchMessage and DeleteMessage: one open row per consumer and message.
--- by_status serves ListMessages, CountStatus, CountLapsed, SelectOldest and GroupFailures, by_original serves StoryMessages.
--- by_aggregate serves ReleaseHeld and CountHeld.
+-- by_status serves SearchStatus, CountStatus, CountLapsed, SelectOldest and GroupFailures, by_original serves StoryMessages.
+-- by_group serves SearchGroup and GroupFailure.
+-- by_aggregate serves ReleaseHeld, CountHeld and SelectWaiting.
 -- by_due serves SelectDue, SelectExpired and CountDue, by_order serves SelectDue.
 -- by_blob serves SelectReferred.
 CREATE TABLE IF NOT EXISTS millrace_messages (
@@ -82,6 +85,7 @@ CREATE TABLE IF NOT EXISTS millrace_messages (
   payload_ref  VARBINARY(16),  -- of a payload that is kept elsewhere
   UNIQUE KEY by_key (consumer, message_id),
   KEY by_status (consumer, status, id),
+  KEY by_group (consumer, error_group, id),
   KEY by_original (original),
   KEY by_aggregate (consumer, aggregate, version),
   KEY by_due (consumer, due_at),
@@ -90,7 +94,7 @@ CREATE TABLE IF NOT EXISTS millrace_messages (
 ) ENGINE = InnoDB;
 
 -- What operators did.
--- by_message serves StoryAudit.
+-- by_message serves StoryAudit, by_consumer serves ListAudit.
 CREATE TABLE IF NOT EXISTS millrace_audit (
   id         BIGINT         NOT NULL AUTO_INCREMENT PRIMARY KEY,
   at         BIGINT         NOT NULL,
@@ -100,7 +104,8 @@ CREATE TABLE IF NOT EXISTS millrace_audit (
   consumer   INT            NOT NULL,
   message_id VARBINARY(128) NOT NULL,
   detail     BLOB           NOT NULL,
-  KEY by_message (message_id)
+  KEY by_message (message_id),
+  KEY by_consumer (consumer, id)
 ) ENGINE = InnoDB;
 
 -- Copies that were acked without running the handler; filled on request.
@@ -132,4 +137,19 @@ CREATE TABLE IF NOT EXISTS millrace_leases (
 CREATE TABLE IF NOT EXISTS millrace_blobs (
   name VARBINARY(16) NOT NULL PRIMARY KEY,
   body LONGBLOB      -- NULL: it is in the BlobStore
+) ENGINE = InnoDB;
+
+-- What each consumer did in each minute, over all processes. The key begins with the minute:
+-- it serves AddActivity, SelectActivity and PurgeActivity.
+CREATE TABLE IF NOT EXISTS millrace_activity (
+  minute      BIGINT NOT NULL, -- its beginning
+  consumer    INT    NOT NULL,
+  completed   BIGINT NOT NULL,
+  failed      BIGINT NOT NULL,
+  duplicates  BIGINT NOT NULL,
+  stale       BIGINT NOT NULL,
+  held        BIGINT NOT NULL,
+  parked      BIGINT NOT NULL,
+  handling_us BIGINT NOT NULL, -- of handlers that ran
+  PRIMARY KEY (minute, consumer)
 ) ENGINE = InnoDB;

@@ -1,6 +1,6 @@
 -- What is to be published, in the order of id. Readable by people, and by Debezium's
 -- outbox event router: topic, order_key, uuid, event_type, metadata and payload.
--- by_status serves SelectPending, SelectDue and PurgeSent.
+-- by_status serves SelectPending, SelectDue, PurgeSent and CountBacklog.
 -- by_blocked serves SelectBlocked, SelectOrphans and ReleaseHeld.
 CREATE TABLE IF NOT EXISTS millrace_outbox (
   id          BIGINT   NOT NULL AUTO_INCREMENT PRIMARY KEY,
@@ -18,6 +18,7 @@ CREATE TABLE IF NOT EXISTS millrace_outbox (
   metadata    LONGTEXT, -- a JSON object
   payload     LONGBLOB,
   last_error  TEXT,
+  cause       TEXT, -- the consumer and the key of the message whose handler stored it: consumer/key
   KEY by_status (status, due_at, id),
   KEY by_blocked (blocked_key)
 ) ENGINE = InnoDB DEFAULT CHARSET = utf8mb4 COLLATE = utf8mb4_bin;

@@ -7,9 +7,11 @@ CREATE TABLE millrace_consumers (
   key_source BYTEA   NOT NULL,
   retention  BIGINT  NOT NULL, -- microseconds after processing; 0 keeps for ever
   window_us  BIGINT  NOT NULL DEFAULT 0, -- longest redelivery window its users declared
+  on_replay  SMALLINT NOT NULL DEFAULT 0, -- its inbox.ReplayRule
   purge_line BIGINT  NOT NULL DEFAULT 0, -- greatest processed_at that was deleted
   paused     BOOLEAN NOT NULL DEFAULT FALSE,
   served_until BIGINT NOT NULL DEFAULT 0, -- until when a queue is known to deliver what is stored
+  purged_at  BIGINT  NOT NULL DEFAULT 0, -- when a janitor last saw to it that nothing is kept for too long
   created_at BIGINT  NOT NULL
 );
 
@@ -82,14 +84,18 @@ CREATE TABLE millrace_messages (
 -- Serves Lookup, TouchMessage and DeleteMessage: one open row per consumer and message.
 CREATE UNIQUE INDEX ix_millrace_messages_key ON millrace_messages (consumer, message_id);
 
--- Serves ListMessages, CountStatus, CountLapsed, SelectOldest and GroupFailures.
-CREATE INDEX ix_millrace_messages_status ON millrace_messages (consumer, status, id);
+-- Serves SearchStatus, CountStatus, CountLapsed, SelectOldest and GroupFailures. What CountLapsed
+-- reads is included: an UPDATE of it enters every index anyway, since one of them is on due_at.
+CREATE INDEX ix_millrace_messages_status ON millrace_messages (consumer, status, id) INCLUDE (due_at, lease_token);
+
+-- Serves SearchGroup and GroupFailure. Most messages never fail, and do not enter it.
+CREATE INDEX ix_millrace_messages_group ON millrace_messages (consumer, error_group, id) WHERE error_group IS NOT NULL;
 
 -- Serves StoryMessages: a parked collision is found by the message it collided with.
 CREATE INDEX ix_millrace_messages_original ON millrace_messages (original);
 
--- Serves ReleaseHeld and CountHeld.
-CREATE INDEX ix_millrace_messages_held ON millrace_messages (consumer, aggregate, version) WHERE aggregate IS NOT NULL;
+-- Serves ReleaseHeld, CountHeld and SelectWaiting.
+CREATE INDEX ix_millrace_messages_held ON millrace_messages (consumer, aggregate, version) WHERE status = 7;
 
 -- Serves SelectDue, SelectExpired and CountDue.
 CREATE INDEX ix_millrace_messages_due ON millrace_messages (consumer, due_at);
@@ -114,6 +120,9 @@ CREATE TABLE millrace_audit (
 
 -- Serves StoryAudit.
 CREATE INDEX ix_millrace_audit_message ON millrace_audit (message_id);
+
+-- Serves ListAudit.
+CREATE INDEX ix_millrace_audit_consumer ON millrace_audit (consumer, id);
 
 -- Copies that were acked without running the handler; filled on request.
 CREATE TABLE millrace_dropped (
@@ -148,4 +157,19 @@ CREATE INDEX ix_millrace_leases_until ON millrace_leases (until);
 CREATE TABLE millrace_blobs (
   name BYTEA NOT NULL PRIMARY KEY,
   body BYTEA -- NULL: it is in the BlobStore
+);
+
+-- What each consumer did in each minute, over all processes. The key begins with the minute:
+-- it serves AddActivity, SelectActivity and PurgeActivity.
+CREATE TABLE millrace_activity (
+  minute      BIGINT  NOT NULL, -- its beginning
+  consumer    INTEGER NOT NULL,
+  completed   BIGINT  NOT NULL,
+  failed      BIGINT  NOT NULL,
+  duplicates  BIGINT  NOT NULL,
+  stale       BIGINT  NOT NULL,
+  held        BIGINT  NOT NULL,
+  parked      BIGINT  NOT NULL,
+  handling_us BIGINT  NOT NULL, -- of handlers that ran
+  PRIMARY KEY (minute, consumer)
 );

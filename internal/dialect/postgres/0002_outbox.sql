@@ -15,14 +15,15 @@ CREATE TABLE millrace_outbox (
   event_type  TEXT,
   metadata    TEXT, -- a JSON object
   payload     BYTEA,
-  last_error  TEXT
+  last_error  TEXT,
+  cause       TEXT -- the consumer and the key of the message whose handler stored it: consumer/key
 );
 
--- Serves SelectPending. An index of all states loses against the primary key where
+-- Serves SelectPending and CountBacklog. An index of all states loses against the primary key where
 -- statistics were taken during a backlog, and then every look passes all sent messages.
 CREATE INDEX ix_millrace_outbox_pending ON millrace_outbox (id) WHERE status = 0;
 
--- Serves SelectDue, SelectNextDue, SelectParked and PurgeSent.
+-- Serves SelectDue, SelectNextDue, SelectParked, PurgeSent and CountBacklog.
 CREATE INDEX ix_millrace_outbox_status ON millrace_outbox (status, due_at, id) WHERE status <> 0;
 
 -- Serves SelectBlocked, SelectOrphans and ReleaseHeld.

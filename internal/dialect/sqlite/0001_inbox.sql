@@ -7,9 +7,11 @@ CREATE TABLE millrace_consumers (
   key_source BLOB NOT NULL,
   retention  INTEGER NOT NULL, -- microseconds after processing; 0 keeps for ever
   window_us  INTEGER NOT NULL DEFAULT 0, -- longest redelivery window its users declared
+  on_replay  INTEGER NOT NULL DEFAULT 0, -- its inbox.ReplayRule
   purge_line INTEGER NOT NULL DEFAULT 0, -- greatest processed_at that was deleted
   paused     INTEGER NOT NULL DEFAULT 0,
   served_until INTEGER NOT NULL DEFAULT 0, -- until when a queue is known to deliver what is stored
+  purged_at  INTEGER NOT NULL DEFAULT 0, -- when a janitor last saw to it that nothing is kept for too long
   created_at INTEGER NOT NULL
 );
 
@@ -82,14 +84,17 @@ CREATE TABLE millrace_messages (
 -- Serves Lookup, TouchMessage and DeleteMessage: one open row per consumer and message.
 CREATE UNIQUE INDEX ix_millrace_messages_key ON millrace_messages (consumer, message_id);
 
--- Serves ListMessages, CountStatus, CountLapsed, SelectOldest and GroupFailures.
+-- Serves SearchStatus, CountStatus, CountLapsed, SelectOldest and GroupFailures.
 CREATE INDEX ix_millrace_messages_status ON millrace_messages (consumer, status, id);
+
+-- Serves SearchGroup and GroupFailure. Most messages never fail, and do not enter it.
+CREATE INDEX ix_millrace_messages_group ON millrace_messages (consumer, error_group, id) WHERE error_group IS NOT NULL;
 
 -- Serves StoryMessages: a parked collision is found by the message it collided with.
 CREATE INDEX ix_millrace_messages_original ON millrace_messages (original);
 
--- Serves ReleaseHeld and CountHeld.
-CREATE INDEX ix_millrace_messages_held ON millrace_messages (consumer, aggregate, version) WHERE aggregate IS NOT NULL;
+-- Serves ReleaseHeld, CountHeld and SelectWaiting.
+CREATE INDEX ix_millrace_messages_held ON millrace_messages (consumer, aggregate, version) WHERE status = 7;
 
 -- Serves SelectDue, SelectExpired and CountDue.
 CREATE INDEX ix_millrace_messages_due ON millrace_messages (consumer, due_at);
@@ -114,6 +119,9 @@ CREATE TABLE millrace_audit (
 
 -- Serves StoryAudit.
 CREATE INDEX ix_millrace_audit_message ON millrace_audit (message_id);
+
+-- Serves ListAudit.
+CREATE INDEX ix_millrace_audit_consumer ON millrace_audit (consumer, id);
 
 -- Copies that were acked without running the handler; filled on request.
 CREATE TABLE millrace_dropped (
@@ -149,3 +157,18 @@ CREATE TABLE millrace_blobs (
   name BLOB NOT NULL PRIMARY KEY,
   body BLOB -- NULL: it is in the BlobStore
 );
+
+-- What each consumer did in each minute, over all processes. The key begins with the minute:
+-- it serves AddActivity, SelectActivity and PurgeActivity.
+CREATE TABLE millrace_activity (
+  minute      INTEGER NOT NULL, -- its beginning
+  consumer    INTEGER NOT NULL,
+  completed   INTEGER NOT NULL,
+  failed      INTEGER NOT NULL,
+  duplicates  INTEGER NOT NULL,
+  stale       INTEGER NOT NULL,
+  held        INTEGER NOT NULL,
+  parked      INTEGER NOT NULL,
+  handling_us INTEGER NOT NULL, -- of handlers that ran
+  PRIMARY KEY (minute, consumer)
+) WITHOUT ROWID;

@@ -15,10 +15,11 @@ CREATE TABLE millrace_outbox (
   event_type  TEXT,
   metadata    TEXT, -- a JSON object
   payload     BLOB,
-  last_error  TEXT
+  last_error  TEXT,
+  cause       TEXT -- the consumer and the key of the message whose handler stored it: consumer/key
 );
 
--- Serves SelectPending, SelectDue and PurgeSent.
+-- Serves SelectPending, SelectDue, PurgeSent and CountBacklog.
 CREATE INDEX ix_millrace_outbox_status ON millrace_outbox (status, due_at, id);
 
 -- Serves SelectBlocked, SelectOrphans and ReleaseHeld.

@@ -1,0 +1,235 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/spf13/cobra"
+
+	"github.com/millrace-go/millrace/inbox"
+)
+
+// action is what an operator does to open messages.
+type action struct {
+	*app
+	name  string // of the command
+	doing string // of what a message would undergo
+	done  string // of what it underwent
+
+	one        func(context.Context, *inbox.Store, int64, inbox.Operator) error
+	all        func(context.Context, *inbox.Store, inbox.Filter, inbox.Operator, inbox.Pace) (int, error)
+	needsQueue func() bool
+
+	selected *selection
+	by       *operators
+	matching bool
+	rate     int
+}
+
+func (act *action) command(cmd *cobra.Command) *cobra.Command {
+	act.selected = act.selects(cmd)
+	act.by = act.confirmed(cmd)
+	cmd.Flags().BoolVar(&act.matching, "all-matching", false, "all that the filter matches")
+	cmd.Flags().IntVar(&act.rate, "rate", 1000, "with --all-matching, at most so many `messages` a second")
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		run := act.do
+		if act.matching {
+			run = act.doLong
+		}
+		return run(act.run)(cmd, args)
+	}
+	return cmd
+}
+
+// plan is what an action is about.
+type plan struct {
+	filter   inbox.Filter    // with --all-matching
+	messages []inbox.Message // all that are named, or the first of those that match
+	takes    []inbox.Preview
+	total    inbox.Count
+}
+
+// firstFew is how many of the messages are shown that match.
+const firstFew = 5
+
+func (act *action) run(ctx context.Context, args []string) error {
+	if err := act.understand(args); err != nil {
+		return err
+	}
+	f, err := act.selected.filter()
+	if err != nil {
+		return err
+	}
+	store, err := act.store(ctx)
+	if err != nil {
+		return err
+	}
+	if err := act.mustKnow(ctx, store, f); err != nil {
+		return err
+	}
+	var p *plan
+	if act.matching {
+		p, err = act.planMatching(ctx, store, f)
+	} else {
+		p, err = act.planNamed(ctx, store, args)
+	}
+	if err != nil {
+		return err
+	}
+	if missing := act.by.missing(); missing != "" {
+		return act.propose(p, missing)
+	}
+	return act.carryOut(ctx, store, p)
+}
+
+// understand refuses a call that could mean two things.
+func (act *action) understand(args []string) error {
+	switch {
+	case act.matching && len(args) > 0:
+		return usagef("--all-matching takes what the filter matches: leave %q out, or the flag", args[0])
+	case !act.matching && len(args) == 0:
+		return usagef("which messages? give row ids (see millrace list), keys with --consumer, or a filter with --all-matching")
+	case act.rate < 1:
+		return usagef("--rate %d is less than 1", act.rate)
+	}
+	for _, flag := range []string{"status", "topic", "group", "since", "until"} {
+		if !act.matching && act.selected.cmd.Flags().Changed(flag) {
+			return usagef("--%s goes with --all-matching: a message that is named needs no filter", flag)
+		}
+	}
+	if act.selected.consumer == "" {
+		for _, arg := range args {
+			if _, err := strconv.ParseInt(arg, 10, 64); err != nil {
+				return usagef("%q is no row id: to name a message by its key, add --consumer", arg)
+			}
+		}
+	}
+	return nil
+}
+
+func (act *action) planMatching(ctx context.Context, store *inbox.Store, f inbox.Filter) (*plan, error) {
+	const countTo = 10_000
+	takes, err := store.Preview(ctx, f, countTo)
+	if err != nil {
+		return nil, err
+	}
+	p := &plan{filter: f, takes: takes}
+	for _, t := range takes {
+		p.total.N += t.Messages.N
+		p.total.AtLeast = p.total.AtLeast || t.Messages.AtLeast
+	}
+	if p.total.N == 0 {
+		return nil, notFoundf("no message matches: millrace list shows what is open")
+	}
+	states := []inbox.Status{f.Status}
+	if f.Status == 0 {
+		states = []inbox.Status{inbox.FailedTerminal, inbox.Parked}
+	}
+	for _, state := range states {
+		f.Status = state
+		few, err := store.Find(ctx, f, 0, firstFew)
+		if err != nil {
+			return nil, err
+		}
+		p.messages = append(p.messages, few...)
+	}
+	p.messages = p.messages[:min(len(p.messages), firstFew)]
+	return p, nil
+}
+
+func (act *action) planNamed(ctx context.Context, store *inbox.Store, args []string) (*plan, error) {
+	served, err := servedConsumers(ctx, store)
+	if err != nil {
+		return nil, err
+	}
+	p := &plan{}
+	for _, arg := range args {
+		m, err := act.named(ctx, store, arg)
+		if err != nil {
+			return nil, err
+		}
+		p.messages = append(p.messages, m)
+		p.total.N++
+		p.take(m, served)
+	}
+	return p, nil
+}
+
+// named returns the message with a row id, or a key.
+func (act *action) named(ctx context.Context, store *inbox.Store, arg string) (inbox.Message, error) {
+	if act.selected.consumer == "" {
+		id, _ := strconv.ParseInt(arg, 10, 64) //nolint:errcheck // seen to be one
+		found, err := store.Find(ctx, inbox.Filter{}, id-1, 1)
+		if err == nil && (len(found) == 0 || found[0].ID != id) {
+			err = notFoundf("there is no open message with the row id %d: it was handled or discarded, or --namespace is not right", id)
+		}
+		if err != nil {
+			return inbox.Message{}, err
+		}
+		return found[0], nil
+	}
+	story, err := store.Story(ctx, arg)
+	if err != nil {
+		return inbox.Message{}, err
+	}
+	for _, m := range story.Open {
+		if m.Consumer == act.selected.consumer && m.MessageID == arg &&
+			(!act.selected.cmd.Flags().Changed("epoch") || m.Epoch == act.selected.epoch) {
+			return m, nil
+		}
+	}
+	return inbox.Message{}, notFoundf("consumer %q has no open message with the key %q: millrace explain %s tells more",
+		act.selected.consumer, arg, arg)
+}
+
+// carryOut does it, unless a message would be left behind.
+func (act *action) carryOut(ctx context.Context, store *inbox.Store, p *plan) error {
+	operator, err := act.by.operator()
+	if err != nil {
+		return err
+	}
+	if err := act.deliverable(p); err != nil {
+		return err
+	}
+	done := 0
+	if act.matching {
+		bar := act.progress(act.name, p.total)
+		done, err = act.all(ctx, store, p.filter, operator, inbox.Pace{PerSecond: act.rate, Progress: bar.at})
+		bar.end()
+	} else {
+		for _, m := range p.messages {
+			if err = act.one(ctx, store, m.ID, operator); err != nil {
+				break
+			}
+			done++
+		}
+	}
+	shown := act.print(map[string]any{"messages": done, "done": act.name}, func() string {
+		return fmt.Sprintf("%s %s\n", messagesIn(inbox.Count{N: done}), act.done)
+	})
+	return errors.Join(err, shown)
+}
+
+// deliverable is an error where nobody would deliver a message.
+func (act *action) deliverable(p *plan) error {
+	if !act.needsQueue() {
+		return nil
+	}
+	for _, t := range p.takes {
+		if !t.Served {
+			return fmt.Errorf("consumer %q%s: %w", t.Consumer, epochOf(t.Epoch), inbox.ErrNotServed)
+		}
+	}
+	return nil
+}
+
+// target is where a message goes that no queue serves.
+func (a *app) target(ctx context.Context, through bool) (message.Publisher, error) {
+	if !through {
+		return nil, nil
+	}
+	return a.publisher(ctx)
+}

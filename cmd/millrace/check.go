@@ -1,0 +1,99 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/millrace-go/millrace/inbox"
+)
+
+func (a *app) checkCommand() *cobra.Command {
+	var strict bool
+	cmd := &cobra.Command{
+		Use:   "check",
+		Short: "Find what is wrong with the database and with how consumers are set up",
+		Long: `Compares the tables and the settings of the server, as a connection with this DSN has
+them, with what Millrace needs, and goes through each consumer: what makes two messages
+the same, for how long that is remembered, and whether a janitor forgets the rest.
+
+Exits with 1 if there are errors, with --strict also if there are warnings.`,
+		Example: "  millrace check\n  millrace check --strict --json",
+		Args:    cobra.NoArgs,
+	}
+	cmd.Flags().BoolVar(&strict, "strict", false, "exit with 1 for warnings too")
+	cmd.RunE = a.do(func(ctx context.Context, _ []string) error { return a.check(ctx, strict) })
+	return cmd
+}
+
+// finding is one in JSON.
+type finding struct {
+	Severity string `json:"severity"`
+	Subject  string `json:"subject"`
+	Problem  string `json:"problem"`
+	Remedy   string `json:"remedy"`
+}
+
+func (a *app) check(ctx context.Context, strict bool) error {
+	store, err := a.storeWith(ctx, asGiven, inbox.Config{})
+	if err != nil {
+		return err
+	}
+	findings, err := store.Check(ctx)
+	if err != nil {
+		return err
+	}
+	var consumers []inbox.KnownConsumer
+	if !broken(findings) {
+		if consumers, err = store.Consumers(ctx); err != nil {
+			return err
+		}
+	}
+	for _, c := range newestOnly(consumers) {
+		findings = append(findings, judge(c)...)
+	}
+	if err := a.printCheck(findings, consumers); err != nil {
+		return err
+	}
+	if broken(findings) || strict && len(findings) > 0 {
+		return &silent{exitFailed}
+	}
+	return nil
+}
+
+// broken reports whether a finding is an error.
+func broken(findings []inbox.Finding) bool {
+	for _, f := range findings {
+		if f.Severity == inbox.Error {
+			return true
+		}
+	}
+	return false
+}
+
+func (a *app) printCheck(findings []inbox.Finding, consumers []inbox.KnownConsumer) error {
+	all := []finding{}
+	for _, f := range findings {
+		all = append(all, finding{f.Severity.String(), f.Subject, f.Problem, f.Remedy})
+	}
+	setups := []setup{}
+	for _, c := range consumers {
+		setups = append(setups, setupOf(c))
+	}
+	return a.print(map[string]any{"findings": all, "consumers": setups}, func() string {
+		return setupsTable(setups) + findingsText(findings)
+	})
+}
+
+func findingsText(findings []inbox.Finding) string {
+	if len(findings) == 0 {
+		return "Nothing is wrong.\n"
+	}
+	var b strings.Builder
+	for _, f := range findings {
+		fmt.Fprintf(&b, "%s: %s\n  %s.\n  Remedy: %s.\n", f.Severity, f.Subject, f.Problem, f.Remedy)
+	}
+	return b.String()
+}

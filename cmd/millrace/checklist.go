@@ -1,0 +1,120 @@
+package main
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/millrace-go/millrace/inbox"
+)
+
+// setup is how a consumer is set up, in JSON.
+type setup struct {
+	Consumer  string  `json:"consumer"`
+	Epoch     int     `json:"epoch"`
+	Key       string  `json:"key"`
+	Scope     string  `json:"scope"`
+	Retention *string `json:"retention"` // null: for ever
+	Window    *string `json:"window"`    // null: not declared
+	Queue     bool    `json:"served"`
+	Purged    *string `json:"purged_at"`
+}
+
+func setupOf(c inbox.KnownConsumer) setup {
+	source, scope := scopeOf(c.Key)
+	s := setup{Consumer: c.Name, Epoch: c.Epoch, Key: source, Scope: scope, Queue: c.Served, Purged: since(c.PurgedAt)}
+	if c.Retention != inbox.Forever {
+		text := span(c.Retention)
+		s.Retention = &text
+	}
+	if c.Window > 0 {
+		text := span(c.Window)
+		s.Window = &text
+	}
+	return s
+}
+
+// scopeOf tells what a key is made of from within what two of them are compared.
+func scopeOf(key string) (source, scope string) {
+	source = key
+	var within []string
+	for {
+		cut := false
+		for _, s := range []string{"topic", "type"} {
+			if rest, found := strings.CutSuffix(source, "/"+s); found {
+				source, cut = rest, true
+				within = append(within, "per "+s)
+			}
+		}
+		if !cut {
+			break
+		}
+	}
+	if len(within) == 0 {
+		return source, "all messages"
+	}
+	return source, strings.Join(within, ", ")
+}
+
+func setupsTable(setups []setup) string {
+	if len(setups) == 0 {
+		return ""
+	}
+	t := newTable("CONSUMER", "EPOCH", "KEY", "SCOPE", "RETENTION", "WINDOW", "QUEUE", "PURGED")
+	for _, s := range setups {
+		retention, window, queue, purged := "for ever", "not declared", "none", "never"
+		if s.Retention != nil {
+			retention = *s.Retention
+		}
+		if s.Window != nil {
+			window = *s.Window
+		}
+		if s.Queue {
+			queue = "served"
+		}
+		if s.Purged != nil {
+			purged = *s.Purged
+		}
+		t.add(s.Consumer, s.Epoch, s.Key, s.Scope, retention, window, queue, purged)
+	}
+	return t.String() + "\n"
+}
+
+// newestOnly leaves out the epochs that are over.
+func newestOnly(consumers []inbox.KnownConsumer) []inbox.KnownConsumer {
+	var all []inbox.KnownConsumer
+	for i, c := range consumers { // by name and epoch
+		if i+1 == len(consumers) || consumers[i+1].Name != c.Name {
+			all = append(all, c)
+		}
+	}
+	return all
+}
+
+// judge says what is risky in how a consumer is set up, beyond what the inbox itself sees.
+func judge(c inbox.KnownConsumer) []inbox.Finding {
+	var found []inbox.Finding
+	warn := func(problem, remedy string) {
+		found = append(found, inbox.Finding{Severity: inbox.Warning, Subject: fmt.Sprintf("consumer %q", c.Name), Problem: problem, Remedy: remedy})
+	}
+	source, scope := scopeOf(c.Key)
+	switch {
+	case source == "payload":
+		warn("its key is the payload: two commands that are equal, such as two payments of 10, are taken for one message",
+			"take a key that the producer gives, such as the UUID, unless every message states a fact; then raise Epoch")
+	case source == "position" && !c.Served:
+		warn("its key is a place in a log, and no queue serves it: what the producer sends twice is handled twice, and a "+
+			"message that is parked cannot be sent to its topic again",
+			"put pubsub.Durable before the handler, and take the UUID if the producer may send twice")
+	case strings.HasPrefix(source, "position"):
+		warn("its key is a place in a log: what the producer sends twice is handled twice, and a topic that is made anew "+
+			"begins at the old places", "take the UUID if the producer gives one, and raise Epoch when a topic is made anew")
+	case (strings.HasPrefix(source, "metadata:") || strings.HasPrefix(source, "json:")) && scope == "all messages":
+		warn("its key is a business key that counts over all topics and types: an order's \"paid\" and its \"cancelled\" are "+
+			"taken for one message if both bring it", "add WithinTopic or WithinType to the key if several kinds of messages come; then raise Epoch")
+	}
+	if c.Window == 0 && c.Retention != inbox.Forever {
+		warn(fmt.Sprintf("it forgets after %s, and no window is declared: nobody said after what time a message may come again",
+			span(c.Retention)), "set Inbox.Window to the longest redelivery that may happen, and Retention to twice that")
+	}
+	return found
+}

@@ -1,0 +1,99 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/jmoiron/sqlx"
+
+	"github.com/millrace-go/millrace/inbox"
+	"github.com/millrace-go/millrace/internal/dialect"
+	"github.com/millrace-go/millrace/outbox"
+)
+
+// connect opens the database that the user named, and sees whether it answers.
+func (a *app) connect(ctx context.Context, how manner) (*sqlx.DB, error) {
+	if a.db != nil {
+		return a.db, nil
+	}
+	dsn := a.dsn()
+	from, err := sourceOf(dsn)
+	if err != nil {
+		return nil, &coded{exitUsage, err}
+	}
+	db, err := from.open(how, a.secrets)
+	if errors.Is(err, errNoFile) {
+		return nil, &coded{exitUnreachable, err}
+	}
+	if err != nil {
+		return nil, &coded{exitUsage, err}
+	}
+	err = db.PingContext(ctx)
+	if err != nil && strings.Contains(err.Error(), "unsupported startup parameter") {
+		_ = db.Close()
+		if db, err = from.open(asGiven, a.secrets); err == nil { // a pooler refuses what we add
+			err = db.PingContext(ctx)
+		}
+	}
+	if err != nil {
+		_ = db.Close()
+		return nil, &coded{exitUnreachable, fmt.Errorf("the database cannot be reached: %w", err)}
+	}
+	db.SetMaxOpenConns(connections)
+	db.SetMaxIdleConns(connections)
+	a.db, a.dialect = db, from.dialect
+	return db, nil
+}
+
+// dsn is how the user named the database.
+func (a *app) dsn() string {
+	dsn := cmp.Or(a.flags.dsn, a.env("MILLRACE_DSN"))
+	a.secrets.add(dsn)
+	return dsn
+}
+
+// connections is how many a command uses at most.
+const connections = 4
+
+func (a *app) store(ctx context.Context) (*inbox.Store, error) {
+	return a.storeWith(ctx, tuned, inbox.Config{})
+}
+
+// storeWith returns a store on the database, with the places that the flags name.
+func (a *app) storeWith(ctx context.Context, how manner, config inbox.Config) (*inbox.Store, error) {
+	db, err := a.connect(ctx, how)
+	if err != nil {
+		return nil, err
+	}
+	config.Dialect, config.Schema, config.TablePrefix = a.dialect, a.flags.schema, a.flags.prefix
+	config.Namespace = a.flags.namespace
+	store, err := inbox.NewStore(db, config) //nolint:contextcheck // it is told the dialect, and asks nobody
+	if err != nil {
+		return nil, &coded{exitUsage, err}
+	}
+	return store, nil
+}
+
+// publisher returns the outbox in the same database.
+func (a *app) publisher(ctx context.Context) (*outbox.Publisher, error) {
+	db, err := a.connect(ctx, tuned)
+	if err != nil {
+		return nil, err
+	}
+	//nolint:contextcheck // it is told the dialect, and asks nobody
+	out, err := outbox.NewPublisher(db, outbox.Config{
+		Dialect: a.dialect, Schema: a.flags.schema, TablePrefix: a.flags.prefix, Standalone: true,
+	})
+	if err != nil {
+		return nil, &coded{exitUsage, err}
+	}
+	return out, nil
+}
+
+// names are where the tables are, as the flags say.
+func (a *app) names() dialect.Names {
+	return dialect.Names{Schema: a.flags.schema, Prefix: a.flags.prefix}
+}

@@ -1,0 +1,201 @@
+package main
+
+import (
+	"database/sql"
+	"errors"
+	"net/url"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/go-sql-driver/mysql"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/stdlib"
+	"github.com/jmoiron/sqlx"
+	_ "modernc.org/sqlite" // registers "sqlite"
+
+	"github.com/millrace-go/millrace/internal/dialect"
+)
+
+// manner is how a connection string is taken.
+type manner int
+
+const (
+	tuned     manner = iota // with what a session of ours needs
+	asGiven                 // without settings that the service does not have
+	making                  // tuned, and SQLite makes a file that is not there
+	supposing               // tuned, and a file that is not there counts as an empty database
+)
+
+// Errors about a connection string never contain it.
+var (
+	errNoDSN = errors.New("which database? give --dsn, or set MILLRACE_DSN, for instance to " +
+		"postgres://user@host/database, mysql://user@host/database or sqlite:path/to/file.db")
+	errForm = errors.New("the DSN begins with none of postgres://, mysql://, sqlite: and file:, " +
+		"and is not user:password@tcp(host:3306)/database either")
+	errURL    = errors.New("the DSN is no URL: are @, /, : and % in the password written %40, %2F, %3A and %25?")
+	errMySQL  = errors.New("the DSN cannot be read: it must be like mysql://user:password@host:3306/database")
+	errNoFile = errors.New("the file that the DSN names is not there: is the path right? millrace migrate makes a new one")
+	errMemory = errors.New("a database in memory ends with the command: name a file")
+)
+
+// source is a database as the user named it.
+type source struct {
+	dialect string
+	dsn     string
+}
+
+// sourceOf tells which database a connection string is for.
+func sourceOf(dsn string) (source, error) {
+	switch {
+	case dsn == "":
+		return source{}, errNoDSN
+	case strings.HasPrefix(dsn, "postgres://"), strings.HasPrefix(dsn, "postgresql://"):
+		return source{dialect.PostgresName, dsn}, nil
+	case strings.HasPrefix(dsn, "mysql://"), strings.Contains(dsn, "@tcp("), strings.Contains(dsn, "@unix("):
+		return source{dialect.MySQLName, dsn}, nil
+	case strings.HasPrefix(dsn, "sqlite:"), strings.HasPrefix(dsn, "file:"):
+		return source{dialect.SQLiteName, dsn}, nil
+	}
+	return source{}, errForm
+}
+
+// open opens a pool, and no connection yet.
+func (s source) open(how manner, hidden *secrets) (*sqlx.DB, error) {
+	hidden.add(s.dsn)
+	switch s.dialect {
+	case dialect.PostgresName:
+		return openPostgres(s.dsn, how, hidden)
+	case dialect.MySQLName:
+		return openMySQL(s.dsn, how, hidden)
+	}
+	return openSQLite(s.dsn, how)
+}
+
+func openPostgres(dsn string, how manner, hidden *secrets) (*sqlx.DB, error) {
+	u, err := url.Parse(dsn)
+	if err != nil {
+		return nil, errURL
+	}
+	hide(u, hidden)
+	q := u.Query()
+	orSet(q, "default_query_exec_mode", "exec") // one round trip a statement, through any pooler
+	if how != asGiven {
+		orSet(q, "idle_in_transaction_session_timeout", "30000")
+		orSet(q, "lock_timeout", "10000")
+		orSet(q, "connect_timeout", "10")
+		orSet(q, "application_name", "millrace")
+	}
+	u.RawQuery = strings.ReplaceAll(q.Encode(), "+", "%20") // pgx takes a plus for a plus
+	hidden.add(u.String())
+	hidden.addPassword(q.Get("password"), q.Get("user"))
+	config, err := pgx.ParseConfig(u.String())
+	if err != nil {
+		return nil, err
+	}
+	hidden.addPassword(config.Password, config.User, config.Database) // of a password file or PGPASSWORD too
+	return sqlx.NewDb(stdlib.OpenDB(*config), "pgx"), nil
+}
+
+func openMySQL(dsn string, how manner, hidden *secrets) (*sqlx.DB, error) {
+	config, err := parseMySQL(dsn, hidden)
+	if err != nil {
+		return nil, err
+	}
+	hidden.add(config.FormatDSN())
+	hidden.addPassword(config.Passwd, config.User, config.DBName)
+	config.Logger = &mysql.NopLogger{}
+	if how != asGiven {
+		if config.Params == nil {
+			config.Params = make(map[string]string)
+		}
+		if config.Params["innodb_lock_wait_timeout"] == "" {
+			config.Params["innodb_lock_wait_timeout"] = "10"
+		}
+		config.ParseTime, config.InterpolateParams = true, true
+		if config.Timeout == 0 {
+			config.Timeout = 10 * time.Second
+		}
+	}
+	connector, err := mysql.NewConnector(config)
+	if err != nil {
+		return nil, errMySQL
+	}
+	return sqlx.NewDb(sql.OpenDB(connector), "mysql"), nil
+}
+
+func parseMySQL(dsn string, hidden *secrets) (*mysql.Config, error) {
+	if !strings.HasPrefix(dsn, "mysql://") {
+		config, err := mysql.ParseDSN(dsn)
+		if err != nil {
+			return nil, errMySQL
+		}
+		return config, nil
+	}
+	u, err := url.Parse(dsn)
+	if err != nil {
+		return nil, errURL
+	}
+	hide(u, hidden)
+	host := u.Host
+	if u.Port() == "" {
+		host += ":3306"
+	}
+	config, err := mysql.ParseDSN("tcp(" + host + ")" + u.EscapedPath() + "?" + u.RawQuery)
+	if err != nil {
+		return nil, errMySQL
+	}
+	config.User = u.User.Username()
+	config.Passwd, _ = u.User.Password()
+	return config, nil
+}
+
+func openSQLite(dsn string, how manner) (*sqlx.DB, error) {
+	path, query, _ := strings.Cut(dsn, "?")
+	name := strings.TrimPrefix(strings.TrimPrefix(path, "sqlite:"), "file:")
+	name = strings.TrimPrefix(name, "//") // of a URL without a host
+	q, err := url.ParseQuery(query)
+	if err != nil {
+		return nil, errURL
+	}
+	plain := name
+	if strings.HasPrefix(path, "file:") {
+		if plain, err = url.PathUnescape(name); err != nil {
+			return nil, errURL
+		}
+	}
+	if plain == "" || plain == ":memory:" || q.Get("mode") == "memory" {
+		return nil, errMemory
+	}
+	if _, err := os.Stat(plain); err != nil {
+		switch how {
+		case making:
+			q.Add("_pragma", "journal_mode(WAL)") // which the file keeps
+		case supposing:
+			return sqlx.Open("sqlite", ":memory:")
+		default:
+			return nil, errNoFile
+		}
+	}
+	if how != asGiven {
+		if !strings.Contains(query, "busy_timeout") {
+			q.Add("_pragma", "busy_timeout(10000)")
+		}
+		orSet(q, "_txlock", "immediate")
+	}
+	return sqlx.Open("sqlite", "file:"+(&url.URL{Path: plain}).EscapedPath()+"?"+q.Encode())
+}
+
+// hide keeps what a URL says of who the user is, but not the host.
+func hide(u *url.URL, hidden *secrets) {
+	if password, set := u.User.Password(); set {
+		hidden.add(u.User.String())
+		hidden.addPassword(password, u.User.Username(), strings.TrimPrefix(u.Path, "/"))
+	}
+}
+
+func orSet(q url.Values, name, value string) {
+	if !q.Has(name) {
+		q.Set(name, value)
+	}
+}

@@ -1,0 +1,87 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/millrace-go/millrace/inbox"
+	"github.com/millrace-go/millrace/outbox"
+	"github.com/millrace-go/millrace/replay"
+)
+
+// What the command exits with.
+const (
+	exitDone        = 0
+	exitFailed      = 1 // or a check found errors
+	exitUsage       = 2 // or a confirmation is missing
+	exitNotFound    = 3 // or nothing matched
+	exitUnreachable = 4
+)
+
+// coded is an error that says what to exit with.
+type coded struct {
+	code int
+	err  error
+}
+
+func (c *coded) Error() string { return c.err.Error() }
+
+func (c *coded) Unwrap() error { return c.err }
+
+// silent is an end about which everything was said.
+type silent struct{ code int }
+
+func (s *silent) Error() string { return fmt.Sprintf("exit %d", s.code) }
+
+func usagef(format string, args ...any) error { return &coded{exitUsage, fmt.Errorf(format, args...)} }
+
+func notFoundf(format string, args ...any) error {
+	return &coded{exitNotFound, fmt.Errorf(format, args...)}
+}
+
+func exitCode(err error) int {
+	var c *coded
+	var s *silent
+	switch {
+	case errors.As(err, &s):
+		return s.code
+	case errors.As(err, &c):
+		return c.code
+	case errors.Is(err, inbox.ErrUnavailable), errors.Is(err, outbox.ErrUnavailable):
+		return exitUnreachable
+	case errors.Is(err, inbox.ErrNotFound), errors.Is(err, outbox.ErrNotFound):
+		return exitNotFound
+	}
+	return exitFailed
+}
+
+// understood says of err what this run knows of it and err does not.
+func (a *app) understood(err error) error {
+	switch {
+	case !a.started && exitCode(err) == exitFailed: // cobra's own
+		return &coded{exitUsage, err}
+	case a.interrupt.Err() != nil && exitCode(err) != exitUsage:
+		return &coded{exitFailed, fmt.Errorf("interrupted: %w", err)}
+	case errors.Is(err, context.DeadlineExceeded) && exitCode(err) == exitFailed:
+		return fmt.Errorf("%w: it took longer than --timeout %v", err, a.flags.timeout)
+	}
+	return err
+}
+
+// hint is the way out of an error that has one beyond its text.
+func (a *app) hint(err error) string {
+	switch {
+	case !a.started:
+		return "Run millrace --help for what there is."
+	case errors.Is(err, inbox.ErrNotMigrated), errors.Is(err, outbox.ErrNotMigrated):
+		return "Make the tables with: millrace migrate. If they are there, say where with --schema or --prefix."
+	case errors.Is(err, inbox.ErrNotServed):
+		return "Start the service, or add --through-outbox: a relay then sends the message to its topic again."
+	case errors.Is(err, replay.ErrSideEffects):
+		return "Name each with --into-side-effects."
+	case exitCode(err) == exitUnreachable && !errors.Is(err, errNoFile):
+		return "Does the DSN (--dsn or MILLRACE_DSN) name a server that runs and lets this user in?"
+	}
+	return ""
+}

@@ -1,0 +1,121 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/millrace-go/millrace/inbox"
+	"github.com/millrace-go/millrace/outbox"
+)
+
+func (a *app) explainCommand() *cobra.Command {
+	var handlerTimeout time.Duration
+	var payload bool
+	cmd := &cobra.Command{
+		Use:   "explain KEY",
+		Short: "The story of one message: what became of it, and why",
+		Long: `Tells for each consumer and epoch when the message was seen and handled, why copies of it
+were dropped or parked, what it produced and where that is now, and what operators did.
+
+KEY is the message's key, which is its UUID unless the consumer has another Key. Copies
+that were dropped are known only where the service sets Config.LogDropped. What a handler
+stored in the outbox is looked for in the time that a handler may take; where relays keep
+nothing (RelayConfig.Retention), what was sent is gone.`,
+		Example: "  millrace explain 0190b7a4-4d3c-7bd2-8e0c-2b54f6a3c1de\n  millrace explain order-17 --json",
+		Args:    cobra.ExactArgs(1),
+	}
+	cmd.Flags().DurationVar(&handlerTimeout, "handler-timeout", 25*time.Second, "how long a handler may take (Inbox.Timeout)")
+	cmd.Flags().BoolVar(&payload, "payload", false, "show payloads too")
+	cmd.RunE = a.do(func(ctx context.Context, args []string) error {
+		return a.explain(ctx, args[0], handlerTimeout, payload)
+	})
+	return cmd
+}
+
+// chapter is what one consumer and epoch did with a message.
+type chapter struct {
+	Consumer string        `json:"consumer"`
+	Epoch    int           `json:"epoch"`
+	State    string        `json:"state"`
+	Events   []event       `json:"events"`
+	Open     []openMessage `json:"open"`
+	Produced []product     `json:"produced"`
+	Notes    []string      `json:"notes"`
+	claim    *inbox.StoryClaim
+	dropped  int
+}
+
+// event is a line of a story.
+type event struct {
+	at     time.Time
+	At     *string `json:"at"`
+	What   string  `json:"what"`
+	Detail string  `json:"detail"`
+}
+
+// product is a message that the handler produced.
+type product struct {
+	UUID  string `json:"uuid"`
+	Topic string `json:"topic"`
+	State string `json:"state"`
+	Row   int64  `json:"outbox_id,omitempty"`
+	Since string `json:"since,omitempty"`
+	Error string `json:"error,omitempty"`
+}
+
+func (a *app) explain(ctx context.Context, key string, handlerTimeout time.Duration, payload bool) error {
+	store, err := a.store(ctx)
+	if err != nil {
+		return err
+	}
+	story, err := store.Story(ctx, key)
+	if err != nil {
+		return err
+	}
+	chapters := chaptersOf(story, payload)
+	if len(chapters) == 0 {
+		return &coded{exitFailed, fmt.Errorf("nothing is known of a message with the key %q: it was never seen here, or is older than "+
+			"the retention and was purged, or belongs to another namespace (--namespace %q), or its key is not "+
+			"what you gave: a consumer may have another Key than the UUID", key, a.flags.namespace)}
+	}
+	out, err := a.publisher(ctx)
+	if err != nil {
+		return err
+	}
+	for _, c := range chapters {
+		if err := c.trace(ctx, out, story.MessageID, handlerTimeout); err != nil {
+			return err
+		}
+	}
+	return a.print(map[string]any{"key": key, "consumers": chapters}, func() string { return storyText(key, chapters) })
+}
+
+// trace finds what the handler stored in the outbox, and says what cannot be known.
+func (c *chapter) trace(ctx context.Context, out *outbox.Publisher, key string, handlerTimeout time.Duration) error {
+	if c.dropped == 0 {
+		c.Notes = append(c.Notes, "No copy that was dropped is noted: there was none, or the service runs without Config.LogDropped.")
+	}
+	if c.claim == nil || !c.claim.Completed || c.claim.Discarded || c.claim.Imported {
+		return nil
+	}
+	at := c.claim.ProcessedAt
+	entries, err := out.CausedBy(ctx, c.Consumer, key, at, at.Add(handlerTimeout))
+	if err != nil {
+		return err
+	}
+	for _, e := range entries {
+		p := product{UUID: e.UUID, Topic: e.Topic, State: e.State.String(), Row: e.ID, Error: e.Error}
+		if !e.SentAt.IsZero() {
+			p.Since = stamp(e.SentAt)
+		}
+		c.Produced = append(c.Produced, p)
+	}
+	if len(c.Produced) == 0 {
+		c.Notes = append(c.Notes, "It produced nothing that is still here: nothing was stored in the outbox, or it was sent and relays keep "+
+			"nothing (RelayConfig.Retention); and what it returned, if anything, is known to be published.")
+	}
+	return nil
+}

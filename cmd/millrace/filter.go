@@ -1,0 +1,110 @@
+package main
+
+import (
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/millrace-go/millrace/inbox"
+)
+
+// statuses are the states of open messages by what users call them.
+var statuses = map[string]inbox.Status{
+	"received": inbox.Received, "in_progress": inbox.InProgress, "settling": inbox.Settling,
+	"failed_retryable": inbox.FailedRetryable, "failed_terminal": inbox.FailedTerminal,
+	"parked": inbox.Parked, "held": inbox.Held,
+}
+
+// statusNames are in the order in which a message goes through the states.
+var statusNames = []string{
+	"received", "in_progress", "settling", "failed_retryable", "failed_terminal", "parked", "held",
+}
+
+// selection is what flags say of which messages are meant.
+type selection struct {
+	consumer, status, topic string
+	epoch                   int
+	group                   int64
+	since, until            string
+	cmd                     *cobra.Command
+}
+
+// selects adds the flags of a selection to cmd.
+func (a *app) selects(cmd *cobra.Command) *selection {
+	s := &selection{cmd: cmd}
+	flags := cmd.Flags()
+	flags.StringVar(&s.consumer, "consumer", "", "of this `consumer`")
+	flags.IntVar(&s.epoch, "epoch", 0, "of this `epoch`; all unless given")
+	flags.StringVar(&s.status, "status", "", "in this `state`: "+strings.Join(statusNames, ", "))
+	flags.StringVar(&s.topic, "topic", "", "from this `topic`")
+	flags.Int64Var(&s.group, "group", 0, "whose last error is of this `group`, see millrace list --groups")
+	flags.StringVar(&s.since, "since", "", "stored since a `time`, such as 2026-05-01T08:00:00Z, or so long ago, such as 2h")
+	flags.StringVar(&s.until, "until", "", "stored before a `time`, or so long ago")
+	a.completeConsumer(cmd)
+	complete(cmd, "status", statusNames)
+	return s
+}
+
+// filter returns what s means.
+func (s *selection) filter() (inbox.Filter, error) {
+	f := inbox.Filter{Consumer: s.consumer, Topic: s.topic, ErrorGroup: s.group}
+	if s.cmd.Flags().Changed("epoch") {
+		f.Epoch = &s.epoch
+	}
+	if s.status != "" {
+		known := false
+		if f.Status, known = statuses[strings.ToLower(strings.ReplaceAll(s.status, "-", "_"))]; !known {
+			return f, usagef("there is no status %q: choose one of %s", s.status, strings.Join(statusNames, ", "))
+		}
+	}
+	var err error
+	if f.ReceivedSince, err = instant("since", s.since); err != nil {
+		return f, err
+	}
+	f.ReceivedUntil, err = instant("until", s.until)
+	return f, err
+}
+
+// instant reads a time, or how long ago it was.
+func instant(flag, text string) (time.Time, error) {
+	if text == "" {
+		return time.Time{}, nil
+	}
+	if d, err := time.ParseDuration(text); err == nil {
+		return time.Now().Add(-d), nil
+	}
+	for _, layout := range []string{time.RFC3339Nano, "2006-01-02T15:04:05", "2006-01-02 15:04:05", "2006-01-02T15:04", "2006-01-02 15:04", time.DateOnly} {
+		if t, err := time.Parse(layout, text); err == nil {
+			return t, nil
+		}
+	}
+	return time.Time{}, usagef("--%s %q is neither a time in UTC, such as 2026-05-01T08:00:00Z or 2026-05-01, nor a duration, such as 90m", flag, text)
+}
+
+// known is an error where f names a consumer that there is not.
+func known(consumers []inbox.KnownConsumer, f inbox.Filter) error {
+	if f.Consumer == "" {
+		return nil
+	}
+	var names []string
+	for _, c := range consumers {
+		if c.Name == f.Consumer && (f.Epoch == nil || *f.Epoch == c.Epoch) {
+			return nil
+		}
+		names = append(names, fmt.Sprintf("%q (epoch %d)", c.Name, c.Epoch))
+	}
+	return noConsumer(f, names)
+}
+
+func noConsumer(f inbox.Filter, names []string) error {
+	what := fmt.Sprintf("there is no consumer %q", f.Consumer)
+	if f.Epoch != nil {
+		what += fmt.Sprintf(" with epoch %d", *f.Epoch)
+	}
+	if len(names) == 0 {
+		return notFoundf("%s: none has handled a message yet; is --namespace right?", what)
+	}
+	return notFoundf("%s: there are %s; is --namespace right?", what, strings.Join(names, ", "))
+}

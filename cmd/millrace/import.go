@@ -1,0 +1,243 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"iter"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/millrace-go/millrace/inbox"
+)
+
+// importing is one call of import.
+type importing struct {
+	*app
+	cmd       *cobra.Command
+	by        *operators
+	epoch     int
+	key       string
+	retention string
+	query     string
+	header    bool
+	register  bool
+	rate      int
+}
+
+func (a *app) importCommand() *cobra.Command {
+	i := &importing{app: a}
+	cmd := &cobra.Command{
+		Use:   "import CONSUMER [FILE]",
+		Short: "Have a consumer know what another system has handled",
+		Long: `Reads the keys of messages that another system has handled, such as a table of the
+service's own, and has the consumer know them: a delivery of one is acked without its
+handler, whatever its payload is. What the consumer knows already, and what is open,
+stays as it is, so a call that was cut off is made again.
+
+Each line of FILE, or of standard input, is the parts of a key and when the message was
+handled, as CSV: KEY[,TIME]. A key has one part, unless the consumer's is joined of
+several; millrace check shows it. --query reads the same columns from the database of the
+DSN, and cannot change it. A time without a zone is UTC, a number counts seconds since
+1970, and what has no time was handled now; the retention goes by it.
+
+A consumer whose service has not run yet is registered with --new, --key and --retention,
+which must be what its service has.
+
+Without --yes it reads everything, counts what it would do, and exits with 2.
+If a key was refused it exits with 1.`,
+		Example: `  millrace import billing keys.csv
+  millrace import billing --query 'SELECT message_id, processed_at FROM processed' --reason … --yes
+  psql -c 'COPY … TO STDOUT CSV' | millrace import billing --new --key uuid --reason … --yes`,
+		Args: cobra.RangeArgs(1, 2), ValidArgsFunction: i.complete,
+	}
+	i.cmd, i.by = cmd, a.confirmed(cmd)
+	flags := cmd.Flags()
+	flags.IntVar(&i.epoch, "epoch", 0, "this `epoch`; the newest unless given")
+	flags.StringVar(&i.query, "query", "", "read what this `SELECT` returns")
+	flags.BoolVar(&i.header, "header", false, "the first line names the columns")
+	flags.BoolVar(&i.register, "new", false, "register a consumer that has not run yet")
+	flags.StringVar(&i.key, "key", "uuid", "with --new: the consumer's `key`, as millrace check shows keys")
+	flags.StringVar(&i.retention, "retention", "168h", "with --new: its `retention`, or forever")
+	flags.IntVar(&i.rate, "rate", 5000, "at most so many `keys` a second")
+	cmd.RunE = a.doLong(i.run)
+	return cmd
+}
+
+// complete offers the consumers, and then files.
+func (i *importing) complete(cmd *cobra.Command, args []string, begun string) ([]string, cobra.ShellCompDirective) {
+	if len(args) == 1 {
+		return nil, cobra.ShellCompDirectiveDefault
+	}
+	return i.consumerNames(cmd, args, begun)
+}
+
+func (i *importing) run(ctx context.Context, args []string) error {
+	if err := i.understand(args); err != nil {
+		return err
+	}
+	store, err := i.store(ctx)
+	if err != nil {
+		return err
+	}
+	config, err := i.consumer(ctx, store, args[0])
+	if err != nil {
+		return err
+	}
+	file := ""
+	if len(args) > 1 {
+		file = args[1]
+	}
+	all, done, err := i.source(ctx, file, len(config.Key.Parts()))
+	if err != nil {
+		return err
+	}
+	defer done()
+	if missing := i.by.missing(); missing != "" {
+		return i.propose(ctx, store, config, all, missing)
+	}
+	return i.carryOut(ctx, store, config, all)
+}
+
+// understand refuses a call that could mean two things.
+func (i *importing) understand(args []string) error {
+	given := i.cmd.Flags().Changed
+	switch {
+	case i.query != "" && len(args) > 1:
+		return usagef("keys come from --query or from %q: leave one out", args[1])
+	case i.query != "" && i.header:
+		return usagef("--header goes with lines: a query tells its columns by itself")
+	case i.rate < 1:
+		return usagef("--rate %d is less than 1", i.rate)
+	case !i.register && (given("key") || given("retention")):
+		return usagef("--key and --retention go with --new: a consumer that is known has its own")
+	}
+	return nil
+}
+
+// consumer is who is to know the keys, as the tables or the flags say.
+func (i *importing) consumer(ctx context.Context, store *inbox.Store, name string) (config inbox.ConsumerConfig, err error) {
+	consumers, err := store.Consumers(ctx)
+	if err != nil {
+		return config, err
+	}
+	f := inbox.Filter{Consumer: name}
+	if i.cmd.Flags().Changed("epoch") {
+		f.Epoch = &i.epoch
+	} else {
+		i.epoch = newest(consumers, name)
+	}
+	unknown := known(consumers, f)
+	switch {
+	case unknown != nil && !i.register:
+		return config, errors.Join(unknown, notFoundf("If its service has not run yet, add --new, and --key and --retention as the service has them"))
+	case unknown == nil && i.register:
+		return config, usagef("consumer %q%s is known: leave out --new, and its key and retention are taken", name, epochOf(i.epoch))
+	}
+	for _, c := range consumers {
+		if c.Name == name && c.Epoch == i.epoch {
+			config.Key, err = inbox.ParseKey(c.Key)
+			config.Retention, config.Window = c.Retention, c.Window
+		}
+	}
+	config.Name, config.Epoch = name, i.epoch
+	if unknown == nil || err != nil {
+		return config, err
+	}
+	if config.Key, err = inbox.ParseKey(i.key); err != nil {
+		return config, &coded{exitUsage, err}
+	}
+	config.Retention = inbox.Forever
+	if i.retention != "forever" {
+		if config.Retention, err = time.ParseDuration(i.retention); err != nil {
+			return config, usagef("--retention %q is no duration, such as 168h, and not forever", i.retention)
+		}
+	}
+	if err := config.Validate(); err != nil {
+		return config, &coded{exitUsage, err}
+	}
+	return config, nil
+}
+
+func (i *importing) propose(
+	ctx context.Context, store *inbox.Store, config inbox.ConsumerConfig, all iter.Seq2[inbox.Imported, error], missing string,
+) error {
+	report, err := store.PreviewImport(ctx, config, all)
+	if shown := i.show(config, report, "would"); shown != nil || err != nil {
+		return errors.Join(err, shown)
+	}
+	i.notef("Nothing was changed. To go on, add %s\n", missing)
+	return &silent{exitUsage}
+}
+
+func (i *importing) carryOut(
+	ctx context.Context, store *inbox.Store, config inbox.ConsumerConfig, all iter.Seq2[inbox.Imported, error],
+) error {
+	operator, err := i.by.operator()
+	if err != nil {
+		return err
+	}
+	bar := i.progress("import", inbox.Count{})
+	report, err := store.Import(ctx, config, all, operator, inbox.Pace{PerSecond: i.rate, Progress: bar.at})
+	bar.end()
+	err = errors.Join(err, i.show(config, report, "done"))
+	if err == nil && report.Refused > 0 {
+		err = &silent{exitFailed}
+	}
+	return err
+}
+
+// show prints what became, or would become, of the keys.
+func (i *importing) show(config inbox.ConsumerConfig, r inbox.ImportReport, how string) error {
+	refusals := []map[string]any{}
+	for _, refused := range r.Refusals {
+		refusals = append(refusals, map[string]any{"number": refused.Number, "key": refused.Key, "error": refused.Err.Error()})
+	}
+	figures := map[string]any{
+		how: "import", "consumer": config.Name, "epoch": config.Epoch, "key": config.Key.String(), "read": r.Read(), "new": r.New,
+		"known": r.Known, "open": r.Open, "expired": r.Expired, "refused": r.Refused, "refusals": refusals,
+	}
+	return i.print(figures, func() string { return importText(config, r, how == "would") })
+}
+
+func importText(config inbox.ConsumerConfig, r inbox.ImportReport, would bool) string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "%s, epoch %d; its key is %s\n\n", oneLine(config.Name), config.Epoch, oneLine(config.Key.String()))
+	stored := "stored: a delivery of the message is acked without its handler"
+	if would {
+		stored = "would be stored"
+	}
+	t := newTable("KEYS", "WHAT BECOMES OF THEM")
+	for _, row := range []struct {
+		n    int
+		what string
+	}{
+		{r.New, stored},
+		{r.Known, "known already"},
+		{r.Open, "left alone, since the message is parked, failed or held: see millrace list"},
+		{r.Expired, "not stored, since the message was handled longer ago than the retention"},
+		{r.Refused, "refused"},
+	} {
+		if row.n > 0 {
+			t.add(row.n, row.what)
+		}
+	}
+	if r.Read() == 0 {
+		b.WriteString("Nothing was read.\n")
+		return b.String()
+	}
+	b.WriteString(t.String())
+	if r.Refused > 0 {
+		t := newTable("ENTRY", "KEY", "WHY")
+		for _, refused := range r.Refusals {
+			t.add(refused.Number, short(strings.Join(refused.Key, ","), 40), refused.Err)
+		}
+		b.WriteString("\n" + t.String())
+		if more := r.Refused - len(r.Refusals); more > 0 {
+			fmt.Fprintf(&b, "… and %d more\n", more)
+		}
+	}
+	return b.String()
+}

@@ -1,0 +1,202 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"database/sql"
+	"encoding/csv"
+	"errors"
+	"fmt"
+	"io"
+	"iter"
+	"os"
+	"strconv"
+	"time"
+
+	"github.com/millrace-go/millrace/inbox"
+	"github.com/millrace-go/millrace/internal/dialect"
+)
+
+// source is where keys come from. A key has so many parts.
+func (i *importing) source(ctx context.Context, file string, parts int) (iter.Seq2[inbox.Imported, error], func(), error) {
+	switch {
+	case i.query != "":
+		return i.selected(ctx, parts)
+	case file == "" && isTerminal(i.cmd.InOrStdin()):
+		return nil, nil, usagef("which keys? name a file, give --query, or write them to standard input, or - to type them")
+	case file == "" || file == "-":
+		return i.lines(i.cmd.InOrStdin(), parts), func() {}, nil
+	}
+	f, err := os.Open(file)
+	if err != nil {
+		return nil, nil, usagef("%w", err)
+	}
+	return i.lines(f, parts), func() { _ = f.Close() }, nil
+}
+
+// lines reads CSV. A line that is none is refused by its number.
+func (i *importing) lines(from io.Reader, parts int) iter.Seq2[inbox.Imported, error] {
+	return func(yield func(inbox.Imported, error) bool) {
+		text := bufio.NewReader(from)
+		if mark, err := text.Peek(3); err == nil && string(mark) == "\ufeff" {
+			_, _ = text.Discard(len(mark)) // it was there
+		}
+		lines := csv.NewReader(text)
+		lines.FieldsPerRecord, lines.ReuseRecord = -1, true
+		for first := i.header; ; first = false {
+			fields, err := lines.Read()
+			var wrong *csv.ParseError
+			switch {
+			case errors.Is(err, io.EOF):
+				return
+			case errors.As(err, &wrong):
+				err = yielded(yield, inbox.Imported{Key: fields, Problem: wrong})
+			case err != nil:
+				yield(inbox.Imported{}, fmt.Errorf("read keys: %w", err))
+				return
+			case first:
+			default:
+				err = yielded(yield, importedOf(fields, parts))
+			}
+			if err != nil {
+				return
+			}
+		}
+	}
+}
+
+var errEnough = errors.New("enough")
+
+func yielded(yield func(inbox.Imported, error) bool, in inbox.Imported) error {
+	if !yield(in, nil) {
+		return errEnough
+	}
+	return nil
+}
+
+// importedOf makes a message of the parts of a key, and a time.
+func importedOf(fields []string, parts int) inbox.Imported {
+	in := inbox.Imported{Key: fields}
+	if len(fields) != parts+1 {
+		return in // whether it has all is seen by who takes it
+	}
+	in.Key = fields[:parts]
+	in.ProcessedAt, in.Problem = handledAt(fields[parts])
+	return in
+}
+
+// handledAt reads a time: none, seconds since 1970, or what a database prints.
+func handledAt(text string) (time.Time, error) {
+	if text == "" {
+		return time.Time{}, nil
+	}
+	const latest = 100_000_000_000 // in the year 5138; milliseconds are beyond it since 1973
+	if n, err := strconv.ParseFloat(text, 64); err == nil {
+		if n < 0 || n >= latest {
+			return time.Time{}, fmt.Errorf("%s is no time in seconds since 1970: are they milliseconds?", text)
+		}
+		return time.UnixMicro(int64(n * 1e6)).UTC(), nil
+	}
+	for _, layout := range []string{time.RFC3339Nano, "2006-01-02T15:04:05", "2006-01-02 15:04:05", "2006-01-02 15:04:05Z07", "2006-01-02 15:04:05Z07:00"} {
+		if t, err := time.Parse(layout, text); err == nil {
+			return t.UTC(), nil
+		}
+	}
+	return time.Time{}, fmt.Errorf("%q is no time, such as 2026-05-01T08:00:00Z", text)
+}
+
+// selected reads what the query returns, on a connection that cannot write.
+func (i *importing) selected(ctx context.Context, parts int) (iter.Seq2[inbox.Imported, error], func(), error) {
+	conn, err := i.db.Conn(ctx)
+	if err != nil {
+		return nil, nil, fmt.Errorf("read keys: %w", err)
+	}
+	rows, end, err := i.readOnly(ctx, conn)
+	close := func() {
+		end()
+		_ = conn.Close()
+	}
+	if err != nil {
+		close()
+		return nil, nil, &coded{exitUsage, fmt.Errorf("--query: %w", err)}
+	}
+	columns, err := rows.Columns()
+	if err == nil && len(columns) != parts && len(columns) != parts+1 {
+		err = usagef("--query returns %d columns, and the key has %d parts: select them, and when the message was handled", len(columns), parts)
+	}
+	if err != nil {
+		close()
+		return nil, nil, err
+	}
+	return scanned(rows, len(columns), parts), close, nil
+}
+
+// readOnly begins the query. On SQLite a transaction would keep every writer out.
+func (i *importing) readOnly(ctx context.Context, conn *sql.Conn) (rows *sql.Rows, end func(), err error) {
+	if i.dialect == dialect.SQLiteName {
+		end := func() { _, _ = conn.ExecContext(context.WithoutCancel(ctx), `PRAGMA query_only = FALSE`) }
+		if _, err := conn.ExecContext(ctx, `PRAGMA query_only = TRUE`); err != nil {
+			return nil, end, err
+		}
+		rows, err := conn.QueryContext(ctx, i.query)
+		return rows, func() { closeRows(rows); end() }, err
+	}
+	tx, err := conn.BeginTx(ctx, &sql.TxOptions{ReadOnly: true})
+	if err != nil {
+		return nil, func() {}, err
+	}
+	rows, err = tx.QueryContext(ctx, i.query)
+	return rows, func() { closeRows(rows); _ = tx.Rollback() }, err
+}
+
+func closeRows(rows *sql.Rows) {
+	if rows != nil {
+		_ = rows.Close()
+	}
+}
+
+func scanned(rows *sql.Rows, columns, parts int) iter.Seq2[inbox.Imported, error] {
+	return func(yield func(inbox.Imported, error) bool) {
+		values, into := make([]any, columns), make([]any, columns)
+		for n := range values {
+			into[n] = &values[n]
+		}
+		for rows.Next() {
+			if err := rows.Scan(into...); err != nil {
+				yield(inbox.Imported{}, fmt.Errorf("read keys: %w", err))
+				return
+			}
+			if !yield(importedRow(values, parts), nil) {
+				return
+			}
+		}
+		if err := rows.Err(); err != nil {
+			yield(inbox.Imported{}, fmt.Errorf("read keys: %w", err))
+		}
+	}
+}
+
+// importedRow makes a message of the columns of a row.
+func importedRow(values []any, parts int) inbox.Imported {
+	fields := make([]string, 0, len(values))
+	for n, v := range values {
+		switch v := v.(type) {
+		case nil:
+			fields = append(fields, "")
+		case []byte:
+			fields = append(fields, string(v))
+		case time.Time:
+			if n == parts {
+				in := importedOf(fields, parts)
+				in.ProcessedAt = v
+				return in
+			}
+			fields = append(fields, v.UTC().Format(time.RFC3339Nano))
+		case float64:
+			fields = append(fields, strconv.FormatFloat(v, 'f', -1, 64))
+		default:
+			fields = append(fields, fmt.Sprint(v))
+		}
+	}
+	return importedOf(fields, parts)
+}

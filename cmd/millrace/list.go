@@ -1,0 +1,204 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/millrace-go/millrace/inbox"
+)
+
+const listExamples = `  millrace list
+  millrace list --status parked --consumer billing --limit 200
+  millrace list --topic payments --since 2h
+  millrace list --groups
+  millrace list --group 3411 --json --payload | jq -r '.messages[].payload'`
+
+// listing is what else the flags of list say.
+type listing struct {
+	limit   int
+	after   int64
+	groups  bool
+	payload bool
+}
+
+func (a *app) listCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "list",
+		Short: "Open messages, or what makes them fail",
+		Long: `Lists messages that are not completed, in the order in which they were stored. The
+first column is the row's id, which retry and discard take. Payloads are shown with
+--payload only. Where no index has what is asked for, it ends after 100,000 messages and says
+how to go on; in JSON, "next" is not null then. With --groups it shows what makes messages fail instead: errors that
+are the same but for names and numbers are one group.`,
+		Example: listExamples,
+		Args:    cobra.NoArgs,
+	}
+	selected := a.selects(cmd)
+	var how listing
+	flags := cmd.Flags()
+	flags.IntVar(&how.limit, "limit", 50, fmt.Sprintf("at most so many `messages`, up to %d", inbox.MaxPage))
+	flags.Int64Var(&how.after, "after", 0, "those after the row with this `id`")
+	flags.BoolVar(&how.groups, "groups", false, "show groups of failures")
+	flags.BoolVar(&how.payload, "payload", false, "show payloads too")
+	cmd.RunE = a.do(func(ctx context.Context, _ []string) error { return a.list(ctx, selected, how) })
+	return cmd
+}
+
+func (a *app) list(ctx context.Context, selected *selection, how listing) error {
+	f, err := selected.filter()
+	if err != nil {
+		return err
+	}
+	if how.limit < 1 || how.limit > inbox.MaxPage {
+		return usagef("--limit %d is not between 1 and %d", how.limit, inbox.MaxPage)
+	}
+	store, err := a.store(ctx)
+	if err != nil {
+		return err
+	}
+	if err := a.mustKnow(ctx, store, f); err != nil {
+		return err
+	}
+	if how.groups {
+		return a.listGroups(ctx, store, f)
+	}
+	page, err := store.Search(ctx, f, how.after, how.limit, lookAt)
+	if err != nil {
+		return err
+	}
+	if how.payload && len(page.Messages) > 0 {
+		if page.Messages, err = store.Find(ctx, f, how.after, len(page.Messages)); err != nil {
+			return err
+		}
+	}
+	return a.print(messagesOf(page.Messages, page.Next, how.payload), func() string { return pageText(page, how) })
+}
+
+// lookAt is how many rows are looked at for a list, where no index has what is asked for.
+const lookAt = 100_000
+
+func pageText(page inbox.Page, how listing) string {
+	switch {
+	case page.Next == 0:
+		return messagesTable(page.Messages, how.payload)
+	case len(page.Messages) == how.limit:
+		return messagesTable(page.Messages, how.payload) + fmt.Sprintf("There may be more: add --after %d.\n", page.Next)
+	}
+	looked := fmt.Sprintf("%d messages were looked at; to go on from there, add --after %d.\n", lookAt, page.Next)
+	if len(page.Messages) == 0 {
+		return "None matches so far. " + looked
+	}
+	return messagesTable(page.Messages, how.payload) + looked
+}
+
+// mustKnow is an error where f names a consumer that there is not.
+func (a *app) mustKnow(ctx context.Context, store *inbox.Store, f inbox.Filter) error {
+	if f.Consumer == "" {
+		return nil
+	}
+	consumers, err := store.Consumers(ctx)
+	if err != nil {
+		return err
+	}
+	return known(consumers, f)
+}
+
+// found is a page of messages in JSON.
+type found struct {
+	Messages []openMessage `json:"messages"`
+	Next     *int64        `json:"next"` // for --after; null at the end
+}
+
+type openMessage struct {
+	ID          int64             `json:"id"`
+	Consumer    string            `json:"consumer"`
+	Epoch       int               `json:"epoch"`
+	Status      string            `json:"status"`
+	Key         string            `json:"key"`
+	UUID        string            `json:"uuid"`
+	Topic       string            `json:"topic"`
+	EventType   string            `json:"event_type,omitempty"`
+	OrderKey    string            `json:"order_key,omitempty"`
+	Aggregate   string            `json:"aggregate,omitempty"`
+	Version     int64             `json:"version,omitempty"`
+	Attempts    int               `json:"attempts"`
+	Received    *string           `json:"received_at"`
+	Due         *string           `json:"due_at"`
+	LeasedUntil *string           `json:"leased_until"`
+	Reason      string            `json:"reason,omitempty"`
+	Error       string            `json:"error,omitempty"`
+	Group       int64             `json:"group,omitempty"`
+	Original    string            `json:"collided_with,omitempty"`
+	Metadata    map[string]string `json:"metadata"`
+	Payload     *string           `json:"payload,omitempty"`
+	Unreadable  string            `json:"unreadable,omitempty"`
+}
+
+func messagesOf(messages []inbox.Message, next int64, payload bool) found {
+	f := found{Messages: []openMessage{}}
+	if next > 0 {
+		f.Next = &next
+	}
+	for _, m := range messages {
+		f.Messages = append(f.Messages, openMessageOf(m, payload))
+	}
+	return f
+}
+
+func openMessageOf(m inbox.Message, payload bool) openMessage {
+	o := openMessage{
+		ID: m.ID, Consumer: m.Consumer, Epoch: m.Epoch, Status: m.Status.String(), Key: m.MessageID, UUID: m.UUID,
+		Topic: m.Topic, EventType: m.EventType, OrderKey: m.OrderKey, Aggregate: m.Aggregate, Version: m.Version,
+		Attempts: m.Attempts, Received: since(m.ReceivedAt), Due: since(m.DueAt), LeasedUntil: since(m.LeasedUntil),
+		Reason: m.Reason, Error: m.LastError, Group: m.ErrorGroup, Original: m.Original, Metadata: m.Metadata,
+	}
+	if payload && m.Unreadable != nil {
+		o.Unreadable = m.Unreadable.Error()
+	} else if payload {
+		text := string(m.Payload)
+		o.Payload = &text
+	}
+	return o
+}
+
+func messagesTable(messages []inbox.Message, payload bool) string {
+	const widest = 80
+	if len(messages) == 0 {
+		return "No open message matches.\n"
+	}
+	t := newTable("ID", "CONSUMER", "EPOCH", "STATUS", "KEY", "TOPIC", "TRIES", "AGE", "WHY")
+	for _, m := range messages {
+		t.add(m.ID, m.Consumer, m.Epoch, m.Status, short(m.MessageID, widest/2), orDash(m.Topic), m.Attempts,
+			span(time.Since(m.ReceivedAt)), orDash(short(why(m), widest)))
+	}
+	if !payload {
+		return t.String()
+	}
+	lines := strings.SplitAfter(t.String(), "\n")
+	var b strings.Builder
+	b.WriteString(lines[0])
+	for i, m := range messages {
+		b.WriteString(lines[i+1])
+		if m.Unreadable != nil {
+			fmt.Fprintf(&b, "    the payload cannot be read: %v\n", m.Unreadable)
+		} else {
+			fmt.Fprintf(&b, "    %s\n", oneLine(string(m.Payload)))
+		}
+	}
+	return b.String()
+}
+
+// why is what is known of why the message is open.
+func why(m inbox.Message) string {
+	switch {
+	case m.LastError == "":
+		return m.Reason
+	case m.Reason == "" || strings.Contains(m.LastError, m.Reason):
+		return m.LastError
+	}
+	return m.Reason + ": " + m.LastError
+}

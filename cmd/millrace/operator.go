@@ -1,0 +1,68 @@
+package main
+
+import (
+	"cmp"
+	"fmt"
+	"os"
+	"os/user"
+
+	"github.com/spf13/cobra"
+
+	"github.com/millrace-go/millrace/inbox"
+)
+
+// operators is what flags say of who acts, and why.
+type operators struct {
+	by, reason string
+	yes        bool
+}
+
+// operators adds the flags of who acts to cmd.
+func (a *app) operators(cmd *cobra.Command) *operators {
+	o := &operators{}
+	cmd.Flags().StringVar(&o.by, "by", "", "`who` acts; user@host unless given")
+	cmd.Flags().StringVar(&o.reason, "reason", "", "`why`; it is kept in the audit table")
+	return o
+}
+
+// confirmed adds the flags of who acts, and --yes.
+func (a *app) confirmed(cmd *cobra.Command) *operators {
+	o := a.operators(cmd)
+	cmd.Flags().BoolVar(&o.yes, "yes", false, "do it; without it nothing is changed")
+	return o
+}
+
+// operator is who acts, for the audit table.
+func (o *operators) operator() (inbox.Operator, error) {
+	if o.reason == "" {
+		return inbox.Operator{}, usagef("say why: --reason '…', which is kept in the audit table")
+	}
+	return inbox.Operator{Name: cmp.Or(o.by, login()), Reason: o.reason}, nil
+}
+
+// missing is what a call lacks to be carried out.
+func (o *operators) missing() string {
+	switch {
+	case o.reason == "" && !o.yes:
+		return "--reason '…' --yes"
+	case o.reason == "":
+		return "--reason '…'"
+	case !o.yes:
+		return "--yes"
+	}
+	return ""
+}
+
+// login is the user of the operating system.
+func login() string {
+	name, host := "unknown", "unknown"
+	if u, err := user.Current(); err == nil {
+		name = u.Username
+	}
+	if h, err := os.Hostname(); err == nil {
+		host = h
+	}
+	return name + "@" + host
+}
+
+func epochOf(epoch int) string { return fmt.Sprintf(", epoch %d", epoch) }

@@ -1,0 +1,210 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"iter"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/millrace-go/millrace/outbox"
+)
+
+func (a *app) outboxCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "outbox",
+		Short: "Messages of the outbox that no relay tries any more, and the relays",
+		Long: `Shows and mends messages of the outbox that are parked: no relay tries them any more, and
+those of their order key may wait behind them. And it shows which relay has which shard.`,
+		Example: "  millrace outbox list\n  millrace outbox retry 17 --reason 'the exchange is there now' --yes\n  millrace outbox shards",
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if len(args) > 0 {
+				return usagef("unknown command %q for %q", args[0], cmd.CommandPath())
+			}
+			return cmd.Help()
+		},
+	}
+	cmd.AddCommand(a.outboxListCommand(), a.outboxRetryCommand(), a.outboxDiscardCommand(), a.outboxShardsCommand())
+	return cmd
+}
+
+// parkedMessage is one in JSON.
+type parkedMessage struct {
+	ID       int64             `json:"id"`
+	UUID     string            `json:"uuid"`
+	Topic    string            `json:"topic"`
+	OrderKey string            `json:"order_key,omitempty"`
+	Attempts int               `json:"attempts"`
+	Parked   *string           `json:"parked_at"`
+	Error    string            `json:"error"`
+	Metadata map[string]string `json:"metadata"`
+	Payload  *string           `json:"payload,omitempty"`
+}
+
+func (a *app) outboxListCommand() *cobra.Command {
+	var limit int
+	var after int64
+	var topic string
+	var payload bool
+	cmd := &cobra.Command{
+		Use:     "list",
+		Short:   "Parked messages, in the order in which they were stored",
+		Example: "  millrace outbox list --topic invoices\n  millrace outbox list --after 1200 --limit 200 --json",
+		Args:    cobra.NoArgs,
+	}
+	flags := cmd.Flags()
+	flags.IntVar(&limit, "limit", 50, "at most so many `messages`, up to 1000")
+	flags.Int64Var(&after, "after", 0, "those after the one with this `id`")
+	flags.StringVar(&topic, "topic", "", "to this `topic`")
+	flags.BoolVar(&payload, "payload", false, "show payloads too")
+	cmd.RunE = a.do(func(ctx context.Context, _ []string) error {
+		if limit < 1 || limit > mostParked {
+			return usagef("--limit %d is not between 1 and %d", limit, mostParked)
+		}
+		out, err := a.publisher(ctx)
+		if err != nil {
+			return err
+		}
+		var parked []outbox.Parked
+		for p, err := range parkedTo(ctx, out, topic, after) {
+			if err != nil {
+				return err
+			}
+			if parked = append(parked, p); len(parked) == limit {
+				break
+			}
+		}
+		return a.printParked(parked, payload, limit)
+	})
+	return cmd
+}
+
+// mostParked is how many are read at once.
+const mostParked = 1000
+
+// parkedTo goes through what is parked on the way to a topic, or to any.
+func parkedTo(ctx context.Context, out *outbox.Publisher, topic string, after int64) iter.Seq2[outbox.Parked, error] {
+	return func(yield func(outbox.Parked, error) bool) {
+		for {
+			page, err := out.Parked(ctx, after, mostParked)
+			if err != nil {
+				yield(outbox.Parked{}, err)
+				return
+			}
+			for _, p := range page {
+				if (topic == "" || p.Topic == topic) && !yield(p, nil) {
+					return
+				}
+			}
+			if len(page) < mostParked {
+				return
+			}
+			after = page[len(page)-1].ID
+		}
+	}
+}
+
+func (a *app) printParked(parked []outbox.Parked, payload bool, limit int) error {
+	var next *int64
+	if len(parked) == limit {
+		next = &parked[limit-1].ID
+	}
+	all := []parkedMessage{}
+	for _, p := range parked {
+		m := parkedMessage{
+			ID: p.ID, UUID: p.Message.UUID, Topic: p.Topic, OrderKey: p.OrderKey, Attempts: p.Attempts,
+			Parked: since(p.At), Error: p.Error, Metadata: p.Message.Metadata,
+		}
+		if payload {
+			text := string(p.Message.Payload)
+			m.Payload = &text
+		}
+		all = append(all, m)
+	}
+	return a.print(map[string]any{"messages": all, "next": next}, func() string {
+		text := parkedTable(all)
+		if next != nil {
+			text += fmt.Sprintf("There may be more: add --after %d.\n", *next)
+		}
+		return text
+	})
+}
+
+func parkedTable(parked []parkedMessage) string {
+	const widest = 80
+	if len(parked) == 0 {
+		return "No message of the outbox is parked.\n"
+	}
+	t := newTable("ID", "UUID", "TOPIC", "ORDER KEY", "TRIES", "PARKED", "ERROR")
+	for _, p := range parked {
+		at := "-"
+		if p.Parked != nil {
+			at = *p.Parked
+		}
+		t.add(p.ID, p.UUID, p.Topic, orDash(short(p.OrderKey, widest/2)), p.Attempts, at, orDash(short(p.Error, widest)))
+	}
+	text := t.String()
+	for _, p := range parked {
+		if p.Payload != nil {
+			text += fmt.Sprintf("payload of %d: %s\n", p.ID, oneLine(*p.Payload))
+		}
+	}
+	return text
+}
+
+func (a *app) outboxShardsCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:     "shards",
+		Short:   "Which relay has which shard of the order keys",
+		Example: "  millrace outbox shards",
+		Args:    cobra.NoArgs,
+	}
+	cmd.RunE = a.do(func(ctx context.Context, _ []string) error {
+		out, err := a.publisher(ctx)
+		if err != nil {
+			return err
+		}
+		layout, err := out.Shards(ctx)
+		if err != nil {
+			return err
+		}
+		shards := []map[string]any{}
+		for _, s := range layout.Shards {
+			shards = append(shards, map[string]any{"shard": s.Number, "relay": s.Relay, "alive": s.Alive})
+		}
+		all := map[string]any{"shards": shards, "target": layout.Target, "relays": relaysOf(layout)}
+		return a.print(all, func() string { return layoutText(layout) })
+	})
+	return cmd
+}
+
+func layoutText(l outbox.Layout) string {
+	if len(l.Shards) == 0 {
+		return "No relay has run yet.\n"
+	}
+	relays := newTable("RELAY", "SHARDS", "STATE", "STARTED")
+	for _, r := range l.Relays {
+		state := "alive"
+		if !r.Alive {
+			state = "lapsed " + span(time.Since(r.Until)) + " ago"
+		}
+		relays.add(r.Name, r.Shards, state, stamp(r.StartedAt))
+	}
+	shards := newTable("SHARD", "RELAY")
+	for _, s := range l.Shards {
+		owner := s.Relay
+		switch {
+		case s.Owner == 0:
+			owner = "none: nobody sends its messages"
+		case !s.Alive:
+			owner = "gone: the next relay takes it over"
+		}
+		shards.add(s.Number, owner)
+	}
+	text := relays.String() + "\n" + shards.String()
+	if l.Target != len(l.Shards) {
+		text += fmt.Sprintf("There will be %d shards when the relays have changed over.\n", l.Target)
+	}
+	return text
+}

@@ -1,0 +1,183 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/millrace-go/millrace/inbox"
+	"github.com/millrace-go/millrace/outbox"
+)
+
+// outboxAction is what an operator does to parked messages of the outbox.
+type outboxAction struct {
+	*app
+	name, doing, done string
+
+	one func(*outbox.Publisher, context.Context, int64, outbox.Operator) error
+
+	by       *operators
+	topic    string
+	matching bool
+	rate     int
+}
+
+func (a *app) outboxRetryCommand() *cobra.Command {
+	act := &outboxAction{app: a, name: "retry", doing: "would be tried again", done: "to be tried again", one: (*outbox.Publisher).Retry}
+	return act.command("Have relays try parked messages again", "  millrace outbox retry 17 18 --reason 'the exchange is there now' --yes\n"+
+		"  millrace outbox retry --all-matching --topic invoices --reason … --yes")
+}
+
+func (a *app) outboxDiscardCommand() *cobra.Command {
+	act := &outboxAction{app: a, name: "discard", doing: "would be deleted", done: "deleted", one: (*outbox.Publisher).Discard}
+	return act.command("Delete parked messages; what waits behind them is sent", "  millrace outbox discard 17 --reason 'nobody wants it' --yes")
+}
+
+func (act *outboxAction) command(what, examples string) *cobra.Command {
+	cmd := &cobra.Command{
+		Use: act.name + " [ID]...", Short: what, Example: examples,
+		Long: what + ": those with these ids, or all that are parked (on the way to --topic) with\n--all-matching. Without --yes it shows what it would do, and exits with 2.",
+	}
+	act.by = act.confirmed(cmd)
+	cmd.Flags().BoolVar(&act.matching, "all-matching", false, "all that are parked")
+	cmd.Flags().StringVar(&act.topic, "topic", "", "with --all-matching, only to this `topic`")
+	cmd.Flags().IntVar(&act.rate, "rate", 1000, "at most so many `messages` a second")
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		run := act.do
+		if act.matching {
+			run = act.doLong
+		}
+		return run(act.run)(cmd, args)
+	}
+	return cmd
+}
+
+func (act *outboxAction) run(ctx context.Context, args []string) error {
+	ids, err := act.understand(args)
+	if err != nil {
+		return err
+	}
+	out, err := act.publisher(ctx)
+	if err != nil {
+		return err
+	}
+	messages, err := act.choose(ctx, out, ids)
+	if err != nil {
+		return err
+	}
+	if missing := act.by.missing(); missing != "" {
+		return act.propose(messages, missing)
+	}
+	return act.carryOut(ctx, out, messages)
+}
+
+func (act *outboxAction) understand(args []string) (ids []int64, err error) {
+	switch {
+	case act.matching && len(args) > 0:
+		return nil, usagef("--all-matching takes all that are parked: leave %q out, or the flag", args[0])
+	case !act.matching && len(args) == 0:
+		return nil, usagef("which messages? give ids (see millrace outbox list), or --all-matching")
+	case !act.matching && act.topic != "":
+		return nil, usagef("--topic goes with --all-matching")
+	case act.rate < 1:
+		return nil, usagef("--rate %d is less than 1", act.rate)
+	}
+	for _, arg := range args {
+		id, err := strconv.ParseInt(arg, 10, 64)
+		if err != nil {
+			return nil, usagef("%q is no id: millrace outbox list shows them", arg)
+		}
+		ids = append(ids, id)
+	}
+	return ids, nil
+}
+
+// choose returns the parked messages that are meant.
+func (act *outboxAction) choose(ctx context.Context, out *outbox.Publisher, ids []int64) ([]outbox.Parked, error) {
+	if act.matching {
+		return act.chooseAll(ctx, out)
+	}
+	var all []outbox.Parked
+	for _, id := range ids {
+		found, err := out.Parked(ctx, id-1, 1)
+		if err == nil && (len(found) == 0 || found[0].ID != id) {
+			err = notFoundf("no message with the id %d is parked in the outbox: millrace outbox list shows those that are", id)
+		}
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, found...)
+	}
+	return all, nil
+}
+
+func (act *outboxAction) chooseAll(ctx context.Context, out *outbox.Publisher) (all []outbox.Parked, err error) {
+	for p, err := range parkedTo(ctx, out, act.topic, 0) {
+		if err != nil {
+			return nil, err
+		}
+		p.Message.Payload = nil // there may be many
+		all = append(all, p)
+	}
+	if len(all) == 0 {
+		return nil, notFoundf("no message of the outbox that matches is parked")
+	}
+	return all, nil
+}
+
+func (act *outboxAction) propose(messages []outbox.Parked, missing string) error {
+	few := []parkedMessage{}
+	topics := map[string]int{}
+	for i, p := range messages {
+		topics[p.Topic]++
+		if i < firstFew {
+			few = append(few, parkedMessage{
+				ID: p.ID, UUID: p.Message.UUID, Topic: p.Topic, OrderKey: p.OrderKey, Attempts: p.Attempts,
+				Parked: since(p.At), Error: p.Error, Metadata: p.Message.Metadata,
+			})
+		}
+	}
+	shown := act.print(map[string]any{"would": act.name, "messages": len(messages), "topics": topics, "first": few}, func() string {
+		text := fmt.Sprintf("%s %s:\n\n%s", messagesIn(inbox.Count{N: len(messages)}), act.doing, parkedTable(few))
+		if len(messages) > len(few) {
+			text += fmt.Sprintf("and %d more\n", len(messages)-len(few))
+		}
+		return text
+	})
+	act.notef("Nothing was changed. To go on, add %s\n", missing)
+	return errors.Join(shown, &silent{exitUsage})
+}
+
+// carryOut passes over what somebody else was faster with, unless it was named.
+func (act *outboxAction) carryOut(ctx context.Context, out *outbox.Publisher, messages []outbox.Parked) error {
+	operator, err := act.by.operator()
+	if err != nil {
+		return err
+	}
+	pause := time.NewTicker(time.Second / time.Duration(act.rate))
+	defer pause.Stop()
+	bar, done := act.progress(act.name, inbox.Count{N: len(messages)}), 0
+	for _, m := range messages {
+		err = act.one(out, ctx, m.ID, outbox.Operator(operator))
+		if err != nil && (!act.matching || !errors.Is(err, outbox.ErrNotFound)) {
+			break
+		}
+		if err == nil {
+			done++
+		}
+		err = nil
+		bar.at(done)
+		if act.matching {
+			<-pause.C
+		}
+	}
+	bar.end()
+	shown := act.print(map[string]any{"messages": done, "done": act.name}, func() string {
+		return fmt.Sprintf("%s %s\n", messagesIn(inbox.Count{N: done}), act.done)
+	})
+	return errors.Join(err, shown)
+}

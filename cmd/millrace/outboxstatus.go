@@ -1,0 +1,119 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	"github.com/millrace-go/millrace/inbox"
+	"github.com/millrace-go/millrace/outbox"
+)
+
+// outboxStatus is what waits to be sent, and who sends it, in JSON.
+type outboxStatus struct {
+	Pending       count         `json:"pending"`
+	Retrying      count         `json:"retrying"`
+	Held          count         `json:"held"`
+	Parked        count         `json:"parked"`
+	OldestPending float64       `json:"oldest_pending_seconds"`
+	Relays        []relayStatus `json:"relays"`
+	Shards        int           `json:"shards"`
+	Unowned       int           `json:"unowned_shards"`
+	backlog       outbox.Backlog
+}
+
+type relayStatus struct {
+	Name    string  `json:"name"`
+	Alive   bool    `json:"alive"`
+	Shards  int     `json:"shards"`
+	Started *string `json:"started_at"`
+	Until   *string `json:"lease_until"`
+}
+
+func (a *app) outboxStatus(ctx context.Context) (outboxStatus, error) {
+	var s outboxStatus
+	out, err := a.publisher(ctx)
+	if err != nil {
+		return s, err
+	}
+	b, err := out.Backlog(ctx, outbox.BacklogOptions{})
+	if err != nil {
+		return s, err
+	}
+	layout, err := out.Shards(ctx)
+	if err != nil {
+		return s, err
+	}
+	s = outboxStatus{
+		Pending: countOf(b.Pending), Retrying: countOf(b.Retrying), Held: countOf(b.Held), Parked: countOf(b.Parked),
+		OldestPending: seconds(b.OldestPending), Relays: relaysOf(layout), Shards: len(layout.Shards),
+		Unowned: layout.Unowned(), backlog: b,
+	}
+	return s, nil
+}
+
+func relaysOf(layout outbox.Layout) []relayStatus {
+	relays := []relayStatus{}
+	for _, r := range layout.Relays {
+		relays = append(relays, relayStatus{r.Name, r.Alive, r.Shards, since(r.StartedAt), since(r.Until)})
+	}
+	return relays
+}
+
+func (s outboxStatus) text() string {
+	b := s.backlog
+	text := fmt.Sprintf("\nOutbox: %s pending, %s retrying, %s held, %s parked", b.Pending, b.Retrying, b.Held, b.Parked)
+	if b.OldestPending > 0 {
+		text += "; the oldest waits for " + span(b.OldestPending)
+	}
+	var names []string
+	for _, r := range s.Relays {
+		if r.Alive {
+			names = append(names, r.Name)
+		}
+	}
+	switch {
+	case s.Shards == 0:
+		return text + "\nRelays: none has run yet\n"
+	case len(names) == 0:
+		return text + "\nRelays: none runs, so nothing is sent\n"
+	case s.Unowned > 0:
+		return text + fmt.Sprintf("\nRelays: %s; %d of %d shards have none\n", strings.Join(names, ", "), s.Unowned, s.Shards)
+	}
+	return text + fmt.Sprintf("\nRelays: %s; all %d shards have one\n", strings.Join(names, ", "), s.Shards)
+}
+
+// tableStatus is the size of a table in JSON.
+type tableStatus struct {
+	Name      string `json:"name"`
+	Rows      int64  `json:"rows"` // -1: not known
+	Estimated bool   `json:"estimated"`
+}
+
+func tablesOf(ctx context.Context, store *inbox.Store) ([]tableStatus, error) {
+	tables, err := store.Tables(ctx)
+	all := []tableStatus{}
+	for _, t := range tables {
+		all = append(all, tableStatus(t))
+	}
+	return all, err
+}
+
+// tablesTable shows the tables that have rows, in one line.
+func tablesTable(tables []tableStatus) string {
+	var sizes []string
+	for _, t := range tables {
+		switch {
+		case t.Rows < 0:
+			sizes = append(sizes, t.Name+" ?")
+		case t.Rows > 0 && t.Estimated:
+			sizes = append(sizes, fmt.Sprintf("%s ~%d", t.Name, t.Rows))
+		case t.Rows > 0:
+			sizes = append(sizes, fmt.Sprintf("%s %d", t.Name, t.Rows))
+		}
+	}
+	if len(sizes) == 0 {
+		return ""
+	}
+	return "Rows: " + strings.Join(sizes, ", ") + "\n"
+}

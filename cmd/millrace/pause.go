@@ -1,0 +1,76 @@
+package main
+
+import (
+	"context"
+
+	"github.com/spf13/cobra"
+
+	"github.com/millrace-go/millrace/inbox"
+)
+
+func (a *app) pauseCommand() *cobra.Command {
+	return a.pausing("pause", "Have no queue deliver what is stored for a consumer",
+		`Has no queue, in any process, deliver what is stored for the consumer until resume; what
+arrives meanwhile is stored too, where pubsub.Durable is in front. What is with a handler
+already is finished. Without pubsub.Durable it stops nothing.`,
+		`  millrace pause billing --reason 'the bank is down'`, (*inbox.Store).Pause)
+}
+
+func (a *app) resumeCommand() *cobra.Command {
+	return a.pausing("resume", "End a pause", "Has queues deliver again what is stored for the consumer.",
+		`  millrace resume billing --reason 'the bank is back'`, (*inbox.Store).Resume)
+}
+
+func (a *app) pausing(
+	name, what, long, example string,
+	act func(s *inbox.Store, ctx context.Context, consumer string, epoch int, by inbox.Operator) error,
+) *cobra.Command {
+	cmd := &cobra.Command{
+		Use: name + " CONSUMER", Short: what, Long: long, Example: example,
+		Args: cobra.ExactArgs(1), ValidArgsFunction: a.consumerNames,
+	}
+	var epoch int
+	cmd.Flags().IntVar(&epoch, "epoch", 0, "this `epoch`; the newest unless given")
+	by := a.operators(cmd)
+	cmd.RunE = a.do(func(ctx context.Context, args []string) error {
+		operator, err := by.operator()
+		if err != nil {
+			return err
+		}
+		store, err := a.store(ctx)
+		if err != nil {
+			return err
+		}
+		f := inbox.Filter{Consumer: args[0]}
+		if cmd.Flags().Changed("epoch") {
+			f.Epoch = &epoch
+		}
+		consumers, err := store.Consumers(ctx)
+		if err == nil {
+			err = known(consumers, f)
+		}
+		if err != nil {
+			return err
+		}
+		if f.Epoch == nil {
+			epoch = newest(consumers, f.Consumer)
+		}
+		if err := act(store, ctx, f.Consumer, epoch, operator); err != nil {
+			return err
+		}
+		return a.print(map[string]any{"consumer": f.Consumer, "epoch": epoch, "done": name}, func() string {
+			return name + "d " + f.Consumer + epochOf(epoch) + "\n"
+		})
+	})
+	return cmd
+}
+
+// newest returns the greatest epoch of a consumer.
+func newest(consumers []inbox.KnownConsumer, name string) (epoch int) {
+	for _, c := range consumers {
+		if c.Name == name {
+			epoch = max(epoch, c.Epoch)
+		}
+	}
+	return epoch
+}

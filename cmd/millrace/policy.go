@@ -1,0 +1,167 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/millrace-go/millrace/policy"
+)
+
+func (a *app) policyCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "policy",
+		Short: "Check policy files, and show what they mean; without a database",
+		Long: `Checks policy files before a service starts with them, shows what applies to each handler
+and why, and makes alert rules of their thresholds. None of it needs a database.`,
+		Example: "  millrace policy check policy.yaml\n  millrace policy print policy.yaml --handler mailer\n" +
+			"  millrace policy alerts policy.yaml > alerts/policy.yml",
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if len(args) > 0 {
+				return usagef("unknown command %q for %q", args[0], cmd.CommandPath())
+			}
+			return cmd.Help()
+		},
+	}
+	cmd.AddCommand(a.policyCheckCommand(), a.policyPrintCommand(), a.policySchemaCommand(), a.policyAlertsCommand())
+	return cmd
+}
+
+// completePolicy offers files that may be policies.
+func completePolicy(_ *cobra.Command, _ []string, _ string) ([]string, cobra.ShellCompDirective) {
+	return []string{"yaml", "yml"}, cobra.ShellCompDirectiveFilterFileExt
+}
+
+func (a *app) policyCheckCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "check FILE...",
+		Short: "Find everything that is wrong with policy files",
+		Long: `Reads policy files, and shows everything that is wrong with them, a line for each problem.
+What only the router can tell, such as a handler that it does not have, is found when the
+service starts.
+
+Exits with 1 if there is a problem.`,
+		Example:           "  millrace policy check policy.yaml\n  millrace policy check --json deploy/*/policy.yaml",
+		Args:              cobra.MinimumNArgs(1),
+		ValidArgsFunction: completePolicy,
+	}
+	cmd.RunE = a.do(func(_ context.Context, files []string) error { return a.policyCheck(files) })
+	return cmd
+}
+
+// checkedPolicy is a file in JSON.
+type checkedPolicy struct {
+	File     string          `json:"file"`
+	Handlers []string        `json:"handlers"` // null: they could not be read
+	Problems []policyProblem `json:"problems"`
+}
+
+type policyProblem struct {
+	Line int    `json:"line"`
+	Path string `json:"path"`
+	Text string `json:"text"`
+}
+
+func (a *app) policyCheck(files []string) error {
+	all, wrong := []checkedPolicy{}, 0
+	var unread []error
+	for _, file := range files {
+		p, err := policy.ReadFile(file)
+		var problems policy.Problems
+		if err != nil && !errors.As(err, &problems) {
+			unread = append(unread, err)
+			continue
+		}
+		checked := checkedPolicy{File: file, Problems: []policyProblem{}}
+		if err == nil {
+			checked.Handlers = append([]string{}, handlersOf(p)...)
+		}
+		for _, problem := range problems {
+			checked.Problems = append(checked.Problems, policyProblem{problem.Line, problem.Path, problem.Text})
+		}
+		all, wrong = append(all, checked), wrong+len(problems)
+	}
+	if err := a.print(map[string]any{"files": all}, func() string { return checkedText(all) }); err != nil {
+		return err
+	}
+	if wrong > 0 && len(unread) == 0 {
+		return &silent{exitFailed}
+	}
+	return errors.Join(unread...)
+}
+
+func checkedText(files []checkedPolicy) string {
+	var b strings.Builder
+	for _, f := range files {
+		for _, p := range f.Problems {
+			b.WriteString(oneLine(policy.Problem{File: f.File, Line: p.Line, Path: p.Path, Text: p.Text}.Error()) + "\n")
+		}
+		if len(f.Problems) == 0 {
+			fmt.Fprintf(&b, "%s: nothing is wrong. Handlers that it names: %d.\n", f.File, len(f.Handlers))
+		}
+	}
+	return b.String()
+}
+
+func (a *app) policySchemaCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:     "schema",
+		Short:   "Print a JSON Schema of policy files, for editors",
+		Example: "  millrace policy schema > policy.schema.json",
+		Args:    cobra.NoArgs,
+	}
+	cmd.RunE = a.do(func(context.Context, []string) error {
+		a.printf("%s", policy.Schema())
+		return nil
+	})
+	return cmd
+}
+
+func (a *app) policyAlertsCommand() *cobra.Command {
+	var metrics string
+	cmd := &cobra.Command{
+		Use:   "alerts FILE",
+		Short: "Print rules for Prometheus, made of the thresholds",
+		Long: `Prints a file of rules for Prometheus: for each consumer those that its policy has
+thresholds for, and those of the defaults for all consumers that are not named.`,
+		Example:           "  millrace policy alerts policy.yaml > alerts/policy.yml\n  promtool check rules alerts/policy.yml",
+		Args:              cobra.ExactArgs(1),
+		ValidArgsFunction: completePolicy,
+	}
+	cmd.Flags().StringVar(&metrics, "metrics", "millrace", "the `namespace` of the metrics: metrics.Config.Namespace")
+	cmd.RunE = a.do(func(_ context.Context, args []string) error { return a.policyAlerts(args[0], metrics) })
+	return cmd
+}
+
+func (a *app) policyAlerts(file, metrics string) error {
+	p, err := readPolicy(file)
+	if err != nil {
+		return err
+	}
+	thresholds := p.Defaults.Alerts != policy.Alerts{}
+	for rules := range maps.Values(p.Consumers) {
+		thresholds = thresholds || rules.Alerts != policy.Alerts{}
+	}
+	if !thresholds {
+		return notFoundf("%s has no thresholds: write some below alerts, such as parked: 0", file)
+	}
+	rules := p.AlertRules(metrics)
+	return a.print(map[string]string{"rules": string(rules)}, func() string { return string(rules) })
+}
+
+// readPolicy is for commands that want a good one.
+func readPolicy(file string) (policy.Policy, error) {
+	p, err := policy.ReadFile(file)
+	if problems := (policy.Problems{}); errors.As(err, &problems) {
+		err = fmt.Errorf("the policy is wrong:\n%w", err)
+	}
+	return p, err
+}
+
+// handlersOf returns the names that a policy has, for messages and for completion.
+func handlersOf(p policy.Policy) []string { return slices.Sorted(maps.Keys(p.Consumers)) }

@@ -1,0 +1,54 @@
+package main
+
+import (
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/millrace-go/millrace/inbox"
+)
+
+// progress is a bar on a terminal, and nothing elsewhere. The zero value shows nothing.
+type progress struct {
+	app   *app
+	what  string
+	total inbox.Count // 0: not known
+	began time.Time
+	drawn time.Time
+}
+
+// progress begins a bar, if diagnostics go to a terminal.
+func (a *app) progress(what string, total inbox.Count) *progress {
+	if !a.terminal {
+		return &progress{}
+	}
+	return &progress{app: a, what: what, total: total, began: time.Now()}
+}
+
+// at draws how far it is, a few times a second.
+func (p *progress) at(done int) {
+	const often = 100 * time.Millisecond
+	if p.app == nil || time.Since(p.drawn) < often && done < p.total.N {
+		return
+	}
+	p.drawn = time.Now()
+	p.app.notef("\r%s\x1b[K", p.line(done))
+}
+
+func (p *progress) line(done int) string {
+	const width = 30
+	rate := float64(done) / max(time.Since(p.began).Seconds(), 0.001)
+	if p.total.N == 0 {
+		return fmt.Sprintf("%s %d, %.0f/s", p.what, done, rate)
+	}
+	filled := min(width*done/p.total.N, width)
+	return fmt.Sprintf("%s [%s%s] %d of %s, %.0f/s", p.what, strings.Repeat("#", filled),
+		strings.Repeat("-", width-filled), done, p.total, rate)
+}
+
+// end leaves the line as it is.
+func (p *progress) end() {
+	if p.app != nil && !p.drawn.IsZero() {
+		p.app.notef("\n")
+	}
+}

@@ -1,0 +1,278 @@
+package main
+
+import (
+	"context"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/millrace-go/millrace/inbox"
+	"github.com/millrace-go/millrace/outbox"
+	"github.com/millrace-go/millrace/replay"
+)
+
+const replayExamples = `  millrace replay run may --from archive --topic orders --since 2026-05-01 --until 2026-06-01 --reason … --yes
+  millrace replay run rebuild --from journal --consumer projection --into projection --reason … --yes
+  millrace replay run again --from rabbitmq --queue orders.dead --reason 'the handler is mended' --yes
+  millrace replay run poisoned --from sql --queue poison --reason … --yes
+  millrace replay list
+  millrace replay resume may
+  millrace replay cancel may --reason 'it is the wrong month' --yes`
+
+func (a *app) replayCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:     "replay",
+		Short:   "Send messages again that were sent, handled, or given up",
+		Long:    "Sends messages again, with their ids, payloads and metadata, marked as replayed. What a\nconsumer has completed is a duplicate, so a projection that is built anew raises its\nEpoch first.",
+		Example: replayExamples,
+	}
+	cmd.AddCommand(a.replayRunCommand(), a.replayListCommand(), a.replayResumeCommand(), a.replayCancelCommand())
+	return cmd
+}
+
+// replaying is what the flags of replay run say.
+type replaying struct {
+	*app
+	cmd *cobra.Command
+	by  *operators
+
+	from, into, toTopic string
+	topic, consumer     string
+	epoch               int
+	since, until        string
+	ids, sideEffects    []string
+	rate                int
+
+	queue string
+	amqp  string
+	idle  time.Duration
+	limit int
+}
+
+func (a *app) replayRunCommand() *cobra.Command {
+	r := &replaying{app: a}
+	cmd := &cobra.Command{
+		Use:   "run NAME",
+		Short: "Send messages again, under a name by which it can be gone on with",
+		Long: `Sends messages again. --from says from where:
+
+  archive   what relays have sent and keep (RelayConfig.Retention)
+  journal   what --consumer has handled and kept (Inbox.Journal)
+  rabbitmq  the --queue of a RabbitMQ, whose URL is in MILLRACE_AMQP
+  sql       the --queue of watermill-sql in the same database
+
+They go to the outbox, from where a relay sends them to their topics, or with --into into
+what is stored for one consumer, which a pubsub.Durable delivers. Where they are stored, the
+replay has moved on: it can be ended at any point, and millrace replay resume goes on.
+What is parked or has failed is tried again by millrace retry.
+
+Without --yes it shows what it would do, and exits with 2.`,
+		Example: replayExamples,
+		Args:    cobra.ExactArgs(1),
+	}
+	r.cmd = cmd
+	flags := cmd.Flags()
+	flags.StringVar(&r.from, "from", "", "`where` the messages are: "+strings.Join(sources, ", "))
+	flags.StringVar(&r.topic, "topic", "", "of this `topic`")
+	flags.StringVar(&r.consumer, "consumer", "", "with journal: what this `consumer` has handled")
+	flags.IntVar(&r.epoch, "epoch", 0, "with journal: in this `epoch`; the newest that kept something unless given")
+	flags.StringVar(&r.since, "since", "", "stored or handled since a `time`, such as 2026-05-01T08:00:00Z, or so long ago, such as 2h")
+	flags.StringVar(&r.until, "until", "", "stored or handled before a `time`, or so long ago")
+	flags.StringArrayVar(&r.ids, "id", nil, "with this `UUID`; may be given again")
+	flags.StringVar(&r.into, "into", "", "deliver to this `consumer` alone, in its newest epoch")
+	flags.StringArrayVar(&r.sideEffects, "into-side-effects", nil, "although this `consumer` refuses replays; may be given again")
+	flags.IntVar(&r.rate, "rate", 1000, "at most so many `messages` a second")
+	flags.StringVar(&r.queue, "queue", "", "with rabbitmq and sql: the `queue` or topic of the dead letters")
+	flags.StringVar(&r.amqp, "amqp", "", "with rabbitmq: its `URL`; MILLRACE_AMQP, which no other user of the host sees, is better")
+	flags.StringVar(&r.toTopic, "to-topic", "", "with rabbitmq and sql: the `topic` of messages; where they came from unless given")
+	flags.DurationVar(&r.idle, "idle", 5*time.Second, "with rabbitmq and sql: it is empty when nothing came for so long")
+	flags.IntVar(&r.limit, "limit", 0, "with rabbitmq and sql: at most so many `messages`")
+	r.by = a.confirmed(cmd)
+	complete(cmd, "from", sources)
+	a.completeConsumer(cmd)
+	cmd.RunE = a.doLong(r.run)
+	return cmd
+}
+
+var sources = []string{"archive", "journal", "rabbitmq", "sql"}
+
+func (r *replaying) run(ctx context.Context, args []string) error {
+	if err := r.understand(); err != nil {
+		return err
+	}
+	if r.dead() {
+		return r.runDead(ctx, args[0])
+	}
+	f, err := r.filter()
+	if err != nil {
+		return err
+	}
+	spec := replay.Spec{Source: r.from, Target: "outbox", Filter: f, IntoSideEffects: r.sideEffects}
+	if r.into != "" {
+		spec.Target, spec.Consumer = "queue", r.into
+		if spec.Epoch, err = r.newest(ctx, r.into); err != nil {
+			return err
+		}
+	}
+	replayer, request, err := r.request(ctx, args[0], spec)
+	if err != nil {
+		return err
+	}
+	request.PerSecond = r.rate
+	request.By = inbox.Operator{Name: "nobody", Reason: "a proposal"}
+	plan, err := replayer.Plan(ctx, request)
+	if err != nil {
+		return err
+	}
+	if plan.LookedAt == 0 {
+		return notFoundf("no message of the %s matches: relays and consumers keep what they have sent or handled only where "+
+			"RelayConfig.Retention or Inbox.Journal says so", spec.Source)
+	}
+	if missing := r.by.missing(); missing != "" {
+		return r.propose(spec, plan, missing)
+	}
+	if request.By, err = r.by.operator(); err != nil {
+		return err
+	}
+	return r.carryOut(ctx, replayer, request, plan.Messages)
+}
+
+// understand refuses a call that could mean two things.
+func (r *replaying) understand() error {
+	flags := r.cmd.Flags()
+	wrong := func(only string, names ...string) error {
+		for _, name := range names {
+			if flags.Changed(name) {
+				return usagef("--%s goes with --from %s", name, only)
+			}
+		}
+		return nil
+	}
+	switch {
+	case r.from == "failed" || r.from == "parked":
+		return usagef("what is %s is tried again by millrace retry --all-matching, with --group and --consumer", r.from)
+	case r.from == "":
+		return usagef("which messages? say --from with one of %s", strings.Join(sources, ", "))
+	case r.rate < 1:
+		return usagef("--rate %d is less than 1", r.rate)
+	case r.limit < 0:
+		return usagef("--limit %d is negative", r.limit)
+	case r.from == "archive":
+		return firstOf(wrong("journal", "consumer", "epoch"), wrong("rabbitmq or sql", "queue", "to-topic", "idle", "limit"))
+	case r.from == "journal" && r.consumer == "":
+		return usagef("whose journal? add --consumer")
+	case r.from == "journal":
+		return wrong("rabbitmq or sql", "queue", "to-topic", "idle", "limit")
+	case r.dead() && r.queue == "":
+		return usagef("which dead letters? add --queue")
+	case r.dead():
+		return wrong("archive or journal", "topic", "consumer", "epoch", "since", "until", "id")
+	}
+	return usagef("--from %q is none of %s", r.from, strings.Join(sources, ", "))
+}
+
+func firstOf(errs ...error) error {
+	for _, err := range errs {
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (r *replaying) filter() (f replay.Filter, err error) {
+	f = replay.Filter{Topic: r.topic, Consumer: r.consumer, IDs: r.ids}
+	if r.cmd.Flags().Changed("epoch") {
+		f.Epoch = &r.epoch
+	}
+	if f.Since, err = instant("since", r.since); err != nil {
+		return f, err
+	}
+	f.Until, err = instant("until", r.until)
+	return f, err
+}
+
+// newest is the newest epoch of a consumer.
+func (a *app) newest(ctx context.Context, consumer string) (epoch int, err error) {
+	store, err := a.store(ctx)
+	if err != nil {
+		return 0, err
+	}
+	consumers, err := store.Consumers(ctx)
+	if err == nil {
+		err = known(consumers, inbox.Filter{Consumer: consumer})
+	}
+	for _, c := range consumers { // by epoch
+		if c.Name == consumer {
+			epoch = c.Epoch
+		}
+	}
+	return epoch, err
+}
+
+// request makes of what is stored of a replay what sends it.
+func (a *app) request(ctx context.Context, name string, spec replay.Spec) (*replay.Replayer, replay.Request, error) {
+	r := replay.Request{Name: name, Filter: spec.Filter, IntoSideEffects: spec.IntoSideEffects}
+	replayer, store, out, err := a.replayer(ctx)
+	if err != nil {
+		return nil, r, err
+	}
+	r.From = replay.Archive(out)
+	if spec.Source == "journal" {
+		r.From = replay.Journal(store)
+	}
+	r.To, err = a.replayTarget(ctx, store, out, spec)
+	return replayer, r, err
+}
+
+// replayer returns what replays in the database, and what it works on.
+func (a *app) replayer(ctx context.Context) (*replay.Replayer, *inbox.Store, *outbox.Publisher, error) {
+	store, err := a.store(ctx)
+	if err != nil {
+		return nil, nil, nil, err
+	}
+	//nolint:contextcheck // it is told the dialect, and asks nobody
+	out, err := outbox.NewPublisher(a.db, outbox.Config{
+		Dialect: a.dialect, Schema: a.flags.schema, TablePrefix: a.flags.prefix, OrderKey: replay.OrderKey,
+	})
+	if err != nil {
+		return nil, nil, nil, &coded{exitUsage, err}
+	}
+	//nolint:contextcheck // it is told the dialect, and asks nobody
+	replayer, err := replay.New(a.db, store, replay.Config{
+		Dialect: a.dialect, Schema: a.flags.schema, TablePrefix: a.flags.prefix, Namespace: a.flags.namespace,
+	})
+	return replayer, store, out, err
+}
+
+func (a *app) replayTarget(ctx context.Context, store *inbox.Store, out *outbox.Publisher, spec replay.Spec) (replay.Target, error) {
+	if spec.Target != "queue" {
+		return replay.Outbox(out), nil
+	}
+	consumers, err := store.Consumers(ctx)
+	if err != nil {
+		return nil, err
+	}
+	for _, c := range consumers {
+		if c.Name != spec.Consumer || c.Epoch != spec.Epoch {
+			continue
+		}
+		key, err := inbox.ParseKey(c.Key)
+		if err != nil {
+			return nil, err
+		}
+		if !key.OfMessage() {
+			return nil, usagef("the key of consumer %q, %s, is made by its service: send to its topic, without --into, or use package replay there",
+				c.Name, c.Key)
+		}
+		queue, err := store.Queue(inbox.QueueConfig{
+			Consumer: c.Name, Epoch: c.Epoch, Key: key,
+		})
+		if err != nil {
+			return nil, err
+		}
+		return replay.Queue(queue), nil
+	}
+	return nil, notFoundf("there is no consumer %q with epoch %d any more", spec.Consumer, spec.Epoch)
+}

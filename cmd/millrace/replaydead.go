@@ -1,0 +1,114 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/ThreeDotsLabs/watermill-amqp/v2/pkg/amqp"
+	"github.com/ThreeDotsLabs/watermill/message"
+	amqp091 "github.com/rabbitmq/amqp091-go"
+
+	"github.com/millrace-go/millrace/inbox"
+	"github.com/millrace-go/millrace/pubsub/rabbitmq"
+	"github.com/millrace-go/millrace/pubsub/watermillsql"
+	"github.com/millrace-go/millrace/replay"
+)
+
+// dead reports whether the messages were given up.
+func (r *replaying) dead() bool { return r.from == "rabbitmq" || r.from == "sql" }
+
+// runDead empties a dead-letter queue.
+func (r *replaying) runDead(ctx context.Context, name string) error {
+	spec := replay.Spec{Target: "outbox"}
+	if r.into != "" {
+		epoch, err := r.newest(ctx, r.into)
+		if err != nil {
+			return err
+		}
+		spec = replay.Spec{Target: "queue", Consumer: r.into, Epoch: epoch}
+	}
+	replayer, store, out, err := r.replayer(ctx)
+	if err != nil {
+		return err
+	}
+	to, err := r.replayTarget(ctx, store, out, spec)
+	if err != nil {
+		return err
+	}
+	if missing := r.by.missing(); missing != "" {
+		return r.proposeDead(missing)
+	}
+	by, err := r.by.operator()
+	if err != nil {
+		return err
+	}
+	from, err := r.subscriber(ctx, name)
+	if err != nil {
+		return err
+	}
+	bar := r.progress("replay", inbox.Count{})
+	dead := replay.Dead{
+		Name: name, From: from, To: to, By: by, Topic: r.queue, Limit: r.limit, Idle: r.idle, PerSecond: r.rate,
+		IntoSideEffects: r.sideEffects, Progress: func(s replay.Status) { bar.at(s.Sent) },
+	}
+	if r.toTopic != "" {
+		dead.TopicOf = func(*message.Message) (string, error) { return r.toTopic, nil }
+	}
+	status, err := replayer.Drain(ctx, dead)
+	bar.end()
+	return errors.Join(r.ended(status, err), from.Close())
+}
+
+// proposeDead says what would be done. A queue cannot be looked into without taking from it.
+func (r *replaying) proposeDead(missing string) error {
+	to := "the topics that they came from, through the outbox"
+	switch {
+	case r.into != "":
+		to = "consumer " + r.into
+	case r.toTopic != "":
+		to = fmt.Sprintf("topic %q, through the outbox", r.toTopic)
+	}
+	shown := r.print(map[string]any{"would": "replay", "from": r.from, "queue": r.queue, "to": r.toTopic, "into": r.into}, func() string {
+		return fmt.Sprintf("What %q of %s has would go to %s, and leave the queue.\n", r.queue, r.from, to)
+	})
+	r.notef("Nothing was changed. To go on, add %s\n", missing)
+	return errors.Join(shown, &silent{exitUsage})
+}
+
+// subscriber reads dead letters.
+func (r *replaying) subscriber(ctx context.Context, name string) (message.Subscriber, error) {
+	if r.from == "sql" {
+		db, err := r.connect(ctx, tuned)
+		if err != nil {
+			return nil, err
+		}
+		//nolint:contextcheck // it is told the dialect, and asks nobody
+		sub, err := watermillsql.NewSubscriber(db, watermillsql.SubscriberConfig{ConsumerGroup: "millrace replay " + name, Dialect: r.dialect})
+		if err != nil {
+			return nil, &coded{exitUsage, err}
+		}
+		return sub, nil
+	}
+	uri := cmp.Or(r.amqp, r.env("MILLRACE_AMQP"))
+	r.secrets.add(uri)
+	if uri == "" {
+		return nil, usagef("which RabbitMQ? set MILLRACE_AMQP to its URL, such as amqp://user:password@host/")
+	}
+	broker := rabbitmq.NewQueueConfig(uri, rabbitmq.Queues{})
+	broker.TopologyBuilder = asItIs{}
+	return rabbitmq.NewSubscriber(broker, rabbitmq.SubscriberConfig{})
+}
+
+// asItIs takes a queue as it is declared.
+type asItIs struct{ amqp.DefaultTopologyBuilder }
+
+// BuildTopology is an error where the queue is not there.
+func (asItIs) BuildTopology(ch *amqp091.Channel, queue, _ string, _ amqp.Config, _ watermill.LoggerAdapter) error {
+	if _, err := ch.QueueDeclarePassive(queue, true, false, false, false, nil); err != nil {
+		return fmt.Errorf("the queue %q: %w", queue, err)
+	}
+	return nil
+}

@@ -1,0 +1,79 @@
+package main
+
+import (
+	"fmt"
+	"runtime/debug"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/millrace-go/millrace/internal/dialect"
+)
+
+const about = `Millrace shows what became of every message that the inbox and the outbox of a
+service know, and mends what is stuck.
+
+The database is named by --dsn or MILLRACE_DSN:
+
+  postgres://user:password@host/database
+  mysql://user:password@host/database, or user:password@tcp(host:3306)/database
+  sqlite:path/to/file.db, or file:path/to/file.db?...
+
+Give it the service's own, so that check judges what the service has.
+
+Exit codes: 0 done; 1 failed, or check found errors; 2 a wrong call, or a
+confirmation is missing; 3 no such message or consumer, or nothing matched;
+4 the database cannot be reached.`
+
+const rootExamples = `  export MILLRACE_DSN=postgres://millrace@db.internal/shop
+  millrace check
+  millrace status --watch
+  millrace list --status parked --consumer billing
+  millrace explain 0190b7a4-4d3c-7bd2-8e0c-2b54f6a3c1de
+  millrace retry 1207 --reason 'the bank is back' --yes`
+
+// root is the command with all that it can do.
+func (a *app) root() *cobra.Command {
+	root := &cobra.Command{
+		Use:           "millrace",
+		Short:         "See and mend what the inbox and the outbox hold",
+		Long:          about,
+		Example:       rootExamples,
+		Version:       version(),
+		SilenceErrors: true,
+		SilenceUsage:  true,
+	}
+	root.SetVersionTemplate("millrace {{.Version}}\n")
+	flags := root.PersistentFlags()
+	flags.StringVar(&a.flags.dsn, "dsn", "", "the `database`; MILLRACE_DSN, which no other user of the host sees, is better")
+	flags.StringVar(&a.flags.schema, "schema", "", "the PostgreSQL `schema` of the tables")
+	flags.StringVar(&a.flags.prefix, "prefix", dialect.DefaultPrefix, "the `prefix` of the tables' names")
+	flags.StringVar(&a.flags.namespace, "namespace", "", "the `namespace` of the consumers")
+	flags.BoolVar(&a.flags.json, "json", false, "print JSON")
+	flags.DurationVar(&a.flags.timeout, "timeout", 30*time.Second, "give up after so long; what works in batches has no limit unless this is given")
+	root.AddCommand(
+		a.statusCommand(), a.listCommand(), a.explainCommand(), a.checkCommand(),
+		a.retryCommand(), a.discardCommand(), a.replayCommand(), a.pauseCommand(), a.resumeCommand(),
+		a.outboxCommand(), a.stepsCommand(), a.purgeCommand(), a.importCommand(), a.migrateCommand(), a.schemaCommand(), a.policyCommand(), a.uiCommand(),
+	)
+	return root
+}
+
+// version says what was built, from the module and, where it was built from a checkout, the
+// commit.
+func version() string {
+	info, ok := debug.ReadBuildInfo()
+	if !ok {
+		return "unknown"
+	}
+	settings := make(map[string]string)
+	for _, s := range info.Settings {
+		settings[s.Key] = s.Value
+	}
+	parts := []string{info.Main.Version}
+	if revision := fmt.Sprintf("%.12s", settings["vcs.revision"]); !strings.Contains(info.Main.Version, revision) {
+		parts = append(parts, "commit "+revision)
+	}
+	return fmt.Sprintf("%s, %s", strings.Join(parts, ", "), info.GoVersion)
+}

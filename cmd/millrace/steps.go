@@ -1,0 +1,173 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/spf13/cobra"
+
+	"github.com/millrace-go/millrace/inbox"
+)
+
+func (a *app) stepsCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "steps",
+		Short: "What handlers did outside of the database, where nobody knows whether it was done",
+		Long: `Shows and decides steps in doubt: a process died, or got no answer, between the call of an
+inbox.Step and the record of its result, and the step has no Verify. Its message fails until
+somebody has looked at the other side.`,
+		Example: "  millrace steps list\n  millrace steps decide 5f0c2c3e-7d5b-8c1a-9d41-0c8f2f6b9a10 --done --reason 'the provider has sent it' --yes",
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if len(args) > 0 {
+				return usagef("unknown command %q for %q", args[0], cmd.CommandPath())
+			}
+			return cmd.Help()
+		},
+	}
+	cmd.AddCommand(a.stepsListCommand(), a.stepsDecideCommand())
+	return cmd
+}
+
+// doubtfulStep is one in JSON.
+type doubtfulStep struct {
+	ID       string  `json:"id"`
+	Consumer string  `json:"consumer"`
+	Epoch    int     `json:"epoch"`
+	Key      string  `json:"key"`
+	Name     string  `json:"step"`
+	Attempts int     `json:"attempts"`
+	Began    *string `json:"began_at"`
+	Error    string  `json:"error"`
+}
+
+func doubtful(steps []inbox.StepRecord) []doubtfulStep {
+	all := []doubtfulStep{}
+	for _, s := range steps {
+		all = append(all, doubtfulStep{
+			ID: s.ID, Consumer: s.Consumer, Epoch: s.Epoch, Key: s.MessageID, Name: s.Name, Attempts: s.Attempts,
+			Began: since(s.StartedAt), Error: s.Problem,
+		})
+	}
+	return all
+}
+
+func stepTable(steps []doubtfulStep) string {
+	const widest = 80
+	if len(steps) == 0 {
+		return "No step is in doubt.\n"
+	}
+	t := newTable("ID", "CONSUMER", "KEY", "STEP", "TRIES", "BEGAN", "ERROR")
+	for _, s := range steps {
+		began := "-"
+		if s.Began != nil {
+			began = *s.Began
+		}
+		t.add(s.ID, s.Consumer, short(s.Key, widest/2), short(s.Name, widest/2), s.Attempts, began, orDash(short(s.Error, widest)))
+	}
+	return t.String()
+}
+
+func (a *app) stepsListCommand() *cobra.Command {
+	var limit int
+	cmd := &cobra.Command{
+		Use:     "list",
+		Short:   "Steps in doubt, those that are so for the longest first",
+		Example: "  millrace steps list --json",
+		Args:    cobra.NoArgs,
+	}
+	cmd.Flags().IntVar(&limit, "limit", 50, fmt.Sprintf("at most so many `steps`, up to %d", inbox.MaxPage))
+	cmd.RunE = a.do(func(ctx context.Context, _ []string) error {
+		if limit < 1 || limit > inbox.MaxPage {
+			return usagef("--limit %d is not between 1 and %d", limit, inbox.MaxPage)
+		}
+		store, err := a.store(ctx)
+		if err != nil {
+			return err
+		}
+		found, err := store.StepsInDoubt(ctx, limit)
+		if err != nil {
+			return err
+		}
+		steps := doubtful(found)
+		return a.print(map[string]any{"steps": steps}, func() string {
+			text := stepTable(steps)
+			if len(steps) == limit {
+				text += "There may be more: give a greater --limit.\n"
+			}
+			return text
+		})
+	})
+	return cmd
+}
+
+func (a *app) stepsDecideCommand() *cobra.Command {
+	var done, notDone bool
+	cmd := &cobra.Command{
+		Use:   "decide ID",
+		Short: "Say whether a step in doubt was done",
+		Long: `Says whether the step in doubt with this id was done. One that was done is not done again, and has
+no result; one that was not is done with the next attempt at its message. Look at the other
+side for the id first. Without --yes it shows the step, and exits with 2.`,
+		Example: "  millrace steps decide 5f0c2c3e-7d5b-8c1a-9d41-0c8f2f6b9a10 --not-done --reason 'the provider has not seen it' --yes",
+		Args:    cobra.ExactArgs(1),
+	}
+	cmd.Flags().BoolVar(&done, "done", false, "it was done")
+	cmd.Flags().BoolVar(&notDone, "not-done", false, "it was not done")
+	by := a.confirmed(cmd)
+	cmd.RunE = a.do(func(ctx context.Context, args []string) error {
+		if done == notDone {
+			return usagef("was it done? Give --done or --not-done")
+		}
+		store, err := a.store(ctx)
+		if err != nil {
+			return err
+		}
+		decision, what := inbox.StepWasNotDone, "not done"
+		if done {
+			decision, what = inbox.StepWasDone, "done"
+		}
+		if missing := by.missing(); missing != "" {
+			return a.proposeDecision(ctx, store, args[0], what, missing)
+		}
+		operator, err := by.operator()
+		if err == nil {
+			err = store.DecideStep(ctx, args[0], decision, operator)
+		}
+		if errors.Is(err, inbox.ErrNotFound) {
+			err = notDoubtful(args[0])
+		}
+		if err != nil {
+			return err
+		}
+		return a.print(map[string]any{"step": args[0], "decided": what}, func() string {
+			return fmt.Sprintf("step %s: %s\n", args[0], what)
+		})
+	})
+	return cmd
+}
+
+func notDoubtful(id string) error {
+	return notFoundf("no step with the id %q is in doubt: millrace steps list shows those that are", id)
+}
+
+func (a *app) proposeDecision(ctx context.Context, store *inbox.Store, id, what, missing string) error {
+	all, err := store.StepsInDoubt(ctx, inbox.MaxPage)
+	if err != nil {
+		return err
+	}
+	var steps []inbox.StepRecord
+	for _, s := range all {
+		if s.ID == id {
+			steps = append(steps, s)
+		}
+	}
+	if len(steps) == 0 && len(all) < inbox.MaxPage {
+		return notDoubtful(id)
+	}
+	shown := a.print(map[string]any{"would": what, "steps": doubtful(steps)}, func() string {
+		return fmt.Sprintf("This step would be taken for %s:\n\n%s", what, stepTable(doubtful(steps)))
+	})
+	a.notef("Nothing was changed. To go on, add %s\n", missing)
+	return errors.Join(shown, &silent{exitUsage})
+}

@@ -1,0 +1,207 @@
+package main
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/millrace-go/millrace/inbox"
+)
+
+// chaptersOf sorts a story by consumer, epoch and time.
+func chaptersOf(story inbox.Story, payload bool) []*chapter {
+	var chapters []*chapter
+	of := func(consumer string, epoch int) *chapter {
+		for _, c := range chapters {
+			if c.Consumer == consumer && c.Epoch == epoch {
+				return c
+			}
+		}
+		c := &chapter{Consumer: consumer, Epoch: epoch, State: "unknown", Open: []openMessage{}, Produced: []product{}, Notes: []string{}}
+		chapters = append(chapters, c)
+		return c
+	}
+	for _, claim := range story.Claims {
+		of(claim.Consumer, claim.Epoch).claimed(claim)
+	}
+	for _, m := range story.Open {
+		of(m.Consumer, m.Epoch).opened(m, story.MessageID, payload)
+	}
+	for _, d := range story.Dropped {
+		c := of(d.Consumer, d.Epoch)
+		c.dropped++
+		c.add(d.At, "dropped", fmt.Sprintf("a copy%s: %s", fromTopic(d.Topic), d.Reason))
+	}
+	for _, o := range story.Audit {
+		of(o.Consumer, o.Epoch).add(o.At, o.Action, fmt.Sprintf("by %s, because %q: %s", o.Operator.Name, o.Operator.Reason, o.Detail))
+	}
+	for _, s := range story.Steps {
+		of(s.Consumer, s.Epoch).stepped(s)
+	}
+	for _, c := range chapters {
+		slices.SortStableFunc(c.Events, func(a, b event) int { return a.at.Compare(b.at) })
+	}
+	slices.SortFunc(chapters, func(a, b *chapter) int {
+		return cmp.Or(cmp.Compare(a.Consumer, b.Consumer), cmp.Compare(a.Epoch, b.Epoch))
+	})
+	return chapters
+}
+
+func (c *chapter) add(at time.Time, what, detail string) {
+	c.Events = append(c.Events, event{at: at, At: since(at), What: what, Detail: detail})
+}
+
+func fromTopic(topic string) string {
+	if topic == "" {
+		return ""
+	}
+	return fmt.Sprintf(" from topic %q", topic)
+}
+
+// claimed tells of the copy that won.
+func (c *chapter) claimed(claim inbox.StoryClaim) {
+	c.claim = &claim
+	switch {
+	case claim.Discarded:
+		c.State = "discarded by an operator"
+		c.add(claim.ProcessedAt, "closed", "for good, without its handler")
+	case claim.Imported:
+		c.State = "handled by another system"
+		c.add(claim.ProcessedAt, "imported", "another system handled it then: a copy is dropped, whatever its payload")
+	case claim.Completed:
+		c.State = "handled"
+		c.add(claim.ProcessedAt, "handled", "this copy won: its effects are committed with the claim")
+	default:
+		c.State = "open"
+	}
+	if claim.Journaled {
+		c.add(claim.ProcessedAt, "kept", "whole, in the journal, as it was received at "+stamp(claim.ReceivedAt))
+	}
+	if claim.Result != nil {
+		c.add(claim.ProcessedAt, "result", string(claim.Result))
+	}
+	for _, m := range claim.Outcome {
+		c.Produced = append(c.Produced, product{
+			UUID: m.UUID, Topic: claim.Topic, State: "RETURNED, not known to be published",
+		})
+	}
+}
+
+// stepped tells of what the handler did outside of its transaction.
+func (c *chapter) stepped(s inbox.StepRecord) {
+	if c.claim == nil && c.State == "unknown" {
+		c.State = "no message of the inbox, but steps"
+	}
+	at, detail := s.EndedAt, fmt.Sprintf("%q is %s after %s", s.Name, s.State, times(s.Attempts))
+	if s.Verified {
+		detail += ", as was found out afterwards"
+	}
+	if at.IsZero() {
+		at = s.StartedAt
+	}
+	if s.State == inbox.StepInDoubt {
+		detail += "; its id is " + s.ID
+	}
+	if s.Problem != "" {
+		detail += ": " + s.Problem
+	}
+	c.add(at, "step", detail)
+}
+
+// opened tells of a row that waits: of the message, or of one that collided with it.
+func (c *chapter) opened(m inbox.Message, key string, payload bool) {
+	c.Open = append(c.Open, openMessageOf(m, payload))
+	if m.Original != "" && m.MessageID != key {
+		c.add(m.ReceivedAt, "collided", fmt.Sprintf("a message%s with the same key and another payload is %s as row %d: %s",
+			fromTopic(m.Topic), m.Status, m.ID, why(m)))
+		return
+	}
+	c.State = m.Status.String()
+	c.add(m.ReceivedAt, "stored", fmt.Sprintf("whole, as row %d%s", m.ID, fromTopic(m.Topic)))
+	detail := m.Status.String()
+	if m.Attempts > 0 {
+		detail += fmt.Sprintf(" after %s", times(m.Attempts))
+	}
+	if reason := why(m); reason != "" {
+		detail += ": " + reason
+	}
+	switch {
+	case !m.LeasedUntil.IsZero():
+		detail += "; a process has it until " + stamp(m.LeasedUntil)
+	case !m.DueAt.IsZero():
+		detail += "; due at " + stamp(m.DueAt)
+	}
+	c.Events = append(c.Events, event{at: distant, What: "now", Detail: detail})
+}
+
+// distant is after all that has happened.
+var distant = time.Date(9999, 1, 1, 0, 0, 0, 0, time.UTC)
+
+func times(n int) string {
+	if n == 1 {
+		return "1 attempt"
+	}
+	return fmt.Sprintf("%d attempts", n)
+}
+
+func storyText(key string, chapters []*chapter) string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "Message %s, first seen at %s\n", oneLine(key), stamp(firstSeen(chapters)))
+	for _, c := range chapters {
+		fmt.Fprintf(&b, "\n%s%s: %s\n", oneLine(c.Consumer), epochOf(c.Epoch), c.State)
+		for _, e := range c.Events {
+			at := "now"
+			what := e.What
+			if e.At != nil {
+				at = *e.At
+			} else {
+				what = ""
+			}
+			fmt.Fprintf(&b, "  %-24s  %-9s %s\n", at, oneLine(what), oneLine(e.Detail))
+		}
+		for _, m := range c.Open {
+			if m.Payload != nil {
+				fmt.Fprintf(&b, "  payload of row %d: %s\n", m.ID, oneLine(*m.Payload))
+			}
+		}
+		if len(c.Produced) > 0 {
+			b.WriteString("  produced:\n" + indent(productsTable(c.Produced), "    "))
+		}
+		for _, note := range c.Notes {
+			fmt.Fprintf(&b, "  %s\n", note)
+		}
+	}
+	return b.String()
+}
+
+// firstSeen is the time of the first event; before it nothing was recorded.
+func firstSeen(chapters []*chapter) time.Time {
+	first := distant
+	for _, c := range chapters {
+		for _, e := range c.Events {
+			if e.at.Before(first) {
+				first = e.at
+			}
+		}
+	}
+	return first
+}
+
+func productsTable(products []product) string {
+	const widest = 60
+	t := newTable("UUID", "TOPIC", "STATE", "SINCE", "ERROR")
+	for _, p := range products {
+		state := p.State
+		if p.Row > 0 {
+			state += fmt.Sprintf(" (outbox %d)", p.Row)
+		}
+		t.add(p.UUID, p.Topic, state, orDash(p.Since), orDash(short(p.Error, widest)))
+	}
+	return t.String()
+}
+
+func indent(text, by string) string {
+	return by + strings.ReplaceAll(strings.TrimSuffix(text, "\n"), "\n", "\n"+by) + "\n"
+}

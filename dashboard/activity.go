@@ -1,0 +1,92 @@
+package dashboard
+
+import (
+	"context"
+	"time"
+
+	"github.com/millrace-go/millrace/inbox"
+)
+
+// window is a time that the overview shows.
+type window struct {
+	name   string // in the address
+	length time.Duration
+	step   time.Duration // of the figures per minute
+}
+
+// windows that can be chosen; the first is shown unless another is.
+var windows = []window{
+	{"1h", time.Hour, time.Minute}, {"6h", 6 * time.Hour, 5 * time.Minute}, {"24h", 24 * time.Hour, 15 * time.Minute},
+}
+
+func windowNamed(name string) window {
+	for _, w := range windows {
+		if w.name == name {
+			return w
+		}
+	}
+	return windows[0]
+}
+
+// activities remembers for a moment what was done: it is read for each overview.
+type activities struct {
+	turn  turn
+	at    time.Time
+	since time.Time
+	found []inbox.Activity
+}
+
+// activity returns what was done since then, as it was a few seconds ago.
+func (h *Handler) activity(ctx context.Context, since time.Time) ([]inbox.Activity, error) {
+	a := &h.done
+	if err := a.turn.take(ctx); err != nil {
+		return nil, err
+	}
+	defer a.turn.give()
+	since = since.Truncate(time.Minute)
+	if a.since.Equal(since) && time.Since(a.at) < 3*time.Second {
+		return a.found, nil
+	}
+	found, err := h.store.Activity(ctx, since)
+	if err != nil {
+		return nil, err
+	}
+	a.at, a.since, a.found = time.Now(), since, found
+	return found, nil
+}
+
+// perMinute is the rate of a figure in each step of a window.
+func perMinute(all []inbox.Activity, w window, since, now time.Time, of func(inbox.Activity) bool, figure func(inbox.Activity) int64) []point {
+	points := stepped(all, w, since, now, of, figure)
+	for i := range points {
+		points[i].value /= w.step.Minutes()
+	}
+	return points
+}
+
+// perRun is how many seconds a run of the handler took in each step, 0 where none ended.
+func perRun(all []inbox.Activity, w window, since, now time.Time, of func(inbox.Activity) bool) []point {
+	runs := stepped(all, w, since, now, of, func(a inbox.Activity) int64 { return a.Completed + a.Failed })
+	points := stepped(all, w, since, now, of, func(a inbox.Activity) int64 { return a.Handling.Microseconds() })
+	for i := range points {
+		points[i].value /= max(1, runs[i].value) * 1e6
+	}
+	return points
+}
+
+// stepped adds up a figure in each step of a window. The last step, which is not over, is
+// left out unless there is no other.
+func stepped(all []inbox.Activity, w window, since, now time.Time, of func(inbox.Activity) bool, figure func(inbox.Activity) int64) []point {
+	steps := int(now.Sub(since)/w.step) + 1
+	sums := make([]int64, steps)
+	for _, a := range all {
+		if i := int(a.Minute.Sub(since) / w.step); of(a) && i >= 0 && i < steps {
+			sums[i] += figure(a)
+		}
+	}
+	points := make([]point, 0, steps)
+	for i, n := range sums[:max(1, steps-1)] {
+		points = append(points, point{since.Add(time.Duration(i) * w.step), float64(n)})
+	}
+	return points
+}

@@ -1,0 +1,118 @@
+package dashboard
+
+import (
+	"context"
+	"net/http"
+	"sync/atomic"
+	"time"
+
+	"github.com/millrace-go/millrace/inbox"
+)
+
+// groups remembers for a moment what makes messages fail: it takes a look at all that failed.
+type groups struct {
+	turn  turn
+	at    time.Time
+	took  time.Duration
+	found []inbox.FailureGroup
+	stale atomic.Bool // something was done about them
+}
+
+// failureGroups returns the groups, from a look that began no longer ago than a second, or
+// ten times what the look took.
+func (h *Handler) failureGroups(ctx context.Context) ([]inbox.FailureGroup, error) {
+	g := &h.groups
+	if err := g.turn.take(ctx); err != nil {
+		return nil, err
+	}
+	defer g.turn.give()
+	began := time.Now()
+	if began.Sub(g.at) < max(time.Second, 10*g.took) && !g.stale.Swap(false) {
+		return g.found, nil
+	}
+	found, err := h.store.FailureGroups(ctx, inbox.Filter{})
+	if err != nil {
+		return nil, err
+	}
+	g.at, g.took, g.found = began, time.Since(began), found
+	return found, nil
+}
+
+// failuresPage lists what makes messages fail.
+type failuresPage struct {
+	Groups []inbox.FailureGroup
+	Most   int  // messages of the largest group
+	Cut    bool // not all that failed was looked at
+}
+
+func (h *Handler) failures(v *visit) (any, error) {
+	found, err := h.failureGroups(v.r.Context())
+	p := &failuresPage{Groups: found[:min(len(found), 4*pageSize)]}
+	for _, g := range found {
+		p.Most, p.Cut = max(p.Most, g.Messages), p.Cut || g.AtLeast
+	}
+	return p, err
+}
+
+// failurePage is one group, before somebody decides about it.
+type failurePage struct {
+	inbox.FailureGroup
+	Affected []inbox.Preview // what an action would take
+	Waiting  inbox.Count
+	Decided  string          // how many, in words
+	First    []inbox.Message // of them
+	Until    time.Time
+	Back     bool // some are sent back to their topic
+	Lost     bool // some can only be discarded
+}
+
+func (h *Handler) failure(v *visit) (any, error) {
+	id, err := v.number("group")
+	if err != nil {
+		return nil, err
+	}
+	if id == 0 {
+		return nil, problem{http.StatusBadRequest, "Which group? The address names none."}
+	}
+	filter := inbox.Filter{ErrorGroup: id}
+	found, err := h.store.FailureGroups(v.r.Context(), filter)
+	if err != nil {
+		return nil, err
+	}
+	if len(found) == 0 {
+		return nil, problem{http.StatusNotFound, "Nothing fails like this any more: the messages were handled or discarded."}
+	}
+	p := &failurePage{FailureGroup: found[0], Until: v.Now}
+	if p.Affected, err = h.store.Preview(v.r.Context(), filter, countTo); err != nil {
+		return nil, err
+	}
+	for _, a := range p.Affected {
+		p.Waiting = sum(p.Waiting, a.Messages)
+		p.Back = p.Back || !a.Served && h.config.Redeliver != nil
+		p.Lost = p.Lost || !a.Served && h.config.Redeliver == nil
+	}
+	p.Decided = count(p.Waiting) + " messages"
+	if p.Waiting.N == 1 {
+		p.Decided = "1 message"
+	}
+	return p, h.addFirst(v, p, filter)
+}
+
+// addFirst lists some of the messages: those that wait for an operator, else others.
+func (h *Handler) addFirst(v *visit, p *failurePage, f inbox.Filter) error {
+	const some = 10
+	for _, f.Status = range []inbox.Status{inbox.Parked, inbox.FailedTerminal, inbox.FailedRetryable} {
+		if len(p.First) == some || f.Status == inbox.FailedRetryable && len(p.First) > 0 {
+			break
+		}
+		found, err := h.store.List(v.r.Context(), f, 0, some-len(p.First))
+		if err != nil {
+			return err
+		}
+		p.First = append(p.First, found...)
+	}
+	return nil
+}
+
+// countTo is up to where the messages of an action are counted before it begins.
+const countTo = 10_000

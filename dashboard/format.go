@@ -1,0 +1,186 @@
+package dashboard
+
+import (
+	"bytes"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+	"unicode"
+	"unicode/utf8"
+
+	"github.com/millrace-go/millrace/inbox"
+)
+
+// show makes characters visible that have no glyph, or that would reorder the text around
+// them, and bytes that are no text.
+func show(text string) string {
+	var b strings.Builder
+	for len(text) > 0 {
+		r, n := utf8.DecodeRuneInString(text)
+		switch {
+		case r == utf8.RuneError && n == 1:
+			fmt.Fprintf(&b, `\x%02x`, text[0])
+		case r == '\n' || r == '\t':
+			b.WriteRune(r)
+		case unicode.IsControl(r) || unicode.Is(unicode.Bidi_Control, r):
+			fmt.Fprintf(&b, `\u%04x`, r)
+		default:
+			b.WriteRune(r)
+		}
+		text = text[n:]
+	}
+	return b.String()
+}
+
+// short is the beginning of a text, in one line.
+func short(most int, text string) string {
+	line, _, more := strings.Cut(show(text), "\n")
+	runes := []rune(line)
+	if len(runes) > most {
+		return string(runes[:most]) + "…"
+	}
+	if more {
+		return line + " …"
+	}
+	return line
+}
+
+// lower is the name of a state as people write it.
+func lower(s fmt.Stringer) string {
+	return strings.ToLower(strings.ReplaceAll(s.String(), "_", " "))
+}
+
+// stamp is a time for a <time> element: exact, in UTC.
+func stamp(t time.Time) string { return t.UTC().Format("2006-01-02T15:04:05.000000Z") }
+
+// utc is the exact time, for who wants to know.
+func utc(t time.Time) string { return t.UTC().Format("2006-01-02 15:04:05.000000") + " UTC" }
+
+// clock is a time for reading, where nothing is known of the reader's zone.
+func clock(t time.Time) string { return t.UTC().Format("2 Jan 15:04:05") + " UTC" }
+
+func microseconds(t time.Time) string { return strconv.FormatInt(t.UnixMicro(), 10) }
+
+// age says how long something takes or is old, to a figure or two.
+func age(d time.Duration) string {
+	switch {
+	case d <= 0:
+		return "0 s"
+	case d < time.Second:
+		return fmt.Sprintf("%d ms", d.Milliseconds())
+	case d < time.Minute:
+		return fmt.Sprintf("%d s", d/time.Second)
+	case d < time.Hour:
+		return fmt.Sprintf("%d min", d/time.Minute)
+	case d < 48*time.Hour:
+		return strings.TrimSuffix(fmt.Sprintf("%d h %d min", d/time.Hour, d%time.Hour/time.Minute), " 0 min")
+	}
+	return fmt.Sprintf("%d days", d/(24*time.Hour))
+}
+
+// ago says when t was, or will be, as seen from now.
+func ago(now, t time.Time) string {
+	switch d := now.Sub(t); {
+	case d < -time.Second:
+		return "in " + age(-d)
+	case d < time.Second:
+		return "now"
+	default:
+		return age(d) + " ago"
+	}
+}
+
+// span is a duration that was set, such as a retention.
+func span(d time.Duration) string {
+	const day = 24 * time.Hour
+	switch {
+	case d == inbox.Forever:
+		return "for ever"
+	case d == 0:
+		return "–"
+	case d%day == 0:
+		return plural(int64(d/day), "day")
+	}
+	return strings.TrimSuffix(strings.TrimSuffix(d.String(), "0s"), "0m")
+}
+
+// count is a number with its thousands apart, and with a plus where there may be more.
+func count(c inbox.Count) string {
+	text := thousands(int64(c.N))
+	if c.AtLeast {
+		text += "+"
+	}
+	return text
+}
+
+func thousands(wholeNumber any) string {
+	digits := fmt.Sprint(wholeNumber)
+	for i := len(digits) - 3; i > 0; i -= 3 {
+		digits = digits[:i] + "," + digits[i:]
+	}
+	return digits
+}
+
+// plural is a number of things.
+func plural(n int64, thing string) string {
+	if n == 1 {
+		return "1 " + thing
+	}
+	return thousands(n) + " " + thing + "s"
+}
+
+// body is a payload as people can read it.
+type body struct {
+	Kind string // "JSON", "text" or "binary"
+	Text string
+	Size string
+	Cut  bool // Text is only the beginning
+}
+
+// How much of a payload is shown, and up to which size JSON is laid out.
+const (
+	maxShown = 128 << 10
+	maxLaid  = 1 << 20
+	maxHex   = 8 << 10
+)
+
+func readable(payload []byte) body {
+	b := body{Size: size(len(payload)), Kind: "text"}
+	var laid bytes.Buffer
+	switch {
+	case len(payload) <= maxLaid && json.Valid(payload) && json.Indent(&laid, payload, "", "  ") == nil:
+		b.Kind, b.Text, b.Cut = "JSON", show(clip(laid.Bytes())), laid.Len() > maxShown
+	case utf8.Valid(payload) && !bytes.ContainsFunc(payload, unprintable):
+		b.Text, b.Cut = show(clip(payload)), len(payload) > maxShown
+	default:
+		b.Kind, b.Text, b.Cut = "binary", hex.Dump(payload[:min(len(payload), maxHex)]), len(payload) > maxHex
+	}
+	return b
+}
+
+// clip cuts b where it is too long, between two characters.
+func clip(b []byte) string {
+	if len(b) <= maxShown {
+		return string(b)
+	}
+	end := maxShown
+	for end > 0 && !utf8.RuneStart(b[end]) {
+		end--
+	}
+	return string(b[:end])
+}
+
+func unprintable(r rune) bool { return unicode.IsControl(r) && r != '\n' && r != '\r' && r != '\t' }
+
+func size(n int) string {
+	switch {
+	case n < 1<<10:
+		return plural(int64(n), "byte")
+	case n < 1<<20:
+		return fmt.Sprintf("%.1f KiB", float64(n)/(1<<10))
+	}
+	return fmt.Sprintf("%.1f MiB", float64(n)/(1<<20))
+}

@@ -1,0 +1,124 @@
+package dashboard
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"time"
+
+	"github.com/millrace-go/millrace/inbox"
+)
+
+// Handler serves the dashboard. It is safe for concurrent use.
+type Handler struct {
+	store   *inbox.Store
+	config  Config
+	cross   *http.CrossOriginProtection
+	pages   map[string]page
+	actions map[string]action
+	samples samples
+	checks  checks
+	groups  groups
+	done    activities
+}
+
+// page gathers what a template shows.
+type page struct {
+	template string
+	tab      string // of the navigation
+	title    string
+	gather   func(*visit) (any, error)
+}
+
+// New returns a Handler that shows what store and config.Outbox hold. It asks the database
+// nothing. All problems of config are reported at once.
+func New(store *inbox.Store, config Config) (*Handler, error) {
+	if store == nil {
+		return nil, errors.New("dashboard: a Store is needed")
+	}
+	if err := config.Validate(); err != nil {
+		return nil, err
+	}
+	config.setDefaults(store.Logger())
+	h := &Handler{store: store, config: config, cross: http.NewCrossOriginProtection()}
+	h.samples.turn, h.checks.turn, h.groups.turn, h.done.turn = newTurn(), newTurn(), newTurn(), newTurn()
+	h.pages = map[string]page{
+		"":          {"overview.html", "overview", "Overview", h.overview},
+		"inbox":     {"inbox.html", "inbox", "Inbox", h.inbox},
+		"message":   {"message.html", "inbox", "Message", h.message},
+		"failures":  {"failures.html", "failures", "Failures", h.failures},
+		"failure":   {"failure.html", "failures", "Failure group", h.failure},
+		"waiting":   {"waiting.html", "waiting", "Waiting", h.waiting},
+		"audit":     {"audit.html", "audit", "Audit log", h.audit},
+		"outbox":    {"outbox.html", "outbox", "Outbox", h.outbox},
+		"consumers": {"consumers.html", "consumers", "Consumers", h.consumers},
+		"check":     {"check.html", "check", "Check", h.check},
+	}
+	h.actions = map[string]action{
+		"message-retry":    {back: "message", do: h.retryMessage},
+		"message-discard":  {back: "message", do: h.discardMessage},
+		"message-reveal":   {back: "message", do: h.revealMessage},
+		"message-result":   {back: "message", do: h.revealResult},
+		"failure-retry":    {back: "failure", do: h.retryGroup},
+		"failure-discard":  {back: "failure", do: h.discardGroup},
+		"consumers-pause":  {back: "consumers", do: h.pauseConsumer},
+		"consumers-resume": {back: "consumers", do: h.resumeConsumer},
+		"outbox-retry":     {back: "outbox", do: h.retryParked},
+		"outbox-discard":   {back: "outbox", do: h.discardParked},
+	}
+	return h, nil
+}
+
+// patience bounds how long a page may ask the database.
+const patience = 15 * time.Second
+
+// ServeHTTP implements http.Handler.
+func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	protect(w.Header())
+	path, found := h.local(r)
+	if !found {
+		redirectInside(w, r)
+		return
+	}
+	ctx, cancel := context.WithTimeout(r.Context(), patience)
+	defer cancel()
+	v := h.visit(r.WithContext(ctx), path)
+	if len(r.URL.RawQuery) > maxQuery {
+		h.fail(w, v, problem{http.StatusRequestURITooLong, "This address is too long."})
+		return
+	}
+	switch r.Method {
+	case http.MethodGet, http.MethodHead:
+		h.get(w, v)
+	case http.MethodPost:
+		h.post(w, v)
+	default:
+		w.Header().Set("Allow", "GET, HEAD, POST")
+		h.fail(w, v, problem{http.StatusMethodNotAllowed, "Nothing here takes that method."})
+	}
+}
+
+func (h *Handler) get(w http.ResponseWriter, v *visit) {
+	if a, ok := assets[v.path]; ok {
+		a.serve(w, v.r)
+		return
+	}
+	p, ok := h.pages[v.path]
+	if !ok {
+		h.fail(w, v, problem{http.StatusNotFound, "There is no such page."})
+		return
+	}
+	h.show(w, v, p, http.StatusOK)
+}
+
+// show renders a page.
+func (h *Handler) show(w http.ResponseWriter, v *visit, p page, status int) {
+	v.Tab, v.Title = p.tab, p.title
+	data, err := p.gather(v)
+	if err != nil {
+		h.fail(w, v, err)
+		return
+	}
+	v.Data = data
+	h.render(w, v, p.template, status)
+}

@@ -1,0 +1,168 @@
+package dashboard
+
+import (
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/millrace-go/millrace/inbox"
+)
+
+// How many rows a list has at most, and how many are looked at for it where no index has
+// what is asked for.
+const (
+	pageSize = 50
+	lookAt   = 20_000
+)
+
+// statuses in the order in which an operator asks for them.
+var statuses = []inbox.Status{
+	inbox.Parked, inbox.FailedTerminal, inbox.FailedRetryable, inbox.Held, inbox.Received, inbox.InProgress, inbox.Settling,
+}
+
+// inboxPage lists open messages.
+type inboxPage struct {
+	Filter    filterForm
+	Tabs      []statusTab
+	Consumers []string
+	Messages  []inbox.Message
+	First     string // address of the first page, if this is another
+	Next      string // address of the next page, if there is one
+	Looked    string // how many were looked at, where there may be others behind them
+	Filtered  bool
+}
+
+// filterForm is what the list is narrowed to, as its form has it.
+type filterForm struct {
+	Status   string
+	Consumer string
+	Topic    string
+	Since    string
+	Until    string
+	Group    string
+}
+
+type statusTab struct {
+	Name    string
+	Label   string
+	To      string
+	Count   inbox.Count
+	Counted bool
+	Current bool
+	Urgent  bool
+}
+
+func (h *Handler) inbox(v *visit) (any, error) {
+	form := filterForm{
+		Status: v.query("status"), Consumer: v.query("consumer"), Topic: v.query("topic"),
+		Since: v.query("since"), Until: v.query("until"), Group: v.query("group"),
+	}
+	filter, err := form.filter()
+	if err != nil {
+		return nil, err
+	}
+	behind, err := v.number("after")
+	if err != nil {
+		return nil, err
+	}
+	p := &inboxPage{Filter: form, Filtered: form != filterForm{Status: form.Status}}
+	found, err := h.store.Search(v.r.Context(), filter, behind, pageSize, lookAt)
+	if err != nil {
+		return nil, err
+	}
+	p.Messages = found.Messages
+	if found.Next > 0 {
+		p.Next = form.link(strconv.FormatInt(found.Next, 10))
+	}
+	if found.Next > 0 && len(found.Messages) < pageSize {
+		p.Looked = thousands(lookAt)
+	}
+	if behind > 0 {
+		p.First = form.link("")
+	}
+	return p, h.fillTabs(v, p)
+}
+
+// fillTabs counts the messages of each state, of the consumer that is chosen.
+func (h *Handler) fillTabs(v *visit, p *inboxPage) error {
+	taken, err := h.lately(v.r.Context())
+	if err != nil {
+		return err
+	}
+	counts := map[inbox.Status]inbox.Count{}
+	add := func(s inbox.Status, c ...inbox.Count) { counts[s] = sum(append(c, counts[s])...) }
+	for _, b := range taken[len(taken)-1].backlogs {
+		if len(p.Consumers) == 0 || p.Consumers[len(p.Consumers)-1] != b.Consumer {
+			p.Consumers = append(p.Consumers, b.Consumer)
+		}
+		if p.Filter.Consumer != "" && p.Filter.Consumer != b.Consumer {
+			continue
+		}
+		add(0, open(b), stuck(b), b.Held)
+		add(inbox.Parked, b.Parked)
+		add(inbox.FailedTerminal, b.FailedTerminal)
+		add(inbox.Held, b.Held)
+		add(inbox.InProgress, b.InProgress, b.Stale)
+		add(inbox.Settling, b.Settling)
+	}
+	tab := func(s inbox.Status, name, label string) {
+		form := p.Filter
+		form.Status = name
+		number, counted := counts[s]
+		p.Tabs = append(p.Tabs, statusTab{
+			Name: name, Label: label, To: form.link(""), Count: number, Counted: counted, Current: p.Filter.Status == name,
+			Urgent: s == inbox.Parked || s == inbox.FailedTerminal,
+		})
+	}
+	tab(0, "", "all")
+	for _, s := range statuses {
+		tab(s, slug(s), lower(s))
+	}
+	return nil
+}
+
+// slug is a state in an address.
+func slug(s inbox.Status) string { return strings.ToLower(s.String()) }
+
+// link is the address of the list, from the row after on.
+func (f filterForm) link(after string) string {
+	return link("inbox", "status", f.Status, "consumer", f.Consumer, "topic", f.Topic, "since", f.Since, "until", f.Until,
+		"group", f.Group, "after", after)
+}
+
+func (f filterForm) filter() (inbox.Filter, error) {
+	filter := inbox.Filter{Consumer: f.Consumer, Topic: f.Topic}
+	if f.Status != "" {
+		for _, s := range statuses {
+			if slug(s) == f.Status {
+				filter.Status = s
+			}
+		}
+		if filter.Status == 0 {
+			return filter, problem{http.StatusBadRequest, "There is no state named " + f.Status + "."}
+		}
+	}
+	var err error
+	if filter.ErrorGroup, err = number(f.Group, "group"); err != nil {
+		return filter, err
+	}
+	if filter.ReceivedSince, err = minute(f.Since); err != nil {
+		return filter, err
+	}
+	filter.ReceivedUntil, err = minute(f.Until)
+	return filter, err
+}
+
+// minute reads what an <input type=datetime-local> sends, taken for UTC.
+func minute(text string) (time.Time, error) {
+	if text == "" {
+		return time.Time{}, nil
+	}
+	for _, layout := range []string{"2006-01-02T15:04", "2006-01-02T15:04:05"} {
+		if t, err := time.Parse(layout, text); err == nil {
+			return t, nil
+		}
+	}
+	return time.Time{}, problem{http.StatusBadRequest, "This is no date and time: " + text}
+}

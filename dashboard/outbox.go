@@ -1,0 +1,68 @@
+package dashboard
+
+import (
+	"context"
+	"strconv"
+	"time"
+
+	"github.com/millrace-go/millrace/inbox"
+	"github.com/millrace-go/millrace/outbox"
+)
+
+// outboxPage is what is to be sent: from the outbox, and the outcomes of handlers without one.
+type outboxPage struct {
+	Present   bool
+	Backlog   outbox.Backlog
+	Layout    outbox.Layout
+	Parked    []outbox.Parked
+	First     string
+	Next      string
+	Unsettled []inbox.UnsettledOutcome
+}
+
+// settleTime is how old an outcome is that may need somebody.
+const settleTime = time.Minute
+
+func (h *Handler) outbox(v *visit) (any, error) {
+	p := &outboxPage{Present: h.config.Outbox != nil}
+	if p.Present {
+		if err := p.fill(v, h.config.Outbox); err != nil {
+			return nil, err
+		}
+	}
+	var err error
+	p.Unsettled, err = h.store.Unsettled(v.r.Context(), settleTime, pageSize)
+	return p, err
+}
+
+func (p *outboxPage) fill(v *visit, out *outbox.Publisher) error {
+	ctx := v.r.Context()
+	behind, err := v.number("after")
+	if err != nil {
+		return err
+	}
+	if p.Backlog, err = out.Backlog(ctx, outbox.BacklogOptions{}); err != nil {
+		return err
+	}
+	if p.Layout, err = out.Shards(ctx); err != nil {
+		return err
+	}
+	if p.Parked, err = out.Parked(ctx, behind, pageSize+1); err != nil {
+		return err
+	}
+	if len(p.Parked) > pageSize {
+		p.Parked = p.Parked[:pageSize]
+		p.Next = link("outbox", "after", strconv.FormatInt(p.Parked[pageSize-1].ID, 10))
+	}
+	if behind > 0 {
+		p.First = "outbox"
+	}
+	return nil
+}
+
+// addOutbox fills in what is to be sent.
+func (o *overview) addOutbox(ctx context.Context, out *outbox.Publisher) error {
+	b, err := out.Backlog(ctx, outbox.BacklogOptions{})
+	o.Unsent, o.Given = b.Unsent(), b.Parked
+	return err
+}

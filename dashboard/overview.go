@@ -1,0 +1,140 @@
+package dashboard
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/millrace-go/millrace/inbox"
+)
+
+// overview is the first page: how much there is, what needs somebody, and how it went.
+type overview struct {
+	Consumer  string // the charts are about this one alone
+	Stuck     inbox.Count
+	Open      inbox.Count
+	Held      inbox.Count
+	Oldest    time.Duration
+	Paused    int
+	Unsent    inbox.Count // in the outbox
+	Given     inbox.Count // given up there
+	Windows   []windowLink
+	Charts    []chart
+	Consumers []consumerLine
+
+	window window
+	since  time.Time
+}
+
+type windowLink struct {
+	Label   string
+	To      string
+	Current bool
+}
+
+// consumerLine is a consumer in the table of the overview.
+type consumerLine struct {
+	inbox.Backlog
+	Open    inbox.Count // is or will be delivered by itself
+	Stuck   inbox.Count // waits for an operator
+	Handled int64
+	Failed  int64
+	Spark   string
+	State   string // in which most wait for an operator, as the inbox has it
+}
+
+// open is what will be delivered by itself, or is being handled.
+func open(b inbox.Backlog) inbox.Count {
+	return sum(b.Due, b.Waiting, b.Taken, b.InProgress, b.Stale, b.Settling)
+}
+
+func stuck(b inbox.Backlog) inbox.Count { return sum(b.FailedTerminal, b.Parked) }
+
+// stored is all that is open.
+func stored(b inbox.Backlog) inbox.Count { return sum(open(b), stuck(b), b.Held) }
+
+func sum(counts ...inbox.Count) (all inbox.Count) {
+	for _, c := range counts {
+		all = all.Plus(c)
+	}
+	return all
+}
+
+func (h *Handler) overview(v *visit) (any, error) {
+	ctx := v.r.Context()
+	taken, err := h.lately(ctx)
+	if err != nil {
+		return nil, err
+	}
+	o := &overview{Consumer: v.query("consumer"), window: windowNamed(v.query("window"))}
+	o.since = v.Now.Add(-o.window.length).Truncate(time.Minute)
+	acts, err := h.activity(ctx, o.since)
+	if err != nil {
+		return nil, err
+	}
+	if h.config.Outbox != nil {
+		if err := o.addOutbox(ctx, h.config.Outbox); err != nil {
+			return nil, err
+		}
+	}
+	for _, w := range windows {
+		to := link("./", "window", w.name, "consumer", o.Consumer)
+		o.Windows = append(o.Windows, windowLink{w.name, to, w == o.window})
+	}
+	o.list(taken, acts, v.Now)
+	o.Charts = o.charts(taken, acts, v.Now)
+	return o, nil
+}
+
+// list fills in the figures of the consumers, and of all together.
+func (o *overview) list(taken []sample, acts []inbox.Activity, now time.Time) {
+	for _, b := range taken[len(taken)-1].backlogs {
+		line := consumerLine{Backlog: b, Open: open(b), Stuck: stuck(b)}
+		line.State = slug(inbox.Parked)
+		if b.FailedTerminal.N > b.Parked.N {
+			line.State = slug(inbox.FailedTerminal)
+		}
+		same := func(x inbox.Backlog) bool { return x.Consumer == b.Consumer && x.Epoch == b.Epoch }
+		points := added(taken, same, func(b inbox.Backlog) float64 { return float64(stored(b).N) })
+		line.Spark = spark(points, taken[0].at, now)
+		for _, a := range acts {
+			if a.Consumer == b.Consumer && a.Epoch == b.Epoch {
+				line.Handled, line.Failed = line.Handled+a.Completed, line.Failed+a.Failed
+			}
+		}
+		o.Consumers = append(o.Consumers, line)
+		o.Stuck, o.Open, o.Held = sum(o.Stuck, line.Stuck), sum(o.Open, line.Open), sum(o.Held, b.Held)
+		o.Oldest = max(o.Oldest, b.OldestPending)
+		if b.Paused {
+			o.Paused++
+		}
+	}
+}
+
+// charts draws how it went, for one consumer or for all.
+func (o *overview) charts(taken []sample, acts []inbox.Activity, now time.Time) []chart {
+	of := func(b inbox.Backlog) bool { return o.Consumer == "" || b.Consumer == o.Consumer }
+	did := func(a inbox.Activity) bool { return o.Consumer == "" || a.Consumer == o.Consumer }
+	begin := now.Add(-min(o.window.length, max(time.Minute, now.Sub(taken[0].at))))
+	for len(taken) > 1 && taken[0].at.Before(begin) {
+		taken = taken[1:]
+	}
+	number := func(f float64) string { return thousands(int64(f)) }
+	rate := func(f float64) string {
+		if f < 10 && f != float64(int64(f)) {
+			return fmt.Sprintf("%.1f", f)
+		}
+		return thousands(int64(f))
+	}
+	seconds := func(f float64) string { return age(time.Duration(f * float64(time.Second))) }
+	rates := func(figure func(inbox.Activity) int64) []point {
+		return perMinute(acts, o.window, o.since, now, did, figure)
+	}
+	return []chart{
+		draw("handled", "Handled per minute", "good", rates(func(a inbox.Activity) int64 { return a.Completed }), o.since, now, rate),
+		draw("failed", "Failed per minute", "bad", rates(func(a inbox.Activity) int64 { return a.Failed }), o.since, now, rate),
+		draw("time", "Time of a run", "", perRun(acts, o.window, o.since, now, did), o.since, now, seconds),
+		draw("backlog", "To be handled", "", added(taken, of, func(b inbox.Backlog) float64 { return float64(open(b).N) }), begin, now, number),
+		draw("stuck", "Waiting for an operator", "bad", added(taken, of, func(b inbox.Backlog) float64 { return float64(stuck(b).N) }), begin, now, number),
+		draw("oldest", "Oldest to be handled", "warn", greatest(taken, of, func(b inbox.Backlog) float64 { return b.OldestPending.Seconds() }), begin, now, seconds),
+	}
+}

@@ -1,0 +1,77 @@
+package dashboard
+
+import (
+	"cmp"
+	"fmt"
+	"html/template"
+	"strconv"
+	"time"
+
+	"github.com/millrace-go/millrace/inbox"
+)
+
+// functions are what templates may call.
+var functions = template.FuncMap{
+	"act": act, "age": age, "ago": ago, "asset": func(name string) string { return assetNames[name] },
+	"clock": clock, "count": count, "group": identity, "link": link, "lower": lower, "next": func(version int64) int64 { return version + 1 }, "now": time.Now, "of": inVisit, "percent": percent,
+	"short": short, "show": show, "span": span, "stamp": stamp, "tabs": tabs, "thousands": thousands,
+	"tone": tone, "us": microseconds, "utc": utc, "why": why,
+}
+
+// tab is an entry of the navigation.
+type tab struct{ Tab, Page, Label string }
+
+func tabs(*visit) []tab {
+	return []tab{
+		{"overview", "", "Overview"}, {"inbox", "inbox", "Inbox"}, {"failures", "failures", "Failures"},
+		{"waiting", "waiting", "Waiting"}, {"outbox", "outbox", "Outbox"}, {"consumers", "consumers", "Consumers"},
+		{"audit", "audit", "Audit"}, {"check", "check", "Check"},
+	}
+}
+
+// form is how a page asks for the reason of an action.
+type form struct {
+	ID     string // unique on the page
+	Action string
+	Label  string
+	Tone   string
+	Hint   string
+	Fields []header
+}
+
+// act returns a form about a row, which carries the pairs that follow too.
+func act(row any, action, label, tone, hint string, pairs ...any) form {
+	f := form{ID: fmt.Sprint("why-", action, "-", row), Action: action, Label: label, Tone: tone, Hint: hint}
+	f.Fields = append(f.Fields, header{"id", fmt.Sprint(row)})
+	for i := 0; i+1 < len(pairs); i += 2 {
+		f.Fields = append(f.Fields, header{fmt.Sprint(pairs[i]), fmt.Sprint(pairs[i+1])})
+	}
+	return f
+}
+
+// inVisit lets a part of a page see the visit beside its own subject.
+func inVisit(v *visit, it any) any {
+	return struct {
+		Visit *visit
+		It    any
+	}{v, it}
+}
+
+// tone is the class of a state: what needs somebody stands out.
+func tone(s inbox.Status) string {
+	switch s {
+	case inbox.Parked, inbox.FailedTerminal:
+		return "bad"
+	case inbox.FailedRetryable, inbox.Held:
+		return "warn"
+	}
+	return ""
+}
+
+// why says in one text why a message is where it is.
+func why(m inbox.Message) string { return cmp.Or(m.LastError, m.Reason) }
+
+// percent is how much n is of all, as a width.
+func percent(n, all int) int { return max(1, n*100/max(1, all)) }
+
+func identity(group int64) string { return strconv.FormatInt(group, 10) }

@@ -1,0 +1,50 @@
+package dashboard
+
+import (
+	"context"
+	"errors"
+	"net/http"
+
+	"github.com/ThreeDotsLabs/watermill"
+
+	"github.com/millrace-go/millrace/inbox"
+	"github.com/millrace-go/millrace/outbox"
+)
+
+// problem is why a request was not answered, in words for its sender.
+type problem struct {
+	status int
+	text   string
+}
+
+func (p problem) Error() string { return p.text }
+
+// problemOf says what an error means for whoever asked.
+func problemOf(err error) problem {
+	var p problem
+	switch {
+	case errors.As(err, &p):
+		return p
+	case errors.Is(err, inbox.ErrNotFound), errors.Is(err, outbox.ErrNotFound):
+		return problem{http.StatusConflict, "Somebody was faster, or the message went on by itself. Nothing was changed: " + err.Error()}
+	case errors.Is(err, inbox.ErrNotServed):
+		return problem{http.StatusConflict, err.Error()}
+	case errors.Is(err, inbox.ErrUnavailable), errors.Is(err, outbox.ErrUnavailable):
+		return problem{http.StatusServiceUnavailable, err.Error()}
+	case errors.Is(err, context.DeadlineExceeded):
+		return problem{http.StatusServiceUnavailable, "The database took too long to answer."}
+	}
+	return problem{http.StatusInternalServerError, err.Error()}
+}
+
+// fail answers with what went wrong, and logs what is not the sender's doing. The address is
+// logged without its query.
+func (h *Handler) fail(w http.ResponseWriter, v *visit, err error) {
+	p := problemOf(err)
+	if p.status >= http.StatusInternalServerError && !errors.Is(err, context.Canceled) {
+		h.config.Logger.Error("dashboard: a request failed", err, watermill.LogFields{"method": v.r.Method, "page": v.path})
+	}
+	v.Title = http.StatusText(p.status)
+	v.Data = p.text
+	h.render(w, v, "problem.html", p.status)
+}

@@ -1,0 +1,104 @@
+package dashboard
+
+import (
+	"context"
+	"net/http"
+
+	"github.com/millrace-go/millrace/outbox"
+)
+
+// row reads which row an action is about.
+func (v *visit) row() (int64, error) {
+	id, err := number(v.r.PostFormValue("id"), "row")
+	if err == nil && id == 0 {
+		err = problem{http.StatusBadRequest, "The form names no row."}
+	}
+	return id, err
+}
+
+func (h *Handler) retryMessage(v *visit) (answer, error) {
+	id, err := v.row()
+	if err == nil {
+		err = h.store.Retry(v.r.Context(), id, v.operator(), h.config.Redeliver)
+	}
+	return after("message", "retry", "key", v.r.PostFormValue("key")), err
+}
+
+func (h *Handler) discardMessage(v *visit) (answer, error) {
+	id, err := v.row()
+	if err == nil {
+		err = h.store.Discard(v.r.Context(), id, v.operator())
+	}
+	return after("message", "discard", "key", v.r.PostFormValue("key")), err
+}
+
+// revealMessage answers with the page itself: what it shows must be behind no address.
+func (h *Handler) revealMessage(v *visit) (answer, error) {
+	id, err := v.row()
+	if err != nil {
+		return answer{}, err
+	}
+	m, err := h.store.Reveal(v.r.Context(), id, v.operator())
+	if err != nil {
+		return answer{}, err
+	}
+	return h.revealed(revealed{message: &m}), nil
+}
+
+func (h *Handler) revealed(r revealed) answer {
+	p := h.pages["message"]
+	p.gather = func(v *visit) (any, error) { return h.messagePage(v, v.r.PostFormValue("key"), r) }
+	return answer{page: &p}
+}
+
+// revealResult shows what a handler kept of the message, as revealMessage shows its payload.
+func (h *Handler) revealResult(v *visit) (answer, error) {
+	name, epoch, err := v.consumer()
+	if err != nil {
+		return answer{}, err
+	}
+	r := revealed{of: consumerOf{name, epoch}}
+	r.result, err = h.store.RevealResult(v.r.Context(), name, epoch, v.r.PostFormValue("key"), v.operator())
+	return h.revealed(r), err
+}
+
+func (h *Handler) pauseConsumer(v *visit) (answer, error) {
+	name, epoch, err := v.consumer()
+	if err == nil {
+		err = h.store.Pause(v.r.Context(), name, epoch, v.operator())
+	}
+	return after("consumers", "pause"), err
+}
+
+func (h *Handler) resumeConsumer(v *visit) (answer, error) {
+	name, epoch, err := v.consumer()
+	if err == nil {
+		err = h.store.Resume(v.r.Context(), name, epoch, v.operator())
+	}
+	return after("consumers", "resume"), err
+}
+
+func (v *visit) consumer() (name string, epoch int, err error) {
+	n, err := number(v.r.PostFormValue("epoch"), "epoch")
+	return v.r.PostFormValue("consumer"), int(n), err
+}
+
+func (h *Handler) retryParked(v *visit) (answer, error) {
+	return after("outbox", "outbox-retry"), h.decide(v, (*outbox.Publisher).Retry)
+}
+
+func (h *Handler) discardParked(v *visit) (answer, error) {
+	return after("outbox", "outbox-discard"), h.decide(v, (*outbox.Publisher).Discard)
+}
+
+// decide has the outbox do something about a message that is parked there.
+func (h *Handler) decide(v *visit, do func(*outbox.Publisher, context.Context, int64, outbox.Operator) error) error {
+	if h.config.Outbox == nil {
+		return problem{http.StatusNotFound, "There is no outbox here."}
+	}
+	id, err := v.row()
+	if err != nil {
+		return err
+	}
+	return do(h.config.Outbox, v.r.Context(), id, outbox.Operator(v.operator()))
+}

@@ -1,0 +1,117 @@
+package dashboard
+
+import (
+	"net/http"
+	"net/url"
+	"path"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/millrace-go/millrace/inbox"
+)
+
+// visit is one request, and what every page shows.
+type visit struct {
+	r    *http.Request
+	path string // within the dashboard: "inbox", "message-retry"
+
+	Root     string // leads from this page to the first
+	Tab      string
+	Title    string
+	Operator string // who asks
+	Acting   bool   // may change something
+	Outbox   bool
+	Done     string // what the last action did
+	Now      time.Time
+	Data     any
+}
+
+func (h *Handler) visit(r *http.Request, local string) *visit {
+	v := &visit{r: r, path: local, Now: time.Now().UTC(), Outbox: h.config.Outbox != nil}
+	v.Root = "./" + strings.Repeat("../", strings.Count(local, "/"))
+	if h.config.Operator != nil {
+		v.Operator = h.config.Operator(r)
+	}
+	v.Acting = !h.config.ReadOnly && v.Operator != ""
+	return v
+}
+
+// local returns the path of r within the dashboard. It is not found where r lacks the slash
+// behind the prefix, on which the links of the first page are built.
+func (h *Handler) local(r *http.Request) (local string, found bool) {
+	rest := r.URL.Path
+	prefix := h.config.Prefix
+	if prefix == "" {
+		prefix = mounted(r.Pattern)
+	}
+	if after, under := strings.CutPrefix(rest, prefix); under && (after == "" || after[0] == '/') {
+		rest = after
+	}
+	if rest == "" {
+		return "", false
+	}
+	return rest[1:], rest[0] == '/'
+}
+
+// mounted returns the path of a pattern that matches all below it.
+func mounted(pattern string) string {
+	slash := strings.Index(pattern, "/")
+	if slash < 0 {
+		return ""
+	}
+	prefix, rest, _ := strings.Cut(pattern[slash:], "{")
+	if !strings.HasSuffix(prefix, "/") || rest != "" && !strings.HasSuffix(rest, "...}") {
+		return ""
+	}
+	return strings.TrimSuffix(prefix, "/")
+}
+
+// redirectInside adds the slash. It names no host and no folder, so it leads nowhere else.
+func redirectInside(w http.ResponseWriter, r *http.Request) {
+	asked, _, _ := strings.Cut(r.RequestURI, "?")
+	to := "./" + path.Base(asked) + "/"
+	if r.URL.RawQuery != "" {
+		to += "?" + r.URL.RawQuery
+	}
+	w.Header().Set("Location", to)
+	w.WriteHeader(http.StatusPermanentRedirect)
+}
+
+// query returns a value of the address.
+func (v *visit) query(name string) string { return v.r.URL.Query().Get(name) }
+
+// number returns a whole number of the address that is not negative.
+func (v *visit) number(name string) (int64, error) { return number(v.query(name), name) }
+
+func number(text, name string) (int64, error) {
+	if text == "" {
+		return 0, nil
+	}
+	n, err := strconv.ParseInt(text, 10, 64)
+	if err != nil || n < 0 {
+		return 0, problem{http.StatusBadRequest, "This is no " + name + ": " + text}
+	}
+	return n, nil
+}
+
+// operator is who acts, and why.
+func (v *visit) operator() inbox.Operator {
+	return inbox.Operator{Name: v.Operator, Reason: v.reason()}
+}
+
+func (v *visit) reason() string { return strings.TrimSpace(v.r.PostFormValue("reason")) }
+
+// link is an address within the dashboard, from its first page, without what is empty.
+func link(page string, pairs ...string) string {
+	values := url.Values{}
+	for i := 0; i+1 < len(pairs); i += 2 {
+		if pairs[i+1] != "" {
+			values.Set(pairs[i], pairs[i+1])
+		}
+	}
+	if len(values) == 0 {
+		return page
+	}
+	return page + "?" + values.Encode()
+}

@@ -1,0 +1,29 @@
+package dashboard
+
+import "github.com/millrace-go/millrace/inbox"
+
+// waitingPage lists aggregates that hold messages.
+type waitingPage struct {
+	Consumer   string
+	Aggregates []inbox.WaitingAggregate
+	First      string
+	Next       string
+}
+
+func (h *Handler) waiting(v *visit) (any, error) {
+	p := &waitingPage{Consumer: v.query("consumer")}
+	behind := v.query("after")
+	var err error
+	p.Aggregates, err = h.store.Waiting(v.r.Context(), inbox.ConsumerFilter{Consumer: p.Consumer}, behind, pageSize+1)
+	if err != nil {
+		return nil, err
+	}
+	if len(p.Aggregates) > pageSize {
+		p.Aggregates = p.Aggregates[:pageSize]
+		p.Next = link("waiting", "consumer", p.Consumer, "after", p.Aggregates[pageSize-1].Cursor)
+	}
+	if behind != "" {
+		p.First = link("waiting", "consumer", p.Consumer)
+	}
+	return p, nil
+}

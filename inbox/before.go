@@ -1,0 +1,81 @@
+package inbox
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/millrace-go/millrace/internal/ambient"
+)
+
+// beforeError is what Before failed with.
+type beforeError struct{ error }
+
+func (e *beforeError) Unwrap() error { return e.error }
+
+// prepares reports whether Before must still run for the message.
+func (cl *Claim) prepares() bool {
+	return cl.consumer.config.Before != nil && !cl.visit.prepared
+}
+
+// prepare runs Before if the handler is to run next. It holds the turn of the key, so that
+// copies in this process wait, and neither a transaction nor a slot.
+func (cl *Claim) prepare(what step) error {
+	if what != insert && what != retake || !cl.prepares() {
+		return nil
+	}
+	// One that is about to be parked has nothing to prepare.
+	objection, err := cl.objection(cl.ctx, cl.consumer.store.db, what)
+	if err != nil || objection.text != "" {
+		return err
+	}
+	cl.began = time.Now()
+	if err := cl.runBefore(); err != nil {
+		return cl.failBefore(err)
+	}
+	cl.visit.prepared = true
+	return nil
+}
+
+func (cl *Claim) runBefore() (err error) {
+	config := &cl.consumer.config
+	p := &preparation{claim: cl}
+	ctx, cancel := context.WithTimeoutCause(cl.ctx, config.BeforeTimeout, errBeforeTimeout)
+	defer cancel()
+	ctx = preparationContext{ctx, p}
+	if cl.under(ReplaySuppress) {
+		var counted *ambient.Suppressed
+		ctx, counted = ambient.Suppress(ctx)
+		defer func() {
+			counted.End()
+			cl.visit.suppressed = counted.Count()
+		}()
+	}
+	cl.msg.SetContext(ctx)
+	defer func() {
+		p.over.Store(true)
+		cl.msg.SetContext(cl.ctx)
+	}()
+	err = config.Before(cl.msg)
+	if err != nil && cl.ctx.Err() == nil && errors.Is(context.Cause(ctx), errBeforeTimeout) {
+		return tookTooLong("BeforeTimeout", config.BeforeTimeout, err)
+	}
+	return err
+}
+
+var errBeforeTimeout = errors.New("BeforeTimeout ran out")
+
+// failBefore ends a delivery whose Before failed, as if the handler had.
+func (cl *Claim) failBefore(cause error) error {
+	if a := cl.told(); a != nil {
+		a.failed(cause)
+	}
+	if cl.lease == nil && cl.consumer.config.RecordFailures && cl.ctx.Err() == nil {
+		if leave, err := cl.consumer.slot(cl.ctx); err == nil {
+			cl.recordFailure(cause)
+			leave()
+		}
+	}
+	cl.observeFailed(cause)
+	return &beforeError{cause}
+}

@@ -1,0 +1,33 @@
+package inbox
+
+import (
+	"context"
+	"time"
+)
+
+// claimAges counts claims by their age.
+type claimAges [4]int
+
+// ageLimits are the ages up to which claims are counted together.
+var ageLimits = [...]struct {
+	reason string
+	limit  time.Duration
+}{{ReasonHour, time.Hour}, {ReasonDay, 24 * time.Hour}, {ReasonWeek, 7 * 24 * time.Hour}, {ReasonOlder, 1<<63 - 1}}
+
+// add counts a claim of so many microseconds.
+func (a *claimAges) add(age int64) {
+	for i := range ageLimits {
+		if age <= ageLimits[i].limit.Microseconds() {
+			a[i]++
+			return
+		}
+	}
+}
+
+func (s *Store) observeClaims(ctx context.Context, c consumerRow, ages claimAges) {
+	for _, o := range s.observe.claims {
+		for i, n := range ages {
+			o.ObserveClaims(ctx, Event{Consumer: string(c.Name), Epoch: c.Epoch, Reason: ageLimits[i].reason, Count: n})
+		}
+	}
+}

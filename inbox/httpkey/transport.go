@@ -1,0 +1,146 @@
+// Package httpkey sends an idempotency key with the HTTP requests of a handler, so that a
+// provider that honours it does nothing twice, however often the message is handled:
+//
+//	client := &http.Client{Transport: &httpkey.Transport{}}
+//
+//	req, err := http.NewRequestWithContext(msg.Context(), http.MethodPost, "https://mail.example/send", body)
+//	resp, err := client.Do(req)
+//
+// The key is made as [inbox.ID] is, of the message that the request's context belongs to and of
+// method and URL. Requests of one handler that have these in common need names:
+//
+//	req = req.WithContext(inbox.WithStep(req.Context(), "invoice"))
+//
+// Within an inbox.Step the key is the id that its Do was given.
+package httpkey
+
+import (
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net/http"
+
+	"github.com/millrace-go/millrace/inbox"
+	"github.com/millrace-go/millrace/internal/requests"
+)
+
+// DefaultHeader is what most providers call it.
+const DefaultHeader = "Idempotency-Key"
+
+// Transport is an [http.RoundTripper] that sets the header of requests that change something,
+// which is all but GET, HEAD, OPTIONS and TRACE. A header that is set already stays. The zero
+// value is ready to use, and safe for concurrent use.
+//
+// Two different requests of one run that would have one key are refused: the provider would take
+// the second for a repetition of the first. They differ in method, URL or body. One whose body
+// cannot be read twice (it has no GetBody) differs from every other.
+type Transport struct {
+	// Base makes the requests. Defaults to http.DefaultTransport.
+	Base http.RoundTripper
+
+	// Header is the name of the header. Defaults to Idempotency-Key.
+	Header string
+
+	// Required refuses requests that belong to no message, with inbox.ErrNoMessage. By default
+	// they pass without a key.
+	Required bool
+}
+
+// ErrOneKey says that two different requests would have one idempotency key.
+var ErrOneKey = errors.New("another request of this handler had the same idempotency key: " +
+	"give each its own, with inbox.WithStep")
+
+// RoundTrip sets the key and makes the request.
+func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
+	base, header := t.Base, t.Header
+	if base == nil {
+		base = http.DefaultTransport
+	}
+	if header == "" {
+		header = DefaultHeader
+	}
+	if safe(req.Method) || req.Header.Get(header) != "" {
+		return base.RoundTrip(req)
+	}
+	key, err := t.key(req, header)
+	if err != nil {
+		if req.Body != nil {
+			_ = req.Body.Close() // as every RoundTripper must
+		}
+		return nil, fmt.Errorf("httpkey: %s %s: %w", req.Method, req.URL.Redacted(), err)
+	}
+	if key == "" {
+		return base.RoundTrip(req)
+	}
+	keyed := req.Clone(req.Context())
+	keyed.Header.Set(header, key)
+	return base.RoundTrip(keyed)
+}
+
+func safe(method string) bool {
+	switch method {
+	case "", http.MethodGet, http.MethodHead, http.MethodOptions, http.MethodTrace:
+		return true
+	}
+	return false
+}
+
+// key returns the key of req, "" where it belongs to no message.
+func (t *Transport) key(req *http.Request, header string) (string, error) {
+	if req.Response != nil && req.Response.Request != nil { // a redirect is the same request
+		if key := req.Response.Request.Header.Get(header); key != "" {
+			return key, nil
+		}
+	}
+	ctx := req.Context()
+	parts := inbox.StepNames(ctx)
+	if len(parts) == 0 {
+		parts = []string{req.Method, req.URL.String()}
+	}
+	key, err := inbox.ID(ctx, parts...)
+	if errors.Is(err, inbox.ErrNoMessage) && !t.Required {
+		return "", nil
+	}
+	if err != nil {
+		return "", err
+	}
+	fingerprint, err := fingerprintOf(req)
+	if err != nil {
+		return "", err
+	}
+	if made := requests.From(ctx); made != nil && !made.Note(key, fingerprint) {
+		return "", ErrOneKey
+	}
+	return key, nil
+}
+
+// fingerprintOf is the same for requests that are alike.
+func fingerprintOf(req *http.Request) (sum [sha256.Size]byte, err error) {
+	h := sha256.New()
+	_, _ = fmt.Fprintf(h, "%s %s\n", req.Method, req.URL) // a hash takes all
+	switch {
+	case req.Body == nil || req.Body == http.NoBody:
+	case req.GetBody == nil:
+		_, _ = fmt.Fprint(h, rand.Uint64(), rand.Uint64()) //nolint:gosec // tells requests apart, keeps no secret
+	default:
+		body, err := req.GetBody()
+		if err != nil {
+			return sum, fmt.Errorf("read the body: %w", err)
+		}
+		_, err = io.Copy(h, body)
+		if err := errors.Join(err, body.Close()); err != nil {
+			return sum, fmt.Errorf("read the body: %w", err)
+		}
+	}
+	h.Sum(sum[:0])
+	return sum, nil
+}
+
+// CloseIdleConnections closes those of Base, if it can.
+func (t *Transport) CloseIdleConnections() {
+	if base, can := t.Base.(interface{ CloseIdleConnections() }); can {
+		base.CloseIdleConnections()
+	}
+}

@@ -1,0 +1,213 @@
+package inbox
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"math"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/jmoiron/sqlx"
+
+	"github.com/millrace-go/millrace/internal/keycode"
+	"github.com/millrace-go/millrace/internal/msgcode"
+)
+
+// journal keeps a completed message whole, in the transaction of its handler.
+func (cl *Claim) journal(ctx context.Context, tx *sqlx.Tx) error {
+	d := cl.delivery
+	if !d.consumer.config.Journal {
+		return nil
+	}
+	s := d.consumer.store
+	kind, version := d.consumer.config.Describe(d.msg)
+	payload, err := s.sealPayloadIn(ctx, tx, d.consumer.config.Name, d.topic, d.msg)
+	if err != nil {
+		return fmt.Errorf("journal: %w", err)
+	}
+	var received sql.NullInt64
+	var orderKey []byte
+	if cl.lease != nil {
+		received, orderKey = sql.NullInt64{Int64: cl.lease.row.ReceivedAt, Valid: true}, cl.lease.row.OrderKey
+	}
+	_, err = tx.ExecContext(ctx, s.dialect.Journal.InsertJournal, cl.id32, d.id, []byte(d.topic), orderKey,
+		[]byte(kind), []byte(version), []byte(d.msg.UUID), msgcode.AppendMetadata(nil, d.msg.Metadata),
+		payload.inRow, d.hash, payload.form, payload.ref, received)
+	if err != nil {
+		return fmt.Errorf("journal: keep the message, whose payload has %d bytes: %w", len(d.msg.Payload), err)
+	}
+	return s.checkIn(ctx, tx, payload)
+}
+
+// journaled returns for which consumers the message with the stored key id is kept, and when each
+// received it.
+func (s *Store) journaled(ctx context.Context, id []byte) (map[consumerName]time.Time, error) {
+	var rows []journalRow
+	err := sqlx.SelectContext(ctx, s.reader(ctx), &rows, s.dialect.Journal.StoryJournal, id, []byte(s.config.Namespace))
+	kept := make(map[consumerName]time.Time, len(rows))
+	for _, row := range rows {
+		kept[row.consumer()] = time.UnixMicro(row.ReceivedAt).UTC()
+	}
+	return kept, err
+}
+
+// journalRow is a row of the journal.
+type journalRow struct {
+	messageRow
+
+	ProcessedAt int64 `db:"processed_at"`
+}
+
+// JournalFilter says which journaled messages are meant. Fields that are zero match all, but
+// Consumer, which is required.
+type JournalFilter struct {
+	Consumer string
+	Epoch    *int // nil: the newest that has handled a message
+	Topic    string
+
+	// Since and Until bound when the message was handled; the end is not part of it.
+	Since time.Time
+	Until time.Time
+
+	// UpTo is the greatest [Journaled.ID], 0 for no bound: what is handled meanwhile has greater ones.
+	UpTo int64
+}
+
+// Journaled is a completed message that its consumer's journal has kept.
+type Journaled struct {
+	ID          int64 // in the journal, in the order of handling
+	Consumer    string
+	Epoch       int
+	MessageID   string // the key
+	Topic       string
+	OrderKey    string // where a pubsub.Durable with an OrderKey had it
+	EventType   string
+	Message     *message.Message // without its payload where that is Unreadable
+	Unreadable  error            // ErrErased, or what passes
+	ReceivedAt  time.Time
+	ProcessedAt time.Time
+}
+
+// Journal lists what the journal of a consumer has kept, in the order in which it was handled: at
+// most limit messages, which is at most MaxPage, after the one with the given ID (0 to begin).
+// [ErrNotFound] is returned where there is no such consumer.
+func (s *Store) Journal(ctx context.Context, f JournalFilter, after int64, limit int) ([]Journaled, error) {
+	if err := validPage(limit); err != nil {
+		return nil, fmt.Errorf("inbox: read the journal: %w", err)
+	}
+	args, err := s.journalArgs(ctx, f, after)
+	var rows []journalRow
+	if err == nil {
+		err = sqlx.SelectContext(ctx, s.reader(ctx), &rows, s.dialect.Journal.SelectJournal, append(args, limit)...)
+	}
+	all := make([]Journaled, 0, len(rows))
+	for _, row := range rows {
+		if err == nil {
+			var j Journaled
+			j, err = s.readJournal(ctx, row)
+			all = append(all, j)
+		}
+	}
+	if err != nil {
+		return nil, fmt.Errorf("inbox: read the journal of consumer %q: %w", f.Consumer, explain(err))
+	}
+	return all, nil
+}
+
+func (s *Store) readJournal(ctx context.Context, row journalRow) (Journaled, error) {
+	m, err := s.message(ctx, row.messageRow)
+	if err != nil {
+		return Journaled{}, err
+	}
+	msg := message.NewMessage(m.UUID, m.Payload)
+	msg.Metadata = m.Metadata
+	return Journaled{
+		ID: m.ID, Consumer: m.Consumer, Epoch: m.Epoch, MessageID: m.MessageID, Topic: m.Topic, OrderKey: keycode.String(row.OrderKey),
+		EventType: m.EventType, Message: msg, Unreadable: m.Unreadable, ReceivedAt: m.ReceivedAt,
+		ProcessedAt: time.UnixMicro(row.ProcessedAt).UTC(),
+	}, nil
+}
+
+// TopicCount is how many messages there are of a topic.
+type TopicCount struct {
+	Topic    string
+	Messages int
+	First    time.Time // when the first of them was handled …
+	Last     time.Time // … and the last
+	LastID   int64     // the greatest [Journaled.ID]
+}
+
+// CountJournal counts by topic what [Store.Journal] lists. It reads all rows that f matches.
+func (s *Store) CountJournal(ctx context.Context, f JournalFilter) ([]TopicCount, error) {
+	var rows []struct {
+		Topic    []byte `db:"topic"`
+		Messages int    `db:"messages"`
+		First    int64  `db:"first_at"`
+		Last     int64  `db:"last_at"`
+		LastID   int64  `db:"last_id"`
+	}
+	args, err := s.journalArgs(ctx, f, 0)
+	if err == nil {
+		err = sqlx.SelectContext(ctx, s.reader(ctx), &rows, s.dialect.Journal.CountJournal, args...)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("inbox: count the journal of consumer %q: %w", f.Consumer, explain(err))
+	}
+	counts := make([]TopicCount, 0, len(rows))
+	for _, r := range rows {
+		counts = append(counts, TopicCount{
+			string(r.Topic), r.Messages, time.UnixMicro(r.First).UTC(), time.UnixMicro(r.Last).UTC(), r.LastID,
+		})
+	}
+	return counts, nil
+}
+
+// journalArgs are the arguments of a statement for what f matches behind the row after.
+func (s *Store) journalArgs(ctx context.Context, f JournalFilter, after int64) ([]any, error) {
+	if f.Consumer == "" {
+		return nil, errors.New("which consumer's? each has a journal of its own")
+	}
+	consumer, err := s.journalOf(ctx, f)
+	if err != nil {
+		return nil, err
+	}
+	var topic any
+	if f.Topic != "" {
+		topic = []byte(f.Topic)
+	}
+	since, until := int64(math.MinInt64), int64(math.MaxInt64)
+	if !f.Since.IsZero() {
+		since = f.Since.UnixMicro()
+	}
+	if !f.Until.IsZero() {
+		until = f.Until.UnixMicro()
+	}
+	upTo := f.UpTo
+	if upTo == 0 {
+		upTo = math.MaxInt64
+	}
+	return []any{after, upTo, consumer, topic, topic, since, until}, nil
+}
+
+// journalOf returns the consumer and epoch that f means: the newest epoch that kept something
+// where it names none.
+func (s *Store) journalOf(ctx context.Context, f JournalFilter) (int32, error) {
+	consumers, err := s.matching(ctx, Filter{Consumer: f.Consumer, Epoch: f.Epoch})
+	if err != nil {
+		return 0, err
+	}
+	if len(consumers) == 0 {
+		return 0, ErrNotFound
+	}
+	for i := len(consumers) - 1; i > 0; i-- { // by epoch
+		var some []journalRow
+		err := sqlx.SelectContext(ctx, s.reader(ctx), &some, s.dialect.Journal.SelectJournal,
+			0, int64(math.MaxInt64), consumers[i].ID, nil, nil, int64(math.MinInt64), int64(math.MaxInt64), 1)
+		if err != nil || len(some) > 0 {
+			return consumers[i].ID, err
+		}
+	}
+	return consumers[0].ID, nil
+}

@@ -1,0 +1,49 @@
+package inbox
+
+import (
+	"context"
+	"fmt"
+)
+
+// Migrate creates the tables or brings them up to this release. It is idempotent, and
+// safe when several processes start at once.
+func (s *Store) Migrate(ctx context.Context) error {
+	if s.config.Schema != "" {
+		var found int
+		err := s.db.GetContext(ctx, &found, `SELECT COUNT(*) FROM pg_namespace WHERE nspname = $1`, s.config.Schema)
+		if err == nil && found == 0 {
+			return fmt.Errorf("inbox: migrate: there is no schema %q: create it, or leave Config.Schema empty", s.config.Schema)
+		}
+	}
+	leave, err := s.enterWriters(ctx)
+	if err != nil {
+		return fmt.Errorf("inbox: migrate: %w", err)
+	}
+	defer leave()
+	if err := s.dialect.Migrate(ctx, s.db); err != nil {
+		return fmt.Errorf("inbox: migrate: %w", explain(err))
+	}
+	return nil
+}
+
+// Migration is one step of the schema.
+type Migration struct {
+	Version int
+	DDL     string
+}
+
+// Pending returns what [Store.Migrate] would apply: nothing where the tables are up to date.
+func (s *Store) Pending(ctx context.Context) ([]Migration, error) {
+	scripts, err := s.dialect.Pending(ctx, s.reader(ctx))
+	if err != nil {
+		return nil, fmt.Errorf("inbox: pending migrations: %w", explain(err))
+	}
+	var pending []Migration
+	for _, script := range scripts {
+		pending = append(pending, Migration(script))
+	}
+	return pending, nil
+}
+
+// Schema returns the DDL of all tables, for services that keep migrations of their own.
+func (s *Store) Schema() string { return s.dialect.Schema() }

@@ -1,0 +1,93 @@
+package inbox
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+
+	"github.com/millrace-go/millrace/internal/keycode"
+	"github.com/millrace-go/millrace/internal/msgcode"
+)
+
+// event tells of a message that arrived.
+func (q *Queue) event(a *arrival, reason string) Event {
+	kind, _ := q.config.Describe(a.msg)
+	return Event{
+		Consumer: q.name.name, Epoch: q.name.epoch, MessageID: keycode.String(a.id), UUID: a.msg.UUID, Topic: a.topic,
+		Type: kind, Reason: reason, Attempt: a.attempts, Metadata: a.msg.Metadata, Replay: a.msg.Metadata[ReplayField],
+	}
+}
+
+// event tells what became of a stored message.
+func (l *Leased) event(became fate) Event {
+	metadata, err := msgcode.DecodeMetadata(l.row.Metadata)
+	if err != nil {
+		metadata = nil // nobody can read it
+	}
+	return Event{
+		Consumer: l.queue.name.name, Epoch: l.queue.name.epoch, MessageID: keycode.String(l.row.MessageID),
+		UUID: string(l.row.UUID), Topic: string(l.row.Topic), Type: string(l.row.EventType),
+		Reason: became.reason, Attempt: became.attempts, Metadata: metadata, Replay: metadata[ReplayField],
+	}
+}
+
+func (q *Queue) observeCollision(ctx context.Context, a *arrival) {
+	e := q.event(a, ReasonCollision)
+	e.MessageID = a.key
+	q.store.observeCollision(ctx, e)
+	q.observeFate(ctx, q.event(a, a.reason), fate{status: Parked, why: a.why})
+}
+
+// observeFate tells what became of a message that failed.
+func (q *Queue) observeFate(ctx context.Context, e Event, f fate) {
+	e.Attempt, e.Err = f.attempts, f.err()
+	switch {
+	case f.status.stuck():
+		q.store.observeParked(ctx, e)
+	case f.status == FailedRetryable:
+		q.store.observeRetried(ctx, e, f.delay)
+	}
+}
+
+// err is what is told of a message that failed.
+func (f fate) err() error {
+	if len(f.last) > 0 {
+		return errors.New(f.text + ": " + string(f.last))
+	}
+	return errors.New(f.text)
+}
+
+// observeRetried tells of a message that is to be tried again from the table.
+func (s *Store) observeRetried(ctx context.Context, e Event, delay time.Duration) {
+	for _, o := range s.observe.retried {
+		o.ObserveRetried(ctx, e)
+	}
+	if s.debug {
+		s.log.Debug("inbox: a stored message is tried again later",
+			e.fields().Add(watermill.LogFields{"again_in": delay.String()}))
+	}
+}
+
+// observeReclaimed tells of messages that a process had and did not answer.
+func (q *Queue) observeReclaimed(ctx context.Context, leased []*Leased) {
+	e := Event{Consumer: q.name.name, Epoch: q.name.epoch, Reason: "lease lapsed"}
+	for _, l := range leased {
+		if l.row.LeaseToken != 0 {
+			e.Count++
+		}
+		if l.suspect { // it comes alone
+			one := l.event(fate{attempts: l.number, why: why{reason: e.Reason}})
+			one.Count = e.Count
+			e = one
+			q.store.log.Info("inbox: a stored message was taken back from a process that did not answer in time", e.fields())
+		}
+	}
+	if e.Count == 0 {
+		return
+	}
+	for _, o := range q.store.observe.reclaimed {
+		o.ObserveReclaimed(ctx, e)
+	}
+}

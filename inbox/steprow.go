@@ -1,0 +1,233 @@
+package inbox
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/jmoiron/sqlx"
+)
+
+// stepState is what is recorded of a step.
+type stepState int16
+
+const (
+	stepBegun   stepState = 1 // in doubt once the lease has ended
+	stepDone    stepState = 2
+	stepNotDone stepState = 3
+)
+
+// stepRow is a row of the steps table.
+type stepRow struct {
+	ID        []byte    `db:"id"`
+	Namespace []byte    `db:"namespace"`
+	Consumer  []byte    `db:"consumer"`
+	Epoch     int       `db:"epoch"`
+	MessageID []byte    `db:"message_id"`
+	Name      []byte    `db:"name"`
+	State     stepState `db:"state"`
+	Verified  bool      `db:"verified"`
+	Token     int64     `db:"token"`
+	Attempts  int       `db:"attempts"`
+	StartedAt int64     `db:"started_at"`
+	EndedAt   int64     `db:"ended_at"`
+	Result    []byte    `db:"result"`
+	Problem   []byte    `db:"problem"`
+	Remaining int64     `db:"remaining"`
+
+	doubtful bool // it was begun before, and is ours now
+}
+
+// stepRun is one call of [Step.Run].
+type stepRun struct {
+	step  *Step
+	store *Store
+	of    *subject
+	id    [16]byte
+	token int64
+	sure  time.Time // until when nobody else can have taken the step
+}
+
+// read returns what is recorded, a row without a state where nothing is.
+func (r *stepRun) read(ctx context.Context, db sqlx.QueryerContext) (row stepRow, err error) {
+	err = sqlx.GetContext(ctx, db, &row, r.store.dialect.Steps.SelectStep, r.id[:])
+	if errors.Is(err, sql.ErrNoRows) {
+		return stepRow{}, nil
+	}
+	if err != nil {
+		return row, fmt.Errorf("read what is recorded: %w", explain(err))
+	}
+	return row, nil
+}
+
+// obtain takes the step, or returns it if it is done. It waits for another process that is at
+// it for at most Wait.
+func (r *stepRun) obtain(ctx context.Context) (stepRow, error) {
+	deadline := time.Now().Add(r.step.Wait)
+	for try := 0; ; try++ {
+		row, taken, err := r.take(ctx)
+		if err != nil || taken || row.State == stepDone {
+			return row, err
+		}
+		left, remaining := time.Until(deadline), time.Duration(row.Remaining)*time.Microsecond
+		if left <= 0 {
+			return row, RetryAfter(fmt.Errorf("%w, which is at this step and was not done within Wait, %v: it has it for another %v",
+				ErrInProgress, r.step.Wait, remaining), max(remaining, 0))
+		}
+		timer := time.NewTimer(min(nextLook(try, remaining), left))
+		select {
+		case <-timer.C:
+		case <-ctx.Done():
+			timer.Stop()
+			return row, ctx.Err()
+		}
+	}
+}
+
+// take records the intent, in a transaction of its own, if nobody has the step.
+func (r *stepRun) take(ctx context.Context) (row stepRow, taken bool, err error) {
+	s, lease := r.store, r.step.Lease.Microseconds()
+	r.token = rand.Int64N(1<<62) + 1 //nolint:gosec // tells attempts apart, keeps no secret
+	began := time.Now()
+	bound, cancel := context.WithTimeout(ctx, afterwards)
+	defer cancel()
+	err = s.write(bound, func(tx *sqlx.Tx) error {
+		taken = false
+		_, err := tx.ExecContext(bound, s.dialect.Steps.InsertStep, r.id[:], []byte(s.config.Namespace),
+			[]byte(r.of.name.name), r.of.id, []byte(r.step.Name), r.of.name.epoch, r.token, lease)
+		if err != nil {
+			return err
+		}
+		if row, err = r.read(bound, tx); err != nil || row.Token == r.token {
+			taken = err == nil // else it is another's, or was
+			return err
+		}
+		if row.State == stepDone || row.State == stepBegun && row.Remaining > 0 {
+			return nil
+		}
+		n, err := affected(tx.ExecContext(bound, s.dialect.Steps.TakeStep,
+			r.token, r.of.name.epoch, lease, r.id[:], row.Token))
+		taken, row.doubtful = n == 1, row.State == stepBegun
+		return err
+	})
+	if err != nil {
+		return row, false, fmt.Errorf("record the intent: %w", explain(err))
+	}
+	r.sure = began.Add(r.step.Lease)
+	return row, taken, nil
+}
+
+// stepEnd is what becomes of a step that was taken.
+type stepEnd struct {
+	state    stepState
+	verified bool
+	stored   []byte // the result
+	problem  []byte
+}
+
+// end records e, in a transaction of its own, if the step is still ours.
+func (r *stepRun) end(ctx context.Context, e stepEnd) (ours bool, err error) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), afterwards)
+	defer cancel()
+	keep := int64(0) // in doubt from now on
+	if e.state != stepBegun {
+		keep = r.keep().Microseconds()
+	}
+	verified := 0
+	if e.verified {
+		verified = 1
+	}
+	var n int64
+	err = r.store.write(ctx, func(tx *sqlx.Tx) (err error) {
+		n, err = affected(tx.ExecContext(ctx, r.store.dialect.Steps.EndStep,
+			e.state, verified, nullable(e.stored), nullable(e.problem), keep, r.id[:], r.token))
+		return err
+	})
+	return n == 1, err
+}
+
+// nullable returns an argument that is NULL where there is nothing: a nil slice is not on every driver.
+func nullable(b []byte) any {
+	if b == nil {
+		return nil
+	}
+	return b
+}
+
+// keep is how long a step is remembered after its last use: longer than the claim that follows.
+func (r *stepRun) keep() time.Duration {
+	if r.of.retention == Forever {
+		return never
+	}
+	return r.of.retention + stepMargin(r.of.retention)
+}
+
+func stepMargin(retention time.Duration) time.Duration { return max(2*time.Hour, retention/8) }
+
+// stored returns the result of a step that was done before, which is remembered for as long as
+// if it had been done now.
+func (r *stepRun) stored(ctx context.Context, row stepRow) ([]byte, error) {
+	least := r.keep() - stepMargin(r.of.retention)/2
+	if time.Duration(row.Remaining)*time.Microsecond < least {
+		bound, cancel := context.WithTimeout(ctx, afterwards)
+		defer cancel()
+		err := r.store.write(bound, func(tx *sqlx.Tx) error {
+			_, err := tx.ExecContext(bound, r.store.dialect.Steps.TouchStep, r.keep().Microseconds(), r.id[:])
+			return err
+		})
+		if err != nil {
+			return nil, fmt.Errorf("remember it for longer: %w", explain(err))
+		}
+	}
+	return r.resultOf(ctx, row)
+}
+
+// resultOf returns the result in row.
+func (r *stepRun) resultOf(ctx context.Context, row stepRow) ([]byte, error) {
+	if row.Problem != nil {
+		return nil, Terminal(fmt.Errorf("it is done, but its result was not kept: %s", row.Problem))
+	}
+	if row.Result == nil {
+		return nil, nil
+	}
+	result, err := r.store.openStep(ctx, row)
+	if err != nil && unopenable(err) {
+		err = Terminal(err)
+	}
+	return result, err
+}
+
+// sealStep returns what is stored of a result, nil of none.
+func (r *stepRun) sealStep(ctx context.Context, result []byte) ([]byte, error) {
+	if len(result) > MaxStepResult {
+		return nil, fmt.Errorf("it has %d bytes, and at most %d are kept: return less, such as the provider's id",
+			len(result), MaxStepResult)
+	}
+	if result == nil {
+		return nil, nil
+	}
+	m := message.NewMessage(r.of.msg.UUID, result)
+	if r.store.config.Payloads != nil { // which may want it
+		m.Metadata = r.of.msg.Metadata
+	}
+	return r.store.encodeOutcome(ctx, r.of.name.name, r.step.Name, []*message.Message{m})
+}
+
+// openStep returns the result in row.
+func (s *Store) openStep(ctx context.Context, row stepRow) ([]byte, error) {
+	msgs, problems, err := s.decodeOutcome(ctx, string(row.Consumer), string(row.Name), row.Result)
+	if err == nil && len(msgs) != 1 {
+		err = fmt.Errorf("there are %d results", len(msgs))
+	}
+	if err == nil {
+		err = problems[0]
+	}
+	if err != nil {
+		return nil, fmt.Errorf("open its result: %w", err)
+	}
+	return msgs[0].Payload, nil
+}

@@ -1,0 +1,141 @@
+package inbox
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+)
+
+// work does a step that was taken, and records what came of it.
+func (r *stepRun) work(ctx context.Context, doubtful bool) ([]byte, error) {
+	bound, cancel := context.WithDeadlineCause(ctx, r.sure.Add(-r.step.Lease/10), errStepLease)
+	defer cancel()
+	ended := false
+	defer func() {
+		if !ended { // a panic goes on its way
+			_ = r.giveUp(ctx, errPanic)
+		}
+	}()
+	result, verified, err := r.call(bound, doubtful)
+	ended = true
+	if err == nil {
+		return r.record(ctx, result, verified)
+	}
+	if ctx.Err() == nil && errors.Is(context.Cause(bound), errStepLease) {
+		err = fmt.Errorf("its Lease, %v, was about to end: %w", r.step.Lease, err)
+	}
+	return nil, r.giveUp(ctx, err)
+}
+
+var errStepLease = errors.New("the lease of the step is about to end")
+
+// call decides what is in doubt, and does what was not done.
+func (r *stepRun) call(ctx context.Context, doubtful bool) (result []byte, verified bool, err error) {
+	id := formatID(r.id)
+	switch {
+	case doubtful && r.step.Verify != nil:
+		done, result, err := r.step.Verify(WithStep(ctx, r.step.Name), id)
+		if err != nil {
+			return nil, false, fmt.Errorf("%w, and Verify could not tell: %w", ErrInDoubt, err)
+		}
+		if done {
+			return result, true, nil
+		}
+	case doubtful && !r.step.Idempotent:
+		return nil, false, fmt.Errorf("%w: it was begun before and gave no answer; give the step a Verify that asks the provider "+
+			"for %s, declare it Idempotent if the provider takes that as its idempotency key, or decide with Store.DecideStep or millrace steps decide",
+			ErrInDoubt, id)
+	}
+	result, err = r.step.Do(WithStep(ctx, r.step.Name), id)
+	return result, false, err
+}
+
+// giveUp lets go of a step that failed, and returns the error for the handler.
+func (r *stepRun) giveUp(ctx context.Context, cause error) error {
+	e := stepEnd{state: stepBegun, problem: errorText(cause)}
+	var refused *notDoneError
+	if errors.As(cause, &refused) {
+		e.state = stepNotDone
+	}
+	ours, err := r.end(ctx, e)
+	if err != nil {
+		r.log().Error("inbox: the failure of a step could not be recorded; it is in doubt when its lease ends", explain(err), nil)
+	}
+	if err == nil && !ours {
+		return fmt.Errorf("%w; %w", cause, ErrLeaseLost)
+	}
+	return cause
+}
+
+// record keeps the result of a step that is done, trying again for a while if the database does
+// not answer: the step is done.
+func (r *stepRun) record(ctx context.Context, result []byte, verified bool) ([]byte, error) {
+	e := stepEnd{state: stepDone, verified: verified}
+	var unkept error
+	if e.stored, unkept = r.sealStep(context.WithoutCancel(ctx), result); unkept != nil {
+		e.problem = errorText(unkept)
+	}
+	giveUp := time.Now().Add(afterwards)
+	for try := 0; ; try++ {
+		ours, err := r.end(ctx, e)
+		switch {
+		case err == nil && ours && unkept != nil:
+			return nil, Terminal(fmt.Errorf("it is done, but its result was not kept: %w", unkept))
+		case err == nil && ours:
+			return result, nil
+		case err == nil:
+			return r.lost(ctx, result, e)
+		case time.Now().After(giveUp):
+			return nil, fmt.Errorf("it is done, but that could not be recorded, so it is in doubt: %w", explain(err))
+		}
+		_ = pause(context.WithoutCancel(ctx), try) // it does not end
+	}
+}
+
+// lost ends a step that is done, but that somebody else has taken since.
+func (r *stepRun) lost(ctx context.Context, result []byte, e stepEnd) ([]byte, error) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), afterwards)
+	defer cancel()
+	row, err := r.read(ctx, r.store.db)
+	if err != nil {
+		return nil, err
+	}
+	if row.State != stepDone {
+		cause := fmt.Errorf("it is done, but %w", ErrLeaseLost)
+		r.doubled(ctx, cause)
+		return nil, cause
+	}
+	if row.Token == r.token { // an earlier try went through, and only its answer was lost
+		return r.resultOf(ctx, row)
+	}
+	kept, err := r.resultOf(ctx, row)
+	if err != nil {
+		return nil, err
+	}
+	one := row.Verified || e.verified || r.step.Idempotent // so both saw one effect
+	switch alike := bytes.Equal(kept, result); {
+	case !alike:
+		r.doubled(ctx, fmt.Errorf("another result was recorded meanwhile: %w", ErrLeaseLost))
+	case !one:
+		r.doubled(ctx, fmt.Errorf("another process has done it too: %w", ErrLeaseLost))
+	}
+	return kept, nil
+}
+
+// doubled tells of a step that may have been done twice.
+func (r *stepRun) doubled(ctx context.Context, cause error) {
+	e := r.of.event(ReasonDuplicateStep)
+	r.log().Error("inbox: side-effect duplicate: a step may have been done twice", cause, nil)
+	e.Err = fmt.Errorf("step %q: %w", r.step.Name, cause)
+	for _, o := range r.store.observe.doubled {
+		o.ObserveDoubleEffect(ctx, e)
+	}
+}
+
+func (r *stepRun) log() watermill.LoggerAdapter {
+	return r.store.log.With(r.of.event("").fields().Add(watermill.LogFields{"step": r.step.Name}))
+}

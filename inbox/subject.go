@@ -1,0 +1,99 @@
+package inbox
+
+import (
+	"context"
+	"sync/atomic"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/millrace-go/millrace/internal/requests"
+)
+
+// subject is the message that is being handled with a context, as ID and Once know it.
+type subject struct {
+	store     *Store // whose steps they are; nil where the leases are in no database
+	namespace string
+	name      consumerName
+	id        []byte // as the key is stored
+	msg       *message.Message
+	retention time.Duration
+	inTx      bool // a transaction of the inbox is open
+	event     func(reason string) Event
+}
+
+type subjectKey struct{}
+
+// subjectOf returns the message that ctx belongs to: the innermost, where there are several.
+func subjectOf(ctx context.Context) (*subject, error) {
+	switch owner := ctx.Value(subjectKey{}).(type) {
+	case *Claim:
+		if owner.ambient.Open() {
+			return owner.subject(true), nil
+		}
+	case *preparation:
+		if !owner.over.Load() {
+			return owner.claim.subject(false), nil
+		}
+	case *Lease:
+		if !owner.over.Load() {
+			return owner.subject(), nil
+		}
+	}
+	return nil, ErrNoMessage
+}
+
+func (d *delivery) subject(inTx bool) *subject {
+	s := d.consumer.store
+	return &subject{
+		store: s, namespace: s.config.Namespace, name: d.consumer.name(), id: d.id, msg: d.msg,
+		retention: d.consumer.config.Retention, inTx: inTx, event: d.event,
+	}
+}
+
+func (l *Lease) subject() *subject {
+	c := l.consumer
+	s := &subject{
+		store: c.leases.owner, name: consumerName{c.config.Name, c.config.Epoch}, id: []byte(l.id.ID), msg: l.msg,
+		retention: c.config.Retention, event: l.event,
+	}
+	if s.store != nil {
+		s.namespace = s.store.config.Namespace
+	}
+	return s
+}
+
+// Value returns the claim to those who look for its message, and its requests.
+func (c handlerContext) Value(key any) any {
+	switch key.(type) {
+	case subjectKey:
+		return c.claim
+	case requests.Key:
+		return &c.claim.visit.requests
+	}
+	return c.Context.Value(key)
+}
+
+// preparation is a message that Before runs for.
+type preparation struct {
+	claim *Claim
+	over  atomic.Bool
+}
+
+// preparationContext is the context of Before.
+type preparationContext struct {
+	context.Context //nolint:containedctx // it is one
+
+	preparation *preparation
+}
+
+// Value returns the preparation to those who look for its message, and its requests.
+func (c preparationContext) Value(key any) any {
+	switch key.(type) {
+	case subjectKey:
+		return c.preparation
+	case requests.Key:
+		return &c.preparation.claim.visit.requests
+	}
+	return c.Context.Value(key)
+}

@@ -1,0 +1,204 @@
+package metrics_test
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace-go/millrace/inbox"
+	"github.com/millrace-go/millrace/metrics"
+	"github.com/millrace-go/millrace/outbox"
+)
+
+func TestNamesAreThoseThatPrometheusWants(t *testing.T) {
+	t.Parallel()
+	problems, err := testutil.GatherAndLint(full(t).registry)
+	require.NoError(t, err)
+	assert.Empty(t, problems)
+}
+
+// Whatever comes with messages, there is a bound to what they make.
+func TestLabelsAreBounded(t *testing.T) {
+	t.Parallel()
+	b := newBed(t, metrics.Config{MaxValues: 10})
+	for i := range 1000 {
+		value := fmt.Sprintf("value %d", i)
+		if i%7 == 0 {
+			value = "\xff" + strings.Repeat(value, 100) // from outside comes anything
+		}
+		fire(b.builder.Inbox(), inbox.Event{
+			Consumer: "billing", UUID: value, MessageID: value, Topic: value, Type: value, Reason: value, Count: 1,
+			Err: fmt.Errorf("%s", value),
+		})
+		fire(b.builder.Relay(), outbox.RelayEvent{Topic: value, UUID: value, Reason: value, Count: 1})
+		b.builder.Shadow().ObserveShadow(t.Context(), "billing", value, "first")
+	}
+	for name, labels := range b.exposed() {
+		for label, values := range labels {
+			distinct := make(map[string]bool)
+			for _, v := range values {
+				distinct[v] = true
+				assert.LessOrEqual(t, len(v), 128)
+			}
+			assert.LessOrEqual(t, len(distinct), 20, "%s{%s}", name, label)
+			switch label {
+			case "consumer", "type", "topic", "reason", "result", "state", "table", "age", "by":
+			default:
+				assert.Fail(t, "a label that nobody has bounded", "%s{%s}", name, label)
+			}
+		}
+	}
+	assert.Contains(t, b.exposed()["millrace_inbox_duplicates_total"]["type"], "other")
+	assert.Contains(t, b.exposed()["millrace_outbox_published_total"]["topic"], "other")
+	families, err := b.registry.Gather()
+	require.NoError(t, err)
+	sum := 0.0
+	for _, f := range families {
+		if f.GetName() == "millrace_inbox_duplicates_total" {
+			for _, m := range f.GetMetric() {
+				sum += m.GetCounter().GetValue()
+			}
+		}
+	}
+	assert.InDelta(t, 1000, sum, 0, "none is lost")
+}
+
+func TestAnEmptyTypeIsOne(t *testing.T) {
+	t.Parallel()
+	b := newBed(t, metrics.Config{})
+	fire(b.builder.Inbox(), inbox.Event{Consumer: "billing"})
+	assert.Equal(t, []string{"none"}, b.exposed()["millrace_inbox_duplicates_total"]["type"])
+}
+
+// Two Builders on one registry count together, and a second Store is refused in words.
+func TestARegistryMayBeUsedTwice(t *testing.T) {
+	t.Parallel()
+	b := newBed(t, metrics.Config{})
+	second, err := metrics.NewBuilder(b.registry, metrics.Config{})
+	require.NoError(t, err)
+	for _, builder := range []*metrics.Builder{b.builder, second} {
+		builder.Inbox().(inbox.ReceivedObserver).ObserveReceived(t.Context(), inbox.Event{Consumer: "billing"})
+	}
+	require.NoError(t, testutil.GatherAndCompare(b.registry, strings.NewReader(`
+		# HELP millrace_inbox_received_total Deliveries that a consumer took up.
+		# TYPE millrace_inbox_received_total counter
+		millrace_inbox_received_total{consumer="billing"} 2
+	`), "millrace_inbox_received_total"))
+	require.ErrorContains(t, second.WatchStore(b.store), "a Store is watched by this registry already")
+	require.ErrorContains(t, second.WatchOutbox(b.out), "WrapRegistererWith")
+
+	_, err = metrics.NewBuilder(prometheus.WrapRegistererWith(prometheus.Labels{"db": "b"}, b.registry), metrics.Config{})
+	require.Error(t, err, "with a label, and without it")
+	shared := prometheus.NewPedanticRegistry()
+	for i, label := range []string{"a", "b", "b"} {
+		builder, err := metrics.NewBuilder(prometheus.WrapRegistererWith(prometheus.Labels{"db": label}, shared), metrics.Config{})
+		require.NoError(t, err)
+		fire(builder.Inbox(), inbox.Event{Consumer: "billing"})
+		err = builder.WatchStore(b.store)
+		assert.Equal(t, i == 2, err != nil, "%s: %v", label, err)
+	}
+	_, err = shared.Gather()
+	require.NoError(t, err)
+	other, err := metrics.NewBuilder(b.registry, metrics.Config{Namespace: "billing"})
+	require.NoError(t, err)
+	require.NoError(t, other.WatchStore(b.store))
+}
+
+func TestWrongSettingsAreReportedAtOnce(t *testing.T) {
+	t.Parallel()
+	_, err := metrics.NewBuilder(prometheus.NewRegistry(), metrics.Config{
+		Namespace: "a-b", Interval: -1, Timeout: -1, CountTo: -1, MaxValues: -1, Buckets: []float64{2, 1},
+	})
+	require.Error(t, err)
+	for _, field := range []string{"Namespace", "Interval", "Timeout", "CountTo", "MaxValues", "Buckets"} {
+		assert.ErrorContains(t, err, field)
+	}
+	_, err = metrics.NewBuilder(nil, metrics.Config{})
+	require.ErrorContains(t, err, "Registerer")
+	b := newBed(t, metrics.Config{})
+	require.ErrorContains(t, b.builder.WatchStore(nil), "Store")
+	require.ErrorContains(t, b.builder.WatchOutbox(nil), "Publisher")
+}
+
+// Each kind of event that there is has a counter: whoever adds one to package inbox or
+// outbox is told here.
+func TestEveryKindOfEventIsCounted(t *testing.T) {
+	t.Parallel()
+	b := newBed(t, metrics.Config{})
+	for _, i := range []any{
+		new(inbox.ReceivedObserver), new(inbox.CompletedObserver), new(inbox.FailedObserver), new(inbox.RetriedObserver),
+		new(inbox.ReclaimedObserver), new(inbox.DuplicateObserver), new(inbox.CollisionObserver), new(inbox.ParkedObserver),
+		new(inbox.StaleObserver), new(inbox.GapObserver), new(inbox.HeldObserver), new(inbox.ReleasedObserver),
+		new(inbox.ForgottenTxObserver), new(inbox.EndedTxObserver), new(inbox.SettledObserver), new(inbox.ContentionObserver),
+		new(inbox.OutageObserver), new(inbox.PurgedObserver), new(inbox.ClaimsObserver), new(inbox.DoubleEffectObserver),
+		new(inbox.EvictedObserver), new(inbox.ReplayedObserver),
+	} {
+		assert.Implements(t, i, b.builder.Inbox())
+	}
+	for _, i := range []any{
+		new(outbox.PublishedObserver), new(outbox.AttemptObserver), new(outbox.ParkedObserver), new(outbox.OutageObserver),
+		new(outbox.ShardsObserver), new(outbox.PurgedObserver),
+	} {
+		assert.Implements(t, i, b.builder.Relay())
+	}
+}
+
+func TestReplayedMessagesAreCountedByWhatBecameOfThem(t *testing.T) {
+	t.Parallel()
+	b := newBed(t, metrics.Config{})
+	for _, reason := range []string{"ran", "refused", "duplicate", "suppressed", "suppressed 3 messages", "suppressed 4 messages"} {
+		b.builder.Inbox().(inbox.ReplayedObserver).ObserveReplayed(t.Context(), inbox.Event{Consumer: "billing", Reason: reason})
+	}
+	require.NoError(t, testutil.GatherAndCompare(b.registry, strings.NewReader(`
+		# HELP millrace_inbox_replayed_total Replayed messages, by what became of them.
+		# TYPE millrace_inbox_replayed_total counter
+		millrace_inbox_replayed_total{consumer="billing",result="duplicate"} 1
+		millrace_inbox_replayed_total{consumer="billing",result="ran"} 1
+		millrace_inbox_replayed_total{consumer="billing",result="refused"} 1
+		millrace_inbox_replayed_total{consumer="billing",result="suppressed"} 3
+	`), "millrace_inbox_replayed_total"))
+}
+
+// BenchmarkCompletedDelivery is what a delivery that was handled costs in events.
+func BenchmarkCompletedDelivery(b *testing.B) {
+	builder, err := metrics.NewBuilder(prometheus.NewRegistry(), metrics.Config{})
+	require.NoError(b, err)
+	o := builder.Inbox().(interface {
+		inbox.ReceivedObserver
+		inbox.CompletedObserver
+	})
+	e := inbox.Event{Consumer: "billing", UUID: "u", MessageID: "m", Topic: "orders", Type: "paid", Reason: "completed", Duration: time.Millisecond}
+	b.ReportAllocs()
+	b.RunParallel(func(pb *testing.PB) {
+		ctx := context.Background()
+		for pb.Next() {
+			o.ObserveReceived(ctx, e)
+			o.ObserveCompleted(ctx, e)
+		}
+	})
+}
+
+func BenchmarkDuplicate(b *testing.B) {
+	builder, err := metrics.NewBuilder(prometheus.NewRegistry(), metrics.Config{})
+	require.NoError(b, err)
+	o := builder.Inbox().(interface {
+		inbox.ReceivedObserver
+		inbox.DuplicateObserver
+	})
+	e := inbox.Event{Consumer: "billing", UUID: "u", MessageID: "m", Topic: "orders", Type: "paid", Reason: inbox.ReasonSettled}
+	b.ReportAllocs()
+	b.RunParallel(func(pb *testing.PB) {
+		ctx := context.Background()
+		for pb.Next() {
+			o.ObserveReceived(ctx, e)
+			o.ObserveDuplicate(ctx, e)
+		}
+	})
+}

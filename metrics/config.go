@@ -1,0 +1,85 @@
+package metrics
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"regexp"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+)
+
+// Config is how a [Builder] measures. The zero value is right for most services.
+type Config struct {
+	// Namespace begins the name of every metric. Defaults to "millrace".
+	Namespace string
+
+	// Interval is how old figures of the tables may be: within it Prometheus gets the same ones
+	// again. Defaults to 15 seconds, an interval that many scrape with.
+	Interval time.Duration
+
+	// Timeout bounds a look at the tables. Defaults to 5 seconds, below Prometheus's 10 seconds
+	// for a whole scrape.
+	Timeout time.Duration
+
+	// CountTo is up to which number messages are counted. Defaults to 10,000.
+	CountTo int
+
+	// MaxValues is how many event types are told apart for each consumer, and how many topics;
+	// the rest is "other". Defaults to 100.
+	MaxValues int
+
+	// Buckets are those of the histograms of seconds. Defaults to 12 from 1 ms to 60 s.
+	Buckets []float64
+
+	// Logger hears of looks that failed. Defaults to none.
+	Logger watermill.LoggerAdapter
+}
+
+func (c *Config) setDefaults() {
+	c.Namespace = cmp.Or(c.Namespace, "millrace")
+	c.Interval = cmp.Or(c.Interval, 15*time.Second)
+	c.Timeout = cmp.Or(c.Timeout, 5*time.Second)
+	c.CountTo = cmp.Or(c.CountTo, 10_000)
+	c.MaxValues = cmp.Or(c.MaxValues, 100)
+	if c.Buckets == nil {
+		c.Buckets = []float64{.001, .0025, .005, .01, .025, .05, .1, .5, 1, 5, 15, 60}
+	}
+	if c.Logger == nil {
+		c.Logger = watermill.NopLogger{}
+	}
+}
+
+var identifier = regexp.MustCompile(`^[a-zA-Z_][a-zA-Z0-9_]*$`)
+
+// Validate returns every problem of c at once.
+func (c Config) Validate() error {
+	c.setDefaults()
+	var problems []error
+	problem := func(format string, args ...any) { problems = append(problems, fmt.Errorf(format, args...)) }
+	if !identifier.MatchString(c.Namespace) {
+		problem("Namespace %q must be letters, digits and _", c.Namespace)
+	}
+	if c.Interval < 0 {
+		problem("Interval %v is negative", c.Interval)
+	}
+	if c.Timeout < 0 {
+		problem("Timeout %v is negative", c.Timeout)
+	}
+	if c.CountTo < 0 {
+		problem("CountTo %d is negative", c.CountTo)
+	}
+	if c.MaxValues < 0 {
+		problem("MaxValues %d is negative", c.MaxValues)
+	}
+	for i := 1; i < len(c.Buckets); i++ {
+		if c.Buckets[i] <= c.Buckets[i-1] {
+			problem("Buckets must grow, and %v follows %v", c.Buckets[i], c.Buckets[i-1])
+		}
+	}
+	if err := errors.Join(problems...); err != nil {
+		return fmt.Errorf("metrics: invalid Config: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,249 @@
+package metrics
+
+import (
+	"context"
+	"strings"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/millrace-go/millrace/inbox"
+)
+
+// inboxObserver counts what happens to deliveries.
+type inboxObserver struct {
+	vectors   inboxVectors
+	consumers *children[*consumer]
+
+	evicted       prometheus.Counter
+	purged        prometheus.Counter
+	purgeFailures prometheus.Counter
+	purgedAt      prometheus.Gauge
+}
+
+// inboxVectors are told apart by consumer, some also by a second label.
+type inboxVectors struct {
+	received, completed, held, released, collisions, tooOld, stale, gaps, reclaimed, forgotten, ended, doubled, settled,
+	contentions, outages *prometheus.CounterVec
+
+	claims, failures, duplicates, parked, retries, replayed *prometheus.CounterVec
+
+	ages    *prometheus.GaugeVec
+	seconds *prometheus.HistogramVec
+}
+
+// consumer is what is counted for one of them.
+type consumer struct {
+	received, completed, held, released, collisions, tooOld, stale, gaps, reclaimed, forgotten, ended, doubled, settled,
+	contentions, outages prometheus.Counter
+
+	claims, failures, duplicates, parked, retries, replayed *children[prometheus.Counter]
+
+	ages    *children[prometheus.Gauge]
+	seconds prometheus.Observer
+}
+
+// Results of a delivery, beside those that a reason of package inbox names.
+const (
+	resultCompleted = "completed"
+	resultFailed    = "failed"
+	resultDuplicate = "duplicate"
+	resultOutcome   = "outcome"
+	resultStale     = "stale"
+	resultHeld      = "held"
+	resultParked    = "parked"
+
+	resultRan        = "ran"
+	resultSuppressed = "suppressed"
+	resultRefused    = "refused"
+)
+
+func newInboxObserver(r *registrar) *inboxObserver {
+	const in = "inbox"
+	of := func(name, help string, more ...string) *prometheus.CounterVec {
+		return r.counters(in, name, help, append([]string{"consumer"}, more...)...)
+	}
+	o := &inboxObserver{
+		vectors: inboxVectors{
+			received:    of("received_total", "Deliveries that a consumer took up."),
+			completed:   of("completed_total", "Handler runs whose transaction was committed."),
+			held:        of("held_total", "Messages stored until their predecessor is applied."),
+			released:    of("released_total", "Messages released because their predecessor was applied."),
+			collisions:  of("collisions_total", "Messages with the key but not the payload of another one."),
+			tooOld:      of("too_old_total", "Messages parked because they may have been handled and forgotten."),
+			stale:       of("stale_versions_total", "Messages whose version their aggregate is past."),
+			gaps:        of("gaps_total", "Arrivals of a message before its predecessor was applied."),
+			reclaimed:   of("reclaimed_leases_total", "Stored messages taken over after the lease of somebody else lapsed."),
+			forgotten:   of("forgotten_transactions_total", "Successes that made no use of their transaction."),
+			ended:       of("ended_transactions_total", "Handlers that ended the inbox's transaction themselves."),
+			doubled:     of("double_effects_total", "Successes without a transaction that may have happened twice."),
+			settled:     of("settled_outcomes_total", "Outcomes known to be published."),
+			contentions: of("contentions_total", "Deadlocks and lock waits that were tried again unseen."),
+			outages:     of("outages_total", "Deliveries that found the database down."),
+			claims:      of("claims_total", "Deliveries, by what became of them.", "result"),
+			failures:    of("failures_total", "Handler runs that were rolled back, by reason.", "reason"),
+			duplicates:  of("duplicates_total", "Copies answered without the handler, by event type.", "type"),
+			parked:      of("parked_total", "Messages stored for an operator, by reason.", "reason"),
+			retries:     of("retries_total", "Stored messages that are to be tried again, by reason.", "reason"),
+			replayed:    of("replayed_total", "Replayed messages, by what became of them.", "result"),
+			ages:        r.gauges(in, "aged_claims", "Completed claims by age, as the janitor saw them last.", "consumer", "age"),
+			seconds: r.histograms(in, "processing_seconds", "Time from the claim of a message to its commit or rollback.",
+				r.config.Buckets, "consumer"),
+		},
+		evicted:       r.counter(in, "evicted_keys_total", "Keys forgotten before their time, because memory for them is full."),
+		purged:        r.counter(in, "purged_claims_total", "Claims deleted after their retention."),
+		purgeFailures: r.counter(in, "purge_failures_total", "Runs of the janitor that failed."),
+		purgedAt:      r.gauge(in, "purge_last_success_timestamp_seconds", "When the janitor last ran without a failure."),
+	}
+	o.consumers = newChildren(0, func(name string) *consumer { return o.vectors.of(name, r.config.MaxValues) })
+	return o
+}
+
+// of makes what is counted for a consumer. Series that alerts look at begin with 0, so that
+// the first event is an increase.
+func (v *inboxVectors) of(name string, limit int) *consumer {
+	by := func(vec *prometheus.CounterVec, values ...string) *children[prometheus.Counter] {
+		c := newChildren(limit, func(value string) prometheus.Counter { return vec.WithLabelValues(name, value) })
+		for _, value := range values {
+			c.of(value)
+		}
+		return c
+	}
+	one := func(vec *prometheus.CounterVec) prometheus.Counter { return vec.WithLabelValues(name) }
+	return &consumer{
+		received: one(v.received), completed: one(v.completed), held: one(v.held), released: one(v.released),
+		collisions: one(v.collisions), tooOld: one(v.tooOld), stale: one(v.stale), gaps: one(v.gaps),
+		reclaimed: one(v.reclaimed), forgotten: one(v.forgotten), ended: one(v.ended), doubled: one(v.doubled),
+		settled: one(v.settled), contentions: one(v.contentions), outages: one(v.outages),
+		claims: by(v.claims, resultCompleted, resultFailed, resultDuplicate, resultOutcome, resultStale, resultHeld, resultParked),
+		parked: by(v.parked, inbox.ReasonCollision, inbox.ReasonTooOld, inbox.ReasonAttempts, inbox.ReasonTerminal,
+			inbox.ReasonUnknownType, inbox.ReasonNoAnswer, inbox.ReasonVersion, inbox.ReasonHeldTooLong, inbox.ReasonReplayed),
+		failures: by(v.failures), duplicates: by(v.duplicates), retries: by(v.retries),
+		replayed: by(v.replayed, resultRan, resultSuppressed, resultRefused, resultDuplicate),
+		ages:     newChildren(limit, func(age string) prometheus.Gauge { return v.ages.WithLabelValues(name, age) }),
+		seconds:  v.seconds.WithLabelValues(name),
+	}
+}
+
+func (o *inboxObserver) ObserveReceived(_ context.Context, e inbox.Event) {
+	o.consumers.of(e.Consumer).received.Inc()
+}
+
+func (o *inboxObserver) ObserveCompleted(_ context.Context, e inbox.Event) {
+	c := o.consumers.of(e.Consumer)
+	c.completed.Inc()
+	c.claims.of(resultCompleted).Inc()
+	c.seconds.Observe(e.Duration.Seconds())
+}
+
+func (o *inboxObserver) ObserveFailed(_ context.Context, e inbox.Event) {
+	c := o.consumers.of(e.Consumer)
+	c.failures.of(e.Reason).Inc()
+	c.claims.of(resultFailed).Inc()
+	c.seconds.Observe(e.Duration.Seconds())
+}
+
+func (o *inboxObserver) ObserveDuplicate(_ context.Context, e inbox.Event) {
+	c := o.consumers.of(e.Consumer)
+	c.duplicates.of(e.Type).Inc()
+	if e.Reason == inbox.ReasonOutcome {
+		c.claims.of(resultOutcome).Inc()
+		return
+	}
+	c.claims.of(resultDuplicate).Inc()
+}
+
+func (o *inboxObserver) ObserveCollision(_ context.Context, e inbox.Event) {
+	o.consumers.of(e.Consumer).collisions.Inc()
+}
+
+func (o *inboxObserver) ObserveParked(_ context.Context, e inbox.Event) {
+	c := o.consumers.of(e.Consumer)
+	c.parked.of(e.Reason).Inc()
+	switch e.Reason {
+	case inbox.ReasonTooOld:
+		c.tooOld.Inc()
+		c.claims.of(resultParked).Inc()
+	case inbox.ReasonCollision, inbox.ReasonVersion, inbox.ReasonGap, inbox.ReasonTooManyHeld,
+		inbox.ReasonReplayed:
+		c.claims.of(resultParked).Inc() // the others were parked after a run that failed
+	}
+}
+
+func (o *inboxObserver) ObserveStale(_ context.Context, e inbox.Event) {
+	c := o.consumers.of(e.Consumer)
+	c.stale.Inc()
+	c.claims.of(resultStale).Inc()
+}
+
+func (o *inboxObserver) ObserveHeld(_ context.Context, e inbox.Event) {
+	c := o.consumers.of(e.Consumer)
+	c.held.Inc()
+	c.claims.of(resultHeld).Inc()
+}
+
+func (o *inboxObserver) ObserveReleased(_ context.Context, e inbox.Event) {
+	o.consumers.of(e.Consumer).released.Add(float64(e.Count))
+}
+
+func (o *inboxObserver) ObserveGap(_ context.Context, e inbox.Event) {
+	o.consumers.of(e.Consumer).gaps.Inc()
+}
+
+func (o *inboxObserver) ObserveRetried(_ context.Context, e inbox.Event) {
+	o.consumers.of(e.Consumer).retries.of(e.Reason).Inc()
+}
+
+func (o *inboxObserver) ObserveReclaimed(_ context.Context, e inbox.Event) {
+	o.consumers.of(e.Consumer).reclaimed.Add(float64(e.Count))
+}
+
+func (o *inboxObserver) ObserveForgottenTx(_ context.Context, e inbox.Event) {
+	o.consumers.of(e.Consumer).forgotten.Inc()
+}
+
+func (o *inboxObserver) ObserveEndedTx(_ context.Context, e inbox.Event) {
+	o.consumers.of(e.Consumer).ended.Inc()
+}
+
+func (o *inboxObserver) ObserveDoubleEffect(_ context.Context, e inbox.Event) {
+	o.consumers.of(e.Consumer).doubled.Inc()
+}
+
+func (o *inboxObserver) ObserveSettled(_ context.Context, e inbox.Event) {
+	o.consumers.of(e.Consumer).settled.Inc()
+}
+
+func (o *inboxObserver) ObserveContention(_ context.Context, e inbox.Event) {
+	o.consumers.of(e.Consumer).contentions.Inc()
+}
+
+func (o *inboxObserver) ObserveOutage(_ context.Context, e inbox.Event) {
+	o.consumers.of(e.Consumer).outages.Inc()
+}
+
+// ObserveReplayed counts a replayed message; the reason is what became of it: ran,
+// suppressed, refused or duplicate. How much was suppressed may follow.
+func (o *inboxObserver) ObserveReplayed(_ context.Context, e inbox.Event) {
+	result := e.Reason
+	if strings.HasPrefix(result, resultSuppressed) {
+		result = resultSuppressed
+	}
+	o.consumers.of(e.Consumer).replayed.of(result).Inc()
+}
+
+func (o *inboxObserver) ObserveEvicted(_ context.Context, e inbox.Event) {
+	o.evicted.Add(float64(e.Count))
+}
+
+func (o *inboxObserver) ObservePurged(_ context.Context, e inbox.Event) {
+	o.purged.Add(float64(e.Count))
+	if e.Err != nil {
+		o.purgeFailures.Inc()
+		return
+	}
+	o.purgedAt.SetToCurrentTime()
+}
+
+func (o *inboxObserver) ObserveClaims(_ context.Context, e inbox.Event) {
+	o.consumers.of(e.Consumer).ages.of(e.Reason).Set(float64(e.Count))
+}

@@ -1,0 +1,97 @@
+package metrics
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// figures is a [prometheus.Collector] of what a look at the tables found. However many ask,
+// there is one look at a time, and one in an interval.
+type figures struct {
+	config *Config
+	name   string // of what is looked at
+	descs  []*prometheus.Desc
+	look   func(ctx context.Context) ([]prometheus.Metric, error) // none with an error
+
+	up, took *prometheus.Desc
+	errors   prometheus.Counter
+
+	mu      sync.Mutex
+	looked  time.Time
+	found   []prometheus.Metric
+	lasted  time.Duration
+	healthy bool
+}
+
+func newFigures(c *Config, subsystem string) *figures {
+	f := &figures{config: c, name: subsystem}
+	f.up = f.desc(subsystem, "up", "1 if the last look at the tables succeeded.")
+	f.took = f.desc(subsystem, "look_seconds", "How long the last look at the tables took.")
+	f.errors = prometheus.NewCounter(prometheus.CounterOpts{
+		Namespace: c.Namespace, Subsystem: subsystem, Name: "look_failures_total", Help: "Looks at the tables that failed.",
+	})
+	f.descs = append(f.descs, f.errors.Desc())
+	return f
+}
+
+// desc describes one of the figures.
+func (f *figures) desc(subsystem, name, help string, labels ...string) *prometheus.Desc {
+	d := prometheus.NewDesc(prometheus.BuildFQName(f.config.Namespace, subsystem, name), help, labels, nil)
+	f.descs = append(f.descs, d)
+	return d
+}
+
+// Describe implements [prometheus.Collector].
+func (f *figures) Describe(to chan<- *prometheus.Desc) {
+	for _, d := range f.descs {
+		to <- d
+	}
+}
+
+// Collect implements [prometheus.Collector]. After a look that failed there are no figures.
+func (f *figures) Collect(to chan<- prometheus.Metric) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.looked.IsZero() || time.Since(f.looked) >= f.config.Interval {
+		f.lookAgain()
+	}
+	up := 0.0
+	if f.healthy {
+		up = 1
+	}
+	to <- prometheus.MustNewConstMetric(f.up, prometheus.GaugeValue, up)
+	to <- prometheus.MustNewConstMetric(f.took, prometheus.GaugeValue, f.lasted.Seconds())
+	to <- f.errors
+	for _, m := range f.found {
+		to <- m
+	}
+}
+
+func (f *figures) lookAgain() {
+	ctx, cancel := context.WithTimeout(context.Background(), f.config.Timeout)
+	defer cancel()
+	began := time.Now()
+	found, err := f.look(ctx)
+	f.looked = time.Now()
+	f.lasted, f.healthy, f.found = f.looked.Sub(began), err == nil, found
+	if err != nil {
+		f.errors.Inc()
+		f.config.Logger.Error("metrics: the tables could not be looked at", err, watermill.LogFields{"of": f.name})
+	}
+}
+
+// gauge is a figure.
+func gauge(d *prometheus.Desc, value float64, labels ...string) prometheus.Metric {
+	return prometheus.MustNewConstMetric(d, prometheus.GaugeValue, value, labels...)
+}
+
+func truth(is bool) float64 {
+	if is {
+		return 1
+	}
+	return 0
+}

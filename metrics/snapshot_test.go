@@ -1,0 +1,86 @@
+package metrics_test
+
+import (
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus/testutil"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace-go/millrace/metrics"
+)
+
+// value returns what a metric without labels has, and whether it is there.
+func (b *bed) value(name string) (value float64, found bool) {
+	b.Helper()
+	families, err := b.registry.Gather()
+	require.NoError(b, err)
+	for _, f := range families {
+		if f.GetName() == name {
+			return f.GetMetric()[0].GetGauge().GetValue() + f.GetMetric()[0].GetCounter().GetValue(), true
+		}
+	}
+	return 0, false
+}
+
+func TestADatabaseThatFailsTellsNothingOld(t *testing.T) {
+	t.Parallel()
+	b := newBed(t, metrics.Config{Interval: time.Nanosecond, Timeout: time.Second})
+	up, _ := b.value("millrace_inbox_up")
+	assert.InDelta(t, 1, up, 0)
+	_, found := b.value("millrace_inbox_table_rows")
+	assert.True(t, found)
+	require.NoError(t, b.db.Close())
+	for _, part := range []string{"inbox", "outbox"} {
+		up, found := b.value("millrace_" + part + "_up")
+		assert.True(t, found)
+		assert.Zero(t, up)
+		failures, _ := b.value("millrace_" + part + "_look_failures_total")
+		assert.Positive(t, failures)
+	}
+	for _, figure := range []string{"inbox_table_rows", "outbox_messages", "outbox_shards"} {
+		_, found := b.value("millrace_" + figure)
+		assert.False(t, found, figure)
+	}
+}
+
+// However many scrape, and however often, there is one look in an interval.
+func TestOneLookServesAllScrapes(t *testing.T) {
+	t.Parallel()
+	b := newBed(t, metrics.Config{Interval: time.Hour})
+	var all sync.WaitGroup
+	for range 20 {
+		all.Go(func() {
+			_, err := b.registry.Gather()
+			assert.NoError(t, err)
+		})
+	}
+	all.Wait()
+	require.NoError(t, b.db.Close())
+	n, err := testutil.GatherAndCount(b.registry, "millrace_outbox_messages")
+	require.NoError(t, err)
+	assert.Equal(t, 4, n, "from the first look")
+	up, _ := b.value("millrace_inbox_up")
+	assert.InDelta(t, 1, up, 0)
+}
+
+// A pool without a free connection must not hold up the scrape.
+func TestALookEndsInTime(t *testing.T) {
+	t.Parallel()
+	b := newBed(t, metrics.Config{Interval: time.Nanosecond, Timeout: 200 * time.Millisecond})
+	b.db.SetMaxOpenConns(1)
+	conn, err := b.db.Conn(t.Context()) // the service has the only one
+	require.NoError(t, err)
+	began := time.Now()
+	up, found := b.value("millrace_inbox_up")
+	assert.True(t, found)
+	assert.Zero(t, up)
+	assert.Less(t, time.Since(began), 10*time.Second)
+	require.NoError(t, conn.Close())
+	require.Eventually(t, func() bool {
+		up, _ := b.value("millrace_inbox_up")
+		return up == 1
+	}, time.Minute, 10*time.Millisecond)
+}

@@ -1,0 +1,145 @@
+package shadow
+
+import (
+	"cmp"
+	"fmt"
+	"hash/maphash"
+	"maps"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/millrace-go/millrace/inbox"
+)
+
+// Watch watches what is delivered to the handlers of a router. It is safe for concurrent
+// use; one serves all handlers of a process, each counted by itself.
+type Watch struct {
+	config    Config
+	began     time.Time
+	seed      maphash.Seed
+	consumers sync.Map // *consumer by name
+	panics    atomic.Int64
+}
+
+// New returns a Watch, or every wrong setting at once.
+func New(config Config) (*Watch, error) {
+	if err := config.Validate(); err != nil {
+		return nil, err
+	}
+	config.setDefaults()
+	return &Watch{config: config, began: time.Now(), seed: maphash.MakeSeed()}, nil
+}
+
+// Middleware watches what is delivered to h, and calls it as if nothing stood before it.
+// Put it where middleware.Inbox would stand. A panic in a function of the Config, in an
+// Observer or in the Logger is counted, logged once, and gets no further.
+func (w *Watch) Middleware(h message.HandlerFunc) message.HandlerFunc {
+	return func(msg *message.Message) (produced []*message.Message, err error) {
+		d := w.arrive(msg)
+		returned := false
+		defer func() { w.leave(d, returned && err == nil) }() // a panic goes on its way, with its stack
+		produced, err = h(msg)
+		returned = true
+		return produced, err
+	}
+}
+
+// arrive notes a delivery before the handler sees it.
+func (w *Watch) arrive(msg *message.Message) (d *delivery) {
+	d = &delivery{}
+	defer w.contain()
+	ctx := msg.Context()
+	c := w.consumer(cmp.Or(w.config.Consumer, message.HandlerNameFromCtx(ctx), inbox.StoredFor(ctx), unnamed))
+	// Functions of the Config are given a message of their own: one that acks it, or gives it
+	// another context or metadata, changes nothing for the handler.
+	own := &message.Message{UUID: msg.UUID, Metadata: maps.Clone(msg.Metadata), Payload: msg.Payload}
+	own.SetContext(ctx)
+	w.read(d, c, own)
+	c.arrive(d)
+	for _, o := range w.config.Observers {
+		d.tell(func(by, found string) { o.ObserveShadow(ctx, c.name, by, found) })
+	}
+	return d
+}
+
+// unnamed is the consumer of handlers that are called without a router, and so have no name.
+const unnamed = "unnamed"
+
+// leave notes how the handler ended, and logs the rates when it is time.
+func (w *Watch) leave(d *delivery, succeeded bool) {
+	defer w.contain()
+	if d.consumer == nil {
+		return
+	}
+	if d.consumer.leave(d, succeeded, w.config.LogEvery) {
+		rates := d.consumer.report()
+		w.config.Logger.Info("shadow: what was seen", rates.fields())
+	}
+}
+
+// read finds the keys and the versions of msg.
+func (w *Watch) read(d *delivery, c *consumer, msg *message.Message) {
+	d.payload = maphash.Bytes(w.seed, msg.Payload)
+	d.keys = make([]keyed, len(c.keys))
+	for i, k := range c.keys {
+		w.readKey(&d.keys[i], k, d.payload, msg)
+	}
+	for i, v := range c.versions {
+		w.readVersions(d, i, v, msg)
+	}
+}
+
+func (w *Watch) readKey(into *keyed, tally *keyTally, payload uint64, msg *message.Message) {
+	defer w.contain()
+	if tally.isPayload { // whose hash is at hand
+		*into = keyed{hash: payload, has: true}
+		return
+	}
+	if value, err := tally.key.Of(msg); err == nil {
+		*into = keyed{hash: maphash.String(w.seed, value), has: true}
+	}
+}
+
+func (w *Watch) readVersions(d *delivery, of int, tally *versionTally, msg *message.Message) {
+	found := foundInvalid // also where the function panics
+	defer func() {
+		if found != "" {
+			d.versions = append(d.versions, versioned{tally: of, found: found})
+		}
+	}()
+	defer w.contain()
+	versions, err := tally.of(msg)
+	if err == nil {
+		err = usable(versions)
+	}
+	if found = whyNot(err); found != "" {
+		return
+	}
+	for _, v := range versions {
+		d.versions = append(d.versions, versioned{tally: of, hash: maphash.String(w.seed, v.Aggregate), number: v.Number})
+	}
+}
+
+// consumer finds or makes what is known of a consumer.
+func (w *Watch) consumer(name string) *consumer {
+	if c, ok := w.consumers.Load(name); ok {
+		return c.(*consumer)
+	}
+	c, _ := w.consumers.LoadOrStore(name, newConsumer(name, w.began, &w.config))
+	return c.(*consumer)
+}
+
+// contain ends a panic of what was given in the Config. It is to be deferred.
+func (w *Watch) contain() {
+	problem := recover()
+	if problem == nil || w.panics.Add(1) > 1 {
+		return
+	}
+	defer func() { _ = recover() }() // it may be the logger that panics
+	w.config.Logger.Error("shadow: a function that it was given panicked",
+		fmt.Errorf("panic: %v", problem), watermill.LogFields{})
+}

@@ -1,0 +1,116 @@
+package outbox
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+)
+
+// ArchiveFilter says which messages are meant, of those that were sent and are kept for
+// RelayConfig.Retention. Fields that are zero match all.
+type ArchiveFilter struct {
+	Topic string
+
+	// Since and Until bound when the message was stored; the end is not part of it.
+	Since time.Time
+	Until time.Time
+
+	// UpTo is the greatest [Archived.ID]: what is stored meanwhile has greater ones.
+	UpTo int64
+}
+
+// Archived is a message that was sent and is kept.
+type Archived struct {
+	ID        int64 // in the outbox, in the order of storing
+	Topic     string
+	OrderKey  string
+	EventType string
+	Message   *message.Message
+	Broken    error // why its metadata cannot be read
+	StoredAt  time.Time
+	SentAt    time.Time
+}
+
+type sentRow struct {
+	letterRow
+	EventType *string `db:"event_type"`
+	CreatedAt int64   `db:"created_at"`
+	SentAt    int64   `db:"sent_at"`
+}
+
+// MaxPage is how many messages [Publisher.Archive] lists at most.
+const MaxPage = 1000
+
+// Archive lists messages that were sent and are kept, in the order of their storing: at most limit, which
+// is at most MaxPage, after the one with the given ID (0 to begin).
+func (p *Publisher) Archive(ctx context.Context, f ArchiveFilter, after int64, limit int) ([]Archived, error) {
+	if limit < 1 || limit > MaxPage {
+		return nil, fmt.Errorf("outbox: list what was sent: a page of %d messages is not between 1 and %d", limit, MaxPage)
+	}
+	var rows []sentRow
+	if err := p.db.SelectContext(ctx, &rows, p.sql.SelectSent, append(f.args(after), limit)...); err != nil {
+		return nil, fmt.Errorf("outbox: list what was sent: %w", explain(err))
+	}
+	all := make([]Archived, 0, len(rows))
+	for i := range rows {
+		r := &rows[i]
+		l := r.letter(time.Now())
+		all = append(all, Archived{
+			ID: r.ID, Topic: r.Topic, OrderKey: value(r.OrderKey), EventType: value(r.EventType), Message: l.msg, Broken: l.broken,
+			StoredAt: time.UnixMicro(r.CreatedAt).UTC(), SentAt: time.UnixMicro(r.SentAt).UTC(),
+		})
+	}
+	return all, nil
+}
+
+// args are the arguments of a statement for what f matches behind a row.
+func (f ArchiveFilter) args(after int64) []any {
+	var topic any
+	if f.Topic != "" {
+		topic = f.Topic
+	}
+	upTo, since, until := f.UpTo, int64(math.MinInt64), int64(math.MaxInt64)
+	if upTo == 0 {
+		upTo = math.MaxInt64
+	}
+	if !f.Since.IsZero() {
+		since = f.Since.UnixMicro()
+	}
+	if !f.Until.IsZero() {
+		until = f.Until.UnixMicro()
+	}
+	return []any{after, upTo, topic, topic, since, until}
+}
+
+// TopicCount is how many messages there are of a topic.
+type TopicCount struct {
+	Topic    string
+	Messages int
+	First    time.Time // when the first of them was stored …
+	Last     time.Time // … and the last
+	LastID   int64     // the greatest [Archived.ID]
+}
+
+// CountArchive counts by topic what [Publisher.Archive] lists. It reads all rows that f matches.
+func (p *Publisher) CountArchive(ctx context.Context, f ArchiveFilter) ([]TopicCount, error) {
+	var rows []struct {
+		Topic    string `db:"topic"`
+		Messages int    `db:"messages"`
+		First    int64  `db:"first_at"`
+		Last     int64  `db:"last_at"`
+		LastID   int64  `db:"last_id"`
+	}
+	if err := p.db.SelectContext(ctx, &rows, p.sql.CountSent, f.args(0)...); err != nil {
+		return nil, fmt.Errorf("outbox: count what was sent: %w", explain(err))
+	}
+	counts := make([]TopicCount, 0, len(rows))
+	for _, r := range rows {
+		counts = append(counts, TopicCount{
+			r.Topic, r.Messages, time.UnixMicro(r.First).UTC(), time.UnixMicro(r.Last).UTC(), r.LastID,
+		})
+	}
+	return counts, nil
+}

@@ -1,0 +1,68 @@
+package outbox
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/millrace-go/millrace/internal/bounded"
+	"github.com/millrace-go/millrace/internal/dialect"
+)
+
+// Count is a number of messages, counted up to a limit.
+type Count = bounded.Count
+
+// Backlog is what is stored and not sent.
+type Backlog struct {
+	Pending  Count // to be sent
+	Retrying Count // failed, or passed over while their topic fails: to be tried again
+	Held     Count // wait behind another one of their key
+	Parked   Count // wait for an operator
+
+	// OldestPending is the age of the oldest that was counted of those that are pending or to
+	// be tried again.
+	OldestPending time.Duration
+}
+
+// Unsent returns how many messages relays have yet to send; parked ones wait for an operator.
+func (b Backlog) Unsent() Count { return b.Pending.Plus(b.Retrying).Plus(b.Held) }
+
+// BacklogOptions is how [Publisher.Backlog] counts.
+type BacklogOptions struct {
+	// CountTo is up to which number is counted; beyond it a figure says "at least". Defaults
+	// to 10,000.
+	CountTo int
+}
+
+// Backlog counts what is not sent. It takes some milliseconds, however many rows there are,
+// and needs no relay.
+func (p *Publisher) Backlog(ctx context.Context, o BacklogOptions) (Backlog, error) {
+	if o.CountTo < 0 {
+		return Backlog{}, fmt.Errorf("outbox: backlog: CountTo %d is negative", o.CountTo)
+	}
+	most := cmp.Or(o.CountTo, 10_000)
+	var rows []struct {
+		Status   int
+		Messages int
+		Age      int64
+	}
+	if err := p.db.SelectContext(ctx, &rows, p.sql.CountBacklog, most+1, most+1, most+1, most+1); err != nil {
+		return Backlog{}, fmt.Errorf("outbox: backlog: %w", explain(err))
+	}
+	var b Backlog
+	for _, row := range rows {
+		n, age := bounded.UpTo(row.Messages, most), time.Duration(row.Age)*time.Microsecond
+		switch row.Status {
+		case dialect.OutboxPending:
+			b.Pending, b.OldestPending = n, max(b.OldestPending, age)
+		case dialect.OutboxRetry:
+			b.Retrying, b.OldestPending = n, max(b.OldestPending, age)
+		case dialect.OutboxHeld:
+			b.Held = n
+		case dialect.OutboxParked:
+			b.Parked = n
+		}
+	}
+	return b, nil
+}

@@ -1,0 +1,103 @@
+package outbox
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"time"
+)
+
+// Layout is into which shards the order keys are divided, and who sends which of them.
+type Layout struct {
+	Shards []Shard
+	Target int // how many shards there will be when a call of [Relay.Reshard] is carried out
+	Relays []RelayLease
+}
+
+// Shard is one part of the order keys.
+type Shard struct {
+	Number int
+	Owner  int64  // token of the relay that has it, 0 for none
+	Relay  string // name of the relay that has it, where it is known
+	Alive  bool   // the relay that has it has a lease
+}
+
+// RelayLease is what a relay is known by.
+type RelayLease struct {
+	Token     int64
+	Name      string // RelayConfig.Name
+	StartedAt time.Time
+	Until     time.Time // end of its lease, by the database's clock
+	Alive     bool      // it has not ended
+	Shards    int       // that it owns
+}
+
+// Unowned returns how many shards no living relay has: nobody sends their messages.
+func (l Layout) Unowned() int {
+	unowned := 0
+	for _, s := range l.Shards {
+		if !s.Alive {
+			unowned++
+		}
+	}
+	return unowned
+}
+
+// Shards tells which relay has which shard. There are none before the first relay ran. The
+// tables are read one after the other: a shard that is just being handed over may be seen
+// with neither relay.
+func (p *Publisher) Shards(ctx context.Context) (Layout, error) {
+	l, err := p.layout(ctx)
+	if err != nil {
+		return Layout{}, fmt.Errorf("outbox: shards: %w", explain(err))
+	}
+	return l, nil
+}
+
+// layout reads shards before relays, as a keeper does: then whoever owns a shard and is not
+// among the relays is gone, and not new.
+func (d *database) layout(ctx context.Context) (l Layout, err error) {
+	var generation, shards int
+	err = d.db.QueryRowxContext(ctx, d.sql.SelectLayout).Scan(&generation, &shards, &l.Target)
+	if errors.Is(err, sql.ErrNoRows) {
+		return l, nil
+	}
+	if err != nil {
+		return l, fmt.Errorf("read the layout: %w", err)
+	}
+	var owners []struct {
+		Shard int
+		Owner int64
+	}
+	if err := d.db.SelectContext(ctx, &owners, d.sql.SelectShards, generation); err != nil {
+		return l, fmt.Errorf("read the shards: %w", err)
+	}
+	var relays []struct {
+		Token     int64
+		Name      string
+		StartedAt int64 `db:"started_at"`
+		Until     int64
+		Now       int64
+	}
+	if err := d.db.SelectContext(ctx, &relays, d.sql.ListRelays); err != nil {
+		return l, fmt.Errorf("read the relays: %w", err)
+	}
+	at := make(map[int64]int) // relays by their tokens
+	for i, r := range relays {
+		at[r.Token] = i
+		l.Relays = append(l.Relays, RelayLease{
+			Token: r.Token, Name: r.Name, Alive: r.Until > r.Now,
+			StartedAt: time.UnixMicro(r.StartedAt).UTC(), Until: time.UnixMicro(r.Until).UTC(),
+		})
+	}
+	for _, o := range owners {
+		s := Shard{Number: o.Shard, Owner: o.Owner}
+		if i, known := at[o.Owner]; known {
+			s.Relay, s.Alive = l.Relays[i].Name, l.Relays[i].Alive
+			l.Relays[i].Shards++
+		}
+		l.Shards = append(l.Shards, s)
+	}
+	return l, nil
+}

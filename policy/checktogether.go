@@ -1,0 +1,221 @@
+package policy
+
+import (
+	"fmt"
+	"reflect"
+	"slices"
+	"time"
+
+	"github.com/millrace-go/millrace/inbox"
+)
+
+// contradiction is what cannot apply to one handler together.
+type contradiction struct {
+	// fields are what it looks at. It is reported at the first that the consumer itself sets,
+	// else at the first that Defaults set.
+	fields []string
+
+	// own says that it matters only where the consumer itself sets the first field: what it
+	// has from Defaults does no harm then.
+	own bool
+
+	is   func(r Rules) bool
+	says func(r Rules) string
+}
+
+var contradictions = []contradiction{
+	{
+		fields: []string{"retention", "window"},
+		is:     func(r Rules) bool { return r.Window > 0 && r.remembers() != Forever && r.remembers() < r.Window },
+		says: func(r Rules) string {
+			return fmt.Sprintf("what is remembered for %s may be delivered again for %s (window), and would be handled twice: "+
+				"write a retention of at least %s, better twice that", r.remembers(), r.Window, r.Window)
+		},
+	},
+	{
+		fields: []string{"retry.attempts", "strategy", "ack", "version.on_gap"},
+		is:     func(r Rules) bool { return r.Retry.Attempts > 0 && !r.queues() }, says: noQueue,
+	},
+	{
+		fields: []string{"retry.backoff", "strategy", "ack", "version.on_gap"},
+		is:     func(r Rules) bool { return r.Retry.Backoff > 0 && !r.queues() }, says: noQueue,
+	},
+	{
+		fields: []string{"retry.max_backoff", "strategy", "ack", "version.on_gap"},
+		is:     func(r Rules) bool { return r.Retry.MaxBackoff > 0 && !r.queues() }, says: noQueue,
+	},
+	{
+		fields: []string{"alerts.pending_age", "strategy", "ack", "version.on_gap"},
+		is:     func(r Rules) bool { return r.Alerts.PendingAge > 0 && !r.queues() }, says: noQueue,
+	},
+	{
+		fields: []string{"retry.backoff", "retry.max_backoff"},
+		is:     func(r Rules) bool { return r.queues() && r.backoff() > r.maxBackoff() },
+		says: func(r Rules) string {
+			return fmt.Sprintf("the pause begins at %s and ends at %s (max_backoff), which is less: write a max_backoff of at least %s",
+				r.backoff(), r.maxBackoff(), r.backoff())
+		},
+	},
+	{
+		fields: []string{"order_key", "ack", "strategy"},
+		is:     func(r Rules) bool { return r.OrderKey != "" && r.Ack != AckStored },
+		says: func(Rules) string {
+			return "what goes straight through to the handler is in no order: write ack: stored beside it"
+		},
+	},
+	{
+		fields: []string{"on_parked", "order_key"}, own: true,
+		is: func(r Rules) bool { return r.OnParked != "" && r.OrderKey == "" },
+		says: func(Rules) string {
+			return "without an order_key nothing stands behind a parked message: write one, or leave it out"
+		},
+	},
+	{
+		fields: []string{"version.max_held", "version.on_gap", "ack"}, own: true,
+		is: func(r Rules) bool { return r.Version.MaxHeld > 0 && r.holdsNone() }, says: notHeld,
+	},
+	{
+		fields: []string{"version.held_for", "version.on_gap", "ack"}, own: true,
+		is: func(r Rules) bool { return r.Version.HeldFor > 0 && r.holdsNone() }, says: notHeld,
+	},
+	{
+		fields: []string{"alerts.held_age", "version.on_gap", "ack"}, own: true,
+		is: func(r Rules) bool { return r.Alerts.HeldAge > 0 && r.holdsNone() }, says: notHeld,
+	},
+	{
+		fields: []string{"replay", "side_effects"},
+		is:     func(r Rules) bool { return r.SideEffects == AcceptDuplicates && r.Replay != ReplayRefuse },
+		says: func(r Rules) string {
+			return fmt.Sprintf("a replayed message would run the handler, whose side effects nothing keeps from happening twice (accept-duplicates), "+
+				"and %s does not stop that: write replay: refuse, or make the effects safe with provider-key, deterministic-id or once", r.Replay)
+		},
+	},
+	{
+		fields: []string{"replay", "strategy"},
+		is:     func(r Rules) bool { return r.Replay == ReplaySuppress && !r.Strategy.means("timeout") },
+		says: func(r Rules) string {
+			return fmt.Sprintf("suppress keeps back what a handler sends in its transaction, and strategy %s has none: write allow or refuse, "+
+				"or take strategy inbox", r.Strategy)
+		},
+	},
+	{
+		fields: []string{"replay", "strategy"},
+		is: func(r Rules) bool {
+			return r.Replay == ReplayRefuse && r.Strategy == None && r.SideEffects != AcceptDuplicates
+		},
+		says: func(Rules) string {
+			return "strategy none looks at no message, so it refuses none: take strategy dedup, or leave it out"
+		},
+	},
+	{
+		fields: []string{"side_effects", "strategy"},
+		is:     func(r Rules) bool { return r.SideEffects == AcceptDuplicates && r.Strategy == None },
+		says: func(Rules) string {
+			return "with strategy none nothing keeps a replay from causing them all again: take strategy dedup, " +
+				"or make them safe with provider-key or deterministic-id"
+		},
+	},
+	{
+		fields: []string{"side_effects", "strategy"},
+		is: func(r Rules) bool {
+			return r.Strategy == Intent && r.SideEffects != "" && r.SideEffects != NoSideEffects
+		},
+		says: func(r Rules) string {
+			return fmt.Sprintf("with strategy intent the handler stores what is to be done, and another consumer does it: write %s there, and none here",
+				r.SideEffects)
+		},
+	},
+	{
+		fields: []string{"side_effects", "strategy"},
+		is: func(r Rules) bool {
+			return r.SideEffects == OnceSteps && (r.Strategy == None || r.Strategy.means("version"))
+		},
+		says: func(r Rules) string {
+			if r.Strategy == None {
+				return "once is for a handler whose messages are remembered: take strategy dedup"
+			}
+			return fmt.Sprintf("strategy %s decides in its transaction whether a message is handled, and would hold it during each step: "+
+				"have the handler publish what is to be done through the outbox, and another consumer with strategy dedup do the steps", r.Strategy)
+		},
+	},
+}
+
+func noQueue(r Rules) string {
+	out := "strategy durable, or ack: stored"
+	if r.Strategy == Gate {
+		out = "on_gap: hold, or ack: stored"
+	}
+	return fmt.Sprintf("strategy %s keeps no message that failed: its source delivers it again; leave this out, or take %s", r.Strategy, out)
+}
+
+func notHeld(Rules) string {
+	return "with on_gap: fail and without a queue no message is stored to wait for another: leave it out, or take on_gap: hold"
+}
+
+// together reports what cannot apply together: of what the consumer says itself, and of
+// what applies to it.
+func (c *checker) together(path string, own, applies Rules) {
+	of, defaults := fieldValues(&own), fieldValues(&c.policy.Defaults)
+	for _, rule := range contradictions {
+		main := rule.fields[0]
+		harmless := rule.own && of[main].IsZero()
+		if harmless || !applies.Strategy.means(main) || c.anyBroken(path, rule.fields, of) || !rule.is(applies) {
+			continue
+		}
+		at := path + "." + main
+		for i := len(rule.fields) - 1; i >= 0; i-- {
+			if name := rule.fields[i]; !defaults[name].IsZero() {
+				at = "defaults." + name
+			}
+		}
+		for i := len(rule.fields) - 1; i >= 0; i-- {
+			if name := rule.fields[i]; !of[name].IsZero() {
+				at = path + "." + name
+			}
+		}
+		c.problem(at, "%s", rule.says(applies))
+	}
+}
+
+// anyBroken reports whether what applies for one of the fields could not be read, or is out
+// of range.
+func (c *checker) anyBroken(path string, fields []string, own map[string]reflect.Value) bool {
+	bad := func(at string) bool { return c.isBroken(at) || c.wild[at] }
+	return slices.ContainsFunc(fields, func(name string) bool {
+		return bad(path+"."+name) || own[name].IsZero() && bad("defaults."+name)
+	})
+}
+
+// queues reports whether messages that fail are kept in a queue, once the rules are enforced.
+func (r Rules) queues() bool {
+	r.Shadow = false
+	_, is := r.queued()
+	return is
+}
+
+// holdsNone reports whether a message that comes too early is never held.
+func (r Rules) holdsNone() bool { return r.Version.OnGap == GapFail && !r.queues() }
+
+// remembers, backoff and maxBackoff are with their defaults.
+func (r Rules) remembers() Duration  { return orElse(r.Retention, 7*day) }
+func (r Rules) backoff() Duration    { return orElse(r.Retry.Backoff, time.Second) }
+func (r Rules) maxBackoff() Duration { return orElse(r.Retry.MaxBackoff, 5*time.Minute) }
+
+func orElse(d Duration, otherwise time.Duration) Duration {
+	if d == 0 {
+		return Duration(otherwise)
+	}
+	return d
+}
+
+// checkKey and checkVersion report what the wiring would not understand. What a function is
+// called is for the wiring to say.
+func checkKey(from string) error {
+	_, err := parseKey(from, func(string) (inbox.Key, error) { return inbox.ByUUID(), nil })
+	return err
+}
+
+func checkVersion(from string) error {
+	_, err := Version{From: from}.inboxVersion(func(string) (inbox.VersionFunc, error) { return inbox.VersionFromMetadata(), nil })
+	return err
+}

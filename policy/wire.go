@@ -1,0 +1,261 @@
+package policy
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/millrace-go/millrace/inbox"
+	"github.com/millrace-go/millrace/middleware/shadow"
+)
+
+// Wired is a policy on a router. It is safe for concurrent use.
+type Wired struct {
+	policy Policy
+	wiring Wiring
+
+	mu         sync.Mutex
+	subscribed map[string]bool          // handlers that have asked for a subscriber
+	watches    map[string]*shadow.Watch // of handlers for which nothing is enforced
+}
+
+// Wire puts p around the handlers of router. It adds one middleware, which gives each
+// handler what its rules say, where the router has it: add Retry before, and CorrelationID,
+// Timeout and Recoverer after. And it adds a plugin, which has Router.Run fail where policy
+// and router do not fit, and does what [inbox.Store.Plugin] does for the stores of w: do not
+// add those, nor middlewares of Millrace.
+//
+// It returns all that is wrong with p and w at once.
+func (p Policy) Wire(router *message.Router, w Wiring) (*Wired, error) {
+	switch {
+	case router == nil:
+		return nil, errors.New("policy: Wire needs a router")
+	case router.IsRunning():
+		return nil, errors.New("policy: the router runs already: wire it before Run")
+	}
+	if err := p.Check(); err != nil {
+		return nil, err
+	}
+	p.Consumers = maps.Clone(p.Consumers)
+	wired := &Wired{policy: p, wiring: w, subscribed: make(map[string]bool), watches: make(map[string]*shadow.Watch)}
+	if err := wired.check().sorted(); err != nil {
+		return nil, err
+	}
+	router.AddMiddleware(wired.middleware)
+	router.AddPlugin(wired.plugin)
+	return wired, nil
+}
+
+// check returns what the rules need and the wiring lacks.
+func (w *Wired) check() (all Problems) {
+	for name, store := range w.wiring.Stores {
+		if store == nil {
+			all = append(all, Problem{Text: fmt.Sprintf("Wiring.Stores[%q] is nil", name)})
+		}
+	}
+	if w.wiring.Inbox.Before != nil {
+		all = append(all, Problem{Text: "Wiring.Inbox.Before would run for every handler: give Wiring.Before those that need it"})
+	}
+	if len(all) > 0 {
+		return all
+	}
+	for _, handler := range slices.Sorted(maps.Keys(w.wiring.Before)) {
+		all = append(all, w.problems(handler, w.preparable(handler))...)
+	}
+	for handler := range w.policy.Consumers {
+		rules, _ := w.policy.For(handler)
+		_, err := w.around(handler, rules)
+		all = append(all, w.problems(handler, err)...)
+	}
+	if !w.policy.Strict {
+		_, err := w.around("", Rules{}.or(w.policy.Defaults))
+		all = append(all, w.problems("", err)...)
+	}
+	return all
+}
+
+// preparable returns why nothing can be done before the transactions of handler.
+func (w *Wired) preparable(handler string) error {
+	r, named := w.policy.For(handler)
+	switch {
+	case !named, slices.Contains(preparing, r.Strategy):
+		return nil // a handler without rules is refused as such
+	case r.Strategy.means("version"):
+		return lack{"strategy", fmt.Sprintf("%s decides in the transaction whether a message is handled, and Wiring.Before[%q] would run for those "+
+			"that are not: take it out, and have another consumer do what the handler publishes through the outbox", r.Strategy, handler)}
+	}
+	return lack{"strategy", fmt.Sprintf("%s has no transaction for Wiring.Before[%q] to come before: take it out, and do the same in the handler",
+		r.Strategy, handler)}
+}
+
+// middleware gives a handler what its rules say. A router makes it for each handler, and only
+// the first message tells for which.
+func (w *Wired) middleware(next message.HandlerFunc) message.HandlerFunc {
+	var known sync.Once
+	var guarded message.HandlerFunc
+	return func(msg *message.Message) ([]*message.Message, error) {
+		known.Do(func() { guarded = w.bind(message.HandlerNameFromCtx(msg.Context()), next) })
+		return guarded(msg)
+	}
+}
+
+// bind returns next as the rules of handler have it. Where they cannot be kept each message
+// fails, so that nothing is handled without them.
+func (w *Wired) bind(handler string, next message.HandlerFunc) message.HandlerFunc {
+	err := w.missing(handler).sorted()
+	if err == nil {
+		rules, _ := w.policy.For(handler)
+		var guard message.HandlerMiddleware
+		if guard, err = w.around(handler, rules); err == nil {
+			return guard(next)
+		}
+	}
+	err = fmt.Errorf("policy: %w", err)
+	return func(*message.Message) ([]*message.Message, error) { return nil, err }
+}
+
+// missing returns what keeps the rules of handler from being kept, other than the wiring.
+func (w *Wired) missing(handler string) Problems {
+	if handler == "" {
+		return Problems{{Text: "a handler has no name, and rules are by name: give it one, and have a Watermill router run it"}}
+	}
+	rules, ok := w.policy.For(handler)
+	if !ok {
+		return w.problems(handler, lack{"strict", fmt.Sprintf("handler %q is not named: name it in consumers, or take strict out", handler)})
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if why, is := rules.queued(); is && !w.subscribed[handler] {
+		return w.problems(handler, fmt.Errorf(
+			"handler %q needs a queue (%s): give the router the subscriber that wired.Subscriber(%[1]q, subscriber) returns", handler, why))
+	}
+	return nil
+}
+
+// startWait bounds what is asked of the database when a router starts.
+const startWait = 30 * time.Second
+
+// plugin compares the policy with the router, and starts the stores' work.
+func (w *Wired) plugin(r *message.Router) error {
+	handlers := slices.Sorted(maps.Keys(r.Handlers()))
+	if err := w.compare(handlers).sorted(); err != nil {
+		return err
+	}
+	if err := w.verify(handlers); err != nil {
+		return err
+	}
+	for _, store := range w.stores() {
+		if err := store.Plugin()(r); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// compare returns where policy and router do not fit.
+func (w *Wired) compare(handlers []string) (all Problems) {
+	for name := range w.policy.Consumers {
+		if slices.Contains(handlers, name) || slices.Contains(w.wiring.Absent, name) {
+			continue
+		}
+		has := "none"
+		if len(handlers) > 0 {
+			has = strings.Join(handlers, ", ") + didYouMean(name, handlers)
+		}
+		all = append(all, w.problems(name, fmt.Errorf("the router has no such handler: if it is added later, "+
+			"or to another router, name it in Wiring.Absent; the router has %s", has))...)
+	}
+	for _, handler := range handlers {
+		all = append(all, w.missing(handler)...)
+	}
+	return all
+}
+
+// verify returns which consumers would fail every message: those that had another key.
+func (w *Wired) verify(handlers []string) error {
+	ctx, cancel := context.WithTimeout(context.Background(), startWait)
+	defer cancel()
+	var problems []error
+	for _, handler := range handlers {
+		rules, _ := w.policy.For(handler)
+		if rules.Shadow || !rules.Strategy.means("timeout") {
+			continue
+		}
+		i, err := w.inbox(handler, rules)
+		if err == nil {
+			err = i.Verify(ctx, handler)
+		}
+		if err == nil {
+			continue
+		}
+		at := w.at(handler)
+		err = fmt.Errorf("%s%w", at.Error(), err)
+		if !errors.Is(err, inbox.ErrKeyChanged) { // the database is to blame, and the others would say so too
+			return err
+		}
+		problems = append(problems, err)
+	}
+	return errors.Join(problems...)
+}
+
+// stores returns each store once.
+func (w *Wired) stores() []*inbox.Store {
+	var all []*inbox.Store
+	if w.wiring.Store != nil {
+		all = append(all, w.wiring.Store)
+	}
+	for _, name := range slices.Sorted(maps.Keys(w.wiring.Stores)) {
+		if store := w.wiring.Stores[name]; !slices.Contains(all, store) {
+			all = append(all, store)
+		}
+	}
+	return all
+}
+
+// problems says where in the policy stands what err is about: the rules of a handler, or
+// those of all that have none.
+func (w *Wired) problems(handler string, err error) (all Problems) {
+	if err == nil {
+		return nil
+	}
+	if many, is := err.(interface{ Unwrap() []error }); is { //nolint:errorlint // those that were joined here
+		for _, one := range many.Unwrap() {
+			all = append(all, w.problems(handler, one)...)
+		}
+		return all
+	}
+	p := w.at(handler)
+	p.Text = err.Error()
+	if l := (lack{}); errors.As(err, &l) {
+		p.Text = l.text
+		rules := w.policy.Consumers[handler]
+		own, defaults := fieldValues(&rules), fieldValues(&w.policy.Defaults)
+		switch {
+		case l.field == "strict":
+			p.Path = l.field
+		case !own[l.field].IsZero():
+			p.Path += "." + l.field
+		case !defaults[l.field].IsZero():
+			p.Path = "defaults." + l.field
+		}
+		p.File, p.Line = w.policy.from.at(p.Path)
+	}
+	return Problems{p}
+}
+
+// at is where the rules of a handler stand, or those of all that have none.
+func (w *Wired) at(handler string) Problem {
+	path := "defaults"
+	if _, named := w.policy.Consumers[handler]; named {
+		path = below("consumers", handler)
+	}
+	file, line := w.policy.from.at(path)
+	return Problem{File: file, Line: line, Path: path}
+}

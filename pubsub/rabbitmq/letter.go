@@ -1,0 +1,108 @@
+package rabbitmq
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+
+	"github.com/ThreeDotsLabs/watermill-amqp/v2/pkg/amqp"
+	"github.com/ThreeDotsLabs/watermill/message"
+	amqp091 "github.com/rabbitmq/amqp091-go"
+
+	"github.com/millrace-go/millrace/internal/reserved"
+)
+
+// DeathsField is the header in which a message that [Requeue] sent keeps the x-death that the
+// letter had, a list of tables.
+const DeathsField = "millrace_x_death"
+
+// acquiredCountHeader is set by quorum queues since RabbitMQ 4.
+const acquiredCountHeader = "x-acquired-count"
+
+// letter is a dead letter that is to be sent on.
+type letter struct {
+	*message.Message
+	delivery   amqp091.Delivery
+	to         string // queue
+	publishing amqp091.Publishing
+}
+
+type letterKey struct{}
+
+// message returns what [letterMarshaler] makes the letter's publishing of.
+func (l *letter) message(ctx context.Context) *message.Message {
+	msg := message.NewMessage(l.UUID, nil)
+	msg.SetContext(context.WithValue(ctx, letterKey{}, l))
+	return msg
+}
+
+// letterMarshaler gives letters to RabbitMQ as they came from it. A message has no room for
+// headers that are no strings, nor for properties.
+type letterMarshaler struct{ amqp.Marshaler }
+
+func (letterMarshaler) Marshal(msg *message.Message) (amqp091.Publishing, error) {
+	l, is := msg.Context().Value(letterKey{}).(*letter)
+	if !is {
+		return amqp091.Publishing{}, errors.New("it is no letter")
+	}
+	return l.publishing, nil
+}
+
+// replayed returns what is sent for the letter d.
+func (r *requeue) replayed(d amqp091.Delivery, msg *message.Message) (amqp091.Publishing, error) {
+	headers := amqp091.Table{}
+	maps.Copy(headers, d.Headers)
+	for _, name := range append([]string{deliveryCountHeader, acquiredCountHeader, ccHeader}, reserved.Poisoned...) {
+		delete(headers, name)
+	}
+	if died, is := headers[deathHeader]; is {
+		headers[DeathsField] = died
+		delete(headers, deathHeader)
+	}
+	attempts, _ := strconv.Atoi(text(headers[reserved.ReplayAttempt])) // 0 where it was never sent back
+	headers[reserved.ReplayAttempt] = strconv.Itoa(attempts + 1)
+	headers[reserved.Replay] = r.config.Replay
+	if r.config.Plain {
+		delete(headers, reserved.Replay)
+	}
+	p := amqp091.Publishing{
+		Headers: headers, Body: d.Body,
+		ContentType: d.ContentType, ContentEncoding: d.ContentEncoding, DeliveryMode: d.DeliveryMode,
+		Priority: d.Priority, CorrelationId: d.CorrelationId, ReplyTo: d.ReplyTo, Expiration: d.Expiration,
+		MessageId: d.MessageId, Timestamp: d.Timestamp, Type: d.Type, AppId: d.AppId,
+	}
+	if r.config.Payload == nil {
+		return p, nil
+	}
+	body, err := r.config.Payload(msg)
+	if err != nil {
+		return p, fmt.Errorf("correct its payload: %w", err)
+	}
+	p.Body = body
+	return p, nil
+}
+
+// origin is the queue in which a letter was given up. Where it went through others after that,
+// such as one in which it waited, it is the last one whose consumer rejected it.
+func origin(d amqp091.Delivery, msg *message.Message, broker amqp.Config) (queue string, err error) {
+	deaths, _ := d.Headers[deathHeader].([]any) // the last one is first
+	byConsumer := func(entry any) bool {
+		death, _ := entry.(amqp091.Table)
+		reason, _ := death["reason"].(string)
+		return reason == "rejected" || reason == "delivery_limit"
+	}
+	if n := max(slices.IndexFunc(deaths, byConsumer), 0); n < len(deaths) {
+		death, _ := deaths[n].(amqp091.Table)
+		queue, _ = death["queue"].(string)
+	}
+	if topic := msg.Metadata.Get(reserved.PoisonedTopic); queue == "" && topic != "" {
+		queue = broker.Queue.GenerateName(topic)
+	}
+	if queue == "" {
+		return "", errors.New("neither x-death nor PoisonQueue tells where it comes from: say with To where it is to go")
+	}
+	return queue, nil
+}

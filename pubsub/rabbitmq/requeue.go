@@ -1,0 +1,295 @@
+package rabbitmq
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/ThreeDotsLabs/watermill-amqp/v2/pkg/amqp"
+	"github.com/ThreeDotsLabs/watermill/message"
+	amqp091 "github.com/rabbitmq/amqp091-go"
+
+	"github.com/millrace-go/millrace/outbox"
+)
+
+// RequeueConfig says which dead letters are sent back, and where to. The zero value sends all of
+// them to the queues in which they died.
+type RequeueConfig struct {
+	// Replay names the replay, in the field inbox.ReplayField of each message. Defaults to
+	// "dead letters of " and the name of their queue.
+	Replay string
+
+	// Plain sends messages without inbox.ReplayField, as if for the first time: for consumers whose
+	// Inbox.OnReplay suppresses what a replayed message would send, or refuses it, although a
+	// letter that was never handled has sent nothing. Defaults to false, as only a marked message
+	// has its stored failure tried again.
+	Plain bool
+
+	// Wanted picks letters; the others stay where they are. Defaults to all.
+	Wanted func(letter *message.Message) bool
+
+	// Payload returns the payload to send, for letters that have to be corrected. Defaults to
+	// the one they have.
+	Payload func(letter *message.Message) (message.Payload, error)
+
+	// To returns the queue that a letter is sent to. Defaults to the one in which it died, by
+	// its header x-death, or that of the topic which Watermill's PoisonQueue took it from.
+	To func(letter *message.Message) (queue string, err error)
+
+	// Limit is how many letters are looked at at most. Defaults to as many as there are.
+	Limit int
+
+	// PerSecond is how many are sent at most in a second. Defaults to no limit.
+	PerSecond int
+
+	// DryRun counts what would be sent, and sends nothing.
+	DryRun bool
+}
+
+// Validate returns every problem of c at once.
+func (c RequeueConfig) Validate() error {
+	var problems []error
+	problem := func(format string, args ...any) { problems = append(problems, fmt.Errorf(format, args...)) }
+	if c.Limit < 0 {
+		problem("Limit %d is negative", c.Limit)
+	}
+	if c.PerSecond < 0 {
+		problem("PerSecond %d is negative", c.PerSecond)
+	}
+	return errors.Join(problems...)
+}
+
+// Requeued is what became of dead letters.
+type Requeued struct {
+	Sent     int // confirmed by RabbitMQ in their new queue, and acked in the old one
+	Unwanted int // left, by Wanted
+	Failed   int // left, because they could not be sent; the error says why
+}
+
+// Requeue sends the letters in a queue of dead letters back to the queues in which they died, in
+// their order: straight to the queue, past the exchange, so that no other consumer sees them
+// again. It looks at as many as are there when it is called, each once, and returns when RabbitMQ
+// has confirmed them.
+//
+// A letter is acked when it is confirmed in its new queue: it is sent at least once, and twice
+// where the process dies or the connection is lost in between, which an inbox notices. What could not be sent stays at its
+// place. Call Requeue again for the rest, after an error or a restart. Several calls may share
+// the work.
+//
+// A message keeps its UUID, its payload, each header with its type, and its properties. It gets
+// the fields inbox.ReplayField and inbox.ReplayAttemptField. What describes the failure and not the
+// message does not travel: x-death becomes [DeathsField], as RabbitMQ before 4.0 would read it
+// and may drop a message that comes by a second time; x-delivery-count and the fields of
+// Watermill's PoisonQueue are left out. So are CC, by which other queues would get the
+// message too, and the property user-id, which RabbitMQ takes from nobody but that user.
+//
+// broker is the Config of those who consume the messages.
+func Requeue(ctx context.Context, broker amqp.Config, queue string, config RequeueConfig) (Requeued, error) {
+	broker = withDefaults(broker)
+	if err := errors.Join(config.Validate(), broker.ValidateSubscriber()); err != nil {
+		return Requeued{}, fmt.Errorf("rabbitmq: requeue: invalid Config: %w", err)
+	}
+	if config.Replay == "" {
+		config.Replay = "dead letters of " + queue
+	}
+	l, err := newLink(broker.Connection, watermill.NopLogger{})
+	if err != nil {
+		return Requeued{}, fmt.Errorf("rabbitmq: requeue: %w", err)
+	}
+	r := &requeue{config: config, broker: broker, queue: queue, began: time.Now()}
+	r.publisher = newPublisher(l, toQueues(broker), publisherDefaults())
+	err = errors.Join(r.run(ctx), r.publisher.Close())
+	if err != nil {
+		return r.done, fmt.Errorf("rabbitmq: requeue the letters of queue %q: %w", queue, err)
+	}
+	return r.done, nil
+}
+
+func publisherDefaults() (c PublisherConfig) {
+	c.setDefaults()
+	return c
+}
+
+// toQueues is broker where a topic is the name of a queue, and messages are letters.
+func toQueues(broker amqp.Config) amqp.Config {
+	broker.Marshaler = letterMarshaler{}
+	broker.Exchange.GenerateName = func(string) string { return "" }
+	broker.Publish.GenerateRoutingKey = func(queue string) string { return queue }
+	return broker
+}
+
+// requeue is one call of Requeue.
+type requeue struct {
+	config    RequeueConfig
+	broker    amqp.Config
+	queue     string
+	publisher *Publisher
+	channel   *amqp091.Channel
+	began     time.Time
+	done      Requeued
+	failures  []error
+}
+
+// mostFailures bounds how many errors of letters are told.
+const mostFailures = 10
+
+// requeueBatch is how many letters wait for their confirms together.
+const requeueBatch = 100
+
+func (r *requeue) run(ctx context.Context) error {
+	session, err := r.publisher.source.current()
+	if err != nil {
+		return err
+	}
+	if r.channel, err = session.Channel(); err != nil {
+		return fmt.Errorf("open a channel: %w", err)
+	}
+	q, err := r.channel.QueueDeclarePassive(r.queue, true, false, false, false, nil)
+	if err != nil {
+		return err
+	}
+	left := q.Messages
+	if r.config.Limit > 0 {
+		left = min(left, r.config.Limit)
+	}
+	for left > 0 && err == nil {
+		var looked int
+		looked, err = r.batch(ctx, min(left, r.room()))
+		left -= looked
+		if looked == 0 {
+			break
+		}
+	}
+	// RabbitMQ answers when it has the acks, and puts back what was not acked.
+	if closed := r.channel.Close(); err == nil {
+		err = closed
+	}
+	return errors.Join(append(r.failures, err)...)
+}
+
+// room is how many letters a batch may have, so that PerSecond is kept to within a tenth of it.
+func (r *requeue) room() int {
+	if r.config.PerSecond == 0 {
+		return requeueBatch
+	}
+	return max(1, min(requeueBatch, r.config.PerSecond/10))
+}
+
+// batch takes letters out of the queue and sends them. An error ends the call.
+func (r *requeue) batch(ctx context.Context, limit int) (looked int, err error) {
+	if err := r.wait(ctx); err != nil {
+		return 0, err
+	}
+	var letters []*letter
+	for ; looked < limit; looked++ {
+		d, found, err := r.channel.Get(r.queue, false)
+		if err != nil {
+			return looked, err
+		}
+		if !found {
+			break
+		}
+		if l := r.look(d); l != nil {
+			letters = append(letters, l)
+		}
+	}
+	for len(letters) > 0 && err == nil {
+		n := 1
+		for n < len(letters) && letters[n].to == letters[0].to {
+			n++
+		}
+		err = r.send(ctx, letters[:n])
+		letters = letters[n:]
+	}
+	return looked, err
+}
+
+// wait keeps the pace.
+func (r *requeue) wait(ctx context.Context) error {
+	if r.config.PerSecond == 0 {
+		return ctx.Err()
+	}
+	due := time.Duration(float64(r.done.Sent) / float64(r.config.PerSecond) * float64(time.Second))
+	over := time.NewTimer(time.Until(r.began.Add(due)))
+	defer over.Stop()
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-over.C:
+		return ctx.Err()
+	}
+}
+
+// look returns what is to be sent for d, nil if it is to stay.
+func (r *requeue) look(d amqp091.Delivery) *letter {
+	msg, err := r.broker.Marshaler.Unmarshal(d)
+	if err != nil {
+		r.fail(d.MessageId, fmt.Errorf("unmarshal it: %w", err))
+		return nil
+	}
+	if r.config.Wanted != nil && !r.config.Wanted(msg) {
+		r.done.Unwanted++
+		return nil
+	}
+	l := &letter{Message: msg, delivery: d}
+	if r.config.To != nil {
+		l.to, err = r.config.To(msg)
+	} else {
+		l.to, err = origin(d, msg, r.broker)
+	}
+	if err == nil {
+		l.publishing, err = r.replayed(d, msg)
+	}
+	if err != nil {
+		r.fail(msg.UUID, err)
+		return nil
+	}
+	if r.config.DryRun {
+		r.done.Sent++
+		return nil
+	}
+	return l
+}
+
+// send publishes letters to their one queue, and acks those that are confirmed. What is wrong
+// with one letter ends nothing; what keeps all of them from being sent does.
+func (r *requeue) send(ctx context.Context, letters []*letter) (stop error) {
+	messages := make([]*message.Message, len(letters))
+	for i, l := range letters {
+		messages[i] = l.message(ctx)
+	}
+	err := r.publisher.Publish(letters[0].to, messages...) //nolint:contextcheck // it has a Timeout of its own
+	errs := make([]error, len(letters))
+	var partial *outbox.PartialError
+	switch {
+	case errors.As(err, &partial):
+		errs = partial.Errors
+	case err != nil && len(letters) > 1:
+		return err // none was sent
+	default:
+		errs[0] = err
+	}
+	for i, l := range letters {
+		if errs[i] != nil {
+			r.fail(l.UUID, errs[i])
+			if !errors.Is(errs[i], outbox.ErrPermanent) {
+				stop = errors.New("the rest was not tried")
+			}
+			continue
+		}
+		if err := l.delivery.Ack(false); err != nil {
+			return fmt.Errorf("message %q was sent, and is sent again by the next call: ack: %w", l.UUID, err)
+		}
+		r.done.Sent++
+	}
+	return stop
+}
+
+func (r *requeue) fail(uuid string, err error) {
+	r.done.Failed++
+	if len(r.failures) < mostFailures {
+		r.failures = append(r.failures, fmt.Errorf("message %q stays: %w", uuid, err))
+	}
+}

@@ -1,0 +1,203 @@
+package replay
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	wm "github.com/ThreeDotsLabs/watermill/message/router/middleware"
+	"github.com/jmoiron/sqlx"
+
+	"github.com/millrace-go/millrace/inbox"
+)
+
+const subscriberKind = "subscriber"
+
+// Dead is a replay of a dead-letter topic or queue.
+type Dead struct {
+	Name string
+	From message.Subscriber
+	To   Target
+	By   inbox.Operator
+
+	// Topic is what From is subscribed to.
+	Topic string
+
+	// TopicOf says where a message came from first. Defaults to [Origin].
+	TopicOf func(*message.Message) (string, error)
+
+	// Limit is how many messages are sent at most, 0 for no limit. Idle is how long the topic must give
+	// none until it counts as empty. Defaults to 5 seconds.
+	Limit int
+	Idle  time.Duration
+
+	// PerSecond is how many messages are sent in a second at most. Defaults to 1000.
+	PerSecond int
+
+	// IntoSideEffects is as in [Request]. Without a queue as target nobody can tell beforehand who
+	// gets the messages: a consumer that refuses replays handles what had failed there, and parks
+	// the rest.
+	IntoSideEffects []string
+
+	// Progress is told, after each message, how far it is. Defaults to nobody.
+	Progress func(Status)
+}
+
+func (d *Dead) setDefaults() {
+	if d.TopicOf == nil {
+		d.TopicOf = Origin
+	}
+	if d.Idle == 0 {
+		d.Idle = 5 * time.Second
+	}
+	if d.PerSecond == 0 {
+		d.PerSecond = 1000
+	}
+}
+
+// Origin is where a dead letter came from: the topic that Watermill's PoisonQueue noted, else the exchange, or, where it
+// came without one, the queue, from which RabbitMQ took it first. An error is returned for a
+// message that tells neither.
+func Origin(msg *message.Message) (string, error) {
+	for _, field := range []string{wm.PoisonedTopicKey, "x-first-death-exchange", "x-first-death-queue"} {
+		if topic := msg.Metadata.Get(field); topic != "" {
+			return topic, nil
+		}
+	}
+	return "", fmt.Errorf("message %q does not tell where it came from: it has neither %s nor what RabbitMQ notes; name the topic",
+		msg.UUID, wm.PoisonedTopicKey)
+}
+
+// request is what d has in common with other replays.
+func (d *Dead) request() *Request {
+	return &Request{
+		Name: d.Name, From: subscriber{d.Topic}, To: d.To, By: d.By, PerSecond: d.PerSecond,
+		IntoSideEffects: d.IntoSideEffects, Filter: Filter{Topic: d.Topic}, Progress: d.Progress,
+	}
+}
+
+// subscriber stands for a source that is read once.
+type subscriber struct{ topic string }
+
+func (subscriber) kind() string { return subscriberKind }
+
+func (subscriber) page(context.Context, Filter, int64, int64, int) ([]item, error) { return nil, nil }
+
+func (subscriber) count(context.Context, Filter, int64) ([]Count, error) { return nil, nil }
+
+// Drain sends again what a dead-letter topic or queue has, until it gives no more or ctx ends, and acks each message
+// when it is stored or sent. A process that dies in between sends it twice, with one UUID. Call
+// it again, under the same name, to go on.
+func (p *Replayer) Drain(ctx context.Context, d Dead) (Status, error) {
+	d.setDefaults()
+	r := d.request()
+	err := r.validate()
+	if d.From == nil || d.Topic == "" {
+		err = errors.Join(err, errors.New("a Dead needs From and Topic: what the dead letters are read from"))
+	}
+	if err == nil {
+		err = d.refused(ctx, p)
+	}
+	if err != nil {
+		return Status{}, explain(d.Name, err)
+	}
+	s, err := p.begin(ctx, r)
+	if err == nil && s.State == Running {
+		p.log.Info("replay: messages are sent again", fields(s))
+		err = p.drain(ctx, &d, r, &s)
+		p.log.Info("replay: stopped", fields(s))
+	}
+	return s, explain(d.Name, err)
+}
+
+// refused is an error where the target is the queue of a consumer that must be named.
+func (d *Dead) refused(ctx context.Context, p *Replayer) error {
+	only := d.To.only()
+	if only == nil {
+		return nil
+	}
+	consumers, err := p.store.Consumers(ctx)
+	if err != nil {
+		return err
+	}
+	for _, c := range consumers {
+		if c.Name == only.Consumer && c.Epoch == only.Epoch && c.OnReplay == inbox.ReplayRefuse && !slices.Contains(d.IntoSideEffects, c.Name) {
+			return fmt.Errorf("%w: %s", ErrSideEffects, c.Name)
+		}
+	}
+	return nil
+}
+
+func (p *Replayer) drain(ctx context.Context, d *Dead, r *Request, s *Status) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	source, err := d.From.Subscribe(ctx, d.Topic)
+	if err != nil {
+		return fmt.Errorf("subscribe to %q: %w", d.Topic, err)
+	}
+	idle := time.NewTimer(d.Idle)
+	defer idle.Stop()
+	began := time.Now()
+	for sent := 0; d.Limit == 0 || sent < d.Limit; {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-idle.C:
+			return p.finish(ctx, r, s)
+		case msg, open := <-source:
+			if !open {
+				return errors.Join(errors.New("the subscriber closed"), ctx.Err())
+			}
+			if err := p.resend(ctx, d, r, s, msg); err != nil {
+				msg.Nack()
+				return err
+			}
+			msg.Ack()
+			sent++
+			r.tell(*s)
+			if err := wait(ctx, began, sent, d.PerSecond); err != nil {
+				return err
+			}
+			idle.Reset(d.Idle)
+		}
+	}
+	return p.finish(ctx, r, s)
+}
+
+// resend sends one dead letter again.
+func (p *Replayer) resend(ctx context.Context, d *Dead, r *Request, s *Status, msg *message.Message) error {
+	topic, err := d.TopicOf(msg)
+	if err != nil {
+		return err
+	}
+	again := msg.Copy() // the context of the delivery is not for what is sent
+	mark(again, d.Name)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), batchTime)
+	defer cancel()
+	items := []item{{topic: topic, msg: again}}
+	if !d.To.inTx() {
+		if err := d.To.put(ctx, items, nil); err != nil {
+			return err
+		}
+	}
+	next := *s
+	next.Reached, next.Sent = s.Reached+1, s.Sent+1
+	err = p.write(ctx, func(ctx context.Context, tx *sqlx.Tx) error {
+		result, err := tx.ExecContext(ctx, p.dialect.Replays.AdvanceReplay, next.Reached, 1, 0, s.row, s.Reached, s.Sent)
+		if err := one(result, err); err != nil || !d.To.inTx() {
+			return err
+		}
+		return d.To.put(ctx, items, r.allowed())
+	})
+	if errors.Is(err, ErrTaken) {
+		return p.whyTaken(ctx, s)
+	}
+	if err != nil {
+		return fmt.Errorf("message %q to topic %q: %w", msg.UUID, topic, err)
+	}
+	*s = next
+	return nil
+}

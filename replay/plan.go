@@ -1,0 +1,132 @@
+package replay
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/millrace-go/millrace/inbox"
+)
+
+// LookAt is how many messages [Replayer.Plan] asks the consumers about, the first ones.
+const LookAt = 10_000
+
+// Plan is what a request would do.
+type Plan struct {
+	Topics   []Count
+	Messages int // that match, but for Filter.IDs
+	LookedAt int // of the first, with Filter.IDs those that it names
+
+	// Consumers says what the consumers would do with those that were looked at: the one whose
+	// queue is the target, else those that have had some of them. Silent are consumers that have had
+	// none, so nobody can tell whether they would get them.
+	Consumers []inbox.Forecast
+	Silent    []string
+
+	// SideEffects are the consumers that must be named in IntoSideEffects, and are not.
+	SideEffects []string
+
+	lastID int64
+}
+
+// none is before every id: 0 would be no bound.
+const none = -1
+
+// Plan tells what [Replayer.Run] would do, and changes nothing.
+func (p *Replayer) Plan(ctx context.Context, r Request) (Plan, error) {
+	r.setDefaults()
+	if err := r.validate(); err != nil {
+		return Plan{}, explain(r.Name, err)
+	}
+	plan, err := p.plan(ctx, &r)
+	return plan, explain(r.Name, err)
+}
+
+func (p *Replayer) plan(ctx context.Context, r *Request) (plan Plan, err error) {
+	if plan.Topics, err = r.From.count(ctx, r.Filter, 0); err != nil {
+		return plan, err
+	}
+	plan.lastID = none
+	for _, c := range plan.Topics {
+		plan.Messages += c.Messages
+		plan.lastID = max(plan.lastID, c.lastID)
+	}
+	msgs, err := p.first(ctx, r, plan.lastID)
+	if err != nil {
+		return plan, err
+	}
+	plan.LookedAt = len(msgs)
+	forecasts, err := p.store.Forecast(ctx, msgs)
+	if err != nil {
+		return plan, err
+	}
+	only := r.To.only()
+	for _, f := range forecasts {
+		switch {
+		case only != nil && f.Name != only.Consumer:
+		case only == nil && !f.Listens():
+			plan.Silent = append(plan.Silent, f.Name)
+		default:
+			plan.Consumers = append(plan.Consumers, f)
+			if f.OnReplay == inbox.ReplayRefuse && (only != nil || f.New > 0) && !slices.Contains(r.IntoSideEffects, f.Name) {
+				plan.SideEffects = append(plan.SideEffects, f.Name)
+			}
+		}
+	}
+	return plan, p.known(ctx, only)
+}
+
+// first returns the first messages that r is about, without their payloads where that is no matter.
+func (p *Replayer) first(ctx context.Context, r *Request, upTo int64) (msgs []*message.Message, err error) {
+	const page = 500
+	for after := int64(0); len(msgs) < LookAt; {
+		items, err := r.From.page(ctx, r.Filter, after, upTo, page)
+		if err != nil || len(items) == 0 {
+			return msgs, err
+		}
+		after = items[len(items)-1].id
+		for _, i := range r.named(items) {
+			msgs = append(msgs, i.msg)
+		}
+	}
+	return msgs[:LookAt], nil
+}
+
+// named are those of items that Filter.IDs names.
+func (r *Request) named(items []item) []item {
+	if len(r.Filter.IDs) == 0 {
+		return items
+	}
+	var named []item
+	for _, i := range items {
+		if slices.Contains(r.Filter.IDs, i.msg.UUID) || i.key != "" && slices.Contains(r.Filter.IDs, i.key) {
+			named = append(named, i)
+		}
+	}
+	return named
+}
+
+// known refuses a queue that nobody serves, and one of an epoch that is past.
+func (p *Replayer) known(ctx context.Context, only *inbox.QueueConfig) error {
+	if only == nil {
+		return nil
+	}
+	consumers, err := p.store.Consumers(ctx)
+	if err != nil {
+		return err
+	}
+	served := false
+	for _, c := range consumers {
+		if c.Name == only.Consumer && c.Epoch > only.Epoch {
+			return fmt.Errorf("consumer %q has epoch %d: name that, not %d", c.Name, c.Epoch, only.Epoch)
+		}
+		served = served || c.Name == only.Consumer && c.Epoch == only.Epoch && c.Served
+	}
+	if !served {
+		return fmt.Errorf("no queue delivers what is stored for consumer %q, epoch %d: start its service with pubsub.Durable, or send to its topic",
+			only.Consumer, only.Epoch)
+	}
+	return nil
+}

@@ -1,0 +1,224 @@
+package replay
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/jmoiron/sqlx"
+
+	"github.com/millrace-go/millrace/inbox"
+	"github.com/millrace-go/millrace/internal/dialect"
+)
+
+// Run sends what r asks for, and returns when it is done, ctx has ended or something failed. Called
+// again with the same request, by whatever process, it goes on where it was; when the replay is done
+// it does nothing. Two calls at a time are told from each other: one ends with [ErrTaken].
+//
+// What the source gets meanwhile is not part of the replay.
+func (p *Replayer) Run(ctx context.Context, r Request) (Status, error) {
+	r.setDefaults()
+	if err := r.validate(); err != nil {
+		return Status{}, explain(r.Name, err)
+	}
+	s, err := p.begin(ctx, &r)
+	if err == nil && s.Spec.Source == subscriberKind {
+		err = errors.New("it empties a dead-letter topic or queue: go on with Replayer.Drain")
+	}
+	if err == nil && s.State == Running {
+		p.log.Info("replay: messages are sent again", fields(s))
+		err = p.send(ctx, &r, &s)
+		p.log.Info("replay: stopped", fields(s))
+	}
+	return s, explain(r.Name, err)
+}
+
+func fields(s Status) watermill.LogFields {
+	return watermill.LogFields{"replay": s.Name, "state": string(s.State), "count": s.Sent, "skipped": s.Skipped}
+}
+
+// begin returns the replay with the name of r, which it makes if there is none.
+func (p *Replayer) begin(ctx context.Context, r *Request) (Status, error) {
+	s, err := p.status(ctx, p.db, r.Name)
+	if errors.Is(err, ErrNotFound) {
+		if err = p.insert(ctx, r); err == nil {
+			s, err = p.status(ctx, p.db, r.Name)
+		}
+	}
+	switch {
+	case err != nil:
+		return s, err
+	case s.State == Cancelled:
+		return s, ErrCancelled
+	case normal(s.Spec) != normal(r.spec()):
+		return Status{}, ErrOther
+	}
+	return s, nil
+}
+
+// normal is s as it comes out of the database.
+func normal(s Spec) string {
+	text, err := json.Marshal(s)
+	if err != nil {
+		return err.Error()
+	}
+	return string(text)
+}
+
+func (p *Replayer) insert(ctx context.Context, r *Request) error {
+	plan, err := p.plan(ctx, r)
+	if err != nil {
+		return err
+	}
+	if len(plan.SideEffects) > 0 {
+		return fmt.Errorf("%w: %s", ErrSideEffects, strings.Join(plan.SideEffects, ", "))
+	}
+	spec := normal(r.spec())
+	return p.write(ctx, func(ctx context.Context, tx *sqlx.Tx) error {
+		_, err := tx.ExecContext(ctx, p.dialect.Replays.InsertReplay, p.namespace, []byte(r.Name), []byte(r.From.kind()),
+			[]byte(spec), plan.lastID, []byte(r.By.Name), []byte(r.By.Reason))
+		if err != nil {
+			return err
+		}
+		return p.audit(ctx, tx, r.By, "replay", r.Name, spec)
+	})
+}
+
+// atOnce is how many messages are sent in one transaction.
+const atOnce = 500
+
+// send goes on with the replay until it is done.
+func (p *Replayer) send(ctx context.Context, r *Request, s *Status) error {
+	limit := min(atOnce, r.PerSecond)
+	began, sent := time.Now(), 0
+	for {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		items, err := r.From.page(ctx, r.Filter, s.Reached, s.LastID, limit)
+		if err != nil {
+			return err
+		}
+		last := len(items) < limit
+		if len(items) > 0 {
+			n, err := p.batch(ctx, r, s, items)
+			if err != nil {
+				return err
+			}
+			sent += n
+		}
+		if last {
+			return p.finish(ctx, r, s)
+		}
+		r.tell(*s)
+		if err := wait(ctx, began, sent, r.PerSecond); err != nil {
+			return err
+		}
+	}
+}
+
+// batch sends items, and moves the replay on: in one transaction where the target allows it.
+func (p *Replayer) batch(ctx context.Context, r *Request, s *Status, items []item) (sent int, err error) {
+	next := *s
+	next.Reached = items[len(items)-1].id
+	var fit []item
+	for _, i := range r.named(items) {
+		if i.unfit != nil && !i.gone {
+			return 0, fmt.Errorf("message %q: %w", i.msg.UUID, i.unfit)
+		}
+		if i.unfit != nil {
+			p.log.Error("replay: a message is left out, since it cannot be read", i.unfit,
+				fields(*s).Add(watermill.LogFields{"message_uuid": i.msg.UUID, "topic": i.topic}))
+			next.Skipped++
+			continue
+		}
+		mark(i.msg, r.Name)
+		fit = append(fit, i)
+	}
+	next.Sent += len(fit)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), batchTime) // what was begun is ended
+	defer cancel()
+	if !r.To.inTx() {
+		if err := r.To.put(ctx, fit, nil); err != nil {
+			return 0, err
+		}
+	}
+	err = p.write(ctx, func(ctx context.Context, tx *sqlx.Tx) error {
+		result, err := tx.ExecContext(ctx, p.dialect.Replays.AdvanceReplay,
+			next.Reached, next.Sent-s.Sent, next.Skipped-s.Skipped, s.row, s.Reached, s.Sent)
+		if err := one(result, err); err != nil || !r.To.inTx() {
+			return err
+		}
+		return r.To.put(ctx, fit, r.allowed())
+	})
+	if errors.Is(err, ErrTaken) {
+		return 0, p.whyTaken(ctx, s)
+	}
+	if err == nil {
+		*s = next
+		s.MovedAt = time.Now().UTC()
+	}
+	return len(fit), err
+}
+
+// batchTime bounds a batch.
+const batchTime = time.Minute
+
+// allowed is who wants a consumer to handle what it refuses, nil where nobody does.
+func (r *Request) allowed() *inbox.Operator {
+	if only := r.To.only(); only == nil || !slices.Contains(r.IntoSideEffects, only.Consumer) {
+		return nil
+	}
+	return &r.By
+}
+
+// whyTaken says why the replay is not as it was left.
+func (p *Replayer) whyTaken(ctx context.Context, s *Status) error {
+	now, err := p.status(ctx, p.db, s.Name)
+	if err != nil {
+		return err
+	}
+	*s = now
+	if now.State == Cancelled {
+		return ErrCancelled
+	}
+	return ErrTaken
+}
+
+func (p *Replayer) finish(ctx context.Context, r *Request, s *Status) error {
+	err := p.write(ctx, func(ctx context.Context, tx *sqlx.Tx) error {
+		return p.end(ctx, tx, *s, dialect.ReplayDone)
+	})
+	if errors.Is(err, ErrTaken) {
+		return p.whyTaken(ctx, s)
+	}
+	if err == nil {
+		s.State, s.FinishedAt = Done, time.Now().UTC()
+		r.tell(*s)
+	}
+	return err
+}
+
+func (r *Request) tell(s Status) {
+	if r.Progress != nil {
+		r.Progress(s)
+	}
+}
+
+// wait waits until so many may have been sent.
+func wait(ctx context.Context, began time.Time, sent, perSecond int) error {
+	earliest := began.Add(time.Duration(float64(sent) / float64(perSecond) * float64(time.Second)))
+	timer := time.NewTimer(time.Until(earliest))
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return ctx.Err()
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}

@@ -1,0 +1,235 @@
+package replay
+
+import (
+	"context"
+	"database/sql"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/jmoiron/sqlx"
+
+	"github.com/millrace-go/millrace/inbox"
+	"github.com/millrace-go/millrace/internal/ambient"
+	"github.com/millrace-go/millrace/internal/dialect"
+	"github.com/millrace-go/millrace/internal/writers"
+)
+
+// State says whether a replay goes on.
+type State string
+
+// States of a replay.
+const (
+	Running   State = "running" // or interrupted: nobody knows before it is gone on with
+	Done      State = "done"
+	Cancelled State = "cancelled"
+)
+
+var states = map[int]State{
+	dialect.ReplayRunning: Running, dialect.ReplayDone: Done, dialect.ReplayCancelled: Cancelled,
+}
+
+// Spec is what was asked for, but for what only the process knows.
+type Spec struct {
+	Source          string   `json:"source"`
+	Target          string   `json:"target"`
+	Consumer        string   `json:"consumer,omitempty"` // of a queue …
+	Epoch           int      `json:"epoch,omitempty"`    // … and its epoch
+	Filter          Filter   `json:"filter,omitzero"`
+	IntoSideEffects []string `json:"into_side_effects,omitempty"`
+}
+
+func (r *Request) spec() Spec {
+	s := Spec{Source: r.From.kind(), Target: r.To.kind(), Filter: r.Filter, IntoSideEffects: slices.Clone(r.IntoSideEffects)}
+	slices.Sort(s.IntoSideEffects)
+	if only := r.To.only(); only != nil {
+		s.Consumer, s.Epoch = only.Consumer, only.Epoch
+	}
+	return s
+}
+
+// Status is how far a replay is.
+type Status struct {
+	Name       string
+	State      State
+	Spec       Spec
+	By         inbox.Operator
+	Sent       int   // messages so far
+	Skipped    int   // whose payload or metadata cannot be had
+	Reached    int64 // the id of the source up to which it was read …
+	LastID     int64 // … and the last that is meant
+	StartedAt  time.Time
+	MovedAt    time.Time // when it last went on
+	FinishedAt time.Time // zero while it runs
+
+	row int64
+}
+
+type replayRow struct {
+	ID         int64         `db:"id"`
+	Name       []byte        `db:"name"`
+	Source     []byte        `db:"source"`
+	Spec       []byte        `db:"spec"`
+	Reached    int64         `db:"reached"`
+	LastID     int64         `db:"last_id"`
+	Sent       int           `db:"sent"`
+	Skipped    int           `db:"skipped"`
+	State      int           `db:"state"`
+	Actor      []byte        `db:"actor"`
+	Reason     []byte        `db:"reason"`
+	StartedAt  int64         `db:"started_at"`
+	MovedAt    int64         `db:"moved_at"`
+	FinishedAt sql.NullInt64 `db:"finished_at"`
+}
+
+func (r *replayRow) status() (Status, error) {
+	s := Status{
+		Name: string(r.Name), State: states[r.State], By: inbox.Operator{Name: string(r.Actor), Reason: string(r.Reason)},
+		Sent: r.Sent, Skipped: r.Skipped, Reached: r.Reached, LastID: r.LastID, row: r.ID,
+		StartedAt: time.UnixMicro(r.StartedAt).UTC(), MovedAt: time.UnixMicro(r.MovedAt).UTC(),
+	}
+	if r.FinishedAt.Valid {
+		s.FinishedAt = time.UnixMicro(r.FinishedAt.Int64).UTC()
+	}
+	if err := json.Unmarshal(r.Spec, &s.Spec); err != nil {
+		return s, fmt.Errorf("what replay %q is about: %w", s.Name, err)
+	}
+	return s, nil
+}
+
+// Status returns how far the replay of this name is, and [ErrNotFound] where there is none.
+func (p *Replayer) Status(ctx context.Context, name string) (Status, error) {
+	s, err := p.status(ctx, p.db, name)
+	return s, explain(name, err)
+}
+
+func (p *Replayer) status(ctx context.Context, db sqlx.QueryerContext, name string) (Status, error) {
+	var row replayRow
+	err := sqlx.GetContext(ctx, db, &row, p.dialect.Replays.SelectReplay, p.namespace, []byte(name))
+	if errors.Is(err, sql.ErrNoRows) {
+		return Status{}, ErrNotFound
+	}
+	if err != nil {
+		return Status{}, err
+	}
+	return row.status()
+}
+
+// List returns replays of the namespace, the last that was begun first, at most limit.
+func (p *Replayer) List(ctx context.Context, limit int) ([]Status, error) {
+	var rows []replayRow
+	if err := p.db.SelectContext(ctx, &rows, p.dialect.Replays.ListReplays, p.namespace, limit); err != nil {
+		return nil, fmt.Errorf("replay: list: %w", err)
+	}
+	all := make([]Status, 0, len(rows))
+	for _, row := range rows {
+		s, err := row.status()
+		if err != nil {
+			return nil, fmt.Errorf("replay: list: %w", err)
+		}
+		all = append(all, s)
+	}
+	return all, nil
+}
+
+// Cancel ends a replay for good: whoever sends it stops after its batch. What was sent stays sent.
+func (p *Replayer) Cancel(ctx context.Context, name string, by inbox.Operator) error {
+	if by.Name == "" || by.Reason == "" {
+		return explain(name, errors.New("an operator needs a Name and a Reason, which are kept"))
+	}
+	err := p.write(ctx, func(ctx context.Context, tx *sqlx.Tx) error {
+		if err := p.audit(ctx, tx, by, "replay cancelled", name, ""); err != nil {
+			return err
+		}
+		s, err := p.status(ctx, tx, name)
+		if err != nil {
+			return err
+		}
+		if s.State != Running {
+			return fmt.Errorf("it is %s", s.State)
+		}
+		return p.end(ctx, tx, s, dialect.ReplayCancelled)
+	})
+	return explain(name, err)
+}
+
+func (p *Replayer) end(ctx context.Context, tx *sqlx.Tx, s Status, state int) error {
+	result, err := tx.ExecContext(ctx, p.dialect.Replays.EndReplay, state, s.row)
+	return one(result, err)
+}
+
+// one is [ErrTaken] where a statement did not change its row.
+func one(result sql.Result, err error) error {
+	if err != nil {
+		return err
+	}
+	if n, err := result.RowsAffected(); err != nil || n != 1 {
+		return errors.Join(err, ErrTaken)
+	}
+	return nil
+}
+
+// audit keeps what was decided, beside what is decided about the outbox: it has no consumer.
+func (p *Replayer) audit(ctx context.Context, tx *sqlx.Tx, by inbox.Operator, action, name, detail string) error {
+	const bytes = 120 // fit the column
+	id := name[:min(len(name), bytes)]
+	_, err := tx.ExecContext(ctx, p.dialect.InsertAudit, []byte(by.Name), []byte(action), []byte(by.Reason), 0, []byte(id), []byte(detail))
+	if err != nil {
+		return fmt.Errorf("audit: %w", err)
+	}
+	return nil
+}
+
+// write runs work in a transaction, again after a deadlock. Its first statement must write.
+func (p *Replayer) write(ctx context.Context, work func(ctx context.Context, tx *sqlx.Tx) error) error {
+	const tries = 10
+	for try := 0; ; try++ {
+		err := p.transact(ctx, work)
+		if err == nil || try == tries || ctx.Err() != nil || dialect.Classify(err) != dialect.Contention {
+			return err
+		}
+	}
+}
+
+// transact runs work in a transaction that the inbox and the outbox find in its context. What follows
+// a commit may want to write, so the turn to write is left before.
+func (p *Replayer) transact(ctx context.Context, work func(ctx context.Context, tx *sqlx.Tx) error) error {
+	leave, isolation := func() {}, &sql.TxOptions{Isolation: sql.LevelReadCommitted}
+	if p.dialect.OneWriter {
+		turn, err := writers.Of(p.db.DB).Enter(ctx)
+		if err != nil {
+			return fmt.Errorf("begin: %w", err)
+		}
+		leave, isolation = sync.OnceFunc(turn), nil
+		defer leave()
+	}
+	tx, err := p.db.BeginTxx(ctx, isolation)
+	if err != nil {
+		return fmt.Errorf("begin: %w", err)
+	}
+	own := ambient.New(tx, p.db)
+	defer func() {
+		own.End()
+		_ = tx.Rollback() // after an error, or a panic of a function of the user's; else it has ended
+	}()
+	if err := work(ambient.With(ctx, own), tx); err != nil {
+		return err
+	}
+	own.End()
+	if err := tx.Commit(); err != nil {
+		return fmt.Errorf("commit: %w", err)
+	}
+	leave()
+	own.Committed()
+	return nil
+}
+
+func explain(name string, err error) error {
+	if err == nil {
+		return nil
+	}
+	return fmt.Errorf("replay %q: %w", name, err)
+}

@@ -1,0 +1,119 @@
+package replay
+
+import (
+	"context"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/millrace-go/millrace/inbox"
+	"github.com/millrace-go/millrace/internal/ambient"
+	"github.com/millrace-go/millrace/outbox"
+)
+
+// Target is where messages go: [Outbox], [Queue] or [Publisher].
+type Target interface {
+	kind() string
+
+	// inTx reports whether put writes to the database, in the transaction of its context.
+	inTx() bool
+	put(ctx context.Context, items []item, allowed *inbox.Operator) error
+
+	// only returns the consumer that gets what is put, nil where it is whoever listens.
+	only() *inbox.QueueConfig
+}
+
+// Outbox stores messages in the outbox, for a relay to send them to the topics that they came from.
+// They have the order keys that the OrderKey of to gives them; with [OrderKey], those of the archive.
+func Outbox(to *outbox.Publisher) Target { return toOutbox{to} }
+
+type toOutbox struct{ to *outbox.Publisher }
+
+func (toOutbox) kind() string             { return "outbox" }
+func (toOutbox) inTx() bool               { return true }
+func (toOutbox) only() *inbox.QueueConfig { return nil }
+
+func (t toOutbox) put(ctx context.Context, items []item, _ *inbox.Operator) error {
+	return byTopic(items, func(topic string, items []item) error {
+		msgs := make([]*message.Message, 0, len(items))
+		for _, i := range items {
+			i.msg.SetContext(context.WithValue(ctx, orderKey{}, i.orderKey))
+			msgs = append(msgs, i.msg)
+		}
+		return t.to.Publish(topic, msgs...)
+	})
+}
+
+type orderKey struct{}
+
+// OrderKey is an outbox.KeyFunc that gives a message the order key with which it was stored at first,
+// where the replay knows it: from the archive, or from a queue with an OrderKey.
+func OrderKey(_ string, msg *message.Message) (string, error) {
+	key, _ := msg.Context().Value(orderKey{}).(string)
+	return key, nil
+}
+
+// Queue stores messages for one consumer, to be delivered by its pubsub.Durable. to must have the
+// Key of the consumer, and the OrderKey of its Durable if that has one.
+func Queue(to *inbox.Queue) Target { return toQueue{to} }
+
+type toQueue struct{ to *inbox.Queue }
+
+func (toQueue) kind() string { return "queue" }
+func (toQueue) inTx() bool   { return true }
+
+func (t toQueue) only() *inbox.QueueConfig {
+	config := t.to.Config()
+	return &config
+}
+
+func (t toQueue) put(ctx context.Context, items []item, allowed *inbox.Operator) error {
+	return byTopic(items, func(topic string, items []item) error {
+		msgs := make([]*message.Message, 0, len(items))
+		for _, i := range items {
+			msgs = append(msgs, i.msg)
+		}
+		if own := ambient.From(ctx); own != nil {
+			own.AfterCommit(t.to, t.to.Wake)
+		}
+		if err := t.to.Put(ctx, topic, msgs...); err != nil || allowed == nil {
+			return err
+		}
+		return t.to.Allow(ctx, *allowed, msgs...)
+	})
+}
+
+// Publisher sends messages at once, to the topics that they came from. What was being sent when the
+// process died is sent again by whoever goes on with the replay.
+func Publisher(to message.Publisher) Target { return toPublisher{to} }
+
+type toPublisher struct{ to message.Publisher }
+
+func (toPublisher) kind() string             { return "publisher" }
+func (toPublisher) inTx() bool               { return false }
+func (toPublisher) only() *inbox.QueueConfig { return nil }
+
+func (t toPublisher) put(ctx context.Context, items []item, _ *inbox.Operator) error {
+	return byTopic(items, func(topic string, items []item) error {
+		msgs := make([]*message.Message, 0, len(items))
+		for _, i := range items {
+			i.msg.SetContext(ctx)
+			msgs = append(msgs, i.msg)
+		}
+		return t.to.Publish(topic, msgs...)
+	})
+}
+
+// byTopic gives each run of messages of one topic to put, in their order.
+func byTopic(items []item, put func(topic string, items []item) error) error {
+	for len(items) > 0 {
+		n := 1
+		for n < len(items) && items[n].topic == items[0].topic {
+			n++
+		}
+		if err := put(items[0].topic, items[:n]); err != nil {
+			return err
+		}
+		items = items[n:]
+	}
+	return nil
+}

@@ -1,0 +1,85 @@
+package browser_test
+
+import (
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/chromedp/cdproto/page"
+	"github.com/chromedp/chromedp"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace-go/millrace/tests/testdb"
+)
+
+// violation is what axe-core has to say.
+type violation struct {
+	ID     string   `json:"id"`
+	Impact string   `json:"impact"`
+	Help   string   `json:"help"`
+	Nodes  []string `json:"nodes"`
+}
+
+// run has axe-core look at the page, with the rules of WCAG 2.2 AA and its best practices.
+const run = `axe.run(document, {resultTypes: ["violations"]}).then(r => r.violations.map(v =>
+	({id: v.id, impact: v.impact || "", help: v.help, nodes: v.nodes.map(n => n.html.slice(0, 200) + " " + (n.any[0] || {message: ""}).message)})))`
+
+// axe is the source of axe-core.
+func axe(t *testing.T) string {
+	t.Helper()
+	source, err := os.ReadFile(os.Getenv("MILLRACE_TEST_AXE"))
+	if err != nil {
+		testdb.Missing(t, "axe-core", `set MILLRACE_TEST_AXE to its axe.min.js, or: eval "$(tests/services.sh)"`)
+	}
+	return string(source)
+}
+
+// accessible asserts that axe-core finds nothing on the page.
+func (b *browser) accessible(axe, where string) {
+	b.Helper()
+	get(b, chromedp.Evaluate[bool](axe+"; true"))
+	for _, v := range get(b, chromedp.Evaluate[[]violation](run, chromedp.EvalAwaitPromise)) {
+		assert.Fail(b, "axe: "+v.ID, "%s: %s (%s)\n%s", where, v.Help, v.Impact, strings.Join(v.Nodes, "\n"))
+	}
+}
+
+// TestAxeFindsNoViolation: on any page, dark and light, on a desk and a phone.
+func TestAxeFindsNoViolation(t *testing.T) {
+	source := axe(t)
+	s := newService(t)
+	s.fill()
+	all := append([]string{s.groupPage()}, pages...)
+	door := s.ui(doorToken)
+	for name, on := range map[string]screen{"light": desk, "dark": night, "phone": phone} {
+		t.Run(name, func(t *testing.T) {
+			b := open(t, on)
+			_, err := chromedp.Call(b.ctx, page.SetBypassCSP, page.SetBypassCSPParams{Enabled: true}) // axe comes from outside
+			require.NoError(t, err)
+			for _, page := range all {
+				b.visit(s.home + page)
+				get(b, chromedp.Evaluate[int](`document.querySelectorAll("details").forEach(d => { d.open = true })||1`))
+				b.accessible(source, page)
+			}
+			for _, button := range []string{"Show the payload", "Show the result"} {
+				b.visit(s.home + "message?key=order-0001")
+				b.act(button, "to look at it")
+				b.accessible(source, button)
+			}
+			b.reads("sent as 4711")
+			b.visit(door)
+			b.accessible(source, "the door")
+			b.signIn("grace", "not the token")
+			b.accessible(source, "the door, shut")
+		})
+	}
+}
+
+// TestAxeFindsWhatIsWrong: the test above can fail.
+func TestAxeFindsWhatIsWrong(t *testing.T) {
+	source := axe(t)
+	b := open(t, desk)
+	b.visit(`data:text/html,<title>x</title><img src="x"><p style="color:%23ccc">pale</p>`)
+	get(b, chromedp.Evaluate[bool](source+"; true"))
+	assert.NotEmpty(t, get(b, chromedp.Evaluate[[]violation](run, chromedp.EvalAwaitPromise)))
+}

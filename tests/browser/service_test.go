@@ -1,0 +1,54 @@
+package browser_test
+
+import (
+	"fmt"
+	"net/http/httptest"
+	"testing"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/millrace-go/millrace/dashboard"
+	"github.com/millrace-go/millrace/tests/stuck"
+	"github.com/millrace-go/millrace/tests/testdb"
+)
+
+const consumer = "billing"
+
+// service is one whose dashboard a browser can reach.
+type service struct {
+	*stuck.Service
+	home string // address of the first page
+}
+
+func newService(t *testing.T, change ...func(*dashboard.Config)) *service {
+	t.Helper()
+	s := &service{Service: stuck.New(t, testdb.On(t, "sqlite"))}
+	s.home = s.listen(change...)
+	return s
+}
+
+// listen serves another dashboard of the service and returns where.
+func (s *service) listen(change ...func(*dashboard.Config)) string {
+	s.Helper()
+	server := httptest.NewServer(s.Dashboard(change...))
+	s.Cleanup(server.Close)
+	return server.URL + stuck.Prefix + "/"
+}
+
+// fail has n orders fail, each with a number of its own.
+func (s *service) fail(n int) {
+	s.Helper()
+	s.Serve(consumer)
+	msgs := make([]*message.Message, 0, n)
+	for i := range n {
+		msgs = append(msgs, stuck.Order(i+1, fmt.Sprintf("account %d has no owner", i+1)))
+	}
+	s.Put(consumer, msgs...)
+	s.AwaitStuck(n)
+}
+
+// handled waits until nothing is open.
+func (s *service) handled() {
+	s.Helper()
+	s.Await(0, `SELECT COUNT(*) FROM millrace_messages`)
+}

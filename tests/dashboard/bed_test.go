@@ -1,0 +1,121 @@
+package dashboard_test
+
+import (
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace-go/millrace/dashboard"
+	"github.com/millrace-go/millrace/inbox"
+	"github.com/millrace-go/millrace/tests/stuck"
+	"github.com/millrace-go/millrace/tests/testdb"
+)
+
+// bed is a service, seen through its dashboard.
+type bed struct {
+	*stuck.Service
+	pages http.Handler
+}
+
+func newBed(t *testing.T, db *testdb.DB, change ...func(*dashboard.Config)) *bed {
+	t.Helper()
+	s := stuck.New(t, db)
+	return &bed{s, s.Dashboard(change...)}
+}
+
+func readOnly(c *dashboard.Config) { c.ReadOnly = true }
+
+// answer is what came back.
+type answer struct {
+	*http.Response
+	text string
+}
+
+func (b *bed) send(r *http.Request) answer {
+	b.Helper()
+	recorder := httptest.NewRecorder()
+	b.pages.ServeHTTP(recorder, r)
+	response := recorder.Result()
+	text, err := io.ReadAll(response.Body)
+	require.NoError(b, err)
+	assert.NotContains(b, string(text), "could not be rendered", b.Log.Logs())
+	return answer{response, string(text)}
+}
+
+func (b *bed) get(page string) answer {
+	b.Helper()
+	return b.send(httptest.NewRequest(http.MethodGet, stuck.Prefix+"/"+page, nil))
+}
+
+// post sends a form as a browser would, from a page of the same site.
+func (b *bed) post(action string, pairs ...string) answer {
+	b.Helper()
+	return b.send(form(action, pairs...))
+}
+
+func form(action string, pairs ...string) *http.Request {
+	values := url.Values{}
+	for i := 0; i < len(pairs); i += 2 {
+		values.Add(pairs[i], pairs[i+1])
+	}
+	r := httptest.NewRequest(http.MethodPost, stuck.Prefix+"/"+action, strings.NewReader(values.Encode()))
+	r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+	r.Header.Set("Sec-Fetch-Site", "same-origin")
+	return r
+}
+
+// shows asserts that a page is answered and has these texts.
+func (b *bed) shows(a answer, texts ...string) {
+	b.Helper()
+	require.Equal(b, http.StatusOK, a.StatusCode, a.text)
+	for _, text := range texts {
+		assert.True(b, strings.Contains(a.text, text), "the page lacks %q", text) // it is too long to print
+	}
+}
+
+// done asserts that an action was carried out, and follows where it leads.
+func (b *bed) done(a answer) answer {
+	b.Helper()
+	require.Equal(b, http.StatusSeeOther, a.StatusCode, a.text)
+	to := a.Header.Get("Location")
+	require.True(b, strings.HasPrefix(to, "./"), to)
+	next := b.get(strings.TrimPrefix(to, "./"))
+	b.shows(next, `class="done"`)
+	return next
+}
+
+// refused asserts that nothing was done, and why.
+func (b *bed) refused(a answer, status int, why string) {
+	b.Helper()
+	assert.Equal(b, status, a.StatusCode)
+	assert.Contains(b, a.text, why)
+}
+
+// only returns the one message that is open.
+func (b *bed) only() inbox.Message {
+	b.Helper()
+	all, err := b.Store.Find(b.Context(), inbox.Filter{}, 0, 10)
+	require.NoError(b, err)
+	require.Len(b, all, 1)
+	return all[0]
+}
+
+// fields returns the hidden fields of the form for an action on a page, as pairs.
+func (b *bed) fields(page answer, action string) (pairs []string) {
+	b.Helper()
+	_, rest, found := strings.Cut(page.text, `action="`+action+`"`)
+	require.True(b, found, "the page has no form for %s", action)
+	inner, _, _ := strings.Cut(rest, "</form>")
+	for _, piece := range strings.Split(inner, `<input type="hidden" name="`)[1:] {
+		name, after, _ := strings.Cut(piece, `" value="`)
+		value, _, _ := strings.Cut(after, `"`)
+		pairs = append(pairs, name, value)
+	}
+	return pairs
+}

@@ -1,0 +1,239 @@
+package dashboard_test
+
+import (
+	"context"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace-go/millrace/dashboard"
+	"github.com/millrace-go/millrace/inbox"
+	millrace "github.com/millrace-go/millrace/middleware"
+	"github.com/millrace-go/millrace/outbox"
+	"github.com/millrace-go/millrace/tests/stuck"
+	"github.com/millrace-go/millrace/tests/testdb"
+)
+
+func TestPagesShowWhatIsThere(t *testing.T) {
+	testdb.Conformance(t, pageBodies)
+}
+
+var pageBodies = []testdb.Body{
+	{Name: "empty tables", Why: "every page says what it means that nothing is there", Run: func(t *testing.T, db *testdb.DB) {
+		b := newBed(t, db)
+		for page, text := range map[string]string{
+			"": "No consumer has handled", "inbox": "Nothing is open", "inbox?status=parked": "No message is in this state",
+			"inbox?topic=x": "No open message is like that", "message?key=x": "Nothing is known", "failures": "Nothing fails",
+			"waiting": "No aggregate waits", "outbox": "No message was given up", "consumers": "No consumer is known",
+			"audit": "Nobody has done anything",
+		} {
+			b.shows(b.get(page), text, `class="empty`)
+		}
+		b.shows(b.get("check"), "Check")
+	}},
+	{Name: "figures of the overview", Why: "how much there is, and how it went, by consumer", Run: func(t *testing.T, db *testdb.DB) {
+		b := newBed(t, db)
+		b.Serve(consumer)
+		b.Serve("shipping")
+		b.Put(consumer, stuck.Order(1, "no owner"), stuck.Order(2, "no owner"), stuck.Order(3, ""))
+		b.Put("shipping", stuck.Order(1, ""))
+		b.AwaitStuck(2)
+		b.act(consumer, 90, 12)
+		page := b.get("")
+		b.shows(page, "Wait for an operator", "billing", "shipping", "Handled per minute", "Failed per minute", "<svg", "Figures")
+		assert.Regexp(t, `<dt>Wait for an operator</dt><dd><a href="[^"]*">2</a>`, page.text)
+		assert.Regexp(t, `(?s)billing.*<td class="n wide">90</td><td class="n wide">12</td>`, page.text)
+		b.shows(b.get("?consumer=shipping&window=6h"), "Overview of shipping")
+	}},
+	{Name: "an imported message", Why: "nobody takes it for one that was handled here", Run: func(t *testing.T, db *testdb.DB) {
+		b := newBed(t, db)
+		_, err := b.Store.Import(t.Context(), inbox.ConsumerConfig{Name: consumer}, func(yield func(inbox.Imported, error) bool) {
+			yield(inbox.Imported{Key: []string{"order-7"}}, nil)
+		}, inbox.Operator{Name: "ada", Reason: "a table of our own"}, inbox.Pace{})
+		require.NoError(t, err)
+		b.shows(b.get("message?key=order-7"), "imported", "handled by another system")
+		b.shows(b.get("audit"), "import", "a table of our own")
+	}},
+	{Name: "pages of the inbox", Why: "each message is on one of them, and filters hold on all", Run: func(t *testing.T, db *testdb.DB) {
+		b := newBed(t, db)
+		var msgs []*message.Message
+		for i := range 120 {
+			msgs = append(msgs, stuck.Order(i, ""))
+		}
+		b.Put(consumer, msgs...)
+		b.Put("shipping", stuck.Order(500, ""))
+		key := regexp.MustCompile(`message\?key=(order-\d+)`)
+		seen := map[string]int{}
+		page, n := "inbox?consumer=billing&topic=orders", 0
+		for ; page != ""; n++ {
+			a := b.get(page)
+			b.shows(a)
+			for _, m := range key.FindAllStringSubmatch(a.text, -1) {
+				seen[m[1]]++
+			}
+			next := regexp.MustCompile(`<a href="([^"]+)" rel="next"`).FindStringSubmatch(a.text)
+			if page = ""; next != nil {
+				page = strings.ReplaceAll(next[1], "&amp;", "&")
+			}
+		}
+		assert.Equal(t, 3, n)
+		assert.Len(t, seen, 120)
+		assert.NotContains(t, seen, "order-0500")
+		future := time.Now().UTC().Add(48 * time.Hour).Format("2006-01-02T15:04")
+		b.shows(b.get("inbox?since="+future), "No open message is like that")
+		b.shows(b.get("inbox?until="+future), "order-0000")
+		b.shows(b.get("inbox?consumer=shipping"), "order-0500")
+		b.shows(b.get("inbox?after=99999999"), "Nothing comes after this")
+	}},
+	{Name: "aggregates that wait", Why: "which version each waits for", Run: func(t *testing.T, db *testdb.DB) {
+		b := newBed(t, db)
+		b.Serve(consumer, millrace.VersionGate{}.Middleware)
+		for _, version := range []int64{1, 2, 5, 6} {
+			msg := stuck.Order(int(version), "")
+			outbox.Stamp(msg, "order-7", version)
+			b.Put(consumer, msg)
+		}
+		b.Await(2, `SELECT COUNT(*) FROM millrace_messages`)
+		b.Await(2, `SELECT COUNT(*) FROM millrace_messages WHERE status = 7`)
+		page := b.get("waiting")
+		b.shows(page, "order-7", "billing")
+		assert.Regexp(t, `<b>3</b></td><td class="n wide">2</td><td class="n wide">5</td>`, page.text)
+		b.shows(b.get("message?key=order-0005"), "order-7, version 5", "now held")
+	}},
+	{Name: "findings", Why: "what Store.Check finds, with its remedy", Run: func(t *testing.T, db *testdb.DB) {
+		b := newBed(t, db)
+		b.DB.SetMaxOpenConns(0)
+		found, err := b.Store.Check(t.Context())
+		require.NoError(t, err)
+		page := b.get("check")
+		b.shows(page)
+		assert.Equal(t, len(found), strings.Count(page.text, `class="remedy"`))
+		_, err = db.ExecContext(t.Context(), `DROP TABLE millrace_results`)
+		require.NoError(t, err)
+		b.pages = b.Dashboard()
+		b.shows(b.get("check"), "millrace_results", "error")
+	}},
+}
+
+// act notes what a consumer did in the last minutes.
+func (b *bed) act(name string, completed, failed int) {
+	b.Helper()
+	_, err := b.DB.ExecContext(b.Context(), b.DB.Rebind(`DELETE FROM millrace_activity`))
+	require.NoError(b, err)
+	minute := time.Now().Add(-5 * time.Minute).Truncate(time.Minute).UnixMicro()
+	_, err = b.DB.ExecContext(b.Context(), b.DB.Rebind(`
+		INSERT INTO millrace_activity (minute, consumer, completed, failed, duplicates, stale, held, parked, handling_us)
+		SELECT ?, id, ?, ?, 0, 0, 0, 0, 0 FROM millrace_consumers WHERE name = ?`), minute, completed, failed, []byte(name))
+	require.NoError(b, err)
+}
+
+// TestThePrefixIsFound: however the handler is mounted, links lead to pages.
+func TestThePrefixIsFound(t *testing.T) {
+	s := stuck.New(t, testdb.On(t, "sqlite"))
+	handler := func(prefix string) http.Handler {
+		h, err := dashboard.New(s.Store, dashboard.Config{Prefix: prefix})
+		require.NoError(t, err)
+		return h
+	}
+	mux := func(pattern string, h http.Handler) http.Handler {
+		m := http.NewServeMux()
+		m.Handle(pattern, h)
+		return m
+	}
+	for name, c := range map[string]struct {
+		h    http.Handler
+		home string
+	}{
+		"at the root":                    {handler(""), "/"},
+		"a pattern":                      {mux("/a/b/", handler("")), "/a/b/"},
+		"a pattern with a method":        {mux("GET /a/b/", handler("")), "/a/b/"},
+		"a pattern with a rest":          {mux("/a/b/{rest...}", handler("")), "/a/b/"},
+		"StripPrefix":                    {mux("/a/b/", http.StripPrefix("/a/b", handler(""))), "/a/b/"},
+		"Config.Prefix":                  {handler("/a/b"), "/a/b/"},
+		"Config.Prefix with a slash":     {handler("/a/b/"), "/a/b/"},
+		"Config.Prefix behind a pattern": {mux("/", handler("/a/b")), "/a/b/"},
+		"a prefix that is also a page":   {handler("/inbox"), "/inbox/"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			server := httptest.NewServer(c.h)
+			defer server.Close()
+			for page, title := range map[string]string{"": "Overview", "inbox": "Inbox", "failures": "Failures"} {
+				text := fetch(t, server.URL+c.home+page)
+				assert.Contains(t, text, "<title>"+title)
+				for _, link := range regexp.MustCompile(`(?:href|src)="(\./[^"]*)"`).FindAllStringSubmatch(text, -1) {
+					fetch(t, server.URL+c.home+strings.TrimPrefix(link[1], "./"))
+				}
+			}
+			assert.Contains(t, fetch(t, server.URL+strings.TrimSuffix(c.home, "/")), "<title>Overview", "the slash is added")
+		})
+	}
+}
+
+func fetch(t *testing.T, address string) string {
+	t.Helper()
+	r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, address, nil)
+	require.NoError(t, err)
+	response, err := http.DefaultClient.Do(r)
+	require.NoError(t, err)
+	defer func() { _ = response.Body.Close() }()
+	require.Equal(t, http.StatusOK, response.StatusCode, address)
+	text, err := io.ReadAll(response.Body)
+	require.NoError(t, err)
+	return string(text)
+}
+
+// TestTheSlashLeadsNowhereElse: a redirect names no other host.
+func TestTheSlashLeadsNowhereElse(t *testing.T) {
+	s := stuck.New(t, testdb.On(t, "sqlite"))
+	h, err := dashboard.New(s.Store, dashboard.Config{Prefix: "/ui"})
+	require.NoError(t, err)
+	for _, target := range []string{"/ui", "//evil.example/ui", "http://x/ui"} {
+		r := httptest.NewRequest(http.MethodGet, "/ui", nil)
+		r.RequestURI = target
+		w := httptest.NewRecorder()
+		h.ServeHTTP(w, r)
+		assert.Equal(t, "./ui/", w.Header().Get("Location"), target)
+	}
+}
+
+// TestAnUnchangedPageIsNotSentAgain: the browser asks every few seconds.
+func TestAnUnchangedPageIsNotSentAgain(t *testing.T) {
+	b := one(t, testdb.On(t, "sqlite"))
+	tag := b.get("failures").Header.Get("ETag")
+	require.NotEmpty(t, tag)
+	r := httptest.NewRequest(http.MethodGet, stuck.Prefix+"/failures", nil)
+	r.Header.Set("If-None-Match", tag)
+	again := b.send(r)
+	assert.Equal(t, http.StatusNotModified, again.StatusCode)
+	assert.Empty(t, again.text)
+}
+
+// TestTheBacklogIsSampled: Run fills the charts while nobody looks, and ends.
+func TestTheBacklogIsSampled(t *testing.T) {
+	s := stuck.New(t, testdb.On(t, "sqlite"))
+	h, err := dashboard.New(s.Store, dashboard.Config{})
+	require.NoError(t, err)
+	s.Put(consumer, stuck.Order(1, ""))
+	ended := make(chan error, 1)
+	ctx, cancel := context.WithCancel(t.Context())
+	go func() { ended <- h.Run(ctx) }()
+	cancel()
+	require.NoError(t, <-ended)
+}
+
+func TestConfigIsValidated(t *testing.T) {
+	s := stuck.New(t, testdb.On(t, "sqlite"))
+	_, err := dashboard.New(s.Store, dashboard.Config{Prefix: "ui", Budget: -1})
+	require.ErrorContains(t, err, "Prefix")
+	require.ErrorContains(t, err, "Budget")
+	_, err = dashboard.New(nil, dashboard.Config{})
+	require.ErrorContains(t, err, "Store")
+}

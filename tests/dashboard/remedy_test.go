@@ -1,0 +1,200 @@
+package dashboard_test
+
+import (
+	"fmt"
+	"net/http"
+	"strconv"
+	"testing"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace-go/millrace/dashboard"
+	"github.com/millrace-go/millrace/inbox"
+	"github.com/millrace-go/millrace/internal/keycode"
+	"github.com/millrace-go/millrace/tests/stuck"
+	"github.com/millrace-go/millrace/tests/testdb"
+)
+
+func TestOperatorsMendWhatIsStuck(t *testing.T) {
+	testdb.Conformance(t, remedyBodies)
+}
+
+const consumer = "billing"
+
+// one is a service with one message that is stuck.
+func one(t *testing.T, db *testdb.DB) *bed {
+	t.Helper()
+	b := newBed(t, db)
+	b.Serve(consumer)
+	b.Put(consumer, stuck.Order(1, "account 7 has no owner"))
+	b.AwaitStuck(1)
+	return b
+}
+
+var remedyBodies = []testdb.Body{
+	{Name: "retry", Why: "the message is handled, and its story told", Run: func(t *testing.T, db *testdb.DB) {
+		b := one(t, db)
+		b.Mended.Store(true)
+		_, err := b.DB.ExecContext(t.Context(), b.DB.Rebind(`
+			INSERT INTO millrace_steps (id, namespace, consumer, message_id, name, epoch, state, token, until, started_at, problem)
+			VALUES (?, ?, ?, ?, ?, 0, 1, 1, 1, 1, ?)`), []byte("sixteen bytes  1"), []byte(""), []byte(consumer),
+			keycode.Encode("order-0001"), []byte("payment"), []byte("the bank does not answer"))
+		require.NoError(t, err)
+		page := b.get("message?key=order-0001")
+		b.shows(page, "step payment is in doubt", "the bank does not answer")
+		b.shows(page, "account 7 has no owner", "failed terminal", "OrderPlaced", "7f3c-0001", "stored", "from topic orders")
+		next := b.done(b.post("message-retry", append(b.fields(page, "message-retry"), "reason", "owner added")...))
+		assert.Contains(t, next.text, "will be handled again")
+		b.Await(0, `SELECT COUNT(*) FROM millrace_messages`)
+		assert.Equal(t, 1, b.Audited("retry", "owner added"))
+		b.shows(b.get("message?key=order-0001"), "completed", "retry by ada", "owner added", "invoice-of-order-0001", "invoices")
+		b.refused(b.post("message-retry", "id", "1", "key", "order-0001", "reason", "again"), http.StatusConflict, "Nothing was changed")
+	}},
+	{Name: "discard", Why: "the message counts as handled, with a reason", Run: func(t *testing.T, db *testdb.DB) {
+		b := one(t, db)
+		page := b.get("message?key=order-0001")
+		b.done(b.post("message-discard", append(b.fields(page, "message-discard"), "reason", "a test order")...))
+		assert.Equal(t, 1, b.Audited("discard", "a test order"))
+		assert.Zero(t, b.Count(`SELECT COUNT(*) FROM millrace_messages`))
+		b.shows(b.get("message?key=order-0001"), "discarded", "a test order")
+		b.shows(b.get("audit"), "ada", "discard", "a test order", "order-0001")
+	}},
+	{Name: "a look at a result", Why: "what a handler kept is hidden as a payload is, and shown to who says why", Run: func(t *testing.T, db *testdb.DB) {
+		b := newBed(t, db)
+		b.Serve(consumer)
+		b.Serve("shipping")
+		for _, name := range []string{consumer, "shipping"} {
+			msg := stuck.Order(1, "")
+			msg.Metadata.Set("keeps", "paid <b>by</b> "+name)
+			b.Put(name, msg)
+		}
+		b.Await(0, `SELECT COUNT(*) FROM millrace_messages`)
+		page := b.get("message?key=order-0001")
+		b.shows(page, "What billing kept as the result", "What shipping kept as the result")
+		assert.NotContains(t, page.text, "paid")
+		assert.NotContains(t, b.get("message?key=order-0001&consumer=billing&epoch=0").text, "paid")
+		fields := b.fields(page, "message-result")
+		b.refused(b.post("message-result", fields...), http.StatusUnprocessableEntity, "Say why")
+		shown := b.post("message-result", append(fields, "reason", "did it pay?")...)
+		b.shows(shown, "paid \\u003cb\\u003eby\\u003c/b\\u003e billing", "Show the result")
+		assert.NotContains(t, shown.text, "e shipping", "that of another consumer")
+		assert.Equal(t, "no-store", shown.Header.Get("Cache-Control"))
+		assert.Equal(t, 1, b.Audited("reveal", "did it pay?"))
+		b.shows(b.get("message?key=order-0001"), "reveal by ada", "did it pay?")
+		b.refused(b.post("message-result", "key", "order-0001", "consumer", "nobody", "epoch", "0", "reason", "x"), http.StatusConflict, "Nothing was changed")
+		b.pages = b.Dashboard(readOnly)
+		b.shows(b.get("message?key=order-0001"), "hidden. An operator who may act")
+		b.refused(b.post("message-result", append(fields, "reason", "did it pay?")...), http.StatusForbidden, "read-only")
+	}},
+	{Name: "a look at a payload", Why: "it is hidden until somebody says why, and that is written down", Run: func(t *testing.T, db *testdb.DB) {
+		b := one(t, db)
+		page := b.get("message?key=order-0001")
+		assert.NotContains(t, page.text, "customer", "the payload")
+		shown := b.post("message-reveal", append(b.fields(page, "message-reveal"), "reason", "who is it?")...)
+		b.shows(shown, "{\n  &#34;order&#34;: 1,\n  &#34;customer&#34;: &#34;c-1&#34;", "JSON")
+		assert.Equal(t, 1, b.Audited("reveal", "who is it?"))
+		assert.Empty(t, shown.Header.Get("ETag"))
+		assert.Equal(t, "no-store", shown.Header.Get("Cache-Control"))
+		b.shows(b.get("audit"), "reveal", "who is it?")
+	}},
+	{Name: "a group of failures", Why: "many are tried again in requests that end, each message once", Run: func(t *testing.T, db *testdb.DB) {
+		b := newBed(t, db, func(c *dashboard.Config) { c.Budget = 1 })
+		b.Serve(consumer)
+		var msgs []*message.Message
+		for i := range 250 {
+			msgs = append(msgs, stuck.Order(i, fmt.Sprintf("account %d has no owner", i)))
+		}
+		b.Put(consumer, append(msgs, stuck.Order(999, "no stock"))...)
+		b.AwaitStuck(251)
+		list := b.get("failures")
+		b.shows(list, "account ? has no owner", "no stock")
+		group := b.group("account")
+		page := b.get("failure?group=" + group)
+		b.shows(page, "250 messages fail alike", "Retry 250 messages", "Discard 250 messages", "makes them due in", "order-0000")
+
+		next := b.post("failure-retry", append(b.fields(page, "failure-retry"), "reason", "owners added")...)
+		for _, done := range []string{"100 of 250", "200 of 250"} {
+			b.shows(next, done, "Go on")
+			b.AwaitStuck(251) // they fail again, and are not taken again
+			next = b.post("failure-retry", b.fields(next, "failure-retry")...)
+		}
+		assert.Contains(t, b.done(next).text, "250 messages will be handled again.")
+		assert.Equal(t, 250, b.Audited("retry", "owners added"))
+		b.AwaitStuck(251)
+
+		page = b.get("failure?group=" + b.group("no stock"))
+		b.shows(page, "1 message fails alike")
+		b.done(b.post("failure-discard", append(b.fields(page, "failure-discard"), "reason", "sold out")...))
+		assert.Equal(t, 1, b.Audited("discard", "sold out"))
+		b.AwaitStuck(250)
+	}},
+	{Name: "pause and resume", Why: "an operator stops what is stored from being delivered", Run: func(t *testing.T, db *testdb.DB) {
+		b := one(t, db)
+		page := b.get("consumers")
+		b.shows(page, "delivers", "7 days", "uuid", "not declared")
+		b.shows(b.done(b.post("consumers-pause", append(b.fields(page, "consumers-pause"), "reason", "the bank is down")...)), "paused", "Resume")
+		known, err := b.Store.Consumers(t.Context())
+		require.NoError(t, err)
+		assert.True(t, known[0].Paused)
+		b.done(b.post("consumers-resume", append(b.fields(b.get("consumers"), "consumers-resume"), "reason", "it is back")...))
+		known, err = b.Store.Consumers(t.Context())
+		require.NoError(t, err)
+		assert.False(t, known[0].Paused)
+		assert.Equal(t, 1, b.Audited("pause", "the bank is down"))
+	}},
+	{Name: "where no queue serves", Why: "a retry needs a publisher, and the page says so", Run: func(t *testing.T, db *testdb.DB) {
+		sent := &sink{}
+		b := newBed(t, db)
+		b.Put(consumer, stuck.Order(1, ""))
+		_, err := db.ExecContext(t.Context(), `UPDATE millrace_messages SET status = 6`)
+		require.NoError(t, err)
+		b.shows(b.get("message?key=order-0001"), "cannot be tried again from here")
+		id := strconv.FormatInt(b.only().ID, 10)
+		b.refused(b.post("message-retry", "id", id, "key", "order-0001", "reason", "try"), http.StatusConflict, "no queue delivers")
+		assert.Zero(t, b.Audited("retry", "try"))
+		b.pages = b.Dashboard(func(c *dashboard.Config) { c.Redeliver = sent })
+		page := b.get("message?key=order-0001")
+		b.shows(page, "sent back to its topic")
+		b.done(b.post("message-retry", append(b.fields(page, "message-retry"), "reason", "try")...))
+		assert.Equal(t, []string{"orders"}, sent.topics)
+	}},
+	{Name: "a message parked in the outbox", Why: "relays try it again, or it is never sent", Run: func(t *testing.T, db *testdb.DB) {
+		b := newBed(t, db)
+		require.NoError(t, b.Outbox.Publish("invoices", stuck.Order(1, ""), stuck.Order(2, "")))
+		_, err := db.ExecContext(t.Context(), db.Rebind(`UPDATE millrace_outbox SET status = 3, last_error = 'no such exchange'`))
+		require.NoError(t, err)
+		page := b.get("outbox")
+		b.shows(page, "order-0001", "order-0002", "no such exchange", "invoices")
+		b.done(b.post("outbox-retry", append(b.fields(page, "outbox-retry"), "reason", "declared")...))
+		b.done(b.post("outbox-discard", append(b.fields(b.get("outbox"), "outbox-discard"), "reason", "nobody wants it")...))
+		b.shows(b.get("outbox"), "No message was given up")
+		assert.Equal(t, 1, b.Audited("outbox retry", "declared"))
+		assert.Equal(t, 1, b.Audited("outbox discard", "nobody wants it"))
+	}},
+}
+
+// group returns the group of the failures whose shape begins so.
+func (b *bed) group(shape string) string {
+	b.Helper()
+	groups, err := b.Store.FailureGroups(b.Context(), inbox.Filter{})
+	require.NoError(b, err)
+	for _, g := range groups {
+		if len(g.Shape) >= len(shape) && g.Shape[:len(shape)] == shape {
+			return strconv.FormatInt(g.ErrorGroup, 10)
+		}
+	}
+	b.Fatalf("no group begins with %q", shape)
+	return ""
+}
+
+// sink notes to which topics was published.
+type sink struct{ topics []string }
+
+func (s *sink) Publish(topic string, _ ...*message.Message) error {
+	s.topics = append(s.topics, topic)
+	return nil
+}
+
+func (s *sink) Close() error { return nil }

@@ -1,0 +1,91 @@
+package durable_test
+
+import (
+	"context"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace-go/millrace/inbox"
+	"github.com/millrace-go/millrace/pubsub"
+	"github.com/millrace-go/millrace/tests/rig"
+	"github.com/millrace-go/millrace/tests/testdb"
+)
+
+// imports has the consumer know what another system has handled.
+func (b *bed) imports(msg *message.Message) {
+	b.Helper()
+	all := func(yield func(inbox.Imported, error) bool) { yield(inbox.Imported{Key: []string{msg.UUID}}, nil) }
+	by := inbox.Operator{Name: "ada", Reason: "a test"}
+	report, err := b.store.Import(context.WithoutCancel(b.Context()), inbox.ConsumerConfig{Name: consumer}, all, by, inbox.Pace{})
+	assert.NoError(b, err)
+	assert.Equal(b, 1, report.New)
+}
+
+// importBodies: what is stored, and known to have been handled elsewhere, is closed.
+var importBodies = []testdb.Body{
+	{Name: "stored, then imported", Why: "the queue closes it instead of handing it out", Run: func(t *testing.T, db *testdb.DB) {
+		b := newBed(t, db)
+		msg := newMessage()
+		b.leaveOne(msg)
+		b.imports(msg)
+		queue, err := b.store.Queue(inbox.QueueConfig{Consumer: consumer})
+		require.NoError(t, err)
+		taken, _, err := queue.Take(t.Context(), 10, time.Second)
+		require.NoError(t, err)
+		assert.Empty(t, taken)
+		assert.Zero(t, b.rows())
+	}},
+	{Name: "stored, then imported, and no queue", Why: "the janitor closes it", Run: func(t *testing.T, db *testdb.DB) {
+		b := newBed(t, db)
+		msg := newMessage()
+		b.leaveOne(msg)
+		b.imports(msg)
+		_, err := b.store.Purge(t.Context())
+		require.NoError(t, err)
+		assert.Zero(t, b.rows())
+	}},
+	{Name: "imported while its handler fails", Why: "it is not to be tried again", Run: func(t *testing.T, db *testdb.DB) {
+		b := newBed(t, db)
+		events := &rig.Events{}
+		var err error
+		b.store, err = inbox.NewStore(db.DB, inbox.Config{Observers: []inbox.Observer{events}})
+		require.NoError(t, err)
+		msg := newMessage()
+		b.leaveOne(msg)
+		var runs atomic.Int32
+		b.start(quick(b.store), func(msg *message.Message) ([]*message.Message, error) {
+			runs.Add(1)
+			b.imports(msg)
+			return nil, errBoom
+		})
+		b.eventually("it is closed", func() bool { return b.rows() == 0 })
+		assert.EqualValues(t, 1, runs.Load())
+		assert.Zero(t, events.Count("retried"))
+	}},
+	{Name: "imported, then delivered", Why: "it is stored, where it is stored first, and never handled", Run: func(t *testing.T, db *testdb.DB) {
+		b := newBed(t, db)
+		msg, other := newMessage(), newMessage()
+		b.imports(msg)
+		durable := quick(b.store)
+		durable.Mode = pubsub.StoreFirst
+		s := b.inboxed(durable, effect)
+		for _, m := range []*message.Message{msg, other, msg} {
+			assert.True(t, s.deliver(m))
+		}
+		b.eventually("both are closed", func() bool { return b.rows() == 0 && b.effects(other) == 1 })
+		assert.Zero(t, b.effects(msg))
+	}},
+}
+
+// leaveOne stores a message as a queue does that nobody delivers from.
+func (b *bed) leaveOne(msg *message.Message) {
+	b.Helper()
+	queue, err := b.store.Queue(inbox.QueueConfig{Consumer: consumer, Lease: time.Second})
+	require.NoError(b, err)
+	require.NoError(b, queue.Put(b.Context(), "orders", msg.Copy()))
+}

@@ -1,0 +1,185 @@
+package durable_test
+
+import (
+	"bytes"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace-go/millrace/inbox"
+	millrace "github.com/millrace-go/millrace/middleware"
+	"github.com/millrace-go/millrace/outbox"
+	"github.com/millrace-go/millrace/pubsub"
+	"github.com/millrace-go/millrace/tests/testdb"
+)
+
+func TestJournal(t *testing.T) {
+	testdb.Conformance(t, journalBodies)
+}
+
+// journaling is a service whose consumer keeps a journal.
+func (b *bed) journaling(durable pubsub.Durable, h func(*message.Message) error, more ...message.HandlerMiddleware) *service {
+	b.Helper()
+	all := append([]message.HandlerMiddleware{millrace.Inbox{Store: durable.Store, Journal: true}.Middleware}, more...)
+	return b.start(durable, func(msg *message.Message) ([]*message.Message, error) { return nil, h(msg) }, all...)
+}
+
+// journal returns what is kept, in its order.
+func (b *bed) journal(store *inbox.Store) []inbox.Journaled {
+	b.Helper()
+	kept, err := store.Journal(b.Context(), inbox.JournalFilter{Consumer: consumer}, 0, 100)
+	require.NoError(b, err)
+	return kept
+}
+
+var journalBodies = []testdb.Body{
+	{Name: "keep what was handled", Why: "whole, once, in its order, and the story tells", Run: func(t *testing.T, db *testdb.DB) {
+		b := newBed(t, db)
+		for mode := range 2 {
+			durable := quick(b.store)
+			durable.Mode = pubsub.Mode(mode)
+			s := b.journaling(durable, effect)
+			first, second := newMessage(), newMessage()
+			for _, msg := range []*message.Message{first, first, second, first} {
+				assert.True(t, s.deliver(msg))
+				b.eventually("it is handled", func() bool { return b.effects(msg) == 1 && b.rows() == 0 })
+			}
+			kept := b.journal(b.store)
+			require.Len(t, kept, 2)
+			for i, msg := range []*message.Message{first, second} {
+				assert.Equal(t, msg.UUID, kept[i].MessageID)
+				assert.True(t, msg.Equals(kept[i].Message), "uuid, metadata and payload as they came")
+				assert.Equal(t, "orders", kept[i].Topic)
+				assert.WithinDuration(t, time.Now(), kept[i].ProcessedAt, time.Minute)
+				assert.False(t, kept[i].ProcessedAt.Before(kept[i].ReceivedAt))
+			}
+			counts, err := b.store.CountJournal(t.Context(), inbox.JournalFilter{Consumer: consumer})
+			require.NoError(t, err)
+			require.Len(t, counts, 1)
+			assert.Equal(t, 2, counts[0].Messages)
+			assert.Equal(t, kept[1].ID, counts[0].LastID)
+			for name, f := range map[string]inbox.JournalFilter{
+				"topic": {Topic: "invoices"}, "since": {Since: time.Now().Add(time.Hour)}, "until": {Until: time.Now().Add(-time.Hour)},
+				"up to": {UpTo: -1},
+			} {
+				f.Consumer = consumer
+				none, err := b.store.Journal(t.Context(), f, 0, 10)
+				require.NoError(t, err)
+				assert.Empty(t, none, name)
+			}
+			few, err := b.store.Journal(t.Context(), inbox.JournalFilter{
+				Consumer: consumer, Topic: "orders", Since: time.Now().Add(-time.Hour), Until: time.Now().Add(time.Hour), UpTo: kept[0].ID,
+			}, 0, 10)
+			require.NoError(t, err)
+			assert.Len(t, few, 1)
+			story, err := b.store.Story(t.Context(), first.UUID)
+			require.NoError(t, err)
+			assert.True(t, story.Claims[0].Journaled)
+			require.NoError(t, s.router.Close())
+			_, err = db.ExecContext(t.Context(), `DELETE FROM millrace_journal`)
+			require.NoError(t, err)
+		}
+	}},
+	{Name: "a journal of another consumer", Why: "off is the default, and nothing is kept", Run: func(t *testing.T, db *testdb.DB) {
+		b := newBed(t, db)
+		s := b.inboxed(quick(b.store), effect)
+		msg := newMessage()
+		assert.True(t, s.deliver(msg))
+		assert.Equal(t, 1, b.effects(msg))
+		assert.Equal(t, 0, b.count(`SELECT COUNT(*) FROM millrace_journal`))
+		story, err := b.store.Story(t.Context(), msg.UUID)
+		require.NoError(t, err)
+		assert.False(t, story.Claims[0].Journaled)
+		_, err = b.store.Journal(t.Context(), inbox.JournalFilter{Consumer: "nobody"}, 0, 10)
+		require.ErrorIs(t, err, inbox.ErrNotFound)
+		_, err = b.store.Journal(t.Context(), inbox.JournalFilter{}, 0, 10)
+		require.ErrorContains(t, err, "which consumer")
+	}},
+	{Name: "what failed is not kept until it ran", Why: "it is kept in the transaction of the run that was committed", Run: func(t *testing.T, db *testdb.DB) {
+		b := newBed(t, db)
+		var runs counter
+		s := b.journaling(quick(b.store), func(msg *message.Message) error {
+			if runs.run(msg) < 3 {
+				return errors.Join(effect(msg), errBoom)
+			}
+			return effect(msg)
+		})
+		msg := newMessage()
+		assert.True(t, s.deliver(msg))
+		b.eventually("it is handled", func() bool { return b.effects(msg) == 1 && b.rows() == 0 })
+		assert.Len(t, b.journal(b.store), 1)
+	}},
+	{Name: "what the version gate turns away", Why: "a stale one was not handled, a held one is when it is released", Run: func(t *testing.T, db *testdb.DB) {
+		b := newBed(t, db)
+		s := b.journaling(quick(b.store), effect, millrace.VersionGate{}.Middleware)
+		first, second, stale := newMessage(), newMessage(), newMessage()
+		outbox.Stamp(first, "a", 1)
+		outbox.Stamp(second, "a", 2)
+		outbox.Stamp(stale, "a", 1)
+		stale.Payload = first.Payload
+		assert.True(t, s.deliver(second))
+		assert.Empty(t, b.journal(b.store), "it is held")
+		assert.True(t, s.deliver(first))
+		b.eventually("both are applied", func() bool { return b.effects(first)+b.effects(second) == 2 && b.rows() == 0 })
+		s.deliver(stale)
+		var order []string
+		for _, j := range b.journal(b.store) {
+			order = append(order, j.MessageID)
+		}
+		assert.Equal(t, []string{first.UUID, second.UUID}, order)
+	}},
+	{Name: "purge the journal", Why: "a message lives as long as its claim, and its blob with it", Run: func(t *testing.T, db *testdb.DB) {
+		b := newBed(t, db)
+		store := b.storeWith(inbox.Config{BlobsAbove: above, BlobGrace: time.Minute})
+		s := b.journaling(quick(store), effect)
+		msg := newMessage()
+		msg.Payload = bytes.Repeat([]byte("x"), 10*above)
+		assert.True(t, s.deliver(msg))
+		require.NoError(t, s.router.Close())
+		kept := b.journal(store)
+		require.Len(t, kept, 1)
+		assert.True(t, msg.Equals(kept[0].Message), "out of its blob")
+		old := func(table string) {
+			_, err := db.ExecContext(t.Context(), `UPDATE `+table+` SET processed_at = processed_at - 864000000000`)
+			require.NoError(t, err)
+		}
+		require.Equal(t, 1, b.count(`SELECT COUNT(*) FROM millrace_blobs`))
+		_, err := db.ExecContext(t.Context(), db.Rebind(`UPDATE millrace_blobs SET name = ?`), make([]byte, 16))
+		require.NoError(t, err)
+		_, err = db.ExecContext(t.Context(), db.Rebind(`UPDATE millrace_journal SET payload_ref = ?`), make([]byte, 16))
+		require.NoError(t, err)
+		_, err = store.Purge(t.Context())
+		require.NoError(t, err)
+		assert.Equal(t, 1, b.count(`SELECT COUNT(*) FROM millrace_blobs`), "the journal refers to it")
+		assert.Len(t, b.journal(store), 1)
+		old("millrace_claims")
+		n, err := store.Purge(t.Context())
+		require.NoError(t, err)
+		assert.Equal(t, 1, n)
+		assert.Empty(t, b.journal(store))
+		assert.Equal(t, 0, b.count(`SELECT COUNT(*) FROM millrace_blobs`))
+	}},
+	{Name: "a sealed journal", Why: "what is erased cannot be had from it either", Run: func(t *testing.T, db *testdb.DB) {
+		b := newBed(t, db)
+		keys := &subjects{}
+		store := b.sealing(keys)
+		s := b.journaling(quick(store), effect)
+		msg := of("ada", "secret")
+		assert.True(t, s.deliver(msg))
+		var stored []byte
+		require.NoError(t, db.GetContext(t.Context(), &stored, `SELECT payload FROM millrace_journal`))
+		assert.NotContains(t, string(stored), "secret")
+		kept := b.journal(store)
+		require.Len(t, kept, 1)
+		assert.True(t, msg.Equals(kept[0].Message))
+		keys.erase("ada")
+		kept = b.journal(store)
+		require.ErrorIs(t, kept[0].Unreadable, inbox.ErrErased)
+		assert.Empty(t, kept[0].Message.Payload)
+		assert.True(t, s.deliver(of("ada", "more")), "which is no reason not to handle what comes")
+	}},
+}

@@ -1,0 +1,196 @@
+package durable_test
+
+import (
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace-go/millrace/inbox"
+	millrace "github.com/millrace-go/millrace/middleware"
+	"github.com/millrace-go/millrace/outbox"
+	"github.com/millrace-go/millrace/pubsub"
+	"github.com/millrace-go/millrace/tests/rig"
+	"github.com/millrace-go/millrace/tests/testdb"
+)
+
+// replayed is what a replay sends for msg.
+func replayed(msg *message.Message) *message.Message {
+	c := msg.Copy()
+	c.Metadata.Set(inbox.ReplayField, "of May")
+	return c
+}
+
+var operator = inbox.Operator{Name: "ada", Reason: "it is wanted"}
+
+// told has the bed's store tell what it does.
+func (b *bed) told() *rig.Events {
+	b.Helper()
+	events := &rig.Events{}
+	store, err := inbox.NewStore(b.db.Open(b).DB, inbox.Config{Observers: []inbox.Observer{events}, Logger: events})
+	require.NoError(b, err)
+	b.store = store
+	return events
+}
+
+var replayBodies = []testdb.Body{
+	{Name: "refuse a replay behind a queue", Why: "it is parked once, and Retry runs it as often as it takes", Run: func(t *testing.T, db *testdb.DB) {
+		b := newBed(t, db)
+		for mode, name := range []string{"on failure", "first"} {
+			events := b.told()
+			durable := quick(b.store)
+			durable.Mode, durable.Consumer = pubsub.Mode(mode), name
+			var runs counter
+			s := b.start(durable, func(msg *message.Message) ([]*message.Message, error) {
+				if runs.run(msg) < 3 {
+					return nil, errBoom
+				}
+				return nil, effect(msg)
+			}, millrace.Inbox{Store: b.store, Consumer: name, OnReplay: inbox.ReplayRefuse}.Middleware)
+			msg := replayed(newMessage())
+			assert.True(t, s.deliver(msg), name)
+			b.eventually("it is parked", func() bool { return b.open(inbox.Parked) == 1 })
+			assert.True(t, s.deliver(msg), name)
+			b.eventually("the other copy is told of, if it comes so far", func() bool {
+				return mode == int(pubsub.StoreFirst) || events.Count("replayed") == 2
+			})
+			assert.Equal(t, 0, runs.of(msg), name)
+			assert.Equal(t, "refused", events.All("replayed")[0].Reason, name)
+			parked, err := b.store.Parked(t.Context(), 0, 10)
+			require.NoError(t, err)
+			require.Len(t, parked, 1, name)
+			assert.Equal(t, "of May", parked[0].Metadata.Get(inbox.ReplayField), name)
+			assert.Contains(t, parked[0].Reason, "of May", name)
+			b.eventually("the queue has it", func() bool {
+				return b.store.Retry(t.Context(), parked[0].ID, operator, nil) == nil
+			})
+			b.eventually("it is handled", func() bool { return b.effects(msg) == 1 && b.rows() == 0 })
+			assert.Equal(t, 3, runs.of(msg), name)
+			b.eventually("it is told", func() bool { return events.Last("replayed").Reason == "ran" })
+			require.NoError(t, s.router.Close())
+		}
+	}},
+	{Name: "refuse what was taken and put back", Why: "a message that was never tried is no less refused for it", Run: func(t *testing.T, db *testdb.DB) {
+		b := newBed(t, db)
+		events := b.told()
+		durable := quick(b.store)
+		durable.Mode = pubsub.StoreFirst
+		queue, err := b.store.Queue(inbox.QueueConfig{Consumer: consumer})
+		require.NoError(t, err)
+		msg := replayed(newMessage())
+		require.NoError(t, queue.Put(t.Context(), "orders", msg))
+		taken, _, err := queue.Take(t.Context(), 10, time.Second)
+		require.NoError(t, err)
+		require.Len(t, taken, 1)
+		require.NoError(t, taken[0].PutBack(t.Context()))
+		assert.Equal(t, 1, b.open(inbox.FailedRetryable), "its claim is open already")
+		b.start(durable, func(msg *message.Message) ([]*message.Message, error) { return nil, effect(msg) },
+			millrace.Inbox{Store: b.store, OnReplay: inbox.ReplayRefuse}.Middleware)
+		b.eventually("it is parked", func() bool { return b.open(inbox.Parked) == 1 })
+		assert.Equal(t, 0, b.effects(msg))
+		b.eventually("it is told", func() bool { return events.Last("replayed").Reason == "refused" })
+	}},
+	{Name: "a refused replay in a queue with an order", Why: "I6: it holds back none of its key", Run: func(t *testing.T, db *testdb.DB) {
+		b := newBed(t, db)
+		durable := quick(b.store)
+		durable.Mode = pubsub.StoreFirst
+		durable.OrderKey = func(*message.Message) (string, error) { return "one", nil }
+		s := b.start(durable, func(msg *message.Message) ([]*message.Message, error) { return nil, effect(msg) },
+			millrace.Inbox{Store: b.store, OnReplay: inbox.ReplayRefuse}.Middleware)
+		msg, next := replayed(newMessage()), newMessage()
+		assert.True(t, s.deliver(msg))
+		assert.True(t, s.deliver(next))
+		b.eventually("the next one is handled", func() bool { return b.effects(next) == 1 })
+		assert.Equal(t, 1, b.open(inbox.Parked))
+		assert.Equal(t, 0, b.effects(msg))
+	}},
+	{Name: "suppress a replay behind a queue", Why: "it bears the field at each attempt, so nothing of it goes out", Run: func(t *testing.T, db *testdb.DB) {
+		b := newBed(t, db)
+		out, err := outbox.NewPublisher(db.DB, outbox.Config{})
+		require.NoError(t, err)
+		for mode, name := range []string{"on failure", "first"} {
+			events := b.told()
+			durable := quick(b.store)
+			durable.Mode, durable.Consumer = pubsub.Mode(mode), name
+			var runs counter
+			var replays atomic.Int32
+			s := b.start(durable, func(msg *message.Message) ([]*message.Message, error) {
+				if inbox.IsReplay(msg.Context()) {
+					replays.Add(1)
+				}
+				published := newMessage()
+				published.SetContext(msg.Context())
+				if err := out.Publish("mails", published); err != nil {
+					return nil, err
+				}
+				if runs.run(msg) < 3 {
+					return nil, errBoom
+				}
+				return []*message.Message{newMessage()}, effect(msg)
+			}, millrace.Inbox{Store: b.store, Consumer: name, OnReplay: inbox.ReplaySuppress}.Middleware)
+			msg := replayed(newMessage())
+			assert.True(t, s.deliver(msg), name)
+			b.eventually("it is handled", func() bool { return b.effects(msg) == 1 && b.rows() == 0 })
+			b.eventually("it is told", func() bool { return events.Count("replayed") == 1 })
+			assert.Equal(t, 2, events.Last("replayed").Count, name)
+			assert.EqualValues(t, 3, replays.Load(), name)
+			assert.Empty(t, s.published.Messages(), name)
+			assert.Equal(t, 0, b.count(`SELECT COUNT(*) FROM millrace_outbox`), name)
+			assert.Equal(t, 0, b.count(`SELECT COUNT(*) FROM millrace_outcomes`), name)
+			require.NoError(t, s.router.Close())
+		}
+	}},
+	{Name: "a stored replay of what was completed", Why: "it is closed without a delivery, and told all the same", Run: func(t *testing.T, db *testdb.DB) {
+		b := newBed(t, db)
+		events := b.told()
+		durable := quick(b.store)
+		durable.Mode = pubsub.StoreFirst
+		s := b.inboxed(durable, effect)
+		msg := newMessage()
+		assert.True(t, s.deliver(msg))
+		b.eventually("it is handled", func() bool { return b.effects(msg) == 1 && b.rows() == 0 })
+		assert.True(t, s.deliver(replayed(msg)))
+		b.eventually("the replay is told", func() bool { return events.Count("replayed") == 1 && b.rows() == 0 })
+		told := events.Last("replayed")
+		assert.Equal(t, "duplicate", told.Reason)
+		assert.Equal(t, "of May", told.Replay)
+		assert.Equal(t, msg.UUID, told.MessageID)
+		assert.Equal(t, 1, b.effects(msg))
+	}},
+	{Name: "a replay that the version gate holds", Why: "it bears the field when it is released", Run: func(t *testing.T, db *testdb.DB) {
+		b := newBed(t, db)
+		events := b.told()
+		s := b.start(quick(b.store), func(msg *message.Message) ([]*message.Message, error) {
+			return []*message.Message{newMessage()}, effect(msg)
+		}, millrace.Inbox{Store: b.store, OnReplay: inbox.ReplaySuppress}.Middleware, millrace.VersionGate{}.Middleware)
+		first, second := newMessage(), newMessage()
+		outbox.Stamp(first, "a", 1)
+		outbox.Stamp(second, "a", 2)
+		assert.True(t, s.deliver(replayed(second)))
+		assert.Equal(t, 1, b.open(inbox.Held))
+		assert.Equal(t, "held", events.Last("replayed").Reason)
+		assert.True(t, s.deliver(replayed(first)))
+		b.eventually("both are applied", func() bool { return b.effects(first)+b.effects(second) == 2 && b.rows() == 0 })
+		b.eventually("both are told", func() bool { return events.Count("replayed") == 3 })
+		assert.Equal(t, "suppressed", events.Last("replayed").Reason)
+		assert.Empty(t, s.published.Messages())
+	}},
+	{Name: "a stored message that is too old", Why: "it is parked where it lies", Run: func(t *testing.T, db *testdb.DB) {
+		b := newBed(t, db)
+		durable := quick(b.store)
+		durable.Mode = pubsub.StoreFirst
+		s := b.inboxed(durable, effect)
+		before, msg := newMessage(), newMessage()
+		msg.Metadata.Set("ce_time", time.Now().Add(-30*24*time.Hour).Format(time.RFC3339))
+		assert.True(t, s.deliver(before))
+		b.eventually("the consumer is known", func() bool { return b.effects(before) == 1 })
+		_, err := db.ExecContext(t.Context(), `UPDATE millrace_consumers SET purge_line = created_at`)
+		require.NoError(t, err)
+		assert.True(t, s.deliver(msg))
+		b.eventually("it is parked", func() bool { return b.open(inbox.Parked) == 1 })
+		assert.Equal(t, 0, b.effects(msg))
+	}},
+}

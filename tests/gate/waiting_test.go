@@ -1,0 +1,168 @@
+package gate_test
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace-go/millrace/inbox"
+	millrace "github.com/millrace-go/millrace/middleware"
+	"github.com/millrace-go/millrace/tests/testdb"
+)
+
+func TestAggregatesThatWaitAreListed(t *testing.T) {
+	testdb.Conformance(t, waitingBodies)
+}
+
+func (b *bed) waiting(f inbox.ConsumerFilter, after string, limit int) []inbox.WaitingAggregate {
+	b.Helper()
+	all, err := b.store.Waiting(b.Context(), f, after, limit)
+	require.NoError(b, err)
+	return all
+}
+
+// wait has aggregates with these ids hold so many messages, without handling them.
+func (b *bed) wait(consumer int, held int, ids ...string) {
+	b.Helper()
+	tx, err := b.db.BeginTxx(b.Context(), nil)
+	require.NoError(b, err)
+	defer tx.Rollback() //nolint:errcheck // committed below
+	for _, id := range ids {
+		for i := range held {
+			_, err := tx.ExecContext(b.Context(), tx.Rebind(`INSERT INTO millrace_messages
+				(consumer, message_id, status, topic, uuid, metadata, payload, payload_hash, received_at, due_at, aggregate, version)
+				VALUES (?, ?, 7, ?, ?, ?, ?, 1, ?, 1, ?, ?)`),
+				consumer, []byte(fmt.Sprint("\x02", consumer, id, i)), []byte("t"), []byte("u"), []byte{0}, []byte("p"),
+				1000+i, append([]byte{2}, id...), i+5)
+			require.NoError(b, err)
+		}
+	}
+	require.NoError(b, tx.Commit())
+}
+
+var waitingBodies = []testdb.Body{
+	{Name: "what waits for which version", Why: "an operator must know what is missing, and since when", Run: func(t *testing.T, db *testdb.DB) {
+		b := newBed(t, db)
+		b.queued(b.store)
+		h := b.gated(b.store, millrace.VersionGate{MaxHeld: 3}, handler)
+		must(t, h, change("a", 1), change("a", 4), change("a", 3), change("a", 6), change("a", 7), change("b", 2), change("c", 1))
+		require.Equal(t, 4, b.open(inbox.Held))
+		require.Equal(t, 1, b.open(inbox.Parked))
+		all := b.waiting(inbox.ConsumerFilter{}, "", 10)
+		require.Len(t, all, 2)
+		for i := range all {
+			assert.WithinDuration(t, time.Now(), all[i].Since, time.Minute)
+			assert.NotEmpty(t, all[i].Cursor)
+		}
+		oldest := b.count(`SELECT received_at FROM millrace_messages WHERE version = 4`)
+		assert.Equal(t, time.UnixMicro(int64(oldest)).UTC(), all[0].Since, "of version 4, which came first")
+		held := func(a inbox.WaitingAggregate) string {
+			return fmt.Sprint(a.Consumer, a.Epoch, a.Aggregate, " holds ", a.Held, " from ", a.Lowest, " behind ", a.Applied)
+		}
+		assert.Equal(t, "projection0a holds 3 from 3 behind 1", held(all[0]))
+		assert.Equal(t, "projection0b holds 1 from 2 behind 0", held(all[1]))
+		assert.Len(t, b.waiting(inbox.ConsumerFilter{Consumer: consumer}, "", 10), 2)
+		one := 1
+		assert.Empty(t, b.waiting(inbox.ConsumerFilter{Epoch: &one}, "", 10))
+		assert.Empty(t, b.waiting(inbox.ConsumerFilter{Consumer: "mail"}, "", 10))
+
+		must(t, h, change("a", 2))
+		assert.Equal(t, "a", b.waiting(inbox.ConsumerFilter{}, "", 10)[0].Aggregate, "6 waits for 5")
+		must(t, h, change("b", 1))
+		assert.Len(t, b.waiting(inbox.ConsumerFilter{}, "", 10), 1, "what was released does not wait")
+	}},
+	{Name: "pages of aggregates", Why: "none is missing, none comes twice, and a large one does not stop the rest", Run: func(t *testing.T, db *testdb.DB) {
+		b := newBed(t, db)
+		var want []string
+		for _, name := range []string{"one", "two"} {
+			h := millrace.Inbox{Store: b.store, Consumer: name}.Middleware(handler)
+			must(t, h, change("none", 1))
+			id := b.count(`SELECT id FROM millrace_consumers WHERE name = ?`, []byte(name))
+			b.wait(id, 499, "a", "b")
+			b.wait(id, 500, "c")
+			b.wait(id, 3, "d", "e")
+			b.wait(id, 1203, "f")
+			b.wait(id, 1, "g")
+			for _, a := range []string{"a 499", "b 499", "c 500", "d 3", "e 3", "f 500+", "g 1"} {
+				want = append(want, name+" "+a)
+			}
+		}
+		for _, limit := range []int{1, 2, 5, 100} {
+			var got []string
+			for after := ""; ; {
+				page := b.waiting(inbox.ConsumerFilter{}, after, limit)
+				if len(page) == 0 {
+					break
+				}
+				require.LessOrEqual(t, len(page), limit)
+				for _, a := range page {
+					got = append(got, fmt.Sprint(a.Consumer, " ", a.Aggregate, " ", a.Held))
+					assert.Equal(t, int64(5), a.Lowest)
+					assert.Equal(t, time.UnixMicro(1000).UTC(), a.Since)
+				}
+				after = page[len(page)-1].Cursor
+			}
+			got = slices.Clone(got)
+			for i := range got { // one that fills a page may have more, or not
+				if got[i] == "one c 500+" || got[i] == "two c 500+" {
+					got[i] = got[i][:len(got[i])-1]
+				}
+			}
+			assert.Equal(t, want, got, "pages of %d", limit)
+		}
+		for _, wrong := range []string{"?", "AAAA", "AAAAAAAA"} {
+			_, err := b.store.Waiting(t.Context(), inbox.ConsumerFilter{}, wrong, 10)
+			require.ErrorContains(t, err, "the cursor is not one of these consumers", wrong)
+		}
+		_, err := b.store.Waiting(t.Context(), inbox.ConsumerFilter{}, "", 0)
+		require.ErrorContains(t, err, "is not between")
+	}},
+	{Name: "activity at the gate", Why: "what is held, stale or parked there is counted, by whomever", Run: func(t *testing.T, db *testdb.DB) {
+		b := newBed(t, db)
+		store := b.newStore(db.DB, inbox.Config{PurgeInterval: 10 * time.Millisecond})
+		b.queued(store)
+		h := b.gated(store, millrace.VersionGate{MaxHeld: 1, HeldFor: time.Hour}, handler)
+		must(t, h, change("a", 1), change("a", 1), change("a", 3), change("a", 4), change("a", 0))
+		b.exec(`UPDATE millrace_messages SET due_at = 1 WHERE status = 7`)
+		ctx, cancel := context.WithCancel(t.Context())
+		stopped := make(chan error, 1)
+		go func() { stopped <- store.Run(ctx) }()
+		b.eventually("what was held too long is parked", func() bool { return b.open(inbox.Held) == 0 })
+		cancel()
+		require.NoError(t, <-stopped)
+		var sum inbox.Activity
+		all, err := b.store.Activity(t.Context(), time.Now().Add(-time.Hour))
+		require.NoError(t, err)
+		for _, a := range all {
+			sum.Completed += a.Completed
+			sum.Failed += a.Failed
+			sum.Duplicates += a.Duplicates
+			sum.Stale += a.Stale
+			sum.Held += a.Held
+			sum.Parked += a.Parked
+		}
+		assert.Equal(t, b.told(), sum)
+		assert.Equal(t, int64(1), sum.Held)
+		assert.Positive(t, sum.Parked)
+	}},
+}
+
+// told is the activity of which observers were told.
+func (b *bed) told() inbox.Activity {
+	n := func(kind string) int64 { return int64(b.events.Count(kind)) }
+	return inbox.Activity{
+		Completed: n("completed"), Failed: n("failed"), Duplicates: n("duplicate"), Stale: n("stale"), Held: n("held"), Parked: n("parked"),
+	}
+}
+
+// exec runs a statement on the tables.
+func (b *bed) exec(query string, args ...any) {
+	b.Helper()
+	_, err := b.db.ExecContext(b.Context(), b.db.Rebind(query), args...)
+	require.NoError(b, err)
+}

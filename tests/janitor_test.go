@@ -1,0 +1,143 @@
+package tests_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace-go/millrace/inbox"
+	"github.com/millrace-go/millrace/tests/testdb"
+)
+
+// neglected are the findings about claims that nobody deletes.
+func (b *bed) neglected(store *inbox.Store) []inbox.Finding {
+	b.Helper()
+	found, err := store.Check(b.Context())
+	require.NoError(b, err)
+	var about []inbox.Finding
+	for _, f := range found {
+		if f.Subject == `consumer "billing", epoch 0` {
+			about = append(about, f)
+		}
+	}
+	return about
+}
+
+// forget has the consumer be made, and its claims be purged, so long ago.
+func (b *bed) forget(made, purged time.Duration) {
+	b.Helper()
+	b.exec(`UPDATE millrace_consumers SET created_at = created_at - ?`, made.Microseconds())
+	b.exec(`UPDATE millrace_consumers SET purged_at = purged_at - ? WHERE purged_at > 0`, purged.Microseconds())
+}
+
+func TestCheckFindsThatNoJanitorRuns(t *testing.T) {
+	t.Parallel()
+	testdb.Each(t, func(t *testing.T, db *testdb.DB) {
+		b := newBed(t, db)
+		must(t, b.inbox(effect), newMessage("x"))
+		assert.Empty(t, b.neglected(b.process()), "the consumer is new")
+
+		b.forget(2*day, 0)
+		found := b.neglected(b.process())
+		require.Len(t, found, 1)
+		assert.Equal(t, inbox.Warning, found[0].Severity)
+		assert.Contains(t, found[0].Problem, "ever")
+		assert.Contains(t, found[0].Remedy, "millrace purge")
+
+		b.purge(0)
+		assert.Empty(t, b.neglected(b.process()))
+		b.forget(0, 2*day)
+		found = b.neglected(b.process())
+		require.Len(t, found, 1)
+		assert.Contains(t, found[0].Problem, "48h0m0s")
+
+		router, err := message.NewRouter(message.RouterConfig{}, watermill.NopLogger{})
+		require.NoError(t, err)
+		require.NoError(t, b.store.Plugin()(router))
+		assert.Empty(t, b.neglected(b.store), "this process has a janitor")
+		require.NoError(t, b.store.Close(t.Context()))
+
+		b.exec(`DELETE FROM millrace_claims`)
+		assert.Empty(t, b.neglected(b.process()), "there is nothing to delete")
+	})
+}
+
+// TestAJanitorThatHasNothingToDoLeavesATrace: it does not walk before the first claim
+// expires, and is there all the same.
+func TestAJanitorThatHasNothingToDoLeavesATrace(t *testing.T) {
+	t.Parallel()
+	testdb.Each(t, func(t *testing.T, db *testdb.DB) {
+		b := newBed(t, db)
+		must(t, b.inbox(effect), newMessage("x"))
+		purged := func() time.Time {
+			known, err := b.store.Consumers(t.Context())
+			require.NoError(t, err)
+			require.Len(t, known, 1)
+			return known[0].PurgedAt
+		}
+		require.True(t, purged().IsZero())
+		store := b.newStore(db.DB, inbox.Config{PurgeInterval: 10 * time.Millisecond})
+		stopped := make(chan error, 1)
+		go func() { stopped <- store.Run(t.Context()) }()
+		await := func(after time.Time) time.Time {
+			require.Eventually(t, func() bool { return purged().After(after) }, time.Minute, 5*time.Millisecond)
+			return purged()
+		}
+		first := await(time.Time{})
+		b.forget(0, 2*day) // so long that a trace is due, though no walk is
+		await(first.Add(-time.Hour))
+		require.NoError(t, store.Close(t.Context()))
+		require.NoError(t, <-stopped)
+	})
+}
+
+func TestConsumersAreKnown(t *testing.T) {
+	t.Parallel()
+	testdb.Each(t, func(t *testing.T, db *testdb.DB) {
+		b := newBed(t, db)
+		consume := func(config inbox.ConsumerConfig) {
+			c, err := b.store.Consumer(config)
+			require.NoError(t, err)
+			msg := newMessage("x")
+			msg.Metadata.Set("name", "Paid")
+			claim, err := c.Claim(msg)
+			require.NoError(t, err)
+			_, err = claim.Commit(nil)
+			require.NoError(t, err)
+		}
+		consume(inbox.ConsumerConfig{Name: "mail", Key: inbox.ByPayload(), Retention: inbox.Forever})
+		consume(inbox.ConsumerConfig{Name: "billing", Epoch: 2, Key: inbox.ByUUID().WithinType(), Window: time.Hour})
+		_, err := b.store.Leases().Store().Acquire(t.Context(), inbox.LeaseKey{Consumer: "mailer", ID: "x"}, 1, time.Hour)
+		require.NoError(t, err)
+		known, err := b.process().Consumers(t.Context())
+		require.NoError(t, err)
+		require.Len(t, known, 2)
+		assert.WithinDuration(t, time.Now(), known[0].CreatedAt, time.Minute)
+		known[0].CreatedAt, known[1].CreatedAt = time.Time{}, time.Time{}
+		assert.Equal(t, []inbox.KnownConsumer{
+			{Name: "billing", Epoch: 2, Key: "uuid/type", Retention: 7 * day, Window: time.Hour},
+			{Name: "mail", Key: "payload", Retention: inbox.Forever},
+		}, known)
+
+		b.exec(`UPDATE millrace_claims SET processed_at = 1`)
+		expired, err := b.store.Expired(t.Context(), 10)
+		require.NoError(t, err)
+		assert.Equal(t, []inbox.Expired{{Consumer: "billing", Epoch: 2, Claims: inbox.Count{N: 1}}}, expired)
+		consume(inbox.ConsumerConfig{Name: "billing", Epoch: 2, Key: inbox.ByUUID().WithinType(), Window: time.Hour})
+		expired, err = b.store.Expired(t.Context(), 1)
+		require.NoError(t, err)
+		require.Len(t, expired, 1)
+		assert.True(t, expired[0].Claims.AtLeast)
+		b.purge(1)
+		known, err = b.store.Consumers(t.Context())
+		require.NoError(t, err)
+		assert.Equal(t, time.UnixMicro(1).UTC(), known[0].PurgeLine)
+		assert.True(t, known[1].PurgeLine.IsZero())
+		_, err = b.store.Expired(t.Context(), 0)
+		require.ErrorContains(t, err, "too few")
+	})
+}

@@ -1,0 +1,13 @@
+package metrics_test
+
+import (
+	"os"
+	"testing"
+
+	"github.com/millrace-go/millrace/tests/testdb"
+)
+
+func TestMain(m *testing.M) {
+	testdb.Overlap(4)
+	os.Exit(m.Run())
+}

@@ -1,0 +1,196 @@
+package metrics_test
+
+import (
+	"context"
+	"errors"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace-go/millrace/inbox"
+	"github.com/millrace-go/millrace/metrics"
+	millrace "github.com/millrace-go/millrace/middleware"
+	"github.com/millrace-go/millrace/outbox"
+	"github.com/millrace-go/millrace/pubsub"
+	"github.com/millrace-go/millrace/tests/rig"
+	"github.com/millrace-go/millrace/tests/testdb"
+)
+
+// bed is a service with all that is measured.
+type bed struct {
+	*testing.T
+	db       *testdb.DB
+	registry *prometheus.Registry
+	store    *inbox.Store
+	out      *outbox.Publisher
+	relay    *outbox.Relay
+	source   *rig.Feed
+	broker   *rig.Publisher
+}
+
+func newBed(t *testing.T, db *testdb.DB) *bed {
+	t.Helper()
+	b := &bed{T: t, db: db, registry: prometheus.NewPedanticRegistry(), source: rig.NewFeed(), broker: &rig.Publisher{}}
+	m, err := metrics.NewBuilder(b.registry, metrics.Config{Interval: time.Nanosecond, Timeout: time.Minute})
+	require.NoError(t, err)
+	b.store, err = inbox.NewStore(db.DB, inbox.Config{Observers: []inbox.Observer{m.Inbox()}})
+	require.NoError(t, err)
+	require.NoError(t, b.store.Migrate(t.Context()))
+	b.out, err = outbox.NewPublisher(db.DB, outbox.Config{})
+	require.NoError(t, err)
+	b.relay, err = outbox.NewRelay(db.DB, b.broker, outbox.RelayConfig{Observers: []outbox.RelayObserver{m.Relay()}})
+	require.NoError(t, err)
+	require.NoError(t, m.WatchStore(b.store))
+	require.NoError(t, m.WatchOutbox(b.out))
+	return b
+}
+
+// run runs h behind a durable subscriber, with the outbox.
+func (b *bed) run(h message.HandlerFunc) {
+	b.Helper()
+	sub, err := pubsub.Durable{
+		Store: b.store, Consumer: "billing", MaxAttempts: 2, MinBackoff: time.Millisecond, MaxBackoff: 2 * time.Millisecond,
+		Poll: 20 * time.Millisecond,
+	}.Decorate(b.source)
+	require.NoError(b, err)
+	router, err := message.NewRouter(message.RouterConfig{CloseTimeout: 20 * time.Second}, watermill.NopLogger{})
+	require.NoError(b, err)
+	router.AddPlugin(b.store.Plugin())
+	router.AddMiddleware(millrace.Inbox{Store: b.store, Outbox: b.out, Window: 5 * 24 * time.Hour}.Middleware)
+	router.AddHandler("billing", "orders", sub, "invoices", b.broker, h)
+	go func() { _ = router.Run(context.WithoutCancel(b.Context())) }()
+	<-router.Running()
+	b.Cleanup(func() { _ = router.Close() })
+}
+
+func (b *bed) deliver(msg *message.Message) {
+	b.Helper()
+	msg = msg.Copy()
+	b.source.Send(b, msg)
+	assert.True(b, rig.Answer(b, msg), "it is acked")
+}
+
+func newMessage(kind, payload string) *message.Message {
+	msg := message.NewMessage(watermill.NewUUID(), []byte(payload))
+	msg.Metadata.Set("name", kind)
+	return msg
+}
+
+// expect compares metrics, without their comments, with what is gathered.
+func (b *bed) expect(c assert.TestingT, want string) {
+	got, err := b.registry.Gather()
+	assert.NoError(c, err)
+	seen := make(map[string]string)
+	for _, f := range got {
+		for _, m := range f.GetMetric() {
+			var labels []string
+			for _, l := range m.GetLabel() {
+				labels = append(labels, l.GetName()+"="+l.GetValue())
+			}
+			value := m.GetCounter().GetValue() + m.GetGauge().GetValue() + float64(m.GetHistogram().GetSampleCount())
+			seen[f.GetName()+"{"+strings.Join(labels, ",")+"}"] = strconv.FormatFloat(value, 'f', -1, 64)
+		}
+	}
+	for line := range strings.Lines(want) {
+		name, value, found := strings.Cut(strings.TrimSpace(line), "} ")
+		if found {
+			assert.Equal(c, value, seen[name+"}"], name)
+		}
+	}
+}
+
+var errBoom = errors.New("boom")
+
+func TestARouterIsMeasured(t *testing.T) {
+	t.Parallel()
+	testdb.Each(t, func(t *testing.T, db *testdb.DB) {
+		b := newBed(t, db)
+		b.run(func(msg *message.Message) ([]*message.Message, error) {
+			tx, err := inbox.Tx(msg.Context())
+			if err != nil || tx == nil {
+				return nil, err
+			}
+			switch string(msg.Payload) {
+			case "fails":
+				return nil, errBoom
+			case "never":
+				return nil, inbox.Terminal(errBoom)
+			}
+			return []*message.Message{message.NewMessage(watermill.NewUUID(), nil)}, nil
+		})
+		paid := newMessage("paid", "x")
+		b.deliver(paid)
+		b.deliver(paid)
+		other := paid.Copy()
+		other.Payload = []byte("y")
+		b.deliver(other)
+		b.deliver(newMessage("refunded", "fails"))
+		b.deliver(newMessage("refunded", "never"))
+		require.EventuallyWithT(t, func(c *assert.CollectT) {
+			b.expect(c, `
+				millrace_inbox_received_total{consumer=billing} 6
+				millrace_inbox_completed_total{consumer=billing} 1
+				millrace_inbox_processing_seconds{consumer=billing} 4
+				millrace_inbox_claims_total{consumer=billing,result=completed} 1
+				millrace_inbox_claims_total{consumer=billing,result=duplicate} 1
+				millrace_inbox_claims_total{consumer=billing,result=failed} 3
+				millrace_inbox_claims_total{consumer=billing,result=parked} 1
+				millrace_inbox_duplicates_total{consumer=billing,type=paid} 1
+				millrace_inbox_collisions_total{consumer=billing} 1
+				millrace_inbox_failures_total{consumer=billing,reason=handler error} 2
+				millrace_inbox_failures_total{consumer=billing,reason=terminal} 1
+				millrace_inbox_retries_total{consumer=billing,reason=handler error} 1
+				millrace_inbox_parked_total{consumer=billing,reason=collision} 1
+				millrace_inbox_parked_total{consumer=billing,reason=attempts} 1
+				millrace_inbox_parked_total{consumer=billing,reason=terminal} 1
+				millrace_inbox_messages{consumer=billing,state=parked} 2
+				millrace_inbox_messages{consumer=billing,state=failed_terminal} 1
+				millrace_inbox_messages{consumer=billing,state=due} 0
+				millrace_inbox_oldest_pending_age_seconds{consumer=billing} 0
+				millrace_inbox_paused{consumer=billing} 0
+				millrace_inbox_served{consumer=billing} 1
+				millrace_inbox_retention_seconds{consumer=billing} 604800
+				millrace_inbox_window_seconds{consumer=billing} 432000
+				millrace_inbox_unsettled_outcomes{consumer=billing} 0
+				millrace_inbox_up{} 1
+				millrace_outbox_up{} 1
+				millrace_outbox_messages{state=pending} 1
+				millrace_outbox_messages{state=parked} 0
+				millrace_outbox_shards{} 0
+			`)
+		}, time.Minute, 20*time.Millisecond)
+
+		_, err := b.relay.RelayBatch(t.Context())
+		require.NoError(t, err)
+		b.expect(t, `
+			millrace_outbox_published_total{topic=invoices} 1
+			millrace_outbox_latency_seconds{topic=invoices} 1
+			millrace_outbox_batch_messages{topic=invoices} 1
+			millrace_outbox_messages{state=pending} 0
+			millrace_outbox_shards{} 16
+			millrace_outbox_unowned_shards{} 16
+			millrace_outbox_relays{} 0
+		`)
+		problems, err := testutil.GatherAndLint(b.registry)
+		require.NoError(t, err)
+		assert.Empty(t, problems)
+
+		require.NoError(t, b.store.Pause(t.Context(), "billing", 0, inbox.Operator{Name: "ann", Reason: "a test"}))
+		_, err = b.store.Purge(t.Context())
+		require.NoError(t, err)
+		b.expect(t, `
+			millrace_inbox_paused{consumer=billing} 1
+			millrace_inbox_aged_claims{age=1h,consumer=billing} 1
+			millrace_inbox_aged_claims{age=older,consumer=billing} 0
+			millrace_inbox_purged_claims_total{} 0
+		`)
+	})
+}

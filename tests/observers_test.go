@@ -1,0 +1,120 @@
+package tests_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/ThreeDotsLabs/watermill/message/router/middleware"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace-go/millrace/inbox"
+	millrace "github.com/millrace-go/millrace/middleware"
+	"github.com/millrace-go/millrace/tests/testdb"
+)
+
+func TestObserversAreToldWhy(t *testing.T) {
+	t.Parallel()
+	testdb.Conformance(t, observerBodies)
+}
+
+var observerBodies = []testdb.Body{
+	{Name: "why a run failed", Why: "a small set, to count by", Run: func(t *testing.T, db *testdb.DB) {
+		b := newBed(t, db)
+		requires := func(i *millrace.Inbox) { i.RequireTx = true }
+		brief := func(i *millrace.Inbox) { i.Timeout = 50 * time.Millisecond }
+		fails := func(err error) message.HandlerFunc {
+			return func(*message.Message) ([]*message.Message, error) { return nil, err }
+		}
+		tries := map[string]func(){
+			inbox.ReasonError:     func() { _, _ = b.inbox(fails(errBoom))(newMessage("x")) },
+			inbox.ReasonTerminal:  func() { _, _ = b.inbox(fails(inbox.Terminal(errBoom)))(newMessage("x")) },
+			inbox.ReasonTxNotUsed: func() { _, _ = b.inbox(fails(nil), requires)(newMessage("x")) },
+			inbox.ReasonClosing:   func() { _, _ = b.inbox(fails(context.Canceled))(newMessage("x")) },
+			inbox.ReasonUnknownType: func() {
+				_, _ = b.inbox(fails(inbox.Terminal(errors.Join(inbox.ErrUnknownType, errBoom))))(newMessage("x"))
+			},
+			inbox.ReasonRetryAfter: func() { _, _ = b.inbox(fails(inbox.RetryAfter(errBoom, time.Second)))(newMessage("x")) },
+			inbox.ReasonPanic: func() {
+				assert.Panics(t, func() {
+					_, _ = b.inbox(func(*message.Message) ([]*message.Message, error) { panic("!") })(newMessage("x"))
+				})
+			},
+			inbox.ReasonTimeout: func() {
+				_, _ = b.inbox(func(msg *message.Message) ([]*message.Message, error) {
+					<-msg.Context().Done()
+					return nil, msg.Context().Err()
+				}, brief)(newMessage("x"))
+			},
+			inbox.ReasonTxEnded: func() {
+				_, _ = b.inbox(func(msg *message.Message) ([]*message.Message, error) {
+					tx, err := inbox.Tx(msg.Context())
+					require.NoError(t, err)
+					require.NoError(t, tx.Commit())
+					return nil, errBoom
+				})(newMessage("x"))
+			},
+		}
+		received := 0
+		for reason, try := range tries {
+			before := b.events.Count("failed")
+			try()
+			received++
+			require.Equal(t, before+1, b.events.Count("failed"), reason)
+			e := b.events.Last("failed")
+			assert.Equal(t, reason, e.Reason, "%v", e.Err)
+			assert.Error(t, e.Err)
+			assert.Equal(t, received, b.events.Count("received"))
+		}
+	}},
+	{Name: "a panic that is recovered further in", Why: "it is one all the same", Run: func(t *testing.T, db *testdb.DB) {
+		b := newBed(t, db)
+		s := b.newService(func(*message.Message) ([]*message.Message, error) { panic("!") },
+			millrace.Inbox{Store: b.store}.Middleware, middleware.Recoverer)
+		assert.False(t, s.deliver(newMessage("x")))
+		assert.Equal(t, inbox.ReasonPanic, b.events.Last("failed").Reason)
+	}},
+	{Name: "what is received", Why: "each delivery once, copies too", Run: func(t *testing.T, db *testdb.DB) {
+		b := newBed(t, db)
+		msg := newMessage("x")
+		msg.Metadata.Set("name", "paid")
+		for range 3 {
+			must(t, b.inbox(effect), again(msg))
+		}
+		assert.Equal(t, 3, b.events.Count("received"))
+		e := b.events.Last("received")
+		assert.Equal(t, []string{"billing", "paid", msg.UUID}, []string{e.Consumer, e.Type, e.UUID})
+		assert.Equal(t, inbox.ReasonSettled, b.events.Last("duplicate").Reason)
+	}},
+	{Name: "what the janitor tells", Why: "what it deleted, and how old the rest is", Run: func(t *testing.T, db *testdb.DB) {
+		b := newBed(t, db)
+		handle := func(ages ...time.Duration) {
+			for _, age := range ages {
+				msg := newMessage("x")
+				must(t, b.inbox(effect), msg)
+				b.exec(`UPDATE millrace_claims SET processed_at = processed_at - ? WHERE token = (
+					SELECT token FROM (SELECT token FROM millrace_claims ORDER BY processed_at DESC LIMIT 1) newest)`, age.Microseconds())
+			}
+		}
+		handle(10*day, 9*day, 3*day, 2*day, 2*time.Hour, 0, 0, 0)
+		b.purge(2)
+		e := b.events.Last("purged")
+		assert.Equal(t, 2, e.Count)
+		require.NoError(t, e.Err)
+		got := map[string]int{}
+		for _, e := range b.events.All("claims") {
+			assert.Equal(t, "billing", e.Consumer)
+			got[e.Reason] = e.Count
+		}
+		assert.Equal(t, map[string]int{inbox.ReasonHour: 3, inbox.ReasonDay: 1, inbox.ReasonWeek: 2, inbox.ReasonOlder: 0}, got)
+
+		failing := b.newStore(b.db.DB, inbox.Config{Archive: func(context.Context, []inbox.Archived) error { return errBoom }})
+		b.age(8 * day)
+		_, err := failing.Purge(t.Context())
+		require.ErrorIs(t, err, errBoom)
+		assert.ErrorIs(t, b.events.Last("purged").Err, errBoom)
+	}},
+}

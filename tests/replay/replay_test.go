@@ -1,0 +1,426 @@
+package replay_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace-go/millrace/inbox"
+	millrace "github.com/millrace-go/millrace/middleware"
+	"github.com/millrace-go/millrace/outbox"
+	"github.com/millrace-go/millrace/pubsub"
+	"github.com/millrace-go/millrace/replay"
+	"github.com/millrace-go/millrace/tests/rig"
+	"github.com/millrace-go/millrace/tests/testdb"
+)
+
+func TestReplays(t *testing.T) {
+	testdb.Conformance(t, bodies)
+}
+
+// sink is a broker that keeps what it gets, and fails when it is told to.
+type sink struct {
+	rig.Publisher
+	fails error
+}
+
+func (s *sink) Publish(topic string, msgs ...*message.Message) error {
+	if s.fails != nil {
+		return s.fails
+	}
+	return s.Publisher.Publish(topic, msgs...)
+}
+
+// durable runs h behind a queue that serves a consumer.
+func (b *bed) durable(consumer string, epoch int, h message.HandlerFunc, change ...func(*millrace.Inbox)) {
+	b.Helper()
+	sub, err := pubsub.Durable{
+		Store: b.store, Consumer: consumer, Epoch: epoch, Mode: pubsub.StoreFirst, Poll: 20 * time.Millisecond,
+		MaxAttempts: 1, MinBackoff: time.Millisecond, MaxBackoff: time.Millisecond,
+	}.Decorate(rig.NewFeed())
+	require.NoError(b, err)
+	router, err := message.NewRouter(message.RouterConfig{CloseTimeout: 20 * time.Second}, watermill.NopLogger{})
+	require.NoError(b, err)
+	i := millrace.Inbox{Store: b.store, Consumer: consumer, Epoch: epoch}
+	for _, c := range change {
+		c(&i)
+	}
+	router.AddMiddleware(i.Middleware)
+	router.AddConsumerHandler(consumer, "orders", sub, func(msg *message.Message) error {
+		_, err := h(msg)
+		return err
+	})
+	go func() { _ = router.Run(context.WithoutCancel(b.Context())) }()
+	<-router.Running()
+	b.Cleanup(func() { _ = router.Close() })
+	b.eventually("the queue serves", func() bool {
+		return b.count(`SELECT COUNT(*) FROM millrace_consumers WHERE name = ? AND epoch = ? AND served_until > 0`, []byte(consumer), epoch) == 1
+	})
+}
+
+// put stores msg as a queue's intake does, so that its consumer is known.
+func (b *bed) put(consumer string, epoch int, msgs ...*message.Message) *inbox.Queue {
+	b.Helper()
+	q, err := b.store.Queue(inbox.QueueConfig{Consumer: consumer, Epoch: epoch})
+	require.NoError(b, err)
+	require.NoError(b, q.Put(b.Context(), "orders", msgs...))
+	return q
+}
+
+func order(i int) *message.Message {
+	account, cents := amount(i)
+	msg := message.NewMessage(watermill.NewUUID(), fmt.Appendf(nil, "%d pays %d", account, cents))
+	msg.Metadata.Set("correlation_id", fmt.Sprint("order ", i))
+	return msg
+}
+
+var bodies = []testdb.Body{
+	{Name: "what is sent again", Why: "ids, keys, payloads and headers are kept, the replay and how often are added", Run: func(t *testing.T, db *testdb.DB) {
+		b := newBed(t, db)
+		b.orders(3)
+		b.exec(`UPDATE millrace_outbox SET order_key = 'a key' WHERE id = 2`)
+		b.relay()
+		b.eventually("all are sent", func() bool { return b.sent() == 3 && b.pending() == 0 })
+		first := append([]*message.Message{}, b.seen...)
+		status, err := b.replayer().Run(t.Context(), b.request("one"))
+		require.NoError(t, err)
+		assert.Equal(t, 3, status.Sent)
+		b.eventually("they are sent again", func() bool { return b.sent() == 6 && b.pending() == 0 })
+		assert.Equal(t, 2, b.count(`SELECT COUNT(*) FROM millrace_outbox WHERE order_key = 'a key'`))
+		again := map[string]*message.Message{}
+		for _, msg := range b.seen[3:] {
+			again[msg.UUID] = msg
+		}
+		for _, msg := range first {
+			require.Contains(t, again, msg.UUID)
+			got := again[msg.UUID]
+			assert.Equal(t, "one", got.Metadata.Get(inbox.ReplayField))
+			assert.Equal(t, "1", got.Metadata.Get(inbox.ReplayAttemptField))
+			delete(got.Metadata, inbox.ReplayField)
+			delete(got.Metadata, inbox.ReplayAttemptField)
+			assert.True(t, msg.Equals(got))
+		}
+		status, err = b.replayer().Run(t.Context(), b.request("two"))
+		require.NoError(t, err)
+		assert.Equal(t, 6, status.Sent, "what was replayed is in the archive, too")
+		b.eventually("they are sent again", func() bool { return b.sent() == 12 && b.pending() == 0 })
+		attempts := map[string]int{}
+		for _, msg := range b.seen[6:] {
+			attempts[msg.Metadata.Get(inbox.ReplayAttemptField)]++
+		}
+		assert.Equal(t, map[string]int{"1": 3, "2": 3}, attempts)
+		status, err = b.replayer().Run(t.Context(), b.request("two"))
+		require.NoError(t, err)
+		assert.Equal(t, replay.Done, status.State)
+		assert.Equal(t, 12, b.sent(), "what is done is done")
+		entries, err := b.store.Audit(t.Context(), inbox.ConsumerFilter{}, 0, 10)
+		require.NoError(t, err)
+		require.Len(t, entries, 2)
+		assert.Equal(t, "replay", entries[0].Action)
+		assert.Equal(t, ada, entries[0].Operator)
+	}},
+	{Name: "which are meant", Why: "by topic, time and id", Run: func(t *testing.T, db *testdb.DB) {
+		b := newBed(t, db)
+		b.orders(10)
+		b.exec(`UPDATE millrace_outbox SET status = 4, sent_at = created_at, created_at = id * 1000000`)
+		b.exec(`UPDATE millrace_outbox SET topic = 'other' WHERE id = 10`)
+		var uuids []string
+		require.NoError(t, db.SelectContext(t.Context(), &uuids, `SELECT uuid FROM millrace_outbox ORDER BY id`))
+		for name, c := range map[string]struct {
+			filter replay.Filter
+			want   []string
+		}{
+			"all":   {replay.Filter{}, uuids},
+			"topic": {replay.Filter{Topic: "orders"}, uuids[:9]},
+			"since": {replay.Filter{Since: time.UnixMicro(8_000_000)}, uuids[7:]},
+			"until": {replay.Filter{Until: time.UnixMicro(3_000_000)}, uuids[:2]},
+			"id":    {replay.Filter{IDs: []string{uuids[4], uuids[6]}}, []string{uuids[4], uuids[6]}},
+			"none":  {replay.Filter{Topic: "nothing"}, nil},
+		} {
+			to := &sink{}
+			r := replay.Request{Name: name, From: replay.Archive(b.out), To: replay.Publisher(to), Filter: c.filter, By: ada, PerSecond: 100}
+			plan, err := b.replayer().Plan(t.Context(), r)
+			require.NoError(t, err, name)
+			assert.Equal(t, len(c.want), plan.LookedAt, name)
+			status, err := b.replayer().Run(t.Context(), r)
+			require.NoError(t, err, name)
+			assert.Equal(t, len(c.want), status.Sent, name)
+			var got []string
+			for _, msg := range to.Messages() {
+				got = append(got, msg.UUID)
+			}
+			assert.Equal(t, c.want, got, name)
+		}
+	}},
+	{Name: "a publisher that fails", Why: "the replay goes on where it was, at least once", Run: func(t *testing.T, db *testdb.DB) {
+		b := newBed(t, db)
+		b.orders(10)
+		b.exec(`UPDATE millrace_outbox SET status = 4, sent_at = created_at`)
+		to := &sink{}
+		r := b.request("one")
+		r.To, r.PerSecond = replay.Publisher(to), 4
+		down := errors.New("the broker is down")
+		r.Progress = func(s replay.Status) {
+			if s.Sent == 4 {
+				to.fails = down
+			}
+		}
+		status, err := b.replayer().Run(t.Context(), r)
+		require.ErrorIs(t, err, down)
+		assert.Equal(t, 4, status.Sent)
+		to.fails, r.Progress, r.PerSecond = nil, nil, 1000
+		status, err = b.replayer().Run(t.Context(), r)
+		require.NoError(t, err)
+		assert.Equal(t, 10, status.Sent)
+		assert.Len(t, to.Messages(), 10)
+	}},
+	{Name: "end a replay", Why: "who sends it stops, and nobody goes on with it", Run: func(t *testing.T, db *testdb.DB) {
+		b := newBed(t, db)
+		b.orders(10)
+		b.exec(`UPDATE millrace_outbox SET status = 4, sent_at = created_at`)
+		r := b.request("one")
+		r.PerSecond = 4
+		r.Progress = func(replay.Status) { require.NoError(t, b.replayer().Cancel(t.Context(), "one", ada)) }
+		status, err := b.replayer().Run(t.Context(), r)
+		require.ErrorIs(t, err, replay.ErrCancelled)
+		assert.Equal(t, 4, status.Sent)
+		assert.Equal(t, 4, b.pending())
+		r.Progress = nil
+		_, err = b.replayer().Run(t.Context(), r)
+		require.ErrorIs(t, err, replay.ErrCancelled)
+		require.Error(t, b.replayer().Cancel(t.Context(), "one", ada))
+		require.ErrorIs(t, b.replayer().Cancel(t.Context(), "two", ada), replay.ErrNotFound)
+		all, err := b.replayer().List(t.Context(), 10)
+		require.NoError(t, err)
+		require.Len(t, all, 1)
+		assert.Equal(t, replay.Cancelled, all[0].State)
+	}},
+	{Name: "two processes send one replay", Why: "one of them finds that it is taken, and nothing is sent twice", Run: func(t *testing.T, db *testdb.DB) {
+		b := newBed(t, db)
+		b.orders(10)
+		b.exec(`UPDATE millrace_outbox SET status = 4, sent_at = created_at`)
+		r := b.request("one")
+		r.PerSecond = 4
+		r.Progress = func(s replay.Status) {
+			if s.Sent == 4 {
+				other := b.request("one")
+				_, err := b.replayer().Run(t.Context(), other)
+				require.NoError(t, err)
+			}
+		}
+		_, err := b.replayer().Run(t.Context(), r)
+		require.Error(t, err)
+		assert.True(t, errors.Is(err, replay.ErrTaken), err)
+		assert.Equal(t, 10, b.pending())
+		other := b.request("one")
+		other.Filter.Topic = ""
+		_, err = b.replayer().Run(t.Context(), other)
+		require.ErrorIs(t, err, replay.ErrOther)
+	}},
+	{Name: "a request that is wrong", Why: "all of it is told at once", Run: func(t *testing.T, db *testdb.DB) {
+		b := newBed(t, db)
+		_, err := b.replayer().Run(t.Context(), replay.Request{PerSecond: -1})
+		for _, want := range []string{"Name", "From", "To", "PerSecond", "By"} {
+			require.ErrorContains(t, err, want)
+		}
+		r := b.request("x")
+		r.Filter.Consumer = "mail"
+		_, err = b.replayer().Run(t.Context(), r)
+		require.ErrorContains(t, err, "journal")
+		_, err = b.replayer().Drain(t.Context(), replay.Dead{})
+		require.ErrorContains(t, err, "Topic")
+		_, err = b.replayer().Status(t.Context(), "x")
+		require.ErrorIs(t, err, replay.ErrNotFound)
+	}},
+	{Name: "a rebuild from the journal, for one consumer", Why: "the queue delivers it in the new epoch, and nobody else gets it", Run: func(t *testing.T, db *testdb.DB) {
+		b := newBed(t, db)
+		b.orders(40)
+		b.relay()
+		b.eventually("all are handled", func() bool { return b.sent() == 40 && b.pending() == 0 })
+		b.truth(40)
+		b.exec(`UPDATE projection SET total = 0, orders = 0`)
+		b.put("projection", 1, order(0))
+		b.durable("projection", 1, project)
+		b.eventually("the queue works", func() bool { return b.count(`SELECT COUNT(*) FROM millrace_messages`) == 0 })
+		b.exec(`UPDATE projection SET total = 0, orders = 0`)
+		queue, err := b.store.Queue(inbox.QueueConfig{Consumer: "projection", Epoch: 1})
+		require.NoError(t, err)
+		epoch := 0
+		r := replay.Request{
+			Name: "rebuild", From: replay.Journal(b.store), Filter: replay.Filter{Consumer: "projection", Epoch: &epoch},
+			To: replay.Queue(queue), By: ada,
+		}
+		plan, err := b.replayer().Plan(t.Context(), r)
+		require.NoError(t, err)
+		require.Len(t, plan.Consumers, 1)
+		assert.Equal(t, 40, plan.Consumers[0].New)
+		assert.Equal(t, 40, plan.Consumers[0].Before)
+		assert.Equal(t, 1, plan.Consumers[0].Epoch)
+		status, err := b.replayer().Run(t.Context(), r)
+		require.NoError(t, err)
+		assert.Equal(t, 40, status.Sent)
+		b.eventually("they are handled", func() bool {
+			return b.count(`SELECT SUM(orders) FROM projection`) == 40 && b.count(`SELECT COUNT(*) FROM millrace_messages`) == 0
+		})
+		b.truth(40)
+		assert.Equal(t, 40, b.sent(), "the broker saw none of them")
+	}},
+	{Name: "into side effects", Why: "refused unless the consumer is named, and then it handles them", Run: func(t *testing.T, db *testdb.DB) {
+		b := newBed(t, db)
+		b.orders(5)
+		b.exec(`UPDATE millrace_outbox SET status = 4, sent_at = created_at`)
+		first := order(7)
+		b.put("letters", 0, first)
+		b.durable("letters", 0, b.mail, func(i *millrace.Inbox) { i.OnReplay = inbox.ReplayRefuse })
+		b.eventually("the consumer is known", func() bool { n, _ := b.mailed(); return n == 1 })
+		queue, err := b.store.Queue(inbox.QueueConfig{Consumer: "letters"})
+		require.NoError(t, err)
+		r := b.request("again")
+		r.To = replay.Queue(queue)
+		plan, err := b.replayer().Plan(t.Context(), r)
+		require.NoError(t, err)
+		assert.Equal(t, []string{"letters"}, plan.SideEffects)
+		_, err = b.replayer().Run(t.Context(), r)
+		require.ErrorIs(t, err, replay.ErrSideEffects)
+		require.ErrorContains(t, err, "letters")
+		_, err = b.replayer().Status(t.Context(), "again")
+		require.ErrorIs(t, err, replay.ErrNotFound)
+		var refused []*message.Message
+		require.NoError(t, func() error {
+			kept, err := b.out.Archive(t.Context(), outbox.ArchiveFilter{}, 0, 2)
+			for _, k := range kept {
+				k.Message.Metadata.Set(inbox.ReplayField, "another")
+				refused = append(refused, k.Message)
+			}
+			return err
+		}())
+		require.NoError(t, queue.Put(t.Context(), "orders", refused...))
+		b.eventually("two are refused", func() bool { return b.count(`SELECT COUNT(*) FROM millrace_messages WHERE status = 6`) == 2 })
+		r.IntoSideEffects = []string{"letters"}
+		_, err = b.replayer().Run(t.Context(), r)
+		require.NoError(t, err)
+		b.eventually("they are mailed", func() bool { n, _ := b.mailed(); return n == 6 })
+		r.Name = "once more"
+		_, err = b.replayer().Run(t.Context(), r)
+		require.NoError(t, err)
+		b.eventually("they are closed", func() bool { return b.count(`SELECT COUNT(*) FROM millrace_messages`) == 0 })
+		_, mails := b.mailed()
+		assert.Equal(t, 6, mails, "what it has completed is a duplicate")
+	}},
+	{Name: "side effects of those who listen", Why: "who had some of them, and not all, would park the rest", Run: func(t *testing.T, db *testdb.DB) {
+		b := newBed(t, db)
+		b.orders(5)
+		b.relay()
+		b.eventually("all are handled", func() bool { return b.sent() == 5 && b.pending() == 0 })
+		plan, err := b.replayer().Plan(t.Context(), b.request("again"))
+		require.NoError(t, err)
+		assert.Empty(t, plan.SideEffects, "all of them are duplicates")
+		var claimed [][]byte
+		require.NoError(t, db.SelectContext(t.Context(), &claimed, `SELECT message_id FROM millrace_claims`))
+		b.exec(`DELETE FROM millrace_claims WHERE message_id = ?`, claimed[0])
+		plan, err = b.replayer().Plan(t.Context(), b.request("again"))
+		require.NoError(t, err)
+		assert.Equal(t, []string{"mail"}, plan.SideEffects)
+	}},
+	{Name: "a queue that nobody serves", Why: "nothing is stored that nobody delivers", Run: func(t *testing.T, db *testdb.DB) {
+		b := newBed(t, db)
+		b.orders(1)
+		b.exec(`UPDATE millrace_outbox SET status = 4, sent_at = created_at`)
+		r := b.request("x")
+		r.To = replay.Queue(b.put("letters", 0, order(1)))
+		_, err := b.replayer().Run(t.Context(), r)
+		require.ErrorContains(t, err, "pubsub.Durable")
+	}},
+	{Name: "dead letters", Why: "they go where they came from, each is acked when it is stored, and what had failed runs once", Run: func(t *testing.T, db *testdb.DB) {
+		b := newBed(t, db)
+		b.relay()
+		var mended atomic.Bool
+		b.mu.Lock()
+		b.projection = millrace.Inbox{Store: b.store, Consumer: "projection", RecordFailures: true, OnReplay: inbox.ReplayRefuse}.Middleware(
+			func(msg *message.Message) ([]*message.Message, error) {
+				if !mended.Load() {
+					return nil, errors.New("it fails")
+				}
+				return project(msg)
+			})
+		b.mu.Unlock()
+		var dead []*message.Message
+		for i := range 3 {
+			msg := order(i)
+			_, err := b.projection(msg.Copy())
+			require.Error(t, err)
+			msg.Metadata.Set("topic_poisoned", "orders")
+			dead = append(dead, msg)
+		}
+		mended.Store(true)
+		feed := rig.NewFeed()
+		go func() {
+			for _, msg := range dead {
+				feed.Send(t, msg)
+				rig.Answer(t, msg)
+			}
+		}()
+		status, err := b.replayer().Drain(t.Context(), replay.Dead{
+			Name: "dead", From: feed, Topic: "poison", To: replay.Outbox(b.out), By: ada, Idle: 2 * time.Second, Limit: 3,
+		})
+		require.NoError(t, err)
+		assert.Equal(t, 3, status.Sent)
+		assert.Equal(t, replay.Done, status.State)
+		b.eventually("they are handled", func() bool { return b.sent() == 3 && b.pending() == 0 })
+		b.truth(3)
+		assert.Equal(t, 0, b.count(`SELECT COUNT(*) FROM millrace_messages WHERE original IS NULL AND consumer =
+			(SELECT id FROM millrace_consumers WHERE name = ?)`, []byte("projection")))
+		assert.Equal(t, "orders", b.count1(`SELECT MIN(topic) FROM millrace_outbox`))
+	}},
+	{Name: "a dead letter of which nobody knows where it came from", Why: "it stays where it is", Run: func(t *testing.T, db *testdb.DB) {
+		b := newBed(t, db)
+		feed := rig.NewFeed()
+		msg := order(1)
+		acked := make(chan bool, 1)
+		go func() {
+			feed.Send(t, msg)
+			acked <- rig.Answer(t, msg)
+		}()
+		_, err := b.replayer().Drain(t.Context(), replay.Dead{
+			Name: "dead", From: feed, Topic: "poison", To: replay.Outbox(b.out), By: ada, Idle: time.Minute,
+		})
+		require.ErrorContains(t, err, "where it came from")
+		assert.False(t, <-acked)
+		assert.Equal(t, 0, b.count(`SELECT COUNT(*) FROM millrace_outbox`))
+	}},
+	{Name: "an erased payload", Why: "it is left out, and told; what cannot be opened now ends the replay", Run: func(t *testing.T, db *testdb.DB) {
+		b := newBed(t, db)
+		b.orders(2)
+		b.relay()
+		b.eventually("all are handled", func() bool { return b.sent() == 2 && b.pending() == 0 })
+		to := &sink{}
+		r := replay.Request{
+			Name: "x", From: replay.Journal(b.store), Filter: replay.Filter{Consumer: "projection"}, To: replay.Publisher(to), By: ada,
+		}
+		b.exec(`UPDATE millrace_journal SET payload_form = 1 WHERE id = (SELECT * FROM (SELECT MIN(id) FROM millrace_journal) m)`)
+		_, err := b.replayer().Run(t.Context(), r)
+		require.ErrorContains(t, err, "Config.Payloads")
+		b.exec(`UPDATE millrace_journal SET payload_form = 2 WHERE payload_form = 1`)
+		status, err := b.replayer().Run(t.Context(), r)
+		require.NoError(t, err)
+		assert.Equal(t, 1, status.Skipped)
+		assert.Equal(t, 1, status.Sent)
+		assert.Len(t, to.Messages(), 1)
+		assert.Contains(t, strings.Join(b.events.Logs(), "\n"), "replay: a message is left out, since it cannot be read")
+	}},
+}
+
+func (b *bed) count1(query string) (text string) {
+	b.Helper()
+	require.NoError(b, b.db.GetContext(b.Context(), &text, query))
+	return text
+}

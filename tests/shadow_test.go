@@ -1,0 +1,245 @@
+package tests_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/ThreeDotsLabs/watermill-amqp/v2/pkg/amqp"
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/prometheus/client_golang/prometheus"
+	amqp091 "github.com/rabbitmq/amqp091-go"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace-go/millrace/inbox"
+	"github.com/millrace-go/millrace/metrics"
+	millrace "github.com/millrace-go/millrace/middleware"
+	"github.com/millrace-go/millrace/middleware/shadow"
+	box "github.com/millrace-go/millrace/outbox"
+	"github.com/millrace-go/millrace/tests/testdb"
+)
+
+// Package metrics does not know package shadow.
+var _ shadow.Observer = (*metrics.ShadowObserver)(nil)
+
+func TestShadowChangesNoEffect(t *testing.T) {
+	t.Parallel()
+	testdb.Conformance(t, []testdb.Body{
+		{Name: "with shadow and without", Why: "rows, acks and produced messages are the same", Run: func(t *testing.T, db *testdb.DB) {
+			b := newBed(t, db)
+			without := b.shadowed(nil, nil)
+			outside, inside := newWatch(t), newWatch(t)
+			assert.Equal(t, without, b.shadowed(outside, nil), "around the inbox")
+			assert.Equal(t, without, b.shadowed(nil, inside), "in it")
+			assert.Contains(t, without.answers, false)
+			assert.NotEmpty(t, without.parked)
+
+			seen, passed := outside.Report().Consumers[0], inside.Report().Consumers[0]
+			assert.Equal(t, len(without.answers), seen.Deliveries)
+			assert.Positive(t, seen.Keys[0].Duplicates)
+			assert.Equal(t, len(without.parked), seen.Keys[0].Collisions, "the inbox finds what shadow saw")
+			assert.Zero(t, passed.Keys[0].Duplicates+passed.Keys[0].Collisions, "the inbox lets none through")
+			assert.Equal(t, seen.Keys[0].Retries, passed.Keys[0].Retries)
+			assert.Equal(t, len(without.effects), seen.Keys[0].Distinct)
+		}},
+	})
+}
+
+func newWatch(t *testing.T) *shadow.Watch {
+	t.Helper()
+	m, err := metrics.NewBuilder(prometheus.NewRegistry(), metrics.Config{})
+	require.NoError(t, err)
+	w, err := shadow.New(shadow.Config{
+		Keys: []inbox.Key{
+			inbox.ByMetadata("order_id"), inbox.ByFunc("panics", func(*message.Message) (string, error) { panic("no") }),
+		},
+		LogEvery: 1, Observers: []shadow.Observer{m.Shadow()},
+	})
+	require.NoError(t, err)
+	return w
+}
+
+// traces are all that a service leaves behind.
+type traces struct {
+	answers                       []bool
+	effects, claims, parked, sent []string
+}
+
+// shadowed delivers a stream to a service, and removes what it leaves.
+func (b *bed) shadowed(around, within *shadow.Watch) (left traces) {
+	b.Helper()
+	out, err := box.NewPublisher(b.db.DB, box.Config{})
+	require.NoError(b, err)
+	var chain []message.HandlerMiddleware
+	if around != nil {
+		chain = append(chain, around.Middleware)
+	}
+	chain = append(chain, millrace.Inbox{Store: b.store, Outbox: out}.Middleware)
+	if within != nil {
+		chain = append(chain, within.Middleware)
+	}
+	failed := map[string]bool{}
+	s := b.newService(func(msg *message.Message) ([]*message.Message, error) {
+		if err := apply(msg.Context(), msg.UUID); err != nil {
+			return nil, err
+		}
+		if msg.Metadata.Get("fails") != "" && !failed[msg.UUID] {
+			failed[msg.UUID] = true
+			return nil, errBoom
+		}
+		invoice := message.NewMessage("invoice for "+msg.UUID, msg.Payload)
+		return []*message.Message{invoice}, nil
+	}, chain...)
+	for _, msg := range doubledStream(60) {
+		left.answers = append(left.answers, s.deliver(msg))
+	}
+	require.NoError(b, s.router.Close())
+	require.NoError(b, <-s.stopped)
+
+	for _, list := range []struct {
+		into  *[]string
+		query string
+	}{
+		{&left.effects, `SELECT uuid FROM effects ORDER BY uuid`},
+		{&left.claims, `SELECT message_id FROM millrace_claims ORDER BY message_id`},
+		{&left.parked, `SELECT uuid FROM millrace_messages ORDER BY uuid`},
+		{&left.sent, `SELECT uuid FROM millrace_outbox ORDER BY uuid`},
+	} {
+		require.NoError(b, b.db.SelectContext(b.Context(), list.into, list.query))
+	}
+	for _, table := range []string{"effects", "millrace_claims", "millrace_messages", "millrace_outbox"} {
+		b.exec(`DELETE FROM ` + table)
+	}
+	b.store = b.newStore(b.db.DB, inbox.Config{}) // the one before remembers what it has handled
+	return left
+}
+
+// doubledStream is deliveries of n messages: some twice, some of one id with two payloads,
+// some that fail at first, in disorder.
+func doubledStream(n int) (all []*message.Message) {
+	r := rand.New(rand.NewPCG(3, 4))
+	for i := range n {
+		msg := message.NewMessage(fmt.Sprintf("id-%03d", i), []byte(fmt.Sprint("payload ", i)))
+		msg.Metadata.Set("order_id", fmt.Sprint(i))
+		box.Stamp(msg, fmt.Sprint("account-", i%7), int64(i/7)+1)
+		copies := []*message.Message{msg}
+		switch r.IntN(6) {
+		case 0:
+			copies = append(copies, again(msg))
+		case 1:
+			msg.Metadata.Set("fails", "once")
+			copies = append(copies, again(msg))
+		case 2:
+			other := message.NewMessage(msg.UUID, []byte("other "+string(msg.Payload)))
+			all = append(all, msg, other) // in this order
+			copies = nil
+		}
+		for _, c := range copies {
+			at := max(0, len(all)-r.IntN(10))
+			all = append(all[:at], append([]*message.Message{c}, all[at:]...)...)
+		}
+	}
+	return all
+}
+
+// A consumer of RabbitMQ without an inbox: each copy has its effect, with shadow as without,
+// and shadow says how many those are.
+func TestShadowOnRabbitMQ(t *testing.T) {
+	t.Parallel()
+	url := os.Getenv("MILLRACE_TEST_RABBITMQ")
+	if url == "" {
+		testdb.Missing(t, "RabbitMQ", `set MILLRACE_TEST_RABBITMQ, or: eval "$(tests/services.sh)"`)
+	}
+	w := newWatch(t)
+	without, with := overRabbit(t, url), overRabbit(t, url, w.Middleware)
+	assert.Equal(t, without, with)
+
+	c := w.Report().Consumers[0]
+	uuid := c.Keys[0]
+	assert.Equal(t, len(with), c.Deliveries)
+	distinct, failures := map[string]bool{}, 0
+	for _, run := range with {
+		distinct[run.uuid] = true
+		if run.failed {
+			failures++
+		}
+	}
+	assert.Equal(t, len(distinct), uuid.Distinct)
+	assert.Equal(t, []int{failures, failures}, []int{c.Failures, uuid.Retries})
+	assert.Equal(t, len(with)-len(distinct)-failures, uuid.Duplicates+uuid.Collisions)
+	assert.Positive(t, uuid.Duplicates)
+	assert.Positive(t, uuid.Collisions)
+}
+
+// ran is a run of a handler.
+type ran struct {
+	uuid, payload string
+	failed        bool
+}
+
+// overRabbit publishes a stream and returns the handler's runs, in order.
+func overRabbit(t *testing.T, url string, middlewares ...message.HandlerMiddleware) (runs []ran) {
+	t.Helper()
+	queue := "shadow-" + watermill.NewUUID()
+	config := amqp.NewDurableQueueConfig(url)
+	publisher, err := amqp.NewPublisher(config, watermill.NopLogger{})
+	require.NoError(t, err)
+	subscriber, err := amqp.NewSubscriber(config, watermill.NopLogger{})
+	require.NoError(t, err)
+	require.NoError(t, subscriber.SubscribeInitialize(queue))
+	t.Cleanup(func() { deleteQueue(t, url, queue) })
+	all := doubledStream(60)
+	require.NoError(t, publisher.Publish(queue, all...))
+	require.NoError(t, publisher.Close())
+
+	router, err := message.NewRouter(message.RouterConfig{CloseTimeout: 10 * time.Second}, watermill.NopLogger{})
+	require.NoError(t, err)
+	router.AddMiddleware(middlewares...)
+	var mu sync.Mutex
+	failed, acked, done := map[string]bool{}, 0, make(chan struct{})
+	router.AddConsumerHandler("billing", queue, subscriber, func(msg *message.Message) error {
+		mu.Lock()
+		defer mu.Unlock()
+		run := ran{uuid: msg.UUID, payload: string(msg.Payload)}
+		run.failed = msg.Metadata.Get("fails") != "" && !failed[msg.UUID]
+		runs = append(runs, run)
+		if run.failed {
+			failed[msg.UUID] = true
+			return errors.New("the first run fails")
+		}
+		if acked++; acked == len(all) {
+			close(done)
+		}
+		return nil
+	})
+	stopped := make(chan error, 1)
+	go func() { stopped <- router.Run(context.WithoutCancel(t.Context())) }()
+	select {
+	case <-done:
+	case <-time.After(time.Minute):
+		require.Fail(t, "not all messages come")
+	}
+	require.NoError(t, router.Close())
+	require.NoError(t, <-stopped)
+	mu.Lock()
+	defer mu.Unlock()
+	return runs
+}
+
+func deleteQueue(t *testing.T, url, queue string) {
+	t.Helper()
+	conn, err := amqp091.Dial(url)
+	require.NoError(t, err)
+	defer func() { assert.NoError(t, conn.Close()) }()
+	channel, err := conn.Channel()
+	require.NoError(t, err)
+	_, err = channel.QueueDelete(queue, false, false, false)
+	assert.NoError(t, err)
+}

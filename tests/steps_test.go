@@ -1,0 +1,154 @@
+package tests_test
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace-go/millrace/inbox"
+	millrace "github.com/millrace-go/millrace/middleware"
+	"github.com/millrace-go/millrace/tests/testdb"
+)
+
+// provider is somebody who is called. It keeps what it was asked for.
+type provider struct {
+	ids   []string
+	fails error // of the calls
+	panic bool
+}
+
+func (p *provider) call(_ context.Context, id string) ([]byte, error) {
+	p.ids = append(p.ids, id)
+	if p.panic {
+		panic("the process dies")
+	}
+	return []byte("receipt"), p.fails
+}
+
+// stepping is a handler that does a step, and then fails if it is told to.
+func stepping(step inbox.Step, then func() error) (message.HandlerFunc, *[]string) {
+	var results []string
+	return func(msg *message.Message) ([]*message.Message, error) {
+		result, err := step.Run(msg.Context())
+		if err != nil {
+			return nil, err
+		}
+		results = append(results, string(result))
+		return nil, then()
+	}, &results
+}
+
+func fine() error { return nil }
+
+func onStore(store *inbox.Store) func(*millrace.Deduplicate) {
+	return func(d *millrace.Deduplicate) { d.Claims = store.Leases() }
+}
+
+// stepBodies: what handlers do outside of their transactions.
+var stepBodies = []testdb.Body{
+	{Name: "a step is done once", Why: "a retry, another process and another epoch get the stored result", Run: stepDoneOnce},
+	{Name: "a step in doubt without Verify", Why: "nobody knows, so nothing is done", Run: stepUnverified},
+	{Name: "a step in doubt with Verify", Why: "Verify decides", Run: stepVerified},
+	{Name: "an idempotent step in doubt", Why: "it is repeated with the same id", Run: stepIdempotent},
+	{Name: "a step that was refused", Why: "it is certainly not done, so it is done again", Run: stepRefused},
+	{Name: "a step of a process that died", Why: "it is in doubt when its lease ends, and not before", Run: stepOfTheDead},
+	{Name: "a step that another process is at", Why: "it is waited for, bounded", Run: stepElsewhere},
+	{Name: "a step whose lease was lost", Why: "a stale owner records nothing, and a duplicate is told", Run: stepStale},
+	{Name: "a step in a transaction", Why: "a call must not hold it", Run: stepInTx},
+	{Name: "a step without a place to record it", Why: "a clear error", Run: stepMisused},
+	{Name: "a result too large to keep", Why: "the step is done all the same", Run: stepTooLarge},
+	{Name: "a sealed result", Why: "it is stored like other payloads", Run: stepSealed},
+	{Name: "an operator decides a step", Why: "somebody must, where nothing else can", Run: stepDecided},
+	{Name: "steps are purged", Why: "not before the claim, never in doubt, never of what is open", Run: stepsPurged},
+	{Name: "a step of a replayed message", Why: "a rebuild sends nothing twice, a suppressed one nothing at all", Run: stepReplayed},
+}
+
+func stepDoneOnce(t *testing.T, db *testdb.DB) {
+	b := newBed(t, db)
+	var p provider
+	fails := errBoom
+	h, results := stepping(inbox.Step{Name: "mail", Do: p.call}, func() error { return fails })
+	msg := newMessage("x")
+	_, err := b.leased(h)(again(msg))
+	require.ErrorIs(t, err, errBoom)
+	_, err = b.leased(h, onStore(b.process()))(again(msg))
+	require.ErrorIs(t, err, errBoom)
+	fails = nil
+	must(t, b.leased(h), again(msg))
+	must(t, b.leased(h, func(d *millrace.Deduplicate) { d.Epoch = 1 }), again(msg))
+	assert.Equal(t, []string{"receipt", "receipt", "receipt", "receipt"}, *results)
+	require.Len(t, p.ids, 1)
+
+	must(t, b.leased(h), newMessage("x"))
+	other, _ := stepping(inbox.Step{Name: "other", Do: p.call}, fine)
+	must(t, b.leased(other, func(d *millrace.Deduplicate) { d.Epoch = 2 }), again(msg))
+	must(t, b.leased(h, func(d *millrace.Deduplicate) { d.Consumer = "other" }), again(msg))
+	require.Len(t, p.ids, 4, "another message, another name, another consumer")
+	assert.Len(t, uniq(p.ids), 4)
+
+	story, err := b.store.Story(t.Context(), msg.UUID)
+	require.NoError(t, err)
+	require.Len(t, story.Steps, 3)
+	s := story.Steps[0]
+	assert.Equal(t, inbox.StepDone, s.State)
+	assert.Equal(t, []any{p.ids[0], "billing", "mail", msg.UUID, "receipt", 1, "", false},
+		[]any{s.ID, s.Consumer, s.Name, s.MessageID, string(s.Result), s.Attempts, s.Problem, s.Verified})
+	assert.False(t, s.StartedAt.IsZero() || s.EndedAt.Before(s.StartedAt))
+	outline, err := b.store.Outline(t.Context(), msg.UUID)
+	require.NoError(t, err)
+	assert.Nil(t, outline.Steps[0].Result)
+}
+
+func uniq(all []string) map[string]bool {
+	set := map[string]bool{}
+	for _, s := range all {
+		set[s] = true
+	}
+	return set
+}
+
+func stepInTx(t *testing.T, db *testdb.DB) {
+	b := newBed(t, db)
+	var p provider
+	h, results := stepping(inbox.Step{Name: "mail", Do: p.call}, fine)
+	msg := newMessage("x")
+	_, err := b.inbox(h)(again(msg))
+	require.ErrorIs(t, err, inbox.ErrHoldsTx)
+	assert.Empty(t, p.ids)
+	must(t, b.leased(h), again(msg))
+	must(t, b.inbox(h), again(msg))
+	assert.Len(t, p.ids, 1)
+	assert.Equal(t, []string{"receipt", "receipt"}, *results, "what is stored can be had")
+}
+
+func stepMisused(t *testing.T, db *testdb.DB) {
+	b := newBed(t, db)
+	var p provider
+	_, err := inbox.Once(t.Context(), "mail", p.call)
+	require.ErrorIs(t, err, inbox.ErrNoMessage)
+	memory, err := inbox.NewMemoryLeases(inbox.MemoryLeasesConfig{})
+	require.NoError(t, err)
+	wrap := func(step inbox.Step) message.HandlerFunc {
+		h, _ := stepping(step, fine)
+		return millrace.Deduplicate{Claims: memory, Consumer: "billing"}.Middleware(h)
+	}
+	_, err = wrap(inbox.Step{Name: "mail", Do: p.call})(newMessage("x"))
+	require.ErrorContains(t, err, "there is no Store")
+	_, err = wrap(inbox.Step{Store: b.store, Lease: time.Microsecond, Wait: -1})(newMessage("x"))
+	for _, want := range []string{"Name has 0 bytes", "Do is required", "Lease 1µs is below", "Wait -1ns"} {
+		require.ErrorContains(t, err, want)
+	}
+	must(t, wrap(inbox.Step{Name: "mail", Do: p.call, Store: b.store}), newMessage("x"))
+	assert.Len(t, p.ids, 1)
+	assert.Equal(t, 1, b.count(`SELECT COUNT(*) FROM millrace_steps`))
+}
+
+// TestSteps runs what handlers do outside of their transactions on every database.
+func TestSteps(t *testing.T) {
+	t.Parallel()
+	testdb.Conformance(t, append(stepBodies, beforeBodies...))
+}

@@ -1,0 +1,286 @@
+package tests_test
+
+import (
+	"context"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace-go/millrace/inbox"
+	millrace "github.com/millrace-go/millrace/middleware"
+	"github.com/millrace-go/millrace/tests/testdb"
+)
+
+// inDoubt has a step begun by a call that gave no answer, and returns its message.
+func (b *bed) inDoubt(p *provider) *message.Message {
+	b.Helper()
+	h, _ := stepping(inbox.Step{Name: "mail", Do: p.call}, fine)
+	msg := newMessage("x")
+	p.fails = errBoom
+	_, err := b.leased(h)(again(msg))
+	require.ErrorIs(b, err, errBoom)
+	p.fails = nil
+	list, err := b.store.StepsInDoubt(b.Context(), 10)
+	require.NoError(b, err)
+	require.NotEmpty(b, list)
+	last := list[len(list)-1]
+	assert.Equal(b, []any{inbox.StepInDoubt, "mail", msg.UUID, p.ids[0]}, []any{last.State, last.Name, last.MessageID, last.ID})
+	assert.Contains(b, last.Problem, "boom")
+	return msg
+}
+
+func stepUnverified(t *testing.T, db *testdb.DB) {
+	b := newBed(t, db)
+	var p provider
+	msg := b.inDoubt(&p)
+	h, _ := stepping(inbox.Step{Name: "mail", Do: p.call}, fine)
+	for range 2 {
+		_, err := b.leased(h)(again(msg))
+		require.ErrorIs(t, err, inbox.ErrInDoubt)
+		require.ErrorContains(t, err, p.ids[0])
+		assert.False(t, inbox.IsTerminal(err))
+	}
+	assert.Len(t, p.ids, 1)
+	assert.Zero(t, b.events.Count("double effect"))
+}
+
+func stepVerified(t *testing.T, db *testdb.DB) {
+	b := newBed(t, db)
+	var done bool
+	var unknown error
+	var asked []string
+	var p provider
+	verify := func(_ context.Context, id string) (bool, []byte, error) {
+		asked = append(asked, id)
+		return done, []byte("found"), unknown
+	}
+	h, results := stepping(inbox.Step{Name: "mail", Do: p.call, Verify: verify}, fine)
+	fresh := newMessage("y")
+	must(t, b.leased(h), fresh)
+	assert.Empty(t, asked, "of what was not begun there is nothing to ask")
+	p.ids = nil
+
+	msg := b.inDoubt(&p)
+	unknown = inbox.Terminal(errBoom)
+	_, err := b.leased(h)(again(msg))
+	require.ErrorIs(t, err, inbox.ErrInDoubt)
+	require.ErrorIs(t, err, errBoom)
+	assert.True(t, inbox.IsTerminal(err))
+	unknown = nil
+	must(t, b.leased(h), again(msg))
+	assert.Equal(t, []string{p.ids[0], p.ids[0]}, asked)
+	assert.Len(t, p.ids, 2, "it was not done, so it is done now")
+	assert.Equal(t, p.ids[0], p.ids[1])
+
+	p.ids, asked, done = nil, nil, true
+	msg = b.inDoubt(&p)
+	must(t, b.leased(h), again(msg))
+	assert.Len(t, p.ids, 1)
+	assert.Equal(t, []string{"receipt", "receipt", "found"}, *results)
+	story, err := b.store.Story(t.Context(), msg.UUID)
+	require.NoError(t, err)
+	assert.True(t, story.Steps[0].Verified)
+	assert.Equal(t, 2, story.Steps[0].Attempts)
+	list, err := b.store.StepsInDoubt(t.Context(), 10)
+	require.NoError(t, err)
+	assert.Empty(t, list)
+}
+
+func stepIdempotent(t *testing.T, db *testdb.DB) {
+	b := newBed(t, db)
+	var p provider
+	msg := b.inDoubt(&p)
+	h, results := stepping(inbox.Step{Name: "mail", Do: p.call, Idempotent: true}, fine)
+	must(t, b.leased(h), again(msg))
+	assert.Equal(t, []string{p.ids[0], p.ids[0]}, p.ids)
+	assert.Equal(t, []string{"receipt"}, *results)
+}
+
+func stepRefused(t *testing.T, db *testdb.DB) {
+	b := newBed(t, db)
+	p := provider{fails: inbox.NotDone(errBoom)}
+	h, _ := stepping(inbox.Step{Name: "mail", Do: p.call}, fine)
+	msg := newMessage("x")
+	for range 2 {
+		_, err := b.leased(h)(again(msg))
+		require.ErrorIs(t, err, errBoom)
+	}
+	story, err := b.store.Story(t.Context(), msg.UUID)
+	require.NoError(t, err)
+	assert.Equal(t, inbox.StepNotDone, story.Steps[0].State)
+	p.fails = nil
+	must(t, b.leased(h), again(msg))
+	assert.Equal(t, []string{p.ids[0], p.ids[0], p.ids[0]}, p.ids)
+	require.NoError(t, inbox.NotDone(nil))
+}
+
+func stepOfTheDead(t *testing.T, db *testdb.DB) {
+	b := newBed(t, db)
+	msg := newMessage("x")
+	frozen, release := make(chan struct{}), make(chan struct{})
+	dead, _ := stepping(inbox.Step{Name: "mail", Lease: 2 * time.Second, Do: func(context.Context, string) ([]byte, error) {
+		close(frozen)
+		<-release
+		return nil, errBoom
+	}}, fine)
+	ended := make(chan error, 1)
+	go func() {
+		_, err := b.leased(dead, onStore(b.process()), func(d *millrace.Deduplicate) { d.Consumer = "billing" })(again(msg))
+		ended <- err
+	}()
+	<-frozen
+	var p provider
+	h, _ := stepping(inbox.Step{Name: "mail", Do: p.call, Wait: 10 * time.Millisecond, Idempotent: true}, fine)
+	another := b.leased(h, func(d *millrace.Deduplicate) { d.Epoch = 1 }) // whom the lease of the key does not stop
+	_, err := another(again(msg))
+	require.ErrorIs(t, err, inbox.ErrInProgress)
+	require.ErrorContains(t, err, "at this step")
+	require.EventuallyWithT(t, func(c *assert.CollectT) {
+		_, err := another(again(msg))
+		assert.NoError(c, err)
+	}, 30*time.Second, 50*time.Millisecond)
+	assert.Len(t, p.ids, 1)
+	close(release)
+	err = <-ended
+	require.ErrorIs(t, err, errBoom)
+	require.ErrorIs(t, err, inbox.ErrLeaseLost)
+	story, err := b.store.Story(t.Context(), msg.UUID)
+	require.NoError(t, err)
+	assert.Equal(t, inbox.StepDone, story.Steps[0].State, "who lost it changes nothing")
+}
+
+func stepElsewhere(t *testing.T, db *testdb.DB) {
+	b := newBed(t, db)
+	msg := newMessage("x")
+	begun, release := make(chan struct{}), make(chan struct{})
+	slow, _ := stepping(inbox.Step{Name: "mail", Do: func(context.Context, string) ([]byte, error) {
+		close(begun)
+		<-release
+		return []byte("of the first"), nil
+	}}, fine)
+	ended := make(chan error, 1)
+	go func() {
+		_, err := b.leased(slow, onStore(b.process()))(again(msg))
+		ended <- err
+	}()
+	<-begun
+	var p provider
+	h, results := stepping(inbox.Step{Name: "mail", Do: p.call, Wait: 30 * time.Second}, fine)
+	waited := make(chan error, 1)
+	go func() {
+		_, err := b.leased(h, func(d *millrace.Deduplicate) { d.Epoch = 1 })(again(msg))
+		waited <- err
+	}()
+	close(release)
+	require.NoError(t, <-ended)
+	require.NoError(t, <-waited)
+	assert.Equal(t, []string{"of the first"}, *results)
+	assert.Empty(t, p.ids)
+}
+
+// stepStale has one process find its lease taken when its call comes back.
+func stepStale(t *testing.T, db *testdb.DB) {
+	b := newBed(t, db)
+	for name, c := range map[string]struct {
+		stale, second inbox.Step
+		told          int
+	}{
+		"called twice":               {told: 1},
+		"called twice, one effect":   {stale: inbox.Step{Idempotent: true}},
+		"found":                      {second: inbox.Step{Verify: found("first")}},
+		"another effect than its":    {second: inbox.Step{Verify: found("not the first")}, told: 1},
+		"called twice, other answer": {stale: inbox.Step{Idempotent: true}, second: inbox.Step{Do: answers("second")}, told: 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			before := b.events.Count("double effect")
+			msg := newMessage("x")
+			begun, release := make(chan struct{}), make(chan struct{})
+			c.stale.Name, c.stale.Lease = "mail", 100*time.Millisecond
+			c.stale.Do = func(context.Context, string) ([]byte, error) {
+				close(begun)
+				<-release
+				return []byte("first"), nil
+			}
+			stale, results := stepping(c.stale, fine)
+			ended := make(chan error, 1)
+			go func() {
+				_, err := b.leased(stale, onStore(b.process()))(again(msg))
+				ended <- err
+			}()
+			<-begun
+			c.second.Name, c.second.Wait, c.second.Idempotent = "mail", 30*time.Second, true
+			if c.second.Do == nil {
+				c.second.Do = answers("first")
+			}
+			second, _ := stepping(c.second, fine)
+			must(t, b.leased(second, func(d *millrace.Deduplicate) { d.Epoch = 1 }), again(msg))
+			close(release)
+			require.NoError(t, <-ended)
+			story, err := b.store.Story(t.Context(), msg.UUID)
+			require.NoError(t, err)
+			assert.Equal(t, []string{string(story.Steps[0].Result)}, *results, "what is recorded counts")
+			assert.Equal(t, c.told, b.events.Count("double effect")-before)
+			if c.told > 0 {
+				e := b.events.Last("double effect")
+				assert.Equal(t, inbox.ReasonDuplicateStep, e.Reason)
+				assert.Equal(t, msg.UUID, e.MessageID)
+				assert.ErrorContains(t, e.Err, `step "mail"`)
+			}
+		})
+	}
+}
+
+func found(result string) func(context.Context, string) (bool, []byte, error) {
+	return func(context.Context, string) (bool, []byte, error) { return true, []byte(result), nil }
+}
+
+func answers(result string) func(context.Context, string) ([]byte, error) {
+	return func(context.Context, string) ([]byte, error) { return []byte(result), nil }
+}
+
+func stepDecided(t *testing.T, db *testdb.DB) {
+	b := newBed(t, db)
+	by := inbox.Operator{Name: "ada", Reason: "asked the provider"}
+	var p provider
+	h, results := stepping(inbox.Step{Name: "mail", Do: p.call}, fine)
+	msg := b.inDoubt(&p)
+	warned := func() (about string) {
+		found, err := b.store.Check(t.Context())
+		require.NoError(t, err)
+		for _, f := range found {
+			if strings.Contains(f.Problem, "whether they were done") {
+				about = f.Subject
+			}
+		}
+		return about
+	}
+	assert.Empty(t, warned(), "it is decided soon")
+	b.exec(`UPDATE millrace_steps SET until = until - 1000000000`)
+	assert.Equal(t, `consumer "billing", epoch 0`, warned())
+	id := p.ids[0]
+	require.Error(t, b.store.DecideStep(t.Context(), id, inbox.StepWasDone, inbox.Operator{}))
+	require.Error(t, b.store.DecideStep(t.Context(), id, 7, by))
+	require.Error(t, b.store.DecideStep(t.Context(), "17", inbox.StepWasDone, by))
+	require.ErrorIs(t, b.store.DecideStep(t.Context(), "00000000-0000-8000-8000-000000000000", inbox.StepWasDone, by), inbox.ErrNotFound)
+	require.NoError(t, b.store.DecideStep(t.Context(), id, inbox.StepWasDone, by))
+	require.ErrorIs(t, b.store.DecideStep(t.Context(), id, inbox.StepWasDone, by), inbox.ErrNotFound)
+	must(t, b.leased(h), again(msg))
+	assert.Len(t, p.ids, 1)
+	assert.Equal(t, []string{""}, *results)
+	story, err := b.store.Story(t.Context(), msg.UUID)
+	require.NoError(t, err)
+	assert.True(t, story.Steps[0].Verified)
+	require.Len(t, story.Audit, 1)
+	assert.Equal(t, []string{"billing", "decide step", `step "mail" was done`, "ada"},
+		[]string{story.Audit[0].Consumer, story.Audit[0].Action, story.Audit[0].Detail, story.Audit[0].Operator.Name})
+
+	p.ids = nil
+	msg = b.inDoubt(&p)
+	require.NoError(t, b.store.DecideStep(t.Context(), p.ids[0], inbox.StepWasNotDone, by))
+	must(t, b.leased(h), again(msg))
+	assert.Len(t, p.ids, 2)
+}

@@ -1,0 +1,180 @@
+package tests_test
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace-go/millrace/inbox"
+	millrace "github.com/millrace-go/millrace/middleware"
+	"github.com/millrace-go/millrace/tests/testdb"
+)
+
+func stepTooLarge(t *testing.T, db *testdb.DB) {
+	b := newBed(t, db)
+	calls := 0
+	h, _ := stepping(inbox.Step{Name: "mail", Do: func(context.Context, string) ([]byte, error) {
+		calls++
+		return make([]byte, inbox.MaxStepResult+1), nil
+	}}, fine)
+	msg := newMessage("x")
+	for range 2 {
+		_, err := b.leased(h)(again(msg))
+		require.ErrorContains(t, err, "it has 65537 bytes, and at most 65536 are kept")
+		assert.True(t, inbox.IsTerminal(err))
+	}
+	assert.Equal(t, 1, calls)
+}
+
+func stepSealed(t *testing.T, db *testdb.DB) {
+	b := newBed(t, db)
+	codec := &flippingCodec{}
+	store := b.newStore(db.DB, inbox.Config{Payloads: codec})
+	h, results := stepping(inbox.Step{Name: "mail", Do: answers("a secret")}, fine)
+	msg := newMessage("x")
+	msg.Metadata.Set("person", "ada")
+	for epoch := range 2 {
+		must(t, b.leased(h, onStore(store), func(d *millrace.Deduplicate) { d.Epoch = epoch }), again(msg))
+	}
+	assert.Equal(t, []string{"a secret", "a secret"}, *results)
+	var stored []byte
+	require.NoError(t, db.GetContext(t.Context(), &stored, `SELECT result FROM millrace_steps`))
+	assert.NotContains(t, string(stored), "secret")
+	story, err := store.Story(t.Context(), msg.UUID)
+	require.NoError(t, err)
+	assert.Equal(t, "a secret", string(story.Steps[0].Result))
+	for _, info := range codec.infos {
+		assert.Equal(t, []string{"billing", "mail", msg.UUID, "ada"}, []string{info.Consumer, info.Topic, info.UUID, info.Metadata.Get("person")})
+	}
+
+	codec.fails = inbox.ErrErased
+	story, err = store.Story(t.Context(), msg.UUID)
+	require.NoError(t, err)
+	assert.Nil(t, story.Steps[0].Result)
+	assert.Contains(t, story.Steps[0].Problem, "erased")
+	_, err = b.leased(h, onStore(store), func(d *millrace.Deduplicate) { d.Epoch = 3 })(again(msg))
+	require.ErrorIs(t, err, inbox.ErrErased)
+	assert.True(t, inbox.IsTerminal(err))
+
+	other := newMessage("y") // whose result cannot be sealed: it is done all the same
+	for epoch := range 2 {
+		_, err = b.leased(h, onStore(store), func(d *millrace.Deduplicate) { d.Epoch = epoch })(again(other))
+		require.ErrorContains(t, err, "it is done, but its result was not kept")
+	}
+}
+
+// flippingCodec keeps nothing secret, but changes every byte.
+type flippingCodec struct {
+	infos []inbox.PayloadInfo
+	fails error
+}
+
+func (c *flippingCodec) Seal(_ context.Context, info inbox.PayloadInfo, payload []byte) ([]byte, error) {
+	c.infos = append(c.infos, info)
+	flipped := make([]byte, len(payload))
+	for i := range payload {
+		flipped[i] = ^payload[i]
+	}
+	return flipped, c.fails
+}
+
+func (c *flippingCodec) Open(ctx context.Context, info inbox.PayloadInfo, sealed []byte) ([]byte, error) {
+	return c.Seal(ctx, info, sealed)
+}
+
+func stepsPurged(t *testing.T, db *testdb.DB) {
+	b := newBed(t, db)
+	var p provider
+	step := inbox.Step{Name: "mail", Do: p.call}
+	h, _ := stepping(step, fine)
+	refused, _ := stepping(inbox.Step{Name: "mail", Do: func(context.Context, string) ([]byte, error) {
+		return nil, inbox.NotDone(errBoom)
+	}}, fine)
+	done, open := newMessage("x"), newMessage("y")
+	must(t, b.leased(h), again(done))
+	_, err := b.leased(refused)(newMessage("z"))
+	require.ErrorIs(t, err, errBoom)
+	p.ids = nil
+	doubt := b.inDoubt(&p)
+	// One of a message that is parked.
+	_, err = b.inbox(effect, func(i *millrace.Inbox) {
+		i.RecordFailures = true
+		i.Before = func(msg *message.Message) error {
+			_, err := step.Run(msg.Context())
+			return errors.Join(err, errBoom)
+		}
+	})(again(open))
+	require.ErrorIs(t, err, errBoom)
+	steps := func() (all []string) {
+		for _, msg := range []*message.Message{done, open, doubt} {
+			story, err := b.store.Story(t.Context(), msg.UUID)
+			require.NoError(t, err)
+			for range story.Steps {
+				all = append(all, string(msg.Payload))
+			}
+		}
+		return all
+	}
+	_, err = b.store.Purge(t.Context())
+	require.NoError(t, err)
+	assert.Equal(t, []string{"x", "y", "x"}, steps(), "nothing is old")
+	least := (7*24 + 1) * int64(time.Hour/time.Microsecond)
+	assert.Equal(t, 3, b.count(`SELECT COUNT(*) FROM millrace_steps WHERE state <> 1 AND until - ended_at > ?`, least))
+
+	b.exec(`UPDATE millrace_steps SET until = 1`)
+	_, err = b.store.Purge(t.Context())
+	require.NoError(t, err)
+	assert.Equal(t, []string{"y", "x"}, steps(), "what was done is gone, and what was refused")
+	assert.Equal(t, 2, b.count(`SELECT COUNT(*) FROM millrace_steps`))
+
+	must(t, b.inbox(effect, func(i *millrace.Inbox) {
+		i.Before = func(msg *message.Message) error {
+			_, err := step.Run(msg.Context())
+			return err
+		}
+	}), again(open))
+	_, err = b.store.Purge(t.Context())
+	require.NoError(t, err)
+	assert.Equal(t, []string{"y", "x"}, steps(), "it was used, so it is remembered for as long as its claim")
+}
+
+func stepReplayed(t *testing.T, db *testdb.DB) {
+	b := newBed(t, db)
+	var p provider
+	step := inbox.Step{Name: "mail", Do: p.call}
+	var results []string
+	wrap := func(rule inbox.ReplayRule, epoch int) message.HandlerFunc {
+		return b.inbox(effect, onReplay(rule), func(i *millrace.Inbox) {
+			i.Epoch = epoch
+			i.Before = func(msg *message.Message) error {
+				result, err := step.Run(msg.Context())
+				results = append(results, string(result))
+				return err
+			}
+		})
+	}
+	msg := newMessage("x")
+	must(t, wrap(inbox.ReplayAllow, 0), again(msg))
+	must(t, wrap(inbox.ReplayAllow, 1), replay(msg, "r"))
+	must(t, wrap(inbox.ReplaySuppress, 2), replay(msg, "r"))
+	assert.Len(t, p.ids, 1, "what was done is not done again in a new epoch")
+	assert.Equal(t, []string{"receipt", "receipt", "receipt"}, results)
+	assert.Equal(t, "ran", b.events.Last("replayed").Reason)
+
+	must(t, wrap(inbox.ReplayRefuse, 3), replay(msg, "r"))
+	assert.Len(t, results, 3, "it is parked, so there is nothing to prepare")
+
+	other := newMessage("y")
+	must(t, wrap(inbox.ReplaySuppress, 4), replay(other, "r"))
+	assert.Len(t, p.ids, 1)
+	assert.Equal(t, "suppressed", b.events.Last("replayed").Reason)
+	assert.Equal(t, 1, b.events.Last("replayed").Count)
+	assert.Equal(t, 4, strings.Count(strings.Join(results, ","), ",")+1)
+	assert.Equal(t, "", results[3])
+}

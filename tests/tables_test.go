@@ -1,0 +1,77 @@
+package tests_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace-go/millrace/inbox"
+	"github.com/millrace-go/millrace/tests/testdb"
+)
+
+func TestTheSizesOfTheTablesAreKnown(t *testing.T) {
+	t.Parallel()
+	testdb.Each(t, func(t *testing.T, db *testdb.DB) {
+		store, err := inbox.NewStore(db.DB, inbox.Config{})
+		require.NoError(t, err)
+		_, err = store.Tables(t.Context())
+		require.ErrorIs(t, err, inbox.ErrNotMigrated)
+		migrate(t, db, inbox.Config{})
+		sizes := func() map[string]inbox.Table {
+			tables, err := store.Tables(t.Context())
+			require.NoError(t, err)
+			var names, wanted []string
+			byName := make(map[string]inbox.Table)
+			for _, table := range tables {
+				names = append(names, table.Name)
+				byName[table.Name] = table
+				assert.Equal(t, db.Dialect != "sqlite", table.Estimated)
+			}
+			for _, table := range dialectOf(t, db).Tables() {
+				wanted = append(wanted, table.Name)
+			}
+			assert.Equal(t, wanted, names)
+			return byName
+		}
+		assert.Zero(t, sizes()["millrace_outbox"].Rows, "nothing was ever there")
+
+		fill(t, db)                                           // and analyse
+		require.EventuallyWithT(t, func(c *assert.CollectT) { // statistics come late
+			all := sizes()
+			assert.InDelta(c, 6400, all["millrace_claims"].Rows, 640)
+			assert.InDelta(c, 6400, all["millrace_messages"].Rows, 640)
+			assert.Zero(c, all["millrace_outbox_layout"].Rows)
+		}, 30*time.Second, 50*time.Millisecond)
+	})
+}
+
+// Right after the first rows PostgreSQL may know nothing; it must not be taken for none.
+func TestASizeThatIsNotKnownIsNotNone(t *testing.T) {
+	t.Parallel()
+	db := testdb.On(t, "postgres")
+	store := migrate(t, db, inbox.Config{})
+	execute(t, db, `INSERT INTO millrace_dropped (at, consumer, message_id, topic, reason)
+		SELECT i, 1, 'x', 't', 'r' FROM generate_series(1, 1000) i`)
+	size := func() int64 {
+		tables, err := store.Tables(t.Context())
+		require.NoError(t, err)
+		for _, table := range tables {
+			if table.Name == "millrace_dropped" {
+				return table.Rows
+			}
+		}
+		return 0
+	}
+	require.EventuallyWithT(t, func(c *assert.CollectT) {
+		n := size()
+		require.NotZero(t, n)
+		assert.EqualValues(c, 1000, n)
+	}, 30*time.Second, 20*time.Millisecond)
+	execute(t, db, `SELECT pg_stat_reset()`)
+	assert.EqualValues(t, -1, size(), "forgotten, and never analysed")
+	execute(t, db, `VACUUM ANALYZE millrace_dropped`)
+	execute(t, db, `SELECT pg_stat_reset()`)
+	assert.EqualValues(t, 1000, size())
+}

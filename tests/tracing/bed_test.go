@@ -1,0 +1,151 @@
+package tracing_test
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/codes"
+	sdktrace "go.opentelemetry.io/otel/sdk/trace"
+	"go.opentelemetry.io/otel/sdk/trace/tracetest"
+	"go.opentelemetry.io/otel/trace"
+
+	"github.com/millrace-go/millrace/inbox"
+	"github.com/millrace-go/millrace/tests/testdb"
+	"github.com/millrace-go/millrace/tracing"
+)
+
+// bed is a service that is traced.
+type bed struct {
+	*testing.T
+	*tracing.Tracer
+	db      *testdb.DB
+	store   *inbox.Store
+	kept    *tracetest.InMemoryExporter
+	service trace.Tracer
+}
+
+func newBed(t *testing.T, db *testdb.DB) *bed {
+	t.Helper()
+	kept := tracetest.NewInMemoryExporter()
+	provider := sdktrace.NewTracerProvider(sdktrace.WithSyncer(kept))
+	b := &bed{T: t, db: db, kept: kept, service: provider.Tracer("shop")}
+	b.Tracer = tracing.New(tracing.Config{TracerProvider: provider, System: "rabbitmq"})
+	var err error
+	b.store, err = inbox.NewStore(db.DB, inbox.Config{
+		Observers: []inbox.Observer{b.InboxObserver()}, PurgeInterval: 100 * time.Millisecond,
+	})
+	require.NoError(t, err)
+	require.NoError(t, b.store.Migrate(t.Context()))
+	_, err = db.ExecContext(t.Context(), `CREATE TABLE effects (uuid VARCHAR(60) NOT NULL)`)
+	require.NoError(t, err)
+	return b
+}
+
+// effect is a handler's work, in its transaction.
+func effect(msg *message.Message) error {
+	tx, err := inbox.Tx(msg.Context())
+	if err != nil {
+		return err
+	}
+	_, err = tx.ExecContext(msg.Context(), tx.Rebind(`INSERT INTO effects (uuid) VALUES (?)`), msg.UUID)
+	return err
+}
+
+func (b *bed) router(middlewares ...message.HandlerMiddleware) *message.Router {
+	b.Helper()
+	router, err := message.NewRouter(message.RouterConfig{CloseTimeout: 20 * time.Second}, watermill.NopLogger{})
+	require.NoError(b, err)
+	router.AddPlugin(b.store.Plugin())
+	router.AddMiddleware(b.Middleware)
+	router.AddMiddleware(middlewares...)
+	return router
+}
+
+func (b *bed) run(router *message.Router) {
+	b.Helper()
+	stopped := make(chan error, 1)
+	go func() { stopped <- router.Run(context.WithoutCancel(b.Context())) }()
+	select {
+	case <-router.Running():
+	case err := <-stopped:
+		require.NoError(b, err, "the router did not start")
+	}
+	b.Cleanup(func() {
+		assert.NoError(b, router.Close())
+		assert.NoError(b, <-stopped)
+		assert.NoError(b, b.store.Close(context.WithoutCancel(b.Context())))
+	})
+}
+
+// spans waits until n spans have ended.
+func (b *bed) spans(n int) {
+	b.Helper()
+	enough := func() bool { return len(b.kept.GetSpans()) >= n }
+	if !assert.Eventually(b, enough, time.Minute, 5*time.Millisecond) {
+		require.Fail(b, "spans are missing", b.tree())
+	}
+}
+
+// all returns the spans of a name, in the order of their beginnings.
+func (b *bed) all(name string) (found tracetest.SpanStubs) {
+	for _, s := range b.kept.GetSpans() {
+		if s.Name == name {
+			found = append(found, s)
+		}
+	}
+	slices.SortStableFunc(found, func(x, y tracetest.SpanStub) int { return x.StartTime.Compare(y.StartTime) })
+	return found
+}
+
+func (b *bed) isChild(child, parent tracetest.SpanStub) {
+	b.Helper()
+	assert.Equal(b, parent.SpanContext.TraceID(), child.SpanContext.TraceID(), "%s is in another trace than %s", child.Name, parent.Name)
+	assert.Equal(b, parent.SpanContext.SpanID(), child.Parent.SpanID(), "%s is no child of %s", child.Name, parent.Name)
+}
+
+// tree draws all spans, each below its parent, with their kinds and events.
+func (b *bed) tree() string {
+	var text strings.Builder
+	b.draw(&text, trace.SpanID{}, 0)
+	return text.String()
+}
+
+func (b *bed) draw(text *strings.Builder, parent trace.SpanID, depth int) {
+	spans := b.kept.GetSpans()
+	slices.SortStableFunc(spans, func(x, y tracetest.SpanStub) int { return x.StartTime.Compare(y.StartTime) })
+	for _, s := range spans {
+		if s.Parent.SpanID() != parent {
+			continue
+		}
+		line := strings.Repeat("    ", depth) + s.Name
+		fmt.Fprintf(text, "%-36s %s%s\n", line, s.SpanKind, events(s))
+		b.draw(text, s.SpanContext.SpanID(), depth+1)
+	}
+}
+
+func events(s tracetest.SpanStub) (text string) {
+	if s.Status.Code == codes.Error {
+		text = "  failed"
+	}
+	for _, e := range s.Events {
+		text += "  " + e.Name + ": " + attributes(e.Attributes)["millrace.reason"]
+	}
+	return text
+}
+
+func attributes(list []attribute.KeyValue) map[string]string {
+	all := make(map[string]string, len(list))
+	for _, kv := range list {
+		all[string(kv.Key)] = kv.Value.String()
+	}
+	return all
+}

@@ -1,0 +1,82 @@
+package tracing
+
+import (
+	"context"
+	"sync"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"go.opentelemetry.io/otel/attribute"
+	semconv "go.opentelemetry.io/otel/semconv/v1.43.0"
+
+	"github.com/millrace-go/millrace/inbox"
+)
+
+// Attributes that the semantic conventions have no name for.
+const (
+	attributeHandler     = attribute.Key("watermill.handler")
+	attributeRedelivered = attribute.Key("millrace.redelivered")
+	attributeAttempt     = attribute.Key("millrace.attempt")
+	attributeConsumer    = attribute.Key("millrace.consumer")
+	attributeEpoch       = attribute.Key("millrace.epoch")
+	attributeMessageID   = attribute.Key("millrace.message_id")
+	attributeEventType   = attribute.Key("millrace.event_type")
+	attributeReason      = attribute.Key("millrace.reason")
+	attributeCount       = attribute.Key("millrace.count")
+	attributeError       = attribute.Key("millrace.error")
+)
+
+// correlationID is the metadata field of Watermill's middleware CorrelationID.
+const correlationID = "correlation_id"
+
+// describe adds what a span says of msg. Of the payload it tells the size, and nothing else.
+func describe(all []attribute.KeyValue, of *subject, msg *message.Message) []attribute.KeyValue {
+	all = append(all, of.attributes...)
+	all = append(all, semconv.MessagingMessageID(msg.UUID), semconv.MessagingMessageBodySize(len(msg.Payload)))
+	if id := msg.Metadata[correlationID]; id != "" {
+		all = append(all, semconv.MessagingMessageConversationID(id))
+	}
+	return all
+}
+
+// describeDelivery adds who is given msg, and whether that is the first time.
+func describeDelivery(all []attribute.KeyValue, ctx context.Context, msg *message.Message) []attribute.KeyValue {
+	if handler := message.HandlerNameFromCtx(ctx); handler != "" {
+		all = append(all, attributeHandler.String(handler))
+	} else if consumer := inbox.StoredFor(ctx); consumer != "" {
+		all = append(all, attributeConsumer.String(consumer))
+	}
+	attempt := inbox.Attempt(ctx)
+	if attempt > 0 {
+		all = append(all, attributeAttempt.Int(attempt))
+	}
+	if attempt > 1 || inbox.Redelivered(msg) {
+		all = append(all, attributeRedelivered.Bool(true))
+	}
+	return all
+}
+
+// describeDecision adds what was decided, and why.
+func describeDecision(all []attribute.KeyValue, reason string, count int, err error) []attribute.KeyValue {
+	if reason != "" {
+		all = append(all, attributeReason.String(reason))
+	}
+	if count != 0 {
+		all = append(all, attributeCount.Int(count))
+	}
+	if err != nil {
+		all = append(all, attributeError.String(err.Error()))
+	}
+	return all
+}
+
+// scratch holds room for attributes while a span takes them over: it copies them.
+var scratch = sync.Pool{New: func() any { return new(room) }}
+
+type room struct{ few [16]attribute.KeyValue }
+
+func (r *room) giveBack(used []attribute.KeyValue) {
+	clear(used) // it would keep messages alive
+	scratch.Put(r)
+}
+
+func takeRoom() *room { return scratch.Get().(*room) } //nolint:forcetypeassert // the pool has nothing else

@@ -1,0 +1,130 @@
+package tracing
+
+import (
+	"errors"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"go.opentelemetry.io/otel/codes"
+	"go.opentelemetry.io/otel/trace"
+
+	"github.com/millrace-go/millrace/outbox"
+)
+
+var (
+	producer = []trace.SpanStartOption{trace.WithSpanKind(trace.SpanKindProducer)}
+	client   = []trace.SpanStartOption{trace.WithSpanKind(trace.SpanKindClient)}
+)
+
+// Publisher returns next with a "create" span for each message, a child of the span in the
+// message's context, and puts the context of the new span into the metadata: every later
+// span about the message is its child. The message's own context stays as it is, so next
+// may be an outbox.Publisher, which finds the transaction in it.
+//
+// A message whose metadata carries a context keeps it, since what was stored of a message
+// must be published as it is; it is given the span of [Tracer.Sender]. The metadata of the
+// others are changed in place.
+func (t *Tracer) Publisher(next message.Publisher) message.Publisher {
+	return &publisher{tracer: t, next: next, begin: t.createOrSend}
+}
+
+// Decorate is [Tracer.Publisher] as a decorator of a router's publishers. Add it before
+// others, so that it stands outside: the outbox's Decorate then stores the context.
+func (t *Tracer) Decorate(next message.Publisher) (message.Publisher, error) {
+	return t.Publisher(next), nil
+}
+
+// Sender returns next with a "send" span for each message and attempt, a child of the span
+// in which the message was made; a message that carries no context begins a trace. It
+// changes nothing of the messages, and returns the errors of next as they are. It is for the publisher
+// that outbox.NewRelay is given.
+func (t *Tracer) Sender(next message.Publisher) message.Publisher {
+	return &publisher{tracer: t, next: next, begin: t.send}
+}
+
+type publisher struct {
+	tracer *Tracer
+	next   message.Publisher
+	begin  func(topic string, msg *message.Message) trace.Span
+}
+
+// Publish hands msgs to the publisher behind it.
+func (p *publisher) Publish(topic string, msgs ...*message.Message) (err error) {
+	var few [8]trace.Span
+	spans := few[:0]
+	for _, m := range msgs {
+		if m != nil {
+			spans = append(spans, p.begin(topic, m))
+		}
+	}
+	returned := false
+	defer func() {
+		for i, span := range spans {
+			switch {
+			case !returned:
+				span.SetStatus(codes.Error, "the publisher panicked")
+			case err != nil:
+				fail(span, errorOf(err, i, len(spans)))
+			}
+			span.End()
+		}
+	}()
+	err = p.next.Publish(topic, msgs...)
+	returned = true
+	return err
+}
+
+// errorOf is what err, of a call with n messages, says of the i-th.
+func errorOf(err error, i, n int) error {
+	var partial *outbox.PartialError
+	if errors.As(err, &partial) && len(partial.Errors) == n {
+		return partial.Errors[i]
+	}
+	return err
+}
+
+// Close closes the publisher behind it.
+func (p *publisher) Close() error { return p.next.Close() }
+
+// Unwrap returns the publisher behind it: outbox.NewRelay refuses the outbox itself.
+func (p *publisher) Unwrap() message.Publisher { return p.next }
+
+func (t *Tracer) createOrSend(topic string, msg *message.Message) trace.Span {
+	if _, carries := t.origin(msg.Metadata); carries {
+		return t.send(topic, msg)
+	}
+	return t.create(topic, msg)
+}
+
+// create begins the span in which msg is made.
+func (t *Tracer) create(topic string, msg *message.Message) trace.Span {
+	of := t.creates.on(topic)
+	ctx, span := t.spans.Start(msg.Context(), of.name, producer...)
+	if span.IsRecording() {
+		r := takeRoom()
+		all := describe(r.few[:0], of, msg)
+		span.SetAttributes(all...)
+		r.giveBack(all)
+	}
+	t.inject(ctx, msg)
+	return span
+}
+
+// send begins the span of one attempt to send msg.
+func (t *Tracer) send(topic string, msg *message.Message) trace.Span {
+	from, carries := t.origin(msg.Metadata)
+	of := t.sends.on(topic)
+	_, span := t.spans.Start(from, of.name, client...)
+	if span.IsRecording() {
+		r := takeRoom()
+		all := describe(r.few[:0], of, msg)
+		span.SetAttributes(all...)
+		r.giveBack(all)
+		if carries {
+			link(span, from)
+		}
+		if sc := trace.SpanContextFromContext(msg.Context()); sc.IsValid() {
+			span.AddLink(trace.Link{SpanContext: sc})
+		}
+	}
+	return span
+}

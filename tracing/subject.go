@@ -1,0 +1,56 @@
+package tracing
+
+import (
+	"maps"
+	"sync"
+	"sync/atomic"
+
+	"go.opentelemetry.io/otel/attribute"
+	semconv "go.opentelemetry.io/otel/semconv/v1.43.0"
+)
+
+// operation is something that is done with messages. It remembers what its spans about one
+// topic have in common.
+type operation struct {
+	name       string
+	attributes []attribute.KeyValue
+
+	mu     sync.Mutex // to add a topic
+	topics atomic.Pointer[map[string]*subject]
+}
+
+// subject is the name of spans about one topic, and what they all say.
+type subject struct {
+	name       string
+	attributes []attribute.KeyValue
+}
+
+// mostTopics bounds how many are remembered, as some make a topic for each message.
+const mostTopics = 1000
+
+func newOperation(name, system string, kind attribute.KeyValue) *operation {
+	o := &operation{name: name, attributes: []attribute.KeyValue{
+		semconv.MessagingOperationName(name), kind, semconv.MessagingSystemKey.String(system),
+	}}
+	o.topics.Store(&map[string]*subject{})
+	return o
+}
+
+// on returns what spans of o about topic have in common.
+func (o *operation) on(topic string) *subject {
+	if known := (*o.topics.Load())[topic]; known != nil {
+		return known
+	}
+	made := &subject{name: named(o.name, topic), attributes: o.attributes[:len(o.attributes):len(o.attributes)]}
+	if topic != "" {
+		made.attributes = append(made.attributes, semconv.MessagingDestinationName(topic))
+	}
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if known := *o.topics.Load(); len(known) < mostTopics {
+		more := maps.Clone(known)
+		more[topic] = made
+		o.topics.Store(&more)
+	}
+	return made
+}
