@@ -3,6 +3,7 @@ package bench_test
 import (
 	"context"
 	"fmt"
+	"slices"
 	"testing"
 	"time"
 
@@ -19,22 +20,22 @@ import (
 )
 
 // BenchmarkObservers is P1's inbox with metrics and with traces, of which every tenth or every
-// one is recorded, against itself without.
+// one is recorded, against itself without. What the SDK takes for a span that says nothing is
+// measured beside it: no tracer can take less.
 func BenchmarkObservers(b *testing.B) {
 	db := database(b)
 	plain := withInbox(b, db)
-	ways := []struct {
-		name    string
-		service *service
-	}{
+	ways := []way{
 		{"metrics", watched(b, db.DB, nil, (*inbox.Store).Plugin)},
 		{"metrics and a tenth of the traces", watched(b, db.DB, sdktrace.TraceIDRatioBased(0.1), (*inbox.Store).Plugin)},
 		{"metrics and every trace", watched(b, db.DB, sdktrace.AlwaysSample(), (*inbox.Store).Plugin)},
 	}
 	plain.handle(b, 200)
 	rates, ratios := series{}, map[string][]float64{}
+	const floor = "the SDK's span alone"
+	floored := append(slices.Clone(ways), way{floor, bare(b, db.DB)})
 	for range pick(9, 1) {
-		for _, way := range ways {
+		for _, way := range floored {
 			settleDown(b, db)
 			before := plain.flood(b, phase())
 			rate := way.service.flood(b, phase())
@@ -49,6 +50,44 @@ func BenchmarkObservers(b *testing.B) {
 		atLeast("observers: "+way.name, 0.97).judge(b, ratios[way.name],
 			"with %.0f/s, without %.0f/s", median(rates[way.name]), median(rates["plain"]))
 	}
+	tell(fmt.Sprintf("observers: %s ratio=%.2f (turns %s)", floor, median(ratios[floor]), list(ratios[floor])))
+}
+
+type way struct {
+	name    string
+	service *service
+}
+
+// bare is withInbox in a middleware that makes a span of each delivery, and tells nothing of it.
+func bare(b *testing.B, db *sqlx.DB) *service {
+	b.Helper()
+	provider := everySpan(b, sdktrace.AlwaysSample())
+	spans := provider.Tracer("bare")
+	store, err := inbox.NewStore(db, inbox.Config{})
+	require.NoError(b, err)
+	b.Cleanup(func() { _ = store.Close(context.WithoutCancel(b.Context())) })
+	s := serve(b, transfer, func(router *message.Router) {
+		router.AddMiddleware(func(h message.HandlerFunc) message.HandlerFunc {
+			return func(msg *message.Message) ([]*message.Message, error) {
+				ctx, span := spans.Start(msg.Context(), "process")
+				defer span.End()
+				msg.SetContext(ctx)
+				return h(msg)
+			}
+		})
+		router.AddMiddleware(millrace.Inbox{Store: store}.Middleware)
+		router.AddPlugin(store.Plugin())
+	})
+	s.handle(b, 200)
+	return s
+}
+
+// everySpan gives spans to the SDK's batches.
+func everySpan(b *testing.B, sampler sdktrace.Sampler) *sdktrace.TracerProvider {
+	b.Helper()
+	provider := sdktrace.NewTracerProvider(sdktrace.WithSampler(sampler), sdktrace.WithBatcher(nowhere{}))
+	b.Cleanup(func() { _ = provider.Shutdown(context.WithoutCancel(b.Context())) })
+	return provider
 }
 
 // BenchmarkObserversCPU is the processor time that observers add to a message, in a service
@@ -87,9 +126,7 @@ func watched(b *testing.B, db *sqlx.DB, sampler sdktrace.Sampler, plugins ...fun
 	observers := []inbox.Observer{meters.Inbox()}
 	var outermost []message.HandlerMiddleware
 	if sampler != nil {
-		provider := sdktrace.NewTracerProvider(sdktrace.WithSampler(sampler), sdktrace.WithBatcher(nowhere{}))
-		b.Cleanup(func() { _ = provider.Shutdown(context.WithoutCancel(b.Context())) })
-		tracer := tracing.New(tracing.Config{TracerProvider: provider})
+		tracer := tracing.New(tracing.Config{TracerProvider: everySpan(b, sampler)})
 		observers = append(observers, tracer.InboxObserver())
 		outermost = append(outermost, tracer.Middleware)
 	}
