@@ -134,7 +134,11 @@ func (s *Store) Run(ctx context.Context) error {
 	var watch sync.WaitGroup
 	watch.Go(func() { s.repeat(ctx, settlePause, s.settleAgain) })
 	watch.Go(func() { s.repeat(ctx, identityPause, s.recognise) })
-	watch.Go(func() { s.repeat(ctx, min(activityPause, s.config.PurgeInterval), s.writeActivity) })
+	watch.Go(func() {
+		s.repeat(ctx, min(activityPause, s.config.PurgeInterval), func(ctx context.Context) {
+			s.writeActivity(context.WithoutCancel(ctx)) // what is cut off as it commits would count twice
+		})
+	})
 	janitor := newJanitor(s)
 	watch.Go(func() { s.repeat(ctx, min(heldLook, s.config.PurgeInterval), newJanitor(s).expire) })
 	janitor.run(ctx)
