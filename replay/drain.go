@@ -29,8 +29,8 @@ type Dead struct {
 	// TopicOf says where a message came from first. Defaults to [Origin].
 	TopicOf func(*message.Message) (string, error)
 
-	// Limit is how many messages are sent at most, 0 for no limit. Idle is how long the topic must give
-	// none until it counts as empty. Defaults to 5 seconds.
+	// Limit is how many messages are sent at most, by all calls under this name together, 0 for no limit.
+	// Idle is how long the topic must give none until it counts as empty. Defaults to 5 seconds.
 	Limit int
 	Idle  time.Duration
 
@@ -88,6 +88,8 @@ func (subscriber) page(context.Context, Filter, int64, int64, int) ([]item, erro
 
 func (subscriber) count(context.Context, Filter, int64) ([]Count, error) { return nil, nil }
 
+func (subscriber) pinned(_ context.Context, f Filter) (Filter, error) { return f, nil }
+
 // Drain sends again what a dead-letter topic or queue has, until it gives no more or ctx ends, and acks each message
 // when it is stored or sent. A process that dies in between sends it twice, with one UUID. Call
 // it again, under the same name, to go on.
@@ -141,7 +143,7 @@ func (p *Replayer) drain(ctx context.Context, d *Dead, r *Request, s *Status) er
 	idle := time.NewTimer(d.Idle)
 	defer idle.Stop()
 	began := time.Now()
-	for sent := 0; d.Limit == 0 || sent < d.Limit; {
+	for sent := 0; d.Limit == 0 || s.Sent < d.Limit; {
 		select {
 		case <-ctx.Done():
 			return ctx.Err()

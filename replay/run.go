@@ -50,6 +50,9 @@ func (p *Replayer) begin(ctx context.Context, r *Request) (Status, error) {
 			s, err = p.status(ctx, p.db, r.Name)
 		}
 	}
+	if r.Filter.Epoch == nil { // it was settled when the replay began
+		r.Filter.Epoch = s.Spec.Filter.Epoch
+	}
 	switch {
 	case err != nil:
 		return s, err
@@ -70,7 +73,12 @@ func normal(s Spec) string {
 	return string(text)
 }
 
-func (p *Replayer) insert(ctx context.Context, r *Request) error {
+func (p *Replayer) insert(ctx context.Context, asked *Request) (err error) {
+	begun := *asked
+	r := &begun
+	if r.Filter, err = r.From.pinned(ctx, r.Filter); err != nil {
+		return err
+	}
 	plan, err := p.plan(ctx, r)
 	if err != nil {
 		return err
@@ -190,8 +198,13 @@ func (p *Replayer) whyTaken(ctx context.Context, s *Status) error {
 	return ErrTaken
 }
 
+// finish ends a replay that nobody else has gone on with.
 func (p *Replayer) finish(ctx context.Context, r *Request, s *Status) error {
 	err := p.write(ctx, func(ctx context.Context, tx *sqlx.Tx) error {
+		result, err := tx.ExecContext(ctx, p.dialect.Replays.AdvanceReplay, s.Reached, 0, 0, s.row, s.Reached, s.Sent)
+		if err := one(result, err); err != nil {
+			return err
+		}
 		return p.end(ctx, tx, *s, dialect.ReplayDone)
 	})
 	if errors.Is(err, ErrTaken) {
