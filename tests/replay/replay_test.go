@@ -424,6 +424,35 @@ var bodies = []testdb.Body{
 		require.NotNil(t, status.Spec.Filter.Epoch)
 		assert.Equal(t, 0, *status.Spec.Filter.Epoch)
 	}},
+	{Name: "a handler that changes its message", Why: "the journal and a recorded failure have it as it came", Run: func(t *testing.T, db *testdb.DB) {
+		b := newBed(t, db)
+		var fails error
+		handle := millrace.Inbox{Store: b.store, Consumer: "unpacks", Journal: true, RecordFailures: true}.Middleware(
+			func(msg *message.Message) ([]*message.Message, error) {
+				msg.Payload = message.Payload("unpacked")
+				msg.Metadata.Set("correlation_id", "another")
+				return nil, fails
+			})
+		as := func(want, got *message.Message) {
+			t.Helper()
+			assert.Equal(t, string(want.Payload), string(got.Payload))
+			assert.Equal(t, want.Metadata, got.Metadata)
+		}
+		handled, failed := order(1), order(2)
+		_, err := handle(handled.Copy())
+		require.NoError(t, err)
+		fails = errors.New("it fails")
+		_, err = handle(failed.Copy())
+		require.ErrorIs(t, err, fails)
+		kept, err := b.store.Journal(t.Context(), inbox.JournalFilter{Consumer: "unpacks"}, 0, 10)
+		require.NoError(t, err)
+		require.Len(t, kept, 1)
+		as(handled, kept[0].Message)
+		open, err := b.store.Find(t.Context(), inbox.Filter{Consumer: "unpacks"}, 0, 10)
+		require.NoError(t, err)
+		require.Len(t, open, 1)
+		as(failed, &message.Message{Payload: open[0].Payload, Metadata: open[0].Metadata})
+	}},
 	{Name: "the same times in another zone", Why: "it is the same request, and is gone on with", Run: func(t *testing.T, db *testdb.DB) {
 		b := newBed(t, db)
 		b.orders(1)
