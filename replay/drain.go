@@ -39,7 +39,7 @@ type Dead struct {
 
 	// IntoSideEffects is as in [Request]. Without a queue as target nobody can tell beforehand who
 	// gets the messages: a consumer that refuses replays handles what had failed there, and parks
-	// the rest.
+	// the rest. One of middleware.Deduplicate that refuses them acks them, and nobody has them any more.
 	IntoSideEffects []string
 
 	// Progress is told, after each message, how far it is. Defaults to nobody.
