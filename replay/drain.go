@@ -142,8 +142,7 @@ func (p *Replayer) drain(ctx context.Context, d *Dead, r *Request, s *Status) er
 	}
 	idle := time.NewTimer(d.Idle)
 	defer idle.Stop()
-	began := time.Now()
-	for sent := 0; d.Limit == 0 || s.Sent < d.Limit; {
+	for d.Limit == 0 || s.Sent < d.Limit {
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
@@ -153,14 +152,14 @@ func (p *Replayer) drain(ctx context.Context, d *Dead, r *Request, s *Status) er
 			if !open {
 				return errors.Join(errors.New("the subscriber closed"), ctx.Err())
 			}
+			began := time.Now()
 			if err := p.resend(ctx, d, r, s, msg); err != nil {
 				msg.Nack()
 				return err
 			}
 			msg.Ack()
-			sent++
 			r.tell(*s)
-			if err := wait(ctx, began, sent, d.PerSecond); err != nil {
+			if err := wait(ctx, began, 1, d.PerSecond); err != nil {
 				return err
 			}
 			idle.Reset(d.Idle)

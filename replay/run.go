@@ -103,7 +103,6 @@ const atOnce = 500
 // send goes on with the replay until it is done.
 func (p *Replayer) send(ctx context.Context, r *Request, s *Status) error {
 	limit := min(atOnce, r.PerSecond)
-	began, sent := time.Now(), 0
 	for {
 		if err := ctx.Err(); err != nil {
 			return err
@@ -113,12 +112,11 @@ func (p *Replayer) send(ctx context.Context, r *Request, s *Status) error {
 			return err
 		}
 		last := len(items) < limit
+		began, sent := time.Now(), 0
 		if len(items) > 0 {
-			n, err := p.batch(ctx, r, s, items)
-			if err != nil {
+			if sent, err = p.batch(ctx, r, s, items); err != nil {
 				return err
 			}
-			sent += n
 		}
 		if last {
 			return p.finish(ctx, r, s)
@@ -223,7 +221,7 @@ func (r *Request) tell(s Status) {
 	}
 }
 
-// wait waits until so many may have been sent.
+// wait waits until so many may have been sent since then. What was held up before is not made up for.
 func wait(ctx context.Context, began time.Time, sent, perSecond int) error {
 	earliest := began.Add(time.Duration(float64(sent) / float64(perSecond) * float64(time.Second)))
 	timer := time.NewTimer(time.Until(earliest))

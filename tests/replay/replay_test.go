@@ -453,6 +453,23 @@ var bodies = []testdb.Body{
 		require.Len(t, open, 1)
 		as(failed, &message.Message{Payload: open[0].Payload, Metadata: open[0].Metadata})
 	}},
+	{Name: "how many a second", Why: "what was held up is not made up for", Run: func(t *testing.T, db *testdb.DB) {
+		b := newBed(t, db)
+		b.orders(12)
+		b.exec(`UPDATE millrace_outbox SET status = 4, sent_at = created_at`)
+		var at []time.Time
+		r := b.request("one")
+		r.PerSecond = 4
+		r.To = replay.Publisher(publishes(func() {
+			if at = append(at, time.Now()); len(at) == 1 {
+				<-time.After(1800 * time.Millisecond) // the broker is slow for once
+			}
+		}))
+		_, err := b.replayer().Run(t.Context(), r)
+		require.NoError(t, err)
+		require.Len(t, at, 3)
+		assert.Greater(t, at[2].Sub(at[1]), 900*time.Millisecond)
+	}},
 	{Name: "the same times in another zone", Why: "it is the same request, and is gone on with", Run: func(t *testing.T, db *testdb.DB) {
 		b := newBed(t, db)
 		b.orders(1)
@@ -539,6 +556,18 @@ var bodies = []testdb.Body{
 		assert.Contains(t, strings.Join(b.events.Logs(), "\n"), "replay: a message is left out, since it cannot be read")
 	}},
 }
+
+// publishes is a publisher that tells of each call.
+type publishes func()
+
+// Publish tells.
+func (p publishes) Publish(string, ...*message.Message) error {
+	p()
+	return nil
+}
+
+// Close does nothing.
+func (publishes) Close() error { return nil }
 
 // duringSubscribe is a subscriber to an empty topic, with which something happens meanwhile.
 type duringSubscribe func()
