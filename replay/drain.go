@@ -91,8 +91,9 @@ func (subscriber) count(context.Context, Filter, int64) ([]Count, error) { retur
 func (subscriber) pinned(_ context.Context, f Filter) (Filter, error) { return f, nil }
 
 // Drain sends again what a dead-letter topic or queue has, until it gives no more or ctx ends, and acks each message
-// when it is stored or sent. A process that dies in between sends it twice, with one UUID. Call
-// it again, under the same name, to go on.
+// when it is stored or sent. A process that dies in between sends it twice, with one UUID, and so may be the last one before Limit
+// or the end of ctx, where the subscriber ends before it has passed on the ack. Call it again, under the same name,
+// to go on.
 func (p *Replayer) Drain(ctx context.Context, d Dead) (Status, error) {
 	d.setDefaults()
 	r := d.request()
