@@ -21,6 +21,7 @@ type delivery struct {
 	consumer    *Consumer
 	msg         *message.Message
 	came        *message.Message // a copy, which no handler changes, where it may be stored afterwards; else msg
+	payload     message.Payload  // as it came
 	ctx         context.Context  //nolint:containedctx // the message's own, as it was on entry
 	topic       string
 	key         string   // as the user sees it
@@ -40,7 +41,7 @@ var errAnswered = errors.New("the message was acked or nacked before the inbox s
 	"remove InstantAck, or put it nowhere outside middleware.Inbox")
 
 func (c *Consumer) deliver(msg *message.Message) (*delivery, error) {
-	d := &delivery{consumer: c, msg: msg, came: msg, ctx: replayContext(msg.Context(), msg)}
+	d := &delivery{consumer: c, msg: msg, came: msg, payload: msg.Payload, ctx: replayContext(msg.Context(), msg)}
 	if c.config.Journal || c.config.RecordFailures {
 		d.came = msg.CopyWithContext()
 	}
