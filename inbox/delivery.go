@@ -20,7 +20,9 @@ import (
 type delivery struct {
 	consumer    *Consumer
 	msg         *message.Message
-	ctx         context.Context //nolint:containedctx // the message's own, as it was on entry
+	came        *message.Message // a copy, which no handler changes, where it may be stored afterwards; else msg
+	payload     message.Payload  // as it came
+	ctx         context.Context  //nolint:containedctx // the message's own, as it was on entry
 	topic       string
 	key         string   // as the user sees it
 	memoryKey   string   // what it is known by in this process, unless it collided
@@ -39,7 +41,10 @@ var errAnswered = errors.New("the message was acked or nacked before the inbox s
 	"remove InstantAck, or put it nowhere outside middleware.Inbox")
 
 func (c *Consumer) deliver(msg *message.Message) (*delivery, error) {
-	d := &delivery{consumer: c, msg: msg, ctx: replayContext(msg.Context(), msg)}
+	d := &delivery{consumer: c, msg: msg, came: msg, payload: msg.Payload, ctx: replayContext(msg.Context(), msg)}
+	if c.config.Journal || c.config.RecordFailures {
+		d.came = msg.CopyWithContext()
+	}
 	d.replay, d.replayed = replayed(msg)
 	d.topic = message.SubscribeTopicFromCtx(d.ctx)
 	if answered(msg) {

@@ -22,8 +22,8 @@ func (cl *Claim) journal(ctx context.Context, tx *sqlx.Tx) error {
 		return nil
 	}
 	s := d.consumer.store
-	kind, version := d.consumer.config.Describe(d.msg)
-	payload, err := s.sealPayloadIn(ctx, tx, d.consumer.config.Name, d.topic, d.msg)
+	kind, version := d.consumer.config.Describe(d.came)
+	payload, err := s.sealPayloadIn(ctx, tx, d.consumer.config.Name, d.topic, d.came)
 	if err != nil {
 		return fmt.Errorf("journal: %w", err)
 	}
@@ -33,10 +33,10 @@ func (cl *Claim) journal(ctx context.Context, tx *sqlx.Tx) error {
 		received, orderKey = sql.NullInt64{Int64: cl.lease.row.ReceivedAt, Valid: true}, cl.lease.row.OrderKey
 	}
 	_, err = tx.ExecContext(ctx, s.dialect.Journal.InsertJournal, cl.id32, d.id, []byte(d.topic), orderKey,
-		[]byte(kind), []byte(version), []byte(d.msg.UUID), msgcode.AppendMetadata(nil, d.msg.Metadata),
+		[]byte(kind), []byte(version), []byte(d.came.UUID), msgcode.AppendMetadata(nil, d.came.Metadata),
 		payload.inRow, d.hash, payload.form, payload.ref, received)
 	if err != nil {
-		return fmt.Errorf("journal: keep the message, whose payload has %d bytes: %w", len(d.msg.Payload), err)
+		return fmt.Errorf("journal: keep the message, whose payload has %d bytes: %w", len(d.came.Payload), err)
 	}
 	return s.checkIn(ctx, tx, payload)
 }

@@ -45,9 +45,9 @@ type Step struct {
 	// an error the step is in doubt, unless the error is marked with [NotDone]. Required.
 	Do func(ctx context.Context, id string) (result []byte, err error)
 
-	// Verify asks whether the step was done: the provider, by the id that Do had. After an error
-	// the step stays in doubt, and the message fails with it; marked with [Terminal], it is parked
-	// where a pubsub.Durable delivers it.
+	// Verify asks whether the step was done: the provider, by the id that Do had. After an error,
+	// one marked with [NotDone] too, the step stays in doubt, and the message fails with it; marked
+	// with [Terminal], it is parked where a pubsub.Durable delivers it.
 	Verify func(ctx context.Context, id string) (done bool, result []byte, err error)
 
 	// Idempotent says that the provider does nothing twice for one id, so that Do is repeated

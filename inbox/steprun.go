@@ -38,7 +38,7 @@ func (r *stepRun) call(ctx context.Context, doubtful bool) (result []byte, verif
 	id := formatID(r.id)
 	switch {
 	case doubtful && r.step.Verify != nil:
-		done, result, err := r.step.Verify(WithStep(ctx, r.step.Name), id)
+		done, result, err := r.step.Verify(withSteps(ctx, r.step.Name, "verify"), id)
 		if err != nil {
 			return nil, false, fmt.Errorf("%w, and Verify could not tell: %w", ErrInDoubt, err)
 		}
@@ -50,7 +50,7 @@ func (r *stepRun) call(ctx context.Context, doubtful bool) (result []byte, verif
 			"for %s, declare it Idempotent if the provider takes that as its idempotency key, or decide with Store.DecideStep or millrace steps decide",
 			ErrInDoubt, id)
 	}
-	result, err = r.step.Do(WithStep(ctx, r.step.Name), id)
+	result, err = r.step.Do(withSteps(ctx, r.step.Name), id)
 	return result, false, err
 }
 
@@ -58,7 +58,7 @@ func (r *stepRun) call(ctx context.Context, doubtful bool) (result []byte, verif
 func (r *stepRun) giveUp(ctx context.Context, cause error) error {
 	e := stepEnd{state: stepBegun, problem: errorText(cause)}
 	var refused *notDoneError
-	if errors.As(cause, &refused) {
+	if errors.As(cause, &refused) && !errors.Is(cause, ErrInDoubt) { // what Verify was refused says nothing of Do
 		e.state = stepNotDone
 	}
 	ours, err := r.end(ctx, e)

@@ -106,6 +106,7 @@ func (cl *Claim) Again() (*Claim, error) {
 		cl.interrupted(err)
 		return nil, cl.fail(err)
 	}
+	cl.msg.Payload = cl.payload // what is inside the inbox may have unpacked it
 	next, err := cl.consumer.claim(cl.msg, cl.visit)
 	if err != nil || !next.fresh {
 		cl.visit.leave()

@@ -8,9 +8,15 @@ import (
 type stepNameKey struct{}
 
 // WithStep returns a context for one of several calls of a handler, by which package httpkey
-// tells their requests apart. Names add up: within a [Step] it tells the requests of the step apart.
+// tells their requests apart. Names add up. A [Step] begins them anew with its own: within its Do, WithStep
+// tells the requests of the step apart.
 func WithStep(ctx context.Context, name string) context.Context {
-	return context.WithValue(ctx, stepNameKey{}, append(slices.Clip(StepNames(ctx)), name))
+	return withSteps(ctx, append(slices.Clip(StepNames(ctx)), name)...)
+}
+
+// withSteps returns a context for which names are all there are.
+func withSteps(ctx context.Context, names ...string) context.Context {
+	return context.WithValue(ctx, stepNameKey{}, names)
 }
 
 // StepNames returns the names that [WithStep] gave ctx, the outermost first.

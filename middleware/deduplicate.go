@@ -66,7 +66,8 @@ type Deduplicate struct {
 	// OnReplay is what happens to a replayed message, which bears the metadata field
 	// inbox.ReplayField. Defaults to inbox.ReplayAllow: it is treated like every delivery. With
 	// inbox.ReplayRefuse it is acked without running the handler, told to inbox.ReplayedObserver,
-	// and not kept: the replay has it. Others are for Inbox.
+	// and not kept: an archive or a journal has it still, but a queue of dead letters has not, so
+	// send letters back without the field. Others are for Inbox.
 	OnReplay inbox.ReplayRule
 
 	// Skip lets a message through to the handler as if the middleware were not there.

@@ -29,8 +29,8 @@ type Dead struct {
 	// TopicOf says where a message came from first. Defaults to [Origin].
 	TopicOf func(*message.Message) (string, error)
 
-	// Limit is how many messages are sent at most, 0 for no limit. Idle is how long the topic must give
-	// none until it counts as empty. Defaults to 5 seconds.
+	// Limit is how many messages are sent at most, by all calls under this name together, 0 for no limit.
+	// Idle is how long the topic must give none until it counts as empty. Defaults to 5 seconds.
 	Limit int
 	Idle  time.Duration
 
@@ -39,7 +39,7 @@ type Dead struct {
 
 	// IntoSideEffects is as in [Request]. Without a queue as target nobody can tell beforehand who
 	// gets the messages: a consumer that refuses replays handles what had failed there, and parks
-	// the rest.
+	// the rest. One of middleware.Deduplicate that refuses them acks them, and nobody has them any more.
 	IntoSideEffects []string
 
 	// Progress is told, after each message, how far it is. Defaults to nobody.
@@ -88,9 +88,12 @@ func (subscriber) page(context.Context, Filter, int64, int64, int) ([]item, erro
 
 func (subscriber) count(context.Context, Filter, int64) ([]Count, error) { return nil, nil }
 
+func (subscriber) pinned(_ context.Context, f Filter) (Filter, error) { return f, nil }
+
 // Drain sends again what a dead-letter topic or queue has, until it gives no more or ctx ends, and acks each message
-// when it is stored or sent. A process that dies in between sends it twice, with one UUID. Call
-// it again, under the same name, to go on.
+// when it is stored or sent. A process that dies in between sends it twice, with one UUID, and so may be the last one before Limit
+// or the end of ctx, where the subscriber ends before it has passed on the ack. Call it again, under the same name,
+// to go on.
 func (p *Replayer) Drain(ctx context.Context, d Dead) (Status, error) {
 	d.setDefaults()
 	r := d.request()
@@ -140,8 +143,7 @@ func (p *Replayer) drain(ctx context.Context, d *Dead, r *Request, s *Status) er
 	}
 	idle := time.NewTimer(d.Idle)
 	defer idle.Stop()
-	began := time.Now()
-	for sent := 0; d.Limit == 0 || sent < d.Limit; {
+	for d.Limit == 0 || s.Sent < d.Limit {
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
@@ -151,14 +153,14 @@ func (p *Replayer) drain(ctx context.Context, d *Dead, r *Request, s *Status) er
 			if !open {
 				return errors.Join(errors.New("the subscriber closed"), ctx.Err())
 			}
+			began := time.Now()
 			if err := p.resend(ctx, d, r, s, msg); err != nil {
 				msg.Nack()
 				return err
 			}
 			msg.Ack()
-			sent++
 			r.tell(*s)
-			if err := wait(ctx, began, sent, d.PerSecond); err != nil {
+			if err := wait(ctx, began, 1, d.PerSecond); err != nil {
 				return err
 			}
 			idle.Reset(d.Idle)

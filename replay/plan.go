@@ -70,12 +70,13 @@ func (p *Replayer) plan(ctx context.Context, r *Request) (plan Plan, err error) 
 			plan.Silent = append(plan.Silent, f.Name)
 		default:
 			plan.Consumers = append(plan.Consumers, f)
-			if f.OnReplay == inbox.ReplayRefuse && (only != nil || f.New > 0) && !slices.Contains(r.IntoSideEffects, f.Name) {
+			if f.OnReplay == inbox.ReplayRefuse && only == nil && f.New > 0 && !slices.Contains(r.IntoSideEffects, f.Name) {
 				plan.SideEffects = append(plan.SideEffects, f.Name)
 			}
 		}
 	}
-	return plan, p.known(ctx, only)
+	err = p.known(ctx, r, &plan)
+	return plan, err
 }
 
 // first returns the first messages that r is about, without their payloads where that is no matter.
@@ -108,8 +109,10 @@ func (r *Request) named(items []item) []item {
 	return named
 }
 
-// known refuses a queue that nobody serves, and one of an epoch that is past.
-func (p *Replayer) known(ctx context.Context, only *inbox.QueueConfig) error {
+// known refuses a queue that nobody serves, and one of an epoch that is past. Its consumer may have a key
+// by which there is no forecast, and yet a rule.
+func (p *Replayer) known(ctx context.Context, r *Request, plan *Plan) error {
+	only := r.To.only()
 	if only == nil {
 		return nil
 	}
@@ -122,7 +125,13 @@ func (p *Replayer) known(ctx context.Context, only *inbox.QueueConfig) error {
 		if c.Name == only.Consumer && c.Epoch > only.Epoch {
 			return fmt.Errorf("consumer %q has epoch %d: name that, not %d", c.Name, c.Epoch, only.Epoch)
 		}
-		served = served || c.Name == only.Consumer && c.Epoch == only.Epoch && c.Served
+		if c.Name != only.Consumer || c.Epoch != only.Epoch {
+			continue
+		}
+		served = c.Served
+		if c.OnReplay == inbox.ReplayRefuse && !slices.Contains(r.IntoSideEffects, c.Name) {
+			plan.SideEffects = []string{c.Name}
+		}
 	}
 	if !served {
 		return fmt.Errorf("no queue delivers what is stored for consumer %q, epoch %d: start its service with pubsub.Durable, or send to its topic",

@@ -78,7 +78,7 @@ type Filter struct {
 	Topic string `json:"topic,omitempty"`
 
 	// Consumer and Epoch are for the journal, where Consumer is required. A nil Epoch is the newest
-	// that has handled a message.
+	// that has kept a message when the replay begins.
 	Consumer string `json:"consumer,omitempty"`
 	Epoch    *int   `json:"epoch,omitempty"`
 

@@ -50,6 +50,9 @@ func (p *Replayer) begin(ctx context.Context, r *Request) (Status, error) {
 			s, err = p.status(ctx, p.db, r.Name)
 		}
 	}
+	if r.Filter.Epoch == nil { // it was settled when the replay began
+		r.Filter.Epoch = s.Spec.Filter.Epoch
+	}
 	switch {
 	case err != nil:
 		return s, err
@@ -70,7 +73,12 @@ func normal(s Spec) string {
 	return string(text)
 }
 
-func (p *Replayer) insert(ctx context.Context, r *Request) error {
+func (p *Replayer) insert(ctx context.Context, asked *Request) (err error) {
+	begun := *asked
+	r := &begun
+	if r.Filter, err = r.From.pinned(ctx, r.Filter); err != nil {
+		return err
+	}
 	plan, err := p.plan(ctx, r)
 	if err != nil {
 		return err
@@ -95,7 +103,6 @@ const atOnce = 500
 // send goes on with the replay until it is done.
 func (p *Replayer) send(ctx context.Context, r *Request, s *Status) error {
 	limit := min(atOnce, r.PerSecond)
-	began, sent := time.Now(), 0
 	for {
 		if err := ctx.Err(); err != nil {
 			return err
@@ -105,12 +112,11 @@ func (p *Replayer) send(ctx context.Context, r *Request, s *Status) error {
 			return err
 		}
 		last := len(items) < limit
+		began, sent := time.Now(), 0
 		if len(items) > 0 {
-			n, err := p.batch(ctx, r, s, items)
-			if err != nil {
+			if sent, err = p.batch(ctx, r, s, items); err != nil {
 				return err
 			}
-			sent += n
 		}
 		if last {
 			return p.finish(ctx, r, s)
@@ -190,8 +196,13 @@ func (p *Replayer) whyTaken(ctx context.Context, s *Status) error {
 	return ErrTaken
 }
 
+// finish ends a replay that nobody else has gone on with.
 func (p *Replayer) finish(ctx context.Context, r *Request, s *Status) error {
 	err := p.write(ctx, func(ctx context.Context, tx *sqlx.Tx) error {
+		result, err := tx.ExecContext(ctx, p.dialect.Replays.AdvanceReplay, s.Reached, 0, 0, s.row, s.Reached, s.Sent)
+		if err := one(result, err); err != nil {
+			return err
+		}
 		return p.end(ctx, tx, *s, dialect.ReplayDone)
 	})
 	if errors.Is(err, ErrTaken) {
@@ -210,7 +221,7 @@ func (r *Request) tell(s Status) {
 	}
 }
 
-// wait waits until so many may have been sent.
+// wait waits until so many may have been sent since then. What was held up before is not made up for.
 func wait(ctx context.Context, began time.Time, sent, perSecond int) error {
 	earliest := began.Add(time.Duration(float64(sent) / float64(perSecond) * float64(time.Second)))
 	timer := time.NewTimer(time.Until(earliest))

@@ -17,6 +17,9 @@ type Source interface {
 	kind() string
 	page(ctx context.Context, f Filter, after, upTo int64, limit int) ([]item, error)
 	count(ctx context.Context, f Filter, upTo int64) ([]Count, error)
+
+	// pinned is f for a replay that begins now: it means the same until that ends.
+	pinned(ctx context.Context, f Filter) (Filter, error)
 }
 
 // Count is how many messages of a topic there are.
@@ -80,6 +83,8 @@ func (a archive) count(ctx context.Context, f Filter, upTo int64) ([]Count, erro
 	return all, err
 }
 
+func (archive) pinned(_ context.Context, f Filter) (Filter, error) { return f, nil }
+
 // Journal is what a consumer has handled and its journal keeps.
 func Journal(of *inbox.Store) Source { return journal{of} }
 
@@ -112,6 +117,18 @@ func (j journal) count(ctx context.Context, f Filter, upTo int64) ([]Count, erro
 		all = append(all, Count{c.Topic, c.Messages, c.First, c.Last, c.LastID})
 	}
 	return all, err
+}
+
+// pinned names the epoch: a newer one keeps what it handles of the replay itself.
+func (j journal) pinned(ctx context.Context, f Filter) (Filter, error) {
+	if f.Epoch != nil {
+		return f, nil
+	}
+	kept, err := j.of.Journal(ctx, inbox.JournalFilter{Consumer: f.Consumer}, 0, 1)
+	if len(kept) > 0 {
+		f.Epoch = &kept[0].Epoch
+	}
+	return f, err
 }
 
 // mark makes of a message one that is replayed.

@@ -45,6 +45,7 @@ type Spec struct {
 func (r *Request) spec() Spec {
 	s := Spec{Source: r.From.kind(), Target: r.To.kind(), Filter: r.Filter, IntoSideEffects: slices.Clone(r.IntoSideEffects)}
 	slices.Sort(s.IntoSideEffects)
+	s.Filter.Since, s.Filter.Until = s.Filter.Since.UTC(), s.Filter.Until.UTC() // one instant is one text
 	if only := r.To.only(); only != nil {
 		s.Consumer, s.Epoch = only.Consumer, only.Epoch
 	}

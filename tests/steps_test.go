@@ -2,6 +2,8 @@ package tests_test
 
 import (
 	"context"
+	"net/http"
+	"strings"
 	"testing"
 	"time"
 
@@ -10,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-go/millrace/inbox"
+	"github.com/millrace-go/millrace/inbox/httpkey"
 	millrace "github.com/millrace-go/millrace/middleware"
 	"github.com/millrace-go/millrace/tests/testdb"
 )
@@ -58,6 +61,7 @@ var stepBodies = []testdb.Body{
 	{Name: "a step of a process that died", Why: "it is in doubt when its lease ends, and not before", Run: stepOfTheDead},
 	{Name: "a step that another process is at", Why: "it is waited for, bounded", Run: stepElsewhere},
 	{Name: "a step whose lease was lost", Why: "a stale owner records nothing, and a duplicate is told", Run: stepStale},
+	{Name: "the requests of a step", Why: "what is done bears the id of the step, and what is asked does not", Run: stepRequests},
 	{Name: "a step in a transaction", Why: "a call must not hold it", Run: stepInTx},
 	{Name: "a step without a place to record it", Why: "a clear error", Run: stepMisused},
 	{Name: "a result too large to keep", Why: "the step is done all the same", Run: stepTooLarge},
@@ -109,6 +113,55 @@ func uniq(all []string) map[string]bool {
 		set[s] = true
 	}
 	return set
+}
+
+// wire is an http.RoundTripper that keeps the idempotency keys it sees, and answers nothing.
+type wire struct{ keys []string }
+
+// RoundTrip keeps the key.
+func (w *wire) RoundTrip(req *http.Request) (*http.Response, error) {
+	w.keys = append(w.keys, req.Header.Get(httpkey.DefaultHeader))
+	return &http.Response{StatusCode: http.StatusNoContent, Body: http.NoBody, Request: req}, nil
+}
+
+// post sends body as a handler does.
+func (w *wire) post(ctx context.Context, body string) error {
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://bank.example/api", strings.NewReader(body))
+	if err != nil {
+		return err
+	}
+	resp, err := (&http.Client{Transport: &httpkey.Transport{Base: w}}).Do(req)
+	if err != nil {
+		return err
+	}
+	return resp.Body.Close()
+}
+
+func stepRequests(t *testing.T, db *testdb.DB) {
+	b := newBed(t, db)
+	var p provider
+	msg := b.inDoubt(&p)
+	var w wire
+	var ids []string
+	h := func(msg *message.Message) ([]*message.Message, error) {
+		_, err := inbox.Step{
+			Name: "mail",
+			Verify: func(ctx context.Context, _ string) (bool, []byte, error) {
+				return false, nil, w.post(ctx, "is it there?")
+			},
+			Do: func(ctx context.Context, id string) ([]byte, error) {
+				ids = append(ids, id)
+				return nil, w.post(ctx, "mail it")
+			},
+		}.Run(inbox.WithStep(msg.Context(), "what surrounds it"))
+		return nil, err
+	}
+	must(t, b.leased(h), again(msg))
+	require.Equal(t, p.ids, ids)
+	require.Len(t, w.keys, 2)
+	assert.NotEmpty(t, w.keys[0])
+	assert.NotEqual(t, ids[0], w.keys[0])
+	assert.Equal(t, ids[0], w.keys[1])
 }
 
 func stepInTx(t *testing.T, db *testdb.DB) {

@@ -70,7 +70,13 @@ func stepVerified(t *testing.T, db *testdb.DB) {
 	require.ErrorIs(t, err, inbox.ErrInDoubt)
 	require.ErrorIs(t, err, errBoom)
 	assert.True(t, inbox.IsTerminal(err))
-	unknown = nil
+	for range 2 {
+		unknown = inbox.NotDone(errBoom) // the question was refused, not the step
+		_, err = b.leased(h)(again(msg))
+		require.ErrorIs(t, err, inbox.ErrInDoubt)
+		require.Len(t, p.ids, 1)
+	}
+	unknown, asked = nil, asked[:1]
 	must(t, b.leased(h), again(msg))
 	assert.Equal(t, []string{p.ids[0], p.ids[0]}, asked)
 	assert.Len(t, p.ids, 2, "it was not done, so it is done now")

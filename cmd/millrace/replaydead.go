@@ -45,7 +45,7 @@ func (r *replaying) runDead(ctx context.Context, name string) error {
 	if err != nil {
 		return err
 	}
-	from, err := r.subscriber(ctx, name)
+	from, err := r.subscriber(ctx)
 	if err != nil {
 		return err
 	}
@@ -78,15 +78,18 @@ func (r *replaying) proposeDead(missing string) error {
 	return errors.Join(shown, &silent{exitUsage})
 }
 
+// group is the consumer group by which letters leave a topic of watermill-sql, whatever the replay is called.
+const group = "millrace replay"
+
 // subscriber reads dead letters.
-func (r *replaying) subscriber(ctx context.Context, name string) (message.Subscriber, error) {
+func (r *replaying) subscriber(ctx context.Context) (message.Subscriber, error) {
 	if r.from == "sql" {
 		db, err := r.connect(ctx, tuned)
 		if err != nil {
 			return nil, err
 		}
 		//nolint:contextcheck // it is told the dialect, and asks nobody
-		sub, err := watermillsql.NewSubscriber(db, watermillsql.SubscriberConfig{ConsumerGroup: "millrace replay " + name, Dialect: r.dialect})
+		sub, err := watermillsql.NewSubscriber(db, watermillsql.SubscriberConfig{ConsumerGroup: group, Dialect: r.dialect})
 		if err != nil {
 			return nil, &coded{exitUsage, err}
 		}

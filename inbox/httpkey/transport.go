@@ -11,7 +11,7 @@
 //
 //	req = req.WithContext(inbox.WithStep(req.Context(), "invoice"))
 //
-// Within an inbox.Step the key is the id that its Do was given.
+// Within the Do of an inbox.Step the key is the id that Do was given; what Verify sends has another.
 package httpkey
 
 import (
@@ -61,7 +61,8 @@ func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
 	if header == "" {
 		header = DefaultHeader
 	}
-	if safe(req.Method) || req.Header.Get(header) != "" {
+	broken := req.URL == nil || req.Header == nil // which is the base's to say
+	if broken || safe(req.Method) || req.Header.Get(header) != "" {
 		return base.RoundTrip(req)
 	}
 	key, err := t.key(req, header)

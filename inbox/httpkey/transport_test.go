@@ -5,6 +5,7 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"net/url"
 	"strings"
 	"sync"
 	"testing"
@@ -161,6 +162,18 @@ func TestWhatNeedsNoKeyGetsNone(t *testing.T) {
 	require.ErrorIs(t, err, inbox.ErrNoMessage)
 	assert.Empty(t, s.seen())
 	transport.CloseIdleConnections()
+}
+
+func TestARequestThatIsNoneIsAnError(t *testing.T) {
+	for name, req := range map[string]http.Request{
+		"no URL":     {Method: http.MethodPost, Header: http.Header{}},
+		"no headers": {Method: http.MethodPost, URL: &url.URL{Scheme: "http", Host: "mail.example"}},
+	} {
+		within(t, "one", func(ctx context.Context) {
+			_, err := (&httpkey.Transport{}).RoundTrip(req.WithContext(ctx)) //nolint:bodyclose // there is none
+			require.ErrorContains(t, err, "nil Request", name)
+		})
+	}
 }
 
 func TestARedirectKeepsItsKey(t *testing.T) {

@@ -126,10 +126,13 @@ func TestReplayFromSQL(t *testing.T) {
 				msg.Metadata.Set(middleware.ReasonForPoisonedKey, "the bank is down")
 				require.NoError(t, publisher.Publish("poison", msg))
 			}
-			args := []string{"replay", "run", "dead", "--from", "sql", "--queue", "poison", "--reason", "mended", "--yes", "--idle", "3s"}
-			r := s.run(args...)
+			args := []string{"--from", "sql", "--queue", "poison", "--reason", "mended", "--yes", "--idle", "3s"}
+			r := s.run(append([]string{"replay", "run", "dead"}, args...)...)
 			require.Zero(t, r.code, r.err)
 			assert.Equal(t, "3 messages sent again\n", r.out)
+			r = s.run(append([]string{"replay", "run", "dead again"}, args...)...)
+			require.Zero(t, r.code, r.err)
+			assert.Equal(t, "0 messages sent again\n", r.out, "what was sent has left the queue, whatever the replay is called")
 			assert.Equal(t, 3, s.count(`SELECT COUNT(*) FROM millrace_outbox WHERE topic = 'orders' AND uuid IN (?, ?, ?)
 				AND metadata LIKE ? AND metadata NOT LIKE ?`,
 				id(60), id(61), id(62), `%"`+inbox.ReplayField+`":"dead"%`, "%poisoned%"))

@@ -1,7 +1,9 @@
 package gate_test
 
 import (
+	"errors"
 	"math"
+	"strings"
 	"testing"
 	"time"
 
@@ -188,6 +190,36 @@ var tableBodies = []testdb.Body{
 			require.NoError(t, <-end)
 		}
 		assert.Equal(t, upTo(9), b.applied("a"))
+	}},
+	{Name: "a wait behind what unpacks the payload", Why: "each try begins with the message as it came", Run: func(t *testing.T, db *testdb.DB) {
+		b := newBed(t, db)
+		unpack := func(h message.HandlerFunc) message.HandlerFunc {
+			return func(msg *message.Message) ([]*message.Message, error) {
+				unpacked, packed := strings.CutPrefix(string(msg.Payload), "packed ")
+				if !packed {
+					return nil, errors.New("it is not packed")
+				}
+				msg.Payload = message.Payload(unpacked)
+				return h(msg)
+			}
+		}
+		gate := millrace.VersionGate{OnGap: inbox.GapFail, GapWait: time.Minute}
+		h := millrace.Inbox{Store: b.store, Consumer: consumer}.Middleware(unpack(gate.Middleware(handler)))
+		first, second := change("a", 1), change("a", 2)
+		for _, msg := range []*message.Message{first, second} {
+			msg.Payload = append(message.Payload("packed "), msg.Payload...)
+		}
+		end := make(chan error, 1)
+		go func() {
+			_, err := h(again(second))
+			end <- err
+		}()
+		b.eventually("it waits", func() bool { return b.events.Count("gap") >= 1 })
+		must(t, h, again(first))
+		require.NoError(t, <-end)
+		must(t, b.gated(b.process(), gate, handler), again(second))
+		assert.Equal(t, upTo(2), b.applied("a"))
+		assert.Zero(t, b.count(`SELECT COUNT(*) FROM millrace_messages`), "a copy is no collision")
 	}},
 	{Name: "a wait in vain", Why: "after GapWait, OnGap says what happens", Run: func(t *testing.T, db *testdb.DB) {
 		b := newBed(t, db)

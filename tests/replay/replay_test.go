@@ -397,6 +397,144 @@ var bodies = []testdb.Body{
 		assert.False(t, <-acked)
 		assert.Equal(t, 0, b.count(`SELECT COUNT(*) FROM millrace_outbox`))
 	}},
+	{Name: "a rebuild from the journal of a consumer that goes on", Why: "the epoch that is meant at first is meant to the end", Run: func(t *testing.T, db *testdb.DB) {
+		b := newBed(t, db)
+		b.orders(10)
+		b.relay()
+		b.eventually("all are handled", func() bool { return b.sent() == 10 && b.pending() == 0 })
+		b.epoch(1)
+		to := &sink{}
+		r := replay.Request{
+			Name: "rebuild", From: replay.Journal(b.store), Filter: replay.Filter{Consumer: "projection"},
+			To: replay.Publisher(to), By: ada, PerSecond: 4,
+		}
+		r.Progress = func(replay.Status) { // the new epoch keeps what it has handled meanwhile
+			_, err := b.projection(order(99))
+			require.NoError(t, err)
+			to.fails = errors.New("the process ends")
+		}
+		status, err := b.replayer().Run(t.Context(), r)
+		require.ErrorIs(t, err, to.fails)
+		assert.Equal(t, 4, status.Sent)
+		to.fails, r.Progress = nil, nil
+		status, err = b.replayer().Run(t.Context(), r)
+		require.NoError(t, err)
+		assert.Equal(t, 10, status.Sent)
+		assert.Len(t, to.Messages(), 10)
+		require.NotNil(t, status.Spec.Filter.Epoch)
+		assert.Equal(t, 0, *status.Spec.Filter.Epoch)
+	}},
+	{Name: "a handler that changes its message", Why: "the journal and a recorded failure have it as it came", Run: func(t *testing.T, db *testdb.DB) {
+		b := newBed(t, db)
+		var fails error
+		handle := millrace.Inbox{Store: b.store, Consumer: "unpacks", Journal: true, RecordFailures: true}.Middleware(
+			func(msg *message.Message) ([]*message.Message, error) {
+				msg.Payload = message.Payload("unpacked")
+				msg.Metadata.Set("correlation_id", "another")
+				return nil, fails
+			})
+		as := func(want, got *message.Message) {
+			t.Helper()
+			assert.Equal(t, string(want.Payload), string(got.Payload))
+			assert.Equal(t, want.Metadata, got.Metadata)
+		}
+		handled, failed := order(1), order(2)
+		_, err := handle(handled.Copy())
+		require.NoError(t, err)
+		fails = errors.New("it fails")
+		_, err = handle(failed.Copy())
+		require.ErrorIs(t, err, fails)
+		kept, err := b.store.Journal(t.Context(), inbox.JournalFilter{Consumer: "unpacks"}, 0, 10)
+		require.NoError(t, err)
+		require.Len(t, kept, 1)
+		as(handled, kept[0].Message)
+		open, err := b.store.Find(t.Context(), inbox.Filter{Consumer: "unpacks"}, 0, 10)
+		require.NoError(t, err)
+		require.Len(t, open, 1)
+		as(failed, &message.Message{Payload: open[0].Payload, Metadata: open[0].Metadata})
+	}},
+	{Name: "how many a second", Why: "what was held up is not made up for", Run: func(t *testing.T, db *testdb.DB) {
+		b := newBed(t, db)
+		b.orders(12)
+		b.exec(`UPDATE millrace_outbox SET status = 4, sent_at = created_at`)
+		var at []time.Time
+		r := b.request("one")
+		r.PerSecond = 4
+		r.To = replay.Publisher(publishes(func() {
+			if at = append(at, time.Now()); len(at) == 1 {
+				<-time.After(1800 * time.Millisecond) // the broker is slow for once
+			}
+		}))
+		_, err := b.replayer().Run(t.Context(), r)
+		require.NoError(t, err)
+		require.Len(t, at, 3)
+		assert.Greater(t, at[2].Sub(at[1]), 900*time.Millisecond)
+	}},
+	{Name: "the same times in another zone", Why: "it is the same request, and is gone on with", Run: func(t *testing.T, db *testdb.DB) {
+		b := newBed(t, db)
+		b.orders(1)
+		b.exec(`UPDATE millrace_outbox SET status = 4, sent_at = created_at`)
+		since := time.Now().Add(-time.Hour)
+		r := b.request("one")
+		r.Filter.Since, r.Filter.Until = since.In(time.FixedZone("", 7200)), since.Add(2*time.Hour).In(time.FixedZone("", 7200))
+		_, err := b.replayer().Run(t.Context(), r)
+		require.NoError(t, err)
+		r.Filter.Since, r.Filter.Until = r.Filter.Since.UTC(), r.Filter.Until.UTC()
+		_, err = b.replayer().Run(t.Context(), r)
+		require.NoError(t, err)
+	}},
+	{Name: "into a queue whose key only its service knows", Why: "its consumer refuses all the same unless it is named", Run: func(t *testing.T, db *testdb.DB) {
+		b := newBed(t, db)
+		b.orders(2)
+		b.exec(`UPDATE millrace_outbox SET status = 4, sent_at = created_at`)
+		key := inbox.ByFunc("own", func(msg *message.Message) (string, error) { return msg.UUID, nil })
+		queue, err := b.store.Queue(inbox.QueueConfig{Consumer: "letters", Key: key})
+		require.NoError(t, err)
+		letters := millrace.Inbox{Store: b.store, Consumer: "letters", Key: key, OnReplay: inbox.ReplayRefuse}.Middleware(b.mail)
+		_, err = letters(order(1))
+		require.NoError(t, err)
+		b.exec(`UPDATE millrace_consumers SET served_until = 9000000000000000 WHERE name = ?`, []byte("letters"))
+		r := b.request("x")
+		r.To = replay.Queue(queue)
+		plan, err := b.replayer().Plan(t.Context(), r)
+		require.NoError(t, err)
+		assert.Equal(t, []string{"letters"}, plan.SideEffects)
+		_, err = b.replayer().Run(t.Context(), r)
+		require.ErrorIs(t, err, replay.ErrSideEffects)
+		r.IntoSideEffects = []string{"letters"}
+		_, err = b.replayer().Run(t.Context(), r)
+		require.NoError(t, err)
+	}},
+	{Name: "two empty one dead-letter queue", Why: "who has nothing to do does not end what the other is at", Run: func(t *testing.T, db *testdb.DB) {
+		b := newBed(t, db)
+		dead := replay.Dead{Name: "dead", Topic: "poison", To: replay.Outbox(b.out), By: ada, Idle: 10 * time.Millisecond}
+		dead.From = duringSubscribe(func() {
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			status, err := b.replayer().Drain(ctx, busy(t, dead, cancel))
+			require.ErrorIs(t, err, context.Canceled)
+			require.Equal(t, 1, status.Sent)
+		})
+		status, err := b.replayer().Drain(t.Context(), dead)
+		require.ErrorIs(t, err, replay.ErrTaken)
+		assert.Equal(t, 1, status.Sent)
+		status, err = b.replayer().Status(t.Context(), "dead")
+		require.NoError(t, err)
+		assert.Equal(t, replay.Running, status.State)
+	}},
+	{Name: "a limit of dead letters", Why: "it is for the whole replay, however often it is gone on with", Run: func(t *testing.T, db *testdb.DB) {
+		b := newBed(t, db)
+		dead := replay.Dead{Name: "dead", Topic: "poison", To: replay.Outbox(b.out), By: ada, Idle: time.Minute, Limit: 2}
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		_, err := b.replayer().Drain(ctx, busy(t, dead, cancel))
+		require.ErrorIs(t, err, context.Canceled)
+		status, err := b.replayer().Drain(t.Context(), busy(t, dead, func() {}))
+		require.NoError(t, err)
+		assert.Equal(t, replay.Done, status.State)
+		assert.Equal(t, 2, status.Sent)
+		assert.Equal(t, 2, b.count(`SELECT COUNT(*) FROM millrace_outbox`))
+	}},
 	{Name: "an erased payload", Why: "it is left out, and told; what cannot be opened now ends the replay", Run: func(t *testing.T, db *testdb.DB) {
 		b := newBed(t, db)
 		b.orders(2)
@@ -418,6 +556,52 @@ var bodies = []testdb.Body{
 		assert.Contains(t, strings.Join(b.events.Logs(), "\n"), "replay: a message is left out, since it cannot be read")
 	}},
 }
+
+// publishes is a publisher that tells of each call.
+type publishes func()
+
+// Publish tells.
+func (p publishes) Publish(string, ...*message.Message) error {
+	p()
+	return nil
+}
+
+// Close does nothing.
+func (publishes) Close() error { return nil }
+
+// duringSubscribe is a subscriber to an empty topic, with which something happens meanwhile.
+type duringSubscribe func()
+
+// Subscribe returns a channel that gives nothing.
+func (d duringSubscribe) Subscribe(context.Context, string) (<-chan *message.Message, error) {
+	d()
+	return make(chan *message.Message), nil
+}
+
+// Close does nothing.
+func (duringSubscribe) Close() error { return nil }
+
+// busy is d with three letters, after each of which progress is called.
+func busy(t *testing.T, d replay.Dead, progress func()) replay.Dead {
+	t.Helper()
+	letters := make(chan *message.Message, 3)
+	for i := range 3 {
+		msg := order(i)
+		msg.Metadata.Set("topic_poisoned", "orders")
+		letters <- msg
+	}
+	d.From, d.Progress = lettersOf(letters), func(replay.Status) { progress() }
+	return d
+}
+
+// lettersOf is a subscriber that gives what is in it.
+type lettersOf chan *message.Message
+
+// Subscribe returns the channel.
+func (l lettersOf) Subscribe(context.Context, string) (<-chan *message.Message, error) { return l, nil }
+
+// Close does nothing.
+func (lettersOf) Close() error { return nil }
 
 func (b *bed) count1(query string) (text string) {
 	b.Helper()
