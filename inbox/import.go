@@ -56,7 +56,8 @@ func (r ImportReport) Read() int { return r.New + r.Known + r.Open + r.Expired +
 
 // Import records messages that another system has handled, so that a delivery of one is a
 // duplicate whatever its payload is: that of the one that was handled is not known. config
-// is that of the consumer, which is registered unless it is known. What the consumer has
+// is that of the consumer, which is registered unless it is known; if it is, Retention, Window
+// and OnReplay stay as they are where config leaves them out. What the consumer has
 // completed stays as it is, and so does what is open. A key is remembered for the retention
 // from its ProcessedAt on.
 //
@@ -96,6 +97,7 @@ func (s *Store) importer(config ConsumerConfig) (*importer, error) {
 	if err := config.Validate(); err != nil {
 		return i, err
 	}
+	i.given = config
 	i.consumer.config.setDefaults()
 	if key := i.consumer.config.Key; len(key.Parts()) == 0 {
 		return i, fmt.Errorf("a key that is %s cannot be told from its parts: %w", key, errNoKey)
@@ -110,6 +112,9 @@ func (i *importer) record(ctx context.Context, all iter.Seq2[Imported, error], b
 	s, c := i.consumer.store, i.consumer
 	if _, live := ambient.From(ctx).Live(s.db); live {
 		return errors.New("not in a handler's transaction: it would hold every key until its end")
+	}
+	if err := i.find(ctx); err != nil {
+		return err
 	}
 	reg, err := c.register(ctx)
 	if err != nil {
@@ -141,18 +146,39 @@ func (i *importer) audit(ctx context.Context, by Operator, detail string) error 
 // preview counts. A consumer that is not known has claimed nothing.
 func (i *importer) preview(ctx context.Context, all iter.Seq2[Imported, error]) error {
 	i.write = i.look
-	row, err := i.consumer.find(ctx)
-	switch {
-	case errors.Is(err, sql.ErrNoRows):
-	case err != nil:
+	if err := i.find(ctx); err != nil {
 		return err
-	default:
-		if err := i.consumer.config.sameKey(row); err != nil {
-			return err
-		}
-		i.id = row.ID
 	}
 	return i.run(ctx, all, Pace{PerSecond: math.MaxInt32})
+}
+
+// find looks whether the consumer is known, and takes from its row what was not given.
+func (i *importer) find(ctx context.Context) error {
+	row, err := i.consumer.find(ctx)
+	if errors.Is(err, sql.ErrNoRows) {
+		return nil
+	}
+	config := &i.consumer.config
+	if err == nil {
+		err = config.sameKey(row)
+	}
+	if err != nil {
+		return err
+	}
+	i.id = row.ID
+	if i.given.Retention == 0 {
+		config.Retention = time.Duration(row.Retention) * time.Microsecond
+		if row.Retention == 0 {
+			config.Retention = Forever
+		}
+	}
+	if i.given.Window == 0 {
+		config.Window = time.Duration(row.Window) * time.Microsecond
+	}
+	if i.given.OnReplay == ReplayAllow {
+		config.OnReplay = row.OnReplay
+	}
+	return nil
 }
 
 func (i *importer) explain(err error) error {

@@ -20,7 +20,8 @@ import (
 // importer is one import.
 type importer struct {
 	consumer *Consumer
-	id       int32 // of the consumer's row; 0: it has none
+	given    ConsumerConfig // without defaults
+	id       int32          // of the consumer's row; 0: it has none
 	report   ImportReport
 	pending  []importedKey
 	write    func(context.Context, *importBatch) error // which counts too

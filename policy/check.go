@@ -197,10 +197,14 @@ func (c *checker) shared() {
 		}
 		m := memory{rules.Store, name, rules.Strategy == Dedup}
 		if other, taken := known[m]; taken {
-			c.problem(path+".consumer", "%q is the consumer of handler %q too, and the two would take each other's messages "+
-				"for duplicates: give each its own", name, other)
+			c.problem(path+".consumer", "%s", usedTwice(name, other))
 			continue
 		}
 		known[m] = handler
 	}
+}
+
+func usedTwice(name, other string) string {
+	return fmt.Sprintf("%q is the consumer of handler %q too, and the two would take each other's messages for duplicates: "+
+		"give each its own", name, other)
 }

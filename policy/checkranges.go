@@ -144,14 +144,17 @@ func (c *checker) offset(at, part, within string, parts []string) {
 	}
 }
 
-// order reports what makes no groups of messages.
+// order reports what makes no groups of messages. One part that is another one for each
+// message is enough.
 func (c *checker) order(path, from string) {
-	switch from {
-	case "uuid", "cloudevent":
-		c.problem(path+".order_key", "%s is another one for each message, so nothing would wait for anything: name what the messages "+
-			"of one thing have in common, such as metadata:customer_id", from)
-	case "payload":
-		c.problem(path+".order_key", "payload orders equal messages alone: name what the messages of one thing have in common, "+
-			"such as json:customer.id")
+	for part := range strings.SplitSeq(from, "+") {
+		switch part = strings.TrimSpace(part); part {
+		case "uuid", "cloudevent":
+			c.problem(path+".order_key", "%s is another one for each message, so nothing would wait for anything: name what the messages "+
+				"of one thing have in common, such as metadata:customer_id", part)
+		case "payload":
+			c.problem(path+".order_key", "payload orders equal messages alone: name what the messages of one thing have in common, "+
+				"such as json:customer.id")
+		}
 	}
 }

@@ -90,6 +90,9 @@ func (r Rules) builtin(handler string) *Rules {
 	if r.OrderKey != "" {
 		b.OnParked = HoldKey
 	}
+	if r.holdsNone() {
+		b.Version.MaxHeld, b.Version.HeldFor = 0, 0
+	}
 	switch {
 	case r.Key.own():
 		b.Collision = CollisionPark

@@ -49,6 +49,23 @@ func TestExplainSaysWhatAppliesAndWhy(t *testing.T) {
 	require.Equal(t, "required (ack: stored)", mails["queue"])
 }
 
+// What is held does not matter where nothing is: Check refuses to have it said there.
+func TestExplainLeavesOutWhatIsNotHeld(t *testing.T) {
+	fails := policy.Version{OnGap: policy.GapFail}
+	for _, c := range []struct {
+		rules policy.Rules
+		held  bool
+	}{
+		{policy.Rules{Strategy: policy.Gate}, true},
+		{policy.Rules{Strategy: policy.Gate, Version: fails}, false},
+		{policy.Rules{Strategy: policy.Gate, Version: fails, Ack: policy.AckStored}, true},
+	} {
+		all := explained(consumers(map[string]policy.Rules{"audit": c.rules}), "audit")
+		require.Equal(t, c.held, all["version.max_held"] != "")
+		require.Equal(t, c.held, all["version.held_for"] != "")
+	}
+}
+
 func explained(p policy.Policy, handler string) map[string]string {
 	all := make(map[string]string)
 	for _, s := range p.Explain(handler) {

@@ -5,6 +5,7 @@ import (
 	"math"
 	"reflect"
 	"slices"
+	"strconv"
 	"strings"
 
 	"go.yaml.in/yaml/v3"
@@ -119,6 +120,10 @@ func (d *decoder) number(n *yaml.Node, v reflect.Value, path string, zero bool) 
 		return
 	}
 	if !d.isA(n, path, "a whole number", "!!int") || !d.set(n, v, path) {
+		return
+	}
+	if n.Value != strconv.FormatInt(v.Int(), 10) {
+		d.problem(n.Line, path, "%s is read as %d: write it so, or what is meant", n.Value, v.Int())
 		return
 	}
 	if v.Int() == 0 && !zero {

@@ -58,6 +58,9 @@ func parseOneKey(from string, named func(name string) (inbox.Key, error)) (inbox
 	case from == "cloudevent":
 		return inbox.ByCloudEvent(), nil
 	case kind == "metadata" && of != "":
+		if strings.TrimSpace(of) != of {
+			return inbox.Key{}, fmt.Errorf("%q has a space behind the colon, and no field is called so: leave it out", from)
+		}
 		return inbox.ByMetadata(of), nil
 	case kind == "json" && of != "":
 		paths, err := parsePaths(of)

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
@@ -157,25 +156,6 @@ func (w *Wired) plugin(r *message.Router) error {
 		}
 	}
 	return nil
-}
-
-// compare returns where policy and router do not fit.
-func (w *Wired) compare(handlers []string) (all Problems) {
-	for name := range w.policy.Consumers {
-		if slices.Contains(handlers, name) || slices.Contains(w.wiring.Absent, name) {
-			continue
-		}
-		has := "none"
-		if len(handlers) > 0 {
-			has = strings.Join(handlers, ", ") + didYouMean(name, handlers)
-		}
-		all = append(all, w.problems(name, fmt.Errorf("the router has no such handler: if it is added later, "+
-			"or to another router, name it in Wiring.Absent; the router has %s", has))...)
-	}
-	for _, handler := range handlers {
-		all = append(all, w.missing(handler)...)
-	}
-	return all
 }
 
 // verify returns which consumers would fail every message: those that had another key.

@@ -244,6 +244,31 @@ var importBodies = []testdb.Body{
 		assert.Len(t, archived, 2)
 		assert.Equal(t, 1, imported)
 	}},
+	{Name: "an import into a consumer with settings", Why: "what the import does not say stays, such as that replays are refused", Run: func(t *testing.T, db *testdb.DB) {
+		b := newBed(t, db)
+		set := func(i *millrace.Inbox) { i.Retention, i.Window, i.OnReplay = inbox.Forever, 30*day, inbox.ReplayRefuse }
+		must(t, b.inbox(effect, set), newMessage("x"))
+		preview, err := b.store.PreviewImport(t.Context(), inbox.ConsumerConfig{Name: "billing"}, entries(20*day, "a"))
+		require.NoError(t, err)
+		assert.Equal(t, inbox.ImportReport{New: 1}, preview)
+		assert.Equal(t, inbox.ImportReport{New: 1}, b.imports(entries(20*day, "a")))
+		known, err := b.store.Consumers(t.Context())
+		require.NoError(t, err)
+		require.Len(t, known, 1)
+		assert.Equal(t, inbox.Forever, known[0].Retention)
+		assert.Equal(t, 30*day, known[0].Window)
+		assert.Equal(t, inbox.ReplayRefuse, known[0].OnReplay)
+		b.age(8 * day)
+		b.purge(0)
+		said := inbox.ConsumerConfig{Name: "billing", Retention: 10 * day, Window: day, OnReplay: inbox.ReplaySuppress}
+		_, err = b.store.Import(t.Context(), said, entries(day, "b"), importer, inbox.Pace{})
+		require.NoError(t, err)
+		known, err = b.store.Consumers(t.Context())
+		require.NoError(t, err)
+		assert.Equal(t, 10*day, known[0].Retention, "what it says counts")
+		assert.Equal(t, day, known[0].Window)
+		assert.Equal(t, inbox.ReplaySuppress, known[0].OnReplay)
+	}},
 	{Name: "wrong imports", Why: "each says what is wrong, and nothing is stored", Run: func(t *testing.T, db *testdb.DB) {
 		b := newBed(t, db)
 		must(t, b.inbox(effect), newMessage("x"))

@@ -92,7 +92,7 @@ func handledAt(text string) (time.Time, error) {
 	}
 	const latest = 100_000_000_000 // in the year 5138; milliseconds are beyond it since 1973
 	if n, err := strconv.ParseFloat(text, 64); err == nil {
-		if n < 0 || n >= latest {
+		if !(n >= 0 && n < latest) { // nor NaN
 			return time.Time{}, fmt.Errorf("%s is no time in seconds since 1970: are they milliseconds?", text)
 		}
 		return time.UnixMicro(int64(n * 1e6)).UTC(), nil
@@ -131,7 +131,8 @@ func (i *importing) selected(ctx context.Context, parts int) (iter.Seq2[inbox.Im
 	return scanned(rows, len(columns), parts), close, nil
 }
 
-// readOnly begins the query. On SQLite a transaction would keep every writer out.
+// readOnly begins the query. On SQLite a transaction would keep every writer out. MySQL tells
+// a TIMESTAMP in the zone of the session, and does not say which that is.
 func (i *importing) readOnly(ctx context.Context, conn *sql.Conn) (rows *sql.Rows, end func(), err error) {
 	if i.dialect == dialect.SQLiteName {
 		end := func() { _, _ = conn.ExecContext(context.WithoutCancel(ctx), `PRAGMA query_only = FALSE`) }
@@ -140,6 +141,11 @@ func (i *importing) readOnly(ctx context.Context, conn *sql.Conn) (rows *sql.Row
 		}
 		rows, err := conn.QueryContext(ctx, i.query)
 		return rows, func() { closeRows(rows); end() }, err
+	}
+	if i.dialect == dialect.MySQLName {
+		if _, err := conn.ExecContext(ctx, `SET time_zone = '+00:00'`); err != nil {
+			return nil, func() {}, err
+		}
 	}
 	tx, err := conn.BeginTx(ctx, &sql.TxOptions{ReadOnly: true})
 	if err != nil {

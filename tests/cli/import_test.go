@@ -108,6 +108,38 @@ func TestImportByQuery(t *testing.T) {
 	})
 }
 
+// TestImportedTimes: a time that cannot be is refused, and the zone of a session changes none.
+func TestImportedTimes(t *testing.T) {
+	t.Parallel()
+	testdb.Each(t, func(t *testing.T, db *testdb.DB) {
+		s := newShop(t, db)
+		for _, wrong := range []string{"NaN", "-1", "inf", "tomorrow"} {
+			r := s.piped("x,"+wrong+"\n", "import", "mail", "--reason", "x", "--yes")
+			assert.Equal(t, 1, r.code, wrong)
+			assert.Contains(t, r.out, "   1  refused", wrong)
+		}
+		if db.Dialect == "sqlite" {
+			return
+		}
+		kinds := map[string]string{"postgres": "TIMESTAMPTZ", "mysql": "TIMESTAMP"}
+		s.exec(`CREATE TABLE processed (id VARCHAR(60) PRIMARY KEY, at ` + kinds[db.Dialect] + `)`)
+		s.exec(`INSERT INTO processed VALUES ('x', CURRENT_TIMESTAMP)`)
+		zone, sign := "TimeZone=Asia%2FTokyo", "?"
+		if db.Dialect == "mysql" {
+			zone = "time_zone=%27%2B09%3A00%27"
+		}
+		if strings.Contains(db.DSN, "?") {
+			sign = "&"
+		}
+		cmd := command(t.Context(), db.DSN+sign+zone, "import", "mail", "--query", "SELECT id, at FROM processed", "--reason", "x", "--yes")
+		out, err := cmd.CombinedOutput()
+		require.NoError(t, err, string(out))
+		assert.Contains(t, string(out), "   1  stored")
+		assert.Equal(t, 1, s.count(`SELECT COUNT(*) FROM millrace_claims WHERE result = 4 AND processed_at > ? AND processed_at < ?`,
+			time.Now().Add(-time.Hour).UnixMicro(), time.Now().Add(time.Hour).UnixMicro()))
+	})
+}
+
 func TestImportForANewConsumer(t *testing.T) {
 	t.Parallel()
 	testdb.Each(t, func(t *testing.T, db *testdb.DB) {

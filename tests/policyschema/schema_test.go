@@ -60,7 +60,7 @@ var beyond = strings.Fields(`
 	once-none once-versions one-name one-name-default order-without-stored pending-without-queue quoted-name replay-effects
 	replay-effects-inherited replay-none retention-below-inherited-window retention-below-window retention-tiny
 	retry-without-queue strict-empty suppress-dedup suppress-dedup-inherited tag two-documents unused-retry defaults-alone unused-strict
-	second-document-broken`)
+	second-document-broken number-octal key-space order-by-parts`)
 
 func TestTheSchemaRefusesBadFiles(t *testing.T) {
 	schema := compiled(t)
