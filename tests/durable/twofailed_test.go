@@ -1,0 +1,85 @@
+package durable_test
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace-go/millrace/inbox"
+	"github.com/millrace-go/millrace/pubsub"
+	"github.com/millrace-go/millrace/tests/testdb"
+)
+
+// failedStraight stores msg as one that went past the table and failed.
+func (b *bed) failedStraight(queue *inbox.Queue, msg *message.Message) {
+	b.Helper()
+	_, straight := queue.Straight("orders", msg)
+	stored, err := straight.Fail(b.Context())
+	require.NoError(b, err)
+	require.True(b, stored)
+}
+
+// payloads returns those of the open messages in a state.
+func (b *bed) payloads(status inbox.Status) (all []string) {
+	b.Helper()
+	for _, m := range b.find(inbox.Filter{Status: status}) {
+		all = append(all, string(m.Payload))
+	}
+	return all
+}
+
+// twoFailedBodies: messages that fail in spite of what is stored for their key.
+var twoFailedBodies = []testdb.Body{
+	{Name: "another message with the key of one that failed, fails", Why: "it is acked, so it is parked, not dropped", Run: func(t *testing.T, db *testdb.DB) {
+		b := newBed(t, db)
+		durable := quick(b.store)
+		durable.MinBackoff, durable.MaxBackoff = time.Hour, time.Hour
+		s := b.start(durable, func(*message.Message) ([]*message.Message, error) { return nil, errBoom })
+		msg := newMessage()
+		assert.True(t, s.deliver(msg))
+		for range 2 {
+			assert.True(t, s.deliver(message.NewMessage(msg.UUID, []byte("another"))))
+		}
+		assert.Equal(t, []string{"payload"}, b.payloads(inbox.FailedRetryable))
+		assert.Equal(t, []string{"another"}, b.payloads(inbox.Parked))
+	}},
+	{Name: "another message with the key of one that was completed meanwhile, fails", Why: "it is acked, so it is parked, not dropped", Run: func(t *testing.T, db *testdb.DB) {
+		b := newBed(t, db)
+		queue, err := b.store.Queue(inbox.QueueConfig{Consumer: consumer})
+		require.NoError(t, err)
+		msg, other := newMessage(), newMessage()
+		other.UUID, other.Payload = msg.UUID, []byte("another")
+		c, err := b.store.Consumer(inbox.ConsumerConfig{Name: consumer})
+		require.NoError(t, err)
+		claim, err := c.Claim(msg)
+		require.NoError(t, err)
+		_, err = claim.Commit(nil)
+		require.NoError(t, err)
+
+		b.failedStraight(queue, msg.Copy())
+		assert.Zero(t, b.rows(), "a copy of what was completed")
+		b.failedStraight(queue, other)
+		assert.Equal(t, []string{"another"}, b.payloads(inbox.Parked))
+	}},
+	{Name: "a handler whose own call was cancelled", Why: "nobody cancelled the delivery, so it is an attempt", Run: func(t *testing.T, db *testdb.DB) {
+		for _, mode := range []pubsub.Mode{pubsub.StoreOnFailure, pubsub.StoreFirst} {
+			t.Run([]string{"on failure", "first"}[mode], func(t *testing.T) {
+				b := newBed(t, testdb.On(t, db.Dialect))
+				durable := quick(b.store)
+				durable.Mode, durable.MaxAttempts = mode, 3
+				s := b.inboxed(durable, func(msg *message.Message) error {
+					ctx, cancel := context.WithCancel(msg.Context())
+					cancel()
+					return fmt.Errorf("call the bank: %w", ctx.Err())
+				})
+				assert.True(t, s.deliver(newMessage()))
+				b.eventually("it is parked", func() bool { return b.open(inbox.Parked) == 1 })
+			})
+		}
+	}},
+}
