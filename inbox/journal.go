@@ -15,10 +15,11 @@ import (
 	"github.com/millrace-go/millrace/internal/msgcode"
 )
 
-// journal keeps a completed message whole, in the transaction of its handler.
+// journal keeps a message whole that was handled, in the transaction of its handler. The
+// handler of a stale one did not run.
 func (cl *Claim) journal(ctx context.Context, tx *sqlx.Tx) error {
 	d := cl.delivery
-	if !d.consumer.config.Journal {
+	if !d.consumer.config.Journal || cl.verdict == stale {
 		return nil
 	}
 	s := d.consumer.store
