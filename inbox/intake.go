@@ -173,8 +173,8 @@ func (q *Queue) seal(ctx context.Context, a *arrival) (err error) {
 func (q *Queue) insert(ctx context.Context, tx *sqlx.Tx, consumer int32, a *arrival) error {
 	kind, version := q.config.Describe(a.msg)
 	_, err := tx.ExecContext(ctx, q.store.dialect.Queue.StoreMessage,
-		consumer, a.id, a.status, []byte(a.topic), a.orderKey, []byte(kind), []byte(version), []byte(a.msg.UUID),
-		msgcode.AppendMetadata(nil, a.msg.Metadata), a.payload.inRow, a.hash, []byte(a.text), a.original,
+		consumer, a.id, a.status, []byte(a.topic), a.orderKey, noteText(kind), noteText(version), []byte(a.msg.UUID),
+		msgcode.AppendMetadata(nil, a.msg.Metadata), a.payload.inRow, a.hash, noteText(a.text), a.original,
 		a.payload.form, a.payload.ref, a.delay.Microseconds())
 	if err != nil {
 		return fmt.Errorf("store a payload of %d bytes: %w", len(a.msg.Payload), err)
@@ -296,9 +296,9 @@ func (q *Queue) putCopy(
 func (q *Queue) insertFailed(ctx context.Context, tx *sqlx.Tx, consumer int32, a *arrival) error {
 	kind, version := q.config.Describe(a.msg)
 	_, err := tx.ExecContext(ctx, q.store.dialect.InsertMessage,
-		consumer, a.id, a.status, a.attempts, []byte(a.topic), nil, nil, a.orderKey, []byte(kind), []byte(version),
+		consumer, a.id, a.status, a.attempts, []byte(a.topic), nil, nil, a.orderKey, noteText(kind), noteText(version),
 		[]byte(a.msg.UUID), msgcode.AppendMetadata(nil, a.msg.Metadata), a.payload.inRow, a.hash,
-		a.last, groupOf(a.last), []byte(a.text), nil, nil, sql.NullInt64{}, a.payload.form, a.payload.ref,
+		a.last, groupOf(a.last), noteText(a.text), nil, nil, sql.NullInt64{}, a.payload.form, a.payload.ref,
 		a.delay.Microseconds())
 	if err != nil {
 		return err

@@ -34,7 +34,7 @@ func (cl *Claim) journal(ctx context.Context, tx *sqlx.Tx) error {
 		received, orderKey = sql.NullInt64{Int64: cl.lease.row.ReceivedAt, Valid: true}, cl.lease.row.OrderKey
 	}
 	_, err = tx.ExecContext(ctx, s.dialect.Journal.InsertJournal, cl.id32, d.id, []byte(d.topic), orderKey,
-		[]byte(kind), []byte(version), []byte(d.msg.UUID), msgcode.AppendMetadata(nil, d.msg.Metadata),
+		noteText(kind), noteText(version), []byte(d.msg.UUID), msgcode.AppendMetadata(nil, d.msg.Metadata),
 		payload.inRow, d.hash, payload.form, payload.ref, received)
 	if err != nil {
 		return fmt.Errorf("journal: keep the message, whose payload has %d bytes: %w", len(d.msg.Payload), err)

@@ -3,6 +3,7 @@ package durable_test
 import (
 	"context"
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -65,6 +66,27 @@ var twoFailedBodies = []testdb.Body{
 		assert.Zero(t, b.rows(), "a copy of what was completed")
 		b.failedStraight(queue, other)
 		assert.Equal(t, []string{"another"}, b.payloads(inbox.Parked))
+	}},
+	{Name: "a message with a long event type", Why: "a header from outside stops no message", Run: func(t *testing.T, db *testdb.DB) {
+		for _, mode := range []pubsub.Mode{pubsub.StoreOnFailure, pubsub.StoreFirst} {
+			t.Run([]string{"on failure", "first"}[mode], func(t *testing.T) {
+				b, runs := newBed(t, testdb.On(t, db.Dialect)), &counter{}
+				durable := quick(b.store)
+				durable.Mode = mode
+				msg := newMessage()
+				msg.Metadata.Set("name", strings.Repeat("ü", 50_000))
+				msg.Metadata.Set("ce_dataschema", strings.Repeat("ü", 50_000))
+				s := b.journaling(durable, func(m *message.Message) error {
+					if runs.run(m) == 1 {
+						return errBoom
+					}
+					assert.Equal(t, msg.Metadata, m.Metadata)
+					return effect(m)
+				})
+				assert.True(t, s.deliver(msg))
+				b.eventually("it is handled", func() bool { return b.effects(msg) == 1 && b.rows() == 0 })
+			})
+		}
 	}},
 	{Name: "a handler whose own call was cancelled", Why: "nobody cancelled the delivery, so it is an attempt", Run: func(t *testing.T, db *testdb.DB) {
 		for _, mode := range []pubsub.Mode{pubsub.StoreOnFailure, pubsub.StoreFirst} {
