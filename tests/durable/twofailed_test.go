@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -12,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-go/millrace/inbox"
+	millrace "github.com/millrace-go/millrace/middleware"
 	"github.com/millrace-go/millrace/pubsub"
 	"github.com/millrace-go/millrace/tests/testdb"
 )
@@ -33,6 +35,20 @@ func (b *bed) payloads(status inbox.Status) (all []string) {
 	}
 	return all
 }
+
+// outOfReach is a store of leases that does not answer at first, and then gives them all.
+type outOfReach struct{ left atomic.Int32 }
+
+func (o *outOfReach) Acquire(context.Context, inbox.LeaseKey, int64, time.Duration) (inbox.LeaseState, error) {
+	if o.left.Add(-1) >= 0 {
+		return inbox.LeaseState{}, inbox.ErrUnavailable
+	}
+	return inbox.LeaseState{Status: inbox.LeaseTaken}, nil
+}
+
+func (o *outOfReach) Confirm(context.Context, inbox.LeaseKey, int64, time.Duration) error { return nil }
+
+func (o *outOfReach) Release(context.Context, inbox.LeaseKey, int64) error { return nil }
 
 // twoFailedBodies: messages that fail in spite of what is stored for their key.
 var twoFailedBodies = []testdb.Body{
@@ -66,6 +82,34 @@ var twoFailedBodies = []testdb.Body{
 		assert.Zero(t, b.rows(), "a copy of what was completed")
 		b.failedStraight(queue, other)
 		assert.Equal(t, []string{"another"}, b.payloads(inbox.Parked))
+	}},
+	{Name: "what Deduplicate knows of a delivery", Why: "the queue is told why a handler failed, and that it was not reached", Run: func(t *testing.T, db *testdb.DB) {
+		b, runs := newBed(t, db), &counter{}
+		durable := quick(b.store)
+		durable.MaxAttempts = 3
+		s := b.start(durable, func(msg *message.Message) ([]*message.Message, error) {
+			runs.run(msg)
+			return nil, inbox.Terminal(errBoom)
+		}, millrace.Deduplicate{Claims: b.store.Leases()}.Middleware)
+		msg := newMessage()
+		assert.True(t, s.deliver(msg))
+		b.eventually("it waits for an operator", func() bool { return b.open(inbox.FailedTerminal) == 1 })
+		assert.Equal(t, 1, runs.of(msg))
+		assert.Contains(t, b.find(inbox.Filter{})[0].LastError, errBoom.Error())
+	}},
+	{Name: "the store of the leases is out of reach", Why: "a delivery that does not reach the handler is no attempt", Run: func(t *testing.T, db *testdb.DB) {
+		b, runs := newBed(t, db), &counter{}
+		durable := quick(b.store)
+		durable.Mode, durable.MaxAttempts = pubsub.StoreFirst, 2
+		down := &outOfReach{}
+		down.left.Store(5)
+		s := b.start(durable, func(msg *message.Message) ([]*message.Message, error) {
+			runs.run(msg)
+			return nil, nil
+		}, millrace.Deduplicate{Claims: inbox.NewLeases(down, inbox.LeasesConfig{})}.Middleware)
+		msg := newMessage()
+		assert.True(t, s.deliver(msg))
+		b.eventually("it is handled", func() bool { return runs.of(msg) == 1 && b.rows() == 0 })
 	}},
 	{Name: "a message with a long event type", Why: "a header from outside stops no message", Run: func(t *testing.T, db *testdb.DB) {
 		for _, mode := range []pubsub.Mode{pubsub.StoreOnFailure, pubsub.StoreFirst} {
