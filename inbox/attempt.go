@@ -15,11 +15,12 @@ type attempt struct {
 	number     int
 	receivedAt time.Time
 
-	mu    sync.Mutex
-	over  bool  // the inbox ended it, in the handler's transaction
-	seen  bool  // the inbox had it
-	tried bool  // the handler ran
-	cause error // why the handler failed, or did not run
+	mu        sync.Mutex
+	over      bool  // the inbox ended it, in the handler's transaction
+	seen      bool  // the inbox had it
+	tried     bool  // the handler ran
+	cancelled bool  // the delivery, before the handler failed
+	cause     error // why the handler failed, or did not run
 }
 
 type attemptKey struct{}
@@ -63,11 +64,13 @@ func (a *attempt) done() {
 	a.over = true
 }
 
-// failed says why the handler failed.
-func (a *attempt) failed(cause error) {
+// failed says why the handler of a delivery failed. Only one that was cancelled itself is
+// excused: a handler may have cancelled a call of its own.
+func (a *attempt) failed(delivery context.Context, cause error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.seen, a.tried, a.cause = true, true, cause
+	a.cancelled = delivery.Err() != nil && errors.Is(cause, context.Canceled)
 }
 
 // interrupted says why the handler did not run.
@@ -83,7 +86,7 @@ func (a *attempt) interrupted(cause error) {
 func (a *attempt) result() (over, counts bool, cause error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	counts = (a.tried || !a.seen) && !errors.Is(a.cause, context.Canceled)
+	counts = (a.tried || !a.seen) && !a.cancelled
 	return a.over, counts, a.cause
 }
 

@@ -68,7 +68,7 @@ var errBeforeTimeout = errors.New("BeforeTimeout ran out")
 // failBefore ends a delivery whose Before failed, as if the handler had.
 func (cl *Claim) failBefore(cause error) error {
 	if a := cl.told(); a != nil {
-		a.failed(cause)
+		a.failed(cl.ctx, cause)
 	}
 	if cl.lease == nil && cl.consumer.config.RecordFailures && cl.ctx.Err() == nil {
 		if leave, err := cl.consumer.slot(cl.ctx); err == nil {

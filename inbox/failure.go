@@ -173,8 +173,11 @@ func (cl *Claim) putFailure(ctx context.Context, tx *sqlx.Tx, cause error) error
 }
 
 // errorText is as much of an error as is worth keeping.
-func errorText(err error) []byte {
+func errorText(err error) []byte { return noteText(err.Error()) }
+
+// noteText is as much of a text beside a message as is worth keeping. What a message brings may be
+// in it, such as its event type, and be longer than a column.
+func noteText(text string) []byte {
 	const most = 4096
-	text := err.Error()
 	return []byte(text[:min(len(text), most)])
 }

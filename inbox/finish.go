@@ -281,7 +281,7 @@ func (cl *Claim) Rollback(cause error) error {
 		reopened, cause = cl.takeBack(cause)
 	}
 	if a := cl.told(); a != nil {
-		a.failed(cause)
+		a.failed(cl.ctx, cause)
 	}
 	if cl.lease != nil {
 		reopened = true // the queue records it

@@ -86,7 +86,7 @@ func (cl *Claim) store() error {
 	if cl.lease != nil {
 		status, lease = InProgress, cl.lease.token
 	}
-	n, err = affected(cl.tx.ExecContext(ctx, s.dialect.Gate.HoldMessage, open.status, []byte(open.reason),
+	n, err = affected(cl.tx.ExecContext(ctx, s.dialect.Gate.HoldMessage, open.status, noteText(open.reason),
 		cl.waitsFor.id, cl.waitsFor.Number, open.delay, cl.id32, cl.id, status, lease))
 	if err == nil && n != 1 {
 		err = ErrLost
@@ -117,7 +117,7 @@ func (cl *Claim) release(ctx context.Context, tx *sqlx.Tx) error {
 func (s *Store) releaseHeld(ctx context.Context, tx *sqlx.Tx, consumer int32, v versioned) (int64, error) {
 	following := min(v.Number, math.MaxInt64-1) + 1
 	return affected(tx.ExecContext(ctx, s.dialect.Gate.ReleaseHeld,
-		[]byte("released by "+v.String()), consumer, v.id, following))
+		noteText("released by "+v.String()), consumer, v.id, following))
 }
 
 // advanced tells, after the commit, who waits for it.

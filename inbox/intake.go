@@ -147,16 +147,21 @@ func (q *Queue) putOne(ctx context.Context, tx *sqlx.Tx, consumer int32, a *arri
 		case stored == a.hash:
 			return nil, nil
 		}
-		other := *a
-		other.original, other.id = a.id, keycode.Derive(a.id, a.print)
-		other.status, other.delay, other.orderKey = Parked, never, nil
-		other.why = why{ReasonCollision, "same key as message " + a.key + ", other payload"}
-		if _, err := tx.ExecContext(ctx, d.OpenClaim, consumer, other.id, other.hash, 1); err != nil {
-			return nil, err
-		}
-		return &other, q.insert(ctx, tx, consumer, &other)
+		return q.parkTwin(ctx, tx, consumer, a)
 	}
 	return nil, ErrLost
+}
+
+// parkTwin parks a, which has the key of another message but a payload of its own.
+func (q *Queue) parkTwin(ctx context.Context, tx *sqlx.Tx, consumer int32, a *arrival) (parked *arrival, err error) {
+	other := *a
+	other.original, other.id = a.id, keycode.Derive(a.id, a.print)
+	other.status, other.delay, other.orderKey = Parked, never, nil
+	other.why = why{ReasonCollision, "same key as message " + a.key + ", other payload"}
+	if _, err := tx.ExecContext(ctx, q.store.dialect.OpenClaim, consumer, other.id, other.hash, 1); err != nil {
+		return nil, err
+	}
+	return &other, q.insert(ctx, tx, consumer, &other)
 }
 
 // seal makes of the payload of a what its row is to keep.
@@ -168,8 +173,8 @@ func (q *Queue) seal(ctx context.Context, a *arrival) (err error) {
 func (q *Queue) insert(ctx context.Context, tx *sqlx.Tx, consumer int32, a *arrival) error {
 	kind, version := q.config.Describe(a.msg)
 	_, err := tx.ExecContext(ctx, q.store.dialect.Queue.StoreMessage,
-		consumer, a.id, a.status, []byte(a.topic), a.orderKey, []byte(kind), []byte(version), []byte(a.msg.UUID),
-		msgcode.AppendMetadata(nil, a.msg.Metadata), a.payload.inRow, a.hash, []byte(a.text), a.original,
+		consumer, a.id, a.status, []byte(a.topic), a.orderKey, noteText(kind), noteText(version), []byte(a.msg.UUID),
+		msgcode.AppendMetadata(nil, a.msg.Metadata), a.payload.inRow, a.hash, noteText(a.text), a.original,
 		a.payload.form, a.payload.ref, a.delay.Microseconds())
 	if err != nil {
 		return fmt.Errorf("store a payload of %d bytes: %w", len(a.msg.Payload), err)
@@ -220,11 +225,19 @@ func (s *Straight) Fail(ctx context.Context) (stored bool, err error) {
 	if err == nil {
 		err = q.seal(ctx, a)
 	}
+	var parked *arrival
 	if err == nil {
-		err = q.write(ctx, func(tx *sqlx.Tx, tell tellParked) error { return q.putFailed(ctx, tx, id, a, tell) })
+		err = q.write(ctx, func(tx *sqlx.Tx, tell tellParked) (err error) {
+			parked, err = q.putFailed(ctx, tx, id, a, tell)
+			return err
+		})
 	}
 	if err != nil {
 		return false, q.name.explain(fmt.Sprintf("store message %q", s.msg.UUID), q.store.noticeLoss(err))
+	}
+	if parked != nil {
+		q.observeCollision(ctx, parked)
+		return true, nil
 	}
 	q.observeFate(ctx, q.event(a, a.reason), fate{a.status, a.attempts, a.delay, a.why, a.last})
 	q.bell.Ring()
@@ -232,16 +245,33 @@ func (s *Straight) Fail(ctx context.Context) (stored bool, err error) {
 }
 
 // putFailed stores a message whose handler failed, with its claim open. It takes the claim
-// first, so that it waits for, or gives way to, a twin that holds it.
-func (q *Queue) putFailed(ctx context.Context, tx *sqlx.Tx, consumer int32, a *arrival, tell tellParked) error {
+// first, so that it waits for, or gives way to, a twin that holds it. While the handler ran, or
+// without middleware.Inbox, the key may have become that of a message with another payload:
+// then it is parked.
+func (q *Queue) putFailed(
+	ctx context.Context, tx *sqlx.Tx, consumer int32, a *arrival, tell tellParked,
+) (parked *arrival, err error) {
 	d := q.store.dialect
 	if _, err := tx.ExecContext(ctx, d.OpenClaim, consumer, a.id, a.hash, 1); err != nil {
-		return err
+		return nil, err
 	}
 	var row lookup
 	if err := row.scan(tx.QueryRowContext(ctx, d.Lookup, consumer, a.id)); err != nil {
-		return err
+		return nil, err
 	}
+	if row.other(a.hash) {
+		if parked, err = q.parkTwin(ctx, tx, consumer, a); err != nil {
+			return nil, err
+		}
+		return parked, tell(a.msg.Copy(), parked.text)
+	}
+	return nil, q.putCopy(ctx, tx, consumer, a, row, tell)
+}
+
+// putCopy stores a failed message beside what row says of its key.
+func (q *Queue) putCopy(
+	ctx context.Context, tx *sqlx.Tx, consumer int32, a *arrival, row lookup, tell tellParked,
+) error {
 	switch {
 	case row.Result != resultOpen && row.Outcome == nil:
 		return nil // completed, by a twin for instance
@@ -251,7 +281,8 @@ func (q *Queue) putFailed(ctx context.Context, tx *sqlx.Tx, consumer int32, a *a
 			return nil
 		}
 	case row.OpenStatus.Valid && Status(row.OpenStatus.Int16) == FailedRetryable:
-		_, err := tx.ExecContext(ctx, d.TouchMessage, a.last, groupOf(a.last), a.delay.Microseconds(), consumer, a.id, FailedRetryable)
+		_, err := tx.ExecContext(ctx, q.store.dialect.TouchMessage,
+			a.last, groupOf(a.last), a.delay.Microseconds(), consumer, a.id, FailedRetryable)
 		return err
 	case row.OpenStatus.Valid:
 		return nil // it is worked on already
@@ -265,9 +296,9 @@ func (q *Queue) putFailed(ctx context.Context, tx *sqlx.Tx, consumer int32, a *a
 func (q *Queue) insertFailed(ctx context.Context, tx *sqlx.Tx, consumer int32, a *arrival) error {
 	kind, version := q.config.Describe(a.msg)
 	_, err := tx.ExecContext(ctx, q.store.dialect.InsertMessage,
-		consumer, a.id, a.status, a.attempts, []byte(a.topic), nil, nil, a.orderKey, []byte(kind), []byte(version),
+		consumer, a.id, a.status, a.attempts, []byte(a.topic), nil, nil, a.orderKey, noteText(kind), noteText(version),
 		[]byte(a.msg.UUID), msgcode.AppendMetadata(nil, a.msg.Metadata), a.payload.inRow, a.hash,
-		a.last, groupOf(a.last), []byte(a.text), nil, nil, sql.NullInt64{}, a.payload.form, a.payload.ref,
+		a.last, groupOf(a.last), noteText(a.text), nil, nil, sql.NullInt64{}, a.payload.form, a.payload.ref,
 		a.delay.Microseconds())
 	if err != nil {
 		return err

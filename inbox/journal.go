@@ -15,10 +15,11 @@ import (
 	"github.com/millrace-go/millrace/internal/msgcode"
 )
 
-// journal keeps a completed message whole, in the transaction of its handler.
+// journal keeps a message whole that was handled, in the transaction of its handler. The
+// handler of a stale one did not run.
 func (cl *Claim) journal(ctx context.Context, tx *sqlx.Tx) error {
 	d := cl.delivery
-	if !d.consumer.config.Journal {
+	if !d.consumer.config.Journal || cl.verdict == stale {
 		return nil
 	}
 	s := d.consumer.store
@@ -33,7 +34,7 @@ func (cl *Claim) journal(ctx context.Context, tx *sqlx.Tx) error {
 		received, orderKey = sql.NullInt64{Int64: cl.lease.row.ReceivedAt, Valid: true}, cl.lease.row.OrderKey
 	}
 	_, err = tx.ExecContext(ctx, s.dialect.Journal.InsertJournal, cl.id32, d.id, []byte(d.topic), orderKey,
-		[]byte(kind), []byte(version), []byte(d.came.UUID), msgcode.AppendMetadata(nil, d.came.Metadata),
+		noteText(kind), noteText(version), []byte(d.came.UUID), msgcode.AppendMetadata(nil, d.came.Metadata),
 		payload.inRow, d.hash, payload.form, payload.ref, received)
 	if err != nil {
 		return fmt.Errorf("journal: keep the message, whose payload has %d bytes: %w", len(d.came.Payload), err)

@@ -77,9 +77,11 @@ var (
 func (c *LeaseConsumer) Acquire(msg *message.Message) (*Lease, error) {
 	l := &Lease{consumer: c, msg: msg, ctx: msg.Context()}
 	if err := l.identify(); err != nil {
+		l.interrupted(err)
 		return nil, l.fail(err)
 	}
 	if !l.enter() {
+		l.interrupted(ErrClosed)
 		return nil, ErrClosed
 	}
 	l.observeReceived()
@@ -90,6 +92,7 @@ func (c *LeaseConsumer) Acquire(msg *message.Message) (*Lease, error) {
 	}
 	if err := l.obtain(); err != nil {
 		l.leave()
+		l.interrupted(err)
 		return nil, l.fail(err)
 	}
 	if !l.fresh {
@@ -293,6 +296,14 @@ func (l *Lease) enter() bool {
 func (l *Lease) leave() {
 	if store := l.consumer.leases.owner; store != nil {
 		store.work.leave()
+	}
+}
+
+// interrupted tells the queue that delivers the message, if there is one, why the handler does
+// not run.
+func (l *Lease) interrupted(cause error) {
+	if a := deliveredBy(l.ctx); a != nil {
+		a.interrupted(cause)
 	}
 }
 

@@ -144,7 +144,7 @@ func (l *Leased) move(ctx context.Context, f fate) error {
 			moved, err = affected(tx.ExecContext(ctx, s.dialect.Queue.CloseLeased, l.row.Consumer, l.row.MessageID, l.token))
 		} else {
 			moved, err = affected(tx.ExecContext(ctx, s.dialect.Queue.MoveLeased, became.status, became.attempts, became.last,
-				groupOf(became.last), []byte(became.text), became.delay.Microseconds(), l.row.Consumer, l.row.MessageID, l.token))
+				groupOf(became.last), noteText(became.text), became.delay.Microseconds(), l.row.Consumer, l.row.MessageID, l.token))
 		}
 		if err == nil && moved != 1 {
 			err = ErrLost

@@ -141,6 +141,9 @@ func (l *Lease) giveBack(ctx context.Context) error {
 
 func (l *Lease) end(cause error) error {
 	l.cancel(nil)
+	if a := deliveredBy(l.ctx); a != nil {
+		a.failed(l.ctx, cause)
+	}
 	if leases := l.consumer.leases; len(leases.observe.failed) > 0 || leases.debug {
 		e := l.event(reasonOf(cause))
 		e.Err, e.Duration = cause, time.Since(l.began)

@@ -27,6 +27,14 @@ func (l *lookup) scan(row *sql.Row) error {
 		&l.OpenID, &l.OpenStatus, &l.OpenHash)
 }
 
+// other reports whether the key is known as that of a message with another hash.
+func (l *lookup) other(hash int64) bool {
+	if l.Result == resultOpen {
+		return l.OpenStatus.Valid && l.OpenHash.Int64 != hash
+	}
+	return l.Result != resultImported && l.Hash != hash
+}
+
 // What a claim's result says.
 const (
 	resultOpen       = 0

@@ -163,8 +163,8 @@ func (s *Store) insertMessage(ctx context.Context, tx *sqlx.Tx, cl *Claim, open 
 	}
 	_, err = tx.ExecContext(ctx, s.dialect.InsertMessage,
 		cl.id32, d.id, open.status, open.attempts, []byte(d.topic), nil, nil, nil,
-		[]byte(kind), []byte(version), []byte(d.came.UUID), msgcode.AppendMetadata(nil, d.came.Metadata),
-		payload.inRow, d.hash, open.lastError, groupOf(open.lastError), []byte(open.reason), d.original,
+		noteText(kind), noteText(version), []byte(d.came.UUID), msgcode.AppendMetadata(nil, d.came.Metadata),
+		payload.inRow, d.hash, open.lastError, groupOf(open.lastError), noteText(open.reason), d.original,
 		aggregate, number, payload.form, payload.ref, open.delay)
 	if err != nil {
 		return fmt.Errorf("store the message, whose payload has %d bytes: %w", len(d.came.Payload), err)

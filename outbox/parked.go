@@ -9,6 +9,8 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/jmoiron/sqlx"
+
+	"github.com/millrace-go/millrace/internal/keycode"
 )
 
 // ErrNotFound says that no message with this id is parked.
@@ -135,9 +137,7 @@ func (p *Publisher) decide(
 	}
 	if err == nil {
 		err = p.write(ctx, func(tx *sqlx.Tx) error {
-			_, err := tx.ExecContext(ctx, p.dialect.InsertAudit, []byte(by.Name), []byte("outbox "+action),
-				[]byte(by.Reason), 0, []byte(rows[0].UUID), []byte("to topic "+rows[0].Topic))
-			if err != nil {
+			if err := p.audit(ctx, tx, rows[0], action, by); err != nil {
 				return err
 			}
 			return carryOut(tx, rows[0])
@@ -148,4 +148,15 @@ func (p *Publisher) decide(
 	}
 	p.Wake()
 	return nil
+}
+
+// audit keeps what was decided. A UUID that is longer than the column is whole in the detail.
+func (p *Publisher) audit(ctx context.Context, tx *sqlx.Tx, row parkedRow, action string, by Operator) error {
+	id, detail := row.UUID, "to topic "+row.Topic
+	if len(id) > keycode.MaxLen {
+		id, detail = id[:keycode.MaxLen], detail+", uuid "+row.UUID
+	}
+	_, err := tx.ExecContext(ctx, p.dialect.InsertAudit, []byte(by.Name), []byte("outbox "+action),
+		[]byte(by.Reason), 0, []byte(id), []byte(detail))
+	return err
 }

@@ -132,6 +132,25 @@ var journalBodies = []testdb.Body{
 		}
 		assert.Equal(t, []string{first.UUID, second.UUID}, order)
 	}},
+	{Name: "what the version gate turns away out of the table", Why: "it was not handled, wherever it came from", Run: func(t *testing.T, db *testdb.DB) {
+		b := newBed(t, db)
+		durable := quick(b.store)
+		durable.Mode = pubsub.StoreFirst
+		s := b.journaling(durable, effect, millrace.VersionGate{}.Middleware)
+		first, second := newMessage(), newMessage()
+		for version, msg := range []*message.Message{first, second} {
+			outbox.Stamp(msg, "a", int64(version+1))
+			assert.True(t, s.deliver(msg))
+			b.eventually("it is applied", func() bool { return b.effects(msg) == 1 && b.rows() == 0 })
+		}
+		stale := newMessage()
+		outbox.Stamp(stale, "a", 1)
+		assert.True(t, s.deliver(stale))
+		b.eventually("it is closed", func() bool { return b.rows() == 0 })
+		assert.Zero(t, b.effects(stale))
+		assert.Equal(t, 3, b.count(`SELECT COUNT(*) FROM millrace_claims WHERE result = 1`), "it has come")
+		assert.Len(t, b.journal(b.store), 2)
+	}},
 	{Name: "purge the journal", Why: "a message lives as long as its claim, and its blob with it", Run: func(t *testing.T, db *testdb.DB) {
 		b := newBed(t, db)
 		store := b.storeWith(inbox.Config{BlobsAbove: above, BlobGrace: time.Minute})

@@ -22,7 +22,7 @@ import (
 
 func TestConformance(t *testing.T) {
 	testdb.Conformance(t, slices.Concat(queueBodies, storeFirstBodies, leaseBodies, parkingBodies, epochBodies, replayBodies,
-		takeUpBodies, importBodies, stepBodies))
+		takeUpBodies, importBodies, stepBodies, twoFailedBodies))
 }
 
 var errBoom = errors.New("boom")

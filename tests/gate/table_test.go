@@ -119,6 +119,18 @@ var tableBodies = []testdb.Body{
 		assert.Equal(t, 1, b.open(inbox.Held))
 		assert.Equal(t, 1, b.events.Count("released"))
 	}},
+	{Name: "held with a long aggregate", Why: "what a message brings does not keep it from being stored", Run: func(t *testing.T, db *testdb.DB) {
+		b := newBed(t, db)
+		b.queued(b.store)
+		runs := 0
+		h := b.gated(b.store, millrace.VersionGate{}, func(*message.Message) ([]*message.Message, error) { runs++; return nil, nil })
+		long := strings.Repeat("a", 100_000)
+		must(t, h, change(long, 2))
+		assert.Equal(t, 1, b.open(inbox.Held))
+		must(t, h, change(long, 1))
+		assert.Equal(t, 1, b.open(inbox.Received), "its predecessor was applied")
+		assert.Equal(t, 1, runs)
+	}},
 	{Name: "held ones are delivered", Why: "nothing stays held once its predecessor is applied", Run: func(t *testing.T, db *testdb.DB) {
 		b := newBed(t, db)
 		s := b.service(b.store, millrace.VersionGate{}, handler)

@@ -3,6 +3,8 @@ package outbox_test
 import (
 	"context"
 	"slices"
+	"strconv"
+	"strings"
 	"testing"
 
 	"github.com/ThreeDotsLabs/watermill/message"
@@ -29,6 +31,10 @@ var relayParkedBodies = []testdb.Body{
 	{
 		Name: "a key held by an earlier relay", Why: "a restart forgets neither what is held nor what is released",
 		Run: heldBefore,
+	},
+	{
+		Name: "a parked message with a long UUID", Why: "whoever can store it can decide about it, too",
+		Run: longUUID,
 	},
 }
 
@@ -208,4 +214,29 @@ func heldBefore(t *testing.T, db *testdb.DB) {
 	b.refusing(nil)
 	require.NoError(t, p.out.Retry(t.Context(), p.awaitParked(keep[0].UUID).ID, ann))
 	b.awaitAll(append(uuids(keep), kept...))
+}
+
+func longUUID(t *testing.T, db *testdb.DB) {
+	ctx := t.Context()
+	p, b := newPost(t, db), newStrict(t)
+	msgs := b.letters("", 2)
+	for i, msg := range msgs {
+		msg.UUID = strings.Repeat("ü", 1000) + strconv.Itoa(i)
+	}
+	b.excuse(msgs[0])
+	b.refusing(refuses(outbox.Permanent(errRefused), msgs[0].UUID, msgs[1].UUID))
+	p.relayTo(b, holding)
+	ids := p.store("orders", msgs...)
+	first, last := p.awaitParked(ids[0]), p.awaitParked(ids[1])
+	shown, err := p.out.Reveal(ctx, first.ID, ann)
+	require.NoError(t, err)
+	assert.Equal(t, ids[0], shown.Message.UUID)
+	require.NoError(t, p.out.Discard(ctx, first.ID, ann))
+	b.refusing(nil)
+	require.NoError(t, p.out.Retry(ctx, last.ID, ann))
+	b.awaitAll(ids[1:])
+	lines := p.audit(ctx)
+	require.Len(t, lines, 3)
+	assert.Contains(t, lines[1], ids[0], "whole")
+	assert.Contains(t, lines[2], ids[1], "whole")
 }

@@ -1,0 +1,151 @@
+package durable_test
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace-go/millrace/inbox"
+	millrace "github.com/millrace-go/millrace/middleware"
+	"github.com/millrace-go/millrace/pubsub"
+	"github.com/millrace-go/millrace/tests/testdb"
+)
+
+// failedStraight stores msg as one that went past the table and failed.
+func (b *bed) failedStraight(queue *inbox.Queue, msg *message.Message) {
+	b.Helper()
+	_, straight := queue.Straight("orders", msg)
+	stored, err := straight.Fail(b.Context())
+	require.NoError(b, err)
+	require.True(b, stored)
+}
+
+// payloads returns those of the open messages in a state.
+func (b *bed) payloads(status inbox.Status) (all []string) {
+	b.Helper()
+	for _, m := range b.find(inbox.Filter{Status: status}) {
+		all = append(all, string(m.Payload))
+	}
+	return all
+}
+
+// outOfReach is a store of leases that does not answer at first, and then gives them all.
+type outOfReach struct{ left atomic.Int32 }
+
+func (o *outOfReach) Acquire(context.Context, inbox.LeaseKey, int64, time.Duration) (inbox.LeaseState, error) {
+	if o.left.Add(-1) >= 0 {
+		return inbox.LeaseState{}, inbox.ErrUnavailable
+	}
+	return inbox.LeaseState{Status: inbox.LeaseTaken}, nil
+}
+
+func (o *outOfReach) Confirm(context.Context, inbox.LeaseKey, int64, time.Duration) error { return nil }
+
+func (o *outOfReach) Release(context.Context, inbox.LeaseKey, int64) error { return nil }
+
+// twoFailedBodies: messages that fail in spite of what is stored for their key.
+var twoFailedBodies = []testdb.Body{
+	{Name: "another message with the key of one that failed, fails", Why: "it is acked, so it is parked, not dropped", Run: func(t *testing.T, db *testdb.DB) {
+		b := newBed(t, db)
+		durable := quick(b.store)
+		durable.MinBackoff, durable.MaxBackoff = time.Hour, time.Hour
+		s := b.start(durable, func(*message.Message) ([]*message.Message, error) { return nil, errBoom })
+		msg := newMessage()
+		assert.True(t, s.deliver(msg))
+		for range 2 {
+			assert.True(t, s.deliver(message.NewMessage(msg.UUID, []byte("another"))))
+		}
+		assert.Equal(t, []string{"payload"}, b.payloads(inbox.FailedRetryable))
+		assert.Equal(t, []string{"another"}, b.payloads(inbox.Parked))
+	}},
+	{Name: "another message with the key of one that was completed meanwhile, fails", Why: "it is acked, so it is parked, not dropped", Run: func(t *testing.T, db *testdb.DB) {
+		b := newBed(t, db)
+		queue, err := b.store.Queue(inbox.QueueConfig{Consumer: consumer})
+		require.NoError(t, err)
+		msg, other := newMessage(), newMessage()
+		other.UUID, other.Payload = msg.UUID, []byte("another")
+		c, err := b.store.Consumer(inbox.ConsumerConfig{Name: consumer})
+		require.NoError(t, err)
+		claim, err := c.Claim(msg)
+		require.NoError(t, err)
+		_, err = claim.Commit(nil)
+		require.NoError(t, err)
+
+		b.failedStraight(queue, msg.Copy())
+		assert.Zero(t, b.rows(), "a copy of what was completed")
+		b.failedStraight(queue, other)
+		assert.Equal(t, []string{"another"}, b.payloads(inbox.Parked))
+	}},
+	{Name: "what Deduplicate knows of a delivery", Why: "the queue is told why a handler failed, and that it was not reached", Run: func(t *testing.T, db *testdb.DB) {
+		b, runs := newBed(t, db), &counter{}
+		durable := quick(b.store)
+		durable.MaxAttempts = 3
+		s := b.start(durable, func(msg *message.Message) ([]*message.Message, error) {
+			runs.run(msg)
+			return nil, inbox.Terminal(errBoom)
+		}, millrace.Deduplicate{Claims: b.store.Leases()}.Middleware)
+		msg := newMessage()
+		assert.True(t, s.deliver(msg))
+		b.eventually("it waits for an operator", func() bool { return b.open(inbox.FailedTerminal) == 1 })
+		assert.Equal(t, 1, runs.of(msg))
+		assert.Contains(t, b.find(inbox.Filter{})[0].LastError, errBoom.Error())
+	}},
+	{Name: "the store of the leases is out of reach", Why: "a delivery that does not reach the handler is no attempt", Run: func(t *testing.T, db *testdb.DB) {
+		b, runs := newBed(t, db), &counter{}
+		durable := quick(b.store)
+		durable.Mode, durable.MaxAttempts = pubsub.StoreFirst, 2
+		down := &outOfReach{}
+		down.left.Store(5)
+		s := b.start(durable, func(msg *message.Message) ([]*message.Message, error) {
+			runs.run(msg)
+			return nil, nil
+		}, millrace.Deduplicate{Claims: inbox.NewLeases(down, inbox.LeasesConfig{})}.Middleware)
+		msg := newMessage()
+		assert.True(t, s.deliver(msg))
+		b.eventually("it is handled", func() bool { return runs.of(msg) == 1 && b.rows() == 0 })
+	}},
+	{Name: "a message with a long event type", Why: "a header from outside stops no message", Run: func(t *testing.T, db *testdb.DB) {
+		for _, mode := range []pubsub.Mode{pubsub.StoreOnFailure, pubsub.StoreFirst} {
+			t.Run([]string{"on failure", "first"}[mode], func(t *testing.T) {
+				b, runs := newBed(t, testdb.On(t, db.Dialect)), &counter{}
+				durable := quick(b.store)
+				durable.Mode = mode
+				msg := newMessage()
+				msg.Metadata.Set("name", strings.Repeat("ü", 50_000))
+				msg.Metadata.Set("ce_dataschema", strings.Repeat("ü", 50_000))
+				s := b.journaling(durable, func(m *message.Message) error {
+					if runs.run(m) == 1 {
+						return errBoom
+					}
+					assert.Equal(t, msg.Metadata, m.Metadata)
+					return effect(m)
+				})
+				assert.True(t, s.deliver(msg))
+				b.eventually("it is handled", func() bool { return b.effects(msg) == 1 && b.rows() == 0 })
+			})
+		}
+	}},
+	{Name: "a handler whose own call was cancelled", Why: "nobody cancelled the delivery, so it is an attempt", Run: func(t *testing.T, db *testdb.DB) {
+		for _, mode := range []pubsub.Mode{pubsub.StoreOnFailure, pubsub.StoreFirst} {
+			t.Run([]string{"on failure", "first"}[mode], func(t *testing.T) {
+				b := newBed(t, testdb.On(t, db.Dialect))
+				durable := quick(b.store)
+				durable.Mode, durable.MaxAttempts = mode, 3
+				s := b.inboxed(durable, func(msg *message.Message) error {
+					ctx, cancel := context.WithCancel(msg.Context())
+					cancel()
+					return fmt.Errorf("call the bank: %w", ctx.Err())
+				})
+				assert.True(t, s.deliver(newMessage()))
+				b.eventually("it is parked", func() bool { return b.open(inbox.Parked) == 1 })
+			})
+		}
+	}},
+}
