@@ -68,7 +68,6 @@ func (c *storeCollector) lookAt(ctx context.Context) ([]prometheus.Metric, error
 	}
 	var found []prometheus.Metric
 	for name, f := range byConsumer(backlog) {
-		name = clean(name)
 		c.inbox.consumers.of(name) // its counters begin with 0, before anything happens
 		for state, n := range f.states {
 			found = append(found, gauge(c.messages, float64(n), name, state))
@@ -96,15 +95,16 @@ func (c *storeCollector) lookAt(ctx context.Context) ([]prometheus.Metric, error
 	return found, nil
 }
 
-// byConsumer adds up the epochs of each consumer. Settings are those of the newest, which
-// comes last.
+// byConsumer adds up the epochs of each consumer, by the value of its label. Settings are
+// those of the newest, which comes last.
 func byConsumer(backlog []inbox.Backlog) map[string]*consumerFigures {
 	all := make(map[string]*consumerFigures)
 	for _, b := range backlog {
-		f := all[b.Consumer]
+		name := clean(b.Consumer)
+		f := all[name]
 		if f == nil {
 			f = &consumerFigures{states: make(map[string]int)}
-			all[b.Consumer] = f
+			all[name] = f
 		}
 		for state, count := range map[string]inbox.Count{
 			"due": b.Due, "waiting": b.Waiting, "taken": b.Taken, "in_progress": b.InProgress, "stale": b.Stale,
