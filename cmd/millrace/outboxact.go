@@ -158,7 +158,7 @@ func (act *outboxAction) carryOut(ctx context.Context, out *outbox.Publisher, me
 	if err != nil {
 		return err
 	}
-	pause := time.NewTicker(time.Second / time.Duration(act.rate))
+	pause := time.NewTicker(max(time.Second/time.Duration(act.rate), 1))
 	defer pause.Stop()
 	bar, done := act.progress(act.name, inbox.Count{N: len(messages)}), 0
 	for _, m := range messages {

@@ -205,6 +205,19 @@ func TestManyAreRetried(t *testing.T) {
 	})
 }
 
+// TestAnyRateIsTaken: as fast as it goes, too.
+func TestAnyRateIsTaken(t *testing.T) {
+	t.Parallel()
+	for _, args := range [][]string{
+		{"outbox", "retry", "--all-matching"}, {"retry", "--all-matching", "--consumer", "billing"}, {"import", "mail", "--query", "SELECT 'x'"},
+	} {
+		s := newShop(t, testdb.On(t, "sqlite"))
+		s.serve()
+		r := s.run(append(args, "--reason", "x", "--yes", "--rate", "9000000000000000000")...)
+		assert.Zero(t, r.code, "%q: %s", args, r.err)
+	}
+}
+
 // park adds n parked messages from the topic many.
 func (s *shop) park(n int) {
 	s.Helper()
