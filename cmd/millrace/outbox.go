@@ -66,8 +66,12 @@ func (a *app) outboxListCommand() *cobra.Command {
 		if err != nil {
 			return err
 		}
+		read, page := out.ListParked, mostParked
+		if payload {
+			read, page = out.Parked, mostWhole
+		}
 		var parked []outbox.Parked
-		for p, err := range parkedTo(ctx, out, topic, after) {
+		for p, err := range parkedTo(ctx, read, page, topic, after) {
 			if err != nil {
 				return err
 			}
@@ -80,14 +84,19 @@ func (a *app) outboxListCommand() *cobra.Command {
 	return cmd
 }
 
-// mostParked is how many are read at once.
-const mostParked = 1000
+// How many are read at once, without and with their payloads, which may be large.
+const (
+	mostParked = 1000
+	mostWhole  = 50
+)
+
+type readParked func(ctx context.Context, after int64, limit int) ([]outbox.Parked, error)
 
 // parkedTo goes through what is parked on the way to a topic, or to any.
-func parkedTo(ctx context.Context, out *outbox.Publisher, topic string, after int64) iter.Seq2[outbox.Parked, error] {
+func parkedTo(ctx context.Context, read readParked, most int, topic string, after int64) iter.Seq2[outbox.Parked, error] {
 	return func(yield func(outbox.Parked, error) bool) {
 		for {
-			page, err := out.Parked(ctx, after, mostParked)
+			page, err := read(ctx, after, most)
 			if err != nil {
 				yield(outbox.Parked{}, err)
 				return
@@ -97,7 +106,7 @@ func parkedTo(ctx context.Context, out *outbox.Publisher, topic string, after in
 					return
 				}
 			}
-			if len(page) < mostParked {
+			if len(page) < most {
 				return
 			}
 			after = page[len(page)-1].ID

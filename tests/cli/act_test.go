@@ -205,6 +205,19 @@ func TestManyAreRetried(t *testing.T) {
 	})
 }
 
+// TestPayloadsAreNotReadUnlessShown: there may be many, and large ones.
+func TestPayloadsAreNotReadUnlessShown(t *testing.T) {
+	t.Parallel()
+	testdb.Each(t, func(t *testing.T, db *testdb.DB) {
+		s := newShop(t, db)
+		s.exec(`ALTER TABLE millrace_outbox DROP COLUMN payload`)
+		for args, code := range map[string]int{"list": 0, "list --topic payments --json": 0, "retry 1": 2, "retry --all-matching": 2, "list --payload": 1} {
+			r := s.run(append([]string{"outbox"}, strings.Fields(args)...)...)
+			assert.Equal(t, code, r.code, "%s: %s", args, r.err)
+		}
+	})
+}
+
 // TestAnyRateIsTaken: as fast as it goes, too.
 func TestAnyRateIsTaken(t *testing.T) {
 	t.Parallel()

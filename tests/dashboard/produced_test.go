@@ -23,3 +23,16 @@ func TestWhatASlowHandlerPublishedIsShown(t *testing.T) {
 		b.shows(b.get("message?key=order-0001"), "What its handlers published", "invoice-of-order-0001")
 	})
 }
+
+// TestPayloadsOfTheOutboxAreNotRead: the page shows none, and they may be large.
+func TestPayloadsOfTheOutboxAreNotRead(t *testing.T) {
+	testdb.Each(t, func(t *testing.T, db *testdb.DB) {
+		b := newBed(t, db)
+		require.NoError(t, b.Outbox.Publish("invoices", stuck.Order(1, "")))
+		for _, query := range []string{`UPDATE millrace_outbox SET status = 3`, `ALTER TABLE millrace_outbox DROP COLUMN payload`} {
+			_, err := db.ExecContext(t.Context(), query)
+			require.NoError(t, err)
+		}
+		b.shows(b.get("outbox"), "order-0001")
+	})
+}
