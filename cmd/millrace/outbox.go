@@ -39,7 +39,7 @@ type parkedMessage struct {
 	Parked   *string           `json:"parked_at"`
 	Error    string            `json:"error"`
 	Metadata map[string]string `json:"metadata"`
-	Payload  *string           `json:"payload,omitempty"`
+	shownPayload
 }
 
 func (a *app) outboxListCommand() *cobra.Command {
@@ -126,8 +126,7 @@ func (a *app) printParked(parked []outbox.Parked, payload bool, limit int) error
 			Parked: since(p.At), Error: p.Error, Metadata: p.Message.Metadata,
 		}
 		if payload {
-			text := string(p.Message.Payload)
-			m.Payload = &text
+			m.shownPayload = payloadOf(p.Message.Payload)
 		}
 		all = append(all, m)
 	}
@@ -155,8 +154,8 @@ func parkedTable(parked []parkedMessage) string {
 	}
 	text := t.String()
 	for _, p := range parked {
-		if p.Payload != nil {
-			text += fmt.Sprintf("payload of %d: %s\n", p.ID, oneLine(*p.Payload))
+		if line, shown := p.line(); shown {
+			text += fmt.Sprintf("payload of %d: %s\n", p.ID, line)
 		}
 	}
 	return text

@@ -1,6 +1,7 @@
 package cli_test
 
 import (
+	"encoding/json"
 	"os/user"
 	"strings"
 	"testing"
@@ -214,6 +215,31 @@ func TestPayloadsAreNotReadUnlessShown(t *testing.T) {
 		for args, code := range map[string]int{"list": 0, "list --topic payments --json": 0, "retry 1": 2, "retry --all-matching": 2, "list --payload": 1} {
 			r := s.run(append([]string{"outbox"}, strings.Fields(args)...)...)
 			assert.Equal(t, code, r.code, "%s: %s", args, r.err)
+		}
+	})
+}
+
+// TestAPayloadInJSONIsWhole: also where it is no text.
+func TestAPayloadInJSONIsWhole(t *testing.T) {
+	t.Parallel()
+	testdb.Each(t, func(t *testing.T, db *testdb.DB) {
+		s := newShop(t, db)
+		payload := []byte("\x08\x96\x01\xff\x00")
+		s.exec(`UPDATE millrace_messages SET payload = ?`, payload)
+		s.exec(`UPDATE millrace_outbox SET payload = ?`, payload)
+		for _, args := range [][]string{{"list"}, {"outbox", "list"}} {
+			var shown struct {
+				Messages []struct {
+					Payload       *string
+					PayloadBase64 []byte `json:"payload_base64"`
+				}
+			}
+			r := s.run(append(args, "--payload", "--json")...)
+			require.NoError(t, json.Unmarshal([]byte(r.out), &shown), r.err)
+			require.NotEmpty(t, shown.Messages)
+			assert.Equal(t, payload, shown.Messages[0].PayloadBase64)
+			assert.Nil(t, shown.Messages[0].Payload)
+			assert.Contains(t, s.run(append(args, "--payload")...).out, "\ufffd\ufffd")
 		}
 	})
 }
