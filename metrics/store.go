@@ -45,7 +45,7 @@ type consumerFigures struct {
 	states                      map[string]int
 	pending, held, unsettledAge time.Duration
 	unsettled                   int
-	paused, served              bool
+	paused, pausedInUse, served bool
 	retention, window           time.Duration
 }
 
@@ -114,7 +114,8 @@ func byConsumer(backlog []inbox.Backlog) map[string]*consumerFigures {
 		}
 		f.pending, f.held = max(f.pending, b.OldestPending), max(f.held, b.OldestHeld)
 		f.unsettled, f.unsettledAge = f.unsettled+b.Unsettled.N, max(f.unsettledAge, b.OldestUnsettled)
-		f.paused, f.served = f.paused || b.Paused, f.served || b.Served
+		f.served, f.pausedInUse = f.served || b.Served, f.pausedInUse || b.Paused && b.Served
+		f.paused = b.Paused || f.pausedInUse // an epoch that is over stays paused
 		f.retention, f.window = b.Retention, b.Window
 	}
 	return all
