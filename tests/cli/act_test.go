@@ -7,10 +7,12 @@ import (
 	"testing"
 	"time"
 
+	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-go/millrace/inbox"
+	"github.com/millrace-go/millrace/internal/keycode"
 	"github.com/millrace-go/millrace/tests/testdb"
 )
 
@@ -241,6 +243,30 @@ func TestAPayloadInJSONIsWhole(t *testing.T) {
 			assert.Nil(t, shown.Messages[0].Payload)
 			assert.Contains(t, s.run(append(args, "--payload")...).out, "\ufffd\ufffd")
 		}
+	})
+}
+
+// TestAnyKeyNamesItsMessage: also one so long that a hash of it is stored, and what is shown of it.
+func TestAnyKeyNamesItsMessage(t *testing.T) {
+	t.Parallel()
+	testdb.Each(t, func(t *testing.T, db *testdb.DB) {
+		s := newShop(t, db)
+		s.serve()
+		queue, err := s.store.Queue(inbox.QueueConfig{Consumer: "billing"})
+		require.NoError(t, err)
+		long := strings.Repeat("key/%ü ", 30)
+		for _, key := range []string{"a/b c%2F?ü", long} {
+			require.NoError(t, queue.Put(t.Context(), "odd", message.NewMessage(key, nil)))
+		}
+		s.exec(`UPDATE millrace_messages SET status = 6 WHERE topic = ?`, []byte("odd"))
+		hashed := keycode.String(keycode.Encode(long))
+		for _, key := range []string{"a/b c%2F?ü", long, hashed} {
+			r := s.run("retry", key, "--consumer", "billing")
+			assert.Equal(t, 2, r.code, "%s: %s", key, r.err)
+			assert.Contains(t, r.out, "1 message would be handled again")
+			assert.Zero(t, s.run("explain", key).code)
+		}
+		assert.Equal(t, 3, s.run("retry", "another key", "--consumer", "billing").code)
 	})
 }
 
