@@ -270,6 +270,16 @@ func TestAnyKeyNamesItsMessage(t *testing.T) {
 	})
 }
 
+// TestAnUnknownCommandIsAWrongCall: not a call for help, which a script would take for done.
+func TestAnUnknownCommandIsAWrongCall(t *testing.T) {
+	t.Parallel()
+	for _, group := range []string{"outbox", "steps", "replay", "policy"} {
+		r := call(t, "", group, "resum", "may")
+		assert.Equal(t, 2, r.code, group)
+		assert.Contains(t, r.err, "unknown command \"resum\"")
+	}
+}
+
 // TestAnyRateIsTaken: as fast as it goes, too.
 func TestAnyRateIsTaken(t *testing.T) {
 	t.Parallel()
