@@ -7,9 +7,9 @@ import (
 
 // Limits of what a request may bring.
 const (
-	maxQuery  = 8 << 10
-	maxBody   = 64 << 10
-	maxReason = 500
+	maxAddress = 8 << 10
+	maxBody    = 64 << 10
+	maxReason  = 500
 )
 
 // policy lets a page load the embedded files and send its forms to its own site, no more.

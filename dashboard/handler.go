@@ -82,8 +82,12 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	ctx, cancel := context.WithTimeout(r.Context(), patience)
 	defer cancel()
+	long := len(r.URL.Path)+len(r.URL.RawQuery) > maxAddress
+	if long {
+		path = "" // else each link would be as long
+	}
 	v := h.visit(r.WithContext(ctx), path)
-	if len(r.URL.RawQuery) > maxQuery {
+	if long {
 		h.fail(w, v, problem{http.StatusRequestURITooLong, "This address is too long."})
 		return
 	}

@@ -226,8 +226,9 @@ func standing(m inbox.Message) event {
 	return e
 }
 
-// around is how long before and behind the commit of a handler its messages are looked for.
-const around = 5 * time.Minute
+// longest is how long after its claim, which is when a handler began, its messages are looked
+// for.
+const longest = 5 * time.Minute
 
 // producedBy lists what the handlers of a message made, where it can still be told.
 func (h *Handler) producedBy(v *visit, story inbox.Story) (all []produced, err error) {
@@ -238,7 +239,7 @@ func (h *Handler) producedBy(v *visit, story inbox.Story) (all []produced, err e
 		if h.config.Outbox == nil || !c.Completed || c.Discarded {
 			continue
 		}
-		entries, err := h.config.Outbox.CausedBy(v.r.Context(), c.Consumer, story.MessageID, c.ProcessedAt.Add(-around), c.ProcessedAt.Add(time.Second))
+		entries, err := h.config.Outbox.CausedBy(v.r.Context(), c.Consumer, story.MessageID, c.ProcessedAt, c.ProcessedAt.Add(longest))
 		if err != nil {
 			return nil, err
 		}

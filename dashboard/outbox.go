@@ -47,7 +47,7 @@ func (p *outboxPage) fill(v *visit, out *outbox.Publisher) error {
 	if p.Layout, err = out.Shards(ctx); err != nil {
 		return err
 	}
-	if p.Parked, err = out.Parked(ctx, behind, pageSize+1); err != nil {
+	if p.Parked, err = out.ListParked(ctx, behind, pageSize+1); err != nil {
 		return err
 	}
 	if len(p.Parked) > pageSize {

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"html/template"
+	"net/url"
 	"strconv"
 	"time"
 
@@ -39,12 +40,13 @@ type form struct {
 	Fields []header
 }
 
-// act returns a form about a row, which carries the pairs that follow too.
+// act returns a form about a row, which carries the pairs that follow too, written as in an
+// address: browsers change line ends, and what is no text.
 func act(row any, action, label, tone, hint string, pairs ...any) form {
 	f := form{ID: fmt.Sprint("why-", action, "-", row), Action: action, Label: label, Tone: tone, Hint: hint}
 	f.Fields = append(f.Fields, header{"id", fmt.Sprint(row)})
 	for i := 0; i+1 < len(pairs); i += 2 {
-		f.Fields = append(f.Fields, header{fmt.Sprint(pairs[i]), fmt.Sprint(pairs[i+1])})
+		f.Fields = append(f.Fields, header{fmt.Sprint(pairs[i]), url.PathEscape(fmt.Sprint(pairs[i+1]))})
 	}
 	return f
 }

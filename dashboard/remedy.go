@@ -21,7 +21,7 @@ func (h *Handler) retryMessage(v *visit) (answer, error) {
 	if err == nil {
 		err = h.store.Retry(v.r.Context(), id, v.operator(), h.config.Redeliver)
 	}
-	return after("message", "retry", "key", v.r.PostFormValue("key")), err
+	return after("message", "retry", "key", v.field("key")), err
 }
 
 func (h *Handler) discardMessage(v *visit) (answer, error) {
@@ -29,7 +29,7 @@ func (h *Handler) discardMessage(v *visit) (answer, error) {
 	if err == nil {
 		err = h.store.Discard(v.r.Context(), id, v.operator())
 	}
-	return after("message", "discard", "key", v.r.PostFormValue("key")), err
+	return after("message", "discard", "key", v.field("key")), err
 }
 
 // revealMessage answers with the page itself: what it shows must be behind no address.
@@ -47,7 +47,7 @@ func (h *Handler) revealMessage(v *visit) (answer, error) {
 
 func (h *Handler) revealed(r revealed) answer {
 	p := h.pages["message"]
-	p.gather = func(v *visit) (any, error) { return h.messagePage(v, v.r.PostFormValue("key"), r) }
+	p.gather = func(v *visit) (any, error) { return h.messagePage(v, v.field("key"), r) }
 	return answer{page: &p}
 }
 
@@ -58,7 +58,7 @@ func (h *Handler) revealResult(v *visit) (answer, error) {
 		return answer{}, err
 	}
 	r := revealed{of: consumerOf{name, epoch}}
-	r.result, err = h.store.RevealResult(v.r.Context(), name, epoch, v.r.PostFormValue("key"), v.operator())
+	r.result, err = h.store.RevealResult(v.r.Context(), name, epoch, v.field("key"), v.operator())
 	return h.revealed(r), err
 }
 
@@ -80,7 +80,7 @@ func (h *Handler) resumeConsumer(v *visit) (answer, error) {
 
 func (v *visit) consumer() (name string, epoch int, err error) {
 	n, err := number(v.r.PostFormValue("epoch"), "epoch")
-	return v.r.PostFormValue("consumer"), int(n), err
+	return v.field("consumer"), int(n), err
 }
 
 func (h *Handler) retryParked(v *visit) (answer, error) {

@@ -95,6 +95,15 @@ func number(text, name string) (int64, error) {
 	return n, nil
 }
 
+// field returns a value of a form that act made.
+func (v *visit) field(name string) string {
+	text := v.r.PostFormValue(name)
+	if plain, err := url.PathUnescape(text); err == nil {
+		return plain
+	}
+	return text
+}
+
 // operator is who acts, and why.
 func (v *visit) operator() inbox.Operator {
 	return inbox.Operator{Name: v.Operator, Reason: v.reason()}

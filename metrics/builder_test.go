@@ -45,7 +45,7 @@ func TestLabelsAreBounded(t *testing.T) {
 			distinct := make(map[string]bool)
 			for _, v := range values {
 				distinct[v] = true
-				assert.LessOrEqual(t, len(v), 128)
+				assert.LessOrEqual(t, len(v), 255)
 			}
 			assert.LessOrEqual(t, len(distinct), 20, "%s{%s}", name, label)
 			switch label {

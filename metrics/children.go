@@ -55,8 +55,9 @@ func (c *children[T]) add(value string) T {
 	return child
 }
 
-// clean makes a value that may have come with a message one that Prometheus takes.
+// clean makes a value that may have come with a message one that Prometheus takes. The name
+// of a consumer is not cut.
 func clean(value string) string {
-	const most = 128
+	const most = 255
 	return cmp.Or(strings.ToValidUTF8(value[:min(len(value), most)], "?"), none)
 }

@@ -1,14 +1,17 @@
 package metrics_test
 
 import (
+	"strings"
 	"sync"
 	"testing"
 	"time"
 
+	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/millrace-go/millrace/inbox"
 	"github.com/millrace-go/millrace/metrics"
 )
 
@@ -83,4 +86,52 @@ func TestALookEndsInTime(t *testing.T) {
 		up, _ := b.value("millrace_inbox_up")
 		return up == 1
 	}, time.Minute, 10*time.Millisecond)
+}
+
+// Consumers whose names Prometheus cannot tell apart must not fail the scrape of a whole process.
+func TestNamesThatAreHardToTellApart(t *testing.T) {
+	t.Parallel()
+	b := newBed(t, metrics.Config{})
+	long := strings.Repeat("x", 254)
+	for _, name := range []string{long + "1", long + "2", "not text \xff", "not text \xfe"} {
+		queue, err := b.store.Queue(inbox.QueueConfig{Consumer: name})
+		require.NoError(t, err)
+		require.NoError(t, queue.Put(t.Context(), "orders", message.NewMessage("order-1", nil)))
+	}
+	families, err := b.registry.Gather()
+	require.NoError(t, err)
+	due := map[string]float64{}
+	for _, f := range families {
+		for _, m := range f.GetMetric() {
+			if f.GetName() == "millrace_inbox_messages" && m.GetLabel()[1].GetValue() == "due" {
+				due[m.GetLabel()[0].GetValue()] = m.GetGauge().GetValue()
+			}
+		}
+	}
+	assert.Equal(t, map[string]float64{long + "1": 1, long + "2": 1, "not text ?": 2}, due)
+}
+
+// An epoch that is over stays as it was, and must not say for ever that the consumer is paused.
+func TestAnEpochThatIsOverIsNotPaused(t *testing.T) {
+	t.Parallel()
+	b := newBed(t, metrics.Config{Interval: time.Nanosecond})
+	by := inbox.Operator{Name: "ada", Reason: "the bank is down"}
+	paused := func() float64 {
+		value, found := b.value("millrace_inbox_paused")
+		require.True(t, found)
+		return value
+	}
+	for epoch := range 2 {
+		queue, err := b.store.Queue(inbox.QueueConfig{Consumer: "billing", Epoch: epoch})
+		require.NoError(t, err)
+		require.NoError(t, queue.Put(t.Context(), "orders", message.NewMessage("order-1", nil)))
+		assert.InDelta(t, 0, paused(), 0)
+		require.NoError(t, b.store.Pause(t.Context(), "billing", epoch, by))
+		assert.InDelta(t, 1, paused(), 0)
+	}
+	require.NoError(t, b.store.Resume(t.Context(), "billing", 1, by))
+	assert.InDelta(t, 0, paused(), 0, "as the runbook has it resumed")
+	_, err := b.db.ExecContext(t.Context(), `UPDATE millrace_consumers SET served_until = ? WHERE epoch = 0`, time.Now().Add(time.Hour).UnixMicro())
+	require.NoError(t, err)
+	assert.InDelta(t, 1, paused(), 0, "it is not over: a process serves it")
 }

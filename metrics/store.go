@@ -45,7 +45,7 @@ type consumerFigures struct {
 	states                      map[string]int
 	pending, held, unsettledAge time.Duration
 	unsettled                   int
-	paused, served              bool
+	paused, pausedInUse, served bool
 	retention, window           time.Duration
 }
 
@@ -68,7 +68,6 @@ func (c *storeCollector) lookAt(ctx context.Context) ([]prometheus.Metric, error
 	}
 	var found []prometheus.Metric
 	for name, f := range byConsumer(backlog) {
-		name = clean(name)
 		c.inbox.consumers.of(name) // its counters begin with 0, before anything happens
 		for state, n := range f.states {
 			found = append(found, gauge(c.messages, float64(n), name, state))
@@ -96,15 +95,16 @@ func (c *storeCollector) lookAt(ctx context.Context) ([]prometheus.Metric, error
 	return found, nil
 }
 
-// byConsumer adds up the epochs of each consumer. Settings are those of the newest, which
-// comes last.
+// byConsumer adds up the epochs of each consumer, by the value of its label. Settings are
+// those of the newest, which comes last.
 func byConsumer(backlog []inbox.Backlog) map[string]*consumerFigures {
 	all := make(map[string]*consumerFigures)
 	for _, b := range backlog {
-		f := all[b.Consumer]
+		name := clean(b.Consumer)
+		f := all[name]
 		if f == nil {
 			f = &consumerFigures{states: make(map[string]int)}
-			all[b.Consumer] = f
+			all[name] = f
 		}
 		for state, count := range map[string]inbox.Count{
 			"due": b.Due, "waiting": b.Waiting, "taken": b.Taken, "in_progress": b.InProgress, "stale": b.Stale,
@@ -114,7 +114,8 @@ func byConsumer(backlog []inbox.Backlog) map[string]*consumerFigures {
 		}
 		f.pending, f.held = max(f.pending, b.OldestPending), max(f.held, b.OldestHeld)
 		f.unsettled, f.unsettledAge = f.unsettled+b.Unsettled.N, max(f.unsettledAge, b.OldestUnsettled)
-		f.paused, f.served = f.paused || b.Paused, f.served || b.Served
+		f.served, f.pausedInUse = f.served || b.Served, f.pausedInUse || b.Paused && b.Served
+		f.paused = b.Paused || f.pausedInUse // an epoch that is over stays paused
 		f.retention, f.window = b.Retention, b.Window
 	}
 	return all

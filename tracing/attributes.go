@@ -2,6 +2,7 @@ package tracing
 
 import (
 	"context"
+	"strings"
 	"sync"
 
 	"github.com/ThreeDotsLabs/watermill/message"
@@ -28,12 +29,16 @@ const (
 // correlationID is the metadata field of Watermill's middleware CorrelationID.
 const correlationID = "correlation_id"
 
+// plain returns text that exporters take: OTLP refuses all spans that it is given together
+// where a string of one is no UTF-8. A key that is joined of parts can be such a one.
+func plain(text string) string { return strings.ToValidUTF8(text, "?") }
+
 // describe adds what a span says of msg. Of the payload it tells the size, and nothing else.
 func describe(all []attribute.KeyValue, of *subject, msg *message.Message) []attribute.KeyValue {
 	all = append(all, of.attributes...)
-	all = append(all, semconv.MessagingMessageID(msg.UUID), semconv.MessagingMessageBodySize(len(msg.Payload)))
+	all = append(all, semconv.MessagingMessageID(plain(msg.UUID)), semconv.MessagingMessageBodySize(len(msg.Payload)))
 	if id := msg.Metadata[correlationID]; id != "" {
-		all = append(all, semconv.MessagingMessageConversationID(id))
+		all = append(all, semconv.MessagingMessageConversationID(plain(id)))
 	}
 	return all
 }
@@ -41,9 +46,9 @@ func describe(all []attribute.KeyValue, of *subject, msg *message.Message) []att
 // describeDelivery adds who is given msg, and whether that is the first time.
 func describeDelivery(all []attribute.KeyValue, ctx context.Context, msg *message.Message) []attribute.KeyValue {
 	if handler := message.HandlerNameFromCtx(ctx); handler != "" {
-		all = append(all, attributeHandler.String(handler))
+		all = append(all, attributeHandler.String(plain(handler)))
 	} else if consumer := inbox.StoredFor(ctx); consumer != "" {
-		all = append(all, attributeConsumer.String(consumer))
+		all = append(all, attributeConsumer.String(plain(consumer)))
 	}
 	attempt := inbox.Attempt(ctx)
 	if attempt > 0 {
@@ -58,13 +63,13 @@ func describeDelivery(all []attribute.KeyValue, ctx context.Context, msg *messag
 // describeDecision adds what was decided, and why.
 func describeDecision(all []attribute.KeyValue, reason string, count int, err error) []attribute.KeyValue {
 	if reason != "" {
-		all = append(all, attributeReason.String(reason))
+		all = append(all, attributeReason.String(plain(reason)))
 	}
 	if count != 0 {
 		all = append(all, attributeCount.Int(count))
 	}
 	if err != nil {
-		all = append(all, attributeError.String(err.Error()))
+		all = append(all, attributeError.String(plain(err.Error())))
 	}
 	return all
 }

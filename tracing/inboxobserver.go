@@ -19,13 +19,13 @@ func (o inboxObserver) tell(ctx context.Context, what string, e inbox.Event) {
 	o.note(ctx, decision{what, e.Topic, e.Metadata, e.Err}, func(all []attribute.KeyValue) []attribute.KeyValue {
 		all = describeDecision(all, e.Reason, e.Count, e.Err)
 		if e.Consumer != "" {
-			all = append(all, attributeConsumer.String(e.Consumer), attributeEpoch.Int(e.Epoch))
+			all = append(all, attributeConsumer.String(plain(e.Consumer)), attributeEpoch.Int(e.Epoch))
 		}
 		if e.MessageID != "" {
-			all = append(all, attributeMessageID.String(e.MessageID))
+			all = append(all, attributeMessageID.String(plain(e.MessageID)))
 		}
 		if e.Type != "" {
-			all = append(all, attributeEventType.String(e.Type))
+			all = append(all, attributeEventType.String(plain(e.Type)))
 		}
 		return all
 	})

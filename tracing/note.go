@@ -54,6 +54,6 @@ func (t *Tracer) addSpan(ctx context.Context, d decision, attributes func([]attr
 	span.SetAttributes(all...)
 	r.giveBack(all)
 	if d.err != nil {
-		span.SetStatus(codes.Error, d.err.Error())
+		span.SetStatus(codes.Error, plain(d.err.Error()))
 	}
 }

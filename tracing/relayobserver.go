@@ -20,7 +20,7 @@ func (o relayObserver) tell(what string, e outbox.RelayEvent) {
 	o.noteInTrace(decision{what, e.Topic, e.Metadata, e.Err}, func(all []attribute.KeyValue) []attribute.KeyValue {
 		all = describeDecision(all, e.Reason, e.Count, e.Err)
 		if e.UUID != "" {
-			all = append(all, semconv.MessagingMessageID(e.UUID))
+			all = append(all, semconv.MessagingMessageID(plain(e.UUID)))
 		}
 		if e.Attempts > 0 {
 			all = append(all, attributeAttempt.Int(e.Attempts))

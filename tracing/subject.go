@@ -43,7 +43,7 @@ func (o *operation) on(topic string) *subject {
 	}
 	made := &subject{name: named(o.name, topic), attributes: o.attributes[:len(o.attributes):len(o.attributes)]}
 	if topic != "" {
-		made.attributes = append(made.attributes, semconv.MessagingDestinationName(topic))
+		made.attributes = append(made.attributes, semconv.MessagingDestinationName(plain(topic)))
 	}
 	o.mu.Lock()
 	defer o.mu.Unlock()

@@ -2,7 +2,9 @@ package tracing
 
 import (
 	"context"
+	"errors"
 	"sync"
+	"unicode/utf8"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 	"go.opentelemetry.io/otel"
@@ -122,7 +124,7 @@ func named(operation, topic string) string {
 	if topic == "" {
 		return operation
 	}
-	return operation + " " + topic
+	return operation + " " + plain(topic)
 }
 
 // fail marks a span as one of something that failed.
@@ -130,6 +132,11 @@ func fail(span trace.Span, err error) {
 	if err == nil || !span.IsRecording() {
 		return
 	}
+	text := err.Error()
+	if !utf8.ValidString(text) {
+		text = plain(text)
+		err = errors.New(text)
+	}
 	span.RecordError(err)
-	span.SetStatus(codes.Error, err.Error())
+	span.SetStatus(codes.Error, text)
 }

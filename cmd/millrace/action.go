@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/millrace-go/millrace/inbox"
+	"github.com/millrace-go/millrace/internal/keycode"
 )
 
 // action is what an operator does to open messages.
@@ -176,13 +177,19 @@ func (act *action) named(ctx context.Context, store *inbox.Store, arg string) (i
 		return inbox.Message{}, err
 	}
 	for _, m := range story.Open {
-		if m.Consumer == act.selected.consumer && m.MessageID == arg &&
+		if m.Consumer == act.selected.consumer && isKey(arg, m.MessageID) &&
 			(!act.selected.cmd.Flags().Changed("epoch") || m.Epoch == act.selected.epoch) {
 			return m, nil
 		}
 	}
 	return inbox.Message{}, notFoundf("consumer %q has no open message with the key %q: millrace explain %s tells more",
 		act.selected.consumer, arg, arg)
+}
+
+// isKey reports whether arg is the key of a message that is shown as shown: of a long key a
+// hash is stored.
+func isKey(arg, shown string) bool {
+	return arg == shown || keycode.String(keycode.Encode(arg)) == shown
 }
 
 // carryOut does it, unless a message would be left behind.

@@ -26,7 +26,11 @@ func (a *app) listGroups(ctx context.Context, store *inbox.Store, f inbox.Filter
 		return err
 	}
 	all := []failureGroup{}
-	for _, g := range groups {
+	for i, g := range groups {
+		if clean := a.secrets.clean(g.Error); clean != g.Error {
+			g.Shape = clean // in the shape a secret lacks its digits, and would not be known
+			groups[i] = g
+		}
 		all = append(all, failureGroup{
 			g.ErrorGroup, g.Messages, g.AtLeast, g.Consumers, since(g.First), since(g.Last), g.Shape, g.Error,
 		})

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	"github.com/spf13/cobra"
 
@@ -134,8 +135,8 @@ type openMessage struct {
 	Group       int64             `json:"group,omitempty"`
 	Original    string            `json:"collided_with,omitempty"`
 	Metadata    map[string]string `json:"metadata"`
-	Payload     *string           `json:"payload,omitempty"`
-	Unreadable  string            `json:"unreadable,omitempty"`
+	shownPayload
+	Unreadable string `json:"unreadable,omitempty"`
 }
 
 func messagesOf(messages []inbox.Message, next int64, payload bool) found {
@@ -159,10 +160,31 @@ func openMessageOf(m inbox.Message, payload bool) openMessage {
 	if payload && m.Unreadable != nil {
 		o.Unreadable = m.Unreadable.Error()
 	} else if payload {
-		text := string(m.Payload)
-		o.Payload = &text
+		o.shownPayload = payloadOf(m.Payload)
 	}
 	return o
+}
+
+// shownPayload is one in JSON, in which only text can be written as it is.
+type shownPayload struct {
+	Payload *string `json:"payload,omitempty"`
+	Base64  []byte  `json:"payload_base64,omitempty"` // where it is no text
+}
+
+func payloadOf(payload []byte) shownPayload {
+	if !utf8.Valid(payload) {
+		return shownPayload{Base64: payload}
+	}
+	text := string(payload)
+	return shownPayload{Payload: &text}
+}
+
+// line returns the payload for a terminal, if it is to be shown.
+func (p shownPayload) line() (line string, shown bool) {
+	if p.Payload != nil {
+		return oneLine(*p.Payload), true
+	}
+	return oneLine(string(p.Base64)), p.Base64 != nil
 }
 
 func messagesTable(messages []inbox.Message, payload bool) string {

@@ -39,7 +39,7 @@ type parkedMessage struct {
 	Parked   *string           `json:"parked_at"`
 	Error    string            `json:"error"`
 	Metadata map[string]string `json:"metadata"`
-	Payload  *string           `json:"payload,omitempty"`
+	shownPayload
 }
 
 func (a *app) outboxListCommand() *cobra.Command {
@@ -66,8 +66,12 @@ func (a *app) outboxListCommand() *cobra.Command {
 		if err != nil {
 			return err
 		}
+		read, page := out.ListParked, mostParked
+		if payload {
+			read, page = out.Parked, mostWhole
+		}
 		var parked []outbox.Parked
-		for p, err := range parkedTo(ctx, out, topic, after) {
+		for p, err := range parkedTo(ctx, read, page, topic, after) {
 			if err != nil {
 				return err
 			}
@@ -80,14 +84,19 @@ func (a *app) outboxListCommand() *cobra.Command {
 	return cmd
 }
 
-// mostParked is how many are read at once.
-const mostParked = 1000
+// How many are read at once, without and with their payloads, which may be large.
+const (
+	mostParked = 1000
+	mostWhole  = 50
+)
+
+type readParked func(ctx context.Context, after int64, limit int) ([]outbox.Parked, error)
 
 // parkedTo goes through what is parked on the way to a topic, or to any.
-func parkedTo(ctx context.Context, out *outbox.Publisher, topic string, after int64) iter.Seq2[outbox.Parked, error] {
+func parkedTo(ctx context.Context, read readParked, most int, topic string, after int64) iter.Seq2[outbox.Parked, error] {
 	return func(yield func(outbox.Parked, error) bool) {
 		for {
-			page, err := out.Parked(ctx, after, mostParked)
+			page, err := read(ctx, after, most)
 			if err != nil {
 				yield(outbox.Parked{}, err)
 				return
@@ -97,7 +106,7 @@ func parkedTo(ctx context.Context, out *outbox.Publisher, topic string, after in
 					return
 				}
 			}
-			if len(page) < mostParked {
+			if len(page) < most {
 				return
 			}
 			after = page[len(page)-1].ID
@@ -117,8 +126,7 @@ func (a *app) printParked(parked []outbox.Parked, payload bool, limit int) error
 			Parked: since(p.At), Error: p.Error, Metadata: p.Message.Metadata,
 		}
 		if payload {
-			text := string(p.Message.Payload)
-			m.Payload = &text
+			m.shownPayload = payloadOf(p.Message.Payload)
 		}
 		all = append(all, m)
 	}
@@ -146,8 +154,8 @@ func parkedTable(parked []parkedMessage) string {
 	}
 	text := t.String()
 	for _, p := range parked {
-		if p.Payload != nil {
-			text += fmt.Sprintf("payload of %d: %s\n", p.ID, oneLine(*p.Payload))
+		if line, shown := p.line(); shown {
+			text += fmt.Sprintf("payload of %d: %s\n", p.ID, line)
 		}
 	}
 	return text

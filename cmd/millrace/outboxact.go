@@ -103,7 +103,7 @@ func (act *outboxAction) choose(ctx context.Context, out *outbox.Publisher, ids 
 	}
 	var all []outbox.Parked
 	for _, id := range ids {
-		found, err := out.Parked(ctx, id-1, 1)
+		found, err := out.ListParked(ctx, id-1, 1)
 		if err == nil && (len(found) == 0 || found[0].ID != id) {
 			err = notFoundf("no message with the id %d is parked in the outbox: millrace outbox list shows those that are", id)
 		}
@@ -116,11 +116,10 @@ func (act *outboxAction) choose(ctx context.Context, out *outbox.Publisher, ids 
 }
 
 func (act *outboxAction) chooseAll(ctx context.Context, out *outbox.Publisher) (all []outbox.Parked, err error) {
-	for p, err := range parkedTo(ctx, out, act.topic, 0) {
+	for p, err := range parkedTo(ctx, out.ListParked, mostParked, act.topic, 0) {
 		if err != nil {
 			return nil, err
 		}
-		p.Message.Payload = nil // there may be many
 		all = append(all, p)
 	}
 	if len(all) == 0 {
@@ -158,7 +157,7 @@ func (act *outboxAction) carryOut(ctx context.Context, out *outbox.Publisher, me
 	if err != nil {
 		return err
 	}
-	pause := time.NewTicker(time.Second / time.Duration(act.rate))
+	pause := time.NewTicker(max(time.Second/time.Duration(act.rate), 1))
 	defer pause.Stop()
 	bar, done := act.progress(act.name, inbox.Count{N: len(messages)}), 0
 	for _, m := range messages {

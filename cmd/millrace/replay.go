@@ -26,6 +26,12 @@ func (a *app) replayCommand() *cobra.Command {
 		Short:   "Send messages again that were sent, handled, or given up",
 		Long:    "Sends messages again, with their ids, payloads and metadata, marked as replayed. What a\nconsumer has completed is a duplicate, so a projection that is built anew raises its\nEpoch first.",
 		Example: replayExamples,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if len(args) > 0 {
+				return usagef("unknown command %q for %q", args[0], cmd.CommandPath())
+			}
+			return cmd.Help()
+		},
 	}
 	cmd.AddCommand(a.replayRunCommand(), a.replayListCommand(), a.replayResumeCommand(), a.replayCancelCommand())
 	return cmd

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/url"
 
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill-amqp/v2/pkg/amqp"
@@ -97,6 +98,9 @@ func (r *replaying) subscriber(ctx context.Context) (message.Subscriber, error) 
 	}
 	uri := cmp.Or(r.amqp, r.env("MILLRACE_AMQP"))
 	r.secrets.add(uri)
+	if u, err := url.Parse(uri); err == nil {
+		hide(u, r.secrets)
+	}
 	if uri == "" {
 		return nil, usagef("which RabbitMQ? set MILLRACE_AMQP to its URL, such as amqp://user:password@host/")
 	}

@@ -162,8 +162,8 @@ func storyText(key string, chapters []*chapter) string {
 			fmt.Fprintf(&b, "  %-24s  %-9s %s\n", at, oneLine(what), oneLine(e.Detail))
 		}
 		for _, m := range c.Open {
-			if m.Payload != nil {
-				fmt.Fprintf(&b, "  payload of row %d: %s\n", m.ID, oneLine(*m.Payload))
+			if line, shown := m.line(); shown {
+				fmt.Fprintf(&b, "  payload of row %d: %s\n", m.ID, line)
 			}
 		}
 		if len(c.Produced) > 0 {

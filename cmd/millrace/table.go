@@ -72,13 +72,16 @@ func oneLine(text string) string {
 	}, text)
 }
 
+// ellipsis stands for what was cut off.
+const ellipsis = "…"
+
 // short cuts text that would fill a line.
 func short(text string, most int) string {
 	text = oneLine(text)
 	if utf8.RuneCountInString(text) <= most {
 		return text
 	}
-	return string([]rune(text)[:most-1]) + "…"
+	return string([]rune(text)[:most-1]) + ellipsis
 }
 
 func orDash(text string) string {

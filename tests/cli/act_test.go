@@ -1,15 +1,18 @@
 package cli_test
 
 import (
+	"encoding/json"
 	"os/user"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-go/millrace/inbox"
+	"github.com/millrace-go/millrace/internal/keycode"
 	"github.com/millrace-go/millrace/tests/testdb"
 )
 
@@ -203,6 +206,91 @@ func TestManyAreRetried(t *testing.T) {
 		assert.Equal(t, "250 messages to be handled now\n", r.out)
 		assert.Empty(t, r.err, "there is no terminal, so there is no bar")
 	})
+}
+
+// TestPayloadsAreNotReadUnlessShown: there may be many, and large ones.
+func TestPayloadsAreNotReadUnlessShown(t *testing.T) {
+	t.Parallel()
+	testdb.Each(t, func(t *testing.T, db *testdb.DB) {
+		s := newShop(t, db)
+		s.exec(`ALTER TABLE millrace_outbox DROP COLUMN payload`)
+		for args, code := range map[string]int{"list": 0, "list --topic payments --json": 0, "retry 1": 2, "retry --all-matching": 2, "list --payload": 1} {
+			r := s.run(append([]string{"outbox"}, strings.Fields(args)...)...)
+			assert.Equal(t, code, r.code, "%s: %s", args, r.err)
+		}
+	})
+}
+
+// TestAPayloadInJSONIsWhole: also where it is no text.
+func TestAPayloadInJSONIsWhole(t *testing.T) {
+	t.Parallel()
+	testdb.Each(t, func(t *testing.T, db *testdb.DB) {
+		s := newShop(t, db)
+		payload := []byte("\x08\x96\x01\xff\x00")
+		s.exec(`UPDATE millrace_messages SET payload = ?`, payload)
+		s.exec(`UPDATE millrace_outbox SET payload = ?`, payload)
+		for _, args := range [][]string{{"list"}, {"outbox", "list"}} {
+			var shown struct {
+				Messages []struct {
+					Payload       *string
+					PayloadBase64 []byte `json:"payload_base64"`
+				}
+			}
+			r := s.run(append(args, "--payload", "--json")...)
+			require.NoError(t, json.Unmarshal([]byte(r.out), &shown), r.err)
+			require.NotEmpty(t, shown.Messages)
+			assert.Equal(t, payload, shown.Messages[0].PayloadBase64)
+			assert.Nil(t, shown.Messages[0].Payload)
+			assert.Contains(t, s.run(append(args, "--payload")...).out, "\ufffd\ufffd")
+		}
+	})
+}
+
+// TestAnyKeyNamesItsMessage: also one so long that a hash of it is stored, and what is shown of it.
+func TestAnyKeyNamesItsMessage(t *testing.T) {
+	t.Parallel()
+	testdb.Each(t, func(t *testing.T, db *testdb.DB) {
+		s := newShop(t, db)
+		s.serve()
+		queue, err := s.store.Queue(inbox.QueueConfig{Consumer: "billing"})
+		require.NoError(t, err)
+		long := strings.Repeat("key/%ü ", 30)
+		for _, key := range []string{"a/b c%2F?ü", long} {
+			require.NoError(t, queue.Put(t.Context(), "odd", message.NewMessage(key, nil)))
+		}
+		s.exec(`UPDATE millrace_messages SET status = 6 WHERE topic = ?`, []byte("odd"))
+		hashed := keycode.String(keycode.Encode(long))
+		for _, key := range []string{"a/b c%2F?ü", long, hashed} {
+			r := s.run("retry", key, "--consumer", "billing")
+			assert.Equal(t, 2, r.code, "%s: %s", key, r.err)
+			assert.Contains(t, r.out, "1 message would be handled again")
+			assert.Zero(t, s.run("explain", key).code)
+		}
+		assert.Equal(t, 3, s.run("retry", "another key", "--consumer", "billing").code)
+	})
+}
+
+// TestAnUnknownCommandIsAWrongCall: not a call for help, which a script would take for done.
+func TestAnUnknownCommandIsAWrongCall(t *testing.T) {
+	t.Parallel()
+	for _, group := range []string{"outbox", "steps", "replay", "policy"} {
+		r := call(t, "", group, "resum", "may")
+		assert.Equal(t, 2, r.code, group)
+		assert.Contains(t, r.err, "unknown command \"resum\"")
+	}
+}
+
+// TestAnyRateIsTaken: as fast as it goes, too.
+func TestAnyRateIsTaken(t *testing.T) {
+	t.Parallel()
+	for _, args := range [][]string{
+		{"outbox", "retry", "--all-matching"}, {"retry", "--all-matching", "--consumer", "billing"}, {"import", "mail", "--query", "SELECT 'x'"},
+	} {
+		s := newShop(t, testdb.On(t, "sqlite"))
+		s.serve()
+		r := s.run(append(args, "--reason", "x", "--yes", "--rate", "9000000000000000000")...)
+		assert.Zero(t, r.code, "%q: %s", args, r.err)
+	}
 }
 
 // park adds n parked messages from the topic many.

@@ -66,6 +66,9 @@ func TestThePasswordIsNeverShown(t *testing.T) {
 	for _, args := range [][]string{
 		{dsn}, {"status", dsn}, {"explain", "--since", dsn}, {"list", "--since", dsn}, {"retry", dsn}, {"--timeout", dsn, "status"},
 		{"outbox", dsn}, {"schema", dsn}, {"outbox", "retry", "ada:" + marker + "@tcp(127.0.0.1)/shop"},
+		{"status", "postgres://ada:p@" + marker + "@127.0.0.1/shop"}, {"status", "ada:p@" + marker + "@tcp(127.0.0.1)/shop"},
+		{"status", "host=127.0.0.1 user=ada password=" + marker}, {"status", "host=127.0.0.1 password='a " + marker + "' user=ada"},
+		{"status", "postgres://127.0.0.1/shop?password=" + marker + "&user=ada"},
 	} {
 		r := call(t, "", args...)
 		assert.Equal(t, 2, r.code, "%q: %s", args, r.err)
@@ -80,6 +83,41 @@ func TestThePasswordIsNeverShown(t *testing.T) {
 		r := call(t, u.String(), args...)
 		assert.Zero(t, r.code, r.err)
 		hidden(t, r)
+	}
+}
+
+// TestThePasswordIsNotShownInJSON: there some characters are written in another way.
+func TestThePasswordIsNotShownInJSON(t *testing.T) {
+	t.Parallel()
+	const password = `S3cret<&>"\` + marker
+	s := newShop(t, testdb.On(t, "postgres"))
+	u, err := url.Parse(s.db.DSN)
+	require.NoError(t, err)
+	u.User = url.UserPassword(u.User.Username(), password)
+	s.exec(`UPDATE millrace_messages SET last_error = ?`, []byte("connect to "+u.String()+": password "+password))
+	for _, args := range [][]string{{"list", "--json"}, {"list", "--groups", "--json"}, {"explain", id(4), "--json"}, {"explain", id(4)}} {
+		r := call(t, u.String(), args...)
+		assert.Zero(t, r.code, r.err)
+		assert.NotContains(t, r.out+r.err, "S3cret")
+		hidden(t, r)
+	}
+}
+
+// TestThePasswordIsNotShownInPart: neither where a text is cut off, nor where its numbers are.
+func TestThePasswordIsNotShownInPart(t *testing.T) {
+	t.Parallel()
+	s := newShop(t, testdb.On(t, "postgres"))
+	u, err := url.Parse(s.db.DSN)
+	require.NoError(t, err)
+	u.User = url.UserPassword(u.User.Username(), marker)
+	for _, before := range []int{60, 70, 90} {
+		s.exec(`UPDATE millrace_messages SET last_error = ?, reason = ?`, []byte(strings.Repeat("x", before)+" "+marker), []byte{})
+		for _, args := range [][]string{{"list"}, {"list", "--groups"}, {"list", "--groups", "--json"}} {
+			r := call(t, u.String(), args...)
+			assert.Zero(t, r.code, r.err)
+			assert.Contains(t, r.out, "xxxx")
+			assert.NotContains(t, r.out, "cret-")
+		}
 	}
 }
 

@@ -173,6 +173,9 @@ func TestEveryAnswerIsProtected(t *testing.T) {
 func TestRequestsAreBounded(t *testing.T) {
 	b := one(t, testdb.On(t, "sqlite"))
 	b.refused(b.get("inbox?topic="+strings.Repeat("x", 9000)), http.StatusRequestURITooLong, "too long")
+	deep := b.get(strings.Repeat("x/", 5000))
+	b.refused(deep, http.StatusRequestURITooLong, "too long")
+	assert.Less(t, len(deep.text), 8000, "links do not grow with the address")
 	b.refused(b.get("nowhere"), http.StatusNotFound, "no such page")
 	b.refused(b.post("nowhere"), http.StatusNotFound, "no such action")
 	b.refused(b.get("inbox?status=lost"), http.StatusBadRequest, "no state named")

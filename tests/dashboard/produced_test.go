@@ -1,0 +1,38 @@
+package dashboard_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace-go/millrace/tests/stuck"
+	"github.com/millrace-go/millrace/tests/testdb"
+)
+
+// TestWhatASlowHandlerPublishedIsShown: a claim has the time at which the handler began, and
+// what it stores comes after.
+func TestWhatASlowHandlerPublishedIsShown(t *testing.T) {
+	testdb.Each(t, func(t *testing.T, db *testdb.DB) {
+		b := newBed(t, db)
+		b.Serve(consumer)
+		b.Put(consumer, stuck.Order(1, ""))
+		b.Await(1, `SELECT COUNT(*) FROM millrace_claims WHERE result = 1`)
+		_, err := db.ExecContext(t.Context(), db.Rebind(`UPDATE millrace_claims SET processed_at = processed_at - ?`), (time.Minute).Microseconds())
+		require.NoError(t, err)
+		b.shows(b.get("message?key=order-0001"), "What its handlers published", "invoice-of-order-0001")
+	})
+}
+
+// TestPayloadsOfTheOutboxAreNotRead: the page shows none, and they may be large.
+func TestPayloadsOfTheOutboxAreNotRead(t *testing.T) {
+	testdb.Each(t, func(t *testing.T, db *testdb.DB) {
+		b := newBed(t, db)
+		require.NoError(t, b.Outbox.Publish("invoices", stuck.Order(1, "")))
+		for _, query := range []string{`UPDATE millrace_outbox SET status = 3`, `ALTER TABLE millrace_outbox DROP COLUMN payload`} {
+			_, err := db.ExecContext(t.Context(), query)
+			require.NoError(t, err)
+		}
+		b.shows(b.get("outbox"), "order-0001")
+	})
+}
