@@ -327,7 +327,7 @@ func (pl *play) copyTo(owner string) {
 	}
 	still := time.NewTimer(standstill)
 	defer still.Stop()
-	for {
+	for calls := 0; ; {
 		b.mu.Lock()
 		done, changed := given.only == nil, b.changed
 		b.mu.Unlock()
@@ -337,9 +337,25 @@ func (pl *play) copyTo(owner string) {
 		select {
 		case <-changed:
 		case <-still.C:
-			return // it waits for what the disturbed process has locked
+			before := calls
+			if calls = pl.callsOf(owner + "copy"); calls == before {
+				return // it waits for what the disturbed process has locked
+			}
+			still.Reset(standstill)
 		}
 	}
+}
+
+// callsOf counts what was done about a message.
+func (pl *play) callsOf(owner string) (n int) {
+	pl.mu.Lock()
+	defer pl.mu.Unlock()
+	for at, calls := range pl.counts {
+		if at.owner == owner {
+			n += calls
+		}
+	}
+	return n
 }
 
 // standstill is how long a call is held up for something else to happen meanwhile.
