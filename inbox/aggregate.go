@@ -98,7 +98,8 @@ func (s *Store) raise(ctx context.Context, tx *sqlx.Tx, consumer int32, v versio
 // what the consumer has seen and how far its aggregates are, to rebuild a projection.
 // Stop the consumer's handlers in every process first, and empty the projection; what was
 // parked stays, and what was held is delivered anew. An outcome that the broker may lack
-// keeps its claim. To rebuild beside the running consumer raise its Epoch instead.
+// keeps its claim. The journal stays, to be replayed, and goes with the claims of those that are
+// handled again. To rebuild beside the running consumer raise its Epoch instead.
 func (s *Store) Forget(ctx context.Context, consumer string, epoch int, by Operator) error {
 	if err := by.validate(); err != nil {
 		return err

@@ -163,13 +163,18 @@ type outcomeRow struct {
 // Unsettled lists the oldest outcomes stored longer than age ago, at most limit of them.
 // One that cannot be read is left out, and told of in the error.
 func (s *Store) Unsettled(ctx context.Context, age time.Duration, limit int) ([]UnsettledOutcome, error) {
+	outcomes, _, err := s.unsettledFrom(ctx, age, 0, limit)
+	return outcomes, err
+}
+
+// unsettledFrom leaves the oldest out, as many as offset. It returns how many it read, too.
+func (s *Store) unsettledFrom(ctx context.Context, age time.Duration, offset, limit int) (outcomes []UnsettledOutcome, read int, err error) {
 	var rows []outcomeRow
-	err := sqlx.SelectContext(ctx, s.reader(ctx), &rows, s.dialect.SelectOutcomes,
-		[]byte(s.config.Namespace), age.Microseconds(), limit)
+	err = sqlx.SelectContext(ctx, s.reader(ctx), &rows, s.dialect.SelectOutcomes,
+		[]byte(s.config.Namespace), age.Microseconds(), limit, offset)
 	if err != nil {
-		return nil, fmt.Errorf("inbox: list outcomes: %w", explain(err))
+		return nil, 0, fmt.Errorf("inbox: list outcomes: %w", explain(err))
 	}
-	outcomes := make([]UnsettledOutcome, 0, len(rows))
 	var problems []error
 	for _, row := range rows {
 		msgs, err := s.openOutcome(ctx, string(row.Name), string(row.Topic), row.Messages)
@@ -185,18 +190,20 @@ func (s *Store) Unsettled(ctx context.Context, age time.Duration, limit int) ([]
 			consumer: row.Consumer, id: row.ID,
 		})
 	}
-	return outcomes, errors.Join(problems...)
+	return outcomes, len(rows), errors.Join(problems...)
 }
 
 // Redispatch publishes the outcomes stored longer than age ago, with their UUIDs, bytes
 // and metadata as they were, and settles them. It is for messages that their broker never
 // redelivered; choose an age above any redelivery delay, else the broker gets both. One
-// outcome that cannot be published does not stop the others. It returns how many went out.
-func (s *Store) Redispatch(ctx context.Context, to message.Publisher, age time.Duration) (int, error) {
+// outcome that cannot be published does not stop the others. It returns how many went out. A call
+// tries a thousand, the oldest first, and the next goes on behind those that stayed, until
+// there are no more and it begins anew.
+func (s *Store) Redispatch(ctx context.Context, to message.Publisher, age time.Duration) (sent int, err error) {
 	const atOnce = 1000
-	outcomes, err := s.Unsettled(ctx, age, atOnce)
+	stayed := int(s.stayed.Load())
+	outcomes, read, err := s.unsettledFrom(ctx, age, stayed, atOnce)
 	failures := []error{err}
-	sent := 0
 	for _, o := range outcomes {
 		var err error
 		if len(o.Messages) > 0 { // else they are erased
@@ -214,5 +221,9 @@ func (s *Store) Redispatch(ctx context.Context, to message.Publisher, age time.D
 		sent++
 		s.log.Info("inbox: outcome redispatched", o.fields())
 	}
+	if stayed += read - sent; read < atOnce {
+		stayed = 0
+	}
+	s.stayed.Store(int64(stayed))
 	return sent, errors.Join(failures...)
 }

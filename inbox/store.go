@@ -56,6 +56,7 @@ type Store struct {
 	bells     map[consumerName]*bell.Bell // of those whose stored messages are delivered here
 
 	unsettled settler
+	stayed    atomic.Int64 // how many outcomes the last call of Redispatch left behind itself
 	tallies   tallies
 	work      background
 

@@ -3,6 +3,7 @@ package tests_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strings"
 	"sync"
 	"testing"
@@ -198,6 +199,28 @@ var outcomeBodies = []testdb.Body{
 		n, err := b.store.Redispatch(t.Context(), s.published, 0)
 		require.ErrorContains(t, err, "newer release")
 		assert.Equal(t, 1, n)
+	}},
+	{Name: "a thousand outcomes that cannot be published", Why: "I6: those behind them have their turn", Run: func(t *testing.T, db *testdb.DB) {
+		b := newBed(t, db)
+		s := b.newService(invoice, millrace.Inbox{Store: b.store}.Middleware)
+		s.published.FailWith(errBoom)
+		assert.False(t, s.deliver(newMessage("x")))
+		s.published.FailWith(nil)
+		var id []byte
+		require.NoError(t, db.GetContext(t.Context(), &id, `SELECT message_id FROM millrace_outcomes`))
+		for n := range 1000 { // whose messages only a newer release could read
+			b.exec(`INSERT INTO millrace_outcomes (consumer, message_id, topic, messages, created_at)
+				SELECT consumer, ?, topic, ?, created_at - 1000000 FROM millrace_outcomes WHERE message_id = ?`,
+				fmt.Appendf(nil, "stays-%d", n), []byte{99}, id)
+		}
+		n, err := b.store.Redispatch(t.Context(), s.published, 0)
+		require.ErrorContains(t, err, "newer release")
+		assert.Zero(t, n)
+		n, err = b.store.Redispatch(t.Context(), s.published, 0)
+		require.NoError(t, err)
+		assert.Equal(t, 1, n)
+		_, err = b.store.Redispatch(t.Context(), s.published, 0)
+		require.ErrorContains(t, err, "newer release", "it begins anew")
 	}},
 	{Name: "a failed run publishes nothing", Why: "I4: nothing of a rolled-back run reaches the broker", Run: func(t *testing.T, db *testdb.DB) {
 		b := newBed(t, db)

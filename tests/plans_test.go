@@ -79,7 +79,7 @@ var hot = map[string][]any{
 	"CountExpired":     {50, 1, 10},
 	"InsertOutcome":    {1, []byte("x"), []byte("t"), []byte("m")},
 	"DeleteOutcomes":   {1, [][]byte{[]byte("7"), []byte("8")}},
-	"SelectOutcomes":   {[]byte("7"), 1, 100},
+	"SelectOutcomes":   {[]byte("7"), 1, 100, 0},
 	"TouchMessage":     {[]byte("e"), 1, 1, 1, []byte("7"), 7},
 	"MoveMessage":      {1, []byte("r"), 1, 1, []byte("7"), 7},
 	"DeleteMessage":    {1, []byte("7"), 7},

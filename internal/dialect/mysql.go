@@ -132,8 +132,8 @@ var mysql = Dialect{
 		FROM millrace_outcomes o
 		JOIN millrace_consumers c ON c.id = o.consumer
 		WHERE c.namespace = ? AND o.created_at <= ` + mysqlNow + ` - ?
-		ORDER BY o.created_at
-		LIMIT ?`,
+		ORDER BY o.created_at, o.consumer, o.message_id
+		LIMIT ? OFFSET ?`,
 	PutResult: `
 		INSERT INTO millrace_results (consumer, message_id, body)
 		VALUES (?, ?, ?)

@@ -133,8 +133,8 @@ var postgres = Dialect{
 		FROM millrace_outcomes o
 		JOIN millrace_consumers c ON c.id = o.consumer
 		WHERE c.namespace = $1 AND o.created_at <= (SELECT ` + postgresNow + `) - $2
-		ORDER BY o.created_at
-		LIMIT $3`,
+		ORDER BY o.created_at, o.consumer, o.message_id
+		LIMIT $3 OFFSET $4`,
 	PutResult: `
 		INSERT INTO millrace_results (consumer, message_id, body)
 		VALUES ($1, $2, $3)
