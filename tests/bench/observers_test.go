@@ -33,7 +33,7 @@ func BenchmarkObservers(b *testing.B) {
 	plain.handle(b, 200)
 	rates, ratios := series{}, map[string][]float64{}
 	const floor = "the SDK's span alone"
-	floored := append(slices.Clone(ways), way{floor, bare(b, db.DB)})
+	floored := append(slices.Clone(ways), way{floor, bare(b, db.DB, (*inbox.Store).Plugin)})
 	for range pick(9, 1) {
 		for _, way := range floored {
 			settleDown(b, db)
@@ -59,7 +59,7 @@ type way struct {
 }
 
 // bare is withInbox in a middleware that makes a span of each delivery, and tells nothing of it.
-func bare(b *testing.B, db *sqlx.DB) *service {
+func bare(b *testing.B, db *sqlx.DB, plugins ...func(*inbox.Store) message.RouterPlugin) *service {
 	b.Helper()
 	provider := everySpan(b, sdktrace.AlwaysSample())
 	spans := provider.Tracer("bare")
@@ -76,7 +76,9 @@ func bare(b *testing.B, db *sqlx.DB) *service {
 			}
 		})
 		router.AddMiddleware(millrace.Inbox{Store: store}.Middleware)
-		router.AddPlugin(store.Plugin())
+		for _, plugin := range plugins {
+			router.AddPlugin(plugin(store))
+		}
 	})
 	s.handle(b, 200)
 	return s
@@ -102,6 +104,7 @@ func BenchmarkObserversCPU(b *testing.B) {
 		"metrics":                           watched(b, void, nil),
 		"metrics and a tenth of the traces": watched(b, void, sdktrace.TraceIDRatioBased(0.1)),
 		"metrics and every trace":           watched(b, void, sdktrace.AlwaysSample()),
+		"the SDK's span alone":              bare(b, void),
 	}
 	plain.handle(b, 200)
 	n := pick(2_000, 50)
