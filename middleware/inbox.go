@@ -10,6 +10,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/millrace-go/millrace/inbox"
+	"github.com/millrace-go/millrace/internal/stack"
 )
 
 // Inbox makes what a handler writes through inbox.Tx happen exactly once, however often
@@ -136,7 +137,7 @@ func (i Inbox) Middleware(h message.HandlerFunc) message.HandlerFunc {
 	}
 	consumer := i.consumers()
 	return func(msg *message.Message) ([]*message.Message, error) {
-		grow()
+		stack.Grow()
 		if i.Skip != nil && i.Skip(msg) {
 			return skip(msg, h)
 		}

@@ -7,6 +7,8 @@ import (
 	"go.opentelemetry.io/otel/baggage"
 	"go.opentelemetry.io/otel/codes"
 	"go.opentelemetry.io/otel/trace"
+
+	"github.com/millrace-go/millrace/internal/stack"
 )
 
 // consumer is a slice so that no span makes one.
@@ -22,6 +24,7 @@ var consumer = []trace.SpanStartOption{trace.WithSpanKind(trace.SpanKindConsumer
 // returns without a span in their own context are given it, for decorators of the router's publisher.
 func (t *Tracer) Middleware(h message.HandlerFunc) message.HandlerFunc {
 	return func(msg *message.Message) ([]*message.Message, error) {
+		stack.Grow()
 		own := msg.Context()
 		defer msg.SetContext(own) // middlewares further in leave cancelled ones behind
 		ctx, span := t.process(own, msg)
