@@ -13,6 +13,7 @@ import (
 // Pause has no queue, in any process, deliver what is stored for the consumer until
 // [Store.Resume], and pubsub.Durable store what arrives meanwhile. What is with a handler
 // already is finished. Queues of other processes notice when they look again, after their Poll.
+// A newer epoch is not paused with it.
 func (s *Store) Pause(ctx context.Context, consumer string, epoch int, by Operator) error {
 	return s.setPaused(ctx, consumer, epoch, by, true, "pause")
 }
