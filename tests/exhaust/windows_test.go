@@ -163,8 +163,17 @@ func die(t *testing.T, title string, s service) (usual *tally, cases []*tally) {
 		for _, c := range cases {
 			t.Run(c.dies, func(t *testing.T) {
 				t.Parallel()
-				inboxtest.Replay(t, c.counted(s), "crash "+c.dies)
-				c.handed, c.run, c.produced = c.handed-usual.handed, c.run-usual.run, c.produced-usual.produced
+				plays, most := 1, 0
+				if strings.HasPrefix(c.dies, "before ") && strings.HasSuffix(c.dies, " ACK") {
+					plays = 5 // what was published may just have been settled; the table tells the most
+				}
+				for range plays {
+					c.handed, c.run, c.produced = 0, 0, 0
+					inboxtest.Replay(t, c.counted(s), "crash "+c.dies)
+					c.handed, c.run = c.handed-usual.handed, c.run-usual.run
+					most = max(most, c.produced-usual.produced)
+				}
+				c.produced = most
 			})
 		}
 	})
