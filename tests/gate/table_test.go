@@ -1,11 +1,9 @@
 package gate_test
 
 import (
-	"errors"
 	"math"
-	"strings"
+	"slices"
 	"testing"
-	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/stretchr/testify/assert"
@@ -17,7 +15,7 @@ import (
 )
 
 func TestConformance(t *testing.T) {
-	testdb.Conformance(t, tableBodies)
+	testdb.Conformance(t, slices.Concat(tableBodies, gapBodies))
 }
 
 // must delivers messages that have to be acked.
@@ -96,86 +94,6 @@ var tableBodies = []testdb.Body{
 		must(t, b.gated(b.process(), millrace.VersionGate{First: inbox.FirstIsZero}, handler), change("d2", 0), change("d2", 1))
 		assert.Equal(t, []int64{0, 1}, b.applied("d2"))
 	}},
-	{Name: "held until the predecessor", Why: "too early: stored, acked, and released by the predecessor", Run: func(t *testing.T, db *testdb.DB) {
-		b := newBed(t, db)
-		b.queued(b.store)
-		h := b.gated(b.store, millrace.VersionGate{}, handler)
-		third := change("a", 3)
-		must(t, h, again(third), change("a", 4), change("b", 1))
-		assert.Equal(t, 2, b.open(inbox.Held))
-		assert.Equal(t, upTo(1), b.applied("b"), "only its own aggregate waits")
-		must(t, h, again(third))
-		assert.Equal(t, 1, b.events.Count("duplicate"), "a copy of a held one is acked")
-		held, err := b.store.Held(t.Context(), 0, 10)
-		require.NoError(t, err)
-		require.Len(t, held, 2)
-		assert.Equal(t, int64(3), held[0].Version)
-		assert.Contains(t, held[0].Reason, `waits for version 1 of aggregate "a"`)
-
-		must(t, h, change("a", 1))
-		assert.Equal(t, 2, b.open(inbox.Held), "still waiting for version 2")
-		must(t, h, change("a", 2))
-		assert.Equal(t, 1, b.open(inbox.Received), "version 3 is due")
-		assert.Equal(t, 1, b.open(inbox.Held))
-		assert.Equal(t, 1, b.events.Count("released"))
-	}},
-	{Name: "held with a long aggregate", Why: "what a message brings does not keep it from being stored", Run: func(t *testing.T, db *testdb.DB) {
-		b := newBed(t, db)
-		b.queued(b.store)
-		runs := 0
-		h := b.gated(b.store, millrace.VersionGate{}, func(*message.Message) ([]*message.Message, error) { runs++; return nil, nil })
-		long := strings.Repeat("a", 100_000)
-		must(t, h, change(long, 2))
-		assert.Equal(t, 1, b.open(inbox.Held))
-		must(t, h, change(long, 1))
-		assert.Equal(t, 1, b.open(inbox.Received), "its predecessor was applied")
-		assert.Equal(t, 1, runs)
-	}},
-	{Name: "held ones are delivered", Why: "nothing stays held once its predecessor is applied", Run: func(t *testing.T, db *testdb.DB) {
-		b := newBed(t, db)
-		s := b.service(b.store, millrace.VersionGate{}, handler)
-		for v := int64(6); v > 1; v-- {
-			s.publish(change("a", v))
-		}
-		b.eventually("five are held", func() bool { return b.open(inbox.Held) == 5 })
-		s.publish(change("a", 1))
-		b.eventually("all are applied", func() bool { return len(b.applied("a")) == 6 })
-		assert.Equal(t, upTo(6), b.applied("a"))
-		b.eventually("nothing is left", func() bool { return b.count(`SELECT COUNT(*) FROM millrace_messages`) == 0 })
-		assert.Zero(t, b.count(`SELECT COUNT(*) FROM millrace_claims WHERE result = 0`))
-	}},
-	{Name: "hold without a queue", Why: "what nothing would deliver is not held", Run: func(t *testing.T, db *testdb.DB) {
-		b := newBed(t, db)
-		_, err := b.gated(b.store, millrace.VersionGate{}, handler)(change("a", 2))
-		require.ErrorIs(t, err, inbox.ErrNoQueue)
-		assert.Zero(t, b.count(`SELECT COUNT(*) FROM millrace_claims`))
-	}},
-	{Name: "a gap that fails", Why: "a delay, then a GapError; nothing is kept", Run: func(t *testing.T, db *testdb.DB) {
-		b := newBed(t, db)
-		h := b.gated(b.store, millrace.VersionGate{OnGap: inbox.GapFail}, handler)
-		began := time.Now()
-		second := change("a", 2)
-		_, err := h(again(second))
-		var gap *inbox.GapError
-		require.ErrorAs(t, err, &gap)
-		assert.Equal(t, inbox.GapError{Aggregate: "a", Version: 2, Current: 0}, *gap)
-		assert.GreaterOrEqual(t, time.Since(began), 50*time.Millisecond)
-		assert.Zero(t, b.count(`SELECT COUNT(*) FROM millrace_claims`))
-		must(t, h, change("a", 1), again(second))
-		assert.Equal(t, upTo(2), b.applied("a"))
-	}},
-	{Name: "a gap that nothing closes", Why: "repeated gaps are recognised, not spun on", Run: func(t *testing.T, db *testdb.DB) {
-		b := newBed(t, db)
-		h := b.gated(b.store, millrace.VersionGate{OnGap: inbox.GapFail}, handler)
-		second, returns := change("a", 2), 0
-		for b.open(inbox.Parked) == 0 {
-			if _, err := h(again(second)); err != nil {
-				returns++
-			}
-			require.Less(t, returns, 5)
-		}
-		assert.Contains(t, b.events.Last("parked").Err.Error(), "waits for version 1, which was not applied")
-	}},
 	{Name: "latest only", Why: "every newer version is accepted", Run: func(t *testing.T, db *testdb.DB) {
 		b := newBed(t, db)
 		h := b.gated(b.store, millrace.VersionGate{OnGap: inbox.GapLatest}, handler)
@@ -183,63 +101,6 @@ var tableBodies = []testdb.Body{
 		assert.Equal(t, []int64{5, 9}, b.applied("a"))
 		assert.Equal(t, 2, b.events.Count("stale"))
 		assert.Equal(t, 1, b.open(inbox.Parked), "the other version 9")
-	}},
-	{Name: "a wait for the predecessor", Why: "nothing is held meanwhile, and the predecessor ends it", Run: func(t *testing.T, db *testdb.DB) {
-		b := newBed(t, db)
-		other := b.process(testdb.Pool(2))
-		gate := millrace.VersionGate{OnGap: inbox.GapFail, GapWait: time.Minute}
-		early, end := b.gated(other, gate, handler), make(chan error, 8)
-		for v := int64(2); v <= 9; v++ { // more than the pool has connections
-			go func() {
-				_, err := early(change("a", v))
-				end <- err
-			}()
-		}
-		b.eventually("all wait", func() bool { return b.events.Count("gap") >= 8 })
-		must(t, early, change("b", 1)) // the pool is free
-		must(t, b.gated(b.store, gate, handler), change("a", 1))
-		for range 8 {
-			require.NoError(t, <-end)
-		}
-		assert.Equal(t, upTo(9), b.applied("a"))
-	}},
-	{Name: "a wait behind what unpacks the payload", Why: "each try begins with the message as it came", Run: func(t *testing.T, db *testdb.DB) {
-		b := newBed(t, db)
-		unpack := func(h message.HandlerFunc) message.HandlerFunc {
-			return func(msg *message.Message) ([]*message.Message, error) {
-				unpacked, packed := strings.CutPrefix(string(msg.Payload), "packed ")
-				if !packed {
-					return nil, errors.New("it is not packed")
-				}
-				msg.Payload = message.Payload(unpacked)
-				return h(msg)
-			}
-		}
-		gate := millrace.VersionGate{OnGap: inbox.GapFail, GapWait: time.Minute}
-		h := millrace.Inbox{Store: b.store, Consumer: consumer}.Middleware(unpack(gate.Middleware(handler)))
-		first, second := change("a", 1), change("a", 2)
-		for _, msg := range []*message.Message{first, second} {
-			msg.Payload = append(message.Payload("packed "), msg.Payload...)
-		}
-		end := make(chan error, 1)
-		go func() {
-			_, err := h(again(second))
-			end <- err
-		}()
-		b.eventually("it waits", func() bool { return b.events.Count("gap") >= 1 })
-		must(t, h, again(first))
-		require.NoError(t, <-end)
-		must(t, b.gated(b.process(), gate, handler), again(second))
-		assert.Equal(t, upTo(2), b.applied("a"))
-		assert.Zero(t, b.count(`SELECT COUNT(*) FROM millrace_messages`), "a copy is no collision")
-	}},
-	{Name: "a wait in vain", Why: "after GapWait, OnGap says what happens", Run: func(t *testing.T, db *testdb.DB) {
-		b := newBed(t, db)
-		h := b.gated(b.store, millrace.VersionGate{OnGap: inbox.GapFail, GapWait: 50 * time.Millisecond}, handler)
-		_, err := h(change("a", 2))
-		var gap *inbox.GapError
-		require.ErrorAs(t, err, &gap)
-		assert.Zero(t, b.count(`SELECT COUNT(*) FROM millrace_claims`))
 	}},
 	{Name: "a handler that fails", Why: "the version advances with the effect or not at all", Run: func(t *testing.T, db *testdb.DB) {
 		b := newBed(t, db)
@@ -334,23 +195,6 @@ var tableBodies = []testdb.Body{
 			millrace.VersionGate{}.Middleware(func(*message.Message) ([]*message.Message, error) { ran++; return nil, nil }))
 		must(t, h, change("a", 7))
 		assert.Equal(t, 1, ran)
-	}},
-	{Name: "more than an aggregate may hold", Why: "past the limit: parked, with a readable reason", Run: func(t *testing.T, db *testdb.DB) {
-		b := newBed(t, db)
-		b.queued(b.store)
-		h := b.gated(b.store, millrace.VersionGate{MaxHeld: 2}, handler)
-		must(t, h, change("a", 4), change("a", 3), change("a", 2), change("b", 2))
-		assert.Equal(t, 3, b.open(inbox.Held))
-		assert.Equal(t, 1, b.open(inbox.Parked))
-		assert.Contains(t, b.events.Last("parked").Err.Error(), "for which 2 messages wait already")
-	}},
-	{Name: "held too long", Why: "then parked, with a readable reason", Run: func(t *testing.T, db *testdb.DB) {
-		b := newBed(t, db)
-		s := b.service(b.newStore(db.DB, inbox.Config{PurgeInterval: 50 * time.Millisecond}), millrace.VersionGate{HeldFor: time.Millisecond}, handler)
-		s.publish(change("a", 2))
-		b.eventually("it is parked", func() bool { return b.events.Count("parked") == 1 })
-		assert.Equal(t, 1, b.open(inbox.Parked))
-		assert.Contains(t, b.events.Last("parked").Err.Error(), `version 1 of aggregate "a", was not applied in time`)
 	}},
 	{Name: "a version that will never come", Why: "an operator says so, and what waits is released", Run: func(t *testing.T, db *testdb.DB) {
 		b := newBed(t, db)

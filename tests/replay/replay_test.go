@@ -4,8 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
-	"sync/atomic"
+	"slices"
 	"testing"
 	"time"
 
@@ -24,7 +23,7 @@ import (
 )
 
 func TestReplays(t *testing.T) {
-	testdb.Conformance(t, bodies)
+	testdb.Conformance(t, slices.Concat(bodies, journalBodies, deadBodies))
 }
 
 // sink is a broker that keeps what it gets, and fails when it is told to.
@@ -241,39 +240,6 @@ var bodies = []testdb.Body{
 		_, err = b.replayer().Status(t.Context(), "x")
 		require.ErrorIs(t, err, replay.ErrNotFound)
 	}},
-	{Name: "a rebuild from the journal, for one consumer", Why: "the queue delivers it in the new epoch, and nobody else gets it", Run: func(t *testing.T, db *testdb.DB) {
-		b := newBed(t, db)
-		b.orders(40)
-		b.relay()
-		b.eventually("all are handled", func() bool { return b.sent() == 40 && b.pending() == 0 })
-		b.truth(40)
-		b.exec(`UPDATE projection SET total = 0, orders = 0`)
-		b.put("projection", 1, order(0))
-		b.durable("projection", 1, project)
-		b.eventually("the queue works", func() bool { return b.count(`SELECT COUNT(*) FROM millrace_messages`) == 0 })
-		b.exec(`UPDATE projection SET total = 0, orders = 0`)
-		queue, err := b.store.Queue(inbox.QueueConfig{Consumer: "projection", Epoch: 1})
-		require.NoError(t, err)
-		epoch := 0
-		r := replay.Request{
-			Name: "rebuild", From: replay.Journal(b.store), Filter: replay.Filter{Consumer: "projection", Epoch: &epoch},
-			To: replay.Queue(queue), By: ada,
-		}
-		plan, err := b.replayer().Plan(t.Context(), r)
-		require.NoError(t, err)
-		require.Len(t, plan.Consumers, 1)
-		assert.Equal(t, 40, plan.Consumers[0].New)
-		assert.Equal(t, 40, plan.Consumers[0].Before)
-		assert.Equal(t, 1, plan.Consumers[0].Epoch)
-		status, err := b.replayer().Run(t.Context(), r)
-		require.NoError(t, err)
-		assert.Equal(t, 40, status.Sent)
-		b.eventually("they are handled", func() bool {
-			return b.count(`SELECT SUM(orders) FROM projection`) == 40 && b.count(`SELECT COUNT(*) FROM millrace_messages`) == 0
-		})
-		b.truth(40)
-		assert.Equal(t, 40, b.sent(), "the broker saw none of them")
-	}},
 	{Name: "into side effects", Why: "refused unless the consumer is named, and then it handles them", Run: func(t *testing.T, db *testdb.DB) {
 		b := newBed(t, db)
 		b.orders(5)
@@ -340,119 +306,6 @@ var bodies = []testdb.Body{
 		_, err := b.replayer().Run(t.Context(), r)
 		require.ErrorContains(t, err, "pubsub.Durable")
 	}},
-	{Name: "dead letters", Why: "they go where they came from, each is acked when it is stored, and what had failed runs once", Run: func(t *testing.T, db *testdb.DB) {
-		b := newBed(t, db)
-		b.relay()
-		var mended atomic.Bool
-		b.mu.Lock()
-		b.projection = millrace.Inbox{Store: b.store, Consumer: "projection", RecordFailures: true, OnReplay: inbox.ReplayRefuse}.Middleware(
-			func(msg *message.Message) ([]*message.Message, error) {
-				if !mended.Load() {
-					return nil, errors.New("it fails")
-				}
-				return project(msg)
-			})
-		b.mu.Unlock()
-		var dead []*message.Message
-		for i := range 3 {
-			msg := order(i)
-			_, err := b.projection(msg.Copy())
-			require.Error(t, err)
-			msg.Metadata.Set("topic_poisoned", "orders")
-			dead = append(dead, msg)
-		}
-		mended.Store(true)
-		feed := rig.NewFeed()
-		go func() {
-			for _, msg := range dead {
-				feed.Send(t, msg)
-				rig.Answer(t, msg)
-			}
-		}()
-		status, err := b.replayer().Drain(t.Context(), replay.Dead{
-			Name: "dead", From: feed, Topic: "poison", To: replay.Outbox(b.out), By: ada, Idle: 2 * time.Second, Limit: 3,
-		})
-		require.NoError(t, err)
-		assert.Equal(t, 3, status.Sent)
-		assert.Equal(t, replay.Done, status.State)
-		b.eventually("they are handled", func() bool { return b.sent() == 3 && b.pending() == 0 })
-		b.truth(3)
-		assert.Equal(t, 0, b.count(`SELECT COUNT(*) FROM millrace_messages WHERE original IS NULL AND consumer =
-			(SELECT id FROM millrace_consumers WHERE name = ?)`, []byte("projection")))
-		assert.Equal(t, "orders", b.count1(`SELECT MIN(topic) FROM millrace_outbox`))
-	}},
-	{Name: "a dead letter of which nobody knows where it came from", Why: "it stays where it is", Run: func(t *testing.T, db *testdb.DB) {
-		b := newBed(t, db)
-		feed := rig.NewFeed()
-		msg := order(1)
-		acked := make(chan bool, 1)
-		go func() {
-			feed.Send(t, msg)
-			acked <- rig.Answer(t, msg)
-		}()
-		_, err := b.replayer().Drain(t.Context(), replay.Dead{
-			Name: "dead", From: feed, Topic: "poison", To: replay.Outbox(b.out), By: ada, Idle: time.Minute,
-		})
-		require.ErrorContains(t, err, "where it came from")
-		assert.False(t, <-acked)
-		assert.Equal(t, 0, b.count(`SELECT COUNT(*) FROM millrace_outbox`))
-	}},
-	{Name: "a rebuild from the journal of a consumer that goes on", Why: "the epoch that is meant at first is meant to the end", Run: func(t *testing.T, db *testdb.DB) {
-		b := newBed(t, db)
-		b.orders(10)
-		b.relay()
-		b.eventually("all are handled", func() bool { return b.sent() == 10 && b.pending() == 0 })
-		b.epoch(1)
-		to := &sink{}
-		r := replay.Request{
-			Name: "rebuild", From: replay.Journal(b.store), Filter: replay.Filter{Consumer: "projection"},
-			To: replay.Publisher(to), By: ada, PerSecond: 4,
-		}
-		r.Progress = func(replay.Status) { // the new epoch keeps what it has handled meanwhile
-			_, err := b.projection(order(99))
-			require.NoError(t, err)
-			to.fails = errors.New("the process ends")
-		}
-		status, err := b.replayer().Run(t.Context(), r)
-		require.ErrorIs(t, err, to.fails)
-		assert.Equal(t, 4, status.Sent)
-		to.fails, r.Progress = nil, nil
-		status, err = b.replayer().Run(t.Context(), r)
-		require.NoError(t, err)
-		assert.Equal(t, 10, status.Sent)
-		assert.Len(t, to.Messages(), 10)
-		require.NotNil(t, status.Spec.Filter.Epoch)
-		assert.Equal(t, 0, *status.Spec.Filter.Epoch)
-	}},
-	{Name: "a handler that changes its message", Why: "the journal and a recorded failure have it as it came", Run: func(t *testing.T, db *testdb.DB) {
-		b := newBed(t, db)
-		var fails error
-		handle := millrace.Inbox{Store: b.store, Consumer: "unpacks", Journal: true, RecordFailures: true}.Middleware(
-			func(msg *message.Message) ([]*message.Message, error) {
-				msg.Payload = message.Payload("unpacked")
-				msg.Metadata.Set("correlation_id", "another")
-				return nil, fails
-			})
-		as := func(want, got *message.Message) {
-			t.Helper()
-			assert.Equal(t, string(want.Payload), string(got.Payload))
-			assert.Equal(t, want.Metadata, got.Metadata)
-		}
-		handled, failed := order(1), order(2)
-		_, err := handle(handled.Copy())
-		require.NoError(t, err)
-		fails = errors.New("it fails")
-		_, err = handle(failed.Copy())
-		require.ErrorIs(t, err, fails)
-		kept, err := b.store.Journal(t.Context(), inbox.JournalFilter{Consumer: "unpacks"}, 0, 10)
-		require.NoError(t, err)
-		require.Len(t, kept, 1)
-		as(handled, kept[0].Message)
-		open, err := b.store.Find(t.Context(), inbox.Filter{Consumer: "unpacks"}, 0, 10)
-		require.NoError(t, err)
-		require.Len(t, open, 1)
-		as(failed, &message.Message{Payload: open[0].Payload, Metadata: open[0].Metadata})
-	}},
 	{Name: "how many a second", Why: "what was held up is not made up for", Run: func(t *testing.T, db *testdb.DB) {
 		b := newBed(t, db)
 		b.orders(12)
@@ -505,56 +358,6 @@ var bodies = []testdb.Body{
 		_, err = b.replayer().Run(t.Context(), r)
 		require.NoError(t, err)
 	}},
-	{Name: "two empty one dead-letter queue", Why: "who has nothing to do does not end what the other is at", Run: func(t *testing.T, db *testdb.DB) {
-		b := newBed(t, db)
-		dead := replay.Dead{Name: "dead", Topic: "poison", To: replay.Outbox(b.out), By: ada, Idle: 10 * time.Millisecond}
-		dead.From = duringSubscribe(func() {
-			ctx, cancel := context.WithCancel(t.Context())
-			defer cancel()
-			status, err := b.replayer().Drain(ctx, busy(t, dead, cancel))
-			require.ErrorIs(t, err, context.Canceled)
-			require.Equal(t, 1, status.Sent)
-		})
-		status, err := b.replayer().Drain(t.Context(), dead)
-		require.ErrorIs(t, err, replay.ErrTaken)
-		assert.Equal(t, 1, status.Sent)
-		status, err = b.replayer().Status(t.Context(), "dead")
-		require.NoError(t, err)
-		assert.Equal(t, replay.Running, status.State)
-	}},
-	{Name: "a limit of dead letters", Why: "it is for the whole replay, however often it is gone on with", Run: func(t *testing.T, db *testdb.DB) {
-		b := newBed(t, db)
-		dead := replay.Dead{Name: "dead", Topic: "poison", To: replay.Outbox(b.out), By: ada, Idle: time.Minute, Limit: 2}
-		ctx, cancel := context.WithCancel(t.Context())
-		defer cancel()
-		_, err := b.replayer().Drain(ctx, busy(t, dead, cancel))
-		require.ErrorIs(t, err, context.Canceled)
-		status, err := b.replayer().Drain(t.Context(), busy(t, dead, func() {}))
-		require.NoError(t, err)
-		assert.Equal(t, replay.Done, status.State)
-		assert.Equal(t, 2, status.Sent)
-		assert.Equal(t, 2, b.count(`SELECT COUNT(*) FROM millrace_outbox`))
-	}},
-	{Name: "an erased payload", Why: "it is left out, and told; what cannot be opened now ends the replay", Run: func(t *testing.T, db *testdb.DB) {
-		b := newBed(t, db)
-		b.orders(2)
-		b.relay()
-		b.eventually("all are handled", func() bool { return b.sent() == 2 && b.pending() == 0 })
-		to := &sink{}
-		r := replay.Request{
-			Name: "x", From: replay.Journal(b.store), Filter: replay.Filter{Consumer: "projection"}, To: replay.Publisher(to), By: ada,
-		}
-		b.exec(`UPDATE millrace_journal SET payload_form = 1 WHERE id = (SELECT * FROM (SELECT MIN(id) FROM millrace_journal) m)`)
-		_, err := b.replayer().Run(t.Context(), r)
-		require.ErrorContains(t, err, "Config.Payloads")
-		b.exec(`UPDATE millrace_journal SET payload_form = 2 WHERE payload_form = 1`)
-		status, err := b.replayer().Run(t.Context(), r)
-		require.NoError(t, err)
-		assert.Equal(t, 1, status.Skipped)
-		assert.Equal(t, 1, status.Sent)
-		assert.Len(t, to.Messages(), 1)
-		assert.Contains(t, strings.Join(b.events.Logs(), "\n"), "replay: a message is left out, since it cannot be read")
-	}},
 }
 
 // publishes is a publisher that tells of each call.
@@ -568,40 +371,6 @@ func (p publishes) Publish(string, ...*message.Message) error {
 
 // Close does nothing.
 func (publishes) Close() error { return nil }
-
-// duringSubscribe is a subscriber to an empty topic, with which something happens meanwhile.
-type duringSubscribe func()
-
-// Subscribe returns a channel that gives nothing.
-func (d duringSubscribe) Subscribe(context.Context, string) (<-chan *message.Message, error) {
-	d()
-	return make(chan *message.Message), nil
-}
-
-// Close does nothing.
-func (duringSubscribe) Close() error { return nil }
-
-// busy is d with three letters, after each of which progress is called.
-func busy(t *testing.T, d replay.Dead, progress func()) replay.Dead {
-	t.Helper()
-	letters := make(chan *message.Message, 3)
-	for i := range 3 {
-		msg := order(i)
-		msg.Metadata.Set("topic_poisoned", "orders")
-		letters <- msg
-	}
-	d.From, d.Progress = lettersOf(letters), func(replay.Status) { progress() }
-	return d
-}
-
-// lettersOf is a subscriber that gives what is in it.
-type lettersOf chan *message.Message
-
-// Subscribe returns the channel.
-func (l lettersOf) Subscribe(context.Context, string) (<-chan *message.Message, error) { return l, nil }
-
-// Close does nothing.
-func (lettersOf) Close() error { return nil }
 
 func (b *bed) count1(query string) (text string) {
 	b.Helper()

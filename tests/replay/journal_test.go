@@ -1,0 +1,129 @@
+package replay_test
+
+import (
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace-go/millrace/inbox"
+	millrace "github.com/millrace-go/millrace/middleware"
+	"github.com/millrace-go/millrace/replay"
+	"github.com/millrace-go/millrace/tests/testdb"
+)
+
+// journalBodies: what a consumer handled is sent again to it.
+var journalBodies = []testdb.Body{
+	{Name: "a rebuild from the journal, for one consumer", Why: "the queue delivers it in the new epoch, and nobody else gets it", Run: func(t *testing.T, db *testdb.DB) {
+		b := newBed(t, db)
+		b.orders(40)
+		b.relay()
+		b.eventually("all are handled", func() bool { return b.sent() == 40 && b.pending() == 0 })
+		b.truth(40)
+		b.exec(`UPDATE projection SET total = 0, orders = 0`)
+		b.put("projection", 1, order(0))
+		b.durable("projection", 1, project)
+		b.eventually("the queue works", func() bool { return b.count(`SELECT COUNT(*) FROM millrace_messages`) == 0 })
+		b.exec(`UPDATE projection SET total = 0, orders = 0`)
+		queue, err := b.store.Queue(inbox.QueueConfig{Consumer: "projection", Epoch: 1})
+		require.NoError(t, err)
+		epoch := 0
+		r := replay.Request{
+			Name: "rebuild", From: replay.Journal(b.store), Filter: replay.Filter{Consumer: "projection", Epoch: &epoch},
+			To: replay.Queue(queue), By: ada,
+		}
+		plan, err := b.replayer().Plan(t.Context(), r)
+		require.NoError(t, err)
+		require.Len(t, plan.Consumers, 1)
+		assert.Equal(t, 40, plan.Consumers[0].New)
+		assert.Equal(t, 40, plan.Consumers[0].Before)
+		assert.Equal(t, 1, plan.Consumers[0].Epoch)
+		status, err := b.replayer().Run(t.Context(), r)
+		require.NoError(t, err)
+		assert.Equal(t, 40, status.Sent)
+		b.eventually("they are handled", func() bool {
+			return b.count(`SELECT SUM(orders) FROM projection`) == 40 && b.count(`SELECT COUNT(*) FROM millrace_messages`) == 0
+		})
+		b.truth(40)
+		assert.Equal(t, 40, b.sent(), "the broker saw none of them")
+	}},
+	{Name: "a rebuild from the journal of a consumer that goes on", Why: "the epoch that is meant at first is meant to the end", Run: func(t *testing.T, db *testdb.DB) {
+		b := newBed(t, db)
+		b.orders(10)
+		b.relay()
+		b.eventually("all are handled", func() bool { return b.sent() == 10 && b.pending() == 0 })
+		b.epoch(1)
+		to := &sink{}
+		r := replay.Request{
+			Name: "rebuild", From: replay.Journal(b.store), Filter: replay.Filter{Consumer: "projection"},
+			To: replay.Publisher(to), By: ada, PerSecond: 4,
+		}
+		r.Progress = func(replay.Status) { // the new epoch keeps what it has handled meanwhile
+			_, err := b.projection(order(99))
+			require.NoError(t, err)
+			to.fails = errors.New("the process ends")
+		}
+		status, err := b.replayer().Run(t.Context(), r)
+		require.ErrorIs(t, err, to.fails)
+		assert.Equal(t, 4, status.Sent)
+		to.fails, r.Progress = nil, nil
+		status, err = b.replayer().Run(t.Context(), r)
+		require.NoError(t, err)
+		assert.Equal(t, 10, status.Sent)
+		assert.Len(t, to.Messages(), 10)
+		require.NotNil(t, status.Spec.Filter.Epoch)
+		assert.Equal(t, 0, *status.Spec.Filter.Epoch)
+	}},
+	{Name: "a handler that changes its message", Why: "the journal and a recorded failure have it as it came", Run: func(t *testing.T, db *testdb.DB) {
+		b := newBed(t, db)
+		var fails error
+		handle := millrace.Inbox{Store: b.store, Consumer: "unpacks", Journal: true, RecordFailures: true}.Middleware(
+			func(msg *message.Message) ([]*message.Message, error) {
+				msg.Payload = message.Payload("unpacked")
+				msg.Metadata.Set("correlation_id", "another")
+				return nil, fails
+			})
+		as := func(want, got *message.Message) {
+			t.Helper()
+			assert.Equal(t, string(want.Payload), string(got.Payload))
+			assert.Equal(t, want.Metadata, got.Metadata)
+		}
+		handled, failed := order(1), order(2)
+		_, err := handle(handled.Copy())
+		require.NoError(t, err)
+		fails = errors.New("it fails")
+		_, err = handle(failed.Copy())
+		require.ErrorIs(t, err, fails)
+		kept, err := b.store.Journal(t.Context(), inbox.JournalFilter{Consumer: "unpacks"}, 0, 10)
+		require.NoError(t, err)
+		require.Len(t, kept, 1)
+		as(handled, kept[0].Message)
+		open, err := b.store.Find(t.Context(), inbox.Filter{Consumer: "unpacks"}, 0, 10)
+		require.NoError(t, err)
+		require.Len(t, open, 1)
+		as(failed, &message.Message{Payload: open[0].Payload, Metadata: open[0].Metadata})
+	}},
+	{Name: "an erased payload", Why: "it is left out, and told; what cannot be opened now ends the replay", Run: func(t *testing.T, db *testdb.DB) {
+		b := newBed(t, db)
+		b.orders(2)
+		b.relay()
+		b.eventually("all are handled", func() bool { return b.sent() == 2 && b.pending() == 0 })
+		to := &sink{}
+		r := replay.Request{
+			Name: "x", From: replay.Journal(b.store), Filter: replay.Filter{Consumer: "projection"}, To: replay.Publisher(to), By: ada,
+		}
+		b.exec(`UPDATE millrace_journal SET payload_form = 1 WHERE id = (SELECT * FROM (SELECT MIN(id) FROM millrace_journal) m)`)
+		_, err := b.replayer().Run(t.Context(), r)
+		require.ErrorContains(t, err, "Config.Payloads")
+		b.exec(`UPDATE millrace_journal SET payload_form = 2 WHERE payload_form = 1`)
+		status, err := b.replayer().Run(t.Context(), r)
+		require.NoError(t, err)
+		assert.Equal(t, 1, status.Skipped)
+		assert.Equal(t, 1, status.Sent)
+		assert.Len(t, to.Messages(), 1)
+		assert.Contains(t, strings.Join(b.events.Logs(), "\n"), "replay: a message is left out, since it cannot be read")
+	}},
+}
