@@ -10,11 +10,12 @@ GOVULNCHECK_VERSION := v1.8.0
 GOLANGCI_LINT := $(CURDIR)/bin/golangci-lint-$(GOLANGCI_LINT_VERSION)/golangci-lint
 GOVULNCHECK := $(CURDIR)/bin/govulncheck-$(GOVULNCHECK_VERSION)/govulncheck
 
-# Brings the services up, and tells the tests where they are and to skip nothing.
-services = exports=$$(tests/services.sh) && eval "$$exports" && export MILLRACE_TEST_ALL=1
+# Brings the services up, and tells the tests where they are and to skip nothing. Each
+# command ends with a semicolon: bash -e does not stop at a failure before an &&.
+services = exports=$$(tests/services.sh); eval "$$exports"; export MILLRACE_TEST_ALL=1
 
 # Runs a command in the main module and in every nested one.
-in_each_module = for mod in go.mod $$(git ls-files '*/go.mod'); do \
+in_each_module = nested=$$(git ls-files '*/go.mod'); for mod in go.mod $$nested; do \
 	dir=$$(dirname $$mod); echo "$$dir: $(1)"; (cd $$dir && $(1)) || exit 1; done
 
 .PHONY: help
@@ -68,9 +69,10 @@ mutants: ## break the rules of Millrace one by one: a test must notice each
 
 .PHONY: fuzz
 fuzz: ## run each fuzz target for FUZZTIME (20s)
-	@found=0; \
-	for package in $$(go list ./...); do \
-		for target in $$(go test -list '^Fuzz' $$package | grep '^Fuzz' || true); do \
+	@found=0; packages=$$(go list ./...); \
+	for package in $$packages; do \
+		listed=$$(go test -list '^Fuzz' $$package); \
+		for target in $$(grep '^Fuzz' <<<"$$listed" || true); do \
 			found=1; echo "$$package $$target"; \
 			go test -run '^$$' -fuzz "^$$target\$$" -fuzztime $(FUZZTIME) $$package; \
 		done; \

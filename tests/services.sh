@@ -7,7 +7,8 @@
 # has is only checked; else what answers on the usual local port is used; else Docker
 # Compose starts it; else, as root on Debian, apt-get installs it. The programs of
 # which tests run instances of their own (also PgBouncer, pgbench, Prometheus and
-# Chromium) must be installed, with Docker or without. axe-core comes from the npm registry.
+# Chromium) must be installed, with Docker or without, and a C compiler for the race
+# detector. axe-core comes through npm.
 #
 # Standard output carries the export lines alone; progress is on standard error.
 set -euo pipefail
@@ -30,10 +31,13 @@ declare -A usual=(
   [redis]='redis://127.0.0.1:6379/0'
   [nats]='nats://127.0.0.1:4222'
 )
-# For servers that let the usual user in by socket only.
+# For servers that let the usual user in by socket only. The password occurs nowhere
+# else: tests look for passwords in what is printed.
+user=millrace_tests
+password=Kelp-over-the-weir-4417
 declare -A own_user=(
-  [postgres]='postgres://millrace:millrace@127.0.0.1:5432/postgres?sslmode=disable'
-  [mysql]='millrace:millrace@tcp(127.0.0.1:3306)/'
+  [postgres]="postgres://$user:$password@127.0.0.1:5432/postgres?sslmode=disable"
+  [mysql]="$user:$password@tcp(127.0.0.1:3306)/"
 )
 declare -A container=(
   [postgres]=postgres [mysql]=mariadb [rabbitmq]=rabbitmq [redis]=redis [nats]=nats
@@ -66,6 +70,7 @@ main() {
   take_what_answers
   if lacking_services; then start_services; fi
   if lacking_programs; then install_programs; fi
+  if ! compiles_c; then install_compiler; fi
   if [[ ! -s $axe ]]; then fetch_axe; fi
 }
 
@@ -86,7 +91,7 @@ quietly() {
 
 build_ping() {
   command -v go >/dev/null || die "Go is missing: install the version that go.mod names"
-  quietly go build -o "$work/ping" ./tests/testdb/ping
+  CGO_ENABLED=0 quietly go build -o "$work/ping" ./tests/testdb/ping
 }
 
 # answers prints the first DSN that works: [-wait 60s] service DSN...
@@ -139,7 +144,7 @@ create_user() {
   if ((EUID != 0)) || [[ -z ${own_user[$s]:-} ]]; then
     refused "$s"
   fi
-  say "$s: creating the user millrace"
+  say "$s: creating the user $user"
   case $s in
     postgres) create_postgres_role || refused "$s" ;;
     mysql) create_mariadb_user || refused "$s" ;;
@@ -149,20 +154,20 @@ create_user() {
 
 create_postgres_role() {
   command -v psql >/dev/null || return 1
-  su postgres -c 'cd / && psql --quiet --set=ON_ERROR_STOP=1' >"$work/log" 2>&1 <<'SQL'
-SELECT 'CREATE ROLE millrace' WHERE NOT EXISTS
-  (SELECT FROM pg_roles WHERE rolname = 'millrace') \gexec
-ALTER ROLE millrace SUPERUSER LOGIN PASSWORD 'millrace';
+  su postgres -c 'cd / && psql --quiet --set=ON_ERROR_STOP=1' >"$work/log" 2>&1 <<SQL
+SELECT 'CREATE ROLE $user' WHERE NOT EXISTS
+  (SELECT FROM pg_roles WHERE rolname = '$user') \gexec
+ALTER ROLE $user SUPERUSER LOGIN PASSWORD '$password';
 SQL
 }
 
 create_mariadb_user() {
   command -v mariadb >/dev/null || return 1
-  mariadb --user=root >"$work/log" 2>&1 <<'SQL'
-CREATE OR REPLACE USER millrace@localhost IDENTIFIED BY 'millrace';
-CREATE OR REPLACE USER millrace@'127.0.0.1' IDENTIFIED BY 'millrace';
-GRANT ALL PRIVILEGES ON *.* TO millrace@localhost WITH GRANT OPTION;
-GRANT ALL PRIVILEGES ON *.* TO millrace@'127.0.0.1' WITH GRANT OPTION;
+  mariadb --user=root >"$work/log" 2>&1 <<SQL
+CREATE OR REPLACE USER $user@localhost IDENTIFIED BY '$password';
+CREATE OR REPLACE USER $user@'127.0.0.1' IDENTIFIED BY '$password';
+GRANT ALL PRIVILEGES ON *.* TO $user@localhost WITH GRANT OPTION;
+GRANT ALL PRIVILEGES ON *.* TO $user@'127.0.0.1' WITH GRANT OPTION;
 SQL
 }
 
@@ -293,14 +298,31 @@ install_programs() {
   if lacking_programs; then die "${lacking[*]}: still missing after the installation"; fi
 }
 
+# compiles_c reports whether cgo can build: a compiler and the headers of the C library.
+compiles_c() {
+  local compiler
+  compiler=$(go env CC)
+  $compiler -x c -o "$work/compiled" - >"$work/why" 2>&1 <<'C'
+#include <stdlib.h>
+#include <pthread.h>
+int main(void) { return EXIT_SUCCESS; }
+C
+}
+
+install_compiler() {
+  if debian_root; then apt_install gcc libc6-dev; fi
+  compiles_c ||
+    die "$(go env CC) compiles no C program, which go test -race needs (Debian: apt-get install" \
+      "gcc libc6-dev): $(<"$work/why")"
+}
+
 fetch_axe() {
-  local url=https://registry.npmjs.org/axe-core/-/axe-core-$axe_version.tgz
   say "axe-core $axe_version"
-  if command -v npm >/dev/null; then
-    (cd "$work" && quietly npm pack --silent "axe-core@$axe_version")
-  else
-    quietly curl --fail --silent --show-error --output "$work/axe-core-$axe_version.tgz" "$url"
+  if ! command -v npm >/dev/null; then
+    debian_root || die 'npm is missing: install it (Debian: apt-get install npm)'
+    apt_install npm
   fi
+  (cd "$work" && quietly npm pack --silent "axe-core@$axe_version")
   echo "$axe_sha256  $work/axe-core-$axe_version.tgz" | sha256sum --check --quiet ||
     die "axe-core $axe_version is not the file that it was"
   mkdir -p "${axe%/*}"

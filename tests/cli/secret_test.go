@@ -1,6 +1,9 @@
 package cli_test
 
 import (
+	"cmp"
+	"context"
+	"crypto/rand"
 	"net/url"
 	"strings"
 	"testing"
@@ -52,6 +55,23 @@ func TestWrongDSNs(t *testing.T) {
 	}
 }
 
+// login returns the DSN of a user of its own with this password, or with its name for one:
+// the server may ask for passwords, and may let anybody in.
+func (s *shop) login(password string) *url.URL {
+	s.Helper()
+	u, err := url.Parse(s.db.DSN)
+	require.NoError(s, err)
+	name := "mill_" + strings.ToLower(rand.Text()[:10])
+	password = cmp.Or(password, name)
+	s.exec("CREATE ROLE " + name + " LOGIN IN ROLE CURRENT_USER PASSWORD '" + password + "'")
+	s.Cleanup(func() {
+		_, err := s.db.ExecContext(context.WithoutCancel(s.Context()), "DROP ROLE "+name)
+		assert.NoError(s, err)
+	})
+	u.User = url.UserPassword(name, password)
+	return u
+}
+
 func hidden(t *testing.T, r result) {
 	t.Helper()
 	for _, secret := range []string{marker, url.QueryEscape(marker), strings.ToLower(marker)} {
@@ -75,9 +95,7 @@ func TestThePasswordIsNeverShown(t *testing.T) {
 		hidden(t, r)
 	}
 	s := newShop(t, testdb.On(t, "postgres"))
-	u, err := url.Parse(s.db.DSN)
-	require.NoError(t, err)
-	u.User = url.UserPassword(u.User.Username(), marker) // which the server does not ask for
+	u := s.login(marker)
 	s.exec(`UPDATE millrace_messages SET last_error = ?`, []byte("connect to "+u.String()+": password "+marker))
 	for _, args := range [][]string{{"list"}, {"list", "--json"}, {"list", "--groups"}, {"explain", id(4)}, {"check"}, {"status"}} {
 		r := call(t, u.String(), args...)
@@ -91,9 +109,7 @@ func TestThePasswordIsNotShownInJSON(t *testing.T) {
 	t.Parallel()
 	const password = `S3cret<&>"\` + marker
 	s := newShop(t, testdb.On(t, "postgres"))
-	u, err := url.Parse(s.db.DSN)
-	require.NoError(t, err)
-	u.User = url.UserPassword(u.User.Username(), password)
+	u := s.login(password)
 	s.exec(`UPDATE millrace_messages SET last_error = ?`, []byte("connect to "+u.String()+": password "+password))
 	for _, args := range [][]string{{"list", "--json"}, {"list", "--groups", "--json"}, {"explain", id(4), "--json"}, {"explain", id(4)}} {
 		r := call(t, u.String(), args...)
@@ -107,9 +123,7 @@ func TestThePasswordIsNotShownInJSON(t *testing.T) {
 func TestThePasswordIsNotShownInPart(t *testing.T) {
 	t.Parallel()
 	s := newShop(t, testdb.On(t, "postgres"))
-	u, err := url.Parse(s.db.DSN)
-	require.NoError(t, err)
-	u.User = url.UserPassword(u.User.Username(), marker)
+	u := s.login(marker)
 	for _, before := range []int{60, 70, 90} {
 		s.exec(`UPDATE millrace_messages SET last_error = ?, reason = ?`, []byte(strings.Repeat("x", before)+" "+marker), []byte{})
 		for _, args := range [][]string{{"list"}, {"list", "--groups"}, {"list", "--groups", "--json"}} {
@@ -125,9 +139,7 @@ func TestThePasswordIsNotShownInPart(t *testing.T) {
 func TestANameIsNoSecret(t *testing.T) {
 	t.Parallel()
 	s := newShop(t, testdb.On(t, "postgres"))
-	u, err := url.Parse(s.db.DSN)
-	require.NoError(t, err)
-	u.User = url.UserPassword(u.User.Username(), u.User.Username())
+	u := s.login("")
 	r := call(t, u.String(), "list", "--consumer", u.User.Username())
 	assert.Contains(t, r.err, "no consumer \""+u.User.Username()+"\"")
 }
