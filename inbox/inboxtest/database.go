@@ -7,10 +7,15 @@ import (
 )
 
 // Database is a server and a database on it that belongs to the test: whatever is in it
-// is dropped before each play.
+// is dropped before each play. So that nothing else can be named by mistake, the word test
+// must be in what the server calls the database or its current schema, or in the name of
+// SQLite's file: shop_test, test.db. Without it the test fails, and nothing is dropped.
 type Database struct {
 	Driver string // its name for sql.Open
 	DSN    string
+
+	// DropAll permits a database without the word test in its name: nothing in it is needed.
+	DropAll bool
 }
 
 // connector returns what opens the connections of the database, undisturbed.

@@ -47,7 +47,8 @@
 // A crash is that of a process: from one moment on nothing it does reaches the database or
 // the broker, and its connections are closed. What it does otherwise, in files or by
 // HTTP, is not stopped, unless it goes through [Process.External]. The database is a real
-// one: SQLite unless the scenario names others. It does not crash itself. The start of a
+// one: SQLite unless the scenario names others, in which everything is dropped before each
+// play, see [Database]. It does not crash itself. The start of a
 // process, before its router runs, is not disturbed.
 //
 // One message is handled at a time unless [Scenario.InFlight] says otherwise, so a play can

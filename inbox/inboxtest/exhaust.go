@@ -135,10 +135,10 @@ func newStage(t testing.TB, s Scenario) *stage {
 	}
 	st.abreast = len(s.Databases)
 	st.places = make(chan func() (*place, func(), error), st.abreast)
-	for _, db := range s.Databases {
-		p, err := serverPlace(&s, db)
+	for i, db := range s.Databases {
+		p, err := serverPlace(t.Context(), &s, db)
 		if err != nil {
-			t.Fatalf("inboxtest: %v", err)
+			t.Fatalf("inboxtest: Scenario.Databases[%d]: %v", i, err)
 		}
 		t.Cleanup(func() { _ = p.plain.Close() })
 		st.places <- func() (*place, func(), error) {

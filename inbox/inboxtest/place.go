@@ -137,10 +137,18 @@ func copyFile(to, from string) error {
 	return errors.Join(err, out.Close())
 }
 
-// serverPlace returns the place of plays on a server.
-func serverPlace(s *Scenario, db Database) (*place, error) {
+// serverPlace returns the place of plays on a database that may be emptied.
+func serverPlace(ctx context.Context, s *Scenario, db Database) (*place, error) {
+	ctx, cancel := context.WithTimeout(ctx, time.Minute)
+	defer cancel()
 	p := &place{scenario: s}
-	return p, p.open(db)
+	if err := p.open(db); err != nil {
+		return nil, err
+	}
+	if err := p.permit(ctx, db); err != nil {
+		return nil, errors.Join(err, p.plain.Close())
+	}
+	return p, nil
 }
 
 // renew has the database be again as Prepare left it.

@@ -13,8 +13,8 @@ import (
 // Scenario is a service, what it is given, and how to see what it did. It is played many
 // times, each time from scratch and each time with other faults.
 type Scenario struct {
-	// Databases is where it is played. Each one serves one play at a time, so several are
-	// faster. Without any, a play has a SQLite file of its own; the test must import
+	// Databases is where it is played, after everything in them was dropped: see [Database].
+	// Each one serves one play at a time, so several are faster. Without any, a play has a SQLite file of its own; the test must import
 	// modernc.org/sqlite or github.com/mattn/go-sqlite3 then.
 	Databases []Database
 

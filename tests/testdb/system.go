@@ -151,7 +151,7 @@ func seconds(d time.Duration) string {
 }
 
 func freshName() string {
-	return fmt.Sprintf("millrace_%d_%s", os.Getpid(), strings.ToLower(rand.Text()[:10]))
+	return fmt.Sprintf("millrace_test_%d_%s", os.Getpid(), strings.ToLower(rand.Text()[:10]))
 }
 
 func execute(t testing.TB, driver, dsn string, statements ...string) {
