@@ -15,20 +15,20 @@ import (
 	"github.com/millrace-go/millrace/outbox"
 )
 
-// call is one call of Publish on its channel. Messages before confirmed are settled, those
-// before sent are on their way: amqp091 gives confirms in the order of publishing.
+// call is one call of Publish on its channel. Messages before settled have their answer, those
+// before sent are on their way. RabbitMQ answers in any order, and each message keeps its own.
 type call struct {
-	ctx             context.Context //nolint:containedctx // it lives as long as the call
-	channel         *channel
-	window          int
-	timeout         time.Duration
-	topic           string
-	exchange, key   string
-	mandatory       bool
-	marshaler       amqp.Marshaler
-	messages        []*message.Message
-	items           []item
-	sent, confirmed int
+	ctx           context.Context //nolint:containedctx // it lives as long as the call
+	channel       *channel
+	window        int
+	timeout       time.Duration
+	topic         string
+	exchange, key string
+	mandatory     bool
+	marshaler     amqp.Marshaler
+	messages      []*message.Message
+	items         []item
+	sent, settled int
 
 	// underway has the messages on their way by message-id, by which RabbitMQ's returns are
 	// told apart: one that has none, or that of another, is not sent beside it.
@@ -39,9 +39,10 @@ type call struct {
 }
 
 type item struct {
-	id   string
-	size int
-	err  error // nil: confirmed, once the call is over
+	id      string
+	size    int
+	confirm *amqp091.DeferredConfirmation // nil until it is sent
+	err     error                         // nil: confirmed, once the call is over
 }
 
 func (c *call) run() {
@@ -91,7 +92,7 @@ func (c *call) awaitRoom(i int) {
 	if c.alone || c.items[i].id == "" {
 		most = 0
 	}
-	for c.broken == nil && c.sent-c.confirmed > most {
+	for c.broken == nil && c.sent-c.settled > most {
 		c.await()
 	}
 	for c.broken == nil {
@@ -107,7 +108,7 @@ func (c *call) send(i int, p amqp091.Publishing) {
 		c.broken = c.overdue()
 		return
 	}
-	err := c.channel.Publish(c.exchange, c.key, c.mandatory, false, p)
+	confirm, err := c.channel.PublishWithDeferredConfirm(c.exchange, c.key, c.mandatory, false, p)
 	if errors.Is(err, amqp091.ErrClosed) {
 		err = c.channel.reason(c.ctx)
 	}
@@ -115,6 +116,7 @@ func (c *call) send(i int, p amqp091.Publishing) {
 		c.broken = err
 		return
 	}
+	c.items[i].confirm = confirm
 	c.sent++
 	c.alone = c.items[i].id == ""
 	if c.underway != nil && !c.alone {
@@ -122,40 +124,53 @@ func (c *call) send(i int, p amqp091.Publishing) {
 	}
 }
 
-// awaitAll returns when everything sent is confirmed, or no confirm will come any more.
+// awaitAll returns when everything sent is settled, or no confirm will come any more.
 func (c *call) awaitAll() {
-	for c.sent > c.confirmed && c.await() {
+	for c.sent > c.settled && c.await() {
 		continue
 	}
 }
 
-// await takes the next confirm and reports whether there was one.
+// await waits for the confirm of the oldest message on its way and reports whether it came.
 func (c *call) await() bool {
 	select {
-	case confirm, open := <-c.channel.confirms:
-		if open {
-			c.settle(confirm.Ack)
-			return true
-		}
+	case <-c.items[c.settled].confirm.Done():
+	case <-c.ctx.Done():
+		c.broken = c.overdue()
+		return false
+	}
+	c.takeReturns()
+	oldest := &c.items[c.settled]
+	if !c.answered(oldest) {
 		if c.broken == nil {
 			c.broken = c.channel.reason(c.ctx)
 		}
-	case <-c.ctx.Done():
-		c.broken = c.overdue()
+		return false
 	}
-	return false
+	delete(c.underway, oldest.id)
+	c.settled++
+	return true
 }
 
-// settle notes the confirm of the oldest message on its way. If it was returned, that was
-// before: amqp091 delivers both in one goroutine.
-func (c *call) settle(acked bool) {
-	c.takeReturns()
-	settled := &c.items[c.confirmed]
-	if !acked && settled.err == nil {
-		settled.err = errors.New("RabbitMQ refused it (basic.nack): a queue is full, or failed")
+// answered reports whether RabbitMQ has confirmed or refused it, and notes a refusal. If it was
+// returned, that was before: amqp091 takes both from the wire in one goroutine.
+//
+// A confirm that is done and not acked is a nack, or was made up by amqp091 for a channel that
+// has closed, which it marks as closed before that. On a closed channel nobody can tell.
+func (c *call) answered(it *item) bool {
+	select {
+	case <-it.confirm.Done():
+	default:
+		return false
 	}
-	delete(c.underway, settled.id)
-	c.confirmed++
+	switch {
+	case it.confirm.Acked():
+	case c.channel.IsClosed():
+		return false
+	case it.err == nil:
+		it.err = errors.New("RabbitMQ refused it (basic.nack): a queue is full, or failed")
+	}
+	return true
 }
 
 func (c *call) takeReturns() {
@@ -176,7 +191,10 @@ func (c *call) takeReturns() {
 func (c *call) returned(r amqp091.Return) {
 	i, known := c.underway[r.MessageId]
 	if !known {
-		i = c.confirmed // it is alone
+		i = c.settled // it is alone
+	}
+	if i >= c.sent {
+		return // it is none of this call's
 	}
 	c.items[i].err = outbox.Permanent(fmt.Errorf("no queue took it (%d %s, exchange %q, routing key %q): "+
 		"declare its queue first, with SubscribeInitialize or Declare", r.ReplyCode, r.ReplyText, r.Exchange, r.RoutingKey))
@@ -186,16 +204,20 @@ func (c *call) overdue() error {
 	return fmt.Errorf("%w: RabbitMQ did not answer for %v", ErrUnconfirmed, c.timeout)
 }
 
-// blame says of each message that was not confirmed what that means for it.
+// blame says of each message that has no answer what that means for it.
 func (c *call) blame() {
 	c.takeReturns()
+	var open []*item
+	for i := c.settled; i < c.sent; i++ {
+		if it := &c.items[i]; !c.answered(it) && it.err == nil { // else it was returned
+			open = append(open, it)
+		}
+	}
 	guilty := culprit(c.broken)
-	for i := c.confirmed; i < c.sent; i++ {
-		switch it := &c.items[i]; {
-		case it.err != nil: // it was returned
-		case guilty(it.size, c.sent-c.confirmed == 1):
+	for _, it := range open {
+		if guilty(it.size, len(open) == 1) {
 			it.err = outbox.Permanent(c.broken)
-		default:
+		} else {
 			it.err = fmt.Errorf("it was sent but not confirmed: %w", c.broken)
 		}
 	}
@@ -236,7 +258,7 @@ func (c *call) missing(exchange string) bool {
 	return exchange != "" && errors.As(c.broken, &closed) && closed.Code == amqp091.NotFound
 }
 
-func (c *call) settled() bool { return c.broken == nil && c.sent == c.confirmed }
+func (c *call) done() bool { return c.broken == nil && c.sent == c.settled }
 
 // result is what Publish returns.
 func (c *call) result() error {

@@ -11,14 +11,16 @@ import (
 
 // channel is a channel in confirm mode.
 //
-// amqp091's reader, which serves the whole connection, waits for whoever listens. Both
-// lists are therefore as long as the window: no more than that is ever unconfirmed.
+// amqp091's reader, which serves the whole connection, waits for whoever listens. The list
+// of returns is therefore as long as the window: no more than that is ever unconfirmed.
+//
+// Confirms are read from each message's own [amqp091.DeferredConfirmation]. What NotifyPublish
+// gives is wrong: there an ack of several runs over a nack that came before it.
 type channel struct {
 	*amqp091.Channel
-	session  *session
-	confirms chan amqp091.Confirmation // in the order of publishing; closed with the channel
-	returns  chan amqp091.Return       // each is here before the confirm of its message is there
-	closed   chan *amqp091.Error
+	session *session
+	returns chan amqp091.Return // each is here before the confirm of its message is done
+	closed  chan *amqp091.Error
 }
 
 func openChannel(s *session, window int) (*channel, error) {
@@ -28,9 +30,8 @@ func openChannel(s *session, window int) (*channel, error) {
 	}
 	ch := &channel{
 		Channel: opened, session: s,
-		confirms: opened.NotifyPublish(make(chan amqp091.Confirmation, window)),
-		returns:  opened.NotifyReturn(make(chan amqp091.Return, window)),
-		closed:   opened.NotifyClose(make(chan *amqp091.Error, 1)),
+		returns: opened.NotifyReturn(make(chan amqp091.Return, window)),
+		closed:  opened.NotifyClose(make(chan *amqp091.Error, 1)),
 	}
 	if err := opened.Confirm(false); err != nil {
 		ch.discard()

@@ -241,7 +241,7 @@ func (p *Publisher) publish(ctx context.Context, topic string, messages []*messa
 	if c.missing(exchange) {
 		p.forget(topic)
 	}
-	settled = c.settled()
+	settled = c.done()
 	return c.result()
 }
 
