@@ -34,6 +34,9 @@ var ErrGapWait = errors.New("GapWait waits in vain: this subscriber delivers not
 func (cl *Claim) gap(g *Gate, v versioned, row aggregateRow) error {
 	gap := &GapError{Aggregate: v.Aggregate, Version: v.Number, Current: row.Version}
 	cl.consumer.store.observeGap(cl.delivery, gap)
+	if cl.inLine() {
+		return cl.hold(g, v, row)
+	}
 	if patience := g.config.GapWait - cl.visit.waited; patience > 0 && !cl.consumer.gaps.alone() {
 		if oneInFlight(cl.ctx) {
 			delay, _ := cl.consumer.gaps.fail(cl.memoryKey)
@@ -56,6 +59,10 @@ func (cl *Claim) gap(g *Gate, v versioned, row aggregateRow) error {
 	}
 	return cl.hold(g, v, row)
 }
+
+// inLine reports whether other messages stand behind this one in the order of its queue. The
+// predecessor may be one of them, and cannot come before this one is out of their way.
+func (cl *Claim) inLine() bool { return cl.lease != nil && cl.lease.row.OrderKey != nil }
 
 // sendBack has the source deliver the message again, but not at once, and not together with
 // all others that it waits with.

@@ -87,7 +87,7 @@ func (cl *Claim) store() error {
 		status, lease = InProgress, cl.lease.token
 	}
 	n, err = affected(cl.tx.ExecContext(ctx, s.dialect.Gate.HoldMessage, open.status, noteText(open.reason),
-		cl.waitsFor.id, cl.waitsFor.Number, open.delay, cl.id32, cl.id, status, lease))
+		cl.waitsFor.id, cl.waitsFor.Number, cl.because.early(), open.delay, cl.id32, cl.id, status, lease))
 	if err == nil && n != 1 {
 		err = ErrLost
 	}
@@ -96,6 +96,10 @@ func (cl *Claim) store() error {
 	}
 	return nil
 }
+
+// early reports whether a message is parked since its predecessor did not come. It stands in no
+// order of the queue then: its predecessor may stand behind it, and the gate alone says when it can run.
+func (w why) early() bool { return w.reason == ReasonTooManyHeld }
 
 // release lets go, in the transaction that advances an aggregate, what waited for it.
 func (cl *Claim) release(ctx context.Context, tx *sqlx.Tx) error {
@@ -169,8 +173,8 @@ func (j *janitor) expireHeld(ctx context.Context, c consumerRow) error {
 			if _, err := tx.ExecContext(ctx, s.dialect.Gate.LockAggregate, c.ID, row.Aggregate); err != nil {
 				return err
 			}
-			parked, err = affected(tx.ExecContext(ctx, s.dialect.MoveMessage,
-				Parked, []byte(reason), dialect.NeverDue, c.ID, row.MessageID, Held))
+			parked, err = affected(tx.ExecContext(ctx, s.dialect.Gate.ExpireHeld,
+				[]byte(reason), dialect.NeverDue, c.ID, row.MessageID))
 			return err
 		})
 		if err != nil {

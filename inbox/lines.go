@@ -63,7 +63,7 @@ func (q *Queue) lookInFront(ctx context.Context, consumer int32, h *had) (more b
 		Blocked bool  `db:"blocked"`
 	}
 	err = q.store.db.SelectContext(ctx, &rows, q.store.dialect.Queue.SelectFront,
-		q.passed(), consumer, h.next.Microseconds(), lookedAtOnce)
+		consumer, h.next.Microseconds(), lookedAtOnce, q.passed())
 	for _, row := range rows {
 		switch due := row.Wait <= 0; {
 		case !row.Blocked:

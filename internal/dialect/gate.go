@@ -18,8 +18,10 @@ type Gate struct {
 	LockAggregate    string
 	RetreatAggregate string
 
-	// Messages that wait for a version.
+	// Messages that wait for a version. HoldMessage takes one out of the order of its queue where it
+	// is told to, ExpireHeld always: what is parked since its predecessor did not come holds back nobody.
 	HoldMessage   string
+	ExpireHeld    string
 	RaiseHeld     string
 	CountHeld     string
 	ReleaseHeld   string

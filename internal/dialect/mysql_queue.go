@@ -23,31 +23,38 @@ var mysqlQueue = Queue{
 		FROM millrace_messages m
 		WHERE m.consumer = ? AND m.due_at <= ` + mysqlNow + ` AND m.status IN (1, 2, 3, 4) AND (m.order_key IS NULL OR m.id = (
 			SELECT e.id FROM millrace_messages e FORCE INDEX (by_order)
-			WHERE e.consumer = m.consumer AND e.order_key = m.order_key AND e.status <> ?
+			WHERE e.consumer = m.consumer AND e.order_key = m.order_key AND e.status NOT IN (?, 7)
 			ORDER BY e.id
 			LIMIT 1))
 		ORDER BY m.due_at
 		LIMIT ?
 		FOR UPDATE SKIP LOCKED`,
+	// Each order key is looked at once, however many of its messages are due: what it holds is read to
+	// find its first. MariaDB reads w for each of its names.
 	SelectFront: `
-		SELECT w.id, w.wait, w.order_key IS NOT NULL AND w.id <> (
-			SELECT e.id FROM millrace_messages e FORCE INDEX (by_order)
-			WHERE e.consumer = w.consumer AND e.order_key = w.order_key AND e.status <> ?
-			ORDER BY e.id
-			LIMIT 1) AS blocked
-		FROM (
+		WITH w AS (
 			SELECT m.id, m.consumer, m.order_key, m.due_at - ` + mysqlNow + ` AS wait
 			FROM millrace_messages m
 			WHERE m.consumer = ? AND m.due_at <= ` + mysqlNow + ` + ? AND m.status IN (1, 2, 3, 4)
 			ORDER BY m.due_at
-			LIMIT ?) w`,
+			LIMIT ?)
+		SELECT w.id, w.wait, w.order_key IS NOT NULL AND (h.id IS NULL OR h.id < w.id) AS blocked
+		FROM w
+		LEFT JOIN (
+			SELECT k.order_key, (
+				SELECT e.id FROM millrace_messages e FORCE INDEX (by_order)
+				WHERE e.consumer = k.consumer AND e.order_key = k.order_key AND e.status NOT IN (?, 7)
+				ORDER BY e.id
+				LIMIT 1) AS id
+			FROM (SELECT DISTINCT consumer, order_key FROM w WHERE order_key IS NOT NULL) k) h ON h.order_key = w.order_key
+		ORDER BY w.wait`,
 	// Only a group by the leading columns of the index is read by skipping from one to the next.
 	SelectHeads: `
 		SELECT h.order_key, m.id, CASE WHEN m.status IN (1, 2, 3, 4) THEN m.due_at - ` + mysqlNow + ` END AS wait
 		FROM (
 			SELECT k.order_key, (
 				SELECT e.id FROM millrace_messages e FORCE INDEX (by_order)
-				WHERE e.consumer = k.consumer AND e.order_key = k.order_key AND e.status <> ?
+				WHERE e.consumer = k.consumer AND e.order_key = k.order_key AND e.status NOT IN (?, 7)
 				ORDER BY e.id
 				LIMIT 1) AS id
 			FROM (

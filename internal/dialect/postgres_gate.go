@@ -31,8 +31,13 @@ var postgresGate = Gate{
 
 	HoldMessage: `
 		UPDATE millrace_messages
-		SET status = $1, reason = $2, aggregate = $3, version = $4, due_at = ` + postgresNow + ` + $5, lease_token = 0
-		WHERE consumer = $6 AND message_id = $7 AND status = $8 AND lease_token = $9`,
+		SET status = $1, reason = $2, aggregate = $3, version = $4,
+			order_key = CASE WHEN $5 THEN NULL ELSE order_key END, due_at = ` + postgresNow + ` + $6, lease_token = 0
+		WHERE consumer = $7 AND message_id = $8 AND status = $9 AND lease_token = $10`,
+	ExpireHeld: `
+		UPDATE millrace_messages
+		SET status = 6, order_key = NULL, reason = $1, due_at = ` + postgresNow + ` + $2
+		WHERE consumer = $3 AND message_id = $4 AND status = 7`,
 	RaiseHeld: `
 		UPDATE millrace_versions
 		SET held_to = GREATEST(held_to, $1)

@@ -24,20 +24,30 @@ var postgresQueue = Queue{
 		FROM millrace_messages m
 		WHERE m.consumer = $1 AND m.due_at <= (SELECT ` + postgresNow + `) AND m.status NOT IN (5, 6, 7) AND (m.order_key IS NULL OR NOT EXISTS (
 			SELECT 1 FROM millrace_messages e
-			WHERE e.consumer = m.consumer AND e.order_key = m.order_key AND e.id < m.id AND e.status <> $2))
+			WHERE e.consumer = m.consumer AND e.order_key = m.order_key AND e.id < m.id AND e.status NOT IN ($2, 7)))
 		ORDER BY m.due_at
 		LIMIT $3
 		FOR UPDATE OF m SKIP LOCKED`,
+	// Each order key is looked at once, however many of its messages are due: what it holds is read to
+	// find its first. On the comparison of order keys see SelectHeads.
 	SelectFront: `
-		SELECT w.id, w.wait, w.order_key IS NOT NULL AND EXISTS (
-			SELECT 1 FROM millrace_messages e
-			WHERE e.consumer = w.consumer AND e.order_key = w.order_key AND e.id < w.id AND e.status <> $1) AS blocked
-		FROM (
-			SELECT m.id, m.consumer, m.order_key, m.due_at - ` + postgresNow + ` AS wait
+		WITH w AS MATERIALIZED (
+			SELECT m.id, m.order_key, m.due_at - ` + postgresNow + ` AS wait
 			FROM millrace_messages m
-			WHERE m.consumer = $2 AND m.due_at <= (SELECT ` + postgresNow + `) + $3 AND m.status NOT IN (5, 6, 7)
+			WHERE m.consumer = $1 AND m.due_at <= (SELECT ` + postgresNow + `) + $2 AND m.status NOT IN (5, 6, 7)
 			ORDER BY m.due_at
-			LIMIT $4) w`,
+			LIMIT $3),
+		h AS MATERIALIZED (
+			SELECT k.order_key, (
+				SELECT e.id FROM millrace_messages e
+				WHERE e.consumer = $1 AND e.order_key >= k.order_key AND e.order_key <= k.order_key AND e.status NOT IN ($4, 7)
+				ORDER BY e.order_key, e.id
+				LIMIT 1) AS id
+			FROM (SELECT DISTINCT order_key FROM w WHERE order_key IS NOT NULL) k)
+		SELECT w.id, w.wait, w.order_key IS NOT NULL AND (h.id IS NULL OR h.id < w.id) AS blocked
+		FROM w
+		LEFT JOIN h ON h.order_key = w.order_key
+		ORDER BY w.wait`,
 	// An order key between itself and itself: with an equation the primary key would be read
 	// in its order, where few order keys make that look cheap.
 	SelectHeads: `
@@ -59,7 +69,7 @@ var postgresQueue = Queue{
 		FROM k
 		LEFT JOIN LATERAL (
 			SELECT e.id, e.status, e.due_at FROM millrace_messages e
-			WHERE e.consumer = $2 AND e.order_key >= k.order_key AND e.order_key <= k.order_key AND e.status <> $1
+			WHERE e.consumer = $2 AND e.order_key >= k.order_key AND e.order_key <= k.order_key AND e.status NOT IN ($1, 7)
 			ORDER BY e.order_key, e.id
 			LIMIT 1) m ON TRUE
 		WHERE k.order_key IS NOT NULL`,

@@ -31,8 +31,13 @@ var sqliteGate = Gate{
 
 	HoldMessage: `
 		UPDATE millrace_messages
-		SET status = ?, reason = ?, aggregate = ?, version = ?, due_at = ` + sqliteNow + ` + ?, lease_token = 0
+		SET status = ?, reason = ?, aggregate = ?, version = ?,
+			order_key = CASE WHEN ? THEN NULL ELSE order_key END, due_at = ` + sqliteNow + ` + ?, lease_token = 0
 		WHERE consumer = ? AND message_id = ? AND status = ? AND lease_token = ?`,
+	ExpireHeld: `
+		UPDATE millrace_messages
+		SET status = 6, order_key = NULL, reason = ?, due_at = ` + sqliteNow + ` + ?
+		WHERE consumer = ? AND message_id = ? AND status = 7`,
 	RaiseHeld: `
 		UPDATE millrace_versions
 		SET held_to = MAX(held_to, ?)

@@ -21,19 +21,29 @@ var sqliteQueue = Queue{
 		FROM millrace_messages m
 		WHERE m.consumer = ? AND m.due_at <= ` + sqliteNow + ` AND m.status IN (1, 2, 3, 4) AND (m.order_key IS NULL OR NOT EXISTS (
 			SELECT 1 FROM millrace_messages e
-			WHERE e.consumer = m.consumer AND e.order_key = m.order_key AND e.id < m.id AND e.status <> ?))
+			WHERE e.consumer = m.consumer AND e.order_key = m.order_key AND e.id < m.id AND e.status NOT IN (?, 7)))
 		ORDER BY m.due_at
 		LIMIT ?`,
+	// Each order key is looked at once, however many of its messages are due: what it holds is read to
+	// find its first.
 	SelectFront: `
-		SELECT w.id, w.wait, w.order_key IS NOT NULL AND EXISTS (
-			SELECT 1 FROM millrace_messages e
-			WHERE e.consumer = w.consumer AND e.order_key = w.order_key AND e.id < w.id AND e.status <> ?1) AS blocked
-		FROM (
-			SELECT m.id, m.consumer, m.order_key, m.due_at - ` + sqliteNow + ` AS wait
+		WITH w AS MATERIALIZED (
+			SELECT m.id, m.order_key, m.due_at - ` + sqliteNow + ` AS wait
 			FROM millrace_messages m
-			WHERE m.consumer = ?2 AND m.due_at <= ` + sqliteNow + ` + ?3 AND m.status IN (1, 2, 3, 4)
+			WHERE m.consumer = ?1 AND m.due_at <= ` + sqliteNow + ` + ?2 AND m.status IN (1, 2, 3, 4)
 			ORDER BY m.due_at
-			LIMIT ?4) w`,
+			LIMIT ?3),
+		h AS MATERIALIZED (
+			SELECT k.order_key, (
+				SELECT e.id FROM millrace_messages e
+				WHERE e.consumer = ?1 AND e.order_key = k.order_key AND e.status NOT IN (?4, 7)
+				ORDER BY e.id
+				LIMIT 1) AS id
+			FROM (SELECT DISTINCT order_key FROM w WHERE order_key IS NOT NULL) k)
+		SELECT w.id, w.wait, w.order_key IS NOT NULL AND (h.id IS NULL OR h.id < w.id) AS blocked
+		FROM w
+		LEFT JOIN h ON h.order_key = w.order_key
+		ORDER BY w.wait`,
 	SelectHeads: `
 		WITH RECURSIVE k (n, order_key) AS (
 			SELECT 1, (
@@ -53,7 +63,7 @@ var sqliteQueue = Queue{
 		FROM k
 		LEFT JOIN millrace_messages m ON m.id = (
 			SELECT e.id FROM millrace_messages e
-			WHERE e.consumer = ?2 AND e.order_key = k.order_key AND e.status <> ?1
+			WHERE e.consumer = ?2 AND e.order_key = k.order_key AND e.status NOT IN (?1, 7)
 			ORDER BY e.id
 			LIMIT 1)
 		WHERE k.order_key IS NOT NULL`,

@@ -114,6 +114,27 @@ var lineBodies = []testdb.Body{
 		_, uuids = b.had(q)
 		assert.Empty(t, uuids)
 	}},
+	{Name: "a line behind many that are held", Why: "its first is had, and a look is short", Run: func(t *testing.T, db *testdb.DB) {
+		b := newBed(t, db)
+		q := b.inLine(b.store, inbox.HoldKey)
+		b.leave(1, func(int) *message.Message { return stands("a", 0) })
+		held := testdb.Rounds(2_000, 200_000)
+		b.lengthen(held)
+		_, err := db.ExecContext(t.Context(), `UPDATE millrace_messages SET status = 7, due_at = due_at + 3600000000`)
+		require.NoError(t, err)
+		require.NoError(t, q.Put(t.Context(), "orders", stands("b", 0)))
+		b.leave(longLine, func(n int) *message.Message { return stands("a", n+1) })
+		began := time.Now()
+		taken, uuids := b.had(q)
+		assert.ElementsMatch(t, []string{"a/1", "b/0"}, uuids)
+		assert.Less(t, time.Since(began), 20*time.Second)
+		require.NoError(t, q.Finish(t.Context(), taken...))
+		began = time.Now()
+		_, uuids = b.had(q)
+		assert.Equal(t, []string{"a/2"}, uuids)
+		assert.Less(t, time.Since(began), 20*time.Second)
+		t.Logf("a look behind %d that are held took %v", held, time.Since(began))
+	}},
 	{Name: "several processes that fail, put back and finish", Why: "one of a key at a time, in the order of arrival", Run: func(t *testing.T, db *testdb.DB) {
 		const processes, short = 3, 20
 		b := newBed(t, db)
@@ -128,6 +149,23 @@ var lineBodies = []testdb.Body{
 		assert.Zero(t, b.rows())
 		assert.Equal(t, map[string]int{"0": longLine, "1": short}, w.next)
 	}},
+}
+
+// lengthen makes of the only message that is stored so many, of its order key.
+func (b *bed) lengthen(n int) {
+	b.Helper()
+	text := map[string]string{
+		"postgres": "convert_to((%s)::text, 'UTF8')", "mysql": "CAST(%s AS CHAR)", "sqlite": "CAST(%s AS BLOB)",
+	}[b.db.Dialect]
+	_, err := b.db.ExecContext(b.Context(), fmt.Sprintf(`
+		INSERT INTO millrace_messages (consumer, message_id, status, topic, order_key, uuid, metadata, payload, payload_hash,
+			received_at, due_at)
+		WITH RECURSIVE n (j) AS (SELECT 0 UNION ALL SELECT j + 1 FROM n WHERE j < 499)
+		SELECT m.consumer, %s, m.status, m.topic, m.order_key, m.uuid, m.metadata, m.payload, m.payload_hash, m.received_at, m.due_at
+		FROM millrace_messages m
+		CROSS JOIN (SELECT a.j * 500 + b.j AS i FROM n a CROSS JOIN n b WHERE a.j * 500 + b.j < %d ORDER BY 1) numbers`,
+		fmt.Sprintf(text, "i"), n-1))
+	require.NoError(b, err)
 }
 
 // walkers take messages and do something with them until there are none.

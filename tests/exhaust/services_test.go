@@ -44,6 +44,16 @@ var services = map[string]service{
 			return consume(p, durable(store, pubsub.StoreOnFailure))
 		},
 	},
+	"VersionGate that holds, in the order of a key": {
+		inputs: shuffled, order: true,
+		want: []account{{"ada", 22, "a1 a2 a3"}, {"bob", 20, "b1"}},
+		wire: func(p *inboxtest.Process, store *inbox.Store) error {
+			p.Router.AddMiddleware(millrace.Inbox{Store: store, Timeout: timeout}.Middleware, millrace.VersionGate{}.Middleware)
+			queue := durable(store, pubsub.StoreFirst)
+			queue.OrderKey = func(msg *message.Message) (string, error) { return msg.Metadata.Get("account"), nil }
+			return consume(p, queue)
+		},
+	},
 	"Durable, storing on failure": {
 		inputs: payments,
 		want:   booked,

@@ -1,0 +1,131 @@
+package gate_test
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace-go/millrace/inbox"
+	millrace "github.com/millrace-go/millrace/middleware"
+	"github.com/millrace-go/millrace/pubsub"
+	"github.com/millrace-go/millrace/tests/rig"
+	"github.com/millrace-go/millrace/tests/testdb"
+)
+
+func TestOrderKey(t *testing.T) {
+	t.Parallel()
+	testdb.Conformance(t, orderBodies)
+}
+
+// orderBodies: a gate behind a queue that keeps an order of its own.
+var orderBodies = []testdb.Body{
+	{Name: "a gap, and the aggregate as order key", Why: "what is held lets its predecessor pass, which stands behind it",
+		Run: func(t *testing.T, db *testdb.DB) {
+			b := newBed(t, tuned(t, db))
+			b.line(byAggregate, change("a", 1), change("a", 3), change("a", 2), change("a", 4))
+			b.ordered(millrace.VersionGate{}, byAggregate)
+			b.eventually("all are applied", func() bool { return len(b.applied("a")) == 4 })
+			assert.Equal(t, upTo(4), b.applied("a"))
+			b.nothingLeft()
+		}},
+	{Name: "a gap, one key for two aggregates", Why: "only the aggregate with the gap waits",
+		Run: func(t *testing.T, db *testdb.DB) {
+			b := newBed(t, tuned(t, db))
+			b.line(byCustomer, change("a", 1), change("a", 3), change("b", 1), change("b", 2))
+			b.ordered(millrace.VersionGate{}, byCustomer)
+			b.eventually("the other aggregate goes on", func() bool { return len(b.applied("b")) == 2 })
+			assert.Equal(t, upTo(1), b.applied("a"))
+			assert.Equal(t, 1, b.open(inbox.Held))
+			b.line(byCustomer, change("a", 4), change("b", 3), change("a", 2), change("b", 4))
+			b.eventually("all are applied", func() bool { return len(b.applied("a"))+len(b.applied("b")) == 8 })
+			assert.Equal(t, upTo(4), b.applied("a"))
+			assert.Equal(t, upTo(4), b.applied("b"))
+			b.nothingLeft()
+		}},
+	{Name: "a gap that waits, and the aggregate as order key", Why: "the predecessor stands behind what would wait for it",
+		Run: patient(millrace.VersionGate{GapWait: 10 * time.Minute})},
+	{Name: "a gap that fails, and the aggregate as order key", Why: "the predecessor stands behind what would come again",
+		Run: patient(millrace.VersionGate{OnGap: inbox.GapFail})},
+	{Name: "parked for its predecessor, which comes late", Why: "nobody can do anything with it before that one passes",
+		Run: func(t *testing.T, db *testdb.DB) {
+			b := newBed(t, tuned(t, db))
+			b.store = b.newStore(b.db.DB, inbox.Config{PurgeInterval: 20 * time.Millisecond})
+			b.line(byAggregate, change("a", 1), change("a", 3), change("a", 4))
+			b.ordered(millrace.VersionGate{MaxHeld: 1}, byAggregate)
+			b.eventually("one is held, one is too many", func() bool { return b.open(inbox.Held) == 1 && b.open(inbox.Parked) == 1 })
+			b.expireHeld()
+			b.line(byAggregate, change("a", 2))
+			b.eventually("the predecessor passes", func() bool { return len(b.applied("a")) == 2 })
+			b.retryParked()
+			b.eventually("all are applied", func() bool { return len(b.applied("a")) == 4 })
+			assert.Equal(t, upTo(4), b.applied("a"))
+			b.nothingLeft()
+		}},
+}
+
+func patient(gate millrace.VersionGate) func(t *testing.T, db *testdb.DB) {
+	return func(t *testing.T, db *testdb.DB) {
+		b := newBed(t, tuned(t, db))
+		b.line(byAggregate, change("a", 1), change("a", 3), change("a", 2), change("a", 4))
+		began := time.Now()
+		b.ordered(gate, byAggregate)
+		b.eventually("all are applied", func() bool { return len(b.applied("a")) == 4 })
+		assert.Equal(t, upTo(4), b.applied("a"))
+		assert.Less(t, time.Since(began), 20*time.Second, "nothing was waited for in vain")
+		b.nothingLeft()
+	}
+}
+
+func byAggregate(msg *message.Message) (string, error) {
+	return msg.Metadata.Get(inbox.AggregateField), nil
+}
+
+func byCustomer(*message.Message) (string, error) { return "customer", nil }
+
+type orderKey = func(*message.Message) (string, error)
+
+// line stores messages in this order.
+func (b *bed) line(key orderKey, msgs ...*message.Message) {
+	b.Helper()
+	q, err := b.store.Queue(inbox.QueueConfig{Consumer: consumer, OrderKey: key})
+	require.NoError(b, err)
+	require.NoError(b, q.Put(b.Context(), "changes", msgs...))
+}
+
+// ordered runs a router whose queue has an order key.
+func (b *bed) ordered(gate millrace.VersionGate, key orderKey) {
+	b.Helper()
+	sub, err := pubsub.Durable{
+		Store: b.store, Consumer: consumer, Mode: pubsub.StoreFirst, OrderKey: key,
+		MinBackoff: 10 * time.Millisecond, Poll: 20 * time.Millisecond,
+	}.Decorate(rig.NewFeed())
+	require.NoError(b, err)
+	router, err := message.NewRouter(message.RouterConfig{CloseTimeout: 20 * time.Second}, watermill.NopLogger{})
+	require.NoError(b, err)
+	router.AddPlugin(b.store.Plugin())
+	router.AddMiddleware(millrace.Inbox{Store: b.store}.Middleware, gate.Middleware)
+	router.AddConsumerHandler(consumer, "changes", sub, apply)
+	go func() { _ = router.Run(context.WithoutCancel(b.Context())) }()
+	<-router.Running()
+	b.Cleanup(func() { _ = router.Close() })
+}
+
+// expireHeld parks what is held, as if it had been held too long.
+func (b *bed) expireHeld() {
+	b.Helper()
+	_, err := b.db.ExecContext(b.Context(), `UPDATE millrace_messages SET due_at = 1 WHERE status = 7`)
+	require.NoError(b, err)
+	b.eventually("what was held is parked", func() bool { return b.open(inbox.Held) == 0 })
+}
+
+// retryParked has an operator try again what is parked.
+func (b *bed) retryParked() {
+	b.Helper()
+	_, err := b.store.RetryAll(b.Context(), inbox.Filter{}, inbox.Operator{Name: "op", Reason: "the gap is closed"}, nil, inbox.Pace{})
+	require.NoError(b, err)
+}
