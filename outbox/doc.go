@@ -36,9 +36,10 @@
 // made by hand call msg.SetContext(ctx). All messages of a call are stored or none, whatever
 // the caller makes of the error. Without a transaction the error is [ErrNoTx], unless
 // Config.Standalone has such messages committed by themselves, and with one that is over it
-// is [ErrTxEnded]. A schema statement or a deadlock ends the transaction on MySQL without
-// the driver knowing: MariaDB is asked each time, MySQL itself cannot be, and commits at once
-// what is published after it.
+// is [ErrTxEnded]. A schema statement or a deadlock ends the transaction on MySQL and MariaDB
+// without the driver knowing, and what follows is committed at once: what is published then is
+// refused with [ErrTxEnded] too. On MariaDB the INSERT asks; on MySQL a savepoint does, which
+// is two round trips for each call.
 //
 // As a router's publisher decorator, [Publisher.Decorate] stores what handlers return in a
 // transaction of its own: a router publishes when every middleware has returned.

@@ -25,6 +25,7 @@ type Publisher struct {
 	config   Config
 	notifier notifier
 	inserts  sync.Map // many to statement
+	guard    atomic.Int32
 	closed   atomic.Bool
 }
 
@@ -149,7 +150,10 @@ func (p *Publisher) store(ctx context.Context, to destination, rows []row) error
 			rows[i].cause = cause
 		}
 	}
-	if err := p.storeIn(ctx, to.tx, rows); err != nil {
+	to.saving.Lock()
+	err := p.storeIn(ctx, to.tx, rows)
+	to.saving.Unlock()
+	if err != nil {
 		return err
 	}
 	if to.owner != nil {
@@ -184,6 +188,9 @@ func (p *Publisher) storeAlone(ctx context.Context, rows []row) error {
 // storeIn writes rows to a transaction that others may go on to use and to commit, so a
 // failure half-way must leave nothing behind.
 func (p *Publisher) storeIn(ctx context.Context, tx Tx, rows []row) error {
+	if err := p.stands(ctx, tx); err != nil {
+		return err
+	}
 	all := chunk(rows)
 	if len(all) == len(rows) {
 		return p.storeChunk(ctx, tx, rows)
@@ -227,7 +234,7 @@ func undo(ctx context.Context, tx Tx) error {
 }
 
 func inTx(_ sql.Result, err error) error {
-	if errors.Is(err, sql.ErrTxDone) {
+	if errors.Is(err, sql.ErrTxDone) || dialect.Classify(err) == dialect.NoTransaction {
 		return ErrTxEnded
 	}
 	return explain(err)

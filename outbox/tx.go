@@ -27,8 +27,9 @@ type foreignKey struct{}
 
 // foreign is a transaction that somebody else ends.
 type foreign struct {
-	tx    Tx
-	outer *ambient.Tx // which the context carried before
+	tx     Tx
+	outer  *ambient.Tx // which the context carried before
+	saving sync.Mutex
 }
 
 // WithTx returns a context by which messages are stored in tx, which the caller began and
@@ -145,10 +146,11 @@ func rollback(tx *sqlx.Tx) error {
 
 // destination is where the messages of one call are stored.
 type destination struct {
-	tx    Tx          // nil where there is none
-	owner *ambient.Tx // nil where somebody else commits
-	given *foreign    // nil unless it came by WithTx
-	alone bool        // in a transaction of their own
+	tx     Tx          // nil where there is none
+	owner  *ambient.Tx // nil where somebody else commits
+	given  *foreign    // nil unless it came by WithTx
+	alone  bool        // in a transaction of their own
+	saving *sync.Mutex // of who has set a savepoint of ours: another one would replace it
 }
 
 // same reports whether d and other are one transaction. What wraps one may be of a type
@@ -194,7 +196,7 @@ func destinationIn(m *message.Message) (destination, error) {
 		if f.tx == nil {
 			return destination{}, fmt.Errorf("message %q: WithTx was given nil: %w", m.UUID, ErrNoTx)
 		}
-		return destination{tx: f.tx, given: f}, nil
+		return destination{tx: f.tx, given: f, saving: &f.saving}, nil
 	}
 	own := ambient.From(ctx)
 	if own == nil {
@@ -204,5 +206,5 @@ func destinationIn(m *message.Message) (destination, error) {
 	if !live {
 		return destination{}, fmt.Errorf("message %q: %w", m.UUID, ErrTxEnded)
 	}
-	return destination{tx: tx, owner: own}, nil
+	return destination{tx: tx, owner: own, saving: &own.Saving}, nil
 }

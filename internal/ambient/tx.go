@@ -21,6 +21,9 @@ type Tx struct {
 	// Cause says what it is for, as [Cause] writes it; nil where nobody said.
 	Cause fmt.Stringer
 
+	// Saving is held by who has set a savepoint with a name of ours: another one would replace it.
+	Saving sync.Mutex
+
 	tx *sqlx.Tx
 	db *sql.DB
 

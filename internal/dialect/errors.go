@@ -143,6 +143,10 @@ func mysqlKind(code int64, text string) Kind {
 		if strings.Contains(text, "'created_at'") {
 			return NoTransaction
 		}
+	case 1305: // our savepoint is gone, whatever the language in which the server says so
+		if strings.Contains(text, StandsSavepoint) {
+			return NoTransaction
+		}
 	case 1105: // unknown, and without a number of its own
 		if strings.Contains(text, "max_allowed_packet") {
 			return TooLarge

@@ -21,6 +21,7 @@ const (
 var mysqlOutbox = Outbox{
 	Insert:      mysqlInsert + `/*M! IF(@@in_transaction, */ ` + mysqlNow + ` /*M! , NULL) */)`,
 	InsertAlone: mysqlInsert + mysqlNow + `)`,
+	SelectGuard: `SELECT /*M! 1 + */ 0`, // MariaDB reads its comments, so it reads that of Insert
 
 	SelectPending: `
 		SELECT ` + outboxColumns + `, ` + mysqlNow + ` - created_at AS age

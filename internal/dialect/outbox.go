@@ -15,9 +15,10 @@ import (
 type Outbox struct {
 	// Insert stores one message in a transaction; [InsertMany] makes it store several. Where
 	// the server can end a transaction unseen, and can be asked, it fails outside of one
-	// with a [NoTransaction]. InsertAlone is for outside.
+	// with a [NoTransaction]. InsertAlone is for outside. SelectGuard tells whether Insert does.
 	Insert      string
 	InsertAlone string
+	SelectGuard string
 
 	// Reading, without what the reader has in hand. The mask has a bit for each shard that
 	// the reader owns.
@@ -81,6 +82,9 @@ type Outbox struct {
 	Notify   string
 	Listen   string
 }
+
+// StandsSavepoint is a savepoint that is set and released to see whether a transaction stands.
+const StandsSavepoint = `millrace_stands`
 
 // States of a message in the outbox.
 const (

@@ -17,6 +17,7 @@ const (
 var postgresOutbox = Outbox{
 	Insert:      postgresInsert,
 	InsertAlone: postgresInsert,
+	SelectGuard: `SELECT 1`,
 
 	SelectPending: `
 		SELECT ` + outboxColumns + `, ` + postgresNow + ` - created_at AS age

@@ -11,6 +11,7 @@ const (
 var sqliteOutbox = Outbox{
 	Insert:      sqliteInsert,
 	InsertAlone: sqliteInsert,
+	SelectGuard: `SELECT 1`,
 
 	SelectPending: `
 		SELECT ` + outboxColumns + `, ` + sqliteNow + ` - created_at AS age

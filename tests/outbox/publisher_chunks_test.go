@@ -3,6 +3,7 @@ package outbox_test
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -35,6 +36,7 @@ type wire struct {
 
 	mu      sync.Mutex
 	calls   []string // an INSERT of messages with the number of its rows
+	asks    []string // what is in a call that asks whether the transaction stands, and is not noted
 	inserts int
 }
 
@@ -42,6 +44,16 @@ func newWire(t *testing.T, db *testdb.DB) *wire {
 	t.Helper()
 	w := &wire{faults: faults.Open(t, db)}
 	w.office = newOffice(t, &testdb.DB{DB: w.faults.DB, Dialect: db.Dialect, Driver: db.Driver, DSN: db.DSN})
+	if db.Dialect != "mysql" {
+		return w
+	}
+	const guard = `SELECT /*M! 1 + */ 0` // asked once by each publisher
+	w.asks = []string{guard}
+	var guarded bool
+	require.NoError(t, db.GetContext(t.Context(), &guarded, guard))
+	if !guarded {
+		w.asks = append(w.asks, "millrace_stands") // by savepoints, each time
+	}
 	return w
 }
 
@@ -52,7 +64,7 @@ func (w *wire) watch(n int, broken func() error) {
 		w.mu.Lock()
 		defer w.mu.Unlock()
 		call = strings.Join(strings.Fields(call), " ")
-		if strings.HasPrefix(call, "NOTIFY") {
+		if strings.HasPrefix(call, "NOTIFY") || slices.ContainsFunc(w.asks, func(a string) bool { return strings.Contains(call, a) }) {
 			return nil
 		}
 		if !strings.HasPrefix(call, "INSERT INTO millrace_outbox ") {

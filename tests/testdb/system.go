@@ -92,8 +92,8 @@ func createMySQL(t testing.TB, admin string) string {
 	// A transaction left open would make DROP wait for its metadata lock.
 	dropLater(t, "mysql", admin,
 		"SET SESSION lock_wait_timeout = 10",
-		"BEGIN NOT ATOMIC FOR c IN (SELECT id FROM information_schema.processlist"+
-			" WHERE db = '"+name+"') DO KILL c.id; END FOR; END",
+		"/*M! BEGIN NOT ATOMIC FOR c IN (SELECT id FROM information_schema.processlist"+
+			" WHERE db = '"+name+"') DO KILL c.id; END FOR; END */ /*!80000 DO 0 */",
 		"DROP DATABASE IF EXISTS "+name)
 	cfg.DBName = name
 	return cfg.FormatDSN()
