@@ -70,7 +70,7 @@ func (cl *Claim) failBefore(cause error) error {
 	if a := cl.told(); a != nil {
 		a.failed(cl.ctx, cause)
 	}
-	if cl.lease == nil && cl.consumer.config.RecordFailures && cl.ctx.Err() == nil {
+	if cl.records() {
 		if leave, err := cl.consumer.slot(cl.ctx); err == nil {
 			cl.recordFailure(cause)
 			leave()

@@ -135,6 +135,11 @@ func (cl *Claim) cleanup() (context.Context, context.CancelFunc) {
 	return context.WithTimeout(context.WithoutCancel(cl.ctx), afterwards)
 }
 
+// records reports whether a failed run is to be noted. Where a queue delivers, that does it.
+func (cl *Claim) records() bool {
+	return cl.consumer.config.RecordFailures && cl.told() == nil && cl.ctx.Err() == nil
+}
+
 // recordFailure notes a failed run, best effort. It takes the claim's key first, so that
 // it waits for, or gives way to, a twin that holds it.
 func (cl *Claim) recordFailure(cause error) {

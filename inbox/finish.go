@@ -283,10 +283,7 @@ func (cl *Claim) Rollback(cause error) error {
 	if a := cl.told(); a != nil {
 		a.failed(cl.ctx, cause)
 	}
-	if cl.lease != nil {
-		reopened = true // the queue records it
-	}
-	if !reopened && cl.consumer.config.RecordFailures && cl.ctx.Err() == nil {
+	if !reopened && cl.records() {
 		cl.recordFailure(cause)
 	}
 	cl.end()

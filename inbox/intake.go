@@ -281,13 +281,27 @@ func (q *Queue) putCopy(
 			return nil
 		}
 	case row.OpenStatus.Valid && Status(row.OpenStatus.Int16) == FailedRetryable:
-		_, err := tx.ExecContext(ctx, q.store.dialect.TouchMessage,
-			a.last, groupOf(a.last), a.delay.Microseconds(), consumer, a.id, FailedRetryable)
-		return err
+		return q.failAgain(ctx, tx, consumer, a, tell)
 	case row.OpenStatus.Valid:
 		return nil // it is worked on already
 	}
 	if err := q.insertFailed(ctx, tx, consumer, a); err != nil || !a.status.stuck() {
+		return err
+	}
+	return tell(a.msg.Copy(), a.text)
+}
+
+// failAgain notes that a message failed which waits for its next attempt, unless there is to be
+// none: then it waits for an operator.
+func (q *Queue) failAgain(ctx context.Context, tx *sqlx.Tx, consumer int32, a *arrival, tell tellParked) error {
+	d := q.store.dialect
+	_, err := tx.ExecContext(ctx, d.TouchMessage, a.last, groupOf(a.last), a.delay.Microseconds(), consumer, a.id, FailedRetryable)
+	if err != nil || !a.status.stuck() {
+		return err
+	}
+	_, err = tx.ExecContext(ctx, d.MoveMessage,
+		a.status, noteText(a.text), a.delay.Microseconds(), consumer, a.id, FailedRetryable)
+	if err != nil {
 		return err
 	}
 	return tell(a.msg.Copy(), a.text)

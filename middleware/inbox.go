@@ -112,7 +112,8 @@ type Inbox struct {
 	RequireTx bool
 
 	// RecordFailures keeps a failed message whole, with attempts and last error, until it
-	// succeeds. By default the broker alone remembers it.
+	// succeeds. By default the broker alone remembers it. Behind pubsub.Durable, which does so,
+	// it changes nothing.
 	RecordFailures bool
 
 	// OnReplay is what happens to a replayed message, which bears the metadata field
