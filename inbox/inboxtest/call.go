@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"regexp"
 	"runtime"
+	"slices"
 	"strings"
 
 	"github.com/ThreeDotsLabs/watermill/message"
@@ -111,37 +112,42 @@ func callers() []frame {
 
 const module = "github.com/millrace-go/millrace/"
 
-var libraries = []string{
-	"database/sql.", "github.com/jmoiron/sqlx.", module + "inbox.", module + "inbox/inboxtest.", module + "internal/",
-	module + "middleware.", module + "outbox.", module + "pubsub.", module + "policy.", "github.com/ThreeDotsLabs/", "runtime.", "sync.",
+// What is between a call and whoever makes it, Millrace itself, and what else is not the user's.
+var (
+	carriers  = []string{"database/sql.", "github.com/jmoiron/sqlx.", module + "inbox/inboxtest.", "runtime.", "sync."}
+	millrace  = []string{module + "inbox.", module + "internal/", module + "middleware.", module + "outbox.", module + "pubsub.", module + "policy."}
+	libraries = slices.Concat(carriers, millrace, []string{"github.com/ThreeDotsLabs/"})
+)
+
+// isMillraces reports whether Millrace makes a call, on whomsoever's behalf.
+func isMillraces(stack []frame) bool {
+	for _, f := range stack {
+		if !begins(f.function, carriers) {
+			return begins(f.function, millrace)
+		}
+	}
+	return false
 }
 
 // userOf returns the user's own line that led to a call, "" if there is none.
 func userOf(stack []frame) string {
 	for _, f := range stack {
-		if !isLibrary(f.function) {
+		if !begins(f.function, libraries) {
 			return f.place
 		}
 	}
 	return ""
 }
 
-func isLibrary(function string) bool {
-	for _, l := range libraries {
-		if strings.HasPrefix(function, l) {
-			return true
-		}
-	}
-	return false
+func begins(function string, prefixes []string) bool {
+	return slices.ContainsFunc(prefixes, func(p string) bool { return strings.HasPrefix(function, p) })
 }
 
 // passes reports whether a call was made by way of one of the functions.
 func passes(stack []frame, prefixes ...string) bool {
 	for _, f := range stack {
-		for _, p := range prefixes {
-			if strings.HasPrefix(f.function, p) {
-				return true
-			}
+		if begins(f.function, prefixes) {
+			return true
 		}
 	}
 	return false

@@ -13,6 +13,7 @@ import (
 	"github.com/millrace-go/millrace/inbox"
 	"github.com/millrace-go/millrace/inbox/inboxtest"
 	millrace "github.com/millrace-go/millrace/middleware"
+	"github.com/millrace-go/millrace/pubsub"
 )
 
 // accounts is a service that books payments: the state of one account, and a receipt each.
@@ -84,4 +85,50 @@ func TestRandomFaultsDoNotHarmARightHandler(t *testing.T) {
 		p.Router.AddHandler("book", "payments", p.Subscriber, "receipts", p.Publisher, book)
 		return nil
 	}), plays, 1)
+}
+
+// What Millrace does in a transaction is not the user's, whatever middleware is around it.
+func TestAMiddlewareOfTheService(t *testing.T) {
+	s := withReplay(func(p *inboxtest.Process, store *inbox.Store) error {
+		own := func(next message.HandlerFunc) message.HandlerFunc {
+			return func(msg *message.Message) ([]*message.Message, error) { return next(msg) }
+		}
+		p.Router.AddMiddleware(own, millrace.Inbox{Store: store, OnReplay: inbox.ReplayRefuse, Timeout: 300 * time.Millisecond}.Middleware)
+		p.Router.AddHandler("book", "payments", p.Subscriber, "receipts", p.Publisher, book)
+		return nil
+	}, inbox.Config{BlobsAbove: 1})
+	inboxtest.CrashAfterCommit(t, s)
+}
+
+// What is stored in the service's namespace is waited for.
+func TestANamespace(t *testing.T) {
+	s := withReplay(func(p *inboxtest.Process, store *inbox.Store) error {
+		sub, err := pubsub.Durable{Store: store, Consumer: "book", Mode: pubsub.StoreFirst, Lease: time.Second}.Decorate(p.Subscriber)
+		if err != nil {
+			return err
+		}
+		p.Router.AddMiddleware(millrace.Inbox{Store: store, OnReplay: inbox.ReplayRefuse, Timeout: 300 * time.Millisecond}.Middleware)
+		p.Router.AddHandler("book", "payments", sub, "receipts", p.Publisher, book)
+		return nil
+	}, inbox.Config{Namespace: "bank"})
+	s.Namespace = "bank"
+	inboxtest.CrashAfterCommit(t, s)
+}
+
+// withReplay is the service of accounts on a store of its own, given a replayed message too.
+func withReplay(wire func(p *inboxtest.Process, store *inbox.Store) error, config inbox.Config) inboxtest.Scenario {
+	s := accounts(nil)
+	s.Service = func(p *inboxtest.Process) error {
+		store, err := inbox.NewStore(p.DB, config)
+		if err != nil {
+			return err
+		}
+		p.OnClose(store.Close)
+		p.Router.AddPlugin(store.Plugin())
+		return wire(p, store)
+	}
+	replayed := message.NewMessage("three", []byte("100"))
+	replayed.Metadata.Set(inbox.ReplayField, "of yesterday")
+	s.Inputs = append(s.Inputs, inboxtest.To("payments", replayed)...)
+	return s
 }

@@ -62,7 +62,9 @@ func (p *place) look(ctx context.Context) error {
 	}
 	p.countOutbox = d.Outbox.CountBacklog
 	p.abortsOnError = d.Name == dialect.PostgresName
-	store, err := inbox.NewStore(p.plain, inbox.Config{TablePrefix: p.scenario.TablePrefix}) //nolint:contextcheck // it takes none
+	store, err := inbox.NewStore(p.plain, inbox.Config{ //nolint:contextcheck // it takes none
+		TablePrefix: p.scenario.TablePrefix, Namespace: p.scenario.Namespace,
+	})
 	if err != nil {
 		return err
 	}

@@ -56,6 +56,9 @@ type Scenario struct {
 	// TablePrefix is that of the service's inbox.Config. Defaults to "millrace_".
 	TablePrefix string
 
+	// Namespace is that of the service's inbox.Config.
+	Namespace string
+
 	// Outside names tables that a handler may write to outside of its transaction.
 	Outside []string
 

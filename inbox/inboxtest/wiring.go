@@ -50,7 +50,7 @@ func (w *wiring) statement(c *conn, ctx context.Context, query, table string, st
 	defer w.mu.Unlock()
 	own := w.claims[c]
 	prefix := w.process.play.scenario.TablePrefix
-	millrace := strings.Contains(query, prefix)
+	millraces := strings.Contains(query, prefix) || isMillraces(stack)
 	switch {
 	case query == "COMMIT" && own != nil:
 		if own.failed != nil {
@@ -67,7 +67,7 @@ func (w *wiring) statement(c *conn, ctx context.Context, query, table string, st
 			w.claims = map[*conn]*claimed{}
 		}
 		w.claims[c] = &claimed{delivery: deliveryOf(c.tx)} //nolint:contextcheck // the transaction's
-	case millrace || userOf(stack) == "":
+	case millraces || userOf(stack) == "":
 	case own != nil:
 		if !passes(stack, handlerFrame) {
 			w.found(finding{
