@@ -173,6 +173,8 @@ type returned struct {
 	times   int
 	lonely  int   // times in a row with nothing else in between
 	arrived int64 // when it was sent back last
+
+	back time.Time // until then it is another copy that comes
 }
 
 const (
@@ -229,6 +231,10 @@ func (g *gaps) fail(message string) (delay time.Duration, again bool) {
 		r = &returned{arrived: -1}
 		g.messages[message] = r
 	}
+	now := time.Now()
+	if now.Before(r.back) {
+		return pauseOf(r.times), true
+	}
 	r.times++
 	r.lonely++
 	if g.arrived != r.arrived+1 {
@@ -238,8 +244,15 @@ func (g *gaps) fail(message string) (delay time.Duration, again bool) {
 	if again = r.times <= maxReturns && r.lonely <= maxLonely; !again {
 		delete(g.messages, message)
 	}
-	longest := min(firstReturn<<(r.times-1), lastReturn)
-	return longest/2 + rand.N(longest/2), again //nolint:gosec // jitter needs no secrecy
+	delay = pauseOf(r.times)
+	r.back = now.Add(delay)
+	return delay, again
+}
+
+// pauseOf is longer each time, and never twice the same.
+func pauseOf(times int) time.Duration {
+	longest := min(firstReturn<<(times-1), lastReturn)
+	return longest/2 + rand.N(longest/2) //nolint:gosec // jitter needs no secrecy
 }
 
 // pace says how long a message must wait for those that go back to their source before it:

@@ -97,6 +97,25 @@ var gapBodies = []testdb.Body{
 		}
 		assert.Contains(t, b.events.Last("parked").Err.Error(), "waits for version 1, which was not applied")
 	}},
+	{Name: "many copies at a gap", Why: "copies that are in flight at once are no message that comes back", Run: func(t *testing.T, db *testdb.DB) {
+		b := newBed(t, db)
+		h := b.gated(b.store, millrace.VersionGate{OnGap: inbox.GapFail}, handler)
+		second, end := change("a", 2), make(chan error)
+		const copies = 8
+		for range copies {
+			go func() {
+				_, err := h(again(second))
+				end <- err
+			}()
+		}
+		for range copies {
+			var gap *inbox.GapError
+			require.ErrorAs(t, <-end, &gap)
+		}
+		assert.Zero(t, b.open(inbox.Parked))
+		must(t, h, change("a", 1), again(second))
+		assert.Equal(t, upTo(2), b.applied("a"))
+	}},
 	{Name: "a wait for the predecessor", Why: "nothing is held meanwhile, and the predecessor ends it", Run: func(t *testing.T, db *testdb.DB) {
 		b := newBed(t, db)
 		other := b.process(testdb.Pool(2))
