@@ -11,5 +11,7 @@ import (
 func TestMain(m *testing.M) {
 	process.Main()
 	testdb.Overlap(8)
-	os.Exit(m.Run())
+	code := m.Run()
+	_ = os.RemoveAll(builds)
+	os.Exit(code)
 }

@@ -1,10 +1,7 @@
 package tests_test
 
 import (
-	"bytes"
-	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -21,7 +18,7 @@ import (
 // kind left behind, which the other one takes up.
 func TestRollingUpgrade(t *testing.T) {
 	t.Parallel()
-	before := releaseBefore(t)
+	before := releases(t).service
 	testdb.Each(t, func(t *testing.T, db *testdb.DB) {
 		k := newBroker(newBed(t, db))
 		start := map[string]func() *process.Process{
@@ -71,38 +68,17 @@ func (k *broker) takeOver(dying, staying *process.Process) {
 	k.collect(staying)
 }
 
-// releaseBefore builds the service of the newest tag that HEAD is not, and returns the
-// program: this test binary itself where there is no such tag, or no git.
-func releaseBefore(t *testing.T) string {
-	t.Helper()
-	binary, err := os.Executable()
+// What the schema's checksums say was released is what the release before has.
+func TestReleasedMigrationsAreThoseOfTheReleaseBefore(t *testing.T) {
+	t.Parallel()
+	sums, err := filepath.Abs("../internal/dialect/released.sum")
 	require.NoError(t, err)
-	tag, err := git("describe", "--tags", "--abbrev=0", "--match=v*", "HEAD^")
-	if err != nil {
-		fmt.Println("rolling upgrade: no release before this source is known, so it runs beside itself")
-		return binary
-	}
-	source := t.TempDir()
-	archive := filepath.Join(source, "source.tar")
-	_, err = git("archive", "--output="+archive, tag)
+	scripts := filepath.Join(releases(t).source, "internal", "dialect")
+	err = command(scripts, "sha256sum", "--check", "--quiet", sums)
 	require.NoError(t, err)
-	run(t, source, "tar", "-xf", archive)
-	program := filepath.Join(source, "release-before")
-	run(t, source, "go", "build", "-o", program, "./tests/process/service")
-	fmt.Printf("rolling upgrade: %s beside this source\n", tag)
-	return program
-}
-
-func git(args ...string) (string, error) {
-	cmd := exec.Command("git", append([]string{"-C", ".."}, args...)...)
-	out, err := cmd.Output()
-	return strings.TrimSpace(string(out)), err
-}
-
-func run(t *testing.T, dir, name string, args ...string) {
-	t.Helper()
-	var said bytes.Buffer
-	cmd := exec.CommandContext(t.Context(), name, args...)
-	cmd.Dir, cmd.Stdout, cmd.Stderr = dir, &said, &said
-	require.NoError(t, cmd.Run(), "%s %v\n%s", name, args, &said)
+	all, err := filepath.Glob(filepath.Join(scripts, "*", "*.sql"))
+	require.NoError(t, err)
+	text, err := os.ReadFile(sums)
+	require.NoError(t, err)
+	require.Len(t, all, strings.Count(string(text), "\n"), "internal/dialect/released.sum names other migrations")
 }

@@ -15,7 +15,7 @@ import (
 
 // TestReleasedMigrationsAreNotChanged: a database that ran one does not run it again, so a
 // change of the schema is a new file with the next number. The sums are those of the release
-// that tests/release-before names: sha256sum */*.sql > released.sum
+// that tests/release-before names, by: sha256sum */*.sql > released.sum.
 func TestReleasedMigrationsAreNotChanged(t *testing.T) {
 	text, err := os.ReadFile("released.sum")
 	require.NoError(t, err)
