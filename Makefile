@@ -39,6 +39,13 @@ build: ## build the command into bin/millrace
 test: ## run every test on every database and broker; nothing may be skipped
 	@$(services); $(call in_each_module,$(race) -p 1 -timeout 30m ./...)
 
+.PHONY: test-next
+test-next: ## run the tests that newer servers concern on RabbitMQ 4.3 and MySQL 9.7 (root on Debian)
+	@$(services); exports=$$(tests/next.sh) && eval "$$exports"; \
+	$(race) -count=1 -p 1 -timeout 30m $$(git grep -l 'MILLRACE_TEST_[A-Z]*_NEXT' '*_test.go' | xargs -n 1 dirname | \
+		sort -u | sed 's|^|./|'); \
+	MILLRACE_TEST_RABBITMQ=$$MILLRACE_TEST_RABBITMQ_NEXT $(race) -count=1 -p 1 -timeout 30m ./pubsub/rabbitmq ./tests/deadletter
+
 .PHONY: test-short
 test-short: ## run what needs no service: unit tests and SQLite
 	@unset $${!MILLRACE_TEST_@}; go test -short ./...

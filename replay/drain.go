@@ -12,6 +12,7 @@ import (
 	"github.com/jmoiron/sqlx"
 
 	"github.com/millrace-go/millrace/inbox"
+	"github.com/millrace-go/millrace/internal/reserved"
 )
 
 const subscriberKind = "subscriber"
@@ -62,7 +63,12 @@ func (d *Dead) setDefaults() {
 // came without one, the queue, from which RabbitMQ took it first. An error is returned for a
 // message that tells neither.
 func Origin(msg *message.Message) (string, error) {
-	for _, field := range []string{wm.PoisonedTopicKey, "x-first-death-exchange", "x-first-death-queue"} {
+	const exchange, queue = "x-first-death-exchange", "x-first-death-queue"
+	for _, field := range []string{
+		wm.PoisonedTopicKey,
+		reserved.BrokerHeader + exchange, exchange, // by pubsub/rabbitmq, and by another marshaler
+		reserved.BrokerHeader + queue, queue,
+	} {
 		if topic := msg.Metadata.Get(field); topic != "" {
 			return topic, nil
 		}

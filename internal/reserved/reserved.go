@@ -14,6 +14,9 @@ const Prefix = "_millrace_"
 // Redelivered is "true" on a message that RabbitMQ may have delivered before.
 const Redelivered = Prefix + "amqp_redelivered"
 
+// BrokerHeader begins the name of a header that RabbitMQ itself has set.
+const BrokerHeader = Prefix + "amqp_header_"
+
 // Strip returns md without reserved fields; md itself if it has none.
 func Strip(md message.Metadata) message.Metadata {
 	found := false

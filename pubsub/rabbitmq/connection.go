@@ -85,6 +85,17 @@ func (s *session) end() error {
 	return nil
 }
 
+// countsReturns reports whether the server's quorum queues count each return of a message as a
+// delivery that failed, as they do before RabbitMQ 4.3. One whose version is not known does.
+func (s *session) countsReturns() bool {
+	version, _ := s.Properties["version"].(string)
+	var major, minor int
+	if _, err := fmt.Sscanf(version, "%d.%d", &major, &minor); err != nil {
+		return true
+	}
+	return major < 4 || major == 4 && minor < 3
+}
+
 // A source has the connection to use now. A [link] keeps its own; [shared] borrows one.
 type source interface {
 	current() (*session, error)

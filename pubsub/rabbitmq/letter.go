@@ -19,9 +19,6 @@ import (
 // letter had, a list of tables.
 const DeathsField = "millrace_x_death"
 
-// acquiredCountHeader is set by quorum queues since RabbitMQ 4.
-const acquiredCountHeader = "x-acquired-count"
-
 // letter is a dead letter that is to be sent on.
 type letter struct {
 	*message.Message
@@ -55,12 +52,11 @@ func (letterMarshaler) Marshal(msg *message.Message) (amqp091.Publishing, error)
 func (r *requeue) replayed(d amqp091.Delivery, msg *message.Message) (amqp091.Publishing, error) {
 	headers := amqp091.Table{}
 	maps.Copy(headers, d.Headers)
-	for _, name := range append([]string{deliveryCountHeader, acquiredCountHeader, ccHeader}, reserved.Poisoned...) {
-		delete(headers, name)
-	}
-	if died, is := headers[deathHeader]; is {
+	maps.DeleteFunc(headers, func(name string, _ any) bool {
+		return name == ccHeader || brokers(name) || slices.Contains(reserved.Poisoned, name)
+	})
+	if died, is := d.Headers[deathHeader]; is {
 		headers[DeathsField] = died
-		delete(headers, deathHeader)
 	}
 	attempts, _ := strconv.Atoi(text(headers[reserved.ReplayAttempt])) // 0 where it was never sent back
 	headers[reserved.ReplayAttempt] = strconv.Itoa(attempts + 1)

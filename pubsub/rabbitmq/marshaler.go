@@ -2,6 +2,7 @@ package rabbitmq
 
 import (
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -9,6 +10,8 @@ import (
 	"github.com/ThreeDotsLabs/watermill-amqp/v2/pkg/amqp"
 	"github.com/ThreeDotsLabs/watermill/message"
 	amqp091 "github.com/rabbitmq/amqp091-go"
+
+	"github.com/millrace-go/millrace/internal/reserved"
 )
 
 // ReservedPrefix begins the metadata by which a delivery is described. [Marshaler.Marshal]
@@ -18,12 +21,18 @@ const ReservedPrefix = "_millrace_"
 
 // Metadata that [Marshaler.Unmarshal] adds to a message.
 const (
+	// HeaderPrefix begins the name of a header that RabbitMQ itself has set, such as x-death,
+	// x-acquired-count or x-first-death-queue, which describe the way of a message and are no
+	// part of it. Headers that begin with x- and are not RabbitMQ's keep their names.
+	HeaderPrefix = reserved.BrokerHeader
+
 	// RedeliveredKey is "true" where RabbitMQ says that it may have delivered the message
 	// before, and missing otherwise.
 	RedeliveredKey = ReservedPrefix + "amqp_redelivered"
 
 	// DeliveryCountKey is how often a quorum queue delivered the message before; missing on
-	// the first delivery, and with classic queues, which do not count.
+	// the first delivery, and with classic queues, which do not count. From RabbitMQ 4.3 on,
+	// only deliveries that failed count, and a dead letter goes on from the count it died with.
 	DeliveryCountKey = ReservedPrefix + "amqp_delivery_count"
 
 	// DeathCountKey is how often the message was dead-lettered, by whatever queue and for
@@ -34,13 +43,34 @@ const (
 	MessageIDKey = ReservedPrefix + "amqp_message_id"
 )
 
-// Headers of RabbitMQ itself. As text, which all metadata is, they would mean nothing to it.
+// Headers that RabbitMQ reads.
 const (
 	deathHeader         = "x-death"
 	deliveryCountHeader = "x-delivery-count"
 	ccHeader            = "CC"
 	bccHeader           = "BCC"
 )
+
+// brokerHeaders are those that RabbitMQ and its plugins set on a message on its way, and the
+// beginnings of those that are many.
+var (
+	brokerHeaders = []string{
+		deathHeader, deliveryCountHeader, "x-acquired-count", "x-stream-offset", "x-routed-by", "x-received-from",
+		"x-invalid-headers", "x-opt-deaths",
+	}
+	brokerPrefixes = []string{"x-first-death-", "x-last-death-", "x-shovelled", "x-opt-shovel", "x-opt-rabbitmq-"}
+)
+
+// brokers reports whether a header is RabbitMQ's own. As text, which all metadata is, it would
+// mean nothing to it, or the wrong thing.
+func brokers(header string) bool {
+	if !strings.HasPrefix(header, "x-") {
+		return false
+	}
+	return slices.Contains(brokerHeaders, header) || slices.ContainsFunc(brokerPrefixes, func(beginning string) bool {
+		return strings.HasPrefix(header, beginning)
+	})
+}
 
 const maxShortString = 255
 
@@ -64,7 +94,7 @@ type Marshaler struct {
 var _ amqp.Marshaler = Marshaler{}
 
 // Marshal makes headers of msg's metadata, apart from what begins with [ReservedPrefix] and
-// the headers x-death and x-delivery-count of an earlier delivery. The UUID becomes a header
+// what RabbitMQ itself sets on its way, such as x-death and x-delivery-count. The UUID becomes a header
 // and the AMQP message-id, the time the AMQP timestamp.
 //
 // It refuses what would not arrive as it is, or would cost the channel: keys of more than 255
@@ -73,7 +103,7 @@ func (m Marshaler) Marshal(msg *message.Message) (amqp091.Publishing, error) {
 	headers := make(amqp091.Table, len(msg.Metadata)+1)
 	for key, value := range msg.Metadata {
 		switch {
-		case strings.HasPrefix(key, ReservedPrefix), key == deathHeader, key == deliveryCountHeader:
+		case strings.HasPrefix(key, ReservedPrefix), brokers(key):
 			continue
 		case key == ccHeader, key == bccHeader:
 			return amqp091.Publishing{}, fmt.Errorf("metadata %s: RabbitMQ routes by a header of this name", key)
@@ -97,7 +127,8 @@ func (m Marshaler) Marshal(msg *message.Message) (amqp091.Publishing, error) {
 
 // Unmarshal never fails. Headers become metadata: text as it is, numbers and booleans as Go
 // prints them, times in RFC 3339, bytes as text if they are UTF-8 and in base64 if not,
-// tables and lists as JSON. CC, which addresses the delivery and not the message, is left out.
+// tables and lists as JSON. CC, which addresses the delivery and not the message, is left out,
+// and what RabbitMQ itself has set is found under [HeaderPrefix], so that it does not travel on.
 //
 // The UUID is that of the Watermill header, else the AMQP message-id. A message of another
 // producer may have neither: then its UUID is empty, and the inbox refuses it with an error
@@ -110,7 +141,11 @@ func (m Marshaler) Unmarshal(d amqp091.Delivery) (*message.Message, error) {
 	msg := message.NewMessage(uuid, d.Body)
 	msg.Metadata = make(message.Metadata, len(d.Headers)+2)
 	for key, value := range d.Headers {
-		if key != m.uuidHeader() && key != ccHeader && !strings.HasPrefix(key, ReservedPrefix) {
+		switch {
+		case key == m.uuidHeader(), key == ccHeader, key == deliveryCountHeader, strings.HasPrefix(key, ReservedPrefix):
+		case brokers(key):
+			msg.Metadata[HeaderPrefix+key] = text(value)
+		default:
 			msg.Metadata[key] = text(value)
 		}
 	}

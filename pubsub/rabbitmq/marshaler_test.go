@@ -55,8 +55,8 @@ func TestUnmarshalTellsOfTheDelivery(t *testing.T) {
 	assert.True(t, rabbitmq.Redelivered(msg))
 	assert.Equal(t, message.Metadata{
 		rabbitmq.RedeliveredKey: "true", rabbitmq.DeliveryCountKey: "3", rabbitmq.DeathCountKey: "7",
-		rabbitmq.MessageIDKey: "an-id", "x-delivery-count": "3",
-		"x-death": `[{"count":2,"queue":"a"},{"count":5,"queue":"b"},"what"]`,
+		rabbitmq.MessageIDKey:             "an-id",
+		rabbitmq.HeaderPrefix + "x-death": `[{"count":2,"queue":"a"},{"count":5,"queue":"b"},"what"]`,
 	}, msg.Metadata)
 }
 
@@ -66,7 +66,7 @@ func TestUnmarshalTakesNoDeliveryFromThePublisher(t *testing.T) {
 	}})
 	require.NoError(t, err)
 	assert.False(t, rabbitmq.Redelivered(msg))
-	assert.Equal(t, message.Metadata{"x-delivery-count": "9", "x-death": "text"}, msg.Metadata)
+	assert.Equal(t, message.Metadata{rabbitmq.HeaderPrefix + "x-death": "text"}, msg.Metadata)
 }
 
 func TestUnmarshalFindsTheUUID(t *testing.T) {
@@ -136,15 +136,23 @@ func TestMarshalLeavesTheDeliveryBehind(t *testing.T) {
 		Redelivered: true, MessageId: "an-id",
 		Headers: amqp091.Table{
 			"x-delivery-count": int64(3), "x-death": []any{amqp091.Table{"count": int64(1)}},
-			"x-first-death-queue": "a", "key": "value", "CC": []any{"elsewhere"},
+			"x-first-death-queue": "a", "key": "value", "CC": []any{"elsewhere"}, "x-acquired-count": int64(4),
+			"x-last-death-reason": "rejected", "x-custom": "a user's", "x-delay": int64(5), "x-stream-filter-value": "eu",
 		},
 	})
 	require.NoError(t, err)
 	received.Metadata.Set("_millrace_of_another_broker", "x")
+	for name := range received.Metadata {
+		assert.NotContains(t, []string{"x-acquired-count", "x-first-death-queue", "x-last-death-reason"}, name)
+	}
+	assert.Equal(t, "a", received.Metadata[rabbitmq.HeaderPrefix+"x-first-death-queue"])
+	for _, name := range []string{"x-acquired-count", "x-first-death-queue", "x-last-death-exchange", "x-opt-rabbitmq-sent-time"} {
+		received.Metadata.Set(name, "kept by another marshaler")
+	}
 	p, err := rabbitmq.Marshaler{}.Marshal(received)
 	require.NoError(t, err)
 	assert.Equal(t, amqp091.Table{
-		"_watermill_message_uuid": "an-id", "key": "value", "x-first-death-queue": "a",
+		"_watermill_message_uuid": "an-id", "key": "value", "x-custom": "a user's", "x-delay": "5", "x-stream-filter-value": "eu",
 	}, p.Headers)
 }
 

@@ -81,8 +81,8 @@ type Requeued struct {
 // A message keeps its UUID, its payload, each header with its type, and its properties. It gets
 // the fields inbox.ReplayField and inbox.ReplayAttemptField. What describes the failure and not the
 // message does not travel: x-death becomes [DeathsField], as RabbitMQ before 4.0 would read it
-// and may drop a message that comes by a second time; x-delivery-count and the fields of
-// Watermill's PoisonQueue are left out. So are CC, by which other queues would get the
+// and may drop a message that comes by a second time; the other headers that RabbitMQ itself sets,
+// such as x-delivery-count, and the fields of Watermill's PoisonQueue are left out. So are CC, by which other queues would get the
 // message too, and the property user-id, which RabbitMQ takes from nobody but that user.
 //
 // broker is the Config of those who consume the messages.

@@ -124,6 +124,7 @@ func TestRequeueLeavesOutWhatTellsOfDeliveries(t *testing.T) {
 			MessageId: "an-id",
 			Headers: amqp091.Table{
 				"x-delivery-count": int64(3), "x-acquired-count": int64(4), "CC": []any{copied}, "topic_poisoned": g.topic,
+				"x-last-death-queue": "elsewhere", "x-custom": "kept",
 			},
 		}))
 	}
@@ -131,9 +132,10 @@ func TestRequeueLeavesOutWhatTellsOfDeliveries(t *testing.T) {
 	require.Equal(t, 2, g.ready(copied))
 	require.Equal(t, rabbitmq.Requeued{Sent: 2}, g.requeue(rabbitmq.RequeueConfig{}))
 	for _, d := range g.drain(g.queue, 2) {
-		for _, name := range []string{"x-delivery-count", "x-acquired-count", "CC", "topic_poisoned"} {
+		for _, name := range []string{"x-delivery-count", "x-acquired-count", "CC", "topic_poisoned", "x-last-death-queue", "x-first-death-queue"} {
 			require.NotContains(t, d.Headers, name)
 		}
+		require.Equal(t, "kept", d.Headers["x-custom"])
 	}
 	require.Equal(t, 2, g.ready(copied))
 }

@@ -19,7 +19,9 @@ type SubscriberConfig struct {
 
 	// InFlight is how many messages of one subscription are handed out at once. Defaults to
 	// 1, which keeps the order of the queue; with more, it is lost. As many are prefetched,
-	// unless Consume.Qos.PrefetchCount is higher.
+	// unless Consume.Qos.PrefetchCount is higher. From a quorum queue with a limit on deliveries
+	// no more than InFlight are prefetched before RabbitMQ 4.3, which counts as a delivery that
+	// failed what is given back without having been handled.
 	InFlight int
 
 	// CloseTimeout is how long messages in flight are waited for when a subscription ends,
@@ -118,6 +120,10 @@ func (s *Subscriber) SubscribeInitialize(topic string) error {
 // out its messages. Each must be acked or nacked; until then it counts as in flight, also
 // when the connection is lost meanwhile: then RabbitMQ delivers it again, but this
 // subscription hands out no more than its share. After a loss it connects again by itself.
+//
+// A nack counts towards the limit on deliveries of a quorum queue: it is sent as a basic.reject.
+// What has not been handled when the subscription ends, or was nacked after its context was
+// cancelled, goes back by a basic.nack, which from RabbitMQ 4.3 on does not count.
 //
 // The subscription ends when ctx is done or the subscriber is closed: the contexts of its
 // messages are cancelled, messages in flight are waited for as long as CloseTimeout, and

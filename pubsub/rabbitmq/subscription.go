@@ -30,6 +30,7 @@ type consumer struct {
 	tag        string
 	deliveries <-chan amqp091.Delivery
 	handling   sync.WaitGroup
+	cancelled  chan struct{} // closed when it gets no more deliveries
 }
 
 func newSubscription(s *Subscriber, topic string) *subscription {
@@ -44,7 +45,7 @@ func (s *subscription) consume(from *session) (*consumer, error) {
 	if err != nil {
 		return nil, fmt.Errorf("topic %q: open a channel: %w", s.topic, err)
 	}
-	c, err := s.consumeOn(ch)
+	c, err := s.consumeOn(from, ch)
 	if err != nil {
 		_ = ch.Close() // err says more
 		return nil, err
@@ -52,12 +53,12 @@ func (s *subscription) consume(from *session) (*consumer, error) {
 	return c, nil
 }
 
-func (s *subscription) consumeOn(ch *amqp091.Channel) (*consumer, error) {
+func (s *subscription) consumeOn(from *session, ch *amqp091.Channel) (*consumer, error) {
 	if err := declareQueue(ch, s.broker, s.topic, s.config.Logger); err != nil {
 		return nil, err
 	}
 	how := s.broker.Consume
-	prefetch := max(how.Qos.PrefetchCount, s.config.InFlight)
+	prefetch := s.prefetch(from)
 	if err := ch.Qos(prefetch, how.Qos.PrefetchSize, how.Qos.Global); err != nil {
 		return nil, fmt.Errorf("topic %q: prefetch %d: %w", s.topic, prefetch, err)
 	}
@@ -70,7 +71,16 @@ func (s *subscription) consumeOn(ch *amqp091.Channel) (*consumer, error) {
 	if err != nil {
 		return nil, fmt.Errorf("topic %q: consume: %w", s.topic, err)
 	}
-	return &consumer{channel: ch, tag: tag, deliveries: deliveries}, nil
+	return &consumer{channel: ch, tag: tag, deliveries: deliveries, cancelled: make(chan struct{})}, nil
+}
+
+// prefetch is how many messages are here at once. What is here and was not handed out goes back
+// when the subscription ends, so where that counts as a delivery there is none of it.
+func (s *subscription) prefetch(from *session) int {
+	if limited(s.broker.Queue.Arguments) && from.countsReturns() {
+		return s.config.InFlight
+	}
+	return max(s.broker.Consume.Qos.PrefetchCount, s.config.InFlight)
 }
 
 // run hands messages out until ctx is done.
@@ -111,7 +121,7 @@ func (s *subscription) serve(ctx context.Context, c *consumer) {
 				return
 			}
 			c.handling.Go(func() {
-				s.handle(ctx, d)
+				s.handle(ctx, c, d)
 				<-s.inFlight
 			})
 		case <-ctx.Done():
@@ -122,16 +132,19 @@ func (s *subscription) serve(ctx context.Context, c *consumer) {
 }
 
 // retire closes c once its messages in flight are settled. What was delivered and not
-// handed out is queued again before.
+// handed out is queued again before, by a nack: RabbitMQ 4.3 counts as a delivery what is
+// rejected, and what the end of the channel gives back. The consumer is cancelled first, as it
+// would only get them again.
 func (s *subscription) retire(ctx context.Context, c *consumer) {
 	s.retired.Go(func() {
 		if ctx.Err() != nil {
 			if err := c.channel.Cancel(c.tag, false); err == nil {
 				for d := range c.deliveries {
-					_ = d.Nack(false, true) // closing the channel does it too
+					_ = d.Nack(false, true) // the end of the channel does it too
 				}
 			}
 		}
+		close(c.cancelled)
 		c.handling.Wait()
 		_ = c.channel.Close() // it may have been lost
 	})
@@ -155,13 +168,13 @@ func (s *subscription) renew(ctx context.Context) *consumer {
 }
 
 // handle hands d out and tells RabbitMQ what came of it.
-func (s *subscription) handle(ctx context.Context, d amqp091.Delivery) {
-	requeue := !s.broker.Consume.NoRequeueOnNack
+func (s *subscription) handle(ctx context.Context, c *consumer, d amqp091.Delivery) {
+	requeue, subscribed := !s.broker.Consume.NoRequeueOnNack, ctx
 	msg, err := s.broker.Marshaler.Unmarshal(d)
 	if err != nil {
 		s.config.Logger.Error("Cannot unmarshal a message, nacking it", err, s.fields(nil))
 		s.pause(ctx)
-		s.told(d.Nack(false, requeue), nil)
+		s.told(d.Reject(requeue), nil)
 		return
 	}
 	ctx, cancel := context.WithCancel(ctx)
@@ -170,17 +183,28 @@ func (s *subscription) handle(ctx context.Context, d amqp091.Delivery) {
 	select {
 	case s.out <- msg:
 	case <-ctx.Done():
-		s.told(d.Nack(false, true), msg)
+		s.told(c.giveBack(d), msg)
 		return
 	}
 	select {
 	case <-msg.Acked():
 		s.told(d.Ack(false), msg)
 	case <-msg.Nacked():
-		s.told(d.Nack(false, requeue), msg)
+		if subscribed.Err() != nil { // what was cancelled has not failed
+			s.told(c.giveBack(d), msg)
+		} else {
+			s.told(d.Reject(requeue), msg)
+		}
 	case <-s.givenUp:
 		s.config.Logger.Info("A message is still in flight, RabbitMQ delivers it again", s.fields(msg))
 	}
+}
+
+// giveBack queues d again as one that was not handled, when c would not get it once more: from
+// RabbitMQ 4.3 on a nack, other than a reject, is no delivery that failed.
+func (c *consumer) giveBack(d amqp091.Delivery) error {
+	<-c.cancelled
+	return d.Nack(false, true)
 }
 
 // told logs an answer that did not reach RabbitMQ.

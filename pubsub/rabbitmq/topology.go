@@ -37,7 +37,8 @@ type Queues struct {
 
 	// DeadLetters keeps messages that are given up in a queue of their own; see
 	// [DeadLetterSuffix]. A quorum queue gives a message up after DeliveryLimit deliveries
-	// that failed. A classic queue does not count, so there the first nack is the last.
+	// that failed; before RabbitMQ 4.3 each counts that was not acked. A classic queue does not
+	// count, so there the first nack is the last.
 	//
 	// Without it a nacked message is delivered until it is acked. An inbox that parks what
 	// fails for good needs no dead letters; they are for what it cannot store.
@@ -114,6 +115,13 @@ func (q Queues) arguments() amqp091.Table {
 		return amqp091.Table{}
 	}
 	return amqp091.Table{amqp091.QueueTypeArg: amqp091.QueueTypeQuorum, deliveryLimit: noDeliveryLimit}
+}
+
+// limited reports whether a queue with these arguments gives up messages that were delivered too
+// often.
+func limited(arguments amqp091.Table) bool {
+	limit, set := integer(arguments[deliveryLimit])
+	return arguments[amqp091.QueueTypeArg] == amqp091.QueueTypeQuorum && set && limit != noDeliveryLimit
 }
 
 // deadLetters declares, for each queue, the exchange and the queue of its dead letters.

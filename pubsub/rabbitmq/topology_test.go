@@ -37,7 +37,7 @@ func TestDeadLettersAreKept(t *testing.T) {
 			letter := receive(t, letters)
 			require.Equal(t, msg.UUID, letter.UUID)
 			require.Equal(t, "1", letter.Metadata[rabbitmq.DeathCountKey])
-			require.Contains(t, letter.Metadata["x-death"], `"queue":"`+topic+`_group"`)
+			require.Contains(t, letter.Metadata[rabbitmq.HeaderPrefix+"x-death"], `"queue":"`+topic+`_group"`)
 
 			back := publisher(t, broker, rabbitmq.PublisherConfig{})
 			require.NoError(t, back.Publish(topic, letter), "it can be published again")
@@ -45,7 +45,7 @@ func TestDeadLettersAreKept(t *testing.T) {
 			again := receive(t, out)
 			require.False(t, rabbitmq.Redelivered(again))
 			require.NotContains(t, again.Metadata, rabbitmq.DeathCountKey)
-			require.NotContains(t, again.Metadata, "x-death")
+			require.NotContains(t, again.Metadata, rabbitmq.HeaderPrefix+"x-death")
 			again.Ack()
 		})
 	}

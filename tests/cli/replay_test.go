@@ -5,7 +5,9 @@ import (
 	"os"
 	"testing"
 
+	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/ThreeDotsLabs/watermill/message/router/middleware"
+	amqp091 "github.com/rabbitmq/amqp091-go"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
@@ -92,13 +94,12 @@ func TestReplayFromRabbitMQ(t *testing.T) {
 	queue := fmt.Sprintf("millrace-replay-%d", os.Getpid())
 	broker := rabbitmq.NewQueueConfig(uri, rabbitmq.Queues{Quorum: true})
 	require.NoError(t, rabbitmq.Declare(broker, queue))
+	broker.Marshaler = died{of: "orders"}
 	publisher, err := rabbitmq.NewPublisher(broker, rabbitmq.PublisherConfig{})
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = publisher.Close() })
 	for n := 60; n <= 62; n++ {
-		msg := order(n)
-		msg.Metadata.Set("x-first-death-queue", "orders")
-		require.NoError(t, publisher.Publish(queue, msg))
+		require.NoError(t, publisher.Publish(queue, order(n)))
 	}
 	t.Setenv("MILLRACE_AMQP", uri)
 	r := s.run("replay", "run", "dead", "--from", "rabbitmq", "--queue", queue, "--reason", "mended", "--yes", "--idle", "1s")
@@ -109,6 +110,18 @@ func TestReplayFromRabbitMQ(t *testing.T) {
 	r = s.run("replay", "run", "gone", "--from", "rabbitmq", "--queue", queue+"-x", "--reason", "mended", "--yes", "--idle", "1s")
 	assert.Equal(t, 1, r.code)
 	assert.Contains(t, r.err, queue+"-x")
+}
+
+// died sets the header by which RabbitMQ says where a message died.
+type died struct {
+	rabbitmq.Marshaler
+	of string // queue
+}
+
+func (d died) Marshal(msg *message.Message) (amqp091.Publishing, error) {
+	p, err := d.Marshaler.Marshal(msg)
+	p.Headers["x-first-death-queue"] = d.of
+	return p, err
 }
 
 // TestReplayFromSQL sends back what a PoisonQueue has left in a topic of the same database.

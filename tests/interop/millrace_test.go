@@ -50,7 +50,7 @@ func (p plain) Unmarshal(d amqp091.Delivery) (*message.Message, error) {
 	msg, err := p.Marshaler.Unmarshal(d)
 	if err == nil {
 		maps.DeleteFunc(msg.Metadata, func(name, _ string) bool {
-			return name == "x-delivery-count" || strings.HasPrefix(name, "_millrace_amqp_")
+			return strings.HasPrefix(name, "_millrace_amqp_")
 		})
 	}
 	return msg, err
