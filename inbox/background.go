@@ -2,6 +2,7 @@ package inbox
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync"
 	"sync/atomic"
@@ -114,7 +115,8 @@ const settlePause = 200 * time.Millisecond
 
 // Run does the background work until ctx ends or the Store is closed: it settles what was
 // published, deletes what is older than each consumer's retention, and writes down what
-// [Store.Activity] tells. Failures are logged and tried again. [Store.Plugin] calls it; without a router's plugin call it yourself.
+// [Store.Activity] tells. Failures are logged and tried again. [Store.Plugin] calls it;
+// without a router's plugin call it yourself, and set Config.WithoutPlugin where there is a router.
 func (s *Store) Run(ctx context.Context) error {
 	if !s.work.begin() {
 		return ErrClosed
@@ -216,4 +218,7 @@ func (s *Store) warnUnattended() {
 	}
 }
 
-var errUnattended = fmt.Errorf("add router.AddPlugin(store.Plugin()), or call store.Run")
+var errUnattended = errors.New("add router.AddPlugin(store.Plugin()), or call store.Run")
+
+var errUnguarded = errors.New("the plugin's guard stands outside this middleware.Inbox, which was given to a handler " +
+	"while the router ran: give it to the router, or to the handler before Router.Run")

@@ -75,11 +75,16 @@ func (c *Consumer) claim(msg *message.Message, v *visit) (*Claim, error) {
 	if _, live := ambient.From(d.ctx).Live(s.db); live {
 		return nil, d.fail(errors.New("middleware.Inbox stands twice on this handler: remove one"))
 	}
+	if err := s.admit(d); err != nil {
+		d.interrupted(err)
+		return nil, d.fail(err)
+	}
 	if !s.work.enter() {
 		d.interrupted(ErrClosed)
 		return nil, ErrClosed
 	}
 	s.warnUnattended()
+	c.warnUnguarded(d)
 	if !v.told {
 		v.told = true
 		s.observeReceived(d)

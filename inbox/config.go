@@ -47,6 +47,12 @@ type Config struct {
 	// duplicate of them costs nothing. Defaults to 100,000, which takes some 15 MB.
 	SettledKeys int
 
+	// WithoutPlugin lets routers without [Store.Plugin] use the Store. Otherwise their messages
+	// are refused with [ErrNoPlugin]: without the plugin nobody notices that a Retry inside the
+	// inbox, or another middleware that hides a failure, has the effects of a failed run committed.
+	// [Store.Run] does the background work of the plugin, and not that.
+	WithoutPlugin bool
+
 	// LogDropped keeps a row for each copy that was acked without running the handler, so
 	// that [Store.Story] can show it; the row lives as long as the default retention.
 	LogDropped bool

@@ -161,6 +161,7 @@ type Consumer struct {
 	registered  atomic.Pointer[registration]
 
 	warnedForgotten sync.Once
+	warnedUnguarded sync.Once
 }
 
 type consumerName struct {

@@ -8,7 +8,7 @@
 //
 //	store, err := inbox.NewStore(db, inbox.Config{Logger: logger}) // db is its *sqlx.DB
 //	err = store.Migrate(ctx)                                        // or apply store.Schema()
-//	router.AddPlugin(store.Plugin())                                // checks, purges, settles
+//	router.AddPlugin(store.Plugin())                                // checks, guards, purges, settles
 //	router.AddMiddleware(millrace.Inbox{Store: store}.Middleware)   // package middleware
 //
 // and in a handler

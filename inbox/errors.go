@@ -51,6 +51,11 @@ var (
 	ErrSwallowed = errors.New("the handler failed, but a middleware inside the inbox hid it: " +
 		"put Retry, PoisonQueue and IgnoreErrors outside middleware.Inbox")
 
+	// ErrNoPlugin says that the router that a message comes from has no plugin of the Store. The
+	// message was not handled, and was held back for a moment.
+	ErrNoPlugin = errors.New("the router has no plugin, without which nobody notices a Retry inside the inbox: " +
+		"add router.AddPlugin(store.Plugin()), or set inbox.Config.WithoutPlugin")
+
 	// ErrLost says that what a delivery worked on was changed by someone else meanwhile.
 	ErrLost = errors.New("the message was changed by someone else meanwhile")
 

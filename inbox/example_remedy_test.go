@@ -29,6 +29,7 @@ func ExampleStore_FailureGroups() {
 	var mended atomic.Bool
 	handled := make(chan string, 2)
 	router := message.NewDefaultRouter(watermill.NopLogger{})
+	router.AddPlugin(store.Plugin())
 	router.AddMiddleware(millrace.Inbox{Store: store}.Middleware)
 	router.AddConsumerHandler("accounts", "payments", sub, func(msg *message.Message) error {
 		if !mended.Load() {

@@ -259,6 +259,7 @@ func ExampleStore_Redispatch() {
 	channel := gochannel.NewGoChannel(gochannel.Config{Persistent: true}, watermill.NopLogger{})
 	router, err := message.NewRouter(message.RouterConfig{}, watermill.NopLogger{})
 	check(err)
+	router.AddPlugin(store.Plugin())
 	router.AddMiddleware(millrace.Inbox{Store: store}.Middleware)
 	nowhere := brokenPublisher{failed: make(chan struct{}, 1)}
 	router.AddHandler("orders", "payments", channel, "receipts", nowhere,

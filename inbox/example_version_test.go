@@ -32,6 +32,7 @@ func ExampleStore_SetVersion() {
 	check(err)
 	sub, err := pubsub.Durable{Store: store, Consumer: "accounts"}.Decorate(broker)
 	check(err)
+	router.AddPlugin(store.Plugin())
 	router.AddMiddleware(millrace.Inbox{Store: store}.Middleware, millrace.VersionGate{}.Middleware)
 	applied := make(chan string, 2)
 	router.AddConsumerHandler("accounts", "changes", sub, func(msg *message.Message) error {

@@ -42,6 +42,9 @@ func (q *Queue) arrival(topic string, msg *message.Message) (*arrival, error) {
 	if err != nil {
 		return nil, err
 	}
+	if message.HandlerNameFromCtx(msg.Context()) != "" {
+		q.routed.Store(true)
+	}
 	a := &arrival{msg: msg, topic: topic, key: key, id: keycode.Encode(key), status: Received}
 	payload := []byte(msg.Payload)
 	if q.config.Fingerprint != nil {

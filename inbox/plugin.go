@@ -17,8 +17,14 @@ import (
 // middleware, which lets the inbox refuse a failure that a middleware in between hides,
 // and a second run of the handler in the transaction of a failed first.
 //
-// Add it to each router whose handlers use the Store. The work ends when the router or the
-// Store is closed.
+// Add it to each router whose handlers use the Store: messages of a router without it are
+// refused with [ErrNoPlugin], unless Config.WithoutPlugin is set. What no router delivers, such as
+// a message that a test hands to the middleware, needs no plugin. The work ends when the router or
+// the Store is closed.
+//
+// A handler that is added while the router runs is looked after like the others. If it has an
+// Inbox of its own, by Handler.AddMiddleware, the guard stands outside of it and sees nothing, which
+// is logged; an Inbox of the router has the guard inside.
 func (s *Store) Plugin() message.RouterPlugin {
 	return func(r *message.Router) error {
 		ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
@@ -28,6 +34,7 @@ func (s *Store) Plugin() message.RouterPlugin {
 			return err
 		}
 		r.AddMiddleware(guard)
+		r.AddSubscriberDecorators(message.MessageTransformSubscriberDecorator(attend))
 		go s.runWith(r)
 		return nil
 	}
@@ -79,6 +86,7 @@ func guard(next message.HandlerFunc) message.HandlerFunc {
 	return func(msg *message.Message) ([]*message.Message, error) {
 		tx := ambient.From(msg.Context())
 		if tx == nil {
+			msg.SetContext(context.WithValue(msg.Context(), guardPassed{}, true))
 			return next(msg)
 		}
 		if err := tx.Failure(); tx.Called() > 0 && err != nil {

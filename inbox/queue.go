@@ -97,6 +97,7 @@ type Queue struct {
 	bell   *bell.Bell
 	vain   atomic.Int32 // looks in a row that found nothing to be had
 	paused atomic.Bool  // by an operator, when it was last looked
+	routed atomic.Bool  // a router is around it: what arrives knows its handler
 	served atomic.Int64 // when it was last said that this queue serves its consumer
 	saw    atomic.Pointer[sawConsumer]
 

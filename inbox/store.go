@@ -55,6 +55,8 @@ type Store struct {
 	consumers map[consumerName]*Consumer
 	bells     map[consumerName]*bell.Bell // of those whose stored messages are delivered here
 
+	unattended unattended
+
 	unsettled settler
 	stayed    atomic.Int64 // how many outcomes the last call of Redispatch left behind itself
 	tallies   tallies

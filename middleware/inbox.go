@@ -16,6 +16,7 @@ import (
 // Inbox makes what a handler writes through inbox.Tx happen exactly once, however often
 // its message is delivered. Only Store is required:
 //
+//	router.AddPlugin(store.Plugin())
 //	router.AddMiddleware(millrace.Inbox{Store: store}.Middleware)
 //
 // For each delivery it begins a transaction and claims the message in it, runs the handler
@@ -128,7 +129,8 @@ type Inbox struct {
 }
 
 // Middleware wraps h. A wrong setting is logged once and then returned for every message,
-// so that nothing is handled without the guarantee; [Inbox.Plugin] finds it at start.
+// so that nothing is handled without the guarantee; [Inbox.Plugin] finds it at start. So is, for
+// each message of a router without the plugin of a Store, inbox.ErrNoPlugin.
 func (i Inbox) Middleware(h message.HandlerFunc) message.HandlerFunc {
 	if err := i.Validate(); err != nil {
 		if i.Store != nil {

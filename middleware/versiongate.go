@@ -64,7 +64,8 @@ type VersionGate struct {
 	HeldFor time.Duration
 
 	// Store is for a gate without Inbox, which then has a transaction, and a memory of message
-	// ids, of its own, with Inbox's defaults. Inside Inbox it may be left out.
+	// ids, of its own, with Inbox's defaults; its router needs the Store's plugin, too. Inside Inbox
+	// it may be left out.
 	Store *inbox.Store
 
 	// Consumer and Epoch are those of Inbox, for a gate without one.

@@ -130,7 +130,7 @@ var outcomeBodies = []testdb.Body{
 	{Name: "an acked outcome is not redispatched", Why: "what was acked is settled first", Run: func(t *testing.T, db *testdb.DB) {
 		b := newBed(t, db)
 		late := &rig.Publisher{}
-		b.store = b.newStore(db.DB, inbox.Config{Redispatch: late, RedispatchAfter: 1})
+		b.store = b.newStore(db.DB, inbox.Config{Redispatch: late, RedispatchAfter: 1, WithoutPlugin: true})
 		h := millrace.Inbox{Store: b.store}.Middleware
 		router, err := message.NewRouter(message.RouterConfig{}, b.events)
 		require.NoError(t, err)
@@ -157,7 +157,7 @@ var outcomeBodies = []testdb.Body{
 		b := newBed(t, db)
 		late := &rig.Publisher{}
 		pool := faults.Open(t, db)
-		b.store = b.newStore(pool.DB, inbox.Config{Redispatch: late, RedispatchAfter: 1})
+		b.store = b.newStore(pool.DB, inbox.Config{Redispatch: late, RedispatchAfter: 1, WithoutPlugin: true})
 		settling := make(chan struct{})
 		pool.Set(faults.Plan{Before: func(_ context.Context, call string) error {
 			if strings.Contains(call, "DELETE FROM millrace_outcomes") {

@@ -44,6 +44,7 @@ func Example() {
 	check(err)
 	router, err := message.NewRouter(message.RouterConfig{}, watermill.NopLogger{})
 	check(err)
+	router.AddPlugin(store.Plugin())
 	router.AddMiddleware(
 		tracer.Middleware, // first
 		millrace.Inbox{Store: store, Outbox: tracer.Publisher(out)}.Middleware,

@@ -45,7 +45,7 @@ func database(b *testing.B) *testdb.DB {
 
 func newStore(b *testing.B, db *testdb.DB) *inbox.Store {
 	b.Helper()
-	store, err := inbox.NewStore(db.DB, inbox.Config{})
+	store, err := inbox.NewStore(db.DB, inbox.Config{WithoutPlugin: true})
 	require.NoError(b, err)
 	b.Cleanup(func() { _ = store.Close(b.Context()) })
 	return store

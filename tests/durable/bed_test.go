@@ -39,7 +39,7 @@ func newBed(t *testing.T, db *testdb.DB) *bed {
 
 func (b *bed) newStore(pool *sqlx.DB) *inbox.Store {
 	b.Helper()
-	store, err := inbox.NewStore(pool, inbox.Config{PurgeInterval: time.Second})
+	store, err := inbox.NewStore(pool, inbox.Config{WithoutPlugin: true, PurgeInterval: time.Second})
 	require.NoError(b, err)
 	return store
 }

@@ -64,7 +64,7 @@ func (s *subjects) failWith(err error) {
 // storeWith returns another store on the database.
 func (b *bed) storeWith(config inbox.Config) *inbox.Store {
 	b.Helper()
-	config.PurgeInterval = time.Hour
+	config.PurgeInterval, config.WithoutPlugin = time.Hour, true
 	store, err := inbox.NewStore(b.db.DB, config)
 	require.NoError(b, err)
 	return store

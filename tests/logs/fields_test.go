@@ -94,7 +94,8 @@ func newLogged(t *testing.T, db *testdb.DB) *logged {
 	l := &logged{T: t, db: db, events: &rig.Events{}, log: watermill.NewCaptureLogger()}
 	var err error
 	l.store, err = inbox.NewStore(db.DB, inbox.Config{
-		Logger: l.log, Observers: []inbox.Observer{l.events}, AllowPayloadChange: true, PurgeInterval: time.Hour,
+		WithoutPlugin: true,
+		Logger:        l.log, Observers: []inbox.Observer{l.events}, AllowPayloadChange: true, PurgeInterval: time.Hour,
 	})
 	require.NoError(t, err)
 	require.NoError(t, l.store.Migrate(t.Context()))

@@ -110,6 +110,7 @@ func inboxOutbox(t *testing.T, db *testdb.DB) {
 	newOffice(t, db).each(
 		behaviour{"stores what is returned, with what middlewares further in add", func(o *office) {
 			s := o.serve(func(r *message.Router) {
+				r.AddPlugin(o.store.Plugin())
 				r.AddMiddleware(millrace.Inbox{Store: o.store, Outbox: o.out, RequireTx: true}.Middleware, middleware.CorrelationID)
 			})
 			runs := s.answer(o.broker, never)
@@ -130,6 +131,7 @@ func inboxOutbox(t *testing.T, db *testdb.DB) {
 		}},
 		behaviour{"stores nothing of a run that fails", func(o *office) {
 			s := o.serve(func(r *message.Router) {
+				r.AddPlugin(o.store.Plugin())
 				r.AddMiddleware(millrace.Inbox{Store: o.store, Outbox: o.out}.Middleware)
 			})
 			runs := s.answer(o.broker, first)
@@ -141,6 +143,7 @@ func inboxOutbox(t *testing.T, db *testdb.DB) {
 		}},
 		behaviour{"stores nothing where they cannot be stored", func(o *office) {
 			s := o.serve(func(r *message.Router) {
+				r.AddPlugin(o.store.Plugin())
 				r.AddMiddleware(millrace.Inbox{Store: o.store, Outbox: o.out}.Middleware)
 			})
 			run := 0

@@ -44,7 +44,7 @@ func newBed(t *testing.T, db *testdb.DB) *bed {
 	t.Helper()
 	b := &bed{T: t, db: db, events: &rig.Events{}, mails: map[string]int{}}
 	var err error
-	b.store, err = inbox.NewStore(db.DB, inbox.Config{Observers: []inbox.Observer{b.events}})
+	b.store, err = inbox.NewStore(db.DB, inbox.Config{WithoutPlugin: true, Observers: []inbox.Observer{b.events}})
 	require.NoError(t, err)
 	require.NoError(t, b.store.Migrate(t.Context()))
 	b.out, err = outbox.NewPublisher(db.DB, outbox.Config{OrderKey: replay.OrderKey})

@@ -1,0 +1,191 @@
+package tests_test
+
+import (
+	"context"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/ThreeDotsLabs/watermill/message/router/middleware"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace-go/millrace/inbox"
+	millrace "github.com/millrace-go/millrace/middleware"
+	"github.com/millrace-go/millrace/pubsub"
+	"github.com/millrace-go/millrace/tests/rig"
+	"github.com/millrace-go/millrace/tests/testdb"
+)
+
+// bare starts a router without the plugin, whose handler consumes from the service's feed.
+func (b *bed) bare(configure func(r *message.Router), decorate ...message.SubscriberDecorator) *service {
+	b.Helper()
+	s := &service{bed: b, feed: rig.NewFeed(), published: &rig.Publisher{}, stopped: make(chan error, 1)}
+	router, err := message.NewRouter(message.RouterConfig{CloseTimeout: 10 * time.Second}, watermill.NopLogger{})
+	require.NoError(b, err)
+	configure(router)
+	var sub message.Subscriber = s.feed
+	for _, d := range decorate {
+		sub, err = d(sub)
+		require.NoError(b, err)
+	}
+	router.AddHandler("billing", "orders", sub, "invoices", s.published, failing(1))
+	s.run(router)
+	return s
+}
+
+// logged counts the lines that begin with a text.
+func (b *bed) logged(text string) (n int) {
+	for _, line := range b.events.Logs() {
+		if strings.HasPrefix(line, text) {
+			n++
+		}
+	}
+	return n
+}
+
+const noPlugin = "inbox: the router of this consumer has no plugin, so its messages are refused; said once"
+
+// pluginBodies: what becomes of the messages of a router that does not have the plugin.
+var pluginBodies = []testdb.Body{
+	{Name: "Retry inside without the plugin", Why: "the message is refused, since nobody would notice its two runs", Run: func(t *testing.T, db *testdb.DB) {
+		b := newBed(t, db)
+		s := b.bare(func(r *message.Router) {
+			r.AddMiddleware(millrace.Inbox{Store: b.store}.Middleware,
+				middleware.Retry{MaxRetries: 3, InitialInterval: 1}.Middleware)
+		})
+		msg := newMessage("x")
+		for range 2 {
+			assert.False(t, s.deliver(again(msg)))
+		}
+		assert.Equal(t, 0, b.effects())
+		assert.Equal(t, 1, b.logged(noPlugin))
+	}},
+	{Name: "the refusal", Why: "it names the fix, and is paced", Run: func(t *testing.T, db *testdb.DB) {
+		b := newBed(t, db)
+		var refused []error
+		s := b.bare(func(r *message.Router) {
+			r.AddMiddleware(func(next message.HandlerFunc) message.HandlerFunc {
+				return func(msg *message.Message) ([]*message.Message, error) {
+					out, err := next(msg)
+					refused = append(refused, err)
+					return out, err
+				}
+			}, millrace.Inbox{Store: b.store}.Middleware)
+		})
+		began := time.Now()
+		const n = 3
+		for range n {
+			require.False(t, s.deliver(newMessage("x")))
+		}
+		assert.GreaterOrEqual(t, time.Since(began), 800*time.Millisecond, "125, 250 and 500 ms at least")
+		require.NoError(t, s.router.Close())
+		require.Len(t, refused, n)
+		for _, err := range refused {
+			require.ErrorIs(t, err, inbox.ErrNoPlugin)
+			require.ErrorContains(t, err, "router.AddPlugin(store.Plugin())")
+			require.ErrorContains(t, err, "billing")
+		}
+	}},
+	{Name: "a refused message in Durable", Why: "it goes back to its source", Run: refusedInDurable(pubsub.StoreOnFailure)},
+	{Name: "a refused message that is stored first", Why: "it waits and costs no attempt, though it does not know its handler", Run: refusedInDurable(pubsub.StoreFirst)},
+	{Name: "WithoutPlugin", Why: "it lets such a router use the store", Run: func(t *testing.T, db *testdb.DB) {
+		b := newBed(t, db)
+		b.store = b.newStore(db.DB, inbox.Config{WithoutPlugin: true})
+		s := b.bare(func(r *message.Router) { r.AddMiddleware(millrace.Inbox{Store: b.store}.Middleware) })
+		msg := newMessage("x")
+		assert.False(t, s.deliver(again(msg)), "the first run fails")
+		assert.True(t, s.deliver(again(msg)))
+		assert.Equal(t, 1, b.effects())
+	}},
+	{Name: "Store.Run beside a router without the plugin", Why: "it is no guard", Run: func(t *testing.T, db *testdb.DB) {
+		b := newBed(t, db)
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan error, 1)
+		go func() { ended <- b.store.Run(ctx) }()
+		s := b.bare(func(r *message.Router) { r.AddMiddleware(millrace.Inbox{Store: b.store}.Middleware) })
+		assert.False(t, s.deliver(newMessage("x")))
+		assert.False(t, s.deliver(newMessage("x")))
+		assert.Equal(t, 0, b.effects())
+		assert.Equal(t, 1, b.logged(noPlugin))
+		cancel()
+		require.NoError(t, <-ended)
+	}},
+	{Name: "a gate alone", Why: "it needs the plugin like an inbox", Run: func(t *testing.T, db *testdb.DB) {
+		b := newBed(t, db)
+		gate := millrace.VersionGate{Store: b.store, Optional: true}.Middleware
+		s := b.bare(func(r *message.Router) { r.AddMiddleware(gate) })
+		assert.False(t, s.deliver(newMessage("x")))
+		assert.Equal(t, 1, b.logged(noPlugin))
+		attended := b.newService(effect, gate)
+		assert.True(t, attended.deliver(newMessage("x")))
+		assert.Equal(t, 1, b.effects())
+	}},
+	{Name: "two routers with one store", Why: "the plugin of one does not vouch for the other, not even for handlers of one name", Run: func(t *testing.T, db *testdb.DB) {
+		b := newBed(t, db)
+		attended := b.newService(effect, millrace.Inbox{Store: b.store}.Middleware)
+		s := b.bare(func(r *message.Router) { r.AddMiddleware(millrace.Inbox{Store: b.store}.Middleware) })
+		assert.False(t, s.deliver(newMessage("x")))
+		assert.True(t, attended.deliver(newMessage("x")))
+		assert.Equal(t, 1, b.effects())
+	}},
+	{Name: "a handler that is added while the router runs", Why: "it is attended as well", Run: func(t *testing.T, db *testdb.DB) {
+		b := newBed(t, db)
+		s := b.newService(effect, millrace.Inbox{Store: b.store}.Middleware)
+		late := &service{bed: b, feed: rig.NewFeed()}
+		s.router.AddConsumerHandler("late", "orders", late.feed, func(msg *message.Message) error { return apply(msg.Context(), msg.UUID) })
+		require.NoError(t, s.router.RunHandlers(context.WithoutCancel(t.Context())))
+		assert.True(t, late.deliver(newMessage("x")))
+		assert.Equal(t, 1, b.effects())
+		assert.Zero(t, b.logged(unguarded))
+	}},
+	{Name: "an inbox that is added while the router runs", Why: "the guard stands outside of it, which is said once", Run: func(t *testing.T, db *testdb.DB) {
+		b := newBed(t, db)
+		s := b.newService(effect)
+		late := &service{bed: b, feed: rig.NewFeed()}
+		h := s.router.AddConsumerHandler("late", "orders", late.feed, func(msg *message.Message) error { return apply(msg.Context(), msg.UUID) })
+		h.AddMiddleware(millrace.Inbox{Store: b.store}.Middleware)
+		require.NoError(t, s.router.RunHandlers(context.WithoutCancel(t.Context())))
+		assert.True(t, late.deliver(newMessage("x")))
+		assert.True(t, late.deliver(newMessage("x")))
+		assert.Equal(t, 2, b.effects())
+		assert.Equal(t, 1, b.logged(unguarded))
+	}},
+}
+
+const unguarded = "inbox: a Retry inside the inbox would not be noticed; said once per consumer"
+
+func refusedInDurable(mode pubsub.Mode) func(*testing.T, *testdb.DB) {
+	return func(t *testing.T, db *testdb.DB) {
+		b := newBed(t, db)
+		durable := pubsub.Durable{
+			Store: b.store, Consumer: "billing", Mode: mode, MaxAttempts: 2, MinBackoff: 1, MaxBackoff: 1, Poll: 20 * time.Millisecond,
+		}
+		refused := make(chan error, 100)
+		s := b.bare(func(r *message.Router) {
+			r.AddSubscriberDecorators(durable.Decorate)
+			r.AddMiddleware(func(next message.HandlerFunc) message.HandlerFunc {
+				return func(msg *message.Message) ([]*message.Message, error) {
+					out, err := next(msg)
+					refused <- err
+					return out, err
+				}
+			}, millrace.Inbox{Store: b.store, Consumer: "billing"}.Middleware)
+		})
+		stored := 0
+		if mode == pubsub.StoreFirst {
+			stored = 1
+		}
+		for n := range 3 {
+			if n == 0 || stored == 0 {
+				assert.Equal(t, stored == 1, s.deliver(newMessage("x")))
+			}
+			require.ErrorIs(t, <-refused, inbox.ErrNoPlugin)
+		}
+		require.NoError(t, s.router.Close())
+		assert.Equal(t, 0, b.effects())
+		assert.Equal(t, stored, b.count(`SELECT COUNT(*) FROM millrace_messages WHERE attempts = 0`))
+	}
+}
