@@ -46,6 +46,13 @@ func (d *delivery) routed() bool {
 	return message.HandlerNameFromCtx(d.ctx) != "" || d.lease != nil && d.lease.queue.routed.Load()
 }
 
+// meet notes whether a router is around the queue.
+func (q *Queue) meet(msg *message.Message) {
+	if message.HandlerNameFromCtx(msg.Context()) != "" {
+		q.routed.Store(true)
+	}
+}
+
 // pace keeps a source from delivering again and again what is refused. The pause grows.
 func (s *Store) pace(ctx context.Context) {
 	const doublings = 5

@@ -42,9 +42,6 @@ func (q *Queue) arrival(topic string, msg *message.Message) (*arrival, error) {
 	if err != nil {
 		return nil, err
 	}
-	if message.HandlerNameFromCtx(msg.Context()) != "" {
-		q.routed.Store(true)
-	}
 	a := &arrival{msg: msg, topic: topic, key: key, id: keycode.Encode(key), status: Received}
 	payload := []byte(msg.Payload)
 	if q.config.Fingerprint != nil {
@@ -75,6 +72,7 @@ func (q *Queue) arrival(topic string, msg *message.Message) (*arrival, error) {
 func (q *Queue) Put(ctx context.Context, topic string, msgs ...*message.Message) error {
 	all := make([]*arrival, 0, len(msgs))
 	for _, msg := range msgs {
+		q.meet(msg) //nolint:contextcheck // the message brings its own
 		a, err := q.arrival(topic, msg)
 		if err != nil {
 			return q.name.explain(fmt.Sprintf("store message %q", msg.UUID), err)

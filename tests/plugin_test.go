@@ -20,18 +20,13 @@ import (
 )
 
 // bare starts a router without the plugin, whose handler consumes from the service's feed.
-func (b *bed) bare(configure func(r *message.Router), decorate ...message.SubscriberDecorator) *service {
+func (b *bed) bare(configure func(r *message.Router)) *service {
 	b.Helper()
 	s := &service{bed: b, feed: rig.NewFeed(), published: &rig.Publisher{}, stopped: make(chan error, 1)}
 	router, err := message.NewRouter(message.RouterConfig{CloseTimeout: 10 * time.Second}, watermill.NopLogger{})
 	require.NoError(b, err)
 	configure(router)
-	var sub message.Subscriber = s.feed
-	for _, d := range decorate {
-		sub, err = d(sub)
-		require.NoError(b, err)
-	}
-	router.AddHandler("billing", "orders", sub, "invoices", s.published, failing(1))
+	router.AddHandler("billing", "orders", s.feed, "invoices", s.published, failing(1))
 	s.run(router)
 	return s
 }
