@@ -148,9 +148,26 @@ func (q *Queue) putOne(ctx context.Context, tx *sqlx.Tx, consumer int32, a *arri
 		case stored == a.hash:
 			return nil, nil
 		}
+		if handled, err := q.handled(ctx, tx, consumer, a); handled || err != nil {
+			return nil, err
+		}
 		return q.parkTwin(ctx, tx, consumer, a)
 	}
 	return nil, ErrLost
+}
+
+// handled reports whether a is a copy of what was handled, with all that it produced. What is
+// stored under its key came later.
+func (q *Queue) handled(ctx context.Context, tx *sqlx.Tx, consumer int32, a *arrival) (bool, error) {
+	var row lookup
+	err := row.scan(tx.QueryRowContext(ctx, q.store.dialect.Lookup, consumer, a.id))
+	if errors.Is(err, sql.ErrNoRows) {
+		return false, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("look up the claim: %w", err)
+	}
+	return row.Result != resultOpen && row.Outcome == nil && !row.other(a.hash), nil
 }
 
 // parkTwin parks a, which has the key of another message but a payload of its own.

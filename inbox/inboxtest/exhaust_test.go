@@ -87,13 +87,20 @@ func TestRandomFaultsDoNotHarmARightHandler(t *testing.T) {
 	}), plays, 1)
 }
 
-// What Millrace does in a transaction is not the user's, whatever middleware is around it.
+// What Millrace does in a transaction is not the user's, whatever middleware is around it, and what
+// OnBegin does there is right.
 func TestAMiddlewareOfTheService(t *testing.T) {
 	s := withReplay(func(p *inboxtest.Process, store *inbox.Store) error {
 		own := func(next message.HandlerFunc) message.HandlerFunc {
 			return func(msg *message.Message) ([]*message.Message, error) { return next(msg) }
 		}
-		p.Router.AddMiddleware(own, millrace.Inbox{Store: store, OnReplay: inbox.ReplayRefuse, Timeout: 300 * time.Millisecond}.Middleware)
+		tenant := func(ctx context.Context, tx *sqlx.Tx, _ *message.Message) error {
+			_, err := tx.ExecContext(ctx, `UPDATE accounts SET balance = balance`)
+			return err
+		}
+		p.Router.AddMiddleware(own, millrace.Inbox{
+			Store: store, OnReplay: inbox.ReplayRefuse, OnBegin: tenant, Timeout: 300 * time.Millisecond,
+		}.Middleware)
 		p.Router.AddHandler("book", "payments", p.Subscriber, "receipts", p.Publisher, book)
 		return nil
 	}, inbox.Config{BlobsAbove: 1})

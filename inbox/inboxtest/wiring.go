@@ -69,7 +69,7 @@ func (w *wiring) statement(c *conn, ctx context.Context, query, table string, st
 		w.claims[c] = &claimed{delivery: deliveryOf(c.tx)} //nolint:contextcheck // the transaction's
 	case millraces || userOf(stack) == "":
 	case own != nil:
-		if !passes(stack, handlerFrame) {
+		if !passes(stack, handlerFrame, module+"middleware.") { // hooks of the inbox have it too
 			w.found(finding{
 				what: "the transaction is used outside of the handler's own goroutine: " + query, place: userOf(stack),
 				cure: "The handler may have returned and its transaction be over by then: do the work in the handler itself.",

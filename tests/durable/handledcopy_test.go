@@ -1,0 +1,40 @@
+package durable_test
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace-go/millrace/inbox"
+	"github.com/millrace-go/millrace/pubsub"
+	"github.com/millrace-go/millrace/tests/testdb"
+)
+
+// A copy of a message that was handled collides with nothing, also while another payload under
+// its key waits in the table: that one is parked, and the copy is none.
+func TestACopyOfWhatWasHandledWhileAnotherPayloadWaits(t *testing.T) {
+	testdb.Each(t, func(t *testing.T, db *testdb.DB) {
+		b := newBed(t, db)
+		durable := quick(b.store)
+		durable.Mode = pubsub.StoreFirst
+		s := b.inboxed(durable, effect)
+		msg := newMessage()
+		require.True(t, s.deliver(msg))
+		b.eventually("it is handled", func() bool { return b.effects(msg) == 1 && b.rows() == 0 })
+
+		by := inbox.Operator{Name: "ann", Reason: "to see what waits"}
+		require.NoError(t, b.store.Pause(t.Context(), consumer, 0, by))
+		other := msg.Copy()
+		other.Payload = []byte("another")
+		require.True(t, s.deliver(other))
+		require.True(t, s.deliver(msg), "a copy")
+		assert.Equal(t, 1, b.rows(), "the other payload")
+		require.NoError(t, b.store.Resume(t.Context(), consumer, 0, by))
+		b.eventually("the other payload is parked", func() bool { return b.open(inbox.Parked) == 1 && b.rows() == 1 })
+		found, err := b.store.Find(t.Context(), inbox.Filter{}, 0, 10)
+		require.NoError(t, err)
+		assert.Equal(t, "another", string(found[0].Payload))
+		assert.Equal(t, 1, b.effects(msg))
+	})
+}
