@@ -21,6 +21,8 @@ const (
 	publish
 	answer // to the broker
 	external
+	callback // of the service, which can panic
+	handling // by the handler, likewise
 )
 
 // call is something a process does that others can see, or that needs others to answer.
@@ -31,10 +33,11 @@ type call struct {
 	text  string // whole, for the timeline
 	sever func() // has the connection break, nil where there is none
 	abort func() // has the transaction be as after a statement that failed, nil likewise
+	cut   func() // has the transaction be as after a statement whose context ended meanwhile, nil likewise
 }
 
 // moves reports whether the call changes what others see.
-func (c call) moves() bool { return c.kind != statement }
+func (c call) moves() bool { return c.kind != statement && c.kind != callback && c.kind != handling }
 
 // Owners that are no message.
 const (

@@ -185,6 +185,20 @@ func CrashAfterCommit(t testing.TB, s Scenario) {
 	})
 }
 
+// InterruptedStatement has the context of each statement end while the statement runs, as that of
+// a query with a deadline of its own does. On SQLite the whole transaction is rolled back then.
+func InterruptedStatement(t testing.TB, s Scenario) {
+	t.Helper()
+	playFaults(t, s, func(_ reached, what string) bool { return what == interrupt })
+}
+
+// Panics has the handler panic, before it has done anything and after it has done everything, and
+// each callback that calls [Process.Callback].
+func Panics(t testing.TB, s Scenario) {
+	t.Helper()
+	playFaults(t, s, func(_ reached, what string) bool { return what == panicBefore || what == panicAfter })
+}
+
 // SideEffectThenCrash has the process die after each message that it published and each call
 // of [Process.External].
 func SideEffectThenCrash(t testing.TB, s Scenario) {

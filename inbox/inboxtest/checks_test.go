@@ -14,21 +14,23 @@ import (
 )
 
 var checks = map[string]func(testing.TB, inboxtest.Scenario){
-	"Duplicate":           inboxtest.Duplicate,
-	"ReplaySameID":        inboxtest.ReplaySameID,
-	"ExpiredRetention":    inboxtest.ExpiredRetention,
-	"OffsetReset":         inboxtest.OffsetReset,
-	"OldVersion":          inboxtest.OldVersion,
-	"FutureVersion":       inboxtest.FutureVersion,
-	"HeldThenReleased":    inboxtest.HeldThenReleased,
-	"Collision":           inboxtest.Collision,
-	"ConcurrentCopies":    inboxtest.ConcurrentCopies,
-	"Rebalance":           inboxtest.Rebalance,
-	"CrashBeforeCommit":   inboxtest.CrashBeforeCommit,
-	"CrashAfterCommit":    inboxtest.CrashAfterCommit,
-	"SideEffectThenCrash": inboxtest.SideEffectThenCrash,
-	"StaleClaim":          inboxtest.StaleClaim,
-	"ReplayMode":          inboxtest.ReplayMode,
+	"Duplicate":            inboxtest.Duplicate,
+	"ReplaySameID":         inboxtest.ReplaySameID,
+	"ExpiredRetention":     inboxtest.ExpiredRetention,
+	"OffsetReset":          inboxtest.OffsetReset,
+	"OldVersion":           inboxtest.OldVersion,
+	"FutureVersion":        inboxtest.FutureVersion,
+	"HeldThenReleased":     inboxtest.HeldThenReleased,
+	"Collision":            inboxtest.Collision,
+	"ConcurrentCopies":     inboxtest.ConcurrentCopies,
+	"Rebalance":            inboxtest.Rebalance,
+	"CrashBeforeCommit":    inboxtest.CrashBeforeCommit,
+	"CrashAfterCommit":     inboxtest.CrashAfterCommit,
+	"SideEffectThenCrash":  inboxtest.SideEffectThenCrash,
+	"InterruptedStatement": inboxtest.InterruptedStatement,
+	"Panics":               inboxtest.Panics,
+	"StaleClaim":           inboxtest.StaleClaim,
+	"ReplayMode":           inboxtest.ReplayMode,
 }
 
 func TestARightHandlerPassesEachCheck(t *testing.T) {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql/driver"
 	"errors"
+	"fmt"
 	"net"
 	"sync"
 	"syscall"
@@ -14,6 +15,8 @@ var (
 	errDead   = errors.New("inboxtest: the process is dead")
 	errLost   = &net.OpError{Op: "read", Net: "tcp", Err: syscall.ECONNRESET}
 	errFailed = errors.New("inboxtest: refused")
+	errCut    = fmt.Errorf("inboxtest: interrupted: %w", context.DeadlineExceeded)
+	errPanic  = errors.New("inboxtest: a panic")
 	errAbort  = errors.New("inboxtest: the transaction is aborted, as PostgreSQL does after an error")
 )
 
@@ -63,6 +66,28 @@ func (c *conn) sever() {
 // abort has the transaction refuse everything, where the database does so after an error.
 func (c *conn) abort() { c.aborted = c.tx != nil && c.process.play.abortsOnError }
 
+// interrupted has a statement end as where its context ends while it runs. SQLite rolls the
+// whole transaction back if the statement writes, and goes on without one; the other drivers
+// close the connection.
+func (c *conn) interrupted(ctx context.Context, query string) {
+	if !c.process.play.survivesInterrupts {
+		c.sever()
+		return
+	}
+	if c.tx == nil || !writes.MatchString(query) {
+		return
+	}
+	_ = c.locked(context.WithoutCancel(ctx), func(context.Context) error { // it cannot be told to anyone
+		statement, err := c.inner.Prepare("ROLLBACK")
+		if err != nil {
+			return err
+		}
+		defer statement.Close()      //nolint:errcheck // likewise
+		_, err = statement.Exec(nil) //nolint:staticcheck // every driver has it
+		return err
+	})
+}
+
 // locked makes a call of the driver, which ends when the process dies.
 func (c *conn) locked(ctx context.Context, act func(context.Context) error) error {
 	ctx, cancel := context.WithCancel(ctx)
@@ -88,7 +113,8 @@ func (c *conn) do(ctx context.Context, k kind, query string, act func(context.Co
 		stack := callers()
 		c.process.wiring.statement(c, ctx, query, table, stack)
 		var err error
-		now, err = c.process.begin(ctx, call{kind: k, what: what, text: query, sever: c.sever, abort: c.abort}, stack)
+		cut := func() { c.interrupted(ctx, query) }
+		now, err = c.process.begin(ctx, call{kind: k, what: what, text: query, sever: c.sever, abort: c.abort, cut: cut}, stack)
 		if err != nil {
 			return err
 		}

@@ -11,6 +11,8 @@
 //     reported as failed, for instance;
 //   - the database refuses a statement, the broker a message, or has it and says it has not;
 //   - the answer comes when nobody waits for it any more;
+//   - the context of a statement ends while it runs;
+//   - the handler panics, or a callback that calls [Process.Callback];
 //   - another process is given the same message at this moment;
 //   - the router is closed.
 //

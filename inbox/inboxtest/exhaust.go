@@ -72,6 +72,7 @@ func Random(t testing.TB, s Scenario, n int, seed uint64) {
 	dice := rand.New(rand.NewPCG(seed, 0)) //nolint:gosec // it must be repeatable
 	all := []string{
 		crashBefore, crashAfter, loseBefore, loseAfter, failBefore, failAfter, copyAt, closeAt,
+		interrupt, panicBefore, panicAfter,
 	}
 	plans := make([]plan, n)
 	for i := range plans {

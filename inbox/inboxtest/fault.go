@@ -18,23 +18,33 @@ const (
 	failAfter   = "fail after"  // it was done, and reported as failed
 	copyAt      = "copy at"     // another process is given the message as well
 	closeAt     = "close at"    // the router is closed
+	interrupt   = "interrupt"   // the context of the statement ends while it runs
+	panicBefore = "panic before"
+	panicAfter  = "panic after"
 )
 
 // faultsOf returns what can happen at a call of each kind. After a statement of a
 // transaction a crash is the same as before the next one.
 var faultsOf = map[kind][]string{
-	statement: {crashBefore, failBefore, loseBefore, loseAfter, slowAnswer, copyAt, closeAt},
+	statement: {crashBefore, failBefore, loseBefore, loseAfter, slowAnswer, copyAt, closeAt, interrupt},
 	write:     {crashBefore, crashAfter, failBefore, loseBefore, loseAfter, slowAnswer, copyAt, closeAt},
 	commit:    {crashBefore, crashAfter, loseBefore, loseAfter, slowAnswer, copyAt, closeAt},
 	publish:   {crashBefore, crashAfter, failBefore, failAfter, copyAt, closeAt},
 	answer:    {crashBefore, crashAfter, loseBefore},
 	external:  {crashBefore, crashAfter, failBefore, failAfter, copyAt, closeAt},
+	callback:  {panicBefore},
+	handling:  {panicBefore, panicAfter},
 }
 
 // faults returns what is tried at a point. What the background does is nobody's delivery,
-// and comes again by itself.
+// and comes again by itself; a panic there would end the process, but for a handler's, which
+// the router recovers.
 func (r reached) faults() []string {
-	if r.owner == atWork && r.kind != publish && r.kind != external {
+	switch {
+	case r.owner != atWork || r.kind == publish || r.kind == external || r.kind == handling:
+	case r.kind == callback:
+		return nil
+	default:
 		return []string{crashBefore, loseAfter}
 	}
 	return faultsOf[r.kind]
@@ -79,7 +89,7 @@ func (s schedule) needsCopy() bool {
 	return false
 }
 
-var faultText = regexp.MustCompile(`^(crash before|crash after|lose before|lose after|slow|fail before|fail after|copy at|close at) (?:call (\d+)|(\S+) (.+?)(?: #(\d+))?)$`)
+var faultText = regexp.MustCompile(`^(crash before|crash after|lose before|lose after|slow|fail before|fail after|copy at|close at|interrupt|panic before|panic after) (?:call (\d+)|(\S+) (.+?)(?: #(\d+))?)$`)
 
 // parseSchedule reads what String wrote.
 func parseSchedule(text string) (schedule, error) {

@@ -31,6 +31,8 @@ type place struct {
 
 	kept          *dialect.Kept // what Prepare made, on a server
 	abortsOnError bool          // an error ends what a transaction can do
+
+	survivesInterrupts bool // a connection does, whose statement was interrupted
 }
 
 // open opens a pool that nothing disturbs.
@@ -62,6 +64,7 @@ func (p *place) look(ctx context.Context) error {
 	}
 	p.countOutbox = d.Outbox.CountBacklog
 	p.abortsOnError = d.Name == dialect.PostgresName
+	p.survivesInterrupts = d.Name == dialect.SQLiteName
 	store, err := inbox.NewStore(p.plain, inbox.Config{ //nolint:contextcheck // it takes none
 		TablePrefix: p.scenario.TablePrefix, Namespace: p.scenario.Namespace,
 	})

@@ -83,7 +83,7 @@ func (pl *play) reach(p *Process, c call, place string) (fault string, line int)
 // hits reports whether the fault is due at a call: one that can go wrong in this way.
 func (f fault) hits(at point, k kind, since int) bool {
 	if f.call > 0 {
-		return since >= f.call && slices.Contains(faultsOf[k], f.what)
+		return since >= f.call && slices.Contains(reached{at, k}.faults(), f.what)
 	}
 	return f.at == at
 }

@@ -71,6 +71,13 @@ func (p *Process) External(ctx context.Context, name string, act func() error) e
 	return now.end(ctx, act())
 }
 
+// Callback is where a callback that the service gave to Millrace can panic: an observer, a key,
+// a payload codec. Call it there first. ctx is what the callback is given, or the context of its
+// message: panics happen to callbacks on behalf of a message alone.
+func (p *Process) Callback(ctx context.Context, name string) {
+	_, _ = p.begin(ctx, call{kind: callback, what: "CALLBACK " + name}, callers())
+}
+
 // start starts a process of the play.
 func (pl *play) start() (*Process, error) {
 	p := &Process{play: pl, gone: make(chan struct{}), Logger: watermill.NopLogger{}}
@@ -195,6 +202,15 @@ func (p *Process) begin(ctx context.Context, c call, stack []frame) (*step, erro
 		}
 		p.play.result(now.line, errFailed)
 		return nil, errFailed
+	case interrupt:
+		if c.cut != nil {
+			c.cut()
+		}
+		p.play.result(now.line, errCut)
+		return nil, errCut
+	case panicBefore:
+		p.play.result(now.line, errPanic)
+		panic(errPanic)
 	case copyAt:
 		p.play.copyTo(c.owner)
 	case closeAt:
@@ -227,6 +243,9 @@ func (s *step) end(ctx context.Context, err error) error {
 		err = errLost
 	case failAfter:
 		err = errFailed
+	case panicAfter:
+		pl.result(s.line, errPanic)
+		panic(errPanic)
 	case slowAnswer:
 		limit := time.NewTimer(pl.scenario.Slow)
 		defer limit.Stop()

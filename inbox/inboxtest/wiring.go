@@ -111,10 +111,15 @@ func (w *wiring) published(topic string, stack []frame) {
 // innermost is the middleware around each handler.
 func (w *wiring) innermost(next message.HandlerFunc) message.HandlerFunc {
 	return func(msg *message.Message) ([]*message.Message, error) {
-		own := w.enter(deliveryOf(msg.Context()))
+		ctx := msg.Context() // a handler may leave another one
+		now, err := w.process.begin(ctx, call{kind: handling, what: "HANDLER"}, nil)
+		if err != nil {
+			return nil, err
+		}
+		own := w.enter(deliveryOf(ctx))
 		produced, err := next(msg)
 		w.leave(own, err)
-		return produced, err
+		return produced, now.end(ctx, err)
 	}
 }
 
