@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/millrace-go/millrace/internal/ambient"
+	"github.com/millrace-go/millrace/internal/original"
 )
 
 // beforeError is what Before failed with.
@@ -51,12 +52,19 @@ func (cl *Claim) runBefore() (err error) {
 			cl.visit.suppressed = counted.Count()
 		}()
 	}
+	cl.as.HandOver(cl.msg)
 	cl.msg.SetContext(ctx)
+	returned := false
 	defer func() {
 		p.over.Store(true)
 		cl.msg.SetContext(cl.ctx)
+		if returned && !cl.as.Seen.Is(cl.msg) { // it is for the handler alone
+			cl.visit.made = original.Of(cl.msg)
+		}
+		cl.as.Restore(cl.msg)
 	}()
 	err = config.Before(cl.msg)
+	returned = true
 	if err != nil && cl.ctx.Err() == nil && errors.Is(context.Cause(ctx), errBeforeTimeout) {
 		return tookTooLong("BeforeTimeout", config.BeforeTimeout, err)
 	}

@@ -38,6 +38,7 @@ type Claim struct {
 	verdict  verdict
 	waitsFor versioned
 	because  why
+	gated    *message.Message // as it is at the gate
 	heldFor  time.Duration
 	advances []advance
 	released int64
@@ -105,6 +106,10 @@ func (c *Consumer) claim(msg *message.Message, v *visit) (*Claim, error) {
 	}
 	if !cl.fresh {
 		return cl, nil
+	}
+	cl.as.HandOver(cl.msg)
+	if v.made != nil {
+		v.made.Give(cl.msg)
 	}
 	return cl, cl.begin()
 }

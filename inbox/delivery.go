@@ -2,8 +2,6 @@ package inbox
 
 import (
 	"context"
-	"crypto/sha256"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -13,6 +11,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/millrace-go/millrace/internal/keycode"
+	"github.com/millrace-go/millrace/internal/original"
 	"github.com/millrace-go/millrace/internal/reserved"
 )
 
@@ -20,9 +19,9 @@ import (
 type delivery struct {
 	consumer    *Consumer
 	msg         *message.Message
-	came        *message.Message // a copy, which no handler changes, where it may be stored afterwards; else msg
-	payload     message.Payload  // as it came
-	ctx         context.Context  //nolint:containedctx // the message's own, as it was on entry
+	as          original.Delivery               // the message before others could change it
+	other       func() (hash int64, known bool) // what else it is known by, where it was changed on its way
+	ctx         context.Context                 //nolint:containedctx // the message's own, as it was on entry
 	topic       string
 	key         string   // as the user sees it
 	memoryKey   string   // what it is known by in this process, unless it collided
@@ -41,10 +40,7 @@ var errAnswered = errors.New("the message was acked or nacked before the inbox s
 	"remove InstantAck, or put it nowhere outside middleware.Inbox")
 
 func (c *Consumer) deliver(msg *message.Message) (*delivery, error) {
-	d := &delivery{consumer: c, msg: msg, came: msg, payload: msg.Payload, ctx: replayContext(msg.Context(), msg)}
-	if c.config.Journal || c.config.RecordFailures {
-		d.came = msg.CopyWithContext()
-	}
+	d := &delivery{consumer: c, msg: msg, as: original.Arrive(msg), ctx: replayContext(msg.Context(), msg)}
 	d.replay, d.replayed = replayed(msg)
 	d.topic = message.SubscribeTopicFromCtx(d.ctx)
 	if answered(msg) {
@@ -53,22 +49,12 @@ func (c *Consumer) deliver(msg *message.Message) (*delivery, error) {
 	if err := c.identify(d); err != nil {
 		return d, err
 	}
+	if err := d.sameKey(); err != nil {
+		return d, err
+	}
 	d.memoryKey = c.prefix + string(d.id)
 	d.token = rand.Int64N(1<<62) + 1 //nolint:gosec // tells attempts apart, keeps no secret
-	if c.config.Fingerprint == nil {
-		d.fingerprint = sha256.Sum256(msg.Payload)
-	} else {
-		print, err := c.config.Fingerprint(msg)
-		if err != nil {
-			return d, fmt.Errorf("fingerprint: %w", err)
-		}
-		d.fingerprint = sha256.Sum256(print)
-	}
-	d.hash = int64(binary.BigEndian.Uint64(d.fingerprint[:8])) //nolint:gosec // the bits matter, not the sign
-	if d.lease != nil {                                        // it is what was stored, whatever Fingerprint says by now
-		d.hash = d.lease.row.Hash
-	}
-	return d, nil
+	return d, d.fingerprinted()
 }
 
 // identify finds the key of d. A delivery from our own table brings it.

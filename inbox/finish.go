@@ -12,6 +12,7 @@ import (
 
 	"github.com/millrace-go/millrace/internal/ambient"
 	"github.com/millrace-go/millrace/internal/dialect"
+	"github.com/millrace-go/millrace/internal/original"
 )
 
 // afterwards bounds the statements that clean up behind a handler.
@@ -22,6 +23,8 @@ const afterwards = 5 * time.Second
 // be published before msg is acked. On an error nothing was done, or, where the answer to
 // the commit was lost, the redelivery will tell.
 func (cl *Claim) Commit(produced []*message.Message) ([]*message.Message, error) {
+	produced = original.Apart(produced, cl.msg)
+	cl.as.Restore(cl.msg) // so that all that follows is about the message as it came
 	if cl.verdict != admitted {
 		return nil, cl.turnAway(produced)
 	}
@@ -262,6 +265,7 @@ func (cl *Claim) Rollback(cause error) error {
 	if cl.over {
 		return cause
 	}
+	cl.as.Seen.Give(cl.msg) // nothing that the handler keeps is part of the next attempt
 	if cl.verdict == postponed {
 		return cl.giveUp()
 	}

@@ -43,7 +43,8 @@ func (g *Gate) Admit(msg *message.Message) (run bool, err error) {
 	if cl.decided { // someone in between asks again in the same transaction
 		return cl.verdict == admitted, cl.refusal()
 	}
-	versions, err := g.config.Version(cl.msg)
+	cl.gated = msg
+	versions, err := g.config.Version(cl.gated)
 	if err == nil && len(versions) == 0 {
 		err = ErrNoVersion
 	}
@@ -151,7 +152,7 @@ func (cl *Claim) pass(g *Gate, versions []versioned) error {
 // asking the database: versions are never taken back while the connection lasts.
 func (cl *Claim) past(g *Gate, versions []versioned) bool {
 	v := versions[0]
-	if len(versions) > 1 || g.config.First == FirstSeen || g.jumps(cl.msg) || v.Number < g.first(cl.msg, v.Number) {
+	if len(versions) > 1 || g.config.First == FirstSeen || g.jumps(cl.gated) || v.Number < g.first(cl.gated, v.Number) {
 		return false
 	}
 	current, known := cl.consumer.store.versions.Get(cl.consumer.prefix + string(v.id))
@@ -162,8 +163,8 @@ func (cl *Claim) past(g *Gate, versions []versioned) bool {
 // one statement that changes a row or none.
 func (cl *Claim) advance(g *Gate, versions []versioned) (advanced bool, err error) {
 	v := versions[0]
-	begins := g.config.First != FirstSeen && v.Number <= g.first(cl.msg, v.Number)
-	if len(versions) > 1 || v.Number == 0 || begins || g.jumps(cl.msg) || cl.early(v) {
+	begins := g.config.First != FirstSeen && v.Number <= g.first(cl.gated, v.Number)
+	if len(versions) > 1 || v.Number == 0 || begins || g.jumps(cl.gated) || cl.early(v) {
 		return false, nil
 	}
 	n, err := affected(cl.tx.ExecContext(cl.span.tx, cl.consumer.store.dialect.Gate.AdvanceAggregate,
@@ -192,14 +193,14 @@ func (cl *Claim) early(v versioned) bool {
 // aggregates looks at all of them first.
 func (cl *Claim) step(g *Gate, v versioned, advance bool) (row aggregateRow, err error) {
 	gate := &cl.consumer.store.dialect.Gate
-	first, from := g.first(cl.msg, v.Number), v.Number-1
+	first, from := g.first(cl.gated, v.Number), v.Number-1
 	fresh, below := first-1, v.Number
-	if g.jumps(cl.msg) {
+	if g.jumps(cl.gated) {
 		from = math.MinInt64
 	}
 	if !advance {
 		below = math.MinInt64
-	} else if v.Number == first || g.jumps(cl.msg) && v.Number > first {
+	} else if v.Number == first || g.jumps(cl.gated) && v.Number > first {
 		fresh = v.Number
 	}
 	args := []any{cl.id32, v.id, fresh, first, cl.token, cl.id, cl.hash, from, below, v.Number}
@@ -242,7 +243,7 @@ const (
 )
 
 func (cl *Claim) relate(g *Gate, v versioned, row aggregateRow) relation {
-	own := bytes.Equal(row.MessageID, cl.id) && row.Hash == cl.hash
+	own := bytes.Equal(row.MessageID, cl.id) && cl.is(row.Hash)
 	by := len(row.MessageID) > 0 // else an operator set it
 	switch {
 	case v.Number < row.First:
@@ -253,7 +254,7 @@ func (cl *Claim) relate(g *Gate, v versioned, row aggregateRow) relation {
 		return equal
 	case v.Number <= row.Version:
 		return older
-	case v.Number == row.Version+1, g.jumps(cl.msg):
+	case v.Number == row.Version+1, g.jumps(cl.gated):
 		return next
 	}
 	return ahead

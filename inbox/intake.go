@@ -17,6 +17,7 @@ import (
 
 	"github.com/millrace-go/millrace/internal/keycode"
 	"github.com/millrace-go/millrace/internal/msgcode"
+	"github.com/millrace-go/millrace/internal/original"
 )
 
 // arrival is a message on its way into the table.
@@ -215,7 +216,9 @@ func (q *Queue) Straight(topic string, msg *message.Message) (*message.Message, 
 	s := &Straight{queue: q, topic: topic, msg: msg}
 	s.number, s.receivedAt = 1, time.Now().UTC()
 	c := msg.Copy()
-	c.SetContext(context.WithValue(msg.Context(), attemptKey{}, &s.attempt))
+	c.Payload = bytes.Clone(msg.Payload) // whoever edits it leaves msg as it came
+	as := original.Queued(topic, msg.UUID, msg.Payload, msg.Metadata, c)
+	c.SetContext(original.With(context.WithValue(msg.Context(), attemptKey{}, &s.attempt), as))
 	return c, s
 }
 

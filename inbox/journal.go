@@ -23,8 +23,8 @@ func (cl *Claim) journal(ctx context.Context, tx *sqlx.Tx) error {
 		return nil
 	}
 	s := d.consumer.store
-	kind, version := d.consumer.config.Describe(d.came)
-	payload, err := s.sealPayloadIn(ctx, tx, d.consumer.config.Name, d.topic, d.came)
+	kind, version := d.consumer.config.Describe(d.msg)
+	payload, err := s.sealPayloadIn(ctx, tx, d.consumer.config.Name, d.topic, d.as.Came.Copy())
 	if err != nil {
 		return fmt.Errorf("journal: %w", err)
 	}
@@ -34,10 +34,10 @@ func (cl *Claim) journal(ctx context.Context, tx *sqlx.Tx) error {
 		received, orderKey = sql.NullInt64{Int64: cl.lease.row.ReceivedAt, Valid: true}, cl.lease.row.OrderKey
 	}
 	_, err = tx.ExecContext(ctx, s.dialect.Journal.InsertJournal, cl.id32, d.id, []byte(d.topic), orderKey,
-		noteText(kind), noteText(version), []byte(d.came.UUID), msgcode.AppendMetadata(nil, d.came.Metadata),
+		noteText(kind), noteText(version), []byte(d.as.Came.UUID), msgcode.AppendMetadata(nil, d.as.Came.Metadata),
 		payload.inRow, d.hash, payload.form, payload.ref, received)
 	if err != nil {
-		return fmt.Errorf("journal: keep the message, whose payload has %d bytes: %w", len(d.came.Payload), err)
+		return fmt.Errorf("journal: keep the message, whose payload has %d bytes: %w", len(d.as.Came.Payload), err)
 	}
 	return s.checkIn(ctx, tx, payload)
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/jmoiron/sqlx"
 
 	"github.com/millrace-go/millrace/internal/msgcode"
+	"github.com/millrace-go/millrace/internal/original"
 )
 
 // Leased is an open message that was taken from the table to be delivered. It is answered
@@ -61,9 +62,10 @@ func (l *Leased) Message(ctx context.Context) (*message.Message, error) {
 	if err != nil {
 		return nil, fmt.Errorf("inbox: open message %d: %w", l.row.ID, err)
 	}
-	msg := message.NewMessage(string(l.row.UUID), l.payload())
-	msg.Metadata = metadata
-	msg.SetContext(context.WithValue(ctx, leasedKey{}, l))
+	msg := message.NewMessage(string(l.row.UUID), nil)
+	as := original.Queued("", msg.UUID, l.payload(), metadata, msg)
+	as.Give(msg)
+	msg.SetContext(original.With(context.WithValue(ctx, leasedKey{}, l), as))
 	return msg, nil
 }
 

@@ -70,7 +70,7 @@ func (cl *Claim) look() (next step, err error) {
 			return next, err
 		}
 	}
-	if row.OpenHash.Int64 != d.hash {
+	if !d.is(row.OpenHash.Int64) {
 		return cl.collision()
 	}
 	if status == FailedRetryable && cl.lease == nil {
@@ -87,10 +87,7 @@ func (cl *Claim) look() (next step, err error) {
 // completed answers a copy of a message that was handled.
 func (cl *Claim) completed(row lookup) (next step, err error) {
 	d := cl.delivery
-	if row.Result == resultImported {
-		row.Hash = d.hash
-	}
-	if row.Hash != d.hash {
+	if row.Result != resultImported && !d.is(row.Hash) {
 		return cl.collision()
 	}
 	if row.Outcome != nil {

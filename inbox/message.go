@@ -151,23 +151,23 @@ type openMessage struct {
 // insertMessage stores the message of cl whole. The claim of its key must be open in tx.
 func (s *Store) insertMessage(ctx context.Context, tx *sqlx.Tx, cl *Claim, open openMessage) error {
 	d := cl.delivery
-	kind, version := d.consumer.config.Describe(d.came)
+	kind, version := d.consumer.config.Describe(d.msg)
 	var aggregate []byte
 	var number sql.NullInt64
 	if open.waitsFor != nil {
 		aggregate, number = open.waitsFor.id, sql.NullInt64{Int64: open.waitsFor.Number, Valid: true}
 	}
-	payload, err := s.sealPayloadIn(ctx, tx, d.consumer.config.Name, d.topic, d.came)
+	payload, err := s.sealPayloadIn(ctx, tx, d.consumer.config.Name, d.topic, d.as.Came.Copy())
 	if err != nil {
 		return err
 	}
 	_, err = tx.ExecContext(ctx, s.dialect.InsertMessage,
 		cl.id32, d.id, open.status, open.attempts, []byte(d.topic), nil, nil, nil,
-		noteText(kind), noteText(version), []byte(d.came.UUID), msgcode.AppendMetadata(nil, d.came.Metadata),
+		noteText(kind), noteText(version), []byte(d.as.Came.UUID), msgcode.AppendMetadata(nil, d.as.Came.Metadata),
 		payload.inRow, d.hash, open.lastError, groupOf(open.lastError), noteText(open.reason), d.original,
 		aggregate, number, payload.form, payload.ref, open.delay)
 	if err != nil {
-		return fmt.Errorf("store the message, whose payload has %d bytes: %w", len(d.came.Payload), err)
+		return fmt.Errorf("store the message, whose payload has %d bytes: %w", len(d.as.Came.Payload), err)
 	}
 	return s.checkIn(ctx, tx, payload)
 }

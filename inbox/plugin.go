@@ -9,13 +9,16 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/millrace-go/millrace/internal/ambient"
+	"github.com/millrace-go/millrace/internal/original"
 )
 
 // Plugin makes a Watermill router look after the Store. When the router starts it checks
 // the schema and the settings: an error stops Router.Run, a warning is logged. While the
 // router runs it does the work of [Store.Run]. And it adds a guard as the innermost
 // middleware, which lets the inbox refuse a failure that a middleware in between hides,
-// and a second run of the handler in the transaction of a failed first.
+// and a second run of the handler in the transaction of a failed first. And it keeps each
+// message as the subscriber delivered it, before a middleware can change it: that is what is
+// hashed and stored. Handlers and middlewares work on a copy.
 //
 // Add it to each router whose handlers use the Store: messages of a router without it are
 // refused with [ErrNoPlugin], unless Config.WithoutPlugin is set. What no router delivers, such as
@@ -34,7 +37,10 @@ func (s *Store) Plugin() message.RouterPlugin {
 			return err
 		}
 		r.AddMiddleware(guard)
-		r.AddSubscriberDecorators(message.MessageTransformSubscriberDecorator(attend))
+		r.AddSubscriberDecorators(message.MessageTransformSubscriberDecorator(func(msg *message.Message) {
+			attend(msg)
+			original.Keep(msg)
+		}))
 		go s.runWith(r)
 		return nil
 	}

@@ -7,6 +7,7 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill/message"
 
+	"github.com/millrace-go/millrace/internal/original"
 	"github.com/millrace-go/millrace/internal/requests"
 )
 
@@ -70,6 +71,8 @@ func (c handlerContext) Value(key any) any {
 		return c.claim
 	case requests.Key:
 		return &c.claim.visit.requests
+	case original.Key:
+		return c.claim.as.Came
 	}
 	return c.Context.Value(key)
 }

@@ -57,8 +57,8 @@ func (cl *Claim) takeUp(ctx context.Context, rowID int64) (next step, taken bool
 		return 0, false, err
 	}
 	switch {
-	case row.takesUp(d.msg.UUID, d.hash):
-		err := s.writeInSlot(ctx, func(tx *sqlx.Tx) error { return s.revive(ctx, tx, row, d.msg, d.hash) })
+	case row.takesUp(d.as.Came.UUID, d.hash):
+		err := s.writeInSlot(ctx, func(tx *sqlx.Tx) error { return s.revive(ctx, tx, row, d.as.Came.Copy(), d.hash) })
 		if errors.Is(err, ErrNotFound) {
 			return look, true, nil
 		}
@@ -66,7 +66,7 @@ func (cl *Claim) takeUp(ctx context.Context, rowID int64) (next step, taken bool
 			return 0, false, fmt.Errorf("take up the message that had failed: %w", err)
 		}
 		d.log().Info("inbox: a replayed message had failed before, and is tried again", nil)
-	case row.Status != FailedRetryable || row.Hash != d.hash:
+	case row.Status != FailedRetryable || !d.is(row.Hash):
 		return 0, false, nil
 	case cl.consumer.config.OnReplay == ReplayAllow:
 		served = false // whoever is first

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/millrace-go/millrace/internal/dialect"
+	"github.com/millrace-go/millrace/internal/original"
 	"github.com/millrace-go/millrace/internal/requests"
 	"github.com/millrace-go/millrace/internal/turns"
 )
@@ -18,9 +19,10 @@ type visit struct {
 	told      bool                            // that it was received
 	wait      func(ctx context.Context) error // before the next try
 
-	prepared   bool          // Before ran
-	suppressed int           // of what Before would have sent
-	requests   requests.Made // with a key of the message
+	prepared   bool              // Before ran …
+	made       *original.Message // … and made this of the message, nil: nothing else
+	suppressed int               // of what Before would have sent
+	requests   requests.Made     // with a key of the message
 }
 
 // enter takes the turns of the aggregates, or has the claim given up to wait for them.
@@ -106,7 +108,6 @@ func (cl *Claim) Again() (*Claim, error) {
 		cl.interrupted(err)
 		return nil, cl.fail(err)
 	}
-	cl.msg.Payload = cl.payload // what is inside the inbox may have unpacked it
 	next, err := cl.consumer.claim(cl.msg, cl.visit)
 	if err != nil || !next.fresh {
 		cl.visit.leave()

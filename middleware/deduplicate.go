@@ -9,6 +9,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/millrace-go/millrace/inbox"
+	"github.com/millrace-go/millrace/internal/original"
 )
 
 // Deduplicate keeps a handler without a transaction from running twice for one message.
@@ -122,15 +123,20 @@ func handleLeased(c *inbox.LeaseConsumer, msg *message.Message, h message.Handle
 	if !lease.Fresh() {
 		return nil, nil
 	}
+	as := original.Arrive(msg)
 	returned := false
 	defer func() {
 		if !returned { // a panic goes on its way, with its stack, once the key is free
+			as.Restore(msg)
 			_ = lease.Release(errPanic)
 		}
 	}()
-	msg.SetContext(lease.Context())
+	as.HandOver(msg)
+	msg.SetContext(original.With(lease.Context(), as.Came))
 	produced, err := h(msg)
 	returned = true
+	produced = original.Apart(produced, msg)
+	as.Restore(msg)
 	if err != nil {
 		return nil, lease.Release(err)
 	}

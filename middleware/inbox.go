@@ -24,6 +24,10 @@ import (
 // panics leaves nothing behind. A copy of a message that was handled is acked without
 // running the handler; a copy of one that is being handled waits.
 //
+// What is hashed and stored of a message is what came: before any middleware could change
+// it, where the Store's plugin is in the router or pubsub.Durable around the subscriber. On
+// every exit the message has the UUID, payload, metadata and context it had on entry.
+//
 // Messages the handler returns are kept in the same transaction: in Outbox, or as the
 // outcome of the message, and then published by the router. If the process dies before
 // they are, the redelivery publishes the same messages, with the same UUIDs.

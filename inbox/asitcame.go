@@ -1,0 +1,79 @@
+package inbox
+
+import (
+	"crypto/sha256"
+	"encoding/binary"
+	"fmt"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+)
+
+// fingerprinted finds what d is compared by: its payload as it came, or what Fingerprint says
+// of the message that the inbox sees. A queue that delivers asks it about the message that it
+// was given, so that is what counts there.
+func (d *delivery) fingerprinted() error {
+	print := d.consumer.config.Fingerprint
+	switch {
+	case print == nil:
+		d.fingerprint = sha256.Sum256(d.as.Came.Payload)
+		d.other = func() (int64, bool) { return hashOf(sha256.Sum256(d.as.Seen.Payload)), true }
+	case d.as.Changed() && d.told() != nil:
+		d.other = printed(print, d.as.Seen.Copy)
+		if body, err := print(d.as.Came.Copy()); err == nil {
+			d.fingerprint = sha256.Sum256(body)
+			break
+		}
+		fallthrough
+	default:
+		body, err := print(d.msg)
+		if err != nil {
+			return fmt.Errorf("fingerprint: %w", err)
+		}
+		d.fingerprint = sha256.Sum256(body)
+		if d.other == nil {
+			d.other = printed(print, d.as.Came.Copy)
+		}
+	}
+	d.hash = hashOf(d.fingerprint)
+	if d.lease != nil { // it is what was stored, whatever Fingerprint says by now
+		d.hash = d.lease.row.Hash
+	}
+	return nil
+}
+
+// printed hashes what print says of a message.
+func printed(print func(*message.Message) ([]byte, error), of func() *message.Message) func() (int64, bool) {
+	return func() (int64, bool) {
+		body, err := print(of())
+		return hashOf(sha256.Sum256(body)), err == nil
+	}
+}
+
+// hashOf is what is stored of a fingerprint.
+func hashOf(fingerprint [sha256.Size]byte) int64 {
+	return int64(binary.BigEndian.Uint64(fingerprint[:8])) //nolint:gosec // the bits matter, not the sign
+}
+
+// is reports whether hash is that of d: of the payload as it came, or of the payload that
+// the inbox sees, by which others may have known it.
+func (d *delivery) is(hash int64) bool {
+	if hash == d.hash || !d.as.Changed() {
+		return hash == d.hash
+	}
+	other, known := d.other()
+	return known && hash == other
+}
+
+// sameKey refuses a message that changed between a queue and the inbox in a way that gives it
+// another key: what the queue stores and what goes past it would be two messages.
+func (d *delivery) sameKey() error {
+	if d.lease != nil || !d.as.Changed() || d.told() == nil {
+		return nil
+	}
+	key, err := d.consumer.config.Key.value(d.as.Came.Copy())
+	if err != nil || key == d.key {
+		return nil //nolint:nilerr // the queue does not know it at all
+	}
+	return fmt.Errorf("the message has key %q here, and %q where pubsub.Durable took it: a middleware changed it on its way. "+
+		"Give both the same Key, of something that no middleware changes", d.key, key)
+}
