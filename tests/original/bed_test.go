@@ -38,18 +38,17 @@ type bed struct {
 func newBed(t *testing.T, db *testdb.DB) *bed {
 	t.Helper()
 	b := &bed{T: t, db: db, events: &rig.Events{}}
-	b.store = b.newStore(inbox.Config{})
+	b.store = b.newStore()
 	require.NoError(t, b.store.Migrate(t.Context()))
 	_, err := db.ExecContext(t.Context(), `CREATE TABLE effects (uuid VARCHAR(60) NOT NULL, body VARCHAR(200) NOT NULL)`)
 	require.NoError(t, err)
 	return b
 }
 
-func (b *bed) newStore(config inbox.Config) *inbox.Store {
+// newStore returns what another process has: a store that remembers nothing.
+func (b *bed) newStore() *inbox.Store {
 	b.Helper()
-	config.Observers = []inbox.Observer{b.events}
-	config.Logger = b.events
-	store, err := inbox.NewStore(b.db.DB, config)
+	store, err := inbox.NewStore(b.db.DB, inbox.Config{Observers: []inbox.Observer{b.events}, Logger: b.events})
 	require.NoError(b, err)
 	return store
 }

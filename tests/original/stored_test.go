@@ -16,7 +16,7 @@ import (
 )
 
 func TestConformance(t *testing.T) {
-	testdb.Conformance(t, slices.Concat(attemptBodies, storedBodies(), upgradeBodies))
+	testdb.Conformance(t, slices.Concat(attemptBodies, storedBodies(), identityBodies, upgradeBodies))
 }
 
 // place is where something changes the message on its way.
@@ -93,9 +93,8 @@ func held(b *bed, p place, mode pubsub.Mode) {
 	b.eventually("both are applied", func() bool { return len(b.effects()) == 2 && b.rows() == 0 })
 	assert.ElementsMatch(b, []string{p.body(first), p.body(second)}, b.effects())
 	s.deliver(first, second)
-	other := b.newStore(inbox.Config{}) // which has nothing in memory
 	again := *b
-	again.store = other
+	again.store = b.newStore()
 	late := again.serve(again.durable(pubsub.StoreOnFailure), p.handle, p.chain(again.inbox(), gate)...)
 	late.deliver(first, second)
 	b.eventually("the table is empty", func() bool { return b.rows() == 0 })
@@ -172,7 +171,7 @@ func failed(b *bed, p place, mode pubsub.Mode) {
 	b.eventually("it is handled", func() bool { return len(b.effects()) == 1 && b.rows() == 0 })
 	assert.Equal(b, []string{p.body(msg)}, b.effects())
 	again := *b
-	again.store = b.newStore(inbox.Config{})
+	again.store = b.newStore()
 	late := again.serve(again.durable(pubsub.StoreOnFailure), handle, p.chain(again.inbox())...)
 	late.deliver(msg)
 	b.eventually("the table is empty", func() bool { return b.rows() == 0 })

@@ -7,7 +7,6 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/millrace-go/millrace/inbox"
 	millrace "github.com/millrace-go/millrace/middleware"
 	"github.com/millrace-go/millrace/pubsub"
 	"github.com/millrace-go/millrace/tests/testdb"
@@ -22,12 +21,12 @@ var upgradeBodies = []testdb.Body{
 		msg := change(1)
 		_, err := chain(handle, unlock, b.inbox())(fresh(msg))
 		require.NoError(t, err)
-		b.store = b.newStore(inbox.Config{})
+		b.store = b.newStore()
 		b.serve(nil, handle, unlock, b.inbox()).deliver(msg, msg)
-		b.store = b.newStore(inbox.Config{})
+		b.store = b.newStore()
 		b.serve(b.durable(pubsub.StoreOnFailure), handle, unlock, b.inbox()).deliver(msg)
 		assert.Equal(t, 3, b.events.Count("duplicate"))
-		b.store = b.newStore(inbox.Config{})
+		b.store = b.newStore()
 		b.serve(b.durable(pubsub.StoreFirst), handle, unlock, b.inbox()).deliver(msg)
 		b.eventually("the table is empty", func() bool { return b.rows() == 0 })
 		assert.Len(t, b.effects(), 1)
@@ -39,7 +38,7 @@ var upgradeBodies = []testdb.Body{
 		_, err := chain(func(*message.Message) ([]*message.Message, error) { return nil, errBoom }, unlock, b.inbox(recording))(fresh(msg))
 		require.ErrorIs(t, err, errBoom)
 		require.Equal(t, 1, b.rows())
-		b.store = b.newStore(inbox.Config{})
+		b.store = b.newStore()
 		handle := func(msg *message.Message) ([]*message.Message, error) { return nil, apply(msg) }
 		b.serve(nil, handle, unlock, b.inbox(recording)).deliver(msg)
 		assert.Len(t, b.effects(), 1)
@@ -55,7 +54,7 @@ var upgradeBodies = []testdb.Body{
 		require.NoError(t, err)
 		_, err = b.db.ExecContext(t.Context(), `DELETE FROM millrace_claims`)
 		require.NoError(t, err)
-		b.store = b.newStore(inbox.Config{})
+		b.store = b.newStore()
 		b.serve(nil, handle, unlock, b.inbox(), gate).deliver(msg)
 		assert.Len(t, b.effects(), 1)
 		assert.Zero(t, b.rows())
