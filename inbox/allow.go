@@ -34,6 +34,9 @@ func (q *Queue) Allow(ctx context.Context, by Operator, msgs ...*message.Message
 func (q *Queue) allow(ctx context.Context, tx *sqlx.Tx, by Operator, consumer int32, msg *message.Message) error {
 	s := q.store
 	a, err := q.arrival("", msg)
+	if err == nil && a.status == FailedTerminal {
+		err = errors.New(a.text)
+	}
 	if err != nil {
 		return err
 	}

@@ -13,6 +13,9 @@ import (
 // was given, so that is what counts there.
 func (d *delivery) fingerprinted() error {
 	print := d.consumer.config.Fingerprint
+	if of := print; of != nil {
+		print = func(msg *message.Message) ([]byte, error) { return callFingerprint(of, msg) }
+	}
 	switch {
 	case print == nil:
 		d.fingerprint = sha256.Sum256(d.as.Came.Payload)
@@ -27,7 +30,7 @@ func (d *delivery) fingerprinted() error {
 	default:
 		body, err := print(d.msg)
 		if err != nil {
-			return fmt.Errorf("fingerprint: %w", err)
+			return err
 		}
 		d.fingerprint = sha256.Sum256(body)
 		if d.other == nil {

@@ -15,6 +15,8 @@ type attempt struct {
 	number     int
 	receivedAt time.Time
 
+	keep func(ctx context.Context) (stored bool, err error) // of a message without a key; nil where it is stored
+
 	mu        sync.Mutex
 	over      bool  // the inbox ended it, in the handler's transaction
 	seen      bool  // the inbox had it

@@ -96,6 +96,12 @@ func (c *Consumer) claim(msg *message.Message, v *visit) (*Claim, error) {
 			s.work.leave()
 		}
 	}()
+	if kept, err := cl.keepKeyless(); kept {
+		return cl, nil
+	} else if err != nil {
+		d.interrupted(err)
+		return nil, d.fail(err)
+	}
 	if err := cl.obtain(); err != nil {
 		var failed *beforeError
 		if errors.As(err, &failed) {

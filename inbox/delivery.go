@@ -34,6 +34,7 @@ type delivery struct {
 	replayed    bool
 	replay      string // what it says of its replay
 	own         bool   // it takes the place of the message as it was sent first
+	keyless     why    // of a message that has no key, or that cannot be compared
 }
 
 var errAnswered = errors.New("the message was acked or nacked before the inbox saw it, so a failure would lose it: " +
@@ -52,9 +53,12 @@ func (c *Consumer) deliver(msg *message.Message) (*delivery, error) {
 	if err := d.sameKey(); err != nil {
 		return d, err
 	}
+	if err := d.compare(); err != nil {
+		return d, err
+	}
 	d.memoryKey = c.prefix + string(d.id)
 	d.token = rand.Int64N(1<<62) + 1 //nolint:gosec // tells attempts apart, keeps no secret
-	return d, d.fingerprinted()
+	return d, nil
 }
 
 // identify finds the key of d. A delivery from our own table brings it.
@@ -72,7 +76,7 @@ func (c *Consumer) identify(d *delivery) error {
 	}
 	key, err := c.config.Key.value(d.msg)
 	if err != nil {
-		return err
+		return d.withoutKey(err)
 	}
 	d.key, d.id = key, keycode.Encode(key)
 	return nil

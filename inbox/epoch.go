@@ -129,9 +129,9 @@ func (q *Queue) adoptOne(
 }
 
 // rekeyed returns the id that a message has in this epoch, for which the key may have been
-// changed. A collision keeps the one it was given.
+// changed. A collision keeps the one it was given, and so does what had no key until it is tried again.
 func (q *Queue) rekeyed(ctx context.Context, row messageRow) ([]byte, error) {
-	if row.Original != nil {
+	if row.Original != nil || keycode.IsKeyless(row.MessageID) {
 		return row.MessageID, nil
 	}
 	l := newLeased(q, row, 0, false)
@@ -142,7 +142,7 @@ func (q *Queue) rekeyed(ctx context.Context, row messageRow) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	key, err := q.config.Key.value(msg)
+	key, err := q.config.Key.valueFrom(string(row.Topic), msg)
 	if err != nil {
 		return row.MessageID, nil //nolint:nilerr // such as a position, which only its source knows
 	}

@@ -51,12 +51,12 @@ func (g *Gate) Admit(msg *message.Message) (run bool, err error) {
 	if errors.Is(err, ErrNoVersion) && g.config.Optional {
 		return true, nil
 	}
-	if err != nil {
-		return false, Terminal(fmt.Errorf("version gate: %w", err))
+	var steps []versioned
+	if err == nil {
+		steps, err = ordered(versions)
 	}
-	steps, err := ordered(versions)
 	if err != nil {
-		return false, Terminal(fmt.Errorf("version gate: %w", err))
+		return false, cl.unversioned(err)
 	}
 	if err := cl.pass(g, steps); err != nil && !cl.contended(err) {
 		return false, fmt.Errorf("version gate: %w", explain(cl.consumer.store.noticeLoss(err)))

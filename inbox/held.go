@@ -65,6 +65,9 @@ func (cl *Claim) setAside() error {
 func (cl *Claim) store() error {
 	s, ctx := cl.consumer.store, cl.span.tx
 	open := openMessage{status: Parked, reason: cl.because.text, delay: dialect.NeverDue, waitsFor: &cl.waitsFor}
+	if cl.waitsFor.id == nil {
+		open.status, open.waitsFor = FailedTerminal, nil
+	}
 	if cl.verdict == toHold {
 		open.status, open.delay = Held, cl.heldFor.Microseconds()
 		_, err := cl.tx.ExecContext(ctx, s.dialect.Gate.RaiseHeld, cl.waitsFor.Number, cl.id32, cl.waitsFor.id)

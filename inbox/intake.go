@@ -5,7 +5,6 @@ import (
 	"context"
 	"crypto/sha256"
 	"database/sql"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"slices"
@@ -32,6 +31,7 @@ type arrival struct {
 	orderKey []byte
 	payload  storedPayload
 	status   Status
+	keyless  bool // it has no key, and an id of its own
 	attempts int
 	last     []byte
 	why
@@ -39,30 +39,9 @@ type arrival struct {
 }
 
 func (q *Queue) arrival(topic string, msg *message.Message) (*arrival, error) {
-	key, err := q.config.Key.value(msg)
-	if err != nil {
+	a := &arrival{msg: msg, topic: topic, status: Received}
+	if err := q.identify(a); err != nil {
 		return nil, err
-	}
-	a := &arrival{msg: msg, topic: topic, key: key, id: keycode.Encode(key), status: Received}
-	payload := []byte(msg.Payload)
-	if q.config.Fingerprint != nil {
-		if payload, err = q.config.Fingerprint(msg); err != nil {
-			return nil, fmt.Errorf("fingerprint: %w", err)
-		}
-	}
-	a.print = sha256.Sum256(payload)
-	a.hash = int64(binary.BigEndian.Uint64(a.print[:8])) //nolint:gosec // the bits matter, not the sign
-	if q.config.NotBefore != nil {
-		a.delay = max(0, time.Until(q.config.NotBefore(msg)))
-	}
-	if q.config.OrderKey != nil {
-		order, err := q.config.OrderKey(msg)
-		if err != nil {
-			return nil, fmt.Errorf("order key: %w", err)
-		}
-		if order != "" {
-			a.orderKey = keycode.Encode(order)
-		}
 	}
 	return a, nil
 }
@@ -100,10 +79,20 @@ func (q *Queue) put(ctx context.Context, all []*arrival) error {
 			return fmt.Errorf("message %q: %w", a.msg.UUID, err)
 		}
 	}
-	var parked []*arrival
+	var parked, kept []*arrival
 	err = q.write(ctx, func(tx *sqlx.Tx, tell tellParked) error {
-		parked = nil
+		parked, kept = nil, nil
 		for _, a := range all {
+			if a.status == FailedTerminal {
+				stored, err := q.putTerminal(ctx, tx, id, a, tell)
+				if err != nil {
+					return fmt.Errorf("message %q: %w", a.msg.UUID, err)
+				}
+				if stored != nil {
+					kept = append(kept, stored)
+				}
+				continue
+			}
 			twin, err := q.putOne(ctx, tx, id, a)
 			if err != nil {
 				return fmt.Errorf("message %q: %w", a.msg.UUID, err)
@@ -122,6 +111,9 @@ func (q *Queue) put(ctx context.Context, all []*arrival) error {
 	}
 	for _, a := range parked {
 		q.observeCollision(ctx, a)
+	}
+	for _, a := range kept {
+		q.observeKept(ctx, a)
 	}
 	if q.store.debug {
 		q.store.log.Debug("inbox: messages stored", q.fields().Add(watermill.LogFields{"count": len(all)}))
@@ -214,13 +206,27 @@ type Straight struct {
 // its own, and what is told of its delivery.
 func (q *Queue) Straight(topic string, msg *message.Message) (*message.Message, *Straight) {
 	s := &Straight{queue: q, topic: topic, msg: msg}
-	s.number, s.receivedAt = 1, time.Now().UTC()
+	s.number, s.receivedAt, s.keep = 1, time.Now().UTC(), s.keepIt
 	c := msg.Copy()
 	c.Payload = bytes.Clone(msg.Payload) // whoever edits it leaves msg as it came
 	as := original.Queued(topic, msg.UUID, msg.Payload, msg.Metadata, c)
 	c.SetContext(original.With(context.WithValue(msg.Context(), attemptKey{}, &s.attempt), as))
 	return c, s
 }
+
+// keepIt stores a message whose handler does not run, since the inbox found no key.
+func (s *Straight) keepIt(ctx context.Context) (stored bool, err error) {
+	a, err := s.queue.arrival(s.topic, s.msg)
+	if err == nil && a.status != FailedTerminal {
+		err = errOtherKey
+	}
+	if err != nil {
+		return false, err
+	}
+	return s.queue.keep(ctx, a)
+}
+
+var errOtherKey = errors.New("middleware.Inbox finds no key in the message, and pubsub.Durable does: give both the same Key and Fingerprint")
 
 // Fail stores the message after it was nacked, to be delivered again by the queue, and
 // reports true: then it may be acked. It reports false where the delivery was no attempt,
@@ -241,6 +247,11 @@ func (s *Straight) Fail(ctx context.Context) (stored bool, err error) {
 		return false, q.name.explain(fmt.Sprintf("store message %q", s.msg.UUID), err)
 	}
 	f := q.fateOf(0, true, cause, nil)
+	if a.status == FailedTerminal {
+		a.attempts, a.last = f.attempts, f.last
+		_, err := q.keep(ctx, a)
+		return err == nil, err
+	}
 	a.status, a.attempts, a.last, a.why, a.delay = f.status, f.attempts, f.last, f.why, f.delay
 	id, err := q.register(ctx)
 	if err == nil {

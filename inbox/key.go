@@ -168,7 +168,7 @@ func FirstOf(keys ...Key) Key {
 // WithinTopic makes k count per topic: equal keys on two topics are two messages.
 func (k Key) WithinTopic() Key {
 	return k.within("topic", func(msg *message.Message) string {
-		return message.SubscribeTopicFromCtx(msg.Context())
+		return topicOf(msg.Context())
 	})
 }
 
@@ -207,9 +207,11 @@ func (k Key) withDefault() Key {
 	return k
 }
 
-func (k Key) value(msg *message.Message) (string, error) {
+// value returns the key of msg. A function of the user's that panics has found none.
+func (k Key) value(msg *message.Message) (value string, err error) {
 	k = k.withDefault()
-	value, err := k.of(msg)
+	defer recovered(k.source, &err)
+	value, err = k.of(msg)
 	if err == nil && value == "" {
 		return "", fmt.Errorf("%w: %s is empty", errNoKey, k.source)
 	}

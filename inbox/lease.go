@@ -77,7 +77,7 @@ var (
 func (c *LeaseConsumer) Acquire(msg *message.Message) (*Lease, error) {
 	l := &Lease{consumer: c, msg: msg, ctx: msg.Context()}
 	if err := l.identify(); err != nil {
-		l.interrupted(err)
+		l.notIdentified(err)
 		return nil, l.fail(err)
 	}
 	if !l.enter() {
@@ -122,7 +122,7 @@ func (l *Lease) identify() error {
 	}
 	key, err := c.config.Key.value(l.msg)
 	if err != nil {
-		return err
+		return l.withoutKey(err)
 	}
 	l.key = key
 	l.id = LeaseKey{

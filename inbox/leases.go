@@ -197,6 +197,7 @@ type LeaseConsumer struct {
 	config LeaseConfig
 	prefix string // of its keys in memory
 	heart  heart
+	pace   pace // of messages without a key
 }
 
 // Consumer returns the consumer that config names. Asked for by a second handler it is an

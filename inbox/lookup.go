@@ -58,6 +58,9 @@ func (cl *Claim) look() (next step, err error) {
 	if err != nil {
 		return 0, fmt.Errorf("look up the claim: %w", err)
 	}
+	if d.keyless.text != "" { // whatever an operator made of its payload
+		row.Hash, row.OpenHash.Int64 = d.hash, d.hash
+	}
 	if row.Result != resultOpen {
 		return cl.completed(row)
 	}
@@ -65,7 +68,7 @@ func (cl *Claim) look() (next step, err error) {
 		return retake, nil
 	}
 	status := Status(row.OpenStatus.Int16)
-	if cl.replayed && cl.lease == nil && status.retryable() {
+	if cl.replayed && cl.lease == nil && status.retryable() && cl.keyless.text == "" {
 		if next, taken, err := cl.takeUp(ctx, row.OpenID.Int64); taken || err != nil {
 			return next, err
 		}

@@ -193,6 +193,9 @@ func (cl *Claim) objection(ctx context.Context, db sqlx.QueryerContext, what ste
 	if cl.refused, err = cl.refuses(ctx, db, what); err != nil || cl.refused {
 		return d.refusal(), err
 	}
+	if d.keyless.text != "" {
+		return d.keyless, nil
+	}
 	if what != insert { // it was judged when it was new
 		return why{}, nil
 	}

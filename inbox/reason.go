@@ -40,6 +40,7 @@ const (
 	ReasonTooManyHeld = "too many held"
 	ReasonHeldTooLong = "held too long"
 	ReasonReplayed    = "replayed" // and the consumer refuses that
+	ReasonNoKey       = "no key"   // it has none, or what it is compared or ordered by cannot be found
 )
 
 // How a copy was known, in [Event.Reason] of [DuplicateObserver]. A copy of an open message

@@ -11,6 +11,7 @@ import (
 	"github.com/jmoiron/sqlx"
 
 	"github.com/millrace-go/millrace/internal/ambient"
+	"github.com/millrace-go/millrace/internal/keycode"
 )
 
 // Operator is who acts, and why; both are kept in the audit table.
@@ -124,6 +125,10 @@ func (s *Store) sendBack(ctx context.Context, row messageRow, by Operator, to me
 	}
 	if _, live := ambient.From(ctx).Live(s.db); live {
 		return errors.New("not in a handler's transaction: the message would arrive before its commit")
+	}
+	if keycode.IsKeyless(row.MessageID) {
+		return errors.New("it has no key, and nothing would find it under the one it may have now: " +
+			"put pubsub.Durable before its handler, or discard it and publish it by hand")
 	}
 	if strings.HasPrefix(string(row.KeySource), "position") {
 		return errors.New("it is known by its place in a log, and would get another one: " +

@@ -11,6 +11,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/jmoiron/sqlx"
 
+	"github.com/millrace-go/millrace/internal/keycode"
 	"github.com/millrace-go/millrace/internal/msgcode"
 )
 
@@ -112,10 +113,10 @@ func (s *Store) hash(row messageRow, msg *message.Message) (int64, error) {
 	c := s.consumers[row.consumer()]
 	s.mu.Unlock()
 	payload := []byte(msg.Payload)
-	if c != nil && c.config.Fingerprint != nil {
+	if c != nil && c.config.Fingerprint != nil && !keycode.IsKeyless(row.MessageID) {
 		var err error
-		if payload, err = c.config.Fingerprint(msg); err != nil {
-			return 0, fmt.Errorf("fingerprint: %w", err)
+		if payload, err = callFingerprint(c.config.Fingerprint, msg); err != nil {
+			return 0, err
 		}
 	}
 	sum := sha256.Sum256(payload)

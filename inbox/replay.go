@@ -126,9 +126,9 @@ func (cl *Claim) park(ctx context.Context, tx *sqlx.Tx, reason string) error {
 			[]byte(reason), dialect.NeverDue, cl.id32, cl.id, cl.lease.token))
 	case cl.openRow:
 		moved, err = affected(tx.ExecContext(ctx, s.dialect.MoveMessage,
-			Parked, []byte(reason), dialect.NeverDue, cl.id32, cl.id, FailedRetryable))
+			cl.asideStatus(), []byte(reason), dialect.NeverDue, cl.id32, cl.id, FailedRetryable))
 	default:
-		return s.insertMessage(ctx, tx, cl, openMessage{status: Parked, reason: reason, delay: dialect.NeverDue})
+		return s.insertMessage(ctx, tx, cl, openMessage{status: cl.asideStatus(), reason: reason, delay: dialect.NeverDue})
 	}
 	if err == nil && moved != 1 {
 		err = ErrLost

@@ -56,6 +56,9 @@ func (q *Queue) TakeOut(ctx context.Context, out, limit int, horizon time.Durati
 	if err == nil {
 		leased, err = q.parkKillers(ctx, q.openPayloads(ctx, leased))
 	}
+	if err == nil {
+		leased, err = q.nameKeyless(ctx, leased)
+	}
 	if err != nil {
 		q.unlease(ctx, taken)
 		return nil, horizon, q.name.explain("lease messages", err)

@@ -11,6 +11,7 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill/message"
 
+	"github.com/millrace-go/millrace/internal/dialect"
 	"github.com/millrace-go/millrace/internal/keycode"
 	"github.com/millrace-go/millrace/internal/reserved"
 )
@@ -157,4 +158,15 @@ func ordered(versions []Version) ([]versioned, error) {
 		}
 	}
 	return all, nil
+}
+
+// unversioned ends the delivery of a message that the gate cannot place, which no other attempt would
+// change. Where no queue delivers it, its source might do so again and again: it is kept here.
+func (cl *Claim) unversioned(cause error) error {
+	cause = fmt.Errorf("version gate: %w", cause)
+	if cl.told() != nil || cl.ctx.Err() != nil || dialect.Classify(cause) == dialect.Unavailable {
+		return Terminal(cause)
+	}
+	cl.verdict, cl.because, cl.decided = toPark, why{ReasonVersion, cause.Error()}, true
+	return nil
 }

@@ -27,7 +27,8 @@ const (
 
 // Durable makes the inbox's table a queue between a subscriber and its handler: a message
 // that fails is tried again from there, after pauses that grow, and parked when it fails
-// too often; one that has to wait for its predecessor waits there. It stops nobody.
+// too often; one that has to wait for its predecessor waits there, and one without a key for an
+// operator. It stops nobody.
 //
 //	sub, err := pubsub.Durable{Store: store, Consumer: "billing"}.Decorate(sub)
 //

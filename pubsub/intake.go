@@ -39,8 +39,14 @@ func (i *intake) run(ctx context.Context) {
 	}
 }
 
-// early reports whether the time of a message has not come.
-func (i *intake) early(msg *message.Message) bool {
+// early reports whether the time of a message has not come. One for which NotBefore panics is stored,
+// for an operator.
+func (i *intake) early(msg *message.Message) (early bool) {
+	defer func() {
+		if recover() != nil {
+			early = true
+		}
+	}()
 	return i.NotBefore != nil && time.Now().Before(i.NotBefore(msg))
 }
 

@@ -39,12 +39,15 @@ var inputBodies = []testdb.Body{
 		assert.False(t, rig.Answer(s, refused))
 		assert.Equal(t, 1, b.effects())
 	}},
-	{Name: "no key", Why: "the error names what the message lacks, and nothing is handled", Run: func(t *testing.T, db *testdb.DB) {
+	{Name: "no key", Why: "the message is kept with what it lacks, and not handled", Run: func(t *testing.T, db *testdb.DB) {
 		b := newBed(t, db)
-		_, err := b.inbox(effect)(message.NewMessage("", nil))
-		require.ErrorContains(t, err, "no UUID")
-		_, err = b.inbox(effect, func(i *millrace.Inbox) { i.Key = inbox.ByMetadata("id"); i.Consumer = "m" })(newMessage("x"))
-		require.ErrorContains(t, err, `no "id"`)
+		must(t, b.inbox(effect), message.NewMessage("", nil))
+		must(t, b.inbox(effect, func(i *millrace.Inbox) { i.Key = inbox.ByMetadata("id"); i.Consumer = "m" }), newMessage("x"))
+		found, err := b.store.Find(t.Context(), inbox.Filter{Status: inbox.FailedTerminal}, 0, 10)
+		require.NoError(t, err)
+		require.Len(t, found, 2)
+		assert.Contains(t, found[0].Reason, "no UUID")
+		assert.Contains(t, found[1].Reason, `no "id"`)
 		assert.Equal(t, 0, b.effects())
 	}},
 	{Name: "nil payload and nil metadata", Why: "both exist, and both are handled", Run: func(t *testing.T, db *testdb.DB) {

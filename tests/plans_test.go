@@ -148,6 +148,7 @@ var hot = map[string][]any{
 	"Queue.ExtendLeases":    {1, 1, [][]byte{[]byte("7"), []byte("8")}, 1},
 	"Queue.MoveLeased":      {1, 1, []byte("e"), 1, []byte("r"), 1, 1, []byte("7"), 1},
 	"Queue.ParkLeased":      {[]byte("r"), 1, 1, []byte("7"), 1},
+	"Queue.NameLeased":      {[]byte("x"), 1, nil, 4, []byte("r"), 1, 1, []byte("7"), 1},
 	"Queue.CloseLeased":     {1, []byte("7"), 1},
 
 	"Remedy.SearchStatus":   {nil, nil, 0, 5000, 1, 7, 10, 10},

@@ -128,6 +128,11 @@ var postgresQueue = Queue{
 		UPDATE millrace_messages
 		SET status = 6, order_key = NULL, reason = $1, due_at = ` + postgresNow + ` + $2, lease_token = 0
 		WHERE consumer = $3 AND message_id = $4 AND lease_token = $5 AND status IN (1, 2, 3, 4)`,
+	NameLeased: `
+		UPDATE millrace_messages
+		SET message_id = $1, payload_hash = $2, original = $3, status = $4, attempts = 0, reason = $5,
+			due_at = ` + postgresNow + ` + $6, lease_token = 0
+		WHERE consumer = $7 AND message_id = $8 AND lease_token = $9 AND status IN (1, 2, 4)`,
 	CloseLeased: `
 		DELETE FROM millrace_messages
 		WHERE consumer = $1 AND message_id = $2 AND lease_token = $3 AND status IN (1, 2, 3, 4)`,

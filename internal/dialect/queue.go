@@ -26,6 +26,7 @@ type Queue struct {
 	PutBack       string
 	MoveLeased    string
 	ParkLeased    string // as one that is in no order: it was not tried
+	NameLeased    string // gives one that had no key the id of the key it was found to have
 	CloseLeased   string
 	SettleLeased  string
 

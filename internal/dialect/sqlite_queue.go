@@ -118,6 +118,11 @@ var sqliteQueue = Queue{
 		UPDATE millrace_messages
 		SET status = 6, order_key = NULL, reason = ?, due_at = ` + sqliteNow + ` + ?, lease_token = 0
 		WHERE consumer = ? AND message_id = ? AND lease_token = ? AND status IN (1, 2, 3, 4)`,
+	NameLeased: `
+		UPDATE millrace_messages
+		SET message_id = ?, payload_hash = ?, original = ?, status = ?, attempts = 0, reason = ?,
+			due_at = ` + sqliteNow + ` + ?, lease_token = 0
+		WHERE consumer = ? AND message_id = ? AND lease_token = ? AND status IN (1, 2, 4)`,
 	CloseLeased: `
 		DELETE FROM millrace_messages
 		WHERE consumer = ? AND message_id = ? AND lease_token = ? AND status IN (1, 2, 3, 4)`,

@@ -15,6 +15,7 @@ const (
 	formBytes   = 2 // the key itself
 	formHash    = 3 // SHA-256 of a key longer than maxBytes
 	formDerived = 4 // SHA-256 of another stored key and a fingerprint
+	formKeyless = 5 // SHA-256 of the UUID and the payload of a message that has no key
 )
 
 // MaxLen is the length of the longest stored key.
@@ -43,6 +44,18 @@ func Derive(stored []byte, fingerprint [32]byte) []byte {
 	return h.Sum([]byte{formDerived})
 }
 
+// Keyless returns the stored key under which a message is kept that has no key of its own.
+func Keyless(uuid string, payload []byte) []byte {
+	print := sha256.Sum256(payload)
+	h := sha256.New()
+	h.Write(print[:])
+	h.Write([]byte(uuid))
+	return h.Sum([]byte{formKeyless})
+}
+
+// IsKeyless reports whether stored is what [Keyless] returns.
+func IsKeyless(stored []byte) bool { return len(stored) > 0 && stored[0] == formKeyless }
+
 // Join makes one key of several parts, each with its length before it, so that no two
 // different lists of parts give one key.
 func Join(parts ...string) string {
@@ -68,16 +81,18 @@ func String(stored []byte) string {
 		return string(rest)
 	case stored[0] == formDerived:
 		return "collision:" + hex.EncodeToString(rest)
+	case stored[0] == formKeyless:
+		return "keyless:" + hex.EncodeToString(rest)
 	default:
 		return "sha256:" + hex.EncodeToString(rest)
 	}
 }
 
 // Parse returns the stored keys that [String] shows as shown, the likeliest first: it may
-// be a key, or the form in which a collision or a long key is shown.
+// be a key, or the form in which a collision, a long key or a message without a key is shown.
 func Parse(shown string) [][]byte {
 	stored := [][]byte{Encode(shown)}
-	for prefix, form := range map[string]byte{"collision:": formDerived, "sha256:": formHash} {
+	for prefix, form := range map[string]byte{"collision:": formDerived, "sha256:": formHash, "keyless:": formKeyless} {
 		rest, found := strings.CutPrefix(shown, prefix)
 		if sum, err := hex.DecodeString(rest); found && err == nil && len(sum) == sha256.Size {
 			stored = append(stored, append([]byte{form}, sum...))

@@ -1,0 +1,303 @@
+package inbox
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/jmoiron/sqlx"
+
+	"github.com/millrace-go/millrace/internal/dialect"
+	"github.com/millrace-go/millrace/internal/keycode"
+)
+
+// A message without a key is kept whole, FAILED_TERMINAL, under an id of its own, and acked: it would
+// fail as often as it came, and others behind it would never come. When it is tried again its key is
+// looked for again.
+
+// noKey says why a message is kept so. Where the delivery ended, or a function of the user's asked a
+// database that is down, the message is not to blame: err is returned.
+func noKey(ctx context.Context, err error) (why, error) {
+	if ctx.Err() != nil || dialect.Classify(err) == dialect.Unavailable {
+		return why{}, err
+	}
+	return why{ReasonNoKey, ReasonNoKey + ": " + string(noteText(err.Error()))}, nil
+}
+
+// recovered makes an error of a panic of the user's function that is called so.
+func recovered(what string, err *error) {
+	if r := recover(); r != nil {
+		*err = fmt.Errorf("%s: panic: %v", what, r)
+	}
+}
+
+// callFingerprint calls the user's function.
+func callFingerprint(of func(*message.Message) ([]byte, error), msg *message.Message) (print []byte, err error) {
+	defer recovered("fingerprint", &err)
+	if print, err = of(msg); err != nil {
+		err = fmt.Errorf("fingerprint: %w", err)
+	}
+	return print, err
+}
+
+// callOrderKey calls the user's function.
+func callOrderKey(of func(*message.Message) (string, error), msg *message.Message) (key string, err error) {
+	defer recovered("order key", &err)
+	if key, err = of(msg); err != nil {
+		err = fmt.Errorf("order key: %w", err)
+	}
+	return key, err
+}
+
+// callNotBefore calls the user's function.
+func callNotBefore(of func(*message.Message) time.Time, msg *message.Message) (at time.Time, err error) {
+	defer recovered("NotBefore", &err)
+	return of(msg), nil
+}
+
+type topicKey struct{}
+
+// topicOf returns where a message came from: the router says it, and before the router the queue.
+func topicOf(ctx context.Context) string {
+	if topic := message.SubscribeTopicFromCtx(ctx); topic != "" {
+		return topic
+	}
+	topic, _ := ctx.Value(topicKey{}).(string)
+	return topic
+}
+
+// valueFrom is the key of a message that came from topic and is not with the router.
+//
+//nolint:contextcheck // the message brings its own
+func (k Key) valueFrom(topic string, msg *message.Message) (string, error) {
+	ctx := msg.Context()
+	defer msg.SetContext(ctx)
+	msg.SetContext(context.WithValue(ctx, topicKey{}, topic))
+	return k.value(msg)
+}
+
+// withoutKey gives d an id of its own, if err is the message's fault.
+func (d *delivery) withoutKey(err error) error {
+	if d.keyless, err = noKey(d.ctx, err); err != nil {
+		return err
+	}
+	d.id = keycode.Keyless(d.as.Came.UUID, d.as.Came.Payload)
+	d.key = keycode.String(d.id)
+	return nil
+}
+
+// compare finds what d is compared by with another message of its key.
+func (d *delivery) compare() error {
+	if d.keyless.text == "" {
+		err := d.fingerprinted()
+		if err == nil {
+			return nil
+		}
+		if d.lease == nil { // else it is compared by what is stored
+			if err := d.withoutKey(err); err != nil {
+				return err
+			}
+		}
+	}
+	d.fingerprint = sha256.Sum256(d.as.Came.Payload)
+	d.hash = hashOf(d.fingerprint)
+	d.other = func() (int64, bool) { return 0, false }
+	if d.lease != nil {
+		d.hash = d.lease.row.Hash
+	}
+	return nil
+}
+
+// keepKeyless has the queue that delivers a message past its table store it, if there is one: it tells
+// OnPark.
+func (cl *Claim) keepKeyless() (kept bool, err error) {
+	a := attemptOf(cl.ctx)
+	if cl.keyless.text == "" || a == nil || a.keep == nil {
+		return false, nil
+	}
+	stored, err := cl.keepBy(a.keep)
+	if err != nil {
+		return false, err
+	}
+	if !stored {
+		cl.answer = "stored as " + FailedTerminal.String()
+		cl.duplicate()
+	}
+	return true, nil
+}
+
+// keepBy calls keep, unless the database is known to be down.
+func (cl *Claim) keepBy(keep func(context.Context) (bool, error)) (stored bool, err error) {
+	s, d := cl.consumer.store, cl.delivery
+	pass, up := s.outage.Enter(d.ctx)
+	if !up {
+		s.observeOutage(d, ErrUnavailable)
+		return false, ErrUnavailable
+	}
+	returned := false
+	defer func() {
+		if !returned {
+			pass.Cancel()
+		}
+	}()
+	stored, err = keep(d.ctx)
+	returned = true
+	switch dialect.Classify(err) {
+	case dialect.Unavailable, dialect.NoTable, dialect.ReadOnly:
+		s.observeOutage(d, err)
+		if pass.Down(d.ctx) {
+			d.log().Error("inbox: the database does not serve the inbox, deliveries are held back", explain(err), nil)
+		}
+	default:
+		if err == nil {
+			s.answers(pass)
+		} else {
+			pass.Cancel()
+		}
+	}
+	return stored, err
+}
+
+// asideStatus is the state in which a message is kept that is parked before its handler ran.
+func (d *delivery) asideStatus() Status {
+	if d.keyless.text != "" {
+		return FailedTerminal
+	}
+	return Parked
+}
+
+// identify finds the key of a, and what it is compared and ordered by. One that lacks any of them is
+// to be stored for an operator.
+//
+//nolint:contextcheck // the message brings its own
+func (q *Queue) identify(a *arrival) error {
+	key, err := q.config.Key.valueFrom(a.topic, a.msg)
+	payload := []byte(a.msg.Payload)
+	if err == nil && q.config.Fingerprint != nil {
+		payload, err = callFingerprint(q.config.Fingerprint, a.msg)
+	}
+	if err != nil {
+		payload, a.keyless = a.msg.Payload, true
+		a.id = keycode.Keyless(a.msg.UUID, payload)
+		a.key = keycode.String(a.id)
+	} else {
+		a.key, a.id = key, keycode.Encode(key)
+	}
+	a.print = sha256.Sum256(payload)
+	a.hash = int64(binary.BigEndian.Uint64(a.print[:8])) //nolint:gosec // the bits matter, not the sign
+	if err == nil && q.config.OrderKey != nil {
+		var order string
+		if order, err = callOrderKey(q.config.OrderKey, a.msg); err == nil && order != "" {
+			a.orderKey = keycode.Encode(order)
+		}
+	}
+	if err == nil && q.config.NotBefore != nil {
+		var at time.Time
+		at, err = callNotBefore(q.config.NotBefore, a.msg)
+		a.delay = max(0, time.Until(at))
+	}
+	if err == nil {
+		return nil
+	}
+	a.status, a.delay = FailedTerminal, never
+	a.why, err = noKey(a.msg.Context(), err)
+	return err
+}
+
+// keep stores a message that is FAILED_TERMINAL as it arrives, and reports whether it was not stored
+// before.
+func (q *Queue) keep(ctx context.Context, a *arrival) (stored bool, err error) {
+	id, err := q.register(ctx)
+	if err == nil {
+		err = q.seal(ctx, a)
+	}
+	var kept *arrival
+	if err == nil {
+		err = q.write(ctx, func(tx *sqlx.Tx, tell tellParked) (err error) {
+			kept, err = q.putTerminal(ctx, tx, id, a, tell)
+			return err
+		})
+	}
+	if err != nil {
+		return false, q.name.explain(fmt.Sprintf("store message %q", a.msg.UUID), q.store.noticeLoss(err))
+	}
+	if kept != nil {
+		q.observeKept(ctx, kept)
+	}
+	return kept != nil, nil
+}
+
+func (q *Queue) observeKept(ctx context.Context, a *arrival) {
+	if a.original != nil {
+		q.observeCollision(ctx, a)
+		return
+	}
+	q.observeFate(ctx, q.event(a, a.reason), fate{a.status, a.attempts, a.delay, a.why, a.last})
+}
+
+// putTerminal stores a for an operator, with its claim open, unless it was stored before. It returns
+// what it stored, which is a collision where the key is that of another message.
+func (q *Queue) putTerminal(
+	ctx context.Context, tx *sqlx.Tx, consumer int32, a *arrival, tell tellParked,
+) (stored *arrival, err error) {
+	d := q.store.dialect
+	if _, err := tx.ExecContext(ctx, d.OpenClaim, consumer, a.id, a.hash, 1); err != nil {
+		return nil, err
+	}
+	var row lookup
+	if err := row.scan(tx.QueryRowContext(ctx, d.Lookup, consumer, a.id)); err != nil {
+		return nil, err
+	}
+	switch {
+	case !a.keyless && row.other(a.hash):
+		stored, err = q.parkTwin(ctx, tx, consumer, a)
+	case row.Result != resultOpen || row.OpenStatus.Valid:
+		return nil, nil
+	default:
+		stored, err = a, q.insertFailed(ctx, tx, consumer, a)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return stored, tell(a.msg.Copy(), stored.text)
+}
+
+// withoutKey says that l has no key, which no other attempt would change. There is no table to keep the
+// message in, unless a queue delivers it.
+func (l *Lease) withoutKey(err error) error {
+	if _, err := noKey(l.ctx, err); err != nil {
+		return err
+	}
+	return &noKeyError{Terminal(err)}
+}
+
+type noKeyError struct{ error }
+
+func (e *noKeyError) Unwrap() error { return e.error }
+
+// notIdentified tells why the handler does not run. What has no key goes back to its source after a
+// pause: many deliver it again at once.
+func (l *Lease) notIdentified(err error) {
+	var none *noKeyError
+	if !errors.As(err, &none) {
+		l.interrupted(err)
+		return
+	}
+	leases := l.consumer.leases
+	if len(leases.observe.failed) > 0 {
+		e := l.event(ReasonNoKey)
+		e.Err = err
+		for _, o := range leases.observe.failed {
+			o.ObserveFailed(l.ctx, e)
+		}
+	}
+	if a := deliveredBy(l.ctx); a != nil {
+		a.failed(l.ctx, err)
+		return
+	}
+	l.consumer.pace.wait(l.ctx)
+}

@@ -1,0 +1,130 @@
+package inbox
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/jmoiron/sqlx"
+
+	"github.com/millrace-go/millrace/internal/keycode"
+)
+
+// nameKeyless gives messages without a key that are to be tried again the id of the key they have by
+// now, and returns the others. One that still has none waits for an operator again.
+func (q *Queue) nameKeyless(ctx context.Context, leased []*Leased) (rest []*Leased, err error) {
+	for _, l := range leased {
+		if !keycode.IsKeyless(l.row.MessageID) {
+			rest = append(rest, l)
+			continue
+		}
+		if err := l.findKey(ctx); err != nil && !errors.Is(err, ErrLost) {
+			return nil, err
+		}
+	}
+	return rest, nil
+}
+
+// findKey looks for the key of l.
+func (l *Leased) findKey(ctx context.Context) error {
+	q := l.queue
+	msg, err := l.Message(ctx)
+	if err != nil {
+		return err
+	}
+	a, err := q.arrival(string(l.row.Topic), msg)
+	if err != nil {
+		return err
+	}
+	if a.keyless {
+		return l.move(ctx, fate{FailedTerminal, l.row.Attempts, never, a.why, l.row.LastError})
+	}
+	var parked *arrival
+	var known bool
+	err = q.write(ctx, func(tx *sqlx.Tx, tell tellParked) (err error) {
+		parked, known, err = l.name(ctx, tx, a, tell)
+		return err
+	})
+	if err != nil {
+		return q.store.noticeLoss(err)
+	}
+	fields := q.event(a, "").fields().Add(watermill.LogFields{"was": keycode.String(l.row.MessageID)})
+	switch {
+	case parked != nil:
+		q.observeCollision(ctx, parked)
+	case known:
+		q.store.log.Info("inbox: a message that had no key has one now, under which it is known", fields)
+	default:
+		q.store.log.Info("inbox: a message that had no key has one now, and is tried again", fields)
+		q.bell.Ring()
+	}
+	return nil
+}
+
+// name gives the row of l the id of a, which is l with its key. Where another message has that key it
+// is parked, and where a copy of it has, the row is closed.
+func (l *Leased) name(
+	ctx context.Context, tx *sqlx.Tx, a *arrival, tell tellParked,
+) (parked *arrival, known bool, err error) {
+	row, err := l.openFor(ctx, tx, a)
+	if err != nil {
+		return nil, false, err
+	}
+	next, delay := *a, time.Duration(0)
+	next.status = FailedRetryable
+	next.why = why{ReasonNoKey, "had no key, and was kept as " + keycode.String(l.row.MessageID)}
+	if row.other(a.hash) {
+		next.original, next.id = a.id, keycode.Derive(a.id, a.print)
+		next.status, delay = Parked, never
+		next.why = why{ReasonCollision, "same key as message " + a.key + ", other payload"}
+		if row, err = l.openFor(ctx, tx, &next); err != nil {
+			return nil, false, err
+		}
+		parked = &next
+	}
+	if row.Result != resultOpen || row.OpenStatus.Valid {
+		return nil, true, l.drop(ctx, tx, true)
+	}
+	named, err := affected(tx.ExecContext(ctx, l.queue.store.dialect.Queue.NameLeased, next.id, next.hash, next.original,
+		next.status, noteText(next.text), delay.Microseconds(), l.row.Consumer, l.row.MessageID, l.token))
+	if err == nil && named != 1 {
+		err = ErrLost
+	}
+	if err == nil {
+		err = l.drop(ctx, tx, false)
+	}
+	if err == nil && parked != nil {
+		err = tell(a.msg.Copy(), parked.text)
+	}
+	return parked, false, err
+}
+
+// openFor makes sure that a claim for the key of a stands, and returns what is known of the key.
+func (l *Leased) openFor(ctx context.Context, tx *sqlx.Tx, a *arrival) (row lookup, err error) {
+	d := l.queue.store.dialect
+	if _, err := tx.ExecContext(ctx, d.OpenClaim, l.row.Consumer, a.id, a.hash, 1); err != nil {
+		return row, fmt.Errorf("claim the key: %w", err)
+	}
+	return row, row.scan(tx.QueryRowContext(ctx, d.Lookup, l.row.Consumer, a.id))
+}
+
+// drop removes the claim for the id that l had without a key, and the row too where it is to be closed.
+func (l *Leased) drop(ctx context.Context, tx *sqlx.Tx, row bool) error {
+	d := l.queue.store.dialect
+	if row {
+		closed, err := affected(tx.ExecContext(ctx, d.Queue.CloseLeased, l.row.Consumer, l.row.MessageID, l.token))
+		if err == nil && closed != 1 {
+			err = ErrLost
+		}
+		if err != nil {
+			return err
+		}
+	}
+	query, args, err := d.In(d.DeleteClaims, l.row.Consumer, [][]byte{l.row.MessageID})
+	if err == nil {
+		_, err = tx.ExecContext(ctx, query, args...)
+	}
+	return err
+}

@@ -1,0 +1,38 @@
+package inbox
+
+import (
+	"context"
+	"math/rand/v2"
+	"sync"
+	"time"
+)
+
+// pace keeps a source that delivers again at once what cannot be handled from doing so without a pause.
+type pace struct {
+	mu    sync.Mutex
+	times int // in a row
+	last  time.Time
+}
+
+const (
+	firstPause   = 100 * time.Millisecond
+	longestPause = 5 * time.Second
+	paceForgets  = time.Minute
+)
+
+// wait returns after a pause that grows with each call, up to a bound, and is never twice the same; or
+// when ctx ends.
+func (p *pace) wait(ctx context.Context) {
+	p.mu.Lock()
+	if time.Since(p.last) > paceForgets {
+		p.times = 0
+	}
+	longest := longestPause
+	if p.times < 6 { // 100 ms doubled six times is longer
+		longest = firstPause << p.times
+	}
+	p.times++
+	p.last = time.Now()
+	p.mu.Unlock()
+	_ = sleep(ctx, longest/2+rand.N(longest/2)) //nolint:gosec // jitter needs no secrecy
+}

@@ -1,0 +1,315 @@
+package durable_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/ThreeDotsLabs/watermill/message/router/middleware"
+	"github.com/ThreeDotsLabs/watermill/pubsub/gochannel"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace-go/millrace/inbox"
+	millrace "github.com/millrace-go/millrace/middleware"
+	"github.com/millrace-go/millrace/pubsub"
+	"github.com/millrace-go/millrace/tests/rig"
+	"github.com/millrace-go/millrace/tests/testdb"
+)
+
+func TestMessagesWithoutAKey(t *testing.T) {
+	testdb.Conformance(t, keylessBodies)
+}
+
+// keyless is a service whose key is in the payload.
+type keyless struct {
+	*service
+	events *rig.Events
+	parked atomic.Int32 // told by OnPark
+}
+
+type keylessConfig struct {
+	mode        pubsub.Mode
+	key         inbox.Key
+	fingerprint func(*message.Message) ([]byte, error)
+	order       func(*message.Message) (string, error)
+	outside     []message.HandlerMiddleware
+}
+
+func (b *bed) keyless(c keylessConfig) *keyless {
+	b.Helper()
+	k := &keyless{events: &rig.Events{}}
+	store, err := inbox.NewStore(b.db.DB, inbox.Config{Observers: []inbox.Observer{k.events}, AllowPayloadChange: true})
+	require.NoError(b, err)
+	durable := quick(store)
+	durable.Mode, durable.Key, durable.Fingerprint, durable.OrderKey = c.mode, c.key, c.fingerprint, c.order
+	durable.OnPark = func(*message.Message, string) error {
+		k.parked.Add(1)
+		return nil
+	}
+	in := millrace.Inbox{Store: store, Key: c.key, Fingerprint: c.fingerprint}
+	k.service = b.start(durable, func(msg *message.Message) ([]*message.Message, error) { return nil, effect(msg) },
+		append(c.outside, in.Middleware)...)
+	k.store = store
+	return k
+}
+
+func order(uuid string, id int) *message.Message {
+	return message.NewMessage(uuid, fmt.Appendf(nil, `{"order_id":%d}`, id))
+}
+
+func broken(uuid string) *message.Message { return message.NewMessage(uuid, []byte("{not json")) }
+
+// stops delivers what has no key, and others, and a copy.
+func (k *keyless) stops(bad *message.Message, why string) {
+	k.Helper()
+	assert.True(k, k.deliver(bad), "acked")
+	for n := range 5 {
+		assert.True(k, k.deliver(order(fmt.Sprintf("good %d", n), n)))
+	}
+	k.eventually("others are handled", func() bool { return k.count(`SELECT COUNT(*) FROM effects`) == 5 })
+	again := bad.Copy()
+	again.Metadata.Set("_watermill_amqp_redelivered", "true")
+	assert.True(k, k.deliver(again), "a copy of it")
+	k.eventually("nothing is left to be done", func() bool { return k.rows() == 1 })
+	found := k.find(inbox.Filter{Status: inbox.FailedTerminal})
+	require.Len(k, found, 1)
+	assert.Equal(k, string(bad.Payload), string(found[0].Payload))
+	assert.Equal(k, bad.UUID, found[0].UUID)
+	assert.Contains(k, found[0].Reason, "no key: ")
+	assert.Contains(k, found[0].Reason, why)
+	assert.Equal(k, 1, k.events.Count("parked"))
+	assert.Equal(k, inbox.ReasonNoKey, k.events.Last("parked").Reason)
+	assert.EqualValues(k, 1, k.parked.Load(), "OnPark")
+	assert.Contains(k, found[0].MessageID, "keyless:")
+}
+
+var byOrder = inbox.ByJSON("order_id")
+
+var panicking = inbox.ByFunc("panics", func(msg *message.Message) (string, error) {
+	if msg.UUID == "bad" {
+		panic("boom")
+	}
+	return msg.UUID, nil
+})
+
+func fingerprint(of func() error) func(*message.Message) ([]byte, error) {
+	return func(msg *message.Message) ([]byte, error) {
+		if msg.UUID == "bad" {
+			return nil, of()
+		}
+		return msg.Payload, nil
+	}
+}
+
+func panics(*message.Message) (string, error) { panic("boom") }
+
+var keylessBodies = []testdb.Body{
+	{Name: "no key, stored on failure", Why: "it is kept, and stops nobody", Run: func(t *testing.T, db *testdb.DB) {
+		newBed(t, db).keyless(keylessConfig{key: byOrder}).stops(broken("bad"), "invalid character")
+	}},
+	{Name: "no key, stored first", Why: "it is kept, and stops nobody", Run: func(t *testing.T, db *testdb.DB) {
+		newBed(t, db).keyless(keylessConfig{key: byOrder, mode: pubsub.StoreFirst}).stops(broken("bad"), "invalid character")
+	}},
+	{Name: "no key, and a poison queue outside", Why: "it is kept all the same", Run: func(t *testing.T, db *testdb.DB) {
+		poison := &rig.Publisher{}
+		mw, err := middleware.PoisonQueue(poison, "poison")
+		require.NoError(t, err)
+		newBed(t, db).keyless(keylessConfig{key: byOrder, outside: []message.HandlerMiddleware{mw}}).stops(broken("bad"), "invalid character")
+		assert.Empty(t, poison.Messages())
+	}},
+	{Name: "a key function that panics, stored on failure", Why: "it has found none", Run: func(t *testing.T, db *testdb.DB) {
+		newBed(t, db).keyless(keylessConfig{key: panicking}).stops(broken("bad"), "panic: boom")
+	}},
+	{Name: "a key function that panics, stored first", Why: "it has found none", Run: func(t *testing.T, db *testdb.DB) {
+		newBed(t, db).keyless(keylessConfig{key: panicking, mode: pubsub.StoreFirst}).stops(broken("bad"), "panic: boom")
+	}},
+	{Name: "an empty UUID", Why: "by default there is no key then", Run: func(t *testing.T, db *testdb.DB) {
+		newBed(t, db).keyless(keylessConfig{}).stops(broken(""), "no UUID")
+	}},
+	{Name: "a fingerprint that cannot be had", Why: "it cannot be compared with a copy", Run: func(t *testing.T, db *testdb.DB) {
+		newBed(t, db).keyless(keylessConfig{fingerprint: fingerprint(func() error { return errors.New("boom") })}).stops(broken("bad"), "boom")
+	}},
+	{Name: "a fingerprint that panics", Why: "it cannot be compared with a copy", Run: func(t *testing.T, db *testdb.DB) {
+		newBed(t, db).keyless(keylessConfig{fingerprint: fingerprint(func() error { panic("boom") }), mode: pubsub.StoreFirst}).
+			stops(broken("bad"), "panic: boom")
+	}},
+	{Name: "an order key that cannot be had", Why: "it stands in no line, and stops none", Run: func(t *testing.T, db *testdb.DB) {
+		b := newBed(t, db)
+		k := b.keyless(keylessConfig{mode: pubsub.StoreFirst, order: func(msg *message.Message) (string, error) {
+			if msg.UUID == "bad" {
+				return panics(msg)
+			}
+			return "key", nil
+		}})
+		assert.True(t, k.deliver(broken("bad")))
+		assert.True(t, k.deliver(broken("good")))
+		b.eventually("the other is handled", func() bool { return b.rows() == 1 && b.effects(broken("good")) == 1 })
+		found := b.find(inbox.Filter{Status: inbox.FailedTerminal})
+		require.Len(t, found, 1)
+		assert.Equal(t, "bad", found[0].MessageID, "it has a key")
+		b.eventually("a queue serves it", func() bool { return k.store.Retry(t.Context(), found[0].ID, ada, nil) == nil })
+		b.eventually("it is handled, in no order", func() bool { return b.rows() == 0 && b.effects(broken("bad")) == 1 })
+	}},
+	{Name: "a key that is long, and one within a topic", Why: "both are keys", Run: func(t *testing.T, db *testdb.DB) {
+		b := newBed(t, db)
+		long := inbox.ByFunc("long", func(msg *message.Message) (string, error) { return strings.Repeat(msg.UUID, 100_000), nil })
+		k := b.keyless(keylessConfig{key: long.WithinTopic(), mode: pubsub.StoreFirst})
+		for range 2 {
+			assert.True(t, k.deliver(broken("good")))
+		}
+		b.eventually("it is handled", func() bool { return b.rows() == 0 })
+		assert.Equal(t, 1, b.effects(broken("good")))
+	}},
+	{Name: "what an operator can do without a key", Why: "its key is looked for again", Run: operatesKeyless},
+	{Name: "no key, and no queue", Why: "it is kept, and a copy of it is acked", Run: func(t *testing.T, db *testdb.DB) {
+		b := newBed(t, db)
+		events := &rig.Events{}
+		store, err := inbox.NewStore(db.DB, inbox.Config{Observers: []inbox.Observer{events}})
+		require.NoError(t, err)
+		h := millrace.Inbox{Store: store, Consumer: consumer, Key: byOrder}.Middleware(
+			func(msg *message.Message) ([]*message.Message, error) { return nil, effect(msg) })
+		for range 3 {
+			_, err := h(broken("bad"))
+			require.NoError(t, err)
+		}
+		_, err = h(order("good", 1))
+		require.NoError(t, err)
+		found := b.find(inbox.Filter{Status: inbox.FailedTerminal})
+		require.Len(t, found, 1)
+		assert.Equal(t, 1, b.rows())
+		assert.Equal(t, 1, events.Count("parked"))
+		assert.Equal(t, 2, events.Count("duplicate"))
+		require.ErrorContains(t, store.Retry(t.Context(), found[0].ID, ada, &rig.Publisher{}), "put pubsub.Durable before its handler")
+		require.NoError(t, store.Discard(t.Context(), found[0].ID, ada))
+		_, err = h(broken("bad"))
+		require.NoError(t, err)
+		assert.Zero(t, b.rows())
+		assert.Equal(t, 1, b.count(`SELECT COUNT(*) FROM effects`))
+	}},
+	{Name: "no version, and no queue", Why: "the gate keeps it, and a copy of it is acked", Run: func(t *testing.T, db *testdb.DB) {
+		b := newBed(t, db)
+		h := millrace.Inbox{Store: b.store, Consumer: consumer}.Middleware(millrace.VersionGate{}.Middleware(
+			func(msg *message.Message) ([]*message.Message, error) { return nil, effect(msg) }))
+		for range 3 {
+			_, err := h(broken("bad"))
+			require.NoError(t, err)
+		}
+		found := b.find(inbox.Filter{Status: inbox.FailedTerminal})
+		require.Len(t, found, 1)
+		assert.Contains(t, found[0].Reason, "version")
+		assert.Equal(t, 1, b.rows())
+		assert.Zero(t, b.count(`SELECT COUNT(*) FROM effects`))
+	}},
+}
+
+func operatesKeyless(t *testing.T, db *testdb.DB) {
+	b := newBed(t, db)
+	k := b.keyless(keylessConfig{key: byOrder, mode: pubsub.StoreFirst})
+	one := func() inbox.Message {
+		t.Helper()
+		found := b.find(inbox.Filter{Status: inbox.FailedTerminal})
+		require.Len(t, found, 1)
+		return found[0]
+	}
+	require.True(t, k.deliver(broken("bad")))
+	b.eventually("a queue serves it", func() bool {
+		return b.count(`SELECT COUNT(*) FROM millrace_consumers WHERE served_until > 0`) == 1
+	})
+	require.NoError(t, k.store.Retry(t.Context(), one().ID, ada, nil))
+	b.eventually("it has none, and waits again", func() bool { return k.events.Count("parked") == 2 && b.open(inbox.FailedTerminal) == 1 })
+	assert.Contains(t, one().Reason, "no key: ")
+	story, err := k.store.Story(t.Context(), one().MessageID)
+	require.NoError(t, err)
+	assert.Len(t, story.Audit, 1)
+
+	correct := func(payload string) {
+		t.Helper()
+		id := one().ID
+		require.NoError(t, k.store.ReplacePayload(t.Context(), id, []byte(payload), ada))
+		require.NoError(t, k.store.Retry(t.Context(), id, ada, nil))
+	}
+	correct(`{"order_id":1}`)
+	b.eventually("it is handled", func() bool { return b.rows() == 0 })
+	assert.Equal(t, 1, b.effects(broken("bad")))
+	assert.True(t, k.deliver(order("copy", 1)), "a copy by its key")
+	b.eventually("the copy is closed", func() bool { return b.rows() == 0 })
+	assert.Zero(t, b.effects(broken("copy")))
+
+	require.True(t, k.deliver(broken("second")))
+	correct(`{"order_id":1}`)
+	b.eventually("the key is known, and so is the message", func() bool { return b.rows() == 0 })
+	assert.Zero(t, b.effects(broken("second")))
+
+	require.True(t, k.deliver(broken("third")))
+	correct(`{"order_id":1,"more":true}`)
+	b.eventually("the key is that of another message", func() bool { return b.open(inbox.Parked) == 1 && b.rows() == 1 })
+	require.NoError(t, k.store.Retry(t.Context(), b.find(inbox.Filter{Status: inbox.Parked})[0].ID, ada, nil))
+	b.eventually("it is handled as another one", func() bool { return b.rows() == 0 })
+	assert.Equal(t, 1, b.effects(broken("third")))
+
+	require.True(t, k.deliver(broken("fourth")))
+	require.NoError(t, k.store.ReplacePayload(t.Context(), one().ID, []byte("{still none"), ada))
+	require.True(t, k.deliver(broken("fourth")), "a copy of what was stored first")
+	assert.Equal(t, 1, b.rows())
+	require.NoError(t, k.store.Discard(t.Context(), one().ID, ada))
+	require.True(t, k.deliver(broken("fourth")), "a copy of what was discarded")
+	assert.Zero(t, b.rows())
+	assert.Zero(t, b.effects(broken("fourth")))
+}
+
+// TestNoKeyFromRabbitMQ: one that has no key, and five behind it.
+func TestNoKeyFromRabbitMQ(t *testing.T) {
+	t.Parallel()
+	testdb.Each(t, func(t *testing.T, db *testdb.DB) {
+		for mode, name := range modes {
+			t.Run(name, func(t *testing.T) {
+				b := newBed(t, testdb.On(t, db.Dialect))
+				queue := newQueue(t)
+				fill(t, queue, broken("bad"), order("1", 1), order("2", 2), order("3", 3), order("4", 4), order("5", 5))
+				durable := quick(b.store)
+				durable.Mode, durable.Key = mode, byOrder
+				sub, err := durable.Decorate(fromQueue(t, queue))
+				require.NoError(t, err)
+				router, err := message.NewRouter(message.RouterConfig{CloseTimeout: 20 * time.Second}, watermill.NopLogger{})
+				require.NoError(t, err)
+				router.AddPlugin(b.store.Plugin())
+				router.AddMiddleware(millrace.Inbox{Store: b.store, Key: byOrder}.Middleware)
+				router.AddConsumerHandler(consumer, "orders", sub, effect)
+				go func() { _ = router.Run(context.WithoutCancel(t.Context())) }()
+				<-router.Running()
+				b.eventually("five are handled, one is kept", func() bool {
+					return b.count(`SELECT COUNT(*) FROM effects`) == 5 && b.open(inbox.FailedTerminal) == 1 && b.rows() == 1
+				})
+				require.NoError(t, router.Close())
+				assert.Zero(t, waiting(t, queue), "RabbitMQ has none")
+			})
+		}
+	})
+}
+
+// TestDeduplicateWithoutAKey: gochannel delivers again at once what was nacked.
+func TestDeduplicateWithoutAKey(t *testing.T) {
+	feed := gochannel.NewGoChannel(gochannel.Config{Persistent: true}, watermill.NopLogger{})
+	events := &rig.Events{}
+	router, err := message.NewRouter(message.RouterConfig{CloseTimeout: 10 * time.Second}, watermill.NopLogger{})
+	require.NoError(t, err)
+	claims, err := inbox.NewMemoryLeases(inbox.MemoryLeasesConfig{Observers: []inbox.Observer{events}})
+	require.NoError(t, err)
+	router.AddMiddleware(millrace.Deduplicate{Claims: claims, Key: byOrder}.Middleware)
+	router.AddConsumerHandler(consumer, "orders", feed, func(*message.Message) error { return nil })
+	go func() { _ = router.Run(t.Context()) }()
+	<-router.Running()
+	t.Cleanup(func() { _ = router.Close() })
+	require.NoError(t, feed.Publish("orders", broken("bad")))
+	began := time.Now()
+	require.Eventually(t, func() bool { return events.Count("failed") >= 5 }, 30*time.Second, time.Millisecond)
+	assert.Greater(t, time.Since(began), 500*time.Millisecond, "it comes again after pauses that grow")
+	assert.Equal(t, inbox.ReasonNoKey, events.Last("failed").Reason)
+}
