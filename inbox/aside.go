@@ -50,7 +50,7 @@ var errProducedUnseen = errors.New("the version gate did not let the message thr
 // giveUp ends a delivery that will be tried again as if it had not been.
 func (cl *Claim) giveUp() error {
 	cl.ambient.End()
-	if err := rollback(cl.tx); err != nil {
+	if err := cl.tx.Rollback(); err != nil {
 		cl.consumer.store.forget()
 	}
 	cl.end()

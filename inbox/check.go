@@ -80,7 +80,7 @@ func (s *Store) Check(ctx context.Context) ([]Finding, error) {
 			"that runs and lets this user in? %w", ErrUnavailable, err)
 	}
 	c := checkup{store: s, pool: s.db.Stats().MaxOpenConnections, twinWait: s.longestTwinWait()}
-	for _, step := range []func(context.Context) error{c.server, c.tables, c.consumers, c.janitor, c.steps, c.trial} {
+	for _, step := range []func(context.Context) error{c.server, c.tables, c.consumers, c.janitor, c.steps, c.driver, c.trial} {
 		if err := step(ctx); err != nil {
 			return nil, fmt.Errorf("inbox: check: %w", explain(err))
 		}

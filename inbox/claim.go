@@ -14,6 +14,7 @@ import (
 	"github.com/millrace-go/millrace/internal/dialect"
 	"github.com/millrace-go/millrace/internal/keycode"
 	"github.com/millrace-go/millrace/internal/outage"
+	"github.com/millrace-go/millrace/internal/owned"
 	"github.com/millrace-go/millrace/internal/turns"
 )
 
@@ -46,7 +47,7 @@ type Claim struct {
 
 	suppressed *ambient.Suppressed // what the handler would have sent; nil where it is sent
 
-	tx        *sqlx.Tx
+	tx        *owned.Tx
 	span      *span
 	handler   context.Context //nolint:containedctx // given to the handler
 	ambient   *ambient.Tx
@@ -132,7 +133,7 @@ func (cl *Claim) begin() error {
 			_ = cl.Rollback(errPanic)
 		}
 	}()
-	err := onBegin(cl.handler, cl.tx, cl.msg)
+	err := onBegin(cl.handler, cl.tx.Tx, cl.msg)
 	returned = true
 	if err != nil {
 		return cl.Rollback(fmt.Errorf("OnBegin: %w", err))
@@ -344,17 +345,17 @@ func (cl *Claim) take(what step) (next step, err error) {
 	}
 	defer func() {
 		if !cl.fresh {
-			_ = rollback(tx) // the server rolls back by itself what it cannot be told to
+			_ = tx.Rollback() // the server rolls back by itself what it cannot be told to
 		}
 	}()
-	won, err := cl.claim(span, tx, what)
+	won, err := cl.claim(span, tx.Tx, what)
 	if err != nil {
 		return 0, err
 	}
 	if !won {
 		return look, nil
 	}
-	objection, err := cl.judge(span.tx, tx, what)
+	objection, err := cl.judge(span.tx, tx.Tx, what)
 	if err != nil {
 		return 0, err
 	}
@@ -370,7 +371,7 @@ func (cl *Claim) take(what step) (next step, err error) {
 	}
 	cl.fresh, cl.tx, cl.span, cl.began = true, tx, span, began
 	cl.openRow = cl.openRow || cl.lease != nil
-	cl.ambient = ambient.New(tx, s.db)
+	cl.ambient = ambient.New(tx.Tx, s.db)
 	cl.ambient.Owner, cl.ambient.Cause = cl, (*cause)(d)
 	cl.handler = span.give(cl.ambient, cl)
 	if cl.under(ReplaySuppress) {

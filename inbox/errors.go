@@ -42,7 +42,8 @@ var (
 	ErrTxNotUsed = errors.New("the handler took neither inbox.Tx nor returned or published messages: " +
 		"its effects are outside the guarantee")
 
-	// ErrTxEndedByHandler says that a handler committed or rolled back what is not its own.
+	// ErrTxEndedByHandler says that a handler committed or rolled back what is not its own, or
+	// went on where a statement had made the database roll everything back.
 	ErrTxEndedByHandler = errors.New("the handler ended the inbox's transaction itself: " +
 		"leave Commit, Rollback and schema statements out of it")
 

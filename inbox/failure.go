@@ -36,7 +36,7 @@ func (cl *Claim) mine(ctx context.Context) (bool, error) {
 func (cl *Claim) endedButDone(produced []*message.Message) (done bool, err error) {
 	ctx, cancel := cl.cleanup()
 	defer cancel()
-	if err := rollback(cl.tx); err != nil {
+	if err := cl.tx.Rollback(); err != nil {
 		return false, err
 	}
 	mine, err := cl.mine(ctx)

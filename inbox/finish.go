@@ -13,6 +13,7 @@ import (
 	"github.com/millrace-go/millrace/internal/ambient"
 	"github.com/millrace-go/millrace/internal/dialect"
 	"github.com/millrace-go/millrace/internal/original"
+	"github.com/millrace-go/millrace/internal/owned"
 )
 
 // afterwards bounds the statements that clean up behind a handler.
@@ -58,13 +59,16 @@ func (cl *Claim) finish(produced []*message.Message) error {
 	err := cl.held()
 	if err == nil {
 		// Not the handler's context: a router that closes must not undo a finished run.
-		err = cl.seal(ambient.With(cl.span.tx, cl.ambient), cl.tx, produced)
+		err = cl.seal(ambient.With(cl.span.tx, cl.ambient), cl.tx.Tx, produced)
 	}
 	if err == nil {
 		cl.ambient.End()
 		err = sql.ErrTxDone // late, nothing is sent, so nothing is in doubt
 		if !cl.span.late() {
 			err = cl.tx.Commit()
+		}
+		if errors.Is(err, owned.ErrLost) {
+			return cl.lost()
 		}
 		if err != nil && !errors.Is(err, sql.ErrTxDone) {
 			cl.inDoubt = true
@@ -89,10 +93,14 @@ func (cl *Claim) finish(produced []*message.Message) error {
 var errEnded = errors.New("ended underneath")
 
 // held looks, where a statement can end a transaction, whether the claim still stands in
-// it. MySQL rolls everything back at a deadlock: a handler that then goes on would be
-// committed without its claim, and without what it had written before.
+// it. MySQL rolls everything back at a deadlock, SQLite where a statement is interrupted or
+// the disk is full: a handler that then goes on would be committed without its claim, and
+// without what it had written before.
 func (cl *Claim) held() error {
 	s := cl.consumer.store
+	if cl.tx.Lost() && !cl.span.late() {
+		return cl.lost()
+	}
 	if !s.dialect.CommitsOnDDL {
 		return nil
 	}
@@ -104,14 +112,29 @@ func (cl *Claim) held() error {
 	err := cl.tx.GetContext(cl.span.tx, &row, s.dialect.SelectHeld, cl.id32, cl.id)
 	switch {
 	case errors.Is(err, sql.ErrNoRows), err == nil && row.Token != cl.token:
-		cl.observeEnded("rolled back underneath the handler, by a deadlock or by itself, and it went on without it")
-		return ErrTxEndedByHandler
+		return cl.lost()
 	case err != nil:
 		return fmt.Errorf("look whether the transaction still holds the claim: %w", err)
 	case !row.Live:
 		return errEnded
 	}
 	return nil
+}
+
+// lost tells of a handler that succeeded after its transaction was rolled back.
+func (cl *Claim) lost() error {
+	cl.observeEnded("rolled back underneath the handler, by a statement or by itself, and it went on without it")
+	return ErrTxEndedByHandler
+}
+
+// refusedToo tells of a failed handler that had written after its transaction was rolled back, or
+// had committed it, where the database let us refuse that.
+func (cl *Claim) refusedToo(cause error) error {
+	if !cl.tx.Refused() || cl.span.late() || errors.Is(cause, ErrTxEndedByHandler) {
+		return cause
+	}
+	cl.observeEnded("committed by the handler, or written to after it was rolled back; that was refused")
+	return fmt.Errorf("%w; nothing of it was committed: %w", ErrTxEndedByHandler, cause)
 }
 
 // approve refuses what must not be committed.
@@ -272,11 +295,11 @@ func (cl *Claim) Rollback(cause error) error {
 	s := cl.consumer.store
 	cl.ambient.End()
 	lost := cl.inDoubt && dialect.Classify(cause) == dialect.Unavailable
-	if err := rollback(cl.tx); err != nil {
+	if err := cl.tx.Rollback(); err != nil {
 		s.forget()
 		lost = dialect.Classify(err) == dialect.Unavailable
 	}
-	cause = cl.lateness(cause)
+	cause = cl.refusedToo(cl.lateness(cause))
 	if lost {
 		cause = disconnected(cause)
 	}

@@ -39,14 +39,14 @@ func (cl *Claim) hold(g *Gate, v versioned, row aggregateRow) error {
 // setAside ends a delivery that the gate did not let through.
 func (cl *Claim) setAside() error {
 	if cl.verdict == stale && !cl.openRow {
-		return rollback(cl.tx) // nothing to remember: the version says it all
+		return cl.tx.Rollback() // nothing to remember: the version says it all
 	}
 	if err := cl.held(); err != nil {
 		return err
 	}
 	var err error
 	if cl.verdict == stale {
-		err = cl.seal(cl.span.tx, cl.tx, nil)
+		err = cl.seal(cl.span.tx, cl.tx.Tx, nil)
 	} else {
 		err = cl.store()
 	}
@@ -83,7 +83,7 @@ func (cl *Claim) store() error {
 		return fmt.Errorf("open the claim: %w", err)
 	}
 	if !cl.openRow {
-		return s.insertMessage(ctx, cl.tx, cl, open)
+		return s.insertMessage(ctx, cl.tx.Tx, cl, open)
 	}
 	status, lease := FailedRetryable, int64(0)
 	if cl.lease != nil {

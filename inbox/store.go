@@ -18,6 +18,7 @@ import (
 	"github.com/millrace-go/millrace/internal/bell"
 	"github.com/millrace-go/millrace/internal/dialect"
 	"github.com/millrace-go/millrace/internal/outage"
+	"github.com/millrace-go/millrace/internal/owned"
 	"github.com/millrace-go/millrace/internal/recent"
 	"github.com/millrace-go/millrace/internal/turns"
 	"github.com/millrace-go/millrace/internal/writers"
@@ -144,7 +145,7 @@ func (s *Store) enterWriters(ctx context.Context) (leave func(), err error) {
 
 // begin starts a transaction at READ COMMITTED, asking for it only where the connection's
 // default differs: on some drivers asking is a round trip of its own.
-func (s *Store) begin(ctx context.Context) (*sqlx.Tx, error) {
+func (s *Store) begin(ctx context.Context) (*owned.Tx, error) {
 	options := s.isolation.Load()
 	if options == nil {
 		var err error
@@ -153,7 +154,7 @@ func (s *Store) begin(ctx context.Context) (*sqlx.Tx, error) {
 		}
 		s.isolation.Store(options)
 	}
-	return s.db.BeginTxx(ctx, options)
+	return owned.Begin(ctx, s.db, options, s.dialect.OneWriter)
 }
 
 func (s *Store) probeIsolation(ctx context.Context) (*sql.TxOptions, error) {
@@ -213,8 +214,9 @@ func (s *Store) transact(ctx context.Context, work func(tx *sqlx.Tx) error) erro
 	if err != nil {
 		return fmt.Errorf("begin: %w", err)
 	}
-	if err := work(tx); err != nil {
-		return errors.Join(err, rollback(tx))
+	defer func() { _ = tx.Rollback() }() // for a panic; else it has ended
+	if err := work(tx.Tx); err != nil {
+		return errors.Join(err, tx.Rollback())
 	}
 	if err := tx.Commit(); err != nil {
 		return fmt.Errorf("commit: %w", err)
@@ -246,14 +248,6 @@ func (s *Store) forget() {
 	s.settled.Forget()
 	s.versions.Forget()
 	s.isolation.Store(nil)
-}
-
-// rollback ends tx; that it had ended already is no error.
-func rollback(tx *sqlx.Tx) error {
-	if err := tx.Rollback(); err != nil && !errors.Is(err, sql.ErrTxDone) {
-		return fmt.Errorf("roll back: %w", err)
-	}
-	return nil
 }
 
 // maxContention is how often one of our own statements is tried again after a deadlock.

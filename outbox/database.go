@@ -12,6 +12,7 @@ import (
 
 	"github.com/millrace-go/millrace/internal/bell"
 	"github.com/millrace-go/millrace/internal/dialect"
+	"github.com/millrace-go/millrace/internal/owned"
 	"github.com/millrace-go/millrace/internal/writers"
 )
 
@@ -77,12 +78,13 @@ func (d *database) exec(ctx context.Context, query string, args ...any) (n int64
 // of work must write.
 func (d *database) write(ctx context.Context, work func(tx *sqlx.Tx) error) error {
 	return d.patiently(ctx, func() error {
-		tx, err := d.db.BeginTxx(ctx, d.isolation)
+		tx, err := owned.Begin(ctx, d.db, d.isolation, d.writers != nil)
 		if err != nil {
 			return fmt.Errorf("begin: %w", err)
 		}
-		if err := work(tx); err != nil {
-			return errors.Join(err, rollback(tx))
+		defer func() { _ = tx.Rollback() }() // for a panic; else it has ended
+		if err := work(tx.Tx); err != nil {
+			return errors.Join(err, tx.Rollback())
 		}
 		if err := tx.Commit(); err != nil {
 			return fmt.Errorf("commit: %w", err)

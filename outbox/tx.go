@@ -12,6 +12,7 @@ import (
 	"github.com/jmoiron/sqlx"
 
 	"github.com/millrace-go/millrace/internal/ambient"
+	"github.com/millrace-go/millrace/internal/owned"
 	"github.com/millrace-go/millrace/internal/writers"
 )
 
@@ -79,18 +80,18 @@ func InTx(ctx context.Context, db *sqlx.DB, work func(ctx context.Context, tx *s
 func begin(
 	ctx context.Context, db *sqlx.DB, leave func(), work func(ctx context.Context, tx *sqlx.Tx) error,
 ) error {
-	tx, err := db.BeginTxx(ctx, nil)
+	tx, err := owned.Begin(ctx, db, nil, writers.Known(db.DB) != nil)
 	if err != nil {
 		return fmt.Errorf("outbox: begin: %w", explain(err))
 	}
-	own := ambient.New(tx, db)
+	own := ambient.New(tx.Tx, db)
 	defer func() {
 		own.End()
 		_ = tx.Rollback() // for a panic; else it has ended
 	}()
-	if err := work(ambient.With(ctx, own), tx); err != nil {
+	if err := work(ambient.With(ctx, own), tx.Tx); err != nil {
 		own.End()
-		return errors.Join(err, rollback(tx))
+		return errors.Join(err, tx.Rollback())
 	}
 	own.End()
 	if err := tx.Commit(); err != nil {
@@ -135,13 +136,6 @@ func join(ctx context.Context, db *sqlx.DB) (context.Context, *sqlx.Tx, error) {
 func isOn(tx *sql.Tx, db *sqlx.DB) bool {
 	pool := reflect.ValueOf(tx).Elem().FieldByName("db")
 	return pool.Kind() == reflect.Pointer && pool.Pointer() == reflect.ValueOf(db.DB).Pointer()
-}
-
-func rollback(tx *sqlx.Tx) error {
-	if err := tx.Rollback(); err != nil && !errors.Is(err, sql.ErrTxDone) {
-		return fmt.Errorf("roll back: %w", err)
-	}
-	return nil
 }
 
 // destination is where the messages of one call are stored.

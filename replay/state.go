@@ -15,6 +15,7 @@ import (
 	"github.com/millrace-go/millrace/inbox"
 	"github.com/millrace-go/millrace/internal/ambient"
 	"github.com/millrace-go/millrace/internal/dialect"
+	"github.com/millrace-go/millrace/internal/owned"
 	"github.com/millrace-go/millrace/internal/writers"
 )
 
@@ -207,16 +208,16 @@ func (p *Replayer) transact(ctx context.Context, work func(ctx context.Context, 
 		leave, isolation = sync.OnceFunc(turn), nil
 		defer leave()
 	}
-	tx, err := p.db.BeginTxx(ctx, isolation)
+	tx, err := owned.Begin(ctx, p.db, isolation, p.dialect.OneWriter)
 	if err != nil {
 		return fmt.Errorf("begin: %w", err)
 	}
-	own := ambient.New(tx, p.db)
+	own := ambient.New(tx.Tx, p.db)
 	defer func() {
 		own.End()
 		_ = tx.Rollback() // after an error, or a panic of a function of the user's; else it has ended
 	}()
-	if err := work(ambient.With(ctx, own), tx); err != nil {
+	if err := work(ambient.With(ctx, own), tx.Tx); err != nil {
 		return err
 	}
 	own.End()

@@ -28,6 +28,13 @@ var transactionBodies = []testdb.Body{
 			return nil, errors.Join(err, end(msg, (*sqlx.Tx).Commit))
 		})
 		msg := newMessage("x")
+		if refusesCommits(db) {
+			_, err := h(again(msg))
+			require.ErrorIs(t, err, inbox.ErrTxEndedByHandler)
+			assert.Equal(t, 0, b.effects(), "only our COMMIT passes")
+			assert.Equal(t, 1, b.events.Count("ended"))
+			return
+		}
 		must(t, h, again(msg))
 		must(t, h, again(msg))
 		assert.Equal(t, 1, b.effects())
@@ -48,12 +55,18 @@ var transactionBodies = []testdb.Body{
 		require.ErrorIs(t, err, errBoom)
 		require.ErrorIs(t, err, inbox.ErrTxEndedByHandler)
 		assert.Equal(t, 1, b.events.Count("ended"))
+		fail = false
+		if refusesCommits(db) {
+			must(t, h, again(msg))
+			assert.Equal(t, 1, b.effects(), "only our COMMIT passes")
+			b.nothingOpen()
+			return
+		}
 		story, err := b.store.Story(t.Context(), msg.UUID)
 		require.NoError(t, err)
 		require.Len(t, story.Open, 1)
 		assert.Equal(t, inbox.FailedRetryable, story.Open[0].Status)
 		assert.Contains(t, story.Open[0].LastError, "boom")
-		fail = false
 		must(t, h, again(msg))
 		assert.Equal(t, 2, b.effects(), "the first was committed by the handler, the second by us")
 		b.nothingOpen()
@@ -91,7 +104,12 @@ var transactionBodies = []testdb.Body{
 		require.ErrorIs(t, err, inbox.ErrTxEndedByHandler)
 		fail = false
 		must(t, h, again(msg))
-		assert.Equal(t, 2, b.effects(), "the redelivery was taken for a duplicate")
+		committed := 2
+		if refusesCommits(db) {
+			committed = 1
+		}
+		assert.Equal(t, committed, b.effects(), "the redelivery was taken for a duplicate")
+		assert.Equal(t, 1, b.events.Count("ended"))
 		b.nothingOpen()
 	}},
 	{Name: "a transaction that the server rolled back", Why: "a handler that goes on after MySQL's deadlock has no claim: it must not be acked", Run: func(t *testing.T, db *testdb.DB) {
@@ -340,6 +358,9 @@ var transactionBodies = []testdb.Body{
 		}
 	}},
 }
+
+// refusesCommits reports whether the inbox can keep a handler from committing.
+func refusesCommits(db *testdb.DB) bool { return db.Dialect == "sqlite" }
 
 func raw(msg *message.Message, statement string) error {
 	tx, err := inbox.Tx(msg.Context())

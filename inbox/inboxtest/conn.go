@@ -151,6 +151,12 @@ func (c *conn) BeginTx(ctx context.Context, options driver.TxOptions) (driver.Tx
 	return t, nil
 }
 
+// WithConn calls use with the driver's own connection, for what that has beyond the
+// interfaces.
+func (c *conn) WithConn(use func(driver.Conn) error) error {
+	return c.locked(context.Background(), func(context.Context) error { return use(c.inner) })
+}
+
 func (c *conn) ExecContext(ctx context.Context, query string, args []driver.NamedValue) (driver.Result, error) {
 	inner, able := c.inner.(driver.ExecerContext)
 	if !able {

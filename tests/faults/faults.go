@@ -34,6 +34,10 @@ type Plan struct {
 	// After is called when the driver has answered without an error; an error replaces the
 	// answer.
 	After func(ctx context.Context, call string) error
+
+	// Stays is asked at a COMMIT; an error is the answer, and the transaction stays open, as
+	// with modernc.org/sqlite up to 1.45.
+	Stays func(ctx context.Context) error
 }
 
 // Faults is a pool whose plan can be changed while it is in use.
@@ -155,6 +159,11 @@ type transaction struct {
 }
 
 func (t *transaction) Commit() error {
+	if stays := t.faults.plan.Load().Stays; stays != nil {
+		if err := stays(t.ctx); err != nil {
+			return err
+		}
+	}
 	if err := t.faults.before(t.ctx, Commit); err != nil {
 		return errors.Join(err, t.Tx.Rollback())
 	}

@@ -99,7 +99,7 @@ var edgeBodies = []testdb.Body{
 				}
 				tx, err := inbox.Tx(msg.Context())
 				require.NoError(t, err)
-				require.NoError(t, tx.Commit())
+				require.Equal(t, db.Dialect == "sqlite", tx.Commit() != nil, "only the inbox commits there")
 				return nil, errFails
 			})
 			must(t, h, change("a", 2))
@@ -124,7 +124,7 @@ var edgeBodies = []testdb.Body{
 				failed = true
 				tx, err := inbox.Tx(msg.Context())
 				require.NoError(t, err)
-				require.NoError(t, tx.Commit())
+				require.Equal(t, db.Dialect == "sqlite", tx.Commit() != nil, "only the inbox commits there")
 				return nil, errFails
 			})
 			_, err := h(again(one))

@@ -1,0 +1,43 @@
+package inbox
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/millrace-go/millrace/internal/dialect"
+	"github.com/millrace-go/millrace/internal/owned"
+)
+
+// driver looks whether the driver keeps what database/sql expects of it.
+func (c *checkup) driver(ctx context.Context) error {
+	s := c.store
+	if c.failed() || !s.dialect.OneWriter {
+		return nil
+	}
+	leave, err := s.writers.Enter(ctx)
+	if err != nil {
+		return err
+	}
+	defer leave()
+	if err := owned.Guarded(ctx, s.db); errors.Is(err, owned.ErrNoHook) {
+		c.fail("driver", "it has no commit hook, or a wrapper hides it: what a handler writes after SQLite rolled its "+
+			"transaction back would be committed without the claim", "use modernc.org/sqlite or mattn/go-sqlite3, and give "+
+			"what wraps the driver's connection a method Raw() driver.Conn")
+		return nil
+	} else if err != nil {
+		return fmt.Errorf("look for the driver's commit hook: %w", err)
+	}
+	keeps, err := s.dialect.KeepsFailedCommit(ctx, s.db)
+	switch kind := dialect.Classify(err); {
+	case err != nil && (ctx.Err() != nil || kind == dialect.Unavailable || kind == dialect.Contention):
+		return fmt.Errorf("try a COMMIT that fails: %w", err)
+	case err != nil:
+		c.warn("driver", fmt.Sprintf("whether it ends a transaction whose COMMIT failed could not be tried (%v)", err),
+			"let SQLite make temporary tables")
+	case keeps:
+		c.fail("driver", "it leaves a transaction open whose COMMIT failed, and the pool gives the connection to the next one, "+
+			"whose writes are never committed", "modernc.org/sqlite 1.46.1 or newer")
+	}
+	return nil
+}

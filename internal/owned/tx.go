@@ -1,0 +1,210 @@
+// Package owned begins transactions that only their owner ends: what others write on the
+// connection after the transaction was lost does not stay, and a connection whose COMMIT
+// failed is not used again.
+package owned
+
+import (
+	"context"
+	"database/sql"
+	"database/sql/driver"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/jmoiron/sqlx"
+)
+
+// ErrLost says that the database rolled the transaction back while it was in use.
+var ErrLost = errors.New("the database had rolled the transaction back")
+
+// Tx is a transaction. Its Commit and Rollback are the owner's; on a guarded connection
+// the Commit of the embedded transaction is refused.
+type Tx struct {
+	*sqlx.Tx
+
+	ctx   context.Context //nolint:containedctx // that of Begin, which ends the transaction
+	conn  *sqlx.Conn
+	guard *guard // nil where the database keeps a transaction until it is ended
+
+	mu      sync.Mutex // held while the transaction is ended
+	over    bool
+	release func() // of the contexts
+}
+
+// Begin begins a transaction on db that ends with ctx at the latest. Guard is for SQLite,
+// whose driver goes on in autocommit where a statement lost the transaction: from here to
+// [Tx.Commit] nothing is committed.
+func Begin(ctx context.Context, db *sqlx.DB, options *sql.TxOptions, guard bool) (*Tx, error) {
+	for try := 0; ; try++ {
+		t, err := beginOnce(ctx, db, options, guard)
+		// A pooled connection may have died since; database/sql takes another one then as well.
+		if err == nil || !errors.Is(err, driver.ErrBadConn) || try > db.Stats().Idle+1 || ctx.Err() != nil {
+			return t, err
+		}
+	}
+}
+
+func beginOnce(ctx context.Context, db *sqlx.DB, options *sql.TxOptions, guard bool) (*Tx, error) {
+	conn, err := db.Connx(ctx)
+	if err != nil {
+		return nil, err
+	}
+	t := &Tx{ctx: ctx, conn: conn}
+	if guard {
+		err = t.beginGuarded(ctx, options)
+	} else {
+		err = t.begin(ctx, options)
+	}
+	if err != nil {
+		_ = conn.Close() // the error of BEGIN says more
+		return nil, err
+	}
+	return t, nil
+}
+
+// begin leaves it to database/sql to roll back when the context ends: some drivers bound
+// COMMIT by it. The connection is given up then, whatever the user of t does.
+func (t *Tx) begin(ctx context.Context, options *sql.TxOptions) (err error) {
+	if t.Tx, err = t.conn.BeginTxx(ctx, options); err != nil {
+		return err
+	}
+	stop := context.AfterFunc(ctx, t.discard)
+	t.release = func() { stop() }
+	return nil
+}
+
+// beginGuarded rolls back by itself when the context ends, to know when that is done: only
+// then the connection is free for others.
+func (t *Tx) beginGuarded(ctx context.Context, options *sql.TxOptions) (err error) {
+	err = t.conn.Raw(func(c any) (err error) {
+		t.guard, err = guardOf(c)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	own, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	stop := context.AfterFunc(ctx, cancel) // BEGIN waits for the writer of another process
+	t.Tx, err = t.conn.BeginTxx(own, options)
+	if err == nil && !stop() {
+		_ = t.Tx.Rollback() // as the context's end does
+		err = ctx.Err()
+	}
+	if err != nil {
+		stop()
+		cancel()
+		return err
+	}
+	t.guard.shut()
+	stop = context.AfterFunc(ctx, func() { _ = t.Rollback() })
+	t.release = func() { stop(); cancel() }
+	return nil
+}
+
+// Guarded returns [ErrNoHook] unless a connection of db can be guarded.
+func Guarded(ctx context.Context, db *sqlx.DB) error {
+	conn, err := db.Connx(ctx)
+	if err != nil {
+		return err
+	}
+	defer conn.Close() //nolint:errcheck // goes back to the pool
+	return conn.Raw(func(c any) error {
+		_, err := guardOf(c)
+		return err
+	})
+}
+
+// Lost reports whether the database has rolled the transaction back, or somebody else did,
+// since nobody commits or rolls back but the owner.
+func (t *Tx) Lost() bool { return t.guard != nil && t.guard.lost.Load() }
+
+// Refused reports whether something was not committed that was written after the
+// transaction was lost, or by a COMMIT that was not the owner's.
+func (t *Tx) Refused() bool { return t.guard != nil && t.guard.refused.Load() }
+
+// Commit commits. After an error the connection is not used again, unless it is certain
+// that it holds no transaction.
+func (t *Tx) Commit() error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.over {
+		return sql.ErrTxDone
+	}
+	if t.guard != nil && t.ctx.Err() != nil {
+		return errors.Join(sql.ErrTxDone, t.ctx.Err(), t.rollback())
+	}
+	if t.guard != nil && !t.guard.open() {
+		return errors.Join(ErrLost, t.rollback())
+	}
+	err := t.Tx.Commit()
+	if err == nil && t.guard != nil && !t.guard.asked.Load() {
+		t.guard.missed.Store(true)
+	}
+	t.end(err)
+	return err
+}
+
+// Rollback rolls back. That the transaction had ended already is no error.
+func (t *Tx) Rollback() error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.over {
+		return nil
+	}
+	return t.rollback()
+}
+
+func (t *Tx) rollback() error {
+	lost := t.Lost()
+	if t.guard != nil {
+		t.guard.close()
+	}
+	err := t.Tx.Rollback()
+	t.end(err)
+	if err == nil || errors.Is(err, sql.ErrTxDone) || lost && notInTransaction(err) {
+		return nil
+	}
+	return fmt.Errorf("roll back: %w", err)
+}
+
+// end gives the connection back. Where the context ended, it can take long before the
+// server answers, so that is left to the function that waits for the context.
+func (t *Tx) end(err error) {
+	t.over = true
+	if t.guard == nil && errors.Is(err, sql.ErrTxDone) && t.ctx.Err() != nil {
+		return
+	}
+	if err != nil {
+		t.discard()
+	}
+	if t.guard != nil {
+		t.guard.idle()
+	}
+	t.release()
+	_ = t.conn.Close() // that it was closed already is no matter
+}
+
+// discard sees to it that a transaction which a failed COMMIT, or somebody else, left open is
+// not found by the next user of the connection. A database in memory lives in its connection, so SQLite's is
+// kept where it holds none.
+//
+//nolint:contextcheck // a transaction ends outside of any call's context
+func (t *Tx) discard() {
+	const patience = 5 * time.Second
+	if t.guard != nil {
+		t.guard.close()
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(t.ctx), patience)
+		defer cancel()
+		if _, err := t.conn.ExecContext(ctx, "ROLLBACK"); err == nil || notInTransaction(err) {
+			return
+		}
+	}
+	_ = t.conn.Raw(func(any) error { return driver.ErrBadConn }) // has database/sql close it
+}
+
+// notInTransaction recognises SQLite's answer to a ROLLBACK without a transaction.
+func notInTransaction(err error) bool {
+	return strings.Contains(err.Error(), "no transaction is active")
+}

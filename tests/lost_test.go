@@ -1,0 +1,321 @@
+package tests_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/jmoiron/sqlx"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace-go/millrace/inbox"
+	millrace "github.com/millrace-go/millrace/middleware"
+	box "github.com/millrace-go/millrace/outbox"
+	"github.com/millrace-go/millrace/tests/rig"
+	"github.com/millrace-go/millrace/tests/testdb"
+)
+
+// lostBodies: a statement after which the transaction is gone, and what a handler does that
+// goes on without it.
+var lostBodies = []testdb.Body{
+	{Name: "a statement that a router's close interrupts", Why: "nothing that is written after the loss of the claim stays", Run: func(t *testing.T, db *testdb.DB) {
+		b := newBed(t, db)
+		closing := true
+		begun := make(chan *message.Router, 1)
+		h := func(msg *message.Message) error {
+			err := write(msg.Context(), "A")
+			if closing {
+				closing = false
+				go func() {
+					<-time.After(50 * time.Millisecond) // of the statement
+					_ = (<-begun).Close()
+				}()
+				endless(msg.Context(), db) // optional
+			}
+			return errors.Join(err, write(context.WithoutCancel(msg.Context()), "B"))
+		}
+		msg := newMessage("x")
+		for _, first := range []bool{true, false} {
+			feed, router := rig.NewFeed(), b.router()
+			router.AddMiddleware(millrace.Inbox{Store: b.store, Consumer: "billing"}.Middleware)
+			router.AddConsumerHandler("billing", "orders", feed, h)
+			s := &service{bed: b, stopped: make(chan error, 1)}
+			s.run(router)
+			sent := again(msg)
+			begun <- router
+			feed.Send(t, sent)
+			assert.Equal(t, !first, rig.Answer(t, sent))
+			if first {
+				require.NoError(t, <-s.stopped)
+				b.store = b.process()
+			}
+		}
+		assert.Equal(t, "A B", b.written())
+	}},
+	{Name: "an interrupted statement, then an error", Why: "a handler that fails leaves no row", Run: func(t *testing.T, db *testdb.DB) {
+		b := newBed(t, db)
+		h := b.inbox(func(msg *message.Message) ([]*message.Message, error) {
+			err := write(msg.Context(), "A")
+			interrupted(msg.Context(), db)
+			_ = write(msg.Context(), "B")
+			return nil, errors.Join(errBoom, err)
+		})
+		_, err := h(newMessage("x"))
+		require.ErrorIs(t, err, errBoom)
+		assert.Empty(t, b.written())
+		if db.Dialect == "sqlite" {
+			require.ErrorIs(t, err, inbox.ErrTxEndedByHandler)
+			assert.Equal(t, 1, b.events.Count("ended"))
+		}
+	}},
+	{Name: "ways to lose SQLite's transaction", Why: "nothing that is written after the loss of the claim stays", Run: func(t *testing.T, db *testdb.DB) {
+		if db.Dialect != "sqlite" {
+			return // the others keep the transaction, or refuse its commit
+		}
+		b := newBed(t, db)
+		b.exec(`CREATE TABLE box (topic VARCHAR(100), uuid VARCHAR(100))`)
+		b.exec(`CREATE TABLE once (id INTEGER PRIMARY KEY)`)
+		b.exec(`INSERT INTO once (id) VALUES (1)`)
+		b.exec(`CREATE TABLE guarded (id INTEGER)`)
+		b.exec(`CREATE TRIGGER guards BEFORE INSERT ON guarded BEGIN SELECT RAISE(ROLLBACK, 'no'); END`)
+		for how, lose := range losses {
+			for what, goOn := range continuations {
+				b.losesNothing(how+", then "+what, lose, goOn)
+			}
+		}
+	}},
+	{Name: "the connection of a lost transaction", Why: "what the service writes on it afterwards is committed", Run: func(t *testing.T, db *testdb.DB) {
+		b := newBed(t, db)
+		pool := db.Open(t, testdb.Pool(1))
+		store := b.newStore(pool.DB, inbox.Config{})
+		_, _ = b.inbox(func(msg *message.Message) ([]*message.Message, error) {
+			err := write(msg.Context(), "A")
+			interrupted(msg.Context(), db)
+			return nil, err
+		}, on(store))(newMessage("x"))
+		_, _ = b.inbox(func(msg *message.Message) ([]*message.Message, error) {
+			return nil, errors.Join(write(msg.Context(), "A"), raw(msg, "COMMIT"), errBoom)
+		}, on(store))(newMessage("x"))
+		b.exec(`DELETE FROM effects`)
+		_, err := pool.ExecContext(t.Context(), `INSERT INTO effects (uuid, consumer) VALUES ('x', 'own')`)
+		require.NoError(t, err)
+		must(t, b.inbox(func(msg *message.Message) ([]*message.Message, error) {
+			return nil, write(msg.Context(), "A")
+		}, on(store)), newMessage("y"))
+		_, err = pool.ExecContext(t.Context(), `INSERT INTO effects (uuid, consumer) VALUES ('x', 'own')`)
+		require.NoError(t, err)
+		assert.Equal(t, "A own own", b.written())
+	}},
+	{Name: "connections after every end of a transaction", Why: "none is kept", Run: func(t *testing.T, db *testdb.DB) {
+		b := newBed(t, db)
+		pool := db.Open(t, testdb.Pool(2))
+		for name, h := range ends(db) {
+			store := b.newStore(pool.DB, inbox.Config{})
+			func() {
+				defer func() { _ = recover() }()
+				_, _ = b.inbox(h, on(store), func(i *millrace.Inbox) { i.Timeout = time.Second })(newMessage(name))
+			}()
+			assert.Eventually(t, func() bool { return pool.Stats().InUse == 0 }, 30*time.Second, time.Millisecond, name)
+		}
+	}},
+}
+
+// losses are statements by which SQLite rolls back the whole transaction.
+var losses = map[string]func(ctx context.Context, tx *sqlx.Tx) error{
+	"an interrupt": func(ctx context.Context, tx *sqlx.Tx) error {
+		ctx, cancel := context.WithTimeout(ctx, 50*time.Millisecond)
+		defer cancel()
+		_, err := tx.ExecContext(ctx, forever["sqlite"])
+		return err
+	},
+	"INSERT OR ROLLBACK": func(ctx context.Context, tx *sqlx.Tx) error {
+		_, err := tx.ExecContext(ctx, `INSERT OR ROLLBACK INTO once (id) VALUES (1)`)
+		return err
+	},
+	"RAISE(ROLLBACK)": func(ctx context.Context, tx *sqlx.Tx) error {
+		_, err := tx.ExecContext(ctx, `INSERT INTO guarded (id) VALUES (1)`)
+		return err
+	},
+	"a full disk": func(ctx context.Context, tx *sqlx.Tx) error {
+		var pages int
+		if err := tx.GetContext(ctx, &pages, `PRAGMA page_count`); err != nil {
+			return err
+		}
+		if _, err := tx.ExecContext(ctx, fmt.Sprintf(`PRAGMA max_page_count = %d`, pages+2)); err != nil {
+			return err
+		}
+		_, err := tx.ExecContext(ctx, `INSERT INTO effects (uuid, consumer) VALUES (hex(zeroblob(1000000)), 'large')`)
+		_, again := tx.ExecContext(ctx, `PRAGMA max_page_count = 1000000000`)
+		if again != nil {
+			return nil
+		}
+		return err
+	},
+	"a raw ROLLBACK": func(ctx context.Context, tx *sqlx.Tx) error {
+		_, err := tx.ExecContext(ctx, `ROLLBACK`)
+		return errors.Join(err, errBoom)
+	},
+	"a raw COMMIT": func(ctx context.Context, tx *sqlx.Tx) error {
+		_, err := tx.ExecContext(ctx, `COMMIT`)
+		return err
+	},
+}
+
+// continuations are what a handler does after that, whatever it is told.
+var continuations = map[string]func(b *bed, msg *message.Message, tx *sqlx.Tx) error{
+	"nothing": func(*bed, *message.Message, *sqlx.Tx) error { return nil },
+	"a write": func(_ *bed, msg *message.Message, _ *sqlx.Tx) error {
+		_ = write(msg.Context(), "B")
+		return nil
+	},
+	"a write and an error": func(_ *bed, msg *message.Message, _ *sqlx.Tx) error {
+		return errors.Join(errBoom, write(msg.Context(), "B"))
+	},
+	"a transaction of its own": func(_ *bed, msg *message.Message, _ *sqlx.Tx) error {
+		for _, s := range []string{`BEGIN`, `INSERT INTO effects (uuid, consumer) VALUES ('x', 'B')`, `COMMIT`} {
+			_ = raw(msg, s)
+		}
+		return nil
+	},
+	"a transaction left open": func(_ *bed, msg *message.Message, _ *sqlx.Tx) error {
+		for _, s := range []string{`BEGIN`, `INSERT INTO effects (uuid, consumer) VALUES ('x', 'B')`} {
+			_ = raw(msg, s)
+		}
+		return nil
+	},
+	"a savepoint": func(_ *bed, msg *message.Message, _ *sqlx.Tx) error {
+		for _, s := range []string{`SAVEPOINT s`, `INSERT INTO effects (uuid, consumer) VALUES ('x', 'B')`, `RELEASE s`} {
+			_ = raw(msg, s)
+		}
+		return nil
+	},
+	"DDL": func(_ *bed, msg *message.Message, _ *sqlx.Tx) error {
+		_ = raw(msg, `CREATE TABLE stray (id INTEGER)`)
+		return nil
+	},
+	"the outbox": func(b *bed, msg *message.Message, _ *sqlx.Tx) error {
+		publisher, err := box.NewPublisher(b.db.DB, box.Config{})
+		require.NoError(b, err)
+		out := newMessage("event")
+		out.SetContext(msg.Context())
+		_ = publisher.Publish("events", out)
+		return nil
+	},
+	"Commit": func(_ *bed, _ *message.Message, tx *sqlx.Tx) error {
+		_ = tx.Commit()
+		return nil
+	},
+}
+
+// losesNothing runs a handler whose transaction is lost, and then one whose is not.
+func (b *bed) losesNothing(name string, lose func(context.Context, *sqlx.Tx) error, goOn func(*bed, *message.Message, *sqlx.Tx) error) {
+	b.Helper()
+	lost := true
+	h := b.inbox(func(msg *message.Message) ([]*message.Message, error) {
+		err := write(msg.Context(), "A")
+		if !lost {
+			return nil, errors.Join(err, write(msg.Context(), "B"))
+		}
+		tx, txErr := inbox.Tx(msg.Context())
+		require.NoError(b, errors.Join(err, txErr), name)
+		require.Error(b, lose(msg.Context(), tx), name)
+		return nil, goOn(b, msg, tx)
+	})
+	ended, msg := b.events.Count("ended"), newMessage("x")
+	_, err := h(again(msg))
+	require.ErrorIs(b, err, inbox.ErrTxEndedByHandler, name)
+	assert.Equal(b, ended+1, b.events.Count("ended"), name)
+	assert.Empty(b, b.written(), name)
+	assert.Zero(b, b.count(`SELECT COUNT(*) FROM millrace_outbox`), name)
+	assert.Zero(b, b.count(`SELECT COUNT(*) FROM sqlite_master WHERE name = 'stray'`), name)
+	assert.Zero(b, b.count(`SELECT COUNT(*) FROM millrace_claims`), name)
+	lost = false
+	must(b.T, h, again(msg))
+	must(b.T, h, again(msg))
+	assert.Equal(b, "A B", b.written(), name)
+	b.exec(`DELETE FROM effects`)
+	b.exec(`DELETE FROM millrace_claims`)
+}
+
+// write is one effect of a handler.
+func write(ctx context.Context, what string) error {
+	tx, err := inbox.Tx(ctx)
+	if err != nil {
+		return err
+	}
+	_, err = tx.ExecContext(ctx, tx.Rebind(`INSERT INTO effects (uuid, consumer) VALUES ('x', ?)`), what)
+	return err
+}
+
+// written returns the effects that were committed.
+func (b *bed) written() string {
+	b.Helper()
+	var all []string
+	require.NoError(b, b.db.SelectContext(b.Context(), &all, `SELECT consumer FROM effects ORDER BY consumer`))
+	return strings.Join(all, " ")
+}
+
+// forever are statements that write and do not end.
+var forever = map[string]string{
+	"postgres": `INSERT INTO effects (uuid, consumer) SELECT 'x', 'endless' FROM pg_sleep(600)`,
+	"mysql":    `INSERT INTO effects (uuid, consumer) SELECT 'x', 'endless' FROM (SELECT SLEEP(600)) s`,
+	"sqlite": `INSERT INTO effects (uuid, consumer) WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i+1 FROM n) ` +
+		`SELECT 'x', 'endless' FROM n`,
+}
+
+// endless runs a statement that only the context ends, and forgets the error.
+func endless(ctx context.Context, db *testdb.DB) {
+	if tx, err := inbox.Tx(ctx); err == nil {
+		_, _ = tx.ExecContext(ctx, forever[db.Dialect])
+	}
+}
+
+// interrupted is endless with a context that ends soon.
+func interrupted(ctx context.Context, db *testdb.DB) {
+	ctx, cancel := context.WithTimeout(ctx, 50*time.Millisecond)
+	defer cancel()
+	endless(ctx, db)
+}
+
+// ends are handlers whose transaction ends in as many ways.
+func ends(db *testdb.DB) map[string]message.HandlerFunc {
+	return map[string]message.HandlerFunc{
+		"success": effect,
+		"error":   func(*message.Message) ([]*message.Message, error) { return nil, errBoom },
+		"panic":   func(*message.Message) ([]*message.Message, error) { panic(errBoom) },
+		"late": func(msg *message.Message) ([]*message.Message, error) {
+			<-msg.Context().Done()
+			return nil, nil
+		},
+		"late in a statement": func(msg *message.Message) ([]*message.Message, error) {
+			endless(msg.Context(), db)
+			return nil, nil
+		},
+		"its own Commit": func(msg *message.Message) ([]*message.Message, error) {
+			return nil, end(msg, (*sqlx.Tx).Commit)
+		},
+		"its own Rollback": func(msg *message.Message) ([]*message.Message, error) {
+			return nil, end(msg, (*sqlx.Tx).Rollback)
+		},
+		"an interrupt": func(msg *message.Message) ([]*message.Message, error) {
+			interrupted(msg.Context(), db)
+			return effect(msg)
+		},
+		"rows left open": func(msg *message.Message) ([]*message.Message, error) {
+			tx, err := inbox.Tx(msg.Context())
+			if err != nil {
+				return nil, err
+			}
+			rows, err := tx.QueryContext(msg.Context(), `SELECT uuid FROM effects`) //nolint:rowserrcheck,sqlclosecheck // left open
+			if err == nil {
+				rows.Next()
+			}
+			return nil, err
+		},
+	}
+}
