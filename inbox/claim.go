@@ -372,7 +372,7 @@ func (cl *Claim) take(what step) (next step, err error) {
 	cl.fresh, cl.tx, cl.span, cl.began = true, tx, span, began
 	cl.openRow = cl.openRow || cl.lease != nil
 	cl.ambient = ambient.New(tx.Tx, s.db)
-	cl.ambient.Owner, cl.ambient.Cause = cl, (*cause)(d)
+	cl.ambient.Owner, cl.ambient.Cause, cl.ambient.Ended = cl, (*cause)(d), tx.Ended
 	cl.handler = span.give(cl.ambient, cl)
 	if cl.under(ReplaySuppress) {
 		cl.handler, cl.suppressed = ambient.Suppress(cl.handler)

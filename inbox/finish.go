@@ -86,7 +86,7 @@ func (cl *Claim) finish(produced []*message.Message) error {
 	if cl.span.late() {
 		return err
 	}
-	return ErrTxEndedByHandler
+	return cl.lost()
 }
 
 // errEnded says that a transaction is over that database/sql believes to be open.
@@ -102,7 +102,7 @@ func (cl *Claim) held() error {
 		return cl.lost()
 	}
 	if !s.dialect.CommitsOnDDL {
-		return nil
+		return cl.stands()
 	}
 	var row struct {
 		Result int16 `db:"result"`
@@ -118,7 +118,27 @@ func (cl *Claim) held() error {
 	case !row.Live:
 		return errEnded
 	}
-	return nil
+	return cl.stands()
+}
+
+// stands returns errEnded where a statement of the handler ended the transaction. What the
+// driver was told costs nothing to read; before it is believed, the server is asked: outside
+// of a transaction a savepoint cannot be set, or is gone at once.
+func (cl *Claim) stands() error {
+	if !cl.tx.Ended() {
+		return nil
+	}
+	_, err := cl.tx.ExecContext(cl.span.tx, `SAVEPOINT `+dialect.StandsSavepoint)
+	if err == nil {
+		_, err = cl.tx.ExecContext(cl.span.tx, `RELEASE SAVEPOINT `+dialect.StandsSavepoint)
+	}
+	switch {
+	case err == nil:
+		return nil
+	case dialect.Classify(err) == dialect.NoTransaction:
+		return errEnded
+	}
+	return fmt.Errorf("look whether the transaction stands: %w", err)
 }
 
 // lost tells of a handler that succeeded after its transaction was rolled back.

@@ -150,10 +150,7 @@ func (p *Publisher) store(ctx context.Context, to destination, rows []row) error
 			rows[i].cause = cause
 		}
 	}
-	to.saving.Lock()
-	err := p.storeIn(ctx, to.tx, rows)
-	to.saving.Unlock()
-	if err != nil {
+	if err := p.storeFor(ctx, to, rows); err != nil {
 		return err
 	}
 	if to.owner != nil {
@@ -185,12 +182,19 @@ func (p *Publisher) storeAlone(ctx context.Context, rows []row) error {
 	return nil
 }
 
+// storeFor writes rows to a transaction that is not the publisher's own.
+func (p *Publisher) storeFor(ctx context.Context, to destination, rows []row) error {
+	to.saving.Lock()
+	defer to.saving.Unlock()
+	if err := p.stands(ctx, to); err != nil {
+		return err
+	}
+	return p.storeIn(ctx, to.tx, rows)
+}
+
 // storeIn writes rows to a transaction that others may go on to use and to commit, so a
 // failure half-way must leave nothing behind.
 func (p *Publisher) storeIn(ctx context.Context, tx Tx, rows []row) error {
-	if err := p.stands(ctx, tx); err != nil {
-		return err
-	}
 	all := chunk(rows)
 	if len(all) == len(rows) {
 		return p.storeChunk(ctx, tx, rows)

@@ -22,11 +22,17 @@ type querier interface {
 	QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row
 }
 
-// stands returns [ErrTxEnded] where the server has ended tx and the INSERT would not notice.
-func (p *Publisher) stands(ctx context.Context, tx Tx) error {
-	if !p.dialect.CommitsOnDDL { // nothing ends it but who began it
+// stands returns [ErrTxEnded] where a statement has ended the transaction and the INSERT would
+// not notice. On PostgreSQL that takes a COMMIT or ROLLBACK sent as text, of which the driver is
+// told.
+func (p *Publisher) stands(ctx context.Context, to destination) error {
+	if !p.dialect.CommitsOnDDL {
+		if to.owner.EndedUnderneath() {
+			return ErrTxEnded
+		}
 		return nil
 	}
+	tx := to.tx
 	guard, err := p.guardIn(ctx, tx)
 	if err != nil || guard == guardByInsert {
 		return err

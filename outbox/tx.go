@@ -85,6 +85,7 @@ func begin(
 		return fmt.Errorf("outbox: begin: %w", explain(err))
 	}
 	own := ambient.New(tx.Tx, db)
+	own.Ended = tx.Ended
 	defer func() {
 		own.End()
 		_ = tx.Rollback() // for a panic; else it has ended

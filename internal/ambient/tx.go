@@ -21,6 +21,10 @@ type Tx struct {
 	// Cause says what it is for, as [Cause] writes it; nil where nobody said.
 	Cause fmt.Stringer
 
+	// Ended tells whether some statement ended it, as far as the driver was told; nil where
+	// nobody can say.
+	Ended func() bool
+
 	// Saving is held by who has set a savepoint with a name of ours: another one would replace it.
 	Saving sync.Mutex
 
@@ -81,6 +85,9 @@ func (t *Tx) Live(db *sqlx.DB) (*sqlx.Tx, bool) {
 
 // Open reports whether the transaction, on whatever pool, has not ended.
 func (t *Tx) Open() bool { return t != nil && !t.ended.Load() }
+
+// EndedUnderneath reports whether some statement is known to have ended the transaction.
+func (t *Tx) EndedUnderneath() bool { return t != nil && t.Ended != nil && t.Ended() }
 
 // Taken reports whether the handler asked for the transaction.
 func (t *Tx) Taken() bool { return t.taken.Load() }

@@ -120,6 +120,8 @@ func postgresKind(state string) Kind {
 		return NoTable
 	case state == "25006":
 		return ReadOnly
+	case state == "25P01":
+		return NoTransaction
 	case state == "54000":
 		return TooLarge
 	case strings.HasPrefix(state, "08"), strings.HasPrefix(state, "57P"), state == "25P03",

@@ -162,8 +162,9 @@ func (t *Tx) rollback() error {
 		t.guard.close()
 	}
 	err := t.Tx.Rollback()
+	ended := err != nil && t.Ended() // which lib/pq refuses to roll back
 	t.end(err)
-	if err == nil || errors.Is(err, sql.ErrTxDone) || lost && notInTransaction(err) {
+	if err == nil || ended || errors.Is(err, sql.ErrTxDone) || lost && notInTransaction(err) {
 		return nil
 	}
 	return fmt.Errorf("roll back: %w", err)

@@ -1,0 +1,115 @@
+package owned
+
+import (
+	"database/sql/driver"
+	"reflect"
+)
+
+// Ended reports whether the server has told the driver that no transaction is open on the
+// connection any more, though nobody has called Commit or Rollback: some statement ended it.
+// It asks nobody. It is false too where the driver does not show what it was told, and where
+// another transaction was begun. MySQL and MariaDB tell with each answer but an error.
+func (t *Tx) Ended() bool {
+	ended := false
+	_ = t.conn.Raw(func(c any) error { // its error says that the connection is gone
+		ended = statusOf(c) == idle
+		return nil
+	})
+	return ended
+}
+
+// status is what a server last said of the transaction on a connection.
+type status int
+
+const (
+	unknown status = iota
+	idle
+	open
+)
+
+// statusOf looks through what wraps the connection of a driver.
+func statusOf(c any) status {
+	const deepest = 8
+	for range deepest {
+		if s := shown(c); s != unknown {
+			return s
+		}
+		if locked, ok := c.(interface {
+			WithConn(use func(driver.Conn) error) error
+		}); ok {
+			var s status
+			_ = locked.WithConn(func(inner driver.Conn) error { // unknown says it all
+				s = statusOf(inner)
+				return nil
+			})
+			return s
+		}
+		inner := unwrapped(c)
+		if inner == nil {
+			break
+		}
+		c = inner
+	}
+	return unknown
+}
+
+// shown returns what a driver's connection shows. pgx has methods for it; lib/pq and
+// go-sql-driver keep it in fields of their own.
+func shown(c any) status {
+	v := reflect.ValueOf(c)
+	if v.Kind() != reflect.Pointer || v.IsNil() || v.Elem().Kind() != reflect.Struct {
+		return unknown
+	}
+	switch v.Type().String() {
+	case "*stdlib.Conn":
+		return shownByPgx(v)
+	case "*pq.conn":
+		if f := v.Elem().FieldByName("txnStatus"); f.IsValid() && f.CanUint() {
+			return postgresStatus(byte(f.Uint()))
+		}
+	case "*mysql.mysqlConn":
+		const inTransaction = 1
+		if f := v.Elem().FieldByName("status"); f.IsValid() && f.CanUint() {
+			if f.Uint()&inTransaction != 0 {
+				return open
+			}
+			return idle
+		}
+	}
+	return unknown
+}
+
+func shownByPgx(v reflect.Value) status {
+	if v = returned(v.MethodByName("Conn")); !v.IsValid() {
+		return unknown
+	}
+	if v = returned(v.MethodByName("PgConn")); !v.IsValid() {
+		return unknown
+	}
+	if shows, ok := v.Interface().(interface{ TxStatus() byte }); ok {
+		return postgresStatus(shows.TxStatus())
+	}
+	return unknown
+}
+
+// returned calls a method without arguments that returns a pointer.
+func returned(m reflect.Value) reflect.Value {
+	if !m.IsValid() || m.Type().NumIn() != 0 || m.Type().NumOut() != 1 || m.Type().Out(0).Kind() != reflect.Pointer {
+		return reflect.Value{}
+	}
+	if v := m.Call(nil)[0]; !v.IsNil() {
+		return v
+	}
+	return reflect.Value{}
+}
+
+// postgresStatus reads the letter of PostgreSQL's ReadyForQuery. A failed transaction is open.
+func postgresStatus(letter byte) status {
+	switch letter {
+	case 'I':
+		return idle
+	case 'T', 'E':
+		return open
+	}
+	return unknown
+}
