@@ -21,25 +21,25 @@ func (cl *Claim) turnAway(produced []*message.Message) error {
 		return cl.Rollback(err)
 	}
 	cl.end()
-	if cl.verdict != stale {
-		cl.ambient.Committed()
-	}
-	switch cl.verdict {
-	case stale:
+	if cl.verdict == stale {
 		cl.turn.Settle(cl.hash)
-		cl.observeStale()
-		cl.observeReplayed(replayStale, 0)
-	case toHold:
+	} else {
 		cl.turn.Fail()
-		cl.observeHeld()
-		cl.observeReplayed(replayHeld, 0)
-	default:
-		cl.turn.Fail()
-		cl.consumer.store.observeParked(cl.ctx, cl.eventOf(cl.because))
-		cl.observeReplayed(replayParked, 0)
+		cl.ambient.Committed()
 	}
 	if cl.lease != nil {
 		cl.lease.done()
+	}
+	switch cl.verdict {
+	case stale:
+		cl.observeStale()
+		cl.observeReplayed(replayStale, 0)
+	case toHold:
+		cl.observeHeld()
+		cl.observeReplayed(replayHeld, 0)
+	default:
+		cl.consumer.store.observeParked(cl.ctx, cl.eventOf(cl.because))
+		cl.observeReplayed(replayParked, 0)
 	}
 	return nil
 }

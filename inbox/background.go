@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"runtime/debug"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -143,7 +144,7 @@ func (s *Store) Run(ctx context.Context) error {
 	})
 	janitor := newJanitor(s)
 	watch.Go(func() { s.repeat(ctx, min(heldLook, s.config.PurgeInterval), newJanitor(s).expire) })
-	janitor.run(ctx)
+	s.survive(ctx, janitor.run)
 	s.repeat(ctx, s.config.PurgeInterval, janitor.run)
 	watch.Wait()
 
@@ -162,10 +163,24 @@ func (s *Store) repeat(ctx context.Context, pause time.Duration, work func(conte
 		case <-ctx.Done():
 			return
 		case <-tick.C:
-			work(ctx)
+			s.survive(ctx, work)
 		}
 	}
 }
+
+// survive does work, and goes on where a function of the user's panics in it.
+func (s *Store) survive(ctx context.Context, work func(context.Context)) {
+	defer func() {
+		if r := recover(); r != nil {
+			s.panics.Add(1)
+			s.log.Error("inbox: the background work panicked; it goes on", fmt.Errorf("panic: %v\n%s", r, debug.Stack()), nil)
+		}
+	}()
+	work(ctx)
+}
+
+// Panics returns how often a function of the user's panicked in the background work of s.
+func (s *Store) Panics() int64 { return s.panics.Load() }
 
 func (s *Store) settleAgain(ctx context.Context) {
 	if err := s.settle(ctx); err != nil && ctx.Err() == nil {

@@ -80,8 +80,10 @@ func (cl *Claim) failBefore(cause error) error {
 	}
 	if cl.records() {
 		if leave, err := cl.consumer.slot(cl.ctx); err == nil {
-			cl.recordFailure(cause)
-			leave()
+			func() {
+				defer leave()
+				cl.recordFailure(cause)
+			}()
 		}
 	}
 	cl.observeFailed(cause)

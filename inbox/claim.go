@@ -85,18 +85,18 @@ func (c *Consumer) claim(msg *message.Message, v *visit) (*Claim, error) {
 		d.interrupted(ErrClosed)
 		return nil, ErrClosed
 	}
-	s.warnUnattended()
-	c.warnUnguarded(d)
-	if !v.told {
-		v.told = true
-		s.observeReceived(d)
-	}
 	cl := &Claim{delivery: d, visit: v}
 	defer func() {
 		if !cl.fresh {
 			s.work.leave()
 		}
 	}()
+	s.warnUnattended()
+	c.warnUnguarded(d)
+	if !v.told {
+		v.told = true
+		s.observeReceived(d)
+	}
 	if kept, err := cl.keepKeyless(); kept {
 		return cl, nil
 	} else if err != nil {
@@ -239,7 +239,7 @@ func (cl *Claim) acquire() error {
 			return err
 		}
 		if !up {
-			s.observeOutage(d, ErrUnavailable)
+			s.observeOutage(d, ErrUnavailable) // no probe
 			return ErrUnavailable
 		}
 		following, err := cl.guarded(pass, next)
@@ -262,7 +262,7 @@ func (cl *Claim) acquire() error {
 			}
 		case kind == dialect.Unavailable, kind == dialect.NoTable, kind == dialect.ReadOnly:
 			_ = s.noticeLoss(err)
-			s.observeOutage(d, err)
+			pass.Tell(func() { s.observeOutage(d, err) })
 			if pass.Down(d.ctx) {
 				d.log().Error("inbox: the database does not serve the inbox, deliveries are held back", explain(err), nil)
 			}

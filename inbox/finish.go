@@ -264,26 +264,23 @@ func (cl *Claim) keep(ctx context.Context, tx *sqlx.Tx, produced []*message.Mess
 func (cl *Claim) succeed(produced []*message.Message, early bool) {
 	s := cl.consumer.store
 	cl.end()
-	cl.ambient.Committed()
-	cl.advanced()
 	switch {
 	case cl.settles(produced):
 		cl.lease.row.Status = Settling
 	case cl.lease != nil:
 		cl.lease.done()
 	}
-	switch {
-	case len(produced) > 0 && cl.consumer.config.Outbox == nil:
-		// Waiting copies must not be acked while the broker may lack what was produced.
+	returned := len(produced) > 0 && cl.consumer.config.Outbox == nil
+	if returned || cl.original != nil { // waiting copies must not be acked while the broker may lack what was produced
 		cl.turn.Fail()
-		if !early {
-			s.unsettled.watch(cl)
-		}
-	case cl.original != nil:
-		cl.turn.Fail()
-	default:
+	} else {
 		cl.remember()
 		cl.turn.Settle(cl.hash)
+	}
+	cl.ambient.Committed()
+	cl.advanced()
+	if returned && !early {
+		s.unsettled.watch(cl)
 	}
 	cl.tellRan()
 	tally := cl.consumer.tally
@@ -312,6 +309,7 @@ func (cl *Claim) Rollback(cause error) error {
 	if cl.verdict == postponed {
 		return cl.giveUp()
 	}
+	defer cl.letGo() // whatever a function of the user's does meanwhile
 	s := cl.consumer.store
 	cl.ambient.End()
 	lost := cl.inDoubt && dialect.Classify(cause) == dialect.Unavailable
@@ -333,10 +331,20 @@ func (cl *Claim) Rollback(cause error) error {
 	if !reopened && cl.records() {
 		cl.recordFailure(cause)
 	}
-	cl.end()
-	cl.turn.Fail()
+	cl.letGo()
 	cl.observeFailed(cause)
 	return cl.name(cause)
+}
+
+// letGo lets go of all that a run holds which was not committed, once.
+func (cl *Claim) letGo() {
+	if cl.over {
+		return
+	}
+	cl.ambient.End()
+	_ = cl.tx.Rollback() // the server rolls back by itself what it cannot be told to
+	cl.end()
+	cl.turn.Fail()
 }
 
 // observeFailed tells of a run that was rolled back. The router logs the error.

@@ -34,6 +34,7 @@ type Lease struct {
 	began   time.Time
 	sure    time.Time // nobody else can have taken the lease before; guarded by heart.mu
 
+	gone     bool          // it holds nothing any more
 	over     atomic.Bool   // the handler has returned
 	requests requests.Made // with a key of the message
 }
@@ -84,19 +85,19 @@ func (c *LeaseConsumer) Acquire(msg *message.Message) (*Lease, error) {
 		l.interrupted(ErrClosed)
 		return nil, ErrClosed
 	}
+	defer func() {
+		if !l.fresh {
+			l.leave()
+		}
+	}()
 	l.observeReceived()
 	if _, is := replayed(msg); is && c.config.OnReplay == ReplayRefuse {
 		l.observeReplayed(replayRefused)
-		l.leave()
 		return l, nil
 	}
 	if err := l.obtain(); err != nil {
-		l.leave()
 		l.interrupted(err)
 		return nil, l.fail(err)
-	}
-	if !l.fresh {
-		l.leave()
 	}
 	return l, nil
 }
@@ -141,10 +142,17 @@ func (l *Lease) obtain() error {
 	c := l.consumer
 	key := c.prefix + l.id.ID
 	turn, taken := c.leases.turns.Try(key)
+	asking := taken
+	defer func() {
+		if asking { // the store panicked
+			l.turn.Fail()
+		}
+	}()
 	if taken {
 		l.turn = turn
 		state, err := l.ask()
 		if err != nil || state.Status != LeaseHeld {
+			asking = false
 			return l.settle(state, err)
 		}
 	}
@@ -159,9 +167,11 @@ func (l *Lease) obtain() error {
 			l.duplicate(ReasonWaited)
 			return nil
 		}
-		l.turn = turn
+		l.turn, asking = turn, true
 	}
-	return l.settle(l.poll(wait))
+	state, err := l.poll(wait)
+	asking = false
+	return l.settle(state, err)
 }
 
 // settle acts on the store's last word.
@@ -217,7 +227,11 @@ func (l *Lease) ask() (LeaseState, error) {
 		return LeaseState{}, ErrUnavailable
 	}
 	l.began = time.Now()
-	state, err := leases.store.Acquire(l.ctx, l.id, l.token, l.consumer.config.Lease)
+	var state LeaseState
+	var err error
+	pass.Tell(func() {
+		state, err = leases.store.Acquire(l.ctx, l.id, l.token, l.consumer.config.Lease)
+	})
 	switch {
 	case err == nil:
 		if pass.Up() {
@@ -225,7 +239,7 @@ func (l *Lease) ask() (LeaseState, error) {
 		}
 		return state, nil
 	case errors.Is(err, ErrUnavailable):
-		l.observeOutage(err)
+		pass.Tell(func() { l.observeOutage(err) })
 		if pass.Down(l.ctx) {
 			l.log().Error("inbox: the store of the leases does not answer, deliveries are held back", err, nil)
 		}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"runtime/debug"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
@@ -25,6 +26,7 @@ func (l *Lease) Confirm(produced []*message.Message) error {
 		go l.confirmWhenAcked()
 		return nil
 	}
+	defer l.letGo(false) // where the store panics
 	if err := l.confirm(); err != nil {
 		return l.doubt(err)
 	}
@@ -35,6 +37,13 @@ func (l *Lease) Confirm(produced []*message.Message) error {
 // confirmWhenAcked waits for the answer to a message, of which every message gets one. If
 // its context ends first, the answer has the time of a lease to arrive.
 func (l *Lease) confirmWhenAcked() {
+	defer func() {
+		if r := recover(); r != nil { // nobody is above
+			l.letGo(false)
+			l.consumer.leases.log.Error("inbox: a function panicked after a handler; it goes on",
+				fmt.Errorf("panic: %v\n%s", r, debug.Stack()), nil)
+		}
+	}()
 	acked := false
 	select {
 	case <-l.msg.Acked():
@@ -90,7 +99,7 @@ func (l *Lease) confirm() error {
 
 // succeed lets go of everything once the key is kept.
 func (l *Lease) succeed() {
-	l.cancel(nil)
+	l.letGo(true)
 	if leases := l.consumer.leases; len(leases.observe.completed) > 0 || leases.debug {
 		e := l.event("confirmed")
 		e.Duration = time.Since(l.began)
@@ -102,12 +111,26 @@ func (l *Lease) succeed() {
 		}
 	}
 	l.observeReplayed(replayRan)
-	l.turn.Settle(0)
+}
+
+// letGo lets the next copy and the end of the store go on, once, before anyone is told.
+func (l *Lease) letGo(settled bool) {
+	if l.gone {
+		return
+	}
+	l.gone = true
+	l.cancel(nil)
+	if settled {
+		l.turn.Settle(0)
+	} else {
+		l.turn.Fail()
+	}
 	l.leave()
 }
 
 // doubt ends a run that succeeded, but whose key could not be kept.
 func (l *Lease) doubt(cause error) error {
+	defer l.letGo(false) // also where an observer panics
 	if errors.Is(cause, ErrLeaseLost) {
 		cause = fmt.Errorf("the handler succeeded after its lease had ended: %w", cause)
 	} else {
@@ -126,6 +149,7 @@ func (l *Lease) doubt(cause error) error {
 // redelivery; if the store cannot be told, it is free when the lease ends.
 func (l *Lease) Release(cause error) error {
 	l.over.Store(true)
+	defer l.letGo(false) // also where the store or an observer panics
 	l.keepNoLonger()
 	if err := l.giveBack(l.ctx); err != nil {
 		l.log().Error("inbox: a lease could not be released: copies of the message wait for it to end", err, nil)
@@ -140,7 +164,7 @@ func (l *Lease) giveBack(ctx context.Context) error {
 }
 
 func (l *Lease) end(cause error) error {
-	l.cancel(nil)
+	l.letGo(false)
 	if a := deliveredBy(l.ctx); a != nil {
 		a.failed(l.ctx, cause)
 	}
@@ -154,7 +178,5 @@ func (l *Lease) end(cause error) error {
 			leases.log.Debug("inbox: handler failed, its lease was released", e.fields())
 		}
 	}
-	l.turn.Fail()
-	l.leave()
 	return l.fail(cause)
 }

@@ -57,6 +57,7 @@ type Store struct {
 	bells     map[consumerName]*bell.Bell // of those whose stored messages are delivered here
 
 	unattended unattended
+	panics     atomic.Int64 // of the user's functions in the background
 
 	unsettled settler
 	stayed    atomic.Int64 // how many outcomes the last call of Redispatch left behind itself

@@ -79,8 +79,8 @@ func (cl *Claim) Abandon() {
 	if cl.over {
 		return
 	}
+	defer cl.visit.leave()
 	_ = cl.Rollback(errPanic) // it goes on its way by itself
-	cl.visit.leave()
 }
 
 // contended reports whether err says that someone else locked what the gate or the end of
@@ -102,15 +102,18 @@ func (cl *Claim) Postponed() bool { return cl.verdict == postponed }
 
 // Again waits for what the version gate waits for, holding nothing, and claims the message
 // anew. It follows [Claim.Commit] or [Claim.Rollback] of a claim that was [Claim.Postponed].
-func (cl *Claim) Again() (*Claim, error) {
+func (cl *Claim) Again() (next *Claim, err error) {
+	kept := false
+	defer func() {
+		if !kept {
+			cl.visit.leave()
+		}
+	}()
 	if err := cl.visit.wait(cl.ctx); err != nil {
-		cl.visit.leave()
 		cl.interrupted(err)
 		return nil, cl.fail(err)
 	}
-	next, err := cl.consumer.claim(cl.msg, cl.visit)
-	if err != nil || !next.fresh {
-		cl.visit.leave()
-	}
+	next, err = cl.consumer.claim(cl.msg, cl.visit)
+	kept = err == nil && next.fresh
 	return next, err
 }

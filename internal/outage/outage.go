@@ -98,6 +98,19 @@ func (p Pass) Down(ctx context.Context) (began bool) {
 	return began
 }
 
+// Tell calls f, a function of the user's, before the call says what it found. Should f panic,
+// the call has no answer.
+func (p Pass) Tell(f func()) {
+	returned := false
+	defer func() {
+		if !returned {
+			p.Cancel()
+		}
+	}()
+	f()
+	returned = true
+}
+
 // Cancel says that the caller ended without an answer about the server.
 func (p Pass) Cancel() {
 	if p.probe != nil {

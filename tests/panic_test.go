@@ -1,0 +1,171 @@
+package tests_test
+
+import (
+	"context"
+	"errors"
+	"runtime"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/jmoiron/sqlx"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace-go/millrace/inbox"
+	millrace "github.com/millrace-go/millrace/middleware"
+	"github.com/millrace-go/millrace/tests/testdb"
+)
+
+// bad is in the payload of a message whose callbacks panic.
+const bad = "bad"
+
+func trip(msg *message.Message) {
+	if string(msg.Payload) == bad {
+		panic("a callback of the user's")
+	}
+}
+
+// loud panics where it is told of an event of a bad message.
+type loud struct{ kind string }
+
+func (l loud) on(kind string, e inbox.Event) {
+	if kind == l.kind && e.Metadata[bad] != "" {
+		panic("an observer")
+	}
+}
+
+func (l loud) ObserveReceived(_ context.Context, e inbox.Event)    { l.on("received", e) }
+func (l loud) ObserveFailed(_ context.Context, e inbox.Event)      { l.on("failed", e) }
+func (l loud) ObserveCompleted(_ context.Context, e inbox.Event)   { l.on("completed", e) }
+func (l loud) ObserveForgottenTx(_ context.Context, e inbox.Event) { l.on("forgotten", e) }
+func (l loud) ObserveDuplicate(_ context.Context, e inbox.Event)   { l.on("duplicate", e) }
+func (l loud) ObserveParked(_ context.Context, e inbox.Event)      { l.on("parked", e) }
+func (l loud) ObserveStale(_ context.Context, e inbox.Event)       { l.on("stale", e) }
+
+// jamming is a codec that panics with what is bad.
+type jamming struct{}
+
+func (jamming) Seal(_ context.Context, _ inbox.PayloadInfo, payload []byte) ([]byte, error) {
+	if string(payload) == bad {
+		panic("a codec")
+	}
+	return payload, nil
+}
+
+func (jamming) Open(_ context.Context, _ inbox.PayloadInfo, stored []byte) ([]byte, error) {
+	return stored, nil
+}
+
+var panicking = map[string]func(*inbox.Config, *millrace.Inbox){
+	"Describe": func(_ *inbox.Config, i *millrace.Inbox) {
+		i.Describe = func(msg *message.Message) (string, string) { trip(msg); return "", "" }
+	},
+	"Key": func(_ *inbox.Config, i *millrace.Inbox) {
+		i.Key = inbox.ByFunc("id", func(msg *message.Message) (string, error) { trip(msg); return msg.UUID, nil })
+	},
+	"Fingerprint": func(_ *inbox.Config, i *millrace.Inbox) {
+		i.Fingerprint = func(msg *message.Message) ([]byte, error) { trip(msg); return msg.Payload, nil }
+	},
+	"MessageTime": func(_ *inbox.Config, i *millrace.Inbox) {
+		i.MessageTime = func(msg *message.Message) (time.Time, bool) { trip(msg); return time.Time{}, false }
+	},
+	"Redelivered": func(_ *inbox.Config, i *millrace.Inbox) {
+		i.Redelivered = func(msg *message.Message) bool { trip(msg); return false }
+	},
+	"Before": func(_ *inbox.Config, i *millrace.Inbox) {
+		i.Before = func(msg *message.Message) error { trip(msg); return nil }
+	},
+	"Before fails": func(_ *inbox.Config, i *millrace.Inbox) {
+		i.Before = func(msg *message.Message) error {
+			if string(msg.Payload) == bad {
+				return errBoom
+			}
+			return nil
+		}
+		i.Describe = func(msg *message.Message) (string, string) { trip(msg); return "", "" }
+	},
+	"OnBegin": func(_ *inbox.Config, i *millrace.Inbox) {
+		i.OnBegin = func(_ context.Context, _ *sqlx.Tx, msg *message.Message) error { trip(msg); return nil }
+	},
+	"Skip": func(_ *inbox.Config, i *millrace.Inbox) {
+		i.Skip = func(msg *message.Message) bool { trip(msg); return false }
+	},
+	"PayloadCodec":        func(c *inbox.Config, _ *millrace.Inbox) { c.Payloads = jamming{} },
+	"observer, received":  func(c *inbox.Config, _ *millrace.Inbox) { c.Observers = []inbox.Observer{loud{"received"}} },
+	"observer, failed":    func(c *inbox.Config, _ *millrace.Inbox) { c.Observers = []inbox.Observer{loud{"failed"}} },
+	"observer, completed": func(c *inbox.Config, _ *millrace.Inbox) { c.Observers = []inbox.Observer{loud{"completed"}} },
+	"observer, forgotten": func(c *inbox.Config, _ *millrace.Inbox) { c.Observers = []inbox.Observer{loud{"forgotten"}} },
+	"observer, duplicate": func(c *inbox.Config, _ *millrace.Inbox) { c.Observers = []inbox.Observer{loud{"duplicate"}} },
+}
+
+// runsOf is what the handler does with a bad message.
+var runsOf = map[string]func() error{
+	"succeeds": func() error { return nil },
+	"fails":    func() error { return errBoom },
+	"panics":   func() error { panic("the handler") },
+	"exits":    func() error { runtime.Goexit(); return nil },
+}
+
+var panicBodies = []testdb.Body{{
+	Name: "a callback of the user that panics", Why: "nothing is held afterwards: the next message is handled and the store closes",
+	Run: func(t *testing.T, db *testdb.DB) {
+		b := newBed(t, db)
+		for callback, set := range panicking {
+			for how, run := range runsOf {
+				b.survives(callback+", the handler "+how, set, run)
+			}
+		}
+	},
+}}
+
+// survives has two bad messages delivered, twice each, and then a good one.
+func (b *bed) survives(name string, set func(*inbox.Config, *millrace.Inbox), run func() error) {
+	b.Helper()
+	pool := b.db.Open(b)
+	pool.SetMaxOpenConns(3)
+	defer pool.Close() //nolint:errcheck // the test is over
+	var config inbox.Config
+	i := millrace.Inbox{Consumer: name, RecordFailures: true}
+	set(&config, &i)
+	store, err := inbox.NewStore(pool.DB, config)
+	require.NoError(b, err)
+	i.Store = store
+	h := i.Middleware(func(msg *message.Message) ([]*message.Message, error) {
+		if string(msg.Payload) == bad {
+			return nil, run()
+		}
+		return effect(msg)
+	})
+	for range 2 {
+		msg := newMessage(bad)
+		msg.Metadata.Set(bad, "yes")
+		for range 2 {
+			b.within(name, func() { _, _ = h(again(msg)) })
+		}
+	}
+	before := b.effects()
+	b.within(name, func() { _, err = h(newMessage("good")) })
+	require.NoError(b, err, name)
+	assert.Equal(b, before+1, b.effects(), name)
+	ctx, cancel := context.WithTimeout(b.Context(), 5*time.Second)
+	defer cancel()
+	require.NoError(b, store.Close(ctx), name)
+	assert.Eventually(b, func() bool { return pool.Stats().InUse == 0 }, 5*time.Second, time.Millisecond, name)
+}
+
+// within does f, in a goroutine that a panic or runtime.Goexit ends, as a router's does.
+func (b *bed) within(name string, f func()) {
+	b.Helper()
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		defer func() { _ = recover() }()
+		f()
+	}()
+	select {
+	case <-done:
+	case <-time.After(20 * time.Second):
+		require.NoError(b, errors.New("it hangs"), name)
+	}
+}
