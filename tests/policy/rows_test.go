@@ -78,18 +78,17 @@ func TestGaps(t *testing.T) {
 	})
 }
 
-// A message that lacks what a rule needs fails where the rule is, and there for good where it is stored.
+// A message that lacks what a rule needs is kept for an operator where the rule is.
 func TestMessagesThatLackWhatARuleNeeds(t *testing.T) {
 	each(t, func(b *bed) {
 		msg := message.NewMessage("x", []byte(`{}`))
-		for handler, taken := range map[string]bool{
-			"search-indexer": false, "analytics": false, "audit-copy": true,
-			"notification-sender": true, "workflow": true, "cache-warmer": true,
-		} {
-			require.Equal(b, taken, b.deliver(handler, msg), handler)
+		for _, handler := range []string{"search-indexer", "analytics", "audit-copy", "notification-sender", "workflow", "cache-warmer"} {
+			require.True(b, b.deliver(handler, msg), handler)
 		}
 		require.Equal(b, everywhere("x").with(done{"search-indexer": "", "analytics": "", "audit-copy": ""}), b.done())
-		require.Equal(b, 1, b.open("audit-copy", inbox.FailedTerminal))
+		for _, handler := range []string{"search-indexer", "analytics", "audit-copy"} {
+			require.Equal(b, 1, b.open(handler, inbox.FailedTerminal), handler)
+		}
 	})
 }
 
