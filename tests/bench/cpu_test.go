@@ -24,7 +24,7 @@ func BenchmarkCPU(b *testing.B) {
 
 	void := openSilent()
 	b.Cleanup(func() { require.NoError(b, void.Close()) })
-	store, err := inbox.NewStore(void, inbox.Config{})
+	store, err := inbox.NewStore(void, inbox.Config{WithoutPlugin: true})
 	require.NoError(b, err)
 	overhead(b, "P13/no-database", nothing, withoutInbox(b, void.DB), silentInbox(b, store), pick(5_000, 50))
 }

@@ -63,7 +63,7 @@ func bare(b *testing.B, db *sqlx.DB, plugins ...func(*inbox.Store) message.Route
 	b.Helper()
 	provider := everySpan(b, sdktrace.AlwaysSample())
 	spans := provider.Tracer("bare")
-	store, err := inbox.NewStore(db, inbox.Config{})
+	store, err := inbox.NewStore(db, inbox.Config{WithoutPlugin: true})
 	require.NoError(b, err)
 	b.Cleanup(func() { _ = store.Close(context.WithoutCancel(b.Context())) })
 	s := serve(b, transfer, func(router *message.Router) {
@@ -97,7 +97,7 @@ func everySpan(b *testing.B, sampler sdktrace.Sampler) *sdktrace.TracerProvider 
 func BenchmarkObserversCPU(b *testing.B) {
 	void := openSilent()
 	b.Cleanup(func() { require.NoError(b, void.Close()) })
-	store, err := inbox.NewStore(void, inbox.Config{})
+	store, err := inbox.NewStore(void, inbox.Config{WithoutPlugin: true})
 	require.NoError(b, err)
 	plain := silentInbox(b, store)
 	ways := map[string]*service{
@@ -133,7 +133,7 @@ func watched(b *testing.B, db *sqlx.DB, sampler sdktrace.Sampler, plugins ...fun
 		observers = append(observers, tracer.InboxObserver())
 		outermost = append(outermost, tracer.Middleware)
 	}
-	store, err := inbox.NewStore(db, inbox.Config{Observers: observers})
+	store, err := inbox.NewStore(db, inbox.Config{WithoutPlugin: true, Observers: observers})
 	require.NoError(b, err)
 	b.Cleanup(func() { _ = store.Close(context.WithoutCancel(b.Context())) })
 	require.NoError(b, meters.WatchStore(store))

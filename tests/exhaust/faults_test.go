@@ -18,9 +18,9 @@ import (
 
 // TestInterruptedStatements has the context of each statement of each service end while it runs.
 func TestInterruptedStatements(t *testing.T) {
-	dialects, servers := []string{"sqlite"}, []string{"postgres"}
+	dialects, servers := []string{"sqlite"}, []string{"sqlite", "postgres"}
 	if testdb.Long() {
-		dialects, servers = all, []string{"postgres", "mysql"}
+		dialects, servers = all, all
 	}
 	onEach(t, services, dialects, abreast, inboxtest.InterruptedStatement)
 	onEach(t, optional, servers, 1, inboxtest.InterruptedStatement)

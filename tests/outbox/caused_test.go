@@ -55,6 +55,7 @@ func (o *office) causedAt(key string, from, until time.Time) []string {
 func causedByHandler(t *testing.T, db *testdb.DB) {
 	o := newOffice(t, db)
 	s := o.serve(func(r *message.Router) {
+		r.AddPlugin(o.store.Plugin())
 		r.AddMiddleware(millrace.Inbox{Store: o.store, Outbox: o.out}.Middleware)
 	})
 	s.router.AddHandler("billing", "orders", s.source, "invoices", o.out,

@@ -104,6 +104,7 @@ func buses(t *testing.T, db *testdb.DB) {
 		behaviour{"in a handler of an event", func(o *office) {
 			runs := 0
 			service := o.serve(func(r *message.Router) {
+				r.AddPlugin(o.store.Plugin())
 				r.AddMiddleware(millrace.Inbox{Store: o.store, RequireTx: true}.Middleware)
 			})
 			service.handleEvents(s, cqrs.NewEventHandler("stock", func(ctx context.Context, e *orderPlaced) error {

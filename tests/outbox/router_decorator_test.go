@@ -76,6 +76,7 @@ func decorators(t *testing.T, db *testdb.DB) {
 		}},
 		behaviour{"never takes the handler's transaction, which is over", func(o *office) {
 			s := o.serve(func(r *message.Router) {
+				r.AddPlugin(o.store.Plugin())
 				r.AddMiddleware(millrace.Inbox{Store: o.store}.Middleware)
 				r.AddPublisherDecorators(o.out.Decorate)
 			})
@@ -111,6 +112,7 @@ func (o *office) decorated(
 	s := o.serve(func(r *message.Router) {
 		r.AddPublisherDecorators(order(o, other)...)
 		if withInbox {
+			r.AddPlugin(o.store.Plugin())
 			r.AddMiddleware(millrace.Inbox{Store: o.store}.Middleware)
 		}
 	})
@@ -139,6 +141,7 @@ func sameAgain(o *office) {
 	other := &stamp{fail: first}
 	s := o.serve(func(r *message.Router) {
 		r.AddPublisherDecorators(other.decorate, o.out.Decorate)
+		r.AddPlugin(o.store.Plugin())
 		r.AddMiddleware(millrace.Inbox{Store: o.store}.Middleware)
 	})
 	runs := s.answer(o.broker, never)
