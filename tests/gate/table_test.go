@@ -120,9 +120,21 @@ var tableBodies = []testdb.Body{
 		must(t, h, again(first))
 		assert.Equal(t, upTo(1), b.applied("a"))
 	}},
-	{Name: "versions that are none", Why: "a clear error that names what is wrong, and nothing lost", Run: func(t *testing.T, db *testdb.DB) {
+	{Name: "versions that are none", Why: "a clear reason that names what is wrong, and nothing lost", Run: func(t *testing.T, db *testdb.DB) {
 		b := newBed(t, db)
 		h := b.gated(b.store, millrace.VersionGate{}, handler)
+		kept := 0
+		keeps := func(msg *message.Message, part string) {
+			t.Helper()
+			must(t, h, msg)
+			kept++
+			found, err := b.store.Find(t.Context(), inbox.Filter{Status: inbox.FailedTerminal}, 0, 100)
+			require.NoError(t, err)
+			require.Len(t, found, kept)
+			assert.Equal(t, msg.UUID, found[kept-1].UUID)
+			assert.Contains(t, found[kept-1].Reason, part)
+			assert.Equal(t, inbox.ReasonVersion, b.events.Last("parked").Reason)
+		}
 		for text, part := range map[string]string{
 			"":                    "but no",
 			"-1":                  "negative",
@@ -132,17 +144,12 @@ var tableBodies = []testdb.Body{
 		} {
 			msg := change("a", 1)
 			msg.Metadata.Set(inbox.VersionField, text)
-			_, err := h(msg)
-			require.ErrorContains(t, err, part)
-			assert.True(t, inbox.IsTerminal(err))
-			assert.ErrorContains(t, err, msg.UUID)
+			keeps(msg, part)
 		}
-		none := message.NewMessage("n", nil)
-		_, err := h(none)
-		require.ErrorIs(t, err, inbox.ErrNoVersion)
-		assert.Zero(t, b.count(`SELECT COUNT(*) FROM millrace_claims`))
+		keeps(message.NewMessage("n", nil), inbox.ErrNoVersion.Error())
+		assert.Zero(t, b.count(`SELECT COUNT(*) FROM applied`))
 
-		must(t, b.gated(b.process(), millrace.VersionGate{Optional: true}, handler), message.NewMessage("n", nil))
+		must(t, b.gated(b.process(), millrace.VersionGate{Optional: true}, handler), message.NewMessage("optional", nil))
 		assert.Equal(t, []int64{-1}, b.applied(""))
 	}},
 	{Name: "the greatest version", Why: "nothing overflows", Run: func(t *testing.T, db *testdb.DB) {
