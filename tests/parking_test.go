@@ -183,7 +183,8 @@ var parkingBodies = []testdb.Body{
 		assert.Equal(t, 0, b.events.Count("collision"))
 		must(t, h, message.NewMessage(msg.UUID, []byte("b")))
 		assert.Equal(t, 1, b.events.Count("collision"))
-		_, err := h(message.NewMessage("empty", nil))
-		require.ErrorContains(t, err, "nothing to compare")
+		must(t, h, message.NewMessage("empty", nil))
+		assert.Equal(t, inbox.ReasonNoKey, b.events.Last("parked").Reason)
+		assert.ErrorContains(t, b.events.Last("parked").Err, "nothing to compare")
 	}},
 }
