@@ -73,7 +73,7 @@ func (d *delivery) sameKey() error {
 	if d.lease != nil || !d.as.Changed() || d.told() == nil {
 		return nil
 	}
-	key, err := d.consumer.config.Key.value(d.as.Came.Copy())
+	key, err := d.consumer.config.Key.find(d.as.Came.Copy())
 	if err != nil || key == d.key {
 		return nil //nolint:nilerr // the queue does not know it at all
 	}

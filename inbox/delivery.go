@@ -74,7 +74,7 @@ func (c *Consumer) identify(d *delivery) error {
 		}
 		return nil
 	}
-	key, err := c.config.Key.value(d.msg)
+	key, err := c.config.Key.find(d.msg)
 	if err != nil {
 		return d.withoutKey(err)
 	}

@@ -71,7 +71,7 @@ func (s *Store) forecast(ctx context.Context, epochs []KnownConsumer, msgs []*me
 	var ids [][]byte
 	seen := make(map[string]bool, len(msgs))
 	for _, msg := range msgs {
-		value, err := key.value(msg)
+		value, err := key.find(msg)
 		if err != nil || seen[value] {
 			continue // of another kind, or a copy
 		}

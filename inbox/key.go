@@ -207,11 +207,16 @@ func (k Key) withDefault() Key {
 	return k
 }
 
-// value returns the key of msg. A function of the user's that panics has found none.
-func (k Key) value(msg *message.Message) (value string, err error) {
+// find returns the key of msg. A function of the user's that panics has found none.
+func (k Key) find(msg *message.Message) (value string, err error) {
 	k = k.withDefault()
 	defer recovered(k.source, &err)
-	value, err = k.of(msg)
+	return k.value(msg)
+}
+
+func (k Key) value(msg *message.Message) (string, error) {
+	k = k.withDefault()
+	value, err := k.of(msg)
 	if err == nil && value == "" {
 		return "", fmt.Errorf("%w: %s is empty", errNoKey, k.source)
 	}

@@ -77,7 +77,7 @@ func (k Key) valueFrom(topic string, msg *message.Message) (string, error) {
 	ctx := msg.Context()
 	defer msg.SetContext(ctx)
 	msg.SetContext(context.WithValue(ctx, topicKey{}, topic))
-	return k.value(msg)
+	return k.find(msg)
 }
 
 // withoutKey gives d an id of its own, if err is the message's fault.

@@ -121,7 +121,7 @@ func (l *Lease) identify() error {
 	if outer != nil && outer.msg == l.msg && outer.consumer.leases == c.leases && outer.consumer.prefix == c.prefix {
 		return errLeaseTwice
 	}
-	key, err := c.config.Key.value(l.msg)
+	key, err := c.config.Key.find(l.msg)
 	if err != nil {
 		return l.withoutKey(err)
 	}

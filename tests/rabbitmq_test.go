@@ -184,13 +184,16 @@ func (r *rabbit) launch() *consumer { return r.launchAfter(nil) }
 
 func (r *rabbit) launchAfter(before *restart) *consumer {
 	r.Helper()
-	c := &consumer{rabbit: r, store: r.process(), waits: before, stopped: make(chan error, 1)}
+	// On SQLite the plugin's check waits for the handler of the one before, which holds the file.
+	alone := before != nil && r.db.Dialect == "sqlite"
+	store := r.newStore(r.db.Open(r).DB, inbox.Config{WithoutPlugin: alone})
+	c := &consumer{rabbit: r, store: store, waits: before, stopped: make(chan error, 1)}
 	publisher, err := amqp.NewPublisher(amqp.NewDurableQueueConfig(r.url), watermill.NopLogger{})
 	require.NoError(r, err)
 	c.router, err = message.NewRouter(message.RouterConfig{CloseTimeout: 20 * time.Second}, watermill.NopLogger{})
 	require.NoError(r, err)
 	c.router.AddMiddleware(c.tellTaken, millrace.Inbox{Store: c.store}.Middleware)
-	if before == nil || r.db.Dialect != "sqlite" { // there its check waits for the handler that holds the file
+	if !alone {
 		c.router.AddPlugin(c.store.Plugin())
 	}
 	c.router.AddHandler("billing", r.orders, r.subscriber(), r.issued, &closing{Publisher: publisher}, c.handle)
