@@ -6,6 +6,8 @@ import (
 	"fmt"
 
 	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/millrace-go/millrace/internal/original"
 )
 
 // fingerprinted finds what d is compared by: its payload as it came, or what Fingerprint says
@@ -21,8 +23,8 @@ func (d *delivery) fingerprinted() error {
 		d.fingerprint = sha256.Sum256(d.as.Came.Payload)
 		d.other = func() (int64, bool) { return hashOf(sha256.Sum256(d.as.Seen.Payload)), true }
 	case d.as.Changed() && d.told() != nil:
-		d.other = printed(print, d.as.Seen.Copy)
-		if body, err := print(d.as.Came.Copy()); err == nil {
+		d.other = d.printed(print, d.as.Seen)
+		if body, err := print(d.copyOf(d.as.Came)); err == nil {
 			d.fingerprint = sha256.Sum256(body)
 			break
 		}
@@ -34,7 +36,7 @@ func (d *delivery) fingerprinted() error {
 		}
 		d.fingerprint = sha256.Sum256(body)
 		if d.other == nil {
-			d.other = printed(print, d.as.Came.Copy)
+			d.other = d.printed(print, d.as.Came)
 		}
 	}
 	d.hash = hashOf(d.fingerprint)
@@ -44,10 +46,17 @@ func (d *delivery) fingerprinted() error {
 	return nil
 }
 
+// copyOf returns a message for a function of the user's, with the context that d came with.
+func (d *delivery) copyOf(o *original.Message) *message.Message {
+	msg := o.Copy()
+	msg.SetContext(d.ctx)
+	return msg
+}
+
 // printed hashes what print says of a message.
-func printed(print func(*message.Message) ([]byte, error), of func() *message.Message) func() (int64, bool) {
+func (d *delivery) printed(print func(*message.Message) ([]byte, error), of *original.Message) func() (int64, bool) {
 	return func() (int64, bool) {
-		body, err := print(of())
+		body, err := print(d.copyOf(of))
 		return hashOf(sha256.Sum256(body)), err == nil
 	}
 }
@@ -73,7 +82,7 @@ func (d *delivery) sameKey() error {
 	if d.lease != nil || !d.as.Changed() || d.told() == nil {
 		return nil
 	}
-	key, err := d.consumer.config.Key.find(d.as.Came.Copy())
+	key, err := d.consumer.config.Key.find(d.copyOf(d.as.Came))
 	if err != nil || key == d.key {
 		return nil //nolint:nilerr // the queue does not know it at all
 	}

@@ -48,7 +48,8 @@ func (d *delivery) routed() bool {
 
 // meet notes whether a router is around the queue.
 func (q *Queue) meet(msg *message.Message) {
-	if message.HandlerNameFromCtx(msg.Context()) != "" {
+	// One that is attended already came through a plugin inside the queue, which a stored one does not pass.
+	if ctx := msg.Context(); message.HandlerNameFromCtx(ctx) != "" && ctx.Value(attended{}) == nil {
 		q.routed.Store(true)
 	}
 }

@@ -150,8 +150,10 @@ func (s *Store) Run(ctx context.Context) error {
 
 	last, cancelLast := context.WithTimeout(context.WithoutCancel(ctx), afterwards)
 	defer cancelLast()
-	s.writeActivity(last)
-	return s.settle(last)
+	var err error
+	s.survive(last, s.writeActivity)
+	s.survive(last, func(ctx context.Context) { err = s.settle(ctx) })
+	return err
 }
 
 // repeat does work after each pause, until ctx ends.

@@ -24,7 +24,7 @@ const afterwards = 5 * time.Second
 // be published before msg is acked. On an error nothing was done, or, where the answer to
 // the commit was lost, the redelivery will tell.
 func (cl *Claim) Commit(produced []*message.Message) ([]*message.Message, error) {
-	produced = original.Apart(produced, cl.msg)
+	produced = original.Apart(cl.ctx, produced, cl.msg)
 	cl.as.Restore(cl.msg) // so that all that follows is about the message as it came
 	if cl.verdict != admitted {
 		return nil, cl.turnAway(produced)

@@ -177,12 +177,13 @@ func (q *Queue) parkTwin(ctx context.Context, tx *sqlx.Tx, consumer int32, a *ar
 
 // seal makes of the payload of a what its row is to keep.
 func (q *Queue) seal(ctx context.Context, a *arrival) (err error) {
+	defer recovered("seal the payload", &err)
 	a.payload, err = q.store.sealPayload(ctx, q.name.name, a.topic, a.msg)
 	return err
 }
 
 func (q *Queue) insert(ctx context.Context, tx *sqlx.Tx, consumer int32, a *arrival) error {
-	kind, version := q.config.Describe(a.msg)
+	kind, version := q.describe(a.msg)
 	_, err := tx.ExecContext(ctx, q.store.dialect.Queue.StoreMessage,
 		consumer, a.id, a.status, []byte(a.topic), a.orderKey, noteText(kind), noteText(version), []byte(a.msg.UUID),
 		msgcode.AppendMetadata(nil, a.msg.Metadata), a.payload.inRow, a.hash, noteText(a.text), a.original,
@@ -207,9 +208,9 @@ type Straight struct {
 func (q *Queue) Straight(topic string, msg *message.Message) (*message.Message, *Straight) {
 	s := &Straight{queue: q, topic: topic, msg: msg}
 	s.number, s.receivedAt, s.keep = 1, time.Now().UTC(), s.keepIt
-	c := msg.Copy()
-	c.Payload = bytes.Clone(msg.Payload) // whoever edits it leaves msg as it came
+	c := message.NewMessage(msg.UUID, nil)
 	as := original.Queued(topic, msg.UUID, msg.Payload, msg.Metadata, c)
+	as.Give(c) // copies: whoever edits them leaves msg as it came
 	c.SetContext(original.With(context.WithValue(msg.Context(), attemptKey{}, &s.attempt), as))
 	return c, s
 }
@@ -340,7 +341,7 @@ func (q *Queue) failAgain(ctx context.Context, tx *sqlx.Tx, consumer int32, a *a
 }
 
 func (q *Queue) insertFailed(ctx context.Context, tx *sqlx.Tx, consumer int32, a *arrival) error {
-	kind, version := q.config.Describe(a.msg)
+	kind, version := q.describe(a.msg)
 	_, err := tx.ExecContext(ctx, q.store.dialect.InsertMessage,
 		consumer, a.id, a.status, a.attempts, []byte(a.topic), nil, nil, a.orderKey, noteText(kind), noteText(version),
 		[]byte(a.msg.UUID), msgcode.AppendMetadata(nil, a.msg.Metadata), a.payload.inRow, a.hash,

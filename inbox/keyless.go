@@ -20,9 +20,10 @@ import (
 // looked for again.
 
 // noKey says why a message is kept so. Where the delivery ended, or a function of the user's asked a
-// database that is down, the message is not to blame: err is returned.
+// database that is down, busy or slow, the message is not to blame: err is returned.
 func noKey(ctx context.Context, err error) (why, error) {
-	if ctx.Err() != nil || dialect.Classify(err) == dialect.Unavailable {
+	kind := dialect.Classify(err)
+	if ctx.Err() != nil || kind == dialect.Unavailable || kind == dialect.Contention || errors.Is(err, context.DeadlineExceeded) {
 		return why{}, err
 	}
 	return why{ReasonNoKey, ReasonNoKey + ": " + string(noteText(err.Error()))}, nil
@@ -57,6 +58,16 @@ func callOrderKey(of func(*message.Message) (string, error), msg *message.Messag
 func callNotBefore(of func(*message.Message) time.Time, msg *message.Message) (at time.Time, err error) {
 	defer recovered("NotBefore", &err)
 	return of(msg), nil
+}
+
+// callClassify calls the user's function. A cause of which it panics stays what it was.
+func callClassify(of func(error) error, cause error) (classified error) {
+	defer func() {
+		if r := recover(); r != nil {
+			classified = fmt.Errorf("%w (Classify: panic: %v)", cause, r)
+		}
+	}()
+	return of(cause)
 }
 
 type topicKey struct{}

@@ -34,7 +34,8 @@ func (l *Leased) opens(ctx context.Context) bool {
 }
 
 // open gets the payload of l where its row keeps something else.
-func (l *Leased) open(ctx context.Context) error {
+func (l *Leased) open(ctx context.Context) (err error) {
+	defer recovered("open the payload", &err)
 	if l.row.whole() {
 		return nil
 	}

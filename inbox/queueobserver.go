@@ -13,7 +13,7 @@ import (
 
 // event tells of a message that arrived.
 func (q *Queue) event(a *arrival, reason string) Event {
-	kind, _ := q.config.Describe(a.msg)
+	kind, _ := q.describe(a.msg)
 	return Event{
 		Consumer: q.name.name, Epoch: q.name.epoch, MessageID: keycode.String(a.id), UUID: a.msg.UUID, Topic: a.topic,
 		Type: kind, Reason: reason, Attempt: a.attempts, Metadata: a.msg.Metadata, Replay: a.msg.Metadata[ReplayField],
@@ -36,7 +36,7 @@ func (l *Leased) event(became fate) Event {
 func (q *Queue) observeCollision(ctx context.Context, a *arrival) {
 	e := q.event(a, ReasonCollision)
 	e.MessageID = a.key
-	q.store.observeCollision(ctx, e)
+	q.tellCollision(ctx, e)
 	q.observeFate(ctx, q.event(a, a.reason), fate{status: Parked, why: a.why})
 }
 
@@ -45,9 +45,9 @@ func (q *Queue) observeFate(ctx context.Context, e Event, f fate) {
 	e.Attempt, e.Err = f.attempts, f.err()
 	switch {
 	case f.status.stuck():
-		q.store.observeParked(ctx, e)
+		q.outside(func() { q.store.observeParked(ctx, e) })
 	case f.status == FailedRetryable:
-		q.store.observeRetried(ctx, e, f.delay)
+		q.outside(func() { q.store.observeRetried(ctx, e, f.delay) })
 	}
 }
 
@@ -88,6 +88,6 @@ func (q *Queue) observeReclaimed(ctx context.Context, leased []*Leased) {
 		return
 	}
 	for _, o := range q.store.observe.reclaimed {
-		o.ObserveReclaimed(ctx, e)
+		q.outside(func() { o.ObserveReclaimed(ctx, e) })
 	}
 }

@@ -88,12 +88,13 @@ func (s *Store) settle(ctx context.Context) error {
 		s.log.Error("inbox: messages were handled and then neither acked nor nacked, so what they produced is not "+
 			"known to be published", errNoAnswer, watermill.LogFields{"count": dropped})
 	}
+	defer func() { s.unsettled.putBack(acked) }() // after an error, or where an observer panics
 	for len(acked) > 0 {
 		now := acked[:min(batch, len(acked))]
 		if err := s.deleteOutcomes(ctx, now); err != nil {
-			s.unsettled.putBack(acked)
 			return err
 		}
+		acked = acked[len(now):]
 		for _, cl := range now {
 			cl.remember()
 			for _, o := range s.observe.settled {
@@ -103,7 +104,6 @@ func (s *Store) settle(ctx context.Context) error {
 		if s.debug {
 			s.log.Debug("inbox: outcomes settled", watermill.LogFields{"count": len(now)})
 		}
-		acked = acked[len(now):]
 	}
 	return nil
 }

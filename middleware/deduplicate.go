@@ -135,7 +135,7 @@ func handleLeased(c *inbox.LeaseConsumer, msg *message.Message, h message.Handle
 	msg.SetContext(original.With(lease.Context(), as.Came))
 	produced, err := h(msg)
 	returned = true
-	produced = original.Apart(produced, msg)
+	produced = original.Apart(ctx, produced, msg)
 	as.Restore(msg)
 	if err != nil {
 		return nil, lease.Release(err)

@@ -35,7 +35,8 @@ type foreign struct {
 
 // WithTx returns a context by which messages are stored in tx, which the caller began and
 // ends: of an HTTP handler, for instance. Call [Publisher.Wake] after the commit to have
-// the messages sent at once; else a relay finds them when it next looks.
+// the messages sent at once; else a relay finds them when it next looks. Where several goroutines
+// publish in tx, call WithTx once and give them all its context.
 func WithTx(ctx context.Context, tx Tx) context.Context {
 	if v := reflect.ValueOf(tx); v.Kind() == reflect.Pointer && v.IsNil() {
 		tx = nil

@@ -2,6 +2,7 @@ package pubsub
 
 import (
 	"context"
+	"fmt"
 	"sync"
 	"time"
 
@@ -31,12 +32,23 @@ func (i *intake) run(ctx context.Context) {
 	defer storing.Wait()
 	defer close(arrived)
 	for msg := range i.in {
-		if i.Mode == StoreFirst || i.Redelivered(msg) || i.early(msg) || i.queue.Paused() {
+		if i.Mode == StoreFirst || i.redelivered(msg) || i.early(msg) || i.queue.Paused() {
 			arrived <- msg
 			continue
 		}
 		i.pass(ctx, msg)
 	}
+}
+
+// redelivered asks the user's function. A message for which it panics is stored, and so counted.
+func (i *intake) redelivered(msg *message.Message) (is bool) {
+	defer func() {
+		if r := recover(); r != nil {
+			i.log(msg).Error("pubsub: Redelivered panicked; the message is stored", fmt.Errorf("panic: %v", r), nil)
+			is = true
+		}
+	}()
+	return i.Redelivered(msg)
 }
 
 // early reports whether the time of a message has not come. One for which NotBefore panics is stored,

@@ -1,6 +1,7 @@
 package original
 
 import (
+	"context"
 	"slices"
 
 	"github.com/ThreeDotsLabs/watermill/message"
@@ -46,12 +47,13 @@ func (d *Delivery) Restore(msg *message.Message) {
 }
 
 // Apart returns what a handler produced of msg without msg itself, which is going to be
-// restored: a copy stands for it.
-func Apart(produced []*message.Message, msg *message.Message) []*message.Message {
+// restored: a copy stands for it, with ctx, since the handler's context ends before it is published.
+func Apart(ctx context.Context, produced []*message.Message, msg *message.Message) []*message.Message {
 	if !slices.Contains(produced, msg) {
 		return produced
 	}
-	made := msg.CopyWithContext()
+	made := msg.Copy()
+	made.SetContext(ctx)
 	produced = slices.Clone(produced)
 	for i, m := range produced {
 		if m == msg {

@@ -10,6 +10,9 @@ import (
 // It asks nobody. It is false too where the driver does not show what it was told, and where
 // another transaction was begun. MySQL and MariaDB tell with each answer but an error.
 func (t *Tx) Ended() bool {
+	if t.ctx.Err() != nil { // it is being rolled back; the connection is taken until the server answers
+		return false
+	}
 	ended := false
 	_ = t.conn.Raw(func(c any) error { // its error says that the connection is gone
 		ended = statusOf(c) == idle

@@ -30,18 +30,21 @@ type Tx struct {
 
 	mu      sync.Mutex // held while the transaction is ended
 	over    bool
-	release func() // of the contexts
+	release func() (stopped bool) // of the contexts; false where the context has ended
 }
 
 // Begin begins a transaction on db that ends with ctx at the latest. Guard is for SQLite,
 // whose driver goes on in autocommit where a statement lost the transaction: from here to
 // [Tx.Commit] nothing is committed.
 func Begin(ctx context.Context, db *sqlx.DB, options *sql.TxOptions, guard bool) (*Tx, error) {
-	for try := 0; ; try++ {
+	for left := -1; ; left-- {
 		t, err := beginOnce(ctx, db, options, guard)
 		// A pooled connection may have died since; database/sql takes another one then as well.
-		if err == nil || !errors.Is(err, driver.ErrBadConn) || try > db.Stats().Idle+1 || ctx.Err() != nil {
+		if err == nil || !errors.Is(err, driver.ErrBadConn) || left == 0 || ctx.Err() != nil {
 			return t, err
+		}
+		if left < 0 {
+			left = db.Stats().OpenConnections + 2 // any of them may have died
 		}
 	}
 }
@@ -70,8 +73,7 @@ func (t *Tx) begin(ctx context.Context, options *sql.TxOptions) (err error) {
 	if t.Tx, err = t.conn.BeginTxx(ctx, options); err != nil {
 		return err
 	}
-	stop := context.AfterFunc(ctx, t.discard)
-	t.release = func() { stop() }
+	t.release = context.AfterFunc(ctx, t.discard)
 	return nil
 }
 
@@ -98,8 +100,10 @@ func (t *Tx) beginGuarded(ctx context.Context, options *sql.TxOptions) (err erro
 		return err
 	}
 	t.guard.shut()
+	t.mu.Lock() // the context may end at once
+	defer t.mu.Unlock()
 	stop = context.AfterFunc(ctx, func() { _ = t.Rollback() })
-	t.release = func() { stop(); cancel() }
+	t.release = func() bool { cancel(); return stop() }
 	return nil
 }
 
@@ -162,7 +166,7 @@ func (t *Tx) rollback() error {
 		t.guard.close()
 	}
 	err := t.Tx.Rollback()
-	ended := err != nil && t.Ended() // which lib/pq refuses to roll back
+	ended := err != nil && !errors.Is(err, sql.ErrTxDone) && t.Ended() // which lib/pq refuses to roll back
 	t.end(err)
 	if err == nil || ended || errors.Is(err, sql.ErrTxDone) || lost && notInTransaction(err) {
 		return nil
@@ -174,7 +178,7 @@ func (t *Tx) rollback() error {
 // server answers, so that is left to the function that waits for the context.
 func (t *Tx) end(err error) {
 	t.over = true
-	if t.guard == nil && errors.Is(err, sql.ErrTxDone) && t.ctx.Err() != nil {
+	if t.guard == nil && (t.ctx.Err() != nil || !t.release()) {
 		return
 	}
 	if err != nil {
@@ -182,8 +186,8 @@ func (t *Tx) end(err error) {
 	}
 	if t.guard != nil {
 		t.guard.idle()
+		t.release()
 	}
-	t.release()
 	_ = t.conn.Close() // that it was closed already is no matter
 }
 

@@ -154,9 +154,10 @@ func rebalanced(r *rabbit, end error) {
 	})
 	r.publish(msg)
 	<-running
-	second, plugged := r.inbox(), (*inbox.Store)(nil)
-	if r.db.Dialect != "sqlite" { // there its checks wait for the handler that holds the file
-		plugged = second.Store
+	second := r.inbox()
+	plugged := second.Store
+	if r.db.Dialect == "sqlite" { // the plugin's checks would wait for the handler that holds the file
+		second.Store, plugged = r.process(func(c *inbox.Config) { c.WithoutPlugin = true }), nil
 	}
 	r.start(plugged, func(router *message.Router) {
 		router.AddMiddleware(noticed(taken), second.Middleware)

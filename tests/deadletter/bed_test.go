@@ -52,11 +52,13 @@ func newBed(t *testing.T, db *testdb.DB) *bed {
 }
 
 // process returns the store of another process of the service.
-func (b *bed) process() *inbox.Store {
+func (b *bed) process(change ...func(*inbox.Config)) *inbox.Store {
 	b.Helper()
-	store, err := inbox.NewStore(b.db.Open(b).DB, inbox.Config{
-		Observers: []inbox.Observer{b.events}, Logger: b.events, AllowPayloadChange: true,
-	})
+	config := inbox.Config{Observers: []inbox.Observer{b.events}, Logger: b.events, AllowPayloadChange: true}
+	for _, c := range change {
+		c(&config)
+	}
+	store, err := inbox.NewStore(b.db.Open(b).DB, config)
 	require.NoError(b, err)
 	return store
 }

@@ -83,6 +83,10 @@ func (p *servedProcess) before(ctx context.Context, call string) error {
 		}
 		return nil
 	}
+	if call == faults.Begin {
+		p.kindsIn(ctx, []kind{})
+		return nil
+	}
 	if call == faults.Commit {
 		p.stopIn(p.kindsIn(ctx, nil), map[kind]process.Point{
 			storing: midStore, leasing: midLease, handingOut: midHandOut, answering: midAnswer,
@@ -117,9 +121,9 @@ func (p *servedProcess) kindsIn(ctx context.Context, known []kind) []kind {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if known != nil {
-		p.kinds[ctx.Done()] = known
+		p.kinds[faults.Connection(ctx)] = known
 	}
-	return p.kinds[ctx.Done()]
+	return p.kinds[faults.Connection(ctx)]
 }
 
 // stopIn stops where one of the points of a transaction is the one to stop at.

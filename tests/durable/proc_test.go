@@ -71,7 +71,7 @@ func servedMain() {
 	}
 	p := &servedProcess{
 		lines: json.NewEncoder(os.Stdout), feed: make(chan *message.Message),
-		goOn: make(chan struct{}), handed: map[string]*message.Message{}, kinds: map[<-chan struct{}][]kind{},
+		goOn: make(chan struct{}), handed: map[string]*message.Message{}, kinds: map[any][]kind{},
 	}
 	err := json.Unmarshal([]byte(text), &p.served)
 	if err == nil {
@@ -101,7 +101,7 @@ type servedProcess struct {
 	armed  process.Point
 	victim string
 	handed map[string]*message.Message // the last copy of each
-	kinds  map[<-chan struct{}][]kind  // of transactions, by the end of their contexts
+	kinds  map[any][]kind              // of the transaction on each connection
 }
 
 func (p *servedProcess) say(e process.Event) {

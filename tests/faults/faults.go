@@ -96,37 +96,50 @@ type conn struct {
 	faults *Faults
 }
 
+type connectionKey struct{}
+
+// Connection returns what tells the connection of a call from others, in the context that a [Plan] is given.
+func Connection(ctx context.Context) any { return ctx.Value(connectionKey{}) }
+
+func (c *conn) before(ctx context.Context, call string) error {
+	return c.faults.before(context.WithValue(ctx, connectionKey{}, c), call)
+}
+
+func (c *conn) after(ctx context.Context, call string) error {
+	return c.faults.after(context.WithValue(ctx, connectionKey{}, c), call)
+}
+
 func (c *conn) BeginTx(ctx context.Context, options driver.TxOptions) (driver.Tx, error) {
-	if err := c.faults.before(ctx, Begin); err != nil {
+	if err := c.before(ctx, Begin); err != nil {
 		return nil, err
 	}
 	tx, err := c.Conn.(driver.ConnBeginTx).BeginTx(ctx, options)
 	if err != nil {
 		return nil, err
 	}
-	return &transaction{Tx: tx, faults: c.faults, ctx: ctx}, c.faults.after(ctx, Begin)
+	return &transaction{Tx: tx, conn: c, ctx: ctx}, c.after(ctx, Begin)
 }
 
 func (c *conn) ExecContext(ctx context.Context, query string, args []driver.NamedValue) (driver.Result, error) {
-	if err := c.faults.before(ctx, query); err != nil {
+	if err := c.before(ctx, query); err != nil {
 		return nil, err
 	}
 	result, err := c.Conn.(driver.ExecerContext).ExecContext(ctx, query, args)
 	if err != nil {
 		return nil, err
 	}
-	return result, c.faults.after(ctx, query)
+	return result, c.after(ctx, query)
 }
 
 func (c *conn) QueryContext(ctx context.Context, query string, args []driver.NamedValue) (driver.Rows, error) {
-	if err := c.faults.before(ctx, query); err != nil {
+	if err := c.before(ctx, query); err != nil {
 		return nil, err
 	}
 	rows, err := c.Conn.(driver.QueryerContext).QueryContext(ctx, query, args)
 	if err != nil {
 		return nil, err
 	}
-	return rows, c.faults.after(ctx, query)
+	return rows, c.after(ctx, query)
 }
 
 func (c *conn) PrepareContext(ctx context.Context, query string) (driver.Stmt, error) {
@@ -154,31 +167,31 @@ func (c *conn) CheckNamedValue(v *driver.NamedValue) error {
 
 type transaction struct {
 	driver.Tx
-	faults *Faults
-	ctx    context.Context //nolint:containedctx // of BeginTx: Commit and Rollback get none
+	conn *conn
+	ctx  context.Context //nolint:containedctx // of BeginTx: Commit and Rollback get none
 }
 
 func (t *transaction) Commit() error {
-	if stays := t.faults.plan.Load().Stays; stays != nil {
+	if stays := t.conn.faults.plan.Load().Stays; stays != nil {
 		if err := stays(t.ctx); err != nil {
 			return err
 		}
 	}
-	if err := t.faults.before(t.ctx, Commit); err != nil {
+	if err := t.conn.before(t.ctx, Commit); err != nil {
 		return errors.Join(err, t.Tx.Rollback())
 	}
 	if err := t.Tx.Commit(); err != nil {
 		return err
 	}
-	return t.faults.after(t.ctx, Commit)
+	return t.conn.after(t.ctx, Commit)
 }
 
 func (t *transaction) Rollback() error {
-	if err := t.faults.before(t.ctx, Rollback); err != nil {
+	if err := t.conn.before(t.ctx, Rollback); err != nil {
 		return errors.Join(err, t.Tx.Rollback())
 	}
 	if err := t.Tx.Rollback(); err != nil {
 		return err
 	}
-	return t.faults.after(t.ctx, Rollback)
+	return t.conn.after(t.ctx, Rollback)
 }
