@@ -16,7 +16,7 @@ var mutants = []mutant{
 	},
 	{
 		name: "commit what failed", by: exhaust("Inbox"), file: "inbox/finish.go",
-		old: "if err := rollback(cl.tx); err != nil {", new: "if err := cl.tx.Commit(); err != nil {",
+		old: "if err := cl.tx.Rollback(); err != nil {", new: "if err := cl.tx.Commit(); err != nil {",
 	},
 	{
 		name: "keep no outcome", by: exhaust("Inbox"), file: "inbox/finish.go",
@@ -34,7 +34,7 @@ var mutants = []mutant{
 	{
 		name: "let a copy go while the broker may lack what was produced", file: "inbox/finish.go",
 		by:  conformance("a waiting copy while the outcome is on its way"),
-		old: "\t\tcl.turn.Fail()\n\t\tif !early {", new: "\t\tcl.turn.Settle(cl.hash)\n\t\tif !early {",
+		old: "if returned || cl.original != nil {", new: "if cl.original != nil {",
 	},
 	{
 		name: "answer a copy with the failure of another", by: conformance("copies wait for a failing first"), file: "inbox/finish.go",
@@ -42,7 +42,7 @@ var mutants = []mutant{
 	},
 	{
 		name: "take another payload for a copy", by: conformance("a collision is parked once per payload"), file: "inbox/lookup.go",
-		old: "if row.Hash != d.hash {", new: "if row.Hash != d.hash && row.Result > 9 {",
+		old: "&& !d.is(row.Hash) {", new: "&& !d.is(row.Hash) && row.Result > 9 {",
 	},
 	{
 		name: "do not judge what may be too old", by: conformance("redelivery after the retention, with a time"), file: "inbox/message.go",
@@ -186,7 +186,7 @@ var mutants = []mutant{
 	},
 	{
 		name: "import: take a copy for a collision", by: conformance("an imported key"), file: "inbox/lookup.go",
-		old: "if row.Result == resultImported {", new: "if row.Result == resultImported+9 {",
+		old: "if row.Result != resultImported && !d.is", new: "if row.Result != resultImported+9 && !d.is",
 	},
 	{
 		name: "import: remember from the import on", by: conformance("an imported key and its retention"), file: "inbox/importbatch.go",
