@@ -32,6 +32,7 @@ type arrival struct {
 	payload  storedPayload
 	status   Status
 	keyless  bool // it has no key, and an id of its own
+	disputed bool // another payload waits under its key, which nobody has claimed
 	attempts int
 	last     []byte
 	why
@@ -79,33 +80,10 @@ func (q *Queue) put(ctx context.Context, all []*arrival) error {
 			return fmt.Errorf("message %q: %w", a.msg.UUID, err)
 		}
 	}
-	var parked, kept []*arrival
-	err = q.write(ctx, func(tx *sqlx.Tx, tell tellParked) error {
-		parked, kept = nil, nil
-		for _, a := range all {
-			if a.status == FailedTerminal {
-				stored, err := q.putTerminal(ctx, tx, id, a, tell)
-				if err != nil {
-					return fmt.Errorf("message %q: %w", a.msg.UUID, err)
-				}
-				if stored != nil {
-					kept = append(kept, stored)
-				}
-				continue
-			}
-			twin, err := q.putOne(ctx, tx, id, a)
-			if err != nil {
-				return fmt.Errorf("message %q: %w", a.msg.UUID, err)
-			}
-			if twin != nil {
-				parked = append(parked, twin)
-				if err := tell(a.msg.Copy(), twin.text); err != nil {
-					return err
-				}
-			}
-		}
-		return nil
-	})
+	parked, kept, err := q.putAll(ctx, id, all)
+	for errors.Is(err, errDisputed) {
+		parked, kept, err = q.putAll(ctx, id, all)
+	}
 	if err != nil {
 		return q.store.noticeLoss(err)
 	}
@@ -121,9 +99,45 @@ func (q *Queue) put(ctx context.Context, all []*arrival) error {
 	return nil
 }
 
+// putAll stores messages in one transaction.
+func (q *Queue) putAll(ctx context.Context, consumer int32, all []*arrival) (parked, kept []*arrival, err error) {
+	err = q.write(ctx, func(tx *sqlx.Tx, tell tellParked) error {
+		parked, kept = nil, nil
+		for _, a := range all {
+			if a.status == FailedTerminal {
+				stored, err := q.putTerminal(ctx, tx, consumer, a, tell)
+				if err != nil {
+					return fmt.Errorf("message %q: %w", a.msg.UUID, err)
+				}
+				if stored != nil {
+					kept = append(kept, stored)
+				}
+				continue
+			}
+			twin, err := q.putOne(ctx, tx, consumer, a)
+			if err != nil {
+				return fmt.Errorf("message %q: %w", a.msg.UUID, err)
+			}
+			if twin != nil {
+				parked = append(parked, twin)
+				if err := tell(a.msg.Copy(), twin.text); err != nil {
+					return err
+				}
+			}
+		}
+		return nil
+	})
+	return parked, kept, err
+}
+
 // putOne stores a message and makes sure that it is what is stored.
 func (q *Queue) putOne(ctx context.Context, tx *sqlx.Tx, consumer int32, a *arrival) (parked *arrival, err error) {
 	d := q.store.dialect
+	if a.disputed { // before its row: handlers do it in this order, too
+		if _, err := tx.ExecContext(ctx, d.OpenClaim, consumer, a.id, a.hash, 1); err != nil {
+			return nil, err
+		}
+	}
 	for range maxRounds {
 		if err := q.insert(ctx, tx, consumer, a); err != nil {
 			return nil, err
@@ -141,26 +155,12 @@ func (q *Queue) putOne(ctx context.Context, tx *sqlx.Tx, consumer int32, a *arri
 		case stored == a.hash:
 			return nil, nil
 		}
-		if handled, err := q.handled(ctx, tx, consumer, a); handled || err != nil {
+		if theirs, err := q.keyOfAnother(ctx, tx, consumer, a); !theirs || err != nil {
 			return nil, err
 		}
 		return q.parkTwin(ctx, tx, consumer, a)
 	}
 	return nil, ErrLost
-}
-
-// handled reports whether a is a copy of what was handled, with all that it produced. What is
-// stored under its key came later.
-func (q *Queue) handled(ctx context.Context, tx *sqlx.Tx, consumer int32, a *arrival) (bool, error) {
-	var row lookup
-	err := row.scan(tx.QueryRowContext(ctx, q.store.dialect.Lookup, consumer, a.id))
-	if errors.Is(err, sql.ErrNoRows) {
-		return false, nil
-	}
-	if err != nil {
-		return false, fmt.Errorf("look up the claim: %w", err)
-	}
-	return row.Result != resultOpen && row.Outcome == nil && !row.other(a.hash), nil
 }
 
 // parkTwin parks a, which has the key of another message but a payload of its own.
@@ -310,6 +310,9 @@ func (q *Queue) putCopy(
 		return nil // completed, by a twin for instance
 	case row.Result != resultOpen: // what it produced must go out
 		a.status, a.delay, a.why = Settling, q.config.MinBackoff, unsettled
+		if row.OpenStatus.Valid && row.OpenHash.Int64 != a.hash {
+			return row.inTheWay()
+		}
 		if row.OpenStatus.Valid {
 			return nil
 		}

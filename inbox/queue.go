@@ -29,6 +29,7 @@ type QueueConfig struct {
 	Classify    func(error) error
 	Describe    func(*message.Message) (eventType, eventVersion string)
 	Fingerprint func(*message.Message) ([]byte, error)
+	StoreFirst  bool // Mode is that: no message of the consumer goes past the table
 }
 
 // OnParked is what happens to the messages of an order key behind one that was parked.

@@ -177,6 +177,7 @@ func (d Durable) queue(consumer string) inbox.QueueConfig {
 		Consumer: consumer, Epoch: d.Epoch, Key: d.Key, Fingerprint: d.Fingerprint,
 		Lease: d.Lease, MaxAttempts: d.MaxAttempts, MinBackoff: d.MinBackoff, MaxBackoff: d.MaxBackoff,
 		OrderKey: d.OrderKey, OnParked: d.OnParked, OnPark: d.OnPark, NotBefore: d.NotBefore, Classify: d.Classify,
+		StoreFirst: d.Mode == StoreFirst,
 	}
 }
 

@@ -34,14 +34,6 @@ func refusalOf(p pair) (refusal, bool) {
 	return refusal{}, false
 }
 
-// wrong reports whether p is red with some seeds, as MILLRACE_TEST_LONG=1 shows. A message that
-// pubsub.Durable stores before its time has no claim yet. One with its key and another payload is
-// parked as its collision, and a copy of that one, when it is not early any more, is handled: its
-// effects are exact, but it stays parked, too.
-func wrong(p pair) bool {
-	return len(p) == 2 && p[0].name == "NotBefore" && p[1].name == "payloads that collide"
-}
-
 // mustRefuse expects that no message is handled, and an error that says why.
 func (s *service) mustRefuse(t *testing.T, scenario inboxtest.Scenario, why refusal) {
 	t.Helper()

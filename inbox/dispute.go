@@ -1,0 +1,51 @@
+package inbox
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+
+	"github.com/jmoiron/sqlx"
+)
+
+// errDisputed has messages stored anew, in a transaction that first opens the claim of a disputed key.
+var errDisputed = errors.New("another payload waits under the key, which nobody has claimed")
+
+// keyOfAnother reports whether the key of a is that of the message with another payload that is
+// stored under it. If not, a is a copy of what was handled, and what is stored came later.
+//
+// A message that is stored as it comes has no claim: one that goes past the table may still take the
+// key. So before a is parked the claim is opened, for what is stored. That waits for one who has just
+// claimed the key. Where everything is stored first nobody goes past the table.
+func (q *Queue) keyOfAnother(ctx context.Context, tx *sqlx.Tx, consumer int32, a *arrival) (theirs bool, err error) {
+	var row lookup
+	err = row.scan(tx.QueryRowContext(ctx, q.store.dialect.Lookup, consumer, a.id))
+	switch {
+	case errors.Is(err, sql.ErrNoRows) && q.config.StoreFirst:
+		return true, nil
+	case errors.Is(err, sql.ErrNoRows):
+		a.disputed = true
+		return false, errDisputed
+	case err != nil:
+		return false, fmt.Errorf("look up the claim: %w", err)
+	}
+	if row.Result == resultOpen || row.other(a.hash) {
+		return true, nil
+	}
+	return false, row.inTheWay()
+}
+
+var errInTheWay = errors.New("the message was handled, and what it produced is not known to be published; " +
+	"it cannot be stored while another payload waits under its key")
+
+// inTheWay returns an error while the row of another message keeps us from storing a copy of what was
+// handled, of which it is not known that its outcome was published. That message is parked under an id
+// of its own when it is delivered. One that waits for an operator stays, and so the outcome is
+// left to [Store.Redispatch].
+func (l *lookup) inTheWay() error {
+	if l.Outcome == nil || Status(l.OpenStatus.Int16).stuck() {
+		return nil
+	}
+	return errInTheWay
+}

@@ -1,0 +1,175 @@
+package durable_test
+
+import (
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace-go/millrace/inbox"
+	millrace "github.com/millrace-go/millrace/middleware"
+	"github.com/millrace-go/millrace/pubsub"
+	"github.com/millrace-go/millrace/tests/rig"
+	"github.com/millrace-go/millrace/tests/testdb"
+)
+
+// TestTwoPayloadsOfOneKey: one is the key's, and handled; the other is parked, and nothing else.
+func TestTwoPayloadsOfOneKey(t *testing.T) {
+	testdb.Conformance(t, disputeBodies)
+}
+
+// dispute is a service that stores a message with the field "later" until it is made due, and
+// passes others on.
+type dispute struct {
+	*service
+	one, other *message.Message
+}
+
+func (b *bed) dispute(h message.HandlerFunc) *dispute {
+	b.Helper()
+	durable := quick(b.store)
+	durable.NotBefore = func(msg *message.Message) time.Time {
+		if msg.Metadata.Get("later") != "" {
+			return time.Now().Add(time.Hour)
+		}
+		return time.Time{}
+	}
+	d := &dispute{service: b.start(durable, h, millrace.Inbox{Store: b.store}.Middleware), one: newMessage()}
+	d.other = d.one.Copy()
+	d.other.Payload = []byte("another payload")
+	return d
+}
+
+func early(msg *message.Message) *message.Message {
+	msg = msg.Copy()
+	msg.Metadata.Set("later", "yes")
+	return msg
+}
+
+// due ends the wait of what is stored.
+func (d *dispute) due() {
+	d.Helper()
+	_, err := d.db.ExecContext(d.Context(), `UPDATE millrace_messages SET due_at = received_at WHERE status = 1`)
+	require.NoError(d, err)
+}
+
+// ends expects that the message was handled with its payload, and that the other is parked.
+func (d *dispute) ends(handled, parked *message.Message) {
+	d.Helper()
+	d.due()
+	d.eventually("one is handled and the other parked", func() bool {
+		return d.effects(d.one) == 1 && d.rows() == 1 && d.open(inbox.Parked) == 1
+	})
+	found, err := d.store.Find(d.Context(), inbox.Filter{}, 0, 10)
+	require.NoError(d, err)
+	require.Len(d, found, 1)
+	assert.Equal(d, string(parked.Payload), string(found[0].Payload))
+	for range 2 {
+		assert.True(d, d.deliver(handled))
+		assert.True(d, d.deliver(parked))
+		assert.True(d, d.deliver(early(handled)))
+		assert.True(d, d.deliver(early(parked)))
+		d.due()
+	}
+	d.eventually("copies change nothing", func() bool { return d.rows() == 1 && d.open(inbox.Parked) == 1 })
+	assert.Equal(d, 1, d.effects(d.one))
+}
+
+var disputeBodies = []testdb.Body{
+	{Name: "both come early", Why: "the key is that of the stored one when the other comes again", Run: func(t *testing.T, db *testdb.DB) {
+		d := newBed(t, db).dispute(func(msg *message.Message) ([]*message.Message, error) { return nil, effect(msg) })
+		assert.True(t, d.deliver(early(d.one)))
+		assert.True(t, d.deliver(early(d.other)))
+		assert.Equal(t, 1, d.open(inbox.Parked))
+		assert.True(t, d.deliver(d.other), "not early any more")
+		assert.Zero(t, d.effects(d.one), "it is parked")
+		d.ends(d.one, d.other)
+	}},
+	{Name: "what the other produced is not published", Why: "its source brings it again, and it is", Run: func(t *testing.T, db *testdb.DB) {
+		d := newBed(t, db).dispute(func(msg *message.Message) ([]*message.Message, error) {
+			return []*message.Message{message.NewMessage("invoice", nil)}, effect(msg)
+		})
+		d.published.FailWith(errors.New("the broker is away"))
+		assert.True(t, d.deliver(early(d.one)))
+		assert.False(t, d.deliver(d.other), "nacked")
+		assert.Equal(t, 1, d.count(`SELECT COUNT(*) FROM millrace_outcomes`))
+		assert.False(t, d.deliver(early(d.other)), "nacked, not parked")
+		assert.Zero(t, d.open(inbox.Parked))
+		d.published.FailWith(nil)
+		assert.True(t, d.deliver(d.other))
+		assert.Equal(t, []string{"invoice"}, uuids(d.published.Messages()))
+		d.eventually("the outcome is settled", func() bool { return d.count(`SELECT COUNT(*) FROM millrace_outcomes`) == 0 })
+		d.ends(d.other, d.one)
+		assert.Len(t, d.published.Messages(), 1)
+	}},
+}
+
+// TestTwoPayloadsOfOneKeyAtOnce: of a handler that runs it is not known whether it will have taken the
+// key. On SQLite it stops every other writer.
+func TestTwoPayloadsOfOneKeyAtOnce(t *testing.T) {
+	for _, dialect := range []string{"postgres", "mysql"} {
+		t.Run(dialect, func(t *testing.T) {
+			t.Parallel()
+			running, finish := make(chan struct{}), make(chan struct{})
+			d := newBed(t, testdb.On(t, dialect)).dispute(func(msg *message.Message) ([]*message.Message, error) {
+				running <- struct{}{}
+				<-finish
+				return nil, effect(msg)
+			})
+			assert.True(t, d.deliver(early(d.one)))
+			straight, again := d.other.Copy(), early(d.other)
+			d.source.Send(t, straight)
+			<-running
+			d.source.Send(t, again)
+			d.eventually("the copy waits for the handler", func() bool { return d.opening() == 1 })
+			close(finish)
+			assert.True(t, rig.Answer(t, straight))
+			assert.True(t, rig.Answer(t, again))
+			assert.Zero(t, d.open(inbox.Parked), "a copy of what was handled")
+			d.ends(d.other, d.one)
+		})
+	}
+}
+
+// TestAnotherPayloadWaitsForNoHandlerWhereAllIsStoredFirst: nobody goes past the table there, so the
+// key is that of what is stored.
+func TestAnotherPayloadWaitsForNoHandlerWhereAllIsStoredFirst(t *testing.T) {
+	for _, dialect := range []string{"postgres", "mysql"} {
+		t.Run(dialect, func(t *testing.T) {
+			t.Parallel()
+			b := newBed(t, testdb.On(t, dialect))
+			durable := quick(b.store)
+			durable.Mode, durable.Lease = pubsub.StoreFirst, time.Minute
+			running, finish := make(chan struct{}), make(chan struct{})
+			s := b.inboxed(durable, func(msg *message.Message) error {
+				running <- struct{}{}
+				<-finish
+				return effect(msg)
+			})
+			msg := newMessage()
+			other := msg.Copy()
+			other.Payload = []byte("another payload")
+			assert.True(t, s.deliver(msg))
+			<-running
+			assert.True(t, s.deliver(other))
+			assert.Equal(t, 1, b.open(inbox.Parked))
+			assert.Zero(t, b.effects(msg))
+			close(finish)
+			b.eventually("the first is handled", func() bool { return b.effects(msg) == 1 && b.rows() == 1 })
+		})
+	}
+}
+
+// opening counts the statements that open a claim, and are not done with it.
+func (b *bed) opening() int {
+	b.Helper()
+	return b.count(map[string]string{
+		"postgres": `SELECT COUNT(*) FROM pg_stat_activity
+			WHERE datname = current_database() AND wait_event_type = 'Lock' AND query LIKE '%INSERT INTO millrace_claims%'`,
+		"mysql": `SELECT COUNT(*) FROM information_schema.processlist
+			WHERE db = DATABASE() AND command <> 'Sleep' AND info LIKE '%INSERT INTO millrace_claims%token = token + 1%' AND id <> CONNECTION_ID()`,
+	}[b.db.Dialect])
+}
