@@ -10,7 +10,8 @@ import (
 )
 
 // Keys gives an [AESGCM] its keys, of 16, 24 or 32 bytes, which it knows by their ids. It
-// must be safe for concurrent use. [KeyRing] is one; for one key per person write another.
+// must be safe for concurrent use. [KeyRing] is one; for one key per person write another. A panic is
+// one of the [PayloadCodec].
 type Keys interface {
 	// SealKey returns the key to seal a payload with, and its id of at most 255 bytes.
 	SealKey(ctx context.Context, info PayloadInfo) (id string, key []byte, err error)

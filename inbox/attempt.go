@@ -139,7 +139,7 @@ func (q *Queue) fateOf(attempts int, counts bool, cause error, last []byte) fate
 		return fate{FailedRetryable, attempts, config.MinBackoff, why{ReasonConnection, "lost its connection to the database"}, errorText(cause)}
 	}
 	if cause != nil {
-		cause = callClassify(config.Classify, cause)
+		cause = q.store.counted(callClassify(config.Classify, cause))
 		last = errorText(cause)
 	}
 	if !counts {

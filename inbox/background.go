@@ -181,7 +181,9 @@ func (s *Store) survive(ctx context.Context, work func(context.Context)) {
 	work(ctx)
 }
 
-// Panics returns how often a function of the user's panicked in the background work of s.
+// Panics returns how often a function of the service's, such as an observer, a codec, a key or the
+// logger, panicked in a goroutine of ours: the background work of s, its queues, its leases. Each is
+// logged too, or told by the error of the message, unless it is the logger's.
 func (s *Store) Panics() int64 { return s.panics.Load() }
 
 func (s *Store) settleAgain(ctx context.Context) {

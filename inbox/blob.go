@@ -18,7 +18,8 @@ import (
 // BlobStore keeps large payloads outside the database; [FileBlobs] is one. A name is 32
 // letters and digits in lower case, given once, and names made later sort behind. It must
 // be safe for concurrent use, reached by every process that shares the tables, and used by
-// these tables alone: what none of their rows refers to is deleted.
+// these tables alone: what none of their rows refers to is deleted. A panic is an error; in a delivery
+// that no queue stores, that of Put and Get goes on its way.
 type BlobStore interface {
 	// Put keeps body: when it returns no error, a crash does not lose it. It is called before the
 	// row that refers to it is committed.
@@ -150,11 +151,16 @@ func (s *Store) removeBlobs(ctx context.Context, names [][]byte) error {
 		return err
 	}
 	for _, name := range orphans { // what a crash leaves here is listed again
-		if err := s.config.Blobs.Delete(ctx, hex.EncodeToString(name)); err != nil {
-			return fmt.Errorf("delete the blob %x: %w", name, err)
+		if err := s.deleteBlob(ctx, name); err != nil {
+			return fmt.Errorf("delete the blob %x: %w", name, s.counted(err))
 		}
 	}
 	return nil
+}
+
+func (s *Store) deleteBlob(ctx context.Context, name []byte) (err error) {
+	defer recovered("Delete", &err)
+	return sound(s.config.Blobs.Delete(ctx, hex.EncodeToString(name)))
 }
 
 // unreferred returns those of names that no row refers to.
@@ -217,9 +223,14 @@ func (j *janitor) sweepPages(ctx context.Context, list func(after []byte, limit 
 }
 
 func (s *Store) listBlobs(ctx context.Context, after, before []byte, limit int) ([][]byte, error) {
-	listed, err := s.config.Blobs.List(ctx, hex.EncodeToString(after), hex.EncodeToString(before), limit)
+	list := func() (names []string, err error) {
+		defer recovered("List", &err)
+		names, err = s.config.Blobs.List(ctx, hex.EncodeToString(after), hex.EncodeToString(before), limit)
+		return names, sound(err)
+	}
+	listed, err := list()
 	if err != nil {
-		return nil, fmt.Errorf("list blobs: %w", err)
+		return nil, fmt.Errorf("list blobs: %w", s.counted(err))
 	}
 	names := make([][]byte, 0, len(listed))
 	for _, text := range listed {

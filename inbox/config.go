@@ -21,7 +21,8 @@ const MinRetention = time.Hour
 
 // Config is how a [Store] behaves. The zero value is right for most services.
 type Config struct {
-	// Logger hears every decision a person may ask about. Defaults to none.
+	// Logger hears every decision a person may ask about. What it panics with is not said, and
+	// counted by [Store.Panics]. Defaults to none.
 	Logger watermill.LoggerAdapter
 
 	// Dialect names the database: "postgres", "mysql" (and MariaDB) or "sqlite". Defaults to
@@ -66,11 +67,12 @@ type Config struct {
 
 	// Archive is given completed claims before they are deleted; an error keeps them. What it
 	// writes through inbox.Tx is committed with the deletion; elsewhere a claim can be given twice.
+	// A panic is an error.
 	Archive func(ctx context.Context, claims []Archived) error
 
 	// Redispatch publishes outcomes that the broker never asked for again, RedispatchAfter
 	// (default 5 minutes) after they were stored. Without it they are only listed, by
-	// [Store.Unsettled], and logged.
+	// [Store.Unsettled], and logged. A panic of Redispatch is an error.
 	Redispatch      message.Publisher
 	RedispatchAfter time.Duration
 

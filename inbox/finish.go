@@ -305,6 +305,7 @@ func (cl *Claim) Rollback(cause error) error {
 	if cl.over {
 		return cause
 	}
+	cause = sound(cause)
 	cl.as.Seen.Give(cl.msg) // nothing that the handler keeps is part of the next attempt
 	if cl.verdict == postponed {
 		return cl.giveUp()

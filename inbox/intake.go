@@ -176,10 +176,13 @@ func (q *Queue) parkTwin(ctx context.Context, tx *sqlx.Tx, consumer int32, a *ar
 }
 
 // seal makes of the payload of a what its row is to keep.
-func (q *Queue) seal(ctx context.Context, a *arrival) (err error) {
-	defer recovered("seal the payload", &err)
-	a.payload, err = q.store.sealPayload(ctx, q.name.name, a.topic, a.msg)
-	return err
+func (q *Queue) seal(ctx context.Context, a *arrival) error {
+	seal := func() (err error) {
+		defer recovered("seal the payload", &err)
+		a.payload, err = q.store.sealPayload(ctx, q.name.name, a.topic, a.msg)
+		return sound(err)
+	}
+	return q.store.counted(seal())
 }
 
 func (q *Queue) insert(ctx context.Context, tx *sqlx.Tx, consumer int32, a *arrival) error {

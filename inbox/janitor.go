@@ -96,8 +96,9 @@ func (j *janitor) purge(ctx context.Context) (int, error) {
 	if ctx.Err() != nil {
 		return n, err
 	}
+	e := Event{Reason: "retention", Count: n, Err: err, Duration: time.Since(began)}
 	for _, o := range j.store.observe.purged {
-		o.ObservePurged(ctx, Event{Reason: "retention", Count: n, Err: err, Duration: time.Since(began)})
+		j.store.survive(ctx, func(ctx context.Context) { o.ObservePurged(ctx, e) })
 	}
 	return n, err
 }
@@ -266,7 +267,11 @@ func (j *janitor) archive(ctx context.Context, tx *sqlx.Tx, c consumerRow, rows 
 	}
 	own := ambient.New(tx, j.store.db)
 	defer own.End()
-	if err := j.store.config.Archive(ambient.With(ctx, own), archived); err != nil {
+	give := func() (err error) {
+		defer recovered("Archive", &err)
+		return sound(j.store.config.Archive(ambient.With(ctx, own), archived))
+	}
+	if err := j.store.counted(give()); err != nil {
 		return fmt.Errorf("archive: %w", err)
 	}
 	return nil

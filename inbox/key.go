@@ -211,7 +211,8 @@ func (k Key) withDefault() Key {
 func (k Key) find(msg *message.Message) (value string, err error) {
 	k = k.withDefault()
 	defer recovered(k.source, &err)
-	return k.value(msg)
+	value, err = k.value(msg)
+	return value, sound(err)
 }
 
 func (k Key) value(msg *message.Message) (string, error) {

@@ -29,18 +29,11 @@ func noKey(ctx context.Context, err error) (why, error) {
 	return why{ReasonNoKey, ReasonNoKey + ": " + string(noteText(err.Error()))}, nil
 }
 
-// recovered makes an error of a panic of the user's function that is called so.
-func recovered(what string, err *error) {
-	if r := recover(); r != nil {
-		*err = fmt.Errorf("%s: panic: %v", what, r)
-	}
-}
-
 // callFingerprint calls the user's function.
 func callFingerprint(of func(*message.Message) ([]byte, error), msg *message.Message) (print []byte, err error) {
 	defer recovered("fingerprint", &err)
 	if print, err = of(msg); err != nil {
-		err = fmt.Errorf("fingerprint: %w", err)
+		err = fmt.Errorf("fingerprint: %w", sound(err))
 	}
 	return print, err
 }
@@ -49,7 +42,7 @@ func callFingerprint(of func(*message.Message) ([]byte, error), msg *message.Mes
 func callOrderKey(of func(*message.Message) (string, error), msg *message.Message) (key string, err error) {
 	defer recovered("order key", &err)
 	if key, err = of(msg); err != nil {
-		err = fmt.Errorf("order key: %w", err)
+		err = fmt.Errorf("order key: %w", sound(err))
 	}
 	return key, err
 }
@@ -60,14 +53,17 @@ func callNotBefore(of func(*message.Message) time.Time, msg *message.Message) (a
 	return of(msg), nil
 }
 
-// callClassify calls the user's function. A cause of which it panics stays what it was.
+// callClassify calls the user's function. A cause of which it panics, or returns nil, stays what it was.
 func callClassify(of func(error) error, cause error) (classified error) {
 	defer func() {
 		if r := recover(); r != nil {
-			classified = fmt.Errorf("%w (Classify: panic: %v)", cause, r)
+			classified = fmt.Errorf("%w (%w)", cause, &panicError{"Classify", r})
 		}
 	}()
-	return of(cause)
+	if classified = sound(of(cause)); classified == nil {
+		return cause
+	}
+	return classified
 }
 
 type topicKey struct{}
@@ -215,7 +211,7 @@ func (q *Queue) identify(a *arrival) error {
 		return nil
 	}
 	a.status, a.delay = FailedTerminal, never
-	a.why, err = noKey(a.msg.Context(), err)
+	a.why, err = noKey(a.msg.Context(), q.store.counted(err))
 	return err
 }
 

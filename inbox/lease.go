@@ -229,9 +229,16 @@ func (l *Lease) ask() (LeaseState, error) {
 	l.began = time.Now()
 	var state LeaseState
 	var err error
+	asked := false
+	defer func() {
+		if !asked { // it may have taken the key before it panicked
+			_ = l.giveBack(l.ctx)
+		}
+	}()
 	pass.Tell(func() {
 		state, err = leases.store.Acquire(l.ctx, l.id, l.token, l.consumer.config.Lease)
 	})
+	asked = true
 	switch {
 	case err == nil:
 		if pass.Up() {

@@ -3,6 +3,8 @@ package inbox
 import (
 	"context"
 	"errors"
+	"fmt"
+	"runtime/debug"
 	"sync"
 	"time"
 )
@@ -70,9 +72,44 @@ func (c *LeaseConsumer) beat() {
 		return
 	}
 	for l := range h.held {
-		go func() { _ = l.extend() }() // who loses it is told by its context
+		go l.beat()
 	}
 	c.beatLater()
+}
+
+// beat extends the lease. Who loses it is told by its context.
+func (l *Lease) beat() {
+	defer l.outlive(func() {})
+	_ = l.extend()
+}
+
+// outlive ends a panic of a function of the service's in a goroutine of ours, after which nobody is
+// above.
+func (l *Lease) outlive(end func()) {
+	r := recover()
+	if r == nil {
+		return
+	}
+	end()
+	if owner := l.consumer.leases.owner; owner != nil {
+		owner.panics.Add(1)
+	}
+	l.consumer.leases.log.Error("inbox: a function panicked beside or after a handler; it goes on",
+		fmt.Errorf("panic: %v\n%s", r, debug.Stack()), nil)
+}
+
+// extendOnce is extend after the handler, of which nobody is told any more should the store panic: the
+// key is free then.
+func (l *Lease) extendOnce() error {
+	returned := false
+	defer func() {
+		if !returned {
+			_ = l.Release(errPanic)
+		}
+	}()
+	err := l.extend()
+	returned = true
+	return err
 }
 
 // extend extends the lease now, where the store can. It ends the handler's context if the

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"runtime/debug"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
@@ -20,7 +19,7 @@ import (
 func (l *Lease) Confirm(produced []*message.Message) error {
 	l.over.Store(true)
 	if len(produced) > 0 && !answered(l.msg) {
-		if err := l.extend(); errors.Is(err, ErrLeaseLost) {
+		if err := l.extendOnce(); errors.Is(err, ErrLeaseLost) {
 			return l.doubt(err)
 		}
 		go l.confirmWhenAcked()
@@ -37,13 +36,7 @@ func (l *Lease) Confirm(produced []*message.Message) error {
 // confirmWhenAcked waits for the answer to a message, of which every message gets one. If
 // its context ends first, the answer has the time of a lease to arrive.
 func (l *Lease) confirmWhenAcked() {
-	defer func() {
-		if r := recover(); r != nil { // nobody is above
-			l.letGo(false)
-			l.consumer.leases.log.Error("inbox: a function panicked after a handler; it goes on",
-				fmt.Errorf("panic: %v\n%s", r, debug.Stack()), nil)
-		}
-	}()
+	defer l.outlive(func() { l.letGo(false) })
 	acked := false
 	select {
 	case <-l.msg.Acked():
@@ -148,6 +141,7 @@ func (l *Lease) doubt(cause error) error {
 // Release ends a failed run and returns the error for the router. The key is free for the
 // redelivery; if the store cannot be told, it is free when the lease ends.
 func (l *Lease) Release(cause error) error {
+	cause = sound(cause)
 	l.over.Store(true)
 	defer l.letGo(false) // also where the store or an observer panics
 	l.keepNoLonger()

@@ -10,6 +10,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill"
 
 	"github.com/millrace-go/millrace/internal/outage"
+	"github.com/millrace-go/millrace/internal/steady"
 	"github.com/millrace-go/millrace/internal/turns"
 )
 
@@ -45,7 +46,9 @@ type LeaseState struct {
 // concurrent use, return within seconds, and measure time by the store's clock, not by
 // the caller's. A holder is known by its token, which is positive and never used twice.
 // An error that wraps [ErrUnavailable] holds further deliveries back until the store
-// answers again.
+// answers again. A panic goes on its way, to the router, after the process has let go of the key: one of
+// Acquire frees it, and after one of Confirm or Release it is taken until its lease ends. Where
+// messages that the handler returned are confirmed after their ack, and at a heartbeat, it is logged.
 //
 // [NewMemoryLeases], [Store.Leases] and package redisleases bring one each.
 type LeaseStore interface {
@@ -78,7 +81,7 @@ type DoubleEffectObserver interface {
 
 // LeasesConfig is how [Leases] report. The zero value is silent.
 type LeasesConfig struct {
-	// Logger hears what a person must know. Defaults to none.
+	// Logger hears what a person must know. What it panics with is not said. Defaults to none.
 	Logger watermill.LoggerAdapter
 
 	// Observers are told of decisions: see [CompletedObserver], [FailedObserver],
@@ -114,7 +117,7 @@ func NewLeases(store LeaseStore, config LeasesConfig) *Leases {
 	return &Leases{
 		store:     store,
 		extender:  extender,
-		log:       config.Logger,
+		log:       steady.Logger(config.Logger, nil),
 		debug:     !silent,
 		observe:   newObservers(config.Observers),
 		consumers: make(map[consumerName]*LeaseConsumer),
@@ -124,7 +127,7 @@ func NewLeases(store LeaseStore, config LeasesConfig) *Leases {
 // Store returns what l was made of, to be decorated or asked.
 func (l *Leases) Store() LeaseStore { return l.store }
 
-// Logger returns the logger of l.
+// Logger returns the logger of l. It does not panic, should LeasesConfig.Logger do so.
 func (l *Leases) Logger() watermill.LoggerAdapter { return l.log }
 
 // LeaseConfig is how one consumer takes leases. middleware.Deduplicate fills it in; its

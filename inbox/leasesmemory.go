@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
+
+	"github.com/millrace-go/millrace/internal/steady"
 )
 
 // MemoryLeasesConfig is how much [NewMemoryLeases] remembers. The zero value is right for
@@ -56,7 +58,7 @@ func NewMemoryLeases(config MemoryLeasesConfig) (*Leases, error) {
 		born:    time.Now(),
 		seed:    maphash.MakeSeed(),
 		numbers: make(map[consumerName]uint32),
-		log:     config.Logger,
+		log:     steady.Logger(config.Logger, nil),
 		evicted: only[EvictedObserver](config.Observers),
 	}
 	const shards, perShard = 64, 256 // fewer keys are not worth spreading

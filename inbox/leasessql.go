@@ -17,7 +17,7 @@ import (
 // of the inbox never see each other's messages, whatever their names.
 func (s *Store) Leases() *Leases {
 	s.leasesOnce.Do(func() {
-		s.leases = NewLeases(&sqlLeases{store: s}, LeasesConfig{Logger: s.config.Logger, Observers: s.config.Observers})
+		s.leases = NewLeases(&sqlLeases{store: s}, LeasesConfig{Logger: s.log, Observers: s.config.Observers})
 		s.leases.owner = s
 	})
 	return s.leases

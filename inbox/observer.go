@@ -26,7 +26,9 @@ type Event struct {
 
 // Observer is told of decisions, for metrics and traces. A value in [Config.Observers]
 // implements one or more of the interfaces of one method below. They are called in the
-// delivery's goroutine and must be quick.
+// delivery's goroutine and must be quick. A panic there goes on its way once the delivery holds
+// nothing any more; in a queue, the background work and a heartbeat it is logged, and counted by
+// [Store.Panics].
 type Observer any
 
 type (

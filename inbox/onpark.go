@@ -3,7 +3,6 @@ package inbox
 import (
 	"context"
 	"errors"
-	"fmt"
 
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
@@ -50,16 +49,15 @@ func (q *Queue) silently(ctx context.Context, work func(tx *sqlx.Tx, tell tellPa
 }
 
 // onPark is the user's OnPark, whose panic is an error.
-func (q *Queue) onPark(msg *message.Message, reason string) (err error) {
-	defer func() {
-		if r := recover(); r != nil {
-			err = fmt.Errorf("panic: %v", r)
-		}
-		if err != nil {
-			err = &onParkError{msg.UUID, reason, err}
-		}
-	}()
-	return q.config.OnPark(msg, reason)
+func (q *Queue) onPark(msg *message.Message, reason string) error {
+	call := func() (err error) {
+		defer recovered("OnPark", &err)
+		return sound(q.config.OnPark(msg, reason))
+	}
+	if err := q.store.counted(call()); err != nil {
+		return &onParkError{msg.UUID, reason, err}
+	}
+	return nil
 }
 
 type onParkError struct {

@@ -2,15 +2,20 @@ package inbox
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"runtime/debug"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 )
 
-// outside calls a function of the service's in a goroutine of the queue's, where a panic would end the
-// process: it is logged and counted, and the queue goes on.
-func (q *Queue) outside(call func()) {
+// Functions of the service are called in two kinds of goroutines. In that of a handler a panic goes
+// on its way, once all that the delivery holds is let go. In one of ours, where it would end the
+// process, it is an error where the function returns one, and else logged.
+
+// Call calls a function of the service's in a goroutine of the queue's, and reports whether it
+// returned. A panic is logged and counted by [Store.Panics].
+func (q *Queue) Call(function func()) (returned bool) {
 	defer func() {
 		if r := recover(); r != nil {
 			q.store.panics.Add(1)
@@ -18,16 +23,56 @@ func (q *Queue) outside(call func()) {
 				fmt.Errorf("panic: %v\n%s", r, debug.Stack()), q.fields())
 		}
 	}()
-	call()
+	function()
+	return true
 }
 
 // describe asks for the type of a message. One for which Describe panics has none.
 func (q *Queue) describe(msg *message.Message) (kind, version string) {
-	q.outside(func() { kind, version = q.config.Describe(msg) })
+	q.Call(func() { kind, version = q.config.Describe(msg) })
 	return kind, version
 }
 
 // tellCollision tells the observers of a collision.
 func (q *Queue) tellCollision(ctx context.Context, e Event) {
-	q.outside(func() { q.store.observeCollision(ctx, e) })
+	q.Call(func() { q.store.observeCollision(ctx, e) })
+}
+
+// panicError is made of the panic of a function of the service's.
+type panicError struct {
+	what  string
+	value any
+}
+
+func (e *panicError) Error() string { return fmt.Sprintf("%s: panic: %v", e.what, e.value) }
+
+// recovered makes an error of a panic of the function that is called so.
+func recovered(what string, err *error) {
+	if r := recover(); r != nil {
+		*err = &panicError{what, r}
+	}
+}
+
+// counted counts err, in a goroutine of ours, if it was made of a panic.
+func (s *Store) counted(err error) error {
+	var p *panicError
+	if errors.As(err, &p) {
+		s.panics.Add(1)
+	}
+	return err
+}
+
+// sound returns an error of the service's, or what can be said of it where its methods panic, as
+// those of a nil pointer do that was meant as no error.
+func sound(err error) (usable error) {
+	defer func() {
+		if recover() != nil {
+			usable = fmt.Errorf("an error of type %T whose methods panic: %v", err, err)
+		}
+	}()
+	if err != nil {
+		_ = err.Error()
+		_ = errors.Is(err, errPanic) // goes through all that it wraps
+	}
+	return err
 }

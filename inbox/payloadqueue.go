@@ -34,8 +34,7 @@ func (l *Leased) opens(ctx context.Context) bool {
 }
 
 // open gets the payload of l where its row keeps something else.
-func (l *Leased) open(ctx context.Context) (err error) {
-	defer recovered("open the payload", &err)
+func (l *Leased) open(ctx context.Context) error {
 	if l.row.whole() {
 		return nil
 	}
@@ -44,8 +43,12 @@ func (l *Leased) open(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	l.opened, err = l.queue.store.openPayload(ctx, &m)
-	return err
+	open := func() (err error) {
+		defer recovered("open the payload", &err)
+		l.opened, err = l.queue.store.openPayload(ctx, &m)
+		return sound(err)
+	}
+	return l.queue.store.counted(open())
 }
 
 // payload is what is delivered. It is none where the row keeps something else, and that

@@ -45,9 +45,9 @@ func (q *Queue) observeFate(ctx context.Context, e Event, f fate) {
 	e.Attempt, e.Err = f.attempts, f.err()
 	switch {
 	case f.status.stuck():
-		q.outside(func() { q.store.observeParked(ctx, e) })
+		q.Call(func() { q.store.observeParked(ctx, e) })
 	case f.status == FailedRetryable:
-		q.outside(func() { q.store.observeRetried(ctx, e, f.delay) })
+		q.Call(func() { q.store.observeRetried(ctx, e, f.delay) })
 	}
 }
 
@@ -88,6 +88,6 @@ func (q *Queue) observeReclaimed(ctx context.Context, leased []*Leased) {
 		return
 	}
 	for _, o := range q.store.observe.reclaimed {
-		q.outside(func() { o.ObserveReclaimed(ctx, e) })
+		q.Call(func() { o.ObserveReclaimed(ctx, e) })
 	}
 }

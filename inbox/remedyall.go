@@ -19,7 +19,8 @@ type Pace struct {
 	// PerSecond is how many messages are taken in a second. Defaults to 1000.
 	PerSecond int
 
-	// Progress is told, after each batch, how many are done. Defaults to nobody.
+	// Progress is told, after each batch, how many are done. A panic goes on its way; the batch is
+	// done, and another call goes on with the rest. Defaults to nobody.
 	Progress func(done int)
 
 	// Mark, unless it is nil, is the ID of a row: the call passes over the rows up to it, and

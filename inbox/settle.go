@@ -88,7 +88,7 @@ func (s *Store) settle(ctx context.Context) error {
 		s.log.Error("inbox: messages were handled and then neither acked nor nacked, so what they produced is not "+
 			"known to be published", errNoAnswer, watermill.LogFields{"count": dropped})
 	}
-	defer func() { s.unsettled.putBack(acked) }() // after an error, or where an observer panics
+	defer func() { s.unsettled.putBack(acked) }() // after an error
 	for len(acked) > 0 {
 		now := acked[:min(batch, len(acked))]
 		if err := s.deleteOutcomes(ctx, now); err != nil {
@@ -98,7 +98,7 @@ func (s *Store) settle(ctx context.Context) error {
 		for _, cl := range now {
 			cl.remember()
 			for _, o := range s.observe.settled {
-				o.ObserveSettled(cl.ctx, cl.event("acked")) //nolint:contextcheck // of the delivery
+				s.survive(cl.ctx, func(ctx context.Context) { o.ObserveSettled(ctx, cl.event("acked")) }) //nolint:contextcheck // of the delivery
 			}
 		}
 		if s.debug {
@@ -207,7 +207,7 @@ func (s *Store) Redispatch(ctx context.Context, to message.Publisher, age time.D
 	for _, o := range outcomes {
 		var err error
 		if len(o.Messages) > 0 { // else they are erased
-			err = to.Publish(o.Topic, o.Messages...)
+			err = s.counted(publishTo(to, o.Topic, o.Messages))
 		}
 		if err != nil {
 			failures = append(failures, fmt.Errorf("inbox: redispatch consumer %q, message %q to %q: %w",
@@ -226,4 +226,9 @@ func (s *Store) Redispatch(ctx context.Context, to message.Publisher, age time.D
 	}
 	s.stayed.Store(int64(stayed))
 	return sent, errors.Join(failures...)
+}
+
+func publishTo(to message.Publisher, topic string, msgs []*message.Message) (err error) {
+	defer recovered("Publish", &err)
+	return sound(to.Publish(topic, msgs...))
 }

@@ -42,12 +42,14 @@ type Step struct {
 
 	// Do does the step and returns what is to be remembered of it, at most MaxStepResult bytes.
 	// The id is [ID] of Name: give it to the provider. Its ctx ends before the lease does. After
-	// an error the step is in doubt, unless the error is marked with [NotDone]. Required.
+	// an error the step is in doubt, unless the error is marked with [NotDone]; so it is after a
+	// panic, which goes on its way. Required.
 	Do func(ctx context.Context, id string) (result []byte, err error)
 
 	// Verify asks whether the step was done: the provider, by the id that Do had. After an error,
 	// one marked with [NotDone] too, the step stays in doubt, and the message fails with it; marked
-	// with [Terminal], it is parked where a pubsub.Durable delivers it.
+	// with [Terminal], it is parked where a pubsub.Durable delivers it. After a panic, which goes on
+	// its way, the step stays in doubt as well.
 	Verify func(ctx context.Context, id string) (done bool, result []byte, err error)
 
 	// Idempotent says that the provider does nothing twice for one id, so that Do is repeated

@@ -217,6 +217,13 @@ func (r *stepRun) sealStep(ctx context.Context, result []byte) ([]byte, error) {
 	return r.store.encodeOutcome(ctx, r.of.name.name, r.step.Name, []*message.Message{m})
 }
 
+// sealOnce is sealStep of a step that is done, which has to be recorded whatever becomes of its result.
+func (r *stepRun) sealOnce(ctx context.Context, result []byte) (stored []byte, err error) {
+	defer recovered("seal it", &err)
+	stored, err = r.sealStep(ctx, result)
+	return stored, sound(err)
+}
+
 // openStep returns the result in row.
 func (s *Store) openStep(ctx context.Context, row stepRow) ([]byte, error) {
 	msgs, problems, err := s.decodeOutcome(ctx, string(row.Consumer), string(row.Name), row.Result)

@@ -21,7 +21,7 @@ func (r *stepRun) work(ctx context.Context, doubtful bool) ([]byte, error) {
 		}
 	}()
 	result, verified, err := r.call(bound, doubtful)
-	ended = true
+	ended, err = true, sound(err)
 	if err == nil {
 		return r.record(ctx, result, verified)
 	}
@@ -76,7 +76,7 @@ func (r *stepRun) giveUp(ctx context.Context, cause error) error {
 func (r *stepRun) record(ctx context.Context, result []byte, verified bool) ([]byte, error) {
 	e := stepEnd{state: stepDone, verified: verified}
 	var unkept error
-	if e.stored, unkept = r.sealStep(context.WithoutCancel(ctx), result); unkept != nil {
+	if e.stored, unkept = r.sealOnce(context.WithoutCancel(ctx), result); unkept != nil {
 		e.problem = errorText(unkept)
 	}
 	giveUp := time.Now().Add(afterwards)

@@ -20,6 +20,7 @@ import (
 	"github.com/millrace-go/millrace/internal/outage"
 	"github.com/millrace-go/millrace/internal/owned"
 	"github.com/millrace-go/millrace/internal/recent"
+	"github.com/millrace-go/millrace/internal/steady"
 	"github.com/millrace-go/millrace/internal/turns"
 	"github.com/millrace-go/millrace/internal/writers"
 )
@@ -91,13 +92,13 @@ func NewStore(db *sqlx.DB, config Config) (*Store, error) {
 		db:        db,
 		config:    config,
 		dialect:   d,
-		log:       config.Logger,
 		observe:   newObservers(config.Observers),
 		settled:   recent.NewSet(config.SettledKeys, settledTTL),
 		versions:  recent.NewSet(config.SettledKeys, settledTTL),
 		consumers: make(map[consumerName]*Consumer),
 		bells:     make(map[consumerName]*bell.Bell),
 	}
+	s.log = steady.Logger(config.Logger, func() { s.panics.Add(1) })
 	if s.dialect.OneWriter {
 		s.writers = writers.Of(db.DB)
 	}
@@ -107,7 +108,7 @@ func NewStore(db *sqlx.DB, config Config) (*Store, error) {
 	return s, nil
 }
 
-// Logger returns the logger of the Store.
+// Logger returns the logger of the Store. It does not panic, should Config.Logger do so.
 func (s *Store) Logger() watermill.LoggerAdapter { return s.log }
 
 // slot waits for the right to hold a transaction.

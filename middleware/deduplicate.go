@@ -71,7 +71,8 @@ type Deduplicate struct {
 	// send letters back without the field. Others are for Inbox.
 	OnReplay inbox.ReplayRule
 
-	// Skip lets a message through to the handler as if the middleware were not there.
+	// Skip lets a message through to the handler as if the middleware were not there. A panic goes on
+	// its way before anything is taken.
 	Skip func(msg *message.Message) bool
 }
 

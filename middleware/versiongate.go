@@ -25,7 +25,7 @@ import (
 type VersionGate struct {
 	// Version says which version of which aggregate a message brings. Defaults to
 	// inbox.VersionFromMetadata, what the outbox stamps or else CloudEvents' partitionkey and
-	// sequence.
+	// sequence. A panic is one of the handler.
 	Version inbox.VersionFunc
 
 	// Optional lets messages through that name no version. By default they fail, and no
@@ -44,7 +44,8 @@ type VersionGate struct {
 	First inbox.First
 
 	// Starts says that a message may follow any older version, or begin its aggregate: a
-	// snapshot, or the creation of something that was deleted.
+	// snapshot, or the creation of something that was deleted. It may be called more than once for
+	// a message. A panic is one of the handler.
 	Starts func(msg *message.Message) bool
 
 	// OnBeforeFirst is what happens to a message below the first version of its aggregate.

@@ -50,14 +50,16 @@ type Durable struct {
 	Consumer string
 
 	// ConsumerOf gives the Consumer for each topic, for one Durable that decorates all
-	// subscribers of a router. A handler that returns messages needs its own subscriber
+	// subscribers of a router. It is called by Subscribe, whose caller has its panic. A handler that returns messages needs its own subscriber
 	// decorated instead: by a router's decorator a stored message does not know where they go.
 	ConsumerOf func(topic string) string
 
 	// Epoch is that of middleware.Inbox. Defaults to 0.
 	Epoch int
 
-	// Key and Fingerprint are those of middleware.Inbox. Key defaults to the message's UUID.
+	// Key and Fingerprint are those of middleware.Inbox. Key defaults to the message's UUID. A message
+	// of which one of them fails or panics is kept for an operator, and so is one of OrderKey's and of
+	// NotBefore's.
 	Key         inbox.Key
 	Fingerprint func(*message.Message) ([]byte, error)
 
@@ -72,11 +74,12 @@ type Durable struct {
 
 	// OnPark is called in the transaction that parks a message of the queue, or fails it
 	// terminally. What it publishes through an outbox with the context of msg goes out if
-	// that is committed, to a dead-letter topic for instance. Where it fails the message is
-	// parked all the same, and the error is logged.
+	// that is committed, to a dead-letter topic for instance. Where it fails, or panics, the message
+	// is parked all the same, and the error is logged.
 	OnPark func(msg *message.Message, reason string) error
 
-	// Classify may mark the error of a handler with inbox.Terminal or inbox.RetryAfter.
+	// Classify may mark the error of a handler with inbox.Terminal or inbox.RetryAfter. Where it
+	// returns nil, or panics, the error stays what it was.
 	Classify func(error) error
 
 	// NotBefore says when the handler may have a message at the earliest, by the clock of the
@@ -84,7 +87,8 @@ type Durable struct {
 	NotBefore func(*message.Message) time.Time
 
 	// Redelivered says that a message was delivered before: such a one is stored before it
-	// runs, so that one that ends the process is counted. Defaults to the marks that
+	// runs, so that one that ends the process is counted. A message of which it panics counts as
+	// delivered before. Defaults to the marks that
 	// pubsub/rabbitmq and watermill-amqp v3 set.
 	Redelivered func(*message.Message) bool
 

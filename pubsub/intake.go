@@ -2,7 +2,6 @@ package pubsub
 
 import (
 	"context"
-	"fmt"
 	"sync"
 	"time"
 
@@ -42,13 +41,7 @@ func (i *intake) run(ctx context.Context) {
 
 // redelivered asks the user's function. A message for which it panics is stored, and so counted.
 func (i *intake) redelivered(msg *message.Message) (is bool) {
-	defer func() {
-		if r := recover(); r != nil {
-			i.log(msg).Error("pubsub: Redelivered panicked; the message is stored", fmt.Errorf("panic: %v", r), nil)
-			is = true
-		}
-	}()
-	return i.Redelivered(msg)
+	return !i.queue.Call(func() { is = i.Redelivered(msg) }) || is
 }
 
 // early reports whether the time of a message has not come. One for which NotBefore panics is stored,

@@ -12,6 +12,8 @@ import (
 	"github.com/ThreeDotsLabs/watermill-amqp/v2/pkg/amqp"
 	"github.com/ThreeDotsLabs/watermill/message"
 	amqp091 "github.com/rabbitmq/amqp091-go"
+
+	"github.com/millrace-go/millrace/internal/steady"
 )
 
 // PublisherConfig is how a [Publisher] behaves. The zero value is right for most services.
@@ -38,6 +40,7 @@ func (c *PublisherConfig) setDefaults() {
 	if c.Logger == nil {
 		c.Logger = watermill.NopLogger{}
 	}
+	c.Logger = steady.Logger(c.Logger, nil)
 	if c.Timeout == 0 {
 		c.Timeout = 20 * time.Second
 	}

@@ -10,6 +10,8 @@ import (
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill-amqp/v2/pkg/amqp"
 	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/millrace-go/millrace/internal/steady"
 )
 
 // SubscriberConfig is how a [Subscriber] behaves. The zero value is right for most services.
@@ -34,6 +36,7 @@ func (c *SubscriberConfig) setDefaults() {
 	if c.Logger == nil {
 		c.Logger = watermill.NopLogger{}
 	}
+	c.Logger = steady.Logger(c.Logger, nil)
 	if c.InFlight == 0 {
 		c.InFlight = 1
 	}

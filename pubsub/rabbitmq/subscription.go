@@ -170,7 +170,7 @@ func (s *subscription) renew(ctx context.Context) *consumer {
 // handle hands d out and tells RabbitMQ what came of it.
 func (s *subscription) handle(ctx context.Context, c *consumer, d amqp091.Delivery) {
 	requeue, subscribed := !s.broker.Consume.NoRequeueOnNack, ctx
-	msg, err := s.broker.Marshaler.Unmarshal(d)
+	msg, err := s.unmarshal(d)
 	if err != nil {
 		s.config.Logger.Error("Cannot unmarshal a message, nacking it", err, s.fields(nil))
 		s.pause(ctx)
@@ -198,6 +198,16 @@ func (s *subscription) handle(ctx context.Context, c *consumer, d amqp091.Delive
 	case <-s.givenUp:
 		s.config.Logger.Info("A message is still in flight, RabbitMQ delivers it again", s.fields(msg))
 	}
+}
+
+// unmarshal calls the marshaler, whose panic is an error: nobody is above.
+func (s *subscription) unmarshal(d amqp091.Delivery) (msg *message.Message, err error) {
+	defer func() {
+		if r := recover(); r != nil {
+			err = fmt.Errorf("unmarshal: panic: %v", r)
+		}
+	}()
+	return s.broker.Marshaler.Unmarshal(d)
 }
 
 // giveBack queues d again as one that was not handled, when c would not get it once more: from

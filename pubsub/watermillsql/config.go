@@ -11,6 +11,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill"
 
 	"github.com/millrace-go/millrace/internal/dialect"
+	"github.com/millrace-go/millrace/internal/steady"
 )
 
 // Config is how a [Publisher] behaves. The zero value is right for most services.
@@ -31,6 +32,7 @@ func (c *Config) setDefaults() {
 	if c.Logger == nil {
 		c.Logger = watermill.NopLogger{}
 	}
+	c.Logger = steady.Logger(c.Logger, nil)
 	if c.Timeout == 0 {
 		c.Timeout = 30 * time.Second
 	}
@@ -121,6 +123,7 @@ func (c *SubscriberConfig) setDefaults() {
 	if c.Logger == nil {
 		c.Logger = watermill.NopLogger{}
 	}
+	c.Logger = steady.Logger(c.Logger, nil)
 }
 
 // Validate returns every problem of c at once.

@@ -1,0 +1,489 @@
+package owned_test
+
+import (
+	"context"
+	"database/sql"
+	"database/sql/driver"
+	"errors"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/jmoiron/sqlx"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"modernc.org/sqlite"
+
+	"github.com/millrace-go/millrace/internal/owned"
+	"github.com/millrace-go/millrace/tests/faults"
+	"github.com/millrace-go/millrace/tests/testdb"
+)
+
+// begin begins a transaction as the store does: guarded on SQLite.
+func begin(ctx context.Context, db *sqlx.DB) (*owned.Tx, error) {
+	return owned.Begin(ctx, db, nil, db.DriverName() == "sqlite")
+}
+
+func newTable(t *testing.T, db *sqlx.DB) {
+	t.Helper()
+	_, err := db.ExecContext(t.Context(), `CREATE TABLE work (n INT)`)
+	require.NoError(t, err)
+}
+
+func rows(t *testing.T, db *sqlx.DB) (n int) {
+	t.Helper()
+	require.NoError(t, db.GetContext(context.WithoutCancel(t.Context()), &n, `SELECT COUNT(*) FROM work`))
+	return n
+}
+
+func insert(ctx context.Context, tx *owned.Tx) error {
+	_, err := tx.ExecContext(ctx, `INSERT INTO work VALUES (1)`)
+	return err
+}
+
+func idle(t *testing.T, db *sqlx.DB) {
+	t.Helper()
+	require.Eventually(t, func() bool { return db.Stats().InUse == 0 }, 20*time.Second, time.Millisecond, "a connection is in use")
+}
+
+// within fails where f takes long: it waits for what does not come.
+func within(t *testing.T, what string, f func()) {
+	t.Helper()
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		f()
+	}()
+	select {
+	case <-done:
+	case <-time.After(20 * time.Second):
+		require.FailNow(t, what+" hangs")
+	}
+}
+
+func TestCommitAndRollback(t *testing.T) {
+	t.Parallel()
+	testdb.Each(t, func(t *testing.T, db *testdb.DB) {
+		newTable(t, db.DB)
+		for _, commits := range []bool{true, false} {
+			tx, err := begin(t.Context(), db.DB)
+			require.NoError(t, err)
+			require.NoError(t, insert(t.Context(), tx))
+			assert.False(t, tx.Ended() || tx.Lost() || tx.Refused())
+			if commits {
+				require.NoError(t, tx.Commit())
+			} else {
+				require.NoError(t, tx.Rollback())
+			}
+			require.NoError(t, tx.Rollback(), "it is over")
+			require.ErrorIs(t, tx.Commit(), sql.ErrTxDone)
+			idle(t, db.DB)
+		}
+		assert.Equal(t, 1, rows(t, db.DB))
+		assert.Equal(t, 1, db.Stats().OpenConnections, "the connection goes back to the pool")
+	})
+}
+
+// TestRollbackDoesNotWaitForTheServer: when the context has ended, somebody else rolls back, and a
+// server that does not answer keeps nobody.
+func TestRollbackDoesNotWaitForTheServer(t *testing.T) {
+	t.Parallel()
+	testdb.Each(t, func(t *testing.T, db *testdb.DB) {
+		if db.Dialect == "sqlite" {
+			return // which answers; its connection is free when it has
+		}
+		newTable(t, db.DB)
+		for name, end := range map[string]func(*owned.Tx) error{
+			"Rollback": (*owned.Tx).Rollback, "Commit": (*owned.Tx).Commit,
+		} {
+			pool := faults.Open(t, db)
+			asked, answer := make(chan struct{}), make(chan struct{})
+			pool.Set(faults.Plan{Before: func(_ context.Context, call string) error {
+				if call == faults.Rollback {
+					close(asked)
+					<-answer
+				}
+				return nil
+			}})
+			ctx, cancel := context.WithCancel(t.Context())
+			tx, err := begin(ctx, pool.DB)
+			require.NoError(t, err)
+			require.NoError(t, insert(ctx, tx))
+			cancel() // outside of a statement
+			<-asked
+			within(t, name, func() {
+				if err := end(tx); name == "Commit" {
+					assert.Error(t, err)
+				} else {
+					assert.NoError(t, err)
+				}
+			})
+			assert.Equal(t, 1, pool.Stats().InUse, "nobody else has the connection meanwhile")
+			assert.False(t, tx.Ended(), "it asks nobody")
+			close(answer)
+			idle(t, pool.DB)
+			assert.Equal(t, 0, pool.Stats().OpenConnections, "it is not used again")
+			assert.Equal(t, 0, rows(t, db.DB))
+		}
+	})
+}
+
+// TestTheContextEndsTheTransaction, whatever its user does.
+func TestTheContextEndsTheTransaction(t *testing.T) {
+	t.Parallel()
+	testdb.Each(t, func(t *testing.T, db *testdb.DB) {
+		newTable(t, db.DB)
+		db.SetMaxOpenConns(1)
+		ctx, cancel := context.WithCancel(t.Context())
+		tx, err := begin(ctx, db.DB)
+		require.NoError(t, err)
+		require.NoError(t, insert(ctx, tx))
+		cancel()
+		idle(t, db.DB) // though nobody has rolled back
+		require.ErrorIs(t, tx.Commit(), sql.ErrTxDone)
+		require.NoError(t, tx.Rollback())
+		assert.Equal(t, 0, rows(t, db.DB))
+	})
+}
+
+// TestACommitAfterTheContextEnded commits nothing, also where the context ends just before.
+func TestACommitAfterTheContextEnded(t *testing.T) {
+	t.Parallel()
+	testdb.Each(t, func(t *testing.T, db *testdb.DB) {
+		newTable(t, db.DB)
+		for range 50 {
+			ctx, cancel := context.WithCancel(t.Context())
+			tx, err := begin(ctx, db.DB)
+			require.NoError(t, err)
+			require.NoError(t, insert(ctx, tx))
+			cancel()
+			require.Error(t, tx.Commit())
+			require.NoError(t, tx.Rollback())
+		}
+		idle(t, db.DB)
+		assert.Equal(t, 0, rows(t, db.DB))
+	})
+}
+
+// TestBeginWhileTheContextEnds holds no connection afterwards.
+func TestBeginWhileTheContextEnds(t *testing.T) {
+	t.Parallel()
+	testdb.Each(t, func(t *testing.T, db *testdb.DB) {
+		newTable(t, db.DB)
+		pool := faults.Open(t, db)
+		pool.SetMaxOpenConns(1)
+		over, cancel := context.WithCancel(t.Context())
+		cancel()
+		_, err := begin(over, pool.DB)
+		require.ErrorIs(t, err, context.Canceled)
+		for name, plan := range map[string]func(context.CancelFunc) faults.Plan{
+			"before BEGIN": func(cancel context.CancelFunc) faults.Plan {
+				return faults.Plan{Before: at(faults.Begin, cancel)}
+			},
+			"after BEGIN": func(cancel context.CancelFunc) faults.Plan {
+				return faults.Plan{After: at(faults.Begin, cancel)}
+			},
+		} {
+			ctx, cancel := context.WithCancel(t.Context())
+			pool.Set(plan(cancel))
+			tx, err := begin(ctx, pool.DB)
+			if err == nil { // then it is rolled back at once
+				require.Error(t, tx.Commit(), name)
+			}
+			idle(t, pool.DB)
+			pool.Set(faults.Plan{})
+			within(t, name, func() {
+				tx, err := begin(t.Context(), pool.DB)
+				if assert.NoError(t, err, name) {
+					assert.NoError(t, insert(t.Context(), tx), name)
+					assert.NoError(t, tx.Rollback(), name)
+				}
+			})
+		}
+		idle(t, pool.DB)
+		assert.Equal(t, 0, rows(t, db.DB))
+	})
+}
+
+func at(call string, do func()) func(context.Context, string) error {
+	return func(_ context.Context, c string) error {
+		if c == call {
+			do()
+		}
+		return nil
+	}
+}
+
+// TestBeginTakesAnotherConnection for each that died in the pool, and does not try for ever.
+func TestBeginTakesAnotherConnection(t *testing.T) {
+	t.Parallel()
+	testdb.Each(t, func(t *testing.T, db *testdb.DB) {
+		const pooled = 4
+		pool := faults.Open(t, db)
+		pool.SetMaxIdleConns(pooled)
+		var open []*sqlx.Conn
+		for range pooled {
+			c, err := pool.Connx(t.Context())
+			require.NoError(t, err)
+			open = append(open, c)
+		}
+		for _, c := range open {
+			require.NoError(t, c.Close())
+		}
+		var tried atomic.Int32
+		dead := func(n int32) {
+			tried.Store(0)
+			pool.Set(faults.Plan{Before: func(_ context.Context, call string) error {
+				if call == faults.Begin && tried.Add(1) <= n {
+					return driver.ErrBadConn
+				}
+				return nil
+			}})
+		}
+		dead(pooled)
+		tx, err := begin(t.Context(), pool.DB)
+		require.NoError(t, err)
+		require.NoError(t, tx.Rollback())
+		assert.EqualValues(t, pooled+1, tried.Load())
+
+		dead(1 << 30)
+		_, err = begin(t.Context(), pool.DB)
+		require.ErrorIs(t, err, driver.ErrBadConn)
+		assert.Less(t, tried.Load(), int32(20))
+		ctx, cancel := context.WithCancel(t.Context())
+		pool.Set(faults.Plan{Before: func(context.Context, string) error { cancel(); return driver.ErrBadConn }})
+		_, err = begin(ctx, pool.DB)
+		require.Error(t, err)
+		idle(t, pool.DB)
+	})
+}
+
+var errFails = errors.New("it fails")
+
+// TestAConnectionInDoubtIsNotUsedAgain: what a failed COMMIT left open is never committed.
+func TestAConnectionInDoubtIsNotUsedAgain(t *testing.T) {
+	t.Parallel()
+	testdb.Each(t, func(t *testing.T, db *testdb.DB) {
+		newTable(t, db.DB)
+		pool := faults.Open(t, db)
+		pool.SetMaxOpenConns(1)
+		pool.Set(faults.Plan{Stays: func(context.Context) error { return errFails }})
+		tx, err := begin(t.Context(), pool.DB)
+		require.NoError(t, err)
+		require.NoError(t, insert(t.Context(), tx))
+		require.ErrorIs(t, tx.Commit(), errFails)
+		require.NoError(t, tx.Rollback(), "it is over")
+		pool.Set(faults.Plan{})
+		for range 2 {
+			tx, err = begin(t.Context(), pool.DB)
+			require.NoError(t, err)
+			require.NoError(t, insert(t.Context(), tx))
+			require.NoError(t, tx.Commit())
+		}
+		assert.Equal(t, 2, rows(t, db.DB))
+	})
+}
+
+// TestARollbackThatFails is told, and its connection is not used again.
+func TestARollbackThatFails(t *testing.T) {
+	t.Parallel()
+	testdb.Each(t, func(t *testing.T, db *testdb.DB) {
+		pool := faults.Open(t, db)
+		pool.SetMaxOpenConns(1)
+		pool.Set(faults.Plan{Before: func(_ context.Context, call string) error {
+			if call == faults.Rollback {
+				return errFails
+			}
+			return nil
+		}})
+		tx, err := begin(t.Context(), pool.DB)
+		require.NoError(t, err)
+		err = tx.Rollback()
+		if db.Dialect == "sqlite" {
+			require.ErrorIs(t, err, errFails)
+		} else {
+			require.NoError(t, err, "the server has told that it ended")
+		}
+		pool.Set(faults.Plan{})
+		tx, err = begin(t.Context(), pool.DB)
+		require.NoError(t, err)
+		require.NoError(t, tx.Rollback())
+		idle(t, pool.DB)
+	})
+}
+
+// TestEnded: the owner learns from what the driver was told that a statement ended the transaction.
+func TestEnded(t *testing.T) {
+	t.Parallel()
+	testdb.Each(t, func(t *testing.T, db *testdb.DB) {
+		newTable(t, db.DB)
+		for name, wrap := range wrappers {
+			pool := wrapped(t, db, wrap)
+			for _, statement := range []string{"COMMIT", "ROLLBACK"} {
+				tx, err := begin(t.Context(), pool)
+				require.NoError(t, err, name)
+				require.NoError(t, insert(t.Context(), tx))
+				require.False(t, tx.Ended(), name)
+				_, err = tx.ExecContext(t.Context(), statement)
+				switch {
+				case db.Dialect == "sqlite": // which is guarded instead
+					assert.Equal(t, statement == "COMMIT", err != nil, name)
+					assert.True(t, tx.Lost(), "%s, %s", name, statement)
+					assert.Equal(t, statement == "COMMIT", tx.Refused(), name)
+					require.ErrorIs(t, tx.Commit(), owned.ErrLost, name)
+				default:
+					require.NoError(t, err)
+					assert.True(t, tx.Ended(), "%s, %s", name, statement)
+					_ = tx.Rollback() // which some drivers refuse then
+				}
+				idle(t, pool)
+			}
+			require.NoError(t, pool.Close())
+		}
+	})
+}
+
+// TestWhatIsWrittenAfterALoss does not stay on SQLite, by whatever name it is committed.
+func TestWhatIsWrittenAfterALoss(t *testing.T) {
+	t.Parallel()
+	db := testdb.On(t, "sqlite")
+	newTable(t, db.DB)
+	for name, wrap := range wrappers {
+		pool := wrapped(t, db, wrap)
+		tx, err := begin(t.Context(), pool)
+		require.NoError(t, err, name)
+		require.NoError(t, insert(t.Context(), tx))
+		_, err = tx.ExecContext(t.Context(), `ROLLBACK`)
+		require.NoError(t, err, name)
+		require.Error(t, insert(t.Context(), tx), name)
+		assert.True(t, tx.Refused(), name)
+		require.ErrorIs(t, tx.Commit(), owned.ErrLost, name)
+		assert.Equal(t, 0, rows(t, db.DB), name)
+		_, err = pool.ExecContext(t.Context(), `DELETE FROM work`)
+		require.NoError(t, err, "%s: the next user of the connection is free", name)
+		require.NoError(t, pool.Close())
+	}
+}
+
+// TestAHookInThePlaceOfOurs is found at the next COMMIT, and ours is back for the next transaction.
+func TestAHookInThePlaceOfOurs(t *testing.T) {
+	t.Parallel()
+	db := testdb.On(t, "sqlite")
+	db.SetMaxOpenConns(1)
+	newTable(t, db.DB)
+	guarded := func() (refused bool) {
+		tx, err := begin(t.Context(), db.DB)
+		require.NoError(t, err)
+		require.NoError(t, insert(t.Context(), tx))
+		_, err = tx.ExecContext(t.Context(), `COMMIT`)
+		_ = tx.Rollback()
+		return err != nil
+	}
+	require.True(t, guarded())
+	conn, err := db.Connx(t.Context())
+	require.NoError(t, err)
+	require.NoError(t, conn.Raw(func(c any) error {
+		c.(sqlite.HookRegisterer).RegisterCommitHook(func() int32 { return 0 })
+		return nil
+	}))
+	require.NoError(t, conn.Close())
+	tx, err := begin(t.Context(), db.DB)
+	require.NoError(t, err)
+	require.NoError(t, insert(t.Context(), tx))
+	require.NoError(t, tx.Commit())
+	assert.Equal(t, 1, rows(t, db.DB))
+	assert.True(t, guarded())
+	assert.Equal(t, 1, rows(t, db.DB))
+}
+
+// TestAConnectionThatHidesItself cannot be guarded, nor asked.
+func TestAConnectionThatHidesItself(t *testing.T) {
+	t.Parallel()
+	testdb.Each(t, func(t *testing.T, db *testdb.DB) {
+		newTable(t, db.DB)
+		hidden := map[string]func(driver.Conn) driver.Conn{
+			"nothing is shown": func(c driver.Conn) driver.Conn { return hiding{c} },
+			"it goes too deep": func(c driver.Conn) driver.Conn {
+				for range 9 {
+					c = raw{hiding{c}}
+				}
+				return c
+			},
+			"it wraps nothing": func(c driver.Conn) driver.Conn { return empty{hiding{c}} },
+		}
+		for name, wrap := range hidden {
+			pool := wrapped(t, db, wrap)
+			if db.Dialect == "sqlite" {
+				require.ErrorIs(t, owned.Guarded(t.Context(), pool), owned.ErrNoHook, name)
+				_, err := begin(t.Context(), pool)
+				require.ErrorIs(t, err, owned.ErrNoHook, name)
+				idle(t, pool)
+				continue
+			}
+			tx, err := begin(t.Context(), pool)
+			require.NoError(t, err)
+			_, err = tx.ExecContext(t.Context(), `COMMIT`)
+			require.NoError(t, err)
+			assert.False(t, tx.Ended(), name)
+			require.NoError(t, tx.Rollback())
+		}
+	})
+	db := testdb.On(t, "sqlite")
+	require.NoError(t, owned.Guarded(t.Context(), db.DB))
+}
+
+// wrappers are what tracers and poolers put round a connection.
+var wrappers = map[string]func(driver.Conn) driver.Conn{
+	"none":        func(c driver.Conn) driver.Conn { return c },
+	"Raw":         func(c driver.Conn) driver.Conn { return raw{hiding{c}} },
+	"WrappedConn": func(c driver.Conn) driver.Conn { return wrappedConn{hiding{c}} },
+	"Unwrap":      func(c driver.Conn) driver.Conn { return unwrap{hiding{c}} },
+	"WithConn":    func(c driver.Conn) driver.Conn { return withConn{hiding{c}} },
+	"embedded":    func(c driver.Conn) driver.Conn { return &embedding{c} },
+	"all":         func(c driver.Conn) driver.Conn { return raw{hiding{withConn{hiding{&embedding{unwrap{hiding{c}}}}}}} },
+}
+
+type (
+	hiding      struct{ inner driver.Conn }
+	raw         struct{ hiding }
+	wrappedConn struct{ hiding }
+	unwrap      struct{ hiding }
+	withConn    struct{ hiding }
+	empty       struct{ hiding }
+	embedding   struct{ driver.Conn }
+)
+
+func (h hiding) Prepare(query string) (driver.Stmt, error) { return h.inner.Prepare(query) }
+func (h hiding) Close() error                              { return h.inner.Close() }
+func (h hiding) Begin() (driver.Tx, error)                 { return h.inner.Begin() } //nolint:staticcheck // what a driver must have
+
+func (r raw) Raw() driver.Conn                 { return r.inner }
+func (w wrappedConn) WrappedConn() driver.Conn { return w.inner }
+func (u unwrap) Unwrap() driver.Conn           { return u.inner }
+func (empty) Raw() driver.Conn                 { return nil }
+
+func (w withConn) WithConn(use func(driver.Conn) error) error { return use(w.inner) }
+
+type connector struct {
+	driver driver.Driver
+	dsn    string
+	wrap   func(driver.Conn) driver.Conn
+}
+
+func (c *connector) Connect(context.Context) (driver.Conn, error) {
+	inner, err := c.driver.Open(c.dsn)
+	if err != nil {
+		return nil, err
+	}
+	return c.wrap(inner), nil
+}
+
+func (c *connector) Driver() driver.Driver { return c.driver }
+
+func wrapped(t *testing.T, db *testdb.DB, wrap func(driver.Conn) driver.Conn) *sqlx.DB {
+	t.Helper()
+	pool := sqlx.NewDb(sql.OpenDB(&connector{db.DB.Driver(), db.DSN, wrap}), db.DriverName())
+	pool.SetMaxOpenConns(1)
+	t.Cleanup(func() { _ = pool.Close() })
+	return pool
+}

@@ -1,0 +1,55 @@
+// Package steady makes loggers whose panics end nothing.
+package steady
+
+import "github.com/ThreeDotsLabs/watermill"
+
+// Logger returns log without its panics: what it panics with is not said, and panicked is called,
+// which may be nil. A [watermill.NopLogger] is returned as it is.
+func Logger(log watermill.LoggerAdapter, panicked func()) watermill.LoggerAdapter {
+	switch log.(type) {
+	case watermill.NopLogger, *logger:
+		return log
+	}
+	if panicked == nil {
+		panicked = func() {}
+	}
+	return &logger{log, panicked}
+}
+
+type logger struct {
+	inner    watermill.LoggerAdapter
+	panicked func()
+}
+
+func (l *logger) outlive() {
+	if recover() != nil {
+		l.panicked()
+	}
+}
+
+func (l *logger) Error(msg string, err error, fields watermill.LogFields) {
+	defer l.outlive()
+	l.inner.Error(msg, err, fields)
+}
+
+func (l *logger) Info(msg string, fields watermill.LogFields) {
+	defer l.outlive()
+	l.inner.Info(msg, fields)
+}
+
+func (l *logger) Debug(msg string, fields watermill.LogFields) {
+	defer l.outlive()
+	l.inner.Debug(msg, fields)
+}
+
+func (l *logger) Trace(msg string, fields watermill.LogFields) {
+	defer l.outlive()
+	l.inner.Trace(msg, fields)
+}
+
+// With returns l itself where the logger panics: its fields are missing then.
+func (l *logger) With(fields watermill.LogFields) (with watermill.LoggerAdapter) {
+	with = l
+	defer l.outlive()
+	return &logger{l.inner.With(fields), l.panicked}
+}

@@ -1,0 +1,242 @@
+package tests_test
+
+import (
+	"context"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace-go/millrace/inbox"
+	millrace "github.com/millrace-go/millrace/middleware"
+	"github.com/millrace-go/millrace/tests/rig"
+	"github.com/millrace-go/millrace/tests/testdb"
+)
+
+// ending panics where the background work tells of something.
+type ending struct{ kind string }
+
+func (e ending) on(kind string) {
+	if e.kind == kind {
+		panic("an observer")
+	}
+}
+
+func (e ending) ObservePurged(context.Context, inbox.Event)  { e.on("purged") }
+func (e ending) ObserveClaims(context.Context, inbox.Event)  { e.on("claims") }
+func (e ending) ObserveSettled(context.Context, inbox.Event) { e.on("settled") }
+
+// backgrounds are the functions of the service that the background work calls.
+var backgrounds = map[string]func(*inbox.Config){
+	"Archive": func(c *inbox.Config) {
+		c.Archive = func(_ context.Context, all []inbox.Archived) error {
+			if strings.HasPrefix(all[0].Consumer, bad) {
+				panic("an archive")
+			}
+			return nil
+		}
+	},
+	"Archive returns a nil pointer": func(c *inbox.Config) {
+		c.Archive = func(_ context.Context, all []inbox.Archived) error {
+			if strings.HasPrefix(all[0].Consumer, bad) {
+				return (*inbox.DeliveryError)(nil)
+			}
+			return nil
+		}
+	},
+	"Redispatch": func(c *inbox.Config) { c.Redispatch = exploding{&rig.Publisher{}} },
+	"purged":     func(c *inbox.Config) { c.Observers = []inbox.Observer{ending{"purged"}} },
+	"claims":     func(c *inbox.Config) { c.Observers = []inbox.Observer{ending{"claims"}} },
+	"settled":    func(c *inbox.Config) { c.Observers = []inbox.Observer{ending{"settled"}} },
+	"List":       func(c *inbox.Config) { c.Blobs = fragile{method: "List"} },
+	"Logger":     func(c *inbox.Config) { c.Logger = hoarse{} },
+}
+
+// exploding panics with what is bad.
+type exploding struct{ *rig.Publisher }
+
+func (e exploding) Publish(topic string, msgs ...*message.Message) error {
+	if string(msgs[0].Payload) == bad {
+		panic("a publisher")
+	}
+	return e.Publisher.Publish(topic, msgs...)
+}
+
+// fragile is a place for blobs that has none.
+type fragile struct{ method string }
+
+func (fragile) Put(context.Context, string, []byte) error   { return nil }
+func (fragile) Get(context.Context, string) ([]byte, error) { return nil, errBoom }
+func (fragile) Delete(context.Context, string) error        { return nil }
+func (f fragile) List(context.Context, string, string, int) ([]string, error) {
+	if f.method == "List" {
+		panic("a place for blobs")
+	}
+	return nil, nil
+}
+
+var panicBackgroundBodies = []testdb.Body{
+	{Name: "a function of the service that panics in the background", Why: "the rest of the work is done, and no connection is held", Run: func(t *testing.T, db *testdb.DB) {
+		b := newBed(t, db)
+		for name, set := range backgrounds {
+			b.goesOn(name, set)
+		}
+	}},
+	{Name: "Progress that panics", Why: "what it was told of is done, and another call does the rest", Run: func(t *testing.T, db *testdb.DB) {
+		b := newBed(t, db)
+		pool := db.Open(t)
+		pool.SetMaxOpenConns(1)
+		store := b.newStore(pool.DB, inbox.Config{})
+		h := b.inbox(effect, on(store), func(i *millrace.Inbox) {
+			i.Key = inbox.ByFunc("none", func(*message.Message) (string, error) { return "", errBoom })
+		})
+		for range 3 {
+			must(t, h, newMessage("x")) // it is kept for an operator
+		}
+		by := inbox.Operator{Name: "ada", Reason: "a test"}
+		pace := inbox.Pace{PerSecond: 1, Progress: func(int) { panic("progress") }}
+		assert.PanicsWithValue(t, "progress", func() {
+			_, _ = store.DiscardAll(t.Context(), inbox.Filter{}, by, pace)
+		})
+		assert.Eventually(t, func() bool { return pool.Stats().InUse == 0 }, 5*time.Second, time.Millisecond)
+		before := b.count(`SELECT COUNT(*) FROM millrace_messages`)
+		pace.Progress = nil
+		pace.PerSecond = 0
+		done, err := store.DiscardAll(t.Context(), inbox.Filter{}, by, pace)
+		require.NoError(t, err)
+		assert.Equal(t, 2, before, "the first is done")
+		assert.Equal(t, before, done)
+		assert.Equal(t, 0, b.count(`SELECT COUNT(*) FROM millrace_messages`))
+	}},
+	{Name: "a step that panics", Why: "it is in doubt, and nothing else is held", Run: stepThatPanics},
+	{Name: "a result whose codec panics", Why: "the step is done all the same", Run: stepUnsealed},
+}
+
+// goesOn has the background work of a service meet what is bad, and looks whether it does the rest.
+func (b *bed) goesOn(name string, set func(*inbox.Config)) {
+	b.Helper()
+	pool := b.db.Open(b)
+	pool.SetMaxOpenConns(3)
+	defer pool.Close() //nolint:errcheck // the test is over
+	published := &rig.Publisher{}
+	config := inbox.Config{PurgeInterval: 20 * time.Millisecond, RedispatchAfter: time.Nanosecond, WithoutPlugin: true}
+	set(&config)
+	if e, ok := config.Redispatch.(exploding); ok {
+		published = e.Publisher
+	} else {
+		config.Redispatch = published
+	}
+	store, err := inbox.NewStore(pool.DB, config)
+	require.NoError(b, err)
+	// what is to be purged of two consumers, of which the first is bad
+	for _, consumer := range []string{bad + ", " + name, name} {
+		h := millrace.Inbox{Store: store, Consumer: consumer, Retention: inbox.MinRetention}.Middleware(effect)
+		msg := newMessage("x")
+		must(b, h, msg)
+	}
+	b.exec(`UPDATE millrace_claims SET processed_at = 1`)
+	claims := func() int {
+		return b.count(`SELECT COUNT(*) FROM millrace_claims c JOIN millrace_consumers n ON n.id = c.consumer WHERE n.name = ?`, []byte(name))
+	}
+	// what is to be published of two handlers, of which the first's is bad
+	router, err := message.NewRouter(message.RouterConfig{CloseTimeout: 10 * time.Second}, watermill.NopLogger{})
+	require.NoError(b, err)
+	router.AddMiddleware(millrace.Inbox{Store: store}.Middleware)
+	down := &rig.Publisher{}
+	down.FailWith(errBoom)
+	feeds := map[string]*rig.Feed{}
+	for payload, to := range map[string]*rig.Publisher{bad: down, "good": down, "acked": {}} {
+		feeds[payload] = rig.NewFeed()
+		router.AddHandler(name+", "+payload, "orders", feeds[payload], "invoices", to, func(msg *message.Message) ([]*message.Message, error) {
+			return []*message.Message{newMessage(payload)}, apply(msg.Context(), msg.UUID)
+		})
+	}
+	s := &service{bed: b, stopped: make(chan error, 1)}
+	s.run(router)
+	for _, payload := range []string{bad, "good", "acked", "acked"} {
+		msg := newMessage("x")
+		feeds[payload].Send(b, msg)
+		assert.Equal(b, payload == "acked", rig.Answer(b, msg), name)
+	}
+	running, stop := context.WithCancel(b.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- store.Run(running) }()
+	sent := func() bool {
+		for _, msg := range published.Messages() {
+			if string(msg.Payload) == "good" {
+				return true
+			}
+		}
+		return false
+	}
+	assert.Eventually(b, func() bool { return claims() == 0 }, 10*time.Second, time.Millisecond, "%s: the claims of the other consumer are purged", name)
+	assert.Eventually(b, sent, 10*time.Second, time.Millisecond, "%s: what the other handler produced is sent", name)
+	counted := func() bool { return store.Panics() > 0 || strings.Contains(name, "nil pointer") }
+	assert.Eventually(b, counted, 10*time.Second, time.Millisecond, "%s: it is counted", name)
+	stop()
+	require.NoError(b, <-ended, name)
+	require.NoError(b, router.Close(), name)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(b.Context()), 5*time.Second)
+	defer cancel()
+	require.NoError(b, store.Close(ctx), name)
+	assert.Eventually(b, func() bool { return pool.Stats().InUse == 0 }, 5*time.Second, time.Millisecond, name)
+	b.exec(`DELETE FROM millrace_outcomes`)
+}
+
+// stepThatPanics has Do and Verify panic.
+func stepThatPanics(t *testing.T, db *testdb.DB) {
+	b := newBed(t, db)
+	pool := db.Open(t)
+	pool.SetMaxOpenConns(1)
+	store := b.newStore(pool.DB, inbox.Config{})
+	p := provider{panic: true}
+	verifies := false
+	step := inbox.Step{
+		Name: "mail", Do: p.call, Lease: time.Minute,
+		Verify: func(context.Context, string) (bool, []byte, error) {
+			if verifies {
+				return true, []byte("found"), nil
+			}
+			panic("verify")
+		},
+	}
+	h, results := stepping(step, fine)
+	leased := b.leased(h, onStore(store))
+	msg := newMessage("x")
+	assert.PanicsWithValue(t, "the process dies", func() { _, _ = leased(again(msg)) })
+	for range 3 { // at once: the step is not taken any more, nor the key
+		assert.PanicsWithValue(t, "verify", func() { _, _ = leased(again(msg)) })
+	}
+	assert.Eventually(t, func() bool { return pool.Stats().InUse == 0 }, 5*time.Second, time.Millisecond)
+	p.panic = false
+	must(t, leased, newMessage("good"))
+	verifies = true
+	must(t, leased, again(msg))
+	assert.Contains(t, *results, "found")
+	assert.Len(t, p.ids, 2, "it is not done twice")
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+	defer cancel()
+	require.NoError(t, store.Close(ctx))
+}
+
+// stepUnsealed has the codec panic with the result of a step.
+func stepUnsealed(t *testing.T, db *testdb.DB) {
+	b := newBed(t, db)
+	store := b.newStore(db.DB, inbox.Config{Payloads: jamming{}})
+	done := 0
+	h, _ := stepping(inbox.Step{Name: "mail", Do: func(context.Context, string) ([]byte, error) {
+		done++
+		return []byte(bad), nil
+	}}, fine)
+	msg := newMessage("x")
+	for epoch := range 3 {
+		_, err := b.leased(h, onStore(store), func(d *millrace.Deduplicate) { d.Epoch = epoch })(again(msg))
+		require.ErrorContains(t, err, "it is done, but its result was not kept")
+		assert.True(t, inbox.IsTerminal(err))
+	}
+	assert.Equal(t, 1, done)
+}

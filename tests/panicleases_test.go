@@ -1,0 +1,234 @@
+package tests_test
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace-go/millrace/inbox"
+	millrace "github.com/millrace-go/millrace/middleware"
+	"github.com/millrace-go/millrace/tests/testdb"
+)
+
+// brittle is a store of leases of which a method panics for a bad message, before or after it did its work.
+type brittle struct {
+	inbox.LeaseStore
+	method, when string
+	extended     atomic.Int32
+}
+
+func (b *brittle) trip(method, when string, key inbox.LeaseKey) {
+	if b.method == method && b.when == when && strings.Contains(key.ID, bad) {
+		panic("a store of leases")
+	}
+}
+
+func (b *brittle) Acquire(ctx context.Context, key inbox.LeaseKey, token int64, lease time.Duration) (inbox.LeaseState, error) {
+	b.trip("Acquire", "before", key)
+	defer b.trip("Acquire", "after", key)
+	return b.LeaseStore.Acquire(ctx, key, token, lease)
+}
+
+func (b *brittle) Confirm(ctx context.Context, key inbox.LeaseKey, token int64, retention time.Duration) error {
+	b.trip("Confirm", "before", key)
+	defer b.trip("Confirm", "after", key)
+	return b.LeaseStore.Confirm(ctx, key, token, retention)
+}
+
+func (b *brittle) Release(ctx context.Context, key inbox.LeaseKey, token int64) error {
+	b.trip("Release", "before", key)
+	defer b.trip("Release", "after", key)
+	return b.LeaseStore.Release(ctx, key, token)
+}
+
+func (b *brittle) Extend(ctx context.Context, key inbox.LeaseKey, token int64, lease time.Duration) error {
+	b.extended.Add(1)
+	b.trip("Extend", "before", key)
+	defer b.trip("Extend", "after", key)
+	return b.LeaseStore.(inbox.LeaseExtender).Extend(ctx, key, token, lease)
+}
+
+func (l loud) ObserveDoubleEffect(_ context.Context, e inbox.Event) { l.on("double effect", e) }
+func (l loud) ObserveReplayed(_ context.Context, e inbox.Event)     { l.on("replayed", e) }
+
+// leasedRuns are what a handler without a transaction does with a bad message.
+var leasedRuns = map[string]func(extended *atomic.Int32) ([]*message.Message, error){
+	"succeeds": func(*atomic.Int32) ([]*message.Message, error) { return nil, nil },
+	"fails":    func(*atomic.Int32) ([]*message.Message, error) { return nil, errBoom },
+	"panics":   func(*atomic.Int32) ([]*message.Message, error) { panic("the handler") },
+	"returns a nil pointer": func(*atomic.Int32) ([]*message.Message, error) {
+		return nil, (*inbox.DeliveryError)(nil)
+	},
+	"produces": func(*atomic.Int32) ([]*message.Message, error) { return message.Messages{newMessage("y")}, nil },
+	"outlives two heartbeats": func(extended *atomic.Int32) ([]*message.Message, error) {
+		for before := extended.Load(); extended.Load() < before+2; {
+			time.Sleep(time.Millisecond)
+		}
+		return nil, nil
+	},
+}
+
+// TestLeasesThatPanic has each method of a store of leases panic at each place where it is called.
+func TestLeasesThatPanic(t *testing.T) {
+	t.Parallel()
+	b := newBed(t, testdb.On(t, "sqlite"))
+	for _, method := range []string{"Acquire", "Confirm", "Release", "Extend"} {
+		for _, when := range []string{"before", "after"} {
+			for how, run := range leasedRuns {
+				store := &brittle{LeaseStore: b.store.Leases().Store(), method: method, when: when}
+				name := method + " panics " + when + ", the handler " + how
+				b.leasesSurvive(name, inbox.NewLeases(store, inbox.LeasesConfig{}), false, func() ([]*message.Message, error) { return run(&store.extended) })
+			}
+		}
+	}
+}
+
+// TestObserversOfLeasesThatPanic has each observer and each function of middleware.Deduplicate panic.
+func TestObserversOfLeasesThatPanic(t *testing.T) {
+	t.Parallel()
+	db := testdb.On(t, "sqlite")
+	b := newBed(t, db)
+	for _, kind := range []string{"received", "completed", "failed", "duplicate", "replayed", "double effect", "Skip", "Key", "Logger"} {
+		for how, run := range leasedRuns {
+			if how == "outlives two heartbeats" {
+				continue // nobody counts them here
+			}
+			for _, replays := range []bool{false, true} {
+				config := inbox.Config{Observers: []inbox.Observer{loud{kind}}, WithoutPlugin: true}
+				if kind == "Logger" {
+					config.Logger = hoarse{}
+				}
+				name := kind + " panics, the handler " + how
+				store, err := inbox.NewStore(b.db.DB, config)
+				require.NoError(t, err)
+				do := func() ([]*message.Message, error) { return run(nil) }
+				b.leasesSurvive(name, store.Leases(), replays, do, kind)
+				ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+				require.NoError(t, store.Close(ctx), name)
+				cancel()
+				memory, err := inbox.NewMemoryLeases(inbox.MemoryLeasesConfig{Limit: 1, Observers: config.Observers, Logger: config.Logger})
+				require.NoError(t, err)
+				b.leasesSurvive(name+", in memory", memory, replays, do, kind)
+			}
+		}
+	}
+}
+
+// leasesSurvive has a bad message delivered, three times, and then a good one.
+func (b *bed) leasesSurvive(
+	name string, claims *inbox.Leases, replays bool, run func() ([]*message.Message, error), functions ...string,
+) {
+	b.Helper()
+	var good atomic.Int32
+	d := millrace.Deduplicate{Claims: claims, Consumer: name, Lease: 150 * time.Millisecond, Wait: 20 * time.Second}
+	for _, f := range functions {
+		switch f {
+		case "Skip":
+			d.Skip = func(msg *message.Message) bool { trip(msg); return false }
+		case "Key":
+			d.Key = inbox.ByFunc("id", func(msg *message.Message) (string, error) { trip(msg); return msg.UUID, nil })
+		}
+	}
+	h := d.Middleware(func(msg *message.Message) ([]*message.Message, error) {
+		if string(msg.Payload) == bad {
+			return run()
+		}
+		good.Add(1)
+		return nil, nil
+	})
+	msg := message.NewMessage(bad+watermill.NewUUID(), []byte(bad))
+	msg.Metadata.Set(bad, "yes")
+	if replays {
+		msg.Metadata.Set(inbox.ReplayField, "a replay")
+	}
+	for i := range 3 {
+		c := again(msg)
+		b.within(name, func() {
+			_, err := h(c)
+			assert.NotErrorIs(b, err, inbox.ErrInProgress, "%s: the lease ends, so a copy can have it", name)
+		})
+		if i == 0 {
+			c.Ack()
+		} else {
+			c.Nack()
+		}
+	}
+	b.within(name, func() {
+		_, err := h(newMessage("good"))
+		assert.NoError(b, err, name)
+	})
+	assert.EqualValues(b, 1, good.Load(), name)
+}
+
+// hoarse is a logger that panics, whatever it is to say.
+type hoarse struct{}
+
+func (hoarse) Error(string, error, watermill.LogFields)         { panic("a logger") }
+func (hoarse) Info(string, watermill.LogFields)                 { panic("a logger") }
+func (hoarse) Debug(string, watermill.LogFields)                { panic("a logger") }
+func (hoarse) Trace(string, watermill.LogFields)                { panic("a logger") }
+func (hoarse) With(watermill.LogFields) watermill.LoggerAdapter { panic("a logger") }
+
+// TestAKeyIsFreeAfterAPanic: what took the key before it panicked gives it back, so that the
+// redelivery need not wait for the end of the lease.
+func TestAKeyIsFreeAfterAPanic(t *testing.T) {
+	t.Parallel()
+	b := newBed(t, testdb.On(t, "sqlite"))
+	for _, c := range []struct {
+		method, how string
+	}{{"Acquire", "succeeds"}, {"Extend", "produces"}} {
+		store := &brittle{LeaseStore: b.store.Leases().Store(), method: c.method, when: "after"}
+		d := millrace.Deduplicate{
+			Claims: inbox.NewLeases(store, inbox.LeasesConfig{}), Consumer: c.method, Lease: time.Hour, Wait: time.Millisecond,
+		}
+		h := d.Middleware(func(*message.Message) ([]*message.Message, error) { return leasedRuns[c.how](nil) })
+		msg := message.NewMessage(bad+watermill.NewUUID(), nil)
+		assert.Panics(t, func() { _, _ = h(again(msg)) }, c.method)
+		store.method = ""
+		_, err := h(again(msg))
+		require.NoError(t, err, c.method)
+	}
+	seen := 0
+	memory, err := inbox.NewMemoryLeases(inbox.MemoryLeasesConfig{Limit: 1, Observers: []inbox.Observer{evictions(func() {
+		if seen++; seen == 1 {
+			panic("an observer")
+		}
+	})}})
+	require.NoError(t, err)
+	h := millrace.Deduplicate{Claims: memory, Consumer: "c", Lease: time.Hour, Wait: time.Millisecond}.Middleware(
+		func(*message.Message) ([]*message.Message, error) { return nil, nil })
+	_, err = h(newMessage("x"))
+	require.NoError(t, err)
+	msg := newMessage("x")
+	assert.Panics(t, func() { _, _ = h(again(msg)) })
+	_, err = h(again(msg))
+	require.NoError(t, err)
+}
+
+type evictions func()
+
+func (e evictions) ObserveEvicted(context.Context, inbox.Event) { e() }
+
+// TestAHeartbeatThatPanics is logged, and counted where the store is known; the handler goes on.
+func TestAHeartbeatThatPanics(t *testing.T) {
+	t.Parallel()
+	b := newBed(t, testdb.On(t, "sqlite"))
+	store := &brittle{LeaseStore: b.store.Leases().Store(), method: "Extend", when: "before"}
+	claims := inbox.NewLeases(store, inbox.LeasesConfig{Logger: b.events})
+	h := millrace.Deduplicate{Claims: claims, Consumer: "c", Lease: time.Second}.Middleware(
+		func(msg *message.Message) ([]*message.Message, error) {
+			_, err := leasedRuns["outlives two heartbeats"](&store.extended)
+			return nil, errors.Join(err, msg.Context().Err())
+		})
+	_, err := h(message.NewMessage(bad+watermill.NewUUID(), nil))
+	require.NoError(t, err)
+	assert.Positive(t, b.logged("inbox: a function panicked beside or after a handler; it goes on: panic: a store of leases"))
+}
