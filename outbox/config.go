@@ -45,7 +45,7 @@ type Config struct {
 
 	// AfterCommit is called after each commit by which messages were stored, if the commit was
 	// made by this module. Relays on the same pool are woken without it; give it [Relay.Wake]
-	// where the relay has another pool.
+	// where the relay has another pool. A panic of it is logged: what was stored is stored.
 	AfterCommit func()
 }
 

@@ -75,9 +75,7 @@ func (p *pump) confirm(ctx context.Context, r *run, now time.Time) (confirmed in
 	for topic, t := range topics {
 		delete(p.trouble, topic)
 		e := RelayEvent{Topic: topic, Count: t.count, Latency: now.Sub(t.oldest), Duration: now.Sub(r.began)}
-		for _, o := range p.observe.published {
-			o.ObservePublished(ctx, e)
-		}
+		tell(ctx, p.Relay, p.observe.published, PublishedObserver.ObservePublished, e)
 	}
 	return confirmed
 }
@@ -157,7 +155,7 @@ func (p *pump) judge(ctx context.Context, l *letter, err error, r *run, now time
 		p.suspected(l, now)
 		p.block(l)
 		p.postpone([]*letter{l}, p.backoff(1), err)
-		p.tell(ctx, l, "failed while others did not", err)
+		p.told(ctx, l, "failed while others did not", err)
 		return true
 	}
 	if l.failedAt.IsZero() {
@@ -197,7 +195,7 @@ func (p *pump) attempt(ctx context.Context, l *letter, err error, now time.Time)
 		ID: l.id, Status: dialect.OutboxRetry, Delay: delay.Microseconds(), Attempts: l.attempts, Error: text(err),
 		Blocks: l.blocks(),
 	})
-	p.tell(ctx, l, "attempt failed", err)
+	p.told(ctx, l, "attempt failed", err)
 }
 
 // blocks is the key whose messages wait for l, nil if it has none.
@@ -225,19 +223,15 @@ func (p *pump) park(ctx context.Context, l *letter, err error) {
 	})
 	p.fail(fmt.Errorf("message %q to topic %q is parked: %w", l.msg.UUID, l.topic, err))
 	p.log.Error("outbox: message parked for an operator", err, l.fields())
-	for _, o := range p.observe.parked {
-		o.ObserveParked(ctx, l.event("", err))
-	}
+	tell(ctx, p.Relay, p.observe.parked, ParkedObserver.ObserveParked, l.event("", err))
 }
 
-func (p *pump) tell(ctx context.Context, l *letter, reason string, err error) {
+func (p *pump) told(ctx context.Context, l *letter, reason string, err error) {
 	p.log.Info("outbox: a message could not be sent; tried again later",
 		l.fields().Add(watermill.LogFields{"reason": reason, "error": err.Error()}))
 	e := l.event(reason, err)
 	p.fail(fmt.Errorf("message %q to topic %q: %w", l.msg.UUID, l.topic, err))
-	for _, o := range p.observe.attempt {
-		o.ObserveAttempt(ctx, e)
-	}
+	tell(ctx, p.Relay, p.observe.attempt, AttemptObserver.ObserveAttempt, e)
 }
 
 // backoff is the pause after the n-th attempt: up to a bound that doubles, with full

@@ -2,7 +2,6 @@ package outbox
 
 import (
 	"errors"
-	"fmt"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
@@ -31,6 +30,7 @@ var errNotNow = errors.New("nothing may be sent now")
 
 // lane publishes runs one after the other. It knows nothing of the database.
 type lane struct {
+	*outside
 	to    message.Publisher
 	may   func() bool // send
 	burst int
@@ -174,7 +174,7 @@ func (l *lane) settle(i int, err error) {
 }
 
 // call hands letters of one topic to the publisher, if they may still go out.
-func (l *lane) call(group []int) (err error) {
+func (l *lane) call(group []int) error {
 	msgs := make([]*message.Message, 0, len(group))
 	for _, i := range group {
 		msgs = append(msgs, l.run.letters[i].msg)
@@ -186,10 +186,23 @@ func (l *lane) call(group []int) (err error) {
 	case first.broken != nil: // it goes alone
 		return first.broken
 	}
-	defer func() {
-		if v := recover(); v != nil {
-			err = fmt.Errorf("the publisher panicked: %v", v)
+	return l.await("the publisher", func() error {
+		err := l.to.Publish(first.topic, msgs...)
+		ask(err)
+		return err
+	})
+}
+
+// ask does with an error what is done with it later, where its methods may panic, such as those of a
+// nil pointer that somebody returned.
+func ask(err error) {
+	if err == nil {
+		return
+	}
+	_, _ = err.Error(), errors.Is(err, ErrPermanent)
+	if partial := (*PartialError)(nil); errors.As(err, &partial) {
+		for _, one := range partial.Errors {
+			ask(one)
 		}
-	}()
-	return l.to.Publish(first.topic, msgs...)
+	}
 }

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -197,7 +198,7 @@ func TestNothingOvertakes(t *testing.T) {
 		letters := drawLetters(draws)
 		m := newMoody(t, r, letters)
 		run := &run{letters: letters}
-		(&lane{to: m, burst: m.burst, may: func() bool { return r.IntN(10) > 0 }}).publish(run)
+		(&lane{outside: newOutside(watermill.NopLogger{}), to: m, burst: m.burst, may: func() bool { return r.IntN(10) > 0 }}).publish(run)
 		for i, letter := range letters {
 			require.Equal(t, m.sent[letter.msg.UUID], run.fates[i].sent(), "seed %d", seed)
 		}
@@ -231,7 +232,7 @@ func TestATopicThatIsGivenUpHoldsBackItsKeys(t *testing.T) {
 	}
 	letters = append(letters, mail(5, "d", "alive"), mail(6, "f", "alive"))
 	r := &run{letters: letters}
-	(&lane{to: refusing, may: always, burst: 1}).publish(r)
+	(&lane{outside: newOutside(watermill.NopLogger{}), to: refusing, may: always, burst: 1}).publish(r)
 	sent, failed, untried := fateOf(r)
 	assert.Equal(t, []int64{6}, sent)
 	assert.Equal(t, []int64{0, 1, 2}, failed, "three in a row are enough")
@@ -250,7 +251,7 @@ func TestWhatFailedBeforeIsTriedAfterTheOthersAndAlone(t *testing.T) {
 	})
 	letters := []*letter{mail(0, "", "t"), mail(1, "k", "t"), mail(2, "k", "t"), mail(3, "", "t"), mail(4, "k", "t")}
 	letters[0].attempts, letters[1].attempts = 1, 1
-	(&lane{to: to, may: always, burst: 10}).publish(&run{letters: letters})
+	(&lane{outside: newOutside(watermill.NopLogger{}), to: to, may: always, burst: 10}).publish(&run{letters: letters})
 	assert.Equal(t, []string{"3 ", "0 ", "1 ", "2 4 "}, calls)
 }
 
@@ -261,7 +262,7 @@ func TestNothingGoesOutOnceTheLeaseWasOver(t *testing.T) {
 		return asked != 2
 	}
 	r := &run{letters: []*letter{mail(0, "a", "t"), mail(1, "b", "u"), mail(2, "b", "u"), mail(3, "a", "t")}}
-	(&lane{to: confirming{}, may: may, burst: 1}).publish(r)
+	(&lane{outside: newOutside(watermill.NopLogger{}), to: confirming{}, may: may, burst: 1}).publish(r)
 	sent, failed, untried := fateOf(r)
 	assert.Equal(t, []int64{0, 3}, sent)
 	assert.Empty(t, failed)

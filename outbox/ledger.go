@@ -153,10 +153,10 @@ func (p *pump) flush(ctx context.Context) {
 		p.ledger = newLedger(p.ledger.number + 1)
 	}
 	f.busy, f.failed = true, nil
-	go func() {
-		work.err = work.write(ctx, p.database)
+	p.beside("the writing off", func() error { return work.write(ctx, p.database) }, func(err error) {
+		work.err = err
 		f.done <- work
-	}()
+	})
 }
 
 // write executes the statements that are left, up to the first that fails.

@@ -4,6 +4,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/stretchr/testify/assert"
 
@@ -24,7 +25,7 @@ func TestARowThatIsNoMessageIsParkedInItsTurn(t *testing.T) {
 		return nil
 	})
 	r := &run{letters: []*letter{mail(1, key, "t"), broken, mail(3, key, "t"), mail(4, "", "t")}}
-	(&lane{to: to, may: always, burst: 10}).publish(r)
+	(&lane{outside: newOutside(watermill.NopLogger{}), to: to, may: always, burst: 10}).publish(r)
 	sent, failed, untried := fateOf(r)
 	assert.Equal(t, []string{"1", "4"}, given)
 	assert.Equal(t, []int64{1, 4}, sent)

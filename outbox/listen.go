@@ -19,7 +19,7 @@ func (r *Relay) listen(ctx context.Context) {
 	}
 	for failures := 1; ctx.Err() == nil; failures++ {
 		began := time.Now()
-		err := r.listenOnce(ctx)
+		err := r.await("the connection that listens", func() error { return r.listenOnce(ctx) })
 		if ctx.Err() != nil {
 			return
 		}
@@ -99,8 +99,13 @@ func waiter(driverConn any) func(context.Context) error {
 	if !conn.IsValid() || conn.Type().NumIn() != 0 || conn.Type().NumOut() != 1 {
 		return nil
 	}
-	wait := conn.Call(nil)[0].MethodByName("WaitForNotification")
-	if !wait.IsValid() || wait.Type().NumIn() != 1 || wait.Type().NumOut() != 2 {
+	inner := conn.Call(nil)[0]
+	if kind := inner.Kind(); (kind == reflect.Interface || kind == reflect.Pointer) && inner.IsNil() {
+		return nil
+	}
+	wait := inner.MethodByName("WaitForNotification")
+	if !wait.IsValid() || wait.Type().NumOut() != 2 ||
+		wait.Type().NumIn() != 1 || wait.Type().In(0) != reflect.TypeFor[context.Context]() {
 		return nil
 	}
 	return func(ctx context.Context) error {

@@ -31,11 +31,12 @@ func (n *notifier) notify() {
 	for n.again.Load() && n.mu.TryLock() {
 		n.again.Store(false)
 		n.send()
-		n.mu.Unlock()
 	}
 }
 
+// send sends, unless one was sent just now, and unlocks.
 func (n *notifier) send() {
+	defer n.mu.Unlock() // also where the driver panics
 	if time.Since(n.sent) < quiet {
 		return
 	}

@@ -53,11 +53,9 @@ func (p *pump) beginOutage(ctx context.Context, l *letter, err error, r *run, no
 	o.failures[l.topic]++
 	p.makeRoom(err)
 	p.fail(fmt.Errorf("message %q to topic %q: %w", l.msg.UUID, l.topic, err))
-	for _, observer := range p.observe.outage {
-		e := l.event(reason, err)
-		e.Duration = now.Sub(o.began)
-		observer.ObserveOutage(ctx, e)
-	}
+	e := l.event(reason, err)
+	e.Duration = now.Sub(o.began)
+	tell(ctx, p.Relay, p.observe.outage, OutageObserver.ObserveOutage, e)
 }
 
 // probed makes way for the next probe after one that neither ended the outage nor showed
@@ -85,9 +83,7 @@ func (p *pump) endOutage(ctx context.Context) {
 		}
 	}
 	p.log.Info("outbox: messages get through to the broker again", watermill.LogFields{"after": lasted.String()})
-	for _, observer := range p.observe.outage {
-		observer.ObserveOutage(ctx, RelayEvent{Reason: "over", Duration: lasted})
-	}
+	tell(ctx, p.Relay, p.observe.outage, OutageObserver.ObserveOutage, RelayEvent{Reason: "over", Duration: lasted})
 }
 
 // probe sends one message: of the topic that was probed the longest ago, and of its

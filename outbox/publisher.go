@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"runtime/debug"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -14,6 +15,7 @@ import (
 
 	"github.com/millrace-go/millrace/internal/ambient"
 	"github.com/millrace-go/millrace/internal/dialect"
+	"github.com/millrace-go/millrace/internal/steady"
 )
 
 // Publisher stores messages in the database instead of sending them: in the transaction
@@ -39,6 +41,7 @@ func NewPublisher(db *sqlx.DB, config Config) (*Publisher, error) {
 		return nil, err
 	}
 	config.setDefaults()
+	config.Logger = steady.Logger(config.Logger, nil)
 	d, err := openDatabase(db, config.Dialect, names(config.Schema, config.TablePrefix))
 	if err != nil {
 		return nil, err
@@ -95,10 +98,21 @@ func (p *Publisher) Close() error {
 //
 //nolint:contextcheck // it follows a commit, whose context may have ended
 func (p *Publisher) Wake() {
-	p.config.AfterCommit()
+	p.afterCommit()
 	if !p.bell.Ring() {
 		p.notifier.notify()
 	}
+}
+
+// afterCommit calls the user's function. Who got its panic would take for not stored what is.
+func (p *Publisher) afterCommit() {
+	defer func() {
+		if r := recover(); r != nil {
+			p.config.Logger.Error("outbox: AfterCommit panicked; what was stored is stored",
+				fmt.Errorf("panic: %v\n%s", r, debug.Stack()), nil)
+		}
+	}()
+	p.config.AfterCommit()
 }
 
 func (p *Publisher) publish(

@@ -69,7 +69,7 @@ func newPump(r *Relay, l *lease, once bool) *pump {
 	}
 	for i := range p.lanes {
 		p.lanes[i].runs = make(chan *run, 1)
-		lane := &lane{to: r.to, may: p.maySend, burst: r.config.KeyBurst}
+		lane := &lane{outside: r.outside, to: r.to, may: p.maySend, burst: r.config.KeyBurst}
 		go func(runs chan *run) {
 			for run := range runs {
 				lane.publish(run)
@@ -205,9 +205,7 @@ func (p *pump) assign(ctx context.Context, a assignment) {
 	p.shares.Store(a.size() < a.count)
 	p.dropQueued(func(l *letter) bool { return !p.keeps(l) })
 	p.log.Info("outbox: the relay's share changed", watermill.LogFields{"shards": a.size(), "of": a.count})
-	for _, o := range p.observe.shards {
-		o.ObserveShards(ctx, RelayEvent{Count: a.size()})
-	}
+	tell(ctx, p.Relay, p.observe.shards, ShardsObserver.ObserveShards, RelayEvent{Count: a.size()})
 }
 
 // keeps reports whether a letter is of a shard that stays.

@@ -119,10 +119,10 @@ func (p *pump) read(ctx context.Context) {
 	if look.kind == pending {
 		r.hungry = false
 	}
-	go func() {
-		look.err = p.look(ctx, look)
+	p.beside("a look into the outbox", func() error { return p.look(ctx, look) }, func(err error) {
+		look.err = err
 		r.done <- look
-	}()
+	})
 }
 
 // took takes what was found in hand.

@@ -22,9 +22,9 @@ import (
 // each other. No transaction is open while a relay talks to the broker.
 type Relay struct {
 	*database
+	*outside
 	config  RelayConfig
 	to      message.Publisher
-	log     watermill.LoggerAdapter
 	observe relayObservers
 	woken   chan struct{}
 	shares  atomic.Bool // other relays own shards too
@@ -50,7 +50,7 @@ func NewRelay(db *sqlx.DB, to message.Publisher, config RelayConfig) (*Relay, er
 		return nil, err
 	}
 	return &Relay{
-		database: d, config: config, to: to, log: config.Logger,
+		database: d, outside: newOutside(config.Logger), config: config, to: to,
 		observe: newRelayObservers(config.Observers), woken: make(chan struct{}, 1),
 	}, nil
 }
@@ -79,7 +79,7 @@ func (r *Relay) Run(ctx context.Context) error {
 	beside.Go(func() { r.purgeAgain(ctx) })
 	for failures := 0; ; {
 		began := time.Now()
-		err := r.term(ctx, false)
+		err := r.await("the relay", func() error { return r.term(ctx) })
 		switch {
 		case ctx.Err() != nil && (errors.Is(err, errDrain) || errors.Is(err, errLeaseLost)):
 			return err
@@ -163,12 +163,12 @@ func (r *Relay) layout(ctx context.Context) (now, target int, err error) {
 	return now, target, err
 }
 
-func (r *Relay) term(ctx context.Context, once bool) error {
-	_, err := r.oneTerm(ctx, once)
+func (r *Relay) term(ctx context.Context) error {
+	_, err := r.oneTerm(ctx, false)
 	return err
 }
 
-// oneTerm works for as long as one lease holds.
+// oneTerm works for as long as one lease holds. However it ends, nothing of it goes on.
 func (r *Relay) oneTerm(ctx context.Context, once bool) (sent int, err error) {
 	k := newKeeper(r)
 	if err := k.begin(ctx); err != nil {
@@ -178,22 +178,24 @@ func (r *Relay) oneTerm(ctx context.Context, once bool) (sent int, err error) {
 	defer leave()
 	beating, stop := context.WithCancel(context.WithoutCancel(ctx))
 	lost, ended := make(chan error, 1), make(chan struct{})
-	go func() {
+	r.beside("the keeper of the shards", func() error { return k.run(beating) }, func(err error) {
 		defer close(ended)
-		if err := k.run(beating); err != nil {
+		if err != nil {
 			lost <- err
+		}
+	})
+	defer func() {
+		k.lease.end()
+		stop()
+		<-ended
+		last, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
+		defer cancel()
+		if e := k.leave(last); e != nil {
+			r.log.Error("outbox: the relay leaves its shards to expire", explain(e), nil)
 		}
 	}()
 	p := newPump(r, k.lease, once)
 	err = p.work(ctx, k, lost, rings)
-	k.lease.end()
-	stop()
-	<-ended
-	last, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
-	defer cancel()
-	if e := k.leave(last); e != nil {
-		r.log.Error("outbox: the relay leaves its shards to expire", explain(e), nil)
-	}
 	return p.sent, err
 }
 
@@ -208,7 +210,7 @@ func (r *Relay) rings() (<-chan struct{}, func()) {
 			select {
 			case <-near:
 				if r.shares.Load() { // the message may be of another relay's shard
-					far.notify()
+					_ = r.await("a notice", func() error { far.notify(); return nil }) // told of
 				}
 			case <-r.woken:
 			case <-done:
@@ -231,7 +233,8 @@ func (r *Relay) purgeAgain(ctx context.Context) {
 	tick := time.NewTicker(time.Minute)
 	defer tick.Stop()
 	for {
-		n, err := r.Purge(ctx)
+		n := 0
+		err := r.await("the purge", func() (err error) { n, err = r.Purge(ctx); return err })
 		if ctx.Err() != nil {
 			return
 		}
@@ -241,9 +244,7 @@ func (r *Relay) purgeAgain(ctx context.Context) {
 		if n > 0 {
 			r.log.Info("outbox: purged", watermill.LogFields{"count": n})
 		}
-		for _, o := range r.observe.purged {
-			o.ObservePurged(ctx, RelayEvent{Reason: "retention", Count: n, Err: err})
-		}
+		tell(ctx, r, r.observe.purged, PurgedObserver.ObservePurged, RelayEvent{Reason: "retention", Count: n, Err: err})
 		select {
 		case <-ctx.Done():
 			return

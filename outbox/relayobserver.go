@@ -22,7 +22,8 @@ type RelayEvent struct {
 
 // RelayObserver is told of decisions, for metrics and traces. A value in
 // [RelayConfig.Observers] implements one or more of the interfaces of one method below.
-// They are called while the relay waits and must be quick.
+// They are called while the relay waits and must be quick. One that panics is logged and counted
+// by [Relay.Panics], and the relay goes on.
 type RelayObserver any
 
 type (
@@ -73,6 +74,15 @@ func newRelayObservers(all []RelayObserver) (o relayObservers) {
 		o.purged = appendIf(o.purged, one)
 	}
 	return o
+}
+
+// tell tells observers of e, each whatever became of the others.
+func tell[O any](
+	ctx context.Context, r *Relay, observers []O, observe func(O, context.Context, RelayEvent), e RelayEvent,
+) {
+	for _, o := range observers {
+		_ = r.await("an observer", func() error { observe(o, ctx, e); return nil }) // told of
+	}
 }
 
 func appendIf[T any](list []T, one RelayObserver) []T {

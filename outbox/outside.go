@@ -1,0 +1,62 @@
+package outbox
+
+import (
+	"errors"
+	"fmt"
+	"runtime/debug"
+	"sync/atomic"
+
+	"github.com/ThreeDotsLabs/watermill"
+
+	"github.com/millrace-go/millrace/internal/steady"
+)
+
+// outside keeps what functions of the service do from ending a relay: an observer, the broker's publisher,
+// the logger, the driver. Each is called in a goroutine that may end, by a panic or runtime.Goexit.
+type outside struct {
+	log    watermill.LoggerAdapter
+	panics atomic.Int64
+}
+
+func newOutside(logger watermill.LoggerAdapter) *outside {
+	o := &outside{}
+	o.log = steady.Logger(logger, func() { o.panics.Add(1) })
+	return o
+}
+
+// Panics returns how often a function of the service's panicked, or ended its goroutine, in the
+// relay: an observer, the broker's publisher, the logger or the driver.
+func (r *Relay) Panics() int64 { return r.panics.Load() }
+
+// beside does work in a goroutine and tells what ended it.
+func (o *outside) beside(what string, work func() error, ended func(error)) {
+	go func() {
+		returned, err := false, error(nil)
+		defer func() {
+			if !returned {
+				err = o.panicked(what, recover())
+			}
+			ended(err)
+		}()
+		err = work()
+		returned = true
+	}()
+}
+
+// await does work beside and waits for it.
+func (o *outside) await(what string, work func() error) error {
+	done := make(chan error, 1)
+	o.beside(what, work, func(err error) { done <- err })
+	return <-done
+}
+
+// panicked tells of a panic, nil for runtime.Goexit, and makes an error of it.
+func (o *outside) panicked(what string, reason any) error {
+	o.panics.Add(1)
+	err := errors.New(what + " ended its goroutine by runtime.Goexit")
+	if reason != nil {
+		err = fmt.Errorf("%s panicked: %v", what, reason)
+	}
+	o.log.Error("outbox: a function of the service panicked in the relay, which goes on", fmt.Errorf("%w\n%s", err, debug.Stack()), nil)
+	return err
+}

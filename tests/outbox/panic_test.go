@@ -1,0 +1,255 @@
+package outbox_test
+
+import (
+	"context"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace-go/millrace/outbox"
+	"github.com/millrace-go/millrace/tests/faults"
+	"github.com/millrace-go/millrace/tests/testdb"
+)
+
+func TestPanicConformance(t *testing.T) {
+	t.Parallel()
+	testdb.Conformance(t, panicBodies)
+}
+
+var panicBodies = []testdb.Body{
+	{
+		Name: "a function of the service that panics in a relay", Why: "no message is lost, and none waits for another's",
+		Run: func(t *testing.T, db *testdb.DB) {
+			p := newPost(t, db)
+			for name, set := range trippedRelays {
+				for how, trip := range trips {
+					p.outlives(name+" "+how, trip, set)
+				}
+			}
+		},
+	},
+	{
+		Name: "a statement that panics in a relay", Why: "it is one that failed, and the process goes on",
+		Run: statementsPanic,
+	},
+}
+
+// trips are how a function of the service ends without returning.
+var trips = map[string]func(){
+	"panics": func() { panic("a function of the service") },
+	"exits":  runtime.Goexit,
+}
+
+// trap is a trip, and how often it was taken.
+type trap struct {
+	trip  func()
+	taken atomic.Int64
+}
+
+func (t *trap) take() {
+	t.taken.Add(1)
+	t.trip()
+}
+
+var trippedRelays = map[string]func(c *outbox.RelayConfig, b *memoryBroker, trip *trap){
+	"Publish": func(_ *outbox.RelayConfig, b *memoryBroker, trip *trap) {
+		b.refuse = func(_ string, msg *message.Message) error {
+			if string(msg.Payload) == bad {
+				trip.take()
+			}
+			return nil
+		}
+	},
+	"Error": func(_ *outbox.RelayConfig, b *memoryBroker, trip *trap) {
+		b.refuse = func(_ string, msg *message.Message) error {
+			if string(msg.Payload) == bad {
+				return trippedError{trip}
+			}
+			return nil
+		}
+	},
+	"ObservePublished": observing("published"), "ObserveAttempt": observing("attempt"), "ObserveParked": observing("parked"),
+	"ObserveOutage": observing("outage"), "ObserveShards": observing("shards"), "ObservePurged": observing("purged"),
+}
+
+// trippedError is an error with which nothing can be done.
+type trippedError struct{ *trap }
+
+func (e trippedError) Error() string { e.take(); return "" }
+
+func observing(kind string) func(*outbox.RelayConfig, *memoryBroker, *trap) {
+	return func(c *outbox.RelayConfig, _ *memoryBroker, trip *trap) {
+		c.Observers = []outbox.RelayObserver{loud{kind, trip}}
+	}
+}
+
+// loud trips where it is told of an event of its kind.
+type loud struct {
+	kind string
+	trip *trap
+}
+
+func (l loud) on(kind string) {
+	if kind == l.kind {
+		l.trip.take()
+	}
+}
+
+func (l loud) ObservePublished(context.Context, outbox.RelayEvent) { l.on("published") }
+func (l loud) ObserveAttempt(context.Context, outbox.RelayEvent)   { l.on("attempt") }
+func (l loud) ObserveParked(context.Context, outbox.RelayEvent)    { l.on("parked") }
+func (l loud) ObserveOutage(context.Context, outbox.RelayEvent)    { l.on("outage") }
+func (l loud) ObserveShards(context.Context, outbox.RelayEvent)    { l.on("shards") }
+func (l loud) ObservePurged(context.Context, outbox.RelayEvent)    { l.on("purged") }
+
+// bad is the payload of a message that the broker refuses.
+const bad = "bad"
+
+// outlives has a relay send good messages beside bad ones, which are parked. A second observer hears
+// of everything.
+func (p *post) outlives(name string, trip func(), set func(*outbox.RelayConfig, *memoryBroker, *trap)) {
+	p.Helper()
+	pool := p.db.Open(p)
+	pool.SetMaxOpenConns(3)
+	defer pool.Close() //nolint:errcheck // the test is over
+	broker, taken, log, seen := newMemoryBroker(), &trap{trip: trip}, &logbook{}, &events{}
+	broker.refuse = func(_ string, msg *message.Message) error {
+		if string(msg.Payload) == bad {
+			return errRefused
+		}
+		return nil
+	}
+	config := outbox.RelayConfig{
+		Logger: log, MinBackoff: time.Millisecond, MaxBackoff: 10 * time.Millisecond, Poll: 50 * time.Millisecond,
+		Lease: 10 * time.Second, MaxAttempts: 2,
+	}
+	set(&config, broker, taken)
+	seen.observe(&config)
+	relay, err := outbox.NewRelay(pool.DB, broker, config)
+	require.NoError(p, err)
+	poison := []*message.Message{message.NewMessage(watermill.NewUUID(), []byte(bad)), message.NewMessage(watermill.NewUUID(), []byte(bad))}
+	poison[0].Metadata.Set("key", name)
+	ids := p.store("orders", poison...)
+	running := start(p.T, relay)
+	p.eventually(name+": nothing gets through", func() bool { return len(seen.of("outage")) > 0 })
+	broker.awaitAll(p, p.send("orders", "good", 2))
+	for p.row(ids[0]).Status != rowParked || p.row(ids[1]).Status != rowParked {
+		broker.awaitAll(p, p.send("orders", "", 1))
+	}
+	behind := p.send("orders", name, 1)
+	broker.awaitAll(p, p.send("orders", "good", 2))
+	p.eventually(name+": sent messages are deleted", func() bool { return p.rows() == 3 })
+	require.NoError(p, running.stop(), name)
+
+	assert.NotZero(p, taken.taken.Load(), name)
+	assert.Equal(p, taken.taken.Load(), relay.Panics(), name)
+	assert.True(p, slices.ContainsFunc(log.all(), func(line string) bool {
+		return strings.Contains(line, "a function of the service panicked in the relay, which goes on")
+	}), name)
+	for _, kind := range []string{"published", "attempt", "parked", "outage", "shards", "purged"} {
+		assert.NotEmpty(p, seen.of(kind), "%s: %s", name, kind)
+	}
+	assert.Equal(p, map[string]int{"": 16}, p.owners(), "%s: nobody has a shard", name)
+	assert.Eventually(p, func() bool { return pool.Stats().InUse == 0 }, 10*time.Second, time.Millisecond, name)
+
+	for _, parked := range p.parked() {
+		require.NoError(p, p.out.Discard(p.Context(), parked.ID, outbox.Operator{Name: "ada", Reason: "it is bad"}))
+	}
+	next := p.relayTo(broker)
+	broker.awaitAll(p, behind)
+	p.eventually(name+": the outbox is empty", func() bool { return p.rows() == 0 })
+	require.NoError(p, next.stop(), name)
+}
+
+// loudLogger panics at each line, and at With.
+type loudLogger struct{ *trap }
+
+func (l loudLogger) Error(string, error, watermill.LogFields)         { l.take() }
+func (l loudLogger) Info(string, watermill.LogFields)                 { l.take() }
+func (l loudLogger) Debug(string, watermill.LogFields)                { l.take() }
+func (l loudLogger) Trace(string, watermill.LogFields)                { l.take() }
+func (l loudLogger) With(watermill.LogFields) watermill.LoggerAdapter { l.take(); return l }
+
+func TestALoggerThatPanicsEndsNoRelay(t *testing.T) {
+	t.Parallel()
+	p, trip := newPost(t, testdb.On(t, "sqlite")), &trap{trip: trips["panics"]}
+	ids := p.send("orders", "k", 2)
+	p.broker.refusing(refuses(errRefused, ids[0]))
+	r := p.relay(func(c *outbox.RelayConfig) { c.Logger = loudLogger{trip} })
+	p.eventually("an outage is told of", func() bool { return trip.taken.Load() > 1 })
+	p.broker.refusing(nil)
+	p.broker.awaitAll(t, ids)
+	p.eventually("the outbox is empty", func() bool { return p.rows() == 0 })
+	require.NoError(t, r.stop())
+	assert.Equal(t, trip.taken.Load(), r.Panics())
+}
+
+// statementsPanic has the driver panic at each statement of a relay once. database/sql loses the
+// connection of a query that panics.
+func statementsPanic(t *testing.T, db *testdb.DB) {
+	p, pool := newPost(t, db), faults.Open(t, db)
+	pool.SetMaxOpenConns(50)
+	var known sync.Map
+	var panics atomic.Int64
+	pool.Set(faults.Plan{Before: func(_ context.Context, call string) error {
+		if _, seen := known.LoadOrStore(call, true); !seen {
+			panics.Add(1)
+			panic(call)
+		}
+		return nil
+	}})
+	relay, err := outbox.NewRelay(pool.DB, p.broker, outbox.RelayConfig{
+		Logger: p.log, MinBackoff: time.Millisecond, MaxBackoff: 10 * time.Millisecond, Poll: 50 * time.Millisecond, Lease: time.Second,
+	})
+	require.NoError(t, err)
+	r := start(t, relay)
+	for range 5 {
+		p.broker.awaitAll(t, p.send("orders", "k", 2))
+	}
+	p.eventually("the outbox is empty", func() bool { return p.rows() == 0 })
+	_ = r.stop() // the first statement by which it leaves panics
+	assert.Greater(t, panics.Load(), int64(10))
+	assert.LessOrEqual(t, panics.Load(), relay.Panics()+1)
+}
+
+func TestALoggerThatExitsLeavesNoRelayBehind(t *testing.T) {
+	t.Parallel()
+	p, exited := newPost(t, testdb.On(t, "sqlite")), &atomic.Bool{}
+	ids := p.send("orders", "k", 2)
+	r := p.relay(func(c *outbox.RelayConfig) {
+		c.Logger = loudLogger{&trap{trip: func() {
+			if exited.CompareAndSwap(false, true) {
+				runtime.Goexit()
+			}
+		}}}
+	})
+	p.broker.awaitAll(t, ids)
+	assert.True(t, exited.Load())
+	assert.Len(t, p.owners(), 1, "one relay has all shards")
+	require.NoError(t, r.stop())
+	assert.Equal(t, map[string]int{"": 16}, p.owners())
+}
+
+func TestRelayBatchOutlivesAnObserver(t *testing.T) {
+	t.Parallel()
+	p := newPost(t, testdb.On(t, "sqlite"))
+	p.send("orders", "k", 3)
+	relay := p.newRelay(p.broker, func(c *outbox.RelayConfig) {
+		c.Observers = []outbox.RelayObserver{loud{"published", &trap{trip: trips["panics"]}}}
+	})
+	n, err := relay.RelayBatch(t.Context())
+	require.NoError(t, err)
+	assert.Equal(t, 3, n)
+	assert.Zero(t, p.rows())
+	assert.NotZero(t, relay.Panics())
+	assert.Equal(t, map[string]int{"": 16}, p.owners())
+}
