@@ -35,13 +35,17 @@ func dial(config amqp.ConnectionConfig) (*session, error) {
 		}
 		return newBatchingConn(wire), nil
 	}
+	connected := false
+	defer func() {
+		if wire != nil && !connected {
+			_ = wire.Close() // amqp091 leaves it open when the login fails, or a function of the config panics
+		}
+	}()
 	conn, err := amqp091.DialConfig(config.AmqpURI, settings)
 	if err != nil {
-		if wire != nil {
-			_ = wire.Close() // amqp091 leaves it open when the login fails
-		}
 		return nil, fmt.Errorf("connect to RabbitMQ: %w", err)
 	}
+	connected = true
 	return &session{conn, func() { _ = wire.Close() }}, nil
 }
 

@@ -139,7 +139,8 @@ func (l *link) redial() *session {
 	backoff := backoffOf(l.config.Reconnect)
 	pause := backoff.BackoffInitialInterval
 	for {
-		s, err := dial(l.config)
+		var s *session
+		err := outlive("the connection", func() (err error) { s, err = dial(l.config); return err })
 		if err == nil {
 			return s
 		}

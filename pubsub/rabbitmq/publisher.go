@@ -199,13 +199,15 @@ func (p *Publisher) Publish(topic string, messages ...*message.Message) error {
 	// with the connection at the latest.
 	done := make(chan func() error, 1)
 	go func() {
+		result := func() error { return fmt.Errorf("rabbitmq: publish to topic %q: %w", topic, errExited) }
 		defer func() {
 			if r := recover(); r != nil { // the marshaler's panic is the caller's
-				done <- func() error { panic(r) }
+				result = func() error { panic(r) }
 			}
+			done <- result
 		}()
 		err := p.publish(ctx, topic, messages)
-		done <- func() error { return err }
+		result = func() error { return err }
 	}()
 	select {
 	case result := <-done:

@@ -100,8 +100,7 @@ func Requeue(ctx context.Context, broker amqp.Config, queue string, config Reque
 	}
 	r := &requeue{config: config, broker: broker, queue: queue, began: time.Now()}
 	r.publisher = newPublisher(l, toQueues(broker), publisherDefaults())
-	err = errors.Join(r.run(ctx), r.publisher.Close())
-	if err != nil {
+	if err := r.call(ctx); err != nil {
 		return r.done, fmt.Errorf("rabbitmq: requeue the letters of queue %q: %w", queue, err)
 	}
 	return r.done, nil
@@ -137,6 +136,12 @@ const mostFailures = 10
 
 // requeueBatch is how many letters wait for their confirms together.
 const requeueBatch = 100
+
+// call gives the letters in hand back however it ends: RabbitMQ does when the connection is closed.
+func (r *requeue) call(ctx context.Context) (err error) {
+	defer func() { err = errors.Join(err, r.publisher.Close()) }() // also where a function of the config panics
+	return r.run(ctx)
+}
 
 func (r *requeue) run(ctx context.Context) error {
 	session, err := r.publisher.source.current()

@@ -113,6 +113,7 @@ func (s *Subscriber) SubscribeInitialize(topic string) error {
 	if err != nil {
 		return fmt.Errorf("rabbitmq: initialize topic %q: open a channel: %w", topic, err)
 	}
+	defer ch.Close() //nolint:errcheck // where a function of the topology panics; else it is closed
 	if err := errors.Join(declareQueue(ch, s.broker, topic, s.config.Logger), ch.Close()); err != nil {
 		return fmt.Errorf("rabbitmq: initialize: %w", err)
 	}

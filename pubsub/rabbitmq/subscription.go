@@ -2,6 +2,7 @@ package rabbitmq
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync"
 	"time"
@@ -18,6 +19,7 @@ const breather = time.Second
 type subscription struct {
 	*Subscriber
 	topic    string
+	queue    string
 	out      chan *message.Message
 	inFlight chan struct{} // holds one entry per message in flight
 	retired  sync.WaitGroup
@@ -35,7 +37,7 @@ type consumer struct {
 
 func newSubscription(s *Subscriber, topic string) *subscription {
 	return &subscription{
-		Subscriber: s, topic: topic, out: make(chan *message.Message),
+		Subscriber: s, topic: topic, queue: s.broker.Queue.GenerateName(topic), out: make(chan *message.Message),
 		inFlight: make(chan struct{}, s.config.InFlight), givenUp: make(chan struct{}),
 	}
 }
@@ -45,12 +47,15 @@ func (s *subscription) consume(from *session) (*consumer, error) {
 	if err != nil {
 		return nil, fmt.Errorf("topic %q: open a channel: %w", s.topic, err)
 	}
+	consumes := false
+	defer func() {
+		if !consumes { // also where a function of the topology panics
+			_ = ch.Close() // the error says more
+		}
+	}()
 	c, err := s.consumeOn(from, ch)
-	if err != nil {
-		_ = ch.Close() // err says more
-		return nil, err
-	}
-	return c, nil
+	consumes = err == nil
+	return c, err
 }
 
 func (s *subscription) consumeOn(from *session, ch *amqp091.Channel) (*consumer, error) {
@@ -66,7 +71,7 @@ func (s *subscription) consumeOn(from *session, ch *amqp091.Channel) (*consumer,
 	if tag == "" {
 		tag = "millrace-" + watermill.NewShortUUID()
 	}
-	deliveries, err := ch.Consume(s.broker.Queue.GenerateName(s.topic), tag, false,
+	deliveries, err := ch.Consume(s.queue, tag, false,
 		how.Exclusive, how.NoLocal, how.NoWait, how.Arguments)
 	if err != nil {
 		return nil, fmt.Errorf("topic %q: consume: %w", s.topic, err)
@@ -121,8 +126,8 @@ func (s *subscription) serve(ctx context.Context, c *consumer) {
 				return
 			}
 			c.handling.Go(func() {
+				defer func() { <-s.inFlight }() // the marshaler may end the goroutine
 				s.handle(ctx, c, d)
-				<-s.inFlight
 			})
 		case <-ctx.Done():
 			<-s.inFlight
@@ -157,7 +162,8 @@ func (s *subscription) renew(ctx context.Context) *consumer {
 		if err != nil {
 			return nil
 		}
-		c, err := s.consume(from)
+		var c *consumer
+		err = outlive("the topology", func() (err error) { c, err = s.consume(from); return err })
 		if err == nil {
 			return c
 		}
@@ -170,11 +176,8 @@ func (s *subscription) renew(ctx context.Context) *consumer {
 // handle hands d out and tells RabbitMQ what came of it.
 func (s *subscription) handle(ctx context.Context, c *consumer, d amqp091.Delivery) {
 	requeue, subscribed := !s.broker.Consume.NoRequeueOnNack, ctx
-	msg, err := s.unmarshal(d)
-	if err != nil {
-		s.config.Logger.Error("Cannot unmarshal a message, nacking it", err, s.fields(nil))
-		s.pause(ctx)
-		s.told(d.Reject(requeue), nil)
+	msg := s.read(ctx, d)
+	if msg == nil {
 		return
 	}
 	ctx, cancel := context.WithCancel(ctx)
@@ -200,14 +203,24 @@ func (s *subscription) handle(ctx context.Context, c *consumer, d amqp091.Delive
 	}
 }
 
-// unmarshal calls the marshaler, whose panic is an error: nobody is above.
-func (s *subscription) unmarshal(d amqp091.Delivery) (msg *message.Message, err error) {
+// read makes a message of d. One that the marshaler refuses is queued again after a pause, and nil.
+func (s *subscription) read(ctx context.Context, d amqp091.Delivery) (msg *message.Message) {
+	err := errExited
 	defer func() {
 		if r := recover(); r != nil {
-			err = fmt.Errorf("unmarshal: panic: %v", r)
+			err = panicked("the marshaler", r)
+		}
+		if err != nil {
+			msg = nil
+			s.config.Logger.Error("Cannot unmarshal a message, nacking it", err, s.fields(nil))
+			s.pause(ctx)
+			s.told(d.Reject(!s.broker.Consume.NoRequeueOnNack), nil)
 		}
 	}()
-	return s.broker.Marshaler.Unmarshal(d)
+	if msg, err = s.broker.Marshaler.Unmarshal(d); err == nil && msg == nil {
+		err = errors.New("the marshaler made no message of it, and no error")
+	}
+	return msg
 }
 
 // giveBack queues d again as one that was not handled, when c would not get it once more: from
@@ -226,7 +239,7 @@ func (s *subscription) told(err error, msg *message.Message) {
 }
 
 func (s *subscription) fields(msg *message.Message) watermill.LogFields {
-	fields := watermill.LogFields{"topic": s.topic, "amqp_queue_name": s.broker.Queue.GenerateName(s.topic)}
+	fields := watermill.LogFields{"topic": s.topic, "amqp_queue_name": s.queue}
 	if msg != nil {
 		fields["message_uuid"] = msg.UUID
 	}
