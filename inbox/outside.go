@@ -67,7 +67,7 @@ func (s *Store) counted(err error) error {
 func sound(err error) (usable error) {
 	defer func() {
 		if recover() != nil {
-			usable = fmt.Errorf("an error of type %T whose methods panic: %v", err, err)
+			usable = errors.New(fmt.Sprintf("an error of type %T whose methods panic: ", err) + fmt.Sprint(err))
 		}
 	}()
 	if err != nil {

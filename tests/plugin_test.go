@@ -2,6 +2,7 @@ package tests_test
 
 import (
 	"context"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -125,6 +126,62 @@ var pluginBodies = []testdb.Body{
 		assert.False(t, s.deliver(newMessage("x")))
 		assert.True(t, attended.deliver(newMessage("x")))
 		assert.Equal(t, 1, b.effects())
+	}},
+	{Name: "a plugin inside the queue", Why: "a stored message does not pass it, and its router has it all the same", Run: func(t *testing.T, db *testdb.DB) {
+		b := newBed(t, db)
+		for _, mode := range []pubsub.Mode{pubsub.StoreOnFailure, pubsub.StoreFirst} {
+			for _, inside := range []bool{true, false} {
+				b.store = b.newStore(db.DB, inbox.Config{})
+				durable := pubsub.Durable{Store: b.store, Consumer: "billing", Mode: mode, MinBackoff: 1, MaxBackoff: 1, Poll: 20 * time.Millisecond}
+				decorate := func(r *message.Router) error {
+					r.AddSubscriberDecorators(durable.Decorate)
+					return nil
+				}
+				plugins := []message.RouterPlugin{b.store.Plugin(), decorate}
+				if inside {
+					slices.Reverse(plugins)
+				}
+				s := b.bare(func(r *message.Router) {
+					r.AddPlugin(plugins...)
+					r.AddMiddleware(millrace.Inbox{Store: b.store, Consumer: "billing"}.Middleware)
+				})
+				msg := newMessage("x")
+				assert.True(t, s.deliver(msg))
+				assert.Eventually(t, func() bool { return b.effectsOf(msg.UUID) == 1 }, time.Minute, time.Millisecond)
+				assert.Zero(t, b.logged(noPlugin))
+				require.NoError(t, s.router.Close())
+			}
+		}
+	}},
+	{Name: "a refused message whose router closes, and one whose store does", Why: "the pause holds up neither", Run: func(t *testing.T, db *testdb.DB) {
+		b := newBed(t, db)
+		for name, end := range map[string]func(*service) error{
+			"router": func(s *service) error { return s.router.Close() },
+			"store":  func(*service) error { return b.store.Close(context.WithoutCancel(t.Context())) },
+		} {
+			b.store = b.newStore(db.DB, inbox.Config{})
+			entered := make(chan struct{}, 100)
+			s := b.bare(func(r *message.Router) {
+				r.AddMiddleware(func(next message.HandlerFunc) message.HandlerFunc {
+					return func(msg *message.Message) ([]*message.Message, error) {
+						entered <- struct{}{}
+						return next(msg)
+					}
+				}, millrace.Inbox{Store: b.store}.Middleware)
+			})
+			msgs := make([]*message.Message, 6) // the pause of the last is 2.5 seconds at least
+			for i := range msgs {
+				msgs[i] = newMessage("x")
+				s.feed.Send(t, msgs[i])
+				<-entered
+			}
+			began := time.Now()
+			require.NoError(t, end(s), name)
+			for _, msg := range msgs {
+				assert.False(t, rig.Answer(t, msg), name)
+			}
+			assert.Less(t, time.Since(began), 2*time.Second, name)
+		}
 	}},
 	{Name: "a handler that is added while the router runs", Why: "it is attended as well", Run: func(t *testing.T, db *testdb.DB) {
 		b := newBed(t, db)

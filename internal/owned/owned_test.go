@@ -325,8 +325,8 @@ func TestEnded(t *testing.T) {
 				require.NoError(t, insert(t.Context(), tx))
 				require.False(t, tx.Ended(), name)
 				_, err = tx.ExecContext(t.Context(), statement)
-				switch {
-				case db.Dialect == "sqlite": // which is guarded instead
+				switch db.Dialect {
+				case "sqlite": // which is guarded instead
 					assert.Equal(t, statement == "COMMIT", err != nil, name)
 					assert.True(t, tx.Lost(), "%s, %s", name, statement)
 					assert.Equal(t, statement == "COMMIT", tx.Refused(), name)

@@ -2,6 +2,7 @@ package durable_test
 
 import (
 	"context"
+	"database/sql/driver"
 	"errors"
 	"fmt"
 	"strings"
@@ -156,6 +157,28 @@ var keylessBodies = []testdb.Body{
 		assert.Equal(t, "bad", found[0].MessageID, "it has a key")
 		b.eventually("a queue serves it", func() bool { return k.store.Retry(t.Context(), found[0].ID, ada, nil) == nil })
 		b.eventually("it is handled, in no order", func() bool { return b.rows() == 0 && b.effects(broken("bad")) == 1 })
+	}},
+	{Name: "a key that is looked up where nobody answers", Why: "the message is not to blame: it goes back to its source", Run: func(t *testing.T, db *testdb.DB) {
+		b := newBed(t, db)
+		for mode, name := range modes {
+			for _, cause := range []error{driver.ErrBadConn, context.DeadlineExceeded} {
+				var down atomic.Bool
+				down.Store(true)
+				k := b.keyless(keylessConfig{mode: mode, key: inbox.ByFunc("looked up", func(msg *message.Message) (string, error) {
+					if down.Load() {
+						return "", fmt.Errorf("look the key up: %w", cause)
+					}
+					return msg.UUID, nil
+				})})
+				msg := newMessage()
+				assert.False(t, k.deliver(msg), name)
+				assert.Equal(t, 0, b.rows(), name)
+				down.Store(false)
+				assert.True(t, k.deliver(msg), name)
+				b.eventually(name, func() bool { return b.effects(msg) == 1 && b.rows() == 0 })
+				require.NoError(t, k.router.Close())
+			}
+		}
 	}},
 	{Name: "a key that is long, and one within a topic", Why: "both are keys", Run: func(t *testing.T, db *testdb.DB) {
 		b := newBed(t, db)

@@ -1,0 +1,75 @@
+package main
+
+// panics are the places where a function of the service is called and nobody is above.
+var panics = []mutant{
+	{
+		name: "panic: call a function as if somebody were above", file: "inbox/outside.go",
+		by:  guard{"./tests/durable", "TestFunctionsThatPanic/^parked_panics_in_a_queue$/sqlite"},
+		old: "\t\tif r := recover(); r != nil {\n\t\t\tq.store.panics", new: "\t\tif r := error(nil); r != nil {\n\t\t\tq.store.panics",
+	},
+	{
+		name: "panic: of a key", file: "inbox/outside.go",
+		by:  guard{"./tests/durable", "TestFunctionsThatPanic/^Key_panics_in_a_queue$/sqlite"},
+		old: "\tif r := recover(); r != nil {\n\t\t*err", new: "\tif r := any(nil); r != nil {\n\t\t*err",
+	},
+	{
+		name: "panic: of a logger", file: "inbox/store.go",
+		by:  guard{"./tests/durable", "TestFunctionsThatPanic/^Logger_panics_in_a_queue$/sqlite"},
+		old: "s.log = steady.Logger(config.Logger, func() { s.panics.Add(1) })", new: "s.log = config.Logger\n\t_ = steady.Logger",
+	},
+	{
+		name: "panic: of the methods of an error", file: "inbox/outside.go",
+		by:  guard{"./tests/durable", "TestFunctionsThatPanic/^Key_panics_in_a_queue$/sqlite"},
+		old: "\tif err != nil {\n\t\t_ = err.Error()\n\t\t_ = errors.Is(err, errPanic) // goes through all that it wraps\n\t}\n", new: "",
+	},
+	{
+		name: "panic: of a Classify that returns nil", file: "inbox/keyless.go",
+		by:  guard{"./tests/durable", "TestFunctionsThatPanic/^Classify_returns_none_panics_in_a_queue$/sqlite"},
+		old: "classified = sound(of(cause)); classified == nil {", new: "classified = sound(of(cause)); cause == nil {",
+	},
+	{
+		name: "panic: of a blob that is deleted", file: "inbox/blob.go",
+		by:  guard{"./tests/durable", "TestFunctionsThatPanic/^Delete_panics_in_a_queue$/sqlite"},
+		old: "\tdefer recovered(\"Delete\", &err)\n", new: "",
+	},
+	{
+		name: "panic: of an archive", file: "inbox/janitor.go",
+		by:  conformance("a function of the service that panics in the background"),
+		old: "\t\tdefer recovered(\"Archive\", &err)\n", new: "",
+	},
+	{
+		name: "panic: of a publisher in the background", file: "inbox/settle.go",
+		by:  conformance("a function of the service that panics in the background"),
+		old: "\tdefer recovered(\"Publish\", &err)\n", new: "",
+	},
+	{
+		name: "panic: of a list of blobs", file: "inbox/blob.go",
+		by:  conformance("a function of the service that panics in the background"),
+		old: "\t\tdefer recovered(\"List\", &err)\n", new: "",
+	},
+	{
+		name: "panic: of an observer of the janitor", file: "inbox/janitor.go",
+		by:  conformance("a function of the service that panics in the background"),
+		old: "j.store.survive(ctx, func(ctx context.Context) { o.ObservePurged(ctx, e) })", new: "o.ObservePurged(ctx, e)",
+	},
+	{
+		name: "panic: of a heartbeat", file: "inbox/leasebeat.go",
+		by:  guard{"./tests", "TestAHeartbeatThatPanics"},
+		old: "\tdefer l.outlive(func() {})\n", new: "",
+	},
+	{
+		name: "panic: keep the key that was taken before", file: "inbox/lease.go",
+		by:  guard{"./tests", "TestAKeyIsFreeAfterAPanic"},
+		old: "\t\tif !asked { //", new: "\t\tif asked && l == nil { //",
+	},
+	{
+		name: "panic: keep a lease for ever", file: "inbox/leasebeat.go",
+		by:  guard{"./tests", "TestAKeyIsFreeAfterAPanic"},
+		old: "\t\tif !returned {\n\t\t\t_ = l.Release(errPanic)", new: "\t\tif returned {\n\t\t\t_ = l.Release(errPanic)",
+	},
+	{
+		name: "panic: leave a step that is done in doubt", file: "inbox/steprow.go",
+		by:  conformance("a result whose codec panics"),
+		old: "\tdefer recovered(\"seal it\", &err)\n", new: "",
+	},
+}
