@@ -10,6 +10,26 @@ import (
 	"github.com/millrace-go/millrace/internal/original"
 )
 
+// asTaken has d know the message as the queue took it that delivers d, where a middleware hands on one of
+// its own with another UUID.
+func (d *delivery) asTaken() error {
+	a := d.told()
+	if a == nil || a.queue.store != d.consumer.store || a.queue.name != d.consumer.name() || d.as.Came.Taken() {
+		return nil
+	}
+	came := a.came
+	if l := leasedOf(d.ctx); l != nil {
+		var err error
+		if came, err = l.original(nil); err != nil {
+			return err
+		}
+	}
+	if !came.Is(d.msg) {
+		d.as.Came = came
+	}
+	return nil
+}
+
 // fingerprinted finds what d is compared by: its payload as it came, or what Fingerprint says
 // of the message that the inbox sees. A queue that delivers asks it about the message that it
 // was given, so that is what counts there.

@@ -8,12 +8,16 @@ import (
 	"math/rand/v2"
 	"sync"
 	"time"
+
+	"github.com/millrace-go/millrace/internal/original"
 )
 
 // attempt is what a queue wants to know of one delivery.
 type attempt struct {
 	number     int
 	receivedAt time.Time
+	queue      *Queue
+	came       *original.Message // as the queue was given it; nil where it is stored
 
 	keep func(ctx context.Context) (stored bool, err error) // of a message without a key; nil where it is stored
 

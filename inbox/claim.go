@@ -70,8 +70,7 @@ func (c *Consumer) Claim(msg *message.Message) (*Claim, error) { return c.claim(
 func (c *Consumer) claim(msg *message.Message, v *visit) (*Claim, error) {
 	d, err := c.deliver(msg)
 	if err != nil {
-		d.interrupted(err)
-		return nil, d.fail(err)
+		return nil, c.refused(d, err)
 	}
 	s := c.store
 	if _, live := ambient.From(d.ctx).Live(s.db); live {
@@ -99,6 +98,8 @@ func (c *Consumer) claim(msg *message.Message, v *visit) (*Claim, error) {
 	}
 	if kept, err := cl.keepKeyless(); kept {
 		return cl, nil
+	} else if errors.Is(err, errOtherKey) {
+		return nil, c.refused(d, err)
 	} else if err != nil {
 		d.interrupted(err)
 		return nil, d.fail(err)

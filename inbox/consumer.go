@@ -160,6 +160,7 @@ type Consumer struct {
 	registering sync.Mutex
 	registered  atomic.Pointer[registration]
 
+	pace            pace // of what is refused
 	warnedForgotten sync.Once
 	warnedUnguarded sync.Once
 }

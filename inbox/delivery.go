@@ -47,6 +47,9 @@ func (c *Consumer) deliver(msg *message.Message) (*delivery, error) {
 	if answered(msg) {
 		return d, errAnswered
 	}
+	if err := d.asTaken(); err != nil {
+		return d, err
+	}
 	if err := c.identify(d); err != nil {
 		return d, err
 	}

@@ -201,7 +201,6 @@ func (q *Queue) insert(ctx context.Context, tx *sqlx.Tx, consumer int32, a *arri
 type Straight struct {
 	attempt
 
-	queue *Queue
 	topic string
 	msg   *message.Message
 }
@@ -209,12 +208,12 @@ type Straight struct {
 // Straight returns a copy of msg, which came from topic, for the handler, with an ack of
 // its own, and what is told of its delivery.
 func (q *Queue) Straight(topic string, msg *message.Message) (*message.Message, *Straight) {
-	s := &Straight{queue: q, topic: topic, msg: msg}
-	s.number, s.receivedAt, s.keep = 1, time.Now().UTC(), s.keepIt
+	s := &Straight{topic: topic, msg: msg}
+	s.queue, s.number, s.receivedAt, s.keep = q, 1, time.Now().UTC(), s.keepIt
 	c := message.NewMessage(msg.UUID, nil)
-	as := original.Queued(topic, msg.UUID, msg.Payload, msg.Metadata, c)
-	as.Give(c) // copies: whoever edits them leaves msg as it came
-	c.SetContext(original.With(context.WithValue(msg.Context(), attemptKey{}, &s.attempt), as))
+	s.came = original.Queued(topic, msg.UUID, msg.Payload, msg.Metadata, c)
+	s.came.Give(c) // copies: whoever edits them leaves msg as it came
+	c.SetContext(original.With(context.WithValue(msg.Context(), attemptKey{}, &s.attempt), s.came))
 	return c, s
 }
 

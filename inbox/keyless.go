@@ -20,10 +20,11 @@ import (
 // looked for again.
 
 // noKey says why a message is kept so. Where the delivery ended, or a function of the user's asked a
-// database that is down, busy or slow, the message is not to blame: err is returned.
+// database that is down, busy or slow, or says ErrUnavailable, the message is not to blame: err is returned.
 func noKey(ctx context.Context, err error) (why, error) {
 	kind := dialect.Classify(err)
-	if ctx.Err() != nil || kind == dialect.Unavailable || kind == dialect.Contention || errors.Is(err, context.DeadlineExceeded) {
+	if ctx.Err() != nil || kind == dialect.Unavailable || kind == dialect.Contention ||
+		errors.Is(err, context.DeadlineExceeded) || errors.Is(err, ErrUnavailable) {
 		return why{}, err
 	}
 	return why{ReasonNoKey, ReasonNoKey + ": " + string(noteText(err.Error()))}, nil

@@ -17,7 +17,6 @@ import (
 type Leased struct {
 	attempt
 
-	queue   *Queue
 	row     messageRow
 	token   int64
 	suspect bool
@@ -27,8 +26,8 @@ type Leased struct {
 
 // newLeased returns what row became, with the attempt of a suspect counted already.
 func newLeased(q *Queue, row messageRow, token int64, suspect bool) *Leased {
-	l := &Leased{queue: q, row: row, token: token, suspect: suspect}
-	l.number, l.receivedAt = row.Attempts+1, time.UnixMicro(row.ReceivedAt).UTC()
+	l := &Leased{row: row, token: token, suspect: suspect}
+	l.queue, l.number, l.receivedAt = q, row.Attempts+1, time.UnixMicro(row.ReceivedAt).UTC()
 	if suspect {
 		l.number--
 	}
@@ -58,15 +57,23 @@ func (l *Leased) Suspect() bool { return l.suspect }
 
 // Message returns the message as it came, with a context by which the inbox knows it.
 func (l *Leased) Message(ctx context.Context) (*message.Message, error) {
+	msg := message.NewMessage(string(l.row.UUID), nil)
+	as, err := l.original(msg)
+	if err != nil {
+		return nil, err
+	}
+	as.Give(msg)
+	msg.SetContext(original.With(context.WithValue(ctx, leasedKey{}, l), as))
+	return msg, nil
+}
+
+// original returns what was stored, which is handed on as given.
+func (l *Leased) original(given *message.Message) (*original.Message, error) {
 	metadata, err := msgcode.DecodeMetadata(l.row.Metadata)
 	if err != nil {
 		return nil, fmt.Errorf("inbox: open message %d: %w", l.row.ID, err)
 	}
-	msg := message.NewMessage(string(l.row.UUID), nil)
-	as := original.Queued("", msg.UUID, l.payload(), metadata, msg)
-	as.Give(msg)
-	msg.SetContext(original.With(context.WithValue(ctx, leasedKey{}, l), as))
-	return msg, nil
+	return original.Queued("", string(l.row.UUID), l.payload(), metadata, given), nil
 }
 
 // claimed reports whether the key has had a claim: then it is taken back, not made.

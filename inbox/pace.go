@@ -2,6 +2,7 @@ package inbox
 
 import (
 	"context"
+	"errors"
 	"math/rand/v2"
 	"sync"
 	"time"
@@ -35,4 +36,14 @@ func (p *pace) wait(ctx context.Context) {
 	p.last = time.Now()
 	p.mu.Unlock()
 	_ = sleep(ctx, longest/2+rand.N(longest/2)) //nolint:gosec // jitter needs no secrecy
+}
+
+// refused ends a delivery that no handler may have, as it is or as things are. It goes back to its source
+// after a pause, unless the queue, which has pauses of its own, delivers it from the table.
+func (c *Consumer) refused(d *delivery, err error) error {
+	d.interrupted(err)
+	if d.lease == nil && !errors.Is(err, errAnswered) {
+		c.pace.wait(d.ctx)
+	}
+	return d.fail(err)
 }

@@ -38,6 +38,9 @@ func Queued(topic, uuid string, payload message.Payload, metadata message.Metada
 	return &Message{UUID: uuid, Payload: payload, Metadata: metadata, given: given, queued: true, topic: topic}
 }
 
+// Taken reports whether pubsub.Durable took the message.
+func (o *Message) Taken() bool { return o.queued }
+
 // Key is that of the original in a context.
 type Key struct{}
 

@@ -94,6 +94,15 @@ func another(h message.HandlerFunc) message.HandlerFunc {
 	}
 }
 
+// envelope is a middleware that hands on what was in the message, which has a UUID of its own.
+func envelope(h message.HandlerFunc) message.HandlerFunc {
+	return func(msg *message.Message) ([]*message.Message, error) {
+		inner := message.NewMessageWithContext(msg.Context(), "inner of "+msg.UUID, slices.Clone(msg.Payload))
+		inner.Metadata = maps.Clone(msg.Metadata)
+		return unlock(h)(inner)
+	}
+}
+
 // change returns the message that brings aggregate a to a version, with a locked payload.
 func change(version int64) *message.Message {
 	msg := message.NewMessage(watermill.NewUUID(), lock(fmt.Sprintf("secret %d", version)))

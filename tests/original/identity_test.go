@@ -27,6 +27,50 @@ var identityBodies = []testdb.Body{
 		assert.Empty(t, b.effects())
 		assert.Zero(t, b.rows())
 	}},
+	{Name: "another UUID behind Durable", Why: "one message with two keys is handled twice, so it is refused", Run: func(t *testing.T, db *testdb.DB) {
+		b := newBed(t, db)
+		s := b.serve(b.durable(pubsub.StoreOnFailure),
+			func(msg *message.Message) ([]*message.Message, error) { return nil, apply(msg) }, envelope, b.inbox())
+		msg := change(1)
+		s.source.Send(t, msg)
+		assert.False(t, rig.Answer(t, msg))
+		assert.Empty(t, b.effects())
+		assert.Zero(t, b.rows())
+	}},
+	{Name: "another UUID behind Durable, and one key", Why: "it is known and kept as it came", Run: func(t *testing.T, db *testdb.DB) {
+		b := newBed(t, db)
+		durable := b.durable(pubsub.StoreOnFailure)
+		durable.Key = inbox.ByMetadata(inbox.AggregateField)
+		keyed := func(i *millrace.Inbox) { i.Key = durable.Key; i.OnCollision = inbox.CollisionPark }
+		apply := func(msg *message.Message) ([]*message.Message, error) { return nil, apply(msg) }
+		msg := change(1)
+		b.serve(durable, apply, envelope, b.inbox(keyed)).deliver(msg)
+		assert.Equal(t, []string{".secret 1"}, b.effects())
+
+		again := *b
+		again.store = b.newStore()
+		durable.Store = again.store
+		s := again.serve(durable, apply, envelope, again.inbox(keyed))
+		s.deliver(msg)
+		stored := fresh(msg)
+		stored.Metadata.Set("_watermill_amqp_redelivered", "true")
+		s.deliver(stored)
+		b.eventually("the copy is closed", func() bool { return b.rows() == 0 })
+		assert.Len(t, b.effects(), 1)
+		b.noCollision()
+
+		other := change(2)
+		s.deliver(other)
+		b.storedAs(inbox.Parked, other)
+		late := change(3)
+		late.Metadata.Set("_watermill_amqp_redelivered", "true")
+		s.deliver(late)
+		b.eventually("it is parked", func() bool {
+			return b.rows() == 2 && b.count(`SELECT COUNT(*) FROM millrace_messages WHERE status = ?`, inbox.Parked) == 2
+		})
+		b.storedAs(inbox.Parked, late)
+		assert.Len(t, b.effects(), 1)
+	}},
 	{Name: "a fingerprint behind Durable", Why: "both ask it about the message as it came", Run: func(t *testing.T, db *testdb.DB) {
 		b := newBed(t, db)
 		print := func(msg *message.Message) ([]byte, error) { return bytes.TrimRight(msg.Payload, " #"), nil }

@@ -1,0 +1,75 @@
+package durable_test
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/ThreeDotsLabs/watermill/pubsub/gochannel"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace-go/millrace/inbox"
+	millrace "github.com/millrace-go/millrace/middleware"
+	"github.com/millrace-go/millrace/pubsub"
+	"github.com/millrace-go/millrace/tests/testdb"
+)
+
+// TestARefusedMessageComesAgainAfterPauses: gochannel delivers again at once what was nacked.
+func TestARefusedMessageComesAgainAfterPauses(t *testing.T) {
+	rename := func(h message.HandlerFunc) message.HandlerFunc {
+		return func(msg *message.Message) ([]*message.Message, error) {
+			msg.UUID = "another"
+			return h(msg)
+		}
+	}
+	for name, c := range map[string]struct {
+		key     inbox.Key // of Inbox
+		durable inbox.Key
+		outside []message.HandlerMiddleware
+		text    string
+	}{
+		"a key that changes on its way": {outside: []message.HandlerMiddleware{rename}, text: "a middleware changed it on its way"},
+		"a key that only Durable finds": {key: byOrder, text: "give both the same Key"},
+		"a key that cannot be looked for": {
+			key: inbox.ByFunc("claim check", func(*message.Message) (string, error) {
+				return "", fmt.Errorf("the store of large payloads: %w", inbox.ErrUnavailable)
+			}),
+			text: "the store of large payloads",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			b := newBed(t, testdb.On(t, "sqlite"))
+			source := gochannel.NewGoChannel(gochannel.Config{Persistent: true}, watermill.NopLogger{})
+			sub, err := pubsub.Durable{Store: b.store, Consumer: consumer, Key: c.durable}.Decorate(source)
+			require.NoError(t, err)
+			router, err := message.NewRouter(message.RouterConfig{CloseTimeout: 20 * time.Second}, watermill.NopLogger{})
+			require.NoError(t, err)
+			router.AddPlugin(b.store.Plugin())
+			refused := make(chan error, 1000)
+			router.AddMiddleware(func(h message.HandlerFunc) message.HandlerFunc {
+				return func(msg *message.Message) ([]*message.Message, error) {
+					out, err := h(msg)
+					refused <- err
+					return out, err
+				}
+			})
+			router.AddMiddleware(c.outside...)
+			router.AddMiddleware(millrace.Inbox{Store: b.store, Key: c.key}.Middleware)
+			router.AddConsumerHandler(consumer, "orders", sub, effect)
+			go func() { _ = router.Run(t.Context()) }()
+			<-router.Running()
+			t.Cleanup(func() { _ = router.Close() })
+			began := time.Now()
+			require.NoError(t, source.Publish("orders", broken("bad")))
+			for range 5 {
+				require.ErrorContains(t, <-refused, c.text)
+			}
+			assert.Greater(t, time.Since(began), 500*time.Millisecond, "after pauses that grow")
+			assert.Zero(t, b.count(`SELECT COUNT(*) FROM effects`))
+		})
+	}
+}
