@@ -27,16 +27,21 @@ func (q *Queue) nameKeyless(ctx context.Context, leased []*Leased) (rest []*Leas
 	return rest, nil
 }
 
-// findKey looks for the key of l.
+// findKey looks for the key of l. One that cannot be looked for now is tried again later: it holds up no
+// others.
 func (l *Leased) findKey(ctx context.Context) error {
 	q := l.queue
+	var a *arrival
 	msg, err := l.Message(ctx)
-	if err != nil {
-		return err
+	if err == nil {
+		a, err = q.arrival(string(l.row.Topic), msg)
 	}
-	a, err := q.arrival(string(l.row.Topic), msg)
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
 	if err != nil {
-		return err
+		notNow := why{ReasonNotTried, "its key could not be looked for"}
+		return l.move(ctx, fate{FailedRetryable, l.row.Attempts, q.config.MinBackoff, notNow, errorText(err)})
 	}
 	if a.keyless {
 		return l.move(ctx, fate{FailedTerminal, l.row.Attempts, never, a.why, l.row.LastError})

@@ -191,6 +191,7 @@ var keylessBodies = []testdb.Body{
 		assert.Equal(t, 1, b.effects(broken("good")))
 	}},
 	{Name: "what an operator can do without a key", Why: "its key is looked for again", Run: operatesKeyless},
+	{Name: "a key that cannot be looked for now", Why: "the message waits, and others do not", Run: looksLater},
 	{Name: "no key, and no queue", Why: "it is kept, and a copy of it is acked", Run: func(t *testing.T, db *testdb.DB) {
 		b := newBed(t, db)
 		events := &rig.Events{}
@@ -285,6 +286,35 @@ func operatesKeyless(t *testing.T, db *testdb.DB) {
 	require.True(t, k.deliver(broken("fourth")), "a copy of what was discarded")
 	assert.Zero(t, b.rows())
 	assert.Zero(t, b.effects(broken("fourth")))
+}
+
+func looksLater(t *testing.T, db *testdb.DB) {
+	b := newBed(t, db)
+	var trouble atomic.Pointer[error] // of the bad one
+	comes := func(err error) { trouble.Store(&err) }
+	comes(errors.New("no id"))
+	k := b.keyless(keylessConfig{mode: pubsub.StoreFirst, key: inbox.ByFunc("claim check", func(msg *message.Message) (string, error) {
+		if err := *trouble.Load(); msg.UUID == "bad" && err != nil {
+			return "", err
+		}
+		return msg.UUID, nil
+	})})
+	require.True(t, k.deliver(broken("bad")))
+	stored := b.find(inbox.Filter{Status: inbox.FailedTerminal})
+	require.Len(t, stored, 1)
+	comes(fmt.Errorf("the store of payloads: %w", inbox.ErrUnavailable))
+	b.eventually("a queue serves it", func() bool { return k.store.Retry(t.Context(), stored[0].ID, ada, nil) == nil })
+	for n := range 5 {
+		assert.True(t, k.deliver(broken(fmt.Sprint("good ", n))))
+	}
+	b.eventually("others are handled", func() bool { return b.count(`SELECT COUNT(*) FROM effects`) == 5 })
+	b.eventually("it waits", func() bool {
+		waits := b.find(inbox.Filter{Status: inbox.FailedRetryable})
+		return len(waits) == 1 && strings.Contains(waits[0].LastError, "the store of payloads") && waits[0].MessageID == stored[0].MessageID
+	})
+	comes(nil)
+	b.eventually("it is handled", func() bool { return b.rows() == 0 })
+	assert.Equal(t, 1, b.effects(broken("bad")))
 }
 
 // TestNoKeyFromRabbitMQ: one that has no key, and five behind it.
