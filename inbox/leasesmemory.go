@@ -31,7 +31,7 @@ type MemoryLeasesConfig struct {
 }
 
 // EvictedObserver is told of each confirmed key that [NewMemoryLeases] forgot before its
-// retention was over.
+// retention was over. A panic frees the key that was to be taken, and goes on its way.
 type EvictedObserver interface {
 	ObserveEvicted(ctx context.Context, e Event)
 }

@@ -13,7 +13,8 @@ import (
 )
 
 // QueueConfig is how the open messages of one consumer are delivered. pubsub.Durable fills
-// it in; its fields of the same names say what each is for and what it defaults to.
+// it in; its fields of the same names say what each is for, what it defaults to, and what its panic does. Describe
+// is that of middleware.Inbox; a message of which it panics is stored without a type.
 type QueueConfig struct {
 	Consumer    string
 	Epoch       int

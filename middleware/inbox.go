@@ -77,7 +77,9 @@ type Inbox struct {
 	// where it is a business key.
 	OnCollision inbox.OnCollision
 
-	// Fingerprint is what two messages with one key are compared by. Defaults to the payload.
+	// Fingerprint is what two messages with one key are compared by. A message of which it, or Key,
+	// fails or panics is kept for an operator. A panic of the other functions here is like one of the
+	// handler. Defaults to the payload.
 	Fingerprint func(msg *message.Message) ([]byte, error)
 
 	// MessageTime says when a message was made, if it tells: one older than what is still
