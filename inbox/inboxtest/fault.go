@@ -51,16 +51,20 @@ func (r reached) faults() []string {
 }
 
 // Fault is one thing that goes wrong in a play: at a call that is named, or at the n-th
-// call of any kind after the fault before.
+// call of any kind, or the n-th commit, after the fault before.
 type fault struct {
-	what string
-	at   point
-	call int
+	what   string
+	at     point
+	call   int
+	commit int
 }
 
 func (f fault) String() string {
-	if f.call > 0 {
+	switch {
+	case f.call > 0:
 		return fmt.Sprintf("%s call %d", f.what, f.call)
+	case f.commit > 0:
+		return fmt.Sprintf("%s commit %d", f.what, f.commit)
 	}
 	return f.what + " " + f.at.String()
 }
@@ -89,7 +93,7 @@ func (s schedule) needsCopy() bool {
 	return false
 }
 
-var faultText = regexp.MustCompile(`^(crash before|crash after|lose before|lose after|slow|fail before|fail after|copy at|close at|interrupt|panic before|panic after) (?:call (\d+)|(\S+) (.+?)(?: #(\d+))?)$`)
+var faultText = regexp.MustCompile(`^(crash before|crash after|lose before|lose after|slow|fail before|fail after|copy at|close at|interrupt|panic before|panic after) (?:call (\d+)|commit (\d+)|(\S+) (.+?)(?: #(\d+))?)$`)
 
 // parseSchedule reads what String wrote.
 func parseSchedule(text string) (schedule, error) {
@@ -99,13 +103,14 @@ func parseSchedule(text string) (schedule, error) {
 		if m == nil {
 			return nil, fmt.Errorf("%q is no fault: copy the line that a failed play printed", part)
 		}
-		f := fault{what: m[1], at: point{owner: m[3], what: m[4], nth: 1}}
-		if m[2] != "" {
+		f := fault{what: m[1], at: point{owner: m[4], what: m[5], nth: 1}}
+		if m[4] == "" {
 			f.at = point{}
-			f.call, _ = strconv.Atoi(m[2]) // it is a number
 		}
-		if m[5] != "" {
-			f.at.nth, _ = strconv.Atoi(m[5]) // it is a number
+		for text, n := range map[string]*int{m[2]: &f.call, m[3]: &f.commit, m[6]: &f.at.nth} {
+			if text != "" {
+				*n, _ = strconv.Atoi(text) // it is a number
+			}
 		}
 		s = append(s, f)
 	}

@@ -30,6 +30,7 @@ type play struct {
 	counts    map[point]int
 	reached   []reached
 	since     int // calls since the last fault
+	commits   int // of these
 	happened  int // faults
 	timeline  []entry
 	findings  []finding
@@ -68,10 +69,13 @@ func (pl *play) reach(p *Process, c call, place string) (fault string, line int)
 	if c.owner != atStart {
 		pl.reached = append(pl.reached, reached{at, c.kind})
 		pl.since++
-		if pl.happened < len(pl.schedule) && pl.schedule[pl.happened].hits(at, c.kind, pl.since) {
+		if c.kind == commit {
+			pl.commits++
+		}
+		if pl.happened < len(pl.schedule) && pl.schedule[pl.happened].hits(at, c.kind, pl.since, pl.commits) {
 			fault = pl.schedule[pl.happened].what
 			pl.happened++
-			pl.since = 0
+			pl.since, pl.commits = 0, 0
 		}
 	}
 	pl.timeline = append(pl.timeline, entry{
@@ -81,9 +85,9 @@ func (pl *play) reach(p *Process, c call, place string) (fault string, line int)
 }
 
 // hits reports whether the fault is due at a call: one that can go wrong in this way.
-func (f fault) hits(at point, k kind, since int) bool {
-	if f.call > 0 {
-		return since >= f.call && slices.Contains(reached{at, k}.faults(), f.what)
+func (f fault) hits(at point, k kind, since, commits int) bool {
+	if f.call > 0 || f.commit > 0 && k == commit {
+		return since >= f.call && commits >= f.commit && slices.Contains(reached{at, k}.faults(), f.what)
 	}
 	return f.at == at
 }

@@ -76,6 +76,21 @@ func TestWrongServicesAreFound(t *testing.T) {
 			want:  []string{"the ledger is"},
 		},
 		{
+			name:  "a transaction of its own",
+			fault: "lose after commit 1",
+			wire: plain(func(p *inboxtest.Process, msg *message.Message) error {
+				tx, err := p.DB.BeginTxx(msg.Context(), nil)
+				if err != nil {
+					return err
+				}
+				if err := add(msg, tx); err != nil {
+					return errors.Join(err, tx.Rollback())
+				}
+				return tx.Commit()
+			}),
+			want: []string{"the ledger is", "lose after commit 1"},
+		},
+		{
 			name:  "PoisonQueue inside of Inbox",
 			fault: "fail before m1 UPDATE accounts",
 			wire: func(p *inboxtest.Process, store *inbox.Store) error {

@@ -1,5 +1,5 @@
 // Package matrix_test has every pair of features that a consumer may switch on together handle
-// one small stream, shuffled and doubled, whose process dies in between. A pair ends with exact
+// one small stream, shuffled and doubled, with a commit whose outcome is not known, and a process that dies. A pair ends with exact
 // effects and nothing stuck, or it is refused with an error that says why.
 package matrix_test
 
@@ -96,7 +96,7 @@ func sampled(all []pair, dialect string, seed uint64) []pair {
 	return some
 }
 
-// play plays the stream undisturbed and with a crash, or has the pair refused.
+// play plays the stream undisturbed and with faults, or has the pair refused.
 func (p pair) play(t *testing.T, on stages, seed uint64) {
 	s := with(t.TempDir(), p...)
 	s.failed, s.plays = map[string]bool{}, map[string]*performance{}
@@ -124,18 +124,20 @@ func (p pair) play(t *testing.T, on stages, seed uint64) {
 		s.mustRefuse(t, scenario, why)
 		return
 	}
-	inboxtest.Replay(t, scenario, crash(seed))
+	inboxtest.Replay(t, scenario, faults(seed))
 	assert.Empty(t, s.unpublished())
 	if t.Failed() {
 		t.Logf("the router was told: %s", strings.Join(s.errors(), "\n"))
 	}
 }
 
-// crash is where the process dies, and where the next one does.
-func crash(seed uint64) string {
+// faults are a commit whose answer is lost, so that copies come of what may have been handled, and
+// where the process dies, and where the next one does.
+func faults(seed uint64) string {
 	dice := rand.New(rand.NewPCG(seed, 2)) //nolint:gosec // it must be repeatable
 	when := func() string { return []string{"before", "after"}[dice.IntN(2)] }
-	return fmt.Sprintf("crash %s call %d; crash %s call %d", when(), 1+dice.IntN(40), when(), 1+dice.IntN(40))
+	crashes := fmt.Sprintf("crash %s call %d; crash %s call %d", when(), 1+dice.IntN(40), when(), 1+dice.IntN(40))
+	return fmt.Sprintf("lose after commit %d; %s", 1+dice.IntN(8), crashes)
 }
 
 // stages are the databases on which plays take place, nil where each has a file of its own.
