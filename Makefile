@@ -87,8 +87,8 @@ fuzz: ## run each fuzz target for FUZZTIME (20s)
 	((found)) || echo 'there are no fuzz targets'
 
 .PHONY: bench
-bench: ## run the benchmarks
-	@$(services); go test -run '^$$' -bench . -timeout 60m ./tests/bench; \
+bench: ## run the benchmarks, with the databases on a disk
+	@export MILLRACE_TEST_DISK=1; $(services); go test -run '^$$' -bench . -timeout 60m ./tests/bench; \
 	cd tests/river && go test -run '^$$' -bench . -timeout 60m .
 
 .PHONY: lint

@@ -4,11 +4,12 @@
 #   eval "$(tests/services.sh)"
 #
 # PostgreSQL, MariaDB, RabbitMQ, Redis and NATS: a DSN that the environment already
-# has is only checked; else what answers on the usual local port is used; else Docker
-# Compose starts it; else, as root on Debian, apt-get installs it. The programs of
-# which tests run instances of their own (also PgBouncer, pgbench, Prometheus and
-# Chromium) must be installed, with Docker or without, and a C compiler for the race
-# detector. axe-core comes through npm.
+# has is only checked. PostgreSQL and MariaDB are started with their data in memory, where
+# there is room and MILLRACE_TEST_DISK is not 1. Else what answers on the usual local
+# port is used; else Docker Compose starts it; else, as root on Debian, apt-get installs
+# it. The programs of which tests run instances of their own (also PgBouncer, pgbench,
+# Prometheus and Chromium) must be installed, with Docker or without, and a C compiler
+# for the race detector. axe-core comes through npm.
 #
 # Standard output carries the export lines alone; progress is on standard error.
 set -euo pipefail
@@ -61,15 +62,18 @@ axe=$PWD/.cache/axe-core-$axe_version.min.js
 
 declare -A dsn=() # what is up, by service
 
+source tests/memory.sh
+
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 
 main() {
   build_ping
+  if lacking_programs; then install_programs; fi
   take_what_the_environment_names
+  take_memory
   take_what_answers
   if lacking_services; then start_services; fi
-  if lacking_programs; then install_programs; fi
   if ! compiles_c; then install_compiler; fi
   if [[ ! -s $axe ]]; then fetch_axe; fi
 }
