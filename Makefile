@@ -39,6 +39,10 @@ build: ## build the command into bin/millrace
 test: ## run every test on every database and broker; nothing may be skipped
 	@$(services); $(call in_each_module,$(race) -p 1 -timeout 30m ./...)
 
+.PHONY: test-times
+test-times: ## run every test of the main module and tell where the time goes (a table of packages, the 50 slowest tests)
+	@$(services); go run ./tests/times -race ./...
+
 .PHONY: test-next
 test-next: ## run the tests that newer servers concern on RabbitMQ 4.3 and MySQL 9.7 (root on Debian)
 	@$(services); exports=$$(tests/next.sh) && eval "$$exports"; \

@@ -162,9 +162,11 @@ func execute(t testing.TB, driver, dsn string, statements ...string) {
 // dropLater only logs an error: the test may have killed the server on purpose.
 func dropLater(t testing.TB, driver, dsn string, statements ...string) {
 	t.Cleanup(func() {
+		began := time.Now()
 		if err := tryExecute(context.WithoutCancel(t.Context()), driver, dsn, statements...); err != nil {
 			t.Logf("testdb: %v", err)
 		}
+		t.Logf("testdb: dropped a database in %v", time.Since(began))
 	})
 }
 

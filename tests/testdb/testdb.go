@@ -13,6 +13,7 @@ import (
 	"os"
 	"strconv"
 	"testing"
+	"time"
 
 	"github.com/jmoiron/sqlx"
 	"github.com/stretchr/testify/require"
@@ -67,7 +68,9 @@ func On(t testing.TB, dialect string, opts ...Option) *DB {
 func At(t testing.TB, dialect, admin string, opts ...Option) *DB {
 	t.Helper()
 	s := find(t, dialect)
+	began := time.Now()
 	db := &DB{Dialect: dialect, Driver: s.driver, DSN: s.create(t, admin)}
+	t.Logf("testdb: made a database in %v", time.Since(began))
 	return db.Open(t, opts...)
 }
 
