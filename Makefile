@@ -12,7 +12,8 @@ GOVULNCHECK := $(CURDIR)/bin/govulncheck-$(GOVULNCHECK_VERSION)/govulncheck
 
 # Brings the services up, and tells the tests where they are and to skip nothing. Each
 # command ends with a semicolon: bash -e does not stop at a failure before an &&.
-services = exports=$$(tests/services.sh); eval "$$exports"; export MILLRACE_TEST_ALL=1
+SERVICES ?= tests/services.sh
+services = exports=$$($(SERVICES)); eval "$$exports"; export MILLRACE_TEST_ALL=1
 
 # Runs a command in the main module and in every nested one.
 in_each_module = nested=$$(git ls-files '*/go.mod'); for mod in go.mod $$nested; do \
@@ -24,7 +25,7 @@ help: ## list the targets
 
 .PHONY: up
 up: ## bring up the services of the tests and print where they are
-	@tests/services.sh
+	@$(SERVICES)
 
 # SQLite, which was translated from C, is not watched for races: it would take half of the
 # time. Without GORACE each test binary waits for a second at its end.
@@ -45,7 +46,7 @@ test-times: ## run every test of the main module and tell where the time goes (a
 
 .PHONY: test-next
 test-next: ## run the tests that newer servers concern on RabbitMQ 4.3 and MySQL 9.7 (root on Debian)
-	@$(services); exports=$$(tests/next.sh) && eval "$$exports"; \
+	@$(services); exports=$$(tests/next.sh); eval "$$exports"; \
 	$(race) -count=1 -p 1 -timeout 30m $$(git grep -l 'MILLRACE_TEST_[A-Z]*_NEXT' '*_test.go' | xargs -n 1 dirname | \
 		sort -u | sed 's|^|./|'); \
 	MILLRACE_TEST_RABBITMQ=$$MILLRACE_TEST_RABBITMQ_NEXT $(race) -count=1 -p 1 -timeout 30m ./pubsub/rabbitmq ./tests/deadletter
