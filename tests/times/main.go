@@ -193,23 +193,24 @@ func tell(out io.Writer, packages []packageTimes, tests []testTimes, slowest int
 	slices.SortFunc(packages, func(a, b packageTimes) int { return cmp.Compare(b.took, a.took) })
 	slices.SortFunc(tests, func(a, b testTimes) int { return cmp.Compare(b.took, a.took) })
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprintln(w, "took\tprocessor\telsewhere\tdatabases\tmade and dropped in\t\tpackage")
+	row := func(format string, args ...any) { _, _ = fmt.Fprintf(w, format, args...) } // Flush tells of a failure
+	row("took\tprocessor\telsewhere\tdatabases\tmade and dropped in\t\tpackage\n")
 	var sum packageTimes
 	for _, p := range packages {
 		result := ""
 		if p.failed {
 			result = "FAILED"
 		}
-		fmt.Fprintf(w, "%.1fs\t%.1fs\t%.1fs\t%d\t%.1fs\t%s\t%s\n", p.took.Seconds(), p.own.Seconds(), p.elsewhere.Seconds(), p.databases,
+		row("%.1fs\t%.1fs\t%.1fs\t%d\t%.1fs\t%s\t%s\n", p.took.Seconds(), p.own.Seconds(), p.elsewhere.Seconds(), p.databases,
 			p.waited.Seconds(), result, p.name)
 		sum.took, sum.own, sum.elsewhere = sum.took+p.took, sum.own+p.own, sum.elsewhere+p.elsewhere
 		sum.databases, sum.waited = sum.databases+p.databases, sum.waited+p.waited
 	}
-	fmt.Fprintf(w, "%.1fs\t%.1fs\t%.1fs\t%d\t%.1fs\t\tall\n\n", sum.took.Seconds(), sum.own.Seconds(), sum.elsewhere.Seconds(),
+	row("%.1fs\t%.1fs\t%.1fs\t%d\t%.1fs\t\tall\n\n", sum.took.Seconds(), sum.own.Seconds(), sum.elsewhere.Seconds(),
 		sum.databases, sum.waited.Seconds())
-	fmt.Fprintln(w, "took\tdatabases\tmade and dropped in\ttest")
+	row("took\tdatabases\tmade and dropped in\ttest\n")
 	for _, t := range tests[:min(slowest, len(tests))] {
-		fmt.Fprintf(w, "%.2fs\t%d\t%.2fs\t%s\n", t.took.Seconds(), t.databases, t.waited.Seconds(), t.name)
+		row("%.2fs\t%d\t%.2fs\t%s\n", t.took.Seconds(), t.databases, t.waited.Seconds(), t.name)
 	}
 	return w.Flush()
 }
