@@ -102,7 +102,7 @@ func TestCheckComparesTheTables(t *testing.T) {
 		require.NoError(t, err)
 		router.AddPlugin(store.Plugin())
 		require.ErrorContains(t, router.Run(t.Context()), "millrace_results: the table is missing", "it starts anyway")
-	})
+	}, testdb.Empty())
 }
 
 func TestCheckComparesTheSchemaVersion(t *testing.T) {

@@ -83,7 +83,7 @@ func TestEveryStatementIsUnderstood(t *testing.T) {
 				require.NoError(t, prepared.Close()) //nolint:sqlclosecheck // one of many
 			}
 		}
-	})
+	}, testdb.Empty())
 }
 
 func TestMigrateTwiceIsNothing(t *testing.T) {
@@ -100,7 +100,7 @@ func TestMigrateTwiceIsNothing(t *testing.T) {
 		before := state()
 		require.NoError(t, store.Migrate(t.Context()))
 		assert.Equal(t, before, state())
-	})
+	}, testdb.Empty())
 }
 
 func TestProcessesMayMigrateAtOnce(t *testing.T) {
@@ -124,7 +124,7 @@ func TestProcessesMayMigrateAtOnce(t *testing.T) {
 		close(start)
 		wg.Wait()
 		assert.Empty(t, check(t, documented(t, db), inbox.Config{}))
-	})
+	}, testdb.Empty())
 }
 
 func TestTheSchemaWorksWhenAppliedByHand(t *testing.T) {
@@ -140,7 +140,7 @@ func TestTheSchemaWorksWhenAppliedByHand(t *testing.T) {
 		assert.Empty(t, check(t, documented(t, db), inbox.Config{}))
 		require.NoError(t, store.Migrate(t.Context()), "it is there already")
 		handleTwice(t, db.DB, inbox.Config{})
-	})
+	}, testdb.Empty())
 }
 
 // handleTwice delivers a message and a copy of it, and looks at the story.
@@ -184,12 +184,12 @@ func TestTablesMayHaveAnotherPrefix(t *testing.T) {
 		assert.Zero(t, rows)
 		require.NoError(t, db.GetContext(t.Context(), &rows, `SELECT COUNT(*) FROM mr_claims`))
 		assert.Equal(t, 1, rows)
-	})
+	}, testdb.Empty())
 }
 
 func TestTablesMayHaveASchema(t *testing.T) {
 	t.Parallel()
-	db := testdb.On(t, "postgres")
+	db := testdb.On(t, "postgres", testdb.Empty())
 	config := inbox.Config{Schema: "messaging"}
 	store, err := inbox.NewStore(db.DB, config)
 	require.NoError(t, err)
@@ -226,5 +226,5 @@ func TestAClaimIsFreshOnce(t *testing.T) {
 				assert.Equal(t, copies == 0, rows == 1, "copy %d affected %d rows", copies, rows)
 			}
 		}
-	})
+	}, testdb.Empty())
 }

@@ -31,7 +31,7 @@ func TestRollingUpgradeOfEveryRow(t *testing.T) {
 		u.pass("old", built.before, "new", built.after) // the old one migrates
 		u.pass("new", built.after, "old", built.before)
 		u.beside(built)
-	})
+	}, testdb.Empty())
 }
 
 // upgrade is a broker whose messages outlive the services.

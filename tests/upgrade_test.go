@@ -29,7 +29,7 @@ func TestRollingUpgrade(t *testing.T) {
 			k.takeOver(start[c[0]](), start[c[1]]())
 		}
 		k.check()
-	})
+	}, testdb.Empty())
 }
 
 // takeOver lets two services work beside each other on the same messages, kills one, and

@@ -122,7 +122,7 @@ func TestMigrate(t *testing.T) {
 		assert.Contains(t, r.err, "Make the tables with: millrace migrate")
 		golden(t, "migrate", []string{"migrate"}, call(t, db.DSN, "migrate"))
 		golden(t, "migrate-pending-none", []string{"migrate", "--dry-run", "--json"}, call(t, db.DSN, "migrate", "--dry-run", "--json"))
-	})
+	}, testdb.Empty())
 }
 
 func TestSchemaNeedsNoDatabase(t *testing.T) {

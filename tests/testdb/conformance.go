@@ -13,6 +13,7 @@ type Body struct {
 	Name string // says the behaviour, unique: "duplicate after success"
 	Why  string // the rule that is broken when it fails; shown then
 	Run  func(t *testing.T, db *DB)
+	On   []Option // how its database is made
 }
 
 // Conformance runs every body on every database as the subtests Name/postgres,
@@ -80,7 +81,7 @@ func conform(t *testing.T, b Body, s *system, r *run) {
 		}
 		fmt.Printf("conformance: %s × %s: %s\n", b.Name, s.dialect, r.result)
 	}()
-	db := On(t, s.dialect)
+	db := On(t, s.dialect, b.On...)
 	entered = true
 	b.Run(t, db)
 }

@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// Option changes how a pool is opened.
+// Option changes how a database is made, or a pool opened.
 type Option func(*settings)
 
 type settings struct {
@@ -13,6 +13,7 @@ type settings struct {
 	via    string
 	params [][2]string
 	frozen *frozen
+	empty  bool
 }
 
 type frozen struct{ idle, lock time.Duration }
@@ -20,6 +21,11 @@ type frozen struct{ idle, lock time.Duration }
 // Pool sets the greatest number of connections, open and idle. It is 10 otherwise.
 func Pool(n int) Option {
 	return func(s *settings) { s.pool = n }
+}
+
+// Empty gives a database that lacks the tables of Millrace.
+func Empty() Option {
+	return func(s *settings) { s.empty = true }
 }
 
 // Params adds DSN parameters, given as name, value, name, value. They mean what

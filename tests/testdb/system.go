@@ -25,8 +25,9 @@ type system struct {
 	driver  string
 	env     string // names the administrator's DSN; empty where none is needed
 
-	// create makes a database that goes away with t, and returns its DSN.
-	create func(t testing.TB, admin string) string
+	// create makes a database that goes away with t, and returns its DSN. It has nothing in it,
+	// or the tables of Millrace.
+	create func(t testing.TB, admin string, empty bool) string
 	// extend applies the options to a DSN.
 	extend func(dsn string, o settings) (string, error)
 }
@@ -54,12 +55,16 @@ func (s *system) admin() (dsn string, found bool) {
 	return dsn, dsn != ""
 }
 
-func createPostgres(t testing.TB, admin string) string {
+func createPostgres(t testing.TB, admin string, empty bool) string {
 	t.Helper()
 	u, err := url.Parse(admin)
 	require.NoError(t, err)
 	name := freshName()
-	execute(t, "pgx", admin, "CREATE DATABASE "+name+" TEMPLATE template0")
+	template := "template0"
+	if !empty {
+		template = postgresTemplate(t, admin)
+	}
+	execute(t, "pgx", admin, "CREATE DATABASE "+name+" TEMPLATE "+template)
 	dropLater(t, "pgx", admin, "DROP DATABASE IF EXISTS "+name+" WITH (FORCE)")
 	u.Path = "/" + name
 	return u.String()
@@ -83,19 +88,23 @@ func extendPostgres(dsn string, o settings) (string, error) {
 	return u.String(), nil
 }
 
-func createMySQL(t testing.TB, admin string) string {
+func createMySQL(t testing.TB, admin string, empty bool) string {
 	t.Helper()
 	cfg, err := mysql.ParseDSN(admin)
 	require.NoError(t, err)
 	name := freshName()
 	execute(t, "mysql", admin, "CREATE DATABASE "+name+" CHARACTER SET utf8mb4")
-	// A transaction left open would make DROP wait for its metadata lock.
+	// A transaction left open would make DROP wait for its metadata lock. A connection may be
+	// gone (1094) before it is killed.
 	dropLater(t, "mysql", admin,
 		"SET SESSION lock_wait_timeout = 10",
-		"/*M! BEGIN NOT ATOMIC FOR c IN (SELECT id FROM information_schema.processlist"+
+		"/*M! BEGIN NOT ATOMIC DECLARE CONTINUE HANDLER FOR 1094 BEGIN END; FOR c IN (SELECT id FROM information_schema.processlist"+
 			" WHERE db = '"+name+"') DO KILL c.id; END FOR; END */ /*!80000 DO 0 */",
 		"DROP DATABASE IF EXISTS "+name)
 	cfg.DBName = name
+	if !empty {
+		migrate(t, &DB{Dialect: "mysql", Driver: "mysql", DSN: cfg.FormatDSN()})
+	}
 	return cfg.FormatDSN()
 }
 
@@ -116,10 +125,15 @@ func extendMySQL(dsn string, o settings) (string, error) {
 	return withQuery(cfg.FormatDSN(), q.Encode()), nil
 }
 
-func createSQLite(t testing.TB, _ string) string {
+func createSQLite(t testing.TB, _ string, empty bool) string {
 	t.Helper()
 	// Go puts a # in the folder of a subtest whose name is taken; a URI ends there.
 	file := url.URL{Path: filepath.Join(t.TempDir(), "millrace.db")}
+	if !empty {
+		content, err := sqliteTemplate()
+		require.NoError(t, err)
+		require.NoError(t, os.WriteFile(file.Path, content, 0o600))
+	}
 	return "file:" + file.EscapedPath() +
 		"?_pragma=busy_timeout(10000)&_pragma=journal_mode(WAL)" +
 		"&_pragma=synchronous(FULL)&_txlock=immediate"

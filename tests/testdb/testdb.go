@@ -36,9 +36,9 @@ type runner[T any] interface {
 }
 
 // Each runs body as the subtests "postgres", "mysql" and "sqlite", each on a
-// fresh database. It serves tests and benchmarks alike; those of a test run in
+// fresh database as [On] makes it. It serves tests and benchmarks alike; those of a test run in
 // parallel, and may begin after Each has returned.
-func Each[T runner[T]](t T, body func(t T, db *DB)) {
+func Each[T runner[T]](t T, body func(t T, db *DB), opts ...Option) {
 	t.Helper()
 	for _, s := range systems {
 		t.Run(s.dialect, func(t T) {
@@ -46,12 +46,13 @@ func Each[T runner[T]](t T, body func(t T, db *DB)) {
 			if p, able := any(t).(interface{ Parallel() }); able {
 				p.Parallel()
 			}
-			body(t, On(t, s.dialect))
+			body(t, On(t, s.dialect, opts...))
 		})
 	}
 }
 
-// On returns a fresh database of one dialect. It skips the test when that
+// On returns a fresh database of one dialect, which has the tables of Millrace under their
+// usual names, unless [Empty] is given. It skips the test when that
 // database's variable is unset, and fails it instead if MILLRACE_TEST_ALL is 1.
 func On(t testing.TB, dialect string, opts ...Option) *DB {
 	t.Helper()
@@ -60,18 +61,30 @@ func On(t testing.TB, dialect string, opts ...Option) *DB {
 	if !found {
 		Missing(t, dialect, `set `+s.env+`, or: eval "$(tests/services.sh)"`)
 	}
-	return At(t, dialect, admin, opts...)
+	return s.fresh(t, admin, apply(opts).empty, opts)
 }
 
-// At is [On] for a server named by its DSN, such as one of package servers. Its
+// At returns an empty database of a server named by its DSN, such as one of package servers. Its
 // user must be allowed to create databases. SQLite needs no DSN.
 func At(t testing.TB, dialect, admin string, opts ...Option) *DB {
 	t.Helper()
-	s := find(t, dialect)
+	return find(t, dialect).fresh(t, admin, true, opts)
+}
+
+func (s *system) fresh(t testing.TB, admin string, empty bool, opts []Option) *DB {
+	t.Helper()
 	began := time.Now()
-	db := &DB{Dialect: dialect, Driver: s.driver, DSN: s.create(t, admin)}
+	db := &DB{Dialect: s.dialect, Driver: s.driver, DSN: s.create(t, admin, empty)}
 	t.Logf("testdb: made a database in %v", time.Since(began))
 	return db.Open(t, opts...)
+}
+
+func apply(opts []Option) settings {
+	o := settings{pool: 10}
+	for _, set := range opts {
+		set(&o)
+	}
+	return o
 }
 
 // Open opens another pool on the same database, as a second process would. It
@@ -79,10 +92,7 @@ func At(t testing.TB, dialect, admin string, opts ...Option) *DB {
 // The pool is closed when t ends.
 func (db *DB) Open(t testing.TB, opts ...Option) *DB {
 	t.Helper()
-	o := settings{pool: 10}
-	for _, set := range opts {
-		set(&o)
-	}
+	o := apply(opts)
 	dsn, err := find(t, db.Dialect).extend(db.DSN, o)
 	require.NoError(t, err)
 	pool, err := sqlx.Open(db.Driver, dsn)
