@@ -44,7 +44,7 @@ func TestTheSizesOfTheTablesAreKnown(t *testing.T) {
 			assert.InDelta(c, 6400, all["millrace_messages"].Rows, 640)
 			assert.Zero(c, all["millrace_outbox_layout"].Rows)
 		}, 30*time.Second, 50*time.Millisecond)
-	})
+	}, testdb.Empty())
 }
 
 // Right after the first rows PostgreSQL may know nothing; it must not be taken for none.
