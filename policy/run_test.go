@@ -20,13 +20,7 @@ import (
 // run starts a router and stops it when the test is over.
 func run(t testing.TB, router *message.Router) {
 	t.Helper()
-	ended := make(chan error, 1)
-	go func() { ended <- router.Run(context.WithoutCancel(t.Context())) }()
-	select {
-	case <-router.Running():
-	case err := <-ended:
-		require.NoError(t, err, "the router did not start")
-	}
+	ended := rig.Run(t, router)
 	t.Cleanup(func() {
 		require.NoError(t, router.Close())
 		require.NoError(t, <-ended)

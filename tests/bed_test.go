@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/hex"
 	"testing"
-	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
@@ -126,14 +125,14 @@ type service struct {
 	router    *message.Router
 	feed      *rig.Feed
 	published *rig.Publisher
-	stopped   chan error
+	stopped   <-chan error
 }
 
 // newService starts a router: h from topic orders to topic invoices. Middlewares are added
 // in the order given, the plugin last.
 func (b *bed) newService(h message.HandlerFunc, middlewares ...message.HandlerMiddleware) *service {
 	b.Helper()
-	s := &service{bed: b, feed: rig.NewFeed(), published: &rig.Publisher{}, stopped: make(chan error, 1)}
+	s := &service{bed: b, feed: rig.NewFeed(), published: &rig.Publisher{}}
 	s.start(h, middlewares...)
 	return s
 }
@@ -147,8 +146,7 @@ func (s *service) start(h message.HandlerFunc, middlewares ...message.HandlerMid
 
 func (b *bed) router(middlewares ...message.HandlerMiddleware) *message.Router {
 	b.Helper()
-	router, err := message.NewRouter(message.RouterConfig{CloseTimeout: 10 * time.Second}, watermill.NopLogger{})
-	require.NoError(b, err)
+	router := rig.NewRouter(b)
 	router.AddMiddleware(middlewares...)
 	router.AddPlugin(b.store.Plugin())
 	return router
@@ -157,13 +155,7 @@ func (b *bed) router(middlewares ...message.HandlerMiddleware) *message.Router {
 func (s *service) run(router *message.Router) {
 	s.Helper()
 	s.router = router
-	go func() { s.stopped <- router.Run(context.WithoutCancel(s.Context())) }()
-	select {
-	case <-router.Running():
-	case err := <-s.stopped:
-		require.NoError(s, err, "the router did not start")
-	}
-	s.Cleanup(func() { _ = router.Close() })
+	s.stopped = rig.Run(s, router)
 }
 
 // deliver sends msg and reports whether it was acked.

@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-go/millrace/tests/process"
+	"github.com/millrace-go/millrace/tests/rig"
 	"github.com/millrace-go/millrace/tests/testdb"
 )
 
@@ -63,7 +64,7 @@ func (k *broker) killAt(p *process.Process, point process.Point) *process.Proces
 	k.untilQuiet(next)
 	if k.acked[victim.UUID] { // a broker may have missed the ack
 		next.Deliver(process.Delivery{Message: victim})
-		k.eventually("the copy is acked", func() bool { return of(next.Events(process.Acked), victim.UUID) > 0 })
+		rig.Eventually(k, "the copy is acked", func() bool { return of(next.Events(process.Acked), victim.UUID) > 0 })
 	}
 	assert.Equal(k, 1, k.effectsOf(victim.UUID), "effects after a kill %s and a redelivery", point)
 	return next
@@ -131,7 +132,7 @@ func (k *broker) untilQuiet(p *process.Process) {
 	}
 	k.deliverAll(p, 1)
 	answered := 0
-	k.eventually("all is acked", func() bool {
+	rig.Eventually(k, "all is acked", func() bool {
 		for _, e := range p.Events(process.Acked) {
 			delete(waiting, e.UUID)
 		}

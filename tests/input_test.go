@@ -31,7 +31,7 @@ var inputBodies = []testdb.Body{
 		handle := func(msg *message.Message) error { _, err := effect(msg); return err }
 		router.AddConsumerHandler("one", "orders", one, handle)
 		router.AddConsumerHandler("two", "returns", two, handle)
-		s := &service{bed: b, feed: one, stopped: make(chan error, 1)}
+		s := &service{bed: b, feed: one}
 		s.run(router)
 		assert.True(t, s.deliver(newMessage("x")))
 		refused := newMessage("x")

@@ -17,6 +17,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-go/millrace/inbox"
+	"github.com/millrace-go/millrace/tests/rig"
 	"github.com/millrace-go/millrace/tests/servers"
 	"github.com/millrace-go/millrace/tests/testdb"
 )
@@ -57,11 +58,11 @@ func TestOutageUnderLoad(t *testing.T) {
 		h := b.inbox(effect, on(b.newStore(dials.DB, inbox.Config{})))
 		load := newLoad(h, inFlight)
 		defer load.stop()
-		b.eventually("the load flows", func() bool { return load.acked.Load() > 50 })
+		rig.Eventually(b, "the load flows", func() bool { return load.acked.Load() > 50 })
 
 		begin()
 		delivered, began := load.deliveries.Load(), time.Now()
-		b.eventually("every delivery has met the outage", func() bool { return load.unavailable.Load() >= met })
+		rig.Eventually(b, "every delivery has met the outage", func() bool { return load.unavailable.Load() >= met })
 		dialled := dials.begun.Load()
 		dials.most.Store(0)
 		<-time.After(lasts)
@@ -70,7 +71,7 @@ func TestOutageUnderLoad(t *testing.T) {
 		end()
 		db.SetMaxIdleConns(0) // the test's own are broken too
 		restored := load.acked.Load()
-		b.eventually("the load flows again", func() bool { return load.acked.Load() > restored+50 })
+		rig.Eventually(b, "the load flows again", func() bool { return load.acked.Load() > restored+50 })
 		load.stop()
 
 		t.Logf("down for %v: %.1f deliveries/s; %d dials, %d at once; in all %d acked, %d nacked",
@@ -106,7 +107,7 @@ func TestOutageVoidsWhatIsRemembered(t *testing.T) {
 		require.ErrorIs(t, err, inbox.ErrUnavailable)
 		end()
 		db.SetMaxIdleConns(0) // the test's own are broken too
-		b.eventually("the server is back", func() bool {
+		rig.Eventually(b, "the server is back", func() bool {
 			_, err := h(newMessage("notices the return"))
 			return err == nil
 		})

@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-go/millrace/inbox"
+	"github.com/millrace-go/millrace/tests/rig"
 	"github.com/millrace-go/millrace/tests/servers"
 	"github.com/millrace-go/millrace/tests/testdb"
 )
@@ -71,7 +72,7 @@ func readOnlyBehindPooler(t *testing.T, direct, pooled *testdb.DB) {
 		' SET default_transaction_read_only = on'; END $$`)
 	admin.exec(`SELECT pg_terminate_backend(pid) FROM pg_stat_activity
 		WHERE datname = current_database() AND pid <> pg_backend_pid()`)
-	b.eventually("the setting is seen", func() bool {
+	rig.Eventually(b, "the setting is seen", func() bool {
 		_, err := h(newMessage("x"))
 		require.Error(t, err)
 		return errors.Is(err, inbox.ErrReadOnly)

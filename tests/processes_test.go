@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-go/millrace/tests/process"
+	"github.com/millrace-go/millrace/tests/rig"
 	"github.com/millrace-go/millrace/tests/testdb"
 )
 
@@ -104,7 +105,7 @@ func copiesAtOnce(b *bed, processes, goroutines int) {
 func (b *bed) whoStops(services []*process.Process) *process.Process {
 	b.Helper()
 	var found *process.Process
-	b.eventually("a service stops", func() bool {
+	rig.Eventually(b, "a service stops", func() bool {
 		for _, p := range services {
 			if len(p.Events(process.At)) > 0 {
 				found = p
@@ -124,7 +125,7 @@ func (b *bed) flow(services []*process.Process, n, failing int) {
 		}
 	}
 	for _, p := range services {
-		b.eventually("other messages flow", func() bool {
+		rig.Eventually(b, "other messages flow", func() bool {
 			return len(p.Events(process.Acked))+len(p.Events(process.Nacked)) >= n+failing
 		})
 	}
@@ -132,7 +133,7 @@ func (b *bed) flow(services []*process.Process, n, failing int) {
 
 func (b *bed) answered(p *process.Process, uuid string, n int) {
 	b.Helper()
-	b.eventually(fmt.Sprintf("%d copies are answered", n), func() bool {
+	rig.Eventually(b, fmt.Sprintf("%d copies are answered", n), func() bool {
 		return of(p.Events(process.Acked), uuid)+of(p.Events(process.Nacked), uuid) == n
 	})
 }
@@ -155,20 +156,5 @@ func (b *bed) untilLocked(n int) {
 		query = `SELECT COUNT(*) FROM information_schema.PROCESSLIST
 			WHERE DB = DATABASE() AND ID <> CONNECTION_ID() AND INFO LIKE '%INTO millrace_claims%'`
 	}
-	b.eventually(fmt.Sprintf("%d transactions wait", n), func() bool { return b.count(query) >= n })
-}
-
-// eventually polls until something holds.
-func (b *bed) eventually(what string, holds func() bool) {
-	b.Helper()
-	tick := time.NewTicker(10 * time.Millisecond)
-	defer tick.Stop()
-	late := time.After(time.Minute)
-	for !holds() {
-		select {
-		case <-tick.C:
-		case <-late:
-			require.Fail(b, "too late", what)
-		}
-	}
+	rig.Eventually(b, fmt.Sprintf("%d transactions wait", n), func() bool { return b.count(query) >= n })
 }

@@ -18,6 +18,7 @@ import (
 
 	"github.com/millrace-go/millrace/inbox"
 	millrace "github.com/millrace-go/millrace/middleware"
+	"github.com/millrace-go/millrace/tests/rig"
 	"github.com/millrace-go/millrace/tests/testdb"
 )
 
@@ -36,11 +37,11 @@ func TestRabbitMQ(t *testing.T) {
 		givingUp := r.restartAt(messages/2+messages/4, func(ctx context.Context) error { return ctx.Err() })
 		r.produce(messages / 2)
 		third := r.replace(second, givingUp)
-		r.eventually("everything is handled", func() bool {
+		rig.Eventually(r, "everything is handled", func() bool {
 			return len(r.invoices()) == messages && r.ready(r.orders) == 0
 		})
 		third.close()
-		r.eventually("everything is read", func() bool { return r.ready(r.issued) == 0 })
+		rig.Eventually(r, "everything is read", func() bool { return r.ready(r.issued) == 0 })
 		require.NoError(t, r.reader.Close())
 
 		again := 0

@@ -15,6 +15,7 @@ import (
 	"github.com/millrace-go/millrace/inbox"
 	sending "github.com/millrace-go/millrace/outbox"
 	"github.com/millrace-go/millrace/tests/process"
+	"github.com/millrace-go/millrace/tests/rig"
 	"github.com/millrace-go/millrace/tests/testdb"
 )
 
@@ -98,23 +99,23 @@ func (u *upgrade) pass(from, leaving, to, finishing string) {
 	u.send(p, "failing", "fails=hangs")
 	gated := u.gated(p)
 	u.send(p, "waiting") // by then the consumer is known
-	u.eventually("the consumer that is to be paused is known", func() bool { return u.effectsBy("waiting") > 0 })
+	rig.Eventually(u, "the consumer that is to be paused is known", func() bool { return u.effectsBy("waiting") > 0 })
 	p.GoOn()
 	p.Await("operated", 1)
 	u.send(p, "waiting")
-	u.eventually("a message is there to collide with", func() bool { return u.effectsBy("recorded") > 0 })
+	rig.Eventually(u, "a message is there to collide with", func() bool { return u.effectsBy("recorded") > 0 })
 	other := collided
 	other.Payload, other.Metadata = []byte("another payload"), maps.Clone(collided.Metadata)
 	u.sent = append(u.sent, other)
 	u.deliver(p, other)
-	u.eventually(from+" has left rows in every state", u.everyState)
+	rig.Eventually(u, from+" has left rows in every state", u.everyState)
 	p.Kill()
 	u.collect(p)
 
 	q := u.start(finishing, false)
 	q.GoOn()
 	q.Await("operated", 1)
-	u.eventually(to+" has worked off the table", func() bool {
+	rig.Eventually(u, to+" has worked off the table", func() bool {
 		return u.count(`SELECT COUNT(*) FROM millrace_messages WHERE status <> ?`, int(inbox.Held)) == 0
 	})
 	first := gated(q)
@@ -188,7 +189,7 @@ func (u *upgrade) done(services ...*process.Process) {
 	for _, d := range u.sent {
 		byUUID[d.UUID] = append(byUUID[d.UUID], d)
 	}
-	u.eventually("everything is handled", func() bool {
+	rig.Eventually(u, "everything is handled", func() bool {
 		for i, p := range services {
 			nacked := p.Events(process.Nacked)
 			for _, e := range nacked[answered[i]:] {

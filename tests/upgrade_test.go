@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-go/millrace/tests/process"
+	"github.com/millrace-go/millrace/tests/rig"
 	"github.com/millrace-go/millrace/tests/testdb"
 )
 
@@ -45,7 +46,7 @@ func (k *broker) takeOver(dying, staying *process.Process) {
 		}
 	}
 	for _, p := range []*process.Process{dying, staying} {
-		k.eventually("both have answered everything", func() bool {
+		rig.Eventually(k, "both have answered everything", func() bool {
 			return len(p.Events(process.Acked))+len(p.Events(process.Nacked)) == 2*shared
 		})
 		assert.Empty(k, p.Events(process.Failed))

@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	millrace "github.com/millrace-go/millrace/middleware"
+	"github.com/millrace-go/millrace/tests/rig"
 	"github.com/millrace-go/millrace/tests/testdb"
 )
 
@@ -70,7 +71,7 @@ func TestWatermillSQL(t *testing.T) {
 
 	issued := map[string]string{} // by what for
 	copies := 0
-	b.eventually("every invoice is read, and every copy handled", func() bool {
+	rig.Eventually(b, "every invoice is read, and every copy handled", func() bool {
 		for {
 			select {
 			case msg := <-invoices:

@@ -14,6 +14,7 @@ import (
 
 	"github.com/millrace-go/millrace/outbox"
 	"github.com/millrace-go/millrace/pubsub/rabbitmq"
+	"github.com/millrace-go/millrace/tests/rig"
 	"github.com/millrace-go/millrace/tests/servers"
 )
 
@@ -50,7 +51,7 @@ func TestPublishAfterAnOutageWorksAgain(t *testing.T) {
 	require.ErrorIs(t, err, rabbitmq.ErrNotConnected)
 	require.ErrorContains(t, err, topic)
 	wire.Mend()
-	eventually(t, "it publishes again", func() bool { return p.Publish(topic, messages[999]) == nil })
+	rig.Eventually(t, "it publishes again", func() bool { return p.Publish(topic, messages[999]) == nil })
 	require.NoError(t, p.Publish(topic, messages...))
 }
 
@@ -91,7 +92,7 @@ func TestPublishGivesUpInTimeWhenTheNetworkIsSilent(t *testing.T) {
 	require.ErrorContains(t, err, msg.UUID)
 	require.NotErrorIs(t, err, outbox.ErrPermanent)
 	wire.Thaw()
-	eventually(t, "it arrives late", func() bool { return a.ready(topic) == 2 })
+	rig.Eventually(t, "it arrives late", func() bool { return a.ready(topic) == 2 })
 	err = p.Publish(a.topic(), newMessages(1)...)
 	require.ErrorIs(t, err, outbox.ErrPermanent, "the confirm that came late is not taken for this one's")
 
@@ -107,7 +108,7 @@ func TestPublishGivesUpInTimeWhenTheNetworkIsSilent(t *testing.T) {
 	}
 	require.Less(t, time.Since(began), patience)
 	wire.Thaw()
-	eventually(t, "it publishes again", func() bool { return p.Publish(topic, newMessages(1)...) == nil })
+	rig.Eventually(t, "it publishes again", func() bool { return p.Publish(topic, newMessages(1)...) == nil })
 }
 
 func TestCloseEndsThoughTheNetworkIsSilent(t *testing.T) {
@@ -153,7 +154,7 @@ func TestCloseWaitsForCallsInFlight(t *testing.T) {
 	for range 2 {
 		go func() { closed <- p.Close() }()
 	}
-	eventually(t, "later calls are refused", func() bool {
+	rig.Eventually(t, "later calls are refused", func() bool {
 		select {
 		case err := <-closed:
 			require.Fail(t, "Close does not wait", "%v", err)
@@ -196,15 +197,15 @@ func TestPublishFindsTheMessageThatIsTooLarge(t *testing.T) {
 	s.Freeze()
 	require.ErrorIs(t, p.Publish(topic, messages[0]), rabbitmq.ErrUnconfirmed)
 	s.Thaw()
-	eventually(t, "it publishes again", func() bool { return p.Publish(topic, messages[0]) == nil })
+	rig.Eventually(t, "it publishes again", func() bool { return p.Publish(topic, messages[0]) == nil })
 	s.Kill()
 	require.Error(t, p.Publish(topic, messages[0]))
-	eventually(t, "the loss is noticed", func() bool {
+	rig.Eventually(t, "the loss is noticed", func() bool {
 		err := p.Publish(topic, messages[0])
 		return err != nil && strings.Contains(err.Error(), "connection refused")
 	})
 	s.Start()
-	eventually(t, "it publishes again", func() bool { return p.Publish(topic, messages[0]) == nil })
+	rig.Eventually(t, "it publishes again", func() bool { return p.Publish(topic, messages[0]) == nil })
 }
 
 // A broker that is short of memory reads nothing more from who publishes.

@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-go/millrace/pubsub/rabbitmq"
+	"github.com/millrace-go/millrace/tests/rig"
 )
 
 // Both ways, through the broker, with headers of a foreign producer between.
@@ -80,7 +81,7 @@ func TestAQuorumQueueDeliversAgainAfterANack(t *testing.T) {
 		require.NoError(t, err)
 		require.NoError(t, p.Publish(topic, newMessages(1)...))
 		receive(t, out).Nack()
-		eventually(t, "it is refused again and again", func() bool { return refusing.refused.Load() > 20 })
+		rig.Eventually(t, "it is refused again and again", func() bool { return refusing.refused.Load() > 20 })
 		select {
 		case <-out:
 			require.Fail(t, "watermill-amqp has learned it: say so in the documentation")

@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-go/millrace/pubsub/rabbitmq"
+	"github.com/millrace-go/millrace/tests/rig"
 )
 
 // A message whose handler always fails is given up after the limit, and those behind it are
@@ -34,7 +35,7 @@ func TestAPoisonMessageIsDeadLetteredAfterTheLimit(t *testing.T) {
 			require.Equal(t, want.UUID, msg.UUID)
 			msg.Ack()
 		}
-		eventually(t, "it is a dead letter", func() bool { return a.ready(topic+rabbitmq.DeadLetterSuffix) == 1 })
+		rig.Eventually(t, "it is a dead letter", func() bool { return a.ready(topic+rabbitmq.DeadLetterSuffix) == 1 })
 	})
 }
 
@@ -52,9 +53,9 @@ func TestRestartsDeadLetterNothing(t *testing.T) {
 			s := subscriber(t, broker, rabbitmq.SubscriberConfig{})
 			_, err := s.Subscribe(t.Context(), topic)
 			require.NoError(t, err)
-			eventually(t, "some are delivered", func() bool { return a.ready(topic) < len(messages) })
+			rig.Eventually(t, "some are delivered", func() bool { return a.ready(topic) < len(messages) })
 			require.NoError(t, s.Close())
-			eventually(t, "they are back", func() bool { return a.ready(topic) == len(messages) })
+			rig.Eventually(t, "they are back", func() bool { return a.ready(topic) == len(messages) })
 		}
 		require.Equal(t, 0, a.ready(topic+rabbitmq.DeadLetterSuffix))
 		counted := 0
@@ -96,7 +97,7 @@ func TestACancelledHandlerDeadLettersNothing(t *testing.T) {
 				msg.Nack()
 				_, open := <-out
 				require.False(t, open)
-				eventually(t, "it is back", func() bool { return a.ready(topic) == 1 })
+				rig.Eventually(t, "it is back", func() bool { return a.ready(topic) == 1 })
 				require.Equal(t, 0, a.ready(topic+rabbitmq.DeadLetterSuffix))
 				if d := a.drain(topic, 1)[0]; !countsReturns(a) {
 					require.NotContains(t, d.Headers, "x-delivery-count")

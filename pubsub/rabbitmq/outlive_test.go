@@ -16,6 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-go/millrace/pubsub/rabbitmq"
+	"github.com/millrace-go/millrace/tests/rig"
 )
 
 // trips are how a function of the service ends without returning.
@@ -108,7 +109,7 @@ func TestRequeueGivesLettersBackWhereAFunctionPanics(t *testing.T) {
 				assert.False(t, returned)
 				assert.Equal(t, t.Name()[len(t.Name())-6:] == "panics", panicked, "the panic goes on")
 				assert.EqualValues(t, 1, taken.Load())
-				eventually(t, "all letters are back", func() bool { return g.ready(g.dead) == 3 })
+				rig.Eventually(t, "all letters are back", func() bool { return g.ready(g.dead) == 3 })
 				require.Equal(t, rabbitmq.Requeued{Sent: 3}, g.requeue(rabbitmq.RequeueConfig{}))
 				assert.Equal(t, []string{"good", bad, "good"}, bodies(g.drain(g.queue, 3)))
 			})

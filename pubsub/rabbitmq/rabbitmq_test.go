@@ -155,8 +155,3 @@ func receive(t testing.TB, from <-chan *message.Message) *message.Message {
 		return nil
 	}
 }
-
-func eventually(t testing.TB, what string, holds func() bool) {
-	t.Helper()
-	require.Eventually(t, holds, patience, 5*time.Millisecond, what)
-}

@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-go/millrace/pubsub/rabbitmq"
+	"github.com/millrace-go/millrace/tests/rig"
 )
 
 func TestRequeueLeavesWhatItCannotSend(t *testing.T) {
@@ -72,7 +73,7 @@ func TestRequeueGoesOnAfterALostConnection(t *testing.T) {
 	require.Error(t, err)
 	require.Equal(t, 100, done.Sent)
 	sent := 0
-	eventually(t, "RabbitMQ has noticed, and the rest is sent", func() bool {
+	rig.Eventually(t, "RabbitMQ has noticed, and the rest is sent", func() bool {
 		sent += g.requeue(rabbitmq.RequeueConfig{}).Sent
 		return sent >= 150 && g.ready(g.dead) == 0 // some acks may be lost as well
 	})

@@ -15,6 +15,7 @@ import (
 
 	"github.com/millrace-go/millrace/inbox"
 	"github.com/millrace-go/millrace/pubsub/rabbitmq"
+	"github.com/millrace-go/millrace/tests/rig"
 )
 
 // graveyard is a topic with a group of consumers, and their dead letters.
@@ -52,7 +53,7 @@ func (g *graveyard) reject(n int) {
 		require.True(g.t, found)
 		require.NoError(g.t, d.Nack(false, false))
 	}
-	eventually(g.t, "the letters are there", func() bool { return g.ready(g.dead) == before+n })
+	rig.Eventually(g.t, "the letters are there", func() bool { return g.ready(g.dead) == before+n })
 	require.NoError(g.t, ch.Close())
 }
 
@@ -86,7 +87,7 @@ func TestRequeueKeepsWhatAMessageIs(t *testing.T) {
 		}
 		require.NoError(t, g.channel().PublishWithContext(t.Context(), g.topic, "", true, false, sent))
 		for attempt := range 2 {
-			eventually(t, "it is there", func() bool { return g.ready(g.queue) == 1 })
+			rig.Eventually(t, "it is there", func() bool { return g.ready(g.queue) == 1 })
 			g.reject(1)
 			require.Equal(t, rabbitmq.Requeued{Sent: 1}, g.requeue(rabbitmq.RequeueConfig{Replay: fmt.Sprint("of day ", attempt)}))
 			require.Equal(t, 0, g.ready(g.dead))
@@ -196,7 +197,7 @@ func TestRequeueOfALetterThatHasWaitedIsNotDropped(t *testing.T) {
 		for range 2 {
 			receive(t, out).Nack()
 		}
-		eventually(t, "it went through the hall into the archive", func() bool { return g.ready(archive) == 1 })
+		rig.Eventually(t, "it went through the hall into the archive", func() bool { return g.ready(archive) == 1 })
 		done, err := rabbitmq.Requeue(t.Context(), g.broker, archive, rabbitmq.RequeueConfig{})
 		require.NoError(t, err)
 		require.Equal(t, 1, done.Sent)

@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-go/millrace/pubsub/rabbitmq"
+	"github.com/millrace-go/millrace/tests/rig"
 )
 
 func TestSubscriberHandsOutSeveralAtOnce(t *testing.T) {
@@ -88,7 +89,7 @@ func TestSubscriberGoesOnAfterAnOutage(t *testing.T) {
 	require.NoError(t, p.Publish(topic, messages...))
 	held := []*message.Message{receive(t, out), receive(t, out)}
 	wire.Cut()
-	eventually(t, "RabbitMQ has them back", func() bool { return a.ready(topic) == 3 })
+	rig.Eventually(t, "RabbitMQ has them back", func() bool { return a.ready(topic) == 3 })
 	_, err = s.Subscribe(t.Context(), topic)
 	require.ErrorIs(t, err, rabbitmq.ErrNotConnected)
 	require.ErrorIs(t, s.SubscribeInitialize(topic), rabbitmq.ErrNotConnected)
@@ -105,7 +106,7 @@ func TestSubscriberGoesOnAfterAnOutage(t *testing.T) {
 		msg.Ack()
 	}
 	receive(t, out).Ack()
-	eventually(t, "all are acked", func() bool { return a.ready(topic) == 0 })
+	rig.Eventually(t, "all are acked", func() bool { return a.ready(topic) == 0 })
 }
 
 func TestSubscriberGoesOnWhenItsQueueWasDeleted(t *testing.T) {
@@ -117,7 +118,7 @@ func TestSubscriberGoesOnWhenItsQueueWasDeleted(t *testing.T) {
 	require.NoError(t, err)
 	p := publisher(t, broker, rabbitmq.PublisherConfig{})
 	msg := newMessages(1)[0]
-	eventually(t, "the queue is back", func() bool { return p.Publish(topic, msg) == nil })
+	rig.Eventually(t, "the queue is back", func() bool { return p.Publish(topic, msg) == nil })
 	got := receive(t, out)
 	require.Equal(t, msg.UUID, got.UUID, "watermill-amqp hands out an empty message")
 	got.Ack()

@@ -7,6 +7,7 @@ import (
 
 	"github.com/millrace-go/millrace/outbox"
 	"github.com/millrace-go/millrace/pubsub/rabbitmq"
+	"github.com/millrace-go/millrace/tests/rig"
 )
 
 func TestDeadLettersAreKept(t *testing.T) {
@@ -28,7 +29,7 @@ func TestDeadLettersAreKept(t *testing.T) {
 				receive(t, out).Nack()
 			}
 			dead := topic + "_group" + rabbitmq.DeadLetterSuffix
-			eventually(t, "the dead letter is there", func() bool { return a.ready(dead) == 1 })
+			rig.Eventually(t, "the dead letter is there", func() bool { return a.ready(dead) == 1 })
 			hearsNothing(t, out)
 
 			reader := rabbitmq.NewQueueConfig(uri(t), rabbitmq.Queues{Quorum: c.queues.Quorum})

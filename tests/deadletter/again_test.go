@@ -13,6 +13,7 @@ import (
 	"github.com/millrace-go/millrace/inbox"
 	"github.com/millrace-go/millrace/pubsub"
 	"github.com/millrace-go/millrace/pubsub/rabbitmq"
+	"github.com/millrace-go/millrace/tests/rig"
 	"github.com/millrace-go/millrace/tests/testdb"
 )
 
@@ -111,9 +112,9 @@ func TestBackfill(t *testing.T) {
 				}
 				require.NoError(b, publisher(r.publisher).Publish(r.topic, again...))
 				b.endsIn(once(messages...))
-				b.eventually("every copy is told", func() bool { return b.events.Count("duplicate") >= len(old) })
-				b.eventually("the other one waits for an operator", func() bool { return b.parked() == 1 })
-				b.eventually("every run is told", func() bool { return b.events.Count("completed") >= len(messages) })
+				rig.Eventually(b, "every copy is told", func() bool { return b.events.Count("duplicate") >= len(old) })
+				rig.Eventually(b, "the other one waits for an operator", func() bool { return b.parked() == 1 })
+				rig.Eventually(b, "every run is told", func() bool { return b.events.Count("completed") >= len(messages) })
 				require.Equal(b, 1, b.events.Count("collision"))
 				require.Equal(b, once(messages...), b.ledger())
 				require.Equal(b, len(messages), b.events.Count("completed"))
@@ -164,7 +165,7 @@ func rebalanced(r *rabbit, end error) {
 		router.AddConsumerHandler("billing", r.topic, r.newSubscriber(r.broker), r.handle)
 	})
 	wire.Cut()
-	r.eventually("the other process is done with it", func() bool {
+	rig.Eventually(r, "the other process is done with it", func() bool {
 		return r.events.Count("completed") == 1 && r.events.Count("duplicate")+r.events.Count("failed") >= 1
 	})
 	require.Equal(r, once(msg), r.ledger())

@@ -152,11 +152,6 @@ func (b *bed) forget(want int) {
 	require.Equal(b, want, n)
 }
 
-func (b *bed) eventually(what string, holds func() bool) {
-	b.Helper()
-	require.Eventually(b, holds, patience, 10*time.Millisecond, what)
-}
-
 // endsIn waits until the ledger is as it should be.
 func (b *bed) endsIn(want ledger) {
 	b.Helper()
@@ -172,13 +167,7 @@ func (b *bed) start(store *inbox.Store, configure func(*message.Router)) (stop f
 		router.AddPlugin(store.Plugin())
 	}
 	configure(router)
-	stopped := make(chan error, 1)
-	go func() { stopped <- router.Run(context.WithoutCancel(b.Context())) }()
-	select {
-	case <-router.Running():
-	case err := <-stopped:
-		require.NoError(b, err, "the router did not start")
-	}
+	stopped := rig.Run(b, router)
 	stop = sync.OnceFunc(func() {
 		require.NoError(b, router.Close())
 		require.NoError(b, <-stopped)

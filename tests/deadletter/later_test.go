@@ -13,6 +13,7 @@ import (
 
 	"github.com/millrace-go/millrace/inbox"
 	"github.com/millrace-go/millrace/pubsub/rabbitmq"
+	"github.com/millrace-go/millrace/tests/rig"
 	"github.com/millrace-go/millrace/tests/testdb"
 )
 
@@ -54,7 +55,7 @@ func TestRetryTopic(t *testing.T) {
 		r.publish(messages...)
 		b.endsIn(once(good...))
 		letters := len(bad) + 2 // where the ack was lost, two copies go round
-		b.eventually("the bad ones are given up", func() bool { return r.ready(givenUp) == letters })
+		rig.Eventually(b, "the bad ones are given up", func() bool { return r.ready(givenUp) == letters })
 
 		b.fixed.Store(true)
 		done, err := rabbitmq.Requeue(b.Context(), r.broker, givenUp, rabbitmq.RequeueConfig{
@@ -63,7 +64,7 @@ func TestRetryTopic(t *testing.T) {
 		require.NoError(b, err)
 		require.Equal(b, letters, done.Sent)
 		b.endsIn(once(messages...))
-		b.eventually("every copy is told", func() bool {
+		rig.Eventually(b, "every copy is told", func() bool {
 			return b.events.Count("completed") == len(messages) && b.events.Count("duplicate") >= letters-len(bad)
 		})
 		for _, msg := range bad {
@@ -117,13 +118,13 @@ func TestADeliveryLimitAndAWaitingQueueLoseMessages(t *testing.T) {
 		require.NoError(t, ch.QueueBind(queue, "", witness, false, nil))
 	}
 	for range 2 {
-		b.eventually("it is delivered", func() bool {
+		rig.Eventually(b, "it is delivered", func() bool {
 			d, found, err := ch.Get(limited, false)
 			require.NoError(t, err)
 			return found && assert.NoError(t, d.Nack(false, true))
 		})
 	}
-	b.eventually("it is given up", func() bool { return r.ready(witness) == 1 })
-	b.eventually("it has expired", func() bool { return r.ready(waiting) == 0 })
+	rig.Eventually(b, "it is given up", func() bool { return r.ready(witness) == 1 })
+	rig.Eventually(b, "it has expired", func() bool { return r.ready(waiting) == 0 })
 	require.Never(t, func() bool { return r.ready(limited) > 0 }, 300*time.Millisecond, 20*time.Millisecond)
 }

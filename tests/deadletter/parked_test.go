@@ -13,6 +13,7 @@ import (
 	"github.com/millrace-go/millrace/outbox"
 	"github.com/millrace-go/millrace/pubsub"
 	"github.com/millrace-go/millrace/pubsub/rabbitmq"
+	"github.com/millrace-go/millrace/tests/rig"
 )
 
 // parkedLetters is a service whose messages are parked after two attempts, and announced in a queue of
@@ -71,7 +72,7 @@ func newParkedLetters(r *rabbit) *parkedLetters {
 	r.relay(r.newPublisher(rabbitmq.NewQueueConfig(r.url, rabbitmq.Queues{})))
 	r.publish(p.messages...)
 	r.endsIn(once(of("good", p.messages)...))
-	r.eventually("the letters are out", func() bool { return r.ready(p.letters) == len(p.bad) })
+	rig.Eventually(r, "the letters are out", func() bool { return r.ready(p.letters) == len(p.bad) })
 	require.Equal(r, len(p.bad), r.parked())
 	return p
 }
@@ -112,7 +113,7 @@ func (p *parkedLetters) retryAll(want int) {
 func (p *parkedLetters) ends(want ledger) {
 	p.Helper()
 	p.endsIn(want)
-	p.eventually("nothing waits", func() bool { return p.count(`SELECT COUNT(*) FROM millrace_messages`) == 0 })
+	rig.Eventually(p, "nothing waits", func() bool { return p.count(`SELECT COUNT(*) FROM millrace_messages`) == 0 })
 	require.Equal(p, want, p.ledger())
 	for _, msg := range p.bad {
 		p.keeps(msg)
@@ -124,7 +125,7 @@ func retriedFirst(p *parkedLetters) {
 	p.retryAll(len(p.bad))
 	p.ends(once(p.messages...))
 	p.sendBack(nil)
-	p.eventually("each is a duplicate", func() bool { return p.events.Count("duplicate") == len(p.bad) })
+	rig.Eventually(p, "each is a duplicate", func() bool { return p.events.Count("duplicate") == len(p.bad) })
 	p.ends(once(p.messages...))
 }
 
@@ -146,7 +147,7 @@ func lettersUnmarked(p *parkedLetters) {
 		require.NoError(p, p.publisher.Publish(p.topic, letter))
 		letter.Ack()
 	}
-	p.eventually("each is a duplicate", func() bool { return p.events.Count("duplicate") == len(p.bad) })
+	rig.Eventually(p, "each is a duplicate", func() bool { return p.events.Count("duplicate") == len(p.bad) })
 	require.Equal(p, len(p.bad), p.parked(), "stored is stored")
 	p.retryAll(len(p.bad))
 	p.ends(once(p.messages...))
@@ -173,7 +174,7 @@ func correctedRow(p *parkedLetters) {
 	want[rows[0].UUID] = []string{"corrected"}
 	p.ends(want)
 	p.sendBack(nil)
-	p.eventually("the old payload is another message", func() bool { return p.events.Count("collision") == 1 })
-	p.eventually("it waits for an operator", func() bool { return p.parked() == 1 })
+	rig.Eventually(p, "the old payload is another message", func() bool { return p.events.Count("collision") == 1 })
+	rig.Eventually(p, "it waits for an operator", func() bool { return p.parked() == 1 })
 	require.Equal(p, want, p.ledger())
 }

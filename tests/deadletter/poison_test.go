@@ -21,6 +21,7 @@ import (
 	"github.com/millrace-go/millrace/pubsub"
 	"github.com/millrace-go/millrace/pubsub/rabbitmq"
 	"github.com/millrace-go/millrace/pubsub/watermillsql"
+	"github.com/millrace-go/millrace/tests/rig"
 	"github.com/millrace-go/millrace/tests/servers"
 	"github.com/millrace-go/millrace/tests/testdb"
 )
@@ -148,12 +149,12 @@ func TestPoisonQueueAndRequeuer(t *testing.T) {
 		b.bill(l, losesAck(good[0]))
 		require.NoError(b, l.publisher.Publish("orders", messages...))
 		b.endsIn(once(good...))
-		b.eventually("the bad ones failed", func() bool { return b.events.Count("failed") >= len(bad) })
+		rig.Eventually(b, "the bad ones failed", func() bool { return b.events.Count("failed") >= len(bad) })
 		b.fixed.Store(true)
 		b.requeue(l, 0)
 		b.endsIn(once(messages...))
-		b.eventually("the copy of what was handled is dropped", func() bool { return b.events.Count("duplicate") >= 1 })
-		b.eventually("all are told", func() bool { return b.events.Count("completed") == len(messages) })
+		rig.Eventually(b, "the copy of what was handled is dropped", func() bool { return b.events.Count("duplicate") >= 1 })
+		rig.Eventually(b, "all are told", func() bool { return b.events.Count("completed") == len(messages) })
 		for _, msg := range bad {
 			b.keeps(msg)
 			given := b.given(msg)
@@ -217,7 +218,7 @@ func TestRequeuerBehindTheInboxLosesTheSecondRound(t *testing.T) {
 		require.NoError(t, err)
 	})
 	require.NoError(t, channel.Publish("orders", of("bad", newMessages(2))...))
-	b.eventually("the second round is dropped", func() bool { return b.events.Count("duplicate") == 1 })
+	rig.Eventually(b, "the second round is dropped", func() bool { return b.events.Count("duplicate") == 1 })
 	require.Equal(t, "requeuer", b.events.Last("duplicate").Consumer)
 	require.Equal(t, 2, b.events.Count("failed"))
 }
@@ -257,7 +258,7 @@ func TestPoisonQueueLeavesWhatTheDatabaseIsToBlameFor(t *testing.T) {
 	messages := newMessages(6)
 	wire.Cut()
 	require.NoError(t, channel.Publish("orders", messages...))
-	b.eventually("the outage is met", func() bool { return b.events.Count("outage") >= len(messages) })
+	rig.Eventually(b, "the outage is met", func() bool { return b.events.Count("outage") >= len(messages) })
 	wire.Mend()
 	b.endsIn(once(of("good", messages)...))
 	poisoned := map[string]bool{}

@@ -12,6 +12,7 @@ import (
 	"github.com/millrace-go/millrace/inbox"
 	millrace "github.com/millrace-go/millrace/middleware"
 	"github.com/millrace-go/millrace/pubsub/rabbitmq"
+	"github.com/millrace-go/millrace/tests/rig"
 )
 
 var queueTypes = map[string]rabbitmq.Queues{
@@ -43,7 +44,7 @@ func deadLettersComeBack(r *rabbit, change func(*millrace.Inbox)) {
 	bad, good := of("bad", messages), of("good", messages)
 	r.serve(r.inbox(change), r.neverAcks(good[0]))
 	r.publish(messages...)
-	r.eventually("the bad ones are given up", func() bool { return r.ready(r.dead) == len(bad)+1 })
+	rig.Eventually(r, "the bad ones are given up", func() bool { return r.ready(r.dead) == len(bad)+1 })
 	r.endsIn(once(good...))
 
 	r.fixed.Store(true)
@@ -65,7 +66,7 @@ func deadLettersComeBack(r *rabbit, change func(*millrace.Inbox)) {
 	want := once(messages...)
 	want[corrected.UUID] = []string{"corrected"}
 	r.endsIn(want)
-	r.eventually("all copies are handled", func() bool {
+	rig.Eventually(r, "all copies are handled", func() bool {
 		return r.events.Count("duplicate") >= duplicates+3 && r.events.Count("completed") >= len(messages)
 	})
 	require.Equal(r, 0, r.ready(r.dead))
@@ -118,5 +119,5 @@ func (r *rabbit) sendAndDie(letters ...*message.Message) {
 		}))
 	}
 	require.NoError(r, ch.Close())
-	r.eventually("they are back", func() bool { return r.ready(r.dead) == all })
+	rig.Eventually(r, "they are back", func() bool { return r.ready(r.dead) == all })
 }

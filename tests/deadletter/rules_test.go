@@ -12,6 +12,7 @@ import (
 	millrace "github.com/millrace-go/millrace/middleware"
 	"github.com/millrace-go/millrace/outbox"
 	"github.com/millrace-go/millrace/pubsub/rabbitmq"
+	"github.com/millrace-go/millrace/tests/rig"
 )
 
 // A consumer with a rule for replays gets dead letters that it has never handled, and one that it
@@ -43,7 +44,7 @@ func TestDeadLettersForAConsumerWithARule(t *testing.T) {
 					want = once(of("good", messages)...)
 				}
 				b.endsIn(want)
-				b.eventually("each is handled or parked", func() bool {
+				rig.Eventually(b, "each is handled or parked", func() bool {
 					return b.events.Count("duplicate") >= 1 && b.events.Count("completed")+b.parked() == len(messages)
 				})
 				require.Equal(b, c.parked, b.parked())
@@ -76,7 +77,7 @@ func (r *rabbit) sendsInvoices(rule inbox.ReplayRule) (messages []*message.Messa
 			})
 	})
 	r.publish(messages...)
-	r.eventually("three are given up", func() bool { return r.ready(r.dead) == 3 })
+	rig.Eventually(r, "three are given up", func() bool { return r.ready(r.dead) == 3 })
 	r.endsIn(once(of("good", messages)...))
 	return messages
 }

@@ -84,11 +84,6 @@ func (b *bed) open(status inbox.Status) int {
 
 func (b *bed) rows() int { return b.count(`SELECT COUNT(*) FROM millrace_messages`) }
 
-func (b *bed) eventually(what string, true func() bool) {
-	b.Helper()
-	require.Eventually(b, true, time.Minute, 5*time.Millisecond, what)
-}
-
 // quick are settings with which a test need not wait.
 func quick(store *inbox.Store) pubsub.Durable {
 	return pubsub.Durable{
@@ -111,19 +106,11 @@ func (b *bed) start(durable pubsub.Durable, h message.HandlerFunc, middlewares .
 	s := &service{bed: b, source: rig.NewFeed(), published: &rig.Publisher{}}
 	sub, err := durable.Decorate(s.source)
 	require.NoError(b, err)
-	s.router, err = message.NewRouter(message.RouterConfig{CloseTimeout: 20 * time.Second}, watermill.NopLogger{})
-	require.NoError(b, err)
+	s.router = rig.NewRouter(b)
 	s.router.AddPlugin(durable.Store.Plugin())
 	s.router.AddMiddleware(middlewares...)
 	s.router.AddHandler(consumer, "orders", sub, "invoices", s.published, h)
-	stopped := make(chan error, 1)
-	go func() { stopped <- s.router.Run(context.WithoutCancel(b.Context())) }()
-	select {
-	case <-s.router.Running():
-	case err := <-stopped:
-		require.NoError(b, err, "the router did not start")
-	}
-	b.Cleanup(func() { _ = s.router.Close() })
+	rig.Run(b, s.router)
 	return s
 }
 

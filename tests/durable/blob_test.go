@@ -15,6 +15,7 @@ import (
 
 	"github.com/millrace-go/millrace/inbox"
 	millrace "github.com/millrace-go/millrace/middleware"
+	"github.com/millrace-go/millrace/tests/rig"
 	"github.com/millrace-go/millrace/tests/testdb"
 )
 
@@ -132,7 +133,7 @@ var blobBodies = []testdb.Body{
 				}
 				return effect(msg)
 			})
-			b.eventually("all are handled, and nothing is left", func() bool {
+			rig.Eventually(b, "all are handled, and nothing is left", func() bool {
 				return b.rows() == 0 && b.registered() == 0 && len(files.names(t)) == 0
 			})
 			require.NoError(t, s.router.Close())
@@ -182,7 +183,7 @@ var blobBodies = []testdb.Body{
 		msg := large()
 		s := b.inboxed(storeFirst(store), effect)
 		require.True(t, s.deliver(msg))
-		b.eventually("it is handled", func() bool { return b.effects(msg) == 1 && b.rows() == 0 && b.registered() == 0 })
+		rig.Eventually(b, "it is handled", func() bool { return b.effects(msg) == 1 && b.rows() == 0 && b.registered() == 0 })
 		assert.Len(t, files.names(t), 1)
 		require.NoError(t, s.router.Close())
 		files.failDelete(nil)
@@ -199,16 +200,16 @@ var blobBodies = []testdb.Body{
 		durable := storeFirst(store)
 		durable.MaxAttempts = 1
 		b.inboxed(durable, effect)
-		b.eventually("it was tried", func() bool { return b.open(inbox.FailedRetryable) == 1 })
+		rig.Eventually(b, "it was tried", func() bool { return b.open(inbox.FailedRetryable) == 1 })
 		assert.Contains(t, b.only(store, inbox.FailedRetryable).LastError, "get the blob "+name)
 		require.NoError(t, files.FileBlobs.Put(t.Context(), name, msg.Payload))
-		b.eventually("it is handled", func() bool { return b.effects(msg) == 1 && b.rows() == 0 })
+		rig.Eventually(b, "it is handled", func() bool { return b.effects(msg) == 1 && b.rows() == 0 })
 	}},
 	{Name: "a writer slower than the janitor", Why: "the row of a blob that was removed is never committed", Run: func(t *testing.T, db *testdb.DB) {
 		b, files := newBed(t, db), newBlobs(t)
 		store, _ := b.filing(files, 500*time.Millisecond)
 		files.after = func(name string) error {
-			b.eventually("the janitor takes it for an orphan", func() bool {
+			rig.Eventually(b, "the janitor takes it for an orphan", func() bool {
 				b.purge(store)
 				return len(files.names(t)) == 0
 			})
@@ -219,7 +220,7 @@ var blobBodies = []testdb.Body{
 		assert.Zero(t, b.rows()+b.registered())
 		files.after = nil
 		msg := large()
-		b.eventually("it is stored", func() bool { return b.queue(store).Put(t.Context(), "orders", msg) == nil })
+		rig.Eventually(b, "it is stored", func() bool { return b.queue(store).Put(t.Context(), "orders", msg) == nil })
 		assert.Equal(t, string(msg.Payload), string(b.only(store, inbox.Received).Payload))
 	}},
 	{Name: "a janitor that meets a writer", Why: "it waits for the row that is being written", Run: func(t *testing.T, db *testdb.DB) {

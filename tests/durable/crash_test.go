@@ -13,6 +13,7 @@ import (
 	"github.com/millrace-go/millrace/inbox"
 	"github.com/millrace-go/millrace/pubsub"
 	"github.com/millrace-go/millrace/tests/process"
+	"github.com/millrace-go/millrace/tests/rig"
 	"github.com/millrace-go/millrace/tests/testdb"
 )
 
@@ -63,7 +64,7 @@ func TestKilledWithAnOutcome(t *testing.T) {
 				deaf := c.launch(t)
 				deaf.Deliver(process.Delivery{Message: m, Stop: stop})
 				if stop == "" {
-					c.eventually("it waits for another try", func() bool {
+					rig.Eventually(c.T, "it waits for another try", func() bool {
 						return c.open(inbox.Settling) == 1 && len(deaf.Events(process.Acked)) == 1
 					})
 				} else {
@@ -208,7 +209,7 @@ func (c *crash) redeliver(p *process.Process) {
 // quiet waits until everything is acked and nothing is stored.
 func (c *crash) quiet(p *process.Process) {
 	c.Helper()
-	c.eventually("everything is acked and handled", func() bool {
+	rig.Eventually(c.T, "everything is acked and handled", func() bool {
 		for _, e := range p.Events(process.Acked) {
 			c.acked[e.UUID] = true
 		}

@@ -60,7 +60,7 @@ func (d *dispute) due() {
 func (d *dispute) ends(handled, parked *message.Message) {
 	d.Helper()
 	d.due()
-	d.eventually("one is handled and the other parked", func() bool {
+	rig.Eventually(d, "one is handled and the other parked", func() bool {
 		return d.effects(d.one) == 1 && d.rows() == 1 && d.open(inbox.Parked) == 1
 	})
 	found, err := d.store.Find(d.Context(), inbox.Filter{}, 0, 10)
@@ -74,7 +74,7 @@ func (d *dispute) ends(handled, parked *message.Message) {
 		assert.True(d, d.deliver(early(parked)))
 		d.due()
 	}
-	d.eventually("copies change nothing", func() bool { return d.rows() == 1 && d.open(inbox.Parked) == 1 })
+	rig.Eventually(d, "copies change nothing", func() bool { return d.rows() == 1 && d.open(inbox.Parked) == 1 })
 	assert.Equal(d, 1, d.effects(d.one))
 }
 
@@ -101,7 +101,7 @@ var disputeBodies = []testdb.Body{
 		d.published.FailWith(nil)
 		assert.True(t, d.deliver(d.other))
 		assert.Equal(t, []string{"invoice"}, uuids(d.published.Messages()))
-		d.eventually("the outcome is settled", func() bool { return d.count(`SELECT COUNT(*) FROM millrace_outcomes`) == 0 })
+		rig.Eventually(d, "the outcome is settled", func() bool { return d.count(`SELECT COUNT(*) FROM millrace_outcomes`) == 0 })
 		d.ends(d.other, d.one)
 		assert.Len(t, d.published.Messages(), 1)
 	}},
@@ -124,7 +124,7 @@ func TestTwoPayloadsOfOneKeyAtOnce(t *testing.T) {
 			d.source.Send(t, straight)
 			<-running
 			d.source.Send(t, again)
-			d.eventually("the copy waits for the handler", func() bool { return d.opening() == 1 })
+			rig.Eventually(d, "the copy waits for the handler", func() bool { return d.opening() == 1 })
 			close(finish)
 			assert.True(t, rig.Answer(t, straight))
 			assert.True(t, rig.Answer(t, again))
@@ -158,7 +158,7 @@ func TestAnotherPayloadWaitsForNoHandlerWhereAllIsStoredFirst(t *testing.T) {
 			assert.Equal(t, 1, b.open(inbox.Parked))
 			assert.Zero(t, b.effects(msg))
 			close(finish)
-			b.eventually("the first is handled", func() bool { return b.effects(msg) == 1 && b.rows() == 1 })
+			rig.Eventually(b, "the first is handled", func() bool { return b.effects(msg) == 1 && b.rows() == 1 })
 		})
 	}
 }

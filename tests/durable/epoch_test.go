@@ -11,6 +11,7 @@ import (
 	"github.com/millrace-go/millrace/inbox"
 	millrace "github.com/millrace-go/millrace/middleware"
 	"github.com/millrace-go/millrace/pubsub"
+	"github.com/millrace-go/millrace/tests/rig"
 	"github.com/millrace-go/millrace/tests/testdb"
 )
 
@@ -49,9 +50,9 @@ var epochBodies = []testdb.Body{
 		var failing atomic.Bool
 		b.epochs(&failing)(1)
 		for _, s := range []inbox.Status{inbox.Received, inbox.FailedRetryable, inbox.Held} {
-			b.eventually(s.String()+" is handled", func() bool { return b.effects(states[s]) == 1 })
+			rig.Eventually(b, s.String()+" is handled", func() bool { return b.effects(states[s]) == 1 })
 		}
-		b.eventually("the rest is where it belongs", func() bool {
+		rig.Eventually(b, "the rest is where it belongs", func() bool {
 			return b.rows() == 3 && b.count(`SELECT COUNT(*) FROM millrace_messages m JOIN millrace_consumers c ON c.id = m.consumer WHERE c.epoch = 1`) == 2
 		})
 		assert.Equal(t, []int{1, 1, 1}, []int{b.open(inbox.Parked), b.open(inbox.FailedTerminal), b.open(inbox.InProgress)})
@@ -65,12 +66,12 @@ var epochBodies = []testdb.Body{
 		before := start(0)
 		msg := newMessage()
 		assert.True(t, before.deliver(msg))
-		b.eventually("it is parked", func() bool { return b.open(inbox.Parked) == 1 })
+		rig.Eventually(b, "it is parked", func() bool { return b.open(inbox.Parked) == 1 })
 		require.NoError(t, before.router.Close())
 
 		failing.Store(false)
 		after := start(1)
-		b.eventually("it moves", func() bool {
+		rig.Eventually(b, "it moves", func() bool {
 			return b.count(`SELECT COUNT(*) FROM millrace_messages m JOIN millrace_consumers c ON c.id = m.consumer WHERE c.epoch = 1`) == 1
 		})
 		assert.Equal(t, 1, b.count(`SELECT COUNT(*) FROM millrace_claims`))
@@ -85,7 +86,7 @@ var epochBodies = []testdb.Body{
 		start := b.epochs(&failing)
 		now := start(1)
 		assert.True(t, now.deliver(msg))
-		b.eventually("it is handled", func() bool { return b.effects(msg) == 1 })
+		rig.Eventually(b, "it is handled", func() bool { return b.effects(msg) == 1 })
 		require.NoError(t, now.router.Close())
 
 		queue, err := b.store.Queue(inbox.QueueConfig{Consumer: consumer})
@@ -93,7 +94,7 @@ var epochBodies = []testdb.Body{
 		other := newMessage()
 		require.NoError(t, queue.Put(t.Context(), "orders", msg, other))
 		start(1)
-		b.eventually("the other one is handled", func() bool { return b.effects(other) == 1 && b.rows() == 0 })
+		rig.Eventually(b, "the other one is handled", func() bool { return b.effects(other) == 1 && b.rows() == 0 })
 		assert.Equal(t, 1, b.effects(msg))
 	}},
 	{Name: "a key of another source in a raised epoch", Why: "what moves is known by the new key", Run: func(t *testing.T, db *testdb.DB) {
@@ -108,11 +109,11 @@ var epochBodies = []testdb.Body{
 		durable.Mode, durable.Epoch, durable.Key = pubsub.StoreFirst, 1, key
 		s := b.start(durable, func(msg *message.Message) ([]*message.Message, error) { return nil, effect(msg) },
 			millrace.Inbox{Store: b.store, Epoch: 1, Key: key}.Middleware)
-		b.eventually("it is handled", func() bool { return b.effects(msg) == 1 && b.rows() == 0 })
+		rig.Eventually(b, "it is handled", func() bool { return b.effects(msg) == 1 && b.rows() == 0 })
 		twin := newMessage()
 		twin.Metadata.Set("order", "7")
 		assert.True(t, s.deliver(twin))
-		b.eventually("its twin was decided on", func() bool { return b.rows() == 0 })
+		rig.Eventually(b, "its twin was decided on", func() bool { return b.rows() == 0 })
 		assert.Equal(t, 0, b.effects(twin))
 	}},
 }

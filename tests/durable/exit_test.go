@@ -13,6 +13,7 @@ import (
 	"github.com/millrace-go/millrace/inbox"
 	"github.com/millrace-go/millrace/pubsub/rabbitmq"
 	"github.com/millrace-go/millrace/tests/process"
+	"github.com/millrace-go/millrace/tests/rig"
 	"github.com/millrace-go/millrace/tests/testdb"
 )
 
@@ -76,7 +77,7 @@ func (b *bed) supervise(s served, done func() bool) (tries map[string][]int) {
 	for range most {
 		p := s.launch(b.T)
 		over := false
-		b.eventually("the process ends, or all is done", func() bool {
+		rig.Eventually(b, "the process ends, or all is done", func() bool {
 			select {
 			case <-p.Ended():
 				return true

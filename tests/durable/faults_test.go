@@ -17,6 +17,7 @@ import (
 	millrace "github.com/millrace-go/millrace/middleware"
 	"github.com/millrace-go/millrace/pubsub"
 	"github.com/millrace-go/millrace/tests/faults"
+	"github.com/millrace-go/millrace/tests/rig"
 	"github.com/millrace-go/millrace/tests/testdb"
 )
 
@@ -35,7 +36,7 @@ var lossBodies = []testdb.Body{
 		s := b.inboxed(durable, func(msg *message.Message) error { runs.run(msg); return errBoom })
 		msg := newMessage()
 		assert.True(t, s.deliver(msg))
-		b.eventually("it is parked", func() bool { return b.open(inbox.Parked) == 1 })
+		rig.Eventually(b, "it is parked", func() bool { return b.open(inbox.Parked) == 1 })
 		must := millrace.Inbox{Store: b.process(), Consumer: consumer}.Middleware(func(msg *message.Message) ([]*message.Message, error) {
 			runs.run(msg)
 			return nil, nil
@@ -57,9 +58,9 @@ var lossBodies = []testdb.Body{
 		s := b.inboxed(durable, effect)
 		msg := newMessage()
 		assert.True(t, s.deliver(msg))
-		b.eventually("the first is handled", func() bool { return b.effects(msg) == 1 && b.rows() == 0 })
+		rig.Eventually(b, "the first is handled", func() bool { return b.effects(msg) == 1 && b.rows() == 0 })
 		assert.True(t, s.deliver(message.NewMessage(msg.UUID, []byte("another"))))
-		b.eventually("the other is parked", func() bool { return b.open(inbox.Parked) == 1 && b.rows() == 1 })
+		rig.Eventually(b, "the other is parked", func() bool { return b.open(inbox.Parked) == 1 && b.rows() == 1 })
 		assert.Equal(t, 1, b.effects(msg))
 	}},
 	{Name: "another payload while the first waits", Why: "parked with an open claim: an operator can act", Run: func(t *testing.T, db *testdb.DB) {
@@ -96,7 +97,7 @@ var lossBodies = []testdb.Body{
 			handled = append(handled, msg.UUID)
 			return effect(msg)
 		})
-		b.eventually("all are handled", func() bool { return b.rows() == 0 })
+		rig.Eventually(b, "all are handled", func() bool { return b.rows() == 0 })
 		mu.Lock()
 		defer mu.Unlock()
 		assert.Equal(t, want, slices.Compact(handled))
@@ -155,7 +156,7 @@ func deadlockAtClose(t *testing.T, db *testdb.DB) {
 	s := b.inboxed(durable, func(msg *message.Message) error { runs.run(msg); return effect(msg) })
 	msg := newMessage()
 	assert.True(t, s.deliver(msg))
-	b.eventually("it is handled", func() bool { return b.rows() == 0 })
+	rig.Eventually(b, "it is handled", func() bool { return b.rows() == 0 })
 	assert.Equal(t, 3, runs.of(msg))
 	assert.Equal(t, 1, b.effects(msg))
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/millrace-go/millrace/inbox"
 	"github.com/millrace-go/millrace/pubsub"
 	"github.com/millrace-go/millrace/tests/process"
+	"github.com/millrace-go/millrace/tests/rig"
 	"github.com/millrace-go/millrace/tests/testdb"
 )
 
@@ -56,17 +57,17 @@ func (f freeze) run(t *testing.T, db *testdb.DB, mode pubsub.Mode) {
 	slow := c.launch(t)
 	slow.Deliver(process.Delivery{Message: victim, Stop: f.at})
 	slow.Await(process.At, 1)
-	c.eventually("its source has the ack", func() bool { return len(slow.Events(process.Acked)) == 1 })
+	rig.Eventually(c.T, "its source has the ack", func() bool { return len(slow.Events(process.Acked)) == 1 })
 	slow.Freeze()
 
 	other := c.launch(t)
 	handled := func() bool { return c.works(victim.UUID) == 1 && c.rows() == 0 }
 	if f.keeps {
-		c.eventually("another process took it over", func() bool {
+		rig.Eventually(c.T, "another process took it over", func() bool {
 			return c.count(`SELECT COUNT(*) FROM millrace_messages WHERE attempts = 1`) == 1
 		})
 	} else {
-		c.eventually("another process is done with it", handled)
+		rig.Eventually(c.T, "another process is done with it", handled)
 	}
 	slow.Thaw()
 	slow.GoOn()
@@ -77,7 +78,7 @@ func (f freeze) run(t *testing.T, db *testdb.DB, mode pubsub.Mode) {
 	case f.at == process.InHandler:
 		assert.NotEmpty(t, answer.Error)
 	}
-	c.eventually("the other one is done with it", handled)
+	rig.Eventually(c.T, "the other one is done with it", handled)
 	assert.Positive(t, other.Await(ran, 1)[0].Counts["attempts"], "it was counted before it ran again")
 	slow.Close()
 	other.Close()
@@ -110,7 +111,7 @@ func TestFrozenBeyondTheLeaseWithoutInbox(t *testing.T) {
 		slow.Close() // waits for the answer
 		assert.Equal(t, 1, c.rows(), "the slow one closed what the other one has")
 		other.GoOn()
-		c.eventually("the other one is done", func() bool { return c.rows() == 0 })
+		rig.Eventually(c.T, "the other one is done", func() bool { return c.rows() == 0 })
 		other.Close()
 		assert.Equal(t, 2, c.works(victim.UUID))
 	})

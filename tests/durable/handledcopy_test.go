@@ -8,6 +8,7 @@ import (
 
 	"github.com/millrace-go/millrace/inbox"
 	"github.com/millrace-go/millrace/pubsub"
+	"github.com/millrace-go/millrace/tests/rig"
 	"github.com/millrace-go/millrace/tests/testdb"
 )
 
@@ -21,7 +22,7 @@ func TestACopyOfWhatWasHandledWhileAnotherPayloadWaits(t *testing.T) {
 		s := b.inboxed(durable, effect)
 		msg := newMessage()
 		require.True(t, s.deliver(msg))
-		b.eventually("it is handled", func() bool { return b.effects(msg) == 1 && b.rows() == 0 })
+		rig.Eventually(b, "it is handled", func() bool { return b.effects(msg) == 1 && b.rows() == 0 })
 
 		by := inbox.Operator{Name: "ann", Reason: "to see what waits"}
 		require.NoError(t, b.store.Pause(t.Context(), consumer, 0, by))
@@ -31,7 +32,7 @@ func TestACopyOfWhatWasHandledWhileAnotherPayloadWaits(t *testing.T) {
 		require.True(t, s.deliver(msg), "a copy")
 		assert.Equal(t, 1, b.rows(), "the other payload")
 		require.NoError(t, b.store.Resume(t.Context(), consumer, 0, by))
-		b.eventually("the other payload is parked", func() bool { return b.open(inbox.Parked) == 1 && b.rows() == 1 })
+		rig.Eventually(b, "the other payload is parked", func() bool { return b.open(inbox.Parked) == 1 && b.rows() == 1 })
 		found, err := b.store.Find(t.Context(), inbox.Filter{}, 0, 10)
 		require.NoError(t, err)
 		assert.Equal(t, "another", string(found[0].Payload))

@@ -63,7 +63,7 @@ var importBodies = []testdb.Body{
 			b.imports(msg)
 			return nil, errBoom
 		})
-		b.eventually("it is closed", func() bool { return b.rows() == 0 })
+		rig.Eventually(b, "it is closed", func() bool { return b.rows() == 0 })
 		assert.EqualValues(t, 1, runs.Load())
 		assert.Zero(t, events.Count("retried"))
 	}},
@@ -77,7 +77,7 @@ var importBodies = []testdb.Body{
 		for _, m := range []*message.Message{msg, other, msg} {
 			assert.True(t, s.deliver(m))
 		}
-		b.eventually("both are closed", func() bool { return b.rows() == 0 && b.effects(other) == 1 })
+		rig.Eventually(b, "both are closed", func() bool { return b.rows() == 0 && b.effects(other) == 1 })
 		assert.Zero(t, b.effects(msg))
 	}},
 }

@@ -14,6 +14,7 @@ import (
 	millrace "github.com/millrace-go/millrace/middleware"
 	"github.com/millrace-go/millrace/outbox"
 	"github.com/millrace-go/millrace/pubsub"
+	"github.com/millrace-go/millrace/tests/rig"
 	"github.com/millrace-go/millrace/tests/testdb"
 )
 
@@ -46,7 +47,7 @@ var journalBodies = []testdb.Body{
 			first, second := newMessage(), newMessage()
 			for _, msg := range []*message.Message{first, first, second, first} {
 				assert.True(t, s.deliver(msg))
-				b.eventually("it is handled", func() bool { return b.effects(msg) == 1 && b.rows() == 0 })
+				rig.Eventually(b, "it is handled", func() bool { return b.effects(msg) == 1 && b.rows() == 0 })
 			}
 			kept := b.journal(b.store)
 			require.Len(t, kept, 2)
@@ -110,7 +111,7 @@ var journalBodies = []testdb.Body{
 		})
 		msg := newMessage()
 		assert.True(t, s.deliver(msg))
-		b.eventually("it is handled", func() bool { return b.effects(msg) == 1 && b.rows() == 0 })
+		rig.Eventually(b, "it is handled", func() bool { return b.effects(msg) == 1 && b.rows() == 0 })
 		assert.Len(t, b.journal(b.store), 1)
 	}},
 	{Name: "what the version gate turns away", Why: "a stale one was not handled, a held one is when it is released", Run: func(t *testing.T, db *testdb.DB) {
@@ -124,7 +125,7 @@ var journalBodies = []testdb.Body{
 		assert.True(t, s.deliver(second))
 		assert.Empty(t, b.journal(b.store), "it is held")
 		assert.True(t, s.deliver(first))
-		b.eventually("both are applied", func() bool { return b.effects(first)+b.effects(second) == 2 && b.rows() == 0 })
+		rig.Eventually(b, "both are applied", func() bool { return b.effects(first)+b.effects(second) == 2 && b.rows() == 0 })
 		s.deliver(stale)
 		var order []string
 		for _, j := range b.journal(b.store) {
@@ -141,12 +142,12 @@ var journalBodies = []testdb.Body{
 		for version, msg := range []*message.Message{first, second} {
 			outbox.Stamp(msg, "a", int64(version+1))
 			assert.True(t, s.deliver(msg))
-			b.eventually("it is applied", func() bool { return b.effects(msg) == 1 && b.rows() == 0 })
+			rig.Eventually(b, "it is applied", func() bool { return b.effects(msg) == 1 && b.rows() == 0 })
 		}
 		stale := newMessage()
 		outbox.Stamp(stale, "a", 1)
 		assert.True(t, s.deliver(stale))
-		b.eventually("it is closed", func() bool { return b.rows() == 0 })
+		rig.Eventually(b, "it is closed", func() bool { return b.rows() == 0 })
 		assert.Zero(t, b.effects(stale))
 		assert.Equal(t, 3, b.count(`SELECT COUNT(*) FROM millrace_claims WHERE result = 1`), "it has come")
 		assert.Len(t, b.journal(b.store), 2)

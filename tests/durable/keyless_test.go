@@ -74,11 +74,11 @@ func (k *keyless) stops(bad *message.Message, why string) {
 	for n := range 5 {
 		assert.True(k, k.deliver(order(fmt.Sprintf("good %d", n), n)))
 	}
-	k.eventually("others are handled", func() bool { return k.count(`SELECT COUNT(*) FROM effects`) == 5 })
+	rig.Eventually(k, "others are handled", func() bool { return k.count(`SELECT COUNT(*) FROM effects`) == 5 })
 	again := bad.Copy()
 	again.Metadata.Set("_watermill_amqp_redelivered", "true")
 	assert.True(k, k.deliver(again), "a copy of it")
-	k.eventually("nothing is left to be done", func() bool { return k.rows() == 1 })
+	rig.Eventually(k, "nothing is left to be done", func() bool { return k.rows() == 1 })
 	found := k.find(inbox.Filter{Status: inbox.FailedTerminal})
 	require.Len(k, found, 1)
 	assert.Equal(k, string(bad.Payload), string(found[0].Payload))
@@ -151,12 +151,12 @@ var keylessBodies = []testdb.Body{
 		}})
 		assert.True(t, k.deliver(broken("bad")))
 		assert.True(t, k.deliver(broken("good")))
-		b.eventually("the other is handled", func() bool { return b.rows() == 1 && b.effects(broken("good")) == 1 })
+		rig.Eventually(b, "the other is handled", func() bool { return b.rows() == 1 && b.effects(broken("good")) == 1 })
 		found := b.find(inbox.Filter{Status: inbox.FailedTerminal})
 		require.Len(t, found, 1)
 		assert.Equal(t, "bad", found[0].MessageID, "it has a key")
-		b.eventually("a queue serves it", func() bool { return k.store.Retry(t.Context(), found[0].ID, ada, nil) == nil })
-		b.eventually("it is handled, in no order", func() bool { return b.rows() == 0 && b.effects(broken("bad")) == 1 })
+		rig.Eventually(b, "a queue serves it", func() bool { return k.store.Retry(t.Context(), found[0].ID, ada, nil) == nil })
+		rig.Eventually(b, "it is handled, in no order", func() bool { return b.rows() == 0 && b.effects(broken("bad")) == 1 })
 	}},
 	{Name: "a key that is looked up where nobody answers", Why: "the message is not to blame: it goes back to its source", Run: func(t *testing.T, db *testdb.DB) {
 		b := newBed(t, db)
@@ -187,7 +187,7 @@ var keylessBodies = []testdb.Body{
 		for range 2 {
 			assert.True(t, k.deliver(broken("good")))
 		}
-		b.eventually("it is handled", func() bool { return b.rows() == 0 })
+		rig.Eventually(b, "it is handled", func() bool { return b.rows() == 0 })
 		assert.Equal(t, 1, b.effects(broken("good")))
 	}},
 	{Name: "what an operator can do without a key", Why: "its key is looked for again", Run: operatesKeyless},
@@ -243,11 +243,11 @@ func operatesKeyless(t *testing.T, db *testdb.DB) {
 		return found[0]
 	}
 	require.True(t, k.deliver(broken("bad")))
-	b.eventually("a queue serves it", func() bool {
+	rig.Eventually(b, "a queue serves it", func() bool {
 		return b.count(`SELECT COUNT(*) FROM millrace_consumers WHERE served_until > 0`) == 1
 	})
 	require.NoError(t, k.store.Retry(t.Context(), one().ID, ada, nil))
-	b.eventually("it has none, and waits again", func() bool { return k.events.Count("parked") == 2 && b.open(inbox.FailedTerminal) == 1 })
+	rig.Eventually(b, "it has none, and waits again", func() bool { return k.events.Count("parked") == 2 && b.open(inbox.FailedTerminal) == 1 })
 	assert.Contains(t, one().Reason, "no key: ")
 	story, err := k.store.Story(t.Context(), one().MessageID)
 	require.NoError(t, err)
@@ -260,22 +260,22 @@ func operatesKeyless(t *testing.T, db *testdb.DB) {
 		require.NoError(t, k.store.Retry(t.Context(), id, ada, nil))
 	}
 	correct(`{"order_id":1}`)
-	b.eventually("it is handled", func() bool { return b.rows() == 0 })
+	rig.Eventually(b, "it is handled", func() bool { return b.rows() == 0 })
 	assert.Equal(t, 1, b.effects(broken("bad")))
 	assert.True(t, k.deliver(order("copy", 1)), "a copy by its key")
-	b.eventually("the copy is closed", func() bool { return b.rows() == 0 })
+	rig.Eventually(b, "the copy is closed", func() bool { return b.rows() == 0 })
 	assert.Zero(t, b.effects(broken("copy")))
 
 	require.True(t, k.deliver(broken("second")))
 	correct(`{"order_id":1}`)
-	b.eventually("the key is known, and so is the message", func() bool { return b.rows() == 0 })
+	rig.Eventually(b, "the key is known, and so is the message", func() bool { return b.rows() == 0 })
 	assert.Zero(t, b.effects(broken("second")))
 
 	require.True(t, k.deliver(broken("third")))
 	correct(`{"order_id":1,"more":true}`)
-	b.eventually("the key is that of another message", func() bool { return b.open(inbox.Parked) == 1 && b.rows() == 1 })
+	rig.Eventually(b, "the key is that of another message", func() bool { return b.open(inbox.Parked) == 1 && b.rows() == 1 })
 	require.NoError(t, k.store.Retry(t.Context(), b.find(inbox.Filter{Status: inbox.Parked})[0].ID, ada, nil))
-	b.eventually("it is handled as another one", func() bool { return b.rows() == 0 })
+	rig.Eventually(b, "it is handled as another one", func() bool { return b.rows() == 0 })
 	assert.Equal(t, 1, b.effects(broken("third")))
 
 	require.True(t, k.deliver(broken("fourth")))
@@ -337,7 +337,7 @@ func TestNoKeyFromRabbitMQ(t *testing.T) {
 				router.AddConsumerHandler(consumer, "orders", sub, effect)
 				go func() { _ = router.Run(context.WithoutCancel(t.Context())) }()
 				<-router.Running()
-				b.eventually("five are handled, one is kept", func() bool {
+				rig.Eventually(b, "five are handled, one is kept", func() bool {
 					return b.count(`SELECT COUNT(*) FROM effects`) == 5 && b.open(inbox.FailedTerminal) == 1 && b.rows() == 1
 				})
 				require.NoError(t, router.Close())

@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/millrace-go/millrace/tests/rig"
 	"github.com/millrace-go/millrace/tests/testdb"
 )
 
@@ -44,7 +45,7 @@ func TestManyLeftOver(t *testing.T) {
 		for n := range weighings { // each within the minute that Await waits
 			p.Await(weighed, n+1)
 		}
-		b.eventually("all are handled", func() bool { return b.rows() == 0 })
+		rig.Eventually(b, "all are handled", func() bool { return b.rows() == 0 })
 		took := time.Since(began)
 		counts := p.Close()
 		assert.GreaterOrEqual(t, counts[ran], messages)

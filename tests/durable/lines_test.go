@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-go/millrace/inbox"
+	"github.com/millrace-go/millrace/tests/rig"
 	"github.com/millrace-go/millrace/tests/testdb"
 )
 
@@ -73,7 +74,7 @@ var lineBodies = []testdb.Body{
 		require.ErrorIs(t, first[0].Finish(t.Context()), inbox.ErrLost)
 		require.NoError(t, q.Put(t.Context(), "orders", stands("b", 0), stands("b", 1), stands("", 0)))
 		var taken []*inbox.Leased
-		b.eventually("what is behind nobody is had", func() bool {
+		rig.Eventually(b, "what is behind nobody is had", func() bool {
 			more, of := b.had(q)
 			taken, uuids = append(taken, more...), append(uuids, of...)
 			return len(uuids) == 3

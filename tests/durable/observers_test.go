@@ -46,7 +46,7 @@ var observerBodies = []testdb.Body{
 			msg := newMessage()
 			msg.Metadata.Set("name", "paid")
 			require.True(t, s.deliver(msg))
-			b.eventually("it is parked", func() bool { return events.Count("parked") > parked })
+			rig.Eventually(b, "it is parked", func() bool { return events.Count("parked") > parked })
 			e := events.Last("parked")
 			assert.Equal(t, c.reason, e.Reason)
 			assert.Equal(t, []string{msg.UUID, "orders", "paid"}, []string{e.UUID, e.Topic, e.Type})

@@ -16,6 +16,7 @@ import (
 	"github.com/millrace-go/millrace/inbox"
 	millrace "github.com/millrace-go/millrace/middleware"
 	"github.com/millrace-go/millrace/pubsub"
+	"github.com/millrace-go/millrace/tests/rig"
 	"github.com/millrace-go/millrace/tests/testdb"
 )
 
@@ -250,13 +251,13 @@ func (b *bed) survives(name string, mode pubsub.Mode, set func(settings), run me
 	for range 2 {
 		good := newMessage()
 		require.True(b, s.deliver(good), name)
-		b.eventually(name+": a good message is handled", func() bool { return b.effects(good) == 1 })
+		rig.Eventually(b, name+": a good message is handled", func() bool { return b.effects(good) == 1 })
 	}
 	require.NoError(b, s.router.Close(), name)
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(b.Context()), 10*time.Second)
 	defer cancel()
 	require.NoError(b, store.Close(ctx), name)
-	b.eventually(name+": no connection is in use", func() bool { return pool.Stats().InUse == 0 })
+	rig.Eventually(b, name+": no connection is in use", func() bool { return pool.Stats().InUse == 0 })
 	_, err = b.db.ExecContext(b.Context(), `DELETE FROM millrace_messages`) // else those that come last wait for the others
 	require.NoError(b, err)
 }

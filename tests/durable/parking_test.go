@@ -35,7 +35,7 @@ var parkingBodies = []testdb.Body{
 				s := b.inboxed(durable, func(*message.Message) error { return errBoom })
 				msg := newMessage()
 				assert.True(t, s.deliver(msg))
-				b.eventually("it is parked", func() bool { return b.open(inbox.Parked) == 1 })
+				rig.Eventually(b, "it is parked", func() bool { return b.open(inbox.Parked) == 1 })
 				assert.Equal(t, 1, b.count(`SELECT COUNT(*) FROM millrace_outbox`))
 				var uuid []byte
 				require.NoError(t, b.db.GetContext(t.Context(), &uuid, `SELECT uuid FROM millrace_outbox`))
@@ -60,7 +60,7 @@ var parkingBodies = []testdb.Body{
 		s := b.inboxed(durable, func(*message.Message) error { return inbox.Terminal(errBoom) })
 		msg := newMessage()
 		assert.True(t, s.deliver(msg))
-		b.eventually("it waits for an operator", func() bool { return b.open(inbox.FailedTerminal) == 1 })
+		rig.Eventually(b, "it waits for an operator", func() bool { return b.open(inbox.FailedTerminal) == 1 })
 		assert.Equal(t, 0, b.effects(msg), "what OnPark did is undone")
 	}},
 	{Name: "what a handler is told of its delivery", Why: "attempt and arrival are in the context", Run: func(t *testing.T, db *testdb.DB) {
@@ -109,7 +109,7 @@ var parkingBodies = []testdb.Body{
 		assert.InDelta(t, time.Until(when).Seconds(), float64(left)/1e6, 60)
 		_, err := b.db.ExecContext(t.Context(), `UPDATE millrace_messages SET due_at = received_at`)
 		require.NoError(t, err)
-		b.eventually("it is handled", func() bool { return b.effects(msg) == 1 && b.rows() == 0 })
+		rig.Eventually(b, "it is handled", func() bool { return b.effects(msg) == 1 && b.rows() == 0 })
 	}},
 }
 

@@ -9,6 +9,7 @@ import (
 
 	"github.com/millrace-go/millrace/inbox"
 	"github.com/millrace-go/millrace/pubsub"
+	"github.com/millrace-go/millrace/tests/rig"
 	"github.com/millrace-go/millrace/tests/testdb"
 )
 
@@ -61,7 +62,7 @@ var pauseBodies = []testdb.Body{
 			require.Len(t, taken, 1)
 			require.NoError(t, q.PutBack(t.Context(), taken...))
 			require.NoError(t, by.Pause(t.Context(), consumer, 0, ada))
-			b.eventually("it is noticed", func() bool {
+			rig.Eventually(b, "it is noticed", func() bool {
 				taken, _, err := q.Take(t.Context(), 1, time.Minute)
 				require.NoError(t, err)
 				require.NoError(t, q.PutBack(t.Context(), taken...))
@@ -81,13 +82,13 @@ var pauseBodies = []testdb.Body{
 		durable := quick(b.store)
 		durable.Mode, durable.Poll = pubsub.StoreFirst, time.Hour
 		b.inboxed(durable, effect)
-		b.eventually("the queue looked", func() bool {
+		rig.Eventually(b, "the queue looked", func() bool {
 			return b.count(`SELECT COUNT(*) FROM millrace_consumers WHERE served_until > 0`) == 1
 		})
 		assert.Zero(t, b.effects(msg))
 		assert.Equal(t, 1, b.open(inbox.Received))
 		require.NoError(t, b.store.Resume(t.Context(), consumer, 0, ada))
-		b.eventually("it is handled", func() bool { return b.effects(msg) == 1 && b.rows() == 0 })
+		rig.Eventually(b, "it is handled", func() bool { return b.effects(msg) == 1 && b.rows() == 0 })
 	}},
 	{Name: "messages that arrive while their consumer is paused", Why: "are stored, in both modes", Run: func(t *testing.T, db *testdb.DB) {
 		b := newBed(t, db)
@@ -98,12 +99,12 @@ var pauseBodies = []testdb.Body{
 		assert.Zero(t, b.rows(), "nothing is written for what succeeds")
 		require.NoError(t, b.store.Pause(t.Context(), consumer, 0, ada))
 		delivered := 1
-		b.eventually("one is stored", func() bool {
+		rig.Eventually(b, "one is stored", func() bool {
 			delivered++
 			return s.deliver(newMessage()) && b.open(inbox.Received) > 0
 		})
 		require.NoError(t, b.store.Resume(t.Context(), consumer, 0, ada))
-		b.eventually("all are handled", func() bool { return b.rows() == 0 })
+		rig.Eventually(b, "all are handled", func() bool { return b.rows() == 0 })
 		assert.Equal(t, delivered, b.count(`SELECT COUNT(*) FROM effects`))
 	}},
 }

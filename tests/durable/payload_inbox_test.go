@@ -89,7 +89,7 @@ var inboxPayloadBodies = []testdb.Body{
 			require.NoError(t, err)
 			keys.failWith(nil)
 			var got []string
-			b.eventually("all are there", func() bool {
+			rig.Eventually(b, "all are there", func() bool {
 				taken, _, err := queue(1).Take(t.Context(), 10, time.Second)
 				require.NoError(t, err)
 				for _, l := range taken {
@@ -128,7 +128,7 @@ var inboxPayloadBodies = []testdb.Body{
 		require.NoError(t, b.queue(store).Put(t.Context(), "orders", three))
 		s := b.start(quick(store), apply, millrace.Inbox{Store: store}.Middleware, millrace.VersionGate{OnGap: inbox.GapHold}.Middleware)
 		assert.True(t, s.deliver(two))
-		b.eventually("both wait", func() bool { return b.open(inbox.Held) == 2 })
+		rig.Eventually(b, "both wait", func() bool { return b.open(inbox.Held) == 2 })
 		assert.Zero(t, b.count(`SELECT COUNT(*) FROM millrace_messages WHERE payload_form <> 1`))
 		held, err := store.Held(t.Context(), 0, 10)
 		require.NoError(t, err)
@@ -136,8 +136,8 @@ var inboxPayloadBodies = []testdb.Body{
 			assert.Equal(t, payloads[m.Version], string(m.Payload))
 		}
 		assert.True(t, s.deliver(one))
-		b.eventually("all are applied", func() bool { return b.effects(three) == 1 && b.rows() == 0 })
-		b.eventually("nothing is left", func() bool { return b.count(`SELECT COUNT(*) FROM millrace_blobs`) == 0 })
+		rig.Eventually(b, "all are applied", func() bool { return b.effects(three) == 1 && b.rows() == 0 })
+		rig.Eventually(b, "nothing is left", func() bool { return b.count(`SELECT COUNT(*) FROM millrace_blobs`) == 0 })
 	}},
 	{Name: "a sealed outcome", Why: "published as it was produced, or never where it was erased", Run: func(t *testing.T, db *testdb.DB) {
 		b, keys := newBed(t, db), &subjects{}

@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-go/millrace/inbox"
+	"github.com/millrace-go/millrace/tests/rig"
 	"github.com/millrace-go/millrace/tests/testdb"
 )
 
@@ -44,9 +45,9 @@ var payloadBodies = []testdb.Body{
 			}
 			return effect(msg)
 		})
-		b.eventually("it is handled", func() bool { return b.effects(msg) == 1 && b.rows() == 1 })
+		rig.Eventually(b, "it is handled", func() bool { return b.effects(msg) == 1 && b.rows() == 1 })
 		assert.True(t, s.deliver(msg), "a copy of what is completed")
-		b.eventually("it is known", func() bool { return b.rows() == 1 })
+		rig.Eventually(b, "it is known", func() bool { return b.rows() == 1 })
 		assert.Equal(t, 3, runs.of(msg))
 	}},
 	{Name: "a payload that was erased", Why: "failed for good, once, and nobody else has to wait", Run: func(t *testing.T, db *testdb.DB) {
@@ -61,7 +62,7 @@ var payloadBodies = []testdb.Body{
 			return nil
 		}
 		s := b.inboxed(durable, func(msg *message.Message) error { runs.run(msg); return effect(msg) })
-		b.eventually("what is left is decided", func() bool { return b.effects(bob) == 1 && b.open(inbox.FailedTerminal) == 1 })
+		rig.Eventually(b, "what is left is decided", func() bool { return b.effects(bob) == 1 && b.open(inbox.FailedTerminal) == 1 })
 		failed := b.only(store, inbox.FailedTerminal)
 		assert.Equal(t, alice.UUID, failed.UUID)
 		assert.Equal(t, "the payload was erased", failed.Reason)
@@ -77,7 +78,7 @@ var payloadBodies = []testdb.Body{
 		require.NoError(t, store.Discard(t.Context(), failed.ID, ada))
 		late := of("alice", secret)
 		assert.True(t, s.deliver(late), "a message of somebody who was erased before")
-		b.eventually("it has failed too", func() bool { return b.open(inbox.FailedTerminal) == 1 })
+		rig.Eventually(b, "it has failed too", func() bool { return b.open(inbox.FailedTerminal) == 1 })
 		assert.Empty(t, b.stored())
 		require.ErrorIs(t, b.only(store, inbox.FailedTerminal).Unreadable, inbox.ErrErased)
 		assert.Zero(t, runs.of(alice)+runs.of(late))
@@ -91,7 +92,7 @@ var payloadBodies = []testdb.Body{
 		durable := storeFirst(store)
 		durable.MaxAttempts = 1
 		b.inboxed(durable, func(msg *message.Message) error { runs.run(msg); return effect(msg) })
-		b.eventually("it was tried", func() bool {
+		rig.Eventually(b, "it was tried", func() bool {
 			return b.count(`SELECT COUNT(*) FROM millrace_messages WHERE status = ? AND last_error IS NOT NULL`, inbox.FailedRetryable) == 1
 		})
 		waits := b.only(store, inbox.FailedRetryable)
@@ -99,7 +100,7 @@ var payloadBodies = []testdb.Body{
 		assert.Contains(t, waits.LastError, errDown.Error())
 		require.ErrorIs(t, waits.Unreadable, errDown)
 		keys.failWith(nil)
-		b.eventually("it is handled", func() bool { return b.effects(msg) == 1 && b.rows() == 0 })
+		rig.Eventually(b, "it is handled", func() bool { return b.effects(msg) == 1 && b.rows() == 0 })
 		assert.Equal(t, 1, runs.of(msg))
 	}},
 	{Name: "an outage met by a suspect", Why: "it was charged for a try that is not made", Run: func(t *testing.T, db *testdb.DB) {
@@ -113,7 +114,7 @@ var payloadBodies = []testdb.Body{
 		_, err = q.HandOut(t.Context(), taken...)
 		require.NoError(t, err)
 		keys.failWith(errDown)
-		b.eventually("its lease lapses, and it cannot be opened", func() bool {
+		rig.Eventually(b, "its lease lapses, and it cannot be opened", func() bool {
 			taken, _, err := q.Take(t.Context(), 10, time.Second)
 			require.NoError(t, err)
 			assert.Empty(t, taken)
@@ -132,7 +133,7 @@ var payloadBodies = []testdb.Body{
 		require.NoError(t, b.queue(filing).Put(t.Context(), "orders", large))
 
 		s := b.inboxed(storeFirst(b.store), effect)
-		b.eventually("it waits for its hook", func() bool {
+		rig.Eventually(b, "it waits for its hook", func() bool {
 			return b.effects(plain) == 1 && b.count(`SELECT COUNT(*) FROM millrace_messages WHERE status = 4 AND attempts = 0`) == 2
 		})
 		require.NoError(t, s.router.Close())
@@ -146,6 +147,6 @@ var payloadBodies = []testdb.Body{
 		codec, err := inbox.NewAESGCM(keys)
 		require.NoError(t, err)
 		b.inboxed(storeFirst(b.storeWith(inbox.Config{Payloads: codec, Blobs: blobs})), effect)
-		b.eventually("all are handled", func() bool { return b.effects(sealed) == 1 && b.effects(large) == 1 && b.rows() == 0 })
+		rig.Eventually(b, "all are handled", func() bool { return b.effects(sealed) == 1 && b.effects(large) == 1 && b.rows() == 0 })
 	}},
 }

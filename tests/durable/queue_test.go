@@ -51,7 +51,7 @@ var queueBodies = []testdb.Body{
 		msg, other := newMessage(), newMessage()
 		assert.True(t, s.deliver(msg))
 		assert.True(t, s.deliver(other))
-		b.eventually("both are handled", func() bool { return b.effects(msg) == 1 && b.effects(other) == 1 && b.rows() == 0 })
+		rig.Eventually(b, "both are handled", func() bool { return b.effects(msg) == 1 && b.effects(other) == 1 && b.rows() == 0 })
 		assert.Equal(t, 4, runs.of(msg))
 		assert.True(t, s.deliver(msg), "a late copy")
 		assert.Equal(t, 4, runs.of(msg))
@@ -64,7 +64,7 @@ var queueBodies = []testdb.Body{
 		s := b.inboxed(durable, func(msg *message.Message) error { runs.run(msg); return errBoom })
 		msg := newMessage()
 		assert.True(t, s.deliver(msg))
-		b.eventually("it is parked", func() bool { return b.open(inbox.Parked) == 1 })
+		rig.Eventually(b, "it is parked", func() bool { return b.open(inbox.Parked) == 1 })
 		assert.Equal(t, 3, runs.of(msg))
 		parked, err := b.store.Parked(t.Context(), 0, 10)
 		require.NoError(t, err)
@@ -96,7 +96,7 @@ var queueBodies = []testdb.Body{
 		require.NoError(t, err)
 		require.Len(t, failed, 1)
 		require.NoError(t, b.store.Retry(t.Context(), failed[0].ID, by, s.published))
-		b.eventually("it was tried again", func() bool { return runs.of(msg) == 2 && b.open(inbox.FailedTerminal) == 1 })
+		rig.Eventually(b, "it was tried again", func() bool { return runs.of(msg) == 2 && b.open(inbox.FailedTerminal) == 1 })
 		require.NoError(t, b.store.Discard(t.Context(), failed[0].ID, by))
 		assert.Zero(t, b.rows())
 		require.ErrorIs(t, b.store.Discard(t.Context(), failed[0].ID, by), inbox.ErrNotFound)
@@ -111,7 +111,7 @@ var queueBodies = []testdb.Body{
 		})
 		msg, began := newMessage(), time.Now()
 		assert.True(t, s.deliver(msg))
-		b.eventually("it is handled", func() bool { return b.effects(msg) == 1 })
+		rig.Eventually(b, "it is handled", func() bool { return b.effects(msg) == 1 })
 		assert.GreaterOrEqual(t, time.Since(began), 300*time.Millisecond)
 	}},
 	{Name: "a pause that ends before the next look", Why: "tried again when it is due, however long Poll and Lease", Run: func(t *testing.T, db *testdb.DB) {
@@ -126,7 +126,7 @@ var queueBodies = []testdb.Body{
 		})
 		msg := newMessage()
 		assert.True(t, s.deliver(msg))
-		b.eventually("it is handled", func() bool { return b.effects(msg) == 1 })
+		rig.Eventually(b, "it is handled", func() bool { return b.effects(msg) == 1 })
 	}},
 	{Name: "a publish that fails", Why: "the outcome is delivered again until it is out, and the handler does not run", Run: func(t *testing.T, db *testdb.DB) {
 		for _, mode := range []pubsub.Mode{pubsub.StoreOnFailure, pubsub.StoreFirst} {
@@ -140,9 +140,9 @@ var queueBodies = []testdb.Body{
 			s.published.FailWith(errBoom)
 			msg := newMessage()
 			assert.True(t, s.deliver(msg))
-			b.eventually("the outcome waits", func() bool { return b.open(inbox.Settling) == 1 })
+			rig.Eventually(b, "the outcome waits", func() bool { return b.open(inbox.Settling) == 1 })
 			s.published.FailWith(nil)
-			b.eventually("the outcome is out", func() bool {
+			rig.Eventually(b, "the outcome is out", func() bool {
 				return b.rows() == 0 && b.count(`SELECT COUNT(*) FROM millrace_outcomes`) == 0
 			})
 			assert.Contains(t, uuids(s.published.Messages()), "invoice-"+msg.UUID)
@@ -177,7 +177,7 @@ var queueBodies = []testdb.Body{
 				msg := newMessage()
 				for range 2 {
 					assert.True(t, s.deliver(msg))
-					b.eventually("it is handled", func() bool { return b.effects(msg) == 1 && b.rows() == 0 })
+					rig.Eventually(b, "it is handled", func() bool { return b.effects(msg) == 1 && b.rows() == 0 })
 				}
 				assert.True(t, s.deliver(newMessage()))
 				assert.Equal(t, 2, runs.of(msg))

@@ -14,6 +14,7 @@ import (
 
 	"github.com/millrace-go/millrace/inbox"
 	"github.com/millrace-go/millrace/pubsub"
+	"github.com/millrace-go/millrace/tests/rig"
 	"github.com/millrace-go/millrace/tests/testdb"
 )
 
@@ -54,7 +55,7 @@ func (b *bed) stuck(n int) (s *mendable, msgs []*message.Message) {
 		}
 		return fmt.Errorf("the bank said %q: %w", msg.UUID, inbox.Terminal(errBoom))
 	})
-	b.eventually("all are stuck", func() bool { return b.open(inbox.Parked)+b.open(inbox.FailedTerminal) == n })
+	rig.Eventually(b, "all are stuck", func() bool { return b.open(inbox.Parked)+b.open(inbox.FailedTerminal) == n })
 	return s, msgs
 }
 
@@ -95,14 +96,14 @@ var remedyBodies = []testdb.Body{
 		first, second := b.find(inbox.Filter{})[0], b.find(inbox.Filter{})[1]
 		require.NoError(t, b.process().Retry(t.Context(), second.ID, ada, sent), "elsewhere")
 		require.NoError(t, b.store.Retry(t.Context(), first.ID, ada, sent), "here: this wakes the queue for both")
-		b.eventually("both were tried again", func() bool {
+		rig.Eventually(b, "both were tried again", func() bool {
 			return s.runs.of(msgs[0]) == 2 && s.runs.of(msgs[1]) == 2 && b.open(inbox.FailedTerminal) == 2
 		})
 		again := b.find(inbox.Filter{Status: inbox.FailedTerminal})
 		assert.Equal(t, 1, again[0].Attempts, "they start anew")
 		s.mended.Store(true)
 		require.NoError(t, b.store.Retry(t.Context(), first.ID, ada, nil))
-		b.eventually("it is handled", func() bool {
+		rig.Eventually(b, "it is handled", func() bool {
 			return b.count(`SELECT COUNT(*) FROM effects WHERE uuid = ?`, first.UUID) == 1 && b.rows() == 1
 		})
 		assert.Empty(t, sent, "nothing went past the table")
@@ -191,7 +192,7 @@ var remedyBodies = []testdb.Body{
 		racers.Wait()
 		assert.EqualValues(t, 120, retried.Load(), "each by one of them")
 		assert.Equal(t, 120, b.audited("retry"))
-		b.eventually("the group is handled", func() bool { return b.rows() == 10 })
+		rig.Eventually(b, "the group is handled", func() bool { return b.rows() == 10 })
 		assert.Equal(t, 120, b.count(`SELECT COUNT(*) FROM effects`))
 
 		var progress []int
@@ -203,7 +204,7 @@ var remedyBodies = []testdb.Body{
 		assert.Equal(t, 10, b.audited("discard"))
 		assert.Zero(t, b.rows())
 		assert.True(t, s.deliver(msgs[0]), "a late copy")
-		b.eventually("the copy is closed", func() bool { return b.rows() == 0 })
+		rig.Eventually(b, "the copy is closed", func() bool { return b.rows() == 0 })
 		assert.Zero(t, b.effects(msgs[0]))
 	}},
 	{Name: "the end of a call for many", Why: "it says how many are done, and another call goes on", Run: func(t *testing.T, db *testdb.DB) {
@@ -226,7 +227,7 @@ var remedyBodies = []testdb.Body{
 		rest, err := b.store.RetryAll(t.Context(), inbox.Filter{ReceivedUntil: time.Now().Add(time.Hour)}, ada, nil, inbox.Pace{})
 		require.NoError(t, err)
 		assert.Equal(t, 30-n, rest)
-		b.eventually("the rest is handled", func() bool { return b.rows() == 0 })
+		rig.Eventually(b, "the rest is handled", func() bool { return b.rows() == 0 })
 	}},
 	{Name: "a call for many that goes on where another ended", Why: "each message is taken once, though some fail again meanwhile", Run: func(t *testing.T, db *testdb.DB) {
 		b := newBed(t, db)
@@ -241,7 +242,7 @@ var remedyBodies = []testdb.Body{
 				require.ErrorIs(t, err, context.Canceled)
 			}
 			done += n
-			b.eventually("those fail again", func() bool { return b.open(inbox.Parked)+b.open(inbox.FailedTerminal) == len(msgs) })
+			rig.Eventually(b, "those fail again", func() bool { return b.open(inbox.Parked)+b.open(inbox.FailedTerminal) == len(msgs) })
 		}
 		assert.Equal(t, len(msgs), done)
 		for _, msg := range msgs {
@@ -268,7 +269,7 @@ var remedyBodies = []testdb.Body{
 		n, err := b.store.RetryAll(t.Context(), inbox.Filter{}, ada, nil, inbox.Pace{})
 		require.NoError(t, err)
 		assert.Equal(t, 2, n)
-		b.eventually("both are handled", func() bool { return b.rows() == 0 })
+		rig.Eventually(b, "both are handled", func() bool { return b.rows() == 0 })
 		assert.Equal(t, 2, b.effects(msgs[0]))
 	}},
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-go/millrace/inbox"
+	"github.com/millrace-go/millrace/tests/rig"
 	"github.com/millrace-go/millrace/tests/testdb"
 )
 
@@ -42,13 +43,13 @@ var replaceBodies = []testdb.Body{
 
 		s.mended.Store(true)
 		require.NoError(t, b.store.Retry(t.Context(), id, ada, nil))
-		b.eventually("it is handled", func() bool { return b.rows() == 0 })
+		rig.Eventually(b, "it is handled", func() bool { return b.rows() == 0 })
 		right := msgs[0].Copy()
 		right.Payload = []byte("right")
 		assert.True(t, s.deliver(right), "a copy of what was handled")
-		b.eventually("the copy is closed", func() bool { return b.rows() == 0 })
+		rig.Eventually(b, "the copy is closed", func() bool { return b.rows() == 0 })
 		assert.True(t, s.deliver(msgs[0]), "a late copy of what was stored first")
-		b.eventually("it is parked", func() bool { return b.open(inbox.Parked) == 1 && b.rows() == 1 })
+		rig.Eventually(b, "it is parked", func() bool { return b.open(inbox.Parked) == 1 && b.rows() == 1 })
 		assert.Equal(t, msgs[0].UUID, b.find(inbox.Filter{})[0].Original)
 		assert.Equal(t, 1, b.effects(msgs[0]))
 	}},
@@ -70,7 +71,7 @@ var replaceBodies = []testdb.Body{
 			got.Store([]byte(msg.Payload))
 			return effect(msg)
 		})
-		b.eventually("it is parked", func() bool { return b.open(inbox.Parked) == 1 })
+		rig.Eventually(b, "it is parked", func() bool { return b.open(inbox.Parked) == 1 })
 		id := b.only(store, inbox.Parked).ID
 		require.NoError(t, store.ReplacePayload(t.Context(), id, large, ada))
 		assert.Equal(t, large, b.only(store, inbox.Parked).Payload)
@@ -79,7 +80,7 @@ var replaceBodies = []testdb.Body{
 		require.NoError(t, db.GetContext(t.Context(), &blob, `SELECT body FROM millrace_blobs`))
 		assert.NotContains(t, string(blob), "right")
 		require.NoError(t, store.Retry(t.Context(), id, ada, s.published))
-		b.eventually("it is handled", func() bool { return b.effects(msg) == 1 })
+		rig.Eventually(b, "it is handled", func() bool { return b.effects(msg) == 1 })
 		assert.Equal(t, large, got.Load())
 	}},
 	{Name: "a late copy of what was corrected and not yet tried", Why: "a collision too: nothing puts the old payload back", Run: func(t *testing.T, db *testdb.DB) {

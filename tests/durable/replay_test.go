@@ -52,9 +52,9 @@ var replayBodies = []testdb.Body{
 			}, millrace.Inbox{Store: b.store, Consumer: name, OnReplay: inbox.ReplayRefuse}.Middleware)
 			msg := replayed(newMessage())
 			assert.True(t, s.deliver(msg), name)
-			b.eventually("it is parked", func() bool { return b.open(inbox.Parked) == 1 })
+			rig.Eventually(b, "it is parked", func() bool { return b.open(inbox.Parked) == 1 })
 			assert.True(t, s.deliver(msg), name)
-			b.eventually("the other copy is told of, if it comes so far", func() bool {
+			rig.Eventually(b, "the other copy is told of, if it comes so far", func() bool {
 				return events.Count("replayed") == 2 || mode == int(pubsub.StoreFirst) && events.Count("replayed") == 1
 			})
 			assert.Equal(t, 0, runs.of(msg), name)
@@ -64,12 +64,12 @@ var replayBodies = []testdb.Body{
 			require.Len(t, parked, 1, name)
 			assert.Equal(t, "of May", parked[0].Metadata.Get(inbox.ReplayField), name)
 			assert.Contains(t, parked[0].Reason, "of May", name)
-			b.eventually("the queue has it", func() bool {
+			rig.Eventually(b, "the queue has it", func() bool {
 				return b.store.Retry(t.Context(), parked[0].ID, operator, nil) == nil
 			})
-			b.eventually("it is handled", func() bool { return b.effects(msg) == 1 && b.rows() == 0 })
+			rig.Eventually(b, "it is handled", func() bool { return b.effects(msg) == 1 && b.rows() == 0 })
 			assert.Equal(t, 3, runs.of(msg), name)
-			b.eventually("it is told", func() bool { return events.Last("replayed").Reason == "ran" })
+			rig.Eventually(b, "it is told", func() bool { return events.Last("replayed").Reason == "ran" })
 			require.NoError(t, s.router.Close())
 		}
 	}},
@@ -89,9 +89,9 @@ var replayBodies = []testdb.Body{
 		assert.Equal(t, 1, b.open(inbox.FailedRetryable), "its claim is open already")
 		b.start(durable, func(msg *message.Message) ([]*message.Message, error) { return nil, effect(msg) },
 			millrace.Inbox{Store: b.store, OnReplay: inbox.ReplayRefuse}.Middleware)
-		b.eventually("it is parked", func() bool { return b.open(inbox.Parked) == 1 })
+		rig.Eventually(b, "it is parked", func() bool { return b.open(inbox.Parked) == 1 })
 		assert.Equal(t, 0, b.effects(msg))
-		b.eventually("it is told", func() bool { return events.Last("replayed").Reason == "refused" })
+		rig.Eventually(b, "it is told", func() bool { return events.Last("replayed").Reason == "refused" })
 	}},
 	{Name: "a refused replay in a queue with an order", Why: "I6: it holds back none of its key", Run: func(t *testing.T, db *testdb.DB) {
 		b := newBed(t, db)
@@ -103,7 +103,7 @@ var replayBodies = []testdb.Body{
 		msg, next := replayed(newMessage()), newMessage()
 		assert.True(t, s.deliver(msg))
 		assert.True(t, s.deliver(next))
-		b.eventually("the next one is handled", func() bool { return b.effects(next) == 1 })
+		rig.Eventually(b, "the next one is handled", func() bool { return b.effects(next) == 1 })
 		assert.Equal(t, 1, b.open(inbox.Parked))
 		assert.Equal(t, 0, b.effects(msg))
 	}},
@@ -133,8 +133,8 @@ var replayBodies = []testdb.Body{
 			}, millrace.Inbox{Store: b.store, Consumer: name, OnReplay: inbox.ReplaySuppress}.Middleware)
 			msg := replayed(newMessage())
 			assert.True(t, s.deliver(msg), name)
-			b.eventually("it is handled", func() bool { return b.effects(msg) == 1 && b.rows() == 0 })
-			b.eventually("it is told", func() bool { return events.Count("replayed") == 1 })
+			rig.Eventually(b, "it is handled", func() bool { return b.effects(msg) == 1 && b.rows() == 0 })
+			rig.Eventually(b, "it is told", func() bool { return events.Count("replayed") == 1 })
 			assert.Equal(t, 2, events.Last("replayed").Count, name)
 			assert.EqualValues(t, 3, replays.Load(), name)
 			assert.Empty(t, s.published.Messages(), name)
@@ -151,9 +151,9 @@ var replayBodies = []testdb.Body{
 		s := b.inboxed(durable, effect)
 		msg := newMessage()
 		assert.True(t, s.deliver(msg))
-		b.eventually("it is handled", func() bool { return b.effects(msg) == 1 && b.rows() == 0 })
+		rig.Eventually(b, "it is handled", func() bool { return b.effects(msg) == 1 && b.rows() == 0 })
 		assert.True(t, s.deliver(replayed(msg)))
-		b.eventually("the replay is told", func() bool { return events.Count("replayed") == 1 && b.rows() == 0 })
+		rig.Eventually(b, "the replay is told", func() bool { return events.Count("replayed") == 1 && b.rows() == 0 })
 		told := events.Last("replayed")
 		assert.Equal(t, "duplicate", told.Reason)
 		assert.Equal(t, "of May", told.Replay)
@@ -173,8 +173,8 @@ var replayBodies = []testdb.Body{
 		assert.Equal(t, 1, b.open(inbox.Held))
 		assert.Equal(t, "held", events.Last("replayed").Reason)
 		assert.True(t, s.deliver(replayed(first)))
-		b.eventually("both are applied", func() bool { return b.effects(first)+b.effects(second) == 2 && b.rows() == 0 })
-		b.eventually("both are told", func() bool { return events.Count("replayed") == 3 })
+		rig.Eventually(b, "both are applied", func() bool { return b.effects(first)+b.effects(second) == 2 && b.rows() == 0 })
+		rig.Eventually(b, "both are told", func() bool { return events.Count("replayed") == 3 })
 		assert.Equal(t, "suppressed", events.Last("replayed").Reason)
 		assert.Empty(t, s.published.Messages())
 	}},
@@ -186,11 +186,11 @@ var replayBodies = []testdb.Body{
 		before, msg := newMessage(), newMessage()
 		msg.Metadata.Set("ce_time", time.Now().Add(-30*24*time.Hour).Format(time.RFC3339))
 		assert.True(t, s.deliver(before))
-		b.eventually("the consumer is known", func() bool { return b.effects(before) == 1 })
+		rig.Eventually(b, "the consumer is known", func() bool { return b.effects(before) == 1 })
 		_, err := db.ExecContext(t.Context(), `UPDATE millrace_consumers SET purge_line = created_at`)
 		require.NoError(t, err)
 		assert.True(t, s.deliver(msg))
-		b.eventually("it is parked", func() bool { return b.open(inbox.Parked) == 1 })
+		rig.Eventually(b, "it is parked", func() bool { return b.open(inbox.Parked) == 1 })
 		assert.Equal(t, 0, b.effects(msg))
 	}},
 }

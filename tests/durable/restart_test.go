@@ -11,6 +11,7 @@ import (
 	"github.com/millrace-go/millrace/inbox"
 	"github.com/millrace-go/millrace/pubsub"
 	"github.com/millrace-go/millrace/tests/process"
+	"github.com/millrace-go/millrace/tests/rig"
 	"github.com/millrace-go/millrace/tests/servers"
 	"github.com/millrace-go/millrace/tests/testdb"
 )
@@ -58,12 +59,12 @@ func (b *bed) interrupt(s served, interruptions []func()) {
 			p.Await(ran, (n+1)*lanes*length/(len(interruptions)+2))
 		}
 		interrupt()
-		b.eventually("it answers", func() bool { return b.db.PingContext(b.Context()) == nil })
+		rig.Eventually(b, "it answers", func() bool { return b.db.PingContext(b.Context()) == nil })
 	}
 	for _, p := range all {
 		p.Await(drained, 1)
 	}
-	b.eventually("all is handled", func() bool { return b.rows() == 0 || b.open(inbox.Parked) > 0 })
+	rig.Eventually(b, "all is handled", func() bool { return b.rows() == 0 || b.open(inbox.Parked) > 0 })
 	again := 0
 	for _, p := range all {
 		p.Close()

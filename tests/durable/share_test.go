@@ -12,6 +12,7 @@ import (
 	"github.com/millrace-go/millrace/inbox"
 	"github.com/millrace-go/millrace/pubsub"
 	"github.com/millrace-go/millrace/tests/process"
+	"github.com/millrace-go/millrace/tests/rig"
 	"github.com/millrace-go/millrace/tests/testdb"
 )
 
@@ -40,7 +41,7 @@ func TestFourProcesses(t *testing.T) {
 		for _, p := range all {
 			p.GoOn()
 		}
-		b.eventually("all is handled", func() bool { return b.rows() == 0 })
+		rig.Eventually(b, "all is handled", func() bool { return b.rows() == 0 })
 		for _, p := range all {
 			p.Close()
 		}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/millrace-go/millrace/pubsub"
 	"github.com/millrace-go/millrace/tests/process"
+	"github.com/millrace-go/millrace/tests/rig"
 	"github.com/millrace-go/millrace/tests/testdb"
 )
 
@@ -40,7 +41,7 @@ func TestSlowHandlerBesideQuickOnes(t *testing.T) {
 			first.Metadata[outlasts] = strconv.Itoa(quick)
 		}
 		processes[0].Deliver(process.Delivery{Message: first})
-		c.eventually("the slow handler runs", func() bool {
+		rig.Eventually(c.T, "the slow handler runs", func() bool {
 			return len(processes[0].Events(ran))+len(processes[1].Events(ran)) > 0
 		})
 		for n := range quick {
@@ -48,7 +49,7 @@ func TestSlowHandlerBesideQuickOnes(t *testing.T) {
 			m.Metadata[takes] = "5ms"
 			processes[n%2].Deliver(process.Delivery{Message: m})
 		}
-		c.eventually("all are handled", func() bool { return c.count(`SELECT COUNT(*) FROM works`) > quick && c.rows() == 0 })
+		rig.Eventually(c.T, "all are handled", func() bool { return c.count(`SELECT COUNT(*) FROM works`) > quick && c.rows() == 0 })
 		runs := map[string]int{}
 		for _, p := range processes {
 			p.Close()

@@ -13,6 +13,7 @@ import (
 	"github.com/millrace-go/millrace/inbox"
 	millrace "github.com/millrace-go/millrace/middleware"
 	"github.com/millrace-go/millrace/pubsub"
+	"github.com/millrace-go/millrace/tests/rig"
 	"github.com/millrace-go/millrace/tests/testdb"
 )
 
@@ -52,7 +53,7 @@ var stepBodies = []testdb.Body{
 			msg := newMessage()
 			msg.Metadata.Set("key", strings.Repeat("k", 200))
 			assert.True(t, s.deliver(msg), name)
-			b.eventually("it is handled", func() bool { return b.effects(msg) == 1 && b.rows() == 0 })
+			rig.Eventually(b, "it is handled", func() bool { return b.effects(msg) == 1 && b.rows() == 0 })
 			mu.Lock()
 			assert.Len(t, asked, 4, name)
 			for _, id := range asked {
@@ -77,7 +78,7 @@ var stepBodies = []testdb.Body{
 			}}.Middleware)
 		msg := newMessage()
 		assert.True(t, s.deliver(msg))
-		b.eventually("it is handled", func() bool { return b.effects(msg) == 1 && b.rows() == 0 })
+		rig.Eventually(b, "it is handled", func() bool { return b.effects(msg) == 1 && b.rows() == 0 })
 		assert.Equal(t, 1, runs.of(msg))
 	}},
 	{Name: "Before fails terminally", Why: "an unknown that nobody can decide is parked", Run: func(t *testing.T, db *testdb.DB) {
@@ -87,6 +88,6 @@ var stepBodies = []testdb.Body{
 		s := b.start(durable, func(msg *message.Message) ([]*message.Message, error) { return nil, effect(msg) },
 			millrace.Inbox{Store: b.store, Before: func(*message.Message) error { return inbox.Terminal(errBoom) }}.Middleware)
 		assert.True(t, s.deliver(newMessage()))
-		b.eventually("it is parked", func() bool { return b.open(inbox.FailedTerminal) == 1 })
+		rig.Eventually(b, "it is parked", func() bool { return b.open(inbox.FailedTerminal) == 1 })
 	}},
 }

@@ -11,6 +11,7 @@ import (
 
 	"github.com/millrace-go/millrace/inbox"
 	"github.com/millrace-go/millrace/pubsub"
+	"github.com/millrace-go/millrace/tests/rig"
 	"github.com/millrace-go/millrace/tests/testdb"
 )
 
@@ -34,9 +35,9 @@ var storeFirstBodies = []testdb.Body{
 			assert.Equal(t, 1, b.rows())
 		}
 		close(hold)
-		b.eventually("it is handled", func() bool { return b.effects(msg) == 1 && b.rows() == 0 })
+		rig.Eventually(b, "it is handled", func() bool { return b.effects(msg) == 1 && b.rows() == 0 })
 		assert.True(t, s.deliver(msg), "a late copy")
-		b.eventually("the copy is closed", func() bool { return b.rows() == 0 })
+		rig.Eventually(b, "the copy is closed", func() bool { return b.rows() == 0 })
 		assert.Equal(t, 1, runs.of(msg))
 		assert.Equal(t, 1, b.effects(msg))
 	}},
@@ -52,9 +53,9 @@ var storeFirstBodies = []testdb.Body{
 		})
 		msg := newMessage()
 		assert.True(t, s.deliver(msg))
-		b.eventually("it is handled", func() bool { return runs.of(msg) == 2 && b.rows() == 0 })
+		rig.Eventually(b, "it is handled", func() bool { return runs.of(msg) == 2 && b.rows() == 0 })
 		assert.True(t, s.deliver(msg))
-		b.eventually("the copy is closed", func() bool { return b.rows() == 0 })
+		rig.Eventually(b, "the copy is closed", func() bool { return b.rows() == 0 })
 		assert.Equal(t, 2, runs.of(msg))
 	}},
 	{Name: "the same key with another payload", Why: "the newcomer is parked, not dropped", Run: func(t *testing.T, db *testdb.DB) {
@@ -68,7 +69,7 @@ var storeFirstBodies = []testdb.Body{
 			assert.True(t, s.deliver(message.NewMessage(msg.UUID, []byte("another"))))
 		}
 		assert.Equal(t, 1, b.open(inbox.Parked))
-		b.eventually("the first waits", func() bool { return b.open(inbox.FailedRetryable) == 1 })
+		rig.Eventually(b, "the first waits", func() bool { return b.open(inbox.FailedRetryable) == 1 })
 	}},
 	{Name: "rows left over", Why: "a restart works them off though the source is silent", Run: func(t *testing.T, db *testdb.DB) {
 		b := newBed(t, db)
@@ -84,7 +85,7 @@ var storeFirstBodies = []testdb.Body{
 		require.NoError(t, queue.Put(t.Context(), "orders", left...), "again")
 		assert.Equal(t, 250, b.rows())
 		b.inboxed(durable, effect)
-		b.eventually("all are handled", func() bool { return b.rows() == 0 })
+		rig.Eventually(b, "all are handled", func() bool { return b.rows() == 0 })
 		assert.Equal(t, 250, b.count(`SELECT COUNT(*) FROM effects`))
 	}},
 	{Name: "order by key", Why: "a failed head holds back its own key only", Run: func(t *testing.T, db *testdb.DB) {
@@ -116,12 +117,12 @@ var storeFirstBodies = []testdb.Body{
 			defer mu.Unlock()
 			return append([]string{}, handled[key]...)
 		}
-		b.eventually("b is done", func() bool { return len(seen("b")) == 4 })
+		rig.Eventually(b, "b is done", func() bool { return len(seen("b")) == 4 })
 		assert.Empty(t, seen("a"))
 		mu.Lock()
 		failing["a0"] = false
 		mu.Unlock()
-		b.eventually("a is done", func() bool { return len(seen("a")) == 4 && b.rows() == 0 })
+		rig.Eventually(b, "a is done", func() bool { return len(seen("a")) == 4 && b.rows() == 0 })
 		assert.Equal(t, []string{"a0", "a1", "a2", "a3"}, seen("a"))
 		assert.Equal(t, []string{"b0", "b1", "b2", "b3"}, seen("b"))
 	}},

@@ -15,6 +15,7 @@ import (
 	"github.com/millrace-go/millrace/inbox"
 	"github.com/millrace-go/millrace/pubsub"
 	"github.com/millrace-go/millrace/pubsub/rabbitmq"
+	"github.com/millrace-go/millrace/tests/rig"
 	"github.com/millrace-go/millrace/tests/testdb"
 )
 
@@ -59,7 +60,7 @@ func (b *bed) calm(mode pubsub.Mode) {
 	require.NoError(b, err)
 	s := &storm{}
 	stop := s.serve(b.T, sub)
-	b.eventually("it is parked", func() bool { return b.open(inbox.Parked) == 1 })
+	rig.Eventually(b, "it is parked", func() bool { return b.open(inbox.Parked) == 1 })
 	stop()
 	runs := s.all()
 	require.Len(b, runs, durable.MaxAttempts, "runs")

@@ -48,7 +48,7 @@ func (f *failing) handle(msg *message.Message) ([]*message.Message, error) {
 func (f *failing) parks(msg *message.Message) inbox.Message {
 	f.Helper()
 	assert.True(f, f.deliver(msg), f.name)
-	f.eventually("it is parked", func() bool { return f.open(inbox.Parked) == 1 })
+	rig.Eventually(f, "it is parked", func() bool { return f.open(inbox.Parked) == 1 })
 	parked, err := f.store.Parked(f.Context(), 0, 10)
 	require.NoError(f, err)
 	require.Len(f, parked, 1)
@@ -75,10 +75,10 @@ var takeUpBodies = []testdb.Body{
 				f.parks(msg)
 				f.mended.Store(true)
 				assert.True(t, f.deliver(replayed(msg)), f.name)
-				f.eventually("it is handled", func() bool { return f.effects(msg) == 1 && f.rows() == 0 })
-				f.eventually("what it returned is sent", func() bool { return len(f.published.Messages()) == 1 })
+				rig.Eventually(f, "it is handled", func() bool { return f.effects(msg) == 1 && f.rows() == 0 })
+				rig.Eventually(f, "what it returned is sent", func() bool { return len(f.published.Messages()) == 1 })
 				assert.True(t, f.deliver(replayed(msg)), f.name)
-				f.eventually("the next one is a duplicate", func() bool { return f.rows() == 0 })
+				rig.Eventually(f, "the next one is a duplicate", func() bool { return f.rows() == 0 })
 				assert.Equal(t, 1, f.effects(msg), f.name)
 				story, err := f.store.Story(t.Context(), msg.UUID)
 				require.NoError(t, err)
@@ -130,10 +130,10 @@ var takeUpBodies = []testdb.Body{
 		})
 		msg := newMessage()
 		assert.True(t, s.deliver(msg))
-		b.eventually("it has failed", func() bool { return b.open(inbox.FailedTerminal) == 1 })
+		rig.Eventually(b, "it has failed", func() bool { return b.open(inbox.FailedTerminal) == 1 })
 		mended.Store(true)
 		assert.True(t, s.deliver(replayed(msg)))
-		b.eventually("it is handled", func() bool { return b.effects(msg) == 1 && b.rows() == 0 })
+		rig.Eventually(b, "it is handled", func() bool { return b.effects(msg) == 1 && b.rows() == 0 })
 	}},
 	{Name: "a copy of what is parked", Why: "only a replay brings it back", Run: func(t *testing.T, db *testdb.DB) {
 		b := newBed(t, db)
@@ -159,9 +159,9 @@ var takeUpBodies = []testdb.Body{
 			right := replayed(msg)
 			right.Payload = []byte("right")
 			assert.True(t, f.deliver(right), where)
-			f.eventually("it is handled", func() bool { return f.effects(msg) == 1 && f.rows() == 0 })
+			rig.Eventually(f, "it is handled", func() bool { return f.effects(msg) == 1 && f.rows() == 0 })
 			assert.True(t, f.deliver(right), where)
-			f.eventually("a copy of it is one", func() bool { return f.rows() == 0 })
+			rig.Eventually(f, "a copy of it is one", func() bool { return f.rows() == 0 })
 			assert.Equal(t, 1, f.effects(msg), where)
 			story, err := f.store.Story(t.Context(), msg.UUID)
 			require.NoError(t, err)
@@ -174,7 +174,7 @@ var takeUpBodies = []testdb.Body{
 			other := replayed(msg)
 			other.Payload = []byte("another")
 			assert.True(t, f.deliver(other), where)
-			f.eventually("what collides with a completed one is a collision", func() bool { return f.open(inbox.Parked) == 1 })
+			rig.Eventually(f, "what collides with a completed one is a collision", func() bool { return f.open(inbox.Parked) == 1 })
 			assert.Equal(t, 1, f.effects(msg), where)
 			parked, err := f.store.Parked(t.Context(), 0, 10)
 			require.NoError(t, err)
@@ -191,13 +191,13 @@ var takeUpBodies = []testdb.Body{
 		right := replayed(msg)
 		right.Payload = []byte("right")
 		assert.True(t, f.deliver(right))
-		f.eventually("it is parked again", func() bool {
+		rig.Eventually(f, "it is parked again", func() bool {
 			parked, err := f.store.Parked(t.Context(), 0, 10)
 			return err == nil && len(parked) == 1 && string(parked[0].Payload) == "right"
 		})
 		f.mended.Store(true)
 		assert.True(t, f.deliver(right))
-		f.eventually("it is handled", func() bool { return f.effects(msg) == 1 && f.rows() == 0 })
+		rig.Eventually(f, "it is handled", func() bool { return f.effects(msg) == 1 && f.rows() == 0 })
 	}},
 	{Name: "another message with the key of what is parked", Why: "a corrected payload has the id of the message", Run: func(t *testing.T, db *testdb.DB) {
 		b := newBed(t, db)
@@ -211,9 +211,9 @@ var takeUpBodies = []testdb.Body{
 		other.Metadata.Set("order", "1")
 		other.Payload = []byte("other")
 		assert.True(t, s.deliver(msg))
-		b.eventually("it is parked", func() bool { return b.open(inbox.Parked) == 1 })
+		rig.Eventually(b, "it is parked", func() bool { return b.open(inbox.Parked) == 1 })
 		assert.True(t, s.deliver(replayed(other)))
-		b.eventually("both are", func() bool { return b.open(inbox.Parked) == 2 })
+		rig.Eventually(b, "both are", func() bool { return b.open(inbox.Parked) == 2 })
 	}},
 	{Name: "a replay of what was refused", Why: "that it waits for an operator is no failure", Run: func(t *testing.T, db *testdb.DB) {
 		b := newBed(t, db)

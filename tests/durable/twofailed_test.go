@@ -15,6 +15,7 @@ import (
 	"github.com/millrace-go/millrace/inbox"
 	millrace "github.com/millrace-go/millrace/middleware"
 	"github.com/millrace-go/millrace/pubsub"
+	"github.com/millrace-go/millrace/tests/rig"
 	"github.com/millrace-go/millrace/tests/testdb"
 )
 
@@ -93,7 +94,7 @@ var twoFailedBodies = []testdb.Body{
 		}, millrace.Deduplicate{Claims: b.store.Leases()}.Middleware)
 		msg := newMessage()
 		assert.True(t, s.deliver(msg))
-		b.eventually("it waits for an operator", func() bool { return b.open(inbox.FailedTerminal) == 1 })
+		rig.Eventually(b, "it waits for an operator", func() bool { return b.open(inbox.FailedTerminal) == 1 })
 		assert.Equal(t, 1, runs.of(msg))
 		assert.Contains(t, b.find(inbox.Filter{})[0].LastError, errBoom.Error())
 	}},
@@ -109,7 +110,7 @@ var twoFailedBodies = []testdb.Body{
 		}, millrace.Deduplicate{Claims: inbox.NewLeases(down, inbox.LeasesConfig{})}.Middleware)
 		msg := newMessage()
 		assert.True(t, s.deliver(msg))
-		b.eventually("it is handled", func() bool { return runs.of(msg) == 1 && b.rows() == 0 })
+		rig.Eventually(b, "it is handled", func() bool { return runs.of(msg) == 1 && b.rows() == 0 })
 	}},
 	{Name: "a message with a long event type", Why: "a header from outside stops no message", Run: func(t *testing.T, db *testdb.DB) {
 		for _, mode := range []pubsub.Mode{pubsub.StoreOnFailure, pubsub.StoreFirst} {
@@ -128,7 +129,7 @@ var twoFailedBodies = []testdb.Body{
 					return effect(m)
 				})
 				assert.True(t, s.deliver(msg))
-				b.eventually("it is handled", func() bool { return b.effects(msg) == 1 && b.rows() == 0 })
+				rig.Eventually(b, "it is handled", func() bool { return b.effects(msg) == 1 && b.rows() == 0 })
 			})
 		}
 	}},
@@ -144,7 +145,7 @@ var twoFailedBodies = []testdb.Body{
 					return fmt.Errorf("call the bank: %w", ctx.Err())
 				})
 				assert.True(t, s.deliver(newMessage()))
-				b.eventually("it is parked", func() bool { return b.open(inbox.Parked) == 1 })
+				rig.Eventually(b, "it is parked", func() bool { return b.open(inbox.Parked) == 1 })
 			})
 		}
 	}},

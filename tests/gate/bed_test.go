@@ -124,11 +124,6 @@ func (b *bed) open(status inbox.Status) int {
 	return b.count(`SELECT COUNT(*) FROM millrace_messages WHERE status = ?`, status)
 }
 
-func (b *bed) eventually(what string, true func() bool) {
-	b.Helper()
-	require.Eventually(b, true, time.Minute, 5*time.Millisecond, what)
-}
-
 // upTo is 1, 2, … n.
 func upTo(n int64) []int64 {
 	all := make([]int64, 0, n)
@@ -150,22 +145,14 @@ func (b *bed) service(store *inbox.Store, gate millrace.VersionGate, h message.H
 	s := &service{bed: b, feed: gochannel.NewGoChannel(gochannel.Config{Persistent: true}, watermill.NopLogger{})}
 	sub, err := pubsub.Durable{Store: store, Consumer: consumer, MinBackoff: 10 * time.Millisecond}.Decorate(s.feed)
 	require.NoError(b, err)
-	s.router, err = message.NewRouter(message.RouterConfig{CloseTimeout: 20 * time.Second}, watermill.NopLogger{})
-	require.NoError(b, err)
+	s.router = rig.NewRouter(b)
 	s.router.AddPlugin(store.Plugin())
 	s.router.AddMiddleware(millrace.Inbox{Store: store}.Middleware, gate.Middleware)
 	s.router.AddConsumerHandler(consumer, "changes", sub, func(msg *message.Message) error {
 		_, err := h(msg)
 		return err
 	})
-	stopped := make(chan error, 1)
-	go func() { stopped <- s.router.Run(context.WithoutCancel(b.Context())) }()
-	select {
-	case <-s.router.Running():
-	case err := <-stopped:
-		require.NoError(b, err, "the router did not start")
-	}
-	b.Cleanup(func() { _ = s.router.Close() })
+	rig.Run(b, s.router)
 	return s
 }
 

@@ -10,6 +10,7 @@ import (
 
 	"github.com/millrace-go/millrace/inbox"
 	millrace "github.com/millrace-go/millrace/middleware"
+	"github.com/millrace-go/millrace/tests/rig"
 	"github.com/millrace-go/millrace/tests/testdb"
 )
 
@@ -36,11 +37,11 @@ func twoConsumers(t *testing.T, db *testdb.DB) {
 	}
 	for _, name := range []string{"one", "two"} {
 		for _, aggregate := range []string{"a", "b"} {
-			b.eventually("all are applied", func() bool { return len(b.applied(name+" "+aggregate)) >= versions })
+			rig.Eventually(b, "all are applied", func() bool { return len(b.applied(name+" "+aggregate)) >= versions })
 			assert.Equal(t, upTo(versions), b.applied(name+" "+aggregate))
 		}
 	}
-	b.eventually("nothing is left", func() bool { return b.count(`SELECT COUNT(*) FROM millrace_messages`) == 0 })
+	rig.Eventually(b, "nothing is left", func() bool { return b.count(`SELECT COUNT(*) FROM millrace_messages`) == 0 })
 	b.nothingLeft()
 }
 
@@ -77,9 +78,9 @@ func transfers(t *testing.T, db *testdb.DB) {
 		sub := &list{messages: shuffled(messages), width: 4}
 		b.route(b.process(), consumer, sub, millrace.VersionGate{Version: both}, handler, problems.middleware)
 	}
-	b.eventually("all are applied", func() bool { return len(b.applied("a")) >= versions })
+	rig.Eventually(b, "all are applied", func() bool { return len(b.applied("a")) >= versions })
 	assert.Equal(t, upTo(versions), b.applied("a"))
-	b.eventually("nothing is left", func() bool { return b.count(`SELECT COUNT(*) FROM millrace_messages`) == 0 })
+	rig.Eventually(b, "nothing is left", func() bool { return b.count(`SELECT COUNT(*) FROM millrace_messages`) == 0 })
 	b.nothingLeft()
 	assert.Empty(t, problems.all(), "no deadlock is seen outside")
 	version, err := b.store.Version(t.Context(), inbox.Aggregate{Consumer: consumer, ID: "b"})

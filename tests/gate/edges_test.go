@@ -12,6 +12,7 @@ import (
 	"github.com/millrace-go/millrace/inbox"
 	millrace "github.com/millrace-go/millrace/middleware"
 	"github.com/millrace-go/millrace/tests/faults"
+	"github.com/millrace-go/millrace/tests/rig"
 	"github.com/millrace-go/millrace/tests/testdb"
 )
 
@@ -145,9 +146,9 @@ var edgeBodies = []testdb.Body{
 			assert.Equal(t, 3, b.open(inbox.Held))
 			first.die()
 			b.service(b.process(), millrace.VersionGate{}, handler)
-			b.eventually("all are applied", func() bool { return len(b.applied("a")) == 5 })
+			rig.Eventually(b, "all are applied", func() bool { return len(b.applied("a")) == 5 })
 			assert.Equal(t, upTo(5), b.applied("a"))
-			b.eventually("nothing is left", func() bool { return b.count(`SELECT COUNT(*) FROM millrace_messages`) == 0 })
+			rig.Eventually(b, "nothing is left", func() bool { return b.count(`SELECT COUNT(*) FROM millrace_messages`) == 0 })
 			b.nothingLeft()
 		}},
 	{Name: "a deadlock before the handler", Why: "it is tried again, and nobody outside sees it", Run: deadlocks},

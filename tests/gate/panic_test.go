@@ -13,6 +13,7 @@ import (
 
 	"github.com/millrace-go/millrace/inbox"
 	millrace "github.com/millrace-go/millrace/middleware"
+	"github.com/millrace-go/millrace/tests/rig"
 	"github.com/millrace-go/millrace/tests/testdb"
 )
 
@@ -96,7 +97,7 @@ var panicBodies = []testdb.Body{
 			second.Metadata.Set(bad, "yes")
 			good := change(name+", good", 1)
 			s.publish(second, first, good)
-			b.eventually(name, func() bool { return len(b.applied(name+", good")) == 1 })
+			rig.Eventually(b, name, func() bool { return len(b.applied(name+", good")) == 1 })
 			require.NoError(t, s.router.Close(), name)
 			b.closes(name, store)
 		}

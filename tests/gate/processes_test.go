@@ -12,6 +12,7 @@ import (
 
 	"github.com/millrace-go/millrace/inbox"
 	"github.com/millrace-go/millrace/tests/process"
+	"github.com/millrace-go/millrace/tests/rig"
 	"github.com/millrace-go/millrace/tests/testdb"
 )
 
@@ -45,7 +46,7 @@ func TestProcessesAreKilled(t *testing.T) {
 			p.GoOn()
 		}
 		for kill := range 3 {
-			b.eventually("some are applied", func() bool {
+			rig.Eventually(b, "some are applied", func() bool {
 				return b.count(`SELECT COUNT(*) FROM applied`) >= (kill+1)*s.messages()/5
 			})
 			processes[0].Kill()
@@ -69,7 +70,7 @@ func (s share) launch(t *testing.T) *process.Process {
 // finished waits until all is applied and acked, and closes the processes.
 func (b *bed) finished(s share, processes []*process.Process) (counts map[string]int) {
 	b.Helper()
-	b.eventually("everything is applied", func() bool {
+	rig.Eventually(b, "everything is applied", func() bool {
 		return b.count(`SELECT COUNT(*) FROM applied`) >= s.messages() &&
 			b.count(`SELECT COUNT(*) FROM millrace_messages`) == 0
 	})

@@ -19,6 +19,7 @@ import (
 	millrace "github.com/millrace-go/millrace/middleware"
 	"github.com/millrace-go/millrace/pubsub"
 	"github.com/millrace-go/millrace/pubsub/rabbitmq"
+	"github.com/millrace-go/millrace/tests/rig"
 	"github.com/millrace-go/millrace/tests/testdb"
 )
 
@@ -55,7 +56,7 @@ func TestStandingGap(t *testing.T) {
 			pub, sub := c.open(g.bed, g.topic)
 			g.run(pub, sub, c.gate, c.durable, c.standing)
 			if c.flow {
-				g.eventually("others are handled", func() bool { return g.flow.Load() > 20 })
+				rig.Eventually(g, "others are handled", func() bool { return g.flow.Load() > 20 })
 			}
 		})
 	}
@@ -96,7 +97,7 @@ func (g *standingGap) run(
 	assert.Less(g, most, maxRedeliveries)
 	assert.Empty(g, g.applied("gap"))
 	if durable {
-		g.eventually("all are held", func() bool { return g.open(inbox.Held) == standing })
+		rig.Eventually(g, "all are held", func() bool { return g.open(inbox.Held) == standing })
 		assert.Zero(g, all)
 	}
 }

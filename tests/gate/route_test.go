@@ -7,13 +7,13 @@ import (
 	"sync"
 	"time"
 
-	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-go/millrace/inbox"
 	millrace "github.com/millrace-go/millrace/middleware"
 	"github.com/millrace-go/millrace/pubsub"
+	"github.com/millrace-go/millrace/tests/rig"
 )
 
 func shuffled(messages []*message.Message) []*message.Message {
@@ -104,8 +104,7 @@ func (b *bed) newRouter(
 	store *inbox.Store, gate millrace.VersionGate, outside ...message.HandlerMiddleware,
 ) *message.Router {
 	b.Helper()
-	router, err := message.NewRouter(message.RouterConfig{CloseTimeout: 20 * time.Second}, watermill.NopLogger{})
-	require.NoError(b, err)
+	router := rig.NewRouter(b)
 	router.AddPlugin(store.Plugin())
 	router.AddMiddleware(outside...)
 	router.AddMiddleware(millrace.Inbox{Store: store}.Middleware, gate.Middleware)
@@ -132,12 +131,5 @@ func (b *bed) route(
 
 func (b *bed) start(router *message.Router) {
 	b.Helper()
-	stopped := make(chan error, 1)
-	go func() { stopped <- router.Run(context.WithoutCancel(b.Context())) }()
-	select {
-	case <-router.Running():
-	case err := <-stopped:
-		require.NoError(b, err, "the router did not start")
-	}
-	b.Cleanup(func() { _ = router.Close() })
+	rig.Run(b, router)
 }

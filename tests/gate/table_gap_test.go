@@ -12,6 +12,7 @@ import (
 
 	"github.com/millrace-go/millrace/inbox"
 	millrace "github.com/millrace-go/millrace/middleware"
+	"github.com/millrace-go/millrace/tests/rig"
 	"github.com/millrace-go/millrace/tests/testdb"
 )
 
@@ -58,11 +59,11 @@ var gapBodies = []testdb.Body{
 		for v := int64(6); v > 1; v-- {
 			s.publish(change("a", v))
 		}
-		b.eventually("five are held", func() bool { return b.open(inbox.Held) == 5 })
+		rig.Eventually(b, "five are held", func() bool { return b.open(inbox.Held) == 5 })
 		s.publish(change("a", 1))
-		b.eventually("all are applied", func() bool { return len(b.applied("a")) == 6 })
+		rig.Eventually(b, "all are applied", func() bool { return len(b.applied("a")) == 6 })
 		assert.Equal(t, upTo(6), b.applied("a"))
-		b.eventually("nothing is left", func() bool { return b.count(`SELECT COUNT(*) FROM millrace_messages`) == 0 })
+		rig.Eventually(b, "nothing is left", func() bool { return b.count(`SELECT COUNT(*) FROM millrace_messages`) == 0 })
 		assert.Zero(t, b.count(`SELECT COUNT(*) FROM millrace_claims WHERE result = 0`))
 	}},
 	{Name: "hold without a queue", Why: "what nothing would deliver is not held", Run: func(t *testing.T, db *testdb.DB) {
@@ -127,7 +128,7 @@ var gapBodies = []testdb.Body{
 				end <- err
 			}()
 		}
-		b.eventually("all wait", func() bool { return b.events.Count("gap") >= 8 })
+		rig.Eventually(b, "all wait", func() bool { return b.events.Count("gap") >= 8 })
 		must(t, early, change("b", 1)) // the pool is free
 		must(t, b.gated(b.store, gate, handler), change("a", 1))
 		for range 8 {
@@ -158,7 +159,7 @@ var gapBodies = []testdb.Body{
 			_, err := h(again(second))
 			end <- err
 		}()
-		b.eventually("it waits", func() bool { return b.events.Count("gap") >= 1 })
+		rig.Eventually(b, "it waits", func() bool { return b.events.Count("gap") >= 1 })
 		must(t, h, again(first))
 		require.NoError(t, <-end)
 		must(t, b.gated(b.process(), gate, handler), again(second))
@@ -186,7 +187,7 @@ var gapBodies = []testdb.Body{
 		b := newBed(t, db)
 		s := b.service(b.newStore(db.DB, inbox.Config{PurgeInterval: 50 * time.Millisecond}), millrace.VersionGate{HeldFor: time.Millisecond}, handler)
 		s.publish(change("a", 2))
-		b.eventually("it is parked", func() bool { return b.events.Count("parked") == 1 })
+		rig.Eventually(b, "it is parked", func() bool { return b.events.Count("parked") == 1 })
 		assert.Equal(t, 1, b.open(inbox.Parked))
 		assert.Contains(t, b.events.Last("parked").Err.Error(), `version 1 of aggregate "a", was not applied in time`)
 	}},

@@ -11,6 +11,7 @@ import (
 
 	"github.com/millrace-go/millrace/inbox"
 	millrace "github.com/millrace-go/millrace/middleware"
+	"github.com/millrace-go/millrace/tests/rig"
 	"github.com/millrace-go/millrace/tests/testdb"
 )
 
@@ -207,11 +208,11 @@ var tableBodies = []testdb.Body{
 		b := newBed(t, db)
 		s := b.service(b.store, millrace.VersionGate{}, handler)
 		s.publish(change("a", 3), change("a", 4), change("a", 1))
-		b.eventually("one is applied, two are held", func() bool { return len(b.applied("a")) == 1 && b.open(inbox.Held) == 2 })
+		rig.Eventually(b, "one is applied, two are held", func() bool { return len(b.applied("a")) == 1 && b.open(inbox.Held) == 2 })
 		a := inbox.Aggregate{Consumer: consumer, ID: "a"}
 		require.Error(t, b.store.SetVersion(t.Context(), a, 2, inbox.Operator{}))
 		require.NoError(t, b.store.SetVersion(t.Context(), a, 2, inbox.Operator{Name: "ada", Reason: "lost"}))
-		b.eventually("they are applied", func() bool { return len(b.applied("a")) == 3 })
+		rig.Eventually(b, "they are applied", func() bool { return len(b.applied("a")) == 3 })
 		assert.Equal(t, []int64{1, 3, 4}, b.applied("a"))
 		must(t, b.gated(b.process(), millrace.VersionGate{}, handler), change("a", 2))
 		assert.Equal(t, 1, b.events.Count("stale"))

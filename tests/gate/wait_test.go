@@ -14,6 +14,7 @@ import (
 	"github.com/millrace-go/millrace/inbox"
 	millrace "github.com/millrace-go/millrace/middleware"
 	"github.com/millrace-go/millrace/tests/faults"
+	"github.com/millrace-go/millrace/tests/rig"
 	"github.com/millrace-go/millrace/tests/testdb"
 )
 
@@ -47,7 +48,7 @@ func TestWaitingAsksLittle(t *testing.T) {
 				ended <- err
 			})
 		}
-		b.eventually("all wait", func() bool { return b.events.Count("gap") >= waiting })
+		rig.Eventually(b, "all wait", func() bool { return b.events.Count("gap") >= waiting })
 		reads := countReads(pool)
 		must(t, h, change("a", 1))
 		all.Wait()
@@ -81,9 +82,9 @@ func TestWaitingGoesOnWithoutTheOneWhoAsked(t *testing.T) {
 		}
 		ctx, giveUp := context.WithCancel(t.Context())
 		first := deliver(ctx, 3)
-		b.eventually("the first asks", func() bool { return reads.Load() >= 5 })
+		rig.Eventually(b, "the first asks", func() bool { return reads.Load() >= 5 })
 		second := deliver(t.Context(), 2)
-		b.eventually("the second waits", func() bool { return b.events.Count("gap") == 2 })
+		rig.Eventually(b, "the second waits", func() bool { return b.events.Count("gap") == 2 })
 		giveUp()
 		require.ErrorIs(t, <-first, context.Canceled)
 

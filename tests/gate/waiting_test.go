@@ -12,6 +12,7 @@ import (
 
 	"github.com/millrace-go/millrace/inbox"
 	millrace "github.com/millrace-go/millrace/middleware"
+	"github.com/millrace-go/millrace/tests/rig"
 	"github.com/millrace-go/millrace/tests/testdb"
 )
 
@@ -132,7 +133,7 @@ var waitingBodies = []testdb.Body{
 		ctx, cancel := context.WithCancel(t.Context())
 		stopped := make(chan error, 1)
 		go func() { stopped <- store.Run(ctx) }()
-		b.eventually("what was held too long is parked", func() bool { return b.open(inbox.Held) == 0 })
+		rig.Eventually(b, "what was held too long is parked", func() bool { return b.open(inbox.Held) == 0 })
 		cancel()
 		require.NoError(t, <-stopped)
 		var sum inbox.Activity

@@ -107,7 +107,7 @@ func TestFromTheForwarder(t *testing.T) {
 			s.relay(broker)
 			s.placeAll("mixed", s.throughForwarder, s.throughOutbox)
 			s.placeAll("new", s.throughOutbox)
-			s.eventually(func() bool {
+			rig.Eventually(s, "it is done", func() bool {
 				var left int
 				require.NoError(t, db.GetContext(t.Context(), &left, waitsForForwarder[dialect]))
 				return left == 0
@@ -208,9 +208,4 @@ func (s *orders) relay(broker message.Publisher) {
 		cancel()
 		assert.NoError(s, <-ended)
 	})
-}
-
-func (s *orders) eventually(holds func() bool) {
-	s.Helper()
-	require.Eventually(s, holds, time.Minute, 20*time.Millisecond)
 }

@@ -176,11 +176,6 @@ func same(t testing.TB, want, got *message.Message) {
 	}
 }
 
-func (b *bed) eventually(what string, true func() bool) {
-	b.Helper()
-	require.Eventually(b, true, 15*time.Second, 5*time.Millisecond, what)
-}
-
 func (b *bed) noCollision() {
 	b.Helper()
 	assert.Zero(b, b.events.Count("collision"), "a copy is no collision")
@@ -206,23 +201,16 @@ func (b *bed) serve(durable *pubsub.Durable, h message.HandlerFunc, middlewares 
 	b.Helper()
 	s := &service{bed: b, source: rig.NewFeed(), published: &rig.Publisher{}}
 	var sub message.Subscriber = s.source
-	router, err := message.NewRouter(message.RouterConfig{CloseTimeout: 20 * time.Second}, watermill.NopLogger{})
-	require.NoError(b, err)
+	router := rig.NewRouter(b)
 	if durable != nil {
-		sub, err = durable.Decorate(sub)
+		decorated, err := durable.Decorate(sub)
 		require.NoError(b, err)
+		sub = decorated
 	}
 	router.AddPlugin(b.store.Plugin())
 	router.AddMiddleware(middlewares...)
 	router.AddHandler(consumer, "changes", sub, "made", s.published, h)
-	stopped := make(chan error, 1)
-	go func() { stopped <- router.Run(context.WithoutCancel(b.Context())) }()
-	select {
-	case <-router.Running():
-	case err := <-stopped:
-		require.NoError(b, err, "the router did not start")
-	}
-	b.Cleanup(func() { _ = router.Close() })
+	rig.Run(b, router)
 	return s
 }
 

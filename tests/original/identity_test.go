@@ -86,12 +86,12 @@ var identityBodies = []testdb.Body{
 		}
 		msg := change(1)
 		b.serve(durable, handle, unlock, b.inbox(settings)).deliver(msg)
-		b.eventually("it is handled", func() bool { return len(b.effects()) == 1 && b.rows() == 0 })
+		rig.Eventually(b, "it is handled", func() bool { return len(b.effects()) == 1 && b.rows() == 0 })
 		again := *b
 		again.store = b.newStore()
 		durable.Store = again.store
 		again.serve(durable, handle, unlock, again.inbox(settings)).deliver(msg)
-		b.eventually("the table is empty", func() bool { return b.rows() == 0 })
+		rig.Eventually(b, "the table is empty", func() bool { return b.rows() == 0 })
 		assert.Len(t, b.effects(), 1)
 		b.noCollision()
 	}},
@@ -133,7 +133,7 @@ var identityBodies = []testdb.Body{
 		s := b.serve(b.durable(pubsub.StoreOnFailure), handle, unlock, b.inbox())
 		msg := change(1)
 		s.deliver(msg)
-		b.eventually("it failed", func() bool {
+		rig.Eventually(b, "it failed", func() bool {
 			return b.count(`SELECT COUNT(*) FROM millrace_messages WHERE status = ?`, inbox.FailedTerminal) == 1
 		})
 		b.storedAs(inbox.FailedTerminal, msg)
@@ -142,7 +142,7 @@ var identityBodies = []testdb.Body{
 		corrected.Payload = lock("corrected")
 		corrected.Metadata.Set(inbox.ReplayField, "repair")
 		s.deliver(corrected)
-		b.eventually("it is handled", func() bool { return len(b.effects()) == 1 && b.rows() == 0 })
+		rig.Eventually(b, "it is handled", func() bool { return len(b.effects()) == 1 && b.rows() == 0 })
 		assert.Equal(t, []string{".corrected"}, b.effects())
 	}},
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/millrace-go/millrace/inbox"
 	millrace "github.com/millrace-go/millrace/middleware"
 	"github.com/millrace-go/millrace/pubsub"
+	"github.com/millrace-go/millrace/tests/rig"
 	"github.com/millrace-go/millrace/tests/testdb"
 )
 
@@ -91,17 +92,17 @@ func held(b *bed, p place, mode pubsub.Mode) {
 	s := b.serve(b.durable(mode), p.handle, p.chain(b.inbox(), gate)...)
 	first, second := change(1), change(2)
 	s.deliver(second)
-	b.eventually("it is held", func() bool { return b.events.Count("held") == 1 })
+	rig.Eventually(b, "it is held", func() bool { return b.events.Count("held") == 1 })
 	b.storedAs(inbox.Held, second)
 	s.deliver(first)
-	b.eventually("both are applied", func() bool { return len(b.effects()) == 2 && b.rows() == 0 })
+	rig.Eventually(b, "both are applied", func() bool { return len(b.effects()) == 2 && b.rows() == 0 })
 	assert.ElementsMatch(b, []string{p.body(first), p.body(second)}, b.effects())
 	s.deliver(first, second)
 	again := *b
 	again.store = b.newStore()
 	late := again.serve(again.durable(pubsub.StoreOnFailure), p.handle, p.chain(again.inbox(), gate)...)
 	late.deliver(first, second)
-	b.eventually("the table is empty", func() bool { return b.rows() == 0 })
+	rig.Eventually(b, "the table is empty", func() bool { return b.rows() == 0 })
 	assert.Len(b, b.effects(), 2)
 	b.noCollision()
 }
@@ -172,13 +173,13 @@ func failed(b *bed, p place, mode pubsub.Mode) {
 	first := b.serve(b.durable(mode), handle, p.chain(b.inbox())...)
 	msg := change(1)
 	first.deliver(msg)
-	b.eventually("it is handled", func() bool { return len(b.effects()) == 1 && b.rows() == 0 })
+	rig.Eventually(b, "it is handled", func() bool { return len(b.effects()) == 1 && b.rows() == 0 })
 	assert.Equal(b, []string{p.body(msg)}, b.effects())
 	again := *b
 	again.store = b.newStore()
 	late := again.serve(again.durable(pubsub.StoreOnFailure), handle, p.chain(again.inbox())...)
 	late.deliver(msg)
-	b.eventually("the table is empty", func() bool { return b.rows() == 0 })
+	rig.Eventually(b, "the table is empty", func() bool { return b.rows() == 0 })
 	assert.Len(b, b.effects(), 1)
 	b.noCollision()
 }
@@ -203,7 +204,7 @@ func givenUp(b *bed, p place) {
 	case <-time.After(time.Minute):
 		require.Fail(b, "OnPark is called")
 	}
-	b.eventually("it is parked", func() bool {
+	rig.Eventually(b, "it is parked", func() bool {
 		return b.count(`SELECT COUNT(*) FROM millrace_messages WHERE status = ?`, inbox.Parked) == 1
 	})
 	b.storedAs(inbox.Parked, msg)

@@ -9,6 +9,7 @@ import (
 
 	millrace "github.com/millrace-go/millrace/middleware"
 	"github.com/millrace-go/millrace/pubsub"
+	"github.com/millrace-go/millrace/tests/rig"
 	"github.com/millrace-go/millrace/tests/testdb"
 )
 
@@ -28,7 +29,7 @@ var upgradeBodies = []testdb.Body{
 		assert.Equal(t, 3, b.events.Count("duplicate"))
 		b.store = b.newStore()
 		b.serve(b.durable(pubsub.StoreFirst), handle, unlock, b.inbox()).deliver(msg)
-		b.eventually("the table is empty", func() bool { return b.rows() == 0 })
+		rig.Eventually(b, "the table is empty", func() bool { return b.rows() == 0 })
 		assert.Len(t, b.effects(), 1)
 		b.noCollision()
 	}},

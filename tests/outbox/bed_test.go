@@ -236,11 +236,6 @@ func (p *post) rows() (n int) {
 	return n
 }
 
-func (p *post) eventually(what string, condition func() bool) {
-	p.Helper()
-	require.Eventually(p, condition, 3*time.Minute, 5*time.Millisecond, what)
-}
-
 // logbook keeps what was logged.
 type logbook struct {
 	mu    sync.Mutex

@@ -13,6 +13,7 @@ import (
 	"github.com/millrace-go/millrace/inbox"
 	millrace "github.com/millrace-go/millrace/middleware"
 	"github.com/millrace-go/millrace/outbox"
+	"github.com/millrace-go/millrace/tests/rig"
 	"github.com/millrace-go/millrace/tests/testdb"
 )
 
@@ -84,7 +85,7 @@ func causedByHandler(t *testing.T, db *testdb.DB) {
 	assert.Zero(t, entries[2].SentAt)
 
 	run := o.relay(func(c *outbox.RelayConfig) { c.Retention = time.Hour })
-	o.eventually("all are sent", func() bool { return o.kept() == 5 })
+	rig.Eventually(o, "all are sent", func() bool { return o.kept() == 5 })
 	require.NoError(t, run.stop())
 	entries, err = o.out.CausedBy(t.Context(), "billing", first.UUID, time.Now(), time.Now())
 	require.NoError(t, err)

@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-go/millrace/outbox"
+	"github.com/millrace-go/millrace/tests/rig"
 	"github.com/millrace-go/millrace/tests/testdb"
 )
 
@@ -44,7 +45,7 @@ func TestReverseCommitOrder(t *testing.T) {
 					t.Logf("open for %v: sent %v after the commit", open, late.Round(time.Millisecond))
 					assert.Less(t, late, 30*time.Second, "by the look once in a minute")
 				}
-				p.eventually("the outbox is empty", func() bool { return p.rows() == 0 })
+				rig.Eventually(p, "the outbox is empty", func() bool { return p.rows() == 0 })
 			})
 		}
 	}

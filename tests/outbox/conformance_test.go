@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-go/millrace/outbox"
+	"github.com/millrace-go/millrace/tests/rig"
 	"github.com/millrace-go/millrace/tests/testdb"
 )
 
@@ -33,7 +34,7 @@ var bodies = []testdb.Body{
 			require.ErrorIs(t, err, errRefused)
 			sent = append(sent, p.send("orders", "", 1)...)
 			p.broker.awaitAll(t, sent)
-			p.eventually("the outbox is empty", func() bool { return p.rows() == 0 })
+			rig.Eventually(p, "the outbox is empty", func() bool { return p.rows() == 0 })
 			assert.NotContains(t, p.broker.deliveries(), failing[0].UUID)
 			for id, n := range p.broker.deliveries() {
 				assert.Equal(t, 1, n, id)

@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-go/millrace/tests/outbox/relayproc"
+	"github.com/millrace-go/millrace/tests/rig"
 	"github.com/millrace-go/millrace/tests/testdb"
 )
 
@@ -79,7 +80,7 @@ func (o *town) load(traffic *relayproc.Traffic, workers int) (stop func()) {
 func (o *town) flows(n int) {
 	o.Helper()
 	stored, sent := o.traffic.Stored.Load(), o.broker.total()
-	o.eventually("messages flow", func() bool {
+	rig.Eventually(o, "messages flow", func() bool {
 		return o.traffic.Stored.Load() >= stored+int64(n) && o.broker.total() >= sent+n
 	})
 }
@@ -112,7 +113,7 @@ func (o *town) check() (messages, duplicates int) {
 		want[e.Key] = append(want[e.Key], e.ID)
 	}
 	o.broker.awaitAll(o, ids)
-	o.eventually("the outbox is empty", func() bool { return o.rows() == 0 })
+	rig.Eventually(o, "the outbox is empty", func() bool { return o.rows() == 0 })
 	o.broker.mu.Lock()
 	for _, m := range o.broker.sent {
 		e, committed := known[m.UUID]

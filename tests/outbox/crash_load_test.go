@@ -10,6 +10,7 @@ import (
 
 	"github.com/millrace-go/millrace/tests/outbox/relayproc"
 	"github.com/millrace-go/millrace/tests/process"
+	"github.com/millrace-go/millrace/tests/rig"
 	"github.com/millrace-go/millrace/tests/testdb"
 )
 
@@ -34,7 +35,7 @@ func TestKilledUnderLoad(t *testing.T) {
 		again := 0
 		for n := range kills {
 			sent := o.broker.total() + 50 + rand.IntN(150)
-			o.eventually("messages are sent", func() bool { return o.broker.total() >= sent })
+			rig.Eventually(o, "messages are sent", func() bool { return o.broker.total() >= sent })
 			services[n%2].Kill()
 			again += o.unwritten()
 			services[n%2] = service()

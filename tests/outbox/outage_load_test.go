@@ -15,6 +15,7 @@ import (
 
 	"github.com/millrace-go/millrace/outbox"
 	"github.com/millrace-go/millrace/pubsub/rabbitmq"
+	"github.com/millrace-go/millrace/tests/rig"
 	"github.com/millrace-go/millrace/tests/servers"
 	"github.com/millrace-go/millrace/tests/testdb"
 )
@@ -147,7 +148,7 @@ func (c *city) flows(n int64) (wait func()) {
 	stored, sent, began := c.traffic.Stored.Load(), c.published.Load(), time.Now()
 	return func() {
 		c.Helper()
-		c.eventually(c.db.Dialect+": messages flow", func() bool {
+		rig.Eventually(c, c.db.Dialect+": messages flow", func() bool {
 			return c.traffic.Stored.Load() >= stored+n && c.published.Load() >= sent+n
 		})
 		c.Logf("%s: %d messages flow after %v", c.db.Dialect, n, time.Since(began).Round(10*time.Millisecond))
@@ -160,7 +161,7 @@ func (c *city) meets(what string) (wait func()) {
 	before := len(c.log.all())
 	return func() {
 		c.Helper()
-		c.eventually(what+", and the relays say so: "+c.db.Dialect, func() bool { return len(c.log.all()) > before })
+		rig.Eventually(c, what+", and the relays say so: "+c.db.Dialect, func() bool { return len(c.log.all()) > before })
 		c.Logf("%s: %s", c.db.Dialect, what)
 	}
 }
@@ -168,7 +169,7 @@ func (c *city) meets(what string) (wait func()) {
 // reconcile reads the queue and compares it with what was committed.
 func (c *city) reconcile() {
 	c.Helper()
-	c.eventually("the outbox is empty", func() bool { return c.rows() == 0 })
+	rig.Eventually(c, "the outbox is empty", func() bool { return c.rows() == 0 })
 	for _, r := range c.relays {
 		require.NoError(c, r.stop())
 	}

@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-go/millrace/outbox"
+	"github.com/millrace-go/millrace/tests/rig"
 	"github.com/millrace-go/millrace/tests/testdb"
 )
 
@@ -28,13 +29,13 @@ func TestAnOutageIsProbedThoughAllIsPassedOver(t *testing.T) {
 				c.Batch, c.MinBackoff, c.MaxBackoff = 4, 10*time.Minute, time.Hour
 				c.Observers = []outbox.RelayObserver{&seen}
 			})
-			p.eventually("all but what is asked with are passed over", func() bool {
+			rig.Eventually(p, "all but what is asked with are passed over", func() bool {
 				var pending int
 				require.NoError(t, p.db.GetContext(t.Context(), &pending, `SELECT COUNT(*) FROM millrace_outbox WHERE status = 0`))
 				return pending <= 1
 			})
 			passed, _ := seen.all()
-			p.eventually("it is probed again, and again", func() bool {
+			rig.Eventually(p, "it is probed again, and again", func() bool {
 				now, _ := seen.all()
 				return now >= passed+2
 			})

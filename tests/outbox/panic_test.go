@@ -17,6 +17,7 @@ import (
 
 	"github.com/millrace-go/millrace/outbox"
 	"github.com/millrace-go/millrace/tests/faults"
+	"github.com/millrace-go/millrace/tests/rig"
 	"github.com/millrace-go/millrace/tests/testdb"
 )
 
@@ -140,14 +141,14 @@ func (p *post) outlives(name string, trip func(), set func(*outbox.RelayConfig, 
 	poison[0].Metadata.Set("key", name)
 	ids := p.store("orders", poison...)
 	running := start(p.T, relay)
-	p.eventually(name+": nothing gets through", func() bool { return len(seen.of("outage")) > 0 })
+	rig.Eventually(p, name+": nothing gets through", func() bool { return len(seen.of("outage")) > 0 })
 	broker.awaitAll(p, p.send("orders", "good", 2))
 	for p.row(ids[0]).Status != rowParked || p.row(ids[1]).Status != rowParked {
 		broker.awaitAll(p, p.send("orders", "", 1))
 	}
 	behind := p.send("orders", name, 1)
 	broker.awaitAll(p, p.send("orders", "good", 2))
-	p.eventually(name+": sent messages are deleted", func() bool { return p.rows() == 3 })
+	rig.Eventually(p, name+": sent messages are deleted", func() bool { return p.rows() == 3 })
 	require.NoError(p, running.stop(), name)
 
 	assert.NotZero(p, taken.taken.Load(), name)
@@ -166,7 +167,7 @@ func (p *post) outlives(name string, trip func(), set func(*outbox.RelayConfig, 
 	}
 	next := p.relayTo(broker)
 	broker.awaitAll(p, behind)
-	p.eventually(name+": the outbox is empty", func() bool { return p.rows() == 0 })
+	rig.Eventually(p, name+": the outbox is empty", func() bool { return p.rows() == 0 })
 	require.NoError(p, next.stop(), name)
 }
 
@@ -185,10 +186,10 @@ func TestALoggerThatPanicsEndsNoRelay(t *testing.T) {
 	ids := p.send("orders", "k", 2)
 	p.broker.refusing(refuses(errRefused, ids[0]))
 	r := p.relay(func(c *outbox.RelayConfig) { c.Logger = loudLogger{trip} })
-	p.eventually("an outage is told of", func() bool { return trip.taken.Load() > 1 })
+	rig.Eventually(p, "an outage is told of", func() bool { return trip.taken.Load() > 1 })
 	p.broker.refusing(nil)
 	p.broker.awaitAll(t, ids)
-	p.eventually("the outbox is empty", func() bool { return p.rows() == 0 })
+	rig.Eventually(p, "the outbox is empty", func() bool { return p.rows() == 0 })
 	require.NoError(t, r.stop())
 	assert.Equal(t, trip.taken.Load(), r.Panics())
 }
@@ -215,7 +216,7 @@ func statementsPanic(t *testing.T, db *testdb.DB) {
 	for range 5 {
 		p.broker.awaitAll(t, p.send("orders", "k", 2))
 	}
-	p.eventually("the outbox is empty", func() bool { return p.rows() == 0 })
+	rig.Eventually(p, "the outbox is empty", func() bool { return p.rows() == 0 })
 	_ = r.stop() // the first statement by which it leaves panics
 	assert.Greater(t, panics.Load(), int64(10))
 	assert.LessOrEqual(t, panics.Load(), relay.Panics()+1)

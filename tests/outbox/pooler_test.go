@@ -7,6 +7,7 @@ import (
 
 	"github.com/stretchr/testify/assert"
 
+	"github.com/millrace-go/millrace/tests/rig"
 	"github.com/millrace-go/millrace/tests/servers"
 	"github.com/millrace-go/millrace/tests/testdb"
 )
@@ -43,7 +44,7 @@ func TestARelayBehindPgBouncerLooksByItself(t *testing.T) {
 	db := testdb.On(t, "postgres")
 	p := newPost(t, db)
 	p.slow(pooled(t, db, newPooler(t), "exec"))
-	p.eventually("it says that it hears nothing", func() bool {
+	rig.Eventually(p, "it says that it hears nothing", func() bool {
 		return p.log.has("notices of other processes do not reach this relay")
 	})
 	for range 3 {

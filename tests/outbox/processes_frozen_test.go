@@ -12,6 +12,7 @@ import (
 
 	"github.com/millrace-go/millrace/tests/outbox/relayproc"
 	"github.com/millrace-go/millrace/tests/process"
+	"github.com/millrace-go/millrace/tests/rig"
 	"github.com/millrace-go/millrace/tests/testdb"
 )
 
@@ -34,7 +35,7 @@ func newTeam(t *town, stop relayproc.Point) *team {
 		s.Name = fmt.Sprintf("other %d", n)
 		m.others = append(m.others, relayproc.Start(t, s))
 	}
-	m.eventually("all have a share", func() bool {
+	rig.Eventually(m, "all have a share", func() bool {
 		o := m.owners()
 		return o["frozen"] >= 2 && o["other 0"] >= 2 && o["other 1"] >= 2
 	})
@@ -46,7 +47,7 @@ func (m *team) freeze() process.Event {
 	m.Helper()
 	at := m.frozen.Await(process.At, 1)[0]
 	m.frozen.Freeze()
-	m.eventually("the others have all shards", func() bool {
+	rig.Eventually(m, "the others have all shards", func() bool {
 		o := m.owners()
 		return o["other 0"]+o["other 1"] == m.settings.Shards
 	})
@@ -58,7 +59,7 @@ func (m *team) thaw() {
 	m.Helper()
 	m.frozen.Thaw()
 	m.frozen.GoOn()
-	m.eventually("it has a share again", func() bool { return m.owners()["frozen"] >= 2 })
+	rig.Eventually(m, "it has a share again", func() bool { return m.owners()["frozen"] >= 2 })
 }
 
 func (m *team) close() {
@@ -88,7 +89,7 @@ func TestAFrozenRelaySendsNothingAhead(t *testing.T) {
 		assert.Equal(t, left, m.broker.by("frozen")-before, "messages that the thawed relay sent")
 		t.Logf("%d messages, %d duplicates, and %d after the thaw", messages, duplicates, left)
 		m.store(40, 3)
-		m.eventually("it works again", func() bool { return m.broker.by("frozen") > before+left })
+		rig.Eventually(m, "it works again", func() bool { return m.broker.by("frozen") > before+left })
 		m.check()
 		m.close()
 	})

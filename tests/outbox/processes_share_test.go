@@ -10,6 +10,7 @@ import (
 
 	"github.com/millrace-go/millrace/tests/outbox/relayproc"
 	"github.com/millrace-go/millrace/tests/process"
+	"github.com/millrace-go/millrace/tests/rig"
 	"github.com/millrace-go/millrace/tests/testdb"
 )
 
@@ -69,7 +70,7 @@ func TestProcessesJoinLeaveAndDieUnderLoad(t *testing.T) {
 func (o *town) fair(relays map[string]*process.Process) {
 	o.Helper()
 	shards := o.settings.Shards
-	o.eventually(fmt.Sprintf("%d shards are shared fairly by %d", shards, len(relays)), func() bool {
+	rig.Eventually(o, fmt.Sprintf("%d shards are shared fairly by %d", shards, len(relays)), func() bool {
 		owners, sum := o.owners(), 0
 		for name, p := range relays {
 			n := owners[name]

@@ -13,6 +13,7 @@ import (
 
 	"github.com/millrace-go/millrace/inbox"
 	"github.com/millrace-go/millrace/outbox"
+	"github.com/millrace-go/millrace/tests/rig"
 	"github.com/millrace-go/millrace/tests/testdb"
 )
 
@@ -75,7 +76,7 @@ func inTx(t *testing.T, db *testdb.DB) {
 				require.NoError(o, work(ctx, tx))
 				require.NoError(o, o.put(ctx, "a"))
 				cancel()
-				o.eventually("it is rolled back", func() bool {
+				rig.Eventually(o, "it is rolled back", func() bool {
 					return errors.Is(work(context.WithoutCancel(ctx), tx), sql.ErrTxDone)
 				})
 				return nil

@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-go/millrace/outbox"
+	"github.com/millrace-go/millrace/tests/rig"
 	"github.com/millrace-go/millrace/tests/testdb"
 )
 
@@ -110,7 +111,7 @@ func batchInOutage(t *testing.T, db *testdb.DB) {
 	assert.Zero(t, n)
 
 	b.with(func() { b.before, b.refuse = nil, nil })
-	p.eventually("all is sent", func() bool {
+	rig.Eventually(p, "all is sent", func() bool {
 		_, err := relay.RelayBatch(t.Context())
 		assert.NoError(t, err)
 		return p.rows() == 0
@@ -130,6 +131,6 @@ func batchBesideRelay(t *testing.T, db *testdb.DB) {
 		require.NoError(t, err)
 	}
 	b.awaitAll(all)
-	p.eventually("the outbox is empty", func() bool { return p.rows() == 0 })
+	rig.Eventually(p, "the outbox is empty", func() bool { return p.rows() == 0 })
 	b.once(all)
 }

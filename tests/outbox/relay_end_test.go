@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-go/millrace/outbox"
+	"github.com/millrace-go/millrace/tests/rig"
 	"github.com/millrace-go/millrace/tests/testdb"
 )
 
@@ -64,7 +65,7 @@ func drained(t *testing.T, db *testdb.DB) {
 	}
 	p.relayTo(b)
 	b.awaitAll(append(all, late...))
-	p.eventually("the outbox is empty", func() bool { return p.rows() == 0 })
+	rig.Eventually(p, "the outbox is empty", func() bool { return p.rows() == 0 })
 	b.once(append(all, late...))
 }
 
@@ -72,7 +73,7 @@ func drained(t *testing.T, db *testdb.DB) {
 func (p *post) awaitBeat() {
 	p.Helper()
 	before := p.leaseEnds()
-	p.eventually("the lease is extended", func() bool { return p.leaseEnds() > before })
+	rig.Eventually(p, "the lease is extended", func() bool { return p.leaseEnds() > before })
 }
 
 // leaseEnds is when the last lease of a relay ends.
@@ -98,7 +99,7 @@ func drainExceeded(t *testing.T, db *testdb.DB) {
 	close(g.open)
 	p.relayTo(b)
 	b.awaitAll(all)
-	p.eventually("the outbox is empty", func() bool { return p.rows() == 0 })
+	rig.Eventually(p, "the outbox is empty", func() bool { return p.rows() == 0 })
 	for id, n := range b.counts() {
 		assert.LessOrEqual(t, n, 2, id)
 	}
@@ -117,12 +118,12 @@ func slowerThanTheLease(t *testing.T, db *testdb.DB) {
 	began := p.leaseEnds()
 	other := newStrict(t)
 	p.relayTo(other, short)
-	p.eventually("the lease is extended past its first end", func() bool {
+	rig.Eventually(p, "the lease is extended past its first end", func() bool {
 		return p.leaseEnds() > began+3_000_000
 	})
 	assert.Empty(t, other.counts(), "no shard is given up while its messages are on their way")
 	close(g.open)
-	p.eventually("the outbox is empty", func() bool { return p.rows() == 0 })
+	rig.Eventually(p, "the outbox is empty", func() bool { return p.rows() == 0 })
 	counts := b.counts()
 	for id, n := range other.counts() {
 		counts[id] += n

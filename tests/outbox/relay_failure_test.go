@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-go/millrace/outbox"
+	"github.com/millrace-go/millrace/tests/rig"
 	"github.com/millrace-go/millrace/tests/testdb"
 )
 
@@ -95,7 +96,7 @@ func poisonAlone(t *testing.T, db *testdb.DB) {
 	b.refusing(refuses(errRefused, poison[0].UUID))
 	p.relayTo(b, seen.observe, func(c *outbox.RelayConfig) { c.MaxAttempts = 2 })
 	p.store("orders", poison...)
-	p.eventually("an outage begins", func() bool { return len(seen.of("outage")) >= 2 })
+	rig.Eventually(p, "an outage begins", func() bool { return len(seen.of("outage")) >= 2 })
 	p.store("orders", b.letters("p", 1)...) // has to wait
 	var others []string
 	for i := range 8 { // in every lane
@@ -135,7 +136,7 @@ func permanentError(t *testing.T, db *testdb.DB) {
 	assert.Equal(t, 2, p.awaitStatus(first, rowParked).Attempts)
 	assert.Equal(t, 2, b.given(first))
 	p.store("orders", b.letters("k", 4)...)
-	p.eventually("the head is parked", func() bool { return len(seen.of("parked")) == 2 })
+	rig.Eventually(p, "the head is parked", func() bool { return len(seen.of("parked")) == 2 })
 	assert.Empty(t, seen.of("outage"), "the broker answers")
 
 	// A broker that is out takes nothing for good either.
@@ -146,7 +147,7 @@ func permanentError(t *testing.T, db *testdb.DB) {
 		return errRefused
 	})
 	waiting := p.store("orders", b.letters("", 1)...)
-	p.eventually("an outage begins", func() bool { return len(seen.of("outage")) > 0 })
+	rig.Eventually(p, "an outage begins", func() bool { return len(seen.of("outage")) > 0 })
 	unroutable := p.store("orders", b.letters("unroutable", 1)...)[0]
 	assert.Equal(t, 2, p.awaitStatus(unroutable, rowParked).Attempts)
 	b.refusing(nil)
@@ -204,7 +205,7 @@ func partialErrors(t *testing.T, db *testdb.DB) {
 	p.relayTo(b)
 	all := p.store("orders", msgs...)
 	b.awaitAll(all)
-	p.eventually("the outbox is empty", func() bool { return p.rows() == 0 })
+	rig.Eventually(p, "the outbox is empty", func() bool { return p.rows() == 0 })
 	b.once(all)
 	mu.Lock()
 	defer mu.Unlock()

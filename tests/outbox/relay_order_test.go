@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/assert"
 
 	"github.com/millrace-go/millrace/outbox"
+	"github.com/millrace-go/millrace/tests/rig"
 	"github.com/millrace-go/millrace/tests/testdb"
 )
 
@@ -65,7 +66,7 @@ func throughFailures(t *testing.T, db *testdb.DB, burst int) {
 		all = append(all, p.store(fmt.Sprintf("topic-%d", i%3), b.letters(key, 1+rand.IntN(3))...)...)
 	}
 	b.awaitAll(all)
-	p.eventually("the outbox is empty", func() bool { return p.rows() == 0 })
+	rig.Eventually(p, "the outbox is empty", func() bool { return p.rows() == 0 })
 }
 
 // duringReleases has keys blocked and released again and again while their messages are
@@ -122,7 +123,7 @@ func duringReleases(t *testing.T, db *testdb.DB) {
 	}
 	writers.Wait()
 	b.awaitAll(all)
-	p.eventually("the outbox is empty", func() bool { return p.rows() == 0 })
+	rig.Eventually(p, "the outbox is empty", func() bool { return p.rows() == 0 })
 	b.once(all)
 }
 
@@ -150,7 +151,7 @@ func (p *post) storeUntil(b *strict, key string, stop <-chan struct{}) (ids []st
 // awaitParked waits for a message to be parked.
 func (p *post) awaitParked(uuid string) (found outbox.Parked) {
 	p.Helper()
-	p.eventually("a message is parked", func() bool {
+	rig.Eventually(p, "a message is parked", func() bool {
 		all, err := p.out.Parked(p.Context(), 0, 100)
 		assert.NoError(p.T, err)
 		for _, one := range all {

@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-go/millrace/outbox"
+	"github.com/millrace-go/millrace/tests/rig"
 	"github.com/millrace-go/millrace/tests/testdb"
 )
 
@@ -41,7 +42,7 @@ func brokerOutage(t *testing.T, db *testdb.DB) {
 	for i := range 20 {
 		all = append(all, p.store(fmt.Sprintf("topic-%d", i%3), b.letters(fmt.Sprintf("k%d", i%5), 3)...)...)
 	}
-	p.eventually("three probes fail", func() bool { return len(seen.of("outage")) >= 4 })
+	rig.Eventually(p, "three probes fail", func() bool { return len(seen.of("outage")) >= 4 })
 	for _, r := range p.table() {
 		assert.Equal(t, rowPending, r.Status)
 		assert.Zero(t, r.Attempts)
@@ -49,7 +50,7 @@ func brokerOutage(t *testing.T, db *testdb.DB) {
 	b.probedOneByOne(seen.of("outage"))
 	b.refusing(nil)
 	b.awaitAll(all)
-	p.eventually("the outbox is empty", func() bool { return p.rows() == 0 })
+	rig.Eventually(p, "the outbox is empty", func() bool { return p.rows() == 0 })
 	outages := seen.of("outage")
 	assert.Equal(t, "nothing gets through", outages[0].Reason)
 	assert.ErrorIs(t, outages[0].Err, errRefused)
@@ -87,10 +88,10 @@ func longOutage(t *testing.T, db *testdb.DB) {
 		all = append(all, p.store("orders", b.letters(fmt.Sprintf("k%d", i%4), 4)...)...)
 	}
 	p.relayTo(b, seen.observe, func(c *outbox.RelayConfig) { c.Batch, c.Lanes = 4, 2 })
-	p.eventually("three probes fail", func() bool { return len(seen.of("outage")) >= 4 })
+	rig.Eventually(p, "three probes fail", func() bool { return len(seen.of("outage")) >= 4 })
 	b.refusing(nil)
 	b.awaitAll(all)
-	p.eventually("the outbox is empty", func() bool { return p.rows() == 0 })
+	rig.Eventually(p, "the outbox is empty", func() bool { return p.rows() == 0 })
 	for _, e := range seen.of("attempt") {
 		assert.Zero(t, e.Attempts)
 	}

@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-go/millrace/outbox"
+	"github.com/millrace-go/millrace/tests/rig"
 	"github.com/millrace-go/millrace/tests/testdb"
 )
 
@@ -57,14 +58,14 @@ func holdKey(t *testing.T, db *testdb.DB) {
 		p.awaitStatus(held, rowHeld)
 		assert.Zero(t, b.given(held))
 	}
-	p.eventually("what was sent is written off", func() bool { return p.rows() == 5 })
+	rig.Eventually(p, "what was sent is written off", func() bool { return p.rows() == 5 })
 	assert.Equal(t, outbox.Backlog{Held: outbox.Count{N: 4}, Parked: outbox.Count{N: 1}}, backlog(p))
 
 	b.refusing(nil)
 	require.NoError(t, p.out.Retry(t.Context(), p.awaitParked(ids[1]).ID, ann))
 	all := slices.Concat(ids, later)
 	b.awaitAll(all)
-	p.eventually("the outbox is empty", func() bool { return p.rows() == 0 })
+	rig.Eventually(p, "the outbox is empty", func() bool { return p.rows() == 0 })
 	b.once(all)
 }
 
@@ -93,7 +94,7 @@ func continueKey(t *testing.T, db *testdb.DB) {
 	b.refusing(nil)
 	require.NoError(t, p.out.Retry(t.Context(), parked.ID, ann))
 	b.awaitAll(ids[1:2])
-	p.eventually("the outbox is empty", func() bool { return p.rows() == 0 })
+	rig.Eventually(p, "the outbox is empty", func() bool { return p.rows() == 0 })
 }
 
 func operatorDecides(t *testing.T, db *testdb.DB) {

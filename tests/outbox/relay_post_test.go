@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-go/millrace/outbox"
+	"github.com/millrace-go/millrace/tests/rig"
 )
 
 // relayTo starts a relay to another broker than the post's own.
@@ -92,7 +93,7 @@ const (
 func (p *post) awaitStatus(uuid string, status int) storedRow {
 	p.Helper()
 	var found storedRow
-	p.eventually("the status of a message", func() bool {
+	rig.Eventually(p, "the status of a message", func() bool {
 		r := p.row(uuid)
 		if r != nil {
 			found = *r

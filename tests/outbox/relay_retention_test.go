@@ -9,6 +9,7 @@ import (
 
 	"github.com/millrace-go/millrace/inbox"
 	"github.com/millrace-go/millrace/outbox"
+	"github.com/millrace-go/millrace/tests/rig"
 	"github.com/millrace-go/millrace/tests/testdb"
 )
 
@@ -46,18 +47,18 @@ func retention(t *testing.T, db *testdb.DB) {
 	assert.Zero(t, purge(), "nothing is old enough")
 
 	send(time.Millisecond)
-	p.eventually("Purge deletes them", func() bool { purge(); return p.rows() == 10 })
+	rig.Eventually(p, "Purge deletes them", func() bool { purge(); return p.rows() == 10 })
 	send(time.Millisecond)
-	p.eventually("the inbox's janitor deletes them", func() bool {
+	rig.Eventually(p, "the inbox's janitor deletes them", func() bool {
 		_, err := store.Purge(t.Context())
 		assert.NoError(t, err)
 		return p.rows() == 10
 	})
 	send(time.Millisecond)
-	p.eventually("a relay that runs deletes them", func() bool {
+	rig.Eventually(p, "a relay that runs deletes them", func() bool {
 		running := p.relayTo(b, seen.observe, func(c *outbox.RelayConfig) { c.Retention = time.Hour })
 		told := len(seen.of("purged"))
-		p.eventually("the relay tells", func() bool { return len(seen.of("purged")) > told })
+		rig.Eventually(p, "the relay tells", func() bool { return len(seen.of("purged")) > told })
 		require.NoError(t, running.stop())
 		return p.rows() == 10
 	})

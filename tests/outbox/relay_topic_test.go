@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/assert"
 
 	"github.com/millrace-go/millrace/outbox"
+	"github.com/millrace-go/millrace/tests/rig"
 	"github.com/millrace-go/millrace/tests/testdb"
 )
 
@@ -57,7 +58,7 @@ func deadTopic(t *testing.T, db *testdb.DB) {
 	assert.NotEmpty(t, seen.of("attempt"))
 	b.refusing(nil)
 	b.awaitAll(behind)
-	p.eventually("the outbox is empty", func() bool { return p.rows() == 0 })
+	rig.Eventually(p, "the outbox is empty", func() bool { return p.rows() == 0 })
 	b.once(alive)
 }
 
@@ -88,5 +89,5 @@ func deadHead(t *testing.T, db *testdb.DB) {
 	b.awaitAll(alive)
 	b.refusing(nil)
 	b.awaitAll(behind)
-	p.eventually("the outbox is empty", func() bool { return p.rows() == 0 })
+	rig.Eventually(p, "the outbox is empty", func() bool { return p.rows() == 0 })
 }

@@ -1,7 +1,6 @@
 package outbox_test
 
 import (
-	"context"
 	"sync"
 	"testing"
 	"time"
@@ -14,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	millrace "github.com/millrace-go/millrace/middleware"
+	"github.com/millrace-go/millrace/tests/rig"
 	"github.com/millrace-go/millrace/tests/testdb"
 )
 
@@ -49,13 +49,7 @@ func (o *office) serve(configure func(*message.Router)) *service {
 
 func (s *service) run() {
 	s.Helper()
-	stopped := make(chan error, 1)
-	go func() { stopped <- s.router.Run(context.WithoutCancel(s.Context())) }()
-	select {
-	case <-s.router.Running():
-	case err := <-stopped:
-		require.NoError(s, err, "the router did not start")
-	}
+	stopped := rig.Run(s, s.router)
 	s.Cleanup(func() {
 		assert.NoError(s, s.router.Close())
 		assert.NoError(s, <-stopped)

@@ -15,6 +15,7 @@ import (
 
 	"github.com/millrace-go/millrace/outbox"
 	"github.com/millrace-go/millrace/tests/faults"
+	"github.com/millrace-go/millrace/tests/rig"
 	"github.com/millrace-go/millrace/tests/testdb"
 )
 
@@ -213,7 +214,7 @@ func (p *post) shared(shards int, members ...*member) {
 		}
 		return sum == shards
 	}
-	p.eventually(fmt.Sprintf("%d shards are shared fairly by %d", shards, len(members)), fair)
+	rig.Eventually(p, fmt.Sprintf("%d shards are shared fairly by %d", shards, len(members)), fair)
 }
 
 // spread sends n messages on each of many keys, enough that every shard has some.

@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-go/millrace/outbox"
+	"github.com/millrace-go/millrace/tests/rig"
 	"github.com/millrace-go/millrace/tests/testdb"
 )
 
@@ -21,9 +22,9 @@ func underWay(p *post) (first, second *member, all []string) {
 	p.shared(8, first)
 	first.link.block()
 	_, all = p.spread(64, 1)
-	p.eventually("every lane is busy", func() bool { return first.link.blocked() == 4 })
+	rig.Eventually(p, "every lane is busy", func() bool { return first.link.blocked() == 4 })
 	second = p.member("second")
-	p.eventually("the first gives up half", func() bool { return first.seen.last() == 4 })
+	rig.Eventually(p, "the first gives up half", func() bool { return first.seen.last() == 4 })
 	return first, second, all
 }
 
@@ -35,7 +36,7 @@ func TestWhatIsUnderWayIsNotHandedOver(t *testing.T) {
 		first, second, all := underWay(p)
 		var looks atomic.Int64
 		second.db.Set(on(func(context.Context) error { looks.Add(1); return nil }, "SELECT shard, owner"))
-		p.eventually("the second looks for shards", func() bool { return looks.Load() >= 3 })
+		rig.Eventually(p, "the second looks for shards", func() bool { return looks.Load() >= 3 })
 		assert.Zero(t, p.owners()["second"])
 		assert.Empty(t, p.broker.deliveries())
 
@@ -96,7 +97,7 @@ func TestAParkedMessageBlocksItsKeyWhereverTheShardIs(t *testing.T) {
 		once := func(c *outbox.RelayConfig) { c.MaxAttempts = 1 }
 		first := p.member("first", once)
 		want, _ := p.spread(16, 2)
-		p.eventually("the first of each key is parked", func() bool { return len(p.parked()) == 16 })
+		rig.Eventually(p, "the first of each key is parked", func() bool { return len(p.parked()) == 16 })
 
 		second := p.member("second", once)
 		p.shared(8, first, second)

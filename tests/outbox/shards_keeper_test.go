@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-go/millrace/tests/faults"
+	"github.com/millrace-go/millrace/tests/rig"
 	"github.com/millrace-go/millrace/tests/testdb"
 )
 
@@ -101,7 +102,7 @@ func TestAStatementWithoutAnswerStopsNoRelay(t *testing.T) {
 				return fmt.Errorf("no answer: %w", ctx.Err())
 			}, words...))
 			m.running = start(t, m.Relay)
-			p.eventually("it was tried again", func() bool { return hung.Load() > 1 })
+			rig.Eventually(p, "it was tried again", func() bool { return hung.Load() > 1 })
 			p.shared(8, m)
 			_, all := p.spread(16, 1)
 			p.broker.awaitAll(t, all)

@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-go/millrace/outbox"
+	"github.com/millrace-go/millrace/tests/rig"
 	"github.com/millrace-go/millrace/tests/testdb"
 )
 
@@ -79,8 +80,8 @@ func TestReshardWaitsForTheLeaseOfTheDead(t *testing.T) {
 			_, err := db.ExecContext(t.Context(), statement)
 			require.NoError(t, err)
 		}
-		p.eventually("the living gives up what the dead could have", func() bool { return m.seen.last() == 4 })
-		p.eventually("the dead has a shard", func() bool {
+		rig.Eventually(p, "the living gives up what the dead could have", func() bool { return m.seen.last() == 4 })
+		rig.Eventually(p, "the dead has a shard", func() bool {
 			_, err := db.ExecContext(t.Context(), `UPDATE millrace_outbox_shards SET owner = 1 WHERE shard = 0 AND owner = 0`)
 			require.NoError(t, err)
 			return p.owners()["dead"] == 1

@@ -17,6 +17,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-go/millrace/outbox"
+	"github.com/millrace-go/millrace/tests/rig"
 	"github.com/millrace-go/millrace/tests/testdb"
 )
 
@@ -99,10 +100,10 @@ func TestARelayRests(t *testing.T) {
 		p := newPost(t, testdb.On(t, "sqlite"))
 		p.relay(func(c *outbox.RelayConfig) { c.Lease = time.Minute })
 		p.broker.awaitAll(t, p.send("orders", "", 1))
-		p.eventually("the outbox is empty", func() bool { return p.rows() == 0 })
+		rig.Eventually(p, "the outbox is empty", func() bool { return p.rows() == 0 })
 		_, err := p.db.ExecContext(t.Context(), `ALTER TABLE millrace_outbox RENAME TO away`)
 		require.NoError(t, err)
-		p.eventually("the relay cannot read", func() bool { return p.log.has("cannot read the outbox") })
+		rig.Eventually(p, "the relay cannot read", func() bool { return p.log.has("cannot read the outbox") })
 		rests(t)
 		_, err = p.db.ExecContext(t.Context(), `ALTER TABLE away RENAME TO millrace_outbox`)
 		require.NoError(t, err)
@@ -201,7 +202,7 @@ func TestAnotherKeysTroubleWithTheDatabaseReleasesNobody(t *testing.T) {
 		return nil
 	})
 	p.relay(func(c *outbox.RelayConfig) { c.MaxAttempts = outbox.Unlimited })
-	p.eventually("the relay could not write", func() bool { return p.log.has("could not be written off") })
+	rig.Eventually(p, "the relay could not write", func() bool { return p.log.has("could not be written off") })
 	<-time.After(2500 * time.Millisecond) // two sweeps
 	_, err = p.db.ExecContext(t.Context(), `DROP TRIGGER stuck`)
 	require.NoError(t, err)
@@ -239,7 +240,7 @@ func TestAShardTakenByAStatementWhoseAnswerWasLostIsWorkedOn(t *testing.T) {
 	_, err := p.db.ExecContext(t.Context(), `INSERT INTO millrace_outbox_relays (token, name, started_at, until)
 		VALUES (1, 'other', 0, 9000000000000000)`)
 	require.NoError(t, err)
-	p.eventually("a shard was given up", func() bool {
+	rig.Eventually(p, "a shard was given up", func() bool {
 		var free int
 		require.NoError(t, p.db.GetContext(t.Context(), &free, `SELECT COUNT(*) FROM millrace_outbox_shards WHERE owner = 0`))
 		return free == 1

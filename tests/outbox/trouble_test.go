@@ -11,6 +11,7 @@ import (
 
 	"github.com/millrace-go/millrace/outbox"
 	"github.com/millrace-go/millrace/pubsub/rabbitmq"
+	"github.com/millrace-go/millrace/tests/rig"
 	"github.com/millrace-go/millrace/tests/servers"
 	"github.com/millrace-go/millrace/tests/testdb"
 )
@@ -63,7 +64,7 @@ func TestTroubleStopsNothingElse(t *testing.T) {
 		send()
 	}
 	for _, m := range append(trouble, stuck[0]) {
-		p.eventually("a message is parked", func() bool {
+		rig.Eventually(p, "a message is parked", func() bool {
 			if p.rows() == len(trouble)+len(stuck) {
 				send() // an attempt is charged only while others get through
 			}
@@ -73,7 +74,7 @@ func TestTroubleStopsNothingElse(t *testing.T) {
 	for range 20 {
 		send()
 	}
-	p.eventually("what is left is the trouble", func() bool { return p.rows() == len(trouble)+len(stuck) })
+	rig.Eventually(p, "what is left is the trouble", func() bool { return p.rows() == len(trouble)+len(stuck) })
 	for _, m := range stuck[1:] {
 		p.awaitStatus(m.UUID, rowHeld)
 	}

@@ -9,7 +9,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -54,8 +53,7 @@ func newBed(t *testing.T, db *testdb.DB) *bed {
 	p, err := policy.ReadFile(six)
 	require.NoError(t, err)
 
-	router, err := message.NewRouter(message.RouterConfig{CloseTimeout: 20 * time.Second}, watermill.NopLogger{})
-	require.NoError(t, err)
+	router := rig.NewRouter(t)
 	wiring := policy.Wiring{Store: b.store, Outbox: out}
 	wiring.Durable.Poll = 20 * time.Millisecond
 	wired, err := p.Wire(router, wiring)
@@ -70,13 +68,7 @@ func newBed(t *testing.T, db *testdb.DB) *bed {
 
 func (b *bed) run(router *message.Router) {
 	b.Helper()
-	ended := make(chan error, 1)
-	go func() { ended <- router.Run(context.WithoutCancel(b.Context())) }()
-	select {
-	case <-router.Running():
-	case err := <-ended:
-		require.NoError(b, err, "the router did not start")
-	}
+	ended := rig.Run(b, router)
 	b.Cleanup(func() {
 		require.NoError(b, router.Close())
 		require.NoError(b, <-ended)

@@ -77,15 +77,6 @@ func (b *bed) count(query string, args ...any) (n int) {
 	return n
 }
 
-func (b *bed) eventually(what string, true func() bool) {
-	b.Helper()
-	patience := 5 * time.Minute
-	if testdb.Long() {
-		patience = 15 * time.Minute
-	}
-	require.Eventually(b, true, patience, 10*time.Millisecond, what)
-}
-
 // amount is what order i pays, and by whom.
 func amount(i int) (account, cents int) { return i % accounts, i%97 + 1 }
 

@@ -55,7 +55,7 @@ var deadBodies = []testdb.Body{
 		require.NoError(t, err)
 		assert.Equal(t, 3, status.Sent)
 		assert.Equal(t, replay.Done, status.State)
-		b.eventually("they are handled", func() bool { return b.sent() == 3 && b.pending() == 0 })
+		rig.Eventually(b, "they are handled", func() bool { return b.sent() == 3 && b.pending() == 0 })
 		b.truth(3)
 		assert.Equal(t, 0, b.count(`SELECT COUNT(*) FROM millrace_messages WHERE original IS NULL AND consumer =
 			(SELECT id FROM millrace_consumers WHERE name = ?)`, []byte("projection")))

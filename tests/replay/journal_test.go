@@ -12,6 +12,7 @@ import (
 	"github.com/millrace-go/millrace/inbox"
 	millrace "github.com/millrace-go/millrace/middleware"
 	"github.com/millrace-go/millrace/replay"
+	"github.com/millrace-go/millrace/tests/rig"
 	"github.com/millrace-go/millrace/tests/testdb"
 )
 
@@ -21,12 +22,12 @@ var journalBodies = []testdb.Body{
 		b := newBed(t, db)
 		b.orders(40)
 		b.relay()
-		b.eventually("all are handled", func() bool { return b.sent() == 40 && b.pending() == 0 })
+		rig.Eventually(b, "all are handled", func() bool { return b.sent() == 40 && b.pending() == 0 })
 		b.truth(40)
 		b.exec(`UPDATE projection SET total = 0, orders = 0`)
 		b.put("projection", 1, order(0))
 		b.durable("projection", 1, project)
-		b.eventually("the queue works", func() bool { return b.count(`SELECT COUNT(*) FROM millrace_messages`) == 0 })
+		rig.Eventually(b, "the queue works", func() bool { return b.count(`SELECT COUNT(*) FROM millrace_messages`) == 0 })
 		b.exec(`UPDATE projection SET total = 0, orders = 0`)
 		queue, err := b.store.Queue(inbox.QueueConfig{Consumer: "projection", Epoch: 1})
 		require.NoError(t, err)
@@ -44,7 +45,7 @@ var journalBodies = []testdb.Body{
 		status, err := b.replayer().Run(t.Context(), r)
 		require.NoError(t, err)
 		assert.Equal(t, 40, status.Sent)
-		b.eventually("they are handled", func() bool {
+		rig.Eventually(b, "they are handled", func() bool {
 			return b.count(`SELECT SUM(orders) FROM projection`) == 40 && b.count(`SELECT COUNT(*) FROM millrace_messages`) == 0
 		})
 		b.truth(40)
@@ -54,7 +55,7 @@ var journalBodies = []testdb.Body{
 		b := newBed(t, db)
 		b.orders(10)
 		b.relay()
-		b.eventually("all are handled", func() bool { return b.sent() == 10 && b.pending() == 0 })
+		rig.Eventually(b, "all are handled", func() bool { return b.sent() == 10 && b.pending() == 0 })
 		b.epoch(1)
 		to := &sink{}
 		r := replay.Request{
@@ -110,7 +111,7 @@ var journalBodies = []testdb.Body{
 		b := newBed(t, db)
 		b.orders(2)
 		b.relay()
-		b.eventually("all are handled", func() bool { return b.sent() == 2 && b.pending() == 0 })
+		rig.Eventually(b, "all are handled", func() bool { return b.sent() == 2 && b.pending() == 0 })
 		to := &sink{}
 		r := replay.Request{
 			Name: "x", From: replay.Journal(b.store), Filter: replay.Filter{Consumer: "projection"}, To: replay.Publisher(to), By: ada,

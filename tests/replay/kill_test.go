@@ -17,6 +17,7 @@ import (
 	"github.com/millrace-go/millrace/inbox"
 	"github.com/millrace-go/millrace/outbox"
 	"github.com/millrace-go/millrace/replay"
+	"github.com/millrace-go/millrace/tests/rig"
 	"github.com/millrace-go/millrace/tests/testdb"
 )
 
@@ -137,7 +138,7 @@ func TestARebuildBesideMails(t *testing.T) {
 		b := newBed(t, db)
 		b.orders(n)
 		b.relay()
-		b.eventually("all orders are handled", func() bool { return b.sent() >= n && b.pending() == 0 })
+		rig.Eventually(b, "all orders are handled", func() bool { return b.sent() >= n && b.pending() == 0 })
 		b.truth(n)
 		lap(fmt.Sprintf("%d orders handled", n))
 
@@ -160,7 +161,7 @@ func TestARebuildBesideMails(t *testing.T) {
 		assert.Equal(t, replay.Done, status.State)
 		assert.Equal(t, n, status.Sent)
 		lap("gone on with")
-		b.eventually("all are sent again", func() bool { return b.sent() >= 2*n && b.pending() == 0 })
+		rig.Eventually(b, "all are sent again", func() bool { return b.sent() >= 2*n && b.pending() == 0 })
 		lap("handled again")
 		b.truth(n)
 		messages, mails := b.mailed()

@@ -61,7 +61,7 @@ func (b *bed) durable(consumer string, epoch int, h message.HandlerFunc, change 
 	go func() { _ = router.Run(context.WithoutCancel(b.Context())) }()
 	<-router.Running()
 	b.Cleanup(func() { _ = router.Close() })
-	b.eventually("the queue serves", func() bool {
+	rig.Eventually(b, "the queue serves", func() bool {
 		return b.count(`SELECT COUNT(*) FROM millrace_consumers WHERE name = ? AND epoch = ? AND served_until > 0`, []byte(consumer), epoch) == 1
 	})
 }
@@ -88,12 +88,12 @@ var bodies = []testdb.Body{
 		b.orders(3)
 		b.exec(`UPDATE millrace_outbox SET order_key = 'a key' WHERE id = 2`)
 		b.relay()
-		b.eventually("all are sent", func() bool { return b.sent() == 3 && b.pending() == 0 })
+		rig.Eventually(b, "all are sent", func() bool { return b.sent() == 3 && b.pending() == 0 })
 		first := append([]*message.Message{}, b.seen...)
 		status, err := b.replayer().Run(t.Context(), b.request("one"))
 		require.NoError(t, err)
 		assert.Equal(t, 3, status.Sent)
-		b.eventually("they are sent again", func() bool { return b.sent() == 6 && b.pending() == 0 })
+		rig.Eventually(b, "they are sent again", func() bool { return b.sent() == 6 && b.pending() == 0 })
 		assert.Equal(t, 2, b.count(`SELECT COUNT(*) FROM millrace_outbox WHERE order_key = 'a key'`))
 		again := map[string]*message.Message{}
 		for _, msg := range b.seen[3:] {
@@ -111,7 +111,7 @@ var bodies = []testdb.Body{
 		status, err = b.replayer().Run(t.Context(), b.request("two"))
 		require.NoError(t, err)
 		assert.Equal(t, 6, status.Sent, "what was replayed is in the archive, too")
-		b.eventually("they are sent again", func() bool { return b.sent() == 12 && b.pending() == 0 })
+		rig.Eventually(b, "they are sent again", func() bool { return b.sent() == 12 && b.pending() == 0 })
 		attempts := map[string]int{}
 		for _, msg := range b.seen[6:] {
 			attempts[msg.Metadata.Get(inbox.ReplayAttemptField)]++
@@ -247,7 +247,7 @@ var bodies = []testdb.Body{
 		first := order(7)
 		b.put("letters", 0, first)
 		b.durable("letters", 0, b.mail, func(i *millrace.Inbox) { i.OnReplay = inbox.ReplayRefuse })
-		b.eventually("the consumer is known", func() bool { n, _ := b.mailed(); return n == 1 })
+		rig.Eventually(b, "the consumer is known", func() bool { n, _ := b.mailed(); return n == 1 })
 		queue, err := b.store.Queue(inbox.QueueConfig{Consumer: "letters"})
 		require.NoError(t, err)
 		r := b.request("again")
@@ -270,15 +270,15 @@ var bodies = []testdb.Body{
 			return err
 		}())
 		require.NoError(t, queue.Put(t.Context(), "orders", refused...))
-		b.eventually("two are refused", func() bool { return b.count(`SELECT COUNT(*) FROM millrace_messages WHERE status = 6`) == 2 })
+		rig.Eventually(b, "two are refused", func() bool { return b.count(`SELECT COUNT(*) FROM millrace_messages WHERE status = 6`) == 2 })
 		r.IntoSideEffects = []string{"letters"}
 		_, err = b.replayer().Run(t.Context(), r)
 		require.NoError(t, err)
-		b.eventually("they are mailed", func() bool { n, _ := b.mailed(); return n == 6 })
+		rig.Eventually(b, "they are mailed", func() bool { n, _ := b.mailed(); return n == 6 })
 		r.Name = "once more"
 		_, err = b.replayer().Run(t.Context(), r)
 		require.NoError(t, err)
-		b.eventually("they are closed", func() bool { return b.count(`SELECT COUNT(*) FROM millrace_messages`) == 0 })
+		rig.Eventually(b, "they are closed", func() bool { return b.count(`SELECT COUNT(*) FROM millrace_messages`) == 0 })
 		_, mails := b.mailed()
 		assert.Equal(t, 6, mails, "what it has completed is a duplicate")
 	}},
@@ -286,7 +286,7 @@ var bodies = []testdb.Body{
 		b := newBed(t, db)
 		b.orders(5)
 		b.relay()
-		b.eventually("all are handled", func() bool { return b.sent() == 5 && b.pending() == 0 })
+		rig.Eventually(b, "all are handled", func() bool { return b.sent() == 5 && b.pending() == 0 })
 		plan, err := b.replayer().Plan(t.Context(), b.request("again"))
 		require.NoError(t, err)
 		assert.Empty(t, plan.SideEffects, "all of them are duplicates")

@@ -8,7 +8,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -19,6 +18,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/millrace-go/millrace/inbox"
+	"github.com/millrace-go/millrace/tests/rig"
 	"github.com/millrace-go/millrace/tests/testdb"
 	"github.com/millrace-go/millrace/tracing"
 )
@@ -62,8 +62,7 @@ func effect(msg *message.Message) error {
 
 func (b *bed) router(middlewares ...message.HandlerMiddleware) *message.Router {
 	b.Helper()
-	router, err := message.NewRouter(message.RouterConfig{CloseTimeout: 20 * time.Second}, watermill.NopLogger{})
-	require.NoError(b, err)
+	router := rig.NewRouter(b)
 	router.AddPlugin(b.store.Plugin())
 	router.AddMiddleware(b.Middleware)
 	router.AddMiddleware(middlewares...)
@@ -72,13 +71,7 @@ func (b *bed) router(middlewares ...message.HandlerMiddleware) *message.Router {
 
 func (b *bed) run(router *message.Router) {
 	b.Helper()
-	stopped := make(chan error, 1)
-	go func() { stopped <- router.Run(context.WithoutCancel(b.Context())) }()
-	select {
-	case <-router.Running():
-	case err := <-stopped:
-		require.NoError(b, err, "the router did not start")
-	}
+	stopped := rig.Run(b, router)
 	b.Cleanup(func() {
 		assert.NoError(b, router.Close())
 		assert.NoError(b, <-stopped)

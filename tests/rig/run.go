@@ -1,0 +1,47 @@
+package rig
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/stretchr/testify/require"
+)
+
+// Patience bounds each wait for an event. A busy machine does not reach it.
+const Patience = 5 * time.Minute
+
+// Eventually waits until holds returns true.
+func Eventually(t testing.TB, what string, holds func() bool) {
+	t.Helper()
+	for end := time.Now().Add(Patience); !holds(); time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(end) {
+			require.Fail(t, "too late", what)
+		}
+	}
+}
+
+// NewRouter returns a router that logs nothing.
+func NewRouter(t testing.TB) *message.Router {
+	t.Helper()
+	router, err := message.NewRouter(message.RouterConfig{CloseTimeout: 20 * time.Second}, watermill.NopLogger{})
+	require.NoError(t, err)
+	return router
+}
+
+// Run starts router, and closes it when t ends, however that ends. It returns what tells when
+// Router.Run has ended, and how.
+func Run(t testing.TB, router *message.Router) (ended <-chan error) {
+	t.Helper()
+	end := make(chan error, 1)
+	go func() { end <- router.Run(context.WithoutCancel(t.Context())) }()
+	select {
+	case <-router.Running():
+	case err := <-end:
+		require.NoError(t, err, "the router did not start")
+	}
+	t.Cleanup(func() { _ = router.Close() })
+	return end
+}
