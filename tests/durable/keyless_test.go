@@ -175,7 +175,7 @@ var keylessBodies = []testdb.Body{
 				assert.Equal(t, 0, b.rows(), name)
 				down.Store(false)
 				assert.True(t, k.deliver(msg), name)
-				b.eventually(name, func() bool { return b.effects(msg) == 1 && b.rows() == 0 })
+				rig.Eventually(b, name, func() bool { return b.effects(msg) == 1 && b.rows() == 0 })
 				require.NoError(t, k.router.Close())
 			}
 		}
