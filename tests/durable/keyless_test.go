@@ -303,17 +303,17 @@ func looksLater(t *testing.T, db *testdb.DB) {
 	stored := b.find(inbox.Filter{Status: inbox.FailedTerminal})
 	require.Len(t, stored, 1)
 	comes(fmt.Errorf("the store of payloads: %w", inbox.ErrUnavailable))
-	b.eventually("a queue serves it", func() bool { return k.store.Retry(t.Context(), stored[0].ID, ada, nil) == nil })
+	rig.Eventually(b, "a queue serves it", func() bool { return k.store.Retry(t.Context(), stored[0].ID, ada, nil) == nil })
 	for n := range 5 {
 		assert.True(t, k.deliver(broken(fmt.Sprint("good ", n))))
 	}
-	b.eventually("others are handled", func() bool { return b.count(`SELECT COUNT(*) FROM effects`) == 5 })
-	b.eventually("it waits", func() bool {
+	rig.Eventually(b, "others are handled", func() bool { return b.count(`SELECT COUNT(*) FROM effects`) == 5 })
+	rig.Eventually(b, "it waits", func() bool {
 		waits := b.find(inbox.Filter{Status: inbox.FailedRetryable})
 		return len(waits) == 1 && strings.Contains(waits[0].LastError, "the store of payloads") && waits[0].MessageID == stored[0].MessageID
 	})
 	comes(nil)
-	b.eventually("it is handled", func() bool { return b.rows() == 0 })
+	rig.Eventually(b, "it is handled", func() bool { return b.rows() == 0 })
 	assert.Equal(t, 1, b.effects(broken("bad")))
 }
 

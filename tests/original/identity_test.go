@@ -55,7 +55,7 @@ var identityBodies = []testdb.Body{
 		stored := fresh(msg)
 		stored.Metadata.Set("_watermill_amqp_redelivered", "true")
 		s.deliver(stored)
-		b.eventually("the copy is closed", func() bool { return b.rows() == 0 })
+		rig.Eventually(b, "the copy is closed", func() bool { return b.rows() == 0 })
 		assert.Len(t, b.effects(), 1)
 		b.noCollision()
 
@@ -65,7 +65,7 @@ var identityBodies = []testdb.Body{
 		late := change(3)
 		late.Metadata.Set("_watermill_amqp_redelivered", "true")
 		s.deliver(late)
-		b.eventually("it is parked", func() bool {
+		rig.Eventually(b, "it is parked", func() bool {
 			return b.rows() == 2 && b.count(`SELECT COUNT(*) FROM millrace_messages WHERE status = ?`, inbox.Parked) == 2
 		})
 		b.storedAs(inbox.Parked, late)
