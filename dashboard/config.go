@@ -10,6 +10,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
 
+	"github.com/millrace-go/millrace/internal/steady"
 	"github.com/millrace-go/millrace/outbox"
 )
 
@@ -52,6 +53,7 @@ func (c *Config) setDefaults(logger watermill.LoggerAdapter) {
 	if c.Logger == nil {
 		c.Logger = logger
 	}
+	c.Logger = steady.Logger(c.Logger, nil)
 	c.Prefix = strings.TrimSuffix(c.Prefix, "/")
 }
 

@@ -7,6 +7,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/millrace-go/millrace/inbox"
+	"github.com/millrace-go/millrace/internal/steady"
 	"github.com/millrace-go/millrace/outbox"
 )
 
@@ -30,6 +31,7 @@ func NewBuilder(registry prometheus.Registerer, config Config) (*Builder, error)
 		return nil, err
 	}
 	config.setDefaults()
+	config.Logger = steady.Logger(config.Logger, nil)
 	r := &registrar{registry: registry, config: &config}
 	b := &Builder{
 		registry: registry, config: config,

@@ -2,6 +2,9 @@ package metrics
 
 import (
 	"context"
+	"errors"
+	"fmt"
+	"runtime/debug"
 	"sync"
 	"time"
 
@@ -75,13 +78,30 @@ func (f *figures) lookAgain() {
 	ctx, cancel := context.WithTimeout(context.Background(), f.config.Timeout)
 	defer cancel()
 	began := time.Now()
-	found, err := f.look(ctx)
+	found, err := f.outlive(ctx)
 	f.looked = time.Now()
 	f.lasted, f.healthy, f.found = f.looked.Sub(began), err == nil, found
 	if err != nil {
 		f.errors.Inc()
 		f.config.Logger.Error("metrics: the tables could not be looked at", err, watermill.LogFields{"of": f.name})
 	}
+}
+
+// outlive looks, where a panic would end the process: Prometheus collects in goroutines of its own.
+func (f *figures) outlive(ctx context.Context) (found []prometheus.Metric, err error) {
+	done := make(chan struct{})
+	go func() {
+		err = errors.New("it ended its goroutine by runtime.Goexit")
+		defer func() {
+			if r := recover(); r != nil {
+				err = fmt.Errorf("panic: %v\n%s", r, debug.Stack())
+			}
+			close(done)
+		}()
+		found, err = f.look(ctx)
+	}()
+	<-done
+	return found, err
 }
 
 // gauge is a figure.

@@ -160,11 +160,9 @@ func (p *Replayer) drain(ctx context.Context, d *Dead, r *Request, s *Status) er
 				return errors.Join(errors.New("the subscriber closed"), ctx.Err())
 			}
 			began := time.Now()
-			if err := p.resend(ctx, d, r, s, msg); err != nil {
-				msg.Nack()
+			if err := p.pass(ctx, d, r, s, msg); err != nil {
 				return err
 			}
-			msg.Ack()
 			r.tell(*s)
 			if err := wait(ctx, began, 1, d.PerSecond); err != nil {
 				return err
@@ -173,6 +171,21 @@ func (p *Replayer) drain(ctx context.Context, d *Dead, r *Request, s *Status) er
 		}
 	}
 	return p.finish(ctx, r, s)
+}
+
+// pass sends one dead letter again, and answers it.
+func (p *Replayer) pass(ctx context.Context, d *Dead, r *Request, s *Status, msg *message.Message) error {
+	sent := false
+	defer func() {
+		if sent {
+			msg.Ack()
+		} else {
+			msg.Nack() // also where a function of the service panics
+		}
+	}()
+	err := p.resend(ctx, d, r, s, msg)
+	sent = err == nil
+	return err
 }
 
 // resend sends one dead letter again.

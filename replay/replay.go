@@ -10,6 +10,7 @@ import (
 
 	"github.com/millrace-go/millrace/inbox"
 	"github.com/millrace-go/millrace/internal/dialect"
+	"github.com/millrace-go/millrace/internal/steady"
 )
 
 var (
@@ -62,6 +63,7 @@ func New(db *sqlx.DB, store *inbox.Store, config Config) (*Replayer, error) {
 	if config.Logger == nil {
 		config.Logger = watermill.NopLogger{}
 	}
+	config.Logger = steady.Logger(config.Logger, nil)
 	names := dialect.Names{Schema: config.Schema, Prefix: config.TablePrefix}
 	if err := errors.Join(names.Problems(config.Dialect)...); err != nil {
 		return nil, fmt.Errorf("replay: invalid Config: %w", err)

@@ -31,7 +31,7 @@ var arrows = map[string][]string{
 	"pubsub":     {"inbox", "outbox", "internal"},
 	"tracing":    {"inbox", "outbox", "internal"},
 	"replay":     {"inbox", "outbox", "internal"},
-	"metrics":    {"inbox", "outbox"},
+	"metrics":    {"inbox", "outbox", "internal"},
 	"dashboard":  {"inbox", "outbox", "internal"},
 	"policy":     {"middleware", "inbox", "outbox", "pubsub", "metrics", "internal"},
 	"internal":   {},

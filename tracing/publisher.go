@@ -51,11 +51,6 @@ type publisher struct {
 func (p *publisher) Publish(topic string, msgs ...*message.Message) (err error) {
 	var few [8]trace.Span
 	spans := few[:0]
-	for _, m := range msgs {
-		if m != nil {
-			spans = append(spans, p.begin(topic, m))
-		}
-	}
 	returned := false
 	defer func() {
 		for i, span := range spans {
@@ -68,6 +63,11 @@ func (p *publisher) Publish(topic string, msgs ...*message.Message) (err error) 
 			span.End()
 		}
 	}()
+	for _, m := range msgs {
+		if m != nil {
+			spans = append(spans, p.begin(topic, m))
+		}
+	}
 	err = p.next.Publish(topic, msgs...)
 	returned = true
 	return err
@@ -105,7 +105,14 @@ func (t *Tracer) create(topic string, msg *message.Message) trace.Span {
 		span.SetAttributes(all...)
 		r.giveBack(all)
 	}
+	injected := false
+	defer func() {
+		if !injected { // the propagator panicked
+			span.End()
+		}
+	}()
 	t.inject(ctx, msg)
+	injected = true
 	return span
 }
 

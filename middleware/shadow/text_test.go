@@ -1,6 +1,7 @@
 package shadow_test
 
 import (
+	"context"
 	"encoding/json"
 	"testing"
 	"testing/synctest"
@@ -98,6 +99,24 @@ func TestPanicIsLoggedOnce(t *testing.T) {
 	require.Len(t, log.Captured()[watermill.ErrorLogLevel], 1)
 	assert.EqualError(t, log.Captured()[watermill.ErrorLogLevel][0].Err, "panic: key")
 	assert.Contains(t, w.Report().String(), "panicked 9 times")
+}
+
+// told counts what it is told.
+type told int
+
+func (n *told) ObserveShadow(context.Context, string, string, string) { *n++ }
+
+func TestAnObserverThatPanicsKeepsNothingFromOthers(t *testing.T) {
+	t.Parallel()
+	one, both := told(0), told(0)
+	for heard, observers := range map[*told][]shadow.Observer{&one: {&one}, &both: {panics{}, &both, panics{}}} {
+		w, err := shadow.New(shadow.Config{Observers: observers})
+		require.NoError(t, err)
+		_, err = w.Middleware(fine)(message.NewMessage("1", nil))
+		require.NoError(t, err)
+		assert.NotZero(t, *heard)
+	}
+	assert.Equal(t, one, both)
 }
 
 func TestConfigIsValidated(t *testing.T) {

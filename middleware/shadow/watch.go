@@ -2,6 +2,7 @@ package shadow
 
 import (
 	"cmp"
+	"context"
 	"fmt"
 	"hash/maphash"
 	"maps"
@@ -61,9 +62,15 @@ func (w *Watch) arrive(msg *message.Message) (d *delivery) {
 	w.read(d, c, own)
 	c.arrive(d)
 	for _, o := range w.config.Observers {
-		d.tell(func(by, found string) { o.ObserveShadow(ctx, c.name, by, found) })
+		w.tell(ctx, d, o)
 	}
 	return d
+}
+
+// tell tells o of a delivery, whatever became of other observers.
+func (w *Watch) tell(ctx context.Context, d *delivery, o Observer) {
+	defer w.contain()
+	d.tell(func(by, found string) { o.ObserveShadow(ctx, d.consumer.name, by, found) })
 }
 
 // unnamed is the consumer of handlers that are called without a router, and so have no name.

@@ -23,7 +23,7 @@ import (
 )
 
 func TestReplays(t *testing.T) {
-	testdb.Conformance(t, slices.Concat(bodies, journalBodies, deadBodies))
+	testdb.Conformance(t, slices.Concat(bodies, journalBodies, deadBodies, panicBodies))
 }
 
 // sink is a broker that keeps what it gets, and fails when it is told to.
