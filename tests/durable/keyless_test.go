@@ -277,6 +277,7 @@ func operatesKeyless(t *testing.T, db *testdb.DB) {
 	require.NoError(t, k.store.Retry(t.Context(), b.find(inbox.Filter{Status: inbox.Parked})[0].ID, ada, nil))
 	rig.Eventually(b, "it is handled as another one", func() bool { return b.rows() == 0 })
 	assert.Equal(t, 1, b.effects(broken("third")))
+	assert.Zero(t, b.count(`SELECT COUNT(*) FROM millrace_claims WHERE result = 0`), "no claim is left of the ids they had")
 
 	require.True(t, k.deliver(broken("fourth")))
 	require.NoError(t, k.store.ReplacePayload(t.Context(), one().ID, []byte("{still none"), ada))
