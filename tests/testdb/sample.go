@@ -1,0 +1,34 @@
+package testdb
+
+import (
+	"hash/fnv"
+	"math/rand/v2"
+	"os"
+	"slices"
+	"strconv"
+	"testing"
+	"time"
+)
+
+// Sample returns n of all, in their order, or all of them where [Long] is. Which ones depends on
+// the day, so that over weeks each is tried, or on MILLRACE_TEST_SEED.
+func Sample[T any](t testing.TB, n int, all []T) []T {
+	t.Helper()
+	if Long() || n >= len(all) {
+		return all
+	}
+	seed := os.Getenv("MILLRACE_TEST_SEED")
+	if seed == "" {
+		seed = time.Now().UTC().Format("20060102")
+	}
+	t.Logf("a sample of %d of %d: MILLRACE_TEST_SEED=%s chooses it again, MILLRACE_TEST_LONG=1 takes all", n, len(all), seed)
+	sum := fnv.New64a()
+	_, _ = sum.Write([]byte(seed + " " + t.Name() + " " + strconv.Itoa(len(all)))) // it never fails
+	picked := rand.New(rand.NewPCG(sum.Sum64(), 0)).Perm(len(all))[:n]             //nolint:gosec // no secret
+	slices.Sort(picked)
+	some := make([]T, 0, n)
+	for _, i := range picked {
+		some = append(some, all[i])
+	}
+	return some
+}
