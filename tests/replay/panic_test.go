@@ -28,7 +28,7 @@ var panicBodies = []testdb.Body{
 			"Publisher": func(r *replay.Request, c *tripped) { r.To = replay.Publisher(c) },
 			"Progress":  func(r *replay.Request, c *tripped) { r.Progress = func(replay.Status) { c.trip() } },
 		} {
-			b.eventually("all are sent", func() bool { return b.pending() == 0 })
+			rig.Eventually(b, "all are sent", func() bool { return b.pending() == 0 })
 			kept := b.count(`SELECT COUNT(*) FROM millrace_outbox`)
 			c := &tripped{bed: b, pool: db.Open(t)}
 			c.pool.SetMaxOpenConns(3)
