@@ -146,7 +146,7 @@ func (g guard) goTest(flags ...string) (output string, err error) {
 	defer cancel()
 	args := append([]string{"test", "-count=1"}, flags...)
 	test := exec.CommandContext(ctx, "go", append(args, g.pkg)...) //nolint:gosec // the mutants' own
-	test.Env = append(os.Environ(), "MILLRACE_TEST_LONG=1")
+	test.Env = append(os.Environ(), "MILLRACE_TEST_LONG=1", "MILLRACE_TEST_PATIENCE=30s")
 	text, err := test.CombinedOutput()
 	return string(text), err
 }

@@ -2,6 +2,7 @@ package rig
 
 import (
 	"context"
+	"os"
 	"testing"
 	"time"
 
@@ -10,8 +11,14 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Patience bounds each wait for an event. A busy machine does not reach it.
-const Patience = 5 * time.Minute
+// Patience bounds each wait for an event. A busy machine does not reach it. Who expects tests to
+// fail may shorten it with MILLRACE_TEST_PATIENCE.
+var Patience = func() time.Duration {
+	if d, err := time.ParseDuration(os.Getenv("MILLRACE_TEST_PATIENCE")); err == nil {
+		return d
+	}
+	return 5 * time.Minute
+}()
 
 // Eventually waits until holds returns true.
 func Eventually(t testing.TB, what string, holds func() bool) {
