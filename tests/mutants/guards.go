@@ -167,9 +167,4 @@ var guards = []mutant{
 		by:  guard{"./internal/original", "."},
 		old: "\t\tif m == msg {\n\t\t\tproduced[i] = made\n\t\t}\n", new: "\t\tif m == msg {\n\t\t\tproduced[i] = m\n\t\t}\n\t\t_ = made\n",
 	},
-	{
-		name: "original: forget what a queue took", file: "internal/original/original.go",
-		by:  guard{"./tests/original", "TestConformance/./sqlite"},
-		old: "(o.given == msg || o.queued && From(msg) != nil)", new: "o.given == msg",
-	},
 }
