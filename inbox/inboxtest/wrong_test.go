@@ -77,7 +77,7 @@ func TestWrongServicesAreFound(t *testing.T) {
 		},
 		{
 			name:  "a transaction of its own",
-			fault: "lose after commit 1",
+			fault: "lose after m1 COMMIT",
 			wire: plain(func(p *inboxtest.Process, msg *message.Message) error {
 				tx, err := p.DB.BeginTxx(msg.Context(), nil)
 				if err != nil {
@@ -88,7 +88,7 @@ func TestWrongServicesAreFound(t *testing.T) {
 				}
 				return tx.Commit()
 			}),
-			want: []string{"the ledger is", "lose after commit 1"},
+			want: []string{"the ledger is", "lose after m1 COMMIT"},
 		},
 		{
 			name:  "PoisonQueue inside of Inbox",
