@@ -11,15 +11,23 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-go/millrace/pubsub"
+	"github.com/millrace-go/millrace/tests/testdb"
 )
 
-// TestChaos runs for MILLRACE_CHAOS_TIME on each database, with MILLRACE_CHAOS_SEED.
+// TestChaos runs for MILLRACE_CHAOS_TIME on each database, with MILLRACE_CHAOS_SEED; without them for
+// 15 seconds on one, another from day to day.
 func TestChaos(t *testing.T) {
-	lasts := 15 * time.Second
+	type wiring struct {
+		dialect string
+		mode    pubsub.Mode
+	}
+	lasts, wirings := 15*time.Second, []wiring{{"postgres", pubsub.StoreOnFailure}, {"mysql", pubsub.StoreFirst}}
 	if text := os.Getenv("MILLRACE_CHAOS_TIME"); text != "" {
 		var err error
 		lasts, err = time.ParseDuration(text)
 		require.NoError(t, err, "MILLRACE_CHAOS_TIME")
+	} else {
+		wirings = testdb.Sample(t, 1, wirings)
 	}
 	seed := rand.Uint64N(1_000_000)
 	if text := os.Getenv("MILLRACE_CHAOS_SEED"); text != "" {
@@ -27,10 +35,7 @@ func TestChaos(t *testing.T) {
 		seed, err = strconv.ParseUint(text, 10, 64)
 		require.NoError(t, err, "MILLRACE_CHAOS_SEED")
 	}
-	for _, w := range []struct {
-		dialect string
-		mode    pubsub.Mode
-	}{{"postgres", pubsub.StoreOnFailure}, {"mysql", pubsub.StoreFirst}} {
+	for _, w := range wirings {
 		t.Run(w.dialect, func(t *testing.T) {
 			r := newRing(t, w.dialect, w.mode)
 			m := newMonkey(seed, r.faults(), time.Second)
