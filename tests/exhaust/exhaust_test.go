@@ -5,6 +5,7 @@ package exhaust_test
 import (
 	"context"
 	"fmt"
+	"maps"
 	"os"
 	"slices"
 	"strconv"
@@ -53,15 +54,22 @@ func onEach(
 		t.Run(dialect, func(t *testing.T) {
 			t.Parallel()
 			databases := databases(t, dialect, abreast)
-			for name, s := range services {
+			for _, name := range some(t, services) {
 				t.Run(name, func(t *testing.T) {
-					scenario := s.scenario()
+					scenario := services[name].scenario()
 					scenario.Databases = databases
 					play(t, scenario)
 				})
 			}
 		})
 	}
+}
+
+// some returns the names of half of the services, another half from day to day.
+func some(t testing.TB, services map[string]service) []string {
+	t.Helper()
+	names := slices.Sorted(maps.Keys(services))
+	return testdb.Sample(t, (len(names)+1)/2, names)
 }
 
 // databases returns what plays take place on, nothing where each has a file of its own.

@@ -165,9 +165,9 @@ func onEachStep(t *testing.T, services map[string]service, dialects []string, pl
 		t.Run(dialect, func(t *testing.T) {
 			t.Parallel()
 			databases := databases(t, dialect, abreast)
-			for name, s := range services {
+			for _, name := range some(t, services) {
 				t.Run(name, func(t *testing.T) {
-					scenario := stepScenario(s)
+					scenario := stepScenario(services[name])
 					scenario.Databases = databases
 					play(t, scenario)
 				})
