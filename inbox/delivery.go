@@ -47,6 +47,7 @@ func (c *Consumer) deliver(msg *message.Message) (*delivery, error) {
 	if answered(msg) {
 		return d, errAnswered
 	}
+	d.lease = leasedOf(d.ctx)
 	if err := d.asTaken(); err != nil {
 		return d, err
 	}
@@ -66,7 +67,7 @@ func (c *Consumer) deliver(msg *message.Message) (*delivery, error) {
 
 // identify finds the key of d. A delivery from our own table brings it.
 func (c *Consumer) identify(d *delivery) error {
-	if d.lease = leasedOf(d.ctx); d.lease != nil {
+	if d.lease != nil {
 		if d.lease.queue.store != c.store || d.lease.queue.name != c.name() {
 			return fmt.Errorf("the message was stored for consumer %q, epoch %d: give pubsub.Durable and middleware.Inbox "+
 				"the same Store, Consumer and Epoch", d.lease.queue.name.name, d.lease.queue.name.epoch)

@@ -1,10 +1,12 @@
 package inbox
 
 import (
+	"bytes"
 	"context"
 	"database/sql"
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/jmoiron/sqlx"
 )
@@ -12,20 +14,33 @@ import (
 // errDisputed has messages stored anew, in a transaction that first opens the claim of a disputed key.
 var errDisputed = errors.New("another payload waits under the key, which nobody has claimed")
 
+// openDisputed opens the claims of disputed keys for what is stored under them, before any row is
+// touched: handlers lock in this order, too, and one that has a claim is waited for.
+func (q *Queue) openDisputed(ctx context.Context, tx *sqlx.Tx, consumer int32, all []*arrival) error {
+	disputed := slices.DeleteFunc(slices.Clone(all), func(a *arrival) bool { return !a.disputed })
+	slices.SortStableFunc(disputed, func(a, b *arrival) int { return bytes.Compare(a.id, b.id) })
+	for _, a := range disputed {
+		if _, err := tx.ExecContext(ctx, q.store.dialect.OpenClaim, consumer, a.id, a.theirs, 1); err != nil {
+			return fmt.Errorf("message %q: open the claim of its key: %w", a.msg.UUID, err)
+		}
+	}
+	return nil
+}
+
 // keyOfAnother reports whether the key of a is that of the message with another payload that is
 // stored under it. If not, a is a copy of what was handled, and what is stored came later.
 //
 // A message that is stored as it comes has no claim: one that goes past the table may still take the
 // key. So before a is parked the claim is opened, for what is stored. That waits for one who has just
 // claimed the key. Where everything is stored first nobody goes past the table.
-func (q *Queue) keyOfAnother(ctx context.Context, tx *sqlx.Tx, consumer int32, a *arrival) (theirs bool, err error) {
+func (q *Queue) keyOfAnother(ctx context.Context, tx *sqlx.Tx, consumer int32, a *arrival, stored int64) (theirs bool, err error) {
 	var row lookup
 	err = row.scan(tx.QueryRowContext(ctx, q.store.dialect.Lookup, consumer, a.id))
 	switch {
 	case errors.Is(err, sql.ErrNoRows) && q.config.StoreFirst:
 		return true, nil
 	case errors.Is(err, sql.ErrNoRows):
-		a.disputed = true
+		a.disputed, a.theirs = true, stored
 		return false, errDisputed
 	case err != nil:
 		return false, fmt.Errorf("look up the claim: %w", err)

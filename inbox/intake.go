@@ -31,8 +31,9 @@ type arrival struct {
 	orderKey []byte
 	payload  storedPayload
 	status   Status
-	keyless  bool // it has no key, and an id of its own
-	disputed bool // another payload waits under its key, which nobody has claimed
+	keyless  bool  // it has no key, and an id of its own
+	disputed bool  // another payload waits under its key, which nobody has claimed
+	theirs   int64 // the hash of that payload
 	attempts int
 	last     []byte
 	why
@@ -102,7 +103,11 @@ func (q *Queue) put(ctx context.Context, all []*arrival) error {
 // putAll stores messages in one transaction.
 func (q *Queue) putAll(ctx context.Context, consumer int32, all []*arrival) (parked, kept []*arrival, err error) {
 	err = q.write(ctx, func(tx *sqlx.Tx, tell tellParked) error {
+		if err := q.openDisputed(ctx, tx, consumer, all); err != nil {
+			return err
+		}
 		parked, kept = nil, nil
+		var disputed error
 		for _, a := range all {
 			if a.status == FailedTerminal {
 				stored, err := q.putTerminal(ctx, tx, consumer, a, tell)
@@ -115,6 +120,10 @@ func (q *Queue) putAll(ctx context.Context, consumer int32, all []*arrival) (par
 				continue
 			}
 			twin, err := q.putOne(ctx, tx, consumer, a)
+			if errors.Is(err, errDisputed) { // all are found in one round
+				disputed = err
+				continue
+			}
 			if err != nil {
 				return fmt.Errorf("message %q: %w", a.msg.UUID, err)
 			}
@@ -125,7 +134,7 @@ func (q *Queue) putAll(ctx context.Context, consumer int32, all []*arrival) (par
 				}
 			}
 		}
-		return nil
+		return disputed
 	})
 	return parked, kept, err
 }
@@ -133,11 +142,6 @@ func (q *Queue) putAll(ctx context.Context, consumer int32, all []*arrival) (par
 // putOne stores a message and makes sure that it is what is stored.
 func (q *Queue) putOne(ctx context.Context, tx *sqlx.Tx, consumer int32, a *arrival) (parked *arrival, err error) {
 	d := q.store.dialect
-	if a.disputed { // before its row: handlers do it in this order, too
-		if _, err := tx.ExecContext(ctx, d.OpenClaim, consumer, a.id, a.hash, 1); err != nil {
-			return nil, err
-		}
-	}
 	for range maxRounds {
 		if err := q.insert(ctx, tx, consumer, a); err != nil {
 			return nil, err
@@ -155,7 +159,7 @@ func (q *Queue) putOne(ctx context.Context, tx *sqlx.Tx, consumer int32, a *arri
 		case stored == a.hash:
 			return nil, nil
 		}
-		if theirs, err := q.keyOfAnother(ctx, tx, consumer, a); !theirs || err != nil {
+		if theirs, err := q.keyOfAnother(ctx, tx, consumer, a, stored); !theirs || err != nil {
 			return nil, err
 		}
 		return q.parkTwin(ctx, tx, consumer, a)

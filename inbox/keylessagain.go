@@ -14,22 +14,43 @@ import (
 
 // nameKeyless gives messages without a key that are to be tried again the id of the key they have by
 // now, and returns the others. One that still has none waits for an operator again.
+//
+// Those that cannot be looked for now are tried again later, the rest of them without asking: nobody
+// extends the leases of the others meanwhile.
 func (q *Queue) nameKeyless(ctx context.Context, leased []*Leased) (rest []*Leased, err error) {
+	began, notNow := time.Now(), error(nil)
 	for _, l := range leased {
 		if !keycode.IsKeyless(l.row.MessageID) {
 			rest = append(rest, l)
 			continue
 		}
-		if err := l.findKey(ctx); err != nil && !errors.Is(err, ErrLost) {
+		if notNow == nil && time.Since(began) > q.config.Lease/3 {
+			notNow = errors.New("the keys of others took too long to find")
+		}
+		if notNow != nil {
+			err = l.later(ctx, notNow)
+		} else {
+			notNow, err = l.findKey(ctx)
+		}
+		if err != nil && !errors.Is(err, ErrLost) {
 			return nil, err
 		}
 	}
 	return rest, nil
 }
 
-// findKey looks for the key of l. One that cannot be looked for now is tried again later: it holds up no
-// others.
-func (l *Leased) findKey(ctx context.Context) error {
+// later puts off a message whose key cannot be looked for now, and takes back what it was charged.
+func (l *Leased) later(ctx context.Context, cause error) error {
+	attempts := l.row.Attempts
+	if l.suspect { // charged for a try that is not made
+		attempts--
+	}
+	notNow := why{ReasonNotTried, "its key could not be looked for"}
+	return l.move(ctx, fate{FailedRetryable, attempts, l.queue.config.MinBackoff, notNow, errorText(cause)})
+}
+
+// findKey looks for the key of l. It returns why that is not possible now.
+func (l *Leased) findKey(ctx context.Context) (notNow, err error) {
 	q := l.queue
 	var a *arrival
 	msg, err := l.Message(ctx)
@@ -37,14 +58,13 @@ func (l *Leased) findKey(ctx context.Context) error {
 		a, err = q.arrival(string(l.row.Topic), msg)
 	}
 	if ctx.Err() != nil {
-		return ctx.Err()
+		return nil, ctx.Err()
 	}
 	if err != nil {
-		notNow := why{ReasonNotTried, "its key could not be looked for"}
-		return l.move(ctx, fate{FailedRetryable, l.row.Attempts, q.config.MinBackoff, notNow, errorText(err)})
+		return err, l.later(ctx, err)
 	}
 	if a.keyless {
-		return l.move(ctx, fate{FailedTerminal, l.row.Attempts, never, a.why, l.row.LastError})
+		return nil, l.move(ctx, fate{FailedTerminal, l.row.Attempts, never, a.why, l.row.LastError})
 	}
 	var parked *arrival
 	var known bool
@@ -53,7 +73,7 @@ func (l *Leased) findKey(ctx context.Context) error {
 		return err
 	})
 	if err != nil {
-		return q.store.noticeLoss(err)
+		return nil, q.store.noticeLoss(err)
 	}
 	fields := q.event(a, "").fields().Add(watermill.LogFields{"was": keycode.String(l.row.MessageID)})
 	switch {
@@ -65,7 +85,7 @@ func (l *Leased) findKey(ctx context.Context) error {
 		q.store.log.Info("inbox: a message that had no key has one now, and is tried again", fields)
 		q.bell.Ring()
 	}
-	return nil
+	return nil, nil
 }
 
 // name gives the row of l the id of a, which is l with its key. Where another message has that key it

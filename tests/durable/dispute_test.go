@@ -2,6 +2,7 @@ package durable_test
 
 import (
 	"errors"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -30,6 +31,11 @@ type dispute struct {
 
 func (b *bed) dispute(h message.HandlerFunc) *dispute {
 	b.Helper()
+	return b.disputed(h, millrace.Inbox{Store: b.store}.Middleware)
+}
+
+func (b *bed) disputed(h message.HandlerFunc, middlewares ...message.HandlerMiddleware) *dispute {
+	b.Helper()
 	durable := quick(b.store)
 	durable.NotBefore = func(msg *message.Message) time.Time {
 		if msg.Metadata.Get("later") != "" {
@@ -37,7 +43,7 @@ func (b *bed) dispute(h message.HandlerFunc) *dispute {
 		}
 		return time.Time{}
 	}
-	d := &dispute{service: b.start(durable, h, millrace.Inbox{Store: b.store}.Middleware), one: newMessage()}
+	d := &dispute{service: b.start(durable, h, middlewares...), one: newMessage()}
 	d.other = d.one.Copy()
 	d.other.Payload = []byte("another payload")
 	return d
@@ -89,6 +95,19 @@ var disputeBodies = []testdb.Body{
 		assert.True(t, d.deliver(d.other), "not early any more")
 		assert.Zero(t, d.effects(d.one), "it is parked")
 		d.ends(d.one, d.other)
+	}},
+	{Name: "both come early, without Inbox", Why: "the claim is that of the stored payload, so a copy of it is known", Run: func(t *testing.T, db *testdb.DB) {
+		var handled atomic.Int32
+		d := newBed(t, db).disputed(func(*message.Message) ([]*message.Message, error) { handled.Add(1); return nil, nil })
+		assert.True(t, d.deliver(early(d.one)))
+		assert.True(t, d.deliver(early(d.other)))
+		d.due()
+		rig.Eventually(d, "one is handled", func() bool { return handled.Load() == 1 && d.rows() == 1 })
+		assert.True(t, d.deliver(early(d.one)))
+		d.due()
+		rig.Eventually(d, "the copy is closed", func() bool { return d.rows() == 1 })
+		assert.EqualValues(t, 1, handled.Load())
+		assert.Equal(t, 1, d.open(inbox.Parked))
 	}},
 	{Name: "what the other produced is not published", Why: "its source brings it again, and it is", Run: func(t *testing.T, db *testdb.DB) {
 		d := newBed(t, db).dispute(func(msg *message.Message) ([]*message.Message, error) {
