@@ -31,12 +31,12 @@ func (r *Relay) Panics() int64 { return r.panics.Load() }
 // beside does work in a goroutine and tells what ended it.
 func (o *outside) beside(what string, work func() error, ended func(error)) {
 	go func() {
-		returned, err := false, error(nil)
+		returned, err := false, errors.New(what+" ended its goroutine") // which the logger may do, too
+		defer func() { ended(err) }()
 		defer func() {
 			if !returned {
 				err = o.panicked(what, recover())
 			}
-			ended(err)
 		}()
 		err = work()
 		returned = true

@@ -98,21 +98,24 @@ func (p *Publisher) Close() error {
 //
 //nolint:contextcheck // it follows a commit, whose context may have ended
 func (p *Publisher) Wake() {
-	p.afterCommit()
-	if !p.bell.Ring() {
-		p.notifier.notify()
-	}
+	p.afterCommit(p.config.AfterCommit)
+	p.afterCommit(func() {
+		if !p.bell.Ring() {
+			p.notifier.notify()
+		}
+	})
 }
 
-// afterCommit calls the user's function. Who got its panic would take for not stored what is.
-func (p *Publisher) afterCommit() {
+// afterCommit calls a function of the user's, or of the driver. Who got its panic would take for not
+// stored what is.
+func (p *Publisher) afterCommit(call func()) {
 	defer func() {
 		if r := recover(); r != nil {
 			p.config.Logger.Error("outbox: AfterCommit panicked; what was stored is stored",
 				fmt.Errorf("panic: %v\n%s", r, debug.Stack()), nil)
 		}
 	}()
-	p.config.AfterCommit()
+	call()
 }
 
 func (p *Publisher) publish(
