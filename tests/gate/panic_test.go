@@ -3,6 +3,7 @@ package gate_test
 import (
 	"context"
 	"slices"
+	"sync"
 	"testing"
 	"time"
 
@@ -58,9 +59,14 @@ var panicking = map[string]func(*inbox.Config, *millrace.VersionGate){
 		g.Starts = func(msg *message.Message) bool { trip(msg); return false }
 	},
 	"Starts the second time": func(_ *inbox.Config, g *millrace.VersionGate) {
+		var mu sync.Mutex // a queue delivers several at a time
 		calls := map[string]int{}
 		g.Starts = func(msg *message.Message) bool {
-			if calls[msg.UUID]++; calls[msg.UUID] > 1 {
+			mu.Lock()
+			calls[msg.UUID]++
+			again := calls[msg.UUID] > 1
+			mu.Unlock()
+			if again {
 				trip(msg)
 			}
 			return false
