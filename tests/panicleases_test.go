@@ -22,7 +22,7 @@ import (
 type brittle struct {
 	inbox.LeaseStore
 	method, when string
-	extended     atomic.Int32
+	beats        chan struct{} // one for each call of Extend
 }
 
 func (b *brittle) trip(method, when string, key inbox.LeaseKey) {
@@ -50,7 +50,7 @@ func (b *brittle) Release(ctx context.Context, key inbox.LeaseKey, token int64) 
 }
 
 func (b *brittle) Extend(ctx context.Context, key inbox.LeaseKey, token int64, lease time.Duration) error {
-	b.extended.Add(1)
+	b.beats <- struct{}{}
 	b.trip("Extend", "before", key)
 	defer b.trip("Extend", "after", key)
 	return b.LeaseStore.(inbox.LeaseExtender).Extend(ctx, key, token, lease)
@@ -60,18 +60,20 @@ func (l loud) ObserveDoubleEffect(_ context.Context, e inbox.Event) { l.on("doub
 func (l loud) ObserveReplayed(_ context.Context, e inbox.Event)     { l.on("replayed", e) }
 
 // leasedRuns are what a handler without a transaction does with a bad message.
-var leasedRuns = map[string]func(extended *atomic.Int32) ([]*message.Message, error){
-	"succeeds": func(*atomic.Int32) ([]*message.Message, error) { return nil, nil },
-	"fails":    func(*atomic.Int32) ([]*message.Message, error) { return nil, errBoom },
-	"panics":   func(*atomic.Int32) ([]*message.Message, error) { panic("the handler") },
-	"returns a nil pointer": func(*atomic.Int32) ([]*message.Message, error) {
+var leasedRuns = map[string]func(beats <-chan struct{}) ([]*message.Message, error){
+	"succeeds": func(<-chan struct{}) ([]*message.Message, error) { return nil, nil },
+	"fails":    func(<-chan struct{}) ([]*message.Message, error) { return nil, errBoom },
+	"panics":   func(<-chan struct{}) ([]*message.Message, error) { panic("the handler") },
+	"returns a nil pointer": func(<-chan struct{}) ([]*message.Message, error) {
 		return nil, (*inbox.DeliveryError)(nil)
 	},
-	"produces": func(*atomic.Int32) ([]*message.Message, error) { return message.Messages{newMessage("y")}, nil },
-	"outlives two heartbeats": func(extended *atomic.Int32) ([]*message.Message, error) {
-		for before := extended.Load(); extended.Load() < before+2; {
-			time.Sleep(time.Millisecond)
+	"produces": func(<-chan struct{}) ([]*message.Message, error) { return message.Messages{newMessage("y")}, nil },
+	"outlives two heartbeats": func(beats <-chan struct{}) ([]*message.Message, error) {
+		for range len(beats) { // of those before
+			<-beats
 		}
+		<-beats
+		<-beats
 		return nil, nil
 	},
 }
@@ -83,9 +85,9 @@ func TestLeasesThatPanic(t *testing.T) {
 	for _, method := range []string{"Acquire", "Confirm", "Release", "Extend"} {
 		for _, when := range []string{"before", "after"} {
 			for how, run := range leasedRuns {
-				store := &brittle{LeaseStore: b.store.Leases().Store(), method: method, when: when}
+				store := &brittle{LeaseStore: b.store.Leases().Store(), beats: make(chan struct{}, 1000), method: method, when: when}
 				name := method + " panics " + when + ", the handler " + how
-				b.leasesSurvive(name, inbox.NewLeases(store, inbox.LeasesConfig{}), false, func() ([]*message.Message, error) { return run(&store.extended) })
+				b.leasesSurvive(name, inbox.NewLeases(store, inbox.LeasesConfig{}), false, func() ([]*message.Message, error) { return run(store.beats) })
 			}
 		}
 	}
@@ -185,7 +187,7 @@ func TestAKeyIsFreeAfterAPanic(t *testing.T) {
 	for _, c := range []struct {
 		method, how string
 	}{{"Acquire", "succeeds"}, {"Extend", "produces"}} {
-		store := &brittle{LeaseStore: b.store.Leases().Store(), method: c.method, when: "after"}
+		store := &brittle{LeaseStore: b.store.Leases().Store(), beats: make(chan struct{}, 1000), method: c.method, when: "after"}
 		d := millrace.Deduplicate{
 			Claims: inbox.NewLeases(store, inbox.LeasesConfig{}), Consumer: c.method, Lease: time.Hour, Wait: time.Millisecond,
 		}
@@ -221,11 +223,11 @@ func (e evictions) ObserveEvicted(context.Context, inbox.Event) { e() }
 func TestAHeartbeatThatPanics(t *testing.T) {
 	t.Parallel()
 	b := newBed(t, testdb.On(t, "sqlite"))
-	store := &brittle{LeaseStore: b.store.Leases().Store(), method: "Extend", when: "before"}
+	store := &brittle{LeaseStore: b.store.Leases().Store(), beats: make(chan struct{}, 1000), method: "Extend", when: "before"}
 	claims := inbox.NewLeases(store, inbox.LeasesConfig{Logger: b.events})
 	h := millrace.Deduplicate{Claims: claims, Consumer: "c", Lease: time.Second}.Middleware(
 		func(msg *message.Message) ([]*message.Message, error) {
-			_, err := leasedRuns["outlives two heartbeats"](&store.extended)
+			_, err := leasedRuns["outlives two heartbeats"](store.beats)
 			return nil, errors.Join(err, msg.Context().Err())
 		})
 	_, err := h(message.NewMessage(bad+watermill.NewUUID(), nil))

@@ -6,7 +6,7 @@ var mutants = slices.Concat(rules, guards, panics)
 
 var rules = []mutant{
 	{
-		name: "drop the claim", by: exhaust("Inbox"), file: "inbox/claim.go",
+		name: "drop the claim", by: exhaust("Inbox"), file: "inbox/acquire.go",
 		old: "return rows == 1, nil", new: "return rows >= 0, nil",
 	},
 	{
@@ -107,7 +107,7 @@ var rules = []mutant{
 		old: "return i.queue.Put(ctx, i.topic, msgs...)", new: "return ctx.Err()",
 	},
 	{
-		name: "wait for a twin without a bound", file: "inbox/claim.go",
+		name: "wait for a twin without a bound", file: "inbox/acquire.go",
 		by:  guard{"./tests", "TestConformance$/^TwinWait_runs_out$/postgres"}, // on SQLite the twin waits to begin
 		old: "if patience.Before(span.deadline) && !span.until(patience) {", new: "if patience.IsZero() && !span.until(patience) {",
 	},
@@ -172,7 +172,7 @@ var rules = []mutant{
 		old: "return asked == 0, nil", new: "return asked < 0, nil",
 	},
 	{
-		name: "replay: suppress nothing", by: guard{"./tests/exhaust", "TestReplays/sqlite/^Inbox that suppresses$"}, file: "inbox/claim.go",
+		name: "replay: suppress nothing", by: guard{"./tests/exhaust", "TestReplays/sqlite/^Inbox that suppresses$"}, file: "inbox/acquire.go",
 		old: "if cl.under(ReplaySuppress) {", new: "if cl.under(ReplayRefuse) {",
 	},
 	{

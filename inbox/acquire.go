@@ -1,0 +1,276 @@
+package inbox
+
+import (
+	"database/sql"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/jmoiron/sqlx"
+
+	"github.com/millrace-go/millrace/internal/ambient"
+	"github.com/millrace-go/millrace/internal/dialect"
+	"github.com/millrace-go/millrace/internal/keycode"
+	"github.com/millrace-go/millrace/internal/outage"
+)
+
+// obtain waits for the turn of the key and decides what becomes of the delivery. The turn
+// is kept only by a fresh claim: a function of the user's may panic in here.
+func (cl *Claim) obtain() error {
+	s, d := cl.consumer.store, cl.delivery
+	key := d.memoryKey
+	if hash, known := s.settled.Get(key); known && hash == d.hash {
+		cl.answer = ReasonSettled
+		cl.duplicate()
+		return nil
+	}
+	turn, settled, err := s.turns.Take(d.ctx, key, d.hash)
+	if err != nil {
+		return err
+	}
+	if settled {
+		cl.answer = ReasonWaited
+		cl.duplicate()
+		return nil
+	}
+	defer func() {
+		if cl.fresh {
+			return
+		}
+		if hash, known := s.settled.Get(key); known {
+			turn.Settle(hash)
+		} else {
+			turn.Fail()
+		}
+	}()
+	if err := cl.acquire(); err != nil {
+		return err
+	}
+	cl.consumer.reread.saw(!cl.fresh)
+	switch {
+	case cl.fresh:
+		cl.turn = turn
+	case cl.parked.text != "":
+		if cl.lease != nil && cl.original == nil {
+			cl.lease.done()
+		}
+		s.observeParked(d.ctx, d.eventOf(cl.parked))
+		cl.observeReplayed(cl.parkedReplay(), 0)
+	default:
+		cl.duplicate()
+	}
+	return nil
+}
+
+// step is what to do next for a claim.
+type step int
+
+const (
+	done   step = iota
+	insert      // a claim that should be new
+	look        // at what is there
+	retake      // an open claim
+)
+
+// maxRounds bounds how often a claim that changes under our eyes is looked at again.
+const maxRounds = 10
+
+// acquire goes from step to step until the delivery is either ours or answered.
+func (cl *Claim) acquire() error {
+	s, d := cl.consumer.store, cl.delivery
+	next := insert
+	if cl.lease != nil {
+		if cl.lease.claimed() {
+			next = retake
+		}
+	} else if cl.consumer.config.Redelivered(d.msg) || cl.consumer.reread.likely() {
+		next = look
+	}
+	if cl.prepares() { // for nothing, where the message was handled
+		next = look
+	}
+	for round, contended := 0, 0; next != done; round++ {
+		if round-contended > maxRounds {
+			return ErrLost
+		}
+		pass, up := s.outage.Enter(d.ctx)
+		if err := d.ctx.Err(); err != nil {
+			pass.Cancel()
+			return err
+		}
+		if !up {
+			s.observeOutage(d, ErrUnavailable) // no probe
+			return ErrUnavailable
+		}
+		following, err := cl.guarded(pass, next)
+		switch kind := dialect.Classify(err); {
+		case err == nil:
+			s.answers(pass)
+			next = following
+			if err := cl.prepare(next); err != nil {
+				return err
+			}
+		case errors.Is(err, ErrInProgress):
+			s.answers(pass)
+			return err
+		case kind == dialect.Contention && contended < maxContention:
+			s.answers(pass)
+			contended++
+			s.observeContention(d, err)
+			if err := pause(d.ctx, contended); err != nil {
+				return err
+			}
+		case kind == dialect.Unavailable, kind == dialect.NoTable, kind == dialect.ReadOnly:
+			_ = s.noticeLoss(err)
+			pass.Tell(func() { s.observeOutage(d, err) })
+			if pass.Down(d.ctx) {
+				d.log().Error("inbox: the database does not serve the inbox, deliveries are held back", explain(err), nil)
+			}
+			return err
+		default:
+			pass.Cancel()
+			return err
+		}
+	}
+	return nil
+}
+
+// answers notes that the database serves the inbox.
+func (s *Store) answers(pass outage.Pass) {
+	if pass.Up() {
+		s.log.Info("inbox: the database serves the inbox again", nil)
+	}
+}
+
+// guarded lets another call probe the server if a function of the user's panics.
+func (cl *Claim) guarded(pass outage.Pass, what step) (next step, err error) {
+	returned := false
+	defer func() {
+		if !returned {
+			pass.Cancel()
+		}
+	}()
+	next, err = cl.attempt(what)
+	returned = true
+	return next, err
+}
+
+// attempt does one step in a slot, which only a fresh claim keeps.
+func (cl *Claim) attempt(what step) (next step, err error) {
+	d := cl.delivery
+	reg, err := cl.consumer.register(d.ctx)
+	if err != nil {
+		return 0, err
+	}
+	cl.id32, cl.known = reg.id, reg.generation
+	leave, err := cl.consumer.slot(d.ctx)
+	if err != nil {
+		return 0, err
+	}
+	defer func() {
+		if !cl.fresh {
+			leave()
+		}
+	}()
+	cl.leave = leave
+	if what == look {
+		return cl.look()
+	}
+	return cl.take(what)
+}
+
+// take begins a transaction whose first statement claims the key.
+func (cl *Claim) take(what step) (next step, err error) {
+	s, d, config := cl.consumer.store, cl.delivery, &cl.consumer.config
+	wait := config.TwinWait - cl.twinSpent
+	if wait <= 0 {
+		return 0, ErrInProgress
+	}
+	began := time.Now()
+	span := newSpan(d.ctx, config.Timeout, wait)
+	defer func() {
+		if !cl.fresh {
+			span.end()
+		}
+		if err != nil && span.late() && !errors.Is(err, ErrInProgress) {
+			err = tookTooLong("Timeout", config.Timeout, err)
+		}
+	}()
+	tx, err := s.begin(span.tx)
+	if err != nil {
+		if s.dialect.OneWriter { // there a twin is waited for here
+			cl.twinSpent += time.Since(began)
+		}
+		return 0, fmt.Errorf("begin: %w", err)
+	}
+	defer func() {
+		if !cl.fresh {
+			_ = tx.Rollback() // the server rolls back by itself what it cannot be told to
+		}
+	}()
+	won, err := cl.claim(span, tx.Tx, what)
+	if err != nil {
+		return 0, err
+	}
+	if !won {
+		return look, nil
+	}
+	objection, err := cl.judge(span.tx, tx.Tx, what)
+	if err != nil {
+		return 0, err
+	}
+	if objection.text == "" && cl.prepares() { // an operator asked for it only now
+		return look, nil
+	}
+	if objection.text != "" {
+		if err := tx.Commit(); err != nil {
+			return 0, fmt.Errorf("commit: %w", err)
+		}
+		cl.parked = objection
+		return done, nil
+	}
+	cl.fresh, cl.tx, cl.span, cl.began = true, tx, span, began
+	cl.openRow = cl.openRow || cl.lease != nil
+	cl.ambient = ambient.New(tx.Tx, s.db)
+	cl.ambient.Owner, cl.ambient.Cause, cl.ambient.Ended = cl, (*cause)(d), tx.Ended
+	cl.handler = span.give(cl.ambient, cl)
+	if cl.under(ReplaySuppress) {
+		cl.handler, cl.suppressed = ambient.Suppress(cl.handler)
+		cl.suppressed.Add(cl.visit.suppressed)
+	}
+	return done, nil
+}
+
+// cause is a delivery as the reason for what its handler stores in the outbox.
+type cause delivery
+
+func (c *cause) String() string { return ambient.Cause(c.consumer.config.Name, keycode.String(c.id)) }
+
+// claim runs the claiming statement. It waits for another transaction that holds the key,
+// for at most TwinWait over all tries, and reports whether the key is now ours.
+func (cl *Claim) claim(span *span, tx *sqlx.Tx, what step) (won bool, err error) {
+	s, d := cl.consumer.store, cl.delivery
+	began := time.Now()
+	defer func() { cl.twinSpent += time.Since(began) }()
+	patience := began.Add(cl.consumer.config.TwinWait - cl.twinSpent)
+	if patience.Before(span.deadline) && !span.until(patience) {
+		return false, ErrInProgress
+	}
+	var result sql.Result
+	if what == retake {
+		result, err = tx.ExecContext(span.tx, s.dialect.Retake, d.token, d.hash, cl.id32, d.id)
+	} else {
+		result, err = tx.ExecContext(span.tx, s.dialect.Claim, cl.id32, d.id, d.hash, d.token)
+	}
+	if !span.until(span.deadline) { // the wait is over, and so is the transaction
+		return false, ErrInProgress
+	}
+	if err != nil {
+		return false, fmt.Errorf("claim: %w", err)
+	}
+	rows, err := result.RowsAffected()
+	if err != nil {
+		return false, fmt.Errorf("claim: %w", err)
+	}
+	return rows == 1, nil
+}
