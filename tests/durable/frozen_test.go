@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-go/millrace/inbox"
 	"github.com/millrace-go/millrace/pubsub"
@@ -58,7 +59,7 @@ func (f freeze) run(t *testing.T, db *testdb.DB, mode pubsub.Mode) {
 	slow.Deliver(process.Delivery{Message: victim, Stop: f.at})
 	slow.Await(process.At, 1)
 	rig.Eventually(c.T, "its source has the ack", func() bool { return len(slow.Events(process.Acked)) == 1 })
-	slow.Freeze()
+	c.freeze(slow)
 
 	other := c.launch(t)
 	handled := func() bool { return c.works(victim.UUID) == 1 && c.rows() == 0 }
@@ -87,6 +88,37 @@ func (f freeze) run(t *testing.T, db *testdb.DB, mode pubsub.Mode) {
 	c.check()
 }
 
+// freeze stops a process at a moment when nothing of its background, such as a heartbeat, is
+// halfway through a transaction, which would keep the row from others for as long.
+func (c *crash) freeze(p *process.Process) {
+	c.Helper()
+	for range 100 {
+		p.Freeze()
+		if c.unlocked() {
+			return
+		}
+		p.Thaw()
+	}
+	require.Fail(c, "at each moment a row is locked")
+}
+
+// unlocked reports whether others could lease every message.
+func (c *crash) unlocked() bool {
+	c.Helper()
+	if c.db.Dialect == "sqlite" {
+		_, err := c.db.ExecContext(c.Context(), `UPDATE millrace_messages SET attempts = attempts`)
+		return err == nil
+	}
+	for _, table := range []string{"millrace_messages", "millrace_consumers"} {
+		var ids []int64
+		require.NoError(c, c.db.SelectContext(c.Context(), &ids, `SELECT id FROM `+table+` FOR UPDATE SKIP LOCKED`))
+		if len(ids) < c.count(`SELECT COUNT(*) FROM `+table) {
+			return false
+		}
+	}
+	return true
+}
+
 // Without the inbox the slow one has its effect, too, but its answer is refused: it neither
 // closes nor gives back what the other one has.
 func TestFrozenBeyondTheLeaseWithoutInbox(t *testing.T) {
@@ -101,7 +133,7 @@ func TestFrozenBeyondTheLeaseWithoutInbox(t *testing.T) {
 		slow := c.launch(t)
 		slow.Deliver(process.Delivery{Message: victim, Stop: process.InHandler})
 		slow.Await(process.At, 1)
-		slow.Freeze()
+		c.freeze(slow)
 
 		other := c.launch(t)
 		other.Deliver(process.Delivery{Message: victim, Stop: process.InHandler}) // a copy, so that it stops there, too
