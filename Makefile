@@ -13,7 +13,12 @@ GOVULNCHECK := $(CURDIR)/bin/govulncheck-$(GOVULNCHECK_VERSION)/govulncheck
 # Brings the services up, and tells the tests where they are and to skip nothing. Each
 # command ends with a semicolon: bash -e does not stop at a failure before an &&.
 SERVICES ?= tests/services.sh
-services = exports=$$($(SERVICES)); eval "$$exports"; export MILLRACE_TEST_ALL=1
+services = exports=$$($(SERVICES)); eval "$$exports"; export MILLRACE_TEST_ALL=1; $(in_memory)
+
+# Files of tests, such as the databases of SQLite, are in memory too where the servers' data
+# is; what go builds, and the servers that tests kill, stay on the disk.
+in_memory = if [[ -n $${MILLRACE_TEST_MEMORY:-} ]]; then \
+	export GOTMPDIR=$${GOTMPDIR:-$${TMPDIR:-/tmp}} TMPDIR=$$MILLRACE_TEST_MEMORY; fi
 
 # Runs a command in the main module and in every nested one.
 in_each_module = nested=$$(git ls-files '*/go.mod'); for mod in go.mod $$nested; do \
@@ -38,8 +43,8 @@ build: ## build the command into bin/millrace
 	CGO_ENABLED=0 go build -trimpath -o bin/millrace ./cmd/millrace
 
 .PHONY: test
-test: ## run every test on every database and broker; nothing may be skipped
-	@$(services); $(call in_each_module,$(race) -p 1 -timeout 30m ./...)
+test: ## run every test on every database and broker; nothing may be skipped (PKG=./outbox: one package)
+	@$(services); $(if $(PKG),$(race) -p 1 -timeout 30m $(PKG),$(call in_each_module,$(race) -p 1 -timeout 30m ./...))
 
 .PHONY: test-times
 test-times: ## run every test of the main module and tell where the time goes (a table of packages, the 50 slowest tests)

@@ -20,7 +20,7 @@ const produced = 2
 // still has, and is killed at the next boundary.
 func TestKilledAtEveryBoundary(t *testing.T) {
 	t.Parallel()
-	testdb.Each(t, func(t *testing.T, db *testdb.DB) {
+	testdb.Some(t, 1, func(t *testing.T, db *testdb.DB) {
 		k := newBroker(newBed(t, db))
 		p := process.Start(t, k.service)
 		for _, point := range process.Points() {
@@ -75,7 +75,7 @@ func (k *broker) killAt(p *process.Process, point process.Point) *process.Proces
 func TestKilledUnderLoad(t *testing.T) {
 	t.Parallel()
 	const messages, kills = 60, 5
-	testdb.Each(t, func(t *testing.T, db *testdb.DB) {
+	testdb.Some(t, 1, func(t *testing.T, db *testdb.DB) {
 		k := newBroker(newBed(t, db))
 		for range kills {
 			for range messages / kills { // an earlier service may have been done with its own

@@ -1,5 +1,5 @@
 # shellcheck shell=bash
-# Part of tests/services.sh: PostgreSQL and MariaDB on folders in memory. Their durability
+# Part of tests/services.sh: PostgreSQL, MariaDB and the files of tests on folders in memory. Their durability
 # settings are the defaults; what a test saves is the wait for a disk. A database that a
 # killed test left behind is dropped, so that the folders stay small. Where something is
 # amiss nothing is taken here, and tests/services.sh goes on with the usual ports.
@@ -7,6 +7,7 @@
 memory=/dev/shm/millrace-tests-$EUID
 declare -A memory_port=([postgres]=15432 [mysql]=13306)
 memory_needs=$((4 << 20)) # KiB that must be free there
+memory_files=''           # where tests may have their files, if anywhere
 
 # PostgreSQL trusts whoever comes: to prove a password is an eighth of a test's processor time.
 
@@ -19,6 +20,10 @@ take_memory() {
   for s in postgres mysql; do
     if [[ -z ${dsn[$s]:-} ]]; then take_from_memory "$s"; fi
   done
+  if has_room && mkdir -p "$memory/files"; then
+    memory_files=$memory/files
+    find "$memory_files" -mindepth 1 -maxdepth 1 -mmin +240 -exec rm -rf {} + # a killed test's
+  fi
   exec {memory_lock}>&-
 }
 

@@ -341,3 +341,4 @@ for s in "${services[@]}"; do
   printf 'export %s=%q\n' "${variable[$s]}" "${dsn[$s]}"
 done
 printf 'export MILLRACE_TEST_PROMETHEUS=%q\n' "$(command -v prometheus)"
+if [[ -n ${memory_files:-} ]]; then printf 'export MILLRACE_TEST_MEMORY=%q\n' "$memory_files"; fi

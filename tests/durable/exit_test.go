@@ -22,7 +22,7 @@ import (
 // parked, after exactly MaxAttempts tries that were counted, and no other was charged.
 func TestMessageThatEndsTheProcess(t *testing.T) {
 	t.Parallel()
-	testdb.Each(t, func(t *testing.T, db *testdb.DB) {
+	testdb.Some(t, 1, func(t *testing.T, db *testdb.DB) {
 		for mode, name := range modes {
 			t.Run(name, func(t *testing.T) {
 				t.Parallel()

@@ -22,7 +22,7 @@ var limited = []testdb.Option{testdb.FrozenHosts(time.Second, 30*time.Second)}
 // Thawed, the first one goes on, and its answer is refused.
 func TestFrozenBeyondTheLease(t *testing.T) {
 	t.Parallel()
-	testdb.Each(t, func(t *testing.T, db *testdb.DB) {
+	testdb.Some(t, 1, func(t *testing.T, db *testdb.DB) {
 		for name, f := range map[string]freeze{
 			"before its transaction":                    {at: process.BeforeClaim, opts: limited},
 			"in its transaction, which the server ends": {at: process.InHandler, opts: limited},

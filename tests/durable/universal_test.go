@@ -45,21 +45,20 @@ func TestUniversalSuite(t *testing.T) {
 		}, func(t *testing.T) (message.Publisher, message.Subscriber) { return grouped(t, "test") }, grouped)
 	}
 	pool := testdb.Pool(25)
-	for _, run := range []struct {
+	type run struct {
 		name, dialect string
 		mode          pubsub.Mode
-		long          bool
-	}{
-		{"on failure", "mysql", pubsub.StoreOnFailure, false},
-		{"on failure", "sqlite", pubsub.StoreOnFailure, true},
-		{"on failure", "postgres", pubsub.StoreOnFailure, true},
-		{"first", "postgres", pubsub.StoreFirst, false},
-		{"first", "mysql", pubsub.StoreFirst, true},
-		{"first", "sqlite", pubsub.StoreFirst, true}, // with one writer, minutes
-	} {
-		if run.long && !testdb.Long() {
-			continue
-		}
+	}
+	all := []run{
+		{"on failure", "mysql", pubsub.StoreOnFailure},
+		{"on failure", "postgres", pubsub.StoreOnFailure},
+		{"first", "postgres", pubsub.StoreFirst},
+		{"first", "mysql", pubsub.StoreFirst},
+	}
+	if testdb.Long() { // with one writer, minutes
+		all = append(all, run{"on failure", "sqlite", pubsub.StoreOnFailure}, run{"first", "sqlite", pubsub.StoreFirst})
+	}
+	for _, run := range testdb.Sample(t, 1, all) {
 		t.Run("stored "+run.name+" on "+run.dialect, func(t *testing.T) {
 			suite(t, testdb.On(t, run.dialect, pool), testdb.On(t, "mysql", pool), run.mode)
 		})

@@ -84,9 +84,9 @@ func sampled(all []pair, dialect string, seed uint64) []pair {
 	if testdb.Long() {
 		return all
 	}
-	sample := 12
+	sample := 8
 	if dialect == "sqlite" {
-		sample = 200
+		sample = 60
 	}
 	dice := rand.New(rand.NewPCG(seed, uint64(len(dialect)))) //nolint:gosec // it must be repeatable
 	some := make([]pair, 0, sample)

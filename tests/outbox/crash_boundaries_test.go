@@ -62,7 +62,7 @@ func (k killing) String() string {
 // under load.
 func TestKilledAtEveryBoundary(t *testing.T) {
 	t.Parallel()
-	testdb.Each(t, func(t *testing.T, db *testdb.DB) {
+	testdb.Some(t, 1, func(t *testing.T, db *testdb.DB) {
 		o := newTown(t, db)
 		o.settings.Lease = 6 * time.Second
 		again := 0 // messages that may be sent once more

@@ -20,7 +20,7 @@ func TestKilledUnderLoad(t *testing.T) {
 	t.Parallel()
 	const workers = 3
 	kills := testdb.Rounds(3, 10)
-	testdb.Each(t, func(t *testing.T, db *testdb.DB) {
+	testdb.Some(t, 1, func(t *testing.T, db *testdb.DB) {
 		o := newTown(t, db)
 		o.settings.Lease = 6 * time.Second
 		o.settings.Traffic = workers

@@ -74,7 +74,7 @@ func (m *team) close() {
 // and sends nothing else of what it had.
 func TestAFrozenRelaySendsNothingAhead(t *testing.T) {
 	t.Parallel()
-	testdb.Each(t, func(t *testing.T, db *testdb.DB) {
+	testdb.Some(t, 1, func(t *testing.T, db *testdb.DB) {
 		m := newTeam(newTown(t, db), relayproc.MidPublish)
 		for n := range 2 {
 			m.store(40, n)
@@ -100,7 +100,7 @@ func TestAFrozenRelaySendsNothingAhead(t *testing.T) {
 // sends it again.
 func TestAFrozenRelayMarksNothingLate(t *testing.T) {
 	t.Parallel()
-	testdb.Each(t, func(t *testing.T, db *testdb.DB) {
+	testdb.Some(t, 1, func(t *testing.T, db *testdb.DB) {
 		m := newTeam(newTown(t, db), relayproc.BeforeWriteOff)
 		m.store(40, 0)
 		m.frozen.Await(process.At, 1)
@@ -124,7 +124,7 @@ func TestAFrozenRelayMarksNothingLate(t *testing.T) {
 // on; and thawed it changes nothing any more.
 func TestARelayFrozenInAWriteOffStopsNoOther(t *testing.T) {
 	t.Parallel()
-	testdb.Each(t, func(t *testing.T, db *testdb.DB) {
+	testdb.Some(t, 1, func(t *testing.T, db *testdb.DB) {
 		m := newTeam(newTown(t, db), relayproc.AfterHold)
 		refused := ""
 		m.broker.refusing(func(_ string, msg *message.Message) error {

@@ -2,6 +2,7 @@ package servers_test
 
 import (
 	"bufio"
+	"cmp"
 	"fmt"
 	"net"
 	"os"
@@ -49,7 +50,7 @@ func TestServersDieWithTheTestBinary(t *testing.T) {
 			require.Error(t, child.Wait())
 			require.Eventually(t, func() bool { return !answering(addr) },
 				10*time.Second, 10*time.Millisecond, "%s outlived the test binary", name)
-			left := filepath.Join(os.TempDir(), fmt.Sprintf("millrace-servers-%d-*", child.Process.Pid))
+			left := filepath.Join(cmp.Or(os.Getenv("GOTMPDIR"), os.TempDir()), fmt.Sprintf("millrace-servers-%d-*", child.Process.Pid))
 			servers.Sweep()
 			found, err := filepath.Glob(left)
 			require.NoError(t, err)

@@ -1,6 +1,7 @@
 package servers
 
 import (
+	"cmp"
 	"fmt"
 	"math/rand/v2"
 	"net"
@@ -26,6 +27,9 @@ type home struct {
 
 const prefix = "millrace-servers-"
 
+// disk is a folder that is not in memory: make test keeps what go builds away from there, too.
+func disk() string { return cmp.Or(os.Getenv("GOTMPDIR"), os.TempDir()) }
+
 // newHome makes a folder that goes away with t. If we are root, it belongs to the
 // system user account, and [home.cmd] runs programs as that user; "" keeps root.
 //
@@ -33,7 +37,7 @@ const prefix = "millrace-servers-"
 func newHome(t testing.TB, account string) *home {
 	t.Helper()
 	sweep()
-	dir, err := os.MkdirTemp("", fmt.Sprintf("%s%d-", prefix, os.Getpid()))
+	dir, err := os.MkdirTemp(disk(), fmt.Sprintf("%s%d-", prefix, os.Getpid()))
 	require.NoError(t, err)
 	t.Cleanup(func() {
 		if err := os.RemoveAll(dir); err != nil {
@@ -95,7 +99,7 @@ func (h *home) do(path string, args ...string) {
 
 // sweep removes the folders of processes that were killed.
 func sweep() {
-	dirs, _ := filepath.Glob(filepath.Join(os.TempDir(), prefix+"*")) // the pattern is good
+	dirs, _ := filepath.Glob(filepath.Join(disk(), prefix+"*")) // the pattern is good
 	for _, dir := range dirs {
 		owner, _, _ := strings.Cut(strings.TrimPrefix(filepath.Base(dir), prefix), "-")
 		pid, err := strconv.Atoi(owner)

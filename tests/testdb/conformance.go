@@ -29,7 +29,7 @@ func Conformance(t *testing.T, bodies []Body) {
 			t.Logf("conformance: only a selection ran, the count is not checked")
 			return
 		}
-		for _, problem := range shortfall(bodies, dialects(), runs, All()) {
+		for _, problem := range shortfall(bodies, Dialects(), runs, All()) {
 			t.Errorf("conformance: %s", problem)
 		}
 	})
@@ -121,7 +121,8 @@ func shortfall(bodies []Body, dialects []string, runs []*run, all bool) []string
 	return problems
 }
 
-func dialects() []string {
+// Dialects are those of all databases.
+func Dialects() []string {
 	names := make([]string, len(systems))
 	for i, s := range systems {
 		names[i] = s.dialect

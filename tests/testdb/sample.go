@@ -32,3 +32,16 @@ func Sample[T any](t testing.TB, n int, all []T) []T {
 	}
 	return some
 }
+
+// Some is [Each] on n of the databases, as [Sample] chooses them: for what takes seconds and is not
+// about a database's own ways.
+func Some(t *testing.T, n int, body func(t *testing.T, db *DB), opts ...Option) {
+	t.Helper()
+	for _, s := range Sample(t, n, systems) {
+		t.Run(s.dialect, func(t *testing.T) {
+			t.Helper()
+			t.Parallel()
+			body(t, On(t, s.dialect, opts...))
+		})
+	}
+}
