@@ -9,6 +9,8 @@ import (
 	"slices"
 
 	"github.com/jmoiron/sqlx"
+
+	"github.com/millrace-go/millrace/internal/keycode"
 )
 
 // errDisputed has messages stored anew, in a transaction that first opens the claim of a disputed key.
@@ -28,7 +30,8 @@ func (q *Queue) openDisputed(ctx context.Context, tx *sqlx.Tx, consumer int32, a
 }
 
 // keyOfAnother reports whether the key of a is that of the message with another payload that is
-// stored under it. If not, a is a copy of what was handled, and what is stored came later.
+// stored under it. If not, a is a copy of what was handled, and what is stored came later. What a
+// produced then goes out past the table, if it is not known to have done so.
 //
 // A message that is stored as it comes has no claim: one that goes past the table may still take the
 // key. So before a is parked the claim is opened, for what is stored. That waits for one who has just
@@ -48,19 +51,23 @@ func (q *Queue) keyOfAnother(ctx context.Context, tx *sqlx.Tx, consumer int32, a
 	if row.Result == resultOpen || row.other(a.hash) {
 		return true, nil
 	}
-	return false, row.inTheWay()
+	a.past = row.Outcome != nil
+	return false, nil
 }
 
-var errInTheWay = errors.New("the message was handled, and what it produced is not known to be published; " +
-	"it cannot be stored while another payload waits under its key")
+// errInTheWay says that a copy of what was handled cannot be stored, since the row of another message
+// stands under its key. Past the table it could have been published.
+var errInTheWay = errors.New("the message was handled, and what it produced could not be published; " +
+	"it cannot be stored while another payload waits under its key, so its source has to bring it again")
 
-// inTheWay returns an error while the row of another message keeps us from storing a copy of what was
-// handled, of which it is not known that its outcome was published. That message is parked under an id
-// of its own when it is delivered. One that waits for an operator stays, and so the outcome is
-// left to [Store.Redispatch].
-func (l *lookup) inTheWay() error {
-	if l.Outcome == nil || Status(l.OpenStatus.Int16).stuck() {
-		return nil
+// parkTwin parks a, which has the key of another message but a payload of its own.
+func (q *Queue) parkTwin(ctx context.Context, tx *sqlx.Tx, consumer int32, a *arrival) (parked *arrival, err error) {
+	other := *a
+	other.original, other.id = a.id, keycode.Derive(a.id, a.print)
+	other.status, other.delay, other.orderKey = Parked, never, nil
+	other.why = why{ReasonCollision, "same key as message " + a.key + ", other payload"}
+	if _, err := tx.ExecContext(ctx, q.store.dialect.OpenClaim, consumer, other.id, other.hash, 1); err != nil {
+		return nil, err
 	}
-	return errInTheWay
+	return &other, q.insert(ctx, tx, consumer, &other)
 }

@@ -14,7 +14,6 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/jmoiron/sqlx"
 
-	"github.com/millrace-go/millrace/internal/keycode"
 	"github.com/millrace-go/millrace/internal/msgcode"
 	"github.com/millrace-go/millrace/internal/original"
 )
@@ -34,6 +33,7 @@ type arrival struct {
 	keyless  bool  // it has no key, and an id of its own
 	disputed bool  // another payload waits under its key, which nobody has claimed
 	theirs   int64 // the hash of that payload
+	past     bool  // it was handled, what it produced is not known to be published, and it was not stored
 	attempts int
 	last     []byte
 	why
@@ -50,25 +50,39 @@ func (q *Queue) arrival(topic string, msg *message.Message) (*arrival, error) {
 
 // Put stores msgs, which came from topic, to be delivered by this queue: all of them, or an error and none. A
 // message that is stored already is not stored twice; one with the key of another, but a
-// payload of its own, is parked.
+// payload of its own, is parked. See [Queue.PutOpen] for what is not stored.
 func (q *Queue) Put(ctx context.Context, topic string, msgs ...*message.Message) error {
+	_, err := q.PutOpen(ctx, topic, msgs...)
+	return err
+}
+
+// PutOpen is [Queue.Put] for one who can deliver past the table. It returns the messages that were handled,
+// whose outcome is not known to be published, and that cannot be stored, since another payload waits under
+// their key: delivered with [Queue.Straight] they are published, and no handler runs. Else
+// their outcomes are left to [Store.Redispatch].
+func (q *Queue) PutOpen(ctx context.Context, topic string, msgs ...*message.Message) (handled []*message.Message, err error) {
 	all := make([]*arrival, 0, len(msgs))
 	for _, msg := range msgs {
 		q.meet(msg) //nolint:contextcheck // the message brings its own
 		a, err := q.arrival(topic, msg)
 		if err != nil {
-			return q.name.explain(fmt.Sprintf("store message %q", msg.UUID), err)
+			return nil, q.name.explain(fmt.Sprintf("store message %q", msg.UUID), err)
 		}
 		all = append(all, a)
 	}
 	if q.config.OrderKey == nil { // writers that meet in one order do not deadlock
 		slices.SortStableFunc(all, func(a, b *arrival) int { return bytes.Compare(a.id, b.id) })
 	}
-	err := q.put(ctx, all)
-	if err == nil {
-		q.bell.Ring()
+	if err := q.put(ctx, all); err != nil {
+		return nil, q.name.explain(fmt.Sprintf("store %d messages", len(msgs)), err)
 	}
-	return q.name.explain(fmt.Sprintf("store %d messages", len(msgs)), err)
+	q.bell.Ring()
+	for _, a := range all {
+		if a.past {
+			handled = append(handled, a.msg)
+		}
+	}
+	return handled, nil
 }
 
 func (q *Queue) put(ctx context.Context, all []*arrival) error {
@@ -109,6 +123,7 @@ func (q *Queue) putAll(ctx context.Context, consumer int32, all []*arrival) (par
 		parked, kept = nil, nil
 		var disputed error
 		for _, a := range all {
+			a.past = false
 			if a.status == FailedTerminal {
 				stored, err := q.putTerminal(ctx, tx, consumer, a, tell)
 				if err != nil {
@@ -165,18 +180,6 @@ func (q *Queue) putOne(ctx context.Context, tx *sqlx.Tx, consumer int32, a *arri
 		return q.parkTwin(ctx, tx, consumer, a)
 	}
 	return nil, ErrLost
-}
-
-// parkTwin parks a, which has the key of another message but a payload of its own.
-func (q *Queue) parkTwin(ctx context.Context, tx *sqlx.Tx, consumer int32, a *arrival) (parked *arrival, err error) {
-	other := *a
-	other.original, other.id = a.id, keycode.Derive(a.id, a.print)
-	other.status, other.delay, other.orderKey = Parked, never, nil
-	other.why = why{ReasonCollision, "same key as message " + a.key + ", other payload"}
-	if _, err := tx.ExecContext(ctx, q.store.dialect.OpenClaim, consumer, other.id, other.hash, 1); err != nil {
-		return nil, err
-	}
-	return &other, q.insert(ctx, tx, consumer, &other)
 }
 
 // seal makes of the payload of a what its row is to keep.
@@ -256,7 +259,9 @@ func (s *Straight) Fail(ctx context.Context) (stored bool, err error) {
 	f := q.fateOf(0, true, cause, nil)
 	if a.status == FailedTerminal {
 		a.attempts, a.last = f.attempts, f.last
-		_, err := q.keep(ctx, a)
+		if _, err = q.keep(ctx, a); err == nil && a.past {
+			err = q.name.explain(fmt.Sprintf("store message %q", s.msg.UUID), errInTheWay)
+		}
 		return err == nil, err
 	}
 	a.status, a.attempts, a.last, a.why, a.delay = f.status, f.attempts, f.last, f.why, f.delay
@@ -317,10 +322,12 @@ func (q *Queue) putCopy(
 	case row.Result != resultOpen: // what it produced must go out
 		a.status, a.delay, a.why = Settling, q.config.MinBackoff, unsettled
 		if row.OpenStatus.Valid && row.OpenHash.Int64 != a.hash {
-			return row.inTheWay()
+			return errInTheWay
 		}
-		if row.OpenStatus.Valid {
-			return nil
+		if row.OpenStatus.Valid { // it is a copy, which may not be due for long
+			_, err := tx.ExecContext(ctx, q.store.dialect.MoveMessage,
+				a.status, noteText(a.text), a.delay.Microseconds(), consumer, a.id, Received)
+			return err
 		}
 	case row.OpenStatus.Valid && Status(row.OpenStatus.Int16) == FailedRetryable:
 		return q.failAgain(ctx, tx, consumer, a, tell)

@@ -264,6 +264,7 @@ func (q *Queue) putTerminal(
 	case !a.keyless && row.other(a.hash):
 		stored, err = q.parkTwin(ctx, tx, consumer, a)
 	case row.Result != resultOpen || row.OpenStatus.Valid:
+		a.past = row.Outcome != nil && (!row.OpenStatus.Valid || row.OpenHash.Int64 != a.hash)
 		return nil, nil
 	default:
 		stored, err = a, q.insertFailed(ctx, tx, consumer, a)

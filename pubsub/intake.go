@@ -2,6 +2,7 @@ package pubsub
 
 import (
 	"context"
+	"slices"
 	"sync"
 	"time"
 
@@ -77,17 +78,23 @@ func (i *intake) pass(ctx context.Context, msg *message.Message) {
 // failed stores a message whose handler failed. It goes back to its source if it cannot be
 // stored, or has to stay there.
 func (i *intake) failed(ctx context.Context, msg *message.Message, delivery *inbox.Straight) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), answerFor)
-	defer cancel()
-	stored, err := delivery.Fail(ctx)
+	stored, err := i.keep(ctx, delivery)
 	if err != nil {
 		i.log(msg).Error("pubsub: a message that failed could not be stored; its source has to deliver it again", err, nil)
+		i.calm(ctx)
 	}
 	if !stored {
 		msg.Nack()
 		return
 	}
 	msg.Ack()
+}
+
+// keep stores a message whose handler failed, also while the service closes.
+func (i *intake) keep(ctx context.Context, delivery *inbox.Straight) (stored bool, err error) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), answerFor)
+	defer cancel()
+	return delivery.Fail(ctx)
 }
 
 // store stores messages together that arrive while others are being stored. What cannot
@@ -99,19 +106,17 @@ func (i *intake) store(ctx context.Context, arrived <-chan *message.Message) {
 }
 
 func (i *intake) storeBatch(ctx context.Context, batch []*message.Message) {
-	err := i.put(ctx, batch...)
+	handled, err := i.put(ctx, batch...)
 	if err == nil {
-		for _, msg := range batch {
-			msg.Ack()
-		}
+		i.acked(ctx, batch, handled)
 		return
 	}
-	for _, msg := range batch { // one of them may be the reason
+	for n, msg := range batch { // one of them may be the reason
 		if len(batch) > 1 {
-			err = i.put(ctx, msg)
+			handled, err = i.put(ctx, msg)
 		}
 		if err == nil {
-			msg.Ack()
+			i.acked(ctx, batch[n:n+1], handled)
 			continue
 		}
 		if ctx.Err() == nil {
@@ -122,10 +127,22 @@ func (i *intake) storeBatch(ctx context.Context, batch []*message.Message) {
 	}
 }
 
-func (i *intake) put(ctx context.Context, msgs ...*message.Message) error {
+// acked acks messages that were stored. Those of them that were handled, and cannot be stored, are
+// delivered for what they produced: no handler runs.
+func (i *intake) acked(ctx context.Context, batch, handled []*message.Message) {
+	for _, msg := range batch {
+		if slices.Contains(handled, msg) {
+			i.pass(ctx, msg)
+		} else {
+			msg.Ack()
+		}
+	}
+}
+
+func (i *intake) put(ctx context.Context, msgs ...*message.Message) (handled []*message.Message, err error) {
 	ctx, cancel := context.WithTimeout(ctx, answerFor)
 	defer cancel()
-	return i.queue.Put(ctx, i.topic, msgs...)
+	return i.queue.PutOpen(ctx, i.topic, msgs...)
 }
 
 // calm keeps a source from delivering again and again what cannot be stored.

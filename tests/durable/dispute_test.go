@@ -38,10 +38,13 @@ func (b *bed) disputed(h message.HandlerFunc, middlewares ...message.HandlerMidd
 	b.Helper()
 	durable := quick(b.store)
 	durable.NotBefore = func(msg *message.Message) time.Time {
-		if msg.Metadata.Get("later") != "" {
-			return time.Now().Add(time.Hour)
+		switch msg.Metadata.Get("later") {
+		case "":
+			return time.Time{}
+		case "who knows":
+			panic("nobody")
 		}
-		return time.Time{}
+		return time.Now().Add(time.Hour)
 	}
 	d := &dispute{service: b.start(durable, h, middlewares...), one: newMessage()}
 	d.other = d.one.Copy()
@@ -126,6 +129,78 @@ var disputeBodies = []testdb.Body{
 		d.ends(d.other, d.one)
 		assert.Len(t, d.published.Messages(), 1)
 	}},
+	{Name: "what the other produced is not published, and it comes early", Why: "what waits for a week must not hold it up", Run: func(t *testing.T, db *testdb.DB) {
+		d := newBed(t, db).unpublished()
+		d.publishes(early(d.other))
+	}},
+	{Name: "what the other produced is not published, and it is marked as redelivered", Why: "so is every one that was nacked", Run: func(t *testing.T, db *testdb.DB) {
+		d := newBed(t, db).unpublished()
+		again := d.other.Copy()
+		again.Metadata.Set("_watermill_amqp_redelivered", "true")
+		d.publishes(again)
+	}},
+	{Name: "what the other produced is not published, and the consumer pauses", Why: "that may be for long", Run: func(t *testing.T, db *testdb.DB) {
+		d := newBed(t, db).unpublished()
+		require.NoError(t, d.store.Pause(t.Context(), consumer, 0, ada))
+		rig.Eventually(d, "the pause is noticed", func() bool {
+			rows := d.rows()
+			assert.True(d, d.deliver(newMessage()))
+			return d.rows() > rows
+		})
+		d.publishes(d.other)
+		require.NoError(t, d.store.Resume(t.Context(), consumer, 0, ada))
+	}},
+	{Name: "what the other produced is not published, and it has no order", Why: "it is not kept for an operator: it was handled", Run: func(t *testing.T, db *testdb.DB) {
+		d := newBed(t, db).unpublished()
+		again := early(d.other)
+		again.Metadata.Set("later", "who knows")
+		d.publishes(again)
+	}},
+	{Name: "what it produced is not published, and it waits itself", Why: "what waits is made due, since it is the same message", Run: func(t *testing.T, db *testdb.DB) {
+		d := newBed(t, db).produces()
+		assert.True(t, d.deliver(early(d.one)))
+		d.published.FailWith(errors.New("the broker is away"))
+		assert.True(t, d.deliver(d.one), "what is stored brings it out")
+		d.published.FailWith(nil)
+		rig.Eventually(d, "it is published", func() bool { return len(d.published.Messages()) == 1 && d.rows() == 0 })
+		assert.Equal(t, 1, d.effects(d.one))
+		assert.Zero(t, d.count(`SELECT COUNT(*) FROM millrace_outcomes`))
+	}},
+}
+
+func (b *bed) produces() *dispute {
+	b.Helper()
+	return b.dispute(func(msg *message.Message) ([]*message.Message, error) {
+		return []*message.Message{message.NewMessage("invoice", nil)}, effect(msg)
+	})
+}
+
+// unpublished is a service that has handled a message, and could not publish what it produced, while
+// another payload waits under its key.
+func (b *bed) unpublished() *dispute {
+	b.Helper()
+	d := b.produces()
+	assert.True(d, d.deliver(early(d.one)))
+	d.published.FailWith(errors.New("the broker is away"))
+	assert.False(d, d.deliver(d.other))
+	assert.Equal(d, 1, d.count(`SELECT COUNT(*) FROM millrace_outcomes`))
+	d.published.FailWith(nil)
+	return d
+}
+
+// publishes delivers a copy of what was handled, and expects what it produced to be published and the
+// other payload to wait as before.
+func (d *dispute) publishes(again *message.Message) {
+	d.Helper()
+	published, rows := len(d.published.Messages()), d.rows()
+	assert.True(d, d.deliver(again))
+	assert.Len(d, d.published.Messages(), published+1)
+	rig.Eventually(d, "the outcome is settled", func() bool { return d.count(`SELECT COUNT(*) FROM millrace_outcomes`) == 0 })
+	assert.Equal(d, 1, d.effects(d.other))
+	assert.True(d, d.deliver(again), "and once more")
+	assert.Len(d, d.published.Messages(), published+1)
+	assert.Equal(d, rows, d.rows(), "the other payload waits")
+	assert.Equal(d, rows, d.open(inbox.Received))
 }
 
 // TestTwoPayloadsOfOneKeyAtOnce: of a handler that runs it is not known whether it will have taken the

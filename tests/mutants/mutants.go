@@ -100,11 +100,11 @@ var rules = []mutant{
 	},
 	{
 		name: "ack before it is stored", by: exhaust("Durable, storing first"), file: "pubsub/intake.go",
-		old: "\terr := i.put(ctx, batch...)\n", new: "\tfor _, msg := range batch {\n\t\tmsg.Ack()\n\t}\n\terr := i.put(ctx, batch...)\n",
+		old: "\thandled, err := i.put(ctx, batch...)\n", new: "\tfor _, msg := range batch {\n\t\tmsg.Ack()\n\t}\n\thandled, err := i.put(ctx, batch...)\n",
 	},
 	{
 		name: "store nothing", by: exhaust("Durable, storing first"), file: "pubsub/intake.go",
-		old: "return i.queue.Put(ctx, i.topic, msgs...)", new: "return ctx.Err()",
+		old: "return i.queue.PutOpen(ctx, i.topic, msgs...)", new: "return nil, ctx.Err()",
 	},
 	{
 		name: "wait for a twin without a bound", file: "inbox/acquire.go",
