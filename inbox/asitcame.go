@@ -96,16 +96,17 @@ func (d *delivery) is(hash int64) bool {
 	return known && hash == other
 }
 
-// sameKey refuses a message that changed between a queue and the inbox in a way that gives it
-// another key: what the queue stores and what goes past it would be two messages.
-func (d *delivery) sameKey() error {
-	if d.lease != nil || !d.as.Changed() || d.told() == nil {
-		return nil
+// sameKey has a message kept for an operator that changed between a queue and the inbox in a way that gives
+// it another key: what the queue stores and what goes past it would be two messages.
+func (d *delivery) sameKey() {
+	if d.lease != nil || d.keyless.text != "" || !d.as.Changed() || d.told() == nil {
+		return
 	}
 	key, err := d.consumer.config.Key.find(d.copyOf(d.as.Came))
-	if err != nil || key == d.key {
-		return nil //nolint:nilerr // the queue does not know it at all
+	if err != nil || key == d.key { // an error: the queue does not know it at all
+		return
 	}
-	return fmt.Errorf("the message has key %q here, and %q where pubsub.Durable took it: a middleware changed it on its way. "+
-		"Give both the same Key, of something that no middleware changes", d.key, key)
+	d.keyless = why{ReasonNoKey, fmt.Sprintf(ReasonNoKey+": it is %.200q in middleware.Inbox, and was %.200q where pubsub.Durable "+
+		"took the message. A middleware between them changed it: give both the same Key, of something that no middleware "+
+		"changes, or put that middleware inside the inbox; then try the message again", d.key, key)}
 }

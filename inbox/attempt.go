@@ -19,7 +19,7 @@ type attempt struct {
 	queue      *Queue
 	came       *original.Message // as the queue was given it; nil where it is stored
 
-	keep func(ctx context.Context) (stored bool, err error) // of a message without a key; nil where it is stored
+	keep func(ctx context.Context, because why) (stored bool, err error) // of a message without a key; nil where it is stored
 
 	mu        sync.Mutex
 	over      bool  // the inbox ended it, in the handler's transaction

@@ -9,6 +9,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/millrace-go/millrace/internal/ambient"
+	"github.com/millrace-go/millrace/internal/dialect"
 	"github.com/millrace-go/millrace/internal/owned"
 	"github.com/millrace-go/millrace/internal/turns"
 )
@@ -93,13 +94,15 @@ func (c *Consumer) claim(msg *message.Message, v *visit) (*Claim, error) {
 	}
 	if kept, err := cl.keepKeyless(); kept {
 		return cl, nil
-	} else if errors.Is(err, errOtherKey) {
+	} else if err != nil && !errors.Is(err, ErrUnavailable) && dialect.Classify(err) != dialect.Unavailable {
 		return nil, c.refused(d, err)
 	} else if err != nil {
 		d.interrupted(err)
 		return nil, d.fail(err)
 	}
-	if err := cl.obtain(); err != nil {
+	if err := cl.obtain(); errors.Is(err, ErrKeyChanged) {
+		return nil, c.refused(d, err)
+	} else if err != nil {
 		var failed *beforeError
 		if errors.As(err, &failed) {
 			return nil, d.name(failed.error)

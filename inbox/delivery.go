@@ -34,7 +34,7 @@ type delivery struct {
 	replayed    bool
 	replay      string // what it says of its replay
 	own         bool   // it takes the place of the message as it was sent first
-	keyless     why    // of a message that has no key, or that cannot be compared
+	keyless     why    // of a message that has no key, or two, or that cannot be compared
 }
 
 var errAnswered = errors.New("the message was acked or nacked before the inbox saw it, so a failure would lose it: " +
@@ -54,9 +54,7 @@ func (c *Consumer) deliver(msg *message.Message) (*delivery, error) {
 	if err := c.identify(d); err != nil {
 		return d, err
 	}
-	if err := d.sameKey(); err != nil {
-		return d, err
-	}
+	d.sameKey()
 	if err := d.compare(); err != nil {
 		return d, err
 	}

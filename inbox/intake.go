@@ -224,19 +224,21 @@ func (q *Queue) Straight(topic string, msg *message.Message) (*message.Message, 
 	return c, s
 }
 
-// keepIt stores a message whose handler does not run, since the inbox found no key.
-func (s *Straight) keepIt(ctx context.Context) (stored bool, err error) {
+// keepIt stores a message whose handler does not run, since the inbox found no key, or another one than
+// the queue.
+func (s *Straight) keepIt(ctx context.Context, because why) (stored bool, err error) {
 	a, err := s.queue.arrival(s.topic, s.msg)
-	if err == nil && a.status != FailedTerminal {
-		err = errOtherKey
-	}
 	if err != nil {
 		return false, err
 	}
-	return s.queue.keep(ctx, a)
+	if a.status != FailedTerminal {
+		a.status, a.delay, a.why = FailedTerminal, never, because
+	}
+	if stored, err = s.queue.keep(ctx, a); err == nil && a.past {
+		err = errInTheWay
+	}
+	return stored, err
 }
-
-var errOtherKey = errors.New("middleware.Inbox finds no key in the message, and pubsub.Durable does: give both the same Key and Fingerprint")
 
 // Fail stores the message after it was nacked, to be delivered again by the queue, and
 // reports true: then it may be acked. It reports false where the delivery was no attempt,

@@ -6,6 +6,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
@@ -127,7 +128,12 @@ func (cl *Claim) keepKeyless() (kept bool, err error) {
 	if cl.keyless.text == "" || a == nil || a.keep == nil {
 		return false, nil
 	}
-	stored, err := cl.keepBy(a.keep)
+	because := cl.keyless
+	if keycode.IsKeyless(cl.id) { // the queue says so itself where it finds no key either
+		because.text = ReasonNoKey + ": middleware.Inbox finds none, and pubsub.Durable does: give both the same Key and Fingerprint; " +
+			"then try the message again (" + strings.TrimPrefix(because.text, ReasonNoKey+": ") + ")"
+	}
+	stored, err := cl.keepBy(a.keep, because)
 	if err != nil {
 		return false, err
 	}
@@ -139,7 +145,7 @@ func (cl *Claim) keepKeyless() (kept bool, err error) {
 }
 
 // keepBy calls keep, unless the database is known to be down.
-func (cl *Claim) keepBy(keep func(context.Context) (bool, error)) (stored bool, err error) {
+func (cl *Claim) keepBy(keep func(context.Context, why) (bool, error), because why) (stored bool, err error) {
 	s, d := cl.consumer.store, cl.delivery
 	pass, up := s.outage.Enter(d.ctx)
 	if !up {
@@ -152,7 +158,7 @@ func (cl *Claim) keepBy(keep func(context.Context) (bool, error)) (stored bool, 
 			pass.Cancel()
 		}
 	}()
-	stored, err = keep(d.ctx)
+	stored, err = keep(d.ctx, because)
 	returned = true
 	switch dialect.Classify(err) {
 	case dialect.Unavailable, dialect.NoTable, dialect.ReadOnly:

@@ -19,20 +19,13 @@ import (
 
 // TestARefusedMessageComesAgainAfterPauses: gochannel delivers again at once what was nacked.
 func TestARefusedMessageComesAgainAfterPauses(t *testing.T) {
-	rename := func(h message.HandlerFunc) message.HandlerFunc {
-		return func(msg *message.Message) ([]*message.Message, error) {
-			msg.UUID = "another"
-			return h(msg)
-		}
-	}
 	for name, c := range map[string]struct {
-		key     inbox.Key // of Inbox
-		durable inbox.Key
-		outside []message.HandlerMiddleware
-		text    string
+		before *inbox.Key // of the consumer
+		key    inbox.Key  // of Inbox
+		text   string
 	}{
-		"a key that changes on its way": {outside: []message.HandlerMiddleware{rename}, text: "a middleware changed it on its way"},
-		"a key that only Durable finds": {key: byOrder, text: "give both the same Key"},
+		"a consumer whose key changed":                         {before: &byOrder, text: "the consumer's key changed"},
+		"a key that only Durable finds, with a key of its own": {before: &byOrder, key: byOrder, text: "the consumer's key changed"},
 		"a key that cannot be looked for": {
 			key: inbox.ByFunc("claim check", func(*message.Message) (string, error) {
 				return "", fmt.Errorf("the store of large payloads: %w", inbox.ErrUnavailable)
@@ -43,8 +36,13 @@ func TestARefusedMessageComesAgainAfterPauses(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			b := newBed(t, testdb.On(t, "sqlite"))
+			if c.before != nil {
+				_, err := millrace.Inbox{Store: b.store, Consumer: consumer, Key: *c.before}.Middleware(
+					func(*message.Message) ([]*message.Message, error) { return nil, nil })(order("good", 1))
+				require.NoError(t, err)
+			}
 			source := gochannel.NewGoChannel(gochannel.Config{Persistent: true}, watermill.NopLogger{})
-			sub, err := pubsub.Durable{Store: b.store, Consumer: consumer, Key: c.durable}.Decorate(source)
+			sub, err := pubsub.Durable{Store: b.store, Consumer: consumer}.Decorate(source)
 			require.NoError(t, err)
 			router, err := message.NewRouter(message.RouterConfig{CloseTimeout: 20 * time.Second}, watermill.NopLogger{})
 			require.NoError(t, err)
@@ -57,7 +55,6 @@ func TestARefusedMessageComesAgainAfterPauses(t *testing.T) {
 					return out, err
 				}
 			})
-			router.AddMiddleware(c.outside...)
 			router.AddMiddleware(millrace.Inbox{Store: b.store, Key: c.key}.Middleware)
 			router.AddConsumerHandler(consumer, "orders", sub, effect)
 			go func() { _ = router.Run(t.Context()) }()

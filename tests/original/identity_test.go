@@ -16,26 +16,24 @@ import (
 
 // identityBodies: what tells messages apart, where they change on their way.
 var identityBodies = []testdb.Body{
-	{Name: "a key that changes behind Durable", Why: "one message with two keys is handled twice, so it is refused", Run: func(t *testing.T, db *testdb.DB) {
+	{Name: "a key that changes behind Durable", Why: "one message with two keys is handled twice, so it is kept for an operator", Run: func(t *testing.T, db *testdb.DB) {
 		b := newBed(t, db)
 		durable := b.durable(pubsub.StoreOnFailure)
 		durable.Key = inbox.ByPayload()
 		s := b.serve(durable, func(msg *message.Message) ([]*message.Message, error) { return nil, apply(msg) }, unlock, b.inbox(byPayload))
 		msg := change(1)
-		s.source.Send(t, msg)
-		assert.False(t, rig.Answer(t, msg))
+		s.deliver(msg)
 		assert.Empty(t, b.effects())
-		assert.Zero(t, b.rows())
+		b.storedAs(inbox.FailedTerminal, msg)
 	}},
-	{Name: "another UUID behind Durable", Why: "one message with two keys is handled twice, so it is refused", Run: func(t *testing.T, db *testdb.DB) {
+	{Name: "another UUID behind Durable", Why: "one message with two keys is handled twice, so it is kept for an operator", Run: func(t *testing.T, db *testdb.DB) {
 		b := newBed(t, db)
 		s := b.serve(b.durable(pubsub.StoreOnFailure),
 			func(msg *message.Message) ([]*message.Message, error) { return nil, apply(msg) }, envelope, b.inbox())
 		msg := change(1)
-		s.source.Send(t, msg)
-		assert.False(t, rig.Answer(t, msg))
+		s.deliver(msg)
 		assert.Empty(t, b.effects())
-		assert.Zero(t, b.rows())
+		b.storedAs(inbox.FailedTerminal, msg)
 	}},
 	{Name: "another UUID behind Durable, and one key", Why: "it is known and kept as it came", Run: func(t *testing.T, db *testdb.DB) {
 		b := newBed(t, db)

@@ -1,0 +1,101 @@
+package durable_test
+
+import (
+	"errors"
+	"sync/atomic"
+	"testing"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace-go/millrace/inbox"
+	millrace "github.com/millrace-go/millrace/middleware"
+	"github.com/millrace-go/millrace/tests/rig"
+	"github.com/millrace-go/millrace/tests/testdb"
+)
+
+// TestAMessageWithTwoKeys: one in pubsub.Durable, and another one or none in middleware.Inbox. It would be
+// handled twice, and it comes back as often as it is refused.
+func TestAMessageWithTwoKeys(t *testing.T) {
+	testdb.Conformance(t, twoKeysBodies)
+}
+
+// enveloped is a middleware that hands on what is in the message, which has a UUID of its own.
+func enveloped(h message.HandlerFunc) message.HandlerFunc {
+	return func(msg *message.Message) ([]*message.Message, error) {
+		return h(message.NewMessageWithContext(msg.Context(), "inner of "+msg.UUID, msg.Payload))
+	}
+}
+
+// cut is a middleware that changes the payload of a message that it hands on.
+func cut(h message.HandlerFunc) message.HandlerFunc {
+	return func(msg *message.Message) ([]*message.Message, error) {
+		c := msg.CopyWithContext()
+		c.Payload = c.Payload[1:]
+		return h(c)
+	}
+}
+
+func unprintable(*message.Message) ([]byte, error) { return nil, errors.New("boom") }
+
+var twoKeysBodies = []testdb.Body{
+	{Name: "a UUID in an envelope", Why: "an operator decides, once the wiring is mended", Run: func(t *testing.T, db *testdb.DB) {
+		newBed(t, db).keepsTwoKeys(inbox.Key{}, millrace.Inbox{}, enveloped, `it is "inner of bad" in middleware.Inbox, and was "bad"`)
+	}},
+	{Name: "a payload that is cut", Why: "an operator decides, once the wiring is mended", Run: func(t *testing.T, db *testdb.DB) {
+		newBed(t, db).keepsTwoKeys(inbox.ByPayload(), millrace.Inbox{Key: inbox.ByPayload()}, cut, "A middleware between them changed it")
+	}},
+	{Name: "a key that only Durable finds", Why: "an operator decides, once the wiring is mended", Run: func(t *testing.T, db *testdb.DB) {
+		newBed(t, db).keepsTwoKeys(byOrder, millrace.Inbox{Key: byOrder}, cut, "give both the same Key and Fingerprint")
+	}},
+	{Name: "a fingerprint that only Durable finds", Why: "an operator decides, once the wiring is mended", Run: func(t *testing.T, db *testdb.DB) {
+		newBed(t, db).keepsTwoKeys(inbox.Key{}, millrace.Inbox{Fingerprint: unprintable}, nil, "give both the same Key and Fingerprint")
+	}},
+}
+
+// keepsTwoKeys delivers a message that has one key in Durable, and another one, or none, in Inbox.
+func (b *bed) keepsTwoKeys(key inbox.Key, in millrace.Inbox, outside message.HandlerMiddleware, because string) {
+	b.Helper()
+	events := &rig.Events{}
+	store, err := inbox.NewStore(b.db.DB, inbox.Config{Observers: []inbox.Observer{events}})
+	require.NoError(b, err)
+	durable := quick(store)
+	durable.Key = key
+	var told atomic.Int32
+	durable.OnPark = func(*message.Message, string) error {
+		told.Add(1)
+		return nil
+	}
+	in.Store = store
+	middlewares := []message.HandlerMiddleware{in.Middleware}
+	if outside != nil {
+		middlewares = []message.HandlerMiddleware{outside, in.Middleware}
+	}
+	s := b.start(durable, func(msg *message.Message) ([]*message.Message, error) { return nil, effect(msg) }, middlewares...)
+	bad := order("bad", 1)
+	bad.Metadata.Set("colour", "blue")
+	for range 3 {
+		assert.True(b, s.deliver(bad), "acked")
+	}
+	found := b.find(inbox.Filter{Status: inbox.FailedTerminal})
+	require.Len(b, found, 1)
+	assert.Equal(b, 1, b.rows())
+	assert.Equal(b, "bad", found[0].UUID)
+	assert.Equal(b, string(bad.Payload), string(found[0].Payload))
+	assert.Equal(b, bad.Metadata, found[0].Metadata)
+	assert.Contains(b, found[0].Reason, "no key: ")
+	assert.Contains(b, found[0].Reason, because)
+	assert.Contains(b, found[0].Reason, "then try the message again")
+	assert.Equal(b, 1, events.Count("parked"))
+	assert.Equal(b, inbox.ReasonNoKey, events.Last("parked").Reason)
+	assert.EqualValues(b, 1, told.Load(), "OnPark")
+	assert.Zero(b, b.count(`SELECT COUNT(*) FROM effects`))
+
+	rig.Eventually(b, "a queue serves it", func() bool { return store.Retry(b.Context(), found[0].ID, ada, nil) == nil })
+	rig.Eventually(b, "it is handled by the key of Durable", func() bool { return b.rows() == 0 })
+	assert.True(b, s.deliver(bad), "a copy of what was handled")
+	assert.Equal(b, 1, b.count(`SELECT COUNT(*) FROM effects`))
+	assert.Zero(b, b.rows())
+	assert.Equal(b, 1, events.Count("parked"))
+}
