@@ -140,7 +140,7 @@ func (q *Queue) rekeyed(ctx context.Context, row messageRow) ([]byte, error) {
 	}
 	msg, err := l.Message(ctx)
 	if err != nil {
-		return nil, err
+		return row.MessageID, nil //nolint:nilerr // nobody can read it, which is said when it is taken
 	}
 	key, err := q.config.Key.valueFrom(string(row.Topic), msg)
 	if err != nil {

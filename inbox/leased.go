@@ -8,7 +8,6 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/jmoiron/sqlx"
 
-	"github.com/millrace-go/millrace/internal/msgcode"
 	"github.com/millrace-go/millrace/internal/original"
 )
 
@@ -22,6 +21,9 @@ type Leased struct {
 	suspect bool
 	out     bool   // marked as handed out when it was leased
 	opened  []byte // the payload, where the row does not have it as it came
+
+	decoded  bool             // the metadata
+	metadata message.Metadata // which nobody changes
 }
 
 // newLeased returns what row became, with the attempt of a suspect counted already.
@@ -69,11 +71,22 @@ func (l *Leased) Message(ctx context.Context) (*message.Message, error) {
 
 // original returns what was stored, which is handed on as given.
 func (l *Leased) original(given *message.Message) (*original.Message, error) {
-	metadata, err := msgcode.DecodeMetadata(l.row.Metadata)
-	if err != nil {
-		return nil, fmt.Errorf("inbox: open message %d: %w", l.row.ID, err)
+	if err := l.decode(); err != nil {
+		return nil, fmt.Errorf("inbox: %w", err)
 	}
-	return original.Queued("", string(l.row.UUID), l.payload(), metadata, given), nil
+	return original.Queued("", string(l.row.UUID), l.payload(), l.metadata, given), nil
+}
+
+// decode reads the metadata, once. Of a message that was handled nobody needs it.
+func (l *Leased) decode() (err error) {
+	if l.decoded {
+		return nil
+	}
+	if l.metadata, err = l.row.decoded(); err != nil && l.row.Status != Settling {
+		return err
+	}
+	l.decoded = true
+	return nil
 }
 
 // claimed reports whether the key has had a claim: then it is taken back, not made.

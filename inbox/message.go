@@ -3,6 +3,7 @@ package inbox
 import (
 	"context"
 	"database/sql"
+	"errors"
 	"fmt"
 	"time"
 
@@ -65,7 +66,7 @@ type Message struct {
 	UUID         string
 	Metadata     message.Metadata
 	Payload      []byte // not where only an outline was asked for
-	Unreadable   error  // why there is no Payload: ErrErased, or what passes
+	Unreadable   error  // why there is no Payload, or no Metadata: ErrErased, one that is terminal, or what passes
 	OrderKey     string
 	ReceivedAt   time.Time
 	DueAt        time.Time // when something will be done about it by itself; zero: never, or it is being worked on
@@ -113,16 +114,25 @@ type messageRow struct {
 	Ref          []byte        `db:"payload_ref"`
 }
 
-func (r messageRow) message() (Message, error) {
+var errMetadata = errors.New("what is stored as metadata is something else, so the row was changed: " +
+	"put back what it was and try the message again, or discard it")
+
+// decoded returns the metadata of r, or a terminal error.
+func (r *messageRow) decoded() (message.Metadata, error) {
 	md, err := msgcode.DecodeMetadata(r.Metadata)
 	if err != nil {
-		return Message{}, fmt.Errorf("open message %d: %w", r.ID, err)
+		return nil, Terminal(fmt.Errorf("message %d: %w (%w)", r.ID, errMetadata, err))
 	}
+	return md, nil
+}
+
+func (r messageRow) message() Message {
+	md, err := r.decoded()
 	m := Message{
 		ID: r.ID, Consumer: string(r.Name), Epoch: r.Epoch, MessageID: keycode.String(r.MessageID),
 		Status: r.Status, Attempts: r.Attempts, Topic: string(r.Topic),
 		EventType: string(r.EventType), EventVersion: string(r.EventVersion),
-		UUID: string(r.UUID), Metadata: md, Payload: r.Payload,
+		UUID: string(r.UUID), Metadata: md, Payload: r.Payload, Unreadable: err,
 		ReceivedAt: time.UnixMicro(r.ReceivedAt).UTC(),
 		LastError:  string(r.LastError), Reason: string(r.Reason), Original: keycode.String(r.Original),
 		Aggregate: keycode.String(r.Aggregate), Version: r.Version.Int64,
@@ -135,7 +145,7 @@ func (r messageRow) message() (Message, error) {
 	case time.Until(at) < never/2:
 		m.DueAt = at
 	}
-	return m, nil
+	return m
 }
 
 // openMessage is what differs from one open message to the next.

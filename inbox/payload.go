@@ -121,11 +121,11 @@ func (s *Store) unseal(ctx context.Context, info PayloadInfo, form payloadForm, 
 	return append([]byte{}, payload...), nil
 }
 
-// message returns the message in row. That its payload cannot be had is told in it.
+// message returns the message in row. That its payload or its metadata cannot be had is told in it.
 func (s *Store) message(ctx context.Context, row messageRow) (Message, error) {
-	m, err := row.message()
-	if err != nil || row.whole() {
-		return m, err
+	m := row.message()
+	if row.whole() || m.Unreadable != nil {
+		return m, nil
 	}
 	m.Payload, m.Unreadable = s.openPayload(ctx, &m)
 	return m, nil

@@ -11,11 +11,20 @@ func (q *Queue) openPayloads(ctx context.Context, leased []*Leased) (rest []*Lea
 	bound, cancel := context.WithTimeout(ctx, q.config.Lease/2) // leases are not renewed meanwhile
 	defer cancel()
 	for _, l := range leased {
-		if l.row.whole() || l.opens(bound) {
+		if l.reads(bound) && (l.row.whole() || l.opens(bound)) {
 			rest = append(rest, l)
 		}
 	}
 	return rest
+}
+
+// reads decodes the metadata of l and reports whether the message can go its way.
+func (l *Leased) reads(ctx context.Context) bool {
+	err := l.decode()
+	if err != nil {
+		l.putOff(ctx, err)
+	}
+	return err == nil
 }
 
 // opens gets the payload of l and reports whether the message can go its way.
@@ -39,10 +48,7 @@ func (l *Leased) open(ctx context.Context) error {
 		return nil
 	}
 	l.row.Name = []byte(l.queue.name.name)
-	m, err := l.row.message()
-	if err != nil {
-		return err
-	}
+	m := l.row.message()
 	open := func() (err error) {
 		defer recovered("open the payload", &err)
 		l.opened, err = l.queue.store.openPayload(ctx, &m)
@@ -90,6 +96,8 @@ func (l *Leased) fateUnopened(cause error) fate {
 	switch {
 	case errors.Is(cause, ErrErased):
 		return fate{FailedTerminal, attempts, never, why{ReasonPayload, ErrErased.Error()}, last}
+	case errors.Is(cause, errMetadata):
+		return fate{FailedTerminal, attempts, never, why{ReasonPayload, errMetadata.Error()}, last}
 	case IsTerminal(cause):
 		return fate{FailedTerminal, attempts, never, why{ReasonPayload, "the payload cannot be opened"}, last}
 	}
