@@ -73,11 +73,7 @@ func (q *Queue) adoptFrom(ctx context.Context, from, to int32) error {
 			}
 			n = len(rows)
 			for _, row := range rows {
-				id, err := q.rekeyed(opening, row)
-				known := false
-				if err == nil {
-					known, err = q.adoptOne(ctx, tx, row, to, id)
-				}
+				known, err := q.adoptOne(ctx, tx, row, to, q.rekeyed(opening, row))
 				if err != nil {
 					return fmt.Errorf("message %q: %w", row.UUID, err)
 				}
@@ -130,23 +126,23 @@ func (q *Queue) adoptOne(
 
 // rekeyed returns the id that a message has in this epoch, for which the key may have been
 // changed. A collision keeps the one it was given, and so does what had no key until it is tried again.
-func (q *Queue) rekeyed(ctx context.Context, row messageRow) ([]byte, error) {
+func (q *Queue) rekeyed(ctx context.Context, row messageRow) []byte {
 	if row.Original != nil || keycode.IsKeyless(row.MessageID) {
-		return row.MessageID, nil
+		return row.MessageID
 	}
 	l := newLeased(q, row, 0, false)
 	if err := l.open(ctx); err != nil {
-		return row.MessageID, nil //nolint:nilerr // a key that is made of the payload stays what it was
+		return row.MessageID // a key that is made of the payload stays what it was
 	}
 	msg, err := l.Message(ctx)
 	if err != nil {
-		return row.MessageID, nil //nolint:nilerr // nobody can read it, which is said when it is taken
+		return row.MessageID // nobody can read it, which is said when it is taken
 	}
 	key, err := q.config.Key.valueFrom(string(row.Topic), msg)
 	if err != nil {
-		return row.MessageID, nil //nolint:nilerr // such as a position, which only its source knows
+		return row.MessageID // such as a position, which only its source knows
 	}
-	return keycode.Encode(key), nil
+	return keycode.Encode(key)
 }
 
 // knows reports whether a key has been seen in an epoch.

@@ -125,7 +125,7 @@ func (s *Store) unseal(ctx context.Context, info PayloadInfo, form payloadForm, 
 func (s *Store) message(ctx context.Context, row messageRow) (Message, error) {
 	m := row.message()
 	if row.whole() || m.Unreadable != nil {
-		return m, nil
+		return m, nil //nolint:nilerr // it is told in the message
 	}
 	m.Payload, m.Unreadable = s.openPayload(ctx, &m)
 	return m, nil
