@@ -2,7 +2,6 @@ package outbox
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"math/rand/v2"
 	"time"
@@ -115,7 +114,7 @@ func (p *pump) diagnose(r *run, now time.Time) {
 		switch f := r.fates[i]; {
 		case f.sent():
 			failures[l.topic] = -len(r.letters)
-		case f.tried && !errors.Is(f.err, ErrPermanent):
+		case f.tried && !f.err.permanent:
 			failures[l.topic]++
 			last = f.err
 			if !l.suspect() {
@@ -143,12 +142,12 @@ func (p *pump) diagnose(r *run, now time.Time) {
 // as an attempt if it is permanent, or if another message was confirmed since l failed
 // before or was set aside. Else, if other messages get through, l is tried again later; and
 // if none does, the broker may be out, and l stays where it is.
-func (p *pump) judge(ctx context.Context, l *letter, err error, r *run, now time.Time) (aside bool) {
+func (p *pump) judge(ctx context.Context, l *letter, err *failure, r *run, now time.Time) (aside bool) {
 	switch {
 	case l.broken != nil:
 		p.park(ctx, l, err)
 		return true
-	case errors.Is(err, ErrPermanent), p.othersPass(l, r):
+	case err.permanent, p.othersPass(l, r):
 		p.attempt(ctx, l, err, now)
 		return true
 	case p.lastConfirm.After(r.began):

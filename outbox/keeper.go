@@ -112,7 +112,8 @@ const (
 // run beats until ctx ends, or returns [errLeaseLost].
 func (k *keeper) run(ctx context.Context) error {
 	for {
-		settled, err := k.beat(ctx)
+		settled := false
+		err := k.await("the keeper of the shards", func() (err error) { settled, err = k.beat(ctx); return err })
 		switch {
 		case ctx.Err() != nil:
 			return nil //nolint:nilerr // it was told to end
@@ -147,7 +148,8 @@ func (k *keeper) rest(ctx context.Context, pause time.Duration) bool {
 				continue // since then the pump may have taken up a shard again
 			}
 			before := k.held
-			if err := k.free(ctx, done.assignment); err != nil && ctx.Err() == nil {
+			err := k.await("the giving up of shards", func() error { return k.free(ctx, done.assignment) })
+			if err != nil && ctx.Err() == nil {
 				k.log.Error("outbox: shards could not be given up; tried again", explain(err), nil)
 			}
 			if k.held != before {

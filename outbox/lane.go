@@ -19,14 +19,10 @@ type run struct {
 // fate is what became of a letter.
 type fate struct {
 	tried bool
-	err   error
+	err   *failure
 }
 
 func (f fate) sent() bool { return f.tried && f.err == nil }
-
-// errNotNow says that a lane stopped before a message: the lease is over, or the relay was
-// told to stop.
-var errNotNow = errors.New("nothing may be sent now")
 
 // lane publishes runs one after the other. It knows nothing of the database.
 type lane struct {
@@ -136,45 +132,51 @@ func (l *lane) passOver(letter *letter) {
 // send publishes the letters of one topic in one call, and after a failure that says no
 // more than that, one by one.
 func (l *lane) send(group []int) {
-	err := l.call(group)
-	var partial *PartialError
-	switch {
-	case errors.As(err, &partial) && len(partial.Errors) == len(group):
-		for k, i := range group {
-			l.settle(i, partial.Errors[k])
-		}
-	case err == nil, errors.Is(err, errNotNow), len(group) == 1:
+	switch v := l.call(group); {
+	case v.notNow:
 		for _, i := range group {
-			l.settle(i, err)
+			l.passOver(l.run.letters[i])
+		}
+	case len(v.each) == len(group):
+		for k, i := range group {
+			l.settle(i, v.each[k])
+		}
+	case v.err == nil, len(group) == 1:
+		for _, i := range group {
+			l.settle(i, v.err)
 		}
 	default:
 		for _, i := range group {
 			if one := l.worthTrying([]int{i}); len(one) > 0 {
-				l.settle(i, l.call(one))
+				l.send(one)
 			}
 		}
 	}
 }
 
-func (l *lane) settle(i int, err error) {
+func (l *lane) settle(i int, err *failure) {
 	letter := l.run.letters[i]
-	if errors.Is(err, errNotNow) {
-		l.passOver(letter)
-		return
-	}
-	l.run.fates[i] = fate{tried: true, err: err}
 	if err == nil {
+		l.run.fates[i] = fate{tried: true}
 		l.tripped[letter.topic] = 0
 		return
 	}
+	l.run.fates[i] = fate{tried: true, err: err}
 	l.passOver(letter)
-	if !errors.Is(err, ErrPermanent) {
+	if !err.permanent {
 		l.tripped[letter.topic]++
 	}
 }
 
+// verdict is what became of a call.
+type verdict struct {
+	notNow bool // the lease is over, or the relay was told to stop
+	err    *failure
+	each   []*failure // of each message, where the publisher told
+}
+
 // call hands letters of one topic to the publisher, if they may still go out.
-func (l *lane) call(group []int) error {
+func (l *lane) call(group []int) (v verdict) {
 	msgs := make([]*message.Message, 0, len(group))
 	for _, i := range group {
 		msgs = append(msgs, l.run.letters[i].msg)
@@ -182,27 +184,46 @@ func (l *lane) call(group []int) error {
 	first := l.run.letters[group[0]]
 	switch {
 	case !l.may():
-		return errNotNow
+		return verdict{notNow: true}
 	case first.broken != nil: // it goes alone
-		return first.broken
+		return verdict{err: failureOf(first.broken)}
 	}
-	return l.await("the publisher", func() error {
-		err := l.to.Publish(first.topic, msgs...)
-		ask(err)
-		return err
+	err := l.await("the publisher", func() error {
+		v = verdictOf(l.to.Publish(first.topic, msgs...))
+		return nil
 	})
+	if err != nil { // it panicked, or a method of its error did
+		v = verdict{err: failureOf(err)}
+	}
+	return v
 }
 
-// ask does with an error what is done with it later, where its methods may panic, such as those of a
-// nil pointer that somebody returned.
-func ask(err error) {
+// failure is an error that was asked for everything once, where its methods may panic, such as
+// those of a nil pointer that somebody returned. It is not asked again.
+type failure struct {
+	error
+	text      string
+	permanent bool
+}
+
+func (f *failure) Error() string { return f.text }
+
+// Unwrap has observers find what the publisher returned.
+func (f *failure) Unwrap() error { return f.error }
+
+func failureOf(err error) *failure {
 	if err == nil {
-		return
+		return nil
 	}
-	_, _ = err.Error(), errors.Is(err, ErrPermanent)
+	return &failure{err, err.Error(), errors.Is(err, ErrPermanent)}
+}
+
+func verdictOf(err error) verdict {
+	v := verdict{err: failureOf(err)}
 	if partial := (*PartialError)(nil); errors.As(err, &partial) {
 		for _, one := range partial.Errors {
-			ask(one)
+			v.each = append(v.each, failureOf(one))
 		}
 	}
+	return v
 }

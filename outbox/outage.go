@@ -2,7 +2,6 @@ package outbox
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -65,7 +64,7 @@ func (p *pump) probed(r *run, now time.Time) {
 		return
 	}
 	p.outage.probing = false
-	if !errors.Is(r.fates[0].err, ErrPermanent) {
+	if err := r.fates[0].err; err == nil || !err.permanent {
 		p.outage.probeAt = now.Add(growing(p.outage.probes, outage.First, outage.Longest))
 	}
 }

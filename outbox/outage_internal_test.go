@@ -14,7 +14,7 @@ func outageOf(t *testing.T, p *pump) {
 	for lane := range p.lanes {
 		r := p.away(lane)
 		for i := range r.letters {
-			r.fates[i] = fate{tried: true, err: errRefused}
+			r.fates[i] = fate{tried: true, err: failureOf(errRefused)}
 		}
 		p.settle(t.Context(), r)
 	}
@@ -41,7 +41,7 @@ func TestAnOutageEndsForAllMessagesAndNotOnlyForTheFirst(t *testing.T) {
 	for range 8 {
 		r := probeNow(t, p)
 		probed[r.letters[0].id]++
-		r.fates[0] = fate{tried: true, err: errRefused}
+		r.fates[0] = fate{tried: true, err: failureOf(errRefused)}
 		p.settle(t.Context(), r)
 	}
 	assert.Equal(t, map[int64]int{1: 2, 2: 2, 3: 2, 4: 2}, probed, "the one that failed the longest ago")
@@ -49,7 +49,7 @@ func TestAnOutageEndsForAllMessagesAndNotOnlyForTheFirst(t *testing.T) {
 
 func TestAProbeThatTellsNothingMakesRoomForTheNext(t *testing.T) {
 	for name, f := range map[string]fate{
-		"refused for its own sake": {tried: true, err: Permanent(errRefused)},
+		"refused for its own sake": {tried: true, err: failureOf(Permanent(errRefused))},
 		"not tried":                {},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -76,7 +76,7 @@ func TestAnOutageSpendsNoAttemptOfWhatFailedBefore(t *testing.T) {
 	p.inHand(suspect)
 	for range 4 {
 		r := probeNow(t, p)
-		r.fates[0] = fate{tried: true, err: errRefused}
+		r.fates[0] = fate{tried: true, err: failureOf(errRefused)}
 		p.settle(t.Context(), r)
 	}
 	assert.Empty(t, p.ledger.aside)
@@ -92,7 +92,7 @@ func TestAnOutageEndsForAllTopicsAndNotOnlyForTheFirst(t *testing.T) {
 	for range 6 {
 		r := probeNow(t, p)
 		probed = append(probed, r.letters[0].id)
-		r.fates[0] = fate{tried: true, err: errRefused}
+		r.fates[0] = fate{tried: true, err: failureOf(errRefused)}
 		p.settle(t.Context(), r)
 	}
 	assert.Equal(t, []int64{3, 1, 4, 2, 3, 1}, probed, "topics and messages take turns; the fifth waits for its key")
@@ -113,7 +113,7 @@ func TestAnOutagePassesOverMoreWithEachProbe(t *testing.T) {
 	for range 7 {
 		refill()
 		r := probeNow(t, p)
-		r.fates[0] = fate{tried: true, err: errRefused}
+		r.fates[0] = fate{tried: true, err: failureOf(errRefused)}
 		p.settle(t.Context(), r)
 		for more := true; more; { // what was postponed leaves room for what is read next
 			before := len(p.ledger.letters())
@@ -149,7 +149,7 @@ func TestABatchInAnOutageAsksForEveryTopicWithoutPause(t *testing.T) {
 	for p.dispatch(); p.outage.probing; p.dispatch() {
 		r := <-p.results
 		probed = append(probed, r.letters[0].id)
-		r.fates[0] = fate{tried: true, err: errRefused}
+		r.fates[0] = fate{tried: true, err: failureOf(errRefused)}
 		p.settle(t.Context(), r)
 	}
 	assert.Equal(t, []int64{5, 2, 6, 3}, probed, "three failures of a topic are enough, and one of a message")

@@ -20,7 +20,7 @@ type outside struct {
 
 func newOutside(logger watermill.LoggerAdapter) *outside {
 	o := &outside{}
-	o.log = steady.Logger(logger, func() { o.panics.Add(1) })
+	o.log = steady.Apart(logger, func() { o.panics.Add(1) })
 	return o
 }
 
@@ -31,7 +31,7 @@ func (r *Relay) Panics() int64 { return r.panics.Load() }
 // beside does work in a goroutine and tells what ended it.
 func (o *outside) beside(what string, work func() error, ended func(error)) {
 	go func() {
-		returned, err := false, errors.New(what+" ended its goroutine") // which the logger may do, too
+		returned, err := false, error(&panicError{what + " ended its goroutine"})
 		defer func() { ended(err) }()
 		defer func() {
 			if !returned {
@@ -50,12 +50,21 @@ func (o *outside) await(what string, work func() error) error {
 	return <-done
 }
 
+// errPanicked says that a goroutine ended before its work was done.
+var errPanicked = errors.New("a panic")
+
+// panicError is [errPanicked] with what ended the goroutine.
+type panicError struct{ text string }
+
+func (e *panicError) Error() string        { return e.text }
+func (e *panicError) Is(target error) bool { return target == errPanicked } //nolint:errorlint // this is what Is does
+
 // panicked tells of a panic, nil for runtime.Goexit, and makes an error of it.
 func (o *outside) panicked(what string, reason any) error {
 	o.panics.Add(1)
-	err := errors.New(what + " ended its goroutine by runtime.Goexit")
+	err := &panicError{what + " ended its goroutine by runtime.Goexit"}
 	if reason != nil {
-		err = fmt.Errorf("%s panicked: %v", what, reason)
+		err = &panicError{fmt.Sprintf("%s panicked: %v", what, reason)}
 	}
 	o.log.Error("outbox: a function of the service panicked in the relay, which goes on", fmt.Errorf("%w\n%s", err, debug.Stack()), nil)
 	return err

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"maps"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -38,6 +39,8 @@ type pump struct {
 	reader  reader
 	flusher flusher
 	results chan *run
+	running sync.WaitGroup // lanes
+	drained time.Time      // when it waits no longer for what is on its way
 }
 
 // line is what stands before a lane.
@@ -70,24 +73,21 @@ func newPump(r *Relay, l *lease, once bool) *pump {
 	for i := range p.lanes {
 		p.lanes[i].runs = make(chan *run, 1)
 		lane := &lane{outside: r.outside, to: r.to, may: p.maySend, burst: r.config.KeyBurst}
-		go func(runs chan *run) {
+		runs := p.lanes[i].runs
+		p.running.Go(func() {
 			for run := range runs {
 				lane.publish(run)
 				p.results <- run // there is room for one of each lane
 			}
-		}(p.lanes[i].runs)
+		})
 	}
 	return p
 }
 
 // work pumps until ctx ends, the lease is lost, or, once, until there is nothing left. What
-// is on its way to the broker is awaited, for as long as the lease and Config.Drain allow.
+// is on its way to the broker is awaited, for Config.Drain at most, also after a panic.
 func (p *pump) work(ctx context.Context, k *keeper, lost <-chan error, rings <-chan struct{}) error {
-	defer func() {
-		for i := range p.lanes {
-			close(p.lanes[i].runs)
-		}
-	}()
+	defer p.end()
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	stop, drained := ctx.Done(), (<-chan time.Time)(nil)
@@ -103,6 +103,7 @@ func (p *pump) work(ctx context.Context, k *keeper, lost <-chan error, rings <-c
 		select {
 		case <-stop:
 			stop, drained = nil, time.After(p.config.Drain)
+			p.drained = time.Now().Add(p.config.Drain)
 			p.close()
 		case <-drained:
 			return errDrain
@@ -122,6 +123,34 @@ func (p *pump) work(ctx context.Context, k *keeper, lost <-chan error, rings <-c
 		case <-timer.C:
 		}
 		p.release(k)
+	}
+}
+
+// end sends nothing more. It waits for what is on its way: whoever has the shards next would send the
+// same, and later messages of a key before an earlier one that is still with the broker.
+func (p *pump) end() {
+	p.closing.Store(true)
+	for i := range p.lanes {
+		close(p.lanes[i].runs)
+	}
+	if p.drained.IsZero() {
+		p.drained = time.Now().Add(p.config.Drain)
+	}
+	late := time.NewTimer(time.Until(p.drained))
+	defer late.Stop()
+	ended := make(chan struct{})
+	go func() { p.running.Wait(); close(ended) }()
+	select {
+	case <-ended:
+	case <-late.C:
+		return
+	}
+	if !p.flusher.busy {
+		return
+	}
+	select {
+	case <-p.flusher.done:
+	case <-late.C:
 	}
 }
 

@@ -50,7 +50,7 @@ func (p *pump) away(lane int) *run {
 func (r *run) fate(id int64, err error) {
 	for i, l := range r.letters {
 		if l.id == id {
-			r.fates[i] = fate{tried: true, err: err}
+			r.fates[i] = fate{tried: true, err: failureOf(err)}
 		}
 	}
 }
@@ -113,7 +113,7 @@ func TestATopicInTroubleIsSoInEveryLane(t *testing.T) {
 	}
 	r := p.away(0)
 	for i := range r.letters {
-		r.fates[i] = fate{tried: true, err: errRefused}
+		r.fates[i] = fate{tried: true, err: failureOf(errRefused)}
 	}
 	require.NotEmpty(t, p.lanes[1].queue)
 	p.lastConfirm = time.Now()

@@ -69,7 +69,8 @@ func isOutbox(to message.Publisher) bool {
 // Run relays until ctx ends. It then takes no more messages, waits for those on their way,
 // for Config.Drain at most, and gives its shards to other relays. What was not confirmed
 // by then is sent again by whoever comes next. Outages of the database and of the broker
-// are logged and waited for; a missing table is an error.
+// are logged and waited for; a missing table is an error. So is, at the end, what was still
+// on its way after Config.Drain, and a goroutine that panicked.
 func (r *Relay) Run(ctx context.Context) error {
 	var beside sync.WaitGroup
 	defer beside.Wait()
@@ -81,7 +82,7 @@ func (r *Relay) Run(ctx context.Context) error {
 		began := time.Now()
 		err := r.await("the relay", func() error { return r.term(ctx) })
 		switch {
-		case ctx.Err() != nil && (errors.Is(err, errDrain) || errors.Is(err, errLeaseLost)):
+		case ctx.Err() != nil && (errors.Is(err, errDrain) || errors.Is(err, errLeaseLost) || errors.Is(err, errPanicked)):
 			return err
 		case ctx.Err() != nil:
 			return nil // it had not begun
@@ -190,7 +191,7 @@ func (r *Relay) oneTerm(ctx context.Context, once bool) (sent int, err error) {
 		<-ended
 		last, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
 		defer cancel()
-		if e := k.leave(last); e != nil {
+		if e := r.await("the leaving", func() error { return k.leave(last) }); e != nil {
 			r.log.Error("outbox: the relay leaves its shards to expire", explain(e), nil)
 		}
 	}()

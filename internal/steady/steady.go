@@ -7,7 +7,7 @@ import "github.com/ThreeDotsLabs/watermill"
 // which may be nil. A [watermill.NopLogger] is returned as it is.
 func Logger(log watermill.LoggerAdapter, panicked func()) watermill.LoggerAdapter {
 	switch log.(type) {
-	case watermill.NopLogger, *logger:
+	case watermill.NopLogger, *logger, *apart:
 		return log
 	}
 	if panicked == nil {

@@ -2,6 +2,7 @@ package steady_test
 
 import (
 	"errors"
+	"runtime"
 	"testing"
 
 	"github.com/ThreeDotsLabs/watermill"
@@ -54,4 +55,31 @@ func TestItIsWrappedOnce(t *testing.T) {
 	assert.Equal(t, nop, steady.Logger(nop, nil))
 	log := steady.Logger(hoarse{}, nil)
 	assert.Same(t, log, steady.Logger(log, nil))
+}
+
+// leaving is a logger that ends the goroutine that logs.
+type leaving struct{}
+
+func (leaving) Error(string, error, watermill.LogFields)         { runtime.Goexit() }
+func (leaving) Info(string, watermill.LogFields)                 { runtime.Goexit() }
+func (leaving) Debug(string, watermill.LogFields)                { runtime.Goexit() }
+func (leaving) Trace(string, watermill.LogFields)                { runtime.Goexit() }
+func (leaving) With(watermill.LogFields) watermill.LoggerAdapter { runtime.Goexit(); return nil }
+
+func TestApart(t *testing.T) {
+	for _, broken := range []watermill.LoggerAdapter{hoarse{}, leaving{}, nil} {
+		panics := 0
+		say(steady.Apart(broken, func() { panics++ }))
+		say(steady.Apart(broken, nil))
+		assert.Equal(t, 5, panics)
+	}
+	log := watermill.NewCaptureLogger()
+	say(steady.Apart(log, func() { t.Error("it did not panic") }))
+	assert.True(t, log.Has(watermill.CapturedMessage{
+		Level: watermill.ErrorLogLevel, Msg: "error", Err: errBoom, Fields: watermill.LogFields{"a": 1, "b": 2},
+	}))
+	assert.Equal(t, watermill.NopLogger{}, steady.Apart(watermill.NopLogger{}, nil))
+	apart := steady.Apart(log, nil)
+	assert.Same(t, apart, steady.Apart(apart, nil))
+	assert.Same(t, apart, steady.Logger(apart, nil))
 }

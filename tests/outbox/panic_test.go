@@ -182,16 +182,21 @@ func (l loudLogger) With(watermill.LogFields) watermill.LoggerAdapter { l.take()
 
 func TestALoggerThatPanicsEndsNoRelay(t *testing.T) {
 	t.Parallel()
-	p, trip := newPost(t, testdb.On(t, "sqlite")), &trap{trip: trips["panics"]}
-	ids := p.send("orders", "k", 2)
-	p.broker.refusing(refuses(errRefused, ids[0]))
-	r := p.relay(func(c *outbox.RelayConfig) { c.Logger = loudLogger{trip} })
-	rig.Eventually(p, "an outage is told of", func() bool { return trip.taken.Load() > 1 })
-	p.broker.refusing(nil)
-	p.broker.awaitAll(t, ids)
-	rig.Eventually(p, "the outbox is empty", func() bool { return p.rows() == 0 })
-	require.NoError(t, r.stop())
-	assert.Equal(t, trip.taken.Load(), r.Panics())
+	for how, trip := range trips {
+		t.Run(how, func(t *testing.T) {
+			p, trip, seen := newPost(t, testdb.On(t, "sqlite")), &trap{trip: trip}, &events{}
+			ids := p.send("orders", "k", 2)
+			p.broker.refusing(refuses(errRefused, ids[0]))
+			r := p.relay(func(c *outbox.RelayConfig) { c.Logger = loudLogger{trip}; seen.observe(c) })
+			rig.Eventually(p, "an outage is told of", func() bool { return len(seen.of("outage")) > 2 })
+			p.broker.refusing(nil)
+			p.broker.awaitAll(t, ids)
+			rig.Eventually(p, "the outbox is empty", func() bool { return p.rows() == 0 })
+			require.NoError(t, r.stop())
+			assert.Equal(t, trip.taken.Load(), r.Panics())
+			assert.Len(t, seen.of("shards"), 1, "it did not begin anew")
+		})
+	}
 }
 
 // statementsPanic has the driver panic at each statement of a relay once. database/sql loses the

@@ -1,0 +1,153 @@
+package outbox
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// stumbling panics in the pump: at its first error about the broker.
+type stumbling struct {
+	watermill.NopLogger
+	armed *atomic.Bool
+}
+
+func (s stumbling) Error(text string, _ error, _ watermill.LogFields) {
+	if strings.HasPrefix(text, "outbox: nothing gets through") && s.armed.Swap(false) {
+		panic("the pump")
+	}
+}
+
+// bench is a relay whose pump panics while a message is with the broker.
+type bench struct {
+	*testing.T
+	relay *Relay
+	armed atomic.Bool
+	held  chan []string // UUIDs of the call that is held
+	open  chan struct{}
+	given atomic.Int64 // calls with what is held
+	ended chan error
+}
+
+func newBench(t *testing.T, config RelayConfig) *bench {
+	t.Helper()
+	config.Lanes, config.Lease = 2, 2*time.Second
+	b := &bench{T: t, held: make(chan []string, 1), open: make(chan struct{}), ended: make(chan error, 1)}
+	b.relay = newTestRelay(t, config)
+	b.armed.Store(true)
+	b.relay.log = stumbling{armed: &b.armed}
+	var first atomic.Pointer[string]
+	b.relay.to = publishing(func(_ string, msgs ...*message.Message) error {
+		if first.CompareAndSwap(nil, &msgs[0].UUID) {
+			b.held <- nil
+		}
+		for _, m := range msgs {
+			if m.UUID == *first.Load() {
+				b.given.Add(1)
+				<-b.open
+				return nil
+			}
+		}
+		if b.armed.Load() {
+			return errRefused
+		}
+		return nil
+	})
+	out, err := NewPublisher(b.relay.db, Config{Standalone: true})
+	require.NoError(t, err)
+	for range 40 {
+		require.NoError(t, out.Publish("orders", message.NewMessage(watermill.NewUUID(), nil)))
+	}
+	return b
+}
+
+func (b *bench) run(ctx context.Context) {
+	go func() { b.ended <- b.relay.Run(ctx) }()
+	<-b.held
+}
+
+// row reads one number.
+func (b *bench) row(query string) (n int64) {
+	b.Helper()
+	require.NoError(b, b.relay.db.GetContext(b.Context(), &n, query))
+	return n
+}
+
+func (b *bench) eventually(what string, done func() bool) {
+	b.Helper()
+	require.Eventually(b, done, time.Minute, time.Millisecond, what)
+}
+
+const (
+	tokenOfRelay = `SELECT COALESCE(MAX(token), 0) FROM millrace_outbox_relays`
+	endOfLease   = `SELECT COALESCE(MAX(until), 0) FROM millrace_outbox_relays`
+	ownedShards  = `SELECT COUNT(*) FROM millrace_outbox_shards WHERE owner <> 0`
+	stored       = `SELECT COUNT(*) FROM millrace_outbox`
+)
+
+// TestAPumpThatPanicsKeepsItsShards until the broker has what it was given: else the next relay sends
+// the same, and what is behind it.
+func TestAPumpThatPanicsKeepsItsShards(t *testing.T) {
+	b := newBench(t, RelayConfig{Drain: time.Hour})
+	ctx, stop := context.WithCancel(t.Context())
+	b.run(ctx)
+	b.eventually("the pump panics", func() bool { return b.relay.Panics() > 0 || !b.armed.Load() })
+	token, until := b.row(tokenOfRelay), b.row(endOfLease)
+	for range 2 {
+		b.eventually("the lease is extended", func() bool { return b.row(endOfLease) > until })
+		until = b.row(endOfLease)
+	}
+	assert.Equal(t, token, b.row(tokenOfRelay))
+	assert.EqualValues(t, 16, b.row(ownedShards))
+	assert.EqualValues(t, 1, b.given.Load())
+	close(b.open)
+	b.eventually("the outbox is empty", func() bool { return b.row(stored) == 0 })
+	stop()
+	require.NoError(t, <-b.ended, "it went on")
+	assert.EqualValues(t, 1, b.relay.Panics())
+	assert.Zero(t, b.row(ownedShards))
+}
+
+// TestAPumpThatPanicsWaitsForDrainAtMost: a publisher that hangs does not keep the shards.
+func TestAPumpThatPanicsWaitsForDrainAtMost(t *testing.T) {
+	b := newBench(t, RelayConfig{Drain: 50 * time.Millisecond})
+	ctx, stop := context.WithCancel(t.Context())
+	b.run(ctx)
+	b.eventually("the next term sends it again", func() bool { return b.given.Load() > 1 })
+	close(b.open)
+	b.eventually("the outbox is empty", func() bool { return b.row(stored) == 0 })
+	stop()
+	require.NoError(t, <-b.ended)
+}
+
+// TestRunTellsOfAPanicAtItsEnd: what was on its way was not written off.
+func TestRunTellsOfAPanicAtItsEnd(t *testing.T) {
+	b := newBench(t, RelayConfig{Drain: time.Hour})
+	ctx, stop := context.WithCancel(t.Context())
+	b.run(ctx)
+	b.eventually("the pump panics", func() bool { return !b.armed.Load() })
+	stop()
+	close(b.open)
+	err := <-b.ended
+	require.ErrorIs(t, err, errPanicked)
+	require.EqualError(t, err, "the relay panicked: the pump")
+	assert.Zero(t, b.row(ownedShards))
+	assert.Zero(t, b.row(tokenOfRelay))
+	assert.NotZero(t, b.row(stored))
+}
+
+func TestWhatEndsAGoroutineIsAPanic(t *testing.T) {
+	o := newOutside(exiting{})
+	err := o.await("it", func() error { panic(errors.New("boom")) })
+	require.ErrorIs(t, err, errPanicked)
+	require.EqualError(t, err, "it panicked: boom")
+	assert.EqualValues(t, 2, o.panics.Load(), "the logger's too")
+}
