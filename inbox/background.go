@@ -170,15 +170,30 @@ func (s *Store) repeat(ctx context.Context, pause time.Duration, work func(conte
 	}
 }
 
-// survive does work, and goes on where a function of the user's panics in it.
+// survive does work, and goes on where a function of the user's panics in it, or ends its goroutine.
 func (s *Store) survive(ctx context.Context, work func(context.Context)) {
-	defer func() {
-		if r := recover(); r != nil {
-			s.panics.Add(1)
-			s.log.Error("inbox: the background work panicked; it goes on", fmt.Errorf("panic: %v\n%s", r, debug.Stack()), nil)
-		}
+	ended := make(chan struct{})
+	go func() {
+		returned := false
+		defer close(ended)
+		defer func() {
+			if r := recover(); !returned {
+				s.panics.Add(1)
+				s.log.Error("inbox: the background work panicked; it goes on", unreturned(r), nil)
+			}
+		}()
+		work(ctx)
+		returned = true
 	}()
-	work(ctx)
+	<-ended
+}
+
+// unreturned says what ended a goroutine: a panic, or nil for runtime.Goexit.
+func unreturned(reason any) error {
+	if reason == nil {
+		return errors.New("runtime.Goexit")
+	}
+	return fmt.Errorf("panic: %v\n%s", reason, debug.Stack())
 }
 
 // Panics returns how often a function of the service's, such as an observer, a codec, a key or the

@@ -3,8 +3,6 @@ package inbox
 import (
 	"context"
 	"errors"
-	"fmt"
-	"runtime/debug"
 	"sync"
 	"time"
 )
@@ -79,23 +77,26 @@ func (c *LeaseConsumer) beat() {
 
 // beat extends the lease. Who loses it is told by its context.
 func (l *Lease) beat() {
-	defer l.outlive(func() {})
-	_ = l.extend()
+	l.outlive(func() { _ = l.extend() }, func() {})
 }
 
-// outlive ends a panic of a function of the service's in a goroutine of ours, after which nobody is
-// above.
-func (l *Lease) outlive(end func()) {
-	r := recover()
-	if r == nil {
-		return
-	}
-	end()
-	if owner := l.consumer.leases.owner; owner != nil {
-		owner.panics.Add(1)
-	}
-	l.consumer.leases.log.Error("inbox: a function panicked beside or after a handler; it goes on",
-		fmt.Errorf("panic: %v\n%s", r, debug.Stack()), nil)
+// outlive does work in a goroutine of ours, in which nobody is above a function of the service's that
+// panics.
+func (l *Lease) outlive(work, end func()) {
+	returned := false
+	defer func() {
+		r := recover()
+		if returned {
+			return
+		}
+		end()
+		if owner := l.consumer.leases.owner; owner != nil {
+			owner.panics.Add(1)
+		}
+		l.consumer.leases.log.Error("inbox: a function panicked beside or after a handler; it goes on", unreturned(r), nil)
+	}()
+	work()
+	returned = true
 }
 
 // extendOnce is extend after the handler, of which nobody is told any more should the store panic: the

@@ -22,7 +22,7 @@ func (l *Lease) Confirm(produced []*message.Message) error {
 		if err := l.extendOnce(); errors.Is(err, ErrLeaseLost) {
 			return l.doubt(err)
 		}
-		go l.confirmWhenAcked()
+		go l.outlive(l.confirmWhenAcked, func() { l.letGo(false) })
 		return nil
 	}
 	defer l.letGo(false) // where the store panics
@@ -36,7 +36,6 @@ func (l *Lease) Confirm(produced []*message.Message) error {
 // confirmWhenAcked waits for the answer to a message, of which every message gets one. If
 // its context ends first, the answer has the time of a lease to arrive.
 func (l *Lease) confirmWhenAcked() {
-	defer l.outlive(func() { l.letGo(false) })
 	acked := false
 	select {
 	case <-l.msg.Acked():

@@ -64,15 +64,29 @@ func (c *batchingConn) write() {
 		batch, c.unwritten = c.unwritten, batch[:0]
 		c.changed.Broadcast()
 		c.mu.Unlock()
-		if _, err := c.Conn.Write(batch); err != nil {
-			c.mu.Lock()
-			c.err = err
-			c.changed.Broadcast()
-			c.mu.Unlock()
-			// so that the reader hears of it
+		if err := c.writeNow(batch); err != nil {
 			return
 		}
 	}
+}
+
+// writeNow writes on a connection that a Dial of the user's may have made.
+func (c *batchingConn) writeNow(batch []byte) (err error) {
+	err = errExited
+	defer func() {
+		if r := recover(); r != nil {
+			err = panicked("the connection", r)
+		}
+		if err == nil {
+			return
+		}
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.err = err
+		c.changed.Broadcast()
+	}()
+	_, err = c.Conn.Write(batch)
+	return err
 }
 
 // Close writes what is left, for a moment, and closes.

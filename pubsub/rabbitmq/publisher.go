@@ -40,7 +40,7 @@ func (c *PublisherConfig) setDefaults() {
 	if c.Logger == nil {
 		c.Logger = watermill.NopLogger{}
 	}
-	c.Logger = steady.Logger(c.Logger, nil)
+	c.Logger = steady.Apart(c.Logger, nil)
 	if c.Timeout == 0 {
 		c.Timeout = 20 * time.Second
 	}

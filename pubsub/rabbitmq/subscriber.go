@@ -36,7 +36,7 @@ func (c *SubscriberConfig) setDefaults() {
 	if c.Logger == nil {
 		c.Logger = watermill.NopLogger{}
 	}
-	c.Logger = steady.Logger(c.Logger, nil)
+	c.Logger = steady.Apart(c.Logger, nil)
 	if c.InFlight == 0 {
 		c.InFlight = 1
 	}

@@ -32,7 +32,7 @@ func (c *Config) setDefaults() {
 	if c.Logger == nil {
 		c.Logger = watermill.NopLogger{}
 	}
-	c.Logger = steady.Logger(c.Logger, nil)
+	c.Logger = steady.Apart(c.Logger, nil)
 	if c.Timeout == 0 {
 		c.Timeout = 30 * time.Second
 	}
@@ -123,7 +123,7 @@ func (c *SubscriberConfig) setDefaults() {
 	if c.Logger == nil {
 		c.Logger = watermill.NopLogger{}
 	}
-	c.Logger = steady.Logger(c.Logger, nil)
+	c.Logger = steady.Apart(c.Logger, nil)
 }
 
 // Validate returns every problem of c at once.
