@@ -143,7 +143,7 @@ func withDefaults(broker amqp.Config) amqp.Config {
 }
 
 func publishable(broker amqp.Config) error {
-	var problems []error
+	problems := []error{waited("Exchange", broker.Exchange.NoWait)}
 	problem := func(format string, args ...any) { problems = append(problems, fmt.Errorf(format, args...)) }
 	if broker.Publish.Transactional {
 		problem("Publish.Transactional hides failures: leave it out, every message is confirmed anyway")

@@ -88,7 +88,7 @@ type Requeued struct {
 // broker is the Config of those who consume the messages.
 func Requeue(ctx context.Context, broker amqp.Config, queue string, config RequeueConfig) (Requeued, error) {
 	broker = withDefaults(broker)
-	if err := errors.Join(config.Validate(), broker.ValidateSubscriber()); err != nil {
+	if err := errors.Join(config.Validate(), subscribable(broker)); err != nil {
 		return Requeued{}, fmt.Errorf("rabbitmq: requeue: invalid Config: %w", err)
 	}
 	if config.Replay == "" {

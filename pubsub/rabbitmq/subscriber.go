@@ -89,7 +89,7 @@ var (
 //   - without a Marshaler it takes [Marshaler].
 func NewSubscriber(broker amqp.Config, config SubscriberConfig) (*Subscriber, error) {
 	broker = withDefaults(broker)
-	if err := errors.Join(config.Validate(), broker.ValidateSubscriber()); err != nil {
+	if err := errors.Join(config.Validate(), subscribable(broker)); err != nil {
 		return nil, fmt.Errorf("rabbitmq: invalid Config: %w", err)
 	}
 	config.setDefaults()

@@ -154,7 +154,7 @@ func (b deadLetters) BuildTopology(
 // before the first message is published.
 func Declare(broker amqp.Config, topics ...string) error {
 	broker = withDefaults(broker)
-	if err := broker.ValidateSubscriber(); err != nil {
+	if err := subscribable(broker); err != nil {
 		return fmt.Errorf("rabbitmq: invalid Config: %w", err)
 	}
 	s, err := dial(broker.Connection)
@@ -171,6 +171,19 @@ func Declare(broker amqp.Config, topics ...string) error {
 		return fmt.Errorf("rabbitmq: declare: %w", err)
 	}
 	return nil
+}
+
+// subscribable returns every problem of what a subscriber is to declare and to consume.
+func subscribable(broker amqp.Config) error {
+	return errors.Join(broker.ValidateSubscriber(), waited("Exchange", broker.Exchange.NoWait),
+		waited("Queue", broker.Queue.NoWait), waited("QueueBind", broker.QueueBind.NoWait), waited("Consume", broker.Consume.NoWait))
+}
+
+func waited(what string, not bool) error {
+	if !not {
+		return nil
+	}
+	return fmt.Errorf("%s.NoWait hides that RabbitMQ refuses it, and closes the channel: leave it out", what)
 }
 
 func declareQueue(ch *amqp091.Channel, broker amqp.Config, topic string, logger watermill.LoggerAdapter) error {

@@ -3,6 +3,8 @@ package rabbitmq_test
 import (
 	"testing"
 
+	"github.com/ThreeDotsLabs/watermill-amqp/v2/pkg/amqp"
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-go/millrace/outbox"
@@ -61,6 +63,34 @@ func TestDeclareTellsOfAQueueWithOtherSettings(t *testing.T) {
 	require.ErrorContains(t, err, "x-queue-type")
 	_, err = subscriber(t, quorum, rabbitmq.SubscriberConfig{}).Subscribe(t.Context(), topic)
 	require.ErrorContains(t, err, "x-queue-type")
+}
+
+// TestNoWaitIsRefused: RabbitMQ's refusal of what was not waited for reaches nobody.
+func TestNoWaitIsRefused(t *testing.T) {
+	a := newAdmin(t, uri(t))
+	topic := a.queue(nil)
+	for name, set := range map[string]func(*amqp.Config){
+		"Exchange":  func(c *amqp.Config) { c.Exchange.NoWait = true },
+		"Queue":     func(c *amqp.Config) { c.Queue.NoWait = true },
+		"QueueBind": func(c *amqp.Config) { c.QueueBind.NoWait = true },
+		"Consume":   func(c *amqp.Config) { c.Consume.NoWait = true },
+	} {
+		broker := rabbitmq.NewQueueConfig(uri(t), rabbitmq.Queues{Quorum: true}) // the queue is classic
+		set(&broker)
+		refused := func(err error) {
+			t.Helper()
+			assert.ErrorContains(t, err, name+".NoWait")
+		}
+		refused(rabbitmq.Declare(broker, topic))
+		_, err := rabbitmq.NewSubscriber(broker, rabbitmq.SubscriberConfig{})
+		refused(err)
+		_, err = rabbitmq.Requeue(t.Context(), broker, topic, rabbitmq.RequeueConfig{})
+		refused(err)
+		if name == "Exchange" { // the others are none of a publisher's
+			_, err = rabbitmq.NewPublisher(broker, rabbitmq.PublisherConfig{})
+			refused(err)
+		}
+	}
 }
 
 func TestDeclareLetsTheFirstMessageBeKept(t *testing.T) {
