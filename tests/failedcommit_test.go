@@ -59,6 +59,52 @@ var failedCommitBodies = []testdb.Body{
 		require.NoError(t, box.InTx(t.Context(), pool.DB, insert))
 		assert.Equal(t, 2, b.effects())
 	}},
+	{Name: "a failed COMMIT of Migrate", Why: "its connection comes back without the transaction, or not at all", Run: func(t *testing.T, db *testdb.DB) {
+		b := newBed(t, db)
+		pool := faults.Open(t, db)
+		pool.SetMaxOpenConns(1)
+		store := b.newStore(pool.DB, inbox.Config{})
+		pool.Set(stays())
+		if err := store.Migrate(t.Context()); db.Dialect == "mysql" { // whose DDL commits by itself
+			require.NoError(t, err)
+		} else {
+			require.ErrorIs(t, err, errStays)
+		}
+		pool.Set(faults.Plan{})
+		_, err := pool.ExecContext(t.Context(), `INSERT INTO effects (uuid, consumer) VALUES ('own', 'own')`)
+		require.NoError(t, err)
+		assert.Equal(t, 1, b.effects(), "the service's own write was never committed")
+		require.NoError(t, store.Migrate(t.Context()))
+	}},
+}
+
+// TestMigrateWhoseCommitIsRefused: SQLite refuses a COMMIT where a deferred foreign key is broken, and keeps the transaction open.
+func TestMigrateWhoseCommitIsRefused(t *testing.T) {
+	t.Parallel()
+	db := testdb.On(t, "sqlite", testdb.Empty())
+	pool := db.Open(t)
+	pool.SetMaxOpenConns(1)
+	for _, statement := range []string{
+		`PRAGMA foreign_keys = 1`,
+		`CREATE TABLE work (id INTEGER PRIMARY KEY)`,
+		`CREATE TABLE children (parent INTEGER REFERENCES work (id) DEFERRABLE INITIALLY DEFERRED)`,
+		`CREATE TABLE millrace_schema (version INTEGER NOT NULL PRIMARY KEY, applied_at BIGINT NOT NULL)`,
+		`CREATE TRIGGER orphans AFTER INSERT ON millrace_schema BEGIN INSERT INTO children (parent) VALUES (7); END`,
+	} {
+		_, err := pool.ExecContext(t.Context(), statement)
+		require.NoError(t, err, statement)
+	}
+	store, err := inbox.NewStore(pool.DB, inbox.Config{})
+	require.NoError(t, err)
+	require.ErrorContains(t, store.Migrate(t.Context()), "FOREIGN KEY")
+	_, err = pool.ExecContext(t.Context(), `INSERT INTO work (id) VALUES (1)`)
+	require.NoError(t, err)
+	var n int
+	require.NoError(t, db.GetContext(t.Context(), &n, `SELECT COUNT(*) FROM work`))
+	assert.Equal(t, 1, n, "the service's own write was never committed")
+	_, err = pool.ExecContext(t.Context(), `DROP TRIGGER orphans`)
+	require.NoError(t, err)
+	require.NoError(t, store.Migrate(t.Context()))
 }
 
 var errStays = errors.New("the commit failed")

@@ -7,6 +7,8 @@ import (
 	"strings"
 
 	"github.com/jmoiron/sqlx"
+
+	"github.com/millrace-go/millrace/internal/owned"
 )
 
 // Version is the newest schema this release knows.
@@ -75,13 +77,13 @@ func (d *Dialect) migrateOnce(ctx context.Context, db *sqlx.DB) (err error) {
 			return fmt.Errorf("create the table of versions: %w", err)
 		}
 	}
-	tx, err := db.BeginTxx(ctx, nil)
+	tx, err := owned.Begin(ctx, db, nil, d.OneWriter)
 	if err != nil {
 		return fmt.Errorf("begin: %w", err)
 	}
 	defer func() {
 		if err != nil {
-			err = errors.Join(err, ignoreDone(tx.Rollback()))
+			err = errors.Join(err, tx.Rollback())
 		}
 	}()
 	if _, err := tx.ExecContext(ctx, d.LockMigrations); err != nil {
@@ -90,7 +92,7 @@ func (d *Dialect) migrateOnce(ctx context.Context, db *sqlx.DB) (err error) {
 	if _, err := tx.ExecContext(ctx, d.CreateVersions); err != nil {
 		return fmt.Errorf("create the table of versions: %w", err)
 	}
-	if err := d.apply(ctx, tx); err != nil {
+	if err := d.apply(ctx, tx.Tx); err != nil {
 		return err
 	}
 	return tx.Commit()

@@ -10,6 +10,7 @@ import (
 	"github.com/jmoiron/sqlx"
 
 	"github.com/millrace-go/millrace/internal/dialect"
+	"github.com/millrace-go/millrace/internal/owned"
 )
 
 // database is what differs between PostgreSQL and MySQL. The SQL of this package stands in
@@ -112,7 +113,7 @@ func (d *database) initialize(ctx context.Context, db *sqlx.DB, topics []string)
 
 // create makes the tables of a topic, on PostgreSQL both or none.
 func (d *database) create(ctx context.Context, db *sqlx.DB, topic string) error {
-	tx, err := db.BeginTx(ctx, nil)
+	tx, err := owned.Begin(ctx, db, nil, false)
 	if err != nil {
 		return err
 	}

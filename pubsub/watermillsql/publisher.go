@@ -10,6 +10,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/jmoiron/sqlx"
 
+	"github.com/millrace-go/millrace/internal/owned"
 	"github.com/millrace-go/millrace/outbox"
 )
 
@@ -135,7 +136,7 @@ func (p *Publisher) insert(ctx context.Context, topic string, statements []state
 		_, err := p.db.ExecContext(ctx, statements[0].query, statements[0].args...)
 		return err
 	}
-	tx, err := p.db.BeginTx(ctx, nil)
+	tx, err := owned.Begin(ctx, p.db, nil, false)
 	if err != nil {
 		return err
 	}
