@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -142,6 +143,50 @@ func TestRunTellsOfAPanicAtItsEnd(t *testing.T) {
 	assert.Zero(t, b.row(ownedShards))
 	assert.Zero(t, b.row(tokenOfRelay))
 	assert.NotZero(t, b.row(stored))
+}
+
+// TestADatabaseThatIsGoneAtAPanic keeps Run from nothing but giving up its shards.
+func TestADatabaseThatIsGoneAtAPanic(t *testing.T) {
+	b := newBench(t, RelayConfig{Drain: time.Hour})
+	ctx, stop := context.WithCancel(t.Context())
+	b.run(ctx)
+	b.eventually("the pump panics", func() bool { return !b.armed.Load() })
+	require.NoError(t, b.relay.db.Close())
+	stop()
+	close(b.open)
+	select {
+	case err := <-b.ended:
+		require.ErrorIs(t, err, errPanicked)
+	case <-time.After(time.Minute):
+		require.Fail(t, "Run does not return")
+	}
+}
+
+// TestAPublisherThatPanicsWhileItIsDrained has its messages stay, and Run return.
+func TestAPublisherThatPanicsWhileItIsDrained(t *testing.T) {
+	r := newTestRelay(t, RelayConfig{Lanes: 1, Drain: time.Hour})
+	held, open, ended := make(chan struct{}), make(chan struct{}), make(chan error, 1)
+	var once sync.Once
+	r.to = publishing(func(string, ...*message.Message) error {
+		once.Do(func() { close(held) })
+		<-open
+		panic("a publisher")
+	})
+	out, err := NewPublisher(r.db, Config{Standalone: true})
+	require.NoError(t, err)
+	for range 5 {
+		require.NoError(t, out.Publish("orders", message.NewMessage(watermill.NewUUID(), nil)))
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	go func() { ended <- r.Run(ctx) }()
+	<-held
+	stop()
+	close(open)
+	require.NoError(t, <-ended)
+	b := &bench{T: t, relay: r}
+	assert.EqualValues(t, 5, b.row(stored))
+	assert.Zero(t, b.row(ownedShards))
+	assert.Positive(t, r.Panics())
 }
 
 func TestWhatEndsAGoroutineIsAPanic(t *testing.T) {
