@@ -47,6 +47,26 @@ var panicBodies = []testdb.Body{
 			assert.Equal(t, kept, status.Sent, name)
 		}
 	}},
+	{Name: "a function that panics, and a pool of one connection", Why: "the transaction is rolled back, not left to the end of its context", Run: func(t *testing.T, db *testdb.DB) {
+		b := newBed(t, db)
+		b.relay()
+		b.orders(1)
+		rig.Eventually(b, "it is sent", func() bool { return b.pending() == 0 })
+		c := &tripped{bed: b, pool: db.Open(t)}
+		c.pool.SetMaxOpenConns(1)
+		r := b.request("one")
+		r.To = replay.Outbox(c.outbox())
+		replayer, err := replay.New(c.pool.DB, b.store, replay.Config{})
+		require.NoError(t, err)
+		for range 2 {
+			assert.Panics(t, func() { _, _ = replayer.Run(t.Context(), r) })
+			rig.Eventually(b, "the connection is free", func() bool { return c.pool.Stats().InUse == 0 })
+			assert.Equal(t, 1, c.pool.Stats().OpenConnections, "and was not thrown away")
+		}
+		_, err = replayer.Run(t.Context(), r)
+		require.NoError(t, err)
+		assert.Equal(t, 2, b.count(`SELECT COUNT(*) FROM millrace_outbox`), "it is stored once more, and only once")
+	}},
 	{Name: "a function that panics for a dead letter", Why: "the letter is nacked, or acked where it was sent", Run: func(t *testing.T, db *testdb.DB) {
 		b := newBed(t, db)
 		for name, set := range map[string]func(d *replay.Dead, c *tripped){
