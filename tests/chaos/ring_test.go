@@ -90,7 +90,7 @@ func (r *ring) wire() *servers.Wire {
 
 // seat starts a member.
 func (r *ring) seat(s *seat) {
-	s.process = join(r, s.membership)
+	s.process = process.Self(r, memberName, s.membership)
 	s.began++
 	s.all = append(s.all, s.process)
 }

@@ -4,11 +4,12 @@ import (
 	"os"
 	"testing"
 
+	"github.com/millrace-go/millrace/tests/process"
 	"github.com/millrace-go/millrace/tests/testdb"
 )
 
 func TestMain(m *testing.M) {
-	servedMain()
+	process.As(durableName, serve)
 	testdb.Overlap(6)
 	os.Exit(m.Run())
 }

@@ -67,7 +67,7 @@ func (p *servedProcess) know(next message.HandlerFunc) message.HandlerFunc {
 			if err != nil {
 				e.Error = err.Error()
 			}
-			p.say(e)
+			p.Say(e)
 		}
 		return out, err
 	}
@@ -173,7 +173,7 @@ func (p *servedProcess) stopAt(point process.Point) {
 	}
 	p.mu.Unlock()
 	if here {
-		p.say(process.Event{Kind: process.At, Point: point, UUID: uuid})
+		p.Say(process.Event{Kind: process.At, Point: point, UUID: uuid})
 		<-p.goOn
 	}
 }

@@ -2,7 +2,6 @@ package durable_test
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -14,7 +13,6 @@ import (
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/jmoiron/sqlx"
-	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-go/millrace/inbox"
 	millrace "github.com/millrace-go/millrace/middleware"
@@ -22,6 +20,7 @@ import (
 	"github.com/millrace-go/millrace/pubsub/rabbitmq"
 	"github.com/millrace-go/millrace/tests/faults"
 	"github.com/millrace-go/millrace/tests/process"
+	"github.com/millrace-go/millrace/tests/rig"
 	"github.com/millrace-go/millrace/tests/testdb"
 )
 
@@ -52,7 +51,8 @@ type served struct {
 	Waits  bool // for an order to go on, before it begins
 }
 
-const servedVariable = "MILLRACE_TEST_DURABLE"
+// durableName is its name among the programs that the test binary can be.
+const durableName = "DURABLE"
 
 // Kinds of events beside those of package process.
 const (
@@ -63,39 +63,16 @@ const (
 	undone   = "undone"   // among the counts at the end: how often a deadlock undid something
 )
 
-// servedMain runs the process and ends it, if this one was started to be one.
-func servedMain() {
-	text := os.Getenv(servedVariable)
-	if text == "" {
-		return
-	}
-	p := &servedProcess{
-		lines: json.NewEncoder(os.Stdout), feed: make(chan *message.Message),
-		goOn: make(chan struct{}), handed: map[string]*message.Message{}, kinds: map[any][]kind{},
-	}
-	err := json.Unmarshal([]byte(text), &p.served)
-	if err == nil {
-		err = p.serve()
-	}
-	if err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		os.Exit(1)
-	}
-	os.Exit(0)
-}
-
 // servedProcess is a process that was started to be one.
 type servedProcess struct {
+	*process.Child
 	served
 	pool *faults.Faults
-	feed chan *message.Message
+	feed *rig.Feed
 	goOn chan struct{}
 	runs runs
 
 	undone atomic.Int64
-
-	writing sync.Mutex
-	lines   *json.Encoder
 
 	mu     sync.Mutex
 	armed  process.Point
@@ -104,16 +81,11 @@ type servedProcess struct {
 	kinds  map[any][]kind              // of the transaction on each connection
 }
 
-func (p *servedProcess) say(e process.Event) {
-	p.writing.Lock()
-	err := p.lines.Encode(e)
-	p.writing.Unlock()
-	if err != nil {
-		os.Exit(2) // nobody listens any more
+func serve(c *process.Child, s served) error {
+	p := &servedProcess{
+		Child: c, served: s, feed: rig.NewFeed(), goOn: make(chan struct{}),
+		handed: map[string]*message.Message{}, kinds: map[any][]kind{},
 	}
-}
-
-func (p *servedProcess) serve() error {
 	plain, err := sqlx.Open(p.Driver, p.DSN)
 	if err != nil {
 		return err
@@ -133,10 +105,9 @@ func (p *servedProcess) serve() error {
 	if err != nil {
 		return err
 	}
-	p.say(process.Event{Kind: process.Ready})
-	orders := json.NewDecoder(os.Stdin)
+	p.Say(process.Event{Kind: process.Ready})
 	if p.Waits {
-		if _, err := p.obey(orders, true); err != nil {
+		if _, err := p.obey(true); err != nil {
 			return err
 		}
 	}
@@ -144,18 +115,14 @@ func (p *servedProcess) serve() error {
 	go func() { ended <- router.Run(context.Background()) }()
 	<-router.Running() // one that is closed before it runs does not end
 	for closing := false; !closing; {
-		if closing, err = p.obey(orders, false); err != nil {
+		if closing, err = p.obey(false); err != nil {
 			return err
 		}
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
 	err = errors.Join(router.Close(), <-ended, store.Close(ctx), p.pool.Close())
-	closed := process.Event{Kind: process.Closed, Counts: map[string]int{ran: p.runs.all(), undone: int(p.undone.Load())}}
-	if err != nil {
-		closed.Error = err.Error()
-	}
-	p.say(closed)
+	p.Closed(err, map[string]int{ran: p.runs.all(), undone: int(p.undone.Load())})
 	return nil
 }
 
@@ -172,20 +139,14 @@ func (p *servedProcess) ObserveFailed(_ context.Context, e inbox.Event) {
 }
 
 // obey follows one order of the test. A test that is gone ends the process, too.
-func (p *servedProcess) obey(orders *json.Decoder, begins bool) (closing bool, err error) {
-	var order struct {
-		Do       string
-		Delivery process.Delivery
-	}
-	if err := orders.Decode(&order); err != nil {
-		return false, fmt.Errorf("the test is gone: %w", err)
-	}
+func (p *servedProcess) obey(begins bool) (closing bool, err error) {
+	order, err := p.Order()
 	switch {
-	case order.Do == "close":
-		return true, nil
-	case order.Do == "deliver":
+	case err != nil || order.Do == process.ToClose:
+		return true, err
+	case order.Do == process.ToDeliver:
 		p.deliver(order.Delivery)
-	case !begins: // "go on"
+	case !begins: // to go on
 		p.goOn <- struct{}{}
 	}
 	return false, nil
@@ -236,15 +197,13 @@ func (p *servedProcess) upstream() (message.Subscriber, error) {
 	case p.Lanes > 0:
 		return lanes{p}, nil
 	}
-	return fed{p}, nil
+	return p.feed, nil
 }
 
 // launch starts a process, which is killed when its test ends.
 func (s served) launch(t *testing.T) *process.Process {
 	t.Helper()
-	program, err := os.Executable()
-	require.NoError(t, err)
-	return process.Launch(t, program, servedVariable, s)
+	return process.Self(t, durableName, s)
 }
 
 // served returns settings of a process that has the database of b.

@@ -15,52 +15,15 @@ const redelivered = "_watermill_amqp_redelivered"
 
 // deliver hands over a message of the test's, and tells what became of it.
 func (p *servedProcess) deliver(d process.Delivery) {
-	msg := message.NewMessage(d.UUID, d.Payload)
-	for k, v := range d.Metadata {
-		msg.Metadata.Set(k, v)
-	}
+	msg := d.Copy()
 	p.mu.Lock()
 	p.handed[d.UUID] = msg
 	if d.Stop != "" {
 		p.armed, p.victim = d.Stop, d.UUID
 	}
 	p.mu.Unlock()
-	go func() {
-		p.feed <- msg
-		select {
-		case <-msg.Acked():
-			p.say(process.Event{Kind: process.Acked, UUID: d.UUID})
-		case <-msg.Nacked():
-			p.say(process.Event{Kind: process.Nacked, UUID: d.UUID})
-		}
-	}()
+	go p.Hand(msg, p.feed.Give)
 }
-
-// fed is a subscriber that hands over what the test delivers.
-type fed struct{ *servedProcess }
-
-func (p fed) Subscribe(ctx context.Context, _ string) (<-chan *message.Message, error) {
-	out := make(chan *message.Message)
-	go func() {
-		defer close(out)
-		for {
-			select {
-			case msg := <-p.feed:
-				msg.SetContext(ctx)
-				select {
-				case out <- msg:
-				case <-ctx.Done():
-					return
-				}
-			case <-ctx.Done():
-				return
-			}
-		}
-	}()
-	return out, nil
-}
-
-func (fed) Close() error { return nil }
 
 // lanes is a subscriber with messages of its own, as a broker with partitions has them: in
 // each the next one comes when the last one was acked, and a nacked one again.
@@ -75,7 +38,7 @@ func (p lanes) Subscribe(ctx context.Context, _ string) (<-chan *message.Message
 	go func() {
 		all.Wait()
 		if ctx.Err() == nil {
-			p.say(process.Event{Kind: drained})
+			p.Say(process.Event{Kind: drained})
 		}
 		<-ctx.Done()
 		close(out)

@@ -108,7 +108,7 @@ func (p *servedProcess) tellRun(ctx context.Context, from sqlx.QueryerContext, m
 	if err != nil {
 		return err
 	}
-	p.say(process.Event{Kind: ran, UUID: msg.UUID, Counts: map[string]int{"attempts": attempts}})
+	p.Say(process.Event{Kind: ran, UUID: msg.UUID, Counts: map[string]int{"attempts": attempts}})
 	return nil
 }
 
@@ -116,7 +116,7 @@ func (p *servedProcess) weigh() {
 	runtime.GC()
 	var m runtime.MemStats
 	runtime.ReadMemStats(&m)
-	p.say(process.Event{Kind: weighed, Counts: map[string]int{"heap": int(m.HeapAlloc)}})
+	p.Say(process.Event{Kind: weighed, Counts: map[string]int{"heap": int(m.HeapAlloc)}})
 }
 
 // work takes a while, or until ctx ends.
@@ -182,7 +182,7 @@ func (p told) Publish(_ string, msgs ...*message.Message) error {
 		if i > 0 {
 			p.reachFor(source, process.MidPublish)
 		}
-		p.say(process.Event{Kind: process.Published, UUID: source,
+		p.Say(process.Event{Kind: process.Published, UUID: source,
 			Published: &process.Message{UUID: m.UUID, Metadata: m.Metadata, Payload: m.Payload}})
 	}
 	p.reachFor(source, process.AfterPublish)

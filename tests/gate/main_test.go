@@ -4,11 +4,12 @@ import (
 	"os"
 	"testing"
 
+	"github.com/millrace-go/millrace/tests/process"
 	"github.com/millrace-go/millrace/tests/testdb"
 )
 
 func TestMain(m *testing.M) {
-	shareMain()
+	process.As(shareName, serve)
 	testdb.Overlap(4)
 	os.Exit(m.Run())
 }

@@ -2,7 +2,6 @@ package gate_test
 
 import (
 	"fmt"
-	"os"
 	"strings"
 	"testing"
 	"time"
@@ -62,9 +61,7 @@ func (s share) messages() int { return s.Aggregates * int(s.Versions) }
 
 func (s share) launch(t *testing.T) *process.Process {
 	t.Helper()
-	program, err := os.Executable()
-	require.NoError(t, err)
-	return process.Launch(t, program, shareVariable, s)
+	return process.Self(t, shareName, s)
 }
 
 // finished waits until all is applied and acked, and closes the processes.

@@ -2,12 +2,9 @@ package gate_test
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"os"
-	"sync"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
@@ -32,27 +29,9 @@ type share struct {
 }
 
 const (
-	shareVariable = "MILLRACE_TEST_GATE"
-	drained       = "drained" // the kind of event that says that all is acked
+	shareName = "GATE"    // among the programs that the test binary can be
+	drained   = "drained" // the kind of event that says that all is acked
 )
-
-// shareMain runs the process and ends it, if this one was started to be one.
-func shareMain() {
-	text := os.Getenv(shareVariable)
-	if text == "" {
-		return
-	}
-	var s share
-	err := json.Unmarshal([]byte(text), &s)
-	if err == nil {
-		err = s.serve(json.NewEncoder(os.Stdout))
-	}
-	if err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		os.Exit(1)
-	}
-	os.Exit(0)
-}
 
 // stream is every version of every aggregate, in an order of its own. Messages have the
 // same UUIDs in every process, so that each comes once from each.
@@ -69,15 +48,7 @@ func (s share) stream() []*message.Message {
 	return all
 }
 
-func (s share) serve(out *json.Encoder) error {
-	var writing sync.Mutex
-	say := func(e process.Event) {
-		writing.Lock()
-		defer writing.Unlock()
-		if out.Encode(e) != nil {
-			os.Exit(2) // nobody listens any more
-		}
-	}
+func serve(c *process.Child, s share) error {
 	pool, err := sqlx.Open(s.Driver, s.DSN)
 	if err != nil {
 		return err
@@ -90,20 +61,20 @@ func (s share) serve(out *json.Encoder) error {
 		return err
 	}
 	start := make(chan struct{})
-	router, err := s.router(store, start, say)
+	router, err := s.router(store, start, c.Say)
 	if err != nil {
 		return err
 	}
 	ended := make(chan error, 1)
 	go func() { ended <- router.Run(context.Background()) }()
 	<-router.Running()
-	say(process.Event{Kind: process.Ready})
-	for orders := json.NewDecoder(os.Stdin); ; {
-		var order struct{ Do string }
-		if err := orders.Decode(&order); err != nil {
-			return fmt.Errorf("the test is gone: %w", err)
+	c.Say(process.Event{Kind: process.Ready})
+	for {
+		order, err := c.Order()
+		if err != nil {
+			return err
 		}
-		if order.Do == "close" {
+		if order.Do == process.ToClose {
 			break
 		}
 		close(start)
@@ -111,11 +82,7 @@ func (s share) serve(out *json.Encoder) error {
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
 	err = errors.Join(router.Close(), <-ended, store.Close(ctx), pool.Close())
-	closed := process.Event{Kind: process.Closed, Counts: seen.Counts()}
-	if err != nil {
-		closed.Error = err.Error()
-	}
-	say(closed)
+	c.Closed(err, seen.Counts())
 	return nil
 }
 

@@ -8,5 +8,6 @@
 //
 // The program is the test binary itself, whose TestMain calls [Main] first, or one built
 // from the folder service, by the source of another release too: the lines exchanged must
-// stay as they are.
+// stay as they are. A test binary can be other programs, too: [As] says what one does, and
+// [Self] starts it. What it wrote to its standard error is in the log of a test that fails.
 package process

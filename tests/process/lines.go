@@ -64,11 +64,18 @@ type Delivery struct {
 	FailFirst bool  // the first run of all services stops at FirstRun and then fails
 }
 
-// order is a line from the test to the service.
-type order struct {
-	Do       string // deliver, go on, close
+// Order is a line from the test to the service.
+type Order struct {
+	Do       string // one of the constants
 	Delivery Delivery
 }
+
+// What a service is told to do.
+const (
+	ToDeliver = "deliver"
+	ToGoOn    = "go on"
+	ToClose   = "close"
+)
 
 // Event is a line from the service to the test.
 type Event struct {

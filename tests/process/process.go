@@ -35,15 +35,13 @@ type Process struct {
 // Start starts the test binary as a service and returns once its router runs.
 func Start(t testing.TB, s Settings) *Process {
 	t.Helper()
-	binary, err := os.Executable()
-	require.NoError(t, err)
-	return StartProgram(t, binary, s)
+	return Self(t, serviceName, s)
 }
 
 // StartProgram is [Start] for a program built from the folder service.
 func StartProgram(t testing.TB, program string, s Settings) *Process {
 	t.Helper()
-	return Launch(t, program, variable, s)
+	return Launch(t, program, variable(serviceName), s)
 }
 
 // Launch starts a program of another kind that speaks as a service does. It finds its
@@ -66,7 +64,12 @@ func Launch(t testing.TB, program, variable string, s any) *Process {
 	out, err := p.cmd.StdoutPipe()
 	require.NoError(t, err)
 	require.NoError(t, p.run(out))
-	t.Cleanup(p.Kill)
+	t.Cleanup(func() {
+		p.Kill()
+		if t.Failed() {
+			t.Logf("%s said at its end:\n%s", variable, p.said.Bytes()[max(0, p.said.Len()-2000):])
+		}
+	})
 	p.Await(Ready, 1)
 	return p
 }
@@ -103,16 +106,16 @@ func (p *Process) run(out io.Reader) error {
 // Deliver hands d to the service. It does not wait for what becomes of it.
 func (p *Process) Deliver(d Delivery) {
 	p.t.Helper()
-	p.order(order{Do: "deliver", Delivery: d})
+	p.order(Order{Do: ToDeliver, Delivery: d})
 }
 
 // GoOn lets the delivery that stopped at a point go on.
 func (p *Process) GoOn() {
 	p.t.Helper()
-	p.order(order{Do: "go on"})
+	p.order(Order{Do: ToGoOn})
 }
 
-func (p *Process) order(o order) {
+func (p *Process) order(o Order) {
 	p.t.Helper()
 	p.mu.Lock()
 	err := p.orders.Encode(o)
@@ -188,7 +191,7 @@ func (p *Process) Kill() {
 // Close lets the service end in order and returns what it counted.
 func (p *Process) Close() map[string]int {
 	p.t.Helper()
-	p.order(order{Do: "close"})
+	p.order(Order{Do: ToClose})
 	closed := p.Await(Closed, 1)[0]
 	<-p.gone
 	require.Empty(p.t, closed.Error, "the service did not close in order\n%s", p.said)

@@ -1,14 +1,11 @@
 package process
 
 import (
-	"bufio"
 	"context"
 	"crypto/rand"
 	"encoding/hex"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -27,31 +24,20 @@ import (
 	"github.com/millrace-go/millrace/tests/faults"
 )
 
-// variable holds the Settings of a process that is to be a service.
-const variable = "MILLRACE_TEST_SERVICE"
+// serviceName is the service's among the programs that the test binary can be.
+const serviceName = "SERVICE"
 
 // Main runs the service and ends the process, if this process was started to be one.
 // Otherwise it returns at once.
-func Main() {
-	text := os.Getenv(variable)
-	if text == "" {
-		return
-	}
-	if err := serve(text); err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		os.Exit(1)
-	}
-	os.Exit(0)
-}
+func Main() { As(serviceName, serve) }
 
 // errFirst is what the first run of a delivery with FailFirst returns.
 var errFirst = errors.New("the first run fails")
 
 // service is a router with one handler.
 type service struct {
+	*Child
 	settings Settings
-	lines    *json.Encoder
-	writing  sync.Mutex
 	goOn     chan struct{}
 	feed     chan *message.Message
 	counts   counts
@@ -63,13 +49,10 @@ type service struct {
 	settling bool
 }
 
-func serve(text string) error {
+func serve(c *Child, settings Settings) error {
 	s := &service{
-		lines: json.NewEncoder(os.Stdout), goOn: make(chan struct{}), feed: make(chan *message.Message),
+		Child: c, settings: settings, goOn: make(chan struct{}), feed: make(chan *message.Message),
 		stops: map[string]Point{}, handed: map[string]*message.Message{}, failing: map[string]bool{},
-	}
-	if err := json.Unmarshal([]byte(text), &s.settings); err != nil {
-		return err
 	}
 	plain, err := sqlx.Open(s.settings.Driver, s.settings.DSN)
 	if err != nil {
@@ -98,18 +81,14 @@ func serve(text string) error {
 	case err := <-stopped:
 		return fmt.Errorf("the router did not start: %w", err)
 	}
-	s.say(Event{Kind: Ready})
-	if err := s.obey(bufio.NewReader(os.Stdin)); err != nil {
+	s.Say(Event{Kind: Ready})
+	if err := s.obey(); err != nil {
 		return err
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 	defer cancel()
 	err = errors.Join(router.Close(), <-stopped, store.Close(ctx), pool.Close())
-	closed := Event{Kind: Closed, Counts: s.counts.all()}
-	if err != nil {
-		closed.Error = err.Error()
-	}
-	s.say(closed)
+	s.Closed(err, s.counts.all())
 	return nil
 }
 
@@ -138,28 +117,23 @@ func (s *service) router(store *inbox.Store) (*message.Router, error) {
 }
 
 // obey follows the test's orders until it says to close. A test that is gone ends it too.
-func (s *service) obey(orders *bufio.Reader) error {
-	decoder := json.NewDecoder(orders)
+func (s *service) obey() error {
 	for {
-		var o order
-		if err := decoder.Decode(&o); errors.Is(err, io.EOF) {
-			return errors.New("the test is gone")
-		} else if err != nil {
+		o, err := s.Order()
+		if err != nil {
 			return err
 		}
 		switch o.Do {
-		case "deliver":
+		case ToDeliver:
 			s.deliver(o.Delivery)
-		case "go on":
+		case ToGoOn:
 			select {
 			case s.goOn <- struct{}{}:
 			case <-time.After(30 * time.Second):
 				return errors.New("told to go on, but nothing had stopped")
 			}
-		case "close":
+		case ToClose:
 			return nil
-		default:
-			return fmt.Errorf("unknown order %q", o.Do)
 		}
 	}
 }
@@ -172,22 +146,11 @@ func (s *service) deliver(d Delivery) {
 	s.failing[d.UUID] = d.FailFirst
 	s.mu.Unlock()
 	for range max(d.Copies, 1) {
-		msg := message.NewMessage(d.UUID, d.Payload)
-		for k, v := range d.Metadata {
-			msg.Metadata.Set(k, v)
-		}
+		msg := d.Copy()
 		s.mu.Lock()
 		s.handed[d.UUID] = msg
 		s.mu.Unlock()
-		go func() {
-			s.feed <- msg
-			select {
-			case <-msg.Acked():
-				s.say(Event{Kind: Acked, UUID: d.UUID})
-			case <-msg.Nacked():
-				s.say(Event{Kind: Nacked, UUID: d.UUID})
-			}
-		}()
+		go s.Hand(msg, func(msg *message.Message) { s.feed <- msg })
 	}
 }
 
@@ -236,18 +199,9 @@ func (s *service) tellErrors(next message.HandlerFunc) message.HandlerFunc {
 	return func(msg *message.Message) ([]*message.Message, error) {
 		out, err := next(msg)
 		if err != nil {
-			s.say(Event{Kind: Failed, UUID: msg.UUID, Error: err.Error()})
+			s.Say(Event{Kind: Failed, UUID: msg.UUID, Error: err.Error()})
 		}
 		return out, err
-	}
-}
-
-func (s *service) say(e Event) {
-	s.writing.Lock()
-	err := s.lines.Encode(e)
-	s.writing.Unlock()
-	if err != nil {
-		os.Exit(2) // nobody listens any more
 	}
 }
 
@@ -283,7 +237,7 @@ func (p publisher) Publish(_ string, msgs ...*message.Message) error {
 		if i > 0 {
 			p.reachFor(source, MidPublish)
 		}
-		p.say(Event{Kind: Published, UUID: source, Published: &Message{m.UUID, m.Metadata, m.Payload}})
+		p.Say(Event{Kind: Published, UUID: source, Published: &Message{m.UUID, m.Metadata, m.Payload}})
 	}
 	p.reachFor(source, AfterPublish)
 	return nil

@@ -87,6 +87,6 @@ func acked(msg *message.Message) bool {
 }
 
 func (s *service) stop(point Point, uuid string) {
-	s.say(Event{Kind: At, Point: point, UUID: uuid})
+	s.Say(Event{Kind: At, Point: point, UUID: uuid})
 	<-s.goOn
 }

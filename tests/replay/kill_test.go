@@ -2,10 +2,7 @@ package replay_test
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
-	"os"
-	"os/exec"
 	"testing"
 	"time"
 
@@ -17,11 +14,13 @@ import (
 	"github.com/millrace-go/millrace/inbox"
 	"github.com/millrace-go/millrace/outbox"
 	"github.com/millrace-go/millrace/replay"
+	"github.com/millrace-go/millrace/tests/process"
 	"github.com/millrace-go/millrace/tests/rig"
 	"github.com/millrace-go/millrace/tests/testdb"
 )
 
-const replayingVariable = "MILLRACE_TEST_REPLAYING"
+// replayingName is its name among the programs that the test binary can be.
+const replayingName = "REPLAYING"
 
 // replaying is what a process is started with that replays until it stands.
 type replaying struct {
@@ -40,22 +39,13 @@ const (
 	stored  where = "at once after messages were stored"
 )
 
-// replayingMain is what such a process does.
-func replayingMain() {
-	text := os.Getenv(replayingVariable)
-	if text == "" {
-		return
+// rebuild replays until it stands, where it is to be killed.
+func rebuild(c *process.Child, s replaying) error {
+	c.Say(process.Event{Kind: process.Ready})
+	stand := func() {
+		c.Say(process.Event{Kind: process.At})
+		select {}
 	}
-	var s replaying
-	err := json.Unmarshal([]byte(text), &s)
-	if err == nil {
-		err = s.run()
-	}
-	fmt.Fprintln(os.Stderr, err)
-	os.Exit(1) // it was to be killed
-}
-
-func (s replaying) run() error {
 	db, err := sqlx.Open(s.Driver, s.DSN)
 	if err != nil {
 		return err
@@ -67,12 +57,12 @@ func (s replaying) run() error {
 	begun := 0
 	out, err := outbox.NewPublisher(db, outbox.Config{OrderKey: func(topic string, msg *message.Message) (string, error) {
 		if begun++; s.Where == within && begun > s.After {
-			s.stand()
+			stand()
 		}
 		return replay.OrderKey(topic, msg)
 	}, AfterCommit: func() {
 		if s.Where == stored && begun > s.After {
-			s.stand()
+			stand()
 		}
 	}})
 	if err != nil {
@@ -87,38 +77,19 @@ func (s replaying) run() error {
 		PerSecond: s.PerSecond,
 		Progress: func(status replay.Status) {
 			if s.Where == between && status.Sent >= s.After {
-				s.stand()
+				stand()
 			}
 		},
 	})
 	return err
 }
 
-// stand says that the process is where it was to come, and stays there.
-func (s replaying) stand() {
-	fmt.Println("here")
-	select {}
-}
-
 // killed starts a process that replays, and kills it where it stands.
 func (b *bed) killed(s replaying) {
 	b.Helper()
-	settings, err := json.Marshal(s)
-	require.NoError(b, err)
-	binary, err := os.Executable()
-	require.NoError(b, err)
-	cmd := exec.CommandContext(b.Context(), binary)
-	cmd.Env = append(os.Environ(), replayingVariable+"="+string(settings))
-	cmd.Stderr = os.Stderr
-	out, err := cmd.StdoutPipe()
-	require.NoError(b, err)
-	require.NoError(b, cmd.Start())
-	var said string
-	_, err = fmt.Fscanln(out, &said)
-	require.NoError(b, err, "it ended by itself")
-	require.Equal(b, "here", said)
-	require.NoError(b, cmd.Process.Kill())
-	_ = cmd.Wait() // it was killed
+	p := process.Self(b, replayingName, s)
+	p.Await(process.At, 1)
+	p.Kill()
 }
 
 // TestARebuildBesideMails replays an archive into a projection of a new epoch and a consumer that mails, by

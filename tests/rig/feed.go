@@ -54,6 +54,9 @@ func (f *Feed) Send(t testing.TB, msg *message.Message) {
 	}
 }
 
+// Give is [Feed.Send] without a test: it waits until a subscription has msg.
+func (f *Feed) Give(msg *message.Message) { f.out <- msg }
+
 // Answer waits for the answer to msg and reports whether it is an ack.
 func Answer(t testing.TB, msg *message.Message) (acked bool) {
 	t.Helper()

@@ -2,9 +2,7 @@ package relayproc
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
-	"fmt"
 	"os"
 	"sync"
 	"sync/atomic"
@@ -24,27 +22,15 @@ import (
 
 // Main runs the relay and ends the process, if this process was started to be one.
 // Otherwise it returns at once.
-func Main() {
-	text := os.Getenv(variable)
-	if text == "" {
-		return
-	}
-	if err := serve(text); err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		os.Exit(1)
-	}
-	os.Exit(0)
-}
+func Main() { process.As(name, serve) }
 
 // relay is the process.
 type relay struct {
+	*process.Child
 	settings Settings
 	sql      *dialect.Outbox
 	end      context.CancelFunc
 	goOn     chan struct{}
-
-	lines   *json.Encoder
-	writing sync.Mutex
 
 	mu      sync.Mutex
 	passed  int
@@ -53,12 +39,8 @@ type relay struct {
 	reshapes atomic.Bool // a transaction that changes the layout is under way
 }
 
-func serve(text string) error {
-	r := &relay{lines: json.NewEncoder(os.Stdout), goOn: make(chan struct{})}
-	if err := json.Unmarshal([]byte(text), &r.settings); err != nil {
-		return err
-	}
-	s := r.settings
+func serve(c *process.Child, s Settings) error {
+	r := &relay{Child: c, settings: s, goOn: make(chan struct{})}
 	plain, err := sqlx.Open(s.Driver, s.DSN)
 	if err != nil {
 		return err
@@ -101,7 +83,7 @@ func (r *relay) run(moved *outbox.Relay, db *sqlx.DB) error {
 	beside.Go(func() { traffic.Run(ctx, r.settings.Traffic) })
 	ended := make(chan error, 1)
 	go func() { ended <- moved.Run(ctx) }()
-	r.say(process.Event{Kind: process.Ready})
+	r.Say(process.Event{Kind: process.Ready})
 	orders := make(chan error, 1)
 	go func() { orders <- r.obey() }()
 	select {
@@ -111,36 +93,24 @@ func (r *relay) run(moved *outbox.Relay, db *sqlx.DB) error {
 	case err = <-ended:
 	}
 	beside.Wait()
-	closed := process.Event{Kind: process.Closed}
-	if err != nil {
-		closed.Error = err.Error()
-	}
-	r.say(closed)
+	r.Closed(err, nil)
 	return nil
 }
 
 // obey follows the test's orders until it says to close.
 func (r *relay) obey() error {
-	orders := json.NewDecoder(os.Stdin)
 	for {
-		var o struct{ Do string }
-		if err := orders.Decode(&o); err != nil {
-			return fmt.Errorf("the test is gone: %w", err)
+		o, err := r.Order()
+		if err != nil || o.Do == process.ToClose {
+			return err
 		}
-		switch o.Do {
-		case "go on":
-			r.goOn <- struct{}{}
-		case "close":
-			return nil
-		default:
-			return fmt.Errorf("unknown order %q", o.Do)
-		}
+		r.goOn <- struct{}{}
 	}
 }
 
 // ObserveShards tells the test.
 func (r *relay) ObserveShards(_ context.Context, e outbox.RelayEvent) {
-	r.say(process.Event{Kind: Share, Counts: map[string]int{"shards": e.Count}})
+	r.Say(process.Event{Kind: Share, Counts: map[string]int{"shards": e.Count}})
 }
 
 // reach stops where the relay is to stop, and tells it to end where it is to be told so.
@@ -159,16 +129,7 @@ func (r *relay) reachWith(point Point, counts map[string]int) {
 	}
 	r.mu.Unlock()
 	if here {
-		r.say(process.Event{Kind: process.At, Point: process.Point(point), Counts: counts})
+		r.Say(process.Event{Kind: process.At, Point: process.Point(point), Counts: counts})
 		<-r.goOn
-	}
-}
-
-func (r *relay) say(e process.Event) {
-	r.writing.Lock()
-	err := r.lines.Encode(e)
-	r.writing.Unlock()
-	if err != nil {
-		os.Exit(2) // nobody listens any more
 	}
 }

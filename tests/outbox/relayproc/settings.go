@@ -1,11 +1,8 @@
 package relayproc
 
 import (
-	"os"
 	"testing"
 	"time"
-
-	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-go/millrace/tests/process"
 )
@@ -61,13 +58,11 @@ const Left = "left"
 // Counts["shards"].
 const Share = "share"
 
-// variable holds the Settings of a process that is to be a relay.
-const variable = "MILLRACE_TEST_RELAY"
+// name is the relay's among the programs that the test binary can be.
+const name = "RELAY"
 
 // Start starts the test binary as a relay, and returns once it runs.
 func Start(t testing.TB, s Settings) *process.Process {
 	t.Helper()
-	binary, err := os.Executable()
-	require.NoError(t, err)
-	return process.Launch(t, binary, variable, s)
+	return process.Self(t, name, s)
 }
