@@ -2,10 +2,6 @@ package inbox_test
 
 import (
 	"fmt"
-	"go/ast"
-	"go/parser"
-	"go/token"
-	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -17,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-go/millrace/inbox"
+	"github.com/millrace-go/millrace/tests/rig"
 )
 
 func TestConfigReportsAllProblemsAtOnce(t *testing.T) {
@@ -198,49 +195,7 @@ func inFlight(t *testing.T, pool int) int {
 	return inbox.MaxInFlight(store)
 }
 
-var speaksOfDefault = regexp.MustCompile(`Defaults to|\(default |By default`)
-
-// TestDefaultsAreAsTheCommentsSay fails for a comment that the code belies, and for a
-// default that is missing in the table above.
 func TestDefaultsAreAsTheCommentsSay(t *testing.T) {
-	wanted := documented(t)
-	for _, source := range []struct{ file, kind string }{
-		{"config.go", "Config"}, {"../middleware/inbox.go", "Inbox"}, {"../middleware/deduplicate.go", "Deduplicate"},
-	} {
-		for field, comment := range comments(t, source.file, source.kind) {
-			name := source.kind + "." + field
-			says, known := wanted[name]
-			delete(wanted, name)
-			if !speaksOfDefault.MatchString(comment) {
-				assert.False(t, known, "%s lost its comment", name)
-				continue
-			}
-			if assert.True(t, known, "%s is not in the table", name) {
-				assert.Contains(t, comment, says, name)
-			}
-		}
-	}
-	assert.Empty(t, wanted, "no such fields")
-}
-
-// comments are those of the fields of a struct, each on one line.
-func comments(t *testing.T, file, kind string) map[string]string {
-	t.Helper()
-	parsed, err := parser.ParseFile(token.NewFileSet(), file, nil, parser.ParseComments)
-	require.NoError(t, err)
-	found := make(map[string]string)
-	ast.Inspect(parsed, func(n ast.Node) bool {
-		spec, ok := n.(*ast.TypeSpec)
-		if !ok || spec.Name.Name != kind {
-			return true
-		}
-		for _, field := range spec.Type.(*ast.StructType).Fields.List {
-			for _, name := range field.Names {
-				found[name.Name] = strings.Join(strings.Fields(field.Doc.Text()), " ")
-			}
-		}
-		return false
-	})
-	require.NotEmpty(t, found)
-	return found
+	rig.DefaultsAsCommented(t, documented(t), [2]string{"config.go", "Config"},
+		[2]string{"../middleware/inbox.go", "Inbox"}, [2]string{"../middleware/deduplicate.go", "Deduplicate"})
 }

@@ -3,7 +3,6 @@ package metrics_test
 import (
 	"encoding/json"
 	"os"
-	"os/exec"
 	"regexp"
 	"slices"
 	"strings"
@@ -12,6 +11,8 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"go.yaml.in/yaml/v3"
+
+	"github.com/millrace-go/millrace/tests/rig"
 )
 
 type rule struct {
@@ -176,15 +177,6 @@ func TestEachAlertHasARunbook(t *testing.T) {
 
 func TestPromtoolAgrees(t *testing.T) {
 	t.Parallel()
-	promtool, err := exec.LookPath("promtool")
-	if err != nil {
-		if os.Getenv("MILLRACE_TEST_ALL") != "" {
-			require.NoError(t, err, "tests/services.sh installs it")
-		}
-		t.Skip("promtool is not installed")
-	}
-	for _, args := range [][]string{{"check", "rules", "alerts.yml"}, {"test", "rules", "alerts_test.yml"}} {
-		out, err := exec.CommandContext(t.Context(), promtool, args...).CombinedOutput()
-		assert.NoError(t, err, "%s", out)
-	}
+	rig.Promtool(t, "check", "rules", "alerts.yml")
+	rig.Promtool(t, "test", "rules", "alerts_test.yml")
 }

@@ -2,7 +2,6 @@ package policy_test
 
 import (
 	"os"
-	"os/exec"
 	"path/filepath"
 	"regexp"
 	"strings"
@@ -14,6 +13,7 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"github.com/millrace-go/millrace/policy"
+	"github.com/millrace-go/millrace/tests/rig"
 )
 
 // watched is a policy with a threshold of each kind.
@@ -85,15 +85,6 @@ func TestAlertRulesAskForWhatThereIs(t *testing.T) {
 
 func TestPromtoolAgreesWithTheRules(t *testing.T) {
 	t.Parallel()
-	promtool, err := exec.LookPath("promtool")
-	if err != nil {
-		if os.Getenv("MILLRACE_TEST_ALL") != "" {
-			require.NoError(t, err, "tests/services.sh installs it")
-		}
-		t.Skip("promtool is not installed")
-	}
-	for _, args := range [][]string{{"check", "rules", "testdata/alerts.yml"}, {"test", "rules", "testdata/alerts_test.yml"}} {
-		out, err := exec.CommandContext(t.Context(), promtool, args...).CombinedOutput()
-		assert.NoError(t, err, "%s", out)
-	}
+	rig.Promtool(t, "check", "rules", "testdata/alerts.yml")
+	rig.Promtool(t, "test", "rules", "testdata/alerts_test.yml")
 }

@@ -12,6 +12,7 @@ import (
 
 	"github.com/millrace-go/millrace/inbox"
 	millrace "github.com/millrace-go/millrace/middleware"
+	"github.com/millrace-go/millrace/tests/rig"
 	"github.com/millrace-go/millrace/tests/testdb"
 )
 
@@ -48,8 +49,7 @@ func (b *bed) withoutActivity(work func()) {
 }
 
 var activityBodies = []testdb.Body{
-	{Name: "what processes did", Why: "the sum over all of them, by consumer and epoch", Run: func(t *testing.T, db *testdb.DB) {
-		b := newBed(t, db)
+	{Name: "what processes did", Why: "the sum over all of them, by consumer and epoch", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		for range 2 {
 			store := b.process()
 			h := b.inbox(effect, on(store))
@@ -75,14 +75,13 @@ var activityBodies = []testdb.Body{
 			"billing0": {Completed: 2, Failed: 2, Duplicates: 2, Parked: 2},
 			"billing1": {Completed: 2},
 		}, got)
-		assert.Empty(t, b.activity(b.newStore(db.DB, inbox.Config{Namespace: "other"})))
+		assert.Empty(t, b.activity(b.newStore(b.db.DB, inbox.Config{Namespace: "other"})))
 		later, err := b.store.Activity(t.Context(), time.Now().Add(time.Hour))
 		require.NoError(t, err)
 		assert.Empty(t, later)
-	}},
-	{Name: "while it runs", Why: "figures are written before the process ends, and only where something was done", Run: func(t *testing.T, db *testdb.DB) {
-		b := newBed(t, db)
-		store := b.newStore(db.DB, inbox.Config{PurgeInterval: 10 * time.Millisecond})
+	})},
+	{Name: "while it runs", Why: "figures are written before the process ends, and only where something was done", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
+		store := b.newStore(b.db.DB, inbox.Config{PurgeInterval: 10 * time.Millisecond})
 		stopped := make(chan error, 1)
 		go func() { stopped <- store.Run(t.Context()) }()
 		_, err := store.Consumer(inbox.ConsumerConfig{Name: "idle"})
@@ -95,9 +94,8 @@ var activityBodies = []testdb.Body{
 		got := b.activity(b.store)
 		assert.Equal(t, int64(2), got["billing0"].Completed)
 		assert.NotContains(t, got, "idle0")
-	}},
-	{Name: "figures that cannot be written", Why: "no delivery fails for them, one line says so, and none is lost", Run: func(t *testing.T, db *testdb.DB) {
-		b := newBed(t, db)
+	})},
+	{Name: "figures that cannot be written", Why: "no delivery fails for them, one line says so, and none is lost", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		told := func() int {
 			return strings.Count(strings.Join(b.events.Logs(), "\n"), "the activity could not be written")
 		}
@@ -112,9 +110,8 @@ var activityBodies = []testdb.Body{
 		require.NoError(t, b.store.Close(t.Context()))
 		assert.Equal(t, int64(2), b.activity(b.store)["billing0"].Completed)
 		assert.Equal(t, 1, told())
-	}},
-	{Name: "activity of more than a day ago", Why: "the janitor deletes it, all of it", Run: func(t *testing.T, db *testdb.DB) {
-		b := newBed(t, db)
+	})},
+	{Name: "activity of more than a day ago", Why: "the janitor deletes it, all of it", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		must(t, b.inbox(effect), newMessage("x"))
 		require.NoError(t, b.store.Close(t.Context()))
 		const old = 2500
@@ -124,9 +121,8 @@ var activityBodies = []testdb.Body{
 			SELECT %d - (a.j * 50 + b.j) * 3000000000, 1, 1, 0, 0, 0, 0, 0, 0 FROM n a CROSS JOIN n b`, minute))
 		require.Equal(t, old+1, b.count(`SELECT COUNT(*) FROM millrace_activity`))
 		store := b.process()
-		_, err := store.Purge(t.Context())
-		require.NoError(t, err)
+		rig.Purge(t, store)
 		assert.Equal(t, 1, b.count(`SELECT COUNT(*) FROM millrace_activity`))
 		assert.Equal(t, int64(1), b.activity(store)["billing0"].Completed)
-	}},
+	})},
 }

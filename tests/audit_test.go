@@ -13,6 +13,7 @@ import (
 	"github.com/millrace-go/millrace/inbox"
 	millrace "github.com/millrace-go/millrace/middleware"
 	relaying "github.com/millrace-go/millrace/outbox"
+	"github.com/millrace-go/millrace/tests/rig"
 	"github.com/millrace-go/millrace/tests/testdb"
 )
 
@@ -42,14 +43,12 @@ func (b *bed) park(change ...func(*millrace.Inbox)) inbox.Message {
 	h, msg := b.inbox(effect, change...), newMessage("first")
 	must(b.T, h, again(msg))
 	must(b.T, h, message.NewMessage(msg.UUID, []byte("second")))
-	parked, err := b.store.Parked(b.Context(), 0, 100)
-	require.NoError(b, err)
+	parked := rig.Parked(b, b.store)
 	return parked[len(parked)-1]
 }
 
 var auditBodies = []testdb.Body{
-	{Name: "who did what", Why: "for messages, consumers, aggregates and the outbox, the newest first", Run: func(t *testing.T, db *testdb.DB) {
-		b := newBed(t, db)
+	{Name: "who did what", Why: "for messages, consumers, aggregates and the outbox, the newest first", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		ctx := t.Context()
 		assert.Empty(t, b.audit(inbox.ConsumerFilter{}, 0, 10))
 		parked := b.park()
@@ -58,8 +57,7 @@ var auditBodies = []testdb.Body{
 		must(t, b.inbox(effect, func(i *millrace.Inbox) { i.Epoch = 2 }), newMessage("x"))
 		require.NoError(t, b.store.Pause(ctx, "billing", 2, inbox.Operator{Name: "bob", Reason: "lunch"}))
 		b.exec(`INSERT INTO millrace_outbox (key_hash, created_at, due_at, status, topic, uuid) VALUES (1, 1, 1, 3, 'orders', 'no key of ours')`)
-		out, err := relaying.NewPublisher(db.DB, relaying.Config{})
-		require.NoError(t, err)
+		out := rig.NewOutbox(t, b.db.DB, relaying.Config{})
 		letters, err := out.Parked(ctx, 0, 1)
 		require.NoError(t, err)
 		require.NoError(t, out.Discard(ctx, letters[0].ID, relaying.Operator{Name: "cy", Reason: "a test order"}))
@@ -91,13 +89,12 @@ var auditBodies = []testdb.Body{
 		assert.Equal(t, []string{"pause"}, acts(b.audit(inbox.ConsumerFilter{Consumer: "billing", Epoch: &two}, 0, 10)))
 		assert.Equal(t, []string{"pause", "set version", "discard", "discard"}, acts(b.audit(inbox.ConsumerFilter{Consumer: "billing"}, 0, 10)))
 		assert.Empty(t, b.audit(inbox.ConsumerFilter{Consumer: "mail"}, 0, 10))
-		other := b.newStore(db.DB, inbox.Config{Namespace: "other"})
+		other := b.newStore(b.db.DB, inbox.Config{Namespace: "other"})
 		seen, err := other.Audit(ctx, inbox.ConsumerFilter{}, 0, 10)
 		require.NoError(t, err)
 		assert.Equal(t, []string{"outbox discard"}, acts(seen), "the outbox has no namespace")
-	}},
-	{Name: "pages of what was done", Why: "none is missing, and none comes twice", Run: func(t *testing.T, db *testdb.DB) {
-		b := newBed(t, db)
+	})},
+	{Name: "pages of what was done", Why: "none is missing, and none comes twice", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		for _, name := range []string{"billing", "mail"} {
 			must(t, b.inbox(effect, func(i *millrace.Inbox) { i.Consumer = name }), newMessage("x"))
 		}
@@ -121,5 +118,5 @@ var auditBodies = []testdb.Body{
 			_, err := b.store.Audit(t.Context(), inbox.ConsumerFilter{}, 0, limit)
 			require.ErrorContains(t, err, "is not between 1 and 1000")
 		}
-	}},
+	})},
 }

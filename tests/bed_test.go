@@ -29,8 +29,7 @@ func newBed(t *testing.T, db *testdb.DB) *bed {
 	b := &bed{T: t, db: db, events: &rig.Events{}}
 	b.store = b.newStore(db.DB, inbox.Config{})
 	require.NoError(t, b.store.Migrate(t.Context()))
-	_, err := db.ExecContext(t.Context(), `CREATE TABLE effects (uuid VARCHAR(700), consumer VARCHAR(300))`)
-	require.NoError(t, err)
+	db.Do(t, `CREATE TABLE effects (uuid VARCHAR(700), consumer VARCHAR(300))`)
 	return b
 }
 
@@ -41,9 +40,7 @@ func (b *bed) newStore(pool *sqlx.DB, config inbox.Config) *inbox.Store {
 	if config.Logger == nil {
 		config.Logger = b.events
 	}
-	store, err := inbox.NewStore(pool, config)
-	require.NoError(b, err)
-	return store
+	return rig.NewStore(b, pool, config)
 }
 
 // process returns what another process of the service would have: a pool and a store.
@@ -54,13 +51,7 @@ func (b *bed) process(opts ...testdb.Option) *inbox.Store {
 
 // apply is a handler's effect, written through the transaction.
 func apply(ctx context.Context, uuid string) error {
-	tx, err := inbox.Tx(ctx)
-	if err != nil {
-		return err
-	}
-	_, err = tx.ExecContext(ctx, tx.Rebind(`INSERT INTO effects (uuid, consumer) VALUES (?, ?)`),
-		hex.EncodeToString([]byte(uuid)), message.HandlerNameFromCtx(ctx))
-	return err
+	return rig.Exec(ctx, `INSERT INTO effects (uuid, consumer) VALUES (?, ?)`, hex.EncodeToString([]byte(uuid)), message.HandlerNameFromCtx(ctx))
 }
 
 func effect(msg *message.Message) ([]*message.Message, error) {
@@ -78,17 +69,12 @@ func (b *bed) effectsOf(uuid string) int {
 	return b.count(`SELECT COUNT(*) FROM effects WHERE uuid = ?`, hex.EncodeToString([]byte(uuid)))
 }
 
-func (b *bed) count(query string, args ...any) (n int) {
+func (b *bed) count(query string, args ...any) int {
 	b.Helper()
-	require.NoError(b, b.db.GetContext(b.Context(), &n, b.db.Rebind(query), args...))
-	return n
+	return b.db.Count(b, query, args...)
 }
 
-func (b *bed) exec(query string, args ...any) {
-	b.Helper()
-	_, err := b.db.ExecContext(b.Context(), b.db.Rebind(query), args...)
-	require.NoError(b, err)
-}
+func (b *bed) exec(query string, args ...any) { b.Helper(); b.db.Do(b, query, args...) }
 
 // inbox wraps a handler as a router would.
 func (b *bed) inbox(h message.HandlerFunc, change ...func(*millrace.Inbox)) message.HandlerFunc {

@@ -15,6 +15,7 @@ import (
 
 	"github.com/millrace-go/millrace/inbox"
 	millrace "github.com/millrace-go/millrace/middleware"
+	"github.com/millrace-go/millrace/tests/rig"
 	"github.com/millrace-go/millrace/tests/testdb"
 )
 
@@ -24,19 +25,18 @@ func before(f func(msg *message.Message) error) func(*millrace.Inbox) {
 
 // beforeBodies: what runs before the transaction of a message.
 var beforeBodies = []testdb.Body{
-	{Name: "Before runs before the transaction", Why: "a call must not hold a connection", Run: beforeTx},
-	{Name: "Before does not run for what is not handled", Why: "a duplicate, a collision and what is too old have nothing to prepare", Run: beforeNothing},
-	{Name: "Before fails", Why: "the message has failed, and what is recorded is that", Run: beforeFails},
-	{Name: "Before takes too long", Why: "it has a bound of its own", Run: beforeTooLong},
-	{Name: "Before and copies", Why: "copies in a process wait for it, and those in another for its step", Run: beforeCopies},
-	{Name: "Before and the version gate", Why: "it would run for what the gate holds or passes over", Run: beforeGate},
-	{Name: "Before of a refused replay that an operator retries", Why: "the handler never runs without it", Run: beforeRetried},
-	{Name: "Before when the router closes", Why: "Store.Close waits for it", Run: beforeClose},
+	{Name: "Before runs before the transaction", Why: "a call must not hold a connection", Run: testdb.With(newBed, beforeTx)},
+	{Name: "Before does not run for what is not handled", Why: "a duplicate, a collision and what is too old have nothing to prepare", Run: testdb.With(newBed, beforeNothing)},
+	{Name: "Before fails", Why: "the message has failed, and what is recorded is that", Run: testdb.With(newBed, beforeFails)},
+	{Name: "Before takes too long", Why: "it has a bound of its own", Run: testdb.With(newBed, beforeTooLong)},
+	{Name: "Before and copies", Why: "copies in a process wait for it, and those in another for its step", Run: testdb.With(newBed, beforeCopies)},
+	{Name: "Before and the version gate", Why: "it would run for what the gate holds or passes over", Run: testdb.With(newBed, beforeGate)},
+	{Name: "Before of a refused replay that an operator retries", Why: "the handler never runs without it", Run: testdb.With(newBed, beforeRetried)},
+	{Name: "Before when the router closes", Why: "Store.Close waits for it", Run: testdb.With(newBed, beforeClose)},
 }
 
-func beforeTx(t *testing.T, db *testdb.DB) {
-	b := newBed(t, db)
-	pool := db.Open(t)
+func beforeTx(t *testing.T, b *bed) {
+	pool := b.db.Open(t)
 	pool.SetMaxOpenConns(1) // what Before holds, nobody else has
 	store := b.newStore(pool.DB, inbox.Config{})
 	var p provider
@@ -77,8 +77,7 @@ func beforeTx(t *testing.T, db *testdb.DB) {
 	assert.Equal(t, 1, b.effectsOf(msg.UUID))
 }
 
-func beforeNothing(t *testing.T, db *testdb.DB) {
-	b := newBed(t, db)
+func beforeNothing(t *testing.T, b *bed) {
 	ran := 0
 	count := before(func(*message.Message) error { ran++; return nil })
 	h := b.inbox(effect, count)
@@ -101,8 +100,7 @@ func beforeNothing(t *testing.T, db *testdb.DB) {
 	assert.Equal(t, 1, ran)
 }
 
-func beforeFails(t *testing.T, db *testdb.DB) {
-	b := newBed(t, db)
+func beforeFails(t *testing.T, b *bed) {
 	fails := errBoom
 	handled := 0
 	h := func(records bool) message.HandlerFunc {
@@ -122,8 +120,7 @@ func beforeFails(t *testing.T, db *testdb.DB) {
 	for n := range 2 {
 		_, err = h(true)(again(msg))
 		require.ErrorIs(t, err, errBoom)
-		open, err := b.store.Find(t.Context(), inbox.Filter{}, 0, 10)
-		require.NoError(t, err)
+		open := rig.Find(t, b.store, inbox.Filter{})
 		require.Len(t, open, 1)
 		assert.Equal(t, []any{inbox.FailedRetryable, n + 1, "boom"}, []any{open[0].Status, open[0].Attempts, open[0].LastError})
 	}
@@ -138,8 +135,7 @@ func beforeFails(t *testing.T, db *testdb.DB) {
 	b.nothingOpen()
 }
 
-func beforeTooLong(t *testing.T, db *testdb.DB) {
-	b := newBed(t, db)
+func beforeTooLong(t *testing.T, b *bed) {
 	h := func(timeout time.Duration, do func(msg *message.Message) error) message.HandlerFunc {
 		return b.inbox(effect, before(do), func(i *millrace.Inbox) { i.BeforeTimeout = timeout })
 	}
@@ -158,8 +154,7 @@ func beforeTooLong(t *testing.T, db *testdb.DB) {
 	require.NoError(t, err)
 }
 
-func beforeCopies(t *testing.T, db *testdb.DB) {
-	b := newBed(t, db)
+func beforeCopies(t *testing.T, b *bed) {
 	var inside, calls atomic.Int32
 	step := inbox.Step{Name: "mail", Wait: 30 * time.Second, Do: func(context.Context, string) ([]byte, error) {
 		calls.Add(1)
@@ -195,24 +190,21 @@ func beforeCopies(t *testing.T, db *testdb.DB) {
 	assert.Equal(t, 1, b.effects())
 }
 
-func beforeGate(t *testing.T, db *testdb.DB) {
-	b := newBed(t, db)
+func beforeGate(t *testing.T, b *bed) {
 	h := b.inbox(millrace.VersionGate{Optional: true}.Middleware(effect), before(func(*message.Message) error { return nil }))
 	_, err := h(newMessage("x"))
 	require.ErrorContains(t, err, "leave Before out")
 	assert.Zero(t, b.effects())
 }
 
-func beforeRetried(t *testing.T, db *testdb.DB) {
-	b := newBed(t, db)
+func beforeRetried(t *testing.T, b *bed) {
 	ran := 0
 	s := b.newService(effect, millrace.Inbox{
 		Store: b.store, OnReplay: inbox.ReplayRefuse, Before: func(*message.Message) error { ran++; return nil },
 	}.Middleware)
 	assert.True(t, s.deliver(replay(newMessage("x"), "r")))
 	assert.Zero(t, ran)
-	open, err := b.store.Find(t.Context(), inbox.Filter{}, 0, 10)
-	require.NoError(t, err)
+	open := rig.Find(t, b.store, inbox.Filter{})
 	require.Len(t, open, 1)
 	require.NoError(t, b.store.Retry(t.Context(), open[0].ID, inbox.Operator{Name: "ada", Reason: "wanted"}, s.published))
 	sent := s.published.Messages()
@@ -222,8 +214,7 @@ func beforeRetried(t *testing.T, db *testdb.DB) {
 	assert.Equal(t, 1, b.effects())
 }
 
-func beforeClose(t *testing.T, db *testdb.DB) {
-	b := newBed(t, db)
+func beforeClose(t *testing.T, b *bed) {
 	begun, release := make(chan struct{}), make(chan struct{})
 	var p provider
 	h := b.inbox(effect, before(func(msg *message.Message) error {

@@ -12,6 +12,7 @@ import (
 
 	"github.com/millrace-go/millrace/inbox"
 	"github.com/millrace-go/millrace/tests/faults"
+	"github.com/millrace-go/millrace/tests/rig"
 	"github.com/millrace-go/millrace/tests/testdb"
 )
 
@@ -21,8 +22,7 @@ func TestCheckRefusesADriverThatKeepsFailedCommits(t *testing.T) {
 	db := testdb.On(t, "sqlite")
 	migrate(t, db, inbox.Config{})
 	pool := faults.Open(t, db)
-	store, err := inbox.NewStore(pool.DB, inbox.Config{})
-	require.NoError(t, err)
+	store := rig.NewStore(t, pool.DB, inbox.Config{})
 	found, err := store.Check(t.Context())
 	require.NoError(t, err)
 	assert.Empty(t, found)

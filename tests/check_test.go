@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-go/millrace/inbox"
+	"github.com/millrace-go/millrace/tests/rig"
 	"github.com/millrace-go/millrace/tests/servers"
 	"github.com/millrace-go/millrace/tests/testdb"
 )
@@ -33,8 +34,7 @@ func documented(t *testing.T, db *testdb.DB, more ...string) *testdb.DB {
 
 func check(t *testing.T, db *testdb.DB, config inbox.Config) []inbox.Finding {
 	t.Helper()
-	store, err := inbox.NewStore(db.DB, config)
-	require.NoError(t, err)
+	store := rig.NewStore(t, db.DB, config)
 	found, err := store.Check(t.Context())
 	require.NoError(t, err)
 	return found
@@ -51,16 +51,9 @@ func subjects(found []inbox.Finding) []string {
 
 func migrate(t *testing.T, db *testdb.DB, config inbox.Config) *inbox.Store {
 	t.Helper()
-	store, err := inbox.NewStore(db.DB, config)
-	require.NoError(t, err)
+	store := rig.NewStore(t, db.DB, config)
 	require.NoError(t, store.Migrate(t.Context()))
 	return store
-}
-
-func execute(t *testing.T, db *testdb.DB, query string) {
-	t.Helper()
-	_, err := db.ExecContext(t.Context(), query)
-	require.NoError(t, err, "%s", query)
 }
 
 func TestCheckFindsNothingWhereAllIsWell(t *testing.T) {
@@ -68,8 +61,7 @@ func TestCheckFindsNothingWhereAllIsWell(t *testing.T) {
 	testdb.Each(t, func(t *testing.T, db *testdb.DB) {
 		migrate(t, db, inbox.Config{})
 		assert.Empty(t, check(t, documented(t, db), inbox.Config{}))
-		var rows int
-		require.NoError(t, db.GetContext(t.Context(), &rows, `SELECT COUNT(*) FROM millrace_claims`))
+		rows := db.Count(t, `SELECT COUNT(*) FROM millrace_claims`)
 		assert.Zero(t, rows, "the trial left something behind")
 	})
 }
@@ -91,15 +83,14 @@ func TestCheckComparesTheTables(t *testing.T) {
 		assert.Contains(t, found[0].Remedy, "Store.Schema()")
 
 		store := migrate(t, db, inbox.Config{})
-		execute(t, db, `DROP TABLE millrace_results`)
-		execute(t, db, `ALTER TABLE millrace_messages RENAME COLUMN reason TO motive`)
+		db.Do(t, `DROP TABLE millrace_results`)
+		db.Do(t, `ALTER TABLE millrace_messages RENAME COLUMN reason TO motive`)
 		found = check(t, db, inbox.Config{})
 		require.Equal(t, []string{"error millrace_results", "error millrace_messages"}, subjects(found))
 		assert.Contains(t, found[1].Problem, "missing: reason")
 		assert.Contains(t, found[1].Remedy, "Store.Migrate")
 
-		router, err := message.NewRouter(message.RouterConfig{}, watermill.NopLogger{})
-		require.NoError(t, err)
+		router := rig.NewRouter(t)
 		router.AddPlugin(store.Plugin())
 		require.ErrorContains(t, router.Run(t.Context()), "millrace_results: the table is missing", "it starts anyway")
 	}, testdb.Empty())
@@ -111,12 +102,12 @@ func TestCheckComparesTheSchemaVersion(t *testing.T) {
 		db = documented(t, db)
 		migrate(t, db, inbox.Config{})
 		version := func(n string) []string {
-			execute(t, db, `UPDATE millrace_schema SET version = `+n+` WHERE version = (SELECT * FROM (SELECT MAX(version) FROM millrace_schema) m)`)
+			db.Do(t, `UPDATE millrace_schema SET version = `+n+` WHERE version = (SELECT * FROM (SELECT MAX(version) FROM millrace_schema) m)`)
 			return subjects(check(t, db, inbox.Config{}))
 		}
 		assert.Equal(t, []string{"warning millrace_schema"}, version("100"))
 		assert.Empty(t, version(strconv.Itoa(dialectOf(t, db).Version()+1)), "the next release shares the schema")
-		execute(t, db, `DELETE FROM millrace_schema`)
+		db.Do(t, `DELETE FROM millrace_schema`)
 		assert.Equal(t, []string{"error millrace_schema"}, subjects(check(t, db, inbox.Config{})))
 	})
 }
@@ -133,7 +124,7 @@ func TestCheckFindsKeysThatCanBeClaimedTwice(t *testing.T) {
 		db = documented(t, db)
 		migrate(t, db, inbox.Config{})
 		for _, statement := range drop[db.Dialect] {
-			execute(t, db, statement)
+			db.Do(t, statement)
 		}
 		assert.Equal(t, []string{"error millrace_claims"}, subjects(check(t, db, inbox.Config{})))
 	})
@@ -147,7 +138,7 @@ func TestCheckFindsTablesThatDoNotSurviveACrash(t *testing.T) {
 	} {
 		db := documented(t, testdb.On(t, dialect))
 		migrate(t, db, inbox.Config{})
-		execute(t, db, change)
+		db.Do(t, change)
 		found := check(t, db, inbox.Config{})
 		require.Equal(t, []string{"error millrace_claims"}, subjects(found))
 		assert.Contains(t, found[0].Remedy, "ALTER TABLE")
@@ -192,14 +183,14 @@ func TestCheckFindsAMissingPrivilege(t *testing.T) {
 	db := testdb.On(t, "postgres")
 	migrate(t, db, inbox.Config{})
 	role := "reader_" + strings.ReplaceAll(watermill.NewShortUUID(), "-", "")
-	execute(t, db, `CREATE ROLE "`+role+`"`)
+	db.Do(t, `CREATE ROLE "`+role+`"`)
 	t.Cleanup(func() {
 		ctx := context.WithoutCancel(t.Context())
 		_, _ = db.ExecContext(ctx, `DROP OWNED BY "`+role+`"`) // the next statement tells
 		_, err := db.ExecContext(ctx, `DROP ROLE "`+role+`"`)
 		assert.NoError(t, err)
 	})
-	execute(t, db, `GRANT SELECT ON ALL TABLES IN SCHEMA public TO "`+role+`"`)
+	db.Do(t, `GRANT SELECT ON ALL TABLES IN SCHEMA public TO "`+role+`"`)
 	found := check(t, documented(t, db, "role", role), inbox.Config{})
 	require.Equal(t, []string{"error millrace_claims"}, subjects(found))
 	assert.Contains(t, found[0].Remedy, "INSERT")
@@ -246,9 +237,8 @@ func TestCheckOfAServerThatDoesNotAnswer(t *testing.T) {
 	t.Parallel()
 	for _, dialect := range []string{"postgres", "mysql"} {
 		db := testdb.On(t, dialect).Open(t, testdb.Via("127.0.0.1:1"))
-		store, err := inbox.NewStore(db.DB, inbox.Config{})
-		require.NoError(t, err)
-		_, err = store.Check(t.Context())
+		store := rig.NewStore(t, db.DB, inbox.Config{})
+		_, err := store.Check(t.Context())
 		require.ErrorIs(t, err, inbox.ErrUnavailable)
 		require.ErrorContains(t, err, "connection string")
 	}
@@ -263,14 +253,13 @@ func TestCheckOfAServerThatDoesNotAnswer(t *testing.T) {
 
 func TestCheckIsRefusedInAHandler(t *testing.T) {
 	t.Parallel()
-	testdb.Each(t, func(t *testing.T, db *testdb.DB) {
-		b := newBed(t, db)
+	testdb.Each(t, testdb.With(newBed, func(t *testing.T, b *bed) {
 		must(t, b.inbox(func(msg *message.Message) ([]*message.Message, error) {
 			_, err := b.store.Check(msg.Context())
 			assert.ErrorContains(t, err, "outside")
 			return nil, apply(msg.Context(), msg.UUID)
 		}), newMessage("x"))
-	})
+	}))
 }
 
 func TestCheckDoesNotWaitForEverForASecondConnection(t *testing.T) {
@@ -303,7 +292,7 @@ func TestCheckRecognisesAPoolerInTransactionMode(t *testing.T) {
 		assert.Contains(t, f.Remedy, "ALTER ROLE")
 	}
 	for _, setting := range []string{idle, "lock_timeout"} {
-		execute(t, direct, fmt.Sprintf(`ALTER ROLE postgres SET %s = '30s'`, setting))
+		direct.Do(t, fmt.Sprintf(`ALTER ROLE postgres SET %s = '30s'`, setting))
 	}
 	bouncer.Kill() // its connections have the old settings
 	bouncer.Start()

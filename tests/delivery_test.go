@@ -27,15 +27,13 @@ var errBoom = errors.New("boom")
 
 // deliveryBodies: what one message does that is delivered.
 var deliveryBodies = []testdb.Body{
-	{Name: "first delivery", Why: "a message is handled", Run: func(t *testing.T, db *testdb.DB) {
-		b := newBed(t, db)
+	{Name: "first delivery", Why: "a message is handled", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		must(t, b.inbox(effect), newMessage("x"))
 		assert.Equal(t, 1, b.effects())
 		assert.Equal(t, 1, b.events.Count("completed"))
 		assert.Equal(t, 1, b.count(`SELECT COUNT(*) FROM millrace_claims WHERE result = 1`))
-	}},
-	{Name: "error then success", Why: "a failed run leaves nothing, and is not taken for a first delivery", Run: func(t *testing.T, db *testdb.DB) {
-		b := newBed(t, db)
+	})},
+	{Name: "error then success", Why: "a failed run leaves nothing, and is not taken for a first delivery", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		fail := true
 		h := b.inbox(func(msg *message.Message) ([]*message.Message, error) {
 			out, err := effect(msg)
@@ -54,9 +52,8 @@ var deliveryBodies = []testdb.Body{
 		fail = false
 		must(t, h, again(msg))
 		assert.Equal(t, 1, b.effects())
-	}},
-	{Name: "panic then success", Why: "a panic leaves nothing behind and goes on its way", Run: func(t *testing.T, db *testdb.DB) {
-		b := newBed(t, db)
+	})},
+	{Name: "panic then success", Why: "a panic leaves nothing behind and goes on its way", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		crash := true
 		h := b.inbox(func(msg *message.Message) ([]*message.Message, error) {
 			_, err := effect(msg)
@@ -71,46 +68,8 @@ var deliveryBodies = []testdb.Body{
 		crash = false
 		must(t, h, again(msg))
 		assert.Equal(t, 1, b.effects())
-	}},
-	{Name: "commit applied but reported failed", Why: "the redelivery and the claim decide", Run: func(t *testing.T, db *testdb.DB) {
-		b := newBed(t, db)
-		pool := faults.Open(t, db)
-		h := b.inbox(effect, on(b.newStore(pool.DB, inbox.Config{})))
-		must(t, h, newMessage("warm up"))
-		pool.Set(faults.Plan{After: func(_ context.Context, call string) error {
-			if call == faults.Commit {
-				return faults.ErrLost
-			}
-			return nil
-		}})
-		msg := newMessage("x")
-		_, err := h(again(msg))
-		require.Error(t, err)
-		pool.Set(faults.Plan{})
-		must(t, h, again(msg))
-		assert.Equal(t, 1, b.effectsOf(msg.UUID))
-	}},
-	{Name: "commit lost before it was applied", Why: "a crash before the commit changes nothing", Run: func(t *testing.T, db *testdb.DB) {
-		b := newBed(t, db)
-		pool := faults.Open(t, db)
-		h := b.inbox(effect, on(b.newStore(pool.DB, inbox.Config{})))
-		must(t, h, newMessage("warm up"))
-		pool.Set(faults.Plan{Before: func(_ context.Context, call string) error {
-			if call == faults.Commit {
-				return faults.ErrLost
-			}
-			return nil
-		}})
-		msg := newMessage("x")
-		_, err := h(again(msg))
-		require.Error(t, err)
-		assert.Equal(t, 0, b.effectsOf(msg.UUID))
-		pool.Set(faults.Plan{})
-		must(t, h, again(msg))
-		assert.Equal(t, 1, b.effectsOf(msg.UUID))
-	}},
-	{Name: "the router closes in the middle of a handler", Why: "T3: the commit must outlive the message's context", Run: func(t *testing.T, db *testdb.DB) {
-		b := newBed(t, db)
+	})},
+	{Name: "the router closes in the middle of a handler", Why: "T3: the commit must outlive the message's context", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		running, cancelled := make(chan struct{}), make(chan struct{})
 		s := b.newService(func(msg *message.Message) ([]*message.Message, error) {
 			close(running)
@@ -126,9 +85,8 @@ var deliveryBodies = []testdb.Body{
 		assert.True(t, rig.Answer(s, msg))
 		assert.Equal(t, 1, b.effects())
 		require.NoError(t, b.store.Close(t.Context()))
-	}},
-	{Name: "a handler slower than Timeout", Why: "what was rolled back underneath is never reported as done", Run: func(t *testing.T, db *testdb.DB) {
-		b := newBed(t, db)
+	})},
+	{Name: "a handler slower than Timeout", Why: "what was rolled back underneath is never reported as done", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		slow := true
 		h := b.inbox(func(msg *message.Message) ([]*message.Message, error) {
 			out, err := effect(msg)
@@ -145,9 +103,8 @@ var deliveryBodies = []testdb.Body{
 		slow = false
 		must(t, h, again(msg))
 		assert.Equal(t, 1, b.effects())
-	}},
-	{Name: "MaxInFlight", Why: "it bounds transactions, and copies that wait for a turn take none of them", Run: func(t *testing.T, db *testdb.DB) {
-		b := newBed(t, db)
+	})},
+	{Name: "MaxInFlight", Why: "it bounds transactions, and copies that wait for a turn take none of them", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		running, goOn := make(chan struct{}), make(chan struct{})
 		var now, most atomic.Int32
 		blocked := newMessage("blocked")
@@ -166,22 +123,20 @@ var deliveryBodies = []testdb.Body{
 		for range 5 {
 			wg.Go(func() { must(t, h, again(blocked)) })
 		}
-		if db.Dialect != "sqlite" { // where one transaction at a time is open anyway
+		if b.db.Dialect != "sqlite" { // where one transaction at a time is open anyway
 			assert.Equal(t, 0, failures(10, func() error { _, err := h(newMessage("x")); return err }))
 		}
 		close(goOn)
 		wg.Wait()
 		assert.LessOrEqual(t, most.Load(), int32(2))
 		assert.Equal(t, 1, b.effectsOf(blocked.UUID))
-	}},
-	{Name: "a full pool", Why: "a flood of messages must leave room: slots before connections", Run: func(t *testing.T, db *testdb.DB) {
-		b := newBed(t, db)
+	})},
+	{Name: "a full pool", Why: "a flood of messages must leave room: slots before connections", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		h := b.inbox(effect, on(b.process(testdb.Pool(1))))
 		assert.Equal(t, 0, failures(50, func() error { _, err := h(newMessage("x")); return err }))
 		assert.Equal(t, 50, b.effects())
-	}},
-	{Name: "our calls inside a handler", Why: "a call with a live transaction uses it, and never waits for a second connection", Run: func(t *testing.T, db *testdb.DB) {
-		b := newBed(t, db)
+	})},
+	{Name: "our calls inside a handler", Why: "a call with a live transaction uses it, and never waits for a second connection", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		store := b.process(testdb.Pool(1))
 		msg := newMessage("x")
 		h := b.inbox(func(m *message.Message) ([]*message.Message, error) {
@@ -192,9 +147,8 @@ var deliveryBodies = []testdb.Body{
 			return nil, err
 		}, on(store), func(i *millrace.Inbox) { i.Timeout = 5 * time.Second })
 		must(t, h, msg)
-	}},
-	{Name: "functions of the user that panic", Why: "no turn, slot or connection is lost to them", Run: func(t *testing.T, db *testdb.DB) {
-		b := newBed(t, db)
+	})},
+	{Name: "functions of the user that panic", Why: "no turn, slot or connection is lost to them", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		store := b.process(testdb.Pool(1))
 		msg := newMessage("x")
 		b.forgotten(msg)
@@ -231,10 +185,9 @@ var deliveryBodies = []testdb.Body{
 		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
 		defer cancel()
 		require.NoError(t, store.Close(ctx), "a delivery is still counted as in flight")
-	}},
-	{Name: "a panic while the database is probed", Why: "the next delivery probes: an outage ends", Run: func(t *testing.T, db *testdb.DB) {
-		b := newBed(t, db)
-		pool := faults.Open(t, db)
+	})},
+	{Name: "a panic while the database is probed", Why: "the next delivery probes: an outage ends", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
+		pool := faults.Open(t, b.db)
 		msg := newMessage("x")
 		b.forgotten(msg)
 		crash := false
@@ -260,9 +213,8 @@ var deliveryBodies = []testdb.Body{
 		assert.PanicsWithValue(t, "boom", func() { _, _ = h(newMessage("y")) })
 		crash = false
 		must(t, h, newMessage("y"))
-	}},
-	{Name: "the first messages of a handler at once", Why: "MaxInFlight holds from the first message on", Run: func(t *testing.T, db *testdb.DB) {
-		b := newBed(t, db)
+	})},
+	{Name: "the first messages of a handler at once", Why: "MaxInFlight holds from the first message on", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		var now, most atomic.Int32
 		h := b.inbox(func(msg *message.Message) ([]*message.Message, error) {
 			most.Store(max(most.Load(), now.Add(1)))
@@ -271,9 +223,8 @@ var deliveryBodies = []testdb.Body{
 		}, func(i *millrace.Inbox) { i.MaxInFlight = 1 })
 		assert.Equal(t, 0, failures(20, func() error { _, err := h(newMessage("x")); return err }))
 		assert.Equal(t, int32(1), most.Load())
-	}},
-	{Name: "epoch raised", Why: "raising Epoch handles everything again on purpose", Run: func(t *testing.T, db *testdb.DB) {
-		b := newBed(t, db)
+	})},
+	{Name: "epoch raised", Why: "raising Epoch handles everything again on purpose", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		msg := newMessage("x")
 		for epoch := range 3 {
 			h := b.inbox(effect, func(i *millrace.Inbox) { i.Epoch = epoch })
@@ -281,9 +232,8 @@ var deliveryBodies = []testdb.Body{
 			must(t, h, again(msg))
 		}
 		assert.Equal(t, 3, b.effects())
-	}},
-	{Name: "a result kept with the claim", Why: "duplicates and operators can see SetResult", Run: func(t *testing.T, db *testdb.DB) {
-		b := newBed(t, db)
+	})},
+	{Name: "a result kept with the claim", Why: "duplicates and operators can see SetResult", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		msg := newMessage("x")
 		must(t, b.inbox(func(m *message.Message) ([]*message.Message, error) {
 			if err := inbox.SetResult(m.Context(), map[string]int{"invoice": 7}); err != nil {
@@ -296,7 +246,7 @@ var deliveryBodies = []testdb.Body{
 		assert.JSONEq(t, `{"invoice":7}`, string(result))
 		_, err = b.store.Result(t.Context(), "shipping", msg.UUID)
 		require.ErrorIs(t, err, inbox.ErrNotFound)
-	}},
+	})},
 }
 
 // failures runs work n times at once and counts the errors, of which it prints the first.

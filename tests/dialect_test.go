@@ -13,6 +13,7 @@ import (
 
 	"github.com/millrace-go/millrace/inbox"
 	"github.com/millrace-go/millrace/internal/dialect"
+	"github.com/millrace-go/millrace/tests/rig"
 	"github.com/millrace-go/millrace/tests/testdb"
 )
 
@@ -109,9 +110,7 @@ func TestProcessesMayMigrateAtOnce(t *testing.T) {
 	testdb.Each(t, func(t *testing.T, db *testdb.DB) {
 		stores := make([]*inbox.Store, processes)
 		for i := range stores {
-			var err error
-			stores[i], err = inbox.NewStore(db.Open(t).DB, inbox.Config{})
-			require.NoError(t, err)
+			stores[i] = rig.NewStore(t, db.Open(t).DB, inbox.Config{})
 		}
 		var wg sync.WaitGroup
 		start := make(chan struct{})
@@ -130,11 +129,10 @@ func TestProcessesMayMigrateAtOnce(t *testing.T) {
 func TestTheSchemaWorksWhenAppliedByHand(t *testing.T) {
 	t.Parallel()
 	testdb.Each(t, func(t *testing.T, db *testdb.DB) {
-		store, err := inbox.NewStore(db.DB, inbox.Config{})
-		require.NoError(t, err)
+		store := rig.NewStore(t, db.DB, inbox.Config{})
 		for statement := range strings.SplitSeq(store.Schema(), ";\n") {
 			if strings.TrimSpace(statement) != "" {
-				execute(t, db, statement)
+				db.Do(t, statement)
 			}
 		}
 		assert.Empty(t, check(t, documented(t, db), inbox.Config{}))
@@ -146,8 +144,7 @@ func TestTheSchemaWorksWhenAppliedByHand(t *testing.T) {
 // handleTwice delivers a message and a copy of it, and looks at the story.
 func handleTwice(t *testing.T, db *sqlx.DB, config inbox.Config) {
 	t.Helper()
-	store, err := inbox.NewStore(db, config)
-	require.NoError(t, err)
+	store := rig.NewStore(t, db, config)
 	consumer, err := store.Consumer(inbox.ConsumerConfig{Name: "billing"})
 	require.NoError(t, err)
 	msg := newMessage("x")
@@ -163,11 +160,9 @@ func handleTwice(t *testing.T, db *sqlx.DB, config inbox.Config) {
 	claim, err = consumer.Claim(again(msg))
 	require.NoError(t, err)
 	require.False(t, claim.Fresh())
-	story, err := other.Story(t.Context(), msg.UUID)
-	require.NoError(t, err)
+	story := rig.Story(t, other, msg.UUID)
 	require.Len(t, story.Claims, 1)
-	_, err = other.Purge(t.Context())
-	require.NoError(t, err)
+	rig.Purge(t, other)
 }
 
 func TestTablesMayHaveAnotherPrefix(t *testing.T) {
@@ -179,8 +174,7 @@ func TestTablesMayHaveAnotherPrefix(t *testing.T) {
 		migrate(t, db, config)
 		handleTwice(t, db.DB, config)
 		assert.Empty(t, check(t, documented(t, db), config))
-		var rows int
-		require.NoError(t, db.GetContext(t.Context(), &rows, `SELECT COUNT(*) FROM millrace_claims`))
+		rows := db.Count(t, `SELECT COUNT(*) FROM millrace_claims`)
 		assert.Zero(t, rows)
 		require.NoError(t, db.GetContext(t.Context(), &rows, `SELECT COUNT(*) FROM mr_claims`))
 		assert.Equal(t, 1, rows)
@@ -191,40 +185,15 @@ func TestTablesMayHaveASchema(t *testing.T) {
 	t.Parallel()
 	db := testdb.On(t, "postgres", testdb.Empty())
 	config := inbox.Config{Schema: "messaging"}
-	store, err := inbox.NewStore(db.DB, config)
-	require.NoError(t, err)
-	err = store.Migrate(t.Context())
+	store := rig.NewStore(t, db.DB, config)
+	err := store.Migrate(t.Context())
 	require.ErrorContains(t, err, `there is no schema "messaging": create it`)
 	assert.Equal(t, []string{"error tables"}, subjects(check(t, documented(t, db), config)))
 
-	execute(t, db, `CREATE SCHEMA messaging`)
+	db.Do(t, `CREATE SCHEMA messaging`)
 	migrate(t, db, config)
 	handleTwice(t, db.DB, config)
 	assert.Empty(t, check(t, documented(t, db), config))
-	var outside int
-	require.NoError(t, db.GetContext(t.Context(), &outside,
-		`SELECT COUNT(*) FROM pg_tables WHERE tablename LIKE 'millrace%' AND schemaname <> 'messaging'`))
+	outside := db.Count(t, `SELECT COUNT(*) FROM pg_tables WHERE tablename LIKE 'millrace%' AND schemaname <> 'messaging'`)
 	assert.Zero(t, outside)
-}
-
-// A claim tells fresh from duplicate by the rows it affected, whatever the driver counts.
-func TestAClaimIsFreshOnce(t *testing.T) {
-	t.Parallel()
-	testdb.Each(t, func(t *testing.T, db *testdb.DB) {
-		migrate(t, db, inbox.Config{})
-		d := dialectOf(t, db)
-		pools := []*testdb.DB{db}
-		if db.Dialect == "mysql" {
-			pools = append(pools, db.Open(t, testdb.Params("clientFoundRows", "true")))
-		}
-		for i, pool := range pools {
-			for copies, key := 0, []byte{byte(i)}; copies < 3; copies++ {
-				result, err := pool.ExecContext(t.Context(), d.Claim, 1, key, 1, 1)
-				require.NoError(t, err)
-				rows, err := result.RowsAffected()
-				require.NoError(t, err)
-				assert.Equal(t, copies == 0, rows == 1, "copy %d affected %d rows", copies, rows)
-			}
-		}
-	}, testdb.Empty())
 }

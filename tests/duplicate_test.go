@@ -9,37 +9,34 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-go/millrace/inbox"
+	"github.com/millrace-go/millrace/tests/rig"
 	"github.com/millrace-go/millrace/tests/testdb"
 )
 
 // duplicateBodies: what a message does that is delivered again.
 var duplicateBodies = []testdb.Body{
-	{Name: "duplicate after success", Why: "I1: effects at most once", Run: func(t *testing.T, db *testdb.DB) {
-		b := newBed(t, db)
+	{Name: "duplicate after success", Why: "I1: effects at most once", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		h, msg := b.inbox(effect), newMessage("x")
 		for range 3 {
 			must(t, h, again(msg))
 		}
 		assert.Equal(t, 1, b.effects())
 		assert.Equal(t, 2, b.events.Count("duplicate"))
-	}},
-	{Name: "duplicate in another process", Why: "I1 across processes: a crash after the commit, before the ack", Run: func(t *testing.T, db *testdb.DB) {
-		b := newBed(t, db)
+	})},
+	{Name: "duplicate in another process", Why: "I1 across processes: a crash after the commit, before the ack", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		msg := newMessage("x")
 		must(t, b.inbox(effect), again(msg))
 		must(t, b.inbox(effect, on(b.process())), again(msg))
 		assert.Equal(t, 1, b.effects())
-	}},
-	{Name: "duplicate marked redelivered", Why: "a hint changes the order of asking, never the answer", Run: func(t *testing.T, db *testdb.DB) {
-		b := newBed(t, db)
+	})},
+	{Name: "duplicate marked redelivered", Why: "a hint changes the order of asking, never the answer", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		msg := newMessage("x")
 		msg.Metadata.Set("_watermill_amqp_redelivered", "true")
 		must(t, b.inbox(effect), again(msg))
 		must(t, b.inbox(effect, on(b.process())), again(msg))
 		assert.Equal(t, 1, b.effects())
-	}},
-	{Name: "duplicate while the first still runs", Why: "a copy waits in memory and is answered by the first's success", Run: func(t *testing.T, db *testdb.DB) {
-		b := newBed(t, db)
+	})},
+	{Name: "duplicate while the first still runs", Why: "a copy waits in memory and is answered by the first's success", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		running, goOn := make(chan struct{}), make(chan struct{})
 		h := b.inbox(func(msg *message.Message) ([]*message.Message, error) {
 			close(running)
@@ -58,9 +55,8 @@ var duplicateBodies = []testdb.Body{
 		wg.Wait()
 		assert.Equal(t, 1, b.effects())
 		assert.Equal(t, 5, b.events.Count("duplicate"))
-	}},
-	{Name: "copies wait for a failing first", Why: "only a success answers the waiting copies", Run: func(t *testing.T, db *testdb.DB) {
-		b := newBed(t, db)
+	})},
+	{Name: "copies wait for a failing first", Why: "only a success answers the waiting copies", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		var once sync.Once
 		h := b.inbox(func(msg *message.Message) (out []*message.Message, err error) {
 			once.Do(func() { err = errBoom })
@@ -72,9 +68,8 @@ var duplicateBodies = []testdb.Body{
 		msg := newMessage("x")
 		assert.Equal(t, 1, failures(20, func() error { _, err := h(again(msg)); return err }))
 		assert.Equal(t, 1, b.effects())
-	}},
-	{Name: "a copy with another payload among a hundred equal ones", Why: "only equal payloads are answered together", Run: func(t *testing.T, db *testdb.DB) {
-		b := newBed(t, db)
+	})},
+	{Name: "a copy with another payload among a hundred equal ones", Why: "only equal payloads are answered together", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		h, msg := b.inbox(effect), newMessage("x")
 		other := message.NewMessage(msg.UUID, []byte("y"))
 		var wg sync.WaitGroup
@@ -88,21 +83,19 @@ var duplicateBodies = []testdb.Body{
 		wg.Wait()
 		assert.Equal(t, 1, b.effects())
 		assert.Equal(t, 1, b.count(`SELECT COUNT(*) FROM millrace_messages`), "the payload that lost is parked, once")
-	}},
-	{Name: "dropped copies are logged on request", Why: "I7: every decision is visible", Run: func(t *testing.T, db *testdb.DB) {
-		b := newBed(t, db)
-		h := b.inbox(effect, on(b.newStore(db.DB, inbox.Config{LogDropped: true})))
+	})},
+	{Name: "dropped copies are logged on request", Why: "I7: every decision is visible", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
+		h := b.inbox(effect, on(b.newStore(b.db.DB, inbox.Config{LogDropped: true})))
 		msg := newMessage("x")
 		must(t, h, again(msg))
 		must(t, h, again(msg))
-		other := b.newStore(db.Open(t).DB, inbox.Config{LogDropped: true})
+		other := b.newStore(b.db.Open(t).DB, inbox.Config{LogDropped: true})
 		must(t, b.inbox(effect, on(other)), again(msg))
-		story, err := b.store.Story(t.Context(), msg.UUID)
-		require.NoError(t, err)
+		story := rig.Story(t, b.store, msg.UUID)
 		require.Len(t, story.Dropped, 2)
 		assert.Equal(t, "settled", story.Dropped[0].Reason)
 		assert.Equal(t, "completed", story.Dropped[1].Reason)
 		require.Len(t, story.Claims, 1)
 		assert.True(t, story.Claims[0].Completed)
-	}},
+	})},
 }

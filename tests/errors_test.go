@@ -23,8 +23,8 @@ func classified(t *testing.T, err error) dialect.Kind {
 func TestErrorsAreKnownForWhatTheyAre(t *testing.T) {
 	t.Parallel()
 	testdb.Each(t, func(t *testing.T, db *testdb.DB) {
-		execute(t, db, `CREATE TABLE things (id INTEGER PRIMARY KEY, n INTEGER)`)
-		execute(t, db, `INSERT INTO things VALUES (1, 0), (2, 0)`)
+		db.Do(t, `CREATE TABLE things (id INTEGER PRIMARY KEY, n INTEGER)`)
+		db.Do(t, `INSERT INTO things VALUES (1, 0), (2, 0)`)
 
 		_, err := db.ExecContext(t.Context(), `SELECT 1 FROM absent`)
 		assert.Equal(t, dialect.NoTable, classified(t, err), "missing table")
@@ -49,7 +49,7 @@ func TestErrorsAreKnownForWhatTheyAre(t *testing.T) {
 				"sqlite": `PRAGMA busy_timeout = 50`,
 			}
 			waiter := db.Open(t, testdb.Pool(1))
-			execute(t, waiter, shorten[db.Dialect])
+			waiter.Do(t, shorten[db.Dialect])
 			holder := begin(t, db)
 			_, err := holder.ExecContext(t.Context(), `UPDATE things SET n = 1 WHERE id = 1`)
 			require.NoError(t, err)
@@ -92,7 +92,7 @@ func TestErrorsAreKnownForWhatTheyAre(t *testing.T) {
 			kill := map[string]string{"postgres": `SELECT pg_terminate_backend(%d)`, "mysql": `KILL %d`}
 			var id int64
 			require.NoError(t, victim.GetContext(t.Context(), &id, ask[db.Dialect]))
-			execute(t, db, fmt.Sprintf(kill[db.Dialect], id))
+			db.Do(t, fmt.Sprintf(kill[db.Dialect], id))
 			assert.Equal(t, dialect.Unavailable, classified(t, victim.GetContext(t.Context(), &id, ask[db.Dialect])))
 			assert.Equal(t, dialect.Unavailable, classified(t, victim.Commit()))
 		})

@@ -19,9 +19,8 @@ import (
 
 // failedCommitBodies: a COMMIT that fails and leaves the transaction open.
 var failedCommitBodies = []testdb.Body{
-	{Name: "a failed COMMIT of a claim", Why: "its connection comes back without the transaction, or not at all", Run: func(t *testing.T, db *testdb.DB) {
-		b := newBed(t, db)
-		pool := faults.Open(t, db)
+	{Name: "a failed COMMIT of a claim", Why: "its connection comes back without the transaction, or not at all", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
+		pool := faults.Open(t, b.db)
 		pool.SetMaxOpenConns(1)
 		store := b.newStore(pool.DB, inbox.Config{})
 		redelivered := func(i *millrace.Inbox) { i.Redelivered = func(*message.Message) bool { return true } }
@@ -39,10 +38,9 @@ var failedCommitBodies = []testdb.Body{
 		next := newMessage("next")
 		must(t, b.inbox(effect, on(store)), next)
 		assert.Equal(t, 1, b.effectsOf(next.UUID))
-	}},
-	{Name: "a failed COMMIT of outbox.InTx", Why: "its connection comes back without the transaction, or not at all", Run: func(t *testing.T, db *testdb.DB) {
-		b := newBed(t, db)
-		pool := faults.Open(t, db)
+	})},
+	{Name: "a failed COMMIT of outbox.InTx", Why: "its connection comes back without the transaction, or not at all", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
+		pool := faults.Open(t, b.db)
 		pool.SetMaxOpenConns(1)
 		_, err := box.NewPublisher(pool.DB, box.Config{})
 		require.NoError(t, err)
@@ -58,7 +56,7 @@ var failedCommitBodies = []testdb.Body{
 		assert.Equal(t, 1, b.effects(), "only the service's own write is committed")
 		require.NoError(t, box.InTx(t.Context(), pool.DB, insert))
 		assert.Equal(t, 2, b.effects())
-	}},
+	})},
 	{Name: "a failed COMMIT of Migrate", Why: "its connection comes back without the transaction, or not at all", Run: func(t *testing.T, db *testdb.DB) {
 		b := newBed(t, db)
 		pool := faults.Open(t, db)

@@ -31,14 +31,13 @@ var goldenIDs = []struct {
 func TestID(t *testing.T) {
 	t.Parallel()
 	testdb.Conformance(t, []testdb.Body{
-		{Name: "ids never change", Why: "a provider knows them", Run: idsAreGolden},
-		{Name: "an id outside of a handler", Why: "a clear error, not the id of another message", Run: idOutside},
+		{Name: "ids never change", Why: "a provider knows them", Run: testdb.With(newBed, idsAreGolden)},
+		{Name: "an id outside of a handler", Why: "a clear error, not the id of another message", Run: testdb.With(newBed, idOutside)},
 	})
 }
 
-func idsAreGolden(t *testing.T, db *testdb.DB) {
-	b := newBed(t, db)
-	store := b.newStore(db.DB, inbox.Config{Namespace: "shop"})
+func idsAreGolden(t *testing.T, b *bed) {
+	store := b.newStore(b.db.DB, inbox.Config{Namespace: "shop"})
 	for i, g := range goldenIDs {
 		for _, epoch := range []int{2 * i, 2*i + 1} { // anew for each: keys repeat
 			var made []string
@@ -71,8 +70,7 @@ func withKey(key string) *message.Message {
 	return msg
 }
 
-func idOutside(t *testing.T, db *testdb.DB) {
-	b := newBed(t, db)
+func idOutside(t *testing.T, b *bed) {
 	refused := func(ctx context.Context, when string) {
 		t.Helper()
 		_, err := inbox.ID(ctx, "mail")

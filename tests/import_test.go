@@ -13,6 +13,7 @@ import (
 
 	"github.com/millrace-go/millrace/inbox"
 	millrace "github.com/millrace-go/millrace/middleware"
+	"github.com/millrace-go/millrace/tests/rig"
 	"github.com/millrace-go/millrace/tests/testdb"
 )
 
@@ -39,8 +40,7 @@ func (b *bed) imports(all iter.Seq2[inbox.Imported, error], pace ...inbox.Pace) 
 
 // importBodies: what another system has handled.
 var importBodies = []testdb.Body{
-	{Name: "an imported key", Why: "a late copy is a duplicate, whatever its payload, and no collision", Run: func(t *testing.T, db *testdb.DB) {
-		b := newBed(t, db)
+	{Name: "an imported key", Why: "a late copy is a duplicate, whatever its payload, and no collision", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		msg := newMessage("as it was handled")
 		assert.Equal(t, inbox.ImportReport{New: 1}, b.imports(entries(day, msg.UUID)))
 		for _, payload := range []string{"as it was handled", "another"} {
@@ -54,17 +54,15 @@ var importBodies = []testdb.Body{
 		b.nothingOpen()
 		must(t, b.inbox(effect), newMessage("x"))
 		assert.Equal(t, 1, b.effects(), "others are handled")
-	}},
-	{Name: "an import of another consumer", Why: "a key counts for the consumer that has handled it", Run: func(t *testing.T, db *testdb.DB) {
-		b := newBed(t, db)
+	})},
+	{Name: "an import of another consumer", Why: "a key counts for the consumer that has handled it", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		msg := newMessage("x")
 		b.imports(entries(day, msg.UUID))
 		must(t, b.inbox(effect, func(i *millrace.Inbox) { i.Consumer = "mail" }), again(msg))
 		must(t, b.inbox(effect, func(i *millrace.Inbox) { i.Epoch = 1 }), again(msg))
 		assert.Equal(t, 2, b.effects())
-	}},
-	{Name: "an import, again", Why: "what is there stays as it is, and the figures say so", Run: func(t *testing.T, db *testdb.DB) {
-		b := newBed(t, db)
+	})},
+	{Name: "an import, again", Why: "what is there stays as it is, and the figures say so", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		handled, failed := newMessage("x"), newMessage("x")
 		must(t, b.inbox(effect), again(handled))
 		_, err := b.inbox(func(*message.Message) ([]*message.Message, error) { return nil, errBoom },
@@ -77,9 +75,8 @@ var importBodies = []testdb.Body{
 		assert.Equal(t, before, b.count(`SELECT SUM(processed_at % 1000003) FROM millrace_claims WHERE result <> 4`))
 		must(t, b.inbox(effect, func(i *millrace.Inbox) { i.RecordFailures = true }), again(failed))
 		assert.Equal(t, 2, b.effects(), "what is open goes on")
-	}},
-	{Name: "an imported key and its retention", Why: "it is forgotten when its message is, not its import", Run: func(t *testing.T, db *testdb.DB) {
-		b := newBed(t, db)
+	})},
+	{Name: "an imported key and its retention", Why: "it is forgotten when its message is, not its import", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		report := b.imports(func(yield func(inbox.Imported, error) bool) {
 			for n, age := range []time.Duration{6 * day, day, 8 * day} {
 				if !yield(inbox.Imported{Key: []string{fmt.Sprint(n)}, ProcessedAt: time.Now().Add(-age)}, nil) {
@@ -93,18 +90,16 @@ var importBodies = []testdb.Body{
 		b.age(2 * day)
 		b.purge(1)
 		assert.Equal(t, 2, b.count(`SELECT COUNT(*) FROM millrace_claims`))
-	}},
-	{Name: "a message older than all that was imported", Why: "what is too old to import is doubted like what was purged", Run: func(t *testing.T, db *testdb.DB) {
-		b := newBed(t, db)
+	})},
+	{Name: "a message older than all that was imported", Why: "what is too old to import is doubted like what was purged", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		msg := newMessage("x")
 		must(t, b.inbox(effect), newMessage("x"))
 		b.imports(entries(8*day, msg.UUID))
 		must(t, b.inbox(effect, func(i *millrace.Inbox) { i.MessageTime = madeAt(9 * day) }), again(msg))
 		assert.Equal(t, 1, b.effects())
 		assert.Equal(t, 1, b.events.Count("parked"))
-	}},
-	{Name: "keys that cannot be imported", Why: "each is refused with its reason, and the others go on", Run: func(t *testing.T, db *testdb.DB) {
-		b := newBed(t, db)
+	})},
+	{Name: "keys that cannot be imported", Why: "each is refused with its reason, and the others go on", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		report := b.imports(func(yield func(inbox.Imported, error) bool) {
 			_ = yield(inbox.Imported{}, nil) && yield(inbox.Imported{Key: []string{""}}, nil) &&
 				yield(inbox.Imported{Key: []string{"a", "b"}}, nil) && yield(inbox.Imported{Key: []string{"\x00\xff"}}, nil) &&
@@ -124,9 +119,8 @@ var importBodies = []testdb.Body{
 			assert.Equal(t, want, reasons[n])
 		}
 		assert.Contains(t, reasons[5], "which is still to come")
-	}},
-	{Name: "an import that ends early", Why: "what is committed counts, and another call goes on", Run: func(t *testing.T, db *testdb.DB) {
-		b := newBed(t, db)
+	})},
+	{Name: "an import that ends early", Why: "what is committed counts, and another call goes on", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		keys := make([]string, 1200)
 		for n := range keys {
 			keys[n] = fmt.Sprintf("order-%d", n)
@@ -161,18 +155,16 @@ var importBodies = []testdb.Body{
 		require.ErrorIs(t, err, context.Canceled)
 		assert.Equal(t, inbox.ImportReport{}, report)
 		assert.Equal(t, 1200, b.count(`SELECT COUNT(*) FROM millrace_claims`))
-	}},
-	{Name: "a preview of an import", Why: "it changes nothing, and asks for no consumer", Run: func(t *testing.T, db *testdb.DB) {
-		b := newBed(t, db)
+	})},
+	{Name: "a preview of an import", Why: "it changes nothing, and asks for no consumer", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		report, err := b.store.PreviewImport(t.Context(), inbox.ConsumerConfig{Name: "billing"}, entries(day, "a", "b", "a"))
 		require.NoError(t, err)
 		assert.Equal(t, inbox.ImportReport{New: 2, Known: 1}, report)
 		for _, table := range []string{"claims", "consumers", "audit"} {
 			assert.Zero(t, b.count(`SELECT COUNT(*) FROM millrace_`+table), table)
 		}
-	}},
-	{Name: "an import while a handler runs with the key", Why: "it waits for the handler, which keeps its claim", Run: func(t *testing.T, db *testdb.DB) {
-		b := newBed(t, db)
+	})},
+	{Name: "an import while a handler runs with the key", Why: "it waits for the handler, which keeps its claim", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		msg := newMessage("x")
 		b.imports(entries(day, "registered"))
 		ended := make(chan inbox.ImportReport, 1)
@@ -189,9 +181,8 @@ var importBodies = []testdb.Body{
 		}), again(msg))
 		assert.Equal(t, inbox.ImportReport{New: 1, Known: 1}, <-ended)
 		assert.Equal(t, 1, b.effects())
-	}},
-	{Name: "two imports at once", Why: "each key is new for one of them, and neither stops the other", Run: func(t *testing.T, db *testdb.DB) {
-		b := newBed(t, db)
+	})},
+	{Name: "two imports at once", Why: "each key is new for one of them, and neither stops the other", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		up, down := make([]string, 300), make([]string, 300)
 		for n := range up {
 			up[n] = fmt.Sprintf("order-%d", n)
@@ -210,9 +201,8 @@ var importBodies = []testdb.Body{
 		one, other := <-reports, <-reports
 		assert.Equal(t, 300, one.New+other.New)
 		assert.Equal(t, 300, one.Known+other.Known)
-	}},
-	{Name: "an import is remembered", Why: "an operator sees who did it, and that a claim is imported", Run: func(t *testing.T, db *testdb.DB) {
-		b := newBed(t, db)
+	})},
+	{Name: "an import is remembered", Why: "an operator sees who did it, and that a claim is imported", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		must(t, b.inbox(effect), newMessage("x"))
 		b.imports(entries(day, "a", ""))
 		audit, err := b.store.Audit(t.Context(), inbox.ConsumerFilter{}, 0, 10)
@@ -222,19 +212,17 @@ var importBodies = []testdb.Body{
 		assert.Equal(t, "begun; the key is uuid", audit[1].Detail)
 		assert.Equal(t, "import", audit[1].Action)
 		assert.Equal(t, importer, audit[1].Operator)
-		story, err := b.store.Story(t.Context(), "a")
-		require.NoError(t, err)
+		story := rig.Story(t, b.store, "a")
 		require.Len(t, story.Claims, 1)
 		assert.True(t, story.Claims[0].Imported)
 		assert.True(t, story.Claims[0].Completed)
 		var archived []inbox.Archived
-		store := b.newStore(db.DB, inbox.Config{Archive: func(_ context.Context, all []inbox.Archived) error {
+		store := b.newStore(b.db.DB, inbox.Config{Archive: func(_ context.Context, all []inbox.Archived) error {
 			archived = append(archived, all...)
 			return nil
 		}})
 		b.age(8 * day)
-		_, err = store.Purge(t.Context())
-		require.NoError(t, err)
+		rig.Purge(t, store)
 		imported := 0
 		for _, a := range archived {
 			if a.Imported {
@@ -243,9 +231,8 @@ var importBodies = []testdb.Body{
 		}
 		assert.Len(t, archived, 2)
 		assert.Equal(t, 1, imported)
-	}},
-	{Name: "an import into a consumer with settings", Why: "what the import does not say stays, such as that replays are refused", Run: func(t *testing.T, db *testdb.DB) {
-		b := newBed(t, db)
+	})},
+	{Name: "an import into a consumer with settings", Why: "what the import does not say stays, such as that replays are refused", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		set := func(i *millrace.Inbox) { i.Retention, i.Window, i.OnReplay = inbox.Forever, 30*day, inbox.ReplayRefuse }
 		must(t, b.inbox(effect, set), newMessage("x"))
 		preview, err := b.store.PreviewImport(t.Context(), inbox.ConsumerConfig{Name: "billing"}, entries(20*day, "a"))
@@ -268,9 +255,8 @@ var importBodies = []testdb.Body{
 		assert.Equal(t, 10*day, known[0].Retention, "what it says counts")
 		assert.Equal(t, day, known[0].Window)
 		assert.Equal(t, inbox.ReplaySuppress, known[0].OnReplay)
-	}},
-	{Name: "wrong imports", Why: "each says what is wrong, and nothing is stored", Run: func(t *testing.T, db *testdb.DB) {
-		b := newBed(t, db)
+	})},
+	{Name: "wrong imports", Why: "each says what is wrong, and nothing is stored", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		must(t, b.inbox(effect), newMessage("x"))
 		good := inbox.ConsumerConfig{Name: "billing"}
 		imports := func(ctx context.Context, config inbox.ConsumerConfig, by inbox.Operator, pace inbox.Pace) error {
@@ -292,5 +278,5 @@ var importBodies = []testdb.Body{
 			return effect(msg)
 		}), newMessage("x"))
 		assert.Equal(t, 2, b.count(`SELECT COUNT(*) FROM millrace_claims`))
-	}},
+	})},
 }

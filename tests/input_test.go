@@ -18,14 +18,12 @@ import (
 
 // inputBodies: what is wrong gets a clear error that names the way out.
 var inputBodies = []testdb.Body{
-	{Name: "no consumer name", Why: "an empty name is an error, never a shared memory", Run: func(t *testing.T, db *testdb.DB) {
-		b := newBed(t, db)
+	{Name: "no consumer name", Why: "an empty name is an error, never a shared memory", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		_, err := millrace.Inbox{Store: b.store}.Middleware(effect)(newMessage("x"))
 		require.ErrorContains(t, err, "needs a name")
 		assert.Equal(t, 0, b.effects())
-	}},
-	{Name: "two handlers under one consumer", Why: "they would take each other's messages for duplicates", Run: func(t *testing.T, db *testdb.DB) {
-		b := newBed(t, db)
+	})},
+	{Name: "two handlers under one consumer", Why: "they would take each other's messages for duplicates", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		router := b.router(millrace.Inbox{Store: b.store, Consumer: "shared"}.Middleware)
 		one, two := rig.NewFeed(), rig.NewFeed()
 		handle := func(msg *message.Message) error { _, err := effect(msg); return err }
@@ -38,20 +36,17 @@ var inputBodies = []testdb.Body{
 		two.Send(t, refused)
 		assert.False(t, rig.Answer(s, refused))
 		assert.Equal(t, 1, b.effects())
-	}},
-	{Name: "no key", Why: "the message is kept with what it lacks, and not handled", Run: func(t *testing.T, db *testdb.DB) {
-		b := newBed(t, db)
+	})},
+	{Name: "no key", Why: "the message is kept with what it lacks, and not handled", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		must(t, b.inbox(effect), message.NewMessage("", nil))
 		must(t, b.inbox(effect, func(i *millrace.Inbox) { i.Key = inbox.ByMetadata("id"); i.Consumer = "m" }), newMessage("x"))
-		found, err := b.store.Find(t.Context(), inbox.Filter{Status: inbox.FailedTerminal}, 0, 10)
-		require.NoError(t, err)
+		found := rig.Find(t, b.store, inbox.Filter{Status: inbox.FailedTerminal})
 		require.Len(t, found, 2)
 		assert.Contains(t, found[0].Reason, "no UUID")
 		assert.Contains(t, found[1].Reason, `no "id"`)
 		assert.Equal(t, 0, b.effects())
-	}},
-	{Name: "nil payload and nil metadata", Why: "both exist, and both are handled", Run: func(t *testing.T, db *testdb.DB) {
-		b := newBed(t, db)
+	})},
+	{Name: "nil payload and nil metadata", Why: "both exist, and both are handled", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		msg := message.NewMessage("nil", nil)
 		msg.Metadata = nil
 		must(t, b.inbox(effect), msg)
@@ -63,67 +58,59 @@ var inputBodies = []testdb.Body{
 		parkedNil := message.NewMessage("other", nil)
 		parkedNil.Metadata = nil
 		must(t, b.inbox(effect), parkedNil)
-		parked, err := b.store.Parked(t.Context(), 0, 10)
-		require.NoError(t, err)
+		parked := rig.Parked(t, b.store)
 		require.Len(t, parked, 2)
 		assert.Nil(t, parked[1].Metadata)
-	}},
-	{Name: "missing tables", Why: "the error says how to make them", Run: func(t *testing.T, db *testdb.DB) {
-		b := newBed(t, db)
-		other := b.newStore(db.DB, inbox.Config{TablePrefix: "elsewhere_"})
+	})},
+	{Name: "missing tables", Why: "the error says how to make them", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
+		other := b.newStore(b.db.DB, inbox.Config{TablePrefix: "elsewhere_"})
 		_, err := b.inbox(effect, on(other))(newMessage("x"))
 		require.ErrorIs(t, err, inbox.ErrNotMigrated)
 		assert.ErrorContains(t, err, "Store.Migrate")
 		_, err = other.Story(t.Context(), "x")
 		require.ErrorIs(t, err, inbox.ErrNotMigrated)
-	}},
-	{Name: "a table prefix of one's own", Why: "two stores in one database do not meet", Run: func(t *testing.T, db *testdb.DB) {
-		b := newBed(t, db)
-		other := b.newStore(db.DB, inbox.Config{TablePrefix: "elsewhere_"})
+	})},
+	{Name: "a table prefix of one's own", Why: "two stores in one database do not meet", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
+		other := b.newStore(b.db.DB, inbox.Config{TablePrefix: "elsewhere_"})
 		require.NoError(t, other.Migrate(t.Context()))
 		msg := newMessage("x")
 		must(t, b.inbox(effect), again(msg))
 		must(t, b.inbox(effect, on(other)), again(msg))
 		assert.Equal(t, 2, b.effects())
-	}},
-	{Name: "a closed database", Why: "an error that says so, after a pause instead of a nack storm", Run: func(t *testing.T, db *testdb.DB) {
-		b := newBed(t, db)
-		pool := db.Open(t)
+	})},
+	{Name: "a closed database", Why: "an error that says so, after a pause instead of a nack storm", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
+		pool := b.db.Open(t)
 		h := b.inbox(effect, on(b.newStore(pool.DB, inbox.Config{})))
 		must(t, h, newMessage("x"))
 		require.NoError(t, pool.Close())
 		_, err := h(newMessage("x"))
 		require.Error(t, err)
 		assert.ErrorContains(t, err, "closed")
-	}},
-	{Name: "a read-only database", Why: "the error asks for the primary", Run: func(t *testing.T, db *testdb.DB) {
-		b := newBed(t, db)
+	})},
+	{Name: "a read-only database", Why: "the error asks for the primary", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		option := map[string]testdb.Option{
 			"postgres": testdb.Params("default_transaction_read_only", "on"),
 			"mysql":    testdb.Params("tx_read_only", "1"),
 			"sqlite":   testdb.Params("_pragma", "query_only(1)"),
-		}[db.Dialect]
+		}[b.db.Dialect]
 		store := b.process(option)
 		_, err := b.inbox(effect, on(store))(newMessage("x"))
 		require.ErrorIs(t, err, inbox.ErrReadOnly)
 		assert.ErrorContains(t, err, "primary")
-	}},
-	{Name: "a message that is already acked", Why: "InstantAck outside: a failure would lose it", Run: func(t *testing.T, db *testdb.DB) {
-		b := newBed(t, db)
+	})},
+	{Name: "a message that is already acked", Why: "InstantAck outside: a failure would lose it", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		msg := newMessage("x")
 		msg.Ack()
 		_, err := b.inbox(effect)(msg)
 		require.ErrorContains(t, err, "InstantAck")
 		assert.Equal(t, 0, b.effects())
-	}},
-	{Name: "a closed store", Why: "it takes no more deliveries", Run: func(t *testing.T, db *testdb.DB) {
-		b := newBed(t, db)
+	})},
+	{Name: "a closed store", Why: "it takes no more deliveries", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		require.NoError(t, b.store.Close(t.Context()))
 		_, err := b.inbox(effect)(newMessage("x"))
 		require.ErrorIs(t, err, inbox.ErrClosed)
-	}},
-	{Name: "wrong settings", Why: "all at once, on every message, and never a silent pass", Run: func(t *testing.T, db *testdb.DB) {
-		b := newBed(t, db)
+	})},
+	{Name: "wrong settings", Why: "all at once, on every message, and never a silent pass", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		h := b.inbox(effect, func(i *millrace.Inbox) {
 			i.Retention, i.Timeout, i.Epoch, i.MaxInFlight = 1, -1, -1, -1
 			i.Consumer = strings.Repeat("n", 300)
@@ -138,15 +125,13 @@ var inputBodies = []testdb.Body{
 		_, err := millrace.Inbox{}.Middleware(effect)(newMessage("x"))
 		require.ErrorContains(t, err, "a Store is required")
 		assert.Equal(t, 0, b.effects())
-	}},
-	{Name: "the inbox twice on one handler", Why: "it would wait for itself", Run: func(t *testing.T, db *testdb.DB) {
-		b := newBed(t, db)
+	})},
+	{Name: "the inbox twice on one handler", Why: "it would wait for itself", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		h := b.inbox(b.inbox(effect, func(i *millrace.Inbox) { i.Consumer = "inner" }))
 		_, err := h(newMessage("x"))
 		require.ErrorContains(t, err, "twice")
-	}},
-	{Name: "Skip", Why: "it lets a message through as if we were not there", Run: func(t *testing.T, db *testdb.DB) {
-		b := newBed(t, db)
+	})},
+	{Name: "Skip", Why: "it lets a message through as if we were not there", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		ran := 0
 		h := b.inbox(func(msg *message.Message) ([]*message.Message, error) {
 			ran++
@@ -160,10 +145,9 @@ var inputBodies = []testdb.Body{
 		must(t, h, msg)
 		must(t, h, msg)
 		assert.Equal(t, 2, ran)
-	}},
-	{Name: "a driver by another name", Why: "then the server itself says what it is", Run: func(t *testing.T, db *testdb.DB) {
-		b := newBed(t, db)
-		renamed := sqlx.NewDb(db.DB.DB, "tracing-driver")
+	})},
+	{Name: "a driver by another name", Why: "then the server itself says what it is", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
+		renamed := sqlx.NewDb(b.db.DB.DB, "tracing-driver")
 		h := b.inbox(func(msg *message.Message) ([]*message.Message, error) {
 			_, err := inbox.Tx(msg.Context())
 			return nil, err
@@ -172,5 +156,5 @@ var inputBodies = []testdb.Body{
 		must(t, h, again(msg))
 		must(t, h, again(msg))
 		assert.Equal(t, 1, b.events.Count("completed"))
-	}},
+	})},
 }

@@ -4,12 +4,11 @@ import (
 	"testing"
 	"time"
 
-	"github.com/ThreeDotsLabs/watermill"
-	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-go/millrace/inbox"
+	"github.com/millrace-go/millrace/tests/rig"
 	"github.com/millrace-go/millrace/tests/testdb"
 )
 
@@ -36,8 +35,7 @@ func (b *bed) forget(made, purged time.Duration) {
 
 func TestCheckFindsThatNoJanitorRuns(t *testing.T) {
 	t.Parallel()
-	testdb.Each(t, func(t *testing.T, db *testdb.DB) {
-		b := newBed(t, db)
+	testdb.Each(t, testdb.With(newBed, func(t *testing.T, b *bed) {
 		must(t, b.inbox(effect), newMessage("x"))
 		assert.Empty(t, b.neglected(b.process()), "the consumer is new")
 
@@ -55,23 +53,21 @@ func TestCheckFindsThatNoJanitorRuns(t *testing.T) {
 		require.Len(t, found, 1)
 		assert.Contains(t, found[0].Problem, "48h0m0s")
 
-		router, err := message.NewRouter(message.RouterConfig{}, watermill.NopLogger{})
-		require.NoError(t, err)
+		router := rig.NewRouter(t)
 		require.NoError(t, b.store.Plugin()(router))
 		assert.Empty(t, b.neglected(b.store), "this process has a janitor")
 		require.NoError(t, b.store.Close(t.Context()))
 
 		b.exec(`DELETE FROM millrace_claims`)
 		assert.Empty(t, b.neglected(b.process()), "there is nothing to delete")
-	})
+	}))
 }
 
 // TestAJanitorThatHasNothingToDoLeavesATrace: it does not walk before the first claim
 // expires, and is there all the same.
 func TestAJanitorThatHasNothingToDoLeavesATrace(t *testing.T) {
 	t.Parallel()
-	testdb.Each(t, func(t *testing.T, db *testdb.DB) {
-		b := newBed(t, db)
+	testdb.Each(t, testdb.With(newBed, func(t *testing.T, b *bed) {
 		must(t, b.inbox(effect), newMessage("x"))
 		purged := func() time.Time {
 			known, err := b.store.Consumers(t.Context())
@@ -80,7 +76,7 @@ func TestAJanitorThatHasNothingToDoLeavesATrace(t *testing.T) {
 			return known[0].PurgedAt
 		}
 		require.True(t, purged().IsZero())
-		store := b.newStore(db.DB, inbox.Config{PurgeInterval: 10 * time.Millisecond})
+		store := b.newStore(b.db.DB, inbox.Config{PurgeInterval: 10 * time.Millisecond})
 		stopped := make(chan error, 1)
 		go func() { stopped <- store.Run(t.Context()) }()
 		await := func(after time.Time) time.Time {
@@ -92,13 +88,12 @@ func TestAJanitorThatHasNothingToDoLeavesATrace(t *testing.T) {
 		await(first.Add(-time.Hour))
 		require.NoError(t, store.Close(t.Context()))
 		require.NoError(t, <-stopped)
-	})
+	}))
 }
 
 func TestConsumersAreKnown(t *testing.T) {
 	t.Parallel()
-	testdb.Each(t, func(t *testing.T, db *testdb.DB) {
-		b := newBed(t, db)
+	testdb.Each(t, testdb.With(newBed, func(t *testing.T, b *bed) {
 		consume := func(config inbox.ConsumerConfig) {
 			c, err := b.store.Consumer(config)
 			require.NoError(t, err)
@@ -139,5 +134,5 @@ func TestConsumersAreKnown(t *testing.T) {
 		assert.True(t, known[1].PurgeLine.IsZero())
 		_, err = b.store.Expired(t.Context(), 0)
 		require.ErrorContains(t, err, "too few")
-	})
+	}))
 }

@@ -19,8 +19,7 @@ import (
 
 // keyBodies: which deliveries are the same message.
 var keyBodies = []testdb.Body{
-	{Name: "keys that differ only in case or trailing space", Why: "keys are bytes: no collation decides", Run: func(t *testing.T, db *testdb.DB) {
-		b := newBed(t, db)
+	{Name: "keys that differ only in case or trailing space", Why: "keys are bytes: no collation decides", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		h := b.inbox(effect)
 		keys := []string{
 			"order", "Order", "ORDER", "order ", "order  ", " order", "örder", "orDer\x00", "order\x00",
@@ -32,9 +31,8 @@ var keyBodies = []testdb.Body{
 			must(t, h, message.NewMessage(key, nil))
 		}
 		assert.Equal(t, len(keys), b.effects())
-	}},
-	{Name: "keys of any bytes and length", Why: "no key is cut, and none is taken for another", Run: func(t *testing.T, db *testdb.DB) {
-		b := newBed(t, db)
+	})},
+	{Name: "keys of any bytes and length", Why: "no key is cut, and none is taken for another", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		all := make([]byte, 256)
 		for i := range all {
 			all[i] = byte(i)
@@ -48,13 +46,11 @@ var keyBodies = []testdb.Body{
 		}
 		assert.Equal(t, len(keys), b.effects())
 		for _, key := range keys {
-			story, err := b.store.Story(t.Context(), key)
-			require.NoError(t, err)
+			story := rig.Story(t, b.store, key)
 			assert.Len(t, story.Claims, 1, "story of %q", key)
 		}
-	}},
-	{Name: "two consumers of one message", Why: "each consumer has a memory of its own", Run: func(t *testing.T, db *testdb.DB) {
-		b := newBed(t, db)
+	})},
+	{Name: "two consumers of one message", Why: "each consumer has a memory of its own", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		msg := newMessage("x")
 		for _, consumer := range []string{"billing", "shipping", "Billing", "billing "} {
 			h := b.inbox(effect, func(i *millrace.Inbox) { i.Consumer = consumer })
@@ -62,17 +58,15 @@ var keyBodies = []testdb.Body{
 			must(t, h, again(msg))
 		}
 		assert.Equal(t, 4, b.effects())
-	}},
-	{Name: "two namespaces", Why: "services that share tables do not share consumers", Run: func(t *testing.T, db *testdb.DB) {
-		b := newBed(t, db)
+	})},
+	{Name: "two namespaces", Why: "services that share tables do not share consumers", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		msg := newMessage("x")
 		for _, namespace := range []string{"", "a", "b"} {
-			must(t, b.inbox(effect, on(b.newStore(db.DB, inbox.Config{Namespace: namespace}))), again(msg))
+			must(t, b.inbox(effect, on(b.newStore(b.db.DB, inbox.Config{Namespace: namespace}))), again(msg))
 		}
 		assert.Equal(t, 3, b.effects())
-	}},
-	{Name: "one UUID on two topics", Why: "a key counts per consumer, and per topic where that is asked for", Run: func(t *testing.T, db *testdb.DB) {
-		b := newBed(t, db)
+	})},
+	{Name: "one UUID on two topics", Why: "a key counts per consumer, and per topic where that is asked for", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		deliver := func(key inbox.Key, consumer, topic string, msg *message.Message) {
 			s := b.oneHandler(topic, effect, millrace.Inbox{Store: b.store, Consumer: consumer, Key: key}.Middleware)
 			assert.True(t, s.deliver(msg))
@@ -86,9 +80,8 @@ var keyBodies = []testdb.Body{
 		deliver(inbox.ByUUID().WithinTopic(), "qualified", "orders", again(qualified))
 		deliver(inbox.ByUUID().WithinTopic(), "qualified", "returns", again(qualified))
 		assert.Equal(t, 2, b.effectsOf(qualified.UUID))
-	}},
-	{Name: "consumer names at the limit", Why: "a name longer than its column is refused, never cut", Run: func(t *testing.T, db *testdb.DB) {
-		b := newBed(t, db)
+	})},
+	{Name: "consumer names at the limit", Why: "a name longer than its column is refused, never cut", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		msg := newMessage("x")
 		name := strings.Repeat("n", 254)
 		for _, consumer := range []string{name + "a", name + "b"} {
@@ -97,9 +90,8 @@ var keyBodies = []testdb.Body{
 		assert.Equal(t, 2, b.effects())
 		_, err := b.inbox(effect, func(i *millrace.Inbox) { i.Consumer = name + "ab" })(again(msg))
 		require.ErrorContains(t, err, "longer than 255 bytes")
-	}},
-	{Name: "another key for a known consumer", Why: "what was seen under one key says nothing under another", Run: func(t *testing.T, db *testdb.DB) {
-		b := newBed(t, db)
+	})},
+	{Name: "another key for a known consumer", Why: "what was seen under one key says nothing under another", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		msg := newMessage("x")
 		msg.Metadata.Set("order", "7")
 		must(t, b.inbox(effect), again(msg))
@@ -109,9 +101,8 @@ var keyBodies = []testdb.Body{
 		assert.ErrorContains(t, err, "Epoch to 1")
 		must(t, b.inbox(effect, on(b.process()), byOrder, func(i *millrace.Inbox) { i.Epoch = 1 }), again(msg))
 		assert.Equal(t, 2, b.effects())
-	}},
-	{Name: "a wrong setting at start", Why: "the plugin says so: Router.Run returns it", Run: func(t *testing.T, db *testdb.DB) {
-		b := newBed(t, db)
+	})},
+	{Name: "a wrong setting at start", Why: "the plugin says so: Router.Run returns it", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		must(t, b.inbox(effect), newMessage("x"))
 		run := func(i millrace.Inbox) error {
 			router, err := message.NewRouter(message.RouterConfig{}, b.events)
@@ -134,20 +125,18 @@ var keyBodies = []testdb.Body{
 		require.ErrorContains(t, run(millrace.Inbox{Store: b.process(), Retention: 1}), "Retention")
 		require.ErrorIs(t, run(millrace.Inbox{Store: b.process(), Key: inbox.ByPayload()}), inbox.ErrKeyChanged)
 		require.ErrorContains(t, run(millrace.Inbox{}), "a Store is required")
-		empty := b.newStore(db.DB, inbox.Config{TablePrefix: "elsewhere_"})
+		empty := b.newStore(b.db.DB, inbox.Config{TablePrefix: "elsewhere_"})
 		require.ErrorContains(t, run(millrace.Inbox{Store: empty}), "Store.Migrate")
-	}},
-	{Name: "a business key collapses different messages", Why: "that is what it is for: OnCollision defaults to dropping", Run: func(t *testing.T, db *testdb.DB) {
-		b := newBed(t, db)
+	})},
+	{Name: "a business key collapses different messages", Why: "that is what it is for: OnCollision defaults to dropping", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		h := b.inbox(effect, func(i *millrace.Inbox) { i.Key = inbox.ByJSON("order.id") })
 		must(t, h, newMessage(`{"order":{"id":7},"note":"first"}`))
 		must(t, h, newMessage(`{"order":{"id":7},"note":"second"}`))
 		must(t, h, newMessage(`{"order":{"id":"7"}}`))
 		assert.Equal(t, 2, b.effects())
 		assert.Equal(t, 1, b.events.Count("collision"))
-	}},
-	{Name: "messages of a megabyte", Why: "size does not change what is guaranteed", Run: func(t *testing.T, db *testdb.DB) {
-		b := newBed(t, db)
+	})},
+	{Name: "messages of a megabyte", Why: "size does not change what is guaranteed", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		msg := newMessage(strings.Repeat("x", 1<<20))
 		h := b.inbox(effect)
 		must(t, h, again(msg))
@@ -155,11 +144,10 @@ var keyBodies = []testdb.Body{
 		assert.Equal(t, 1, b.effects())
 		other := message.NewMessage(msg.UUID, bytes.Repeat([]byte("y"), 1<<20))
 		must(t, h, other)
-		parked, err := b.store.Parked(t.Context(), 0, 10)
-		require.NoError(t, err)
+		parked := rig.Parked(t, b.store)
 		require.Len(t, parked, 1)
 		assert.True(t, bytes.Equal(other.Payload, parked[0].Payload))
-	}},
+	})},
 }
 
 // oneHandler starts a router with a handler that publishes nothing.

@@ -12,6 +12,7 @@ import (
 	"github.com/millrace-go/millrace/inbox"
 	millrace "github.com/millrace-go/millrace/middleware"
 	"github.com/millrace-go/millrace/tests/leasetest"
+	"github.com/millrace-go/millrace/tests/rig"
 	"github.com/millrace-go/millrace/tests/testdb"
 )
 
@@ -38,27 +39,25 @@ func TestLeasesWithClientFoundRows(t *testing.T) {
 // leaseStores returns stores with a pool each, as processes have them.
 func leaseStores(t *testing.T, db *testdb.DB) leasetest.Open {
 	t.Helper()
-	store, err := inbox.NewStore(db.DB, inbox.Config{})
-	require.NoError(t, err)
+	store := rig.NewStore(t, db.DB, inbox.Config{})
 	require.NoError(t, store.Migrate(t.Context()))
 	return func(t *testing.T) inbox.LeaseStore {
 		t.Helper()
-		store, err := inbox.NewStore(db.Open(t).DB, inbox.Config{})
-		require.NoError(t, err)
+		store := rig.NewStore(t, db.Open(t).DB, inbox.Config{})
 		return store.Leases().Store()
 	}
 }
 
 var leaseBodies = []testdb.Body{
 	{Name: "lease: apart from the inbox", Why: "a lease must not count as the inbox's claim, nor the other way round",
-		Run: leasesApartFromInbox},
+		Run: testdb.With(newBed, leasesApartFromInbox)},
 	{Name: "lease: refused inside the inbox", Why: "what the inbox rolls back must not stay confirmed",
-		Run: leaseInsideInbox},
-	{Name: "lease: purged", Why: "leases that ended must not stay for ever", Run: leasesPurged},
+		Run: testdb.With(newBed, leaseInsideInbox)},
+	{Name: "lease: purged", Why: "leases that ended must not stay for ever", Run: testdb.With(newBed, leasesPurged)},
 	{Name: "lease: key changed", Why: "another key would not know what was recorded under the old one",
-		Run: leaseKeyChanged},
-	{Name: "lease: one connection", Why: "a lease must not wait for a second connection", Run: leasesOnOneConnection},
-	{Name: "lease: close", Why: "a handler's lease must be confirmed before the pool is closed", Run: leaseClose},
+		Run: testdb.With(newBed, leaseKeyChanged)},
+	{Name: "lease: one connection", Why: "a lease must not wait for a second connection", Run: testdb.With(newBed, leasesOnOneConnection)},
+	{Name: "lease: close", Why: "a handler's lease must be confirmed before the pool is closed", Run: testdb.With(newBed, leaseClose)},
 }
 
 // leased wraps a handler with leases of the bed's store.
@@ -70,8 +69,7 @@ func (b *bed) leased(h message.HandlerFunc, change ...func(*millrace.Deduplicate
 	return d.Middleware(h)
 }
 
-func leasesApartFromInbox(t *testing.T, db *testdb.DB) {
-	b := newBed(t, db)
+func leasesApartFromInbox(t *testing.T, b *bed) {
 	runs := 0
 	leased := b.leased(func(*message.Message) ([]*message.Message, error) { runs++; return nil, nil },
 		func(d *millrace.Deduplicate) { d.Key = inbox.ByPayload() })
@@ -87,8 +85,7 @@ func leasesApartFromInbox(t *testing.T, db *testdb.DB) {
 	require.ErrorContains(t, err, "consumers of leases")
 }
 
-func leaseInsideInbox(t *testing.T, db *testdb.DB) {
-	b := newBed(t, db)
+func leaseInsideInbox(t *testing.T, b *bed) {
 	memory, err := inbox.NewMemoryLeases(inbox.MemoryLeasesConfig{})
 	require.NoError(t, err)
 	for _, claims := range []*inbox.Leases{b.store.Leases(), memory} {
@@ -99,26 +96,22 @@ func leaseInsideInbox(t *testing.T, db *testdb.DB) {
 	assert.Equal(t, 1, b.effects())
 }
 
-func leasesPurged(t *testing.T, db *testdb.DB) {
-	b := newBed(t, db)
+func leasesPurged(t *testing.T, b *bed) {
 	const short, long = 100 * time.Millisecond, time.Hour
 	nothing := func(*message.Message) ([]*message.Message, error) { return nil, nil }
 	must(t, b.leased(nothing, func(d *millrace.Deduplicate) { d.Retention = long }), newMessage("stays"))
 	must(t, b.leased(nothing, func(d *millrace.Deduplicate) { d.Retention = short }), newMessage("goes"))
 	for began := time.Now(); b.count(`SELECT COUNT(*) FROM millrace_leases`) > 1; {
-		_, err := b.store.Purge(t.Context())
-		require.NoError(t, err)
+		rig.Purge(t, b.store)
 		require.Less(t, time.Since(began), time.Minute)
 	}
-	_, err := b.store.Purge(t.Context())
-	require.NoError(t, err)
+	rig.Purge(t, b.store)
 	assert.Equal(t, 1, b.count(`SELECT COUNT(*) FROM millrace_leases`))
 }
 
-func leaseKeyChanged(t *testing.T, db *testdb.DB) {
-	b := newBed(t, db)
+func leaseKeyChanged(t *testing.T, b *bed) {
 	must(t, b.leased(effectless), newMessage("x"))
-	restarted := b.newStore(db.Open(t).DB, inbox.Config{})
+	restarted := b.newStore(b.db.Open(t).DB, inbox.Config{})
 	byPayload := func(d *millrace.Deduplicate) { d.Claims, d.Key = restarted.Leases(), inbox.ByPayload() }
 	_, err := b.leased(effectless, byPayload)(newMessage("x"))
 	require.ErrorIs(t, err, inbox.ErrKeyChanged)
@@ -127,9 +120,8 @@ func leaseKeyChanged(t *testing.T, db *testdb.DB) {
 
 func effectless(*message.Message) ([]*message.Message, error) { return nil, nil }
 
-func leasesOnOneConnection(t *testing.T, db *testdb.DB) {
-	b := newBed(t, db)
-	store := b.newStore(db.Open(t, testdb.Pool(1)).DB, inbox.Config{})
+func leasesOnOneConnection(t *testing.T, b *bed) {
+	store := b.newStore(b.db.Open(t, testdb.Pool(1)).DB, inbox.Config{})
 	h := b.leased(effectless, func(d *millrace.Deduplicate) { d.Claims = store.Leases() })
 	done := make(chan error)
 	for range 20 {
@@ -143,8 +135,7 @@ func leasesOnOneConnection(t *testing.T, db *testdb.DB) {
 	}
 }
 
-func leaseClose(t *testing.T, db *testdb.DB) {
-	b := newBed(t, db)
+func leaseClose(t *testing.T, b *bed) {
 	entered, leave, done := make(chan struct{}), make(chan struct{}), make(chan error)
 	h := b.leased(func(*message.Message) ([]*message.Message, error) {
 		close(entered)

@@ -23,8 +23,7 @@ import (
 // lostBodies: a statement after which the transaction is gone, and what a handler does that
 // goes on without it.
 var lostBodies = []testdb.Body{
-	{Name: "a statement that a router's close interrupts", Why: "nothing that is written after the loss of the claim stays", Run: func(t *testing.T, db *testdb.DB) {
-		b := newBed(t, db)
+	{Name: "a statement that a router's close interrupts", Why: "nothing that is written after the loss of the claim stays", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		closing := true
 		begun := make(chan *message.Router, 1)
 		h := func(msg *message.Message) error {
@@ -35,7 +34,7 @@ var lostBodies = []testdb.Body{
 					<-time.After(50 * time.Millisecond) // of the statement
 					_ = (<-begun).Close()
 				}()
-				endless(msg.Context(), db) // optional
+				endless(msg.Context(), b.db) // optional
 			}
 			return errors.Join(err, write(context.WithoutCancel(msg.Context()), "B"))
 		}
@@ -62,23 +61,22 @@ var lostBodies = []testdb.Body{
 			}
 		}
 		assert.Equal(t, "A B", b.written())
-	}},
-	{Name: "an interrupted statement, then an error", Why: "a handler that fails leaves no row", Run: func(t *testing.T, db *testdb.DB) {
-		b := newBed(t, db)
+	})},
+	{Name: "an interrupted statement, then an error", Why: "a handler that fails leaves no row", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		h := b.inbox(func(msg *message.Message) ([]*message.Message, error) {
 			err := write(msg.Context(), "A")
-			interrupted(msg.Context(), db)
+			interrupted(msg.Context(), b.db)
 			_ = write(msg.Context(), "B")
 			return nil, errors.Join(errBoom, err)
 		})
 		_, err := h(newMessage("x"))
 		require.ErrorIs(t, err, errBoom)
 		assert.Empty(t, b.written())
-		if db.Dialect == "sqlite" {
+		if b.db.Dialect == "sqlite" {
 			require.ErrorIs(t, err, inbox.ErrTxEndedByHandler)
 			assert.Equal(t, 1, b.events.Count("ended"))
 		}
-	}},
+	})},
 	{Name: "ways to lose SQLite's transaction", Why: "nothing that is written after the loss of the claim stays", Run: func(t *testing.T, db *testdb.DB) {
 		if db.Dialect != "sqlite" {
 			return // the others keep the transaction, or refuse its commit
@@ -95,13 +93,12 @@ var lostBodies = []testdb.Body{
 			}
 		}
 	}},
-	{Name: "the connection of a lost transaction", Why: "what the service writes on it afterwards is committed", Run: func(t *testing.T, db *testdb.DB) {
-		b := newBed(t, db)
-		pool := db.Open(t, testdb.Pool(1))
+	{Name: "the connection of a lost transaction", Why: "what the service writes on it afterwards is committed", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
+		pool := b.db.Open(t, testdb.Pool(1))
 		store := b.newStore(pool.DB, inbox.Config{})
 		_, _ = b.inbox(func(msg *message.Message) ([]*message.Message, error) {
 			err := write(msg.Context(), "A")
-			interrupted(msg.Context(), db)
+			interrupted(msg.Context(), b.db)
 			return nil, err
 		}, on(store))(newMessage("x"))
 		_, _ = b.inbox(func(msg *message.Message) ([]*message.Message, error) {
@@ -116,11 +113,10 @@ var lostBodies = []testdb.Body{
 		_, err = pool.ExecContext(t.Context(), `INSERT INTO effects (uuid, consumer) VALUES ('x', 'own')`)
 		require.NoError(t, err)
 		assert.Equal(t, "A own own", b.written())
-	}},
-	{Name: "connections after every end of a transaction", Why: "none is kept", Run: func(t *testing.T, db *testdb.DB) {
-		b := newBed(t, db)
-		pool := db.Open(t, testdb.Pool(2))
-		for name, h := range ends(db) {
+	})},
+	{Name: "connections after every end of a transaction", Why: "none is kept", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
+		pool := b.db.Open(t, testdb.Pool(2))
+		for name, h := range ends(b.db) {
 			store := b.newStore(pool.DB, inbox.Config{})
 			func() {
 				defer func() { _ = recover() }()
@@ -128,7 +124,7 @@ var lostBodies = []testdb.Body{
 			}()
 			assert.Eventually(t, func() bool { return pool.Stats().InUse == 0 }, 30*time.Second, time.Millisecond, name)
 		}
-	}},
+	})},
 }
 
 // losses are statements by which SQLite rolls back the whole transaction.
@@ -205,8 +201,7 @@ var continuations = map[string]func(b *bed, msg *message.Message, tx *sqlx.Tx) e
 		return nil
 	},
 	"the outbox": func(b *bed, msg *message.Message, _ *sqlx.Tx) error {
-		publisher, err := box.NewPublisher(b.db.DB, box.Config{})
-		require.NoError(b, err)
+		publisher := rig.NewOutbox(b, b.db.DB, box.Config{})
 		out := newMessage("event")
 		out.SetContext(msg.Context())
 		_ = publisher.Publish("events", out)
@@ -250,12 +245,7 @@ func (b *bed) losesNothing(name string, lose func(context.Context, *sqlx.Tx) err
 
 // write is one effect of a handler.
 func write(ctx context.Context, what string) error {
-	tx, err := inbox.Tx(ctx)
-	if err != nil {
-		return err
-	}
-	_, err = tx.ExecContext(ctx, tx.Rebind(`INSERT INTO effects (uuid, consumer) VALUES ('x', ?)`), what)
-	return err
+	return rig.Exec(ctx, `INSERT INTO effects (uuid, consumer) VALUES ('x', ?)`, what)
 }
 
 // written returns the effects that were committed.

@@ -22,8 +22,7 @@ func TestObserversAreToldWhy(t *testing.T) {
 }
 
 var observerBodies = []testdb.Body{
-	{Name: "why a run failed", Why: "a small set, to count by", Run: func(t *testing.T, db *testdb.DB) {
-		b := newBed(t, db)
+	{Name: "why a run failed", Why: "a small set, to count by", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		requires := func(i *millrace.Inbox) { i.RequireTx = true }
 		brief := func(i *millrace.Inbox) { i.Timeout = time.Second }
 		fails := func(err error) message.HandlerFunc {
@@ -53,7 +52,7 @@ var observerBodies = []testdb.Body{
 				_, _ = b.inbox(func(msg *message.Message) ([]*message.Message, error) {
 					tx, err := inbox.Tx(msg.Context())
 					require.NoError(t, err)
-					assert.Equal(t, refusesCommits(db), tx.Commit() != nil)
+					assert.Equal(t, refusesCommits(b.db), tx.Commit() != nil)
 					return nil, errBoom
 				})(newMessage("x"))
 			},
@@ -69,16 +68,14 @@ var observerBodies = []testdb.Body{
 			assert.Error(t, e.Err)
 			assert.Equal(t, received, b.events.Count("received"))
 		}
-	}},
-	{Name: "a panic that is recovered further in", Why: "it is one all the same", Run: func(t *testing.T, db *testdb.DB) {
-		b := newBed(t, db)
+	})},
+	{Name: "a panic that is recovered further in", Why: "it is one all the same", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		s := b.newService(func(*message.Message) ([]*message.Message, error) { panic("!") },
 			millrace.Inbox{Store: b.store}.Middleware, middleware.Recoverer)
 		assert.False(t, s.deliver(newMessage("x")))
 		assert.Equal(t, inbox.ReasonPanic, b.events.Last("failed").Reason)
-	}},
-	{Name: "what is received", Why: "each delivery once, copies too", Run: func(t *testing.T, db *testdb.DB) {
-		b := newBed(t, db)
+	})},
+	{Name: "what is received", Why: "each delivery once, copies too", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		msg := newMessage("x")
 		msg.Metadata.Set("name", "paid")
 		for range 3 {
@@ -88,9 +85,8 @@ var observerBodies = []testdb.Body{
 		e := b.events.Last("received")
 		assert.Equal(t, []string{"billing", "paid", msg.UUID}, []string{e.Consumer, e.Type, e.UUID})
 		assert.Equal(t, inbox.ReasonSettled, b.events.Last("duplicate").Reason)
-	}},
-	{Name: "what the janitor tells", Why: "what it deleted, and how old the rest is", Run: func(t *testing.T, db *testdb.DB) {
-		b := newBed(t, db)
+	})},
+	{Name: "what the janitor tells", Why: "what it deleted, and how old the rest is", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		handle := func(ages ...time.Duration) {
 			for _, age := range ages {
 				msg := newMessage("x")
@@ -116,5 +112,5 @@ var observerBodies = []testdb.Body{
 		_, err := failing.Purge(t.Context())
 		require.ErrorIs(t, err, errBoom)
 		assert.ErrorIs(t, b.events.Last("purged").Err, errBoom)
-	}},
+	})},
 }

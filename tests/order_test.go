@@ -19,15 +19,13 @@ import (
 
 // orderBodies: Watermill's own middlewares, where they belong and where they do not.
 var orderBodies = []testdb.Body{
-	{Name: "Retry outside", Why: "each try has a transaction of its own", Run: func(t *testing.T, db *testdb.DB) {
-		b := newBed(t, db)
+	{Name: "Retry outside", Why: "each try has a transaction of its own", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		s := b.newService(failing(2), middleware.Retry{MaxRetries: 3, InitialInterval: 1}.Middleware,
 			millrace.Inbox{Store: b.store}.Middleware)
 		assert.True(t, s.deliver(newMessage("x")))
 		assert.Equal(t, 1, b.effects())
-	}},
-	{Name: "Retry inside", Why: "a second run in the transaction of a failed one is refused", Run: func(t *testing.T, db *testdb.DB) {
-		b := newBed(t, db)
+	})},
+	{Name: "Retry inside", Why: "a second run in the transaction of a failed one is refused", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		s := b.newService(failing(1), millrace.Inbox{Store: b.store}.Middleware,
 			middleware.Retry{MaxRetries: 3, InitialInterval: 1}.Middleware)
 		msg := newMessage("x")
@@ -35,9 +33,8 @@ var orderBodies = []testdb.Body{
 		assert.Equal(t, 0, b.effects(), "a failed try was committed")
 		assert.True(t, s.deliver(again(msg)))
 		assert.Equal(t, 1, b.effects())
-	}},
-	{Name: "Retry and Recoverer inside", Why: "a panic that became an error is a failed run too", Run: func(t *testing.T, db *testdb.DB) {
-		b := newBed(t, db)
+	})},
+	{Name: "Retry and Recoverer inside", Why: "a panic that became an error is a failed run too", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		crash := true
 		s := b.newService(func(msg *message.Message) ([]*message.Message, error) {
 			out, err := effect(msg)
@@ -53,17 +50,15 @@ var orderBodies = []testdb.Body{
 		assert.Equal(t, 0, b.effects(), "both runs were committed")
 		assert.True(t, s.deliver(again(msg)))
 		assert.Equal(t, 1, b.effects())
-	}},
-	{Name: "PoisonQueue inside", Why: "it makes a failure look like a success: half of the work would be committed", Run: func(t *testing.T, db *testdb.DB) {
-		b := newBed(t, db)
+	})},
+	{Name: "PoisonQueue inside", Why: "it makes a failure look like a success: half of the work would be committed", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		poison, err := middleware.PoisonQueue(&rig.Publisher{}, "poison")
 		require.NoError(t, err)
 		s := b.newService(failing(1), millrace.Inbox{Store: b.store}.Middleware, poison)
 		assert.False(t, s.deliver(newMessage("x")))
 		assert.Equal(t, 0, b.effects())
-	}},
-	{Name: "PoisonQueue outside", Why: "the failed run is rolled back, then the message is put away", Run: func(t *testing.T, db *testdb.DB) {
-		b := newBed(t, db)
+	})},
+	{Name: "PoisonQueue outside", Why: "the failed run is rolled back, then the message is put away", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		queue := &rig.Publisher{}
 		poison, err := middleware.PoisonQueue(queue, "poison")
 		require.NoError(t, err)
@@ -74,16 +69,14 @@ var orderBodies = []testdb.Body{
 		assert.Len(t, queue.Messages(), 1)
 		assert.True(t, s.deliver(queue.Messages()[0]), "put back by an operator, it is handled: T12")
 		assert.Equal(t, 1, b.effects())
-	}},
-	{Name: "IgnoreErrors inside", Why: "as PoisonQueue inside", Run: func(t *testing.T, db *testdb.DB) {
-		b := newBed(t, db)
+	})},
+	{Name: "IgnoreErrors inside", Why: "as PoisonQueue inside", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		s := b.newService(failing(1), millrace.Inbox{Store: b.store}.Middleware,
 			middleware.NewIgnoreErrors([]error{errBoom}).Middleware)
 		assert.False(t, s.deliver(newMessage("x")))
 		assert.Equal(t, 0, b.effects())
-	}},
-	{Name: "InstantAck outside", Why: "a configuration error before anything else", Run: func(t *testing.T, db *testdb.DB) {
-		b := newBed(t, db)
+	})},
+	{Name: "InstantAck outside", Why: "a configuration error before anything else", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		var got error
 		s := b.newService(invoice, func(h message.HandlerFunc) message.HandlerFunc {
 			return func(msg *message.Message) ([]*message.Message, error) {
@@ -96,9 +89,8 @@ var orderBodies = []testdb.Body{
 		require.NoError(t, s.router.Close())
 		require.ErrorContains(t, got, "InstantAck")
 		assert.Equal(t, 0, b.effects())
-	}},
-	{Name: "InstantAck inside", Why: "the ack says nothing about the outcome, which stays listed", Run: func(t *testing.T, db *testdb.DB) {
-		b := newBed(t, db)
+	})},
+	{Name: "InstantAck inside", Why: "the ack says nothing about the outcome, which stays listed", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		s := b.newService(func(msg *message.Message) ([]*message.Message, error) {
 			ctx := context.WithoutCancel(msg.Context())
 			out := newMessage("out")
@@ -110,17 +102,15 @@ var orderBodies = []testdb.Body{
 		require.NoError(t, b.store.Close(t.Context()))
 		assert.Equal(t, 1, b.count(`SELECT COUNT(*) FROM millrace_outcomes`), "settled by an ack that came first")
 		assert.Contains(t, strings.Join(b.events.Logs(), "\n"), "acked before its effects were committed")
-	}},
-	{Name: "Timeout inside", Why: "T16: it leaves a cancelled context behind", Run: func(t *testing.T, db *testdb.DB) {
-		b := newBed(t, db)
+	})},
+	{Name: "Timeout inside", Why: "T16: it leaves a cancelled context behind", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		s := b.newService(invoice, middleware.Retry{MaxRetries: 1, InitialInterval: 1}.Middleware,
 			millrace.Inbox{Store: b.store}.Middleware, middleware.Timeout(time.Minute))
 		assert.True(t, s.deliver(newMessage("x")))
 		assert.Equal(t, 1, b.effects())
 		assert.Len(t, s.published.Messages(), 1)
-	}},
-	{Name: "Recoverer and CorrelationID inside", Why: "a panic becomes an error and is rolled back; produced messages are stamped", Run: func(t *testing.T, db *testdb.DB) {
-		b := newBed(t, db)
+	})},
+	{Name: "Recoverer and CorrelationID inside", Why: "a panic becomes an error and is rolled back; produced messages are stamped", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		crash := true
 		s := b.newService(func(msg *message.Message) ([]*message.Message, error) {
 			out, err := invoice(msg)
@@ -140,15 +130,14 @@ var orderBodies = []testdb.Body{
 		assert.True(t, s.deliver(again(msg)))
 		require.Len(t, s.published.Messages(), 1)
 		assert.Equal(t, "c-1", middleware.MessageCorrelationID(s.published.Messages()[0]))
-	}},
-	{Name: "Duplicator outside", Why: "Watermill's own chaos: every message twice", Run: func(t *testing.T, db *testdb.DB) {
-		b := newBed(t, db)
+	})},
+	{Name: "Duplicator outside", Why: "Watermill's own chaos: every message twice", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		s := b.newService(invoice, middleware.Duplicator, millrace.Inbox{Store: b.store}.Middleware)
 		for range 10 {
 			assert.True(t, s.deliver(newMessage("x")))
 		}
 		assert.Equal(t, 10, b.effects())
-	}},
+	})},
 }
 
 // failing has its effect each time, and fails the first n times.

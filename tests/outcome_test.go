@@ -9,7 +9,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -23,8 +22,7 @@ import (
 
 // outcomeBodies: what a handler returns reaches the broker, always the same.
 var outcomeBodies = []testdb.Body{
-	{Name: "returned messages are published", Why: "and the outcome is settled once the router acked", Run: func(t *testing.T, db *testdb.DB) {
-		b := newBed(t, db)
+	{Name: "returned messages are published", Why: "and the outcome is settled once the router acked", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		s := b.newService(invoice, millrace.Inbox{Store: b.store}.Middleware)
 		msg := newMessage("x")
 		assert.True(t, s.deliver(msg))
@@ -33,18 +31,16 @@ var outcomeBodies = []testdb.Body{
 		require.NoError(t, b.store.Close(t.Context()))
 		assert.Equal(t, 0, b.count(`SELECT COUNT(*) FROM millrace_outcomes`))
 		assert.Equal(t, 1, b.events.Count("settled"))
-	}},
-	{Name: "a service that closes before the ack", Why: "what was not acked is not settled, so the redelivery finds it", Run: func(t *testing.T, db *testdb.DB) {
-		b := newBed(t, db)
+	})},
+	{Name: "a service that closes before the ack", Why: "what was not acked is not settled, so the redelivery finds it", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		s := b.newService(invoice, millrace.Inbox{Store: b.store}.Middleware)
 		s.published.FailWith(errBoom)
 		assert.False(t, s.deliver(newMessage("x")))
 		require.NoError(t, s.router.Close())
 		require.NoError(t, b.store.Close(t.Context()))
 		assert.Equal(t, 1, b.count(`SELECT COUNT(*) FROM millrace_outcomes`))
-	}},
-	{Name: "publishing fails after the commit", Why: "T1: the redelivery publishes the same messages, byte for byte", Run: func(t *testing.T, db *testdb.DB) {
-		b := newBed(t, db)
+	})},
+	{Name: "publishing fails after the commit", Why: "T1: the redelivery publishes the same messages, byte for byte", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		var first []*message.Message
 		s := b.newService(func(msg *message.Message) ([]*message.Message, error) {
 			out, err := invoice(msg)
@@ -69,9 +65,8 @@ var outcomeBodies = []testdb.Body{
 		require.NoError(t, s.router.Close())
 		require.NoError(t, b.store.Close(t.Context()))
 		assert.Equal(t, 0, b.count(`SELECT COUNT(*) FROM millrace_outcomes`))
-	}},
-	{Name: "the router closes before a handler returns messages", Why: "they are kept, and published by the redelivery", Run: func(t *testing.T, db *testdb.DB) {
-		b := newBed(t, db)
+	})},
+	{Name: "the router closes before a handler returns messages", Why: "they are kept, and published by the redelivery", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		running := make(chan struct{})
 		s := b.newService(func(msg *message.Message) ([]*message.Message, error) {
 			close(running)
@@ -87,9 +82,8 @@ var outcomeBodies = []testdb.Body{
 		assert.False(t, rig.Answer(s, msg))
 		assert.Equal(t, 1, b.effects())
 		assert.Equal(t, 1, b.count(`SELECT COUNT(*) FROM millrace_outcomes`))
-	}},
-	{Name: "a crash between commit and publish", Why: "I3: another process publishes the outcome", Run: func(t *testing.T, db *testdb.DB) {
-		b := newBed(t, db)
+	})},
+	{Name: "a crash between commit and publish", Why: "I3: another process publishes the outcome", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		msg := newMessage("x")
 		crashed := b.newService(invoice, millrace.Inbox{Store: b.store}.Middleware)
 		crashed.published.FailWith(errBoom)
@@ -99,9 +93,8 @@ var outcomeBodies = []testdb.Body{
 		assert.True(t, restarted.deliver(again(msg)))
 		assert.Len(t, restarted.published.Messages(), 1)
 		assert.Equal(t, 1, b.effects())
-	}},
-	{Name: "an outcome that nobody asks for again", Why: "it is listed with its age, and Redispatch sends it", Run: func(t *testing.T, db *testdb.DB) {
-		b := newBed(t, db)
+	})},
+	{Name: "an outcome that nobody asks for again", Why: "it is listed with its age, and Redispatch sends it", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		s := b.newService(invoice, millrace.Inbox{Store: b.store}.Middleware)
 		s.published.FailWith(errBoom)
 		msg := newMessage("x")
@@ -126,11 +119,10 @@ var outcomeBodies = []testdb.Body{
 		assert.Equal(t, old[0].Messages[0].UUID, s.published.Messages()[0].UUID)
 		assert.True(t, s.deliver(again(msg)))
 		assert.Len(t, s.published.Messages(), 1, "settled: the redelivery publishes nothing")
-	}},
-	{Name: "an acked outcome is not redispatched", Why: "what was acked is settled first", Run: func(t *testing.T, db *testdb.DB) {
-		b := newBed(t, db)
+	})},
+	{Name: "an acked outcome is not redispatched", Why: "what was acked is settled first", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		late := &rig.Publisher{}
-		b.store = b.newStore(db.DB, inbox.Config{Redispatch: late, RedispatchAfter: 1, WithoutPlugin: true})
+		b.store = b.newStore(b.db.DB, inbox.Config{Redispatch: late, RedispatchAfter: 1, WithoutPlugin: true})
 		h := millrace.Inbox{Store: b.store}.Middleware
 		router, err := message.NewRouter(message.RouterConfig{}, b.events)
 		require.NoError(t, err)
@@ -150,7 +142,7 @@ var outcomeBodies = []testdb.Body{
 		<-purged
 		assert.Empty(t, late.Messages())
 		assert.Equal(t, 0, b.count(`SELECT COUNT(*) FROM millrace_outcomes`))
-	}},
+	})},
 	{Name: "an outcome that is just being settled", Why: "it is not redispatched by who looks meanwhile", Run: func(t *testing.T, db *testdb.DB) {
 		// How long the other one has for its look. That it waits instead tells nobody.
 		const look = 300 * time.Millisecond
@@ -167,8 +159,7 @@ var outcomeBodies = []testdb.Body{
 			}
 			return nil
 		}})
-		router, err := message.NewRouter(message.RouterConfig{}, watermill.NopLogger{})
-		require.NoError(t, err)
+		router := rig.NewRouter(t)
 		router.AddMiddleware(millrace.Inbox{Store: b.store}.Middleware)
 		s := &service{bed: b, feed: rig.NewFeed(), published: &rig.Publisher{}, stopped: make(chan error, 1)}
 		router.AddHandler("billing", "orders", s.feed, "invoices", s.published, invoice)
@@ -188,8 +179,7 @@ var outcomeBodies = []testdb.Body{
 		runs.Wait()
 		assert.Empty(t, late.Messages())
 	}},
-	{Name: "an outcome that cannot be read", Why: "I6: it stops no other", Run: func(t *testing.T, db *testdb.DB) {
-		b := newBed(t, db)
+	{Name: "an outcome that cannot be read", Why: "I6: it stops no other", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		s := b.newService(invoice, millrace.Inbox{Store: b.store}.Middleware)
 		s.published.FailWith(errBoom)
 		assert.False(t, s.deliver(newMessage("x")))
@@ -199,15 +189,14 @@ var outcomeBodies = []testdb.Body{
 		n, err := b.store.Redispatch(t.Context(), s.published, 0)
 		require.ErrorContains(t, err, "newer release")
 		assert.Equal(t, 1, n)
-	}},
-	{Name: "a thousand outcomes that cannot be published", Why: "I6: those behind them have their turn", Run: func(t *testing.T, db *testdb.DB) {
-		b := newBed(t, db)
+	})},
+	{Name: "a thousand outcomes that cannot be published", Why: "I6: those behind them have their turn", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		s := b.newService(invoice, millrace.Inbox{Store: b.store}.Middleware)
 		s.published.FailWith(errBoom)
 		assert.False(t, s.deliver(newMessage("x")))
 		s.published.FailWith(nil)
 		var id []byte
-		require.NoError(t, db.GetContext(t.Context(), &id, `SELECT message_id FROM millrace_outcomes`))
+		require.NoError(t, b.db.GetContext(t.Context(), &id, `SELECT message_id FROM millrace_outcomes`))
 		for n := range 1000 { // whose messages only a newer release could read
 			b.exec(`INSERT INTO millrace_outcomes (consumer, message_id, topic, messages, created_at)
 				SELECT consumer, ?, topic, ?, created_at - 1000000 FROM millrace_outcomes WHERE message_id = ?`,
@@ -221,9 +210,8 @@ var outcomeBodies = []testdb.Body{
 		assert.Equal(t, 1, n)
 		_, err = b.store.Redispatch(t.Context(), s.published, 0)
 		require.ErrorContains(t, err, "newer release", "it begins anew")
-	}},
-	{Name: "a failed run publishes nothing", Why: "I4: nothing of a rolled-back run reaches the broker", Run: func(t *testing.T, db *testdb.DB) {
-		b := newBed(t, db)
+	})},
+	{Name: "a failed run publishes nothing", Why: "I4: nothing of a rolled-back run reaches the broker", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		s := b.newService(func(msg *message.Message) ([]*message.Message, error) {
 			out, err := invoice(msg)
 			return out, errors.Join(errBoom, err)
@@ -231,10 +219,9 @@ var outcomeBodies = []testdb.Body{
 		assert.False(t, s.deliver(newMessage("x")))
 		assert.Empty(t, s.published.Messages())
 		assert.Equal(t, 0, b.count(`SELECT COUNT(*) FROM millrace_outcomes`))
-	}},
-	{Name: "a commit that fails publishes nothing", Why: "I4, where the answer to the commit says so", Run: func(t *testing.T, db *testdb.DB) {
-		b := newBed(t, db)
-		pool := faults.Open(t, db)
+	})},
+	{Name: "a commit that fails publishes nothing", Why: "I4, where the answer to the commit says so", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
+		pool := faults.Open(t, b.db)
 		s := b.newService(invoice, millrace.Inbox{Store: b.newStore(pool.DB, inbox.Config{})}.Middleware)
 		assert.True(t, s.deliver(newMessage("warm up")))
 		lose := func(before, after error) {
@@ -263,9 +250,8 @@ var outcomeBodies = []testdb.Body{
 		assert.True(t, s.deliver(again(msg)))
 		assert.Len(t, s.published.Messages(), 2)
 		assert.Equal(t, 1, b.effectsOf(msg.UUID))
-	}},
-	{Name: "a waiting copy while the outcome is on its way", Why: "a copy is not acked while the broker may lack what was produced", Run: func(t *testing.T, db *testdb.DB) {
-		b := newBed(t, db)
+	})},
+	{Name: "a waiting copy while the outcome is on its way", Why: "a copy is not acked while the broker may lack what was produced", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		running, goOn := make(chan struct{}), make(chan struct{})
 		s := b.newService(func(msg *message.Message) ([]*message.Message, error) {
 			close(running)
@@ -284,9 +270,8 @@ var outcomeBodies = []testdb.Body{
 		s.published.FailWith(nil)
 		assert.True(t, s.deliver(again(first)))
 		assert.Len(t, s.published.Messages(), 1)
-	}},
-	{Name: "returned messages go into an outbox", Why: "in the same transaction; the router publishes nothing", Run: func(t *testing.T, db *testdb.DB) {
-		b := newBed(t, db)
+	})},
+	{Name: "returned messages go into an outbox", Why: "in the same transaction; the router publishes nothing", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		b.exec(`CREATE TABLE box (topic VARCHAR(100), uuid VARCHAR(100))`)
 		box := &outbox{}
 		s := b.newService(invoice, millrace.Inbox{Store: b.store, Outbox: box}.Middleware)
@@ -301,9 +286,8 @@ var outcomeBodies = []testdb.Body{
 		assert.Equal(t, 1, b.count(`SELECT COUNT(*) FROM box WHERE topic = 'invoices'`))
 		assert.Equal(t, 0, b.count(`SELECT COUNT(*) FROM millrace_outcomes`))
 		assert.Empty(t, s.published.Messages())
-	}},
-	{Name: "an outbox after the handler committed by itself", Why: "a success that ended the transaction still has its messages stored", Run: func(t *testing.T, db *testdb.DB) {
-		b := newBed(t, db)
+	})},
+	{Name: "an outbox after the handler committed by itself", Why: "a success that ended the transaction still has its messages stored", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		b.exec(`CREATE TABLE box (topic VARCHAR(100), uuid VARCHAR(100))`)
 		s := b.newService(func(msg *message.Message) ([]*message.Message, error) {
 			out, err := invoice(msg)
@@ -311,21 +295,19 @@ var outcomeBodies = []testdb.Body{
 			return out, errors.Join(err, txErr, tx.Commit())
 		}, millrace.Inbox{Store: b.store, Outbox: &outbox{}}.Middleware)
 		kept := 1
-		if refusesCommits(db) {
+		if refusesCommits(b.db) {
 			kept = 0
 		}
 		assert.Equal(t, kept == 1, s.deliver(newMessage("x")))
 		assert.Equal(t, kept, b.count(`SELECT COUNT(*) FROM box`))
 		assert.Equal(t, 1, b.events.Count("ended"))
-	}},
-	{Name: "returned messages without a topic", Why: "a clear error, and nothing is done", Run: func(t *testing.T, db *testdb.DB) {
-		b := newBed(t, db)
+	})},
+	{Name: "returned messages without a topic", Why: "a clear error, and nothing is done", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		_, err := b.inbox(invoice)(newMessage("x"))
 		require.ErrorContains(t, err, "no topic")
 		assert.Equal(t, 0, b.effects())
-	}},
-	{Name: "metadata that is not UTF-8, nil payload, nil metadata", Why: "what a handler returns comes back as it was", Run: func(t *testing.T, db *testdb.DB) {
-		b := newBed(t, db)
+	})},
+	{Name: "metadata that is not UTF-8, nil payload, nil metadata", Why: "what a handler returns comes back as it was", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		odd := []*message.Message{
 			{UUID: "\xff", Metadata: message.Metadata{"\xfe": "\x00", "": ""}, Payload: []byte{0, 255}},
 			{UUID: ""}, {UUID: "empty", Metadata: message.Metadata{}, Payload: []byte{}},
@@ -354,7 +336,7 @@ var outcomeBodies = []testdb.Body{
 		s.published.FailWith(nil)
 		assert.True(t, s.deliver(again(msg)))
 		assert.Len(t, s.published.Messages(), 3)
-	}},
+	})},
 }
 
 // invoice has an effect and returns a message.
@@ -369,12 +351,7 @@ type outbox struct{ fail error }
 
 func (o *outbox) Publish(topic string, msgs ...*message.Message) error {
 	for _, m := range msgs {
-		tx, err := inbox.Tx(m.Context())
-		if err != nil {
-			return err
-		}
-		_, err = tx.ExecContext(m.Context(), tx.Rebind(`INSERT INTO box (topic, uuid) VALUES (?, ?)`), topic, m.UUID)
-		if err != nil {
+		if err := rig.Exec(m.Context(), `INSERT INTO box (topic, uuid) VALUES (?, ?)`, topic, m.UUID); err != nil {
 			return err
 		}
 	}

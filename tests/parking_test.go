@@ -18,8 +18,7 @@ var operator = inbox.Operator{Name: "ada", Reason: "producer was mended"}
 
 // parkingBodies: messages that wait for an operator.
 var parkingBodies = []testdb.Body{
-	{Name: "a collision is parked once per payload", Why: "same key, other payload: never silently dropped", Run: func(t *testing.T, db *testdb.DB) {
-		b := newBed(t, db)
+	{Name: "a collision is parked once per payload", Why: "same key, other payload: never silently dropped", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		h, msg := b.inbox(effect), newMessage("first")
 		must(t, h, again(msg))
 		for range 2 {
@@ -29,8 +28,7 @@ var parkingBodies = []testdb.Body{
 			}
 		}
 		assert.Equal(t, 1, b.effects())
-		parked, err := b.store.Parked(t.Context(), 0, 10)
-		require.NoError(t, err)
+		parked := rig.Parked(t, b.store)
 		require.Len(t, parked, 2)
 		assert.Equal(t, "second", string(parked[0].Payload))
 		assert.Equal(t, msg.UUID, parked[0].UUID)
@@ -42,12 +40,10 @@ var parkingBodies = []testdb.Body{
 		require.NoError(t, err)
 		require.Len(t, page, 1)
 		assert.Equal(t, "third", string(page[0].Payload))
-		story, err := b.store.Story(t.Context(), msg.UUID)
-		require.NoError(t, err)
+		story := rig.Story(t, b.store, msg.UUID)
 		assert.Len(t, story.Open, 2)
-	}},
-	{Name: "a collision with an open message", Why: "the payload is compared with open ones too", Run: func(t *testing.T, db *testdb.DB) {
-		b := newBed(t, db)
+	})},
+	{Name: "a collision with an open message", Why: "the payload is compared with open ones too", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		msg := newMessage("first")
 		record := func(i *millrace.Inbox) { i.RecordFailures = true }
 		_, err := b.inbox(func(*message.Message) ([]*message.Message, error) { return nil, errBoom }, record)(again(msg))
@@ -56,17 +52,15 @@ var parkingBodies = []testdb.Body{
 		assert.Equal(t, 0, b.effects())
 		must(t, b.inbox(effect, record), again(msg))
 		assert.Equal(t, 1, b.effects())
-	}},
-	{Name: "a collision that is tried again", Why: "it is treated as the distinct message it is", Run: func(t *testing.T, db *testdb.DB) {
-		b := newBed(t, db)
+	})},
+	{Name: "a collision that is tried again", Why: "it is treated as the distinct message it is", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		h, msg := b.inbox(effect, on(b.process())), newMessage("first")
 		s := b.oneHandler("orders", effect, millrace.Inbox{Store: b.store, Consumer: "billing"}.Middleware)
 		assert.True(t, s.deliver(again(msg)))
 		other := message.NewMessage(msg.UUID, []byte("second"))
 		other.Metadata.Set("k", "v")
 		assert.True(t, s.deliver(again(other)))
-		parked, err := b.store.Parked(t.Context(), 0, 10)
-		require.NoError(t, err)
+		parked := rig.Parked(t, b.store)
 		require.Len(t, parked, 1)
 
 		require.Error(t, b.store.Retry(t.Context(), parked[0].ID, inbox.Operator{}, s.published), "nobody to blame")
@@ -87,35 +81,30 @@ var parkingBodies = []testdb.Body{
 		assert.Equal(t, 2, b.effects())
 		b.nothingOpen()
 		require.ErrorIs(t, b.store.Retry(t.Context(), parked[0].ID, operator, s.published), inbox.ErrNotFound)
-		story, err := b.store.Story(t.Context(), msg.UUID)
-		require.NoError(t, err)
+		story := rig.Story(t, b.store, msg.UUID)
 		require.Len(t, story.Audit, 2, "what was done about a collision is part of the story it collided with")
 		assert.Equal(t, "retry", story.Audit[1].Action)
-	}},
-	{Name: "a discarded message", Why: "it counts as completed, and says who decided so", Run: func(t *testing.T, db *testdb.DB) {
-		b := newBed(t, db)
+	})},
+	{Name: "a discarded message", Why: "it counts as completed, and says who decided so", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		msg := newMessage("x")
 		b.forgotten(msg)
 		old := func(i *millrace.Inbox) { i.MessageTime = longAgo }
 		must(t, b.inbox(effect, old), again(msg))
-		parked, err := b.store.Parked(t.Context(), 0, 10)
-		require.NoError(t, err)
+		parked := rig.Parked(t, b.store)
 		require.Len(t, parked, 1)
 		require.NoError(t, b.store.Discard(t.Context(), parked[0].ID, operator))
 		require.ErrorIs(t, b.store.Discard(t.Context(), parked[0].ID, operator), inbox.ErrNotFound)
 		must(t, b.inbox(effect, old, on(b.process())), again(msg))
 		assert.Equal(t, 0, b.effects())
 		b.nothingOpen()
-		story, err := b.store.Story(t.Context(), msg.UUID)
-		require.NoError(t, err)
+		story := rig.Story(t, b.store, msg.UUID)
 		require.Len(t, story.Claims, 1)
 		assert.True(t, story.Claims[0].Discarded)
 		require.Len(t, story.Audit, 1)
 		assert.Equal(t, operator, story.Audit[0].Operator)
 		assert.Equal(t, "discard", story.Audit[0].Action)
-	}},
-	{Name: "a redelivery of a parked message", Why: "acked and counted: only an operator takes it out", Run: func(t *testing.T, db *testdb.DB) {
-		b := newBed(t, db)
+	})},
+	{Name: "a redelivery of a parked message", Why: "acked and counted: only an operator takes it out", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		msg := newMessage("x")
 		b.forgotten(msg)
 		old := func(i *millrace.Inbox) { i.MessageTime = longAgo }
@@ -125,9 +114,8 @@ var parkingBodies = []testdb.Body{
 		assert.Equal(t, 0, b.effects())
 		assert.Equal(t, 1, b.events.Count("parked"))
 		assert.Equal(t, 1, b.count(`SELECT COUNT(*) FROM millrace_messages`))
-	}},
-	{Name: "what cannot be tried again", Why: "the error says why, and what to do instead", Run: func(t *testing.T, db *testdb.DB) {
-		b := newBed(t, db)
+	})},
+	{Name: "what cannot be tried again", Why: "the error says why, and what to do instead", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		msg := newMessage("x")
 		key := func(i *millrace.Inbox) {
 			i.Key = inbox.ByPosition(func(*message.Message) (inbox.Position, error) {
@@ -143,19 +131,17 @@ var parkingBodies = []testdb.Body{
 		}, key)
 		must(t, h, again(msg))
 		must(t, h, message.NewMessage(msg.UUID, []byte("other")))
-		parked, err := b.store.Parked(t.Context(), 0, 1)
-		require.NoError(t, err)
+		parked := rig.Parked(t, b.store)
 		require.Len(t, parked, 1)
 		require.ErrorContains(t, b.store.Retry(t.Context(), parked[0].ID, operator, &rig.Publisher{}), "place in a log")
-		_, err = b.inbox(func(m *message.Message) ([]*message.Message, error) {
+		_, err := b.inbox(func(m *message.Message) ([]*message.Message, error) {
 			return nil, b.store.Retry(m.Context(), parked[0].ID, operator, &rig.Publisher{})
 		}, func(i *millrace.Inbox) { i.Consumer = "other" })(newMessage("x"))
 		require.ErrorContains(t, err, "handler's transaction")
-		stranger := b.newStore(db.DB, inbox.Config{Namespace: "stranger"})
+		stranger := b.newStore(b.db.DB, inbox.Config{Namespace: "stranger"})
 		require.ErrorIs(t, stranger.Discard(t.Context(), parked[0].ID, operator), inbox.ErrNotFound)
-	}},
-	{Name: "OnCollision", Why: "drop and fail do what they say", Run: func(t *testing.T, db *testdb.DB) {
-		b := newBed(t, db)
+	})},
+	{Name: "OnCollision", Why: "drop and fail do what they say", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		msg := newMessage("first")
 		h := func(c inbox.OnCollision) message.HandlerFunc {
 			return b.inbox(effect, on(b.process()), func(i *millrace.Inbox) { i.OnCollision = c })
@@ -166,9 +152,8 @@ var parkingBodies = []testdb.Body{
 		require.ErrorIs(t, err, inbox.ErrCollision)
 		assert.Equal(t, 1, b.effects())
 		b.nothingOpen()
-	}},
-	{Name: "Fingerprint", Why: "it replaces the payload in the comparison", Run: func(t *testing.T, db *testdb.DB) {
-		b := newBed(t, db)
+	})},
+	{Name: "Fingerprint", Why: "it replaces the payload in the comparison", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		h := b.inbox(effect, func(i *millrace.Inbox) {
 			i.Fingerprint = func(msg *message.Message) ([]byte, error) {
 				if len(msg.Payload) == 0 {
@@ -186,5 +171,5 @@ var parkingBodies = []testdb.Body{
 		must(t, h, message.NewMessage("empty", nil))
 		assert.Equal(t, inbox.ReasonNoKey, b.events.Last("parked").Reason)
 		assert.ErrorContains(t, b.events.Last("parked").Err, "nothing to compare")
-	}},
+	})},
 }

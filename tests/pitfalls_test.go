@@ -59,8 +59,7 @@ func TestAckCommandHandlingErrorsHidesFailures(t *testing.T) {
 // and the broker has its ack.
 func TestInstantAckInsideLosesFailures(t *testing.T) {
 	t.Parallel()
-	testdb.Each(t, func(t *testing.T, db *testdb.DB) {
-		b := newBed(t, db)
+	testdb.Each(t, testdb.With(newBed, func(t *testing.T, b *bed) {
 		s := b.newService(func(msg *message.Message) ([]*message.Message, error) {
 			return nil, errors.Join(errBoom, apply(context.WithoutCancel(msg.Context()), msg.UUID))
 		}, millrace.Inbox{Store: b.store}.Middleware, middleware.InstantAck)
@@ -68,5 +67,5 @@ func TestInstantAckInsideLosesFailures(t *testing.T) {
 		require.NoError(t, s.router.Close())
 		assert.Zero(t, b.effects())
 		b.nothingOpen()
-	})
+	}))
 }

@@ -53,12 +53,12 @@ func fill(t *testing.T, db *testdb.DB) {
 			b("i") + ", " + b(mod(1600)) + ", " + b(mod(5)) + ", " + b("i") + ", " + b("1") + ", 0, 2, 1, i, i"},
 		{"leases", "consumer, message_id, token, until", mod(5) + " + 1, " + b("i") + ", 1, i"},
 	} {
-		execute(t, db, fmt.Sprintf(`
+		db.Do(t, fmt.Sprintf(`
 			INSERT INTO millrace_%s (%s)
 			WITH RECURSIVE n (j) AS (SELECT 0 UNION ALL SELECT j + 1 FROM n WHERE j < 79)
 			SELECT %s FROM (SELECT a.j * 80 + b.j + 1 AS i FROM n a CROSS JOIN n b) numbers`, row.table, row.columns, row.values))
 		analyze := map[string]string{"postgres": "ANALYZE ", "mysql": "ANALYZE TABLE ", "sqlite": "ANALYZE "}
-		execute(t, db, analyze[db.Dialect]+"millrace_"+row.table)
+		db.Do(t, analyze[db.Dialect]+"millrace_"+row.table)
 	}
 }
 
@@ -286,13 +286,13 @@ func TestTheOutboxIsCountedByItsIndexes(t *testing.T) {
 	testdb.Each(t, func(t *testing.T, db *testdb.DB) {
 		migrate(t, db, inbox.Config{})
 		for _, states := range []string{"CASE WHEN i % 20 < 5 THEN i % 5 ELSE 0 END", "CASE WHEN i % 20 < 5 THEN i % 5 ELSE 4 END"} {
-			execute(t, db, `DELETE FROM millrace_outbox`)
-			execute(t, db, `
+			db.Do(t, `DELETE FROM millrace_outbox`)
+			db.Do(t, `
 				INSERT INTO millrace_outbox (key_hash, created_at, topic, uuid, status, due_at)
 				WITH RECURSIVE n (j) AS (SELECT 0 UNION ALL SELECT j + 1 FROM n WHERE j < 79)
 				SELECT i, i, 't', 'u', `+states+`, CASE WHEN `+states+` = 0 THEN 0 ELSE i END
 				FROM (SELECT a.j * 80 + b.j + 1 AS i FROM n a CROSS JOIN n b) numbers`)
-			execute(t, db, map[string]string{"postgres": "ANALYZE ", "mysql": "ANALYZE TABLE ", "sqlite": "ANALYZE "}[db.Dialect]+"millrace_outbox")
+			db.Do(t, map[string]string{"postgres": "ANALYZE ", "mysql": "ANALYZE TABLE ", "sqlite": "ANALYZE "}[db.Dialect]+"millrace_outbox")
 			steps := explain(t, db, dialectOf(t, db).Outbox.CountBacklog, []any{11, 11, 11, 11})
 			plan := strings.Join(steps, "\n")
 			by := map[string]string{

@@ -7,7 +7,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/ThreeDotsLabs/watermill/message/router/middleware"
 	"github.com/stretchr/testify/assert"
@@ -24,8 +23,7 @@ import (
 func (b *bed) bare(configure func(r *message.Router)) *service {
 	b.Helper()
 	s := &service{bed: b, feed: rig.NewFeed(), published: &rig.Publisher{}, stopped: make(chan error, 1)}
-	router, err := message.NewRouter(message.RouterConfig{CloseTimeout: 10 * time.Second}, watermill.NopLogger{})
-	require.NoError(b, err)
+	router := rig.NewRouter(b)
 	configure(router)
 	router.AddHandler("billing", "orders", s.feed, "invoices", s.published, failing(1))
 	s.run(router)
@@ -46,8 +44,7 @@ const noPlugin = "inbox: the router of this consumer has no plugin, so its messa
 
 // pluginBodies: what becomes of the messages of a router that does not have the plugin.
 var pluginBodies = []testdb.Body{
-	{Name: "Retry inside without the plugin", Why: "the message is refused, since nobody would notice its two runs", Run: func(t *testing.T, db *testdb.DB) {
-		b := newBed(t, db)
+	{Name: "Retry inside without the plugin", Why: "the message is refused, since nobody would notice its two runs", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		s := b.bare(func(r *message.Router) {
 			r.AddMiddleware(millrace.Inbox{Store: b.store}.Middleware,
 				middleware.Retry{MaxRetries: 3, InitialInterval: 1}.Middleware)
@@ -58,9 +55,8 @@ var pluginBodies = []testdb.Body{
 		}
 		assert.Equal(t, 0, b.effects())
 		assert.Equal(t, 1, b.logged(noPlugin))
-	}},
-	{Name: "the refusal", Why: "it names the fix, and is paced", Run: func(t *testing.T, db *testdb.DB) {
-		b := newBed(t, db)
+	})},
+	{Name: "the refusal", Why: "it names the fix, and is paced", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		var refused []error
 		s := b.bare(func(r *message.Router) {
 			r.AddMiddleware(func(next message.HandlerFunc) message.HandlerFunc {
@@ -84,20 +80,18 @@ var pluginBodies = []testdb.Body{
 			require.ErrorContains(t, err, "router.AddPlugin(store.Plugin())")
 			require.ErrorContains(t, err, "billing")
 		}
-	}},
+	})},
 	{Name: "a refused message in Durable", Why: "it goes back to its source", Run: refusedInDurable(pubsub.StoreOnFailure)},
 	{Name: "a refused message that is stored first", Why: "it waits and costs no attempt, though it does not know its handler", Run: refusedInDurable(pubsub.StoreFirst)},
-	{Name: "WithoutPlugin", Why: "it lets such a router use the store", Run: func(t *testing.T, db *testdb.DB) {
-		b := newBed(t, db)
-		b.store = b.newStore(db.DB, inbox.Config{WithoutPlugin: true})
+	{Name: "WithoutPlugin", Why: "it lets such a router use the store", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
+		b.store = b.newStore(b.db.DB, inbox.Config{WithoutPlugin: true})
 		s := b.bare(func(r *message.Router) { r.AddMiddleware(millrace.Inbox{Store: b.store}.Middleware) })
 		msg := newMessage("x")
 		assert.False(t, s.deliver(again(msg)), "the first run fails")
 		assert.True(t, s.deliver(again(msg)))
 		assert.Equal(t, 1, b.effects())
-	}},
-	{Name: "Store.Run beside a router without the plugin", Why: "it is no guard", Run: func(t *testing.T, db *testdb.DB) {
-		b := newBed(t, db)
+	})},
+	{Name: "Store.Run beside a router without the plugin", Why: "it is no guard", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan error, 1)
 		go func() { ended <- b.store.Run(ctx) }()
@@ -108,9 +102,8 @@ var pluginBodies = []testdb.Body{
 		assert.Equal(t, 1, b.logged(noPlugin))
 		cancel()
 		require.NoError(t, <-ended)
-	}},
-	{Name: "a gate alone", Why: "it needs the plugin like an inbox", Run: func(t *testing.T, db *testdb.DB) {
-		b := newBed(t, db)
+	})},
+	{Name: "a gate alone", Why: "it needs the plugin like an inbox", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		gate := millrace.VersionGate{Store: b.store, Optional: true}.Middleware
 		s := b.bare(func(r *message.Router) { r.AddMiddleware(gate) })
 		assert.False(t, s.deliver(newMessage("x")))
@@ -118,9 +111,8 @@ var pluginBodies = []testdb.Body{
 		attended := b.newService(effect, gate)
 		assert.True(t, attended.deliver(newMessage("x")))
 		assert.Equal(t, 1, b.effects())
-	}},
-	{Name: "two routers with one store", Why: "the plugin of one does not vouch for the other, not even for handlers of one name", Run: func(t *testing.T, db *testdb.DB) {
-		b := newBed(t, db)
+	})},
+	{Name: "two routers with one store", Why: "the plugin of one does not vouch for the other, not even for handlers of one name", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		attended := b.newService(effect, millrace.Inbox{Store: b.store}.Middleware)
 		s := b.bare(func(r *message.Router) { r.AddMiddleware(millrace.Inbox{Store: b.store}.Middleware) })
 		msg := newMessage("x")
@@ -130,12 +122,11 @@ var pluginBodies = []testdb.Body{
 		assert.Equal(t, 1, b.logged(noPlugin))
 		assert.True(t, attended.deliver(newMessage("x")))
 		assert.Equal(t, 1, b.effects())
-	}},
-	{Name: "a plugin inside the queue", Why: "a stored message does not pass it, and its router has it all the same", Run: func(t *testing.T, db *testdb.DB) {
-		b := newBed(t, db)
+	})},
+	{Name: "a plugin inside the queue", Why: "a stored message does not pass it, and its router has it all the same", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		for _, mode := range []pubsub.Mode{pubsub.StoreOnFailure, pubsub.StoreFirst} {
 			for _, inside := range []bool{true, false} {
-				b.store = b.newStore(db.DB, inbox.Config{})
+				b.store = b.newStore(b.db.DB, inbox.Config{})
 				durable := pubsub.Durable{Store: b.store, Consumer: "billing", Mode: mode, MinBackoff: 1, MaxBackoff: 1, Poll: 20 * time.Millisecond}
 				decorate := func(r *message.Router) error {
 					r.AddSubscriberDecorators(durable.Decorate)
@@ -156,14 +147,13 @@ var pluginBodies = []testdb.Body{
 				require.NoError(t, s.router.Close())
 			}
 		}
-	}},
-	{Name: "a refused message whose router closes, and one whose store does", Why: "the pause holds up neither", Run: func(t *testing.T, db *testdb.DB) {
-		b := newBed(t, db)
+	})},
+	{Name: "a refused message whose router closes, and one whose store does", Why: "the pause holds up neither", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		for name, end := range map[string]func(*service) error{
 			"router": func(s *service) error { return s.router.Close() },
 			"store":  func(*service) error { return b.store.Close(context.WithoutCancel(t.Context())) },
 		} {
-			b.store = b.newStore(db.DB, inbox.Config{})
+			b.store = b.newStore(b.db.DB, inbox.Config{})
 			entered := make(chan struct{}, 100)
 			s := b.bare(func(r *message.Router) {
 				r.AddMiddleware(func(next message.HandlerFunc) message.HandlerFunc {
@@ -186,9 +176,8 @@ var pluginBodies = []testdb.Body{
 			}
 			assert.Less(t, time.Since(began), 2*time.Second, name)
 		}
-	}},
-	{Name: "a handler that is added while the router runs", Why: "it is attended as well", Run: func(t *testing.T, db *testdb.DB) {
-		b := newBed(t, db)
+	})},
+	{Name: "a handler that is added while the router runs", Why: "it is attended as well", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		s := b.newService(effect, millrace.Inbox{Store: b.store}.Middleware)
 		late := &service{bed: b, feed: rig.NewFeed()}
 		s.router.AddConsumerHandler("late", "orders", late.feed, func(msg *message.Message) error { return apply(msg.Context(), msg.UUID) })
@@ -196,9 +185,8 @@ var pluginBodies = []testdb.Body{
 		assert.True(t, late.deliver(newMessage("x")))
 		assert.Equal(t, 1, b.effects())
 		assert.Zero(t, b.logged(unguarded))
-	}},
-	{Name: "an inbox that is added while the router runs", Why: "the guard stands outside of it, which is said once", Run: func(t *testing.T, db *testdb.DB) {
-		b := newBed(t, db)
+	})},
+	{Name: "an inbox that is added while the router runs", Why: "the guard stands outside of it, which is said once", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		s := b.newService(effect)
 		late := &service{bed: b, feed: rig.NewFeed()}
 		h := s.router.AddConsumerHandler("late", "orders", late.feed, func(msg *message.Message) error { return apply(msg.Context(), msg.UUID) })
@@ -208,7 +196,7 @@ var pluginBodies = []testdb.Body{
 		assert.True(t, late.deliver(newMessage("x")))
 		assert.Equal(t, 2, b.effects())
 		assert.Equal(t, 1, b.logged(unguarded))
-	}},
+	})},
 }
 
 const unguarded = "inbox: a Retry inside the inbox would not be noticed; said once per consumer"

@@ -191,8 +191,7 @@ func (r *rabbit) launchAfter(before *restart) *consumer {
 	c := &consumer{rabbit: r, store: store, waits: before, stopped: make(chan error, 1)}
 	publisher, err := amqp.NewPublisher(amqp.NewDurableQueueConfig(r.url), watermill.NopLogger{})
 	require.NoError(r, err)
-	c.router, err = message.NewRouter(message.RouterConfig{CloseTimeout: 20 * time.Second}, watermill.NopLogger{})
-	require.NoError(r, err)
+	c.router = rig.NewRouter(r)
 	c.router.AddMiddleware(c.tellTaken, millrace.Inbox{Store: c.store}.Middleware)
 	if !alone {
 		c.router.AddPlugin(c.store.Plugin())
@@ -231,11 +230,7 @@ func (p *closing) Close() error {
 // that is returned has the same message.
 func (r *rabbit) replace(c *consumer, s *restart) *consumer {
 	r.Helper()
-	select {
-	case s.uuid = <-s.running:
-	case <-time.After(30 * time.Second):
-		require.Fail(r, "the handler does not get that far")
-	}
+	s.uuid = rig.Within(r, s.running, "the handler does not get that far")
 	next := r.launchAfter(s)
 	c.close()
 	return next

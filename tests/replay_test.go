@@ -38,8 +38,7 @@ var replayRules = map[string]inbox.ReplayRule{
 
 // replayBodies: what a message does that is sent again on purpose.
 var replayBodies = []testdb.Body{
-	{Name: "a replay of what was completed", Why: "I1: a duplicate, under every rule", Run: func(t *testing.T, db *testdb.DB) {
-		b := newBed(t, db)
+	{Name: "a replay of what was completed", Why: "I1: a duplicate, under every rule", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		for name, rule := range replayRules {
 			b.events = &rig.Events{}
 			store := b.newStore(b.db.Open(t).DB, inbox.Config{LogDropped: true})
@@ -54,15 +53,13 @@ var replayBodies = []testdb.Body{
 			assert.Equal(t, "duplicate", told.Reason, name)
 			assert.Equal(t, "of May", told.Replay, name)
 			assert.Equal(t, msg.UUID, told.MessageID, name)
-			story, err := b.store.Story(t.Context(), msg.UUID)
-			require.NoError(t, err)
+			story := rig.Story(t, b.store, msg.UUID)
 			require.Len(t, story.Dropped, 2, name)
 			assert.Contains(t, story.Dropped[0].Reason, `replayed by "of May"`, name)
 		}
 		b.nothingOpen()
-	}},
-	{Name: "a replay in a new epoch", Why: "a rebuild: it runs, and the handler may ask", Run: func(t *testing.T, db *testdb.DB) {
-		b := newBed(t, db)
+	})},
+	{Name: "a replay in a new epoch", Why: "a rebuild: it runs, and the handler may ask", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		var asked []bool
 		h := func(msg *message.Message) ([]*message.Message, error) {
 			asked = append(asked, inbox.IsReplay(msg.Context()))
@@ -78,9 +75,8 @@ var replayBodies = []testdb.Body{
 		assert.Equal(t, 2, b.effects())
 		assert.Equal(t, "ran", b.events.Last("replayed").Reason)
 		assert.Contains(t, b.events.Logs(), "inbox: a replayed message came")
-	}},
-	{Name: "a replay that fails", Why: "it comes again, and is told when it ran", Run: func(t *testing.T, db *testdb.DB) {
-		b := newBed(t, db)
+	})},
+	{Name: "a replay that fails", Why: "it comes again, and is told when it ran", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		fails := true
 		h := b.inbox(func(msg *message.Message) ([]*message.Message, error) {
 			if fails {
@@ -96,9 +92,8 @@ var replayBodies = []testdb.Body{
 		fails = false
 		must(t, h, again(msg))
 		assert.Equal(t, 1, b.events.Count("replayed"))
-	}},
-	{Name: "suppress what a handler returns", Why: "its effects are committed, nothing is sent, and it is told", Run: func(t *testing.T, db *testdb.DB) {
-		b := newBed(t, db)
+	})},
+	{Name: "suppress what a handler returns", Why: "its effects are committed, nothing is sent, and it is told", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		for name, through := range map[string]message.Publisher{"the router": nil, "the outbox": b.outbox(box.Config{})} {
 			b.events = &rig.Events{}
 			b.store = b.process()
@@ -127,11 +122,10 @@ var replayBodies = []testdb.Body{
 			require.NoError(t, b.store.Close(t.Context()))
 			b.exec(`DELETE FROM millrace_outbox`)
 		}
-	}},
-	{Name: "suppress what a handler publishes", Why: "in whatever transaction its context carries", Run: func(t *testing.T, db *testdb.DB) {
-		b := newBed(t, db)
+	})},
+	{Name: "suppress what a handler publishes", Why: "in whatever transaction its context carries", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		out, alone := b.outbox(box.Config{}), b.outbox(box.Config{Standalone: true})
-		other := db.Open(t)
+		other := b.db.Open(t)
 		h := b.inbox(func(msg *message.Message) ([]*message.Message, error) {
 			ctx := msg.Context()
 			tx, err := inbox.Tx(ctx)
@@ -148,18 +142,18 @@ var replayBodies = []testdb.Body{
 				return p.Publish("invoices", all...)
 			}
 			_, err = effect(msg)
-			if db.Dialect != "sqlite" { // where one writes, a second transaction would wait for the first
+			if b.db.Dialect != "sqlite" { // where one writes, a second transaction would wait for the first
 				err = errors.Join(err, box.InTx(ctx, other.DB, func(ctx context.Context, _ *sqlx.Tx) error { return send(ctx, out, 1) }))
 			}
 			return nil, errors.Join(err,
 				send(ctx, out, 1),
 				send(context.WithoutCancel(ctx), alone, 2),
 				send(box.WithTx(ctx, tx), out, 3),
-				box.InTx(ctx, db.DB, func(ctx context.Context, _ *sqlx.Tx) error { return send(ctx, out, 4) }),
+				box.InTx(ctx, b.db.DB, func(ctx context.Context, _ *sqlx.Tx) error { return send(ctx, out, 4) }),
 			)
 		}, onReplay(inbox.ReplaySuppress))
 		want := 10
-		if db.Dialect != "sqlite" {
+		if b.db.Dialect != "sqlite" {
 			want++
 		}
 		must(t, h, replay(newMessage("x"), "r"))
@@ -168,9 +162,8 @@ var replayBodies = []testdb.Body{
 		assert.Equal(t, want, b.events.Last("replayed").Count)
 		must(t, h, newMessage("x"))
 		assert.Equal(t, want, b.count(`SELECT COUNT(*) FROM millrace_outbox`))
-	}},
-	{Name: "suppress counts the run that was committed", Why: "what failed has sent nothing anyway", Run: func(t *testing.T, db *testdb.DB) {
-		b := newBed(t, db)
+	})},
+	{Name: "suppress counts the run that was committed", Why: "what failed has sent nothing anyway", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		out, fails := b.outbox(box.Config{}), true
 		h := b.inbox(func(msg *message.Message) ([]*message.Message, error) {
 			m := newMessage("y")
@@ -191,14 +184,12 @@ var replayBodies = []testdb.Body{
 		assert.Equal(t, 1, b.effects(), "its own failure that was recorded is no reason to leave it")
 		assert.Equal(t, 1, b.events.Last("replayed").Count)
 		b.nothingOpen()
-	}},
-	{Name: "suppress with nothing to send", Why: "it ran, like any other", Run: func(t *testing.T, db *testdb.DB) {
-		b := newBed(t, db)
+	})},
+	{Name: "suppress with nothing to send", Why: "it ran, like any other", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		must(t, b.inbox(effect, onReplay(inbox.ReplaySuppress)), replay(newMessage("x"), "r"))
 		assert.Equal(t, "ran", b.events.Last("replayed").Reason)
-	}},
-	{Name: "refuse a replay", Why: "the handler does not run, and an operator sees why", Run: func(t *testing.T, db *testdb.DB) {
-		b := newBed(t, db)
+	})},
+	{Name: "refuse a replay", Why: "the handler does not run, and an operator sees why", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		msg := newMessage("x")
 		h := func() message.HandlerFunc {
 			return b.inbox(effect, on(b.process()), onReplay(inbox.ReplayRefuse))
@@ -206,8 +197,7 @@ var replayBodies = []testdb.Body{
 		must(t, h(), replay(msg, "of May"))
 		assert.Equal(t, 0, b.effects())
 		assert.Equal(t, "refused", b.events.Last("replayed").Reason)
-		parked, err := b.store.Parked(t.Context(), 0, 10)
-		require.NoError(t, err)
+		parked := rig.Parked(t, b.store)
 		require.Len(t, parked, 1)
 		assert.Contains(t, parked[0].Reason, `replayed by "of May"`)
 		assert.Contains(t, parked[0].Reason, "Retry")
@@ -221,9 +211,8 @@ var replayBodies = []testdb.Body{
 		assert.Equal(t, 1, b.count(`SELECT COUNT(*) FROM millrace_messages`))
 		must(t, h(), newMessage("y"))
 		assert.Equal(t, 1, b.effects(), "what was not replayed runs")
-	}},
-	{Name: "an operator who wants a refused replay handled", Why: "Retry runs it, as often as it takes, though it bears the field", Run: func(t *testing.T, db *testdb.DB) {
-		b := newBed(t, db)
+	})},
+	{Name: "an operator who wants a refused replay handled", Why: "Retry runs it, as often as it takes, though it bears the field", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		fails := true
 		s := b.oneHandler("orders", func(msg *message.Message) ([]*message.Message, error) {
 			if fails {
@@ -233,8 +222,7 @@ var replayBodies = []testdb.Body{
 		}, millrace.Inbox{Store: b.store, OnReplay: inbox.ReplayRefuse}.Middleware)
 		msg := newMessage("x")
 		assert.True(t, s.deliver(replay(msg, "r")))
-		parked, err := b.store.Parked(t.Context(), 0, 10)
-		require.NoError(t, err)
+		parked := rig.Parked(t, b.store)
 		require.Len(t, parked, 1)
 		require.NoError(t, b.store.Retry(t.Context(), parked[0].ID, operator, s.published))
 		sent := s.published.Messages()
@@ -249,14 +237,12 @@ var replayBodies = []testdb.Body{
 		assert.Equal(t, 1, b.effects())
 		b.nothingOpen()
 		assert.Equal(t, map[string]int{"refused": 1, "ran": 1, "duplicate": 2}, b.replays())
-	}},
-	{Name: "a wish of an operator counts once", Why: "what was forgotten since, and is replayed again, is refused again", Run: func(t *testing.T, db *testdb.DB) {
-		b := newBed(t, db)
+	})},
+	{Name: "a wish of an operator counts once", Why: "what was forgotten since, and is replayed again, is refused again", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		msg := replay(newMessage("x"), "r")
 		s := b.oneHandler("orders", effect, millrace.Inbox{Store: b.store, OnReplay: inbox.ReplayRefuse}.Middleware)
 		assert.True(t, s.deliver(again(msg)))
-		parked, err := b.store.Parked(t.Context(), 0, 10)
-		require.NoError(t, err)
+		parked := rig.Parked(t, b.store)
 		require.NoError(t, b.store.Retry(t.Context(), parked[0].ID, operator, s.published))
 		assert.True(t, s.deliver(again(msg)))
 		require.NoError(t, s.router.Close())
@@ -265,9 +251,8 @@ var replayBodies = []testdb.Body{
 		must(t, b.inbox(effect, on(b.process()), onReplay(inbox.ReplayRefuse)), again(msg))
 		assert.Equal(t, 1, b.effects())
 		assert.Equal(t, "refused", b.events.Last("replayed").Reason)
-	}},
-	{Name: "a replay of what is still to be tried", Why: "its own delivery runs it, with all its effects", Run: func(t *testing.T, db *testdb.DB) {
-		b := newBed(t, db)
+	})},
+	{Name: "a replay of what is still to be tried", Why: "its own delivery runs it, with all its effects", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		for name, rule := range replayRules {
 			fails := true
 			s := b.newService(func(msg *message.Message) ([]*message.Message, error) {
@@ -289,9 +274,8 @@ var replayBodies = []testdb.Body{
 			assert.Len(t, sent, 1, name)
 		}
 		b.nothingOpen()
-	}},
-	{Name: "the field of a replay in the outbox", Why: "a replay may travel through it, and what a handler makes of one is marked only by the handler", Run: func(t *testing.T, db *testdb.DB) {
-		b := newBed(t, db)
+	})},
+	{Name: "the field of a replay in the outbox", Why: "a replay may travel through it, and what a handler makes of one is marked only by the handler", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		out := b.outbox(box.Config{})
 		h := b.inbox(func(msg *message.Message) ([]*message.Message, error) {
 			plain, copied := newMessage("plain"), newMessage("copied")
@@ -303,14 +287,13 @@ var replayBodies = []testdb.Body{
 		})
 		must(t, h, replay(newMessage("x"), "of May"))
 		var stored []string
-		require.NoError(t, db.SelectContext(t.Context(), &stored, `SELECT metadata FROM millrace_outbox ORDER BY id`))
+		require.NoError(t, b.db.SelectContext(t.Context(), &stored, `SELECT metadata FROM millrace_outbox ORDER BY id`))
 		require.Len(t, stored, 2)
 		assert.NotContains(t, stored[0], inbox.ReplayField)
 		assert.Contains(t, stored[1], inbox.ReplayField)
 		assert.Contains(t, stored[1], "of May")
-	}},
-	{Name: "a replay of a collision", Why: "another payload is no replay: it is parked as what it is, or refused", Run: func(t *testing.T, db *testdb.DB) {
-		b := newBed(t, db)
+	})},
+	{Name: "a replay of a collision", Why: "another payload is no replay: it is parked as what it is, or refused", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		msg := newMessage("first")
 		must(t, b.inbox(effect), again(msg))
 		must(t, b.inbox(effect), replay(message.NewMessage(msg.UUID, []byte("second")), "r"))
@@ -318,7 +301,7 @@ var replayBodies = []testdb.Body{
 		assert.Equal(t, 1, b.effects())
 		assert.Equal(t, map[string]int{"parked": 1, "refused": 1}, b.replays())
 		assert.Equal(t, 2, b.count(`SELECT COUNT(*) FROM millrace_messages WHERE original IS NOT NULL`))
-	}},
+	})},
 }
 
 func twoInvoices(msg *message.Message) ([]*message.Message, error) {
@@ -338,7 +321,5 @@ func (b *bed) replays() map[string]int {
 // outbox returns a publisher on the bed's database.
 func (b *bed) outbox(config box.Config) *box.Publisher {
 	b.Helper()
-	p, err := box.NewPublisher(b.db.DB, config)
-	require.NoError(b, err)
-	return p
+	return rig.NewOutbox(b, b.db.DB, config)
 }

@@ -14,6 +14,7 @@ import (
 
 	"github.com/millrace-go/millrace/inbox"
 	millrace "github.com/millrace-go/millrace/middleware"
+	"github.com/millrace-go/millrace/tests/rig"
 	"github.com/millrace-go/millrace/tests/testdb"
 )
 
@@ -27,8 +28,7 @@ func madeAt(age time.Duration) func(*message.Message) (time.Time, bool) {
 
 // retentionBodies: what is forgotten, and what that means.
 var retentionBodies = []testdb.Body{
-	{Name: "redelivery after the retention, with a time", Why: "what cannot be judged is parked, not handled twice", Run: func(t *testing.T, db *testdb.DB) {
-		b := newBed(t, db)
+	{Name: "redelivery after the retention, with a time", Why: "what cannot be judged is parked, not handled twice", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		msg := newMessage("x")
 		old := func(i *millrace.Inbox) { i.MessageTime = madeAt(9 * day) }
 		must(t, b.inbox(effect, old), again(msg))
@@ -36,27 +36,23 @@ var retentionBodies = []testdb.Body{
 		b.purge(1)
 		must(t, b.inbox(effect, old, on(b.process())), again(msg))
 		assert.Equal(t, 1, b.effects())
-		parked, err := b.store.Parked(t.Context(), 0, 1)
-		require.NoError(t, err)
+		parked := rig.Parked(t, b.store)
 		require.Len(t, parked, 1)
 		assert.Contains(t, parked[0].Reason, "too old")
-	}},
-	{Name: "redelivery after the retention, without a time", Why: "the guarantee holds within the retention, and no longer", Run: func(t *testing.T, db *testdb.DB) {
-		b := newBed(t, db)
+	})},
+	{Name: "redelivery after the retention, without a time", Why: "the guarantee holds within the retention, and no longer", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		msg := newMessage("x")
 		must(t, b.inbox(effect), again(msg))
 		b.age(8 * day)
 		b.purge(1)
 		must(t, b.inbox(effect, on(b.process())), again(msg))
 		assert.Equal(t, 2, b.effects())
-	}},
-	{Name: "an old message of a consumer that forgot nothing", Why: "only what may have been deleted is doubted", Run: func(t *testing.T, db *testdb.DB) {
-		b := newBed(t, db)
+	})},
+	{Name: "an old message of a consumer that forgot nothing", Why: "only what may have been deleted is doubted", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		must(t, b.inbox(effect, func(i *millrace.Inbox) { i.MessageTime = longAgo }), newMessage("x"))
 		assert.Equal(t, 1, b.effects())
-	}},
-	{Name: "a message younger than the purge line", Why: "first deliveries go on while old claims are purged", Run: func(t *testing.T, db *testdb.DB) {
-		b := newBed(t, db)
+	})},
+	{Name: "a message younger than the purge line", Why: "first deliveries go on while old claims are purged", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		must(t, b.inbox(effect), newMessage("old"))
 		b.age(8 * day)
 		b.purge(1)
@@ -65,9 +61,8 @@ var retentionBodies = []testdb.Body{
 		skewed := func(i *millrace.Inbox) { i.MessageTime = madeAt(8*day - time.Minute) }
 		must(t, b.inbox(effect, skewed), newMessage("x"))
 		assert.Equal(t, 2, b.effects(), "a producer's clock may be ahead by ClockSkew")
-	}},
-	{Name: "a producer whose clock is ahead", Why: "the skew counts before a message is thought too young to judge", Run: func(t *testing.T, db *testdb.DB) {
-		b := newBed(t, db)
+	})},
+	{Name: "a producer whose clock is ahead", Why: "the skew counts before a message is thought too young to judge", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		msg := newMessage("x")
 		hour := func(i *millrace.Inbox) { i.Retention, i.MessageTime = time.Hour, madeAt(57*time.Minute) }
 		must(t, b.inbox(effect, hour), again(msg))
@@ -76,9 +71,8 @@ var retentionBodies = []testdb.Body{
 		must(t, b.inbox(effect, hour, on(b.process())), again(msg))
 		assert.Equal(t, 1, b.effects())
 		assert.Equal(t, 1, b.events.Count("parked"))
-	}},
-	{Name: "open rows of completed messages", Why: "the janitor closes them, and waits for no handler", Run: func(t *testing.T, db *testdb.DB) {
-		b := newBed(t, db)
+	})},
+	{Name: "open rows of completed messages", Why: "the janitor closes them, and waits for no handler", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		record := func(i *millrace.Inbox) { i.RecordFailures = true }
 		fails := b.inbox(func(*message.Message) ([]*message.Message, error) { return nil, errBoom }, record)
 		shadowed, retried := newMessage("x"), newMessage("x")
@@ -89,7 +83,7 @@ var retentionBodies = []testdb.Body{
 		b.exec(`UPDATE millrace_claims SET result = 1 WHERE message_id IN (SELECT message_id FROM millrace_messages WHERE uuid = ?)`,
 			[]byte(shadowed.UUID))
 		must(t, b.inbox(func(msg *message.Message) ([]*message.Message, error) {
-			if db.Dialect != "sqlite" { // where a handler excludes the janitor
+			if b.db.Dialect != "sqlite" { // where a handler excludes the janitor
 				ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
 				defer cancel()
 				if _, err := b.store.Purge(ctx); err != nil {
@@ -101,45 +95,37 @@ var retentionBodies = []testdb.Body{
 		b.purge(0)
 		b.nothingOpen()
 		assert.Equal(t, 1, b.effects())
-	}},
-	{Name: "many open rows of completed messages", Why: "the janitor goes through them page by page, to the last", Run: func(t *testing.T, db *testdb.DB) {
-		b := newBed(t, db)
-		fill(t, db)
+	})},
+	{Name: "many open rows of completed messages", Why: "the janitor goes through them page by page, to the last", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
+		fill(t, b.db)
 		b.exec(`DELETE FROM millrace_outcomes`)
 		b.exec(`UPDATE millrace_claims SET result = 0 WHERE processed_at < 6000`)
 		b.purge(0)
 		assert.Equal(t, 5999, b.count(`SELECT COUNT(*) FROM millrace_messages`))
 		assert.Zero(t, b.count(`SELECT COUNT(*) FROM millrace_messages WHERE received_at >= 6000`))
-	}},
-	{Name: "an archive that fails for one consumer", Why: "one consumer's trouble stops no other's purge", Run: func(t *testing.T, db *testdb.DB) {
-		b := newBed(t, db)
+	})},
+	{Name: "an archive that fails for one consumer", Why: "one consumer's trouble stops no other's purge", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		for _, consumer := range []string{"a", "b", "c"} {
 			must(t, b.inbox(effect, func(i *millrace.Inbox) { i.Consumer = consumer }), newMessage("x"))
 		}
 		b.age(8 * day)
 		b.exec(`CREATE TABLE archive (id VARCHAR(300))`)
-		store := b.newStore(db.DB, inbox.Config{Archive: func(ctx context.Context, claims []inbox.Archived) error {
+		store := b.newStore(b.db.DB, inbox.Config{Archive: func(ctx context.Context, claims []inbox.Archived) error {
 			if claims[0].Consumer == "b" {
 				return errBoom
 			}
-			tx, err := inbox.Tx(ctx)
-			if err != nil {
-				return err
-			}
-			_, err = tx.ExecContext(ctx, tx.Rebind(`INSERT INTO archive (id) VALUES (?)`), claims[0].MessageID)
-			return err
+			return rig.Exec(ctx, `INSERT INTO archive (id) VALUES (?)`, claims[0].MessageID)
 		}})
 		n, err := store.Purge(t.Context())
 		require.ErrorIs(t, err, errBoom)
 		assert.Equal(t, 2, n)
 		assert.Equal(t, 2, b.count(`SELECT COUNT(*) FROM archive`))
-	}},
-	{Name: "Close while the janitor is busy", Why: "it is bounded by its context, and safe to call twice", Run: func(t *testing.T, db *testdb.DB) {
-		b := newBed(t, db)
+	})},
+	{Name: "Close while the janitor is busy", Why: "it is bounded by its context, and safe to call twice", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		must(t, b.inbox(effect), newMessage("x"))
 		b.age(8 * day)
 		busy, goOn := make(chan struct{}), make(chan struct{})
-		store := b.newStore(db.DB, inbox.Config{Archive: func(context.Context, []inbox.Archived) error {
+		store := b.newStore(b.db.DB, inbox.Config{Archive: func(context.Context, []inbox.Archived) error {
 			close(busy)
 			<-goOn
 			return nil
@@ -154,30 +140,26 @@ var retentionBodies = []testdb.Body{
 		assert.Equal(t, 0, failures(2, func() error { return store.Close(t.Context()) }))
 		require.NoError(t, <-ended)
 		require.ErrorIs(t, store.Run(t.Context()), inbox.ErrClosed)
-	}},
-	{Name: "a new epoch has purged nothing", Why: "its messages are never too old", Run: func(t *testing.T, db *testdb.DB) {
-		b := newBed(t, db)
+	})},
+	{Name: "a new epoch has purged nothing", Why: "its messages are never too old", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		msg := newMessage("x")
 		b.forgotten(msg)
 		must(t, b.inbox(effect, func(i *millrace.Inbox) { i.MessageTime = longAgo; i.Epoch = 1 }), again(msg))
 		assert.Equal(t, 1, b.effects())
-	}},
-	{Name: "a released message is not judged again", Why: "a key with an open row is never too old", Run: func(t *testing.T, db *testdb.DB) {
-		b := newBed(t, db)
+	})},
+	{Name: "a released message is not judged again", Why: "a key with an open row is never too old", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		msg := newMessage("x")
 		b.forgotten(msg)
 		s := b.oneHandler("orders", effect, millrace.Inbox{Store: b.store, Consumer: "billing", MessageTime: longAgo}.Middleware)
 		assert.True(t, s.deliver(again(msg)))
-		parked, err := b.store.Parked(t.Context(), 0, 1)
-		require.NoError(t, err)
+		parked := rig.Parked(t, b.store)
 		require.Len(t, parked, 1)
 		require.NoError(t, b.store.Retry(t.Context(), parked[0].ID, operator, s.published))
 		assert.True(t, s.deliver(again(s.published.Messages()[0])))
 		assert.Equal(t, 1, b.effects())
 		b.nothingOpen()
-	}},
-	{Name: "each consumer has its own retention", Why: "and Forever keeps all", Run: func(t *testing.T, db *testdb.DB) {
-		b := newBed(t, db)
+	})},
+	{Name: "each consumer has its own retention", Why: "and Forever keeps all", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		for consumer, retention := range map[string]time.Duration{"short": time.Hour, "week": 0, "ever": inbox.Forever} {
 			must(t, b.inbox(effect, func(i *millrace.Inbox) { i.Consumer = consumer; i.Retention = retention }), newMessage("x"))
 		}
@@ -188,9 +170,8 @@ var retentionBodies = []testdb.Body{
 		b.age(1000 * day)
 		b.purge(0)
 		assert.Equal(t, 1, b.count(`SELECT COUNT(*) FROM millrace_claims`))
-	}},
-	{Name: "open rows and unsettled outcomes stay", Why: "the janitor never touches what is not done", Run: func(t *testing.T, db *testdb.DB) {
-		b := newBed(t, db)
+	})},
+	{Name: "open rows and unsettled outcomes stay", Why: "the janitor never touches what is not done", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		s := b.newService(invoice, millrace.Inbox{Store: b.store}.Middleware)
 		s.published.FailWith(errBoom)
 		assert.False(t, s.deliver(newMessage("unsettled")))
@@ -203,12 +184,11 @@ var retentionBodies = []testdb.Body{
 		assert.Equal(t, 1, b.count(`SELECT COUNT(*) FROM millrace_outcomes`))
 		assert.Equal(t, 1, b.count(`SELECT COUNT(*) FROM millrace_messages`))
 		assert.Equal(t, 2, b.count(`SELECT COUNT(*) FROM millrace_claims`))
-	}},
-	{Name: "Archive", Why: "it sees each claim before it is deleted; its error keeps them", Run: func(t *testing.T, db *testdb.DB) {
-		b := newBed(t, db)
+	})},
+	{Name: "Archive", Why: "it sees each claim before it is deleted; its error keeps them", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		var got []inbox.Archived
 		fail := errors.New("disk full")
-		store := b.newStore(db.DB, inbox.Config{Archive: func(_ context.Context, claims []inbox.Archived) error {
+		store := b.newStore(b.db.DB, inbox.Config{Archive: func(_ context.Context, claims []inbox.Archived) error {
 			got = append(got, claims...)
 			return fail
 		}})
@@ -219,34 +199,30 @@ var retentionBodies = []testdb.Body{
 		require.ErrorIs(t, err, fail)
 		assert.Equal(t, 1, b.count(`SELECT COUNT(*) FROM millrace_claims`))
 		fail, got = nil, nil
-		n, err := store.Purge(t.Context())
-		require.NoError(t, err)
+		n := rig.Purge(t, store)
 		assert.Equal(t, 1, n)
 		require.Len(t, got, 1)
 		assert.Equal(t, msg.UUID, got[0].MessageID)
 		assert.Equal(t, "billing", got[0].Consumer)
 		assert.WithinDuration(t, time.Now().Add(-8*day), got[0].ProcessedAt, time.Hour)
-	}},
-	{Name: "results go with their claims", Why: "nothing is left behind to grow", Run: func(t *testing.T, db *testdb.DB) {
-		b := newBed(t, db)
+	})},
+	{Name: "results go with their claims", Why: "nothing is left behind to grow", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		must(t, b.inbox(func(msg *message.Message) ([]*message.Message, error) {
 			return nil, inbox.SetResult(msg.Context(), 1)
 		}), newMessage("x"))
 		b.age(8 * day)
 		b.purge(1)
 		assert.Equal(t, 0, b.count(`SELECT COUNT(*) FROM millrace_results`))
-	}},
-	{Name: "more claims than a batch", Why: "all that expired goes, in small transactions", Run: func(t *testing.T, db *testdb.DB) {
-		b := newBed(t, db)
+	})},
+	{Name: "more claims than a batch", Why: "all that expired goes, in small transactions", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		const n = 1203
 		must(t, b.inbox(effect), newMessage("x"))
 		b.fill(n)
 		b.age(8 * day)
 		b.purge(n + 1)
 		assert.Equal(t, 0, b.count(`SELECT COUNT(*) FROM millrace_claims`))
-	}},
-	{Name: "purging beside claims", Why: "the janitor and the claims never deadlock", Run: func(t *testing.T, db *testdb.DB) {
-		b := newBed(t, db)
+	})},
+	{Name: "purging beside claims", Why: "the janitor and the claims never deadlock", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		must(t, b.inbox(effect), newMessage("x"))
 		b.fill(2000)
 		b.age(8 * day)
@@ -265,26 +241,21 @@ var retentionBodies = []testdb.Body{
 		wg.Wait()
 		assert.Equal(t, 201, b.effects())
 		assert.Equal(t, 200, b.count(`SELECT COUNT(*) FROM millrace_claims`))
-	}},
-	{Name: "the plugin purges while the router runs", Why: "retention needs no one to think of it", Run: func(t *testing.T, db *testdb.DB) {
-		b := newBed(t, db)
+	})},
+	{Name: "the plugin purges while the router runs", Why: "retention needs no one to think of it", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		must(t, b.inbox(effect), newMessage("x"))
 		b.age(8 * day)
 		purged := make(chan struct{})
-		b.store = b.newStore(db.DB, inbox.Config{Observers: []inbox.Observer{onPurged(func(e inbox.Event) {
+		b.store = b.newStore(b.db.DB, inbox.Config{Observers: []inbox.Observer{onPurged(func(e inbox.Event) {
 			if e.Count == 1 {
 				close(purged)
 			}
 		})}})
 		s := b.oneHandler("orders", effect)
-		select {
-		case <-purged:
-		case <-time.After(30 * time.Second):
-			require.Fail(t, "nothing was purged")
-		}
+		rig.Within(t, purged, "nothing was purged")
 		require.NoError(t, s.router.Close())
 		require.NoError(t, b.store.Close(t.Context()))
-	}},
+	})},
 }
 
 type onPurged func(inbox.Event)
@@ -299,8 +270,7 @@ func (b *bed) age(by time.Duration) {
 
 func (b *bed) purge(want int) {
 	b.Helper()
-	n, err := b.store.Purge(b.Context())
-	require.NoError(b, err)
+	n := rig.Purge(b, b.store)
 	assert.Equal(b, want, n)
 }
 

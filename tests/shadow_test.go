@@ -8,7 +8,6 @@ import (
 	"os"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill-amqp/v2/pkg/amqp"
@@ -23,6 +22,7 @@ import (
 	millrace "github.com/millrace-go/millrace/middleware"
 	"github.com/millrace-go/millrace/middleware/shadow"
 	box "github.com/millrace-go/millrace/outbox"
+	"github.com/millrace-go/millrace/tests/rig"
 	"github.com/millrace-go/millrace/tests/testdb"
 )
 
@@ -32,8 +32,7 @@ var _ shadow.Observer = (*metrics.ShadowObserver)(nil)
 func TestShadowChangesNoEffect(t *testing.T) {
 	t.Parallel()
 	testdb.Conformance(t, []testdb.Body{
-		{Name: "with shadow and without", Why: "rows, acks and produced messages are the same", Run: func(t *testing.T, db *testdb.DB) {
-			b := newBed(t, db)
+		{Name: "with shadow and without", Why: "rows, acks and produced messages are the same", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 			without := b.shadowed(nil, nil)
 			outside, inside := newWatch(t), newWatch(t)
 			assert.Equal(t, without, b.shadowed(outside, nil), "around the inbox")
@@ -48,7 +47,7 @@ func TestShadowChangesNoEffect(t *testing.T) {
 			assert.Zero(t, passed.Keys[0].Duplicates+passed.Keys[0].Collisions, "the inbox lets none through")
 			assert.Equal(t, seen.Keys[0].Retries, passed.Keys[0].Retries)
 			assert.Equal(t, len(without.effects), seen.Keys[0].Distinct)
-		}},
+		})},
 	})
 }
 
@@ -75,8 +74,7 @@ type traces struct {
 // shadowed delivers a stream to a service, and removes what it leaves.
 func (b *bed) shadowed(around, within *shadow.Watch) (left traces) {
 	b.Helper()
-	out, err := box.NewPublisher(b.db.DB, box.Config{})
-	require.NoError(b, err)
+	out := rig.NewOutbox(b, b.db.DB, box.Config{})
 	var chain []message.HandlerMiddleware
 	if around != nil {
 		chain = append(chain, around.Middleware)
@@ -199,8 +197,7 @@ func overRabbit(t *testing.T, url string, middlewares ...message.HandlerMiddlewa
 	require.NoError(t, publisher.Publish(queue, all...))
 	require.NoError(t, publisher.Close())
 
-	router, err := message.NewRouter(message.RouterConfig{CloseTimeout: 10 * time.Second}, watermill.NopLogger{})
-	require.NoError(t, err)
+	router := rig.NewRouter(t)
 	router.AddMiddleware(middlewares...)
 	var mu sync.Mutex
 	failed, acked, done := map[string]bool{}, 0, make(chan struct{})
@@ -221,11 +218,7 @@ func overRabbit(t *testing.T, url string, middlewares ...message.HandlerMiddlewa
 	})
 	stopped := make(chan error, 1)
 	go func() { stopped <- router.Run(context.WithoutCancel(t.Context())) }()
-	select {
-	case <-done:
-	case <-time.After(time.Minute):
-		require.Fail(t, "not all messages come")
-	}
+	rig.Within(t, done, "not all messages come")
 	require.NoError(t, router.Close())
 	require.NoError(t, <-stopped)
 	mu.Lock()

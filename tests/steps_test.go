@@ -14,6 +14,7 @@ import (
 	"github.com/millrace-go/millrace/inbox"
 	"github.com/millrace-go/millrace/inbox/httpkey"
 	millrace "github.com/millrace-go/millrace/middleware"
+	"github.com/millrace-go/millrace/tests/rig"
 	"github.com/millrace-go/millrace/tests/testdb"
 )
 
@@ -53,26 +54,25 @@ func onStore(store *inbox.Store) func(*millrace.Deduplicate) {
 
 // stepBodies: what handlers do outside of their transactions.
 var stepBodies = []testdb.Body{
-	{Name: "a step is done once", Why: "a retry, another process and another epoch get the stored result", Run: stepDoneOnce},
-	{Name: "a step in doubt without Verify", Why: "nobody knows, so nothing is done", Run: stepUnverified},
-	{Name: "a step in doubt with Verify", Why: "Verify decides", Run: stepVerified},
-	{Name: "an idempotent step in doubt", Why: "it is repeated with the same id", Run: stepIdempotent},
-	{Name: "a step that was refused", Why: "it is certainly not done, so it is done again", Run: stepRefused},
-	{Name: "a step of a process that died", Why: "it is in doubt when its lease ends, and not before", Run: stepOfTheDead},
-	{Name: "a step that another process is at", Why: "it is waited for, bounded", Run: stepElsewhere},
+	{Name: "a step is done once", Why: "a retry, another process and another epoch get the stored result", Run: testdb.With(newBed, stepDoneOnce)},
+	{Name: "a step in doubt without Verify", Why: "nobody knows, so nothing is done", Run: testdb.With(newBed, stepUnverified)},
+	{Name: "a step in doubt with Verify", Why: "Verify decides", Run: testdb.With(newBed, stepVerified)},
+	{Name: "an idempotent step in doubt", Why: "it is repeated with the same id", Run: testdb.With(newBed, stepIdempotent)},
+	{Name: "a step that was refused", Why: "it is certainly not done, so it is done again", Run: testdb.With(newBed, stepRefused)},
+	{Name: "a step of a process that died", Why: "it is in doubt when its lease ends, and not before", Run: testdb.With(newBed, stepOfTheDead)},
+	{Name: "a step that another process is at", Why: "it is waited for, bounded", Run: testdb.With(newBed, stepElsewhere)},
 	{Name: "a step whose lease was lost", Why: "a stale owner records nothing, and a duplicate is told", Run: stepStale},
-	{Name: "the requests of a step", Why: "what is done bears the id of the step, and what is asked does not", Run: stepRequests},
-	{Name: "a step in a transaction", Why: "a call must not hold it", Run: stepInTx},
-	{Name: "a step without a place to record it", Why: "a clear error", Run: stepMisused},
-	{Name: "a result too large to keep", Why: "the step is done all the same", Run: stepTooLarge},
-	{Name: "a sealed result", Why: "it is stored like other payloads", Run: stepSealed},
-	{Name: "an operator decides a step", Why: "somebody must, where nothing else can", Run: stepDecided},
-	{Name: "steps are purged", Why: "not before the claim, never in doubt, never of what is open", Run: stepsPurged},
-	{Name: "a step of a replayed message", Why: "a rebuild sends nothing twice, a suppressed one nothing at all", Run: stepReplayed},
+	{Name: "the requests of a step", Why: "what is done bears the id of the step, and what is asked does not", Run: testdb.With(newBed, stepRequests)},
+	{Name: "a step in a transaction", Why: "a call must not hold it", Run: testdb.With(newBed, stepInTx)},
+	{Name: "a step without a place to record it", Why: "a clear error", Run: testdb.With(newBed, stepMisused)},
+	{Name: "a result too large to keep", Why: "the step is done all the same", Run: testdb.With(newBed, stepTooLarge)},
+	{Name: "a sealed result", Why: "it is stored like other payloads", Run: testdb.With(newBed, stepSealed)},
+	{Name: "an operator decides a step", Why: "somebody must, where nothing else can", Run: testdb.With(newBed, stepDecided)},
+	{Name: "steps are purged", Why: "not before the claim, never in doubt, never of what is open", Run: testdb.With(newBed, stepsPurged)},
+	{Name: "a step of a replayed message", Why: "a rebuild sends nothing twice, a suppressed one nothing at all", Run: testdb.With(newBed, stepReplayed)},
 }
 
-func stepDoneOnce(t *testing.T, db *testdb.DB) {
-	b := newBed(t, db)
+func stepDoneOnce(t *testing.T, b *bed) {
 	var p provider
 	fails := errBoom
 	h, results := stepping(inbox.Step{Name: "mail", Do: p.call}, func() error { return fails })
@@ -94,8 +94,7 @@ func stepDoneOnce(t *testing.T, db *testdb.DB) {
 	require.Len(t, p.ids, 4, "another message, another name, another consumer")
 	assert.Len(t, uniq(p.ids), 4)
 
-	story, err := b.store.Story(t.Context(), msg.UUID)
-	require.NoError(t, err)
+	story := rig.Story(t, b.store, msg.UUID)
 	require.Len(t, story.Steps, 3)
 	s := story.Steps[0]
 	assert.Equal(t, inbox.StepDone, s.State)
@@ -137,8 +136,7 @@ func (w *wire) post(ctx context.Context, body string) error {
 	return resp.Body.Close()
 }
 
-func stepRequests(t *testing.T, db *testdb.DB) {
-	b := newBed(t, db)
+func stepRequests(t *testing.T, b *bed) {
 	var p provider
 	msg := b.inDoubt(&p)
 	var w wire
@@ -164,8 +162,7 @@ func stepRequests(t *testing.T, db *testdb.DB) {
 	assert.Equal(t, ids[0], w.keys[1])
 }
 
-func stepInTx(t *testing.T, db *testdb.DB) {
-	b := newBed(t, db)
+func stepInTx(t *testing.T, b *bed) {
 	var p provider
 	h, results := stepping(inbox.Step{Name: "mail", Do: p.call}, fine)
 	msg := newMessage("x")
@@ -178,8 +175,7 @@ func stepInTx(t *testing.T, db *testdb.DB) {
 	assert.Equal(t, []string{"receipt", "receipt"}, *results, "what is stored can be had")
 }
 
-func stepMisused(t *testing.T, db *testdb.DB) {
-	b := newBed(t, db)
+func stepMisused(t *testing.T, b *bed) {
 	var p provider
 	_, err := inbox.Once(t.Context(), "mail", p.call)
 	require.ErrorIs(t, err, inbox.ErrNoMessage)

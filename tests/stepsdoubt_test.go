@@ -12,6 +12,7 @@ import (
 
 	"github.com/millrace-go/millrace/inbox"
 	millrace "github.com/millrace-go/millrace/middleware"
+	"github.com/millrace-go/millrace/tests/rig"
 	"github.com/millrace-go/millrace/tests/testdb"
 )
 
@@ -33,8 +34,7 @@ func (b *bed) inDoubt(p *provider) *message.Message {
 	return msg
 }
 
-func stepUnverified(t *testing.T, db *testdb.DB) {
-	b := newBed(t, db)
+func stepUnverified(t *testing.T, b *bed) {
 	var p provider
 	msg := b.inDoubt(&p)
 	h, _ := stepping(inbox.Step{Name: "mail", Do: p.call}, fine)
@@ -48,8 +48,7 @@ func stepUnverified(t *testing.T, db *testdb.DB) {
 	assert.Zero(t, b.events.Count("double effect"))
 }
 
-func stepVerified(t *testing.T, db *testdb.DB) {
-	b := newBed(t, db)
+func stepVerified(t *testing.T, b *bed) {
 	var done bool
 	var unknown error
 	var asked []string
@@ -87,8 +86,7 @@ func stepVerified(t *testing.T, db *testdb.DB) {
 	must(t, b.leased(h), again(msg))
 	assert.Len(t, p.ids, 1)
 	assert.Equal(t, []string{"receipt", "receipt", "found"}, *results)
-	story, err := b.store.Story(t.Context(), msg.UUID)
-	require.NoError(t, err)
+	story := rig.Story(t, b.store, msg.UUID)
 	assert.True(t, story.Steps[0].Verified)
 	assert.Equal(t, 2, story.Steps[0].Attempts)
 	list, err := b.store.StepsInDoubt(t.Context(), 10)
@@ -96,8 +94,7 @@ func stepVerified(t *testing.T, db *testdb.DB) {
 	assert.Empty(t, list)
 }
 
-func stepIdempotent(t *testing.T, db *testdb.DB) {
-	b := newBed(t, db)
+func stepIdempotent(t *testing.T, b *bed) {
 	var p provider
 	msg := b.inDoubt(&p)
 	h, results := stepping(inbox.Step{Name: "mail", Do: p.call, Idempotent: true}, fine)
@@ -106,8 +103,7 @@ func stepIdempotent(t *testing.T, db *testdb.DB) {
 	assert.Equal(t, []string{"receipt"}, *results)
 }
 
-func stepRefused(t *testing.T, db *testdb.DB) {
-	b := newBed(t, db)
+func stepRefused(t *testing.T, b *bed) {
 	p := provider{fails: inbox.NotDone(errBoom)}
 	h, _ := stepping(inbox.Step{Name: "mail", Do: p.call}, fine)
 	msg := newMessage("x")
@@ -115,8 +111,7 @@ func stepRefused(t *testing.T, db *testdb.DB) {
 		_, err := b.leased(h)(again(msg))
 		require.ErrorIs(t, err, errBoom)
 	}
-	story, err := b.store.Story(t.Context(), msg.UUID)
-	require.NoError(t, err)
+	story := rig.Story(t, b.store, msg.UUID)
 	assert.Equal(t, inbox.StepNotDone, story.Steps[0].State)
 	p.fails = nil
 	must(t, b.leased(h), again(msg))
@@ -124,8 +119,7 @@ func stepRefused(t *testing.T, db *testdb.DB) {
 	require.NoError(t, inbox.NotDone(nil))
 }
 
-func stepOfTheDead(t *testing.T, db *testdb.DB) {
-	b := newBed(t, db)
+func stepOfTheDead(t *testing.T, b *bed) {
 	msg := newMessage("x")
 	frozen, release := make(chan struct{}), make(chan struct{})
 	dead, _ := stepping(inbox.Step{Name: "mail", Lease: 2 * time.Second, Do: func(context.Context, string) ([]byte, error) {
@@ -154,13 +148,11 @@ func stepOfTheDead(t *testing.T, db *testdb.DB) {
 	err = <-ended
 	require.ErrorIs(t, err, errBoom)
 	require.ErrorIs(t, err, inbox.ErrLeaseLost)
-	story, err := b.store.Story(t.Context(), msg.UUID)
-	require.NoError(t, err)
+	story := rig.Story(t, b.store, msg.UUID)
 	assert.Equal(t, inbox.StepDone, story.Steps[0].State, "who lost it changes nothing")
 }
 
-func stepElsewhere(t *testing.T, db *testdb.DB) {
-	b := newBed(t, db)
+func stepElsewhere(t *testing.T, b *bed) {
 	msg := newMessage("x")
 	begun, release := make(chan struct{}), make(chan struct{})
 	slow, _ := stepping(inbox.Step{Name: "mail", Do: func(context.Context, string) ([]byte, error) {
@@ -226,8 +218,7 @@ func stepStale(t *testing.T, db *testdb.DB) {
 			must(t, b.leased(second, func(d *millrace.Deduplicate) { d.Epoch = 1 }), again(msg))
 			close(release)
 			require.NoError(t, <-ended)
-			story, err := b.store.Story(t.Context(), msg.UUID)
-			require.NoError(t, err)
+			story := rig.Story(t, b.store, msg.UUID)
 			assert.Equal(t, []string{string(story.Steps[0].Result)}, *results, "what is recorded counts")
 			assert.Equal(t, c.told, b.events.Count("double effect")-before)
 			if c.told > 0 {
@@ -248,8 +239,7 @@ func answers(result string) func(context.Context, string) ([]byte, error) {
 	return func(context.Context, string) ([]byte, error) { return []byte(result), nil }
 }
 
-func stepDecided(t *testing.T, db *testdb.DB) {
-	b := newBed(t, db)
+func stepDecided(t *testing.T, b *bed) {
 	by := inbox.Operator{Name: "ada", Reason: "asked the provider"}
 	var p provider
 	h, results := stepping(inbox.Step{Name: "mail", Do: p.call}, fine)
@@ -277,8 +267,7 @@ func stepDecided(t *testing.T, db *testdb.DB) {
 	must(t, b.leased(h), again(msg))
 	assert.Len(t, p.ids, 1)
 	assert.Equal(t, []string{""}, *results)
-	story, err := b.store.Story(t.Context(), msg.UUID)
-	require.NoError(t, err)
+	story := rig.Story(t, b.store, msg.UUID)
 	assert.True(t, story.Steps[0].Verified)
 	require.Len(t, story.Audit, 1)
 	assert.Equal(t, []string{"billing", "decide step", `step "mail" was done`, "ada"},

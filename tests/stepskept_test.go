@@ -13,11 +13,10 @@ import (
 
 	"github.com/millrace-go/millrace/inbox"
 	millrace "github.com/millrace-go/millrace/middleware"
-	"github.com/millrace-go/millrace/tests/testdb"
+	"github.com/millrace-go/millrace/tests/rig"
 )
 
-func stepTooLarge(t *testing.T, db *testdb.DB) {
-	b := newBed(t, db)
+func stepTooLarge(t *testing.T, b *bed) {
 	calls := 0
 	h, _ := stepping(inbox.Step{Name: "mail", Do: func(context.Context, string) ([]byte, error) {
 		calls++
@@ -32,10 +31,9 @@ func stepTooLarge(t *testing.T, db *testdb.DB) {
 	assert.Equal(t, 1, calls)
 }
 
-func stepSealed(t *testing.T, db *testdb.DB) {
-	b := newBed(t, db)
+func stepSealed(t *testing.T, b *bed) {
 	codec := &flippingCodec{}
-	store := b.newStore(db.DB, inbox.Config{Payloads: codec})
+	store := b.newStore(b.db.DB, inbox.Config{Payloads: codec})
 	h, results := stepping(inbox.Step{Name: "mail", Do: answers("a secret")}, fine)
 	msg := newMessage("x")
 	msg.Metadata.Set("person", "ada")
@@ -44,21 +42,19 @@ func stepSealed(t *testing.T, db *testdb.DB) {
 	}
 	assert.Equal(t, []string{"a secret", "a secret"}, *results)
 	var stored []byte
-	require.NoError(t, db.GetContext(t.Context(), &stored, `SELECT result FROM millrace_steps`))
+	require.NoError(t, b.db.GetContext(t.Context(), &stored, `SELECT result FROM millrace_steps`))
 	assert.NotContains(t, string(stored), "secret")
-	story, err := store.Story(t.Context(), msg.UUID)
-	require.NoError(t, err)
+	story := rig.Story(t, store, msg.UUID)
 	assert.Equal(t, "a secret", string(story.Steps[0].Result))
 	for _, info := range codec.infos {
 		assert.Equal(t, []string{"billing", "mail", msg.UUID, "ada"}, []string{info.Consumer, info.Topic, info.UUID, info.Metadata.Get("person")})
 	}
 
 	codec.fails = inbox.ErrErased
-	story, err = store.Story(t.Context(), msg.UUID)
-	require.NoError(t, err)
+	story = rig.Story(t, store, msg.UUID)
 	assert.Nil(t, story.Steps[0].Result)
 	assert.Contains(t, story.Steps[0].Problem, "erased")
-	_, err = b.leased(h, onStore(store), func(d *millrace.Deduplicate) { d.Epoch = 3 })(again(msg))
+	_, err := b.leased(h, onStore(store), func(d *millrace.Deduplicate) { d.Epoch = 3 })(again(msg))
 	require.ErrorIs(t, err, inbox.ErrErased)
 	assert.True(t, inbox.IsTerminal(err))
 
@@ -88,8 +84,7 @@ func (c *flippingCodec) Open(ctx context.Context, info inbox.PayloadInfo, sealed
 	return c.Seal(ctx, info, sealed)
 }
 
-func stepsPurged(t *testing.T, db *testdb.DB) {
-	b := newBed(t, db)
+func stepsPurged(t *testing.T, b *bed) {
 	var p provider
 	step := inbox.Step{Name: "mail", Do: p.call}
 	h, _ := stepping(step, fine)
@@ -113,23 +108,20 @@ func stepsPurged(t *testing.T, db *testdb.DB) {
 	require.ErrorIs(t, err, errBoom)
 	steps := func() (all []string) {
 		for _, msg := range []*message.Message{done, open, doubt} {
-			story, err := b.store.Story(t.Context(), msg.UUID)
-			require.NoError(t, err)
+			story := rig.Story(t, b.store, msg.UUID)
 			for range story.Steps {
 				all = append(all, string(msg.Payload))
 			}
 		}
 		return all
 	}
-	_, err = b.store.Purge(t.Context())
-	require.NoError(t, err)
+	rig.Purge(t, b.store)
 	assert.Equal(t, []string{"x", "y", "x"}, steps(), "nothing is old")
 	least := (7*24 + 1) * int64(time.Hour/time.Microsecond)
 	assert.Equal(t, 3, b.count(`SELECT COUNT(*) FROM millrace_steps WHERE state <> 1 AND until - ended_at > ?`, least))
 
 	b.exec(`UPDATE millrace_steps SET until = 1`)
-	_, err = b.store.Purge(t.Context())
-	require.NoError(t, err)
+	rig.Purge(t, b.store)
 	assert.Equal(t, []string{"y", "x"}, steps(), "what was done is gone, and what was refused")
 	assert.Equal(t, 2, b.count(`SELECT COUNT(*) FROM millrace_steps`))
 
@@ -139,13 +131,11 @@ func stepsPurged(t *testing.T, db *testdb.DB) {
 			return err
 		}
 	}), again(open))
-	_, err = b.store.Purge(t.Context())
-	require.NoError(t, err)
+	rig.Purge(t, b.store)
 	assert.Equal(t, []string{"y", "x"}, steps(), "it was used, so it is remembered for as long as its claim")
 }
 
-func stepReplayed(t *testing.T, db *testdb.DB) {
-	b := newBed(t, db)
+func stepReplayed(t *testing.T, b *bed) {
 	var p provider
 	step := inbox.Step{Name: "mail", Do: p.call}
 	var results []string

@@ -8,15 +8,15 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-go/millrace/inbox"
+	"github.com/millrace-go/millrace/tests/rig"
 	"github.com/millrace-go/millrace/tests/testdb"
 )
 
 func TestTheSizesOfTheTablesAreKnown(t *testing.T) {
 	t.Parallel()
 	testdb.Each(t, func(t *testing.T, db *testdb.DB) {
-		store, err := inbox.NewStore(db.DB, inbox.Config{})
-		require.NoError(t, err)
-		_, err = store.Tables(t.Context())
+		store := rig.NewStore(t, db.DB, inbox.Config{})
+		_, err := store.Tables(t.Context())
 		require.ErrorIs(t, err, inbox.ErrNotMigrated)
 		migrate(t, db, inbox.Config{})
 		sizes := func() map[string]inbox.Table {
@@ -52,8 +52,8 @@ func TestASizeThatIsNotKnownIsNotNone(t *testing.T) {
 	t.Parallel()
 	db := testdb.On(t, "postgres")
 	store := migrate(t, db, inbox.Config{})
-	execute(t, db, `ALTER TABLE millrace_dropped SET (autovacuum_enabled = false)`) // it may come at any time, and analyse
-	execute(t, db, `INSERT INTO millrace_dropped (at, consumer, message_id, topic, reason)
+	db.Do(t, `ALTER TABLE millrace_dropped SET (autovacuum_enabled = false)`) // it may come at any time, and analyse
+	db.Do(t, `INSERT INTO millrace_dropped (at, consumer, message_id, topic, reason)
 		SELECT i, 1, 'x', 't', 'r' FROM generate_series(1, 1000) i`)
 	size := func() int64 {
 		tables, err := store.Tables(t.Context())
@@ -70,9 +70,9 @@ func TestASizeThatIsNotKnownIsNotNone(t *testing.T) {
 		require.NotZero(t, n)
 		assert.EqualValues(c, 1000, n)
 	}, 30*time.Second, 20*time.Millisecond)
-	execute(t, db, `SELECT pg_stat_reset()`)
+	db.Do(t, `SELECT pg_stat_reset()`)
 	assert.EqualValues(t, -1, size(), "forgotten, and never analysed")
-	execute(t, db, `VACUUM ANALYZE millrace_dropped`)
-	execute(t, db, `SELECT pg_stat_reset()`)
+	db.Do(t, `VACUUM ANALYZE millrace_dropped`)
+	db.Do(t, `SELECT pg_stat_reset()`)
 	assert.EqualValues(t, 1000, size())
 }

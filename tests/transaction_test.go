@@ -16,19 +16,19 @@ import (
 	"github.com/millrace-go/millrace/inbox"
 	millrace "github.com/millrace-go/millrace/middleware"
 	"github.com/millrace-go/millrace/tests/faults"
+	"github.com/millrace-go/millrace/tests/rig"
 	"github.com/millrace-go/millrace/tests/testdb"
 )
 
 // transactionBodies: what handlers do with the transaction that is not theirs to end.
 var transactionBodies = []testdb.Body{
-	{Name: "a handler that commits, then succeeds", Why: "the claim token tells: it counts as completed, loudly", Run: func(t *testing.T, db *testdb.DB) {
-		b := newBed(t, db)
+	{Name: "a handler that commits, then succeeds", Why: "the claim token tells: it counts as completed, loudly", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		h := b.inbox(func(msg *message.Message) ([]*message.Message, error) {
 			_, err := effect(msg)
 			return nil, errors.Join(err, end(msg, (*sqlx.Tx).Commit))
 		})
 		msg := newMessage("x")
-		if refusesCommits(db) {
+		if refusesCommits(b.db) {
 			_, err := h(again(msg))
 			require.ErrorIs(t, err, inbox.ErrTxEndedByHandler)
 			assert.Equal(t, 0, b.effects(), "only our COMMIT passes")
@@ -39,9 +39,8 @@ var transactionBodies = []testdb.Body{
 		must(t, h, again(msg))
 		assert.Equal(t, 1, b.effects())
 		assert.Equal(t, 1, b.events.Count("ended"))
-	}},
-	{Name: "a handler that commits, then fails", Why: "the claim is taken back, and the message set failed, loudly", Run: func(t *testing.T, db *testdb.DB) {
-		b := newBed(t, db)
+	})},
+	{Name: "a handler that commits, then fails", Why: "the claim is taken back, and the message set failed, loudly", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		fail := true
 		h := b.inbox(func(msg *message.Message) ([]*message.Message, error) {
 			if !fail {
@@ -56,23 +55,21 @@ var transactionBodies = []testdb.Body{
 		require.ErrorIs(t, err, inbox.ErrTxEndedByHandler)
 		assert.Equal(t, 1, b.events.Count("ended"))
 		fail = false
-		if refusesCommits(db) {
+		if refusesCommits(b.db) {
 			must(t, h, again(msg))
 			assert.Equal(t, 1, b.effects(), "only our COMMIT passes")
 			b.nothingOpen()
 			return
 		}
-		story, err := b.store.Story(t.Context(), msg.UUID)
-		require.NoError(t, err)
+		story := rig.Story(t, b.store, msg.UUID)
 		require.Len(t, story.Open, 1)
 		assert.Equal(t, inbox.FailedRetryable, story.Open[0].Status)
 		assert.Contains(t, story.Open[0].LastError, "boom")
 		must(t, h, again(msg))
 		assert.Equal(t, 2, b.effects(), "the first was committed by the handler, the second by us")
 		b.nothingOpen()
-	}},
-	{Name: "a handler that rolls back, then succeeds", Why: "a success without effects is not a success", Run: func(t *testing.T, db *testdb.DB) {
-		b := newBed(t, db)
+	})},
+	{Name: "a handler that rolls back, then succeeds", Why: "a success without effects is not a success", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		wrong := true
 		h := b.inbox(func(msg *message.Message) ([]*message.Message, error) {
 			_, err := effect(msg)
@@ -87,9 +84,8 @@ var transactionBodies = []testdb.Body{
 		wrong = false
 		must(t, h, again(msg))
 		assert.Equal(t, 1, b.effects())
-	}},
-	{Name: "a raw COMMIT, then a failure", Why: "the claim token tells, whatever database/sql believes", Run: func(t *testing.T, db *testdb.DB) {
-		b := newBed(t, db)
+	})},
+	{Name: "a raw COMMIT, then a failure", Why: "the claim token tells, whatever database/sql believes", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		fail := true
 		h := b.inbox(func(msg *message.Message) ([]*message.Message, error) {
 			_, err := effect(msg)
@@ -105,13 +101,13 @@ var transactionBodies = []testdb.Body{
 		fail = false
 		must(t, h, again(msg))
 		committed := 2
-		if refusesCommits(db) {
+		if refusesCommits(b.db) {
 			committed = 1
 		}
 		assert.Equal(t, committed, b.effects(), "the redelivery was taken for a duplicate")
 		assert.Equal(t, 1, b.events.Count("ended"))
 		b.nothingOpen()
-	}},
+	})},
 	{Name: "a transaction that the server rolled back", Why: "a handler that goes on after MySQL's deadlock has no claim: it must not be acked", Run: func(t *testing.T, db *testdb.DB) {
 		if db.Dialect != "mysql" {
 			return // the others keep the transaction, or refuse its commit
@@ -133,8 +129,7 @@ var transactionBodies = []testdb.Body{
 		must(t, h, again(msg))
 		assert.Equal(t, 1, b.effects())
 	}},
-	{Name: "an error of the handler's own", Why: "it is named, not explained as one of ours", Run: func(t *testing.T, db *testdb.DB) {
-		b := newBed(t, db)
+	{Name: "an error of the handler's own", Why: "it is named, not explained as one of ours", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		_, err := b.inbox(func(*message.Message) ([]*message.Message, error) { return nil, io.EOF })(newMessage("x"))
 		require.ErrorIs(t, err, io.EOF)
 		require.NotErrorIs(t, err, inbox.ErrUnavailable)
@@ -143,10 +138,9 @@ var transactionBodies = []testdb.Body{
 		})(newMessage("x"))
 		require.Error(t, err)
 		require.NotErrorIs(t, err, inbox.ErrNotMigrated)
-	}},
-	{Name: "a failed message behind a wait", Why: "TwinWait counts waiting for a twin, nothing else", Run: func(t *testing.T, db *testdb.DB) {
-		b := newBed(t, db)
-		pool := faults.Open(t, db)
+	})},
+	{Name: "a failed message behind a wait", Why: "TwinWait counts waiting for a twin, nothing else", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
+		pool := faults.Open(t, b.db)
 		const twinWait = 6 * time.Second // long for a statement of ours, on a busy disk too
 		settings := []func(*millrace.Inbox){on(b.newStore(pool.DB, inbox.Config{})), func(i *millrace.Inbox) {
 			i.RecordFailures, i.TwinWait = true, twinWait
@@ -163,41 +157,30 @@ var transactionBodies = []testdb.Body{
 		}})
 		must(t, b.inbox(effect, settings...), again(msg))
 		assert.Equal(t, 1, b.effects())
-	}},
-	{Name: "a handler that runs DDL, then fails", Why: "where DDL commits, the claim it committed is taken back", Run: func(t *testing.T, db *testdb.DB) {
-		b := newBed(t, db)
+	})},
+	{Name: "a handler that runs DDL, then fails", Why: "where DDL commits, the claim it committed is taken back", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		fail := true
 		h := b.inbox(func(msg *message.Message) ([]*message.Message, error) {
 			if !fail {
 				return effect(msg)
 			}
-			tx, err := inbox.Tx(msg.Context())
-			if err != nil {
-				return nil, err
-			}
-			_, err = tx.ExecContext(msg.Context(), `CREATE TABLE stray (id INTEGER)`)
+			err := rig.Exec(msg.Context(), `CREATE TABLE stray (id INTEGER)`)
 			return nil, errors.Join(errBoom, err)
 		})
 		msg := newMessage("x")
 		_, err := h(again(msg))
 		require.ErrorIs(t, err, errBoom)
-		commits := db.Dialect == "mysql"
+		commits := b.db.Dialect == "mysql"
 		assert.Equal(t, commits, errors.Is(err, inbox.ErrTxEndedByHandler))
 		assert.Equal(t, commits, b.events.Count("ended") == 1)
 		fail = false
 		must(t, h, again(msg))
 		assert.Equal(t, 1, b.effects())
 		b.nothingOpen()
-	}},
-	{Name: "a handler that runs DDL, then succeeds", Why: "it counts as completed, once", Run: func(t *testing.T, db *testdb.DB) {
-		b := newBed(t, db)
+	})},
+	{Name: "a handler that runs DDL, then succeeds", Why: "it counts as completed, once", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		h := b.inbox(func(msg *message.Message) ([]*message.Message, error) {
-			tx, err := inbox.Tx(msg.Context())
-			if err != nil {
-				return nil, err
-			}
-			_, err = tx.ExecContext(msg.Context(), `CREATE TABLE stray (id INTEGER)`)
-			if err != nil {
+			if err := rig.Exec(msg.Context(), `CREATE TABLE stray (id INTEGER)`); err != nil {
 				return nil, err
 			}
 			return effect(msg)
@@ -206,10 +189,9 @@ var transactionBodies = []testdb.Body{
 		must(t, h, again(msg))
 		must(t, h, again(msg))
 		assert.Equal(t, 1, b.effects())
-		assert.Equal(t, db.Dialect == "mysql", b.events.Count("ended") == 1, "MariaDB says that it committed")
-	}},
-	{Name: "a handler that swallows an SQL error", Why: "a transaction that the server aborted is never reported as committed", Run: func(t *testing.T, db *testdb.DB) {
-		b := newBed(t, db)
+		assert.Equal(t, b.db.Dialect == "mysql", b.events.Count("ended") == 1, "MariaDB says that it committed")
+	})},
+	{Name: "a handler that swallows an SQL error", Why: "a transaction that the server aborted is never reported as committed", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		h := b.inbox(func(msg *message.Message) ([]*message.Message, error) {
 			if _, err := effect(msg); err != nil {
 				return nil, err
@@ -222,16 +204,15 @@ var transactionBodies = []testdb.Body{
 			return nil, nil
 		})
 		_, err := h(newMessage("x"))
-		if db.Dialect == "postgres" {
+		if b.db.Dialect == "postgres" {
 			require.Error(t, err)
 			assert.Equal(t, 0, b.effects())
 			return
 		}
 		require.NoError(t, err, "elsewhere a failed statement leaves the transaction as it was")
 		assert.Equal(t, 1, b.effects())
-	}},
-	{Name: "the transaction used after the handler returned", Why: "it refuses use after it ended", Run: func(t *testing.T, db *testdb.DB) {
-		b := newBed(t, db)
+	})},
+	{Name: "the transaction used after the handler returned", Why: "it refuses use after it ended", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		var ctx context.Context
 		h := b.inbox(func(msg *message.Message) ([]*message.Message, error) {
 			ctx = msg.Context()
@@ -244,9 +225,8 @@ var transactionBodies = []testdb.Body{
 		require.ErrorIs(t, inbox.SetResult(ctx, 1), inbox.ErrTxEnded)
 		_, err = inbox.Tx(msg.Context())
 		require.ErrorIs(t, err, inbox.ErrNoTx)
-	}},
-	{Name: "a handler that forgets its transaction", Why: "warned about once, counted, refused with RequireTx", Run: func(t *testing.T, db *testdb.DB) {
-		b := newBed(t, db)
+	})},
+	{Name: "a handler that forgets its transaction", Why: "warned about once, counted, refused with RequireTx", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		idle := func(*message.Message) ([]*message.Message, error) { return nil, nil }
 		h := b.inbox(idle)
 		must(t, h, newMessage("x"))
@@ -256,9 +236,8 @@ var transactionBodies = []testdb.Body{
 		strict := b.inbox(idle, func(i *millrace.Inbox) { i.RequireTx = true; i.Consumer = "strict" })
 		_, err := strict(newMessage("x"))
 		require.ErrorIs(t, err, inbox.ErrTxNotUsed)
-	}},
-	{Name: "OnBegin", Why: "runs first in the handler's transaction, and its error is the handler's", Run: func(t *testing.T, db *testdb.DB) {
-		b := newBed(t, db)
+	})},
+	{Name: "OnBegin", Why: "runs first in the handler's transaction, and its error is the handler's", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		var fail error
 		h := b.inbox(effect, func(i *millrace.Inbox) {
 			i.OnBegin = func(ctx context.Context, tx *sqlx.Tx, msg *message.Message) error {
@@ -272,9 +251,8 @@ var transactionBodies = []testdb.Body{
 		_, err := h(newMessage("x"))
 		require.ErrorIs(t, err, errBoom)
 		assert.Equal(t, 2, b.effects())
-	}},
-	{Name: "failure records", Why: "attempts and last error are kept on request, and go with the success", Run: func(t *testing.T, db *testdb.DB) {
-		b := newBed(t, db)
+	})},
+	{Name: "failure records", Why: "attempts and last error are kept on request, and go with the success", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		fail := true
 		h := b.inbox(func(msg *message.Message) ([]*message.Message, error) {
 			_, err := effect(msg)
@@ -289,8 +267,7 @@ var transactionBodies = []testdb.Body{
 			_, err := h(again(msg))
 			require.ErrorIs(t, err, errBoom)
 		}
-		story, err := b.store.Story(t.Context(), msg.UUID)
-		require.NoError(t, err)
+		story := rig.Story(t, b.store, msg.UUID)
 		require.Len(t, story.Open, 1)
 		open := story.Open[0]
 		assert.Equal(t, 3, open.Attempts)
@@ -306,7 +283,7 @@ var transactionBodies = []testdb.Body{
 		closing.SetContext(cancelled)
 		stop := b.inbox(func(*message.Message) ([]*message.Message, error) { cancel(); return nil, errBoom },
 			on(b.process()), func(i *millrace.Inbox) { i.RecordFailures = true })
-		_, err = stop(closing)
+		_, err := stop(closing)
 		require.ErrorIs(t, err, errBoom)
 		assert.Equal(t, 3, b.count(`SELECT attempts FROM millrace_messages`), "a closed delivery is not an attempt")
 
@@ -314,7 +291,7 @@ var transactionBodies = []testdb.Body{
 		must(t, h, again(msg))
 		assert.Equal(t, 1, b.effects())
 		b.nothingOpen()
-	}},
+	})},
 	{Name: "an open row that changes while its handler runs", Why: "the row is deleted last, fenced by its status: else roll back", Run: func(t *testing.T, db *testdb.DB) {
 		if db.Dialect == "sqlite" {
 			return // a handler's transaction excludes every other writer
@@ -334,11 +311,10 @@ var transactionBodies = []testdb.Body{
 		must(t, b.inbox(effect), again(msg))
 		assert.Equal(t, 0, b.effects(), "a parked message waits for an operator")
 	}},
-	{Name: "clientFoundRows", Why: "a duplicate must not look fresh by a flag of the connection", Run: func(t *testing.T, db *testdb.DB) {
-		b := newBed(t, db)
+	{Name: "clientFoundRows", Why: "a duplicate must not look fresh by a flag of the connection", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		for _, flag := range []string{"true", "false"} {
 			var opts []testdb.Option
-			if db.Dialect == "mysql" {
+			if b.db.Dialect == "mysql" {
 				opts = append(opts, testdb.Params("clientFoundRows", flag))
 			}
 			store := on(b.process(opts...))
@@ -356,19 +332,14 @@ var transactionBodies = []testdb.Body{
 			assert.Equal(t, 1, b.effectsOf(failed.UUID))
 			b.nothingOpen()
 		}
-	}},
+	})},
 }
 
 // refusesCommits reports whether the inbox can keep a handler from committing.
 func refusesCommits(db *testdb.DB) bool { return db.Dialect == "sqlite" }
 
 func raw(msg *message.Message, statement string) error {
-	tx, err := inbox.Tx(msg.Context())
-	if err != nil {
-		return err
-	}
-	_, err = tx.ExecContext(msg.Context(), statement)
-	return err
+	return rig.Exec(msg.Context(), statement)
 }
 
 func end(msg *message.Message, how func(*sqlx.Tx) error) error {

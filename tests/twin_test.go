@@ -15,14 +15,14 @@ import (
 	"github.com/millrace-go/millrace/inbox"
 	millrace "github.com/millrace-go/millrace/middleware"
 	"github.com/millrace-go/millrace/tests/faults"
+	"github.com/millrace-go/millrace/tests/rig"
 	"github.com/millrace-go/millrace/tests/testdb"
 )
 
 // twinBodies: copies of one message in two processes at the same moment. Where the
 // database admits one writer, the second waits before it begins.
 var twinBodies = []testdb.Body{
-	{Name: "two copies at the same moment", Why: "the second waits for the first's commit, and is a duplicate", Run: func(t *testing.T, db *testdb.DB) {
-		b := newBed(t, db)
+	{Name: "two copies at the same moment", Why: "the second waits for the first's commit, and is a duplicate", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		running, goOn := make(chan struct{}), make(chan struct{})
 		first := b.inbox(func(msg *message.Message) ([]*message.Message, error) {
 			close(running)
@@ -39,9 +39,8 @@ var twinBodies = []testdb.Body{
 		close(goOn)
 		wg.Wait()
 		assert.Equal(t, 1, b.effects())
-	}},
-	{Name: "two copies, the first fails", Why: "the second then handles the message", Run: func(t *testing.T, db *testdb.DB) {
-		b := newBed(t, db)
+	})},
+	{Name: "two copies, the first fails", Why: "the second then handles the message", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		running, goOn := make(chan struct{}), make(chan struct{})
 		first := b.inbox(func(msg *message.Message) ([]*message.Message, error) {
 			close(running)
@@ -63,10 +62,9 @@ var twinBodies = []testdb.Body{
 		wg.Wait()
 		assert.Equal(t, 1, b.effects())
 		b.nothingOpen()
-	}},
-	{Name: "a late failure record", Why: "a failure record takes the claim first, so it never touches a twin's", Run: func(t *testing.T, db *testdb.DB) {
-		b := newBed(t, db)
-		pool := faults.Open(t, db)
+	})},
+	{Name: "a late failure record", Why: "a failure record takes the claim first, so it never touches a twin's", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
+		pool := faults.Open(t, b.db)
 		store := b.newStore(pool.DB, inbox.Config{})
 		failing := b.inbox(func(msg *message.Message) ([]*message.Message, error) { return nil, errBoom },
 			on(store), func(i *millrace.Inbox) { i.RecordFailures = true })
@@ -85,14 +83,12 @@ var twinBodies = []testdb.Body{
 		_, err = failing(again(msg))
 		require.ErrorIs(t, err, errBoom)
 		assert.Equal(t, 1, b.effectsOf(msg.UUID))
-		story, err := b.store.Story(t.Context(), msg.UUID)
-		require.NoError(t, err)
+		story := rig.Story(t, b.store, msg.UUID)
 		require.Len(t, story.Claims, 1)
 		assert.True(t, story.Claims[0].Completed, "the record flipped the twin's claim")
 		assert.Empty(t, story.Open)
-	}},
-	{Name: "a twin of a message that is being parked", Why: "a waiting twin must see the open row, not run beside it", Run: func(t *testing.T, db *testdb.DB) {
-		b := newBed(t, db)
+	})},
+	{Name: "a twin of a message that is being parked", Why: "a waiting twin must see the open row, not run beside it", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		msg := newMessage("x")
 		b.forgotten(msg)
 		judging, goOn := make(chan struct{}), make(chan struct{})
@@ -115,7 +111,7 @@ var twinBodies = []testdb.Body{
 		wg.Wait()
 		assert.Equal(t, 0, b.effects(), "the twin ran a message that was parked")
 		assert.Equal(t, 1, b.count(`SELECT COUNT(*) FROM millrace_messages WHERE status = ?`, inbox.Parked))
-	}},
+	})},
 	{Name: "TwinWait runs out", Why: "a copy waits in a transaction of its own, bounded, and leaves nothing behind", Run: func(t *testing.T, db *testdb.DB) {
 		impatient := *db
 		impatient.DSN = strings.Replace(db.DSN, "busy_timeout(10000)", "busy_timeout(200)", 1)
@@ -145,12 +141,8 @@ var twinBodies = []testdb.Body{
 			answered <- err
 		})
 		var err error
-		select {
-		case err = <-answered:
-			require.ErrorIs(t, err, inbox.ErrInProgress)
-		case <-time.After(20 * time.Second): // Timeout is an hour
-			require.Fail(t, "the copy waits for as long as the handler runs")
-		}
+		err = rig.Within(t, answered, "the copy waits for as long as the handler runs")
+		require.ErrorIs(t, err, inbox.ErrInProgress)
 		end()
 		wg.Wait()
 		assert.Equal(t, 0, b.count(`SELECT COUNT(*) FROM millrace_claims`), "the claim that gave up was committed later")
@@ -160,9 +152,8 @@ var twinBodies = []testdb.Body{
 		require.NoError(t, err)
 		assert.Equal(t, 1, b.effects())
 	}},
-	{Name: "a claim purged between conflict and lookup", Why: "the lookup can find nothing: look again, bounded", Run: func(t *testing.T, db *testdb.DB) {
-		b := newBed(t, db)
-		pool := faults.Open(t, db)
+	{Name: "a claim purged between conflict and lookup", Why: "the lookup can find nothing: look again, bounded", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
+		pool := faults.Open(t, b.db)
 		h := b.inbox(effect, on(b.newStore(pool.DB, inbox.Config{})))
 		msg := newMessage("x")
 		must(t, b.inbox(effect), again(msg))
@@ -175,18 +166,17 @@ var twinBodies = []testdb.Body{
 		}})
 		must(t, h, again(msg))
 		assert.Equal(t, 2, b.effects(), "a message that nobody remembers is handled")
-	}},
-	{Name: "a claim purged just before it is made anew", Why: "the purge line is read after the claim", Run: func(t *testing.T, db *testdb.DB) {
-		b := newBed(t, db)
+	})},
+	{Name: "a claim purged just before it is made anew", Why: "the purge line is read after the claim", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		msg := newMessage("x")
 		msg.Metadata.Set("ce_time", time.Now().Add(-8*24*time.Hour).UTC().Format(time.RFC3339))
 		must(t, b.inbox(effect), again(msg))
 		b.exec(`UPDATE millrace_claims SET processed_at = processed_at - ?`, (8 * 24 * time.Hour).Microseconds())
-		pool := faults.Open(t, db)
+		pool := faults.Open(t, b.db)
 		h := b.inbox(effect, on(b.newStore(pool.DB, inbox.Config{})))
 		must(t, h, newMessage("warm up"))
 		pool.Set(faults.Plan{Before: func(_ context.Context, call string) error {
-			early := db.Dialect == "sqlite" && call == faults.Begin // later the writer's lock is taken
+			early := b.db.Dialect == "sqlite" && call == faults.Begin // later the writer's lock is taken
 			if early || strings.Contains(call, "INSERT INTO millrace_claims") {
 				pool.Set(faults.Plan{})
 				n, err := b.store.Purge(t.Context())
@@ -198,9 +188,8 @@ var twinBodies = []testdb.Body{
 		must(t, h, again(msg))
 		assert.Equal(t, 1, b.effectsOf(msg.UUID), "handled twice")
 		assert.Equal(t, 1, b.events.Count("parked"))
-	}},
-	{Name: "a hundred copies at once, the first fails", Why: "one effect, no error but the handler's, other messages go on", Run: func(t *testing.T, db *testdb.DB) {
-		b := newBed(t, db)
+	})},
+	{Name: "a hundred copies at once, the first fails", Why: "one effect, no error but the handler's, other messages go on", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		var once sync.Once
 		stores := []func(*millrace.Inbox){on(b.process(testdb.Pool(5))), on(b.process(testdb.Pool(5)))}
 		flaky := func(msg *message.Message) ([]*message.Message, error) {
@@ -231,17 +220,16 @@ var twinBodies = []testdb.Body{
 		wg.Wait()
 		assert.Equal(t, 1, b.effectsOf(msg.UUID))
 		assert.Equal(t, 41, b.effects())
-	}},
-	{Name: "deadlocks of our own statements", Why: "they are retried unseen, and cost no attempt", Run: func(t *testing.T, db *testdb.DB) {
-		b := newBed(t, db)
-		pool := faults.Open(t, db)
+	})},
+	{Name: "deadlocks of our own statements", Why: "they are retried unseen, and cost no attempt", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
+		pool := faults.Open(t, b.db)
 		h := b.inbox(effect, on(b.newStore(pool.DB, inbox.Config{})))
 		must(t, h, newMessage("warm up"))
 		left := 3
 		pool.Set(faults.Plan{Before: func(_ context.Context, call string) error {
 			if left > 0 && strings.Contains(call, "INSERT INTO millrace_claims") {
 				left--
-				return deadlock(db.Dialect)
+				return deadlock(b.db.Dialect)
 			}
 			return nil
 		}})
@@ -249,7 +237,7 @@ var twinBodies = []testdb.Body{
 		assert.Equal(t, 2, b.effects())
 		assert.Equal(t, 3, b.events.Count("contention"))
 		assert.Equal(t, 0, b.events.Count("failed"))
-	}},
+	})},
 }
 
 // deadlock is an error such as each driver reports.
@@ -310,7 +298,6 @@ func (b *bed) forgotten(msg *message.Message) {
 	b.Helper()
 	must(b, b.inbox(func(*message.Message) ([]*message.Message, error) { return nil, nil }, on(b.process())), again(msg))
 	b.exec(`UPDATE millrace_claims SET processed_at = processed_at - ?`, (8 * 24 * time.Hour).Microseconds())
-	n, err := b.store.Purge(b.Context())
-	require.NoError(b, err)
+	n := rig.Purge(b, b.store)
 	require.Equal(b, 1, n)
 }

@@ -54,8 +54,7 @@ func TestWatermillSQL(t *testing.T) {
 	}
 	var routers []*message.Router
 	for range 2 {
-		router, err := message.NewRouter(message.RouterConfig{CloseTimeout: 20 * time.Second}, watermill.NopLogger{})
-		require.NoError(t, err)
+		router := rig.NewRouter(t)
 		store := b.process()
 		router.AddMiddleware(millrace.Inbox{Store: store}.Middleware)
 		router.AddPlugin(store.Plugin())

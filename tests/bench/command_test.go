@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"slices"
 	"testing"
 	"time"
@@ -15,6 +14,7 @@ import (
 	"github.com/millrace-go/millrace/inbox"
 	"github.com/millrace-go/millrace/internal/dialect"
 	"github.com/millrace-go/millrace/outbox"
+	"github.com/millrace-go/millrace/tests/rig"
 	"github.com/millrace-go/millrace/tests/testdb"
 )
 
@@ -59,14 +59,12 @@ type observer struct {
 
 func observed(b *testing.B) *observer {
 	b.Helper()
-	o := &observer{db: testdb.On(b, dialect.PostgresName), binary: filepath.Join(b.TempDir(), "millrace")}
-	build := exec.Command("go", "build", "-o", o.binary, "github.com/millrace-go/millrace/cmd/millrace")
-	build.Env = append(os.Environ(), "CGO_ENABLED=0")
-	said, err := build.CombinedOutput()
-	require.NoError(b, err, string(said))
-	o.store = newStore(b, o.db)
-	o.out, err = outbox.NewPublisher(o.db.DB, outbox.Config{})
+	o := &observer{db: testdb.On(b, dialect.PostgresName)}
+	var err error
+	o.binary, err = rig.Build(b.TempDir(), "github.com/millrace-go/millrace/cmd/millrace")
 	require.NoError(b, err)
+	o.store = newStore(b, o.db)
+	o.out = rig.NewOutbox(b, o.db.DB, outbox.Config{})
 	require.NoError(b, o.store.Migrate(b.Context()))
 	o.fill(b, pick(1_000_000, 10_000), pick(100_000, 1_000), pick(100_000, 1_000))
 	return o

@@ -11,6 +11,7 @@ import (
 
 	"github.com/millrace-go/millrace/inbox"
 	millrace "github.com/millrace-go/millrace/middleware"
+	"github.com/millrace-go/millrace/tests/rig"
 )
 
 // BenchmarkCPU is P13: the processor time that Inbox adds to a hand-written handler with
@@ -24,8 +25,7 @@ func BenchmarkCPU(b *testing.B) {
 
 	void := openSilent()
 	b.Cleanup(func() { require.NoError(b, void.Close()) })
-	store, err := inbox.NewStore(void, inbox.Config{WithoutPlugin: true})
-	require.NoError(b, err)
+	store := rig.NewStore(b, void, inbox.Config{WithoutPlugin: true})
 	overhead(b, "P13/no-database", nothing, withoutInbox(b, void.DB), silentInbox(b, store), pick(5_000, 50))
 }
 

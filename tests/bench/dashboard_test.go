@@ -17,6 +17,7 @@ import (
 	"github.com/millrace-go/millrace/inbox"
 	"github.com/millrace-go/millrace/internal/dialect"
 	"github.com/millrace-go/millrace/outbox"
+	"github.com/millrace-go/millrace/tests/rig"
 	"github.com/millrace-go/millrace/tests/testdb"
 )
 
@@ -30,8 +31,7 @@ func BenchmarkDashboard(b *testing.B) {
 	store := newStore(b, db)
 	require.NoError(b, store.Migrate(b.Context()))
 	crowd(b, db, store, claims, messages)
-	out, err := outbox.NewPublisher(db.DB, outbox.Config{})
-	require.NoError(b, err)
+	out := rig.NewOutbox(b, db.DB, outbox.Config{})
 	pages := func() http.Handler {
 		h, err := dashboard.New(store, dashboard.Config{Outbox: out})
 		require.NoError(b, err)

@@ -14,6 +14,7 @@ import (
 
 	"github.com/millrace-go/millrace/inbox"
 	"github.com/millrace-go/millrace/internal/dialect"
+	"github.com/millrace-go/millrace/tests/rig"
 	"github.com/millrace-go/millrace/tests/testdb"
 )
 
@@ -45,8 +46,7 @@ func database(b *testing.B) *testdb.DB {
 
 func newStore(b *testing.B, db *testdb.DB) *inbox.Store {
 	b.Helper()
-	store, err := inbox.NewStore(db.DB, inbox.Config{WithoutPlugin: true})
-	require.NoError(b, err)
+	store := rig.NewStore(b, db.DB, inbox.Config{WithoutPlugin: true})
 	b.Cleanup(func() { _ = store.Close(b.Context()) })
 	return store
 }
@@ -60,8 +60,7 @@ func settleDown(b *testing.B, db *testdb.DB) {
 func run(b *testing.B, db *testdb.DB, statements ...string) {
 	b.Helper()
 	for _, s := range statements {
-		_, err := db.ExecContext(b.Context(), s)
-		require.NoError(b, err, s)
+		db.Do(b, s)
 	}
 }
 

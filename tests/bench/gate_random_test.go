@@ -16,6 +16,7 @@ import (
 	"github.com/millrace-go/millrace/inbox"
 	millrace "github.com/millrace-go/millrace/middleware"
 	"github.com/millrace-go/millrace/pubsub"
+	"github.com/millrace-go/millrace/tests/rig"
 	"github.com/millrace-go/millrace/tests/testdb"
 )
 
@@ -66,8 +67,7 @@ func (s *shuffled) rate(b *testing.B, db *testdb.DB, prefix string) float64 {
 	if s.way == "random" {
 		rand.Shuffle(len(s.stream), func(i, j int) { s.stream[i], s.stream[j] = s.stream[j], s.stream[i] })
 	}
-	store, err := inbox.NewStore(db.DB, inbox.Config{Observers: []inbox.Observer{s}})
-	require.NoError(b, err)
+	store := rig.NewStore(b, db.DB, inbox.Config{Observers: []inbox.Observer{s}})
 	sub, err := pubsub.Durable{Store: store, Consumer: "billing"}.Decorate(s)
 	require.NoError(b, err)
 	errs := &failures{}

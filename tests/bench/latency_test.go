@@ -16,6 +16,7 @@ import (
 
 	"github.com/millrace-go/millrace/outbox"
 	"github.com/millrace-go/millrace/pubsub/rabbitmq"
+	"github.com/millrace-go/millrace/tests/rig"
 	"github.com/millrace-go/millrace/tests/testdb"
 )
 
@@ -117,8 +118,7 @@ func (r *rabbit) relayed(b *testing.B, db, stored *testdb.DB) func(context.Conte
 	require.NoError(b, err)
 	relay, err := outbox.NewRelay(db.DB, publisher, outbox.RelayConfig{})
 	require.NoError(b, err)
-	out, err := outbox.NewPublisher(stored.DB, outbox.Config{})
-	require.NoError(b, err)
+	out := rig.NewOutbox(b, stored.DB, outbox.Config{})
 	ctx, cancel := context.WithCancel(b.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- relay.Run(ctx) }()

@@ -16,6 +16,7 @@ import (
 	"github.com/millrace-go/millrace/inbox"
 	"github.com/millrace-go/millrace/metrics"
 	millrace "github.com/millrace-go/millrace/middleware"
+	"github.com/millrace-go/millrace/tests/rig"
 	"github.com/millrace-go/millrace/tracing"
 )
 
@@ -63,8 +64,7 @@ func bare(b *testing.B, db *sqlx.DB, plugins ...func(*inbox.Store) message.Route
 	b.Helper()
 	provider := everySpan(b, sdktrace.AlwaysSample())
 	spans := provider.Tracer("bare")
-	store, err := inbox.NewStore(db, inbox.Config{WithoutPlugin: true})
-	require.NoError(b, err)
+	store := rig.NewStore(b, db, inbox.Config{WithoutPlugin: true})
 	b.Cleanup(func() { _ = store.Close(context.WithoutCancel(b.Context())) })
 	s := serve(b, transfer, func(router *message.Router) {
 		router.AddMiddleware(func(h message.HandlerFunc) message.HandlerFunc {
@@ -97,8 +97,7 @@ func everySpan(b *testing.B, sampler sdktrace.Sampler) *sdktrace.TracerProvider 
 func BenchmarkObserversCPU(b *testing.B) {
 	void := openSilent()
 	b.Cleanup(func() { require.NoError(b, void.Close()) })
-	store, err := inbox.NewStore(void, inbox.Config{WithoutPlugin: true})
-	require.NoError(b, err)
+	store := rig.NewStore(b, void, inbox.Config{WithoutPlugin: true})
 	plain := silentInbox(b, store)
 	ways := map[string]*service{
 		"metrics":                           watched(b, void, nil),
@@ -133,8 +132,7 @@ func watched(b *testing.B, db *sqlx.DB, sampler sdktrace.Sampler, plugins ...fun
 		observers = append(observers, tracer.InboxObserver())
 		outermost = append(outermost, tracer.Middleware)
 	}
-	store, err := inbox.NewStore(db, inbox.Config{WithoutPlugin: true, Observers: observers})
-	require.NoError(b, err)
+	store := rig.NewStore(b, db, inbox.Config{WithoutPlugin: true, Observers: observers})
 	b.Cleanup(func() { _ = store.Close(context.WithoutCancel(b.Context())) })
 	require.NoError(b, meters.WatchStore(store))
 	s := serve(b, transfer, func(router *message.Router) {

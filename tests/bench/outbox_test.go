@@ -16,6 +16,7 @@ import (
 
 	"github.com/millrace-go/millrace/outbox"
 	"github.com/millrace-go/millrace/pubsub/rabbitmq"
+	"github.com/millrace-go/millrace/tests/rig"
 	"github.com/millrace-go/millrace/tests/testdb"
 )
 
@@ -23,8 +24,7 @@ import (
 // publisher in the same place.
 func BenchmarkOutbox(b *testing.B) {
 	db := outboxDatabase(b)
-	out, err := outbox.NewPublisher(db.DB, outbox.Config{})
-	require.NoError(b, err)
+	out := rig.NewOutbox(b, db.DB, outbox.Config{})
 	const topic = "orders"
 	stored, _ := forwarded(b, db, wsql.SubscriberConfig{ConsumerGroup: "none"})
 	require.NoError(b, stored.Publish(topic, message.NewMessage(watermill.NewUUID(), body))) // makes the table

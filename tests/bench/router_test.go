@@ -17,8 +17,8 @@ import (
 	"github.com/ThreeDotsLabs/watermill/pubsub/gochannel"
 	"github.com/stretchr/testify/require"
 
-	"github.com/millrace-go/millrace/inbox"
 	millrace "github.com/millrace-go/millrace/middleware"
+	"github.com/millrace-go/millrace/tests/rig"
 	"github.com/millrace-go/millrace/tests/testdb"
 )
 
@@ -158,12 +158,7 @@ func withInbox(b *testing.B, db *testdb.DB) *service {
 }
 
 func transfer(msg *message.Message) error {
-	tx, err := inbox.Tx(msg.Context())
-	if err != nil {
-		return err
-	}
-	_, err = tx.ExecContext(msg.Context(), update, rand.IntN(accounts)+1)
-	return err
+	return rig.Exec(msg.Context(), update, rand.IntN(accounts)+1)
 }
 
 // withoutInbox is what one would write by hand: the same four statements on the same pool.

@@ -56,10 +56,9 @@ func (s *service) fill() {
 func (s *service) park() {
 	s.Helper()
 	require.NoError(s, s.Outbox.Publish("invoices", stuck.Order(1, ""), stuck.Order(2, "")))
-	_, err := s.DB.ExecContext(s.Context(), `
+	s.DB.Do(s.T, `
 		UPDATE millrace_outbox SET status = 3, attempts = 10, last_error = 'no exchange "invoices" in vhost "/"'
 		WHERE id IN (SELECT MAX(id) FROM millrace_outbox)`)
-	require.NoError(s, err)
 	relay, err := outbox.NewRelay(s.DB.DB, &rig.Publisher{}, outbox.RelayConfig{Name: "billing-7d4f"})
 	require.NoError(s, err)
 	_, err = relay.RelayBatch(s.Context())
@@ -88,12 +87,10 @@ func (s *service) past() {
 			if c == consumer && m < 26 && m > 11 {
 				failed = int(14 * (1 + math.Sin(float64(m))))
 			}
-			_, err := s.DB.ExecContext(s.Context(), `
+			s.DB.Do(s.T, `
 				INSERT INTO millrace_activity (minute, consumer, completed, failed, duplicates, stale, held, parked, handling_us)
 				SELECT ?, id, ?, ?, 0, 0, 0, 0, ? FROM millrace_consumers WHERE name = ?
-				ON CONFLICT (minute, consumer) DO UPDATE SET completed = excluded.completed, failed = excluded.failed, handling_us = excluded.handling_us`,
-				time.Now().Add(-time.Duration(m)*time.Minute).Truncate(time.Minute).UnixMicro(), int(rate*wave), failed, int(rate*wave*(4000+900*math.Sin(float64(m)/5))), []byte(c))
-			require.NoError(s, err)
+				ON CONFLICT (minute, consumer) DO UPDATE SET completed = excluded.completed, failed = excluded.failed, handling_us = excluded.handling_us`, time.Now().Add(-time.Duration(m)*time.Minute).Truncate(time.Minute).UnixMicro(), int(rate*wave), failed, int(rate*wave*(4000+900*math.Sin(float64(m)/5))), []byte(c))
 		}
 	}
 }

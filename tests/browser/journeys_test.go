@@ -165,8 +165,7 @@ func TestScriptsAreShownAsText(t *testing.T) {
 	msg.Metadata.Set("name", script)
 	s.Put(consumer, msg)
 	s.AwaitStuck(1)
-	_, err := s.DB.ExecContext(t.Context(), `UPDATE millrace_messages SET topic = ?`, []byte(script))
-	require.NoError(t, err)
+	s.DB.Do(t, `UPDATE millrace_messages SET topic = ?`, []byte(script))
 	b := open(t, desk)
 	for _, page := range []string{"inbox", "failures", "message?key=order-0001"} {
 		b.visit(s.home + page)

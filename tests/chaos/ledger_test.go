@@ -11,6 +11,7 @@ import (
 
 	"github.com/millrace-go/millrace/inbox"
 	"github.com/millrace-go/millrace/pubsub/watermillsql"
+	"github.com/millrace-go/millrace/tests/rig"
 	"github.com/millrace-go/millrace/tests/testdb"
 )
 
@@ -24,8 +25,7 @@ type ledger struct {
 func newLedger(t testing.TB, db *testdb.DB) *ledger {
 	t.Helper()
 	l := &ledger{t, db}
-	store, err := inbox.NewStore(db.DB, inbox.Config{})
-	require.NoError(t, err)
+	store := rig.NewStore(t, db.DB, inbox.Config{})
 	require.NoError(t, store.Migrate(t.Context()))
 	schema, err := watermillsql.Schema(db.Dialect, receipts)
 	require.NoError(t, err)
@@ -51,8 +51,7 @@ func newLedger(t testing.TB, db *testdb.DB) *ledger {
 
 func (l *ledger) must(statement string) {
 	l.Helper()
-	_, err := l.db.ExecContext(l.Context(), statement)
-	require.NoError(l, err, statement)
+	l.db.Do(l, statement)
 }
 
 // count returns what a query counts. Connections from before a fault may be broken.

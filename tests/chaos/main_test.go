@@ -1,7 +1,6 @@
 package chaos_test
 
 import (
-	"os"
 	"testing"
 
 	"github.com/millrace-go/millrace/tests/process"
@@ -9,5 +8,5 @@ import (
 
 func TestMain(m *testing.M) {
 	process.As(memberName, serve)
-	os.Exit(m.Run())
+	m.Run()
 }

@@ -13,6 +13,7 @@ import (
 
 	"github.com/millrace-go/millrace/inbox"
 	"github.com/millrace-go/millrace/internal/keycode"
+	"github.com/millrace-go/millrace/tests/rig"
 	"github.com/millrace-go/millrace/tests/testdb"
 )
 
@@ -42,8 +43,7 @@ var acts = []struct {
 
 func TestWhatItMends(t *testing.T) {
 	t.Parallel()
-	testdb.Each(t, func(t *testing.T, db *testdb.DB) {
-		s := newShop(t, db)
+	testdb.Each(t, testdb.With(newShop, func(t *testing.T, s *shop) {
 		s.serve()
 		for _, act := range acts {
 			golden(t, act.name, act.args, s.run(act.args...))
@@ -56,13 +56,12 @@ func TestWhatItMends(t *testing.T) {
 		assert.Equal(t, 1, s.count(`SELECT COUNT(*) FROM millrace_claims WHERE result = 2`))
 		assert.Equal(t, s.count(`SELECT COUNT(*) FROM millrace_audit`),
 			s.count(`SELECT COUNT(*) FROM millrace_audit WHERE actor = ?`, []byte("ada")))
-	})
+	}))
 }
 
 func TestRetryThroughTheOutbox(t *testing.T) {
 	t.Parallel()
-	testdb.Each(t, func(t *testing.T, db *testdb.DB) {
-		s := newShop(t, db)
+	testdb.Each(t, testdb.With(newShop, func(t *testing.T, s *shop) {
 		r := s.run("retry", "4", "5", "--through-outbox", "--reason", "no queue", "--yes")
 		require.Zero(t, r.code, r.err)
 		assert.Equal(t, 2, s.count(`SELECT COUNT(*) FROM millrace_outbox WHERE topic = 'orders' AND status = 0 AND uuid IN (?, ?)`, id(4), id(5)))
@@ -70,7 +69,7 @@ func TestRetryThroughTheOutbox(t *testing.T) {
 		require.Zero(t, r.code, r.err)
 		assert.Contains(t, r.out, "2 messages to be handled now")
 		assert.Equal(t, 4, s.count(`SELECT COUNT(*) FROM millrace_outbox WHERE topic = 'orders' AND status = 0`))
-	})
+	}))
 }
 
 func TestTheOperatorIsKnown(t *testing.T) {
@@ -87,26 +86,24 @@ func TestTheOperatorIsKnown(t *testing.T) {
 
 func TestPurge(t *testing.T) {
 	t.Parallel()
-	testdb.Each(t, func(t *testing.T, db *testdb.DB) {
-		s := newShop(t, db)
+	testdb.Each(t, testdb.With(newShop, func(t *testing.T, s *shop) {
 		s.exec(`UPDATE millrace_claims SET processed_at = 1 WHERE result = 1`)
 		golden(t, "purge-proposed-some", []string{"purge"}, s.run("purge"))
 		golden(t, "purge", []string{"purge", "--yes"}, s.run("purge", "--yes"))
 		assert.Equal(t, 1, s.count(`SELECT COUNT(*) FROM millrace_claims WHERE result = 1`), "its outcome is not settled")
 		assert.Positive(t, s.count(`SELECT MAX(purged_at) FROM millrace_consumers`))
-	})
+	}))
 }
 
 // TestExplainFollowsTheOutbox: from waiting to sent, and what it says when nothing is kept.
 func TestExplainFollowsTheOutbox(t *testing.T) {
 	t.Parallel()
-	testdb.Each(t, func(t *testing.T, db *testdb.DB) {
-		s := newShop(t, db)
+	testdb.Each(t, testdb.With(newShop, func(t *testing.T, s *shop) {
 		s.exec(`UPDATE millrace_outbox SET status = 4, sent_at = ? WHERE topic = 'invoices'`, time.Now().UnixMicro())
 		golden(t, "explain-sent", []string{"explain", id(20)}, s.run("explain", id(20)))
 		s.exec(`DELETE FROM millrace_outbox`)
 		golden(t, "explain-gone", []string{"explain", id(20)}, s.run("explain", id(20)))
-	})
+	}))
 }
 
 func TestMigrate(t *testing.T) {
@@ -130,8 +127,7 @@ func TestSchemaNeedsNoDatabase(t *testing.T) {
 	for _, dialect := range []string{"postgres", "mysql", "sqlite"} {
 		r := call(t, "", "schema", dialect, "--prefix", "shop_")
 		require.Zero(t, r.code, r.err)
-		store, err := inbox.NewStore(testdb.On(t, dialect).DB, inbox.Config{TablePrefix: "shop_"})
-		require.NoError(t, err)
+		store := rig.NewStore(t, testdb.On(t, dialect).DB, inbox.Config{TablePrefix: "shop_"})
 		assert.Equal(t, store.Schema(), r.out)
 	}
 	golden(t, "schema-unknown", []string{"schema", "oracle"}, call(t, "", "schema", "oracle"))
@@ -197,35 +193,32 @@ func documented(t *testing.T, db *testdb.DB) *testdb.DB {
 // TestManyAreRetried: what takes long goes on to the end.
 func TestManyAreRetried(t *testing.T) {
 	t.Parallel()
-	testdb.Each(t, func(t *testing.T, db *testdb.DB) {
-		s := newShop(t, db)
+	testdb.Each(t, testdb.With(newShop, func(t *testing.T, s *shop) {
 		s.serve()
 		s.park(250)
 		r := s.run("retry", "--all-matching", "--topic", "many", "--reason", "x", "--yes", "--rate", "100000")
 		require.Zero(t, r.code, r.err)
 		assert.Equal(t, "250 messages to be handled now\n", r.out)
 		assert.Empty(t, r.err, "there is no terminal, so there is no bar")
-	})
+	}))
 }
 
 // TestPayloadsAreNotReadUnlessShown: there may be many, and large ones.
 func TestPayloadsAreNotReadUnlessShown(t *testing.T) {
 	t.Parallel()
-	testdb.Each(t, func(t *testing.T, db *testdb.DB) {
-		s := newShop(t, db)
+	testdb.Each(t, testdb.With(newShop, func(t *testing.T, s *shop) {
 		s.exec(`ALTER TABLE millrace_outbox DROP COLUMN payload`)
 		for args, code := range map[string]int{"list": 0, "list --topic payments --json": 0, "retry 1": 2, "retry --all-matching": 2, "list --payload": 1} {
 			r := s.run(append([]string{"outbox"}, strings.Fields(args)...)...)
 			assert.Equal(t, code, r.code, "%s: %s", args, r.err)
 		}
-	})
+	}))
 }
 
 // TestAPayloadInJSONIsWhole: also where it is no text.
 func TestAPayloadInJSONIsWhole(t *testing.T) {
 	t.Parallel()
-	testdb.Each(t, func(t *testing.T, db *testdb.DB) {
-		s := newShop(t, db)
+	testdb.Each(t, testdb.With(newShop, func(t *testing.T, s *shop) {
 		payload := []byte("\x08\x96\x01\xff\x00")
 		s.exec(`UPDATE millrace_messages SET payload = ?`, payload)
 		s.exec(`UPDATE millrace_outbox SET payload = ?`, payload)
@@ -243,17 +236,15 @@ func TestAPayloadInJSONIsWhole(t *testing.T) {
 			assert.Nil(t, shown.Messages[0].Payload)
 			assert.Contains(t, s.run(append(args, "--payload")...).out, "\ufffd\ufffd")
 		}
-	})
+	}))
 }
 
 // TestAnyKeyNamesItsMessage: also one so long that a hash of it is stored, and what is shown of it.
 func TestAnyKeyNamesItsMessage(t *testing.T) {
 	t.Parallel()
-	testdb.Each(t, func(t *testing.T, db *testdb.DB) {
-		s := newShop(t, db)
+	testdb.Each(t, testdb.With(newShop, func(t *testing.T, s *shop) {
 		s.serve()
-		queue, err := s.store.Queue(inbox.QueueConfig{Consumer: "billing"})
-		require.NoError(t, err)
+		queue := rig.Queue(t, s.store, inbox.QueueConfig{Consumer: "billing"})
 		long := strings.Repeat("key/%ü ", 30)
 		for _, key := range []string{"a/b c%2F?ü", long} {
 			require.NoError(t, queue.Put(t.Context(), "odd", message.NewMessage(key, nil)))
@@ -267,7 +258,7 @@ func TestAnyKeyNamesItsMessage(t *testing.T) {
 			assert.Zero(t, s.run("explain", key).code)
 		}
 		assert.Equal(t, 3, s.run("retry", "another key", "--consumer", "billing").code)
-	})
+	}))
 }
 
 // TestAnUnknownCommandIsAWrongCall: not a call for help, which a script would take for done.
@@ -296,8 +287,7 @@ func TestAnyRateIsTaken(t *testing.T) {
 // park adds n parked messages from the topic many.
 func (s *shop) park(n int) {
 	s.Helper()
-	queue, err := s.store.Queue(inbox.QueueConfig{Consumer: "billing"})
-	require.NoError(s, err)
+	queue := rig.Queue(s, s.store, inbox.QueueConfig{Consumer: "billing"})
 	for i := range n {
 		require.NoError(s, queue.Put(s.Context(), "many", order(1000+i)))
 	}

@@ -70,14 +70,13 @@ var looks = []struct {
 
 func TestWhatItShows(t *testing.T) {
 	t.Parallel()
-	testdb.Each(t, func(t *testing.T, db *testdb.DB) {
-		s := newShop(t, db)
+	testdb.Each(t, testdb.With(newShop, func(t *testing.T, s *shop) {
 		before := s.fingerprint()
 		for _, look := range looks {
 			golden(t, look.name, look.args, s.run(look.args...))
 		}
 		assert.Equal(t, before, s.fingerprint(), "something was changed")
-	})
+	}))
 }
 
 // fingerprint is how much there is, and how much was changed.

@@ -55,8 +55,7 @@ func asFile(r result, file string) result {
 
 func TestImport(t *testing.T) {
 	t.Parallel()
-	testdb.Each(t, func(t *testing.T, db *testdb.DB) {
-		s := newShop(t, db)
+	testdb.Each(t, testdb.With(newShop, func(t *testing.T, s *shop) {
 		file, before := keysFile(t), s.fingerprint()
 		golden := func(name string, args ...string) {
 			t.Helper()
@@ -76,15 +75,14 @@ func TestImport(t *testing.T) {
 		require.NoError(t, err)
 		assert.False(t, claim.Fresh())
 		golden("import-open", "import", "billing", "--query", "SELECT uuid, received_at / 1000000 FROM millrace_messages WHERE id = 4")
-	})
+	}))
 }
 
 func TestImportByQuery(t *testing.T) {
 	t.Parallel()
-	testdb.Each(t, func(t *testing.T, db *testdb.DB) {
-		s := newShop(t, db)
+	testdb.Each(t, testdb.With(newShop, func(t *testing.T, s *shop) {
 		kinds := map[string]string{"postgres": "TIMESTAMPTZ", "mysql": "DATETIME(6)", "sqlite": "DATETIME"}
-		s.exec(`CREATE TABLE processed (id VARCHAR(60) PRIMARY KEY, at ` + kinds[db.Dialect] + `)`)
+		s.exec(`CREATE TABLE processed (id VARCHAR(60) PRIMARY KEY, at ` + kinds[s.db.Dialect] + `)`)
 		handled := time.Now().Add(-2 * day).UTC().Truncate(time.Second)
 		for n := 70; n < 73; n++ {
 			s.exec(`INSERT INTO processed VALUES (?, ?)`, id(n), handled)
@@ -105,45 +103,43 @@ func TestImportByQuery(t *testing.T) {
 			assert.Contains(t, r.err, wrong.want)
 		}
 		assert.Equal(t, 4, s.count(`SELECT COUNT(*) FROM processed`))
-	})
+	}))
 }
 
 // TestImportedTimes: a time that cannot be is refused, and the zone of a session changes none.
 func TestImportedTimes(t *testing.T) {
 	t.Parallel()
-	testdb.Each(t, func(t *testing.T, db *testdb.DB) {
-		s := newShop(t, db)
+	testdb.Each(t, testdb.With(newShop, func(t *testing.T, s *shop) {
 		for _, wrong := range []string{"NaN", "-1", "inf", "tomorrow"} {
 			r := s.piped("x,"+wrong+"\n", "import", "mail", "--reason", "x", "--yes")
 			assert.Equal(t, 1, r.code, wrong)
 			assert.Contains(t, r.out, "   1  refused", wrong)
 		}
-		if db.Dialect == "sqlite" {
+		if s.db.Dialect == "sqlite" {
 			return
 		}
 		kinds := map[string]string{"postgres": "TIMESTAMPTZ", "mysql": "TIMESTAMP"}
-		s.exec(`CREATE TABLE processed (id VARCHAR(60) PRIMARY KEY, at ` + kinds[db.Dialect] + `)`)
+		s.exec(`CREATE TABLE processed (id VARCHAR(60) PRIMARY KEY, at ` + kinds[s.db.Dialect] + `)`)
 		s.exec(`INSERT INTO processed VALUES ('x', CURRENT_TIMESTAMP)`)
 		zone, sign := "TimeZone=Asia%2FTokyo", "?"
-		if db.Dialect == "mysql" {
+		if s.db.Dialect == "mysql" {
 			zone = "time_zone=%27%2B09%3A00%27"
 		}
-		if strings.Contains(db.DSN, "?") {
+		if strings.Contains(s.db.DSN, "?") {
 			sign = "&"
 		}
-		cmd := command(t.Context(), db.DSN+sign+zone, "import", "mail", "--query", "SELECT id, at FROM processed", "--reason", "x", "--yes")
+		cmd := command(t.Context(), s.db.DSN+sign+zone, "import", "mail", "--query", "SELECT id, at FROM processed", "--reason", "x", "--yes")
 		out, err := cmd.CombinedOutput()
 		require.NoError(t, err, string(out))
 		assert.Contains(t, string(out), "   1  stored")
 		assert.Equal(t, 1, s.count(`SELECT COUNT(*) FROM millrace_claims WHERE result = 4 AND processed_at > ? AND processed_at < ?`,
 			time.Now().Add(-time.Hour).UnixMicro(), time.Now().Add(time.Hour).UnixMicro()))
-	})
+	}))
 }
 
 func TestImportForANewConsumer(t *testing.T) {
 	t.Parallel()
-	testdb.Each(t, func(t *testing.T, db *testdb.DB) {
-		s := newShop(t, db)
+	testdb.Each(t, testdb.With(newShop, func(t *testing.T, s *shop) {
 		keys := "shop,1,2026-11-22T08:00:00Z\nshop,2\n"
 		done := []string{"--reason", "x", "--yes"}
 		golden(t, "import-unknown", []string{"import", "stock"}, s.piped(keys, "import", "stock"))
@@ -155,7 +151,7 @@ func TestImportForANewConsumer(t *testing.T) {
 		require.Zero(t, r.code, r.err)
 		assert.Contains(t, r.out, "   2  known already")
 		assert.Equal(t, 1, s.count(`SELECT COUNT(*) FROM millrace_consumers WHERE name = ? AND retention = 0`, []byte("stock")))
-	})
+	}))
 }
 
 func TestWrongImports(t *testing.T) {

@@ -16,6 +16,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/millrace-go/millrace/tests/rig"
 	"github.com/millrace-go/millrace/tests/testdb"
 )
 
@@ -28,13 +29,7 @@ func TestMain(m *testing.M) {
 	testdb.Overlap(8)
 	folder, err := os.MkdirTemp("", "millrace")
 	if err == nil {
-		binary = filepath.Join(folder, "millrace")
-		build := exec.Command("go", "build", "-o", binary, "github.com/millrace-go/millrace/cmd/millrace")
-		build.Env = append(os.Environ(), "CGO_ENABLED=0")
-		var out []byte
-		if out, err = build.CombinedOutput(); err != nil {
-			err = fmt.Errorf("build the command: %w: %s", err, out)
-		}
+		binary, err = rig.Build(folder, "github.com/millrace-go/millrace/cmd/millrace")
 	}
 	code := 1
 	if err != nil {

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"encoding/json"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"testing"
 
@@ -12,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-go/millrace/policy"
+	"github.com/millrace-go/millrace/tests/rig"
 )
 
 // policies are calls that need no database, by the file of what they print.
@@ -72,18 +72,9 @@ func TestPolicyCompletion(t *testing.T) {
 
 func TestPromtoolTakesPolicyAlerts(t *testing.T) {
 	t.Parallel()
-	promtool, err := exec.LookPath("promtool")
-	if err != nil {
-		if os.Getenv("MILLRACE_TEST_ALL") != "" {
-			require.NoError(t, err, "tests/services.sh installs it")
-		}
-		t.Skip("promtool is not installed")
-	}
 	rules := withFiles(t, "policy", "alerts", "policy.yaml", "--metrics", "shop").out
 	assert.NotContains(t, rules, "millrace_inbox")
 	file := filepath.Join(t.TempDir(), "rules.yml")
 	require.NoError(t, os.WriteFile(file, []byte(rules), 0o600))
-	out, err := exec.CommandContext(t.Context(), promtool, "check", "rules", file).CombinedOutput()
-	assert.NoError(t, err, "%s", out)
-	assert.Contains(t, string(out), "2 rules found")
+	assert.Contains(t, rig.Promtool(t, "check", "rules", file), "2 rules found")
 }

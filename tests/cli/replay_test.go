@@ -68,8 +68,7 @@ func (s *shop) journals() {
 
 func TestReplay(t *testing.T) {
 	t.Parallel()
-	testdb.Each(t, func(t *testing.T, db *testdb.DB) {
-		s := newShop(t, db)
+	testdb.Each(t, testdb.With(newShop, func(t *testing.T, s *shop) {
 		s.archive()
 		for _, r := range replays {
 			golden(t, r.name, r.args, s.run(r.args...))
@@ -81,7 +80,7 @@ func TestReplay(t *testing.T) {
 		assert.Equal(t, 1, s.count(`SELECT COUNT(*) FROM millrace_outbox WHERE uuid = ? AND status = 0`, id(23)))
 		assert.Equal(t, 3, s.count(`SELECT COUNT(*) FROM millrace_outbox WHERE topic = 'orders' AND status = 0 AND order_key = '17'`),
 			"with the order keys of the archive")
-	})
+	}))
 }
 
 // TestReplayFromRabbitMQ empties a queue of dead letters that somebody else has declared.

@@ -12,6 +12,7 @@ import (
 	"github.com/millrace-go/millrace/internal/keycode"
 	"github.com/millrace-go/millrace/internal/msgcode"
 	"github.com/millrace-go/millrace/outbox"
+	"github.com/millrace-go/millrace/tests/rig"
 	"github.com/millrace-go/millrace/tests/testdb"
 )
 
@@ -30,12 +31,9 @@ func id(n int) string { return fmt.Sprintf("00000000-0000-4000-8000-%012d", n) }
 func newShop(t *testing.T, db *testdb.DB) *shop {
 	t.Helper()
 	s := &shop{T: t, db: db}
-	var err error
-	s.store, err = inbox.NewStore(db.DB, inbox.Config{LogDropped: true})
-	require.NoError(t, err)
+	s.store = rig.NewStore(t, db.DB, inbox.Config{LogDropped: true})
 	require.NoError(t, s.store.Migrate(t.Context()))
-	s.out, err = outbox.NewPublisher(db.DB, outbox.Config{Standalone: true, OrderKey: outbox.ByMetadata("account")})
-	require.NoError(t, err)
+	s.out = rig.NewOutbox(t, db.DB, outbox.Config{Standalone: true, OrderKey: outbox.ByMetadata("account")})
 	s.stock()
 	s.produce()
 	s.work()
@@ -52,11 +50,7 @@ func order(n int) *message.Message {
 	return msg
 }
 
-func (s *shop) exec(query string, args ...any) {
-	s.Helper()
-	_, err := s.db.ExecContext(s.Context(), s.db.Rebind(query), args...)
-	require.NoError(s, err, query)
-}
+func (s *shop) exec(query string, args ...any) { s.Helper(); s.db.Do(s, query, args...) }
 
 // day is a unit in which ages stay the same while a test runs.
 const day = 24 * time.Hour
@@ -67,8 +61,7 @@ func ago(d time.Duration) int64 { return time.Now().Add(-d - 10*time.Second).Uni
 // stock gives billing messages in all states: rows 1 to 9.
 func (s *shop) stock() {
 	s.Helper()
-	queue, err := s.store.Queue(inbox.QueueConfig{Consumer: "billing"})
-	require.NoError(s, err)
+	queue := rig.Queue(s, s.store, inbox.QueueConfig{Consumer: "billing"})
 	for n := 1; n <= 9; n++ {
 		require.NoError(s, queue.Put(s.Context(), "orders", order(n)))
 	}
@@ -117,9 +110,7 @@ func (s *shop) work() {
 			VALUES (?, ?, ?, ?, ?, 0, ?, 1, ?, ?, ?, ?)`, fmt.Appendf(nil, "sixteen bytes  %d", i), []byte(""), []byte("mail"), keycode.Encode(id(21)),
 			[]byte(step.name), step.state, ago(day), ago(4*day), ago(3*day), []byte(step.problem))
 	}
-	var consumer int
-	require.NoError(s, s.db.GetContext(s.Context(), &consumer,
-		s.db.Rebind(`SELECT id FROM millrace_consumers WHERE name = ?`), []byte("mail")))
+	consumer := s.db.Count(s, `SELECT id FROM millrace_consumers WHERE name = ?`, []byte("mail"))
 	s.exec(`INSERT INTO millrace_outcomes (consumer, message_id, created_at, topic, messages) VALUES (?, ?, ?, ?, ?)`,
 		consumer, keycode.Encode(id(21)), ago(3*day), []byte("receipts"), msgcode.Encode([]*message.Message{order(40)}))
 }
@@ -167,10 +158,9 @@ func (s *shop) run(args ...string) result {
 	return call(s.T, s.db.DSN, args...)
 }
 
-func (s *shop) count(query string, args ...any) (n int) {
+func (s *shop) count(query string, args ...any) int {
 	s.Helper()
-	require.NoError(s, s.db.GetContext(s.Context(), &n, s.db.Rebind(query), args...))
-	return n
+	return s.db.Count(s, query, args...)
 }
 
 // serve says that a queue serves all consumers.

@@ -122,15 +122,14 @@ func TestNobodyReadsOn(t *testing.T) {
 
 func TestCompletion(t *testing.T) {
 	t.Parallel()
-	testdb.Each(t, func(t *testing.T, db *testdb.DB) {
-		s := newShop(t, db)
+	testdb.Each(t, testdb.With(newShop, func(t *testing.T, s *shop) {
 		for _, args := range [][]string{{"pause", ""}, {"list", "--consumer", ""}} {
 			r := s.run(append([]string{"__complete"}, args...)...)
 			assert.Contains(t, r.out, "billing\nmail\n")
 		}
 		assert.Contains(t, s.run("__complete", "retry", "--status", "").out, "failed_terminal\n")
 		assert.Contains(t, s.run("__complete", "sta").out, "status\t")
-	})
+	}))
 	r := call(t, "postgres://ada:"+marker+"@127.0.0.1:1/x", "__complete", "pause", "")
 	assert.NotContains(t, r.out, "billing")
 	hidden(t, r)

@@ -16,8 +16,7 @@ import (
 
 func TestUI(t *testing.T) {
 	t.Parallel()
-	testdb.Each(t, func(t *testing.T, db *testdb.DB) {
-		s := newShop(t, db)
+	testdb.Each(t, testdb.With(newShop, func(t *testing.T, s *shop) {
 		cmd := command(t.Context(), s.db.DSN, "ui", "--listen", "127.0.0.1:0", "--by", "ann")
 		told, err := cmd.StderrPipe()
 		require.NoError(t, err)
@@ -36,7 +35,7 @@ func TestUI(t *testing.T) {
 		require.NoError(t, cmd.Process.Signal(os.Interrupt))
 		assert.False(t, lines.Scan(), lines.Text())
 		assert.NoError(t, cmd.Wait())
-	})
+	}))
 }
 
 func TestUIForOthersWantsAToken(t *testing.T) {

@@ -127,8 +127,7 @@ func TestHostileTextIsShownAsText(t *testing.T) {
 	msg.Metadata.Set("name", script)
 	b.Put(consumer, msg)
 	b.AwaitStuck(1)
-	_, err := b.DB.ExecContext(t.Context(), `UPDATE millrace_messages SET topic = ?, reason = ?`, []byte(script), []byte(script))
-	require.NoError(t, err)
+	b.DB.Do(t, `UPDATE millrace_messages SET topic = ?, reason = ?`, []byte(script), []byte(script))
 	key := "message?key=" + strings.NewReplacer("<", "%3C", ">", "%3E", `"`, "%22", "'", "%27", " ", "%20").Replace(script)
 	all := append([]string{key, "failure?group=" + b.group("<script>")}, pages...)
 	check := func(a answer) {

@@ -64,15 +64,14 @@ func (b *bed) crowd(n int) {
 	text := map[string]string{
 		"postgres": `'\x02'::BYTEA || convert_to('rare-' || i, 'UTF8')`, "mysql": `CONCAT(x'02', 'rare-', i)`, "sqlite": `CAST(char(2) || 'rare-' || i AS BLOB)`,
 	}[b.DB.Dialect]
-	_, err := b.DB.ExecContext(b.Context(), b.DB.Rebind(`
+	b.DB.Do(b.T, `
 		INSERT INTO millrace_messages (consumer, message_id, status, attempts, topic, uuid, metadata, payload, payload_hash, received_at, due_at)
 		WITH RECURSIVE n (j) AS (SELECT 0 UNION ALL SELECT j + 1 FROM n WHERE j < 149)
 		SELECT m.consumer, `+text+`, 1, 0, CASE WHEN i < ? THEN m.topic ELSE ? END, `+text+`, m.metadata, m.payload, 1, m.received_at, m.due_at
 		FROM (SELECT a.j * 150 + b.j + 1 AS i FROM n a CROSS JOIN n b) numbers
 		CROSS JOIN millrace_messages m
 		WHERE i <= ?
-		ORDER BY i`), n, []byte("rare"), n)
-	require.NoError(b, err)
+		ORDER BY i`, n, []byte("rare"), n)
 	require.Equal(b, n+1, b.Count(`SELECT COUNT(*) FROM millrace_messages`))
 	all, err := b.Store.Search(b.Context(), inbox.Filter{Topic: "rare"}, 0, 10, n+1)
 	require.NoError(b, err)

@@ -8,7 +8,6 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/assert"
-	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-go/millrace/inbox"
 	"github.com/millrace-go/millrace/tests/stuck"
@@ -70,8 +69,7 @@ func TestAnyConsumerIsFound(t *testing.T) {
 			assert.Equal(t, 2, b.Count(`SELECT COUNT(*) FROM millrace_audit`))
 			b.shows(b.get("audit?"+link), "pause", "resume")
 			for _, query := range []string{`DELETE FROM millrace_audit`, `DELETE FROM millrace_messages`, `DELETE FROM millrace_consumers`} {
-				_, err := db.ExecContext(t.Context(), query)
-				require.NoError(t, err)
+				db.Do(t, query)
 			}
 			b.pages = b.Dashboard()
 		}

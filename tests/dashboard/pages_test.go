@@ -116,8 +116,7 @@ var pageBodies = []testdb.Body{
 		page := b.get("check")
 		b.shows(page)
 		assert.Equal(t, len(found), strings.Count(page.text, `class="remedy"`))
-		_, err = db.ExecContext(t.Context(), `DROP TABLE millrace_results`)
-		require.NoError(t, err)
+		db.Do(t, `DROP TABLE millrace_results`)
 		b.pages = b.Dashboard()
 		b.shows(b.get("check"), "millrace_results", "error")
 	}},
@@ -126,13 +125,11 @@ var pageBodies = []testdb.Body{
 // act notes what a consumer did in the last minutes.
 func (b *bed) act(name string, completed, failed int) {
 	b.Helper()
-	_, err := b.DB.ExecContext(b.Context(), b.DB.Rebind(`DELETE FROM millrace_activity`))
-	require.NoError(b, err)
+	b.DB.Do(b.T, `DELETE FROM millrace_activity`)
 	minute := time.Now().Add(-5 * time.Minute).Truncate(time.Minute).UnixMicro()
-	_, err = b.DB.ExecContext(b.Context(), b.DB.Rebind(`
+	b.DB.Do(b.T, `
 		INSERT INTO millrace_activity (minute, consumer, completed, failed, duplicates, stale, held, parked, handling_us)
-		SELECT ?, id, ?, ?, 0, 0, 0, 0, 0 FROM millrace_consumers WHERE name = ?`), minute, completed, failed, []byte(name))
-	require.NoError(b, err)
+		SELECT ?, id, ?, ?, 0, 0, 0, 0, 0 FROM millrace_consumers WHERE name = ?`, minute, completed, failed, []byte(name))
 }
 
 // TestThePrefixIsFound: however the handler is mounted, links lead to pages.

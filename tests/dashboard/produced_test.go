@@ -18,8 +18,7 @@ func TestWhatASlowHandlerPublishedIsShown(t *testing.T) {
 		b.Serve(consumer)
 		b.Put(consumer, stuck.Order(1, ""))
 		b.Await(1, `SELECT COUNT(*) FROM millrace_claims WHERE result = 1`)
-		_, err := db.ExecContext(t.Context(), db.Rebind(`UPDATE millrace_claims SET processed_at = processed_at - ?`), (time.Minute).Microseconds())
-		require.NoError(t, err)
+		db.Do(t, `UPDATE millrace_claims SET processed_at = processed_at - ?`, (time.Minute).Microseconds())
 		b.shows(b.get("message?key=order-0001"), "What its handlers published", "invoice-of-order-0001")
 	})
 }
@@ -30,8 +29,7 @@ func TestPayloadsOfTheOutboxAreNotRead(t *testing.T) {
 		b := newBed(t, db)
 		require.NoError(t, b.Outbox.Publish("invoices", stuck.Order(1, "")))
 		for _, query := range []string{`UPDATE millrace_outbox SET status = 3`, `ALTER TABLE millrace_outbox DROP COLUMN payload`} {
-			_, err := db.ExecContext(t.Context(), query)
-			require.NoError(t, err)
+			db.Do(t, query)
 		}
 		b.shows(b.get("outbox"), "order-0001")
 	})

@@ -37,11 +37,9 @@ var remedyBodies = []testdb.Body{
 	{Name: "retry", Why: "the message is handled, and its story told", Run: func(t *testing.T, db *testdb.DB) {
 		b := one(t, db)
 		b.Mended.Store(true)
-		_, err := b.DB.ExecContext(t.Context(), b.DB.Rebind(`
+		b.DB.Do(t, `
 			INSERT INTO millrace_steps (id, namespace, consumer, message_id, name, epoch, state, token, until, started_at, problem)
-			VALUES (?, ?, ?, ?, ?, 0, 1, 1, 1, 1, ?)`), []byte("sixteen bytes  1"), []byte(""), []byte(consumer),
-			keycode.Encode("order-0001"), []byte("payment"), []byte("the bank does not answer"))
-		require.NoError(t, err)
+			VALUES (?, ?, ?, ?, ?, 0, 1, 1, 1, 1, ?)`, []byte("sixteen bytes  1"), []byte(""), []byte(consumer), keycode.Encode("order-0001"), []byte("payment"), []byte("the bank does not answer"))
 		page := b.get("message?key=order-0001")
 		b.shows(page, "step payment is in doubt", "the bank does not answer")
 		b.shows(page, "account 7 has no owner", "failed terminal", "OrderPlaced", "7f3c-0001", "stored", "from topic orders")
@@ -148,8 +146,7 @@ var remedyBodies = []testdb.Body{
 		sent := &sink{}
 		b := newBed(t, db)
 		b.Put(consumer, stuck.Order(1, ""))
-		_, err := db.ExecContext(t.Context(), `UPDATE millrace_messages SET status = 6`)
-		require.NoError(t, err)
+		db.Do(t, `UPDATE millrace_messages SET status = 6`)
 		b.shows(b.get("message?key=order-0001"), "cannot be tried again from here")
 		id := strconv.FormatInt(b.only().ID, 10)
 		b.refused(b.post("message-retry", "id", id, "key", "order-0001", "reason", "try"), http.StatusConflict, "no queue delivers")
@@ -163,8 +160,7 @@ var remedyBodies = []testdb.Body{
 	{Name: "a message parked in the outbox", Why: "relays try it again, or it is never sent", Run: func(t *testing.T, db *testdb.DB) {
 		b := newBed(t, db)
 		require.NoError(t, b.Outbox.Publish("invoices", stuck.Order(1, ""), stuck.Order(2, "")))
-		_, err := db.ExecContext(t.Context(), db.Rebind(`UPDATE millrace_outbox SET status = 3, last_error = 'no such exchange'`))
-		require.NoError(t, err)
+		db.Do(t, `UPDATE millrace_outbox SET status = 3, last_error = 'no such exchange'`)
 		page := b.get("outbox")
 		b.shows(page, "order-0001", "order-0002", "no such exchange", "invoices")
 		b.done(b.post("outbox-retry", append(b.fields(page, "outbox-retry"), "reason", "declared")...))

@@ -58,20 +58,12 @@ func (b *bed) process(change ...func(*inbox.Config)) *inbox.Store {
 	for _, c := range change {
 		c(&config)
 	}
-	store, err := inbox.NewStore(b.db.Open(b).DB, config)
-	require.NoError(b, err)
-	return store
+	return rig.NewStore(b, b.db.Open(b).DB, config)
 }
 
 // handle writes into the ledger, and then fails where it is broken.
 func (b *bed) handle(msg *message.Message) error {
-	tx, err := inbox.Tx(msg.Context())
-	if err != nil {
-		return err
-	}
-	_, err = tx.ExecContext(msg.Context(), tx.Rebind(`INSERT INTO ledger (uuid, payload) VALUES (?, ?)`),
-		msg.UUID, string(msg.Payload))
-	if err != nil {
+	if err := rig.Exec(msg.Context(), `INSERT INTO ledger (uuid, payload) VALUES (?, ?)`, msg.UUID, string(msg.Payload)); err != nil {
 		return err
 	}
 	if msg.Metadata.Get("kind") == "bad" && !b.fixed.Load() {
@@ -118,16 +110,11 @@ func once(messages ...*message.Message) ledger {
 	return all
 }
 
-func (b *bed) exec(query string, args ...any) {
-	b.Helper()
-	_, err := b.db.ExecContext(b.Context(), b.db.Rebind(query), args...)
-	require.NoError(b, err)
-}
+func (b *bed) exec(query string, args ...any) { b.Helper(); b.db.Do(b, query, args...) }
 
-func (b *bed) count(query string, args ...any) (n int) {
+func (b *bed) count(query string, args ...any) int {
 	b.Helper()
-	require.NoError(b, b.db.GetContext(context.WithoutCancel(b.Context()), &n, b.db.Rebind(query), args...))
-	return n
+	return b.db.Count(b, query, args...)
 }
 
 // parked counts the messages that wait for an operator.
@@ -147,8 +134,7 @@ func (b *bed) nothingOpen() {
 func (b *bed) forget(want int) {
 	b.Helper()
 	b.exec(`UPDATE millrace_claims SET processed_at = processed_at - ?`, (8 * 24 * time.Hour).Microseconds())
-	n, err := b.store.Purge(b.Context())
-	require.NoError(b, err)
+	n := rig.Purge(b, b.store)
 	require.Equal(b, want, n)
 }
 
@@ -161,8 +147,7 @@ func (b *bed) endsIn(want ledger) {
 // start runs a router with what configure adds, and returns how to stop it.
 func (b *bed) start(store *inbox.Store, configure func(*message.Router)) (stop func()) {
 	b.Helper()
-	router, err := message.NewRouter(message.RouterConfig{CloseTimeout: patience}, watermill.NopLogger{})
-	require.NoError(b, err)
+	router := rig.NewRouter(b)
 	if store != nil {
 		router.AddPlugin(store.Plugin())
 	}

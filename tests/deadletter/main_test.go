@@ -1,7 +1,6 @@
 package deadletter_test
 
 import (
-	"os"
 	"testing"
 
 	"github.com/millrace-go/millrace/tests/testdb"
@@ -9,5 +8,5 @@ import (
 
 func TestMain(m *testing.M) {
 	testdb.Overlap(8)
-	os.Exit(m.Run())
+	m.Run()
 }

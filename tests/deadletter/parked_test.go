@@ -52,8 +52,7 @@ func newParkedLetters(r *rabbit) *parkedLetters {
 	r.Helper()
 	p := &parkedLetters{rabbit: r, letters: r.declare("_letters", nil), messages: newMessages(6)}
 	p.bad = of("bad", p.messages)
-	out, err := outbox.NewPublisher(r.db.DB, outbox.Config{})
-	require.NoError(r, err)
+	out := rig.NewOutbox(r, r.db.DB, outbox.Config{})
 	in := r.inbox()
 	durable := pubsub.Durable{
 		Store: in.Store, Consumer: "billing", MaxAttempts: 2, Poll: 20 * time.Millisecond,
@@ -133,8 +132,7 @@ func lettersFirst(p *parkedLetters) {
 	p.sendBack(nil)
 	p.ends(once(p.messages...))
 	p.retryAll(0)
-	story, err := p.store.Story(p.Context(), p.bad[0].UUID)
-	require.NoError(p, err)
+	story := rig.Story(p, p.store, p.bad[0].UUID)
 	require.Len(p, story.Audit, 1)
 	assert.Contains(p, story.Audit[0].Operator.Reason, "dead letters of "+p.letters)
 }
@@ -166,8 +164,7 @@ func correctedLetter(p *parkedLetters) {
 }
 
 func correctedRow(p *parkedLetters) {
-	rows, err := p.store.Find(p.Context(), stuck, 0, 10)
-	require.NoError(p, err)
+	rows := rig.Find(p, p.store, stuck)
 	require.NoError(p, p.store.ReplacePayload(p.Context(), rows[0].ID, []byte("corrected"), operator))
 	p.retryAll(len(p.bad))
 	want := once(p.messages...)

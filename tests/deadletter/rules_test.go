@@ -66,8 +66,7 @@ func TestDeadLettersForAConsumerWithARule(t *testing.T) {
 func (r *rabbit) sendsInvoices(rule inbox.ReplayRule) (messages []*message.Message) {
 	r.Helper()
 	messages = newMessages(4)
-	out, err := outbox.NewPublisher(r.db.DB, outbox.Config{})
-	require.NoError(r, err)
+	out := rig.NewOutbox(r, r.db.DB, outbox.Config{})
 	in := r.inbox(func(i *millrace.Inbox) { i.OnReplay, i.Outbox = rule, out })
 	r.start(in.Store, func(router *message.Router) {
 		router.AddMiddleware(losesAck(messages[0]), in.Middleware)

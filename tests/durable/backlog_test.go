@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-go/millrace/inbox"
+	"github.com/millrace-go/millrace/tests/rig"
 	"github.com/millrace-go/millrace/tests/testdb"
 )
 
@@ -19,8 +20,7 @@ func TestTheBacklogIsKnown(t *testing.T) {
 // put stores n messages for a consumer.
 func (b *bed) put(consumer string, epoch, n int) *inbox.Queue {
 	b.Helper()
-	queue, err := b.store.Queue(inbox.QueueConfig{Consumer: consumer, Epoch: epoch})
-	require.NoError(b, err)
+	queue := rig.Queue(b, b.store, inbox.QueueConfig{Consumer: consumer, Epoch: epoch})
 	var msgs []*message.Message
 	for range n {
 		msgs = append(msgs, newMessage())
@@ -40,10 +40,7 @@ func (b *bed) become(status inbox.Status, n int, due time.Duration) {
 		token = 7
 	}
 	for _, id := range ids {
-		_, err := b.db.ExecContext(b.Context(), b.db.Rebind(
-			`UPDATE millrace_messages SET status = ?, due_at = ?, lease_token = ? WHERE id = ?`),
-			status, time.Now().Add(due).UnixMicro(), token, id)
-		require.NoError(b, err)
+		b.db.Do(b, `UPDATE millrace_messages SET status = ?, due_at = ?, lease_token = ? WHERE id = ?`, status, time.Now().Add(due).UnixMicro(), token, id)
 	}
 }
 
@@ -55,8 +52,7 @@ func (b *bed) backlog(countTo int) []inbox.Backlog {
 }
 
 var backlogBodies = []testdb.Body{
-	{Name: "the figures of a backlog", Why: "one for each state, told apart by what is due, by consumer and epoch", Run: func(t *testing.T, db *testdb.DB) {
-		b := newBed(t, db)
+	{Name: "the figures of a backlog", Why: "one for each state, told apart by what is due, by consumer and epoch", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		assert.Empty(t, b.backlog(0))
 		b.put(consumer, 0, 37)
 		b.become(inbox.FailedRetryable, 2, -time.Hour)
@@ -69,10 +65,8 @@ var backlogBodies = []testdb.Body{
 		b.become(inbox.Held, 8, -time.Hour)
 		b.put(consumer, 1, 1)
 		b.put("another", 0, 1)
-		_, err := db.ExecContext(t.Context(), db.Rebind(`UPDATE millrace_messages SET received_at = ?
-			WHERE id = (SELECT id FROM (SELECT MIN(id) AS id FROM millrace_messages WHERE status = 4) oldest)`),
-			time.Now().Add(-2*time.Hour).UnixMicro())
-		require.NoError(t, err)
+		b.db.Do(t, `UPDATE millrace_messages SET received_at = ?
+			WHERE id = (SELECT id FROM (SELECT MIN(id) AS id FROM millrace_messages WHERE status = 4) oldest)`, time.Now().Add(-2*time.Hour).UnixMicro())
 		n := func(n int) inbox.Count { return inbox.Count{N: n} }
 		all := b.backlog(0)
 		require.Len(t, all, 3)
@@ -89,9 +83,8 @@ var backlogBodies = []testdb.Body{
 			Retention: 7 * 24 * time.Hour,
 		}, got, "one more is RECEIVED")
 
-		_, err = db.ExecContext(t.Context(), db.Rebind(`INSERT INTO millrace_outcomes (consumer, message_id, created_at, topic, messages)
-			SELECT consumer, message_id, ?, topic, payload FROM millrace_messages WHERE status = 7`), time.Now().Add(-3*time.Hour).UnixMicro())
-		require.NoError(t, err)
+		b.db.Do(t, `INSERT INTO millrace_outcomes (consumer, message_id, created_at, topic, messages)
+			SELECT consumer, message_id, ?, topic, payload FROM millrace_messages WHERE status = 7`, time.Now().Add(-3*time.Hour).UnixMicro())
 		got = b.backlog(0)[1]
 		assert.Equal(t, n(8), got.Unsettled)
 		assert.InDelta(t, 3*time.Hour, got.OldestUnsettled, float64(time.Minute))
@@ -107,27 +100,24 @@ var backlogBodies = []testdb.Body{
 		assert.Equal(t, 5, got.InProgress.N+got.Stale.N)
 		assert.Equal(t, "4+", got.Held.String())
 		assert.Equal(t, "1", got.Parked.String())
-		_, err = b.store.Backlog(t.Context(), inbox.BacklogOptions{CountTo: -1})
+		_, err := b.store.Backlog(t.Context(), inbox.BacklogOptions{CountTo: -1})
 		require.ErrorContains(t, err, "negative")
-	}},
-	{Name: "whether a queue serves the backlog", Why: "known in every process, and it lapses", Run: func(t *testing.T, db *testdb.DB) {
-		b := newBed(t, db)
+	})},
+	{Name: "whether a queue serves the backlog", Why: "known in every process, and it lapses", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		queue := b.put(consumer, 0, 2)
 		assert.False(t, b.backlog(0)[0].Served)
-		taken, _, err := queue.Take(t.Context(), 1, time.Second)
-		require.NoError(t, err)
+		taken := rig.Take(t, queue, 1)
 		require.Len(t, taken, 1)
 		got := b.backlog(0)[0]
 		assert.True(t, got.Served)
 		assert.Equal(t, []inbox.Count{{N: 1}, {N: 1}, {}}, []inbox.Count{got.Taken, got.Due, got.InProgress})
 		until := func() (until int64) {
-			require.NoError(t, db.GetContext(t.Context(), &until, `SELECT served_until FROM millrace_consumers`))
+			require.NoError(t, b.db.GetContext(t.Context(), &until, `SELECT served_until FROM millrace_consumers`))
 			return until
 		}
 		said := until()
 		assert.WithinDuration(t, time.Now().Add(32*time.Second), time.UnixMicro(said), 15*time.Second)
-		_, _, err = queue.Take(t.Context(), 1, time.Second)
-		require.NoError(t, err)
+		rig.Take(t, queue, 1)
 		assert.Equal(t, said, until(), "said every few seconds, not at each look")
 		b.unserve()
 		assert.False(t, b.backlog(0)[0].Served)
@@ -136,14 +126,13 @@ var backlogBodies = []testdb.Body{
 		require.NoError(t, busy.Extend(t.Context(), taken))
 		assert.True(t, b.backlog(0)[0].Served, "a queue with all hands full takes nothing, but renews")
 		assert.Empty(t, b.backlogIn("elsewhere"), "another namespace")
-	}},
+	})},
 }
 
 // backlogIn returns the backlog of another namespace.
 func (b *bed) backlogIn(namespace string) []inbox.Backlog {
 	b.Helper()
-	store, err := inbox.NewStore(b.db.DB, inbox.Config{Namespace: namespace})
-	require.NoError(b, err)
+	store := rig.NewStore(b, b.db.DB, inbox.Config{Namespace: namespace})
 	all, err := store.Backlog(b.Context(), inbox.BacklogOptions{})
 	require.NoError(b, err)
 	return all

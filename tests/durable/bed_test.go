@@ -1,7 +1,6 @@
 package durable_test
 
 import (
-	"context"
 	"sync"
 	"testing"
 	"time"
@@ -32,16 +31,13 @@ func newBed(t *testing.T, db *testdb.DB) *bed {
 	b := &bed{T: t, db: db}
 	b.store = b.newStore(db.DB)
 	require.NoError(t, b.store.Migrate(t.Context()))
-	_, err := db.ExecContext(t.Context(), `CREATE TABLE effects (uuid VARCHAR(60) NOT NULL, run BIGINT NOT NULL)`)
-	require.NoError(t, err)
+	db.Do(t, `CREATE TABLE effects (uuid VARCHAR(60) NOT NULL, run BIGINT NOT NULL)`)
 	return b
 }
 
 func (b *bed) newStore(pool *sqlx.DB) *inbox.Store {
 	b.Helper()
-	store, err := inbox.NewStore(pool, inbox.Config{WithoutPlugin: true, PurgeInterval: time.Second})
-	require.NoError(b, err)
-	return store
+	return rig.NewStore(b, pool, inbox.Config{WithoutPlugin: true, PurgeInterval: time.Second})
 }
 
 // process returns what another process of the service would have: a pool and a store.
@@ -58,18 +54,12 @@ func newMessage() *message.Message {
 
 // effect is a handler's work, in its transaction.
 func effect(msg *message.Message) error {
-	tx, err := inbox.Tx(msg.Context())
-	if err != nil {
-		return err
-	}
-	_, err = tx.ExecContext(msg.Context(), tx.Rebind(`INSERT INTO effects (uuid, run) VALUES (?, 1)`), msg.UUID)
-	return err
+	return rig.Exec(msg.Context(), `INSERT INTO effects (uuid, run) VALUES (?, 1)`, msg.UUID)
 }
 
-func (b *bed) count(query string, args ...any) (n int) {
+func (b *bed) count(query string, args ...any) int {
 	b.Helper()
-	require.NoError(b, b.db.GetContext(context.WithoutCancel(b.Context()), &n, b.db.Rebind(query), args...))
-	return n
+	return b.db.Count(b, query, args...)
 }
 
 func (b *bed) effects(msg *message.Message) int {

@@ -31,21 +31,17 @@ func (b *bed) epochs(failing *atomic.Bool) (start func(epoch int) *service) {
 }
 
 var epochBodies = []testdb.Body{
-	{Name: "an epoch that is raised", Why: "what is unfinished is finished in the new one, whatever its state", Run: func(t *testing.T, db *testdb.DB) {
-		b := newBed(t, db)
-		queue, err := b.store.Queue(inbox.QueueConfig{Consumer: consumer})
-		require.NoError(t, err)
+	{Name: "an epoch that is raised", Why: "what is unfinished is finished in the new one, whatever its state", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
+		queue := rig.Queue(t, b.store, inbox.QueueConfig{Consumer: consumer})
 		states := map[inbox.Status]*message.Message{}
 		for _, s := range []inbox.Status{
 			inbox.Received, inbox.InProgress, inbox.FailedRetryable, inbox.FailedTerminal, inbox.Parked, inbox.Held,
 		} {
 			states[s] = newMessage()
 			require.NoError(t, queue.Put(t.Context(), "orders", states[s]))
-			_, err := db.ExecContext(t.Context(), db.Rebind(`UPDATE millrace_messages SET status = ? WHERE uuid = ?`), s, []byte(states[s].UUID))
-			require.NoError(t, err)
+			b.db.Do(t, `UPDATE millrace_messages SET status = ? WHERE uuid = ?`, s, []byte(states[s].UUID))
 		}
-		_, err = db.ExecContext(t.Context(), db.Rebind(`UPDATE millrace_messages SET lease_token = 5, due_at = due_at + 3600000000 WHERE status = ?`), inbox.InProgress)
-		require.NoError(t, err)
+		b.db.Do(t, `UPDATE millrace_messages SET lease_token = 5, due_at = due_at + 3600000000 WHERE status = ?`, inbox.InProgress)
 
 		var failing atomic.Bool
 		b.epochs(&failing)(1)
@@ -57,9 +53,8 @@ var epochBodies = []testdb.Body{
 		})
 		assert.Equal(t, []int{1, 1, 1}, []int{b.open(inbox.Parked), b.open(inbox.FailedTerminal), b.open(inbox.InProgress)})
 		assert.Equal(t, 0, b.effects(states[inbox.InProgress]), "somebody has it")
-	}},
-	{Name: "a failed message in a raised epoch", Why: "its claim moves with it: a late copy does not run beside it", Run: func(t *testing.T, db *testdb.DB) {
-		b := newBed(t, db)
+	})},
+	{Name: "a failed message in a raised epoch", Why: "its claim moves with it: a late copy does not run beside it", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		var failing atomic.Bool
 		failing.Store(true)
 		start := b.epochs(&failing)
@@ -78,9 +73,8 @@ var epochBodies = []testdb.Body{
 		assert.True(t, after.deliver(msg), "it is stored already")
 		assert.Equal(t, 1, b.rows())
 		assert.Equal(t, 0, b.effects(msg), "parked still")
-	}},
-	{Name: "a message that the new epoch knows", Why: "the old row is closed, and the handler runs once in each epoch at most", Run: func(t *testing.T, db *testdb.DB) {
-		b := newBed(t, db)
+	})},
+	{Name: "a message that the new epoch knows", Why: "the old row is closed, and the handler runs once in each epoch at most", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		msg := newMessage()
 		var failing atomic.Bool
 		start := b.epochs(&failing)
@@ -89,18 +83,15 @@ var epochBodies = []testdb.Body{
 		rig.Eventually(b, "it is handled", func() bool { return b.effects(msg) == 1 })
 		require.NoError(t, now.router.Close())
 
-		queue, err := b.store.Queue(inbox.QueueConfig{Consumer: consumer})
-		require.NoError(t, err)
+		queue := rig.Queue(t, b.store, inbox.QueueConfig{Consumer: consumer})
 		other := newMessage()
 		require.NoError(t, queue.Put(t.Context(), "orders", msg, other))
 		start(1)
 		rig.Eventually(b, "the other one is handled", func() bool { return b.effects(other) == 1 && b.rows() == 0 })
 		assert.Equal(t, 1, b.effects(msg))
-	}},
-	{Name: "a key of another source in a raised epoch", Why: "what moves is known by the new key", Run: func(t *testing.T, db *testdb.DB) {
-		b := newBed(t, db)
-		queue, err := b.store.Queue(inbox.QueueConfig{Consumer: consumer})
-		require.NoError(t, err)
+	})},
+	{Name: "a key of another source in a raised epoch", Why: "what moves is known by the new key", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
+		queue := rig.Queue(t, b.store, inbox.QueueConfig{Consumer: consumer})
 		msg := newMessage()
 		msg.Metadata.Set("order", "7")
 		require.NoError(t, queue.Put(t.Context(), "orders", msg))
@@ -115,5 +106,5 @@ var epochBodies = []testdb.Body{
 		assert.True(t, s.deliver(twin))
 		rig.Eventually(b, "its twin was decided on", func() bool { return b.rows() == 0 })
 		assert.Equal(t, 0, b.effects(twin))
-	}},
+	})},
 }

@@ -38,8 +38,7 @@ func TestMessageThatEndsTheProcess(t *testing.T) {
 				fill(t, s.Queue, append(append(append([]*message.Message{}, neighbours[:4]...), killer), neighbours[4:]...)...)
 
 				tries := b.supervise(s, func() bool { return b.open(inbox.Parked) == 1 && b.rows() == 1 && waiting(t, s.Queue) == 0 })
-				parked, err := b.store.Parked(t.Context(), 0, 10)
-				require.NoError(t, err)
+				parked := rig.Parked(t, b.store)
 				require.Len(t, parked, 1)
 				assert.Equal(t, killer.UUID, parked[0].UUID)
 				assert.Equal(t, s.MaxAttempts, parked[0].Attempts)

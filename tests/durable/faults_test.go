@@ -44,15 +44,13 @@ var lossBodies = []testdb.Body{
 		_, err := must(msg.Copy())
 		require.NoError(t, err)
 		assert.Equal(t, 2, runs.of(msg), "a copy that came past the table")
-		parked, err := b.store.Parked(t.Context(), 0, 10)
-		require.NoError(t, err)
+		parked := rig.Parked(t, b.store)
 		require.Len(t, parked, 1)
 		require.NoError(t, b.store.Discard(t.Context(), parked[0].ID, ada))
 		assert.Zero(t, b.rows())
 	}},
 	{Name: "a deadlock where a message is closed", Why: "the run is undone and made again, and is no attempt", Run: deadlockAtClose},
-	{Name: "another payload after the first was completed", Why: "never silently dropped", Run: func(t *testing.T, db *testdb.DB) {
-		b := newBed(t, db)
+	{Name: "another payload after the first was completed", Why: "never silently dropped", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		durable := quick(b.store)
 		durable.Mode = pubsub.StoreFirst
 		s := b.inboxed(durable, effect)
@@ -62,27 +60,23 @@ var lossBodies = []testdb.Body{
 		assert.True(t, s.deliver(message.NewMessage(msg.UUID, []byte("another"))))
 		rig.Eventually(b, "the other is parked", func() bool { return b.open(inbox.Parked) == 1 && b.rows() == 1 })
 		assert.Equal(t, 1, b.effects(msg))
-	}},
-	{Name: "another payload while the first waits", Why: "parked with an open claim: an operator can act", Run: func(t *testing.T, db *testdb.DB) {
-		b := newBed(t, db)
+	})},
+	{Name: "another payload while the first waits", Why: "parked with an open claim: an operator can act", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		durable := quick(b.store)
 		durable.Mode = pubsub.StoreFirst
 		s := b.inboxed(durable, func(*message.Message) error { return inbox.RetryAfter(errBoom, time.Hour) })
 		msg := newMessage()
 		assert.True(t, s.deliver(msg))
 		assert.True(t, s.deliver(message.NewMessage(msg.UUID, []byte("another"))))
-		parked, err := b.store.Parked(t.Context(), 0, 10)
-		require.NoError(t, err)
+		parked := rig.Parked(t, b.store)
 		require.Len(t, parked, 1)
 		require.NoError(t, b.store.Discard(t.Context(), parked[0].ID, ada))
-	}},
-	{Name: "order within one batch", Why: "messages of a key are delivered as they arrived, however they were stored", Run: func(t *testing.T, db *testdb.DB) {
-		b := newBed(t, db)
+	})},
+	{Name: "order within one batch", Why: "messages of a key are delivered as they arrived, however they were stored", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		durable := quick(b.store)
 		durable.Mode = pubsub.StoreFirst
 		durable.OrderKey = func(*message.Message) (string, error) { return "one", nil }
-		queue, err := b.store.Queue(inbox.QueueConfig{Consumer: consumer, OrderKey: durable.OrderKey})
-		require.NoError(t, err)
+		queue := rig.Queue(t, b.store, inbox.QueueConfig{Consumer: consumer, OrderKey: durable.OrderKey})
 		want := []string{"f", "b", "e", "a", "d", "c"}
 		var batch []*message.Message
 		for _, uuid := range want {
@@ -101,14 +95,11 @@ var lossBodies = []testdb.Body{
 		mu.Lock()
 		defer mu.Unlock()
 		assert.Equal(t, want, slices.Compact(handled))
-	}},
-	{Name: "settings that do not fit together", Why: "they spend no attempts of messages that are not at fault", Run: func(t *testing.T, db *testdb.DB) {
-		b := newBed(t, db)
-		queue, err := b.store.Queue(inbox.QueueConfig{Consumer: consumer, MaxAttempts: 1})
-		require.NoError(t, err)
+	})},
+	{Name: "settings that do not fit together", Why: "they spend no attempts of messages that are not at fault", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
+		queue := rig.Queue(t, b.store, inbox.QueueConfig{Consumer: consumer, MaxAttempts: 1})
 		require.NoError(t, queue.Put(t.Context(), "orders", newMessage()))
-		taken, _, err := queue.Take(t.Context(), 1, time.Second)
-		require.NoError(t, err)
+		taken := rig.Take(t, queue, 1)
 		require.Len(t, taken, 1)
 		msg, err := taken[0].Message(t.Context())
 		require.NoError(t, err)
@@ -118,9 +109,8 @@ var lossBodies = []testdb.Body{
 		require.NoError(t, taken[0].Fail(t.Context()))
 		assert.Zero(t, b.open(inbox.Parked))
 		assert.Zero(t, b.count(`SELECT attempts FROM millrace_messages`))
-	}},
-	{Name: "a service that closes, without Inbox", Why: "a failure whose delivery was cancelled is no attempt, and stays with its source", Run: func(t *testing.T, db *testdb.DB) {
-		b := newBed(t, db)
+	})},
+	{Name: "a service that closes, without Inbox", Why: "a failure whose delivery was cancelled is no attempt, and stays with its source", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		entered := make(chan struct{})
 		s := b.start(quick(b.store), func(msg *message.Message) ([]*message.Message, error) {
 			close(entered)
@@ -133,7 +123,7 @@ var lossBodies = []testdb.Body{
 		require.NoError(t, s.router.Close())
 		assert.False(t, <-acked)
 		assert.Zero(t, b.rows())
-	}},
+	})},
 }
 
 // contention is how PostgreSQL says that a transaction was chosen in a deadlock.

@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-go/millrace/inbox"
+	"github.com/millrace-go/millrace/tests/rig"
 	"github.com/millrace-go/millrace/tests/testdb"
 )
 
@@ -17,14 +18,11 @@ func TestOpenMessagesAreFound(t *testing.T) {
 }
 
 var findBodies = []testdb.Body{
-	{Name: "lists by filter", Why: "each field narrows, pages are by the ID", Run: func(t *testing.T, db *testdb.DB) {
-		b := newBed(t, db)
+	{Name: "lists by filter", Why: "each field narrows, pages are by the ID", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		_, msgs := b.stuck(12)
-		other, err := b.store.Queue(inbox.QueueConfig{Consumer: "other", Epoch: 3, OrderKey: func(*message.Message) (string, error) { return "k", nil }})
-		require.NoError(t, err)
+		other := rig.Queue(t, b.store, inbox.QueueConfig{Consumer: "other", Epoch: 3, OrderKey: func(*message.Message) (string, error) { return "k", nil }})
 		require.NoError(t, other.Put(t.Context(), "payments", newMessage()))
-		leased, _, err := other.Take(t.Context(), 10, time.Second)
-		require.NoError(t, err)
+		leased := rig.Take(t, other, 10)
 		require.Len(t, leased, 1)
 
 		all := b.find(inbox.Filter{})
@@ -69,15 +67,13 @@ var findBodies = []testdb.Body{
 			_, err := b.store.Find(t.Context(), inbox.Filter{}, 0, limit)
 			assert.ErrorContains(t, err, "limit")
 		}
-		_, err = b.store.Find(t.Context(), inbox.Filter{Status: 99}, 0, 1)
+		_, err := b.store.Find(t.Context(), inbox.Filter{Status: 99}, 0, 1)
 		require.ErrorContains(t, err, "Status(99)")
-	}},
-	{Name: "a search ends before it is through", Why: "who waits is told how far it got, and page by page all is found once", Run: func(t *testing.T, db *testdb.DB) {
-		b := newBed(t, db)
+	})},
+	{Name: "a search ends before it is through", Why: "who waits is told how far it got, and page by page all is found once", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		var rare []int64
 		for _, name := range []string{"a", "b", "c"} {
-			queue, err := b.store.Queue(inbox.QueueConfig{Consumer: name})
-			require.NoError(t, err)
+			queue := rig.Queue(t, b.store, inbox.QueueConfig{Consumer: name})
 			for _, topic := range []string{"orders", "orders", "rare", "orders"} {
 				msgs := make([]*message.Message, 25)
 				for i := range msgs {
@@ -101,9 +97,8 @@ var findBodies = []testdb.Body{
 		assert.Equal(t, 1, pages)
 		_, err := b.store.Search(t.Context(), inbox.Filter{}, 0, 5, 0)
 		assert.ErrorContains(t, err, "at least one")
-	}},
-	{Name: "a search for a group of failures", Why: "it reads the group alone, of the states that are meant", Run: func(t *testing.T, db *testdb.DB) {
-		b := newBed(t, db)
+	})},
+	{Name: "a search for a group of failures", Why: "it reads the group alone, of the states that are meant", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		b.stuck(14)
 		groups, err := b.store.FailureGroups(t.Context(), inbox.Filter{})
 		require.NoError(t, err)
@@ -123,7 +118,7 @@ var findBodies = []testdb.Body{
 		other, err := b.store.FailureGroups(t.Context(), terminal)
 		require.NoError(t, err)
 		assert.Empty(t, other)
-	}},
+	})},
 }
 
 // search goes from page to page.

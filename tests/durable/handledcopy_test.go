@@ -15,8 +15,7 @@ import (
 // A copy of a message that was handled collides with nothing, also while another payload under
 // its key waits in the table: that one is parked, and the copy is none.
 func TestACopyOfWhatWasHandledWhileAnotherPayloadWaits(t *testing.T) {
-	testdb.Each(t, func(t *testing.T, db *testdb.DB) {
-		b := newBed(t, db)
+	testdb.Each(t, testdb.With(newBed, func(t *testing.T, b *bed) {
 		durable := quick(b.store)
 		durable.Mode = pubsub.StoreFirst
 		s := b.inboxed(durable, effect)
@@ -33,9 +32,8 @@ func TestACopyOfWhatWasHandledWhileAnotherPayloadWaits(t *testing.T) {
 		assert.Equal(t, 1, b.rows(), "the other payload")
 		require.NoError(t, b.store.Resume(t.Context(), consumer, 0, by))
 		rig.Eventually(b, "the other payload is parked", func() bool { return b.open(inbox.Parked) == 1 && b.rows() == 1 })
-		found, err := b.store.Find(t.Context(), inbox.Filter{}, 0, 10)
-		require.NoError(t, err)
+		found := rig.Find(t, b.store, inbox.Filter{})
 		assert.Equal(t, "another", string(found[0].Payload))
 		assert.Equal(t, 1, b.effects(msg))
-	})
+	}))
 }

@@ -28,33 +28,25 @@ func (b *bed) imports(msg *message.Message) {
 
 // importBodies: what is stored, and known to have been handled elsewhere, is closed.
 var importBodies = []testdb.Body{
-	{Name: "stored, then imported", Why: "the queue closes it instead of handing it out", Run: func(t *testing.T, db *testdb.DB) {
-		b := newBed(t, db)
+	{Name: "stored, then imported", Why: "the queue closes it instead of handing it out", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		msg := newMessage()
 		b.leaveOne(msg)
 		b.imports(msg)
-		queue, err := b.store.Queue(inbox.QueueConfig{Consumer: consumer})
-		require.NoError(t, err)
-		taken, _, err := queue.Take(t.Context(), 10, time.Second)
-		require.NoError(t, err)
+		queue := rig.Queue(t, b.store, inbox.QueueConfig{Consumer: consumer})
+		taken := rig.Take(t, queue, 10)
 		assert.Empty(t, taken)
 		assert.Zero(t, b.rows())
-	}},
-	{Name: "stored, then imported, and no queue", Why: "the janitor closes it", Run: func(t *testing.T, db *testdb.DB) {
-		b := newBed(t, db)
+	})},
+	{Name: "stored, then imported, and no queue", Why: "the janitor closes it", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		msg := newMessage()
 		b.leaveOne(msg)
 		b.imports(msg)
-		_, err := b.store.Purge(t.Context())
-		require.NoError(t, err)
+		rig.Purge(t, b.store)
 		assert.Zero(t, b.rows())
-	}},
-	{Name: "imported while its handler fails", Why: "it is not to be tried again", Run: func(t *testing.T, db *testdb.DB) {
-		b := newBed(t, db)
+	})},
+	{Name: "imported while its handler fails", Why: "it is not to be tried again", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		events := &rig.Events{}
-		var err error
-		b.store, err = inbox.NewStore(db.DB, inbox.Config{Observers: []inbox.Observer{events}})
-		require.NoError(t, err)
+		b.store = rig.NewStore(t, b.db.DB, inbox.Config{Observers: []inbox.Observer{events}})
 		msg := newMessage()
 		b.leaveOne(msg)
 		var runs atomic.Int32
@@ -66,9 +58,8 @@ var importBodies = []testdb.Body{
 		rig.Eventually(b, "it is closed", func() bool { return b.rows() == 0 })
 		assert.EqualValues(t, 1, runs.Load())
 		assert.Zero(t, events.Count("retried"))
-	}},
-	{Name: "imported, then delivered", Why: "it is stored, where it is stored first, and never handled", Run: func(t *testing.T, db *testdb.DB) {
-		b := newBed(t, db)
+	})},
+	{Name: "imported, then delivered", Why: "it is stored, where it is stored first, and never handled", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		msg, other := newMessage(), newMessage()
 		b.imports(msg)
 		durable := quick(b.store)
@@ -79,13 +70,12 @@ var importBodies = []testdb.Body{
 		}
 		rig.Eventually(b, "both are closed", func() bool { return b.rows() == 0 && b.effects(other) == 1 })
 		assert.Zero(t, b.effects(msg))
-	}},
+	})},
 }
 
 // leaveOne stores a message as a queue does that nobody delivers from.
 func (b *bed) leaveOne(msg *message.Message) {
 	b.Helper()
-	queue, err := b.store.Queue(inbox.QueueConfig{Consumer: consumer, Lease: time.Second})
-	require.NoError(b, err)
+	queue := rig.Queue(b, b.store, inbox.QueueConfig{Consumer: consumer, Lease: time.Second})
 	require.NoError(b, queue.Put(b.Context(), "orders", msg.Copy()))
 }

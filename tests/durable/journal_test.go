@@ -38,8 +38,7 @@ func (b *bed) journal(store *inbox.Store) []inbox.Journaled {
 }
 
 var journalBodies = []testdb.Body{
-	{Name: "keep what was handled", Why: "whole, once, in its order, and the story tells", Run: func(t *testing.T, db *testdb.DB) {
-		b := newBed(t, db)
+	{Name: "keep what was handled", Why: "whole, once, in its order, and the story tells", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		for mode := range 2 {
 			durable := quick(b.store)
 			durable.Mode = pubsub.Mode(mode)
@@ -77,31 +76,26 @@ var journalBodies = []testdb.Body{
 			}, 0, 10)
 			require.NoError(t, err)
 			assert.Len(t, few, 1)
-			story, err := b.store.Story(t.Context(), first.UUID)
-			require.NoError(t, err)
+			story := rig.Story(t, b.store, first.UUID)
 			assert.True(t, story.Claims[0].Journaled)
 			require.NoError(t, s.router.Close())
-			_, err = db.ExecContext(t.Context(), `DELETE FROM millrace_journal`)
-			require.NoError(t, err)
+			b.db.Do(t, `DELETE FROM millrace_journal`)
 		}
-	}},
-	{Name: "a journal of another consumer", Why: "off is the default, and nothing is kept", Run: func(t *testing.T, db *testdb.DB) {
-		b := newBed(t, db)
+	})},
+	{Name: "a journal of another consumer", Why: "off is the default, and nothing is kept", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		s := b.inboxed(quick(b.store), effect)
 		msg := newMessage()
 		assert.True(t, s.deliver(msg))
 		assert.Equal(t, 1, b.effects(msg))
 		assert.Equal(t, 0, b.count(`SELECT COUNT(*) FROM millrace_journal`))
-		story, err := b.store.Story(t.Context(), msg.UUID)
-		require.NoError(t, err)
+		story := rig.Story(t, b.store, msg.UUID)
 		assert.False(t, story.Claims[0].Journaled)
-		_, err = b.store.Journal(t.Context(), inbox.JournalFilter{Consumer: "nobody"}, 0, 10)
+		_, err := b.store.Journal(t.Context(), inbox.JournalFilter{Consumer: "nobody"}, 0, 10)
 		require.ErrorIs(t, err, inbox.ErrNotFound)
 		_, err = b.store.Journal(t.Context(), inbox.JournalFilter{}, 0, 10)
 		require.ErrorContains(t, err, "which consumer")
-	}},
-	{Name: "what failed is not kept until it ran", Why: "it is kept in the transaction of the run that was committed", Run: func(t *testing.T, db *testdb.DB) {
-		b := newBed(t, db)
+	})},
+	{Name: "what failed is not kept until it ran", Why: "it is kept in the transaction of the run that was committed", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		var runs counter
 		s := b.journaling(quick(b.store), func(msg *message.Message) error {
 			if runs.run(msg) < 3 {
@@ -113,9 +107,8 @@ var journalBodies = []testdb.Body{
 		assert.True(t, s.deliver(msg))
 		rig.Eventually(b, "it is handled", func() bool { return b.effects(msg) == 1 && b.rows() == 0 })
 		assert.Len(t, b.journal(b.store), 1)
-	}},
-	{Name: "what the version gate turns away", Why: "a stale one was not handled, a held one is when it is released", Run: func(t *testing.T, db *testdb.DB) {
-		b := newBed(t, db)
+	})},
+	{Name: "what the version gate turns away", Why: "a stale one was not handled, a held one is when it is released", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		s := b.journaling(quick(b.store), effect, millrace.VersionGate{}.Middleware)
 		first, second, stale := newMessage(), newMessage(), newMessage()
 		outbox.Stamp(first, "a", 1)
@@ -132,9 +125,8 @@ var journalBodies = []testdb.Body{
 			order = append(order, j.MessageID)
 		}
 		assert.Equal(t, []string{first.UUID, second.UUID}, order)
-	}},
-	{Name: "what the version gate turns away out of the table", Why: "it was not handled, wherever it came from", Run: func(t *testing.T, db *testdb.DB) {
-		b := newBed(t, db)
+	})},
+	{Name: "what the version gate turns away out of the table", Why: "it was not handled, wherever it came from", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		durable := quick(b.store)
 		durable.Mode = pubsub.StoreFirst
 		s := b.journaling(durable, effect, millrace.VersionGate{}.Middleware)
@@ -151,9 +143,8 @@ var journalBodies = []testdb.Body{
 		assert.Zero(t, b.effects(stale))
 		assert.Equal(t, 3, b.count(`SELECT COUNT(*) FROM millrace_claims WHERE result = 1`), "it has come")
 		assert.Len(t, b.journal(b.store), 2)
-	}},
-	{Name: "purge the journal", Why: "a message lives as long as its claim, and its blob with it", Run: func(t *testing.T, db *testdb.DB) {
-		b := newBed(t, db)
+	})},
+	{Name: "purge the journal", Why: "a message lives as long as its claim, and its blob with it", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		store := b.storeWith(inbox.Config{BlobsAbove: above, BlobGrace: time.Minute})
 		s := b.journaling(quick(store), effect)
 		msg := newMessage()
@@ -164,34 +155,28 @@ var journalBodies = []testdb.Body{
 		require.Len(t, kept, 1)
 		assert.True(t, msg.Equals(kept[0].Message), "out of its blob")
 		old := func(table string) {
-			_, err := db.ExecContext(t.Context(), `UPDATE `+table+` SET processed_at = processed_at - 864000000000`)
-			require.NoError(t, err)
+			b.db.Do(t, `UPDATE `+table+` SET processed_at = processed_at - 864000000000`)
 		}
 		require.Equal(t, 1, b.count(`SELECT COUNT(*) FROM millrace_blobs`))
-		_, err := db.ExecContext(t.Context(), db.Rebind(`UPDATE millrace_blobs SET name = ?`), make([]byte, 16))
-		require.NoError(t, err)
-		_, err = db.ExecContext(t.Context(), db.Rebind(`UPDATE millrace_journal SET payload_ref = ?`), make([]byte, 16))
-		require.NoError(t, err)
-		_, err = store.Purge(t.Context())
-		require.NoError(t, err)
+		b.db.Do(t, `UPDATE millrace_blobs SET name = ?`, make([]byte, 16))
+		b.db.Do(t, `UPDATE millrace_journal SET payload_ref = ?`, make([]byte, 16))
+		rig.Purge(t, store)
 		assert.Equal(t, 1, b.count(`SELECT COUNT(*) FROM millrace_blobs`), "the journal refers to it")
 		assert.Len(t, b.journal(store), 1)
 		old("millrace_claims")
-		n, err := store.Purge(t.Context())
-		require.NoError(t, err)
+		n := rig.Purge(t, store)
 		assert.Equal(t, 1, n)
 		assert.Empty(t, b.journal(store))
 		assert.Equal(t, 0, b.count(`SELECT COUNT(*) FROM millrace_blobs`))
-	}},
-	{Name: "a sealed journal", Why: "what is erased cannot be had from it either", Run: func(t *testing.T, db *testdb.DB) {
-		b := newBed(t, db)
+	})},
+	{Name: "a sealed journal", Why: "what is erased cannot be had from it either", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		keys := &subjects{}
 		store := b.sealing(keys)
 		s := b.journaling(quick(store), effect)
 		msg := of("ada", "secret")
 		assert.True(t, s.deliver(msg))
 		var stored []byte
-		require.NoError(t, db.GetContext(t.Context(), &stored, `SELECT payload FROM millrace_journal`))
+		require.NoError(t, b.db.GetContext(t.Context(), &stored, `SELECT payload FROM millrace_journal`))
 		assert.NotContains(t, string(stored), "secret")
 		kept := b.journal(store)
 		require.Len(t, kept, 1)
@@ -201,5 +186,5 @@ var journalBodies = []testdb.Body{
 		require.ErrorIs(t, kept[0].Unreadable, inbox.ErrErased)
 		assert.Empty(t, kept[0].Message.Payload)
 		assert.True(t, s.deliver(of("ada", "more")), "which is no reason not to handle what comes")
-	}},
+	})},
 }

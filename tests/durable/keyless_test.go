@@ -46,8 +46,7 @@ type keylessConfig struct {
 func (b *bed) keyless(c keylessConfig) *keyless {
 	b.Helper()
 	k := &keyless{events: &rig.Events{}}
-	store, err := inbox.NewStore(b.db.DB, inbox.Config{Observers: []inbox.Observer{k.events}, AllowPayloadChange: true})
-	require.NoError(b, err)
+	store := rig.NewStore(b, b.db.DB, inbox.Config{Observers: []inbox.Observer{k.events}, AllowPayloadChange: true})
 	durable := quick(store)
 	durable.Mode, durable.Key, durable.Fingerprint, durable.OrderKey = c.mode, c.key, c.fingerprint, c.order
 	durable.OnPark = func(*message.Message, string) error {
@@ -141,8 +140,7 @@ var keylessBodies = []testdb.Body{
 		newBed(t, db).keyless(keylessConfig{fingerprint: fingerprint(func() error { panic("boom") }), mode: pubsub.StoreFirst}).
 			stops(broken("bad"), "panic: boom")
 	}},
-	{Name: "an order key that cannot be had", Why: "it stands in no line, and stops none", Run: func(t *testing.T, db *testdb.DB) {
-		b := newBed(t, db)
+	{Name: "an order key that cannot be had", Why: "it stands in no line, and stops none", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		k := b.keyless(keylessConfig{mode: pubsub.StoreFirst, order: func(msg *message.Message) (string, error) {
 			if msg.UUID == "bad" {
 				return panics(msg)
@@ -157,9 +155,8 @@ var keylessBodies = []testdb.Body{
 		assert.Equal(t, "bad", found[0].MessageID, "it has a key")
 		rig.Eventually(b, "a queue serves it", func() bool { return k.store.Retry(t.Context(), found[0].ID, ada, nil) == nil })
 		rig.Eventually(b, "it is handled, in no order", func() bool { return b.rows() == 0 && b.effects(broken("bad")) == 1 })
-	}},
-	{Name: "a key that is looked up where nobody answers", Why: "the message is not to blame: it goes back to its source", Run: func(t *testing.T, db *testdb.DB) {
-		b := newBed(t, db)
+	})},
+	{Name: "a key that is looked up where nobody answers", Why: "the message is not to blame: it goes back to its source", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		for mode, name := range modes {
 			for _, cause := range []error{driver.ErrBadConn, context.DeadlineExceeded} {
 				var down atomic.Bool
@@ -179,9 +176,8 @@ var keylessBodies = []testdb.Body{
 				require.NoError(t, k.router.Close())
 			}
 		}
-	}},
-	{Name: "a key that is long, and one within a topic", Why: "both are keys", Run: func(t *testing.T, db *testdb.DB) {
-		b := newBed(t, db)
+	})},
+	{Name: "a key that is long, and one within a topic", Why: "both are keys", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		long := inbox.ByFunc("long", func(msg *message.Message) (string, error) { return strings.Repeat(msg.UUID, 100_000), nil })
 		k := b.keyless(keylessConfig{key: long.WithinTopic(), mode: pubsub.StoreFirst})
 		for range 2 {
@@ -189,21 +185,19 @@ var keylessBodies = []testdb.Body{
 		}
 		rig.Eventually(b, "it is handled", func() bool { return b.rows() == 0 })
 		assert.Equal(t, 1, b.effects(broken("good")))
-	}},
-	{Name: "what an operator can do without a key", Why: "its key is looked for again", Run: operatesKeyless},
-	{Name: "a key that cannot be looked for now", Why: "the message waits, and others do not", Run: looksLater},
-	{Name: "no key, and no queue", Why: "it is kept, and a copy of it is acked", Run: func(t *testing.T, db *testdb.DB) {
-		b := newBed(t, db)
+	})},
+	{Name: "what an operator can do without a key", Why: "its key is looked for again", Run: testdb.With(newBed, operatesKeyless)},
+	{Name: "a key that cannot be looked for now", Why: "the message waits, and others do not", Run: testdb.With(newBed, looksLater)},
+	{Name: "no key, and no queue", Why: "it is kept, and a copy of it is acked", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		events := &rig.Events{}
-		store, err := inbox.NewStore(db.DB, inbox.Config{Observers: []inbox.Observer{events}})
-		require.NoError(t, err)
+		store := rig.NewStore(t, b.db.DB, inbox.Config{Observers: []inbox.Observer{events}})
 		h := millrace.Inbox{Store: store, Consumer: consumer, Key: byOrder}.Middleware(
 			func(msg *message.Message) ([]*message.Message, error) { return nil, effect(msg) })
 		for range 3 {
 			_, err := h(broken("bad"))
 			require.NoError(t, err)
 		}
-		_, err = h(order("good", 1))
+		_, err := h(order("good", 1))
 		require.NoError(t, err)
 		found := b.find(inbox.Filter{Status: inbox.FailedTerminal})
 		require.Len(t, found, 1)
@@ -216,9 +210,8 @@ var keylessBodies = []testdb.Body{
 		require.NoError(t, err)
 		assert.Zero(t, b.rows())
 		assert.Equal(t, 1, b.count(`SELECT COUNT(*) FROM effects`))
-	}},
-	{Name: "no version, and no queue", Why: "the gate keeps it, and a copy of it is acked", Run: func(t *testing.T, db *testdb.DB) {
-		b := newBed(t, db)
+	})},
+	{Name: "no version, and no queue", Why: "the gate keeps it, and a copy of it is acked", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		h := millrace.Inbox{Store: b.store, Consumer: consumer}.Middleware(millrace.VersionGate{}.Middleware(
 			func(msg *message.Message) ([]*message.Message, error) { return nil, effect(msg) }))
 		for range 3 {
@@ -230,11 +223,10 @@ var keylessBodies = []testdb.Body{
 		assert.Contains(t, found[0].Reason, "version")
 		assert.Equal(t, 1, b.rows())
 		assert.Zero(t, b.count(`SELECT COUNT(*) FROM effects`))
-	}},
+	})},
 }
 
-func operatesKeyless(t *testing.T, db *testdb.DB) {
-	b := newBed(t, db)
+func operatesKeyless(t *testing.T, b *bed) {
 	k := b.keyless(keylessConfig{key: byOrder, mode: pubsub.StoreFirst})
 	one := func() inbox.Message {
 		t.Helper()
@@ -249,8 +241,7 @@ func operatesKeyless(t *testing.T, db *testdb.DB) {
 	require.NoError(t, k.store.Retry(t.Context(), one().ID, ada, nil))
 	rig.Eventually(b, "it has none, and waits again", func() bool { return k.events.Count("parked") == 2 && b.open(inbox.FailedTerminal) == 1 })
 	assert.Contains(t, one().Reason, "no key: ")
-	story, err := k.store.Story(t.Context(), one().MessageID)
-	require.NoError(t, err)
+	story := rig.Story(t, k.store, one().MessageID)
 	assert.Len(t, story.Audit, 1)
 
 	correct := func(payload string) {
@@ -289,8 +280,7 @@ func operatesKeyless(t *testing.T, db *testdb.DB) {
 	assert.Zero(t, b.effects(broken("fourth")))
 }
 
-func looksLater(t *testing.T, db *testdb.DB) {
-	b := newBed(t, db)
+func looksLater(t *testing.T, b *bed) {
 	var trouble atomic.Pointer[error] // of the bad one
 	comes := func(err error) { trouble.Store(&err) }
 	comes(errors.New("no id"))
@@ -331,8 +321,7 @@ func TestNoKeyFromRabbitMQ(t *testing.T) {
 				durable.Mode, durable.Key = mode, byOrder
 				sub, err := durable.Decorate(fromQueue(t, queue))
 				require.NoError(t, err)
-				router, err := message.NewRouter(message.RouterConfig{CloseTimeout: 20 * time.Second}, watermill.NopLogger{})
-				require.NoError(t, err)
+				router := rig.NewRouter(t)
 				router.AddPlugin(b.store.Plugin())
 				router.AddMiddleware(millrace.Inbox{Store: b.store, Key: byOrder}.Middleware)
 				router.AddConsumerHandler(consumer, "orders", sub, effect)
@@ -352,8 +341,7 @@ func TestNoKeyFromRabbitMQ(t *testing.T) {
 func TestDeduplicateWithoutAKey(t *testing.T) {
 	feed := gochannel.NewGoChannel(gochannel.Config{Persistent: true}, watermill.NopLogger{})
 	events := &rig.Events{}
-	router, err := message.NewRouter(message.RouterConfig{CloseTimeout: 10 * time.Second}, watermill.NopLogger{})
-	require.NoError(t, err)
+	router := rig.NewRouter(t)
 	claims, err := inbox.NewMemoryLeases(inbox.MemoryLeasesConfig{Observers: []inbox.Observer{events}})
 	require.NoError(t, err)
 	router.AddMiddleware(millrace.Deduplicate{Claims: claims, Key: byOrder}.Middleware)

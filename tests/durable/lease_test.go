@@ -11,18 +11,17 @@ import (
 	"github.com/millrace-go/millrace/inbox"
 	millrace "github.com/millrace-go/millrace/middleware"
 	"github.com/millrace-go/millrace/pubsub"
+	"github.com/millrace-go/millrace/tests/rig"
 	"github.com/millrace-go/millrace/tests/testdb"
 )
 
 // leaseBodies: what becomes of a message whose holder is gone or too slow.
 var leaseBodies = []testdb.Body{
 	{Name: "a process that gives no answer", Why: "its messages are tried one by one, each counted before, and only the one that ends it is parked",
-		Run: func(t *testing.T, db *testdb.DB) {
-			b := newBed(t, db)
+		Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 			durable := quick(b.store)
 			durable.Mode, durable.MaxAttempts = pubsub.StoreFirst, 2
-			queue, err := b.store.Queue(inbox.QueueConfig{Consumer: consumer, Lease: time.Second, MaxAttempts: 2})
-			require.NoError(t, err)
+			queue := rig.Queue(t, b.store, inbox.QueueConfig{Consumer: consumer, Lease: time.Second, MaxAttempts: 2})
 			var all []*message.Message
 			for range 5 {
 				all = append(all, newMessage())
@@ -30,23 +29,19 @@ var leaseBodies = []testdb.Body{
 			require.NoError(t, queue.Put(t.Context(), "orders", all...))
 			poison := all[3].UUID
 			lapse := func() {
-				_, err := db.ExecContext(t.Context(), `UPDATE millrace_messages SET due_at = 1`)
-				require.NoError(t, err)
+				b.db.Do(t, `UPDATE millrace_messages SET due_at = 1`)
 			}
-			taken, _, err := queue.Take(t.Context(), 10, time.Second)
-			require.NoError(t, err)
+			taken := rig.Take(t, queue, 10)
 			require.Len(t, taken, 5)
 			lapse() // the process dies before it hands them out
-			taken, _, err = queue.Take(t.Context(), 10, time.Second)
-			require.NoError(t, err)
+			taken = rig.Take(t, queue, 10)
 			require.Len(t, taken, 5, "which costs them nothing")
 			for range 2 { // a service that closes before it delivers costs nothing either
 				ours, err := queue.HandOut(t.Context(), taken...)
 				require.NoError(t, err)
 				require.Len(t, ours, 5)
 				require.NoError(t, queue.PutBack(t.Context(), taken...))
-				taken, _, err = queue.Take(t.Context(), 10, time.Second)
-				require.NoError(t, err)
+				taken = rig.Take(t, queue, 10)
 				require.Len(t, taken, 5)
 			}
 			ours, err := queue.HandOut(t.Context(), taken...)
@@ -55,8 +50,7 @@ var leaseBodies = []testdb.Body{
 			lapse() // and now afterwards
 			tries := 0
 			for b.rows()-b.open(inbox.Parked) > 0 {
-				taken, _, err := queue.Take(t.Context(), 10, time.Second)
-				require.NoError(t, err)
+				taken := rig.Take(t, queue, 10)
 				require.LessOrEqual(t, len(taken), 1, "alone")
 				for _, l := range taken {
 					assert.True(t, l.Suspect())
@@ -71,24 +65,21 @@ var leaseBodies = []testdb.Body{
 				}
 			}
 			assert.Equal(t, 2, tries)
-			parked, err := b.store.Parked(t.Context(), 0, 10)
-			require.NoError(t, err)
+			parked := rig.Parked(t, b.store)
 			require.Len(t, parked, 1)
 			assert.Equal(t, poison, parked[0].UUID)
 			assert.Contains(t, parked[0].Reason, "it may end the process")
-		}},
+		})},
 	{Name: "a lease that is lost", Why: "the slow loser's transaction is rolled back: effects once", Run: func(t *testing.T, db *testdb.DB) {
 		if db.Dialect == "sqlite" {
 			t.Log("a handler's transaction stops every writer here: nobody can take the lease")
 			return
 		}
 		b := newBed(t, db)
-		queue, err := b.store.Queue(inbox.QueueConfig{Consumer: consumer, Lease: time.Second})
-		require.NoError(t, err)
+		queue := rig.Queue(t, b.store, inbox.QueueConfig{Consumer: consumer, Lease: time.Second})
 		msg := newMessage()
 		require.NoError(t, queue.Put(t.Context(), "orders", msg))
-		taken, _, err := queue.Take(t.Context(), 1, time.Second)
-		require.NoError(t, err)
+		taken := rig.Take(t, queue, 1)
 		slow, err := taken[0].Message(t.Context())
 		require.NoError(t, err)
 		h := millrace.Inbox{Store: b.store, Consumer: consumer}.Middleware(func(msg *message.Message) ([]*message.Message, error) {

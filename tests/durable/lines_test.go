@@ -29,12 +29,10 @@ const longLine = 260
 
 func (b *bed) inLine(store *inbox.Store, onParked inbox.OnParked) *inbox.Queue {
 	b.Helper()
-	q, err := store.Queue(inbox.QueueConfig{
+	return rig.Queue(b, store, inbox.QueueConfig{
 		Consumer: consumer, OnParked: onParked, MaxAttempts: 1000, MinBackoff: time.Microsecond, MaxBackoff: time.Millisecond,
 		OrderKey: func(msg *message.Message) (string, error) { return msg.Metadata.Get("key"), nil },
 	})
-	require.NoError(b, err)
-	return q
 }
 
 // stands returns a message of a key, whose UUID says its place.
@@ -47,8 +45,7 @@ func stands(key string, place int) *message.Message {
 // had takes what there is, and returns it with the UUIDs.
 func (b *bed) had(q *inbox.Queue) (taken []*inbox.Leased, uuids []string) {
 	b.Helper()
-	taken, _, err := q.Take(b.Context(), 10, time.Second)
-	require.NoError(b, err)
+	taken = rig.Take(b, q, 10)
 	for _, l := range taken {
 		uuids = append(uuids, b.uuid(l))
 	}
@@ -63,14 +60,12 @@ func (b *bed) uuid(l *inbox.Leased) string {
 }
 
 var lineBodies = []testdb.Body{
-	{Name: "a line that waits for an operator", Why: "it holds back its own key only", Run: func(t *testing.T, db *testdb.DB) {
-		b := newBed(t, db)
+	{Name: "a line that waits for an operator", Why: "it holds back its own key only", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		q := b.inLine(b.store, inbox.HoldKey)
 		b.leave(longLine, func(n int) *message.Message { return stands("a", n) })
 		first, uuids := b.had(q)
 		require.Equal(t, []string{"a/0"}, uuids)
-		_, err := db.ExecContext(t.Context(), db.Rebind(`UPDATE millrace_messages SET status = 6, lease_token = 0 WHERE uuid = ?`), []byte("a/0"))
-		require.NoError(t, err)
+		b.db.Do(t, `UPDATE millrace_messages SET status = 6, lease_token = 0 WHERE uuid = ?`, []byte("a/0"))
 		require.ErrorIs(t, first[0].Finish(t.Context()), inbox.ErrLost)
 		require.NoError(t, q.Put(t.Context(), "orders", stands("b", 0), stands("b", 1), stands("", 0)))
 		var taken []*inbox.Leased
@@ -87,7 +82,7 @@ var lineBodies = []testdb.Body{
 		assert.Equal(t, []string{"b/1"}, uuids)
 		_, uuids = b.had(b.inLine(b.process(), inbox.Continue))
 		assert.Equal(t, []string{"a/1"}, uuids)
-	}},
+	})},
 	{Name: "more lines than a look goes through", Why: "each has its turn", Run: func(t *testing.T, db *testdb.DB) {
 		const keys = 1300
 		b := newBed(t, db)
@@ -100,11 +95,8 @@ var lineBodies = []testdb.Body{
 			require.NoError(t, q.Put(t.Context(), "orders", all...))
 		}
 		last := b.count(`SELECT MIN(id) FROM millrace_messages`) + keys - 1
-		_, err := db.ExecContext(t.Context(), db.Rebind(`UPDATE millrace_messages SET status = 4, due_at = due_at + ? WHERE id < ?`),
-			time.Hour.Microseconds(), last)
-		require.NoError(t, err)
-		_, err = db.ExecContext(t.Context(), db.Rebind(`UPDATE millrace_messages SET due_at = 1 WHERE id > ?`), last)
-		require.NoError(t, err)
+		db.Do(t, `UPDATE millrace_messages SET status = 4, due_at = due_at + ? WHERE id < ?`, time.Hour.Microseconds(), last)
+		db.Do(t, `UPDATE millrace_messages SET due_at = 1 WHERE id > ?`, last)
 		_, uuids := b.had(q)
 		for range 2 { // to the end, and around
 			if len(uuids) == 0 {
@@ -115,14 +107,12 @@ var lineBodies = []testdb.Body{
 		_, uuids = b.had(q)
 		assert.Empty(t, uuids)
 	}},
-	{Name: "a line behind many that are held", Why: "its first is had, and a look is short", Run: func(t *testing.T, db *testdb.DB) {
-		b := newBed(t, db)
+	{Name: "a line behind many that are held", Why: "its first is had, and a look is short", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		q := b.inLine(b.store, inbox.HoldKey)
 		b.leave(1, func(int) *message.Message { return stands("a", 0) })
 		held := testdb.Rounds(2_000, 200_000)
 		b.lengthen(held)
-		_, err := db.ExecContext(t.Context(), `UPDATE millrace_messages SET status = 7, due_at = due_at + 3600000000`)
-		require.NoError(t, err)
+		b.db.Do(t, `UPDATE millrace_messages SET status = 7, due_at = due_at + 3600000000`)
 		require.NoError(t, q.Put(t.Context(), "orders", stands("b", 0)))
 		b.leave(longLine, func(n int) *message.Message { return stands("a", n+1) })
 		began := time.Now()
@@ -135,7 +125,7 @@ var lineBodies = []testdb.Body{
 		assert.Equal(t, []string{"a/2"}, uuids)
 		assert.Less(t, time.Since(began), 20*time.Second)
 		t.Logf("a look behind %d that are held took %v", held, time.Since(began))
-	}},
+	})},
 	{Name: "several processes that fail, put back and finish", Why: "one of a key at a time, in the order of arrival", Run: func(t *testing.T, db *testdb.DB) {
 		const processes, short = 3, 20
 		b := newBed(t, db)
@@ -158,7 +148,7 @@ func (b *bed) lengthen(n int) {
 	text := map[string]string{
 		"postgres": "convert_to((%s)::text, 'UTF8')", "mysql": "CAST(%s AS CHAR)", "sqlite": "CAST(%s AS BLOB)",
 	}[b.db.Dialect]
-	_, err := b.db.ExecContext(b.Context(), fmt.Sprintf(`
+	b.db.Do(b, fmt.Sprintf(`
 		INSERT INTO millrace_messages (consumer, message_id, status, topic, order_key, uuid, metadata, payload, payload_hash,
 			received_at, due_at)
 		WITH RECURSIVE n (j) AS (SELECT 0 UNION ALL SELECT j + 1 FROM n WHERE j < 499)
@@ -166,7 +156,6 @@ func (b *bed) lengthen(n int) {
 		FROM millrace_messages m
 		CROSS JOIN (SELECT a.j * 500 + b.j AS i FROM n a CROSS JOIN n b WHERE a.j * 500 + b.j < %d ORDER BY 1) numbers`,
 		fmt.Sprintf(text, "i"), n-1))
-	require.NoError(b, err)
 }
 
 // walkers take messages and do something with them until there are none.

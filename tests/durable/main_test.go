@@ -1,7 +1,6 @@
 package durable_test
 
 import (
-	"os"
 	"testing"
 
 	"github.com/millrace-go/millrace/tests/process"
@@ -11,5 +10,5 @@ import (
 func TestMain(m *testing.M) {
 	process.As(durableName, serve)
 	testdb.Overlap(6)
-	os.Exit(m.Run())
+	m.Run()
 }

@@ -20,14 +20,12 @@ func TestTheQueueTells(t *testing.T) { testdb.Conformance(t, observerBodies) }
 func (b *bed) observed() (*inbox.Store, *rig.Events) {
 	b.Helper()
 	events := &rig.Events{}
-	store, err := inbox.NewStore(b.db.DB, inbox.Config{Observers: []inbox.Observer{events}})
-	require.NoError(b, err)
+	store := rig.NewStore(b, b.db.DB, inbox.Config{Observers: []inbox.Observer{events}})
 	return store, events
 }
 
 var observerBodies = []testdb.Body{
-	{Name: "attempts, and their end", Why: "each attempt is told, and why there is no other", Run: func(t *testing.T, db *testdb.DB) {
-		b := newBed(t, db)
+	{Name: "attempts, and their end", Why: "each attempt is told, and why there is no other", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		store, events := b.observed()
 		var failure atomic.Pointer[error]
 		durable := quick(store)
@@ -57,28 +55,24 @@ var observerBodies = []testdb.Body{
 		all := events.All("retried")
 		assert.Equal(t, []int{1, 2}, []int{all[0].Attempt, all[1].Attempt})
 		assert.Equal(t, inbox.ReasonError, all[0].Reason)
-	}},
-	{Name: "leases that were taken over", Why: "a process ended, which nobody else tells", Run: func(t *testing.T, db *testdb.DB) {
-		b := newBed(t, db)
+	})},
+	{Name: "leases that were taken over", Why: "a process ended, which nobody else tells", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		store, events := b.observed()
-		queue, err := store.Queue(inbox.QueueConfig{Consumer: consumer, Lease: time.Minute})
-		require.NoError(t, err)
+		queue := rig.Queue(t, store, inbox.QueueConfig{Consumer: consumer, Lease: time.Minute})
 		require.NoError(t, queue.Put(t.Context(), "orders", newMessage(), newMessage(), newMessage()))
 		take := func(want int) []*inbox.Leased {
-			taken, _, err := queue.Take(t.Context(), 10, time.Second)
-			require.NoError(t, err)
+			taken := rig.Take(t, queue, 10)
 			require.Len(t, taken, want)
 			return taken
 		}
 		take(3)
 		assert.Zero(t, events.Count("reclaimed"))
-		_, err = db.ExecContext(t.Context(), `UPDATE millrace_messages SET due_at = 1`)
-		require.NoError(t, err)
+		b.db.Do(t, `UPDATE millrace_messages SET due_at = 1`)
 		taken := take(3)
 		assert.Equal(t, 3, events.Last("reclaimed").Count)
 		assert.Equal(t, consumer, events.Last("reclaimed").Consumer)
 		require.NoError(t, queue.PutBack(t.Context(), taken...))
 		take(3)
 		assert.Equal(t, 1, events.Count("reclaimed"), "given back is not lapsed")
-	}},
+	})},
 }

@@ -5,7 +5,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/components/cqrs"
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/stretchr/testify/assert"
@@ -24,8 +23,7 @@ var parkingBodies = []testdb.Body{
 		for _, mode := range []pubsub.Mode{pubsub.StoreOnFailure, pubsub.StoreFirst} {
 			t.Run([]string{"on failure", "first"}[mode], func(t *testing.T) {
 				b := newBed(t, testdb.On(t, db.Dialect))
-				letters, err := outbox.NewPublisher(b.db.DB, outbox.Config{})
-				require.NoError(t, err)
+				letters := rig.NewOutbox(t, b.db.DB, outbox.Config{})
 				durable := quick(b.store)
 				durable.Mode, durable.MaxAttempts = mode, 2
 				durable.OnPark = func(msg *message.Message, reason string) error {
@@ -43,8 +41,7 @@ var parkingBodies = []testdb.Body{
 			})
 		}
 	}},
-	{Name: "a dead letter that cannot be written", Why: "the message is parked all the same", Run: func(t *testing.T, db *testdb.DB) {
-		b := newBed(t, db)
+	{Name: "a dead letter that cannot be written", Why: "the message is parked all the same", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		durable := quick(b.store)
 		durable.OnPark = func(msg *message.Message, _ string) error {
 			tx, err := inbox.Tx(msg.Context())
@@ -62,9 +59,8 @@ var parkingBodies = []testdb.Body{
 		assert.True(t, s.deliver(msg))
 		rig.Eventually(b, "it waits for an operator", func() bool { return b.open(inbox.FailedTerminal) == 1 })
 		assert.Equal(t, 0, b.effects(msg), "what OnPark did is undone")
-	}},
-	{Name: "what a handler is told of its delivery", Why: "attempt and arrival are in the context", Run: func(t *testing.T, db *testdb.DB) {
-		b := newBed(t, db)
+	})},
+	{Name: "what a handler is told of its delivery", Why: "attempt and arrival are in the context", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		began := time.Now()
 		type told struct {
 			attempt  int
@@ -87,9 +83,8 @@ var parkingBodies = []testdb.Body{
 		}
 		assert.Equal(t, 0, inbox.Attempt(t.Context()))
 		assert.True(t, inbox.ReceivedAt(t.Context()).IsZero())
-	}},
-	{Name: "a message whose time has not come", Why: "it waits in the table", Run: func(t *testing.T, db *testdb.DB) {
-		b := newBed(t, db)
+	})},
+	{Name: "a message whose time has not come", Why: "it waits in the table", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		durable := quick(b.store)
 		when := time.Now().Add(time.Hour)
 		durable.NotBefore = func(msg *message.Message) time.Time {
@@ -107,10 +102,9 @@ var parkingBodies = []testdb.Body{
 		var left int64
 		require.NoError(t, b.db.GetContext(t.Context(), &left, `SELECT due_at - received_at FROM millrace_messages`))
 		assert.InDelta(t, time.Until(when).Seconds(), float64(left)/1e6, 60)
-		_, err := b.db.ExecContext(t.Context(), `UPDATE millrace_messages SET due_at = received_at`)
-		require.NoError(t, err)
+		b.db.Do(t, `UPDATE millrace_messages SET due_at = received_at`)
 		rig.Eventually(b, "it is handled", func() bool { return b.effects(msg) == 1 && b.rows() == 0 })
-	}},
+	})},
 }
 
 type ordered struct{ Amount int }
@@ -141,8 +135,7 @@ func TestClassifyCQRS(t *testing.T) {
 					return nil, nil
 				}
 			}
-			router, err := message.NewRouter(message.RouterConfig{}, watermill.NopLogger{})
-			require.NoError(t, err)
+			router := rig.NewRouter(t)
 			router.AddMiddleware(catch)
 			single, group := rig.NewFeed(), rig.NewFeed()
 			events, err := cqrs.NewEventProcessorWithConfig(router, cqrs.EventProcessorConfig{

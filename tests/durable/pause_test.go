@@ -18,8 +18,7 @@ func TestAConsumerCanBePaused(t *testing.T) {
 }
 
 var pauseBodies = []testdb.Body{
-	{Name: "a paused queue", Why: "takes nothing, in any process, and says so", Run: func(t *testing.T, db *testdb.DB) {
-		b := newBed(t, db)
+	{Name: "a paused queue", Why: "takes nothing, in any process, and says so", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		require.ErrorIs(t, b.store.Pause(t.Context(), consumer, 0, ada), inbox.ErrNotFound, "never heard of")
 		here, err := b.store.Queue(inbox.QueueConfig{Consumer: consumer})
 		require.NoError(t, err)
@@ -50,9 +49,8 @@ var pauseBodies = []testdb.Body{
 		assert.False(t, here.Paused())
 		assert.Equal(t, 1, b.audited("pause"))
 		assert.Equal(t, 1, b.audited("resume"))
-	}},
-	{Name: "a queue that is in full swing", Why: "it reads the row of its consumer now and then, and is paused all the same", Run: func(t *testing.T, db *testdb.DB) {
-		b := newBed(t, db)
+	})},
+	{Name: "a queue that is in full swing", Why: "it reads the row of its consumer now and then, and is paused all the same", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		q, err := b.store.Queue(inbox.QueueConfig{Consumer: consumer})
 		require.NoError(t, err)
 		for _, by := range []*inbox.Store{b.store, b.process()} {
@@ -71,9 +69,8 @@ var pauseBodies = []testdb.Body{
 			})
 			require.NoError(t, by.Resume(t.Context(), consumer, 0, ada))
 		}
-	}},
-	{Name: "a service whose consumer is resumed", Why: "goes on at once, without another look at the table", Run: func(t *testing.T, db *testdb.DB) {
-		b := newBed(t, db)
+	})},
+	{Name: "a service whose consumer is resumed", Why: "goes on at once, without another look at the table", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		queue, err := b.store.Queue(inbox.QueueConfig{Consumer: consumer})
 		require.NoError(t, err)
 		msg := newMessage()
@@ -89,9 +86,8 @@ var pauseBodies = []testdb.Body{
 		assert.Equal(t, 1, b.open(inbox.Received))
 		require.NoError(t, b.store.Resume(t.Context(), consumer, 0, ada))
 		rig.Eventually(b, "it is handled", func() bool { return b.effects(msg) == 1 && b.rows() == 0 })
-	}},
-	{Name: "messages that arrive while their consumer is paused", Why: "are stored, in both modes", Run: func(t *testing.T, db *testdb.DB) {
-		b := newBed(t, db)
+	})},
+	{Name: "messages that arrive while their consumer is paused", Why: "are stored, in both modes", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		durable := quick(b.store)
 		durable.Poll = time.Hour
 		s := b.inboxed(durable, effect)
@@ -106,5 +102,5 @@ var pauseBodies = []testdb.Body{
 		require.NoError(t, b.store.Resume(t.Context(), consumer, 0, ada))
 		rig.Eventually(b, "all are handled", func() bool { return b.rows() == 0 })
 		assert.Equal(t, delivered, b.count(`SELECT COUNT(*) FROM effects`))
-	}},
+	})},
 }

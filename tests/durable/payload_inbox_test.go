@@ -9,7 +9,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -76,9 +75,7 @@ var inboxPayloadBodies = []testdb.Body{
 			store := b.storeWith(inbox.Config{Payloads: codec, BlobsAbove: 50, Namespace: name})
 			require.NoError(t, store.Migrate(t.Context()))
 			queue := func(epoch int) *inbox.Queue {
-				q, err := store.Queue(inbox.QueueConfig{Consumer: consumer, Epoch: epoch, Key: inbox.ByPayload(), MinBackoff: time.Millisecond})
-				require.NoError(t, err)
-				return q
+				return rig.Queue(t, store, inbox.QueueConfig{Consumer: consumer, Epoch: epoch, Key: inbox.ByPayload(), MinBackoff: time.Millisecond})
 			}
 			payloads := []string{"one", "two", strings.Repeat("three", 20)}
 			for _, payload := range payloads {
@@ -175,8 +172,7 @@ var inboxPayloadBodies = []testdb.Body{
 		require.ErrorIs(t, err, errDown)
 		keys.failWith(nil)
 		keys.erase("alice")
-		story, err := store.Story(t.Context(), msg.UUID)
-		require.NoError(t, err)
+		story := rig.Story(t, store, msg.UUID)
 		require.Len(t, story.Claims, 1)
 		require.Len(t, story.Claims[0].Outcome, 3)
 		assert.Nil(t, story.Claims[0].Outcome[0].Payload)
@@ -193,8 +189,7 @@ var inboxPayloadBodies = []testdb.Body{
 func runAsRouter(t *testing.T, msg *message.Message, h message.HandlerFunc) {
 	t.Helper()
 	s := rig.NewFeed()
-	router, err := message.NewRouter(message.RouterConfig{CloseTimeout: 10 * time.Second}, watermill.NopLogger{})
-	require.NoError(t, err)
+	router := rig.NewRouter(t)
 	handled := make(chan error, 1)
 	router.AddHandler(consumer, "orders", s, "invoices", &rig.Publisher{}, func(m *message.Message) ([]*message.Message, error) {
 		_, err := h(m)

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/stretchr/testify/assert"
@@ -34,8 +33,7 @@ var payloadBodies = []testdb.Body{
 		assert.Equal(t, 1, b.rows())
 		require.NoError(t, q.Put(t.Context(), "orders", message.NewMessage(msg.UUID, []byte("another"))))
 		assert.Equal(t, "another", string(b.only(store, inbox.Parked).Payload))
-		story, err := store.Story(t.Context(), msg.UUID)
-		require.NoError(t, err)
+		story := rig.Story(t, store, msg.UUID)
 		require.Len(t, story.Open, 2)
 		assert.ElementsMatch(t, []string{secret, "another"}, []string{string(story.Open[0].Payload), string(story.Open[1].Payload)})
 		s := b.inboxed(storeFirst(store), func(msg *message.Message) error {
@@ -69,8 +67,7 @@ var payloadBodies = []testdb.Body{
 		assert.Zero(t, failed.Attempts)
 		assert.Nil(t, failed.Payload)
 		require.ErrorIs(t, failed.Unreadable, inbox.ErrErased)
-		story, err := store.Story(t.Context(), alice.UUID)
-		require.NoError(t, err)
+		story := rig.Story(t, store, alice.UUID)
 		require.ErrorIs(t, story.Open[0].Unreadable, inbox.ErrErased)
 		require.ErrorIs(t, store.Retry(t.Context(), failed.ID, ada, s.published), inbox.ErrErased)
 		assert.True(t, s.deliver(alice), "a copy, for which there is no key")
@@ -108,15 +105,13 @@ var payloadBodies = []testdb.Body{
 		store := b.sealing(keys)
 		q := b.queue(store)
 		require.NoError(t, q.Put(t.Context(), "orders", of("alice", secret)))
-		taken, _, err := q.Take(t.Context(), 10, time.Second)
-		require.NoError(t, err)
+		taken := rig.Take(t, q, 10)
 		require.Len(t, taken, 1)
-		_, err = q.HandOut(t.Context(), taken...)
+		_, err := q.HandOut(t.Context(), taken...)
 		require.NoError(t, err)
 		keys.failWith(errDown)
 		rig.Eventually(b, "its lease lapses, and it cannot be opened", func() bool {
-			taken, _, err := q.Take(t.Context(), 10, time.Second)
-			require.NoError(t, err)
+			taken := rig.Take(t, q, 10)
 			assert.Empty(t, taken)
 			return b.open(inbox.FailedRetryable) == 1
 		})
@@ -138,8 +133,7 @@ var payloadBodies = []testdb.Body{
 		})
 		require.NoError(t, s.router.Close())
 		for uuid, names := range map[string]string{sealed.UUID: "set Config.Payloads", large.UUID: "set Config.Blobs"} {
-			story, err := b.store.Story(t.Context(), uuid)
-			require.NoError(t, err)
+			story := rig.Story(t, b.store, uuid)
 			require.Len(t, story.Open, 1)
 			require.ErrorContains(t, story.Open[0].Unreadable, names)
 			assert.Contains(t, story.Open[0].LastError, names)

@@ -12,6 +12,7 @@ import (
 
 	"github.com/millrace-go/millrace/inbox"
 	"github.com/millrace-go/millrace/pubsub"
+	"github.com/millrace-go/millrace/tests/rig"
 )
 
 // subjects is a key for each person, who is named in the metadata, and how the service that
@@ -65,9 +66,7 @@ func (s *subjects) failWith(err error) {
 func (b *bed) storeWith(config inbox.Config) *inbox.Store {
 	b.Helper()
 	config.PurgeInterval, config.WithoutPlugin = time.Hour, true
-	store, err := inbox.NewStore(b.db.DB, config)
-	require.NoError(b, err)
-	return store
+	return rig.NewStore(b, b.db.DB, config)
 }
 
 func (b *bed) sealing(keys inbox.Keys) *inbox.Store {
@@ -92,11 +91,9 @@ func storeFirst(store *inbox.Store) pubsub.Durable {
 // queue is that of a Durable, without its worker.
 func (b *bed) queue(store *inbox.Store) *inbox.Queue {
 	b.Helper()
-	q, err := store.Queue(inbox.QueueConfig{
+	return rig.Queue(b, store, inbox.QueueConfig{
 		Consumer: consumer, Lease: time.Second, MinBackoff: time.Millisecond, MaxBackoff: 5 * time.Millisecond,
 	})
-	require.NoError(b, err)
-	return q
 }
 
 // stored returns what the only open row keeps of its payload.

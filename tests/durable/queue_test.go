@@ -29,15 +29,14 @@ var errBoom = errors.New("boom")
 
 // queueBodies: what becomes of a message that fails, and what stands around it.
 var queueBodies = []testdb.Body{
-	{Name: "a message that succeeds", Why: "straight through: nothing is stored", Run: func(t *testing.T, db *testdb.DB) {
-		b := newBed(t, db)
+	{Name: "a message that succeeds", Why: "straight through: nothing is stored", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		s := b.inboxed(quick(b.store), effect)
 		msg := newMessage()
 		assert.True(t, s.deliver(msg))
 		assert.True(t, s.deliver(msg))
 		assert.Equal(t, 1, b.effects(msg))
 		assert.Zero(t, b.rows())
-	}},
+	})},
 	{Name: "a message that fails", Why: "stored and acked, then tried again from the table", Run: func(t *testing.T, db *testdb.DB) {
 		b, runs := newBed(t, db), &counter{}
 		s := b.inboxed(quick(b.store), func(msg *message.Message) error {
@@ -66,8 +65,7 @@ var queueBodies = []testdb.Body{
 		assert.True(t, s.deliver(msg))
 		rig.Eventually(b, "it is parked", func() bool { return b.open(inbox.Parked) == 1 })
 		assert.Equal(t, 3, runs.of(msg))
-		parked, err := b.store.Parked(t.Context(), 0, 10)
-		require.NoError(t, err)
+		parked := rig.Parked(t, b.store)
 		require.Len(t, parked, 1)
 		assert.Equal(t, 3, parked[0].Attempts)
 		assert.Equal(t, "failed 3 times", parked[0].Reason)
@@ -149,8 +147,7 @@ var queueBodies = []testdb.Body{
 			assert.Equal(t, 1, runs.of(msg))
 			assert.Equal(t, 1, b.effects(msg))
 			require.NoError(t, s.router.Close())
-			_, err := db.ExecContext(t.Context(), `DROP TABLE effects`)
-			require.NoError(t, err)
+			db.Do(t, `DROP TABLE effects`)
 		}
 	}},
 	{Name: "a router's subscriber decorator", Why: "one Durable serves all handlers, also for what is stored", Run: func(t *testing.T, db *testdb.DB) {
@@ -159,8 +156,7 @@ var queueBodies = []testdb.Body{
 				b := newBed(t, testdb.On(t, db.Dialect))
 				durable := quick(b.store)
 				durable.Consumer, durable.ConsumerOf = "", func(topic string) string { return cmp.Or(named, topic) }
-				router, err := message.NewRouter(message.RouterConfig{}, watermill.NopLogger{})
-				require.NoError(t, err)
+				router := rig.NewRouter(t)
 				router.AddPlugin(b.store.Plugin())
 				router.AddSubscriberDecorators(durable.Decorate)
 				router.AddMiddleware(millrace.Inbox{Store: b.store, Consumer: named}.Middleware)
@@ -184,29 +180,25 @@ var queueBodies = []testdb.Body{
 			})
 		}
 	}},
-	{Name: "marked as redelivered", Why: "stored before it runs, so that one that ends the process is counted", Run: func(t *testing.T, db *testdb.DB) {
-		b := newBed(t, db)
+	{Name: "marked as redelivered", Why: "stored before it runs, so that one that ends the process is counted", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		durable := quick(b.store)
 		durable.Redelivered = func(*message.Message) bool { return true }
 		s := b.inboxed(durable, func(*message.Message) error { return inbox.RetryAfter(errBoom, time.Hour) })
 		assert.True(t, s.deliver(newMessage()))
 		assert.Equal(t, 1, b.rows())
-	}},
-	{Name: "settings that make no sense", Why: "a clear error, all at once", Run: func(t *testing.T, db *testdb.DB) {
-		b := newBed(t, db)
+	})},
+	{Name: "settings that make no sense", Why: "a clear error, all at once", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		_, err := pubsub.Durable{Mode: 7, Prefetch: -1, OrderKey: func(*message.Message) (string, error) { return "", nil }}.Decorate(rig.NewFeed())
 		for _, part := range []string{"Store is required", "Consumer is required", "Mode 7", "Prefetch -1", "OrderKey needs"} {
 			require.ErrorContains(t, err, part)
 		}
-		queue, err := b.store.Queue(inbox.QueueConfig{Consumer: consumer})
-		require.NoError(t, err)
+		queue := rig.Queue(t, b.store, inbox.QueueConfig{Consumer: consumer})
 		other := millrace.Inbox{Store: b.store, Consumer: "other"}.Middleware(func(*message.Message) ([]*message.Message, error) { return nil, nil })
 		require.NoError(t, queue.Put(t.Context(), "orders", message.NewMessage(watermill.NewUUID(), nil)))
-		taken, _, err := queue.Take(t.Context(), 1, time.Second)
-		require.NoError(t, err)
+		taken := rig.Take(t, queue, 1)
 		msg, err := taken[0].Message(t.Context())
 		require.NoError(t, err)
 		_, err = other(msg)
 		require.ErrorContains(t, err, "the same Store, Consumer and Epoch")
-	}},
+	})},
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/millrace-go/millrace/inbox"
 	millrace "github.com/millrace-go/millrace/middleware"
 	"github.com/millrace-go/millrace/pubsub"
+	"github.com/millrace-go/millrace/tests/rig"
 	"github.com/millrace-go/millrace/tests/testdb"
 )
 
@@ -44,8 +45,7 @@ func TestARefusedMessageComesAgainAfterPauses(t *testing.T) {
 			source := gochannel.NewGoChannel(gochannel.Config{Persistent: true}, watermill.NopLogger{})
 			sub, err := pubsub.Durable{Store: b.store, Consumer: consumer}.Decorate(source)
 			require.NoError(t, err)
-			router, err := message.NewRouter(message.RouterConfig{CloseTimeout: 20 * time.Second}, watermill.NopLogger{})
-			require.NoError(t, err)
+			router := rig.NewRouter(t)
 			router.AddPlugin(b.store.Plugin())
 			refused := make(chan error, 1000)
 			router.AddMiddleware(func(h message.HandlerFunc) message.HandlerFunc {

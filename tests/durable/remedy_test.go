@@ -41,8 +41,7 @@ func (b *bed) stuck(n int) (s *mendable, msgs []*message.Message) {
 		msg.Metadata.Set("account", fmt.Sprint(i))
 		msgs = append(msgs, msg)
 	}
-	queue, err := b.store.Queue(inbox.QueueConfig{Consumer: consumer})
-	require.NoError(b, err)
+	queue := rig.Queue(b, b.store, inbox.QueueConfig{Consumer: consumer})
 	require.NoError(b, queue.Put(b.Context(), "orders", msgs...))
 	s.service = b.inboxed(durable, func(msg *message.Message) error {
 		s.runs.run(msg)
@@ -62,8 +61,7 @@ func (b *bed) stuck(n int) (s *mendable, msgs []*message.Message) {
 // unserve has the last queue's word lapse.
 func (b *bed) unserve() {
 	b.Helper()
-	_, err := b.db.ExecContext(b.Context(), `UPDATE millrace_consumers SET served_until = 1`)
-	require.NoError(b, err)
+	b.db.Do(b, `UPDATE millrace_consumers SET served_until = 1`)
 }
 
 func (b *bed) audited(action string) int {
@@ -89,8 +87,7 @@ func (t to) Publish(topic string, msgs ...*message.Message) error {
 func (t to) Close() error { return nil }
 
 var remedyBodies = []testdb.Body{
-	{Name: "retry where a queue serves", Why: "made due there and woken, from this process or another; attempts anew", Run: func(t *testing.T, db *testdb.DB) {
-		b := newBed(t, db)
+	{Name: "retry where a queue serves", Why: "made due there and woken, from this process or another; attempts anew", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		s, msgs := b.stuck(2)
 		sent := to{}
 		first, second := b.find(inbox.Filter{})[0], b.find(inbox.Filter{})[1]
@@ -109,9 +106,8 @@ var remedyBodies = []testdb.Body{
 		assert.Empty(t, sent, "nothing went past the table")
 		assert.Equal(t, 3, b.audited("retry"))
 		require.ErrorIs(t, b.store.Retry(t.Context(), first.ID, ada, nil), inbox.ErrNotFound)
-	}},
-	{Name: "retry where no queue serves", Why: "sent back with a publisher, refused without", Run: func(t *testing.T, db *testdb.DB) {
-		b := newBed(t, db)
+	})},
+	{Name: "retry where no queue serves", Why: "sent back with a publisher, refused without", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		s, msgs := b.stuck(1)
 		require.NoError(t, s.router.Close())
 		b.unserve()
@@ -130,15 +126,13 @@ var remedyBodies = []testdb.Body{
 		assert.Equal(t, 1, n)
 		assert.Len(t, sent["orders"], 2)
 		assert.Equal(t, 2, b.audited("retry"))
-	}},
-	{Name: "retry of what is not stuck", Why: "refused: it has its own way on", Run: func(t *testing.T, db *testdb.DB) {
-		b := newBed(t, db)
+	})},
+	{Name: "retry of what is not stuck", Why: "refused: it has its own way on", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		b.stuck(1)
 		stuck := b.find(inbox.Filter{})[0]
 		for _, status := range []inbox.Status{inbox.Received, inbox.InProgress, inbox.Settling, inbox.Held} {
-			_, err := db.ExecContext(t.Context(), db.Rebind(`UPDATE millrace_messages SET status = ?`), status)
-			require.NoError(t, err)
-			err = b.store.Retry(t.Context(), stuck.ID, ada, to{})
+			b.db.Do(t, `UPDATE millrace_messages SET status = ?`, status)
+			err := b.store.Retry(t.Context(), stuck.ID, ada, to{})
 			require.ErrorIs(t, err, inbox.ErrNotFound)
 			require.ErrorContains(t, err, status.String())
 			_, err = b.store.RetryAll(t.Context(), inbox.Filter{Status: status}, ada, to{}, inbox.Pace{})
@@ -147,9 +141,8 @@ var remedyBodies = []testdb.Body{
 			require.ErrorContains(t, err, status.String())
 		}
 		assert.Zero(t, b.audited("retry"))
-	}},
-	{Name: "a group of failures", Why: "found by the shape of its errors, and tried again or discarded as one", Run: func(t *testing.T, db *testdb.DB) {
-		b := newBed(t, db)
+	})},
+	{Name: "a group of failures", Why: "found by the shape of its errors, and tried again or discarded as one", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		s, msgs := b.stuck(130)
 		groups, err := b.store.FailureGroups(t.Context(), inbox.Filter{Consumer: consumer})
 		require.NoError(t, err)
@@ -206,9 +199,8 @@ var remedyBodies = []testdb.Body{
 		assert.True(t, s.deliver(msgs[0]), "a late copy")
 		rig.Eventually(b, "the copy is closed", func() bool { return b.rows() == 0 })
 		assert.Zero(t, b.effects(msgs[0]))
-	}},
-	{Name: "the end of a call for many", Why: "it says how many are done, and another call goes on", Run: func(t *testing.T, db *testdb.DB) {
-		b := newBed(t, db)
+	})},
+	{Name: "the end of a call for many", Why: "it says how many are done, and another call goes on", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		s, _ := b.stuck(30)
 		s.mended.Store(true)
 		ctx, cancel := context.WithCancel(t.Context())
@@ -228,9 +220,8 @@ var remedyBodies = []testdb.Body{
 		require.NoError(t, err)
 		assert.Equal(t, 30-n, rest)
 		rig.Eventually(b, "the rest is handled", func() bool { return b.rows() == 0 })
-	}},
-	{Name: "a call for many that goes on where another ended", Why: "each message is taken once, though some fail again meanwhile", Run: func(t *testing.T, db *testdb.DB) {
-		b := newBed(t, db)
+	})},
+	{Name: "a call for many that goes on where another ended", Why: "each message is taken once, though some fail again meanwhile", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		s, msgs := b.stuck(130)
 		mark, done := int64(0), 0
 		for calls := 0; done < len(msgs); calls++ {
@@ -248,9 +239,8 @@ var remedyBodies = []testdb.Body{
 		for _, msg := range msgs {
 			assert.Equal(t, 2, s.runs.of(msg))
 		}
-	}},
-	{Name: "a call for many that somebody is faster than", Why: "what was changed meanwhile is passed over, the rest is done", Run: func(t *testing.T, db *testdb.DB) {
-		b := newBed(t, db)
+	})},
+	{Name: "a call for many that somebody is faster than", Why: "what was changed meanwhile is passed over, the rest is done", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		s, msgs := b.stuck(5)
 		require.NoError(t, s.router.Close())
 		b.unserve()
@@ -260,9 +250,8 @@ var remedyBodies = []testdb.Body{
 		require.NoError(t, err)
 		assert.Equal(t, len(msgs)-1, n)
 		assert.Equal(t, n, b.audited("retry"))
-	}},
-	{Name: "a collision that is tried again by its queue", Why: "it is the distinct message it is", Run: func(t *testing.T, db *testdb.DB) {
-		b := newBed(t, db)
+	})},
+	{Name: "a collision that is tried again by its queue", Why: "it is the distinct message it is", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		s, msgs := b.stuck(1)
 		s.mended.Store(true)
 		assert.True(t, s.deliver(message.NewMessage(msgs[0].UUID, []byte("another"))))
@@ -271,7 +260,7 @@ var remedyBodies = []testdb.Body{
 		assert.Equal(t, 2, n)
 		rig.Eventually(b, "both are handled", func() bool { return b.rows() == 0 })
 		assert.Equal(t, 2, b.effects(msgs[0]))
-	}},
+	})},
 }
 
 // meddling is a publisher while whose first message somebody does something else.

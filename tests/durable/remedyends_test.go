@@ -16,12 +16,11 @@ import (
 // TestACallForManyFinishesTheMessageItIsAt: at the end of its context everybody knows what
 // became of each message.
 func TestACallForManyFinishesTheMessageItIsAt(t *testing.T) {
-	testdb.Each(t, func(t *testing.T, db *testdb.DB) {
-		b := newBed(t, db)
+	testdb.Each(t, testdb.With(newBed, func(t *testing.T, b *bed) {
 		s, _ := b.stuck(3)
 		require.NoError(t, s.router.Close())
 		b.unserve()
-		pool := faults.Open(t, db)
+		pool := faults.Open(t, b.db)
 		for _, call := range []string{"millrace_audit", faults.Commit} {
 			ctx, cancel := context.WithCancel(t.Context())
 			pool.Set(faults.Plan{Before: func(_ context.Context, c string) error {
@@ -38,5 +37,5 @@ func TestACallForManyFinishesTheMessageItIsAt(t *testing.T) {
 			assert.Equal(t, 1, b.audited("retry")-before, call)
 		}
 		assert.Equal(t, 1, b.open(inbox.FailedTerminal), "nobody was at it")
-	})
+	}))
 }

@@ -19,13 +19,11 @@ func TestOperatorsCorrectPayloads(t *testing.T) {
 }
 
 var replaceBodies = []testdb.Body{
-	{Name: "a corrected payload", Why: "runs once; a copy with the old one is a collision", Run: func(t *testing.T, db *testdb.DB) {
-		b := newBed(t, db)
+	{Name: "a corrected payload", Why: "runs once; a copy with the old one is a collision", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		s, msgs := b.stuck(1)
 		id := b.find(inbox.Filter{})[0].ID
 		require.ErrorContains(t, b.store.ReplacePayload(t.Context(), id, []byte("right"), ada), "AllowPayloadChange")
-		allowed, err := inbox.NewStore(b.db.DB, inbox.Config{AllowPayloadChange: true})
-		require.NoError(t, err)
+		allowed := rig.NewStore(t, b.db.DB, inbox.Config{AllowPayloadChange: true})
 		require.ErrorContains(t, allowed.ReplacePayload(t.Context(), id, nil, ada), "nil")
 		require.ErrorContains(t, allowed.ReplacePayload(t.Context(), id, make([]byte, inbox.MaxPayload+1), ada), "more than")
 		require.Error(t, allowed.ReplacePayload(t.Context(), id, []byte("right"), inbox.Operator{}))
@@ -36,8 +34,7 @@ var replaceBodies = []testdb.Body{
 		require.NoError(t, allowed.ReplacePayload(t.Context(), id, []byte("wrong again"), ada))
 		require.NoError(t, allowed.ReplacePayload(t.Context(), id, []byte("right"), ada))
 		assert.Equal(t, "right", string(b.find(inbox.Filter{})[0].Payload))
-		story, err := b.store.Story(t.Context(), msgs[0].UUID)
-		require.NoError(t, err)
+		story := rig.Story(t, b.store, msgs[0].UUID)
 		require.Len(t, story.Audit, 2)
 		assert.Regexp(t, `payload hash [0-9a-f]{16} is now [0-9a-f]{16}$`, story.Audit[1].Detail)
 
@@ -52,9 +49,8 @@ var replaceBodies = []testdb.Body{
 		rig.Eventually(b, "it is parked", func() bool { return b.open(inbox.Parked) == 1 && b.rows() == 1 })
 		assert.Equal(t, msgs[0].UUID, b.find(inbox.Filter{})[0].Original)
 		assert.Equal(t, 1, b.effects(msgs[0]))
-	}},
-	{Name: "a sealed payload that is corrected", Why: "it is sealed again, and kept elsewhere where it is large", Run: func(t *testing.T, db *testdb.DB) {
-		b := newBed(t, db)
+	})},
+	{Name: "a sealed payload that is corrected", Why: "it is sealed again, and kept elsewhere where it is large", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		codec, err := inbox.NewAESGCM(&subjects{})
 		require.NoError(t, err)
 		store := b.storeWith(inbox.Config{Payloads: codec, BlobsAbove: 1000, AllowPayloadChange: true})
@@ -77,21 +73,19 @@ var replaceBodies = []testdb.Body{
 		assert.Equal(t, large, b.only(store, inbox.Parked).Payload)
 		assert.Empty(t, b.stored(), "it is kept elsewhere")
 		var blob []byte
-		require.NoError(t, db.GetContext(t.Context(), &blob, `SELECT body FROM millrace_blobs`))
+		require.NoError(t, b.db.GetContext(t.Context(), &blob, `SELECT body FROM millrace_blobs`))
 		assert.NotContains(t, string(blob), "right")
 		require.NoError(t, store.Retry(t.Context(), id, ada, s.published))
 		rig.Eventually(b, "it is handled", func() bool { return b.effects(msg) == 1 })
 		assert.Equal(t, large, got.Load())
-	}},
-	{Name: "a late copy of what was corrected and not yet tried", Why: "a collision too: nothing puts the old payload back", Run: func(t *testing.T, db *testdb.DB) {
-		b := newBed(t, db)
+	})},
+	{Name: "a late copy of what was corrected and not yet tried", Why: "a collision too: nothing puts the old payload back", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		s, msgs := b.stuck(1)
 		id := b.find(inbox.Filter{})[0].ID
-		allowed, err := inbox.NewStore(b.db.DB, inbox.Config{AllowPayloadChange: true})
-		require.NoError(t, err)
+		allowed := rig.NewStore(t, b.db.DB, inbox.Config{AllowPayloadChange: true})
 		require.NoError(t, allowed.ReplacePayload(t.Context(), id, []byte{}, ada), "empty is not nil")
 		assert.True(t, s.deliver(msgs[0]))
 		assert.Len(t, b.find(inbox.Filter{Status: inbox.Parked}), 1)
 		assert.Len(t, b.find(inbox.Filter{Status: inbox.FailedTerminal}), 1)
-	}},
+	})},
 }

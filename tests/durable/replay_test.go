@@ -30,15 +30,13 @@ var operator = inbox.Operator{Name: "ada", Reason: "it is wanted"}
 func (b *bed) told() *rig.Events {
 	b.Helper()
 	events := &rig.Events{}
-	store, err := inbox.NewStore(b.db.Open(b).DB, inbox.Config{Observers: []inbox.Observer{events}, Logger: events})
-	require.NoError(b, err)
+	store := rig.NewStore(b, b.db.Open(b).DB, inbox.Config{Observers: []inbox.Observer{events}, Logger: events})
 	b.store = store
 	return events
 }
 
 var replayBodies = []testdb.Body{
-	{Name: "refuse a replay behind a queue", Why: "it is parked once, and Retry runs it as often as it takes", Run: func(t *testing.T, db *testdb.DB) {
-		b := newBed(t, db)
+	{Name: "refuse a replay behind a queue", Why: "it is parked once, and Retry runs it as often as it takes", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		for mode, name := range []string{"on failure", "first"} {
 			events := b.told()
 			durable := quick(b.store)
@@ -59,8 +57,7 @@ var replayBodies = []testdb.Body{
 			})
 			assert.Equal(t, 0, runs.of(msg), name)
 			assert.Equal(t, "refused", events.All("replayed")[0].Reason, name)
-			parked, err := b.store.Parked(t.Context(), 0, 10)
-			require.NoError(t, err)
+			parked := rig.Parked(t, b.store)
 			require.Len(t, parked, 1, name)
 			assert.Equal(t, "of May", parked[0].Metadata.Get(inbox.ReplayField), name)
 			assert.Contains(t, parked[0].Reason, "of May", name)
@@ -72,18 +69,15 @@ var replayBodies = []testdb.Body{
 			rig.Eventually(b, "it is told", func() bool { return events.Last("replayed").Reason == "ran" })
 			require.NoError(t, s.router.Close())
 		}
-	}},
-	{Name: "refuse what was taken and put back", Why: "a message that was never tried is no less refused for it", Run: func(t *testing.T, db *testdb.DB) {
-		b := newBed(t, db)
+	})},
+	{Name: "refuse what was taken and put back", Why: "a message that was never tried is no less refused for it", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		events := b.told()
 		durable := quick(b.store)
 		durable.Mode = pubsub.StoreFirst
-		queue, err := b.store.Queue(inbox.QueueConfig{Consumer: consumer})
-		require.NoError(t, err)
+		queue := rig.Queue(t, b.store, inbox.QueueConfig{Consumer: consumer})
 		msg := replayed(newMessage())
 		require.NoError(t, queue.Put(t.Context(), "orders", msg))
-		taken, _, err := queue.Take(t.Context(), 10, time.Second)
-		require.NoError(t, err)
+		taken := rig.Take(t, queue, 10)
 		require.Len(t, taken, 1)
 		require.NoError(t, taken[0].PutBack(t.Context()))
 		assert.Equal(t, 1, b.open(inbox.FailedRetryable), "its claim is open already")
@@ -92,9 +86,8 @@ var replayBodies = []testdb.Body{
 		rig.Eventually(b, "it is parked", func() bool { return b.open(inbox.Parked) == 1 })
 		assert.Equal(t, 0, b.effects(msg))
 		rig.Eventually(b, "it is told", func() bool { return events.Last("replayed").Reason == "refused" })
-	}},
-	{Name: "a refused replay in a queue with an order", Why: "I6: it holds back none of its key", Run: func(t *testing.T, db *testdb.DB) {
-		b := newBed(t, db)
+	})},
+	{Name: "a refused replay in a queue with an order", Why: "I6: it holds back none of its key", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		durable := quick(b.store)
 		durable.Mode = pubsub.StoreFirst
 		durable.OrderKey = func(*message.Message) (string, error) { return "one", nil }
@@ -106,11 +99,9 @@ var replayBodies = []testdb.Body{
 		rig.Eventually(b, "the next one is handled", func() bool { return b.effects(next) == 1 })
 		assert.Equal(t, 1, b.open(inbox.Parked))
 		assert.Equal(t, 0, b.effects(msg))
-	}},
-	{Name: "suppress a replay behind a queue", Why: "it bears the field at each attempt, so nothing of it goes out", Run: func(t *testing.T, db *testdb.DB) {
-		b := newBed(t, db)
-		out, err := outbox.NewPublisher(db.DB, outbox.Config{})
-		require.NoError(t, err)
+	})},
+	{Name: "suppress a replay behind a queue", Why: "it bears the field at each attempt, so nothing of it goes out", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
+		out := rig.NewOutbox(t, b.db.DB, outbox.Config{})
 		for mode, name := range []string{"on failure", "first"} {
 			events := b.told()
 			durable := quick(b.store)
@@ -142,9 +133,8 @@ var replayBodies = []testdb.Body{
 			assert.Equal(t, 0, b.count(`SELECT COUNT(*) FROM millrace_outcomes`), name)
 			require.NoError(t, s.router.Close())
 		}
-	}},
-	{Name: "a stored replay of what was completed", Why: "it is closed without a delivery, and told all the same", Run: func(t *testing.T, db *testdb.DB) {
-		b := newBed(t, db)
+	})},
+	{Name: "a stored replay of what was completed", Why: "it is closed without a delivery, and told all the same", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		events := b.told()
 		durable := quick(b.store)
 		durable.Mode = pubsub.StoreFirst
@@ -159,9 +149,8 @@ var replayBodies = []testdb.Body{
 		assert.Equal(t, "of May", told.Replay)
 		assert.Equal(t, msg.UUID, told.MessageID)
 		assert.Equal(t, 1, b.effects(msg))
-	}},
-	{Name: "a replay that the version gate holds", Why: "it bears the field when it is released", Run: func(t *testing.T, db *testdb.DB) {
-		b := newBed(t, db)
+	})},
+	{Name: "a replay that the version gate holds", Why: "it bears the field when it is released", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		events := b.told()
 		s := b.start(quick(b.store), func(msg *message.Message) ([]*message.Message, error) {
 			return []*message.Message{newMessage()}, effect(msg)
@@ -177,9 +166,8 @@ var replayBodies = []testdb.Body{
 		rig.Eventually(b, "both are told", func() bool { return events.Count("replayed") == 3 })
 		assert.Equal(t, "suppressed", events.Last("replayed").Reason)
 		assert.Empty(t, s.published.Messages())
-	}},
-	{Name: "a stored message that is too old", Why: "it is parked where it lies", Run: func(t *testing.T, db *testdb.DB) {
-		b := newBed(t, db)
+	})},
+	{Name: "a stored message that is too old", Why: "it is parked where it lies", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		durable := quick(b.store)
 		durable.Mode = pubsub.StoreFirst
 		s := b.inboxed(durable, effect)
@@ -187,10 +175,9 @@ var replayBodies = []testdb.Body{
 		msg.Metadata.Set("ce_time", time.Now().Add(-30*24*time.Hour).Format(time.RFC3339))
 		assert.True(t, s.deliver(before))
 		rig.Eventually(b, "the consumer is known", func() bool { return b.effects(before) == 1 })
-		_, err := db.ExecContext(t.Context(), `UPDATE millrace_consumers SET purge_line = created_at`)
-		require.NoError(t, err)
+		b.db.Do(t, `UPDATE millrace_consumers SET purge_line = created_at`)
 		assert.True(t, s.deliver(msg))
 		rig.Eventually(b, "it is parked", func() bool { return b.open(inbox.Parked) == 1 })
 		assert.Equal(t, 0, b.effects(msg))
-	}},
+	})},
 }

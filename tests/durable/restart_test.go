@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/assert"
-	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-go/millrace/inbox"
 	"github.com/millrace-go/millrace/pubsub"
@@ -75,8 +74,7 @@ func (b *bed) interrupt(s served, interruptions []func()) {
 		p.Close()
 		again += len(p.Events(ran)) - lanes*length
 	}
-	parked, err := b.store.Parked(b.Context(), 0, 10)
-	require.NoError(b, err)
+	parked := rig.Parked(b, b.store)
 	for _, m := range parked {
 		assert.Fail(b, "an attempt was charged", "%s, %d attempts: %s: %s", m.UUID, m.Attempts, m.Reason, m.LastError)
 	}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/millrace-go/millrace/inbox"
 	millrace "github.com/millrace-go/millrace/middleware"
+	"github.com/millrace-go/millrace/tests/rig"
 	"github.com/millrace-go/millrace/tests/testdb"
 )
 
@@ -20,8 +21,7 @@ func TestPayloadsAreShownOnDemand(t *testing.T) {
 // revealed lists who looked at the payload of a message.
 func (b *bed) revealed(messageID string) []inbox.Operator {
 	b.Helper()
-	story, err := b.store.Story(b.Context(), messageID)
-	require.NoError(b, err)
+	story := rig.Story(b, b.store, messageID)
 	var by []inbox.Operator
 	for _, a := range story.Audit {
 		if a.Action == "reveal" {
@@ -32,8 +32,7 @@ func (b *bed) revealed(messageID string) []inbox.Operator {
 }
 
 var revealBodies = []testdb.Body{
-	{Name: "who looked at a payload", Why: "no look without a name, and no name without a look", Run: func(t *testing.T, db *testdb.DB) {
-		b := newBed(t, db)
+	{Name: "who looked at a payload", Why: "no look without a name, and no name without a look", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		msg := newMessage()
 		require.NoError(t, b.queue(b.store).Put(t.Context(), "orders", msg))
 		id := b.only(b.store, inbox.Received).ID
@@ -51,16 +50,14 @@ var revealBodies = []testdb.Body{
 
 		_, err = b.store.Reveal(t.Context(), id+1, ada)
 		require.ErrorIs(t, err, inbox.ErrNotFound)
-		other, err := inbox.NewStore(db.DB, inbox.Config{Namespace: "other"})
-		require.NoError(t, err)
+		other := rig.NewStore(t, b.db.DB, inbox.Config{Namespace: "other"})
 		_, err = other.Reveal(t.Context(), id, ada)
 		require.ErrorIs(t, err, inbox.ErrNotFound)
 		_, err = other.Message(t.Context(), id)
 		require.ErrorIs(t, err, inbox.ErrNotFound)
 		assert.Equal(t, 1, b.audited("reveal"))
-	}},
-	{Name: "a list without payloads", Why: "a page of large messages is a page of small rows", Run: func(t *testing.T, db *testdb.DB) {
-		b := newBed(t, db)
+	})},
+	{Name: "a list without payloads", Why: "a page of large messages is a page of small rows", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		codec, err := inbox.NewAESGCM(new(subjects))
 		require.NoError(t, err)
 		sealing := b.storeWith(inbox.Config{Payloads: codec, BlobsAbove: 100})
@@ -94,9 +91,8 @@ var revealBodies = []testdb.Body{
 		assert.Equal(t, list[1].ID, page[0].ID)
 		_, err = b.store.List(t.Context(), inbox.Filter{}, 0, 0)
 		require.ErrorContains(t, err, "is not between")
-	}},
-	{Name: "a payload that cannot be shown", Why: "the message is, and says why", Run: func(t *testing.T, db *testdb.DB) {
-		b := newBed(t, db)
+	})},
+	{Name: "a payload that cannot be shown", Why: "the message is, and says why", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		keys := new(subjects)
 		sealing := b.sealing(keys)
 		require.NoError(t, b.queue(sealing).Put(t.Context(), "orders", of("ada", "secret")))
@@ -122,9 +118,8 @@ var revealBodies = []testdb.Body{
 		require.NoError(t, err)
 		require.Len(t, list, 1)
 		require.ErrorIs(t, list[0].Unreadable, inbox.ErrErased, "it was erased before it was stored")
-	}},
-	{Name: "a story without payloads", Why: "neither of open messages nor of outcomes", Run: func(t *testing.T, db *testdb.DB) {
-		b := newBed(t, db)
+	})},
+	{Name: "a story without payloads", Why: "neither of open messages nor of outcomes", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		sealing := b.sealing(new(subjects))
 		for _, store := range []*inbox.Store{b.store, sealing} {
 			produced := of("ada", "an invoice")
@@ -134,8 +129,7 @@ var revealBodies = []testdb.Body{
 			})
 			runAsRouter(t, msg.Copy(), h)
 			runAsRouter(t, message.NewMessage(msg.UUID, []byte("another order")), h)
-			whole, err := store.Story(t.Context(), msg.UUID)
-			require.NoError(t, err)
+			whole := rig.Story(t, store, msg.UUID)
 			require.Equal(t, "an invoice", string(whole.Claims[0].Outcome[0].Payload))
 			require.Equal(t, "another order", string(whole.Open[0].Payload))
 			outline, err := store.Outline(t.Context(), msg.UUID)
@@ -149,9 +143,8 @@ var revealBodies = []testdb.Body{
 			assert.Nil(t, outline.Open[0].Payload)
 			assert.Equal(t, whole.Open[0].Reason, outline.Open[0].Reason)
 		}
-	}},
-	{Name: "who looked at a result", Why: "it may be as personal as a payload", Run: func(t *testing.T, db *testdb.DB) {
-		b := newBed(t, db)
+	})},
+	{Name: "who looked at a result", Why: "it may be as personal as a payload", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		msg := newMessage()
 		h := millrace.Inbox{Store: b.store, Consumer: consumer}.Middleware(func(m *message.Message) ([]*message.Message, error) {
 			return nil, inbox.SetResult(m.Context(), map[string]string{"customer": "ada"})
@@ -165,8 +158,7 @@ var revealBodies = []testdb.Body{
 
 		_, err = b.store.RevealResult(t.Context(), consumer, 0, msg.UUID, inbox.Operator{Name: "ada"})
 		require.ErrorContains(t, err, "needs a Name and a Reason")
-		other, err := inbox.NewStore(db.DB, inbox.Config{Namespace: "other"})
-		require.NoError(t, err)
+		other := rig.NewStore(t, b.db.DB, inbox.Config{Namespace: "other"})
 		for name, no := range map[string]func() error{
 			"another namespace": func() error { return reveal(other, consumer, 0, msg.UUID) },
 			"another epoch":     func() error { return reveal(b.store, consumer, 1, msg.UUID) },
@@ -180,7 +172,7 @@ var revealBodies = []testdb.Body{
 		require.NoError(t, err)
 		assert.JSONEq(t, `{"customer":"ada"}`, string(body))
 		assert.Equal(t, []inbox.Operator{ada}, b.revealed(msg.UUID))
-	}},
+	})},
 }
 
 func reveal(s *inbox.Store, consumer string, epoch int, key string) error {

@@ -63,10 +63,9 @@ func TestFourProcesses(t *testing.T) {
 // leave stores n messages, as a process did that is gone.
 func (b *bed) leave(n int, msg func(n int) *message.Message) {
 	b.Helper()
-	queue, err := b.store.Queue(inbox.QueueConfig{
+	queue := rig.Queue(b, b.store, inbox.QueueConfig{
 		Consumer: consumer, OrderKey: func(msg *message.Message) (string, error) { return msg.Metadata.Get("key"), nil },
 	})
-	require.NoError(b, err)
 	const atOnce = 500
 	for first := 0; first < n; first += atOnce {
 		var batch []*message.Message

@@ -18,8 +18,7 @@ import (
 )
 
 var stepBodies = []testdb.Body{
-	{Name: "a step of a stored message", Why: "each attempt has the same id, and it is done once", Run: func(t *testing.T, db *testdb.DB) {
-		b := newBed(t, db)
+	{Name: "a step of a stored message", Why: "each attempt has the same id, and it is done once", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		for mode, name := range []string{"on failure", "first"} {
 			var mu sync.Mutex
 			var asked []string
@@ -62,9 +61,8 @@ var stepBodies = []testdb.Body{
 			assert.Equal(t, 1, calls, name)
 			mu.Unlock()
 		}
-	}},
-	{Name: "Before takes longer than the lease of a stored message", Why: "the lease is kept meanwhile", Run: func(t *testing.T, db *testdb.DB) {
-		b := newBed(t, db)
+	})},
+	{Name: "Before takes longer than the lease of a stored message", Why: "the lease is kept meanwhile", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		durable := quick(b.store)
 		durable.Mode = pubsub.StoreFirst
 		var runs counter
@@ -80,14 +78,13 @@ var stepBodies = []testdb.Body{
 		assert.True(t, s.deliver(msg))
 		rig.Eventually(b, "it is handled", func() bool { return b.effects(msg) == 1 && b.rows() == 0 })
 		assert.Equal(t, 1, runs.of(msg))
-	}},
-	{Name: "Before fails terminally", Why: "an unknown that nobody can decide is parked", Run: func(t *testing.T, db *testdb.DB) {
-		b := newBed(t, db)
+	})},
+	{Name: "Before fails terminally", Why: "an unknown that nobody can decide is parked", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		durable := quick(b.store)
 		durable.Mode = pubsub.StoreFirst
 		s := b.start(durable, func(msg *message.Message) ([]*message.Message, error) { return nil, effect(msg) },
 			millrace.Inbox{Store: b.store, Before: func(*message.Message) error { return inbox.Terminal(errBoom) }}.Middleware)
 		assert.True(t, s.deliver(newMessage()))
 		rig.Eventually(b, "it is parked", func() bool { return b.open(inbox.FailedTerminal) == 1 })
-	}},
+	})},
 }

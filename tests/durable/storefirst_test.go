@@ -58,8 +58,7 @@ var storeFirstBodies = []testdb.Body{
 		rig.Eventually(b, "the copy is closed", func() bool { return b.rows() == 0 })
 		assert.Equal(t, 2, runs.of(msg))
 	}},
-	{Name: "the same key with another payload", Why: "the newcomer is parked, not dropped", Run: func(t *testing.T, db *testdb.DB) {
-		b := newBed(t, db)
+	{Name: "the same key with another payload", Why: "the newcomer is parked, not dropped", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		durable := quick(b.store)
 		durable.Mode = pubsub.StoreFirst
 		s := b.inboxed(durable, func(*message.Message) error { return inbox.RetryAfter(errBoom, time.Hour) })
@@ -70,13 +69,11 @@ var storeFirstBodies = []testdb.Body{
 		}
 		assert.Equal(t, 1, b.open(inbox.Parked))
 		rig.Eventually(b, "the first waits", func() bool { return b.open(inbox.FailedRetryable) == 1 })
-	}},
-	{Name: "rows left over", Why: "a restart works them off though the source is silent", Run: func(t *testing.T, db *testdb.DB) {
-		b := newBed(t, db)
+	})},
+	{Name: "rows left over", Why: "a restart works them off though the source is silent", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		durable := quick(b.store)
 		durable.Mode = pubsub.StoreFirst
-		queue, err := b.store.Queue(inbox.QueueConfig{Consumer: consumer})
-		require.NoError(t, err)
+		queue := rig.Queue(t, b.store, inbox.QueueConfig{Consumer: consumer})
 		var left []*message.Message
 		for range 250 {
 			left = append(left, newMessage())
@@ -87,9 +84,8 @@ var storeFirstBodies = []testdb.Body{
 		b.inboxed(durable, effect)
 		rig.Eventually(b, "all are handled", func() bool { return b.rows() == 0 })
 		assert.Equal(t, 250, b.count(`SELECT COUNT(*) FROM effects`))
-	}},
-	{Name: "order by key", Why: "a failed head holds back its own key only", Run: func(t *testing.T, db *testdb.DB) {
-		b := newBed(t, db)
+	})},
+	{Name: "order by key", Why: "a failed head holds back its own key only", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		var mu sync.Mutex
 		handled := map[string][]string{}
 		durable := quick(b.store)
@@ -125,5 +121,5 @@ var storeFirstBodies = []testdb.Body{
 		rig.Eventually(b, "a is done", func() bool { return len(seen("a")) == 4 && b.rows() == 0 })
 		assert.Equal(t, []string{"a0", "a1", "a2", "a3"}, seen("a"))
 		assert.Equal(t, []string{"b0", "b1", "b2", "b3"}, seen("b"))
-	}},
+	})},
 }

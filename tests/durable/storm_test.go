@@ -7,7 +7,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -104,8 +103,7 @@ func (s *storm) await(t *testing.T, n int) []time.Time {
 // serve runs the handler on what sub delivers, until stop.
 func (s *storm) serve(t *testing.T, sub message.Subscriber) (stop func()) {
 	t.Helper()
-	router, err := message.NewRouter(message.RouterConfig{CloseTimeout: 20 * time.Second}, watermill.NopLogger{})
-	require.NoError(t, err)
+	router := rig.NewRouter(t)
 	router.AddConsumerHandler(consumer, "orders", sub, s.handle)
 	ended := make(chan error, 1)
 	go func() { ended <- router.Run(context.WithoutCancel(t.Context())) }()

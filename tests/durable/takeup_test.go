@@ -49,8 +49,7 @@ func (f *failing) parks(msg *message.Message) inbox.Message {
 	f.Helper()
 	assert.True(f, f.deliver(msg), f.name)
 	rig.Eventually(f, "it is parked", func() bool { return f.open(inbox.Parked) == 1 })
-	parked, err := f.store.Parked(f.Context(), 0, 10)
-	require.NoError(f, err)
+	parked := rig.Parked(f, f.store)
 	require.Len(f, parked, 1)
 	return parked[0]
 }
@@ -59,15 +58,13 @@ func (f *failing) ends() {
 	f.Helper()
 	require.NoError(f, f.router.Close())
 	assert.Equal(f, 0, f.rows(), f.name)
-	_, err := f.db.ExecContext(f.Context(), `DELETE FROM effects`)
-	require.NoError(f, err)
+	f.db.Do(f, `DELETE FROM effects`)
 }
 
 // takeUpBodies: what a replay does to messages that have failed before, as one of a
 // dead-letter queue has.
 var takeUpBodies = []testdb.Body{
-	{Name: "a replay of what is parked because it failed", Why: "it is no copy of its own failure: it runs once, under every rule", Run: func(t *testing.T, db *testdb.DB) {
-		b := newBed(t, db)
+	{Name: "a replay of what is parked because it failed", Why: "it is no copy of its own failure: it runs once, under every rule", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		for mode, where := range []string{"on failure", "first"} {
 			for word, rule := range everyRule {
 				f := b.failing(word+" "+where, pubsub.Mode(mode), rule)
@@ -80,8 +77,7 @@ var takeUpBodies = []testdb.Body{
 				assert.True(t, f.deliver(replayed(msg)), f.name)
 				rig.Eventually(f, "the next one is a duplicate", func() bool { return f.rows() == 0 })
 				assert.Equal(t, 1, f.effects(msg), f.name)
-				story, err := f.store.Story(t.Context(), msg.UUID)
-				require.NoError(t, err)
+				story := rig.Story(t, f.store, msg.UUID)
 				require.NotEmpty(t, story.Audit, f.name)
 				last := story.Audit[len(story.Audit)-1]
 				assert.Equal(t, "replay", last.Action, f.name)
@@ -89,16 +85,14 @@ var takeUpBodies = []testdb.Body{
 				f.ends()
 			}
 		}
-	}},
-	{Name: "a replay of what is parked because it failed, where no queue is any more", Why: "its own delivery runs it, with all its effects", Run: func(t *testing.T, db *testdb.DB) {
-		b := newBed(t, db)
+	})},
+	{Name: "a replay of what is parked because it failed, where no queue is any more", Why: "its own delivery runs it, with all its effects", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		for word, rule := range everyRule {
 			f := b.failing(word, pubsub.StoreOnFailure, rule)
 			msg := newMessage()
 			f.parks(msg)
 			require.NoError(t, f.router.Close())
-			_, err := db.ExecContext(t.Context(), `UPDATE millrace_consumers SET served_until = 0`)
-			require.NoError(t, err)
+			b.db.Do(t, `UPDATE millrace_consumers SET served_until = 0`)
 			store := b.process()
 			fails := true
 			h := millrace.Inbox{Store: store, Consumer: word, OnReplay: rule}.Middleware(func(msg *message.Message) ([]*message.Message, error) {
@@ -107,7 +101,7 @@ var takeUpBodies = []testdb.Body{
 				}
 				return nil, effect(msg)
 			})
-			_, err = h(replayed(msg))
+			_, err := h(replayed(msg))
 			require.ErrorIs(t, err, errBoom, word)
 			assert.Equal(t, 1, b.open(inbox.FailedRetryable), word)
 			fails = false
@@ -118,9 +112,8 @@ var takeUpBodies = []testdb.Body{
 			assert.Equal(t, 1, b.effects(msg), word)
 			assert.Equal(t, 0, b.rows(), word)
 		}
-	}},
-	{Name: "a replay of what failed for good", Why: "terminal is terminal for the handler that said so, not for the next one", Run: func(t *testing.T, db *testdb.DB) {
-		b := newBed(t, db)
+	})},
+	{Name: "a replay of what failed for good", Why: "terminal is terminal for the handler that said so, not for the next one", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		var mended atomic.Bool
 		s := b.inboxed(quick(b.store), func(msg *message.Message) error {
 			if !mended.Load() {
@@ -134,9 +127,8 @@ var takeUpBodies = []testdb.Body{
 		mended.Store(true)
 		assert.True(t, s.deliver(replayed(msg)))
 		rig.Eventually(b, "it is handled", func() bool { return b.effects(msg) == 1 && b.rows() == 0 })
-	}},
-	{Name: "a copy of what is parked", Why: "only a replay brings it back", Run: func(t *testing.T, db *testdb.DB) {
-		b := newBed(t, db)
+	})},
+	{Name: "a copy of what is parked", Why: "only a replay brings it back", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		for mode, where := range []string{"on failure", "first"} {
 			f := b.failing(where, pubsub.Mode(mode), inbox.ReplayAllow)
 			msg := newMessage()
@@ -147,9 +139,8 @@ var takeUpBodies = []testdb.Body{
 			require.NoError(t, f.store.Discard(t.Context(), row.ID, operator))
 			f.ends()
 		}
-	}},
-	{Name: "a replay with a corrected payload", Why: "it takes the place of the one that failed, and runs once", Run: func(t *testing.T, db *testdb.DB) {
-		b := newBed(t, db)
+	})},
+	{Name: "a replay with a corrected payload", Why: "it takes the place of the one that failed, and runs once", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		for mode, where := range []string{"on failure", "first"} {
 			f := b.failing(where, pubsub.Mode(mode), inbox.ReplayAllow)
 			f.mended.Store(true)
@@ -163,8 +154,7 @@ var takeUpBodies = []testdb.Body{
 			assert.True(t, f.deliver(right), where)
 			rig.Eventually(f, "a copy of it is one", func() bool { return f.rows() == 0 })
 			assert.Equal(t, 1, f.effects(msg), where)
-			story, err := f.store.Story(t.Context(), msg.UUID)
-			require.NoError(t, err)
+			story := rig.Story(t, f.store, msg.UUID)
 			var actions []string
 			for _, a := range story.Audit {
 				actions = append(actions, a.Action)
@@ -176,15 +166,13 @@ var takeUpBodies = []testdb.Body{
 			assert.True(t, f.deliver(other), where)
 			rig.Eventually(f, "what collides with a completed one is a collision", func() bool { return f.open(inbox.Parked) == 1 })
 			assert.Equal(t, 1, f.effects(msg), where)
-			parked, err := f.store.Parked(t.Context(), 0, 10)
-			require.NoError(t, err)
+			parked := rig.Parked(t, f.store)
 			assert.NotEmpty(t, parked[0].Original, where)
 			require.NoError(t, f.store.Discard(t.Context(), parked[0].ID, operator))
 			f.ends()
 		}
-	}},
-	{Name: "a corrected payload that fails as well", Why: "it is kept, not the one before", Run: func(t *testing.T, db *testdb.DB) {
-		b := newBed(t, db)
+	})},
+	{Name: "a corrected payload that fails as well", Why: "it is kept, not the one before", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		f := b.failing("billing", pubsub.StoreOnFailure, inbox.ReplayAllow)
 		msg := newMessage()
 		f.parks(msg)
@@ -198,9 +186,8 @@ var takeUpBodies = []testdb.Body{
 		f.mended.Store(true)
 		assert.True(t, f.deliver(right))
 		rig.Eventually(f, "it is handled", func() bool { return f.effects(msg) == 1 && f.rows() == 0 })
-	}},
-	{Name: "another message with the key of what is parked", Why: "a corrected payload has the id of the message", Run: func(t *testing.T, db *testdb.DB) {
-		b := newBed(t, db)
+	})},
+	{Name: "another message with the key of what is parked", Why: "a corrected payload has the id of the message", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		key := inbox.ByMetadata("order")
 		durable := quick(b.store)
 		durable.Key, durable.MaxAttempts = key, 1
@@ -214,9 +201,8 @@ var takeUpBodies = []testdb.Body{
 		rig.Eventually(b, "it is parked", func() bool { return b.open(inbox.Parked) == 1 })
 		assert.True(t, s.deliver(replayed(other)))
 		rig.Eventually(b, "both are", func() bool { return b.open(inbox.Parked) == 2 })
-	}},
-	{Name: "a replay of what was refused", Why: "that it waits for an operator is no failure", Run: func(t *testing.T, db *testdb.DB) {
-		b := newBed(t, db)
+	})},
+	{Name: "a replay of what was refused", Why: "that it waits for an operator is no failure", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		for mode, where := range []string{"on failure", "first"} {
 			f := b.failing(where, pubsub.Mode(mode), inbox.ReplayRefuse)
 			f.mended.Store(true)
@@ -230,5 +216,5 @@ var takeUpBodies = []testdb.Body{
 			require.NoError(t, f.store.Discard(t.Context(), row.ID, operator))
 			f.ends()
 		}
-	}},
+	})},
 }

@@ -11,6 +11,7 @@ import (
 
 	"github.com/millrace-go/millrace/inbox"
 	millrace "github.com/millrace-go/millrace/middleware"
+	"github.com/millrace-go/millrace/tests/rig"
 	"github.com/millrace-go/millrace/tests/testdb"
 )
 
@@ -18,8 +19,7 @@ var errHopeless = inbox.Terminal(errors.New("no attempt would succeed"))
 
 // A message whose failure RecordFailures has in the table is not stored anew by the queue.
 func TestATerminalFailureThatIsRecorded(t *testing.T) {
-	testdb.Each(t, func(t *testing.T, db *testdb.DB) {
-		b := newBed(t, db)
+	testdb.Each(t, testdb.With(newBed, func(t *testing.T, b *bed) {
 		durable := quick(b.store)
 		told := make(chan string, 10)
 		durable.OnPark = func(_ *message.Message, reason string) error {
@@ -34,13 +34,12 @@ func TestATerminalFailureThatIsRecorded(t *testing.T) {
 		assert.Len(t, told, 1)
 		require.True(t, s.deliver(msg), "a copy")
 		b.mustBeTerminal(msg, 1)
-	})
+	}))
 }
 
 // Nor is one that has failed before, and waits in the table for its next attempt.
 func TestACopyThatFailsTerminally(t *testing.T) {
-	testdb.Each(t, func(t *testing.T, db *testdb.DB) {
-		b := newBed(t, db)
+	testdb.Each(t, testdb.With(newBed, func(t *testing.T, b *bed) {
 		durable := quick(b.store)
 		durable.MinBackoff, durable.MaxBackoff = time.Hour, time.Hour
 		told := make(chan string, 10)
@@ -58,14 +57,13 @@ func TestACopyThatFailsTerminally(t *testing.T) {
 		require.True(t, s.deliver(msg), "a copy")
 		b.mustBeTerminal(msg, 2)
 		assert.Len(t, told, 1)
-	})
+	}))
 }
 
 // mustBeTerminal expects that msg waits for an operator after so many attempts.
 func (b *bed) mustBeTerminal(msg *message.Message, attempts int) {
 	b.Helper()
-	found, err := b.store.Find(b.Context(), inbox.Filter{}, 0, 10)
-	require.NoError(b, err)
+	found := rig.Find(b, b.store, inbox.Filter{})
 	require.Len(b, found, 1)
 	assert.Equal(b, inbox.FailedTerminal, found[0].Status)
 	assert.Equal(b, attempts, found[0].Attempts)

@@ -53,8 +53,7 @@ func (o *outOfReach) Release(context.Context, inbox.LeaseKey, int64) error { ret
 
 // twoFailedBodies: messages that fail in spite of what is stored for their key.
 var twoFailedBodies = []testdb.Body{
-	{Name: "another message with the key of one that failed, fails", Why: "it is acked, so it is parked, not dropped", Run: func(t *testing.T, db *testdb.DB) {
-		b := newBed(t, db)
+	{Name: "another message with the key of one that failed, fails", Why: "it is acked, so it is parked, not dropped", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		durable := quick(b.store)
 		durable.MinBackoff, durable.MaxBackoff = time.Hour, time.Hour
 		s := b.start(durable, func(*message.Message) ([]*message.Message, error) { return nil, errBoom })
@@ -65,11 +64,9 @@ var twoFailedBodies = []testdb.Body{
 		}
 		assert.Equal(t, []string{"payload"}, b.payloads(inbox.FailedRetryable))
 		assert.Equal(t, []string{"another"}, b.payloads(inbox.Parked))
-	}},
-	{Name: "another message with the key of one that was completed meanwhile, fails", Why: "it is acked, so it is parked, not dropped", Run: func(t *testing.T, db *testdb.DB) {
-		b := newBed(t, db)
-		queue, err := b.store.Queue(inbox.QueueConfig{Consumer: consumer})
-		require.NoError(t, err)
+	})},
+	{Name: "another message with the key of one that was completed meanwhile, fails", Why: "it is acked, so it is parked, not dropped", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
+		queue := rig.Queue(t, b.store, inbox.QueueConfig{Consumer: consumer})
 		msg, other := newMessage(), newMessage()
 		other.UUID, other.Payload = msg.UUID, []byte("another")
 		c, err := b.store.Consumer(inbox.ConsumerConfig{Name: consumer})
@@ -83,7 +80,7 @@ var twoFailedBodies = []testdb.Body{
 		assert.Zero(t, b.rows(), "a copy of what was completed")
 		b.failedStraight(queue, other)
 		assert.Equal(t, []string{"another"}, b.payloads(inbox.Parked))
-	}},
+	})},
 	{Name: "what Deduplicate knows of a delivery", Why: "the queue is told why a handler failed, and that it was not reached", Run: func(t *testing.T, db *testdb.DB) {
 		b, runs := newBed(t, db), &counter{}
 		durable := quick(b.store)

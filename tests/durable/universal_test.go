@@ -11,6 +11,7 @@ import (
 	"github.com/millrace-go/millrace/inbox"
 	"github.com/millrace-go/millrace/pubsub"
 	"github.com/millrace-go/millrace/pubsub/watermillsql"
+	"github.com/millrace-go/millrace/tests/rig"
 	"github.com/millrace-go/millrace/tests/testdb"
 )
 
@@ -18,8 +19,7 @@ import (
 // both modes, over topics that are tables of watermill-sql on MariaDB.
 func TestUniversalSuite(t *testing.T) {
 	suite := func(t *testing.T, db, upstream *testdb.DB, mode pubsub.Mode) {
-		store, err := inbox.NewStore(db.DB, inbox.Config{})
-		require.NoError(t, err)
+		store := rig.NewStore(t, db.DB, inbox.Config{})
 		require.NoError(t, store.Migrate(t.Context()))
 		grouped := func(t *testing.T, group string) (message.Publisher, message.Subscriber) {
 			p, err := watermillsql.NewPublisher(upstream.DB, watermillsql.Config{})

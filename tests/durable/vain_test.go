@@ -12,6 +12,7 @@ import (
 
 	"github.com/millrace-go/millrace/inbox"
 	"github.com/millrace-go/millrace/tests/faults"
+	"github.com/millrace-go/millrace/tests/rig"
 	"github.com/millrace-go/millrace/tests/testdb"
 )
 
@@ -37,9 +38,7 @@ func (b *bed) vain() *vain {
 
 func (b *bed) queueOn(store *inbox.Store) *inbox.Queue {
 	b.Helper()
-	q, err := store.Queue(inbox.QueueConfig{Consumer: consumer, Lease: time.Hour, MaxAttempts: 1})
-	require.NoError(b, err)
-	return q
+	return rig.Queue(b, store, inbox.QueueConfig{Consumer: consumer, Lease: time.Hour, MaxAttempts: 1})
 }
 
 // after has fault called for the commit of the next lease, and for each call that follows.
@@ -83,8 +82,7 @@ func (v *vain) takes() []*inbox.Leased {
 // lapse has every lease end.
 func (v *vain) lapse() {
 	v.Helper()
-	_, err := v.db.ExecContext(v.Context(), `UPDATE millrace_messages SET due_at = 1`)
-	require.NoError(v, err)
+	v.db.Do(v, `UPDATE millrace_messages SET due_at = 1`)
 }
 
 var errFault = errors.New("fault")

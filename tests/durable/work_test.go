@@ -13,7 +13,6 @@ import (
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/jmoiron/sqlx"
-	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-go/millrace/inbox"
 	"github.com/millrace-go/millrace/tests/process"
@@ -33,9 +32,7 @@ func (b *bed) createWorks() {
 	id := map[string]string{
 		"postgres": "BIGSERIAL PRIMARY KEY", "mysql": "BIGINT AUTO_INCREMENT PRIMARY KEY", "sqlite": "INTEGER PRIMARY KEY AUTOINCREMENT",
 	}[b.db.Dialect]
-	_, err := b.db.ExecContext(b.Context(),
-		`CREATE TABLE works (id `+id+`, uuid VARCHAR(60) NOT NULL, process VARCHAR(60) NOT NULL, lane VARCHAR(60) NOT NULL)`)
-	require.NoError(b, err)
+	b.db.Do(b, `CREATE TABLE works (id `+id+`, uuid VARCHAR(60) NOT NULL, process VARCHAR(60) NOT NULL, lane VARCHAR(60) NOT NULL)`)
 }
 
 // works counts what was done for a message.

@@ -109,8 +109,7 @@ func production(t *testing.T, db *testdb.DB, name string) (at inboxtest.Database
 
 func create(t *testing.T, db *testdb.DB, name string) {
 	t.Helper()
-	_, err := db.ExecContext(t.Context(), `CREATE DATABASE `+name)
-	require.NoError(t, err)
+	db.Do(t, `CREATE DATABASE `+name)
 	t.Cleanup(func() {
 		drop := `DROP DATABASE ` + name
 		if db.Dialect == "postgres" {

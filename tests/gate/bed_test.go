@@ -44,17 +44,13 @@ func createApplied(t testing.TB, db *testdb.DB) {
 	id := map[string]string{
 		"postgres": "BIGSERIAL PRIMARY KEY", "mysql": "BIGINT AUTO_INCREMENT PRIMARY KEY", "sqlite": "INTEGER PRIMARY KEY AUTOINCREMENT",
 	}[db.Dialect]
-	_, err := db.ExecContext(t.Context(),
-		`CREATE TABLE applied (id `+id+`, aggregate VARCHAR(300) NOT NULL, version BIGINT NOT NULL, uuid VARCHAR(60) NOT NULL)`)
-	require.NoError(t, err)
+	db.Do(t, `CREATE TABLE applied (id `+id+`, aggregate VARCHAR(300) NOT NULL, version BIGINT NOT NULL, uuid VARCHAR(60) NOT NULL)`)
 }
 
 func (b *bed) newStore(pool *sqlx.DB, config inbox.Config) *inbox.Store {
 	b.Helper()
 	config.Observers = []inbox.Observer{b.events}
-	store, err := inbox.NewStore(pool, config)
-	require.NoError(b, err)
-	return store
+	return rig.NewStore(b, pool, config)
 }
 
 // process returns what another process of the service would have: a pool and a store.
@@ -99,8 +95,7 @@ func (b *bed) gated(store *inbox.Store, gate millrace.VersionGate, h message.Han
 // queued says that somebody delivers what the store holds, though nobody does.
 func (b *bed) queued(store *inbox.Store) {
 	b.Helper()
-	_, err := store.Queue(inbox.QueueConfig{Consumer: consumer})
-	require.NoError(b, err)
+	rig.Queue(b, store, inbox.QueueConfig{Consumer: consumer})
 }
 
 // applied returns the versions of an aggregate in the order in which they were applied.
@@ -112,10 +107,9 @@ func (b *bed) applied(aggregate string) []int64 {
 	return versions
 }
 
-func (b *bed) count(query string, args ...any) (n int) {
+func (b *bed) count(query string, args ...any) int {
 	b.Helper()
-	require.NoError(b, b.db.GetContext(b.Context(), &n, b.db.Rebind(query), args...))
-	return n
+	return b.db.Count(b, query, args...)
 }
 
 // open counts the messages that the store keeps in a state.
@@ -160,3 +154,6 @@ func (s *service) publish(msgs ...*message.Message) {
 	s.Helper()
 	require.NoError(s, s.feed.Publish("changes", msgs...))
 }
+
+// newTunedBed is a bed on a database as [tuned] makes it.
+func newTunedBed(t *testing.T, db *testdb.DB) *bed { t.Helper(); return newBed(t, tuned(t, db)) }

@@ -16,8 +16,7 @@ import (
 // before its answer arrives. Another process goes on, and applies everything in order.
 func TestKilledAtEveryStatement(t *testing.T) {
 	t.Parallel()
-	testdb.Each(t, func(t *testing.T, db *testdb.DB) {
-		b := newBed(t, tuned(t, db))
+	testdb.Each(t, testdb.With(newTunedBed, func(t *testing.T, b *bed) {
 		other := b.proc(consumer, millrace.VersionGate{})
 		for _, asked := range []bool{false, true} {
 			calls := 0
@@ -29,7 +28,7 @@ func TestKilledAtEveryStatement(t *testing.T) {
 			require.Greater(t, calls, 25, "calls between the first message and the last")
 		}
 		b.nothingLeft()
-	})
+	}))
 }
 
 // killAt plays one aggregate and reports whether the process lived long enough to die.

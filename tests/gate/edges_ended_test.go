@@ -15,16 +15,15 @@ import (
 	millrace "github.com/millrace-go/millrace/middleware"
 	"github.com/millrace-go/millrace/pubsub"
 	"github.com/millrace-go/millrace/tests/faults"
+	"github.com/millrace-go/millrace/tests/rig"
 	"github.com/millrace-go/millrace/tests/testdb"
 )
 
-func lostLease(t *testing.T, db *testdb.DB) {
-	b := newBed(t, tuned(t, db))
+func lostLease(t *testing.T, b *bed) {
 	slow, quick := b.proc(consumer, millrace.VersionGate{}), b.proc(consumer, millrace.VersionGate{})
 	require.True(t, slow.deliver(change("a", 2)))
 	require.True(t, slow.deliver(change("a", 1)))
-	taken, _, err := slow.queue.Take(t.Context(), 1, time.Second)
-	require.NoError(t, err)
+	taken := rig.Take(t, slow.queue, 1)
 	require.Len(t, taken, 1)
 	b.later()
 	assert.Equal(t, 1, quick.work(), "it is taken over")
@@ -39,11 +38,9 @@ func lostLease(t *testing.T, db *testdb.DB) {
 	// The lease is lost while the handler runs, and nobody has used it yet.
 	require.True(t, slow.deliver(change("b", 2)))
 	require.True(t, slow.deliver(change("b", 1)))
-	taken, _, err = slow.queue.Take(t.Context(), 1, time.Second)
-	require.NoError(t, err)
+	taken = rig.Take(t, slow.queue, 1)
 	b.later()
-	again, _, err := quick.queue.Take(t.Context(), 1, time.Second)
-	require.NoError(t, err)
+	again := rig.Take(t, quick.queue, 1)
 	require.Len(t, again, 1)
 	msg, err = taken[0].Message(t.Context())
 	require.NoError(t, err)
@@ -98,8 +95,7 @@ func deadlocks(t *testing.T, db *testdb.DB) {
 	assert.Equal(t, b.count(`SELECT COUNT(*) FROM millrace_messages`), b.open(inbox.Held))
 }
 
-func deadlockAtRelease(t *testing.T, db *testdb.DB) {
-	b := newBed(t, tuned(t, db))
+func deadlockAtRelease(t *testing.T, b *bed) {
 	p := b.proc(consumer, millrace.VersionGate{})
 	require.True(t, p.deliver(change("a", 2)))
 	hits := 0
@@ -116,8 +112,7 @@ func deadlockAtRelease(t *testing.T, db *testdb.DB) {
 	assert.Equal(t, 1, b.open(inbox.Received), "its successor is released")
 }
 
-func deadlockAfterACommit(t *testing.T, db *testdb.DB) {
-	b := newBed(t, tuned(t, db))
+func deadlockAfterACommit(t *testing.T, b *bed) {
 	p := b.proc(consumer, millrace.VersionGate{})
 	one, ran := change("a", 1), 0
 	h := b.gated(p.store, millrace.VersionGate{}, func(msg *message.Message) ([]*message.Message, error) {
@@ -143,8 +138,7 @@ func deadlockAfterACommit(t *testing.T, db *testdb.DB) {
 	assert.Equal(t, 1, b.open(inbox.Received), "the successor is released")
 }
 
-func endedInPause(t *testing.T, db *testdb.DB) {
-	b := newBed(t, tuned(t, db))
+func endedInPause(t *testing.T, b *bed) {
 	p := b.proc(consumer, millrace.VersionGate{})
 	require.True(t, p.deliver(change("a", 1)))
 	ctx, cancel := context.WithCancel(t.Context())
@@ -170,13 +164,11 @@ func endedInPause(t *testing.T, db *testdb.DB) {
 	assert.Equal(t, upTo(2), b.applied("a"))
 }
 
-func closedIsNoAttempt(t *testing.T, db *testdb.DB) {
-	b := newBed(t, tuned(t, db))
+func closedIsNoAttempt(t *testing.T, b *bed) {
 	p := b.proc(consumer, millrace.VersionGate{})
 	require.True(t, p.deliver(change("a", 2)))
 	require.True(t, p.deliver(change("a", 1)))
-	taken, _, err := p.queue.Take(t.Context(), 1, time.Second)
-	require.NoError(t, err)
+	taken := rig.Take(t, p.queue, 1)
 	require.Len(t, taken, 1)
 	msg, err := taken[0].Message(t.Context())
 	require.NoError(t, err)
@@ -192,8 +184,7 @@ type blocking struct{ *list }
 
 func (blocking) String() string { return "sql.Subscriber" }
 
-func oneInFlight(t *testing.T, db *testdb.DB) {
-	b := newBed(t, tuned(t, db))
+func oneInFlight(t *testing.T, b *bed) {
 	gate := millrace.VersionGate{OnGap: inbox.GapHold, GapWait: time.Hour}
 	for name, durable := range map[string]bool{"plain": false, "durable": true} {
 		store, found := b.process(), make(chan error, 100)
@@ -215,11 +206,6 @@ func oneInFlight(t *testing.T, db *testdb.DB) {
 		}
 		router.AddConsumerHandler(name, "changes", sub, apply)
 		b.start(router)
-		select {
-		case err := <-found:
-			require.ErrorIs(t, err, inbox.ErrGapWait, name)
-		case <-time.After(10 * time.Second):
-			assert.Fail(t, "it waits for what cannot come", name)
-		}
+		require.ErrorIs(t, rig.Within(t, found, "it waits for what cannot come: "+name), inbox.ErrGapWait, name)
 	}
 }

@@ -3,7 +3,6 @@ package gate_test
 import (
 	"context"
 	"testing"
-	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/stretchr/testify/assert"
@@ -24,8 +23,7 @@ func TestEdges(t *testing.T) {
 // edgeBodies: what happens where two things happen at once, or one only by half.
 var edgeBodies = []testdb.Body{
 	{Name: "version 0 after a later one", Why: "an aggregate that begins at 0 does so whenever 0 arrives",
-		Run: func(t *testing.T, db *testdb.DB) {
-			b := newBed(t, tuned(t, db))
+		Run: testdb.With(newTunedBed, func(t *testing.T, b *bed) {
 			p := b.proc(consumer, millrace.VersionGate{First: inbox.FirstIsZero})
 			require.True(t, p.deliver(change("a", 2)))
 			require.True(t, p.deliver(change("a", 0)))
@@ -33,14 +31,13 @@ var edgeBodies = []testdb.Body{
 			assert.Equal(t, 1, p.work())
 			assert.Equal(t, []int64{0, 1, 2}, b.applied("a"))
 			b.nothingLeft()
-		}},
+		})},
 	{Name: "two processes share the aggregates of two consumers", Why: "each consumer applies everything once, with two connections",
 		Run: twoConsumers},
 	{Name: "transfers in both directions", Why: "aggregates are locked in one order, whatever order a message names them in",
 		Run: transfers},
 	{Name: "the commit of a hold is in doubt", Why: "the redelivery finds what was held",
-		Run: func(t *testing.T, db *testdb.DB) {
-			b := newBed(t, tuned(t, db))
+		Run: testdb.With(newTunedBed, func(t *testing.T, b *bed) {
 			second := change("a", 2)
 			first := b.proc(consumer, millrace.VersionGate{})
 			require.True(t, first.deliver(change("b", 1)), "it is registered")
@@ -54,10 +51,9 @@ var edgeBodies = []testdb.Body{
 			assert.Equal(t, 1, next.work())
 			assert.Equal(t, upTo(2), b.applied("a"))
 			b.nothingLeft()
-		}},
+		})},
 	{Name: "the commit of an advance is in doubt", Why: "the redelivery is a duplicate, and what waits was released",
-		Run: func(t *testing.T, db *testdb.DB) {
-			b := newBed(t, tuned(t, db))
+		Run: testdb.With(newTunedBed, func(t *testing.T, b *bed) {
 			p := b.proc(consumer, millrace.VersionGate{})
 			one := change("a", 1)
 			require.True(t, p.deliver(change("a", 2)))
@@ -69,15 +65,13 @@ var edgeBodies = []testdb.Body{
 			assert.Equal(t, 1, p.work())
 			assert.Equal(t, upTo(2), b.applied("a"))
 			b.nothingLeft()
-		}},
+		})},
 	{Name: "the commit of a stored message is in doubt", Why: "its row is closed, or held, all the same",
-		Run: func(t *testing.T, db *testdb.DB) {
-			b := newBed(t, tuned(t, db))
+		Run: testdb.With(newTunedBed, func(t *testing.T, b *bed) {
 			p := b.proc(consumer, millrace.VersionGate{})
 			require.True(t, p.deliver(change("a", 2)))
 			require.True(t, p.deliver(change("a", 1)))
-			taken, _, err := p.queue.Take(t.Context(), 1, time.Second)
-			require.NoError(t, err)
+			taken := rig.Take(t, p.queue, 1)
 			require.Len(t, taken, 1)
 			msg, err := taken[0].Message(t.Context())
 			require.NoError(t, err)
@@ -88,10 +82,9 @@ var edgeBodies = []testdb.Body{
 			require.ErrorIs(t, taken[0].Fail(t.Context()), inbox.ErrLost, "it is no longer there")
 			assert.Equal(t, upTo(2), b.applied("a"))
 			b.nothingLeft()
-		}},
+		})},
 	{Name: "a handler that commits and fails", Why: "its version does not swallow the redelivery",
-		Run: func(t *testing.T, db *testdb.DB) {
-			b := newBed(t, tuned(t, db))
+		Run: testdb.With(newTunedBed, func(t *testing.T, b *bed) {
 			b.queued(b.store)
 			one, ran := change("a", 1), 0
 			h := b.gated(b.store, millrace.VersionGate{}, func(msg *message.Message) ([]*message.Message, error) {
@@ -100,7 +93,7 @@ var edgeBodies = []testdb.Body{
 				}
 				tx, err := inbox.Tx(msg.Context())
 				require.NoError(t, err)
-				require.Equal(t, db.Dialect == "sqlite", tx.Commit() != nil, "only the inbox commits there")
+				require.Equal(t, b.db.Dialect == "sqlite", tx.Commit() != nil, "only the inbox commits there")
 				return nil, errFails
 			})
 			must(t, h, change("a", 2))
@@ -112,10 +105,9 @@ var edgeBodies = []testdb.Body{
 			assert.Equal(t, 1, b.open(inbox.Received), "the successor is released")
 			must(t, h, again(one))
 			assert.Equal(t, 2, ran)
-		}},
+		})},
 	{Name: "a successor after a handler that committed and failed", Why: "it waits for the redelivery",
-		Run: func(t *testing.T, db *testdb.DB) {
-			b := newBed(t, tuned(t, db))
+		Run: testdb.With(newTunedBed, func(t *testing.T, b *bed) {
 			one, failed := change("a", 1), false
 			p := b.proc(consumer, millrace.VersionGate{})
 			h := b.gated(p.store, millrace.VersionGate{}, func(msg *message.Message) ([]*message.Message, error) {
@@ -125,7 +117,7 @@ var edgeBodies = []testdb.Body{
 				failed = true
 				tx, err := inbox.Tx(msg.Context())
 				require.NoError(t, err)
-				require.Equal(t, db.Dialect == "sqlite", tx.Commit() != nil, "only the inbox commits there")
+				require.Equal(t, b.db.Dialect == "sqlite", tx.Commit() != nil, "only the inbox commits there")
 				return nil, errFails
 			})
 			_, err := h(again(one))
@@ -134,11 +126,10 @@ var edgeBodies = []testdb.Body{
 			b.later()
 			p.work()
 			assert.Equal(t, upTo(2), b.applied("a"))
-		}},
-	{Name: "a lease that was lost", Why: "who took the message over applies it, once", Run: lostLease},
+		})},
+	{Name: "a lease that was lost", Why: "who took the message over applies it, once", Run: testdb.With(newTunedBed, lostLease)},
 	{Name: "a restart with messages held", Why: "nobody publishes any more, and all are delivered",
-		Run: func(t *testing.T, db *testdb.DB) {
-			b := newBed(t, tuned(t, db))
+		Run: testdb.With(newTunedBed, func(t *testing.T, b *bed) {
 			first := b.proc(consumer, millrace.VersionGate{})
 			for _, v := range []int64{5, 3, 4, 2, 1} {
 				require.True(t, first.deliver(change("a", v)))
@@ -150,15 +141,15 @@ var edgeBodies = []testdb.Body{
 			assert.Equal(t, upTo(5), b.applied("a"))
 			rig.Eventually(b, "nothing is left", func() bool { return b.count(`SELECT COUNT(*) FROM millrace_messages`) == 0 })
 			b.nothingLeft()
-		}},
+		})},
 	{Name: "a deadlock before the handler", Why: "it is tried again, and nobody outside sees it", Run: deadlocks},
-	{Name: "deadlocks after a handler that committed", Why: "it is not made again, and its successor is not forgotten", Run: deadlockAfterACommit},
-	{Name: "a deadlock after the handler", Why: "the run is undone and made again, and nobody outside sees it", Run: deadlockAtRelease},
+	{Name: "deadlocks after a handler that committed", Why: "it is not made again, and its successor is not forgotten", Run: testdb.With(newTunedBed, deadlockAfterACommit)},
+	{Name: "a deadlock after the handler", Why: "the run is undone and made again, and nobody outside sees it", Run: testdb.With(newTunedBed, deadlockAtRelease)},
 	{Name: "a delivery that ends while it waits its turn",
-		Why: "its aggregate is free for the next one", Run: endedInPause},
-	{Name: "a service that closes", Why: "a delivery that did not run is no attempt", Run: closedIsNoAttempt},
+		Why: "its aggregate is free for the next one", Run: testdb.With(newTunedBed, endedInPause)},
+	{Name: "a service that closes", Why: "a delivery that did not run is no attempt", Run: testdb.With(newTunedBed, closedIsNoAttempt)},
 	{Name: "a wait where nothing else is delivered", Why: "GapWait is refused on subscribers with one message in flight",
-		Run: oneInFlight},
+		Run: testdb.With(newTunedBed, oneInFlight)},
 }
 
 // loseCommits has every commit applied, and reported as failed.

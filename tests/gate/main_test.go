@@ -1,7 +1,6 @@
 package gate_test
 
 import (
-	"os"
 	"testing"
 
 	"github.com/millrace-go/millrace/tests/process"
@@ -11,5 +10,5 @@ import (
 func TestMain(m *testing.M) {
 	process.As(shareName, serve)
 	testdb.Overlap(4)
-	os.Exit(m.Run())
+	m.Run()
 }

@@ -158,8 +158,7 @@ func FuzzGateOrder(f *testing.F) {
 	}
 	f.Add([]byte{stepDeliver + 2*steps, stepDeliver + steps, stepDeliver, stepWork, stepWork})
 	db := tuned(f, testdb.On(f, "sqlite")) // one for all stories, since making it takes longer than a story
-	store, err := inbox.NewStore(db.DB, inbox.Config{})
-	require.NoError(f, err)
+	store := rig.NewStore(f, db.DB, inbox.Config{})
 	require.NoError(f, store.Migrate(f.Context()))
 	createApplied(f, db)
 	var number atomic.Uint64
@@ -181,8 +180,7 @@ func script(seed uint64, length int) []byte {
 
 func TestStories(t *testing.T) {
 	t.Parallel()
-	testdb.Each(t, func(t *testing.T, db *testdb.DB) {
-		b := newBed(t, tuned(t, db))
+	testdb.Each(t, testdb.With(newTunedBed, func(t *testing.T, b *bed) {
 		for seed := range uint64(12) {
 			if t.Run(fmt.Sprint(seed), func(t *testing.T) {
 				own := *b
@@ -192,5 +190,5 @@ func TestStories(t *testing.T) {
 				return
 			}
 		}
-	})
+	}))
 }

@@ -5,7 +5,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -25,17 +24,15 @@ func TestOrderKey(t *testing.T) {
 // orderBodies: a gate behind a queue that keeps an order of its own.
 var orderBodies = []testdb.Body{
 	{Name: "a gap, and the aggregate as order key", Why: "what is held lets its predecessor pass, which stands behind it",
-		Run: func(t *testing.T, db *testdb.DB) {
-			b := newBed(t, tuned(t, db))
+		Run: testdb.With(newTunedBed, func(t *testing.T, b *bed) {
 			b.line(byAggregate, change("a", 1), change("a", 3), change("a", 2), change("a", 4))
 			b.ordered(millrace.VersionGate{}, byAggregate)
 			rig.Eventually(b, "all are applied", func() bool { return len(b.applied("a")) == 4 })
 			assert.Equal(t, upTo(4), b.applied("a"))
 			b.nothingLeft()
-		}},
+		})},
 	{Name: "a gap, one key for two aggregates", Why: "only the aggregate with the gap waits",
-		Run: func(t *testing.T, db *testdb.DB) {
-			b := newBed(t, tuned(t, db))
+		Run: testdb.With(newTunedBed, func(t *testing.T, b *bed) {
 			b.line(byCustomer, change("a", 1), change("a", 3), change("b", 1), change("b", 2))
 			b.ordered(millrace.VersionGate{}, byCustomer)
 			rig.Eventually(b, "the other aggregate goes on", func() bool { return len(b.applied("b")) == 2 })
@@ -46,14 +43,13 @@ var orderBodies = []testdb.Body{
 			assert.Equal(t, upTo(4), b.applied("a"))
 			assert.Equal(t, upTo(4), b.applied("b"))
 			b.nothingLeft()
-		}},
+		})},
 	{Name: "a gap that waits, and the aggregate as order key", Why: "the predecessor stands behind what would wait for it",
 		Run: patient(millrace.VersionGate{GapWait: 10 * time.Minute})},
 	{Name: "a gap that fails, and the aggregate as order key", Why: "the predecessor stands behind what would come again",
 		Run: patient(millrace.VersionGate{OnGap: inbox.GapFail})},
 	{Name: "parked for its predecessor, which comes late", Why: "nobody can do anything with it before that one passes",
-		Run: func(t *testing.T, db *testdb.DB) {
-			b := newBed(t, tuned(t, db))
+		Run: testdb.With(newTunedBed, func(t *testing.T, b *bed) {
 			b.store = b.newStore(b.db.DB, inbox.Config{PurgeInterval: 20 * time.Millisecond})
 			b.line(byAggregate, change("a", 1), change("a", 3), change("a", 4))
 			b.ordered(millrace.VersionGate{MaxHeld: 1}, byAggregate)
@@ -65,7 +61,7 @@ var orderBodies = []testdb.Body{
 			rig.Eventually(b, "all are applied", func() bool { return len(b.applied("a")) == 4 })
 			assert.Equal(t, upTo(4), b.applied("a"))
 			b.nothingLeft()
-		}},
+		})},
 }
 
 func patient(gate millrace.VersionGate) func(t *testing.T, db *testdb.DB) {
@@ -92,8 +88,7 @@ type orderKey = func(*message.Message) (string, error)
 // line stores messages in this order.
 func (b *bed) line(key orderKey, msgs ...*message.Message) {
 	b.Helper()
-	q, err := b.store.Queue(inbox.QueueConfig{Consumer: consumer, OrderKey: key})
-	require.NoError(b, err)
+	q := rig.Queue(b, b.store, inbox.QueueConfig{Consumer: consumer, OrderKey: key})
 	require.NoError(b, q.Put(b.Context(), "changes", msgs...))
 }
 
@@ -105,8 +100,7 @@ func (b *bed) ordered(gate millrace.VersionGate, key orderKey) {
 		MinBackoff: 10 * time.Millisecond, Poll: 20 * time.Millisecond,
 	}.Decorate(rig.NewFeed())
 	require.NoError(b, err)
-	router, err := message.NewRouter(message.RouterConfig{CloseTimeout: 20 * time.Second}, watermill.NopLogger{})
-	require.NoError(b, err)
+	router := rig.NewRouter(b)
 	router.AddPlugin(b.store.Plugin())
 	router.AddMiddleware(millrace.Inbox{Store: b.store}.Middleware, gate.Middleware)
 	router.AddConsumerHandler(consumer, "changes", sub, apply)
@@ -118,8 +112,7 @@ func (b *bed) ordered(gate millrace.VersionGate, key orderKey) {
 // expireHeld parks what is held, as if it had been held too long.
 func (b *bed) expireHeld() {
 	b.Helper()
-	_, err := b.db.ExecContext(b.Context(), `UPDATE millrace_messages SET due_at = 1 WHERE status = 7`)
-	require.NoError(b, err)
+	b.db.Do(b, `UPDATE millrace_messages SET due_at = 1 WHERE status = 7`)
 	rig.Eventually(b, "what was held is parked", func() bool { return b.open(inbox.Held) == 0 })
 }
 

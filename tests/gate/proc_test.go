@@ -12,6 +12,7 @@ import (
 	"github.com/millrace-go/millrace/inbox"
 	millrace "github.com/millrace-go/millrace/middleware"
 	"github.com/millrace-go/millrace/tests/faults"
+	"github.com/millrace-go/millrace/tests/rig"
 	"github.com/millrace-go/millrace/tests/testdb"
 )
 
@@ -39,9 +40,7 @@ func (b *bed) proc(consumer string, gate millrace.VersionGate) *proc {
 	p.alive, p.die = context.WithCancel(b.Context())
 	b.Cleanup(p.die)
 	p.store = b.newStore(p.pool.DB, inbox.Config{})
-	var err error
-	p.queue, err = p.store.Queue(inbox.QueueConfig{Consumer: consumer})
-	require.NoError(b, err)
+	p.queue = rig.Queue(b, p.store, inbox.QueueConfig{Consumer: consumer})
 	p.handler = millrace.Inbox{Store: p.store, Consumer: consumer}.Middleware(gate.Middleware(p.handle))
 	p.pool.Set(faults.Plan{Before: p.before, After: p.after})
 	return p
@@ -123,8 +122,7 @@ func (p *proc) work() int {
 // later makes due what waits for a time: leases lapse, and pauses are over.
 func (b *bed) later() {
 	b.Helper()
-	_, err := b.db.ExecContext(b.Context(), `UPDATE millrace_messages SET due_at = 0 WHERE status IN (1, 2, 4)`)
-	require.NoError(b, err)
+	b.db.Do(b, `UPDATE millrace_messages SET due_at = 0 WHERE status IN (1, 2, 4)`)
 }
 
 // stuck counts messages that are held although their predecessor was applied.

@@ -19,9 +19,8 @@ import (
 // in random orders.
 func TestTwoProcesses(t *testing.T) {
 	t.Parallel()
-	testdb.Each(t, func(t *testing.T, db *testdb.DB) {
-		b := newBed(t, tuned(t, db))
-		s := share{Driver: db.Driver, DSN: b.db.DSN, Aggregates: 100, Versions: 5, Width: 16}
+	testdb.Each(t, testdb.With(newTunedBed, func(t *testing.T, b *bed) {
+		s := share{Driver: b.db.Driver, DSN: b.db.DSN, Aggregates: 100, Versions: 5, Width: 16}
 		processes := []*process.Process{s.launch(t), s.launch(t)}
 		for _, p := range processes {
 			p.GoOn()
@@ -29,7 +28,7 @@ func TestTwoProcesses(t *testing.T) {
 		counts := b.finished(s, processes)
 		assert.Equal(t, s.messages(), counts["completed"])
 		t.Logf("%d messages from both sides: %v", s.messages(), counts)
-	})
+	}))
 }
 
 // Two processes do the same, with a handler that fails at times, and are killed one after
@@ -37,9 +36,8 @@ func TestTwoProcesses(t *testing.T) {
 // every message again, since nobody knows which of them the broker was told of.
 func TestProcessesAreKilled(t *testing.T) {
 	t.Parallel()
-	testdb.Each(t, func(t *testing.T, db *testdb.DB) {
-		b := newBed(t, tuned(t, db))
-		s := share{Driver: db.Driver, DSN: b.db.DSN, Aggregates: 50, Versions: 5, Width: 16, Lease: time.Second, FailOneIn: 10}
+	testdb.Each(t, testdb.With(newTunedBed, func(t *testing.T, b *bed) {
+		s := share{Driver: b.db.Driver, DSN: b.db.DSN, Aggregates: 50, Versions: 5, Width: 16, Lease: time.Second, FailOneIn: 10}
 		processes := []*process.Process{s.launch(t), s.launch(t)}
 		for _, p := range processes {
 			p.GoOn()
@@ -54,7 +52,7 @@ func TestProcessesAreKilled(t *testing.T) {
 		}
 		counts := b.finished(s, processes)
 		t.Logf("%d messages: %v", s.messages(), counts)
-	})
+	}))
 }
 
 func (s share) messages() int { return s.Aggregates * int(s.Versions) }

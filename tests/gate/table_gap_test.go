@@ -19,8 +19,7 @@ import (
 
 // gapBodies: what becomes of a message that comes before its predecessor.
 var gapBodies = []testdb.Body{
-	{Name: "held until the predecessor", Why: "too early: stored, acked, and released by the predecessor", Run: func(t *testing.T, db *testdb.DB) {
-		b := newBed(t, db)
+	{Name: "held until the predecessor", Why: "too early: stored, acked, and released by the predecessor", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		b.queued(b.store)
 		h := b.gated(b.store, millrace.VersionGate{}, handler)
 		third := change("a", 3)
@@ -41,9 +40,8 @@ var gapBodies = []testdb.Body{
 		assert.Equal(t, 1, b.open(inbox.Received), "version 3 is due")
 		assert.Equal(t, 1, b.open(inbox.Held))
 		assert.Equal(t, 1, b.events.Count("released"))
-	}},
-	{Name: "held with a long aggregate", Why: "what a message brings does not keep it from being stored", Run: func(t *testing.T, db *testdb.DB) {
-		b := newBed(t, db)
+	})},
+	{Name: "held with a long aggregate", Why: "what a message brings does not keep it from being stored", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		b.queued(b.store)
 		runs := 0
 		h := b.gated(b.store, millrace.VersionGate{}, func(*message.Message) ([]*message.Message, error) { runs++; return nil, nil })
@@ -53,9 +51,8 @@ var gapBodies = []testdb.Body{
 		must(t, h, change(long, 1))
 		assert.Equal(t, 1, b.open(inbox.Received), "its predecessor was applied")
 		assert.Equal(t, 1, runs)
-	}},
-	{Name: "held ones are delivered", Why: "nothing stays held once its predecessor is applied", Run: func(t *testing.T, db *testdb.DB) {
-		b := newBed(t, db)
+	})},
+	{Name: "held ones are delivered", Why: "nothing stays held once its predecessor is applied", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		s := b.service(b.store, millrace.VersionGate{}, handler)
 		for v := int64(6); v > 1; v-- {
 			s.publish(change("a", v))
@@ -66,15 +63,13 @@ var gapBodies = []testdb.Body{
 		assert.Equal(t, upTo(6), b.applied("a"))
 		rig.Eventually(b, "nothing is left", func() bool { return b.count(`SELECT COUNT(*) FROM millrace_messages`) == 0 })
 		assert.Zero(t, b.count(`SELECT COUNT(*) FROM millrace_claims WHERE result = 0`))
-	}},
-	{Name: "hold without a queue", Why: "what nothing would deliver is not held", Run: func(t *testing.T, db *testdb.DB) {
-		b := newBed(t, db)
+	})},
+	{Name: "hold without a queue", Why: "what nothing would deliver is not held", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		_, err := b.gated(b.store, millrace.VersionGate{}, handler)(change("a", 2))
 		require.ErrorIs(t, err, inbox.ErrNoQueue)
 		assert.Zero(t, b.count(`SELECT COUNT(*) FROM millrace_claims`))
-	}},
-	{Name: "a gap that fails", Why: "a delay, then a GapError; nothing is kept", Run: func(t *testing.T, db *testdb.DB) {
-		b := newBed(t, db)
+	})},
+	{Name: "a gap that fails", Why: "a delay, then a GapError; nothing is kept", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		h := b.gated(b.store, millrace.VersionGate{OnGap: inbox.GapFail}, handler)
 		began := time.Now()
 		second := change("a", 2)
@@ -86,9 +81,8 @@ var gapBodies = []testdb.Body{
 		assert.Zero(t, b.count(`SELECT COUNT(*) FROM millrace_claims`))
 		must(t, h, change("a", 1), again(second))
 		assert.Equal(t, upTo(2), b.applied("a"))
-	}},
-	{Name: "a gap that nothing closes", Why: "repeated gaps are recognised, not spun on", Run: func(t *testing.T, db *testdb.DB) {
-		b := newBed(t, db)
+	})},
+	{Name: "a gap that nothing closes", Why: "repeated gaps are recognised, not spun on", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		h := b.gated(b.store, millrace.VersionGate{OnGap: inbox.GapFail}, handler)
 		second, returns := change("a", 2), 0
 		for b.open(inbox.Parked) == 0 {
@@ -98,9 +92,8 @@ var gapBodies = []testdb.Body{
 			require.Less(t, returns, 5)
 		}
 		assert.Contains(t, b.events.Last("parked").Err.Error(), "waits for version 1, which was not applied")
-	}},
-	{Name: "many copies at a gap", Why: "copies that are in flight at once are no message that comes back", Run: func(t *testing.T, db *testdb.DB) {
-		b := newBed(t, db)
+	})},
+	{Name: "many copies at a gap", Why: "copies that are in flight at once are no message that comes back", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		h := b.gated(b.store, millrace.VersionGate{OnGap: inbox.GapFail}, handler)
 		const copies = 8
 		inFlight := func(aggregate string) bool { // all at once, or the machine was too busy for that
@@ -131,9 +124,8 @@ var gapBodies = []testdb.Body{
 		}
 		tries := 0
 		rig.Eventually(b, "all copies are in flight at once", func() bool { tries++; return inFlight(fmt.Sprint(tries)) })
-	}},
-	{Name: "a wait for the predecessor", Why: "nothing is held meanwhile, and the predecessor ends it", Run: func(t *testing.T, db *testdb.DB) {
-		b := newBed(t, db)
+	})},
+	{Name: "a wait for the predecessor", Why: "nothing is held meanwhile, and the predecessor ends it", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		other := b.process(testdb.Pool(2))
 		gate := millrace.VersionGate{OnGap: inbox.GapFail, GapWait: time.Minute}
 		early, end := b.gated(other, gate, handler), make(chan error, 8)
@@ -150,9 +142,8 @@ var gapBodies = []testdb.Body{
 			require.NoError(t, <-end)
 		}
 		assert.Equal(t, upTo(9), b.applied("a"))
-	}},
-	{Name: "a wait behind what unpacks the payload", Why: "each try begins with the message as it came", Run: func(t *testing.T, db *testdb.DB) {
-		b := newBed(t, db)
+	})},
+	{Name: "a wait behind what unpacks the payload", Why: "each try begins with the message as it came", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		unpack := func(h message.HandlerFunc) message.HandlerFunc {
 			return func(msg *message.Message) ([]*message.Message, error) {
 				unpacked, packed := strings.CutPrefix(string(msg.Payload), "packed ")
@@ -180,30 +171,27 @@ var gapBodies = []testdb.Body{
 		must(t, b.gated(b.process(), gate, handler), again(second))
 		assert.Equal(t, upTo(2), b.applied("a"))
 		assert.Zero(t, b.count(`SELECT COUNT(*) FROM millrace_messages`), "a copy is no collision")
-	}},
-	{Name: "a wait in vain", Why: "after GapWait, OnGap says what happens", Run: func(t *testing.T, db *testdb.DB) {
-		b := newBed(t, db)
+	})},
+	{Name: "a wait in vain", Why: "after GapWait, OnGap says what happens", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		h := b.gated(b.store, millrace.VersionGate{OnGap: inbox.GapFail, GapWait: 50 * time.Millisecond}, handler)
 		_, err := h(change("a", 2))
 		var gap *inbox.GapError
 		require.ErrorAs(t, err, &gap)
 		assert.Zero(t, b.count(`SELECT COUNT(*) FROM millrace_claims`))
-	}},
-	{Name: "more than an aggregate may hold", Why: "past the limit: parked, with a readable reason", Run: func(t *testing.T, db *testdb.DB) {
-		b := newBed(t, db)
+	})},
+	{Name: "more than an aggregate may hold", Why: "past the limit: parked, with a readable reason", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		b.queued(b.store)
 		h := b.gated(b.store, millrace.VersionGate{MaxHeld: 2}, handler)
 		must(t, h, change("a", 4), change("a", 3), change("a", 2), change("b", 2))
 		assert.Equal(t, 3, b.open(inbox.Held))
 		assert.Equal(t, 1, b.open(inbox.Parked))
 		assert.Contains(t, b.events.Last("parked").Err.Error(), "for which 2 messages wait already")
-	}},
-	{Name: "held too long", Why: "then parked, with a readable reason", Run: func(t *testing.T, db *testdb.DB) {
-		b := newBed(t, db)
-		s := b.service(b.newStore(db.DB, inbox.Config{PurgeInterval: 50 * time.Millisecond}), millrace.VersionGate{HeldFor: time.Millisecond}, handler)
+	})},
+	{Name: "held too long", Why: "then parked, with a readable reason", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
+		s := b.service(b.newStore(b.db.DB, inbox.Config{PurgeInterval: 50 * time.Millisecond}), millrace.VersionGate{HeldFor: time.Millisecond}, handler)
 		s.publish(change("a", 2))
 		rig.Eventually(b, "it is parked", func() bool { return b.events.Count("parked") == 1 })
 		assert.Equal(t, 1, b.open(inbox.Parked))
 		assert.Contains(t, b.events.Last("parked").Err.Error(), `version 1 of aggregate "a", was not applied in time`)
-	}},
+	})},
 }

@@ -30,8 +30,7 @@ func must(t *testing.T, h message.HandlerFunc, msgs ...*message.Message) {
 
 // tableBodies: what becomes of a message by how its version relates to its aggregate's.
 var tableBodies = []testdb.Body{
-	{Name: "in order", Why: "current + 1: the handler runs, the version advances", Run: func(t *testing.T, db *testdb.DB) {
-		b := newBed(t, db)
+	{Name: "in order", Why: "current + 1: the handler runs, the version advances", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		h := b.gated(b.store, millrace.VersionGate{}, handler)
 		for v := range int64(5) {
 			must(t, h, change("a", v+1))
@@ -40,31 +39,27 @@ var tableBodies = []testdb.Body{
 		version, err := b.store.Version(t.Context(), inbox.Aggregate{Consumer: consumer, ID: "a"})
 		require.NoError(t, err)
 		assert.Equal(t, int64(5), version)
-	}},
-	{Name: "stale", Why: "below the current version: acked, the handler does not run", Run: func(t *testing.T, db *testdb.DB) {
-		b := newBed(t, db)
+	})},
+	{Name: "stale", Why: "below the current version: acked, the handler does not run", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		h := b.gated(b.store, millrace.VersionGate{}, handler)
 		must(t, h, change("a", 1), change("a", 2), change("a", 3), change("a", 2), change("a", 1))
 		assert.Equal(t, upTo(3), b.applied("a"))
 		assert.Equal(t, 2, b.events.Count("stale"))
 		assert.Equal(t, 3, b.count(`SELECT COUNT(*) FROM millrace_claims`), "a stale one leaves nothing")
-	}},
-	{Name: "a copy", Why: "the message's own id is known before its version is looked at", Run: func(t *testing.T, db *testdb.DB) {
-		b := newBed(t, db)
+	})},
+	{Name: "a copy", Why: "the message's own id is known before its version is looked at", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		first := change("a", 1)
 		must(t, b.gated(b.store, millrace.VersionGate{}, handler), again(first), again(first))
 		must(t, b.gated(b.process(), millrace.VersionGate{}, handler), again(first))
 		assert.Equal(t, upTo(1), b.applied("a"))
 		assert.Equal(t, 2, b.events.Count("duplicate"))
-	}},
-	{Name: "the same version from another message", Why: "equal version, other id: a collision, parked", Run: func(t *testing.T, db *testdb.DB) {
-		b := newBed(t, db)
+	})},
+	{Name: "the same version from another message", Why: "equal version, other id: a collision, parked", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		h := b.gated(b.store, millrace.VersionGate{}, handler)
 		other := change("a", 1)
 		must(t, h, change("a", 1), again(other), again(other))
 		assert.Equal(t, upTo(1), b.applied("a"))
-		parked, err := b.store.Parked(t.Context(), 0, 10)
-		require.NoError(t, err)
+		parked := rig.Parked(t, b.store)
 		require.Len(t, parked, 1, "once, however often it comes")
 		assert.Equal(t, other.UUID, parked[0].UUID)
 		assert.Equal(t, "a", parked[0].Aggregate)
@@ -73,9 +68,8 @@ var tableBodies = []testdb.Body{
 		must(t, b.gated(b.process(), millrace.VersionGate{OnCollision: inbox.VersionDrop}, handler), change("a", 1))
 		assert.Equal(t, 1, b.open(inbox.Parked))
 		assert.Equal(t, 1, b.events.Count("stale"))
-	}},
-	{Name: "before the beginning", Why: "below the first seen: parked by default", Run: func(t *testing.T, db *testdb.DB) {
-		b := newBed(t, db)
+	})},
+	{Name: "before the beginning", Why: "below the first seen: parked by default", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		gate := millrace.VersionGate{First: inbox.FirstSeen}
 		h := b.gated(b.store, gate, handler)
 		must(t, h, change("a", 7), change("a", 8), change("a", 5))
@@ -94,17 +88,15 @@ var tableBodies = []testdb.Body{
 		assert.Empty(t, b.applied("d"), "versions begin at 1")
 		must(t, b.gated(b.process(), millrace.VersionGate{First: inbox.FirstIsZero}, handler), change("d2", 0), change("d2", 1))
 		assert.Equal(t, []int64{0, 1}, b.applied("d2"))
-	}},
-	{Name: "latest only", Why: "every newer version is accepted", Run: func(t *testing.T, db *testdb.DB) {
-		b := newBed(t, db)
+	})},
+	{Name: "latest only", Why: "every newer version is accepted", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		h := b.gated(b.store, millrace.VersionGate{OnGap: inbox.GapLatest}, handler)
 		must(t, h, change("a", 5), change("a", 3), change("a", 9), change("a", 9), change("a", 0))
 		assert.Equal(t, []int64{5, 9}, b.applied("a"))
 		assert.Equal(t, 2, b.events.Count("stale"))
 		assert.Equal(t, 1, b.open(inbox.Parked), "the other version 9")
-	}},
-	{Name: "a handler that fails", Why: "the version advances with the effect or not at all", Run: func(t *testing.T, db *testdb.DB) {
-		b := newBed(t, db)
+	})},
+	{Name: "a handler that fails", Why: "the version advances with the effect or not at all", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		failing := true
 		h := b.gated(b.store, millrace.VersionGate{}, func(msg *message.Message) ([]*message.Message, error) {
 			if err := apply(msg); err != nil || failing {
@@ -120,17 +112,15 @@ var tableBodies = []testdb.Body{
 		failing = false
 		must(t, h, again(first))
 		assert.Equal(t, upTo(1), b.applied("a"))
-	}},
-	{Name: "versions that are none", Why: "a clear reason that names what is wrong, and nothing lost", Run: func(t *testing.T, db *testdb.DB) {
-		b := newBed(t, db)
+	})},
+	{Name: "versions that are none", Why: "a clear reason that names what is wrong, and nothing lost", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		h := b.gated(b.store, millrace.VersionGate{}, handler)
 		kept := 0
 		keeps := func(msg *message.Message, part string) {
 			t.Helper()
 			must(t, h, msg)
 			kept++
-			found, err := b.store.Find(t.Context(), inbox.Filter{Status: inbox.FailedTerminal}, 0, 100)
-			require.NoError(t, err)
+			found := rig.Find(t, b.store, inbox.Filter{Status: inbox.FailedTerminal})
 			require.Len(t, found, kept)
 			assert.Equal(t, msg.UUID, found[kept-1].UUID)
 			assert.Contains(t, found[kept-1].Reason, part)
@@ -152,18 +142,16 @@ var tableBodies = []testdb.Body{
 
 		must(t, b.gated(b.process(), millrace.VersionGate{Optional: true}, handler), message.NewMessage("optional", nil))
 		assert.Equal(t, []int64{-1}, b.applied(""))
-	}},
-	{Name: "the greatest version", Why: "nothing overflows", Run: func(t *testing.T, db *testdb.DB) {
-		b := newBed(t, db)
+	})},
+	{Name: "the greatest version", Why: "nothing overflows", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		b.queued(b.store)
 		h := b.gated(b.store, millrace.VersionGate{First: inbox.FirstSeen}, handler)
 		must(t, h, change("a", math.MaxInt64-1), change("a", math.MaxInt64))
 		must(t, b.gated(b.store, millrace.VersionGate{}, handler), change("b", math.MaxInt64))
 		assert.Equal(t, []int64{math.MaxInt64 - 1, math.MaxInt64}, b.applied("a"))
 		assert.Equal(t, 1, b.open(inbox.Held))
-	}},
-	{Name: "an aggregate's id of any bytes", Why: "ids are compared byte by byte, whatever their length", Run: func(t *testing.T, db *testdb.DB) {
-		b := newBed(t, db)
+	})},
+	{Name: "an aggregate's id of any bytes", Why: "ids are compared byte by byte, whatever their length", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		long := make([]byte, 300)
 		h := b.gated(b.store, millrace.VersionGate{}, func(*message.Message) ([]*message.Message, error) { return nil, nil })
 		ids := []string{"a", "A", "a ", "a\x00", "\xff\xfe", string(long), string(long) + "x", "\u00e4", "a\u0308"}
@@ -176,17 +164,15 @@ var tableBodies = []testdb.Body{
 			require.NoError(t, err)
 			assert.Equal(t, int64(1), version)
 		}
-	}},
-	{Name: "two consumers of one aggregate", Why: "each has its own version", Run: func(t *testing.T, db *testdb.DB) {
-		b := newBed(t, db)
+	})},
+	{Name: "two consumers of one aggregate", Why: "each has its own version", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		other := millrace.Inbox{Store: b.store, Consumer: "other"}.Middleware(millrace.VersionGate{}.Middleware(handler))
 		msg := change("a", 1)
 		must(t, b.gated(b.store, millrace.VersionGate{}, handler), again(msg))
 		must(t, other, again(msg))
 		assert.Equal(t, []int64{1, 1}, b.applied("a"))
-	}},
-	{Name: "alone", Why: "without Inbox the gate has a transaction of its own", Run: func(t *testing.T, db *testdb.DB) {
-		b := newBed(t, db)
+	})},
+	{Name: "alone", Why: "without Inbox the gate has a transaction of its own", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		h := millrace.VersionGate{Store: b.store, Consumer: consumer}.Middleware(handler)
 		must(t, h, change("a", 1), change("a", 1), change("a", 2))
 		assert.Equal(t, upTo(2), b.applied("a"))
@@ -195,17 +181,15 @@ var tableBodies = []testdb.Body{
 		_, err = millrace.VersionGate{OnGap: 9, MaxHeld: -1}.Middleware(handler)(change("a", 3))
 		require.ErrorContains(t, err, "OnGap 9")
 		require.ErrorContains(t, err, "MaxHeld -1")
-	}},
-	{Name: "skipped by Inbox", Why: "then the gate is not there either", Run: func(t *testing.T, db *testdb.DB) {
-		b := newBed(t, db)
+	})},
+	{Name: "skipped by Inbox", Why: "then the gate is not there either", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		ran := 0
 		h := millrace.Inbox{Store: b.store, Consumer: consumer, Skip: func(*message.Message) bool { return true }}.Middleware(
 			millrace.VersionGate{}.Middleware(func(*message.Message) ([]*message.Message, error) { ran++; return nil, nil }))
 		must(t, h, change("a", 7))
 		assert.Equal(t, 1, ran)
-	}},
-	{Name: "a version that will never come", Why: "an operator says so, and what waits is released", Run: func(t *testing.T, db *testdb.DB) {
-		b := newBed(t, db)
+	})},
+	{Name: "a version that will never come", Why: "an operator says so, and what waits is released", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		s := b.service(b.store, millrace.VersionGate{}, handler)
 		s.publish(change("a", 3), change("a", 4), change("a", 1))
 		rig.Eventually(b, "one is applied, two are held", func() bool { return len(b.applied("a")) == 1 && b.open(inbox.Held) == 2 })
@@ -217,9 +201,8 @@ var tableBodies = []testdb.Body{
 		must(t, b.gated(b.process(), millrace.VersionGate{}, handler), change("a", 2))
 		assert.Equal(t, 1, b.events.Count("stale"))
 		assert.Equal(t, 1, b.count(`SELECT COUNT(*) FROM millrace_audit`))
-	}},
-	{Name: "a snapshot", Why: "what Starts an aggregate may follow any older version", Run: func(t *testing.T, db *testdb.DB) {
-		b := newBed(t, db)
+	})},
+	{Name: "a snapshot", Why: "what Starts an aggregate may follow any older version", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		b.queued(b.store)
 		gate := millrace.VersionGate{Starts: func(msg *message.Message) bool { return msg.Metadata.Get("snapshot") != "" }}
 		h := b.gated(b.store, gate, handler)
@@ -232,9 +215,8 @@ var tableBodies = []testdb.Body{
 		born.Metadata.Set("snapshot", "yes")
 		must(t, h, born, change("b", 5))
 		assert.Equal(t, []int64{4, 5}, b.applied("b"))
-	}},
-	{Name: "two aggregates in one message", Why: "it runs when it is next for both", Run: func(t *testing.T, db *testdb.DB) {
-		b := newBed(t, db)
+	})},
+	{Name: "two aggregates in one message", Why: "it runs when it is next for both", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		b.queued(b.store)
 		both := func(msg *message.Message) ([]inbox.Version, error) {
 			one, err := inbox.VersionFromMetadata()(msg)
@@ -258,17 +240,15 @@ var tableBodies = []testdb.Body{
 		mixed.Metadata.Set("other", "c")
 		must(t, h, change("c", 1), mixed)
 		assert.Equal(t, 1, b.open(inbox.Parked), "a version of another message beside one that is next")
-	}},
-	{Name: "a rebuild", Why: "Forget has everything handled again; a new epoch begins beside it", Run: func(t *testing.T, db *testdb.DB) {
-		b := newBed(t, db)
+	})},
+	{Name: "a rebuild", Why: "Forget has everything handled again; a new epoch begins beside it", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		b.queued(b.store)
 		h := b.gated(b.store, millrace.VersionGate{}, handler)
 		stream := []*message.Message{change("a", 1), change("a", 2), change("b", 1), change("a", 4)}
 		for _, msg := range stream {
 			must(t, h, again(msg))
 		}
-		_, err := b.db.ExecContext(t.Context(), `DELETE FROM applied`)
-		require.NoError(t, err)
+		b.db.Do(t, `DELETE FROM applied`)
 		require.NoError(t, b.store.Forget(t.Context(), consumer, 0, inbox.Operator{Name: "ada", Reason: "rebuild"}))
 		for _, msg := range stream {
 			must(t, h, again(msg))
@@ -281,5 +261,5 @@ var tableBodies = []testdb.Body{
 			must(t, next, again(msg))
 		}
 		assert.Equal(t, []int64{1, 2, 1, 2}, b.applied("a"))
-	}},
+	})},
 }

@@ -64,9 +64,8 @@ func TestWaitingAsksLittle(t *testing.T) {
 // process applies.
 func TestWaitingGoesOnWithoutTheOneWhoAsked(t *testing.T) {
 	t.Parallel()
-	testdb.Each(t, func(t *testing.T, db *testdb.DB) {
-		b := newBed(t, db)
-		pool := faults.Open(t, db)
+	testdb.Each(t, testdb.With(newBed, func(t *testing.T, b *bed) {
+		pool := faults.Open(t, b.db)
 		gate := millrace.VersionGate{OnGap: inbox.GapFail, GapWait: time.Minute}
 		h := b.gated(b.newStore(pool.DB, inbox.Config{}), gate, handler)
 		reads := countReads(pool)
@@ -89,12 +88,7 @@ func TestWaitingGoesOnWithoutTheOneWhoAsked(t *testing.T) {
 		require.ErrorIs(t, <-first, context.Canceled)
 
 		must(t, b.gated(b.process(), gate, handler), change("a", 1))
-		select {
-		case err := <-second:
-			require.NoError(t, err)
-		case <-time.After(30 * time.Second):
-			require.Fail(t, "nobody asks any more")
-		}
+		require.NoError(t, rig.Within(t, second, "nobody asks any more"))
 		assert.Equal(t, upTo(2), b.applied("a"))
-	})
+	}))
 }

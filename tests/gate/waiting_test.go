@@ -47,8 +47,7 @@ func (b *bed) wait(consumer int, held int, ids ...string) {
 }
 
 var waitingBodies = []testdb.Body{
-	{Name: "what waits for which version", Why: "an operator must know what is missing, and since when", Run: func(t *testing.T, db *testdb.DB) {
-		b := newBed(t, db)
+	{Name: "what waits for which version", Why: "an operator must know what is missing, and since when", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		b.queued(b.store)
 		h := b.gated(b.store, millrace.VersionGate{MaxHeld: 3}, handler)
 		must(t, h, change("a", 1), change("a", 4), change("a", 3), change("a", 6), change("a", 7), change("b", 2), change("c", 1))
@@ -76,9 +75,8 @@ var waitingBodies = []testdb.Body{
 		assert.Equal(t, "a", b.waiting(inbox.ConsumerFilter{}, "", 10)[0].Aggregate, "6 waits for 5")
 		must(t, h, change("b", 1))
 		assert.Len(t, b.waiting(inbox.ConsumerFilter{}, "", 10), 1, "what was released does not wait")
-	}},
-	{Name: "pages of aggregates", Why: "none is missing, none comes twice, and a large one does not stop the rest", Run: func(t *testing.T, db *testdb.DB) {
-		b := newBed(t, db)
+	})},
+	{Name: "pages of aggregates", Why: "none is missing, none comes twice, and a large one does not stop the rest", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		var want []string
 		for _, name := range []string{"one", "two"} {
 			h := millrace.Inbox{Store: b.store, Consumer: name}.Middleware(handler)
@@ -122,10 +120,9 @@ var waitingBodies = []testdb.Body{
 		}
 		_, err := b.store.Waiting(t.Context(), inbox.ConsumerFilter{}, "", 0)
 		require.ErrorContains(t, err, "is not between")
-	}},
-	{Name: "activity at the gate", Why: "what is held, stale or parked there is counted, by whomever", Run: func(t *testing.T, db *testdb.DB) {
-		b := newBed(t, db)
-		store := b.newStore(db.DB, inbox.Config{PurgeInterval: 10 * time.Millisecond})
+	})},
+	{Name: "activity at the gate", Why: "what is held, stale or parked there is counted, by whomever", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
+		store := b.newStore(b.db.DB, inbox.Config{PurgeInterval: 10 * time.Millisecond})
 		b.queued(store)
 		h := b.gated(store, millrace.VersionGate{MaxHeld: 1, HeldFor: time.Hour}, handler)
 		must(t, h, change("a", 1), change("a", 1), change("a", 3), change("a", 4), change("a", 0))
@@ -150,7 +147,7 @@ var waitingBodies = []testdb.Body{
 		assert.Equal(t, b.told(), sum)
 		assert.Equal(t, int64(1), sum.Held)
 		assert.Positive(t, sum.Parked)
-	}},
+	})},
 }
 
 // told is the activity of which observers were told.
@@ -162,8 +159,4 @@ func (b *bed) told() inbox.Activity {
 }
 
 // exec runs a statement on the tables.
-func (b *bed) exec(query string, args ...any) {
-	b.Helper()
-	_, err := b.db.ExecContext(b.Context(), b.db.Rebind(query), args...)
-	require.NoError(b, err)
-}
+func (b *bed) exec(query string, args ...any) { b.Helper(); b.db.Do(b, query, args...) }

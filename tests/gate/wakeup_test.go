@@ -18,8 +18,7 @@ import (
 // another: it is seen by one of the two.
 func TestWakeUpRace(t *testing.T) {
 	t.Parallel()
-	testdb.Each(t, func(t *testing.T, db *testdb.DB) {
-		b := newBed(t, tuned(t, db))
+	testdb.Each(t, testdb.With(newTunedBed, func(t *testing.T, b *bed) {
 		stores := [2]*inbox.Store{b.process(), b.process()}
 		var handlers [2]message.HandlerFunc
 		for i, store := range stores {
@@ -50,7 +49,7 @@ func TestWakeUpRace(t *testing.T) {
 		assert.Equal(t, n-held, b.count(`SELECT COUNT(*) FROM applied WHERE version = 2`))
 		assert.Positive(t, held)
 		assert.Less(t, held, n, "both orders were seen")
-	})
+	}))
 }
 
 // race delivers two versions of an aggregate at once, every other one of an aggregate that

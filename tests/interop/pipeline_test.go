@@ -19,6 +19,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-go/millrace/outbox"
+	"github.com/millrace-go/millrace/tests/rig"
 	"github.com/millrace-go/millrace/tests/testdb"
 )
 
@@ -100,12 +101,10 @@ type pipeline struct {
 
 func newPipeline(t *testing.T, db *testdb.DB, b broker) *pipeline {
 	t.Helper()
-	out, err := outbox.NewPublisher(db.DB, outbox.Config{OrderKey: outbox.ByMetadata("key")})
-	require.NoError(t, err)
+	out := rig.NewOutbox(t, db.DB, outbox.Config{OrderKey: outbox.ByMetadata("key")})
 	require.NoError(t, out.Migrate(t.Context()))
 	bytes := map[string]string{"postgres": "BYTEA", "mysql": "LONGBLOB", "sqlite": "BLOB"}[db.Dialect]
-	_, err = db.ExecContext(t.Context(), `CREATE TABLE effects (uuid VARCHAR(36), payload `+bytes+`, metadata TEXT)`)
-	require.NoError(t, err)
+	db.Do(t, `CREATE TABLE effects (uuid VARCHAR(36), payload `+bytes+`, metadata TEXT)`)
 	return &pipeline{
 		T: t, db: db, broker: b, out: out, seen: newSightings(), interrupted: make(chan struct{}),
 		committed: make(map[string]*message.Message), copies: make(map[string]int),

@@ -6,12 +6,11 @@ import (
 	"errors"
 	"sync"
 
-	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
-	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-go/millrace/inbox"
 	millrace "github.com/millrace-go/millrace/middleware"
+	"github.com/millrace-go/millrace/tests/rig"
 )
 
 // process is one process of the service.
@@ -43,10 +42,8 @@ func (c closing) Close() error { return c.close() }
 
 func (p *pipeline) launch() *process {
 	p.Helper()
-	store, err := inbox.NewStore(p.db.Open(p).DB, inbox.Config{})
-	require.NoError(p, err)
-	router, err := message.NewRouter(message.RouterConfig{CloseTimeout: patience}, watermill.NopLogger{})
-	require.NoError(p, err)
+	store := rig.NewStore(p, p.db.Open(p).DB, inbox.Config{})
+	router := rig.NewRouter(p)
 	s := &process{pipeline: p, router: router, store: store, stopped: make(chan error, 1)}
 	s.subscriber = newClosing(p.broker.subscriber())
 	router.AddPlugin(store.Plugin())
@@ -113,13 +110,7 @@ func (s *process) handle(msg *message.Message) error {
 // record is the handler's effect.
 func record(msg *message.Message) error {
 	ctx := context.WithoutCancel(msg.Context())
-	tx, err := inbox.Tx(ctx)
-	if err != nil {
-		return err
-	}
-	_, err = tx.ExecContext(ctx, tx.Rebind(`INSERT INTO effects (uuid, payload, metadata) VALUES (?, ?, ?)`),
-		msg.UUID, []byte(msg.Payload), encode(msg.Metadata))
-	return err
+	return rig.Exec(ctx, `INSERT INTO effects (uuid, payload, metadata) VALUES (?, ?, ?)`, msg.UUID, []byte(msg.Payload), encode(msg.Metadata))
 }
 
 func encode(metadata message.Metadata) string {

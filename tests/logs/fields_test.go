@@ -92,25 +92,17 @@ type logged struct {
 func newLogged(t *testing.T, db *testdb.DB) *logged {
 	t.Helper()
 	l := &logged{T: t, db: db, events: &rig.Events{}, log: watermill.NewCaptureLogger()}
-	var err error
-	l.store, err = inbox.NewStore(db.DB, inbox.Config{
+	l.store = rig.NewStore(t, db.DB, inbox.Config{
 		WithoutPlugin: true,
 		Logger:        l.log, Observers: []inbox.Observer{l.events}, AllowPayloadChange: true, PurgeInterval: time.Hour,
 	})
-	require.NoError(t, err)
 	require.NoError(t, l.store.Migrate(t.Context()))
-	_, err = db.ExecContext(t.Context(), `CREATE TABLE effects (uuid VARCHAR(60) NOT NULL)`)
-	require.NoError(t, err)
+	db.Do(t, `CREATE TABLE effects (uuid VARCHAR(60) NOT NULL)`)
 	return l
 }
 
 func effect(msg *message.Message) ([]*message.Message, error) {
-	tx, err := inbox.Tx(msg.Context())
-	if err != nil {
-		return nil, err
-	}
-	_, err = tx.ExecContext(msg.Context(), tx.Rebind(`INSERT INTO effects (uuid) VALUES (?)`), msg.UUID)
-	return nil, err
+	return nil, rig.Exec(msg.Context(), `INSERT INTO effects (uuid) VALUES (?)`, msg.UUID)
 }
 
 // again is another delivery of the same message.
@@ -118,8 +110,7 @@ func again(msg *message.Message) *message.Message { return msg.Copy() }
 
 func (l *logged) exec(query string) {
 	l.Helper()
-	_, err := l.db.ExecContext(l.Context(), query)
-	require.NoError(l, err)
+	l.db.Do(l, query)
 }
 
 func (l *logged) note(err error) {
@@ -251,8 +242,7 @@ func (l *logged) queue() {
 		OnPark: func(*message.Message, string) error { return errors.New("nobody listens") },
 	}.Decorate(feed)
 	require.NoError(l, err)
-	router, err := message.NewRouter(message.RouterConfig{}, watermill.NopLogger{})
-	require.NoError(l, err)
+	router := rig.NewRouter(l)
 	router.AddMiddleware(millrace.Inbox{Store: l.store}.Middleware)
 	router.AddHandler("queue", "orders", sub, "invoices", &rig.Publisher{}, fails)
 	stop := l.run(router)
@@ -286,8 +276,7 @@ func (l *logged) operators() {
 // outcomes has what a handler returned settled, and its claim purged.
 func (l *logged) outcomes() {
 	feed := rig.NewFeed()
-	router, err := message.NewRouter(message.RouterConfig{}, watermill.NopLogger{})
-	require.NoError(l, err)
+	router := rig.NewRouter(l)
 	router.AddMiddleware(millrace.Inbox{Store: l.store}.Middleware)
 	router.AddHandler("outcomes", "orders", feed, "invoices", &rig.Publisher{},
 		func(*message.Message) ([]*message.Message, error) { return []*message.Message{secretMessage()}, nil })
@@ -309,8 +298,7 @@ func (l *logged) outcomes() {
 
 // relay has a broker be out, and then refuse a message until it is parked.
 func (l *logged) relay() {
-	out, err := outbox.NewPublisher(l.db.DB, outbox.Config{Standalone: true})
-	require.NoError(l, err)
+	out := rig.NewOutbox(l, l.db.DB, outbox.Config{Standalone: true})
 	broker := &moody{}
 	relay, err := outbox.NewRelay(l.db.DB, broker, outbox.RelayConfig{
 		Logger: l.log, MaxAttempts: 2, MinBackoff: time.Millisecond, MaxBackoff: time.Millisecond, Poll: 10 * time.Millisecond,

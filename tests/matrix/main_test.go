@@ -1,7 +1,6 @@
 package matrix_test
 
 import (
-	"os"
 	"testing"
 
 	"github.com/millrace-go/millrace/tests/testdb"
@@ -9,5 +8,5 @@ import (
 
 func TestMain(m *testing.M) {
 	testdb.Overlap(12) // a play waits for leases and pauses most of its time
-	os.Exit(m.Run())
+	m.Run()
 }

@@ -18,6 +18,7 @@ import (
 	millrace "github.com/millrace-go/millrace/middleware"
 	"github.com/millrace-go/millrace/outbox"
 	"github.com/millrace-go/millrace/pubsub"
+	"github.com/millrace-go/millrace/tests/rig"
 )
 
 const (
@@ -204,13 +205,7 @@ func (l *life) handle(msg *message.Message) ([]*message.Message, error) {
 	l.service.mu.Lock()
 	l.ran++
 	l.service.mu.Unlock()
-	tx, err := inbox.Tx(msg.Context())
-	if err != nil {
-		return nil, err
-	}
-	_, err = tx.ExecContext(msg.Context(), tx.Rebind(`INSERT INTO effects (uuid, epoch, payload) VALUES (?, ?, ?)`),
-		msg.UUID, l.epoch, string(msg.Payload))
-	if err != nil {
+	if err := rig.Exec(msg.Context(), `INSERT INTO effects (uuid, epoch, payload) VALUES (?, ?, ?)`, msg.UUID, l.epoch, string(msg.Payload)); err != nil {
 		return nil, err
 	}
 	if l.edits {

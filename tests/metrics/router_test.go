@@ -41,11 +41,9 @@ func newBed(t *testing.T, db *testdb.DB) *bed {
 	b := &bed{T: t, db: db, registry: prometheus.NewPedanticRegistry(), source: rig.NewFeed(), broker: &rig.Publisher{}}
 	m, err := metrics.NewBuilder(b.registry, metrics.Config{Interval: time.Nanosecond, Timeout: time.Minute})
 	require.NoError(t, err)
-	b.store, err = inbox.NewStore(db.DB, inbox.Config{Observers: []inbox.Observer{m.Inbox()}})
-	require.NoError(t, err)
+	b.store = rig.NewStore(t, db.DB, inbox.Config{Observers: []inbox.Observer{m.Inbox()}})
 	require.NoError(t, b.store.Migrate(t.Context()))
-	b.out, err = outbox.NewPublisher(db.DB, outbox.Config{})
-	require.NoError(t, err)
+	b.out = rig.NewOutbox(t, db.DB, outbox.Config{})
 	b.relay, err = outbox.NewRelay(db.DB, b.broker, outbox.RelayConfig{Observers: []outbox.RelayObserver{m.Relay()}})
 	require.NoError(t, err)
 	require.NoError(t, m.WatchStore(b.store))
@@ -61,8 +59,7 @@ func (b *bed) run(h message.HandlerFunc) {
 		Poll: 20 * time.Millisecond,
 	}.Decorate(b.source)
 	require.NoError(b, err)
-	router, err := message.NewRouter(message.RouterConfig{CloseTimeout: 20 * time.Second}, watermill.NopLogger{})
-	require.NoError(b, err)
+	router := rig.NewRouter(b)
 	router.AddPlugin(b.store.Plugin())
 	router.AddMiddleware(millrace.Inbox{Store: b.store, Outbox: b.out, Window: 5 * 24 * time.Hour}.Middleware)
 	router.AddHandler("billing", "orders", sub, "invoices", b.broker, h)
@@ -184,8 +181,7 @@ func TestARouterIsMeasured(t *testing.T) {
 		assert.Empty(t, problems)
 
 		require.NoError(t, b.store.Pause(t.Context(), "billing", 0, inbox.Operator{Name: "ann", Reason: "a test"}))
-		_, err = b.store.Purge(t.Context())
-		require.NoError(t, err)
+		rig.Purge(t, b.store)
 		b.expect(t, `
 			millrace_inbox_paused{consumer=billing} 1
 			millrace_inbox_aged_claims{age=1h,consumer=billing} 1

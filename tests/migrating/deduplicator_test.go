@@ -6,7 +6,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/ThreeDotsLabs/watermill/message/router/middleware"
 	"github.com/stretchr/testify/assert"
@@ -44,8 +43,7 @@ func withInbox(router *message.Router, store *inbox.Store) error {
 func TestFromTheDeduplicator(t *testing.T) {
 	t.Parallel()
 	testdb.Each(t, func(t *testing.T, db *testdb.DB) {
-		store, err := inbox.NewStore(db.DB, inbox.Config{})
-		require.NoError(t, err)
+		store := rig.NewStore(t, db.DB, inbox.Config{})
 		require.NoError(t, store.Migrate(t.Context()))
 		for _, c := range []struct {
 			name, payload string
@@ -69,8 +67,7 @@ func TestFromTheDeduplicator(t *testing.T) {
 // another UUID. It counts the runs that succeed.
 func failsOnce(t *testing.T, wire func(*message.Router) error, payload string) (handled int) {
 	t.Helper()
-	router, err := message.NewRouter(message.RouterConfig{}, watermill.NopLogger{})
-	require.NoError(t, err)
+	router := rig.NewRouter(t)
 	require.NoError(t, wire(router))
 	feed, failed := rig.NewFeed(), false
 	router.AddConsumerHandler("mail", "orders", feed, func(msg *message.Message) error {

@@ -108,8 +108,7 @@ func TestFromTheForwarder(t *testing.T) {
 			s.placeAll("mixed", s.throughForwarder, s.throughOutbox)
 			s.placeAll("new", s.throughOutbox)
 			rig.Eventually(s, "it is done", func() bool {
-				var left int
-				require.NoError(t, db.GetContext(t.Context(), &left, waitsForForwarder[dialect]))
+				left := db.Count(t, waitsForForwarder[dialect])
 				return left == 0
 			})
 			stopForwarder()
@@ -143,10 +142,8 @@ func newOrders(t *testing.T, db *testdb.DB) *orders {
 	if db.Dialect == "mysql" {
 		s.schema = wmsql.DefaultMySQLSchema{}
 	}
-	_, err := db.ExecContext(t.Context(), `CREATE TABLE orders (id VARCHAR(36) PRIMARY KEY)`)
-	require.NoError(t, err)
-	s.out, err = outbox.NewPublisher(db.DB, outbox.Config{})
-	require.NoError(t, err)
+	db.Do(t, `CREATE TABLE orders (id VARCHAR(36) PRIMARY KEY)`)
+	s.out = rig.NewOutbox(t, db.DB, outbox.Config{})
 	require.NoError(t, s.out.Migrate(t.Context()))
 	return s
 }

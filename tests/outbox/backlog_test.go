@@ -29,13 +29,10 @@ var figureBodies = []testdb.Body{
 
 		all := p.send("orders", "k", 20)
 		for i, status := range map[int]int{0: rowRetry, 1: rowRetry, 2: rowHeld, 3: rowHeld, 4: rowHeld, 5: rowParked, 6: rowSent} {
-			_, err := db.ExecContext(t.Context(), db.Rebind(`UPDATE millrace_outbox SET status = ?, due_at = 7 WHERE uuid = ?`), status, all[i])
-			require.NoError(t, err)
+			db.Do(t, `UPDATE millrace_outbox SET status = ?, due_at = 7 WHERE uuid = ?`, status, all[i])
 		}
 		age := func(uuid string, by time.Duration) {
-			_, err := db.ExecContext(t.Context(), db.Rebind(`UPDATE millrace_outbox SET created_at = created_at - ? WHERE uuid = ?`),
-				by.Microseconds(), uuid)
-			require.NoError(t, err)
+			db.Do(t, `UPDATE millrace_outbox SET created_at = created_at - ? WHERE uuid = ?`, by.Microseconds(), uuid)
 		}
 		age(all[2], 3*time.Hour) // held: it is not what is late
 		age(all[9], time.Hour)
@@ -95,8 +92,7 @@ var figureBodies = []testdb.Body{
 			`INSERT INTO millrace_outbox_relays (token, name, started_at, until) VALUES (7, 'dead', 1, 2)`,
 			`UPDATE millrace_outbox_shards SET owner = 7 WHERE shard = 3`,
 		} {
-			_, err := db.ExecContext(t.Context(), statement)
-			require.NoError(t, err)
+			db.Do(t, statement)
 		}
 		l = shards()
 		assert.Equal(t, outbox.Shard{Number: 3, Owner: 7, Relay: "dead"}, l.Shards[3])

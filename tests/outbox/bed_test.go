@@ -16,6 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-go/millrace/outbox"
+	"github.com/millrace-go/millrace/tests/rig"
 	"github.com/millrace-go/millrace/tests/testdb"
 )
 
@@ -50,9 +51,7 @@ func (p *post) publisher(change ...func(*outbox.Config)) *outbox.Publisher {
 	for _, c := range change {
 		c(&config)
 	}
-	out, err := outbox.NewPublisher(p.db.DB, config)
-	require.NoError(p, err)
-	return out
+	return rig.NewOutbox(p, p.db.DB, config)
 }
 
 // relay starts a relay with short pauses, and stops it when the test ends.
@@ -230,10 +229,9 @@ func (b *memoryBroker) firsts(key string) []string {
 }
 
 // rows counts what is left in the outbox.
-func (p *post) rows() (n int) {
+func (p *post) rows() int {
 	p.Helper()
-	require.NoError(p, p.db.GetContext(p.Context(), &n, `SELECT COUNT(*) FROM millrace_outbox`))
-	return n
+	return p.db.Count(p, `SELECT COUNT(*) FROM millrace_outbox`)
 }
 
 // logbook keeps what was logged.

@@ -115,13 +115,9 @@ func causedAmongOthers(t *testing.T, db *testdb.DB) {
 	const n = 300
 	began := time.Now().Add(-n * time.Minute)
 	for i := range n {
-		_, err := db.ExecContext(t.Context(), db.Rebind(
-			`INSERT INTO millrace_outbox (id, key_hash, created_at, topic, uuid, cause) VALUES (?, 1, ?, 'orders', ?, ?)`),
-			100+i*i, began.Add(time.Duration(i)*time.Minute).UnixMicro(), "row", "billing/x")
-		require.NoError(t, err)
+		db.Do(t, `INSERT INTO millrace_outbox (id, key_hash, created_at, topic, uuid, cause) VALUES (?, 1, ?, 'orders', ?, ?)`, 100+i*i, began.Add(time.Duration(i)*time.Minute).UnixMicro(), "row", "billing/x")
 	}
-	_, err := db.ExecContext(t.Context(), `DELETE FROM millrace_outbox WHERE id > 10000 AND id < 20000`)
-	require.NoError(t, err)
+	db.Do(t, `DELETE FROM millrace_outbox WHERE id > 10000 AND id < 20000`)
 	at := func(minute int) time.Time { return began.Add(time.Duration(minute) * time.Minute) }
 	assert.Len(t, o.causedAt("x", at(10), at(20)), 11)
 	assert.Len(t, o.causedAt("x", at(0), at(0)), 1)
@@ -135,8 +131,7 @@ func causedAmongOthers(t *testing.T, db *testdb.DB) {
 }
 
 // kept counts what was sent and is kept.
-func (o *office) kept() (n int) {
+func (o *office) kept() int {
 	o.Helper()
-	require.NoError(o, o.db.GetContext(o.Context(), &n, `SELECT COUNT(*) FROM millrace_outbox WHERE status = 4`))
-	return n
+	return o.db.Count(o, `SELECT COUNT(*) FROM millrace_outbox WHERE status = 4`)
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/millrace-go/millrace/inbox"
 	millrace "github.com/millrace-go/millrace/middleware"
 	"github.com/millrace-go/millrace/outbox"
+	"github.com/millrace-go/millrace/tests/rig"
 	"github.com/millrace-go/millrace/tests/testdb"
 )
 
@@ -21,12 +22,10 @@ import (
 func TestAHandlerInFlightFinishesAfterTheRouterClosedTheOutbox(t *testing.T) {
 	t.Parallel()
 	p := newPost(t, testdb.On(t, "sqlite"))
-	store, err := inbox.NewStore(p.db.DB, inbox.Config{})
-	require.NoError(t, err)
+	store := rig.NewStore(t, p.db.DB, inbox.Config{})
 	channel := gochannel.NewGoChannel(gochannel.Config{}, watermill.NopLogger{})
 	out := &closable{Publisher: p.out, closed: make(chan struct{})}
-	router, err := message.NewRouter(message.RouterConfig{}, watermill.NopLogger{})
-	require.NoError(t, err)
+	router := rig.NewRouter(t)
 	router.AddPlugin(store.Plugin())
 	router.AddMiddleware(millrace.Inbox{Store: store, Outbox: p.out}.Middleware)
 	running := make(chan struct{})

@@ -28,8 +28,7 @@ type town struct {
 func newTown(t *testing.T, db *testdb.DB) *town {
 	t.Helper()
 	o := &town{post: newPost(t, db)}
-	_, err := db.ExecContext(t.Context(), relayproc.CreateEffects)
-	require.NoError(t, err)
+	db.Do(t, relayproc.CreateEffects)
 	dsn := db.DSN
 	if db.Dialect == "mysql" {
 		dsn = db.Open(t, testdb.Params("interpolateParams", "true")).DSN

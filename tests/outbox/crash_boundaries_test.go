@@ -62,8 +62,7 @@ func (k killing) String() string {
 // under load.
 func TestKilledAtEveryBoundary(t *testing.T) {
 	t.Parallel()
-	testdb.Some(t, 1, func(t *testing.T, db *testdb.DB) {
-		o := newTown(t, db)
+	testdb.Some(t, 1, testdb.With(newTown, func(t *testing.T, o *town) {
 		o.settings.Lease = 6 * time.Second
 		again := 0 // messages that may be sent once more
 		var reshards sync.WaitGroup
@@ -83,7 +82,7 @@ func TestKilledAtEveryBoundary(t *testing.T) {
 			len(killings), messages, duplicates, again)
 		assert.Positive(t, duplicates, "the kills came too early")
 		assert.LessOrEqual(t, duplicates, again)
-	})
+	}))
 }
 
 // kill starts a relay, kills it where it stops, and returns how many messages the broker
@@ -104,8 +103,7 @@ func (o *town) kill(name string, k killing) int {
 	p := relayproc.Start(o, s)
 	require.EqualValues(o, k.stop, p.Await(process.At, 1)[0].Point)
 	p.Kill()
-	_, err := o.db.ExecContext(o.Context(), `UPDATE millrace_outbox_relays SET until = 1`)
-	require.NoError(o, err)
+	o.db.Do(o, `UPDATE millrace_outbox_relays SET until = 1`)
 	sent, unwritten := o.broker.total()-before, o.unwritten()
 	o.Logf("killed %s: %d sent, %d of all sent and not written off", k, sent, unwritten)
 	if k.sends {

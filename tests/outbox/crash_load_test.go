@@ -20,8 +20,7 @@ func TestKilledUnderLoad(t *testing.T) {
 	t.Parallel()
 	const workers = 3
 	kills := testdb.Rounds(3, 10)
-	testdb.Some(t, 1, func(t *testing.T, db *testdb.DB) {
-		o := newTown(t, db)
+	testdb.Some(t, 1, testdb.With(newTown, func(t *testing.T, o *town) {
 		o.settings.Lease = 6 * time.Second
 		o.settings.Traffic = workers
 		started := 0
@@ -49,5 +48,5 @@ func TestKilledUnderLoad(t *testing.T) {
 		last.Close()
 		t.Logf("%d kills: %d messages, %d duplicates, at most %d", kills, messages, duplicates, again)
 		assert.LessOrEqual(t, duplicates, again)
-	})
+	}))
 }

@@ -1,7 +1,6 @@
 package outbox_test
 
 import (
-	"os"
 	"testing"
 
 	"github.com/millrace-go/millrace/tests/outbox/relayproc"
@@ -11,5 +10,5 @@ import (
 func TestMain(m *testing.M) {
 	relayproc.Main()
 	testdb.Overlap(8)
-	os.Exit(m.Run())
+	m.Run()
 }

@@ -19,10 +19,9 @@ import (
 // One that lost its lease to a busy machine may send its own again.
 func TestProcessesJoinLeaveAndDieUnderLoad(t *testing.T) {
 	t.Parallel()
-	testdb.Some(t, 1, func(t *testing.T, db *testdb.DB) {
-		o := newTown(t, db)
+	testdb.Some(t, 1, testdb.With(newTown, func(t *testing.T, o *town) {
 		o.settings.Lease = 15 * time.Second
-		if db.Dialect == "sqlite" { // its writers wait for each other, without an order
+		if o.db.Dialect == "sqlite" { // its writers wait for each other, without an order
 			o.traffic.Pause *= 5
 		}
 		relays := map[string]*process.Process{}
@@ -62,7 +61,7 @@ func TestProcessesJoinLeaveAndDieUnderLoad(t *testing.T) {
 		for _, p := range relays {
 			p.Close()
 		}
-	})
+	}))
 }
 
 // fair waits until the relays share all shards fairly, by the tables and by what they were

@@ -14,6 +14,7 @@ import (
 	"github.com/millrace-go/millrace/inbox"
 	millrace "github.com/millrace-go/millrace/middleware"
 	"github.com/millrace-go/millrace/outbox"
+	"github.com/millrace-go/millrace/tests/rig"
 	"github.com/millrace-go/millrace/tests/testdb"
 )
 
@@ -28,12 +29,10 @@ func newOffice(t *testing.T, db *testdb.DB, change ...func(*outbox.Config)) *off
 	t.Helper()
 	strict := func(c *outbox.Config) { c.Standalone = false }
 	o := &office{post: newPost(t, db, append([]func(*outbox.Config){strict}, change...)...)}
-	store, err := inbox.NewStore(db.DB, inbox.Config{Logger: o.log})
-	require.NoError(t, err)
+	store := rig.NewStore(t, db.DB, inbox.Config{Logger: o.log})
 	t.Cleanup(func() { assert.NoError(t, store.Close(context.WithoutCancel(t.Context()))) })
 	o.store = store
-	_, err = db.ExecContext(t.Context(), `CREATE TABLE work (note VARCHAR(100))`)
-	require.NoError(t, err)
+	db.Do(t, `CREATE TABLE work (note VARCHAR(100))`)
 	return o
 }
 
@@ -60,8 +59,7 @@ func (o *office) each(behaviours ...behaviour) {
 func (o *office) clear() {
 	o.Helper()
 	for _, table := range []string{"work", "millrace_outbox", "millrace_claims"} {
-		_, err := o.db.ExecContext(o.Context(), `DELETE FROM `+table)
-		require.NoError(o, err)
+		o.db.Do(o, `DELETE FROM `+table)
 	}
 }
 
@@ -74,10 +72,9 @@ func work(ctx context.Context, tx *sqlx.Tx) error {
 }
 
 // worked counts the work that was committed.
-func (o *office) worked() (n int) {
+func (o *office) worked() int {
 	o.Helper()
-	require.NoError(o, o.db.GetContext(o.Context(), &n, `SELECT COUNT(*) FROM work`))
-	return n
+	return o.db.Count(o, `SELECT COUNT(*) FROM work`)
 }
 
 // carried returns messages that carry ctx.

@@ -178,8 +178,7 @@ func allOrNothing(t *testing.T, db *testdb.DB) {
 		"mysql":    `CREATE UNIQUE INDEX once ON millrace_outbox (uuid(100))`,
 		"sqlite":   `CREATE UNIQUE INDEX once ON millrace_outbox (uuid)`,
 	}
-	_, err := db.ExecContext(t.Context(), unique[db.Dialect])
-	require.NoError(t, err)
+	db.Do(t, unique[db.Dialect])
 	w.each(
 		behaviour{"where the database refuses a later statement", func(o *office) {
 			ignoring(o, func(ctx context.Context) error {

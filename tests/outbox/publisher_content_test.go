@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-go/millrace/outbox"
+	"github.com/millrace-go/millrace/tests/rig"
 	"github.com/millrace-go/millrace/tests/testdb"
 )
 
@@ -124,8 +125,7 @@ func FuzzContent(f *testing.F) {
 	}
 	f.Add("", "", "_millrace_x", "\xff", []byte(nil))
 	db := testdb.On(f, "sqlite")
-	out, err := outbox.NewPublisher(db.DB, outbox.Config{Standalone: true, OrderKey: outbox.ByMetadata("key")})
-	require.NoError(f, err)
+	out := rig.NewOutbox(f, db.DB, outbox.Config{Standalone: true, OrderKey: outbox.ByMetadata("key")})
 	require.NoError(f, out.Migrate(f.Context()))
 	broker := newMemoryBroker()
 	relay, err := outbox.NewRelay(db.DB, broker, outbox.RelayConfig{Shards: 1})

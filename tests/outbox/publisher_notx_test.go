@@ -129,8 +129,7 @@ func endedTx(t *testing.T, db *testdb.DB) {
 					})
 					require.ErrorIs(o, err, errRefused)
 					assert.Empty(o, o.stored())
-					_, err = o.db.ExecContext(o.Context(), `DROP TABLE IF EXISTS more`)
-					require.NoError(o, err)
+					o.db.Do(o, `DROP TABLE IF EXISTS more`)
 				}
 			}
 		}},

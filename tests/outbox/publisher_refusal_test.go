@@ -12,6 +12,7 @@ import (
 
 	"github.com/millrace-go/millrace/outbox"
 	"github.com/millrace-go/millrace/tests/faults"
+	"github.com/millrace-go/millrace/tests/rig"
 	"github.com/millrace-go/millrace/tests/testdb"
 )
 
@@ -125,14 +126,12 @@ func noDatabase(t *testing.T, db *testdb.DB) {
 				"mysql":    testdb.Params("tx_read_only", "1"),
 				"sqlite":   testdb.Params("_pragma", "query_only(1)"),
 			}[o.db.Dialect])
-			out, err := outbox.NewPublisher(pool.DB, outbox.Config{Standalone: true})
-			require.NoError(o, err)
+			out := rig.NewOutbox(o, pool.DB, outbox.Config{Standalone: true})
 			both(o, pool.DB, out, outbox.ErrReadOnly)
 		}},
 		behaviour{"because its pool is closed", func(o *office) {
 			pool := o.db.Open(o)
-			out, err := outbox.NewPublisher(pool.DB, outbox.Config{Standalone: true})
-			require.NoError(o, err)
+			out := rig.NewOutbox(o, pool.DB, outbox.Config{Standalone: true})
 			require.NoError(o, pool.Close())
 			both(o, pool.DB, out, outbox.ErrUnavailable)
 		}},
@@ -145,14 +144,12 @@ func TestAMessageLargerThanThePacketIsNamed(t *testing.T) {
 	t.Parallel()
 	const large = 17 << 20
 	o := newOffice(t, testdb.On(t, "mysql"))
-	var limit int
-	require.NoError(t, o.db.GetContext(t.Context(), &limit, `SELECT @@max_allowed_packet`))
+	limit := o.db.Count(t, `SELECT @@max_allowed_packet`)
 	require.Less(t, limit, large)
 	for _, params := range [][]string{nil, {"maxAllowedPacket", "0"}} {
 		t.Run(strings.Join(params, " "), func(t *testing.T) {
 			pool := o.db.Open(t, testdb.Params(params...))
-			out, err := outbox.NewPublisher(pool.DB, outbox.Config{Standalone: true})
-			require.NoError(t, err)
+			out := rig.NewOutbox(t, pool.DB, outbox.Config{Standalone: true})
 			tooLarge := func(ctx context.Context) {
 				msgs := carried(ctx, "small", "large", "small too")
 				msgs[1].Payload = make([]byte, large)
@@ -163,7 +160,7 @@ func TestAMessageLargerThanThePacketIsNamed(t *testing.T) {
 				assert.ErrorContains(t, err, "max_allowed_packet")
 			}
 			tooLarge(t.Context())
-			err = outbox.InTx(t.Context(), pool.DB, func(ctx context.Context, tx *sqlx.Tx) error {
+			err := outbox.InTx(t.Context(), pool.DB, func(ctx context.Context, tx *sqlx.Tx) error {
 				tooLarge(ctx)
 				return nil
 			})

@@ -160,8 +160,7 @@ func (o *office) lay() {
 	for _, statement := range []string{
 		`CREATE TABLE locks (id INT NOT NULL PRIMARY KEY, n INT NOT NULL)`, `INSERT INTO locks VALUES (1, 0), (2, 0)`,
 	} {
-		_, err := o.db.ExecContext(o.Context(), statement)
-		require.NoError(o, err)
+		o.db.Do(o, statement)
 	}
 }
 

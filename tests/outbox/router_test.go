@@ -62,12 +62,7 @@ func (s *service) deliver(topic string, m *message.Message) {
 	s.Helper()
 	acked := make(chan error, 1)
 	go func() { acked <- s.source.Publish(topic, m) }()
-	select {
-	case err := <-acked:
-		require.NoError(s, err)
-	case <-time.After(time.Minute):
-		require.Fail(s, "the message was not acked")
-	}
+	require.NoError(s, rig.Within(s, acked, "the message was not acked"))
 }
 
 // answer adds a handler from orders to invoices that answers an order with two invoices,

@@ -19,8 +19,7 @@ import (
 // and of each key in order.
 func TestReshardUnderLoad(t *testing.T) {
 	t.Parallel()
-	testdb.Some(t, 1, func(t *testing.T, db *testdb.DB) {
-		o := newTown(t, db)
+	testdb.Some(t, 1, testdb.With(newTown, func(t *testing.T, o *town) {
 		var members []*member
 		for n := range 3 {
 			members = append(members, o.member(fmt.Sprintf("relay %d", n)))
@@ -38,14 +37,13 @@ func TestReshardUnderLoad(t *testing.T) {
 		messages, _ := o.check()
 		t.Logf("%d messages", messages)
 		o.onceEach()
-	})
+	}))
 }
 
 // Relays join while the number of shards changes.
 func TestReshardWhileRelaysJoin(t *testing.T) {
 	t.Parallel()
-	testdb.Some(t, 1, func(t *testing.T, db *testdb.DB) {
-		o := newTown(t, db)
+	testdb.Some(t, 1, testdb.With(newTown, func(t *testing.T, o *town) {
 		first := o.member("relay 0")
 		members := []*member{first}
 		o.shared(8, first)
@@ -60,7 +58,7 @@ func TestReshardWhileRelaysJoin(t *testing.T) {
 		stop()
 		o.check()
 		o.onceEach()
-	})
+	}))
 }
 
 // A relay that died still holds a lease, and a shard: the number changes when its lease is
@@ -77,13 +75,11 @@ func TestReshardWaitsForTheLeaseOfTheDead(t *testing.T) {
 				began.Add(lease).UnixMicro()),
 			`UPDATE millrace_outbox_shards SET owner = 1 WHERE shard = 0 AND owner = 0`,
 		} {
-			_, err := db.ExecContext(t.Context(), statement)
-			require.NoError(t, err)
+			db.Do(t, statement)
 		}
 		rig.Eventually(p, "the living gives up what the dead could have", func() bool { return m.seen.last() == 4 })
 		rig.Eventually(p, "the dead has a shard", func() bool {
-			_, err := db.ExecContext(t.Context(), `UPDATE millrace_outbox_shards SET owner = 1 WHERE shard = 0 AND owner = 0`)
-			require.NoError(t, err)
+			db.Do(t, `UPDATE millrace_outbox_shards SET owner = 1 WHERE shard = 0 AND owner = 0`)
 			return p.owners()["dead"] == 1
 		})
 		require.NoError(t, m.Reshard(t.Context(), 5))
@@ -108,8 +104,7 @@ func TestTwoReshardsAtOnce(t *testing.T) {
 				both.Go(func() { errs[n] = members[n].Reshard(t.Context(), shards) })
 			}
 			both.Wait()
-			var shards int
-			require.NoError(t, db.GetContext(t.Context(), &shards, `SELECT shards FROM millrace_outbox_layout`))
+			shards := db.Count(t, `SELECT shards FROM millrace_outbox_layout`)
 			t.Logf("%d shards; %v", shards, errs)
 			switch shards {
 			case 3:

@@ -101,12 +101,10 @@ func TestARelayRests(t *testing.T) {
 		p.relay(func(c *outbox.RelayConfig) { c.Lease = time.Minute })
 		p.broker.awaitAll(t, p.send("orders", "", 1))
 		rig.Eventually(p, "the outbox is empty", func() bool { return p.rows() == 0 })
-		_, err := p.db.ExecContext(t.Context(), `ALTER TABLE millrace_outbox RENAME TO away`)
-		require.NoError(t, err)
+		p.db.Do(t, `ALTER TABLE millrace_outbox RENAME TO away`)
 		rig.Eventually(p, "the relay cannot read", func() bool { return p.log.has("cannot read the outbox") })
 		rests(t)
-		_, err = p.db.ExecContext(t.Context(), `ALTER TABLE away RENAME TO millrace_outbox`)
-		require.NoError(t, err)
+		p.db.Do(t, `ALTER TABLE away RENAME TO millrace_outbox`)
 		p.broker.awaitAll(t, p.send("orders", "", 1))
 	})
 }
@@ -190,9 +188,8 @@ func TestAnotherKeysTroubleWithTheDatabaseReleasesNobody(t *testing.T) {
 	t.Parallel()
 	p := newPost(t, testdb.On(t, "sqlite"))
 	ids := p.send("orders", "k", 3)
-	_, err := p.db.ExecContext(t.Context(), `CREATE TRIGGER stuck BEFORE UPDATE ON millrace_outbox
+	p.db.Do(t, `CREATE TRIGGER stuck BEFORE UPDATE ON millrace_outbox
 		BEGIN SELECT RAISE(ABORT, 'stuck'); END`)
-	require.NoError(t, err)
 	tries := 0
 	p.broker.refusing(func(_ string, m *message.Message) error {
 		if m.UUID == ids[0] {
@@ -204,8 +201,7 @@ func TestAnotherKeysTroubleWithTheDatabaseReleasesNobody(t *testing.T) {
 	p.relay(func(c *outbox.RelayConfig) { c.MaxAttempts = outbox.Unlimited })
 	rig.Eventually(p, "the relay could not write", func() bool { return p.log.has("could not be written off") })
 	<-time.After(2500 * time.Millisecond) // two sweeps
-	_, err = p.db.ExecContext(t.Context(), `DROP TRIGGER stuck`)
-	require.NoError(t, err)
+	p.db.Do(t, `DROP TRIGGER stuck`)
 	var before int
 	p.broker.await(t, "a new try", func([]string) bool { before = tries; return true })
 	p.broker.await(t, "more tries", func([]string) bool { return tries >= before+10 })
@@ -237,15 +233,12 @@ func TestAShardTakenByAStatementWhoseAnswerWasLostIsWorkedOn(t *testing.T) {
 	p := newPost(t, testdb.On(t, "sqlite"))
 	p.relay(func(c *outbox.RelayConfig) { c.Shards = 2; c.Name = "mine" })
 	p.broker.awaitAll(t, p.send("orders", "", 10))
-	_, err := p.db.ExecContext(t.Context(), `INSERT INTO millrace_outbox_relays (token, name, started_at, until)
+	p.db.Do(t, `INSERT INTO millrace_outbox_relays (token, name, started_at, until)
 		VALUES (1, 'other', 0, 9000000000000000)`)
-	require.NoError(t, err)
 	rig.Eventually(p, "a shard was given up", func() bool {
-		var free int
-		require.NoError(t, p.db.GetContext(t.Context(), &free, `SELECT COUNT(*) FROM millrace_outbox_shards WHERE owner = 0`))
-		return free == 1
+		return p.db.Count(t, `SELECT COUNT(*) FROM millrace_outbox_shards WHERE owner = 0`) == 1
 	})
-	err = outbox.InTx(t.Context(), p.db.DB, func(ctx context.Context, tx *sqlx.Tx) error {
+	err := outbox.InTx(t.Context(), p.db.DB, func(ctx context.Context, tx *sqlx.Tx) error {
 		_, err := tx.ExecContext(ctx, `DELETE FROM millrace_outbox_relays WHERE token = 1`)
 		if err == nil {
 			_, err = tx.ExecContext(ctx, `UPDATE millrace_outbox_shards SET owner =

@@ -14,6 +14,7 @@ import (
 
 	"github.com/millrace-go/millrace/outbox"
 	"github.com/millrace-go/millrace/pubsub/watermillsql"
+	"github.com/millrace-go/millrace/tests/rig"
 	"github.com/millrace-go/millrace/tests/testdb"
 )
 
@@ -116,9 +117,7 @@ func (l *listener) Close() error {
 // newOrdered returns a publisher that stores what carries no transaction by itself.
 func newOrdered(t *testing.T, db *testdb.DB) *outbox.Publisher {
 	t.Helper()
-	out, err := outbox.NewPublisher(db.DB, outbox.Config{OrderKey: outbox.ByTopic(), Standalone: true})
-	require.NoError(t, err)
-	return out
+	return rig.NewOutbox(t, db.DB, outbox.Config{OrderKey: outbox.ByTopic(), Standalone: true})
 }
 
 func newTable(t *testing.T, db *testdb.DB) *watermillsql.Publisher {

@@ -3,7 +3,6 @@ package policy_test
 
 import (
 	"context"
-	"os"
 	"reflect"
 	"strings"
 	"testing"
@@ -22,7 +21,7 @@ import (
 
 func TestMain(m *testing.M) {
 	testdb.Overlap(4)
-	os.Exit(m.Run())
+	m.Run()
 }
 
 const (
@@ -44,12 +43,10 @@ func newBed(t *testing.T, db *testdb.DB) *bed {
 	t.Helper()
 	b := &bed{T: t, db: db, events: &rig.Events{}, feeds: map[string]*rig.Feed{}, outside: &outside{fail: map[string]int{}}}
 	var err error
-	b.store, err = inbox.NewStore(db.DB, inbox.Config{Observers: []inbox.Observer{b.events}})
-	require.NoError(t, err)
+	b.store = rig.NewStore(t, db.DB, inbox.Config{Observers: []inbox.Observer{b.events}})
 	require.NoError(t, b.store.Migrate(t.Context()))
 	require.NoError(t, createEffects(t.Context(), db.DB, db.Dialect))
-	out, err := outbox.NewPublisher(db.DB, outbox.Config{})
-	require.NoError(t, err)
+	out := rig.NewOutbox(t, db.DB, outbox.Config{})
 	p, err := policy.ReadFile(six)
 	require.NoError(t, err)
 
@@ -123,7 +120,6 @@ func (b *bed) becomes(want done) {
 // open counts what the store keeps of a consumer in a state.
 func (b *bed) open(handler string, status inbox.Status) int {
 	b.Helper()
-	found, err := b.store.Find(b.Context(), inbox.Filter{Consumer: handler, Status: status}, 0, 100)
-	require.NoError(b, err)
+	found := rig.Find(b, b.store, inbox.Filter{Consumer: handler, Status: status})
 	return len(found)
 }

@@ -5,7 +5,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -22,12 +21,10 @@ func TestGateInTheOrderOfAKey(t *testing.T) {
 	testdb.Each(t, func(t *testing.T, db *testdb.DB) {
 		b := &bed{T: t, db: db, events: &rig.Events{}}
 		var err error
-		b.store, err = inbox.NewStore(db.DB, inbox.Config{Observers: []inbox.Observer{b.events}})
-		require.NoError(t, err)
+		b.store = rig.NewStore(t, db.DB, inbox.Config{Observers: []inbox.Observer{b.events}})
 		require.NoError(t, b.store.Migrate(t.Context()))
 		require.NoError(t, createEffects(t.Context(), db.DB, db.Dialect))
-		router, err := message.NewRouter(message.RouterConfig{CloseTimeout: 20 * time.Second}, watermill.NopLogger{})
-		require.NoError(t, err)
+		router := rig.NewRouter(t)
 		p := policy.Policy{Consumers: map[string]policy.Rules{}}
 		orders := [][]int{{1, 3, 2, 4}, {4, 3, 2, 1}}
 		var names []string
@@ -85,8 +82,6 @@ func TestGateInTheOrderOfAKey(t *testing.T) {
 func (b *bed) eventuallyNoneOpen() {
 	b.Helper()
 	require.Eventually(b, func() bool {
-		var n int
-		require.NoError(b, b.db.GetContext(b.Context(), &n, `SELECT COUNT(*) FROM millrace_messages`))
-		return n == 0
+		return b.db.Count(b, `SELECT COUNT(*) FROM millrace_messages`) == 0
 	}, wait, tick)
 }

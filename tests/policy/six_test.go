@@ -13,8 +13,8 @@ import (
 	"github.com/jmoiron/sqlx"
 	"github.com/stretchr/testify/require"
 
-	"github.com/millrace-go/millrace/inbox"
 	"github.com/millrace-go/millrace/policy"
+	"github.com/millrace-go/millrace/tests/rig"
 )
 
 const six = "testdata/six.yaml"
@@ -109,12 +109,7 @@ func (o *outside) all() (mails, warmed []string) {
 
 // record is what each handler with a transaction writes.
 func record(ctx context.Context, handler, what string) error {
-	tx, err := inbox.Tx(ctx)
-	if err != nil {
-		return err
-	}
-	_, err = tx.ExecContext(ctx, tx.Rebind(`INSERT INTO effects (handler, what) VALUES (?, ?)`), handler, what)
-	return err
+	return rig.Exec(ctx, `INSERT INTO effects (handler, what) VALUES (?, ?)`, handler, what)
 }
 
 // call is made to something outside; a play of package inboxtest disturbs it.

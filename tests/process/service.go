@@ -22,6 +22,7 @@ import (
 	"github.com/millrace-go/millrace/inbox"
 	millrace "github.com/millrace-go/millrace/middleware"
 	"github.com/millrace-go/millrace/tests/faults"
+	"github.com/millrace-go/millrace/tests/rig"
 )
 
 // serviceName is the service's among the programs that the test binary can be.
@@ -157,13 +158,7 @@ func (s *service) deliver(d Delivery) {
 // handle has an effect, and returns messages that no other run would return.
 func (s *service) handle(msg *message.Message) ([]*message.Message, error) {
 	ctx := msg.Context()
-	tx, err := inbox.Tx(ctx)
-	if err != nil {
-		return nil, err
-	}
-	_, err = tx.ExecContext(ctx, tx.Rebind(`INSERT INTO effects (uuid, consumer) VALUES (?, ?)`),
-		hex.EncodeToString([]byte(msg.UUID)), message.HandlerNameFromCtx(ctx))
-	if err != nil {
+	if err := rig.Exec(ctx, `INSERT INTO effects (uuid, consumer) VALUES (?, ?)`, hex.EncodeToString([]byte(msg.UUID)), message.HandlerNameFromCtx(ctx)); err != nil {
 		return nil, err
 	}
 	s.reach(ctx, InHandler)

@@ -43,12 +43,9 @@ const accounts = 20
 func newBed(t *testing.T, db *testdb.DB) *bed {
 	t.Helper()
 	b := &bed{T: t, db: db, events: &rig.Events{}, mails: map[string]int{}}
-	var err error
-	b.store, err = inbox.NewStore(db.DB, inbox.Config{WithoutPlugin: true, Observers: []inbox.Observer{b.events}})
-	require.NoError(t, err)
+	b.store = rig.NewStore(t, db.DB, inbox.Config{WithoutPlugin: true, Observers: []inbox.Observer{b.events}})
 	require.NoError(t, b.store.Migrate(t.Context()))
-	b.out, err = outbox.NewPublisher(db.DB, outbox.Config{OrderKey: replay.OrderKey})
-	require.NoError(t, err)
+	b.out = rig.NewOutbox(t, db.DB, outbox.Config{OrderKey: replay.OrderKey})
 	b.exec(`CREATE TABLE projection (account BIGINT NOT NULL PRIMARY KEY, total BIGINT NOT NULL, orders BIGINT NOT NULL)`)
 	for i := range accounts {
 		b.exec(`INSERT INTO projection (account, total, orders) VALUES (?, 0, 0)`, i)
@@ -65,16 +62,11 @@ func (b *bed) epoch(epoch int) {
 	b.projection = millrace.Inbox{Store: b.store, Consumer: "projection", Epoch: epoch, Journal: true}.Middleware(project)
 }
 
-func (b *bed) exec(query string, args ...any) {
-	b.Helper()
-	_, err := b.db.ExecContext(b.Context(), b.db.Rebind(query), args...)
-	require.NoError(b, err)
-}
+func (b *bed) exec(query string, args ...any) { b.Helper(); b.db.Do(b, query, args...) }
 
-func (b *bed) count(query string, args ...any) (n int) {
+func (b *bed) count(query string, args ...any) int {
 	b.Helper()
-	require.NoError(b, b.db.GetContext(context.WithoutCancel(b.Context()), &n, b.db.Rebind(query), args...))
-	return n
+	return b.db.Count(b, query, args...)
 }
 
 // amount is what order i pays, and by whom.
@@ -180,6 +172,28 @@ func (b *bed) replayer() *replay.Replayer {
 	r, err := replay.New(b.db.DB, b.store, replay.Config{Logger: b.events})
 	require.NoError(b, err)
 	return r
+}
+
+// run runs a replay to its end.
+func (b *bed) run(r replay.Request) replay.Status {
+	b.Helper()
+	status, err := b.replayer().Run(b.Context(), r)
+	require.NoError(b, err)
+	return status
+}
+
+func (b *bed) plan(r replay.Request) replay.Plan {
+	b.Helper()
+	plan, err := b.replayer().Plan(b.Context(), r)
+	require.NoError(b, err)
+	return plan
+}
+
+// archived stores n orders in the outbox, all sent.
+func (b *bed) archived(n int) {
+	b.Helper()
+	b.orders(n)
+	b.exec(`UPDATE millrace_outbox SET status = 4, sent_at = created_at`)
 }
 
 // request asks for all orders of the archive again.

@@ -20,8 +20,7 @@ import (
 
 // deadBodies: what was given up is sent again.
 var deadBodies = []testdb.Body{
-	{Name: "dead letters", Why: "they go where they came from, each is acked when it is stored, and what had failed runs once", Run: func(t *testing.T, db *testdb.DB) {
-		b := newBed(t, db)
+	{Name: "dead letters", Why: "they go where they came from, each is acked when it is stored, and what had failed runs once", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		b.relay()
 		var mended atomic.Bool
 		b.mu.Lock()
@@ -60,9 +59,8 @@ var deadBodies = []testdb.Body{
 		assert.Equal(t, 0, b.count(`SELECT COUNT(*) FROM millrace_messages WHERE original IS NULL AND consumer =
 			(SELECT id FROM millrace_consumers WHERE name = ?)`, []byte("projection")))
 		assert.Equal(t, "orders", b.count1(`SELECT MIN(topic) FROM millrace_outbox`))
-	}},
-	{Name: "a dead letter of which nobody knows where it came from", Why: "it stays where it is", Run: func(t *testing.T, db *testdb.DB) {
-		b := newBed(t, db)
+	})},
+	{Name: "a dead letter of which nobody knows where it came from", Why: "it stays where it is", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		feed := rig.NewFeed()
 		msg := order(1)
 		acked := make(chan bool, 1)
@@ -76,9 +74,8 @@ var deadBodies = []testdb.Body{
 		require.ErrorContains(t, err, "where it came from")
 		assert.False(t, <-acked)
 		assert.Equal(t, 0, b.count(`SELECT COUNT(*) FROM millrace_outbox`))
-	}},
-	{Name: "two empty one dead-letter queue", Why: "who has nothing to do does not end what the other is at", Run: func(t *testing.T, db *testdb.DB) {
-		b := newBed(t, db)
+	})},
+	{Name: "two empty one dead-letter queue", Why: "who has nothing to do does not end what the other is at", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		dead := replay.Dead{Name: "dead", Topic: "poison", To: replay.Outbox(b.out), By: ada, Idle: 10 * time.Millisecond}
 		dead.From = duringSubscribe(func() {
 			ctx, cancel := context.WithCancel(t.Context())
@@ -93,9 +90,8 @@ var deadBodies = []testdb.Body{
 		status, err = b.replayer().Status(t.Context(), "dead")
 		require.NoError(t, err)
 		assert.Equal(t, replay.Running, status.State)
-	}},
-	{Name: "a limit of dead letters", Why: "it is for the whole replay, however often it is gone on with", Run: func(t *testing.T, db *testdb.DB) {
-		b := newBed(t, db)
+	})},
+	{Name: "a limit of dead letters", Why: "it is for the whole replay, however often it is gone on with", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		dead := replay.Dead{Name: "dead", Topic: "poison", To: replay.Outbox(b.out), By: ada, Idle: time.Minute, Limit: 2}
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
@@ -106,7 +102,7 @@ var deadBodies = []testdb.Body{
 		assert.Equal(t, replay.Done, status.State)
 		assert.Equal(t, 2, status.Sent)
 		assert.Equal(t, 2, b.count(`SELECT COUNT(*) FROM millrace_outbox`))
-	}},
+	})},
 }
 
 // duringSubscribe is a subscriber to an empty topic, with which something happens meanwhile.

@@ -18,8 +18,7 @@ import (
 
 // journalBodies: what a consumer handled is sent again to it.
 var journalBodies = []testdb.Body{
-	{Name: "a rebuild from the journal, for one consumer", Why: "the queue delivers it in the new epoch, and nobody else gets it", Run: func(t *testing.T, db *testdb.DB) {
-		b := newBed(t, db)
+	{Name: "a rebuild from the journal, for one consumer", Why: "the queue delivers it in the new epoch, and nobody else gets it", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		b.orders(40)
 		b.relay()
 		rig.Eventually(b, "all are handled", func() bool { return b.sent() == 40 && b.pending() == 0 })
@@ -29,30 +28,26 @@ var journalBodies = []testdb.Body{
 		b.durable("projection", 1, project)
 		rig.Eventually(b, "the queue works", func() bool { return b.count(`SELECT COUNT(*) FROM millrace_messages`) == 0 })
 		b.exec(`UPDATE projection SET total = 0, orders = 0`)
-		queue, err := b.store.Queue(inbox.QueueConfig{Consumer: "projection", Epoch: 1})
-		require.NoError(t, err)
+		queue := rig.Queue(t, b.store, inbox.QueueConfig{Consumer: "projection", Epoch: 1})
 		epoch := 0
 		r := replay.Request{
 			Name: "rebuild", From: replay.Journal(b.store), Filter: replay.Filter{Consumer: "projection", Epoch: &epoch},
 			To: replay.Queue(queue), By: ada,
 		}
-		plan, err := b.replayer().Plan(t.Context(), r)
-		require.NoError(t, err)
+		plan := b.plan(r)
 		require.Len(t, plan.Consumers, 1)
 		assert.Equal(t, 40, plan.Consumers[0].New)
 		assert.Equal(t, 40, plan.Consumers[0].Before)
 		assert.Equal(t, 1, plan.Consumers[0].Epoch)
-		status, err := b.replayer().Run(t.Context(), r)
-		require.NoError(t, err)
+		status := b.run(r)
 		assert.Equal(t, 40, status.Sent)
 		rig.Eventually(b, "they are handled", func() bool {
 			return b.count(`SELECT SUM(orders) FROM projection`) == 40 && b.count(`SELECT COUNT(*) FROM millrace_messages`) == 0
 		})
 		b.truth(40)
 		assert.Equal(t, 40, b.sent(), "the broker saw none of them")
-	}},
-	{Name: "a rebuild from the journal of a consumer that goes on", Why: "the epoch that is meant at first is meant to the end", Run: func(t *testing.T, db *testdb.DB) {
-		b := newBed(t, db)
+	})},
+	{Name: "a rebuild from the journal of a consumer that goes on", Why: "the epoch that is meant at first is meant to the end", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		b.orders(10)
 		b.relay()
 		rig.Eventually(b, "all are handled", func() bool { return b.sent() == 10 && b.pending() == 0 })
@@ -71,15 +66,13 @@ var journalBodies = []testdb.Body{
 		require.ErrorIs(t, err, to.fails)
 		assert.Equal(t, 4, status.Sent)
 		to.fails, r.Progress = nil, nil
-		status, err = b.replayer().Run(t.Context(), r)
-		require.NoError(t, err)
+		status = b.run(r)
 		assert.Equal(t, 10, status.Sent)
 		assert.Len(t, to.Messages(), 10)
 		require.NotNil(t, status.Spec.Filter.Epoch)
 		assert.Equal(t, 0, *status.Spec.Filter.Epoch)
-	}},
-	{Name: "a handler that changes its message", Why: "the journal and a recorded failure have it as it came", Run: func(t *testing.T, db *testdb.DB) {
-		b := newBed(t, db)
+	})},
+	{Name: "a handler that changes its message", Why: "the journal and a recorded failure have it as it came", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		var fails error
 		handle := millrace.Inbox{Store: b.store, Consumer: "unpacks", Journal: true, RecordFailures: true}.Middleware(
 			func(msg *message.Message) ([]*message.Message, error) {
@@ -102,13 +95,11 @@ var journalBodies = []testdb.Body{
 		require.NoError(t, err)
 		require.Len(t, kept, 1)
 		as(handled, kept[0].Message)
-		open, err := b.store.Find(t.Context(), inbox.Filter{Consumer: "unpacks"}, 0, 10)
-		require.NoError(t, err)
+		open := rig.Find(t, b.store, inbox.Filter{Consumer: "unpacks"})
 		require.Len(t, open, 1)
 		as(failed, &message.Message{Payload: open[0].Payload, Metadata: open[0].Metadata})
-	}},
-	{Name: "an erased payload", Why: "it is left out, and told; what cannot be opened now ends the replay", Run: func(t *testing.T, db *testdb.DB) {
-		b := newBed(t, db)
+	})},
+	{Name: "an erased payload", Why: "it is left out, and told; what cannot be opened now ends the replay", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		b.orders(2)
 		b.relay()
 		rig.Eventually(b, "all are handled", func() bool { return b.sent() == 2 && b.pending() == 0 })
@@ -120,11 +111,10 @@ var journalBodies = []testdb.Body{
 		_, err := b.replayer().Run(t.Context(), r)
 		require.ErrorContains(t, err, "Config.Payloads")
 		b.exec(`UPDATE millrace_journal SET payload_form = 2 WHERE payload_form = 1`)
-		status, err := b.replayer().Run(t.Context(), r)
-		require.NoError(t, err)
+		status := b.run(r)
 		assert.Equal(t, 1, status.Skipped)
 		assert.Equal(t, 1, status.Sent)
 		assert.Len(t, to.Messages(), 1)
 		assert.Contains(t, strings.Join(b.events.Logs(), "\n"), "replay: a message is left out, since it cannot be read")
-	}},
+	})},
 }

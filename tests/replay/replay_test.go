@@ -47,8 +47,7 @@ func (b *bed) durable(consumer string, epoch int, h message.HandlerFunc, change 
 		MaxAttempts: 1, MinBackoff: time.Millisecond, MaxBackoff: time.Millisecond,
 	}.Decorate(rig.NewFeed())
 	require.NoError(b, err)
-	router, err := message.NewRouter(message.RouterConfig{CloseTimeout: 20 * time.Second}, watermill.NopLogger{})
-	require.NoError(b, err)
+	router := rig.NewRouter(b)
 	i := millrace.Inbox{Store: b.store, Consumer: consumer, Epoch: epoch}
 	for _, c := range change {
 		c(&i)
@@ -69,8 +68,7 @@ func (b *bed) durable(consumer string, epoch int, h message.HandlerFunc, change 
 // put stores msg as a queue's intake does, so that its consumer is known.
 func (b *bed) put(consumer string, epoch int, msgs ...*message.Message) *inbox.Queue {
 	b.Helper()
-	q, err := b.store.Queue(inbox.QueueConfig{Consumer: consumer, Epoch: epoch})
-	require.NoError(b, err)
+	q := rig.Queue(b, b.store, inbox.QueueConfig{Consumer: consumer, Epoch: epoch})
 	require.NoError(b, q.Put(b.Context(), "orders", msgs...))
 	return q
 }
@@ -83,15 +81,13 @@ func order(i int) *message.Message {
 }
 
 var bodies = []testdb.Body{
-	{Name: "what is sent again", Why: "ids, keys, payloads and headers are kept, the replay and how often are added", Run: func(t *testing.T, db *testdb.DB) {
-		b := newBed(t, db)
+	{Name: "what is sent again", Why: "ids, keys, payloads and headers are kept, the replay and how often are added", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		b.orders(3)
 		b.exec(`UPDATE millrace_outbox SET order_key = 'a key' WHERE id = 2`)
 		b.relay()
 		rig.Eventually(b, "all are sent", func() bool { return b.sent() == 3 && b.pending() == 0 })
 		first := append([]*message.Message{}, b.seen...)
-		status, err := b.replayer().Run(t.Context(), b.request("one"))
-		require.NoError(t, err)
+		status := b.run(b.request("one"))
 		assert.Equal(t, 3, status.Sent)
 		rig.Eventually(b, "they are sent again", func() bool { return b.sent() == 6 && b.pending() == 0 })
 		assert.Equal(t, 2, b.count(`SELECT COUNT(*) FROM millrace_outbox WHERE order_key = 'a key'`))
@@ -108,8 +104,7 @@ var bodies = []testdb.Body{
 			delete(got.Metadata, inbox.ReplayAttemptField)
 			assert.True(t, msg.Equals(got))
 		}
-		status, err = b.replayer().Run(t.Context(), b.request("two"))
-		require.NoError(t, err)
+		status = b.run(b.request("two"))
 		assert.Equal(t, 6, status.Sent, "what was replayed is in the archive, too")
 		rig.Eventually(b, "they are sent again", func() bool { return b.sent() == 12 && b.pending() == 0 })
 		attempts := map[string]int{}
@@ -117,8 +112,7 @@ var bodies = []testdb.Body{
 			attempts[msg.Metadata.Get(inbox.ReplayAttemptField)]++
 		}
 		assert.Equal(t, map[string]int{"1": 3, "2": 3}, attempts)
-		status, err = b.replayer().Run(t.Context(), b.request("two"))
-		require.NoError(t, err)
+		status = b.run(b.request("two"))
 		assert.Equal(t, replay.Done, status.State)
 		assert.Equal(t, 12, b.sent(), "what is done is done")
 		entries, err := b.store.Audit(t.Context(), inbox.ConsumerFilter{}, 0, 10)
@@ -126,14 +120,13 @@ var bodies = []testdb.Body{
 		require.Len(t, entries, 2)
 		assert.Equal(t, "replay", entries[0].Action)
 		assert.Equal(t, ada, entries[0].Operator)
-	}},
-	{Name: "which are meant", Why: "by topic, time and id", Run: func(t *testing.T, db *testdb.DB) {
-		b := newBed(t, db)
+	})},
+	{Name: "which are meant", Why: "by topic, time and id", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		b.orders(10)
 		b.exec(`UPDATE millrace_outbox SET status = 4, sent_at = created_at, created_at = id * 1000000`)
 		b.exec(`UPDATE millrace_outbox SET topic = 'other' WHERE id = 10`)
 		var uuids []string
-		require.NoError(t, db.SelectContext(t.Context(), &uuids, `SELECT uuid FROM millrace_outbox ORDER BY id`))
+		require.NoError(t, b.db.SelectContext(t.Context(), &uuids, `SELECT uuid FROM millrace_outbox ORDER BY id`))
 		for name, c := range map[string]struct {
 			filter replay.Filter
 			want   []string
@@ -159,11 +152,9 @@ var bodies = []testdb.Body{
 			}
 			assert.Equal(t, c.want, got, name)
 		}
-	}},
-	{Name: "a publisher that fails", Why: "the replay goes on where it was, at least once", Run: func(t *testing.T, db *testdb.DB) {
-		b := newBed(t, db)
-		b.orders(10)
-		b.exec(`UPDATE millrace_outbox SET status = 4, sent_at = created_at`)
+	})},
+	{Name: "a publisher that fails", Why: "the replay goes on where it was, at least once", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
+		b.archived(10)
 		to := &sink{}
 		r := b.request("one")
 		r.To, r.PerSecond = replay.Publisher(to), 4
@@ -177,15 +168,12 @@ var bodies = []testdb.Body{
 		require.ErrorIs(t, err, down)
 		assert.Equal(t, 4, status.Sent)
 		to.fails, r.Progress, r.PerSecond = nil, nil, 1000
-		status, err = b.replayer().Run(t.Context(), r)
-		require.NoError(t, err)
+		status = b.run(r)
 		assert.Equal(t, 10, status.Sent)
 		assert.Len(t, to.Messages(), 10)
-	}},
-	{Name: "end a replay", Why: "who sends it stops, and nobody goes on with it", Run: func(t *testing.T, db *testdb.DB) {
-		b := newBed(t, db)
-		b.orders(10)
-		b.exec(`UPDATE millrace_outbox SET status = 4, sent_at = created_at`)
+	})},
+	{Name: "end a replay", Why: "who sends it stops, and nobody goes on with it", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
+		b.archived(10)
 		r := b.request("one")
 		r.PerSecond = 4
 		r.Progress = func(replay.Status) { require.NoError(t, b.replayer().Cancel(t.Context(), "one", ada)) }
@@ -202,18 +190,15 @@ var bodies = []testdb.Body{
 		require.NoError(t, err)
 		require.Len(t, all, 1)
 		assert.Equal(t, replay.Cancelled, all[0].State)
-	}},
-	{Name: "two processes send one replay", Why: "one of them finds that it is taken, and nothing is sent twice", Run: func(t *testing.T, db *testdb.DB) {
-		b := newBed(t, db)
-		b.orders(10)
-		b.exec(`UPDATE millrace_outbox SET status = 4, sent_at = created_at`)
+	})},
+	{Name: "two processes send one replay", Why: "one of them finds that it is taken, and nothing is sent twice", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
+		b.archived(10)
 		r := b.request("one")
 		r.PerSecond = 4
 		r.Progress = func(s replay.Status) {
 			if s.Sent == 4 {
 				other := b.request("one")
-				_, err := b.replayer().Run(t.Context(), other)
-				require.NoError(t, err)
+				b.run(other)
 			}
 		}
 		_, err := b.replayer().Run(t.Context(), r)
@@ -224,9 +209,8 @@ var bodies = []testdb.Body{
 		other.Filter.Topic = ""
 		_, err = b.replayer().Run(t.Context(), other)
 		require.ErrorIs(t, err, replay.ErrOther)
-	}},
-	{Name: "a request that is wrong", Why: "all of it is told at once", Run: func(t *testing.T, db *testdb.DB) {
-		b := newBed(t, db)
+	})},
+	{Name: "a request that is wrong", Why: "all of it is told at once", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		_, err := b.replayer().Run(t.Context(), replay.Request{PerSecond: -1})
 		for _, want := range []string{"Name", "From", "To", "PerSecond", "By"} {
 			require.ErrorContains(t, err, want)
@@ -239,23 +223,19 @@ var bodies = []testdb.Body{
 		require.ErrorContains(t, err, "Topic")
 		_, err = b.replayer().Status(t.Context(), "x")
 		require.ErrorIs(t, err, replay.ErrNotFound)
-	}},
-	{Name: "into side effects", Why: "refused unless the consumer is named, and then it handles them", Run: func(t *testing.T, db *testdb.DB) {
-		b := newBed(t, db)
-		b.orders(5)
-		b.exec(`UPDATE millrace_outbox SET status = 4, sent_at = created_at`)
+	})},
+	{Name: "into side effects", Why: "refused unless the consumer is named, and then it handles them", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
+		b.archived(5)
 		first := order(7)
 		b.put("letters", 0, first)
 		b.durable("letters", 0, b.mail, func(i *millrace.Inbox) { i.OnReplay = inbox.ReplayRefuse })
 		rig.Eventually(b, "the consumer is known", func() bool { n, _ := b.mailed(); return n == 1 })
-		queue, err := b.store.Queue(inbox.QueueConfig{Consumer: "letters"})
-		require.NoError(t, err)
+		queue := rig.Queue(t, b.store, inbox.QueueConfig{Consumer: "letters"})
 		r := b.request("again")
 		r.To = replay.Queue(queue)
-		plan, err := b.replayer().Plan(t.Context(), r)
-		require.NoError(t, err)
+		plan := b.plan(r)
 		assert.Equal(t, []string{"letters"}, plan.SideEffects)
-		_, err = b.replayer().Run(t.Context(), r)
+		_, err := b.replayer().Run(t.Context(), r)
 		require.ErrorIs(t, err, replay.ErrSideEffects)
 		require.ErrorContains(t, err, "letters")
 		_, err = b.replayer().Status(t.Context(), "again")
@@ -272,44 +252,35 @@ var bodies = []testdb.Body{
 		require.NoError(t, queue.Put(t.Context(), "orders", refused...))
 		rig.Eventually(b, "two are refused", func() bool { return b.count(`SELECT COUNT(*) FROM millrace_messages WHERE status = 6`) == 2 })
 		r.IntoSideEffects = []string{"letters"}
-		_, err = b.replayer().Run(t.Context(), r)
-		require.NoError(t, err)
+		b.run(r)
 		rig.Eventually(b, "they are mailed", func() bool { n, _ := b.mailed(); return n == 6 })
 		r.Name = "once more"
-		_, err = b.replayer().Run(t.Context(), r)
-		require.NoError(t, err)
+		b.run(r)
 		rig.Eventually(b, "they are closed", func() bool { return b.count(`SELECT COUNT(*) FROM millrace_messages`) == 0 })
 		_, mails := b.mailed()
 		assert.Equal(t, 6, mails, "what it has completed is a duplicate")
-	}},
-	{Name: "side effects of those who listen", Why: "who had some of them, and not all, would park the rest", Run: func(t *testing.T, db *testdb.DB) {
-		b := newBed(t, db)
+	})},
+	{Name: "side effects of those who listen", Why: "who had some of them, and not all, would park the rest", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		b.orders(5)
 		b.relay()
 		rig.Eventually(b, "all are handled", func() bool { return b.sent() == 5 && b.pending() == 0 })
-		plan, err := b.replayer().Plan(t.Context(), b.request("again"))
-		require.NoError(t, err)
+		plan := b.plan(b.request("again"))
 		assert.Empty(t, plan.SideEffects, "all of them are duplicates")
 		var claimed [][]byte
-		require.NoError(t, db.SelectContext(t.Context(), &claimed, `SELECT message_id FROM millrace_claims`))
+		require.NoError(t, b.db.SelectContext(t.Context(), &claimed, `SELECT message_id FROM millrace_claims`))
 		b.exec(`DELETE FROM millrace_claims WHERE message_id = ?`, claimed[0])
-		plan, err = b.replayer().Plan(t.Context(), b.request("again"))
-		require.NoError(t, err)
+		plan = b.plan(b.request("again"))
 		assert.Equal(t, []string{"mail"}, plan.SideEffects)
-	}},
-	{Name: "a queue that nobody serves", Why: "nothing is stored that nobody delivers", Run: func(t *testing.T, db *testdb.DB) {
-		b := newBed(t, db)
-		b.orders(1)
-		b.exec(`UPDATE millrace_outbox SET status = 4, sent_at = created_at`)
+	})},
+	{Name: "a queue that nobody serves", Why: "nothing is stored that nobody delivers", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
+		b.archived(1)
 		r := b.request("x")
 		r.To = replay.Queue(b.put("letters", 0, order(1)))
 		_, err := b.replayer().Run(t.Context(), r)
 		require.ErrorContains(t, err, "pubsub.Durable")
-	}},
-	{Name: "how many a second", Why: "what was held up is not made up for", Run: func(t *testing.T, db *testdb.DB) {
-		b := newBed(t, db)
-		b.orders(12)
-		b.exec(`UPDATE millrace_outbox SET status = 4, sent_at = created_at`)
+	})},
+	{Name: "how many a second", Why: "what was held up is not made up for", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
+		b.archived(12)
 		var at []time.Time
 		r := b.request("one")
 		r.PerSecond = 4
@@ -318,46 +289,36 @@ var bodies = []testdb.Body{
 				<-time.After(1800 * time.Millisecond) // the broker is slow for once
 			}
 		}))
-		_, err := b.replayer().Run(t.Context(), r)
-		require.NoError(t, err)
+		b.run(r)
 		require.Len(t, at, 3)
 		assert.Greater(t, at[2].Sub(at[1]), 900*time.Millisecond)
-	}},
-	{Name: "the same times in another zone", Why: "it is the same request, and is gone on with", Run: func(t *testing.T, db *testdb.DB) {
-		b := newBed(t, db)
-		b.orders(1)
-		b.exec(`UPDATE millrace_outbox SET status = 4, sent_at = created_at`)
+	})},
+	{Name: "the same times in another zone", Why: "it is the same request, and is gone on with", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
+		b.archived(1)
 		since := time.Now().Add(-time.Hour)
 		r := b.request("one")
 		r.Filter.Since, r.Filter.Until = since.In(time.FixedZone("", 7200)), since.Add(2*time.Hour).In(time.FixedZone("", 7200))
-		_, err := b.replayer().Run(t.Context(), r)
-		require.NoError(t, err)
+		b.run(r)
 		r.Filter.Since, r.Filter.Until = r.Filter.Since.UTC(), r.Filter.Until.UTC()
-		_, err = b.replayer().Run(t.Context(), r)
-		require.NoError(t, err)
-	}},
-	{Name: "into a queue whose key only its service knows", Why: "its consumer refuses all the same unless it is named", Run: func(t *testing.T, db *testdb.DB) {
-		b := newBed(t, db)
-		b.orders(2)
-		b.exec(`UPDATE millrace_outbox SET status = 4, sent_at = created_at`)
+		b.run(r)
+	})},
+	{Name: "into a queue whose key only its service knows", Why: "its consumer refuses all the same unless it is named", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
+		b.archived(2)
 		key := inbox.ByFunc("own", func(msg *message.Message) (string, error) { return msg.UUID, nil })
-		queue, err := b.store.Queue(inbox.QueueConfig{Consumer: "letters", Key: key})
-		require.NoError(t, err)
+		queue := rig.Queue(t, b.store, inbox.QueueConfig{Consumer: "letters", Key: key})
 		letters := millrace.Inbox{Store: b.store, Consumer: "letters", Key: key, OnReplay: inbox.ReplayRefuse}.Middleware(b.mail)
-		_, err = letters(order(1))
+		_, err := letters(order(1))
 		require.NoError(t, err)
 		b.exec(`UPDATE millrace_consumers SET served_until = 9000000000000000 WHERE name = ?`, []byte("letters"))
 		r := b.request("x")
 		r.To = replay.Queue(queue)
-		plan, err := b.replayer().Plan(t.Context(), r)
-		require.NoError(t, err)
+		plan := b.plan(r)
 		assert.Equal(t, []string{"letters"}, plan.SideEffects)
 		_, err = b.replayer().Run(t.Context(), r)
 		require.ErrorIs(t, err, replay.ErrSideEffects)
 		r.IntoSideEffects = []string{"letters"}
-		_, err = b.replayer().Run(t.Context(), r)
-		require.NoError(t, err)
-	}},
+		b.run(r)
+	})},
 }
 
 // publishes is a publisher that tells of each call.

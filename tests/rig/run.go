@@ -52,3 +52,15 @@ func Run(t testing.TB, router *message.Router) (ended <-chan error) {
 	t.Cleanup(func() { _ = router.Close() })
 	return end
 }
+
+// Within returns what comes from a channel, or is its end. It waits for as long as [Patience].
+func Within[T any](t testing.TB, from <-chan T, what string) T {
+	t.Helper()
+	select {
+	case got := <-from:
+		return got
+	case <-time.After(Patience):
+		require.Fail(t, "too late", what)
+		panic("unreachable")
+	}
+}

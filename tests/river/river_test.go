@@ -20,6 +20,7 @@ import (
 
 	"github.com/millrace-go/millrace/inbox"
 	"github.com/millrace-go/millrace/pubsub"
+	"github.com/millrace-go/millrace/tests/rig"
 	"github.com/millrace-go/millrace/tests/testdb"
 )
 
@@ -40,8 +41,7 @@ func BenchmarkRiver(b *testing.B) {
 	}
 	db := testdb.On(b, "postgres", testdb.Pool(pool))
 	r := newRiver(b, db)
-	store, err := inbox.NewStore(db.DB, inbox.Config{})
-	require.NoError(b, err)
+	store := rig.NewStore(b, db.DB, inbox.Config{})
 	require.NoError(b, store.Migrate(b.Context()))
 	for _, hands := range []int{10, 100} {
 		var ratios, ours, theirs []float64
@@ -162,8 +162,7 @@ func queueRate(b *testing.B, db *testdb.DB, store *inbox.Store, n, hands int) (p
 		Store: store, Consumer: "billing", Mode: pubsub.StoreFirst, Concurrency: hands,
 	}.Decorate(nothing{})
 	require.NoError(b, err)
-	router, err := message.NewRouter(message.RouterConfig{}, watermill.NopLogger{})
-	require.NoError(b, err)
+	router := rig.NewRouter(b)
 	router.AddConsumerHandler("billing", topic, sub, func(*message.Message) error {
 		count.one()
 		return nil
@@ -186,13 +185,12 @@ func storeMessages(b *testing.B, db *testdb.DB, store *inbox.Store, n int) {
 	require.NoError(b, err)
 	run(b, db, `TRUNCATE millrace_claims, millrace_messages`)
 	require.NoError(b, queue.Put(b.Context(), topic, message.NewMessage(watermill.NewUUID(), []byte(payload))))
-	_, err = db.ExecContext(b.Context(), `
+	db.Do(b, `
 		INSERT INTO millrace_messages (consumer, message_id, status, topic, event_type, event_version, uuid, metadata, payload,
 			payload_hash, reason, received_at, due_at)
 		SELECT m.consumer, '\x01'::BYTEA || uuid_send(u.uuid), m.status, m.topic, m.event_type, m.event_version,
 			u.uuid::TEXT::BYTEA, m.metadata, m.payload, m.payload_hash, m.reason, m.received_at, m.due_at
 		FROM millrace_messages m, (SELECT gen_random_uuid() AS uuid FROM generate_series(2, $1)) u`, n)
-	require.NoError(b, err)
 	run(b, db, `VACUUM ANALYZE millrace_messages`, `CHECKPOINT`)
 }
 
@@ -207,8 +205,7 @@ func awaitNone(b *testing.B, db *testdb.DB, query string) {
 func run(b *testing.B, db *testdb.DB, statements ...string) {
 	b.Helper()
 	for _, s := range statements {
-		_, err := db.ExecContext(b.Context(), s)
-		require.NoError(b, err, s)
+		db.Do(b, s)
 	}
 }
 

@@ -35,9 +35,9 @@ func TestPairKeepsWhatWasCommittedOverAFailOver(t *testing.T) {
 	pair := servers.PostgresPair(t)
 	wire := servers.Proxy(t, pair.Primary().Addr())
 	db := testdb.At(t, "postgres", strings.Replace(pair.Primary().DSN(), pair.Primary().Addr(), wire.Addr(), 1))
-	execute(t, db, "CREATE TABLE kept (n VARCHAR(10))")
+	db.Do(t, "CREATE TABLE kept (n VARCHAR(10))")
 	for _, n := range []string{"once", "twice"} { // there and back
-		execute(t, db, "INSERT INTO kept VALUES ('"+n+"')")
+		db.Do(t, "INSERT INTO kept VALUES ('"+n+"')")
 		pair.FailOver()
 		wire.Aim(pair.Primary().Addr())
 		wire.Cut()
@@ -52,14 +52,14 @@ func TestPairKeepsWhatWasCommittedOverAFailOver(t *testing.T) {
 func keepsCommitted(t *testing.T, dialect string, s *servers.Server) {
 	t.Helper()
 	db := testdb.At(t, dialect, s.DSN())
-	execute(t, db, "CREATE TABLE things (id INTEGER PRIMARY KEY)")
-	execute(t, db, "INSERT INTO things VALUES (1)")
+	db.Do(t, "CREATE TABLE things (id INTEGER PRIMARY KEY)")
+	db.Do(t, "INSERT INTO things VALUES (1)")
 	s.Kill()
 	require.Error(t, ping(t, db), "it answers after a kill")
 	s.Start()
 	reconnect(t, db)
 	assert.Equal(t, "1", value(t, db, "SELECT COUNT(*) FROM things"))
-	execute(t, db, "INSERT INTO things VALUES (2)")
+	db.Do(t, "INSERT INTO things VALUES (2)")
 	s.Stop()
 	require.Error(t, ping(t, db), "it answers after a stop")
 	s.Start()
@@ -93,7 +93,7 @@ func TestPgBouncerPoolsTransactions(t *testing.T) {
 		testdb.Params("default_query_exec_mode", "simple_protocol"))
 	first, second := connection(t, db), connection(t, db)
 	assert.Equal(t, backend(t, first), backend(t, second), "two clients, one server connection")
-	execute(t, db, "CREATE TABLE things (id INTEGER PRIMARY KEY)")
+	db.Do(t, "CREATE TABLE things (id INTEGER PRIMARY KEY)")
 	b.Kill()
 	require.Error(t, ping(t, db))
 	b.Start()
@@ -156,12 +156,6 @@ func reconnect(t *testing.T, db *testdb.DB) {
 	t.Helper()
 	require.Eventually(t, func() bool { return ping(t, db) == nil },
 		10*time.Second, 10*time.Millisecond)
-}
-
-func execute(t *testing.T, db *testdb.DB, query string) {
-	t.Helper()
-	_, err := db.ExecContext(t.Context(), query)
-	require.NoError(t, err)
 }
 
 func value(t *testing.T, db *testdb.DB, query string) (v string) {

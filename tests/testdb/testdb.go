@@ -9,6 +9,7 @@
 package testdb
 
 import (
+	"context"
 	"flag"
 	"os"
 	"strconv"
@@ -148,4 +149,26 @@ func Overlap(n int) {
 	if !given {
 		_ = flag.Set("test.parallel", strconv.Itoa(n)) // it is a number
 	}
+}
+
+// With returns a body for [Each], or a [Body], that stands on what bed makes of a database.
+func With[B any](bed func(*testing.T, *DB) B, body func(*testing.T, B)) func(*testing.T, *DB) {
+	return func(t *testing.T, db *DB) {
+		t.Helper()
+		body(t, bed(t, db))
+	}
+}
+
+// Do carries out a statement, whose placeholders are question marks on every database.
+func (db *DB) Do(t testing.TB, query string, args ...any) {
+	t.Helper()
+	_, err := db.ExecContext(context.WithoutCancel(t.Context()), db.Rebind(query), args...)
+	require.NoError(t, err, query)
+}
+
+// Count returns the number that query selects. Its placeholders are those of [DB.Do].
+func (db *DB) Count(t testing.TB, query string, args ...any) (n int) {
+	t.Helper()
+	require.NoError(t, db.GetContext(context.WithoutCancel(t.Context()), &n, db.Rebind(query), args...), query)
+	return n
 }

@@ -14,23 +14,18 @@ import (
 func TestEachGivesAFreshDatabase(t *testing.T) {
 	for range 3 { // the third finds what the second left where a name was cut short
 		testdb.Each(t, func(t *testing.T, db *testdb.DB) {
-			_, err := db.ExecContext(t.Context(), "CREATE TABLE things (id INTEGER PRIMARY KEY)")
-			require.NoError(t, err)
+			db.Do(t, "CREATE TABLE things (id INTEGER PRIMARY KEY)")
 		})
 	}
 }
 
 func TestOpenSharesTheDatabase(t *testing.T) {
 	testdb.Each(t, func(t *testing.T, db *testdb.DB) {
-		_, err := db.ExecContext(t.Context(), "CREATE TABLE things (id INTEGER PRIMARY KEY)")
-		require.NoError(t, err)
+		db.Do(t, "CREATE TABLE things (id INTEGER PRIMARY KEY)")
 		other := db.Open(t, testdb.Pool(1))
 		assert.Equal(t, 1, other.Stats().MaxOpenConnections)
-		_, err = other.ExecContext(t.Context(), "INSERT INTO things VALUES (1)")
-		require.NoError(t, err)
-		var n int
-		require.NoError(t, db.GetContext(t.Context(), &n, "SELECT COUNT(*) FROM things"))
-		assert.Equal(t, 1, n)
+		other.Do(t, "INSERT INTO things VALUES (1)")
+		assert.Equal(t, 1, db.Count(t, "SELECT COUNT(*) FROM things"))
 	})
 }
 
@@ -60,8 +55,7 @@ func TestDatabasesAreDropped(t *testing.T) {
 // leaveTransactionOpen holds locks on a table when the database is dropped.
 func leaveTransactionOpen(t *testing.T, db *testdb.DB) {
 	t.Helper()
-	_, err := db.ExecContext(t.Context(), "CREATE TABLE things (id INTEGER PRIMARY KEY)")
-	require.NoError(t, err)
+	db.Do(t, "CREATE TABLE things (id INTEGER PRIMARY KEY)")
 	other := db.Open(nestedNever{t})
 	tx, err := other.Begin() // it outlives t.Context
 	require.NoError(t, err)
@@ -76,10 +70,8 @@ func (nestedNever) Cleanup(func()) {}
 
 func TestParamsReachTheDriver(t *testing.T) {
 	db := testdb.On(t, "mysql")
-	_, err := db.ExecContext(t.Context(), "CREATE TABLE things (id INTEGER PRIMARY KEY, n INTEGER)")
-	require.NoError(t, err)
-	_, err = db.ExecContext(t.Context(), "INSERT INTO things VALUES (1, 7)")
-	require.NoError(t, err)
+	db.Do(t, "CREATE TABLE things (id INTEGER PRIMARY KEY, n INTEGER)")
+	db.Do(t, "INSERT INTO things VALUES (1, 7)")
 	for value, want := range map[string]int64{"false": 0, "true": 1} {
 		pool := db.Open(t, testdb.Params("clientFoundRows", value))
 		res, err := pool.ExecContext(t.Context(), "UPDATE things SET n = 7")

@@ -39,25 +39,17 @@ func newBed(t *testing.T, db *testdb.DB) *bed {
 	provider := sdktrace.NewTracerProvider(sdktrace.WithSyncer(kept))
 	b := &bed{T: t, db: db, kept: kept, service: provider.Tracer("shop")}
 	b.Tracer = tracing.New(tracing.Config{TracerProvider: provider, System: "rabbitmq"})
-	var err error
-	b.store, err = inbox.NewStore(db.DB, inbox.Config{
+	b.store = rig.NewStore(t, db.DB, inbox.Config{
 		Observers: []inbox.Observer{b.InboxObserver()}, PurgeInterval: 100 * time.Millisecond,
 	})
-	require.NoError(t, err)
 	require.NoError(t, b.store.Migrate(t.Context()))
-	_, err = db.ExecContext(t.Context(), `CREATE TABLE effects (uuid VARCHAR(60) NOT NULL)`)
-	require.NoError(t, err)
+	db.Do(t, `CREATE TABLE effects (uuid VARCHAR(60) NOT NULL)`)
 	return b
 }
 
 // effect is a handler's work, in its transaction.
 func effect(msg *message.Message) error {
-	tx, err := inbox.Tx(msg.Context())
-	if err != nil {
-		return err
-	}
-	_, err = tx.ExecContext(msg.Context(), tx.Rebind(`INSERT INTO effects (uuid) VALUES (?)`), msg.UUID)
-	return err
+	return rig.Exec(msg.Context(), `INSERT INTO effects (uuid) VALUES (?)`, msg.UUID)
 }
 
 func (b *bed) router(middlewares ...message.HandlerMiddleware) *message.Router {

@@ -60,8 +60,7 @@ func TestStoredMessagesStayInTheirTrace(t *testing.T) {
 	t.Parallel()
 	for name, mode := range map[string]pubsub.Mode{"on failure": pubsub.StoreOnFailure, "first": pubsub.StoreFirst} {
 		t.Run(name, func(t *testing.T) {
-			testdb.Each(t, func(t *testing.T, db *testdb.DB) {
-				b := newBed(t, db)
+			testdb.Each(t, testdb.With(newBed, func(t *testing.T, b *bed) {
 				runs := 0
 				d := b.durable(pubsub.Durable{Mode: mode, Concurrency: 1}, func(msg *message.Message) error {
 					if runs++; runs == 1 {
@@ -79,7 +78,7 @@ func TestStoredMessagesStayInTheirTrace(t *testing.T) {
 				assert.Equal(t, codes.Unset, second.Status.Code)
 				assert.Equal(t, "true", attributes(second.Attributes)["millrace.redelivered"])
 				assert.Equal(t, "2", attributes(second.Attributes)["millrace.attempt"])
-			})
+			}))
 		})
 	}
 }
@@ -88,8 +87,7 @@ func TestStoredMessagesStayInTheirTrace(t *testing.T) {
 // they were stored: with the context that they were made in.
 func TestRedispatchedOutcomesStayInTheirTrace(t *testing.T) {
 	t.Parallel()
-	testdb.Each(t, func(t *testing.T, db *testdb.DB) {
-		b := newBed(t, db)
+	testdb.Each(t, testdb.With(newBed, func(t *testing.T, b *bed) {
 		published := &rig.Publisher{}
 		published.FailWith(errors.New("the broker is down"))
 		d := &delivered{bed: b, feed: rig.NewFeed()}
@@ -121,14 +119,13 @@ func TestRedispatchedOutcomesStayInTheirTrace(t *testing.T) {
 			b.isChild(send, create[0])
 		}
 		assert.Equal(t, codes.Error, sends[0].Status.Code)
-	})
+	}))
 }
 
 // That an outcome is settled is known only after the delivery.
 func TestSettledAfterTheDelivery(t *testing.T) {
 	t.Parallel()
-	testdb.Each(t, func(t *testing.T, db *testdb.DB) {
-		b := newBed(t, db)
+	testdb.Each(t, testdb.With(newBed, func(t *testing.T, b *bed) {
 		d := &delivered{bed: b, feed: rig.NewFeed()}
 		router := b.router(millrace.Inbox{Store: b.store}.Middleware, b.Returned)
 		router.AddHandler("billing", "orders", d.feed, "invoices", &rig.Publisher{}, bill)
@@ -137,5 +134,5 @@ func TestSettledAfterTheDelivery(t *testing.T) {
 		require.NoError(t, b.store.Close(context.WithoutCancel(t.Context())))
 		require.Len(t, b.all("settled orders"), 1, b.tree())
 		b.isChild(b.all("settled orders")[0], b.all("process orders")[0])
-	})
+	}))
 }

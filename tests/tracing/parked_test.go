@@ -22,20 +22,18 @@ import (
 // A message is parked after its delivery, by the queue.
 func TestTheQueueParksInTheTrace(t *testing.T) {
 	t.Parallel()
-	testdb.Each(t, func(t *testing.T, db *testdb.DB) {
-		b := newBed(t, db)
+	testdb.Each(t, testdb.With(newBed, func(t *testing.T, b *bed) {
 		d := b.durable(pubsub.Durable{MaxAttempts: 2}, func(*message.Message) error { return errFirst })
 		d.deliver(nil)
 		b.spans(6)
 		b.isParked("attempts")
-	})
+	}))
 }
 
 // A message is parked without a delivery, by the janitor.
 func TestTheJanitorParksInTheTrace(t *testing.T) {
 	t.Parallel()
-	testdb.Each(t, func(t *testing.T, db *testdb.DB) {
-		b := newBed(t, db)
+	testdb.Each(t, testdb.With(newBed, func(t *testing.T, b *bed) {
 		gate := millrace.VersionGate{HeldFor: time.Second, First: 1}.Middleware
 		d := b.durable(pubsub.Durable{}, func(*message.Message) error { return nil }, gate)
 		d.deliver(message.Metadata{inbox.AggregateField: "account-1", inbox.VersionField: "2"})
@@ -44,19 +42,17 @@ func TestTheJanitorParksInTheTrace(t *testing.T) {
 		held := b.all("process orders")[0].Events
 		require.NotEmpty(t, held)
 		assert.Equal(t, "held", held[len(held)-1].Name)
-	})
+	}))
 }
 
 // A message is parked, and tried again before, by a relay.
 func TestTheRelayParksInTheTrace(t *testing.T) {
 	t.Parallel()
-	testdb.Each(t, func(t *testing.T, db *testdb.DB) {
-		b := newBed(t, db)
-		out, err := outbox.NewPublisher(db.DB, outbox.Config{Standalone: true})
-		require.NoError(t, err)
+	testdb.Each(t, testdb.With(newBed, func(t *testing.T, b *bed) {
+		out := rig.NewOutbox(t, b.db.DB, outbox.Config{Standalone: true})
 		broker := &rig.Publisher{}
 		broker.FailWith(outbox.Permanent(errors.New("no queue takes it")))
-		relay, err := outbox.NewRelay(db.DB, b.Sender(broker), outbox.RelayConfig{
+		relay, err := outbox.NewRelay(b.db.DB, b.Sender(broker), outbox.RelayConfig{
 			MaxAttempts: 2, MinBackoff: time.Millisecond, MaxBackoff: time.Millisecond, Poll: 10 * time.Millisecond,
 			Observers: []outbox.RelayObserver{b.RelayObserver()},
 		})
@@ -76,7 +72,7 @@ func TestTheRelayParksInTheTrace(t *testing.T) {
 			b.isChild(s, b.all("create orders")[0])
 			assert.Equal(t, codes.Error, s.Status.Code)
 		}
-	})
+	}))
 }
 
 // isParked asserts that the trace of the only message says that it was parked, and why.
@@ -92,22 +88,18 @@ func (b *bed) isParked(reason string) {
 // A process had a stored message and gave no answer.
 func TestTakingBackIsInTheTrace(t *testing.T) {
 	t.Parallel()
-	testdb.Each(t, func(t *testing.T, db *testdb.DB) {
-		b := newBed(t, db)
+	testdb.Each(t, testdb.With(newBed, func(t *testing.T, b *bed) {
 		msg := message.NewMessage("7", []byte(secret))
 		require.NoError(t, b.Publisher(&rig.Publisher{}).Publish("orders", msg))
-		queue, err := b.store.Queue(inbox.QueueConfig{Consumer: "billing"})
-		require.NoError(t, err)
+		queue := rig.Queue(t, b.store, inbox.QueueConfig{Consumer: "billing"})
 		require.NoError(t, queue.Put(t.Context(), "orders", msg))
-		_, err = db.ExecContext(t.Context(), `UPDATE millrace_messages SET status = 2, lease_token = 7, due_at = 1`)
-		require.NoError(t, err)
-		taken, _, err := queue.Take(t.Context(), 1, time.Second)
-		require.NoError(t, err)
+		b.db.Do(t, `UPDATE millrace_messages SET status = 2, lease_token = 7, due_at = 1`)
+		taken := rig.Take(t, queue, 1)
 		require.Len(t, taken, 1)
 
 		reclaimed := b.all("reclaimed orders")
 		require.Len(t, reclaimed, 1, b.tree())
 		b.isChild(reclaimed[0], b.all("create orders")[0])
 		assert.Equal(t, "lease lapsed", attributes(reclaimed[0].Attributes)["millrace.reason"])
-	})
+	}))
 }

@@ -25,6 +25,7 @@ import (
 	millrace "github.com/millrace-go/millrace/middleware"
 	"github.com/millrace-go/millrace/outbox"
 	"github.com/millrace-go/millrace/pubsub/rabbitmq"
+	"github.com/millrace-go/millrace/tests/rig"
 	"github.com/millrace-go/millrace/tests/testdb"
 )
 
@@ -33,8 +34,7 @@ import (
 // trace, the one that docs/tracing.md shows.
 func TestOneTraceFromTheRequestToTheLastHandler(t *testing.T) {
 	t.Parallel()
-	testdb.Each(t, func(t *testing.T, db *testdb.DB) {
-		s := newShop(t, db)
+	testdb.Each(t, testdb.With(newShop, func(t *testing.T, s *shop) {
 		s.serve()
 		root := s.request()
 		s.spans(10)
@@ -45,7 +45,7 @@ func TestOneTraceFromTheRequestToTheLastHandler(t *testing.T) {
 		got := s.tree()
 		assert.Equal(t, figure(t), got)
 		assert.NotContains(t, got, secret)
-	})
+	}))
 }
 
 const secret = "the payload"
@@ -71,8 +71,7 @@ type shop struct {
 func newShop(t *testing.T, db *testdb.DB) *shop {
 	t.Helper()
 	s := &shop{bed: newBed(t, db)}
-	out, err := outbox.NewPublisher(db.DB, outbox.Config{})
-	require.NoError(t, err)
+	out := rig.NewOutbox(t, db.DB, outbox.Config{})
 	s.out = s.Publisher(out)
 	url := os.Getenv("MILLRACE_TEST_RABBITMQ")
 	if url == "" {

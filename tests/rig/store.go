@@ -1,0 +1,87 @@
+package rig
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/jmoiron/sqlx"
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace-go/millrace/inbox"
+	"github.com/millrace-go/millrace/outbox"
+)
+
+// NewStore returns a store on pool.
+func NewStore(t testing.TB, pool *sqlx.DB, config inbox.Config) *inbox.Store {
+	t.Helper()
+	store, err := inbox.NewStore(pool, config)
+	require.NoError(t, err)
+	return store
+}
+
+// NewOutbox returns a publisher to the outbox on pool.
+func NewOutbox(t testing.TB, pool *sqlx.DB, config outbox.Config) *outbox.Publisher {
+	t.Helper()
+	out, err := outbox.NewPublisher(pool, config)
+	require.NoError(t, err)
+	return out
+}
+
+// Exec is a handler's effect: a statement in the transaction of ctx, whose placeholders are question marks.
+func Exec(ctx context.Context, query string, args ...any) error {
+	tx, err := inbox.Tx(ctx)
+	if err != nil {
+		return err
+	}
+	_, err = tx.ExecContext(ctx, tx.Rebind(query), args...)
+	return err
+}
+
+// Story is what the store tells of a message.
+func Story(t testing.TB, store *inbox.Store, messageID string) inbox.Story {
+	t.Helper()
+	story, err := store.Story(context.WithoutCancel(t.Context()), messageID)
+	require.NoError(t, err)
+	return story
+}
+
+// Parked are the first hundred messages that wait for an operator.
+func Parked(t testing.TB, store *inbox.Store) []inbox.Message {
+	t.Helper()
+	parked, err := store.Parked(context.WithoutCancel(t.Context()), 0, 100)
+	require.NoError(t, err)
+	return parked
+}
+
+// Find returns the first hundred messages that are open and that f lets through.
+func Find(t testing.TB, store *inbox.Store, f inbox.Filter) []inbox.Message {
+	t.Helper()
+	found, err := store.Find(context.WithoutCancel(t.Context()), f, 0, 100)
+	require.NoError(t, err)
+	return found
+}
+
+// Purge has the store forget what is old, and returns how much that was.
+func Purge(t testing.TB, store *inbox.Store) int {
+	t.Helper()
+	n, err := store.Purge(context.WithoutCancel(t.Context()))
+	require.NoError(t, err)
+	return n
+}
+
+// Queue returns a queue of the store.
+func Queue(t testing.TB, store *inbox.Store, config inbox.QueueConfig) *inbox.Queue {
+	t.Helper()
+	queue, err := store.Queue(config)
+	require.NoError(t, err)
+	return queue
+}
+
+// Take leases up to n messages that are due within a second.
+func Take(t testing.TB, queue *inbox.Queue, n int) []*inbox.Leased {
+	t.Helper()
+	taken, _, err := queue.Take(context.WithoutCancel(t.Context()), n, time.Second)
+	require.NoError(t, err)
+	return taken
+}
