@@ -8,7 +8,7 @@
 # there is room and MILLRACE_TEST_DISK is not 1. Else what answers on the usual local
 # port is used; else Docker Compose starts it; else, as root on Debian, apt-get installs
 # it. The programs of which tests run instances of their own (also PgBouncer, pgbench,
-# Prometheus and Chromium) must be installed, with Docker or without, and a C compiler
+# Prometheus and Chromium) must be installed, with Docker or without, git, and a C compiler
 # for the race detector. axe-core comes through npm.
 #
 # Standard output carries the export lines alone; progress is on standard error.
@@ -48,12 +48,12 @@ declare -A package=(
   [redis]=redis-server [nats]=nats-server
   [initdb]=postgresql [pgbench]=postgresql [mariadbd]=mariadb-server
   [rabbitmq-server]=rabbitmq-server [pgbouncer]=pgbouncer
-  [prometheus]=prometheus [promtool]=prometheus [chromium]=chromium
+  [prometheus]=prometheus [promtool]=prometheus [chromium]=chromium [git]=git
 )
 declare -A daemon=(
   [postgres]=postgresql [mysql]=mariadb [rabbitmq]=rabbitmq-server [redis]=redis-server
 )
-programs=(initdb pgbench mariadbd rabbitmq-server pgbouncer prometheus promtool chromium)
+programs=(git initdb pgbench mariadbd rabbitmq-server pgbouncer prometheus promtool chromium)
 
 # What the pages of the dashboard are checked with: one file of a package of npm's.
 axe_version=4.14.1
