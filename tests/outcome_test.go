@@ -243,6 +243,7 @@ var outcomeBodies = []testdb.Body{
 		msg := newMessage("x")
 		lose(faults.ErrLost, nil)
 		assert.False(t, s.deliver(again(msg)))
+		assert.Equal(t, 0, b.effectsOf(msg.UUID))
 		lose(nil, faults.ErrLost)
 		assert.False(t, s.deliver(again(msg)))
 		assert.Len(t, s.published.Messages(), 1)
