@@ -64,4 +64,22 @@ var outlivedBodies = []testdb.Body{
 		require.NoError(t, store.Close(t.Context()))
 		rig.Eventually(b, "no connection is in use", func() bool { return pool.Stats().InUse == 0 })
 	}},
+	{Name: "a ReplayedObserver that panics for what is closed unseen", Why: "a copy of what was completed is closed, and the next is delivered", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
+		q := rig.Queue(t, b.process(), inbox.QueueConfig{Consumer: consumer})
+		closed := replayed(newBad(bad))
+		require.NoError(t, q.Put(t.Context(), "orders", closed))
+		b.db.Do(t, `INSERT INTO millrace_claims (processed_at, payload_hash, token, consumer, result, message_id)
+			SELECT received_at, payload_hash, 0, consumer, 1, message_id FROM millrace_messages`)
+		next := newMessage()
+		require.NoError(t, q.Put(t.Context(), "orders", next))
+		store := rig.NewStore(t, b.db.Open(t).DB, inbox.Config{Observers: []inbox.Observer{loud("replayed")}})
+		taken, _, err := rig.Queue(t, store, inbox.QueueConfig{Consumer: consumer}).Take(t.Context(), 10, time.Second)
+		require.NoError(t, err)
+		require.Len(t, taken, 1)
+		msg, err := taken[0].Message(t.Context())
+		require.NoError(t, err)
+		assert.Equal(t, next.UUID, msg.UUID)
+		assert.Equal(t, 1, b.rows(), "the other is closed")
+		assert.EqualValues(t, 1, store.Panics())
+	})},
 }
