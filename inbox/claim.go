@@ -94,7 +94,8 @@ func (c *Consumer) claim(msg *message.Message, v *visit) (*Claim, error) {
 	}
 	if kept, err := cl.keepKeyless(); kept {
 		return cl, nil
-	} else if err != nil && !errors.Is(err, ErrUnavailable) && dialect.Classify(err) != dialect.Unavailable {
+	} else if err != nil && d.ctx.Err() == nil && !errors.Is(err, ErrUnavailable) && !errors.Is(err, ErrInProgress) &&
+		dialect.Classify(err) == dialect.Other {
 		return nil, c.refused(d, err)
 	} else if err != nil {
 		d.interrupted(err)

@@ -158,8 +158,14 @@ func (cl *Claim) keepBy(keep func(context.Context, why) (bool, error), because w
 			pass.Cancel()
 		}
 	}()
-	stored, err = keep(d.ctx, because)
+	ctx, cancel := context.WithTimeout(d.ctx, cl.consumer.config.TwinWait) // the queue's key may be in somebody's transaction
+	defer cancel()
+	stored, err = keep(ctx, because)
 	returned = true
+	if err != nil && ctx.Err() != nil && d.ctx.Err() == nil {
+		pass.Cancel()
+		return false, fmt.Errorf("%w: keep the message for an operator: %w", ErrInProgress, err)
+	}
 	switch dialect.Classify(err) {
 	case dialect.Unavailable, dialect.NoTable, dialect.ReadOnly:
 		s.observeOutage(d, err)
@@ -269,8 +275,11 @@ func (q *Queue) putTerminal(
 	switch {
 	case !a.keyless && row.other(a.hash):
 		stored, err = q.parkTwin(ctx, tx, consumer, a)
+	case row.Result != resultOpen && row.Outcome != nil && !row.OpenStatus.Valid: // what it produced must go out
+		a.status, a.delay, a.why = Settling, q.config.MinBackoff, unsettled
+		return nil, q.insertFailed(ctx, tx, consumer, a)
 	case row.Result != resultOpen || row.OpenStatus.Valid:
-		a.past = row.Outcome != nil && (!row.OpenStatus.Valid || row.OpenHash.Int64 != a.hash)
+		a.past = row.Outcome != nil && row.OpenHash.Int64 != a.hash
 		return nil, nil
 	default:
 		stored, err = a, q.insertFailed(ctx, tx, consumer, a)

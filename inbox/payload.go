@@ -124,8 +124,12 @@ func (s *Store) unseal(ctx context.Context, info PayloadInfo, form payloadForm, 
 // message returns the message in row. That its payload or its metadata cannot be had is told in it.
 func (s *Store) message(ctx context.Context, row messageRow) (Message, error) {
 	m := row.message()
-	if row.whole() || m.Unreadable != nil {
-		return m, nil //nolint:nilerr // it is told in the message
+	if row.whole() {
+		return m, nil
+	}
+	if m.Unreadable != nil {
+		m.Payload = nil // it is sealed, or elsewhere
+		return m, nil   //nolint:nilerr // it is told in the message
 	}
 	m.Payload, m.Unreadable = s.openPayload(ctx, &m)
 	return m, nil

@@ -35,7 +35,7 @@ func (l *Leased) opens(ctx context.Context) bool {
 		return true
 	}
 	// A killer is parked next. Of one that is handled nobody needs the payload.
-	if l.killer() || unopenable(err) && l.row.Status == Settling {
+	if l.killer() || l.row.Status == Settling && (unopenable(err) || l.metadata == nil) {
 		return true
 	}
 	l.putOff(ctx, err)

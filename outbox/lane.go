@@ -188,14 +188,34 @@ func (l *lane) call(group []int) (v verdict) {
 	case first.broken != nil: // it goes alone
 		return verdict{err: failureOf(first.broken)}
 	}
+	var answer error
+	var partial *PartialError
 	err := l.await("the publisher", func() error {
-		v = verdictOf(l.to.Publish(first.topic, msgs...))
+		answer = l.to.Publish(first.topic, msgs...)
+		partial = partialOf(answer)
 		return nil
 	})
-	if err != nil { // it panicked, or a method of its error did
-		v = verdict{err: failureOf(err)}
+	switch {
+	case err != nil: // it panicked, or its error did
+		return verdict{err: failureOf(err)}
+	case partial == nil || len(partial.Errors) != len(msgs):
+		return verdict{err: l.failure(answer)}
+	}
+	for _, one := range partial.Errors {
+		v.each = append(v.each, l.failure(one))
 	}
 	return v
+}
+
+// failure asks err for everything. One whose methods panic is a failure that says so.
+func (l *lane) failure(err error) (f *failure) {
+	if err == nil {
+		return nil
+	}
+	if err := l.await("the publisher's error", func() error { f = failureOf(err); return nil }); err != nil {
+		f = failureOf(err)
+	}
+	return f
 }
 
 // failure is an error that was asked for everything once, where its methods may panic, such as
@@ -218,12 +238,18 @@ func failureOf(err error) *failure {
 	return &failure{err, err.Error(), errors.Is(err, ErrPermanent)}
 }
 
-func verdictOf(err error) verdict {
-	v := verdict{err: failureOf(err)}
-	if partial := (*PartialError)(nil); errors.As(err, &partial) {
-		for _, one := range partial.Errors {
-			v.each = append(v.each, failureOf(one))
+// partialOf returns the [PartialError] that err is, or wraps alone. What is joined with another error is
+// not the whole answer: of two brokers, for instance, the other one may have nothing.
+func partialOf(err error) *PartialError {
+	for err != nil {
+		if partial, is := err.(*PartialError); is { //nolint:errorlint // errors.As looks into joined errors
+			return partial
 		}
+		one, is := err.(interface{ Unwrap() error }) //nolint:errorlint // as above
+		if !is {
+			return nil
+		}
+		err = one.Unwrap()
 	}
-	return v
+	return nil
 }

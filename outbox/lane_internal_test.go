@@ -239,6 +239,40 @@ func TestATopicThatIsGivenUpHoldsBackItsKeys(t *testing.T) {
 	assert.Equal(t, []int64{3, 4, 5}, untried)
 }
 
+// TestOnePartOfAJoinedErrorIsNotTheAnswer: of two brokers that one call publishes to, the second
+// may have nothing of what the first confirmed.
+func TestOnePartOfAJoinedErrorIsNotTheAnswer(t *testing.T) {
+	toTwo := publishing(func(_ string, msgs ...*message.Message) error {
+		return errors.Join(&PartialError{Errors: make([]error, len(msgs))}, errRefused)
+	})
+	r := &run{letters: []*letter{mail(0, "a", "t"), mail(1, "b", "t")}}
+	(&lane{outside: newOutside(watermill.NopLogger{}), to: toTwo, may: always, burst: 1}).publish(r)
+	sent, failed, _ := fateOf(r)
+	assert.Empty(t, sent)
+	assert.Equal(t, []int64{0, 1}, failed)
+}
+
+// TestAnErrorThatPanicsIsThatOfItsMessage: what was confirmed beside it is not sent again.
+func TestAnErrorThatPanicsIsThatOfItsMessage(t *testing.T) {
+	calls := 0
+	to := publishing(func(string, ...*message.Message) error {
+		calls++
+		return fmt.Errorf("publish: %w", &PartialError{Errors: []error{nil, nil, (*faulty)(nil)}})
+	})
+	r := &run{letters: []*letter{mail(0, "a", "t"), mail(1, "b", "t"), mail(2, "c", "t")}}
+	(&lane{outside: newOutside(watermill.NopLogger{}), to: to, may: always, burst: 1}).publish(r)
+	sent, failed, _ := fateOf(r)
+	assert.Equal(t, []int64{0, 1}, sent)
+	assert.Equal(t, []int64{2}, failed)
+	assert.Equal(t, 1, calls)
+	assert.ErrorContains(t, r.fates[2].err, "panic")
+}
+
+// faulty is an error whose nil pointer somebody returned.
+type faulty struct{ text string }
+
+func (f *faulty) Error() string { return f.text }
+
 func TestWhatFailedBeforeIsTriedAfterTheOthersAndAlone(t *testing.T) {
 	var calls []string
 	to := publishing(func(_ string, msgs ...*message.Message) error {

@@ -145,7 +145,7 @@ func (p *pump) end() {
 	case <-late.C:
 		return
 	}
-	if !p.flusher.busy {
+	if !p.flusher.busy || !p.lease.valid() { // what is written after the lease changes nothing
 		return
 	}
 	select {

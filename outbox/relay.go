@@ -96,6 +96,9 @@ func (r *Relay) Run(ctx context.Context) error {
 		r.log.Error("outbox: the relay begins anew", err, nil)
 		select {
 		case <-ctx.Done():
+			if errors.Is(err, errPanicked) {
+				return err
+			}
 			return nil
 		case <-time.After(growing(failures, 100*time.Millisecond, 5*time.Second)):
 		}

@@ -131,11 +131,12 @@ func (i *intake) storeBatch(ctx context.Context, batch []*message.Message) {
 // delivered for what they produced: no handler runs.
 func (i *intake) acked(ctx context.Context, batch, handled []*message.Message) {
 	for _, msg := range batch {
-		if slices.Contains(handled, msg) {
-			i.pass(ctx, msg)
-		} else {
+		if !slices.Contains(handled, msg) {
 			msg.Ack()
 		}
+	}
+	for _, msg := range handled {
+		i.pass(ctx, msg)
 	}
 }
 

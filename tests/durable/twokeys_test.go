@@ -4,6 +4,7 @@ import (
 	"errors"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/stretchr/testify/assert"
@@ -52,6 +53,45 @@ var twoKeysBodies = []testdb.Body{
 	{Name: "a fingerprint that only Durable finds", Why: "an operator decides, once the wiring is mended", Run: func(t *testing.T, db *testdb.DB) {
 		newBed(t, db).keepsTwoKeys(inbox.Key{}, millrace.Inbox{Fingerprint: unprintable}, nil, "give both the same Key and Fingerprint")
 	}},
+	{Name: "another key than it was handled with", Why: "what the handler produced goes out, and it does not run again", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
+		makes := func(msg *message.Message) ([]*message.Message, error) {
+			return []*message.Message{message.NewMessage("invoice", nil)}, effect(msg)
+		}
+		before := b.start(quick(b.store), makes, millrace.Inbox{Store: b.store}.Middleware)
+		before.published.FailWith(errors.New("the broker is away"))
+		msg := newMessage()
+		before.deliver(msg)
+		require.NoError(t, before.router.Close())
+		b.db.Do(t, `DELETE FROM millrace_messages`) // as if the process had died before it was stored
+		require.Equal(t, 1, b.count(`SELECT COUNT(*) FROM millrace_outcomes`))
+
+		store := b.process()
+		after := b.start(quick(store), makes, enveloped, millrace.Inbox{Store: store}.Middleware)
+		assert.True(t, after.deliver(msg))
+		rig.Eventually(t, "the outcome is out", func() bool {
+			return b.rows() == 0 && b.count(`SELECT COUNT(*) FROM millrace_outcomes`) == 0
+		})
+		assert.Equal(t, []string{"invoice"}, uuids(after.published.Messages()))
+		assert.Equal(t, 1, b.effects(msg))
+	})},
+	{Name: "a key that a transaction holds for long", Why: "a copy waits for TwinWait at most, and others are handled", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
+		if b.db.Dialect == "sqlite" {
+			return // its writers wait for each other anyway
+		}
+		s := b.start(quick(b.store), func(msg *message.Message) ([]*message.Message, error) { return nil, effect(msg) },
+			enveloped, millrace.Inbox{Store: b.store, TwinWait: 300 * time.Millisecond}.Middleware)
+		msg := newMessage()
+		assert.True(t, s.deliver(msg), "it is kept, and its claim is open")
+		held, err := b.db.BeginTxx(t.Context(), nil)
+		require.NoError(t, err)
+		defer held.Rollback() //nolint:errcheck // or it is committed
+		_, err = held.ExecContext(t.Context(), `UPDATE millrace_claims SET token = token`)
+		require.NoError(t, err)
+		assert.False(t, s.deliver(msg), "a copy, which its source brings again")
+		require.NoError(t, held.Rollback())
+		assert.True(t, s.deliver(msg))
+		assert.Equal(t, 1, b.rows())
+	})},
 }
 
 // keepsTwoKeys delivers a message that has one key in Durable, and another one, or none, in Inbox.
