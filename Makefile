@@ -37,14 +37,17 @@ up: ## bring up the services of the tests and print where they are
 # of the time without debug information, and make lint vets.
 race = GORACE=atexit_sleep_ms=0 go test -race -gcflags='modernc.org/...=-race=false' -ldflags='-s -w' -vet=off -shuffle=on
 
-# One package at a time: the tests of one keep two cores and a disk busy.
 .PHONY: build
 build: ## build the command into bin/millrace
 	CGO_ENABLED=0 go build -trimpath -o bin/millrace ./cmd/millrace
 
+# One package at a time: the tests of one keep two cores and a disk busy. What ran on each
+# database is told at the end.
 .PHONY: test
 test: ## run every test on every database and broker; nothing may be skipped (PKG=./outbox: one package)
-	@$(services); $(if $(PKG),$(race) -p 1 -timeout 30m $(PKG),$(call in_each_module,$(race) -p 1 -timeout 30m ./...))
+	@$(services); export MILLRACE_TEST_RAN=$$(mktemp); trap 'rm "$$MILLRACE_TEST_RAN"' EXIT; \
+	$(if $(PKG),$(race) -p 1 -timeout 30m $(PKG),$(call in_each_module,$(race) -p 1 -timeout 30m ./...)); \
+	sort "$$MILLRACE_TEST_RAN" | uniq -c
 
 .PHONY: test-times
 test-times: ## run every test of the main module and tell where the time goes (a table of packages, the 50 slowest tests)
@@ -103,11 +106,10 @@ bench: ## run the benchmarks, with the databases on a disk
 	cd tests/river && go test -run '^$$' -bench . -timeout 60m .
 
 .PHONY: lint
-lint: $(GOLANGCI_LINT) ## check formatting, go.mod, vet and golangci-lint
+lint: $(GOLANGCI_LINT) ## check formatting, go.mod, and what golangci-lint finds, go vet included
 	@unformatted=$$(gofmt -l .); \
 	if [[ -n $$unformatted ]]; then echo "gofmt would change:"; echo "$$unformatted"; exit 1; fi
 	@$(call in_each_module,go mod tidy -diff)
-	@$(call in_each_module,go vet ./...)
 	@$(call in_each_module,$(GOLANGCI_LINT) run --config=$(CURDIR)/.golangci.yml ./...)
 
 .PHONY: vuln

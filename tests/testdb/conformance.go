@@ -78,6 +78,7 @@ func conform(t *testing.T, b Body, s *system, r *run) {
 			r.result = skipped
 		case entered:
 			r.result = ok
+			ran(t, "conformance bodies", s.dialect)
 		}
 		fmt.Printf("conformance: %s × %s: %s\n", b.Name, s.dialect, r.result)
 	}()

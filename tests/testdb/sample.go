@@ -42,6 +42,7 @@ func Some(t *testing.T, n int, body func(t *testing.T, db *DB), opts ...Option) 
 			t.Helper()
 			t.Parallel()
 			body(t, On(t, s.dialect, opts...))
+			ran(t, "samples of a database", s.dialect)
 		})
 	}
 }

@@ -48,6 +48,9 @@ func Each[T runner[T]](t T, body func(t T, db *DB), opts ...Option) {
 				p.Parallel()
 			}
 			body(t, On(t, s.dialect, opts...))
+			if !t.Skipped() {
+				ran(t, "other tests of every database", s.dialect)
+			}
 		})
 	}
 }
