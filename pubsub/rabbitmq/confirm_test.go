@@ -86,13 +86,17 @@ func TestPublishReportsNothingThatAFullQueueRefused(t *testing.T) {
 	eachServer(t, func(t *testing.T, uri string) {
 		a := newAdmin(t, uri)
 		topic := a.queue(amqp091.Table{"x-max-length": 45, "x-overflow": "reject-publish"})
-		deliveries, err := a.channel().ConsumeWithContext(t.Context(), topic, "", true, false, false, false, nil)
-		require.NoError(t, err)
 		broker := rabbitmq.NewQueueConfig(uri, rabbitmq.Queues{})
 		p := publisher(t, broker, rabbitmq.PublisherConfig{})
 		const calls, perCall = 40, 500
 		reported, refused := map[string]bool{}, 0
-		for range calls {
+		var deliveries <-chan amqp091.Delivery
+		for n := range calls {
+			if n == 1 { // the first call fills the queue for certain
+				var err error
+				deliveries, err = a.channel().ConsumeWithContext(t.Context(), topic, "", true, false, false, false, nil)
+				require.NoError(t, err)
+			}
 			messages := newMessages(perCall)
 			errs := make([]error, perCall)
 			if err := p.Publish(topic, messages...); err != nil {
