@@ -14,6 +14,7 @@ import (
 
 	"github.com/millrace-go/millrace/inbox"
 	"github.com/millrace-go/millrace/middleware/shadow"
+	"github.com/millrace-go/millrace/tests/testdb"
 )
 
 func fine(*message.Message) ([]*message.Message, error) { return nil, nil }
@@ -108,7 +109,8 @@ func TestMemoryIsBounded(t *testing.T) {
 	if testing.Short() {
 		t.Skip("takes seconds")
 	}
-	const most, keys = 5000, 1_000_000
+	const most = 5000
+	keys := testdb.Rounds(100_000, 1_000_000)
 	w, err := shadow.New(shadow.Config{MaxKeys: most})
 	require.NoError(t, err)
 	handle := w.Middleware(fine)
