@@ -62,6 +62,10 @@ func (b *bed) interrupt(s served, interruptions []func()) {
 		for _, p := range all {
 			p.Await(ran, (n+1)*lanes*length/(len(interruptions)+2))
 		}
+		// The second loss of a connection in a row is charged to its message.
+		rig.Eventually(b, "what the last one hit is handled", func() bool {
+			return b.count(`SELECT COUNT(*) FROM millrace_messages WHERE last_error IS NOT NULL`) == 0
+		})
 		interrupt()
 		rig.Eventually(b, "it answers", func() bool { return b.db.PingContext(b.Context()) == nil })
 	}
