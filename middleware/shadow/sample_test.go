@@ -106,9 +106,6 @@ func TestSampleHasNoBias(t *testing.T) {
 
 // A million keys, and as many aggregates with holes, need no more memory than MaxKeys says.
 func TestMemoryIsBounded(t *testing.T) {
-	if testing.Short() {
-		t.Skip("takes seconds")
-	}
 	const most = 5000
 	keys := testdb.Rounds(100_000, 1_000_000)
 	w, err := shadow.New(shadow.Config{MaxKeys: most})
