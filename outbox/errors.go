@@ -53,8 +53,8 @@ func (e *permanentError) Unwrap() error        { return e.err }
 func (e *permanentError) Is(target error) bool { return target == ErrPermanent } //nolint:errorlint // this is what Is does
 
 // A PartialError is returned by a publisher that knows what became of each message of one
-// call. A [Relay] then tries again only those that failed; after any other error it tries
-// all of them again.
+// call. A [Relay] then tries again only those that failed; after any other error, also one that joins
+// this with others, it tries all of them again.
 type PartialError struct {
 	// Errors has one entry for each message, in their order; nil says confirmed.
 	Errors []error

@@ -5,6 +5,8 @@ import (
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/millrace-go/millrace/internal/sole"
 )
 
 // run is what a lane is given to publish, in the order of their storing.
@@ -192,7 +194,7 @@ func (l *lane) call(group []int) (v verdict) {
 	var partial *PartialError
 	err := l.await("the publisher", func() error {
 		answer = l.to.Publish(first.topic, msgs...)
-		partial = partialOf(answer)
+		partial, _ = sole.As[*PartialError](answer)
 		return nil
 	})
 	switch {
@@ -236,20 +238,4 @@ func failureOf(err error) *failure {
 		return nil
 	}
 	return &failure{err, err.Error(), errors.Is(err, ErrPermanent)}
-}
-
-// partialOf returns the [PartialError] that err is, or wraps alone. What is joined with another error is
-// not the whole answer: of two brokers, for instance, the other one may have nothing.
-func partialOf(err error) *PartialError {
-	for err != nil {
-		if partial, is := err.(*PartialError); is { //nolint:errorlint // errors.As looks into joined errors
-			return partial
-		}
-		one, is := err.(interface{ Unwrap() error }) //nolint:errorlint // as above
-		if !is {
-			return nil
-		}
-		err = one.Unwrap()
-	}
-	return nil
 }

@@ -1,12 +1,11 @@
 package tracing
 
 import (
-	"errors"
-
 	"github.com/ThreeDotsLabs/watermill/message"
 	"go.opentelemetry.io/otel/codes"
 	"go.opentelemetry.io/otel/trace"
 
+	"github.com/millrace-go/millrace/internal/sole"
 	"github.com/millrace-go/millrace/outbox"
 )
 
@@ -75,8 +74,7 @@ func (p *publisher) Publish(topic string, msgs ...*message.Message) (err error) 
 
 // errorOf is what err, of a call with n messages, says of the i-th.
 func errorOf(err error, i, n int) error {
-	var partial *outbox.PartialError
-	if errors.As(err, &partial) && len(partial.Errors) == n {
+	if partial, is := sole.As[*outbox.PartialError](err); is && partial != nil && len(partial.Errors) == n {
 		return partial.Errors[i]
 	}
 	return err

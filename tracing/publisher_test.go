@@ -127,6 +127,14 @@ func TestSenderTellsWhatBecameOfEachMessage(t *testing.T) {
 	for _, s := range b.all("send orders") {
 		assert.Equal(t, codes.Error, s.Status.Code)
 	}
+
+	b.kept.Reset()
+	toTwo := errors.Join(&outbox.PartialError{Errors: make([]error, 2)}, errors.New("the other broker is away"))
+	to.do = func([]*message.Message) error { return toTwo }
+	assert.Equal(t, toTwo, b.Sender(to).Publish("orders", newMessage("1"), newMessage("2")))
+	for _, s := range b.all("send orders") {
+		assert.Equal(t, codes.Error, s.Status.Code)
+	}
 }
 
 func TestSenderEndsItsSpansWhereThePublisherPanics(t *testing.T) {
