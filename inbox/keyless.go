@@ -276,8 +276,9 @@ func (q *Queue) putTerminal(
 	case !a.keyless && row.other(a.hash):
 		stored, err = q.parkTwin(ctx, tx, consumer, a)
 	case row.Result != resultOpen && row.Outcome != nil && !row.OpenStatus.Valid: // what it produced must go out
-		a.status, a.delay, a.why = Settling, q.config.MinBackoff, unsettled
-		return nil, q.insertFailed(ctx, tx, consumer, a)
+		settling := *a // the transaction may be tried again
+		settling.status, settling.delay, settling.why = Settling, q.config.MinBackoff, unsettled
+		return nil, q.insertFailed(ctx, tx, consumer, &settling)
 	case row.Result != resultOpen || row.OpenStatus.Valid:
 		a.past = row.Outcome != nil && row.OpenHash.Int64 != a.hash
 		return nil, nil
