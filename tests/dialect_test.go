@@ -106,24 +106,39 @@ func TestMigrateTwiceIsNothing(t *testing.T) {
 
 func TestProcessesMayMigrateAtOnce(t *testing.T) {
 	t.Parallel()
-	const processes = 8
 	testdb.Each(t, func(t *testing.T, db *testdb.DB) {
-		stores := make([]*inbox.Store, processes)
-		for i := range stores {
-			stores[i] = rig.NewStore(t, db.Open(t).DB, inbox.Config{})
-		}
-		var wg sync.WaitGroup
-		start := make(chan struct{})
-		for _, store := range stores {
-			wg.Go(func() {
-				<-start
-				assert.NoError(t, store.Migrate(t.Context()))
-			})
-		}
-		close(start)
-		wg.Wait()
+		migrateAtOnce(t, db)
 		assert.Empty(t, check(t, documented(t, db), inbox.Config{}))
 	}, testdb.Empty())
+	for _, level := range []string{"repeatable read", "serializable"} { // which connections are at by default
+		t.Run("postgres at "+level, func(t *testing.T) {
+			t.Parallel()
+			db := testdb.On(t, "postgres", testdb.Empty(), testdb.Params("default_transaction_isolation", level))
+			migrateAtOnce(t, db)
+		})
+	}
+}
+
+func migrateAtOnce(t *testing.T, db *testdb.DB) {
+	t.Helper()
+	const processes = 8
+	stores := make([]*inbox.Store, processes)
+	for i := range stores {
+		stores[i] = rig.NewStore(t, db.Open(t).DB, inbox.Config{})
+	}
+	var wg sync.WaitGroup
+	start := make(chan struct{})
+	for _, store := range stores {
+		wg.Go(func() {
+			<-start
+			assert.NoError(t, store.Migrate(t.Context()))
+		})
+	}
+	close(start)
+	wg.Wait()
+	pending, err := stores[0].Pending(t.Context())
+	require.NoError(t, err)
+	assert.Empty(t, pending)
 }
 
 func TestTheSchemaWorksWhenAppliedByHand(t *testing.T) {

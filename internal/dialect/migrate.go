@@ -2,6 +2,7 @@ package dialect
 
 import (
 	"context"
+	"database/sql"
 	"errors"
 	"fmt"
 	"strings"
@@ -77,7 +78,11 @@ func (d *Dialect) migrateOnce(ctx context.Context, db *sqlx.DB) (err error) {
 			return fmt.Errorf("create the table of versions: %w", err)
 		}
 	}
-	tx, err := owned.Begin(ctx, db, nil, d.OneWriter)
+	options := &sql.TxOptions{Isolation: sql.LevelReadCommitted} // what others did before we had the lock must be seen
+	if d.OneWriter {
+		options = nil
+	}
+	tx, err := owned.Begin(ctx, db, options, d.OneWriter)
 	if err != nil {
 		return fmt.Errorf("begin: %w", err)
 	}
