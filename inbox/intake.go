@@ -1,13 +1,11 @@
 package inbox
 
 import (
-	"bytes"
 	"context"
 	"crypto/sha256"
 	"database/sql"
 	"errors"
 	"fmt"
-	"slices"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
@@ -70,9 +68,6 @@ func (q *Queue) PutOpen(ctx context.Context, topic string, msgs ...*message.Mess
 		}
 		all = append(all, a)
 	}
-	if q.config.OrderKey == nil { // writers that meet in one order do not deadlock
-		slices.SortStableFunc(all, func(a, b *arrival) int { return bytes.Compare(a.id, b.id) })
-	}
 	if err := q.put(ctx, all); err != nil {
 		return nil, q.name.explain(fmt.Sprintf("store %d messages", len(msgs)), err)
 	}
@@ -114,7 +109,8 @@ func (q *Queue) put(ctx context.Context, all []*arrival) error {
 	return nil
 }
 
-// putAll stores messages in one transaction.
+// putAll stores messages in one transaction, in the order in which they came: they are delivered in it. Writers that
+// meet in different orders deadlock, and try again.
 func (q *Queue) putAll(ctx context.Context, consumer int32, all []*arrival) (parked, kept []*arrival, err error) {
 	err = q.write(ctx, func(tx *sqlx.Tx, tell tellParked) error {
 		if err := q.openDisputed(ctx, tx, consumer, all); err != nil {
