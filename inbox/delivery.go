@@ -155,7 +155,7 @@ func Redelivered(msg *message.Message) bool {
 func messageTime(msg *message.Message) (time.Time, bool) {
 	for _, field := range []string{"ce_time", "publishTime"} {
 		if value := msg.Metadata[field]; value != "" {
-			if t, err := time.Parse(time.RFC3339Nano, value); err == nil {
+			if t, err := time.Parse(time.RFC3339Nano, value); err == nil && !t.IsZero() {
 				return t, true
 			}
 		}

@@ -213,7 +213,11 @@ func (cl *Claim) objection(ctx context.Context, db sqlx.QueryerContext, what ste
 		return why{ReasonCollision, "same key as message " + keycode.String(d.original) + ", other payload"}, nil
 	}
 	made, known := config.MessageTime(d.msg)
-	if !known || time.Since(made)+config.ClockSkew < MinRetention {
+	if !known || made.IsZero() {
+		return why{}, nil
+	}
+	surely := made.Add(-config.ClockSkew)
+	if surely.After(time.Now().Add(-MinRetention)) {
 		return why{}, nil
 	}
 	var line int64
@@ -221,7 +225,7 @@ func (cl *Claim) objection(ctx context.Context, db sqlx.QueryerContext, what ste
 	if err := sqlx.GetContext(ctx, db, &line, s.dialect.SelectPurgeLine, cl.id32); err != nil {
 		return why{}, fmt.Errorf("read the purge line: %w", err)
 	}
-	if line == 0 || made.Add(-config.ClockSkew).UnixMicro() > line {
+	if line == 0 || surely.After(time.UnixMicro(line)) {
 		return why{}, nil
 	}
 	return why{ReasonTooOld, fmt.Sprintf("too old: made at %s, and what was handled up to %s is forgotten, so it may have been handled",

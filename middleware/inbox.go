@@ -83,7 +83,7 @@ type Inbox struct {
 	Fingerprint func(msg *message.Message) ([]byte, error)
 
 	// MessageTime says when a message was made, if it tells: one older than what is still
-	// remembered is parked. Defaults to the metadata fields ce_time and publishTime.
+	// remembered is parked. The zero time is none. Defaults to the metadata fields ce_time and publishTime.
 	MessageTime func(msg *message.Message) (made time.Time, known bool)
 
 	// ClockSkew is how far the clocks of producers may be ahead. Defaults to 5 minutes.

@@ -48,6 +48,34 @@ var retentionBodies = []testdb.Body{
 		must(t, b.inbox(effect, on(b.process())), again(msg))
 		assert.Equal(t, 2, b.effects())
 	})},
+	{Name: "redelivery after the retention, made centuries ago", Why: "no time is too far away to be judged; the zero time is none", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
+		times := map[string]string{
+			"1733": "1733-06-01T00:00:00Z", "year one": "0001-01-01T00:00:01Z", "before it": "0001-01-01T00:00:00+01:00",
+			"none": "0001-01-01T00:00:00Z", "none, but published": "0001-01-01T00:00:00Z",
+		}
+		deliver := func(store *inbox.Store) {
+			for id, made := range times {
+				msg := message.NewMessage(id, nil)
+				msg.Metadata.Set("ce_time", made)
+				if strings.HasSuffix(id, "published") {
+					msg.Metadata.Set("publishTime", time.Now().Add(-9*day).Format(time.RFC3339Nano))
+				}
+				must(t, b.inbox(effect, on(store)), msg)
+			}
+		}
+		deliver(b.store)
+		b.age(8 * day)
+		b.purge(len(times))
+		deliver(b.process())
+		for id := range times {
+			runs := 1
+			if id == "none" {
+				runs = 2
+			}
+			assert.Equal(t, runs, b.effectsOf(id), id)
+		}
+		assert.Len(t, rig.Parked(t, b.store), len(times)-1)
+	})},
 	{Name: "an old message of a consumer that forgot nothing", Why: "only what may have been deleted is doubted", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		must(t, b.inbox(effect, func(i *millrace.Inbox) { i.MessageTime = longAgo }), newMessage("x"))
 		assert.Equal(t, 1, b.effects())
