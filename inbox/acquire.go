@@ -120,7 +120,7 @@ func (cl *Claim) acquire() error {
 			if err := pause(d.ctx, contended); err != nil {
 				return err
 			}
-		case kind == dialect.Unavailable, kind == dialect.NoTable, kind == dialect.ReadOnly:
+		case kind.Down():
 			_ = s.noticeLoss(err)
 			pass.Tell(func() { s.observeOutage(d, err) })
 			if pass.Down(d.ctx) {

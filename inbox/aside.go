@@ -4,6 +4,8 @@ import (
 	"errors"
 
 	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/millrace-go/millrace/internal/dialect"
 )
 
 // turnAway ends a delivery whose handler the version gate did not run.
@@ -18,6 +20,7 @@ func (cl *Claim) turnAway(produced []*message.Message) error {
 		if !cl.inDoubt && cl.contended(err) {
 			return cl.giveUp()
 		}
+		cl.unserved = dialect.Classify(err).Down()
 		return cl.Rollback(err)
 	}
 	cl.end()

@@ -19,16 +19,17 @@ import (
 type Claim struct {
 	*delivery
 
-	id32    int32 // the consumer's
-	fresh   bool
-	openRow bool   // the claim was taken from a row of open messages, closed at the end
-	inDoubt bool   // our commit failed, so it may have been applied
-	over    bool   // committed or rolled back
-	answer  string // how a copy was known
-	parked  why    // if the message was parked instead
-	refused bool   // because it was replayed
-	queued  bool   // it was replayed, and the queue delivers what had failed
-	outcome []*message.Message
+	id32     int32 // the consumer's
+	fresh    bool
+	openRow  bool   // the claim was taken from a row of open messages, closed at the end
+	inDoubt  bool   // our commit failed, so it may have been applied
+	over     bool   // committed or rolled back
+	unserved bool   // a statement of ours failed behind the claim, as the database does not serve us
+	answer   string // how a copy was known
+	parked   why    // if the message was parked instead
+	refused  bool   // because it was replayed
+	queued   bool   // it was replayed, and the queue delivers what had failed
+	outcome  []*message.Message
 
 	// What the version gate says, and what for.
 	decided  bool
@@ -94,22 +95,15 @@ func (c *Consumer) claim(msg *message.Message, v *visit) (*Claim, error) {
 	}
 	if kept, err := cl.keepKeyless(); kept {
 		return cl, nil
-	} else if err != nil && d.ctx.Err() == nil && !errors.Is(err, ErrUnavailable) && !errors.Is(err, ErrInProgress) &&
-		dialect.Classify(err) == dialect.Other {
-		return nil, c.refused(d, err)
 	} else if err != nil {
-		d.interrupted(err)
-		return nil, d.fail(err)
+		return nil, c.unclaimed(d, err)
 	}
-	if err := cl.obtain(); errors.Is(err, ErrKeyChanged) {
-		return nil, c.refused(d, err)
-	} else if err != nil {
+	if err := cl.obtain(); err != nil {
 		var failed *beforeError
 		if errors.As(err, &failed) {
 			return nil, d.name(failed.error)
 		}
-		d.interrupted(err)
-		return nil, d.fail(err)
+		return nil, c.unclaimed(d, err)
 	}
 	if !cl.fresh {
 		return cl, nil
@@ -119,6 +113,17 @@ func (c *Consumer) claim(msg *message.Message, v *visit) (*Claim, error) {
 		v.made.Give(cl.msg)
 	}
 	return cl, cl.begin()
+}
+
+// unclaimed ends a delivery whose message was neither claimed nor answered. Where nothing held it back
+// yet, it is now.
+func (c *Consumer) unclaimed(d *delivery, err error) error {
+	if d.ctx.Err() == nil && !errors.Is(err, ErrUnavailable) && !errors.Is(err, ErrInProgress) &&
+		dialect.Classify(err) == dialect.Other {
+		return c.refused(d, err)
+	}
+	d.interrupted(err)
+	return d.fail(err)
 }
 
 // begin runs OnBegin. Its failure is the handler's.

@@ -19,9 +19,9 @@ var (
 	// TwinWait. The delivery was not handled; it will come again.
 	ErrInProgress = errors.New("another process is handling this message")
 
-	// ErrUnavailable says that the database does not answer. The delivery was not handled,
-	// and was held back for a moment so that a broker does not redeliver in a storm.
-	ErrUnavailable = errors.New("the database does not answer")
+	// ErrUnavailable says that the database does not answer, lets nobody in or has no room. The delivery was
+	// not handled, and was held back for a moment so that a broker does not redeliver in a storm.
+	ErrUnavailable = errors.New("the database does not serve the inbox")
 
 	// ErrNotMigrated says that tables or columns are missing.
 	ErrNotMigrated = errors.New("a table is missing: run Store.Migrate, or apply what Store.Schema prints")

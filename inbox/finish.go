@@ -45,6 +45,7 @@ func (cl *Claim) Commit(produced []*message.Message) ([]*message.Message, error)
 		if (len(cl.advances) > 0 || cl.openRow) && cl.ambient.Open() && cl.contended(err) {
 			return nil, cl.giveUp()
 		}
+		cl.unserved = dialect.Classify(err).Down()
 		return nil, cl.Rollback(err)
 	}
 	cl.succeed(produced, early)
@@ -334,6 +335,10 @@ func (cl *Claim) Rollback(cause error) error {
 	}
 	cl.letGo()
 	cl.observeFailed(cause)
+	// The next claim may well succeed, being small, and nothing else would hold it back.
+	if (cl.unserved || dialect.Full(cause)) && cl.told() == nil {
+		cl.consumer.pace.wait(cl.ctx)
+	}
 	return cl.name(cause)
 }
 

@@ -10,6 +10,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/millrace-go/millrace/internal/ambient"
+	"github.com/millrace-go/millrace/internal/dialect"
 )
 
 // Gate lets the messages of each aggregate through in the order of their versions. It is
@@ -59,6 +60,7 @@ func (g *Gate) Admit(msg *message.Message) (run bool, err error) {
 		return false, cl.unversioned(err)
 	}
 	if err := cl.pass(g, steps); err != nil && !cl.contended(err) {
+		cl.unserved = dialect.Classify(err).Down()
 		return false, fmt.Errorf("version gate: %w", explain(cl.consumer.store.noticeLoss(err)))
 	}
 	cl.decided = true

@@ -166,8 +166,8 @@ func (cl *Claim) keepBy(keep func(context.Context, why) (bool, error), because w
 		pass.Cancel()
 		return false, fmt.Errorf("%w: keep the message for an operator: %w", ErrInProgress, err)
 	}
-	switch dialect.Classify(err) {
-	case dialect.Unavailable, dialect.NoTable, dialect.ReadOnly:
+	switch {
+	case dialect.Classify(err).Down():
 		s.observeOutage(d, err)
 		if pass.Down(d.ctx) {
 			d.log().Error("inbox: the database does not serve the inbox, deliveries are held back", explain(err), nil)

@@ -237,7 +237,7 @@ func (s *Store) reader(ctx context.Context) sqlx.ExtContext {
 // noticeLoss forgets when err, of a statement of ours, says that a connection was lost.
 func (s *Store) noticeLoss(err error) error {
 	switch dialect.Classify(err) {
-	case dialect.Unavailable, dialect.ReadOnly: // read-only: a primary that was demoted
+	case dialect.Unavailable, dialect.Unready, dialect.ReadOnly: // read-only: a primary that was demoted
 		s.forget()
 	}
 	return err
@@ -275,7 +275,7 @@ func explain(err error) error {
 		return fmt.Errorf("%w: %w", ErrNotMigrated, err)
 	case dialect.ReadOnly:
 		return fmt.Errorf("%w: %w", ErrReadOnly, err)
-	case dialect.Unavailable:
+	case dialect.Unavailable, dialect.Unready:
 		return fmt.Errorf("%w: %w", ErrUnavailable, err)
 	}
 	return err

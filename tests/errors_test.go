@@ -2,6 +2,7 @@ package tests_test
 
 import (
 	"fmt"
+	"regexp"
 	"testing"
 
 	"github.com/jmoiron/sqlx"
@@ -99,6 +100,14 @@ func TestErrorsAreKnownForWhatTheyAre(t *testing.T) {
 		t.Run("nobody there", func(t *testing.T) {
 			err := db.Open(t, testdb.Via("127.0.0.1:1")).PingContext(t.Context())
 			assert.Equal(t, dialect.Unavailable, classified(t, err))
+		})
+		t.Run("no such database", func(t *testing.T) {
+			name := regexp.MustCompile(`/millrace_test_\w+`)
+			require.Regexp(t, name, db.DSN)
+			elsewhere, err := sqlx.Open(db.Driver, name.ReplaceAllString(db.DSN, "/millrace_absent"))
+			require.NoError(t, err)
+			assert.Equal(t, dialect.Unavailable, classified(t, elsewhere.PingContext(t.Context())))
+			require.NoError(t, elsewhere.Close())
 		})
 	})
 }

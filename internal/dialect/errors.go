@@ -19,12 +19,40 @@ type Kind int
 const (
 	Other         Kind = iota
 	Contention         // deadlock, serialization failure, lock wait: try again in a new transaction
-	Unavailable        // the connection or the server is gone: wait
+	Unavailable        // the server is gone, lets nobody in, or has no room: wait
+	Unready            // the server does not serve this user or this database as they are; or a statement was wrong
 	NoTable            // the schema has not been migrated
 	ReadOnly           // the database takes no writes
 	TooLarge           // more bytes than the server or the driver takes at once
 	NoTransaction      // the server has ended the transaction that the statement is meant for
 )
+
+// Down reports whether an error of this kind, of a statement of ours, says that the database does not
+// serve us for now. A statement of the user's may have brought an error about by itself.
+func (k Kind) Down() bool {
+	return k == Unavailable || k == Unready || k == NoTable || k == ReadOnly
+}
+
+// Full reports whether err says that the database has no room, or cannot write: then the smallest
+// statements may still succeed.
+func Full(err error) bool {
+	for ; err != nil; err = unwrap(err) {
+		if e, ok := err.(interface{ SQLState() string }); ok { //nolint:errorlint // walks the tree itself
+			return e.SQLState() == "53100" || e.SQLState() == "58030"
+		}
+		code, ok := number(err)
+		if sqlite := ok && ofSQLite(err); sqlite {
+			return code&0xff == 10 || code&0xff == 13
+		} else if ok {
+			return code == 1021 || code == 1026 || code == 1030 || code == 1114
+		}
+	}
+	return false
+}
+
+func ofSQLite(err error) bool {
+	return strings.Contains(strings.ToLower(reflect.TypeOf(err).String()), "sqlite")
+}
 
 // Classify says what err means. Drivers are not imported: pgx and lib/pq tell their
 // SQLSTATE by a method, go-sql-driver and mattn hold numbers in fields, modernc tells its
@@ -71,8 +99,7 @@ func classifyOne(err error) Kind {
 		return Unavailable
 	}
 	if code, ok := number(err); ok {
-		typ := strings.ToLower(reflect.TypeOf(err).String())
-		if strings.Contains(typ, "sqlite") {
+		if ofSQLite(err) {
 			return sqliteKind(code, err.Error())
 		}
 		return mysqlKind(code, err.Error())
@@ -125,8 +152,11 @@ func postgresKind(state string) Kind {
 	case state == "54000":
 		return TooLarge
 	case strings.HasPrefix(state, "08"), strings.HasPrefix(state, "57P"), state == "25P03",
-		strings.HasPrefix(state, "53"), strings.HasPrefix(state, "58"):
+		strings.HasPrefix(state, "53"), strings.HasPrefix(state, "58"),
+		strings.HasPrefix(state, "28"), state == "3D000":
 		return Unavailable
+	case state == "55000", state == "42501":
+		return Unready
 	}
 	return Other
 }
@@ -153,8 +183,12 @@ func mysqlKind(code int64, text string) Kind {
 		if strings.Contains(text, "max_allowed_packet") {
 			return TooLarge
 		}
-	case 1040, 1053, 1077, 1152, 1158, 1159, 1160, 1161, 1184, 1203, 1226, 1317, 1927, 2002, 2003, 2006, 2013, 3024, 4031:
+	case 1044, 1045, 1049, 1129, 1130, 1698, 1862, 3118, 4151, // nobody is let in
+		1021, 1026, 1030, 1114, // there is no room
+		1040, 1053, 1077, 1152, 1158, 1159, 1160, 1161, 1184, 1203, 1226, 1317, 1927, 2002, 2003, 2006, 2013, 3024, 4031:
 		return Unavailable
+	case 1046, 1142, 1143:
+		return Unready
 	}
 	return Other
 }
@@ -167,8 +201,10 @@ func sqliteKind(code int64, text string) Kind {
 		return ReadOnly
 	case 18:
 		return TooLarge
-	case 10, 14:
+	case 10, 11, 13, 14, 26:
 		return Unavailable
+	case 3, 23:
+		return Unready
 	case 1:
 		if strings.Contains(text, "no such table") || strings.Contains(text, "no such column") {
 			return NoTable
