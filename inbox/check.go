@@ -75,13 +75,20 @@ func (s *Store) Check(ctx context.Context) ([]Finding, error) {
 	if _, live := ambient.From(ctx).Live(s.db); live {
 		return nil, errors.New("inbox: check: it would wait for the transaction of this handler: call it outside")
 	}
+	return s.check(ctx, (*checkup).consumers)
+}
+
+// check looks at everything, and at what else is asked for.
+func (s *Store) check(ctx context.Context, more ...func(*checkup, context.Context) error) ([]Finding, error) {
 	if err := s.db.PingContext(ctx); err != nil {
 		return nil, fmt.Errorf("inbox: check: %w: is the pool open, and does its connection string name a server "+
 			"that runs and lets this user in? %w", ErrUnavailable, err)
 	}
 	c := checkup{store: s, pool: s.db.Stats().MaxOpenConnections, twinWait: s.longestTwinWait()}
-	for _, step := range []func(context.Context) error{c.server, c.tables, c.consumers, c.janitor, c.steps, c.driver, c.trial} {
-		if err := step(ctx); err != nil {
+	steps := []func(*checkup, context.Context) error{(*checkup).server, (*checkup).tables}
+	steps = append(append(steps, more...), (*checkup).janitor, (*checkup).steps, (*checkup).driver, (*checkup).trial)
+	for _, step := range steps {
+		if err := step(&c, ctx); err != nil {
 			return nil, fmt.Errorf("inbox: check: %w", explain(err))
 		}
 	}

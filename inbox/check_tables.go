@@ -4,11 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"math/rand/v2"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/jmoiron/sqlx"
 
@@ -94,50 +92,6 @@ func (c *checkup) version(ctx context.Context) error {
 	case version > known+1:
 		c.warn(subject, fmt.Sprintf("the schema has version %d, this release knows %d", version, known),
 			"update this service: only adjacent releases are made to work with one schema")
-	}
-	return nil
-}
-
-// consumers compares what is remembered with what may come again. What this process was
-// told counts more than what an earlier one recorded; a consumer's old epochs do not count.
-func (c *checkup) consumers(ctx context.Context) error {
-	if c.failed() {
-		return nil
-	}
-	s := c.store
-	var rows []consumerRow
-	if err := s.db.SelectContext(ctx, &rows, s.dialect.SelectConsumers); err != nil {
-		return fmt.Errorf("read the consumers: %w", err)
-	}
-	newest := make(map[string]consumerRow)
-	keep := func(row consumerRow) {
-		if known, found := newest[string(row.Name)]; !found || known.Epoch <= row.Epoch {
-			newest[string(row.Name)] = row
-		}
-	}
-	for _, row := range rows {
-		if string(row.Namespace) == s.config.Namespace {
-			keep(row)
-		}
-	}
-	s.mu.Lock()
-	for _, known := range s.consumers {
-		keep(consumerRow{
-			Name: []byte(known.config.Name), Epoch: known.config.Epoch,
-			Retention: known.retention(), Window: known.config.Window.Microseconds(),
-		})
-	}
-	s.mu.Unlock()
-	for _, name := range slices.Sorted(maps.Keys(newest)) {
-		row := newest[name]
-		if row.Retention == 0 || row.Retention >= 2*row.Window {
-			continue
-		}
-		window, retention := time.Duration(row.Window)*time.Microsecond, time.Duration(row.Retention)*time.Microsecond
-		c.warn(fmt.Sprintf("consumer %q", name),
-			fmt.Sprintf("Retention %v is below twice its Window of %v: a message may come again when it is forgotten, "+
-				"and is then handled again or parked as too old", retention, window),
-			fmt.Sprintf("set Retention to %v or more, or inbox.Forever", 2*window))
 	}
 	return nil
 }

@@ -190,7 +190,14 @@ func (s *Store) Consumer(config ConsumerConfig) (*Consumer, error) {
 		return nil, fmt.Errorf("inbox: consumer %q: %w", config.Name, err)
 	}
 	config.setDefaults()
+	c, err := s.enrol(config)
+	if err == nil {
+		s.declare(&config)
+	}
+	return c, err
+}
 
+func (s *Store) enrol(config ConsumerConfig) (*Consumer, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	name := consumerName{config.Name, config.Epoch}
@@ -304,12 +311,14 @@ func (c *ConsumerConfig) sameKey(row consumerRow) error {
 }
 
 // Verify returns what would make every message of the consumer that config names fail: a
-// wrong setting, or another key than it had before. It registers nothing.
+// wrong setting, or another key than it had before. It registers nothing, and logs a Retention that is short
+// for the Window.
 func (s *Store) Verify(ctx context.Context, config ConsumerConfig) error {
 	if err := config.Validate(); err != nil {
 		return fmt.Errorf("inbox: consumer %q: %w", config.Name, err)
 	}
 	config.setDefaults()
+	s.declare(&config)
 	row, err := (&Consumer{store: s, config: config}).find(ctx)
 	if errors.Is(err, sql.ErrNoRows) {
 		return nil

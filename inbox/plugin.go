@@ -46,8 +46,9 @@ func (s *Store) Plugin() message.RouterPlugin {
 	}
 }
 
+// checkAtStart leaves out the consumers: they are judged when the program says what they are.
 func (s *Store) checkAtStart(ctx context.Context) error {
-	findings, err := s.Check(ctx)
+	findings, err := s.check(ctx)
 	if err != nil {
 		return err
 	}

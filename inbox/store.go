@@ -55,6 +55,7 @@ type Store struct {
 
 	mu        sync.Mutex
 	consumers map[consumerName]*Consumer
+	declared  map[string]remembering      // by consumer
 	bells     map[consumerName]*bell.Bell // of those whose stored messages are delivered here
 
 	unattended unattended
@@ -96,6 +97,7 @@ func NewStore(db *sqlx.DB, config Config) (*Store, error) {
 		settled:   recent.NewSet(config.SettledKeys, settledTTL),
 		versions:  recent.NewSet(config.SettledKeys, settledTTL),
 		consumers: make(map[consumerName]*Consumer),
+		declared:  make(map[string]remembering),
 		bells:     make(map[consumerName]*bell.Bell),
 	}
 	s.log = steady.Logger(config.Logger, func() { s.panics.Add(1) })

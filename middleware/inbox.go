@@ -69,7 +69,7 @@ type Inbox struct {
 	Retention time.Duration
 
 	// Window is the longest time after which a message may come again: the broker's
-	// retention, a dead-letter queue's age. If set, Store.Check compares Retention with it.
+	// retention, a dead-letter queue's age. A Retention below twice as much is warned of.
 	Window time.Duration
 
 	// OnCollision is what happens to a message with the key, but not the payload, of another

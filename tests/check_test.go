@@ -3,6 +3,7 @@ package tests_test
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -14,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-go/millrace/inbox"
+	millrace "github.com/millrace-go/millrace/middleware"
 	"github.com/millrace-go/millrace/tests/rig"
 	"github.com/millrace-go/millrace/tests/servers"
 	"github.com/millrace-go/millrace/tests/testdb"
@@ -230,6 +232,46 @@ func TestCheckComparesRetentionWithTheDeclaredWindow(t *testing.T) {
 		found, err = next.Check(t.Context())
 		require.NoError(t, err)
 		require.Empty(t, found, "an epoch that is over does not count")
+	})
+}
+
+// What the table has of a consumer is what the run before said: at a start the program counts.
+func TestARetentionIsJudgedByTheProgram(t *testing.T) {
+	t.Parallel()
+	testdb.Each(t, func(t *testing.T, db *testdb.DB) {
+		db = documented(t, db) // so that there is nothing else to say
+		migrate(t, db, inbox.Config{})
+		for _, run := range []struct {
+			retention time.Duration
+			verified  bool // at the start; else the first message tells
+			warned    int
+		}{{3 * time.Hour, true, 1}, {4 * time.Hour, true, 0}, {3 * time.Hour, false, 1}, {4 * time.Hour, false, 0}} {
+			events := &rig.Events{}
+			store := rig.NewStore(t, db.DB, inbox.Config{Logger: events})
+			i := millrace.Inbox{Store: store, Retention: run.retention, Window: 2 * time.Hour}
+			plugin := store.Plugin()
+			if run.verified {
+				plugin = i.Plugin()
+			}
+			said := func() int {
+				return len(slices.DeleteFunc(events.Logs(), func(text string) bool {
+					return text != "inbox: messages can come again when they are forgotten" &&
+						text != "inbox: a setting of the database should be another"
+				}))
+			}
+			router, source := rig.NewRouter(t), rig.NewFeed()
+			router.AddPlugin(plugin)
+			router.AddMiddleware(i.Middleware)
+			router.AddConsumerHandler("billing", "orders", source, func(*message.Message) error { return nil })
+			rig.Run(t, router)
+			if run.verified {
+				assert.Equal(t, run.warned, said(), "%+v, before the first message", run)
+			}
+			msg := newMessage("x")
+			source.Send(t, msg)
+			require.True(t, rig.Answer(t, msg))
+			assert.Equal(t, run.warned, said(), "%+v", run)
+		}
 	})
 }
 

@@ -1,0 +1,82 @@
+package inbox
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+)
+
+// remembering is how long a consumer remembers what it has handled, and how long it may come again.
+type remembering struct {
+	epoch             int
+	retention, window int64 // in microseconds
+}
+
+func (c *ConsumerConfig) remembering() remembering {
+	return remembering{c.Epoch, (&Consumer{config: *c}).retention(), c.Window.Microseconds()}
+}
+
+// short says what is wrong with r, or nothing.
+func (r remembering) short(consumer string) (Finding, bool) {
+	if r.retention == 0 || r.retention >= 2*r.window {
+		return Finding{}, false
+	}
+	window, retention := time.Duration(r.window)*time.Microsecond, time.Duration(r.retention)*time.Microsecond
+	return Finding{
+		Warning, fmt.Sprintf("consumer %q", consumer),
+		fmt.Sprintf("Retention %v is below twice its Window of %v: a message may come again when it is forgotten, "+
+			"and is then handled again or parked as too old", retention, window),
+		fmt.Sprintf("set Retention to %v or more, or inbox.Forever", 2*window),
+	}, true
+}
+
+// declare notes what the program says of a consumer, and judges it at once: what the table has is what the
+// program said when it ran last.
+func (s *Store) declare(config *ConsumerConfig) {
+	r := config.remembering()
+	s.mu.Lock()
+	known, found := s.declared[config.Name]
+	if !found || known.epoch <= r.epoch {
+		s.declared[config.Name] = r
+	}
+	s.mu.Unlock()
+	if found && known == r {
+		return
+	}
+	if f, short := r.short(config.Name); short {
+		s.log.Info("inbox: messages can come again when they are forgotten", watermill.LogFields{"reason": f.String()})
+	}
+}
+
+// consumers compares what is remembered with what may come again. What this process was
+// told counts, else what an earlier one recorded; a consumer's old epochs do not.
+func (c *checkup) consumers(ctx context.Context) error {
+	if c.failed() {
+		return nil
+	}
+	s := c.store
+	var rows []consumerRow
+	if err := s.db.SelectContext(ctx, &rows, s.dialect.SelectConsumers); err != nil {
+		return fmt.Errorf("read the consumers: %w", err)
+	}
+	all := make(map[string]remembering)
+	for _, row := range rows {
+		known, found := all[string(row.Name)]
+		if string(row.Namespace) == s.config.Namespace && (!found || known.epoch <= row.Epoch) {
+			all[string(row.Name)] = remembering{row.Epoch, row.Retention, row.Window}
+		}
+	}
+	s.mu.Lock()
+	maps.Copy(all, s.declared)
+	s.mu.Unlock()
+	for _, name := range slices.Sorted(maps.Keys(all)) {
+		if f, short := all[name].short(name); short {
+			c.findings = append(c.findings, f)
+		}
+	}
+	return nil
+}
