@@ -110,9 +110,8 @@ func TestADatabaseThatIsFull(t *testing.T) {
 	load := newLoad(h, 4)
 	defer load.stop()
 	rig.Eventually(b, "it is full", func() bool { return load.nacked.Load() > 0 })
-	before := load.deliveries.Load()
 	<-time.After(watched)
-	assert.Less(t, load.deliveries.Load()-before, int64(mostHeldBack), "a storm")
+	assert.Less(t, load.nacked.Load(), int64(mostHeldBack), "a storm") // what finds room yet goes through
 	load.stopping.Store(true)
 	b.exec(`DELETE FROM effects`)
 }
