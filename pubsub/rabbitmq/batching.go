@@ -70,7 +70,8 @@ func (c *batchingConn) write() {
 	}
 }
 
-// writeNow writes on a connection that a Dial of the user's may have made.
+// writeNow writes on a connection that a Dial of the user's may have made. After a failure it
+// closes it, so that the reader hears of it, and with it who waits for an answer to what was lost.
 func (c *batchingConn) writeNow(batch []byte) (err error) {
 	err = errExited
 	defer func() {
@@ -81,9 +82,11 @@ func (c *batchingConn) writeNow(batch []byte) (err error) {
 			return
 		}
 		c.mu.Lock()
-		defer c.mu.Unlock()
 		c.err = err
 		c.changed.Broadcast()
+		c.mu.Unlock()
+		defer func() { _ = recover() }() // why is known already
+		_ = c.Conn.Close()
 	}()
 	_, err = c.Conn.Write(batch)
 	return err

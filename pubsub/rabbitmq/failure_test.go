@@ -2,9 +2,12 @@ package rabbitmq_test
 
 import (
 	"bytes"
+	"errors"
+	"net"
 	"net/url"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -219,4 +222,39 @@ func TestPublishGivesUpInTimeWhenTheBrokerBlocks(t *testing.T) {
 		require.ErrorIs(t, p.Publish("things", newMessages(3)...), rabbitmq.ErrUnconfirmed)
 	}
 	endsInTime(t, p.Close)
+}
+
+// speechless is a connection whose writes fail from the given moment on, while it can still be read.
+type speechless struct {
+	net.Conn
+	armed *atomic.Bool
+}
+
+var errSpeechless = errors.New("nothing can be written")
+
+func (c speechless) Write(b []byte) (int, error) {
+	if c.armed.Load() {
+		return 0, errSpeechless
+	}
+	return c.Conn.Write(b)
+}
+
+// TestAWriteThatFailsEndsTheConnection: without heartbeats nothing else would be written, and the
+// publisher would wait for confirms of what RabbitMQ never got until ConfirmTimeout.
+func TestAWriteThatFailsEndsTheConnection(t *testing.T) {
+	a := newAdmin(t, uri(t))
+	topic, broker := a.queue(nil), rabbitmq.NewQueueConfig(uri(t), rabbitmq.Queues{})
+	var armed atomic.Bool
+	broker.Connection.AmqpConfig = &amqp091.Config{Heartbeat: time.Hour, Dial: func(network, address string) (net.Conn, error) {
+		conn, err := amqp091.DefaultDial(patience)(network, address)
+		return speechless{conn, &armed}, err
+	}}
+	p := publisher(t, broker, rabbitmq.PublisherConfig{})
+	require.NoError(t, p.Publish(topic, newMessages(1)...))
+	armed.Store(true)
+	began := time.Now()
+	require.Error(t, p.Publish(topic, newMessages(1)...))
+	require.Less(t, time.Since(began), 5*time.Second, "nobody waits for an answer")
+	armed.Store(false)
+	rig.Eventually(t, "the publisher has a connection", func() bool { return p.Publish(topic, newMessages(1)...) == nil })
 }
