@@ -15,6 +15,7 @@ import (
 
 	"github.com/go-sql-driver/mysql"
 	_ "github.com/jackc/pgx/v5/stdlib" // registers "pgx"
+	"github.com/jmoiron/sqlx"
 	"github.com/stretchr/testify/require"
 	_ "modernc.org/sqlite" // registers "sqlite"
 )
@@ -24,27 +25,56 @@ type system struct {
 	dialect string
 	driver  string
 	env     string // names the administrator's DSN; empty where none is needed
-
-	// create makes a database that goes away with t, and returns its DSN. It has nothing in it,
-	// or the tables of Millrace.
-	create func(t testing.TB, admin string, empty bool) string
+	server  *server
 	// extend applies the options to a DSN.
 	extend func(dsn string, o settings) (string, error)
 }
 
+// server is how its databases are made, emptied and told from each other, by name.
+type server struct {
+	named  func(admin, name string) (dsn string, err error)
+	list   string // of the databases whose names are like an argument
+	create func(name string) string
+	drop   func(name string) []string // with those who are connected to it
+
+	lock, tryLock, unlock string // of a name, by a session
+
+	// clear drops the tables of a test and empties those of Millrace that have been written.
+	clear func(context.Context, *sqlx.DB) error
+	// shape is all that a test could leave in a database after clear.
+	shape func(context.Context, *sqlx.DB) (string, error)
+}
+
 var systems = []*system{
 	{
-		dialect: "postgres", driver: "pgx", env: "MILLRACE_TEST_POSTGRES",
-		create: createPostgres, extend: extendPostgres,
+		dialect: "postgres", driver: "pgx", env: "MILLRACE_TEST_POSTGRES", extend: extendPostgres,
+		server: &server{
+			named:   namedPostgres,
+			list:    "SELECT datname FROM pg_database WHERE datname LIKE $1",
+			create:  func(name string) string { return "CREATE DATABASE " + name + " TEMPLATE template0" },
+			drop:    dropPostgres,
+			lock:    "SELECT pg_advisory_lock(hashtextextended($1, 0))",
+			tryLock: "SELECT pg_try_advisory_lock(hashtextextended($1, 0))",
+			unlock:  "SELECT pg_advisory_unlock(hashtextextended($1, 0))",
+			clear:   clearPostgres,
+			shape:   shapePostgres,
+		},
 	},
 	{
-		dialect: "mysql", driver: "mysql", env: "MILLRACE_TEST_MYSQL",
-		create: createMySQL, extend: extendMySQL,
+		dialect: "mysql", driver: "mysql", env: "MILLRACE_TEST_MYSQL", extend: extendMySQL,
+		server: &server{
+			named:   namedMySQL,
+			list:    "SELECT SCHEMA_NAME FROM information_schema.SCHEMATA WHERE SCHEMA_NAME LIKE ?",
+			create:  func(name string) string { return "CREATE DATABASE " + name + " CHARACTER SET utf8mb4" },
+			drop:    dropMySQL,
+			lock:    "SELECT GET_LOCK(?, 60)",
+			tryLock: "SELECT GET_LOCK(?, 0)",
+			unlock:  "DO RELEASE_LOCK(?)",
+			clear:   clearMySQL,
+			shape:   shapeMySQL,
+		},
 	},
-	{
-		dialect: "sqlite", driver: "sqlite",
-		create: createSQLite, extend: extendSQLite,
-	},
+	{dialect: "sqlite", driver: "sqlite", extend: extendSQLite},
 }
 
 func (s *system) admin() (dsn string, found bool) {
@@ -55,19 +85,39 @@ func (s *system) admin() (dsn string, found bool) {
 	return dsn, dsn != ""
 }
 
-func createPostgres(t testing.TB, admin string, empty bool) string {
+// fresh makes a database that goes away with t, and returns its DSN. It has nothing in it, or
+// the tables of Millrace.
+func (s *system) fresh(t testing.TB, admin string, empty bool) string {
 	t.Helper()
-	u, err := url.Parse(admin)
-	require.NoError(t, err)
-	name := freshName()
-	template := "template0"
-	if !empty {
-		template = postgresTemplate(t, admin)
+	switch {
+	case s.server == nil:
+		return createSQLite(t, empty)
+	case !empty:
+		return shelfOf(s, admin).take(t)
 	}
-	execute(t, "pgx", admin, "CREATE DATABASE "+name+" TEMPLATE "+template)
-	dropLater(t, "pgx", admin, "DROP DATABASE IF EXISTS "+name+" WITH (FORCE)")
+	name := fmt.Sprintf("millrace_test_%d_%s", os.Getpid(), strings.ToLower(rand.Text()[:10]))
+	require.NoError(t, execute(t.Context(), s.driver, admin, s.server.create(name)))
+	t.Cleanup(func() { // the test may have killed the server on purpose
+		if err := execute(context.WithoutCancel(t.Context()), s.driver, admin, s.server.drop(name)...); err != nil {
+			t.Logf("testdb: %v", err)
+		}
+	})
+	dsn, err := s.server.named(admin, name)
+	require.NoError(t, err)
+	return dsn
+}
+
+func namedPostgres(admin, name string) (string, error) {
+	u, err := url.Parse(admin)
+	if err != nil {
+		return "", err
+	}
 	u.Path = "/" + name
-	return u.String()
+	return u.String(), nil
+}
+
+func dropPostgres(name string) []string {
+	return []string{"DROP DATABASE IF EXISTS " + name + " WITH (FORCE)"}
 }
 
 func extendPostgres(dsn string, o settings) (string, error) {
@@ -88,24 +138,29 @@ func extendPostgres(dsn string, o settings) (string, error) {
 	return u.String(), nil
 }
 
-func createMySQL(t testing.TB, admin string, empty bool) string {
-	t.Helper()
+func namedMySQL(admin, name string) (string, error) {
 	cfg, err := mysql.ParseDSN(admin)
-	require.NoError(t, err)
-	name := freshName()
-	execute(t, "mysql", admin, "CREATE DATABASE "+name+" CHARACTER SET utf8mb4")
-	// A transaction left open would make DROP wait for its metadata lock. A connection may be
-	// gone (1094) before it is killed.
-	dropLater(t, "mysql", admin,
-		"SET SESSION lock_wait_timeout = 10",
-		"/*M! BEGIN NOT ATOMIC DECLARE CONTINUE HANDLER FOR 1094 BEGIN END; FOR c IN (SELECT id FROM information_schema.processlist"+
-			" WHERE db = '"+name+"') DO KILL c.id; END FOR; END */ /*!80000 DO 0 */",
-		"DROP DATABASE IF EXISTS "+name)
-	cfg.DBName = name
-	if !empty {
-		migrate(t, &DB{Dialect: "mysql", Driver: "mysql", DSN: cfg.FormatDSN()})
+	if err != nil {
+		return "", err
 	}
-	return cfg.FormatDSN()
+	cfg.DBName = name
+	return cfg.FormatDSN(), nil
+}
+
+// dropMySQL ends the transactions that are open in a database: DROP would wait for their locks.
+func dropMySQL(name string) []string {
+	return append(disconnectMySQL("'"+name+"'"),
+		"SET SESSION lock_wait_timeout = 10",
+		"DROP DATABASE IF EXISTS "+name)
+}
+
+// disconnectMySQL ends what is connected to a database. A connection may be gone (1094) before
+// it is killed.
+func disconnectMySQL(database string) []string {
+	return []string{
+		"/*M! BEGIN NOT ATOMIC DECLARE CONTINUE HANDLER FOR 1094 BEGIN END;" +
+			" FOR c IN (SELECT id FROM information_schema.processlist WHERE id <> CONNECTION_ID() AND db = " + database + ")" +
+			" DO KILL c.id; END FOR; END */ /*!80000 DO 0 */"}
 }
 
 func extendMySQL(dsn string, o settings) (string, error) {
@@ -125,7 +180,7 @@ func extendMySQL(dsn string, o settings) (string, error) {
 	return withQuery(cfg.FormatDSN(), q.Encode()), nil
 }
 
-func createSQLite(t testing.TB, _ string, empty bool) string {
+func createSQLite(t testing.TB, empty bool) string {
 	t.Helper()
 	// Go puts a # in the folder of a subtest whose name is taken; a URI ends there.
 	file := url.URL{Path: filepath.Join(t.TempDir(), "millrace.db")}
@@ -164,27 +219,8 @@ func seconds(d time.Duration) string {
 	return fmt.Sprint(int64((d + time.Second - 1) / time.Second))
 }
 
-func freshName() string {
-	return fmt.Sprintf("millrace_test_%d_%s", os.Getpid(), strings.ToLower(rand.Text()[:10]))
-}
-
-func execute(t testing.TB, driver, dsn string, statements ...string) {
-	t.Helper()
-	require.NoError(t, tryExecute(t.Context(), driver, dsn, statements...))
-}
-
-// dropLater only logs an error: the test may have killed the server on purpose.
-func dropLater(t testing.TB, driver, dsn string, statements ...string) {
-	t.Cleanup(func() {
-		began := time.Now()
-		if err := tryExecute(context.WithoutCancel(t.Context()), driver, dsn, statements...); err != nil {
-			t.Logf("testdb: %v", err)
-		}
-		t.Logf("testdb: dropped a database in %v", time.Since(began))
-	})
-}
-
-func tryExecute(ctx context.Context, driver, dsn string, statements ...string) error {
+// execute runs statements on one connection of their own.
+func execute(ctx context.Context, driver, dsn string, statements ...string) error {
 	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
 	defer cancel()
 	db, err := sql.Open(driver, dsn)

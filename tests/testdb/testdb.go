@@ -20,8 +20,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// DB is a pool on a database of one test's own. The pool is closed and the
-// database dropped when the test that asked for it ends.
+// DB is a pool on a database of one test's own. The pool is closed when the test that asked for
+// it ends; then the database is dropped, or kept to be emptied for another test.
 type DB struct {
 	*sqlx.DB
 
@@ -65,21 +65,21 @@ func On(t testing.TB, dialect string, opts ...Option) *DB {
 	if !found {
 		Missing(t, dialect, `set `+s.env+`, or: eval "$(tests/services.sh)"`)
 	}
-	return s.fresh(t, admin, apply(opts).empty, opts)
+	return s.open(t, admin, apply(opts).empty, opts)
 }
 
 // At returns an empty database of a server named by its DSN, such as one of package servers. Its
 // user must be allowed to create databases. SQLite needs no DSN.
 func At(t testing.TB, dialect, admin string, opts ...Option) *DB {
 	t.Helper()
-	return find(t, dialect).fresh(t, admin, true, opts)
+	return find(t, dialect).open(t, admin, true, opts)
 }
 
-func (s *system) fresh(t testing.TB, admin string, empty bool, opts []Option) *DB {
+func (s *system) open(t testing.TB, admin string, empty bool, opts []Option) *DB {
 	t.Helper()
 	began := time.Now()
-	db := &DB{Dialect: s.dialect, Driver: s.driver, DSN: s.create(t, admin, empty)}
-	t.Logf("testdb: made a database in %v", time.Since(began))
+	db := &DB{Dialect: s.dialect, Driver: s.driver, DSN: s.fresh(t, admin, empty)}
+	t.Logf("testdb: a database in %v", time.Since(began))
 	return db.Open(t, opts...)
 }
 

@@ -1,0 +1,214 @@
+package testdb
+
+import (
+	"context"
+	"crypto/sha256"
+	"database/sql"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/jmoiron/sqlx"
+	"github.com/stretchr/testify/require"
+)
+
+// shelf is a server's databases that have the tables of Millrace. One goes back to it when its
+// test ends, and is emptied before the next test takes it, in this process or another: to make
+// one takes ten times as long. One in which a test changed more than rows and tables is made anew.
+type shelf struct {
+	*server
+
+	dialect, driver, admin string
+
+	prefix string // of the databases' names: those of another schema have another
+
+	mu    sync.Mutex
+	locks *sql.Conn // holds a lock on the name of each database that is taken, for other processes
+	taken map[string]bool
+	shape string // of a new database
+}
+
+// shelves are those of the servers that this process knows, by the administrator's DSN.
+var shelves sync.Map
+
+func shelfOf(s *system, admin string) *shelf {
+	sum := sha256.Sum256([]byte(schema(s.dialect).Schema()))
+	empty := &shelf{
+		server: s.server, dialect: s.dialect, driver: s.driver, admin: admin,
+		prefix: fmt.Sprintf("millrace_shelf_%x_", sum[:4]), taken: map[string]bool{},
+	}
+	known, _ := shelves.LoadOrStore(admin, empty)
+	return known.(*shelf) //nolint:forcetypeassert // nothing else is stored
+}
+
+// take returns the DSN of a database that is like new, and is t's until t ends.
+func (s *shelf) take(t testing.TB) string {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	name, err := s.reserve(ctx)
+	require.NoError(t, err)
+	t.Cleanup(func() { s.giveBack(t, name) })
+	if err := s.renew(ctx, name); err != nil {
+		t.Logf("testdb: %s is made anew: %v", name, err)
+		require.NoError(t, s.remake(ctx, name))
+	}
+	dsn, err := s.named(s.admin, name)
+	require.NoError(t, err)
+	return dsn
+}
+
+// reserve finds a name that nobody has taken. A database of that name may be there.
+func (s *shelf) reserve(ctx context.Context) (string, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if err := s.open(ctx); err != nil {
+		return "", err
+	}
+	for i := 1; ; i++ {
+		name := fmt.Sprint(s.prefix, i)
+		if s.taken[name] {
+			continue
+		}
+		var free bool
+		if err := s.locks.QueryRowContext(ctx, s.tryLock, name).Scan(&free); err != nil {
+			return "", fmt.Errorf("lock %s: %w", name, err)
+		}
+		if free {
+			s.taken[name] = true
+			return name, nil
+		}
+	}
+}
+
+func (s *shelf) giveBack(t testing.TB, name string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.taken, name)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), 30*time.Second)
+	defer cancel()
+	if _, err := s.locks.ExecContext(ctx, s.unlock, name); err != nil {
+		t.Logf("testdb: give %s back: %v", name, err)
+	}
+}
+
+// open connects, and finds out how a new database looks: like the model, which no test takes.
+func (s *shelf) open(ctx context.Context) error {
+	if s.locks != nil {
+		return nil
+	}
+	pool, err := sql.Open(s.driver, s.admin)
+	if err != nil {
+		return err
+	}
+	locks, err := pool.Conn(ctx)
+	if err != nil {
+		return err
+	}
+	model := s.prefix + "model"
+	if _, err := locks.ExecContext(ctx, s.lock, model); err != nil {
+		return fmt.Errorf("lock %s: %w", model, err)
+	}
+	if s.shape, err = s.look(ctx, model); err != nil {
+		if err := errors.Join(s.sweep(ctx, locks), s.remake(ctx, model)); err != nil {
+			return err
+		}
+		if s.shape, err = s.look(ctx, model); err != nil {
+			return err
+		}
+	}
+	if _, err := locks.ExecContext(ctx, s.unlock, model); err != nil {
+		return fmt.Errorf("unlock %s: %w", model, err)
+	}
+	s.locks = locks
+	return nil
+}
+
+// sweep drops what nobody has taken of other schemas.
+func (s *shelf) sweep(ctx context.Context, locks *sql.Conn) error {
+	rows, err := locks.QueryContext(ctx, s.list, `millrace\_shelf\_%`)
+	if err != nil {
+		return err
+	}
+	var all []string
+	for rows.Next() {
+		var name string
+		if err := rows.Scan(&name); err != nil {
+			return err
+		}
+		if !strings.HasPrefix(name, s.prefix) {
+			all = append(all, name)
+		}
+	}
+	if err := rows.Err(); err != nil {
+		return err
+	}
+	for _, name := range all {
+		var free bool
+		if err := locks.QueryRowContext(ctx, s.tryLock, name).Scan(&free); err != nil || !free {
+			continue
+		}
+		if err := execute(ctx, s.driver, s.admin, s.drop(name)...); err != nil {
+			return err
+		}
+		if _, err := locks.ExecContext(ctx, s.unlock, name); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// look returns the shape of a database that has all of the tables.
+func (s *shelf) look(ctx context.Context, name string) (shape string, err error) {
+	err = s.inside(name, func(db *sqlx.DB) error {
+		var version int
+		if err := db.GetContext(ctx, &version, schema(s.dialect).SelectVersion); err != nil {
+			return err
+		}
+		if want := schema(s.dialect).Version(); version != want {
+			return fmt.Errorf("its schema is %d, not %d", version, want)
+		}
+		shape, err = s.server.shape(ctx, db)
+		return err
+	})
+	return shape, err
+}
+
+// renew empties a database. Its error says why it is not like new.
+func (s *shelf) renew(ctx context.Context, name string) error {
+	return s.inside(name, func(db *sqlx.DB) error {
+		if err := s.clear(ctx, db); err != nil {
+			return err
+		}
+		shape, err := s.server.shape(ctx, db)
+		if err == nil && shape != s.shape {
+			err = errors.New("a test has changed it")
+		}
+		return err
+	})
+}
+
+func (s *shelf) remake(ctx context.Context, name string) error {
+	if err := execute(ctx, s.driver, s.admin, append(s.drop(name), s.create(name))...); err != nil {
+		return err
+	}
+	return s.inside(name, func(db *sqlx.DB) error { return schema(s.dialect).Migrate(ctx, db) })
+}
+
+// inside lends a connection to a database.
+func (s *shelf) inside(name string, do func(*sqlx.DB) error) error {
+	dsn, err := s.named(s.admin, name)
+	if err != nil {
+		return err
+	}
+	db, err := sqlx.Open(s.driver, dsn)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = db.Close() }()
+	db.SetMaxOpenConns(1)
+	return do(db)
+}
