@@ -39,7 +39,7 @@ func (c *checkup) tables(ctx context.Context) error {
 			c.fail(table.Name, "the table is missing", migrate)
 			continue
 		}
-		missing := slices.DeleteFunc(table.Columns, func(name string) bool { return slices.Contains(columns, name) })
+		missing := slices.DeleteFunc(slices.Clone(table.Columns), func(name string) bool { return slices.Contains(columns, name) })
 		if len(missing) > 0 {
 			complete = false
 			c.fail(table.Name, "columns are missing: "+strings.Join(missing, ", "), migrate)

@@ -7,6 +7,7 @@ import (
 	"runtime"
 	"slices"
 	"strings"
+	"sync"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 )
@@ -65,16 +66,29 @@ var (
 	writes = regexp.MustCompile(`(?i)^\W*(?:WITH\b.*\b(?:INSERT|UPDATE|DELETE|MERGE)\b|INSERT\b|UPDATE\b|DELETE\b|REPLACE\b|MERGE\b|CREATE\b|DROP\b|ALTER\b|TRUNCATE\b)`)
 )
 
-// describe names a statement by its verb and its table.
-func describe(query string) (what, table string) {
-	query = strings.TrimSpace(blank.ReplaceAllString(query, " "))
-	verb, _, _ := strings.Cut(query, " ")
-	what = strings.ToUpper(verb)
-	if m := target.FindStringSubmatch(query); m != nil {
-		table = strings.Trim(m[1], "\"`")
-		what += " " + table
+// text is what a statement says.
+type text struct {
+	what   string // its verb and its table
+	table  string
+	writes bool
+}
+
+// texts has each statement that was read once.
+var texts sync.Map
+
+func read(query string) *text {
+	if known, found := texts.Load(query); found {
+		return known.(*text) //nolint:forcetypeassert // nothing else is stored
 	}
-	return what, table
+	shown := strings.TrimSpace(blank.ReplaceAllString(query, " "))
+	verb, _, _ := strings.Cut(shown, " ")
+	t := &text{what: strings.ToUpper(verb), writes: writes.MatchString(query)}
+	if m := target.FindStringSubmatch(shown); m != nil {
+		t.table = strings.Trim(m[1], "\"`")
+		t.what += " " + t.table
+	}
+	texts.Store(query, t)
+	return t
 }
 
 // deliveryKey is under which a message's context carries its delivery.

@@ -74,7 +74,7 @@ func (c *conn) interrupted(ctx context.Context, query string) {
 		c.sever()
 		return
 	}
-	if c.tx == nil || !writes.MatchString(query) {
+	if c.tx == nil || !read(query).writes {
 		return
 	}
 	_ = c.locked(context.WithoutCancel(ctx), func(context.Context) error { // it cannot be told to anyone
@@ -106,15 +106,15 @@ func (c *conn) do(ctx context.Context, k kind, query string, act func(context.Co
 	now := c.begun
 	c.begun = nil
 	if now == nil || now.text != query {
-		what, table := describe(query)
-		if k == statement && c.tx == nil && writes.MatchString(query) {
+		said := read(query)
+		if k == statement && c.tx == nil && said.writes {
 			k = write
 		}
 		stack := callers()
-		c.process.wiring.statement(c, ctx, query, table, stack)
+		c.process.wiring.statement(c, ctx, query, said, stack)
 		var err error
 		cut := func() { c.interrupted(ctx, query) }
-		now, err = c.process.begin(ctx, call{kind: k, what: what, text: query, sever: c.sever, abort: c.abort, cut: cut}, stack)
+		now, err = c.process.begin(ctx, call{kind: k, what: said.what, text: query, sever: c.sever, abort: c.abort, cut: cut}, stack)
 		if err != nil {
 			return err
 		}

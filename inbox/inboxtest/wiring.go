@@ -45,7 +45,7 @@ type claimed struct {
 const handlerFrame = module + "inbox/inboxtest.(*wiring).innermost"
 
 // statement looks at what is about to be sent to the database.
-func (w *wiring) statement(c *conn, ctx context.Context, query, table string, stack []frame) {
+func (w *wiring) statement(c *conn, ctx context.Context, query string, said *text, stack []frame) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	own := w.claims[c]
@@ -62,7 +62,7 @@ func (w *wiring) statement(c *conn, ctx context.Context, query, table string, st
 		delete(w.claims, c)
 	case query == "ROLLBACK":
 		delete(w.claims, c)
-	case c.tx != nil && own == nil && strings.Contains(query, prefix+"claims") && writes.MatchString(query):
+	case c.tx != nil && own == nil && strings.Contains(query, prefix+"claims") && said.writes:
 		if w.claims == nil {
 			w.claims = map[*conn]*claimed{}
 		}
@@ -75,7 +75,7 @@ func (w *wiring) statement(c *conn, ctx context.Context, query, table string, st
 				cure: "The handler may have returned and its transaction be over by then: do the work in the handler itself.",
 			})
 		}
-	case writes.MatchString(query) && w.inHandler(stack, ctx) && !slices.Contains(w.process.play.scenario.Outside, table):
+	case said.writes && w.inHandler(stack, ctx) && !slices.Contains(w.process.play.scenario.Outside, said.table):
 		w.found(finding{
 			what: "written past the transaction of the inbox: " + query, place: userOf(stack),
 			cure: "It is done again whenever the message is: use inbox.Tx(msg.Context()) instead of the pool, or name the table in Scenario.Outside.",

@@ -7,6 +7,7 @@ import (
 	"reflect"
 	"regexp"
 	"strings"
+	"sync"
 )
 
 //go:embed postgres/*.sql mysql/*.sql sqlite/*.sql
@@ -132,6 +133,7 @@ type Dialect struct {
 	Steps   Steps
 
 	scripts []string
+	read    func() []Table // the tables of scripts
 }
 
 var (
@@ -155,6 +157,7 @@ func For(name string, names Names) *Dialect {
 	}
 	d.scripts = readScripts(name)
 	d.render(names)
+	d.read = sync.OnceValue(d.readTables)
 	return &d
 }
 

@@ -20,8 +20,11 @@ var (
 )
 
 // Tables returns what the schema of this release consists of, in the order of its
-// creation. It reads the scripts, so that nothing is listed twice.
-func (d *Dialect) Tables() []Table {
+// creation. They are not to be changed.
+func (d *Dialect) Tables() []Table { return d.read() }
+
+// readTables reads the scripts, so that nothing is listed twice.
+func (d *Dialect) readTables() []Table {
 	var tables []Table
 	for _, script := range append([]string{d.CreateVersions}, d.scripts...) {
 		script = comment.ReplaceAllString(script, "")
