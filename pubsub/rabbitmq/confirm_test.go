@@ -83,6 +83,7 @@ func TestPublishReadsEachConfirmForItself(t *testing.T) {
 // A full queue refuses some messages among many that it takes, and RabbitMQ confirms them in
 // whatever order.
 func TestPublishReportsNothingThatAFullQueueRefused(t *testing.T) {
+	t.Parallel()
 	eachServer(t, func(t *testing.T, uri string) {
 		a := newAdmin(t, uri)
 		topic := a.queue(amqp091.Table{"x-max-length": 45, "x-overflow": "reject-publish"})

@@ -83,6 +83,7 @@ func (m *trap) Marshal(msg *message.Message) (amqp091.Publishing, error) {
 }
 
 func TestPublishGivesUpInTimeWhenTheNetworkIsSilent(t *testing.T) {
+	t.Parallel()
 	a := newAdmin(t, uri(t))
 	wire, through := behind(t)
 	topic, broker := a.queue(nil), rabbitmq.NewQueueConfig(through, rabbitmq.Queues{})

@@ -40,6 +40,7 @@ func (h hoarse) With(watermill.LogFields) watermill.LoggerAdapter { h.trip(); re
 
 // TestAMarshalerAndALoggerThatPanic lose no message: it is rejected, told of, and comes again.
 func TestAMarshalerAndALoggerThatPanic(t *testing.T) {
+	t.Parallel()
 	eachQueueType(t, func(t *testing.T, q rabbitmq.Queues) {
 		for how, trip := range trips {
 			t.Run(how, func(t *testing.T) {

@@ -57,6 +57,7 @@ func TestRequeueStopsWhereAQueueTakesNoMore(t *testing.T) {
 
 // What is lost with the connection comes with the next call.
 func TestRequeueGoesOnAfterALostConnection(t *testing.T) {
+	t.Parallel()
 	g := newGraveyard(t, rabbitmq.Queues{Quorum: true})
 	messages := newMessages(250)
 	g.bury(messages...)

@@ -155,6 +155,7 @@ func TestRequeueGoesToTheOneQueueInWhichALetterDied(t *testing.T) {
 }
 
 func TestRequeueIsInOrderAndLooksAtEachLetterOnce(t *testing.T) {
+	t.Parallel()
 	g := newGraveyard(t, rabbitmq.Queues{})
 	messages := newMessages(250)
 	g.bury(messages...)

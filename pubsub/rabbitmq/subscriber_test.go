@@ -208,6 +208,7 @@ func TestARouterClosesInOrder(t *testing.T) {
 }
 
 func TestAMessageThatCannotBeUnmarshalledIsKept(t *testing.T) {
+	t.Parallel()
 	a := newAdmin(t, uri(t))
 	topic, broker := a.queue(nil), rabbitmq.NewQueueConfig(uri(t), rabbitmq.Queues{})
 	once := &refusing{}

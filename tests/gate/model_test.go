@@ -181,7 +181,7 @@ func script(seed uint64, length int) []byte {
 func TestStories(t *testing.T) {
 	t.Parallel()
 	testdb.Each(t, testdb.With(newTunedBed, func(t *testing.T, b *bed) {
-		for seed := range uint64(12) {
+		for seed := range uint64(testdb.Rounds(3, 12)) {
 			if t.Run(fmt.Sprint(seed), func(t *testing.T) {
 				own := *b
 				own.T = t

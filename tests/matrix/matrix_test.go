@@ -84,9 +84,9 @@ func sampled(all []pair, dialect string, seed uint64) []pair {
 	if testdb.Long() {
 		return all
 	}
-	sample := 8
+	sample := 4
 	if dialect == "sqlite" {
-		sample = 60
+		sample = 20
 	}
 	dice := rand.New(rand.NewPCG(seed, uint64(len(dialect)))) //nolint:gosec // it must be repeatable
 	some := make([]pair, 0, sample)

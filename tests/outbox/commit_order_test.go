@@ -30,7 +30,8 @@ func TestReverseCommitOrder(t *testing.T) {
 				for _, open := range []time.Duration{0, 4 * time.Second} { // below what is looked at again, and above
 					first, second := p.begin(), p.begin()
 					one, two := first.send(key+key, 2), second.send(key, 2)
-					for began := time.Now(); time.Since(began) < open; {
+					pace := time.Tick(50 * time.Millisecond)
+					for began := time.Now(); time.Since(began) < open; <-pace {
 						p.broker.awaitAll(t, p.send("orders", key, 5))
 					}
 					second.commit()

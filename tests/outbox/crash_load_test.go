@@ -17,6 +17,7 @@ import (
 // Two services, each with business transactions, of which a third roll back, and a relay,
 // are killed in turn at moments that nobody chose.
 func TestKilledUnderLoad(t *testing.T) {
+	testdb.Turn(t, 1, loads)
 	t.Parallel()
 	const workers = 3
 	kills := testdb.Rounds(3, 10)

@@ -12,3 +12,10 @@ func TestMain(m *testing.M) {
 	testdb.Overlap(8)
 	m.Run()
 }
+
+// Tests of one kind take turns: one of each runs a day.
+var (
+	outages = []string{"TestOutagesUnderLoad", "TestTroubleStopsNothingElse"}
+	loads   = []string{"TestKilledUnderLoad", "TestProcessesJoinLeaveAndDieUnderLoad", "TestReshardUnderLoad", "TestReshardWhileRelaysJoin"}
+	freezes = []string{"TestAFrozenRelaySendsNothingAhead", "TestAFrozenRelayMarksNothingLate", "TestARelayFrozenInAWriteOffStopsNoOther"}
+)

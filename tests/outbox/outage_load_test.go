@@ -27,8 +27,9 @@ import (
 // spend one attempt, since others were confirmed, and nothing spends more.
 //
 // A RabbitMQ takes seconds of two processors to start, so both databases relay to one. Two of the
-// outages are tried a day.
+// outages are tried at a time.
 func TestOutagesUnderLoad(t *testing.T) {
+	testdb.Turn(t, 1, outages)
 	t.Parallel()
 	rabbit := servers.RabbitMQ(t)
 	require.NoError(t, rabbitmq.Declare(rabbitmq.NewQueueConfig(rabbit.URL(), rabbitmq.Queues{}), "postgres", "mysql"))

@@ -2,6 +2,7 @@ package outbox_test
 
 import (
 	"context"
+	"maps"
 	"runtime"
 	"slices"
 	"strings"
@@ -31,10 +32,14 @@ var panicBodies = []testdb.Body{
 		Name: "a function of the service that panics in a relay", Why: "no message is lost, and none waits for another's",
 		Run: func(t *testing.T, db *testdb.DB) {
 			p := newPost(t, db)
-			for name, set := range trippedRelays {
-				for how, trip := range trips {
-					p.outlives(name+" "+how, trip, set)
+			var plays []func()
+			for _, name := range slices.Sorted(maps.Keys(trippedRelays)) {
+				for _, how := range slices.Sorted(maps.Keys(trips)) {
+					plays = append(plays, func() { p.outlives(name+" "+how, trips[how], trippedRelays[name]) })
 				}
+			}
+			for _, play := range testdb.Sample(t, 4, plays) {
+				play()
 			}
 		},
 	},

@@ -73,6 +73,7 @@ func (m *team) close() {
 // its lease; the others send what it had in hand. Thawed, it ends the call that it was in,
 // and sends nothing else of what it had.
 func TestAFrozenRelaySendsNothingAhead(t *testing.T) {
+	testdb.Turn(t, 1, freezes)
 	t.Parallel()
 	testdb.Some(t, 1, func(t *testing.T, db *testdb.DB) {
 		m := newTeam(newTown(t, db), relayproc.MidPublish)
@@ -99,6 +100,7 @@ func TestAFrozenRelaySendsNothingAhead(t *testing.T) {
 // nobody gets through to the broker. Thawed, it writes nothing off: whoever has the lease
 // sends it again.
 func TestAFrozenRelayMarksNothingLate(t *testing.T) {
+	testdb.Turn(t, 1, freezes)
 	t.Parallel()
 	testdb.Some(t, 1, func(t *testing.T, db *testdb.DB) {
 		m := newTeam(newTown(t, db), relayproc.BeforeWriteOff)
@@ -123,6 +125,7 @@ func TestAFrozenRelayMarksNothingLate(t *testing.T) {
 // one that they wait for is not set aside yet. It has locked nothing, so the others work
 // on; and thawed it changes nothing any more.
 func TestARelayFrozenInAWriteOffStopsNoOther(t *testing.T) {
+	testdb.Turn(t, 1, freezes)
 	t.Parallel()
 	testdb.Some(t, 1, func(t *testing.T, db *testdb.DB) {
 		m := newTeam(newTown(t, db), relayproc.AfterHold)

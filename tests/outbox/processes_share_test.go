@@ -18,6 +18,7 @@ import (
 // of the shards, and no message is sent by two of them but what a relay that died had sent.
 // One that lost its lease to a busy machine may send its own again.
 func TestProcessesJoinLeaveAndDieUnderLoad(t *testing.T) {
+	testdb.Turn(t, 1, loads)
 	t.Parallel()
 	testdb.Some(t, 1, testdb.With(newTown, func(t *testing.T, o *town) {
 		o.settings.Lease = 15 * time.Second

@@ -18,6 +18,7 @@ import (
 // The number of shards goes down and up while three relays are at work. All is sent once,
 // and of each key in order.
 func TestReshardUnderLoad(t *testing.T) {
+	testdb.Turn(t, 1, loads)
 	t.Parallel()
 	testdb.Some(t, 1, testdb.With(newTown, func(t *testing.T, o *town) {
 		var members []*member
@@ -42,6 +43,7 @@ func TestReshardUnderLoad(t *testing.T) {
 
 // Relays join while the number of shards changes.
 func TestReshardWhileRelaysJoin(t *testing.T) {
+	testdb.Turn(t, 1, loads)
 	t.Parallel()
 	testdb.Some(t, 1, testdb.With(newTown, func(t *testing.T, o *town) {
 		first := o.member("relay 0")

@@ -23,6 +23,7 @@ import (
 // channel on which the message comes that is too large, so what was in one call with it is
 // sent again.
 func TestTroubleStopsNothingElse(t *testing.T) {
+	testdb.Turn(t, 1, outages)
 	t.Parallel()
 	p := newPost(t, testdb.On(t, "postgres"))
 	broker := rabbitmq.NewQueueConfig(servers.RabbitMQ(t, "max_message_size = 100000").URL(), rabbitmq.Queues{})

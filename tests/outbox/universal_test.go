@@ -37,20 +37,17 @@ func TestUniversalSuite(t *testing.T) {
 			ConsumerGroups: true, GuaranteedOrder: true, Persistent: true, ForceShort: true,
 		}, func(t *testing.T) (message.Publisher, message.Subscriber) { return grouped(t, "test") }, grouped)
 	}
-	pool := testdb.Pool(25)
-	t.Run("postgres", func(t *testing.T) {
-		t.Parallel()
-		suite(t, testdb.On(t, "postgres", pool), testdb.On(t, "mysql", pool))
-	})
-	t.Run("mysql", func(t *testing.T) {
-		t.Parallel()
-		db := testdb.On(t, "mysql", pool)
-		suite(t, db, db)
-	})
-	t.Run("sqlite", func(t *testing.T) {
-		t.Parallel()
-		suite(t, testdb.On(t, "sqlite"), testdb.On(t, "mysql", pool))
-	})
+	for _, dialect := range testdb.Sample(t, 1, testdb.Dialects()) {
+		t.Run(dialect, func(t *testing.T) {
+			t.Parallel()
+			db := testdb.On(t, dialect, testdb.Pool(25))
+			target := db
+			if dialect != "mysql" {
+				target = testdb.On(t, "mysql", testdb.Pool(25))
+			}
+			suite(t, db, target)
+		})
+	}
 }
 
 // TestUniversalSuiteInMemory needs no server. A persistent GoChannel gives everything to

@@ -96,13 +96,14 @@ func clearMySQL(ctx context.Context, db *sqlx.DB) error {
 	if err != nil {
 		return err
 	}
+	known := ours("mysql")
 	script := append(disconnectMySQL("DATABASE()"), "SET SESSION lock_wait_timeout = 10", "SET SESSION foreign_key_checks = 0")
 	for _, t := range tables {
 		var written bool
 		switch {
 		case t.Kind == "VIEW":
 			script = append(script, "DROP VIEW `"+t.Name+"`")
-		case !slices.Contains(ours("mysql"), t.Name):
+		case !slices.Contains(known, t.Name):
 			script = append(script, "DROP TABLE `"+t.Name+"`")
 		case t.Name == versions:
 		case counter.MatchString(t.Definition):

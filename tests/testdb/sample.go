@@ -6,6 +6,7 @@ import (
 	"os"
 	"slices"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 )
@@ -13,6 +14,11 @@ import (
 // Sample returns n of all, in their order, or all of them where [Long] is. Which ones depends on
 // the day, so that over weeks each is tried, or on MILLRACE_TEST_SEED.
 func Sample[T any](t testing.TB, n int, all []T) []T {
+	t.Helper()
+	return sample(t, t.Name(), n, all)
+}
+
+func sample[T any](t testing.TB, name string, n int, all []T) []T {
 	t.Helper()
 	if Long() || n >= len(all) {
 		return all
@@ -23,7 +29,7 @@ func Sample[T any](t testing.TB, n int, all []T) []T {
 	}
 	t.Logf("a sample of %d of %d: MILLRACE_TEST_SEED=%s chooses it again, MILLRACE_TEST_LONG=1 takes all", n, len(all), seed)
 	sum := fnv.New64a()
-	_, _ = sum.Write([]byte(seed + " " + t.Name() + " " + strconv.Itoa(len(all)))) // it never fails
+	_, _ = sum.Write([]byte(seed + " " + name + " " + strconv.Itoa(len(all)))) // it never fails
 	picked := rand.New(rand.NewPCG(sum.Sum64(), 0)).Perm(len(all))[:n]             //nolint:gosec // no secret
 	slices.Sort(picked)
 	some := make([]T, 0, n)
@@ -31,6 +37,18 @@ func Sample[T any](t testing.TB, n int, all []T) []T {
 		some = append(some, all[i])
 	}
 	return some
+}
+
+// Turn skips a test that takes seconds unless it is one of the n of its kind, which are named, whose
+// turn it is, as [Sample] chooses them.
+func Turn(t *testing.T, n int, kind []string) {
+	t.Helper()
+	if !slices.Contains(kind, t.Name()) {
+		t.Fatalf("testdb: %s is none of %q", t.Name(), kind)
+	}
+	if !slices.Contains(sample(t, strings.Join(kind, " "), n, kind), t.Name()) {
+		t.Skip("it is the turn of another test of its kind")
+	}
 }
 
 // Some is [Each] on n of the databases, as [Sample] chooses them: for what takes seconds and is not

@@ -13,9 +13,15 @@ import (
 )
 
 // schema is Millrace's, under its usual names.
-func schema(name string) *dialect.Dialect {
-	return dialect.For(name, dialect.Names{Prefix: dialect.DefaultPrefix})
-}
+func schema(name string) *dialect.Dialect { return schemas[name] }
+
+var schemas = func() map[string]*dialect.Dialect {
+	all := map[string]*dialect.Dialect{}
+	for _, name := range []string{dialect.PostgresName, dialect.MySQLName, dialect.SQLiteName} {
+		all[name] = dialect.For(name, dialect.Names{Prefix: dialect.DefaultPrefix})
+	}
+	return all
+}()
 
 // sqliteTemplate is the file of a database with the tables.
 var sqliteTemplate = sync.OnceValues(func() ([]byte, error) {
