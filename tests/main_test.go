@@ -13,5 +13,6 @@ func TestMain(m *testing.M) {
 	testdb.Overlap(8)
 	code := m.Run()
 	_ = os.RemoveAll(builds)
+	_ = os.RemoveAll(source)
 	os.Exit(code)
 }

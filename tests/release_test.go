@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"hash/fnv"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -23,8 +24,8 @@ type programs struct {
 	before, after string // package upgrade, by the release before and by this source
 }
 
-// builds is the folder of what is built, which TestMain removes.
-var builds string
+// What TestMain removes: the folder of what is built, and the source of the release before.
+var builds, source string
 
 // releases builds the programs, once for all tests. The release before is the commit that
 // the file release-before names. It is built with the libraries of this source, so that
@@ -41,8 +42,15 @@ var buildReleases = sync.OnceValues(func() (programs, error) {
 	if builds, err = os.MkdirTemp("", "millrace-releases"); err != nil {
 		return programs{}, err
 	}
-	source := filepath.Join(builds, "source")
-	if err := checkOut(source); err != nil {
+	here, err := filepath.Abs("..")
+	if err != nil {
+		return programs{}, err
+	}
+	// Always at the same place, so that what go build has compiled once is not compiled again.
+	sum := fnv.New32a()
+	_, _ = sum.Write([]byte(here)) // it never fails
+	source = filepath.Join(os.TempDir(), fmt.Sprintf("millrace-release-%x", sum.Sum32()))
+	if err := errors.Join(os.RemoveAll(source), checkOut(source)); err != nil {
 		return programs{}, err
 	}
 	old, current := filepath.Join(builds, "before"), filepath.Join(builds, "after")

@@ -1,9 +1,11 @@
 package browser_test
 
 import (
+	"maps"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
+	"slices"
 	"testing"
 
 	"github.com/chromedp/chromedp"
@@ -12,12 +14,14 @@ import (
 
 	"github.com/millrace-go/millrace/dashboard"
 	"github.com/millrace-go/millrace/tests/stuck"
+	"github.com/millrace-go/millrace/tests/testdb"
 )
 
 // on runs a journey with JavaScript, without it, and on a phone.
 func on(t *testing.T, journey func(t *testing.T, b *browser)) {
-	for name, s := range map[string]screen{"with scripts": desk, "without scripts": bare, "on a phone": phone} {
-		t.Run(name, func(t *testing.T) { journey(t, open(t, s)) })
+	screens := map[string]screen{"with scripts": desk, "without scripts": bare, "on a phone": phone}
+	for _, name := range testdb.Sample(t, 1, slices.Sorted(maps.Keys(screens))) {
+		t.Run(name, func(t *testing.T) { journey(t, open(t, screens[name])) })
 	}
 }
 
@@ -49,9 +53,13 @@ func TestFindReadRetryAndSeeCompleted(t *testing.T) {
 }
 
 func TestRetryAGroupOfAThousand(t *testing.T) {
-	for name, s := range map[string]screen{"with scripts": desk, "without scripts": bare} {
+	for _, name := range testdb.Sample(t, 1, []string{"with scripts", "without scripts"}) {
 		t.Run(name, func(t *testing.T) {
-			b := open(t, s)
+			on := desk
+			if name == "without scripts" {
+				on = bare
+			}
+			b := open(t, on)
 			s := newService(t, func(c *dashboard.Config) { c.Budget = 1 }) // a batch for each request
 			s.fail(1000)
 			s.Mended.Store(true)

@@ -78,7 +78,7 @@ func databases(t *testing.T, dialect string, abreast int) (all []inboxtest.Datab
 		return nil
 	}
 	for range abreast {
-		db := testdb.On(t, dialect, unsynced[dialect]...)
+		db := testdb.On(t, dialect, append(unsynced[dialect], testdb.Empty())...) // a play begins with that
 		all = append(all, inboxtest.Database{Driver: db.Driver, DSN: db.DSN})
 	}
 	return all

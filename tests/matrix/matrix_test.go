@@ -151,7 +151,7 @@ func newStages(t *testing.T, dialect string) stages {
 	const abreast = 4
 	all := make(stages, abreast)
 	for range abreast {
-		db := testdb.On(t, dialect)
+		db := testdb.On(t, dialect, testdb.Empty()) // a play begins with that
 		all <- inboxtest.Database{Driver: db.Driver, DSN: db.DSN}
 	}
 	return all

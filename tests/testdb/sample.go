@@ -30,7 +30,7 @@ func sample[T any](t testing.TB, name string, n int, all []T) []T {
 	t.Logf("a sample of %d of %d: MILLRACE_TEST_SEED=%s chooses it again, MILLRACE_TEST_LONG=1 takes all", n, len(all), seed)
 	sum := fnv.New64a()
 	_, _ = sum.Write([]byte(seed + " " + name + " " + strconv.Itoa(len(all)))) // it never fails
-	picked := rand.New(rand.NewPCG(sum.Sum64(), 0)).Perm(len(all))[:n]             //nolint:gosec // no secret
+	picked := rand.New(rand.NewPCG(sum.Sum64(), 0)).Perm(len(all))[:n]         //nolint:gosec // no secret
 	slices.Sort(picked)
 	some := make([]T, 0, n)
 	for _, i := range picked {

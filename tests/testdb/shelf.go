@@ -38,7 +38,7 @@ func shelfOf(s *system, admin string) *shelf {
 	sum := sha256.Sum256([]byte(schema(s.dialect).Schema()))
 	empty := &shelf{
 		server: s.server, dialect: s.dialect, driver: s.driver, admin: admin,
-		prefix: fmt.Sprintf("millrace_shelf_%x_", sum[:4]), taken: map[string]bool{},
+		prefix: fmt.Sprintf("millrace_shelf_test_%x_", sum[:4]), taken: map[string]bool{},
 	}
 	known, _ := shelves.LoadOrStore(admin, empty)
 	return known.(*shelf) //nolint:forcetypeassert // nothing else is stored
@@ -129,7 +129,7 @@ func (s *shelf) open(ctx context.Context) error {
 
 // sweep drops what nobody has taken of other schemas.
 func (s *shelf) sweep(ctx context.Context, locks *sql.Conn) error {
-	rows, err := locks.QueryContext(ctx, s.list, `millrace\_shelf\_%`)
+	rows, err := locks.QueryContext(ctx, s.list, `millrace\_shelf\_test\_%`)
 	if err != nil {
 		return err
 	}
