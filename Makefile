@@ -33,20 +33,21 @@ up: ## bring up the services of the tests and print where they are
 	@$(SERVICES)
 
 # SQLite, which was translated from C, is not watched for races: it would take half of the
-# time. Without GORACE each test binary waits for a second at its end. Linking takes a third
-# of the time without debug information, and make lint vets.
-race = GORACE=atexit_sleep_ms=0 go test -race -gcflags='modernc.org/...=-race=false' -ldflags='-s -w' -vet=off -shuffle=on
+# time. Without GORACE each test binary waits for a second at its end, and with GOGC it
+# collects garbage less often. Linking takes a third of the time without debug information,
+# and make lint vets.
+race = GORACE=atexit_sleep_ms=0 GOGC=400 go test -race -gcflags='modernc.org/...=-race=false' -ldflags='-s -w' -vet=off -shuffle=on
 
 .PHONY: build
 build: ## build the command into bin/millrace
 	CGO_ENABLED=0 go build -trimpath -o bin/millrace ./cmd/millrace
 
-# One package at a time: the tests of one keep two cores and a disk busy. What ran on each
-# database is told at the end.
+# Two packages at a time: while the tests of one wait, another is linked or computes. What ran on
+# each database is told at the end.
 .PHONY: test
 test: ## run every test on every database and broker; nothing may be skipped (PKG=./outbox: one package)
 	@$(services); export MILLRACE_TEST_RAN=$$(mktemp); trap 'rm "$$MILLRACE_TEST_RAN"' EXIT; \
-	$(if $(PKG),$(race) -p 1 -timeout 30m $(PKG),$(call in_each_module,$(race) -p 1 -timeout 30m ./...)); \
+	$(if $(PKG),$(race) -p 2 -timeout 30m $(PKG),$(call in_each_module,$(race) -p 2 -timeout 30m ./...)); \
 	sort "$$MILLRACE_TEST_RAN" | uniq -c
 
 .PHONY: test-times

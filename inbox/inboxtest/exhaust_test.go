@@ -68,6 +68,9 @@ func book(msg *message.Message) ([]*message.Message, error) {
 }
 
 func TestARightHandlerPasses(t *testing.T) {
+	if !long() {
+		t.Skip("it takes a while: MILLRACE_TEST_LONG=1 has it play every fault; TestARightHandlerPassesEachCheck plays some")
+	}
 	inboxtest.Exhaust(t, accounts(func(p *inboxtest.Process, store *inbox.Store) error {
 		p.Router.AddMiddleware(millrace.Inbox{Store: store, Timeout: 300 * time.Millisecond}.Middleware)
 		p.Router.AddHandler("book", "payments", p.Subscriber, "receipts", p.Publisher, book)

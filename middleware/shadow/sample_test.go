@@ -79,7 +79,7 @@ func TestSampledRates(t *testing.T) {
 // only at the beginning, or only at the end, would count too much or too little.
 func TestSampleHasNoBias(t *testing.T) {
 	t.Parallel()
-	const keys, runs = 2000, 60
+	const keys, runs = 2000, 20
 	for name, copied := range map[string]func(n int) bool{
 		"at the beginning": func(n int) bool { return n < keys/10 },
 		"at the end":       func(n int) bool { return n >= keys-keys/10 },
