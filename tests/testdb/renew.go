@@ -12,7 +12,7 @@ import (
 
 func clearPostgres(ctx context.Context, db *sqlx.DB) error {
 	if _, err := db.ExecContext(ctx, `SELECT pg_terminate_backend(pid) FROM pg_stat_activity
-		WHERE datname = current_database() AND pid <> pg_backend_pid()`); err != nil {
+		WHERE datname = current_database() AND usename = current_user AND pid <> pg_backend_pid()`); err != nil {
 		return err
 	}
 	var foreign, written []string
