@@ -3,9 +3,9 @@ package testdb
 import (
 	"context"
 	"crypto/sha256"
-	"database/sql"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -26,7 +26,7 @@ type shelf struct {
 	prefix string // of the databases' names: those of another schema have another
 
 	mu    sync.Mutex
-	locks *sql.Conn // holds a lock on the name of each database that is taken, for other processes
+	locks *sqlx.Conn // holds a lock on the name of each database that is taken, for other processes
 	taken map[string]bool
 	shape string // of a new database
 }
@@ -100,11 +100,11 @@ func (s *shelf) open(ctx context.Context) error {
 	if s.locks != nil {
 		return nil
 	}
-	pool, err := sql.Open(s.driver, s.admin)
+	pool, err := sqlx.Open(s.driver, s.admin)
 	if err != nil {
 		return err
 	}
-	locks, err := pool.Conn(ctx)
+	locks, err := pool.Connx(ctx)
 	if err != nil {
 		return err
 	}
@@ -128,24 +128,12 @@ func (s *shelf) open(ctx context.Context) error {
 }
 
 // sweep drops what nobody has taken of other schemas.
-func (s *shelf) sweep(ctx context.Context, locks *sql.Conn) error {
-	rows, err := locks.QueryContext(ctx, s.list, `millrace\_shelf\_test\_%`)
-	if err != nil {
-		return err
-	}
+func (s *shelf) sweep(ctx context.Context, locks *sqlx.Conn) error {
 	var all []string
-	for rows.Next() {
-		var name string
-		if err := rows.Scan(&name); err != nil {
-			return err
-		}
-		if !strings.HasPrefix(name, s.prefix) {
-			all = append(all, name)
-		}
-	}
-	if err := rows.Err(); err != nil {
+	if err := locks.SelectContext(ctx, &all, s.list, `millrace\_shelf\_test\_%`); err != nil {
 		return err
 	}
+	all = slices.DeleteFunc(all, func(name string) bool { return strings.HasPrefix(name, s.prefix) })
 	for _, name := range all {
 		var free bool
 		if err := locks.QueryRowContext(ctx, s.tryLock, name).Scan(&free); err != nil || !free {
