@@ -79,19 +79,18 @@ func (s *Store) SetVersion(ctx context.Context, a Aggregate, version int64, by O
 // raise brings an aggregate to v, which must not take it back: that would have messages
 // handled again whose claims are there.
 func (s *Store) raise(ctx context.Context, tx *sqlx.Tx, consumer int32, v versioned) error {
-	if _, err := tx.ExecContext(ctx, s.dialect.Gate.LockAggregate, consumer, v.id); err != nil {
+	_, err := tx.ExecContext(ctx, s.dialect.Gate.SetVersion, consumer, v.id, v.Number, 0, 0, []byte{})
+	if err != nil {
 		return err
 	}
-	var row aggregateRow
-	err := row.scan(tx.QueryRowContext(ctx, s.dialect.Gate.SelectAggregate, consumer, v.id))
-	if err != nil && !errors.Is(err, sql.ErrNoRows) {
+	var row aggregateRow // which is locked: its first message may have been with a handler until now
+	if err := row.scan(tx.QueryRowContext(ctx, s.dialect.Gate.SelectAggregate, consumer, v.id)); err != nil {
 		return err
 	}
 	if row.Version > v.Number {
 		return fmt.Errorf("it is at version %d already, and cannot go back to %d: Forget begins anew", row.Version, v.Number)
 	}
-	_, err = tx.ExecContext(ctx, s.dialect.Gate.SetVersion, consumer, v.id, v.Number, 0, 0, []byte{})
-	return err
+	return nil
 }
 
 // Forget has everything handled again that is delivered to the consumer again: it drops

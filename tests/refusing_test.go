@@ -112,7 +112,7 @@ func TestADatabaseThatIsFull(t *testing.T) {
 	h := b.inbox(func(msg *message.Message) ([]*message.Message, error) {
 		return nil, rig.Exec(msg.Context(), `INSERT INTO effects (uuid) VALUES (zeroblob(?))`, size.Load())
 	}, on(b.newStore(db.Open(t, testdb.Params("_pragma", most)).DB, inbox.Config{})))
-	load := newLoad(h, 4)
+	load := newLoad(h, 1) // whose pause is short yet
 	defer load.stop()
 	<-time.After(watched)
 	assert.Less(t, load.nacked.Load(), int64(mostHeldBack), "a storm")

@@ -31,7 +31,7 @@ type Gate struct {
 	SelectWaiting string
 	SelectApplied string
 
-	// Operators.
+	// Operators. SetVersion makes or locks the row of an aggregate, and never takes it back.
 	SetVersion       string
 	DeleteVersions   string
 	ReleaseAll       string

@@ -69,7 +69,10 @@ var mysqlGate = Gate{
 		INSERT INTO millrace_versions (consumer, aggregate, version, first_version, token, message_id, payload_hash)
 		VALUES (?, ?, ?, ?, ?, ?, 0)
 		ON DUPLICATE KEY UPDATE
-			version = VALUES(version), token = VALUES(token), message_id = VALUES(message_id), payload_hash = 0`,
+			token = IF(version <= VALUES(version), VALUES(token), token),
+			message_id = IF(version <= VALUES(version), VALUES(message_id), message_id),
+			payload_hash = IF(version <= VALUES(version), 0, payload_hash),
+			version = GREATEST(version, VALUES(version))`,
 	DeleteVersions: `
 		DELETE FROM millrace_versions
 		WHERE consumer = ?`,

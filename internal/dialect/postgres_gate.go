@@ -71,7 +71,8 @@ var postgresGate = Gate{
 		INSERT INTO millrace_versions AS a (consumer, aggregate, version, first_version, token, message_id, payload_hash)
 		VALUES ($1, $2, $3, $4, $5, $6, 0)
 		ON CONFLICT (consumer, aggregate) DO UPDATE SET
-			version = EXCLUDED.version, token = EXCLUDED.token, message_id = EXCLUDED.message_id, payload_hash = 0`,
+			version = EXCLUDED.version, token = EXCLUDED.token, message_id = EXCLUDED.message_id, payload_hash = 0
+			WHERE a.version <= EXCLUDED.version`,
 	DeleteVersions: `
 		DELETE FROM millrace_versions
 		WHERE consumer = $1`,
