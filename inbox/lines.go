@@ -62,8 +62,9 @@ func (q *Queue) lookInFront(ctx context.Context, consumer int32, h *had) (more b
 		Wait    int64 `db:"wait"`
 		Blocked bool  `db:"blocked"`
 	}
+	terminal, parked := q.passed()
 	err = q.store.db.SelectContext(ctx, &rows, q.store.dialect.Queue.SelectFront,
-		consumer, h.next.Microseconds(), lookedAtOnce, q.passed())
+		consumer, h.next.Microseconds(), lookedAtOnce, terminal, parked)
 	for _, row := range rows {
 		switch due := row.Wait <= 0; {
 		case !row.Blocked:
@@ -77,6 +78,7 @@ func (q *Queue) lookInFront(ctx context.Context, consumer int32, h *had) (more b
 
 // lookAtHeads goes on from order key to order key, and begins again after the last.
 func (q *Queue) lookAtHeads(ctx context.Context, consumer int32, h *had) error {
+	terminal, parked := q.passed()
 	for range lookedAt / lookedAtOnce {
 		from := q.lines.reached()
 		var rows []struct {
@@ -85,7 +87,7 @@ func (q *Queue) lookAtHeads(ctx context.Context, consumer int32, h *had) error {
 			Wait sql.NullInt64 `db:"wait"` // none where it waits for an operator
 		}
 		err := q.store.db.SelectContext(ctx, &rows, q.store.dialect.Queue.SelectHeads,
-			q.passed(), consumer, from, lookedAtOnce)
+			terminal, parked, consumer, from, lookedAtOnce)
 		if err != nil {
 			return err
 		}

@@ -33,7 +33,7 @@ type QueueConfig struct {
 	StoreFirst  bool // Mode is that: no message of the consumer goes past the table
 }
 
-// OnParked is what happens to the messages of an order key behind one that was parked.
+// OnParked is what happens to the messages of an order key behind one that was parked, or failed terminally.
 type OnParked int
 
 // What can happen behind a parked message.

@@ -84,7 +84,8 @@ func (q *Queue) find(ctx context.Context, consumer int32, limit int, horizon tim
 			return nil, time.Duration(next) * time.Microsecond, q.store.noticeLoss(err)
 		}
 		return func(ctx context.Context, tx *sqlx.Tx) (rows []messageRow, err error) {
-			return rows, tx.SelectContext(ctx, &rows, statements.SelectDue, consumer, q.passed(), limit)
+			terminal, parked := q.passed()
+			return rows, tx.SelectContext(ctx, &rows, statements.SelectDue, consumer, terminal, parked, limit)
 		}, horizon, nil
 	}
 	had, err := q.look(ctx, consumer, limit, horizon)
@@ -199,12 +200,12 @@ func (q *Queue) unlease(ctx context.Context, taken []*Leased) {
 	}
 }
 
-// passed is the state of messages that hold back nothing behind them.
-func (q *Queue) passed() Status {
+// passed are the states of messages that hold back nothing behind them, beside HELD.
+func (q *Queue) passed() (terminal, parked Status) {
 	if q.config.OnParked == Continue {
-		return Parked
+		return FailedTerminal, Parked
 	}
-	return 0
+	return 0, 0
 }
 
 // suspectAlone leaves of rows one whose lease lapsed while somebody had it, if there is

@@ -68,7 +68,7 @@ type Durable struct {
 	// StoreFirst. Defaults to no order.
 	OrderKey func(*message.Message) (string, error)
 
-	// OnParked says what happens to the messages of a key behind one that was parked.
+	// OnParked says what happens to the messages of a key behind one that was parked or failed terminally.
 	// Defaults to inbox.HoldKey.
 	OnParked inbox.OnParked
 

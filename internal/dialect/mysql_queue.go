@@ -23,7 +23,7 @@ var mysqlQueue = Queue{
 		FROM millrace_messages m
 		WHERE m.consumer = ? AND m.due_at <= ` + mysqlNow + ` AND m.status IN (1, 2, 3, 4) AND (m.order_key IS NULL OR m.id = (
 			SELECT e.id FROM millrace_messages e FORCE INDEX (by_order)
-			WHERE e.consumer = m.consumer AND e.order_key = m.order_key AND e.status NOT IN (?, 7)
+			WHERE e.consumer = m.consumer AND e.order_key = m.order_key AND e.status NOT IN (?, ?, 7)
 			ORDER BY e.id
 			LIMIT 1))
 		ORDER BY m.due_at
@@ -43,7 +43,7 @@ var mysqlQueue = Queue{
 		LEFT JOIN (
 			SELECT k.order_key, (
 				SELECT e.id FROM millrace_messages e FORCE INDEX (by_order)
-				WHERE e.consumer = k.consumer AND e.order_key = k.order_key AND e.status NOT IN (?, 7)
+				WHERE e.consumer = k.consumer AND e.order_key = k.order_key AND e.status NOT IN (?, ?, 7)
 				ORDER BY e.id
 				LIMIT 1) AS id
 			FROM (SELECT DISTINCT consumer, order_key FROM w WHERE order_key IS NOT NULL) k) h ON h.order_key = w.order_key
@@ -54,7 +54,7 @@ var mysqlQueue = Queue{
 		FROM (
 			SELECT k.order_key, (
 				SELECT e.id FROM millrace_messages e FORCE INDEX (by_order)
-				WHERE e.consumer = k.consumer AND e.order_key = k.order_key AND e.status NOT IN (?, 7)
+				WHERE e.consumer = k.consumer AND e.order_key = k.order_key AND e.status NOT IN (?, ?, 7)
 				ORDER BY e.id
 				LIMIT 1) AS id
 			FROM (

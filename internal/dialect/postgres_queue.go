@@ -24,9 +24,9 @@ var postgresQueue = Queue{
 		FROM millrace_messages m
 		WHERE m.consumer = $1 AND m.due_at <= (SELECT ` + postgresNow + `) AND m.status NOT IN (5, 6, 7) AND (m.order_key IS NULL OR NOT EXISTS (
 			SELECT 1 FROM millrace_messages e
-			WHERE e.consumer = m.consumer AND e.order_key = m.order_key AND e.id < m.id AND e.status NOT IN ($2, 7)))
+			WHERE e.consumer = m.consumer AND e.order_key = m.order_key AND e.id < m.id AND e.status NOT IN ($2, $3, 7)))
 		ORDER BY m.due_at
-		LIMIT $3
+		LIMIT $4
 		FOR UPDATE OF m SKIP LOCKED`,
 	// Each order key is looked at once, however many of its messages are due: what it holds is read to
 	// find its first. On the comparison of order keys see SelectHeads.
@@ -40,7 +40,7 @@ var postgresQueue = Queue{
 		h AS MATERIALIZED (
 			SELECT k.order_key, (
 				SELECT e.id FROM millrace_messages e
-				WHERE e.consumer = $1 AND e.order_key >= k.order_key AND e.order_key <= k.order_key AND e.status NOT IN ($4, 7)
+				WHERE e.consumer = $1 AND e.order_key >= k.order_key AND e.order_key <= k.order_key AND e.status NOT IN ($4, $5, 7)
 				ORDER BY e.order_key, e.id
 				LIMIT 1) AS id
 			FROM (SELECT DISTINCT order_key FROM w WHERE order_key IS NOT NULL) k)
@@ -54,22 +54,22 @@ var postgresQueue = Queue{
 		WITH RECURSIVE k (n, order_key) AS (
 			SELECT 1, (
 				SELECT s.order_key FROM millrace_messages s
-				WHERE s.consumer = $2 AND s.order_key > $3
+				WHERE s.consumer = $3 AND s.order_key > $4
 				ORDER BY s.order_key
 				LIMIT 1)
 			UNION ALL
 			SELECT k.n + 1, (
 				SELECT s.order_key FROM millrace_messages s
-				WHERE s.consumer = $2 AND s.order_key > k.order_key
+				WHERE s.consumer = $3 AND s.order_key > k.order_key
 				ORDER BY s.order_key
 				LIMIT 1)
 			FROM k
-			WHERE k.order_key IS NOT NULL AND k.n < $4)
+			WHERE k.order_key IS NOT NULL AND k.n < $5)
 		SELECT k.order_key, m.id, CASE WHEN m.status NOT IN (5, 6, 7) THEN m.due_at - ` + postgresNow + ` END AS wait
 		FROM k
 		LEFT JOIN LATERAL (
 			SELECT e.id, e.status, e.due_at FROM millrace_messages e
-			WHERE e.consumer = $2 AND e.order_key >= k.order_key AND e.order_key <= k.order_key AND e.status NOT IN ($1, 7)
+			WHERE e.consumer = $3 AND e.order_key >= k.order_key AND e.order_key <= k.order_key AND e.status NOT IN ($1, $2, 7)
 			ORDER BY e.order_key, e.id
 			LIMIT 1) m ON TRUE
 		WHERE k.order_key IS NOT NULL`,

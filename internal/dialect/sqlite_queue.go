@@ -21,7 +21,7 @@ var sqliteQueue = Queue{
 		FROM millrace_messages m
 		WHERE m.consumer = ? AND m.due_at <= ` + sqliteNow + ` AND m.status IN (1, 2, 3, 4) AND (m.order_key IS NULL OR NOT EXISTS (
 			SELECT 1 FROM millrace_messages e
-			WHERE e.consumer = m.consumer AND e.order_key = m.order_key AND e.id < m.id AND e.status NOT IN (?, 7)))
+			WHERE e.consumer = m.consumer AND e.order_key = m.order_key AND e.id < m.id AND e.status NOT IN (?, ?, 7)))
 		ORDER BY m.due_at
 		LIMIT ?`,
 	// Each order key is looked at once, however many of its messages are due: what it holds is read to
@@ -36,7 +36,7 @@ var sqliteQueue = Queue{
 		h AS MATERIALIZED (
 			SELECT k.order_key, (
 				SELECT e.id FROM millrace_messages e
-				WHERE e.consumer = ?1 AND e.order_key = k.order_key AND e.status NOT IN (?4, 7)
+				WHERE e.consumer = ?1 AND e.order_key = k.order_key AND e.status NOT IN (?4, ?5, 7)
 				ORDER BY e.id
 				LIMIT 1) AS id
 			FROM (SELECT DISTINCT order_key FROM w WHERE order_key IS NOT NULL) k)
@@ -48,22 +48,22 @@ var sqliteQueue = Queue{
 		WITH RECURSIVE k (n, order_key) AS (
 			SELECT 1, (
 				SELECT s.order_key FROM millrace_messages s
-				WHERE s.consumer = ?2 AND s.order_key > ?3
+				WHERE s.consumer = ?3 AND s.order_key > ?4
 				ORDER BY s.order_key
 				LIMIT 1)
 			UNION ALL
 			SELECT k.n + 1, (
 				SELECT s.order_key FROM millrace_messages s
-				WHERE s.consumer = ?2 AND s.order_key > k.order_key
+				WHERE s.consumer = ?3 AND s.order_key > k.order_key
 				ORDER BY s.order_key
 				LIMIT 1)
 			FROM k
-			WHERE k.order_key IS NOT NULL AND k.n < ?4)
+			WHERE k.order_key IS NOT NULL AND k.n < ?5)
 		SELECT k.order_key, m.id, CASE WHEN m.status IN (1, 2, 3, 4) THEN m.due_at - ` + sqliteNow + ` END AS wait
 		FROM k
 		LEFT JOIN millrace_messages m ON m.id = (
 			SELECT e.id FROM millrace_messages e
-			WHERE e.consumer = ?2 AND e.order_key = k.order_key AND e.status NOT IN (?1, 7)
+			WHERE e.consumer = ?3 AND e.order_key = k.order_key AND e.status NOT IN (?1, ?2, 7)
 			ORDER BY e.id
 			LIMIT 1)
 		WHERE k.order_key IS NOT NULL`,

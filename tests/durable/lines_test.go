@@ -83,6 +83,25 @@ var lineBodies = []testdb.Body{
 		_, uuids = b.had(b.inLine(b.process(), inbox.Continue))
 		assert.Equal(t, []string{"a/1"}, uuids)
 	})},
+	{Name: "a line behind what failed", Why: "with Continue it goes on, whether that was parked or failed terminally", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
+		q := b.inLine(b.store, inbox.Continue)
+		place := 0
+		for _, length := range []int{3, longLine} { // found among what is due soonest, and by its key
+			b.leave(length, func(n int) *message.Message { return stands(fmt.Sprint("a", length), n) })
+			for _, failed := range []inbox.Status{inbox.FailedTerminal, inbox.Parked} {
+				taken, uuids := b.had(q)
+				require.Equal(t, []string{fmt.Sprintf("a%d/%d", length, place)}, uuids)
+				b.db.Do(t, `UPDATE millrace_messages SET status = ?, lease_token = 0 WHERE uuid = ?`, failed, []byte(uuids[0]))
+				require.ErrorIs(t, taken[0].Finish(t.Context()), inbox.ErrLost)
+				_, uuids = b.had(b.inLine(b.process(), inbox.HoldKey))
+				require.Empty(t, uuids)
+				place++
+			}
+			_, uuids := b.had(q)
+			assert.Equal(t, []string{fmt.Sprintf("a%d/%d", length, place)}, uuids)
+			place = 0
+		}
+	})},
 	{Name: "more lines than a look goes through", Why: "each has its turn", Run: func(t *testing.T, db *testdb.DB) {
 		const keys = 1300
 		b := newBed(t, db)
