@@ -151,14 +151,20 @@ func (cl *Claim) pass(g *Gate, versions []versioned) error {
 }
 
 // past reports whether this process knows that an aggregate is past the version, without
-// asking the database: versions are never taken back while the connection lasts.
+// asking the database: versions are never taken back while the connection lasts. What may be
+// before the beginning is for the database to say.
 func (cl *Claim) past(g *Gate, versions []versioned) bool {
 	v := versions[0]
 	if len(versions) > 1 || g.config.First == FirstSeen || g.jumps(cl.gated) || v.Number < g.first(cl.gated, v.Number) {
 		return false
 	}
-	current, known := cl.consumer.store.versions.Get(cl.consumer.prefix + string(v.id))
-	return known && v.Number < current
+	s, aggregate := cl.consumer.store, cl.consumer.prefix+string(v.id)
+	current, known := s.versions.Get(aggregate)
+	if !known || v.Number >= current {
+		return false
+	}
+	reached, known := s.reached.Get(aggregate)
+	return known && v.Number >= reached
 }
 
 // advance lets through what is next and has nobody waiting for it, which is the rule, with

@@ -132,7 +132,11 @@ func (cl *Claim) advanced() {
 	s := cl.consumer.store
 	for _, a := range cl.advances {
 		if cl.known == s.generation.Load() {
-			s.versions.Add(cl.consumer.prefix+string(a.id), a.Number)
+			aggregate := cl.consumer.prefix + string(a.id)
+			if _, known := s.reached.Get(aggregate); !known {
+				s.reached.Add(aggregate, a.Number)
+			}
+			s.versions.Add(aggregate, a.Number)
 		}
 		s.advances.tell(cl.consumer.prefix+string(a.id), a.Number)
 	}

@@ -39,7 +39,8 @@ type Store struct {
 	aggregates turns.Turns // of aggregates
 	advances   advances
 	settled    *recent.Set
-	versions   *recent.Set // of aggregates
+	versions   *recent.Set // of aggregates, as they were applied last …
+	reached    *recent.Set // … and a version each that was applied, so that none above is before the beginning
 	outage     outage.Breaker
 	writers    writers.Queue // nil where writers do not exclude each other
 
@@ -96,6 +97,7 @@ func NewStore(db *sqlx.DB, config Config) (*Store, error) {
 		observe:   newObservers(config.Observers),
 		settled:   recent.NewSet(config.SettledKeys, settledTTL),
 		versions:  recent.NewSet(config.SettledKeys, settledTTL),
+		reached:   recent.NewSet(config.SettledKeys, settledTTL),
 		consumers: make(map[consumerName]*Consumer),
 		declared:  make(map[string]remembering),
 		bells:     make(map[consumerName]*bell.Bell),
@@ -251,6 +253,7 @@ func (s *Store) forget() {
 	s.generation.Add(1)
 	s.settled.Forget()
 	s.versions.Forget()
+	s.reached.Forget()
 	s.isolation.Store(nil)
 }
 

@@ -89,6 +89,17 @@ var tableBodies = []testdb.Body{
 		must(t, b.gated(b.process(), millrace.VersionGate{First: inbox.FirstIsZero}, handler), change("d2", 0), change("d2", 1))
 		assert.Equal(t, []int64{0, 1}, b.applied("d2"))
 	})},
+	{Name: "before the beginning, in each process", Why: "what a process remembers of an aggregate changes no answer", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
+		gate := millrace.VersionGate{Starts: func(msg *message.Message) bool { return msg.Metadata.Get("snapshot") != "" }}
+		h := b.gated(b.store, gate, handler)
+		snapshot := change("a", 10)
+		snapshot.Metadata.Set("snapshot", "yes")
+		must(t, h, snapshot, change("a", 11), change("a", 3), change("a", 10))
+		must(t, b.gated(b.process(), gate, handler), change("a", 4))
+		assert.Equal(t, []int64{10, 11}, b.applied("a"))
+		assert.Equal(t, 2, b.open(inbox.Parked), "3 and 4 are before the beginning")
+		assert.Equal(t, 1, b.events.Count("stale"), "the other 10")
+	})},
 	{Name: "latest only", Why: "every newer version is accepted", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		h := b.gated(b.store, millrace.VersionGate{OnGap: inbox.GapLatest}, handler)
 		must(t, h, change("a", 5), change("a", 3), change("a", 9), change("a", 9), change("a", 0))
