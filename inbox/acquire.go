@@ -216,6 +216,9 @@ func (cl *Claim) take(what step) (next step, err error) {
 		return look, nil
 	}
 	objection, err := cl.judge(span.tx, tx.Tx, what)
+	if errors.Is(err, errStored) {
+		return done, nil
+	}
 	if err != nil {
 		return 0, err
 	}

@@ -16,7 +16,11 @@ func (cl *Claim) turnAway(produced []*message.Message) error {
 	if cl.verdict == postponed {
 		return cl.giveUp()
 	}
-	if err := cl.setAside(); err != nil {
+	if err := cl.setAside(); errors.Is(err, errStored) {
+		cl.letGo()
+		cl.duplicate()
+		return nil
+	} else if err != nil {
 		if !cl.inDoubt && cl.contended(err) {
 			return cl.giveUp()
 		}

@@ -83,7 +83,7 @@ func (cl *Claim) store() error {
 		return fmt.Errorf("open the claim: %w", err)
 	}
 	if !cl.openRow {
-		return s.insertMessage(ctx, cl.tx.Tx, cl, open)
+		return cl.storeAside(ctx, cl.tx.Tx, open)
 	}
 	status, lease := FailedRetryable, int64(0)
 	if cl.lease != nil {

@@ -182,6 +182,31 @@ func (s *Store) insertMessage(ctx context.Context, tx *sqlx.Tx, cl *Claim, open 
 	return s.checkIn(ctx, tx, payload)
 }
 
+var (
+	// errStored says that a message lies in the table of its queue already, which delivers it.
+	errStored = errors.New("the message is stored, and its queue delivers it")
+
+	errStoredOther = errors.New("another payload is stored under the key of the message, and not handled yet: " +
+		"its source has to bring it again")
+)
+
+// storeAside is insertMessage for one that is not handled now. What a copy of it in the table waits for is to
+// be delivered, and no claim was made for that: then the copy is judged in its turn, and this one is done.
+func (cl *Claim) storeAside(ctx context.Context, tx *sqlx.Tx, open openMessage) error {
+	s := cl.consumer.store
+	var stored int64
+	switch err := tx.GetContext(ctx, &stored, s.dialect.Queue.SelectStored, cl.id32, cl.id); {
+	case errors.Is(err, sql.ErrNoRows):
+		return s.insertMessage(ctx, tx, cl, open)
+	case err != nil:
+		return fmt.Errorf("look whether the message is stored: %w", err)
+	case !cl.is(stored):
+		return errStoredOther
+	}
+	cl.answer = "stored as " + Received.String()
+	return errStored
+}
+
 // judge parks, in the transaction of its claim, a message that must not be handled, and
 // returns why.
 func (cl *Claim) judge(ctx context.Context, tx *sqlx.Tx, what step) (objection why, err error) {

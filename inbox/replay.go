@@ -128,7 +128,7 @@ func (cl *Claim) park(ctx context.Context, tx *sqlx.Tx, reason string) error {
 		moved, err = affected(tx.ExecContext(ctx, s.dialect.MoveMessage,
 			cl.asideStatus(), []byte(reason), dialect.NeverDue, cl.id32, cl.id, FailedRetryable))
 	default:
-		return s.insertMessage(ctx, tx, cl, openMessage{status: cl.asideStatus(), reason: reason, delay: dialect.NeverDue})
+		return cl.storeAside(ctx, tx, openMessage{status: cl.asideStatus(), reason: reason, delay: dialect.NeverDue})
 	}
 	if err == nil && moved != 1 {
 		err = ErrLost
