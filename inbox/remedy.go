@@ -157,8 +157,8 @@ func (s *Store) sendBack(ctx context.Context, row messageRow, by Operator, to me
 }
 
 // Discard closes a message that is parked, or failed terminally, for good: it counts as
-// completed, and no delivery of it runs the handler. [ErrNotFound] is returned for a message
-// that is in another state.
+// completed, and no delivery of it runs the handler. What a version gate holds behind it stays held
+// until [Store.SetVersion]; the log says so. [ErrNotFound] is returned for a message that is in another state.
 func (s *Store) Discard(ctx context.Context, id int64, by Operator) error {
 	if err := by.validate(); err != nil {
 		return err
@@ -170,6 +170,7 @@ func (s *Store) Discard(ctx context.Context, id int64, by Operator) error {
 	err = s.write(ctx, func(tx *sqlx.Tx) error { return s.discard(ctx, tx, by, row) })
 	if err == nil {
 		s.sayDecided(by, "discard", row.fields())
+		s.sayHeldBehind(ctx, row)
 	}
 	return row.explain("discard", err)
 }

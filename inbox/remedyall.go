@@ -50,7 +50,11 @@ func (s *Store) RetryAll(ctx context.Context, f Filter, by Operator, to message.
 // goes through them as [Store.RetryAll] does.
 func (s *Store) DiscardAll(ctx context.Context, f Filter, by Operator, pace Pace) (discarded int, err error) {
 	discarded, err = s.forAll(ctx, f, by, pace, Status.stuck, func(rows []messageRow) (int, error) {
-		return s.inBatch(ctx, rows, func(tx *sqlx.Tx, row messageRow) error { return s.discard(ctx, tx, by, row) })
+		n, err := s.inBatch(ctx, rows, func(tx *sqlx.Tx, row messageRow) error { return s.discard(ctx, tx, by, row) })
+		for _, row := range rows {
+			s.sayHeldBehind(ctx, row)
+		}
+		return n, err
 	})
 	s.sayAll(by, "discard", f, discarded)
 	if err != nil {

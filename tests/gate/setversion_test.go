@@ -1,6 +1,9 @@
 package gate_test
 
 import (
+	"errors"
+	"fmt"
+	"strings"
 	"testing"
 
 	"github.com/ThreeDotsLabs/watermill/message"
@@ -53,4 +56,49 @@ func waits(b *bed) {
 	if query != "" {
 		rig.Eventually(b, "somebody waits", func() bool { return b.count(query) > 0 })
 	}
+}
+
+// The version of a discarded message is not applied: who discards it is told what waits for it.
+func TestDiscardingWhatOthersWaitFor(t *testing.T) {
+	t.Parallel()
+	testdb.Each(t, testdb.With(newBed, func(t *testing.T, b *bed) {
+		events := &rig.Events{}
+		store := b.newStore(b.db.DB, inbox.Config{Logger: events})
+		b.queued(store)
+		boom := errors.New("boom")
+		var fails message.HandlerFunc = func(*message.Message) ([]*message.Message, error) { return nil, inbox.Terminal(boom) }
+		said := func() (n int) {
+			for _, text := range events.Logs() {
+				if strings.HasPrefix(text, "inbox: messages stay held behind one that was discarded: call Store.SetVersion with 1") {
+					n++
+				}
+			}
+			return n
+		}
+		queue := rig.Queue(t, store, inbox.QueueConfig{Consumer: consumer})
+		park := func(msg *message.Message) int64 {
+			copied, delivery := queue.Straight("changes", msg)
+			_, err := b.gated(store, millrace.VersionGate{}, fails)(copied)
+			require.ErrorIs(t, err, boom)
+			stored, err := delivery.Fail(t.Context())
+			require.NoError(t, err)
+			require.True(t, stored)
+			return rig.Find(t, store, inbox.Filter{Status: inbox.FailedTerminal})[0].ID
+		}
+		require.NoError(t, store.Discard(t.Context(), park(change("a", 1)), ada))
+		assert.Zero(t, said(), "nobody waits")
+		for n, discard := range []func(id int64) error{
+			func(id int64) error { return store.Discard(t.Context(), id, ada) },
+			func(int64) error {
+				_, err := store.DiscardAll(t.Context(), inbox.Filter{}, ada, inbox.Pace{})
+				return err
+			},
+		} {
+			aggregate := fmt.Sprint("b", n)
+			id := park(change(aggregate, 1))
+			must(t, b.gated(store, millrace.VersionGate{}, handler), change(aggregate, 2))
+			require.NoError(t, discard(id))
+			assert.Equal(t, n+1, said())
+		}
+	}))
 }
