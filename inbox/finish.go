@@ -38,7 +38,7 @@ func (cl *Claim) Commit(produced []*message.Message) ([]*message.Message, error)
 		cl.log().Error("inbox: the message was acked before its effects were committed, so a crash can lose it",
 			errAnswered, nil)
 	}
-	if err := cl.finish(produced); err != nil {
+	if err := dialect.Unhide(cl.finish(produced)); err != nil {
 		// What waits at the gate can be locked by others when it is released, and a stored message
 		// when it is closed. The transaction is still ours then: nothing was sent, and the
 		// handler has not ended it.
@@ -72,7 +72,7 @@ func (cl *Claim) finish(produced []*message.Message) error {
 			return cl.lost()
 		}
 		if err != nil && !errors.Is(err, sql.ErrTxDone) {
-			cl.inDoubt = true
+			cl.inDoubt = !dialect.Aborted(err)
 			return explain(cl.consumer.store.noticeLoss(fmt.Errorf("commit: %w", err)))
 		}
 	}
@@ -320,7 +320,7 @@ func (cl *Claim) Rollback(cause error) error {
 		lost = dialect.Classify(err) == dialect.Unavailable
 	}
 	cause = cl.refusedToo(cl.lateness(cause))
-	if lost {
+	if lost && !errors.Is(cause, context.DeadlineExceeded) { // at which drivers close the connection themselves
 		cause = disconnected(cause)
 	}
 	reopened := false

@@ -19,7 +19,7 @@ const (
 	ReasonClosing     = "closing"    // the service closes, or the delivery was cancelled
 	ReasonTxEnded     = "transaction ended"
 	ReasonTxNotUsed   = "transaction not used" // although RequireTx is set
-	ReasonHidden      = "error hidden"         // by a middleware in between
+	ReasonHidden      = "error hidden"         // by a middleware in between, or by the handler
 	ReasonLost        = "lost"                 // someone else changed the message, or has the lease
 	ReasonUnpublished = "not published"        // what the handler returned
 	ReasonNacked      = "nacked"               // and nobody said why
@@ -99,6 +99,7 @@ func reasonOf(err error) string {
 		{ErrTxEndedByHandler, ReasonTxEnded},
 		{ErrTxNotUsed, ReasonTxNotUsed},
 		{ErrSwallowed, ReasonHidden},
+		{dialect.ErrHidden, ReasonHidden},
 		{ErrUnknownType, ReasonUnknownType},
 		{errUnpublished, ReasonUnpublished},
 		{errDisconnected, ReasonConnection},

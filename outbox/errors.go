@@ -9,8 +9,8 @@ import (
 var (
 	// ErrNoTx says that a message's context carries no transaction.
 	ErrNoTx = errors.New("outbox: no transaction in the message's context: " +
-		"publish through the CQRS buses, or make it by message.NewMessageWithContext with the context of the " +
-		"handler, of outbox.InTx or of outbox.WithTx; Config.Standalone stores messages that have none")
+		"hand the context of the handler, of outbox.InTx or of outbox.WithTx to the CQRS bus that publishes it, " +
+		"or to message.NewMessageWithContext; Config.Standalone stores messages that have none")
 
 	// ErrTxEnded says that the transaction in a message's context is over.
 	ErrTxEnded = errors.New("outbox: the transaction in the message's context has ended: " +

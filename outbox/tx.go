@@ -12,6 +12,7 @@ import (
 	"github.com/jmoiron/sqlx"
 
 	"github.com/millrace-go/millrace/internal/ambient"
+	"github.com/millrace-go/millrace/internal/dialect"
 	"github.com/millrace-go/millrace/internal/owned"
 	"github.com/millrace-go/millrace/internal/writers"
 )
@@ -100,7 +101,7 @@ func begin(
 		if errors.Is(err, sql.ErrTxDone) && ctx.Err() != nil {
 			err = ctx.Err() // which rolled it back
 		}
-		return fmt.Errorf("outbox: commit: %w", explain(err))
+		return fmt.Errorf("outbox: commit: %w", explain(dialect.Unhide(err)))
 	}
 	leave()
 	own.Committed()

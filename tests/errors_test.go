@@ -102,7 +102,7 @@ func TestErrorsAreKnownForWhatTheyAre(t *testing.T) {
 			assert.Equal(t, dialect.Unavailable, classified(t, err))
 		})
 		t.Run("no such database", func(t *testing.T) {
-			name := regexp.MustCompile(`/millrace_test_\w+`)
+			name := regexp.MustCompile(`/millrace_\w+`)
 			require.Regexp(t, name, db.DSN)
 			elsewhere, err := sqlx.Open(db.Driver, name.ReplaceAllString(db.DSN, "/millrace_absent"))
 			require.NoError(t, err)

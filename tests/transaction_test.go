@@ -192,25 +192,39 @@ var transactionBodies = []testdb.Body{
 		assert.Equal(t, b.db.Dialect == "mysql", b.events.Count("ended") == 1, "MariaDB says that it committed")
 	})},
 	{Name: "a handler that swallows an SQL error", Why: "a transaction that the server aborted is never reported as committed", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
-		h := b.inbox(func(msg *message.Message) ([]*message.Message, error) {
-			if _, err := effect(msg); err != nil {
-				return nil, err
+		for n, result := range [][]byte{nil, []byte("stored by a statement of ours")} {
+			h := b.inbox(func(msg *message.Message) ([]*message.Message, error) {
+				if _, err := effect(msg); err != nil {
+					return nil, err
+				}
+				_ = raw(msg, `INSERT INTO nowhere (id) VALUES (1)`)
+				if result == nil {
+					return nil, nil
+				}
+				return nil, inbox.SetResult(msg.Context(), result)
+			})
+			_, err := h(newMessage("x"))
+			if b.db.Dialect == "postgres" {
+				require.ErrorContains(t, err, "a statement failed and its error was not returned")
+				require.ErrorContains(t, err, "SAVEPOINT")
+				assert.Equal(t, 0, b.effects())
+				continue
 			}
-			tx, err := inbox.Tx(msg.Context())
-			if err != nil {
-				return nil, err
-			}
-			_, _ = tx.ExecContext(msg.Context(), `INSERT INTO nowhere (id) VALUES (1)`)
-			return nil, nil
-		})
-		_, err := h(newMessage("x"))
-		if b.db.Dialect == "postgres" {
-			require.Error(t, err)
-			assert.Equal(t, 0, b.effects())
-			return
+			require.NoError(t, err, "elsewhere a failed statement leaves the transaction as it was")
+			assert.Equal(t, n+1, b.effects())
 		}
-		require.NoError(t, err, "elsewhere a failed statement leaves the transaction as it was")
-		assert.Equal(t, 1, b.effects())
+	})},
+	{Name: "a statement that outlasts the handler's Timeout", Why: "the Timeout is named, not the connection that a driver closes", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
+		long := map[string]string{
+			"postgres": `SELECT pg_sleep(20)`, "mysql": `SELECT SLEEP(20)`,
+			"sqlite": `WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 2000000000) SELECT MAX(i) FROM n`,
+		}[b.db.Dialect]
+		_, err := b.inbox(func(msg *message.Message) ([]*message.Message, error) {
+			return nil, raw(msg, long)
+		}, func(i *millrace.Inbox) { i.Timeout = 200 * time.Millisecond })(newMessage("x"))
+		require.ErrorIs(t, err, context.DeadlineExceeded)
+		require.ErrorContains(t, err, "Timeout, 200ms, ran out")
+		assert.NotContains(t, err.Error(), "the connection to the database was lost")
 	})},
 	{Name: "the transaction used after the handler returned", Why: "it refuses use after it ended", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		var ctx context.Context

@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"database/sql/driver"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"reflect"
@@ -48,6 +49,33 @@ func Full(err error) bool {
 		}
 	}
 	return false
+}
+
+// Aborted reports whether err says that a transaction has taken nothing since one of its statements
+// failed, and was not committed. pgx and lib/pq tell of that themselves where COMMIT does.
+func Aborted(err error) bool {
+	for ; err != nil; err = errors.Unwrap(err) {
+		if e, ok := err.(interface{ SQLState() string }); ok { //nolint:errorlint // walks the tree itself
+			return e.SQLState() == "25P02"
+		}
+		switch err.Error() {
+		case "commit unexpectedly resulted in rollback", "pq: Could not complete operation in a failed transaction":
+			return true
+		}
+	}
+	return false
+}
+
+// ErrHidden says why a transaction was not committed that says [Aborted].
+var ErrHidden = errors.New("a statement failed and its error was not returned, so the database took nothing after it and rolled the " +
+	"transaction back: return the error, or set a SAVEPOINT before a statement that may fail")
+
+// Unhide says what to do about an error that is [Aborted]. Others stay as they are.
+func Unhide(err error) error {
+	if Aborted(err) {
+		return fmt.Errorf("%w: %w", ErrHidden, err)
+	}
+	return err
 }
 
 func ofSQLite(err error) bool {

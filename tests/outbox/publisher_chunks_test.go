@@ -192,7 +192,7 @@ func allOrNothing(t *testing.T, db *testdb.DB) {
 				return nil
 			})
 			if o.db.Dialect == "postgres" {
-				require.Error(o, err, "a failed statement fails the transaction")
+				require.ErrorContains(o, err, "set a SAVEPOINT", "a failed statement fails the transaction")
 				assert.Empty(o, o.stored())
 				return
 			}
