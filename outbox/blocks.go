@@ -141,6 +141,7 @@ func (p *pump) mayDrain() bool {
 
 // draught is one key of which a look reads what is held back.
 type draught struct {
+	drain      *drain
 	key, after int64
 	limit      int
 	letters    []*letter
@@ -156,7 +157,7 @@ func (p *pump) draughts() []draught {
 		if d == nil {
 			continue
 		}
-		one := draught{key: key, after: d.after, limit: min(max(p.config.keyCap()-n, 1), room)}
+		one := draught{drain: d, key: key, after: d.after, limit: min(max(p.config.keyCap()-n, 1), room)}
 		if d.ended { // and nothing is in hand: what was stored late lies anywhere
 			one.after = 0
 		}
@@ -170,8 +171,8 @@ func (p *pump) draughts() []draught {
 func (p *pump) tookHeld(r *reading, now time.Time) {
 	for _, one := range r.draughts {
 		d := p.drains[one.key]
-		if d == nil {
-			continue // a message of it failed
+		if d == nil || d != one.drain {
+			continue // a message of it failed meanwhile
 		}
 		d.queued = false
 		if r.err != nil || r.epoch != p.reader.epoch || p.closing.Load() {
@@ -191,7 +192,7 @@ func (p *pump) tookHeld(r *reading, now time.Time) {
 		if one.after == 0 && len(one.letters) == 0 && p.perKey[one.key] == 0 {
 			delete(p.blocked, one.key)
 			delete(p.drains, one.key)
-			p.reader.hungry, p.reader.exhausted = true, false
+			p.reader.at, p.reader.hungry, p.reader.exhausted = 0, true, false
 			continue
 		}
 		p.thirst(one.key)

@@ -119,9 +119,8 @@ func TestWhatIsStillBeingHeldBackIsNotTaken(t *testing.T) {
 	p.inHand(mail(2, "k", "t"))
 	p.lanes[0].queue = nil
 	p.open(hash("k"), 1)
-	p.drains[hash("k")].queued = true
 	p.took(&reading{kind: held, shards: p.shards, draughts: []draught{{
-		key: hash("k"), limit: 62, letters: []*letter{mail(1, "k", "t"), mail(2, "k", "t"), mail(3, "k", "t")},
+		drain: p.drains[hash("k")], key: hash("k"), limit: 62, letters: []*letter{mail(1, "k", "t"), mail(2, "k", "t"), mail(3, "k", "t")},
 	}}})
 	assert.Equal(t, []int64{1}, ids(p.lanes[0].queue))
 	assert.Contains(t, p.blocked, hash("k"))
@@ -145,10 +144,29 @@ func TestAKeyIsLikeAnyOtherOnlyOnceNothingOfItIsHeldBack(t *testing.T) {
 			l.front = true
 			p.inHand(l)
 		}
-		p.took(&reading{kind: held, shards: p.shards, draughts: []draught{{key: hash("k"), after: look.after, limit: 62}}})
+		p.took(&reading{kind: held, shards: p.shards, draughts: []draught{{
+			drain: p.drains[hash("k")], key: hash("k"), after: look.after, limit: 62,
+		}}})
 		_, there := p.drains[hash("k")]
 		assert.Equal(t, look.gone, !there, name)
 	}
+}
+
+// What is in hand of a key is dropped when shards move. A look that is under way then must not have
+// the key go on behind it.
+func TestAKeyBeginsAnewWhenShardsMove(t *testing.T) {
+	p := newTestPump(t, oneLane(RelayConfig{}))
+	p.open(hash("k"), 1)
+	look := &reading{kind: held, shards: p.shards, draughts: p.draughts()}
+	look.draughts[0].letters = []*letter{mail(7, "k", "t")}
+	p.assign(t.Context(), assignment{generation: 1, count: 1})
+	p.assign(t.Context(), assignment{generation: 1, count: 1, mask: 1})
+	look.epoch = p.reader.epoch // whatever else would void it
+	p.open(hash("k"), 1)
+	p.took(look)
+	assert.Empty(t, p.lanes[0].queue)
+	assert.Zero(t, p.drains[hash("k")].after)
+	require.Len(t, p.draughts(), 1)
 }
 
 func TestDrainsLeaveHalfOfTheRoomToOthers(t *testing.T) {

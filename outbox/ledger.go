@@ -201,7 +201,7 @@ func (p *pump) flushed(f *flush) {
 		}
 	}
 	if len(f.ledger.released) > 0 {
-		p.reader.exhausted = false
+		p.reader.at, p.reader.hungry, p.reader.exhausted = 0, true, false
 	}
 }
 

@@ -239,6 +239,8 @@ func (p *pump) assign(ctx context.Context, a assignment) {
 	p.reader.dueAt = time.Now() // first what others wait for, if there is something
 	p.shares.Store(a.size() < a.count)
 	p.dropQueued(func(l *letter) bool { return !p.keeps(l) })
+	clear(p.drains) // what was read of them is dropped; what is held back of a key that stays is found again
+	p.thirsty = nil
 	p.log.Info("outbox: the relay's share changed", watermill.LogFields{"shards": a.size(), "of": a.count})
 	tell(ctx, p.Relay, p.observe.shards, ShardsObserver.ObserveShards, RelayEvent{Count: a.size()})
 }
@@ -259,7 +261,6 @@ func (p *pump) release(k *keeper) {
 		}
 	}
 	maps.DeleteFunc(p.blocked, func(key int64, _ block) bool { return !p.wanted.owns(key) })
-	maps.DeleteFunc(p.drains, func(key int64, _ *drain) bool { return !p.wanted.owns(key) })
 	select {
 	case <-k.given:
 	default:
