@@ -253,3 +253,51 @@ func TestWhatFailsAllTheTimeIsToldAgain(t *testing.T) {
 		assert.Equal(t, 4, told)
 	})
 }
+
+// A key that has a head in the table waits for it, whoever set it aside; one of another relay's shard is none of ours.
+func TestWhatTheTableSaysOfAKey(t *testing.T) {
+	key := hash("k")
+	for name, of := range map[string]struct {
+		aside          aside
+		drains, closed bool
+		notOurs        bool
+		blocked        bool
+		released       bool
+	}{
+		"a head is to be tried again":        {aside: aside{Least: 1, Greatest: 2}, blocked: true},
+		"a head is parked":                   {aside: aside{Least: 2, Greatest: 3}, blocked: true},
+		"a head came while it goes out":      {aside: aside{Least: 1, Greatest: 2}, drains: true, closed: true, blocked: true},
+		"nothing blocks what is held":        {aside: aside{Least: 2, Greatest: 2}, blocked: true, released: true},
+		"it goes out already":                {aside: aside{Least: 2, Greatest: 2}, drains: true, blocked: true},
+		"nothing is set aside":               {},
+		"it is of another relay's shard":     {aside: aside{Least: 2, Greatest: 2}, notOurs: true},
+		"a head of another relay's shard is": {aside: aside{Least: 1, Greatest: 2}, notOurs: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := newTestPump(t, oneLane(RelayConfig{}))
+			if of.notOurs {
+				p.shards.mask = 0
+			}
+			if of.drains {
+				p.open(key, 0)
+			}
+			of.aside.Key = key
+			p.heed(&reading{blocks: map[int64]aside{key: of.aside}})
+			_, blocked := p.blocked[key]
+			_, drains := p.drains[key]
+			assert.Equal(t, of.blocked, blocked)
+			assert.Equal(t, of.released, p.ledger.released[key])
+			assert.Equal(t, of.drains && !of.closed, drains)
+		})
+	}
+}
+
+func TestARelayThatStopsTakesNothingOfWhatIsHeldBack(t *testing.T) {
+	p := newTestPump(t, oneLane(RelayConfig{}))
+	p.open(hash("k"), 1)
+	look := &reading{kind: held, shards: p.shards, draughts: p.draughts()}
+	look.draughts[0].letters = []*letter{mail(7, "k", "t")}
+	p.close()
+	p.took(look)
+	assert.Empty(t, p.window, "it would wait for it")
+}
