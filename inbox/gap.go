@@ -39,7 +39,7 @@ func (cl *Claim) gap(g *Gate, v versioned, row aggregateRow) error {
 	}
 	if patience := g.config.GapWait - cl.visit.waited; patience > 0 && !cl.consumer.gaps.alone() {
 		if oneInFlight(cl.ctx) {
-			delay, _ := cl.consumer.gaps.fail(cl.memoryKey)
+			delay, _ := cl.consumer.gaps.fail(cl.memoryKey, never)
 			cl.sendBack(delay, ErrGapWait)
 			return nil
 		}
@@ -48,12 +48,12 @@ func (cl *Claim) gap(g *Gate, v versioned, row aggregateRow) error {
 		return nil
 	}
 	if g.config.OnGap == GapFail {
-		if delay, again := cl.consumer.gaps.fail(cl.memoryKey); again {
+		if delay, again := cl.consumer.gaps.fail(cl.memoryKey, g.config.GapFor); again {
 			cl.sendBack(delay, gap)
 			return nil
 		}
 		if cl.consumer.store.bellOf(cl.consumer.name()) == nil {
-			cl.refuse(v, ReasonGap, gap.Error()+"; it was delivered again and again, but its predecessor was not")
+			cl.refuse(v, ReasonGap, fmt.Sprintf("%v within GapFor, %v, though it was delivered again and again", gap, g.config.GapFor))
 			return nil
 		}
 	}
@@ -170,17 +170,14 @@ type gaps struct {
 }
 
 type returned struct {
-	times   int
-	lonely  int   // times in a row with nothing else in between
-	arrived int64 // when it was sent back last
-
-	back time.Time // until then it is another copy that comes
+	times int
+	since time.Time // when it was sent back first
+	back  time.Time // until then it is another copy that comes
 }
 
 const (
-	maxReturns  = 10     // then it is stored
-	maxLonely   = 3      // then too: its source delivers nothing else
-	maxReturned = 10_000 // remembered at once
+	leastReturns = 3      // a source with a long backlog may take longer than the gap may last
+	maxReturned  = 10_000 // remembered at once
 
 	firstReturn = 100 * time.Millisecond
 	lastReturn  = 5 * time.Second
@@ -218,30 +215,25 @@ func (g *gaps) alone() bool {
 	return time.Now().Before(g.quiet)
 }
 
-// fail says after which delay a message goes back to its source, or that it went there
-// often enough.
-func (g *gaps) fail(message string) (delay time.Duration, again bool) {
+// fail says after which delay a message goes back to its source, or that it went there for as long as
+// a gap may last. Another process may close the gap, so what this one delivers meanwhile says nothing.
+func (g *gaps) fail(message string, lasts time.Duration) (delay time.Duration, again bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
+	now := time.Now()
 	r := g.messages[message]
 	if r == nil {
 		if len(g.messages) >= maxReturned || g.messages == nil {
 			g.messages = make(map[string]*returned)
 		}
-		r = &returned{arrived: -1}
+		r = &returned{since: now}
 		g.messages[message] = r
 	}
-	now := time.Now()
 	if now.Before(r.back) {
 		return pauseOf(r.times), true
 	}
 	r.times++
-	r.lonely++
-	if g.arrived != r.arrived+1 {
-		r.lonely = 1
-	}
-	r.arrived = g.arrived
-	if again = r.times <= maxReturns && r.lonely <= maxLonely; !again {
+	if again = r.times <= leastReturns || now.Sub(r.since) < lasts; !again {
 		delete(g.messages, message)
 	}
 	delay = pauseOf(r.times)
@@ -251,7 +243,8 @@ func (g *gaps) fail(message string) (delay time.Duration, again bool) {
 
 // pauseOf is longer each time, and never twice the same.
 func pauseOf(times int) time.Duration {
-	longest := min(firstReturn<<(times-1), lastReturn)
+	const doublings = 6 // which are longer than lastReturn
+	longest := min(firstReturn<<min(times-1, doublings), lastReturn)
 	return longest/2 + rand.N(longest/2) //nolint:gosec // jitter needs no secrecy
 }
 

@@ -18,7 +18,7 @@ const (
 	GapHold OnGap = iota
 	// GapFail returns a [GapError] after a delay that grows, so that the message is delivered
 	// again: for sources that deliver the predecessor meanwhile. A message for which they do
-	// not is held, or parked where nothing would deliver it.
+	// not within GapFor is held, or parked where nothing would deliver it.
 	GapFail
 	// GapLatest lets every newer version through: for projections that keep the newest state.
 	GapLatest
@@ -52,6 +52,7 @@ type GateConfig struct {
 	Optional      bool
 	OnGap         OnGap
 	GapWait       time.Duration
+	GapFor        time.Duration
 	First         First
 	Starts        func(*message.Message) bool
 	OnBeforeFirst OnVersion
@@ -63,6 +64,9 @@ type GateConfig struct {
 func (c *GateConfig) setDefaults() {
 	if c.Version == nil {
 		c.Version = VersionFromMetadata()
+	}
+	if c.GapFor == 0 {
+		c.GapFor = time.Minute
 	}
 	if c.MaxHeld == 0 {
 		c.MaxHeld = 1000
@@ -93,6 +97,9 @@ func (c GateConfig) Validate() error {
 	}
 	if c.GapWait > 0 && c.OnGap == GapLatest {
 		problem("GapWait %v waits for nothing: with OnGap Latest no version waits for another", c.GapWait)
+	}
+	if c.GapFor < 0 {
+		problem("GapFor %v is negative", c.GapFor)
 	}
 	if c.MaxHeld < 0 {
 		problem("MaxHeld %d is negative", c.MaxHeld)

@@ -19,7 +19,7 @@ import (
 func (cl *Claim) hold(g *Gate, v versioned, row aggregateRow) error {
 	s := cl.consumer.store
 	if s.bellOf(cl.consumer.name()) == nil {
-		delay, _ := cl.consumer.gaps.fail(cl.memoryKey)
+		delay, _ := cl.consumer.gaps.fail(cl.memoryKey, never)
 		cl.sendBack(delay, ErrNoQueue)
 		return nil
 	}

@@ -40,6 +40,10 @@ type VersionGate struct {
 	// others meanwhile. It holds nothing. Defaults to 0.
 	GapWait time.Duration
 
+	// GapFor is how long a gap may last with inbox.GapFail, from the first time that the message is
+	// sent back; it is sent back three times at least. Defaults to 1 minute.
+	GapFor time.Duration
+
 	// First is the version with which an aggregate begins. Defaults to 1.
 	First inbox.First
 
@@ -124,6 +128,7 @@ func (g VersionGate) config() inbox.GateConfig {
 		Optional:      g.Optional,
 		OnGap:         g.OnGap,
 		GapWait:       g.GapWait,
+		GapFor:        g.GapFor,
 		First:         g.First,
 		Starts:        g.Starts,
 		OnBeforeFirst: g.OnBeforeFirst,

@@ -82,8 +82,20 @@ var gapBodies = []testdb.Body{
 		must(t, h, change("a", 1), again(second))
 		assert.Equal(t, upTo(2), b.applied("a"))
 	})},
+	{Name: "a gap that another process closes", Why: "it may last for a time, however often the message comes", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
+		gate := millrace.VersionGate{OnGap: inbox.GapFail}
+		h, second := b.gated(b.store, gate, handler), change("a", 2)
+		for range 4 {
+			var gap *inbox.GapError
+			_, err := h(again(second))
+			require.ErrorAs(t, err, &gap)
+		}
+		must(t, b.gated(b.process(), gate, handler), change("a", 1))
+		must(t, h, again(second))
+		assert.Equal(t, upTo(2), b.applied("a"))
+	})},
 	{Name: "a gap that nothing closes", Why: "repeated gaps are recognised, not spun on", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
-		h := b.gated(b.store, millrace.VersionGate{OnGap: inbox.GapFail}, handler)
+		h := b.gated(b.store, millrace.VersionGate{OnGap: inbox.GapFail, GapFor: 300 * time.Millisecond}, handler)
 		second, returns := change("a", 2), 0
 		for b.open(inbox.Parked) == 0 {
 			if _, err := h(again(second)); err != nil {
@@ -91,7 +103,7 @@ var gapBodies = []testdb.Body{
 			}
 			require.Less(t, returns, 5)
 		}
-		assert.Contains(t, b.events.Last("parked").Err.Error(), "waits for version 1, which was not applied")
+		assert.Contains(t, b.events.Last("parked").Err.Error(), "waits for version 1, which was not applied within GapFor, 300ms")
 	})},
 	{Name: "many copies at a gap", Why: "copies that are in flight at once are no message that comes back", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		h := b.gated(b.store, millrace.VersionGate{OnGap: inbox.GapFail}, handler)

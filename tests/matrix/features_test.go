@@ -32,7 +32,7 @@ var features = []feature{
 	{"StoreOnFailure", "mode", func(s *service) { s.queue().Mode = pubsub.StoreOnFailure }},
 
 	{"gate that fails", "gate", func(s *service) {
-		s.gate = &millrace.VersionGate{OnGap: inbox.GapFail}
+		s.gate = &millrace.VersionGate{OnGap: inbox.GapFail, GapFor: time.Second}
 		s.inFlight = many
 	}},
 	{"gate that holds", "gate", func(s *service) {
@@ -45,7 +45,7 @@ var features = []feature{
 		s.inFlight = many
 	}},
 	{"gate that waits, then fails", "gate", func(s *service) {
-		s.gate = &millrace.VersionGate{OnGap: inbox.GapFail, GapWait: 100 * time.Millisecond}
+		s.gate = &millrace.VersionGate{OnGap: inbox.GapFail, GapWait: 100 * time.Millisecond, GapFor: time.Second}
 		s.inFlight = many
 	}},
 	{"gate for the latest", "gate", func(s *service) {
