@@ -99,7 +99,8 @@ func (c *checkup) poolSize() {
 	switch {
 	case c.pool == 0:
 		c.warn("pool", fmt.Sprintf("it has no bound, and the server refuses more than %d connections", most),
-			"db.SetMaxOpenConns: the number of messages in work at once, and some for the rest of the service")
+			"db.SetMaxOpenConns: the number of messages in work at once, and some for the rest of the service; "+
+				"where stdlib.OpenDBFromPool made it, the MaxConns of the pgxpool, which cannot be seen through database/sql")
 	case c.pool == 1:
 		c.warn("pool", "it has one connection, so messages are handled one by one, and a handler that uses the pool "+
 			"waits for itself", "db.SetMaxOpenConns(2) or more")
