@@ -87,7 +87,7 @@ func (cl *Claim) observeStale() {
 func (cl *Claim) observeHeld() {
 	cl.consumer.tally.held.Add(1)
 	s, e := cl.consumer.store, cl.eventOf(cl.because)
-	s.log.Info("inbox: message held for its predecessor", e.fields())
+	s.log.Debug("inbox: message held for its predecessor", e.fields())
 	for _, o := range s.observe.held {
 		o.ObserveHeld(cl.ctx, e)
 	}
@@ -96,7 +96,7 @@ func (cl *Claim) observeHeld() {
 func (cl *Claim) observeReleased() {
 	s, e := cl.consumer.store, cl.event("released")
 	e.Count = int(cl.released)
-	s.log.Info("inbox: messages released that waited for this one", e.fields())
+	s.log.Debug("inbox: messages released that waited for this one", e.fields())
 	for _, o := range s.observe.released {
 		o.ObserveReleased(cl.ctx, e)
 	}

@@ -106,6 +106,7 @@ type (
 		ObserveOutage(ctx context.Context, e Event)
 	}
 	// ReplayedObserver is told what became of each replayed message: "ran", "refused", "duplicate",
+	// "ran although refused" where [ReplayRefuse] holds and an operator wanted it,
 	// "queued" where it had failed before and is tried again by its queue,
 	// or "suppressed" with the Count of messages that were not sent and steps that were not done; or "stale version", "held" or
 	// "parked", of which other observers are told as well. A run that failed comes again.

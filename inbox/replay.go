@@ -159,6 +159,7 @@ func (cl *Claim) suppress(produced []*message.Message) []*message.Message {
 // What became of a replayed message.
 const (
 	replayRan        = "ran"
+	replayForced     = "ran although refused" // an operator wanted it, or who replays named the consumer
 	replaySuppressed = "suppressed" // it ran, but what it would have sent was not sent
 	replayRefused    = "refused"
 	replayDuplicate  = "duplicate"
@@ -170,6 +171,10 @@ const (
 
 // tellRan tells of a replayed message whose run was committed.
 func (cl *Claim) tellRan() {
+	if cl.under(ReplayRefuse) {
+		cl.observeReplayed(replayForced, 0)
+		return
+	}
 	if cl.suppressed == nil || cl.suppressed.Count() == 0 {
 		cl.observeReplayed(replayRan, 0)
 		return

@@ -153,7 +153,7 @@ func TestEveryKindOfEventIsCounted(t *testing.T) {
 func TestReplayedMessagesAreCountedByWhatBecameOfThem(t *testing.T) {
 	t.Parallel()
 	b := newBed(t, metrics.Config{})
-	for _, reason := range []string{"ran", "refused", "duplicate", "suppressed", "suppressed 3 messages", "suppressed 4 messages"} {
+	for _, reason := range []string{"ran", "ran although refused", "refused", "duplicate", "suppressed", "suppressed 3 messages", "suppressed 4 messages"} {
 		b.builder.Inbox().(inbox.ReplayedObserver).ObserveReplayed(t.Context(), inbox.Event{Consumer: "billing", Reason: reason})
 	}
 	require.NoError(t, testutil.GatherAndCompare(b.registry, strings.NewReader(`
@@ -161,6 +161,7 @@ func TestReplayedMessagesAreCountedByWhatBecameOfThem(t *testing.T) {
 		# TYPE millrace_inbox_replayed_total counter
 		millrace_inbox_replayed_total{consumer="billing",result="duplicate"} 1
 		millrace_inbox_replayed_total{consumer="billing",result="ran"} 1
+		millrace_inbox_replayed_total{consumer="billing",result="ran although refused"} 1
 		millrace_inbox_replayed_total{consumer="billing",result="refused"} 1
 		millrace_inbox_replayed_total{consumer="billing",result="suppressed"} 3
 	`), "millrace_inbox_replayed_total"))

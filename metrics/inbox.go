@@ -53,6 +53,7 @@ const (
 	resultParked    = "parked"
 
 	resultRan        = "ran"
+	resultForced     = "ran although refused"
 	resultSuppressed = "suppressed"
 	resultRefused    = "refused"
 )
@@ -119,7 +120,7 @@ func (v *inboxVectors) of(name string, limit int) *consumer {
 			inbox.ReasonUnknownType, inbox.ReasonNoAnswer, inbox.ReasonVersion, inbox.ReasonHeldTooLong, inbox.ReasonReplayed,
 			inbox.ReasonNoKey),
 		failures: by(v.failures), duplicates: by(v.duplicates), retries: by(v.retries),
-		replayed: by(v.replayed, resultRan, resultSuppressed, resultRefused, resultDuplicate),
+		replayed: by(v.replayed, resultRan, resultForced, resultSuppressed, resultRefused, resultDuplicate),
 		ages:     newChildren(limit, func(age string) prometheus.Gauge { return v.ages.WithLabelValues(name, age) }),
 		seconds:  v.seconds.WithLabelValues(name),
 	}

@@ -66,7 +66,7 @@ var replayBodies = []testdb.Body{
 			})
 			rig.Eventually(b, "it is handled", func() bool { return b.effects(msg) == 1 && b.rows() == 0 })
 			assert.Equal(t, 3, runs.of(msg), name)
-			rig.Eventually(b, "it is told", func() bool { return events.Last("replayed").Reason == "ran" })
+			rig.Eventually(b, "it is told", func() bool { return events.Last("replayed").Reason == "ran although refused" })
 			require.NoError(t, s.router.Close())
 		}
 	})},
