@@ -1,10 +1,12 @@
 package inbox
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 	"time"
 
 	"github.com/jmoiron/sqlx"
@@ -164,34 +166,59 @@ func (j *janitor) expire(ctx context.Context) {
 	}
 }
 
-// expireHeld parks what has waited too long.
+// expireHeld parks what has waited too long, several messages in a transaction.
 func (j *janitor) expireHeld(ctx context.Context, c consumerRow) error {
-	const batch = 500
+	const most, together = 5000, 100
 	s := j.store
 	var rows []messageRow
-	if err := s.db.SelectContext(ctx, &rows, s.dialect.Gate.SelectExpired, c.ID, batch); err != nil {
+	if err := s.db.SelectContext(ctx, &rows, s.dialect.Gate.SelectExpired, c.ID, most); err != nil {
 		return fmt.Errorf("find messages that were held too long: %w", err)
 	}
-	for _, row := range rows {
-		reason := fmt.Sprintf("held too long: its predecessor, version %d of aggregate %q, was not applied in time",
-			row.Version.Int64-1, keycode.String(row.Aggregate))
-		var parked int64
+	slices.SortStableFunc(rows, func(a, b messageRow) int { return bytes.Compare(a.Aggregate, b.Aggregate) })
+	for batch := range slices.Chunk(rows, together) {
+		var parked []messageRow
 		err := s.write(ctx, func(tx *sqlx.Tx) (err error) {
-			if _, err := tx.ExecContext(ctx, s.dialect.Gate.LockAggregate, c.ID, row.Aggregate); err != nil {
-				return err
-			}
-			parked, err = affected(tx.ExecContext(ctx, s.dialect.Gate.ExpireHeld,
-				[]byte(reason), dialect.NeverDue, c.ID, row.MessageID))
+			parked, err = s.expireTogether(ctx, tx, c, batch)
 			return err
 		})
 		if err != nil {
-			return fmt.Errorf("park a message that was held too long: %w", err)
+			return fmt.Errorf("park messages that were held too long: %w", err)
 		}
-		if parked == 1 {
-			s.observeExpired(ctx, c, row, reason)
+		for _, row := range parked {
+			s.observeExpired(ctx, c, row, row.heldTooLong())
 		}
 	}
 	return nil
+}
+
+// expireTogether parks those of rows, in the order of their aggregates, that are still held.
+func (s *Store) expireTogether(
+	ctx context.Context, tx *sqlx.Tx, c consumerRow, rows []messageRow,
+) (parked []messageRow, err error) {
+	for i, row := range rows { // aggregates come before messages, for everybody
+		if i > 0 && bytes.Equal(row.Aggregate, rows[i-1].Aggregate) {
+			continue
+		}
+		if _, err := tx.ExecContext(ctx, s.dialect.Gate.LockAggregate, c.ID, row.Aggregate); err != nil {
+			return nil, err
+		}
+	}
+	for _, row := range rows {
+		n, err := affected(tx.ExecContext(ctx, s.dialect.Gate.ExpireHeld,
+			[]byte(row.heldTooLong()), dialect.NeverDue, c.ID, row.MessageID))
+		if err != nil {
+			return nil, err
+		}
+		if n == 1 {
+			parked = append(parked, row)
+		}
+	}
+	return parked, nil
+}
+
+func (r *messageRow) heldTooLong() string {
+	return fmt.Sprintf("held too long: its predecessor, version %d of aggregate %q, was not applied in time",
+		r.Version.Int64-1, keycode.String(r.Aggregate))
 }
 
 // observeExpired tells of a message that was parked without a delivery.
