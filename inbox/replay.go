@@ -160,7 +160,7 @@ func (cl *Claim) suppress(produced []*message.Message) []*message.Message {
 const (
 	replayRan        = "ran"
 	replayForced     = "ran although refused" // an operator wanted it, or who replays named the consumer
-	replaySuppressed = "suppressed" // it ran, but what it would have sent was not sent
+	replaySuppressed = "suppressed"           // it ran, but what it would have sent was not sent
 	replayRefused    = "refused"
 	replayDuplicate  = "duplicate"
 	replayQueued     = "queued" // what had failed is with its queue again
