@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 	"time"
 
@@ -20,9 +19,7 @@ type ledger struct {
 	aside    []dialect.Aside
 	postpone []postponed
 	hold     []*letter
-	kept     []int64        // held back in the table, and in hand all the same
-	drop     []int64        // that the table has as they are to be
-	released map[int64]bool // keys that nothing blocks any more, once the rest is written
+	released map[int64]bool // keys
 }
 
 // postponed are messages that were not at fault.
@@ -37,12 +34,12 @@ func newLedger(number int) *ledger { return &ledger{number: number, released: ma
 func (l *ledger) release(key int64) { l.released[key] = true }
 
 func (l *ledger) empty() bool {
-	return len(l.sent)+len(l.aside)+len(l.postpone)+len(l.hold)+len(l.drop)+len(l.released) == 0
+	return len(l.sent)+len(l.aside)+len(l.postpone)+len(l.hold)+len(l.released) == 0
 }
 
 // letters are the ids that are out of hand once the ledger is written.
 func (l *ledger) letters() []int64 {
-	ids := slices.Concat(l.sent, l.drop)
+	ids := append([]int64{}, l.sent...)
 	for _, a := range l.aside {
 		ids = append(ids, a.ID)
 	}
@@ -78,28 +75,28 @@ func (l *ledger) soonest() (delay time.Duration, some bool) {
 type statement struct {
 	query string
 	args  []any
-	rows  int // that must be changed
+	rows  int // that must be changed; -1 for any
 }
 
-// statements says the ledger in SQL. Who is held back comes after the head for which it waits:
-// else, if the relay dies in between, it would go out as if there was none.
+// statements says the ledger in SQL. Who is held back comes first and who is released
+// last, so that a key that is released in the same breath is released whole.
 func (l *ledger) statements(d *database, token int64, retention time.Duration) []statement {
 	var all []statement
 	add := func(rows int, query string, args ...any) {
 		all = append(all, statement{query, append(args, token), rows})
+	}
+	if len(l.hold) > 0 {
+		ids := make([]int64, 0, len(l.hold))
+		for _, h := range l.hold {
+			ids = append(ids, h.id)
+		}
+		add(len(ids), d.sql.HoldBack, dialect.IDs(ids))
 	}
 	for _, p := range l.postpone {
 		add(len(p.letters), d.sql.Postpone, dialect.IDs(p.letters), p.delay.Microseconds(), p.reason)
 	}
 	if len(l.aside) > 0 {
 		add(len(l.aside), d.sql.SetAside, dialect.Asides(l.aside))
-	}
-	if len(l.hold) > 0 {
-		ids := slices.Clone(l.kept)
-		for _, h := range l.hold {
-			ids = append(ids, h.id)
-		}
-		add(len(ids), d.sql.HoldBack, dialect.IDs(ids))
 	}
 	switch {
 	case len(l.sent) == 0:
@@ -111,6 +108,13 @@ func (l *ledger) statements(d *database, token int64, retention time.Duration) [
 		}
 		add(len(l.sent), d.sql.KeepSent, dialect.IDs(l.sent), retention.Microseconds())
 	}
+	if len(l.released) > 0 {
+		keys := make([]int64, 0, len(l.released))
+		for key := range l.released {
+			keys = append(keys, key)
+		}
+		add(-1, d.sql.ReleaseHeld, dialect.IDs(keys))
+	}
 	return all
 }
 
@@ -121,13 +125,12 @@ type flusher struct {
 	written  int    // number of the last ledger that is in the table
 	failed   *flush // to be gone on with
 	failures int
-	toldAt   time.Time // of the last failure
 	retryAt  time.Time
 }
 
 // flush is a ledger on its way into the table. Each statement is a transaction: one of
 // several, left open by a relay that froze, would lock what others work on. Where a relay
-// dies in between, who comes next finds keys that nothing blocks, or sends again what was sent.
+// dies in between, who comes next finds keys held back that nothing blocks.
 type flush struct {
 	ledger     *ledger
 	statements []statement // that are left
@@ -146,7 +149,6 @@ func (p *pump) flush(ctx context.Context) {
 		if p.ledger.empty() {
 			return
 		}
-		p.keepInOrder()
 		work = &flush{ledger: p.ledger, statements: p.ledger.statements(p.database, p.lease.token, p.config.Retention)}
 		p.ledger = newLedger(p.ledger.number + 1)
 	}
@@ -167,7 +169,9 @@ func (f *flush) write(ctx context.Context, d *database) error {
 		if err != nil {
 			return err
 		}
-		f.missing += s.rows - int(n)
+		if s.rows >= 0 {
+			f.missing += s.rows - int(n)
+		}
 		f.statements = f.statements[1:]
 	}
 	return nil
@@ -184,25 +188,33 @@ func (p *pump) flushed(f *flush) {
 	if f.missing > 0 {
 		p.missed(f)
 	}
-	for _, l := range f.ledger.hold {
-		if d := p.drains[l.hash]; d != nil {
-			d.ended = false
-		}
-	}
 	for _, id := range f.ledger.letters() {
-		p.letGo(id)
+		delete(p.window, id)
 	}
 	if delay, some := f.ledger.soonest(); some {
 		p.dueIn(time.Now(), delay)
 	}
+	if len(f.ledger.released) == 0 {
+		return
+	}
+	// What was held back is pending again, behind everything that was read. What a look saw
+	// before this moment may lie before it in the order.
 	for key := range f.ledger.released {
 		if p.blocked[key].ledger <= f.ledger.number { // else it is blocked anew
-			p.open(key, f.ledger.number)
+			delete(p.blocked, key)
 		}
 	}
-	if len(f.ledger.released) > 0 {
-		p.reader.at, p.reader.hungry, p.reader.exhausted = 0, true, false
+	kept := p.ledger.hold[:0]
+	for _, l := range p.ledger.hold {
+		if p.waits(l) {
+			kept = append(kept, l)
+		} else {
+			delete(p.window, l.id)
+		}
 	}
+	p.ledger.hold = kept
+	p.reader.epoch++
+	p.reader.at, p.reader.hungry, p.reader.exhausted = 0, true, false
 }
 
 // missed tells of rows that were not as the relay had left them: an operator changed
@@ -216,25 +228,13 @@ var errChanged = errors.New("they may have been sent twice, with the same UUIDs"
 
 func (p *pump) flushFailed(f *flush) {
 	fl := &p.flusher
-	fl.failures++
-	if tellsAgain(&fl.toldAt, fl.failures) {
+	if fl.failures == 0 {
 		p.log.Error("outbox: what was published could not be written off; tried again", explain(f.err), nil)
 	}
+	fl.failures++
 	fl.failed = f
 	fl.retryAt = time.Now().Add(growing(fl.failures, 100*time.Millisecond, 5*time.Second))
 	p.fail(f.err)
-}
-
-// againEvery is the pause between two log lines about one thing that fails all the time.
-const againEvery = 30 * time.Second
-
-// tellsAgain reports whether to log a failure: the first, and now and then one for as long as it lasts.
-func tellsAgain(toldAt *time.Time, failures int) bool {
-	if failures > 1 && time.Since(*toldAt) < againEvery {
-		return false
-	}
-	*toldAt = time.Now()
-	return true
 }
 
 // fail keeps the first failure for who works once.

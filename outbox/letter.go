@@ -55,8 +55,6 @@ type letter struct {
 	keyed    bool // it has an order
 	head     bool // it was set aside, and the messages of its key wait for it
 	again    bool // it was set aside
-	held     bool // the table says that it is held back …
-	front    bool // … and it goes out all the same: it is the first of what is
 	attempts int
 	topic    string
 	msg      *message.Message

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"maps"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -21,14 +20,10 @@ type pump struct {
 	once  bool // stop when there is nothing left to do
 
 	shards  assignment        // what may be read
-	wanted  assignment        // the same; none before the keeper told
+	wanted  assignment        // what will be, once its blocked keys are known or its letters gone
 	blocked map[int64]block   // keys of which a head was set aside
 	owed    int               // number of the order that the keeper waits to hear of; 0 for none
-	drains  map[int64]*drain  // those of them that nothing blocks any more
-	thirsty []int64           // those of them of which few messages are in hand
-	toAsk   []int64           // blocked keys
 	window  map[int64]*letter // in hand: read, and not yet written off
-	perKey  map[int64]int     // how many of them there are of a key
 	lanes   []line            // letters in hand that wait for their turn, or are on their way
 	ledger  *ledger           // what became of letters and is not in the table yet
 	outage  brokerOutage
@@ -56,21 +51,17 @@ type line struct {
 	runs  chan *run
 }
 
-// letters are all that is before the lane or in it.
-func (l *line) letters() []*letter {
-	if l.run == nil {
-		return l.queue
-	}
-	return slices.Concat(l.run.letters, l.queue)
+// block is why the messages of a key wait.
+type block struct {
+	head   int64 // id, 0 if it is not in hand
+	ledger int   // number of the one that tells the table; 0 where the table told
 }
 
 func newPump(r *Relay, l *lease, once bool) *pump {
 	p := &pump{
 		Relay: r, lease: l, once: once,
 		blocked: make(map[int64]block),
-		drains:  make(map[int64]*drain),
 		window:  make(map[int64]*letter),
-		perKey:  make(map[int64]int),
 		lanes:   make([]line, r.config.Lanes),
 		ledger:  newLedger(1),
 		trouble: make(map[string]trouble),
@@ -191,7 +182,7 @@ func (p *pump) finished() bool {
 		lane, _ := p.askable()
 		return lane < 0 && p.lanesIdle() && p.written() && !p.reader.busy && p.cannotTake()
 	}
-	return p.idle() && p.wanted.generation != 0 && (p.shards.mask == 0 || p.reader.exhausted && len(p.drains) == 0)
+	return p.idle() && p.reader.ready && (p.shards.mask == 0 || p.reader.exhausted)
 }
 
 func (p *pump) lanesIdle() bool {
@@ -227,20 +218,21 @@ func (p *pump) nextAlarm() time.Time {
 }
 
 // assign follows the keeper. Letters of a shard that is to go, and that are not on their
-// way, are put back at once; a shard that comes is read from the start.
+// way, are put back at once; a shard that comes is read once its blocked keys are known.
 func (p *pump) assign(ctx context.Context, a assignment) {
 	if a == p.wanted {
 		return
 	}
-	p.wanted, p.shards = a, a
+	p.wanted = a
+	if a.generation == p.shards.generation {
+		p.shards.mask &= a.mask
+	} else {
+		p.shards.mask = 0
+	}
 	p.reader.epoch++
-	p.reader.walk.restart()
-	p.reader.sweepAt, p.reader.exhausted, p.reader.dueDone = time.Time{}, false, false
-	p.reader.dueAt = time.Now() // first what others wait for, if there is something
+	p.reader.ready = p.shards == a
 	p.shares.Store(a.size() < a.count)
 	p.dropQueued(func(l *letter) bool { return !p.keeps(l) })
-	clear(p.drains) // what was read of them is dropped; what is held back of a key that stays is found again
-	p.thirsty = nil
 	p.log.Info("outbox: the relay's share changed", watermill.LogFields{"shards": a.size(), "of": a.count})
 	tell(ctx, p.Relay, p.observe.shards, ShardsObserver.ObserveShards, RelayEvent{Count: a.size()})
 }
@@ -275,7 +267,7 @@ func (p *pump) dropQueued(which func(*letter) bool) {
 		kept := p.lanes[i].queue[:0]
 		for _, l := range p.lanes[i].queue {
 			if which(l) {
-				p.letGo(l.id)
+				delete(p.window, l.id)
 			} else {
 				kept = append(kept, l)
 			}

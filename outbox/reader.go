@@ -17,7 +17,7 @@ const (
 	// sweepEvery is the pause between two looks at the whole table: it bounds the delay of a
 	// message whose transaction was open for longer than horizon.
 	sweepEvery = time.Second
-	// orphansEvery is the least pause between two walks for messages that wait in vain.
+	// orphansEvery is the pause between two looks for messages that wait in vain.
 	orphansEvery = 30 * time.Second
 )
 
@@ -26,9 +26,11 @@ type reader struct {
 	done chan *reading
 	busy bool
 
-	epoch     int  // of the assignment; a reading of an earlier one is void
+	epoch     int  // of what is known; a reading of an earlier one is void
+	ready     bool // the blocked keys of all shards are known
 	exhausted bool // a look at the whole table left nothing
-	walk      walk
+
+	orphansAt time.Time // when to look for messages that wait in vain
 
 	hungry   bool          // there may be something
 	at       int64         // everything up to here is in hand
@@ -36,16 +38,15 @@ type reader struct {
 	lookAt   time.Time
 	sweepAt  time.Time
 	dueAt    time.Time // when a message is to be tried again; zero for never
+	wasDue   bool      // the last look was for those, so that others have their turn
 	dueDone  bool      // a look for those left nothing
-	last     kind      // of look, so that the others have their turn
 	failures int
-	toldAt   time.Time // of the last failure
 
 	floor floor
 }
 
 func newReader() reader {
-	return reader{done: make(chan *reading, 1), hungry: true, pause: soonest, last: held}
+	return reader{done: make(chan *reading, 1), hungry: true, pause: soonest}
 }
 
 // rung says that somebody stored something.
@@ -57,7 +58,7 @@ func (r *reader) rung() {
 // alarms tells when to look next if nothing happens.
 func (r *reader) alarms(p *pump, at func(time.Time)) {
 	switch {
-	case p.closing.Load(), r.busy, p.cannotTake() && !p.mayDrain():
+	case p.closing.Load(), r.busy, r.ready && p.cannotTake():
 		return // something else will happen first
 	case r.failures > 0:
 		at(r.lookAt)
@@ -89,70 +90,45 @@ func (p *pump) read(ctx context.Context) {
 		return
 	}
 	now := time.Now()
-	if r.failures > 0 && now.Before(r.lookAt) {
+	look := &reading{epoch: r.epoch, began: now, shards: p.shards}
+	switch {
+	case r.failures > 0 && now.Before(r.lookAt):
 		return
-	}
-	next, some := p.nextKind(now)
-	if !some {
+	case !r.ready:
+		look.kind, look.shards = load, p.wanted
+	case p.cannotTake():
 		return
-	}
-	look := &reading{kind: next, epoch: r.epoch, began: now, shards: p.shards, ledger: p.flusher.written}
-	switch next {
-	case held:
-		look.draughts = p.draughts()
-	case due:
-		r.dueAt = time.Time{}
-	case pending:
-		r.hungry = false
-		look.walks = r.walk.due(now)
-		look.walkFrom = r.walk.from
-		if look.aside = p.once || !now.Before(r.sweepAt); look.aside {
-			look.ask = p.rounds()
-		} else {
-			look.after = min(r.at, r.floor.id(now))
-		}
+	case r.dueBy(now) && (!r.wasDue || !r.called(now)):
+		look.kind, r.dueAt = due, time.Time{}
+	case !now.Before(r.sweepAt), p.once && r.called(now):
+		look.kind, look.aside = pending, true
+		look.orphaned = !now.Before(r.orphansAt)
+	case r.called(now):
+		look.kind, look.after = pending, min(r.at, r.floor.id(now))
+	default:
+		return
 	}
 	look.limit = min(p.room(), p.config.Batch)
+	look.known, look.ledger = len(p.blocked) > 0, p.flusher.written
 	ids := make([]int64, 0, len(p.window))
 	for id := range p.window {
 		ids = append(ids, id)
 	}
 	look.window = dialect.IDs(ids)
-	r.busy, r.last = true, next
+	r.busy, r.wasDue = true, look.kind == due
+	if look.kind == pending {
+		r.hungry = false
+	}
 	p.beside("a look into the outbox", func() error { return p.look(ctx, look) }, func(err error) {
 		look.err = err
 		r.done <- look
 	})
 }
 
-// nextKind returns for what to look, if for anything: for each kind in turn.
-func (p *pump) nextKind(now time.Time) (next kind, some bool) {
-	r := &p.reader
-	for i := range kinds {
-		next = (r.last + 1 + i) % kinds
-		switch next {
-		case due:
-			some = !p.cannotTake() && r.dueBy(now)
-		case pending:
-			some = !p.cannotTake() && r.called(now)
-		default:
-			some = p.mayDrain()
-		}
-		if some {
-			return next, true
-		}
-	}
-	return next, false
-}
-
 // took takes what was found in hand.
 func (p *pump) took(r *reading) {
 	p.reader.busy = false
 	now := time.Now()
-	if r.kind == held {
-		defer p.siftAll()
-		defer p.tookHeld(r, now)
-	}
 	if r.kind == due && (r.err != nil || r.epoch != p.reader.epoch || len(r.letters) == r.limit) {
 		p.reader.dueAt = now // there may be more
 	}
@@ -169,6 +145,9 @@ func (p *pump) took(r *reading) {
 		return
 	}
 	switch r.kind {
+	case load:
+		p.loaded(r)
+		return
 	case due:
 		p.reader.dueDone = len(r.letters) < r.limit
 	case pending:
@@ -178,7 +157,6 @@ func (p *pump) took(r *reading) {
 		}
 		p.paged(r, now)
 	}
-	p.heed(r)
 	for _, l := range r.letters {
 		p.take(l, now)
 	}
@@ -199,12 +177,15 @@ func (p *pump) paged(r *reading, now time.Time) {
 		rd.pause = min(2*rd.pause, p.config.Poll)
 	}
 	rd.lookAt = now.Add(rd.pause)
-	p.walked(r, now)
 	if r.aside {
+		p.unblock(r)
+		if r.orphaned {
+			p.adopt(r)
+		}
 		rd.sweepAt = now.Add(sweepEvery)
 		p.noteDue(r, now)
 	}
-	rd.exhausted = r.aside && len(r.letters) < r.limit && (rd.dueDone || !rd.dueBy(now)) && !rd.walk.on
+	rd.exhausted = r.aside && len(r.letters) < r.limit && (rd.dueDone || !rd.dueBy(now))
 }
 
 // noteDue notes when the next message is to be tried again.
@@ -237,26 +218,70 @@ func (p *pump) take(l *letter, now time.Time) {
 	if l.keyed {
 		p.reader.floor.keyed = now
 	}
-	if !l.head && !l.front {
+	if !l.head {
 		p.reader.floor.seen(now, l.id)
 	}
 	l.failedAt = p.suspect[l.id]
-	p.spill(l)
-	p.hold(l)
-	lane := &p.lanes[p.laneOf(l)]
+	p.window[l.id] = l
+	lane := &p.lanes[spread(l.hash>>8, len(p.lanes))]
 	lane.queue = append(lane.queue, l)
 }
 
-// laneOf is the lane of all messages of l's key.
-func (p *pump) laneOf(l *letter) int { return spread(l.hash>>8, len(p.lanes)) }
+// loaded starts to work on shards whose blocked keys are known now.
+func (p *pump) loaded(r *reading) {
+	p.shards = r.shards
+	p.reader.ready = true
+	p.reader.sweepAt, p.reader.exhausted, p.reader.dueDone = time.Time{}, false, false
+	known := p.blocked
+	p.blocked = make(map[int64]block, len(r.blocked))
+	for _, key := range r.blocked {
+		p.blocked[key] = block{}
+	}
+	for key, b := range known {
+		if p.shards.owns(key) {
+			p.blocked[key] = b
+		}
+	}
+	p.adopt(r)
+	p.noteDue(r, time.Now())
+}
+
+// adopt releases keys that wait for nothing: a relay that lost its lease can have written
+// such a row at the last moment.
+func (p *pump) adopt(r *reading) {
+	for _, key := range r.orphans {
+		if _, waits := p.blocked[key]; !waits { // what was stored since is behind what is held back
+			p.blocked[key] = block{ledger: p.ledger.number}
+			p.ledger.release(key)
+		}
+	}
+	p.reader.orphansAt = r.began.Add(orphansEvery)
+}
+
+// unblock releases keys whose parked message an operator has discarded.
+func (p *pump) unblock(r *reading) {
+	if !r.known {
+		return
+	}
+	still := make(map[int64]bool, len(r.blocked))
+	for _, key := range r.blocked {
+		still[key] = true
+	}
+	for key, b := range p.blocked {
+		// A head that is kept to probe with is not set aside in the table, and yet it blocks.
+		if _, inHand := p.window[b.head]; !still[key] && b.ledger <= r.ledger && !inHand {
+			p.ledger.release(key)
+		}
+	}
+}
 
 // readFailed waits, longer with each failure, for the database.
 func (p *pump) readFailed(now time.Time, err error) {
 	rd := &p.reader
-	rd.failures++
-	if tellsAgain(&rd.toldAt, rd.failures) {
+	if rd.failures == 0 {
 		p.log.Error("outbox: the relay cannot read the outbox; tried again", explain(err), nil)
 	}
+	rd.failures++
 	rd.hungry = true
 	rd.at, rd.floor = 0, floor{keyed: rd.floor.keyed} // another server may answer next
 	rd.lookAt = now.Add(growing(rd.failures, 100*time.Millisecond, 5*time.Second))

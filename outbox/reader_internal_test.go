@@ -94,7 +94,7 @@ func TestAMessageThatIsDueIsNotForgotten(t *testing.T) {
 		"one became due now": func(*reading) { p.dueIn(time.Now(), 0) },
 	} {
 		p.reader.dueAt, p.reader.failures = time.Now(), 0
-		p.reader.last = held
+		p.reader.wasDue = false
 		p.read(t.Context())
 		look := p.await(t)
 		require.Equal(t, due, look.kind)
@@ -128,23 +128,18 @@ func TestAMessageIsLookedForAgainOnlyOnceTheTableKnowsWhen(t *testing.T) {
 	assert.True(t, p.reader.dueAt.IsZero())
 }
 
-// What an earlier relay left held without a head goes out before anything that was stored later.
-func TestWhatIsHeldInVainGoesBeforeLaterMessages(t *testing.T) {
+// What an earlier relay left held without a head is released before anything that was
+// stored later goes out.
+func TestOrphansAreReleasedBeforeLaterMessages(t *testing.T) {
 	p := newPumpOf(t, newTestRelay(t, oneLane(RelayConfig{})))
-	key := hash("k")
-	p.took(&reading{
-		kind: pending, shards: p.shards, limit: 10, letters: []*letter{mail(9, "k", "t")},
-		blocks: map[int64]aside{key: {Key: key, Least: 2, Greatest: 2}},
-	})
+	p.took(&reading{kind: load, shards: p.shards, orphans: []int64{hash("k")}})
+	p.inHand(mail(9, "k", "t"))
+	p.siftAll()
 	assert.Empty(t, p.lanes[0].queue)
 	p.flushAll(t)
-	require.Contains(t, p.drains, key)
-	assert.Empty(t, p.window, "it is read again, behind what was held before")
-	look := &reading{kind: held, shards: p.shards, draughts: p.draughts()}
-	require.Len(t, look.draughts, 1)
-	look.draughts[0].letters = []*letter{mail(3, "k", "t"), mail(9, "k", "t")}
-	p.took(look)
-	assert.Equal(t, []int64{3, 9}, ids(p.lanes[0].queue))
+	assert.Empty(t, p.blocked)
+	assert.Empty(t, p.window, "it is read again, after those that were released")
+	assert.Zero(t, p.reader.at)
 }
 
 // What is found while a relay waits for no more messages would keep it for ever.
@@ -195,9 +190,8 @@ func TestABlockIsMissedInTheTableOnlyOnceItWasThere(t *testing.T) {
 	p.settle(t.Context(), r)
 	begin := func() *reading {
 		return &reading{
-			kind: pending, aside: true, limit: 1, shards: p.shards,
+			kind: pending, aside: true, known: true, limit: 1, shards: p.shards,
 			began: time.Now(), epoch: p.reader.epoch, ledger: p.flusher.written,
-			blocks: map[int64]aside{head.hash: {Key: head.hash}},
 		}
 	}
 	sweep := func() { p.took(begin()) }
@@ -229,10 +223,9 @@ func TestAHeadThatIsInHandBlocksThoughTheTableDoesNotSaySo(t *testing.T) {
 	p := newTestPump(t, oneLane(RelayConfig{}))
 	key := hash("k")
 	p.window[1], p.blocked[key] = &letter{id: 1, hash: key, keyed: true}, block{head: 1}
-	found := &reading{ledger: 1, blocks: map[int64]aside{key: {Key: key}}}
-	p.heed(found)
+	p.unblock(&reading{known: true, ledger: 1})
 	assert.Empty(t, p.ledger.released, "it is kept to probe with")
 	delete(p.window, 1)
-	p.heed(found)
+	p.unblock(&reading{known: true, ledger: 1})
 	assert.Contains(t, p.ledger.released, key, "an operator discarded it")
 }

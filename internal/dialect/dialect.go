@@ -173,9 +173,6 @@ func (d *Dialect) render(names Names) {
 			return s // as they are written
 		}
 		s = index.ReplaceAllString(s, "ix_"+prefix)
-		if names.Schema != "" { // an index is made beside its table, and dropped by its whole name
-			s = strings.ReplaceAll(s, "DROP INDEX ", `DROP INDEX "`+names.Schema+`".`)
-		}
 		return table.ReplaceAllString(s, qualified)
 	}
 	for _, group := range []any{d, &d.Outbox, &d.Gate, &d.Queue, &d.Remedy, &d.Blobs, &d.Journal, &d.Replays, &d.Steps} {

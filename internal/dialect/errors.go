@@ -234,7 +234,7 @@ func sqliteKind(code int64, text string) Kind {
 	case 3, 23:
 		return Unready
 	case 1:
-		if strings.Contains(text, "no such table") || strings.Contains(text, "no such column") || strings.Contains(text, "no such index") {
+		if strings.Contains(text, "no such table") || strings.Contains(text, "no such column") {
 			return NoTable
 		}
 	}

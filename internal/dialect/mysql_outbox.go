@@ -25,79 +25,64 @@ var mysqlOutbox = Outbox{
 
 	SelectPending: `
 		SELECT ` + outboxColumns + `, ` + mysqlNow + ` - created_at AS age
-		FROM millrace_outbox FORCE INDEX (by_status)
+		FROM millrace_outbox
 		WHERE id NOT IN (SELECT j.id FROM ` + mysqlIDs + `)
 			AND status = 0 AND due_at = 0 AND id > ? AND (? >> ABS(key_hash % ?)) & 1 = 1
 		ORDER BY id
 		LIMIT ?`,
 	SelectDue: `
 		SELECT ` + outboxColumns + `, ` + mysqlNow + ` - created_at AS age
-		FROM millrace_outbox FORCE INDEX (by_status)
+		FROM millrace_outbox
 		WHERE id NOT IN (SELECT j.id FROM ` + mysqlIDs + `)
 			AND status = 1 AND due_at <= (SELECT ` + mysqlNow + `) AND (? >> ABS(key_hash % ?)) & 1 = 1
 		ORDER BY due_at, id
 		LIMIT ?`,
 	SelectNextDue: `
 		SELECT MIN(due_at) - ` + mysqlNow + `
-		FROM (
-			SELECT due_at FROM millrace_outbox FORCE INDEX (by_status)
-			WHERE status = 1 AND (? >> ABS(key_hash % ?)) & 1 = 1
-			ORDER BY due_at, id
-			LIMIT 1) counted`,
-	SelectHeld: `
-		SELECT ` + outboxColumns + `, ` + mysqlNow + ` - created_at AS age
-		FROM millrace_outbox FORCE INDEX (by_blocked)
-		WHERE blocked_key = ? AND status = 2 AND id > ?
-		ORDER BY id
-		LIMIT ?`,
-	SelectBlocks: `
-		SELECT blocked_key, least, greatest
-		FROM (
-			SELECT j.id AS blocked_key, (
-				SELECT status FROM millrace_outbox FORCE INDEX (by_blocked)
-				WHERE blocked_key = j.id
-				ORDER BY status, id
-				LIMIT 1) AS least, (
-				SELECT status FROM millrace_outbox FORCE INDEX (by_blocked)
-				WHERE blocked_key = j.id
-				ORDER BY status DESC, id DESC
-				LIMIT 1) AS greatest
-			FROM ` + mysqlIDs + `) blocks
-		WHERE least IS NOT NULL AND greatest IS NOT NULL`,
-	ListBlocks: `
-		SELECT blocked_key
-		FROM millrace_outbox FORCE INDEX (by_blocked)
-		WHERE blocked_key >= ?
-		ORDER BY blocked_key
-		LIMIT ?`,
+		FROM millrace_outbox
+		WHERE status = 1 AND (? >> ABS(key_hash % ?)) & 1 = 1`,
+	SelectBlocked: `
+		SELECT DISTINCT blocked_key
+		FROM millrace_outbox
+		WHERE blocked_key IS NOT NULL AND status IN (1, 3) AND (? >> ABS(key_hash % ?)) & 1 = 1`,
+	SelectOrphans: `
+		SELECT DISTINCT w.blocked_key
+		FROM millrace_outbox w
+		WHERE w.status = 2 AND (? >> ABS(w.key_hash % ?)) & 1 = 1 AND NOT EXISTS (
+			SELECT 1 FROM millrace_outbox b WHERE b.blocked_key = w.blocked_key AND b.status IN (1, 3))`,
 
 	DeleteSent: `
 		DELETE o
 		FROM ` + mysqlIDs + `
 		STRAIGHT_JOIN millrace_outbox o FORCE INDEX (PRIMARY) ON o.id = j.id
-		WHERE o.status IN (0, 1, 2) AND ` + mysqlAlive + `?)`,
+		WHERE o.status IN (0, 1) AND ` + mysqlAlive + `?)`,
 	KeepSent: `
 		UPDATE ` + mysqlIDs + `
 		STRAIGHT_JOIN millrace_outbox o FORCE INDEX (PRIMARY) ON o.id = j.id
 		SET o.status = 4, o.blocked_key = NULL, o.sent_at = ` + mysqlNow + `, o.due_at = ` + mysqlNow + ` + ?
-		WHERE o.status IN (0, 1, 2) AND ` + mysqlAlive + `?)`,
+		WHERE o.status IN (0, 1) AND ` + mysqlAlive + `?)`,
 	SetAside: `
 		UPDATE ` + mysqlAsides + `
 		STRAIGHT_JOIN millrace_outbox o FORCE INDEX (PRIMARY) ON o.id = j.id
 		SET o.status = j.status, o.due_at = ` + mysqlNow + ` + j.delay, o.attempts = j.attempts, o.last_error = j.error,
 			o.blocked_key = j.blocks
-		WHERE o.status IN (0, 1, 2) AND ` + mysqlAlive + `?)`,
+		WHERE o.status IN (0, 1) AND ` + mysqlAlive + `?)`,
 	Postpone: `
 		UPDATE ` + mysqlIDs + `
 		STRAIGHT_JOIN millrace_outbox o FORCE INDEX (PRIMARY) ON o.id = j.id
 		SET o.status = 1, o.due_at = ` + mysqlNow + ` + ?, o.last_error = ?,
 			o.blocked_key = CASE WHEN o.order_key IS NULL THEN NULL ELSE o.key_hash END
-		WHERE o.status IN (0, 1, 2) AND ` + mysqlAlive + `?)`,
+		WHERE o.status IN (0, 1) AND ` + mysqlAlive + `?)`,
 	HoldBack: `
 		UPDATE ` + mysqlIDs + `
 		STRAIGHT_JOIN millrace_outbox o FORCE INDEX (PRIMARY) ON o.id = j.id
 		SET o.status = 2, o.blocked_key = o.key_hash
 		WHERE o.status IN (0, 1) AND ` + mysqlAlive + `?)`,
+	ReleaseHeld: `
+		UPDATE ` + mysqlIDs + `
+		STRAIGHT_JOIN millrace_outbox o FORCE INDEX (by_blocked) ON o.blocked_key = j.id
+		SET o.status = 0, o.due_at = 0, o.blocked_key = NULL
+		WHERE o.status = 2 AND ` + mysqlAlive + `?)`,
 
 	SelectParked: `
 		SELECT ` + outboxColumns + `, event_type, last_error, due_at AS parked_at
@@ -121,6 +106,10 @@ var mysqlOutbox = Outbox{
 	DropParked: `
 		DELETE FROM millrace_outbox
 		WHERE id = ? AND status = 3`,
+	FreeHeld: `
+		UPDATE millrace_outbox
+		SET status = 0, due_at = 0, blocked_key = NULL
+		WHERE blocked_key = ? AND status = 2`,
 	PurgeSent: `
 		DELETE FROM millrace_outbox
 		WHERE status = 4 AND due_at < ` + mysqlNow + `

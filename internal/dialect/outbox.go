@@ -25,26 +25,23 @@ type Outbox struct {
 	SelectPending string
 	SelectDue     string
 	SelectNextDue string
-
-	// SelectHeld reads what is held back of one key, behind an id. SelectBlocks tells of keys
-	// the least and the greatest status of what is set aside; none for a key without. ListBlocks
-	// walks from a key on: it lists the keys of that many messages that are set aside.
-	SelectHeld   string
-	SelectBlocks string
-	ListBlocks   string
+	SelectBlocked string
+	SelectOrphans string
 
 	// What became of messages.
-	DeleteSent string
-	KeepSent   string
-	SetAside   string
-	Postpone   string
-	HoldBack   string
+	DeleteSent  string
+	KeepSent    string
+	SetAside    string
+	Postpone    string
+	HoldBack    string
+	ReleaseHeld string
 
 	// Operators.
 	SelectParked string
 	ListParked   string // SelectParked without payloads
 	RetryParked  string
 	DropParked   string
+	FreeHeld     string
 	PurgeSent    string
 
 	// CountBacklog counts those of each state that are not sent up to a limit, given four times,
@@ -104,7 +101,7 @@ const (
 	outboxOutline = `id, key_hash, blocked_key, status, attempts, topic, uuid, order_key, metadata`
 )
 
-// IDs is the argument that stands for a list of ids, or of keys.
+// IDs is the argument that stands for a list of ids.
 func IDs(ids []int64) string { return list(ids) }
 
 // Aside is a message that failed, for SetAside.

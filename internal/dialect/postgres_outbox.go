@@ -35,62 +35,45 @@ var postgresOutbox = Outbox{
 		LIMIT (SELECT $4::BIGINT)`,
 	SelectNextDue: `
 		SELECT MIN(due_at) - ` + postgresNow + `
-		FROM (
-			SELECT due_at FROM millrace_outbox
-			WHERE status = 1 AND ($1::BIGINT >> ABS(key_hash % $2)::INTEGER) & 1 <> 0
-			ORDER BY due_at, id
-			LIMIT (SELECT 1)) first`,
-	SelectHeld: `
-		SELECT ` + outboxColumns + `, ` + postgresNow + ` - created_at AS age
 		FROM millrace_outbox
-		WHERE blocked_key = $1 AND (status, id) > (2, $2::BIGINT) AND status <= 2
-		ORDER BY status, id
-		LIMIT (SELECT $3::BIGINT)`,
-	SelectBlocks: `
-		SELECT blocked_key, least, greatest
-		FROM (
-			SELECT k::BIGINT AS blocked_key, (
-				SELECT status FROM millrace_outbox
-				WHERE blocked_key = k::BIGINT
-				ORDER BY status, id
-				LIMIT 1) AS least, (
-				SELECT status FROM millrace_outbox
-				WHERE blocked_key = k::BIGINT
-				ORDER BY status DESC, id DESC
-				LIMIT 1) AS greatest
-			FROM json_array_elements_text($1::JSON) k) blocks
-		WHERE least IS NOT NULL AND greatest IS NOT NULL`,
-	ListBlocks: `
-		SELECT blocked_key
+		WHERE status = 1 AND ($1::BIGINT >> ABS(key_hash % $2)::INTEGER) & 1 <> 0`,
+	SelectBlocked: `
+		SELECT DISTINCT blocked_key
 		FROM millrace_outbox
-		WHERE blocked_key >= $1
-		ORDER BY blocked_key
-		LIMIT (SELECT $2::BIGINT)`,
+		WHERE blocked_key IS NOT NULL AND status IN (1, 3) AND ($1::BIGINT >> ABS(key_hash % $2)::INTEGER) & 1 <> 0`,
+	SelectOrphans: `
+		SELECT DISTINCT w.blocked_key
+		FROM millrace_outbox w
+		WHERE w.status = 2 AND ($1::BIGINT >> ABS(w.key_hash % $2)::INTEGER) & 1 <> 0 AND NOT EXISTS (
+			SELECT 1 FROM millrace_outbox b WHERE b.blocked_key = w.blocked_key AND b.status IN (1, 3))`,
 
 	DeleteSent: `
 		DELETE FROM millrace_outbox
-		WHERE id = ` + postgresIDs + ` AND status IN (0, 1, 2) AND ` + postgresAlive + `$2)`,
+		WHERE id = ` + postgresIDs + ` AND status IN (0, 1) AND ` + postgresAlive + `$2)`,
 	KeepSent: `
 		UPDATE millrace_outbox
 		SET status = 4, blocked_key = NULL, sent_at = ` + postgresNow + `, due_at = ` + postgresNow + ` + $2
-		WHERE id = ` + postgresIDs + ` AND status IN (0, 1, 2) AND ` + postgresAlive + `$3)`,
+		WHERE id = ` + postgresIDs + ` AND status IN (0, 1) AND ` + postgresAlive + `$3)`,
 	SetAside: `
 		UPDATE millrace_outbox o
 		SET status = j.status, due_at = ` + postgresNow + ` + j.delay, attempts = j.attempts, last_error = j.error,
 			blocked_key = j.blocks
 		FROM json_to_recordset($1::JSON) AS j (
 			id BIGINT, status SMALLINT, delay BIGINT, attempts INTEGER, error TEXT, blocks BIGINT)
-		WHERE o.id = j.id AND o.status IN (0, 1, 2) AND ` + postgresAlive + `$2)
-			AND o.id = ANY(ARRAY(SELECT (one ->> 'id')::BIGINT FROM json_array_elements($1::JSON) one))`,
+		WHERE o.id = j.id AND o.status IN (0, 1) AND ` + postgresAlive + `$2)`,
 	Postpone: `
 		UPDATE millrace_outbox
 		SET status = 1, due_at = ` + postgresNow + ` + $2, last_error = $3,
 			blocked_key = CASE WHEN order_key IS NULL THEN NULL ELSE key_hash END
-		WHERE id = ` + postgresIDs + ` AND status IN (0, 1, 2) AND ` + postgresAlive + `$4)`,
+		WHERE id = ` + postgresIDs + ` AND status IN (0, 1) AND ` + postgresAlive + `$4)`,
 	HoldBack: `
 		UPDATE millrace_outbox
 		SET status = 2, blocked_key = key_hash
 		WHERE id = ` + postgresIDs + ` AND status IN (0, 1) AND ` + postgresAlive + `$2)`,
+	ReleaseHeld: `
+		UPDATE millrace_outbox
+		SET status = 0, due_at = 0, blocked_key = NULL
+		WHERE blocked_key = ` + postgresIDs + ` AND status = 2 AND ` + postgresAlive + `$2)`,
 
 	SelectParked: `
 		SELECT ` + outboxColumns + `, event_type, last_error, due_at AS parked_at
@@ -114,14 +97,15 @@ var postgresOutbox = Outbox{
 	DropParked: `
 		DELETE FROM millrace_outbox
 		WHERE id = $1 AND status = 3`,
+	FreeHeld: `
+		UPDATE millrace_outbox
+		SET status = 0, due_at = 0, blocked_key = NULL
+		WHERE blocked_key = $1 AND status = 2`,
 	PurgeSent: `
 		DELETE FROM millrace_outbox
-		WHERE id = ANY(ARRAY(
+		WHERE id IN (
 			SELECT id FROM millrace_outbox
-			WHERE status = 4 AND due_at < (SELECT ` + postgresNow + `)
-			ORDER BY due_at, id
-			LIMIT (SELECT $1::BIGINT)
-			FOR UPDATE SKIP LOCKED))`,
+			WHERE status = 4 AND due_at < (SELECT ` + postgresNow + `) ORDER BY due_at LIMIT $1 FOR UPDATE SKIP LOCKED)`,
 	CountBacklog: `
 		SELECT 0 AS status, COUNT(*) AS messages, COALESCE(` + postgresNow + ` - MIN(created_at), 0) AS age
 		FROM (

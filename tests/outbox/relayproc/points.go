@@ -9,11 +9,11 @@ import (
 // before reaches the points that come before a statement.
 func (r *relay) before(_ context.Context, call string) error {
 	switch call {
-	case r.sql.ListBlocks:
+	case r.sql.SelectOrphans:
 		r.reach(BeforeLoad)
 	case r.sql.DeleteSent:
 		r.reach(BeforeWriteOff)
-	case r.sql.SelectHeld:
+	case r.sql.ReleaseHeld:
 		r.reach(BeforeRelease)
 	case r.sql.SwitchLayout:
 		r.reshapes.Store(true)
