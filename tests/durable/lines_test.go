@@ -147,8 +147,9 @@ var lineBodies = []testdb.Body{
 	})},
 	{Name: "several processes that fail, put back and finish", Why: "one of a key at a time, in the order of arrival", Run: func(t *testing.T, db *testdb.DB) {
 		const processes, short = 3, 20
+		long := testdb.Rounds(60, longLine)
 		b := newBed(t, db)
-		b.leave(longLine+short, func(n int) *message.Message { return stands(strconv.Itoa(n/longLine), n%longLine) })
+		b.leave(long+short, func(n int) *message.Message { return stands(strconv.Itoa(n/long), n%long) })
 		w := &walkers{bed: b, busy: map[string]bool{}, next: map[string]int{}}
 		var all sync.WaitGroup
 		for n := range processes {
@@ -157,7 +158,7 @@ var lineBodies = []testdb.Body{
 		}
 		all.Wait()
 		assert.Zero(t, b.rows())
-		assert.Equal(t, map[string]int{"0": longLine, "1": short}, w.next)
+		assert.Equal(t, map[string]int{"0": long, "1": short}, w.next)
 	}},
 }
 
