@@ -3,6 +3,7 @@ package inbox
 import (
 	"bytes"
 	"context"
+	"database/sql"
 	"errors"
 	"fmt"
 	"math"
@@ -157,8 +158,8 @@ func (j *janitor) expire(ctx context.Context) {
 	var consumers []consumerRow
 	err := s.db.SelectContext(ctx, &consumers, s.dialect.SelectConsumers)
 	for _, c := range consumers {
-		if string(c.Namespace) == s.config.Namespace && err == nil {
-			err = j.expireHeld(ctx, c)
+		if string(c.Namespace) == s.config.Namespace {
+			err = errors.Join(err, j.expireHeld(ctx, c))
 		}
 	}
 	if err != nil && ctx.Err() == nil {
@@ -191,19 +192,24 @@ func (j *janitor) expireHeld(ctx context.Context, c consumerRow) error {
 	return nil
 }
 
-// expireTogether parks those of rows, in the order of their aggregates, that are still held.
+// expireTogether parks those of rows that are still held. It waits for no aggregate, since it has the
+// others locked meanwhile: what is behind one that somebody works on is left to the next look.
 func (s *Store) expireTogether(
 	ctx context.Context, tx *sqlx.Tx, c consumerRow, rows []messageRow,
 ) (parked []messageRow, err error) {
+	var free []messageRow
+	locked := false
 	for i, row := range rows { // aggregates come before messages, for everybody
-		if i > 0 && bytes.Equal(row.Aggregate, rows[i-1].Aggregate) {
-			continue
+		if i == 0 || !bytes.Equal(row.Aggregate, rows[i-1].Aggregate) {
+			if locked, err = s.lockFree(ctx, tx, c, row.Aggregate); err != nil {
+				return nil, err
+			}
 		}
-		if _, err := tx.ExecContext(ctx, s.dialect.Gate.LockAggregate, c.ID, row.Aggregate); err != nil {
-			return nil, err
+		if locked {
+			free = append(free, row)
 		}
 	}
-	for _, row := range rows {
+	for _, row := range free {
 		n, err := affected(tx.ExecContext(ctx, s.dialect.Gate.ExpireHeld,
 			[]byte(row.heldTooLong()), dialect.NeverDue, c.ID, row.MessageID))
 		if err != nil {
@@ -214,6 +220,18 @@ func (s *Store) expireTogether(
 		}
 	}
 	return parked, nil
+}
+
+// lockFree locks an aggregate unless somebody else has. One without a row needs no lock.
+func (s *Store) lockFree(ctx context.Context, tx *sqlx.Tx, c consumerRow, aggregate []byte) (locked bool, err error) {
+	var row aggregateRow
+	for _, query := range []string{s.dialect.Gate.LockAggregate, s.dialect.Gate.SelectAggregate} {
+		err = row.scan(tx.QueryRowContext(ctx, query, c.ID, aggregate))
+		if !errors.Is(err, sql.ErrNoRows) {
+			return query == s.dialect.Gate.LockAggregate && err == nil, err
+		}
+	}
+	return true, nil
 }
 
 func (r *messageRow) heldTooLong() string {

@@ -15,8 +15,10 @@ type Gate struct {
 	// from, below, version.
 	StepAggregate    string
 	SelectAggregate  string
-	LockAggregate    string
 	RetreatAggregate string
+
+	// LockAggregate returns the row in the columns of SelectAggregate, and none where somebody has locked it.
+	LockAggregate string
 
 	// Messages that wait for a version. HoldMessage takes one out of the order of its queue where it
 	// is told to, ExpireHeld always: what is parked since its predecessor did not come holds back nobody.

@@ -19,9 +19,10 @@ var mysqlGate = Gate{
 		FROM millrace_versions
 		WHERE consumer = ? AND aggregate = ?`,
 	LockAggregate: `
-		UPDATE millrace_versions
-		SET held_to = held_to
-		WHERE consumer = ? AND aggregate = ?`,
+		SELECT version, first_version, held_to, token, message_id, payload_hash
+		FROM millrace_versions
+		WHERE consumer = ? AND aggregate = ?
+		FOR UPDATE SKIP LOCKED`,
 	RetreatAggregate: `
 		UPDATE millrace_versions
 		SET version = ?, token = 0, message_id = ?

@@ -21,9 +21,10 @@ var postgresGate = Gate{
 		FROM millrace_versions
 		WHERE consumer = $1 AND aggregate = $2`,
 	LockAggregate: `
-		UPDATE millrace_versions
-		SET held_to = held_to
-		WHERE consumer = $1 AND aggregate = $2`,
+		SELECT version, first_version, held_to, token, message_id, payload_hash
+		FROM millrace_versions
+		WHERE consumer = $1 AND aggregate = $2
+		FOR UPDATE SKIP LOCKED`,
 	RetreatAggregate: `
 		UPDATE millrace_versions
 		SET version = $1, token = 0, message_id = $2

@@ -23,7 +23,8 @@ var sqliteGate = Gate{
 	LockAggregate: `
 		UPDATE millrace_versions
 		SET held_to = held_to
-		WHERE consumer = ? AND aggregate = ?`,
+		WHERE consumer = ? AND aggregate = ?
+		RETURNING version, first_version, held_to, token, message_id, payload_hash`,
 	RetreatAggregate: `
 		UPDATE millrace_versions
 		SET version = ?, token = 0, message_id = ?

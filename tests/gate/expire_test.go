@@ -1,11 +1,15 @@
 package gate_test
 
 import (
+	"errors"
 	"fmt"
+	"sync"
 	"testing"
 	"time"
 
+	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-go/millrace/inbox"
 	millrace "github.com/millrace-go/millrace/middleware"
@@ -42,4 +46,41 @@ func TestManyAreHeldTooLong(t *testing.T) {
 		rig.Eventually(b, "all are told", func() bool { return b.events.Count("parked") == many })
 		assert.Contains(t, b.events.Last("parked").Err.Error(), "held too long: its predecessor, version 1")
 	}))
+}
+
+// The look waits for no handler, so that no other handler waits for the look.
+func TestWhatIsHeldTooLongBehindASlowHandler(t *testing.T) {
+	t.Parallel()
+	for _, dialect := range []string{"postgres", "mysql"} { // SQLite has one writer
+		t.Run(dialect, func(t *testing.T) {
+			t.Parallel()
+			b := newBed(t, testdb.On(t, dialect))
+			b.queued(b.store)
+			holds := b.gated(b.store, millrace.VersionGate{HeldFor: time.Millisecond}, handler)
+			for _, aggregate := range []string{"b0", "b1", "b2", "z"} {
+				must(t, holds, change(aggregate, 2))
+			}
+			began, end, ended := make(chan struct{}), make(chan struct{}), make(chan error, 1)
+			finish, boom := sync.OnceFunc(func() { close(end) }), errors.New("boom")
+			b.Cleanup(finish)
+			slow := b.gated(b.store, millrace.VersionGate{}, func(*message.Message) ([]*message.Message, error) {
+				close(began)
+				<-end
+				return nil, boom
+			})
+			go func() {
+				_, err := slow(change("z", 1))
+				ended <- err
+			}()
+			<-began
+			look := b.newStore(b.db.Open(t).DB, inbox.Config{PurgeInterval: 10 * time.Millisecond})
+			go func() { assert.NoError(t, look.Run(t.Context())) }()
+			rig.Eventually(b, "the others are parked", func() bool { return b.open(inbox.Parked) == 3 })
+			must(t, b.gated(b.process(), millrace.VersionGate{}, handler), change("b1", 1))
+			assert.Equal(t, 1, b.open(inbox.Held), "z is left")
+			finish()
+			require.ErrorIs(t, <-ended, boom)
+			rig.Eventually(b, "z is parked, too", func() bool { return b.open(inbox.Parked) == 4 })
+		})
+	}
 }
