@@ -46,7 +46,8 @@ func (q *Queue) arrival(topic string, msg *message.Message) (*arrival, error) {
 	return a, nil
 }
 
-// Put stores msgs, which came from topic, to be delivered by this queue: all of them, or an error and none. A
+// Put stores msgs, which came from topic, to be delivered by this queue: all of them, or an error and none;
+// but where another process stores the same messages in another order, an error may leave the first of them. A
 // message that is stored already is not stored twice; one with the key of another, but a
 // payload of its own, is parked. See [Queue.PutOpen] for what is not stored.
 func (q *Queue) Put(ctx context.Context, topic string, msgs ...*message.Message) error {
@@ -90,64 +91,13 @@ func (q *Queue) put(ctx context.Context, all []*arrival) error {
 			return fmt.Errorf("message %q: %w", a.msg.UUID, err)
 		}
 	}
-	parked, kept, err := q.putAll(ctx, id, all)
-	for errors.Is(err, errDisputed) {
-		parked, kept, err = q.putAll(ctx, id, all)
-	}
-	if err != nil {
+	if err := q.putAll(ctx, id, all); err != nil {
 		return q.store.noticeLoss(err)
-	}
-	for _, a := range parked {
-		q.observeCollision(ctx, a)
-	}
-	for _, a := range kept {
-		q.observeKept(ctx, a)
 	}
 	if q.store.debug {
 		q.store.log.Debug("inbox: messages stored", q.fields().Add(watermill.LogFields{"count": len(all)}))
 	}
 	return nil
-}
-
-// putAll stores messages in one transaction, in the order in which they came: they are delivered in it. Writers that
-// meet in different orders deadlock, and try again.
-func (q *Queue) putAll(ctx context.Context, consumer int32, all []*arrival) (parked, kept []*arrival, err error) {
-	err = q.write(ctx, func(tx *sqlx.Tx, tell tellParked) error {
-		if err := q.openDisputed(ctx, tx, consumer, all); err != nil {
-			return err
-		}
-		parked, kept = nil, nil
-		var disputed error
-		for _, a := range all {
-			a.past = false
-			if a.status == FailedTerminal {
-				stored, err := q.putTerminal(ctx, tx, consumer, a, tell)
-				if err != nil {
-					return fmt.Errorf("message %q: %w", a.msg.UUID, err)
-				}
-				if stored != nil {
-					kept = append(kept, stored)
-				}
-				continue
-			}
-			twin, err := q.putOne(ctx, tx, consumer, a)
-			if errors.Is(err, errDisputed) { // all are found in one round
-				disputed = err
-				continue
-			}
-			if err != nil {
-				return fmt.Errorf("message %q: %w", a.msg.UUID, err)
-			}
-			if twin != nil {
-				parked = append(parked, twin)
-				if err := tell(a.msg.Copy(), twin.text); err != nil {
-					return err
-				}
-			}
-		}
-		return disputed
-	})
-	return parked, kept, err
 }
 
 // putOne stores a message and makes sure that it is what is stored.

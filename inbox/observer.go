@@ -202,8 +202,12 @@ func (s *Store) observeContention(d *delivery, err error) {
 	}
 	e := d.event("retried")
 	e.Err = err
+	s.tellContention(d.ctx, e)
+}
+
+func (s *Store) tellContention(ctx context.Context, e Event) {
 	for _, o := range s.observe.contention {
-		o.ObserveContention(d.ctx, e)
+		o.ObserveContention(ctx, e)
 	}
 	if s.debug {
 		s.log.Debug("inbox: deadlock or lock wait, tried again", e.fields())

@@ -40,6 +40,12 @@ func (q *Queue) observeCollision(ctx context.Context, a *arrival) {
 	q.observeFate(ctx, q.event(a, a.reason), fate{status: Parked, why: a.why})
 }
 
+// observeContention tells that messages which were stored together are stored one by one.
+func (q *Queue) observeContention(ctx context.Context, err error) {
+	e := Event{Consumer: q.name.name, Epoch: q.name.epoch, Reason: "retried", Err: err}
+	q.Call(func() { q.store.tellContention(ctx, e) })
+}
+
 // observeFate tells what became of a message that failed.
 func (q *Queue) observeFate(ctx context.Context, e Event, f fate) {
 	e.Attempt, e.Err = f.attempts, f.err()

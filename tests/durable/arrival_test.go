@@ -4,6 +4,7 @@ import (
 	"slices"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/stretchr/testify/assert"
@@ -42,24 +43,32 @@ func TestTheOrderOfArrival(t *testing.T) {
 	}))
 }
 
-// Processes that store the same messages in different orders wait for each other, and end.
+// Processes that store the same messages in different orders wait for each other, and end. PostgreSQL looks for
+// a deadlock after a second of waiting.
 func TestTheSameMessagesArriveInAnotherOrder(t *testing.T) {
 	t.Parallel()
 	testdb.Each(t, testdb.With(newBed, func(t *testing.T, b *bed) {
-		there := newMessages(20)
+		there := newMessages(100)
 		var back []*message.Message
 		for _, msg := range slices.Backward(there) {
 			back = append(back, msg.Copy())
 		}
+		events := &rig.Events{}
+		var queues []*inbox.Queue
+		for range 2 {
+			store := rig.NewStore(b, b.db.Open(b).DB, inbox.Config{Observers: []inbox.Observer{events}})
+			queues = append(queues, rig.Queue(t, store, inbox.QueueConfig{Consumer: consumer}))
+			require.NoError(t, queues[len(queues)-1].Put(t.Context(), "orders", newMessage()), "it is connected")
+		}
+		began := time.Now()
 		var both sync.WaitGroup
-		for _, msgs := range [][]*message.Message{there, back} {
-			queue := rig.Queue(t, b.process(), inbox.QueueConfig{Consumer: consumer})
-			both.Go(func() {
-				assert.NoError(t, queue.Put(t.Context(), "orders", msgs...))
-			})
+		for i, msgs := range [][]*message.Message{there, back} {
+			both.Go(func() { assert.NoError(t, queues[i].Put(t.Context(), "orders", msgs...)) })
 		}
 		both.Wait()
-		assert.Equal(t, len(there), b.rows())
+		assert.Less(t, time.Since(began), 3*time.Second)
+		assert.LessOrEqual(t, events.Count("contention"), 2, "each divides what it stores at most once")
+		assert.Equal(t, 2+len(there), b.rows())
 	}))
 }
 

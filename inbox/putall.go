@@ -1,0 +1,100 @@
+package inbox
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/jmoiron/sqlx"
+
+	"github.com/millrace-go/millrace/internal/ambient"
+	"github.com/millrace-go/millrace/internal/dialect"
+)
+
+// putAll stores messages in the order in which they came: they are delivered in it. That is one transaction,
+// unless it deadlocks with a writer that has them in another order: one that begins again where it began meets
+// the other again. Who holds one message at a time waits, and never deadlocks.
+func (q *Queue) putAll(ctx context.Context, consumer int32, all []*arrival) error {
+	err := q.putTogether(ctx, consumer, all)
+	var crossed *crossedError
+	if !errors.As(err, &crossed) {
+		return err
+	}
+	q.observeContention(ctx, crossed.cause)
+	for i := range all {
+		if err := q.putTogether(ctx, consumer, all[i:i+1]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// A crossedError says that a transaction with several messages met another writer's. It hides its cause
+// from those who would try the same again.
+type crossedError struct{ cause error }
+
+func (e *crossedError) Error() string { return e.cause.Error() }
+
+// putTogether stores messages in one transaction.
+func (q *Queue) putTogether(ctx context.Context, consumer int32, all []*arrival) error {
+	_, live := ambient.From(ctx).Live(q.store.db)
+	divisible := len(all) > 1 && !live
+	var parked, kept []*arrival
+	err := errDisputed
+	for errors.Is(err, errDisputed) {
+		err = q.write(ctx, func(tx *sqlx.Tx, tell tellParked) (err error) {
+			parked, kept, err = q.putIn(ctx, tx, consumer, all, tell)
+			if divisible && dialect.Classify(err) == dialect.Contention {
+				return &crossedError{err}
+			}
+			return err
+		})
+	}
+	if err != nil {
+		return err
+	}
+	for _, a := range parked {
+		q.observeCollision(ctx, a)
+	}
+	for _, a := range kept {
+		q.observeKept(ctx, a)
+	}
+	return nil
+}
+
+func (q *Queue) putIn(
+	ctx context.Context, tx *sqlx.Tx, consumer int32, all []*arrival, tell tellParked,
+) (parked, kept []*arrival, err error) {
+	if err := q.openDisputed(ctx, tx, consumer, all); err != nil {
+		return nil, nil, err
+	}
+	var disputed error
+	for _, a := range all {
+		a.past = false
+		if a.status == FailedTerminal {
+			stored, err := q.putTerminal(ctx, tx, consumer, a, tell)
+			if err != nil {
+				return nil, nil, fmt.Errorf("message %q: %w", a.msg.UUID, err)
+			}
+			if stored != nil {
+				kept = append(kept, stored)
+			}
+			continue
+		}
+		twin, err := q.putOne(ctx, tx, consumer, a)
+		if errors.Is(err, errDisputed) { // all are found in one round
+			disputed = err
+			continue
+		}
+		if err != nil {
+			return nil, nil, fmt.Errorf("message %q: %w", a.msg.UUID, err)
+		}
+		if twin != nil {
+			parked = append(parked, twin)
+			if err := tell(a.msg.Copy(), twin.text); err != nil {
+				return nil, nil, err
+			}
+		}
+	}
+	return parked, kept, disputed
+}
