@@ -47,13 +47,17 @@ func (cl *Claim) gap(g *Gate, v versioned, row aggregateRow) error {
 		cl.postpone(func(ctx context.Context) error { return cl.await(ctx, v, patience) })
 		return nil
 	}
-	if g.config.OnGap == GapFail {
-		if delay, again := cl.consumer.gaps.fail(cl.memoryKey, g.config.GapFor); again {
+	if g.config.OnGap == GapFail && cl.lease == nil {
+		lasts, within := g.config.GapFor, fmt.Sprintf(" within GapFor, %v, though it was delivered again and again", g.config.GapFor)
+		if oneInFlight(cl.ctx) || cl.consumer.gaps.single() {
+			lasts, within = 0, "; it was delivered again and again, and nothing else meanwhile"
+		}
+		if delay, again := cl.consumer.gaps.fail(cl.memoryKey, lasts); again {
 			cl.sendBack(delay, gap)
 			return nil
 		}
 		if cl.consumer.store.bellOf(cl.consumer.name()) == nil {
-			cl.refuse(v, ReasonGap, fmt.Sprintf("%v within GapFor, %v, though it was delivered again and again", gap, g.config.GapFor))
+			cl.refuse(v, ReasonGap, gap.Error()+within)
 			return nil
 		}
 	}
@@ -166,17 +170,22 @@ type gaps struct {
 	arrived  int64     // deliveries so far
 	quiet    time.Time // until then: nothing else came while a message waited
 	free     time.Time // from then on another message may go back to its source
+	vain     bool      // a gap lasted too long, and nothing else has come between two returns since it began
 	messages map[string]*returned
+	older    map[string]*returned // dropped when messages is full
 }
 
 type returned struct {
-	times int
-	since time.Time // when it was sent back first
-	back  time.Time // until then it is another copy that comes
+	times   int
+	lonely  int       // times in a row with nothing else in between
+	arrived int64     // when it was sent back last
+	since   time.Time // when it was sent back first
+	back    time.Time // until then it is another copy that comes
 }
 
 const (
 	leastReturns = 3      // a source with a long backlog may take longer than the gap may last
+	mostReturns  = 10     // where nothing else seems to come
 	maxReturned  = 10_000 // remembered at once
 
 	firstReturn = 100 * time.Millisecond
@@ -215,30 +224,70 @@ func (g *gaps) alone() bool {
 	return time.Now().Before(g.quiet)
 }
 
+// single reports whether the source seems to deliver nothing else while it has a message to deliver again.
+func (g *gaps) single() bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.vain
+}
+
 // fail says after which delay a message goes back to its source, or that it went there for as long as
-// a gap may last. Another process may close the gap, so what this one delivers meanwhile says nothing.
+// a gap may last. Another process may close the gap, so what this one delivers meanwhile says nothing;
+// unless a gap lasts for no time, since nothing else can come. Then the returns are counted.
 func (g *gaps) fail(message string, lasts time.Duration) (delay time.Duration, again bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	now := time.Now()
-	r := g.messages[message]
+	r := g.recall(message)
 	if r == nil {
-		if len(g.messages) >= maxReturned || g.messages == nil {
-			g.messages = make(map[string]*returned)
-		}
-		r = &returned{since: now}
-		g.messages[message] = r
+		r = &returned{since: now, arrived: -1}
+		g.remember(message, r)
 	}
 	if now.Before(r.back) {
 		return pauseOf(r.times), true
 	}
 	r.times++
-	if again = r.times <= leastReturns || now.Sub(r.since) < lasts; !again {
-		delete(g.messages, message)
+	r.lonely++
+	if g.arrived != r.arrived+1 {
+		r.lonely = 1
+		g.vain = g.vain && r.times == 1
+	}
+	r.arrived = g.arrived
+	if lasts == 0 {
+		again = r.times <= mostReturns && r.lonely <= leastReturns
+	} else if again = r.times <= leastReturns || now.Sub(r.since) < lasts; !again {
+		g.vain = r.lonely == r.times
+	}
+	if !again {
+		g.forget(message)
 	}
 	delay = pauseOf(r.times)
 	r.back = now.Add(delay)
 	return delay, again
+}
+
+func (g *gaps) recall(message string) *returned {
+	if r := g.messages[message]; r != nil {
+		return r
+	}
+	r := g.older[message]
+	if r != nil {
+		g.remember(message, r)
+	}
+	return r
+}
+
+func (g *gaps) remember(message string, r *returned) {
+	delete(g.older, message)
+	if len(g.messages) >= maxReturned/2 || g.messages == nil {
+		g.messages, g.older = make(map[string]*returned), g.messages
+	}
+	g.messages[message] = r
+}
+
+func (g *gaps) forget(message string) {
+	delete(g.messages, message)
+	delete(g.older, message)
 }
 
 // pauseOf is longer each time, and never twice the same.
@@ -264,5 +313,5 @@ func (g *gaps) pace() time.Duration {
 func (g *gaps) passed(message string) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	delete(g.messages, message)
+	g.forget(message)
 }

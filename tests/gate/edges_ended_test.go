@@ -209,3 +209,16 @@ func oneInFlight(t *testing.T, b *bed) {
 		require.ErrorIs(t, rig.Within(t, found, "it waits for what cannot come: "+name), inbox.ErrGapWait, name)
 	}
 }
+
+// A source that is known to deliver nothing else is not stopped for as long as a gap may last.
+func TestASourceIsNotStoppedByAGap(t *testing.T) {
+	t.Parallel()
+	testdb.Each(t, testdb.With(newBed, func(t *testing.T, b *bed) {
+		router := b.newRouter(b.store, millrace.VersionGate{OnGap: inbox.GapFail, GapFor: time.Hour})
+		sub := blocking{&list{messages: []*message.Message{change("a", 2), change("a", 1)}, width: 1}}
+		router.AddConsumerHandler(consumer, "changes", sub, apply)
+		b.start(router)
+		rig.Eventually(b, "the one behind it is applied", func() bool { return len(b.applied("a")) == 1 })
+		assert.Equal(t, 1, b.open(inbox.Parked))
+	}))
+}

@@ -105,6 +105,25 @@ var gapBodies = []testdb.Body{
 		}
 		assert.Contains(t, b.events.Last("parked").Err.Error(), "waits for version 1, which was not applied within GapFor, 300ms")
 	})},
+	{Name: "a gap behind which nothing comes", Why: "who has seen that once stops a source no longer than it takes to see it", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
+		h := b.gated(b.store, millrace.VersionGate{OnGap: inbox.GapFail, GapFor: 900 * time.Millisecond}, handler)
+		returns := func(second *message.Message) (n int) {
+			for before := b.open(inbox.Parked); ; n++ {
+				if _, _ = h(again(second)); b.open(inbox.Parked) > before {
+					return n
+				}
+			}
+		}
+		returns(change("a", 2))
+		assert.Equal(t, 3, returns(change("b", 2)))
+		assert.Contains(t, b.events.Last("parked").Err.Error(), "and nothing else meanwhile")
+	})},
+	{Name: "a gap in the table", Why: "it need not go back to its source, which is us", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
+		b.line(nil, change("a", 2))
+		b.ordered(millrace.VersionGate{OnGap: inbox.GapFail, GapFor: time.Hour}, nil)
+		rig.Eventually(b, "it is held", func() bool { return b.open(inbox.Held) == 1 })
+		assert.Equal(t, 1, b.events.Count("gap"))
+	})},
 	{Name: "many copies at a gap", Why: "copies that are in flight at once are no message that comes back", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		h := b.gated(b.store, millrace.VersionGate{OnGap: inbox.GapFail}, handler)
 		const copies = 8
