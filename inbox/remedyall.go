@@ -50,9 +50,16 @@ func (s *Store) RetryAll(ctx context.Context, f Filter, by Operator, to message.
 // goes through them as [Store.RetryAll] does.
 func (s *Store) DiscardAll(ctx context.Context, f Filter, by Operator, pace Pace) (discarded int, err error) {
 	discarded, err = s.forAll(ctx, f, by, pace, Status.stuck, func(rows []messageRow) (int, error) {
-		n, err := s.inBatch(ctx, rows, func(tx *sqlx.Tx, row messageRow) error { return s.discard(ctx, tx, by, row) })
+		gone := map[int64]bool{}
+		n, err := s.inBatch(ctx, rows, func(tx *sqlx.Tx, row messageRow) error {
+			err := s.discard(ctx, tx, by, row)
+			gone[row.ID] = err == nil
+			return err
+		})
 		for _, row := range rows {
-			s.sayHeldBehind(ctx, row)
+			if n > 0 && gone[row.ID] { // else it was rolled back, or somebody else changed it
+				s.sayHeldBehind(ctx, row)
+			}
 		}
 		return n, err
 	})
