@@ -17,15 +17,6 @@ type block struct {
 	ledger int   // number of the one that tells the table; 0 where the table told
 }
 
-// drain is a key of which nothing failed, and yet messages are held back: a head was sent that others
-// waited for, or there are so many that they would keep other keys from being read. They go out from
-// where they are held, some at a time, and what is read of the key goes behind them.
-type drain struct {
-	after  int64 // what is held up to here was in hand
-	ended  bool  // the last look found no more
-	queued bool  // in pump.thirsty
-}
-
 // mostBlocks is how many keys are asked about in one look.
 const mostBlocks = 500
 
@@ -40,6 +31,9 @@ func (p *pump) hold(l *letter) {
 	if l.keyed {
 		p.perKey[l.hash]++
 	}
+	if l.drawn {
+		p.drawn++
+	}
 }
 
 // letGo lets go of a letter.
@@ -49,8 +43,16 @@ func (p *pump) letGo(id int64) {
 		return
 	}
 	delete(p.window, id)
+	if l.drawn {
+		p.drawn--
+	}
 	if !l.keyed {
 		return
+	}
+	if l.back {
+		if p.behind[l.hash]--; p.behind[l.hash] <= 0 {
+			delete(p.behind, l.hash)
+		}
 	}
 	if p.perKey[l.hash]--; p.perKey[l.hash] <= 0 {
 		delete(p.perKey, l.hash)
@@ -85,7 +87,7 @@ func (p *pump) spill(l *letter) {
 	if _, known := p.blocked[l.hash]; known || !l.keyed || l.again || p.perKey[l.hash] < p.config.keyCap() {
 		return
 	}
-	d := &drain{ended: true}
+	d := &drain{ended: true, limit: p.config.keyCap()}
 	for _, first := range p.lanes[p.laneOf(l)].letters() {
 		if first.keyed && first.hash == l.hash {
 			first.front = true
@@ -93,6 +95,13 @@ func (p *pump) spill(l *letter) {
 		}
 	}
 	p.blocked[l.hash], p.drains[l.hash] = block{ledger: p.ledger.number}, d
+}
+
+// holdBack has a letter in hand wait in the table.
+func (p *pump) holdBack(l *letter) {
+	p.ledger.hold = append(p.ledger.hold, l)
+	l.back = true
+	p.behind[l.hash]++
 }
 
 // keepInOrder has the table say of letters in hand that they are held back, where others of their
@@ -113,89 +122,6 @@ func (p *pump) keepInOrder() {
 			l.held = true
 			p.ledger.kept = append(p.ledger.kept, id)
 		}
-	}
-}
-
-// open has what is held back of a key go out: nothing fails that it waits for.
-func (p *pump) open(key int64, ledger int) {
-	if _, drains := p.drains[key]; !drains {
-		p.blocked[key], p.drains[key] = block{ledger: ledger}, &drain{}
-	}
-	p.thirst(key)
-}
-
-// thirst has a key's messages read if few of them are in hand.
-func (p *pump) thirst(key int64) {
-	d, n := p.drains[key], p.perKey[key]
-	if d == nil || d.queued || n > 0 && (d.ended || n > p.config.keyCap()/2) {
-		return
-	}
-	d.queued = true
-	p.thirsty = append(p.thirsty, key)
-}
-
-// mayDrain reports whether to read what is held back. It leaves half of the room to others.
-func (p *pump) mayDrain() bool {
-	return len(p.thirsty) > 0 && p.shards.mask != 0 && p.room() >= p.config.Batch
-}
-
-// draught is one key of which a look reads what is held back.
-type draught struct {
-	drain      *drain
-	key, after int64
-	limit      int
-	letters    []*letter
-}
-
-// draughts takes keys whose turn it is.
-func (p *pump) draughts() []draught {
-	var all []draught
-	for room := p.config.Batch; len(p.thirsty) > 0 && room > 0; {
-		key := p.thirsty[0]
-		p.thirsty = p.thirsty[1:]
-		d, n := p.drains[key], p.perKey[key]
-		if d == nil {
-			continue
-		}
-		one := draught{drain: d, key: key, after: d.after, limit: min(max(p.config.keyCap()-n, 1), room)}
-		if d.ended { // and nothing is in hand: what was stored late lies anywhere
-			one.after = 0
-		}
-		all = append(all, one)
-		room -= one.limit
-	}
-	return all
-}
-
-// tookHeld takes what was found in hand. A key of which nothing is held back any more is like any other.
-func (p *pump) tookHeld(r *reading, now time.Time) {
-	for _, one := range r.draughts {
-		d := p.drains[one.key]
-		if d == nil || d != one.drain {
-			continue // a message of it failed meanwhile
-		}
-		d.queued = false
-		if r.err != nil || r.epoch != p.reader.epoch || p.closing.Load() {
-			p.thirst(one.key)
-			continue
-		}
-		d.ended = len(one.letters) < one.limit
-		for _, l := range one.letters {
-			if _, there := p.window[l.id]; there { // and so are those behind it
-				d.ended = false
-				break
-			}
-			l.front, l.held = true, true
-			d.after = l.id
-			p.take(l, now)
-		}
-		if one.after == 0 && len(one.letters) == 0 && p.perKey[one.key] == 0 {
-			delete(p.blocked, one.key)
-			delete(p.drains, one.key)
-			p.reader.at, p.reader.hungry, p.reader.exhausted = 0, true, false
-			continue
-		}
-		p.thirst(one.key)
 	}
 }
 

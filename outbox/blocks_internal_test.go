@@ -145,7 +145,7 @@ func TestAKeyIsLikeAnyOtherOnlyOnceNothingOfItIsHeldBack(t *testing.T) {
 			p.inHand(l)
 		}
 		p.took(&reading{kind: held, shards: p.shards, draughts: []draught{{
-			drain: p.drains[hash("k")], key: hash("k"), after: look.after, limit: 62,
+			drain: p.drains[hash("k")], key: hash("k"), after: look.after, limit: 62, whole: look.after == 0,
 		}}})
 		_, there := p.drains[hash("k")]
 		assert.Equal(t, look.gone, !there, name)
@@ -181,8 +181,10 @@ func TestDrainsLeaveHalfOfTheRoomToOthers(t *testing.T) {
 	}
 	assert.Equal(t, 100, total)
 	assert.NotEmpty(t, p.thirsty, "the others have their turn")
-	for id := range int64(101) {
-		p.hold(mail(id, "", "t"))
+	for id := range int64(51) {
+		l := mail(id, "", "t")
+		l.drawn = true
+		p.hold(l)
 	}
 	assert.False(t, p.mayDrain())
 	assert.False(t, p.cannotTake())

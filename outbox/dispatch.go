@@ -70,7 +70,7 @@ func (p *pump) sift(lane *line) {
 		case p.waits(l) && l.held:
 			p.ledger.drop = append(p.ledger.drop, l.id)
 		case p.waits(l):
-			p.ledger.hold = append(p.ledger.hold, l)
+			p.holdBack(l)
 		case l.keyed && earlier[l.hash]:
 			kept = append(kept, l)
 		case now.Before(until) && p.stays(l):

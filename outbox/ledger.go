@@ -185,9 +185,7 @@ func (p *pump) flushed(f *flush) {
 		p.missed(f)
 	}
 	for _, l := range f.ledger.hold {
-		if d := p.drains[l.hash]; d != nil {
-			d.ended = false
-		}
+		p.heldBack(l)
 	}
 	for _, id := range f.ledger.letters() {
 		p.letGo(id)

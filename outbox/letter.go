@@ -57,6 +57,8 @@ type letter struct {
 	again    bool // it was set aside
 	held     bool // the table says that it is held back …
 	front    bool // … and it goes out all the same: it is the first of what is
+	drawn    bool // it was read where it is held back
+	back     bool // the table is to say that it is held back, and then it is out of hand
 	attempts int
 	topic    string
 	msg      *message.Message

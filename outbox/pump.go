@@ -26,9 +26,12 @@ type pump struct {
 	owed    int               // number of the order that the keeper waits to hear of; 0 for none
 	drains  map[int64]*drain  // those of them that nothing blocks any more
 	thirsty []int64           // those of them of which few messages are in hand
+	early   []int64           // those of them of which the next message is behind what was read of the table
 	toAsk   []int64           // blocked keys
 	window  map[int64]*letter // in hand: read, and not yet written off
 	perKey  map[int64]int     // how many of them there are of a key
+	behind  map[int64]int     // how many of those are about to be held back
+	drawn   int               // how many letters were read where they are held back
 	lanes   []line            // letters in hand that wait for their turn, or are on their way
 	ledger  *ledger           // what became of letters and is not in the table yet
 	outage  brokerOutage
@@ -71,6 +74,7 @@ func newPump(r *Relay, l *lease, once bool) *pump {
 		drains:  make(map[int64]*drain),
 		window:  make(map[int64]*letter),
 		perKey:  make(map[int64]int),
+		behind:  make(map[int64]int),
 		lanes:   make([]line, r.config.Lanes),
 		ledger:  newLedger(1),
 		trouble: make(map[string]trouble),
@@ -240,7 +244,7 @@ func (p *pump) assign(ctx context.Context, a assignment) {
 	p.shares.Store(a.size() < a.count)
 	p.dropQueued(func(l *letter) bool { return !p.keeps(l) })
 	clear(p.drains) // what was read of them is dropped; what is held back of a key that stays is found again
-	p.thirsty = nil
+	p.thirsty, p.early, p.reader.upTo = nil, nil, 0
 	p.log.Info("outbox: the relay's share changed", watermill.LogFields{"shards": a.size(), "of": a.count})
 	tell(ctx, p.Relay, p.observe.shards, ShardsObserver.ObserveShards, RelayEvent{Count: a.size()})
 }
@@ -269,15 +273,19 @@ func (p *pump) release(k *keeper) {
 	p.owed = 0
 }
 
-// dropQueued lets go of letters that wait for their turn; they stay pending in the table.
+// dropQueued lets go of letters that wait for their turn; they stay as they are in the table, but for
+// those behind which others of their key may be held back by then.
 func (p *pump) dropQueued(which func(*letter) bool) {
 	for i := range p.lanes {
 		kept := p.lanes[i].queue[:0]
 		for _, l := range p.lanes[i].queue {
-			if which(l) {
-				p.letGo(l.id)
-			} else {
+			switch {
+			case !which(l):
 				kept = append(kept, l)
+			case l.front && !l.held && !l.again:
+				p.holdBack(l)
+			default:
+				p.letGo(l.id)
 			}
 		}
 		clear(p.lanes[i].queue[len(kept):])

@@ -1,6 +1,7 @@
 package outbox
 
 import (
+	"math"
 	"testing"
 	"time"
 
@@ -27,6 +28,7 @@ func newPumpOf(t *testing.T, r *Relay) *pump {
 	})
 	p.wanted = assignment{generation: 1, count: 1, mask: 1}
 	p.shards = p.wanted
+	p.reader.upTo = math.MaxInt64
 	return p
 }
 

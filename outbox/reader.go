@@ -32,6 +32,7 @@ type reader struct {
 
 	hungry   bool          // there may be something
 	at       int64         // everything up to here is in hand
+	upTo     int64         // everything up to here was, since the shards changed
 	pause    time.Duration // between looks
 	lookAt   time.Time
 	sweepAt  time.Time
@@ -199,6 +200,7 @@ func (p *pump) paged(r *reading, now time.Time) {
 		rd.pause = min(2*rd.pause, p.config.Poll)
 	}
 	rd.lookAt = now.Add(rd.pause)
+	rd.passed(p, r.after, rd.at)
 	p.walked(r, now)
 	if r.aside {
 		rd.sweepAt = now.Add(sweepEvery)
@@ -258,7 +260,7 @@ func (p *pump) readFailed(now time.Time, err error) {
 		p.log.Error("outbox: the relay cannot read the outbox; tried again", explain(err), nil)
 	}
 	rd.hungry = true
-	rd.at, rd.floor = 0, floor{keyed: rd.floor.keyed} // another server may answer next
+	rd.at, rd.upTo, rd.floor = 0, 0, floor{keyed: rd.floor.keyed} // another server may answer next
 	rd.lookAt = now.Add(growing(rd.failures, 100*time.Millisecond, 5*time.Second))
 	p.fail(err)
 }
