@@ -21,8 +21,8 @@ type Backlog struct {
 	Parked   Count // wait for an operator
 
 	// OldestPending is the age of the oldest that was counted of those that are pending or to
-	// be tried again; and, where nothing is parked, of those that are held: they wait for their
-	// turn, and not for an operator.
+	// be tried again, and of those that are held, but for keys of which one is parked: they
+	// wait for an operator.
 	OldestPending time.Duration
 }
 
@@ -52,7 +52,6 @@ func (p *Publisher) Backlog(ctx context.Context, o BacklogOptions) (Backlog, err
 		return Backlog{}, fmt.Errorf("outbox: backlog: %w", explain(err))
 	}
 	var b Backlog
-	var oldestHeld time.Duration
 	for _, row := range rows {
 		n, age := bounded.UpTo(row.Messages, most), time.Duration(row.Age)*time.Microsecond
 		switch row.Status {
@@ -61,13 +60,10 @@ func (p *Publisher) Backlog(ctx context.Context, o BacklogOptions) (Backlog, err
 		case dialect.OutboxRetry:
 			b.Retrying, b.OldestPending = n, max(b.OldestPending, age)
 		case dialect.OutboxHeld:
-			b.Held, oldestHeld = n, age
+			b.Held, b.OldestPending = n, max(b.OldestPending, age)
 		case dialect.OutboxParked:
 			b.Parked = n
 		}
-	}
-	if b.Parked.N == 0 {
-		b.OldestPending = max(b.OldestPending, oldestHeld)
 	}
 	return b, nil
 }

@@ -48,7 +48,8 @@ type Outbox struct {
 	PurgeSent    string
 
 	// CountBacklog counts those of each state that are not sent up to a limit, given four times,
-	// and tells the age of the oldest that it counted.
+	// and tells the age of the oldest that it counted: of those that are held back, without keys of
+	// which one is parked.
 	CountBacklog string
 
 	// What one message caused: ids grow with the time of storing, so the time is found by

@@ -137,9 +137,15 @@ var postgresOutbox = Outbox{
 			ORDER BY due_at, id
 			LIMIT (SELECT $2::BIGINT)) counted
 		UNION ALL
-		SELECT 2 AS status, COUNT(*) AS messages, COALESCE(` + postgresNow + ` - MIN(created_at), 0) AS age
+		SELECT 2 AS status, COUNT(*) AS messages, COALESCE(` + postgresNow + ` - MIN(CASE
+			WHEN (
+				SELECT status FROM millrace_outbox
+				WHERE blocked_key = counted.blocked_key
+				ORDER BY status DESC, id DESC
+				LIMIT 1) = 3 THEN NULL
+			ELSE created_at END), 0) AS age
 		FROM (
-			SELECT created_at FROM millrace_outbox
+			SELECT created_at, blocked_key FROM millrace_outbox
 			WHERE status = 2
 			ORDER BY due_at, id
 			LIMIT (SELECT $3::BIGINT)) counted
