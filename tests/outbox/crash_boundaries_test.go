@@ -37,7 +37,7 @@ var killings = []killing{
 	{stop: relayproc.BeforeWriteOff, sends: true},
 	{stop: relayproc.AfterWriteOff, sends: true},
 	{stop: relayproc.BeforeRelease, fails: true, sends: true},
-	{stop: relayproc.AfterHold, fails: true}, // what the one before left held is first of all, so that nothing may be sent by then
+	{stop: relayproc.AfterHold, fails: true, sends: true},
 	{stop: relayproc.AfterPostpone, fails: true, sends: true},
 	{stop: relayproc.BeforeBeat, beats: true},
 	{stop: relayproc.AfterBeat, skip: 1, beats: true},

@@ -37,6 +37,7 @@ type relay struct {
 	stopped bool
 
 	reshapes atomic.Bool // a transaction that changes the layout is under way
+	headed   atomic.Bool // a head was set aside, and nothing held back since
 }
 
 func serve(c *process.Child, s Settings) error {

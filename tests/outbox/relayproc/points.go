@@ -39,8 +39,11 @@ func (r *relay) after(_ context.Context, call string) error {
 	case r.sql.SelectPending:
 		r.reach(AfterRead)
 	case r.sql.HoldBack:
-		r.reach(AfterHold)
-	case r.sql.Postpone:
+		if r.headed.CompareAndSwap(true, false) { // else there is much of a key, or another relay left it
+			r.reach(AfterHold)
+		}
+	case r.sql.SetAside, r.sql.Postpone:
+		r.headed.Store(true)
 		r.reach(AfterPostpone)
 	case r.sql.DeleteSent:
 		r.reach(AfterWriteOff)
