@@ -5,7 +5,6 @@ import (
 	"errors"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
@@ -75,7 +74,7 @@ func TestRunRefusesWhatDoesNotFitTheRouter(t *testing.T) {
 // startError is what keeps the router from starting.
 func startError(t testing.TB, router *message.Router) error {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second) // one that starts must end, too
+	ctx, cancel := context.WithTimeout(t.Context(), rig.Patience) // one that starts must end, too
 	defer cancel()
 	err := router.Run(ctx)
 	require.ErrorContains(t, err, "cannot initialize plugin")

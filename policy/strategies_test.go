@@ -199,14 +199,14 @@ func TestOrderKey(t *testing.T) {
 			require.Eventually(t, func() bool {
 				found, err := store.Parked(context.WithoutCancel(t.Context()), 0, 10)
 				return err == nil && len(found) == 1
-			}, 30*time.Second, 10*time.Millisecond)
+			}, rig.Patience, 10*time.Millisecond)
 			if onParked == policy.Continue {
-				require.Eventually(t, func() bool { return len(s.runs()) == 3 }, 30*time.Second, 10*time.Millisecond)
+				require.Eventually(t, func() bool { return len(s.runs()) == 3 }, rig.Patience, 10*time.Millisecond)
 			}
 			last := of("bob", "3")
 			s.feed.Send(t, last)
 			require.True(t, rig.Answer(t, last))
-			require.Eventually(t, func() bool { return len(s.runs()) >= len(want) }, 30*time.Second, 10*time.Millisecond)
+			require.Eventually(t, func() bool { return len(s.runs()) >= len(want) }, rig.Patience, 10*time.Millisecond)
 			require.Equal(t, want, s.runs())
 		})
 	}

@@ -87,7 +87,7 @@ var activityBodies = []testdb.Body{
 		_, err := store.Consumer(inbox.ConsumerConfig{Name: "idle"})
 		require.NoError(t, err)
 		must(t, b.inbox(effect, on(store)), newMessage("x"))
-		require.Eventually(t, func() bool { return b.activity(b.store)["billing0"].Completed == 1 }, time.Minute, 5*time.Millisecond)
+		require.Eventually(t, func() bool { return b.activity(b.store)["billing0"].Completed == 1 }, rig.Patience, 5*time.Millisecond)
 		must(t, b.inbox(effect, on(store)), newMessage("y"))
 		require.NoError(t, store.Close(t.Context()))
 		require.NoError(t, <-stopped)

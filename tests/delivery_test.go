@@ -182,7 +182,7 @@ var deliveryBodies = []testdb.Body{
 			must(t, h, again(m))
 		}
 		assert.Equal(t, 1, b.effectsOf(m.UUID))
-		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+		ctx, cancel := context.WithTimeout(t.Context(), rig.Patience)
 		defer cancel()
 		require.NoError(t, store.Close(ctx), "a delivery is still counted as in flight")
 	})},

@@ -62,7 +62,7 @@ func exitsBackground(t *testing.T, db *testdb.DB) {
 	stop()
 	require.NoError(t, <-ended)
 	assert.Equal(t, left.left.Load(), store.Panics())
-	assert.Eventually(t, func() bool { return pool.Stats().InUse == 0 }, 5*time.Second, time.Millisecond)
+	assert.Eventually(t, func() bool { return pool.Stats().InUse == 0 }, rig.Patience, time.Millisecond)
 }
 
 // departing is a store of leases whose Confirm ends the goroutine.

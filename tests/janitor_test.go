@@ -80,7 +80,7 @@ func TestAJanitorThatHasNothingToDoLeavesATrace(t *testing.T) {
 		stopped := make(chan error, 1)
 		go func() { stopped <- store.Run(t.Context()) }()
 		await := func(after time.Time) time.Time {
-			require.Eventually(t, func() bool { return purged().After(after) }, time.Minute, 5*time.Millisecond)
+			require.Eventually(t, func() bool { return purged().After(after) }, rig.Patience, 5*time.Millisecond)
 			return purged()
 		}
 		first := await(time.Time{})

@@ -122,7 +122,7 @@ var lostBodies = []testdb.Body{
 				defer func() { _ = recover() }()
 				_, _ = b.inbox(h, on(store), func(i *millrace.Inbox) { i.Timeout = time.Second })(newMessage(name))
 			}()
-			assert.Eventually(t, func() bool { return pool.Stats().InUse == 0 }, 30*time.Second, time.Millisecond, name)
+			assert.Eventually(t, func() bool { return pool.Stats().InUse == 0 }, rig.Patience, time.Millisecond, name)
 		}
 	})},
 }

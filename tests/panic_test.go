@@ -14,6 +14,7 @@ import (
 
 	"github.com/millrace-go/millrace/inbox"
 	millrace "github.com/millrace-go/millrace/middleware"
+	"github.com/millrace-go/millrace/tests/rig"
 	"github.com/millrace-go/millrace/tests/testdb"
 )
 
@@ -151,7 +152,7 @@ func (b *bed) survives(name string, set func(*inbox.Config, *millrace.Inbox), ru
 	ctx, cancel := context.WithTimeout(b.Context(), 5*time.Second)
 	defer cancel()
 	require.NoError(b, store.Close(ctx), name)
-	assert.Eventually(b, func() bool { return pool.Stats().InUse == 0 }, 5*time.Second, time.Millisecond, name)
+	assert.Eventually(b, func() bool { return pool.Stats().InUse == 0 }, rig.Patience, time.Millisecond, name)
 }
 
 // within does f, in a goroutine that a panic or runtime.Goexit ends, as a router's does.

@@ -102,7 +102,7 @@ var panicBackgroundBodies = []testdb.Body{
 		assert.PanicsWithValue(t, "progress", func() {
 			_, _ = store.DiscardAll(t.Context(), inbox.Filter{}, by, pace)
 		})
-		assert.Eventually(t, func() bool { return pool.Stats().InUse == 0 }, 5*time.Second, time.Millisecond)
+		assert.Eventually(t, func() bool { return pool.Stats().InUse == 0 }, rig.Patience, time.Millisecond)
 		before := b.count(`SELECT COUNT(*) FROM millrace_messages`)
 		pace.Progress = nil
 		pace.PerSecond = 0
@@ -173,17 +173,17 @@ func (b *bed) goesOn(name string, set func(*inbox.Config)) {
 		}
 		return false
 	}
-	assert.Eventually(b, func() bool { return claims() == 0 }, 10*time.Second, time.Millisecond, "%s: the claims of the other consumer are purged", name)
-	assert.Eventually(b, sent, 10*time.Second, time.Millisecond, "%s: what the other handler produced is sent", name)
+	assert.Eventually(b, func() bool { return claims() == 0 }, rig.Patience, time.Millisecond, "%s: the claims of the other consumer are purged", name)
+	assert.Eventually(b, sent, rig.Patience, time.Millisecond, "%s: what the other handler produced is sent", name)
 	counted := func() bool { return store.Panics() > 0 || strings.Contains(name, "nil pointer") }
-	assert.Eventually(b, counted, 10*time.Second, time.Millisecond, "%s: it is counted", name)
+	assert.Eventually(b, counted, rig.Patience, time.Millisecond, "%s: it is counted", name)
 	stop()
 	require.NoError(b, <-ended, name)
 	require.NoError(b, router.Close(), name)
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(b.Context()), 5*time.Second)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(b.Context()), rig.Patience)
 	defer cancel()
 	require.NoError(b, store.Close(ctx), name)
-	assert.Eventually(b, func() bool { return pool.Stats().InUse == 0 }, 5*time.Second, time.Millisecond, name)
+	assert.Eventually(b, func() bool { return pool.Stats().InUse == 0 }, rig.Patience, time.Millisecond, name)
 	b.exec(`DELETE FROM millrace_outcomes`)
 }
 
@@ -211,14 +211,14 @@ func stepThatPanics(t *testing.T, db *testdb.DB) {
 	for range 3 { // at once: the step is not taken any more, nor the key
 		assert.PanicsWithValue(t, "verify", func() { _, _ = leased(again(msg)) })
 	}
-	assert.Eventually(t, func() bool { return pool.Stats().InUse == 0 }, 5*time.Second, time.Millisecond)
+	assert.Eventually(t, func() bool { return pool.Stats().InUse == 0 }, rig.Patience, time.Millisecond)
 	p.panic = false
 	must(t, leased, newMessage("good"))
 	verifies = true
 	must(t, leased, again(msg))
 	assert.Contains(t, *results, "found")
 	assert.Len(t, p.ids, 2, "it is not done twice")
-	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), rig.Patience)
 	defer cancel()
 	require.NoError(t, store.Close(ctx))
 }

@@ -15,6 +15,7 @@ import (
 
 	"github.com/millrace-go/millrace/inbox"
 	millrace "github.com/millrace-go/millrace/middleware"
+	"github.com/millrace-go/millrace/tests/rig"
 	"github.com/millrace-go/millrace/tests/testdb"
 )
 
@@ -114,7 +115,7 @@ func TestObserversOfLeasesThatPanic(t *testing.T) {
 				require.NoError(t, err)
 				do := func() ([]*message.Message, error) { return run(nil) }
 				b.leasesSurvive(name, store.Leases(), replays, do, kind)
-				ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+				ctx, cancel := context.WithTimeout(t.Context(), rig.Patience)
 				require.NoError(t, store.Close(ctx), name)
 				cancel()
 				memory, err := inbox.NewMemoryLeases(inbox.MemoryLeasesConfig{Limit: 1, Observers: config.Observers, Logger: config.Logger})

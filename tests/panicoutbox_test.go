@@ -104,5 +104,5 @@ func (b *bed) survivesReturning(name string, set func(*returning)) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(b.Context()), 5*time.Second)
 	defer cancel()
 	require.NoError(b, r.Store.Close(ctx), name)
-	assert.Eventually(b, func() bool { return pool.Stats().InUse == 0 }, 5*time.Second, time.Millisecond, name)
+	assert.Eventually(b, func() bool { return pool.Stats().InUse == 0 }, rig.Patience, time.Millisecond, name)
 }

@@ -142,7 +142,7 @@ var pluginBodies = []testdb.Body{
 				})
 				msg := newMessage("x")
 				assert.True(t, s.deliver(msg))
-				assert.Eventually(t, func() bool { return b.effectsOf(msg.UUID) == 1 }, time.Minute, time.Millisecond)
+				assert.Eventually(t, func() bool { return b.effectsOf(msg.UUID) == 1 }, rig.Patience, time.Millisecond)
 				assert.Zero(t, b.logged(noPlugin))
 				require.NoError(t, s.router.Close())
 			}
@@ -153,28 +153,30 @@ var pluginBodies = []testdb.Body{
 			"router": func(s *service) error { return s.router.Close() },
 			"store":  func(*service) error { return b.store.Close(context.WithoutCancel(t.Context())) },
 		} {
-			b.store = b.newStore(b.db.DB, inbox.Config{})
-			entered := make(chan struct{}, 100)
-			s := b.bare(func(r *message.Router) {
-				r.AddMiddleware(func(next message.HandlerFunc) message.HandlerFunc {
-					return func(msg *message.Message) ([]*message.Message, error) {
-						entered <- struct{}{}
-						return next(msg)
-					}
-				}, millrace.Inbox{Store: b.store}.Middleware)
+			rig.Eventually(b, name+": its end waits for no pause", func() bool {
+				b.store = b.newStore(b.db.DB, inbox.Config{})
+				entered := make(chan struct{}, 100)
+				s := b.bare(func(r *message.Router) {
+					r.AddMiddleware(func(next message.HandlerFunc) message.HandlerFunc {
+						return func(msg *message.Message) ([]*message.Message, error) {
+							entered <- struct{}{}
+							return next(msg)
+						}
+					}, millrace.Inbox{Store: b.store}.Middleware)
+				})
+				msgs := make([]*message.Message, 6) // the pause of the last is 2.5 seconds at least
+				for i := range msgs {
+					msgs[i] = newMessage("x")
+					s.feed.Send(t, msgs[i])
+					<-entered
+				}
+				began := time.Now()
+				require.NoError(t, end(s), name)
+				for _, msg := range msgs {
+					assert.False(t, rig.Answer(t, msg), name)
+				}
+				return time.Since(began) < 2*time.Second // a busy machine has more tries
 			})
-			msgs := make([]*message.Message, 6) // the pause of the last is 2.5 seconds at least
-			for i := range msgs {
-				msgs[i] = newMessage("x")
-				s.feed.Send(t, msgs[i])
-				<-entered
-			}
-			began := time.Now()
-			require.NoError(t, end(s), name)
-			for _, msg := range msgs {
-				assert.False(t, rig.Answer(t, msg), name)
-			}
-			assert.Less(t, time.Since(began), 2*time.Second, name)
 		}
 	})},
 	{Name: "a handler that is added while the router runs", Why: "it is attended as well", Run: testdb.With(newBed, func(t *testing.T, b *bed) {

@@ -142,7 +142,7 @@ func stepOfTheDead(t *testing.T, b *bed) {
 	require.EventuallyWithT(t, func(c *assert.CollectT) {
 		_, err := another(again(msg))
 		assert.NoError(c, err)
-	}, 30*time.Second, 50*time.Millisecond)
+	}, rig.Patience, 50*time.Millisecond)
 	assert.Len(t, p.ids, 1)
 	close(release)
 	err = <-ended

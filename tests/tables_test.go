@@ -43,7 +43,7 @@ func TestTheSizesOfTheTablesAreKnown(t *testing.T) {
 			assert.InDelta(c, 6400, all["millrace_claims"].Rows, 640)
 			assert.InDelta(c, 6400, all["millrace_messages"].Rows, 640)
 			assert.Zero(c, all["millrace_outbox_layout"].Rows)
-		}, 30*time.Second, 50*time.Millisecond)
+		}, rig.Patience, 50*time.Millisecond)
 	}, testdb.Empty())
 }
 
@@ -69,7 +69,7 @@ func TestASizeThatIsNotKnownIsNotNone(t *testing.T) {
 		n := size()
 		require.NotZero(t, n)
 		assert.EqualValues(c, 1000, n)
-	}, 30*time.Second, 20*time.Millisecond)
+	}, rig.Patience, 20*time.Millisecond)
 	db.Do(t, `SELECT pg_stat_reset()`)
 	assert.EqualValues(t, -1, size(), "forgotten, and never analysed")
 	db.Do(t, `VACUUM ANALYZE millrace_dropped`)

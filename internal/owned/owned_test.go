@@ -15,6 +15,7 @@ import (
 
 	"github.com/millrace-go/millrace/internal/owned"
 	"github.com/millrace-go/millrace/tests/faults"
+	"github.com/millrace-go/millrace/tests/rig"
 	"github.com/millrace-go/millrace/tests/testdb"
 )
 
@@ -42,7 +43,7 @@ func insert(ctx context.Context, tx *owned.Tx) error {
 
 func idle(t *testing.T, db *sqlx.DB) {
 	t.Helper()
-	require.Eventually(t, func() bool { return db.Stats().InUse == 0 }, 20*time.Second, time.Millisecond, "a connection is in use")
+	require.Eventually(t, func() bool { return db.Stats().InUse == 0 }, rig.Patience, time.Millisecond, "a connection is in use")
 }
 
 // within fails where f takes long: it waits for what does not come.

@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-go/millrace/internal/writers"
+	"github.com/millrace-go/millrace/tests/rig"
 )
 
 // nowhere is a driver that never connects.
@@ -97,7 +98,7 @@ func TestAQueueIsFreedWithItsPool(t *testing.T) {
 	require.Eventually(t, func() bool {
 		runtime.GC()
 		return writers.Len() <= before
-	}, 10*time.Second, time.Millisecond)
+	}, rig.Patience, time.Millisecond)
 }
 
 func TestAQueueIsKnownOnceSomebodyAskedForIt(t *testing.T) {

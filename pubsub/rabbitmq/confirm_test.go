@@ -11,6 +11,7 @@ import (
 
 	"github.com/millrace-go/millrace/outbox"
 	"github.com/millrace-go/millrace/pubsub/rabbitmq"
+	"github.com/millrace-go/millrace/tests/rig"
 )
 
 // What a broker may answer to five messages, in any order, and what each answer means.
@@ -121,7 +122,7 @@ func TestPublishReportsNothingThatAFullQueueRefused(t *testing.T) {
 					arrived++
 				}
 				delete(reported, d.MessageId)
-			case <-time.After(2 * time.Second):
+			case <-time.After(rig.Patience):
 				require.Fail(t, fmt.Sprintf("%d messages were reported as published, %d of them never arrived; %d were refused",
 					arrived+len(reported), len(reported), refused))
 			}

@@ -48,7 +48,7 @@ func within(t *testing.T, f func()) (returned, panicked bool) {
 	}()
 	select {
 	case <-done:
-	case <-time.After(patience):
+	case <-time.After(rig.Patience):
 		require.Fail(t, "it hangs")
 	}
 	return returned, panicked
@@ -195,7 +195,7 @@ func TestASubscriberOutlivesItsTopologyAndItsDial(t *testing.T) {
 			if taken.Load() == 0 {
 				once()
 			}
-			return amqp091.DefaultDial(patience)(network, address)
+			return amqp091.DefaultDial(rig.Patience)(network, address)
 		}}
 		s := subscriber(t, broker, rabbitmq.SubscriberConfig{InFlight: 2})
 		messages, err := s.Subscribe(t.Context(), topic)

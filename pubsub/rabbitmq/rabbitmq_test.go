@@ -14,10 +14,9 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-go/millrace/pubsub/rabbitmq"
+	"github.com/millrace-go/millrace/tests/rig"
 	"github.com/millrace-go/millrace/tests/testdb"
 )
-
-const patience = 20 * time.Second
 
 func uri(t testing.TB) string {
 	t.Helper()
@@ -112,7 +111,7 @@ func (a *admin) drain(queue string, n int) []amqp091.Delivery {
 		select {
 		case d := <-deliveries:
 			all = append(all, d)
-		case <-time.After(patience):
+		case <-time.After(rig.Patience):
 			require.Fail(a.t, "messages are missing", "%d of %d arrived", len(all), n)
 		}
 	}
@@ -150,7 +149,7 @@ func receive(t testing.TB, from <-chan *message.Message) *message.Message {
 	case msg, open := <-from:
 		require.True(t, open, "the subscription has ended")
 		return msg
-	case <-time.After(patience):
+	case <-time.After(rig.Patience):
 		require.Fail(t, "no message arrives")
 		return nil
 	}

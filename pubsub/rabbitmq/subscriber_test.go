@@ -187,7 +187,7 @@ func TestARouterClosesInOrder(t *testing.T) {
 	a := newAdmin(t, uri(t))
 	topic, produced := a.queue(nil), a.queue(nil)
 	broker := rabbitmq.NewQueueConfig(uri(t), rabbitmq.Queues{})
-	router, err := message.NewRouter(message.RouterConfig{CloseTimeout: patience}, watermill.NopLogger{})
+	router, err := message.NewRouter(message.RouterConfig{CloseTimeout: rig.Patience}, watermill.NopLogger{})
 	require.NoError(t, err)
 	handling := make(chan struct{})
 	router.AddHandler("handler", topic, subscriber(t, broker, rabbitmq.SubscriberConfig{}), produced,

@@ -305,7 +305,7 @@ func TestNoPublisherIsPassedOver(t *testing.T) {
 			case msg := <-messages:
 				seen[msg.UUID] = true
 				msg.Ack()
-			case <-time.After(10 * time.Second):
+			case <-time.After(rig.Patience):
 				require.Len(t, seen, publishers*calls, "nothing comes any more")
 			}
 		}

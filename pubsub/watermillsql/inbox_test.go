@@ -14,6 +14,7 @@ import (
 
 	"github.com/millrace-go/millrace/inbox"
 	millrace "github.com/millrace-go/millrace/middleware"
+	"github.com/millrace-go/millrace/tests/rig"
 	"github.com/millrace-go/millrace/tests/testdb"
 )
 
@@ -46,7 +47,7 @@ func TestInboxBehindASubscriber(t *testing.T) {
 				interrupted = nil
 				stop()
 				stop = b.start()
-			case <-time.After(patience):
+			case <-time.After(rig.Patience):
 				require.Fail(t, "invoices are missing", "%d of %d", len(issued), orders)
 			}
 		}
@@ -88,7 +89,7 @@ func (b *billing) start() (stop func()) {
 	store, err := inbox.NewStore(db.DB, inbox.Config{})
 	require.NoError(b, err)
 	require.NoError(b, store.Migrate(b.Context()))
-	router, err := message.NewRouter(message.RouterConfig{CloseTimeout: patience}, watermill.NopLogger{})
+	router, err := message.NewRouter(message.RouterConfig{CloseTimeout: rig.Patience}, watermill.NopLogger{})
 	require.NoError(b, err)
 	router.AddPlugin(store.Plugin())
 	router.AddMiddleware(millrace.Inbox{Store: store}.Middleware)
@@ -140,7 +141,7 @@ func (b *billing) drained(topic, group string, n int) {
 		var acked int
 		err := b.db.GetContext(b.Context(), &acked, b.db.Rebind(fmt.Sprintf(done, topic, offset)), group)
 		return err == nil && acked >= n
-	}, patience, 10*time.Millisecond, "the group acks every message")
+	}, rig.Patience, 10*time.Millisecond, "the group acks every message")
 }
 
 // What every group has acked can be deleted by the statement of the documentation.

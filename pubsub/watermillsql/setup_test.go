@@ -12,11 +12,9 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-go/millrace/pubsub/watermillsql"
+	"github.com/millrace-go/millrace/tests/rig"
 	"github.com/millrace-go/millrace/tests/testdb"
 )
-
-// patience is long, since other tests on the same PostgreSQL can hold back messages.
-const patience = 90 * time.Second
 
 // each runs body on the databases that watermill-sql has.
 func each(t *testing.T, body func(t *testing.T, db *testdb.DB)) {
@@ -74,7 +72,7 @@ func receive(t *testing.T, from <-chan *message.Message) *message.Message {
 	case msg, open := <-from:
 		require.True(t, open, "the subscription ended")
 		return msg
-	case <-time.After(patience):
+	case <-time.After(rig.Patience):
 		require.Fail(t, "no message came")
 		return nil
 	}
@@ -123,7 +121,7 @@ func wait[T any](t *testing.T, from <-chan T, what string) T {
 	select {
 	case v := <-from:
 		return v
-	case <-time.After(patience):
+	case <-time.After(rig.Patience):
 		require.Fail(t, "it did not happen", what)
 		panic("unreachable")
 	}

@@ -18,6 +18,7 @@ import (
 	"github.com/millrace-go/millrace/inbox"
 	millrace "github.com/millrace-go/millrace/middleware"
 	"github.com/millrace-go/millrace/pubsub/watermillsql"
+	"github.com/millrace-go/millrace/tests/rig"
 	"github.com/millrace-go/millrace/tests/testdb"
 )
 
@@ -127,7 +128,7 @@ func TestHandlersNeedConnections(t *testing.T) {
 			pool := db.Open(t, testdb.Pool(size))
 			s := newSubscriber(t, pool, fmt.Sprint(size))
 			receive(t, subscribe(t, s, "orders"))
-			ctx, cancel := context.WithTimeout(t.Context(), map[int]time.Duration{1: time.Second / 2, 2: patience}[size])
+			ctx, cancel := context.WithTimeout(t.Context(), map[int]time.Duration{1: time.Second / 2, 2: rig.Patience}[size])
 			tx, err := pool.BeginTx(ctx, nil)
 			require.ErrorIs(t, err, want)
 			if err == nil {

@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/millrace-go/millrace/tests/rig"
 	"github.com/millrace-go/millrace/tests/testdb"
 )
 
@@ -96,7 +97,7 @@ func TestCtrlCStopsBetweenBatches(t *testing.T) {
 	retried := func() int {
 		return s.count(`SELECT COUNT(*) FROM millrace_messages WHERE status = 4 AND topic = ?`, []byte("many"))
 	}
-	require.Eventually(t, func() bool { return retried() > 0 }, time.Minute, 5*time.Millisecond)
+	require.Eventually(t, func() bool { return retried() > 0 }, rig.Patience, 5*time.Millisecond)
 	require.NoError(t, cmd.Process.Signal(os.Interrupt))
 	assert.Equal(t, 1, exit(t, cmd.Wait()))
 	assert.Contains(t, problems.String(), "interrupted")

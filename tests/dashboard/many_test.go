@@ -12,6 +12,7 @@ import (
 
 	"github.com/millrace-go/millrace/dashboard"
 	"github.com/millrace-go/millrace/inbox"
+	"github.com/millrace-go/millrace/tests/rig"
 	"github.com/millrace-go/millrace/tests/stuck"
 	"github.com/millrace-go/millrace/tests/testdb"
 )
@@ -50,7 +51,7 @@ var manyBodies = []testdb.Body{
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan error, 1)
 		go func() { ended <- h.Run(ctx) }()
-		require.Eventually(t, func() bool { return strings.Contains(b.get("").text, ">1,201<") }, time.Minute, 50*time.Millisecond)
+		require.Eventually(t, func() bool { return strings.Contains(b.get("").text, ">1,201<") }, rig.Patience, 50*time.Millisecond)
 		cancel()
 		require.NoError(t, <-ended)
 		b.shows(b.get("consumers"), "1,201")

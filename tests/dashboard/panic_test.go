@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-go/millrace/dashboard"
+	"github.com/millrace-go/millrace/tests/rig"
 	"github.com/millrace-go/millrace/tests/stuck"
 	"github.com/millrace-go/millrace/tests/testdb"
 )
@@ -44,7 +45,7 @@ func TestARequestThatPanics(t *testing.T) {
 	retry := append(b.fields(page, "message-retry"), "reason", "try")
 	assert.PanicsWithValue(t, "a broker", func() { b.post("message-retry", retry...) })
 	assert.Equal(t, 1, b.Count(`SELECT COUNT(*) FROM millrace_messages`), "it stays to be tried again")
-	assert.Eventually(t, func() bool { return b.DB.Stats().InUse == 0 }, 10*time.Second, time.Millisecond)
+	assert.Eventually(t, func() bool { return b.DB.Stats().InUse == 0 }, rig.Patience, time.Millisecond)
 	sent := &sink{}
 	b.pages = b.Dashboard(redeliver(sent))
 	b.done(b.post("message-retry", retry...))

@@ -20,9 +20,6 @@ import (
 	"github.com/millrace-go/millrace/tests/testdb"
 )
 
-// patience is long, since other tests on the same PostgreSQL can hold back messages of watermill-sql.
-const patience = 90 * time.Second
-
 var (
 	errBroken  = errors.New("the handler is broken")
 	errAckLost = errors.New("the ack is lost")
@@ -141,7 +138,7 @@ func (b *bed) forget(want int) {
 // endsIn waits until the ledger is as it should be.
 func (b *bed) endsIn(want ledger) {
 	b.Helper()
-	require.EventuallyWithT(b, func(c *assert.CollectT) { assert.Equal(c, want, b.ledger()) }, patience, 10*time.Millisecond)
+	require.EventuallyWithT(b, func(c *assert.CollectT) { assert.Equal(c, want, b.ledger()) }, rig.Patience, 10*time.Millisecond)
 }
 
 // start runs a router with what configure adds, and returns how to stop it.

@@ -230,7 +230,7 @@ func (b *bed) receive(from <-chan *message.Message) *message.Message {
 	case msg, open := <-from:
 		require.True(b, open, "the subscription has ended")
 		return msg
-	case <-time.After(patience):
+	case <-time.After(rig.Patience):
 		require.Fail(b, "no message arrives")
 		return nil
 	}

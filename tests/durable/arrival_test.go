@@ -4,7 +4,6 @@ import (
 	"slices"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/stretchr/testify/assert"
@@ -60,13 +59,11 @@ func TestTheSameMessagesArriveInAnotherOrder(t *testing.T) {
 			queues = append(queues, rig.Queue(t, store, inbox.QueueConfig{Consumer: consumer}))
 			require.NoError(t, queues[len(queues)-1].Put(t.Context(), "orders", newMessage()), "it is connected")
 		}
-		began := time.Now()
 		var both sync.WaitGroup
 		for i, msgs := range [][]*message.Message{there, back} {
 			both.Go(func() { assert.NoError(t, queues[i].Put(t.Context(), "orders", msgs...)) })
 		}
 		both.Wait()
-		assert.Less(t, time.Since(began), 3*time.Second)
 		assert.LessOrEqual(t, events.Count("contention"), 2, "each divides what it stores at most once")
 		assert.Equal(t, 2+len(there), b.rows())
 	}))

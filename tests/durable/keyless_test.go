@@ -351,7 +351,7 @@ func TestDeduplicateWithoutAKey(t *testing.T) {
 	t.Cleanup(func() { _ = router.Close() })
 	require.NoError(t, feed.Publish("orders", broken("bad")))
 	began := time.Now()
-	require.Eventually(t, func() bool { return events.Count("failed") >= 5 }, 30*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return events.Count("failed") >= 5 }, rig.Patience, time.Millisecond)
 	assert.Greater(t, time.Since(began), 500*time.Millisecond, "it comes again after pauses that grow")
 	assert.Equal(t, inbox.ReasonNoKey, events.Last("failed").Reason)
 }

@@ -137,12 +137,12 @@ var lineBodies = []testdb.Body{
 		began := time.Now()
 		taken, uuids := b.had(q)
 		assert.ElementsMatch(t, []string{"a/1", "b/0"}, uuids)
-		assert.Less(t, time.Since(began), 20*time.Second)
+		assert.Less(t, time.Since(began), time.Minute)
 		require.NoError(t, q.Finish(t.Context(), taken...))
 		began = time.Now()
 		_, uuids = b.had(q)
 		assert.Equal(t, []string{"a/2"}, uuids)
-		assert.Less(t, time.Since(began), 20*time.Second)
+		assert.Less(t, time.Since(began), time.Minute)
 		t.Logf("a look behind %d that are held took %v", held, time.Since(began))
 	})},
 	{Name: "several processes that fail, put back and finish", Why: "one of a key at a time, in the order of arrival", Run: func(t *testing.T, db *testdb.DB) {

@@ -257,7 +257,7 @@ func (b *bed) survives(name string, mode pubsub.Mode, set func(settings), run me
 		rig.Eventually(b, name+": a good message is handled", func() bool { return b.effects(good) == 1 })
 	}
 	require.NoError(b, s.router.Close(), name)
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(b.Context()), 10*time.Second)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(b.Context()), rig.Patience)
 	defer cancel()
 	require.NoError(b, store.Close(ctx), name)
 	rig.Eventually(b, name+": no connection is in use", func() bool { return pool.Stats().InUse == 0 })

@@ -119,7 +119,7 @@ func serve(c *process.Child, s served) error {
 			return err
 		}
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), rig.Patience)
 	defer cancel()
 	err = errors.Join(router.Close(), <-ended, store.Close(ctx), p.pool.Close())
 	p.Closed(err, map[string]int{ran: p.runs.all(), undone: int(p.undone.Load())})

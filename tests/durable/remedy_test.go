@@ -205,7 +205,7 @@ var remedyBodies = []testdb.Body{
 		s.mended.Store(true)
 		ctx, cancel := context.WithCancel(t.Context())
 		go func() {
-			assert.Eventually(t, func() bool { return b.audited("discard") >= 10 }, time.Minute, time.Millisecond)
+			assert.Eventually(t, func() bool { return b.audited("discard") >= 10 }, rig.Patience, time.Millisecond)
 			cancel()
 		}()
 		began := time.Now()

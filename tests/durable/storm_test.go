@@ -96,7 +96,7 @@ func (s *storm) all() []time.Time {
 
 func (s *storm) await(t *testing.T, n int) []time.Time {
 	t.Helper()
-	require.Eventually(t, func() bool { return len(s.all()) >= n }, time.Minute, time.Millisecond)
+	require.Eventually(t, func() bool { return len(s.all()) >= n }, rig.Patience, time.Millisecond)
 	return s.all()
 }
 

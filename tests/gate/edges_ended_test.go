@@ -157,7 +157,7 @@ func endedInPause(t *testing.T, b *bed) {
 	p.pool.Set(faults.Plan{})
 
 	next := again(msg)
-	ctx, cancel = context.WithTimeout(t.Context(), 10*time.Second)
+	ctx, cancel = context.WithTimeout(t.Context(), rig.Patience)
 	defer cancel()
 	next.SetContext(ctx)
 	must(t, p.handler, next)

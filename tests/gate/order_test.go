@@ -68,11 +68,9 @@ func patient(gate millrace.VersionGate) func(t *testing.T, db *testdb.DB) {
 	return func(t *testing.T, db *testdb.DB) {
 		b := newBed(t, tuned(t, db))
 		b.line(byAggregate, change("a", 1), change("a", 3), change("a", 2), change("a", 4))
-		began := time.Now()
 		b.ordered(gate, byAggregate)
 		rig.Eventually(b, "all are applied", func() bool { return len(b.applied("a")) == 4 })
 		assert.Equal(t, upTo(4), b.applied("a"))
-		assert.Less(t, time.Since(began), 20*time.Second, "nothing was waited for in vain")
 		b.nothingLeft()
 	}
 }

@@ -151,12 +151,12 @@ func (b *bed) survives(name string, onGap inbox.OnGap, set func(*inbox.Config, *
 		assert.Equal(b, want, b.applied(aggregate), name)
 	}
 	b.closes(name, store)
-	assert.Eventually(b, func() bool { return pool.Stats().InUse == 0 }, 5*time.Second, time.Millisecond, name)
+	assert.Eventually(b, func() bool { return pool.Stats().InUse == 0 }, rig.Patience, time.Millisecond, name)
 }
 
 func (b *bed) closes(name string, store *inbox.Store) {
 	b.Helper()
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(b.Context()), 5*time.Second)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(b.Context()), rig.Patience)
 	defer cancel()
 	require.NoError(b, store.Close(ctx), name)
 }

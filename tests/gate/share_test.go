@@ -79,7 +79,7 @@ func serve(c *process.Child, s share) error {
 		}
 		close(start)
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), rig.Patience)
 	defer cancel()
 	err = errors.Join(router.Close(), <-ended, store.Close(ctx), pool.Close())
 	c.Closed(err, seen.Counts())

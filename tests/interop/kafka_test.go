@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"github.com/twmb/franz-go/pkg/kfake"
 
+	"github.com/millrace-go/millrace/tests/rig"
 	"github.com/millrace-go/millrace/tests/testdb"
 )
 
@@ -28,7 +29,7 @@ func TestKafkaOffsetReset(t *testing.T) {
 	p.relay()
 	p.produce(10)
 	first := p.launch()
-	require.EventuallyWithT(t, p.done, patience, 20*time.Millisecond)
+	require.EventuallyWithT(t, p.done, rig.Patience, 20*time.Millisecond)
 	require.NoError(t, first.close())
 	before := map[string]int{}
 	for uuid := range p.committed {
@@ -42,7 +43,7 @@ func TestKafkaOffsetReset(t *testing.T) {
 		for uuid, acks := range before {
 			assert.Greater(c, p.seen.of(uuid).acks, acks, uuid)
 		}
-	}, patience, 20*time.Millisecond)
+	}, rig.Patience, 20*time.Millisecond)
 	require.NoError(t, second.close())
 	p.reconcile()
 }

@@ -23,9 +23,6 @@ import (
 	"github.com/millrace-go/millrace/tests/testdb"
 )
 
-// patience is how long a test waits for what must happen.
-const patience = 90 * time.Second
-
 // broker is what messages pass through.
 type broker struct {
 	topic string
@@ -75,7 +72,7 @@ func deliver(t *testing.T, db *testdb.DB, b broker) {
 	require.NoError(t, <-closed)
 	p.produce(half)
 	second := p.launch()
-	require.EventuallyWithT(t, p.done, patience, 20*time.Millisecond)
+	require.EventuallyWithT(t, p.done, rig.Patience, 20*time.Millisecond)
 	require.NoError(t, second.close())
 	p.reconcile()
 	if !b.unordered {
@@ -205,7 +202,7 @@ func happens(event <-chan struct{}, what string) error {
 	select {
 	case <-event:
 		return nil
-	case <-time.After(patience):
+	case <-time.After(rig.Patience):
 		return errors.New("never: " + what)
 	}
 }

@@ -256,7 +256,7 @@ func (l *logged) queue() {
 	require.Eventually(l, func() bool {
 		l.parked, err = l.store.Find(l.Context(), inbox.Filter{Consumer: "queue", Status: inbox.Parked}, 0, 10)
 		return err == nil && len(l.parked) == 2
-	}, time.Minute, 5*time.Millisecond)
+	}, rig.Patience, 5*time.Millisecond)
 	stop()
 }
 
@@ -311,12 +311,12 @@ func (l *logged) relay() {
 	defer cancel()
 	ran := make(chan error, 1)
 	go func() { ran <- relay.Run(ctx) }()
-	require.Eventually(l, func() bool { return broker.sent() == 1 }, time.Minute, 5*time.Millisecond)
+	require.Eventually(l, func() bool { return broker.sent() == 1 }, rig.Patience, 5*time.Millisecond)
 	require.NoError(l, out.Publish("invoices", bad))
 	require.Eventually(l, func() bool {
 		parked, err := out.Parked(l.Context(), 0, 1)
 		return err == nil && len(parked) == 1
-	}, time.Minute, 5*time.Millisecond)
+	}, rig.Patience, 5*time.Millisecond)
 	cancel()
 	l.note(<-ran)
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/millrace-go/millrace/tests/rig"
 	"github.com/millrace-go/millrace/tests/servers"
 )
 
@@ -29,11 +30,11 @@ func TestAParkedMessageFiresTheAlert(t *testing.T) {
 	prometheus := servers.Prometheus(t, service, quick(t, "MillraceParked"))
 	require.EventuallyWithT(t, func(c *assert.CollectT) {
 		assert.Equal(c, "1", query(c, prometheus, `count(millrace_inbox_up == 1)`), "it is scraped")
-	}, time.Minute, 50*time.Millisecond)
+	}, rig.Patience, 50*time.Millisecond)
 	pay(t, service, "ann")
 	require.EventuallyWithT(t, func(c *assert.CollectT) {
 		assert.Equal(c, "1", query(c, prometheus, `sum(millrace_inbox_completed_total)`))
-	}, time.Minute, 50*time.Millisecond)
+	}, rig.Patience, 50*time.Millisecond)
 	assert.Empty(t, alerts(t, prometheus, "firing"), "all is well")
 
 	pay(t, service, "nobody")
@@ -46,7 +47,7 @@ func TestAParkedMessageFiresTheAlert(t *testing.T) {
 			assert.Contains(c, fired[0].Annotations["runbook_url"], "#millraceparked")
 			assert.Equal(c, "accounts: 1 messages are parked and wait for an operator", fired[0].Annotations["summary"])
 		}
-	}, time.Minute, 50*time.Millisecond)
+	}, rig.Patience, 50*time.Millisecond)
 }
 
 // startExample builds and runs the example, and returns where it listens.

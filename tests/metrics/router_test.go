@@ -163,7 +163,7 @@ func TestARouterIsMeasured(t *testing.T) {
 				millrace_outbox_messages{state=parked} 0
 				millrace_outbox_shards{} 0
 			`)
-		}, time.Minute, 20*time.Millisecond)
+		}, rig.Patience, 20*time.Millisecond)
 
 		_, err := b.relay.RelayBatch(t.Context())
 		require.NoError(t, err)

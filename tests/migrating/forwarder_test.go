@@ -126,7 +126,7 @@ func TestFromTheForwarder(t *testing.T) {
 				for _, id := range want {
 					assert.True(c, got[id], id)
 				}
-			}, time.Minute, 20*time.Millisecond)
+			}, rig.Patience, 20*time.Millisecond)
 			assert.Len(t, got, len(want), "nothing of a transaction that was rolled back")
 			for _, msg := range broker.Messages() {
 				assert.Equal(t, "OrderPlaced", msg.Metadata["name"])

@@ -16,6 +16,7 @@ import (
 	"github.com/millrace-go/millrace/inbox"
 	millrace "github.com/millrace-go/millrace/middleware"
 	"github.com/millrace-go/millrace/outbox"
+	"github.com/millrace-go/millrace/tests/rig"
 	"github.com/millrace-go/millrace/tests/testdb"
 )
 
@@ -161,7 +162,7 @@ func (p *post) publishesOn(
 	ctx, cancel := context.WithTimeout(p.Context(), 5*time.Second)
 	defer cancel()
 	require.NoError(p, store.Close(ctx), name)
-	assert.Eventually(p, func() bool { return pool.Stats().InUse == 0 }, 5*time.Second, time.Millisecond, name)
+	assert.Eventually(p, func() bool { return pool.Stats().InUse == 0 }, rig.Patience, time.Millisecond, name)
 }
 
 // within does f in a goroutine that it may end.

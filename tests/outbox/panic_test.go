@@ -165,7 +165,7 @@ func (p *post) outlives(name string, trip func(), set func(*outbox.RelayConfig, 
 		assert.NotEmpty(p, seen.of(kind), "%s: %s", name, kind)
 	}
 	assert.Equal(p, map[string]int{"": 16}, p.owners(), "%s: nobody has a shard", name)
-	assert.Eventually(p, func() bool { return pool.Stats().InUse == 0 }, 10*time.Second, time.Millisecond, name)
+	assert.Eventually(p, func() bool { return pool.Stats().InUse == 0 }, rig.Patience, time.Millisecond, name)
 
 	for _, parked := range p.parked() {
 		require.NoError(p, p.out.Discard(p.Context(), parked.ID, outbox.Operator{Name: "ada", Reason: "it is bad"}))

@@ -113,7 +113,7 @@ func (b *bed) done() done {
 // becomes waits until the consumers have done what they should.
 func (b *bed) becomes(want done) {
 	b.Helper()
-	assert.Eventually(b, func() bool { return reflect.DeepEqual(want, b.done()) }, wait, tick)
+	assert.Eventually(b, func() bool { return reflect.DeepEqual(want, b.done()) }, rig.Patience, tick)
 	require.Equal(b, want, b.done())
 }
 

@@ -71,7 +71,7 @@ func TestGateInTheOrderOfAKey(t *testing.T) {
 					require.NoError(t, db.SelectContext(t.Context(), &done,
 						db.Rebind(`SELECT what FROM effects WHERE handler = ? AND what LIKE ? ORDER BY id`), name, product+" %"))
 					return len(done) == 4
-				}, wait, tick, "%s %s", name, product)
+				}, rig.Patience, tick, "%s %s", name, product)
 				assert.Equal(t, []string{product + " 1", product + " 2", product + " 3", product + " 4"}, done, name)
 			}
 		}
@@ -83,5 +83,5 @@ func (b *bed) eventuallyNoneOpen() {
 	b.Helper()
 	require.Eventually(b, func() bool {
 		return b.db.Count(b, `SELECT COUNT(*) FROM millrace_messages`) == 0
-	}, wait, tick)
+	}, rig.Patience, tick)
 }

@@ -116,7 +116,7 @@ func TestReplaysOfWhatIsNew(t *testing.T) {
 			retried, err := b.store.RetryAll(b.Context(), inbox.Filter{Consumer: "notification-sender"},
 				inbox.Operator{Name: "ada", Reason: "it was never sent"}, nil, inbox.Pace{})
 			return err == nil && retried == 1
-		}, wait, tick)
+		}, rig.Patience, tick)
 		b.becomes(refused.with(done{"notification-sender": "x", "mails": "x"}))
 	})
 }
@@ -147,7 +147,7 @@ func TestAttempts(t *testing.T) {
 	each(t, func(b *bed) {
 		b.outside.fail["notification-sender"] = 1000
 		require.True(b, b.deliver("notification-sender", change("x", "chair", 1, "made")))
-		require.Eventually(b, func() bool { return b.open("notification-sender", inbox.Parked) == 1 }, wait, tick)
+		require.Eventually(b, func() bool { return b.open("notification-sender", inbox.Parked) == 1 }, rig.Patience, tick)
 		found := rig.Find(b, b.store, inbox.Filter{Status: inbox.Parked})
 		require.Equal(b, 8, found[0].Attempts)
 	})

@@ -163,13 +163,13 @@ func (c *tripped) passes(name string, run func() error) {
 		case <-time.After(time.Minute):
 			require.Fail(c, "it hangs", name)
 		}
-		assert.Eventually(c, func() bool { return c.pool.Stats().InUse == 0 }, 10*time.Second, time.Millisecond, name)
+		assert.Eventually(c, func() bool { return c.pool.Stats().InUse == 0 }, rig.Patience, time.Millisecond, name)
 		if reason == nil {
 			require.NoError(c, err, name)
 			break
 		}
 		assert.True(c, strings.HasPrefix(reason.(string), "a function"), name)
-		ctx, cancel := context.WithTimeout(c.Context(), 10*time.Second)
+		ctx, cancel := context.WithTimeout(c.Context(), rig.Patience)
 		_, err = c.pool.ExecContext(ctx, `UPDATE projection SET orders = orders`) // the turn to write is free
 		cancel()
 		require.NoError(c, err, name)

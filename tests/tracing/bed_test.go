@@ -75,7 +75,7 @@ func (b *bed) run(router *message.Router) {
 func (b *bed) spans(n int) {
 	b.Helper()
 	enough := func() bool { return len(b.kept.GetSpans()) >= n }
-	if !assert.Eventually(b, enough, time.Minute, 5*time.Millisecond) {
+	if !assert.Eventually(b, enough, rig.Patience, 5*time.Millisecond) {
 		require.Fail(b, "spans are missing", b.tree())
 	}
 }
