@@ -33,3 +33,27 @@ func TestWithoutServicesNothingIsTested(t *testing.T) {
 		}
 	}
 }
+
+// TestNoTestIsLeftOut: make test passes over two packages, which must have benchmarks alone.
+func TestNoTestIsLeftOut(t *testing.T) {
+	t.Parallel()
+	makefile, err := os.ReadFile("../Makefile")
+	require.NoError(t, err)
+	list := regexp.MustCompile(`(?m)^tested = .*sed '([^']*)'`).FindSubmatch(makefile)
+	require.NotNil(t, list)
+	left := regexp.MustCompile(`/tests\\/(\w+)\$\$/d`).FindAllSubmatch(list[1], -1)
+	require.Len(t, left, 2)
+	for _, name := range left {
+		files, err := filepath.Glob(filepath.Join(string(name[1]), "*_test.go"))
+		require.NoError(t, err)
+		require.NotEmpty(t, files)
+		for _, file := range files {
+			source, err := os.ReadFile(file)
+			require.NoError(t, err)
+			tests := regexp.MustCompile(`(?m)^func ((?:Test|Fuzz|Example)\w*)\(`).FindAllSubmatch(source, -1)
+			for _, test := range tests {
+				assert.Equal(t, "TestMain", string(test[1]), file)
+			}
+		}
+	}
+}
