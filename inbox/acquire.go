@@ -255,8 +255,7 @@ func (cl *Claim) claim(span *span, tx *sqlx.Tx, what step) (won bool, err error)
 	s, d := cl.consumer.store, cl.delivery
 	began := time.Now()
 	defer func() { cl.twinSpent += time.Since(began) }()
-	patience := began.Add(cl.consumer.config.TwinWait - cl.twinSpent)
-	if patience.Before(span.deadline) && !span.until(patience) {
+	if !span.wait(cl.consumer.config.TwinWait - cl.twinSpent) {
 		return false, ErrInProgress
 	}
 	var result sql.Result
@@ -265,7 +264,7 @@ func (cl *Claim) claim(span *span, tx *sqlx.Tx, what step) (won bool, err error)
 	} else {
 		result, err = tx.ExecContext(span.tx, s.dialect.Claim, cl.id32, d.id, d.hash, d.token)
 	}
-	if !span.until(span.deadline) { // the wait is over, and so is the transaction
+	if !span.resume() { // the wait is over, and so is the transaction
 		return false, ErrInProgress
 	}
 	if err != nil {

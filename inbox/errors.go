@@ -15,8 +15,8 @@ var (
 	ErrTxEnded = errors.New("inbox: the transaction in this context has ended: " +
 		"finish work on it before the handler returns")
 
-	// ErrInProgress says that another process holds the message and did not finish within
-	// TwinWait. The delivery was not handled; it will come again.
+	// ErrInProgress says that another process holds the message, or its aggregate at the version gate, and
+	// did not finish within TwinWait. The delivery was not handled; it will come again.
 	ErrInProgress = errors.New("another process is handling this message")
 
 	// ErrUnavailable says that the database does not answer, lets nobody in or has no room. The delivery was

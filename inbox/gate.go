@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 
@@ -59,7 +60,7 @@ func (g *Gate) Admit(msg *message.Message) (run bool, err error) {
 	if err != nil {
 		return false, cl.unversioned(err)
 	}
-	if err := cl.pass(g, steps); err != nil && !cl.contended(err) {
+	if err := cl.pass(g, steps); err != nil && !cl.contended(err) && !cl.inTheWay(err) {
 		cl.unserved = dialect.Classify(err).Down()
 		return false, fmt.Errorf("version gate: %w", explain(cl.consumer.store.noticeLoss(err)))
 	}
@@ -136,18 +137,64 @@ func (cl *Claim) pass(g *Gate, versions []versioned) error {
 	if !cl.visit.enter(cl, versions) {
 		return nil
 	}
-	if advanced, err := cl.advance(g, versions); advanced || err != nil {
+	rows, err := cl.lockPatiently(g, versions)
+	if err != nil || cl.verdict == admitted && len(cl.advances) > 0 {
 		return err
 	}
-	rows := make([]aggregateRow, 0, len(versions))
+	return cl.judgeVersions(g, versions, rows)
+}
+
+// lockPatiently locks the aggregates, and may advance one at once. For another process that has them it waits
+// for what is left of TwinWait, which is not the handler's time.
+func (cl *Claim) lockPatiently(g *Gate, versions []versioned) (rows []aggregateRow, err error) {
+	patience := cl.consumer.config.TwinWait
+	waits := cl.span.wait(patience - cl.twinSpent)
+	rows, err = cl.lock(g, versions)
+	cl.twinSpent += time.Since(cl.span.waited)
+	if waits && !cl.span.resume() {
+		return nil, &lockedError{versions[min(len(rows), len(versions)-1)].Aggregate, patience}
+	}
+	return rows, err
+}
+
+// lock returns none where the version was advanced at once, and those that were locked before an error.
+func (cl *Claim) lock(g *Gate, versions []versioned) (rows []aggregateRow, err error) {
+	if advanced, err := cl.advance(g, versions); advanced || err != nil {
+		return nil, err
+	}
 	for _, v := range versions {
 		row, err := cl.step(g, v, len(versions) == 1)
 		if err != nil {
-			return fmt.Errorf("lock aggregate %q: %w", v.Aggregate, err)
+			return rows, fmt.Errorf("lock aggregate %q: %w", v.Aggregate, err)
 		}
 		rows = append(rows, row)
 	}
-	return cl.judgeVersions(g, versions, rows)
+	return rows, nil
+}
+
+// A lockedError says that another process works on an aggregate, and did not end within TwinWait.
+type lockedError struct {
+	aggregate string
+	twinWait  time.Duration
+}
+
+func (e *lockedError) Error() string {
+	return fmt.Sprintf("version gate: another process works on aggregate %q, and was not done within TwinWait, %v", e.aggregate, e.twinWait)
+}
+
+func (e *lockedError) Is(target error) bool { return target == ErrInProgress } //nolint:errorlint // that is what Is is asked
+
+// inTheWay reports whether err says that others did not let the message reach its handler. It comes again, and
+// that was no attempt.
+func (cl *Claim) inTheWay(err error) bool {
+	var locked *lockedError
+	if !errors.As(err, &locked) && dialect.Classify(err) != dialect.Contention {
+		return false
+	}
+	cl.consumer.store.observeContention(cl.delivery, err)
+	cl.visit.leave()
+	cl.postpone(func(context.Context) error { return err })
+	return true
 }
 
 // past reports whether this process knows that an aggregate is past the version, without

@@ -51,12 +51,14 @@ type Inbox struct {
 	// any publisher that takes it from the message's context. The router then publishes nothing.
 	Outbox message.Publisher
 
-	// Timeout bounds the transaction, and so the handler. Defaults to 25 seconds, which is
-	// below the 30 after which watermill-sql gives a message to someone else.
+	// Timeout bounds the transaction, and so the handler; what it waits for other processes, for
+	// TwinWait at most, is not counted. Defaults to 25 seconds, which is below the 30 after which
+	// watermill-sql gives a message to someone else.
 	Timeout time.Duration
 
-	// TwinWait bounds how long a copy waits for another process that handles the message;
-	// then it is nacked with inbox.ErrInProgress. Defaults to 5 seconds: long enough for most
+	// TwinWait bounds how long a copy waits for another process that handles the message, and, at a
+	// VersionGate, a message for one that works on its aggregate; then it is nacked with
+	// inbox.ErrInProgress, which is no attempt. Defaults to 5 seconds: long enough for most
 	// handlers, short enough that waiting copies do not hold connections for long.
 	TwinWait time.Duration
 

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
@@ -91,4 +92,87 @@ func TestWaitingGoesOnWithoutTheOneWhoAsked(t *testing.T) {
 		require.NoError(t, rig.Within(t, second, "nobody asks any more"))
 		assert.Equal(t, upTo(2), b.applied("a"))
 	}))
+}
+
+// The wait for an aggregate that another process works on has a bound of its own: it is no attempt, and
+// takes nothing from the handler's time. Messages of one process wait for each other in memory, and SQLite
+// has one writer.
+func TestWaitingForAnAggregateOfAnotherProcess(t *testing.T) {
+	t.Parallel()
+	for _, dialect := range []string{"postgres", "mysql"} {
+		t.Run(dialect, func(t *testing.T) {
+			t.Parallel()
+			b := newBed(t, testdb.On(t, dialect))
+			finish := b.slowly(change("a", 1))
+			// On MariaDB a statement that was given up goes on waiting, with the claim, for so long.
+			abandoned := testdb.FrozenHosts(time.Minute, time.Second)
+			once := millrace.Inbox{Store: b.process(abandoned), Consumer: consumer, Timeout: 2 * time.Second, TwinWait: 300 * time.Millisecond}
+			queue := rig.Queue(b, once.Store, inbox.QueueConfig{Consumer: consumer, MinBackoff: time.Millisecond, MaxAttempts: 1})
+			require.NoError(t, queue.Put(t.Context(), "changes", change("a", 2)))
+
+			leased := rig.Take(b, queue, 1)[0]
+			msg, err := leased.Message(t.Context())
+			require.NoError(t, err)
+			_, err = once.Middleware(millrace.VersionGate{}.Middleware(handler))(msg)
+			require.ErrorIs(t, err, inbox.ErrInProgress)
+			require.ErrorContains(t, err, `aggregate "a"`)
+			require.NoError(t, leased.Fail(t.Context()))
+			assert.Equal(t, inbox.ReasonNotTried, b.events.Last("retried").Reason)
+			assert.Zero(t, b.events.Last("retried").Attempt)
+			assert.Equal(t, 1, b.open(inbox.FailedRetryable))
+
+			once.Store, once.Timeout, once.TwinWait = b.process(), time.Minute, time.Minute
+			var deadline time.Time
+			called, ended := time.Now(), make(chan error, 1)
+			patient := once.Middleware(millrace.VersionGate{}.Middleware(func(msg *message.Message) ([]*message.Message, error) {
+				deadline, _ = msg.Context().Deadline()
+				return handler(msg)
+			}))
+			go func() {
+				_, err := patient(change("a", 2))
+				ended <- err
+			}()
+			b.untilSomeoneWaits()
+			const waits = time.Second
+			<-time.After(waits)
+			finish()
+			require.NoError(t, rig.Within(t, ended, "nobody waits for the aggregate any more"))
+			assert.GreaterOrEqual(t, deadline.Sub(called), once.Timeout+waits)
+			assert.Equal(t, upTo(2), b.applied("a"))
+			assert.Zero(t, b.events.Count("failed"))
+		})
+	}
+}
+
+// slowly has another process handle msg until it is told to finish.
+func (b *bed) slowly(msg *message.Message) (finish func()) {
+	b.Helper()
+	began, end, ended := make(chan struct{}), make(chan struct{}), make(chan error, 1)
+	h := b.gated(b.process(), millrace.VersionGate{}, func(msg *message.Message) ([]*message.Message, error) {
+		close(began)
+		<-end
+		return handler(msg)
+	})
+	go func() {
+		_, err := h(msg)
+		ended <- err
+	}()
+	finish = sync.OnceFunc(func() {
+		close(end)
+		assert.NoError(b, <-ended)
+	})
+	b.Cleanup(finish)
+	<-began
+	return finish
+}
+
+// untilSomeoneWaits waits until a statement waits for the lock of an aggregate.
+func (b *bed) untilSomeoneWaits() {
+	b.Helper()
+	query := map[string]string{
+		"postgres": `SELECT COUNT(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()`,
+		"mysql": `SELECT COUNT(*) FROM information_schema.PROCESSLIST
+			WHERE DB = DATABASE() AND ID <> CONNECTION_ID() AND INFO LIKE '%millrace_versions%'`,
+	}[b.db.Dialect]
+	rig.Eventually(b, "somebody waits for a lock", func() bool { return b.count(query) > 0 })
 }

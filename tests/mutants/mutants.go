@@ -109,7 +109,7 @@ var rules = []mutant{
 	{
 		name: "wait for a twin without a bound", file: "inbox/acquire.go",
 		by:  guard{"./tests", "TestConformance$/^TwinWait_runs_out$/postgres"}, // on SQLite the twin waits to begin
-		old: "if patience.Before(span.deadline) && !span.until(patience) {", new: "if patience.IsZero() && !span.until(patience) {",
+		old: "if !span.wait(cl.consumer.config.TwinWait - cl.twinSpent) {", new: "if !span.wait(time.Hour) {",
 	},
 	{
 		name: "undo a finished run when the router closes", file: "inbox/span.go",
