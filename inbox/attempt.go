@@ -143,7 +143,7 @@ func (q *Queue) fateOf(attempts int, counts bool, cause error, last []byte) fate
 		return fate{FailedRetryable, attempts, config.MinBackoff, why{ReasonConnection, "lost its connection to the database"}, errorText(cause)}
 	}
 	if cause != nil {
-		cause = q.store.counted(callClassify(config.Classify, cause))
+		cause = q.store.counted(q.classify(cause))
 		last = errorText(cause)
 	}
 	if !counts {
@@ -161,6 +161,16 @@ func (q *Queue) fateOf(attempts int, counts bool, cause error, last []byte) fate
 	}
 	delay := backoff(config.MinBackoff, config.MaxBackoff, attempts)
 	return fate{FailedRetryable, attempts, delay, why{reasonOf(cause), "to be tried again"}, last}
+}
+
+// classify marks the error of a handler. The service has the first word.
+func (q *Queue) classify(cause error) error {
+	cause = callClassify(q.config.Classify, cause)
+	var retry *retryError
+	if errors.As(cause, &retry) {
+		return cause
+	}
+	return foreseen(cause)
 }
 
 // backoff is longer with each attempt, and never twice the same.

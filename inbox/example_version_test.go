@@ -107,3 +107,29 @@ func ExampleStore_Forget() {
 	// []
 	// [1 2]
 }
+
+// One handler for several versions of an event. A version that it does not know is put away for
+// an operator, and nobody waits for it.
+func ExampleErrUnknownType() {
+	byVersion := map[string]message.NoPublishHandlerFunc{
+		"1": func(*message.Message) error { fmt.Println("the first version"); return nil },
+		"2": func(*message.Message) error { fmt.Println("the second version"); return nil },
+	}
+	handle := func(msg *message.Message) error {
+		version := msg.Metadata.Get("event_version")
+		if handle := byVersion[version]; handle != nil {
+			return handle(msg)
+		}
+		return inbox.Terminal(fmt.Errorf("%w: version %q", inbox.ErrUnknownType, version))
+	}
+	for _, version := range []string{"2", "3"} {
+		msg := message.NewMessage(watermill.NewUUID(), nil)
+		msg.Metadata.Set("event_version", version)
+		if err := handle(msg); err != nil {
+			fmt.Println(err)
+		}
+	}
+	// Output:
+	// the second version
+	// no handler knows this event type: version "3"
+}

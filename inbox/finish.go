@@ -328,7 +328,7 @@ func (cl *Claim) Rollback(cause error) error {
 		reopened, cause = cl.takeBack(cause)
 	}
 	if a := cl.told(); a != nil {
-		a.failed(cl.ctx, cause)
+		a.failed(cl.ctx, undecodable(cl.msg, cause))
 	}
 	if !reopened && cl.records() {
 		cl.recordFailure(cause)

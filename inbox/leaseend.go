@@ -159,7 +159,7 @@ func (l *Lease) giveBack(ctx context.Context) error {
 func (l *Lease) end(cause error) error {
 	l.letGo(false)
 	if a := deliveredBy(l.ctx); a != nil {
-		a.failed(l.ctx, cause)
+		a.failed(l.ctx, undecodable(l.msg, cause))
 	}
 	if leases := l.consumer.leases; len(leases.observe.failed) > 0 || leases.debug {
 		e := l.event(reasonOf(cause))

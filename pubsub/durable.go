@@ -79,7 +79,8 @@ type Durable struct {
 	OnPark func(msg *message.Message, reason string) error
 
 	// Classify may mark the error of a handler with inbox.Terminal or inbox.RetryAfter. Where it
-	// returns nil, or panics, the error stays what it was.
+	// returns nil, or panics, the error stays what it was. What it leaves unmarked is terminal where
+	// Watermill's package cqrs says that no handler knows the event type, or cannot decode the payload.
 	Classify func(error) error
 
 	// NotBefore says when the handler may have a message at the earliest, by the clock of the

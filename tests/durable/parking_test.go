@@ -2,6 +2,7 @@ package durable_test
 
 import (
 	"context"
+	"encoding/json"
 	"testing"
 	"time"
 
@@ -9,9 +10,11 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	gproto "google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
 	"github.com/millrace-go/millrace/inbox"
+	millrace "github.com/millrace-go/millrace/middleware"
 	"github.com/millrace-go/millrace/outbox"
 	"github.com/millrace-go/millrace/pubsub"
 	"github.com/millrace-go/millrace/tests/rig"
@@ -109,65 +112,101 @@ var parkingBodies = []testdb.Body{
 
 type ordered struct{ Amount int }
 
-// What Watermill's CQRS says of an unknown type and of a payload that it cannot decode is
-// seen as terminal; what a handler says is not.
-func TestClassifyCQRS(t *testing.T) {
-	json := cqrs.JSONMarshaler{GenerateName: cqrs.StructName}
-	good, err := json.Marshal(ordered{Amount: 1})
-	require.NoError(t, err)
-	unknown, err := json.Marshal(struct{ Name string }{"x"})
-	require.NoError(t, err)
-	undecodable, wrong := good.Copy(), good.Copy()
-	undecodable.Payload, wrong.Payload = []byte("{"), []byte(`{"Amount":"many"}`)
-	fails := func(context.Context, *ordered) error { return errBoom }
-	for name, c := range map[string]struct {
-		msg      *message.Message
-		terminal bool
-	}{
-		"unknown": {unknown, true}, "undecodable": {undecodable, true}, "of another shape": {wrong, true}, "failed": {good, false},
-	} {
-		t.Run(name, func(t *testing.T) {
-			classified := make(chan error, 2)
-			catch := func(next message.HandlerFunc) message.HandlerFunc {
-				return func(msg *message.Message) ([]*message.Message, error) {
-					_, err := next(msg)
-					classified <- pubsub.ClassifyCQRS(err)
-					return nil, nil
-				}
-			}
-			router := rig.NewRouter(t)
-			router.AddMiddleware(catch)
-			single, group := rig.NewFeed(), rig.NewFeed()
-			events, err := cqrs.NewEventProcessorWithConfig(router, cqrs.EventProcessorConfig{
-				GenerateSubscribeTopic: func(cqrs.EventProcessorGenerateSubscribeTopicParams) (string, error) { return "orders", nil },
-				SubscriberConstructor: func(cqrs.EventProcessorSubscriberConstructorParams) (message.Subscriber, error) {
-					return single, nil
-				},
-				Marshaler: json,
-			})
-			require.NoError(t, err)
-			require.NoError(t, events.AddHandlers(cqrs.NewEventHandler("single", fails)))
-			groups, err := cqrs.NewEventGroupProcessorWithConfig(router, cqrs.EventGroupProcessorConfig{
-				GenerateSubscribeTopic: func(cqrs.EventGroupProcessorGenerateSubscribeTopicParams) (string, error) { return "orders", nil },
-				SubscriberConstructor: func(cqrs.EventGroupProcessorSubscriberConstructorParams) (message.Subscriber, error) {
-					return group, nil
-				},
-				Marshaler: json,
-			})
-			require.NoError(t, err)
-			require.NoError(t, groups.AddHandlersGroup("group", cqrs.NewGroupEventHandler(fails)))
-			go func() { _ = router.Run(context.WithoutCancel(t.Context())) }()
-			t.Cleanup(func() { _ = router.Close() })
-			for _, s := range []*rig.Feed{single, group} {
-				s.Send(t, c.msg.Copy())
-				err := <-classified
-				require.Error(t, err)
-				assert.Equal(t, c.terminal, inbox.IsTerminal(err), err)
-			}
-		})
+// What Watermill's CQRS says of an unknown type, and of a payload that it cannot decode, is terminal. What a handler
+// says of anything else that it decodes is not.
+func TestWhatCQRSCannotHandle(t *testing.T) {
+	t.Parallel()
+	marshal := func(m cqrs.CommandEventMarshaler, event any, payload string) *message.Message {
+		msg, err := m.Marshal(event)
+		require.NoError(t, err)
+		if payload != "" {
+			msg.Payload = []byte(payload)
+		}
+		return msg
 	}
-	err = cqrs.ProtoMarshaler{}.Unmarshal(undecodable, wrapperspb.String(""))
-	require.Error(t, err)
-	assert.True(t, inbox.IsTerminal(pubsub.ClassifyCQRS(err)), err)
-	assert.NoError(t, pubsub.ClassifyCQRS(nil))
+	short, long := cqrs.JSONMarshaler{GenerateName: cqrs.StructName}, cqrs.JSONMarshaler{}
+	proto := cqrs.ProtoMarshaler{}
+	decodes := func(answer string, into any) func() error {
+		return func() error { return json.Unmarshal([]byte(answer), into) }
+	}
+	none := func() error { return errBoom }
+	jsonEvent := func(handle func() error) cqrs.EventHandler {
+		return cqrs.NewEventHandler("orders", func(context.Context, *ordered) error { return handle() })
+	}
+	protoEvent := func(handle func() error) cqrs.EventHandler {
+		return cqrs.NewEventHandler("orders", func(context.Context, *wrapperspb.StringValue) error { return handle() })
+	}
+	text := wrapperspb.String("x")
+	for name, c := range map[string]struct {
+		marshaler cqrs.CommandEventMarshaler
+		msg       *message.Message
+		event     func(handle func() error) cqrs.EventHandler
+		handle    func() error
+		reason    string // nothing: it is tried again
+	}{
+		"an unknown type":                  {short, marshal(short, struct{ Name string }{"x"}, ""), jsonEvent, none, inbox.ReasonUnknownType},
+		"no JSON":                          {long, marshal(long, ordered{}, "{"), jsonEvent, none, inbox.ReasonTerminal},
+		"JSON of another shape":            {short, marshal(short, ordered{}, `["x"]`), jsonEvent, none, inbox.ReasonTerminal},
+		"a field of another type":          {long, marshal(long, ordered{}, `{"Amount":"many"}`), jsonEvent, none, inbox.ReasonTerminal},
+		"no Protobuf":                      {proto, marshal(proto, text, "{"), protoEvent, none, inbox.ReasonTerminal},
+		"a handler that fails":             {short, marshal(short, ordered{}, ""), jsonEvent, none, ""},
+		"an answer that is cut off":        {long, marshal(long, ordered{}, ""), jsonEvent, decodes(`{"a":`, new(any)), ""},
+		"an answer of another shape":       {short, marshal(short, ordered{}, ""), jsonEvent, decodes(`["x"]`, new(ordered)), ""},
+		"an answer with another field":     {short, marshal(short, ordered{}, ""), jsonEvent, decodes(`{"Amount":"many"}`, new(ordered)), ""},
+		"no answer, and an empty payload":  {proto, marshal(proto, wrapperspb.String(""), ""), protoEvent, decodes("", new(any)), ""},
+		"an answer that is no Protobuf":    {proto, marshal(proto, text, ""), protoEvent, func() error { return gproto.Unmarshal([]byte("{"), text) }, ""},
+		"no Protobuf in a handler of JSON": {short, marshal(short, ordered{}, ""), jsonEvent, func() error { return gproto.Unmarshal([]byte("{"), text) }, ""},
+	} {
+		for processor, add := range map[string]func(*testing.T, *message.Router, message.Subscriber, cqrs.CommandEventMarshaler, cqrs.EventHandler){
+			"single": singleProcessor, "group": groupProcessor,
+		} {
+			t.Run(name+"/"+processor, func(t *testing.T) {
+				t.Parallel()
+				b, events := newBed(t, testdb.On(t, "sqlite")), &rig.Events{}
+				durable := quick(rig.NewStore(b, b.db.DB, inbox.Config{Observers: []inbox.Observer{events}}))
+				durable.MinBackoff, durable.MaxBackoff = time.Hour, time.Hour
+				feed := rig.NewFeed()
+				sub, err := durable.Decorate(feed)
+				require.NoError(t, err)
+				router := rig.NewRouter(t)
+				router.AddPlugin(durable.Store.Plugin())
+				router.AddMiddleware(millrace.Inbox{Store: durable.Store, Consumer: consumer}.Middleware)
+				add(t, router, sub, c.marshaler, c.event(c.handle))
+				rig.Run(t, router)
+				msg := c.msg.Copy()
+				feed.Send(t, msg)
+				require.True(t, rig.Answer(t, msg))
+				if c.reason == "" {
+					assert.Equal(t, 1, b.open(inbox.FailedRetryable))
+					return
+				}
+				assert.Equal(t, 1, b.open(inbox.FailedTerminal))
+				assert.Equal(t, c.reason, events.Last("parked").Reason)
+			})
+		}
+	}
+}
+
+func singleProcessor(
+	t *testing.T, router *message.Router, sub message.Subscriber, marshaler cqrs.CommandEventMarshaler, handler cqrs.EventHandler,
+) {
+	p, err := cqrs.NewEventProcessorWithConfig(router, cqrs.EventProcessorConfig{
+		GenerateSubscribeTopic: func(cqrs.EventProcessorGenerateSubscribeTopicParams) (string, error) { return "orders", nil },
+		SubscriberConstructor:  func(cqrs.EventProcessorSubscriberConstructorParams) (message.Subscriber, error) { return sub, nil },
+		Marshaler:              marshaler,
+	})
+	require.NoError(t, err)
+	require.NoError(t, p.AddHandlers(handler))
+}
+
+func groupProcessor(
+	t *testing.T, router *message.Router, sub message.Subscriber, marshaler cqrs.CommandEventMarshaler, handler cqrs.EventHandler,
+) {
+	p, err := cqrs.NewEventGroupProcessorWithConfig(router, cqrs.EventGroupProcessorConfig{
+		GenerateSubscribeTopic: func(cqrs.EventGroupProcessorGenerateSubscribeTopicParams) (string, error) { return "orders", nil },
+		SubscriberConstructor:  func(cqrs.EventGroupProcessorSubscriberConstructorParams) (message.Subscriber, error) { return sub, nil },
+		Marshaler:              marshaler,
+	})
+	require.NoError(t, err)
+	require.NoError(t, p.AddHandlersGroup("group", handler))
 }
