@@ -49,13 +49,13 @@ func TestLabelsAreBounded(t *testing.T) {
 			}
 			assert.LessOrEqual(t, len(distinct), 20, "%s{%s}", name, label)
 			switch label {
-			case "consumer", "type", "topic", "reason", "result", "state", "table", "age", "by":
+			case "consumer", "event_type", "event", "topic", "reason", "result", "state", "table", "age", "by":
 			default:
 				assert.Fail(t, "a label that nobody has bounded", "%s{%s}", name, label)
 			}
 		}
 	}
-	assert.Contains(t, b.exposed()["millrace_inbox_duplicates_total"]["type"], "other")
+	assert.Contains(t, b.exposed()["millrace_inbox_duplicates_total"]["event_type"], "other")
 	assert.Contains(t, b.exposed()["millrace_outbox_published_total"]["topic"], "other")
 	families, err := b.registry.Gather()
 	require.NoError(t, err)
@@ -74,7 +74,7 @@ func TestAnEmptyTypeIsOne(t *testing.T) {
 	t.Parallel()
 	b := newBed(t, metrics.Config{})
 	fire(b.builder.Inbox(), inbox.Event{Consumer: "billing"})
-	assert.Equal(t, []string{"none"}, b.exposed()["millrace_inbox_duplicates_total"]["type"])
+	assert.Equal(t, []string{"none"}, b.exposed()["millrace_inbox_duplicates_total"]["event_type"])
 }
 
 // Two Builders on one registry count together, and a second Store is refused in words.

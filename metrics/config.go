@@ -27,7 +27,7 @@ type Config struct {
 	CountTo int
 
 	// MaxValues is how many event types are told apart for each consumer, and how many topics;
-	// the rest is "other". Defaults to 100.
+	// the rest is "other". Defaults to 50.
 	MaxValues int
 
 	// Buckets are those of the histograms of seconds. Defaults to 12 from 1 ms to 60 s.
@@ -42,7 +42,7 @@ func (c *Config) setDefaults() {
 	c.Interval = cmp.Or(c.Interval, 15*time.Second)
 	c.Timeout = cmp.Or(c.Timeout, 5*time.Second)
 	c.CountTo = cmp.Or(c.CountTo, 10_000)
-	c.MaxValues = cmp.Or(c.MaxValues, 100)
+	c.MaxValues = cmp.Or(c.MaxValues, 50)
 	if c.Buckets == nil {
 		c.Buckets = []float64{.001, .0025, .005, .01, .025, .05, .1, .5, 1, 5, 15, 60}
 	}

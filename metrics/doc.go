@@ -26,7 +26,7 @@
 // # Labels
 //
 // consumer is bounded by what is configured, reason, result, state and age by sets that
-// package inbox documents. type and topic come from messages: after Config.MaxValues of
+// package inbox documents. event_type and topic come from messages: after Config.MaxValues of
 // them for one consumer, others are counted as "other".
 //
 // # Alerts

@@ -60,7 +60,7 @@ func ExampleBuilder() {
 	}
 	// Output:
 	// millrace_inbox_completed_total{consumer="accounts"} 1
-	// millrace_inbox_duplicates_total{consumer="accounts",type="paid"} 2
+	// millrace_inbox_duplicates_total{consumer="accounts",event_type="paid"} 2
 	// millrace_inbox_received_total{consumer="accounts"} 3
 	// millrace_inbox_table_rows{table="millrace_claims"} 1
 }

@@ -3,6 +3,7 @@ package metrics
 import (
 	"context"
 	"strings"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -25,10 +26,10 @@ type inboxVectors struct {
 	received, completed, held, released, collisions, tooOld, stale, gaps, reclaimed, forgotten, ended, doubled, settled,
 	contentions, outages *prometheus.CounterVec
 
-	claims, failures, duplicates, parked, retries, replayed *prometheus.CounterVec
+	claims, failures, duplicates, parked, retries, replayed, types *prometheus.CounterVec
 
-	ages    *prometheus.GaugeVec
-	seconds *prometheus.HistogramVec
+	ages         *prometheus.GaugeVec
+	seconds, lag *prometheus.HistogramVec
 }
 
 // consumer is what is counted for one of them.
@@ -38,9 +39,17 @@ type consumer struct {
 
 	claims, failures, duplicates, parked, retries, replayed *children[prometheus.Counter]
 
-	ages    *children[prometheus.Gauge]
-	seconds prometheus.Observer
+	types        *children[*eventType]
+	ages         *children[prometheus.Gauge]
+	seconds, lag prometheus.Observer
 }
+
+// eventType is what is counted for one type of events of a consumer. It is a metric of its own: a series that
+// begins with its first event shows no increase, so alerts need series without types.
+type eventType struct{ received, completed, failed, parked, replayed prometheus.Counter }
+
+// lagBuckets reach from a message that is handled as it comes to one that waited for a day.
+var lagBuckets = []float64{.005, .025, .1, .5, 2.5, 10, 60, 300, 1800, 7200, 28800, 86400}
 
 // Results of a delivery, beside those that a reason of package inbox names.
 const (
@@ -82,13 +91,16 @@ func newInboxObserver(r *registrar) *inboxObserver {
 			outages:     of("outages_total", "Deliveries that found the database down."),
 			claims:      of("claims_total", "Deliveries, by what became of them.", "result"),
 			failures:    of("failures_total", "Handler runs that were rolled back, by reason.", "reason"),
-			duplicates:  of("duplicates_total", "Copies answered without the handler, by event type.", "type"),
+			duplicates:  of("duplicates_total", "Copies answered without the handler, by event type.", "event_type"),
 			parked:      of("parked_total", "Messages stored for an operator, by reason.", "reason"),
 			retries:     of("retries_total", "Stored messages that are to be tried again, by reason.", "reason"),
 			replayed:    of("replayed_total", "Replayed messages, by what became of them.", "result"),
+			types:       of("event_types_total", "Events by the type of their message.", "event_type", "event"),
 			ages:        r.gauges(in, "aged_claims", "Completed claims by age, as the janitor saw them last.", "consumer", "age"),
 			seconds: r.histograms(in, "processing_seconds", "Time from the claim of a message to its commit or rollback.",
 				r.config.Buckets, "consumer"),
+			lag: r.histograms(in, "lag_seconds", "Time from the receipt of a message to the commit of its handler, waits between attempts included.",
+				lagBuckets, "consumer"),
 		},
 		evicted:       r.counter(in, "evicted_keys_total", "Keys forgotten before their time, because memory for them is full."),
 		purged:        r.counter(in, "purged_claims_total", "Claims deleted after their retention."),
@@ -122,24 +134,37 @@ func (v *inboxVectors) of(name string, limit int) *consumer {
 		failures: by(v.failures), duplicates: by(v.duplicates), retries: by(v.retries),
 		replayed: by(v.replayed, resultRan, resultForced, resultSuppressed, resultRefused, resultDuplicate),
 		ages:     newChildren(limit, func(age string) prometheus.Gauge { return v.ages.WithLabelValues(name, age) }),
-		seconds:  v.seconds.WithLabelValues(name),
+		seconds:  v.seconds.WithLabelValues(name), lag: v.lag.WithLabelValues(name),
+		types: newChildren(limit, func(kind string) *eventType {
+			one := func(event string) prometheus.Counter { return v.types.WithLabelValues(name, kind, event) }
+			return &eventType{one("received"), one("completed"), one("failed"), one("parked"), one("replayed")}
+		}),
 	}
 }
 
 func (o *inboxObserver) ObserveReceived(_ context.Context, e inbox.Event) {
-	o.consumers.of(e.Consumer).received.Inc()
+	c := o.consumers.of(e.Consumer)
+	c.received.Inc()
+	c.types.of(e.Type).received.Inc()
 }
 
-func (o *inboxObserver) ObserveCompleted(_ context.Context, e inbox.Event) {
+func (o *inboxObserver) ObserveCompleted(ctx context.Context, e inbox.Event) {
 	c := o.consumers.of(e.Consumer)
 	c.completed.Inc()
+	c.types.of(e.Type).completed.Inc()
 	c.claims.of(resultCompleted).Inc()
 	c.seconds.Observe(e.Duration.Seconds())
+	lag := e.Duration
+	if received := inbox.ReceivedAt(ctx); !received.IsZero() {
+		lag = max(lag, time.Since(received)) // the clock of the database may be ahead
+	}
+	c.lag.Observe(lag.Seconds())
 }
 
 func (o *inboxObserver) ObserveFailed(_ context.Context, e inbox.Event) {
 	c := o.consumers.of(e.Consumer)
 	c.failures.of(e.Reason).Inc()
+	c.types.of(e.Type).failed.Inc()
 	c.claims.of(resultFailed).Inc()
 	c.seconds.Observe(e.Duration.Seconds())
 }
@@ -161,6 +186,7 @@ func (o *inboxObserver) ObserveCollision(_ context.Context, e inbox.Event) {
 func (o *inboxObserver) ObserveParked(_ context.Context, e inbox.Event) {
 	c := o.consumers.of(e.Consumer)
 	c.parked.of(e.Reason).Inc()
+	c.types.of(e.Type).parked.Inc()
 	switch e.Reason {
 	case inbox.ReasonTooOld:
 		c.tooOld.Inc()
@@ -230,7 +256,9 @@ func (o *inboxObserver) ObserveReplayed(_ context.Context, e inbox.Event) {
 	if strings.HasPrefix(result, resultSuppressed) {
 		result = resultSuppressed
 	}
-	o.consumers.of(e.Consumer).replayed.of(result).Inc()
+	c := o.consumers.of(e.Consumer)
+	c.replayed.of(result).Inc()
+	c.types.of(e.Type).replayed.Inc()
 }
 
 func (o *inboxObserver) ObserveEvicted(_ context.Context, e inbox.Event) {

@@ -94,7 +94,7 @@ func (s *service) start(ctx context.Context, listen string) (address string, sto
 // wanted is what the demo waits for, and then prints.
 var wanted = []string{
 	`millrace_inbox_completed_total{consumer="accounts"} 3`,
-	`millrace_inbox_duplicates_total{consumer="accounts",type="paid"} 1`,
+	`millrace_inbox_duplicates_total{consumer="accounts",event_type="paid"} 1`,
 	`millrace_inbox_failures_total{consumer="accounts",reason="handler error"} 3`,
 	`millrace_inbox_parked_total{consumer="accounts",reason="attempts"} 1`,
 	`millrace_inbox_messages{consumer="accounts",state="parked"} 1`,

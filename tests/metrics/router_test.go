@@ -140,7 +140,15 @@ func TestARouterIsMeasured(t *testing.T) {
 				millrace_inbox_claims_total{consumer=billing,result=duplicate} 1
 				millrace_inbox_claims_total{consumer=billing,result=failed} 3
 				millrace_inbox_claims_total{consumer=billing,result=parked} 1
-				millrace_inbox_duplicates_total{consumer=billing,type=paid} 1
+				millrace_inbox_lag_seconds{consumer=billing} 1
+				millrace_inbox_event_types_total{consumer=billing,event=received,event_type=paid} 3
+				millrace_inbox_event_types_total{consumer=billing,event=received,event_type=refunded} 3
+				millrace_inbox_event_types_total{consumer=billing,event=completed,event_type=paid} 1
+				millrace_inbox_event_types_total{consumer=billing,event=completed,event_type=refunded} 0
+				millrace_inbox_event_types_total{consumer=billing,event=failed,event_type=refunded} 3
+				millrace_inbox_event_types_total{consumer=billing,event=parked,event_type=paid} 1
+				millrace_inbox_event_types_total{consumer=billing,event=parked,event_type=refunded} 2
+				millrace_inbox_duplicates_total{consumer=billing,event_type=paid} 1
 				millrace_inbox_collisions_total{consumer=billing} 1
 				millrace_inbox_failures_total{consumer=billing,reason=handler error} 2
 				millrace_inbox_failures_total{consumer=billing,reason=terminal} 1
@@ -188,5 +196,33 @@ func TestARouterIsMeasured(t *testing.T) {
 			millrace_inbox_aged_claims{age=older,consumer=billing} 0
 			millrace_inbox_purged_claims_total{} 0
 		`)
+	})
+}
+
+// What a message waited between its attempts is part of its lag, and not of the time in its handler.
+func TestLagBeginsWithTheReceipt(t *testing.T) {
+	t.Parallel()
+	testdb.Each(t, func(t *testing.T, db *testdb.DB) {
+		const pause = 300 * time.Millisecond
+		b := newBed(t, db)
+		b.run(func(msg *message.Message) ([]*message.Message, error) {
+			if inbox.Attempt(msg.Context()) == 1 {
+				return nil, inbox.RetryAfter(errBoom, pause)
+			}
+			return nil, nil
+		})
+		b.deliver(newMessage("paid", "x"))
+		sum := func(name string) float64 {
+			families, err := b.registry.Gather()
+			require.NoError(t, err)
+			for _, f := range families {
+				if f.GetName() == name {
+					return f.GetMetric()[0].GetHistogram().GetSampleSum()
+				}
+			}
+			return 0
+		}
+		rig.Eventually(t, "it is handled", func() bool { return sum("millrace_inbox_lag_seconds") > 0 })
+		assert.GreaterOrEqual(t, sum("millrace_inbox_lag_seconds"), 0.9*pause.Seconds(), "the clocks are the same")
 	})
 }
