@@ -25,7 +25,8 @@ type BlobStore interface {
 	// row that refers to it is committed.
 	Put(ctx context.Context, name string, body []byte) error
 
-	// Get returns what Put was given.
+	// Get returns what Put was given. An error has the message delivered later, as one of
+	// [PayloadCodec].Open has.
 	Get(ctx context.Context, name string) ([]byte, error)
 
 	// Delete removes a blob, and what was left of a Put that was cut off. That there is none
@@ -120,8 +121,9 @@ func (s *Store) getBlob(ctx context.Context, name []byte) ([]byte, error) {
 		return nil, fmt.Errorf("the payload is in a blob store, as %x: set Config.Blobs to the one it was put into", name)
 	}
 	if body, err = s.config.Blobs.Get(ctx, hex.EncodeToString(name)); err != nil {
-		return nil, fmt.Errorf("get the blob %x: %w", name, err)
+		return nil, fmt.Errorf("get the blob %x: %w", name, &openError{err, &s.fetched})
 	}
+	s.fetched.Add(1)
 	return body, nil
 }
 

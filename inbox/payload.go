@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync/atomic"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/jmoiron/sqlx"
@@ -32,8 +33,11 @@ type PayloadCodec interface {
 	Seal(ctx context.Context, info PayloadInfo, payload []byte) ([]byte, error)
 
 	// Open returns the payload that Seal was given. [ErrErased], or an error marked with
-	// [Terminal], says that nobody will ever open it again. Any other error is one that
-	// passes: the message is delivered later, and that is no attempt.
+	// [Terminal], says that nobody will ever open it again. At any other error the message is
+	// delivered later. That is an attempt only where this process has opened other payloads since the
+	// message failed so the last time. It never is with [ErrUnavailable], nor with a
+	// [net.Error]: return one of these in an outage if some payloads can be opened during it, since
+	// their keys are in a cache for instance.
 	Open(ctx context.Context, info PayloadInfo, sealed []byte) ([]byte, error)
 }
 
@@ -116,10 +120,19 @@ func (s *Store) unseal(ctx context.Context, info PayloadInfo, form payloadForm, 
 	}
 	payload, err := s.config.Payloads.Open(ctx, info, stored)
 	if err != nil {
-		return nil, fmt.Errorf("open the payload: %w", err)
+		return nil, fmt.Errorf("open the payload: %w", &openError{err, &s.unsealed})
 	}
+	s.unsealed.Add(1)
 	return append([]byte{}, payload...), nil
 }
+
+// openError is one of the codec or of the blob store, which opened so many other payloads.
+type openError struct {
+	error
+	others *atomic.Int64
+}
+
+func (e *openError) Unwrap() error { return e.error }
 
 // message returns the message in row. That its payload or its metadata cannot be had is told in it.
 func (s *Store) message(ctx context.Context, row messageRow) (Message, error) {

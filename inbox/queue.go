@@ -10,6 +10,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/millrace-go/millrace/internal/bell"
+	"github.com/millrace-go/millrace/internal/recent"
 )
 
 // QueueConfig is how the open messages of one consumer are delivered. pubsub.Durable fills
@@ -103,7 +104,8 @@ type Queue struct {
 	served atomic.Int64 // when it was last said that this queue serves its consumer
 	saw    atomic.Pointer[sawConsumer]
 
-	unopened atomic.Int32 // payloads in a row that could not be had
+	unopened   atomic.Int32 // payloads in a row that could not be had
+	unopenable *recent.Set  // messages with such a payload, and how many others were opened by then
 
 	registering sync.Mutex
 	registered  registration
@@ -126,7 +128,10 @@ func (s *Store) Queue(config QueueConfig) (*Queue, error) {
 	if s.bells[name] == nil {
 		s.bells[name] = &bell.Bell{}
 	}
-	return &Queue{store: s, config: config, name: name, bell: s.bells[name]}, nil
+	return &Queue{
+		store: s, config: config, name: name, bell: s.bells[name],
+		unopenable: recent.NewSet(mostUnopenable, 4*max(config.MaxBackoff, time.Hour)),
+	}, nil
 }
 
 // bellOf returns what wakes the queues that deliver in this process what is stored for a

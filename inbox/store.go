@@ -39,8 +39,10 @@ type Store struct {
 	aggregates turns.Turns // of aggregates
 	advances   advances
 	settled    *recent.Set
-	versions   *recent.Set // of aggregates, as they were applied last …
-	reached    *recent.Set // … and a version each that was applied, so that none above is before the beginning
+	versions   *recent.Set  // of aggregates, as they were applied last …
+	reached    *recent.Set  // … and a version each that was applied, so that none above is before the beginning
+	fetched    atomic.Int64 // payloads that the blob store gave
+	unsealed   atomic.Int64 // payloads that the codec opened
 	outage     outage.Breaker
 	writers    writers.Queue // nil where writers do not exclude each other
 

@@ -203,6 +203,18 @@ var blobBodies = []testdb.Body{
 		require.NoError(t, files.FileBlobs.Put(t.Context(), name, msg.Payload))
 		rig.Eventually(b, "it is handled", func() bool { return b.effects(msg) == 1 && b.rows() == 0 })
 	}},
+	{Name: "a blob that is gone, while others are not", Why: "its message fails in the end", Run: func(t *testing.T, db *testdb.DB) {
+		b, files := newBed(t, db), newBlobs(t)
+		store, _ := b.filing(files, time.Hour)
+		lost := large()
+		require.NoError(t, b.queue(store).Put(t.Context(), "orders", lost))
+		require.NoError(t, files.FileBlobs.Delete(t.Context(), files.names(t)[0]))
+		b.beside(store, func() *message.Message { return of("bob", "a small one") }, func() bool { return b.open(inbox.FailedRetryable) == 1 })
+		b.beside(store, large, func() bool { return b.open(inbox.Parked) == 1 })
+		parked := b.only(store, inbox.Parked)
+		assert.Equal(t, lost.UUID, parked.UUID)
+		assert.Equal(t, 3, parked.Attempts)
+	}},
 	{Name: "a writer slower than the janitor", Why: "the row of a blob that was removed is never committed", Run: func(t *testing.T, db *testdb.DB) {
 		b, files := newBed(t, db), newBlobs(t)
 		store, _ := b.filing(files, 500*time.Millisecond)

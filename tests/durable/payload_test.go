@@ -2,6 +2,7 @@ package durable_test
 
 import (
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 
@@ -99,6 +100,24 @@ var payloadBodies = []testdb.Body{
 		keys.failWith(nil)
 		rig.Eventually(b, "it is handled", func() bool { return b.effects(msg) == 1 && b.rows() == 0 })
 		assert.Equal(t, 1, runs.of(msg))
+	}},
+	{Name: "a key that is not to be had, while others are", Why: "such a message fails in the end; an outage never does", Run: func(t *testing.T, db *testdb.DB) {
+		b, keys := newBed(t, db), &subjects{}
+		store := b.sealing(keys)
+		alice, carol := of("alice", secret), of("carol", secret)
+		require.NoError(t, b.queue(store).Put(t.Context(), "orders", alice, carol))
+		keys.lose("alice", errDown)
+		keys.lose("carol", fmt.Errorf("the key service: %w", inbox.ErrUnavailable))
+		others := 0
+		b.beside(store, func() *message.Message { others++; return of("bob", "x") }, func() bool { return others > 20 && b.open(inbox.Parked) == 1 })
+		parked := b.only(store, inbox.Parked)
+		assert.Equal(t, alice.UUID, parked.UUID)
+		assert.Equal(t, 3, parked.Attempts)
+		assert.Equal(t, "failed 3 times, at last since its payload could not be opened", parked.Reason)
+		assert.Contains(t, parked.LastError, errDown.Error())
+		waits := b.only(store, inbox.FailedRetryable)
+		assert.Equal(t, carol.UUID, waits.UUID)
+		assert.Zero(t, waits.Attempts)
 	}},
 	{Name: "an outage met by a suspect", Why: "it was charged for a try that is not made", Run: func(t *testing.T, db *testdb.DB) {
 		b, keys := newBed(t, db), &subjects{}

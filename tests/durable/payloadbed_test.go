@@ -1,6 +1,7 @@
 package durable_test
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"sync"
@@ -21,6 +22,7 @@ type subjects struct {
 	mu   sync.Mutex
 	keys map[string][]byte
 	down error
+	lost map[string]error // of these persons alone
 }
 
 func (s *subjects) SealKey(ctx context.Context, info inbox.PayloadInfo) (string, []byte, error) {
@@ -41,8 +43,8 @@ func (s *subjects) SealKey(ctx context.Context, info inbox.PayloadInfo) (string,
 func (s *subjects) OpenKey(_ context.Context, _ inbox.PayloadInfo, person string) ([]byte, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.down != nil {
-		return nil, s.down
+	if err := cmp.Or(s.down, s.lost[person]); err != nil {
+		return nil, err
 	}
 	if key := s.keys[person]; key != nil {
 		return key, nil
@@ -54,6 +56,15 @@ func (s *subjects) erase(person string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.keys[person] = nil
+}
+
+func (s *subjects) lose(person string, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.lost == nil {
+		s.lost = make(map[string]error)
+	}
+	s.lost[person] = err
 }
 
 func (s *subjects) failWith(err error) {
@@ -93,6 +104,19 @@ func (b *bed) queue(store *inbox.Store) *inbox.Queue {
 	b.Helper()
 	return rig.Queue(b, store, inbox.QueueConfig{
 		Consumer: consumer, Lease: time.Second, MinBackoff: time.Millisecond, MaxBackoff: 5 * time.Millisecond,
+	})
+}
+
+// beside handles one message after the other, of a queue whose messages may fail three times, until done.
+func (b *bed) beside(store *inbox.Store, next func() *message.Message, done func() bool) {
+	b.Helper()
+	q := rig.Queue(b, store, inbox.QueueConfig{
+		Consumer: consumer, MaxAttempts: 3, MinBackoff: time.Millisecond, MaxBackoff: 5 * time.Millisecond,
+	})
+	rig.Eventually(b, "other messages are handled meanwhile", func() bool {
+		require.NoError(b, q.Put(b.Context(), "orders", next()))
+		require.NoError(b, q.Finish(b.Context(), rig.Take(b, q, 10)...))
+		return done()
 	})
 }
 
