@@ -39,8 +39,8 @@ type Finding struct {
 func (f Finding) String() string { return fmt.Sprintf("%s: %s: %s", f.Subject, f.Problem, f.Remedy) }
 
 // Check compares the live tables and the server's settings with what the inbox needs, looks
-// for claims that no janitor deletes, and says what is wrong and how to mend it: errors
-// first. It claims a key in a transaction
+// for claims that no janitor deletes and for queues of this process that nothing watches, and says what is wrong
+// and how to mend it: errors first. It claims a key in a transaction
 // that it rolls back, and leaves nothing behind. The error is for a database that does not
 // answer; it has a way out too. Do not call it in a handler.
 //

@@ -52,8 +52,8 @@ func (s *Store) declare(config *ConsumerConfig) {
 	}
 }
 
-// consumers compares what is remembered with what may come again. What this process was
-// told counts, else what an earlier one recorded; a consumer's old epochs do not.
+// consumers compares what is remembered with what may come again, and looks who watches the queues. What this
+// process was told counts, else what an earlier one recorded; a consumer's old epochs do not.
 func (c *checkup) consumers(ctx context.Context) error {
 	if c.failed() {
 		return nil
@@ -78,5 +78,6 @@ func (c *checkup) consumers(ctx context.Context) error {
 			c.findings = append(c.findings, f)
 		}
 	}
+	c.watched()
 	return nil
 }

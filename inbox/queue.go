@@ -122,6 +122,7 @@ func (s *Store) Queue(config QueueConfig) (*Queue, error) {
 		return nil, fmt.Errorf("inbox: queue: %w", err)
 	}
 	config.setDefaults()
+	s.lookWatched(config)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	name := consumerName{config.Consumer, config.Epoch}

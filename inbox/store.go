@@ -59,6 +59,7 @@ type Store struct {
 	mu        sync.Mutex
 	consumers map[consumerName]*Consumer
 	declared  map[string]remembering      // by consumer
+	unwatched map[string]bool             // consumers whose StoreFirst queue here no observer hears of
 	bells     map[consumerName]*bell.Bell // of those whose stored messages are delivered here
 
 	unattended unattended
@@ -102,6 +103,7 @@ func NewStore(db *sqlx.DB, config Config) (*Store, error) {
 		reached:   recent.NewSet(config.SettledKeys, settledTTL),
 		consumers: make(map[consumerName]*Consumer),
 		declared:  make(map[string]remembering),
+		unwatched: make(map[string]bool),
 		bells:     make(map[consumerName]*bell.Bell),
 	}
 	s.log = steady.Logger(config.Logger, func() { s.panics.Add(1) })

@@ -21,7 +21,8 @@ const (
 	// StoreOnFailure delivers a message straight through. One whose handler fails is stored
 	// and acked, and tried again from the table: its source need not redeliver it.
 	StoreOnFailure Mode = iota
-	// StoreFirst stores each message, acks it, and delivers it from the table.
+	// StoreFirst stores each message, acks it, and delivers it from the table. The broker shows no backlog
+	// then: a Store without Observers says so once for each consumer.
 	StoreFirst
 )
 

@@ -16,6 +16,7 @@ import (
 
 	"github.com/millrace-go/millrace/inbox"
 	millrace "github.com/millrace-go/millrace/middleware"
+	"github.com/millrace-go/millrace/pubsub"
 	"github.com/millrace-go/millrace/tests/rig"
 	"github.com/millrace-go/millrace/tests/servers"
 	"github.com/millrace-go/millrace/tests/testdb"
@@ -271,6 +272,41 @@ func TestARetentionIsJudgedByTheProgram(t *testing.T) {
 			source.Send(t, msg)
 			require.True(t, rig.Answer(t, msg))
 			assert.Equal(t, run.warned, said(), "%+v", run)
+		}
+	})
+}
+
+// What is acked before it is handled waits where no broker shows it, so a queue that nothing watches is told of.
+func TestAQueueThatNothingWatchesIsToldOf(t *testing.T) {
+	t.Parallel()
+	testdb.Each(t, func(t *testing.T, db *testdb.DB) {
+		db = documented(t, db) // so that there is nothing else to say
+		migrate(t, db, inbox.Config{})
+		for _, run := range []struct {
+			mode      pubsub.Mode
+			observers []inbox.Observer
+			told      int
+		}{{pubsub.StoreFirst, nil, 1}, {pubsub.StoreFirst, []inbox.Observer{&rig.Events{}}, 0}, {pubsub.StoreOnFailure, nil, 0}} {
+			events := &rig.Events{}
+			store := rig.NewStore(t, db.DB, inbox.Config{Logger: events, Observers: run.observers})
+			for range 2 {
+				sub, err := pubsub.Durable{Store: store, Consumer: "billing", Mode: run.mode}.Decorate(rig.NewFeed())
+				require.NoError(t, err)
+				_, err = sub.Subscribe(t.Context(), "orders")
+				require.NoError(t, err)
+				require.NoError(t, sub.Close())
+			}
+			lines := slices.DeleteFunc(events.Logs(), func(text string) bool {
+				return text != "inbox: nothing watches the backlog of a consumer; said once"
+			})
+			assert.Len(t, lines, run.told, "%+v", run)
+			found, err := store.Check(t.Context())
+			require.NoError(t, err)
+			if assert.Len(t, found, run.told, "%+v", run) && run.told > 0 {
+				assert.Equal(t, []string{`warning consumer "billing"`}, subjects(found))
+				assert.Contains(t, found[0].Problem, "StoreFirst")
+				assert.Contains(t, found[0].Remedy, "Config.Observers")
+			}
 		}
 	})
 }

@@ -27,7 +27,7 @@ var guides = map[string][]string{
 		"A retention below the window", "Tables without a janitor", "Ack before commit", "InstantAck", "Effects past the transaction",
 		"Retry inside the transaction", "PoisonQueue or IgnoreErrors inside", "The transaction in a goroutine", "Swallowed SQL errors",
 		"Claims at REPEATABLE READ", "Publishing before the commit", "Publishing after the commit", "Duplicates as errors",
-		"A retry taken for a duplicate", "Nack storms", "The inbox as a queue without SKIP LOCKED", "Failed rows that nobody looks at",
+		"A retry taken for a duplicate", "Nack storms", "The inbox as a queue without SKIP LOCKED", "Acked after storing, and nobody watches the backlog", "Failed rows that nobody looks at",
 		"A dead-letter queue that nobody reads", "Deltas instead of states", "Clocks as versions", "A call in a handler without a key", "A timeout taken for a no", "A dead letter sent back under a new id",
 		"A replay into a consumer with side effects", "Oversized payloads", "No crash tests",
 	},
