@@ -1,6 +1,7 @@
 package inbox
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"errors"
@@ -78,6 +79,9 @@ type Message struct {
 	Aggregate    string // of one that the version gate put aside …
 	Version      int64  // … and the version it brings
 
+	CorrelationID string // of the metadata: correlation_id, as Watermill's middleware sets it, or ce_correlationid
+	CausationID   string // of the metadata: causation_id or ce_causationid
+
 	row messageRow
 }
 
@@ -137,7 +141,9 @@ func (r messageRow) message() Message {
 		LastError:  string(r.LastError), Reason: string(r.Reason), Original: keycode.String(r.Original),
 		Aggregate: keycode.String(r.Aggregate), Version: r.Version.Int64,
 		OrderKey: keycode.String(r.OrderKey), ErrorGroup: r.ErrorGroup.Int64,
-		row: r,
+		CorrelationID: cmp.Or(md["correlation_id"], md["ce_correlationid"]),
+		CausationID:   cmp.Or(md["causation_id"], md["ce_causationid"]),
+		row:           r,
 	}
 	switch at := time.UnixMicro(r.DueAt).UTC(); {
 	case r.LeaseToken != 0:

@@ -62,6 +62,26 @@ func TestGuides(t *testing.T) {
 	}
 }
 
+// TestFactsOfAMessageAreDocumented holds the table of docs/command.md to what list --json has.
+func TestFactsOfAMessageAreDocumented(t *testing.T) {
+	document, err := os.ReadFile("../docs/command.md")
+	require.NoError(t, err)
+	list, err := os.ReadFile("../cmd/millrace/list.go")
+	require.NoError(t, err)
+	for _, fact := range []string{
+		"consumer", "id", "event type", "event version", "aggregate", "version", "source topic", "payload hash", "status", "attempts",
+		"received", "started", "processed", "next attempt", "last error", "correlation id", "causation id",
+	} {
+		row := regexp.MustCompile(`(?m)^\| (?:[a-z ]+, )?` + fact + `(?:, [a-z ]+)? \| ([^|]*)\|`).FindStringSubmatch(string(document))
+		if !assert.NotNil(t, row, fact) {
+			continue
+		}
+		for _, field := range regexp.MustCompile("`(\\w+)`").FindAllStringSubmatch(row[1], -1) {
+			assert.Contains(t, string(list), `json:"`+field[1], fact)
+		}
+	}
+}
+
 // TestGuidesCatch proves that each rule can fail.
 func TestGuidesCatch(t *testing.T) {
 	tests := "func TestA(t *testing.T) {\nname: \"one case\"\nSELECT 1\n"

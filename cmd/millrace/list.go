@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 	"unicode/utf8"
@@ -115,26 +116,29 @@ type found struct {
 }
 
 type openMessage struct {
-	ID          int64             `json:"id"`
-	Consumer    string            `json:"consumer"`
-	Epoch       int               `json:"epoch"`
-	Status      string            `json:"status"`
-	Key         string            `json:"key"`
-	UUID        string            `json:"uuid"`
-	Topic       string            `json:"topic"`
-	EventType   string            `json:"event_type,omitempty"`
-	OrderKey    string            `json:"order_key,omitempty"`
-	Aggregate   string            `json:"aggregate,omitempty"`
-	Version     int64             `json:"version,omitempty"`
-	Attempts    int               `json:"attempts"`
-	Received    *string           `json:"received_at"`
-	Due         *string           `json:"due_at"`
-	LeasedUntil *string           `json:"leased_until"`
-	Reason      string            `json:"reason,omitempty"`
-	Error       string            `json:"error,omitempty"`
-	Group       int64             `json:"group,omitempty"`
-	Original    string            `json:"collided_with,omitempty"`
-	Metadata    map[string]string `json:"metadata"`
+	ID           int64             `json:"id"`
+	Consumer     string            `json:"consumer"`
+	Epoch        int               `json:"epoch"`
+	Status       string            `json:"status"`
+	Key          string            `json:"key"`
+	UUID         string            `json:"uuid"`
+	Topic        string            `json:"topic"`
+	EventType    string            `json:"event_type,omitempty"`
+	EventVersion string            `json:"event_version,omitempty"`
+	Correlation  string            `json:"correlation_id,omitempty"`
+	Causation    string            `json:"causation_id,omitempty"`
+	OrderKey     string            `json:"order_key,omitempty"`
+	Aggregate    string            `json:"aggregate,omitempty"`
+	Version      int64             `json:"version,omitempty"`
+	Attempts     int               `json:"attempts"`
+	Received     *string           `json:"received_at"`
+	Due          *string           `json:"due_at"`
+	LeasedUntil  *string           `json:"leased_until"`
+	Reason       string            `json:"reason,omitempty"`
+	Error        string            `json:"error,omitempty"`
+	Group        int64             `json:"group,omitempty"`
+	Original     string            `json:"collided_with,omitempty"`
+	Metadata     map[string]string `json:"metadata"`
 	shownPayload
 	Unreadable string `json:"unreadable,omitempty"`
 }
@@ -153,7 +157,8 @@ func messagesOf(messages []inbox.Message, next int64, payload bool) found {
 func openMessageOf(m inbox.Message, payload bool) openMessage {
 	o := openMessage{
 		ID: m.ID, Consumer: m.Consumer, Epoch: m.Epoch, Status: m.Status.String(), Key: m.MessageID, UUID: m.UUID,
-		Topic: m.Topic, EventType: m.EventType, OrderKey: m.OrderKey, Aggregate: m.Aggregate, Version: m.Version,
+		Topic: m.Topic, EventType: m.EventType, EventVersion: m.EventVersion,
+		Correlation: m.CorrelationID, Causation: m.CausationID, OrderKey: m.OrderKey, Aggregate: m.Aggregate, Version: m.Version,
 		Attempts: m.Attempts, Received: since(m.ReceivedAt), Due: since(m.DueAt), LeasedUntil: since(m.LeasedUntil),
 		Reason: m.Reason, Error: m.LastError, Group: m.ErrorGroup, Original: m.Original, Metadata: m.Metadata,
 	}
@@ -192,10 +197,21 @@ func messagesTable(messages []inbox.Message, payload bool) string {
 	if len(messages) == 0 {
 		return "No open message matches.\n"
 	}
-	t := newTable("ID", "CONSUMER", "EPOCH", "STATUS", "KEY", "TOPIC", "TRIES", "AGE", "WHY")
+	titles := []string{"ID", "CONSUMER", "EPOCH", "STATUS", "KEY", "TOPIC", "TRIES", "AGE", "WHY"}
+	correlated := slices.ContainsFunc(messages, func(m inbox.Message) bool { return m.CorrelationID != "" })
+	if correlated {
+		titles = append(titles, "CORRELATION")
+	}
+	t := newTable(titles...)
 	for _, m := range messages {
-		t.add(m.ID, m.Consumer, m.Epoch, m.Status, short(m.MessageID, widest/2), orDash(m.Topic), m.Attempts,
-			span(time.Since(m.ReceivedAt)), orDash(short(why(m), widest)))
+		cells := []any{
+			m.ID, m.Consumer, m.Epoch, m.Status, short(m.MessageID, widest/2), orDash(m.Topic), m.Attempts,
+			span(time.Since(m.ReceivedAt)), orDash(short(why(m), widest)),
+		}
+		if correlated {
+			cells = append(cells, orDash(short(m.CorrelationID, widest/2)))
+		}
+		t.add(cells...)
 	}
 	if !payload {
 		return t.String()

@@ -119,7 +119,7 @@ func (c *chapter) opened(m inbox.Message, key string, payload bool) {
 		return
 	}
 	c.State = m.Status.String()
-	c.add(m.ReceivedAt, "stored", fmt.Sprintf("whole, as row %d%s", m.ID, fromTopic(m.Topic)))
+	c.add(m.ReceivedAt, "stored", fmt.Sprintf("whole, as row %d%s%s", m.ID, fromTopic(m.Topic), originOf(m)))
 	detail := m.Status.String()
 	if m.Attempts > 0 {
 		detail += fmt.Sprintf(" after %s", times(m.Attempts))
@@ -134,6 +134,17 @@ func (c *chapter) opened(m inbox.Message, key string, payload bool) {
 		detail += "; due at " + stamp(m.DueAt)
 	}
 	c.Events = append(c.Events, event{at: distant, What: "now", Detail: detail})
+}
+
+// originOf names the ids by which a message is found in what led to it.
+func originOf(m inbox.Message) (text string) {
+	if m.CorrelationID != "" {
+		text = fmt.Sprintf("; correlation id %q", m.CorrelationID)
+	}
+	if m.CausationID != "" {
+		text += fmt.Sprintf("; causation id %q", m.CausationID)
+	}
+	return text
 }
 
 // distant is after all that has happened.

@@ -63,7 +63,12 @@ func (s *shop) stock() {
 	s.Helper()
 	queue := rig.Queue(s, s.store, inbox.QueueConfig{Consumer: "billing"})
 	for n := 1; n <= 9; n++ {
-		require.NoError(s, queue.Put(s.Context(), "orders", order(n)))
+		msg := order(n)
+		if n == 2 {
+			msg.Metadata["name"], msg.Metadata["ce_dataschema"] = "OrderPlaced", "2"
+			msg.Metadata["correlation_id"], msg.Metadata["causation_id"] = "checkout-9", id(20)
+		}
+		require.NoError(s, queue.Put(s.Context(), "orders", msg))
 	}
 	become := func(row int, status inbox.Status, attempts int, failure string, group int, reason string) {
 		s.exec(`UPDATE millrace_messages SET status = ?, attempts = ?, last_error = ?, error_group = ?, reason = ?, due_at = ?

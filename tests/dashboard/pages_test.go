@@ -2,6 +2,7 @@ package dashboard_test
 
 import (
 	"context"
+	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptest"
@@ -98,7 +99,11 @@ var pageBodies = []testdb.Body{
 		b.Serve(consumer, millrace.VersionGate{}.Middleware)
 		for _, version := range []int64{1, 2, 5, 6} {
 			msg := stuck.Order(int(version), "")
+			if version == 6 {
+				msg.Metadata = message.Metadata{"ce_correlationid": "cart-6"}
+			}
 			outbox.Stamp(msg, "order-7", version)
+			msg.Metadata.Set("ce_causationid", fmt.Sprint("command-", version))
 			b.Put(consumer, msg)
 		}
 		b.Await(2, `SELECT COUNT(*) FROM millrace_messages`)
@@ -106,7 +111,9 @@ var pageBodies = []testdb.Body{
 		page := b.get("waiting")
 		b.shows(page, "order-7", "billing")
 		assert.Regexp(t, `<b>3</b></td><td class="n wide">2</td><td class="n wide">5</td>`, page.text)
-		b.shows(b.get("message?key=order-0005"), "order-7, version 5", "now held")
+		b.shows(b.get("message?key=order-0005"), "order-7, version 5", "now held",
+			"<dt>Correlation id</dt><dd>7f3c-0005</dd>", "<dt>Causation id</dt><dd>command-5</dd>")
+		b.shows(b.get("message?key=order-0006"), "<dt>Correlation id</dt><dd>cart-6</dd>")
 	}},
 	{Name: "findings", Why: "what Store.Check finds, with its remedy", Run: func(t *testing.T, db *testdb.DB) {
 		b := newBed(t, db)
