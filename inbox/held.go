@@ -27,7 +27,7 @@ func (cl *Claim) hold(g *Gate, v versioned, row aggregateRow) error {
 		return nil
 	}
 	var waiting int
-	if err := cl.tx.GetContext(cl.span.tx, &waiting, s.dialect.Gate.CountHeld, cl.id32, v.id); err != nil {
+	if err := cl.tx.GetContext(cl.span.tx, &waiting, s.dialect.Gate.CountHeld, cl.id32, v.id, g.config.MaxHeld); err != nil {
 		return fmt.Errorf("count what aggregate %q holds: %w", v.Aggregate, err)
 	}
 	reason := fmt.Sprintf("waits for version %d of aggregate %q", row.Version+1, v.Aggregate)
@@ -167,13 +167,48 @@ func (j *janitor) expire(ctx context.Context) {
 	}
 }
 
-// expireHeld parks what has waited too long, several messages in a transaction.
+// expireHeld parks what has waited too long. It goes on where the last look ended, so that however much a
+// consumer holds, a look reads some of it, and every message has its turn.
 func (j *janitor) expireHeld(ctx context.Context, c consumerRow) error {
-	const most, together = 5000, 100
+	const page, pages = 5000, 4
+	for range pages {
+		var ages []struct {
+			ID      int64
+			Expired bool
+		}
+		err := j.store.db.SelectContext(ctx, &ages, j.store.dialect.Gate.SelectHeldAges, c.ID, j.held[c.ID], page)
+		if err != nil {
+			return fmt.Errorf("find messages that were held too long: %w", err)
+		}
+		var expired []int64
+		for _, age := range ages {
+			if age.Expired {
+				expired = append(expired, age.ID)
+			}
+		}
+		if err := j.expirePage(ctx, c, expired); err != nil {
+			return err
+		}
+		if len(ages) < page {
+			delete(j.held, c.ID)
+			return nil
+		}
+		j.held[c.ID] = ages[len(ages)-1].ID
+	}
+	return nil
+}
+
+// expirePage parks messages, several in a transaction.
+func (j *janitor) expirePage(ctx context.Context, c consumerRow, ids []int64) error {
+	const read, together = 500, 100
 	s := j.store
 	var rows []messageRow
-	if err := s.db.SelectContext(ctx, &rows, s.dialect.Gate.SelectExpired, c.ID, most); err != nil {
-		return fmt.Errorf("find messages that were held too long: %w", err)
+	for some := range slices.Chunk(ids, read) {
+		var found []messageRow
+		if err := s.selectIn(ctx, s.db, &found, s.dialect.Gate.SelectExpired, some); err != nil {
+			return fmt.Errorf("read messages that were held too long: %w", err)
+		}
+		rows = append(rows, found...)
 	}
 	slices.SortStableFunc(rows, func(a, b messageRow) int { return bytes.Compare(a.Aggregate, b.Aggregate) })
 	for batch := range slices.Chunk(rows, together) {
@@ -192,8 +227,8 @@ func (j *janitor) expireHeld(ctx context.Context, c consumerRow) error {
 	return nil
 }
 
-// expireTogether parks those of rows that are still held. It waits for no aggregate, since it has the
-// others locked meanwhile: what is behind one that somebody works on is left to the next look.
+// expireTogether parks those of rows that are still held. It waits for no aggregate and for no message, since
+// it has the others locked meanwhile: what somebody else has, or works on, is left to the next look.
 func (s *Store) expireTogether(
 	ctx context.Context, tx *sqlx.Tx, c consumerRow, rows []messageRow,
 ) (parked []messageRow, err error) {
@@ -209,7 +244,21 @@ func (s *Store) expireTogether(
 			free = append(free, row)
 		}
 	}
+	if len(free) == 0 {
+		return nil, nil
+	}
+	ids := make([]int64, 0, len(free))
 	for _, row := range free {
+		ids = append(ids, row.ID)
+	}
+	var had []int64
+	if err := s.selectIn(ctx, tx, &had, s.dialect.Gate.LockHeld, ids); err != nil {
+		return nil, err
+	}
+	for _, row := range free {
+		if !slices.Contains(had, row.ID) {
+			continue
+		}
 		n, err := affected(tx.ExecContext(ctx, s.dialect.Gate.ExpireHeld,
 			[]byte(row.heldTooLong()), dialect.NeverDue, c.ID, row.MessageID))
 		if err != nil {
@@ -220,6 +269,15 @@ func (s *Store) expireTogether(
 		}
 	}
 	return parked, nil
+}
+
+// selectIn is a select whose only argument is a list.
+func (s *Store) selectIn(ctx context.Context, db sqlx.QueryerContext, into any, statement string, list []int64) error {
+	query, args, err := s.dialect.In(statement, list)
+	if err != nil {
+		return err
+	}
+	return sqlx.SelectContext(ctx, db, into, query, args...)
 }
 
 // lockFree locks an aggregate unless somebody else has. One without a row needs no lock.

@@ -50,7 +50,7 @@ func (r *messageRow) versions() []versioned {
 	return all
 }
 
-// heldBehind counts what waits for v, or for a version after it.
+// heldBehind counts what waits for v, or for a version after it; it does not count on for ever.
 func (s *Store) heldBehind(ctx context.Context, consumer int32, v versioned) (waiting int, err error) {
 	var row aggregateRow
 	db := s.reader(ctx)
@@ -58,6 +58,9 @@ func (s *Store) heldBehind(ctx context.Context, consumer int32, v versioned) (wa
 	if err != nil && !errors.Is(err, sql.ErrNoRows) || err == nil && row.Version >= v.Number {
 		return 0, err
 	}
-	err = db.QueryRowxContext(ctx, s.dialect.Gate.CountHeld, consumer, v.id).Scan(&waiting)
+	err = db.QueryRowxContext(ctx, s.dialect.Gate.CountHeld, consumer, v.id, mostCounted).Scan(&waiting)
 	return waiting, err
 }
+
+// mostCounted is up to what it is counted how much waits behind a message.
+const mostCounted = 1000

@@ -32,12 +32,14 @@ type janitor struct {
 
 	nextBlobs time.Time // the same of payloads outside their rows
 
+	held map[int32]int64 // the last held message of a consumer that was looked at
+
 	shadows     int64 // the last open row that was looked at for a completed key
 	shadowPages int   // that are looked at in a walk
 }
 
 func newJanitor(s *Store) *janitor {
-	return &janitor{store: s, next: make(map[int32]time.Time), shadowPages: 20}
+	return &janitor{store: s, next: make(map[int32]time.Time), held: make(map[int32]int64), shadowPages: 20}
 }
 
 // Purge deletes once what is older than each consumer's retention and returns how many

@@ -114,9 +114,11 @@ var hot = map[string][]any{
 	"Gate.ExpireHeld":       {[]byte("r"), 1, 1, []byte("7")},
 	"Gate.RetreatAggregate": {6, []byte{}, 1, []byte("7"), 1},
 	"Gate.RaiseHeld":        {1, 1, []byte("7")},
-	"Gate.CountHeld":        {1, []byte("7")},
+	"Gate.CountHeld":        {1, []byte("7"), 10},
 	"Gate.ReleaseHeld":      {[]byte("r"), 1, []byte("7"), 7},
-	"Gate.SelectExpired":    {1, 10},
+	"Gate.SelectHeldAges":   {1, 7, 10},
+	"Gate.SelectExpired":    {[]int64{7, 8}},
+	"Gate.LockHeld":         {[]int64{7, 8}},
 	"Gate.SetVersion":       {1, []byte("7"), 1, 0, 0, []byte{}},
 	"Gate.SelectForgetable": {1, []byte("7"), 10},
 	"Gate.LowerPurgeLine":   {7},
@@ -335,6 +337,41 @@ func TestPagesAreReadInTheOrderOfAnIndex(t *testing.T) {
 				assert.NotContains(t, plan, sorts, name)
 			}
 		}
+	})
+}
+
+// TestWhatIsHeldIsFoundBehindABacklog: the look for what was held too long, and the count of what an aggregate holds, read
+// what is held and nothing of what is due, without statistics, too.
+func TestWhatIsHeldIsFoundBehindABacklog(t *testing.T) {
+	t.Parallel()
+	wide := testdb.Rounds(20, 126) // 8000 messages, or 2 million
+	testdb.Each(t, func(t *testing.T, db *testdb.DB) {
+		migrate(t, db, inbox.Config{})
+		number := map[string]string{
+			"postgres": "convert_to(i::text, 'UTF8')", "mysql": "CAST(i AS CHAR)", "sqlite": "CAST(i AS BLOB)",
+		}[db.Dialect]
+		db.Do(t, fmt.Sprintf(`
+			INSERT INTO millrace_messages (consumer, message_id, status, topic, uuid, metadata, payload, payload_hash, received_at, due_at,
+				aggregate, version)
+			WITH RECURSIVE n (j) AS (SELECT 0 UNION ALL SELECT j + 1 FROM n WHERE j < %[1]d - 1)
+			SELECT 1, %[2]s, CASE WHEN i %% 1000 = 0 THEN 7 ELSE 1 END, %[2]s, %[2]s, %[2]s, %[2]s, 1, i, i,
+				CASE WHEN i %% 1000 = 0 THEN %[2]s END, i
+			FROM (SELECT (a.j * %[1]d + b.j) * %[1]d + c.j + 1 AS i FROM n a CROSS JOIN n b CROSS JOIN n c) numbers`, wide, number))
+		all := statements(dialectOf(t, db))
+		by := map[string]string{"postgres": "ix_millrace_messages_", "mysql": "key=by_", "sqlite": "ix_millrace_messages_"}[db.Dialect]
+		held := map[string]string{"postgres": "held", "mysql": "aggregate", "sqlite": "held"}[db.Dialect]
+		for name, index := range map[string]string{"Gate.SelectHeldAges": "status", "Gate.CountHeld": held} {
+			steps := explain(t, db, all[name], hot[name])
+			plan := strings.Join(steps, "\n")
+			assert.Contains(t, plan, by+index, "%s\n%s", name, plan)
+			assert.False(t, sortsRows(steps), "%s\n%s", name, plan)
+		}
+		var ids []struct {
+			ID      int64
+			Expired bool
+		}
+		require.NoError(t, db.SelectContext(t.Context(), &ids, all["Gate.SelectHeldAges"], 1, 0, 1_000_000))
+		assert.Len(t, ids, wide*wide*wide/1000)
 	})
 }
 

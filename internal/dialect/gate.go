@@ -22,12 +22,20 @@ type Gate struct {
 
 	// Messages that wait for a version. HoldMessage takes one out of the order of its queue where it
 	// is told to, ExpireHeld always: what is parked since its predecessor did not come holds back nobody.
-	HoldMessage   string
-	ExpireHeld    string
-	RaiseHeld     string
-	CountHeld     string
-	ReleaseHeld   string
-	SelectExpired string
+	HoldMessage string
+	ExpireHeld  string
+	RaiseHeld   string
+	ReleaseHeld string
+
+	// CountHeld counts what an aggregate holds, up to a limit.
+	CountHeld string
+
+	// SelectHeldAges walks the held messages of a consumer by their ids, a page at a time, and says of each whether it has waited
+	// too long; SelectExpired reads those. An index on due_at would lead through everything that is due. LockHeld
+	// returns which of them nobody else has.
+	SelectHeldAges string
+	SelectExpired  string
+	LockHeld       string
 
 	// SelectWaiting lists what is held behind an aggregate, SelectApplied how far aggregates are.
 	SelectWaiting string

@@ -45,18 +45,29 @@ var postgresGate = Gate{
 		WHERE consumer = $2 AND aggregate = $3`,
 	CountHeld: `
 		SELECT COUNT(*)
-		FROM millrace_messages
-		WHERE consumer = $1 AND aggregate = $2 AND status = 7`,
+		FROM (
+			SELECT 1 FROM millrace_messages
+			WHERE consumer = $1 AND aggregate = $2 AND status = 7
+			LIMIT $3) counted`,
 	ReleaseHeld: `
 		UPDATE millrace_messages
 		SET status = 1, reason = $1, due_at = ` + postgresNow + `
 		WHERE consumer = $2 AND aggregate = $3 AND version <= $4 AND status = 7`,
+	SelectHeldAges: `
+		SELECT id, due_at <= (SELECT ` + postgresNow + `) AS expired
+		FROM millrace_messages
+		WHERE consumer = $1 AND (status, id) > (7, $2) AND status <= 7
+		ORDER BY status, id
+		LIMIT $3`,
 	SelectExpired: `
-		SELECT m.message_id, m.aggregate, m.version, m.uuid, m.topic, m.event_type, m.metadata
+		SELECT m.id, m.message_id, m.aggregate, m.version, m.uuid, m.topic, m.event_type, m.metadata
 		FROM millrace_messages m
-		WHERE m.consumer = $1 AND m.due_at <= (SELECT ` + postgresNow + `) AND m.status = 7
-		ORDER BY m.due_at
-		LIMIT $2`,
+		WHERE m.id IN (?) AND m.status = 7`,
+	LockHeld: `
+		SELECT id
+		FROM millrace_messages
+		WHERE id IN (?) AND status = 7 AND due_at <= (SELECT ` + postgresNow + `)
+		FOR UPDATE SKIP LOCKED`,
 	SelectWaiting: `
 		SELECT aggregate, version, received_at
 		FROM millrace_messages

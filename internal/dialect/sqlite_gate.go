@@ -45,18 +45,28 @@ var sqliteGate = Gate{
 		WHERE consumer = ? AND aggregate = ?`,
 	CountHeld: `
 		SELECT COUNT(*)
-		FROM millrace_messages
-		WHERE consumer = ? AND aggregate = ? AND status = 7`,
+		FROM (
+			SELECT 1 FROM millrace_messages INDEXED BY ix_millrace_messages_held
+			WHERE consumer = ? AND aggregate = ? AND status = 7
+			LIMIT ?) counted`,
 	ReleaseHeld: `
 		UPDATE millrace_messages
 		SET status = 1, reason = ?, due_at = ` + sqliteNow + `
 		WHERE consumer = ? AND aggregate = ? AND version <= ? AND status = 7`,
-	SelectExpired: `
-		SELECT m.message_id, m.aggregate, m.version, m.uuid, m.topic, m.event_type, m.metadata
-		FROM millrace_messages m
-		WHERE m.consumer = ? AND m.due_at <= ` + sqliteNow + ` AND m.status = 7
-		ORDER BY m.due_at
+	SelectHeldAges: `
+		SELECT id, due_at <= ` + sqliteNow + ` AS expired
+		FROM millrace_messages INDEXED BY ix_millrace_messages_status
+		WHERE consumer = ? AND status = 7 AND id > ?
+		ORDER BY id
 		LIMIT ?`,
+	SelectExpired: `
+		SELECT m.id, m.message_id, m.aggregate, m.version, m.uuid, m.topic, m.event_type, m.metadata
+		FROM millrace_messages m
+		WHERE m.id IN (?) AND +m.status = 7`,
+	LockHeld: `
+		SELECT id
+		FROM millrace_messages
+		WHERE id IN (?) AND +status = 7 AND due_at <= ` + sqliteNow,
 	SelectWaiting: `
 		SELECT aggregate, version, received_at
 		FROM millrace_messages INDEXED BY ix_millrace_messages_held
