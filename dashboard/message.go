@@ -211,7 +211,7 @@ func origin(m inbox.Message) string {
 	if m.Topic == "" {
 		return "it came without a topic"
 	}
-	return "from topic " + m.Topic
+	return "from topic " + m.Position.String()
 }
 
 // standing says how it is with an open message now.

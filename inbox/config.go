@@ -65,6 +65,11 @@ type Config struct {
 	// AllowPayloadChange lets operators correct what is stored, with [Store.ReplacePayload].
 	AllowPayloadChange bool
 
+	// Position says where the source of a message keeps it, such as Kafka's partition and offset, for whoever looks
+	// at a stored message or, with LogDropped, at a copy. Where it returns an error or panics, or the partition is no
+	// number, that is not known, as without it.
+	Position func(*message.Message) (Position, error)
+
 	// Archive is given completed claims before they are deleted; an error keeps them. What it
 	// writes through inbox.Tx is committed with the deletion; elsewhere a claim can be given twice.
 	// A panic is an error.

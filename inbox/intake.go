@@ -140,8 +140,9 @@ func (q *Queue) seal(ctx context.Context, a *arrival) error {
 
 func (q *Queue) insert(ctx context.Context, tx *sqlx.Tx, consumer int32, a *arrival) error {
 	kind, version := q.describe(a.msg)
+	partition, offset := q.store.position(a.msg)
 	_, err := tx.ExecContext(ctx, q.store.dialect.Queue.StoreMessage,
-		consumer, a.id, a.status, []byte(a.topic), a.orderKey, noteText(kind), noteText(version), []byte(a.msg.UUID),
+		consumer, a.id, a.status, []byte(a.topic), partition, offset, a.orderKey, noteText(kind), noteText(version), []byte(a.msg.UUID),
 		msgcode.AppendMetadata(nil, a.msg.Metadata), a.payload.inRow, a.hash, noteText(a.text), a.original,
 		a.payload.form, a.payload.ref, a.delay.Microseconds())
 	if err != nil {
@@ -306,8 +307,9 @@ func (q *Queue) failAgain(ctx context.Context, tx *sqlx.Tx, consumer int32, a *a
 
 func (q *Queue) insertFailed(ctx context.Context, tx *sqlx.Tx, consumer int32, a *arrival) error {
 	kind, version := q.describe(a.msg)
+	partition, offset := q.store.position(a.msg)
 	_, err := tx.ExecContext(ctx, q.store.dialect.InsertMessage,
-		consumer, a.id, a.status, a.attempts, []byte(a.topic), nil, nil, a.orderKey, noteText(kind), noteText(version),
+		consumer, a.id, a.status, a.attempts, []byte(a.topic), partition, offset, a.orderKey, noteText(kind), noteText(version),
 		[]byte(a.msg.UUID), msgcode.AppendMetadata(nil, a.msg.Metadata), a.payload.inRow, a.hash,
 		a.last, groupOf(a.last), noteText(a.text), nil, nil, sql.NullInt64{}, a.payload.form, a.payload.ref,
 		a.delay.Microseconds())

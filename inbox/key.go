@@ -81,35 +81,6 @@ func ByPayload() Key {
 	}}
 }
 
-// Position is a message's place in a log such as Kafka's.
-type Position struct {
-	Topic     string
-	Partition string
-	Offset    int64
-}
-
-// ByPosition takes the message's place in a log. A message that its producer sends twice
-// has two places, and so is two messages: this key knows redeliveries, not repeated sends.
-// A topic that is deleted and created anew begins at the old offsets: raise the Epoch then.
-func ByPosition(of func(*message.Message) (Position, error)) Key {
-	if of == nil {
-		of = func(*message.Message) (Position, error) {
-			return Position{}, errors.New("inbox.ByPosition was given no function")
-		}
-	}
-	return Key{source: "position", own: true, form: place, of: func(msg *message.Message) (string, error) {
-		p, err := of(msg)
-		if err != nil {
-			return "", err
-		}
-		if p.Topic == "" || p.Partition == "" {
-			return "", fmt.Errorf("%w: an offset means nothing without topic (%q) and partition (%q)",
-				errNoKey, p.Topic, p.Partition)
-		}
-		return keycode.Join(p.Topic, p.Partition, strconv.FormatInt(p.Offset, 10)), nil
-	}}
-}
-
 // ByFunc takes what f returns, for instance one of Watermill's message hashers. The name
 // is stored with the consumer: change it when you change what f does.
 // Different messages for which f returns one value are one message.
@@ -167,9 +138,7 @@ func FirstOf(keys ...Key) Key {
 
 // WithinTopic makes k count per topic: equal keys on two topics are two messages.
 func (k Key) WithinTopic() Key {
-	return k.within("topic", func(msg *message.Message) string {
-		return topicOf(msg.Context())
-	})
+	return k.within("topic", subscribed)
 }
 
 // WithinType makes k count per event type: equal keys of two types are two messages.

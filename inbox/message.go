@@ -62,6 +62,7 @@ type Message struct {
 	Status       Status
 	Attempts     int
 	Topic        string
+	Position     Position // as [Config.Position] told it
 	EventType    string
 	EventVersion string
 	UUID         string
@@ -134,7 +135,7 @@ func (r messageRow) message() Message {
 	md, err := r.decoded()
 	m := Message{
 		ID: r.ID, Consumer: string(r.Name), Epoch: r.Epoch, MessageID: keycode.String(r.MessageID),
-		Status: r.Status, Attempts: r.Attempts, Topic: string(r.Topic),
+		Status: r.Status, Attempts: r.Attempts, Topic: string(r.Topic), Position: positionOf(string(r.Topic), r.Partition, r.Offset),
 		EventType: string(r.EventType), EventVersion: string(r.EventVersion),
 		UUID: string(r.UUID), Metadata: md, Payload: r.Payload, Unreadable: err,
 		ReceivedAt: time.UnixMicro(r.ReceivedAt).UTC(),
@@ -177,8 +178,9 @@ func (s *Store) insertMessage(ctx context.Context, tx *sqlx.Tx, cl *Claim, open 
 	if err != nil {
 		return err
 	}
+	partition, offset := s.position(d.msg)
 	_, err = tx.ExecContext(ctx, s.dialect.InsertMessage,
-		cl.id32, d.id, open.status, open.attempts, []byte(d.topic), nil, nil, nil,
+		cl.id32, d.id, open.status, open.attempts, []byte(d.topic), partition, offset, nil,
 		noteText(kind), noteText(version), []byte(d.as.Came.UUID), msgcode.AppendMetadata(nil, d.as.Came.Metadata),
 		payload.inRow, d.hash, open.lastError, groupOf(open.lastError), noteText(open.reason), d.original,
 		aggregate, number, payload.form, payload.ref, open.delay)

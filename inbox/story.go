@@ -194,6 +194,9 @@ func (s *Store) logDropped(d *delivery, reason string) {
 	if d.replayed {
 		reason = fmt.Sprintf("%s; replayed by %.200q", reason, d.replay)
 	}
+	if partition, offset := s.position(d.msg); partition.Valid {
+		reason += ", at " + positionOf(d.topic, partition, offset).String()
+	}
 	reg, err := d.consumer.register(ctx)
 	if err == nil {
 		err = s.write(ctx, func(tx *sqlx.Tx) error {

@@ -129,7 +129,7 @@ var hot = map[string][]any{
 	"Queue.SelectFree":      {1, 1000, 10},
 	"Queue.LockDue":         {1, []int64{7, 8}, 10},
 	"Queue.SelectStored":    {1, []byte("7")},
-	"Queue.StoreMessage":    {1, []byte("x"), 1, []byte("t"), []byte("o"), []byte("k"), []byte("v"), []byte("u"), []byte("m"), []byte("p"), 1, []byte("r"), nil, 0, nil, 0},
+	"Queue.StoreMessage":    {1, []byte("x"), 1, []byte("t"), nil, nil, []byte("o"), []byte("k"), []byte("v"), []byte("u"), []byte("m"), []byte("p"), 1, []byte("r"), nil, 0, nil, 0},
 	"Queue.SelectSettled":   {1, [][]byte{[]byte("7"), []byte("8")}},
 	"Queue.CompleteClaim":   {1, []byte("x"), 1},
 	"Queue.SettleLeased":    {[]byte("r"), 1, []byte("7"), 1},

@@ -123,6 +123,8 @@ type openMessage struct {
 	Key          string            `json:"key"`
 	UUID         string            `json:"uuid"`
 	Topic        string            `json:"topic"`
+	Partition    string            `json:"partition,omitempty"`
+	Offset       *int64            `json:"offset,omitempty"`
 	EventType    string            `json:"event_type,omitempty"`
 	EventVersion string            `json:"event_version,omitempty"`
 	Correlation  string            `json:"correlation_id,omitempty"`
@@ -161,6 +163,9 @@ func openMessageOf(m inbox.Message, payload bool) openMessage {
 		Correlation: m.CorrelationID, Causation: m.CausationID, OrderKey: m.OrderKey, Aggregate: m.Aggregate, Version: m.Version,
 		Attempts: m.Attempts, Received: since(m.ReceivedAt), Due: since(m.DueAt), LeasedUntil: since(m.LeasedUntil),
 		Reason: m.Reason, Error: m.LastError, Group: m.ErrorGroup, Original: m.Original, Metadata: m.Metadata,
+	}
+	if m.Position.Partition != "" {
+		o.Partition, o.Offset = m.Position.Partition, &m.Position.Offset
 	}
 	if payload && m.Unreadable != nil {
 		o.Unreadable = m.Unreadable.Error()
@@ -205,7 +210,7 @@ func messagesTable(messages []inbox.Message, payload bool) string {
 	t := newTable(titles...)
 	for _, m := range messages {
 		cells := []any{
-			m.ID, m.Consumer, m.Epoch, m.Status, short(m.MessageID, widest/2), orDash(m.Topic), m.Attempts,
+			m.ID, m.Consumer, m.Epoch, m.Status, short(m.MessageID, widest/2), orDash(m.Position.String()), m.Attempts,
 			span(time.Since(m.ReceivedAt)), orDash(short(why(m), widest)),
 		}
 		if correlated {

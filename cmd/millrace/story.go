@@ -115,11 +115,11 @@ func (c *chapter) opened(m inbox.Message, key string, payload bool) {
 	c.Open = append(c.Open, openMessageOf(m, payload))
 	if m.Original != "" && m.MessageID != key {
 		c.add(m.ReceivedAt, "collided", fmt.Sprintf("a message%s with the same key and another payload is %s as row %d: %s",
-			fromTopic(m.Topic), m.Status, m.ID, why(m)))
+			fromTopic(m.Position.String()), m.Status, m.ID, why(m)))
 		return
 	}
 	c.State = m.Status.String()
-	c.add(m.ReceivedAt, "stored", fmt.Sprintf("whole, as row %d%s%s", m.ID, fromTopic(m.Topic), originOf(m)))
+	c.add(m.ReceivedAt, "stored", fmt.Sprintf("whole, as row %d%s%s", m.ID, fromTopic(m.Position.String()), originOf(m)))
 	detail := m.Status.String()
 	if m.Attempts > 0 {
 		detail += fmt.Sprintf(" after %s", times(m.Attempts))

@@ -2,9 +2,9 @@ package dialect
 
 var mysqlQueue = Queue{
 	StoreMessage: `
-		INSERT INTO millrace_messages (consumer, message_id, status, topic, order_key, event_type, event_version,
-			uuid, metadata, payload, payload_hash, reason, original, payload_form, payload_ref, received_at, due_at)
-		VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ` + mysqlNow + `, ` + mysqlNow + ` + ?)
+		INSERT INTO millrace_messages (consumer, message_id, status, topic, partition_no, offset_no, order_key, event_type,
+			event_version, uuid, metadata, payload, payload_hash, reason, original, payload_form, payload_ref, received_at, due_at)
+		VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ` + mysqlNow + `, ` + mysqlNow + ` + ?)
 		ON DUPLICATE KEY UPDATE id = id`,
 	SelectStored: `
 		SELECT payload_hash

@@ -2,9 +2,10 @@ package dialect
 
 var postgresQueue = Queue{
 	StoreMessage: `
-		INSERT INTO millrace_messages (consumer, message_id, status, topic, order_key, event_type, event_version,
-			uuid, metadata, payload, payload_hash, reason, original, payload_form, payload_ref, received_at, due_at)
-		VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, ` + postgresNow + `, ` + postgresNow + ` + $16)
+		INSERT INTO millrace_messages (consumer, message_id, status, topic, partition_no, offset_no, order_key, event_type,
+			event_version, uuid, metadata, payload, payload_hash, reason, original, payload_form, payload_ref, received_at, due_at)
+		VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17,
+			` + postgresNow + `, ` + postgresNow + ` + $18)
 		ON CONFLICT (consumer, message_id) DO NOTHING`,
 	SelectStored: `
 		SELECT payload_hash

@@ -3,6 +3,8 @@ package durable_test
 import (
 	"context"
 	"encoding/json"
+	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -22,6 +24,46 @@ import (
 )
 
 var parkingBodies = []testdb.Body{
+	{Name: "where the source keeps a message", Why: "it is stored with it, and so is a copy that was dropped", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
+		store := rig.NewStore(b, b.db.DB, inbox.Config{LogDropped: true, Position: func(msg *message.Message) (inbox.Position, error) {
+			at := msg.Metadata.Get("at")
+			if at == "panics" {
+				panic(at)
+			}
+			return inbox.Position{Partition: at, Offset: 17}, nil
+		}})
+		for _, mode := range []pubsub.Mode{pubsub.StoreOnFailure, pubsub.StoreFirst} {
+			durable := quick(store)
+			durable.Mode, durable.MaxAttempts, durable.Consumer = mode, 1, fmt.Sprint("mode", mode)
+			s := b.start(durable, func(msg *message.Message) ([]*message.Message, error) {
+				if msg.Metadata.Get("fine") != "" {
+					return nil, nil
+				}
+				return nil, errBoom
+			}, millrace.Inbox{Store: store, Consumer: durable.Consumer}.Middleware)
+			want := map[string]string{"3": "orders[3]@17", "west": "orders", "panics": "orders"}
+			for at := range want {
+				msg := newMessage()
+				msg.Metadata.Set("at", at)
+				assert.True(t, s.deliver(msg))
+			}
+			fine := newMessage()
+			fine.Metadata = message.Metadata{"at": "4", "fine": "yes"}
+			rig.Eventually(b, "it is handled, and its copy dropped", func() bool {
+				assert.True(t, s.deliver(fine))
+				story, err := store.Story(t.Context(), fine.UUID)
+				require.NoError(t, err)
+				return mode == pubsub.StoreFirst || len(story.Dropped) > 0 && strings.HasSuffix(story.Dropped[0].Reason, ", at orders[4]@17")
+			})
+			parked := func() (all []inbox.Message) { return rig.Find(t, store, inbox.Filter{Consumer: durable.Consumer, Status: inbox.Parked}) }
+			rig.Eventually(b, "all are parked", func() bool { return len(parked()) == len(want) })
+			for _, m := range parked() {
+				assert.Equal(t, want[m.Metadata.Get("at")], m.Position.String(), mode)
+			}
+			require.NoError(t, s.router.Close())
+		}
+		assert.Positive(t, store.Panics())
+	})},
 	{Name: "a dead letter", Why: "it goes out, with its id and headers, if and only if the message is parked", Run: func(t *testing.T, db *testdb.DB) {
 		for _, mode := range []pubsub.Mode{pubsub.StoreOnFailure, pubsub.StoreFirst} {
 			t.Run([]string{"on failure", "first"}[mode], func(t *testing.T) {
