@@ -64,6 +64,28 @@ func (cl *Claim) gap(g *Gate, v versioned, row aggregateRow) error {
 	return cl.hold(g, v, row)
 }
 
+// leap tells the observers of a gap that GapLatest passes over. It asks the database only where this process does
+// not know that the predecessor was applied. An aggregate that is new here has no gap.
+func (cl *Claim) leap(g *Gate, v versioned) error {
+	s := cl.consumer.store
+	if g.config.OnGap != GapLatest || len(s.observe.gap) == 0 && !s.debug {
+		return nil
+	}
+	if current, known := s.versions.Get(cl.consumer.prefix + string(v.id)); known && v.Number <= current+1 {
+		return nil
+	}
+	var row aggregateRow
+	err := row.scan(cl.tx.QueryRowContext(cl.span.tx, s.dialect.Gate.SelectAggregate, cl.id32, v.id))
+	if errors.Is(err, sql.ErrNoRows) || err == nil && v.Number <= row.Version+1 {
+		return nil
+	}
+	if err == nil {
+		s.observeGap(cl.delivery, fmt.Errorf("version gate: version %d of aggregate %q came before version %d: the newest counts",
+			v.Number, v.Aggregate, row.Version+1))
+	}
+	return err
+}
+
 // inLine reports whether other messages stand behind this one in the order of its queue. The
 // predecessor may be one of them, and cannot come before this one is out of their way.
 func (cl *Claim) inLine() bool { return cl.lease != nil && cl.lease.row.OrderKey != nil }

@@ -163,6 +163,9 @@ func (cl *Claim) lock(g *Gate, versions []versioned) (rows []aggregateRow, err e
 		return nil, err
 	}
 	for _, v := range versions {
+		if err := cl.leap(g, v); err != nil {
+			return rows, fmt.Errorf("look at aggregate %q: %w", v.Aggregate, err)
+		}
 		row, err := cl.step(g, v, len(versions) == 1)
 		if err != nil {
 			return rows, fmt.Errorf("lock aggregate %q: %w", v.Aggregate, err)

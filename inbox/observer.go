@@ -73,7 +73,7 @@ type (
 	StaleObserver interface {
 		ObserveStale(ctx context.Context, e Event)
 	}
-	// GapObserver is told each time a message arrives before its predecessor was applied.
+	// GapObserver is told each time a message arrives before its predecessor was applied, with [GapLatest] too.
 	GapObserver interface {
 		ObserveGap(ctx context.Context, e Event)
 	}
@@ -225,7 +225,7 @@ func (s *Store) observeOutage(d *delivery, err error) {
 	}
 }
 
-func (s *Store) observeGap(d *delivery, gap *GapError) {
+func (s *Store) observeGap(d *delivery, gap error) {
 	if len(s.observe.gap) == 0 && !s.debug {
 		return
 	}

@@ -106,6 +106,11 @@ var tableBodies = []testdb.Body{
 		assert.Equal(t, []int64{5, 9}, b.applied("a"))
 		assert.Equal(t, 2, b.events.Count("stale"))
 		assert.Equal(t, 1, b.open(inbox.Parked), "the other version 9")
+		assert.Equal(t, 1, b.events.Count("gap"), "9 came without 6; with which version an aggregate begins is nobody's gap")
+		assert.ErrorContains(t, b.events.Last("gap").Err, `version 9 of aggregate "a" came before version 6`)
+		must(t, b.gated(b.process(), millrace.VersionGate{OnGap: inbox.GapLatest}, handler), change("a", 10), change("a", 12))
+		must(t, h, change("a", 13))
+		assert.Equal(t, 2, b.events.Count("gap"), "12: a process sees what another one applied")
 	})},
 	{Name: "a handler that fails", Why: "the version advances with the effect or not at all", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		failing := true
