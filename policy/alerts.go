@@ -99,6 +99,10 @@ func (a alerts) of(r Rules, which string) (rules []alertRule) {
 		add("Duplicates", "warn", share, "runbook.md#millraceduplicatespike", "{{ $value | humanizePercentage }} of the deliveries are copies",
 			"%s / %s > %v", rate("duplicates_total"), rate("received_total"), t.Duplicates)
 	}
+	if t.Gaps > 0 {
+		add("Gaps", "warn", share, "policy-file.md#millracepolicygaps", "{{ $value | humanizePercentage }} of the deliveries come before their predecessor",
+			"%s / %s > %v", rate("gaps_total"), rate("received_total"), t.Gaps)
+	}
 	if t.Failures > 0 {
 		failed := rate("failures_total")
 		add("Failures", "warn", share, "policy-file.md#millracepolicyfailures", "{{ $value | humanizePercentage }} of the runs of the handler fail",

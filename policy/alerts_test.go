@@ -24,7 +24,7 @@ func watched() policy.Policy {
 		Consumers: map[string]policy.Rules{
 			"ledger": {
 				Strategy: policy.Gate, Consumer: "ledger.v2",
-				Alerts: policy.Alerts{PendingAge: 5 * minute, HeldAge: 15 * minute, Parked: ref(3), Duplicates: 0.2, Failures: 0.05},
+				Alerts: policy.Alerts{PendingAge: 5 * minute, HeldAge: 15 * minute, Parked: ref(3), Duplicates: 0.2, Gaps: 0.1, Failures: 0.05},
 			},
 			"mailer": {Strategy: policy.Dedup, Alerts: policy.Alerts{Duplicates: 0.9}},
 			"cache":  {Strategy: policy.None},
@@ -80,7 +80,7 @@ func TestAlertRulesAskForWhatThereIs(t *testing.T) {
 			assert.True(t, strings.Contains(strings.ToLower(string(text)), "# "+anchor+"\n"), link)
 		}
 	}
-	assert.Len(t, metrics, 7)
+	assert.Len(t, metrics, 8)
 }
 
 func TestPromtoolAgreesWithTheRules(t *testing.T) {

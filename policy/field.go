@@ -42,6 +42,7 @@ var meaning = map[string][]Strategy{
 	"alerts.failures":    transactional,
 	"alerts.parked":      transactional,
 	"alerts.held_age":    gated,
+	"alerts.gaps":        versioned,
 }
 
 // needsQueue reports whether a field means something only where messages are stored to be

@@ -102,7 +102,7 @@ func TestFileAndValueMeanTheSame(t *testing.T) {
 				},
 				Ack: policy.AckStored, OrderKey: "json:order.id", OnParked: policy.Continue, Collision: policy.CollisionFail,
 				Replay: policy.ReplayRefuse, SideEffects: policy.DeterministicID,
-				Alerts: policy.Alerts{PendingAge: 5 * minute, HeldAge: 10 * minute, Parked: ref(0), Duplicates: 0.5, Failures: 0.05},
+				Alerts: policy.Alerts{PendingAge: 5 * minute, HeldAge: 10 * minute, Parked: ref(0), Duplicates: 0.5, Gaps: 0.02, Failures: 0.05},
 				Retry:  policy.Retry{Attempts: 7, Backoff: minute / 120, MaxBackoff: minute * 5 / 2},
 			},
 			"on": {Strategy: policy.None},

@@ -142,6 +142,9 @@ type Alerts struct {
 	// Duplicates is the share of deliveries that may be duplicates, between 0 and 1.
 	Duplicates float64 `yaml:"duplicates"`
 
+	// Gaps is the share of deliveries that may come before their predecessor was applied, between 0 and 1.
+	Gaps float64 `yaml:"gaps"`
+
 	// Failures is the share of handler runs that may fail, between 0 and 1.
 	Failures float64 `yaml:"failures"`
 }
