@@ -50,6 +50,8 @@ type stepRun struct {
 	id    [16]byte
 	token int64
 	sure  time.Time // until when nobody else can have taken the step
+
+	problem []byte // why the step was in doubt
 }
 
 // read returns what is recorded, a row without a state where nothing is.
@@ -70,8 +72,11 @@ func (r *stepRun) obtain(ctx context.Context) (stepRow, error) {
 	deadline := time.Now().Add(r.step.Wait)
 	for try := 0; ; try++ {
 		row, taken, err := r.take(ctx)
-		if err != nil || taken || row.State == stepDone {
+		switch {
+		case err != nil || taken || row.State == stepDone:
 			return row, err
+		case r.stuck(row):
+			return row, r.undecided(row)
 		}
 		left, remaining := time.Until(deadline), time.Duration(row.Remaining)*time.Microsecond
 		if left <= 0 {
@@ -106,12 +111,12 @@ func (r *stepRun) take(ctx context.Context) (row stepRow, taken bool, err error)
 			taken = err == nil // else it is another's, or was
 			return err
 		}
-		if row.State == stepDone || row.State == stepBegun && row.Remaining > 0 {
+		if row.State == stepDone || row.State == stepBegun && row.Remaining > 0 || r.stuck(row) {
 			return nil
 		}
 		n, err := affected(tx.ExecContext(bound, s.dialect.Steps.TakeStep,
 			r.token, r.of.name.epoch, lease, r.id[:], row.Token))
-		taken, row.doubtful = n == 1, row.State == stepBegun
+		taken, row.doubtful, r.problem = n == 1, row.State == stepBegun, row.Problem
 		return err
 	})
 	if err != nil {
@@ -119,6 +124,12 @@ func (r *stepRun) take(ctx context.Context) (row stepRow, taken bool, err error)
 	}
 	r.sure = began.Add(r.step.Lease)
 	return row, taken, nil
+}
+
+// stuck reports whether the step is in doubt and neither Verify nor Do may end that. Nobody takes it: what is
+// recorded of the call that was made stays.
+func (r *stepRun) stuck(row stepRow) bool {
+	return row.State == stepBegun && row.Remaining <= 0 && r.step.Verify == nil && !r.step.Idempotent
 }
 
 // stepEnd is what becomes of a step that was taken.

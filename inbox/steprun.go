@@ -36,8 +36,7 @@ var errStepLease = errors.New("the lease of the step is about to end")
 // call decides what is in doubt, and does what was not done.
 func (r *stepRun) call(ctx context.Context, doubtful bool) (result []byte, verified bool, err error) {
 	id := formatID(r.id)
-	switch {
-	case doubtful && r.step.Verify != nil:
+	if doubtful && r.step.Verify != nil {
 		done, result, err := r.step.Verify(withSteps(ctx, r.step.Name, "verify"), id)
 		if err != nil {
 			return nil, false, fmt.Errorf("%w, and Verify could not tell: %w", ErrInDoubt, err)
@@ -45,21 +44,32 @@ func (r *stepRun) call(ctx context.Context, doubtful bool) (result []byte, verif
 		if done {
 			return result, true, nil
 		}
-	case doubtful && !r.step.Idempotent:
-		return nil, false, fmt.Errorf("%w: it was begun before and gave no answer; give the step a Verify that asks the provider "+
-			"for %s, declare it Idempotent if the provider takes that as its idempotency key, or decide with Store.DecideStep or millrace steps decide",
-			ErrInDoubt, id)
 	}
 	result, err = r.step.Do(withSteps(ctx, r.step.Name), id)
 	return result, false, err
 }
 
-// giveUp lets go of a step that failed, and returns the error for the handler.
+// undecided says that a step is in doubt, which nothing but an operator can end.
+func (r *stepRun) undecided(row stepRow) error {
+	what := "gave no answer"
+	if len(row.Problem) > 0 {
+		what = "failed: " + string(row.Problem)
+	}
+	return fmt.Errorf("%w: it was begun before and %s; give the step a Verify that asks the provider "+
+		"for %s, declare it Idempotent if the provider takes that as its idempotency key, or decide with Store.DecideStep or millrace steps decide",
+		ErrInDoubt, what, formatID(r.id))
+}
+
+// giveUp lets go of a step that failed, and returns the error for the handler. What is recorded of a step in doubt is why it is
+// so, and not that Verify could not tell.
 func (r *stepRun) giveUp(ctx context.Context, cause error) error {
 	e := stepEnd{state: stepBegun, problem: errorText(cause)}
 	var refused *notDoneError
 	if errors.As(cause, &refused) && !errors.Is(cause, ErrInDoubt) { // what Verify was refused says nothing of Do
 		e.state = stepNotDone
+	}
+	if errors.Is(cause, ErrInDoubt) && len(r.problem) > 0 {
+		e.problem = r.problem
 	}
 	ours, err := r.end(ctx, e)
 	if err != nil {

@@ -42,10 +42,22 @@ func stepUnverified(t *testing.T, b *bed) {
 		_, err := b.leased(h)(again(msg))
 		require.ErrorIs(t, err, inbox.ErrInDoubt)
 		require.ErrorContains(t, err, p.ids[0])
+		require.ErrorContains(t, err, "it was begun before and failed: boom")
 		assert.False(t, inbox.IsTerminal(err))
 	}
 	assert.Len(t, p.ids, 1)
 	assert.Zero(t, b.events.Count("double effect"))
+	b.doubts(1)
+}
+
+// doubts expects that what is recorded of the step in doubt is what its one call failed with.
+func (b *bed) doubts(attempts int) {
+	b.Helper()
+	list, err := b.store.StepsInDoubt(b.Context(), 10)
+	require.NoError(b, err)
+	require.NotEmpty(b, list)
+	assert.Equal(b, errBoom.Error(), list[len(list)-1].Problem)
+	assert.Equal(b, attempts, list[len(list)-1].Attempts)
 }
 
 func stepVerified(t *testing.T, b *bed) {
@@ -75,6 +87,7 @@ func stepVerified(t *testing.T, b *bed) {
 		require.ErrorIs(t, err, inbox.ErrInDoubt)
 		require.Len(t, p.ids, 1)
 	}
+	b.doubts(4) // it was taken, to be verified
 	unknown, asked = nil, asked[:1]
 	must(t, b.leased(h), again(msg))
 	assert.Equal(t, []string{p.ids[0], p.ids[0]}, asked)
