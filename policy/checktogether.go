@@ -79,6 +79,13 @@ var contradictions = []contradiction{
 		is: func(r Rules) bool { return r.Version.HeldFor > 0 && r.holdsNone() }, says: notHeld,
 	},
 	{
+		fields: []string{"version.gap_for", "version.on_gap", "ack"}, own: true,
+		is: func(r Rules) bool { return r.Version.GapFor > 0 && !r.holdsNone() },
+		says: func(Rules) string {
+			return "only with on_gap: fail, and without a queue, a message goes back to its source: leave it out, or write on_gap: fail"
+		},
+	},
+	{
 		fields: []string{"alerts.held_age", "version.on_gap", "ack"}, own: true,
 		is: func(r Rules) bool { return r.Alerts.HeldAge > 0 && r.holdsNone() }, says: notHeld,
 	},

@@ -91,7 +91,7 @@ func (r Rules) builtin(handler string) *Rules {
 		b.OnParked = HoldKey
 	}
 	if r.holdsNone() {
-		b.Version.MaxHeld, b.Version.HeldFor = 0, 0
+		b.Version.MaxHeld, b.Version.HeldFor, b.Version.GapFor = 0, 0, Duration(time.Minute)
 	}
 	switch {
 	case r.Key.own():

@@ -63,6 +63,7 @@ func TestExplainLeavesOutWhatIsNotHeld(t *testing.T) {
 		all := explained(consumers(map[string]policy.Rules{"audit": c.rules}), "audit")
 		require.Equal(t, c.held, all["version.max_held"] != "")
 		require.Equal(t, c.held, all["version.held_for"] != "")
+		require.Equal(t, c.held, all["version.gap_for"] == "")
 	}
 }
 

@@ -35,6 +35,7 @@ var meaning = map[string][]Strategy{
 	"version":            versioned,
 	"version.on_gap":     gated,
 	"version.gap_wait":   gated,
+	"version.gap_for":    gated,
 	"version.max_held":   gated,
 	"version.held_for":   gated,
 	"alerts":             remembering,

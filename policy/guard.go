@@ -68,7 +68,8 @@ func (w *Wired) gate(r Rules) (millrace.VersionGate, error) {
 	if r.Strategy == Latest {
 		g.OnGap = inbox.GapLatest
 	}
-	g.GapWait, g.MaxHeld, g.HeldFor = time.Duration(r.Version.GapWait), r.Version.MaxHeld, time.Duration(r.Version.HeldFor)
+	g.GapWait, g.GapFor = time.Duration(r.Version.GapWait), time.Duration(r.Version.GapFor)
+	g.MaxHeld, g.HeldFor = r.Version.MaxHeld, time.Duration(r.Version.HeldFor)
 	return g, g.Validate()
 }
 

@@ -34,6 +34,7 @@ func full() policy.Policy {
 			Strategy: policy.Dedup, Consumer: "d", Epoch: 4, Key: policy.Key{From: "metadata:id", Optional: true, Within: "type"},
 			Retention: 3 * hour, Replay: policy.ReplayRefuse,
 		},
+		"fails":  {Strategy: policy.Gate, Version: policy.Version{OnGap: policy.GapFail, GapFor: 2 * hour}},
 		"latest": {Strategy: policy.Latest, Retention: policy.Forever},
 		"plain":  {},
 	})
@@ -68,6 +69,11 @@ func TestRulesReachTheMiddlewares(t *testing.T) {
 		Optional: true, OnGap: inbox.GapHold, GapWait: time.Second, First: inbox.FirstSeen, MaxHeld: 7, HeldFor: time.Hour,
 		OnCollision: inbox.VersionDrop,
 	}, g)
+
+	g, err = wired.GateOf("fails")
+	require.NoError(t, err)
+	require.Equal(t, inbox.GapFail, g.OnGap)
+	require.Equal(t, 2*time.Hour, g.GapFor)
 
 	d, err := wired.DurableOf("gate")
 	require.NoError(t, err)

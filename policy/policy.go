@@ -110,6 +110,9 @@ type Version struct {
 	// GapWait is how long a message waits in memory for its predecessor first.
 	GapWait Duration `yaml:"gap_wait"`
 
+	// GapFor is how long a gap may last with on_gap: fail, while a message goes back to its source.
+	GapFor Duration `yaml:"gap_for"`
+
 	// First is one, zero or seen: the version at which an aggregate begins. Defaults to one.
 	First First `yaml:"first"`
 
