@@ -16,9 +16,9 @@ import (
 // guides are the documents that name tests, with the headings that each must have.
 var guides = map[string][]string{
 	"docs/choosing.md": {
-		"Do you need it?", "When not to use Millrace", "Which parts", "By kind of consumer", "Which key", "Which mode of Durable", "What it costs",
+		"Do you need it?", "Naturally idempotent or not", "When not to use Millrace", "Which parts", "By kind of consumer", "Which key", "Which mode of Durable", "What it costs",
 	},
-	"docs/checklist.md": {"What is handled", "How long", "The transaction", "What goes out", "Order", "When it fails", "What check says of a consumer"},
+	"docs/checklist.md": {"What is handled", "How long", "The transaction", "What goes out", "Order", "When it fails", "By topic", "What check says of a consumer"},
 	"docs/migrating.md": {"From a table of processed messages", "From Watermill's Deduplicator", "From the forwarder"},
 	"docs/pitfalls.md": {
 		"Deduplication in memory as correctness", "The broker's deduplication ids", "HTTP idempotency keys instead of an inbox",
@@ -35,6 +35,30 @@ var guides = map[string][]string{
 
 // questions is how many the checklist has.
 const questions = 18
+
+// topics are what reviewers look for in the checklist, by the words that they use.
+var topics = []string{
+	"message id", "id stable across retries and replay", "memory scoped by consumer", "duplicate delivery tested", "business effect",
+	"naturally idempotent", "marker in the effect's transaction", "external effects deduplicated", "provider key stable", "replay allowed",
+	"dead-letter replay keeps the id", "how long ids are remembered", "memory as long as the replay window",
+	"old and future aggregate versions", "inbox states watched", "stale in-progress recovered", "duplicates acked", "crash windows tested",
+}
+
+// TestTopicsOfTheChecklist: each topic names its questions, and what millrace check says.
+func TestTopicsOfTheChecklist(t *testing.T) {
+	text, err := os.ReadFile("../docs/checklist.md")
+	require.NoError(t, err)
+	require.Len(t, topics, 18)
+	for _, topic := range topics {
+		row := regexp.MustCompile(`(?m)^\| ` + topic + ` \| ([\d, ]+) \| .+ \|$`).FindStringSubmatch(string(text))
+		if !assert.NotNil(t, row, topic) {
+			continue
+		}
+		for _, question := range strings.Split(row[1], ", ") {
+			assert.Contains(t, string(text), "\n### "+question+". ", topic)
+		}
+	}
+}
 
 // TestGuides holds the guides to the repository: the headings that they must have, the tests
 // that they name, and the SQL that they show.

@@ -17,7 +17,8 @@ func (a *app) checkCommand() *cobra.Command {
 		Short: "Find what is wrong with the database and with how consumers are set up",
 		Long: `Compares the tables and the settings of the server, as a connection with this DSN has
 them, with what Millrace needs, and goes through each consumer: what makes two messages
-the same, for how long that is remembered, and whether a janitor forgets the rest.
+the same, for how long that is remembered, whether a janitor forgets the rest, what a replay
+may do, and whether stored messages wait for a queue that no process serves.
 
 Exits with 1 if there are errors, with --strict also if there are warnings.`,
 		Example: "  millrace check\n  millrace check --strict --json",
@@ -51,8 +52,16 @@ func (a *app) check(ctx context.Context, strict bool) error {
 			return err
 		}
 	}
-	for _, c := range newestOnly(consumers) {
+	newest := newestOnly(consumers)
+	for _, c := range newest {
 		findings = append(findings, judge(c)...)
+	}
+	if len(newest) > 0 {
+		backlog, err := store.Backlog(ctx, inbox.BacklogOptions{})
+		if err != nil {
+			return err
+		}
+		findings = append(findings, judgeBacklog(newest, backlog)...)
 	}
 	if err := a.printCheck(findings, consumers); err != nil {
 		return err

@@ -2,7 +2,9 @@ package main
 
 import (
 	"fmt"
+	"slices"
 	"strings"
+	"time"
 
 	"github.com/millrace-go/millrace/inbox"
 )
@@ -16,12 +18,16 @@ type setup struct {
 	Retention *string `json:"retention"` // null: for ever
 	Window    *string `json:"window"`    // null: not declared
 	Queue     bool    `json:"served"`
+	Replays   string  `json:"replays"`
 	Purged    *string `json:"purged_at"`
 }
 
 func setupOf(c inbox.KnownConsumer) setup {
 	source, scope := scopeOf(c.Key)
-	s := setup{Consumer: c.Name, Epoch: c.Epoch, Key: source, Scope: scope, Queue: c.Served, Purged: since(c.PurgedAt)}
+	s := setup{
+		Consumer: c.Name, Epoch: c.Epoch, Key: source, Scope: scope, Queue: c.Served,
+		Replays: c.OnReplay.String(), Purged: since(c.PurgedAt),
+	}
 	if c.Retention != inbox.Forever {
 		text := span(c.Retention)
 		s.Retention = &text
@@ -59,7 +65,7 @@ func setupsTable(setups []setup) string {
 	if len(setups) == 0 {
 		return ""
 	}
-	t := newTable("CONSUMER", "EPOCH", "KEY", "SCOPE", "RETENTION", "WINDOW", "QUEUE", "PURGED")
+	t := newTable("CONSUMER", "EPOCH", "KEY", "SCOPE", "RETENTION", "WINDOW", "QUEUE", "REPLAYS", "PURGED")
 	for _, s := range setups {
 		retention, window, queue, purged := "for ever", "not declared", "none", "never"
 		if s.Retention != nil {
@@ -74,7 +80,7 @@ func setupsTable(setups []setup) string {
 		if s.Purged != nil {
 			purged = *s.Purged
 		}
-		t.add(s.Consumer, s.Epoch, s.Key, s.Scope, retention, window, queue, purged)
+		t.add(s.Consumer, s.Epoch, s.Key, s.Scope, retention, window, queue, s.Replays, purged)
 	}
 	return t.String() + "\n"
 }
@@ -88,6 +94,26 @@ func newestOnly(consumers []inbox.KnownConsumer) []inbox.KnownConsumer {
 		}
 	}
 	return all
+}
+
+// unservedTooLong is how long stored messages may wait without a queue: a service that is deployed comes back before.
+const unservedTooLong = 15 * time.Minute
+
+// judgeBacklog finds stored messages that no process delivers: those that nobody took, and those in progress whose
+// process is gone.
+func judgeBacklog(consumers []inbox.KnownConsumer, all []inbox.Backlog) (found []inbox.Finding) {
+	warn := func(problem, remedy string, b inbox.Backlog) {
+		found = append(found, inbox.Finding{Severity: inbox.Warning, Subject: fmt.Sprintf("consumer %q", b.Consumer), Problem: problem, Remedy: remedy})
+	}
+	for _, b := range all {
+		newest := slices.ContainsFunc(consumers, func(c inbox.KnownConsumer) bool { return c.Name == b.Consumer && c.Epoch == b.Epoch })
+		if !newest || b.Served || b.OldestPending < unservedTooLong && b.Stale.N == 0 {
+			continue
+		}
+		warn(fmt.Sprintf("no queue serves it, and messages are stored: %s due, %s in progress with a process that is gone", b.Due, b.Stale),
+			"start the service with pubsub.Durable for this consumer and epoch; it takes up both by itself", b)
+	}
+	return found
 }
 
 // judge says what is risky in how a consumer is set up, beyond what the inbox itself sees.

@@ -151,6 +151,7 @@ func TestCheck(t *testing.T) {
 		}
 		s.exec(`UPDATE millrace_consumers SET created_at = created_at - ? WHERE name = ?`,
 			(3 * 24 * time.Hour).Microseconds(), []byte("mail"))
+		s.exec(`UPDATE millrace_messages SET status = ?, lease_token = 7, due_at = ? WHERE id = 1`, inbox.InProgress, ago(time.Hour))
 		golden(t, "check", []string{"check"}, s.run("check"))
 		assert.Equal(t, 1, s.run("check", "--strict").code)
 		s.exec(`DELETE FROM millrace_consumers WHERE name <> ?`, []byte("typed"))
