@@ -18,11 +18,12 @@ var guides = map[string][]string{
 	"docs/choosing.md": {
 		"Do you need it?", "Naturally idempotent or not", "When not to use Millrace", "Which parts", "By kind of consumer", "Which key", "Which mode of Durable", "What it costs",
 	},
-	"docs/checklist.md": {"What is handled", "How long", "The transaction", "What goes out", "Order", "When it fails", "By topic", "What check says of a consumer"},
-	"docs/migrating.md": {"From a table of processed messages", "From Watermill's Deduplicator", "From the forwarder"},
+	"docs/checklist.md":  {"What is handled", "How long", "The transaction", "What goes out", "Order", "When it fails", "By topic", "What check says of a consumer"},
+	"docs/guarantees.md": {"What is outside", "Where the ideas come from"},
+	"docs/migrating.md":  {"From a table of processed messages", "From Watermill's Deduplicator", "From the forwarder"},
 	"docs/pitfalls.md": {
 		"Deduplication in memory as correctness", "The broker's deduplication ids", "HTTP idempotency keys instead of an inbox",
-		"The broker's exactly-once", "Check, then act", "Keys without a scope", "One consumer name for two handlers", "Offsets as ids",
+		"The broker's exactly-once", "Check, then act", "Keys without a scope", "One consumer name for two handlers", "Offsets as ids", "Times as ids",
 		"A key made in the consumer", "Business keys that collapse different messages", "The payload as the key of a command",
 		"A retention below the window", "Tables without a janitor", "Ack before commit", "InstantAck", "Effects past the transaction",
 		"Retry inside the transaction", "PoisonQueue or IgnoreErrors inside", "The transaction in a goroutine", "Swallowed SQL errors",

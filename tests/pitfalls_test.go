@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/millrace-go/millrace/inbox"
 	millrace "github.com/millrace-go/millrace/middleware"
 	"github.com/millrace-go/millrace/tests/rig"
 	"github.com/millrace-go/millrace/tests/testdb"
@@ -67,5 +68,27 @@ func TestInstantAckInsideLosesFailures(t *testing.T) {
 		require.NoError(t, s.router.Close())
 		assert.Zero(t, b.effects())
 		b.nothingOpen()
+	}))
+}
+
+// The time at which a message was made is the id of all that were made then, and another one when it is sent again.
+func TestATimeAsTheKey(t *testing.T) {
+	t.Parallel()
+	testdb.Each(t, testdb.With(newBed, func(t *testing.T, b *bed) {
+		made := func(at, payload string) *message.Message {
+			msg := newMessage(payload)
+			msg.Metadata.Set("made_at", at)
+			return msg
+		}
+		const first, later = "2026-01-02T03:04:05.678Z", "2026-01-02T03:04:05.679Z"
+		byTime := func(i *millrace.Inbox) { i.Key = inbox.ByMetadata("made_at") }
+		must(t, b.inbox(effect, byTime), made(first, "one"))
+		must(t, b.inbox(effect, byTime), made(first, "two"))
+		assert.Equal(t, 1, b.effects(), "the second one is dropped")
+		assert.Equal(t, 1, b.events.Count("collision"), "and counted")
+		must(t, b.inbox(effect, byTime, func(i *millrace.Inbox) { i.OnCollision = inbox.CollisionPark }), made(first, "three"))
+		assert.Len(t, rig.Parked(t, b.store), 1, "the third one is kept")
+		must(t, b.inbox(effect, byTime), made(later, "one"))
+		assert.Equal(t, 2, b.effects(), "what is sent again is another message")
 	}))
 }
