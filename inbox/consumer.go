@@ -33,7 +33,7 @@ const (
 	CollisionPark
 	// CollisionDrop acks the newcomer as a duplicate. It is counted.
 	CollisionDrop
-	// CollisionFail returns ErrCollision.
+	// CollisionFail returns ErrCollision, of which FailedObserver is told.
 	CollisionFail
 )
 

@@ -128,6 +128,11 @@ func (cl *Claim) collision() (next step, err error) {
 		cl.answer = ReasonCollisionDropped
 		return done, nil
 	case CollisionFail:
+		e := d.event(ReasonCollision)
+		e.Err = ErrCollision
+		for _, o := range s.observe.failed {
+			o.ObserveFailed(d.ctx, e)
+		}
 		return 0, ErrCollision
 	default:
 		d.collide()

@@ -41,7 +41,8 @@ type (
 	CompletedObserver interface {
 		ObserveCompleted(ctx context.Context, e Event)
 	}
-	// FailedObserver is told of each handler run that was rolled back, and why.
+	// FailedObserver is told of each handler run that was rolled back, and why; and, with [ReasonCollision] and no
+	// Duration, of each message that [CollisionFail] refuses.
 	FailedObserver interface {
 		ObserveFailed(ctx context.Context, e Event)
 	}

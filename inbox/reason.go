@@ -105,6 +105,7 @@ func reasonOf(err error) string {
 		{errDisconnected, ReasonConnection},
 		{context.DeadlineExceeded, ReasonTimeout},
 		{context.Canceled, ReasonClosing},
+		{ErrCollision, ReasonCollision},
 		{ErrLost, ReasonLost},
 		{ErrLeaseLost, ReasonLost},
 	} {

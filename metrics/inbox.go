@@ -131,7 +131,7 @@ func (v *inboxVectors) of(name string, limit int) *consumer {
 		parked: by(v.parked, inbox.ReasonCollision, inbox.ReasonTooOld, inbox.ReasonAttempts, inbox.ReasonTerminal,
 			inbox.ReasonUnknownType, inbox.ReasonNoAnswer, inbox.ReasonVersion, inbox.ReasonHeldTooLong, inbox.ReasonReplayed,
 			inbox.ReasonNoKey),
-		failures: by(v.failures), duplicates: by(v.duplicates), retries: by(v.retries),
+		failures: by(v.failures, inbox.ReasonCollision), duplicates: by(v.duplicates), retries: by(v.retries),
 		replayed: by(v.replayed, resultRan, resultForced, resultSuppressed, resultRefused, resultDuplicate),
 		ages:     newChildren(limit, func(age string) prometheus.Gauge { return v.ages.WithLabelValues(name, age) }),
 		seconds:  v.seconds.WithLabelValues(name), lag: v.lag.WithLabelValues(name),
@@ -166,7 +166,9 @@ func (o *inboxObserver) ObserveFailed(_ context.Context, e inbox.Event) {
 	c.failures.of(e.Reason).Inc()
 	c.types.of(e.Type).failed.Inc()
 	c.claims.of(resultFailed).Inc()
-	c.seconds.Observe(e.Duration.Seconds())
+	if e.Duration > 0 { // else no handler ran
+		c.seconds.Observe(e.Duration.Seconds())
+	}
 }
 
 func (o *inboxObserver) ObserveDuplicate(_ context.Context, e inbox.Event) {

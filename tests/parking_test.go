@@ -150,6 +150,9 @@ var parkingBodies = []testdb.Body{
 		must(t, h(inbox.CollisionDrop), message.NewMessage(msg.UUID, []byte("second")))
 		_, err := h(inbox.CollisionFail)(message.NewMessage(msg.UUID, []byte("second")))
 		require.ErrorIs(t, err, inbox.ErrCollision)
+		require.Equal(t, 1, b.events.Count("failed"), "nobody else hears of it")
+		assert.Equal(t, inbox.ReasonCollision, b.events.Last("failed").Reason)
+		require.ErrorIs(t, b.events.Last("failed").Err, inbox.ErrCollision)
 		assert.Equal(t, 1, b.effects())
 		b.nothingOpen()
 	})},
