@@ -16,7 +16,7 @@ func (cl *Claim) turnAway(produced []*message.Message) error {
 	if cl.verdict == postponed {
 		return cl.giveUp()
 	}
-	if err := cl.setAside(); errors.Is(err, errStored) {
+	if err := dialect.Unhide(cl.setAside()); errors.Is(err, errStored) {
 		cl.letGo()
 		cl.duplicate()
 		return nil

@@ -62,7 +62,7 @@ func (g *Gate) Admit(msg *message.Message) (run bool, err error) {
 	}
 	if err := cl.pass(g, steps); err != nil && !cl.contended(err) && !cl.inTheWay(err) {
 		cl.unserved = dialect.Classify(err).Down()
-		return false, fmt.Errorf("version gate: %w", explain(cl.consumer.store.noticeLoss(err)))
+		return false, fmt.Errorf("version gate: %w", dialect.Unhide(explain(cl.consumer.store.noticeLoss(err))))
 	}
 	cl.decided = true
 	return cl.verdict == admitted, cl.refusal()

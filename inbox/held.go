@@ -57,7 +57,7 @@ func (cl *Claim) setAside() error {
 		return err
 	}
 	if err := cl.tx.Commit(); err != nil {
-		cl.inDoubt = true
+		cl.inDoubt = !dialect.Aborted(err)
 		return explain(cl.consumer.store.noticeLoss(fmt.Errorf("commit: %w", err)))
 	}
 	return nil

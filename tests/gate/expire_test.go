@@ -1,9 +1,12 @@
 package gate_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -13,6 +16,7 @@ import (
 
 	"github.com/millrace-go/millrace/inbox"
 	millrace "github.com/millrace-go/millrace/middleware"
+	"github.com/millrace-go/millrace/tests/faults"
 	"github.com/millrace-go/millrace/tests/rig"
 	"github.com/millrace-go/millrace/tests/testdb"
 )
@@ -45,6 +49,30 @@ func TestManyAreHeldTooLong(t *testing.T) {
 		assert.Less(t, time.Since(looked), 9*time.Second, "in one look")
 		rig.Eventually(b, "all are told", func() bool { return b.events.Count("parked") == many })
 		assert.Contains(t, b.events.Last("parked").Err.Error(), "held too long: its predecessor, version 1")
+	}))
+}
+
+// A consumer for which the look fails does not keep it from those behind.
+func TestWhatIsHeldTooLongBehindAConsumerThatFails(t *testing.T) {
+	t.Parallel()
+	testdb.Each(t, testdb.With(newBed, func(t *testing.T, b *bed) {
+		for _, name := range []string{"first", "second"} {
+			rig.Queue(b, b.store, inbox.QueueConfig{Consumer: name})
+			h := millrace.Inbox{Store: b.store, Consumer: name}.Middleware(millrace.VersionGate{HeldFor: time.Millisecond}.Middleware(handler))
+			must(t, h, change("a", 2))
+		}
+		pool := faults.Open(t, b.db)
+		var looks atomic.Int64
+		pool.Set(faults.Plan{Before: func(_ context.Context, call string) error {
+			if strings.Contains(call, "AS expired") && looks.Add(1)%2 == 1 { // that for the first of the two
+				return errors.New("boom")
+			}
+			return nil
+		}})
+		look := b.newStore(pool.DB, inbox.Config{PurgeInterval: 10 * time.Millisecond})
+		go func() { assert.NoError(t, look.Run(t.Context())) }()
+		rig.Eventually(b, "what the second holds is parked", func() bool { return b.open(inbox.Parked) == 1 })
+		assert.Equal(t, 1, b.open(inbox.Held))
 	}))
 }
 

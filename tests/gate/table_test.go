@@ -198,6 +198,25 @@ var tableBodies = []testdb.Body{
 		require.ErrorContains(t, err, "OnGap 9")
 		require.ErrorContains(t, err, "MaxHeld -1")
 	})},
+	{Name: "a failed statement before and behind the gate", Why: "who hid its error is told so", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
+		if b.db.Dialect != "postgres" { // the others go on after a statement that failed
+			return
+		}
+		b.queued(b.store)
+		hides := func(msg *message.Message) {
+			_ = rig.Exec(msg.Context(), `SELECT * FROM nowhere`)
+		}
+		gate := millrace.VersionGate{}.Middleware(handler)
+		for _, between := range []message.HandlerFunc{
+			func(msg *message.Message) ([]*message.Message, error) { hides(msg); return gate(msg) },
+			func(msg *message.Message) ([]*message.Message, error) { defer hides(msg); return gate(msg) },
+		} {
+			_, err := millrace.Inbox{Store: b.store, Consumer: consumer}.Middleware(between)(change("a", 2))
+			require.ErrorContains(t, err, "set a SAVEPOINT before a statement that may fail")
+			assert.Equal(t, inbox.ReasonHidden, b.events.Last("failed").Reason)
+		}
+		assert.Zero(t, b.open(inbox.Held))
+	})},
 	{Name: "skipped by Inbox", Why: "then the gate is not there either", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		ran := 0
 		h := millrace.Inbox{Store: b.store, Consumer: consumer, Skip: func(*message.Message) bool { return true }}.Middleware(
