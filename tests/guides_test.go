@@ -94,7 +94,7 @@ func TestFactsOfAMessageAreDocumented(t *testing.T) {
 	list, err := os.ReadFile("../cmd/millrace/list.go")
 	require.NoError(t, err)
 	for _, fact := range []string{
-		"consumer", "id", "event type", "event version", "aggregate", "version", "source topic", "payload hash", "status", "attempts",
+		"consumer", "id", "event type", "event version", "aggregate", "version", "source topic", "partition", "offset", "payload hash", "status", "attempts",
 		"received", "started", "processed", "next attempt", "last error", "correlation id", "causation id",
 	} {
 		row := regexp.MustCompile(`(?m)^\| (?:[a-z ]+, )?` + fact + `(?:, [a-z ]+)? \| ([^|]*)\|`).FindStringSubmatch(string(document))
