@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"math"
 
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
@@ -12,20 +13,35 @@ import (
 	"github.com/millrace-go/millrace/internal/keycode"
 )
 
-// sayHeldBehind says so where messages are held for one that was discarded: nothing releases them, since its
-// version is not applied. Beside what the gate noted only the fields of the metadata are looked at: which
-// version a message brings is known to the gate of its handler.
-func (s *Store) sayHeldBehind(ctx context.Context, row messageRow) {
-	for _, v := range row.versions() {
-		waiting, err := s.heldBehind(ctx, row.Consumer, v)
-		switch about := row.fields().Add(watermill.LogFields{"aggregate": v.Aggregate, "version": v.Number}); {
-		case err != nil:
-			s.log.Error("inbox: what is held behind a discarded message could not be looked at", explain(err), about)
-		case waiting > 0:
-			s.log.Error("inbox: messages stay held behind one that was discarded",
-				fmt.Errorf("call Store.SetVersion with %d once its effect is there, or is not wanted", v.Number),
-				about.Add(watermill.LogFields{"count": waiting}))
+// sayHeldBehind says so where messages are held for some that were discarded: nothing releases them, since their
+// versions are not applied. Beside what the gate noted only the fields of the metadata are looked at: which
+// version a message brings is known to the gate of its handler. Each aggregate is looked at once.
+func (s *Store) sayHeldBehind(ctx context.Context, rows ...messageRow) {
+	type aggregate struct {
+		consumer int32
+		id       string
+	}
+	looked := make(map[aggregate]heldBehind)
+	for _, row := range rows {
+		for _, v := range row.versions() {
+			behind, known := looked[aggregate{row.Consumer, string(v.id)}]
+			if !known {
+				behind = s.heldBehind(ctx, row.Consumer, v.id)
+				looked[aggregate{row.Consumer, string(v.id)}] = behind
+			}
+			s.sayBehind(row, v, behind)
 		}
+	}
+}
+
+func (s *Store) sayBehind(row messageRow, v versioned, behind heldBehind) {
+	switch about := row.fields().Add(watermill.LogFields{"aggregate": v.Aggregate, "version": v.Number}); {
+	case behind.err != nil:
+		s.log.Error("inbox: what is held behind a discarded message could not be looked at", explain(behind.err), about)
+	case behind.waiting > 0 && behind.version < v.Number:
+		s.log.Error("inbox: messages stay held behind one that was discarded",
+			fmt.Errorf("call Store.SetVersion with %d once its effect is there, or is not wanted", v.Number),
+			about.Add(watermill.LogFields{"count": behind.waiting}))
 	}
 }
 
@@ -50,16 +66,25 @@ func (r *messageRow) versions() []versioned {
 	return all
 }
 
-// heldBehind counts what waits for v, or for a version after it; it does not count on for ever.
-func (s *Store) heldBehind(ctx context.Context, consumer int32, v versioned) (waiting int, err error) {
+// heldBehind is how an aggregate is.
+type heldBehind struct {
+	version int64
+	waiting int // for it to advance; not counted on for ever
+	err     error
+}
+
+func (s *Store) heldBehind(ctx context.Context, consumer int32, aggregate []byte) (b heldBehind) {
 	var row aggregateRow
 	db := s.reader(ctx)
-	err = row.scan(db.QueryRowxContext(ctx, s.dialect.Gate.SelectAggregate, consumer, v.id))
-	if err != nil && !errors.Is(err, sql.ErrNoRows) || err == nil && row.Version >= v.Number {
-		return 0, err
+	b.version = math.MinInt64
+	switch b.err = row.scan(db.QueryRowxContext(ctx, s.dialect.Gate.SelectAggregate, consumer, aggregate)); {
+	case b.err == nil:
+		b.version = row.Version
+	case !errors.Is(b.err, sql.ErrNoRows):
+		return b
 	}
-	err = db.QueryRowxContext(ctx, s.dialect.Gate.CountHeld, consumer, v.id, mostCounted).Scan(&waiting)
-	return waiting, err
+	b.err = db.QueryRowxContext(ctx, s.dialect.Gate.CountHeld, consumer, aggregate, mostCounted).Scan(&b.waiting)
+	return b
 }
 
 // mostCounted is up to what it is counted how much waits behind a message.

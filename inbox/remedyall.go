@@ -56,10 +56,8 @@ func (s *Store) DiscardAll(ctx context.Context, f Filter, by Operator, pace Pace
 			gone[row.ID] = err == nil
 			return err
 		})
-		for _, row := range rows {
-			if n > 0 && gone[row.ID] { // else it was rolled back, or somebody else changed it
-				s.sayHeldBehind(ctx, row)
-			}
+		if n > 0 { // else it was rolled back
+			s.sayHeldBehind(ctx, slices.DeleteFunc(rows, func(row messageRow) bool { return !gone[row.ID] })...)
 		}
 		return n, err
 	})

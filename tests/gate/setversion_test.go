@@ -12,6 +12,7 @@ import (
 
 	"github.com/millrace-go/millrace/inbox"
 	millrace "github.com/millrace-go/millrace/middleware"
+	"github.com/millrace-go/millrace/tests/faults"
 	"github.com/millrace-go/millrace/tests/rig"
 	"github.com/millrace-go/millrace/tests/testdb"
 )
@@ -100,5 +101,16 @@ func TestDiscardingWhatOthersWaitFor(t *testing.T) {
 			require.NoError(t, discard(id))
 			assert.Equal(t, n+1, said())
 		}
+		const many = 5
+		for range many {
+			park(change("c", 1))
+		}
+		must(t, b.gated(store, millrace.VersionGate{}, handler), change("c", 2))
+		pool := faults.Open(t, b.db)
+		reads := countReads(pool)
+		_, err := b.newStore(pool.DB, inbox.Config{Logger: events}).DiscardAll(t.Context(), inbox.Filter{}, ada, inbox.Pace{})
+		require.NoError(t, err)
+		assert.Equal(t, 2+many, said())
+		assert.Equal(t, int64(1), reads.Load(), "an aggregate is looked at once")
 	}))
 }

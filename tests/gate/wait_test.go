@@ -132,12 +132,12 @@ func TestWaitingForAnAggregateOfAnotherProcess(t *testing.T) {
 				_, err := patient(change("a", 2))
 				ended <- err
 			}()
-			b.untilSomeoneWaits()
-			const waits = time.Second
-			<-time.After(waits)
+			waits(b)
+			const while = time.Second
+			<-time.After(while)
 			finish()
 			require.NoError(t, rig.Within(t, ended, "nobody waits for the aggregate any more"))
-			assert.GreaterOrEqual(t, deadline.Sub(called), once.Timeout+waits)
+			assert.GreaterOrEqual(t, deadline.Sub(called), once.Timeout+while)
 			assert.Equal(t, upTo(2), b.applied("a"))
 			assert.Zero(t, b.events.Count("failed"))
 		})
@@ -164,15 +164,4 @@ func (b *bed) slowly(msg *message.Message) (finish func()) {
 	b.Cleanup(finish)
 	<-began
 	return finish
-}
-
-// untilSomeoneWaits waits until a statement waits for the lock of an aggregate.
-func (b *bed) untilSomeoneWaits() {
-	b.Helper()
-	query := map[string]string{
-		"postgres": `SELECT COUNT(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()`,
-		"mysql": `SELECT COUNT(*) FROM information_schema.PROCESSLIST
-			WHERE DB = DATABASE() AND ID <> CONNECTION_ID() AND INFO LIKE '%millrace_versions%'`,
-	}[b.db.Dialect]
-	rig.Eventually(b, "somebody waits for a lock", func() bool { return b.count(query) > 0 })
 }
