@@ -3,6 +3,7 @@ package inboxtest
 import (
 	"context"
 	"fmt"
+	"maps"
 	"reflect"
 	"slices"
 	"strings"
@@ -135,19 +136,28 @@ func (pl *play) pending() string {
 	return ""
 }
 
-// open lists what waits for an operator or a predecessor.
+// open lists what waits for an operator or a predecessor. A message that waits in two epochs, of which the later
+// knows nothing of the other, counts as one.
 func (pl *play) open(ctx context.Context) ([]string, error) {
 	if pl.store == nil {
 		return nil, nil
 	}
 	var all []string
+	waits := make(map[string]map[int]int) // how often, by epoch
 	for after := int64(0); ; {
 		page, err := pl.store.Find(ctx, inbox.Filter{}, after, inbox.MaxPage)
 		if err != nil {
 			return nil, fmt.Errorf("list what is open: %w", err)
 		}
 		for _, m := range page {
-			all = append(all, fmt.Sprintf("%s of %s is %v (%s)", m.UUID, m.Consumer, m.Status, m.Reason))
+			text := fmt.Sprintf("%s of %s is %v (%s)", m.UUID, m.Consumer, m.Status, m.Reason)
+			before := slices.Max(append(slices.Collect(maps.Values(waits[text])), 0))
+			if waits[text] == nil {
+				waits[text] = make(map[int]int)
+			}
+			if waits[text][m.Epoch]++; waits[text][m.Epoch] > before {
+				all = append(all, text)
+			}
 		}
 		if len(page) < inbox.MaxPage {
 			slices.Sort(all)

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"strings"
 
 	"github.com/jmoiron/sqlx"
 
@@ -184,8 +183,8 @@ func (s *service) misplaced(ctx context.Context, db *sqlx.DB, _ *performance) ([
 		want = append(want, fmt.Sprintf("%s %v", forgedUUID, inbox.Parked))
 	}
 	for _, m := range open {
-		if s.epochs && m.UUID == forgedUUID && slices.ContainsFunc(got, func(g string) bool { return strings.HasPrefix(g, forgedUUID) }) {
-			continue
+		if slices.ContainsFunc(open, func(o inbox.Message) bool { return o.UUID == m.UUID && o.Epoch < m.Epoch }) {
+			continue // it came in both epochs, of which the later knows nothing of the other
 		}
 		got = append(got, fmt.Sprintf("%s %v", m.UUID, m.Status))
 		switch {
