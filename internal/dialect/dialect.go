@@ -70,7 +70,7 @@ type Dialect struct {
 	Retake      string
 	SelectClaim string
 	SelectHeld  string
-	OpenClaim   string
+	OpenClaim   string // waits for who has the claim; the token of one that is completed stays its holder's
 	ReopenClaim string
 	CloseClaim  string
 

@@ -110,7 +110,7 @@ var mysql = Dialect{
 	OpenClaim: `
 		INSERT INTO millrace_claims (consumer, message_id, payload_hash, token, result, processed_at)
 		VALUES (?, ?, ?, ?, 0, ` + mysqlNow + `)
-		ON DUPLICATE KEY UPDATE token = token + 1`,
+		ON DUPLICATE KEY UPDATE token = IF(result = 0, token + 1, token)`,
 	ReopenClaim: `
 		UPDATE millrace_claims
 		SET result = 0

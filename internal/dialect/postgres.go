@@ -110,7 +110,8 @@ var postgres = Dialect{
 	OpenClaim: `
 		INSERT INTO millrace_claims (consumer, message_id, payload_hash, token, result, processed_at)
 		VALUES ($1, $2, $3, $4, 0, ` + postgresNow + `)
-		ON CONFLICT (consumer, message_id) DO UPDATE SET token = millrace_claims.token + 1`,
+		ON CONFLICT (consumer, message_id) DO UPDATE SET
+			token = CASE WHEN millrace_claims.result = 0 THEN millrace_claims.token + 1 ELSE millrace_claims.token END`,
 	ReopenClaim: `
 		UPDATE millrace_claims
 		SET result = 0
