@@ -103,7 +103,7 @@ func (cl *Claim) acquire() error {
 			return ErrUnavailable
 		}
 		following, err := cl.guarded(pass, next)
-		switch kind := dialect.Classify(err); {
+		switch kind := saysOf(err); {
 		case err == nil:
 			s.answers(pass)
 			next = following

@@ -119,7 +119,7 @@ func (c *Consumer) claim(msg *message.Message, v *visit) (*Claim, error) {
 // yet, it is now.
 func (c *Consumer) unclaimed(d *delivery, err error) error {
 	if d.ctx.Err() == nil && !errors.Is(err, ErrUnavailable) && !errors.Is(err, ErrInProgress) &&
-		dialect.Classify(err) == dialect.Other {
+		saysOf(err) == dialect.Other {
 		return c.refused(d, err)
 	}
 	d.interrupted(err)

@@ -167,7 +167,7 @@ func (cl *Claim) keepBy(keep func(context.Context, why) (bool, error), because w
 		return false, fmt.Errorf("%w: keep the message for an operator: %w", ErrInProgress, err)
 	}
 	switch {
-	case dialect.Classify(err).Down():
+	case saysOf(err).Down():
 		s.observeOutage(d, err)
 		if pass.Down(d.ctx) {
 			d.log().Error("inbox: the database does not serve the inbox, deliveries are held back", explain(err), nil)

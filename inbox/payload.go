@@ -10,6 +10,7 @@ import (
 	"github.com/jmoiron/sqlx"
 
 	"github.com/millrace-go/millrace/internal/ambient"
+	"github.com/millrace-go/millrace/internal/dialect"
 )
 
 // PayloadInfo says which message a payload is of. It is the same when the payload is sealed
@@ -133,6 +134,17 @@ type openError struct {
 }
 
 func (e *openError) Unwrap() error { return e.error }
+
+// saysOf is what err says of the database, in a delivery. That a codec or a blob store cannot reach its
+// server says nothing.
+func saysOf(err error) dialect.Kind {
+	var opening *openError
+	kind := dialect.Classify(err)
+	if kind.Down() && (errors.Is(err, errNotKept) || errors.As(err, &opening)) {
+		return dialect.Other
+	}
+	return kind
+}
 
 // message returns the message in row. That its payload or its metadata cannot be had is told in it.
 func (s *Store) message(ctx context.Context, row messageRow) (Message, error) {

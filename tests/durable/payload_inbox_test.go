@@ -4,8 +4,10 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"net"
 	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -48,6 +50,26 @@ var inboxPayloadBodies = []testdb.Body{
 		parked := b.only(store, inbox.Parked)
 		assert.Equal(t, string(collision.Payload), string(parked.Payload))
 		assert.Equal(t, 1, b.count(`SELECT COUNT(*) FROM millrace_blobs`))
+	}},
+	{Name: "a key service that is out of reach", Why: "it is no outage of the database, which others use meanwhile", Run: func(t *testing.T, db *testdb.DB) {
+		b, keys, events := newBed(t, db), &subjects{}, &rig.Events{}
+		codec, err := inbox.NewAESGCM(keys)
+		require.NoError(t, err)
+		store := b.storeWith(inbox.Config{Payloads: codec, Observers: []inbox.Observer{events}})
+		handle := millrace.Inbox{Store: store, Consumer: consumer}.Middleware(func(*message.Message) ([]*message.Message, error) {
+			return nil, nil
+		})
+		msg := of("alice", secret)
+		_, err = handle(msg.Copy())
+		require.NoError(t, err)
+		keys.failWith(&net.OpError{Op: "dial", Err: syscall.ECONNREFUSED})
+		_, err = handle(message.NewMessage(msg.UUID, []byte("a collision, to be parked")))
+		require.ErrorIs(t, err, syscall.ECONNREFUSED)
+		keyless := message.NewMessage("", []byte("to be kept by the queue"))
+		copied, _ := b.queue(store).Straight("orders", keyless)
+		_, err = handle(copied)
+		require.ErrorIs(t, err, syscall.ECONNREFUSED)
+		assert.Zero(t, events.Count("outage"))
 	}},
 	{Name: "a handler that commits by itself and fails", Why: "its claim is taken back, though the payload cannot be stored", Run: func(t *testing.T, db *testdb.DB) {
 		b, runs, keys := newBed(t, db), &counter{}, &subjects{}
