@@ -71,6 +71,9 @@ func (cl *Claim) leap(g *Gate, v versioned) error {
 	if g.config.OnGap != GapLatest || len(s.observe.gap) == 0 && !s.debug {
 		return nil
 	}
+	if g.config.Starts != nil && g.config.Starts(cl.gated) { // it lacks nothing
+		return nil
+	}
 	if current, known := s.versions.Get(cl.consumer.prefix + string(v.id)); known && v.Number <= current+1 {
 		return nil
 	}

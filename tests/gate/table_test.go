@@ -112,6 +112,15 @@ var tableBodies = []testdb.Body{
 		must(t, h, change("a", 13))
 		assert.Equal(t, 2, b.events.Count("gap"), "12: a process sees what another one applied")
 	})},
+	{Name: "a snapshot with latest only", Why: "it lacks nothing that is older", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
+		starts := func(msg *message.Message) bool { return msg.Metadata.Get("snapshot") != "" }
+		h := b.gated(b.store, millrace.VersionGate{OnGap: inbox.GapLatest, Starts: starts}, handler)
+		snapshot := change("a", 9)
+		snapshot.Metadata.Set("snapshot", "yes")
+		must(t, h, change("a", 1), snapshot, change("a", 10))
+		assert.Equal(t, []int64{1, 9, 10}, b.applied("a"))
+		assert.Zero(t, b.events.Count("gap"))
+	})},
 	{Name: "a handler that fails", Why: "the version advances with the effect or not at all", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		failing := true
 		h := b.gated(b.store, millrace.VersionGate{}, func(msg *message.Message) ([]*message.Message, error) {
