@@ -55,7 +55,9 @@ var parkingBodies = []testdb.Body{
 				require.NoError(t, err)
 				return mode == pubsub.StoreFirst || len(story.Dropped) > 0 && strings.HasSuffix(story.Dropped[0].Reason, ", at orders[4]@17")
 			})
-			parked := func() (all []inbox.Message) { return rig.Find(t, store, inbox.Filter{Consumer: durable.Consumer, Status: inbox.Parked}) }
+			parked := func() (all []inbox.Message) {
+				return rig.Find(t, store, inbox.Filter{Consumer: durable.Consumer, Status: inbox.Parked})
+			}
 			rig.Eventually(b, "all are parked", func() bool { return len(parked()) == len(want) })
 			for _, m := range parked() {
 				assert.Equal(t, want[m.Metadata.Get("at")], m.Position.String(), mode)
