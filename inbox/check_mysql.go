@@ -104,7 +104,7 @@ func (c *checkup) mysqlTimeouts(mariaDB bool) {
 	}
 	wait := time.Duration(v.number("innodb_lock_wait_timeout")) * time.Second
 	if wait > farAbove*c.twinWait {
-		c.warn("innodb_lock_wait_timeout", fmt.Sprintf("it is %v: a copy that gave up after TwinWait, %v, goes on waiting "+
+		c.warn("innodb_lock_wait_timeout", fmt.Sprintf("it is %v: a copy, or a message at a version gate, that gave up after TwinWait, %v, goes on waiting "+
 			"on the server", wait, c.twinWait), fmt.Sprintf(
 			"put it into the connection string, for instance ?innodb_lock_wait_timeout=%d", int(2*c.twinWait/time.Second)))
 	}

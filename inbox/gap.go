@@ -77,8 +77,12 @@ func (cl *Claim) leap(g *Gate, v versioned) error {
 	if current, known := s.versions.Get(cl.consumer.prefix + string(v.id)); known && v.Number <= current+1 {
 		return nil
 	}
+	look := s.dialect.Gate.SelectAggregate
+	if !s.dialect.OneWriter {
+		look += " FOR UPDATE" // a predecessor that another process is at is no gap
+	}
 	var row aggregateRow
-	err := row.scan(cl.tx.QueryRowContext(cl.span.tx, s.dialect.Gate.SelectAggregate, cl.id32, v.id))
+	err := row.scan(cl.tx.QueryRowContext(cl.span.tx, look, cl.id32, v.id))
 	if errors.Is(err, sql.ErrNoRows) || err == nil && v.Number <= row.Version+1 {
 		return nil
 	}

@@ -144,13 +144,18 @@ func (cl *Claim) pass(g *Gate, versions []versioned) error {
 	return cl.judgeVersions(g, versions, rows)
 }
 
+// gatePatience bounds the wait for aggregates: it is TwinWait, and leaves a slow server the time that it needs by itself.
+func (c *ConsumerConfig) gatePatience() time.Duration { return max(c.TwinWait, time.Second) }
+
 // lockPatiently locks the aggregates, and may advance one at once. For another process that has them it waits
-// for what is left of TwinWait, which is not the handler's time.
+// for TwinWait, which is not the handler's time. Where there is one writer, nobody else can have them.
 func (cl *Claim) lockPatiently(g *Gate, versions []versioned) (rows []aggregateRow, err error) {
-	patience := cl.consumer.config.TwinWait
-	waits := cl.span.wait(patience - cl.twinSpent)
+	if cl.consumer.store.dialect.OneWriter {
+		return cl.lock(g, versions)
+	}
+	patience := cl.consumer.config.gatePatience()
+	waits := cl.span.wait(patience)
 	rows, err = cl.lock(g, versions)
-	cl.twinSpent += time.Since(cl.span.waited)
 	if waits && !cl.span.resume() {
 		return nil, &lockedError{versions[min(len(rows), len(versions)-1)].Aggregate, patience}
 	}

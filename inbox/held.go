@@ -186,14 +186,14 @@ func (j *janitor) expireHeld(ctx context.Context, c consumerRow) error {
 				expired = append(expired, age.ID)
 			}
 		}
-		if err := j.expirePage(ctx, c, expired); err != nil {
-			return err
-		}
 		if len(ages) < page {
 			delete(j.held, c.ID)
-			return nil
+		} else {
+			j.held[c.ID] = ages[len(ages)-1].ID // whatever becomes of this page, the others have their turn
 		}
-		j.held[c.ID] = ages[len(ages)-1].ID
+		if err := j.expirePage(ctx, c, expired); err != nil || len(ages) < page {
+			return err
+		}
 	}
 	return nil
 }

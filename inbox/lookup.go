@@ -101,9 +101,9 @@ func (cl *Claim) completed(row lookup) (next step, err error) {
 		cl.answer = ReasonOutcome
 		return done, nil
 	}
-	// A younger one may still have a handler that runs: one that committed by itself and
-	// then fails has its claim taken back.
-	safe := 2*cl.consumer.config.Timeout + afterwards
+	// A younger one may still have a handler that runs, after its waits for other processes: one that
+	// committed by itself and then fails has its claim taken back.
+	safe := 2*cl.consumer.config.Timeout + 3*cl.consumer.config.gatePatience() + afterwards
 	if row.Now-row.ProcessedAt > safe.Microseconds() {
 		cl.remember()
 	}

@@ -70,9 +70,23 @@ func sound(err error) (usable error) {
 			usable = errors.New(fmt.Sprintf("an error of type %T whose methods panic: ", err) + fmt.Sprint(err))
 		}
 	}()
-	if err != nil {
-		_ = err.Error()
-		_ = errors.Is(err, errPanic) // goes through all that it wraps
-	}
+	ask(err)
 	return err
+}
+
+// ask calls the methods of err, and of all that it wraps.
+func ask(err error) {
+	if err == nil {
+		return
+	}
+	_ = err.Error()
+	_ = errors.Is(err, errPanic)
+	switch wraps := err.(type) { //nolint:errorlint // level by level
+	case interface{ Unwrap() error }:
+		ask(wraps.Unwrap())
+	case interface{ Unwrap() []error }:
+		for _, one := range wraps.Unwrap() {
+			ask(one)
+		}
+	}
 }

@@ -7,6 +7,8 @@ import (
 	"net"
 	"strconv"
 	"syscall"
+
+	"github.com/millrace-go/millrace/internal/dialect"
 )
 
 // openPayloads gets the payloads of messages just leased. One that nobody can open any more
@@ -58,13 +60,21 @@ const mostUnopenable = 10_000
 // gives some; then the error has to tell.
 func (l *Leased) toBlame(cause error, tookTooLong bool) bool {
 	var failed *openError
-	if !errors.As(cause, &failed) || errors.Is(cause, ErrUnavailable) || ofNetwork(cause) && !tookTooLong {
+	if !errors.As(cause, &failed) || errors.Is(cause, ErrUnavailable) || (passes(cause) || ofNetwork(cause)) && !tookTooLong {
 		return false
 	}
 	id, others := strconv.FormatInt(l.row.ID, 10), failed.others.Load()
 	before, known := l.queue.unopenable.Get(id)
 	l.queue.unopenable.Add(id, others)
 	return known && others > before
+}
+
+// passes reports whether the error of a codec or a blob store says that it is a matter of time.
+func passes(err error) bool {
+	var temporary interface{ Temporary() bool }
+	var timeout interface{ Timeout() bool }
+	return dialect.Classify(err).Down() || errors.As(err, &temporary) && temporary.Temporary() ||
+		errors.As(err, &timeout) && timeout.Timeout()
 }
 
 // ofNetwork reports whether err is a network's. One of a file system looks alike.

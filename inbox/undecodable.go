@@ -23,12 +23,17 @@ func undecodable(msg *message.Message, err error) error {
 		return err
 	}
 	name = name[strings.LastIndexByte(name, '.')+1:]
-	var syntax *json.SyntaxError
-	var mismatch *json.UnmarshalTypeError
-	switch {
-	case errors.As(err, &syntax) && sameSyntax(msg.Payload, syntax),
-		errors.As(err, &mismatch) && sameMismatch(msg.Payload, name, mismatch),
-		says(err, "proto: ", "proto:\u00a0") && !json.Valid(msg.Payload) && !wellFormed(msg.Payload):
+	same := false
+	switch e := err.(type) { //nolint:errorlint // cqrs wraps nothing
+	case *json.SyntaxError:
+		same = sameSyntax(msg.Payload, e)
+	case *json.UnmarshalTypeError:
+		same = sameMismatch(msg.Payload, name, e)
+	default:
+		same = says(err, "proto: cannot parse invalid wire-format", "proto:\u00a0cannot parse invalid wire-format") &&
+			!json.Valid(msg.Payload) && !wellFormed(msg.Payload)
+	}
+	if same {
 		return &undecodableError{err}
 	}
 	return err
@@ -47,21 +52,21 @@ func sameSyntax(payload []byte, err *json.SyntaxError) bool {
 // Deeper than in its fields an error does not say to which type it belongs.
 func sameMismatch(payload []byte, name string, err *json.UnmarshalTypeError) bool {
 	if err.Field == "" {
-		return err.Type != nil && err.Type.Name() == name && kindOf(payload) == kindWord(err.Value)
+		return err.Type != nil && err.Type.Name() == name && isCalled(payload, err.Value)
 	}
 	var fields map[string]json.RawMessage
-	return err.Struct == name && json.Unmarshal(payload, &fields) == nil && kindOf(fields[err.Field]) == kindWord(err.Value)
+	return err.Struct == name && json.Unmarshal(payload, &fields) == nil && isCalled(fields[err.Field], err.Value)
 }
 
-// kindWord is the first word of what an error calls a value: "number 1.5".
-func kindWord(value string) string {
-	kind, _, _ := strings.Cut(value, " ")
-	return kind
+// isCalled reports whether an error calls a value so: by its kind, and a number that does not fit by its digits, too.
+func isCalled(value []byte, what string) bool {
+	value = bytes.TrimSpace(value)
+	kind, digits, exact := strings.Cut(what, " ")
+	return kindOf(value) == kind && (!exact || digits == string(value))
 }
 
 // kindOf returns what an error would call a value.
 func kindOf(value []byte) string {
-	value = bytes.TrimLeft(value, " \t\r\n")
 	if len(value) == 0 {
 		return "nothing"
 	}
@@ -74,6 +79,8 @@ func kindOf(value []byte) string {
 		return "string"
 	case 't', 'f':
 		return "bool"
+	case 'n':
+		return "null"
 	}
 	return "number"
 }

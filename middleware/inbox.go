@@ -52,8 +52,8 @@ type Inbox struct {
 	Outbox message.Publisher
 
 	// Timeout bounds the transaction, and so the handler; what it waits for other processes, for
-	// TwinWait at most, is not counted. Defaults to 25 seconds, which is below the 30 after which
-	// watermill-sql gives a message to someone else.
+	// TwinWait at the claim and again at a VersionGate, is not counted. Defaults to 25 seconds, which is
+	// below the 30 after which watermill-sql gives a message to someone else.
 	Timeout time.Duration
 
 	// TwinWait bounds how long a copy waits for another process that handles the message, and, at a

@@ -54,11 +54,13 @@ var sqliteGate = Gate{
 		SET status = 1, reason = ?, due_at = ` + sqliteNow + `
 		WHERE consumer = ? AND aggregate = ? AND version <= ? AND status = 7`,
 	SelectHeldAges: `
-		SELECT id, due_at <= ` + sqliteNow + ` AS expired
+		SELECT id, id IN (
+				SELECT id FROM millrace_messages INDEXED BY ix_millrace_messages_due
+				WHERE consumer = ?1 AND due_at <= ` + sqliteNow + `) AS expired
 		FROM millrace_messages INDEXED BY ix_millrace_messages_status
-		WHERE consumer = ? AND status = 7 AND id > ?
+		WHERE consumer = ?1 AND status = 7 AND id > ?2
 		ORDER BY id
-		LIMIT ?`,
+		LIMIT ?3`,
 	SelectExpired: `
 		SELECT m.id, m.message_id, m.aggregate, m.version, m.uuid, m.topic, m.event_type, m.metadata
 		FROM millrace_messages m

@@ -63,9 +63,9 @@ type SubscriberConfig struct {
 	// AckDeadline is after which a message that was neither acked nor nacked is delivered
 	// again, in this process or another. It covers a delivery with all its resends, and ends
 	// the message's context. It must be above InboxTimeout: below, each delivery of a slow
-	// message begins while the one before still runs, and none ends in time. Defaults to 5
-	// seconds above it, in which an inbox waits for a copy in another process. It
-	// cannot be switched off: a handler that hangs would hold a transaction open for ever, and
+	// message begins while the one before still runs, and none ends in time. Defaults to 10
+	// seconds above it, in which an inbox waits for a copy in another process, and its version gate
+	// for the aggregate. It cannot be switched off: a handler that hangs would hold a transaction open for ever, and
 	// on PostgreSQL stop every subscriber of the server.
 	AckDeadline time.Duration
 
@@ -102,8 +102,8 @@ type SubscriberConfig struct {
 	Dialect string
 }
 
-// margin is the TwinWait of an inbox, which can precede a handler's Timeout.
-const margin = 5 * time.Second
+// margin is twice the TwinWait of an inbox: its waits for other processes are beside its Timeout.
+const margin = 10 * time.Second
 
 func (c *SubscriberConfig) setDefaults() {
 	if c.InboxTimeout == 0 {

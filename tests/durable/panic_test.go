@@ -271,3 +271,24 @@ func newBad(payload string) *message.Message {
 	msg.Metadata.Set(bad, "yes")
 	return msg
 }
+
+// TestAnErrorThatWrapsANilPointer must not end the process: in a queue nobody recovers for it.
+func TestAnErrorThatWrapsANilPointer(t *testing.T) {
+	t.Parallel()
+	b := newBed(t, testdb.On(t, "sqlite"))
+	durable := quick(b.store)
+	durable.Mode, durable.MaxAttempts = pubsub.StoreFirst, 2
+	s := b.inboxed(durable, func(*message.Message) error { return hollow{} })
+	assert.True(t, s.deliver(newMessage()))
+	rig.Eventually(t, "it is parked", func() bool { return b.open(inbox.Parked) == 1 })
+}
+
+// hollow is an error that wraps no error, and a nil pointer that looks like one.
+type hollow struct{}
+
+func (hollow) Error() string { return "hollow" }
+func (hollow) Unwrap() error { return (*worded)(nil) }
+
+type worded struct{ text string }
+
+func (w *worded) Error() string { return w.text }

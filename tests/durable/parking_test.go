@@ -197,6 +197,7 @@ func TestWhatCQRSCannotHandle(t *testing.T) {
 		"an answer that is cut off":        {long, marshal(long, ordered{}, ""), jsonEvent, decodes(`{"a":`, new(any)), ""},
 		"an answer of another shape":       {short, marshal(short, ordered{}, ""), jsonEvent, decodes(`["x"]`, new(ordered)), ""},
 		"an answer with another field":     {short, marshal(short, ordered{}, ""), jsonEvent, decodes(`{"Amount":"many"}`, new(ordered)), ""},
+		"an answer with a number too many": {short, marshal(short, ordered{Amount: 2}, ""), jsonEvent, decodes(`{"Amount":2.5}`, new(ordered)), ""},
 		"no answer, and an empty payload":  {proto, marshal(proto, wrapperspb.String(""), ""), protoEvent, decodes("", new(any)), ""},
 		"an answer that is no Protobuf":    {proto, marshal(proto, text, ""), protoEvent, func() error { return gproto.Unmarshal([]byte("{"), text) }, ""},
 		"no Protobuf in a handler of JSON": {short, marshal(short, ordered{}, ""), jsonEvent, func() error { return gproto.Unmarshal([]byte("{"), text) }, ""},

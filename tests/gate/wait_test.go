@@ -165,3 +165,52 @@ func (b *bed) slowly(msg *message.Message) (finish func()) {
 	<-began
 	return finish
 }
+
+// A server that is slow is nobody else's work on the aggregate, however short TwinWait is.
+func TestASlowServerIsNoOtherProcess(t *testing.T) {
+	t.Parallel()
+	testdb.Each(t, testdb.With(newBed, func(t *testing.T, b *bed) {
+		pool := faults.Open(t, b.db)
+		store := b.newStore(pool.DB, inbox.Config{})
+		b.queued(store)
+		slow := millrace.Inbox{Store: store, Consumer: consumer, TwinWait: 100 * time.Millisecond}
+		h := slow.Middleware(millrace.VersionGate{}.Middleware(handler))
+		must(t, h, change("warm", 1))
+		pool.Set(faults.Plan{Before: func(context.Context, string) error {
+			<-time.After(40 * time.Millisecond)
+			return nil
+		}})
+		must(t, h, change("a", 1))
+		must(t, h, change("b", 2))
+		assert.Equal(t, 1, b.open(inbox.Held))
+	}))
+}
+
+// A predecessor that another process is at is no gap.
+func TestAPredecessorUnderWayIsNoGap(t *testing.T) {
+	t.Parallel()
+	for _, dialect := range []string{"postgres", "mysql"} { // SQLite has one writer
+		t.Run(dialect, func(t *testing.T) {
+			t.Parallel()
+			b := newBed(t, testdb.On(t, dialect))
+			gate := millrace.VersionGate{OnGap: inbox.GapLatest}
+			must(t, b.gated(b.store, gate, handler), change("a", 1))
+			began, end, ended := make(chan struct{}), make(chan struct{}), make(chan error, 2)
+			first := b.gated(b.process(), gate, func(msg *message.Message) ([]*message.Message, error) {
+				close(began)
+				<-end
+				return handler(msg)
+			})
+			go func() { _, err := first(change("a", 2)); ended <- err }()
+			<-began
+			second := b.gated(b.process(), gate, handler)
+			go func() { _, err := second(change("a", 3)); ended <- err }()
+			waits(b)
+			close(end)
+			require.NoError(t, <-ended)
+			require.NoError(t, <-ended)
+			assert.Equal(t, upTo(3), b.applied("a"))
+			assert.Zero(t, b.events.Count("gap"))
+		})
+	}
+}

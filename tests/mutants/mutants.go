@@ -211,7 +211,7 @@ var rules = []mutant{
 	},
 	{
 		name: "step: call in doubt without asking", by: steps("Deduplicate"), file: "inbox/steprow.go",
-		old: "taken, row.doubtful = n == 1, row.State == stepBegun", new: "taken, row.doubtful = n == 1, false",
+		old: "taken, row.doubtful, r.problem = n == 1, row.State == stepBegun, row.Problem", new: "taken, row.doubtful, r.problem = n == 1, false, row.Problem",
 	},
 	{
 		name: "step: let a stale owner record", by: stepBody("a step whose lease was lost"), file: "internal/dialect/sqlite_steps.go",
