@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"net"
 	"strconv"
 	"syscall"
@@ -73,8 +74,9 @@ func (l *Leased) toBlame(cause error, tookTooLong bool) bool {
 func passes(err error) bool {
 	var temporary interface{ Temporary() bool }
 	var timeout interface{ Timeout() bool }
-	return dialect.Classify(err).Down() || errors.As(err, &temporary) && temporary.Temporary() ||
-		errors.As(err, &timeout) && timeout.Timeout()
+	var file *fs.PathError // which looks like one of a network
+	return errors.As(err, &temporary) && temporary.Temporary() || errors.As(err, &timeout) && timeout.Timeout() ||
+		!errors.As(err, &file) && dialect.Classify(err).Down()
 }
 
 // ofNetwork reports whether err is a network's. One of a file system looks alike.
