@@ -21,7 +21,8 @@ type Backlog struct {
 	Parked   Count // wait for an operator
 
 	// OldestPending is the age of the oldest that was counted of those that are pending or to
-	// be tried again.
+	// be tried again, and of those that are held, but for keys of which one is parked: they
+	// wait for an operator.
 	OldestPending time.Duration
 }
 
@@ -59,7 +60,7 @@ func (p *Publisher) Backlog(ctx context.Context, o BacklogOptions) (Backlog, err
 		case dialect.OutboxRetry:
 			b.Retrying, b.OldestPending = n, max(b.OldestPending, age)
 		case dialect.OutboxHeld:
-			b.Held = n
+			b.Held, b.OldestPending = n, max(b.OldestPending, age)
 		case dialect.OutboxParked:
 			b.Parked = n
 		}

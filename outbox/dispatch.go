@@ -68,7 +68,7 @@ func (p *pump) sift(lane *line) {
 	for _, l := range lane.queue {
 		switch until := p.trouble[l.topic].lasts(l); {
 		case p.waits(l):
-			p.ledger.hold = append(p.ledger.hold, l)
+			p.holdBack(l)
 		case l.keyed && earlier[l.hash]:
 			kept = append(kept, l)
 		case now.Before(until) && p.stays(l):
@@ -114,22 +114,6 @@ func (p *pump) keysOnTheirWay(lane *line) map[int64]bool {
 func (p *pump) siftAll() {
 	for i := range p.lanes {
 		p.sift(&p.lanes[i])
-	}
-}
-
-// waits reports whether l is behind a head that was set aside.
-func (p *pump) waits(l *letter) bool {
-	b, blocked := p.blocked[l.hash]
-	return l.keyed && blocked && !l.head && b.head != l.id
-}
-
-// block makes the messages of l's key wait for l.
-func (p *pump) block(l *letter) {
-	if !l.keyed {
-		return
-	}
-	if _, known := p.blocked[l.hash]; !known {
-		p.blocked[l.hash] = block{head: l.id, ledger: p.ledger.number}
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -19,7 +20,7 @@ type ledger struct {
 	aside    []dialect.Aside
 	postpone []postponed
 	hold     []*letter
-	released map[int64]bool // keys
+	released map[int64]bool // keys that nothing blocks any more, once the rest is written
 }
 
 // postponed are messages that were not at fault.
@@ -39,7 +40,7 @@ func (l *ledger) empty() bool {
 
 // letters are the ids that are out of hand once the ledger is written.
 func (l *ledger) letters() []int64 {
-	ids := append([]int64{}, l.sent...)
+	ids := slices.Clone(l.sent)
 	for _, a := range l.aside {
 		ids = append(ids, a.ID)
 	}
@@ -75,15 +76,21 @@ func (l *ledger) soonest() (delay time.Duration, some bool) {
 type statement struct {
 	query string
 	args  []any
-	rows  int // that must be changed; -1 for any
+	rows  int // that must be changed
 }
 
-// statements says the ledger in SQL. Who is held back comes first and who is released
-// last, so that a key that is released in the same breath is released whole.
+// statements says the ledger in SQL. Who is held back comes after the head for which it waits:
+// else, if the relay dies in between, it would go out as if there was none.
 func (l *ledger) statements(d *database, token int64, retention time.Duration) []statement {
 	var all []statement
 	add := func(rows int, query string, args ...any) {
 		all = append(all, statement{query, append(args, token), rows})
+	}
+	for _, p := range l.postpone {
+		add(len(p.letters), d.sql.Postpone, dialect.IDs(p.letters), p.delay.Microseconds(), p.reason)
+	}
+	if len(l.aside) > 0 {
+		add(len(l.aside), d.sql.SetAside, dialect.Asides(l.aside))
 	}
 	if len(l.hold) > 0 {
 		ids := make([]int64, 0, len(l.hold))
@@ -91,12 +98,6 @@ func (l *ledger) statements(d *database, token int64, retention time.Duration) [
 			ids = append(ids, h.id)
 		}
 		add(len(ids), d.sql.HoldBack, dialect.IDs(ids))
-	}
-	for _, p := range l.postpone {
-		add(len(p.letters), d.sql.Postpone, dialect.IDs(p.letters), p.delay.Microseconds(), p.reason)
-	}
-	if len(l.aside) > 0 {
-		add(len(l.aside), d.sql.SetAside, dialect.Asides(l.aside))
 	}
 	switch {
 	case len(l.sent) == 0:
@@ -108,13 +109,6 @@ func (l *ledger) statements(d *database, token int64, retention time.Duration) [
 		}
 		add(len(l.sent), d.sql.KeepSent, dialect.IDs(l.sent), retention.Microseconds())
 	}
-	if len(l.released) > 0 {
-		keys := make([]int64, 0, len(l.released))
-		for key := range l.released {
-			keys = append(keys, key)
-		}
-		add(-1, d.sql.ReleaseHeld, dialect.IDs(keys))
-	}
 	return all
 }
 
@@ -125,12 +119,13 @@ type flusher struct {
 	written  int    // number of the last ledger that is in the table
 	failed   *flush // to be gone on with
 	failures int
+	toldAt   time.Time // of the last failure
 	retryAt  time.Time
 }
 
 // flush is a ledger on its way into the table. Each statement is a transaction: one of
 // several, left open by a relay that froze, would lock what others work on. Where a relay
-// dies in between, who comes next finds keys held back that nothing blocks.
+// dies in between, who comes next finds keys that nothing blocks, or sends again what was sent.
 type flush struct {
 	ledger     *ledger
 	statements []statement // that are left
@@ -169,9 +164,7 @@ func (f *flush) write(ctx context.Context, d *database) error {
 		if err != nil {
 			return err
 		}
-		if s.rows >= 0 {
-			f.missing += s.rows - int(n)
-		}
+		f.missing += s.rows - int(n)
 		f.statements = f.statements[1:]
 	}
 	return nil
@@ -189,32 +182,16 @@ func (p *pump) flushed(f *flush) {
 		p.missed(f)
 	}
 	for _, id := range f.ledger.letters() {
-		delete(p.window, id)
+		p.letGo(id)
 	}
 	if delay, some := f.ledger.soonest(); some {
 		p.dueIn(time.Now(), delay)
 	}
-	if len(f.ledger.released) == 0 {
-		return
-	}
-	// What was held back is pending again, behind everything that was read. What a look saw
-	// before this moment may lie before it in the order.
 	for key := range f.ledger.released {
 		if p.blocked[key].ledger <= f.ledger.number { // else it is blocked anew
-			delete(p.blocked, key)
+			p.open(key)
 		}
 	}
-	kept := p.ledger.hold[:0]
-	for _, l := range p.ledger.hold {
-		if p.waits(l) {
-			kept = append(kept, l)
-		} else {
-			delete(p.window, l.id)
-		}
-	}
-	p.ledger.hold = kept
-	p.reader.epoch++
-	p.reader.at, p.reader.hungry, p.reader.exhausted = 0, true, false
 }
 
 // missed tells of rows that were not as the relay had left them: an operator changed
@@ -228,13 +205,25 @@ var errChanged = errors.New("they may have been sent twice, with the same UUIDs"
 
 func (p *pump) flushFailed(f *flush) {
 	fl := &p.flusher
-	if fl.failures == 0 {
+	fl.failures++
+	if tellsAgain(&fl.toldAt, fl.failures) {
 		p.log.Error("outbox: what was published could not be written off; tried again", explain(f.err), nil)
 	}
-	fl.failures++
 	fl.failed = f
 	fl.retryAt = time.Now().Add(growing(fl.failures, 100*time.Millisecond, 5*time.Second))
 	p.fail(f.err)
+}
+
+// againEvery is the pause between two log lines about one thing that fails all the time.
+const againEvery = 30 * time.Second
+
+// tellsAgain reports whether to log a failure: the first, and now and then one for as long as it lasts.
+func tellsAgain(toldAt *time.Time, failures int) bool {
+	if failures > 1 && time.Since(*toldAt) < againEvery {
+		return false
+	}
+	*toldAt = time.Now()
+	return true
 }
 
 // fail keeps the first failure for who works once.

@@ -19,6 +19,7 @@ type letterRow struct {
 	Status   int     `db:"status"`
 	Attempts int     `db:"attempts"`
 	Age      int64   `db:"age"`
+	Behind   *int64  `db:"behind"`
 	Topic    string  `db:"topic"`
 	UUID     string  `db:"uuid"`
 	OrderKey *string `db:"order_key"`
@@ -52,15 +53,24 @@ type letter struct {
 
 	generation int // of the layout by which it was read
 
-	keyed    bool // it has an order
-	head     bool // it was set aside, and the messages of its key wait for it
-	again    bool // it was set aside
+	keyed    bool  // it has an order
+	head     bool  // it was set aside, and the messages of its key wait for it
+	again    bool  // it was set aside
+	drawn    bool  // a look for its key found it
+	back     bool  // it is no longer to go out, but to be held back in the table
+	status   int   // in the table, when it was read
+	behind   int64 // which of its key is unsent before it, if a look for new messages found it; 0 for none
 	attempts int
 	topic    string
 	msg      *message.Message
 	stored   time.Time // by the local clock
 	failedAt time.Time // first time, unless something was decided since
 	broken   error     // why the row is no message
+}
+
+// setAside reports whether l was set aside when it was read.
+func (l *letter) setAside() bool {
+	return l.status == dialect.OutboxRetry || l.status == dialect.OutboxParked
 }
 
 // suspect reports whether l itself was tried and failed, or cannot but fail.
@@ -81,9 +91,12 @@ func (l *letter) event(reason string, err error) RelayEvent {
 func (r *letterRow) letter(read time.Time) *letter {
 	l := &letter{
 		id: r.ID, hash: r.Hash, keyed: r.OrderKey != nil, head: r.Status == dialect.OutboxRetry && r.Blocked != nil,
-		again:    r.Status == dialect.OutboxRetry,
+		again: r.Status == dialect.OutboxRetry, status: r.Status,
 		attempts: r.Attempts, topic: r.Topic, msg: message.NewMessage(r.UUID, message.Payload(r.Payload)),
 		stored: read.Add(-time.Duration(r.Age) * time.Microsecond),
+	}
+	if r.Behind != nil {
+		l.behind = *r.Behind
 	}
 	l.msg.Metadata = nil
 	if r.Metadata == nil {

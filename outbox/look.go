@@ -16,74 +16,81 @@ type reading struct {
 	after    int64
 	limit    int
 	began    time.Time
-	aside    bool // look for what is set aside too
-	orphaned bool // and for what waits in vain
-	known    bool // keys are blocked, so see whether they still are
-	ledger   int  // number of the last one that the table has
+	tail     bool // past a backlog
+	aside    bool // look when something is to be tried again, too
+	walks    bool // over the keys
+	walkFrom int64
+	ledger   int               // number of the last one that the table has
+	had      map[int64]*letter // what was in hand when it began, of keys
 
 	letters []*letter
-	blocked []int64
-	orphans []int64
+	askings []asking
+	highest int64 // id
 	nextDue sql.NullInt64
 	err     error
+
+	walked    []int64 // keys
+	walkedAll bool
+	walkErr   error
 }
 
 type kind int
 
 const (
-	load    kind = iota // what is blocked in shards that came
+	due     kind = iota // what is to be tried again
 	pending             // what was never tried
-	due                 // what is to be tried again
+	keys                // what is unsent of some keys
+	kinds
 )
 
 // look asks the database.
-func (d *database) look(ctx context.Context, r *reading) error {
+func (d *database) look(ctx context.Context, r *reading) (err error) {
 	ctx, cancel := context.WithTimeout(ctx, lookTimeout)
 	defer cancel()
 	switch r.kind {
-	case load:
-		return d.lookAside(ctx, r)
+	case keys:
+		return d.lookForKeys(ctx, r)
 	case due:
-		return d.messages(ctx, r, d.sql.SelectDue, r.window, r.shards.mask, r.shards.count, r.limit)
-	case pending:
-		if r.aside {
-			if err := d.lookAside(ctx, r); err != nil {
-				return err
-			}
-		}
+		r.letters, err = d.messages(ctx, r, d.sql.SelectDue, r.window, r.shards.mask, r.shards.count, r.limit)
+	default:
+		r.letters, err = d.messages(ctx, r, d.sql.SelectPending, r.window, r.after, r.shards.mask, r.shards.count, r.limit)
 	}
-	return d.messages(ctx, r, d.sql.SelectPending, r.window, r.after, r.shards.mask, r.shards.count, r.limit)
+	if err != nil {
+		return err
+	}
+	return d.lookAside(ctx, r)
 }
 
 // lookTimeout bounds a look.
 const lookTimeout = 30 * time.Second
 
-func (d *database) messages(ctx context.Context, r *reading, query string, args ...any) error {
+func (d *database) messages(ctx context.Context, r *reading, query string, args ...any) ([]*letter, error) {
 	var rows []letterRow
 	if err := d.db.SelectContext(ctx, &rows, query, args...); err != nil {
-		return fmt.Errorf("read messages: %w", err)
+		return nil, fmt.Errorf("read messages: %w", err)
 	}
 	now := time.Now()
-	r.letters = make([]*letter, 0, len(rows))
+	letters := make([]*letter, 0, len(rows))
 	for i := range rows {
 		l := rows[i].letter(now)
 		l.generation = r.shards.generation
-		r.letters = append(r.letters, l)
+		letters = append(letters, l)
 	}
-	return nil
+	return letters, nil
 }
 
-// lookAside asks for what is set aside.
+// lookAside asks for what a look for messages goes with.
 func (d *database) lookAside(ctx context.Context, r *reading) error {
-	if r.known || r.kind == load {
-		if err := d.db.SelectContext(ctx, &r.blocked, d.sql.SelectBlocked, r.shards.mask, r.shards.count); err != nil {
-			return fmt.Errorf("read the blocked keys: %w", err)
+	if r.walks {
+		r.walkErr = d.walk(ctx, r)
+	}
+	if r.kind == pending && len(r.letters) == r.limit {
+		if err := d.db.GetContext(ctx, &r.highest, d.sql.SelectHighest); err != nil {
+			return fmt.Errorf("read the greatest id: %w", err)
 		}
 	}
-	if r.orphaned || r.kind == load {
-		if err := d.db.SelectContext(ctx, &r.orphans, d.sql.SelectOrphans, r.shards.mask, r.shards.count); err != nil {
-			return fmt.Errorf("read the keys that wait in vain: %w", err)
-		}
+	if !r.aside {
+		return nil
 	}
 	if err := d.db.GetContext(ctx, &r.nextDue, d.sql.SelectNextDue, r.shards.mask, r.shards.count); err != nil {
 		return fmt.Errorf("read when to try again: %w", err)

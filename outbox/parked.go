@@ -74,7 +74,7 @@ func (r *parkedRow) parked() Parked {
 // the transaction that reads it.
 func (p *Publisher) Reveal(ctx context.Context, id int64, by Operator) (Parked, error) {
 	var row parkedRow
-	err := p.decide(ctx, id, "reveal", by, func(tx *sqlx.Tx, _ parkedRow) error {
+	err := p.decide(ctx, id, "reveal", by, func(tx *sqlx.Tx) error {
 		err := tx.GetContext(ctx, &row, p.sql.SelectParked, id-1, 1)
 		if errors.Is(err, sql.ErrNoRows) || err == nil && row.ID != id {
 			return ErrNotFound
@@ -97,22 +97,15 @@ func value(s *string) string {
 // Retry has relays try a parked message again, with all its attempts before it. What waits
 // behind it goes on waiting until it is sent.
 func (p *Publisher) Retry(ctx context.Context, id int64, by Operator) error {
-	return p.decide(ctx, id, "retry", by, func(tx *sqlx.Tx, _ parkedRow) error {
+	return p.decide(ctx, id, "retry", by, func(tx *sqlx.Tx) error {
 		return one(affected(tx.ExecContext(ctx, p.sql.RetryParked, id)))
 	})
 }
 
 // Discard deletes a parked message, and has relays send what waits behind it.
 func (p *Publisher) Discard(ctx context.Context, id int64, by Operator) error {
-	return p.decide(ctx, id, "discard", by, func(tx *sqlx.Tx, row parkedRow) error {
-		if err := one(affected(tx.ExecContext(ctx, p.sql.DropParked, id))); err != nil {
-			return err
-		}
-		if row.Blocked == nil {
-			return nil
-		}
-		_, err := tx.ExecContext(ctx, p.sql.FreeHeld, *row.Blocked)
-		return err
+	return p.decide(ctx, id, "discard", by, func(tx *sqlx.Tx) error {
+		return one(affected(tx.ExecContext(ctx, p.sql.DropParked, id)))
 	})
 }
 
@@ -125,7 +118,7 @@ func one(n int64, err error) error {
 
 // decide carries out an operator's decision and writes it into the audit table.
 func (p *Publisher) decide(
-	ctx context.Context, id int64, action string, by Operator, carryOut func(*sqlx.Tx, parkedRow) error,
+	ctx context.Context, id int64, action string, by Operator, carryOut func(*sqlx.Tx) error,
 ) error {
 	if by.Name == "" || by.Reason == "" {
 		return fmt.Errorf("outbox: %s message %d: an operator needs a name and a reason", action, id)
@@ -140,7 +133,7 @@ func (p *Publisher) decide(
 			if err := p.audit(ctx, tx, rows[0], action, by); err != nil {
 				return err
 			}
-			return carryOut(tx, rows[0])
+			return carryOut(tx)
 		})
 	}
 	if err != nil {

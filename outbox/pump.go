@@ -20,10 +20,14 @@ type pump struct {
 	once  bool // stop when there is nothing left to do
 
 	shards  assignment        // what may be read
-	wanted  assignment        // what will be, once its blocked keys are known or its letters gone
+	wanted  assignment        // the same; none before the keeper told
 	blocked map[int64]block   // keys of which a head was set aside
 	owed    int               // number of the order that the keeper waits to hear of; 0 for none
+	turns   map[int64]*turn   // keys of which messages are in hand, or the table has more
+	asks    []int64           // those of them to be looked for
+	toAsk   []int64           // blocked keys
 	window  map[int64]*letter // in hand: read, and not yet written off
+	drawn   int               // how many of them looks for keys found
 	lanes   []line            // letters in hand that wait for their turn, or are on their way
 	ledger  *ledger           // what became of letters and is not in the table yet
 	outage  brokerOutage
@@ -51,16 +55,11 @@ type line struct {
 	runs  chan *run
 }
 
-// block is why the messages of a key wait.
-type block struct {
-	head   int64 // id, 0 if it is not in hand
-	ledger int   // number of the one that tells the table; 0 where the table told
-}
-
 func newPump(r *Relay, l *lease, once bool) *pump {
 	p := &pump{
 		Relay: r, lease: l, once: once,
 		blocked: make(map[int64]block),
+		turns:   make(map[int64]*turn),
 		window:  make(map[int64]*letter),
 		lanes:   make([]line, r.config.Lanes),
 		ledger:  newLedger(1),
@@ -182,7 +181,8 @@ func (p *pump) finished() bool {
 		lane, _ := p.askable()
 		return lane < 0 && p.lanesIdle() && p.written() && !p.reader.busy && p.cannotTake()
 	}
-	return p.idle() && p.reader.ready && (p.shards.mask == 0 || p.reader.exhausted)
+	return p.idle() && !p.reader.busy && p.wanted.generation != 0 &&
+		(p.shards.mask == 0 || p.reader.exhausted && len(p.asks) == 0)
 }
 
 func (p *pump) lanesIdle() bool {
@@ -218,21 +218,19 @@ func (p *pump) nextAlarm() time.Time {
 }
 
 // assign follows the keeper. Letters of a shard that is to go, and that are not on their
-// way, are put back at once; a shard that comes is read once its blocked keys are known.
+// way, are put back at once; a shard that comes is read from the start.
 func (p *pump) assign(ctx context.Context, a assignment) {
 	if a == p.wanted {
 		return
 	}
-	p.wanted = a
-	if a.generation == p.shards.generation {
-		p.shards.mask &= a.mask
-	} else {
-		p.shards.mask = 0
-	}
+	p.wanted, p.shards = a, a
 	p.reader.epoch++
-	p.reader.ready = p.shards == a
+	p.reader.walk.restart()
+	p.reader.sweepAt, p.reader.exhausted, p.reader.dueDone = time.Time{}, false, false
+	p.reader.dueAt = time.Now()
 	p.shares.Store(a.size() < a.count)
 	p.dropQueued(func(l *letter) bool { return !p.keeps(l) })
+	maps.DeleteFunc(p.turns, func(key int64, _ *turn) bool { return !a.owns(key) })
 	p.log.Info("outbox: the relay's share changed", watermill.LogFields{"shards": a.size(), "of": a.count})
 	tell(ctx, p.Relay, p.observe.shards, ShardsObserver.ObserveShards, RelayEvent{Count: a.size()})
 }
@@ -261,13 +259,13 @@ func (p *pump) release(k *keeper) {
 	p.owed = 0
 }
 
-// dropQueued lets go of letters that wait for their turn; they stay pending in the table.
+// dropQueued lets go of letters that wait for their turn; they stay as they are in the table.
 func (p *pump) dropQueued(which func(*letter) bool) {
 	for i := range p.lanes {
 		kept := p.lanes[i].queue[:0]
 		for _, l := range p.lanes[i].queue {
 			if which(l) {
-				delete(p.window, l.id)
+				p.letGo(l.id)
 			} else {
 				kept = append(kept, l)
 			}

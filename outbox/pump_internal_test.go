@@ -27,7 +27,6 @@ func newPumpOf(t *testing.T, r *Relay) *pump {
 	})
 	p.wanted = assignment{generation: 1, count: 1, mask: 1}
 	p.shards = p.wanted
-	p.reader.ready = true
 	return p
 }
 
@@ -147,7 +146,7 @@ func TestWhatFailedBeforeIsNoTroubleForItsTopic(t *testing.T) {
 func TestThePumpRestsWhileItCanDoNothing(t *testing.T) {
 	for name, prepare := range map[string]func(p *pump){
 		"before the first shards": func(p *pump) {
-			p.wanted, p.shards, p.reader.ready = assignment{}, assignment{}, false
+			p.wanted, p.shards = assignment{}, assignment{}
 		},
 		"without shards":             func(p *pump) { p.shards.mask, p.wanted.mask = 0, 0 },
 		"while a look runs":          func(p *pump) { p.reader.busy = true },

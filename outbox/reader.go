@@ -17,8 +17,8 @@ const (
 	// sweepEvery is the pause between two looks at the whole table: it bounds the delay of a
 	// message whose transaction was open for longer than horizon.
 	sweepEvery = time.Second
-	// orphansEvery is the pause between two looks for messages that wait in vain.
-	orphansEvery = 30 * time.Second
+	// walkEvery is the least pause between two walks over all keys.
+	walkEvery = 30 * time.Second
 )
 
 // reader decides when to look into the table, and for what. One look runs at a time.
@@ -26,27 +26,27 @@ type reader struct {
 	done chan *reading
 	busy bool
 
-	epoch     int  // of what is known; a reading of an earlier one is void
-	ready     bool // the blocked keys of all shards are known
+	epoch     int  // of the assignment; a reading of an earlier one is void
 	exhausted bool // a look at the whole table left nothing
+	walk      walk
 
-	orphansAt time.Time // when to look for messages that wait in vain
-
-	hungry   bool          // there may be something
-	at       int64         // everything up to here is in hand
+	hungry   bool  // there may be something
+	at       int64 // everything up to here is in hand
+	tail     tail
 	pause    time.Duration // between looks
 	lookAt   time.Time
 	sweepAt  time.Time
 	dueAt    time.Time // when a message is to be tried again; zero for never
-	wasDue   bool      // the last look was for those, so that others have their turn
 	dueDone  bool      // a look for those left nothing
+	last     kind      // of look, so that the others have their turn
 	failures int
+	toldAt   time.Time // of the last failure
 
 	floor floor
 }
 
 func newReader() reader {
-	return reader{done: make(chan *reading, 1), hungry: true, pause: soonest}
+	return reader{done: make(chan *reading, 1), hungry: true, pause: soonest, last: keys}
 }
 
 // rung says that somebody stored something.
@@ -58,7 +58,7 @@ func (r *reader) rung() {
 // alarms tells when to look next if nothing happens.
 func (r *reader) alarms(p *pump, at func(time.Time)) {
 	switch {
-	case p.closing.Load(), r.busy, r.ready && p.cannotTake():
+	case p.closing.Load(), r.busy, p.cannotTake() && !p.mayAsk():
 		return // something else will happen first
 	case r.failures > 0:
 		at(r.lookAt)
@@ -68,6 +68,9 @@ func (r *reader) alarms(p *pump, at func(time.Time)) {
 	at(r.sweepAt)
 	if !r.dueAt.IsZero() {
 		at(r.dueAt)
+	}
+	if r.tail.on {
+		at(r.tail.rest)
 	}
 }
 
@@ -90,45 +93,78 @@ func (p *pump) read(ctx context.Context) {
 		return
 	}
 	now := time.Now()
-	look := &reading{epoch: r.epoch, began: now, shards: p.shards}
-	switch {
-	case r.failures > 0 && now.Before(r.lookAt):
+	if r.failures > 0 && now.Before(r.lookAt) {
 		return
-	case !r.ready:
-		look.kind, look.shards = load, p.wanted
-	case p.cannotTake():
+	}
+	next, some := p.nextKind(now)
+	if !some {
 		return
-	case r.dueBy(now) && (!r.wasDue || !r.called(now)):
-		look.kind, r.dueAt = due, time.Time{}
-	case !now.Before(r.sweepAt), p.once && r.called(now):
-		look.kind, look.aside = pending, true
-		look.orphaned = !now.Before(r.orphansAt)
-	case r.called(now):
-		look.kind, look.after = pending, min(r.at, r.floor.id(now))
-	default:
-		return
+	}
+	look := &reading{kind: next, epoch: r.epoch, began: now, shards: p.shards, ledger: p.flusher.written}
+	switch next {
+	case keys:
+		look.askings = p.askings()
+	case due:
+		r.dueAt = time.Time{}
+	case pending:
+		r.hungry = false
+		if look.walks = p.walksOn(now); look.walks && !r.walk.on {
+			r.walk.restart()
+		}
+		look.walkFrom = r.walk.from
+		if look.tail = r.tail.on && now.Before(r.tail.rest) && now.Before(r.sweepAt); look.tail {
+			look.after = r.tail.at
+			break
+		}
+		if look.aside = p.once || !now.Before(r.sweepAt); !look.aside {
+			look.after = min(r.at, r.floor.id(now))
+		}
 	}
 	look.limit = min(p.room(), p.config.Batch)
-	look.known, look.ledger = len(p.blocked) > 0, p.flusher.written
 	ids := make([]int64, 0, len(p.window))
-	for id := range p.window {
+	look.had = make(map[int64]*letter)
+	for id, l := range p.window {
 		ids = append(ids, id)
+		if l.keyed {
+			look.had[id] = l
+		}
 	}
 	look.window = dialect.IDs(ids)
-	r.busy, r.wasDue = true, look.kind == due
-	if look.kind == pending {
-		r.hungry = false
-	}
+	r.busy, r.last = true, next
 	p.beside("a look into the outbox", func() error { return p.look(ctx, look) }, func(err error) {
 		look.err = err
 		r.done <- look
 	})
 }
 
+// nextKind returns for what to look, if for anything: for each kind in turn.
+func (p *pump) nextKind(now time.Time) (next kind, some bool) {
+	r := &p.reader
+	for i := range kinds {
+		next = (r.last + 1 + i) % kinds
+		switch next {
+		case due:
+			some = !p.cannotTake() && r.dueBy(now)
+		case pending:
+			some = !p.cannotTake() && (r.called(now) || r.walk.on && p.walksOn(now))
+		default:
+			some = p.mayAsk()
+		}
+		if some {
+			return next, true
+		}
+	}
+	return next, false
+}
+
 // took takes what was found in hand.
 func (p *pump) took(r *reading) {
 	p.reader.busy = false
 	now := time.Now()
+	if r.kind == keys {
+		defer p.siftAll()
+		defer p.tookKeys(r, now)
+	}
 	if r.kind == due && (r.err != nil || r.epoch != p.reader.epoch || len(r.letters) == r.limit) {
 		p.reader.dueAt = now // there may be more
 	}
@@ -145,22 +181,40 @@ func (p *pump) took(r *reading) {
 		return
 	}
 	switch r.kind {
-	case load:
-		p.loaded(r)
-		return
 	case due:
 		p.reader.dueDone = len(r.letters) < r.limit
+		for _, l := range r.letters {
+			p.take(l, now)
+		}
 	case pending:
 		if p.reader.floor.lacks(r, now) {
 			p.reader.sweepAt = time.Time{}
 			return
 		}
-		p.paged(r, now)
-	}
-	for _, l := range r.letters {
-		p.take(l, now)
+		p.tookPending(r, now)
 	}
 	p.siftAll()
+}
+
+// tookPending takes those that are the next of their keys. The others are held back: there they are
+// not in the way of the next look.
+func (p *pump) tookPending(r *reading, now time.Time) {
+	back := 0
+	for _, l := range r.letters {
+		if p.inTurn(l, r) {
+			p.take(l, now)
+		} else {
+			p.seen(l, now)
+			p.holdBack(l)
+			back++
+		}
+	}
+	if r.tail {
+		p.tailPaged(r, now)
+		return
+	}
+	p.paged(r, now)
+	p.reader.tail.follow(r, back, p.once, now)
 }
 
 // paged decides from where and when to look again.
@@ -177,15 +231,13 @@ func (p *pump) paged(r *reading, now time.Time) {
 		rd.pause = min(2*rd.pause, p.config.Poll)
 	}
 	rd.lookAt = now.Add(rd.pause)
+	p.walked(r, now)
 	if r.aside {
-		p.unblock(r)
-		if r.orphaned {
-			p.adopt(r)
-		}
 		rd.sweepAt = now.Add(sweepEvery)
 		p.noteDue(r, now)
+		p.rounds()
 	}
-	rd.exhausted = r.aside && len(r.letters) < r.limit && (rd.dueDone || !rd.dueBy(now))
+	rd.exhausted = r.aside && len(r.letters) < r.limit && (rd.dueDone || !rd.dueBy(now)) && !rd.walk.on
 }
 
 // noteDue notes when the next message is to be tried again.
@@ -197,7 +249,7 @@ func (p *pump) noteDue(r *reading, now time.Time) {
 
 // called reports whether a look for messages that were never tried is called for.
 func (r *reader) called(now time.Time) bool {
-	return r.hungry || !now.Before(r.lookAt) || !now.Before(r.sweepAt)
+	return r.hungry || !now.Before(r.lookAt) || !now.Before(r.sweepAt) || r.tail.on && !now.Before(r.tail.rest)
 }
 
 // dueBy reports whether something is to be tried again by now.
@@ -215,75 +267,66 @@ func (p *pump) take(l *letter, now time.Time) {
 	if !p.shards.owns(l.hash) {
 		return
 	}
-	if l.keyed {
-		p.reader.floor.keyed = now
-	}
-	if !l.head {
-		p.reader.floor.seen(now, l.id)
-	}
+	p.seen(l, now)
 	l.failedAt = p.suspect[l.id]
-	p.window[l.id] = l
+	p.hold(l)
+	if l.head {
+		p.blockAt(l, 0)
+	}
 	lane := &p.lanes[spread(l.hash>>8, len(p.lanes))]
 	lane.queue = append(lane.queue, l)
 }
 
-// loaded starts to work on shards whose blocked keys are known now.
-func (p *pump) loaded(r *reading) {
-	p.shards = r.shards
-	p.reader.ready = true
-	p.reader.sweepAt, p.reader.exhausted, p.reader.dueDone = time.Time{}, false, false
-	known := p.blocked
-	p.blocked = make(map[int64]block, len(r.blocked))
-	for _, key := range r.blocked {
-		p.blocked[key] = block{}
+// seen notes how far was read.
+func (p *pump) seen(l *letter, now time.Time) {
+	if l.keyed {
+		p.reader.floor.keyed = now
 	}
-	for key, b := range known {
-		if p.shards.owns(key) {
-			p.blocked[key] = b
-		}
+	if !l.head && !l.drawn {
+		p.reader.floor.seen(now, l.id)
 	}
-	p.adopt(r)
-	p.noteDue(r, time.Now())
 }
 
-// adopt releases keys that wait for nothing: a relay that lost its lease can have written
-// such a row at the last moment.
-func (p *pump) adopt(r *reading) {
-	for _, key := range r.orphans {
-		if _, waits := p.blocked[key]; !waits { // what was stored since is behind what is held back
-			p.blocked[key] = block{ledger: p.ledger.number}
-			p.ledger.release(key)
-		}
-	}
-	p.reader.orphansAt = r.began.Add(orphansEvery)
+// tail is the end of the table, where much of a few keys lies before it: what is stored meanwhile is
+// read there, while that is held back without haste, so that it takes little from the others.
+type tail struct {
+	on       bool
+	rest     time.Time // until when nothing before it is read
+	from, at int64     // ids
 }
 
-// unblock releases keys whose parked message an operator has discarded.
-func (p *pump) unblock(r *reading) {
-	if !r.known {
-		return
+// follow begins where most of a full page was held back, and ends where the page is not full.
+func (t *tail) follow(r *reading, back int, once bool, now time.Time) {
+	switch {
+	case len(r.letters) < r.limit:
+		*t = tail{}
+	case !t.on && !once && 2*back >= len(r.letters):
+		*t = tail{on: true, from: r.highest, at: r.highest}
 	}
-	still := make(map[int64]bool, len(r.blocked))
-	for _, key := range r.blocked {
-		still[key] = true
+	t.rest = now.Add(2 * now.Sub(r.began))
+}
+
+// tailPaged decides from where and when to read the tail next.
+func (p *pump) tailPaged(r *reading, now time.Time) {
+	rd := &p.reader
+	rd.tail.at = rd.tail.from
+	if len(r.letters) == r.limit {
+		rd.tail.at = r.letters[r.limit-1].id
+		rd.hungry = true
 	}
-	for key, b := range p.blocked {
-		// A head that is kept to probe with is not set aside in the table, and yet it blocks.
-		if _, inHand := p.window[b.head]; !still[key] && b.ledger <= r.ledger && !inHand {
-			p.ledger.release(key)
-		}
-	}
+	rd.lookAt = now.Add(soonest)
+	p.walked(r, now)
 }
 
 // readFailed waits, longer with each failure, for the database.
 func (p *pump) readFailed(now time.Time, err error) {
 	rd := &p.reader
-	if rd.failures == 0 {
+	rd.failures++
+	if tellsAgain(&rd.toldAt, rd.failures) {
 		p.log.Error("outbox: the relay cannot read the outbox; tried again", explain(err), nil)
 	}
-	rd.failures++
 	rd.hungry = true
-	rd.at, rd.floor = 0, floor{keyed: rd.floor.keyed} // another server may answer next
+	rd.at, rd.tail, rd.floor = 0, tail{}, floor{keyed: rd.floor.keyed} // another server may answer next
 	rd.lookAt = now.Add(growing(rd.failures, 100*time.Millisecond, 5*time.Second))
 	p.fail(err)
 }

@@ -94,7 +94,7 @@ func TestAMessageThatIsDueIsNotForgotten(t *testing.T) {
 		"one became due now": func(*reading) { p.dueIn(time.Now(), 0) },
 	} {
 		p.reader.dueAt, p.reader.failures = time.Now(), 0
-		p.reader.wasDue = false
+		p.reader.last = keys
 		p.read(t.Context())
 		look := p.await(t)
 		require.Equal(t, due, look.kind)
@@ -128,20 +128,6 @@ func TestAMessageIsLookedForAgainOnlyOnceTheTableKnowsWhen(t *testing.T) {
 	assert.True(t, p.reader.dueAt.IsZero())
 }
 
-// What an earlier relay left held without a head is released before anything that was
-// stored later goes out.
-func TestOrphansAreReleasedBeforeLaterMessages(t *testing.T) {
-	p := newPumpOf(t, newTestRelay(t, oneLane(RelayConfig{})))
-	p.took(&reading{kind: load, shards: p.shards, orphans: []int64{hash("k")}})
-	p.inHand(mail(9, "k", "t"))
-	p.siftAll()
-	assert.Empty(t, p.lanes[0].queue)
-	p.flushAll(t)
-	assert.Empty(t, p.blocked)
-	assert.Empty(t, p.window, "it is read again, after those that were released")
-	assert.Zero(t, p.reader.at)
-}
-
 // What is found while a relay waits for no more messages would keep it for ever.
 func TestABatchTakesWhatIsThereAndNoMore(t *testing.T) {
 	p := newTestPump(t, oneLane(RelayConfig{}))
@@ -159,9 +145,12 @@ func TestABatchTakesWhatIsThereAndNoMore(t *testing.T) {
 	assert.False(t, p.cannotTake(), "there may be more below where it looked")
 	found(1, true)
 	assert.True(t, p.cannotTake())
+	p.window = make(map[int64]*letter)
+	require.True(t, p.finished())
 	p.ledger.release(hash("k"))
 	p.flushed(&flush{ledger: p.ledger})
-	assert.False(t, p.cannotTake(), "a key was released")
+	p.ledger = newLedger(2)
+	assert.False(t, p.finished(), "a key was released")
 }
 
 // A message that is due is so in the table until it is written off, also while it is in
@@ -190,23 +179,23 @@ func TestABlockIsMissedInTheTableOnlyOnceItWasThere(t *testing.T) {
 	p.settle(t.Context(), r)
 	begin := func() *reading {
 		return &reading{
-			kind: pending, aside: true, known: true, limit: 1, shards: p.shards,
-			began: time.Now(), epoch: p.reader.epoch, ledger: p.flusher.written,
+			kind: keys, shards: p.shards, epoch: p.reader.epoch, ledger: p.flusher.written,
+			askings: []asking{{key: head.hash, limit: 1}},
 		}
 	}
-	sweep := func() { p.took(begin()) }
-	sweep()
-	assert.Empty(t, p.ledger.released, "it is not written yet")
+	blocked := func() bool {
+		p.took(begin())
+		_, blocked := p.blocked[head.hash]
+		return blocked
+	}
+	assert.True(t, blocked(), "it is not written yet")
 	p.flush(t.Context())
-	sweep()
-	require.Empty(t, p.ledger.released, "it is being written")
+	require.True(t, blocked(), "it is being written")
 	early := begin()
 	p.flushed(<-p.flusher.done)
 	p.took(early)
-	require.Empty(t, p.ledger.released, "the look may have been before the writing")
-	sweep()
-	require.Equal(t, map[int64]bool{head.hash: true}, p.ledger.released)
-
+	require.Contains(t, p.blocked, head.hash, "the look may have been before the writing")
+	require.False(t, blocked())
 }
 
 func TestADatabaseThatCouldNotBeReadIsReadFromTheStart(t *testing.T) {
@@ -223,9 +212,10 @@ func TestAHeadThatIsInHandBlocksThoughTheTableDoesNotSaySo(t *testing.T) {
 	p := newTestPump(t, oneLane(RelayConfig{}))
 	key := hash("k")
 	p.window[1], p.blocked[key] = &letter{id: 1, hash: key, keyed: true}, block{head: 1}
-	p.unblock(&reading{known: true, ledger: 1})
-	assert.Empty(t, p.ledger.released, "it is kept to probe with")
+	found := &reading{kind: keys, ledger: 1, shards: p.shards, askings: []asking{{key: key, limit: 1}}}
+	p.took(found)
+	assert.Contains(t, p.blocked, key, "it is kept to probe with")
 	delete(p.window, 1)
-	p.unblock(&reading{known: true, ledger: 1})
-	assert.Contains(t, p.ledger.released, key, "an operator discarded it")
+	p.took(found)
+	assert.NotContains(t, p.blocked, key, "an operator discarded it")
 }

@@ -143,6 +143,16 @@ func classifyOne(err error) Kind {
 	return Other
 }
 
+// alreadyMade reports whether MySQL has the column or the key that a migration makes, which was cut off after that.
+func alreadyMade(err error) bool {
+	for ; err != nil; err = errors.Unwrap(err) {
+		if code, some := number(err); some && (code == 1060 || code == 1061) {
+			return true
+		}
+	}
+	return false
+}
+
 // number reads a driver error's code from its method or its field.
 func number(err error) (int64, bool) {
 	if e, ok := err.(interface{ Code() int }); ok { //nolint:errorlint // walks the tree itself
@@ -234,7 +244,7 @@ func sqliteKind(code int64, text string) Kind {
 	case 3, 23:
 		return Unready
 	case 1:
-		if strings.Contains(text, "no such table") || strings.Contains(text, "no such column") {
+		if strings.Contains(text, "no such table") || strings.Contains(text, "no such column") || strings.Contains(text, "no such index") {
 			return NoTable
 		}
 	}

@@ -110,7 +110,7 @@ func (d *Dialect) apply(ctx context.Context, db sqlx.ExtContext) error {
 	}
 	for i := version; i < len(d.scripts); i++ {
 		for _, statement := range statements(d.scripts[i]) {
-			if _, err := db.ExecContext(ctx, statement); err != nil {
+			if _, err := db.ExecContext(ctx, statement); err != nil && (!d.CommitsOnDDL || !alreadyMade(err)) {
 				return fmt.Errorf("migration %d: %w\n%s", i+1, err, statement)
 			}
 		}

@@ -18,71 +18,87 @@ const (
 	mysqlAlive = `EXISTS (SELECT 1 FROM millrace_outbox_relays r WHERE r.until > ` + mysqlNow + ` AND r.token = `
 )
 
+// MariaDB reads all of a key to find the message before another one. So SelectPending looks for it only
+// where there is little of the key; -1 stands for a message that is not in hand.
 var mysqlOutbox = Outbox{
 	Insert:      mysqlInsert + `/*M! IF(@@in_transaction, */ ` + mysqlNow + ` /*M! , NULL) */)`,
 	InsertAlone: mysqlInsert + mysqlNow + `)`,
 	SelectGuard: `SELECT /*M! 1 + */ 0`, // MariaDB reads its comments, so it reads that of Insert
 
 	SelectPending: `
-		SELECT ` + outboxColumns + `, ` + mysqlNow + ` - created_at AS age
-		FROM millrace_outbox
+		SELECT ` + outboxColumns + `, ` + mysqlNow + ` - created_at AS age,
+			CASE WHEN o.order_key IS NULL THEN NULL
+			WHEN (
+				SELECT k.id FROM millrace_outbox k FORCE INDEX (by_order)
+				WHERE k.order_hash = o.key_hash
+				ORDER BY k.id
+				LIMIT 63, 1) IS NOT NULL THEN -1
+			ELSE (
+				SELECT MAX(k.id) FROM millrace_outbox k FORCE INDEX (by_order)
+				WHERE k.order_hash = o.key_hash AND k.id < o.id) END AS behind
+		FROM millrace_outbox o FORCE INDEX (by_status)
 		WHERE id NOT IN (SELECT j.id FROM ` + mysqlIDs + `)
 			AND status = 0 AND due_at = 0 AND id > ? AND (? >> ABS(key_hash % ?)) & 1 = 1
 		ORDER BY id
 		LIMIT ?`,
 	SelectDue: `
 		SELECT ` + outboxColumns + `, ` + mysqlNow + ` - created_at AS age
-		FROM millrace_outbox
+		FROM millrace_outbox FORCE INDEX (by_status)
 		WHERE id NOT IN (SELECT j.id FROM ` + mysqlIDs + `)
 			AND status = 1 AND due_at <= (SELECT ` + mysqlNow + `) AND (? >> ABS(key_hash % ?)) & 1 = 1
 		ORDER BY due_at, id
 		LIMIT ?`,
 	SelectNextDue: `
 		SELECT MIN(due_at) - ` + mysqlNow + `
-		FROM millrace_outbox
-		WHERE status = 1 AND (? >> ABS(key_hash % ?)) & 1 = 1`,
-	SelectBlocked: `
-		SELECT DISTINCT blocked_key
-		FROM millrace_outbox
-		WHERE blocked_key IS NOT NULL AND status IN (1, 3) AND (? >> ABS(key_hash % ?)) & 1 = 1`,
-	SelectOrphans: `
-		SELECT DISTINCT w.blocked_key
-		FROM millrace_outbox w
-		WHERE w.status = 2 AND (? >> ABS(w.key_hash % ?)) & 1 = 1 AND NOT EXISTS (
-			SELECT 1 FROM millrace_outbox b WHERE b.blocked_key = w.blocked_key AND b.status IN (1, 3))`,
+		FROM (
+			SELECT due_at FROM millrace_outbox FORCE INDEX (by_status)
+			WHERE status = 1 AND (? >> ABS(key_hash % ?)) & 1 = 1
+			ORDER BY due_at, id
+			LIMIT 1) counted`,
+	SelectKey: `
+		(SELECT ` + outboxColumns + `, ` + mysqlNow + ` - created_at AS age
+		FROM millrace_outbox FORCE INDEX (by_order)
+		WHERE order_hash = ? AND id > ?
+		ORDER BY id
+		LIMIT ?)`,
+	ListKeys: `
+		SELECT order_hash
+		FROM millrace_outbox FORCE INDEX (by_order)
+		WHERE order_hash >= ?
+		ORDER BY order_hash
+		LIMIT ?`,
+
+	SelectHighest: `
+		SELECT COALESCE(MAX(id), 0)
+		FROM millrace_outbox`,
 
 	DeleteSent: `
 		DELETE o
 		FROM ` + mysqlIDs + `
 		STRAIGHT_JOIN millrace_outbox o FORCE INDEX (PRIMARY) ON o.id = j.id
-		WHERE o.status IN (0, 1) AND ` + mysqlAlive + `?)`,
+		WHERE o.status IN (0, 1, 2) AND ` + mysqlAlive + `?)`,
 	KeepSent: `
 		UPDATE ` + mysqlIDs + `
 		STRAIGHT_JOIN millrace_outbox o FORCE INDEX (PRIMARY) ON o.id = j.id
 		SET o.status = 4, o.blocked_key = NULL, o.sent_at = ` + mysqlNow + `, o.due_at = ` + mysqlNow + ` + ?
-		WHERE o.status IN (0, 1) AND ` + mysqlAlive + `?)`,
+		WHERE o.status IN (0, 1, 2) AND ` + mysqlAlive + `?)`,
 	SetAside: `
 		UPDATE ` + mysqlAsides + `
 		STRAIGHT_JOIN millrace_outbox o FORCE INDEX (PRIMARY) ON o.id = j.id
 		SET o.status = j.status, o.due_at = ` + mysqlNow + ` + j.delay, o.attempts = j.attempts, o.last_error = j.error,
 			o.blocked_key = j.blocks
-		WHERE o.status IN (0, 1) AND ` + mysqlAlive + `?)`,
+		WHERE o.status IN (0, 1, 2) AND ` + mysqlAlive + `?)`,
 	Postpone: `
 		UPDATE ` + mysqlIDs + `
 		STRAIGHT_JOIN millrace_outbox o FORCE INDEX (PRIMARY) ON o.id = j.id
 		SET o.status = 1, o.due_at = ` + mysqlNow + ` + ?, o.last_error = ?,
 			o.blocked_key = CASE WHEN o.order_key IS NULL THEN NULL ELSE o.key_hash END
-		WHERE o.status IN (0, 1) AND ` + mysqlAlive + `?)`,
+		WHERE o.status IN (0, 1, 2) AND ` + mysqlAlive + `?)`,
 	HoldBack: `
 		UPDATE ` + mysqlIDs + `
 		STRAIGHT_JOIN millrace_outbox o FORCE INDEX (PRIMARY) ON o.id = j.id
 		SET o.status = 2, o.blocked_key = o.key_hash
 		WHERE o.status IN (0, 1) AND ` + mysqlAlive + `?)`,
-	ReleaseHeld: `
-		UPDATE ` + mysqlIDs + `
-		STRAIGHT_JOIN millrace_outbox o FORCE INDEX (by_blocked) ON o.blocked_key = j.id
-		SET o.status = 0, o.due_at = 0, o.blocked_key = NULL
-		WHERE o.status = 2 AND ` + mysqlAlive + `?)`,
 
 	SelectParked: `
 		SELECT ` + outboxColumns + `, event_type, last_error, due_at AS parked_at
@@ -106,10 +122,6 @@ var mysqlOutbox = Outbox{
 	DropParked: `
 		DELETE FROM millrace_outbox
 		WHERE id = ? AND status = 3`,
-	FreeHeld: `
-		UPDATE millrace_outbox
-		SET status = 0, due_at = 0, blocked_key = NULL
-		WHERE blocked_key = ? AND status = 2`,
 	PurgeSent: `
 		DELETE FROM millrace_outbox
 		WHERE status = 4 AND due_at < ` + mysqlNow + `
@@ -130,9 +142,15 @@ var mysqlOutbox = Outbox{
 			ORDER BY due_at, id
 			LIMIT ?) counted
 		UNION ALL
-		SELECT 2 AS status, COUNT(*) AS messages, COALESCE(` + mysqlNow + ` - MIN(created_at), 0) AS age
+		SELECT 2 AS status, COUNT(*) AS messages, COALESCE(` + mysqlNow + ` - MIN(CASE
+			WHEN (
+				SELECT k.status FROM millrace_outbox k FORCE INDEX (by_order)
+				WHERE k.order_hash = counted.key_hash
+				ORDER BY k.id
+				LIMIT 1) = 3 THEN NULL
+			ELSE created_at END), 0) AS age
 		FROM (
-			SELECT created_at FROM millrace_outbox FORCE INDEX (by_status)
+			SELECT created_at, key_hash FROM millrace_outbox FORCE INDEX (by_status)
 			WHERE status = 2
 			ORDER BY due_at, id
 			LIMIT ?) counted

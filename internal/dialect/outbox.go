@@ -21,31 +21,37 @@ type Outbox struct {
 	SelectGuard string
 
 	// Reading, without what the reader has in hand. The mask has a bit for each shard that
-	// the reader owns.
+	// the reader owns. SelectPending tells of a message with an order the id of the one that is
+	// unsent before it; where there is much of the key, it may say -1, for one that is not known.
 	SelectPending string
 	SelectDue     string
 	SelectNextDue string
-	SelectBlocked string
-	SelectOrphans string
+
+	// SelectKey reads what is unsent of one key, behind an id: also what is set aside, if the others
+	// wait for it. [Union] makes it read several keys. ListKeys walks from a key on: it lists the keys of
+	// that many unsent messages.
+	SelectKey string
+	ListKeys  string
+
+	SelectHighest string // id
 
 	// What became of messages.
-	DeleteSent  string
-	KeepSent    string
-	SetAside    string
-	Postpone    string
-	HoldBack    string
-	ReleaseHeld string
+	DeleteSent string
+	KeepSent   string
+	SetAside   string
+	Postpone   string
+	HoldBack   string
 
 	// Operators.
 	SelectParked string
 	ListParked   string // SelectParked without payloads
 	RetryParked  string
 	DropParked   string
-	FreeHeld     string
 	PurgeSent    string
 
 	// CountBacklog counts those of each state that are not sent up to a limit, given four times,
-	// and tells the age of the oldest that it counted.
+	// and tells the age of the oldest that it counted: of those that are held back, without keys of
+	// which one is parked.
 	CountBacklog string
 
 	// What one message caused: ids grow with the time of storing, so the time is found by
@@ -101,7 +107,7 @@ const (
 	outboxOutline = `id, key_hash, blocked_key, status, attempts, topic, uuid, order_key, metadata`
 )
 
-// IDs is the argument that stands for a list of ids.
+// IDs is the argument that stands for a list of ids, or of keys.
 func IDs(ids []int64) string { return list(ids) }
 
 // Aside is a message that failed, for SetAside.
@@ -136,20 +142,35 @@ func (o *Outbox) name(tables string) {
 
 var numbered = regexp.MustCompile(`\$(\d+)`)
 
+// Union is SelectKey for n keys: the arguments are repeated n times.
+func Union(selectKey string, n int) string {
+	return selectKey + repeated("\nUNION ALL", selectKey, n)
+}
+
 // InsertMany is Insert or InsertAlone for n messages: the arguments are repeated n times.
 func InsertMany(insert string, n int) string {
 	head, row, _ := strings.Cut(insert, "VALUES ")
-	width := strings.Count(row, "$")
+	return head + "VALUES " + row + repeated(", ", row, n)
+}
+
+// repeated is part n-1 times more, with arguments of its own each time.
+func repeated(separator, part string, n int) string {
+	number := func(p string) int {
+		k, err := strconv.Atoi(p[1:])
+		if err != nil {
+			panic(err) // digits
+		}
+		return k
+	}
+	width := 0
+	for _, p := range numbered.FindAllString(part, -1) {
+		width = max(width, number(p))
+	}
 	var b strings.Builder
-	b.WriteString(head + "VALUES " + row)
 	for i := 1; i < n; i++ {
-		b.WriteString(", ")
-		b.WriteString(numbered.ReplaceAllStringFunc(row, func(p string) string {
-			k, err := strconv.Atoi(p[1:])
-			if err != nil {
-				panic(err) // digits
-			}
-			return fmt.Sprintf("$%d", k+i*width)
+		b.WriteString(separator)
+		b.WriteString(numbered.ReplaceAllStringFunc(part, func(p string) string {
+			return fmt.Sprintf("$%d", number(p)+i*width)
 		}))
 	}
 	return b.String()

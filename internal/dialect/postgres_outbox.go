@@ -13,15 +13,23 @@ const (
 
 // A look must walk an index and stop, whatever the statistics were taken in: the planner
 // cannot see a LIMIT that is a sub-select, so it takes a plan that starts fast, and does not
-// sort a whole backlog of which it knows nothing for each look.
+// sort a whole backlog of which it knows nothing for each look. Nor must it walk the primary key to
+// find messages of a key, of which it knows only that there are few keys: so that is asked for in the
+// order of the index, and not by an equality, after which the order of ids would be enough.
 var postgresOutbox = Outbox{
 	Insert:      postgresInsert,
 	InsertAlone: postgresInsert,
 	SelectGuard: `SELECT 1`,
 
 	SelectPending: `
-		SELECT ` + outboxColumns + `, ` + postgresNow + ` - created_at AS age
-		FROM millrace_outbox
+		SELECT ` + outboxColumns + `, ` + postgresNow + ` - created_at AS age,
+			CASE WHEN o.order_key IS NOT NULL THEN (
+				SELECT k.id FROM millrace_outbox k
+				WHERE (k.key_hash, k.id) < (o.key_hash, o.id) AND k.key_hash >= o.key_hash
+					AND k.order_key IS NOT NULL AND (k.status IN (0, 2) OR k.blocked_key IS NOT NULL)
+				ORDER BY k.key_hash DESC, k.id DESC
+				LIMIT 1) END AS behind
+		FROM millrace_outbox o
 		WHERE id NOT IN (SELECT json_array_elements_text($1::JSON)::BIGINT)
 			AND status = 0 AND id > $2 AND ($3::BIGINT >> ABS(key_hash % $4)::INTEGER) & 1 <> 0
 		ORDER BY id
@@ -35,45 +43,53 @@ var postgresOutbox = Outbox{
 		LIMIT (SELECT $4::BIGINT)`,
 	SelectNextDue: `
 		SELECT MIN(due_at) - ` + postgresNow + `
+		FROM (
+			SELECT due_at FROM millrace_outbox
+			WHERE status = 1 AND ($1::BIGINT >> ABS(key_hash % $2)::INTEGER) & 1 <> 0
+			ORDER BY due_at, id
+			LIMIT (SELECT 1)) first`,
+	SelectKey: `
+		(SELECT ` + outboxColumns + `, ` + postgresNow + ` - created_at AS age
 		FROM millrace_outbox
-		WHERE status = 1 AND ($1::BIGINT >> ABS(key_hash % $2)::INTEGER) & 1 <> 0`,
-	SelectBlocked: `
-		SELECT DISTINCT blocked_key
+		WHERE (key_hash, id) > ($1::BIGINT, $2::BIGINT) AND key_hash <= $1
+			AND order_key IS NOT NULL AND (status IN (0, 2) OR blocked_key IS NOT NULL)
+		ORDER BY key_hash, id
+		LIMIT (SELECT $3::BIGINT))`,
+	ListKeys: `
+		SELECT key_hash
 		FROM millrace_outbox
-		WHERE blocked_key IS NOT NULL AND status IN (1, 3) AND ($1::BIGINT >> ABS(key_hash % $2)::INTEGER) & 1 <> 0`,
-	SelectOrphans: `
-		SELECT DISTINCT w.blocked_key
-		FROM millrace_outbox w
-		WHERE w.status = 2 AND ($1::BIGINT >> ABS(w.key_hash % $2)::INTEGER) & 1 <> 0 AND NOT EXISTS (
-			SELECT 1 FROM millrace_outbox b WHERE b.blocked_key = w.blocked_key AND b.status IN (1, 3))`,
+		WHERE key_hash >= $1 AND order_key IS NOT NULL AND (status IN (0, 2) OR blocked_key IS NOT NULL)
+		ORDER BY key_hash
+		LIMIT (SELECT $2::BIGINT)`,
+
+	SelectHighest: `
+		SELECT COALESCE(MAX(id), 0)
+		FROM millrace_outbox`,
 
 	DeleteSent: `
 		DELETE FROM millrace_outbox
-		WHERE id = ` + postgresIDs + ` AND status IN (0, 1) AND ` + postgresAlive + `$2)`,
+		WHERE id = ` + postgresIDs + ` AND status IN (0, 1, 2) AND ` + postgresAlive + `$2)`,
 	KeepSent: `
 		UPDATE millrace_outbox
 		SET status = 4, blocked_key = NULL, sent_at = ` + postgresNow + `, due_at = ` + postgresNow + ` + $2
-		WHERE id = ` + postgresIDs + ` AND status IN (0, 1) AND ` + postgresAlive + `$3)`,
+		WHERE id = ` + postgresIDs + ` AND status IN (0, 1, 2) AND ` + postgresAlive + `$3)`,
 	SetAside: `
 		UPDATE millrace_outbox o
 		SET status = j.status, due_at = ` + postgresNow + ` + j.delay, attempts = j.attempts, last_error = j.error,
 			blocked_key = j.blocks
 		FROM json_to_recordset($1::JSON) AS j (
 			id BIGINT, status SMALLINT, delay BIGINT, attempts INTEGER, error TEXT, blocks BIGINT)
-		WHERE o.id = j.id AND o.status IN (0, 1) AND ` + postgresAlive + `$2)`,
+		WHERE o.id = j.id AND o.status IN (0, 1, 2) AND ` + postgresAlive + `$2)
+			AND o.id = ANY(ARRAY(SELECT (one ->> 'id')::BIGINT FROM json_array_elements($1::JSON) one))`,
 	Postpone: `
 		UPDATE millrace_outbox
 		SET status = 1, due_at = ` + postgresNow + ` + $2, last_error = $3,
 			blocked_key = CASE WHEN order_key IS NULL THEN NULL ELSE key_hash END
-		WHERE id = ` + postgresIDs + ` AND status IN (0, 1) AND ` + postgresAlive + `$4)`,
+		WHERE id = ` + postgresIDs + ` AND status IN (0, 1, 2) AND ` + postgresAlive + `$4)`,
 	HoldBack: `
 		UPDATE millrace_outbox
 		SET status = 2, blocked_key = key_hash
 		WHERE id = ` + postgresIDs + ` AND status IN (0, 1) AND ` + postgresAlive + `$2)`,
-	ReleaseHeld: `
-		UPDATE millrace_outbox
-		SET status = 0, due_at = 0, blocked_key = NULL
-		WHERE blocked_key = ` + postgresIDs + ` AND status = 2 AND ` + postgresAlive + `$2)`,
 
 	SelectParked: `
 		SELECT ` + outboxColumns + `, event_type, last_error, due_at AS parked_at
@@ -97,15 +113,14 @@ var postgresOutbox = Outbox{
 	DropParked: `
 		DELETE FROM millrace_outbox
 		WHERE id = $1 AND status = 3`,
-	FreeHeld: `
-		UPDATE millrace_outbox
-		SET status = 0, due_at = 0, blocked_key = NULL
-		WHERE blocked_key = $1 AND status = 2`,
 	PurgeSent: `
 		DELETE FROM millrace_outbox
-		WHERE id IN (
+		WHERE id = ANY(ARRAY(
 			SELECT id FROM millrace_outbox
-			WHERE status = 4 AND due_at < (SELECT ` + postgresNow + `) ORDER BY due_at LIMIT $1 FOR UPDATE SKIP LOCKED)`,
+			WHERE status = 4 AND due_at < (SELECT ` + postgresNow + `)
+			ORDER BY due_at, id
+			LIMIT (SELECT $1::BIGINT)
+			FOR UPDATE SKIP LOCKED))`,
 	CountBacklog: `
 		SELECT 0 AS status, COUNT(*) AS messages, COALESCE(` + postgresNow + ` - MIN(created_at), 0) AS age
 		FROM (
@@ -121,9 +136,16 @@ var postgresOutbox = Outbox{
 			ORDER BY due_at, id
 			LIMIT (SELECT $2::BIGINT)) counted
 		UNION ALL
-		SELECT 2 AS status, COUNT(*) AS messages, COALESCE(` + postgresNow + ` - MIN(created_at), 0) AS age
+		SELECT 2 AS status, COUNT(*) AS messages, COALESCE(` + postgresNow + ` - MIN(CASE
+			WHEN (
+				SELECT k.status FROM millrace_outbox k
+				WHERE k.key_hash >= counted.key_hash AND k.key_hash <= counted.key_hash
+					AND k.order_key IS NOT NULL AND (k.status IN (0, 2) OR k.blocked_key IS NOT NULL)
+				ORDER BY k.key_hash, k.id
+				LIMIT 1) = 3 THEN NULL
+			ELSE created_at END), 0) AS age
 		FROM (
-			SELECT created_at FROM millrace_outbox
+			SELECT created_at, key_hash FROM millrace_outbox
 			WHERE status = 2
 			ORDER BY due_at, id
 			LIMIT (SELECT $3::BIGINT)) counted

@@ -8,48 +8,68 @@ const (
 	sqliteAlive = `EXISTS (SELECT 1 FROM millrace_outbox_relays r WHERE r.until > ` + sqliteNow + ` AND r.token = `
 )
 
+// A plus keeps SQLite, where it has no statistics, from the index of a status that a whole backlog
+// may have, for messages that are known by their ids.
 var sqliteOutbox = Outbox{
 	Insert:      sqliteInsert,
 	InsertAlone: sqliteInsert,
 	SelectGuard: `SELECT 1`,
 
 	SelectPending: `
-		SELECT ` + outboxColumns + `, ` + sqliteNow + ` - created_at AS age
-		FROM millrace_outbox
+		SELECT ` + outboxColumns + `, ` + sqliteNow + ` - created_at AS age,
+			CASE WHEN o.order_key IS NOT NULL THEN (
+				SELECT k.id FROM millrace_outbox k INDEXED BY ix_millrace_outbox_order
+				WHERE k.key_hash = o.key_hash AND k.id < o.id
+					AND k.order_key IS NOT NULL AND (k.status IN (0, 2) OR k.blocked_key IS NOT NULL)
+				ORDER BY k.id DESC
+				LIMIT 1) END AS behind
+		FROM millrace_outbox o INDEXED BY ix_millrace_outbox_status
 		WHERE id NOT IN (SELECT value FROM json_each(?))
 			AND status = 0 AND due_at = 0 AND id > ? AND (? >> ABS(key_hash % ?)) & 1 = 1
 		ORDER BY id
 		LIMIT ?`,
 	SelectDue: `
 		SELECT ` + outboxColumns + `, ` + sqliteNow + ` - created_at AS age
-		FROM millrace_outbox
+		FROM millrace_outbox INDEXED BY ix_millrace_outbox_status
 		WHERE id NOT IN (SELECT value FROM json_each(?))
 			AND status = 1 AND due_at <= (SELECT ` + sqliteNow + `) AND (? >> ABS(key_hash % ?)) & 1 = 1
 		ORDER BY due_at, id
 		LIMIT ?`,
 	SelectNextDue: `
 		SELECT MIN(due_at) - ` + sqliteNow + `
-		FROM millrace_outbox
-		WHERE status = 1 AND (? >> ABS(key_hash % ?)) & 1 = 1`,
-	SelectBlocked: `
-		SELECT DISTINCT blocked_key
-		FROM millrace_outbox
-		WHERE blocked_key IS NOT NULL AND status IN (1, 3) AND (? >> ABS(key_hash % ?)) & 1 = 1`,
-	SelectOrphans: `
-		SELECT DISTINCT w.blocked_key
-		FROM millrace_outbox w
-		WHERE w.status = 2 AND (? >> ABS(w.key_hash % ?)) & 1 = 1 AND NOT EXISTS (
-			SELECT 1 FROM millrace_outbox b WHERE b.blocked_key = w.blocked_key AND b.status IN (1, 3))`,
+		FROM (
+			SELECT due_at FROM millrace_outbox INDEXED BY ix_millrace_outbox_status
+			WHERE status = 1 AND (? >> ABS(key_hash % ?)) & 1 = 1
+			ORDER BY due_at, id
+			LIMIT 1) counted`,
+	SelectKey: `
+		SELECT * FROM (
+			SELECT ` + outboxColumns + `, ` + sqliteNow + ` - created_at AS age
+			FROM millrace_outbox INDEXED BY ix_millrace_outbox_order
+			WHERE key_hash = ? AND id > ?
+				AND order_key IS NOT NULL AND (status IN (0, 2) OR blocked_key IS NOT NULL)
+			ORDER BY id
+			LIMIT ?)`,
+	ListKeys: `
+		SELECT key_hash
+		FROM millrace_outbox INDEXED BY ix_millrace_outbox_order
+		WHERE key_hash >= ? AND order_key IS NOT NULL AND (status IN (0, 2) OR blocked_key IS NOT NULL)
+		ORDER BY key_hash
+		LIMIT ?`,
+
+	SelectHighest: `
+		SELECT COALESCE(MAX(id), 0)
+		FROM millrace_outbox`,
 
 	DeleteSent: `
 		WITH ids AS (SELECT value FROM json_each(?))
 		DELETE FROM millrace_outbox
-		WHERE id IN (SELECT value FROM ids) AND status IN (0, 1) AND ` + sqliteAlive + `?)`,
+		WHERE id IN (SELECT value FROM ids) AND +status IN (0, 1, 2) AND ` + sqliteAlive + `?)`,
 	KeepSent: `
 		WITH ids AS (SELECT value FROM json_each(?))
 		UPDATE millrace_outbox
 		SET status = 4, blocked_key = NULL, sent_at = ` + sqliteNow + `, due_at = ` + sqliteNow + ` + ?
-		WHERE id IN (SELECT value FROM ids) AND status IN (0, 1) AND ` + sqliteAlive + `?)`,
+		WHERE id IN (SELECT value FROM ids) AND +status IN (0, 1, 2) AND ` + sqliteAlive + `?)`,
 	SetAside: `
 		WITH j AS (
 			SELECT json_extract(value, '$.id') AS id, json_extract(value, '$.status') AS status,
@@ -60,23 +80,18 @@ var sqliteOutbox = Outbox{
 		SET status = j.status, due_at = ` + sqliteNow + ` + j.delay, attempts = j.attempts, last_error = j.error,
 			blocked_key = j.blocks
 		FROM j
-		WHERE millrace_outbox.id = j.id AND millrace_outbox.status IN (0, 1) AND ` + sqliteAlive + `?)`,
+		WHERE millrace_outbox.id = j.id AND +millrace_outbox.status IN (0, 1, 2) AND ` + sqliteAlive + `?)`,
 	Postpone: `
 		WITH ids AS (SELECT value FROM json_each(?))
 		UPDATE millrace_outbox
 		SET status = 1, due_at = ` + sqliteNow + ` + ?, last_error = ?,
 			blocked_key = CASE WHEN order_key IS NULL THEN NULL ELSE key_hash END
-		WHERE id IN (SELECT value FROM ids) AND status IN (0, 1) AND ` + sqliteAlive + `?)`,
+		WHERE id IN (SELECT value FROM ids) AND +status IN (0, 1, 2) AND ` + sqliteAlive + `?)`,
 	HoldBack: `
 		WITH ids AS (SELECT value FROM json_each(?))
 		UPDATE millrace_outbox
 		SET status = 2, blocked_key = key_hash
-		WHERE id IN (SELECT value FROM ids) AND status IN (0, 1) AND ` + sqliteAlive + `?)`,
-	ReleaseHeld: `
-		WITH ids AS (SELECT value FROM json_each(?))
-		UPDATE millrace_outbox
-		SET status = 0, due_at = 0, blocked_key = NULL
-		WHERE blocked_key IN (SELECT value FROM ids) AND status = 2 AND ` + sqliteAlive + `?)`,
+		WHERE id IN (SELECT value FROM ids) AND +status IN (0, 1) AND ` + sqliteAlive + `?)`,
 
 	SelectParked: `
 		SELECT ` + outboxColumns + `, event_type, last_error, due_at AS parked_at
@@ -100,10 +115,6 @@ var sqliteOutbox = Outbox{
 	DropParked: `
 		DELETE FROM millrace_outbox
 		WHERE id = ? AND status = 3`,
-	FreeHeld: `
-		UPDATE millrace_outbox
-		SET status = 0, due_at = 0, blocked_key = NULL
-		WHERE blocked_key = ? AND status = 2`,
 	PurgeSent: `
 		DELETE FROM millrace_outbox
 		WHERE id IN (
@@ -124,9 +135,16 @@ var sqliteOutbox = Outbox{
 			ORDER BY due_at, id
 			LIMIT ?) counted
 		UNION ALL
-		SELECT 2 AS status, COUNT(*) AS messages, COALESCE(` + sqliteNow + ` - MIN(created_at), 0) AS age
+		SELECT 2 AS status, COUNT(*) AS messages, COALESCE(` + sqliteNow + ` - MIN(CASE
+			WHEN (
+				SELECT k.status FROM millrace_outbox k INDEXED BY ix_millrace_outbox_order
+				WHERE k.key_hash = counted.key_hash
+					AND k.order_key IS NOT NULL AND (k.status IN (0, 2) OR k.blocked_key IS NOT NULL)
+				ORDER BY k.id
+				LIMIT 1) = 3 THEN NULL
+			ELSE created_at END), 0) AS age
 		FROM (
-			SELECT created_at FROM millrace_outbox INDEXED BY ix_millrace_outbox_status
+			SELECT created_at, key_hash FROM millrace_outbox INDEXED BY ix_millrace_outbox_status
 			WHERE status = 2
 			ORDER BY due_at, id
 			LIMIT ?) counted

@@ -74,6 +74,11 @@ var rules = []mutant{
 		old: "return p.lease.valid() && !p.closing.Load()", new: "return !p.closing.Load()",
 	},
 	{
+		name: "overtake what is unsent of a key", file: "outbox/turns.go",
+		by:  guard{"./outbox", "TestNothingOvertakesWhateverHappens"},
+		old: "return before != nil && !before.back",
+		new: "return true || before != nil",
+	}, {
 		name: "go on with a key after one of it failed", file: "outbox/lane.go",
 		by:  guard{"./tests/outbox", "TestOrderIsKept"},
 		old: "if letter.keyed && l.stopped[letter.hash] ||", new: "if letter.id < 0 && l.stopped[letter.hash] ||",

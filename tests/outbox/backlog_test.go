@@ -28,13 +28,14 @@ var figureBodies = []testdb.Body{
 		assert.Equal(t, outbox.Backlog{}, figures(0))
 
 		all := p.send("orders", "k", 20)
-		for i, status := range map[int]int{0: rowRetry, 1: rowRetry, 2: rowHeld, 3: rowHeld, 4: rowHeld, 5: rowParked, 6: rowSent} {
-			db.Do(t, `UPDATE millrace_outbox SET status = ?, due_at = 7 WHERE uuid = ?`, status, all[i])
+		for i, status := range map[int]int{0: rowParked, 1: rowRetry, 2: rowRetry, 3: rowHeld, 4: rowHeld, 5: rowHeld, 6: rowSent} {
+			db.Do(t, `UPDATE millrace_outbox SET status = ?, due_at = 7, blocked_key = 7 WHERE uuid = ?`, status, all[i])
 		}
+		db.Do(t, `UPDATE millrace_outbox SET blocked_key = NULL WHERE status = 4`)
 		age := func(uuid string, by time.Duration) {
 			db.Do(t, `UPDATE millrace_outbox SET created_at = created_at - ? WHERE uuid = ?`, by.Microseconds(), uuid)
 		}
-		age(all[2], 3*time.Hour) // held: it is not what is late
+		age(all[3], 3*time.Hour) // held, while one of its key is parked: it waits for an operator
 		age(all[9], time.Hour)
 		got := figures(0)
 		assert.InDelta(t, time.Hour, got.OldestPending, float64(time.Minute))
@@ -51,6 +52,11 @@ var figureBodies = []testdb.Body{
 		assert.Equal(t, outbox.Count{N: 6, AtLeast: true}, got.Unsent())
 		_, err := p.out.Backlog(t.Context(), outbox.BacklogOptions{CountTo: -1})
 		require.ErrorContains(t, err, "negative")
+
+		db.Do(t, `UPDATE millrace_outbox SET key_hash = key_hash - 1 WHERE uuid = ?`, all[0])
+		assert.InDelta(t, 3*time.Hour, figures(0).OldestPending, float64(time.Minute), "what is parked of another key is not in its way")
+		db.Do(t, `UPDATE millrace_outbox SET status = 0, due_at = 0, blocked_key = NULL WHERE uuid = ?`, all[0])
+		assert.InDelta(t, 3*time.Hour, figures(0).OldestPending, float64(time.Minute), "a key that gets more than goes out")
 	}},
 	{Name: "who has which shard", Why: "an operator sees relays that live, and shards that nobody has", Run: func(t *testing.T, db *testdb.DB) {
 		p := newPost(t, db)

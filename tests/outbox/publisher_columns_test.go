@@ -162,6 +162,7 @@ func forged(t *testing.T, db *testdb.DB) {
 		require.NoError(o, o.out.Publish("orders", m))
 		row := make(map[string]any)
 		require.NoError(o, o.db.QueryRowxContext(o.Context(), `SELECT * FROM millrace_outbox`).MapScan(row))
+		delete(row, "order_hash") // MySQL's, of others
 		assert.Len(o, row, len(all), "all columns are tried")
 		delete(row, "id")
 		delete(row, "created_at")

@@ -37,6 +37,9 @@ type relay struct {
 	stopped bool
 
 	reshapes atomic.Bool // a transaction that changes the layout is under way
+	headed   atomic.Bool // a head was set aside, and nothing held back since
+	tried    atomic.Bool // a head was set aside
+	freed    atomic.Bool // something was written off since
 }
 
 func serve(c *process.Child, s Settings) error {

@@ -2,19 +2,24 @@ package relayproc
 
 import (
 	"context"
+	"strings"
 
 	"github.com/millrace-go/millrace/tests/faults"
 )
 
 // before reaches the points that come before a statement.
 func (r *relay) before(_ context.Context, call string) error {
+	if strings.HasPrefix(call, r.sql.SelectKey) { // it may be for several
+		if r.freed.Load() {
+			r.reach(BeforeRelease)
+		}
+		return nil
+	}
 	switch call {
-	case r.sql.SelectOrphans:
+	case r.sql.ListKeys:
 		r.reach(BeforeLoad)
 	case r.sql.DeleteSent:
 		r.reach(BeforeWriteOff)
-	case r.sql.ReleaseHeld:
-		r.reach(BeforeRelease)
 	case r.sql.SwitchLayout:
 		r.reshapes.Store(true)
 	case faults.Commit:
@@ -39,10 +44,15 @@ func (r *relay) after(_ context.Context, call string) error {
 	case r.sql.SelectPending:
 		r.reach(AfterRead)
 	case r.sql.HoldBack:
-		r.reach(AfterHold)
-	case r.sql.Postpone:
+		if r.headed.CompareAndSwap(true, false) { // else there is much of a key, or another relay left it
+			r.reach(AfterHold)
+		}
+	case r.sql.SetAside, r.sql.Postpone:
+		r.headed.Store(true)
+		r.tried.Store(true)
 		r.reach(AfterPostpone)
 	case r.sql.DeleteSent:
+		r.freed.Store(r.tried.Load())
 		r.reach(AfterWriteOff)
 	case r.sql.BeatRelay:
 		r.reach(AfterBeat)

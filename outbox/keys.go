@@ -1,0 +1,242 @@
+package outbox
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"math"
+	"slices"
+	"time"
+
+	"github.com/millrace-go/millrace/internal/dialect"
+)
+
+// asking is one key of which a look reads what is unsent, in its order.
+type asking struct {
+	key, after int64
+	limit      int
+	letters    []*letter
+}
+
+// ask has a key looked for, if the table has more of it and there is room.
+func (p *pump) ask(key int64) {
+	t := p.turns[key]
+	if t == nil || !t.more || t.onWay > p.config.keyCap()/2 {
+		return
+	}
+	if _, blocked := p.blocked[key]; !blocked {
+		p.check(key)
+	}
+}
+
+// check has a key looked for.
+func (p *pump) check(key int64) {
+	t := p.turn(key)
+	t.more = true
+	if !t.asked {
+		t.asked = true
+		p.asks = append(p.asks, key)
+	}
+}
+
+// roomForKeys is how many letters looks for keys may take: half of the room is left to others.
+func (p *pump) roomForKeys() int { return min(p.room(), p.config.Batch-p.drawn) }
+
+// mayAsk reports whether to look for keys.
+func (p *pump) mayAsk() bool {
+	return len(p.asks) > 0 && p.shards.mask != 0 && p.roomForKeys() >= max(p.config.Batch/8, 1)
+}
+
+// askings takes keys whose turn it is. One with little is expected to have half of what is asked for.
+func (p *pump) askings() (all []asking) {
+	for room := p.roomForKeys(); len(p.asks) > 0 && room > 0; {
+		key := p.asks[0]
+		p.asks = p.asks[1:]
+		t := p.turns[key]
+		if t == nil || !t.asked {
+			continue
+		}
+		t.asked = false
+		one := asking{key: key, after: t.after, limit: t.limit}
+		if _, blocked := p.blocked[key]; blocked { // only whether it still is
+			one.after, one.limit = 0, 1
+		}
+		all = append(all, one)
+		room -= (one.limit + 1) / 2
+	}
+	return all
+}
+
+// lookForKeys reads what is unsent of some keys.
+func (d *database) lookForKeys(ctx context.Context, r *reading) error {
+	const together = 16
+	for some := range slices.Chunk(r.askings, together) {
+		args := make([]any, 0, 3*len(some))
+		at := make(map[int64]*asking)
+		for i := range some {
+			args = append(args, some[i].key, some[i].after, some[i].limit)
+			at[some[i].key] = &some[i]
+		}
+		letters, err := d.messages(ctx, r, dialect.Union(d.sql.SelectKey, len(some)), args...)
+		if err != nil {
+			return err
+		}
+		for _, l := range letters {
+			at[l.hash].letters = append(at[l.hash].letters, l)
+		}
+	}
+	for _, one := range r.askings {
+		slices.SortFunc(one.letters, func(a, b *letter) int { return int(a.id - b.id) })
+	}
+	return nil
+}
+
+// tookKeys takes what was found of keys in hand.
+func (p *pump) tookKeys(r *reading, now time.Time) {
+	void := r.err != nil || r.epoch != p.reader.epoch || p.closing.Load()
+	for i := range r.askings {
+		one := &r.askings[i]
+		switch {
+		case !p.shards.owns(one.key):
+		case void:
+			p.check(one.key)
+		case p.stillBlocked(one, r):
+		default:
+			p.takeKey(one, r, now)
+		}
+		p.forget(one.key)
+	}
+}
+
+// stillBlocked reports whether a key has to wait. An operator may have discarded what blocked it.
+func (p *pump) stillBlocked(one *asking, r *reading) bool {
+	b, blocked := p.blocked[one.key]
+	if !blocked {
+		return false
+	}
+	_, inHand := p.window[b.head]
+	if inHand || b.ledger > r.ledger { // the table does not know
+		return true
+	}
+	if len(one.letters) > 0 {
+		first := one.letters[0]
+		if first.setAside() || r.had[first.id] != nil || p.window[first.id] != nil {
+			return true
+		}
+	}
+	p.open(one.key)
+	return one.limit == 1 // it was asked for that alone
+}
+
+// takeKey takes what was read of a key up to the first that has to wait, or to go back into the table.
+// What makes it wait has the key looked for again when it is over.
+func (p *pump) takeKey(one *asking, r *reading, now time.Time) {
+	t := p.turn(one.key)
+	for _, l := range one.letters {
+		known := r.had[l.id]
+		if known == nil {
+			known = p.window[l.id]
+		}
+		switch {
+		case known != nil && known.back:
+			return
+		case known != nil:
+			t.after = max(t.after, l.id)
+			continue
+		case l.setAside():
+			p.blocked[one.key] = block{head: l.id}
+			return
+		case t.onWay >= p.config.keyCap():
+			return
+		}
+		l.drawn = true
+		p.take(l, now)
+	}
+	if t.more = len(one.letters) == one.limit; t.more {
+		t.limit = min(2*t.limit, p.config.keyCap())
+		p.ask(one.key)
+	}
+}
+
+// walk is a passage over all keys of which something is unsent, some at each look. It finds those that a
+// look for new messages does not: a relay that died had held them back, or there is much before them.
+type walk struct {
+	on       bool
+	from     int64
+	began    time.Time
+	at       time.Time // when to begin, or to go on
+	failures int
+}
+
+// restart begins at once.
+func (w *walk) restart() { *w = walk{on: true, from: math.MinInt64, began: time.Now()} }
+
+// walksOn reports whether to walk: not while there are keys to look for.
+func (p *pump) walksOn(now time.Time) bool {
+	w := &p.reader.walk
+	return !now.Before(w.at) && len(p.asks) == 0
+}
+
+// walk lists some keys. A key of which much is unsent is one step.
+func (d *database) walk(ctx context.Context, r *reading) error {
+	const step, steps = 1000, 20
+	own := make(map[int64]bool)
+	for range steps {
+		var keys []int64
+		if err := d.db.SelectContext(ctx, &keys, d.sql.ListKeys, r.walkFrom, step); err != nil {
+			return fmt.Errorf("list the keys: %w", err)
+		}
+		for _, key := range keys {
+			if r.shards.owns(key) {
+				own[key] = true
+			}
+		}
+		if r.walkedAll = len(keys) < step || keys[step-1] == math.MaxInt64; r.walkedAll {
+			break
+		}
+		r.walkFrom = keys[step-1] + 1
+		if len(own) >= step/2 {
+			break
+		}
+	}
+	r.walked = slices.Collect(maps.Keys(own))
+	return nil
+}
+
+// walked notes how far a look has walked. A failure stops nothing else.
+func (p *pump) walked(r *reading, now time.Time) {
+	w := &p.reader.walk
+	if !r.walks {
+		return
+	}
+	if r.walkErr != nil {
+		w.failures++
+		w.at = now.Add(growing(w.failures, time.Second, walkEvery))
+		w.on = w.on && !p.once
+		p.log.Error("outbox: the relay cannot list the keys; tried again", explain(r.walkErr), nil)
+		p.fail(r.walkErr)
+		return
+	}
+	for _, key := range r.walked {
+		p.check(key)
+	}
+	w.from, w.failures = r.walkFrom, 0
+	if r.walkedAll { // so long that it takes a tenth of the time at most
+		*w = walk{at: now.Add(max(walkEvery, 10*now.Sub(w.began)))}
+	}
+}
+
+// rounds has some blocked keys looked for, in turn.
+func (p *pump) rounds() {
+	const most = 500
+	if len(p.toAsk) == 0 {
+		p.toAsk = slices.Collect(maps.Keys(p.blocked))
+	}
+	n := min(len(p.toAsk), max(most-len(p.asks), 0))
+	for _, key := range p.toAsk[:n] {
+		if _, still := p.blocked[key]; still {
+			p.check(key)
+		}
+	}
+	p.toAsk = p.toAsk[n:]
+}

@@ -1,0 +1,243 @@
+package outbox
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// world is an outbox with two relays, of which each step may come at any time.
+type world struct {
+	*testing.T
+	*rand.Rand
+	relay  *Relay
+	actors [2]*actor
+	moving bool  // a shard is on its way from one to the other
+	last   int64 // id
+	calm   bool  // nothing fails any more
+	sent   map[int64]int
+	order  map[int64][]int64 // ids by key, as they were sent first
+	again  map[int64]bool    // who had it died, so it may be sent again
+	trace  []string
+}
+
+// actor is a relay, and what it has begun and not ended.
+type actor struct {
+	*pump
+	look    *reading
+	away    *run
+	writing *flush
+}
+
+func (w *world) join(mask int64) *actor {
+	p := newPumpOf(w.T, w.relay)
+	p.joins(w.T)
+	p.shards = assignment{generation: 1, count: 2, mask: mask}
+	p.wanted = p.shards
+	return &actor{pump: p}
+}
+
+func (w *world) did(format string, args ...any) {
+	w.trace = append(w.trace, fmt.Sprintf(format, args...))
+}
+
+// send has the broker take or refuse what a lane has.
+func (w *world) send(a *actor) {
+	r := a.pump.away(0)
+	stopped := make(map[int64]bool)
+	for _, l := range r.letters {
+		switch {
+		case stopped[l.hash]:
+		case !w.calm && w.IntN(6) == 0:
+			w.did("fails %d", l.id)
+			r.fate(l.id, Permanent(errRefused))
+			stopped[l.hash] = true
+		default:
+			w.did("sends %d", l.id)
+			r.fate(l.id, nil)
+			if w.sent[l.id]++; w.sent[l.id] == 1 {
+				w.order[l.hash] = append(w.order[l.hash], l.id)
+			}
+			require.True(w, w.sent[l.id] == 1 || w.again[l.id], "%d is sent twice\n%v", l.id, w.trace)
+		}
+	}
+	a.away = r
+}
+
+// act has a relay do one of the things it can do.
+func (w *world) act(a *actor) {
+	switch w.IntN(6) {
+	case 0:
+		if a.look == nil {
+			a.reader.hungry = true
+			if w.IntN(2) == 0 {
+				a.reader.sweepAt = time.Time{}
+			}
+			if a.read(w.Context()); a.reader.busy {
+				a.look = <-a.reader.done
+				w.did("look %d after %d", a.look.kind, a.look.after)
+			}
+		}
+	case 1:
+		if a.look != nil {
+			a.took(a.look)
+			a.look = nil
+			w.did("took, in hand %v", ids(a.lanes[0].queue))
+		}
+	case 2:
+		if !a.lanes[0].busy && len(a.lanes[0].queue) > 0 {
+			w.send(a)
+		}
+	case 3:
+		if a.away != nil {
+			a.settle(w.Context(), a.away)
+			a.away = nil
+		}
+	case 4:
+		if a.flush(w.Context()); a.writing == nil && a.flusher.busy {
+			a.writing = <-a.flusher.done
+			require.NoError(w, a.writing.err)
+			require.Zero(w, a.writing.missing, "%v", w.trace)
+		}
+	case 5:
+		if a.writing != nil {
+			a.flushed(a.writing)
+			a.writing = nil
+		}
+	}
+}
+
+// happen has something happen to the outbox.
+func (w *world) happen() {
+	switch w.IntN(7) {
+	case 0, 1:
+		key := string(rune('a' + w.IntN(4)))
+		for range 1 + w.IntN(6) {
+			w.last++
+			w.put(key)
+		}
+	case 2:
+		w.relay.db.MustExec(`UPDATE millrace_outbox SET due_at = 1 WHERE status = 1`)
+		for _, a := range w.actors {
+			a.reader.dueAt = time.Now()
+		}
+	case 3:
+		w.relay.db.MustExec(`DELETE FROM millrace_outbox WHERE id = (SELECT MIN(id) FROM millrace_outbox WHERE status = 3)`)
+	case 4:
+		w.relay.db.MustExec(`UPDATE millrace_outbox SET status = 1, due_at = 1, attempts = 0
+			WHERE id = (SELECT MAX(id) FROM millrace_outbox WHERE status = 3)`)
+	case 5:
+		if w.IntN(4) == 0 && !w.moving {
+			w.die(w.IntN(2))
+		}
+	case 6:
+		w.move()
+	}
+}
+
+func (w *world) put(key string) { w.actors[0].put(w.T, key, 0, w.last) }
+
+// die has another relay take the shards of one at once, which had a chance to write what it was writing.
+func (w *world) die(i int) {
+	a := w.actors[i]
+	for id := range a.window {
+		w.again[id] = true
+	}
+	w.relay.db.MustExec(`DELETE FROM millrace_outbox_relays WHERE token = ?`, a.lease.token)
+	w.did("relay %d dies", i)
+	w.actors[i] = w.join(a.wanted.mask)
+}
+
+// move gives a shard from one relay to the other, when nothing of it is in hand any more.
+func (w *world) move() {
+	from, to := w.actors[0], w.actors[1]
+	if from.wanted.mask == 0 {
+		from, to = to, from
+	}
+	if !w.moving {
+		if w.IntN(3) > 0 {
+			return
+		}
+		shard := int64(1)
+		if from.wanted.mask&shard == 0 {
+			shard = 2
+		}
+		w.did("a shard is to go")
+		w.moving = true
+		from.assign(w.T.Context(), assignment{generation: 1, count: 2, mask: from.wanted.mask &^ shard})
+		return
+	}
+	var all int64
+	for _, a := range w.actors {
+		for _, l := range a.window {
+			if !a.keeps(l) {
+				return
+			}
+		}
+		all |= a.wanted.mask
+	}
+	w.moving = false
+	w.did("it went")
+	to.assign(w.T.Context(), assignment{generation: 1, count: 2, mask: to.wanted.mask | 3&^all})
+}
+
+// TestNothingOvertakesWhateverHappens: messages of a key are sent once, in their order, however looks, the
+// broker's answers and writing follow one another, while messages fail, are discarded, and relays die.
+func TestNothingOvertakesWhateverHappens(t *testing.T) {
+	for seed := range uint64(orderRounds()) {
+		w := &world{
+			T: t, Rand: rand.New(rand.NewPCG(seed, 1)), //nolint:gosec // a test
+			sent: make(map[int64]int), order: make(map[int64][]int64), again: make(map[int64]bool),
+		}
+		config := oneLane(RelayConfig{Batch: 4 + w.IntN(12), MaxAttempts: 2})
+		if w.IntN(3) == 0 {
+			config.OnParked = Continue
+		}
+		w.relay = newTestRelay(t, config)
+		w.actors = [2]*actor{w.join(1), w.join(2)}
+		for range 400 {
+			if w.IntN(6) == 0 {
+				w.happen()
+			}
+			w.act(w.actors[w.IntN(2)])
+		}
+		w.end(config.OnParked)
+		require.NoError(t, w.relay.db.Close())
+	}
+}
+
+// end has everything go out, and sees that it went out in order.
+func (w *world) end(parked OnParked) {
+	w.calm = true
+	left := func() (n int) {
+		require.NoError(w, w.relay.db.Get(&n, `SELECT COUNT(*) FROM millrace_outbox`))
+		return n
+	}
+	for rounds := 0; left() > 0; rounds++ {
+		require.Less(w, rounds, 3000, "something is stuck\n%v", w.trace)
+		w.relay.db.MustExec(`UPDATE millrace_outbox SET due_at = 1 WHERE status = 1`)
+		w.relay.db.MustExec(`DELETE FROM millrace_outbox WHERE status = 3`)
+		if w.moving {
+			w.move()
+		}
+		for _, a := range w.actors {
+			a.reader.dueAt = time.Now()
+			w.act(a)
+		}
+	}
+	for key, all := range w.order {
+		require.True(w, parked == Continue || slices.IsSorted(all), "of %d: %v\n%v", key, all, w.trace)
+	}
+}
+
+func orderRounds() int {
+	if os.Getenv("MILLRACE_TEST_LONG") == "1" {
+		return 600
+	}
+	return 8
+}

@@ -1,0 +1,160 @@
+package outbox
+
+import "github.com/millrace-go/millrace/internal/dialect"
+
+// turn is what a relay knows of a key of which it has messages in hand, or the table has more.
+//
+// A message goes before its lane only if the one that is unsent before it of its key, by the table,
+// is in hand too; see [pump.inTurn] and [pump.takeKey]. So the order hangs on ids alone: not on
+// what else is held back, nor on what this or another relay did before.
+type turn struct {
+	onWay int   // letters before a lane or in it
+	after int64 // what is not in hand of the key is behind this id
+	more  bool  // the table has messages of it that are not in hand, or may have
+	asked bool  // in pump.asks
+	limit int   // of the next look
+}
+
+// firstLimit is how much is read of a key at first: many keys have little, and then share a look.
+const firstLimit = 4
+
+// keyCap is how many messages of one key are in hand: twice what a lane takes, so that it never waits.
+func (c *RelayConfig) keyCap() int {
+	return max(min(2*mostWaves*c.KeyBurst, c.Batch/2), c.Batch/8, 1)
+}
+
+// turn returns that of a key.
+func (p *pump) turn(key int64) *turn {
+	t := p.turns[key]
+	if t == nil {
+		t = &turn{limit: min(firstLimit, p.config.keyCap())}
+		p.turns[key] = t
+	}
+	return t
+}
+
+// hold takes a letter in hand.
+func (p *pump) hold(l *letter) {
+	p.window[l.id] = l
+	if l.drawn {
+		p.drawn++
+	}
+	if l.keyed {
+		t := p.turn(l.hash)
+		t.onWay++
+		t.after = max(t.after, l.id)
+	}
+}
+
+// letGo lets go of a letter, and has its key looked for where there is room for more of it.
+func (p *pump) letGo(id int64) {
+	l, there := p.window[id]
+	if !there {
+		return
+	}
+	delete(p.window, id)
+	if l.drawn {
+		p.drawn--
+	}
+	t := p.turns[l.hash]
+	if !l.keyed || t == nil {
+		return
+	}
+	if !l.back {
+		t.onWay = max(t.onWay-1, 0)
+	}
+	p.ask(l.hash)
+	p.forget(l.hash)
+}
+
+// forget drops a turn that says nothing.
+func (p *pump) forget(key int64) {
+	t := p.turns[key]
+	if t == nil || t.onWay > 0 || t.asked {
+		return
+	}
+	if _, blocked := p.blocked[key]; blocked || !t.more {
+		delete(p.turns, key)
+	}
+}
+
+// inTurn reports whether a letter that was found pending is the next of its key.
+func (p *pump) inTurn(l *letter, r *reading) bool {
+	if !l.keyed || l.again {
+		return true
+	}
+	t := p.turn(l.hash)
+	switch {
+	case p.waits(l):
+		return false
+	case t.onWay >= p.config.keyCap():
+		t.limit = p.config.keyCap()
+		return false
+	case l.behind == 0:
+		return true
+	}
+	before := r.had[l.behind]
+	if before == nil {
+		before = p.window[l.behind]
+	}
+	return before != nil && !before.back
+}
+
+// holdBack has a letter wait in the table, where looks for new messages do not find it.
+func (p *pump) holdBack(l *letter) {
+	t := p.turn(l.hash)
+	if _, there := p.window[l.id]; !there {
+		p.window[l.id] = l
+	} else {
+		t.onWay = max(t.onWay-1, 0)
+	}
+	if l.drawn {
+		l.drawn = false
+		p.drawn--
+	}
+	l.back = true
+	t.more, t.after = true, min(t.after, l.id-1)
+	if l.status == dialect.OutboxHeld { // the table knows
+		p.letGo(l.id)
+		return
+	}
+	p.ledger.hold = append(p.ledger.hold, l)
+}
+
+// block is why the messages of a key wait.
+type block struct {
+	head   int64 // id: those behind it wait
+	ledger int   // number of the one that tells the table; 0 where the table told
+}
+
+// block makes the messages of l's key wait for l.
+func (p *pump) block(l *letter) {
+	if !l.keyed {
+		return
+	}
+	p.blockAt(l, p.ledger.number)
+}
+
+// blockAt is block for a letter of which a ledger tells the table.
+func (p *pump) blockAt(l *letter, ledger int) {
+	if b, known := p.blocked[l.hash]; !known || l.id < b.head {
+		p.blocked[l.hash] = block{head: l.id, ledger: ledger}
+	}
+}
+
+// waits reports whether l is behind a head that was set aside.
+func (p *pump) waits(l *letter) bool {
+	b, blocked := p.blocked[l.hash]
+	return l.keyed && blocked && !l.head && l.id > b.head
+}
+
+// open has the messages of a key go out that waited for a head.
+func (p *pump) open(key int64) {
+	delete(p.blocked, key)
+	if !p.shards.owns(key) {
+		return
+	}
+	t := p.turn(key)
+	t.more, t.after = true, 0
+	p.ask(key)
+}

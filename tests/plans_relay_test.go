@@ -1,0 +1,144 @@
+package tests_test
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace-go/millrace/inbox"
+	"github.com/millrace-go/millrace/internal/dialect"
+	"github.com/millrace-go/millrace/tests/testdb"
+)
+
+// hoard puts n rows into the outbox by an expression of their number i, without statistics.
+func hoard(t *testing.T, db *testdb.DB, n int, key, columns, values string) {
+	t.Helper()
+	numbers := map[string]string{
+		"postgres": fmt.Sprintf("generate_series(1, %d) i", n),
+		"mysql":    fmt.Sprintf("(SELECT seq AS i FROM seq_1_to_%d) numbers", n),
+		"sqlite": fmt.Sprintf(`(WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < %d)
+			SELECT i FROM n) numbers`, n),
+	}[db.Dialect]
+	if db.Dialect == "postgres" {
+		db.Do(t, `ALTER TABLE millrace_outbox SET (autovacuum_enabled = off)`)
+	}
+	db.Do(t, fmt.Sprintf(`INSERT INTO millrace_outbox (key_hash, created_at, topic, uuid, order_key, %s)
+		SELECT %s, 1, 't', 'u', 'k', %s FROM %s`, columns, key, values, numbers))
+	db.Do(t, `INSERT INTO millrace_outbox (key_hash, created_at, topic, uuid, order_key)
+		VALUES (8, 1, 't', 'u', 'l'), (9, 1, 't', 'u', 'm')`) // a planner knows that there are few keys
+}
+
+// relayed are the statements of a relay, and of the janitor in the outbox, in the order in which to
+// run them, with arguments.
+func relayed(token int64) []struct {
+	name string
+	args []any
+} {
+	ids := dialect.IDs([]int64{11, 12, 13})
+	all := []struct {
+		name string
+		args []any
+	}{
+		{"SelectPending", []any{ids, 0, 1, 1, 500}},
+		{"SelectDue", []any{ids, 1, 1, 500}},
+		{"SelectNextDue", []any{1, 1}},
+		{"SelectKey", []any{7, 0, 62}},
+		{"SelectKey", []any{7, 1000, 62}},
+		{"SelectKey", []any{7, 0, 62, 8, 0, 4, 9, 0, 4}},
+		{"ListKeys", []any{-1, 1000}},
+		{"ListKeys", []any{8, 1000}},
+		{"SelectHighest", nil},
+		{"CountBacklog", []any{1000, 1000, 1000, 1000}},
+		{"HoldBack", []any{ids, token}},
+		{"Postpone", []any{dialect.IDs([]int64{14}), 0, "why", token}},
+		{"SetAside", []any{dialect.Asides([]dialect.Aside{{ID: 15, Status: 1}}), token}},
+		{"KeepSent", []any{dialect.IDs([]int64{16}), 0, token}},
+		{"DeleteSent", []any{dialect.IDs([]int64{17}), token}},
+		{"PurgeSent", []any{1000}},
+	}
+	return all
+}
+
+// TestNoStatementOfARelayCostsWhatABacklogHolds: of one key as many messages are held back as fit, nobody
+// has taken statistics, or they were taken when there was nothing else; and each statement is as
+// quick as on an empty table.
+func TestNoStatementOfARelayCostsWhatABacklogHolds(t *testing.T) {
+	t.Parallel()
+	const token = 99
+	n := testdb.Rounds(15_000, 2_000_000)
+	shapes := []struct{ name, key, columns, values string }{
+		{"held behind one of their key", "7", "status, blocked_key", "2, 7"},
+		{"heads of as many keys", "i", "status, blocked_key, due_at", "3, i, 1"},
+		{"to be tried again later", "7", "status, due_at", "1, 9000000000000000"},
+		{"sent and kept", "7", "status, due_at", "4, 9000000000000000"},
+		{"pending, of one key", "7", "status", "0"},
+		{"pending, of keys that have a little", "i / 3", "status", "0"},
+		{"held back, of keys that hold a little", "i / 3", "status, blocked_key", "2, i / 3"},
+	}
+	for _, shape := range testdb.Sample(t, 2, shapes) {
+		t.Run(shape.name, func(t *testing.T) {
+			testdb.Each(t, func(t *testing.T, db *testdb.DB) {
+				migrate(t, db, inbox.Config{})
+				hoard(t, db, n, shape.key, shape.columns, shape.values)
+				d := dialectOf(t, db)
+				_, err := db.ExecContext(t.Context(), d.Outbox.InsertRelay, token, "a relay", int64(time.Hour/time.Microsecond))
+				require.NoError(t, err)
+				check := func(when string) {
+					for _, s := range relayed(token) {
+						query := statements(d)["Outbox."+s.name]
+						if s.name == "SelectKey" {
+							query = dialect.Union(query, len(s.args)/3)
+						}
+						plan := explain(t, db, query, s.args)
+						if slices.Contains([]string{"SelectPending", "SelectKey", "ListKeys", "CountBacklog"}, s.name) {
+							assert.Contains(t, strings.Join(plan, "\n"), "_order", "%s, %s: it finds messages of a key by their index", s.name, when)
+							assert.NotContains(t, strings.Join(plan, "\n"), "pkey", "%s, %s", s.name, when)
+						}
+						if slices.Contains([]string{"HoldBack", "Postpone", "SetAside", "KeepSent", "DeleteSent"}, s.name) {
+							assert.NotContains(t, strings.Join(plan, "\n"), "_status", "%s, %s: it finds its messages by their ids", s.name, when)
+						}
+						for _, step := range plan {
+							assert.False(t, wasteful(db.Dialect, step), "%s, %s: %s\n%s", s.name, when, step, strings.Join(plan, "\n"))
+						}
+						began := time.Now()
+						drain(t, db, query, s.args)
+						if testdb.Long() {
+							assert.Less(t, time.Since(began), 2*time.Second, "%s, %s\n%s", s.name, when, strings.Join(plan, "\n"))
+						}
+					}
+				}
+				check("without statistics")
+				db.Do(t, map[string]string{"postgres": "ANALYZE ", "mysql": "ANALYZE TABLE ", "sqlite": "ANALYZE "}[db.Dialect]+"millrace_outbox")
+				check("with statistics")
+			})
+		})
+	}
+}
+
+// drain runs a statement and reads what it returns.
+func drain(t *testing.T, db *testdb.DB, query string, args []any) {
+	t.Helper()
+	rows, err := db.QueryxContext(t.Context(), query, args...)
+	require.NoError(t, err)
+	defer rows.Close() //nolint:errcheck // rows.Err tells
+	for rows.Next() {
+	}
+	require.NoError(t, rows.Err())
+}
+
+// wasteful reports whether a step costs what the outbox holds: it reads the whole table, or more of it
+// than it returns, to sort it. The tables of relays and lists are small.
+func wasteful(database, step string) bool {
+	small := []string{"millrace_outbox_relays", "Function Scan", "json_each", "j ", " r ", "SCAN j", "SCAN r", "SCAN (subquery-"}
+	if slices.ContainsFunc(small, func(s string) bool { return strings.Contains(step, s) }) {
+		return false
+	}
+	return scans(database, step) || slices.ContainsFunc([]string{"Sort", "filesort", "TEMP B-TREE"}, func(s string) bool {
+		return strings.Contains(step, s)
+	})
+}
