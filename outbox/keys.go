@@ -171,11 +171,14 @@ type walk struct {
 // restart begins at once.
 func (w *walk) restart() { *w = walk{on: true, from: math.MinInt64, began: time.Now()} }
 
-// walksOn reports whether to walk: not while there are keys to look for.
+// walksOn reports whether to walk: not while there are many keys to look for.
 func (p *pump) walksOn(now time.Time) bool {
 	w := &p.reader.walk
-	return !now.Before(w.at) && len(p.asks) == 0
+	return !now.Before(w.at) && len(p.asks) < manyAsks
 }
+
+// manyAsks is how many keys that wait to be looked for stop a walk, which would add to them.
+const manyAsks = 500
 
 // walk lists some keys. A key of which much is unsent is one step.
 func (d *database) walk(ctx context.Context, r *reading) error {
@@ -226,17 +229,29 @@ func (p *pump) walked(r *reading, now time.Time) {
 	}
 }
 
-// rounds has some blocked keys looked for, in turn.
-func (p *pump) rounds() {
-	const most = 500
+// headsToAsk takes some heads, in turn, of which the table tells whether they still block their keys.
+func (p *pump) headsToAsk() map[int64]int64 {
+	const most = 10_000
 	if len(p.toAsk) == 0 {
 		p.toAsk = slices.Collect(maps.Keys(p.blocked))
 	}
-	n := min(len(p.toAsk), max(most-len(p.asks), 0))
-	for _, key := range p.toAsk[:n] {
+	some := p.toAsk[:min(len(p.toAsk), most)]
+	p.toAsk = p.toAsk[len(some):]
+	heads := make(map[int64]int64)
+	for _, key := range some {
+		b, still := p.blocked[key]
+		if _, inHand := p.window[b.head]; still && !inHand && b.ledger <= p.flusher.written {
+			heads[b.head] = key
+		}
+	}
+	return heads
+}
+
+// tookHeads has the keys looked for whose heads are gone.
+func (p *pump) tookHeads(r *reading) {
+	for _, key := range r.heads {
 		if _, still := p.blocked[key]; still {
 			p.check(key)
 		}
 	}
-	p.toAsk = p.toAsk[n:]
 }

@@ -342,20 +342,18 @@ func TestLooksForKeysLeaveHalfOfTheRoomToOthers(t *testing.T) {
 
 func TestAllBlockedKeysAreAskedAboutInTurn(t *testing.T) {
 	p := newTestPump(t, RelayConfig{})
-	for key := range int64(1010) {
-		p.blocked[key] = block{}
+	for key := range int64(20_010) {
+		p.blocked[key] = block{head: key + 1}
 	}
 	asked := make(map[int64]bool)
 	for range 3 {
-		p.rounds()
-		assert.LessOrEqual(t, len(p.asks), 500)
-		for _, key := range p.asks {
+		heads := p.headsToAsk()
+		assert.LessOrEqual(t, len(heads), 10_000)
+		for _, key := range heads {
 			asked[key] = true
-			p.turns[key].asked = false
 		}
-		p.asks = nil
 	}
-	assert.Len(t, asked, 1010)
+	assert.Len(t, asked, 20_010)
 }
 
 func TestAWalkFindsEveryKey(t *testing.T) {

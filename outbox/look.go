@@ -4,7 +4,11 @@ import (
 	"context"
 	"database/sql"
 	"fmt"
+	"maps"
+	"slices"
 	"time"
+
+	"github.com/millrace-go/millrace/internal/dialect"
 )
 
 // reading is one look into the table, and what it found.
@@ -21,6 +25,7 @@ type reading struct {
 	walks    bool // over the keys
 	walkFrom int64
 	ledger   int               // number of the last one that the table has
+	heads    map[int64]int64   // ids to ask for, and the keys that they block; then those that are gone
 	had      map[int64]*letter // what was in hand when it began, of keys
 
 	letters []*letter
@@ -94,6 +99,21 @@ func (d *database) lookAside(ctx context.Context, r *reading) error {
 	}
 	if err := d.db.GetContext(ctx, &r.nextDue, d.sql.SelectNextDue, r.shards.mask, r.shards.count); err != nil {
 		return fmt.Errorf("read when to try again: %w", err)
+	}
+	return d.missHeads(ctx, r)
+}
+
+// missHeads leaves of the heads those that are not set aside any more: an operator may have discarded them.
+func (d *database) missHeads(ctx context.Context, r *reading) error {
+	if len(r.heads) == 0 {
+		return nil
+	}
+	var there []int64
+	if err := d.db.SelectContext(ctx, &there, d.sql.SelectAside, dialect.IDs(slices.Collect(maps.Keys(r.heads)))); err != nil {
+		return fmt.Errorf("read what blocks keys: %w", err)
+	}
+	for _, id := range there {
+		delete(r.heads, id)
 	}
 	return nil
 }

@@ -118,7 +118,9 @@ func (p *pump) read(ctx context.Context) {
 		}
 		if look.aside = p.once || !now.Before(r.sweepAt); !look.aside {
 			look.after = min(r.at, r.floor.id(now))
+			break
 		}
+		look.heads = p.headsToAsk()
 	}
 	look.limit = min(p.room(), p.config.Batch)
 	ids := make([]int64, 0, len(p.window))
@@ -235,7 +237,7 @@ func (p *pump) paged(r *reading, now time.Time) {
 	if r.aside {
 		rd.sweepAt = now.Add(sweepEvery)
 		p.noteDue(r, now)
-		p.rounds()
+		p.tookHeads(r)
 	}
 	rd.exhausted = r.aside && len(r.letters) < r.limit && (rd.dueDone || !rd.dueBy(now)) && !rd.walk.on
 }

@@ -48,6 +48,11 @@ var mysqlOutbox = Outbox{
 			AND status = 1 AND due_at <= (SELECT ` + mysqlNow + `) AND (? >> ABS(key_hash % ?)) & 1 = 1
 		ORDER BY due_at, id
 		LIMIT ?`,
+	SelectAside: `
+		SELECT o.id
+		FROM ` + mysqlIDs + `
+		STRAIGHT_JOIN millrace_outbox o FORCE INDEX (PRIMARY) ON o.id = j.id
+		WHERE o.status IN (1, 3)`,
 	SelectNextDue: `
 		SELECT MIN(due_at) - ` + mysqlNow + `
 		FROM (
@@ -143,11 +148,12 @@ var mysqlOutbox = Outbox{
 			LIMIT ?) counted
 		UNION ALL
 		SELECT 2 AS status, COUNT(*) AS messages, COALESCE(` + mysqlNow + ` - MIN(CASE
-			WHEN (
-				SELECT k.status FROM millrace_outbox k FORCE INDEX (by_order)
-				WHERE k.order_hash = counted.key_hash
-				ORDER BY k.id
-				LIMIT 1) = 3 THEN NULL
+			WHEN key_hash IN (
+				SELECT key_hash FROM (
+					SELECT key_hash FROM millrace_outbox FORCE INDEX (by_status)
+					WHERE status = 3 AND blocked_key IS NOT NULL
+					ORDER BY due_at, id
+					LIMIT 10000) parked) THEN NULL
 			ELSE created_at END), 0) AS age
 		FROM (
 			SELECT created_at, key_hash FROM millrace_outbox FORCE INDEX (by_status)

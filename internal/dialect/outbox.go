@@ -27,6 +27,9 @@ type Outbox struct {
 	SelectDue     string
 	SelectNextDue string
 
+	// SelectAside tells which of some messages are still set aside.
+	SelectAside string
+
 	// SelectKey reads what is unsent of one key, behind an id: also what is set aside, if the others
 	// wait for it. [Union] makes it read several keys. ListKeys walks from a key on: it lists the keys of
 	// that many unsent messages.
@@ -50,8 +53,8 @@ type Outbox struct {
 	PurgeSent    string
 
 	// CountBacklog counts those of each state that are not sent up to a limit, given four times,
-	// and tells the age of the oldest that it counted: of those that are held back, without keys of
-	// which one is parked.
+	// and tells the age of the oldest that it counted: of those that are held back, without the keys that the first
+	// 10,000 parked ones block.
 	CountBacklog string
 
 	// What one message caused: ids grow with the time of storing, so the time is found by

@@ -41,6 +41,9 @@ var postgresOutbox = Outbox{
 			AND status = 1 AND due_at <= (SELECT ` + postgresNow + `) AND ($2::BIGINT >> ABS(key_hash % $3)::INTEGER) & 1 <> 0
 		ORDER BY due_at, id
 		LIMIT (SELECT $4::BIGINT)`,
+	SelectAside: `
+		SELECT id FROM millrace_outbox
+		WHERE id = ` + postgresIDs + ` AND status IN (1, 3)`,
 	SelectNextDue: `
 		SELECT MIN(due_at) - ` + postgresNow + `
 		FROM (
@@ -137,12 +140,12 @@ var postgresOutbox = Outbox{
 			LIMIT (SELECT $2::BIGINT)) counted
 		UNION ALL
 		SELECT 2 AS status, COUNT(*) AS messages, COALESCE(` + postgresNow + ` - MIN(CASE
-			WHEN (
-				SELECT k.status FROM millrace_outbox k
-				WHERE k.key_hash >= counted.key_hash AND k.key_hash <= counted.key_hash
-					AND k.order_key IS NOT NULL AND (k.status IN (0, 2) OR k.blocked_key IS NOT NULL)
-				ORDER BY k.key_hash, k.id
-				LIMIT 1) = 3 THEN NULL
+			WHEN key_hash IN (
+				SELECT key_hash FROM (
+					SELECT key_hash FROM millrace_outbox
+					WHERE status = 3 AND blocked_key IS NOT NULL
+					ORDER BY due_at, id
+					LIMIT 10000) parked) THEN NULL
 			ELSE created_at END), 0) AS age
 		FROM (
 			SELECT created_at, key_hash FROM millrace_outbox

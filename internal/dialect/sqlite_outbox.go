@@ -35,6 +35,10 @@ var sqliteOutbox = Outbox{
 			AND status = 1 AND due_at <= (SELECT ` + sqliteNow + `) AND (? >> ABS(key_hash % ?)) & 1 = 1
 		ORDER BY due_at, id
 		LIMIT ?`,
+	SelectAside: `
+		WITH ids AS (SELECT value FROM json_each(?))
+		SELECT id FROM millrace_outbox
+		WHERE id IN (SELECT value FROM ids) AND +status IN (1, 3)`,
 	SelectNextDue: `
 		SELECT MIN(due_at) - ` + sqliteNow + `
 		FROM (
@@ -136,12 +140,12 @@ var sqliteOutbox = Outbox{
 			LIMIT ?) counted
 		UNION ALL
 		SELECT 2 AS status, COUNT(*) AS messages, COALESCE(` + sqliteNow + ` - MIN(CASE
-			WHEN (
-				SELECT k.status FROM millrace_outbox k INDEXED BY ix_millrace_outbox_order
-				WHERE k.key_hash = counted.key_hash
-					AND k.order_key IS NOT NULL AND (k.status IN (0, 2) OR k.blocked_key IS NOT NULL)
-				ORDER BY k.id
-				LIMIT 1) = 3 THEN NULL
+			WHEN key_hash IN (
+				SELECT key_hash FROM (
+					SELECT key_hash FROM millrace_outbox INDEXED BY ix_millrace_outbox_status
+					WHERE status = 3 AND blocked_key IS NOT NULL
+					ORDER BY due_at, id
+					LIMIT 10000) parked) THEN NULL
 			ELSE created_at END), 0) AS age
 		FROM (
 			SELECT created_at, key_hash FROM millrace_outbox INDEXED BY ix_millrace_outbox_status
