@@ -141,11 +141,11 @@ var sqliteOutbox = Outbox{
 		UNION ALL
 		SELECT 2 AS status, COUNT(*) AS messages, COALESCE(` + sqliteNow + ` - MIN(CASE
 			WHEN key_hash IN (
-				SELECT key_hash FROM (
-					SELECT key_hash FROM millrace_outbox INDEXED BY ix_millrace_outbox_status
-					WHERE status = 3 AND blocked_key IS NOT NULL
-					ORDER BY due_at, id
-					LIMIT 10000) parked) THEN NULL
+				SELECT CASE WHEN blocked_key IS NOT NULL THEN key_hash END AS key_hash
+				FROM millrace_outbox INDEXED BY ix_millrace_outbox_status
+				WHERE status = 3
+				ORDER BY due_at, id
+				LIMIT 10000) THEN NULL
 			ELSE created_at END), 0) AS age
 		FROM (
 			SELECT created_at, key_hash FROM millrace_outbox INDEXED BY ix_millrace_outbox_status
