@@ -28,9 +28,9 @@ func newTeam(t *town, stop relayproc.Point) *team {
 	t.settings.Lease = 3 * time.Second
 	s := t.settings
 	s.Lanes = 1 // so that one call at most is under way
-	s.Name, s.Stop = "frozen", stop
+	s.Name, s.Stop, s.Unaware = "frozen", stop, stop == relayproc.MidPublish
 	m := &team{town: t, frozen: relayproc.Start(t, s)}
-	s.Stop = ""
+	s.Stop, s.Unaware = "", false
 	for n := range 2 {
 		s.Name = fmt.Sprintf("other %d", n)
 		m.others = append(m.others, relayproc.Start(t, s))
@@ -71,7 +71,7 @@ func (m *team) close() {
 
 // Three relays share an outbox. One freezes in the middle of a publish call, for longer than
 // its lease; the others send what it had in hand. Thawed, it ends the call that it was in,
-// and sends nothing else of what it had.
+// and sends nothing else of what it had, though the database has not told it yet that the lease is over.
 func TestAFrozenRelaySendsNothingAhead(t *testing.T) {
 	testdb.Turn(t, 1, freezes)
 	t.Parallel()

@@ -35,6 +35,7 @@ type relay struct {
 	mu      sync.Mutex
 	passed  int
 	stopped bool
+	aware   chan struct{} // closed when it may ask for its lease; nil for always
 
 	reshapes atomic.Bool // a transaction that changes the layout is under way
 	headed   atomic.Bool // a head was set aside, and nothing held back since
@@ -44,6 +45,9 @@ type relay struct {
 
 func serve(c *process.Child, s Settings) error {
 	r := &relay{Child: c, settings: s, goOn: make(chan struct{})}
+	if s.Unaware {
+		r.aware = make(chan struct{})
+	}
 	plain, err := sqlx.Open(s.Driver, s.DSN)
 	if err != nil {
 		return err
@@ -114,6 +118,29 @@ func (r *relay) obey() error {
 // ObserveShards tells the test.
 func (r *relay) ObserveShards(_ context.Context, e outbox.RelayEvent) {
 	r.Say(process.Event{Kind: Share, Counts: map[string]int{"shards": e.Count}})
+}
+
+// ObservePublished is told when a run of calls has ended.
+func (r *relay) ObservePublished(context.Context, outbox.RelayEvent) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.stopped && r.aware != nil {
+		close(r.aware)
+		r.aware = nil
+	}
+}
+
+// askForLease waits while the relay is to be unaware of what became of its lease.
+func (r *relay) askForLease() {
+	r.mu.Lock()
+	aware := r.aware
+	if !r.stopped {
+		aware = nil
+	}
+	r.mu.Unlock()
+	if aware != nil {
+		<-aware
+	}
 }
 
 // reach stops where the relay is to stop, and tells it to end where it is to be told so.

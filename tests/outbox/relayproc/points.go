@@ -16,6 +16,10 @@ func (r *relay) before(_ context.Context, call string) error {
 		return nil
 	}
 	switch call {
+	case r.sql.BeatRelay, r.sql.CountExpired, r.sql.SelectLayout, r.sql.SelectShards, r.sql.SelectRelays:
+		r.askForLease()
+	}
+	switch call {
 	case r.sql.ListKeys:
 		r.reach(BeforeLoad)
 	case r.sql.DeleteSent:

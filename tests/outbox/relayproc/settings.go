@@ -23,6 +23,10 @@ type Settings struct {
 	Skip int   // how often it passes that point before
 	End  Point // where it is told to stop in order
 
+	// Unaware has the database keep the relay waiting where it asks for its lease, from Stop on until
+	// what it was publishing then is through: it has to know by its clock that the lease is over.
+	Unaware bool
+
 	Traffic int // how many workers store messages
 }
 
