@@ -208,6 +208,31 @@ func TestWhatIsStoredLateIsNotForgotten(t *testing.T) {
 	assert.Equal(t, []int64{10, 20, 15, 30, 40, 50}, p.drain(t))
 }
 
+// It was held back, and before its key is looked for the next one is stored, of which all that is before it
+// is in hand.
+func TestWhatWasHeldBackIsNotForgottenForWhatIsStoredNext(t *testing.T) {
+	p := newLeasedPump(t, RelayConfig{Batch: 4})
+	p.put(t, "hot", dialect.OutboxPending, 10, 20)
+	p.reader.last = due
+	p.round(t, pending)
+	p.put(t, "hot", dialect.OutboxPending, 5) // its transaction was open for long
+	p.reader.sweepAt = time.Time{}
+	p.reader.last, p.reader.tail = due, tail{}
+	p.round(t, pending)
+	require.Equal(t, []int64{5}, ids(p.ledger.hold))
+	r := p.away(0)
+	r.fate(10, nil)
+	p.settle(t.Context(), r)
+	p.flushAll(t)
+	p.put(t, "hot", dialect.OutboxPending, 30)
+	p.reader.last, p.reader.tail = due, tail{}
+	p.round(t, pending)
+	assert.Equal(t, []int64{20, 30}, ids(p.lanes[0].queue))
+	p.rest()
+	assert.Positive(t, p.looks(t))
+	p.drain(t)
+}
+
 func TestAKeyOfAShardThatWentIsNotLookedFor(t *testing.T) {
 	p := newLeasedPump(t, RelayConfig{})
 	p.put(t, "hot", dialect.OutboxHeld, 1, 2, 3)

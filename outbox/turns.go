@@ -42,7 +42,9 @@ func (p *pump) hold(l *letter) {
 	if l.keyed {
 		t := p.turn(l.hash)
 		t.onWay++
-		t.after = max(t.after, l.id)
+		if l.drawn || !t.more { // else the table may have something before it
+			t.after = max(t.after, l.id)
+		}
 	}
 }
 
