@@ -47,8 +47,11 @@ func (p *pump) mayAsk() bool {
 	return len(p.asks) > 0 && p.shards.mask != 0 && p.roomForKeys() >= max(p.config.Batch/8, 1)
 }
 
-// askings takes keys whose turn it is. One with little is expected to have half of what is asked for.
-func (p *pump) askings() (all []asking) {
+// askings takes keys whose turn it is. One with little is expected to have half of what is asked for. What
+// was stored by transactions that were open when messages in hand were found may be before those: so a key is
+// read again from where a look for new messages begins.
+func (p *pump) askings(now time.Time) (all []asking) {
+	floor := p.reader.floor.id(now)
 	for room := p.roomForKeys(); len(p.asks) > 0 && room > 0; {
 		key := p.asks[0]
 		p.asks = p.asks[1:]
@@ -58,11 +61,14 @@ func (p *pump) askings() (all []asking) {
 		}
 		t.asked = false
 		one := asking{key: key, after: t.after, limit: t.limit}
+		if floor < t.after {
+			one.after, one.limit = floor, t.limit+t.onWay
+		}
 		if _, blocked := p.blocked[key]; blocked { // only whether it still is
 			one.after, one.limit = 0, 1
 		}
 		all = append(all, one)
-		room -= (one.limit + 1) / 2
+		room -= (t.limit + 1) / 2
 	}
 	return all
 }

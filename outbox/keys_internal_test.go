@@ -227,10 +227,36 @@ func TestWhatWasHeldBackIsNotForgottenForWhatIsStoredNext(t *testing.T) {
 	p.put(t, "hot", dialect.OutboxPending, 30)
 	p.reader.last, p.reader.tail = due, tail{}
 	p.round(t, pending)
-	assert.Equal(t, []int64{20, 30}, ids(p.lanes[0].queue))
 	p.rest()
 	assert.Positive(t, p.looks(t))
-	p.drain(t)
+	assert.Equal(t, []int64{20, 5, 30}, p.drain(t))
+}
+
+// A transaction was open while another one of its key was: what it stored is before and behind what is in hand,
+// and goes out in its order whatever looks find it.
+func TestWhatOneTransactionStoredGoesOutInItsOrder(t *testing.T) {
+	for name, next := range map[string]func(*pump){
+		"a look for its key": func(p *pump) {
+			p.check(hash("hot"))
+			p.rest()
+		},
+		"a look at the tail": func(p *pump) {
+			soon := time.Now().Add(time.Minute)
+			p.reader.tail, p.reader.sweepAt = tail{on: true, from: 20, at: 20, rest: soon}, soon
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := newLeasedPump(t, RelayConfig{Batch: 16})
+			p.put(t, "hot", dialect.OutboxPending, 20)
+			p.reader.last = due
+			p.round(t, pending)
+			p.put(t, "hot", dialect.OutboxPending, 10, 15, 30, 40)
+			next(p)
+			p.reader.last = keys
+			assert.Positive(t, p.looks(t))
+			assert.Equal(t, []int64{20, 10, 15, 30, 40}, p.drain(t))
+		})
+	}
 }
 
 func TestAKeyOfAShardThatWentIsNotLookedFor(t *testing.T) {
@@ -349,7 +375,7 @@ func TestLooksForKeysLeaveHalfOfTheRoomToOthers(t *testing.T) {
 		p.check(hash(fmt.Sprint(i)))
 	}
 	require.True(t, p.mayAsk())
-	assert.Len(t, p.askings(), 50, "of most keys there is little")
+	assert.Len(t, p.askings(time.Now()), 50, "of most keys there is little")
 	assert.Len(t, p.asks, 50, "the others have their turn")
 	for id := range int64(89) {
 		l := mail(id+1, "", "t")
@@ -471,7 +497,7 @@ func TestWhatTheTableSaysOfAKey(t *testing.T) {
 func TestARelayThatStopsTakesNothingOfAKey(t *testing.T) {
 	p := newTestPump(t, oneLane(RelayConfig{}))
 	p.check(hash("k"))
-	look := &reading{kind: keys, shards: p.shards, askings: p.askings()}
+	look := &reading{kind: keys, shards: p.shards, askings: p.askings(time.Now())}
 	look.askings[0].letters = []*letter{mail(7, "k", "t")}
 	p.close()
 	p.took(look)

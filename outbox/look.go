@@ -20,9 +20,10 @@ type reading struct {
 	after    int64
 	limit    int
 	began    time.Time
-	tail     bool // past a backlog
-	aside    bool // look when something is to be tried again, too
-	walks    bool // over the keys
+	tail     bool           // past a backlog
+	unsure   map[int64]bool // keys of which it cannot tell what is next
+	aside    bool           // look when something is to be tried again, too
+	walks    bool           // over the keys
 	walkFrom int64
 	ledger   int               // number of the last one that the table has
 	heads    map[int64]int64   // ids to ask for, and the keys that they block; then those that are gone

@@ -103,7 +103,7 @@ func (p *pump) read(ctx context.Context) {
 	look := &reading{kind: next, epoch: r.epoch, began: now, shards: p.shards, ledger: p.flusher.written}
 	switch next {
 	case keys:
-		look.askings = p.askings()
+		look.askings = p.askings(now)
 	case due:
 		r.dueAt = time.Time{}
 	case pending:
@@ -113,7 +113,7 @@ func (p *pump) read(ctx context.Context) {
 		}
 		look.walkFrom = r.walk.from
 		if look.tail = r.tail.on && now.Before(r.tail.rest) && now.Before(r.sweepAt); look.tail {
-			look.after = r.tail.at
+			look.after, look.unsure = r.tail.at, make(map[int64]bool)
 			break
 		}
 		if look.aside = p.once || !now.Before(r.sweepAt); !look.aside {
@@ -203,9 +203,11 @@ func (p *pump) took(r *reading) {
 func (p *pump) tookPending(r *reading, now time.Time) {
 	back := 0
 	for _, l := range r.letters {
-		if p.inTurn(l, r) {
+		switch {
+		case p.unsure(l, r): // the look for its key takes it
+		case p.inTurn(l, r):
 			p.take(l, now)
-		} else {
+		default:
 			p.seen(l, now)
 			p.holdBack(l)
 			back++

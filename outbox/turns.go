@@ -42,7 +42,7 @@ func (p *pump) hold(l *letter) {
 	if l.keyed {
 		t := p.turn(l.hash)
 		t.onWay++
-		if l.drawn || !t.more { // else the table may have something before it
+		if !l.again || !t.more { // else the table may have something before it
 			t.after = max(t.after, l.id)
 		}
 	}
@@ -94,12 +94,30 @@ func (p *pump) inTurn(l *letter, r *reading) bool {
 		return false
 	case l.behind == 0:
 		return true
+	case t.more && l.behind > t.after: // what is not in hand may be before that
+		return false
 	}
 	before := r.had[l.behind]
 	if before == nil {
 		before = p.window[l.behind]
 	}
 	return before != nil && !before.back
+}
+
+// unsure reports whether a look that began behind something cannot tell whether a letter is the next of its
+// key: where messages of it are in hand, others of a transaction that was open meanwhile may be before it.
+func (p *pump) unsure(l *letter, r *reading) bool {
+	if !r.tail || !l.keyed || !p.unsureOf(l, r) {
+		return false
+	}
+	r.unsure[l.hash] = true
+	p.check(l.hash)
+	return true
+}
+
+func (p *pump) unsureOf(l *letter, r *reading) bool {
+	before := r.had[l.behind]
+	return r.unsure[l.hash] || before != nil && p.inTurn(l, r)
 }
 
 // holdBack has a letter wait in the table, where looks for new messages do not find it.
