@@ -1,7 +1,6 @@
 package inbox
 
 import (
-	"database/sql"
 	"errors"
 	"fmt"
 	"time"
@@ -79,11 +78,14 @@ const maxRounds = 10
 func (cl *Claim) acquire() error {
 	s, d := cl.consumer.store, cl.delivery
 	next := insert
-	if cl.lease != nil {
+	switch {
+	case cl.inherited():
+		next = look
+	case cl.lease != nil:
 		if cl.lease.claimed() {
 			next = retake
 		}
-	} else if cl.consumer.config.Redelivered(d.msg) || cl.consumer.reread.likely() {
+	case cl.consumer.config.Redelivered(d.msg) || cl.consumer.reread.likely():
 		next = look
 	}
 	if cl.prepares() { // for nothing, where the message was handled
@@ -107,10 +109,13 @@ func (cl *Claim) acquire() error {
 		case err == nil:
 			s.answers(pass)
 			next = following
+			if err := cl.unsure(next); err != nil {
+				return err
+			}
 			if err := cl.prepare(next); err != nil {
 				return err
 			}
-		case errors.Is(err, ErrInProgress):
+		case errors.Is(err, ErrInProgress), errors.Is(err, errFormer):
 			s.answers(pass)
 			return err
 		case kind == dialect.Contention && contended < maxContention:
@@ -163,6 +168,12 @@ func (cl *Claim) attempt(what step) (next step, err error) {
 		return 0, err
 	}
 	cl.id32, cl.known = reg.id, reg.generation
+	if former := cl.consumer.former; former != nil {
+		if reg, err = former.register(d.ctx); err != nil {
+			return 0, fmt.Errorf("the epoch before: %w", err)
+		}
+		cl.former32 = reg.id
+	}
 	leave, err := cl.consumer.slot(d.ctx)
 	if err != nil {
 		return 0, err
@@ -209,6 +220,9 @@ func (cl *Claim) take(what step) (next step, err error) {
 		}
 	}()
 	won, err := cl.claim(span, tx.Tx, what)
+	if won {
+		won, err = cl.claimFormer(span, tx.Tx)
+	}
 	if err != nil {
 		return 0, err
 	}
@@ -249,21 +263,24 @@ type cause delivery
 
 func (c *cause) String() string { return ambient.Cause(c.consumer.config.Name, keycode.String(c.id)) }
 
-// claim runs the claiming statement. It waits for another transaction that holds the key,
-// for at most TwinWait over all tries, and reports whether the key is now ours.
+// claim runs the claiming statement and reports whether the key is now ours.
 func (cl *Claim) claim(span *span, tx *sqlx.Tx, what step) (won bool, err error) {
 	s, d := cl.consumer.store, cl.delivery
+	if what == retake {
+		return cl.waitFor(span, tx, s.dialect.Retake, d.token, d.hash, cl.id32, d.id)
+	}
+	return cl.waitFor(span, tx, s.dialect.Claim, cl.id32, d.id, d.hash, d.token)
+}
+
+// waitFor runs a claiming statement. It waits for another transaction that holds the key, for at most
+// TwinWait over all tries, and reports whether it changed a row.
+func (cl *Claim) waitFor(span *span, tx *sqlx.Tx, statement string, args ...any) (won bool, err error) {
 	began := time.Now()
 	defer func() { cl.twinSpent += time.Since(began) }()
 	if !span.wait(cl.consumer.config.TwinWait - cl.twinSpent) {
 		return false, ErrInProgress
 	}
-	var result sql.Result
-	if what == retake {
-		result, err = tx.ExecContext(span.tx, s.dialect.Retake, d.token, d.hash, cl.id32, d.id)
-	} else {
-		result, err = tx.ExecContext(span.tx, s.dialect.Claim, cl.id32, d.id, d.hash, d.token)
-	}
+	result, err := tx.ExecContext(span.tx, statement, args...)
 	if !span.resume() { // the wait is over, and so is the transaction
 		return false, ErrInProgress
 	}

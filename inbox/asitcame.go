@@ -99,7 +99,7 @@ func (d *delivery) is(hash int64) bool {
 // sameKey has a message kept for an operator that changed between a queue and the inbox in a way that gives
 // it another key: what the queue stores and what goes past it would be two messages.
 func (d *delivery) sameKey() {
-	if d.lease != nil || d.keyless.text != "" || !d.as.Changed() || d.told() == nil {
+	if d.lease != nil || d.consumer.heir != nil || d.keyless.text != "" || !d.as.Changed() || d.told() == nil {
 		return
 	}
 	key, err := d.consumer.config.Key.find(d.copyOf(d.as.Came))

@@ -30,6 +30,9 @@ func (cl *Claim) prepare(what step) error {
 	if err != nil || objection.text != "" {
 		return err
 	}
+	if _, err := cl.askFormer(cl.ctx, cl.consumer.store.db); err != nil { // it was handled
+		return err
+	}
 	cl.began = time.Now()
 	if err := cl.runBefore(); err != nil {
 		return cl.failBefore(err)

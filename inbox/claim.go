@@ -20,6 +20,7 @@ type Claim struct {
 	*delivery
 
 	id32     int32 // the consumer's
+	former32 int32 // that of the epoch before
 	fresh    bool
 	openRow  bool   // the claim was taken from a row of open messages, closed at the end
 	inDoubt  bool   // our commit failed, so it may have been applied
@@ -100,6 +101,9 @@ func (c *Consumer) claim(msg *message.Message, v *visit) (*Claim, error) {
 	}
 	if err := cl.obtain(); err != nil {
 		var failed *beforeError
+		if errors.Is(err, errFormer) {
+			return cl.asFormer()
+		}
 		if errors.As(err, &failed) {
 			return nil, d.name(failed.error)
 		}

@@ -47,6 +47,7 @@ type ConsumerConfig struct {
 	Handler        string
 	Epoch          int
 	Key            Key
+	FormerKey      Key
 	Outbox         message.Publisher
 	Timeout        time.Duration
 	TwinWait       time.Duration
@@ -116,6 +117,12 @@ func (c ConsumerConfig) Validate() error {
 	if c.Epoch < 0 {
 		problem("Epoch %d is negative", c.Epoch)
 	}
+	if c.FormerKey.of != nil && c.Epoch == 0 {
+		problem("FormerKey is the key of the epoch before, and Epoch is 0: raise Epoch by 1 where Key changes")
+	}
+	if c.FormerKey.of != nil && c.FormerKey.source == c.Key.source {
+		problem("FormerKey and Key are the same, %s: FormerKey is what Key was in epoch %d", c.Key.source, c.Epoch-1)
+	}
 	if c.Timeout < 0 {
 		problem("Timeout %v is negative", c.Timeout)
 	}
@@ -163,6 +170,11 @@ type Consumer struct {
 	pace            pace // of what is refused
 	warnedForgotten sync.Once
 	warnedUnguarded sync.Once
+	warnedFormer    sync.Once
+	formerOver      sync.Once
+
+	former *Consumer // the epoch before, under whose key messages are looked for as well; nil: none
+	heir   *Consumer // whose former this is
 }
 
 type consumerName struct {
@@ -189,9 +201,11 @@ func (s *Store) Consumer(config ConsumerConfig) (*Consumer, error) {
 	if err := config.Validate(); err != nil {
 		return nil, fmt.Errorf("inbox: consumer %q: %w", config.Name, err)
 	}
+	given := config
 	config.setDefaults()
 	c, err := s.enrol(config)
 	if err == nil {
+		c.former = s.former(given, c)
 		s.declare(&config)
 	}
 	return c, err
@@ -282,9 +296,10 @@ func (c *Consumer) register(ctx context.Context) (registration, error) {
 	if err != nil {
 		return registration{}, err
 	}
-	if err := c.config.sameKey(row); err != nil {
+	if err := c.sameKey(row); err != nil {
 		return registration{}, err
 	}
+	c.formerIsOver(row)
 	if row.Retention != c.retention() || row.Window != c.config.Window.Microseconds() || row.OnReplay != c.config.OnReplay {
 		err := c.store.write(ctx, func(tx *sqlx.Tx) error {
 			_, err := tx.ExecContext(ctx, c.store.dialect.UpdateConsumer,
@@ -301,13 +316,18 @@ func (c *Consumer) register(ctx context.Context) (registration, error) {
 }
 
 // sameKey refuses another key than the consumer had before.
-func (c *ConsumerConfig) sameKey(row consumerRow) error {
-	if string(row.KeySource) == c.Key.source {
+func (c *Consumer) sameKey(row consumerRow) error {
+	source, epoch := c.config.Key.source, c.config.Epoch
+	switch {
+	case string(row.KeySource) == source:
 		return nil
+	case c.heir != nil:
+		return fmt.Errorf("%w: FormerKey is %s, and epoch %d has %s: give FormerKey that one",
+			ErrKeyChanged, source, epoch, row.KeySource)
 	}
 	return fmt.Errorf("%w from %s to %s: what it has seen was recorded under the old key, "+
-		"so set Epoch to %d to begin anew, or put the old key back",
-		ErrKeyChanged, row.KeySource, c.Key.source, c.Epoch+1)
+		"so set Epoch to %d to begin anew, with FormerKey to forget nothing, or put the old key back",
+		ErrKeyChanged, row.KeySource, source, epoch+1)
 }
 
 // Verify returns what would make every message of the consumer that config names fail: a
@@ -317,19 +337,31 @@ func (s *Store) Verify(ctx context.Context, config ConsumerConfig) error {
 	if err := config.Validate(); err != nil {
 		return fmt.Errorf("inbox: consumer %q: %w", config.Name, err)
 	}
+	given := config
 	config.setDefaults()
 	s.declare(&config)
-	row, err := (&Consumer{store: s, config: config}).find(ctx)
+	c := &Consumer{store: s, config: config}
+	for _, c := range []*Consumer{c, s.former(given, c)} {
+		if err := c.verify(ctx); err != nil {
+			return fmt.Errorf("inbox: consumer %q: %w", config.Name, explain(err))
+		}
+	}
+	return nil
+}
+
+// verify returns an error if the consumer had another key before.
+func (c *Consumer) verify(ctx context.Context) error {
+	if c == nil {
+		return nil
+	}
+	row, err := c.find(ctx)
 	if errors.Is(err, sql.ErrNoRows) {
 		return nil
 	}
-	if err == nil {
-		err = config.sameKey(row)
-	}
 	if err != nil {
-		return fmt.Errorf("inbox: consumer %q: %w", config.Name, explain(err))
+		return err
 	}
-	return nil
+	return c.sameKey(row)
 }
 
 // maxProbes bounds the search for a free id: each probe finds one taken with a chance of

@@ -26,6 +26,7 @@ type delivery struct {
 	key         string   // as the user sees it
 	memoryKey   string   // what it is known by in this process, unless it collided
 	id          []byte   // as it is stored
+	formerID    []byte   // what it is in the epoch before; nil: nothing
 	original    []byte   // of a collision: the id it collided with
 	fingerprint [32]byte // of the payload, unless the user chose otherwise
 	hash        int64    // its beginning, stored with the claim
@@ -55,6 +56,9 @@ func (c *Consumer) deliver(msg *message.Message) (*delivery, error) {
 		return d, err
 	}
 	d.sameKey()
+	if err := d.findFormer(); err != nil {
+		return d, err
+	}
 	if err := d.compare(); err != nil {
 		return d, err
 	}
@@ -65,7 +69,7 @@ func (c *Consumer) deliver(msg *message.Message) (*delivery, error) {
 
 // identify finds the key of d. A delivery from our own table brings it.
 func (c *Consumer) identify(d *delivery) error {
-	if d.lease != nil {
+	if d.lease != nil && !d.inherited() {
 		if d.lease.queue.store != c.store || d.lease.queue.name != c.name() {
 			return fmt.Errorf("the message was stored for consumer %q, epoch %d: give pubsub.Durable and middleware.Inbox "+
 				"the same Store, Consumer and Epoch", d.lease.queue.name.name, d.lease.queue.name.epoch)

@@ -86,6 +86,11 @@ func (cl *Claim) reopen(ctx context.Context, tx *sqlx.Tx, cause error) error {
 	if n != 1 {
 		return ErrLost
 	}
+	if cl.formerID != nil { // so that the last release does not take it for handled
+		if _, err := tx.ExecContext(ctx, s.dialect.DropFormer, cl.former32, cl.formerID, cl.token); err != nil {
+			return err
+		}
+	}
 	for _, statement := range []string{s.dialect.DeleteOutcomes, s.dialect.DeleteResults, s.dialect.Journal.DeleteJournal} {
 		query, args, err := s.dialect.In(statement, cl.id32, [][]byte{cl.id})
 		if err != nil {

@@ -39,6 +39,9 @@ func (g *Gate) Admit(msg *message.Message) (run bool, err error) {
 	if cl.consumer.config.Before != nil {
 		return false, errGateBefore
 	}
+	if c := cl.consumer; c.former != nil || c.heir != nil {
+		return false, errGateFormer
+	}
 	if len(cl.visit.turns) == 0 && cl.visit.contended == 0 {
 		cl.consumer.gaps.arrive()
 	}
@@ -67,6 +70,10 @@ func (g *Gate) Admit(msg *message.Message) (run bool, err error) {
 	cl.decided = true
 	return cl.verdict == admitted, cl.refusal()
 }
+
+// errGateFormer refuses what would forget: which versions were applied belongs to the epoch.
+var errGateFormer = errors.New("version gate: Inbox.FormerKey needs a raised Epoch, in which the gate knows no version that was applied before: " +
+	"leave FormerKey out and have the consumer built anew, or keep the Key")
 
 // errGateBefore refuses what cannot be right: the gate decides in the transaction.
 var errGateBefore = errors.New("version gate: Inbox.Before runs for messages that the gate then holds or passes over: " +

@@ -160,7 +160,7 @@ func (i *importer) find(ctx context.Context) error {
 	}
 	config := &i.consumer.config
 	if err == nil {
-		err = config.sameKey(row)
+		err = i.consumer.sameKey(row)
 	}
 	if err != nil {
 		return err

@@ -329,9 +329,10 @@ func (q *Queue) register(ctx context.Context) (int32, error) {
 	}
 	config := ConsumerConfig{Name: q.name.name, Epoch: q.name.epoch, Key: q.config.Key}
 	config.setDefaults()
-	row, err := (&Consumer{store: q.store, config: config}).findOrInsert(ctx)
+	c := &Consumer{store: q.store, config: config}
+	row, err := c.findOrInsert(ctx)
 	if err == nil {
-		err = config.sameKey(row)
+		err = c.sameKey(row)
 	}
 	if err != nil {
 		return 0, err

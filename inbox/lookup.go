@@ -64,6 +64,9 @@ func (cl *Claim) look() (next step, err error) {
 	if row.Result != resultOpen {
 		return cl.completed(row)
 	}
+	if err := cl.unsure(retake); err != nil {
+		return 0, err
+	}
 	if !row.OpenStatus.Valid {
 		return retake, nil
 	}

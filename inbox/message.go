@@ -229,9 +229,26 @@ func (cl *Claim) judge(ctx context.Context, tx *sqlx.Tx, what step) (objection w
 	return objection, cl.park(ctx, tx, objection.text)
 }
 
+// purgeLine is up to when what was handled may be forgotten, under any key that counts. It is read after
+// the claim, in statements of its own: a purge that freed the key is then seen.
+func (cl *Claim) purgeLine(ctx context.Context, db sqlx.QueryerContext) (latest int64, err error) {
+	epochs := []int32{cl.id32}
+	if cl.consumer.former != nil {
+		epochs = append(epochs, cl.former32)
+	}
+	for _, id := range epochs {
+		var line int64
+		if err := sqlx.GetContext(ctx, db, &line, cl.consumer.store.dialect.SelectPurgeLine, id); err != nil {
+			return 0, fmt.Errorf("read the purge line: %w", err)
+		}
+		latest = max(latest, line)
+	}
+	return latest, nil
+}
+
 // objection says why a message must not be handled, or nothing.
 func (cl *Claim) objection(ctx context.Context, db sqlx.QueryerContext, what step) (why, error) {
-	s, d, config := cl.consumer.store, cl.delivery, cl.consumer.config
+	d, config := cl.delivery, cl.consumer.config
 	var err error
 	if cl.refused, err = cl.refuses(ctx, db, what); err != nil || cl.refused {
 		return d.refusal(), err
@@ -253,10 +270,9 @@ func (cl *Claim) objection(ctx context.Context, db sqlx.QueryerContext, what ste
 	if surely.After(time.Now().Add(-MinRetention)) {
 		return why{}, nil
 	}
-	var line int64
-	// After the claim, in a statement of its own: a purge that freed the key is then seen.
-	if err := sqlx.GetContext(ctx, db, &line, s.dialect.SelectPurgeLine, cl.id32); err != nil {
-		return why{}, fmt.Errorf("read the purge line: %w", err)
+	line, err := cl.purgeLine(ctx, db)
+	if err != nil {
+		return why{}, err
 	}
 	if line == 0 || surely.After(time.UnixMicro(line)) {
 		return why{}, nil

@@ -135,7 +135,11 @@ func (s Step) Run(ctx context.Context) ([]byte, error) {
 	}
 	of.store, of.namespace = s.Store, s.Store.config.Namespace
 	r := &stepRun{step: &s, store: s.Store, of: of, id: of.uuid([]string{s.Name})}
-	result, err := r.run(ctx)
+	err = r.formerly(ctx)
+	var result []byte
+	if err == nil {
+		result, err = r.run(ctx)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("inbox: step %q: %w", s.Name, err)
 	}

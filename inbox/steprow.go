@@ -66,6 +66,22 @@ func (r *stepRun) read(ctx context.Context, db sqlx.QueryerContext) (row stepRow
 	return row, nil
 }
 
+// formerly makes the step the one that was begun under the former key of the message, if one was.
+func (r *stepRun) formerly(ctx context.Context) error {
+	if r.of.formerID == nil {
+		return nil
+	}
+	former := *r.of
+	former.id = r.of.formerID
+	under := *r
+	under.of, under.id = &former, former.uuid([]string{r.step.Name})
+	row, err := under.read(ctx, r.store.reader(ctx))
+	if err == nil && row.State != 0 {
+		*r = under
+	}
+	return err
+}
+
 // obtain takes the step, or returns it if it is done. It waits for another process that is at
 // it for at most Wait.
 func (r *stepRun) obtain(ctx context.Context) (stepRow, error) {

@@ -17,6 +17,7 @@ type subject struct {
 	namespace string
 	name      consumerName
 	id        []byte // as the key is stored
+	formerID  []byte // what it was in the epoch before; nil: nothing
 	msg       *message.Message
 	retention time.Duration
 	inTx      bool // a transaction of the inbox is open
@@ -47,7 +48,7 @@ func subjectOf(ctx context.Context) (*subject, error) {
 func (d *delivery) subject(inTx bool) *subject {
 	s := d.consumer.store
 	return &subject{
-		store: s, namespace: s.config.Namespace, name: d.consumer.name(), id: d.id, msg: d.msg,
+		store: s, namespace: s.config.Namespace, name: d.consumer.name(), id: d.id, formerID: d.formerID, msg: d.msg,
 		retention: d.consumer.config.Retention, inTx: inTx, event: d.event,
 	}
 }

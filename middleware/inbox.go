@@ -47,6 +47,11 @@ type Inbox struct {
 	// Key says which deliveries are the same message. Defaults to the message's UUID.
 	Key inbox.Key
 
+	// FormerKey is what Key was in the epoch before, where Key is another one now and Epoch is raised by one: what was
+	// handled under it is not handled again. Leave it out once Retention has passed. With a
+	// VersionGate it is refused.
+	FormerKey inbox.Key
+
 	// Outbox, if set, is given the messages that the handler returns, in the transaction:
 	// any publisher that takes it from the message's context. The router then publishes nothing.
 	Outbox message.Publisher
@@ -282,6 +287,7 @@ func (i Inbox) config(handler string) inbox.ConsumerConfig {
 		Handler:        handler,
 		Epoch:          i.Epoch,
 		Key:            i.Key,
+		FormerKey:      i.FormerKey,
 		Outbox:         i.Outbox,
 		Timeout:        i.Timeout,
 		TwinWait:       i.TwinWait,

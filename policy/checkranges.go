@@ -38,6 +38,7 @@ func (c *checker) ranges(path string, r Rules) {
 		}
 	}
 	c.word(path+".key.within", r.Key.Within, withins)
+	c.word(path+".former_key.within", r.FormerKey.Within, withins)
 	c.name(path+".consumer", "the name", r.Consumer)
 	c.sources(path, r)
 }
@@ -87,7 +88,7 @@ func (c *checker) sources(path string, r Rules) {
 	for _, s := range []struct {
 		name, from string
 		parse      func(string) error
-	}{{"key.from", r.Key.From, checkKey}, {"version.from", r.Version.From, checkVersion}, {"order_key", r.OrderKey, checkKey}} {
+	}{{"key.from", r.Key.From, checkKey}, {"former_key.from", r.FormerKey.From, checkKey}, {"version.from", r.Version.From, checkVersion}, {"order_key", r.OrderKey, checkKey}} {
 		if err := s.parse(s.from); err != nil {
 			if strings.Contains(s.from, "+") {
 				err = fmt.Errorf("in %q: %w", s.from, err)

@@ -57,6 +57,13 @@ var contradictions = []contradiction{
 		},
 	},
 	{
+		fields: []string{"former_key.from", "former_key.within", "epoch"},
+		is:     func(r Rules) bool { return r.FormerKey != Key{} && (r.Epoch == 0 || r.FormerKey == r.Key) },
+		says: func(Rules) string {
+			return "this is the key of the epoch before: raise epoch by 1 where key changes, and write here what key was"
+		},
+	},
+	{
 		fields: []string{"order_key", "ack", "strategy"},
 		is:     func(r Rules) bool { return r.OrderKey != "" && r.Ack != AckStored },
 		says: func(Rules) string {

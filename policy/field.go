@@ -23,6 +23,7 @@ var meaning = map[string][]Strategy{
 	"consumer":           remembering,
 	"epoch":              remembering,
 	"key":                remembering,
+	"former_key":         preparing,
 	"retention":          remembering,
 	"window":             remembering,
 	"timeout":            transactional,

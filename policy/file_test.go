@@ -93,7 +93,7 @@ func TestFileAndValueMeanTheSame(t *testing.T) {
 		},
 		Consumers: map[string]policy.Rules{
 			"plain": {},
-			"short": {Key: policy.Key{From: "metadata:payment_id"}, Epoch: 2},
+			"short": {Key: policy.Key{From: "metadata:payment_id"}, FormerKey: policy.Key{From: "uuid"}, Epoch: 2},
 			"long": {
 				Strategy: policy.Gate, Key: policy.Key{From: "json:order.id,line+cloudevent", Within: "type"},
 				Version: policy.Version{

@@ -40,12 +40,13 @@ func (w *Wired) guard(handler string, r Rules) (message.HandlerMiddleware, error
 }
 
 func (w *Wired) inbox(handler string, r Rules) (millrace.Inbox, error) {
-	var problems [4]error
+	var problems [5]error
 	i := w.wiring.Inbox
 	i.Store, problems[0] = w.wiring.store(r)
 	i.Outbox, problems[1] = w.wiring.outbox(r)
 	i.Key, problems[2] = w.wiring.key(r)
 	i.Before, problems[3] = w.wiring.before(handler, r)
+	i.FormerKey, problems[4] = w.wiring.formerKey(r)
 	i.Consumer, i.Epoch = r.Consumer, r.Epoch
 	i.Timeout, i.Retention, i.Window = time.Duration(r.Timeout), time.Duration(r.Retention), time.Duration(r.Window)
 	i.OnCollision, i.OnReplay = collisions[r.Collision], replays[r.Replay]

@@ -36,6 +36,10 @@ type Rules struct {
 	// Key says which deliveries are the same message. Defaults to uuid.
 	Key Key `yaml:"key"`
 
+	// FormerKey is what Key was in the epoch before: what was handled under it is not handled again. Leave it
+	// out once Retention has passed.
+	FormerKey Key `yaml:"former_key"`
+
 	// Version says in which order the messages of an aggregate apply: for gate and latest.
 	Version Version `yaml:"version"`
 

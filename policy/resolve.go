@@ -27,13 +27,14 @@ func (r Rules) or(defaults Rules) Rules {
 	if r.Strategy == "" {
 		r.Strategy = Inbox
 	}
-	ownKey := r.Key != Key{}
+	ownKey, ownFormer := r.Key != Key{}, r.FormerKey != Key{}
 	values := make(map[string]reflect.Value)
 	for name, value := range defaults.fields() {
 		values[name] = value
 	}
 	for name, value := range r.fields() {
-		if !value.IsZero() || !r.Strategy.means(name) || ownKey && strings.HasPrefix(name, "key.") {
+		if !value.IsZero() || !r.Strategy.means(name) ||
+			ownKey && strings.HasPrefix(name, "key.") || ownFormer && strings.HasPrefix(name, "former_key.") {
 			continue
 		}
 		if needsQueue(name) && !r.queues() { // what that depends on stands before it

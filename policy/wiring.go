@@ -84,6 +84,14 @@ func (w *Wiring) key(r Rules) (inbox.Key, error) {
 	return r.Key.inboxKey(named("key.from", "Keys", w.Keys))
 }
 
+// formerKey is none where the rules say nothing.
+func (w *Wiring) formerKey(r Rules) (inbox.Key, error) {
+	if r.FormerKey == (Key{}) {
+		return inbox.Key{}, nil
+	}
+	return r.FormerKey.inboxKey(named("former_key.from", "Keys", w.Keys))
+}
+
 func (w *Wiring) orderKey(r Rules) (func(*message.Message) (string, error), error) {
 	if r.OrderKey == "" {
 		return nil, nil

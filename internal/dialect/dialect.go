@@ -70,6 +70,8 @@ type Dialect struct {
 	Retake      string
 	SelectClaim string
 	SelectHeld  string
+	ClaimFormer string // the key that the message had in the epoch before: superseded by its new one
+	DropFormer  string
 	OpenClaim   string // waits for who has the claim; the token of one that is completed stays its holder's
 	ReopenClaim string
 	CloseClaim  string

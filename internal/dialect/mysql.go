@@ -101,6 +101,13 @@ var mysql = Dialect{
 		SELECT result, token
 		FROM millrace_claims
 		WHERE consumer = ? AND message_id = ?`,
+	ClaimFormer: `
+		INSERT INTO millrace_claims (consumer, message_id, payload_hash, token, result, processed_at)
+		VALUES (?, ?, ?, ?, 3, ` + mysqlNow + `)
+		ON DUPLICATE KEY UPDATE token = token + 1`,
+	DropFormer: `
+		DELETE FROM millrace_claims
+		WHERE consumer = ? AND message_id = ? AND token = ?`,
 	// MariaDB reads what stands in its own kind of comment, and says whether the transaction
 	// is still the one that claimed.
 	SelectHeld: `

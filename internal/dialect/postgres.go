@@ -103,6 +103,13 @@ var postgres = Dialect{
 		SELECT result, token
 		FROM millrace_claims
 		WHERE consumer = $1 AND message_id = $2`,
+	ClaimFormer: `
+		INSERT INTO millrace_claims (consumer, message_id, payload_hash, token, result, processed_at)
+		VALUES ($1, $2, $3, $4, 3, ` + postgresNow + `)
+		ON CONFLICT (consumer, message_id) DO NOTHING`,
+	DropFormer: `
+		DELETE FROM millrace_claims
+		WHERE consumer = $1 AND message_id = $2 AND token = $3`,
 	SelectHeld: `
 		SELECT result, token, 1 AS live
 		FROM millrace_claims

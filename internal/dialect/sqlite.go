@@ -110,6 +110,13 @@ var sqlite = Dialect{
 		SELECT result, token
 		FROM millrace_claims
 		WHERE consumer = ? AND message_id = ?`,
+	ClaimFormer: `
+		INSERT INTO millrace_claims (consumer, message_id, payload_hash, token, result, processed_at)
+		VALUES (?, ?, ?, ?, 3, ` + sqliteNow + `)
+		ON CONFLICT (consumer, message_id) DO NOTHING`,
+	DropFormer: `
+		DELETE FROM millrace_claims
+		WHERE consumer = ? AND message_id = ? AND token = ?`,
 	SelectHeld: `
 		SELECT result, token, 1 AS live
 		FROM millrace_claims

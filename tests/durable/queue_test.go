@@ -21,7 +21,7 @@ import (
 )
 
 func TestConformance(t *testing.T) {
-	testdb.Conformance(t, slices.Concat(queueBodies, storeFirstBodies, leaseBodies, parkingBodies, epochBodies, replayBodies,
+	testdb.Conformance(t, slices.Concat(queueBodies, storeFirstBodies, leaseBodies, parkingBodies, epochBodies, formerBodies, replayBodies,
 		takeUpBodies, importBodies, stepBodies, twoFailedBodies))
 }
 

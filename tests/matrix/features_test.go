@@ -76,7 +76,8 @@ var features = []feature{
 		s.inbox.OnReplay = inbox.ReplayRefuse
 		s.letters = append(s.letters, letter{"r1", "rex", "r", 1, refused})
 	}},
-	{"epoch raised", "", func(s *service) { s.epochs = true }},
+	{"epoch raised", "epoch", func(s *service) { s.epochs = true }},
+	{"former key", "epoch", func(s *service) { s.epochs, s.former = true, true }},
 	{"key that can be missing", "", func(s *service) {
 		s.inbox.Key = inbox.ByMetadata(orderField)
 		s.queue().Key = s.inbox.Key

@@ -66,11 +66,14 @@ func (p pair) String() string {
 	return strings.Join(names, " and ")
 }
 
-// pairs are all but those of one setting.
+// pairs are all but those of one setting, and a gate with a former key, which is refused once the key changes.
 func pairs() (all []pair) {
 	for i, one := range features {
 		all = append(all, pair{one})
 		for _, other := range features[i+1:] {
+			if other.name == "former key" && one.setting == "gate" {
+				continue
+			}
 			if one.setting == "" || one.setting != other.setting {
 				all = append(all, pair{one, other})
 			}

@@ -44,6 +44,7 @@ type service struct {
 	edits     bool // the handler changes the message that it is given
 	early     time.Duration
 	epochs    bool // all processes but the first have epoch 1, and the stream from its beginning
+	former    bool // and another key, beside which they look under the first one's
 
 	letters  []letter
 	inFlight int
@@ -77,6 +78,7 @@ type life struct {
 
 	play  string // which play it is in
 	epoch int
+	era   int // the epoch, where what was handled in the one before counts for nothing
 
 	mu      sync.Mutex
 	stumble map[string]bool // messages that have failed
@@ -95,6 +97,9 @@ func (s *service) wire(p *inboxtest.Process) error {
 	p.OnClose(store.Close)
 	in := s.inbox
 	in.Store, in.Epoch = store, l.epoch
+	if in.Key = l.key(); l.former && l.epoch == 1 {
+		in.FormerKey = s.firstKey()
+	}
 	var out *outbox.Publisher
 	if s.outbox || s.onPark {
 		if out, err = relayed(p); err != nil {
@@ -132,6 +137,25 @@ func (s *service) wire(p *inboxtest.Process) error {
 	return nil
 }
 
+// firstKey is the key of the first process.
+func (s *service) firstKey() inbox.Key {
+	if s.inbox.Key.String() == inbox.ByUUID().String() {
+		return inbox.ByUUID()
+	}
+	return s.inbox.Key
+}
+
+// key is another one in epoch 1, if a feature wants that.
+func (l *life) key() inbox.Key {
+	switch {
+	case !l.former || l.epoch == 0:
+		return l.firstKey()
+	case l.forged: // the key is in the reason for which one of the two is parked
+		return inbox.ByFunc("of another source", l.firstKey().Of)
+	}
+	return inbox.Joined(inbox.ByMetadata(customerField), l.firstKey())
+}
+
 // begin notes that a process starts, and learns which play it is in.
 func (s *service) begin(p *inboxtest.Process) (*life, error) {
 	ctx := context.Background()
@@ -145,7 +169,10 @@ func (s *service) begin(p *inboxtest.Process) (*life, error) {
 	}
 	l := &life{service: s, play: lives[0], stumble: map[string]bool{}}
 	if s.epochs && len(lives) > 1 {
-		l.epoch = 1
+		l.epoch, l.era = 1, 1
+	}
+	if s.former {
+		l.era = 0
 	}
 	return l, nil
 }
@@ -173,7 +200,7 @@ func (l *life) subscriber(p *inboxtest.Process, store *inbox.Store, out *outbox.
 		return sub, nil
 	}
 	queue := *l.durable
-	queue.Store, queue.Epoch = store, l.epoch
+	queue.Store, queue.Epoch, queue.Key = store, l.epoch, l.key()
 	if began := time.Now(); l.early > 0 {
 		queue.NotBefore = func(*message.Message) time.Time { return began.Add(l.early) }
 	}
@@ -205,7 +232,7 @@ func (l *life) handle(msg *message.Message) ([]*message.Message, error) {
 	l.service.mu.Lock()
 	l.ran++
 	l.service.mu.Unlock()
-	if err := rig.Exec(msg.Context(), `INSERT INTO effects (uuid, epoch, payload) VALUES (?, ?, ?)`, msg.UUID, l.epoch, string(msg.Payload)); err != nil {
+	if err := rig.Exec(msg.Context(), `INSERT INTO effects (uuid, epoch, payload) VALUES (?, ?, ?)`, msg.UUID, l.era, string(msg.Payload)); err != nil {
 		return nil, err
 	}
 	if l.edits {
@@ -218,7 +245,7 @@ func (l *life) handle(msg *message.Message) ([]*message.Message, error) {
 		return nil, nil
 	}
 	receipt := message.NewMessage(watermill.NewUUID(), []byte("receipt"))
-	receipt.Metadata = message.Metadata{sourceField: msg.UUID, playField: l.play, epochField: strconv.Itoa(l.epoch)}
+	receipt.Metadata = message.Metadata{sourceField: msg.UUID, playField: l.play, epochField: strconv.Itoa(l.era)}
 	return []*message.Message{receipt}, nil
 }
 

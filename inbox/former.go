@@ -1,0 +1,125 @@
+package inbox
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/jmoiron/sqlx"
+
+	"github.com/millrace-go/millrace/internal/keycode"
+)
+
+// A consumer whose key was changed looks under the key of the epoch before as well, while FormerKey names
+// it. A delivery that wins its claim claims its former key too, superseded from the beginning and in the
+// same transaction: processes of the last release take other copies of it for duplicates. Where the last
+// release has the message, the delivery goes on as one of that epoch; see [Claim.asFormer].
+
+// errFormer says that the epoch before has the message, so that its answer counts.
+var errFormer = errors.New("known by its former key")
+
+// former returns the consumer of the epoch before, with these settings and its own key; nil without one.
+// It is not enrolled: it serves no handler, and the one of a release that still has it may do so.
+func (s *Store) former(config ConsumerConfig, heir *Consumer) *Consumer {
+	if config.FormerKey.of == nil {
+		return nil
+	}
+	config.Epoch, config.Key, config.FormerKey = config.Epoch-1, config.FormerKey, Key{}
+	config.setDefaults()
+	name := consumerName{config.Name, config.Epoch}
+	return &Consumer{
+		store: s, config: config, prefix: name.prefix(), tally: s.tallies.of(name), slots: heir.slots, heir: heir,
+	}
+}
+
+// formerIsOver says once that the former key is not needed any more.
+func (c *Consumer) formerIsOver(row consumerRow) {
+	if c.former == nil || c.config.Retention == Forever || time.Since(time.UnixMicro(row.CreatedAt)) < c.config.Retention {
+		return
+	}
+	c.formerOver.Do(func() {
+		c.store.log.Info("inbox: what was handled under FormerKey is forgotten: leave FormerKey out",
+			watermill.LogFields{"consumer": c.config.Name, "epoch": c.config.Epoch})
+	})
+}
+
+// inherited reports whether d is looked up under the former key of the consumer whose queue stored it.
+func (d *delivery) inherited() bool {
+	heir := d.consumer.heir
+	return heir != nil && d.lease != nil && d.lease.queue.name == heir.name()
+}
+
+// findFormer finds the key that d has in the epoch before. A message without one has no claim there.
+func (d *delivery) findFormer() error {
+	former := d.consumer.former
+	if former == nil {
+		return nil
+	}
+	key, err := former.config.Key.find(d.msg)
+	switch {
+	case err == nil:
+		d.formerID = keycode.Encode(key)
+		return nil
+	case errors.Is(err, errNoKey):
+		return nil
+	}
+	if _, err := noKey(d.ctx, err); err != nil {
+		return fmt.Errorf("former key: %w", err)
+	}
+	former.warnedFormer.Do(func() {
+		d.log().Error("inbox: the former key of a message cannot be found, so it is not looked for under it; said once per consumer", err, nil)
+	})
+	return nil
+}
+
+// claimFormer claims the former key in the transaction of the claim, and waits as it does. It reports
+// false where nothing is known any more of a former key that was just there.
+func (cl *Claim) claimFormer(span *span, tx *sqlx.Tx) (won bool, err error) {
+	if cl.formerID == nil {
+		return true, nil
+	}
+	won, err = cl.waitFor(span, tx, cl.consumer.store.dialect.ClaimFormer, cl.former32, cl.formerID, cl.hash, cl.token)
+	if won || err != nil {
+		return won, err
+	}
+	return cl.askFormer(span.tx, tx)
+}
+
+// askFormer reports whether there is a claim of the former key, and returns errFormer where it is not of
+// a message of this epoch.
+func (cl *Claim) askFormer(ctx context.Context, db sqlx.QueryerContext) (known bool, err error) {
+	if cl.formerID == nil {
+		return false, nil
+	}
+	var row struct {
+		Result int16 `db:"result"`
+		Token  int64 `db:"token"`
+	}
+	err = sqlx.GetContext(ctx, db, &row, cl.consumer.store.dialect.SelectClaim, cl.former32, cl.formerID)
+	switch {
+	case errors.Is(err, sql.ErrNoRows):
+		return false, nil
+	case err != nil:
+		return false, fmt.Errorf("look up the former key: %w", err)
+	case row.Result == resultSuperseded:
+		return true, nil
+	case row.Result == resultOpen && cl.lease != nil: // it moves to this epoch, where one of the two is left
+		return true, fmt.Errorf("%w, in the epoch before", ErrInProgress)
+	}
+	return true, errFormer
+}
+
+// asFormer goes on with the delivery as one of the epoch before.
+func (cl *Claim) asFormer() (*Claim, error) { return cl.consumer.former.claim(cl.msg, cl.visit) }
+
+// unsure refuses to do more than look with a stored message of the epoch that follows: what was known a
+// moment ago is not any more, and is looked for again with the next delivery.
+func (cl *Claim) unsure(next step) error {
+	if !cl.inherited() || cl.original != nil || next == done || next == look {
+		return nil
+	}
+	return fmt.Errorf("%w, in the epoch before", ErrInProgress)
+}

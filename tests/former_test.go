@@ -1,0 +1,259 @@
+package tests_test
+
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/jmoiron/sqlx"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace-go/millrace/inbox"
+	millrace "github.com/millrace-go/millrace/middleware"
+	"github.com/millrace-go/millrace/tests/rig"
+	"github.com/millrace-go/millrace/tests/testdb"
+)
+
+// The last release knows messages by their UUID, the next one by their order.
+
+// byOrder makes a process one of the next release, which looks under the former key as well.
+func byOrder(i *millrace.Inbox) {
+	i.Epoch, i.Key, i.FormerKey = 1, inbox.ByMetadata("order"), inbox.ByUUID()
+}
+
+// ordered is a message that both releases have a key of.
+func ordered(order string) *message.Message {
+	msg := newMessage("of " + order)
+	msg.Metadata.Set("order", order)
+	return msg
+}
+
+// formerBodies: a key that changes without anything being forgotten.
+var formerBodies = []testdb.Body{
+	{Name: "a former key", Why: "what the last release handled is not handled again", Run: testdb.With(newBed, formerHandled)},
+	{Name: "a former key, and messages of two releases", Why: "each is handled by one of them, once", Run: testdb.With(newBed, formerBoth)},
+	{Name: "a former key, and a handler that fails", Why: "the last release may have the message then", Run: testdb.With(newBed, formerFails)},
+	{Name: "a former key that two messages share", Why: "among what the next release handles its own key decides", Run: testdb.With(newBed, formerShared)},
+	{Name: "a former key and what was produced", Why: "an outcome is published again until it is known to be", Run: testdb.With(newBed, formerOutcome)},
+	{Name: "a former key and Before", Why: "it does not run for what was handled", Run: testdb.With(newBed, formerBefore)},
+	{Name: "a former key that is another one", Why: "it would find nothing", Run: testdb.With(newBed, formerWrong)},
+	{Name: "a former key and a step", Why: "what the last release has done is not done again", Run: testdb.With(newBed, formerStep)},
+	{Name: "a former key and what is forgotten", Why: "what is too old for the last release is too old", Run: testdb.With(newBed, formerTooOld)},
+	{Name: "a former key of a message that failed in the last release", Why: "its row there is closed by whoever handles it", Run: testdb.With(newBed, formerRecorded)},
+	{Name: "a former key that cannot be found", Why: "the message has none, unless it could not be asked for", Run: testdb.With(newBed, formerUnknown)},
+	{Name: "a former key and a version gate", Why: "versions belong to the epoch", Run: testdb.With(newBed, formerGate)},
+}
+
+func formerHandled(t *testing.T, b *bed) {
+	old := ordered("1")
+	must(t, b.inbox(effect), again(old))
+
+	next := b.inbox(effect, on(b.process()), byOrder)
+	must(t, next, again(old))
+	must(t, b.inbox(effect, on(b.process()), byOrder), again(old))
+	assert.Equal(t, 1, b.effects())
+
+	fresh, withoutUUID := ordered("2"), ordered("3")
+	withoutUUID.UUID = ""
+	for range 2 {
+		must(t, next, again(fresh))
+		must(t, next, again(withoutUUID))
+	}
+	assert.Equal(t, 3, b.effects(), "a message without a former key is a message all the same")
+	must(t, b.inbox(effect), again(fresh))
+	assert.Equal(t, 3, b.effects(), "a process of the last release takes its copy for a duplicate")
+
+	other := again(old)
+	other.Payload = message.Payload("changed")
+	must(t, next, other)
+	parked := rig.Parked(t, b.store)
+	require.Len(t, parked, 1, "a UUID belongs to one message")
+	assert.Equal(t, inbox.ReasonCollision, b.events.Last("parked").Reason)
+	assert.Equal(t, 3, b.effects())
+}
+
+func formerBoth(t *testing.T, b *bed) {
+	const messages = 30
+	var processes []message.HandlerFunc
+	for range 2 {
+		processes = append(processes, b.inbox(effect, on(b.process())), b.inbox(effect, on(b.process()), byOrder))
+	}
+	var all []*message.Message
+	for i := range messages {
+		all = append(all, ordered(fmt.Sprint(i)))
+	}
+	var wg sync.WaitGroup
+	for _, h := range processes {
+		for _, i := range rand.Perm(messages) {
+			wg.Go(func() {
+				for {
+					if _, err := h(again(all[i])); err == nil || !assert.ErrorIs(t, err, inbox.ErrInProgress) {
+						return
+					}
+				}
+			})
+		}
+	}
+	wg.Wait()
+	for _, msg := range all {
+		assert.Equal(t, 1, b.effectsOf(msg.UUID))
+	}
+	b.nothingOpen()
+}
+
+func formerFails(t *testing.T, b *bed) {
+	for name, fail := range map[string]func(msg *message.Message) error{
+		"fails": func(*message.Message) error { return errBoom },
+		"commits by itself, and fails": func(msg *message.Message) error {
+			return errors.Join(errBoom, end(msg, (*sqlx.Tx).Commit))
+		},
+	} {
+		msg := ordered(name)
+		_, err := b.inbox(func(msg *message.Message) ([]*message.Message, error) { return nil, fail(msg) }, byOrder)(again(msg))
+		require.ErrorIs(t, err, errBoom)
+		must(t, b.inbox(effect, on(b.process())), again(msg))
+		assert.Equal(t, 1, b.effectsOf(msg.UUID), name)
+	}
+}
+
+func formerShared(t *testing.T, b *bed) {
+	byTenant := func(i *millrace.Inbox) { i.Key = inbox.ByMetadata("tenant") }
+	byUUID := func(i *millrace.Inbox) { i.Epoch, i.FormerKey = 1, inbox.ByMetadata("tenant") }
+	var all []*message.Message
+	for _, tenant := range []string{"a", "b", "b"} {
+		msg := newMessage("of " + tenant)
+		msg.Metadata.Set("tenant", tenant)
+		all = append(all, msg)
+	}
+	must(t, b.inbox(effect, byTenant), again(all[0]))
+	for range 2 {
+		for _, msg := range all {
+			must(t, b.inbox(effect, on(b.process()), byUUID), again(msg))
+		}
+	}
+	assert.Equal(t, []int{1, 1, 1}, []int{b.effectsOf(all[0].UUID), b.effectsOf(all[1].UUID), b.effectsOf(all[2].UUID)})
+
+	late := again(all[0])
+	late.UUID = newMessage("").UUID
+	must(t, b.inbox(effect, byUUID), late)
+	assert.Equal(t, 0, b.effectsOf(late.UUID), "the last release handled its tenant")
+}
+
+func formerOutcome(t *testing.T, b *bed) {
+	msg := ordered("1")
+	out := newMessage("an invoice")
+	produce := func(*message.Message) ([]*message.Message, error) { return []*message.Message{out}, nil }
+	before := b.newService(produce, millrace.Inbox{Store: b.store, Consumer: "billing"}.Middleware)
+	before.published.FailWith(errBoom)
+	assert.False(t, before.deliver(again(msg)))
+	require.NoError(t, before.router.Close())
+
+	next := millrace.Inbox{Store: b.store, Consumer: "billing"}
+	byOrder(&next)
+	after := b.newService(func(*message.Message) ([]*message.Message, error) {
+		t.Error("it was handled")
+		return nil, nil
+	}, next.Middleware)
+	assert.True(t, after.deliver(again(msg)))
+	require.Len(t, after.published.Messages(), 1)
+	assert.Equal(t, out.UUID, after.published.Messages()[0].UUID)
+}
+
+func formerBefore(t *testing.T, b *bed) {
+	msg := ordered("1")
+	must(t, b.inbox(effect), again(msg))
+	ran := 0
+	count := before(func(*message.Message) error { ran++; return nil })
+	next := b.inbox(effect, on(b.process()), byOrder, count)
+	must(t, next, again(msg))
+	assert.Equal(t, 0, ran)
+	must(t, next, ordered("2"))
+	assert.Equal(t, 1, ran)
+	assert.Equal(t, 2, b.effects())
+}
+
+func formerWrong(t *testing.T, b *bed) {
+	must(t, b.inbox(effect), newMessage("x"))
+	wrong := millrace.Inbox{Store: b.process(), Consumer: "billing", Epoch: 1, Key: inbox.ByMetadata("order"), FormerKey: inbox.ByPayload()}
+	err := wrong.Verify(t.Context(), "billing")
+	require.ErrorIs(t, err, inbox.ErrKeyChanged)
+	require.ErrorContains(t, err, "FormerKey is payload, and epoch 0 has uuid: give FormerKey that one")
+	_, err = wrong.Middleware(effect)(ordered("1"))
+	require.ErrorIs(t, err, inbox.ErrKeyChanged)
+
+	wrong.Epoch = 0
+	require.ErrorContains(t, wrong.Validate(), "raise Epoch by 1")
+	wrong.Epoch, wrong.FormerKey = 1, wrong.Key
+	require.ErrorContains(t, wrong.Validate(), "are the same")
+}
+
+func formerStep(t *testing.T, b *bed) {
+	var p provider
+	do := func(msg *message.Message) error {
+		_, err := inbox.Step{Name: "mail", Do: p.call}.Run(msg.Context())
+		return err
+	}
+	fails := errBoom
+	h := func(msg *message.Message) ([]*message.Message, error) {
+		return nil, errors.Join(apply(msg.Context(), msg.UUID), fails)
+	}
+	msg := ordered("1")
+	_, err := b.inbox(h, before(do))(again(msg))
+	require.ErrorIs(t, err, errBoom)
+
+	fails = nil
+	must(t, b.inbox(h, on(b.process()), before(do), byOrder), again(msg))
+	assert.Equal(t, 1, b.effects())
+	assert.Len(t, p.ids, 1, "the step was done")
+	must(t, b.inbox(h, on(b.process()), before(do), byOrder), ordered("2"))
+	assert.Len(t, p.ids, 2)
+}
+
+func formerTooOld(t *testing.T, b *bed) {
+	msg := ordered("1")
+	b.forgotten(msg)
+	must(t, b.inbox(effect, byOrder, func(i *millrace.Inbox) { i.MessageTime = longAgo }), again(msg))
+	assert.Equal(t, 0, b.effects())
+	parked := rig.Parked(t, b.store)
+	require.Len(t, parked, 1)
+	assert.Contains(t, parked[0].Reason, "too old")
+}
+
+func formerRecorded(t *testing.T, b *bed) {
+	recorded := func(i *millrace.Inbox) { i.RecordFailures = true }
+	fail := func(*message.Message) ([]*message.Message, error) { return nil, errBoom }
+	msg := ordered("1")
+	_, err := b.inbox(fail, recorded)(again(msg))
+	require.ErrorIs(t, err, errBoom)
+	must(t, b.inbox(effect, on(b.process()), recorded, byOrder), again(msg))
+	must(t, b.inbox(effect, on(b.process()), recorded, byOrder), again(msg))
+	assert.Equal(t, 1, b.effects())
+	b.nothingOpen()
+}
+
+func formerUnknown(t *testing.T, b *bed) {
+	key := func(find func() (string, error)) func(*millrace.Inbox) {
+		return func(i *millrace.Inbox) {
+			i.Epoch, i.FormerKey = 1, inbox.ByFunc("asked", func(*message.Message) (string, error) { return find() })
+		}
+	}
+	must(t, b.inbox(effect, key(func() (string, error) { panic("unknown") })), newMessage("x"))
+	assert.Equal(t, 1, b.effects())
+	assert.Contains(t, strings.Join(b.events.Logs(), "\n"), "former key of a message cannot be found")
+	_, err := b.inbox(effect, key(func() (string, error) { return "", inbox.ErrUnavailable }))(newMessage("y"))
+	require.ErrorIs(t, err, inbox.ErrUnavailable)
+	assert.Equal(t, 1, b.effects())
+}
+
+func formerGate(t *testing.T, b *bed) {
+	msg := ordered("1")
+	gate := millrace.VersionGate{Store: b.store}
+	_, err := b.inbox(gate.Middleware(effect), byOrder)(again(msg))
+	require.ErrorContains(t, err, "FormerKey")
+	assert.Equal(t, 0, b.effects())
+}
