@@ -1,11 +1,14 @@
 package tests_test
 
 import (
+	"context"
+	"os"
 	"reflect"
 	"regexp"
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/jmoiron/sqlx"
 	"github.com/stretchr/testify/assert"
@@ -139,6 +142,48 @@ func migrateAtOnce(t *testing.T, db *testdb.DB) {
 	pending, err := stores[0].Pending(t.Context())
 	require.NoError(t, err)
 	assert.Empty(t, pending)
+}
+
+// Where the index was made as docs/operations.md says, migration 6 waits for nobody who has stored something.
+// Where that was cut off, or goes on, it says so.
+func TestTheIndexOfTheOrderIsMadeBeforehand(t *testing.T) {
+	t.Parallel()
+	db := testdb.On(t, "postgres", testdb.Empty())
+	store := migrate(t, db, inbox.Config{})
+	db.Do(t, `DROP INDEX ix_millrace_outbox_order`)
+	db.Do(t, `DELETE FROM millrace_schema WHERE version >= 6`)
+	text, err := os.ReadFile("../docs/operations.md")
+	require.NoError(t, err)
+	concurrently := regexp.MustCompile(`CREATE INDEX CONCURRENTLY ix_millrace_outbox_order [^;]*;`).FindString(string(text))
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	begins := func() (end func() error) { // and leaves its transaction open
+		tx, err := db.BeginTxx(ctx, nil)
+		require.NoError(t, err)
+		_, err = tx.ExecContext(ctx,
+			`INSERT INTO millrace_outbox (key_hash, topic, order_key, uuid, created_at) VALUES (1, 't', 'k', 'u', 1)`)
+		require.NoError(t, err)
+		return tx.Rollback
+	}
+	end := begins()
+
+	conn, err := db.Connx(ctx)
+	require.NoError(t, err)
+	_, err = conn.ExecContext(ctx, `SET statement_timeout = 100`)
+	require.NoError(t, err)
+	_, err = conn.ExecContext(ctx, concurrently)
+	require.ErrorContains(t, err, "statement timeout")
+	_, err = conn.ExecContext(ctx, `RESET statement_timeout`)
+	require.NoError(t, err)
+	require.NoError(t, conn.Close())
+	require.ErrorContains(t, store.Migrate(ctx), "is not valid")
+
+	require.NoError(t, end())
+	db.Do(t, `DROP INDEX CONCURRENTLY ix_millrace_outbox_order`)
+	db.Do(t, concurrently)
+	end = begins()
+	require.NoError(t, store.Migrate(ctx))
+	require.NoError(t, end())
 }
 
 func TestTheSchemaWorksWhenAppliedByHand(t *testing.T) {
