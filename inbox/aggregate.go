@@ -145,7 +145,7 @@ func (s *Store) forgetClaims(ctx context.Context, consumer consumerRow) error {
 			return nil
 		}
 		err := s.write(ctx, func(tx *sqlx.Tx) error {
-			for _, statement := range []string{s.dialect.DeleteClaims, s.dialect.DeleteResults} {
+			for _, statement := range []string{s.dialect.DeleteClaims, s.dialect.DeleteResults, s.dialect.History.DeleteHistory} {
 				query, args, err := s.dialect.In(statement, consumer.ID, ids)
 				if err != nil {
 					return err

@@ -69,5 +69,13 @@ func (q *Queue) parkTwin(ctx context.Context, tx *sqlx.Tx, consumer int32, a *ar
 	if _, err := tx.ExecContext(ctx, q.store.dialect.OpenClaim, consumer, other.id, other.hash, 1); err != nil {
 		return nil, err
 	}
-	return &other, q.insert(ctx, tx, consumer, &other)
+	var stored int64
+	err = tx.GetContext(ctx, &stored, q.store.dialect.Queue.SelectStored, consumer, other.id)
+	if !errors.Is(err, sql.ErrNoRows) {
+		return &other, err // it came before
+	}
+	if err = q.insert(ctx, tx, consumer, &other); err == nil {
+		err = q.store.note(ctx, tx, consumer, other.id, putAside)
+	}
+	return &other, err
 }

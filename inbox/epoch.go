@@ -116,7 +116,16 @@ func (q *Queue) adoptOne(
 		_, err := tx.ExecContext(ctx, d.DeleteMessage, row.Consumer, row.MessageID, row.Status)
 		return true, err
 	}
-	for _, statement := range []string{d.Queue.AdoptMessage, d.Queue.AdoptClaim, d.Queue.AdoptOutcome, d.Queue.AdoptResult, d.Queue.AdoptJournal} {
+	stray, args, err := d.In(d.History.DeleteHistory, to, [][]byte{id}) // of a claim that is gone: it would be in the way
+	if err == nil {
+		_, err = tx.ExecContext(ctx, stray, args...)
+	}
+	if err != nil {
+		return false, err
+	}
+	for _, statement := range []string{
+		d.Queue.AdoptMessage, d.Queue.AdoptClaim, d.Queue.AdoptOutcome, d.Queue.AdoptResult, d.Queue.AdoptJournal, d.Queue.AdoptHistory,
+	} {
 		if _, err := tx.ExecContext(ctx, statement, to, id, row.Consumer, row.MessageID); err != nil {
 			return false, err
 		}

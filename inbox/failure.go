@@ -176,10 +176,17 @@ func (cl *Claim) putFailure(ctx context.Context, tx *sqlx.Tx, cause error) error
 	}
 	if row.OpenStatus.Valid {
 		text := errorText(cause)
-		_, err := tx.ExecContext(ctx, s.dialect.TouchMessage, text, groupOf(text), 0, cl.id32, cl.id, FailedRetryable)
+		n, err := affected(tx.ExecContext(ctx, s.dialect.TouchMessage, text, groupOf(text), 0, cl.id32, cl.id, FailedRetryable))
+		if err != nil || n == 0 {
+			return err
+		}
+		return s.note(ctx, tx, cl.id32, cl.id, itFailed)
+	}
+	err := s.insertMessage(ctx, tx, cl, openMessage{status: FailedRetryable, attempts: 1, lastError: errorText(cause)})
+	if err != nil {
 		return err
 	}
-	return s.insertMessage(ctx, tx, cl, openMessage{status: FailedRetryable, attempts: 1, lastError: errorText(cause)})
+	return s.note(ctx, tx, cl.id32, cl.id, itFailed)
 }
 
 // errorText is as much of an error as is worth keeping.

@@ -97,6 +97,9 @@ func (cl *Claim) store() error {
 	if err == nil && n != 1 {
 		err = ErrLost
 	}
+	if err == nil {
+		err = s.note(ctx, cl.tx.Tx, cl.id32, cl.id, putAside)
+	}
 	if err != nil {
 		return fmt.Errorf("put the message aside: %w", err)
 	}
@@ -261,11 +264,12 @@ func (s *Store) expireTogether(
 		}
 		n, err := affected(tx.ExecContext(ctx, s.dialect.Gate.ExpireHeld,
 			[]byte(row.heldTooLong()), dialect.NeverDue, c.ID, row.MessageID))
+		if err == nil && n == 1 {
+			parked = append(parked, row)
+			err = s.note(ctx, tx, c.ID, row.MessageID, putAside)
+		}
 		if err != nil {
 			return nil, err
-		}
-		if n == 1 {
-			parked = append(parked, row)
 		}
 	}
 	return parked, nil

@@ -294,12 +294,14 @@ func (q *Queue) putCopy(
 func (q *Queue) failAgain(ctx context.Context, tx *sqlx.Tx, consumer int32, a *arrival, tell tellParked) error {
 	d := q.store.dialect
 	_, err := tx.ExecContext(ctx, d.TouchMessage, a.last, groupOf(a.last), a.delay.Microseconds(), consumer, a.id, FailedRetryable)
-	if err != nil || !a.status.stuck() {
-		return err
+	if err == nil && a.status.stuck() {
+		_, err = tx.ExecContext(ctx, d.MoveMessage,
+			a.status, noteText(a.text), a.delay.Microseconds(), consumer, a.id, FailedRetryable)
 	}
-	_, err = tx.ExecContext(ctx, d.MoveMessage,
-		a.status, noteText(a.text), a.delay.Microseconds(), consumer, a.id, FailedRetryable)
-	if err != nil {
+	if err == nil {
+		err = q.store.note(ctx, tx, consumer, a.id, itFailed)
+	}
+	if err != nil || !a.status.stuck() {
 		return err
 	}
 	return tell(a.msg.Copy(), a.text)
@@ -316,7 +318,21 @@ func (q *Queue) insertFailed(ctx context.Context, tx *sqlx.Tx, consumer int32, a
 	if err != nil {
 		return err
 	}
+	if err := q.store.note(ctx, tx, consumer, a.id, a.occasion()); err != nil {
+		return err
+	}
 	return q.store.checkIn(ctx, tx, a.payload)
+}
+
+// occasion is why the history gets an entry of a, which is stored because its handler failed or cannot run.
+func (a *arrival) occasion() occasion {
+	switch {
+	case a.attempts > 0 || a.last != nil:
+		return itFailed
+	case a.status.stuck():
+		return putAside
+	}
+	return unnoted
 }
 
 // register returns the id of the consumer's row, made on first use.

@@ -236,7 +236,9 @@ func (j *janitor) remove(ctx context.Context, c consumerRow, ids [][]byte, befor
 			line = max(line, row.ProcessedAt)
 			gone = append(gone, row.ID)
 		}
-		for _, statement := range []string{s.dialect.DeleteResults, s.dialect.Journal.DeleteJournal, s.dialect.DeleteClaims} {
+		for _, statement := range []string{
+			s.dialect.DeleteResults, s.dialect.Journal.DeleteJournal, s.dialect.History.DeleteHistory, s.dialect.DeleteClaims,
+		} {
 			query, args, err := s.dialect.In(statement, c.ID, gone)
 			if err != nil {
 				return err

@@ -46,7 +46,7 @@ func (l *Leased) later(ctx context.Context, cause error) error {
 		attempts--
 	}
 	notNow := why{ReasonNotTried, "its key could not be looked for"}
-	return l.move(ctx, fate{FailedRetryable, attempts, l.queue.config.MinBackoff, notNow, errorText(cause)})
+	return l.move(ctx, fate{FailedRetryable, attempts, l.queue.config.MinBackoff, notNow, errorText(cause)}, unnoted)
 }
 
 // findKey looks for the key of l. It returns why that is not possible now.
@@ -64,7 +64,7 @@ func (l *Leased) findKey(ctx context.Context) (notNow, err error) {
 		return err, l.later(ctx, err)
 	}
 	if a.keyless {
-		return nil, l.move(ctx, fate{FailedTerminal, l.row.Attempts, never, a.why, l.row.LastError})
+		return nil, l.move(ctx, fate{FailedTerminal, l.row.Attempts, never, a.why, l.row.LastError}, putAside)
 	}
 	var parked *arrival
 	var known bool
@@ -118,6 +118,9 @@ func (l *Leased) name(
 		err = ErrLost
 	}
 	if err == nil {
+		err = l.queue.store.note(ctx, tx, l.row.Consumer, next.id, putAside)
+	}
+	if err == nil {
 		err = l.drop(ctx, tx, false)
 	}
 	if err == nil && parked != nil {
@@ -135,7 +138,7 @@ func (l *Leased) openFor(ctx context.Context, tx *sqlx.Tx, a *arrival) (row look
 	return row, row.scan(tx.QueryRowContext(ctx, d.Lookup, l.row.Consumer, a.id))
 }
 
-// drop removes the claim for the id that l had without a key, and the row too where it is to be closed.
+// drop removes the claim for the id that l had without a key, with its history, and the row too where it is to be closed.
 func (l *Leased) drop(ctx context.Context, tx *sqlx.Tx, row bool) error {
 	d := l.queue.store.dialect
 	if row {
@@ -147,9 +150,14 @@ func (l *Leased) drop(ctx context.Context, tx *sqlx.Tx, row bool) error {
 			return err
 		}
 	}
-	query, args, err := d.In(d.DeleteClaims, l.row.Consumer, [][]byte{l.row.MessageID})
-	if err == nil {
-		_, err = tx.ExecContext(ctx, query, args...)
+	for _, statement := range []string{d.History.DeleteHistory, d.DeleteClaims} {
+		query, args, err := d.In(statement, l.row.Consumer, [][]byte{l.row.MessageID})
+		if err != nil {
+			return err
+		}
+		if _, err := tx.ExecContext(ctx, query, args...); err != nil {
+			return err
+		}
 	}
-	return err
+	return nil
 }

@@ -139,12 +139,16 @@ func (l *Leased) Fail(ctx context.Context) error {
 	if l.suspect { // the try was counted before it was made
 		charged--
 	}
+	what := unnoted
+	if counts {
+		what = itFailed
+	}
 	f := l.queue.fateOf(charged, counts, cause, l.row.LastError)
 	if l.row.Status == Settling { // the handler is done, and the outcome must go out
 		f.status, f.why = Settling, unsettled
 		f.delay = backoff(l.queue.config.MinBackoff, l.queue.config.MaxBackoff, f.attempts)
 	}
-	return l.queue.name.explain(fmt.Sprintf("put back message %d", l.row.ID), l.move(ctx, f))
+	return l.queue.name.explain(fmt.Sprintf("put back message %d", l.row.ID), l.move(ctx, f, what))
 }
 
 // PutBack has a message that was not handed over delivered again. It was no attempt.
@@ -153,8 +157,8 @@ func (l *Leased) PutBack(ctx context.Context) error {
 	return l.Fail(ctx)
 }
 
-// move gives the message back with what becomes of it.
-func (l *Leased) move(ctx context.Context, f fate) error {
+// move gives the message back with what becomes of it, and why.
+func (l *Leased) move(ctx context.Context, f fate, what occasion) error {
 	s := l.queue.store
 	became := f
 	err := l.queue.write(ctx, func(tx *sqlx.Tx, tell tellParked) (err error) {
@@ -170,6 +174,9 @@ func (l *Leased) move(ctx context.Context, f fate) error {
 		}
 		if err == nil && moved != 1 {
 			err = ErrLost
+		}
+		if err == nil && became.status != 0 {
+			err = s.note(ctx, tx, l.row.Consumer, l.row.MessageID, what)
 		}
 		if err != nil || !became.status.stuck() {
 			return err

@@ -205,7 +205,10 @@ func (cl *Claim) storeAside(ctx context.Context, tx *sqlx.Tx, open openMessage) 
 	var stored int64
 	switch err := tx.GetContext(ctx, &stored, s.dialect.Queue.SelectStored, cl.id32, cl.id); {
 	case errors.Is(err, sql.ErrNoRows):
-		return s.insertMessage(ctx, tx, cl, open)
+		if err := s.insertMessage(ctx, tx, cl, open); err != nil {
+			return err
+		}
+		return s.note(ctx, tx, cl.id32, cl.id, putAside)
 	case err != nil:
 		return fmt.Errorf("look whether the message is stored: %w", err)
 	case !cl.is(stored):

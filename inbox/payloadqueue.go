@@ -132,7 +132,11 @@ func (l *Leased) putOff(ctx context.Context, cause error, blamed bool) {
 		err = q.PutBack(ctx, l)
 	} else {
 		became := l.fateUnopened(cause, blamed)
-		err = l.move(ctx, became)
+		what := unnoted // it comes again, and may do so for long
+		if blamed || became.status.stuck() {
+			what = itFailed
+		}
+		err = l.move(ctx, became, what)
 		l.sayUnopened(cause, blamed, became)
 	}
 	if err != nil && !errors.Is(err, ErrLost) {

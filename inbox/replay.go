@@ -133,6 +133,9 @@ func (cl *Claim) park(ctx context.Context, tx *sqlx.Tx, reason string) error {
 	if err == nil && moved != 1 {
 		err = ErrLost
 	}
+	if err == nil {
+		err = s.note(ctx, tx, cl.id32, cl.id, putAside)
+	}
 	if err != nil {
 		return fmt.Errorf("park the message: %w", err)
 	}

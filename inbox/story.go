@@ -23,6 +23,7 @@ type Story struct {
 	Open      []Message // rows of its own, and of collisions with it
 	Dropped   []StoryDrop
 	Audit     []StoryAudit
+	History   []HistoryEntry
 	Steps     []StepRecord
 }
 
@@ -39,7 +40,7 @@ type StoryClaim struct {
 	Outcome     []*message.Message // without the payloads that cannot be had
 	Topic       string             // of the outcome
 	Journaled   bool               // the message is kept whole, see ConsumerConfig.Journal
-	ReceivedAt  time.Time          // of a journaled message
+	ReceivedAt  time.Time          // when it was first stored; zero where it was handled at once, and is not journaled
 }
 
 // StoryDrop is a copy that was acked without running the handler; see Config.LogDropped.
@@ -151,6 +152,9 @@ func (s *Store) tell(ctx context.Context, id []byte, t teller, story *Story) err
 			Operator: Operator{Name: string(r.Actor), Reason: string(r.Reason)},
 			Action:   string(r.Action), Detail: string(r.Detail),
 		})
+	}
+	if err := s.tellHistory(ctx, id, story); err != nil {
+		return err
 	}
 	return s.tellSteps(ctx, id, t, story)
 }

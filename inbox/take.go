@@ -144,7 +144,10 @@ func (q *Queue) lease(ctx context.Context, id int32, out int, find found) (lease
 			l.out = len(leased) < out && !l.suspect && row.whole()
 			leased = append(leased, l)
 		}
-		return q.leaseRows(ctx, tx, leased, charge)
+		if err := q.leaseRows(ctx, tx, leased, charge); err != nil || charge == 0 {
+			return err
+		}
+		return s.note(ctx, tx, id, rows[0].MessageID, itFailed)
 	})
 	return leased, err
 }
@@ -229,7 +232,7 @@ func (q *Queue) parkKillers(ctx context.Context, leased []*Leased) (rest []*Leas
 		}
 		reason := fmt.Sprintf("tried %d times, and never answered: it may end the process", q.config.MaxAttempts)
 		f := fate{Parked, q.config.MaxAttempts, never, why{ReasonNoAnswer, reason}, l.row.LastError}
-		if err := l.move(ctx, f); err != nil {
+		if err := l.move(ctx, f, putAside); err != nil {
 			return nil, err
 		}
 	}

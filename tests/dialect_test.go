@@ -36,7 +36,7 @@ func statements(d *dialect.Dialect) map[string]string {
 		"Remedy.":  reflect.ValueOf(&d.Remedy).Elem(),
 		"Blobs.":   reflect.ValueOf(&d.Blobs).Elem(),
 		"Journal.": reflect.ValueOf(&d.Journal).Elem(), "Replays.": reflect.ValueOf(&d.Replays).Elem(),
-		"Steps.": reflect.ValueOf(&d.Steps).Elem(),
+		"Steps.": reflect.ValueOf(&d.Steps).Elem(), "History.": reflect.ValueOf(&d.History).Elem(),
 	} {
 		for i := range v.NumField() {
 			f := v.Type().Field(i)

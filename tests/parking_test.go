@@ -53,6 +53,39 @@ var parkingBodies = []testdb.Body{
 		must(t, b.inbox(effect, record), again(msg))
 		assert.Equal(t, 1, b.effects())
 	})},
+	{Name: "what happened without a queue", Why: "failures that are recorded, and why a message was parked, are kept when it is handled", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
+		msg, failures := newMessage("first"), 2
+		h := b.inbox(func(msg *message.Message) ([]*message.Message, error) {
+			if failures--; failures >= 0 {
+				return nil, errBoom
+			}
+			return effect(msg)
+		}, func(i *millrace.Inbox) { i.RecordFailures = true })
+		for range 2 {
+			_, err := h(again(msg))
+			require.ErrorIs(t, err, errBoom)
+		}
+		failed := rig.Find(t, b.store, inbox.Filter{Status: inbox.FailedRetryable})[0]
+		other := message.NewMessage(msg.UUID, []byte("second"))
+		for range 3 {
+			must(t, h, again(msg))
+			must(t, h, again(other))
+		}
+		story := rig.Story(t, b.store, msg.UUID)
+		require.Len(t, story.History, 2)
+		for i, e := range story.History {
+			assert.Equal(t, []any{true, i + 1, i + 1, inbox.FailedRetryable, errBoom.Error()}, []any{e.Failed, e.Number, e.Attempts, e.Status, e.Error})
+		}
+		require.Len(t, story.Claims, 1)
+		assert.Equal(t, failed.ReceivedAt, story.Claims[0].ReceivedAt)
+
+		parked := rig.Parked(t, b.store)[0]
+		require.NoError(t, b.store.Discard(t.Context(), parked.ID, operator))
+		story = rig.Story(t, b.store, parked.MessageID)
+		require.Len(t, story.History, 1)
+		assert.Equal(t, []any{false, inbox.Parked, parked.Reason}, []any{story.History[0].Failed, story.History[0].Status, story.History[0].Reason})
+		assert.Equal(t, parked.ReceivedAt, story.Claims[0].ReceivedAt)
+	})},
 	{Name: "a collision that is tried again", Why: "it is treated as the distinct message it is", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		h, msg := b.inbox(effect, on(b.process())), newMessage("first")
 		s := b.oneHandler("orders", effect, millrace.Inbox{Store: b.store, Consumer: "billing"}.Middleware)

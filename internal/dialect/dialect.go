@@ -124,7 +124,7 @@ type Dialect struct {
 	// Outbox is what package outbox needs, Gate the order of versions, Queue the delivery of
 	// open messages, Remedy what operators see of them, and do, Blobs their payloads where
 	// they are kept elsewhere, Journal what was completed and is kept whole, Replays what is sent
-	// again, Steps what handlers do outside of their transactions.
+	// again, Steps what handlers do outside of their transactions, History what went wrong with a message.
 	Outbox  Outbox
 	Gate    Gate
 	Queue   Queue
@@ -133,6 +133,7 @@ type Dialect struct {
 	Journal Journal
 	Replays Replays
 	Steps   Steps
+	History History
 
 	scripts []string
 	read    func() []Table // the tables of scripts
@@ -177,7 +178,7 @@ func (d *Dialect) render(names Names) {
 		s = index.ReplaceAllString(s, "ix_"+prefix)
 		return table.ReplaceAllString(s, qualified)
 	}
-	for _, group := range []any{d, &d.Outbox, &d.Gate, &d.Queue, &d.Remedy, &d.Blobs, &d.Journal, &d.Replays, &d.Steps} {
+	for _, group := range []any{d, &d.Outbox, &d.Gate, &d.Queue, &d.Remedy, &d.Blobs, &d.Journal, &d.Replays, &d.Steps, &d.History} {
 		fields := reflect.ValueOf(group).Elem()
 		for i := range fields.NumField() {
 			if f := fields.Field(i); f.Kind() == reflect.String && f.CanSet() {

@@ -31,7 +31,7 @@ func fields(d *dialect.Dialect) map[string]string {
 		"Gate.": reflect.ValueOf(&d.Gate).Elem(), "Queue.": reflect.ValueOf(&d.Queue).Elem(),
 		"Remedy.": reflect.ValueOf(&d.Remedy).Elem(),
 		"Blobs.":  reflect.ValueOf(&d.Blobs).Elem(),
-		"Steps.":  reflect.ValueOf(&d.Steps).Elem(),
+		"Steps.":  reflect.ValueOf(&d.Steps).Elem(), "History.": reflect.ValueOf(&d.History).Elem(),
 	} {
 		for i := range v.NumField() {
 			if f := v.Type().Field(i); f.IsExported() && f.Type.Kind() == reflect.String {
@@ -90,7 +90,7 @@ func TestSchemasHaveTheSameTablesAndColumns(t *testing.T) {
 		return all
 	}
 	wanted := tables(dialect.PostgresName)
-	assert.Len(t, wanted, 19)
+	assert.Len(t, wanted, 20)
 	for _, name := range names[1:] {
 		assert.Equal(t, wanted, tables(name), name)
 	}

@@ -311,4 +311,5 @@ var mysql = Dialect{
 	Journal: mysqlJournal,
 	Replays: mysqlReplays,
 	Steps:   mysqlSteps,
+	History: mysqlHistory,
 }

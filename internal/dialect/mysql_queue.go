@@ -186,4 +186,8 @@ var mysqlQueue = Queue{
 		UPDATE millrace_journal
 		SET consumer = ?, message_id = ?
 		WHERE consumer = ? AND message_id = ?`,
+	AdoptHistory: `
+		UPDATE millrace_history
+		SET consumer = ?, message_id = ?
+		WHERE consumer = ? AND message_id = ?`,
 }

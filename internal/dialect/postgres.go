@@ -311,4 +311,5 @@ var postgres = Dialect{
 	Journal: postgresJournal,
 	Replays: postgresReplays,
 	Steps:   postgresSteps,
+	History: postgresHistory,
 }

@@ -194,4 +194,8 @@ var postgresQueue = Queue{
 		UPDATE millrace_journal
 		SET consumer = $1, message_id = $2
 		WHERE consumer = $3 AND message_id = $4`,
+	AdoptHistory: `
+		UPDATE millrace_history
+		SET consumer = $1, message_id = $2
+		WHERE consumer = $3 AND message_id = $4`,
 }

@@ -46,4 +46,5 @@ type Queue struct {
 	AdoptOutcome      string
 	AdoptResult       string
 	AdoptJournal      string
+	AdoptHistory      string
 }

@@ -53,7 +53,8 @@ var sqlite = Dialect{
 		UNION ALL SELECT 'millrace_versions', FALSE, COUNT(*) FROM millrace_versions
 		UNION ALL SELECT 'millrace_journal', FALSE, COUNT(*) FROM millrace_journal
 		UNION ALL SELECT 'millrace_replays', FALSE, COUNT(*) FROM millrace_replays
-		UNION ALL SELECT 'millrace_steps', FALSE, COUNT(*) FROM millrace_steps`,
+		UNION ALL SELECT 'millrace_steps', FALSE, COUNT(*) FROM millrace_steps
+		UNION ALL SELECT 'millrace_history', FALSE, COUNT(*) FROM millrace_history`,
 
 	InsertConsumer: `
 		INSERT INTO millrace_consumers (id, namespace, name, epoch, key_source, retention, window_us, on_replay, created_at)
@@ -316,4 +317,5 @@ var sqlite = Dialect{
 	Journal: sqliteJournal,
 	Replays: sqliteReplays,
 	Steps:   sqliteSteps,
+	History: sqliteHistory,
 }

@@ -182,4 +182,8 @@ var sqliteQueue = Queue{
 		UPDATE millrace_journal
 		SET consumer = ?, message_id = ?
 		WHERE consumer = ? AND message_id = ?`,
+	AdoptHistory: `
+		UPDATE millrace_history
+		SET consumer = ?, message_id = ?
+		WHERE consumer = ? AND message_id = ?`,
 }

@@ -70,6 +70,8 @@ var payloadBodies = []testdb.Body{
 		require.ErrorIs(t, failed.Unreadable, inbox.ErrErased)
 		story := rig.Story(t, store, alice.UUID)
 		require.ErrorIs(t, story.Open[0].Unreadable, inbox.ErrErased)
+		require.Len(t, story.History, 1)
+		assert.Equal(t, failed.LastError, story.History[0].Error)
 		require.ErrorIs(t, store.Retry(t.Context(), failed.ID, ada, s.published), inbox.ErrErased)
 		assert.True(t, s.deliver(alice), "a copy, for which there is no key")
 		assert.Equal(t, 1, b.rows())

@@ -99,6 +99,7 @@ var replayBodies = []testdb.Body{
 		rig.Eventually(b, "the next one is handled", func() bool { return b.effects(next) == 1 })
 		assert.Equal(t, 1, b.open(inbox.Parked))
 		assert.Equal(t, 0, b.effects(msg))
+		assert.Len(t, rig.Story(t, b.store, msg.UUID).History, 1)
 	})},
 	{Name: "suppress a replay behind a queue", Why: "it bears the field at each attempt, so nothing of it goes out", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		out := rig.NewOutbox(t, b.db.DB, outbox.Config{})

@@ -224,5 +224,10 @@ var gapBodies = []testdb.Body{
 		rig.Eventually(b, "it is parked", func() bool { return b.events.Count("parked") == 1 })
 		assert.Equal(t, 1, b.open(inbox.Parked))
 		assert.Contains(t, b.events.Last("parked").Err.Error(), `version 1 of aggregate "a", was not applied in time`)
+		parked := rig.Parked(t, b.store)[0]
+		history := rig.Story(t, b.store, parked.MessageID).History
+		require.Len(t, history, 2)
+		assert.Equal(t, []inbox.Status{inbox.Held, inbox.Parked}, []inbox.Status{history[0].Status, history[1].Status})
+		assert.Equal(t, parked.Reason, history[1].Reason)
 	})},
 }

@@ -1,0 +1,16 @@
+-- What went wrong with a message, or held it up: an entry for each failed attempt and each time that it was put
+-- aside, the newest ten. Each lives as long as the claim.
+CREATE TABLE IF NOT EXISTS millrace_history (
+  at          BIGINT         NOT NULL,
+  received_at BIGINT         NOT NULL, -- when the message was first stored
+  consumer    INT            NOT NULL,
+  number      INT            NOT NULL, -- counts what happened to the message from 1 on
+  attempts    INT            NOT NULL, -- by then
+  slot        SMALLINT       NOT NULL, -- the number modulo 10: the eleventh entry takes the place of the first
+  status      SMALLINT       NOT NULL, -- from then on
+  failed      SMALLINT       NOT NULL, -- 1: an attempt failed, 0: it was put aside without one
+  message_id  VARBINARY(128) NOT NULL,
+  reason      BLOB,
+  error       BLOB, -- of the last attempt
+  PRIMARY KEY (consumer, message_id, slot)
+) ENGINE = InnoDB;

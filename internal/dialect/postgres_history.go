@@ -1,0 +1,26 @@
+package dialect
+
+var postgresHistory = History{
+	InsertHistory: `
+		INSERT INTO millrace_history (consumer, message_id, slot, number, at, received_at, attempts, status, failed, reason, error)
+		SELECT m.consumer, m.message_id, k.number % 10, k.number, ` + postgresNow + `,
+			LEAST(m.received_at, COALESCE(k.received_at, m.received_at)), m.attempts, m.status, $1::SMALLINT, m.reason, m.last_error
+		FROM (
+			SELECT COALESCE(MAX(number), 0) + 1 AS number, MIN(received_at) AS received_at
+			FROM millrace_history
+			WHERE consumer = $2 AND message_id = $3) k
+		CROSS JOIN millrace_messages m
+		WHERE m.consumer = $4 AND m.message_id = $5
+		ON CONFLICT (consumer, message_id, slot) DO UPDATE SET
+			number = EXCLUDED.number, at = EXCLUDED.at, received_at = EXCLUDED.received_at, attempts = EXCLUDED.attempts,
+			status = EXCLUDED.status, failed = EXCLUDED.failed, reason = EXCLUDED.reason, error = EXCLUDED.error`,
+	StoryHistory: `
+		SELECT c.name, c.epoch, h.number, h.at, h.received_at, h.attempts, h.status, h.failed, h.reason, h.error
+		FROM millrace_consumers c
+		JOIN millrace_history h ON h.consumer = c.id AND h.message_id = $1
+		WHERE c.namespace = $2
+		ORDER BY c.name, c.epoch, h.number`,
+	DeleteHistory: `
+		DELETE FROM millrace_history
+		WHERE consumer = ? AND message_id IN (?)`,
+}

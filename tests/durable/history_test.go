@@ -1,0 +1,273 @@
+package durable_test
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace-go/millrace/inbox"
+	millrace "github.com/millrace-go/millrace/middleware"
+	"github.com/millrace-go/millrace/outbox"
+	"github.com/millrace-go/millrace/pubsub"
+	"github.com/millrace-go/millrace/tests/faults"
+	"github.com/millrace-go/millrace/tests/rig"
+	"github.com/millrace-go/millrace/tests/testdb"
+)
+
+func TestHistory(t *testing.T) {
+	testdb.Conformance(t, historyBodies)
+}
+
+// booming is a service whose handler fails so often at each message, and says which run it was.
+func (b *bed) booming(durable pubsub.Durable, times int) *service {
+	b.Helper()
+	var runs counter
+	return b.inboxed(durable, func(msg *message.Message) error {
+		if n := runs.run(msg); n <= times {
+			return fmt.Errorf("boom %d", n)
+		}
+		return effect(msg)
+	})
+}
+
+// went is the history of a message in short.
+func went(story inbox.Story) (all []string) {
+	for _, e := range story.History {
+		all = append(all, fmt.Sprintf("%d %s %s %s", e.Number, e.What(), e.Status, e.Detail()))
+	}
+	return all
+}
+
+var historyBodies = []testdb.Body{
+	{Name: "a message that is handled in the end", Why: "when it was stored, and each attempt with its error, are kept with its claim", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
+		for mode := range 2 {
+			durable := quick(b.store)
+			durable.Mode, durable.MaxAttempts = pubsub.Mode(mode), 3
+			s, msg := b.booming(durable, 4), newMessage()
+			assert.True(t, s.deliver(msg))
+			rig.Eventually(b, "it is parked", func() bool { return b.open(inbox.Parked) == 1 })
+			parked := rig.Parked(t, b.store)[0]
+			require.NoError(t, b.store.Retry(t.Context(), parked.ID, ada, nil))
+			rig.Eventually(b, "it is handled", func() bool { return b.effects(msg) == 1 && b.rows() == 0 })
+
+			story := rig.Story(t, b.store, msg.UUID)
+			assert.Equal(t, []string{
+				"1 failed FAILED_RETRYABLE attempt 1: boom 1", "2 failed FAILED_RETRYABLE attempt 2: boom 2",
+				"3 failed PARKED attempt 3: boom 3; PARKED: failed 3 times", "4 failed FAILED_RETRYABLE attempt 1: boom 4",
+			}, went(story))
+			assert.Equal(t, parked.ReceivedAt, story.Claims[0].ReceivedAt)
+			at := parked.ReceivedAt
+			for i, e := range story.History {
+				assert.False(t, e.At.Before(at), "in the order in which it happened")
+				if at = e.At; i == 2 {
+					assert.False(t, story.Audit[0].At.Before(at), "then it was tried again")
+				}
+			}
+			require.NoError(t, s.router.Close())
+		}
+	})},
+	{Name: "at most ten", Why: "the newest; and when the message was stored stays", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
+		durable := quick(b.store)
+		durable.Mode, durable.MaxAttempts = pubsub.StoreFirst, 99
+		s, msg := b.booming(durable, 23), newMessage()
+		before := time.Now().Add(-time.Minute)
+		assert.True(t, s.deliver(msg))
+		rig.Eventually(b, "it is handled", func() bool { return b.effects(msg) == 1 && b.rows() == 0 })
+		assert.Equal(t, 10, b.count(`SELECT COUNT(*) FROM millrace_history`))
+		story := rig.Story(t, b.store, msg.UUID)
+		require.Len(t, story.History, 10)
+		for i, e := range story.History {
+			assert.Equal(t, 14+i, e.Number)
+			assert.Equal(t, fmt.Sprint("boom ", 14+i), e.Error)
+		}
+		assert.True(t, story.Claims[0].ReceivedAt.Before(story.History[0].At) && story.Claims[0].ReceivedAt.After(before))
+	})},
+	{Name: "a message that is handled at once", Why: "it costs nothing: no row and no statement", Run: func(t *testing.T, db *testdb.DB) {
+		b := newBed(t, db)
+		pool, statements := faults.Open(t, db), atomic.Int32{}
+		pool.Set(faults.Plan{Before: func(_ context.Context, call string) error {
+			if strings.Contains(call, "millrace_history") {
+				statements.Add(1)
+			}
+			return nil
+		}})
+		store := rig.NewStore(t, pool.DB, inbox.Config{WithoutPlugin: true})
+		for mode := range 2 {
+			durable := quick(store)
+			durable.Mode = pubsub.Mode(mode)
+			s := b.start(durable, func(msg *message.Message) ([]*message.Message, error) { return nil, effect(msg) },
+				millrace.Inbox{Store: store}.Middleware, millrace.VersionGate{}.Middleware)
+			for n := range 2 {
+				msg := newMessage()
+				outbox.Stamp(msg, fmt.Sprint("a", mode), int64(n+1))
+				for range 2 {
+					assert.True(t, s.deliver(msg))
+					rig.Eventually(b, "it is handled", func() bool { return b.effects(msg) == 1 && b.rows() == 0 })
+				}
+			}
+			require.NoError(t, s.router.Close())
+		}
+		assert.Zero(t, statements.Load())
+		_, err := store.Purge(t.Context())
+		require.NoError(t, err)
+	}},
+	{Name: "a message that was held", Why: "what it waited for is kept, for one statement", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
+		for mode := range 2 {
+			durable := quick(b.store)
+			durable.Mode = pubsub.Mode(mode)
+			s := b.start(durable, func(msg *message.Message) ([]*message.Message, error) { return nil, effect(msg) },
+				millrace.Inbox{Store: b.store}.Middleware, millrace.VersionGate{}.Middleware)
+			first, second := newMessage(), newMessage()
+			outbox.Stamp(first, fmt.Sprint(mode), 1)
+			outbox.Stamp(second, fmt.Sprint(mode), 2)
+			assert.True(t, s.deliver(second))
+			rig.Eventually(b, "it is held", func() bool { return b.open(inbox.Held) == 1 })
+			held := rig.Find(t, b.store, inbox.Filter{Status: inbox.Held})[0]
+			assert.True(t, s.deliver(first))
+			rig.Eventually(b, "both are handled", func() bool { return b.effects(second) == 1 && b.rows() == 0 })
+			story := rig.Story(t, b.store, second.UUID)
+			assert.Equal(t, []string{fmt.Sprintf(`1 held HELD waits for version 1 of aggregate "%d"`, mode)}, went(story))
+			assert.Equal(t, held.ReceivedAt, story.Claims[0].ReceivedAt)
+			assert.Empty(t, rig.Story(t, b.store, first.UUID).History)
+			require.NoError(t, s.router.Close())
+		}
+	})},
+	{Name: "copies that fail past the table", Why: "each is an attempt at the message that is stored", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
+		queue, msg := rig.Queue(t, b.store, inbox.QueueConfig{Consumer: consumer, MinBackoff: time.Hour, MaxBackoff: time.Hour}), newMessage()
+		for range 2 {
+			b.failedStraight(queue, msg.Copy())
+		}
+		assert.Equal(t, []string{
+			"1 failed FAILED_RETRYABLE attempt 1: nobody said why", "2 failed FAILED_RETRYABLE attempt 2: nobody said why",
+		}, went(rig.Story(t, b.store, msg.UUID)))
+	})},
+	{Name: "a message that ends its process", Why: "it gave no answer, and was parked for it", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
+		queue, msg := rig.Queue(t, b.store, inbox.QueueConfig{Consumer: consumer, MaxAttempts: 1}), newMessage()
+		require.NoError(t, queue.Put(t.Context(), "orders", msg))
+		for b.open(inbox.Parked) == 0 {
+			_, err := queue.HandOut(t.Context(), rig.Take(t, queue, 1)...)
+			require.NoError(t, err)
+			b.db.Do(t, `UPDATE millrace_messages SET due_at = 1 WHERE status = 2`)
+		}
+		told := went(rig.Story(t, b.store, msg.UUID))
+		require.Len(t, told, 3)
+		assert.Equal(t, "1 failed IN_PROGRESS its process gave no answer, and it is tried again alone", told[0])
+		assert.Contains(t, told[2], "3 parked PARKED tried 1 times, and never answered")
+	})},
+	{Name: "a collision", Why: "it is parked once, however often it comes", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
+		queue, msg := rig.Queue(t, b.store, inbox.QueueConfig{Consumer: consumer, StoreFirst: true}), newMessage()
+		other := msg.Copy()
+		other.Payload = []byte("other")
+		for range 3 {
+			require.NoError(t, queue.Put(t.Context(), "orders", msg, other))
+		}
+		parked := rig.Parked(t, b.store)[0]
+		told := went(rig.Story(t, b.store, parked.MessageID))
+		assert.Equal(t, []string{"1 parked PARKED " + parked.Reason}, told)
+	})},
+	{Name: "what is forgotten", Why: "the history goes with the claim, and moves with it", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
+		durable := quick(b.store)
+		durable.MaxAttempts = 1
+		s, gone, parked := b.booming(durable, 1), newMessage(), newMessage()
+		kept := func() int { return b.count(`SELECT COUNT(*) FROM millrace_history`) }
+		for _, msg := range []*message.Message{gone, parked} {
+			assert.True(t, s.deliver(msg))
+			rig.Eventually(b, "it is parked", func() bool { return b.open(inbox.Parked) == 1 })
+			if msg == gone {
+				require.NoError(t, b.store.Discard(t.Context(), rig.Parked(t, b.store)[0].ID, ada))
+				assert.Len(t, rig.Story(t, b.store, msg.UUID).History, 1)
+			}
+		}
+		require.NoError(t, s.router.Close())
+		b.db.Do(t, `UPDATE millrace_claims SET processed_at = 1`)
+		assert.Equal(t, 1, rig.Purge(t, b.store))
+		assert.Equal(t, 1, kept())
+
+		other := newMessage()
+		require.NoError(t, rig.Queue(t, b.store, inbox.QueueConfig{Consumer: consumer, Epoch: 1}).Put(t.Context(), "orders", other))
+		b.db.Do(t, `
+			INSERT INTO millrace_history (at, received_at, consumer, number, attempts, slot, status, failed, message_id)
+			SELECT 1, 1, c.id, 7, 1, 7, 4, 1, m.message_id
+			FROM millrace_messages m
+			JOIN millrace_consumers c ON c.epoch = 1
+			WHERE m.status = 6`) // as a process of the release before leaves it
+		later := durable
+		later.Epoch = 1
+		s = b.start(later, func(msg *message.Message) ([]*message.Message, error) { return nil, effect(msg) },
+			millrace.Inbox{Store: b.store, Epoch: 1}.Middleware)
+		rig.Eventually(b, "it moves", func() bool {
+			story := rig.Story(t, b.store, parked.UUID)
+			return len(story.Claims) == 1 && story.Claims[0].Epoch == 1 && len(story.History) == 1 && story.History[0].Epoch == 1
+		})
+		require.NoError(t, b.store.Retry(t.Context(), rig.Parked(t, b.store)[0].ID, ada, nil))
+		rig.Eventually(b, "it is handled", func() bool { return b.effects(parked) == 1 && b.effects(other) == 1 && b.rows() == 0 })
+		require.NoError(t, s.router.Close())
+		assert.Equal(t, 1, kept())
+		require.NoError(t, b.store.Forget(t.Context(), consumer, 1, ada))
+		assert.Zero(t, kept())
+	})},
+	{Name: "a message that gets its key later", Why: "its history is that of the key, and begins when it came", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
+		k := b.keyless(keylessConfig{key: byOrder, mode: pubsub.StoreFirst})
+		require.True(t, k.deliver(broken("bad")))
+		stored := b.find(inbox.Filter{Status: inbox.FailedTerminal})[0]
+		require.NoError(t, k.store.ReplacePayload(t.Context(), stored.ID, []byte(`{"order_id":1}`), ada))
+		rig.Eventually(b, "a queue serves it", func() bool { return k.store.Retry(t.Context(), stored.ID, ada, nil) == nil })
+		rig.Eventually(b, "it is handled", func() bool { return b.rows() == 0 })
+		story := rig.Story(t, k.store, "\x02n1")
+		require.Len(t, went(story), 1)
+		assert.Contains(t, went(story)[0], "put back FAILED_RETRYABLE had no key")
+		assert.Equal(t, stored.ReceivedAt, story.Claims[0].ReceivedAt)
+		assert.Equal(t, 1, b.count(`SELECT COUNT(*) FROM millrace_history`))
+	})},
+}
+
+// TestFailuresAtOnceDoNotMeet: sixteen messages that stand side by side in the key of the history fail at once, again and
+// again, at the levels of isolation that servers have by default.
+func TestFailuresAtOnceDoNotMeet(t *testing.T) {
+	t.Parallel()
+	for name, level := range map[string][]string{
+		"mysql": {"tx_isolation", "'REPEATABLE-READ'"}, "postgres": {"default_transaction_isolation", "serializable"}, "sqlite": nil,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			db := testdb.On(t, name, testdb.Params(level...))
+			b := newBed(t, db)
+			pool := faults.Open(t, db)
+			pool.SetMaxOpenConns(16)
+			queue := rig.Queue(t, rig.NewStore(t, pool.DB, inbox.Config{WithoutPlugin: true}), inbox.QueueConfig{
+				Consumer: consumer, MaxAttempts: 99, MinBackoff: time.Microsecond, MaxBackoff: time.Microsecond,
+			})
+			const many, rounds = 16, 12
+			for n := range many {
+				require.NoError(t, queue.Put(t.Context(), "orders", message.NewMessage(fmt.Sprint("message ", n), nil)))
+			}
+			var rollbacks atomic.Int32
+			pool.Set(faults.Plan{Before: func(_ context.Context, call string) error {
+				if call == faults.Rollback {
+					rollbacks.Add(1)
+				}
+				return nil
+			}})
+			for range rounds {
+				var all sync.WaitGroup
+				taken := rig.Take(t, queue, many)
+				require.Len(t, taken, many)
+				for _, l := range taken {
+					all.Go(func() { assert.NoError(t, l.Fail(t.Context())) })
+				}
+				all.Wait()
+			}
+			assert.Zero(t, rollbacks.Load(), "nobody was in the way of another")
+			assert.Equal(t, 10*many, b.count(`SELECT COUNT(*) FROM millrace_history`))
+			assert.Equal(t, many, b.count(`SELECT COUNT(*) FROM millrace_history WHERE number = ?`, rounds))
+		})
+	}
+}
