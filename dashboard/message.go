@@ -2,6 +2,7 @@ package dashboard
 
 import (
 	"cmp"
+	"fmt"
 	"maps"
 	"net/http"
 	"slices"
@@ -180,12 +181,43 @@ func timeline(story inbox.Story) []event {
 	for _, s := range story.Steps {
 		all = append(all, stepEvent(s))
 	}
+	all = append(all, went(story)...)
 	slices.SortStableFunc(all, func(a, b event) int {
 		if a.At.IsZero() != b.At.IsZero() {
 			return cmp.Compare(b.At.Unix(), a.At.Unix())
 		}
 		return a.At.Compare(b.At)
 	})
+	return all
+}
+
+// went tells of what went wrong with a message, or held it up, and when it was stored where it is not any more.
+func went(story inbox.Story) (all []event) {
+	open := make(map[consumerOf]bool)
+	for _, m := range story.Open {
+		if m.Original == "" || m.MessageID == story.MessageID { // else it collided with this one
+			open[consumerOf{m.Consumer, m.Epoch}] = true
+		}
+	}
+	kept := make(map[consumerOf]bool)
+	for _, e := range story.History {
+		of := consumerOf{e.Consumer, e.Epoch}
+		if !kept[of] && e.Number > 1 {
+			what := fmt.Sprintf("it failed, or was put aside, %d times before", e.Number-1)
+			all = append(all, event{At: e.At, Consumer: e.Consumer, Epoch: e.Epoch, What: what, Tone: "warn"})
+		}
+		kept[of] = true
+		tone := "warn"
+		if e.Status == inbox.Parked || e.Status == inbox.FailedTerminal {
+			tone = "bad"
+		}
+		all = append(all, event{At: e.At, Consumer: e.Consumer, Epoch: e.Epoch, What: e.What(), Detail: e.Detail(), Tone: tone})
+	}
+	for _, c := range story.Claims {
+		if of := (consumerOf{c.Consumer, c.Epoch}); kept[of] && !open[of] {
+			all = append(all, event{At: c.ReceivedAt, Consumer: c.Consumer, Epoch: c.Epoch, What: "stored", Detail: "until it was closed"})
+		}
+	}
 	return all
 }
 

@@ -45,6 +45,8 @@ type chapter struct {
 	Produced []product     `json:"produced"`
 	Notes    []string      `json:"notes"`
 	claim    *inbox.StoryClaim
+	stored   time.Time // when its open row was
+	history  bool
 	dropped  int
 }
 

@@ -40,7 +40,11 @@ func chaptersOf(story inbox.Story, payload bool) []*chapter {
 	for _, s := range story.Steps {
 		of(s.Consumer, s.Epoch).stepped(s)
 	}
+	for _, e := range story.History {
+		of(e.Consumer, e.Epoch).went(e)
+	}
 	for _, c := range chapters {
+		c.first()
 		slices.SortStableFunc(c.Events, func(a, b event) int { return a.at.Compare(b.at) })
 	}
 	slices.SortFunc(chapters, func(a, b *chapter) int {
@@ -89,6 +93,25 @@ func (c *chapter) claimed(claim inbox.StoryClaim) {
 	}
 }
 
+// went tells of what went wrong with the message, or held it up.
+func (c *chapter) went(e inbox.HistoryEntry) {
+	if !c.history && e.Number > 1 {
+		c.Notes = append(c.Notes, fmt.Sprintf("It failed, or was put aside, %d times before what is kept.", e.Number-1))
+	}
+	c.history = true
+	c.add(e.At, e.What(), e.Detail())
+}
+
+// first tells when a message was stored that is not any more, or not as it was then.
+func (c *chapter) first() {
+	if c.claim == nil || !c.history || !c.stored.IsZero() && !c.claim.ReceivedAt.Before(c.stored) {
+		return
+	}
+	c.Events = slices.Insert(c.Events, 0, event{
+		at: c.claim.ReceivedAt, At: since(c.claim.ReceivedAt), What: "stored", Detail: "whole, until it was closed",
+	})
+}
+
 // stepped tells of what the handler did outside of its transaction.
 func (c *chapter) stepped(s inbox.StepRecord) {
 	if c.claim == nil && c.State == "unknown" {
@@ -119,6 +142,7 @@ func (c *chapter) opened(m inbox.Message, key string, payload bool) {
 		return
 	}
 	c.State = m.Status.String()
+	c.stored = m.ReceivedAt
 	c.add(m.ReceivedAt, "stored", fmt.Sprintf("whole, as row %d%s%s", m.ID, fromTopic(m.Position.String()), originOf(m)))
 	detail := m.Status.String()
 	if m.Attempts > 0 {

@@ -41,7 +41,21 @@ func newShop(t *testing.T, db *testdb.DB) *shop {
 	s.exec(`UPDATE millrace_outbox SET created_at = ? WHERE topic = ?`, ago(3*day), "invoices")
 	s.exec(`UPDATE millrace_dropped SET at = ?`, ago(5*day/2))
 	s.exec(`UPDATE millrace_messages SET received_at = ?`, ago(2*day))
+	for attempt := 1; attempt < 10; attempt++ {
+		s.went(4, attempt, inbox.FailedRetryable, "to be tried again")
+	}
+	s.went(4, 10, inbox.Parked, "failed 10 times")
+	s.went(7, 1, inbox.FailedTerminal, "no other attempt would end differently")
+	s.exec(`UPDATE millrace_history SET number = number + 8 WHERE status = ?`, inbox.FailedTerminal) // it failed before
 	return s
+}
+
+// went adds an attempt to the history of a row, so many minutes after it was stored.
+func (s *shop) went(row, attempt int, status inbox.Status, reason string) {
+	s.Helper()
+	s.exec(`INSERT INTO millrace_history (consumer, message_id, slot, number, at, received_at, attempts, status, failed, reason, error)
+		SELECT consumer, message_id, ?, ?, received_at + ?, received_at, ?, ?, 1, ?, last_error FROM millrace_messages WHERE id = ?`,
+		attempt%10, attempt, attempt*60_000_000, attempt, status, []byte(reason), row)
 }
 
 func order(n int) *message.Message {

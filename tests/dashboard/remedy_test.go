@@ -47,7 +47,8 @@ var remedyBodies = []testdb.Body{
 		assert.Contains(t, next.text, "will be handled again")
 		b.Await(0, `SELECT COUNT(*) FROM millrace_messages`)
 		assert.Equal(t, 1, b.Audited("retry", "owner added"))
-		b.shows(b.get("message?key=order-0001"), "completed", "retry by ada", "owner added", "invoice-of-order-0001", "invoices")
+		b.shows(b.get("message?key=order-0001"), "completed", "retry by ada", "owner added", "invoice-of-order-0001", "invoices",
+			"until it was closed", "attempt 1: ", "account 7 has no owner")
 		b.refused(b.post("message-retry", "id", "1", "key", "order-0001", "reason", "again"), http.StatusConflict, "Nothing was changed")
 	}},
 	{Name: "discard", Why: "the message counts as handled, with a reason", Run: func(t *testing.T, db *testdb.DB) {
