@@ -152,6 +152,9 @@ var historyBodies = []testdb.Body{
 	{Name: "a message that ends its process", Why: "it gave no answer, and was parked for it", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		queue, msg := rig.Queue(t, b.store, inbox.QueueConfig{Consumer: consumer, MaxAttempts: 1}), newMessage()
 		require.NoError(t, queue.Put(t.Context(), "orders", msg))
+		require.NoError(t, rig.Take(t, queue, 1)[0].PutBack(t.Context()))
+		assert.Empty(t, rig.Story(t, b.store, msg.UUID).History, "what is put back was not tried")
+		b.db.Do(t, `UPDATE millrace_messages SET due_at = 1`)
 		for b.open(inbox.Parked) == 0 {
 			_, err := queue.HandOut(t.Context(), rig.Take(t, queue, 1)...)
 			require.NoError(t, err)
