@@ -285,7 +285,7 @@ func (w *world) end(parked OnParked) {
 
 func orderRounds() int {
 	if os.Getenv("MILLRACE_TEST_LONG") == "1" {
-		return 600
+		return 200
 	}
 	return 8
 }
