@@ -14,7 +14,7 @@ import (
 // its own with another UUID.
 func (d *delivery) asTaken() error {
 	a := d.told()
-	if a == nil || a.queue.store != d.consumer.store || a.queue.name != d.consumer.name() || d.as.Came.Taken() {
+	if a == nil || a.queue.store != d.consumer.store || a.queue.name != d.consumer.queueName() || d.as.Came.Taken() {
 		return nil
 	}
 	came := a.came

@@ -69,18 +69,18 @@ func (c *Consumer) deliver(msg *message.Message) (*delivery, error) {
 
 // identify finds the key of d. A delivery from our own table brings it.
 func (c *Consumer) identify(d *delivery) error {
+	if d.lease != nil && d.topic == "" {
+		d.topic = string(d.lease.row.Topic)
+	}
 	if d.lease != nil && !d.inherited() {
 		if d.lease.queue.store != c.store || d.lease.queue.name != c.name() {
 			return fmt.Errorf("the message was stored for consumer %q, epoch %d: give pubsub.Durable and middleware.Inbox "+
 				"the same Store, Consumer and Epoch", d.lease.queue.name.name, d.lease.queue.name.epoch)
 		}
 		d.key, d.id = keycode.String(d.lease.row.MessageID), d.lease.row.MessageID
-		if d.topic == "" {
-			d.topic = string(d.lease.row.Topic)
-		}
 		return nil
 	}
-	key, err := c.config.Key.find(d.msg)
+	key, err := c.keyOf(d)
 	if err != nil {
 		return d.withoutKey(err)
 	}

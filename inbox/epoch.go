@@ -130,7 +130,9 @@ func (q *Queue) adoptOne(
 			return false, err
 		}
 	}
-	return false, nil
+	// A process of the last release may get another copy of what was handled.
+	_, err = tx.ExecContext(ctx, d.Queue.KeepClaim, row.Consumer, row.MessageID, to, id)
+	return false, err
 }
 
 // rekeyed returns the id that a message has in this epoch, for which the key may have been

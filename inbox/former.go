@@ -1,6 +1,7 @@
 package inbox
 
 import (
+	"bytes"
 	"context"
 	"database/sql"
 	"errors"
@@ -48,8 +49,15 @@ func (c *Consumer) formerIsOver(row consumerRow) {
 
 // inherited reports whether d is looked up under the former key of the consumer whose queue stored it.
 func (d *delivery) inherited() bool {
-	heir := d.consumer.heir
-	return heir != nil && d.lease != nil && d.lease.queue.name == heir.name()
+	return d.consumer.heir != nil && d.lease != nil && d.lease.queue.name == d.consumer.queueName()
+}
+
+// queueName is whose queue delivers to c.
+func (c *Consumer) queueName() consumerName {
+	if c.heir != nil {
+		return c.heir.name()
+	}
+	return c.name()
 }
 
 // findFormer finds the key that d has in the epoch before. A message without one has no claim there.
@@ -58,10 +66,13 @@ func (d *delivery) findFormer() error {
 	if former == nil {
 		return nil
 	}
-	key, err := former.config.Key.find(d.msg)
+	key, err := former.keyOf(d)
 	switch {
 	case err == nil:
 		d.formerID = keycode.Encode(key)
+		if d.lease != nil && bytes.Equal(d.lease.row.Original, d.formerID) { // it collided in the epoch before
+			d.formerID = d.lease.row.MessageID
+		}
 		return nil
 	case errors.Is(err, errNoKey):
 		return nil
@@ -75,6 +86,15 @@ func (d *delivery) findFormer() error {
 	return nil
 }
 
+// keyOf finds the key that d has for c. For the last release it is, where a queue delivers, that of the message
+// as it came: its queue gave the message its id.
+func (c *Consumer) keyOf(d *delivery) (string, error) {
+	if c.heir == nil || d.told() == nil {
+		return c.config.Key.find(d.msg)
+	}
+	return c.config.Key.valueFrom(d.topic, d.copyOf(d.as.Came))
+}
+
 // claimFormer claims the former key in the transaction of the claim, and waits as it does. It reports
 // false where nothing is known any more of a former key that was just there.
 func (cl *Claim) claimFormer(span *span, tx *sqlx.Tx) (won bool, err error) {
@@ -85,7 +105,12 @@ func (cl *Claim) claimFormer(span *span, tx *sqlx.Tx) (won bool, err error) {
 	if won || err != nil {
 		return won, err
 	}
-	return cl.askFormer(span.tx, tx)
+	known, err := cl.askFormer(span.tx, tx)
+	if known || err != nil || cl.lease == nil {
+		return known, err
+	}
+	// Of one that is open without a message there is nothing to move to this epoch.
+	return cl.waitFor(span, tx, cl.consumer.store.dialect.CloseClaim, resultSuperseded, cl.former32, cl.formerID)
 }
 
 // askFormer reports whether there is a claim of the former key, and returns errFormer where it is not of
@@ -106,10 +131,24 @@ func (cl *Claim) askFormer(ctx context.Context, db sqlx.QueryerContext) (known b
 		return false, fmt.Errorf("look up the former key: %w", err)
 	case row.Result == resultSuperseded:
 		return true, nil
-	case row.Result == resultOpen && cl.lease != nil: // it moves to this epoch, where one of the two is left
-		return true, fmt.Errorf("%w, in the epoch before", ErrInProgress)
+	case row.Result == resultOpen && cl.lease != nil:
+		return false, cl.awaitFormer(ctx, db)
 	}
 	return true, errFormer
+}
+
+// awaitFormer has a stored message wait for the one that is open under its former key: that moves to this
+// epoch, where one of the two is left.
+func (cl *Claim) awaitFormer(ctx context.Context, db sqlx.QueryerContext) error {
+	var stored int64
+	err := sqlx.GetContext(ctx, db, &stored, cl.consumer.store.dialect.Queue.SelectStored, cl.former32, cl.formerID)
+	switch {
+	case errors.Is(err, sql.ErrNoRows):
+		return nil
+	case err != nil:
+		return fmt.Errorf("look whether the message is stored in the epoch before: %w", err)
+	}
+	return fmt.Errorf("%w, in the epoch before", ErrInProgress)
 }
 
 // asFormer goes on with the delivery as one of the epoch before.

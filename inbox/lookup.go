@@ -83,7 +83,7 @@ func (cl *Claim) look() (next step, err error) {
 		cl.openRow = true
 		return retake, nil
 	}
-	if status == InProgress && cl.lease != nil { // whether it is still ours is seen at the end
+	if status == InProgress && cl.lease != nil && !cl.inherited() { // whether it is still ours is seen at the end
 		return retake, nil
 	}
 	cl.answer = "stored as " + status.String()
@@ -125,6 +125,9 @@ func (cl *Claim) remember() {
 // collision decides about a message with the key, but not the payload, of another one.
 func (cl *Claim) collision() (next step, err error) {
 	s, d := cl.consumer.store, cl.delivery
+	if _, err := cl.askFormer(cl.ctx, s.db); err != nil { // it is no collision where it was handled
+		return 0, err
+	}
 	s.observeCollision(d.ctx, d.event(ReasonCollision))
 	switch cl.consumer.config.OnCollision {
 	case CollisionDrop:

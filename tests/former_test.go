@@ -46,6 +46,7 @@ var formerBodies = []testdb.Body{
 	{Name: "a former key and what is forgotten", Why: "what is too old for the last release is too old", Run: testdb.With(newBed, formerTooOld)},
 	{Name: "a former key of a message that failed in the last release", Why: "its row there is closed by whoever handles it", Run: testdb.With(newBed, formerRecorded)},
 	{Name: "a former key that cannot be found", Why: "the message has none, unless it could not be asked for", Run: testdb.With(newBed, formerUnknown)},
+	{Name: "a former key and a collision", Why: "what was handled is none", Run: testdb.With(newBed, formerCollides)},
 	{Name: "a former key and a version gate", Why: "versions belong to the epoch", Run: testdb.With(newBed, formerGate)},
 }
 
@@ -248,6 +249,19 @@ func formerUnknown(t *testing.T, b *bed) {
 	_, err := b.inbox(effect, key(func() (string, error) { return "", inbox.ErrUnavailable }))(newMessage("y"))
 	require.ErrorIs(t, err, inbox.ErrUnavailable)
 	assert.Equal(t, 1, b.effects())
+}
+
+func formerCollides(t *testing.T, b *bed) {
+	msg, other, third := ordered("1"), ordered("1"), ordered("1")
+	other.Payload, third.Payload = message.Payload("another of the same order"), message.Payload("a third")
+	must(t, b.inbox(effect), again(msg))
+	fails := func(i *millrace.Inbox) { i.OnCollision = inbox.CollisionFail }
+	next := b.inbox(effect, on(b.process()), byOrder, fails)
+	must(t, next, again(other))
+	must(t, next, again(msg))
+	assert.Equal(t, 2, b.effects())
+	_, err := next(third)
+	require.ErrorIs(t, err, inbox.ErrCollision)
 }
 
 func formerGate(t *testing.T, b *bed) {

@@ -173,7 +173,12 @@ var mysqlQueue = Queue{
 	AdoptClaim: `
 		UPDATE millrace_claims
 		SET consumer = ?, message_id = ?
-		WHERE consumer = ? AND message_id = ?`,
+		WHERE consumer = ? AND message_id = ? AND result <> 3`,
+	KeepClaim: `
+		INSERT INTO millrace_claims (consumer, message_id, payload_hash, token, result, processed_at)
+		SELECT ?, ?, payload_hash, token, result, processed_at
+		FROM millrace_claims
+		WHERE consumer = ? AND message_id = ? AND result <> 0`,
 	AdoptOutcome: `
 		UPDATE millrace_outcomes
 		SET consumer = ?, message_id = ?

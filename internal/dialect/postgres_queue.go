@@ -181,7 +181,12 @@ var postgresQueue = Queue{
 	AdoptClaim: `
 		UPDATE millrace_claims
 		SET consumer = $1, message_id = $2
-		WHERE consumer = $3 AND message_id = $4`,
+		WHERE consumer = $3 AND message_id = $4 AND result <> 3`,
+	KeepClaim: `
+		INSERT INTO millrace_claims (consumer, message_id, payload_hash, token, result, processed_at)
+		SELECT $1::INT, $2::BYTEA, payload_hash, token, result, processed_at
+		FROM millrace_claims
+		WHERE consumer = $3 AND message_id = $4 AND result <> 0`,
 	AdoptOutcome: `
 		UPDATE millrace_outcomes
 		SET consumer = $1, message_id = $2

@@ -42,7 +42,8 @@ type Queue struct {
 	SelectAdoptable   string
 	SelectClaimed     string
 	AdoptMessage      string
-	AdoptClaim        string
+	AdoptClaim        string // one that is superseded stays
+	KeepClaim         string // leaves a copy of one that is completed: takes the old ones first
 	AdoptOutcome      string
 	AdoptResult       string
 	AdoptJournal      string

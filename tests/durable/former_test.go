@@ -6,6 +6,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
@@ -87,12 +88,170 @@ var formerBodies = []testdb.Body{
 		assert.True(t, after.deliver(msg))
 		assert.Equal(t, 1, b.effects(msg))
 	})},
+	{Name: "a former key, and a stored copy of what the last release handled", Why: "the row moves, and that it was handled stays known", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
+		b.handledMoves(func(last, _ func() *service, msg *message.Message) {
+			b.settled(last(), msg)
+			b.storeIn(inbox.QueueConfig{}, msg)
+			queue := b.storeIn(inbox.QueueConfig{Epoch: 1, Key: inbox.ByMetadata("order")}, ofOrder())
+			for _, l := range rig.Take(b, queue, 2) { // before a janitor closes it
+				require.NoError(t, l.PutBack(t.Context()))
+			}
+		})
+	})},
+	{Name: "a former key, and an outcome that the last release could not publish", Why: "the outcome moves, and that the message was handled stays known", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
+		b.handledMoves(func(last, _ func() *service, msg *message.Message) {
+			s := last()
+			s.published.FailWith(errBoom)
+			assert.True(t, s.deliver(msg))
+			rig.Eventually(b, "it is handled", func() bool { return b.open(inbox.Settling) == 1 })
+			require.NoError(t, s.router.Close())
+		})
+	})},
+	{Name: "a former key that a stored message shares with what this release handled", Why: "it is handled, and the other one stays known to the last release", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
+		b.handledMoves(func(_, next func() *service, msg *message.Message) {
+			b.settled(next(), msg)
+			other := ofOrder()
+			other.UUID, other.Payload = msg.UUID, message.Payload("another")
+			b.storeIn(inbox.QueueConfig{}, other)
+			s := next()
+			rig.Eventually(b, "the other one is handled", func() bool { return b.effects(msg) == 2 })
+			require.NoError(t, s.router.Close())
+		})
+	})},
+	{Name: "a collision of the last release that is tried again", Why: "it is the distinct message it is", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
+		var fine atomic.Bool
+		last, next := b.releases(pubsub.StoreFirst, failingWhile(&fine))
+		msg := ofOrder()
+		other := msg.Copy()
+		other.Payload = message.Payload("another")
+		b.settled(last(), msg)
+		s := last()
+		assert.True(t, s.deliver(other))
+		rig.Eventually(b, "it is parked", func() bool { return b.open(inbox.Parked) == 1 })
+		require.NoError(t, s.router.Close())
+		next()
+		rig.Eventually(b, "it moves", func() bool { return b.inEpoch(1) == 1 })
+		_, err := b.store.RetryAll(t.Context(), inbox.Filter{}, ada, nil, inbox.Pace{})
+		require.NoError(t, err)
+		rig.Eventually(b, "it is handled", func() bool { return b.effects(msg) == 2 && b.rows() == 0 })
+	})},
+	{Name: "a collision that the last release has at the moment", Why: "a copy is one, and no handler runs for nothing", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
+		var runs counter
+		last, next := b.releases(pubsub.StoreFirst, func(msg *message.Message) ([]*message.Message, error) {
+			runs.run(msg)
+			return nil, effect(msg)
+		})
+		msg := ofOrder()
+		other := msg.Copy()
+		other.Payload = message.Payload("another")
+		b.settled(last(), msg)
+		s := last()
+		assert.True(t, s.deliver(other))
+		rig.Eventually(b, "it is parked", func() bool { return b.open(inbox.Parked) == 1 })
+		require.NoError(t, s.router.Close())
+		_, err := b.store.RetryAll(t.Context(), inbox.Filter{}, ada, nil, inbox.Pace{})
+		require.NoError(t, err)
+		queue := rig.Queue(t, b.store, inbox.QueueConfig{Consumer: consumer})
+		taken, _, err := queue.TakeOut(t.Context(), 1, 1, time.Second)
+		require.NoError(t, err)
+		require.Len(t, taken, 1)
+		assert.True(t, next().deliver(other))
+		rig.Eventually(b, "the copy is closed", func() bool { return b.inEpoch(1) == 0 })
+		assert.Equal(t, []int{1, 1}, []int{runs.of(msg), b.rows()})
+	})},
+	{Name: "a former key of a message that failed, and could not be kept", Why: "nothing of it moves, so a stored copy takes its place", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
+		var fine atomic.Bool
+		last, next := b.releases(pubsub.StoreFirst, failingWhile(&fine))
+		msg := ofOrder()
+		b.settled(last(), msg)
+		b.db.Do(t, `UPDATE millrace_claims SET result = 0`)
+		b.db.Do(t, `DELETE FROM effects`)
+		b.settled(next(), msg)
+		b.settled(last(), msg)
+		assert.Equal(t, 1, b.effects(msg))
+	})},
+	{Name: "a former key within a topic, and a router's subscriber decorator", Why: "a stored message is told its topic by its row", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
+		b.formerOfRouter(inbox.ByUUID().WithinTopic())
+	})},
+	{Name: "a former key, and a message that has another UUID in the inbox", Why: "its queue had the key of the one that came", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
+		b.formerOfRouter(inbox.ByUUID(), func(h message.HandlerFunc) message.HandlerFunc {
+			return func(msg *message.Message) ([]*message.Message, error) {
+				c := msg.CopyWithContext()
+				c.UUID = "inner"
+				return h(c)
+			}
+		})
+	})},
 	{Name: "a former key, and messages that both releases store", Why: "one of them handles each", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		b.stormOfReleases(pubsub.StoreFirst)
 	})},
 	{Name: "a former key, and messages of which some fail in both releases", Why: "one of them handles each, and its outcome goes out", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		b.stormOfReleases(pubsub.StoreOnFailure)
 	})},
+}
+
+// settled has s handle msg, or take it for a copy, and ends s.
+func (b *bed) settled(s *service, msg *message.Message) {
+	b.Helper()
+	assert.True(b, s.deliver(msg))
+	rig.Eventually(b, "it is closed", func() bool { return b.rows() == 0 })
+	require.NoError(b, s.router.Close())
+}
+
+// storeIn stores msg in a queue that nobody delivers from.
+func (b *bed) storeIn(config inbox.QueueConfig, msg *message.Message) *inbox.Queue {
+	b.Helper()
+	config.Consumer = consumer
+	queue := rig.Queue(b, b.store, config)
+	require.NoError(b, queue.Put(b.Context(), "orders", msg))
+	return queue
+}
+
+// inEpoch counts the open messages of an epoch.
+func (b *bed) inEpoch(epoch int) int {
+	b.Helper()
+	return b.count(`SELECT COUNT(*) FROM millrace_messages m JOIN millrace_consumers c ON c.id = m.consumer WHERE c.epoch = ?`, epoch)
+}
+
+// handledMoves has a message handled and a row of it moved to the new epoch. A copy that a process of the last
+// release gets after that is a copy.
+func (b *bed) handledMoves(handle func(last, next func() *service, msg *message.Message)) {
+	b.Helper()
+	last, next := b.releases(pubsub.StoreFirst, func(msg *message.Message) ([]*message.Message, error) {
+		return []*message.Message{message.NewMessage(watermill.NewUUID(), nil)}, effect(msg)
+	})
+	msg := ofOrder()
+	handle(last, next, msg)
+	handled := b.effects(msg)
+	after := next()
+	rig.Eventually(b, "all has moved", func() bool { return b.rows() == 0 })
+	require.NoError(b, after.router.Close())
+	b.settled(last(), msg)
+	assert.Equal(b, handled, b.effects(msg))
+}
+
+// formerOfRouter has one pubsub.Durable serve a router, in which a message is known by key, and then by its order.
+func (b *bed) formerOfRouter(key inbox.Key, between ...message.HandlerMiddleware) {
+	b.Helper()
+	start := func(key, former inbox.Key, epoch int) *service {
+		store := b.process()
+		durable := quick(store)
+		durable.Mode, durable.Key, durable.Epoch = pubsub.StoreFirst, key, epoch
+		router := rig.NewRouter(b)
+		router.AddPlugin(store.Plugin())
+		router.AddSubscriberDecorators(durable.Decorate)
+		router.AddMiddleware(append(between, millrace.Inbox{
+			Store: store, Consumer: consumer, Key: key, FormerKey: former, Epoch: epoch,
+		}.Middleware)...)
+		s := &service{bed: b, source: rig.NewFeed(), router: router}
+		router.AddConsumerHandler("orders", "orders", s.source, effect)
+		rig.Run(b, router)
+		return s
+	}
+	msg := ofOrder()
+	b.settled(start(key, inbox.Key{}, 0), msg)
+	b.settled(start(inbox.ByMetadata("order"), key, 1), msg)
+	assert.Equal(b, 1, b.count(`SELECT COUNT(*) FROM effects`))
 }
 
 // stormOfReleases gives all messages to all processes of both releases. Handlers and publishers fail now and then.
