@@ -274,7 +274,7 @@ func (c *consumer) handle(msg *message.Message) ([]*message.Message, error) {
 	}
 	select {
 	case <-s.taken:
-	case <-time.After(time.Minute):
+	case <-time.After(rig.Patience):
 		return nil, errors.New("RabbitMQ did not deliver the message again")
 	}
 	return produced, errors.Join(err, s.finish(ctx))

@@ -171,7 +171,7 @@ func (b *bed) within(name string, f func()) {
 	}()
 	select {
 	case <-done:
-	case <-time.After(20 * time.Second):
+	case <-time.After(rig.Patience):
 		require.FailNow(b, "it hangs", name)
 	}
 }

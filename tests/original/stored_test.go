@@ -139,7 +139,7 @@ func recorded(b *bed, p place) {
 	s.source.Send(s, c)
 	select {
 	case <-c.Nacked():
-	case <-time.After(time.Minute):
+	case <-time.After(rig.Patience):
 		require.Fail(b, "it is nacked")
 	}
 	b.storedAs(inbox.FailedRetryable, msg)
@@ -201,7 +201,7 @@ func givenUp(b *bed, p place) {
 	select {
 	case got := <-told:
 		same(b, msg, got)
-	case <-time.After(time.Minute):
+	case <-time.After(rig.Patience):
 		require.Fail(b, "OnPark is called")
 	}
 	rig.Eventually(b, "it is parked", func() bool {

@@ -160,7 +160,7 @@ func (c *tripped) passes(name string, run func() error) {
 		}()
 		select {
 		case <-done:
-		case <-time.After(time.Minute):
+		case <-time.After(rig.Patience):
 			require.Fail(c, "it hangs", name)
 		}
 		assert.Eventually(c, func() bool { return c.pool.Stats().InUse == 0 }, rig.Patience, time.Millisecond, name)
