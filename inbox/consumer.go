@@ -172,6 +172,7 @@ type Consumer struct {
 	warnedUnguarded sync.Once
 	warnedFormer    sync.Once
 	formerOver      sync.Once
+	formerShared    atomic.Bool // a former key was met that another message of this epoch has as well
 
 	former *Consumer // the epoch before, under whose key messages are looked for as well; nil: none
 	heir   *Consumer // whose former this is

@@ -96,16 +96,26 @@ func (c *Consumer) keyOf(d *delivery) (string, error) {
 }
 
 // claimFormer claims the former key in the transaction of the claim, and waits as it does. It reports
-// false where nothing is known any more of a former key that was just there.
+// false where that is to be tried again: where nothing is known any more of a former key that was just there,
+// or messages are found to share theirs.
 func (cl *Claim) claimFormer(span *span, tx *sqlx.Tx) (won bool, err error) {
 	if cl.formerID == nil {
 		return true, nil
+	}
+	shared := &cl.consumer.formerShared
+	if shared.Load() {
+		if known, err := cl.askFormer(span.tx, tx); known || err != nil {
+			return known, err
+		}
 	}
 	won, err = cl.waitFor(span, tx, cl.consumer.store.dialect.ClaimFormer, cl.former32, cl.formerID, cl.hash, cl.token)
 	if won || err != nil {
 		return won, err
 	}
 	known, err := cl.askFormer(span.tx, tx)
+	if known && !shared.Swap(true) {
+		return false, nil // MySQL has locked the claim, for which all that share it would wait
+	}
 	if known || err != nil || cl.lease == nil {
 		return known, err
 	}

@@ -47,6 +47,7 @@ var formerBodies = []testdb.Body{
 	{Name: "a former key of a message that failed in the last release", Why: "its row there is closed by whoever handles it", Run: testdb.With(newBed, formerRecorded)},
 	{Name: "a former key that cannot be found", Why: "the message has none, unless it could not be asked for", Run: testdb.With(newBed, formerUnknown)},
 	{Name: "a former key and a collision", Why: "what was handled is none", Run: testdb.With(newBed, formerCollides)},
+	{Name: "a former key that many messages share", Why: "they do not wait for each other", Run: testdb.With(newBed, formerMany)},
 	{Name: "a former key and a version gate", Why: "versions belong to the epoch", Run: testdb.With(newBed, formerGate)},
 }
 
@@ -262,6 +263,23 @@ func formerCollides(t *testing.T, b *bed) {
 	assert.Equal(t, 2, b.effects())
 	_, err := next(third)
 	require.ErrorIs(t, err, inbox.ErrCollision)
+}
+
+func formerMany(t *testing.T, b *bed) {
+	if b.db.Dialect == "sqlite" {
+		return // one handler at a time
+	}
+	shared := func(i *millrace.Inbox) {
+		i.Epoch, i.FormerKey = 1, inbox.ByFunc("one", func(*message.Message) (string, error) { return "one", nil })
+	}
+	first, slow, other := newMessage("first"), newMessage("slow"), newMessage("other")
+	next := b.inbox(effect, shared)
+	must(t, next, first)
+	must(t, b.inbox(func(msg *message.Message) ([]*message.Message, error) {
+		must(t, next, other)
+		return effect(msg)
+	}, on(b.process()), shared), slow)
+	assert.Equal(t, 3, b.effects())
 }
 
 func formerGate(t *testing.T, b *bed) {
