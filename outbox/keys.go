@@ -51,8 +51,9 @@ func (p *pump) mayAsk() bool {
 // was stored by transactions that were open when messages in hand were found may be before those: so a key is
 // read again from where a look for new messages begins.
 func (p *pump) askings(now time.Time) (all []asking) {
-	floor := p.reader.floor.id(now)
-	for room := p.roomForKeys(); len(p.asks) > 0 && room > 0; {
+	floor, room := p.reader.floor.id(now), p.roomForKeys()
+	share := max(firstLimit, 2*room/max(len(p.asks), 1)) // many keys go out faster than much of a few
+	for len(p.asks) > 0 && room > 0 {
 		key := p.asks[0]
 		p.asks = p.asks[1:]
 		t := p.turns[key]
@@ -60,15 +61,16 @@ func (p *pump) askings(now time.Time) (all []asking) {
 			continue
 		}
 		t.asked = false
-		one := asking{key: key, after: t.after, limit: t.limit}
+		limit := min(t.limit, share)
+		one := asking{key: key, after: t.after, limit: limit}
 		if floor < t.after {
-			one.after, one.limit = floor, t.limit+t.onWay
+			one.after, one.limit = floor, limit+t.onWay
 		}
 		if _, blocked := p.blocked[key]; blocked { // only whether it still is
 			one.after, one.limit = 0, 1
 		}
 		all = append(all, one)
-		room -= (t.limit + 1) / 2
+		room -= (limit + 1) / 2
 	}
 	return all
 }

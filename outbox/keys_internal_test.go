@@ -369,6 +369,17 @@ func TestWhatIsLetGoIsSentInOrderByWhoComesNext(t *testing.T) {
 	}
 }
 
+// TestManyKeysShareALook: a little of many keys goes out faster than much of a few.
+func TestManyKeysShareALook(t *testing.T) {
+	p := newTestPump(t, RelayConfig{})
+	for i := range 200 {
+		key := hash(fmt.Sprint(i))
+		p.check(key)
+		p.turn(key).limit = p.config.keyCap()
+	}
+	assert.Greater(t, len(p.askings(time.Now())), 150)
+}
+
 func TestLooksForKeysLeaveHalfOfTheRoomToOthers(t *testing.T) {
 	p := newTestPump(t, oneLane(RelayConfig{Batch: 100}))
 	for i := range 100 {

@@ -22,6 +22,7 @@ type reading struct {
 	began    time.Time
 	tail     bool           // past a backlog
 	unsure   map[int64]bool // keys of which it cannot tell what is next
+	ends     bool           // look where the table ends if there is more than it takes
 	aside    bool           // look when something is to be tried again, too
 	walks    bool           // over the keys
 	walkFrom int64
@@ -90,7 +91,7 @@ func (d *database) lookAside(ctx context.Context, r *reading) error {
 	if r.walks {
 		r.walkErr = d.walk(ctx, r)
 	}
-	if r.kind == pending && len(r.letters) == r.limit {
+	if r.ends && len(r.letters) == r.limit {
 		if err := d.db.GetContext(ctx, &r.highest, d.sql.SelectHighest); err != nil {
 			return fmt.Errorf("read the greatest id: %w", err)
 		}

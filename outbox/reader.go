@@ -111,7 +111,7 @@ func (p *pump) read(ctx context.Context) {
 		if look.walks = p.walksOn(now); look.walks && !r.walk.on {
 			r.walk.restart()
 		}
-		look.walkFrom = r.walk.from
+		look.walkFrom, look.ends = r.walk.from, !r.tail.on
 		if look.tail = r.tail.on && now.Before(r.tail.rest) && now.Before(r.sweepAt); look.tail {
 			look.after, look.unsure = r.tail.at, make(map[int64]bool)
 			break
@@ -219,6 +219,27 @@ func (p *pump) tookPending(r *reading, now time.Time) {
 	}
 	p.paged(r, now)
 	p.reader.tail.follow(r, back, p.once, now)
+	p.reader.tail.rest = now.Add(p.patience() * now.Sub(r.began))
+}
+
+// patience is how many times as long as a look took nothing more is held back: much longer where other keys
+// have messages on their way, which it slows down.
+func (p *pump) patience() time.Duration {
+	const few = 10
+	all, largest := 0, 0
+	for _, l := range p.window {
+		if l.back {
+			continue
+		}
+		all++
+		if t := p.turns[l.hash]; l.keyed && t != nil {
+			largest = max(largest, t.onWay)
+		}
+	}
+	if all-largest > few {
+		return 9
+	}
+	return 2
 }
 
 // paged decides from where and when to look again.
@@ -307,7 +328,6 @@ func (t *tail) follow(r *reading, back int, once bool, now time.Time) {
 	case !t.on && !once && 2*back >= len(r.letters):
 		*t = tail{on: true, from: r.highest, at: r.highest}
 	}
-	t.rest = now.Add(2 * now.Sub(r.began))
 }
 
 // tailPaged decides from where and when to read the tail next.

@@ -106,6 +106,7 @@ func TestNoStatementOfARelayCostsWhatABacklogHolds(t *testing.T) {
 						for _, step := range plan {
 							assert.False(t, wasteful(db.Dialect, step), "%s, %s: %s\n%s", s.name, when, step, strings.Join(plan, "\n"))
 						}
+						assert.NotContains(t, strings.Join(plan, "\n"), "JIT", "%s, %s: it is compiled each time", s.name, when)
 						began := time.Now()
 						drain(t, db, query, s.args)
 						if testdb.Long() {

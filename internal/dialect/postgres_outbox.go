@@ -21,19 +21,25 @@ var postgresOutbox = Outbox{
 	InsertAlone: postgresInsert,
 	SelectGuard: `SELECT 1`,
 
+	// The outer LIMIT is that of a batch. Without it PostgreSQL takes a long table for a long result, and compiles the
+	// statement each time (jit), which takes longer than to run it.
 	SelectPending: `
-		SELECT ` + outboxColumns + `, ` + postgresNow + ` - created_at AS age,
+		SELECT o.*,
 			CASE WHEN o.order_key IS NOT NULL THEN (
 				SELECT k.id FROM millrace_outbox k
 				WHERE (k.key_hash, k.id) < (o.key_hash, o.id) AND k.key_hash >= o.key_hash
 					AND k.order_key IS NOT NULL AND (k.status IN (0, 2) OR k.blocked_key IS NOT NULL)
 				ORDER BY k.key_hash DESC, k.id DESC
 				LIMIT 1) END AS behind
-		FROM millrace_outbox o
-		WHERE id NOT IN (SELECT json_array_elements_text($1::JSON)::BIGINT)
-			AND status = 0 AND id > $2 AND ($3::BIGINT >> ABS(key_hash % $4)::INTEGER) & 1 <> 0
+		FROM (
+			SELECT ` + outboxColumns + `, ` + postgresNow + ` - created_at AS age
+			FROM millrace_outbox
+			WHERE id NOT IN (SELECT json_array_elements_text($1::JSON)::BIGINT)
+				AND status = 0 AND id > $2 AND ($3::BIGINT >> ABS(key_hash % $4)::INTEGER) & 1 <> 0
+			ORDER BY id
+			LIMIT (SELECT $5::BIGINT)) o
 		ORDER BY id
-		LIMIT (SELECT $5::BIGINT)`,
+		LIMIT 10000`,
 	SelectDue: `
 		SELECT ` + outboxColumns + `, ` + postgresNow + ` - created_at AS age
 		FROM millrace_outbox
@@ -57,7 +63,7 @@ var postgresOutbox = Outbox{
 		WHERE (key_hash, id) > ($1::BIGINT, $2::BIGINT) AND key_hash <= $1
 			AND order_key IS NOT NULL AND (status IN (0, 2) OR blocked_key IS NOT NULL)
 		ORDER BY key_hash, id
-		LIMIT (SELECT $3::BIGINT))`,
+		LIMIT $3)`,
 	ListKeys: `
 		SELECT key_hash
 		FROM millrace_outbox
