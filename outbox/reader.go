@@ -218,7 +218,7 @@ func (p *pump) tookPending(r *reading, now time.Time) {
 		return
 	}
 	p.paged(r, now)
-	p.reader.tail.follow(r, back, p.once, now)
+	p.reader.tail.follow(r, back, p.once)
 	p.reader.tail.rest = now.Add(p.patience() * now.Sub(r.began))
 }
 
@@ -321,7 +321,7 @@ type tail struct {
 }
 
 // follow begins where most of a full page was held back, and ends where the page is not full.
-func (t *tail) follow(r *reading, back int, once bool, now time.Time) {
+func (t *tail) follow(r *reading, back int, once bool) {
 	switch {
 	case len(r.letters) < r.limit:
 		*t = tail{}
