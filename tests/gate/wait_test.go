@@ -173,11 +173,11 @@ func TestASlowServerIsNoOtherProcess(t *testing.T) {
 		pool := faults.Open(t, b.db)
 		store := b.newStore(pool.DB, inbox.Config{})
 		b.queued(store)
-		slow := millrace.Inbox{Store: store, Consumer: consumer, TwinWait: 100 * time.Millisecond}
+		slow := millrace.Inbox{Store: store, Consumer: consumer, TwinWait: 300 * time.Millisecond}
 		h := slow.Middleware(millrace.VersionGate{}.Middleware(handler))
 		must(t, h, change("warm", 1))
 		pool.Set(faults.Plan{Before: func(context.Context, string) error {
-			<-time.After(40 * time.Millisecond)
+			<-time.After(120 * time.Millisecond)
 			return nil
 		}})
 		must(t, h, change("a", 1))
