@@ -111,7 +111,7 @@ func (p *pump) read(ctx context.Context) {
 		if look.walks = p.walksOn(now); look.walks && !r.walk.on {
 			r.walk.restart()
 		}
-		look.walkFrom, look.ends = r.walk.from, !r.tail.on
+		look.walkFrom, look.ends = r.walk.from, !r.tail.on && !p.once
 		if look.tail = r.tail.on && now.Before(r.tail.rest) && now.Before(r.sweepAt); look.tail {
 			look.after, look.unsure = r.tail.at, make(map[int64]bool)
 			break
