@@ -1,0 +1,99 @@
+package tests_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jmoiron/sqlx"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace-go/millrace/inbox"
+	"github.com/millrace-go/millrace/tests/testdb"
+)
+
+// emptied gives tables that were vacuumed when they were empty, and are not looked after again.
+func emptied(t *testing.T) (*testdb.DB, *inbox.Store) {
+	t.Helper()
+	db := testdb.On(t, "postgres", testdb.Empty())
+	db.SetMaxIdleConns(0) // the server hears late of what was written, unless the connection ends
+	store := migrate(t, db, inbox.Config{PurgeInterval: time.Hour})
+	for _, table := range dialectOf(t, db).Tables() {
+		db.Do(t, `ALTER TABLE `+table.Name+` SET (autovacuum_enabled = off)`)
+		db.Do(t, `VACUUM ANALYZE `+table.Name)
+	}
+	return db, store
+}
+
+// prepared is a statement that one connection runs again and again.
+type prepared struct {
+	conn    *sqlx.Conn
+	execute string
+}
+
+// prepare says a statement to the server with its arguments, so that it can be run.
+func prepare(t *testing.T, db *testdb.DB, conn *sqlx.Conn, name string) *prepared {
+	t.Helper()
+	query, args := statements(dialectOf(t, db))[name], hot[name]
+	if strings.Contains(query, "(?)") {
+		var err error
+		query, args, err = dialectOf(t, db).In(query, args...)
+		require.NoError(t, err)
+	}
+	called := `"` + name + `"`
+	_, err := conn.ExecContext(t.Context(), `PREPARE `+called+` AS `+query)
+	require.NoError(t, err, name)
+	literals := make([]string, len(args))
+	for i, arg := range args {
+		switch value := arg.(type) {
+		case nil:
+			literals[i] = "NULL"
+		case []byte:
+			literals[i] = fmt.Sprintf(`'\x%x'`, value)
+		default:
+			literals[i] = fmt.Sprint(value)
+		}
+	}
+	if len(args) > 0 {
+		called += "(" + strings.Join(literals, ", ") + ")"
+	}
+	return &prepared{conn: conn, execute: called}
+}
+
+// plan is what the connection would do next.
+func (p *prepared) plan(t *testing.T) (plan string) {
+	t.Helper()
+	var steps []string
+	require.NoError(t, p.conn.SelectContext(t.Context(), &steps, `EXPLAIN EXECUTE `+p.execute), p.execute)
+	return strings.Join(steps, "\n")
+}
+
+func connection(t *testing.T, db *testdb.DB) *sqlx.Conn {
+	t.Helper()
+	conn, err := db.Connx(t.Context())
+	require.NoError(t, err)
+	t.Cleanup(func() { assert.NoError(t, conn.Close()) })
+	return conn
+}
+
+// TestLooksAreNotPlannedForAnEmptyQueue: a look by order keys that was planned when nothing was stored reads all that is
+// stored for each of them, and can take minutes, whoever analyses the table meanwhile.
+func TestLooksAreNotPlannedForAnEmptyQueue(t *testing.T) {
+	t.Parallel()
+	db, _ := emptied(t)
+	conn := connection(t, db)
+	looks := make(map[string]*prepared)
+	for _, name := range []string{"SelectFront", "SelectHeads"} {
+		looks[name] = prepare(t, db, conn, "Queue."+name)
+		for range 10 { // a plan is kept from the sixth time on
+			looks[name].plan(t)
+		}
+	}
+	crowd(t, db)
+	for name, look := range looks {
+		plan := look.plan(t)
+		assert.NotContains(t, plan, "Seq Scan", "%s\n%s", name, plan)
+	}
+}
