@@ -8,6 +8,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/millrace-go/millrace/internal/dialect"
 )
 
 // background knows what goes on in a Store: deliveries in flight and runs of the janitor.
@@ -115,8 +117,8 @@ func (b *background) stopped() <-chan struct{} {
 const settlePause = 200 * time.Millisecond
 
 // Run does the background work until ctx ends or the Store is closed: it settles what was
-// published, deletes what is older than each consumer's retention, and writes down what
-// [Store.Activity] tells. Failures are logged and tried again. [Store.Plugin] calls it;
+// published, deletes what is older than each consumer's retention, writes down what
+// [Store.Activity] tells, and analyses tables of PostgreSQL that have outgrown their statistics. Failures are logged and tried again. [Store.Plugin] calls it;
 // without a router's plugin call it yourself, and set Config.WithoutPlugin where there is a router.
 func (s *Store) Run(ctx context.Context) error {
 	if !s.work.begin() {
@@ -142,6 +144,9 @@ func (s *Store) Run(ctx context.Context) error {
 			s.writeActivity(context.WithoutCancel(ctx)) // what is cut off as it commits would count twice
 		})
 	})
+	if s.dialect.Name == dialect.PostgresName {
+		watch.Go(func() { s.repeat(ctx, statisticsPause, newStatistics(s).run) })
+	}
 	janitor := newJanitor(s)
 	watch.Go(func() { s.repeat(ctx, min(heldLook, s.config.PurgeInterval), newJanitor(s).expire) })
 	s.survive(ctx, janitor.run)

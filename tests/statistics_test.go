@@ -1,7 +1,9 @@
 package tests_test
 
 import (
+	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -11,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-go/millrace/inbox"
+	"github.com/millrace-go/millrace/tests/rig"
 	"github.com/millrace-go/millrace/tests/testdb"
 )
 
@@ -96,4 +99,68 @@ func TestLooksAreNotPlannedForAnEmptyQueue(t *testing.T) {
 		plan := look.plan(t)
 		assert.NotContains(t, plan, "Seq Scan", "%s\n%s", name, plan)
 	}
+}
+
+// TestStatisticsAreTakenOfTablesThatFillUp: so that no connection goes on by plans that it made when they were empty.
+func TestStatisticsAreTakenOfTablesThatFillUp(t *testing.T) {
+	t.Parallel()
+	db, store := emptied(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- store.Run(ctx) }() // its janitor finds nothing
+	defer func() {
+		cancel()
+		require.NoError(t, <-ended)
+	}()
+
+	conn := connection(t, db)
+	_, err := conn.ExecContext(t.Context(), `SET plan_cache_mode = force_generic_plan`) // else from the sixth time on
+	require.NoError(t, err)
+	// Without the arguments at hand these seem to want most of a table.
+	much := []string{"Queue.SelectOpen", "SelectActivity", "PurgeActivity", "PurgeDropped", "PurgeLeases"}
+	kept := make(map[string]*prepared)
+	for name := range hot {
+		if !strings.HasPrefix(name, "Outbox.") && !slices.Contains(much, name) {
+			kept[name] = prepare(t, db, conn, name)
+			kept[name].plan(t)
+		}
+	}
+	for _, name := range []string{"Lookup", "Queue.CloseLeased", "Queue.SelectSettled", "Gate.AdvanceAggregate"} {
+		require.Contains(t, kept[name].plan(t), "Seq Scan", name)
+	}
+	crowd(t, db)
+	rig.Eventually(t, "each is planned anew, and uses an index", func() bool {
+		for _, statement := range kept {
+			if strings.Contains(statement.plan(t), "Seq Scan") {
+				return false
+			}
+		}
+		return true
+	})
+}
+
+// TestStatisticsAreAskedForWhereTheyLag, once, and of a role that may take them. The server would log a warning of
+// any other.
+func TestStatisticsAreAskedForWhereTheyLag(t *testing.T) {
+	t.Parallel()
+	db, _ := emptied(t)
+	conn := connection(t, db)
+	outgrown := func() (statements []string) {
+		require.NoError(t, conn.SelectContext(t.Context(), &statements, dialectOf(t, db).SelectOutgrown))
+		return statements
+	}
+	crowd(t, db)
+	rig.Eventually(t, "the server knows how many rows there are", func() bool { return len(outgrown()) == 15 })
+	assert.False(t, slices.ContainsFunc(outgrown(), func(s string) bool { return strings.Contains(s, "outbox") }))
+
+	_, err := conn.ExecContext(t.Context(), `SET ROLE pg_monitor`)
+	require.NoError(t, err)
+	assert.Empty(t, outgrown())
+	_, err = conn.ExecContext(t.Context(), `RESET ROLE`)
+	require.NoError(t, err)
+
+	for _, statement := range outgrown() {
+		db.Do(t, statement)
+	}
+	assert.Empty(t, outgrown())
 }

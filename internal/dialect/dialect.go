@@ -54,6 +54,10 @@ type Dialect struct {
 	// database only believes so.
 	SelectSizes string
 
+	// SelectOutgrown gives the statements that bring up to date what the planner knows of tables that have
+	// grown far beyond it, but for the outbox's.
+	SelectOutgrown string
+
 	// Consumers.
 	InsertConsumer  string
 	SelectConsumer  string
@@ -187,7 +191,7 @@ func (d *Dialect) render(names Names) {
 		}
 	}
 	// Queries of the catalogue compare names, so there the bare prefix stands.
-	for _, query := range []*string{&d.SelectColumns, &d.SelectSizes} {
+	for _, query := range []*string{&d.SelectColumns, &d.SelectSizes, &d.SelectOutgrown} {
 		*query = strings.NewReplacer("{prefix}", prefix, "{schema}", names.Schema).Replace(*query)
 	}
 	d.Outbox.name(qualified)

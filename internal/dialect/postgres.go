@@ -47,6 +47,19 @@ var postgres = Dialect{
 		JOIN pg_namespace n ON n.oid = c.relnamespace
 		WHERE starts_with(c.relname, '{prefix}') AND c.relkind IN ('r', 'p')
 			AND (n.nspname = '{schema}' OR '{schema}' = '' AND pg_table_is_visible(c.oid))`,
+	// Below a thousand rows any plan will do. Where a role may not analyse a table, the server would log a warning.
+	SelectOutgrown: `
+		SELECT format('ANALYZE (SKIP_LOCKED) %I.%I', n.nspname, c.relname)
+		FROM pg_class c
+		JOIN pg_namespace n ON n.oid = c.relnamespace
+		WHERE c.relname IN ('{prefix}claims', '{prefix}outcomes', '{prefix}results', '{prefix}messages', '{prefix}versions',
+				'{prefix}journal', '{prefix}history', '{prefix}steps', '{prefix}leases', '{prefix}blobs',
+				'{prefix}audit', '{prefix}dropped', '{prefix}activity', '{prefix}replays', '{prefix}consumers')
+			AND c.relkind = 'r'
+			AND (n.nspname = '{schema}' OR '{schema}' = '' AND pg_table_is_visible(c.oid))
+			AND pg_stat_get_live_tuples(c.oid) > 4 * GREATEST(c.reltuples, 250)
+			AND CASE WHEN current_setting('server_version_num')::INTEGER < 170000 THEN pg_has_role(c.relowner, 'USAGE')
+				ELSE has_table_privilege(c.oid, 'MAINTAIN') END`,
 
 	InsertConsumer: `
 		INSERT INTO millrace_consumers (id, namespace, name, epoch, key_source, retention, window_us, on_replay, created_at)
