@@ -32,9 +32,32 @@ func (p *pump) start(r *run) {
 	p.lanes[r.lane].runs <- r
 }
 
+// waves is how many messages of one key a lane takes now, in units of KeyBurst: no more than it has of the next,
+// or the others would wait for the key that has most.
+func (p *pump) waves(lane *line) int {
+	const least = 4
+	counts := make(map[int64]int)
+	for _, l := range lane.queue {
+		if l.keyed {
+			counts[l.hash]++
+		} else {
+			counts[0] = 1 // all of them go in one call
+		}
+	}
+	if len(counts) < 2 {
+		return mostWaves
+	}
+	first, second := 0, 0
+	for _, n := range counts {
+		first, second = max(first, n), max(second, min(first, n))
+	}
+	burst := p.config.KeyBurst
+	return min(max((second+burst-1)/burst, least), mostWaves)
+}
+
 // pick takes what a lane can publish in one run from the head of its queue.
 func (p *pump) pick(lane *line) []*letter {
-	most := mostWaves * p.config.KeyBurst
+	most := p.waves(lane) * p.config.KeyBurst
 	counts := make(map[int64]int)
 	var picked []*letter
 	rest := lane.queue[:0]

@@ -40,11 +40,11 @@ func (p *pump) check(key int64) {
 }
 
 // roomForKeys is how many letters looks for keys may take: half of the room is left to others.
-func (p *pump) roomForKeys() int { return min(p.room(), p.config.Batch-p.drawn) }
+func (p *pump) roomForKeys() int { return min(p.room(), 3*p.config.Batch/2-p.drawn) }
 
 // mayAsk reports whether to look for keys.
 func (p *pump) mayAsk() bool {
-	return len(p.asks) > 0 && p.shards.mask != 0 && p.roomForKeys() >= max(p.config.Batch/8, 1)
+	return len(p.asks) > 0 && p.shards.mask != 0 && p.roomForKeys() >= max(p.config.Batch/4, 1)
 }
 
 // askings takes keys whose turn it is. One with little is expected to have half of what is asked for. What
@@ -77,15 +77,19 @@ func (p *pump) askings(now time.Time) (all []asking) {
 
 // lookForKeys reads what is unsent of some keys.
 func (d *database) lookForKeys(ctx context.Context, r *reading) error {
-	const together = 16
+	together := 16 // of more, MariaDB takes long to make a plan
+	if d.sql.KeysAreListed {
+		together = len(r.askings)
+	}
 	for some := range slices.Chunk(r.askings, together) {
-		args := make([]any, 0, 3*len(some))
+		list := make([]dialect.Key, 0, len(some))
 		at := make(map[int64]*asking)
 		for i := range some {
-			args = append(args, some[i].key, some[i].after, some[i].limit)
+			list = append(list, dialect.Key{Hash: some[i].key, After: some[i].after, Limit: some[i].limit})
 			at[some[i].key] = &some[i]
 		}
-		letters, err := d.messages(ctx, r, dialect.Union(d.sql.SelectKey, len(some)), args...)
+		query, args := d.sql.Keys(list)
+		letters, err := d.messages(ctx, r, query, args...)
 		if err != nil {
 			return err
 		}

@@ -22,6 +22,7 @@ type reading struct {
 	began    time.Time
 	tail     bool           // past a backlog
 	unsure   map[int64]bool // keys of which it cannot tell what is next
+	sure     bool           // it began where no transaction that is open has stored anything before
 	ends     bool           // look where the table ends if there is more than it takes
 	aside    bool           // look when something is to be tried again, too
 	walks    bool           // over the keys
@@ -92,9 +93,12 @@ func (d *database) lookAside(ctx context.Context, r *reading) error {
 		r.walkErr = d.walk(ctx, r)
 	}
 	if r.ends && len(r.letters) == r.limit {
-		if err := d.db.GetContext(ctx, &r.highest, d.sql.SelectHighest); err != nil {
+		last := r.letters[r.limit-1].id
+		var beyond sql.NullInt64
+		if err := d.db.GetContext(ctx, &beyond, d.sql.SelectHighest, last); err != nil {
 			return fmt.Errorf("read the greatest id: %w", err)
 		}
+		r.highest = max(last, beyond.Int64)
 	}
 	if !r.aside {
 		return nil

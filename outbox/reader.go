@@ -64,7 +64,7 @@ func (r *reader) alarms(p *pump, at func(time.Time)) {
 		at(r.lookAt)
 		return
 	}
-	at(r.lookAt)
+	at(later(r.lookAt, r.tail.next))
 	at(r.sweepAt)
 	if !r.dueAt.IsZero() {
 		at(r.dueAt)
@@ -72,6 +72,22 @@ func (r *reader) alarms(p *pump, at func(time.Time)) {
 	if r.tail.on {
 		at(r.tail.rest)
 	}
+}
+
+func later(a, b time.Time) time.Time {
+	if a.After(b) {
+		return a
+	}
+	return b
+}
+
+// anew has everything read again, that of the tail too: there are other shards.
+func (r *reader) anew(now time.Time) {
+	r.epoch++
+	r.walk.restart()
+	r.sweepAt, r.exhausted = time.Time{}, false
+	r.dueAt, r.dueDone = now, false
+	r.tail.at, r.floor = r.tail.from, floor{keyed: r.floor.keyed}
 }
 
 // room is how many more letters may be taken in hand.
@@ -114,6 +130,9 @@ func (p *pump) read(ctx context.Context) {
 		look.walkFrom, look.ends = r.walk.from, !r.tail.on && !p.once
 		if look.tail = r.tail.on && now.Before(r.tail.rest) && now.Before(r.sweepAt); look.tail {
 			look.after, look.unsure = r.tail.at, make(map[int64]bool)
+			if floor := r.floor.id(now); floor >= r.tail.from { // as sure as a look that begins there
+				look.after, look.sure = floor, true
+			}
 			break
 		}
 		if look.aside = p.once || !now.Before(r.sweepAt); !look.aside {
@@ -201,10 +220,11 @@ func (p *pump) took(r *reading) {
 // tookPending takes those that are the next of their keys. The others are held back: there they are
 // not in the way of the next look.
 func (p *pump) tookPending(r *reading, now time.Time) {
-	back := 0
+	back, asked := 0, 0
 	for _, l := range r.letters {
 		switch {
 		case p.unsure(l, r): // the look for its key takes it
+			asked++
 		case p.inTurn(l, r):
 			p.take(l, now)
 		default:
@@ -214,11 +234,13 @@ func (p *pump) tookPending(r *reading, now time.Time) {
 		}
 	}
 	if r.tail {
-		p.tailPaged(r, now)
+		p.tailPaged(r, now, asked)
 		return
 	}
 	p.paged(r, now)
-	p.reader.tail.follow(r, back, p.once)
+	if p.reader.tail.follow(r, back, p.once) {
+		p.reader.floor.mark(now, r.highest)
+	}
 	p.reader.tail.rest = now.Add(p.patience() * now.Sub(r.began))
 }
 
@@ -237,10 +259,13 @@ func (p *pump) patience() time.Duration {
 		}
 	}
 	if all-largest > few {
-		return 9
+		return restful
 	}
 	return 2
 }
+
+// restful is how many times as long as a look took there is none of its kind, where others do more.
+const restful = 29
 
 // paged decides from where and when to look again.
 func (p *pump) paged(r *reading, now time.Time) {
@@ -274,7 +299,10 @@ func (p *pump) noteDue(r *reading, now time.Time) {
 
 // called reports whether a look for messages that were never tried is called for.
 func (r *reader) called(now time.Time) bool {
-	return r.hungry || !now.Before(r.lookAt) || !now.Before(r.sweepAt) || r.tail.on && !now.Before(r.tail.rest)
+	if !now.Before(r.sweepAt) || r.tail.on && !now.Before(r.tail.rest) {
+		return true
+	}
+	return (r.hungry || !now.Before(r.lookAt)) && !now.Before(r.tail.next)
 }
 
 // dueBy reports whether something is to be tried again by now.
@@ -317,26 +345,33 @@ func (p *pump) seen(l *letter, now time.Time) {
 type tail struct {
 	on       bool
 	rest     time.Time // until when nothing before it is read
+	next     time.Time // when to read it
 	from, at int64     // ids
 }
 
-// follow begins where most of a full page was held back, and ends where the page is not full.
-func (t *tail) follow(r *reading, back int, once bool) {
+// follow begins where most of a full page was held back, and ends where the page is not full. It reports whether
+// it begins.
+func (t *tail) follow(r *reading, back int, once bool) (begins bool) {
 	switch {
 	case len(r.letters) < r.limit:
 		*t = tail{}
 	case !t.on && !once && 2*back >= len(r.letters):
 		*t = tail{on: true, from: r.highest, at: r.highest}
+		return true
 	}
+	return false
 }
 
 // tailPaged decides from where and when to read the tail next.
-func (p *pump) tailPaged(r *reading, now time.Time) {
+func (p *pump) tailPaged(r *reading, now time.Time, asked int) {
 	rd := &p.reader
 	rd.tail.at = rd.tail.from
 	if len(r.letters) == r.limit {
 		rd.tail.at = r.letters[r.limit-1].id
 		rd.hungry = true
+	}
+	if 2*asked > len(r.letters) { // looks for keys find those
+		rd.tail.next = now.Add(restful / 3 * now.Sub(r.began))
 	}
 	rd.lookAt = now.Add(soonest)
 	p.walked(r, now)

@@ -104,10 +104,17 @@ func (p *pump) inTurn(l *letter, r *reading) bool {
 	return before != nil && !before.back
 }
 
-// unsure reports whether a look that began behind something cannot tell whether a letter is the next of its
-// key: where messages of it are in hand, others of a transaction that was open meanwhile may be before it.
+// unsure reports whether a look that began behind something leaves a letter to the look for its key: where that
+// is to come, and where it cannot tell whether the letter is next. Where messages of the key are in hand, others
+// of a transaction that was open meanwhile may be before it.
 func (p *pump) unsure(l *letter, r *reading) bool {
-	if !r.tail || !l.keyed || !p.unsureOf(l, r) {
+	if !r.tail || !l.keyed {
+		return false
+	}
+	if t := p.turns[l.hash]; t != nil && t.asked {
+		return true
+	}
+	if r.sure || !p.unsureOf(l, r) {
 		return false
 	}
 	r.unsure[l.hash] = true

@@ -74,8 +74,9 @@ var mysqlOutbox = Outbox{
 		LIMIT ?`,
 
 	SelectHighest: `
-		SELECT COALESCE(MAX(id), 0)
-		FROM millrace_outbox`,
+		SELECT MAX(id)
+		FROM millrace_outbox
+		WHERE id > ?`,
 
 	DeleteSent: `
 		DELETE o

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"hash/fnv"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -30,13 +31,14 @@ type Outbox struct {
 	// SelectAside tells which of some messages are still set aside.
 	SelectAside string
 
-	// SelectKey reads what is unsent of one key, behind an id: also what is set aside, if the others
-	// wait for it. [Union] makes it read several keys. ListKeys walks from a key on: it lists the keys of
+	// SelectKey reads what is unsent of keys, each behind an id: also what is set aside, if the others
+	// wait for it. See [Outbox.Keys]. ListKeys walks from a key on: it lists the keys of
 	// that many unsent messages.
-	SelectKey string
-	ListKeys  string
+	SelectKey     string
+	KeysAreListed bool // by SelectKey; else it reads one
+	ListKeys      string
 
-	SelectHighest string // id
+	SelectHighest string // id behind one; NULL for none
 
 	// What became of messages.
 	DeleteSent string
@@ -145,9 +147,23 @@ func (o *Outbox) name(tables string) {
 
 var numbered = regexp.MustCompile(`\$(\d+)`)
 
-// Union is SelectKey for n keys: the arguments are repeated n times.
-func Union(selectKey string, n int) string {
-	return selectKey + repeated("\nUNION ALL", selectKey, n)
+// Key is one that is read by SelectKey: what is behind an id, up to a limit.
+type Key struct {
+	Hash  int64 `json:"key"`
+	After int64 `json:"after"`
+	Limit int   `json:"limit"`
+}
+
+// Keys is the statement that reads some keys, with its arguments.
+func (o *Outbox) Keys(keys []Key) (query string, args []any) {
+	if o.KeysAreListed {
+		most := slices.MaxFunc(keys, func(a, b Key) int { return a.Limit - b.Limit }).Limit
+		return o.SelectKey, []any{list(keys), most}
+	}
+	for _, k := range keys {
+		args = append(args, k.Hash, k.After, k.Limit)
+	}
+	return o.SelectKey + repeated("\nUNION ALL", o.SelectKey, len(keys)), args
 }
 
 // InsertMany is Insert or InsertAlone for n messages: the arguments are repeated n times.

@@ -8,33 +8,41 @@ const (
 	// The ids in a JSON array, as an array that an index can be asked with.
 	postgresIDs = `ANY(ARRAY(SELECT json_array_elements_text($1::JSON)::BIGINT))`
 
+	// PostgreSQL keeps the plan of a statement that a connection runs again and again, unless one for the arguments
+	// at hand costs less. A plan that was made when the outbox was empty reads the whole table, and would go on to
+	// do so behind a backlog. This condition always holds. A plan that is to be kept has to count up to a
+	// million for it. In one for the arguments at hand it is gone, so each time that is made, for the table as it is.
+	postgresFresh  = ` AND ($1` + postgresCounts
+	postgresCounts = ` IS NOT NULL OR (SELECT COUNT(*) FROM generate_series(1, 1000000)) > 0)`
+
 	postgresAlive = `EXISTS (SELECT 1 FROM millrace_outbox_relays r WHERE r.until > ` + postgresNow + ` AND r.token = `
 )
 
-// A look must walk an index and stop, whatever the statistics were taken in: the planner
-// cannot see a LIMIT that is a sub-select, so it takes a plan that starts fast, and does not
-// sort a whole backlog of which it knows nothing for each look. Nor must it walk the primary key to
-// find messages of a key, of which it knows only that there are few keys: so that is asked for in the
-// order of the index, and not by an equality, after which the order of ids would be enough.
+// A look must walk an index and stop, whatever the statistics were taken in: the planner cannot see a LIMIT that is
+// a sub-select, or an argument of its surroundings, so it takes a plan that starts fast, and does not sort a whole
+// backlog, or a whole key, of which it knows nothing. Around that is a LIMIT that it sees: else PostgreSQL takes a
+// long table for a long result, and compiles the statement each time (jit), which takes longer than to run it.
+// Nor must it walk the primary key to find messages of a key, of which it knows only that there are few keys: so
+// that is asked for in the order of the index, and not by an equality, after which the order of ids would be enough.
 var postgresOutbox = Outbox{
 	Insert:      postgresInsert,
 	InsertAlone: postgresInsert,
 	SelectGuard: `SELECT 1`,
 
-	// The outer LIMIT is that of a batch. Without it PostgreSQL takes a long table for a long result, and compiles the
-	// statement each time (jit), which takes longer than to run it.
 	SelectPending: `
 		SELECT o.*,
 			CASE WHEN o.order_key IS NOT NULL THEN (
-				SELECT k.id FROM millrace_outbox k
-				WHERE (k.key_hash, k.id) < (o.key_hash, o.id) AND k.key_hash >= o.key_hash
-					AND k.order_key IS NOT NULL AND (k.status IN (0, 2) OR k.blocked_key IS NOT NULL)
-				ORDER BY k.key_hash DESC, k.id DESC
+				SELECT id FROM (
+					SELECT k.id FROM millrace_outbox k
+					WHERE (k.key_hash, k.id) < (o.key_hash, o.id) AND k.key_hash >= o.key_hash
+						AND k.order_key IS NOT NULL AND (k.status IN (0, 2) OR k.blocked_key IS NOT NULL)
+					ORDER BY k.key_hash DESC, k.id DESC
+					LIMIT (SELECT 1)) nearest
 				LIMIT 1) END AS behind
 		FROM (
 			SELECT ` + outboxColumns + `, ` + postgresNow + ` - created_at AS age
 			FROM millrace_outbox
-			WHERE id NOT IN (SELECT json_array_elements_text($1::JSON)::BIGINT)
+			WHERE id NOT IN (SELECT json_array_elements_text($1::JSON)::BIGINT)` + postgresFresh + `
 				AND status = 0 AND id > $2 AND ($3::BIGINT >> ABS(key_hash % $4)::INTEGER) & 1 <> 0
 			ORDER BY id
 			LIMIT (SELECT $5::BIGINT)) o
@@ -43,45 +51,51 @@ var postgresOutbox = Outbox{
 	SelectDue: `
 		SELECT ` + outboxColumns + `, ` + postgresNow + ` - created_at AS age
 		FROM millrace_outbox
-		WHERE id NOT IN (SELECT json_array_elements_text($1::JSON)::BIGINT)
+		WHERE id NOT IN (SELECT json_array_elements_text($1::JSON)::BIGINT)` + postgresFresh + `
 			AND status = 1 AND due_at <= (SELECT ` + postgresNow + `) AND ($2::BIGINT >> ABS(key_hash % $3)::INTEGER) & 1 <> 0
 		ORDER BY due_at, id
 		LIMIT (SELECT $4::BIGINT)`,
 	SelectAside: `
 		SELECT id FROM millrace_outbox
-		WHERE id = ` + postgresIDs + ` AND status IN (1, 3)`,
+		WHERE id = ` + postgresIDs + postgresFresh + ` AND status IN (1, 3)`,
 	SelectNextDue: `
 		SELECT MIN(due_at) - ` + postgresNow + `
 		FROM (
 			SELECT due_at FROM millrace_outbox
-			WHERE status = 1 AND ($1::BIGINT >> ABS(key_hash % $2)::INTEGER) & 1 <> 0
+			WHERE status = 1 AND ($1::BIGINT >> ABS(key_hash % $2)::INTEGER) & 1 <> 0` + postgresFresh + `
 			ORDER BY due_at, id
 			LIMIT (SELECT 1)) first`,
+	KeysAreListed: true,
 	SelectKey: `
-		(SELECT ` + outboxColumns + `, ` + postgresNow + ` - created_at AS age
-		FROM millrace_outbox
-		WHERE (key_hash, id) > ($1::BIGINT, $2::BIGINT) AND key_hash <= $1
-			AND order_key IS NOT NULL AND (status IN (0, 2) OR blocked_key IS NOT NULL)
-		ORDER BY key_hash, id
-		LIMIT $3)`,
+		SELECT o.*
+		FROM json_to_recordset($1::JSON) AS j (key BIGINT, after BIGINT, "limit" BIGINT), LATERAL (
+			SELECT * FROM (
+				SELECT ` + outboxColumns + `, ` + postgresNow + ` - created_at AS age
+				FROM millrace_outbox
+				WHERE (key_hash, id) > (j.key, j.after) AND key_hash <= j.key
+					AND order_key IS NOT NULL AND (status IN (0, 2) OR blocked_key IS NOT NULL)` + postgresFresh + `
+				ORDER BY key_hash, id
+				LIMIT j."limit") begun
+			LIMIT $2) o`,
 	ListKeys: `
 		SELECT key_hash
 		FROM millrace_outbox
-		WHERE key_hash >= $1 AND order_key IS NOT NULL AND (status IN (0, 2) OR blocked_key IS NOT NULL)
+		WHERE key_hash >= $1 AND order_key IS NOT NULL AND (status IN (0, 2) OR blocked_key IS NOT NULL)` + postgresFresh + `
 		ORDER BY key_hash
 		LIMIT (SELECT $2::BIGINT)`,
 
 	SelectHighest: `
-		SELECT COALESCE(MAX(id), 0)
-		FROM millrace_outbox`,
+		SELECT MAX(id)
+		FROM millrace_outbox
+		WHERE id > $1` + postgresFresh,
 
 	DeleteSent: `
 		DELETE FROM millrace_outbox
-		WHERE id = ` + postgresIDs + ` AND status IN (0, 1, 2) AND ` + postgresAlive + `$2)`,
+		WHERE id = ` + postgresIDs + postgresFresh + ` AND status IN (0, 1, 2) AND ` + postgresAlive + `$2)`,
 	KeepSent: `
 		UPDATE millrace_outbox
 		SET status = 4, blocked_key = NULL, sent_at = ` + postgresNow + `, due_at = ` + postgresNow + ` + $2
-		WHERE id = ` + postgresIDs + ` AND status IN (0, 1, 2) AND ` + postgresAlive + `$3)`,
+		WHERE id = ` + postgresIDs + postgresFresh + ` AND status IN (0, 1, 2) AND ` + postgresAlive + `$3)`,
 	SetAside: `
 		UPDATE millrace_outbox o
 		SET status = j.status, due_at = ` + postgresNow + ` + j.delay, attempts = j.attempts, last_error = j.error,
@@ -89,28 +103,28 @@ var postgresOutbox = Outbox{
 		FROM json_to_recordset($1::JSON) AS j (
 			id BIGINT, status SMALLINT, delay BIGINT, attempts INTEGER, error TEXT, blocks BIGINT)
 		WHERE o.id = j.id AND o.status IN (0, 1, 2) AND ` + postgresAlive + `$2)
-			AND o.id = ANY(ARRAY(SELECT (one ->> 'id')::BIGINT FROM json_array_elements($1::JSON) one))`,
+			AND o.id = ANY(ARRAY(SELECT (one ->> 'id')::BIGINT FROM json_array_elements($1::JSON) one))` + postgresFresh,
 	Postpone: `
 		UPDATE millrace_outbox
 		SET status = 1, due_at = ` + postgresNow + ` + $2, last_error = $3,
 			blocked_key = CASE WHEN order_key IS NULL THEN NULL ELSE key_hash END
-		WHERE id = ` + postgresIDs + ` AND status IN (0, 1, 2) AND ` + postgresAlive + `$4)`,
+		WHERE id = ` + postgresIDs + postgresFresh + ` AND status IN (0, 1, 2) AND ` + postgresAlive + `$4)`,
 	HoldBack: `
 		UPDATE millrace_outbox
 		SET status = 2, blocked_key = key_hash
-		WHERE id = ` + postgresIDs + ` AND status IN (0, 1) AND ` + postgresAlive + `$2)`,
+		WHERE id = ` + postgresIDs + postgresFresh + ` AND status IN (0, 1) AND ` + postgresAlive + `$2)`,
 
 	SelectParked: `
 		SELECT ` + outboxColumns + `, event_type, last_error, due_at AS parked_at
 		FROM millrace_outbox
-		WHERE status = 3 AND id > $1
+		WHERE status = 3 AND id > $1` + postgresFresh + `
 		ORDER BY id
 		LIMIT $2`,
 	ListParked: `
 		SELECT ` + outboxOutline + `, event_type, last_error, due_at AS parked_at
 		FROM (
 			SELECT id AS page_id FROM millrace_outbox
-			WHERE status = 3 AND id > $1
+			WHERE status = 3 AND id > $1` + postgresFresh + `
 			ORDER BY id
 			LIMIT $2) page
 		JOIN millrace_outbox ON id = page_id
@@ -118,15 +132,15 @@ var postgresOutbox = Outbox{
 	RetryParked: `
 		UPDATE millrace_outbox
 		SET status = 1, due_at = ` + postgresNow + `, attempts = 0
-		WHERE id = $1 AND status = 3`,
+		WHERE id = $1 AND status = 3` + postgresFresh,
 	DropParked: `
 		DELETE FROM millrace_outbox
-		WHERE id = $1 AND status = 3`,
+		WHERE id = $1 AND status = 3` + postgresFresh,
 	PurgeSent: `
 		DELETE FROM millrace_outbox
 		WHERE id = ANY(ARRAY(
 			SELECT id FROM millrace_outbox
-			WHERE status = 4 AND due_at < (SELECT ` + postgresNow + `)
+			WHERE status = 4 AND due_at < (SELECT ` + postgresNow + `) AND ($1::BIGINT` + postgresCounts + `
 			ORDER BY due_at, id
 			LIMIT (SELECT $1::BIGINT)
 			FOR UPDATE SKIP LOCKED))`,
@@ -134,7 +148,7 @@ var postgresOutbox = Outbox{
 		SELECT 0 AS status, COUNT(*) AS messages, COALESCE(` + postgresNow + ` - MIN(created_at), 0) AS age
 		FROM (
 			SELECT created_at FROM millrace_outbox
-			WHERE status = 0
+			WHERE status = 0 AND ($1::BIGINT` + postgresCounts + `
 			ORDER BY id
 			LIMIT (SELECT $1::BIGINT)) counted
 		UNION ALL
@@ -172,26 +186,26 @@ var postgresOutbox = Outbox{
 	SelectNext: `
 		SELECT id, created_at
 		FROM millrace_outbox
-		WHERE id >= $1
+		WHERE id >= $1` + postgresFresh + `
 		ORDER BY id
 		LIMIT 1`,
 	SelectCaused: `
 		SELECT id, topic, order_key, uuid, event_type, status, attempts, created_at, sent_at, last_error
 		FROM millrace_outbox
-		WHERE id >= $1 AND id <= $2 AND cause = $3
+		WHERE id >= $1 AND id <= $2 AND cause = $3` + postgresFresh + `
 		ORDER BY id
 		LIMIT $4`,
 
 	SelectSent: `
 		SELECT ` + outboxColumns + `, event_type, created_at, sent_at
 		FROM millrace_outbox
-		WHERE id > $1 AND id <= $2 AND status = 4 AND ($3::TEXT IS NULL OR topic = $4) AND created_at >= $5 AND created_at < $6
+		WHERE id > $1 AND id <= $2 AND status = 4 AND ($3::TEXT IS NULL OR topic = $4) AND created_at >= $5 AND created_at < $6` + postgresFresh + `
 		ORDER BY id
 		LIMIT $7`,
 	CountSent: `
 		SELECT topic, COUNT(*) AS messages, MIN(created_at) AS first_at, MAX(created_at) AS last_at, MAX(id) AS last_id
 		FROM millrace_outbox
-		WHERE id > $1 AND id <= $2 AND status = 4 AND ($3::TEXT IS NULL OR topic = $4) AND created_at >= $5 AND created_at < $6
+		WHERE id > $1 AND id <= $2 AND status = 4 AND ($3::TEXT IS NULL OR topic = $4) AND created_at >= $5 AND created_at < $6` + postgresFresh + `
 		GROUP BY topic
 		ORDER BY topic`,
 

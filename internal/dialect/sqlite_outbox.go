@@ -62,8 +62,9 @@ var sqliteOutbox = Outbox{
 		LIMIT ?`,
 
 	SelectHighest: `
-		SELECT COALESCE(MAX(id), 0)
-		FROM millrace_outbox`,
+		SELECT MAX(id)
+		FROM millrace_outbox
+		WHERE id > ?`,
 
 	DeleteSent: `
 		WITH ids AS (SELECT value FROM json_each(?))
