@@ -8,12 +8,8 @@ const (
 	// The ids in a JSON array, as an array that an index can be asked with.
 	postgresIDs = `ANY(ARRAY(SELECT json_array_elements_text($1::JSON)::BIGINT))`
 
-	// PostgreSQL keeps the plan of a statement that a connection runs again and again, unless one for the arguments
-	// at hand costs less. A plan that was made when the outbox was empty reads the whole table, and would go on to
-	// do so behind a backlog. This condition always holds. A plan that is to be kept has to count up to a
-	// million for it. In one for the arguments at hand it is gone, so each time that is made, for the table as it is.
-	postgresFresh  = ` AND ($1` + postgresCounts
-	postgresCounts = ` IS NOT NULL OR (SELECT COUNT(*) FROM generate_series(1, 1000000)) > 0)`
+	// See postgresPlanned. The outbox is empty most of the time.
+	postgresFresh = ` AND ($1` + postgresPlanned
 
 	postgresAlive = `EXISTS (SELECT 1 FROM millrace_outbox_relays r WHERE r.until > ` + postgresNow + ` AND r.token = `
 )
@@ -140,7 +136,7 @@ var postgresOutbox = Outbox{
 		DELETE FROM millrace_outbox
 		WHERE id = ANY(ARRAY(
 			SELECT id FROM millrace_outbox
-			WHERE status = 4 AND due_at < (SELECT ` + postgresNow + `) AND ($1::BIGINT` + postgresCounts + `
+			WHERE status = 4 AND due_at < (SELECT ` + postgresNow + `) AND ($1::BIGINT` + postgresPlanned + `
 			ORDER BY due_at, id
 			LIMIT (SELECT $1::BIGINT)
 			FOR UPDATE SKIP LOCKED))`,
@@ -148,7 +144,7 @@ var postgresOutbox = Outbox{
 		SELECT 0 AS status, COUNT(*) AS messages, COALESCE(` + postgresNow + ` - MIN(created_at), 0) AS age
 		FROM (
 			SELECT created_at FROM millrace_outbox
-			WHERE status = 0 AND ($1::BIGINT` + postgresCounts + `
+			WHERE status = 0 AND ($1::BIGINT` + postgresPlanned + `
 			ORDER BY id
 			LIMIT (SELECT $1::BIGINT)) counted
 		UNION ALL

@@ -1,13 +1,5 @@
 package dialect
 
-// PostgreSQL keeps the plan of a statement that a connection runs again and again, unless plans for the arguments
-// at hand cost less. One that was made when next to nothing was stored reads all that is stored for each order
-// key, which can take minutes. This condition, of an argument that is never NULL, always holds. A plan that is to
-// be kept would have to count up to a million for it. In one for the arguments at hand it is gone, so the statement
-// is planned each time, for the table as it is. That takes up to half a millisecond, so others do without: see
-// SelectOutgrown.
-const postgresPlanned = ` IS NOT NULL OR (SELECT COUNT(*) FROM generate_series(1, 1000000)) > 0)`
-
 var postgresQueue = Queue{
 	StoreMessage: `
 		INSERT INTO millrace_messages (consumer, message_id, status, topic, partition_no, offset_no, order_key, event_type,
