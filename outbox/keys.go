@@ -39,7 +39,7 @@ func (p *pump) check(key int64) {
 	}
 }
 
-// roomForKeys is how many letters looks for keys may take: half of the room is left to others.
+// roomForKeys is how many letters looks for keys may take: a quarter of the room is left to others.
 func (p *pump) roomForKeys() int { return min(p.room(), 3*p.config.Batch/2-p.drawn) }
 
 // mayAsk reports whether to look for keys.
