@@ -71,7 +71,7 @@ func relayed(token int64) []struct {
 func TestNoStatementOfARelayCostsWhatABacklogHolds(t *testing.T) {
 	t.Parallel()
 	const token = 99
-	n := testdb.Rounds(15_000, 300_000)
+	n := testdb.Rounds(15_000, 2_000_000)
 	shapes := []struct{ name, key, columns, values string }{
 		{"held behind one of their key", "7", "status, blocked_key", "2, 7"},
 		{"heads of as many keys", "i", "status, blocked_key, due_at", "3, i, 1"},
@@ -122,15 +122,11 @@ func TestNoStatementOfARelayCostsWhatABacklogHolds(t *testing.T) {
 				fill()
 				check("without statistics")
 				if db.Dialect == "postgres" {
-					for _, few := range []int{0, 1, 20} {
-						db.Do(t, "TRUNCATE millrace_outbox")
-						if few > 0 {
-							hoard(t, db, few, shape.key, shape.columns, shape.values)
-						}
-						db.Do(t, "VACUUM ANALYZE millrace_outbox")
-						fill()
-						check(fmt.Sprintf("with statistics of when it had %d", few))
-					}
+					db.Do(t, "TRUNCATE millrace_outbox")
+					hoard(t, db, 1, shape.key, shape.columns, shape.values)
+					db.Do(t, "VACUUM ANALYZE millrace_outbox")
+					fill()
+					check("with statistics of when it was all but empty")
 				}
 				db.Do(t, map[string]string{"postgres": "ANALYZE ", "mysql": "ANALYZE TABLE ", "sqlite": "ANALYZE "}[db.Dialect]+"millrace_outbox")
 				check("with statistics")
