@@ -10,15 +10,16 @@ import (
 	"github.com/millrace-go/millrace/internal/dialect"
 )
 
-// tailed returns a pump that reads behind an id, since some time.
-func tailed(t *testing.T, from int64, since time.Duration) *pump {
+// tailed returns a pump that reads behind 20, since some time.
+func tailed(t *testing.T, since time.Duration) *pump {
 	t.Helper()
 	p := newLeasedPump(t, RelayConfig{})
-	p.onTail(from, since)
+	p.onTail(since)
 	return p
 }
 
-func (p *pump) onTail(from int64, since time.Duration) {
+func (p *pump) onTail(since time.Duration) {
+	const from = 20
 	now := time.Now()
 	p.rest()
 	p.reader.tail = tail{on: true, from: from, at: from, rest: now.Add(time.Hour)}
@@ -36,7 +37,7 @@ func TestTheTailIsReadAsTheWholeTableWhenNoTransactionIsLeftOfBefore(t *testing.
 		"for long":   {2 * horizon, []int64{30, 31}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			p := tailed(t, 20, of.since)
+			p := tailed(t, of.since)
 			p.put(t, "k", dialect.OutboxPending, 30)
 			p.round(t, pending)
 			p.put(t, "k", dialect.OutboxPending, 31)
@@ -52,7 +53,7 @@ func TestTheTailIsReadAsTheWholeTableWhenNoTransactionIsLeftOfBefore(t *testing.
 
 // It would cost a statement, and the look for its key takes it at once.
 func TestTheTailLeavesToTheLookForItsKeyWhatThatFinds(t *testing.T) {
-	p := tailed(t, 20, time.Second)
+	p := tailed(t, time.Second)
 	p.put(t, "k", dialect.OutboxHeld, 10)
 	p.put(t, "k", dialect.OutboxPending, 30)
 	p.check(hash("k"))
@@ -66,7 +67,7 @@ func TestTheTailLeavesToTheLookForItsKeyWhatThatFinds(t *testing.T) {
 
 // The tail is not read again and again for what looks for keys take.
 func TestTheTailRestsWhileKeysAreLookedFor(t *testing.T) {
-	p := tailed(t, 20, time.Second)
+	p := tailed(t, time.Second)
 	p.put(t, "k", dialect.OutboxPending, 30)
 	p.check(hash("k"))
 	p.round(t, pending)
@@ -81,10 +82,10 @@ func TestTheTailRestsWhileKeysAreLookedFor(t *testing.T) {
 
 // A shard that comes has messages behind where the tail is read by now.
 func TestTheTailOfAShardThatComesIsReadFromItsBeginning(t *testing.T) {
-	p := tailed(t, 20, 2*horizon)
+	p := tailed(t, 2*horizon)
 	p.lose(t, hash("k"), false)
 	p.put(t, "k", dialect.OutboxPending, 25)
-	p.onTail(20, 2*horizon)
+	p.onTail(2*horizon)
 	p.reader.floor.mark(time.Now().Add(-2*horizon+time.Second), 28)
 	p.assign(t.Context(), assignment{generation: 1, count: 2, mask: 3})
 	p.rest()
