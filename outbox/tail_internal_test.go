@@ -85,7 +85,7 @@ func TestTheTailOfAShardThatComesIsReadFromItsBeginning(t *testing.T) {
 	p := tailed(t, 2*horizon)
 	p.lose(t, hash("k"), false)
 	p.put(t, "k", dialect.OutboxPending, 25)
-	p.onTail(2*horizon)
+	p.onTail(2 * horizon)
 	p.reader.floor.mark(time.Now().Add(-2*horizon+time.Second), 28)
 	p.assign(t.Context(), assignment{generation: 1, count: 2, mask: 3})
 	p.rest()
