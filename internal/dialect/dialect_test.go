@@ -71,9 +71,10 @@ func TestStatementsTakeTheSameArguments(t *testing.T) {
 		return most
 	}
 	wanted := fields(of(t, dialect.PostgresName))
+	own := []string{"LockMigrations", "Outbox.SelectKey"} // Keys makes the arguments of the latter
 	for _, name := range names[1:] {
 		for field, statement := range fields(of(t, name)) {
-			if field != "LockMigrations" {
+			if !slices.Contains(own, field) {
 				assert.Equal(t, arguments(wanted[field]), arguments(statement), "%s: %s", name, field)
 			}
 		}
