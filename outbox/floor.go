@@ -30,11 +30,8 @@ func (f *floor) seen(now time.Time, id int64) {
 	if n := len(f.marks); n > 0 && (f.marks[n-1].id >= id || now.Sub(f.marks[n-1].at) < time.Second) {
 		return
 	}
-	f.mark(now, id)
+	f.marks = append(f.marks, mark{now, id})
 }
-
-// mark notes that everything up to an id is in hand or known of.
-func (f *floor) mark(now time.Time, id int64) { f.marks = append(f.marks, mark{now, id}) }
 
 // lacks reports whether a reading found messages with an order, the first for long, and
 // began behind a floor that does not wait for those: earlier ones may lie below it.

@@ -39,12 +39,12 @@ func (p *pump) check(key int64) {
 	}
 }
 
-// roomForKeys is how many letters looks for keys may take: a quarter of the room is left to others.
-func (p *pump) roomForKeys() int { return min(p.room(), 3*p.config.Batch/2-p.drawn) }
+// roomForKeys is how many letters looks for keys may take: half of the room is left to others.
+func (p *pump) roomForKeys() int { return min(p.room(), p.config.Batch-p.drawn) }
 
 // mayAsk reports whether to look for keys.
 func (p *pump) mayAsk() bool {
-	return len(p.asks) > 0 && p.shards.mask != 0 && p.roomForKeys() >= max(p.config.Batch/4, 1)
+	return len(p.asks) > 0 && p.shards.mask != 0 && p.roomForKeys() >= max(p.config.Batch/8, 1)
 }
 
 // askings takes keys whose turn it is. One with little is expected to have half of what is asked for. What

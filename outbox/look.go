@@ -22,7 +22,6 @@ type reading struct {
 	began    time.Time
 	tail     bool           // past a backlog
 	unsure   map[int64]bool // keys of which it cannot tell what is next
-	sure     bool           // it began where no transaction that is open has stored anything before
 	ends     bool           // look where the table ends if there is more than it takes
 	aside    bool           // look when something is to be tried again, too
 	walks    bool           // over the keys

@@ -224,7 +224,10 @@ func (p *pump) assign(ctx context.Context, a assignment) {
 		return
 	}
 	p.wanted, p.shards = a, a
-	p.reader.anew(time.Now())
+	p.reader.epoch++
+	p.reader.walk.restart()
+	p.reader.sweepAt, p.reader.exhausted, p.reader.dueDone = time.Time{}, false, false
+	p.reader.dueAt = time.Now()
 	p.shares.Store(a.size() < a.count)
 	p.dropQueued(func(l *letter) bool { return !p.keeps(l) })
 	maps.DeleteFunc(p.turns, func(key int64, _ *turn) bool { return !a.owns(key) })

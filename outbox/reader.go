@@ -81,15 +81,6 @@ func later(a, b time.Time) time.Time {
 	return b
 }
 
-// anew has everything read again, that of the tail too: there are other shards.
-func (r *reader) anew(now time.Time) {
-	r.epoch++
-	r.walk.restart()
-	r.sweepAt, r.exhausted = time.Time{}, false
-	r.dueAt, r.dueDone = now, false
-	r.tail.at, r.floor = r.tail.from, floor{keyed: r.floor.keyed}
-}
-
 // room is how many more letters may be taken in hand.
 func (p *pump) room() int { return 2*p.config.Batch - len(p.window) }
 
@@ -130,9 +121,6 @@ func (p *pump) read(ctx context.Context) {
 		look.walkFrom, look.ends = r.walk.from, !r.tail.on && !p.once
 		if look.tail = r.tail.on && now.Before(r.tail.rest) && now.Before(r.sweepAt); look.tail {
 			look.after, look.unsure = r.tail.at, make(map[int64]bool)
-			if floor := r.floor.id(now); floor >= r.tail.from { // as sure as a look that begins there
-				look.after, look.sure = floor, true
-			}
 			break
 		}
 		if look.aside = p.once || !now.Before(r.sweepAt); !look.aside {
@@ -238,9 +226,7 @@ func (p *pump) tookPending(r *reading, now time.Time) {
 		return
 	}
 	p.paged(r, now)
-	if p.reader.tail.follow(r, back, p.once) {
-		p.reader.floor.mark(now, r.highest)
-	}
+	p.reader.tail.follow(r, back, p.once)
 	p.reader.tail.rest = now.Add(p.patience() * now.Sub(r.began))
 }
 
@@ -349,17 +335,14 @@ type tail struct {
 	from, at int64     // ids
 }
 
-// follow begins where most of a full page was held back, and ends where the page is not full. It reports whether
-// it begins.
-func (t *tail) follow(r *reading, back int, once bool) (begins bool) {
+// follow begins where most of a full page was held back, and ends where the page is not full.
+func (t *tail) follow(r *reading, back int, once bool) {
 	switch {
 	case len(r.letters) < r.limit:
 		*t = tail{}
 	case !t.on && !once && 2*back >= len(r.letters):
 		*t = tail{on: true, from: r.highest, at: r.highest}
-		return true
 	}
-	return false
 }
 
 // tailPaged decides from where and when to read the tail next.

@@ -10,50 +10,19 @@ import (
 	"github.com/millrace-go/millrace/internal/dialect"
 )
 
-// tailed returns a pump that reads behind 20, since some time.
-func tailed(t *testing.T, since time.Duration) *pump {
+// tailed returns a pump that reads behind 20.
+func tailed(t *testing.T) *pump {
 	t.Helper()
 	p := newLeasedPump(t, RelayConfig{})
-	p.onTail(since)
-	return p
-}
-
-func (p *pump) onTail(since time.Duration) {
-	const from = 20
-	now := time.Now()
 	p.rest()
-	p.reader.tail = tail{on: true, from: from, at: from, rest: now.Add(time.Hour)}
-	p.reader.floor = floor{keyed: now, marks: []mark{{now.Add(-since), from}}}
-	p.reader.last = due
-}
-
-// What was open when the reading of the tail began has ended by then: so a look there finds all that there is.
-func TestTheTailIsReadAsTheWholeTableWhenNoTransactionIsLeftOfBefore(t *testing.T) {
-	for name, of := range map[string]struct {
-		since time.Duration
-		want  []int64
-	}{
-		"just begun": {time.Second, []int64{30}},
-		"for long":   {2 * horizon, []int64{30, 31}},
-	} {
-		t.Run(name, func(t *testing.T) {
-			p := tailed(t, of.since)
-			p.put(t, "k", dialect.OutboxPending, 30)
-			p.round(t, pending)
-			p.put(t, "k", dialect.OutboxPending, 31)
-			p.reader.last = due
-			p.round(t, pending)
-			assert.Equal(t, of.want, ids(p.lanes[0].queue))
-			p.rest()
-			p.looks(t)
-			assert.Equal(t, []int64{30, 31}, ids(p.lanes[0].queue), "the look for its key finds the other")
-		})
-	}
+	p.reader.tail = tail{on: true, from: 20, at: 20, rest: time.Now().Add(time.Hour)}
+	p.reader.last, p.reader.floor.keyed = due, time.Now()
+	return p
 }
 
 // It would cost a statement, and the look for its key takes it at once.
 func TestTheTailLeavesToTheLookForItsKeyWhatThatFinds(t *testing.T) {
-	p := tailed(t, time.Second)
+	p := tailed(t)
 	p.put(t, "k", dialect.OutboxHeld, 10)
 	p.put(t, "k", dialect.OutboxPending, 30)
 	p.check(hash("k"))
@@ -65,9 +34,31 @@ func TestTheTailLeavesToTheLookForItsKeyWhatThatFinds(t *testing.T) {
 	assert.Equal(t, []int64{10, 30}, ids(p.lanes[0].queue))
 }
 
+// It is late where the relay could not look for long, as in an outage: past what others left behind since.
+func TestTheLookForAKeyBeginsWithWhatTheTailLeft(t *testing.T) {
+	for name, asked := range map[string]bool{"asked for before": true, "asked for by the tail": false} {
+		t.Run(name, func(t *testing.T) {
+			p := tailed(t)
+			p.put(t, "k", dialect.OutboxPending, 50)
+			p.round(t, pending)
+			require.Equal(t, []int64{50}, ids(p.lanes[0].queue))
+			p.put(t, "k", dialect.OutboxPending, 30, 60) // of one transaction
+			if asked {
+				p.check(hash("k"))
+			}
+			p.reader.last = due
+			p.round(t, pending)
+			p.reader.floor.marks = []mark{{time.Now().Add(-2 * horizon), 35}}
+			p.rest()
+			p.looks(t)
+			assert.Equal(t, []int64{50, 30, 60}, ids(p.lanes[0].queue))
+		})
+	}
+}
+
 // The tail is not read again and again for what looks for keys take.
 func TestTheTailRestsWhileKeysAreLookedFor(t *testing.T) {
-	p := tailed(t, time.Second)
+	p := tailed(t)
 	p.put(t, "k", dialect.OutboxPending, 30)
 	p.check(hash("k"))
 	p.round(t, pending)
@@ -78,20 +69,6 @@ func TestTheTailRestsWhileKeysAreLookedFor(t *testing.T) {
 	assert.True(t, p.reader.called(p.reader.tail.next))
 	p.reader.sweepAt = time.Time{}
 	assert.True(t, p.reader.called(time.Now()))
-}
-
-// A shard that comes has messages behind where the tail is read by now.
-func TestTheTailOfAShardThatComesIsReadFromItsBeginning(t *testing.T) {
-	p := tailed(t, 2*horizon)
-	p.lose(t, hash("k"), false)
-	p.put(t, "k", dialect.OutboxPending, 25)
-	p.onTail(2 * horizon)
-	p.reader.floor.mark(time.Now().Add(-2*horizon+time.Second), 28)
-	p.assign(t.Context(), assignment{generation: 1, count: 2, mask: 3})
-	p.rest()
-	p.reader.last = due
-	p.round(t, pending)
-	assert.Equal(t, []int64{25}, ids(p.lanes[0].queue))
 }
 
 // Each wave of a run waits for the one before, and all of the lane for the run.

@@ -111,14 +111,16 @@ func (p *pump) unsure(l *letter, r *reading) bool {
 	if !r.tail || !l.keyed {
 		return false
 	}
-	if t := p.turns[l.hash]; t != nil && t.asked {
-		return true
+	t := p.turns[l.hash]
+	if !(t != nil && t.asked) {
+		if !p.unsureOf(l, r) {
+			return false
+		}
+		r.unsure[l.hash] = true
+		p.check(l.hash)
+		t = p.turns[l.hash]
 	}
-	if r.sure || !p.unsureOf(l, r) {
-		return false
-	}
-	r.unsure[l.hash] = true
-	p.check(l.hash)
+	t.after = min(t.after, l.id-1)
 	return true
 }
 

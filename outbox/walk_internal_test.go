@@ -22,22 +22,22 @@ func TestManyKeysShareALook(t *testing.T) {
 	assert.Greater(t, len(p.askings(time.Now())), 150)
 }
 
-func TestLooksForKeysLeaveAQuarterOfTheRoomToOthers(t *testing.T) {
+func TestLooksForKeysLeaveHalfOfTheRoomToOthers(t *testing.T) {
 	p := newTestPump(t, oneLane(RelayConfig{Batch: 100}))
 	for i := range 100 {
 		p.check(hash(fmt.Sprint(i)))
 	}
 	require.True(t, p.mayAsk())
-	assert.Len(t, p.askings(time.Now()), 75, "of most keys there is little")
-	assert.Len(t, p.asks, 25, "the others have their turn")
-	for id := range int64(126) {
+	assert.Len(t, p.askings(time.Now()), 50, "of most keys there is little")
+	assert.Len(t, p.asks, 50, "the others have their turn")
+	for id := range int64(89) {
 		l := mail(id+1, "", "t")
 		l.drawn = true
 		p.hold(l)
 	}
 	assert.False(t, p.mayAsk())
 	assert.False(t, p.cannotTake())
-	for id := range int64(126) {
+	for id := range int64(89) {
 		p.letGo(id + 1)
 	}
 	assert.Zero(t, p.drawn)
