@@ -112,7 +112,7 @@ func (p *pump) unsure(l *letter, r *reading) bool {
 		return false
 	}
 	t := p.turns[l.hash]
-	if !(t != nil && t.asked) {
+	if t == nil || !t.asked {
 		if !p.unsureOf(l, r) {
 			return false
 		}
