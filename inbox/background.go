@@ -118,8 +118,9 @@ const settlePause = 200 * time.Millisecond
 
 // Run does the background work until ctx ends or the Store is closed: it settles what was
 // published, deletes what is older than each consumer's retention, writes down what
-// [Store.Activity] tells, and analyses tables of PostgreSQL that have outgrown their statistics. Failures are logged and tried again. [Store.Plugin] calls it;
-// without a router's plugin call it yourself, and set Config.WithoutPlugin where there is a router.
+// [Store.Activity] tells, and analyses tables of PostgreSQL that have outgrown their
+// statistics. Failures are logged and tried again. [Store.Plugin] calls it; without a router's
+// plugin call it yourself, and set Config.WithoutPlugin where there is a router.
 func (s *Store) Run(ctx context.Context) error {
 	if !s.work.begin() {
 		return ErrClosed

@@ -26,9 +26,9 @@ func newStatistics(s *Store) *statistics {
 	return &statistics{store: s, last: make(map[string]time.Time)}
 }
 
-func (a *statistics) run(ctx context.Context) {
+func (a *statistics) run(running context.Context) {
 	s := a.store
-	ctx, cancel := context.WithTimeout(ctx, time.Minute)
+	ctx, cancel := context.WithTimeout(running, time.Minute)
 	defer cancel()
 	var statements []string
 	if err := s.db.SelectContext(ctx, &statements, s.dialect.SelectOutgrown); err != nil {
@@ -40,7 +40,7 @@ func (a *statistics) run(ctx context.Context) {
 			continue
 		}
 		a.last[statement] = time.Now()
-		if _, err := s.db.ExecContext(ctx, statement); err != nil && ctx.Err() == nil {
+		if _, err := s.db.ExecContext(ctx, statement); err != nil && running.Err() == nil {
 			s.log.Error("inbox: the statistics of a table could not be brought up to date; tried again", explain(s.noticeLoss(err)),
 				watermill.LogFields{"statement": statement})
 		}

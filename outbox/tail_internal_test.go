@@ -62,7 +62,7 @@ func TestTheTailRestsWhileKeysAreLookedFor(t *testing.T) {
 	p.put(t, "k", dialect.OutboxPending, 30)
 	p.check(hash("k"))
 	p.round(t, pending)
-	assert.True(t, p.reader.tail.next.After(time.Now().Add(-time.Second)))
+	assert.False(t, p.reader.tail.next.IsZero())
 	p.reader.tail.next = time.Now().Add(time.Minute)
 	p.reader.rung()
 	assert.False(t, p.reader.called(time.Now()))
