@@ -35,6 +35,15 @@ func (l *lookup) other(hash int64) bool {
 	return l.Result != resultImported && l.Hash != hash
 }
 
+// of reports whether the key is known as that of a message with this hash, which is handled, or stored, or of
+// which only the claim is left.
+func (l *lookup) of(hash int64) bool {
+	if l.OpenStatus.Valid && l.OpenHash.Int64 == hash || l.Result == resultImported {
+		return true
+	}
+	return l.Hash == hash && (l.Result != resultOpen || !l.OpenStatus.Valid)
+}
+
 // What a claim's result says.
 const (
 	resultOpen       = 0

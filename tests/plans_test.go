@@ -153,9 +153,9 @@ var hot = map[string][]any{
 	"Queue.DeleteLeased":    {1, [][]byte{[]byte("7"), []byte("8")}, 1},
 	"Queue.SelectOpen":      {99}, // of one of five, any row would do
 	"Queue.SelectAdoptable": {1, 10},
-	"Queue.SelectClaimed":   {1, []byte("7")},
 	"Queue.AdoptMessage":    {9, []byte("7"), 1, []byte("7")},
 	"Queue.AdoptClaim":      {9, []byte("7"), 1, []byte("7")},
+	"Queue.ParkAdopted":     {[]byte("7"), 6, []byte("r"), 1, 1, []byte("7")},
 	"Queue.AdoptOutcome":    {9, []byte("7"), 1, []byte("7")},
 	"Queue.AdoptResult":     {9, []byte("7"), 1, []byte("7")},
 	"Queue.ExtendLeases":    {1, 1, [][]byte{[]byte("7"), []byte("8")}, 1},

@@ -161,10 +161,6 @@ var mysqlQueue = Queue{
 		ORDER BY m.due_at
 		LIMIT ?
 		FOR UPDATE SKIP LOCKED`,
-	SelectClaimed: `
-		SELECT 1
-		FROM millrace_claims
-		WHERE consumer = ? AND message_id = ?`,
 	AdoptMessage: `
 		UPDATE millrace_messages
 		SET due_at = CASE status WHEN 7 THEN ` + mysqlNow + ` ELSE due_at END, status = CASE status WHEN 7 THEN 1 ELSE status END,
@@ -179,6 +175,10 @@ var mysqlQueue = Queue{
 		SELECT ?, ?, payload_hash, token, result, processed_at
 		FROM millrace_claims
 		WHERE consumer = ? AND message_id = ? AND result <> 0`,
+	ParkAdopted: `
+		UPDATE millrace_messages
+		SET original = ?, order_key = NULL, status = ?, reason = ?, due_at = ` + mysqlNow + ` + ?, lease_token = 0
+		WHERE consumer = ? AND message_id = ?`,
 	AdoptOutcome: `
 		UPDATE millrace_outcomes
 		SET consumer = ?, message_id = ?

@@ -169,10 +169,6 @@ var postgresQueue = Queue{
 		ORDER BY m.due_at
 		LIMIT $2
 		FOR UPDATE OF m SKIP LOCKED`,
-	SelectClaimed: `
-		SELECT 1
-		FROM millrace_claims
-		WHERE consumer = $1 AND message_id = $2`,
 	AdoptMessage: `
 		UPDATE millrace_messages
 		SET due_at = CASE status WHEN 7 THEN ` + postgresNow + ` ELSE due_at END, status = CASE status WHEN 7 THEN 1 ELSE status END,
@@ -187,6 +183,10 @@ var postgresQueue = Queue{
 		SELECT $1::INT, $2::BYTEA, payload_hash, token, result, processed_at
 		FROM millrace_claims
 		WHERE consumer = $3 AND message_id = $4 AND result <> 0`,
+	ParkAdopted: `
+		UPDATE millrace_messages
+		SET original = $1, order_key = NULL, status = $2, reason = $3, due_at = ` + postgresNow + ` + $4, lease_token = 0
+		WHERE consumer = $5 AND message_id = $6`,
 	AdoptOutcome: `
 		UPDATE millrace_outcomes
 		SET consumer = $1, message_id = $2

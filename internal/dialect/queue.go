@@ -40,10 +40,10 @@ type Queue struct {
 	SelectOlderEpochs string
 	SelectOpen        string
 	SelectAdoptable   string
-	SelectClaimed     string
 	AdoptMessage      string
 	AdoptClaim        string // one that is superseded stays
 	KeepClaim         string // leaves a copy of one that is completed: takes the old ones first
+	ParkAdopted       string // as a collision, under the id that it was given
 	AdoptOutcome      string
 	AdoptResult       string
 	AdoptJournal      string

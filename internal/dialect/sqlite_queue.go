@@ -157,10 +157,6 @@ var sqliteQueue = Queue{
 		WHERE m.consumer = ? AND (m.lease_token = 0 OR m.due_at <= ` + sqliteNow + `)
 		ORDER BY m.due_at
 		LIMIT ?`,
-	SelectClaimed: `
-		SELECT 1
-		FROM millrace_claims
-		WHERE consumer = ? AND message_id = ?`,
 	AdoptMessage: `
 		UPDATE millrace_messages
 		SET due_at = CASE status WHEN 7 THEN ` + sqliteNow + ` ELSE due_at END, status = CASE status WHEN 7 THEN 1 ELSE status END,
@@ -175,6 +171,10 @@ var sqliteQueue = Queue{
 		SELECT ?, ?, payload_hash, token, result, processed_at
 		FROM millrace_claims
 		WHERE consumer = ? AND message_id = ? AND result <> 0`,
+	ParkAdopted: `
+		UPDATE millrace_messages
+		SET original = ?, order_key = NULL, status = ?, reason = ?, due_at = ` + sqliteNow + ` + ?, lease_token = 0
+		WHERE consumer = ? AND message_id = ?`,
 	AdoptOutcome: `
 		UPDATE millrace_outcomes
 		SET consumer = ?, message_id = ?

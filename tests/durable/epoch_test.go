@@ -1,8 +1,10 @@
 package durable_test
 
 import (
+	"context"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/stretchr/testify/assert"
@@ -107,4 +109,84 @@ var epochBodies = []testdb.Body{
 		rig.Eventually(b, "its twin was decided on", func() bool { return b.rows() == 0 })
 		assert.Equal(t, 0, b.effects(twin))
 	})},
+	{Name: "a key of another source that two payloads share, one of them handled", Why: "they are two messages: what the setting says becomes of the other", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
+		one, other := b.sharingOrder()
+		s := b.byOrder(inbox.CollisionPark)
+		assert.True(t, s.deliver(one))
+		rig.Eventually(b, "it is handled", func() bool { return b.effects(one) == 1 && b.rows() == 0 })
+		require.NoError(t, s.router.Close())
+		b.storeIn(inbox.QueueConfig{}, other)
+		b.byOrder(inbox.CollisionPark)
+		rig.Eventually(b, "the other one is parked", func() bool { return b.open(inbox.Parked) == 1 && b.rows() == 1 })
+		b.retriedAsDistinct(other)
+	})},
+	{Name: "a key of another source that two payloads share, where collisions are dropped", Why: "the service says so, and it is counted", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
+		one, other := b.sharingOrder()
+		s := b.byOrder(inbox.CollisionDrop)
+		assert.True(t, s.deliver(one))
+		rig.Eventually(b, "it is handled", func() bool { return b.effects(one) == 1 && b.rows() == 0 })
+		require.NoError(t, s.router.Close())
+		b.storeIn(inbox.QueueConfig{}, other)
+		dropped := b.byOrder(inbox.CollisionDrop).collisions
+		rig.Eventually(b, "the other one is dropped", func() bool { return b.rows() == 0 && dropped.Load() == 1 })
+		assert.Equal(t, 0, b.effects(other))
+	})},
+	{Name: "a key of another source that two payloads share, both stored", Why: "the second is parked as when it arrives, and tried again it is a distinct message", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
+		one, other := b.sharingOrder()
+		b.storeIn(inbox.QueueConfig{}, one, other)
+		b.byOrder(inbox.CollisionDrop)
+		rig.Eventually(b, "one is handled and one parked", func() bool {
+			return b.effects(one) == 1 && b.open(inbox.Parked) == 1 && b.rows() == 1
+		})
+		b.retriedAsDistinct(other)
+	})},
+	{Name: "a key of another source of a parked message, known as that of another", Why: "it stays parked, with its reason, until an operator decides", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
+		one, other := b.sharingOrder()
+		s := b.byOrder(inbox.CollisionDrop)
+		assert.True(t, s.deliver(one))
+		rig.Eventually(b, "it is handled", func() bool { return b.effects(one) == 1 && b.rows() == 0 })
+		require.NoError(t, s.router.Close())
+		b.storeIn(inbox.QueueConfig{}, other)
+		b.db.Do(t, `UPDATE millrace_messages SET status = ?, reason = ?`, inbox.FailedTerminal, []byte("for a reason"))
+		b.byOrder(inbox.CollisionDrop)
+		rig.Eventually(b, "it moves", func() bool { return b.inEpoch(1) == 1 })
+		found := rig.Find(b, b.store, inbox.Filter{})
+		require.Len(t, found, 1)
+		assert.Equal(t, []any{inbox.FailedTerminal, "for a reason"}, []any{found[0].Status, found[0].Reason})
+		b.retriedAsDistinct(other)
+	})},
+}
+
+// sharingOrder returns two messages of one order.
+func (b *bed) sharingOrder() (one, other *message.Message) {
+	one, other = ofOrder(), newMessage()
+	other.Metadata, other.Payload = one.Copy().Metadata, message.Payload("another")
+	return one, other
+}
+
+// orderService knows messages by their order, in epoch 1.
+type orderService struct {
+	*service
+	collisions *atomic.Int32
+}
+
+func (o orderService) ObserveCollision(context.Context, inbox.Event) { o.collisions.Add(1) }
+
+func (b *bed) byOrder(setting inbox.OnCollision) orderService {
+	b.Helper()
+	o := orderService{collisions: &atomic.Int32{}}
+	store := rig.NewStore(b, b.db.Open(b).DB, inbox.Config{WithoutPlugin: true, PurgeInterval: time.Second, Observers: []inbox.Observer{o}})
+	durable, key := quick(store), inbox.ByMetadata("order")
+	durable.Mode, durable.Epoch, durable.Key = pubsub.StoreFirst, 1, key
+	o.service = b.start(durable, func(msg *message.Message) ([]*message.Message, error) { return nil, effect(msg) },
+		millrace.Inbox{Store: store, Epoch: 1, Key: key, OnCollision: setting}.Middleware)
+	return o
+}
+
+// retriedAsDistinct has an operator try again all that is parked: msg is handled, beside the other of its key.
+func (b *bed) retriedAsDistinct(msg *message.Message) {
+	b.Helper()
+	_, err := b.store.RetryAll(b.Context(), inbox.Filter{}, ada, nil, inbox.Pace{})
+	require.NoError(b, err)
+	rig.Eventually(b, "it is handled", func() bool { return b.effects(msg) == 1 && b.rows() == 0 })
 }

@@ -198,12 +198,12 @@ func (b *bed) settled(s *service, msg *message.Message) {
 	require.NoError(b, s.router.Close())
 }
 
-// storeIn stores msg in a queue that nobody delivers from.
-func (b *bed) storeIn(config inbox.QueueConfig, msg *message.Message) *inbox.Queue {
+// storeIn stores msgs in a queue that nobody delivers from.
+func (b *bed) storeIn(config inbox.QueueConfig, msgs ...*message.Message) *inbox.Queue {
 	b.Helper()
 	config.Consumer = consumer
 	queue := rig.Queue(b, b.store, config)
-	require.NoError(b, queue.Put(b.Context(), "orders", msg))
+	require.NoError(b, queue.Put(b.Context(), "orders", msgs...))
 	return queue
 }
 

@@ -1,0 +1,93 @@
+package inbox
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/jmoiron/sqlx"
+
+	"github.com/millrace-go/millrace/internal/keycode"
+)
+
+// adoptedTwin is a message that was parked when it moved to a new epoch, since its key is that of another there.
+type adoptedTwin struct {
+	*Leased
+	key string
+	why
+}
+
+// adoptTwin moves a message whose key is that of another one in the new epoch, with another payload. It is kept
+// as one that arrives: beside what was handled under the key it is stored for the inbox to judge by its
+// OnCollision, and beside what is stored it is parked. What was handled itself, and what waits for an
+// operator, moves as it is, under an id of its own.
+func (q *Queue) adoptTwin(
+	ctx context.Context, tx *sqlx.Tx, row messageRow, to int32, as rekeyed, theirs *lookup, tell tellParked,
+) (superseded bool, twin *adoptedTwin, err error) {
+	d := q.store.dialect
+	own, err := q.knows(ctx, tx, row.Consumer, row.MessageID)
+	if err != nil {
+		return false, nil, err
+	}
+	handled := row.Status == Settling ||
+		own != nil && (own.Result == resultCompleted || own.Result == resultDiscarded || own.Result == resultImported) && own.of(row.Hash)
+	if !handled && !row.Status.stuck() && !theirs.OpenStatus.Valid {
+		if _, err := tx.ExecContext(ctx, d.CloseClaim, resultSuperseded, row.Consumer, row.MessageID); err != nil {
+			return false, nil, err
+		}
+		_, err := tx.ExecContext(ctx, d.Queue.AdoptMessage, to, as.id, row.Consumer, row.MessageID)
+		return false, nil, err
+	}
+	id := keycode.Derive(as.id, as.print)
+	if kept, err := q.knows(ctx, tx, to, id); kept != nil || err != nil {
+		if err == nil {
+			err = q.supersede(ctx, tx, row)
+		}
+		return err == nil, nil, err
+	}
+	if err := q.moveTo(ctx, tx, row, to, id); err != nil || handled {
+		return false, nil, err
+	}
+	twin, err = q.parkAdopted(ctx, tx, row, to, id, as, tell)
+	return false, twin, err
+}
+
+// parkAdopted has a message that was moved wait for an operator under the id of a collision. One that waits for
+// one already keeps its reason, and nobody is told again: it returns nil.
+func (q *Queue) parkAdopted(
+	ctx context.Context, tx *sqlx.Tx, row messageRow, to int32, id []byte, as rekeyed, tell tellParked,
+) (*adoptedTwin, error) {
+	d := q.store.dialect
+	key := keycode.String(as.id)
+	because := why{ReasonCollision, "same key as message " + key + ", other payload"}
+	status, text := Parked, noteText(because.text)
+	if row.Status.stuck() {
+		status, text = row.Status, row.Reason
+	}
+	if _, err := tx.ExecContext(ctx, d.OpenClaim, to, id, row.Hash, 1); err != nil {
+		return nil, fmt.Errorf("claim the id of a collision: %w", err)
+	}
+	if _, err := tx.ExecContext(ctx, d.Queue.ParkAdopted, as.id, status, text, never.Microseconds(), to, id); err != nil {
+		return nil, fmt.Errorf("park a collision: %w", err)
+	}
+	if row.Status.stuck() {
+		return nil, nil //nolint:nilnil // nothing new is to be told
+	}
+	if err := q.store.note(ctx, tx, to, id, putAside); err != nil {
+		return nil, err
+	}
+	row.Consumer, row.MessageID, row.Original = to, id, as.id
+	twin := &adoptedTwin{newLeased(q, row, 0, false), key, because}
+	if as.msg == nil {
+		return twin, nil // nobody can read it
+	}
+	return twin, tell(as.msg.Copy(), because.text)
+}
+
+// observeAdoptedTwin tells of a collision that was found when a message moved to a new epoch.
+func (q *Queue) observeAdoptedTwin(ctx context.Context, twin *adoptedTwin) {
+	parked := fate{status: Parked, attempts: twin.row.Attempts, why: twin.why, last: twin.row.LastError}
+	e := twin.event(parked)
+	q.observeFate(ctx, e, parked)
+	e.MessageID, e.Reason = twin.key, ReasonCollision
+	q.tellCollision(ctx, e)
+}
