@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"runtime/debug"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 )
@@ -14,13 +13,12 @@ import (
 // process, it is an error where the function returns one, and else logged.
 
 // Call calls a function of the service's in a goroutine of the queue's, and reports whether it
-// returned. A panic is logged and counted by [Store.Panics].
+// returned. A panic is logged and counted by [Store.Panics], and so is what ends the goroutine.
 func (q *Queue) Call(function func()) (returned bool) {
 	defer func() {
-		if r := recover(); r != nil {
+		if r := recover(); !returned {
 			q.store.panics.Add(1)
-			q.store.log.Error("inbox: a function of the service panicked in the queue, which goes on",
-				fmt.Errorf("panic: %v\n%s", r, debug.Stack()), q.fields())
+			q.store.log.Error("inbox: a function of the service panicked in the queue, which goes on", unreturned(r), q.fields())
 		}
 	}()
 	function()

@@ -9,6 +9,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/millrace-go/millrace/internal/ambient"
+	"github.com/millrace-go/millrace/internal/leaving"
 	"github.com/millrace-go/millrace/internal/original"
 )
 
@@ -90,11 +91,12 @@ func (s *Store) runWith(r *message.Router) {
 
 // guard stands next to the handler and tells the inbox what it did.
 func guard(next message.HandlerFunc) message.HandlerFunc {
+	alone := leaving.Nack(next) // else the inbox does it, once its transaction has ended
 	return func(msg *message.Message) ([]*message.Message, error) {
 		tx := ambient.From(msg.Context())
 		if tx == nil {
 			msg.SetContext(context.WithValue(msg.Context(), guardPassed{}, true))
-			return next(msg)
+			return alone(msg)
 		}
 		if err := tx.Failure(); tx.Called() > 0 && err != nil {
 			return nil, fmt.Errorf("%w: %w", ErrSwallowed, err)

@@ -73,11 +73,16 @@ func (cl *Claim) postpone(wait func(ctx context.Context) error) {
 	cl.verdict, cl.visit.wait = postponed, wait
 }
 
-// Abandon ends a run that panicked. Nothing of it remains, as after [Claim.Rollback], and
-// there will be no other try. After the end of a run it does nothing.
+// Abandon is deferred, and ends a run that panicked, or ended its goroutine. Nothing of it remains, as after
+// [Claim.Rollback], and there will be no other try. After the end of a run it does nothing.
 func (cl *Claim) Abandon() {
 	if cl.over {
 		return
+	}
+	if r := recover(); r != nil {
+		defer panic(r)
+	} else {
+		defer cl.msg.Nack() // nobody else does, even if an observer panics now
 	}
 	defer cl.visit.leave()
 	_ = cl.Rollback(errPanic) // it goes on its way by itself

@@ -9,6 +9,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/millrace-go/millrace/inbox"
+	"github.com/millrace-go/millrace/internal/leaving"
 	"github.com/millrace-go/millrace/internal/original"
 )
 
@@ -86,7 +87,7 @@ func (d Deduplicate) Middleware(h message.HandlerFunc) message.HandlerFunc {
 		return func(*message.Message) ([]*message.Message, error) { return nil, err }
 	}
 	consumer := d.consumers()
-	return func(msg *message.Message) ([]*message.Message, error) {
+	return leaving.Nack(func(msg *message.Message) ([]*message.Message, error) {
 		if d.Skip != nil && d.Skip(msg) {
 			return h(msg)
 		}
@@ -95,7 +96,7 @@ func (d Deduplicate) Middleware(h message.HandlerFunc) message.HandlerFunc {
 			return nil, fmt.Errorf("message %q: %w", msg.UUID, err)
 		}
 		return handleLeased(c, msg, h)
-	}
+	})
 }
 
 // Validate returns every wrong setting at once.

@@ -10,6 +10,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/millrace-go/millrace/inbox"
+	"github.com/millrace-go/millrace/internal/leaving"
 	"github.com/millrace-go/millrace/internal/stack"
 )
 
@@ -152,7 +153,7 @@ func (i Inbox) Middleware(h message.HandlerFunc) message.HandlerFunc {
 		return func(*message.Message) ([]*message.Message, error) { return nil, err }
 	}
 	consumer := i.consumers()
-	return func(msg *message.Message) ([]*message.Message, error) {
+	return leaving.Nack(func(msg *message.Message) ([]*message.Message, error) {
 		stack.Grow()
 		if i.Skip != nil && i.Skip(msg) {
 			return skip(msg, h)
@@ -166,7 +167,7 @@ func (i Inbox) Middleware(h message.HandlerFunc) message.HandlerFunc {
 			return nil, fmt.Errorf("message %q: %w", msg.UUID, err)
 		}
 		return handle(c, msg, h)
-	}
+	})
 }
 
 // Plugin is [inbox.Store.Plugin] and more: when the router starts, a wrong setting, or a

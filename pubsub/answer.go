@@ -23,9 +23,11 @@ func (w *worker) finish(ctx context.Context) {
 	defer close(w.recorded)
 	for l := range w.acked {
 		batch := gather(l, w.acked)
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), answerFor)
-		w.tell(w.queue.Finish(ctx, batch...))
-		cancel()
+		apart(w.queue, func() {
+			ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), answerFor)
+			defer cancel()
+			w.tell(w.queue.Finish(ctx, batch...))
+		})
 		w.note(batch, false)
 		w.wake()
 	}
@@ -35,17 +37,17 @@ func (w *worker) finish(ctx context.Context) {
 func (w *worker) failed(ctx context.Context, l *inbox.Leased, end func(context.Context) error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), answerFor)
 	defer cancel()
+	defer w.queue.Wake()                    // it may be due before the table is looked at anyway
+	defer w.note([]*inbox.Leased{l}, false) // also where a function of the service's ends the goroutine: no lease is renewed
 	w.tell(end(ctx))
-	w.note([]*inbox.Leased{l}, false)
-	w.queue.Wake() // it may be due before the table is looked at anyway
 }
 
 // putBack lets others have at once what was taken and not handed out.
 func (w *worker) putBack(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), answerFor)
 	defer cancel()
+	defer w.note(w.ready, false)
 	w.tell(w.queue.PutBack(ctx, w.ready...))
-	w.note(w.ready, false)
 }
 
 // tell says what could not be written down.

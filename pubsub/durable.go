@@ -236,8 +236,9 @@ func (d *durable) Subscribe(ctx context.Context, topic string) (<-chan *message.
 	i := &intake{Durable: d.Durable, queue: queue, topic: topic, in: in, out: out, answers: &answers}
 	w := newWorker(d.Durable, queue, topic, out, &answers)
 	senders.Go(func() {
-		defer cancel() // with upstream everything ends
-		i.run(ctx)
+		defer cancel()                             // with upstream everything ends
+		for !apart(queue, func() { i.run(ctx) }) { //nolint:revive // it goes on with the next message
+		}
 	})
 	senders.Go(func() { w.run(ctx) })
 	d.open.Go(func() {

@@ -32,11 +32,27 @@ func (i *intake) run(ctx context.Context) {
 	defer storing.Wait()
 	defer close(arrived)
 	for msg := range i.in {
-		if i.Mode == StoreFirst || i.redelivered(msg) || i.early(msg) || i.queue.Paused() {
-			arrived <- msg
-			continue
-		}
+		i.take(ctx, msg, arrived)
+	}
+}
+
+// take hands a message on, or has it stored.
+func (i *intake) take(ctx context.Context, msg *message.Message, arrived chan<- *message.Message) {
+	taken := false
+	defer i.refuse(ctx, &taken, msg)
+	if i.Mode == StoreFirst || i.redelivered(msg) || i.early(msg) || i.queue.Paused() {
+		arrived <- msg
+	} else {
 		i.pass(ctx, msg)
+	}
+	taken = true
+}
+
+// refuse is deferred where a function of the service's may end the goroutine: its message goes back to its source.
+func (i *intake) refuse(ctx context.Context, taken *bool, msg *message.Message) {
+	if !*taken {
+		i.calm(ctx)
+		msg.Nack()
 	}
 }
 
@@ -70,7 +86,9 @@ func (i *intake) pass(ctx context.Context, msg *message.Message) {
 		case <-c.Acked():
 			msg.Ack()
 		case <-c.Nacked():
-			i.failed(ctx, msg, delivery)
+			answered := false
+			defer i.refuse(ctx, &answered, msg)
+			answered = i.queue.Call(func() { i.failed(ctx, msg, delivery) })
 		}
 	})
 }
@@ -101,8 +119,27 @@ func (i *intake) keep(ctx context.Context, delivery *inbox.Straight) (stored boo
 // be stored goes back to its source.
 func (i *intake) store(ctx context.Context, arrived <-chan *message.Message) {
 	for msg := range arrived {
-		i.storeBatch(ctx, gather(msg, arrived))
+		batch := gather(msg, arrived)
+		if apart(i.queue, func() { i.storeBatch(ctx, batch) }) {
+			continue
+		}
+		for _, msg := range batch { // one of them is the reason
+			taken := apart(i.queue, func() { i.storeBatch(ctx, []*message.Message{msg}) })
+			i.refuse(ctx, &taken, msg)
+		}
 	}
+}
+
+// apart does work in a goroutine of its own, which a function of the service's may end, and reports whether
+// it returned.
+func apart(q *inbox.Queue, work func()) (returned bool) {
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		returned = q.Call(work)
+	}()
+	<-ended
+	return returned
 }
 
 func (i *intake) storeBatch(ctx context.Context, batch []*message.Message) {

@@ -51,9 +51,9 @@ func (w *worker) run(ctx context.Context) {
 	defer leave()
 	go w.finish(ctx)
 	go w.heartbeat(ctx)
+	defer w.putBack(ctx)
 	for w.step(ctx, due) {
 	}
-	w.putBack(ctx)
 }
 
 // step hands out what is due, and reports whether to go on.
@@ -90,11 +90,14 @@ func (w *worker) fetch(ctx context.Context, hands int) (next time.Duration) {
 	}
 	w.ahead = min(w.ahead, w.Prefetch)
 	w.fetched = time.Now()
-	var err error
-	w.ready, next, err = w.queue.TakeOut(ctx, hands, w.ahead, w.Poll)
-	if ctx.Err() == nil {
-		w.sayFetched(err)
-	}
+	next = w.Poll
+	apart(w.queue, func() {
+		var err error
+		w.ready, next, err = w.queue.TakeOut(ctx, hands, w.ahead, w.Poll)
+		if ctx.Err() == nil {
+			w.sayFetched(err)
+		}
+	})
 	w.note(w.ready, true)
 	return next
 }
@@ -216,7 +219,7 @@ func (w *worker) deliver(ctx context.Context, l *inbox.Leased) (answered <-chan 
 		case <-msg.Acked():
 			w.acked <- l
 		case <-msg.Nacked():
-			w.failed(ctx, l, l.Fail)
+			w.queue.Call(func() { w.failed(ctx, l, l.Fail) })
 		}
 	})
 	return over

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"maps"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -197,6 +198,7 @@ var runsOf = map[string]message.NoPublishHandlerFunc{
 	"fails for good":        func(*message.Message) error { return inbox.Terminal(errBoom) },
 	"returns a nil pointer": func(*message.Message) error { return (*faulty)(nil) },
 	"panics":                func(*message.Message) error { panic("the handler") },
+	"ends its goroutine":    func(*message.Message) error { runtime.Goexit(); return nil },
 }
 
 var panicBodies = func() (bodies []testdb.Body) {

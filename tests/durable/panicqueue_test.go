@@ -1,6 +1,8 @@
 package durable_test
 
 import (
+	"runtime"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -9,6 +11,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-go/millrace/inbox"
+	millrace "github.com/millrace-go/millrace/middleware"
+	"github.com/millrace-go/millrace/pubsub"
 	"github.com/millrace-go/millrace/tests/rig"
 	"github.com/millrace-go/millrace/tests/testdb"
 )
@@ -82,4 +86,75 @@ var outlivedBodies = []testdb.Body{
 		assert.Equal(t, 1, b.rows(), "the other is closed")
 		assert.EqualValues(t, 1, store.Panics())
 	})},
+	{Name: "a handler that ends its goroutine", Why: "it is an attempt, as a panic is, and leaves no lease and no hand", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
+		for name, inboxed := range map[string]bool{"without Inbox": false, "with Inbox": true} {
+			for mode := range modes {
+				b.exits(name, mode, inboxed, func(*pubsub.Durable, func()) {}, func(*message.Message) error { runtime.Goexit(); return nil })
+			}
+		}
+	})},
+	{Name: "a function that ends a goroutine of the queue's", Why: "its message comes again, the others are handled, and the queue ends", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
+		for name, set := range map[string]func(d *pubsub.Durable, leave func()){
+			"Key": func(d *pubsub.Durable, leave func()) {
+				d.Key = inbox.ByFunc("id", func(msg *message.Message) (string, error) { leave(); return msg.UUID, nil })
+			},
+			"NotBefore": func(d *pubsub.Durable, leave func()) {
+				d.NotBefore = func(*message.Message) time.Time { leave(); return time.Time{} }
+			},
+			"Redelivered": func(d *pubsub.Durable, leave func()) {
+				d.Redelivered = func(*message.Message) bool { leave(); return false }
+			},
+			"Classify": func(d *pubsub.Durable, leave func()) {
+				d.Classify = func(err error) error { leave(); return err }
+			},
+			"OnPark": func(d *pubsub.Durable, leave func()) {
+				d.OnPark = func(*message.Message, string) error { leave(); return nil }
+			},
+		} {
+			for mode := range modes {
+				b.exits(name, mode, false, set, func(*message.Message) error { return errBoom })
+			}
+		}
+	})},
+}
+
+// exits has two bad messages and a good one delivered, while set has a function of the service end its goroutine
+// once. What is bad is parked, what is good is handled, and nothing is left when the service closes.
+func (b *bed) exits(
+	name string, mode pubsub.Mode, inboxed bool, set func(d *pubsub.Durable, leave func()), run message.NoPublishHandlerFunc,
+) {
+	b.Helper()
+	name += ", " + modes[mode]
+	pool := b.db.Open(b)
+	pool.SetMaxOpenConns(3)
+	durable := quick(b.newStore(pool.DB))
+	durable.Consumer, durable.Mode, durable.Concurrency, durable.MaxAttempts = name, mode, 1, 3
+	var left atomic.Bool
+	set(&durable, func() {
+		if left.CompareAndSwap(false, true) {
+			runtime.Goexit()
+		}
+	})
+	var middlewares []message.HandlerMiddleware
+	if inboxed {
+		middlewares = append(middlewares, millrace.Inbox{Store: durable.Store, Consumer: name}.Middleware)
+	}
+	var handled atomic.Bool
+	s := b.start(durable, func(msg *message.Message) ([]*message.Message, error) {
+		if isBad(msg) {
+			return nil, run(msg)
+		}
+		handled.Store(true)
+		return nil, nil
+	}, middlewares...)
+	for _, msg := range []*message.Message{newBad(bad), newBad(bad + " too"), newMessage()} {
+		rig.Eventually(b, name+": it is acked", func() bool { return s.deliver(msg) })
+	}
+	rig.Eventually(b, name+": the bad ones are parked", func() bool {
+		return handled.Load() && b.open(inbox.Parked) == 2 && b.rows() == 2
+	})
+	require.NoError(b, s.router.Close(), name)
+	require.NoError(b, durable.Store.Close(b.Context()), name)
+	rig.Eventually(b, name+": no connection is in use", func() bool { return pool.Stats().InUse == 0 })
+	b.db.Do(b, `DELETE FROM millrace_messages`)
 }
