@@ -159,7 +159,7 @@ var mysql = Dialect{
 		WHERE consumer = ? AND message_id = ? AND status = ?`,
 	MoveMessage: `
 		UPDATE millrace_messages
-		SET status = ?, reason = ?, due_at = ` + mysqlNow + ` + ?
+		SET status = ?, reason = ?, due_at = ` + mysqlNow + ` + ?, lease_token = 0
 		WHERE consumer = ? AND message_id = ? AND status = ?`,
 	DeleteMessage: `
 		DELETE FROM millrace_messages

@@ -181,7 +181,7 @@ var postgres = Dialect{
 		WHERE consumer = $4 AND message_id = $5 AND status = $6`,
 	MoveMessage: `
 		UPDATE millrace_messages
-		SET status = $1, reason = $2, due_at = ` + postgresNow + ` + $3
+		SET status = $1, reason = $2, due_at = ` + postgresNow + ` + $3, lease_token = 0
 		WHERE consumer = $4 AND message_id = $5 AND status = $6`,
 	DeleteMessage: `
 		DELETE FROM millrace_messages

@@ -168,7 +168,7 @@ var sqlite = Dialect{
 		WHERE consumer = ? AND message_id = ? AND status = ?`,
 	MoveMessage: `
 		UPDATE millrace_messages
-		SET status = ?, reason = ?, due_at = ` + sqliteNow + ` + ?
+		SET status = ?, reason = ?, due_at = ` + sqliteNow + ` + ?, lease_token = 0
 		WHERE consumer = ? AND message_id = ? AND status = ?`,
 	DeleteMessage: `
 		DELETE FROM millrace_messages

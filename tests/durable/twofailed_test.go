@@ -53,6 +53,23 @@ func (o *outOfReach) Release(context.Context, inbox.LeaseKey, int64) error { ret
 
 // twoFailedBodies: messages that fail in spite of what is stored for their key.
 var twoFailedBodies = []testdb.Body{
+	{Name: "a copy fails for good while a process has leased the message", Why: "it is parked, nobody has it, and an operator may decide", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
+		queue := rig.Queue(t, b.process(), inbox.QueueConfig{Consumer: consumer, MinBackoff: time.Millisecond, MaxBackoff: time.Millisecond})
+		msg := newMessage()
+		b.failedStraight(queue, msg)
+		var leased []*inbox.Leased
+		rig.Eventually(b, "it is due", func() bool { leased = rig.Take(t, queue, 1); return len(leased) == 1 })
+		last := rig.Queue(t, b.process(), inbox.QueueConfig{Consumer: consumer, MaxAttempts: 1})
+		b.failedStraight(last, msg)
+		require.Equal(t, 1, b.open(inbox.Parked))
+		ours, err := queue.HandOut(t.Context(), leased...)
+		require.NoError(t, err)
+		assert.Empty(t, ours)
+		found := rig.Find(b, b.store, inbox.Filter{})
+		require.Len(t, found, 1)
+		assert.Zero(t, found[0].LeasedUntil)
+		require.NoError(t, b.store.Discard(t.Context(), found[0].ID, ada))
+	})},
 	{Name: "another message with the key of one that failed, fails", Why: "it is acked, so it is parked, not dropped", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		durable := quick(b.store)
 		durable.MinBackoff, durable.MaxBackoff = time.Hour, time.Hour
