@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"sync"
 	"time"
@@ -201,7 +202,7 @@ type gaps struct {
 	free     time.Time // from then on another message may go back to its source
 	vain     bool      // a gap lasted too long, and nothing else has come between two returns since it began
 	messages map[string]*returned
-	older    map[string]*returned // dropped when messages is full
+	cleared  time.Time // when it was looked last for messages that do not come any more
 }
 
 type returned struct {
@@ -216,6 +217,9 @@ const (
 	leastReturns = 3      // a source with a long backlog may take longer than the gap may last
 	mostReturns  = 10     // where nothing else seems to come
 	maxReturned  = 10_000 // remembered at once
+
+	gone      = time.Hour // after that a message is taken for one that does not come again
+	clearings = time.Minute
 
 	firstReturn = 100 * time.Millisecond
 	lastReturn  = 5 * time.Second
@@ -267,7 +271,7 @@ func (g *gaps) fail(message string, lasts time.Duration) (delay time.Duration, a
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	now := time.Now()
-	r := g.recall(message)
+	r := g.messages[message]
 	if r == nil {
 		r = &returned{since: now, arrived: -1}
 		g.remember(message, r)
@@ -295,29 +299,24 @@ func (g *gaps) fail(message string, lasts time.Duration) (delay time.Duration, a
 	return delay, again
 }
 
-func (g *gaps) recall(message string) *returned {
-	if r := g.messages[message]; r != nil {
-		return r
-	}
-	r := g.older[message]
-	if r != nil {
-		g.remember(message, r)
-	}
-	return r
-}
-
+// remember notes a message, if there is room. What is remembered is not given up for it: all come again and
+// again, so none would be remembered until its gap has lasted too long. A message that finds no room goes
+// back to its source until others have come to their end.
 func (g *gaps) remember(message string, r *returned) {
-	delete(g.older, message)
-	if len(g.messages) >= maxReturned/2 || g.messages == nil {
-		g.messages, g.older = make(map[string]*returned), g.messages
+	if len(g.messages) >= maxReturned && r.since.Sub(g.cleared) >= clearings {
+		g.cleared = r.since
+		maps.DeleteFunc(g.messages, func(_ string, r *returned) bool { return g.cleared.Sub(r.back) >= gone })
+	}
+	if len(g.messages) >= maxReturned {
+		return
+	}
+	if g.messages == nil {
+		g.messages = make(map[string]*returned)
 	}
 	g.messages[message] = r
 }
 
-func (g *gaps) forget(message string) {
-	delete(g.messages, message)
-	delete(g.older, message)
-}
+func (g *gaps) forget(message string) { delete(g.messages, message) }
 
 // pauseOf is longer each time, and never twice the same.
 func pauseOf(times int) time.Duration {
