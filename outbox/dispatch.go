@@ -35,7 +35,6 @@ func (p *pump) start(r *run) {
 // waves is how many messages of one key a lane takes now, in units of KeyBurst: no more than it has of the next,
 // or the others would wait for the key that has most.
 func (p *pump) waves(lane *line) int {
-	const least = 4
 	counts := make(map[int64]int)
 	for _, l := range lane.queue {
 		if l.keyed {
@@ -52,7 +51,7 @@ func (p *pump) waves(lane *line) int {
 		first, second = max(first, n), max(second, min(first, n))
 	}
 	burst := p.config.KeyBurst
-	return min(max((second+burst-1)/burst, least), mostWaves)
+	return min((second+burst-1)/burst, mostWaves)
 }
 
 // pick takes what a lane can publish in one run from the head of its queue.

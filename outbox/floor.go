@@ -46,21 +46,25 @@ func (f *floor) lacks(r *reading, now time.Time) bool {
 // isKeyed reports whether messages have an order.
 func (f *floor) isKeyed(now time.Time) bool { return now.Sub(f.keyed) < 10*time.Minute }
 
-// id returns the floor.
+// id returns the floor, where looks have gone on.
 func (f *floor) id(now time.Time) int64 {
 	back := horizonUnkeyed
 	if f.isKeyed(now) {
 		back = horizon
 	}
-	id := int64(0)
-	for len(f.marks) > 0 && now.Sub(f.marks[0].at) > horizon {
-		if len(f.marks) == 1 || now.Sub(f.marks[1].at) <= horizon {
-			break
-		}
+	for len(f.marks) > 1 && now.Sub(f.marks[1].at) > 2*horizon {
 		f.marks = f.marks[1:]
 	}
+	return f.upTo(now.Add(-back))
+}
+
+// before returns what was the floor of messages with an order when a look began: by then all transactions were
+// over that had stored something up to there. Where it is not known any more it is 0.
+func (f *floor) before(began time.Time) int64 { return f.upTo(began.Add(-horizon)) }
+
+func (f *floor) upTo(at time.Time) (id int64) {
 	for _, m := range f.marks {
-		if now.Sub(m.at) > back {
+		if m.at.Before(at) {
 			id = max(id, m.id)
 		}
 	}

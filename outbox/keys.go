@@ -39,20 +39,26 @@ func (p *pump) check(key int64) {
 	}
 }
 
-// roomForKeys is how many letters looks for keys may take: half of the room is left to others.
-func (p *pump) roomForKeys() int { return min(p.room(), p.config.Batch-p.drawn) }
+// roomForKeys is how many letters looks for keys may take: a quarter of the window is left to others, and half of
+// it where they lack room.
+func (p *pump) roomForKeys() int {
+	most := 3 * p.config.Batch / 2
+	if p.room() < p.leastRoom() {
+		most = p.config.Batch
+	}
+	return min(p.room(), most-p.drawn)
+}
 
 // mayAsk reports whether to look for keys.
 func (p *pump) mayAsk() bool {
 	return len(p.asks) > 0 && p.shards.mask != 0 && p.roomForKeys() >= max(p.config.Batch/8, 1)
 }
 
-// askings takes keys whose turn it is. One with little is expected to have half of what is asked for. What
-// was stored by transactions that were open when messages in hand were found may be before those: so a key is
-// read again from where a look for new messages begins.
-func (p *pump) askings(now time.Time) (all []asking) {
-	floor, room := p.reader.floor.id(now), p.roomForKeys()
-	share := max(firstLimit, 2*room/max(len(p.asks), 1)) // many keys go out faster than much of a few
+// askings takes keys whose turn it is. What was stored by transactions that were open when messages in hand
+// were found may be before those: so a key is read again from where the floor was when it was last read.
+func (p *pump) askings() (all []asking) {
+	room := p.roomForKeys()
+	share := max(firstLimit, room/max(len(p.asks), 1)) // many keys go out faster than much of a few
 	for len(p.asks) > 0 && room > 0 {
 		key := p.asks[0]
 		p.asks = p.asks[1:]
@@ -61,16 +67,16 @@ func (p *pump) askings(now time.Time) (all []asking) {
 			continue
 		}
 		t.asked = false
-		limit := min(t.limit, share)
+		limit := min(t.limit, share, room)
 		one := asking{key: key, after: t.after, limit: limit}
-		if floor < t.after {
+		if floor := p.reader.floor.before(t.since); floor < t.after {
 			one.after, one.limit = floor, limit+t.onWay
 		}
 		if _, blocked := p.blocked[key]; blocked { // only whether it still is
 			one.after, one.limit = 0, 1
 		}
 		all = append(all, one)
-		room -= (limit + 1) / 2
+		room -= limit
 	}
 	return all
 }
@@ -164,7 +170,11 @@ func (p *pump) takeKey(one *asking, r *reading, now time.Time) {
 		l.drawn = true
 		p.take(l, now)
 	}
-	if t.more = len(one.letters) == one.limit; t.more {
+	t.more = len(one.letters) == one.limit
+	if !t.more || one.letters[one.limit-1].id >= t.after {
+		t.since = r.began
+	}
+	if t.more {
 		t.limit = min(2*t.limit, p.config.keyCap())
 		p.ask(one.key)
 	}

@@ -139,6 +139,46 @@ func TestWhatOneTransactionStoredGoesOutInItsOrder(t *testing.T) {
 	}
 }
 
+// Nothing was read for longer than a transaction may be open, as in an outage. Of one that was open before, all
+// goes out in its order.
+func TestALookForAKeyBeginsWhereItWasLastRead(t *testing.T) {
+	p := newLeasedPump(t, RelayConfig{Batch: 16})
+	p.reader.floor.marks = []mark{{time.Now().Add(-3 * horizon), 5}, {time.Now().Add(-5 * time.Second), 15}}
+	p.put(t, "hot", dialect.OutboxPending, 20)
+	p.reader.last = due
+	p.round(t, pending)
+	p.put(t, "hot", dialect.OutboxPending, 10, 30, 40)
+	p.pass(horizon + time.Second)
+	p.check(hash("hot"))
+	p.rest()
+	p.reader.last = due
+	assert.Positive(t, p.looks(t))
+	assert.Equal(t, []int64{20, 10, 30, 40}, p.drain(t))
+}
+
+// What was sent of a key is passed over as soon as it was read.
+func TestTheFloorOfAKeyRisesWithEachLook(t *testing.T) {
+	p := newLeasedPump(t, RelayConfig{Batch: 16})
+	now := time.Now()
+	p.reader.floor.marks = []mark{{now.Add(-2 * horizon), 5}, {now.Add(-horizon + time.Minute), 15}}
+	p.put(t, "hot", dialect.OutboxPending, 20)
+	p.reader.last = due
+	p.round(t, pending)
+	after := func() int64 {
+		p.check(hash("hot"))
+		one := p.askings()[0]
+		p.check(hash("hot"))
+		return one.after
+	}
+	assert.Equal(t, int64(5), after())
+	p.pass(2 * time.Minute)
+	assert.Equal(t, int64(5), after(), "it was not read since")
+	p.rest()
+	p.reader.last = due
+	assert.Positive(t, p.looks(t))
+	assert.Equal(t, int64(15), after())
+}
+
 func TestAKeyOfAShardThatWentIsNotLookedFor(t *testing.T) {
 	p := newLeasedPump(t, RelayConfig{})
 	p.put(t, "hot", dialect.OutboxHeld, 1, 2, 3)
@@ -302,7 +342,7 @@ func TestWhatTheTableSaysOfAKey(t *testing.T) {
 func TestARelayThatStopsTakesNothingOfAKey(t *testing.T) {
 	p := newTestPump(t, oneLane(RelayConfig{}))
 	p.check(hash("k"))
-	look := &reading{kind: keys, shards: p.shards, askings: p.askings(time.Now())}
+	look := &reading{kind: keys, shards: p.shards, askings: p.askings()}
 	look.askings[0].letters = []*letter{mail(7, "k", "t")}
 	p.close()
 	p.took(look)

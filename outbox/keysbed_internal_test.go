@@ -76,6 +76,16 @@ func (p *pump) rest() {
 	r.sweepAt, r.lookAt, r.walk = time.Now().Add(time.Hour), time.Now().Add(time.Hour), walk{at: time.Now().Add(time.Hour)}
 }
 
+// pass has the time d pass, in which nothing is read.
+func (p *pump) pass(d time.Duration) {
+	for i := range p.reader.floor.marks {
+		p.reader.floor.marks[i].at = p.reader.floor.marks[i].at.Add(-d)
+	}
+	for _, t := range p.turns {
+		t.since = t.since.Add(-d)
+	}
+}
+
 // looks is how many looks follow one another at once.
 func (p *pump) looks(t *testing.T) (n int) {
 	t.Helper()

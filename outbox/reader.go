@@ -90,8 +90,8 @@ func (p *pump) cannotTake() bool {
 	return p.shards.mask == 0 || p.room() < p.leastRoom() || p.once && p.reader.exhausted
 }
 
-// leastRoom is how much room makes a look worth while.
-func (p *pump) leastRoom() int { return max(p.config.Batch/2, 1) }
+// leastRoom is how much room makes a look worth while: a quarter of what looks for keys leave.
+func (p *pump) leastRoom() int { return max((2*p.config.Batch-p.drawn)/4, 1) }
 
 // read starts a look if one is called for.
 func (p *pump) read(ctx context.Context) {
@@ -110,7 +110,7 @@ func (p *pump) read(ctx context.Context) {
 	look := &reading{kind: next, epoch: r.epoch, began: now, shards: p.shards, ledger: p.flusher.written}
 	switch next {
 	case keys:
-		look.askings = p.askings(now)
+		look.askings = p.askings()
 	case due:
 		r.dueAt = time.Time{}
 	case pending:
@@ -214,6 +214,7 @@ func (p *pump) tookPending(r *reading, now time.Time) {
 		case p.unsure(l, r): // the look for its key takes it
 			asked++
 		case p.inTurn(l, r):
+			p.knows(l, r)
 			p.take(l, now)
 		default:
 			p.seen(l, now)

@@ -1,6 +1,10 @@
 package outbox
 
-import "github.com/millrace-go/millrace/internal/dialect"
+import (
+	"time"
+
+	"github.com/millrace-go/millrace/internal/dialect"
+)
 
 // turn is what a relay knows of a key of which it has messages in hand, or the table has more.
 //
@@ -8,11 +12,12 @@ import "github.com/millrace-go/millrace/internal/dialect"
 // is in hand too; see [pump.inTurn] and [pump.takeKey]. So the order hangs on ids alone: not on
 // what else is held back, nor on what this or another relay did before.
 type turn struct {
-	onWay int   // letters before a lane or in it
-	after int64 // what is not in hand of the key is behind this id
-	more  bool  // the table has messages of it that are not in hand, or may have
-	asked bool  // in pump.asks
-	limit int   // of the next look
+	onWay int       // letters before a lane or in it
+	after int64     // what is not in hand of the key is behind this id
+	more  bool      // the table has messages of it that are not in hand, or may have
+	asked bool      // in pump.asks
+	limit int       // of the next look
+	since time.Time // when the look began that told of all that is unsent up to after
 }
 
 // firstLimit is how much is read of a key at first: many keys have little, and then share a look.
@@ -102,6 +107,18 @@ func (p *pump) inTurn(l *letter, r *reading) bool {
 		before = p.window[l.behind]
 	}
 	return before != nil && !before.back
+}
+
+// knows notes when a look tells of all that is unsent of a key up to l: it began where the key was last read from, or
+// it tells that there is nothing before l.
+func (p *pump) knows(l *letter, r *reading) {
+	if !l.keyed || l.again {
+		return
+	}
+	t := p.turn(l.hash)
+	if l.id >= t.after && (l.behind == 0 || !r.tail && r.after <= p.reader.floor.before(t.since)) {
+		t.since = r.began
+	}
 }
 
 // unsure reports whether a look that began behind something leaves a letter to the look for its key: where that

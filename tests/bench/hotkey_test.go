@@ -75,7 +75,7 @@ func BenchmarkHotKey(b *testing.B) {
 		publisher, err := rabbitmq.NewPublisher(r.config(), rabbitmq.PublisherConfig{})
 		require.NoError(b, err)
 		defer publisher.Close() //nolint:errcheck // at the end of all
-		n := pick(30_000, 300)
+		n := pick(90_000, 300)
 		rates := series{}
 		var behind, hot []float64
 		for range pick(3, 1) {
