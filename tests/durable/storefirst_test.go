@@ -1,7 +1,9 @@
 package durable_test
 
 import (
+	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -17,6 +19,55 @@ import (
 
 // storeFirstBodies: a message is committed to the table before it is delivered.
 var storeFirstBodies = []testdb.Body{
+	{Name: "OnParked changes while a message is parked", Why: "what it says counts from then on, for what is stored already", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
+		var mended atomic.Bool
+		var mu sync.Mutex
+		var order []string
+		serve := func(onParked inbox.OnParked) *service {
+			durable := quick(b.process())
+			durable.Mode, durable.MaxAttempts, durable.OnParked = pubsub.StoreFirst, 1, onParked
+			durable.OrderKey = func(*message.Message) (string, error) { return "one", nil }
+			return b.inboxed(durable, func(msg *message.Message) error {
+				if isBad(msg) && !mended.Load() {
+					return errBoom
+				}
+				mu.Lock()
+				defer mu.Unlock()
+				order = append(order, string(msg.Payload))
+				return nil
+			})
+		}
+		handled := func() []string {
+			mu.Lock()
+			defer mu.Unlock()
+			return slices.Clone(order)
+		}
+		send := func(s *service, payload string) {
+			msg := newMessage()
+			msg.Payload = []byte(payload)
+			assert.True(t, s.deliver(msg))
+		}
+		s := serve(inbox.HoldKey)
+		assert.True(t, s.deliver(newBad("first")))
+		send(s, "second")
+		rig.Eventually(b, "the first is parked", func() bool { return b.open(inbox.Parked) == 1 })
+		require.NoError(t, s.router.Close())
+		assert.Empty(t, handled(), "its key waits")
+
+		s = serve(inbox.Continue)
+		send(s, "third")
+		rig.Eventually(b, "the others go on", func() bool { return len(handled()) == 2 })
+		require.NoError(t, s.router.Close())
+
+		s = serve(inbox.HoldKey)
+		send(s, "fourth")
+		mended.Store(true)
+		found := rig.Parked(b, b.store)
+		require.Len(t, found, 1)
+		require.NoError(t, b.store.Retry(t.Context(), found[0].ID, ada, nil))
+		rig.Eventually(b, "all are handled", func() bool { return b.rows() == 0 })
+		assert.Equal(t, []string{"second", "third", "first", "fourth"}, handled())
+	})},
 	{Name: "stored first", Why: "row committed, acked, then delivered from the table", Run: func(t *testing.T, db *testdb.DB) {
 		b, runs, hold := newBed(t, db), &counter{}, make(chan struct{})
 		durable := quick(b.store)
