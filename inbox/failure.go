@@ -53,12 +53,19 @@ func (cl *Claim) endedButDone(produced []*message.Message) (done bool, err error
 	return err == nil, err
 }
 
+// silence is how long a server takes for its answer that hangs.
+const silence = time.Second
+
 // takeBack reopens a claim that a failed handler committed, and records the failure, so
 // that the redelivery runs the handler again.
 func (cl *Claim) takeBack(cause error) (reopened bool, err error) {
 	ctx, cancel := cl.cleanup()
 	defer cancel()
+	asked := time.Now()
 	mine, err := cl.mine(ctx)
+	if cl.span.late() && time.Since(asked) > silence { // Timeout ran out for every run
+		cause = disconnected(cause)
+	}
 	if err == nil && !mine {
 		return false, cause
 	}

@@ -1,6 +1,10 @@
 package durable_test
 
 import (
+	"context"
+	"regexp"
+	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -12,11 +16,33 @@ import (
 	millrace "github.com/millrace-go/millrace/middleware"
 	"github.com/millrace-go/millrace/pubsub"
 	"github.com/millrace-go/millrace/tests/rig"
+	"github.com/millrace-go/millrace/tests/servers"
 	"github.com/millrace-go/millrace/tests/testdb"
 )
 
 // leaseBodies: what becomes of a message whose holder is gone or too slow.
 var leaseBodies = []testdb.Body{
+	{Name: "a server that hangs until Timeout ends a run", Why: "an outage is no attempt", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
+		if b.db.Dialect == "sqlite" {
+			t.Log("there is no server")
+			return
+		}
+		wire := servers.Proxy(t, regexp.MustCompile(`[\w.]+:\d+\b`).FindString(b.db.DSN[strings.LastIndex(b.db.DSN, "@"):]))
+		store := rig.NewStore(b, b.db.Open(b, testdb.Via(wire.Addr())).DB, inbox.Config{
+			WithoutPlugin: true, Observers: []inbox.Observer{onFailure(wire.Thaw)},
+		})
+		durable := quick(store)
+		durable.Mode, durable.MaxAttempts, durable.Lease = pubsub.StoreFirst, 1, time.Minute
+		var once sync.Once
+		s := b.start(durable, func(msg *message.Message) ([]*message.Message, error) {
+			once.Do(wire.Freeze)
+			return nil, effect(msg)
+		}, millrace.Inbox{Store: store, Timeout: time.Second}.Middleware)
+		msg := newMessage()
+		assert.True(t, s.deliver(msg))
+		rig.Eventually(b, "it is handled, or parked", func() bool { return b.rows() == b.open(inbox.Parked) })
+		assert.Equal(t, []int{1, 0}, []int{b.effects(msg), b.rows()})
+	})},
 	{Name: "a process that gives no answer", Why: "its messages are tried one by one, each counted before, and only the one that ends it is parked",
 		Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 			durable := quick(b.store)
@@ -95,3 +121,8 @@ var leaseBodies = []testdb.Body{
 		assert.Equal(t, 1, b.rows())
 	}},
 }
+
+// onFailure is called when a run has failed.
+type onFailure func()
+
+func (f onFailure) ObserveFailed(context.Context, inbox.Event) { f() }
