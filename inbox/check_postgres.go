@@ -1,6 +1,10 @@
 package inbox
 
-import "fmt"
+import (
+	"context"
+	"fmt"
+	"strings"
+)
 
 func (c *checkup) postgres() {
 	v := c.settings
@@ -56,4 +60,20 @@ func (c *checkup) postgresRemedy(setting, parameter, value string) string {
 			"connection string sets", setting, value)
 	}
 	return fmt.Sprintf("put it into the connection string, for instance postgres://…/db?%s=%s", setting, parameter)
+}
+
+// statistics looks whether the background work may bring up to date what the planner knows of the tables.
+func (c *checkup) statistics(ctx context.Context) error {
+	const planMode = "plan_cache_mode"
+	var tables []string
+	if err := c.store.db.SelectContext(ctx, &tables, c.store.dialect.SelectUnanalysed); err != nil {
+		return fmt.Errorf("ask who may analyse the tables: %w", err)
+	}
+	if len(tables) == 0 || c.settings[planMode] == "force_custom_plan" {
+		return nil
+	}
+	c.warn("statistics", "the user may not ANALYZE "+strings.Join(tables, ", ")+": plans that were made while a table was all but "+
+		"empty can stay slow for a minute, or for ever where autovacuum is off", "let a role own the tables of which the user is a member, "+
+		"or, from PostgreSQL 17 on, GRANT MAINTAIN on them; or "+c.postgresRemedy(planMode, "force_custom_plan", "force_custom_plan"))
+	return nil
 }

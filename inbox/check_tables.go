@@ -49,10 +49,13 @@ func (c *checkup) tables(ctx context.Context) error {
 				"was committed with", kind), restore[s.dialect.Name])
 		}
 	}
-	if complete {
-		return c.version(ctx)
+	if !complete {
+		return nil
 	}
-	return nil
+	if err := c.statistics(ctx); err != nil {
+		return err
+	}
+	return c.version(ctx)
 }
 
 var restore = map[string]string{

@@ -57,6 +57,8 @@ type Dialect struct {
 	// SelectOutgrown gives the statements that bring up to date what the planner knows of tables that have
 	// grown far beyond it, but for the outbox's.
 	SelectOutgrown string
+	// SelectUnanalysed gives those of these tables for which the user may not do that.
+	SelectUnanalysed string
 
 	// Consumers.
 	InsertConsumer  string
@@ -191,7 +193,7 @@ func (d *Dialect) render(names Names) {
 		}
 	}
 	// Queries of the catalogue compare names, so there the bare prefix stands.
-	for _, query := range []*string{&d.SelectColumns, &d.SelectSizes, &d.SelectOutgrown} {
+	for _, query := range []*string{&d.SelectColumns, &d.SelectSizes, &d.SelectOutgrown, &d.SelectUnanalysed} {
 		*query = strings.NewReplacer("{prefix}", prefix, "{schema}", names.Schema).Replace(*query)
 	}
 	d.Outbox.name(qualified)

@@ -43,7 +43,8 @@ var mysql = Dialect{
 		SELECT TABLE_NAME AS name, TRUE AS estimated, COALESCE(TABLE_ROWS, -1) AS ` + "`rows`" + `
 		FROM information_schema.TABLES
 		WHERE TABLE_SCHEMA = DATABASE() AND LEFT(TABLE_NAME, CHAR_LENGTH('{prefix}')) = '{prefix}'`,
-	SelectOutgrown: `SELECT '' FROM DUAL WHERE FALSE`, // InnoDB sees to it by itself, and each statement is planned anew
+	SelectOutgrown:   `SELECT '' FROM DUAL WHERE FALSE`, // InnoDB sees to it by itself, and each statement is planned anew
+	SelectUnanalysed: `SELECT '' FROM DUAL WHERE FALSE`,
 
 	InsertConsumer: `
 		INSERT INTO millrace_consumers (id, namespace, name, epoch, key_source, retention, window_us, on_replay, created_at)

@@ -13,6 +13,19 @@ const postgresNow = `(EXTRACT(EPOCH FROM clock_timestamp()) * 1000000)::BIGINT`
 // millisecond: statements that each message takes do without, see SelectOutgrown.
 const postgresPlanned = ` IS NOT NULL OR (SELECT COUNT(*) FROM generate_series(1, 1000000)) > 0)`
 
+// postgresAnalysed are the tables of the inbox, and postgresMayAnalyse is whether the role may analyse one.
+const (
+	postgresAnalysed = `pg_class c
+		JOIN pg_namespace n ON n.oid = c.relnamespace
+		WHERE c.relname IN ('{prefix}claims', '{prefix}outcomes', '{prefix}results', '{prefix}messages', '{prefix}versions',
+				'{prefix}journal', '{prefix}history', '{prefix}steps', '{prefix}leases', '{prefix}blobs',
+				'{prefix}audit', '{prefix}dropped', '{prefix}activity', '{prefix}replays', '{prefix}consumers')
+			AND c.relkind = 'r'
+			AND (n.nspname = '{schema}' OR '{schema}' = '' AND pg_table_is_visible(c.oid))`
+	postgresMayAnalyse = `CASE WHEN current_setting('server_version_num')::INTEGER < 170000 THEN pg_has_role(c.relowner, 'USAGE')
+				ELSE has_table_privilege(c.oid, 'MAINTAIN') END`
+)
+
 var postgres = Dialect{
 	Name:     PostgresName,
 	BindType: sqlx.DOLLAR,
@@ -34,7 +47,7 @@ var postgres = Dialect{
 		WHERE name IN ('default_transaction_isolation', 'synchronous_commit', 'fsync', 'full_page_writes',
 			'idle_in_transaction_session_timeout', 'lock_timeout', 'statement_timeout', 'max_connections',
 			'default_transaction_read_only', 'server_version_num', 'transaction_timeout',
-			'tcp_keepalives_idle', 'tcp_user_timeout')
+			'tcp_keepalives_idle', 'tcp_user_timeout', 'plan_cache_mode')
 		UNION ALL SELECT name || '.source', source FROM pg_settings WHERE name = 'idle_in_transaction_session_timeout'
 		UNION ALL SELECT 'in_recovery', pg_is_in_recovery()::TEXT`,
 	SelectBackend: `SELECT pg_backend_pid() || ' of ' || pg_postmaster_start_time()`,
@@ -58,16 +71,14 @@ var postgres = Dialect{
 	// Below a thousand rows any plan will do. Where a role may not analyse a table, the server would log a warning.
 	SelectOutgrown: `
 		SELECT format('ANALYZE (SKIP_LOCKED) %I.%I', n.nspname, c.relname)
-		FROM pg_class c
-		JOIN pg_namespace n ON n.oid = c.relnamespace
-		WHERE c.relname IN ('{prefix}claims', '{prefix}outcomes', '{prefix}results', '{prefix}messages', '{prefix}versions',
-				'{prefix}journal', '{prefix}history', '{prefix}steps', '{prefix}leases', '{prefix}blobs',
-				'{prefix}audit', '{prefix}dropped', '{prefix}activity', '{prefix}replays', '{prefix}consumers')
-			AND c.relkind = 'r'
-			AND (n.nspname = '{schema}' OR '{schema}' = '' AND pg_table_is_visible(c.oid))
+		FROM ` + postgresAnalysed + `
 			AND pg_stat_get_live_tuples(c.oid) > 4 * GREATEST(c.reltuples, 250)
-			AND CASE WHEN current_setting('server_version_num')::INTEGER < 170000 THEN pg_has_role(c.relowner, 'USAGE')
-				ELSE has_table_privilege(c.oid, 'MAINTAIN') END`,
+			AND ` + postgresMayAnalyse,
+	SelectUnanalysed: `
+		SELECT c.relname
+		FROM ` + postgresAnalysed + `
+			AND NOT ` + postgresMayAnalyse + `
+		ORDER BY c.relname`,
 
 	InsertConsumer: `
 		INSERT INTO millrace_consumers (id, namespace, name, epoch, key_source, retention, window_us, on_replay, created_at)

@@ -55,7 +55,8 @@ var sqlite = Dialect{
 		UNION ALL SELECT 'millrace_replays', FALSE, COUNT(*) FROM millrace_replays
 		UNION ALL SELECT 'millrace_steps', FALSE, COUNT(*) FROM millrace_steps
 		UNION ALL SELECT 'millrace_history', FALSE, COUNT(*) FROM millrace_history`,
-	SelectOutgrown: `SELECT '' WHERE FALSE`, // it plans by its indexes, not by how many rows there are
+	SelectOutgrown:   `SELECT '' WHERE FALSE`, // it plans by its indexes, not by how many rows there are
+	SelectUnanalysed: `SELECT '' WHERE FALSE`,
 
 	InsertConsumer: `
 		INSERT INTO millrace_consumers (id, namespace, name, epoch, key_source, retention, window_us, on_replay, created_at)
