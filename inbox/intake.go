@@ -176,7 +176,7 @@ func (q *Queue) Straight(topic string, msg *message.Message) (*message.Message, 
 func (s *Straight) keepIt(ctx context.Context, because why) (stored bool, err error) {
 	a, err := s.queue.arrival(s.topic, s.msg)
 	if err != nil {
-		return false, err
+		return false, fmt.Errorf("%w: %w", errNotIdentified, err)
 	}
 	if a.status != FailedTerminal {
 		a.status, a.delay, a.why = FailedTerminal, never, because

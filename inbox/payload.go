@@ -62,6 +62,9 @@ type storedPayload struct {
 // errNotKept says that a payload cannot be stored now.
 var errNotKept = errors.New("the payload cannot be stored")
 
+// errNotIdentified says that a function of the service's, such as Key, could not tell now what a message is.
+var errNotIdentified = errors.New("the message cannot be identified")
+
 // sealPayload makes of the payload of msg what its row is to keep. A blob outside the
 // database is written by then.
 func (s *Store) sealPayload(ctx context.Context, consumer, topic string, msg *message.Message) (storedPayload, error) {
@@ -135,12 +138,12 @@ type openError struct {
 
 func (e *openError) Unwrap() error { return e.error }
 
-// saysOf is what err says of the database, in a delivery. That a codec or a blob store cannot reach its
-// server says nothing.
+// saysOf is what err says of the database, in a delivery. That a codec, a blob store or a function
+// such as Key cannot reach its server says nothing.
 func saysOf(err error) dialect.Kind {
 	var opening *openError
 	kind := dialect.Classify(err)
-	if kind.Down() && (errors.Is(err, errNotKept) || errors.As(err, &opening)) {
+	if kind.Down() && (errors.Is(err, errNotKept) || errors.Is(err, errNotIdentified) || errors.As(err, &opening)) {
 		return dialect.Other
 	}
 	return kind

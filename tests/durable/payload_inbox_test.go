@@ -69,6 +69,12 @@ var inboxPayloadBodies = []testdb.Body{
 		copied, _ := b.queue(store).Straight("orders", keyless)
 		_, err = handle(copied)
 		require.ErrorIs(t, err, syscall.ECONNREFUSED)
+		asks := rig.Queue(t, store, inbox.QueueConfig{Consumer: consumer, Key: inbox.ByFunc("id", func(*message.Message) (string, error) {
+			return "", &net.OpError{Op: "dial", Err: syscall.ECONNREFUSED}
+		})})
+		copied, _ = asks.Straight("orders", keyless)
+		_, err = handle(copied)
+		require.ErrorIs(t, err, syscall.ECONNREFUSED)
 		assert.Zero(t, events.Count("outage"))
 	}},
 	{Name: "a handler that commits by itself and fails", Why: "its claim is taken back, though the payload cannot be stored", Run: func(t *testing.T, db *testdb.DB) {
