@@ -85,7 +85,7 @@ func (p *pump) askings() (all []asking) {
 func (d *database) lookForKeys(ctx context.Context, r *reading) error {
 	together := 16 // of more, MariaDB takes long to make a plan
 	if d.sql.KeysAreListed {
-		together = len(r.askings)
+		together = max(len(r.askings), 1)
 	}
 	for some := range slices.Chunk(r.askings, together) {
 		list := make([]dialect.Key, 0, len(some))
@@ -150,6 +150,10 @@ func (p *pump) stillBlocked(one *asking, r *reading) bool {
 // What makes it wait has the key looked for again when it is over.
 func (p *pump) takeKey(one *asking, r *reading, now time.Time) {
 	t := p.turn(one.key)
+	if t.after < one.after { // meanwhile something was held back that lies before what was read
+		p.check(one.key)
+		return
+	}
 	for _, l := range one.letters {
 		known := r.had[l.id]
 		if known == nil {
@@ -165,6 +169,9 @@ func (p *pump) takeKey(one *asking, r *reading, now time.Time) {
 			p.blocked[one.key] = block{head: l.id}
 			return
 		case t.onWay >= p.config.keyCap():
+			return
+		case p.room() <= 0:
+			p.check(one.key)
 			return
 		}
 		l.drawn = true

@@ -14,7 +14,7 @@ func (t *Tx) Ended() bool {
 		return false
 	}
 	ended := false
-	_ = t.conn.Raw(func(c any) error { // its error says that the connection is gone
+	t.raw(func(c any) error {
 		ended = statusOf(c) == idle
 		return nil
 	})

@@ -206,7 +206,18 @@ func (t *Tx) discard() {
 			return
 		}
 	}
-	_ = t.conn.Raw(func(any) error { return driver.ErrBadConn }) // has database/sql close it
+	t.raw(func(any) error { return driver.ErrBadConn }) // has database/sql close it
+}
+
+// raw calls use with the driver's connection, unless that is gone. At the end of a context database/sql may close
+// it at the same moment, and then [sql.Conn.Raw] panics: it looks whether the connection is closed before it locks it.
+func (t *Tx) raw(use func(driverConn any) error) {
+	defer func() {
+		if r := recover(); r != nil && t.ctx.Err() == nil {
+			panic(r)
+		}
+	}()
+	_ = t.conn.Raw(use) // its error says that the connection is gone
 }
 
 // notInTransaction recognises SQLite's answer to a ROLLBACK without a transaction.
