@@ -28,7 +28,7 @@ func TestRollingUpgradeOfEveryRow(t *testing.T) {
 		_, err := db.ExecContext(t.Context(),
 			`CREATE TABLE effects (consumer VARCHAR(20) NOT NULL, uuid VARCHAR(700) NOT NULL, payload VARCHAR(100) NOT NULL)`)
 		require.NoError(t, err)
-		u := &upgrade{bed: &bed{T: t, db: db}, handed: map[*process.Process]int{}, published: map[string]map[string]bool{}}
+		u := &upgrade{bed: &bed{T: t, db: db}, handed: map[*process.Process]int{}, nacked: map[*process.Process]int{}, published: map[string]map[string]bool{}}
 		u.pass("old", built.before, "new", built.after) // the old one migrates
 		u.pass("new", built.after, "old", built.before)
 		u.beside(built)
@@ -40,6 +40,7 @@ type upgrade struct {
 	*bed
 	sent      []process.Delivery
 	handed    map[*process.Process]int   // how many copies
+	nacked    map[*process.Process]int   // how many of them, that were delivered again
 	published map[string]map[string]bool // the UUIDs of what was produced, by the message it is for
 }
 
@@ -99,16 +100,16 @@ func (u *upgrade) pass(from, leaving, to, finishing string) {
 	u.send(p, "failing", "fails=hangs")
 	gated := u.gated(p)
 	u.send(p, "waiting") // by then the consumer is known
-	rig.Eventually(u, "the consumer that is to be paused is known", func() bool { return u.effectsBy("waiting") > 0 })
+	u.eventually("the consumer that is to be paused is known", func() bool { return u.effectsBy("waiting") > 0 }, p)
 	p.GoOn()
 	p.Await("operated", 1)
 	u.send(p, "waiting")
-	rig.Eventually(u, "a message is there to collide with", func() bool { return u.effectsBy("recorded") > 0 })
+	u.eventually("a message is there to collide with", func() bool { return u.effectsBy("recorded") > 0 }, p)
 	other := collided
 	other.Payload, other.Metadata = []byte("another payload"), maps.Clone(collided.Metadata)
 	u.sent = append(u.sent, other)
 	u.deliver(p, other)
-	rig.Eventually(u, from+" has left rows in every state", u.everyState)
+	u.eventually(from+" has left rows in every state", u.everyState, p)
 	p.Kill()
 	u.collect(p)
 
@@ -181,30 +182,38 @@ func (u *upgrade) redeliver(p *process.Process, except func(process.Delivery) bo
 	}
 }
 
-// done returns once everything was handled and published. What is nacked is delivered again.
-func (u *upgrade) done(services ...*process.Process) {
+// eventually waits for something. What is nacked meanwhile, as where a Timeout runs out on a machine with much to
+// do, is delivered again.
+func (u *upgrade) eventually(what string, condition func() bool, services ...*process.Process) {
 	u.Helper()
-	answered := make([]int, len(services))
-	byUUID := map[string][]process.Delivery{}
-	for _, d := range u.sent {
-		byUUID[d.UUID] = append(byUUID[d.UUID], d)
-	}
-	rig.Eventually(u, "everything is handled", func() bool {
-		for i, p := range services {
+	rig.Eventually(u, what, func() bool {
+		for _, p := range services {
 			nacked := p.Events(process.Nacked)
-			for _, e := range nacked[answered[i]:] {
-				for _, d := range byUUID[e.UUID] {
-					u.deliver(p, d)
+			for _, e := range nacked[u.nacked[p]:] {
+				for _, d := range u.sent {
+					if d.UUID == e.UUID {
+						u.deliver(p, d)
+					}
 				}
 			}
-			answered[i] = len(nacked)
-			if len(nacked)+len(p.Events(process.Acked)) < u.handed[p] {
+			u.nacked[p] = len(nacked)
+		}
+		return condition()
+	})
+}
+
+// done returns once everything was handled and published.
+func (u *upgrade) done(services ...*process.Process) {
+	u.Helper()
+	u.eventually("everything is handled", func() bool {
+		for _, p := range services {
+			if len(p.Events(process.Nacked))+len(p.Events(process.Acked)) < u.handed[p] {
 				return false
 			}
 		}
 		return u.effectsOfAll() >= len(u.sent) && u.count(`SELECT COUNT(*) FROM millrace_outcomes`) == 0 &&
 			u.count(`SELECT COUNT(*) FROM millrace_messages`) == 0 && u.allPublished(services)
-	})
+	}, services...)
 }
 
 func (u *upgrade) effectsOfAll() int {
