@@ -110,23 +110,13 @@ var epochBodies = []testdb.Body{
 		assert.Equal(t, 0, b.effects(twin))
 	})},
 	{Name: "a key of another source that two payloads share, one of them handled", Why: "they are two messages: what the setting says becomes of the other", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
-		one, other := b.sharingOrder()
-		s := b.byOrder(inbox.CollisionPark)
-		assert.True(t, s.deliver(one))
-		rig.Eventually(b, "it is handled", func() bool { return b.effects(one) == 1 && b.rows() == 0 })
-		require.NoError(t, s.router.Close())
-		b.storeIn(inbox.QueueConfig{}, other)
+		other := b.besideHandled(inbox.CollisionPark)
 		b.byOrder(inbox.CollisionPark)
 		rig.Eventually(b, "the other one is parked", func() bool { return b.open(inbox.Parked) == 1 && b.rows() == 1 })
 		b.retriedAsDistinct(other)
 	})},
 	{Name: "a key of another source that two payloads share, where collisions are dropped", Why: "the service says so, and it is counted", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
-		one, other := b.sharingOrder()
-		s := b.byOrder(inbox.CollisionDrop)
-		assert.True(t, s.deliver(one))
-		rig.Eventually(b, "it is handled", func() bool { return b.effects(one) == 1 && b.rows() == 0 })
-		require.NoError(t, s.router.Close())
-		b.storeIn(inbox.QueueConfig{}, other)
+		other := b.besideHandled(inbox.CollisionDrop)
 		dropped := b.byOrder(inbox.CollisionDrop).collisions
 		rig.Eventually(b, "the other one is dropped", func() bool { return b.rows() == 0 && dropped.Load() == 1 })
 		assert.Equal(t, 0, b.effects(other))
@@ -141,12 +131,7 @@ var epochBodies = []testdb.Body{
 		b.retriedAsDistinct(other)
 	})},
 	{Name: "a key of another source of a parked message, known as that of another", Why: "it stays parked, with its reason, until an operator decides", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
-		one, other := b.sharingOrder()
-		s := b.byOrder(inbox.CollisionDrop)
-		assert.True(t, s.deliver(one))
-		rig.Eventually(b, "it is handled", func() bool { return b.effects(one) == 1 && b.rows() == 0 })
-		require.NoError(t, s.router.Close())
-		b.storeIn(inbox.QueueConfig{}, other)
+		other := b.besideHandled(inbox.CollisionDrop)
 		b.db.Do(t, `UPDATE millrace_messages SET status = ?, reason = ?`, inbox.FailedTerminal, []byte("for a reason"))
 		b.byOrder(inbox.CollisionDrop)
 		rig.Eventually(b, "it moves", func() bool { return b.inEpoch(1) == 1 })
@@ -162,6 +147,18 @@ func (b *bed) sharingOrder() (one, other *message.Message) {
 	one, other = ofOrder(), newMessage()
 	other.Metadata, other.Payload = one.Copy().Metadata, message.Payload("another")
 	return one, other
+}
+
+// besideHandled has a message handled in epoch 1, and returns another one of its order, which is stored in epoch 0.
+func (b *bed) besideHandled(setting inbox.OnCollision) (other *message.Message) {
+	b.Helper()
+	one, other := b.sharingOrder()
+	s := b.byOrder(setting)
+	assert.True(b, s.deliver(one))
+	rig.Eventually(b, "it is handled", func() bool { return b.effects(one) == 1 && b.rows() == 0 })
+	require.NoError(b, s.router.Close())
+	b.storeIn(inbox.QueueConfig{}, other)
+	return other
 }
 
 // orderService knows messages by their order, in epoch 1.
