@@ -39,10 +39,10 @@ func (p *pump) check(key int64) {
 	}
 }
 
-// roomForKeys is how many letters looks for keys may take: a quarter of the window is left to others, and half of
+// roomForKeys is how many letters looks for keys may take: an eighth of the window is left to others, and half of
 // it where they lack room.
 func (p *pump) roomForKeys() int {
-	most := 3 * p.config.Batch / 2
+	most := 7 * p.config.Batch / 4
 	if p.room() < p.leastRoom() {
 		most = p.config.Batch
 	}

@@ -252,7 +252,7 @@ func (p *pump) patience() time.Duration {
 }
 
 // restful is how many times as long as a look took there is none of its kind, where others do more.
-const restful = 29
+const restful = 49
 
 // paged decides from where and when to look again.
 func (p *pump) paged(r *reading, now time.Time) {
@@ -355,7 +355,7 @@ func (p *pump) tailPaged(r *reading, now time.Time, asked int) {
 		rd.hungry = true
 	}
 	if 2*asked > len(r.letters) { // looks for keys find those
-		rd.tail.next = now.Add(restful / 3 * now.Sub(r.began))
+		rd.tail.next = now.Add(restful / 2 * now.Sub(r.began))
 	}
 	rd.lookAt = now.Add(soonest)
 	p.walked(r, now)

@@ -22,7 +22,7 @@ func TestManyKeysShareALook(t *testing.T) {
 	assert.Greater(t, len(p.askings()), 150)
 }
 
-// Others are found in a quarter of the window though all that looks for keys took hangs, and in half of it where
+// Others are found in an eighth of the window though all that looks for keys took hangs, and in half of it where
 // they take more than that.
 func TestLooksForKeysLeaveRoomToOthers(t *testing.T) {
 	p := newTestPump(t, oneLane(RelayConfig{Batch: 100}))
@@ -41,18 +41,18 @@ func TestLooksForKeysLeaveRoomToOthers(t *testing.T) {
 	for _, one := range p.askings() {
 		asked += one.limit
 	}
-	assert.Equal(t, 150, asked)
-	fill(1, 150, true)
+	assert.Equal(t, 175, asked)
+	fill(1, 175, true)
 	assert.False(t, p.mayAsk())
 	assert.False(t, p.cannotTake())
-	fill(1000, 40, false)
+	fill(1000, 20, false)
 	assert.True(t, p.cannotTake())
 	for id := range int64(30) {
 		p.letGo(id + 1)
 	}
-	assert.Equal(t, 120, p.drawn)
+	assert.Equal(t, 145, p.drawn)
 	assert.False(t, p.cannotTake())
-	fill(2000, 30, false)
+	fill(2000, 25, false)
 	assert.True(t, p.cannotTake())
 	assert.False(t, p.mayAsk(), "others have their turn")
 	for id := range int64(90) {

@@ -78,7 +78,7 @@ func BenchmarkHotKey(b *testing.B) {
 		n := pick(90_000, 300)
 		rates := series{}
 		var behind, hot []float64
-		for range pick(3, 1) {
+		for range pick(7, 1) {
 			for _, way := range []string{"alone", "beside"} {
 				r.purge(b)
 				db.Do(b, map[string]string{"postgres": "TRUNCATE millrace_outbox", "mysql": "TRUNCATE TABLE millrace_outbox"}[db.Dialect])
