@@ -88,8 +88,8 @@ func TestLooksAreNotPlannedForAnEmptyQueue(t *testing.T) {
 	db, _ := emptied(t)
 	conn := connection(t, db)
 	looks := make(map[string]*prepared)
-	for _, name := range []string{"SelectFront", "SelectHeads"} {
-		looks[name] = prepare(t, db, conn, "Queue."+name)
+	for _, name := range []string{"Queue.SelectFront", "Queue.SelectHeads", "Queue.SelectOpen", "PurgeActivity", "PurgeDropped", "PurgeLeases"} {
+		looks[name] = prepare(t, db, conn, name)
 		for range 10 { // a plan is kept from the sixth time on
 			looks[name].plan(t)
 		}

@@ -285,12 +285,15 @@ var postgres = Dialect{
 	PurgeDropped: `
 		DELETE FROM millrace_dropped
 		WHERE id IN (
-			SELECT id FROM millrace_dropped WHERE at < $1 ORDER BY at LIMIT $2 FOR UPDATE SKIP LOCKED)`,
+			SELECT id FROM millrace_dropped
+			WHERE at < $1 AND ($1::BIGINT` + postgresPlanned + `
+			ORDER BY at LIMIT $2 FOR UPDATE SKIP LOCKED)`,
 	PurgeLeases: `
 		DELETE FROM millrace_leases
 		WHERE (consumer, message_id) IN (
 			SELECT consumer, message_id FROM millrace_leases
-			WHERE until < $1 ORDER BY until LIMIT $2 FOR UPDATE SKIP LOCKED)`,
+			WHERE until < $1 AND ($1::BIGINT` + postgresPlanned + `
+			ORDER BY until LIMIT $2 FOR UPDATE SKIP LOCKED)`,
 
 	AddActivity: `
 		INSERT INTO millrace_activity AS a (minute, consumer, completed, failed, duplicates, stale, held, parked, handling_us)
@@ -312,7 +315,8 @@ var postgres = Dialect{
 		DELETE FROM millrace_activity
 		WHERE (minute, consumer) IN (
 			SELECT minute, consumer FROM millrace_activity
-			WHERE minute < $1 ORDER BY minute, consumer LIMIT $2 FOR UPDATE SKIP LOCKED)`,
+			WHERE minute < $1 AND ($1::BIGINT` + postgresPlanned + `
+			ORDER BY minute, consumer LIMIT $2 FOR UPDATE SKIP LOCKED)`,
 
 	AcquireLease: `
 		INSERT INTO millrace_leases (consumer, message_id, token, until)

@@ -161,7 +161,7 @@ var postgresQueue = Queue{
 		FROM millrace_consumers
 		WHERE namespace = $1 AND name = $2 AND epoch < $3`,
 	SelectOpen: `
-		SELECT EXISTS (SELECT 1 FROM millrace_messages WHERE consumer = $1)`,
+		SELECT EXISTS (SELECT 1 FROM millrace_messages WHERE consumer = $1 AND ($1` + postgresPlanned + `)`,
 	SelectAdoptable: `
 		SELECT ` + messageColumns + `
 		FROM millrace_messages m
