@@ -20,9 +20,12 @@ services = exports=$$($(SERVICES)); eval "$$exports"; export MILLRACE_TEST_ALL=1
 in_memory = if [[ -n $${MILLRACE_TEST_MEMORY:-} ]]; then \
 	export GOTMPDIR=$${GOTMPDIR:-$${TMPDIR:-/tmp}} TMPDIR=$$MILLRACE_TEST_MEMORY; fi
 
-# Runs a command in the main module and in every nested one.
-in_each_module = nested=$$(git ls-files '*/go.mod'); for mod in go.mod $$nested; do \
+# Runs a command in every nested module.
+in_each_nested = nested=$$(git ls-files '*/go.mod'); for mod in $$nested; do \
 	dir=$$(dirname $$mod); echo "$$dir"; (cd $$dir && $(1)) || exit 1; done
+
+# Runs a command in the main module and in every nested one.
+in_each_module = (echo . && $(1)) || exit 1; $(call in_each_nested,$(1))
 
 .PHONY: help
 help: ## list the targets
@@ -42,15 +45,20 @@ race = GORACE=atexit_sleep_ms=0 GOGC=400 go test -race -gcflags='modernc.org/...
 build: ## build the command into bin/millrace
 	CGO_ENABLED=0 go build -trimpath -o bin/millrace ./cmd/millrace
 
-# Two packages at a time: while the tests of one wait, another is linked or computes. Those that
-# have benchmarks alone are left out. What ran on each database is told at the end.
+# More packages at a time than there are cores: while the tests of one wait, another is linked or computes. Those
+# that have benchmarks alone are left out. What ran on each database is told at the end.
 tested = packages=$$(go list ./... | sed '/tests\/bench$$/d; /tests\/river$$/d') && \
-	{ [[ -z $$packages ]] || $(race) -p 2 -timeout 30m $$packages; }
+	{ [[ -z $$packages ]] || $(race) -p $(1) -timeout 30m $$packages; }
+
+# The nested modules are tested while the main one is, and told of after it.
+all_tested = nested_log=$$(mktemp); ($(call in_each_nested,$(call tested,1))) >"$$nested_log" 2>&1 & nested_tests=$$!; \
+	failed=0; ($(call tested,3)) || failed=1; \
+	wait $$nested_tests || failed=1; cat "$$nested_log"; rm "$$nested_log"; ((failed == 0))
 
 .PHONY: test
 test: ## run every test on every database and broker; nothing may be skipped (PKG=./outbox: one package)
 	@$(services); export MILLRACE_TEST_RAN=$$(mktemp); trap 'rm "$$MILLRACE_TEST_RAN"' EXIT; \
-	$(if $(PKG),$(race) -p 2 -timeout 30m $(PKG),$(call in_each_module,$(tested))); \
+	$(if $(PKG),$(race) -p 2 -timeout 30m $(PKG),$(all_tested)); \
 	sort "$$MILLRACE_TEST_RAN" | uniq -c
 
 .PHONY: test-times

@@ -58,3 +58,15 @@ func lastPlan(t *testing.T, db *testdb.DB, statement string) (plan string, kept 
 	require.NoError(t, conn.GetContext(t.Context(), &kept, "SELECT generic_plans > 0 FROM pg_prepared_statements WHERE name = 'again'"))
 	return strings.Join(steps, "\n"), kept
 }
+
+// TestTheCatalogueIsReadOfOneDatabase: a server may have thousands of others, of which MariaDB would open each table.
+func TestTheCatalogueIsReadOfOneDatabase(t *testing.T) {
+	t.Parallel()
+	db := testdb.On(t, "mysql")
+	d := dialectOf(t, db)
+	for name, query := range map[string]string{"SelectColumns": d.SelectColumns, "SelectSizes": d.SelectSizes} {
+		plan := strings.Join(explain(t, db, query, nil), "\n")
+		assert.NotEmpty(t, plan)
+		assert.NotContains(t, plan, "Scanned all databases", "%s\n%s", name, plan)
+	}
+}

@@ -34,10 +34,15 @@ var mysql = Dialect{
 			'wait_timeout', 'max_connections', 'max_allowed_packet', 'sql_mode', 'read_only', 'version', 'autocommit',
 			'innodb_read_only', 'tx_read_only', 'transaction_read_only', 'binlog_format')`,
 	SelectBackend: `SELECT CAST(CONNECTION_ID() AS CHAR)`,
+	// Joined by themselves, MariaDB would read the tables of all databases of the server. The limit keeps it from that.
 	SelectColumns: `
 		SELECT c.TABLE_NAME, c.COLUMN_NAME, COALESCE(t.ENGINE, '')
 		FROM information_schema.COLUMNS c
-		JOIN information_schema.TABLES t ON t.TABLE_SCHEMA = c.TABLE_SCHEMA AND t.TABLE_NAME = c.TABLE_NAME
+		JOIN (
+			SELECT TABLE_NAME, ENGINE
+			FROM information_schema.TABLES
+			WHERE TABLE_SCHEMA = DATABASE() AND LEFT(TABLE_NAME, CHAR_LENGTH('{prefix}')) = '{prefix}'
+			LIMIT 1000000) t ON t.TABLE_NAME = c.TABLE_NAME
 		WHERE c.TABLE_SCHEMA = DATABASE() AND LEFT(c.TABLE_NAME, CHAR_LENGTH('{prefix}')) = '{prefix}'`,
 	SelectSizes: `
 		SELECT TABLE_NAME AS name, TRUE AS estimated, COALESCE(TABLE_ROWS, -1) AS ` + "`rows`" + `
