@@ -15,7 +15,7 @@ import (
 	"github.com/jmoiron/sqlx"
 )
 
-// BlobStore keeps large payloads outside the database; [FileBlobs] is one. A name is 32
+// BlobStore keeps large payloads outside the database; payload.FileBlobs is one. A name is 32
 // letters and digits in lower case, given once, and names made later sort behind. It must
 // be safe for concurrent use, reached by every process that shares the tables, and used by
 // these tables alone: what none of their rows refers to is deleted. A panic is an error; in a delivery

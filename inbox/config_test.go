@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-go/millrace/inbox"
+	"github.com/millrace-go/millrace/inbox/payload"
 	"github.com/millrace-go/millrace/tests/rig"
 )
 
@@ -102,7 +103,7 @@ func documented(t *testing.T) map[string]string {
 	require.Empty(t, store.Namespace)
 	require.Nil(t, store.Payloads)
 	require.Zero(t, store.BlobsAbove)
-	filing := inbox.Config{Blobs: &inbox.FileBlobs{}}.WithDefaults()
+	filing := inbox.Config{Blobs: &payload.FileBlobs{}}.WithDefaults()
 	require.Equal(t, inbox.ByUUID().String(), consumer.Key.String())
 	require.Equal(t, inbox.ByUUID().String(), lease.Key.String())
 	require.Equal(t, inbox.CollisionPark, consumer.OnCollision)

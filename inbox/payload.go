@@ -24,7 +24,7 @@ type PayloadInfo struct {
 
 // PayloadCodec changes payloads on their way into the tables and back, for instance with a
 // key per person, so that throwing a key away erases what is stored of that person.
-// [AESGCM] is one. It must be safe for concurrent use. In a delivery that no queue stores a panic
+// payload.AESGCM is one. It must be safe for concurrent use. In a delivery that no queue stores a panic
 // goes on its way, and nothing is stored; in a queue it is an error like any other.
 type PayloadCodec interface {
 	// Seal returns what to store. Where the message is stored in a transaction, inbox.Tx

@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-go/millrace/inbox"
+	"github.com/millrace-go/millrace/inbox/payload"
 	millrace "github.com/millrace-go/millrace/middleware"
 	"github.com/millrace-go/millrace/tests/rig"
 	"github.com/millrace-go/millrace/tests/testdb"
@@ -25,7 +26,7 @@ func TestBlobs(t *testing.T) {
 
 // blobs is a directory that fails or waits where a test wants it to.
 type blobs struct {
-	*inbox.FileBlobs
+	*payload.FileBlobs
 	mu     sync.Mutex
 	after  func(name string) error // a blob was put
 	listed func()
@@ -34,7 +35,7 @@ type blobs struct {
 
 func newBlobs(t *testing.T) *blobs {
 	t.Helper()
-	files, err := inbox.NewFileBlobs(t.TempDir())
+	files, err := payload.NewFileBlobs(t.TempDir())
 	require.NoError(t, err)
 	return &blobs{FileBlobs: files}
 }
@@ -102,7 +103,7 @@ var errFull = errors.New("the disk is full")
 var blobBodies = []testdb.Body{
 	{Name: "payloads of all sizes", Why: "only a larger one leaves its row, all arrive, and nothing is left behind", Run: func(t *testing.T, db *testdb.DB) {
 		files := newBlobs(t)
-		codec, err := inbox.NewAESGCM(&subjects{})
+		codec, err := payload.NewAESGCM(&subjects{})
 		require.NoError(t, err)
 		b := newBed(t, db)
 		for name, c := range map[string]struct {

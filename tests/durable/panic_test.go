@@ -17,6 +17,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-go/millrace/inbox"
+	"github.com/millrace-go/millrace/inbox/payload"
 	millrace "github.com/millrace-go/millrace/middleware"
 	"github.com/millrace-go/millrace/pubsub"
 	"github.com/millrace-go/millrace/tests/rig"
@@ -68,12 +69,12 @@ func (c codec) Open(_ context.Context, info inbox.PayloadInfo, stored []byte) ([
 
 // ring is a key with which AESGCM panics where it seals, or opens, what is bad.
 type ring struct {
-	inbox.KeyRing
+	payload.KeyRing
 	seals, opens bool
 }
 
 func newRing(seals, opens bool) ring {
-	return ring{inbox.KeyRing{Current: "k", Keys: map[string][]byte{"k": make([]byte, 32)}}, seals, opens}
+	return ring{payload.KeyRing{Current: "k", Keys: map[string][]byte{"k": make([]byte, 32)}}, seals, opens}
 }
 
 func (r ring) SealKey(ctx context.Context, info inbox.PayloadInfo) (string, []byte, error) {
@@ -179,14 +180,14 @@ var panickings = map[string]func(s settings){
 
 func (s settings) observe(kind loud) { s.Observers = []inbox.Observer{kind} }
 
-func (s settings) aes(keys inbox.Keys) {
-	codec, err := inbox.NewAESGCM(keys)
+func (s settings) aes(keys payload.Keys) {
+	codec, err := payload.NewAESGCM(keys)
 	require.NoError(s, err)
 	s.Payloads = codec
 }
 
 func (s settings) files(method string) {
-	files, err := inbox.NewFileBlobs(s.TempDir())
+	files, err := payload.NewFileBlobs(s.TempDir())
 	require.NoError(s, err)
 	s.Blobs, s.BlobsAbove, s.BlobGrace = brittle{files, method}, 1, time.Minute
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-go/millrace/inbox"
+	"github.com/millrace-go/millrace/inbox/payload"
 	millrace "github.com/millrace-go/millrace/middleware"
 	"github.com/millrace-go/millrace/tests/rig"
 	"github.com/millrace-go/millrace/tests/testdb"
@@ -25,7 +26,7 @@ import (
 var inboxPayloadBodies = []testdb.Body{
 	{Name: "what the inbox itself stores", Why: "parked and failed messages are sealed too, and released as they came", Run: func(t *testing.T, db *testdb.DB) {
 		b, keys := newBed(t, db), &subjects{}
-		codec, err := inbox.NewAESGCM(keys)
+		codec, err := payload.NewAESGCM(keys)
 		require.NoError(t, err)
 		store := b.storeWith(inbox.Config{Payloads: codec, BlobsAbove: 100})
 		handle := millrace.Inbox{Store: store, Consumer: consumer, RecordFailures: true}.
@@ -53,7 +54,7 @@ var inboxPayloadBodies = []testdb.Body{
 	}},
 	{Name: "a key service that is out of reach", Why: "it is no outage of the database, which others use meanwhile", Run: func(t *testing.T, db *testdb.DB) {
 		b, keys, events := newBed(t, db), &subjects{}, &rig.Events{}
-		codec, err := inbox.NewAESGCM(keys)
+		codec, err := payload.NewAESGCM(keys)
 		require.NoError(t, err)
 		store := b.storeWith(inbox.Config{Payloads: codec, Observers: []inbox.Observer{events}})
 		handle := millrace.Inbox{Store: store, Consumer: consumer}.Middleware(func(*message.Message) ([]*message.Message, error) {
@@ -98,7 +99,7 @@ var inboxPayloadBodies = []testdb.Body{
 	{Name: "an epoch raised over sealed messages", Why: "the new key is made of what they are, not of how they are stored", Run: func(t *testing.T, db *testdb.DB) {
 		for name, down := range map[string]error{"open": nil, "not to be opened": errDown} {
 			b, keys := &bed{T: t, db: db}, &subjects{}
-			codec, err := inbox.NewAESGCM(keys)
+			codec, err := payload.NewAESGCM(keys)
 			require.NoError(t, err)
 			store := b.storeWith(inbox.Config{Payloads: codec, BlobsAbove: 50, Namespace: name})
 			require.NoError(t, store.Migrate(t.Context()))
@@ -133,7 +134,7 @@ var inboxPayloadBodies = []testdb.Body{
 	}},
 	{Name: "a message that is held", Why: "sealed while it waits for its predecessor, also one that came from the table", Run: func(t *testing.T, db *testdb.DB) {
 		b, keys := newBed(t, db), &subjects{}
-		codec, err := inbox.NewAESGCM(keys)
+		codec, err := payload.NewAESGCM(keys)
 		require.NoError(t, err)
 		store := b.storeWith(inbox.Config{Payloads: codec, BlobsAbove: 100})
 		version := func(n, payload string) *message.Message {

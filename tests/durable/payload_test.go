@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-go/millrace/inbox"
+	"github.com/millrace-go/millrace/inbox/payload"
 	"github.com/millrace-go/millrace/tests/rig"
 	"github.com/millrace-go/millrace/tests/testdb"
 )
@@ -141,7 +142,7 @@ var payloadBodies = []testdb.Body{
 	{Name: "a hook that comes and goes", Why: "rows say what they are, and one that needs a hook waits for it", Run: func(t *testing.T, db *testdb.DB) {
 		b, keys := newBed(t, db), &subjects{}
 		plain, sealed, large := of("bob", "plain"), of("alice", secret), of("bob", strings.Repeat("x", 50))
-		blobs, err := inbox.NewFileBlobs(t.TempDir())
+		blobs, err := payload.NewFileBlobs(t.TempDir())
 		require.NoError(t, err)
 		sealing, filing := b.sealing(keys), b.storeWith(inbox.Config{Blobs: blobs, BlobsAbove: 40})
 		require.NoError(t, b.queue(b.store).Put(t.Context(), "orders", plain))
@@ -159,7 +160,7 @@ var payloadBodies = []testdb.Body{
 			require.ErrorContains(t, story.Open[0].Unreadable, names)
 			assert.Contains(t, story.Open[0].LastError, names)
 		}
-		codec, err := inbox.NewAESGCM(keys)
+		codec, err := payload.NewAESGCM(keys)
 		require.NoError(t, err)
 		b.inboxed(storeFirst(b.storeWith(inbox.Config{Payloads: codec, Blobs: blobs})), effect)
 		rig.Eventually(b, "all are handled", func() bool { return b.effects(sealed) == 1 && b.effects(large) == 1 && b.rows() == 0 })

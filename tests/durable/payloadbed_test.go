@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-go/millrace/inbox"
+	"github.com/millrace-go/millrace/inbox/payload"
 	"github.com/millrace-go/millrace/pubsub"
 	"github.com/millrace-go/millrace/tests/rig"
 )
@@ -80,9 +81,9 @@ func (b *bed) storeWith(config inbox.Config) *inbox.Store {
 	return rig.NewStore(b, b.db.DB, config)
 }
 
-func (b *bed) sealing(keys inbox.Keys) *inbox.Store {
+func (b *bed) sealing(keys payload.Keys) *inbox.Store {
 	b.Helper()
-	codec, err := inbox.NewAESGCM(keys)
+	codec, err := payload.NewAESGCM(keys)
 	require.NoError(b, err)
 	return b.storeWith(inbox.Config{Payloads: codec})
 }

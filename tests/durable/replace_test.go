@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-go/millrace/inbox"
+	"github.com/millrace-go/millrace/inbox/payload"
 	"github.com/millrace-go/millrace/tests/rig"
 	"github.com/millrace-go/millrace/tests/testdb"
 )
@@ -51,7 +52,7 @@ var replaceBodies = []testdb.Body{
 		assert.Equal(t, 1, b.effects(msgs[0]))
 	})},
 	{Name: "a sealed payload that is corrected", Why: "it is sealed again, and kept elsewhere where it is large", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
-		codec, err := inbox.NewAESGCM(&subjects{})
+		codec, err := payload.NewAESGCM(&subjects{})
 		require.NoError(t, err)
 		store := b.storeWith(inbox.Config{Payloads: codec, BlobsAbove: 1000, AllowPayloadChange: true})
 		msg := of("alice", secret)

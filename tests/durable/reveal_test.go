@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-go/millrace/inbox"
+	"github.com/millrace-go/millrace/inbox/payload"
 	millrace "github.com/millrace-go/millrace/middleware"
 	"github.com/millrace-go/millrace/tests/rig"
 	"github.com/millrace-go/millrace/tests/testdb"
@@ -58,7 +59,7 @@ var revealBodies = []testdb.Body{
 		assert.Equal(t, 1, b.audited("reveal"))
 	})},
 	{Name: "a list without payloads", Why: "a page of large messages is a page of small rows", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
-		codec, err := inbox.NewAESGCM(new(subjects))
+		codec, err := payload.NewAESGCM(new(subjects))
 		require.NoError(t, err)
 		sealing := b.storeWith(inbox.Config{Payloads: codec, BlobsAbove: 100})
 		require.NoError(t, b.queue(b.store).Put(t.Context(), "orders", of("ada", "plain")))

@@ -10,6 +10,7 @@ import (
 	"github.com/jmoiron/sqlx"
 
 	"github.com/millrace-go/millrace/inbox"
+	"github.com/millrace-go/millrace/inbox/payload"
 	millrace "github.com/millrace-go/millrace/middleware"
 	"github.com/millrace-go/millrace/pubsub"
 )
@@ -133,7 +134,7 @@ const (
 
 // sealed encrypts what is stored.
 var sealed = func() inbox.PayloadCodec {
-	codec, err := inbox.NewAESGCM(inbox.KeyRing{Current: "one", Keys: map[string][]byte{"one": []byte("sixteen bytes ok")}})
+	codec, err := payload.NewAESGCM(payload.KeyRing{Current: "one", Keys: map[string][]byte{"one": []byte("sixteen bytes ok")}})
 	if err != nil {
 		panic(err)
 	}

@@ -15,6 +15,7 @@ import (
 
 	"github.com/millrace-go/millrace/inbox"
 	"github.com/millrace-go/millrace/inbox/inboxtest"
+	"github.com/millrace-go/millrace/inbox/payload"
 	millrace "github.com/millrace-go/millrace/middleware"
 	"github.com/millrace-go/millrace/outbox"
 	"github.com/millrace-go/millrace/pubsub"
@@ -181,7 +182,7 @@ func (s *service) store(p *inboxtest.Process) (*inbox.Store, error) {
 	config := s.config
 	config.Logger = p.Logger
 	if s.blobFiles {
-		blobs, err := inbox.NewFileBlobs(s.dir)
+		blobs, err := payload.NewFileBlobs(s.dir)
 		if err != nil {
 			return nil, err
 		}

@@ -1,4 +1,4 @@
-package inbox_test
+package payload_test
 
 import (
 	"bytes"
@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-go/millrace/inbox"
+	"github.com/millrace-go/millrace/inbox/payload"
 )
 
 func randomKey(t *testing.T, size int) []byte {
@@ -21,9 +22,9 @@ func randomKey(t *testing.T, size int) []byte {
 	return key
 }
 
-func codec(t *testing.T, keys inbox.Keys) *inbox.AESGCM {
+func codec(t *testing.T, keys payload.Keys) *payload.AESGCM {
 	t.Helper()
-	c, err := inbox.NewAESGCM(keys)
+	c, err := payload.NewAESGCM(keys)
 	require.NoError(t, err)
 	return c
 }
@@ -33,7 +34,7 @@ var whose = inbox.PayloadInfo{Consumer: "billing", Topic: "orders", UUID: "7"}
 func TestAESGCMOpensWhatItSealed(t *testing.T) {
 	for _, size := range []int{16, 24, 32} {
 		for _, id := range []string{"", "2026-11", strings.Repeat("k", 255)} {
-			c := codec(t, inbox.KeyRing{Current: id, Keys: map[string][]byte{id: randomKey(t, size)}})
+			c := codec(t, payload.KeyRing{Current: id, Keys: map[string][]byte{id: randomKey(t, size)}})
 			for _, payload := range []string{"", "a", "a\x00b\xff", strings.Repeat("x", 1<<16)} {
 				sealed, err := c.Seal(t.Context(), whose, []byte(payload))
 				require.NoError(t, err)
@@ -51,11 +52,11 @@ func TestAESGCMOpensWhatItSealed(t *testing.T) {
 
 func TestAESGCMRotatesItsKeys(t *testing.T) {
 	old, young := randomKey(t, 32), randomKey(t, 32)
-	first := codec(t, inbox.KeyRing{Current: "1", Keys: map[string][]byte{"1": old}})
+	first := codec(t, payload.KeyRing{Current: "1", Keys: map[string][]byte{"1": old}})
 	sealed, err := first.Seal(t.Context(), whose, []byte("secret"))
 	require.NoError(t, err)
 
-	both := codec(t, inbox.KeyRing{Current: "2", Keys: map[string][]byte{"1": old, "2": young}})
+	both := codec(t, payload.KeyRing{Current: "2", Keys: map[string][]byte{"1": old, "2": young}})
 	opened, err := both.Open(t.Context(), whose, sealed)
 	require.NoError(t, err)
 	assert.Equal(t, "secret", string(opened))
@@ -67,7 +68,7 @@ func TestAESGCMRotatesItsKeys(t *testing.T) {
 	assert.NotErrorIs(t, err, inbox.ErrErased)
 	assert.False(t, inbox.IsTerminal(err))
 
-	thrown := codec(t, inbox.KeyRing{Current: "2", Keys: map[string][]byte{"1": nil, "2": young}})
+	thrown := codec(t, payload.KeyRing{Current: "2", Keys: map[string][]byte{"1": nil, "2": young}})
 	_, err = thrown.Open(t.Context(), whose, sealed)
 	require.ErrorIs(t, err, inbox.ErrErased)
 	opened, err = thrown.Open(t.Context(), whose, sealed2)
@@ -77,7 +78,7 @@ func TestAESGCMRotatesItsKeys(t *testing.T) {
 
 func TestAESGCMFindsWhatWasChanged(t *testing.T) {
 	key := randomKey(t, 32)
-	c := codec(t, inbox.KeyRing{Current: "1", Keys: map[string][]byte{"1": key, "3": randomKey(t, 32)}})
+	c := codec(t, payload.KeyRing{Current: "1", Keys: map[string][]byte{"1": key, "3": randomKey(t, 32)}})
 	sealed, err := c.Seal(t.Context(), whose, []byte("secret"))
 	require.NoError(t, err)
 	terminal := func(info inbox.PayloadInfo, sealed []byte) {
@@ -110,18 +111,18 @@ func TestAESGCMFindsWhatWasChanged(t *testing.T) {
 }
 
 func TestAESGCMRefusesBadKeys(t *testing.T) {
-	_, err := inbox.NewAESGCM(nil)
+	_, err := payload.NewAESGCM(nil)
 	require.ErrorContains(t, err, "needs keys")
 	for id, key := range map[string][]byte{"short": make([]byte, 15), strings.Repeat("k", 256): make([]byte, 16)} {
-		_, err := codec(t, inbox.KeyRing{Current: id, Keys: map[string][]byte{id: key}}).Seal(t.Context(), whose, nil)
+		_, err := codec(t, payload.KeyRing{Current: id, Keys: map[string][]byte{id: key}}).Seal(t.Context(), whose, nil)
 		require.Error(t, err)
 	}
-	_, err = codec(t, inbox.KeyRing{}).Seal(t.Context(), whose, nil)
+	_, err = codec(t, payload.KeyRing{}).Seal(t.Context(), whose, nil)
 	require.ErrorContains(t, err, "key to seal with")
 }
 
 func FuzzAESGCMOpen(f *testing.F) {
-	c, err := inbox.NewAESGCM(inbox.KeyRing{Current: "1", Keys: map[string][]byte{"1": make([]byte, 16)}})
+	c, err := payload.NewAESGCM(payload.KeyRing{Current: "1", Keys: map[string][]byte{"1": make([]byte, 16)}})
 	require.NoError(f, err)
 	sealed, err := c.Seal(f.Context(), whose, []byte("secret"))
 	require.NoError(f, err)

@@ -1,4 +1,4 @@
-package inbox_test
+package payload_test
 
 import (
 	"context"
@@ -12,13 +12,13 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/millrace-go/millrace/inbox"
+	"github.com/millrace-go/millrace/inbox/payload"
 )
 
-func files(t *testing.T) (*inbox.FileBlobs, string) {
+func files(t *testing.T) (*payload.FileBlobs, string) {
 	t.Helper()
 	dir := filepath.Join(t.TempDir(), "made", "for it")
-	blobs, err := inbox.NewFileBlobs(dir)
+	blobs, err := payload.NewFileBlobs(dir)
 	require.NoError(t, err)
 	return blobs, dir
 }
@@ -46,7 +46,7 @@ func TestFileBlobsKeepWhatTheyAreGiven(t *testing.T) {
 		_, err := blobs.Get(t.Context(), bad)
 		require.Error(t, err, bad)
 	}
-	_, err = inbox.NewFileBlobs("")
+	_, err = payload.NewFileBlobs("")
 	require.Error(t, err)
 	_, err = os.Stat(dir)
 	require.NoError(t, err)

@@ -1,4 +1,4 @@
-package inbox_test
+package payload_test
 
 import (
 	"context"
@@ -7,12 +7,15 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"strings"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/jmoiron/sqlx"
+	_ "modernc.org/sqlite"
 
 	"github.com/millrace-go/millrace/inbox"
+	"github.com/millrace-go/millrace/inbox/payload"
 	millrace "github.com/millrace-go/millrace/middleware"
 )
 
@@ -56,7 +59,7 @@ func ExampleAESGCM() {
 		`CREATE TABLE person_key (id TEXT PRIMARY KEY, person TEXT UNIQUE, secret BLOB)`)
 	defer done()
 
-	codec, err := inbox.NewAESGCM(personKeys{db})
+	codec, err := payload.NewAESGCM(personKeys{db})
 	check(err)
 	store, err := inbox.NewStore(db, inbox.Config{Payloads: codec})
 	check(err)
@@ -87,7 +90,7 @@ func ExampleFileBlobs() {
 	dir, err := os.MkdirTemp("", "millrace-blobs-")
 	check(err)
 	defer func() { check(os.RemoveAll(dir)) }()
-	blobs, err := inbox.NewFileBlobs(dir)
+	blobs, err := payload.NewFileBlobs(dir)
 	check(err)
 	db, store, done := exampleStore(inbox.Config{Blobs: blobs, BlobsAbove: 1000})
 	defer done()
@@ -108,4 +111,30 @@ func ExampleFileBlobs() {
 	// Output:
 	// 1000 bytes, of which in the row: 1000
 	// 1001 bytes, of which in the row: 0
+}
+
+// exampleStore opens and migrates a SQLite file, and returns how to remove it.
+func exampleStore(config inbox.Config, statements ...string) (db *sqlx.DB, store *inbox.Store, done func()) {
+	dir, err := os.MkdirTemp("", "millrace-payload-")
+	check(err)
+	db, err = sqlx.Open("sqlite", "file:"+filepath.Join(dir, "example.db")+"?_txlock=immediate&_pragma=busy_timeout(10000)")
+	check(err)
+	store, err = inbox.NewStore(db, config)
+	check(err)
+	check(store.Migrate(context.Background()))
+	for _, s := range statements {
+		_, err := db.Exec(s)
+		check(err)
+	}
+	return db, store, func() {
+		check(store.Close(context.Background()))
+		check(db.Close())
+		check(os.RemoveAll(dir))
+	}
+}
+
+func check(err error) {
+	if err != nil {
+		panic(err)
+	}
 }

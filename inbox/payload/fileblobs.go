@@ -1,4 +1,4 @@
-package inbox
+package payload
 
 import (
 	"context"
@@ -11,7 +11,7 @@ import (
 	"strings"
 )
 
-// FileBlobs is a [BlobStore] in a directory, which all processes that share the tables must
+// FileBlobs is a [inbox.BlobStore] in a directory, which all processes that share the tables must
 // see: files, two directories deep, one of some 70 minutes and one of some 17 seconds. It is
 // safe for concurrent use.
 type FileBlobs struct{ dir string }
@@ -19,18 +19,19 @@ type FileBlobs struct{ dir string }
 // NewFileBlobs returns a store in dir, which it makes.
 func NewFileBlobs(dir string) (*FileBlobs, error) {
 	if dir == "" {
-		return nil, errors.New("inbox: NewFileBlobs needs a directory")
+		return nil, errors.New("payload: NewFileBlobs needs a directory")
 	}
 	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return nil, fmt.Errorf("inbox: blobs: %w", err)
+		return nil, fmt.Errorf("payload: blobs: %w", err)
 	}
 	return &FileBlobs{dir: dir}, nil
 }
 
 const (
-	outerName = 8 // digits of a name that are its outer directory
+	nameSize  = 32 // digits of a name
+	outerName = 8  // digits of a name that are its outer directory
 	innerName = 2
-	fileName  = 2*blobNameSize - outerName - innerName
+	fileName  = nameSize - outerName - innerName
 
 	partial = ".part" // ends the name of a file that is being written
 )
@@ -39,7 +40,7 @@ var hexDigits = regexp.MustCompile(`^[0-9a-f]+$`)
 
 // path returns where a blob is. No name leads out of the directory.
 func (f *FileBlobs) path(name string) (string, error) {
-	if len(name) != 2*blobNameSize || !hexDigits.MatchString(name) {
+	if len(name) != nameSize || !hexDigits.MatchString(name) {
 		return "", fmt.Errorf("%q is no name of a blob", name)
 	}
 	return filepath.Join(f.dir, name[:outerName], name[outerName:outerName+innerName], name[outerName+innerName:]), nil
