@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/millrace-go/millrace/internal/ambient"
+	"github.com/millrace-go/millrace/internal/checkup"
 )
 
 // Severity says how bad a finding is.
@@ -75,18 +76,18 @@ func (s *Store) Check(ctx context.Context) ([]Finding, error) {
 	if _, live := ambient.From(ctx).Live(s.db); live {
 		return nil, errors.New("inbox: check: it would wait for the transaction of this handler: call it outside")
 	}
-	return s.check(ctx, (*checkup).consumers)
+	return s.check(ctx, (*inspection).consumers)
 }
 
 // check looks at everything, and at what else is asked for.
-func (s *Store) check(ctx context.Context, more ...func(*checkup, context.Context) error) ([]Finding, error) {
+func (s *Store) check(ctx context.Context, more ...func(*inspection, context.Context) error) ([]Finding, error) {
 	if err := s.db.PingContext(ctx); err != nil {
 		return nil, fmt.Errorf("inbox: check: %w: is the pool open, and does its connection string name a server "+
 			"that runs and lets this user in? %w", ErrUnavailable, err)
 	}
-	c := checkup{store: s, pool: s.db.Stats().MaxOpenConnections, twinWait: s.longestTwinWait()}
-	steps := []func(*checkup, context.Context) error{(*checkup).server, (*checkup).tables}
-	steps = append(append(steps, more...), (*checkup).janitor, (*checkup).steps, (*checkup).driver, (*checkup).trial)
+	c := inspection{store: s}
+	steps := append([]func(*inspection, context.Context) error{(*inspection).server}, more...)
+	steps = append(steps, (*inspection).janitor, (*inspection).steps, (*inspection).driver, (*inspection).trial)
 	for _, step := range steps {
 		if err := step(&c, ctx); err != nil {
 			return nil, fmt.Errorf("inbox: check: %w", explain(err))
@@ -96,26 +97,40 @@ func (s *Store) check(ctx context.Context, more ...func(*checkup, context.Contex
 	return c.findings, nil
 }
 
-// checkup is one run of Check.
-type checkup struct {
+// inspection is one run of Check.
+type inspection struct {
 	store    *Store
-	pool     int // greatest size; 0 is unbounded
-	pooled   bool
-	twinWait time.Duration
-	settings settings
 	findings []Finding
 }
 
-func (c *checkup) fail(subject, problem, remedy string) {
+func (c *inspection) fail(subject, problem, remedy string) {
 	c.findings = append(c.findings, Finding{Error, subject, problem, remedy})
 }
 
-func (c *checkup) warn(subject, problem, remedy string) {
+func (c *inspection) warn(subject, problem, remedy string) {
 	c.findings = append(c.findings, Finding{Warning, subject, problem, remedy})
 }
 
-func (c *checkup) failed() bool {
+func (c *inspection) failed() bool {
 	return slices.ContainsFunc(c.findings, func(f Finding) bool { return f.Severity == Error })
+}
+
+// server looks at the server's settings and at the tables.
+func (c *inspection) server(ctx context.Context) error {
+	s := c.store
+	server := checkup.Checkup{
+		DB: s.db, Dialect: s.dialect, TablePrefix: s.config.TablePrefix,
+		MaxInFlight: s.config.MaxInFlight, TwinWait: s.longestTwinWait(),
+	}
+	findings, err := server.Run(ctx)
+	for _, f := range findings {
+		if f.Fatal {
+			c.fail(f.Subject, f.Problem, f.Remedy)
+		} else {
+			c.warn(f.Subject, f.Problem, f.Remedy)
+		}
+	}
+	return err
 }
 
 func (s *Store) longestTwinWait() time.Duration {

@@ -10,7 +10,7 @@ import (
 )
 
 // driver looks whether the driver keeps what database/sql expects of it.
-func (c *checkup) driver(ctx context.Context) error {
+func (c *inspection) driver(ctx context.Context) error {
 	s := c.store
 	if c.failed() || !s.dialect.OneWriter {
 		return nil

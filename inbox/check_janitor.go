@@ -7,7 +7,7 @@ import (
 )
 
 // janitor looks for claims that nobody deletes when their time is over.
-func (c *checkup) janitor(ctx context.Context) error {
+func (c *inspection) janitor(ctx context.Context) error {
 	s := c.store
 	if c.failed() || s.work.expects.Load() { // this process has one, which may only begin
 		return nil
@@ -43,7 +43,7 @@ func overdue(row consumerRow) time.Duration {
 	return max(time.Duration(row.Retention/4)*time.Microsecond, time.Hour)
 }
 
-func (c *checkup) neglected(row consumerRow, since time.Duration) {
+func (c *inspection) neglected(row consumerRow, since time.Duration) {
 	problem := fmt.Sprintf("for %v no janitor has deleted what is older than its retention", since.Round(time.Minute))
 	if row.PurgedAt == 0 {
 		problem = "no janitor has ever deleted what is older than its retention"
@@ -56,7 +56,7 @@ func (c *checkup) neglected(row consumerRow, since time.Duration) {
 const doubtTooLong = 15 * time.Minute
 
 // steps looks for steps in doubt that nobody decides.
-func (c *checkup) steps(ctx context.Context) error {
+func (c *inspection) steps(ctx context.Context) error {
 	if c.failed() {
 		return nil
 	}

@@ -54,7 +54,7 @@ func (s *Store) declare(config *ConsumerConfig) {
 
 // consumers compares what is remembered with what may come again, and looks who watches the queues. What this
 // process was told counts, else what an earlier one recorded; a consumer's old epochs do not.
-func (c *checkup) consumers(ctx context.Context) error {
+func (c *inspection) consumers(ctx context.Context) error {
 	if c.failed() {
 		return nil
 	}

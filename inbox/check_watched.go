@@ -24,7 +24,7 @@ func (s *Store) lookWatched(q QueueConfig) {
 }
 
 // watched finds the queues of this process that nothing watches: what other processes observe is not known here.
-func (c *checkup) watched() {
+func (c *inspection) watched() {
 	s := c.store
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -1,4 +1,4 @@
-package inbox
+package checkup
 
 import (
 	"fmt"
@@ -11,7 +11,7 @@ func sqliteRemedy(pragma, value string) string {
 		"?_pragma=%s(%s) for modernc.org/sqlite, ?_%s=%s for mattn/go-sqlite3", pragma, value, pragma, value)
 }
 
-func (c *checkup) sqlite() {
+func (c *Checkup) sqlite() {
 	v := c.settings
 	if v["file"] == "" {
 		c.sqliteMemory()
@@ -38,7 +38,7 @@ func (c *checkup) sqlite() {
 	}
 }
 
-func (c *checkup) sqliteMemory() {
+func (c *Checkup) sqliteMemory() {
 	if c.pool != 1 {
 		c.fail("file", "the database is in memory, and every connection of the pool is a database of its own, "+
 			"or with cache=shared locks the others out", "name a file, or db.SetMaxOpenConns(1)")

@@ -1,4 +1,4 @@
-package inbox
+package checkup
 
 import (
 	"cmp"
@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-func (c *checkup) mysql() {
+func (c *Checkup) mysql() {
 	v := c.settings
 	mariaDB := strings.Contains(strings.ToLower(v["version"]), "mariadb")
 	c.mysqlVersion(mariaDB)
@@ -39,7 +39,7 @@ func (c *checkup) mysql() {
 
 var versionNumber = regexp.MustCompile(`^(\d+)\.(\d+)`)
 
-func (c *checkup) mysqlVersion(mariaDB bool) {
+func (c *Checkup) mysqlVersion(mariaDB bool) {
 	version := c.settings["version"]
 	m := versionNumber.FindStringSubmatch(version)
 	if m == nil {
@@ -55,7 +55,7 @@ func (c *checkup) mysqlVersion(mariaDB bool) {
 	}
 }
 
-func (c *checkup) mysqlIsolation() {
+func (c *Checkup) mysqlIsolation() {
 	v := c.settings
 	setting := "transaction_isolation" // MySQL 8 and MariaDB 11.1 know it
 	if _, known := v[setting]; !known {
@@ -71,7 +71,7 @@ func (c *checkup) mysqlIsolation() {
 	}
 }
 
-func (c *checkup) mysqlDurability() {
+func (c *Checkup) mysqlDurability() {
 	const risk = "when the server crashes, messages that were acked can lose their effects"
 	v := c.settings
 	if value := v["innodb_flush_log_at_trx_commit"]; value != "1" {
@@ -86,7 +86,7 @@ func (c *checkup) mysqlDurability() {
 	}
 }
 
-func (c *checkup) mysqlTimeouts(mariaDB bool) {
+func (c *Checkup) mysqlTimeouts(mariaDB bool) {
 	const (
 		longestIdle = 300 // seconds
 		farAbove    = 3   // times
@@ -103,9 +103,9 @@ func (c *checkup) mysqlTimeouts(mariaDB bool) {
 			"put it into the connection string, for instance ?wait_timeout=60, and set db.SetConnMaxIdleTime to half of it")
 	}
 	wait := time.Duration(v.number("innodb_lock_wait_timeout")) * time.Second
-	if wait > farAbove*c.twinWait {
+	if wait > farAbove*c.TwinWait {
 		c.warn("innodb_lock_wait_timeout", fmt.Sprintf("it is %v: a copy, or a message at a version gate, that gave up after TwinWait, %v, goes on waiting "+
-			"on the server", wait, c.twinWait), fmt.Sprintf(
-			"put it into the connection string, for instance ?innodb_lock_wait_timeout=%d", int(2*c.twinWait/time.Second)))
+			"on the server", wait, c.TwinWait), fmt.Sprintf(
+			"put it into the connection string, for instance ?innodb_lock_wait_timeout=%d", int(2*c.TwinWait/time.Second)))
 	}
 }

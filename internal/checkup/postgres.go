@@ -1,4 +1,4 @@
-package inbox
+package checkup
 
 import (
 	"context"
@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-func (c *checkup) postgres() {
+func (c *Checkup) postgres() {
 	v := c.settings
 	if version := v.number("server_version_num"); version < 130000 {
 		c.fail("server", fmt.Sprintf("PostgreSQL %d is too old", version/10000), "update it to 13 or newer")
@@ -33,7 +33,7 @@ func (c *checkup) postgres() {
 	}
 }
 
-func (c *checkup) postgresTimeouts() {
+func (c *Checkup) postgresTimeouts() {
 	const idle = "idle_in_transaction_session_timeout"
 	v := c.settings
 	remedy := c.postgresRemedy(idle, "30000", "30s")
@@ -54,7 +54,7 @@ func (c *checkup) postgresTimeouts() {
 }
 
 // postgresRemedy says where to put a setting so that it reaches every connection.
-func (c *checkup) postgresRemedy(setting, parameter, value string) string {
+func (c *Checkup) postgresRemedy(setting, parameter, value string) string {
 	if c.pooled {
 		return fmt.Sprintf("ALTER ROLE … SET %s = '%s': the pooler before the server drops or mixes up what a "+
 			"connection string sets", setting, value)
@@ -63,10 +63,10 @@ func (c *checkup) postgresRemedy(setting, parameter, value string) string {
 }
 
 // statistics looks whether the background work may bring up to date what the planner knows of the tables.
-func (c *checkup) statistics(ctx context.Context) error {
+func (c *Checkup) statistics(ctx context.Context) error {
 	const planMode = "plan_cache_mode"
 	var tables []string
-	if err := c.store.db.SelectContext(ctx, &tables, c.store.dialect.SelectUnanalysed); err != nil {
+	if err := c.DB.SelectContext(ctx, &tables, c.Dialect.SelectUnanalysed); err != nil {
 		return fmt.Errorf("ask who may analyse the tables: %w", err)
 	}
 	if len(tables) == 0 || c.settings[planMode] == "force_custom_plan" {

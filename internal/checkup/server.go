@@ -1,4 +1,4 @@
-package inbox
+package checkup
 
 import (
 	"context"
@@ -19,7 +19,7 @@ func (s settings) number(name string) int64 {
 }
 
 // server reads the settings and looks at them.
-func (c *checkup) server(ctx context.Context) error {
+func (c *Checkup) server(ctx context.Context) error {
 	var err error
 	if c.settings, err = c.readSettings(ctx); err != nil {
 		return fmt.Errorf("read the settings: %w", err)
@@ -31,8 +31,8 @@ func (c *checkup) server(ctx context.Context) error {
 	return nil
 }
 
-func (c *checkup) judgeSettings() {
-	switch c.store.dialect.Name {
+func (c *Checkup) judgeSettings() {
+	switch c.Dialect.Name {
 	case dialect.PostgresName:
 		c.postgres()
 		c.poolSize()
@@ -44,8 +44,8 @@ func (c *checkup) judgeSettings() {
 	}
 }
 
-func (c *checkup) readSettings(ctx context.Context) (settings, error) {
-	rows, err := c.store.db.QueryContext(ctx, c.store.dialect.SelectSettings)
+func (c *Checkup) readSettings(ctx context.Context) (settings, error) {
+	rows, err := c.DB.QueryContext(ctx, c.Dialect.SelectSettings)
 	if err != nil {
 		return nil, err
 	}
@@ -63,19 +63,19 @@ func (c *checkup) readSettings(ctx context.Context) (settings, error) {
 
 // sharedBackend reports whether one server process serves two connections that are open at
 // once: then a pooler in transaction mode stands between.
-func (c *checkup) sharedBackend(ctx context.Context) (bool, error) {
+func (c *Checkup) sharedBackend(ctx context.Context) (bool, error) {
 	const patience = time.Second // the rest of the service may hold the second connection
-	if c.pool == 1 || c.store.dialect.OneWriter {
+	if c.pool == 1 || c.Dialect.OneWriter {
 		return false, nil
 	}
-	first, err := c.store.db.Connx(ctx)
+	first, err := c.DB.Connx(ctx)
 	if err != nil {
 		return false, err
 	}
 	defer first.Close() //nolint:errcheck // goes back to the pool
 	waiting, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	second, err := c.store.db.Connx(waiting)
+	second, err := c.DB.Connx(waiting)
 	if err != nil {
 		if waiting.Err() != nil {
 			return false, ctx.Err()
@@ -84,18 +84,18 @@ func (c *checkup) sharedBackend(ctx context.Context) (bool, error) {
 	}
 	defer second.Close() //nolint:errcheck // goes back to the pool
 	var one, other string
-	if err := first.GetContext(ctx, &one, c.store.dialect.SelectBackend); err != nil {
+	if err := first.GetContext(ctx, &one, c.Dialect.SelectBackend); err != nil {
 		return false, err
 	}
-	if err := second.GetContext(ctx, &other, c.store.dialect.SelectBackend); err != nil {
+	if err := second.GetContext(ctx, &other, c.Dialect.SelectBackend); err != nil {
 		return false, err
 	}
 	return one == other, nil
 }
 
 // poolSize looks at the pool's bound, where the server has one too.
-func (c *checkup) poolSize() {
-	most, inFlight := c.settings.number("max_connections"), c.store.config.MaxInFlight
+func (c *Checkup) poolSize() {
+	most, inFlight := c.settings.number("max_connections"), c.MaxInFlight
 	switch {
 	case c.pool == 0:
 		c.warn("pool", fmt.Sprintf("it has no bound, and the server refuses more than %d connections", most),
