@@ -202,6 +202,13 @@ func (s *Straight) Fail(ctx context.Context) (stored bool, err error) {
 	}
 	q := s.queue
 	a, err := q.arrival(s.topic, s.msg)
+	var id int32
+	if err == nil {
+		id, err = q.register(ctx)
+	}
+	if err == nil { // an operator may have it tried again as soon as it is stored
+		err = q.serve(ctx, id, 0)
+	}
 	if err != nil {
 		return false, q.name.explain(fmt.Sprintf("store message %q", s.msg.UUID), err)
 	}
@@ -214,12 +221,8 @@ func (s *Straight) Fail(ctx context.Context) (stored bool, err error) {
 		return err == nil, err
 	}
 	a.status, a.attempts, a.last, a.why, a.delay = f.status, f.attempts, f.last, f.why, f.delay
-	id, err := q.register(ctx)
-	if err == nil {
-		err = q.seal(ctx, a)
-	}
 	var parked *arrival
-	if err == nil {
+	if err = q.seal(ctx, a); err == nil {
 		err = q.write(ctx, func(tx *sqlx.Tx, tell tellParked) (err error) {
 			parked, err = q.putFailed(ctx, tx, id, a, tell)
 			return err

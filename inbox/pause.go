@@ -87,20 +87,21 @@ const (
 )
 
 // serve says in the table, every few seconds, that this queue delivers what is stored for
-// the consumer. It will say so again within period.
+// the consumer. It will say so again within period. Where it returns nil, it has been said.
 func (q *Queue) serve(ctx context.Context, consumer int32, period time.Duration) error {
-	last, now := q.served.Load(), time.Now().UnixNano()
-	if passed := time.Duration(now - last); passed >= 0 && passed < sayServed || !q.served.CompareAndSwap(last, now) {
+	q.serving.Lock()
+	defer q.serving.Unlock()
+	now, until := time.Now().Round(0), served+2*period
+	if passed := now.Sub(q.served); passed >= 0 && passed < sayServed {
 		return nil
 	}
-	until := served + 2*period
 	err := q.store.write(ctx, func(tx *sqlx.Tx) error {
 		_, err := tx.ExecContext(ctx, q.store.dialect.Remedy.ServeConsumer, until.Microseconds(), consumer)
 		return err
 	})
 	if err != nil {
-		q.served.CompareAndSwap(now, last)
 		return fmt.Errorf("say that it is served: %w", err)
 	}
+	q.served = now
 	return nil
 }

@@ -101,7 +101,6 @@ type Queue struct {
 	vain   atomic.Int32 // looks in a row that found nothing to be had
 	paused atomic.Bool  // by an operator, when it was last looked
 	routed atomic.Bool  // a router is around it: what arrives knows its handler
-	served atomic.Int64 // when it was last said that this queue serves its consumer
 	saw    atomic.Pointer[sawConsumer]
 
 	unopened   atomic.Int32 // payloads in a row that could not be had
@@ -109,6 +108,9 @@ type Queue struct {
 
 	registering sync.Mutex
 	registered  registration
+
+	serving sync.Mutex
+	served  time.Time // when it was last said that this queue serves its consumer
 
 	lines    lines
 	adopting sync.Mutex

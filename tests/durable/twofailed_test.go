@@ -53,6 +53,11 @@ func (o *outOfReach) Release(context.Context, inbox.LeaseKey, int64) error { ret
 
 // twoFailedBodies: messages that fail in spite of what is stored for their key.
 var twoFailedBodies = []testdb.Body{
+	{Name: "the first message of a consumer is parked before its queue took anything", Why: "a queue serves it as soon as it is stored, and an operator may have it tried again", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
+		queue := rig.Queue(t, b.process(), inbox.QueueConfig{Consumer: consumer, MaxAttempts: 1})
+		b.failedStraight(queue, newMessage())
+		require.NoError(t, b.store.Retry(t.Context(), rig.Parked(t, b.store)[0].ID, ada, nil))
+	})},
 	{Name: "a copy fails for good while a process has leased the message", Why: "it is parked, nobody has it, and an operator may decide", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		queue := rig.Queue(t, b.process(), inbox.QueueConfig{Consumer: consumer, MinBackoff: time.Millisecond, MaxBackoff: time.Millisecond})
 		msg := newMessage()
