@@ -8,6 +8,7 @@ import (
 	"github.com/jmoiron/sqlx"
 
 	"github.com/millrace-go/millrace/internal/ambient"
+	"github.com/millrace-go/millrace/internal/database"
 	"github.com/millrace-go/millrace/internal/dialect"
 	"github.com/millrace-go/millrace/internal/keycode"
 	"github.com/millrace-go/millrace/internal/outage"
@@ -118,18 +119,18 @@ func (cl *Claim) acquire() error {
 		case errors.Is(err, ErrInProgress), errors.Is(err, errFormer):
 			s.answers(pass)
 			return err
-		case kind == dialect.Contention && contended < maxContention:
+		case kind == dialect.Contention && contended < database.MaxTries:
 			s.answers(pass)
 			contended++
 			s.observeContention(d, err)
-			if err := pause(d.ctx, contended); err != nil {
+			if err := database.Pause(d.ctx, contended); err != nil {
 				return err
 			}
 		case kind.Down():
-			_ = s.noticeLoss(err)
+			_ = s.db.Noticed(err)
 			pass.Tell(func() { s.observeOutage(d, err) })
 			if pass.Down(d.ctx) {
-				d.log().Error("inbox: the database does not serve the inbox, deliveries are held back", explain(err), nil)
+				d.log().Error("inbox: the database does not serve the inbox, deliveries are held back", database.Explain(err), nil)
 			}
 			return err
 		default:
@@ -207,7 +208,7 @@ func (cl *Claim) take(what step) (next step, err error) {
 			err = tookTooLong("Timeout", config.Timeout, err)
 		}
 	}()
-	tx, err := s.begin(span.tx)
+	tx, err := s.db.Begin(span.tx)
 	if err != nil {
 		if s.dialect.OneWriter { // there a twin is waited for here
 			cl.twinSpent += time.Since(began)
@@ -248,7 +249,7 @@ func (cl *Claim) take(what step) (next step, err error) {
 	}
 	cl.fresh, cl.tx, cl.span, cl.began = true, tx, span, began
 	cl.openRow = cl.openRow || cl.lease != nil
-	cl.ambient = ambient.New(tx.Tx, s.db)
+	cl.ambient = ambient.New(tx.Tx, s.db.DB)
 	cl.ambient.Owner, cl.ambient.Cause, cl.ambient.Ended = cl, (*cause)(d), tx.Ended
 	cl.handler = span.give(cl.ambient, cl)
 	if cl.under(ReplaySuppress) {

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/jmoiron/sqlx"
+	"github.com/millrace-go/millrace/internal/database"
 )
 
 // Activity is what one consumer and epoch did in one minute, in all processes of the
@@ -40,10 +41,10 @@ const ActivityKept = 24 * time.Hour
 // is lost can count twice. Handlers without middleware.Inbox are not counted.
 func (s *Store) Activity(ctx context.Context, since time.Time) ([]Activity, error) {
 	var rows []activityRow
-	err := sqlx.SelectContext(ctx, s.reader(ctx), &rows, s.dialect.SelectActivity,
+	err := sqlx.SelectContext(ctx, s.db.Reader(ctx), &rows, s.dialect.SelectActivity,
 		since.Truncate(time.Minute).UnixMicro(), []byte(s.config.Namespace))
 	if err != nil {
-		return nil, fmt.Errorf("inbox: list the activity: %w", explain(err))
+		return nil, fmt.Errorf("inbox: list the activity: %w", database.Explain(err))
 	}
 	all := make([]Activity, 0, len(rows))
 	for _, r := range rows {
@@ -166,14 +167,14 @@ func (s *Store) writeActivity(ctx context.Context) {
 	}
 	if ctx.Err() == nil && !t.failing {
 		t.failing = true
-		s.log.Error("inbox: the activity could not be written; tried again, and not told of again", explain(err), nil)
+		s.log.Error("inbox: the activity could not be written; tried again, and not told of again", database.Explain(err), nil)
 	}
 }
 
 func (s *Store) addActivity(ctx context.Context, all []figures) error {
 	ctx, cancel := context.WithTimeout(ctx, afterwards)
 	defer cancel()
-	return s.write(ctx, func(tx *sqlx.Tx) error {
+	return s.db.Write(ctx, func(tx *sqlx.Tx) error {
 		for _, f := range all {
 			args := make([]any, 0, len(f.count)+3)
 			for _, n := range f.count {
@@ -193,8 +194,8 @@ func (j *janitor) purgeActivity(ctx context.Context, now int64) error {
 	const batch = 1000
 	s := j.store
 	for deleted := int64(batch); deleted == batch; {
-		err := s.write(ctx, func(tx *sqlx.Tx) (err error) {
-			deleted, err = affected(tx.ExecContext(ctx, s.dialect.PurgeActivity, now-ActivityKept.Microseconds(), batch))
+		err := s.db.Write(ctx, func(tx *sqlx.Tx) (err error) {
+			deleted, err = database.Affected(tx.ExecContext(ctx, s.dialect.PurgeActivity, now-ActivityKept.Microseconds(), batch))
 			return err
 		})
 		if err != nil {

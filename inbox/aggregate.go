@@ -9,6 +9,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/jmoiron/sqlx"
 
+	"github.com/millrace-go/millrace/internal/database"
 	"github.com/millrace-go/millrace/internal/keycode"
 )
 
@@ -28,12 +29,12 @@ func (s *Store) Version(ctx context.Context, a Aggregate) (int64, error) {
 		return 0, fmt.Errorf("inbox: version of aggregate %q: %w", a.ID, err)
 	}
 	var row aggregateRow
-	err = row.scan(s.reader(ctx).QueryRowxContext(ctx, s.dialect.Gate.SelectAggregate, consumer.ID, keycode.Encode(a.ID)))
+	err = row.scan(s.db.Reader(ctx).QueryRowxContext(ctx, s.dialect.Gate.SelectAggregate, consumer.ID, keycode.Encode(a.ID)))
 	if errors.Is(err, sql.ErrNoRows) {
 		err = ErrNotFound
 	}
 	if err != nil {
-		return 0, fmt.Errorf("inbox: version of aggregate %q: %w", a.ID, explain(err))
+		return 0, fmt.Errorf("inbox: version of aggregate %q: %w", a.ID, database.Explain(err))
 	}
 	return row.Version, nil
 }
@@ -53,7 +54,7 @@ func (s *Store) SetVersion(ctx context.Context, a Aggregate, version int64, by O
 	if err != nil {
 		return fmt.Errorf("inbox: set version of aggregate %q: %w", a.ID, err)
 	}
-	err = s.write(ctx, func(tx *sqlx.Tx) error {
+	err = s.db.Write(ctx, func(tx *sqlx.Tx) error {
 		if err := s.raise(ctx, tx, consumer.ID, v); err != nil {
 			return err
 		}
@@ -65,7 +66,7 @@ func (s *Store) SetVersion(ctx context.Context, a Aggregate, version int64, by O
 		return err
 	})
 	if err != nil {
-		return fmt.Errorf("inbox: set version of aggregate %q: %w", a.ID, explain(err))
+		return fmt.Errorf("inbox: set version of aggregate %q: %w", a.ID, database.Explain(err))
 	}
 	s.sayDecided(by, "set version", watermill.LogFields{
 		"consumer": a.Consumer, "epoch": a.Epoch, "aggregate": a.ID, "version": version,
@@ -110,16 +111,16 @@ func (s *Store) Forget(ctx context.Context, consumer string, epoch int, by Opera
 	if err == nil {
 		err = s.forgetClaims(ctx, row)
 	}
-	s.forget()
+	s.db.Forget()
 	if err != nil {
-		return fmt.Errorf("inbox: forget what consumer %q has seen: %w", consumer, explain(err))
+		return fmt.Errorf("inbox: forget what consumer %q has seen: %w", consumer, database.Explain(err))
 	}
 	s.sayDecided(by, "forget", watermill.LogFields{"consumer": consumer, "epoch": epoch})
 	return nil
 }
 
 func (s *Store) forgetVersions(ctx context.Context, consumer consumerRow, by Operator) error {
-	return s.write(ctx, func(tx *sqlx.Tx) error {
+	return s.db.Write(ctx, func(tx *sqlx.Tx) error {
 		for _, statement := range []string{s.dialect.Gate.LowerPurgeLine, s.dialect.Gate.DeleteVersions} {
 			if _, err := tx.ExecContext(ctx, statement, consumer.ID); err != nil {
 				return err
@@ -144,7 +145,7 @@ func (s *Store) forgetClaims(ctx context.Context, consumer consumerRow) error {
 		if len(ids) == 0 {
 			return nil
 		}
-		err := s.write(ctx, func(tx *sqlx.Tx) error {
+		err := s.db.Write(ctx, func(tx *sqlx.Tx) error {
 			for _, statement := range []string{s.dialect.DeleteClaims, s.dialect.DeleteResults, s.dialect.History.DeleteHistory} {
 				query, args, err := s.dialect.In(statement, consumer.ID, ids)
 				if err != nil {
@@ -169,5 +170,5 @@ func (s *Store) consumerRow(ctx context.Context, name string, epoch int) (consum
 	if errors.Is(err, sql.ErrNoRows) {
 		err = fmt.Errorf("consumer %q, epoch %d: %w", name, epoch, ErrNotFound)
 	}
-	return row, explain(err)
+	return row, database.Explain(err)
 }

@@ -19,7 +19,7 @@ func (q *Queue) Allow(ctx context.Context, by Operator, msgs ...*message.Message
 	}
 	id, err := q.register(ctx)
 	if err == nil {
-		err = q.store.write(ctx, func(tx *sqlx.Tx) error {
+		err = q.store.db.Write(ctx, func(tx *sqlx.Tx) error {
 			for _, msg := range msgs {
 				if err := q.allow(ctx, tx, by, id, msg); err != nil {
 					return fmt.Errorf("message %q: %w", msg.UUID, err)

@@ -58,7 +58,7 @@ var errProducedUnseen = errors.New("the version gate did not let the message thr
 func (cl *Claim) giveUp() error {
 	cl.ambient.End()
 	if err := cl.tx.Rollback(); err != nil {
-		cl.consumer.store.forget()
+		cl.consumer.store.db.Forget()
 	}
 	cl.end()
 	cl.turn.Fail()

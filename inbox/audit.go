@@ -9,6 +9,7 @@ import (
 
 	"github.com/jmoiron/sqlx"
 
+	"github.com/millrace-go/millrace/internal/database"
 	"github.com/millrace-go/millrace/internal/keycode"
 )
 
@@ -59,7 +60,7 @@ const outboxAudit = 0
 func (s *Store) Audit(ctx context.Context, f ConsumerFilter, before int64, limit int) ([]AuditEntry, error) {
 	entries, err := s.audited(ctx, f, before, limit)
 	if err != nil {
-		return nil, fmt.Errorf("inbox: list what operators did: %w", explain(err))
+		return nil, fmt.Errorf("inbox: list what operators did: %w", database.Explain(err))
 	}
 	return entries, nil
 }
@@ -87,7 +88,7 @@ func (s *Store) audited(ctx context.Context, f ConsumerFilter, before int64, lim
 	var ids []int64
 	for consumer := range consumers {
 		var found []int64
-		err := sqlx.SelectContext(ctx, s.reader(ctx), &found, s.dialect.Remedy.ListAudit, consumer, before, limit)
+		err := sqlx.SelectContext(ctx, s.db.Reader(ctx), &found, s.dialect.Remedy.ListAudit, consumer, before, limit)
 		if err != nil {
 			return nil, err
 		}
@@ -102,7 +103,7 @@ func (s *Store) audited(ctx context.Context, f ConsumerFilter, before int64, lim
 	var found []auditRow
 	query, args, err := s.dialect.In(s.dialect.Remedy.SelectAudit, ids)
 	if err == nil {
-		err = sqlx.SelectContext(ctx, s.reader(ctx), &found, query, args...)
+		err = sqlx.SelectContext(ctx, s.db.Reader(ctx), &found, query, args...)
 	}
 	entries := make([]AuditEntry, 0, len(found))
 	for _, row := range found {

@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/millrace-go/millrace/internal/database"
 	"github.com/millrace-go/millrace/internal/dialect"
 )
 
@@ -80,7 +81,7 @@ func (s *Store) Close(ctx context.Context) error {
 	err := s.settle(ctx)
 	s.writeActivity(ctx)
 	if err != nil {
-		return fmt.Errorf("inbox: close: settle: %w", explain(err))
+		return fmt.Errorf("inbox: close: settle: %w", database.Explain(err))
 	}
 	return nil
 }
@@ -209,7 +210,7 @@ func (s *Store) Panics() int64 { return s.panics.Load() }
 
 func (s *Store) settleAgain(ctx context.Context) {
 	if err := s.settle(ctx); err != nil && ctx.Err() == nil {
-		s.log.Error("inbox: what was published could not be settled; tried again", explain(err), nil)
+		s.log.Error("inbox: what was published could not be settled; tried again", database.Explain(err), nil)
 	}
 }
 
@@ -221,12 +222,12 @@ const identityPause = time.Second
 func (s *Store) recognise(ctx context.Context) {
 	identity, err := s.identify(ctx)
 	if err != nil {
-		_ = s.noticeLoss(err)
+		_ = s.db.Noticed(err)
 		return
 	}
 	before := s.identity.Swap(&identity)
 	if before != nil && (before.Name != identity.Name || before.Uptime > identity.Uptime) {
-		s.forget()
+		s.db.Forget()
 		s.log.Info("inbox: the database server was restarted or replaced; what was remembered of it is dropped", nil)
 	}
 }

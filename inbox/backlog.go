@@ -12,6 +12,7 @@ import (
 	"github.com/jmoiron/sqlx"
 
 	"github.com/millrace-go/millrace/internal/bounded"
+	"github.com/millrace-go/millrace/internal/database"
 )
 
 // Backlog is what is stored and open for one consumer and epoch.
@@ -62,7 +63,7 @@ func (s *Store) Backlog(ctx context.Context, o BacklogOptions) ([]Backlog, error
 	}
 	all, err := s.backlog(ctx, cmp.Or(o.CountTo, 10_000))
 	if err != nil {
-		return nil, fmt.Errorf("inbox: backlog: %w", explain(err))
+		return nil, fmt.Errorf("inbox: backlog: %w", database.Explain(err))
 	}
 	return all, nil
 }
@@ -99,7 +100,7 @@ func (s *Store) backlog(ctx context.Context, most int) ([]Backlog, error) {
 // countOpen fills in the figures of one consumer. Each reads a range of an index, which
 // ends after most rows.
 func (s *Store) countOpen(ctx context.Context, consumer int32, b *Backlog, now time.Time, most int) error {
-	db, at := s.reader(ctx), now.UnixMicro()
+	db, at := s.db.Reader(ctx), now.UnixMicro()
 	for status, count := range map[Status]*Count{
 		Settling: &b.Settling, FailedTerminal: &b.FailedTerminal, Parked: &b.Parked, Held: &b.Held,
 	} {
@@ -124,7 +125,7 @@ func (s *Store) countLeased(ctx context.Context, consumer int32, b *Backlog, at 
 		FailedRetryable: {lapsed: &due, leased: &b.Taken, rest: &b.Waiting},
 	} {
 		var n, lapsed, leased int
-		err := s.reader(ctx).QueryRowxContext(ctx, s.dialect.Remedy.CountLapsed, at, at, consumer, status, most+1).
+		err := s.db.Reader(ctx).QueryRowxContext(ctx, s.dialect.Remedy.CountLapsed, at, at, consumer, status, most+1).
 			Scan(&n, &lapsed, &leased)
 		if err != nil {
 			return err
@@ -134,7 +135,7 @@ func (s *Store) countLeased(ctx context.Context, consumer int32, b *Backlog, at 
 		}
 	}
 	if due.AtLeast { // not all were looked at: those that are due are found by another index
-		if err := sqlx.GetContext(ctx, s.reader(ctx), &due.N, s.dialect.Remedy.CountDue, consumer, at, most+1); err != nil {
+		if err := sqlx.GetContext(ctx, s.db.Reader(ctx), &due.N, s.dialect.Remedy.CountDue, consumer, at, most+1); err != nil {
 			return err
 		}
 	}
@@ -144,7 +145,7 @@ func (s *Store) countLeased(ctx context.Context, consumer int32, b *Backlog, at 
 
 // countOldest fills in the ages of one consumer, and its outcomes.
 func (s *Store) countOldest(ctx context.Context, consumer int32, b *Backlog, at int64, most int) error {
-	db := s.reader(ctx)
+	db := s.db.Reader(ctx)
 	for status, oldest := range map[Status]*time.Duration{
 		Received: &b.OldestPending, FailedRetryable: &b.OldestPending, Held: &b.OldestHeld,
 	} {

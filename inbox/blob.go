@@ -52,7 +52,7 @@ func blobTime(name []byte) int64 {
 
 func (s *Store) newBlobName(ctx context.Context) ([]byte, error) {
 	var now int64
-	if err := sqlx.GetContext(ctx, s.reader(ctx), &now, s.dialect.Now); err != nil {
+	if err := sqlx.GetContext(ctx, s.db.Reader(ctx), &now, s.dialect.Now); err != nil {
 		return nil, fmt.Errorf("ask the server for the time: %w", err)
 	}
 	name := append(blobNameAt(now), make([]byte, blobNameSize-8)...)
@@ -110,7 +110,7 @@ func (s *Store) checkIn(ctx context.Context, tx *sqlx.Tx, p storedPayload) error
 // getBlob returns what is stored outside its row.
 func (s *Store) getBlob(ctx context.Context, name []byte) ([]byte, error) {
 	var body []byte
-	err := sqlx.GetContext(ctx, s.reader(ctx), &body, s.dialect.Blobs.SelectBlob, name)
+	err := sqlx.GetContext(ctx, s.db.Reader(ctx), &body, s.dialect.Blobs.SelectBlob, name)
 	if err != nil && !errors.Is(err, sql.ErrNoRows) {
 		return nil, fmt.Errorf("read the blob %x: %w", name, err)
 	}
@@ -132,7 +132,7 @@ func (s *Store) getBlob(ctx context.Context, name []byte) ([]byte, error) {
 func (s *Store) removeBlobs(ctx context.Context, names [][]byte) error {
 	slices.SortFunc(names, bytes.Compare)
 	var orphans [][]byte
-	err := s.write(ctx, func(tx *sqlx.Tx) error {
+	err := s.db.Write(ctx, func(tx *sqlx.Tx) error {
 		for _, name := range names { // waits for who is just storing the row
 			if _, err := tx.ExecContext(ctx, s.dialect.Blobs.InsertBlob, name, nil); err != nil {
 				return err

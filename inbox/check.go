@@ -7,8 +7,8 @@ import (
 	"slices"
 	"time"
 
-	"github.com/millrace-go/millrace/internal/ambient"
 	"github.com/millrace-go/millrace/internal/checkup"
+	"github.com/millrace-go/millrace/internal/database"
 )
 
 // Severity says how bad a finding is.
@@ -73,7 +73,7 @@ func (f Finding) String() string { return fmt.Sprintf("%s: %s: %s", f.Subject, f
 // connections and recognises the pooler when both are served by one server process. That is
 // never wrong where it says so, but a busy pooler can go unnoticed.
 func (s *Store) Check(ctx context.Context) ([]Finding, error) {
-	if _, live := ambient.From(ctx).Live(s.db); live {
+	if _, live := s.db.Live(ctx); live {
 		return nil, errors.New("inbox: check: it would wait for the transaction of this handler: call it outside")
 	}
 	return s.check(ctx, (*inspection).consumers)
@@ -90,7 +90,7 @@ func (s *Store) check(ctx context.Context, more ...func(*inspection, context.Con
 	steps = append(steps, (*inspection).janitor, (*inspection).steps, (*inspection).driver, (*inspection).trial)
 	for _, step := range steps {
 		if err := step(&c, ctx); err != nil {
-			return nil, fmt.Errorf("inbox: check: %w", explain(err))
+			return nil, fmt.Errorf("inbox: check: %w", database.Explain(err))
 		}
 	}
 	slices.SortStableFunc(c.findings, func(a, b Finding) int { return int(b.Severity) - int(a.Severity) })
@@ -119,7 +119,7 @@ func (c *inspection) failed() bool {
 func (c *inspection) server(ctx context.Context) error {
 	s := c.store
 	server := checkup.Checkup{
-		DB: s.db, Dialect: s.dialect, TablePrefix: s.config.TablePrefix,
+		DB: s.db.DB, Dialect: s.dialect, TablePrefix: s.config.TablePrefix,
 		MaxInFlight: s.config.MaxInFlight, TwinWait: s.longestTwinWait(),
 	}
 	findings, err := server.Run(ctx)

@@ -15,12 +15,12 @@ func (c *inspection) driver(ctx context.Context) error {
 	if c.failed() || !s.dialect.OneWriter {
 		return nil
 	}
-	leave, err := s.writers.Enter(ctx)
+	leave, err := s.db.Enter(ctx)
 	if err != nil {
 		return err
 	}
 	defer leave()
-	if err := owned.Guarded(ctx, s.db); errors.Is(err, owned.ErrNoHook) {
+	if err := owned.Guarded(ctx, s.db.DB); errors.Is(err, owned.ErrNoHook) {
 		c.fail("driver", "it has no commit hook, or a wrapper hides it: what a handler writes after SQLite rolled its "+
 			"transaction back would be committed without the claim", "use modernc.org/sqlite or mattn/go-sqlite3, and give "+
 			"what wraps the driver's connection a method Raw() driver.Conn")
@@ -28,7 +28,7 @@ func (c *inspection) driver(ctx context.Context) error {
 	} else if err != nil {
 		return fmt.Errorf("look for the driver's commit hook: %w", err)
 	}
-	keeps, err := s.dialect.KeepsFailedCommit(ctx, s.db)
+	keeps, err := s.dialect.KeepsFailedCommit(ctx, s.db.DB)
 	switch kind := dialect.Classify(err); {
 	case err != nil && (ctx.Err() != nil || kind == dialect.Unavailable || kind == dialect.Contention):
 		return fmt.Errorf("try a COMMIT that fails: %w", err)

@@ -8,6 +8,7 @@ import (
 
 	"github.com/jmoiron/sqlx"
 
+	"github.com/millrace-go/millrace/internal/database"
 	"github.com/millrace-go/millrace/internal/dialect"
 	"github.com/millrace-go/millrace/internal/keycode"
 )
@@ -26,10 +27,10 @@ func (c *inspection) trial(ctx context.Context) error {
 	const nobody = 0 // consumers have positive ids
 	key := keycode.Encode(fmt.Sprintf("check %x %x", rand.Uint64(), rand.Uint64()))
 	won := make([]bool, 0, 2)
-	err := s.write(ctx, func(tx *sqlx.Tx) error {
+	err := s.db.Write(ctx, func(tx *sqlx.Tx) error {
 		won = won[:0]
 		for token := range int64(2) {
-			rows, err := affected(tx.ExecContext(ctx, s.dialect.Claim, nobody, key, 0, token+1))
+			rows, err := database.Affected(tx.ExecContext(ctx, s.dialect.Claim, nobody, key, 0, token+1))
 			if err != nil {
 				return err
 			}

@@ -71,7 +71,7 @@ func (c *Consumer) claim(msg *message.Message, v *visit) (*Claim, error) {
 		return nil, c.refused(d, err)
 	}
 	s := c.store
-	if _, live := ambient.From(d.ctx).Live(s.db); live {
+	if _, live := s.db.Live(d.ctx); live {
 		return nil, d.fail(errors.New("middleware.Inbox stands twice on this handler: remove one"))
 	}
 	if err := s.admit(d); err != nil {

@@ -10,6 +10,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
 
+	"github.com/millrace-go/millrace/internal/database"
 	"github.com/millrace-go/millrace/internal/keycode"
 	"github.com/millrace-go/millrace/internal/original"
 	"github.com/millrace-go/millrace/internal/reserved"
@@ -107,7 +108,7 @@ func (d *delivery) interrupted(cause error) {
 }
 
 // fail names the message in err, an error of ours.
-func (d *delivery) fail(err error) error { return d.name(explain(err)) }
+func (d *delivery) fail(err error) error { return d.name(database.Explain(err)) }
 
 // name names the message in err, which may be the handler's.
 func (d *delivery) name(err error) error {

@@ -40,7 +40,7 @@ func (q *Queue) adopt(ctx context.Context, consumer int32) (left bool, err error
 	err = q.store.db.SelectContext(ctx, &ids, q.store.dialect.Queue.SelectOlderEpochs,
 		[]byte(q.store.config.Namespace), []byte(q.name.name), q.name.epoch)
 	if err != nil {
-		return false, q.store.noticeLoss(err)
+		return false, q.store.db.Noticed(err)
 	}
 	o.left = false
 	for _, from := range ids {
@@ -49,7 +49,7 @@ func (q *Queue) adopt(ctx context.Context, consumer int32) (left bool, err error
 		}
 		var open bool
 		if err := q.store.db.GetContext(ctx, &open, q.store.dialect.Queue.SelectOpen, from); err != nil {
-			return false, q.store.noticeLoss(err)
+			return false, q.store.db.Noticed(err)
 		}
 		o.left = o.left || open
 	}

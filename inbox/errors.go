@@ -3,6 +3,8 @@ package inbox
 import (
 	"errors"
 	"fmt"
+
+	"github.com/millrace-go/millrace/internal/database"
 )
 
 // Conditions a caller may branch on, with errors.Is.
@@ -21,13 +23,13 @@ var (
 
 	// ErrUnavailable says that the database does not answer, lets nobody in or has no room. The delivery was
 	// not handled, and was held back for a moment so that a broker does not redeliver in a storm.
-	ErrUnavailable = errors.New("the database does not serve the inbox")
+	ErrUnavailable = database.ErrUnavailable
 
 	// ErrNotMigrated says that tables or columns are missing.
-	ErrNotMigrated = errors.New("a table is missing: run Store.Migrate, or apply what Store.Schema prints")
+	ErrNotMigrated = database.ErrNotMigrated
 
 	// ErrReadOnly says that the database takes no writes.
-	ErrReadOnly = errors.New("the database is read-only: give the inbox the primary server")
+	ErrReadOnly = database.ErrReadOnly
 
 	// ErrClosed says that the Store was closed.
 	ErrClosed = errors.New("inbox: the store is closed")

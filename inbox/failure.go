@@ -11,6 +11,7 @@ import (
 	"github.com/jmoiron/sqlx"
 
 	"github.com/millrace-go/millrace/internal/ambient"
+	"github.com/millrace-go/millrace/internal/database"
 	"github.com/millrace-go/millrace/internal/dialect"
 )
 
@@ -45,8 +46,8 @@ func (cl *Claim) endedButDone(produced []*message.Message) (done bool, err error
 	}
 	cl.observeEnded("committed by the handler, counted as completed")
 	s := cl.consumer.store
-	err = s.writeInSlot(ctx, func(tx *sqlx.Tx) error {
-		own := ambient.New(tx, s.db)
+	err = s.db.WriteInTurn(ctx, func(tx *sqlx.Tx) error {
+		own := ambient.New(tx, s.db.DB)
 		defer own.End()
 		return cl.seal(ambient.With(ctx, own), tx, produced)
 	})
@@ -70,10 +71,10 @@ func (cl *Claim) takeBack(cause error) (reopened bool, err error) {
 		return false, cause
 	}
 	if err == nil {
-		err = cl.consumer.store.writeInSlot(ctx, func(tx *sqlx.Tx) error { return cl.reopen(ctx, tx, cause) })
+		err = cl.consumer.store.db.WriteInTurn(ctx, func(tx *sqlx.Tx) error { return cl.reopen(ctx, tx, cause) })
 	}
 	if dialect.Classify(err) == dialect.Unavailable {
-		return false, errors.Join(cause, explain(err)) // then it was the connection that ended it
+		return false, errors.Join(cause, database.Explain(err)) // then it was the connection that ended it
 	}
 	if err != nil {
 		cl.log().Error("inbox: the handler may have ended its transaction, and its claim could not be taken back", err, nil)
@@ -86,7 +87,7 @@ func (cl *Claim) takeBack(cause error) (reopened bool, err error) {
 // reopen makes the message one that failed, whose successors wait for it again.
 func (cl *Claim) reopen(ctx context.Context, tx *sqlx.Tx, cause error) error {
 	s := cl.consumer.store
-	n, err := affected(tx.ExecContext(ctx, s.dialect.ReopenClaim, cl.id32, cl.id, cl.token))
+	n, err := database.Affected(tx.ExecContext(ctx, s.dialect.ReopenClaim, cl.id32, cl.id, cl.token))
 	if err != nil {
 		return err
 	}
@@ -158,7 +159,7 @@ func (cl *Claim) recordFailure(cause error) {
 	s := cl.consumer.store
 	ctx, cancel := cl.cleanup()
 	defer cancel()
-	err := s.writeInSlot(ctx, func(tx *sqlx.Tx) error {
+	err := s.db.WriteInTurn(ctx, func(tx *sqlx.Tx) error {
 		_, err := tx.ExecContext(ctx, s.dialect.OpenClaim, cl.id32, cl.id, cl.hash, cl.token)
 		if err != nil {
 			return err
@@ -183,7 +184,7 @@ func (cl *Claim) putFailure(ctx context.Context, tx *sqlx.Tx, cause error) error
 	}
 	if row.OpenStatus.Valid {
 		text := errorText(cause)
-		n, err := affected(tx.ExecContext(ctx, s.dialect.TouchMessage, text, groupOf(text), 0, cl.id32, cl.id, FailedRetryable))
+		n, err := database.Affected(tx.ExecContext(ctx, s.dialect.TouchMessage, text, groupOf(text), 0, cl.id32, cl.id, FailedRetryable))
 		if err != nil || n == 0 {
 			return err
 		}

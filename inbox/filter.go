@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/jmoiron/sqlx"
+	"github.com/millrace-go/millrace/internal/database"
 )
 
 // Filter says which open messages of the namespace are meant. Fields that are zero match all.
@@ -70,7 +71,7 @@ const MaxPage = 1000
 func (s *Store) Find(ctx context.Context, f Filter, after int64, limit int) ([]Message, error) {
 	messages, err := s.page(ctx, f, after, limit, s.dialect.Remedy.SelectListed, s.message)
 	if err != nil {
-		return nil, fmt.Errorf("inbox: list messages: %w", explain(err))
+		return nil, fmt.Errorf("inbox: list messages: %w", database.Explain(err))
 	}
 	return messages, nil
 }
@@ -133,7 +134,7 @@ func (s *Store) listed(ctx context.Context, statement string, ids []int64) (rows
 	}
 	query, args, err := s.dialect.In(statement, ids)
 	if err == nil {
-		err = sqlx.SelectContext(ctx, s.reader(ctx), &rows, query, args...)
+		err = sqlx.SelectContext(ctx, s.db.Reader(ctx), &rows, query, args...)
 	}
 	return rows, err
 }
@@ -148,7 +149,7 @@ func (s *Store) matching(ctx context.Context, f Filter) ([]consumerRow, error) {
 		return []consumerRow{row}, err
 	}
 	var rows []consumerRow
-	err := sqlx.SelectContext(ctx, s.reader(ctx), &rows, s.dialect.SelectConsumers)
+	err := sqlx.SelectContext(ctx, s.db.Reader(ctx), &rows, s.dialect.SelectConsumers)
 	return slices.DeleteFunc(rows, func(c consumerRow) bool {
 		return string(c.Namespace) != s.config.Namespace || strings.HasPrefix(string(c.Name), leaseNames) ||
 			f.Consumer != "" && string(c.Name) != f.Consumer || f.Epoch != nil && c.Epoch != *f.Epoch

@@ -11,6 +11,7 @@ import (
 	"github.com/jmoiron/sqlx"
 
 	"github.com/millrace-go/millrace/internal/ambient"
+	"github.com/millrace-go/millrace/internal/database"
 	"github.com/millrace-go/millrace/internal/dialect"
 	"github.com/millrace-go/millrace/internal/original"
 	"github.com/millrace-go/millrace/internal/owned"
@@ -73,7 +74,7 @@ func (cl *Claim) finish(produced []*message.Message) error {
 		}
 		if err != nil && !errors.Is(err, sql.ErrTxDone) {
 			cl.inDoubt = !dialect.Aborted(err)
-			return explain(cl.consumer.store.noticeLoss(fmt.Errorf("commit: %w", err)))
+			return database.Explain(cl.consumer.store.db.Noticed(fmt.Errorf("commit: %w", err)))
 		}
 	}
 	if err == nil || !errors.Is(err, sql.ErrTxDone) && !errors.Is(err, errEnded) && !cl.span.late() {
@@ -217,12 +218,12 @@ func (cl *Claim) seal(ctx context.Context, tx *sqlx.Tx, produced []*message.Mess
 	var err error
 	switch {
 	case cl.settles(produced):
-		closed, err = affected(tx.ExecContext(ctx, s.dialect.Queue.SettleLeased,
+		closed, err = database.Affected(tx.ExecContext(ctx, s.dialect.Queue.SettleLeased,
 			[]byte(unpublished), cl.id32, cl.id, cl.lease.token))
 	case cl.lease != nil:
-		closed, err = affected(tx.ExecContext(ctx, s.dialect.Queue.CloseLeased, cl.id32, cl.id, cl.lease.token))
+		closed, err = database.Affected(tx.ExecContext(ctx, s.dialect.Queue.CloseLeased, cl.id32, cl.id, cl.lease.token))
 	default:
-		closed, err = affected(tx.ExecContext(ctx, s.dialect.DeleteMessage, cl.id32, cl.id, FailedRetryable))
+		closed, err = database.Affected(tx.ExecContext(ctx, s.dialect.DeleteMessage, cl.id32, cl.id, FailedRetryable))
 	}
 	if err != nil {
 		return fmt.Errorf("close the open message: %w", err)
@@ -316,7 +317,7 @@ func (cl *Claim) Rollback(cause error) error {
 	cl.ambient.End()
 	lost := cl.inDoubt && dialect.Classify(cause) == dialect.Unavailable
 	if err := cl.tx.Rollback(); err != nil {
-		s.forget()
+		s.db.Forget()
 		lost = dialect.Classify(err) == dialect.Unavailable
 	}
 	cause = cl.refusedToo(cl.lateness(cause))

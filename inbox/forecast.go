@@ -8,6 +8,7 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill/message"
 
+	"github.com/millrace-go/millrace/internal/database"
 	"github.com/millrace-go/millrace/internal/keycode"
 )
 
@@ -51,7 +52,7 @@ func (s *Store) Forecast(ctx context.Context, msgs []*message.Message) ([]Foreca
 		}
 		f, can, err := s.forecast(ctx, known[i:end], msgs)
 		if err != nil {
-			return nil, fmt.Errorf("inbox: forecast for consumer %q: %w", known[i].Name, explain(err))
+			return nil, fmt.Errorf("inbox: forecast for consumer %q: %w", known[i].Name, database.Explain(err))
 		}
 		if can {
 			all = append(all, f)
@@ -104,7 +105,7 @@ func (s *Store) countClaims(ctx context.Context, c KnownConsumer, ids [][]byte) 
 			break
 		}
 		var n, done int
-		err = s.reader(ctx).QueryRowxContext(ctx, query, args...).Scan(&n, &done)
+		err = s.db.Reader(ctx).QueryRowxContext(ctx, query, args...).Scan(&n, &done)
 		claimed, completed = claimed+n, completed+done
 	}
 	return claimed, completed, err

@@ -11,6 +11,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/millrace-go/millrace/internal/ambient"
+	"github.com/millrace-go/millrace/internal/database"
 	"github.com/millrace-go/millrace/internal/dialect"
 )
 
@@ -65,7 +66,7 @@ func (g *Gate) Admit(msg *message.Message) (run bool, err error) {
 	}
 	if err := cl.pass(g, steps); err != nil && !cl.contended(err) && !cl.inTheWay(err) {
 		cl.unserved = dialect.Classify(err).Down()
-		return false, fmt.Errorf("version gate: %w", dialect.Unhide(explain(cl.consumer.store.noticeLoss(err))))
+		return false, fmt.Errorf("version gate: %w", dialect.Unhide(database.Explain(cl.consumer.store.db.Noticed(err))))
 	}
 	cl.decided = true
 	return cl.verdict == admitted, cl.refusal()
@@ -237,7 +238,7 @@ func (cl *Claim) advance(g *Gate, versions []versioned) (advanced bool, err erro
 	if len(versions) > 1 || v.Number == 0 || begins || g.jumps(cl.gated) || cl.early(v) {
 		return false, nil
 	}
-	n, err := affected(cl.tx.ExecContext(cl.span.tx, cl.consumer.store.dialect.Gate.AdvanceAggregate,
+	n, err := database.Affected(cl.tx.ExecContext(cl.span.tx, cl.consumer.store.dialect.Gate.AdvanceAggregate,
 		v.Number, cl.token, cl.id, cl.hash, cl.id32, v.id, v.Number-1, v.Number))
 	if err != nil {
 		return false, fmt.Errorf("advance aggregate %q: %w", v.Aggregate, err)

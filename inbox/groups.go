@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/jmoiron/sqlx"
+	"github.com/millrace-go/millrace/internal/database"
 )
 
 // FailureGroup is what messages have in common whose last errors are of one shape.
@@ -47,7 +48,7 @@ type groupRow struct {
 func (s *Store) FailureGroups(ctx context.Context, f Filter) ([]FailureGroup, error) {
 	groups, err := s.failureGroups(ctx, f)
 	if err != nil {
-		return nil, fmt.Errorf("inbox: group failures: %w", explain(err))
+		return nil, fmt.Errorf("inbox: group failures: %w", database.Explain(err))
 	}
 	return groups, nil
 }
@@ -91,7 +92,7 @@ func (s *Store) failureGroups(ctx context.Context, f Filter) ([]FailureGroup, er
 func (s *Store) groupRows(ctx context.Context, consumer int32, f Filter) (all []groupRow, cut bool, err error) {
 	read := func(statement string, args ...any) error {
 		var rows []groupRow
-		if err := sqlx.SelectContext(ctx, s.reader(ctx), &rows, statement, append(f.bounds(), args...)...); err != nil {
+		if err := sqlx.SelectContext(ctx, s.db.Reader(ctx), &rows, statement, append(f.bounds(), args...)...); err != nil {
 			return err
 		}
 		looked := 0
@@ -145,7 +146,7 @@ func (s *Store) exemplify(ctx context.Context, groups []FailureGroup, examples m
 		return err
 	}
 	var rows []messageRow
-	if err := sqlx.SelectContext(ctx, s.reader(ctx), &rows, query, args...); err != nil {
+	if err := sqlx.SelectContext(ctx, s.db.Reader(ctx), &rows, query, args...); err != nil {
 		return err
 	}
 	errors := make(map[int64]string)

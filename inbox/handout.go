@@ -6,6 +6,7 @@ import (
 	"fmt"
 
 	"github.com/jmoiron/sqlx"
+	"github.com/millrace-go/millrace/internal/database"
 )
 
 // HandOut notes that leased messages are about to be delivered: should the process end, each
@@ -27,7 +28,7 @@ func (q *Queue) handOut(ctx context.Context, leased []*Leased) error {
 		return nil
 	}
 	statement := q.store.dialect.Queue.HandOut
-	return q.store.write(ctx, func(tx *sqlx.Tx) error {
+	return q.store.db.Write(ctx, func(tx *sqlx.Tx) error {
 		return q.execOnAll(ctx, tx, unmarked, statement, q.config.Lease.Microseconds())
 	})
 }
@@ -55,7 +56,7 @@ func (q *Queue) Finish(ctx context.Context, leased ...*Leased) error {
 
 func (q *Queue) complete(ctx context.Context, leased []*Leased) error {
 	statements := &q.store.dialect.Queue
-	return q.store.write(ctx, func(tx *sqlx.Tx) error {
+	return q.store.db.Write(ctx, func(tx *sqlx.Tx) error {
 		query, args, err := q.store.dialect.In(statements.CompleteLeased, leased[0].row.Consumer, ids(leased), leased[0].token)
 		if err != nil {
 			return err
@@ -75,7 +76,7 @@ func (q *Queue) execOnAll(ctx context.Context, tx *sqlx.Tx, leased []*Leased, st
 	if err != nil {
 		return err
 	}
-	changed, err := affected(tx.ExecContext(ctx, query, args...))
+	changed, err := database.Affected(tx.ExecContext(ctx, query, args...))
 	if err == nil && changed != int64(len(leased)) {
 		err = ErrLost
 	}
@@ -161,7 +162,7 @@ func (q *Queue) execOnEach(ctx context.Context, leased []*Leased, statement stri
 	if len(leased) == 0 {
 		return nil
 	}
-	return q.store.write(ctx, func(tx *sqlx.Tx) error {
+	return q.store.db.Write(ctx, func(tx *sqlx.Tx) error {
 		for _, together := range byLease(leased) {
 			if err := q.execOnAll(ctx, tx, together, statement, args...); err != nil && !errors.Is(err, ErrLost) {
 				return err

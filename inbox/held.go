@@ -12,6 +12,7 @@ import (
 
 	"github.com/jmoiron/sqlx"
 
+	"github.com/millrace-go/millrace/internal/database"
 	"github.com/millrace-go/millrace/internal/dialect"
 	"github.com/millrace-go/millrace/internal/keycode"
 	"github.com/millrace-go/millrace/internal/msgcode"
@@ -58,7 +59,7 @@ func (cl *Claim) setAside() error {
 	}
 	if err := cl.tx.Commit(); err != nil {
 		cl.inDoubt = !dialect.Aborted(err)
-		return explain(cl.consumer.store.noticeLoss(fmt.Errorf("commit: %w", err)))
+		return database.Explain(cl.consumer.store.db.Noticed(fmt.Errorf("commit: %w", err)))
 	}
 	return nil
 }
@@ -78,7 +79,7 @@ func (cl *Claim) store() error {
 			return fmt.Errorf("note that a message waits: %w", err)
 		}
 	}
-	n, err := affected(cl.tx.ExecContext(ctx, s.dialect.ReopenClaim, cl.id32, cl.id, cl.token))
+	n, err := database.Affected(cl.tx.ExecContext(ctx, s.dialect.ReopenClaim, cl.id32, cl.id, cl.token))
 	if err == nil && n != 1 {
 		err = ErrLost
 	}
@@ -92,7 +93,7 @@ func (cl *Claim) store() error {
 	if cl.lease != nil {
 		status, lease = InProgress, cl.lease.token
 	}
-	n, err = affected(cl.tx.ExecContext(ctx, s.dialect.Gate.HoldMessage, open.status, noteText(open.reason),
+	n, err = database.Affected(cl.tx.ExecContext(ctx, s.dialect.Gate.HoldMessage, open.status, noteText(open.reason),
 		cl.waitsFor.id, cl.waitsFor.Number, cl.because.early(), open.delay, cl.id32, cl.id, status, lease))
 	if err == nil && n != 1 {
 		err = ErrLost
@@ -129,7 +130,7 @@ func (cl *Claim) release(ctx context.Context, tx *sqlx.Tx) error {
 // releaseHeld makes due what waits for v, or for an older version.
 func (s *Store) releaseHeld(ctx context.Context, tx *sqlx.Tx, consumer int32, v versioned) (int64, error) {
 	following := min(v.Number, math.MaxInt64-1) + 1
-	return affected(tx.ExecContext(ctx, s.dialect.Gate.ReleaseHeld,
+	return database.Affected(tx.ExecContext(ctx, s.dialect.Gate.ReleaseHeld,
 		noteText("released by "+v.String()), consumer, v.id, following))
 }
 
@@ -166,7 +167,7 @@ func (j *janitor) expire(ctx context.Context) {
 		}
 	}
 	if err != nil && ctx.Err() == nil {
-		s.log.Error("inbox: what was held too long could not be parked; tried again", explain(s.noticeLoss(err)), nil)
+		s.log.Error("inbox: what was held too long could not be parked; tried again", database.Explain(s.db.Noticed(err)), nil)
 	}
 }
 
@@ -216,7 +217,7 @@ func (j *janitor) expirePage(ctx context.Context, c consumerRow, ids []int64) er
 	slices.SortStableFunc(rows, func(a, b messageRow) int { return bytes.Compare(a.Aggregate, b.Aggregate) })
 	for batch := range slices.Chunk(rows, together) {
 		var parked []messageRow
-		err := s.write(ctx, func(tx *sqlx.Tx) (err error) {
+		err := s.db.Write(ctx, func(tx *sqlx.Tx) (err error) {
 			parked, err = s.expireTogether(ctx, tx, c, batch)
 			return err
 		})
@@ -262,7 +263,7 @@ func (s *Store) expireTogether(
 		if !slices.Contains(had, row.ID) {
 			continue
 		}
-		n, err := affected(tx.ExecContext(ctx, s.dialect.Gate.ExpireHeld,
+		n, err := database.Affected(tx.ExecContext(ctx, s.dialect.Gate.ExpireHeld,
 			[]byte(row.heldTooLong()), dialect.NeverDue, c.ID, row.MessageID))
 		if err == nil && n == 1 {
 			parked = append(parked, row)

@@ -10,6 +10,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
 
+	"github.com/millrace-go/millrace/internal/database"
 	"github.com/millrace-go/millrace/internal/keycode"
 )
 
@@ -37,7 +38,7 @@ func (s *Store) sayHeldBehind(ctx context.Context, rows ...messageRow) {
 func (s *Store) sayBehind(row messageRow, v versioned, behind heldBehind) {
 	switch about := row.fields().Add(watermill.LogFields{"aggregate": v.Aggregate, "version": v.Number}); {
 	case behind.err != nil:
-		s.log.Error("inbox: what is held behind a discarded message could not be looked at", explain(behind.err), about)
+		s.log.Error("inbox: what is held behind a discarded message could not be looked at", database.Explain(behind.err), about)
 	case behind.waiting > 0 && behind.version < v.Number:
 		s.log.Error("inbox: messages stay held behind one that was discarded",
 			fmt.Errorf("call Store.SetVersion with %d once its effect is there, or is not wanted", v.Number),
@@ -75,7 +76,7 @@ type heldBehind struct {
 
 func (s *Store) heldBehind(ctx context.Context, consumer int32, aggregate []byte) (b heldBehind) {
 	var row aggregateRow
-	db := s.reader(ctx)
+	db := s.db.Reader(ctx)
 	b.version = math.MinInt64
 	switch b.err = row.scan(db.QueryRowxContext(ctx, s.dialect.Gate.SelectAggregate, consumer, aggregate)); {
 	case b.err == nil:

@@ -92,7 +92,7 @@ func (s *Store) note(ctx context.Context, tx *sqlx.Tx, consumer int32, id []byte
 // tellHistory adds what happened to the message with the stored key id.
 func (s *Store) tellHistory(ctx context.Context, id []byte, story *Story) error {
 	var rows []historyRow
-	err := sqlx.SelectContext(ctx, s.reader(ctx), &rows, s.dialect.History.StoryHistory, id, []byte(s.config.Namespace))
+	err := sqlx.SelectContext(ctx, s.db.Reader(ctx), &rows, s.dialect.History.StoryHistory, id, []byte(s.config.Namespace))
 	received := make(map[consumerName]time.Time)
 	for _, r := range rows {
 		e := r.entry()

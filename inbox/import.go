@@ -11,8 +11,7 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/jmoiron/sqlx"
-
-	"github.com/millrace-go/millrace/internal/ambient"
+	"github.com/millrace-go/millrace/internal/database"
 )
 
 // Imported is a message that another system has handled, such as a table of processed
@@ -110,7 +109,7 @@ const importAction = "import"
 // record imports, and leaves in the audit table what it was about to do and what it did.
 func (i *importer) record(ctx context.Context, all iter.Seq2[Imported, error], by Operator, pace Pace) error {
 	s, c := i.consumer.store, i.consumer
-	if _, live := ambient.From(ctx).Live(s.db); live {
+	if _, live := s.db.Live(ctx); live {
 		return errors.New("not in a handler's transaction: it would hold every key until its end")
 	}
 	if err := i.find(ctx); err != nil {
@@ -136,7 +135,7 @@ func (i *importer) record(ctx context.Context, all iter.Seq2[Imported, error], b
 // audit says what is done to the whole consumer.
 func (i *importer) audit(ctx context.Context, by Operator, detail string) error {
 	s := i.consumer.store
-	return s.write(ctx, func(tx *sqlx.Tx) error {
+	return s.db.Write(ctx, func(tx *sqlx.Tx) error {
 		_, err := tx.ExecContext(ctx, s.dialect.InsertAudit, []byte(by.Name), []byte(importAction), []byte(by.Reason),
 			i.id, []byte{}, []byte(detail))
 		return err
@@ -187,5 +186,5 @@ func (i *importer) explain(err error) error {
 	}
 	c := i.consumer
 	return fmt.Errorf("inbox: import keys of consumer %q, epoch %d, %d read: %w",
-		c.config.Name, c.config.Epoch, i.report.Read(), explain(err))
+		c.config.Name, c.config.Epoch, i.report.Read(), database.Explain(err))
 }

@@ -172,7 +172,7 @@ func (i *importer) store(ctx context.Context, b *importBatch) error {
 	s := i.consumer.store
 	token := rand.Int64N(1<<62) + 1 //nolint:gosec // tells batches apart, keeps no secret
 	var claims []importedClaim
-	err := s.write(ctx, func(tx *sqlx.Tx) (err error) {
+	err := s.db.Write(ctx, func(tx *sqlx.Tx) (err error) {
 		if err := i.insert(ctx, tx, b, token); err != nil {
 			return fmt.Errorf("store claims: %w", err)
 		}
@@ -222,7 +222,7 @@ func (i *importer) claims(ctx context.Context, db sqlx.QueryerContext, b *import
 
 // look counts what store would do.
 func (i *importer) look(ctx context.Context, b *importBatch) error {
-	claims, err := i.claims(ctx, i.consumer.store.reader(ctx), b)
+	claims, err := i.claims(ctx, i.consumer.store.db.Reader(ctx), b)
 	if err == nil {
 		i.count(b, claims, 0)
 	}

@@ -92,7 +92,7 @@ func (q *Queue) put(ctx context.Context, all []*arrival) error {
 		}
 	}
 	if err := q.putAll(ctx, id, all); err != nil {
-		return q.store.noticeLoss(err)
+		return q.store.db.Noticed(err)
 	}
 	if q.store.debug {
 		q.store.log.Debug("inbox: messages stored", q.fields().Add(watermill.LogFields{"count": len(all)}))
@@ -229,7 +229,7 @@ func (s *Straight) Fail(ctx context.Context) (stored bool, err error) {
 		})
 	}
 	if err != nil {
-		return false, q.name.explain(fmt.Sprintf("store message %q", s.msg.UUID), q.store.noticeLoss(err))
+		return false, q.name.explain(fmt.Sprintf("store message %q", s.msg.UUID), q.store.db.Noticed(err))
 	}
 	if parked != nil {
 		q.observeCollision(ctx, parked)

@@ -11,6 +11,7 @@ import (
 	"github.com/jmoiron/sqlx"
 
 	"github.com/millrace-go/millrace/internal/ambient"
+	"github.com/millrace-go/millrace/internal/database"
 	"github.com/millrace-go/millrace/internal/keycode"
 )
 
@@ -49,7 +50,7 @@ func (s *Store) Purge(ctx context.Context) (int, error) {
 	j.shadowPages = math.MaxInt
 	n, err := j.purge(ctx)
 	if err != nil {
-		return n, fmt.Errorf("inbox: purge: %w", explain(err))
+		return n, fmt.Errorf("inbox: purge: %w", database.Explain(err))
 	}
 	return n, nil
 }
@@ -61,7 +62,7 @@ func (j *janitor) run(ctx context.Context) {
 		return
 	}
 	if err != nil {
-		s.log.Error("inbox: the purge failed; tried again", explain(err), nil)
+		s.log.Error("inbox: the purge failed; tried again", database.Explain(err), nil)
 	}
 	if n > 0 {
 		s.log.Info("inbox: purged", watermill.LogFields{"count": n})
@@ -73,7 +74,7 @@ func (j *janitor) run(ctx context.Context) {
 func (j *janitor) redispatch(ctx context.Context) {
 	s := j.store
 	if err := s.settle(ctx); err != nil { // else what was acked meanwhile would go out again
-		s.log.Error("inbox: what was published could not be settled; tried again", explain(err), nil)
+		s.log.Error("inbox: what was published could not be settled; tried again", database.Explain(err), nil)
 		return
 	}
 	if s.config.Redispatch != nil {
@@ -197,7 +198,7 @@ func (j *janitor) note(ctx context.Context, c consumerRow, now int64) error {
 	if now-c.PurgedAt < c.Retention/100 {
 		return nil
 	}
-	err := j.store.write(ctx, func(tx *sqlx.Tx) error {
+	err := j.store.db.Write(ctx, func(tx *sqlx.Tx) error {
 		_, err := tx.ExecContext(ctx, j.store.dialect.NotePurge, c.ID)
 		return err
 	})
@@ -211,7 +212,7 @@ func (j *janitor) note(ctx context.Context, c consumerRow, now int64) error {
 // Rows that someone holds, and those with an unsettled outcome, stay for the next walk.
 func (j *janitor) remove(ctx context.Context, c consumerRow, ids [][]byte, before int64) (removed int, err error) {
 	s := j.store
-	err = s.write(ctx, func(tx *sqlx.Tx) error {
+	err = s.db.Write(ctx, func(tx *sqlx.Tx) error {
 		removed = 0
 		if _, err := tx.ExecContext(ctx, s.dialect.LockConsumer, c.ID); err != nil {
 			return fmt.Errorf("lock the consumer: %w", err)
@@ -269,7 +270,7 @@ func (j *janitor) archive(ctx context.Context, tx *sqlx.Tx, c consumerRow, rows 
 			Imported: row.Result == resultImported,
 		})
 	}
-	own := ambient.New(tx, j.store.db)
+	own := ambient.New(tx, j.store.db.DB)
 	defer own.End()
 	give := func() (err error) {
 		defer recovered("Archive", &err)
@@ -292,12 +293,12 @@ func (j *janitor) sweep(ctx context.Context, now int64) error {
 		s.dialect.PurgeDropped: now - defaults.Retention.Microseconds(),
 		s.dialect.PurgeLeases:  now,
 	} {
-		problems = append(problems, s.write(ctx, func(tx *sqlx.Tx) error {
+		problems = append(problems, s.db.Write(ctx, func(tx *sqlx.Tx) error {
 			_, err := tx.ExecContext(ctx, statement, before, batch)
 			return err
 		}))
 	}
-	problems = append(problems, s.write(ctx, func(tx *sqlx.Tx) error { // kept by a relay
+	problems = append(problems, s.db.Write(ctx, func(tx *sqlx.Tx) error { // kept by a relay
 		_, err := tx.ExecContext(ctx, s.dialect.Outbox.PurgeSent, batch)
 		return err
 	}))
@@ -342,7 +343,7 @@ func (j *janitor) closeShadowed(ctx context.Context) error {
 // cannot deadlock and no claim is opened meanwhile.
 func (j *janitor) deleteShadowed(ctx context.Context, consumer int32, ids [][]byte) error {
 	s := j.store
-	return s.write(ctx, func(tx *sqlx.Tx) error {
+	return s.db.Write(ctx, func(tx *sqlx.Tx) error {
 		if _, err := tx.ExecContext(ctx, s.dialect.LockConsumer, consumer); err != nil {
 			return err
 		}

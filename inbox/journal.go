@@ -11,6 +11,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/jmoiron/sqlx"
 
+	"github.com/millrace-go/millrace/internal/database"
 	"github.com/millrace-go/millrace/internal/keycode"
 	"github.com/millrace-go/millrace/internal/msgcode"
 )
@@ -46,7 +47,7 @@ func (cl *Claim) journal(ctx context.Context, tx *sqlx.Tx) error {
 // received it.
 func (s *Store) journaled(ctx context.Context, id []byte) (map[consumerName]time.Time, error) {
 	var rows []journalRow
-	err := sqlx.SelectContext(ctx, s.reader(ctx), &rows, s.dialect.Journal.StoryJournal, id, []byte(s.config.Namespace))
+	err := sqlx.SelectContext(ctx, s.db.Reader(ctx), &rows, s.dialect.Journal.StoryJournal, id, []byte(s.config.Namespace))
 	kept := make(map[consumerName]time.Time, len(rows))
 	for _, row := range rows {
 		kept[row.consumer()] = time.UnixMicro(row.ReceivedAt).UTC()
@@ -101,7 +102,7 @@ func (s *Store) Journal(ctx context.Context, f JournalFilter, after int64, limit
 	args, err := s.journalArgs(ctx, f, after)
 	var rows []journalRow
 	if err == nil {
-		err = sqlx.SelectContext(ctx, s.reader(ctx), &rows, s.dialect.Journal.SelectJournal, append(args, limit)...)
+		err = sqlx.SelectContext(ctx, s.db.Reader(ctx), &rows, s.dialect.Journal.SelectJournal, append(args, limit)...)
 	}
 	all := make([]Journaled, 0, len(rows))
 	for _, row := range rows {
@@ -112,7 +113,7 @@ func (s *Store) Journal(ctx context.Context, f JournalFilter, after int64, limit
 		}
 	}
 	if err != nil {
-		return nil, fmt.Errorf("inbox: read the journal of consumer %q: %w", f.Consumer, explain(err))
+		return nil, fmt.Errorf("inbox: read the journal of consumer %q: %w", f.Consumer, database.Explain(err))
 	}
 	return all, nil
 }
@@ -151,10 +152,10 @@ func (s *Store) CountJournal(ctx context.Context, f JournalFilter) ([]TopicCount
 	}
 	args, err := s.journalArgs(ctx, f, 0)
 	if err == nil {
-		err = sqlx.SelectContext(ctx, s.reader(ctx), &rows, s.dialect.Journal.CountJournal, args...)
+		err = sqlx.SelectContext(ctx, s.db.Reader(ctx), &rows, s.dialect.Journal.CountJournal, args...)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("inbox: count the journal of consumer %q: %w", f.Consumer, explain(err))
+		return nil, fmt.Errorf("inbox: count the journal of consumer %q: %w", f.Consumer, database.Explain(err))
 	}
 	counts := make([]TopicCount, 0, len(rows))
 	for _, r := range rows {
@@ -204,7 +205,7 @@ func (s *Store) journalOf(ctx context.Context, f JournalFilter) (int32, error) {
 	}
 	for i := len(consumers) - 1; i > 0; i-- { // by epoch
 		var some []journalRow
-		err := sqlx.SelectContext(ctx, s.reader(ctx), &some, s.dialect.Journal.SelectJournal,
+		err := sqlx.SelectContext(ctx, s.db.Reader(ctx), &some, s.dialect.Journal.SelectJournal,
 			0, int64(math.MaxInt64), consumers[i].ID, nil, nil, int64(math.MinInt64), int64(math.MaxInt64), 1)
 		if err != nil || len(some) > 0 {
 			return consumers[i].ID, err

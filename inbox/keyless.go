@@ -12,6 +12,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/jmoiron/sqlx"
 
+	"github.com/millrace-go/millrace/internal/database"
 	"github.com/millrace-go/millrace/internal/dialect"
 	"github.com/millrace-go/millrace/internal/keycode"
 )
@@ -170,7 +171,7 @@ func (cl *Claim) keepBy(keep func(context.Context, why) (bool, error), because w
 	case saysOf(err).Down():
 		s.observeOutage(d, err)
 		if pass.Down(d.ctx) {
-			d.log().Error("inbox: the database does not serve the inbox, deliveries are held back", explain(err), nil)
+			d.log().Error("inbox: the database does not serve the inbox, deliveries are held back", database.Explain(err), nil)
 		}
 	default:
 		if err == nil {
@@ -243,7 +244,7 @@ func (q *Queue) keep(ctx context.Context, a *arrival) (stored bool, err error) {
 		})
 	}
 	if err != nil {
-		return false, q.name.explain(fmt.Sprintf("store message %q", a.msg.UUID), q.store.noticeLoss(err))
+		return false, q.name.explain(fmt.Sprintf("store message %q", a.msg.UUID), q.store.db.Noticed(err))
 	}
 	if kept != nil {
 		q.observeKept(ctx, kept)

@@ -9,6 +9,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/jmoiron/sqlx"
 
+	"github.com/millrace-go/millrace/internal/database"
 	"github.com/millrace-go/millrace/internal/keycode"
 )
 
@@ -73,7 +74,7 @@ func (l *Leased) findKey(ctx context.Context) (notNow, err error) {
 		return err
 	})
 	if err != nil {
-		return nil, q.store.noticeLoss(err)
+		return nil, q.store.db.Noticed(err)
 	}
 	fields := q.event(a, "").fields().Add(watermill.LogFields{"was": keycode.String(l.row.MessageID)})
 	switch {
@@ -112,7 +113,7 @@ func (l *Leased) name(
 	if row.Result != resultOpen || row.OpenStatus.Valid {
 		return nil, true, l.drop(ctx, tx, true)
 	}
-	named, err := affected(tx.ExecContext(ctx, l.queue.store.dialect.Queue.NameLeased, next.id, next.hash, next.original,
+	named, err := database.Affected(tx.ExecContext(ctx, l.queue.store.dialect.Queue.NameLeased, next.id, next.hash, next.original,
 		next.status, noteText(next.text), delay.Microseconds(), l.row.Consumer, l.row.MessageID, l.token))
 	if err == nil && named != 1 {
 		err = ErrLost
@@ -142,7 +143,7 @@ func (l *Leased) openFor(ctx context.Context, tx *sqlx.Tx, a *arrival) (row look
 func (l *Leased) drop(ctx context.Context, tx *sqlx.Tx, row bool) error {
 	d := l.queue.store.dialect
 	if row {
-		closed, err := affected(tx.ExecContext(ctx, d.Queue.CloseLeased, l.row.Consumer, l.row.MessageID, l.token))
+		closed, err := database.Affected(tx.ExecContext(ctx, d.Queue.CloseLeased, l.row.Consumer, l.row.MessageID, l.token))
 		if err == nil && closed != 1 {
 			err = ErrLost
 		}

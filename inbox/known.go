@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/millrace-go/millrace/internal/bounded"
+	"github.com/millrace-go/millrace/internal/database"
 )
 
 // KnownConsumer is a consumer of the namespace, one epoch of it, as the tables know it.
@@ -28,7 +29,7 @@ type KnownConsumer struct {
 func (s *Store) Consumers(ctx context.Context) ([]KnownConsumer, error) {
 	rows, err := s.matching(ctx, Filter{})
 	if err != nil {
-		return nil, fmt.Errorf("inbox: list the consumers: %w", explain(err))
+		return nil, fmt.Errorf("inbox: list the consumers: %w", database.Explain(err))
 	}
 	known := make([]KnownConsumer, 0, len(rows))
 	for _, row := range rows {
@@ -67,7 +68,7 @@ func (s *Store) Expired(ctx context.Context, lookAt int) ([]Expired, error) {
 	}
 	all, err := s.expired(ctx, lookAt)
 	if err != nil {
-		return nil, fmt.Errorf("inbox: count expired claims: %w", explain(err))
+		return nil, fmt.Errorf("inbox: count expired claims: %w", database.Explain(err))
 	}
 	return all, nil
 }
@@ -86,7 +87,7 @@ func (s *Store) expired(ctx context.Context, lookAt int) (all []Expired, err err
 			continue
 		}
 		var seen, n int
-		err := s.reader(ctx).QueryRowxContext(ctx, s.dialect.CountExpired, now.UnixMicro()-c.Retention, c.ID, lookAt+1).
+		err := s.db.Reader(ctx).QueryRowxContext(ctx, s.dialect.CountExpired, now.UnixMicro()-c.Retention, c.ID, lookAt+1).
 			Scan(&seen, &n)
 		if err != nil {
 			return nil, err
@@ -114,7 +115,7 @@ func (s *Store) Preview(ctx context.Context, f Filter, countTo int) ([]Preview, 
 	}
 	all, err := s.preview(ctx, f, countTo)
 	if err != nil {
-		return nil, fmt.Errorf("inbox: preview: %w", explain(err))
+		return nil, fmt.Errorf("inbox: preview: %w", database.Explain(err))
 	}
 	return all, nil
 }

@@ -8,6 +8,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/jmoiron/sqlx"
 
+	"github.com/millrace-go/millrace/internal/database"
 	"github.com/millrace-go/millrace/internal/original"
 )
 
@@ -106,7 +107,7 @@ func (l *Leased) Finish(ctx context.Context) error {
 // close makes the message completed. What a handler produced is with the broker by then.
 func (l *Leased) close(ctx context.Context) error {
 	s := l.queue.store
-	return s.write(ctx, func(tx *sqlx.Tx) error {
+	return s.db.Write(ctx, func(tx *sqlx.Tx) error {
 		_, err := tx.ExecContext(ctx, s.dialect.Queue.CompleteClaim, l.row.Consumer, l.row.MessageID, l.row.Hash)
 		if err != nil {
 			return err
@@ -120,7 +121,7 @@ func (l *Leased) close(ctx context.Context) error {
 				return err
 			}
 		}
-		closed, err := affected(tx.ExecContext(ctx, s.dialect.Queue.CloseLeased, l.row.Consumer, l.row.MessageID, l.token))
+		closed, err := database.Affected(tx.ExecContext(ctx, s.dialect.Queue.CloseLeased, l.row.Consumer, l.row.MessageID, l.token))
 		if err == nil && closed != 1 {
 			err = ErrLost
 		}
@@ -167,9 +168,9 @@ func (l *Leased) move(ctx context.Context, f fate, what occasion) error {
 		}
 		var moved int64
 		if became.status == 0 {
-			moved, err = affected(tx.ExecContext(ctx, s.dialect.Queue.CloseLeased, l.row.Consumer, l.row.MessageID, l.token))
+			moved, err = database.Affected(tx.ExecContext(ctx, s.dialect.Queue.CloseLeased, l.row.Consumer, l.row.MessageID, l.token))
 		} else {
-			moved, err = affected(tx.ExecContext(ctx, s.dialect.Queue.MoveLeased, became.status, became.attempts, became.last,
+			moved, err = database.Affected(tx.ExecContext(ctx, s.dialect.Queue.MoveLeased, became.status, became.attempts, became.last,
 				groupOf(became.last), noteText(became.text), became.delay.Microseconds(), l.row.Consumer, l.row.MessageID, l.token))
 		}
 		if err == nil && moved != 1 {

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/millrace-go/millrace/internal/database"
 )
 
 // Confirm ends a successful run: the key is kept, and copies of the message are answered
@@ -85,7 +86,7 @@ func (l *Lease) confirm() error {
 		case time.Now().After(giveUp):
 			return err
 		}
-		_ = pause(ctx, try) // ctx does not end
+		_ = database.Pause(ctx, try) // ctx does not end
 	}
 }
 

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/jmoiron/sqlx"
+	"github.com/millrace-go/millrace/internal/database"
 )
 
 // Leases returns leases kept in the Store's tables, for handlers of the same service that
@@ -83,7 +84,7 @@ func (q *sqlLeases) Release(ctx context.Context, key LeaseKey, token int64) erro
 // hold runs a statement that changes nothing unless token holds key.
 func (q *sqlLeases) hold(ctx context.Context, key LeaseKey, statement string, token int64, d time.Duration) error {
 	return q.write(ctx, key, func(ctx context.Context, tx *sqlx.Tx, consumer int32) error {
-		n, err := affected(tx.ExecContext(ctx, statement, d.Microseconds(), consumer, []byte(key.ID), token))
+		n, err := database.Affected(tx.ExecContext(ctx, statement, d.Microseconds(), consumer, []byte(key.ID), token))
 		if err == nil && n == 0 {
 			return ErrLeaseLost
 		}
@@ -99,10 +100,10 @@ func (q *sqlLeases) write(ctx context.Context, key LeaseKey,
 	defer cancel()
 	reg, err := q.consumer(key).register(ctx)
 	if err == nil {
-		err = q.store.write(ctx, func(tx *sqlx.Tx) error { return work(ctx, tx, reg.id) })
+		err = q.store.db.Write(ctx, func(tx *sqlx.Tx) error { return work(ctx, tx, reg.id) })
 	}
 	if err != nil && !errors.Is(err, ErrLeaseLost) {
-		return fmt.Errorf("leases: %w", explain(err))
+		return fmt.Errorf("leases: %w", database.Explain(err))
 	}
 	return err
 }

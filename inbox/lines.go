@@ -52,7 +52,7 @@ func (q *Queue) look(ctx context.Context, consumer int32, limit int, horizon tim
 	if err == nil && more && !h.enough() {
 		err = q.lookForFree(ctx, consumer, h)
 	}
-	return h, q.store.noticeLoss(err)
+	return h, q.store.db.Noticed(err)
 }
 
 // lookInFront looks at what is due soonest, and reports whether there is more that is due.

@@ -3,6 +3,8 @@ package inbox
 import (
 	"context"
 	"fmt"
+
+	"github.com/millrace-go/millrace/internal/database"
 )
 
 // Migrate creates the tables or brings them up to this release. It is idempotent, and
@@ -15,13 +17,8 @@ func (s *Store) Migrate(ctx context.Context) error {
 			return fmt.Errorf("inbox: migrate: there is no schema %q: create it, or leave Config.Schema empty", s.config.Schema)
 		}
 	}
-	leave, err := s.enterWriters(ctx)
-	if err != nil {
-		return fmt.Errorf("inbox: migrate: %w", err)
-	}
-	defer leave()
-	if err := s.dialect.Migrate(ctx, s.db); err != nil {
-		return fmt.Errorf("inbox: migrate: %w", explain(err))
+	if err := s.db.Migrate(ctx); err != nil {
+		return fmt.Errorf("inbox: migrate: %w", database.Explain(err))
 	}
 	return nil
 }
@@ -34,9 +31,9 @@ type Migration struct {
 
 // Pending returns what [Store.Migrate] would apply: nothing where the tables are up to date.
 func (s *Store) Pending(ctx context.Context) ([]Migration, error) {
-	scripts, err := s.dialect.Pending(ctx, s.reader(ctx))
+	scripts, err := s.dialect.Pending(ctx, s.db.Reader(ctx))
 	if err != nil {
-		return nil, fmt.Errorf("inbox: pending migrations: %w", explain(err))
+		return nil, fmt.Errorf("inbox: pending migrations: %w", database.Explain(err))
 	}
 	var pending []Migration
 	for _, script := range scripts {

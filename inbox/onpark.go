@@ -21,8 +21,8 @@ func (q *Queue) write(ctx context.Context, work func(tx *sqlx.Tx, tell tellParke
 		return q.silently(ctx, work)
 	}
 	var own *ambient.Tx
-	err := q.store.write(ctx, func(tx *sqlx.Tx) error {
-		own = ambient.New(tx, q.store.db)
+	err := q.store.db.Write(ctx, func(tx *sqlx.Tx) error {
+		own = ambient.New(tx, q.store.db.DB)
 		defer own.End()
 		within := ambient.With(ctx, own)
 		return work(tx, func(msg *message.Message, reason string) error {
@@ -43,7 +43,7 @@ func (q *Queue) write(ctx context.Context, work func(tx *sqlx.Tx, tell tellParke
 }
 
 func (q *Queue) silently(ctx context.Context, work func(tx *sqlx.Tx, tell tellParked) error) error {
-	return q.store.write(ctx, func(tx *sqlx.Tx) error {
+	return q.store.db.Write(ctx, func(tx *sqlx.Tx) error {
 		return work(tx, func(*message.Message, string) error { return nil })
 	})
 }

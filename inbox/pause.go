@@ -8,6 +8,7 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/jmoiron/sqlx"
+	"github.com/millrace-go/millrace/internal/database"
 )
 
 // Pause has no queue, in any process, deliver what is stored for the consumer until
@@ -29,7 +30,7 @@ func (s *Store) setPaused(ctx context.Context, consumer string, epoch int, by Op
 	}
 	row, err := s.consumerRow(ctx, consumer, epoch)
 	if err == nil {
-		err = s.write(ctx, func(tx *sqlx.Tx) error {
+		err = s.db.Write(ctx, func(tx *sqlx.Tx) error {
 			if _, err := tx.ExecContext(ctx, s.dialect.Remedy.PauseConsumer, paused, row.ID); err != nil {
 				return err
 			}
@@ -39,7 +40,7 @@ func (s *Store) setPaused(ctx context.Context, consumer string, epoch int, by Op
 		})
 	}
 	if err != nil {
-		return fmt.Errorf("inbox: %s consumer %q: %w", action, consumer, explain(err))
+		return fmt.Errorf("inbox: %s consumer %q: %w", action, consumer, database.Explain(err))
 	}
 	s.sayDecided(by, action, watermill.LogFields{"consumer": consumer, "epoch": epoch})
 	s.pauses.Add(1)
@@ -95,7 +96,7 @@ func (q *Queue) serve(ctx context.Context, consumer int32, period time.Duration)
 	if passed := now.Sub(q.served); passed >= 0 && passed < sayServed {
 		return nil
 	}
-	err := q.store.write(ctx, func(tx *sqlx.Tx) error {
+	err := q.store.db.Write(ctx, func(tx *sqlx.Tx) error {
 		_, err := tx.ExecContext(ctx, q.store.dialect.Remedy.ServeConsumer, until.Microseconds(), consumer)
 		return err
 	})

@@ -90,7 +90,7 @@ func (s *Store) sealPayload(ctx context.Context, consumer, topic string, msg *me
 func (s *Store) sealPayloadIn(
 	ctx context.Context, tx *sqlx.Tx, consumer, topic string, msg *message.Message,
 ) (storedPayload, error) {
-	own := ambient.New(tx, s.db)
+	own := ambient.New(tx, s.db.DB)
 	defer own.End()
 	return s.sealPayload(ambient.With(ctx, own), consumer, topic, msg)
 }

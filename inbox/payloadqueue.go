@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"syscall"
 
+	"github.com/millrace-go/millrace/internal/database"
 	"github.com/millrace-go/millrace/internal/dialect"
 )
 
@@ -205,6 +206,6 @@ func (q *Queue) dropBlobs(ctx context.Context, closed []*Leased) {
 	}
 	if err := q.store.removeBlobs(ctx, names); err != nil {
 		q.store.log.Error("inbox: payloads of completed messages were not removed; they are when Config.BlobGrace is over",
-			explain(err), q.fields())
+			database.Explain(err), q.fields())
 	}
 }

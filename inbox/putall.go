@@ -7,7 +7,6 @@ import (
 
 	"github.com/jmoiron/sqlx"
 
-	"github.com/millrace-go/millrace/internal/ambient"
 	"github.com/millrace-go/millrace/internal/dialect"
 )
 
@@ -37,7 +36,7 @@ func (e *crossedError) Error() string { return e.cause.Error() }
 
 // putTogether stores messages in one transaction.
 func (q *Queue) putTogether(ctx context.Context, consumer int32, all []*arrival) error {
-	_, live := ambient.From(ctx).Live(q.store.db)
+	_, live := q.store.db.Live(ctx)
 	divisible := len(all) > 1 && !live
 	var parked, kept []*arrival
 	err := errDisputed

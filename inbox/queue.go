@@ -10,6 +10,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/millrace-go/millrace/internal/bell"
+	"github.com/millrace-go/millrace/internal/database"
 	"github.com/millrace-go/millrace/internal/recent"
 )
 
@@ -166,5 +167,5 @@ func (n consumerName) explain(what string, err error) error {
 	if err == nil {
 		return nil
 	}
-	return fmt.Errorf("inbox: queue of consumer %q: %s: %w", n.name, what, explain(err))
+	return fmt.Errorf("inbox: queue of consumer %q: %s: %w", n.name, what, database.Explain(err))
 }

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/jmoiron/sqlx"
+	"github.com/millrace-go/millrace/internal/database"
 )
 
 // registration is what the database knows of the consumer.
@@ -61,7 +62,7 @@ func (c *Consumer) register(ctx context.Context) (registration, error) {
 	}
 	c.formerIsOver(row)
 	if row.Retention != c.retention() || row.Window != c.config.Window.Microseconds() || row.OnReplay != c.config.OnReplay {
-		err := c.store.write(ctx, func(tx *sqlx.Tx) error {
+		err := c.store.db.Write(ctx, func(tx *sqlx.Tx) error {
 			_, err := tx.ExecContext(ctx, c.store.dialect.UpdateConsumer,
 				c.retention(), c.config.Window.Microseconds(), c.config.OnReplay, row.ID)
 			return err
@@ -103,7 +104,7 @@ func (s *Store) Verify(ctx context.Context, config ConsumerConfig) error {
 	c := &Consumer{store: s, config: config}
 	for _, c := range []*Consumer{c, s.former(given, c)} {
 		if err := c.verify(ctx); err != nil {
-			return fmt.Errorf("inbox: consumer %q: %w", config.Name, explain(err))
+			return fmt.Errorf("inbox: consumer %q: %w", config.Name, database.Explain(err))
 		}
 	}
 	return nil
@@ -132,7 +133,7 @@ func (c *Consumer) findOrInsert(ctx context.Context) (consumerRow, error) {
 	s := c.store
 	row, err := c.find(ctx)
 	for probe := 0; errors.Is(err, sql.ErrNoRows) && probe < maxProbes; probe++ {
-		err = s.write(ctx, func(tx *sqlx.Tx) error {
+		err = s.db.Write(ctx, func(tx *sqlx.Tx) error {
 			_, err := tx.ExecContext(ctx, s.dialect.InsertConsumer,
 				consumerID(s.config.Namespace, c.config.Name, c.config.Epoch, probe),
 				[]byte(s.config.Namespace), []byte(c.config.Name), c.config.Epoch,
@@ -152,7 +153,7 @@ func (c *Consumer) findOrInsert(ctx context.Context) (consumerRow, error) {
 func (c *Consumer) find(ctx context.Context) (consumerRow, error) {
 	var row consumerRow
 	s := c.store
-	err := sqlx.GetContext(ctx, s.reader(ctx), &row, s.dialect.SelectConsumer,
+	err := sqlx.GetContext(ctx, s.db.Reader(ctx), &row, s.dialect.SelectConsumer,
 		[]byte(s.config.Namespace), []byte(c.config.Name), c.config.Epoch)
 	return row, err
 }

@@ -10,7 +10,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/jmoiron/sqlx"
 
-	"github.com/millrace-go/millrace/internal/ambient"
+	"github.com/millrace-go/millrace/internal/database"
 	"github.com/millrace-go/millrace/internal/keycode"
 )
 
@@ -51,7 +51,7 @@ func (s *Store) Retry(ctx context.Context, id int64, by Operator, to message.Pub
 	switch {
 	case err != nil:
 	case served:
-		err = s.write(ctx, func(tx *sqlx.Tx) error { return s.makeDue(ctx, tx, by, row) })
+		err = s.db.Write(ctx, func(tx *sqlx.Tx) error { return s.makeDue(ctx, tx, by, row) })
 		s.wakeQueue(row.consumer())
 	default:
 		err = s.sendBack(ctx, row, by, to)
@@ -67,7 +67,7 @@ func (r messageRow) explain(action string, err error) error {
 	if err == nil {
 		return nil
 	}
-	return fmt.Errorf("inbox: %s message %d of consumer %q: %w", action, r.ID, r.Name, explain(err))
+	return fmt.Errorf("inbox: %s message %d of consumer %q: %w", action, r.ID, r.Name, database.Explain(err))
 }
 
 func (r messageRow) consumer() consumerName { return consumerName{string(r.Name), r.Epoch} }
@@ -104,7 +104,7 @@ func (s *Store) makeDueAs(ctx context.Context, tx *sqlx.Tx, by Operator, action 
 	if err := row.remediable(); err != nil {
 		return err
 	}
-	moved, err := affected(tx.ExecContext(ctx, s.dialect.Remedy.RetryMessage,
+	moved, err := database.Affected(tx.ExecContext(ctx, s.dialect.Remedy.RetryMessage,
 		[]byte("tried again by "+by.Name), row.Consumer, row.MessageID, row.Status))
 	if err == nil && moved != 1 {
 		err = fmt.Errorf("it is not %s any more: %w", row.Status, ErrNotFound)
@@ -123,7 +123,7 @@ func (s *Store) sendBack(ctx context.Context, row messageRow, by Operator, to me
 	if to == nil {
 		return ErrNotServed
 	}
-	if _, live := ambient.From(ctx).Live(s.db); live {
+	if _, live := s.db.Live(ctx); live {
 		return errors.New("not in a handler's transaction: the message would arrive before its commit")
 	}
 	if keycode.IsKeyless(row.MessageID) {
@@ -145,7 +145,7 @@ func (s *Store) sendBack(ctx context.Context, row messageRow, by Operator, to me
 		return errors.New("it came without a router, so its topic is not known: " +
 			"put pubsub.Durable before its handler, or discard it and publish it by hand")
 	}
-	if err := s.write(ctx, func(tx *sqlx.Tx) error { return s.makeDue(ctx, tx, by, row) }); err != nil {
+	if err := s.db.Write(ctx, func(tx *sqlx.Tx) error { return s.makeDue(ctx, tx, by, row) }); err != nil {
 		return err
 	}
 	msg := message.NewMessage(m.UUID, m.Payload)
@@ -167,7 +167,7 @@ func (s *Store) Discard(ctx context.Context, id int64, by Operator) error {
 	if err != nil {
 		return err
 	}
-	err = s.write(ctx, func(tx *sqlx.Tx) error { return s.discard(ctx, tx, by, row) })
+	err = s.db.Write(ctx, func(tx *sqlx.Tx) error { return s.discard(ctx, tx, by, row) })
 	if err == nil {
 		s.sayDecided(by, "discard", row.fields())
 		s.sayHeldBehind(ctx, row)
@@ -179,11 +179,11 @@ func (s *Store) discard(ctx context.Context, tx *sqlx.Tx, by Operator, row messa
 	if !row.Status.stuck() {
 		return fmt.Errorf("it is %s: %w", row.Status, ErrNotFound)
 	}
-	closed, err := affected(tx.ExecContext(ctx, s.dialect.CloseClaim, resultDiscarded, row.Consumer, row.MessageID))
+	closed, err := database.Affected(tx.ExecContext(ctx, s.dialect.CloseClaim, resultDiscarded, row.Consumer, row.MessageID))
 	if err != nil {
 		return err
 	}
-	deleted, err := affected(tx.ExecContext(ctx, s.dialect.DeleteMessage, row.Consumer, row.MessageID, row.Status))
+	deleted, err := database.Affected(tx.ExecContext(ctx, s.dialect.DeleteMessage, row.Consumer, row.MessageID, row.Status))
 	if err != nil {
 		return err
 	}
@@ -194,7 +194,7 @@ func (s *Store) discard(ctx context.Context, tx *sqlx.Tx, by Operator, row messa
 }
 
 func (s *Store) find(ctx context.Context, id int64) (messageRow, error) {
-	return s.findIn(ctx, s.reader(ctx), id)
+	return s.findIn(ctx, s.db.Reader(ctx), id)
 }
 
 func (s *Store) findIn(ctx context.Context, db sqlx.QueryerContext, id int64) (messageRow, error) {
@@ -204,7 +204,7 @@ func (s *Store) findIn(ctx context.Context, db sqlx.QueryerContext, id int64) (m
 		return row, fmt.Errorf("message %d: %w", id, ErrNotFound)
 	}
 	if err != nil {
-		return row, fmt.Errorf("inbox: find message %d: %w", id, explain(err))
+		return row, fmt.Errorf("inbox: find message %d: %w", id, database.Explain(err))
 	}
 	return row, nil
 }
@@ -224,11 +224,4 @@ func (s *Store) audit(ctx context.Context, tx *sqlx.Tx, by Operator, action stri
 		}
 	}
 	return nil
-}
-
-func affected(result sql.Result, err error) (int64, error) {
-	if err != nil {
-		return 0, err
-	}
-	return result.RowsAffected()
 }

@@ -10,8 +10,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/jmoiron/sqlx"
-
-	"github.com/millrace-go/millrace/internal/ambient"
+	"github.com/millrace-go/millrace/internal/database"
 )
 
 // Pace is how fast an operator's call goes through many messages.
@@ -41,7 +40,7 @@ func (s *Store) RetryAll(ctx context.Context, f Filter, by Operator, to message.
 	})
 	s.sayAll(by, "retry", f, retried)
 	if err != nil {
-		return retried, fmt.Errorf("inbox: retry messages, %d done: %w", retried, explain(err))
+		return retried, fmt.Errorf("inbox: retry messages, %d done: %w", retried, database.Explain(err))
 	}
 	return retried, nil
 }
@@ -63,7 +62,7 @@ func (s *Store) DiscardAll(ctx context.Context, f Filter, by Operator, pace Pace
 	})
 	s.sayAll(by, "discard", f, discarded)
 	if err != nil {
-		return discarded, fmt.Errorf("inbox: discard messages, %d done: %w", discarded, explain(err))
+		return discarded, fmt.Errorf("inbox: discard messages, %d done: %w", discarded, database.Explain(err))
 	}
 	return discarded, nil
 }
@@ -94,7 +93,7 @@ func (s *Store) forAll(
 	if pace.PerSecond == 0 {
 		pace.PerSecond = 1000
 	}
-	if _, live := ambient.From(ctx).Live(s.db); live {
+	if _, live := s.db.Live(ctx); live {
 		return 0, errors.New("not in a handler's transaction: it would hold every message until its end")
 	}
 	if f.ReceivedUntil.IsZero() {
@@ -154,7 +153,7 @@ func (p Pace) wait(ctx context.Context, began time.Time, done int) error {
 // now asks the database's clock.
 func (s *Store) now(ctx context.Context) (time.Time, error) {
 	var now int64
-	err := sqlx.GetContext(ctx, s.reader(ctx), &now, s.dialect.Now)
+	err := sqlx.GetContext(ctx, s.db.Reader(ctx), &now, s.dialect.Now)
 	return time.UnixMicro(now).UTC(), err
 }
 
@@ -218,7 +217,7 @@ func (s *Store) inBatch(ctx context.Context, rows []messageRow, one func(*sqlx.T
 	}
 	ctx, cancel := begun(ctx)
 	defer cancel()
-	err = s.write(ctx, func(tx *sqlx.Tx) error {
+	err = s.db.Write(ctx, func(tx *sqlx.Tx) error {
 		for _, row := range rows {
 			if err := one(tx, row); err != nil {
 				return fmt.Errorf("message %d: %w", row.ID, err)
@@ -233,7 +232,7 @@ func (s *Store) inBatch(ctx context.Context, rows []messageRow, one func(*sqlx.T
 		return 0, err
 	}
 	for _, row := range rows {
-		err := s.write(ctx, func(tx *sqlx.Tx) error { return one(tx, row) })
+		err := s.db.Write(ctx, func(tx *sqlx.Tx) error { return one(tx, row) })
 		switch {
 		case err == nil:
 			done++

@@ -11,6 +11,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/jmoiron/sqlx"
 
+	"github.com/millrace-go/millrace/internal/database"
 	"github.com/millrace-go/millrace/internal/keycode"
 	"github.com/millrace-go/millrace/internal/msgcode"
 )
@@ -65,7 +66,7 @@ func (s *Store) replace(ctx context.Context, row messageRow, payload []byte, by 
 	if err != nil {
 		return err
 	}
-	return s.write(ctx, func(tx *sqlx.Tx) error { return s.replaceIn(ctx, tx, by, row, msg, hash) })
+	return s.db.Write(ctx, func(tx *sqlx.Tx) error { return s.replaceIn(ctx, tx, by, row, msg, hash) })
 }
 
 // replaceIn gives row the payload of msg, if it is still as it was seen.
@@ -77,11 +78,11 @@ func (s *Store) replaceIn(
 		return err
 	}
 	// The claim first, as everyone does who has both.
-	opened, err := affected(tx.ExecContext(ctx, s.dialect.Remedy.ReplaceHash, hash, row.Consumer, row.MessageID))
+	opened, err := database.Affected(tx.ExecContext(ctx, s.dialect.Remedy.ReplaceHash, hash, row.Consumer, row.MessageID))
 	if err != nil {
 		return fmt.Errorf("the claim: %w", err)
 	}
-	replaced, err := affected(tx.ExecContext(ctx, s.dialect.Remedy.ReplacePayload,
+	replaced, err := database.Affected(tx.ExecContext(ctx, s.dialect.Remedy.ReplacePayload,
 		stored.inRow, stored.form, stored.ref, hash, row.Consumer, row.MessageID, row.Status, row.Hash))
 	if err == nil {
 		err = s.checkIn(ctx, tx, stored)

@@ -8,6 +8,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/jmoiron/sqlx"
 
+	"github.com/millrace-go/millrace/internal/database"
 	"github.com/millrace-go/millrace/internal/dialect"
 	"github.com/millrace-go/millrace/internal/reserved"
 )
@@ -122,10 +123,10 @@ func (cl *Claim) park(ctx context.Context, tx *sqlx.Tx, reason string) error {
 	var err error
 	switch {
 	case cl.lease != nil && cl.original == nil: // a collision has a row of its own
-		moved, err = affected(tx.ExecContext(ctx, s.dialect.Queue.ParkLeased,
+		moved, err = database.Affected(tx.ExecContext(ctx, s.dialect.Queue.ParkLeased,
 			[]byte(reason), dialect.NeverDue, cl.id32, cl.id, cl.lease.token))
 	case cl.openRow:
-		moved, err = affected(tx.ExecContext(ctx, s.dialect.MoveMessage,
+		moved, err = database.Affected(tx.ExecContext(ctx, s.dialect.MoveMessage,
 			cl.asideStatus(), []byte(reason), dialect.NeverDue, cl.id32, cl.id, FailedRetryable))
 	default:
 		return cl.storeAside(ctx, tx, openMessage{status: cl.asideStatus(), reason: reason, delay: dialect.NeverDue})

@@ -7,6 +7,7 @@ import (
 
 	"github.com/jmoiron/sqlx"
 
+	"github.com/millrace-go/millrace/internal/database"
 	"github.com/millrace-go/millrace/internal/keycode"
 )
 
@@ -22,7 +23,7 @@ func (s *Store) Reveal(ctx context.Context, id int64, by Operator) (Message, err
 		return Message{}, err
 	}
 	var row messageRow
-	err = s.write(ctx, func(tx *sqlx.Tx) (err error) {
+	err = s.db.Write(ctx, func(tx *sqlx.Tx) (err error) {
 		if err := s.audit(ctx, tx, by, "reveal", seen); err != nil {
 			return err
 		}
@@ -51,7 +52,7 @@ func (s *Store) Message(ctx context.Context, id int64) (Message, error) {
 func (s *Store) List(ctx context.Context, f Filter, after int64, limit int) ([]Message, error) {
 	messages, err := s.page(ctx, f, after, limit, s.dialect.Remedy.ListOutlines, s.outline)
 	if err != nil {
-		return nil, fmt.Errorf("inbox: list messages: %w", explain(err))
+		return nil, fmt.Errorf("inbox: list messages: %w", database.Explain(err))
 	}
 	return messages, nil
 }
@@ -72,13 +73,13 @@ func (s *Store) RevealResult(ctx context.Context, consumer string, epoch int, me
 	var body json.RawMessage
 	row, err := s.consumerRow(ctx, consumer, epoch)
 	if err == nil {
-		err = s.write(ctx, func(tx *sqlx.Tx) (err error) {
+		err = s.db.Write(ctx, func(tx *sqlx.Tx) (err error) {
 			body, err = s.resultIn(ctx, tx, row, messageID, by)
 			return err
 		})
 	}
 	if err != nil {
-		return nil, fmt.Errorf("inbox: reveal the result of %q for consumer %q: %w", messageID, consumer, explain(err))
+		return nil, fmt.Errorf("inbox: reveal the result of %q for consumer %q: %w", messageID, consumer, database.Explain(err))
 	}
 	return body, nil
 }

@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"github.com/jmoiron/sqlx"
+	"github.com/millrace-go/millrace/internal/database"
 )
 
 // Page is a part of a list of open messages.
@@ -23,7 +24,7 @@ type Page struct {
 func (s *Store) Search(ctx context.Context, f Filter, after int64, limit, look int) (Page, error) {
 	page, err := s.searchPage(ctx, f, after, limit, look)
 	if err != nil {
-		return Page{}, fmt.Errorf("inbox: search messages: %w", explain(err))
+		return Page{}, fmt.Errorf("inbox: search messages: %w", database.Explain(err))
 	}
 	return page, nil
 }
@@ -81,7 +82,7 @@ const mostStep = 5000
 // read goes on in r, and takes more rows the next time.
 func (s *Store) read(ctx context.Context, r *reach) error {
 	var rows []reachRow
-	if err := sqlx.SelectContext(ctx, s.reader(ctx), &rows, r.statement, append(slices.Clone(r.args), r.at, r.step)...); err != nil {
+	if err := sqlx.SelectContext(ctx, s.db.Reader(ctx), &rows, r.statement, append(slices.Clone(r.args), r.at, r.step)...); err != nil {
 		return err
 	}
 	looked := 0

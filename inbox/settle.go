@@ -11,6 +11,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/jmoiron/sqlx"
 
+	"github.com/millrace-go/millrace/internal/database"
 	"github.com/millrace-go/millrace/internal/keycode"
 )
 
@@ -113,7 +114,7 @@ func (s *Store) deleteOutcomes(ctx context.Context, claims []*Claim) error {
 	for _, cl := range claims {
 		byConsumer[cl.id32] = append(byConsumer[cl.id32], cl.id)
 	}
-	return s.write(ctx, func(tx *sqlx.Tx) error {
+	return s.db.Write(ctx, func(tx *sqlx.Tx) error {
 		for consumer, ids := range byConsumer {
 			query, args, err := s.dialect.In(s.dialect.DeleteOutcomes, consumer, ids)
 			if err != nil {
@@ -170,10 +171,10 @@ func (s *Store) Unsettled(ctx context.Context, age time.Duration, limit int) ([]
 // unsettledFrom leaves the oldest out, as many as offset. It returns how many it read, too.
 func (s *Store) unsettledFrom(ctx context.Context, age time.Duration, offset, limit int) (outcomes []UnsettledOutcome, read int, err error) {
 	var rows []outcomeRow
-	err = sqlx.SelectContext(ctx, s.reader(ctx), &rows, s.dialect.SelectOutcomes,
+	err = sqlx.SelectContext(ctx, s.db.Reader(ctx), &rows, s.dialect.SelectOutcomes,
 		[]byte(s.config.Namespace), age.Microseconds(), limit, offset)
 	if err != nil {
-		return nil, 0, fmt.Errorf("inbox: list outcomes: %w", explain(err))
+		return nil, 0, fmt.Errorf("inbox: list outcomes: %w", database.Explain(err))
 	}
 	var problems []error
 	for _, row := range rows {
@@ -216,7 +217,7 @@ func (s *Store) Redispatch(ctx context.Context, to message.Publisher, age time.D
 		}
 		cl := &Claim{id32: o.consumer, delivery: &delivery{id: o.id}}
 		if err := s.deleteOutcomes(ctx, []*Claim{cl}); err != nil {
-			return sent, errors.Join(append(failures, fmt.Errorf("inbox: redispatch: %w", explain(err)))...)
+			return sent, errors.Join(append(failures, fmt.Errorf("inbox: redispatch: %w", database.Explain(err)))...)
 		}
 		sent++
 		s.log.Info("inbox: outcome redispatched", o.fields())

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
+	"github.com/millrace-go/millrace/internal/database"
 )
 
 // A table is looked at each statisticsPause, and analysed at most each statisticsRest.
@@ -32,7 +33,7 @@ func (a *statistics) run(running context.Context) {
 	defer cancel()
 	var statements []string
 	if err := s.db.SelectContext(ctx, &statements, s.dialect.SelectOutgrown); err != nil {
-		_ = s.noticeLoss(err) // others tell of it
+		_ = s.db.Noticed(err) // others tell of it
 		return
 	}
 	for _, statement := range statements {
@@ -41,7 +42,7 @@ func (a *statistics) run(running context.Context) {
 		}
 		a.last[statement] = time.Now()
 		if _, err := s.db.ExecContext(ctx, statement); err != nil && running.Err() == nil {
-			s.log.Error("inbox: the statistics of a table could not be brought up to date; tried again", explain(s.noticeLoss(err)),
+			s.log.Error("inbox: the statistics of a table could not be brought up to date; tried again", database.Explain(s.db.Noticed(err)),
 				watermill.LogFields{"statement": statement})
 		}
 	}

@@ -150,7 +150,7 @@ func (s Step) Run(ctx context.Context) ([]byte, error) {
 func (r *stepRun) run(ctx context.Context) ([]byte, error) {
 	open := r.of.inTx || ambient.From(ctx).Open()
 	if open || ambient.Suppresses(ctx, 0) {
-		row, err := r.read(ctx, r.store.reader(ctx))
+		row, err := r.read(ctx, r.store.db.Reader(ctx))
 		switch {
 		case err != nil:
 			return nil, err

@@ -13,6 +13,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/jmoiron/sqlx"
 
+	"github.com/millrace-go/millrace/internal/database"
 	"github.com/millrace-go/millrace/internal/keycode"
 )
 
@@ -34,10 +35,10 @@ func (s *Store) DecideStep(ctx context.Context, id string, decision StepDecision
 	}
 	row, err := s.stepInDoubt(ctx, id)
 	if err == nil {
-		err = s.write(ctx, func(tx *sqlx.Tx) error { return s.decideStep(ctx, tx, row, decision, by) })
+		err = s.db.Write(ctx, func(tx *sqlx.Tx) error { return s.decideStep(ctx, tx, row, decision, by) })
 	}
 	if err != nil {
-		return fmt.Errorf("inbox: decide step %q: %w", id, explain(err))
+		return fmt.Errorf("inbox: decide step %q: %w", id, database.Explain(err))
 	}
 	s.sayDecided(by, decideAction, watermill.LogFields{
 		"step": string(row.Name), "consumer": string(row.Consumer), "epoch": row.Epoch, "message_id": keycode.String(row.MessageID),
@@ -53,7 +54,7 @@ func (s *Store) stepInDoubt(ctx context.Context, id string) (row stepRow, err er
 	if err != nil || len(raw) != 16 {
 		return row, errors.New("it is not the id of a step")
 	}
-	err = sqlx.GetContext(ctx, s.reader(ctx), &row, s.dialect.Steps.SelectStep, raw)
+	err = sqlx.GetContext(ctx, s.db.Reader(ctx), &row, s.dialect.Steps.SelectStep, raw)
 	switch {
 	case errors.Is(err, sql.ErrNoRows), err == nil && string(row.Namespace) != s.config.Namespace:
 		return row, ErrNotFound
@@ -69,7 +70,7 @@ func (s *Store) decideStep(ctx context.Context, tx *sqlx.Tx, row stepRow, decisi
 		return fmt.Errorf("decision %d is none of the constants", decision)
 	}
 	token := rand.Int64N(1<<62) + 1 //nolint:gosec // tells attempts apart, keeps no secret
-	taken, err := affected(tx.ExecContext(ctx, s.dialect.Steps.TakeStep, token, row.Epoch, 0, row.ID, row.Token))
+	taken, err := database.Affected(tx.ExecContext(ctx, s.dialect.Steps.TakeStep, token, row.Epoch, 0, row.ID, row.Token))
 	if err == nil && taken != 1 {
 		err = fmt.Errorf("it is not in doubt any more: %w", ErrNotFound)
 	}

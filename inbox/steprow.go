@@ -10,6 +10,7 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/jmoiron/sqlx"
+	"github.com/millrace-go/millrace/internal/database"
 )
 
 // stepState is what is recorded of a step.
@@ -61,7 +62,7 @@ func (r *stepRun) read(ctx context.Context, db sqlx.QueryerContext) (row stepRow
 		return stepRow{}, nil
 	}
 	if err != nil {
-		return row, fmt.Errorf("read what is recorded: %w", explain(err))
+		return row, fmt.Errorf("read what is recorded: %w", database.Explain(err))
 	}
 	return row, nil
 }
@@ -75,7 +76,7 @@ func (r *stepRun) formerly(ctx context.Context) error {
 	former.id = r.of.formerID
 	under := *r
 	under.of, under.id = &former, former.uuid([]string{r.step.Name})
-	row, err := under.read(ctx, r.store.reader(ctx))
+	row, err := under.read(ctx, r.store.db.Reader(ctx))
 	if err == nil && row.State != 0 {
 		*r = under
 	}
@@ -116,7 +117,7 @@ func (r *stepRun) take(ctx context.Context) (row stepRow, taken bool, err error)
 	began := time.Now()
 	bound, cancel := context.WithTimeout(ctx, afterwards)
 	defer cancel()
-	err = s.write(bound, func(tx *sqlx.Tx) error {
+	err = s.db.Write(bound, func(tx *sqlx.Tx) error {
 		taken = false
 		_, err := tx.ExecContext(bound, s.dialect.Steps.InsertStep, r.id[:], []byte(s.config.Namespace),
 			[]byte(r.of.name.name), r.of.id, []byte(r.step.Name), r.of.name.epoch, r.token, lease)
@@ -130,13 +131,13 @@ func (r *stepRun) take(ctx context.Context) (row stepRow, taken bool, err error)
 		if row.State == stepDone || row.State == stepBegun && row.Remaining > 0 || r.stuck(row) {
 			return nil
 		}
-		n, err := affected(tx.ExecContext(bound, s.dialect.Steps.TakeStep,
+		n, err := database.Affected(tx.ExecContext(bound, s.dialect.Steps.TakeStep,
 			r.token, r.of.name.epoch, lease, r.id[:], row.Token))
 		taken, row.doubtful, r.problem = n == 1, row.State == stepBegun, row.Problem
 		return err
 	})
 	if err != nil {
-		return row, false, fmt.Errorf("record the intent: %w", explain(err))
+		return row, false, fmt.Errorf("record the intent: %w", database.Explain(err))
 	}
 	r.sure = began.Add(r.step.Lease)
 	return row, taken, nil
@@ -169,8 +170,8 @@ func (r *stepRun) end(ctx context.Context, e stepEnd) (ours bool, err error) {
 		verified = 1
 	}
 	var n int64
-	err = r.store.write(ctx, func(tx *sqlx.Tx) (err error) {
-		n, err = affected(tx.ExecContext(ctx, r.store.dialect.Steps.EndStep,
+	err = r.store.db.Write(ctx, func(tx *sqlx.Tx) (err error) {
+		n, err = database.Affected(tx.ExecContext(ctx, r.store.dialect.Steps.EndStep,
 			e.state, verified, nullable(e.stored), nullable(e.problem), keep, r.id[:], r.token))
 		return err
 	})
@@ -202,12 +203,12 @@ func (r *stepRun) stored(ctx context.Context, row stepRow) ([]byte, error) {
 	if time.Duration(row.Remaining)*time.Microsecond < least {
 		bound, cancel := context.WithTimeout(ctx, afterwards)
 		defer cancel()
-		err := r.store.write(bound, func(tx *sqlx.Tx) error {
+		err := r.store.db.Write(bound, func(tx *sqlx.Tx) error {
 			_, err := tx.ExecContext(bound, r.store.dialect.Steps.TouchStep, r.keep().Microseconds(), r.id[:])
 			return err
 		})
 		if err != nil {
-			return nil, fmt.Errorf("remember it for longer: %w", explain(err))
+			return nil, fmt.Errorf("remember it for longer: %w", database.Explain(err))
 		}
 	}
 	return r.resultOf(ctx, row)

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
+	"github.com/millrace-go/millrace/internal/database"
 )
 
 // work does a step that was taken, and records what came of it.
@@ -73,7 +74,7 @@ func (r *stepRun) giveUp(ctx context.Context, cause error) error {
 	}
 	ours, err := r.end(ctx, e)
 	if err != nil {
-		r.log().Error("inbox: the failure of a step could not be recorded; it is in doubt when its lease ends", explain(err), nil)
+		r.log().Error("inbox: the failure of a step could not be recorded; it is in doubt when its lease ends", database.Explain(err), nil)
 	}
 	if err == nil && !ours {
 		return fmt.Errorf("%w; %w", cause, ErrLeaseLost)
@@ -100,9 +101,9 @@ func (r *stepRun) record(ctx context.Context, result []byte, verified bool) ([]b
 		case err == nil:
 			return r.lost(ctx, result, e)
 		case time.Now().After(giveUp):
-			return nil, fmt.Errorf("it is done, but that could not be recorded, so it is in doubt: %w", explain(err))
+			return nil, fmt.Errorf("it is done, but that could not be recorded, so it is in doubt: %w", database.Explain(err))
 		}
-		_ = pause(context.WithoutCancel(ctx), try) // it does not end
+		_ = database.Pause(context.WithoutCancel(ctx), try) // it does not end
 	}
 }
 

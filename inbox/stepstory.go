@@ -7,6 +7,7 @@ import (
 
 	"github.com/jmoiron/sqlx"
 
+	"github.com/millrace-go/millrace/internal/database"
 	"github.com/millrace-go/millrace/internal/keycode"
 )
 
@@ -86,7 +87,7 @@ func stepOutline(_ context.Context, row stepRow) StepRecord { return row.record(
 // tellSteps adds the steps of the message with the stored key id.
 func (s *Store) tellSteps(ctx context.Context, id []byte, t teller, story *Story) error {
 	var rows []stepRow
-	err := sqlx.SelectContext(ctx, s.reader(ctx), &rows, s.dialect.Steps.StorySteps, []byte(s.config.Namespace), id)
+	err := sqlx.SelectContext(ctx, s.db.Reader(ctx), &rows, s.dialect.Steps.StorySteps, []byte(s.config.Namespace), id)
 	for _, row := range rows {
 		story.Steps = append(story.Steps, t.step(ctx, row))
 	}
@@ -100,10 +101,10 @@ func (s *Store) StepsInDoubt(ctx context.Context, limit int) ([]StepRecord, erro
 	err := validPage(limit)
 	var rows []stepRow
 	if err == nil {
-		err = sqlx.SelectContext(ctx, s.reader(ctx), &rows, s.dialect.Steps.SelectDoubtful, []byte(s.config.Namespace), limit)
+		err = sqlx.SelectContext(ctx, s.db.Reader(ctx), &rows, s.dialect.Steps.SelectDoubtful, []byte(s.config.Namespace), limit)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("inbox: list steps in doubt: %w", explain(err))
+		return nil, fmt.Errorf("inbox: list steps in doubt: %w", database.Explain(err))
 	}
 	all := make([]StepRecord, 0, len(rows))
 	for _, row := range rows {
@@ -121,7 +122,7 @@ func (j *janitor) purgeSteps(ctx context.Context, now int64) error {
 			var ids [][]byte
 			err := s.db.SelectContext(ctx, &ids, s.dialect.Steps.SelectExpired, state, now, batch)
 			if err == nil && len(ids) > 0 {
-				err = s.write(ctx, func(tx *sqlx.Tx) error {
+				err = s.db.Write(ctx, func(tx *sqlx.Tx) error {
 					query, args, err := s.dialect.In(s.dialect.Steps.DeleteSteps, now, ids)
 					if err == nil {
 						_, err = tx.ExecContext(ctx, query, args...)

@@ -12,6 +12,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/jmoiron/sqlx"
 
+	"github.com/millrace-go/millrace/internal/database"
 	"github.com/millrace-go/millrace/internal/keycode"
 )
 
@@ -98,7 +99,7 @@ func (s *Store) story(ctx context.Context, messageID string, t teller) (Story, e
 	story := Story{MessageID: messageID}
 	for _, id := range keycode.Parse(messageID) {
 		if err := s.tell(ctx, id, t, &story); err != nil {
-			return Story{}, fmt.Errorf("inbox: story of %q: %w", messageID, explain(err))
+			return Story{}, fmt.Errorf("inbox: story of %q: %w", messageID, database.Explain(err))
 		}
 	}
 	return story, nil
@@ -106,7 +107,7 @@ func (s *Store) story(ctx context.Context, messageID string, t teller) (Story, e
 
 // tell adds what is known of the message with the stored key id.
 func (s *Store) tell(ctx context.Context, id []byte, t teller, story *Story) error {
-	namespace, db := []byte(s.config.Namespace), s.reader(ctx)
+	namespace, db := []byte(s.config.Namespace), s.db.Reader(ctx)
 	var claims, drops, audits []storyRow
 	var open []messageRow
 	if err := sqlx.SelectContext(ctx, db, &claims, s.dialect.StoryClaims, id, namespace); err != nil {
@@ -203,7 +204,7 @@ func (s *Store) logDropped(d *delivery, reason string) {
 	}
 	reg, err := d.consumer.register(ctx)
 	if err == nil {
-		err = s.write(ctx, func(tx *sqlx.Tx) error {
+		err = s.db.Write(ctx, func(tx *sqlx.Tx) error {
 			_, err := tx.ExecContext(ctx, s.dialect.InsertDropped, reg.id, d.id, []byte(d.topic), []byte(reason))
 			return err
 		})

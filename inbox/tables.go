@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	"github.com/jmoiron/sqlx"
+	"github.com/millrace-go/millrace/internal/database"
 )
 
 // Table is a table of Millrace's, the outbox's among them.
@@ -25,8 +26,8 @@ func (s *Store) Tables(ctx context.Context) ([]Table, error) {
 		Rows      int64
 		Estimated bool
 	}
-	if err := sqlx.SelectContext(ctx, s.reader(ctx), &rows, s.dialect.SelectSizes); err != nil {
-		return nil, fmt.Errorf("inbox: tables: %w", explain(err))
+	if err := sqlx.SelectContext(ctx, s.db.Reader(ctx), &rows, s.dialect.SelectSizes); err != nil {
+		return nil, fmt.Errorf("inbox: tables: %w", database.Explain(err))
 	}
 	sizes := make(map[string]Table, len(rows))
 	for _, row := range rows {

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/jmoiron/sqlx"
+	"github.com/millrace-go/millrace/internal/database"
 )
 
 // Take leases at most limit messages that are due, or one that may have ended the process
@@ -81,7 +82,7 @@ func (q *Queue) find(ctx context.Context, consumer int32, limit int, horizon tim
 		case errors.Is(err, sql.ErrNoRows):
 			return nil, horizon, nil
 		case err != nil || next > 0:
-			return nil, time.Duration(next) * time.Microsecond, q.store.noticeLoss(err)
+			return nil, time.Duration(next) * time.Microsecond, q.store.db.Noticed(err)
 		}
 		return func(ctx context.Context, tx *sqlx.Tx) (rows []messageRow, err error) {
 			terminal, parked := q.passed()
@@ -126,7 +127,7 @@ const (
 func (q *Queue) lease(ctx context.Context, id int32, out int, find found) (leased []*Leased, err error) {
 	s := q.store
 	token := rand.Int64N(1<<62) + 1 //nolint:gosec // tells leases apart, keeps no secret
-	err = s.write(ctx, func(tx *sqlx.Tx) error {
+	err = s.db.Write(ctx, func(tx *sqlx.Tx) error {
 		leased = nil
 		if s.dialect.OneWriter { // whose transactions must begin with a write
 			if _, err := tx.ExecContext(ctx, s.dialect.LockConsumer, id); err != nil {
@@ -199,7 +200,7 @@ func (q *Queue) unlease(ctx context.Context, taken []*Leased) {
 	defer cancel()
 	if err := q.execOnEach(ctx, taken, statement); err != nil {
 		q.store.log.Error("inbox: messages that were leased in vain could not be put back; they come again after their lease",
-			explain(err), q.fields())
+			database.Explain(err), q.fields())
 	}
 }
 

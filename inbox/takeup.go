@@ -58,7 +58,7 @@ func (cl *Claim) takeUp(ctx context.Context, rowID int64) (next step, taken bool
 	}
 	switch {
 	case row.takesUp(d.as.Came.UUID, d.hash):
-		err := s.writeInSlot(ctx, func(tx *sqlx.Tx) error { return s.revive(ctx, tx, row, d.as.Came.Copy(), d.hash) })
+		err := s.db.WriteInTurn(ctx, func(tx *sqlx.Tx) error { return s.revive(ctx, tx, row, d.as.Came.Copy(), d.hash) })
 		if errors.Is(err, ErrNotFound) {
 			return look, true, nil
 		}

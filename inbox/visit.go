@@ -4,6 +4,7 @@ import (
 	"context"
 	"time"
 
+	"github.com/millrace-go/millrace/internal/database"
 	"github.com/millrace-go/millrace/internal/dialect"
 	"github.com/millrace-go/millrace/internal/original"
 	"github.com/millrace-go/millrace/internal/requests"
@@ -91,13 +92,13 @@ func (cl *Claim) Abandon() {
 // contended reports whether err says that someone else locked what the gate or the end of
 // the run needs, and has the delivery tried again then. Nothing is left of a handler that has run.
 func (cl *Claim) contended(err error) bool {
-	if dialect.Classify(err) != dialect.Contention || cl.visit.contended == maxContention {
+	if dialect.Classify(err) != dialect.Contention || cl.visit.contended == database.MaxTries {
 		return false
 	}
 	cl.visit.contended++
 	cl.consumer.store.observeContention(cl.delivery, err)
 	try := cl.visit.contended
-	cl.postpone(func(ctx context.Context) error { return pause(ctx, try) })
+	cl.postpone(func(ctx context.Context) error { return database.Pause(ctx, try) })
 	return true
 }
 

@@ -13,6 +13,7 @@ import (
 
 	"github.com/jmoiron/sqlx"
 
+	"github.com/millrace-go/millrace/internal/database"
 	"github.com/millrace-go/millrace/internal/keycode"
 )
 
@@ -37,7 +38,7 @@ type WaitingAggregate struct {
 func (s *Store) Waiting(ctx context.Context, f ConsumerFilter, after string, limit int) ([]WaitingAggregate, error) {
 	all, err := s.allWaiting(ctx, f, after, limit)
 	if err != nil {
-		return nil, fmt.Errorf("inbox: list aggregates that wait: %w", explain(err))
+		return nil, fmt.Errorf("inbox: list aggregates that wait: %w", database.Explain(err))
 	}
 	return all, nil
 }
@@ -87,7 +88,7 @@ func (s *Store) waiting(ctx context.Context, c consumerRow, after []byte, limit 
 	const page = 500
 	for more := true; more && len(found) < limit; {
 		var rows []waitingRow
-		err := sqlx.SelectContext(ctx, s.reader(ctx), &rows, s.dialect.Gate.SelectWaiting, c.ID, after, page)
+		err := sqlx.SelectContext(ctx, s.db.Reader(ctx), &rows, s.dialect.Gate.SelectWaiting, c.ID, after, page)
 		if err != nil {
 			return nil, err
 		}
@@ -146,7 +147,7 @@ func (s *Store) lookApplied(ctx context.Context, c consumerRow, found []WaitingA
 		Aggregate []byte `db:"aggregate"`
 		Version   int64  `db:"version"`
 	}
-	if err := sqlx.SelectContext(ctx, s.reader(ctx), &rows, query, args...); err != nil {
+	if err := sqlx.SelectContext(ctx, s.db.Reader(ctx), &rows, query, args...); err != nil {
 		return err
 	}
 	applied := make(map[string]int64, len(rows))

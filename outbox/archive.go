@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/millrace-go/millrace/internal/database"
 )
 
 // ArchiveFilter says which messages are meant, of those that were sent and are kept for
@@ -52,7 +53,7 @@ func (p *Publisher) Archive(ctx context.Context, f ArchiveFilter, after int64, l
 	}
 	var rows []sentRow
 	if err := p.db.SelectContext(ctx, &rows, p.sql.SelectSent, append(f.args(after), limit)...); err != nil {
-		return nil, fmt.Errorf("outbox: list what was sent: %w", explain(err))
+		return nil, fmt.Errorf("outbox: list what was sent: %w", database.Explain(err))
 	}
 	all := make([]Archived, 0, len(rows))
 	for i := range rows {
@@ -104,7 +105,7 @@ func (p *Publisher) CountArchive(ctx context.Context, f ArchiveFilter) ([]TopicC
 		LastID   int64  `db:"last_id"`
 	}
 	if err := p.db.SelectContext(ctx, &rows, p.sql.CountSent, f.args(0)...); err != nil {
-		return nil, fmt.Errorf("outbox: count what was sent: %w", explain(err))
+		return nil, fmt.Errorf("outbox: count what was sent: %w", database.Explain(err))
 	}
 	counts := make([]TopicCount, 0, len(rows))
 	for _, r := range rows {

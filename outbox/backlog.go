@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/millrace-go/millrace/internal/bounded"
+	"github.com/millrace-go/millrace/internal/database"
 	"github.com/millrace-go/millrace/internal/dialect"
 )
 
@@ -49,7 +50,7 @@ func (p *Publisher) Backlog(ctx context.Context, o BacklogOptions) (Backlog, err
 		Age      int64
 	}
 	if err := p.db.SelectContext(ctx, &rows, p.sql.CountBacklog, most+1, most+1, most+1, most+1); err != nil {
-		return Backlog{}, fmt.Errorf("outbox: backlog: %w", explain(err))
+		return Backlog{}, fmt.Errorf("outbox: backlog: %w", database.Explain(err))
 	}
 	var b Backlog
 	for _, row := range rows {

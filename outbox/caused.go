@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/millrace-go/millrace/internal/ambient"
+	"github.com/millrace-go/millrace/internal/database"
 	"github.com/millrace-go/millrace/internal/dialect"
 )
 
@@ -83,7 +84,7 @@ type entryRow struct {
 func (p *Publisher) CausedBy(ctx context.Context, consumer, messageID string, from, until time.Time) ([]Entry, error) {
 	entries, err := p.causedBy(ctx, ambient.Cause(consumer, messageID), from.Add(-timeMargin), until.Add(timeMargin))
 	if err != nil {
-		return nil, fmt.Errorf("outbox: what message %q of consumer %q caused: %w", messageID, consumer, explain(err))
+		return nil, fmt.Errorf("outbox: what message %q of consumer %q caused: %w", messageID, consumer, database.Explain(err))
 	}
 	return entries, nil
 }

@@ -3,6 +3,8 @@ package outbox
 import (
 	"errors"
 	"fmt"
+
+	"github.com/millrace-go/millrace/internal/database"
 )
 
 // Conditions a caller may branch on, with errors.Is.
@@ -20,17 +22,16 @@ var (
 	ErrClosed = errors.New("outbox: the publisher is closed")
 
 	// ErrNotMigrated says that tables or columns are missing.
-	ErrNotMigrated = errors.New("a table is missing: run Migrate, or apply what Schema prints")
+	ErrNotMigrated = database.ErrNotMigrated
 
 	// ErrReadOnly says that the database takes no writes.
-	ErrReadOnly = errors.New("the database is read-only: give the outbox the primary server")
+	ErrReadOnly = database.ErrReadOnly
 
-	// ErrUnavailable says that the database does not answer.
-	ErrUnavailable = errors.New("the database does not answer")
+	// ErrUnavailable says that the database does not answer, lets nobody in or has no room.
+	ErrUnavailable = database.ErrUnavailable
 
 	// ErrTooLarge says that a message has more bytes than the database takes at once.
-	ErrTooLarge = errors.New("the message is larger than the database takes: raise its limit " +
-		"(max_allowed_packet on MySQL), or store the payload elsewhere and send a reference")
+	ErrTooLarge = database.ErrTooLarge
 
 	// ErrPermanent is what [Permanent] marks an error with.
 	ErrPermanent = errors.New("trying again will not help")

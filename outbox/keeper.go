@@ -9,6 +9,8 @@ import (
 	"slices"
 	"strconv"
 	"time"
+
+	"github.com/millrace-go/millrace/internal/database"
 )
 
 // assignment is which shards of which layout a relay has.
@@ -80,7 +82,7 @@ func (k *keeper) begin(ctx context.Context) error {
 func (k *keeper) join(ctx context.Context) error {
 	sent := time.Now()
 	name := cmp.Or(k.config.Name, strconv.FormatInt(k.lease.token, 10))
-	_, err := k.exec(ctx, k.sql.InsertRelay, k.lease.token, name, k.config.Lease.Microseconds())
+	_, err := k.db.Exec(ctx, k.sql.InsertRelay, k.lease.token, name, k.config.Lease.Microseconds())
 	if err != nil {
 		return fmt.Errorf("register the relay: %w", err)
 	}
@@ -92,9 +94,9 @@ func (k *keeper) join(ctx context.Context) error {
 // leave gives everything up at once.
 func (k *keeper) leave(ctx context.Context) error {
 	k.lease.end()
-	_, err := k.exec(ctx, k.sql.FreeShards, k.lease.token)
+	_, err := k.db.Exec(ctx, k.sql.FreeShards, k.lease.token)
 	if err == nil {
-		_, err = k.exec(ctx, k.sql.DeleteRelay, k.lease.token)
+		_, err = k.db.Exec(ctx, k.sql.DeleteRelay, k.lease.token)
 	}
 	if err != nil {
 		return fmt.Errorf("give up the shards: %w", err)
@@ -120,7 +122,7 @@ func (k *keeper) run(ctx context.Context) error {
 		case errors.Is(err, errLeaseLost) || err != nil && !k.lease.valid():
 			return fmt.Errorf("%w: %w", errLeaseLost, err)
 		case err != nil:
-			k.log.Error("outbox: the relay's lease could not be extended; tried again", explain(err), nil)
+			k.log.Error("outbox: the relay's lease could not be extended; tried again", database.Explain(err), nil)
 		}
 		pause := restUnsettled
 		if settled {
@@ -150,7 +152,7 @@ func (k *keeper) rest(ctx context.Context, pause time.Duration) bool {
 			before := k.held
 			err := k.await("the giving up of shards", func() error { return k.free(ctx, done.assignment) })
 			if err != nil && ctx.Err() == nil {
-				k.log.Error("outbox: shards could not be given up; tried again", explain(err), nil)
+				k.log.Error("outbox: shards could not be given up; tried again", database.Explain(err), nil)
 			}
 			if k.held != before {
 				return true
@@ -194,7 +196,7 @@ func (k *keeper) beat(ctx context.Context) (settled bool, err error) {
 
 func (k *keeper) extend(ctx context.Context) error {
 	sent := time.Now()
-	n, err := k.exec(ctx, k.sql.BeatRelay, k.config.Lease.Microseconds(), k.lease.token)
+	n, err := k.db.Exec(ctx, k.sql.BeatRelay, k.config.Lease.Microseconds(), k.lease.token)
 	if err != nil {
 		return err
 	}
@@ -243,7 +245,7 @@ func (k *keeper) forgetDead(ctx context.Context) error {
 	if err := k.db.GetContext(ctx, &dead, k.sql.CountExpired); err != nil || dead == 0 {
 		return err
 	}
-	_, err := k.exec(ctx, k.sql.DeleteExpired)
+	_, err := k.db.Exec(ctx, k.sql.DeleteExpired)
 	return err
 }
 
@@ -287,7 +289,7 @@ func (k *keeper) balance(ctx context.Context, v view) (settled bool, err error) 
 		if owner != 0 && slices.Contains(v.relays, owner) {
 			continue
 		}
-		n, err := k.exec(ctx, k.sql.ClaimShard, k.lease.token, v.generation, shard, owner)
+		n, err := k.db.Exec(ctx, k.sql.ClaimShard, k.lease.token, v.generation, shard, owner)
 		if err != nil {
 			return false, fmt.Errorf("take shard %d: %w", shard, err)
 		}
@@ -322,7 +324,7 @@ func (k *keeper) free(ctx context.Context, left assignment) error {
 		if k.held.mask&bit == 0 || left.mask&bit != 0 {
 			continue
 		}
-		if _, err := k.exec(ctx, k.sql.ClaimShard, 0, k.held.generation, shard, k.lease.token); err != nil {
+		if _, err := k.db.Exec(ctx, k.sql.ClaimShard, 0, k.held.generation, shard, k.lease.token); err != nil {
 			return fmt.Errorf("give up shard %d: %w", shard, err)
 		}
 		k.held.mask &^= bit

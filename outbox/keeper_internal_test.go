@@ -26,7 +26,7 @@ func openTestRelay(t *testing.T, config RelayConfig) *Relay {
 func newTestRelay(t *testing.T, config RelayConfig) *Relay {
 	t.Helper()
 	r := openTestRelay(t, config)
-	require.NoError(t, r.migrate(t.Context()))
+	require.NoError(t, r.db.Migrate(t.Context()))
 	return r
 }
 

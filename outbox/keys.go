@@ -8,6 +8,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/millrace-go/millrace/internal/database"
 	"github.com/millrace-go/millrace/internal/dialect"
 )
 
@@ -82,7 +83,7 @@ func (p *pump) askings() (all []asking) {
 }
 
 // lookForKeys reads what is unsent of some keys.
-func (d *database) lookForKeys(ctx context.Context, r *reading) error {
+func (d *tables) lookForKeys(ctx context.Context, r *reading) error {
 	together := 16 // of more, MariaDB takes long to make a plan
 	if d.sql.KeysAreListed {
 		together = max(len(r.askings), 1)
@@ -210,7 +211,7 @@ func (p *pump) walksOn(now time.Time) bool {
 const manyAsks = 500
 
 // walk lists some keys. A key of which much is unsent is one step.
-func (d *database) walk(ctx context.Context, r *reading) error {
+func (d *tables) walk(ctx context.Context, r *reading) error {
 	const step, steps = 1000, 20
 	own := make(map[int64]bool)
 	for range steps {
@@ -245,7 +246,7 @@ func (p *pump) walked(r *reading, now time.Time) {
 		w.failures++
 		w.at = now.Add(growing(w.failures, time.Second, walkEvery))
 		w.on = w.on && !p.once
-		p.log.Error("outbox: the relay cannot list the keys; tried again", explain(r.walkErr), nil)
+		p.log.Error("outbox: the relay cannot list the keys; tried again", database.Explain(r.walkErr), nil)
 		p.fail(r.walkErr)
 		return
 	}

@@ -22,7 +22,7 @@ func newLeasedPump(t *testing.T, config RelayConfig) *pump {
 
 func (p *pump) joins(t *testing.T) {
 	t.Helper()
-	_, err := p.exec(t.Context(), p.sql.InsertRelay, p.lease.token, "a relay", time.Hour.Microseconds())
+	_, err := p.db.Exec(t.Context(), p.sql.InsertRelay, p.lease.token, "a relay", time.Hour.Microseconds())
 	require.NoError(t, err)
 }
 

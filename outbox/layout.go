@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"time"
+
+	"github.com/millrace-go/millrace/internal/database"
 )
 
 // Layout is into which shards the order keys are divided, and who sends which of them.
@@ -50,14 +52,14 @@ func (l Layout) Unowned() int {
 func (p *Publisher) Shards(ctx context.Context) (Layout, error) {
 	l, err := p.layout(ctx)
 	if err != nil {
-		return Layout{}, fmt.Errorf("outbox: shards: %w", explain(err))
+		return Layout{}, fmt.Errorf("outbox: shards: %w", database.Explain(err))
 	}
 	return l, nil
 }
 
 // layout reads shards before relays, as a keeper does: then whoever owns a shard and is not
 // among the relays is gone, and not new.
-func (d *database) layout(ctx context.Context) (l Layout, err error) {
+func (d *tables) layout(ctx context.Context) (l Layout, err error) {
 	var generation, shards int
 	err = d.db.QueryRowxContext(ctx, d.sql.SelectLayout).Scan(&generation, &shards, &l.Target)
 	if errors.Is(err, sql.ErrNoRows) {

@@ -10,6 +10,7 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill"
 
+	"github.com/millrace-go/millrace/internal/database"
 	"github.com/millrace-go/millrace/internal/dialect"
 )
 
@@ -81,7 +82,7 @@ type statement struct {
 
 // statements says the ledger in SQL. Who is held back comes after the head for which it waits:
 // else, if the relay dies in between, it would go out as if there was none.
-func (l *ledger) statements(d *database, token int64, retention time.Duration) []statement {
+func (l *ledger) statements(d *tables, token int64, retention time.Duration) []statement {
 	var all []statement
 	add := func(rows int, query string, args ...any) {
 		all = append(all, statement{query, append(args, token), rows})
@@ -144,23 +145,23 @@ func (p *pump) flush(ctx context.Context) {
 		if p.ledger.empty() {
 			return
 		}
-		work = &flush{ledger: p.ledger, statements: p.ledger.statements(p.database, p.lease.token, p.config.Retention)}
+		work = &flush{ledger: p.ledger, statements: p.ledger.statements(p.tables, p.lease.token, p.config.Retention)}
 		p.ledger = newLedger(p.ledger.number + 1)
 	}
 	f.busy, f.failed = true, nil
-	p.beside("the writing off", func() error { return work.write(ctx, p.database) }, func(err error) {
+	p.beside("the writing off", func() error { return work.write(ctx, p.tables) }, func(err error) {
 		work.err = err
 		f.done <- work
 	})
 }
 
 // write executes the statements that are left, up to the first that fails.
-func (f *flush) write(ctx context.Context, d *database) error {
+func (f *flush) write(ctx context.Context, d *tables) error {
 	ctx, cancel := context.WithTimeout(ctx, lookTimeout)
 	defer cancel()
 	for len(f.statements) > 0 {
 		s := f.statements[0]
-		n, err := d.exec(ctx, s.query, s.args...)
+		n, err := d.db.Exec(ctx, s.query, s.args...)
 		if err != nil {
 			return err
 		}
@@ -207,7 +208,7 @@ func (p *pump) flushFailed(f *flush) {
 	fl := &p.flusher
 	fl.failures++
 	if tellsAgain(&fl.toldAt, fl.failures) {
-		p.log.Error("outbox: what was published could not be written off; tried again", explain(f.err), nil)
+		p.log.Error("outbox: what was published could not be written off; tried again", database.Explain(f.err), nil)
 	}
 	fl.failed = f
 	fl.retryAt = time.Now().Add(growing(fl.failures, 100*time.Millisecond, 5*time.Second))
@@ -229,7 +230,7 @@ func tellsAgain(toldAt *time.Time, failures int) bool {
 // fail keeps the first failure for who works once.
 func (p *pump) fail(err error) {
 	if p.once && p.failure == nil {
-		p.failure = fmt.Errorf("outbox: relay: %w", explain(err))
+		p.failure = fmt.Errorf("outbox: relay: %w", database.Explain(err))
 	}
 }
 

@@ -51,7 +51,7 @@ const (
 )
 
 // look asks the database.
-func (d *database) look(ctx context.Context, r *reading) (err error) {
+func (d *tables) look(ctx context.Context, r *reading) (err error) {
 	ctx, cancel := context.WithTimeout(ctx, lookTimeout)
 	defer cancel()
 	switch r.kind {
@@ -71,7 +71,7 @@ func (d *database) look(ctx context.Context, r *reading) (err error) {
 // lookTimeout bounds a look.
 const lookTimeout = 30 * time.Second
 
-func (d *database) messages(ctx context.Context, r *reading, query string, args ...any) ([]*letter, error) {
+func (d *tables) messages(ctx context.Context, r *reading, query string, args ...any) ([]*letter, error) {
 	var rows []letterRow
 	if err := d.db.SelectContext(ctx, &rows, query, args...); err != nil {
 		return nil, fmt.Errorf("read messages: %w", err)
@@ -87,7 +87,7 @@ func (d *database) messages(ctx context.Context, r *reading, query string, args 
 }
 
 // lookAside asks for what a look for messages goes with.
-func (d *database) lookAside(ctx context.Context, r *reading) error {
+func (d *tables) lookAside(ctx context.Context, r *reading) error {
 	if r.walks {
 		r.walkErr = d.walk(ctx, r)
 	}
@@ -109,7 +109,7 @@ func (d *database) lookAside(ctx context.Context, r *reading) error {
 }
 
 // missHeads leaves of the heads those that are not set aside any more: an operator may have discarded them.
-func (d *database) missHeads(ctx context.Context, r *reading) error {
+func (d *tables) missHeads(ctx context.Context, r *reading) error {
 	if len(r.heads) == 0 {
 		return nil
 	}

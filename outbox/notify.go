@@ -10,10 +10,10 @@ import (
 // notifier wakes relays of other processes by a NOTIFY outside the business transaction: in
 // it, every commit would queue for one lock. Of callers at the same time one sends for all.
 type notifier struct {
-	database *database
-	mu       sync.Mutex // held while one sends
-	again    atomic.Bool
-	sent     time.Time
+	tables *tables
+	mu     sync.Mutex // held while one sends
+	again  atomic.Bool
+	sent   time.Time
 }
 
 // quiet is how long a notice is enough: a relay that was woken looks again by itself for
@@ -24,7 +24,7 @@ const quiet = 10 * time.Millisecond
 // is sending and can send once more. One that cannot be sent costs time: relays find the
 // messages when they next look.
 func (n *notifier) notify() {
-	if !n.database.sql.Notifies {
+	if !n.tables.sql.Notifies {
 		return
 	}
 	n.again.Store(true)
@@ -43,5 +43,5 @@ func (n *notifier) send() {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 	defer cancel()
 	n.sent = time.Now()
-	_, _ = n.database.db.ExecContext(ctx, n.database.sql.Notify) // relays look by themselves too
+	_, _ = n.tables.db.ExecContext(ctx, n.tables.sql.Notify) // relays look by themselves too
 }

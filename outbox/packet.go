@@ -6,6 +6,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/millrace-go/millrace/internal/database"
 	"github.com/millrace-go/millrace/internal/dialect"
 )
 
@@ -14,7 +15,7 @@ func (p *Publisher) refused(ctx context.Context, rows []row, err error) error {
 	if dialect.Classify(err) == dialect.Unavailable && p.beyondPacket(ctx, rows) {
 		return fmt.Errorf("%w: %w", ErrTooLarge, err)
 	}
-	return explain(err)
+	return database.Explain(err)
 }
 
 // beyondPacket reports whether the server does not take rows at once: MySQL then cuts the
@@ -24,7 +25,7 @@ func (p *Publisher) beyondPacket(ctx context.Context, rows []row) bool {
 	for i := range rows {
 		size += rows[i].size()
 	}
-	if p.dialect.Name != dialect.MySQLName || size < chunkBytes/2 {
+	if p.db.Dialect.Name != dialect.MySQLName || size < chunkBytes/2 {
 		return false
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*time.Second)
@@ -33,7 +34,7 @@ func (p *Publisher) beyondPacket(ctx context.Context, rows []row) bool {
 		Name  string `db:"Variable_name"`
 		Value string `db:"Value"`
 	}
-	if err := p.db.SelectContext(ctx, &settings, p.dialect.SelectSettings); err != nil {
+	if err := p.db.SelectContext(ctx, &settings, p.db.Dialect.SelectSettings); err != nil {
 		return false // the server is out of reach indeed
 	}
 	for _, s := range settings {

@@ -62,7 +62,7 @@ func newBench(t *testing.T, config RelayConfig) *bench {
 		}
 		return nil
 	})
-	out, err := NewPublisher(b.relay.db, Config{Standalone: true})
+	out, err := NewPublisher(b.relay.db.DB, Config{Standalone: true})
 	require.NoError(t, err)
 	for range 40 {
 		require.NoError(t, out.Publish("orders", message.NewMessage(watermill.NewUUID(), nil)))
@@ -172,7 +172,7 @@ func TestAPublisherThatPanicsWhileItIsDrained(t *testing.T) {
 		<-open
 		panic("a publisher")
 	})
-	out, err := NewPublisher(r.db, Config{Standalone: true})
+	out, err := NewPublisher(r.db.DB, Config{Standalone: true})
 	require.NoError(t, err)
 	for range 5 {
 		require.NoError(t, out.Publish("orders", message.NewMessage(watermill.NewUUID(), nil)))

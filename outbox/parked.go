@@ -10,6 +10,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/jmoiron/sqlx"
 
+	"github.com/millrace-go/millrace/internal/database"
 	"github.com/millrace-go/millrace/internal/keycode"
 )
 
@@ -54,7 +55,7 @@ func (p *Publisher) ListParked(ctx context.Context, after int64, limit int) ([]P
 func (p *Publisher) listParked(ctx context.Context, statement string, after int64, limit int) ([]Parked, error) {
 	var rows []parkedRow
 	if err := p.db.SelectContext(ctx, &rows, statement, after, limit); err != nil {
-		return nil, fmt.Errorf("outbox: list parked messages: %w", explain(err))
+		return nil, fmt.Errorf("outbox: list parked messages: %w", database.Explain(err))
 	}
 	all := make([]Parked, 0, len(rows))
 	for i := range rows {
@@ -98,14 +99,14 @@ func value(s *string) string {
 // behind it goes on waiting until it is sent.
 func (p *Publisher) Retry(ctx context.Context, id int64, by Operator) error {
 	return p.decide(ctx, id, "retry", by, func(tx *sqlx.Tx) error {
-		return one(affected(tx.ExecContext(ctx, p.sql.RetryParked, id)))
+		return one(database.Affected(tx.ExecContext(ctx, p.sql.RetryParked, id)))
 	})
 }
 
 // Discard deletes a parked message, and has relays send what waits behind it.
 func (p *Publisher) Discard(ctx context.Context, id int64, by Operator) error {
 	return p.decide(ctx, id, "discard", by, func(tx *sqlx.Tx) error {
-		return one(affected(tx.ExecContext(ctx, p.sql.DropParked, id)))
+		return one(database.Affected(tx.ExecContext(ctx, p.sql.DropParked, id)))
 	})
 }
 
@@ -129,7 +130,7 @@ func (p *Publisher) decide(
 		err = ErrNotFound
 	}
 	if err == nil {
-		err = p.write(ctx, func(tx *sqlx.Tx) error {
+		err = p.db.Write(ctx, func(tx *sqlx.Tx) error {
 			if err := p.audit(ctx, tx, rows[0], action, by); err != nil {
 				return err
 			}
@@ -137,7 +138,7 @@ func (p *Publisher) decide(
 		})
 	}
 	if err != nil {
-		return fmt.Errorf("outbox: %s message %d: %w", action, id, explain(err))
+		return fmt.Errorf("outbox: %s message %d: %w", action, id, database.Explain(err))
 	}
 	p.Wake()
 	return nil
@@ -149,7 +150,7 @@ func (p *Publisher) audit(ctx context.Context, tx *sqlx.Tx, row parkedRow, actio
 	if len(id) > keycode.MaxLen {
 		id, detail = id[:keycode.MaxLen], detail+", uuid "+row.UUID
 	}
-	_, err := tx.ExecContext(ctx, p.dialect.InsertAudit, []byte(by.Name), []byte("outbox "+action),
+	_, err := tx.ExecContext(ctx, p.db.Dialect.InsertAudit, []byte(by.Name), []byte("outbox "+action),
 		[]byte(by.Reason), 0, []byte(id), []byte(detail))
 	return err
 }

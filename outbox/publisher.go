@@ -14,6 +14,7 @@ import (
 	"github.com/jmoiron/sqlx"
 
 	"github.com/millrace-go/millrace/internal/ambient"
+	"github.com/millrace-go/millrace/internal/database"
 	"github.com/millrace-go/millrace/internal/dialect"
 	"github.com/millrace-go/millrace/internal/steady"
 )
@@ -23,7 +24,7 @@ import (
 // that it tells of was committed. A [Relay] sends what it stored. It is a Watermill
 // publisher, safe for concurrent use, and holds no connection between calls.
 type Publisher struct {
-	*database
+	*tables
 	config   Config
 	notifier notifier
 	inserts  sync.Map // many to statement
@@ -42,24 +43,24 @@ func NewPublisher(db *sqlx.DB, config Config) (*Publisher, error) {
 	}
 	config.setDefaults()
 	config.Logger = steady.Logger(config.Logger, nil)
-	d, err := openDatabase(db, config.Dialect, names(config.Schema, config.TablePrefix))
+	d, err := openTables(db, config.Dialect, names(config.Schema, config.TablePrefix))
 	if err != nil {
 		return nil, err
 	}
-	return &Publisher{database: d, config: config, notifier: notifier{database: d}}, nil
+	return &Publisher{tables: d, config: config, notifier: notifier{tables: d}}, nil
 }
 
 // Migrate creates the tables or brings them up to this release, those of the inbox too. It
 // is idempotent, and safe when several processes start at once.
 func (p *Publisher) Migrate(ctx context.Context) error {
-	if err := p.migrate(ctx); err != nil {
-		return fmt.Errorf("outbox: migrate: %w", explain(err))
+	if err := p.db.Migrate(ctx); err != nil {
+		return fmt.Errorf("outbox: migrate: %w", database.Explain(err))
 	}
 	return nil
 }
 
 // Schema returns the DDL of all tables, for services that keep migrations of their own.
-func (p *Publisher) Schema() string { return p.dialect.Schema() }
+func (p *Publisher) Schema() string { return p.db.Dialect.Schema() }
 
 // Publish stores msgs, to be sent to topic: all of them or none. They must carry one and
 // the same transaction in their contexts, that of inbox.Tx, [InTx] or [WithTx]; without
@@ -186,14 +187,14 @@ func (p *Publisher) storeAlone(ctx context.Context, rows []row) error {
 	defer cancel()
 	var err error
 	if one := chunk(rows); len(one) == len(rows) { // a statement is a transaction
-		if _, err = p.exec(ctx, p.insert(p.sql.InsertAlone, len(rows)), args(rows)...); err != nil {
+		if _, err = p.db.Exec(ctx, p.insert(p.sql.InsertAlone, len(rows)), args(rows)...); err != nil {
 			err = p.refused(ctx, rows, err)
 		}
 	} else {
-		err = p.write(ctx, func(tx *sqlx.Tx) error { return p.storeIn(ctx, tx, rows) })
+		err = p.db.Write(ctx, func(tx *sqlx.Tx) error { return p.storeIn(ctx, tx, rows) })
 	}
 	if err != nil {
-		return explain(err)
+		return database.Explain(err)
 	}
 	p.Wake()
 	return nil
@@ -258,7 +259,7 @@ func inTx(_ sql.Result, err error) error {
 	if errors.Is(err, sql.ErrTxDone) || dialect.Classify(err) == dialect.NoTransaction {
 		return ErrTxEnded
 	}
-	return explain(err)
+	return database.Explain(err)
 }
 
 // What one statement carries at most: far below what any of the databases can bind, and

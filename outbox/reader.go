@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 	"time"
 
+	"github.com/millrace-go/millrace/internal/database"
 	"github.com/millrace-go/millrace/internal/dialect"
 )
 
@@ -366,7 +367,7 @@ func (p *pump) readFailed(now time.Time, err error) {
 	rd := &p.reader
 	rd.failures++
 	if tellsAgain(&rd.toldAt, rd.failures) {
-		p.log.Error("outbox: the relay cannot read the outbox; tried again", explain(err), nil)
+		p.log.Error("outbox: the relay cannot read the outbox; tried again", database.Explain(err), nil)
 	}
 	rd.hungry = true
 	rd.at, rd.tail, rd.floor = 0, tail{}, floor{keyed: rd.floor.keyed} // another server may answer next

@@ -12,6 +12,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/jmoiron/sqlx"
+	"github.com/millrace-go/millrace/internal/database"
 )
 
 // Relay sends what a [Publisher] stored, at least once: a message is deleted, or marked as
@@ -21,7 +22,7 @@ import (
 // Several relays, in as many processes, divide the work by order key and take over from
 // each other. No transaction is open while a relay talks to the broker.
 type Relay struct {
-	*database
+	*tables
 	*outside
 	config  RelayConfig
 	to      message.Publisher
@@ -45,12 +46,12 @@ func NewRelay(db *sqlx.DB, to message.Publisher, config RelayConfig) (*Relay, er
 		return nil, err
 	}
 	config.setDefaults()
-	d, err := openDatabase(db, config.Dialect, names(config.Schema, config.TablePrefix))
+	d, err := openTables(db, config.Dialect, names(config.Schema, config.TablePrefix))
 	if err != nil {
 		return nil, err
 	}
 	return &Relay{
-		database: d, outside: newOutside(config.Logger), config: config, to: to,
+		tables: d, outside: newOutside(config.Logger), config: config, to: to,
 		observe: newRelayObservers(config.Observers), woken: make(chan struct{}, 1),
 	}, nil
 }
@@ -135,7 +136,7 @@ func (r *Relay) Reshard(ctx context.Context, shards int) error {
 		return errors.New("outbox: reshard: there is no layout yet: run a relay first, with RelayConfig.Shards")
 	}
 	if err == nil {
-		_, err = r.exec(ctx, r.sql.SetTarget, shards)
+		_, err = r.db.Exec(ctx, r.sql.SetTarget, shards)
 	}
 	look := time.NewTicker(50 * time.Millisecond)
 	defer look.Stop()
@@ -146,7 +147,7 @@ func (r *Relay) Reshard(ctx context.Context, shards int) error {
 		}
 		switch {
 		case err != nil:
-			return fmt.Errorf("outbox: reshard: %w", explain(err))
+			return fmt.Errorf("outbox: reshard: %w", database.Explain(err))
 		case now == shards:
 			return nil
 		case target != shards:
@@ -176,7 +177,7 @@ func (r *Relay) term(ctx context.Context) error {
 func (r *Relay) oneTerm(ctx context.Context, once bool) (sent int, err error) {
 	k := newKeeper(r)
 	if err := k.begin(ctx); err != nil {
-		return 0, fmt.Errorf("outbox: relay: %w", explain(err))
+		return 0, fmt.Errorf("outbox: relay: %w", database.Explain(err))
 	}
 	rings, leave := r.rings() //nolint:contextcheck // a notice is sent whoever stops
 	defer leave()
@@ -195,7 +196,7 @@ func (r *Relay) oneTerm(ctx context.Context, once bool) (sent int, err error) {
 		last, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
 		defer cancel()
 		if e := r.await("the leaving", func() error { return k.leave(last) }); e != nil {
-			r.log.Error("outbox: the relay leaves its shards to expire", explain(e), nil)
+			r.log.Error("outbox: the relay leaves its shards to expire", database.Explain(e), nil)
 		}
 	}()
 	p := newPump(r, k.lease, once)
@@ -206,7 +207,7 @@ func (r *Relay) oneTerm(ctx context.Context, once bool) (sent int, err error) {
 // rings tells of everything that may mean work.
 func (r *Relay) rings() (<-chan struct{}, func()) {
 	near, leave := r.bell.Listen()
-	far := notifier{database: r.database}
+	far := notifier{tables: r.tables}
 	all := make(chan struct{}, 1)
 	done := make(chan struct{})
 	go func() {
@@ -263,10 +264,10 @@ func (r *Relay) Purge(ctx context.Context) (int, error) {
 	const batch = 1000
 	total := 0
 	for {
-		n, err := r.exec(ctx, r.sql.PurgeSent, batch)
+		n, err := r.db.Exec(ctx, r.sql.PurgeSent, batch)
 		total += int(n)
 		if err != nil {
-			return total, fmt.Errorf("outbox: purge: %w", explain(err))
+			return total, fmt.Errorf("outbox: purge: %w", database.Explain(err))
 		}
 		if n < batch {
 			return total, nil

@@ -8,6 +8,7 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/jmoiron/sqlx"
+	"github.com/millrace-go/millrace/internal/database"
 )
 
 // reshape changes the number of shards once nobody owns one.
@@ -18,12 +19,12 @@ func (k *keeper) reshape(ctx context.Context, v view) error {
 		case slices.Contains(v.relays, owner):
 			return nil // its owner finishes first
 		default:
-			if _, err := k.exec(ctx, k.sql.ClaimShard, 0, v.generation, shard, owner); err != nil {
+			if _, err := k.db.Exec(ctx, k.sql.ClaimShard, 0, v.generation, shard, owner); err != nil {
 				return fmt.Errorf("free shard %d: %w", shard, err)
 			}
 		}
 	}
-	err := k.write(ctx, func(tx *sqlx.Tx) error { return k.switchLayout(ctx, tx, v) })
+	err := k.db.Write(ctx, func(tx *sqlx.Tx) error { return k.switchLayout(ctx, tx, v) })
 	switch {
 	case errors.Is(err, errOwned):
 	case err != nil:
@@ -38,11 +39,11 @@ func (k *keeper) reshape(ctx context.Context, v view) error {
 var errOwned = errors.New("a shard has an owner")
 
 func (k *keeper) switchLayout(ctx context.Context, tx *sqlx.Tx, v view) error {
-	changed, err := affected(tx.ExecContext(ctx, k.sql.SwitchLayout, v.generation, v.target))
+	changed, err := database.Affected(tx.ExecContext(ctx, k.sql.SwitchLayout, v.generation, v.target))
 	if err != nil {
 		return err
 	}
-	freed, err := affected(tx.ExecContext(ctx, k.sql.DeleteShards, v.generation))
+	freed, err := database.Affected(tx.ExecContext(ctx, k.sql.DeleteShards, v.generation))
 	if err != nil {
 		return err
 	}
@@ -60,7 +61,7 @@ func (k *keeper) switchLayout(ctx context.Context, tx *sqlx.Tx, v view) error {
 // prepare makes the layout where there is none yet.
 func (k *keeper) prepare(ctx context.Context) error {
 	n := k.config.Shards
-	if _, err := k.exec(ctx, k.sql.InsertLayout, n, n); err != nil {
+	if _, err := k.db.Exec(ctx, k.sql.InsertLayout, n, n); err != nil {
 		return fmt.Errorf("make the layout: %w", err)
 	}
 	var v view
@@ -72,7 +73,7 @@ func (k *keeper) prepare(ctx context.Context) error {
 		return nil // made together with its shards
 	}
 	for shard := range v.shards {
-		if _, err := k.exec(ctx, k.sql.InsertShard, v.generation, shard); err != nil {
+		if _, err := k.db.Exec(ctx, k.sql.InsertShard, v.generation, shard); err != nil {
 			return fmt.Errorf("make the shards: %w", err)
 		}
 	}

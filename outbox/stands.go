@@ -26,7 +26,7 @@ type querier interface {
 // not notice. On PostgreSQL that takes a COMMIT or ROLLBACK sent as text, of which the driver is
 // told.
 func (p *Publisher) stands(ctx context.Context, to destination) error {
-	if !p.dialect.CommitsOnDDL {
+	if !p.db.Dialect.CommitsOnDDL {
 		if to.owner.EndedUnderneath() {
 			return ErrTxEnded
 		}

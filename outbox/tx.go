@@ -12,6 +12,7 @@ import (
 	"github.com/jmoiron/sqlx"
 
 	"github.com/millrace-go/millrace/internal/ambient"
+	"github.com/millrace-go/millrace/internal/database"
 	"github.com/millrace-go/millrace/internal/dialect"
 	"github.com/millrace-go/millrace/internal/owned"
 	"github.com/millrace-go/millrace/internal/writers"
@@ -84,7 +85,7 @@ func begin(
 ) error {
 	tx, err := owned.Begin(ctx, db, nil, writers.Known(db.DB) != nil)
 	if err != nil {
-		return fmt.Errorf("outbox: begin: %w", explain(err))
+		return fmt.Errorf("outbox: begin: %w", database.Explain(err))
 	}
 	own := ambient.New(tx.Tx, db)
 	own.Ended = tx.Ended
@@ -101,7 +102,7 @@ func begin(
 		if errors.Is(err, sql.ErrTxDone) && ctx.Err() != nil {
 			err = ctx.Err() // which rolled it back
 		}
-		return fmt.Errorf("outbox: commit: %w", explain(dialect.Unhide(err)))
+		return fmt.Errorf("outbox: commit: %w", database.Explain(dialect.Unhide(err)))
 	}
 	leave()
 	own.Committed()

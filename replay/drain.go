@@ -206,8 +206,8 @@ func (p *Replayer) resend(ctx context.Context, d *Dead, r *Request, s *Status, m
 	}
 	next := *s
 	next.Reached, next.Sent = s.Reached+1, s.Sent+1
-	err = p.write(ctx, func(ctx context.Context, tx *sqlx.Tx) error {
-		result, err := tx.ExecContext(ctx, p.dialect.Replays.AdvanceReplay, next.Reached, 1, 0, s.row, s.Reached, s.Sent)
+	err = p.db.WriteFound(ctx, func(ctx context.Context, tx *sqlx.Tx) error {
+		result, err := tx.ExecContext(ctx, p.db.Dialect.Replays.AdvanceReplay, next.Reached, 1, 0, s.row, s.Reached, s.Sent)
 		if err := one(result, err); err != nil || !d.To.inTx() {
 			return err
 		}

@@ -9,6 +9,7 @@ import (
 	"github.com/jmoiron/sqlx"
 
 	"github.com/millrace-go/millrace/inbox"
+	"github.com/millrace-go/millrace/internal/database"
 	"github.com/millrace-go/millrace/internal/dialect"
 	"github.com/millrace-go/millrace/internal/steady"
 )
@@ -45,9 +46,8 @@ type Config struct {
 // Replayer runs replays, and keeps in the database how far each is. It is safe for concurrent
 // use.
 type Replayer struct {
-	db        *sqlx.DB
+	db        *database.DB
 	store     *inbox.Store
-	dialect   *dialect.Dialect
 	namespace []byte
 	log       watermill.LoggerAdapter
 }
@@ -68,11 +68,11 @@ func New(db *sqlx.DB, store *inbox.Store, config Config) (*Replayer, error) {
 	if err := errors.Join(names.Problems(config.Dialect)...); err != nil {
 		return nil, fmt.Errorf("replay: invalid Config: %w", err)
 	}
-	d, err := dialect.Of(db, config.Dialect, names)
+	pool, err := database.Open(db, config.Dialect, names)
 	if err != nil {
 		return nil, fmt.Errorf("replay: %w", err)
 	}
-	return &Replayer{db: db, store: store, dialect: d, namespace: []byte(config.Namespace), log: config.Logger}, nil
+	return &Replayer{db: pool, store: store, namespace: []byte(config.Namespace), log: config.Logger}, nil
 }
 
 // Filter says which messages of a source are meant. Fields that are zero match all.

@@ -87,8 +87,8 @@ func (p *Replayer) insert(ctx context.Context, asked *Request) (err error) {
 		return fmt.Errorf("%w: %s", ErrSideEffects, strings.Join(plan.SideEffects, ", "))
 	}
 	spec := normal(r.spec())
-	return p.write(ctx, func(ctx context.Context, tx *sqlx.Tx) error {
-		_, err := tx.ExecContext(ctx, p.dialect.Replays.InsertReplay, p.namespace, []byte(r.Name), []byte(r.From.kind()),
+	return p.db.WriteFound(ctx, func(ctx context.Context, tx *sqlx.Tx) error {
+		_, err := tx.ExecContext(ctx, p.db.Dialect.Replays.InsertReplay, p.namespace, []byte(r.Name), []byte(r.From.kind()),
 			[]byte(spec), plan.lastID, []byte(r.By.Name), []byte(r.By.Reason))
 		if err != nil {
 			return err
@@ -154,8 +154,8 @@ func (p *Replayer) batch(ctx context.Context, r *Request, s *Status, items []ite
 			return 0, err
 		}
 	}
-	err = p.write(ctx, func(ctx context.Context, tx *sqlx.Tx) error {
-		result, err := tx.ExecContext(ctx, p.dialect.Replays.AdvanceReplay,
+	err = p.db.WriteFound(ctx, func(ctx context.Context, tx *sqlx.Tx) error {
+		result, err := tx.ExecContext(ctx, p.db.Dialect.Replays.AdvanceReplay,
 			next.Reached, next.Sent-s.Sent, next.Skipped-s.Skipped, s.row, s.Reached, s.Sent)
 		if err := one(result, err); err != nil || !r.To.inTx() {
 			return err
@@ -198,8 +198,8 @@ func (p *Replayer) whyTaken(ctx context.Context, s *Status) error {
 
 // finish ends a replay that nobody else has gone on with.
 func (p *Replayer) finish(ctx context.Context, r *Request, s *Status) error {
-	err := p.write(ctx, func(ctx context.Context, tx *sqlx.Tx) error {
-		result, err := tx.ExecContext(ctx, p.dialect.Replays.AdvanceReplay, s.Reached, 0, 0, s.row, s.Reached, s.Sent)
+	err := p.db.WriteFound(ctx, func(ctx context.Context, tx *sqlx.Tx) error {
+		result, err := tx.ExecContext(ctx, p.db.Dialect.Replays.AdvanceReplay, s.Reached, 0, 0, s.row, s.Reached, s.Sent)
 		if err := one(result, err); err != nil {
 			return err
 		}

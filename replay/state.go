@@ -7,16 +7,12 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"sync"
 	"time"
 
 	"github.com/jmoiron/sqlx"
 
 	"github.com/millrace-go/millrace/inbox"
-	"github.com/millrace-go/millrace/internal/ambient"
 	"github.com/millrace-go/millrace/internal/dialect"
-	"github.com/millrace-go/millrace/internal/owned"
-	"github.com/millrace-go/millrace/internal/writers"
 )
 
 // State says whether a replay goes on.
@@ -110,7 +106,7 @@ func (p *Replayer) Status(ctx context.Context, name string) (Status, error) {
 
 func (p *Replayer) status(ctx context.Context, db sqlx.QueryerContext, name string) (Status, error) {
 	var row replayRow
-	err := sqlx.GetContext(ctx, db, &row, p.dialect.Replays.SelectReplay, p.namespace, []byte(name))
+	err := sqlx.GetContext(ctx, db, &row, p.db.Dialect.Replays.SelectReplay, p.namespace, []byte(name))
 	if errors.Is(err, sql.ErrNoRows) {
 		return Status{}, ErrNotFound
 	}
@@ -123,7 +119,7 @@ func (p *Replayer) status(ctx context.Context, db sqlx.QueryerContext, name stri
 // List returns replays of the namespace, the last that was begun first, at most limit.
 func (p *Replayer) List(ctx context.Context, limit int) ([]Status, error) {
 	var rows []replayRow
-	if err := p.db.SelectContext(ctx, &rows, p.dialect.Replays.ListReplays, p.namespace, limit); err != nil {
+	if err := p.db.SelectContext(ctx, &rows, p.db.Dialect.Replays.ListReplays, p.namespace, limit); err != nil {
 		return nil, fmt.Errorf("replay: list: %w", err)
 	}
 	all := make([]Status, 0, len(rows))
@@ -142,7 +138,7 @@ func (p *Replayer) Cancel(ctx context.Context, name string, by inbox.Operator) e
 	if by.Name == "" || by.Reason == "" {
 		return explain(name, errors.New("an operator needs a Name and a Reason, which are kept"))
 	}
-	err := p.write(ctx, func(ctx context.Context, tx *sqlx.Tx) error {
+	err := p.db.WriteFound(ctx, func(ctx context.Context, tx *sqlx.Tx) error {
 		if err := p.audit(ctx, tx, by, "replay cancelled", name, ""); err != nil {
 			return err
 		}
@@ -159,7 +155,7 @@ func (p *Replayer) Cancel(ctx context.Context, name string, by inbox.Operator) e
 }
 
 func (p *Replayer) end(ctx context.Context, tx *sqlx.Tx, s Status, state int) error {
-	result, err := tx.ExecContext(ctx, p.dialect.Replays.EndReplay, state, s.row)
+	result, err := tx.ExecContext(ctx, p.db.Dialect.Replays.EndReplay, state, s.row)
 	return one(result, err)
 }
 
@@ -178,54 +174,10 @@ func one(result sql.Result, err error) error {
 func (p *Replayer) audit(ctx context.Context, tx *sqlx.Tx, by inbox.Operator, action, name, detail string) error {
 	const bytes = 120 // fit the column
 	id := name[:min(len(name), bytes)]
-	_, err := tx.ExecContext(ctx, p.dialect.InsertAudit, []byte(by.Name), []byte(action), []byte(by.Reason), 0, []byte(id), []byte(detail))
+	_, err := tx.ExecContext(ctx, p.db.Dialect.InsertAudit, []byte(by.Name), []byte(action), []byte(by.Reason), 0, []byte(id), []byte(detail))
 	if err != nil {
 		return fmt.Errorf("audit: %w", err)
 	}
-	return nil
-}
-
-// write runs work in a transaction, again after a deadlock. Its first statement must write.
-func (p *Replayer) write(ctx context.Context, work func(ctx context.Context, tx *sqlx.Tx) error) error {
-	const tries = 10
-	for try := 0; ; try++ {
-		err := p.transact(ctx, work)
-		if err == nil || try == tries || ctx.Err() != nil || dialect.Classify(err) != dialect.Contention {
-			return err
-		}
-	}
-}
-
-// transact runs work in a transaction that the inbox and the outbox find in its context. What follows
-// a commit may want to write, so the turn to write is left before.
-func (p *Replayer) transact(ctx context.Context, work func(ctx context.Context, tx *sqlx.Tx) error) error {
-	leave, isolation := func() {}, &sql.TxOptions{Isolation: sql.LevelReadCommitted}
-	if p.dialect.OneWriter {
-		turn, err := writers.Of(p.db.DB).Enter(ctx)
-		if err != nil {
-			return fmt.Errorf("begin: %w", err)
-		}
-		leave, isolation = sync.OnceFunc(turn), nil
-		defer leave()
-	}
-	tx, err := owned.Begin(ctx, p.db, isolation, p.dialect.OneWriter)
-	if err != nil {
-		return fmt.Errorf("begin: %w", err)
-	}
-	own := ambient.New(tx.Tx, p.db)
-	defer func() {
-		own.End()
-		_ = tx.Rollback() // after an error, or a panic of a function of the user's; else it has ended
-	}()
-	if err := work(ambient.With(ctx, own), tx.Tx); err != nil {
-		return err
-	}
-	own.End()
-	if err := tx.Commit(); err != nil {
-		return fmt.Errorf("commit: %w", err)
-	}
-	leave()
-	own.Committed()
 	return nil
 }
 

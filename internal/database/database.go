@@ -1,0 +1,127 @@
+package database
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"strings"
+	"sync/atomic"
+
+	"github.com/jmoiron/sqlx"
+
+	"github.com/millrace-go/millrace/internal/ambient"
+	"github.com/millrace-go/millrace/internal/dialect"
+	"github.com/millrace-go/millrace/internal/owned"
+	"github.com/millrace-go/millrace/internal/writers"
+)
+
+// DB is a service's pool and the statements for its database. It is safe for concurrent use.
+type DB struct {
+	*sqlx.DB
+	Dialect *dialect.Dialect
+
+	// Lost is called when an error says that a connection was lost or that the server changed
+	// its role; nil where nobody keeps what the server may have forgotten. It is set before
+	// the first use.
+	Lost func()
+
+	writers   writers.Queue // nil where writers do not exclude each other
+	isolation atomic.Pointer[sql.TxOptions]
+}
+
+// Open returns pool with the statements of the database that name says, or that pool is found to be
+// connected to. It opens no connection, unless the driver does not tell.
+func Open(pool *sqlx.DB, name string, names dialect.Names) (*DB, error) {
+	if pool == nil {
+		return nil, errors.New("a *sqlx.DB is required")
+	}
+	d, err := dialect.Of(pool, name, names)
+	if err != nil {
+		return nil, err
+	}
+	db := &DB{DB: pool, Dialect: d}
+	if d.OneWriter {
+		db.writers = writers.Of(pool.DB)
+	}
+	return db, nil
+}
+
+// Migrate brings the schema up to date, in the writer's turn.
+func (db *DB) Migrate(ctx context.Context) error {
+	leave, err := db.Enter(ctx)
+	if err != nil {
+		return err
+	}
+	defer leave()
+	return db.Dialect.Migrate(ctx, db.DB)
+}
+
+// Enter waits for the writer's turn. Where writers do not exclude each other it returns at once.
+func (db *DB) Enter(ctx context.Context) (leave func(), err error) { return db.writers.Enter(ctx) }
+
+// Begin starts a transaction at READ COMMITTED, asking for it only where the connection's
+// default differs: on some drivers asking is a round trip of its own.
+func (db *DB) Begin(ctx context.Context) (*owned.Tx, error) {
+	options := db.isolation.Load()
+	if options == nil {
+		var err error
+		if options, err = db.probeIsolation(ctx); err != nil {
+			return nil, fmt.Errorf("ask for the isolation level: %w", err)
+		}
+		db.isolation.Store(options)
+	}
+	return owned.Begin(ctx, db.DB, options, db.Dialect.OneWriter)
+}
+
+func (db *DB) probeIsolation(ctx context.Context) (*sql.TxOptions, error) {
+	if db.Dialect.OneWriter {
+		return &sql.TxOptions{}, nil
+	}
+	rows, err := db.QueryContext(ctx, db.Dialect.SelectIsolation)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close() //nolint:errcheck // rows.Err tells
+	var name, level string
+	for rows.Next() {
+		if err := rows.Scan(&name, &level); err != nil {
+			return nil, err
+		}
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	if strings.EqualFold(strings.ReplaceAll(level, "-", " "), "read committed") {
+		return &sql.TxOptions{}, nil
+	}
+	return &sql.TxOptions{Isolation: sql.LevelReadCommitted}, nil
+}
+
+// Reader is what a query runs on: the handler's transaction in ctx, else the pool.
+func (db *DB) Reader(ctx context.Context) sqlx.ExtContext {
+	if tx, live := db.Live(ctx); live {
+		return tx
+	}
+	return db.DB
+}
+
+// Live returns the handler's transaction on this pool that ctx carries, until it has ended.
+func (db *DB) Live(ctx context.Context) (*sqlx.Tx, bool) { return ambient.From(ctx).Live(db.DB) }
+
+// Noticed returns err, after [DB.Lost] was told where err says that a connection was lost.
+func (db *DB) Noticed(err error) error {
+	switch dialect.Classify(err) {
+	case dialect.Unavailable, dialect.Unready, dialect.ReadOnly: // read-only: a primary that was demoted
+		db.Forget()
+	}
+	return err
+}
+
+// Forget forgets what another server may not have, and tells [DB.Lost].
+func (db *DB) Forget() {
+	db.isolation.Store(nil)
+	if db.Lost != nil {
+		db.Lost()
+	}
+}

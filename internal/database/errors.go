@@ -1,0 +1,36 @@
+package database
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/millrace-go/millrace/internal/dialect"
+)
+
+// What an error of the database means. Packages inbox and outbox export these values as their own.
+var (
+	ErrNotMigrated = errors.New("a table is missing: run Migrate, or apply what Schema prints")
+	ErrReadOnly    = errors.New("the database is read-only: give the pool the primary server")
+	ErrUnavailable = errors.New("the database does not answer, lets nobody in or has no room")
+	ErrTooLarge    = errors.New("the message is larger than the database takes: raise its limit " +
+		"(max_allowed_packet on MySQL), or store the payload elsewhere and send a reference")
+)
+
+// Explain adds what err means and the way out, once.
+func Explain(err error) error {
+	var meaning error
+	switch dialect.Classify(err) {
+	case dialect.NoTable:
+		meaning = ErrNotMigrated
+	case dialect.ReadOnly:
+		meaning = ErrReadOnly
+	case dialect.Unavailable, dialect.Unready:
+		meaning = ErrUnavailable
+	case dialect.TooLarge:
+		meaning = ErrTooLarge
+	}
+	if meaning == nil || errors.Is(err, meaning) || errors.Is(err, ErrTooLarge) {
+		return err
+	}
+	return fmt.Errorf("%w: %w", meaning, err)
+}
