@@ -9,7 +9,7 @@ import (
 
 // What an error of the database means. Packages inbox and outbox export these values as their own.
 var (
-	ErrNotMigrated = errors.New("a table is missing: run Migrate, or apply what Schema prints")
+	ErrNotMigrated = errors.New("a table is missing: run Store.Migrate (or Publisher.Migrate), or apply what Schema prints")
 	ErrReadOnly    = errors.New("the database is read-only: give the pool the primary server")
 	ErrUnavailable = errors.New("the database does not answer, lets nobody in or has no room")
 	ErrTooLarge    = errors.New("the message is larger than the database takes: raise its limit " +
