@@ -4,7 +4,7 @@ import (
 	"context"
 	"time"
 
-	"github.com/millrace-go/millrace/inbox"
+	"github.com/millrace-go/millrace/inbox/admin"
 )
 
 // window is a time that the overview shows.
@@ -33,11 +33,11 @@ type activities struct {
 	turn  turn
 	at    time.Time
 	since time.Time
-	found []inbox.Activity
+	found []admin.Activity
 }
 
 // activity returns what was done since then, as it was a few seconds ago.
-func (h *Handler) activity(ctx context.Context, since time.Time) ([]inbox.Activity, error) {
+func (h *Handler) activity(ctx context.Context, since time.Time) ([]admin.Activity, error) {
 	a := &h.done
 	if err := a.turn.take(ctx); err != nil {
 		return nil, err
@@ -47,7 +47,7 @@ func (h *Handler) activity(ctx context.Context, since time.Time) ([]inbox.Activi
 	if a.since.Equal(since) && time.Since(a.at) < 3*time.Second {
 		return a.found, nil
 	}
-	found, err := h.store.Activity(ctx, since)
+	found, err := h.ops.Activity(ctx, since)
 	if err != nil {
 		return nil, err
 	}
@@ -56,7 +56,7 @@ func (h *Handler) activity(ctx context.Context, since time.Time) ([]inbox.Activi
 }
 
 // perMinute is the rate of a figure in each step of a window.
-func perMinute(all []inbox.Activity, w window, since, now time.Time, of func(inbox.Activity) bool, figure func(inbox.Activity) int64) []point {
+func perMinute(all []admin.Activity, w window, since, now time.Time, of func(admin.Activity) bool, figure func(admin.Activity) int64) []point {
 	points := stepped(all, w, since, now, of, figure)
 	for i := range points {
 		points[i].value /= w.step.Minutes()
@@ -65,9 +65,9 @@ func perMinute(all []inbox.Activity, w window, since, now time.Time, of func(inb
 }
 
 // perRun is how many seconds a run of the handler took in each step, 0 where none ended.
-func perRun(all []inbox.Activity, w window, since, now time.Time, of func(inbox.Activity) bool) []point {
-	runs := stepped(all, w, since, now, of, func(a inbox.Activity) int64 { return a.Completed + a.Failed })
-	points := stepped(all, w, since, now, of, func(a inbox.Activity) int64 { return a.Handling.Microseconds() })
+func perRun(all []admin.Activity, w window, since, now time.Time, of func(admin.Activity) bool) []point {
+	runs := stepped(all, w, since, now, of, func(a admin.Activity) int64 { return a.Completed + a.Failed })
+	points := stepped(all, w, since, now, of, func(a admin.Activity) int64 { return a.Handling.Microseconds() })
 	for i := range points {
 		points[i].value /= max(1, runs[i].value) * 1e6
 	}
@@ -76,7 +76,7 @@ func perRun(all []inbox.Activity, w window, since, now time.Time, of func(inbox.
 
 // stepped adds up a figure in each step of a window. The last step, which is not over, is
 // left out unless there is no other.
-func stepped(all []inbox.Activity, w window, since, now time.Time, of func(inbox.Activity) bool, figure func(inbox.Activity) int64) []point {
+func stepped(all []admin.Activity, w window, since, now time.Time, of func(admin.Activity) bool, figure func(admin.Activity) int64) []point {
 	steps := int(now.Sub(since)/w.step) + 1
 	sums := make([]int64, steps)
 	for _, a := range all {

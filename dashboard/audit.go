@@ -3,13 +3,13 @@ package dashboard
 import (
 	"strconv"
 
-	"github.com/millrace-go/millrace/inbox"
+	"github.com/millrace-go/millrace/inbox/admin"
 )
 
 // auditPage lists what operators did.
 type auditPage struct {
 	Consumer string
-	Entries  []inbox.AuditEntry
+	Entries  []admin.AuditEntry
 	First    string
 	Next     string
 }
@@ -20,7 +20,7 @@ func (h *Handler) audit(v *visit) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	p.Entries, err = h.store.Audit(v.r.Context(), inbox.ConsumerFilter{Consumer: p.Consumer}, before, pageSize+1)
+	p.Entries, err = h.ops.Audit(v.r.Context(), admin.ConsumerFilter{Consumer: p.Consumer}, before, pageSize+1)
 	if err != nil {
 		return nil, err
 	}

@@ -7,7 +7,7 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/millrace-go/millrace/inbox"
+	"github.com/millrace-go/millrace/inbox/admin"
 )
 
 // bulk is an action on many messages that takes several requests. All that is known of it
@@ -26,17 +26,17 @@ type bulk struct {
 // Percent is how much is done, as far as it can be said.
 func (b bulk) Percent() int64 { return min(99, b.Done*100/max(1, b.Of)) }
 
-type forAll func(ctx context.Context, f inbox.Filter, pace inbox.Pace) (int, error)
+type forAll func(ctx context.Context, f admin.Filter, pace admin.Pace) (int, error)
 
 func (h *Handler) retryGroup(v *visit) (answer, error) {
-	return h.work(v, bulk{Action: "failure-retry", Verb: "retry"}, func(ctx context.Context, f inbox.Filter, pace inbox.Pace) (int, error) {
-		return h.store.RetryAll(ctx, f, v.operator(), h.config.Redeliver, pace)
+	return h.work(v, bulk{Action: "failure-retry", Verb: "retry"}, func(ctx context.Context, f admin.Filter, pace admin.Pace) (int, error) {
+		return h.ops.RetryAll(ctx, f, v.operator(), h.config.Redeliver, pace)
 	})
 }
 
 func (h *Handler) discardGroup(v *visit) (answer, error) {
-	return h.work(v, bulk{Action: "failure-discard", Verb: "discard"}, func(ctx context.Context, f inbox.Filter, pace inbox.Pace) (int, error) {
-		return h.store.DiscardAll(ctx, f, v.operator(), pace)
+	return h.work(v, bulk{Action: "failure-discard", Verb: "discard"}, func(ctx context.Context, f admin.Filter, pace admin.Pace) (int, error) {
+		return h.ops.DiscardAll(ctx, f, v.operator(), pace)
 	})
 }
 
@@ -50,7 +50,7 @@ func (h *Handler) work(v *visit, b bulk, all forAll) (answer, error) {
 	defer stop()
 	began := time.Now()
 	const perSecond = 5000
-	n, err := all(ctx, inbox.Filter{ErrorGroup: b.Group, ReceivedUntil: b.Until}, inbox.Pace{
+	n, err := all(ctx, admin.Filter{ErrorGroup: b.Group, ReceivedUntil: b.Until}, admin.Pace{
 		PerSecond: perSecond, Mark: &b.Mark,
 		Progress: func(int) { // so that each request does something
 			if time.Since(began) > h.config.Budget {

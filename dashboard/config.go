@@ -21,7 +21,7 @@ type Config struct {
 	Outbox *outbox.Publisher
 
 	// Redeliver sends a message that is to be tried again back to its topic, where no queue
-	// delivers what is stored for its consumer; see inbox.Store.Retry. Defaults to none: such
+	// delivers what is stored for its consumer; see Admin.Retry. Defaults to none: such
 	// a message cannot be tried again from here.
 	Redeliver message.Publisher
 

@@ -2,6 +2,7 @@ package dashboard
 
 import (
 	"github.com/millrace-go/millrace/inbox"
+	"github.com/millrace-go/millrace/inbox/admin"
 )
 
 // consumersPage lists the consumers that the tables know.
@@ -11,13 +12,13 @@ type consumersPage struct {
 
 // knownConsumer is a consumer, and whether it forgets too early.
 type knownConsumer struct {
-	inbox.KnownConsumer
+	admin.KnownConsumer
 	Short  bool // the retention is below the window that was declared
-	Stored inbox.Count
+	Stored admin.Count
 }
 
 func (h *Handler) consumers(v *visit) (any, error) {
-	known, err := h.store.Consumers(v.r.Context())
+	known, err := h.ops.Consumers(v.r.Context())
 	if err != nil {
 		return nil, err
 	}
@@ -25,7 +26,7 @@ func (h *Handler) consumers(v *visit) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	stored := map[consumerOf]inbox.Count{}
+	stored := map[consumerOf]admin.Count{}
 	for _, b := range taken[len(taken)-1].backlogs {
 		stored[consumerOf{b.Consumer, b.Epoch}] = sum(open(b), stuck(b), b.Held)
 	}

@@ -6,7 +6,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/millrace-go/millrace/inbox"
+	"github.com/millrace-go/millrace/inbox/admin"
 )
 
 // groups remembers for a moment what makes messages fail: it takes a look at all that failed.
@@ -14,13 +14,13 @@ type groups struct {
 	turn  turn
 	at    time.Time
 	took  time.Duration
-	found []inbox.FailureGroup
+	found []admin.FailureGroup
 	stale atomic.Bool // something was done about them
 }
 
 // failureGroups returns the groups, from a look that began no longer ago than a second, or
 // ten times what the look took.
-func (h *Handler) failureGroups(ctx context.Context) ([]inbox.FailureGroup, error) {
+func (h *Handler) failureGroups(ctx context.Context) ([]admin.FailureGroup, error) {
 	g := &h.groups
 	if err := g.turn.take(ctx); err != nil {
 		return nil, err
@@ -30,7 +30,7 @@ func (h *Handler) failureGroups(ctx context.Context) ([]inbox.FailureGroup, erro
 	if began.Sub(g.at) < max(time.Second, 10*g.took) && !g.stale.Swap(false) {
 		return g.found, nil
 	}
-	found, err := h.store.FailureGroups(ctx, inbox.Filter{})
+	found, err := h.ops.FailureGroups(ctx, admin.Filter{})
 	if err != nil {
 		return nil, err
 	}
@@ -40,7 +40,7 @@ func (h *Handler) failureGroups(ctx context.Context) ([]inbox.FailureGroup, erro
 
 // failuresPage lists what makes messages fail.
 type failuresPage struct {
-	Groups []inbox.FailureGroup
+	Groups []admin.FailureGroup
 	Most   int  // messages of the largest group
 	Cut    bool // not all that failed was looked at
 }
@@ -56,11 +56,11 @@ func (h *Handler) failures(v *visit) (any, error) {
 
 // failurePage is one group, before somebody decides about it.
 type failurePage struct {
-	inbox.FailureGroup
-	Affected []inbox.Preview // what an action would take
-	Waiting  inbox.Count
+	admin.FailureGroup
+	Affected []admin.Preview // what an action would take
+	Waiting  admin.Count
 	Decided  string          // how many, in words
-	First    []inbox.Message // of them
+	First    []admin.Message // of them
 	Until    time.Time
 	Back     bool // some are sent back to their topic
 	Lost     bool // some can only be discarded
@@ -74,8 +74,8 @@ func (h *Handler) failure(v *visit) (any, error) {
 	if id == 0 {
 		return nil, problem{http.StatusBadRequest, "Which group? The address names none."}
 	}
-	filter := inbox.Filter{ErrorGroup: id}
-	found, err := h.store.FailureGroups(v.r.Context(), filter)
+	filter := admin.Filter{ErrorGroup: id}
+	found, err := h.ops.FailureGroups(v.r.Context(), filter)
 	if err != nil {
 		return nil, err
 	}
@@ -83,7 +83,7 @@ func (h *Handler) failure(v *visit) (any, error) {
 		return nil, problem{http.StatusNotFound, "Nothing fails like this any more: the messages were handled or discarded."}
 	}
 	p := &failurePage{FailureGroup: found[0], Until: v.Now}
-	if p.Affected, err = h.store.Preview(v.r.Context(), filter, countTo); err != nil {
+	if p.Affected, err = h.ops.Preview(v.r.Context(), filter, countTo); err != nil {
 		return nil, err
 	}
 	for _, a := range p.Affected {
@@ -99,17 +99,17 @@ func (h *Handler) failure(v *visit) (any, error) {
 }
 
 // addFirst lists some of the messages: those that wait for an operator, else others.
-func (h *Handler) addFirst(v *visit, p *failurePage, f inbox.Filter) error {
+func (h *Handler) addFirst(v *visit, p *failurePage, f admin.Filter) error {
 	const some = 10
-	for _, f.Status = range []inbox.Status{inbox.Parked, inbox.FailedTerminal, inbox.FailedRetryable} {
-		if len(p.First) == some || f.Status == inbox.FailedRetryable && len(p.First) > 0 {
+	for _, f.Status = range []admin.Status{admin.Parked, admin.FailedTerminal, admin.FailedRetryable} {
+		if len(p.First) == some || f.Status == admin.FailedRetryable && len(p.First) > 0 {
 			break
 		}
-		found, err := h.store.List(v.r.Context(), f, 0, some-len(p.First))
+		found, err := h.ops.Search(v.r.Context(), f, 0, some-len(p.First), 0)
 		if err != nil {
 			return err
 		}
-		p.First = append(p.First, found...)
+		p.First = append(p.First, found.Messages...)
 	}
 	return nil
 }

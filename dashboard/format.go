@@ -12,6 +12,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/millrace-go/millrace/inbox"
+	"github.com/millrace-go/millrace/inbox/admin"
 )
 
 // show makes characters visible that have no glyph, or that would reorder the text around
@@ -108,7 +109,7 @@ func span(d time.Duration) string {
 }
 
 // count is a number with its thousands apart, and with a plus where there may be more.
-func count(c inbox.Count) string {
+func count(c admin.Count) string {
 	text := thousands(int64(c.N))
 	if c.AtLeast {
 		text += "+"

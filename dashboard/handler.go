@@ -7,11 +7,13 @@ import (
 	"time"
 
 	"github.com/millrace-go/millrace/inbox"
+	"github.com/millrace-go/millrace/inbox/admin"
 )
 
 // Handler serves the dashboard. It is safe for concurrent use.
 type Handler struct {
 	store   *inbox.Store
+	ops     *admin.Admin
 	config  Config
 	cross   *http.CrossOriginProtection
 	pages   map[string]page
@@ -40,7 +42,7 @@ func New(store *inbox.Store, config Config) (*Handler, error) {
 		return nil, err
 	}
 	config.setDefaults(store.Logger())
-	h := &Handler{store: store, config: config, cross: http.NewCrossOriginProtection()}
+	h := &Handler{store: store, ops: admin.New(store), config: config, cross: http.NewCrossOriginProtection()}
 	h.samples.turn, h.checks.turn, h.groups.turn, h.done.turn = newTurn(), newTurn(), newTurn(), newTurn()
 	h.pages = map[string]page{
 		"":          {"overview.html", "overview", "Overview", h.overview},

@@ -6,7 +6,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/millrace-go/millrace/inbox"
+	"github.com/millrace-go/millrace/inbox/admin"
 )
 
 // How many rows a list has at most, and how many are looked at for it where no index has
@@ -17,8 +17,8 @@ const (
 )
 
 // statuses in the order in which an operator asks for them.
-var statuses = []inbox.Status{
-	inbox.Parked, inbox.FailedTerminal, inbox.FailedRetryable, inbox.Held, inbox.Received, inbox.InProgress, inbox.Settling,
+var statuses = []admin.Status{
+	admin.Parked, admin.FailedTerminal, admin.FailedRetryable, admin.Held, admin.Received, admin.InProgress, admin.Settling,
 }
 
 // inboxPage lists open messages.
@@ -26,7 +26,7 @@ type inboxPage struct {
 	Filter    filterForm
 	Tabs      []statusTab
 	Consumers []string
-	Messages  []inbox.Message
+	Messages  []admin.Message
 	First     string // address of the first page, if this is another
 	Next      string // address of the next page, if there is one
 	Looked    string // how many were looked at, where there may be others behind them
@@ -47,7 +47,7 @@ type statusTab struct {
 	Name    string
 	Label   string
 	To      string
-	Count   inbox.Count
+	Count   admin.Count
 	Counted bool
 	Current bool
 	Urgent  bool
@@ -67,7 +67,7 @@ func (h *Handler) inbox(v *visit) (any, error) {
 		return nil, err
 	}
 	p := &inboxPage{Filter: form, Filtered: form != filterForm{Status: form.Status}}
-	found, err := h.store.Search(v.r.Context(), filter, behind, pageSize, lookAt)
+	found, err := h.ops.Search(v.r.Context(), filter, behind, pageSize, lookAt)
 	if err != nil {
 		return nil, err
 	}
@@ -90,8 +90,8 @@ func (h *Handler) fillTabs(v *visit, p *inboxPage) error {
 	if err != nil {
 		return err
 	}
-	counts := map[inbox.Status]inbox.Count{}
-	add := func(s inbox.Status, c ...inbox.Count) { counts[s] = sum(append(c, counts[s])...) }
+	counts := map[admin.Status]admin.Count{}
+	add := func(s admin.Status, c ...admin.Count) { counts[s] = sum(append(c, counts[s])...) }
 	for _, b := range taken[len(taken)-1].backlogs {
 		if len(p.Consumers) == 0 || p.Consumers[len(p.Consumers)-1] != b.Consumer {
 			p.Consumers = append(p.Consumers, b.Consumer)
@@ -100,19 +100,19 @@ func (h *Handler) fillTabs(v *visit, p *inboxPage) error {
 			continue
 		}
 		add(0, open(b), stuck(b), b.Held)
-		add(inbox.Parked, b.Parked)
-		add(inbox.FailedTerminal, b.FailedTerminal)
-		add(inbox.Held, b.Held)
-		add(inbox.InProgress, b.InProgress, b.Stale)
-		add(inbox.Settling, b.Settling)
+		add(admin.Parked, b.Parked)
+		add(admin.FailedTerminal, b.FailedTerminal)
+		add(admin.Held, b.Held)
+		add(admin.InProgress, b.InProgress, b.Stale)
+		add(admin.Settling, b.Settling)
 	}
-	tab := func(s inbox.Status, name, label string) {
+	tab := func(s admin.Status, name, label string) {
 		form := p.Filter
 		form.Status = name
 		number, counted := counts[s]
 		p.Tabs = append(p.Tabs, statusTab{
 			Name: name, Label: label, To: form.link(""), Count: number, Counted: counted, Current: p.Filter.Status == name,
-			Urgent: s == inbox.Parked || s == inbox.FailedTerminal,
+			Urgent: s == admin.Parked || s == admin.FailedTerminal,
 		})
 	}
 	tab(0, "", "all")
@@ -123,7 +123,7 @@ func (h *Handler) fillTabs(v *visit, p *inboxPage) error {
 }
 
 // slug is a state in an address.
-func slug(s inbox.Status) string { return strings.ToLower(s.String()) }
+func slug(s admin.Status) string { return strings.ToLower(s.String()) }
 
 // link is the address of the list, from the row after on.
 func (f filterForm) link(after string) string {
@@ -131,8 +131,8 @@ func (f filterForm) link(after string) string {
 		"group", f.Group, "after", after)
 }
 
-func (f filterForm) filter() (inbox.Filter, error) {
-	filter := inbox.Filter{Consumer: f.Consumer, Topic: f.Topic}
+func (f filterForm) filter() (admin.Filter, error) {
+	filter := admin.Filter{Consumer: f.Consumer, Topic: f.Topic}
 	if f.Status != "" {
 		for _, s := range statuses {
 			if slug(s) == f.Status {

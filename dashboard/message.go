@@ -9,8 +9,7 @@ import (
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
-
-	"github.com/millrace-go/millrace/inbox"
+	"github.com/millrace-go/millrace/inbox/admin"
 )
 
 // messagePage is one message: where it stands with each consumer, and its story.
@@ -24,7 +23,7 @@ type messagePage struct {
 
 // openRow is a message that is stored and open.
 type openRow struct {
-	inbox.Message
+	admin.Message
 	Headers   []header
 	CanRetry  bool
 	CanDrop   bool
@@ -36,14 +35,14 @@ type openRow struct {
 
 // closedRow is what a consumer that is done with the message said of it.
 type closedRow struct {
-	inbox.StoryClaim
+	admin.StoryClaim
 	Size string // of the result, "" where there is none
 	Body *body
 }
 
 // revealed is what is shown of a message once somebody has asked for it.
 type revealed struct {
-	message *inbox.Message
+	message *admin.Message
 	of      consumerOf
 	result  []byte
 }
@@ -80,7 +79,7 @@ func (h *Handler) messagePage(v *visit, key string, seen revealed) (*messagePage
 	if key == "" {
 		return nil, problem{http.StatusBadRequest, "Which message? The address names no key."}
 	}
-	story, err := h.store.Outline(v.r.Context(), key)
+	story, err := h.ops.Outline(v.r.Context(), key)
 	if err != nil {
 		return nil, err
 	}
@@ -93,8 +92,8 @@ func (h *Handler) messagePage(v *visit, key string, seen revealed) (*messagePage
 		row := openRow{Message: m, Headers: headers(m.Metadata), Collision: m.Original != "" && m.Original == key}
 		row.Served = served[consumerOf{m.Consumer, m.Epoch}]
 		row.Back = !row.Served && h.config.Redeliver != nil
-		row.CanDrop = m.Status == inbox.Parked || m.Status == inbox.FailedTerminal
-		row.CanRetry = row.CanDrop || m.Status == inbox.FailedRetryable && m.LeasedUntil.IsZero()
+		row.CanDrop = m.Status == admin.Parked || m.Status == admin.FailedTerminal
+		row.CanRetry = row.CanDrop || m.Status == admin.FailedRetryable && m.LeasedUntil.IsZero()
 		if seen.message != nil && seen.message.ID == m.ID {
 			shown := readable(seen.message.Payload)
 			row.Body = &shown
@@ -111,7 +110,7 @@ func (h *Handler) messagePage(v *visit, key string, seen revealed) (*messagePage
 	return p, err
 }
 
-func (r revealed) closed(c inbox.StoryClaim) closedRow {
+func (r revealed) closed(c admin.StoryClaim) closedRow {
 	row := closedRow{StoryClaim: c}
 	if c.ResultSize > 0 {
 		row.Size = size(c.ResultSize)
@@ -130,7 +129,7 @@ type consumerOf struct {
 
 // served says of which consumers a queue delivers what is stored.
 func (h *Handler) served(v *visit) (map[consumerOf]bool, error) {
-	known, err := h.store.Consumers(v.r.Context())
+	known, err := h.ops.Consumers(v.r.Context())
 	if err != nil {
 		return nil, err
 	}
@@ -150,7 +149,7 @@ func headers(metadata message.Metadata) []header {
 }
 
 // timeline puts a story into the order of time. What has no time yet stands at its end.
-func timeline(story inbox.Story) []event {
+func timeline(story admin.Story) []event {
 	var all []event
 	for _, m := range story.Open {
 		all = append(all, event{At: m.ReceivedAt, Consumer: m.Consumer, Epoch: m.Epoch, What: "stored", Detail: origin(m)}, standing(m))
@@ -192,7 +191,7 @@ func timeline(story inbox.Story) []event {
 }
 
 // went tells of what went wrong with a message, or held it up, and when it was stored where it is not any more.
-func went(story inbox.Story) (all []event) {
+func went(story admin.Story) (all []event) {
 	open := make(map[consumerOf]bool)
 	for _, m := range story.Open {
 		if m.Original == "" || m.MessageID == story.MessageID { // else it collided with this one
@@ -208,7 +207,7 @@ func went(story inbox.Story) (all []event) {
 		}
 		kept[of] = true
 		tone := "warn"
-		if e.Status == inbox.Parked || e.Status == inbox.FailedTerminal {
+		if e.Status == admin.Parked || e.Status == admin.FailedTerminal {
 			tone = "bad"
 		}
 		all = append(all, event{At: e.At, Consumer: e.Consumer, Epoch: e.Epoch, What: e.What(), Detail: e.Detail(), Tone: tone})
@@ -222,24 +221,24 @@ func went(story inbox.Story) (all []event) {
 }
 
 // stepEvent tells of what the handler did outside of its transaction.
-func stepEvent(s inbox.StepRecord) event {
+func stepEvent(s admin.StepRecord) event {
 	e := event{At: s.EndedAt, Consumer: s.Consumer, Epoch: s.Epoch, What: "step " + s.Name + " is " + s.State.String(), Detail: s.Problem}
 	if e.At.IsZero() {
 		e.At = s.StartedAt
 	}
 	switch s.State {
-	case inbox.StepDone:
+	case admin.StepDone:
 		e.Tone = "good"
-	case inbox.StepInDoubt:
+	case admin.StepInDoubt:
 		e.Tone = "bad"
-	case inbox.StepNotDone:
+	case admin.StepNotDone:
 		e.Tone = "warn"
-	case inbox.StepRunning:
+	case admin.StepRunning:
 	}
 	return e
 }
 
-func origin(m inbox.Message) string {
+func origin(m admin.Message) string {
 	if m.Topic == "" {
 		return "it came without a topic"
 	}
@@ -247,12 +246,12 @@ func origin(m inbox.Message) string {
 }
 
 // standing says how it is with an open message now.
-func standing(m inbox.Message) event {
+func standing(m admin.Message) event {
 	e := event{Consumer: m.Consumer, Epoch: m.Epoch, What: "now " + lower(m.Status), Detail: cmp.Or(m.Reason, m.LastError)}
 	switch m.Status {
-	case inbox.Parked, inbox.FailedTerminal:
+	case admin.Parked, admin.FailedTerminal:
 		e.Tone = "bad"
-	case inbox.FailedRetryable, inbox.Held:
+	case admin.FailedRetryable, admin.Held:
 		e.Tone = "warn"
 	}
 	return e
@@ -263,7 +262,7 @@ func standing(m inbox.Message) event {
 const longest = 5 * time.Minute
 
 // producedBy lists what the handlers of a message made, where it can still be told.
-func (h *Handler) producedBy(v *visit, story inbox.Story) (all []produced, err error) {
+func (h *Handler) producedBy(v *visit, story admin.Story) (all []produced, err error) {
 	for _, c := range story.Claims {
 		for _, m := range c.Outcome {
 			all = append(all, produced{Consumer: c.Consumer, Topic: c.Topic, UUID: m.UUID, State: "kept until the broker has it", At: c.ProcessedAt})

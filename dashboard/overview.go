@@ -4,19 +4,19 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/millrace-go/millrace/inbox"
+	"github.com/millrace-go/millrace/inbox/admin"
 )
 
 // overview is the first page: how much there is, what needs somebody, and how it went.
 type overview struct {
 	Consumer  string // the charts are about this one alone
-	Stuck     inbox.Count
-	Open      inbox.Count
-	Held      inbox.Count
+	Stuck     admin.Count
+	Open      admin.Count
+	Held      admin.Count
 	Oldest    time.Duration
 	Paused    int
-	Unsent    inbox.Count // in the outbox
-	Given     inbox.Count // given up there
+	Unsent    admin.Count // in the outbox
+	Given     admin.Count // given up there
 	Windows   []windowLink
 	Charts    []chart
 	Consumers []consumerLine
@@ -33,9 +33,9 @@ type windowLink struct {
 
 // consumerLine is a consumer in the table of the overview.
 type consumerLine struct {
-	inbox.Backlog
-	Open    inbox.Count // is or will be delivered by itself
-	Stuck   inbox.Count // waits for an operator
+	admin.Backlog
+	Open    admin.Count // is or will be delivered by itself
+	Stuck   admin.Count // waits for an operator
 	Handled int64
 	Failed  int64
 	Spark   string
@@ -43,16 +43,16 @@ type consumerLine struct {
 }
 
 // open is what will be delivered by itself, or is being handled.
-func open(b inbox.Backlog) inbox.Count {
+func open(b admin.Backlog) admin.Count {
 	return sum(b.Due, b.Waiting, b.Taken, b.InProgress, b.Stale, b.Settling)
 }
 
-func stuck(b inbox.Backlog) inbox.Count { return sum(b.FailedTerminal, b.Parked) }
+func stuck(b admin.Backlog) admin.Count { return sum(b.FailedTerminal, b.Parked) }
 
 // stored is all that is open.
-func stored(b inbox.Backlog) inbox.Count { return sum(open(b), stuck(b), b.Held) }
+func stored(b admin.Backlog) admin.Count { return sum(open(b), stuck(b), b.Held) }
 
-func sum(counts ...inbox.Count) (all inbox.Count) {
+func sum(counts ...admin.Count) (all admin.Count) {
 	for _, c := range counts {
 		all = all.Plus(c)
 	}
@@ -86,15 +86,15 @@ func (h *Handler) overview(v *visit) (any, error) {
 }
 
 // list fills in the figures of the consumers, and of all together.
-func (o *overview) list(taken []sample, acts []inbox.Activity, now time.Time) {
+func (o *overview) list(taken []sample, acts []admin.Activity, now time.Time) {
 	for _, b := range taken[len(taken)-1].backlogs {
 		line := consumerLine{Backlog: b, Open: open(b), Stuck: stuck(b)}
-		line.State = slug(inbox.Parked)
+		line.State = slug(admin.Parked)
 		if b.FailedTerminal.N > b.Parked.N {
-			line.State = slug(inbox.FailedTerminal)
+			line.State = slug(admin.FailedTerminal)
 		}
-		same := func(x inbox.Backlog) bool { return x.Consumer == b.Consumer && x.Epoch == b.Epoch }
-		points := added(taken, same, func(b inbox.Backlog) float64 { return float64(stored(b).N) })
+		same := func(x admin.Backlog) bool { return x.Consumer == b.Consumer && x.Epoch == b.Epoch }
+		points := added(taken, same, func(b admin.Backlog) float64 { return float64(stored(b).N) })
 		line.Spark = spark(points, taken[0].at, now)
 		for _, a := range acts {
 			if a.Consumer == b.Consumer && a.Epoch == b.Epoch {
@@ -111,9 +111,9 @@ func (o *overview) list(taken []sample, acts []inbox.Activity, now time.Time) {
 }
 
 // charts draws how it went, for one consumer or for all.
-func (o *overview) charts(taken []sample, acts []inbox.Activity, now time.Time) []chart {
-	of := func(b inbox.Backlog) bool { return o.Consumer == "" || b.Consumer == o.Consumer }
-	did := func(a inbox.Activity) bool { return o.Consumer == "" || a.Consumer == o.Consumer }
+func (o *overview) charts(taken []sample, acts []admin.Activity, now time.Time) []chart {
+	of := func(b admin.Backlog) bool { return o.Consumer == "" || b.Consumer == o.Consumer }
+	did := func(a admin.Activity) bool { return o.Consumer == "" || a.Consumer == o.Consumer }
 	begin := now.Add(-min(o.window.length, max(time.Minute, now.Sub(taken[0].at))))
 	for len(taken) > 1 && taken[0].at.Before(begin) {
 		taken = taken[1:]
@@ -126,15 +126,15 @@ func (o *overview) charts(taken []sample, acts []inbox.Activity, now time.Time) 
 		return thousands(int64(f))
 	}
 	seconds := func(f float64) string { return age(time.Duration(f * float64(time.Second))) }
-	rates := func(figure func(inbox.Activity) int64) []point {
+	rates := func(figure func(admin.Activity) int64) []point {
 		return perMinute(acts, o.window, o.since, now, did, figure)
 	}
 	return []chart{
-		draw("handled", "Handled per minute", "good", rates(func(a inbox.Activity) int64 { return a.Completed }), o.since, now, rate),
-		draw("failed", "Failed per minute", "bad", rates(func(a inbox.Activity) int64 { return a.Failed }), o.since, now, rate),
+		draw("handled", "Handled per minute", "good", rates(func(a admin.Activity) int64 { return a.Completed }), o.since, now, rate),
+		draw("failed", "Failed per minute", "bad", rates(func(a admin.Activity) int64 { return a.Failed }), o.since, now, rate),
 		draw("time", "Time of a run", "", perRun(acts, o.window, o.since, now, did), o.since, now, seconds),
-		draw("backlog", "To be handled", "", added(taken, of, func(b inbox.Backlog) float64 { return float64(open(b).N) }), begin, now, number),
-		draw("stuck", "Waiting for an operator", "bad", added(taken, of, func(b inbox.Backlog) float64 { return float64(stuck(b).N) }), begin, now, number),
-		draw("oldest", "Oldest to be handled", "warn", greatest(taken, of, func(b inbox.Backlog) float64 { return b.OldestPending.Seconds() }), begin, now, seconds),
+		draw("backlog", "To be handled", "", added(taken, of, func(b admin.Backlog) float64 { return float64(open(b).N) }), begin, now, number),
+		draw("stuck", "Waiting for an operator", "bad", added(taken, of, func(b admin.Backlog) float64 { return float64(stuck(b).N) }), begin, now, number),
+		draw("oldest", "Oldest to be handled", "warn", greatest(taken, of, func(b admin.Backlog) float64 { return b.OldestPending.Seconds() }), begin, now, seconds),
 	}
 }

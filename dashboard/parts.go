@@ -8,7 +8,7 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/millrace-go/millrace/inbox"
+	"github.com/millrace-go/millrace/inbox/admin"
 )
 
 // functions are what templates may call.
@@ -60,18 +60,18 @@ func inVisit(v *visit, it any) any {
 }
 
 // tone is the class of a state: what needs somebody stands out.
-func tone(s inbox.Status) string {
+func tone(s admin.Status) string {
 	switch s {
-	case inbox.Parked, inbox.FailedTerminal:
+	case admin.Parked, admin.FailedTerminal:
 		return "bad"
-	case inbox.FailedRetryable, inbox.Held:
+	case admin.FailedRetryable, admin.Held:
 		return "warn"
 	}
 	return ""
 }
 
 // why says in one text why a message is where it is.
-func why(m inbox.Message) string { return cmp.Or(m.LastError, m.Reason) }
+func why(m admin.Message) string { return cmp.Or(m.LastError, m.Reason) }
 
 // percent is how much n is of all, as a width.
 func percent(n, all int) int { return max(1, n*100/max(1, all)) }

@@ -19,7 +19,7 @@ func (v *visit) row() (int64, error) {
 func (h *Handler) retryMessage(v *visit) (answer, error) {
 	id, err := v.row()
 	if err == nil {
-		err = h.store.Retry(v.r.Context(), id, v.operator(), h.config.Redeliver)
+		err = h.ops.Retry(v.r.Context(), id, v.operator(), h.config.Redeliver)
 	}
 	return after("message", "retry", "key", v.field("key")), err
 }
@@ -27,7 +27,7 @@ func (h *Handler) retryMessage(v *visit) (answer, error) {
 func (h *Handler) discardMessage(v *visit) (answer, error) {
 	id, err := v.row()
 	if err == nil {
-		err = h.store.Discard(v.r.Context(), id, v.operator())
+		err = h.ops.Discard(v.r.Context(), id, v.operator())
 	}
 	return after("message", "discard", "key", v.field("key")), err
 }
@@ -38,7 +38,7 @@ func (h *Handler) revealMessage(v *visit) (answer, error) {
 	if err != nil {
 		return answer{}, err
 	}
-	m, err := h.store.Reveal(v.r.Context(), id, v.operator())
+	m, err := h.ops.Reveal(v.r.Context(), id, v.operator())
 	if err != nil {
 		return answer{}, err
 	}
@@ -58,14 +58,14 @@ func (h *Handler) revealResult(v *visit) (answer, error) {
 		return answer{}, err
 	}
 	r := revealed{of: consumerOf{name, epoch}}
-	r.result, err = h.store.RevealResult(v.r.Context(), name, epoch, v.field("key"), v.operator())
+	r.result, err = h.ops.RevealResult(v.r.Context(), name, epoch, v.field("key"), v.operator())
 	return h.revealed(r), err
 }
 
 func (h *Handler) pauseConsumer(v *visit) (answer, error) {
 	name, epoch, err := v.consumer()
 	if err == nil {
-		err = h.store.Pause(v.r.Context(), name, epoch, v.operator())
+		err = h.ops.Pause(v.r.Context(), name, epoch, v.operator())
 	}
 	return after("consumers", "pause"), err
 }
@@ -73,7 +73,7 @@ func (h *Handler) pauseConsumer(v *visit) (answer, error) {
 func (h *Handler) resumeConsumer(v *visit) (answer, error) {
 	name, epoch, err := v.consumer()
 	if err == nil {
-		err = h.store.Resume(v.r.Context(), name, epoch, v.operator())
+		err = h.ops.Resume(v.r.Context(), name, epoch, v.operator())
 	}
 	return after("consumers", "resume"), err
 }

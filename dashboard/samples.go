@@ -7,7 +7,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/millrace-go/millrace/inbox"
+	"github.com/millrace-go/millrace/inbox/admin"
 )
 
 // How often the backlog is looked at, and how many looks are remembered: two hours of them.
@@ -27,7 +27,7 @@ const (
 // sample is the backlog at one time.
 type sample struct {
 	at       time.Time
-	backlogs []inbox.Backlog
+	backlogs []admin.Backlog
 	countTo  int
 }
 
@@ -92,7 +92,7 @@ func (h *Handler) backlog(ctx context.Context, fresh time.Duration, countTo int)
 		countTo = countFirst
 	}
 	began := time.Now()
-	all, err := h.store.Backlog(ctx, inbox.BacklogOptions{CountTo: countTo})
+	all, err := h.ops.Backlog(ctx, admin.BacklogOptions{CountTo: countTo})
 	if err != nil {
 		return nil, err
 	}
@@ -157,17 +157,17 @@ func (h *Handler) Run(ctx context.Context) error {
 }
 
 // added adds up a figure of the consumers that are meant, at each sample.
-func added(taken []sample, of func(inbox.Backlog) bool, figure func(inbox.Backlog) float64) []point {
+func added(taken []sample, of func(admin.Backlog) bool, figure func(admin.Backlog) float64) []point {
 	return reduce(taken, of, func(all, b float64) float64 { return all + b }, figure)
 }
 
 // greatest is the greatest figure of the consumers that are meant, at each sample.
-func greatest(taken []sample, of func(inbox.Backlog) bool, figure func(inbox.Backlog) float64) []point {
+func greatest(taken []sample, of func(admin.Backlog) bool, figure func(admin.Backlog) float64) []point {
 	return reduce(taken, of, func(all, b float64) float64 { return max(all, b) }, figure)
 }
 
 func reduce(
-	taken []sample, of func(inbox.Backlog) bool, join func(all, b float64) float64, figure func(inbox.Backlog) float64,
+	taken []sample, of func(admin.Backlog) bool, join func(all, b float64) float64, figure func(admin.Backlog) float64,
 ) []point {
 	points := make([]point, 0, len(taken))
 	for _, s := range taken {

@@ -8,7 +8,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/millrace-go/millrace/inbox"
+	"github.com/millrace-go/millrace/inbox/admin"
 )
 
 // visit is one request, and what every page shows.
@@ -105,8 +105,8 @@ func (v *visit) field(name string) string {
 }
 
 // operator is who acts, and why.
-func (v *visit) operator() inbox.Operator {
-	return inbox.Operator{Name: v.Operator, Reason: v.reason()}
+func (v *visit) operator() admin.Operator {
+	return admin.Operator{Name: v.Operator, Reason: v.reason()}
 }
 
 func (v *visit) reason() string { return strings.TrimSpace(v.r.PostFormValue("reason")) }

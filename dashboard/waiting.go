@@ -1,11 +1,11 @@
 package dashboard
 
-import "github.com/millrace-go/millrace/inbox"
+import "github.com/millrace-go/millrace/inbox/admin"
 
 // waitingPage lists aggregates that hold messages.
 type waitingPage struct {
 	Consumer   string
-	Aggregates []inbox.WaitingAggregate
+	Aggregates []admin.WaitingAggregate
 	First      string
 	Next       string
 }
@@ -14,7 +14,7 @@ func (h *Handler) waiting(v *visit) (any, error) {
 	p := &waitingPage{Consumer: v.query("consumer")}
 	behind := v.query("after")
 	var err error
-	p.Aggregates, err = h.store.Waiting(v.r.Context(), inbox.ConsumerFilter{Consumer: p.Consumer}, behind, pageSize+1)
+	p.Aggregates, err = h.ops.Waiting(v.r.Context(), admin.ConsumerFilter{Consumer: p.Consumer}, behind, pageSize+1)
 	if err != nil {
 		return nil, err
 	}

@@ -11,65 +11,11 @@ import (
 
 	"github.com/jmoiron/sqlx"
 	"github.com/millrace-go/millrace/internal/database"
+	"github.com/millrace-go/millrace/internal/stored"
 )
 
-// Activity is what one consumer and epoch did in one minute, in all processes of the
-// service.
-type Activity struct {
-	Consumer string
-	Epoch    int
-	Minute   time.Time // its beginning
-
-	Completed  int64
-	Failed     int64 // runs that were rolled back
-	Duplicates int64 // copies that were answered without the handler
-	Stale      int64 // messages whose version its aggregate was past
-	Held       int64 // messages that came before their predecessor
-	Parked     int64
-
-	// Handling is the time that the runs took, which were completed or failed.
-	Handling time.Duration
-}
-
-// ActivityKept is for how long [Store.Activity] is kept.
-const ActivityKept = 24 * time.Hour
-
-// Activity lists, by minute, consumer and epoch, what was done since the minute of since. A
-// minute in which a consumer did nothing is left out. What a process did is written by
-// [Store.Run] every ten seconds, counted for the minute in which it is written, and by
-// [Store.Close]; a process that dies takes the last figures with it, and a commit whose answer
-// is lost can count twice. Handlers without middleware.Inbox are not counted.
-func (s *Store) Activity(ctx context.Context, since time.Time) ([]Activity, error) {
-	var rows []activityRow
-	err := sqlx.SelectContext(ctx, s.db.Reader(ctx), &rows, s.dialect.SelectActivity,
-		since.Truncate(time.Minute).UnixMicro(), []byte(s.config.Namespace))
-	if err != nil {
-		return nil, fmt.Errorf("inbox: list the activity: %w", database.Explain(err))
-	}
-	all := make([]Activity, 0, len(rows))
-	for _, r := range rows {
-		all = append(all, Activity{
-			Consumer: string(r.Name), Epoch: r.Epoch, Minute: time.UnixMicro(r.Minute).UTC(),
-			Completed: r.Completed, Failed: r.Failed, Duplicates: r.Duplicates,
-			Stale: r.Stale, Held: r.Held, Parked: r.Parked,
-			Handling: time.Duration(r.Handling) * time.Microsecond,
-		})
-	}
-	return all, nil
-}
-
-type activityRow struct {
-	Name       []byte `db:"name"`
-	Epoch      int    `db:"epoch"`
-	Minute     int64  `db:"minute"`
-	Completed  int64  `db:"completed"`
-	Failed     int64  `db:"failed"`
-	Duplicates int64  `db:"duplicates"`
-	Stale      int64  `db:"stale"`
-	Held       int64  `db:"held"`
-	Parked     int64  `db:"parked"`
-	Handling   int64  `db:"handling_us"`
-}
+// activityKept is for how long what was done is kept.
+const activityKept = 24 * time.Hour
 
 // tally counts what this process did for one consumer and has not written yet.
 type tally struct {
@@ -90,17 +36,17 @@ func (t *tally) ran(result *atomic.Int64, began time.Time) {
 // tallies are those of all consumers that this process knows.
 type tallies struct {
 	mu  sync.Mutex
-	all map[consumerName]*tally
+	all map[stored.Name]*tally
 
 	writing sync.Mutex
 	failing bool // the last write failed, which was logged
 }
 
-func (t *tallies) of(name consumerName) *tally {
+func (t *tallies) of(name stored.Name) *tally {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.all == nil {
-		t.all = make(map[consumerName]*tally)
+		t.all = make(map[stored.Name]*tally)
 	}
 	if t.all[name] == nil {
 		t.all[name] = new(tally)
@@ -110,7 +56,7 @@ func (t *tallies) of(name consumerName) *tally {
 
 // figures are what is taken out of a tally.
 type figures struct {
-	name  consumerName
+	name  stored.Name
 	of    *tally
 	count [7]int64
 }
@@ -130,10 +76,10 @@ func (t *tallies) take() (taken []figures) {
 		}
 	}
 	slices.SortFunc(taken, func(a, b figures) int {
-		if a.name.name == b.name.name {
-			return a.name.epoch - b.name.epoch
+		if a.name.Name == b.name.Name {
+			return a.name.Epoch - b.name.Epoch
 		}
-		return strings.Compare(a.name.name, b.name.name)
+		return strings.Compare(a.name.Name, b.name.Name)
 	})
 	return taken
 }
@@ -180,22 +126,22 @@ func (s *Store) addActivity(ctx context.Context, all []figures) error {
 			for _, n := range f.count {
 				args = append(args, n)
 			}
-			args = append(args, []byte(s.config.Namespace), []byte(f.name.name), f.name.epoch)
+			args = append(args, []byte(s.config.Namespace), []byte(f.name.Name), f.name.Epoch)
 			if _, err := tx.ExecContext(ctx, s.dialect.AddActivity, args...); err != nil {
-				return fmt.Errorf("add the activity of consumer %q: %w", f.name.name, err)
+				return fmt.Errorf("add the activity of consumer %q: %w", f.name.Name, err)
 			}
 		}
 		return nil
 	})
 }
 
-// purgeActivity deletes what is older than ActivityKept.
+// purgeActivity deletes what is older than activityKept.
 func (j *janitor) purgeActivity(ctx context.Context, now int64) error {
 	const batch = 1000
 	s := j.store
 	for deleted := int64(batch); deleted == batch; {
 		err := s.db.Write(ctx, func(tx *sqlx.Tx) (err error) {
-			deleted, err = database.Affected(tx.ExecContext(ctx, s.dialect.PurgeActivity, now-ActivityKept.Microseconds(), batch))
+			deleted, err = database.Affected(tx.ExecContext(ctx, s.dialect.PurgeActivity, now-activityKept.Microseconds(), batch))
 			return err
 		})
 		if err != nil {

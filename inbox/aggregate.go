@@ -6,11 +6,9 @@ import (
 	"errors"
 	"fmt"
 
-	"github.com/ThreeDotsLabs/watermill"
-	"github.com/jmoiron/sqlx"
-
 	"github.com/millrace-go/millrace/internal/database"
 	"github.com/millrace-go/millrace/internal/keycode"
+	"github.com/millrace-go/millrace/internal/stored"
 )
 
 // Aggregate is an aggregate as one consumer sees it.
@@ -24,12 +22,12 @@ type Aggregate struct {
 // aggregate of which the consumer has seen nothing. In a handler's context it reads in the
 // handler's transaction.
 func (s *Store) Version(ctx context.Context, a Aggregate) (int64, error) {
-	consumer, err := s.consumerRow(ctx, a.Consumer, a.Epoch)
+	consumer, err := s.rows.Consumer(ctx, a.Consumer, a.Epoch)
 	if err != nil {
 		return 0, fmt.Errorf("inbox: version of aggregate %q: %w", a.ID, err)
 	}
-	var row aggregateRow
-	err = row.scan(s.db.Reader(ctx).QueryRowxContext(ctx, s.dialect.Gate.SelectAggregate, consumer.ID, keycode.Encode(a.ID)))
+	var row stored.Aggregate
+	err = row.Scan(s.db.Reader(ctx).QueryRowxContext(ctx, s.dialect.Gate.SelectAggregate, consumer.ID, keycode.Encode(a.ID)))
 	if errors.Is(err, sql.ErrNoRows) {
 		err = ErrNotFound
 	}
@@ -37,138 +35,4 @@ func (s *Store) Version(ctx context.Context, a Aggregate) (int64, error) {
 		return 0, fmt.Errorf("inbox: version of aggregate %q: %w", a.ID, database.Explain(err))
 	}
 	return row.Version, nil
-}
-
-// SetVersion says that a was brought to version by other means: by a snapshot, or because
-// what is missing will never come. Messages up to it are stale from then on, and what is
-// held for the next one is released.
-func (s *Store) SetVersion(ctx context.Context, a Aggregate, version int64, by Operator) error {
-	if err := by.validate(); err != nil {
-		return err
-	}
-	v := versioned{Version{a.ID, version}, keycode.Encode(a.ID)}
-	if a.ID == "" || version < 0 {
-		return fmt.Errorf("inbox: set version: %s is not possible", v)
-	}
-	consumer, err := s.consumerRow(ctx, a.Consumer, a.Epoch)
-	if err != nil {
-		return fmt.Errorf("inbox: set version of aggregate %q: %w", a.ID, err)
-	}
-	err = s.db.Write(ctx, func(tx *sqlx.Tx) error {
-		if err := s.raise(ctx, tx, consumer.ID, v); err != nil {
-			return err
-		}
-		if _, err := s.releaseHeld(ctx, tx, consumer.ID, v); err != nil {
-			return fmt.Errorf("release what is held: %w", err)
-		}
-		_, err = tx.ExecContext(ctx, s.dialect.InsertAudit, []byte(by.Name), []byte("set version"), []byte(by.Reason),
-			consumer.ID, v.id, []byte(v.String()))
-		return err
-	})
-	if err != nil {
-		return fmt.Errorf("inbox: set version of aggregate %q: %w", a.ID, database.Explain(err))
-	}
-	s.sayDecided(by, "set version", watermill.LogFields{
-		"consumer": a.Consumer, "epoch": a.Epoch, "aggregate": a.ID, "version": version,
-	})
-	name := consumerName{a.Consumer, a.Epoch}
-	s.advances.tell(name.prefix()+string(v.id), v.Number)
-	s.wakeQueue(name)
-	return nil
-}
-
-// raise brings an aggregate to v, which must not take it back: that would have messages
-// handled again whose claims are there.
-func (s *Store) raise(ctx context.Context, tx *sqlx.Tx, consumer int32, v versioned) error {
-	_, err := tx.ExecContext(ctx, s.dialect.Gate.SetVersion, consumer, v.id, v.Number, 0, 0, []byte{})
-	if err != nil {
-		return err
-	}
-	var row aggregateRow // which is locked: its first message may have been with a handler until now
-	if err := row.scan(tx.QueryRowContext(ctx, s.dialect.Gate.SelectAggregate, consumer, v.id)); err != nil {
-		return err
-	}
-	if row.Version > v.Number {
-		return fmt.Errorf("it is at version %d already, and cannot go back to %d: Forget begins anew", row.Version, v.Number)
-	}
-	return nil
-}
-
-// Forget has everything handled again that is delivered to the consumer again: it drops
-// what the consumer has seen and how far its aggregates are, to rebuild a projection.
-// Stop the consumer's handlers in every process first, and empty the projection; what was
-// parked stays, and what was held is delivered anew. An outcome that the broker may lack
-// keeps its claim. The journal stays, to be replayed, and goes with the claims of those that are
-// handled again. To rebuild beside the running consumer raise its Epoch instead.
-func (s *Store) Forget(ctx context.Context, consumer string, epoch int, by Operator) error {
-	if err := by.validate(); err != nil {
-		return err
-	}
-	row, err := s.consumerRow(ctx, consumer, epoch)
-	if err == nil {
-		err = s.forgetVersions(ctx, row, by)
-	}
-	if err == nil {
-		err = s.forgetClaims(ctx, row)
-	}
-	s.db.Forget()
-	if err != nil {
-		return fmt.Errorf("inbox: forget what consumer %q has seen: %w", consumer, database.Explain(err))
-	}
-	s.sayDecided(by, "forget", watermill.LogFields{"consumer": consumer, "epoch": epoch})
-	return nil
-}
-
-func (s *Store) forgetVersions(ctx context.Context, consumer consumerRow, by Operator) error {
-	return s.db.Write(ctx, func(tx *sqlx.Tx) error {
-		for _, statement := range []string{s.dialect.Gate.LowerPurgeLine, s.dialect.Gate.DeleteVersions} {
-			if _, err := tx.ExecContext(ctx, statement, consumer.ID); err != nil {
-				return err
-			}
-		}
-		if _, err := tx.ExecContext(ctx, s.dialect.Gate.ReleaseAll, []byte("forgotten by "+by.Name), consumer.ID); err != nil {
-			return err
-		}
-		_, err := tx.ExecContext(ctx, s.dialect.InsertAudit, []byte(by.Name), []byte("forget"), []byte(by.Reason),
-			consumer.ID, []byte{}, []byte("everything the consumer has seen"))
-		return err
-	})
-}
-
-func (s *Store) forgetClaims(ctx context.Context, consumer consumerRow) error {
-	const page = 500
-	for last := []byte{}; ; {
-		var ids [][]byte
-		if err := s.db.SelectContext(ctx, &ids, s.dialect.Gate.SelectForgetable, consumer.ID, last, page); err != nil {
-			return err
-		}
-		if len(ids) == 0 {
-			return nil
-		}
-		err := s.db.Write(ctx, func(tx *sqlx.Tx) error {
-			for _, statement := range []string{s.dialect.DeleteClaims, s.dialect.DeleteResults, s.dialect.History.DeleteHistory} {
-				query, args, err := s.dialect.In(statement, consumer.ID, ids)
-				if err != nil {
-					return err
-				}
-				if _, err := tx.ExecContext(ctx, query, args...); err != nil {
-					return err
-				}
-			}
-			return nil
-		})
-		if err != nil {
-			return err
-		}
-		last = ids[len(ids)-1]
-	}
-}
-
-// consumerRow finds a consumer by its name.
-func (s *Store) consumerRow(ctx context.Context, name string, epoch int) (consumerRow, error) {
-	row, err := (&Consumer{store: s, config: ConsumerConfig{Name: name, Epoch: epoch}}).find(ctx)
-	if errors.Is(err, sql.ErrNoRows) {
-		err = fmt.Errorf("consumer %q, epoch %d: %w", name, epoch, ErrNotFound)
-	}
-	return row, database.Explain(err)
 }

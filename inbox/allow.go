@@ -8,13 +8,14 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/jmoiron/sqlx"
+	"github.com/millrace-go/millrace/internal/stored"
 )
 
 // Allow has msgs handled that were put into the queue and are replayed ones, although the consumer
 // refuses those; see [ReplayRefuse]. One that is parked as refused is made due. Call it in the transaction
 // of [Queue.Put].
-func (q *Queue) Allow(ctx context.Context, by Operator, msgs ...*message.Message) error {
-	if err := by.validate(); err != nil {
+func (q *Queue) Allow(ctx context.Context, by stored.Operator, msgs ...*message.Message) error {
+	if err := by.Validate(); err != nil {
 		return err
 	}
 	id, err := q.register(ctx)
@@ -28,13 +29,13 @@ func (q *Queue) Allow(ctx context.Context, by Operator, msgs ...*message.Message
 			return nil
 		})
 	}
-	return q.name.explain(fmt.Sprintf("allow %d replayed messages", len(msgs)), err)
+	return q.explain(fmt.Sprintf("allow %d replayed messages", len(msgs)), err)
 }
 
-func (q *Queue) allow(ctx context.Context, tx *sqlx.Tx, by Operator, consumer int32, msg *message.Message) error {
+func (q *Queue) allow(ctx context.Context, tx *sqlx.Tx, by stored.Operator, consumer int32, msg *message.Message) error {
 	s := q.store
 	a, err := q.arrival("", msg)
-	if err == nil && a.status == FailedTerminal {
+	if err == nil && a.status == stored.FailedTerminal {
 		err = errors.New(a.text)
 	}
 	if err != nil {
@@ -45,13 +46,13 @@ func (q *Queue) allow(ctx context.Context, tx *sqlx.Tx, by Operator, consumer in
 	if err != nil && !errors.Is(err, sql.ErrNoRows) {
 		return fmt.Errorf("look up the claim: %w", err)
 	}
-	if err == nil && open.OpenID.Valid && Status(open.OpenStatus.Int16) == Parked {
-		row, err := s.findIn(ctx, tx, open.OpenID.Int64)
-		if err != nil || !row.refused() {
+	if err == nil && open.OpenID.Valid && stored.Status(open.OpenStatus.Int16) == stored.Parked {
+		row, err := s.rows.Message(ctx, tx, open.OpenID.Int64)
+		if err != nil || !refused(&row) {
 			return err
 		}
-		return s.makeDue(ctx, tx, by, row)
+		return s.rows.MakeDue(ctx, tx, by, stored.Retry, &row)
 	}
-	row := messageRow{Consumer: consumer, MessageID: a.id, UUID: []byte(msg.UUID), Status: Received, Reason: []byte("replayed on purpose")}
-	return s.audit(ctx, tx, by, retryAction, row)
+	row := stored.Message{Consumer: consumer, MessageID: a.id, UUID: []byte(msg.UUID), Status: stored.Received, Reason: []byte("replayed on purpose")}
+	return s.rows.Audit(ctx, tx, by, stored.Retry, &row)
 }

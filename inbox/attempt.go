@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/millrace-go/millrace/internal/original"
+	"github.com/millrace-go/millrace/internal/stored"
 )
 
 // attempt is what a queue wants to know of one delivery.
@@ -126,41 +127,38 @@ func free(cause error, last []byte) bool {
 
 // fate is what becomes of a message that failed.
 type fate struct {
-	status   Status
+	status   stored.Status
 	attempts int
 	delay    time.Duration
 	why
 	last []byte // error
 }
 
-// never is how long nothing is done about a message that waits for an operator.
-const never = 100 * 365 * 24 * time.Hour
-
 // fateOf decides what becomes of a message after so many attempts, the last of which failed.
 func (q *Queue) fateOf(attempts int, counts bool, cause error, last []byte) fate {
 	config := &q.config
 	if counts && free(cause, last) {
-		return fate{FailedRetryable, attempts, config.MinBackoff, why{ReasonConnection, "lost its connection to the database"}, errorText(cause)}
+		return fate{stored.FailedRetryable, attempts, config.MinBackoff, why{ReasonConnection, "lost its connection to the database"}, errorText(cause)}
 	}
 	if cause != nil {
 		cause = q.store.counted(q.classify(cause))
 		last = errorText(cause)
 	}
 	if !counts {
-		return fate{FailedRetryable, attempts, config.MinBackoff, why{ReasonNotTried, "was not tried"}, last}
+		return fate{stored.FailedRetryable, attempts, config.MinBackoff, why{ReasonNotTried, "was not tried"}, last}
 	}
 	attempts++
 	var retry *retryError
 	switch {
 	case IsTerminal(cause):
-		return fate{FailedTerminal, attempts, never, why{terminalReason(cause), "no other attempt would end differently"}, last}
+		return fate{stored.FailedTerminal, attempts, stored.Never, why{terminalReason(cause), "no other attempt would end differently"}, last}
 	case attempts >= config.MaxAttempts:
-		return fate{Parked, attempts, never, why{ReasonAttempts, fmt.Sprintf("failed %d times", attempts)}, last}
+		return fate{stored.Parked, attempts, stored.Never, why{ReasonAttempts, fmt.Sprintf("failed %d times", attempts)}, last}
 	case errors.As(cause, &retry):
-		return fate{FailedRetryable, attempts, retry.after, why{ReasonRetryAfter, "to be tried again when the handler said"}, last}
+		return fate{stored.FailedRetryable, attempts, retry.after, why{ReasonRetryAfter, "to be tried again when the handler said"}, last}
 	}
 	delay := backoff(config.MinBackoff, config.MaxBackoff, attempts)
-	return fate{FailedRetryable, attempts, delay, why{reasonOf(cause), "to be tried again"}, last}
+	return fate{stored.FailedRetryable, attempts, delay, why{reasonOf(cause), "to be tried again"}, last}
 }
 
 // classify marks the error of a handler. The service has the first word.

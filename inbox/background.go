@@ -54,7 +54,7 @@ func (b *background) leave() {
 }
 
 // Close takes no more deliveries, waits for the handlers in flight, settles what was
-// published, writes the last of [Store.Activity] and stops the background work, all until ctx
+// published, writes the last of admin.Admin.Activity and stops the background work, all until ctx
 // ends at the latest. Call it when
 // Router.Run has returned, before closing the pool. What could not be settled is published
 // once more, with the same UUIDs, when its message is redelivered.
@@ -119,7 +119,7 @@ const settlePause = 200 * time.Millisecond
 
 // Run does the background work until ctx ends or the Store is closed: it settles what was
 // published, deletes what is older than each consumer's retention, writes down what
-// [Store.Activity] tells, and analyses tables of PostgreSQL that have outgrown their
+// admin.Admin.Activity tells, and analyses tables of PostgreSQL that have outgrown their
 // statistics. Failures are logged and tried again. [Store.Plugin] calls it; without a router's
 // plugin call it yourself, and set Config.WithoutPlugin where there is a router.
 func (s *Store) Run(ctx context.Context) error {

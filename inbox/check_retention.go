@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
+	"github.com/millrace-go/millrace/internal/stored"
 )
 
 // remembering is how long a consumer remembers what it has handled, and how long it may come again.
@@ -59,7 +60,7 @@ func (c *inspection) consumers(ctx context.Context) error {
 		return nil
 	}
 	s := c.store
-	var rows []consumerRow
+	var rows []stored.Consumer
 	if err := s.db.SelectContext(ctx, &rows, s.dialect.SelectConsumers); err != nil {
 		return fmt.Errorf("read the consumers: %w", err)
 	}

@@ -3,6 +3,8 @@ package inbox
 import (
 	"context"
 	"time"
+
+	"github.com/millrace-go/millrace/internal/stored"
 )
 
 // claimAges counts claims by their age.
@@ -24,7 +26,7 @@ func (a *claimAges) add(age int64) {
 	}
 }
 
-func (s *Store) observeClaims(ctx context.Context, c consumerRow, ages claimAges) {
+func (s *Store) observeClaims(ctx context.Context, c stored.Consumer, ages claimAges) {
 	for _, o := range s.observe.claims {
 		for i, n := range ages {
 			e := Event{Consumer: string(c.Name), Epoch: c.Epoch, Reason: ageLimits[i].reason, Count: n}

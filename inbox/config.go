@@ -55,14 +55,14 @@ type Config struct {
 	WithoutPlugin bool
 
 	// LogDropped keeps a row for each copy that was acked without running the handler, so
-	// that [Store.Story] can show it; the row lives as long as the default retention.
+	// that admin.Admin.Story can show it; the row lives as long as the default retention.
 	LogDropped bool
 
 	// PurgeInterval is the pause between two looks at what has expired. Defaults to 1 minute;
 	// a consumer's claims are walked once in a hundredth of its retention at most.
 	PurgeInterval time.Duration
 
-	// AllowPayloadChange lets operators correct what is stored, with [Store.ReplacePayload].
+	// AllowPayloadChange lets operators correct what is stored, with admin.Admin.ReplacePayload.
 	AllowPayloadChange bool
 
 	// Position says where the source of a message keeps it, such as Kafka's partition and offset, for whoever looks

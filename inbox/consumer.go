@@ -11,6 +11,7 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/jmoiron/sqlx"
+	"github.com/millrace-go/millrace/internal/stored"
 )
 
 // maxName is the length of the longest consumer name, so that every database can index it.
@@ -108,7 +109,7 @@ func (c ConsumerConfig) Validate() error {
 	if len(c.Name) > maxName {
 		problem("Consumer %.20q… is longer than %d bytes: choose a shorter name", c.Name, maxName)
 	}
-	if strings.HasPrefix(c.Name, leaseNames) {
+	if strings.HasPrefix(c.Name, stored.LeaseNames) {
 		problem("Consumer %q begins like the consumers of leases", c.Name)
 	}
 	if c.Epoch < 0 {
@@ -175,14 +176,6 @@ type Consumer struct {
 	heir   *Consumer // whose former this is
 }
 
-type consumerName struct {
-	name  string
-	epoch int
-}
-
-// prefix is what the consumer's keys begin with in memory.
-func (n consumerName) prefix() string { return fmt.Sprintf("%s\x00%d\x00", n.name, n.epoch) }
-
 // Consumer returns the consumer that config names, with these settings. A second handler
 // under one name is refused, since the two would take each other's messages for duplicates.
 func (s *Store) Consumer(config ConsumerConfig) (*Consumer, error) {
@@ -206,7 +199,7 @@ func (s *Store) Consumer(config ConsumerConfig) (*Consumer, error) {
 func (s *Store) enrol(config ConsumerConfig) (*Consumer, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	name := consumerName{config.Name, config.Epoch}
+	name := stored.Name{Name: config.Name, Epoch: config.Epoch}
 	if known := s.consumers[name]; known != nil {
 		if known.config.Handler == "" || config.Handler == "" { // a stored message need not know it
 			config.Handler += known.config.Handler
@@ -220,7 +213,7 @@ func (s *Store) enrol(config ConsumerConfig) (*Consumer, error) {
 				config.Name, ErrKeyChanged, known.config.Key.source, config.Key.source)
 		}
 	}
-	c := &Consumer{store: s, config: config, prefix: name.prefix(), tally: s.tallies.of(name)}
+	c := &Consumer{store: s, config: config, prefix: name.Prefix(), tally: s.tallies.of(name)}
 	if config.MaxInFlight > 0 {
 		c.slots = make(chan struct{}, config.MaxInFlight)
 	}
@@ -250,7 +243,7 @@ func (c *Consumer) slot(ctx context.Context) (leave func(), err error) {
 	}, nil
 }
 
-func (c *Consumer) name() consumerName { return consumerName{c.config.Name, c.config.Epoch} }
+func (c *Consumer) name() stored.Name { return stored.Name{Name: c.config.Name, Epoch: c.config.Epoch} }
 
 // Name returns the consumer's name.
 func (c *Consumer) Name() string { return c.config.Name }

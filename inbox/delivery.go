@@ -76,7 +76,7 @@ func (c *Consumer) identify(d *delivery) error {
 	if d.lease != nil && !d.inherited() {
 		if d.lease.queue.store != c.store || d.lease.queue.name != c.name() {
 			return fmt.Errorf("the message was stored for consumer %q, epoch %d: give pubsub.Durable and middleware.Inbox "+
-				"the same Store, Consumer and Epoch", d.lease.queue.name.name, d.lease.queue.name.epoch)
+				"the same Store, Consumer and Epoch", d.lease.queue.name.Name, d.lease.queue.name.Epoch)
 		}
 		d.key, d.id = keycode.String(d.lease.row.MessageID), d.lease.row.MessageID
 		return nil

@@ -11,6 +11,7 @@ import (
 	"github.com/jmoiron/sqlx"
 
 	"github.com/millrace-go/millrace/internal/keycode"
+	"github.com/millrace-go/millrace/internal/stored"
 )
 
 // errDisputed has messages stored anew, in a transaction that first opens the claim of a disputed key.
@@ -36,19 +37,19 @@ func (q *Queue) openDisputed(ctx context.Context, tx *sqlx.Tx, consumer int32, a
 // A message that is stored as it comes has no claim: one that goes past the table may still take the
 // key. So before a is parked the claim is opened, for what is stored. That waits for one who has just
 // claimed the key. Where everything is stored first nobody goes past the table.
-func (q *Queue) keyOfAnother(ctx context.Context, tx *sqlx.Tx, consumer int32, a *arrival, stored int64) (theirs bool, err error) {
+func (q *Queue) keyOfAnother(ctx context.Context, tx *sqlx.Tx, consumer int32, a *arrival, kept int64) (theirs bool, err error) {
 	var row lookup
 	err = row.scan(tx.QueryRowContext(ctx, q.store.dialect.Lookup, consumer, a.id))
 	switch {
 	case errors.Is(err, sql.ErrNoRows) && q.config.StoreFirst:
 		return true, nil
 	case errors.Is(err, sql.ErrNoRows):
-		a.disputed, a.theirs = true, stored
+		a.disputed, a.theirs = true, kept
 		return false, errDisputed
 	case err != nil:
 		return false, fmt.Errorf("look up the claim: %w", err)
 	}
-	if row.Result == resultOpen || row.other(a.hash) {
+	if row.Result == stored.ResultOpen || row.other(a.hash) {
 		return true, nil
 	}
 	a.past = row.Outcome != nil
@@ -64,13 +65,13 @@ var errInTheWay = errors.New("the message was handled, and what it produced coul
 func (q *Queue) parkTwin(ctx context.Context, tx *sqlx.Tx, consumer int32, a *arrival) (parked *arrival, err error) {
 	other := *a
 	other.original, other.id = a.id, keycode.Derive(a.id, a.print)
-	other.status, other.delay, other.orderKey = Parked, never, nil
+	other.status, other.delay, other.orderKey = stored.Parked, stored.Never, nil
 	other.why = why{ReasonCollision, "same key as message " + a.key + ", other payload"}
 	if _, err := tx.ExecContext(ctx, q.store.dialect.OpenClaim, consumer, other.id, other.hash, 1); err != nil {
 		return nil, err
 	}
-	var stored int64
-	err = tx.GetContext(ctx, &stored, q.store.dialect.Queue.SelectStored, consumer, other.id)
+	var kept int64
+	err = tx.GetContext(ctx, &kept, q.store.dialect.Queue.SelectStored, consumer, other.id)
 	if !errors.Is(err, sql.ErrNoRows) {
 		return &other, err // it came before
 	}

@@ -30,9 +30,9 @@
 // # What is stored
 //
 // A completed message is one narrow row, its claim, deleted after the retention. A message
-// that is open, because it is parked or failed, is stored whole; [Store.Find] lists
-// such messages and [Store.FailureGroups] why they fail; [Store.Retry] and [Store.Discard]
-// decide about them. [Store.Backlog] counts them, [Store.Story] tells all that is known of
+// that is open, because it is parked or failed, is stored whole; admin.Admin.Find lists
+// such messages and admin.Admin.FailureGroups why they fail; admin.Admin.Retry and admin.Admin.Discard
+// decide about them. admin.Admin.Backlog counts them, admin.Admin.Story tells all that is known of
 // one message. Config.Payloads encrypts what is stored of payloads, Config.BlobsAbove keeps
 // large ones outside their rows.
 //

@@ -15,6 +15,7 @@ import (
 	"github.com/jmoiron/sqlx"
 
 	"github.com/millrace-go/millrace/internal/keycode"
+	"github.com/millrace-go/millrace/internal/stored"
 )
 
 // epochLook is how often a queue looks for messages that processes of an older epoch, which
@@ -33,12 +34,12 @@ func (q *Queue) adopt(ctx context.Context, consumer int32) (left bool, err error
 	q.adopting.Lock()
 	defer q.adopting.Unlock()
 	o := &q.older
-	if q.name.epoch == 0 || !o.left && time.Since(o.looked) < epochLook {
+	if q.name.Epoch == 0 || !o.left && time.Since(o.looked) < epochLook {
 		return false, nil
 	}
 	var ids []int32
 	err = q.store.db.SelectContext(ctx, &ids, q.store.dialect.Queue.SelectOlderEpochs,
-		[]byte(q.store.config.Namespace), []byte(q.name.name), q.name.epoch)
+		[]byte(q.store.config.Namespace), []byte(q.name.Name), q.name.Epoch)
 	if err != nil {
 		return false, q.store.db.Noticed(err)
 	}
@@ -73,7 +74,7 @@ func (q *Queue) adoptFrom(ctx context.Context, from, to int32) error {
 					return err
 				}
 			}
-			var rows []messageRow
+			var rows []stored.Message
 			if err := tx.SelectContext(ctx, &rows, q.store.dialect.Queue.SelectAdoptable, from, atOnce); err != nil {
 				return err
 			}
@@ -114,7 +115,7 @@ func (q *Queue) adoptFrom(ctx context.Context, from, to int32) error {
 // adoptOne moves a message, with its claim and what it produced. One that the new epoch knows
 // already is superseded: the newer one counts. One whose key is that of another message is no copy.
 func (q *Queue) adoptOne(
-	ctx context.Context, tx *sqlx.Tx, row messageRow, to int32, as rekeyed, tell tellParked,
+	ctx context.Context, tx *sqlx.Tx, row stored.Message, to int32, as rekeyed, tell tellParked,
 ) (superseded bool, twin *adoptedTwin, err error) {
 	known, err := q.knows(ctx, tx, to, as.id)
 	switch {
@@ -129,9 +130,9 @@ func (q *Queue) adoptOne(
 }
 
 // supersede closes a message of an older epoch, which the new one knows.
-func (q *Queue) supersede(ctx context.Context, tx *sqlx.Tx, row messageRow) error {
+func (q *Queue) supersede(ctx context.Context, tx *sqlx.Tx, row stored.Message) error {
 	d := q.store.dialect
-	if _, err := tx.ExecContext(ctx, d.CloseClaim, resultSuperseded, row.Consumer, row.MessageID); err != nil {
+	if _, err := tx.ExecContext(ctx, d.CloseClaim, stored.ResultSuperseded, row.Consumer, row.MessageID); err != nil {
 		return err
 	}
 	_, err := tx.ExecContext(ctx, d.DeleteMessage, row.Consumer, row.MessageID, row.Status)
@@ -139,7 +140,7 @@ func (q *Queue) supersede(ctx context.Context, tx *sqlx.Tx, row messageRow) erro
 }
 
 // moveTo moves a message with all that belongs to it. Its new key is not known.
-func (q *Queue) moveTo(ctx context.Context, tx *sqlx.Tx, row messageRow, to int32, id []byte) error {
+func (q *Queue) moveTo(ctx context.Context, tx *sqlx.Tx, row stored.Message, to int32, id []byte) error {
 	d := q.store.dialect
 	stray, args, err := d.In(d.History.DeleteHistory, to, [][]byte{id}) // of a claim that is gone: it would be in the way
 	if err == nil {
@@ -176,7 +177,7 @@ func (r rekeyed) isCopy(known *lookup) bool {
 
 // rekeyed returns what a message is known by in this epoch. A collision keeps the id that it was given, and
 // so does what had no key until it is tried again.
-func (q *Queue) rekeyed(ctx context.Context, row messageRow) rekeyed {
+func (q *Queue) rekeyed(ctx context.Context, row stored.Message) rekeyed {
 	as := rekeyed{id: row.MessageID}
 	if row.Original != nil || keycode.IsKeyless(row.MessageID) {
 		return as
@@ -212,7 +213,7 @@ func (q *Queue) knows(ctx context.Context, tx *sqlx.Tx, consumer int32, id []byt
 	var known lookup
 	err := known.scan(tx.QueryRowContext(ctx, q.store.dialect.Lookup, consumer, id))
 	if errors.Is(err, sql.ErrNoRows) { // one that is stored as it comes has no claim
-		known.OpenStatus = sql.NullInt16{Int16: int16(Received), Valid: true}
+		known.OpenStatus = sql.NullInt16{Int16: int16(stored.Received), Valid: true}
 		err = tx.GetContext(ctx, &known.OpenHash, q.store.dialect.Queue.SelectStored, consumer, id)
 	}
 	switch {

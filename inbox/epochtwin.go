@@ -7,6 +7,7 @@ import (
 	"github.com/jmoiron/sqlx"
 
 	"github.com/millrace-go/millrace/internal/keycode"
+	"github.com/millrace-go/millrace/internal/stored"
 )
 
 // adoptedTwin is a message that was parked when it moved to a new epoch, since its key is that of another there.
@@ -21,17 +22,17 @@ type adoptedTwin struct {
 // OnCollision, and beside what is stored it is parked. What was handled itself, and what waits for an
 // operator, moves as it is, under an id of its own.
 func (q *Queue) adoptTwin(
-	ctx context.Context, tx *sqlx.Tx, row messageRow, to int32, as rekeyed, theirs *lookup, tell tellParked,
+	ctx context.Context, tx *sqlx.Tx, row stored.Message, to int32, as rekeyed, theirs *lookup, tell tellParked,
 ) (superseded bool, twin *adoptedTwin, err error) {
 	d := q.store.dialect
 	own, err := q.knows(ctx, tx, row.Consumer, row.MessageID)
 	if err != nil {
 		return false, nil, err
 	}
-	handled := row.Status == Settling ||
-		own != nil && (own.Result == resultCompleted || own.Result == resultDiscarded || own.Result == resultImported) && own.of(row.Hash)
-	if !handled && !row.Status.stuck() && !theirs.OpenStatus.Valid {
-		if _, err := tx.ExecContext(ctx, d.CloseClaim, resultSuperseded, row.Consumer, row.MessageID); err != nil {
+	handled := row.Status == stored.Settling ||
+		own != nil && (own.Result == stored.ResultCompleted || own.Result == stored.ResultDiscarded || own.Result == stored.ResultImported) && own.of(row.Hash)
+	if !handled && !row.Status.Stuck() && !theirs.OpenStatus.Valid {
+		if _, err := tx.ExecContext(ctx, d.CloseClaim, stored.ResultSuperseded, row.Consumer, row.MessageID); err != nil {
 			return false, nil, err
 		}
 		_, err := tx.ExecContext(ctx, d.Queue.AdoptMessage, to, as.id, row.Consumer, row.MessageID)
@@ -54,22 +55,22 @@ func (q *Queue) adoptTwin(
 // parkAdopted has a message that was moved wait for an operator under the id of a collision. One that waits for
 // one already keeps its reason, and nobody is told again: it returns nil.
 func (q *Queue) parkAdopted(
-	ctx context.Context, tx *sqlx.Tx, row messageRow, to int32, id []byte, as rekeyed, tell tellParked,
+	ctx context.Context, tx *sqlx.Tx, row stored.Message, to int32, id []byte, as rekeyed, tell tellParked,
 ) (*adoptedTwin, error) {
 	d := q.store.dialect
 	key := keycode.String(as.id)
 	because := why{ReasonCollision, "same key as message " + key + ", other payload"}
-	status, text := Parked, noteText(because.text)
-	if row.Status.stuck() {
+	status, text := stored.Parked, noteText(because.text)
+	if row.Status.Stuck() {
 		status, text = row.Status, row.Reason
 	}
 	if _, err := tx.ExecContext(ctx, d.OpenClaim, to, id, row.Hash, 1); err != nil {
 		return nil, fmt.Errorf("claim the id of a collision: %w", err)
 	}
-	if _, err := tx.ExecContext(ctx, d.Queue.ParkAdopted, as.id, status, text, never.Microseconds(), to, id); err != nil {
+	if _, err := tx.ExecContext(ctx, d.Queue.ParkAdopted, as.id, status, text, stored.Never.Microseconds(), to, id); err != nil {
 		return nil, fmt.Errorf("park a collision: %w", err)
 	}
-	if row.Status.stuck() {
+	if row.Status.Stuck() {
 		return nil, nil //nolint:nilnil // nothing new is to be told
 	}
 	if err := q.store.note(ctx, tx, to, id, putAside); err != nil {
@@ -85,7 +86,7 @@ func (q *Queue) parkAdopted(
 
 // observeAdoptedTwin tells of a collision that was found when a message moved to a new epoch.
 func (q *Queue) observeAdoptedTwin(ctx context.Context, twin *adoptedTwin) {
-	parked := fate{status: Parked, attempts: twin.row.Attempts, why: twin.why, last: twin.row.LastError}
+	parked := fate{status: stored.Parked, attempts: twin.row.Attempts, why: twin.why, last: twin.row.LastError}
 	e := twin.event(parked)
 	q.observeFate(ctx, e, parked)
 	e.MessageID, e.Reason = twin.key, ReasonCollision

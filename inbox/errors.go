@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	"github.com/millrace-go/millrace/internal/database"
+	"github.com/millrace-go/millrace/internal/stored"
 )
 
 // Conditions a caller may branch on, with errors.Is.
@@ -74,7 +75,7 @@ var (
 	ErrErased = errors.New("the payload was erased")
 
 	// ErrNotFound says that there is no such open message.
-	ErrNotFound = errors.New("inbox: no such message, or not in a state that allows this")
+	ErrNotFound = stored.ErrNotFound
 )
 
 // A DeliveryError names the message and the consumer that a failure is about.

@@ -216,39 +216,6 @@ func ExampleKey() {
 	// first(metadata:"request_id",metadata:"order_id")         one message: true
 }
 
-// Story tells what is known of one message: which consumers handled it, what they kept,
-// which copies were dropped, what operators did.
-func ExampleStore_Story() {
-	ctx := context.Background()
-	_, store, done := exampleStore(inbox.Config{LogDropped: true})
-	defer done()
-
-	for _, consumer := range []string{"accounts", "mail"} {
-		handler := millrace.Inbox{Store: store, Consumer: consumer}.Middleware(
-			func(msg *message.Message) ([]*message.Message, error) {
-				return nil, inbox.SetResult(msg.Context(), consumer+" done")
-			})
-		for range 2 {
-			_, err := handler(message.NewMessage("payment-1", nil))
-			check(err)
-		}
-	}
-
-	story, err := store.Story(ctx, "payment-1")
-	check(err)
-	for _, c := range story.Claims {
-		fmt.Printf("%s: completed %t, result %s\n", c.Consumer, c.Completed, c.Result)
-	}
-	for _, d := range story.Dropped {
-		fmt.Printf("%s: a copy was dropped: %s\n", d.Consumer, d.Reason)
-	}
-	// Output:
-	// accounts: completed true, result "accounts done"
-	// mail: completed true, result "mail done"
-	// accounts: a copy was dropped: settled
-	// mail: a copy was dropped: settled
-}
-
 // What a handler returned is listed until it is known that the broker has it. Redispatch
 // sends what no redelivery asked for.
 func ExampleStore_Redispatch() {
@@ -314,4 +281,30 @@ func ExampleStore_Purge() {
 	check(err)
 	fmt.Println("deleted:", deleted)
 	// Output: deleted: 0
+}
+
+// One handler for several versions of an event. A version that it does not know is put away for
+// an operator, and nobody waits for it.
+func ExampleErrUnknownType() {
+	byVersion := map[string]message.NoPublishHandlerFunc{
+		"1": func(*message.Message) error { fmt.Println("the first version"); return nil },
+		"2": func(*message.Message) error { fmt.Println("the second version"); return nil },
+	}
+	handle := func(msg *message.Message) error {
+		version := msg.Metadata.Get("event_version")
+		if handle := byVersion[version]; handle != nil {
+			return handle(msg)
+		}
+		return inbox.Terminal(fmt.Errorf("%w: version %q", inbox.ErrUnknownType, version))
+	}
+	for _, version := range []string{"2", "3"} {
+		msg := message.NewMessage(watermill.NewUUID(), nil)
+		msg.Metadata.Set("event_version", version)
+		if err := handle(msg); err != nil {
+			fmt.Println(err)
+		}
+	}
+	// Output:
+	// the second version
+	// no handler knows this event type: version "3"
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/millrace-go/millrace/internal/ambient"
 	"github.com/millrace-go/millrace/internal/database"
 	"github.com/millrace-go/millrace/internal/dialect"
+	"github.com/millrace-go/millrace/internal/stored"
 )
 
 // mine reports whether this attempt's claim stands in the table, committed.
@@ -29,7 +30,7 @@ func (cl *Claim) mine(ctx context.Context) (bool, error) {
 	if err != nil {
 		return false, fmt.Errorf("look whether the handler committed: %w", err)
 	}
-	return row.Token == cl.token && row.Result != resultOpen, nil
+	return row.Token == cl.token && row.Result != stored.ResultOpen, nil
 }
 
 // endedButDone looks whether a handler that succeeded has committed its transaction
@@ -179,18 +180,18 @@ func (cl *Claim) putFailure(ctx context.Context, tx *sqlx.Tx, cause error) error
 	if err := row.scan(tx.QueryRowContext(ctx, s.dialect.Lookup, cl.id32, cl.id)); err != nil {
 		return err
 	}
-	if row.Result != resultOpen {
+	if row.Result != stored.ResultOpen {
 		return ErrLost // a twin completed it meanwhile
 	}
 	if row.OpenStatus.Valid {
 		text := errorText(cause)
-		n, err := database.Affected(tx.ExecContext(ctx, s.dialect.TouchMessage, text, groupOf(text), 0, cl.id32, cl.id, FailedRetryable))
+		n, err := database.Affected(tx.ExecContext(ctx, s.dialect.TouchMessage, text, stored.Group(text), 0, cl.id32, cl.id, stored.FailedRetryable))
 		if err != nil || n == 0 {
 			return err
 		}
 		return s.note(ctx, tx, cl.id32, cl.id, itFailed)
 	}
-	err := s.insertMessage(ctx, tx, cl, openMessage{status: FailedRetryable, attempts: 1, lastError: errorText(cause)})
+	err := s.insertMessage(ctx, tx, cl, openMessage{status: stored.FailedRetryable, attempts: 1, lastError: errorText(cause)})
 	if err != nil {
 		return err
 	}

@@ -15,6 +15,7 @@ import (
 	"github.com/millrace-go/millrace/internal/dialect"
 	"github.com/millrace-go/millrace/internal/original"
 	"github.com/millrace-go/millrace/internal/owned"
+	"github.com/millrace-go/millrace/internal/stored"
 )
 
 // afterwards bounds the statements that clean up behind a handler.
@@ -223,7 +224,7 @@ func (cl *Claim) seal(ctx context.Context, tx *sqlx.Tx, produced []*message.Mess
 	case cl.lease != nil:
 		closed, err = database.Affected(tx.ExecContext(ctx, s.dialect.Queue.CloseLeased, cl.id32, cl.id, cl.lease.token))
 	default:
-		closed, err = database.Affected(tx.ExecContext(ctx, s.dialect.DeleteMessage, cl.id32, cl.id, FailedRetryable))
+		closed, err = database.Affected(tx.ExecContext(ctx, s.dialect.DeleteMessage, cl.id32, cl.id, stored.FailedRetryable))
 	}
 	if err != nil {
 		return fmt.Errorf("close the open message: %w", err)
@@ -268,7 +269,7 @@ func (cl *Claim) succeed(produced []*message.Message, early bool) {
 	cl.end()
 	switch {
 	case cl.settles(produced):
-		cl.lease.row.Status = Settling
+		cl.lease.row.Status = stored.Settling
 	case cl.lease != nil:
 		cl.lease.done()
 	}

@@ -12,6 +12,7 @@ import (
 	"github.com/jmoiron/sqlx"
 
 	"github.com/millrace-go/millrace/internal/keycode"
+	"github.com/millrace-go/millrace/internal/stored"
 )
 
 // A consumer whose key was changed looks under the key of the epoch before as well, while FormerKey names
@@ -30,14 +31,14 @@ func (s *Store) former(config ConsumerConfig, heir *Consumer) *Consumer {
 	}
 	config.Epoch, config.Key, config.FormerKey = config.Epoch-1, config.FormerKey, Key{}
 	config.setDefaults()
-	name := consumerName{config.Name, config.Epoch}
+	name := stored.Name{Name: config.Name, Epoch: config.Epoch}
 	return &Consumer{
-		store: s, config: config, prefix: name.prefix(), tally: s.tallies.of(name), slots: heir.slots, heir: heir,
+		store: s, config: config, prefix: name.Prefix(), tally: s.tallies.of(name), slots: heir.slots, heir: heir,
 	}
 }
 
 // formerIsOver says once that the former key is not needed any more.
-func (c *Consumer) formerIsOver(row consumerRow) {
+func (c *Consumer) formerIsOver(row stored.Consumer) {
 	if c.former == nil || c.config.Retention == Forever || time.Since(time.UnixMicro(row.CreatedAt)) < c.config.Retention {
 		return
 	}
@@ -53,7 +54,7 @@ func (d *delivery) inherited() bool {
 }
 
 // queueName is whose queue delivers to c.
-func (c *Consumer) queueName() consumerName {
+func (c *Consumer) queueName() stored.Name {
 	if c.heir != nil {
 		return c.heir.name()
 	}
@@ -120,7 +121,7 @@ func (cl *Claim) claimFormer(span *span, tx *sqlx.Tx) (won bool, err error) {
 		return known, err
 	}
 	// Of one that is open without a message there is nothing to move to this epoch.
-	return cl.waitFor(span, tx, cl.consumer.store.dialect.CloseClaim, resultSuperseded, cl.former32, cl.formerID)
+	return cl.waitFor(span, tx, cl.consumer.store.dialect.CloseClaim, stored.ResultSuperseded, cl.former32, cl.formerID)
 }
 
 // askFormer reports whether there is a claim of the former key, and returns errFormer where it is not of
@@ -139,9 +140,9 @@ func (cl *Claim) askFormer(ctx context.Context, db sqlx.QueryerContext) (known b
 		return false, nil
 	case err != nil:
 		return false, fmt.Errorf("look up the former key: %w", err)
-	case row.Result == resultSuperseded:
+	case row.Result == stored.ResultSuperseded:
 		return true, nil
-	case row.Result == resultOpen && cl.lease != nil:
+	case row.Result == stored.ResultOpen && cl.lease != nil:
 		return false, cl.awaitFormer(ctx, db)
 	}
 	return true, errFormer
@@ -150,8 +151,8 @@ func (cl *Claim) askFormer(ctx context.Context, db sqlx.QueryerContext) (known b
 // awaitFormer has a stored message wait for the one that is open under its former key: that moves to this
 // epoch, where one of the two is left.
 func (cl *Claim) awaitFormer(ctx context.Context, db sqlx.QueryerContext) error {
-	var stored int64
-	err := sqlx.GetContext(ctx, db, &stored, cl.consumer.store.dialect.Queue.SelectStored, cl.former32, cl.formerID)
+	var kept int64
+	err := sqlx.GetContext(ctx, db, &kept, cl.consumer.store.dialect.Queue.SelectStored, cl.former32, cl.formerID)
 	switch {
 	case errors.Is(err, sql.ErrNoRows):
 		return nil

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/millrace-go/millrace/internal/stored"
 )
 
 // A GapError says that the predecessor of a message was not applied. The message was not
@@ -32,7 +33,7 @@ var ErrGapWait = errors.New("GapWait waits in vain: this subscriber delivers not
 	"remove GapWait, and let OnGap hold the message")
 
 // gap decides about a message whose predecessor was not applied.
-func (cl *Claim) gap(g *Gate, v versioned, row aggregateRow) error {
+func (cl *Claim) gap(g *Gate, v versioned, row stored.Aggregate) error {
 	gap := &GapError{Aggregate: v.Aggregate, Version: v.Number, Current: row.Version}
 	cl.consumer.store.observeGap(cl.delivery, gap)
 	if cl.inLine() {
@@ -40,7 +41,7 @@ func (cl *Claim) gap(g *Gate, v versioned, row aggregateRow) error {
 	}
 	if patience := g.config.GapWait - cl.visit.waited; patience > 0 && !cl.consumer.gaps.alone() {
 		if oneInFlight(cl.ctx) {
-			delay, _ := cl.consumer.gaps.fail(cl.memoryKey, never)
+			delay, _ := cl.consumer.gaps.fail(cl.memoryKey, stored.Never)
 			cl.sendBack(delay, ErrGapWait)
 			return nil
 		}
@@ -82,8 +83,8 @@ func (cl *Claim) leap(g *Gate, v versioned) error {
 	if !s.dialect.OneWriter {
 		look += " FOR UPDATE" // a predecessor that another process is at is no gap
 	}
-	var row aggregateRow
-	err := row.scan(cl.tx.QueryRowContext(cl.span.tx, look, cl.id32, v.id))
+	var row stored.Aggregate
+	err := row.Scan(cl.tx.QueryRowContext(cl.span.tx, look, cl.id32, v.id))
 	if errors.Is(err, sql.ErrNoRows) || err == nil && v.Number <= row.Version+1 {
 		return nil
 	}
@@ -172,8 +173,8 @@ func (cl *Claim) await(ctx context.Context, v versioned, patience time.Duration)
 
 // currentVersion is -1 for an aggregate that is not known.
 func (s *Store) currentVersion(ctx context.Context, consumer int32, aggregate []byte) (int64, error) {
-	var row aggregateRow
-	err := row.scan(s.db.QueryRowContext(ctx, s.dialect.Gate.SelectAggregate, consumer, aggregate))
+	var row stored.Aggregate
+	err := row.Scan(s.db.QueryRowContext(ctx, s.dialect.Gate.SelectAggregate, consumer, aggregate))
 	if errors.Is(err, sql.ErrNoRows) {
 		return -1, nil
 	}

@@ -13,6 +13,7 @@ import (
 	"github.com/millrace-go/millrace/internal/ambient"
 	"github.com/millrace-go/millrace/internal/database"
 	"github.com/millrace-go/millrace/internal/dialect"
+	"github.com/millrace-go/millrace/internal/stored"
 )
 
 // Gate lets the messages of each aggregate through in the order of their versions. It is
@@ -120,21 +121,6 @@ type advance struct {
 	heldTo int64 // the greatest version that ever waited
 }
 
-// aggregateRow is what is known of an aggregate.
-type aggregateRow struct {
-	Version   int64
-	First     int64
-	HeldTo    int64
-	Token     int64
-	MessageID []byte
-	Hash      int64
-}
-
-// scan reads by position: this is the hot path.
-func (r *aggregateRow) scan(row interface{ Scan(into ...any) error }) error {
-	return row.Scan(&r.Version, &r.First, &r.HeldTo, &r.Token, &r.MessageID, &r.Hash)
-}
-
 // pass decides about a message that brings these versions. Nobody waits for a lock that
 // is held in this process: the transaction is given up and the wait is in memory.
 func (cl *Claim) pass(g *Gate, versions []versioned) error {
@@ -157,7 +143,7 @@ func (c *ConsumerConfig) gatePatience() time.Duration { return max(c.TwinWait, t
 
 // lockPatiently locks the aggregates, and may advance one at once. For another process that has them it waits
 // for TwinWait, which is not the handler's time. Where there is one writer, nobody else can have them.
-func (cl *Claim) lockPatiently(g *Gate, versions []versioned) (rows []aggregateRow, err error) {
+func (cl *Claim) lockPatiently(g *Gate, versions []versioned) (rows []stored.Aggregate, err error) {
 	if cl.consumer.store.dialect.OneWriter {
 		return cl.lock(g, versions)
 	}
@@ -171,7 +157,7 @@ func (cl *Claim) lockPatiently(g *Gate, versions []versioned) (rows []aggregateR
 }
 
 // lock returns none where the version was advanced at once, and those that were locked before an error.
-func (cl *Claim) lock(g *Gate, versions []versioned) (rows []aggregateRow, err error) {
+func (cl *Claim) lock(g *Gate, versions []versioned) (rows []stored.Aggregate, err error) {
 	if advanced, err := cl.advance(g, versions); advanced || err != nil {
 		return nil, err
 	}
@@ -262,7 +248,7 @@ func (cl *Claim) early(v versioned) bool {
 
 // step locks an aggregate and, if it may, advances it at once. A message of several
 // aggregates looks at all of them first.
-func (cl *Claim) step(g *Gate, v versioned, advance bool) (row aggregateRow, err error) {
+func (cl *Claim) step(g *Gate, v versioned, advance bool) (row stored.Aggregate, err error) {
 	gate := &cl.consumer.store.dialect.Gate
 	first, from := g.first(cl.gated, v.Number), v.Number-1
 	fresh, below := first-1, v.Number
@@ -276,12 +262,12 @@ func (cl *Claim) step(g *Gate, v versioned, advance bool) (row aggregateRow, err
 	}
 	args := []any{cl.id32, v.id, fresh, first, cl.token, cl.id, cl.hash, from, below, v.Number}
 	if gate.Returning {
-		return row, row.scan(cl.tx.QueryRowContext(cl.span.tx, gate.StepAggregate, args...))
+		return row, row.Scan(cl.tx.QueryRowContext(cl.span.tx, gate.StepAggregate, args...))
 	}
 	if _, err = cl.tx.ExecContext(cl.span.tx, gate.StepAggregate, args...); err != nil {
 		return row, err
 	}
-	return row, row.scan(cl.tx.QueryRowContext(cl.span.tx, gate.SelectAggregate, cl.id32, v.id))
+	return row, row.Scan(cl.tx.QueryRowContext(cl.span.tx, gate.SelectAggregate, cl.id32, v.id))
 }
 
 // first is the version with which a new aggregate begins.
@@ -313,7 +299,7 @@ const (
 	ahead
 )
 
-func (cl *Claim) relate(g *Gate, v versioned, row aggregateRow) relation {
+func (cl *Claim) relate(g *Gate, v versioned, row stored.Aggregate) relation {
 	own := bytes.Equal(row.MessageID, cl.id) && cl.is(row.Hash)
 	by := len(row.MessageID) > 0 // else an operator set it
 	switch {
@@ -332,7 +318,7 @@ func (cl *Claim) relate(g *Gate, v versioned, row aggregateRow) relation {
 }
 
 // judgeVersions decides by how each version relates to its aggregate's.
-func (cl *Claim) judgeVersions(g *Gate, versions []versioned, rows []aggregateRow) error {
+func (cl *Claim) judgeVersions(g *Gate, versions []versioned, rows []stored.Aggregate) error {
 	count := map[relation]int{}
 	at := map[relation]int{} // the first of its kind
 	for i, v := range versions {
@@ -341,7 +327,7 @@ func (cl *Claim) judgeVersions(g *Gate, versions []versioned, rows []aggregateRo
 			at[r] = i
 		}
 	}
-	v := func(r relation) (versioned, aggregateRow) { return versions[at[r]], rows[at[r]] }
+	v := func(r relation) (versioned, stored.Aggregate) { return versions[at[r]], rows[at[r]] }
 	switch {
 	case count[before] > 0 && g.config.OnBeforeFirst == VersionPark:
 		v, row := v(before)
@@ -365,7 +351,7 @@ func (cl *Claim) judgeVersions(g *Gate, versions []versioned, rows []aggregateRo
 }
 
 // admit advances what was only locked so far.
-func (cl *Claim) admit(g *Gate, versions []versioned, rows []aggregateRow) error {
+func (cl *Claim) admit(g *Gate, versions []versioned, rows []stored.Aggregate) error {
 	for i, v := range versions {
 		if len(versions) > 1 {
 			row, err := cl.step(g, v, true)

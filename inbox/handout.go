@@ -7,6 +7,7 @@ import (
 
 	"github.com/jmoiron/sqlx"
 	"github.com/millrace-go/millrace/internal/database"
+	"github.com/millrace-go/millrace/internal/stored"
 )
 
 // HandOut notes that leased messages are about to be delivered: should the process end, each
@@ -14,13 +15,13 @@ import (
 // over meanwhile.
 func (q *Queue) HandOut(ctx context.Context, leased ...*Leased) ([]*Leased, error) {
 	still, err := q.ofMany(ctx, leased, q.handOut)
-	return still, q.name.explain("hand out messages", err)
+	return still, q.explain("hand out messages", err)
 }
 
 func (q *Queue) handOut(ctx context.Context, leased []*Leased) error {
 	var unmarked []*Leased // what comes back from a process that ended is marked, and so is what was handled
 	for _, l := range leased {
-		if !l.suspect && !l.out && l.row.Status != Settling {
+		if !l.suspect && !l.out && l.row.Status != stored.Settling {
 			unmarked = append(unmarked, l)
 		}
 	}
@@ -40,7 +41,7 @@ func (q *Queue) Finish(ctx context.Context, leased ...*Leased) error {
 	for _, l := range leased {
 		switch over, _, _ := l.result(); {
 		case over:
-		case l.row.Status == Settling: // its outcome goes, too
+		case l.row.Status == stored.Settling: // its outcome goes, too
 			problems = append(problems, l.Finish(ctx))
 		default:
 			rest = append(rest, l)
@@ -51,7 +52,7 @@ func (q *Queue) Finish(ctx context.Context, leased ...*Leased) error {
 		err = fmt.Errorf("%d messages: %w", lost, ErrLost)
 	}
 	q.dropBlobs(ctx, leased)
-	return errors.Join(append(problems, q.name.explain("close messages", err))...)
+	return errors.Join(append(problems, q.explain("close messages", err))...)
 }
 
 func (q *Queue) complete(ctx context.Context, leased []*Leased) error {
@@ -136,7 +137,7 @@ func (q *Queue) Extend(ctx context.Context, leased []*Leased) error {
 	if err == nil && len(leased) > 0 { // with all hands full nothing is taken
 		err = q.serve(ctx, leased[0].row.Consumer, q.config.Lease)
 	}
-	return q.name.explain("extend leases", err)
+	return q.explain("extend leases", err)
 }
 
 // PutBack lets others have at once what was taken and not delivered, whether [Queue.HandOut]
@@ -152,7 +153,7 @@ func (q *Queue) PutBack(ctx context.Context, leased ...*Leased) error {
 		}
 	}
 	err := q.execOnEach(ctx, rest, q.store.dialect.Queue.PutBack)
-	return errors.Join(append(problems, q.name.explain("put back messages", err))...)
+	return errors.Join(append(problems, q.explain("put back messages", err))...)
 }
 
 // execOnEach runs a statement on those of leased that nobody else has taken over, in one

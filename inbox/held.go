@@ -16,14 +16,15 @@ import (
 	"github.com/millrace-go/millrace/internal/dialect"
 	"github.com/millrace-go/millrace/internal/keycode"
 	"github.com/millrace-go/millrace/internal/msgcode"
+	"github.com/millrace-go/millrace/internal/stored"
 )
 
 // hold has the message stored until its predecessor is applied, or parked where too many
 // wait already.
-func (cl *Claim) hold(g *Gate, v versioned, row aggregateRow) error {
+func (cl *Claim) hold(g *Gate, v versioned, row stored.Aggregate) error {
 	s := cl.consumer.store
 	if s.bellOf(cl.consumer.name()) == nil {
-		delay, _ := cl.consumer.gaps.fail(cl.memoryKey, never)
+		delay, _ := cl.consumer.gaps.fail(cl.memoryKey, stored.Never)
 		cl.sendBack(delay, ErrNoQueue)
 		return nil
 	}
@@ -68,12 +69,12 @@ func (cl *Claim) setAside() error {
 // locked, so that no predecessor can be applied unseen meanwhile.
 func (cl *Claim) store() error {
 	s, ctx := cl.consumer.store, cl.span.tx
-	open := openMessage{status: Parked, reason: cl.because.text, delay: dialect.NeverDue, waitsFor: &cl.waitsFor}
+	open := openMessage{status: stored.Parked, reason: cl.because.text, delay: dialect.NeverDue, waitsFor: &cl.waitsFor}
 	if cl.waitsFor.id == nil {
-		open.status, open.waitsFor = FailedTerminal, nil
+		open.status, open.waitsFor = stored.FailedTerminal, nil
 	}
 	if cl.verdict == toHold {
-		open.status, open.delay = Held, cl.heldFor.Microseconds()
+		open.status, open.delay = stored.Held, cl.heldFor.Microseconds()
 		_, err := cl.tx.ExecContext(ctx, s.dialect.Gate.RaiseHeld, cl.waitsFor.Number, cl.id32, cl.waitsFor.id)
 		if err != nil {
 			return fmt.Errorf("note that a message waits: %w", err)
@@ -89,9 +90,9 @@ func (cl *Claim) store() error {
 	if !cl.openRow {
 		return cl.storeAside(ctx, cl.tx.Tx, open)
 	}
-	status, lease := FailedRetryable, int64(0)
+	status, lease := stored.FailedRetryable, int64(0)
 	if cl.lease != nil {
-		status, lease = InProgress, cl.lease.token
+		status, lease = stored.InProgress, cl.lease.token
 	}
 	n, err = database.Affected(cl.tx.ExecContext(ctx, s.dialect.Gate.HoldMessage, open.status, noteText(open.reason),
 		cl.waitsFor.id, cl.waitsFor.Number, cl.because.early(), open.delay, cl.id32, cl.id, status, lease))
@@ -159,7 +160,7 @@ func (cl *Claim) advanced() {
 // expire parks what every consumer's gate has held too long.
 func (j *janitor) expire(ctx context.Context) {
 	s := j.store
-	var consumers []consumerRow
+	var consumers []stored.Consumer
 	err := s.db.SelectContext(ctx, &consumers, s.dialect.SelectConsumers)
 	for _, c := range consumers {
 		if string(c.Namespace) == s.config.Namespace {
@@ -173,7 +174,7 @@ func (j *janitor) expire(ctx context.Context) {
 
 // expireHeld parks what has waited too long. It goes on where the last look ended, so that however much a
 // consumer holds, a look reads some of it, and every message has its turn.
-func (j *janitor) expireHeld(ctx context.Context, c consumerRow) error {
+func (j *janitor) expireHeld(ctx context.Context, c stored.Consumer) error {
 	const page, pages = 5000, 4
 	for range pages {
 		var ages []struct {
@@ -203,20 +204,20 @@ func (j *janitor) expireHeld(ctx context.Context, c consumerRow) error {
 }
 
 // expirePage parks messages, several in a transaction.
-func (j *janitor) expirePage(ctx context.Context, c consumerRow, ids []int64) error {
+func (j *janitor) expirePage(ctx context.Context, c stored.Consumer, ids []int64) error {
 	const read, together = 500, 100
 	s := j.store
-	var rows []messageRow
+	var rows []stored.Message
 	for some := range slices.Chunk(ids, read) {
-		var found []messageRow
+		var found []stored.Message
 		if err := s.selectIn(ctx, s.db, &found, s.dialect.Gate.SelectExpired, some); err != nil {
 			return fmt.Errorf("read messages that were held too long: %w", err)
 		}
 		rows = append(rows, found...)
 	}
-	slices.SortStableFunc(rows, func(a, b messageRow) int { return bytes.Compare(a.Aggregate, b.Aggregate) })
+	slices.SortStableFunc(rows, func(a, b stored.Message) int { return bytes.Compare(a.Aggregate, b.Aggregate) })
 	for batch := range slices.Chunk(rows, together) {
-		var parked []messageRow
+		var parked []stored.Message
 		err := s.db.Write(ctx, func(tx *sqlx.Tx) (err error) {
 			parked, err = s.expireTogether(ctx, tx, c, batch)
 			return err
@@ -225,7 +226,7 @@ func (j *janitor) expirePage(ctx context.Context, c consumerRow, ids []int64) er
 			return fmt.Errorf("park messages that were held too long: %w", err)
 		}
 		for _, row := range parked {
-			s.observeExpired(ctx, c, row, row.heldTooLong())
+			s.observeExpired(ctx, c, row, heldTooLong(&row))
 		}
 	}
 	return nil
@@ -234,9 +235,9 @@ func (j *janitor) expirePage(ctx context.Context, c consumerRow, ids []int64) er
 // expireTogether parks those of rows that are still held. It waits for no aggregate and for no message, since
 // it has the others locked meanwhile: what somebody else has, or works on, is left to the next look.
 func (s *Store) expireTogether(
-	ctx context.Context, tx *sqlx.Tx, c consumerRow, rows []messageRow,
-) (parked []messageRow, err error) {
-	var free []messageRow
+	ctx context.Context, tx *sqlx.Tx, c stored.Consumer, rows []stored.Message,
+) (parked []stored.Message, err error) {
+	var free []stored.Message
 	locked := false
 	for i, row := range rows { // aggregates come before messages, for everybody
 		if i == 0 || !bytes.Equal(row.Aggregate, rows[i-1].Aggregate) {
@@ -264,7 +265,7 @@ func (s *Store) expireTogether(
 			continue
 		}
 		n, err := database.Affected(tx.ExecContext(ctx, s.dialect.Gate.ExpireHeld,
-			[]byte(row.heldTooLong()), dialect.NeverDue, c.ID, row.MessageID))
+			[]byte(heldTooLong(&row)), dialect.NeverDue, c.ID, row.MessageID))
 		if err == nil && n == 1 {
 			parked = append(parked, row)
 			err = s.note(ctx, tx, c.ID, row.MessageID, putAside)
@@ -286,10 +287,10 @@ func (s *Store) selectIn(ctx context.Context, db sqlx.QueryerContext, into any, 
 }
 
 // lockFree locks an aggregate unless somebody else has. One without a row needs no lock.
-func (s *Store) lockFree(ctx context.Context, tx *sqlx.Tx, c consumerRow, aggregate []byte) (locked bool, err error) {
-	var row aggregateRow
+func (s *Store) lockFree(ctx context.Context, tx *sqlx.Tx, c stored.Consumer, aggregate []byte) (locked bool, err error) {
+	var row stored.Aggregate
 	for _, query := range []string{s.dialect.Gate.LockAggregate, s.dialect.Gate.SelectAggregate} {
-		err = row.scan(tx.QueryRowContext(ctx, query, c.ID, aggregate))
+		err = row.Scan(tx.QueryRowContext(ctx, query, c.ID, aggregate))
 		if !errors.Is(err, sql.ErrNoRows) {
 			return query == s.dialect.Gate.LockAggregate && err == nil, err
 		}
@@ -297,13 +298,13 @@ func (s *Store) lockFree(ctx context.Context, tx *sqlx.Tx, c consumerRow, aggreg
 	return true, nil
 }
 
-func (r *messageRow) heldTooLong() string {
+func heldTooLong(row *stored.Message) string {
 	return fmt.Sprintf("held too long: its predecessor, version %d of aggregate %q, was not applied in time",
-		r.Version.Int64-1, keycode.String(r.Aggregate))
+		row.Version.Int64-1, keycode.String(row.Aggregate))
 }
 
 // observeExpired tells of a message that was parked without a delivery.
-func (s *Store) observeExpired(ctx context.Context, c consumerRow, row messageRow, text string) {
+func (s *Store) observeExpired(ctx context.Context, c stored.Consumer, row stored.Message, text string) {
 	metadata, err := msgcode.DecodeMetadata(row.Metadata)
 	if err != nil {
 		metadata = nil // nobody can read it

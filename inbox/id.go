@@ -4,9 +4,10 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/binary"
-	"encoding/hex"
 	"errors"
 	"hash"
+
+	"github.com/millrace-go/millrace/internal/stored"
 )
 
 // ErrNoMessage says that a context belongs to no message that is being handled.
@@ -30,7 +31,7 @@ func ID(ctx context.Context, parts ...string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	return formatID(s.uuid(parts)), nil
+	return stored.FormatID(s.uuid(parts)), nil
 }
 
 // idFormat begins what every id is made of. Another format needs another one.
@@ -40,7 +41,7 @@ const idFormat = "millrace id 1"
 func (s *subject) uuid(parts []string) (id [16]byte) {
 	h := sha256.New()
 	h.Write([]byte(idFormat))
-	for _, part := range [][]byte{[]byte(s.namespace), []byte(s.name.name), s.id} {
+	for _, part := range [][]byte{[]byte(s.namespace), []byte(s.name.Name), s.id} {
 		writePart(h, part)
 	}
 	for _, part := range parts {
@@ -56,9 +57,4 @@ func (s *subject) uuid(parts []string) (id [16]byte) {
 func writePart(h hash.Hash, part []byte) {
 	h.Write(binary.AppendUvarint(nil, uint64(len(part))))
 	h.Write(part)
-}
-
-func formatID(id [16]byte) string {
-	s := hex.EncodeToString(id[:])
-	return s[:8] + "-" + s[8:12] + "-" + s[12:16] + "-" + s[16:20] + "-" + s[20:]
 }

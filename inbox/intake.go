@@ -14,6 +14,7 @@ import (
 
 	"github.com/millrace-go/millrace/internal/msgcode"
 	"github.com/millrace-go/millrace/internal/original"
+	"github.com/millrace-go/millrace/internal/stored"
 )
 
 // arrival is a message on its way into the table.
@@ -27,7 +28,7 @@ type arrival struct {
 	hash     int64
 	orderKey []byte
 	payload  storedPayload
-	status   Status
+	status   stored.Status
 	keyless  bool  // it has no key, and an id of its own
 	disputed bool  // another payload waits under its key, which nobody has claimed
 	theirs   int64 // the hash of that payload
@@ -39,7 +40,7 @@ type arrival struct {
 }
 
 func (q *Queue) arrival(topic string, msg *message.Message) (*arrival, error) {
-	a := &arrival{msg: msg, topic: topic, status: Received}
+	a := &arrival{msg: msg, topic: topic, status: stored.Received}
 	if err := q.identify(a); err != nil {
 		return nil, err
 	}
@@ -65,12 +66,12 @@ func (q *Queue) PutOpen(ctx context.Context, topic string, msgs ...*message.Mess
 		q.meet(msg) //nolint:contextcheck // the message brings its own
 		a, err := q.arrival(topic, msg)
 		if err != nil {
-			return nil, q.name.explain(fmt.Sprintf("store message %q", msg.UUID), err)
+			return nil, q.explain(fmt.Sprintf("store message %q", msg.UUID), err)
 		}
 		all = append(all, a)
 	}
 	if err := q.put(ctx, all); err != nil {
-		return nil, q.name.explain(fmt.Sprintf("store %d messages", len(msgs)), err)
+		return nil, q.explain(fmt.Sprintf("store %d messages", len(msgs)), err)
 	}
 	q.bell.Ring()
 	for _, a := range all {
@@ -110,17 +111,17 @@ func (q *Queue) putOne(ctx context.Context, tx *sqlx.Tx, consumer int32, a *arri
 		if revived, err := q.takeUp(ctx, tx, consumer, a); revived || err != nil {
 			return nil, err
 		}
-		var stored int64
-		err := tx.GetContext(ctx, &stored, d.Queue.SelectStored, consumer, a.id)
+		var kept int64
+		err := tx.GetContext(ctx, &kept, d.Queue.SelectStored, consumer, a.id)
 		switch {
 		case errors.Is(err, sql.ErrNoRows): // it was there, and is completed now
 			continue
 		case err != nil:
 			return nil, err
-		case stored == a.hash:
+		case kept == a.hash:
 			return nil, nil
 		}
-		if theirs, err := q.keyOfAnother(ctx, tx, consumer, a, stored); !theirs || err != nil {
+		if theirs, err := q.keyOfAnother(ctx, tx, consumer, a, kept); !theirs || err != nil {
 			return nil, err
 		}
 		return q.parkTwin(ctx, tx, consumer, a)
@@ -132,7 +133,7 @@ func (q *Queue) putOne(ctx context.Context, tx *sqlx.Tx, consumer int32, a *arri
 func (q *Queue) seal(ctx context.Context, a *arrival) error {
 	seal := func() (err error) {
 		defer recovered("seal the payload", &err)
-		a.payload, err = q.store.sealPayload(ctx, q.name.name, a.topic, a.msg)
+		a.payload, err = q.store.sealPayload(ctx, q.name.Name, a.topic, a.msg)
 		return sound(err)
 	}
 	return q.store.counted(seal())
@@ -173,24 +174,24 @@ func (q *Queue) Straight(topic string, msg *message.Message) (*message.Message, 
 
 // keepIt stores a message whose handler does not run, since the inbox found no key, or another one than
 // the queue.
-func (s *Straight) keepIt(ctx context.Context, because why) (stored bool, err error) {
+func (s *Straight) keepIt(ctx context.Context, because why) (kept bool, err error) {
 	a, err := s.queue.arrival(s.topic, s.msg)
 	if err != nil {
 		return false, fmt.Errorf("%w: %w", errNotIdentified, err)
 	}
-	if a.status != FailedTerminal {
-		a.status, a.delay, a.why = FailedTerminal, never, because
+	if a.status != stored.FailedTerminal {
+		a.status, a.delay, a.why = stored.FailedTerminal, stored.Never, because
 	}
-	if stored, err = s.queue.keep(ctx, a); err == nil && a.past {
+	if kept, err = s.queue.keep(ctx, a); err == nil && a.past {
 		err = errInTheWay
 	}
-	return stored, err
+	return kept, err
 }
 
 // Fail stores the message after it was nacked, to be delivered again by the queue, and
 // reports true: then it may be acked. It reports false where the delivery was no attempt,
 // because the service closes or the database is down: then the source must keep it.
-func (s *Straight) Fail(ctx context.Context) (stored bool, err error) {
+func (s *Straight) Fail(ctx context.Context) (kept bool, err error) {
 	_, counts, cause := s.result()
 	select {
 	case <-s.msg.Context().Done(): // the service closes
@@ -210,13 +211,13 @@ func (s *Straight) Fail(ctx context.Context) (stored bool, err error) {
 		err = q.serve(ctx, id, 0)
 	}
 	if err != nil {
-		return false, q.name.explain(fmt.Sprintf("store message %q", s.msg.UUID), err)
+		return false, q.explain(fmt.Sprintf("store message %q", s.msg.UUID), err)
 	}
 	f := q.fateOf(0, true, cause, nil)
-	if a.status == FailedTerminal {
+	if a.status == stored.FailedTerminal {
 		a.attempts, a.last = f.attempts, f.last
 		if _, err = q.keep(ctx, a); err == nil && a.past {
-			err = q.name.explain(fmt.Sprintf("store message %q", s.msg.UUID), errInTheWay)
+			err = q.explain(fmt.Sprintf("store message %q", s.msg.UUID), errInTheWay)
 		}
 		return err == nil, err
 	}
@@ -229,7 +230,7 @@ func (s *Straight) Fail(ctx context.Context) (stored bool, err error) {
 		})
 	}
 	if err != nil {
-		return false, q.name.explain(fmt.Sprintf("store message %q", s.msg.UUID), q.store.db.Noticed(err))
+		return false, q.explain(fmt.Sprintf("store message %q", s.msg.UUID), q.store.db.Noticed(err))
 	}
 	if parked != nil {
 		q.observeCollision(ctx, parked)
@@ -269,24 +270,24 @@ func (q *Queue) putCopy(
 	ctx context.Context, tx *sqlx.Tx, consumer int32, a *arrival, row lookup, tell tellParked,
 ) error {
 	switch {
-	case row.Result != resultOpen && row.Outcome == nil:
+	case row.Result != stored.ResultOpen && row.Outcome == nil:
 		return nil // completed, by a twin for instance
-	case row.Result != resultOpen: // what it produced must go out
-		a.status, a.delay, a.why = Settling, q.config.MinBackoff, unsettled
+	case row.Result != stored.ResultOpen: // what it produced must go out
+		a.status, a.delay, a.why = stored.Settling, q.config.MinBackoff, unsettled
 		if row.OpenStatus.Valid && row.OpenHash.Int64 != a.hash {
 			return errInTheWay
 		}
 		if row.OpenStatus.Valid { // it is a copy, which may not be due for long
 			_, err := tx.ExecContext(ctx, q.store.dialect.MoveMessage,
-				a.status, noteText(a.text), a.delay.Microseconds(), consumer, a.id, Received)
+				a.status, noteText(a.text), a.delay.Microseconds(), consumer, a.id, stored.Received)
 			return err
 		}
-	case row.OpenStatus.Valid && Status(row.OpenStatus.Int16) == FailedRetryable:
+	case row.OpenStatus.Valid && stored.Status(row.OpenStatus.Int16) == stored.FailedRetryable:
 		return q.failAgain(ctx, tx, consumer, a, tell)
 	case row.OpenStatus.Valid:
 		return nil // it is worked on already
 	}
-	if err := q.insertFailed(ctx, tx, consumer, a); err != nil || !a.status.stuck() {
+	if err := q.insertFailed(ctx, tx, consumer, a); err != nil || !a.status.Stuck() {
 		return err
 	}
 	return tell(a.msg.Copy(), a.text)
@@ -296,15 +297,15 @@ func (q *Queue) putCopy(
 // none: then it waits for an operator.
 func (q *Queue) failAgain(ctx context.Context, tx *sqlx.Tx, consumer int32, a *arrival, tell tellParked) error {
 	d := q.store.dialect
-	_, err := tx.ExecContext(ctx, d.TouchMessage, a.last, groupOf(a.last), a.delay.Microseconds(), consumer, a.id, FailedRetryable)
-	if err == nil && a.status.stuck() {
+	_, err := tx.ExecContext(ctx, d.TouchMessage, a.last, stored.Group(a.last), a.delay.Microseconds(), consumer, a.id, stored.FailedRetryable)
+	if err == nil && a.status.Stuck() {
 		_, err = tx.ExecContext(ctx, d.MoveMessage,
-			a.status, noteText(a.text), a.delay.Microseconds(), consumer, a.id, FailedRetryable)
+			a.status, noteText(a.text), a.delay.Microseconds(), consumer, a.id, stored.FailedRetryable)
 	}
 	if err == nil {
 		err = q.store.note(ctx, tx, consumer, a.id, itFailed)
 	}
-	if err != nil || !a.status.stuck() {
+	if err != nil || !a.status.Stuck() {
 		return err
 	}
 	return tell(a.msg.Copy(), a.text)
@@ -316,7 +317,7 @@ func (q *Queue) insertFailed(ctx context.Context, tx *sqlx.Tx, consumer int32, a
 	_, err := tx.ExecContext(ctx, q.store.dialect.InsertMessage,
 		consumer, a.id, a.status, a.attempts, []byte(a.topic), partition, offset, a.orderKey, noteText(kind), noteText(version),
 		[]byte(a.msg.UUID), msgcode.AppendMetadata(nil, a.msg.Metadata), a.payload.inRow, a.hash,
-		a.last, groupOf(a.last), noteText(a.text), nil, nil, sql.NullInt64{}, a.payload.form, a.payload.ref,
+		a.last, stored.Group(a.last), noteText(a.text), nil, nil, sql.NullInt64{}, a.payload.form, a.payload.ref,
 		a.delay.Microseconds())
 	if err != nil {
 		return err
@@ -332,7 +333,7 @@ func (a *arrival) occasion() occasion {
 	switch {
 	case a.attempts > 0 || a.last != nil:
 		return itFailed
-	case a.status.stuck():
+	case a.status.Stuck():
 		return putAside
 	}
 	return unnoted
@@ -346,7 +347,7 @@ func (q *Queue) register(ctx context.Context) (int32, error) {
 	if q.registered.id != 0 && q.registered.generation == generation {
 		return q.registered.id, nil
 	}
-	config := ConsumerConfig{Name: q.name.name, Epoch: q.name.epoch, Key: q.config.Key}
+	config := ConsumerConfig{Name: q.name.Name, Epoch: q.name.Epoch, Key: q.config.Key}
 	config.setDefaults()
 	c := &Consumer{store: q.store, config: config}
 	row, err := c.findOrInsert(ctx)

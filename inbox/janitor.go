@@ -13,6 +13,7 @@ import (
 	"github.com/millrace-go/millrace/internal/ambient"
 	"github.com/millrace-go/millrace/internal/database"
 	"github.com/millrace-go/millrace/internal/keycode"
+	"github.com/millrace-go/millrace/internal/stored"
 )
 
 // Archived is a completed claim about to be deleted.
@@ -22,7 +23,7 @@ type Archived struct {
 	MessageID   string
 	ProcessedAt time.Time
 	Discarded   bool // completed by an operator
-	Imported    bool // handled by another system, see [Store.Import]
+	Imported    bool // handled by another system, see admin.Admin.Import
 }
 
 // janitor deletes what is older than its consumer's retention. It walks the primary key
@@ -112,13 +113,13 @@ func (j *janitor) purgeAll(ctx context.Context) (int, error) {
 	if err := s.db.GetContext(ctx, &now, s.dialect.Now); err != nil {
 		return 0, err
 	}
-	var consumers []consumerRow
+	var consumers []stored.Consumer
 	if err := s.db.SelectContext(ctx, &consumers, s.dialect.SelectConsumers); err != nil {
 		return 0, err
 	}
 	total := 0
 	var problems []error // one consumer's stops no other's
-	var kept []consumerRow
+	var kept []stored.Consumer
 	for _, c := range consumers {
 		if c.Retention == 0 || string(c.Namespace) != s.config.Namespace {
 			continue
@@ -152,7 +153,7 @@ type claimRow struct {
 }
 
 // walk goes once through a consumer's claims and plans the next walk by what it saw.
-func (j *janitor) walk(ctx context.Context, c consumerRow, now int64) (int, error) {
+func (j *janitor) walk(ctx context.Context, c stored.Consumer, now int64) (int, error) {
 	const page = 500
 	s := j.store
 	before := now - c.Retention
@@ -166,7 +167,7 @@ func (j *janitor) walk(ctx context.Context, c consumerRow, now int64) (int, erro
 		var expired [][]byte
 		for _, row := range rows {
 			switch {
-			case row.Result == resultOpen:
+			case row.Result == stored.ResultOpen:
 			case row.ProcessedAt < before:
 				expired = append(expired, row.ID)
 			default:
@@ -194,7 +195,7 @@ func (j *janitor) walk(ctx context.Context, c consumerRow, now int64) (int, erro
 
 // note leaves a trace for [Store.Check]: there is a janitor, and all that has expired is
 // deleted. It writes once in a hundredth of the retention at most.
-func (j *janitor) note(ctx context.Context, c consumerRow, now int64) error {
+func (j *janitor) note(ctx context.Context, c stored.Consumer, now int64) error {
 	if now-c.PurgedAt < c.Retention/100 {
 		return nil
 	}
@@ -210,7 +211,7 @@ func (j *janitor) note(ctx context.Context, c consumerRow, now int64) error {
 
 // remove deletes the expired among ids, raising the purge line in the same transaction.
 // Rows that someone holds, and those with an unsettled outcome, stay for the next walk.
-func (j *janitor) remove(ctx context.Context, c consumerRow, ids [][]byte, before int64) (removed int, err error) {
+func (j *janitor) remove(ctx context.Context, c stored.Consumer, ids [][]byte, before int64) (removed int, err error) {
 	s := j.store
 	err = s.db.Write(ctx, func(tx *sqlx.Tx) error {
 		removed = 0
@@ -258,7 +259,7 @@ func (j *janitor) remove(ctx context.Context, c consumerRow, ids [][]byte, befor
 }
 
 // archive hands rows over in the transaction that deletes them.
-func (j *janitor) archive(ctx context.Context, tx *sqlx.Tx, c consumerRow, rows []claimRow) error {
+func (j *janitor) archive(ctx context.Context, tx *sqlx.Tx, c stored.Consumer, rows []claimRow) error {
 	if j.store.config.Archive == nil {
 		return nil
 	}
@@ -266,8 +267,8 @@ func (j *janitor) archive(ctx context.Context, tx *sqlx.Tx, c consumerRow, rows 
 	for _, row := range rows {
 		archived = append(archived, Archived{
 			Consumer: string(c.Name), Epoch: c.Epoch, MessageID: keycode.String(row.ID),
-			ProcessedAt: time.UnixMicro(row.ProcessedAt).UTC(), Discarded: row.Result == resultDiscarded,
-			Imported: row.Result == resultImported,
+			ProcessedAt: time.UnixMicro(row.ProcessedAt).UTC(), Discarded: row.Result == stored.ResultDiscarded,
+			Imported: row.Result == stored.ResultImported,
 		})
 	}
 	own := ambient.New(tx, j.store.db.DB)

@@ -15,6 +15,7 @@ import (
 	"github.com/millrace-go/millrace/internal/database"
 	"github.com/millrace-go/millrace/internal/dialect"
 	"github.com/millrace-go/millrace/internal/keycode"
+	"github.com/millrace-go/millrace/internal/stored"
 )
 
 // A message without a key is kept whole, FAILED_TERMINAL, under an id of its own, and acked: it would
@@ -134,19 +135,19 @@ func (cl *Claim) keepKeyless() (kept bool, err error) {
 		because.text = ReasonNoKey + ": middleware.Inbox finds none, and pubsub.Durable does: give both the same Key and Fingerprint; " +
 			"then try the message again (" + strings.TrimPrefix(because.text, ReasonNoKey+": ") + ")"
 	}
-	stored, err := cl.keepBy(a.keep, because)
+	fresh, err := cl.keepBy(a.keep, because)
 	if err != nil {
 		return false, err
 	}
-	if !stored {
-		cl.answer = "stored as " + FailedTerminal.String()
+	if !fresh {
+		cl.answer = "stored as " + stored.FailedTerminal.String()
 		cl.duplicate()
 	}
 	return true, nil
 }
 
 // keepBy calls keep, unless the database is known to be down.
-func (cl *Claim) keepBy(keep func(context.Context, why) (bool, error), because why) (stored bool, err error) {
+func (cl *Claim) keepBy(keep func(context.Context, why) (bool, error), because why) (kept bool, err error) {
 	s, d := cl.consumer.store, cl.delivery
 	pass, up := s.outage.Enter(d.ctx)
 	if !up {
@@ -161,7 +162,7 @@ func (cl *Claim) keepBy(keep func(context.Context, why) (bool, error), because w
 	}()
 	ctx, cancel := context.WithTimeout(d.ctx, cl.consumer.config.TwinWait) // the queue's key may be in somebody's transaction
 	defer cancel()
-	stored, err = keep(ctx, because)
+	kept, err = keep(ctx, because)
 	returned = true
 	if err != nil && ctx.Err() != nil && d.ctx.Err() == nil {
 		pass.Cancel()
@@ -180,15 +181,15 @@ func (cl *Claim) keepBy(keep func(context.Context, why) (bool, error), because w
 			pass.Cancel()
 		}
 	}
-	return stored, err
+	return kept, err
 }
 
 // asideStatus is the state in which a message is kept that is parked before its handler ran.
-func (d *delivery) asideStatus() Status {
+func (d *delivery) asideStatus() stored.Status {
 	if d.keyless.text != "" {
-		return FailedTerminal
+		return stored.FailedTerminal
 	}
-	return Parked
+	return stored.Parked
 }
 
 // identify finds the key of a, and what it is compared and ordered by. One that lacks any of them is
@@ -224,14 +225,14 @@ func (q *Queue) identify(a *arrival) error {
 	if err == nil {
 		return nil
 	}
-	a.status, a.delay = FailedTerminal, never
+	a.status, a.delay = stored.FailedTerminal, stored.Never
 	a.why, err = noKey(a.msg.Context(), q.store.counted(err))
 	return err
 }
 
 // keep stores a message that is FAILED_TERMINAL as it arrives, and reports whether it was not stored
 // before.
-func (q *Queue) keep(ctx context.Context, a *arrival) (stored bool, err error) {
+func (q *Queue) keep(ctx context.Context, a *arrival) (fresh bool, err error) {
 	id, err := q.register(ctx)
 	if err == nil {
 		err = q.seal(ctx, a)
@@ -244,7 +245,7 @@ func (q *Queue) keep(ctx context.Context, a *arrival) (stored bool, err error) {
 		})
 	}
 	if err != nil {
-		return false, q.name.explain(fmt.Sprintf("store message %q", a.msg.UUID), q.store.db.Noticed(err))
+		return false, q.explain(fmt.Sprintf("store message %q", a.msg.UUID), q.store.db.Noticed(err))
 	}
 	if kept != nil {
 		q.observeKept(ctx, kept)
@@ -264,7 +265,7 @@ func (q *Queue) observeKept(ctx context.Context, a *arrival) {
 // what it stored, which is a collision where the key is that of another message.
 func (q *Queue) putTerminal(
 	ctx context.Context, tx *sqlx.Tx, consumer int32, a *arrival, tell tellParked,
-) (stored *arrival, err error) {
+) (kept *arrival, err error) {
 	d := q.store.dialect
 	if _, err := tx.ExecContext(ctx, d.OpenClaim, consumer, a.id, a.hash, 1); err != nil {
 		return nil, err
@@ -275,21 +276,21 @@ func (q *Queue) putTerminal(
 	}
 	switch {
 	case !a.keyless && row.other(a.hash):
-		stored, err = q.parkTwin(ctx, tx, consumer, a)
-	case row.Result != resultOpen && row.Outcome != nil && !row.OpenStatus.Valid: // what it produced must go out
+		kept, err = q.parkTwin(ctx, tx, consumer, a)
+	case row.Result != stored.ResultOpen && row.Outcome != nil && !row.OpenStatus.Valid: // what it produced must go out
 		settling := *a // the transaction may be tried again
-		settling.status, settling.delay, settling.why = Settling, q.config.MinBackoff, unsettled
+		settling.status, settling.delay, settling.why = stored.Settling, q.config.MinBackoff, unsettled
 		return nil, q.insertFailed(ctx, tx, consumer, &settling)
-	case row.Result != resultOpen || row.OpenStatus.Valid:
+	case row.Result != stored.ResultOpen || row.OpenStatus.Valid:
 		a.past = row.Outcome != nil && row.OpenHash.Int64 != a.hash
 		return nil, nil
 	default:
-		stored, err = a, q.insertFailed(ctx, tx, consumer, a)
+		kept, err = a, q.insertFailed(ctx, tx, consumer, a)
 	}
 	if err != nil {
 		return nil, err
 	}
-	return stored, tell(a.msg.Copy(), stored.text)
+	return kept, tell(a.msg.Copy(), kept.text)
 }
 
 // withoutKey says that l has no key, which no other attempt would change. There is no table to keep the

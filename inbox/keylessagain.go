@@ -11,6 +11,7 @@ import (
 
 	"github.com/millrace-go/millrace/internal/database"
 	"github.com/millrace-go/millrace/internal/keycode"
+	"github.com/millrace-go/millrace/internal/stored"
 )
 
 // nameKeyless gives messages without a key that are to be tried again the id of the key they have by
@@ -47,7 +48,7 @@ func (l *Leased) later(ctx context.Context, cause error) error {
 		attempts--
 	}
 	notNow := why{ReasonNotTried, "its key could not be looked for"}
-	return l.move(ctx, fate{FailedRetryable, attempts, l.queue.config.MinBackoff, notNow, errorText(cause)}, unnoted)
+	return l.move(ctx, fate{stored.FailedRetryable, attempts, l.queue.config.MinBackoff, notNow, errorText(cause)}, unnoted)
 }
 
 // findKey looks for the key of l. It returns why that is not possible now.
@@ -65,7 +66,7 @@ func (l *Leased) findKey(ctx context.Context) (notNow, err error) {
 		return err, l.later(ctx, err)
 	}
 	if a.keyless {
-		return nil, l.move(ctx, fate{FailedTerminal, l.row.Attempts, never, a.why, l.row.LastError}, putAside)
+		return nil, l.move(ctx, fate{stored.FailedTerminal, l.row.Attempts, stored.Never, a.why, l.row.LastError}, putAside)
 	}
 	var parked *arrival
 	var known bool
@@ -99,18 +100,18 @@ func (l *Leased) name(
 		return nil, false, err
 	}
 	next, delay := *a, time.Duration(0)
-	next.status = FailedRetryable
+	next.status = stored.FailedRetryable
 	next.why = why{ReasonNoKey, "had no key, and was kept as " + keycode.String(l.row.MessageID)}
 	if row.other(a.hash) {
 		next.original, next.id = a.id, keycode.Derive(a.id, a.print)
-		next.status, delay = Parked, never
+		next.status, delay = stored.Parked, stored.Never
 		next.why = why{ReasonCollision, "same key as message " + a.key + ", other payload"}
 		if row, err = l.openFor(ctx, tx, &next); err != nil {
 			return nil, false, err
 		}
 		parked = &next
 	}
-	if row.Result != resultOpen || row.OpenStatus.Valid {
+	if row.Result != stored.ResultOpen || row.OpenStatus.Valid {
 		return nil, true, l.drop(ctx, tx, true)
 	}
 	named, err := database.Affected(tx.ExecContext(ctx, l.queue.store.dialect.Queue.NameLeased, next.id, next.hash, next.original,

@@ -10,6 +10,7 @@ import (
 
 	"github.com/millrace-go/millrace/internal/database"
 	"github.com/millrace-go/millrace/internal/original"
+	"github.com/millrace-go/millrace/internal/stored"
 )
 
 // Leased is an open message that was taken from the table to be delivered. It is answered
@@ -17,7 +18,7 @@ import (
 type Leased struct {
 	attempt
 
-	row     messageRow
+	row     stored.Message
 	token   int64
 	suspect bool
 	out     bool   // marked as handed out when it was leased
@@ -28,7 +29,7 @@ type Leased struct {
 }
 
 // newLeased returns what row became, with the attempt of a suspect counted already.
-func newLeased(q *Queue, row messageRow, token int64, suspect bool) *Leased {
+func newLeased(q *Queue, row stored.Message, token int64, suspect bool) *Leased {
 	l := &Leased{row: row, token: token, suspect: suspect}
 	l.queue, l.number, l.receivedAt = q, row.Attempts+1, time.UnixMicro(row.ReceivedAt).UTC()
 	if suspect {
@@ -49,7 +50,7 @@ func leasedOf(ctx context.Context) *Leased {
 // not know its handler.
 func StoredFor(ctx context.Context) string {
 	if l := leasedOf(ctx); l != nil {
-		return l.queue.name.name
+		return l.queue.name.Name
 	}
 	return ""
 }
@@ -83,8 +84,8 @@ func (l *Leased) decode() (err error) {
 	if l.decoded {
 		return nil
 	}
-	if l.metadata, err = l.row.decoded(); err != nil && l.row.Status != Settling {
-		return err
+	if l.metadata, err = l.row.Decoded(); err != nil && l.row.Status != stored.Settling {
+		return Terminal(err)
 	}
 	l.decoded = true
 	return nil
@@ -92,7 +93,7 @@ func (l *Leased) decode() (err error) {
 
 // claimed reports whether the key has had a claim: then it is taken back, not made.
 func (l *Leased) claimed() bool {
-	return l.row.Attempts > 0 || l.row.Aggregate != nil || l.row.Status == Settling || l.row.Status == FailedRetryable
+	return l.row.Attempts > 0 || l.row.Aggregate != nil || l.row.Status == stored.Settling || l.row.Status == stored.FailedRetryable
 }
 
 // Finish closes the message after it was acked. Where the inbox handled it, it has done so
@@ -101,7 +102,7 @@ func (l *Leased) Finish(ctx context.Context) error {
 	if over, _, _ := l.result(); over {
 		return nil
 	}
-	return l.queue.name.explain(fmt.Sprintf("close message %d", l.row.ID), l.close(ctx))
+	return l.queue.explain(fmt.Sprintf("close message %d", l.row.ID), l.close(ctx))
 }
 
 // close makes the message completed. What a handler produced is with the broker by then.
@@ -112,7 +113,7 @@ func (l *Leased) close(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		if l.row.Status == Settling {
+		if l.row.Status == stored.Settling {
 			query, args, err := s.dialect.In(s.dialect.DeleteOutcomes, l.row.Consumer, [][]byte{l.row.MessageID})
 			if err != nil {
 				return err
@@ -145,11 +146,11 @@ func (l *Leased) Fail(ctx context.Context) error {
 		what = itFailed
 	}
 	f := l.queue.fateOf(charged, counts, cause, l.row.LastError)
-	if l.row.Status == Settling { // the handler is done, and the outcome must go out
-		f.status, f.why = Settling, unsettled
+	if l.row.Status == stored.Settling { // the handler is done, and the outcome must go out
+		f.status, f.why = stored.Settling, unsettled
 		f.delay = backoff(l.queue.config.MinBackoff, l.queue.config.MaxBackoff, f.attempts)
 	}
-	return l.queue.name.explain(fmt.Sprintf("put back message %d", l.row.ID), l.move(ctx, f, what))
+	return l.queue.explain(fmt.Sprintf("put back message %d", l.row.ID), l.move(ctx, f, what))
 }
 
 // PutBack has a message that was not handed over delivered again. It was no attempt.
@@ -171,7 +172,7 @@ func (l *Leased) move(ctx context.Context, f fate, what occasion) error {
 			moved, err = database.Affected(tx.ExecContext(ctx, s.dialect.Queue.CloseLeased, l.row.Consumer, l.row.MessageID, l.token))
 		} else {
 			moved, err = database.Affected(tx.ExecContext(ctx, s.dialect.Queue.MoveLeased, became.status, became.attempts, became.last,
-				groupOf(became.last), noteText(became.text), became.delay.Microseconds(), l.row.Consumer, l.row.MessageID, l.token))
+				stored.Group(became.last), noteText(became.text), became.delay.Microseconds(), l.row.Consumer, l.row.MessageID, l.token))
 		}
 		if err == nil && moved != 1 {
 			err = ErrLost
@@ -179,7 +180,7 @@ func (l *Leased) move(ctx context.Context, f fate, what occasion) error {
 		if err == nil && became.status != 0 {
 			err = s.note(ctx, tx, l.row.Consumer, l.row.MessageID, what)
 		}
-		if err != nil || !became.status.stuck() {
+		if err != nil || !became.status.Stuck() {
 			return err
 		}
 		if msg, err := l.Message(ctx); err == nil {
@@ -197,7 +198,7 @@ func (l *Leased) move(ctx context.Context, f fate, what occasion) error {
 // twin may have completed it meanwhile: then there is nothing left to do, status 0, or what
 // the twin produced must still go out.
 func (l *Leased) openClaim(ctx context.Context, tx *sqlx.Tx, f fate) (fate, error) {
-	if f.status == Settling {
+	if f.status == stored.Settling {
 		return f, nil
 	}
 	d := l.queue.store.dialect
@@ -209,10 +210,10 @@ func (l *Leased) openClaim(ctx context.Context, tx *sqlx.Tx, f fate) (fate, erro
 		return f, err
 	}
 	switch {
-	case claim.Result == resultOpen || claim.Hash != l.row.Hash && claim.Result != resultImported:
+	case claim.Result == stored.ResultOpen || claim.Hash != l.row.Hash && claim.Result != stored.ResultImported:
 		return f, nil
 	case claim.Outcome != nil:
-		return fate{Settling, f.attempts, l.queue.config.MinBackoff, unsettled, f.last}, nil
+		return fate{stored.Settling, f.attempts, l.queue.config.MinBackoff, unsettled, f.last}, nil
 	}
 	return fate{}, nil
 }

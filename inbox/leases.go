@@ -11,6 +11,7 @@ import (
 
 	"github.com/millrace-go/millrace/internal/outage"
 	"github.com/millrace-go/millrace/internal/steady"
+	"github.com/millrace-go/millrace/internal/stored"
 	"github.com/millrace-go/millrace/internal/turns"
 )
 
@@ -104,7 +105,7 @@ type Leases struct {
 	outage outage.Breaker
 
 	mu        sync.Mutex
-	consumers map[consumerName]*LeaseConsumer
+	consumers map[stored.Name]*LeaseConsumer
 }
 
 // NewLeases returns leases kept in store.
@@ -120,7 +121,7 @@ func NewLeases(store LeaseStore, config LeasesConfig) *Leases {
 		log:       steady.Logger(config.Logger, nil),
 		debug:     !silent,
 		observe:   newObservers(config.Observers),
-		consumers: make(map[consumerName]*LeaseConsumer),
+		consumers: make(map[stored.Name]*LeaseConsumer),
 	}
 }
 
@@ -164,7 +165,7 @@ func (c LeaseConfig) Validate() error {
 	c.setDefaults()
 	var problems []error
 	problem := func(format string, args ...any) { problems = append(problems, fmt.Errorf(format, args...)) }
-	if most := maxName - len(leaseNames); len(c.Name) > most {
+	if most := maxName - len(stored.LeaseNames); len(c.Name) > most {
 		problem("Consumer %.20q… is longer than %d bytes: choose a shorter name", c.Name, most)
 	}
 	if c.Epoch < 0 {
@@ -217,7 +218,7 @@ func (l *Leases) Consumer(config LeaseConfig) (*LeaseConsumer, error) {
 
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	name := consumerName{config.Name, config.Epoch}
+	name := stored.Name{Name: config.Name, Epoch: config.Epoch}
 	c := &LeaseConsumer{leases: l, config: config, prefix: fmt.Sprintf("%d:", len(l.consumers))}
 	if known := l.consumers[name]; known != nil {
 		if known.config.Handler != config.Handler {

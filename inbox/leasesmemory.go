@@ -13,6 +13,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill"
 
 	"github.com/millrace-go/millrace/internal/steady"
+	"github.com/millrace-go/millrace/internal/stored"
 )
 
 // MemoryLeasesConfig is how much [NewMemoryLeases] remembers. The zero value is right for
@@ -57,7 +58,7 @@ func NewMemoryLeases(config MemoryLeasesConfig) (*Leases, error) {
 	m := &memoryLeases{
 		born:    time.Now(),
 		seed:    maphash.MakeSeed(),
-		numbers: make(map[consumerName]uint32),
+		numbers: make(map[stored.Name]uint32),
 		log:     steady.Logger(config.Logger, nil),
 		evicted: only[EvictedObserver](config.Observers),
 	}
@@ -84,7 +85,7 @@ type memoryLeases struct {
 	warned  sync.Once
 
 	mu      sync.RWMutex
-	numbers map[consumerName]uint32
+	numbers map[stored.Name]uint32
 }
 
 // memoryKey is a consumer's number and a message's id, without a pointer: a map of many
@@ -192,7 +193,7 @@ func (m *memoryLeases) Extend(_ context.Context, key LeaseKey, token int64, leas
 }
 
 func (m *memoryLeases) find(key LeaseKey) (*memoryShard, memoryKey) {
-	name := consumerName{key.Consumer, key.Epoch}
+	name := stored.Name{Name: key.Consumer, Epoch: key.Epoch}
 	m.mu.RLock()
 	number, known := m.numbers[name]
 	m.mu.RUnlock()

@@ -10,6 +10,7 @@ import (
 
 	"github.com/jmoiron/sqlx"
 	"github.com/millrace-go/millrace/internal/database"
+	"github.com/millrace-go/millrace/internal/stored"
 )
 
 // Leases returns leases kept in the Store's tables, for handlers of the same service that
@@ -111,12 +112,12 @@ func (q *sqlLeases) write(ctx context.Context, key LeaseKey,
 // consumer returns what registers the consumer of key. Its row has no retention, so the
 // janitor does not look for claims of it.
 func (q *sqlLeases) consumer(key LeaseKey) *Consumer {
-	name := consumerName{key.Consumer, key.Epoch}
+	name := stored.Name{Name: key.Consumer, Epoch: key.Epoch}
 	if c, ok := q.consumers.Load(name); ok {
 		return c.(*Consumer)
 	}
 	c, _ := q.consumers.LoadOrStore(name, &Consumer{store: q.store, config: ConsumerConfig{
-		Name: leaseNames + key.Consumer, Epoch: key.Epoch, Key: Key{source: key.Source}, Retention: Forever,
+		Name: stored.LeaseNames + key.Consumer, Epoch: key.Epoch, Key: Key{source: key.Source}, Retention: Forever,
 	}})
 	return c.(*Consumer)
 }

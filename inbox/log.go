@@ -2,28 +2,11 @@ package inbox
 
 import (
 	"github.com/ThreeDotsLabs/watermill"
-
-	"github.com/millrace-go/millrace/internal/keycode"
 )
-
-// sayDecided tells of what an operator did; the audit table keeps it.
-func (s *Store) sayDecided(by Operator, action string, about watermill.LogFields) {
-	s.log.Info("inbox: an operator decided", about.Add(watermill.LogFields{
-		"operator": by.Name, "action": action, "reason": by.Reason,
-	}))
-}
-
-// fields are what a log line says of a message that an operator decides about.
-func (r messageRow) fields() watermill.LogFields {
-	return Event{
-		Consumer: string(r.Name), Epoch: r.Epoch, MessageID: keycode.String(r.MessageID), UUID: string(r.UUID),
-		Topic: string(r.Topic), Attempt: r.Attempts,
-	}.fields()
-}
 
 // fields are what a log line says of a queue.
 func (q *Queue) fields() watermill.LogFields {
-	return watermill.LogFields{"consumer": q.name.name, "epoch": q.name.epoch}
+	return watermill.LogFields{"consumer": q.name.Name, "epoch": q.name.Epoch}
 }
 
 // fields are what a log line says of the event: as much as docs/logs.md promises, and nothing

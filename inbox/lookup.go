@@ -5,6 +5,8 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+
+	"github.com/millrace-go/millrace/internal/stored"
 )
 
 // lookup is what the tables say of a key.
@@ -29,29 +31,20 @@ func (l *lookup) scan(row *sql.Row) error {
 
 // other reports whether the key is known as that of a message with another hash.
 func (l *lookup) other(hash int64) bool {
-	if l.Result == resultOpen {
+	if l.Result == stored.ResultOpen {
 		return l.OpenStatus.Valid && l.OpenHash.Int64 != hash
 	}
-	return l.Result != resultImported && l.Hash != hash
+	return l.Result != stored.ResultImported && l.Hash != hash
 }
 
 // of reports whether the key is known as that of a message with this hash, which is handled, or stored, or of
 // which only the claim is left.
 func (l *lookup) of(hash int64) bool {
-	if l.OpenStatus.Valid && l.OpenHash.Int64 == hash || l.Result == resultImported {
+	if l.OpenStatus.Valid && l.OpenHash.Int64 == hash || l.Result == stored.ResultImported {
 		return true
 	}
-	return l.Hash == hash && (l.Result != resultOpen || !l.OpenStatus.Valid)
+	return l.Hash == hash && (l.Result != stored.ResultOpen || !l.OpenStatus.Valid)
 }
-
-// What a claim's result says.
-const (
-	resultOpen       = 0
-	resultCompleted  = 1
-	resultDiscarded  = 2
-	resultSuperseded = 3 // by the message of a newer epoch
-	resultImported   = 4 // another system handled it, so the hash of its payload is not known
-)
 
 // look reads what is known of the key, outside any transaction.
 func (cl *Claim) look() (next step, err error) {
@@ -70,7 +63,7 @@ func (cl *Claim) look() (next step, err error) {
 	if d.keyless.text != "" { // whatever an operator made of its payload
 		row.Hash, row.OpenHash.Int64 = d.hash, d.hash
 	}
-	if row.Result != resultOpen {
+	if row.Result != stored.ResultOpen {
 		return cl.completed(row)
 	}
 	if err := cl.unsure(retake); err != nil {
@@ -79,8 +72,8 @@ func (cl *Claim) look() (next step, err error) {
 	if !row.OpenStatus.Valid {
 		return retake, nil
 	}
-	status := Status(row.OpenStatus.Int16)
-	if cl.replayed && cl.lease == nil && status.retryable() && cl.keyless.text == "" {
+	status := stored.Status(row.OpenStatus.Int16)
+	if cl.replayed && cl.lease == nil && status.Retryable() && cl.keyless.text == "" {
 		if next, taken, err := cl.takeUp(ctx, row.OpenID.Int64); taken || err != nil {
 			return next, err
 		}
@@ -88,11 +81,11 @@ func (cl *Claim) look() (next step, err error) {
 	if !d.is(row.OpenHash.Int64) {
 		return cl.collision()
 	}
-	if status == FailedRetryable && cl.lease == nil {
+	if status == stored.FailedRetryable && cl.lease == nil {
 		cl.openRow = true
 		return retake, nil
 	}
-	if status == InProgress && cl.lease != nil && !cl.inherited() { // whether it is still ours is seen at the end
+	if status == stored.InProgress && cl.lease != nil && !cl.inherited() { // whether it is still ours is seen at the end
 		return retake, nil
 	}
 	cl.answer = "stored as " + status.String()
@@ -102,7 +95,7 @@ func (cl *Claim) look() (next step, err error) {
 // completed answers a copy of a message that was handled.
 func (cl *Claim) completed(row lookup) (next step, err error) {
 	d := cl.delivery
-	if row.Result != resultImported && !d.is(row.Hash) {
+	if row.Result != stored.ResultImported && !d.is(row.Hash) {
 		return cl.collision()
 	}
 	if row.Outcome != nil {
@@ -188,7 +181,7 @@ func (s *Store) observeCollision(ctx context.Context, e Event) {
 
 // observeParked tells of a message that waits for an operator.
 func (s *Store) observeParked(ctx context.Context, e Event) {
-	s.tallies.of(consumerName{e.Consumer, e.Epoch}).parked.Add(1)
+	s.tallies.of(stored.Name{Name: e.Consumer, Epoch: e.Epoch}).parked.Add(1)
 	about := e
 	about.Err = nil // the line says it already
 	s.log.Error("inbox: message parked for an operator", e.Err, about.fields())

@@ -1,163 +1,22 @@
 package inbox
 
 import (
-	"cmp"
 	"context"
 	"database/sql"
 	"errors"
 	"fmt"
 	"time"
 
-	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/jmoiron/sqlx"
 
 	"github.com/millrace-go/millrace/internal/keycode"
 	"github.com/millrace-go/millrace/internal/msgcode"
+	"github.com/millrace-go/millrace/internal/stored"
 )
-
-// Status is the state of an open message.
-type Status int16
-
-// States of open messages. A message that is completed is not open: its claim says so.
-const (
-	Received        Status = 1
-	InProgress      Status = 2
-	Settling        Status = 3
-	FailedRetryable Status = 4
-	FailedTerminal  Status = 5
-	Parked          Status = 6
-	Held            Status = 7
-)
-
-// String returns the name of the state.
-func (s Status) String() string {
-	switch s {
-	case Received:
-		return "RECEIVED"
-	case InProgress:
-		return "IN_PROGRESS"
-	case Settling:
-		return "SETTLING"
-	case FailedRetryable:
-		return "FAILED_RETRYABLE"
-	case FailedTerminal:
-		return "FAILED_TERMINAL"
-	case Parked:
-		return "PARKED"
-	case Held:
-		return "HELD"
-	}
-	return fmt.Sprintf("Status(%d)", int16(s))
-}
-
-// stuck reports whether nobody but an operator will do something about the message.
-func (s Status) stuck() bool { return s == Parked || s == FailedTerminal }
-
-// Message is an open message: stored whole, waiting for a worker or an operator.
-type Message struct {
-	ID           int64 // of the row: what [Store.Retry] and [Store.Discard] take
-	Consumer     string
-	Epoch        int
-	MessageID    string // the key
-	Status       Status
-	Attempts     int
-	Topic        string
-	Position     Position // as [Config.Position] told it
-	EventType    string
-	EventVersion string
-	UUID         string
-	Metadata     message.Metadata
-	Payload      []byte // not where only an outline was asked for
-	Unreadable   error  // why there is no Payload, or no Metadata: ErrErased, one that is terminal, or what passes
-	OrderKey     string
-	ReceivedAt   time.Time
-	DueAt        time.Time // when something will be done about it by itself; zero: never, or it is being worked on
-	LeasedUntil  time.Time // until when a process has it, unless it renews; zero: nobody has it
-	LastError    string
-	ErrorGroup   int64 // see [Store.FailureGroups]; 0: no error
-	Reason       string
-	Original     string // of a collision: the key it collided with
-	Aggregate    string // of one that the version gate put aside …
-	Version      int64  // … and the version it brings
-
-	CorrelationID string // of the metadata: correlation_id, as Watermill's middleware sets it, or ce_correlationid
-	CausationID   string // of the metadata: causation_id or ce_causationid
-
-	row messageRow
-}
-
-// messageRow is a row of the messages table.
-type messageRow struct {
-	Name         []byte        `db:"name"`
-	KeySource    []byte        `db:"key_source"` // only of a single message
-	Epoch        int           `db:"epoch"`
-	ID           int64         `db:"id"`
-	Consumer     int32         `db:"consumer"`
-	MessageID    []byte        `db:"message_id"`
-	Status       Status        `db:"status"`
-	Attempts     int           `db:"attempts"`
-	Topic        []byte        `db:"topic"`
-	Partition    sql.NullInt64 `db:"partition_no"`
-	Offset       sql.NullInt64 `db:"offset_no"`
-	OrderKey     []byte        `db:"order_key"`
-	EventType    []byte        `db:"event_type"`
-	EventVersion []byte        `db:"event_version"`
-	UUID         []byte        `db:"uuid"`
-	Metadata     []byte        `db:"metadata"`
-	Payload      []byte        `db:"payload"`
-	Hash         int64         `db:"payload_hash"`
-	ReceivedAt   int64         `db:"received_at"`
-	DueAt        int64         `db:"due_at"`
-	LeaseToken   int64         `db:"lease_token"`
-	LastError    []byte        `db:"last_error"`
-	ErrorGroup   sql.NullInt64 `db:"error_group"`
-	Reason       []byte        `db:"reason"`
-	Original     []byte        `db:"original"`
-	Aggregate    []byte        `db:"aggregate"`
-	Version      sql.NullInt64 `db:"version"`
-	Form         payloadForm   `db:"payload_form"`
-	Ref          []byte        `db:"payload_ref"`
-}
-
-var errMetadata = errors.New("what is stored as metadata is something else, so the row was changed: " +
-	"put back what it was and try the message again, or discard it")
-
-// decoded returns the metadata of r, or a terminal error.
-func (r *messageRow) decoded() (message.Metadata, error) {
-	md, err := msgcode.DecodeMetadata(r.Metadata)
-	if err != nil {
-		return nil, Terminal(fmt.Errorf("message %d: %w (%w)", r.ID, errMetadata, err))
-	}
-	return md, nil
-}
-
-func (r messageRow) message() Message {
-	md, err := r.decoded()
-	m := Message{
-		ID: r.ID, Consumer: string(r.Name), Epoch: r.Epoch, MessageID: keycode.String(r.MessageID),
-		Status: r.Status, Attempts: r.Attempts, Topic: string(r.Topic), Position: positionOf(string(r.Topic), r.Partition, r.Offset),
-		EventType: string(r.EventType), EventVersion: string(r.EventVersion),
-		UUID: string(r.UUID), Metadata: md, Payload: r.Payload, Unreadable: err,
-		ReceivedAt: time.UnixMicro(r.ReceivedAt).UTC(),
-		LastError:  string(r.LastError), Reason: string(r.Reason), Original: keycode.String(r.Original),
-		Aggregate: keycode.String(r.Aggregate), Version: r.Version.Int64,
-		OrderKey: keycode.String(r.OrderKey), ErrorGroup: r.ErrorGroup.Int64,
-		CorrelationID: cmp.Or(md["correlation_id"], md["ce_correlationid"]),
-		CausationID:   cmp.Or(md["causation_id"], md["ce_causationid"]),
-		row:           r,
-	}
-	switch at := time.UnixMicro(r.DueAt).UTC(); {
-	case r.LeaseToken != 0:
-		m.LeasedUntil = at
-	case time.Until(at) < never/2:
-		m.DueAt = at
-	}
-	return m
-}
 
 // openMessage is what differs from one open message to the next.
 type openMessage struct {
-	status    Status
+	status    stored.Status
 	attempts  int
 	lastError []byte
 	reason    string
@@ -182,7 +41,7 @@ func (s *Store) insertMessage(ctx context.Context, tx *sqlx.Tx, cl *Claim, open 
 	_, err = tx.ExecContext(ctx, s.dialect.InsertMessage,
 		cl.id32, d.id, open.status, open.attempts, []byte(d.topic), partition, offset, nil,
 		noteText(kind), noteText(version), []byte(d.as.Came.UUID), msgcode.AppendMetadata(nil, d.as.Came.Metadata),
-		payload.inRow, d.hash, open.lastError, groupOf(open.lastError), noteText(open.reason), d.original,
+		payload.inRow, d.hash, open.lastError, stored.Group(open.lastError), noteText(open.reason), d.original,
 		aggregate, number, payload.form, payload.ref, open.delay)
 	if err != nil {
 		return fmt.Errorf("store the message, whose payload has %d bytes: %w", len(d.as.Came.Payload), err)
@@ -202,8 +61,8 @@ var (
 // be delivered, and no claim was made for that: then the copy is judged in its turn, and this one is done.
 func (cl *Claim) storeAside(ctx context.Context, tx *sqlx.Tx, open openMessage) error {
 	s := cl.consumer.store
-	var stored int64
-	switch err := tx.GetContext(ctx, &stored, s.dialect.Queue.SelectStored, cl.id32, cl.id); {
+	var kept int64
+	switch err := tx.GetContext(ctx, &kept, s.dialect.Queue.SelectStored, cl.id32, cl.id); {
 	case errors.Is(err, sql.ErrNoRows):
 		if err := s.insertMessage(ctx, tx, cl, open); err != nil {
 			return err
@@ -211,10 +70,10 @@ func (cl *Claim) storeAside(ctx context.Context, tx *sqlx.Tx, open openMessage) 
 		return s.note(ctx, tx, cl.id32, cl.id, putAside)
 	case err != nil:
 		return fmt.Errorf("look whether the message is stored: %w", err)
-	case !cl.is(stored):
+	case !cl.is(kept):
 		return errStoredOther
 	}
-	cl.answer = "stored as " + Received.String()
+	cl.answer = "stored as " + stored.Received.String()
 	return errStored
 }
 

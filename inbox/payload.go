@@ -11,6 +11,7 @@ import (
 
 	"github.com/millrace-go/millrace/internal/ambient"
 	"github.com/millrace-go/millrace/internal/dialect"
+	"github.com/millrace-go/millrace/internal/stored"
 )
 
 // PayloadInfo says which message a payload is of. It is the same when the payload is sealed
@@ -42,19 +43,10 @@ type PayloadCodec interface {
 	Open(ctx context.Context, info PayloadInfo, sealed []byte) ([]byte, error)
 }
 
-// payloadForm says what the bytes that are stored of a payload are.
-type payloadForm int16
-
-const (
-	payloadPlain  payloadForm = 0
-	payloadSealed payloadForm = 1
-	payloadErased payloadForm = 2 // before it was stored, so nothing is
-)
-
 // storedPayload is a payload as it is stored.
 type storedPayload struct {
 	inRow []byte
-	form  payloadForm
+	form  stored.Form
 	ref   []byte // of the blob, nil where it is in the row
 	body  []byte // of a blob that goes into our own table
 }
@@ -73,12 +65,12 @@ func (s *Store) sealPayload(ctx context.Context, consumer, topic string, msg *me
 		info := PayloadInfo{Consumer: consumer, Topic: topic, UUID: msg.UUID, Metadata: msg.Metadata}
 		sealed, err := s.config.Payloads.Seal(ctx, info, p.inRow)
 		if errors.Is(err, ErrErased) {
-			return storedPayload{inRow: []byte{}, form: payloadErased}, nil
+			return storedPayload{inRow: []byte{}, form: stored.Erased}, nil
 		}
 		if err != nil {
 			return p, fmt.Errorf("%w: seal it: %w", errNotKept, err)
 		}
-		p.inRow, p.form = append([]byte{}, sealed...), payloadSealed
+		p.inRow, p.form = append([]byte{}, sealed...), stored.Sealed
 	}
 	if s.config.BlobsAbove == 0 || len(p.inRow) <= s.config.BlobsAbove {
 		return p, nil
@@ -95,34 +87,31 @@ func (s *Store) sealPayloadIn(
 	return s.sealPayload(ambient.With(ctx, own), consumer, topic, msg)
 }
 
-// whole reports whether the row has the payload as it came.
-func (r *messageRow) whole() bool { return r.Form == payloadPlain && r.Ref == nil }
-
-// openPayload returns the payload of m as it came.
-func (s *Store) openPayload(ctx context.Context, m *Message) ([]byte, error) {
-	stored := m.row.Payload
-	if m.row.Ref != nil {
+// openPayload returns the payload of a stored message with this metadata as it came.
+func (s *Store) openPayload(ctx context.Context, row *stored.Message, metadata message.Metadata) ([]byte, error) {
+	kept := row.Payload
+	if row.Ref != nil {
 		var err error
-		if stored, err = s.getBlob(ctx, m.row.Ref); err != nil {
+		if kept, err = s.getBlob(ctx, row.Ref); err != nil {
 			return nil, err
 		}
 	}
-	info := PayloadInfo{Consumer: m.Consumer, Topic: m.Topic, UUID: m.UUID, Metadata: m.Metadata}
-	return s.unseal(ctx, info, m.row.Form, stored)
+	info := PayloadInfo{Consumer: string(row.Name), Topic: string(row.Topic), UUID: string(row.UUID), Metadata: metadata}
+	return s.unseal(ctx, info, row.Form, kept)
 }
 
-func (s *Store) unseal(ctx context.Context, info PayloadInfo, form payloadForm, stored []byte) ([]byte, error) {
+func (s *Store) unseal(ctx context.Context, info PayloadInfo, form stored.Form, kept []byte) ([]byte, error) {
 	switch {
-	case form == payloadPlain:
-		return stored, nil
-	case form == payloadErased:
+	case form == stored.Plain:
+		return kept, nil
+	case form == stored.Erased:
 		return nil, ErrErased
-	case form != payloadSealed:
+	case form != stored.Sealed:
 		return nil, fmt.Errorf("the payload has form %d, which a newer release wrote: update this service", form)
 	case s.config.Payloads == nil:
 		return nil, errors.New("the payload is sealed: set Config.Payloads to the codec it was stored with")
 	}
-	payload, err := s.config.Payloads.Open(ctx, info, stored)
+	payload, err := s.config.Payloads.Open(ctx, info, kept)
 	if err != nil {
 		return nil, fmt.Errorf("open the payload: %w", &openError{err, &s.unsealed})
 	}
@@ -147,20 +136,6 @@ func saysOf(err error) dialect.Kind {
 		return dialect.Other
 	}
 	return kind
-}
-
-// message returns the message in row. That its payload or its metadata cannot be had is told in it.
-func (s *Store) message(ctx context.Context, row messageRow) (Message, error) {
-	m := row.message()
-	if row.whole() {
-		return m, nil
-	}
-	if m.Unreadable != nil {
-		m.Payload = nil // it is sealed, or elsewhere
-		return m, nil   //nolint:nilerr // it is told in the message
-	}
-	m.Payload, m.Unreadable = s.openPayload(ctx, &m)
-	return m, nil
 }
 
 // unopenable reports whether err says that a payload will never be opened again.

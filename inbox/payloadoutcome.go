@@ -7,6 +7,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/millrace-go/millrace/internal/msgcode"
+	"github.com/millrace-go/millrace/internal/stored"
 )
 
 // sealedOutcome is what a stored outcome with sealed payloads begins with, before what
@@ -39,43 +40,43 @@ func (s *Store) encodeOutcome(
 
 // decodeOutcome returns the messages of a stored outcome and, for each, why it has no payload.
 func (s *Store) decodeOutcome(
-	ctx context.Context, consumer, topic string, stored []byte,
+	ctx context.Context, consumer, topic string, kept []byte,
 ) (msgs []*message.Message, problems []error, err error) {
-	if len(stored) == 0 || stored[0] != sealedOutcome {
-		msgs, err = msgcode.Decode(stored)
+	if len(kept) == 0 || kept[0] != sealedOutcome {
+		msgs, err = msgcode.Decode(kept)
 		return msgs, make([]error, len(msgs)), err
 	}
-	if msgs, err = msgcode.Decode(stored[1:]); err != nil {
+	if msgs, err = msgcode.Decode(kept[1:]); err != nil {
 		return nil, nil, err
 	}
 	problems = make([]error, len(msgs))
 	for i, m := range msgs {
 		if m.Payload != nil {
 			info := PayloadInfo{Consumer: consumer, Topic: topic, UUID: m.UUID, Metadata: m.Metadata}
-			m.Payload, problems[i] = s.unseal(ctx, info, payloadSealed, m.Payload)
+			m.Payload, problems[i] = s.unseal(ctx, info, stored.Sealed, m.Payload)
 		}
 	}
 	return msgs, problems, nil
 }
 
 // outlineOutcome returns the messages of a stored outcome without their payloads.
-func outlineOutcome(_ context.Context, _, _ string, stored []byte) (msgs []*message.Message, _ []error, err error) {
-	if len(stored) > 0 && stored[0] == sealedOutcome {
-		stored = stored[1:]
+func outlineOutcome(kept []byte) (msgs []*message.Message, err error) {
+	if len(kept) > 0 && kept[0] == sealedOutcome {
+		kept = kept[1:]
 	}
-	msgs, err = msgcode.Decode(stored)
+	msgs, err = msgcode.Decode(kept)
 	for _, m := range msgs {
 		m.Payload = nil
 	}
-	return msgs, nil, err
+	return msgs, err
 }
 
 // openOutcome returns the messages of a stored outcome that can be published, never nil. One
 // that nobody can open any more is left out: nothing else can be done about it.
 func (s *Store) openOutcome(
-	ctx context.Context, consumer, topic string, stored []byte,
+	ctx context.Context, consumer, topic string, kept []byte,
 ) ([]*message.Message, error) {
-	msgs, problems, err := s.decodeOutcome(ctx, consumer, topic, stored)
+	msgs, problems, err := s.decodeOutcome(ctx, consumer, topic, kept)
 	if err != nil {
 		return nil, err
 	}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/millrace-go/millrace/internal/database"
 	"github.com/millrace-go/millrace/internal/dialect"
+	"github.com/millrace-go/millrace/internal/stored"
 )
 
 // openPayloads gets the payloads of messages just leased. One that nobody can open any more
@@ -21,10 +22,10 @@ func (q *Queue) openPayloads(ctx context.Context, leased []*Leased) (rest []*Lea
 	defer cancel()
 	hasAllTime := true
 	for _, l := range leased {
-		if l.reads(bound) && (l.row.whole() || l.opens(bound, hasAllTime)) {
+		if l.reads(bound) && (l.row.Whole() || l.opens(bound, hasAllTime)) {
 			rest = append(rest, l)
 		}
-		hasAllTime = hasAllTime && l.row.whole()
+		hasAllTime = hasAllTime && l.row.Whole()
 	}
 	return rest
 }
@@ -47,7 +48,7 @@ func (l *Leased) opens(ctx context.Context, hasAllTime bool) bool {
 	}
 	blamed := (ctx.Err() == nil || hasAllTime) && l.toBlame(err, ctx.Err() != nil)
 	// A killer is parked next. Of one that is handled nobody needs the payload.
-	if l.killer() || l.row.Status == Settling && (unopenable(err) || l.metadata == nil || blamed) {
+	if l.killer() || l.row.Status == stored.Settling && (unopenable(err) || l.metadata == nil || blamed) {
 		return true
 	}
 	l.putOff(ctx, err, blamed)
@@ -92,21 +93,21 @@ func ofNetwork(err error) bool {
 
 // open gets the payload of l where its row keeps something else.
 func (l *Leased) open(ctx context.Context) error {
-	if l.row.whole() {
+	if l.row.Whole() {
 		return nil
 	}
-	l.row.Name = []byte(l.queue.name.name)
-	m := l.row.message()
+	l.row.Name = []byte(l.queue.name.Name)
+	metadata, _ := l.row.Decoded() // what cannot be decoded is told where it is delivered
 	open := func() (err error) {
 		defer recovered("open the payload", &err)
-		l.opened, err = l.queue.store.openPayload(ctx, &m)
+		l.opened, err = l.queue.store.openPayload(ctx, &l.row, metadata)
 		return sound(err)
 	}
 	s, err := l.queue.store, open()
 	var p *panicError
 	if errors.As(s.counted(err), &p) {
 		others := &s.fetched
-		if l.row.Form == payloadSealed {
+		if l.row.Form == stored.Sealed {
 			others = &s.unsealed
 		}
 		err = &openError{err, others}
@@ -117,7 +118,7 @@ func (l *Leased) open(ctx context.Context) error {
 // payload is what is delivered. It is none where the row keeps something else, and that
 // could not be opened.
 func (l *Leased) payload() []byte {
-	if l.row.whole() {
+	if l.row.Whole() {
 		return l.row.Payload
 	}
 	return l.opened
@@ -134,7 +135,7 @@ func (l *Leased) putOff(ctx context.Context, cause error, blamed bool) {
 	} else {
 		became := l.fateUnopened(cause, blamed)
 		what := unnoted // it comes again, and may do so for long
-		if blamed || became.status.stuck() {
+		if blamed || became.status.Stuck() {
 			what = itFailed
 		}
 		err = l.move(ctx, became, what)
@@ -164,18 +165,18 @@ func (l *Leased) fateUnopened(cause error, blamed bool) fate {
 	last := errorText(cause)
 	switch {
 	case errors.Is(cause, ErrErased):
-		return fate{FailedTerminal, attempts, never, why{ReasonPayload, ErrErased.Error()}, last}
-	case errors.Is(cause, errMetadata):
-		return fate{FailedTerminal, attempts, never, why{ReasonPayload, errMetadata.Error()}, last}
+		return fate{stored.FailedTerminal, attempts, stored.Never, why{ReasonPayload, ErrErased.Error()}, last}
+	case errors.Is(cause, stored.ErrMetadata):
+		return fate{stored.FailedTerminal, attempts, stored.Never, why{ReasonPayload, stored.ErrMetadata.Error()}, last}
 	case IsTerminal(cause):
-		return fate{FailedTerminal, attempts, never, why{ReasonPayload, "the payload cannot be opened"}, last}
+		return fate{stored.FailedTerminal, attempts, stored.Never, why{ReasonPayload, "the payload cannot be opened"}, last}
 	}
 	if blamed {
 		return l.fateBlamed(attempts+1, last)
 	}
-	status := FailedRetryable
-	if l.row.Status == Settling {
-		status = Settling
+	status := stored.FailedRetryable
+	if l.row.Status == stored.Settling {
+		status = stored.Settling
 	}
 	delay := backoff(config.MinBackoff, config.MaxBackoff, int(l.queue.unopened.Add(1)))
 	return fate{status, attempts, delay, why{ReasonPayload, "the payload cannot be opened now"}, last}
@@ -186,10 +187,10 @@ func (l *Leased) fateBlamed(attempts int, last []byte) fate {
 	config := &l.queue.config
 	if attempts >= config.MaxAttempts {
 		text := fmt.Sprintf("failed %d times, at last since its payload could not be opened", attempts)
-		return fate{Parked, attempts, never, why{ReasonPayload, text}, last}
+		return fate{stored.Parked, attempts, stored.Never, why{ReasonPayload, text}, last}
 	}
 	delay := backoff(config.MinBackoff, config.MaxBackoff, attempts)
-	return fate{FailedRetryable, attempts, delay, why{ReasonPayload, "the payload cannot be opened now, and others can"}, last}
+	return fate{stored.FailedRetryable, attempts, delay, why{ReasonPayload, "the payload cannot be opened now, and others can"}, last}
 }
 
 // dropBlobs removes the payloads of messages that are closed. What fails here, and what was

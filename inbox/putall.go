@@ -8,6 +8,7 @@ import (
 	"github.com/jmoiron/sqlx"
 
 	"github.com/millrace-go/millrace/internal/dialect"
+	"github.com/millrace-go/millrace/internal/stored"
 )
 
 // putAll stores messages in the order in which they came: they are delivered in it. That is one transaction,
@@ -70,7 +71,7 @@ func (q *Queue) putIn(
 	var disputed error
 	for _, a := range all {
 		a.past = false
-		if a.status == FailedTerminal {
+		if a.status == stored.FailedTerminal {
 			stored, err := q.putTerminal(ctx, tx, consumer, a, tell)
 			if err != nil {
 				return nil, nil, fmt.Errorf("message %q: %w", a.msg.UUID, err)

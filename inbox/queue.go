@@ -12,6 +12,7 @@ import (
 	"github.com/millrace-go/millrace/internal/bell"
 	"github.com/millrace-go/millrace/internal/database"
 	"github.com/millrace-go/millrace/internal/recent"
+	"github.com/millrace-go/millrace/internal/stored"
 )
 
 // QueueConfig is how the open messages of one consumer are delivered. pubsub.Durable fills
@@ -97,7 +98,7 @@ func (c QueueConfig) Validate() error {
 type Queue struct {
 	store  *Store
 	config QueueConfig
-	name   consumerName
+	name   stored.Name
 	bell   *bell.Bell
 	vain   atomic.Int32 // looks in a row that found nothing to be had
 	paused atomic.Bool  // by an operator, when it was last looked
@@ -128,7 +129,7 @@ func (s *Store) Queue(config QueueConfig) (*Queue, error) {
 	s.lookWatched(config)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	name := consumerName{config.Consumer, config.Epoch}
+	name := stored.Name{Name: config.Consumer, Epoch: config.Epoch}
 	if s.bells[name] == nil {
 		s.bells[name] = &bell.Bell{}
 	}
@@ -140,14 +141,14 @@ func (s *Store) Queue(config QueueConfig) (*Queue, error) {
 
 // bellOf returns what wakes the queues that deliver in this process what is stored for a
 // consumer, nil if there are none.
-func (s *Store) bellOf(name consumerName) *bell.Bell {
+func (s *Store) bellOf(name stored.Name) *bell.Bell {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.bells[name]
 }
 
 // wakeQueue says that a message of a consumer is due.
-func (s *Store) wakeQueue(name consumerName) {
+func (s *Store) wakeQueue(name stored.Name) {
 	if b := s.bellOf(name); b != nil {
 		b.Ring()
 	}
@@ -163,9 +164,9 @@ func (q *Queue) Wake() { q.bell.Ring() }
 func (q *Queue) Config() QueueConfig { return q.config }
 
 // explain says whose queue had the error.
-func (n consumerName) explain(what string, err error) error {
+func (q *Queue) explain(what string, err error) error {
 	if err == nil {
 		return nil
 	}
-	return fmt.Errorf("inbox: queue of consumer %q: %s: %w", n.name, what, database.Explain(err))
+	return fmt.Errorf("inbox: queue of consumer %q: %s: %w", q.name.Name, what, database.Explain(err))
 }

@@ -9,13 +9,14 @@ import (
 
 	"github.com/millrace-go/millrace/internal/keycode"
 	"github.com/millrace-go/millrace/internal/msgcode"
+	"github.com/millrace-go/millrace/internal/stored"
 )
 
 // event tells of a message that arrived.
 func (q *Queue) event(a *arrival, reason string) Event {
 	kind, _ := q.describe(a.msg)
 	return Event{
-		Consumer: q.name.name, Epoch: q.name.epoch, MessageID: keycode.String(a.id), UUID: a.msg.UUID, Topic: a.topic,
+		Consumer: q.name.Name, Epoch: q.name.Epoch, MessageID: keycode.String(a.id), UUID: a.msg.UUID, Topic: a.topic,
 		Type: kind, Reason: reason, Attempt: a.attempts, Metadata: a.msg.Metadata, Replay: a.msg.Metadata[ReplayField],
 	}
 }
@@ -27,7 +28,7 @@ func (l *Leased) event(became fate) Event {
 		metadata = nil // nobody can read it
 	}
 	return Event{
-		Consumer: l.queue.name.name, Epoch: l.queue.name.epoch, MessageID: keycode.String(l.row.MessageID),
+		Consumer: l.queue.name.Name, Epoch: l.queue.name.Epoch, MessageID: keycode.String(l.row.MessageID),
 		UUID: string(l.row.UUID), Topic: string(l.row.Topic), Type: string(l.row.EventType),
 		Reason: became.reason, Attempt: became.attempts, Metadata: metadata, Replay: metadata[ReplayField],
 	}
@@ -37,12 +38,12 @@ func (q *Queue) observeCollision(ctx context.Context, a *arrival) {
 	e := q.event(a, ReasonCollision)
 	e.MessageID = a.key
 	q.tellCollision(ctx, e)
-	q.observeFate(ctx, q.event(a, a.reason), fate{status: Parked, why: a.why})
+	q.observeFate(ctx, q.event(a, a.reason), fate{status: stored.Parked, why: a.why})
 }
 
 // observeContention tells that messages which were stored together are stored one by one.
 func (q *Queue) observeContention(ctx context.Context, err error) {
-	e := Event{Consumer: q.name.name, Epoch: q.name.epoch, Reason: "retried", Err: err}
+	e := Event{Consumer: q.name.Name, Epoch: q.name.Epoch, Reason: "retried", Err: err}
 	q.Call(func() { q.store.tellContention(ctx, e) })
 }
 
@@ -50,9 +51,9 @@ func (q *Queue) observeContention(ctx context.Context, err error) {
 func (q *Queue) observeFate(ctx context.Context, e Event, f fate) {
 	e.Attempt, e.Err = f.attempts, f.err()
 	switch {
-	case f.status.stuck():
+	case f.status.Stuck():
 		q.Call(func() { q.store.observeParked(ctx, e) })
-	case f.status == FailedRetryable:
+	case f.status == stored.FailedRetryable:
 		q.Call(func() { q.store.observeRetried(ctx, e, f.delay) })
 	}
 }
@@ -78,7 +79,7 @@ func (s *Store) observeRetried(ctx context.Context, e Event, delay time.Duration
 
 // observeReclaimed tells of messages that a process had and did not answer.
 func (q *Queue) observeReclaimed(ctx context.Context, leased []*Leased) {
-	e := Event{Consumer: q.name.name, Epoch: q.name.epoch, Reason: "lease lapsed"}
+	e := Event{Consumer: q.name.Name, Epoch: q.name.Epoch, Reason: "lease lapsed"}
 	for _, l := range leased {
 		if l.row.LeaseToken != 0 {
 			e.Count++

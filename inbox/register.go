@@ -11,29 +11,13 @@ import (
 
 	"github.com/jmoiron/sqlx"
 	"github.com/millrace-go/millrace/internal/database"
+	"github.com/millrace-go/millrace/internal/stored"
 )
 
 // registration is what the database knows of the consumer.
 type registration struct {
 	id         int32
 	generation int64
-}
-
-// consumerRow is a row of the consumers table.
-type consumerRow struct {
-	ID        int32      `db:"id"`
-	Namespace []byte     `db:"namespace"`
-	Name      []byte     `db:"name"`
-	Epoch     int        `db:"epoch"`
-	KeySource []byte     `db:"key_source"`
-	Retention int64      `db:"retention"`
-	Window    int64      `db:"window_us"`
-	PurgeLine int64      `db:"purge_line"`
-	Paused    bool       `db:"paused"`
-	CreatedAt int64      `db:"created_at"`
-	PurgedAt  int64      `db:"purged_at"` // 0: never
-	OnReplay  ReplayRule `db:"on_replay"`
-	Served    bool       `db:"served"` // a queue delivers what is stored for it, in some process
 }
 
 // registerWait bounds the statements of a registration, for which others wait.
@@ -61,7 +45,7 @@ func (c *Consumer) register(ctx context.Context) (registration, error) {
 		return registration{}, err
 	}
 	c.formerIsOver(row)
-	if row.Retention != c.retention() || row.Window != c.config.Window.Microseconds() || row.OnReplay != c.config.OnReplay {
+	if row.Retention != c.retention() || row.Window != c.config.Window.Microseconds() || row.OnReplay != int(c.config.OnReplay) {
 		err := c.store.db.Write(ctx, func(tx *sqlx.Tx) error {
 			_, err := tx.ExecContext(ctx, c.store.dialect.UpdateConsumer,
 				c.retention(), c.config.Window.Microseconds(), c.config.OnReplay, row.ID)
@@ -77,7 +61,7 @@ func (c *Consumer) register(ctx context.Context) (registration, error) {
 }
 
 // sameKey refuses another key than the consumer had before.
-func (c *Consumer) sameKey(row consumerRow) error {
+func (c *Consumer) sameKey(row stored.Consumer) error {
 	source, epoch := c.config.Key.source, c.config.Epoch
 	switch {
 	case string(row.KeySource) == source:
@@ -115,21 +99,27 @@ func (c *Consumer) verify(ctx context.Context) error {
 	if c == nil {
 		return nil
 	}
+	_, err := c.known(ctx)
+	return err
+}
+
+// known returns the consumer's row, or one without an ID, and an error if the consumer had another key before.
+func (c *Consumer) known(ctx context.Context) (stored.Consumer, error) {
 	row, err := c.find(ctx)
 	if errors.Is(err, sql.ErrNoRows) {
-		return nil
+		return stored.Consumer{}, nil
 	}
-	if err != nil {
-		return err
+	if err == nil {
+		err = c.sameKey(row)
 	}
-	return c.sameKey(row)
+	return row, err
 }
 
 // maxProbes bounds the search for a free id: each probe finds one taken with a chance of
 // one in two thousand million.
 const maxProbes = 8
 
-func (c *Consumer) findOrInsert(ctx context.Context) (consumerRow, error) {
+func (c *Consumer) findOrInsert(ctx context.Context) (stored.Consumer, error) {
 	s := c.store
 	row, err := c.find(ctx)
 	for probe := 0; errors.Is(err, sql.ErrNoRows) && probe < maxProbes; probe++ {
@@ -150,8 +140,8 @@ func (c *Consumer) findOrInsert(ctx context.Context) (consumerRow, error) {
 	return row, nil
 }
 
-func (c *Consumer) find(ctx context.Context) (consumerRow, error) {
-	var row consumerRow
+func (c *Consumer) find(ctx context.Context) (stored.Consumer, error) {
+	var row stored.Consumer
 	s := c.store
 	err := sqlx.GetContext(ctx, s.db.Reader(ctx), &row, s.dialect.SelectConsumer,
 		[]byte(s.config.Namespace), []byte(c.config.Name), c.config.Epoch)

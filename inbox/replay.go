@@ -11,6 +11,7 @@ import (
 	"github.com/millrace-go/millrace/internal/database"
 	"github.com/millrace-go/millrace/internal/dialect"
 	"github.com/millrace-go/millrace/internal/reserved"
+	"github.com/millrace-go/millrace/internal/stored"
 )
 
 // ReplayField is the metadata field of a replayed message: one that was sent before, and is
@@ -53,7 +54,7 @@ const (
 	// replayed before it was handled for the first time.
 	ReplaySuppress
 	// ReplayRefuse parks it, so that nothing outside of the transaction happens twice. After
-	// [Store.Retry] the handler runs.
+	// admin.Admin.Retry the handler runs.
 	ReplayRefuse
 )
 
@@ -86,16 +87,6 @@ func (d *delivery) under(rule ReplayRule) bool {
 	return d.replayed && !d.own && d.consumer.config.OnReplay == rule
 }
 
-// replayed returns what the message of r says of its replay.
-func (r *messageRow) replayed() (name string, is bool, err error) {
-	msg, err := r.corrected(nil)
-	if err != nil {
-		return "", false, err
-	}
-	name, is = replayed(msg)
-	return name, is, nil
-}
-
 // refuses reports whether the message must not be handled because it was replayed. What an
 // operator has asked for, since it was stored, is handled: the audit table tells.
 func (cl *Claim) refuses(ctx context.Context, db sqlx.QueryerContext, what step) (bool, error) {
@@ -103,7 +94,7 @@ func (cl *Claim) refuses(ctx context.Context, db sqlx.QueryerContext, what step)
 		return cl.under(ReplayRefuse), nil
 	}
 	var asked int
-	err := sqlx.GetContext(ctx, db, &asked, cl.consumer.store.dialect.Remedy.CountRetries, []byte(retryAction), cl.id32, cl.id)
+	err := sqlx.GetContext(ctx, db, &asked, cl.consumer.store.dialect.Remedy.CountRetries, []byte(stored.Retry), cl.id32, cl.id)
 	if err != nil {
 		return false, fmt.Errorf("look whether an operator wants the replayed message handled: %w", err)
 	}
@@ -127,7 +118,7 @@ func (cl *Claim) park(ctx context.Context, tx *sqlx.Tx, reason string) error {
 			[]byte(reason), dialect.NeverDue, cl.id32, cl.id, cl.lease.token))
 	case cl.openRow:
 		moved, err = database.Affected(tx.ExecContext(ctx, s.dialect.MoveMessage,
-			cl.asideStatus(), []byte(reason), dialect.NeverDue, cl.id32, cl.id, FailedRetryable))
+			cl.asideStatus(), []byte(reason), dialect.NeverDue, cl.id32, cl.id, stored.FailedRetryable))
 	default:
 		return cl.storeAside(ctx, tx, openMessage{status: cl.asideStatus(), reason: reason, delay: dialect.NeverDue})
 	}

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/millrace-go/millrace/internal/ambient"
+	"github.com/millrace-go/millrace/internal/stored"
 )
 
 // MaxStepResult is how many bytes a step may return: what is needed to go on, such as the
@@ -35,7 +36,7 @@ var (
 // Between the call and the record of its result a process can die. Then nobody knows whether the
 // step was done, and with the end of Lease it is in doubt. Verify decides; or the step is
 // Idempotent and is repeated with the same id; else the error is [ErrInDoubt] until an operator
-// decides with [Store.DecideStep].
+// decides with admin.Admin.DecideStep.
 type Step struct {
 	// Name tells the steps of a message apart. Required, at most 255 bytes.
 	Name string
@@ -154,9 +155,9 @@ func (r *stepRun) run(ctx context.Context) ([]byte, error) {
 		switch {
 		case err != nil:
 			return nil, err
-		case row.State == stepDone && !open:
-			return r.stored(ctx, row)
-		case row.State == stepDone:
+		case row.State == stored.StepDone && !open:
+			return r.kept(ctx, row)
+		case row.State == stored.StepDone:
 			return r.resultOf(ctx, row)
 		case ambient.Suppresses(ctx, 1):
 			return nil, nil
@@ -167,8 +168,8 @@ func (r *stepRun) run(ctx context.Context) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	if row.State == stepDone {
-		return r.stored(ctx, row)
+	if row.State == stored.StepDone {
+		return r.kept(ctx, row)
 	}
 	return r.work(ctx, row.doubtful)
 }

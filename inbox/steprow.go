@@ -11,34 +11,12 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/jmoiron/sqlx"
 	"github.com/millrace-go/millrace/internal/database"
-)
-
-// stepState is what is recorded of a step.
-type stepState int16
-
-const (
-	stepBegun   stepState = 1 // in doubt once the lease has ended
-	stepDone    stepState = 2
-	stepNotDone stepState = 3
+	"github.com/millrace-go/millrace/internal/stored"
 )
 
 // stepRow is a row of the steps table.
 type stepRow struct {
-	ID        []byte    `db:"id"`
-	Namespace []byte    `db:"namespace"`
-	Consumer  []byte    `db:"consumer"`
-	Epoch     int       `db:"epoch"`
-	MessageID []byte    `db:"message_id"`
-	Name      []byte    `db:"name"`
-	State     stepState `db:"state"`
-	Verified  bool      `db:"verified"`
-	Token     int64     `db:"token"`
-	Attempts  int       `db:"attempts"`
-	StartedAt int64     `db:"started_at"`
-	EndedAt   int64     `db:"ended_at"`
-	Result    []byte    `db:"result"`
-	Problem   []byte    `db:"problem"`
-	Remaining int64     `db:"remaining"`
+	stored.Step
 
 	doubtful bool // it was begun before, and is ours now
 }
@@ -90,7 +68,7 @@ func (r *stepRun) obtain(ctx context.Context) (stepRow, error) {
 	for try := 0; ; try++ {
 		row, taken, err := r.take(ctx)
 		switch {
-		case err != nil || taken || row.State == stepDone:
+		case err != nil || taken || row.State == stored.StepDone:
 			return row, err
 		case r.stuck(row):
 			return row, r.undecided(row)
@@ -120,7 +98,7 @@ func (r *stepRun) take(ctx context.Context) (row stepRow, taken bool, err error)
 	err = s.db.Write(bound, func(tx *sqlx.Tx) error {
 		taken = false
 		_, err := tx.ExecContext(bound, s.dialect.Steps.InsertStep, r.id[:], []byte(s.config.Namespace),
-			[]byte(r.of.name.name), r.of.id, []byte(r.step.Name), r.of.name.epoch, r.token, lease)
+			[]byte(r.of.name.Name), r.of.id, []byte(r.step.Name), r.of.name.Epoch, r.token, lease)
 		if err != nil {
 			return err
 		}
@@ -128,12 +106,12 @@ func (r *stepRun) take(ctx context.Context) (row stepRow, taken bool, err error)
 			taken = err == nil // else it is another's, or was
 			return err
 		}
-		if row.State == stepDone || row.State == stepBegun && row.Remaining > 0 || r.stuck(row) {
+		if row.State == stored.StepDone || row.State == stored.StepBegun && row.Remaining > 0 || r.stuck(row) {
 			return nil
 		}
 		n, err := database.Affected(tx.ExecContext(bound, s.dialect.Steps.TakeStep,
-			r.token, r.of.name.epoch, lease, r.id[:], row.Token))
-		taken, row.doubtful, r.problem = n == 1, row.State == stepBegun, row.Problem
+			r.token, r.of.name.Epoch, lease, r.id[:], row.Token))
+		taken, row.doubtful, r.problem = n == 1, row.State == stored.StepBegun, row.Problem
 		return err
 	})
 	if err != nil {
@@ -146,14 +124,14 @@ func (r *stepRun) take(ctx context.Context) (row stepRow, taken bool, err error)
 // stuck reports whether the step is in doubt and neither Verify nor Do may end that. Nobody takes it: what is
 // recorded of the call that was made stays.
 func (r *stepRun) stuck(row stepRow) bool {
-	return row.State == stepBegun && row.Remaining <= 0 && r.step.Verify == nil && !r.step.Idempotent
+	return row.State == stored.StepBegun && row.Remaining <= 0 && r.step.Verify == nil && !r.step.Idempotent
 }
 
 // stepEnd is what becomes of a step that was taken.
 type stepEnd struct {
-	state    stepState
+	state    stored.StepState
 	verified bool
-	stored   []byte // the result
+	kept     []byte // the result
 	problem  []byte
 }
 
@@ -162,7 +140,7 @@ func (r *stepRun) end(ctx context.Context, e stepEnd) (ours bool, err error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), afterwards)
 	defer cancel()
 	keep := int64(0) // in doubt from now on
-	if e.state != stepBegun {
+	if e.state != stored.StepBegun {
 		keep = r.keep().Microseconds()
 	}
 	verified := 0
@@ -172,7 +150,7 @@ func (r *stepRun) end(ctx context.Context, e stepEnd) (ours bool, err error) {
 	var n int64
 	err = r.store.db.Write(ctx, func(tx *sqlx.Tx) (err error) {
 		n, err = database.Affected(tx.ExecContext(ctx, r.store.dialect.Steps.EndStep,
-			e.state, verified, nullable(e.stored), nullable(e.problem), keep, r.id[:], r.token))
+			e.state, verified, nullable(e.kept), nullable(e.problem), keep, r.id[:], r.token))
 		return err
 	})
 	return n == 1, err
@@ -189,17 +167,15 @@ func nullable(b []byte) any {
 // keep is how long a step is remembered after its last use: longer than the claim that follows.
 func (r *stepRun) keep() time.Duration {
 	if r.of.retention == Forever {
-		return never
+		return stored.Never
 	}
-	return r.of.retention + stepMargin(r.of.retention)
+	return r.of.retention + stored.StepMargin(r.of.retention)
 }
 
-func stepMargin(retention time.Duration) time.Duration { return max(2*time.Hour, retention/8) }
-
-// stored returns the result of a step that was done before, which is remembered for as long as
+// kept returns the result of a step that was done before, which is remembered for as long as
 // if it had been done now.
-func (r *stepRun) stored(ctx context.Context, row stepRow) ([]byte, error) {
-	least := r.keep() - stepMargin(r.of.retention)/2
+func (r *stepRun) kept(ctx context.Context, row stepRow) ([]byte, error) {
+	least := r.keep() - stored.StepMargin(r.of.retention)/2
 	if time.Duration(row.Remaining)*time.Microsecond < least {
 		bound, cancel := context.WithTimeout(ctx, afterwards)
 		defer cancel()
@@ -222,7 +198,7 @@ func (r *stepRun) resultOf(ctx context.Context, row stepRow) ([]byte, error) {
 	if row.Result == nil {
 		return nil, nil
 	}
-	result, err := r.store.openStep(ctx, row)
+	result, err := r.store.openStep(ctx, &row.Step)
 	if err != nil && unopenable(err) {
 		err = Terminal(err)
 	}
@@ -242,18 +218,18 @@ func (r *stepRun) sealStep(ctx context.Context, result []byte) ([]byte, error) {
 	if r.store.config.Payloads != nil { // which may want it
 		m.Metadata = r.of.msg.Metadata
 	}
-	return r.store.encodeOutcome(ctx, r.of.name.name, r.step.Name, []*message.Message{m})
+	return r.store.encodeOutcome(ctx, r.of.name.Name, r.step.Name, []*message.Message{m})
 }
 
 // sealOnce is sealStep of a step that is done, which has to be recorded whatever becomes of its result.
-func (r *stepRun) sealOnce(ctx context.Context, result []byte) (stored []byte, err error) {
+func (r *stepRun) sealOnce(ctx context.Context, result []byte) (kept []byte, err error) {
 	defer recovered("seal it", &err)
-	stored, err = r.sealStep(ctx, result)
-	return stored, sound(err)
+	kept, err = r.sealStep(ctx, result)
+	return kept, sound(err)
 }
 
 // openStep returns the result in row.
-func (s *Store) openStep(ctx context.Context, row stepRow) ([]byte, error) {
+func (s *Store) openStep(ctx context.Context, row *stored.Step) ([]byte, error) {
 	msgs, problems, err := s.decodeOutcome(ctx, string(row.Consumer), string(row.Name), row.Result)
 	if err == nil && len(msgs) != 1 {
 		err = fmt.Errorf("there are %d results", len(msgs))

@@ -9,6 +9,7 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/millrace-go/millrace/internal/database"
+	"github.com/millrace-go/millrace/internal/stored"
 )
 
 // work does a step that was taken, and records what came of it.
@@ -36,7 +37,7 @@ var errStepLease = errors.New("the lease of the step is about to end")
 
 // call decides what is in doubt, and does what was not done.
 func (r *stepRun) call(ctx context.Context, doubtful bool) (result []byte, verified bool, err error) {
-	id := formatID(r.id)
+	id := stored.FormatID(r.id)
 	if doubtful && r.step.Verify != nil {
 		done, result, err := r.step.Verify(withSteps(ctx, r.step.Name, "verify"), id)
 		if err != nil {
@@ -57,17 +58,17 @@ func (r *stepRun) undecided(row stepRow) error {
 		what = "failed: " + string(row.Problem)
 	}
 	return fmt.Errorf("%w: it was begun before and %s; give the step a Verify that asks the provider "+
-		"for %s, declare it Idempotent if the provider takes that as its idempotency key, or decide with Store.DecideStep or millrace steps decide",
-		ErrInDoubt, what, formatID(r.id))
+		"for %s, declare it Idempotent if the provider takes that as its idempotency key, or decide with Admin.DecideStep or millrace steps decide",
+		ErrInDoubt, what, stored.FormatID(r.id))
 }
 
 // giveUp lets go of a step that failed, and returns the error for the handler. What is recorded of a step in doubt is why it is
 // so, and not that Verify could not tell.
 func (r *stepRun) giveUp(ctx context.Context, cause error) error {
-	e := stepEnd{state: stepBegun, problem: errorText(cause)}
+	e := stepEnd{state: stored.StepBegun, problem: errorText(cause)}
 	var refused *notDoneError
 	if errors.As(cause, &refused) && !errors.Is(cause, ErrInDoubt) { // what Verify was refused says nothing of Do
-		e.state = stepNotDone
+		e.state = stored.StepNotDone
 	}
 	if errors.Is(cause, ErrInDoubt) && len(r.problem) > 0 {
 		e.problem = r.problem
@@ -85,9 +86,9 @@ func (r *stepRun) giveUp(ctx context.Context, cause error) error {
 // record keeps the result of a step that is done, trying again for a while if the database does
 // not answer: the step is done.
 func (r *stepRun) record(ctx context.Context, result []byte, verified bool) ([]byte, error) {
-	e := stepEnd{state: stepDone, verified: verified}
+	e := stepEnd{state: stored.StepDone, verified: verified}
 	var unkept error
-	if e.stored, unkept = r.sealOnce(context.WithoutCancel(ctx), result); unkept != nil {
+	if e.kept, unkept = r.sealOnce(context.WithoutCancel(ctx), result); unkept != nil {
 		e.problem = errorText(unkept)
 	}
 	giveUp := time.Now().Add(afterwards)
@@ -115,7 +116,7 @@ func (r *stepRun) lost(ctx context.Context, result []byte, e stepEnd) ([]byte, e
 	if err != nil {
 		return nil, err
 	}
-	if row.State != stepDone {
+	if row.State != stored.StepDone {
 		cause := fmt.Errorf("it is done, but %w", ErrLeaseLost)
 		r.doubled(ctx, cause)
 		return nil, cause

@@ -17,6 +17,7 @@ import (
 	"github.com/millrace-go/millrace/internal/outage"
 	"github.com/millrace-go/millrace/internal/recent"
 	"github.com/millrace-go/millrace/internal/steady"
+	"github.com/millrace-go/millrace/internal/stored"
 	"github.com/millrace-go/millrace/internal/turns"
 )
 
@@ -24,6 +25,7 @@ import (
 // database. It is safe for concurrent use. One Store serves all handlers of a process.
 type Store struct {
 	db      *database.DB
+	rows    stored.Rows
 	config  Config
 	dialect *dialect.Dialect
 	log     watermill.LoggerAdapter
@@ -50,10 +52,10 @@ type Store struct {
 	identity atomic.Pointer[identity] // of the server, as it was last seen
 
 	mu        sync.Mutex
-	consumers map[consumerName]*Consumer
-	declared  map[string]remembering      // by consumer
-	unwatched map[string]bool             // consumers whose StoreFirst queue here no observer hears of
-	bells     map[consumerName]*bell.Bell // of those whose stored messages are delivered here
+	consumers map[stored.Name]*Consumer
+	declared  map[string]remembering     // by consumer
+	unwatched map[string]bool            // consumers whose StoreFirst queue here no observer hears of
+	bells     map[stored.Name]*bell.Bell // of those whose stored messages are delivered here
 
 	unattended unattended
 	panics     atomic.Int64 // of the user's functions in the background
@@ -88,16 +90,17 @@ func NewStore(db *sqlx.DB, config Config) (*Store, error) {
 	}
 	s := &Store{
 		db:        pool,
+		rows:      stored.Rows{DB: pool, Namespace: config.Namespace},
 		config:    config,
 		dialect:   pool.Dialect,
 		observe:   newObservers(config.Observers),
 		settled:   recent.NewSet(config.SettledKeys, settledTTL),
 		versions:  recent.NewSet(config.SettledKeys, settledTTL),
 		reached:   recent.NewSet(config.SettledKeys, settledTTL),
-		consumers: make(map[consumerName]*Consumer),
+		consumers: make(map[stored.Name]*Consumer),
 		declared:  make(map[string]remembering),
 		unwatched: make(map[string]bool),
-		bells:     make(map[consumerName]*bell.Bell),
+		bells:     make(map[stored.Name]*bell.Bell),
 	}
 	s.log = steady.Logger(config.Logger, func() { s.panics.Add(1) })
 	pool.Lost = s.forget

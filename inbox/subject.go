@@ -9,13 +9,14 @@ import (
 
 	"github.com/millrace-go/millrace/internal/original"
 	"github.com/millrace-go/millrace/internal/requests"
+	"github.com/millrace-go/millrace/internal/stored"
 )
 
 // subject is the message that is being handled with a context, as ID and Once know it.
 type subject struct {
 	store     *Store // whose steps they are; nil where the leases are in no database
 	namespace string
-	name      consumerName
+	name      stored.Name
 	id        []byte // as the key is stored
 	formerID  []byte // what it was in the epoch before; nil: nothing
 	msg       *message.Message
@@ -56,7 +57,7 @@ func (d *delivery) subject(inTx bool) *subject {
 func (l *Lease) subject() *subject {
 	c := l.consumer
 	s := &subject{
-		store: c.leases.owner, name: consumerName{c.config.Name, c.config.Epoch}, id: []byte(l.id.ID), msg: l.msg,
+		store: c.leases.owner, name: stored.Name{Name: c.config.Name, Epoch: c.config.Epoch}, id: []byte(l.id.ID), msg: l.msg,
 		retention: c.config.Retention, event: l.event,
 	}
 	if s.store != nil {

@@ -13,6 +13,7 @@ import (
 
 	"github.com/jmoiron/sqlx"
 	"github.com/millrace-go/millrace/internal/database"
+	"github.com/millrace-go/millrace/internal/stored"
 )
 
 // Take leases at most limit messages that are due, or one that may have ended the process
@@ -34,14 +35,14 @@ func (q *Queue) TakeOut(ctx context.Context, out, limit int, horizon time.Durati
 		return nil, horizon, nil // nothing was stored for it yet, or nobody may have it
 	}
 	if err != nil {
-		return nil, horizon, q.name.explain("find the consumer", err)
+		return nil, horizon, q.explain("find the consumer", err)
 	}
 	if left, err := q.adopt(ctx, row.ID); err != nil || left && q.config.OrderKey != nil {
-		return nil, min(horizon, lookAgain), q.name.explain("look into older epochs", err)
+		return nil, min(horizon, lookAgain), q.explain("look into older epochs", err)
 	}
 	find, next, err := q.find(ctx, row.ID, limit, horizon)
 	if err != nil {
-		return nil, horizon, q.name.explain("look for messages that are due", err)
+		return nil, horizon, q.explain("look for messages that are due", err)
 	}
 	if find == nil {
 		return nil, next, nil
@@ -62,7 +63,7 @@ func (q *Queue) TakeOut(ctx context.Context, out, limit int, horizon time.Durati
 	}
 	if err != nil {
 		q.unlease(ctx, taken)
-		return nil, horizon, q.name.explain("lease messages", err)
+		return nil, horizon, q.explain("lease messages", err)
 	}
 	if len(leased) > 0 {
 		q.vain.Store(0)
@@ -84,7 +85,7 @@ func (q *Queue) find(ctx context.Context, consumer int32, limit int, horizon tim
 		case err != nil || next > 0:
 			return nil, time.Duration(next) * time.Microsecond, q.store.db.Noticed(err)
 		}
-		return func(ctx context.Context, tx *sqlx.Tx) (rows []messageRow, err error) {
+		return func(ctx context.Context, tx *sqlx.Tx) (rows []stored.Message, err error) {
 			terminal, parked := q.passed()
 			return rows, tx.SelectContext(ctx, &rows, statements.SelectDue, consumer, terminal, parked, limit)
 		}, horizon, nil
@@ -98,7 +99,7 @@ func (q *Queue) find(ctx context.Context, consumer int32, limit int, horizon tim
 	case len(had.ids) == 0:
 		return nil, had.next, nil
 	}
-	return func(ctx context.Context, tx *sqlx.Tx) (rows []messageRow, err error) {
+	return func(ctx context.Context, tx *sqlx.Tx) (rows []stored.Message, err error) {
 		query, args, err := q.store.dialect.In(statements.LockDue, consumer, slices.Collect(maps.Keys(had.ids)), limit)
 		if err == nil {
 			err = tx.SelectContext(ctx, &rows, query, args...)
@@ -108,7 +109,7 @@ func (q *Queue) find(ctx context.Context, consumer int32, limit int, horizon tim
 }
 
 // found reads and locks messages that were found due, those that still are and nobody has.
-type found func(ctx context.Context, tx *sqlx.Tx) ([]messageRow, error)
+type found func(ctx context.Context, tx *sqlx.Tx) ([]stored.Message, error)
 
 // inVain is how long to pause after a look that had nothing.
 func (q *Queue) inVain(next time.Duration) time.Duration {
@@ -142,7 +143,7 @@ func (q *Queue) lease(ctx context.Context, id int32, out int, find found) (lease
 		for _, row := range rows {
 			row.Attempts += charge
 			l := newLeased(q, row, token, charge > 0)
-			l.out = len(leased) < out && !l.suspect && row.whole()
+			l.out = len(leased) < out && !l.suspect && row.Whole()
 			leased = append(leased, l)
 		}
 		if err := q.leaseRows(ctx, tx, leased, charge); err != nil || charge == 0 {
@@ -205,9 +206,9 @@ func (q *Queue) unlease(ctx context.Context, taken []*Leased) {
 }
 
 // passed are the states of messages that hold back nothing behind them, beside HELD.
-func (q *Queue) passed() (terminal, parked Status) {
+func (q *Queue) passed() (terminal, parked stored.Status) {
 	if q.config.OnParked == Continue {
-		return FailedTerminal, Parked
+		return stored.FailedTerminal, stored.Parked
 	}
 	return 0, 0
 }
@@ -215,9 +216,9 @@ func (q *Queue) passed() (terminal, parked Status) {
 // suspectAlone leaves of rows one whose lease lapsed while somebody had it, if there is
 // one: it may have ended the process, so it is charged an attempt before it is tried, and
 // its neighbours are not with it then.
-func suspectAlone(rows []messageRow) (chosen []messageRow, charge int) {
+func suspectAlone(rows []stored.Message) (chosen []stored.Message, charge int) {
 	for i, row := range rows {
-		if row.Status == InProgress {
+		if row.Status == stored.InProgress {
 			return rows[i : i+1], 1
 		}
 	}
@@ -232,7 +233,7 @@ func (q *Queue) parkKillers(ctx context.Context, leased []*Leased) (rest []*Leas
 			continue
 		}
 		reason := fmt.Sprintf("tried %d times, and never answered: it may end the process", q.config.MaxAttempts)
-		f := fate{Parked, q.config.MaxAttempts, never, why{ReasonNoAnswer, reason}, l.row.LastError}
+		f := fate{stored.Parked, q.config.MaxAttempts, stored.Never, why{ReasonNoAnswer, reason}, l.row.LastError}
 		if err := l.move(ctx, f, putAside); err != nil {
 			return nil, err
 		}
@@ -277,7 +278,7 @@ type claimHash struct {
 // isCopy reports whether l is a copy of what was claimed, as opposed to another message
 // that has its key.
 func (l *Leased) isCopy(of claimHash) bool {
-	return (of.Hash == l.row.Hash || of.Result == resultImported) && bytes.Equal(of.ID, l.row.MessageID)
+	return (of.Hash == l.row.Hash || of.Result == stored.ResultImported) && bytes.Equal(of.ID, l.row.MessageID)
 }
 
 // observeClosed tells of a message that was replayed, and never delivered because it had

@@ -11,6 +11,7 @@ import (
 	"github.com/jmoiron/sqlx"
 
 	"github.com/millrace-go/millrace/internal/reserved"
+	"github.com/millrace-go/millrace/internal/stored"
 )
 
 // replayAction is what the audit table calls a message that is tried again because a replay
@@ -18,26 +19,26 @@ import (
 const replayAction = "replay"
 
 // replayer is who acts where a replay does.
-func replayer(name string) Operator {
-	return Operator{Name: "a replay", Reason: fmt.Sprintf(reserved.Refused+"%.200q", name)}
+func replayer(name string) stored.Operator {
+	return stored.Operator{Name: "a replay", Reason: fmt.Sprintf(reserved.Refused+"%.200q", name)}
 }
 
 // refused reports whether the message is parked because it was replayed.
-func (r *messageRow) refused() bool { return bytes.HasPrefix(r.Reason, []byte(reserved.Refused)) }
+func refused(row *stored.Message) bool { return bytes.HasPrefix(row.Reason, []byte(reserved.Refused)) }
 
 // failed reports whether the message waits for an operator because its handler failed, and not
 // because it must not be handled as it came.
-func (r *messageRow) failed() bool {
-	return r.Status == FailedTerminal ||
-		r.Status == Parked && r.Attempts > 0 && !r.refused()
+func failed(row *stored.Message) bool {
+	return row.Status == stored.FailedTerminal ||
+		row.Status == stored.Parked && row.Attempts > 0 && !refused(row)
 }
 
-// takesUp reports whether a replayed message with this UUID and hash brings back what r is: what
+// takesUp reports whether a replayed message with this UUID and hash brings back what row is: what
 // failed, and with a corrected payload also what is still to be tried. With a key that other
 // messages have too, only the UUID tells a corrected message from another one.
-func (r *messageRow) takesUp(uuid string, hash int64) bool {
-	same := r.Hash == hash
-	return (r.failed() || r.Status == FailedRetryable && !same) && (same || string(r.UUID) == uuid)
+func takesUp(row *stored.Message, uuid string, hash int64) bool {
+	same := row.Hash == hash
+	return (failed(row) || row.Status == stored.FailedRetryable && !same) && (same || string(row.UUID) == uuid)
 }
 
 // takeUp has a replayed message that failed here before tried again: it is no copy of its own
@@ -45,19 +46,19 @@ func (r *messageRow) takesUp(uuid string, hash int64) bool {
 // payload of the replayed one; else this delivery takes its place.
 func (cl *Claim) takeUp(ctx context.Context, rowID int64) (next step, taken bool, err error) {
 	s, d := cl.consumer.store, cl.delivery
-	row, err := s.find(ctx, rowID)
+	row, err := s.rows.Message(ctx, s.db.Reader(ctx), rowID)
 	if errors.Is(err, ErrNotFound) {
 		return look, true, nil // it is gone, and so is the claim
 	}
 	if err != nil {
 		return 0, false, err
 	}
-	served, err := s.served(ctx, row)
+	served, err := s.rows.Served(ctx, &row)
 	if err != nil {
 		return 0, false, err
 	}
 	switch {
-	case row.takesUp(d.as.Came.UUID, d.hash):
+	case takesUp(&row, d.as.Came.UUID, d.hash):
 		err := s.db.WriteInTurn(ctx, func(tx *sqlx.Tx) error { return s.revive(ctx, tx, row, d.as.Came.Copy(), d.hash) })
 		if errors.Is(err, ErrNotFound) {
 			return look, true, nil
@@ -66,7 +67,7 @@ func (cl *Claim) takeUp(ctx context.Context, rowID int64) (next step, taken bool
 			return 0, false, fmt.Errorf("take up the message that had failed: %w", err)
 		}
 		d.log().Info("inbox: a replayed message had failed before, and is tried again", nil)
-	case row.Status != FailedRetryable || !d.is(row.Hash):
+	case row.Status != stored.FailedRetryable || !d.is(row.Hash):
 		return 0, false, nil
 	case cl.consumer.config.OnReplay == ReplayAllow:
 		served = false // whoever is first
@@ -76,14 +77,15 @@ func (cl *Claim) takeUp(ctx context.Context, rowID int64) (next step, taken bool
 
 // inPlaceOf has the queue deliver what is stored, or this delivery take its place. Of a message
 // that was not replayed when it failed all the effects are wanted, since there were none.
-func (cl *Claim) inPlaceOf(row messageRow, served bool) (next step, taken bool, err error) {
-	_, marked, err := row.replayed()
+func (cl *Claim) inPlaceOf(row stored.Message, served bool) (next step, taken bool, err error) {
+	metadata, err := row.Decoded()
 	if err != nil {
-		return 0, false, err
+		return 0, false, Terminal(err)
 	}
+	_, marked := metadata[ReplayField]
 	if served && !marked {
-		cl.consumer.store.wakeQueue(row.consumer())
-		cl.answer, cl.queued = "stored as "+FailedRetryable.String(), true
+		cl.consumer.store.wakeQueue(row.Of())
+		cl.answer, cl.queued = "stored as "+stored.FailedRetryable.String(), true
 		return done, true, nil
 	}
 	cl.openRow, cl.own = true, !marked
@@ -91,22 +93,22 @@ func (cl *Claim) inPlaceOf(row messageRow, served bool) (next step, taken bool, 
 }
 
 // revive makes row due, with the payload of the replayed message.
-func (s *Store) revive(ctx context.Context, tx *sqlx.Tx, row messageRow, msg *message.Message, hash int64) error {
+func (s *Store) revive(ctx context.Context, tx *sqlx.Tx, row stored.Message, msg *message.Message, hash int64) error {
 	name, _ := replayed(msg)
 	by := replayer(name)
 	if row.LeaseToken != 0 {
 		return ErrInProgress
 	}
 	if row.Hash != hash {
-		corrected, err := row.corrected(msg.Payload)
+		corrected, err := row.With(msg.Payload)
 		if err == nil {
-			err = s.replaceIn(ctx, tx, by, row, corrected, hash)
+			err = s.replaceIn(ctx, tx, by, &row, corrected, hash)
 		}
 		if err != nil {
 			return err
 		}
 	}
-	return s.makeDueAs(ctx, tx, by, replayAction, row)
+	return s.rows.MakeDue(ctx, tx, by, stored.Replay, &row)
 }
 
 // takeUp makes due what a failed before, if it was replayed.
@@ -123,8 +125,8 @@ func (q *Queue) takeUp(ctx context.Context, tx *sqlx.Tx, consumer int32, a *arri
 	if err != nil {
 		return false, fmt.Errorf("look up the claim: %w", err)
 	}
-	row, err := s.findIn(ctx, tx, open.OpenID.Int64)
-	if err != nil || open.Result != resultOpen || !row.takesUp(a.msg.UUID, a.hash) {
+	row, err := s.rows.Message(ctx, tx, open.OpenID.Int64)
+	if err != nil || open.Result != stored.ResultOpen || !takesUp(&row, a.msg.UUID, a.hash) {
 		return false, err
 	}
 	if err := s.revive(ctx, tx, row, a.msg, a.hash); err != nil {

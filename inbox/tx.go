@@ -30,7 +30,7 @@ func Tx(ctx context.Context) (*sqlx.Tx, error) {
 	return tx, nil
 }
 
-// SetResult keeps v, as JSON, with the claim on the message of ctx: [Store.Story] shows
+// SetResult keeps v, as JSON, with the claim on the message of ctx: admin.Admin.Story shows
 // it, and [Store.Result] gives it to whoever sees a duplicate. The last call wins. Keep it
 // small. It returns the errors of [Tx], and an error where v cannot be JSON.
 func SetResult(ctx context.Context, v any) error {

@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-go/millrace/inbox"
+	"github.com/millrace-go/millrace/inbox/admin"
 	"github.com/millrace-go/millrace/metrics"
 	"github.com/millrace-go/millrace/tests/rig"
 )
@@ -114,7 +115,7 @@ func TestNamesThatAreHardToTellApart(t *testing.T) {
 func TestAnEpochThatIsOverIsNotPaused(t *testing.T) {
 	t.Parallel()
 	b := newBed(t, metrics.Config{Interval: time.Nanosecond})
-	by := inbox.Operator{Name: "ada", Reason: "the bank is down"}
+	by := admin.Operator{Name: "ada", Reason: "the bank is down"}
 	paused := func() float64 {
 		value, found := b.value("millrace_inbox_paused")
 		require.True(t, found)
@@ -125,10 +126,10 @@ func TestAnEpochThatIsOverIsNotPaused(t *testing.T) {
 		require.NoError(t, err)
 		require.NoError(t, queue.Put(t.Context(), "orders", message.NewMessage("order-1", nil)))
 		assert.InDelta(t, 0, paused(), 0)
-		require.NoError(t, b.store.Pause(t.Context(), "billing", epoch, by))
+		require.NoError(t, admin.New(b.store).Pause(t.Context(), "billing", epoch, by))
 		assert.InDelta(t, 1, paused(), 0)
 	}
-	require.NoError(t, b.store.Resume(t.Context(), "billing", 1, by))
+	require.NoError(t, admin.New(b.store).Resume(t.Context(), "billing", 1, by))
 	assert.InDelta(t, 0, paused(), 0, "as the runbook has it resumed")
 	_, err := b.db.ExecContext(t.Context(), `UPDATE millrace_consumers SET served_until = ? WHERE epoch = 0`, time.Now().Add(time.Hour).UnixMicro())
 	require.NoError(t, err)

@@ -8,6 +8,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/millrace-go/millrace/inbox"
+	"github.com/millrace-go/millrace/inbox/admin"
 )
 
 // storeCollector has the figures of the inbox's tables.
@@ -50,15 +51,15 @@ type consumerFigures struct {
 }
 
 func (c *storeCollector) lookAt(ctx context.Context) ([]prometheus.Metric, error) {
-	backlog, err := c.store.Backlog(ctx, inbox.BacklogOptions{CountTo: c.config.CountTo})
+	backlog, err := admin.New(c.store).Backlog(ctx, admin.BacklogOptions{CountTo: c.config.CountTo})
 	if err != nil {
 		return nil, err
 	}
-	tables, err := c.store.Tables(ctx)
+	tables, err := admin.New(c.store).Tables(ctx)
 	if err != nil {
 		return nil, err
 	}
-	steps, err := c.store.StepsInDoubt(ctx, inbox.MaxPage)
+	steps, err := admin.New(c.store).StepsInDoubt(ctx, admin.MaxPage)
 	if err != nil {
 		return nil, err
 	}
@@ -97,7 +98,7 @@ func (c *storeCollector) lookAt(ctx context.Context) ([]prometheus.Metric, error
 
 // byConsumer adds up the epochs of each consumer, by the value of its label. Settings are
 // those of the newest, which comes last.
-func byConsumer(backlog []inbox.Backlog) map[string]*consumerFigures {
+func byConsumer(backlog []admin.Backlog) map[string]*consumerFigures {
 	all := make(map[string]*consumerFigures)
 	for _, b := range backlog {
 		name := clean(b.Consumer)
@@ -106,7 +107,7 @@ func byConsumer(backlog []inbox.Backlog) map[string]*consumerFigures {
 			f = &consumerFigures{states: make(map[string]int)}
 			all[name] = f
 		}
-		for state, count := range map[string]inbox.Count{
+		for state, count := range map[string]admin.Count{
 			"due": b.Due, "waiting": b.Waiting, "taken": b.Taken, "in_progress": b.InProgress, "stale": b.Stale,
 			"settling": b.Settling, "failed_terminal": b.FailedTerminal, "parked": b.Parked, "held": b.Held,
 		} {

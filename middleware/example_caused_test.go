@@ -12,6 +12,7 @@ import (
 	_ "modernc.org/sqlite"
 
 	"github.com/millrace-go/millrace/inbox"
+	"github.com/millrace-go/millrace/inbox/admin"
 	millrace "github.com/millrace-go/millrace/middleware"
 	"github.com/millrace-go/millrace/outbox"
 )
@@ -41,7 +42,7 @@ func ExampleInbox_caused() {
 	_, err = handler(message.NewMessage("order-17", nil))
 	check(err)
 
-	story, err := store.Story(ctx, "order-17")
+	story, err := admin.New(store).Story(ctx, "order-17")
 	check(err)
 	for _, claim := range story.Claims {
 		at := claim.ProcessedAt

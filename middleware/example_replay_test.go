@@ -7,6 +7,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/millrace-go/millrace/inbox"
+	"github.com/millrace-go/millrace/inbox/admin"
 	millrace "github.com/millrace-go/millrace/middleware"
 )
 
@@ -46,7 +47,7 @@ func ExampleInbox_replay() {
 	check(db.Get(&orders, `SELECT COUNT(*) FROM turnover`))
 	fmt.Println("orders:", orders)
 
-	parked, err := store.Parked(context.Background(), 0, 10)
+	parked, err := admin.New(store).Find(context.Background(), admin.Filter{Status: admin.Parked}, 0, 10)
 	check(err)
 	for _, m := range parked {
 		fmt.Println(m.Consumer, m.MessageID, "was", m.Reason)

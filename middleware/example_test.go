@@ -16,6 +16,7 @@ import (
 	_ "modernc.org/sqlite"
 
 	"github.com/millrace-go/millrace/inbox"
+	"github.com/millrace-go/millrace/inbox/admin"
 	millrace "github.com/millrace-go/millrace/middleware"
 )
 
@@ -255,13 +256,13 @@ func ExampleInbox_recordFailures() {
 		})
 
 	deliver(handler, "order-1", "order-1")
-	story, err := store.Story(context.Background(), "order-1")
+	story, err := admin.New(store).Story(context.Background(), "order-1")
 	check(err)
 	for _, m := range story.Open {
 		fmt.Printf("%v, attempts %d: %s\n", m.Status, m.Attempts, m.LastError)
 	}
 	deliver(handler, "order-1")
-	story, err = store.Story(context.Background(), "order-1")
+	story, err = admin.New(store).Story(context.Background(), "order-1")
 	check(err)
 	fmt.Println("completed:", story.Claims[0].Completed)
 	// Output:

@@ -9,6 +9,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/pubsub/gochannel"
 
 	"github.com/millrace-go/millrace/inbox"
+	"github.com/millrace-go/millrace/inbox/admin"
 	millrace "github.com/millrace-go/millrace/middleware"
 	"github.com/millrace-go/millrace/outbox"
 	"github.com/millrace-go/millrace/pubsub"
@@ -54,7 +55,7 @@ func ExampleVersionGate() {
 
 	check(broker.Publish("changes", changed(1, "ann")))
 	check(broker.Publish("changes", changed(3, "cyd")))
-	held, err := store.Held(context.Background(), 0, 10)
+	held, err := admin.New(store).Find(context.Background(), admin.Filter{Status: admin.Held}, 0, 10)
 	check(err)
 	fmt.Printf("version %d %s\n", held[0].Version, held[0].Reason)
 	check(broker.Publish("changes", changed(2, "bob")))

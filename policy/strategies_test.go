@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-go/millrace/inbox"
+	"github.com/millrace-go/millrace/inbox/admin"
 	"github.com/millrace-go/millrace/policy"
 	"github.com/millrace-go/millrace/tests/rig"
 )
@@ -129,7 +130,7 @@ func TestReplaysWhoseEffectsNobodyKeepsApart(t *testing.T) {
 		acked, err := s.deliver(msg)
 		require.True(t, acked, err)
 		require.Empty(t, s.runs(), strategy)
-		found, err := store.Parked(t.Context(), 0, 10)
+		found, err := admin.New(store).Find(t.Context(), admin.Filter{Status: admin.Parked}, 0, 10)
 		require.NoError(t, err)
 		require.Len(t, found, parked, strategy)
 	}
@@ -197,7 +198,7 @@ func TestOrderKey(t *testing.T) {
 				require.True(t, rig.Answer(t, msg))
 			}
 			require.Eventually(t, func() bool {
-				found, err := store.Parked(context.WithoutCancel(t.Context()), 0, 10)
+				found, err := admin.New(store).Find(context.WithoutCancel(t.Context()), admin.Filter{Status: admin.Parked}, 0, 10)
 				return err == nil && len(found) == 1
 			}, rig.Patience, 10*time.Millisecond)
 			if onParked == policy.Continue {
@@ -265,7 +266,7 @@ func TestCollisions(t *testing.T) {
 		require.NoError(t, err)
 		_, err = s.deliver(message.NewMessage("1", []byte("b")))
 		require.ErrorIs(t, err, c.err)
-		found, err := store.Parked(t.Context(), 0, 10)
+		found, err := admin.New(store).Find(t.Context(), admin.Filter{Status: admin.Parked}, 0, 10)
 		require.NoError(t, err)
 		require.Len(t, found, c.parked, collision)
 	}

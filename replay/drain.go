@@ -12,6 +12,7 @@ import (
 	"github.com/jmoiron/sqlx"
 
 	"github.com/millrace-go/millrace/inbox"
+	"github.com/millrace-go/millrace/inbox/admin"
 	"github.com/millrace-go/millrace/internal/reserved"
 )
 
@@ -22,7 +23,7 @@ type Dead struct {
 	Name string
 	From message.Subscriber
 	To   Target
-	By   inbox.Operator
+	By   admin.Operator
 
 	// Topic is what From is subscribed to.
 	Topic string
@@ -128,7 +129,7 @@ func (d *Dead) refused(ctx context.Context, p *Replayer) error {
 	if only == nil {
 		return nil
 	}
-	consumers, err := p.store.Consumers(ctx)
+	consumers, err := admin.New(p.store).Consumers(ctx)
 	if err != nil {
 		return err
 	}

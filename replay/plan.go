@@ -8,6 +8,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/millrace-go/millrace/inbox"
+	"github.com/millrace-go/millrace/inbox/admin"
 )
 
 // LookAt is how many messages [Replayer.Plan] asks the consumers about, the first ones.
@@ -22,7 +23,7 @@ type Plan struct {
 	// Consumers says what the consumers would do with those that were looked at: the one whose
 	// queue is the target, else those that have had some of them. Silent are consumers that have had
 	// none, so nobody can tell whether they would get them.
-	Consumers []inbox.Forecast
+	Consumers []admin.Forecast
 	Silent    []string
 
 	// SideEffects are the consumers that must be named in IntoSideEffects, and are not.
@@ -58,7 +59,7 @@ func (p *Replayer) plan(ctx context.Context, r *Request) (plan Plan, err error) 
 		return plan, err
 	}
 	plan.LookedAt = len(msgs)
-	forecasts, err := p.store.Forecast(ctx, msgs)
+	forecasts, err := admin.New(p.store).Forecast(ctx, msgs)
 	if err != nil {
 		return plan, err
 	}
@@ -116,7 +117,7 @@ func (p *Replayer) known(ctx context.Context, r *Request, plan *Plan) error {
 	if only == nil {
 		return nil
 	}
-	consumers, err := p.store.Consumers(ctx)
+	consumers, err := admin.New(p.store).Consumers(ctx)
 	if err != nil {
 		return err
 	}

@@ -9,6 +9,7 @@ import (
 	"github.com/jmoiron/sqlx"
 
 	"github.com/millrace-go/millrace/inbox"
+	"github.com/millrace-go/millrace/inbox/admin"
 	"github.com/millrace-go/millrace/internal/database"
 	"github.com/millrace-go/millrace/internal/dialect"
 	"github.com/millrace-go/millrace/internal/steady"
@@ -99,7 +100,7 @@ type Request struct {
 	From   Source
 	Filter Filter
 	To     Target
-	By     inbox.Operator
+	By     admin.Operator
 
 	// PerSecond is how many messages are sent in a second at most. Defaults to 1000.
 	PerSecond int

@@ -12,7 +12,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/jmoiron/sqlx"
 
-	"github.com/millrace-go/millrace/inbox"
+	"github.com/millrace-go/millrace/inbox/admin"
 	"github.com/millrace-go/millrace/internal/dialect"
 )
 
@@ -176,7 +176,7 @@ func (p *Replayer) batch(ctx context.Context, r *Request, s *Status, items []ite
 const batchTime = time.Minute
 
 // allowed is who wants a consumer to handle what it refuses, nil where nobody does.
-func (r *Request) allowed() *inbox.Operator {
+func (r *Request) allowed() *admin.Operator {
 	if only := r.To.only(); only == nil || !slices.Contains(r.IntoSideEffects, only.Consumer) {
 		return nil
 	}

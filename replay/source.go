@@ -8,6 +8,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/millrace-go/millrace/inbox"
+	"github.com/millrace-go/millrace/inbox/admin"
 	"github.com/millrace-go/millrace/internal/reserved"
 	"github.com/millrace-go/millrace/outbox"
 )
@@ -92,14 +93,14 @@ type journal struct{ of *inbox.Store }
 
 func (journal) kind() string { return "journal" }
 
-func (j journal) filter(f Filter, upTo int64) inbox.JournalFilter {
-	return inbox.JournalFilter{
+func (j journal) filter(f Filter, upTo int64) admin.JournalFilter {
+	return admin.JournalFilter{
 		Consumer: f.Consumer, Epoch: f.Epoch, Topic: f.Topic, Since: f.Since, Until: f.Until, UpTo: upTo,
 	}
 }
 
 func (j journal) page(ctx context.Context, f Filter, after, upTo int64, limit int) ([]item, error) {
-	kept, err := j.of.Journal(ctx, j.filter(f, upTo), after, limit)
+	kept, err := admin.New(j.of).Journal(ctx, j.filter(f, upTo), after, limit)
 	items := make([]item, 0, len(kept))
 	for _, k := range kept {
 		items = append(items, item{
@@ -111,7 +112,7 @@ func (j journal) page(ctx context.Context, f Filter, after, upTo int64, limit in
 }
 
 func (j journal) count(ctx context.Context, f Filter, upTo int64) ([]Count, error) {
-	counts, err := j.of.CountJournal(ctx, j.filter(f, upTo))
+	counts, err := admin.New(j.of).CountJournal(ctx, j.filter(f, upTo))
 	all := make([]Count, 0, len(counts))
 	for _, c := range counts {
 		all = append(all, Count{c.Topic, c.Messages, c.First, c.Last, c.LastID})
@@ -124,7 +125,7 @@ func (j journal) pinned(ctx context.Context, f Filter) (Filter, error) {
 	if f.Epoch != nil {
 		return f, nil
 	}
-	kept, err := j.of.Journal(ctx, inbox.JournalFilter{Consumer: f.Consumer}, 0, 1)
+	kept, err := admin.New(j.of).Journal(ctx, admin.JournalFilter{Consumer: f.Consumer}, 0, 1)
 	if len(kept) > 0 {
 		f.Epoch = &kept[0].Epoch
 	}

@@ -11,7 +11,7 @@ import (
 
 	"github.com/jmoiron/sqlx"
 
-	"github.com/millrace-go/millrace/inbox"
+	"github.com/millrace-go/millrace/inbox/admin"
 	"github.com/millrace-go/millrace/internal/dialect"
 )
 
@@ -54,7 +54,7 @@ type Status struct {
 	Name       string
 	State      State
 	Spec       Spec
-	By         inbox.Operator
+	By         admin.Operator
 	Sent       int   // messages so far
 	Skipped    int   // whose payload or metadata cannot be had
 	Reached    int64 // the id of the source up to which it was read …
@@ -85,7 +85,7 @@ type replayRow struct {
 
 func (r *replayRow) status() (Status, error) {
 	s := Status{
-		Name: string(r.Name), State: states[r.State], By: inbox.Operator{Name: string(r.Actor), Reason: string(r.Reason)},
+		Name: string(r.Name), State: states[r.State], By: admin.Operator{Name: string(r.Actor), Reason: string(r.Reason)},
 		Sent: r.Sent, Skipped: r.Skipped, Reached: r.Reached, LastID: r.LastID, row: r.ID,
 		StartedAt: time.UnixMicro(r.StartedAt).UTC(), MovedAt: time.UnixMicro(r.MovedAt).UTC(),
 	}
@@ -134,7 +134,7 @@ func (p *Replayer) List(ctx context.Context, limit int) ([]Status, error) {
 }
 
 // Cancel ends a replay for good: whoever sends it stops after its batch. What was sent stays sent.
-func (p *Replayer) Cancel(ctx context.Context, name string, by inbox.Operator) error {
+func (p *Replayer) Cancel(ctx context.Context, name string, by admin.Operator) error {
 	if by.Name == "" || by.Reason == "" {
 		return explain(name, errors.New("an operator needs a Name and a Reason, which are kept"))
 	}
@@ -171,7 +171,7 @@ func one(result sql.Result, err error) error {
 }
 
 // audit keeps what was decided, beside what is decided about the outbox: it has no consumer.
-func (p *Replayer) audit(ctx context.Context, tx *sqlx.Tx, by inbox.Operator, action, name, detail string) error {
+func (p *Replayer) audit(ctx context.Context, tx *sqlx.Tx, by admin.Operator, action, name, detail string) error {
 	const bytes = 120 // fit the column
 	id := name[:min(len(name), bytes)]
 	_, err := tx.ExecContext(ctx, p.db.Dialect.InsertAudit, []byte(by.Name), []byte(action), []byte(by.Reason), 0, []byte(id), []byte(detail))

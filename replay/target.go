@@ -6,6 +6,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/millrace-go/millrace/inbox"
+	"github.com/millrace-go/millrace/inbox/admin"
 	"github.com/millrace-go/millrace/internal/ambient"
 	"github.com/millrace-go/millrace/outbox"
 )
@@ -16,7 +17,7 @@ type Target interface {
 
 	// inTx reports whether put writes to the database, in the transaction of its context.
 	inTx() bool
-	put(ctx context.Context, items []item, allowed *inbox.Operator) error
+	put(ctx context.Context, items []item, allowed *admin.Operator) error
 
 	// only returns the consumer that gets what is put, nil where it is whoever listens.
 	only() *inbox.QueueConfig
@@ -32,7 +33,7 @@ func (toOutbox) kind() string             { return "outbox" }
 func (toOutbox) inTx() bool               { return true }
 func (toOutbox) only() *inbox.QueueConfig { return nil }
 
-func (t toOutbox) put(ctx context.Context, items []item, _ *inbox.Operator) error {
+func (t toOutbox) put(ctx context.Context, items []item, _ *admin.Operator) error {
 	return byTopic(items, func(topic string, items []item) error {
 		msgs := make([]*message.Message, 0, len(items))
 		for _, i := range items {
@@ -66,7 +67,7 @@ func (t toQueue) only() *inbox.QueueConfig {
 	return &config
 }
 
-func (t toQueue) put(ctx context.Context, items []item, allowed *inbox.Operator) error {
+func (t toQueue) put(ctx context.Context, items []item, allowed *admin.Operator) error {
 	return byTopic(items, func(topic string, items []item) error {
 		msgs := make([]*message.Message, 0, len(items))
 		for _, i := range items {
@@ -92,7 +93,7 @@ func (toPublisher) kind() string             { return "publisher" }
 func (toPublisher) inTx() bool               { return false }
 func (toPublisher) only() *inbox.QueueConfig { return nil }
 
-func (t toPublisher) put(ctx context.Context, items []item, _ *inbox.Operator) error {
+func (t toPublisher) put(ctx context.Context, items []item, _ *admin.Operator) error {
 	return byTopic(items, func(topic string, items []item) error {
 		msgs := make([]*message.Message, 0, len(items))
 		for _, i := range items {

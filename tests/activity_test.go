@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-go/millrace/inbox"
+	"github.com/millrace-go/millrace/inbox/admin"
 	millrace "github.com/millrace-go/millrace/middleware"
 	"github.com/millrace-go/millrace/tests/rig"
 	"github.com/millrace-go/millrace/tests/testdb"
@@ -21,11 +22,11 @@ func TestActivityIsKept(t *testing.T) {
 }
 
 // activity is what was done since an hour ago, without the minutes and the times.
-func (b *bed) activity(store *inbox.Store) map[string]inbox.Activity {
+func (b *bed) activity(store *inbox.Store) map[string]admin.Activity {
 	b.Helper()
-	all, err := store.Activity(b.Context(), time.Now().Add(-time.Hour))
+	all, err := admin.New(store).Activity(b.Context(), time.Now().Add(-time.Hour))
 	require.NoError(b, err)
-	sums := map[string]inbox.Activity{}
+	sums := map[string]admin.Activity{}
 	for _, a := range all {
 		assert.WithinDuration(b, time.Now(), a.Minute, 5*time.Minute)
 		assert.Zero(b, a.Minute.Second())
@@ -71,12 +72,12 @@ var activityBodies = []testdb.Body{
 			a.Handling = 0
 			got[name] = a
 		}
-		assert.Equal(t, map[string]inbox.Activity{
+		assert.Equal(t, map[string]admin.Activity{
 			"billing0": {Completed: 2, Failed: 2, Duplicates: 2, Parked: 2},
 			"billing1": {Completed: 2},
 		}, got)
 		assert.Empty(t, b.activity(b.newStore(b.db.DB, inbox.Config{Namespace: "other"})))
-		later, err := b.store.Activity(t.Context(), time.Now().Add(time.Hour))
+		later, err := admin.New(b.store).Activity(t.Context(), time.Now().Add(time.Hour))
 		require.NoError(t, err)
 		assert.Empty(t, later)
 	})},
@@ -115,7 +116,7 @@ var activityBodies = []testdb.Body{
 		must(t, b.inbox(effect), newMessage("x"))
 		require.NoError(t, b.store.Close(t.Context()))
 		const old = 2500
-		minute := time.Now().Add(-inbox.ActivityKept).Truncate(time.Minute).UnixMicro()
+		minute := time.Now().Add(-admin.ActivityKept).Truncate(time.Minute).UnixMicro()
 		b.exec(fmt.Sprintf(`INSERT INTO millrace_activity (minute, consumer, completed, failed, duplicates, stale, held, parked, handling_us)
 			WITH RECURSIVE n (j) AS (SELECT 0 UNION ALL SELECT j + 1 FROM n WHERE j < 49)
 			SELECT %d - (a.j * 50 + b.j) * 3000000000, 1, 1, 0, 0, 0, 0, 0, 0 FROM n a CROSS JOIN n b`, minute))

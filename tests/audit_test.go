@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-go/millrace/inbox"
+	"github.com/millrace-go/millrace/inbox/admin"
 	millrace "github.com/millrace-go/millrace/middleware"
 	relaying "github.com/millrace-go/millrace/outbox"
 	"github.com/millrace-go/millrace/tests/rig"
@@ -22,7 +23,7 @@ func TestWhatOperatorsDidIsListed(t *testing.T) {
 }
 
 // acts are the entries' actions.
-func acts(entries []inbox.AuditEntry) []string {
+func acts(entries []admin.AuditEntry) []string {
 	all := make([]string, 0, len(entries))
 	for _, e := range entries {
 		all = append(all, e.Action)
@@ -30,15 +31,15 @@ func acts(entries []inbox.AuditEntry) []string {
 	return all
 }
 
-func (b *bed) audit(f inbox.ConsumerFilter, before int64, limit int) []inbox.AuditEntry {
+func (b *bed) audit(f admin.ConsumerFilter, before int64, limit int) []admin.AuditEntry {
 	b.Helper()
-	entries, err := b.store.Audit(b.Context(), f, before, limit)
+	entries, err := admin.New(b.store).Audit(b.Context(), f, before, limit)
 	require.NoError(b, err)
 	return entries
 }
 
 // park leaves a parked collision, and returns it.
-func (b *bed) park(change ...func(*millrace.Inbox)) inbox.Message {
+func (b *bed) park(change ...func(*millrace.Inbox)) admin.Message {
 	b.Helper()
 	h, msg := b.inbox(effect, change...), newMessage("first")
 	must(b.T, h, again(msg))
@@ -50,19 +51,19 @@ func (b *bed) park(change ...func(*millrace.Inbox)) inbox.Message {
 var auditBodies = []testdb.Body{
 	{Name: "who did what", Why: "for messages, consumers, aggregates and the outbox, the newest first", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		ctx := t.Context()
-		assert.Empty(t, b.audit(inbox.ConsumerFilter{}, 0, 10))
+		assert.Empty(t, b.audit(admin.ConsumerFilter{}, 0, 10))
 		parked := b.park()
-		require.NoError(t, b.store.Discard(ctx, parked.ID, operator))
-		require.NoError(t, b.store.SetVersion(ctx, inbox.Aggregate{Consumer: "billing", ID: "account 7"}, 3, operator))
+		require.NoError(t, admin.New(b.store).Discard(ctx, parked.ID, operator))
+		require.NoError(t, admin.New(b.store).SetVersion(ctx, inbox.Aggregate{Consumer: "billing", ID: "account 7"}, 3, operator))
 		must(t, b.inbox(effect, func(i *millrace.Inbox) { i.Epoch = 2 }), newMessage("x"))
-		require.NoError(t, b.store.Pause(ctx, "billing", 2, inbox.Operator{Name: "bob", Reason: "lunch"}))
+		require.NoError(t, admin.New(b.store).Pause(ctx, "billing", 2, admin.Operator{Name: "bob", Reason: "lunch"}))
 		b.exec(`INSERT INTO millrace_outbox (key_hash, created_at, due_at, status, topic, uuid) VALUES (1, 1, 1, 3, 'orders', 'no key of ours')`)
 		out := rig.NewOutbox(t, b.db.DB, relaying.Config{})
 		letters, err := out.Parked(ctx, 0, 1)
 		require.NoError(t, err)
 		require.NoError(t, out.Discard(ctx, letters[0].ID, relaying.Operator{Name: "cy", Reason: "a test order"}))
 
-		entries := b.audit(inbox.ConsumerFilter{}, 0, 10)
+		entries := b.audit(admin.ConsumerFilter{}, 0, 10)
 		require.Equal(t, []string{"outbox discard", "pause", "set version", "discard", "discard"}, acts(entries))
 		for i, newer := 0, int64(math.MaxInt64); i < len(entries); i++ {
 			e := entries[i]
@@ -72,12 +73,12 @@ var auditBodies = []testdb.Body{
 			newer = e.ID
 			entries[i].ID, entries[i].At = 0, time.Time{}
 		}
-		assert.Equal(t, inbox.AuditEntry{
-			Action: "outbox discard", Operator: inbox.Operator{Name: "cy", Reason: "a test order"},
+		assert.Equal(t, admin.AuditEntry{
+			Action: "outbox discard", Operator: admin.Operator{Name: "cy", Reason: "a test order"},
 			MessageID: "no key of ours", Detail: "to topic orders",
 		}, entries[0])
-		assert.Equal(t, inbox.AuditEntry{
-			Action: "pause", Operator: inbox.Operator{Name: "bob", Reason: "lunch"}, Consumer: "billing", Epoch: 2,
+		assert.Equal(t, admin.AuditEntry{
+			Action: "pause", Operator: admin.Operator{Name: "bob", Reason: "lunch"}, Consumer: "billing", Epoch: 2,
 			Detail: "what is stored for the consumer",
 		}, entries[1])
 		assert.Equal(t, "account 7", entries[2].MessageID)
@@ -86,11 +87,11 @@ var auditBodies = []testdb.Body{
 		assert.Contains(t, entries[3].Detail, parked.UUID)
 
 		two := 2
-		assert.Equal(t, []string{"pause"}, acts(b.audit(inbox.ConsumerFilter{Consumer: "billing", Epoch: &two}, 0, 10)))
-		assert.Equal(t, []string{"pause", "set version", "discard", "discard"}, acts(b.audit(inbox.ConsumerFilter{Consumer: "billing"}, 0, 10)))
-		assert.Empty(t, b.audit(inbox.ConsumerFilter{Consumer: "mail"}, 0, 10))
+		assert.Equal(t, []string{"pause"}, acts(b.audit(admin.ConsumerFilter{Consumer: "billing", Epoch: &two}, 0, 10)))
+		assert.Equal(t, []string{"pause", "set version", "discard", "discard"}, acts(b.audit(admin.ConsumerFilter{Consumer: "billing"}, 0, 10)))
+		assert.Empty(t, b.audit(admin.ConsumerFilter{Consumer: "mail"}, 0, 10))
 		other := b.newStore(b.db.DB, inbox.Config{Namespace: "other"})
-		seen, err := other.Audit(ctx, inbox.ConsumerFilter{}, 0, 10)
+		seen, err := admin.New(other).Audit(ctx, admin.ConsumerFilter{}, 0, 10)
 		require.NoError(t, err)
 		assert.Equal(t, []string{"outbox discard"}, acts(seen), "the outbox has no namespace")
 	})},
@@ -99,12 +100,12 @@ var auditBodies = []testdb.Body{
 			must(t, b.inbox(effect, func(i *millrace.Inbox) { i.Consumer = name }), newMessage("x"))
 		}
 		for i := range 7 {
-			by := inbox.Operator{Name: fmt.Sprint(i), Reason: "to see"}
-			require.NoError(t, b.store.Pause(t.Context(), []string{"billing", "mail"}[i%2], 0, by))
+			by := admin.Operator{Name: fmt.Sprint(i), Reason: "to see"}
+			require.NoError(t, admin.New(b.store).Pause(t.Context(), []string{"billing", "mail"}[i%2], 0, by))
 		}
 		var names []string
 		for before := int64(0); ; {
-			page := b.audit(inbox.ConsumerFilter{}, before, 3)
+			page := b.audit(admin.ConsumerFilter{}, before, 3)
 			if len(page) == 0 {
 				break
 			}
@@ -114,8 +115,8 @@ var auditBodies = []testdb.Body{
 			before = page[len(page)-1].ID
 		}
 		assert.Equal(t, []string{"6", "5", "4", "3", "2", "1", "0"}, names)
-		for _, limit := range []int{0, inbox.MaxPage + 1} {
-			_, err := b.store.Audit(t.Context(), inbox.ConsumerFilter{}, 0, limit)
+		for _, limit := range []int{0, admin.MaxPage + 1} {
+			_, err := admin.New(b.store).Audit(t.Context(), admin.ConsumerFilter{}, 0, limit)
 			require.ErrorContains(t, err, "is not between 1 and 1000")
 		}
 	})},

@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-go/millrace/inbox"
+	"github.com/millrace-go/millrace/inbox/admin"
 	millrace "github.com/millrace-go/millrace/middleware"
 	"github.com/millrace-go/millrace/tests/rig"
 	"github.com/millrace-go/millrace/tests/testdb"
@@ -120,9 +121,9 @@ func beforeFails(t *testing.T, b *bed) {
 	for n := range 2 {
 		_, err = h(true)(again(msg))
 		require.ErrorIs(t, err, errBoom)
-		open := rig.Find(t, b.store, inbox.Filter{})
+		open := rig.Find(t, b.store, admin.Filter{})
 		require.Len(t, open, 1)
-		assert.Equal(t, []any{inbox.FailedRetryable, n + 1, "boom"}, []any{open[0].Status, open[0].Attempts, open[0].LastError})
+		assert.Equal(t, []any{admin.FailedRetryable, n + 1, "boom"}, []any{open[0].Status, open[0].Attempts, open[0].LastError})
 	}
 	func() {
 		defer func() { assert.Equal(t, "panicked", recover()) }()
@@ -204,9 +205,9 @@ func beforeRetried(t *testing.T, b *bed) {
 	}.Middleware)
 	assert.True(t, s.deliver(replay(newMessage("x"), "r")))
 	assert.Zero(t, ran)
-	open := rig.Find(t, b.store, inbox.Filter{})
+	open := rig.Find(t, b.store, admin.Filter{})
 	require.Len(t, open, 1)
-	require.NoError(t, b.store.Retry(t.Context(), open[0].ID, inbox.Operator{Name: "ada", Reason: "wanted"}, s.published))
+	require.NoError(t, admin.New(b.store).Retry(t.Context(), open[0].ID, admin.Operator{Name: "ada", Reason: "wanted"}, s.published))
 	sent := s.published.Messages()
 	require.Len(t, sent, 1)
 	assert.True(t, s.deliver(again(sent[0])))

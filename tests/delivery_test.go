@@ -17,6 +17,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-go/millrace/inbox"
+	"github.com/millrace-go/millrace/inbox/admin"
 	millrace "github.com/millrace-go/millrace/middleware"
 	"github.com/millrace-go/millrace/tests/faults"
 	"github.com/millrace-go/millrace/tests/rig"
@@ -140,7 +141,7 @@ var deliveryBodies = []testdb.Body{
 		store := b.process(testdb.Pool(1))
 		msg := newMessage("x")
 		h := b.inbox(func(m *message.Message) ([]*message.Message, error) {
-			story, err := store.Story(m.Context(), m.UUID)
+			story, err := admin.New(store).Story(m.Context(), m.UUID)
 			if err == nil && len(story.Claims) != 1 {
 				err = errors.New("the story does not show the claim of its own transaction")
 			}

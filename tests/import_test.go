@@ -12,18 +12,19 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-go/millrace/inbox"
+	"github.com/millrace-go/millrace/inbox/admin"
 	millrace "github.com/millrace-go/millrace/middleware"
 	"github.com/millrace-go/millrace/tests/rig"
 	"github.com/millrace-go/millrace/tests/testdb"
 )
 
-var importer = inbox.Operator{Name: "ada", Reason: "we had a table of our own"}
+var importer = admin.Operator{Name: "ada", Reason: "we had a table of our own"}
 
 // entries are keys of one part, handled so long ago.
-func entries(age time.Duration, keys ...string) iter.Seq2[inbox.Imported, error] {
-	return func(yield func(inbox.Imported, error) bool) {
+func entries(age time.Duration, keys ...string) iter.Seq2[admin.Imported, error] {
+	return func(yield func(admin.Imported, error) bool) {
 		for _, key := range keys {
-			if !yield(inbox.Imported{Key: []string{key}, ProcessedAt: time.Now().Add(-age)}, nil) {
+			if !yield(admin.Imported{Key: []string{key}, ProcessedAt: time.Now().Add(-age)}, nil) {
 				return
 			}
 		}
@@ -31,9 +32,9 @@ func entries(age time.Duration, keys ...string) iter.Seq2[inbox.Imported, error]
 }
 
 // imports has the consumer billing know keys.
-func (b *bed) imports(all iter.Seq2[inbox.Imported, error], pace ...inbox.Pace) inbox.ImportReport {
+func (b *bed) imports(all iter.Seq2[admin.Imported, error], pace ...admin.Pace) admin.ImportReport {
 	b.Helper()
-	report, err := b.store.Import(b.Context(), inbox.ConsumerConfig{Name: "billing"}, all, importer, append(pace, inbox.Pace{})[0])
+	report, err := admin.New(b.store).Import(b.Context(), inbox.ConsumerConfig{Name: "billing"}, all, importer, append(pace, admin.Pace{})[0])
 	require.NoError(b, err)
 	return report
 }
@@ -42,7 +43,7 @@ func (b *bed) imports(all iter.Seq2[inbox.Imported, error], pace ...inbox.Pace) 
 var importBodies = []testdb.Body{
 	{Name: "an imported key", Why: "a late copy is a duplicate, whatever its payload, and no collision", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		msg := newMessage("as it was handled")
-		assert.Equal(t, inbox.ImportReport{New: 1}, b.imports(entries(day, msg.UUID)))
+		assert.Equal(t, admin.ImportReport{New: 1}, b.imports(entries(day, msg.UUID)))
 		for _, payload := range []string{"as it was handled", "another"} {
 			copied := message.NewMessage(msg.UUID, []byte(payload))
 			must(t, b.inbox(effect), copied)
@@ -70,22 +71,22 @@ var importBodies = []testdb.Body{
 		require.ErrorIs(t, err, errBoom)
 		keys := []string{handled.UUID, failed.UUID, "a", "b", "a"}
 		before := b.count(`SELECT SUM(processed_at % 1000003) FROM millrace_claims`)
-		assert.Equal(t, inbox.ImportReport{New: 2, Known: 2, Open: 1}, b.imports(entries(day, keys...)))
-		assert.Equal(t, inbox.ImportReport{Known: 4, Open: 1}, b.imports(entries(2*day, keys...)))
+		assert.Equal(t, admin.ImportReport{New: 2, Known: 2, Open: 1}, b.imports(entries(day, keys...)))
+		assert.Equal(t, admin.ImportReport{Known: 4, Open: 1}, b.imports(entries(2*day, keys...)))
 		assert.Equal(t, before, b.count(`SELECT SUM(processed_at % 1000003) FROM millrace_claims WHERE result <> 4`))
 		must(t, b.inbox(effect, func(i *millrace.Inbox) { i.RecordFailures = true }), again(failed))
 		assert.Equal(t, 2, b.effects(), "what is open goes on")
 	})},
 	{Name: "an imported key and its retention", Why: "it is forgotten when its message is, not its import", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
-		report := b.imports(func(yield func(inbox.Imported, error) bool) {
+		report := b.imports(func(yield func(admin.Imported, error) bool) {
 			for n, age := range []time.Duration{6 * day, day, 8 * day} {
-				if !yield(inbox.Imported{Key: []string{fmt.Sprint(n)}, ProcessedAt: time.Now().Add(-age)}, nil) {
+				if !yield(admin.Imported{Key: []string{fmt.Sprint(n)}, ProcessedAt: time.Now().Add(-age)}, nil) {
 					return
 				}
 			}
-			yield(inbox.Imported{Key: []string{"now"}}, nil)
+			yield(admin.Imported{Key: []string{"now"}}, nil)
 		})
-		assert.Equal(t, inbox.ImportReport{New: 3, Expired: 1}, report)
+		assert.Equal(t, admin.ImportReport{New: 3, Expired: 1}, report)
 		b.purge(0)
 		b.age(2 * day)
 		b.purge(1)
@@ -100,11 +101,11 @@ var importBodies = []testdb.Body{
 		assert.Equal(t, 1, b.events.Count("parked"))
 	})},
 	{Name: "keys that cannot be imported", Why: "each is refused with its reason, and the others go on", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
-		report := b.imports(func(yield func(inbox.Imported, error) bool) {
-			_ = yield(inbox.Imported{}, nil) && yield(inbox.Imported{Key: []string{""}}, nil) &&
-				yield(inbox.Imported{Key: []string{"a", "b"}}, nil) && yield(inbox.Imported{Key: []string{"\x00\xff"}}, nil) &&
-				yield(inbox.Imported{Key: []string{"late"}, ProcessedAt: time.Now().Add(day)}, nil) &&
-				yield(inbox.Imported{Problem: errBoom}, nil) && yield(inbox.Imported{Key: []string{"good"}}, nil)
+		report := b.imports(func(yield func(admin.Imported, error) bool) {
+			_ = yield(admin.Imported{}, nil) && yield(admin.Imported{Key: []string{""}}, nil) &&
+				yield(admin.Imported{Key: []string{"a", "b"}}, nil) && yield(admin.Imported{Key: []string{"\x00\xff"}}, nil) &&
+				yield(admin.Imported{Key: []string{"late"}, ProcessedAt: time.Now().Add(day)}, nil) &&
+				yield(admin.Imported{Problem: errBoom}, nil) && yield(admin.Imported{Key: []string{"good"}}, nil)
 		})
 		assert.Equal(t, 1, report.New)
 		assert.Equal(t, 6, report.Refused)
@@ -125,11 +126,11 @@ var importBodies = []testdb.Body{
 		for n := range keys {
 			keys[n] = fmt.Sprintf("order-%d", n)
 		}
-		torn := func(yield func(inbox.Imported, error) bool) {
+		torn := func(yield func(admin.Imported, error) bool) {
 			n := 0
 			for in, err := range entries(day, keys...) {
 				if n++; n > 700 {
-					yield(inbox.Imported{}, errBoom)
+					yield(admin.Imported{}, errBoom)
 					return
 				}
 				if !yield(in, err) {
@@ -138,28 +139,28 @@ var importBodies = []testdb.Body{
 			}
 		}
 		config, mark, told := inbox.ConsumerConfig{Name: "billing"}, int64(0), 0
-		fast := inbox.Pace{PerSecond: 1e6, Mark: &mark, Progress: func(n int) { told = n }}
-		report, err := b.store.Import(t.Context(), config, torn, importer, fast)
+		fast := admin.Pace{PerSecond: 1e6, Mark: &mark, Progress: func(n int) { told = n }}
+		report, err := admin.New(b.store).Import(t.Context(), config, torn, importer, fast)
 		require.ErrorIs(t, err, errBoom)
-		assert.Equal(t, inbox.ImportReport{New: 700}, report)
+		assert.Equal(t, admin.ImportReport{New: 700}, report)
 		assert.EqualValues(t, 700, mark)
 		assert.Equal(t, 700, told)
-		preview, err := b.store.PreviewImport(t.Context(), config, entries(day, keys...))
+		preview, err := admin.New(b.store).PreviewImport(t.Context(), config, entries(day, keys...))
 		require.NoError(t, err)
-		assert.Equal(t, inbox.ImportReport{New: 500, Known: 700}, preview)
-		assert.Equal(t, inbox.ImportReport{New: 500}, b.imports(entries(day, keys...), fast), "it goes on behind the mark")
+		assert.Equal(t, admin.ImportReport{New: 500, Known: 700}, preview)
+		assert.Equal(t, admin.ImportReport{New: 500}, b.imports(entries(day, keys...), fast), "it goes on behind the mark")
 		assert.EqualValues(t, 1200, mark)
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
-		report, err = b.store.Import(ctx, config, entries(day, "x"), importer, inbox.Pace{})
+		report, err = admin.New(b.store).Import(ctx, config, entries(day, "x"), importer, admin.Pace{})
 		require.ErrorIs(t, err, context.Canceled)
-		assert.Equal(t, inbox.ImportReport{}, report)
+		assert.Equal(t, admin.ImportReport{}, report)
 		assert.Equal(t, 1200, b.count(`SELECT COUNT(*) FROM millrace_claims`))
 	})},
 	{Name: "a preview of an import", Why: "it changes nothing, and asks for no consumer", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
-		report, err := b.store.PreviewImport(t.Context(), inbox.ConsumerConfig{Name: "billing"}, entries(day, "a", "b", "a"))
+		report, err := admin.New(b.store).PreviewImport(t.Context(), inbox.ConsumerConfig{Name: "billing"}, entries(day, "a", "b", "a"))
 		require.NoError(t, err)
-		assert.Equal(t, inbox.ImportReport{New: 2, Known: 1}, report)
+		assert.Equal(t, admin.ImportReport{New: 2, Known: 1}, report)
 		for _, table := range []string{"claims", "consumers", "audit"} {
 			assert.Zero(t, b.count(`SELECT COUNT(*) FROM millrace_`+table), table)
 		}
@@ -167,10 +168,10 @@ var importBodies = []testdb.Body{
 	{Name: "an import while a handler runs with the key", Why: "it waits for the handler, which keeps its claim", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		msg := newMessage("x")
 		b.imports(entries(day, "registered"))
-		ended := make(chan inbox.ImportReport, 1)
+		ended := make(chan admin.ImportReport, 1)
 		importing := func() {
-			report, err := b.store.Import(context.WithoutCancel(t.Context()), inbox.ConsumerConfig{Name: "billing"},
-				entries(day, msg.UUID, "another"), importer, inbox.Pace{})
+			report, err := admin.New(b.store).Import(context.WithoutCancel(t.Context()), inbox.ConsumerConfig{Name: "billing"},
+				entries(day, msg.UUID, "another"), importer, admin.Pace{})
 			assert.NoError(t, err)
 			ended <- report
 		}
@@ -179,7 +180,7 @@ var importBodies = []testdb.Body{
 			b.untilSomeoneWaits()
 			return effect(msg)
 		}), again(msg))
-		assert.Equal(t, inbox.ImportReport{New: 1, Known: 1}, <-ended)
+		assert.Equal(t, admin.ImportReport{New: 1, Known: 1}, <-ended)
 		assert.Equal(t, 1, b.effects())
 	})},
 	{Name: "two imports at once", Why: "each key is new for one of them, and neither stops the other", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
@@ -188,12 +189,12 @@ var importBodies = []testdb.Body{
 			up[n] = fmt.Sprintf("order-%d", n)
 			down[len(up)-1-n] = up[n]
 		}
-		reports := make(chan inbox.ImportReport, 2)
+		reports := make(chan admin.ImportReport, 2)
 		for _, keys := range [][]string{up, down} {
 			store := b.process()
 			go func() {
-				report, err := store.Import(context.WithoutCancel(t.Context()), inbox.ConsumerConfig{Name: "billing"},
-					entries(day, keys...), importer, inbox.Pace{PerSecond: 50_000})
+				report, err := admin.New(store).Import(context.WithoutCancel(t.Context()), inbox.ConsumerConfig{Name: "billing"},
+					entries(day, keys...), importer, admin.Pace{PerSecond: 50_000})
 				assert.NoError(t, err)
 				reports <- report
 			}()
@@ -205,7 +206,7 @@ var importBodies = []testdb.Body{
 	{Name: "an import is remembered", Why: "an operator sees who did it, and that a claim is imported", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		must(t, b.inbox(effect), newMessage("x"))
 		b.imports(entries(day, "a", ""))
-		audit, err := b.store.Audit(t.Context(), inbox.ConsumerFilter{}, 0, 10)
+		audit, err := admin.New(b.store).Audit(t.Context(), admin.ConsumerFilter{}, 0, 10)
 		require.NoError(t, err)
 		require.Len(t, audit, 2)
 		assert.Equal(t, "ended: 1 new, 0 known, 0 open, 0 expired, 1 refused", audit[0].Detail)
@@ -235,11 +236,11 @@ var importBodies = []testdb.Body{
 	{Name: "an import into a consumer with settings", Why: "what the import does not say stays, such as that replays are refused", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		set := func(i *millrace.Inbox) { i.Retention, i.Window, i.OnReplay = inbox.Forever, 30*day, inbox.ReplayRefuse }
 		must(t, b.inbox(effect, set), newMessage("x"))
-		preview, err := b.store.PreviewImport(t.Context(), inbox.ConsumerConfig{Name: "billing"}, entries(20*day, "a"))
+		preview, err := admin.New(b.store).PreviewImport(t.Context(), inbox.ConsumerConfig{Name: "billing"}, entries(20*day, "a"))
 		require.NoError(t, err)
-		assert.Equal(t, inbox.ImportReport{New: 1}, preview)
-		assert.Equal(t, inbox.ImportReport{New: 1}, b.imports(entries(20*day, "a")))
-		known, err := b.store.Consumers(t.Context())
+		assert.Equal(t, admin.ImportReport{New: 1}, preview)
+		assert.Equal(t, admin.ImportReport{New: 1}, b.imports(entries(20*day, "a")))
+		known, err := admin.New(b.store).Consumers(t.Context())
 		require.NoError(t, err)
 		require.Len(t, known, 1)
 		assert.Equal(t, inbox.Forever, known[0].Retention)
@@ -248,9 +249,9 @@ var importBodies = []testdb.Body{
 		b.age(8 * day)
 		b.purge(0)
 		said := inbox.ConsumerConfig{Name: "billing", Retention: 10 * day, Window: day, OnReplay: inbox.ReplaySuppress}
-		_, err = b.store.Import(t.Context(), said, entries(day, "b"), importer, inbox.Pace{})
+		_, err = admin.New(b.store).Import(t.Context(), said, entries(day, "b"), importer, admin.Pace{})
 		require.NoError(t, err)
-		known, err = b.store.Consumers(t.Context())
+		known, err = admin.New(b.store).Consumers(t.Context())
 		require.NoError(t, err)
 		assert.Equal(t, 10*day, known[0].Retention, "what it says counts")
 		assert.Equal(t, day, known[0].Window)
@@ -259,22 +260,22 @@ var importBodies = []testdb.Body{
 	{Name: "wrong imports", Why: "each says what is wrong, and nothing is stored", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		must(t, b.inbox(effect), newMessage("x"))
 		good := inbox.ConsumerConfig{Name: "billing"}
-		imports := func(ctx context.Context, config inbox.ConsumerConfig, by inbox.Operator, pace inbox.Pace) error {
-			_, err := b.store.Import(ctx, config, entries(day, "a"), by, pace)
+		imports := func(ctx context.Context, config inbox.ConsumerConfig, by admin.Operator, pace admin.Pace) error {
+			_, err := admin.New(b.store).Import(ctx, config, entries(day, "a"), by, pace)
 			return err
 		}
-		require.ErrorContains(t, imports(t.Context(), good, inbox.Operator{}, inbox.Pace{}), "needs a Name and a Reason")
-		require.ErrorContains(t, imports(t.Context(), good, importer, inbox.Pace{PerSecond: -1}), "PerSecond -1 is negative")
-		require.ErrorContains(t, imports(t.Context(), inbox.ConsumerConfig{}, importer, inbox.Pace{}), "needs a name")
-		require.ErrorContains(t, imports(t.Context(), inbox.ConsumerConfig{Name: "billing", Retention: time.Second}, importer, inbox.Pace{}), "Retention")
+		require.ErrorContains(t, imports(t.Context(), good, admin.Operator{}, admin.Pace{}), "needs a Name and a Reason")
+		require.ErrorContains(t, imports(t.Context(), good, importer, admin.Pace{PerSecond: -1}), "PerSecond -1 is negative")
+		require.ErrorContains(t, imports(t.Context(), inbox.ConsumerConfig{}, importer, admin.Pace{}), "needs a name")
+		require.ErrorContains(t, imports(t.Context(), inbox.ConsumerConfig{Name: "billing", Retention: time.Second}, importer, admin.Pace{}), "Retention")
 		other := inbox.ConsumerConfig{Name: "billing", Key: inbox.ByMetadata("order_id")}
-		require.ErrorIs(t, imports(t.Context(), other, importer, inbox.Pace{}), inbox.ErrKeyChanged)
-		_, err := b.store.PreviewImport(t.Context(), other, entries(day, "a"))
+		require.ErrorIs(t, imports(t.Context(), other, importer, admin.Pace{}), inbox.ErrKeyChanged)
+		_, err := admin.New(b.store).PreviewImport(t.Context(), other, entries(day, "a"))
 		require.ErrorIs(t, err, inbox.ErrKeyChanged)
 		first := inbox.ConsumerConfig{Name: "new", Key: inbox.FirstOf(inbox.ByUUID(), inbox.ByPayload())}
-		require.ErrorContains(t, imports(t.Context(), first, importer, inbox.Pace{}), "cannot be told from its parts")
+		require.ErrorContains(t, imports(t.Context(), first, importer, admin.Pace{}), "cannot be told from its parts")
 		must(t, b.inbox(func(msg *message.Message) ([]*message.Message, error) {
-			assert.ErrorContains(t, imports(msg.Context(), good, importer, inbox.Pace{}), "not in a handler's transaction")
+			assert.ErrorContains(t, imports(msg.Context(), good, importer, admin.Pace{}), "not in a handler's transaction")
 			return effect(msg)
 		}), newMessage("x"))
 		assert.Equal(t, 2, b.count(`SELECT COUNT(*) FROM millrace_claims`))

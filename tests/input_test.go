@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-go/millrace/inbox"
+	"github.com/millrace-go/millrace/inbox/admin"
 	millrace "github.com/millrace-go/millrace/middleware"
 	"github.com/millrace-go/millrace/tests/rig"
 	"github.com/millrace-go/millrace/tests/testdb"
@@ -40,7 +41,7 @@ var inputBodies = []testdb.Body{
 	{Name: "no key", Why: "the message is kept with what it lacks, and not handled", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		must(t, b.inbox(effect), message.NewMessage("", nil))
 		must(t, b.inbox(effect, func(i *millrace.Inbox) { i.Key = inbox.ByMetadata("id"); i.Consumer = "m" }), newMessage("x"))
-		found := rig.Find(t, b.store, inbox.Filter{Status: inbox.FailedTerminal})
+		found := rig.Find(t, b.store, admin.Filter{Status: admin.FailedTerminal})
 		require.Len(t, found, 2)
 		assert.Contains(t, found[0].Reason, "no UUID")
 		assert.Contains(t, found[1].Reason, `no "id"`)
@@ -67,7 +68,7 @@ var inputBodies = []testdb.Body{
 		_, err := b.inbox(effect, on(other))(newMessage("x"))
 		require.ErrorIs(t, err, inbox.ErrNotMigrated)
 		assert.ErrorContains(t, err, "Store.Migrate")
-		_, err = other.Story(t.Context(), "x")
+		_, err = admin.New(other).Story(t.Context(), "x")
 		require.ErrorIs(t, err, inbox.ErrNotMigrated)
 	})},
 	{Name: "a table prefix of one's own", Why: "two stores in one database do not meet", Run: testdb.With(newBed, func(t *testing.T, b *bed) {

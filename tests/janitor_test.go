@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-go/millrace/inbox"
+	"github.com/millrace-go/millrace/inbox/admin"
 	"github.com/millrace-go/millrace/tests/rig"
 	"github.com/millrace-go/millrace/tests/testdb"
 )
@@ -70,7 +71,7 @@ func TestAJanitorThatHasNothingToDoLeavesATrace(t *testing.T) {
 	testdb.Each(t, testdb.With(newBed, func(t *testing.T, b *bed) {
 		must(t, b.inbox(effect), newMessage("x"))
 		purged := func() time.Time {
-			known, err := b.store.Consumers(t.Context())
+			known, err := admin.New(b.store).Consumers(t.Context())
 			require.NoError(t, err)
 			require.Len(t, known, 1)
 			return known[0].PurgedAt
@@ -108,31 +109,31 @@ func TestConsumersAreKnown(t *testing.T) {
 		consume(inbox.ConsumerConfig{Name: "billing", Epoch: 2, Key: inbox.ByUUID().WithinType(), Window: time.Hour})
 		_, err := b.store.Leases().Store().Acquire(t.Context(), inbox.LeaseKey{Consumer: "mailer", ID: "x"}, 1, time.Hour)
 		require.NoError(t, err)
-		known, err := b.process().Consumers(t.Context())
+		known, err := admin.New(b.process()).Consumers(t.Context())
 		require.NoError(t, err)
 		require.Len(t, known, 2)
 		assert.WithinDuration(t, time.Now(), known[0].CreatedAt, time.Minute)
 		known[0].CreatedAt, known[1].CreatedAt = time.Time{}, time.Time{}
-		assert.Equal(t, []inbox.KnownConsumer{
+		assert.Equal(t, []admin.KnownConsumer{
 			{Name: "billing", Epoch: 2, Key: "uuid/type", Retention: 7 * day, Window: time.Hour},
 			{Name: "mail", Key: "payload", Retention: inbox.Forever},
 		}, known)
 
 		b.exec(`UPDATE millrace_claims SET processed_at = 1`)
-		expired, err := b.store.Expired(t.Context(), 10)
+		expired, err := admin.New(b.store).Expired(t.Context(), 10)
 		require.NoError(t, err)
-		assert.Equal(t, []inbox.Expired{{Consumer: "billing", Epoch: 2, Claims: inbox.Count{N: 1}}}, expired)
+		assert.Equal(t, []admin.Expired{{Consumer: "billing", Epoch: 2, Claims: admin.Count{N: 1}}}, expired)
 		consume(inbox.ConsumerConfig{Name: "billing", Epoch: 2, Key: inbox.ByUUID().WithinType(), Window: time.Hour})
-		expired, err = b.store.Expired(t.Context(), 1)
+		expired, err = admin.New(b.store).Expired(t.Context(), 1)
 		require.NoError(t, err)
 		require.Len(t, expired, 1)
 		assert.True(t, expired[0].Claims.AtLeast)
 		b.purge(1)
-		known, err = b.store.Consumers(t.Context())
+		known, err = admin.New(b.store).Consumers(t.Context())
 		require.NoError(t, err)
 		assert.Equal(t, time.UnixMicro(1).UTC(), known[0].PurgeLine)
 		assert.True(t, known[1].PurgeLine.IsZero())
-		_, err = b.store.Expired(t.Context(), 0)
+		_, err = admin.New(b.store).Expired(t.Context(), 0)
 		require.ErrorContains(t, err, "too few")
 	}))
 }

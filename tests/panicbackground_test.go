@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-go/millrace/inbox"
+	"github.com/millrace-go/millrace/inbox/admin"
 	millrace "github.com/millrace-go/millrace/middleware"
 	"github.com/millrace-go/millrace/tests/rig"
 	"github.com/millrace-go/millrace/tests/testdb"
@@ -97,16 +98,16 @@ var panicBackgroundBodies = []testdb.Body{
 		for range 3 {
 			must(t, h, newMessage("x")) // it is kept for an operator
 		}
-		by := inbox.Operator{Name: "ada", Reason: "a test"}
-		pace := inbox.Pace{PerSecond: 1, Progress: func(int) { panic("progress") }}
+		by := admin.Operator{Name: "ada", Reason: "a test"}
+		pace := admin.Pace{PerSecond: 1, Progress: func(int) { panic("progress") }}
 		assert.PanicsWithValue(t, "progress", func() {
-			_, _ = store.DiscardAll(t.Context(), inbox.Filter{}, by, pace)
+			_, _ = admin.New(store).DiscardAll(t.Context(), admin.Filter{}, by, pace)
 		})
 		assert.Eventually(t, func() bool { return pool.Stats().InUse == 0 }, rig.Patience, time.Millisecond)
 		before := b.count(`SELECT COUNT(*) FROM millrace_messages`)
 		pace.Progress = nil
 		pace.PerSecond = 0
-		done, err := store.DiscardAll(t.Context(), inbox.Filter{}, by, pace)
+		done, err := admin.New(store).DiscardAll(t.Context(), admin.Filter{}, by, pace)
 		require.NoError(t, err)
 		assert.Equal(t, 2, before, "the first is done")
 		assert.Equal(t, before, done)

@@ -9,12 +9,13 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-go/millrace/inbox"
+	"github.com/millrace-go/millrace/inbox/admin"
 	millrace "github.com/millrace-go/millrace/middleware"
 	"github.com/millrace-go/millrace/tests/rig"
 	"github.com/millrace-go/millrace/tests/testdb"
 )
 
-var operator = inbox.Operator{Name: "ada", Reason: "producer was mended"}
+var operator = admin.Operator{Name: "ada", Reason: "producer was mended"}
 
 // parkingBodies: messages that wait for an operator.
 var parkingBodies = []testdb.Body{
@@ -36,7 +37,7 @@ var parkingBodies = []testdb.Body{
 		assert.Contains(t, parked[0].Reason, msg.UUID)
 		assert.Equal(t, 8, b.events.Count("collision"))
 		assert.Equal(t, 2, b.events.Count("parked"))
-		page, err := b.store.Parked(t.Context(), parked[0].ID, 10)
+		page, err := admin.New(b.store).Find(t.Context(), admin.Filter{Status: admin.Parked}, parked[0].ID, 10)
 		require.NoError(t, err)
 		require.Len(t, page, 1)
 		assert.Equal(t, "third", string(page[0].Payload))
@@ -65,7 +66,7 @@ var parkingBodies = []testdb.Body{
 			_, err := h(again(msg))
 			require.ErrorIs(t, err, errBoom)
 		}
-		failed := rig.Find(t, b.store, inbox.Filter{Status: inbox.FailedRetryable})[0]
+		failed := rig.Find(t, b.store, admin.Filter{Status: admin.FailedRetryable})[0]
 		other := message.NewMessage(msg.UUID, []byte("second"))
 		for range 3 {
 			must(t, h, again(msg))
@@ -74,16 +75,16 @@ var parkingBodies = []testdb.Body{
 		story := rig.Story(t, b.store, msg.UUID)
 		require.Len(t, story.History, 2)
 		for i, e := range story.History {
-			assert.Equal(t, []any{true, i + 1, i + 1, inbox.FailedRetryable, errBoom.Error()}, []any{e.Failed, e.Number, e.Attempts, e.Status, e.Error})
+			assert.Equal(t, []any{true, i + 1, i + 1, admin.FailedRetryable, errBoom.Error()}, []any{e.Failed, e.Number, e.Attempts, e.Status, e.Error})
 		}
 		require.Len(t, story.Claims, 1)
 		assert.Equal(t, failed.ReceivedAt, story.Claims[0].ReceivedAt)
 
 		parked := rig.Parked(t, b.store)[0]
-		require.NoError(t, b.store.Discard(t.Context(), parked.ID, operator))
+		require.NoError(t, admin.New(b.store).Discard(t.Context(), parked.ID, operator))
 		story = rig.Story(t, b.store, parked.MessageID)
 		require.Len(t, story.History, 1)
-		assert.Equal(t, []any{false, inbox.Parked, parked.Reason}, []any{story.History[0].Failed, story.History[0].Status, story.History[0].Reason})
+		assert.Equal(t, []any{false, admin.Parked, parked.Reason}, []any{story.History[0].Failed, story.History[0].Status, story.History[0].Reason})
 		assert.Equal(t, parked.ReceivedAt, story.Claims[0].ReceivedAt)
 	})},
 	{Name: "a collision that is tried again", Why: "it is treated as the distinct message it is", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
@@ -96,12 +97,12 @@ var parkingBodies = []testdb.Body{
 		parked := rig.Parked(t, b.store)
 		require.Len(t, parked, 1)
 
-		require.Error(t, b.store.Retry(t.Context(), parked[0].ID, inbox.Operator{}, s.published), "nobody to blame")
-		require.ErrorContains(t, b.store.Retry(t.Context(), parked[0].ID, operator, nil), "publisher")
+		require.Error(t, admin.New(b.store).Retry(t.Context(), parked[0].ID, admin.Operator{}, s.published), "nobody to blame")
+		require.ErrorContains(t, admin.New(b.store).Retry(t.Context(), parked[0].ID, operator, nil), "publisher")
 		s.published.FailWith(errBoom)
-		require.ErrorIs(t, b.store.Retry(t.Context(), parked[0].ID, operator, s.published), errBoom)
+		require.ErrorIs(t, admin.New(b.store).Retry(t.Context(), parked[0].ID, operator, s.published), errBoom)
 		s.published.FailWith(nil)
-		require.NoError(t, b.store.Retry(t.Context(), parked[0].ID, operator, s.published), "so again")
+		require.NoError(t, admin.New(b.store).Retry(t.Context(), parked[0].ID, operator, s.published), "so again")
 		sent := s.published.Messages()
 		require.Len(t, sent, 1)
 		assert.Equal(t, other.UUID, sent[0].UUID)
@@ -113,7 +114,7 @@ var parkingBodies = []testdb.Body{
 		must(t, h, again(msg))
 		assert.Equal(t, 2, b.effects())
 		b.nothingOpen()
-		require.ErrorIs(t, b.store.Retry(t.Context(), parked[0].ID, operator, s.published), inbox.ErrNotFound)
+		require.ErrorIs(t, admin.New(b.store).Retry(t.Context(), parked[0].ID, operator, s.published), inbox.ErrNotFound)
 		story := rig.Story(t, b.store, msg.UUID)
 		require.Len(t, story.Audit, 2, "what was done about a collision is part of the story it collided with")
 		assert.Equal(t, "retry", story.Audit[1].Action)
@@ -125,8 +126,8 @@ var parkingBodies = []testdb.Body{
 		must(t, b.inbox(effect, old), again(msg))
 		parked := rig.Parked(t, b.store)
 		require.Len(t, parked, 1)
-		require.NoError(t, b.store.Discard(t.Context(), parked[0].ID, operator))
-		require.ErrorIs(t, b.store.Discard(t.Context(), parked[0].ID, operator), inbox.ErrNotFound)
+		require.NoError(t, admin.New(b.store).Discard(t.Context(), parked[0].ID, operator))
+		require.ErrorIs(t, admin.New(b.store).Discard(t.Context(), parked[0].ID, operator), inbox.ErrNotFound)
 		must(t, b.inbox(effect, old, on(b.process())), again(msg))
 		assert.Equal(t, 0, b.effects())
 		b.nothingOpen()
@@ -156,23 +157,23 @@ var parkingBodies = []testdb.Body{
 			})
 		}
 		h := b.inbox(func(m *message.Message) ([]*message.Message, error) {
-			parked, err := b.store.Parked(m.Context(), 0, 1)
+			parked, err := admin.New(b.store).Find(m.Context(), admin.Filter{Status: admin.Parked}, 0, 1)
 			if err != nil || len(parked) == 0 {
 				return nil, err
 			}
-			return nil, b.store.Retry(m.Context(), parked[0].ID, operator, &rig.Publisher{})
+			return nil, admin.New(b.store).Retry(m.Context(), parked[0].ID, operator, &rig.Publisher{})
 		}, key)
 		must(t, h, again(msg))
 		must(t, h, message.NewMessage(msg.UUID, []byte("other")))
 		parked := rig.Parked(t, b.store)
 		require.Len(t, parked, 1)
-		require.ErrorContains(t, b.store.Retry(t.Context(), parked[0].ID, operator, &rig.Publisher{}), "place in a log")
+		require.ErrorContains(t, admin.New(b.store).Retry(t.Context(), parked[0].ID, operator, &rig.Publisher{}), "place in a log")
 		_, err := b.inbox(func(m *message.Message) ([]*message.Message, error) {
-			return nil, b.store.Retry(m.Context(), parked[0].ID, operator, &rig.Publisher{})
+			return nil, admin.New(b.store).Retry(m.Context(), parked[0].ID, operator, &rig.Publisher{})
 		}, func(i *millrace.Inbox) { i.Consumer = "other" })(newMessage("x"))
 		require.ErrorContains(t, err, "handler's transaction")
 		stranger := b.newStore(b.db.DB, inbox.Config{Namespace: "stranger"})
-		require.ErrorIs(t, stranger.Discard(t.Context(), parked[0].ID, operator), inbox.ErrNotFound)
+		require.ErrorIs(t, admin.New(stranger).Discard(t.Context(), parked[0].ID, operator), inbox.ErrNotFound)
 	})},
 	{Name: "OnCollision", Why: "drop and fail do what they say", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		msg := newMessage("first")

@@ -89,9 +89,9 @@ func checkOut(source string) error {
 			return err
 		}
 	}
-	// A release has its own program, except those from before there was one.
+	// A release has its own program, except those from before there was one: testdata has it as they want it.
 	if upgrade := filepath.Join(source, "tests", "upgrade"); !exists(upgrade) {
-		return os.CopyFS(upgrade, os.DirFS("upgrade"))
+		return os.CopyFS(upgrade, os.DirFS(filepath.Join("testdata", "upgrade")))
 	}
 	return nil
 }

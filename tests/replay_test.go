@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-go/millrace/inbox"
+	"github.com/millrace-go/millrace/inbox/admin"
 	millrace "github.com/millrace-go/millrace/middleware"
 	box "github.com/millrace-go/millrace/outbox"
 	"github.com/millrace-go/millrace/tests/rig"
@@ -224,7 +225,7 @@ var replayBodies = []testdb.Body{
 		assert.True(t, s.deliver(replay(msg, "r")))
 		parked := rig.Parked(t, b.store)
 		require.Len(t, parked, 1)
-		require.NoError(t, b.store.Retry(t.Context(), parked[0].ID, operator, s.published))
+		require.NoError(t, admin.New(b.store).Retry(t.Context(), parked[0].ID, operator, s.published))
 		sent := s.published.Messages()
 		require.Len(t, sent, 1)
 		assert.Equal(t, "r", sent[0].Metadata.Get(inbox.ReplayField))
@@ -243,7 +244,7 @@ var replayBodies = []testdb.Body{
 		s := b.oneHandler("orders", effect, millrace.Inbox{Store: b.store, OnReplay: inbox.ReplayRefuse}.Middleware)
 		assert.True(t, s.deliver(again(msg)))
 		parked := rig.Parked(t, b.store)
-		require.NoError(t, b.store.Retry(t.Context(), parked[0].ID, operator, s.published))
+		require.NoError(t, admin.New(b.store).Retry(t.Context(), parked[0].ID, operator, s.published))
 		assert.True(t, s.deliver(again(msg)))
 		require.NoError(t, s.router.Close())
 		b.age(8 * day)

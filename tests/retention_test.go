@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-go/millrace/inbox"
+	"github.com/millrace-go/millrace/inbox/admin"
 	millrace "github.com/millrace-go/millrace/middleware"
 	"github.com/millrace-go/millrace/tests/rig"
 	"github.com/millrace-go/millrace/tests/testdb"
@@ -182,7 +183,7 @@ var retentionBodies = []testdb.Body{
 		assert.True(t, s.deliver(again(msg)))
 		parked := rig.Parked(t, b.store)
 		require.Len(t, parked, 1)
-		require.NoError(t, b.store.Retry(t.Context(), parked[0].ID, operator, s.published))
+		require.NoError(t, admin.New(b.store).Retry(t.Context(), parked[0].ID, operator, s.published))
 		assert.True(t, s.deliver(again(s.published.Messages()[0])))
 		assert.Equal(t, 1, b.effects())
 		b.nothingOpen()

@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-go/millrace/inbox"
+	"github.com/millrace-go/millrace/inbox/admin"
 	"github.com/millrace-go/millrace/inbox/httpkey"
 	millrace "github.com/millrace-go/millrace/middleware"
 	"github.com/millrace-go/millrace/tests/rig"
@@ -97,11 +98,11 @@ func stepDoneOnce(t *testing.T, b *bed) {
 	story := rig.Story(t, b.store, msg.UUID)
 	require.Len(t, story.Steps, 3)
 	s := story.Steps[0]
-	assert.Equal(t, inbox.StepDone, s.State)
+	assert.Equal(t, admin.StepDone, s.State)
 	assert.Equal(t, []any{p.ids[0], "billing", "mail", msg.UUID, "receipt", 1, "", false},
 		[]any{s.ID, s.Consumer, s.Name, s.MessageID, string(s.Result), s.Attempts, s.Problem, s.Verified})
 	assert.False(t, s.StartedAt.IsZero() || s.EndedAt.Before(s.StartedAt))
-	outline, err := b.store.Outline(t.Context(), msg.UUID)
+	outline, err := admin.New(b.store).Outline(t.Context(), msg.UUID)
 	require.NoError(t, err)
 	assert.Nil(t, outline.Steps[0].Result)
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-go/millrace/inbox"
+	"github.com/millrace-go/millrace/inbox/admin"
 	millrace "github.com/millrace-go/millrace/middleware"
 	"github.com/millrace-go/millrace/tests/rig"
 	"github.com/millrace-go/millrace/tests/testdb"
@@ -25,11 +26,11 @@ func (b *bed) inDoubt(p *provider) *message.Message {
 	_, err := b.leased(h)(again(msg))
 	require.ErrorIs(b, err, errBoom)
 	p.fails = nil
-	list, err := b.store.StepsInDoubt(b.Context(), 10)
+	list, err := admin.New(b.store).StepsInDoubt(b.Context(), 10)
 	require.NoError(b, err)
 	require.NotEmpty(b, list)
 	last := list[len(list)-1]
-	assert.Equal(b, []any{inbox.StepInDoubt, "mail", msg.UUID, p.ids[0]}, []any{last.State, last.Name, last.MessageID, last.ID})
+	assert.Equal(b, []any{admin.StepInDoubt, "mail", msg.UUID, p.ids[0]}, []any{last.State, last.Name, last.MessageID, last.ID})
 	assert.Contains(b, last.Problem, "boom")
 	return msg
 }
@@ -53,7 +54,7 @@ func stepUnverified(t *testing.T, b *bed) {
 // doubts expects that what is recorded of the step in doubt is what its one call failed with.
 func (b *bed) doubts(attempts int) {
 	b.Helper()
-	list, err := b.store.StepsInDoubt(b.Context(), 10)
+	list, err := admin.New(b.store).StepsInDoubt(b.Context(), 10)
 	require.NoError(b, err)
 	require.NotEmpty(b, list)
 	assert.Equal(b, errBoom.Error(), list[len(list)-1].Problem)
@@ -102,7 +103,7 @@ func stepVerified(t *testing.T, b *bed) {
 	story := rig.Story(t, b.store, msg.UUID)
 	assert.True(t, story.Steps[0].Verified)
 	assert.Equal(t, 2, story.Steps[0].Attempts)
-	list, err := b.store.StepsInDoubt(t.Context(), 10)
+	list, err := admin.New(b.store).StepsInDoubt(t.Context(), 10)
 	require.NoError(t, err)
 	assert.Empty(t, list)
 }
@@ -125,7 +126,7 @@ func stepRefused(t *testing.T, b *bed) {
 		require.ErrorIs(t, err, errBoom)
 	}
 	story := rig.Story(t, b.store, msg.UUID)
-	assert.Equal(t, inbox.StepNotDone, story.Steps[0].State)
+	assert.Equal(t, admin.StepNotDone, story.Steps[0].State)
 	p.fails = nil
 	must(t, b.leased(h), again(msg))
 	assert.Equal(t, []string{p.ids[0], p.ids[0], p.ids[0]}, p.ids)
@@ -162,7 +163,7 @@ func stepOfTheDead(t *testing.T, b *bed) {
 	require.ErrorIs(t, err, errBoom)
 	require.ErrorIs(t, err, inbox.ErrLeaseLost)
 	story := rig.Story(t, b.store, msg.UUID)
-	assert.Equal(t, inbox.StepDone, story.Steps[0].State, "who lost it changes nothing")
+	assert.Equal(t, admin.StepDone, story.Steps[0].State, "who lost it changes nothing")
 }
 
 func stepElsewhere(t *testing.T, b *bed) {
@@ -253,7 +254,7 @@ func answers(result string) func(context.Context, string) ([]byte, error) {
 }
 
 func stepDecided(t *testing.T, b *bed) {
-	by := inbox.Operator{Name: "ada", Reason: "asked the provider"}
+	by := admin.Operator{Name: "ada", Reason: "asked the provider"}
 	var p provider
 	h, results := stepping(inbox.Step{Name: "mail", Do: p.call}, fine)
 	msg := b.inDoubt(&p)
@@ -271,12 +272,12 @@ func stepDecided(t *testing.T, b *bed) {
 	b.exec(`UPDATE millrace_steps SET until = until - 1000000000`)
 	assert.Equal(t, `consumer "billing", epoch 0`, warned())
 	id := p.ids[0]
-	require.Error(t, b.store.DecideStep(t.Context(), id, inbox.StepWasDone, inbox.Operator{}))
-	require.Error(t, b.store.DecideStep(t.Context(), id, 7, by))
-	require.Error(t, b.store.DecideStep(t.Context(), "17", inbox.StepWasDone, by))
-	require.ErrorIs(t, b.store.DecideStep(t.Context(), "00000000-0000-8000-8000-000000000000", inbox.StepWasDone, by), inbox.ErrNotFound)
-	require.NoError(t, b.store.DecideStep(t.Context(), id, inbox.StepWasDone, by))
-	require.ErrorIs(t, b.store.DecideStep(t.Context(), id, inbox.StepWasDone, by), inbox.ErrNotFound)
+	require.Error(t, admin.New(b.store).DecideStep(t.Context(), id, admin.StepWasDone, admin.Operator{}))
+	require.Error(t, admin.New(b.store).DecideStep(t.Context(), id, 7, by))
+	require.Error(t, admin.New(b.store).DecideStep(t.Context(), "17", admin.StepWasDone, by))
+	require.ErrorIs(t, admin.New(b.store).DecideStep(t.Context(), "00000000-0000-8000-8000-000000000000", admin.StepWasDone, by), inbox.ErrNotFound)
+	require.NoError(t, admin.New(b.store).DecideStep(t.Context(), id, admin.StepWasDone, by))
+	require.ErrorIs(t, admin.New(b.store).DecideStep(t.Context(), id, admin.StepWasDone, by), inbox.ErrNotFound)
 	must(t, b.leased(h), again(msg))
 	assert.Len(t, p.ids, 1)
 	assert.Equal(t, []string{""}, *results)
@@ -288,7 +289,7 @@ func stepDecided(t *testing.T, b *bed) {
 
 	p.ids = nil
 	msg = b.inDoubt(&p)
-	require.NoError(t, b.store.DecideStep(t.Context(), p.ids[0], inbox.StepWasNotDone, by))
+	require.NoError(t, admin.New(b.store).DecideStep(t.Context(), p.ids[0], admin.StepWasNotDone, by))
 	must(t, b.leased(h), again(msg))
 	assert.Len(t, p.ids, 2)
 }

@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-go/millrace/inbox"
+	"github.com/millrace-go/millrace/inbox/admin"
 	"github.com/millrace-go/millrace/tests/rig"
 	"github.com/millrace-go/millrace/tests/testdb"
 )
@@ -16,14 +17,14 @@ func TestTheSizesOfTheTablesAreKnown(t *testing.T) {
 	t.Parallel()
 	testdb.Each(t, func(t *testing.T, db *testdb.DB) {
 		store := rig.NewStore(t, db.DB, inbox.Config{})
-		_, err := store.Tables(t.Context())
+		_, err := admin.New(store).Tables(t.Context())
 		require.ErrorIs(t, err, inbox.ErrNotMigrated)
 		migrate(t, db, inbox.Config{})
-		sizes := func() map[string]inbox.Table {
-			tables, err := store.Tables(t.Context())
+		sizes := func() map[string]admin.Table {
+			tables, err := admin.New(store).Tables(t.Context())
 			require.NoError(t, err)
 			var names, wanted []string
-			byName := make(map[string]inbox.Table)
+			byName := make(map[string]admin.Table)
 			for _, table := range tables {
 				names = append(names, table.Name)
 				byName[table.Name] = table
@@ -56,7 +57,7 @@ func TestASizeThatIsNotKnownIsNotNone(t *testing.T) {
 	db.Do(t, `INSERT INTO millrace_dropped (at, consumer, message_id, topic, reason)
 		SELECT i, 1, 'x', 't', 'r' FROM generate_series(1, 1000) i`)
 	size := func() int64 {
-		tables, err := store.Tables(t.Context())
+		tables, err := admin.New(store).Tables(t.Context())
 		require.NoError(t, err)
 		for _, table := range tables {
 			if table.Name == "millrace_dropped" {

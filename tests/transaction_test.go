@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-go/millrace/inbox"
+	"github.com/millrace-go/millrace/inbox/admin"
 	millrace "github.com/millrace-go/millrace/middleware"
 	"github.com/millrace-go/millrace/tests/faults"
 	"github.com/millrace-go/millrace/tests/rig"
@@ -63,7 +64,7 @@ var transactionBodies = []testdb.Body{
 		}
 		story := rig.Story(t, b.store, msg.UUID)
 		require.Len(t, story.Open, 1)
-		assert.Equal(t, inbox.FailedRetryable, story.Open[0].Status)
+		assert.Equal(t, admin.FailedRetryable, story.Open[0].Status)
 		assert.Contains(t, story.Open[0].LastError, "boom")
 		must(t, h, again(msg))
 		assert.Equal(t, 2, b.effects(), "the first was committed by the handler, the second by us")
@@ -337,7 +338,7 @@ var transactionBodies = []testdb.Body{
 		_, err := b.inbox(func(*message.Message) ([]*message.Message, error) { return nil, errBoom }, record)(again(msg))
 		require.ErrorIs(t, err, errBoom)
 		h := b.inbox(func(m *message.Message) ([]*message.Message, error) {
-			b.exec(`UPDATE millrace_messages SET status = ?`, inbox.Parked)
+			b.exec(`UPDATE millrace_messages SET status = ?`, admin.Parked)
 			return effect(m)
 		}, record)
 		_, err = h(again(msg))

@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-go/millrace/inbox"
+	"github.com/millrace-go/millrace/inbox/admin"
 	millrace "github.com/millrace-go/millrace/middleware"
 	"github.com/millrace-go/millrace/tests/faults"
 	"github.com/millrace-go/millrace/tests/rig"
@@ -110,7 +111,7 @@ var twinBodies = []testdb.Body{
 		close(goOn)
 		wg.Wait()
 		assert.Equal(t, 0, b.effects(), "the twin ran a message that was parked")
-		assert.Equal(t, 1, b.count(`SELECT COUNT(*) FROM millrace_messages WHERE status = ?`, inbox.Parked))
+		assert.Equal(t, 1, b.count(`SELECT COUNT(*) FROM millrace_messages WHERE status = ?`, admin.Parked))
 	})},
 	{Name: "TwinWait runs out", Why: "a copy waits in a transaction of its own, bounded, and leaves nothing behind", Run: func(t *testing.T, db *testdb.DB) {
 		impatient := *db

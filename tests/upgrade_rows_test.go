@@ -12,7 +12,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/millrace-go/millrace/inbox"
+	"github.com/millrace-go/millrace/inbox/admin"
 	sending "github.com/millrace-go/millrace/outbox"
 	"github.com/millrace-go/millrace/tests/process"
 	"github.com/millrace-go/millrace/tests/rig"
@@ -117,7 +117,7 @@ func (u *upgrade) pass(from, leaving, to, finishing string) {
 	q.GoOn()
 	q.Await("operated", 1)
 	rig.Eventually(u, to+" has worked off the table", func() bool {
-		return u.count(`SELECT COUNT(*) FROM millrace_messages WHERE status <> ?`, int(inbox.Held)) == 0
+		return u.count(`SELECT COUNT(*) FROM millrace_messages WHERE status <> ?`, int(admin.Held)) == 0
 	})
 	first := gated(q)
 	u.T.Logf("%s has left, and %s finds, %d messages; then comes %s", from, to, len(u.sent)-1, first.UUID)
@@ -161,13 +161,13 @@ func (u *upgrade) effectsBy(consumer string) (n int) {
 
 // everyState reports whether there is something in every state.
 func (u *upgrade) everyState() bool {
-	for _, s := range []inbox.Status{inbox.Received, inbox.InProgress, inbox.Settling, inbox.FailedRetryable, inbox.Parked} {
+	for _, s := range []admin.Status{admin.Received, admin.InProgress, admin.Settling, admin.FailedRetryable, admin.Parked} {
 		if u.count(`SELECT COUNT(*) FROM millrace_messages WHERE status = ?`, int(s)) == 0 {
 			return false
 		}
 	}
-	return u.count(`SELECT COUNT(*) FROM millrace_messages WHERE status = ?`, int(inbox.Held)) == 2 &&
-		u.count(`SELECT COUNT(*) FROM millrace_messages WHERE status = ?`, int(inbox.FailedTerminal)) > 0 &&
+	return u.count(`SELECT COUNT(*) FROM millrace_messages WHERE status = ?`, int(admin.Held)) == 2 &&
+		u.count(`SELECT COUNT(*) FROM millrace_messages WHERE status = ?`, int(admin.FailedTerminal)) > 0 &&
 		u.count(`SELECT COUNT(*) FROM millrace_outcomes`) == 2 && u.effectsBy("relayed") == 1 &&
 		u.effectsBy("seen") == 3 && u.effectsBy("packed") == 1 && u.effectsBy("opened") == 1
 }

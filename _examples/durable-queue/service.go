@@ -10,6 +10,7 @@ import (
 	"github.com/jmoiron/sqlx"
 
 	"github.com/millrace-go/millrace/inbox"
+	"github.com/millrace-go/millrace/inbox/admin"
 	millrace "github.com/millrace-go/millrace/middleware"
 	"github.com/millrace-go/millrace/outbox"
 	"github.com/millrace-go/millrace/pubsub"
@@ -92,32 +93,32 @@ func (s *service) start() (stop func() error, err error) {
 }
 
 // parked lists what waits for an operator: terminal failures first.
-func (s *service) parked(ctx context.Context) ([]inbox.Message, error) {
-	terminal, err := s.store.Open(ctx, inbox.FailedTerminal, 0, 100)
+func (s *service) parked(ctx context.Context) ([]admin.Message, error) {
+	terminal, err := admin.New(s.store).Find(ctx, admin.Filter{Status: admin.FailedTerminal}, 0, 100)
 	if err != nil {
 		return nil, err
 	}
-	tired, err := s.store.Parked(ctx, 0, 100)
+	tired, err := admin.New(s.store).Find(ctx, admin.Filter{Status: admin.Parked}, 0, 100)
 	return append(terminal, tired...), err
 }
 
 // open counts the messages that are not completed, whatever their state.
 func (s *service) open(ctx context.Context) (n int, err error) {
-	for status := inbox.Received; status <= inbox.Held && err == nil; status++ {
-		var open []inbox.Message
-		open, err = s.store.Open(ctx, status, 0, 100)
+	for status := admin.Received; status <= admin.Held && err == nil; status++ {
+		var open []admin.Message
+		open, err = admin.New(s.store).Find(ctx, admin.Filter{Status: status}, 0, 100)
 		n += len(open)
 	}
 	return n, err
 }
 
 // retry has a parked message handled again.
-func (s *service) retry(ctx context.Context, m inbox.Message) error {
-	by := inbox.Operator{Name: "ann", Reason: "the customer was missing"}
-	return s.store.Retry(ctx, m.ID, by, nil)
+func (s *service) retry(ctx context.Context, m admin.Message) error {
+	by := admin.Operator{Name: "ann", Reason: "the customer was missing"}
+	return admin.New(s.store).Retry(ctx, m.ID, by, nil)
 }
 
 // discard gives a parked message up for good.
-func (s *service) discard(ctx context.Context, m inbox.Message) error {
-	return s.store.Discard(ctx, m.ID, inbox.Operator{Name: "ann", Reason: "the amount is no number"})
+func (s *service) discard(ctx context.Context, m admin.Message) error {
+	return admin.New(s.store).Discard(ctx, m.ID, admin.Operator{Name: "ann", Reason: "the amount is no number"})
 }

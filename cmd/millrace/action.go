@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/millrace-go/millrace/inbox"
+	"github.com/millrace-go/millrace/inbox/admin"
 	"github.com/millrace-go/millrace/internal/keycode"
 )
 
@@ -20,8 +21,8 @@ type action struct {
 	doing string // of what a message would undergo
 	done  string // of what it underwent
 
-	one        func(context.Context, *inbox.Store, int64, inbox.Operator) error
-	all        func(context.Context, *inbox.Store, inbox.Filter, inbox.Operator, inbox.Pace) (int, error)
+	one        func(context.Context, *inbox.Store, int64, admin.Operator) error
+	all        func(context.Context, *inbox.Store, admin.Filter, admin.Operator, admin.Pace) (int, error)
 	needsQueue func() bool
 
 	selected *selection
@@ -47,10 +48,10 @@ func (act *action) command(cmd *cobra.Command) *cobra.Command {
 
 // plan is what an action is about.
 type plan struct {
-	filter   inbox.Filter    // with --all-matching
-	messages []inbox.Message // all that are named, or the first of those that match
-	takes    []inbox.Preview
-	total    inbox.Count
+	filter   admin.Filter    // with --all-matching
+	messages []admin.Message // all that are named, or the first of those that match
+	takes    []admin.Preview
+	total    admin.Count
 }
 
 // firstFew is how many of the messages are shown that match.
@@ -111,9 +112,9 @@ func (act *action) understand(args []string) error {
 	return nil
 }
 
-func (act *action) planMatching(ctx context.Context, store *inbox.Store, f inbox.Filter) (*plan, error) {
+func (act *action) planMatching(ctx context.Context, store *inbox.Store, f admin.Filter) (*plan, error) {
 	const countTo = 10_000
-	takes, err := store.Preview(ctx, f, countTo)
+	takes, err := admin.New(store).Preview(ctx, f, countTo)
 	if err != nil {
 		return nil, err
 	}
@@ -125,13 +126,13 @@ func (act *action) planMatching(ctx context.Context, store *inbox.Store, f inbox
 	if p.total.N == 0 {
 		return nil, notFoundf("no message matches: millrace list shows what is open")
 	}
-	states := []inbox.Status{f.Status}
+	states := []admin.Status{f.Status}
 	if f.Status == 0 {
-		states = []inbox.Status{inbox.FailedTerminal, inbox.Parked}
+		states = []admin.Status{admin.FailedTerminal, admin.Parked}
 	}
 	for _, state := range states {
 		f.Status = state
-		few, err := store.Find(ctx, f, 0, firstFew)
+		few, err := admin.New(store).Find(ctx, f, 0, firstFew)
 		if err != nil {
 			return nil, err
 		}
@@ -160,21 +161,21 @@ func (act *action) planNamed(ctx context.Context, store *inbox.Store, args []str
 }
 
 // named returns the message with a row id, or a key.
-func (act *action) named(ctx context.Context, store *inbox.Store, arg string) (inbox.Message, error) {
+func (act *action) named(ctx context.Context, store *inbox.Store, arg string) (admin.Message, error) {
 	if act.selected.consumer == "" {
 		id, _ := strconv.ParseInt(arg, 10, 64) //nolint:errcheck // seen to be one
-		found, err := store.Find(ctx, inbox.Filter{}, id-1, 1)
+		found, err := admin.New(store).Find(ctx, admin.Filter{}, id-1, 1)
 		if err == nil && (len(found) == 0 || found[0].ID != id) {
 			err = notFoundf("there is no open message with the row id %d: it was handled or discarded, or --namespace is not right", id)
 		}
 		if err != nil {
-			return inbox.Message{}, err
+			return admin.Message{}, err
 		}
 		return found[0], nil
 	}
-	story, err := store.Story(ctx, arg)
+	story, err := admin.New(store).Story(ctx, arg)
 	if err != nil {
-		return inbox.Message{}, err
+		return admin.Message{}, err
 	}
 	for _, m := range story.Open {
 		if m.Consumer == act.selected.consumer && isKey(arg, m.MessageID) &&
@@ -182,7 +183,7 @@ func (act *action) named(ctx context.Context, store *inbox.Store, arg string) (i
 			return m, nil
 		}
 	}
-	return inbox.Message{}, notFoundf("consumer %q has no open message with the key %q: millrace explain %s tells more",
+	return admin.Message{}, notFoundf("consumer %q has no open message with the key %q: millrace explain %s tells more",
 		act.selected.consumer, arg, arg)
 }
 
@@ -204,7 +205,7 @@ func (act *action) carryOut(ctx context.Context, store *inbox.Store, p *plan) er
 	done := 0
 	if act.matching {
 		bar := act.progress(act.name, p.total)
-		done, err = act.all(ctx, store, p.filter, operator, inbox.Pace{PerSecond: act.rate, Progress: bar.at})
+		done, err = act.all(ctx, store, p.filter, operator, admin.Pace{PerSecond: act.rate, Progress: bar.at})
 		bar.end()
 	} else {
 		for _, m := range p.messages {
@@ -215,7 +216,7 @@ func (act *action) carryOut(ctx context.Context, store *inbox.Store, p *plan) er
 		}
 	}
 	shown := act.print(map[string]any{"messages": done, "done": act.name}, func() string {
-		return fmt.Sprintf("%s %s\n", messagesIn(inbox.Count{N: done}), act.done)
+		return fmt.Sprintf("%s %s\n", messagesIn(admin.Count{N: done}), act.done)
 	})
 	return errors.Join(err, shown)
 }

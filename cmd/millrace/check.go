@@ -8,6 +8,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/millrace-go/millrace/inbox"
+	"github.com/millrace-go/millrace/inbox/admin"
 )
 
 func (a *app) checkCommand() *cobra.Command {
@@ -46,9 +47,9 @@ func (a *app) check(ctx context.Context, strict bool) error {
 	if err != nil {
 		return err
 	}
-	var consumers []inbox.KnownConsumer
+	var consumers []admin.KnownConsumer
 	if !broken(findings) {
-		if consumers, err = store.Consumers(ctx); err != nil {
+		if consumers, err = admin.New(store).Consumers(ctx); err != nil {
 			return err
 		}
 	}
@@ -57,7 +58,7 @@ func (a *app) check(ctx context.Context, strict bool) error {
 		findings = append(findings, judge(c)...)
 	}
 	if len(newest) > 0 {
-		backlog, err := store.Backlog(ctx, inbox.BacklogOptions{})
+		backlog, err := admin.New(store).Backlog(ctx, admin.BacklogOptions{})
 		if err != nil {
 			return err
 		}
@@ -82,7 +83,7 @@ func broken(findings []inbox.Finding) bool {
 	return false
 }
 
-func (a *app) printCheck(findings []inbox.Finding, consumers []inbox.KnownConsumer) error {
+func (a *app) printCheck(findings []inbox.Finding, consumers []admin.KnownConsumer) error {
 	all := []finding{}
 	for _, f := range findings {
 		all = append(all, finding{f.Severity.String(), f.Subject, f.Problem, f.Remedy})

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/millrace-go/millrace/inbox"
+	"github.com/millrace-go/millrace/inbox/admin"
 )
 
 // setup is how a consumer is set up, in JSON.
@@ -22,7 +23,7 @@ type setup struct {
 	Purged    *string `json:"purged_at"`
 }
 
-func setupOf(c inbox.KnownConsumer) setup {
+func setupOf(c admin.KnownConsumer) setup {
 	source, scope := scopeOf(c.Key)
 	s := setup{
 		Consumer: c.Name, Epoch: c.Epoch, Key: source, Scope: scope, Queue: c.Served,
@@ -86,8 +87,8 @@ func setupsTable(setups []setup) string {
 }
 
 // newestOnly leaves out the epochs that are over.
-func newestOnly(consumers []inbox.KnownConsumer) []inbox.KnownConsumer {
-	var all []inbox.KnownConsumer
+func newestOnly(consumers []admin.KnownConsumer) []admin.KnownConsumer {
+	var all []admin.KnownConsumer
 	for i, c := range consumers { // by name and epoch
 		if i+1 == len(consumers) || consumers[i+1].Name != c.Name {
 			all = append(all, c)
@@ -101,12 +102,12 @@ const unservedTooLong = 15 * time.Minute
 
 // judgeBacklog finds stored messages that no process delivers: those that nobody took, and those in progress whose
 // process is gone.
-func judgeBacklog(consumers []inbox.KnownConsumer, all []inbox.Backlog) (found []inbox.Finding) {
-	warn := func(problem, remedy string, b inbox.Backlog) {
+func judgeBacklog(consumers []admin.KnownConsumer, all []admin.Backlog) (found []inbox.Finding) {
+	warn := func(problem, remedy string, b admin.Backlog) {
 		found = append(found, inbox.Finding{Severity: inbox.Warning, Subject: fmt.Sprintf("consumer %q", b.Consumer), Problem: problem, Remedy: remedy})
 	}
 	for _, b := range all {
-		newest := slices.ContainsFunc(consumers, func(c inbox.KnownConsumer) bool { return c.Name == b.Consumer && c.Epoch == b.Epoch })
+		newest := slices.ContainsFunc(consumers, func(c admin.KnownConsumer) bool { return c.Name == b.Consumer && c.Epoch == b.Epoch })
 		if !newest || b.Served || b.OldestPending < unservedTooLong && b.Stale.N == 0 {
 			continue
 		}
@@ -117,7 +118,7 @@ func judgeBacklog(consumers []inbox.KnownConsumer, all []inbox.Backlog) (found [
 }
 
 // judge says what is risky in how a consumer is set up, beyond what the inbox itself sees.
-func judge(c inbox.KnownConsumer) []inbox.Finding {
+func judge(c admin.KnownConsumer) []inbox.Finding {
 	var found []inbox.Finding
 	warn := func(problem, remedy string) {
 		found = append(found, inbox.Finding{Severity: inbox.Warning, Subject: fmt.Sprintf("consumer %q", c.Name), Problem: problem, Remedy: remedy})

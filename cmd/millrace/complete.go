@@ -5,6 +5,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/millrace-go/millrace/inbox/admin"
 	"github.com/spf13/cobra"
 )
 
@@ -36,7 +37,7 @@ func (a *app) consumerNames(cmd *cobra.Command, args []string, _ string) ([]stri
 	if err != nil {
 		return nil, cobra.ShellCompDirectiveNoFileComp
 	}
-	consumers, err := store.Consumers(ctx)
+	consumers, err := admin.New(store).Consumers(ctx)
 	if err != nil {
 		return nil, cobra.ShellCompDirectiveNoFileComp
 	}

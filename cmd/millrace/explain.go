@@ -7,7 +7,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/millrace-go/millrace/inbox"
+	"github.com/millrace-go/millrace/inbox/admin"
 	"github.com/millrace-go/millrace/outbox"
 )
 
@@ -44,7 +44,7 @@ type chapter struct {
 	Open     []openMessage `json:"open"`
 	Produced []product     `json:"produced"`
 	Notes    []string      `json:"notes"`
-	claim    *inbox.StoryClaim
+	claim    *admin.StoryClaim
 	stored   time.Time // when its open row was
 	history  bool
 	dropped  int
@@ -73,7 +73,7 @@ func (a *app) explain(ctx context.Context, key string, handlerTimeout time.Durat
 	if err != nil {
 		return err
 	}
-	story, err := store.Story(ctx, key)
+	story, err := admin.New(store).Story(ctx, key)
 	if err != nil {
 		return err
 	}

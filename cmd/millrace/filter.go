@@ -5,16 +5,15 @@ import (
 	"strings"
 	"time"
 
+	"github.com/millrace-go/millrace/inbox/admin"
 	"github.com/spf13/cobra"
-
-	"github.com/millrace-go/millrace/inbox"
 )
 
 // statuses are the states of open messages by what users call them.
-var statuses = map[string]inbox.Status{
-	"received": inbox.Received, "in_progress": inbox.InProgress, "settling": inbox.Settling,
-	"failed_retryable": inbox.FailedRetryable, "failed_terminal": inbox.FailedTerminal,
-	"parked": inbox.Parked, "held": inbox.Held,
+var statuses = map[string]admin.Status{
+	"received": admin.Received, "in_progress": admin.InProgress, "settling": admin.Settling,
+	"failed_retryable": admin.FailedRetryable, "failed_terminal": admin.FailedTerminal,
+	"parked": admin.Parked, "held": admin.Held,
 }
 
 // statusNames are in the order in which a message goes through the states.
@@ -48,8 +47,8 @@ func (a *app) selects(cmd *cobra.Command) *selection {
 }
 
 // filter returns what s means.
-func (s *selection) filter() (inbox.Filter, error) {
-	f := inbox.Filter{Consumer: s.consumer, Topic: s.topic, ErrorGroup: s.group}
+func (s *selection) filter() (admin.Filter, error) {
+	f := admin.Filter{Consumer: s.consumer, Topic: s.topic, ErrorGroup: s.group}
 	if s.cmd.Flags().Changed("epoch") {
 		f.Epoch = &s.epoch
 	}
@@ -84,7 +83,7 @@ func instant(flag, text string) (time.Time, error) {
 }
 
 // known is an error where f names a consumer that there is not.
-func known(consumers []inbox.KnownConsumer, f inbox.Filter) error {
+func known(consumers []admin.KnownConsumer, f admin.Filter) error {
 	if f.Consumer == "" {
 		return nil
 	}
@@ -98,7 +97,7 @@ func known(consumers []inbox.KnownConsumer, f inbox.Filter) error {
 	return noConsumer(f, names)
 }
 
-func noConsumer(f inbox.Filter, names []string) error {
+func noConsumer(f admin.Filter, names []string) error {
 	what := fmt.Sprintf("there is no consumer %q", f.Consumer)
 	if f.Epoch != nil {
 		what += fmt.Sprintf(" with epoch %d", *f.Epoch)

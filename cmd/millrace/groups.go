@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/millrace-go/millrace/inbox"
+	"github.com/millrace-go/millrace/inbox/admin"
 )
 
 // failureGroup is a group in JSON.
@@ -20,8 +21,8 @@ type failureGroup struct {
 	Error     string   `json:"error"`
 }
 
-func (a *app) listGroups(ctx context.Context, store *inbox.Store, f inbox.Filter) error {
-	groups, err := store.FailureGroups(ctx, f)
+func (a *app) listGroups(ctx context.Context, store *inbox.Store, f admin.Filter) error {
+	groups, err := admin.New(store).FailureGroups(ctx, f)
 	if err != nil {
 		return err
 	}
@@ -38,14 +39,14 @@ func (a *app) listGroups(ctx context.Context, store *inbox.Store, f inbox.Filter
 	return a.print(map[string]any{"groups": all}, func() string { return groupsTable(groups) })
 }
 
-func groupsTable(groups []inbox.FailureGroup) string {
+func groupsTable(groups []admin.FailureGroup) string {
 	const widest = 100
 	if len(groups) == 0 {
 		return "No message that matches has failed.\n"
 	}
 	t := newTable("GROUP", "MESSAGES", "CONSUMERS", "FIRST", "LAST", "ERROR")
 	for _, g := range groups {
-		t.add(fmt.Sprint(g.ErrorGroup), inbox.Count{N: g.Messages, AtLeast: g.AtLeast}, strings.Join(g.Consumers, ", "), stamp(g.First), stamp(g.Last),
+		t.add(fmt.Sprint(g.ErrorGroup), admin.Count{N: g.Messages, AtLeast: g.AtLeast}, strings.Join(g.Consumers, ", "), stamp(g.First), stamp(g.Last),
 			short(g.Shape, widest))
 	}
 	return t.String()

@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/millrace-go/millrace/inbox"
+	"github.com/millrace-go/millrace/inbox/admin"
 )
 
 // importing is one call of import.
@@ -119,11 +120,11 @@ func (i *importing) understand(args []string) error {
 
 // consumer is who is to know the keys, as the tables or the flags say.
 func (i *importing) consumer(ctx context.Context, store *inbox.Store, name string) (config inbox.ConsumerConfig, err error) {
-	consumers, err := store.Consumers(ctx)
+	consumers, err := admin.New(store).Consumers(ctx)
 	if err != nil {
 		return config, err
 	}
-	f := inbox.Filter{Consumer: name}
+	f := admin.Filter{Consumer: name}
 	if i.cmd.Flags().Changed("epoch") {
 		f.Epoch = &i.epoch
 	} else {
@@ -162,9 +163,9 @@ func (i *importing) consumer(ctx context.Context, store *inbox.Store, name strin
 }
 
 func (i *importing) propose(
-	ctx context.Context, store *inbox.Store, config inbox.ConsumerConfig, all iter.Seq2[inbox.Imported, error], missing string,
+	ctx context.Context, store *inbox.Store, config inbox.ConsumerConfig, all iter.Seq2[admin.Imported, error], missing string,
 ) error {
-	report, err := store.PreviewImport(ctx, config, all)
+	report, err := admin.New(store).PreviewImport(ctx, config, all)
 	if shown := i.show(config, report, "would"); shown != nil || err != nil {
 		return errors.Join(err, shown)
 	}
@@ -173,14 +174,14 @@ func (i *importing) propose(
 }
 
 func (i *importing) carryOut(
-	ctx context.Context, store *inbox.Store, config inbox.ConsumerConfig, all iter.Seq2[inbox.Imported, error],
+	ctx context.Context, store *inbox.Store, config inbox.ConsumerConfig, all iter.Seq2[admin.Imported, error],
 ) error {
 	operator, err := i.by.operator()
 	if err != nil {
 		return err
 	}
-	bar := i.progress("import", inbox.Count{})
-	report, err := store.Import(ctx, config, all, operator, inbox.Pace{PerSecond: i.rate, Progress: bar.at})
+	bar := i.progress("import", admin.Count{})
+	report, err := admin.New(store).Import(ctx, config, all, operator, admin.Pace{PerSecond: i.rate, Progress: bar.at})
 	bar.end()
 	err = errors.Join(err, i.show(config, report, "done"))
 	if err == nil && report.Refused > 0 {
@@ -190,7 +191,7 @@ func (i *importing) carryOut(
 }
 
 // show prints what became, or would become, of the keys.
-func (i *importing) show(config inbox.ConsumerConfig, r inbox.ImportReport, how string) error {
+func (i *importing) show(config inbox.ConsumerConfig, r admin.ImportReport, how string) error {
 	refusals := []map[string]any{}
 	for _, refused := range r.Refusals {
 		refusals = append(refusals, map[string]any{"number": refused.Number, "key": refused.Key, "error": refused.Err.Error()})
@@ -202,7 +203,7 @@ func (i *importing) show(config inbox.ConsumerConfig, r inbox.ImportReport, how 
 	return i.print(figures, func() string { return importText(config, r, how == "would") })
 }
 
-func importText(config inbox.ConsumerConfig, r inbox.ImportReport, would bool) string {
+func importText(config inbox.ConsumerConfig, r admin.ImportReport, would bool) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s, epoch %d; its key is %s\n\n", oneLine(config.Name), config.Epoch, oneLine(config.Key.String()))
 	stored := "stored: a delivery of the message is acked without its handler"

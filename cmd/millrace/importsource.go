@@ -13,12 +13,12 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/millrace-go/millrace/inbox"
+	"github.com/millrace-go/millrace/inbox/admin"
 	"github.com/millrace-go/millrace/internal/dialect"
 )
 
 // source is where keys come from. A key has so many parts.
-func (i *importing) source(ctx context.Context, file string, parts int) (iter.Seq2[inbox.Imported, error], func(), error) {
+func (i *importing) source(ctx context.Context, file string, parts int) (iter.Seq2[admin.Imported, error], func(), error) {
 	switch {
 	case i.query != "":
 		return i.selected(ctx, parts)
@@ -35,8 +35,8 @@ func (i *importing) source(ctx context.Context, file string, parts int) (iter.Se
 }
 
 // lines reads CSV. A line that is none is refused by its number.
-func (i *importing) lines(from io.Reader, parts int) iter.Seq2[inbox.Imported, error] {
-	return func(yield func(inbox.Imported, error) bool) {
+func (i *importing) lines(from io.Reader, parts int) iter.Seq2[admin.Imported, error] {
+	return func(yield func(admin.Imported, error) bool) {
 		text := bufio.NewReader(from)
 		if mark, err := text.Peek(3); err == nil && string(mark) == "\ufeff" {
 			_, _ = text.Discard(len(mark)) // it was there
@@ -50,9 +50,9 @@ func (i *importing) lines(from io.Reader, parts int) iter.Seq2[inbox.Imported, e
 			case errors.Is(err, io.EOF):
 				return
 			case errors.As(err, &wrong):
-				err = yielded(yield, inbox.Imported{Key: fields, Problem: wrong})
+				err = yielded(yield, admin.Imported{Key: fields, Problem: wrong})
 			case err != nil:
-				yield(inbox.Imported{}, fmt.Errorf("read keys: %w", err))
+				yield(admin.Imported{}, fmt.Errorf("read keys: %w", err))
 				return
 			case first:
 			default:
@@ -67,7 +67,7 @@ func (i *importing) lines(from io.Reader, parts int) iter.Seq2[inbox.Imported, e
 
 var errEnough = errors.New("enough")
 
-func yielded(yield func(inbox.Imported, error) bool, in inbox.Imported) error {
+func yielded(yield func(admin.Imported, error) bool, in admin.Imported) error {
 	if !yield(in, nil) {
 		return errEnough
 	}
@@ -75,8 +75,8 @@ func yielded(yield func(inbox.Imported, error) bool, in inbox.Imported) error {
 }
 
 // importedOf makes a message of the parts of a key, and a time.
-func importedOf(fields []string, parts int) inbox.Imported {
-	in := inbox.Imported{Key: fields}
+func importedOf(fields []string, parts int) admin.Imported {
+	in := admin.Imported{Key: fields}
 	if len(fields) != parts+1 {
 		return in // whether it has all is seen by who takes it
 	}
@@ -106,7 +106,7 @@ func handledAt(text string) (time.Time, error) {
 }
 
 // selected reads what the query returns, on a connection that cannot write.
-func (i *importing) selected(ctx context.Context, parts int) (iter.Seq2[inbox.Imported, error], func(), error) {
+func (i *importing) selected(ctx context.Context, parts int) (iter.Seq2[admin.Imported, error], func(), error) {
 	conn, err := i.db.Conn(ctx)
 	if err != nil {
 		return nil, nil, fmt.Errorf("read keys: %w", err)
@@ -161,15 +161,15 @@ func closeRows(rows *sql.Rows) {
 	}
 }
 
-func scanned(rows *sql.Rows, columns, parts int) iter.Seq2[inbox.Imported, error] {
-	return func(yield func(inbox.Imported, error) bool) {
+func scanned(rows *sql.Rows, columns, parts int) iter.Seq2[admin.Imported, error] {
+	return func(yield func(admin.Imported, error) bool) {
 		values, into := make([]any, columns), make([]any, columns)
 		for n := range values {
 			into[n] = &values[n]
 		}
 		for rows.Next() {
 			if err := rows.Scan(into...); err != nil {
-				yield(inbox.Imported{}, fmt.Errorf("read keys: %w", err))
+				yield(admin.Imported{}, fmt.Errorf("read keys: %w", err))
 				return
 			}
 			if !yield(importedRow(values, parts), nil) {
@@ -177,13 +177,13 @@ func scanned(rows *sql.Rows, columns, parts int) iter.Seq2[inbox.Imported, error
 			}
 		}
 		if err := rows.Err(); err != nil {
-			yield(inbox.Imported{}, fmt.Errorf("read keys: %w", err))
+			yield(admin.Imported{}, fmt.Errorf("read keys: %w", err))
 		}
 	}
 }
 
 // importedRow makes a message of the columns of a row.
-func importedRow(values []any, parts int) inbox.Imported {
+func importedRow(values []any, parts int) admin.Imported {
 	fields := make([]string, 0, len(values))
 	for n, v := range values {
 		switch v := v.(type) {

@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/millrace-go/millrace/inbox"
+	"github.com/millrace-go/millrace/inbox/admin"
 )
 
 const listExamples = `  millrace list
@@ -42,7 +43,7 @@ are the same but for names and numbers are one group.`,
 	selected := a.selects(cmd)
 	var how listing
 	flags := cmd.Flags()
-	flags.IntVar(&how.limit, "limit", 50, fmt.Sprintf("at most so many `messages`, up to %d", inbox.MaxPage))
+	flags.IntVar(&how.limit, "limit", 50, fmt.Sprintf("at most so many `messages`, up to %d", admin.MaxPage))
 	flags.Int64Var(&how.after, "after", 0, "those after the row with this `id`")
 	flags.BoolVar(&how.groups, "groups", false, "show groups of failures")
 	flags.BoolVar(&how.payload, "payload", false, "show payloads too")
@@ -55,8 +56,8 @@ func (a *app) list(ctx context.Context, selected *selection, how listing) error 
 	if err != nil {
 		return err
 	}
-	if how.limit < 1 || how.limit > inbox.MaxPage {
-		return usagef("--limit %d is not between 1 and %d", how.limit, inbox.MaxPage)
+	if how.limit < 1 || how.limit > admin.MaxPage {
+		return usagef("--limit %d is not between 1 and %d", how.limit, admin.MaxPage)
 	}
 	store, err := a.store(ctx)
 	if err != nil {
@@ -68,12 +69,12 @@ func (a *app) list(ctx context.Context, selected *selection, how listing) error 
 	if how.groups {
 		return a.listGroups(ctx, store, f)
 	}
-	page, err := store.Search(ctx, f, how.after, how.limit, lookAt)
+	page, err := admin.New(store).Search(ctx, f, how.after, how.limit, lookAt)
 	if err != nil {
 		return err
 	}
 	if how.payload && len(page.Messages) > 0 {
-		if page.Messages, err = store.Find(ctx, f, how.after, len(page.Messages)); err != nil {
+		if page.Messages, err = admin.New(store).Find(ctx, f, how.after, len(page.Messages)); err != nil {
 			return err
 		}
 	}
@@ -83,7 +84,7 @@ func (a *app) list(ctx context.Context, selected *selection, how listing) error 
 // lookAt is how many rows are looked at for a list, where no index has what is asked for.
 const lookAt = 100_000
 
-func pageText(page inbox.Page, how listing) string {
+func pageText(page admin.Page, how listing) string {
 	switch {
 	case page.Next == 0:
 		return messagesTable(page.Messages, how.payload)
@@ -98,11 +99,11 @@ func pageText(page inbox.Page, how listing) string {
 }
 
 // mustKnow is an error where f names a consumer that there is not.
-func (a *app) mustKnow(ctx context.Context, store *inbox.Store, f inbox.Filter) error {
+func (a *app) mustKnow(ctx context.Context, store *inbox.Store, f admin.Filter) error {
 	if f.Consumer == "" {
 		return nil
 	}
-	consumers, err := store.Consumers(ctx)
+	consumers, err := admin.New(store).Consumers(ctx)
 	if err != nil {
 		return err
 	}
@@ -145,7 +146,7 @@ type openMessage struct {
 	Unreadable string `json:"unreadable,omitempty"`
 }
 
-func messagesOf(messages []inbox.Message, next int64, payload bool) found {
+func messagesOf(messages []admin.Message, next int64, payload bool) found {
 	f := found{Messages: []openMessage{}}
 	if next > 0 {
 		f.Next = &next
@@ -156,7 +157,7 @@ func messagesOf(messages []inbox.Message, next int64, payload bool) found {
 	return f
 }
 
-func openMessageOf(m inbox.Message, payload bool) openMessage {
+func openMessageOf(m admin.Message, payload bool) openMessage {
 	o := openMessage{
 		ID: m.ID, Consumer: m.Consumer, Epoch: m.Epoch, Status: m.Status.String(), Key: m.MessageID, UUID: m.UUID,
 		Topic: m.Topic, EventType: m.EventType, EventVersion: m.EventVersion,
@@ -197,13 +198,13 @@ func (p shownPayload) line() (line string, shown bool) {
 	return oneLine(string(p.Base64)), p.Base64 != nil
 }
 
-func messagesTable(messages []inbox.Message, payload bool) string {
+func messagesTable(messages []admin.Message, payload bool) string {
 	const widest = 80
 	if len(messages) == 0 {
 		return "No open message matches.\n"
 	}
 	titles := []string{"ID", "CONSUMER", "EPOCH", "STATUS", "KEY", "TOPIC", "TRIES", "AGE", "WHY"}
-	correlated := slices.ContainsFunc(messages, func(m inbox.Message) bool { return m.CorrelationID != "" })
+	correlated := slices.ContainsFunc(messages, func(m admin.Message) bool { return m.CorrelationID != "" })
 	if correlated {
 		titles = append(titles, "CORRELATION")
 	}
@@ -236,7 +237,7 @@ func messagesTable(messages []inbox.Message, payload bool) string {
 }
 
 // why is what is known of why the message is open.
-func why(m inbox.Message) string {
+func why(m admin.Message) string {
 	switch {
 	case m.LastError == "":
 		return m.Reason

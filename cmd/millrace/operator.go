@@ -6,9 +6,8 @@ import (
 	"os"
 	"os/user"
 
+	"github.com/millrace-go/millrace/inbox/admin"
 	"github.com/spf13/cobra"
-
-	"github.com/millrace-go/millrace/inbox"
 )
 
 // operators is what flags say of who acts, and why.
@@ -33,11 +32,11 @@ func (a *app) confirmed(cmd *cobra.Command) *operators {
 }
 
 // operator is who acts, for the audit table.
-func (o *operators) operator() (inbox.Operator, error) {
+func (o *operators) operator() (admin.Operator, error) {
 	if o.reason == "" {
-		return inbox.Operator{}, usagef("say why: --reason '…', which is kept in the audit table")
+		return admin.Operator{}, usagef("say why: --reason '…', which is kept in the audit table")
 	}
-	return inbox.Operator{Name: cmp.Or(o.by, login()), Reason: o.reason}, nil
+	return admin.Operator{Name: cmp.Or(o.by, login()), Reason: o.reason}, nil
 }
 
 // missing is what a call lacks to be carried out.

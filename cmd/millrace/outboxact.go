@@ -9,7 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/millrace-go/millrace/inbox"
+	"github.com/millrace-go/millrace/inbox/admin"
 	"github.com/millrace-go/millrace/outbox"
 )
 
@@ -141,7 +141,7 @@ func (act *outboxAction) propose(messages []outbox.Parked, missing string) error
 		}
 	}
 	shown := act.print(map[string]any{"would": act.name, "messages": len(messages), "topics": topics, "first": few}, func() string {
-		text := fmt.Sprintf("%s %s:\n\n%s", messagesIn(inbox.Count{N: len(messages)}), act.doing, parkedTable(few))
+		text := fmt.Sprintf("%s %s:\n\n%s", messagesIn(admin.Count{N: len(messages)}), act.doing, parkedTable(few))
 		if len(messages) > len(few) {
 			text += fmt.Sprintf("and %d more\n", len(messages)-len(few))
 		}
@@ -159,7 +159,7 @@ func (act *outboxAction) carryOut(ctx context.Context, out *outbox.Publisher, me
 	}
 	pause := time.NewTicker(max(time.Second/time.Duration(act.rate), 1))
 	defer pause.Stop()
-	bar, done := act.progress(act.name, inbox.Count{N: len(messages)}), 0
+	bar, done := act.progress(act.name, admin.Count{N: len(messages)}), 0
 	for _, m := range messages {
 		err = act.one(out, ctx, m.ID, outbox.Operator(operator))
 		if err != nil && (!act.matching || !errors.Is(err, outbox.ErrNotFound)) {
@@ -176,7 +176,7 @@ func (act *outboxAction) carryOut(ctx context.Context, out *outbox.Publisher, me
 	}
 	bar.end()
 	shown := act.print(map[string]any{"messages": done, "done": act.name}, func() string {
-		return fmt.Sprintf("%s %s\n", messagesIn(inbox.Count{N: done}), act.done)
+		return fmt.Sprintf("%s %s\n", messagesIn(admin.Count{N: done}), act.done)
 	})
 	return errors.Join(err, shown)
 }

@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/millrace-go/millrace/inbox"
+	"github.com/millrace-go/millrace/inbox/admin"
 	"github.com/millrace-go/millrace/outbox"
 )
 
@@ -91,7 +92,7 @@ type tableStatus struct {
 }
 
 func tablesOf(ctx context.Context, store *inbox.Store) ([]tableStatus, error) {
-	tables, err := store.Tables(ctx)
+	tables, err := admin.New(store).Tables(ctx)
 	all := []tableStatus{}
 	for _, t := range tables {
 		all = append(all, tableStatus(t))

@@ -5,7 +5,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/millrace-go/millrace/inbox"
+	"github.com/millrace-go/millrace/inbox/admin"
 )
 
 func (a *app) pauseCommand() *cobra.Command {
@@ -13,17 +13,17 @@ func (a *app) pauseCommand() *cobra.Command {
 		`Has no queue, in any process, deliver what is stored for the consumer until resume; what
 arrives meanwhile is stored too, where pubsub.Durable is in front. What is with a handler
 already is finished. Without pubsub.Durable it stops nothing.`,
-		`  millrace pause billing --reason 'the bank is down'`, (*inbox.Store).Pause)
+		`  millrace pause billing --reason 'the bank is down'`, (*admin.Admin).Pause)
 }
 
 func (a *app) resumeCommand() *cobra.Command {
 	return a.pausing("resume", "End a pause", "Has queues deliver again what is stored for the consumer.",
-		`  millrace resume billing --reason 'the bank is back'`, (*inbox.Store).Resume)
+		`  millrace resume billing --reason 'the bank is back'`, (*admin.Admin).Resume)
 }
 
 func (a *app) pausing(
 	name, what, long, example string,
-	act func(s *inbox.Store, ctx context.Context, consumer string, epoch int, by inbox.Operator) error,
+	act func(ops *admin.Admin, ctx context.Context, consumer string, epoch int, by admin.Operator) error,
 ) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: name + " CONSUMER", Short: what, Long: long, Example: example,
@@ -41,11 +41,12 @@ func (a *app) pausing(
 		if err != nil {
 			return err
 		}
-		f := inbox.Filter{Consumer: args[0]}
+		f := admin.Filter{Consumer: args[0]}
 		if cmd.Flags().Changed("epoch") {
 			f.Epoch = &epoch
 		}
-		consumers, err := store.Consumers(ctx)
+		ops := admin.New(store)
+		consumers, err := ops.Consumers(ctx)
 		if err == nil {
 			err = known(consumers, f)
 		}
@@ -55,7 +56,7 @@ func (a *app) pausing(
 		if f.Epoch == nil {
 			epoch = newest(consumers, f.Consumer)
 		}
-		if err := act(store, ctx, f.Consumer, epoch, operator); err != nil {
+		if err := act(ops, ctx, f.Consumer, epoch, operator); err != nil {
 			return err
 		}
 		return a.print(map[string]any{"consumer": f.Consumer, "epoch": epoch, "done": name}, func() string {
@@ -66,7 +67,7 @@ func (a *app) pausing(
 }
 
 // newest returns the greatest epoch of a consumer.
-func newest(consumers []inbox.KnownConsumer, name string) (epoch int) {
+func newest(consumers []admin.KnownConsumer, name string) (epoch int) {
 	for _, c := range consumers {
 		if c.Name == name {
 			epoch = max(epoch, c.Epoch)

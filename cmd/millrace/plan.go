@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/millrace-go/millrace/inbox"
+	"github.com/millrace-go/millrace/inbox/admin"
 )
 
 type consumerEpoch struct {
@@ -16,7 +17,7 @@ type consumerEpoch struct {
 
 // servedConsumers tells which consumers a queue serves.
 func servedConsumers(ctx context.Context, store *inbox.Store) (map[consumerEpoch]bool, error) {
-	consumers, err := store.Consumers(ctx)
+	consumers, err := admin.New(store).Consumers(ctx)
 	served := make(map[consumerEpoch]bool)
 	for _, c := range consumers {
 		served[consumerEpoch{c.Name, c.Epoch}] = c.Served
@@ -25,11 +26,11 @@ func servedConsumers(ctx context.Context, store *inbox.Store) (map[consumerEpoch
 }
 
 // take adds a message to the figures of its consumer.
-func (p *plan) take(m inbox.Message, served map[consumerEpoch]bool) {
-	i := slices.IndexFunc(p.takes, func(t inbox.Preview) bool { return t.Consumer == m.Consumer && t.Epoch == m.Epoch })
+func (p *plan) take(m admin.Message, served map[consumerEpoch]bool) {
+	i := slices.IndexFunc(p.takes, func(t admin.Preview) bool { return t.Consumer == m.Consumer && t.Epoch == m.Epoch })
 	if i < 0 {
 		i = len(p.takes)
-		p.takes = append(p.takes, inbox.Preview{
+		p.takes = append(p.takes, admin.Preview{
 			Consumer: m.Consumer, Epoch: m.Epoch, Served: served[consumerEpoch{m.Consumer, m.Epoch}],
 		})
 	}
@@ -81,7 +82,7 @@ func (act *action) proposalText(p *plan) string {
 	return b.String()
 }
 
-func messagesIn(c inbox.Count) string {
+func messagesIn(c admin.Count) string {
 	if c.N == 1 && !c.AtLeast {
 		return "1 message"
 	}

@@ -5,20 +5,20 @@ import (
 	"strings"
 	"time"
 
-	"github.com/millrace-go/millrace/inbox"
+	"github.com/millrace-go/millrace/inbox/admin"
 )
 
 // progress is a bar on a terminal, and nothing elsewhere. The zero value shows nothing.
 type progress struct {
 	app   *app
 	what  string
-	total inbox.Count // 0: not known
+	total admin.Count // 0: not known
 	began time.Time
 	drawn time.Time
 }
 
 // progress begins a bar, if diagnostics go to a terminal.
-func (a *app) progress(what string, total inbox.Count) *progress {
+func (a *app) progress(what string, total admin.Count) *progress {
 	if !a.terminal {
 		return &progress{}
 	}

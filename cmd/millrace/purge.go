@@ -8,6 +8,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/millrace-go/millrace/inbox"
+	"github.com/millrace-go/millrace/inbox/admin"
 )
 
 func (a *app) purgeCommand() *cobra.Command {
@@ -43,7 +44,7 @@ func (a *app) proposePurge(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	expired, err := store.Expired(ctx, lookAt)
+	expired, err := admin.New(store).Expired(ctx, lookAt)
 	if err != nil {
 		return err
 	}
@@ -59,7 +60,7 @@ func (a *app) proposePurge(ctx context.Context) error {
 	return &silent{exitUsage}
 }
 
-func expiredTable(expired []inbox.Expired) string {
+func expiredTable(expired []admin.Expired) string {
 	if len(expired) == 0 {
 		return "No claim has expired.\n"
 	}
@@ -71,7 +72,7 @@ func expiredTable(expired []inbox.Expired) string {
 }
 
 func (a *app) purge(ctx context.Context) error {
-	bar, seen := a.progress("purged", inbox.Count{}), 0
+	bar, seen := a.progress("purged", admin.Count{}), 0
 	// It is given what is about to be deleted, which is all that a bar needs.
 	store, err := a.storeWith(ctx, tuned, inbox.Config{Archive: func(_ context.Context, claims []inbox.Archived) error {
 		seen += len(claims)

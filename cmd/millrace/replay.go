@@ -8,6 +8,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/millrace-go/millrace/inbox"
+	"github.com/millrace-go/millrace/inbox/admin"
 	"github.com/millrace-go/millrace/outbox"
 	"github.com/millrace-go/millrace/replay"
 )
@@ -126,7 +127,7 @@ func (r *replaying) run(ctx context.Context, args []string) error {
 		return err
 	}
 	request.PerSecond = r.rate
-	request.By = inbox.Operator{Name: "nobody", Reason: "a proposal"}
+	request.By = admin.Operator{Name: "nobody", Reason: "a proposal"}
 	plan, err := replayer.Plan(ctx, request)
 	if err != nil {
 		return err
@@ -205,9 +206,9 @@ func (a *app) newest(ctx context.Context, consumer string) (epoch int, err error
 	if err != nil {
 		return 0, err
 	}
-	consumers, err := store.Consumers(ctx)
+	consumers, err := admin.New(store).Consumers(ctx)
 	if err == nil {
-		err = known(consumers, inbox.Filter{Consumer: consumer})
+		err = known(consumers, admin.Filter{Consumer: consumer})
 	}
 	for _, c := range consumers { // by epoch
 		if c.Name == consumer {
@@ -256,7 +257,7 @@ func (a *app) replayTarget(ctx context.Context, store *inbox.Store, out *outbox.
 	if spec.Target != "queue" {
 		return replay.Outbox(out), nil
 	}
-	consumers, err := store.Consumers(ctx)
+	consumers, err := admin.New(store).Consumers(ctx)
 	if err != nil {
 		return nil, err
 	}

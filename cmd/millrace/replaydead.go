@@ -12,7 +12,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 	amqp091 "github.com/rabbitmq/amqp091-go"
 
-	"github.com/millrace-go/millrace/inbox"
+	"github.com/millrace-go/millrace/inbox/admin"
 	"github.com/millrace-go/millrace/pubsub/rabbitmq"
 	"github.com/millrace-go/millrace/pubsub/watermillsql"
 	"github.com/millrace-go/millrace/replay"
@@ -50,7 +50,7 @@ func (r *replaying) runDead(ctx context.Context, name string) error {
 	if err != nil {
 		return err
 	}
-	bar := r.progress("replay", inbox.Count{})
+	bar := r.progress("replay", admin.Count{})
 	dead := replay.Dead{
 		Name: name, From: from, To: to, By: by, Topic: r.queue, Limit: r.limit, Idle: r.idle, PerSecond: r.rate,
 		IntoSideEffects: r.sideEffects, Progress: func(s replay.Status) { bar.at(s.Sent) },

@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/millrace-go/millrace/inbox"
+	"github.com/millrace-go/millrace/inbox/admin"
 	"github.com/millrace-go/millrace/replay"
 )
 
@@ -50,7 +51,7 @@ func proposedText(spec replay.Spec, plan replay.Plan) string {
 	if spec.Target == "queue" {
 		to = fmt.Sprintf("what is stored for %s%s", spec.Consumer, epochOf(spec.Epoch))
 	}
-	fmt.Fprintf(&b, "%s would go from the %s to %s:\n\n", messagesIn(inbox.Count{N: plan.Messages}), spec.Source, to)
+	fmt.Fprintf(&b, "%s would go from the %s to %s:\n\n", messagesIn(admin.Count{N: plan.Messages}), spec.Source, to)
 	t := newTable("TOPIC", "MESSAGES", "FIRST", "LAST")
 	for _, c := range plan.Topics {
 		t.add(c.Topic, c.Messages, stamp(c.First), stamp(c.Last))
@@ -89,7 +90,7 @@ func consumersText(plan replay.Plan) string {
 
 // carryOut sends, with a bar.
 func (a *app) carryOut(ctx context.Context, replayer *replay.Replayer, request replay.Request, total int) error {
-	bar := a.progress("replay", inbox.Count{N: total})
+	bar := a.progress("replay", admin.Count{N: total})
 	request.Progress = func(s replay.Status) { bar.at(s.Sent) }
 	status, err := replayer.Run(ctx, request)
 	bar.end()
@@ -102,7 +103,7 @@ func (a *app) ended(status replay.Status, err error) error {
 		return err
 	}
 	shown := a.print(replayOf(status), func() string {
-		text := fmt.Sprintf("%s sent again", messagesIn(inbox.Count{N: status.Sent}))
+		text := fmt.Sprintf("%s sent again", messagesIn(admin.Count{N: status.Sent}))
 		if status.Skipped > 0 {
 			text += fmt.Sprintf(", %d left out, since their payloads are gone", status.Skipped)
 		}

@@ -6,6 +6,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/millrace-go/millrace/inbox"
+	"github.com/millrace-go/millrace/inbox/admin"
 )
 
 func (a *app) retryCommand() *cobra.Command {
@@ -27,19 +28,19 @@ Without --yes it shows what it would do, and exits with 2.`,
   millrace retry 1207 --through-outbox --reason … --yes`,
 	}
 	through := cmd.Flags().Bool("through-outbox", false, "send to its topic what no queue serves")
-	act.one = func(ctx context.Context, s *inbox.Store, id int64, by inbox.Operator) error {
+	act.one = func(ctx context.Context, s *inbox.Store, id int64, by admin.Operator) error {
 		to, err := act.target(ctx, *through)
 		if err != nil {
 			return err
 		}
-		return s.Retry(ctx, id, by, to)
+		return admin.New(s).Retry(ctx, id, by, to)
 	}
-	act.all = func(ctx context.Context, s *inbox.Store, f inbox.Filter, by inbox.Operator, pace inbox.Pace) (int, error) {
+	act.all = func(ctx context.Context, s *inbox.Store, f admin.Filter, by admin.Operator, pace admin.Pace) (int, error) {
 		to, err := act.target(ctx, *through)
 		if err != nil {
 			return 0, err
 		}
-		return s.RetryAll(ctx, f, by, to, pace)
+		return admin.New(s).RetryAll(ctx, f, by, to, pace)
 	}
 	act.needsQueue = func() bool { return !*through }
 	return act.command(cmd)
@@ -56,11 +57,11 @@ with 2.`,
 		Example: `  millrace discard 1207 --reason 'a test message' --yes
   millrace discard --all-matching --consumer billing --group 3411 --reason … --yes`,
 	}
-	act.one = func(ctx context.Context, s *inbox.Store, id int64, by inbox.Operator) error {
-		return s.Discard(ctx, id, by)
+	act.one = func(ctx context.Context, s *inbox.Store, id int64, by admin.Operator) error {
+		return admin.New(s).Discard(ctx, id, by)
 	}
-	act.all = func(ctx context.Context, s *inbox.Store, f inbox.Filter, by inbox.Operator, pace inbox.Pace) (int, error) {
-		return s.DiscardAll(ctx, f, by, pace)
+	act.all = func(ctx context.Context, s *inbox.Store, f admin.Filter, by admin.Operator, pace admin.Pace) (int, error) {
+		return admin.New(s).DiscardAll(ctx, f, by, pace)
 	}
 	act.needsQueue = func() bool { return false }
 	return act.command(cmd)

@@ -4,9 +4,8 @@ import (
 	"context"
 	"time"
 
+	"github.com/millrace-go/millrace/inbox/admin"
 	"github.com/spf13/cobra"
-
-	"github.com/millrace-go/millrace/inbox"
 )
 
 const statusExamples = `  millrace status
@@ -97,7 +96,7 @@ type consumerStatus struct {
 }
 
 // queueOf says who delivers what is stored for a consumer.
-func queueOf(b inbox.Backlog) string {
+func queueOf(b admin.Backlog) string {
 	switch {
 	case b.Paused:
 		return "paused"
@@ -112,7 +111,7 @@ func (a *app) status(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	backlog, err := store.Backlog(ctx, inbox.BacklogOptions{})
+	backlog, err := admin.New(store).Backlog(ctx, admin.BacklogOptions{})
 	if err != nil {
 		return err
 	}
@@ -136,7 +135,7 @@ func (a *app) status(ctx context.Context) error {
 	return a.print(s, func() string { return consumersTable(backlog) + s.Outbox.text() + tablesTable(s.Tables) })
 }
 
-func consumersTable(backlog []inbox.Backlog) string {
+func consumersTable(backlog []admin.Backlog) string {
 	if len(backlog) == 0 {
 		return "No consumer has handled a message yet.\n"
 	}

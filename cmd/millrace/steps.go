@@ -8,6 +8,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/millrace-go/millrace/inbox"
+	"github.com/millrace-go/millrace/inbox/admin"
 )
 
 func (a *app) stepsCommand() *cobra.Command {
@@ -41,7 +42,7 @@ type doubtfulStep struct {
 	Error    string  `json:"error"`
 }
 
-func doubtful(steps []inbox.StepRecord) []doubtfulStep {
+func doubtful(steps []admin.StepRecord) []doubtfulStep {
 	all := []doubtfulStep{}
 	for _, s := range steps {
 		all = append(all, doubtfulStep{
@@ -76,16 +77,16 @@ func (a *app) stepsListCommand() *cobra.Command {
 		Example: "  millrace steps list --json",
 		Args:    cobra.NoArgs,
 	}
-	cmd.Flags().IntVar(&limit, "limit", 50, fmt.Sprintf("at most so many `steps`, up to %d", inbox.MaxPage))
+	cmd.Flags().IntVar(&limit, "limit", 50, fmt.Sprintf("at most so many `steps`, up to %d", admin.MaxPage))
 	cmd.RunE = a.do(func(ctx context.Context, _ []string) error {
-		if limit < 1 || limit > inbox.MaxPage {
-			return usagef("--limit %d is not between 1 and %d", limit, inbox.MaxPage)
+		if limit < 1 || limit > admin.MaxPage {
+			return usagef("--limit %d is not between 1 and %d", limit, admin.MaxPage)
 		}
 		store, err := a.store(ctx)
 		if err != nil {
 			return err
 		}
-		found, err := store.StepsInDoubt(ctx, limit)
+		found, err := admin.New(store).StepsInDoubt(ctx, limit)
 		if err != nil {
 			return err
 		}
@@ -123,16 +124,16 @@ side for the id first. Without --yes it shows the step, and exits with 2.`,
 		if err != nil {
 			return err
 		}
-		decision, what := inbox.StepWasNotDone, "not done"
+		decision, what := admin.StepWasNotDone, "not done"
 		if done {
-			decision, what = inbox.StepWasDone, "done"
+			decision, what = admin.StepWasDone, "done"
 		}
 		if missing := by.missing(); missing != "" {
 			return a.proposeDecision(ctx, store, args[0], what, missing)
 		}
 		operator, err := by.operator()
 		if err == nil {
-			err = store.DecideStep(ctx, args[0], decision, operator)
+			err = admin.New(store).DecideStep(ctx, args[0], decision, operator)
 		}
 		if errors.Is(err, inbox.ErrNotFound) {
 			err = notDoubtful(args[0])
@@ -152,17 +153,17 @@ func notDoubtful(id string) error {
 }
 
 func (a *app) proposeDecision(ctx context.Context, store *inbox.Store, id, what, missing string) error {
-	all, err := store.StepsInDoubt(ctx, inbox.MaxPage)
+	all, err := admin.New(store).StepsInDoubt(ctx, admin.MaxPage)
 	if err != nil {
 		return err
 	}
-	var steps []inbox.StepRecord
+	var steps []admin.StepRecord
 	for _, s := range all {
 		if s.ID == id {
 			steps = append(steps, s)
 		}
 	}
-	if len(steps) == 0 && len(all) < inbox.MaxPage {
+	if len(steps) == 0 && len(all) < admin.MaxPage {
 		return notDoubtful(id)
 	}
 	shown := a.print(map[string]any{"would": what, "steps": doubtful(steps)}, func() string {

@@ -7,11 +7,11 @@ import (
 	"strings"
 	"time"
 
-	"github.com/millrace-go/millrace/inbox"
+	"github.com/millrace-go/millrace/inbox/admin"
 )
 
 // chaptersOf sorts a story by consumer, epoch and time.
-func chaptersOf(story inbox.Story, payload bool) []*chapter {
+func chaptersOf(story admin.Story, payload bool) []*chapter {
 	var chapters []*chapter
 	of := func(consumer string, epoch int) *chapter {
 		for _, c := range chapters {
@@ -65,7 +65,7 @@ func fromTopic(topic string) string {
 }
 
 // claimed tells of the copy that won.
-func (c *chapter) claimed(claim inbox.StoryClaim) {
+func (c *chapter) claimed(claim admin.StoryClaim) {
 	c.claim = &claim
 	switch {
 	case claim.Discarded:
@@ -94,7 +94,7 @@ func (c *chapter) claimed(claim inbox.StoryClaim) {
 }
 
 // went tells of what went wrong with the message, or held it up.
-func (c *chapter) went(e inbox.HistoryEntry) {
+func (c *chapter) went(e admin.HistoryEntry) {
 	if !c.history && e.Number > 1 {
 		c.Notes = append(c.Notes, fmt.Sprintf("It failed, or was put aside, %d times before what is kept.", e.Number-1))
 	}
@@ -113,7 +113,7 @@ func (c *chapter) first() {
 }
 
 // stepped tells of what the handler did outside of its transaction.
-func (c *chapter) stepped(s inbox.StepRecord) {
+func (c *chapter) stepped(s admin.StepRecord) {
 	if c.claim == nil && c.State == "unknown" {
 		c.State = "no message of the inbox, but steps"
 	}
@@ -124,7 +124,7 @@ func (c *chapter) stepped(s inbox.StepRecord) {
 	if at.IsZero() {
 		at = s.StartedAt
 	}
-	if s.State == inbox.StepInDoubt {
+	if s.State == admin.StepInDoubt {
 		detail += "; its id is " + s.ID
 	}
 	if s.Problem != "" {
@@ -134,7 +134,7 @@ func (c *chapter) stepped(s inbox.StepRecord) {
 }
 
 // opened tells of a row that waits: of the message, or of one that collided with it.
-func (c *chapter) opened(m inbox.Message, key string, payload bool) {
+func (c *chapter) opened(m admin.Message, key string, payload bool) {
 	c.Open = append(c.Open, openMessageOf(m, payload))
 	if m.Original != "" && m.MessageID != key {
 		c.add(m.ReceivedAt, "collided", fmt.Sprintf("a message%s with the same key and another payload is %s as row %d: %s",
@@ -161,7 +161,7 @@ func (c *chapter) opened(m inbox.Message, key string, payload bool) {
 }
 
 // originOf names the ids by which a message is found in what led to it.
-func originOf(m inbox.Message) (text string) {
+func originOf(m admin.Message) (text string) {
 	if m.CorrelationID != "" {
 		text = fmt.Sprintf("; correlation id %q", m.CorrelationID)
 	}

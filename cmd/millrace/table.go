@@ -9,7 +9,7 @@ import (
 	"unicode"
 	"unicode/utf8"
 
-	"github.com/millrace-go/millrace/inbox"
+	"github.com/millrace-go/millrace/inbox/admin"
 )
 
 // table is text in columns. What is a number stands at the right.
@@ -129,7 +129,7 @@ type count struct {
 	AtLeast bool `json:"at_least,omitempty"`
 }
 
-func countOf(c inbox.Count) count { return count{c.N, c.AtLeast} }
+func countOf(c admin.Count) count { return count{c.N, c.AtLeast} }
 
 func seconds(d time.Duration) float64 { return d.Round(time.Millisecond).Seconds() }
 

@@ -9,7 +9,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/millrace-go/millrace/inbox"
+	"github.com/millrace-go/millrace/inbox/admin"
 	"github.com/millrace-go/millrace/internal/dialect"
 )
 
@@ -109,15 +109,15 @@ func (pl *play) pending() string {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
-	open, err := pl.store.Find(ctx, inbox.Filter{}, 0, inbox.MaxPage) // in one statement: rows change their state
+	open, err := admin.New(pl.store).Find(ctx, admin.Filter{}, 0, admin.MaxPage) // in one statement: rows change their state
 	if err != nil {
 		return err.Error()
 	}
 	for _, m := range open {
 		switch m.Status {
-		case inbox.Received, inbox.InProgress, inbox.Settling, inbox.FailedRetryable:
+		case admin.Received, admin.InProgress, admin.Settling, admin.FailedRetryable:
 			return fmt.Sprintf("%s of %s is %v", m.UUID, m.Consumer, m.Status)
-		case inbox.Held, inbox.Parked, inbox.FailedTerminal: // it waits for others
+		case admin.Held, admin.Parked, admin.FailedTerminal: // it waits for others
 		}
 	}
 	var states []struct {
@@ -145,7 +145,7 @@ func (pl *play) open(ctx context.Context) ([]string, error) {
 	var all []string
 	waits := make(map[string]map[int]int) // how often, by epoch
 	for after := int64(0); ; {
-		page, err := pl.store.Find(ctx, inbox.Filter{}, after, inbox.MaxPage)
+		page, err := admin.New(pl.store).Find(ctx, admin.Filter{}, after, admin.MaxPage)
 		if err != nil {
 			return nil, fmt.Errorf("list what is open: %w", err)
 		}
@@ -159,7 +159,7 @@ func (pl *play) open(ctx context.Context) ([]string, error) {
 				all = append(all, text)
 			}
 		}
-		if len(page) < inbox.MaxPage {
+		if len(page) < admin.MaxPage {
 			slices.Sort(all)
 			return all, nil
 		}

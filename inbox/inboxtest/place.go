@@ -16,6 +16,7 @@ import (
 	"github.com/jmoiron/sqlx"
 
 	"github.com/millrace-go/millrace/inbox"
+	"github.com/millrace-go/millrace/inbox/admin"
 	"github.com/millrace-go/millrace/internal/dialect"
 )
 
@@ -71,7 +72,7 @@ func (p *place) look(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if _, err := store.Backlog(ctx, inbox.BacklogOptions{}); err == nil {
+	if _, err := admin.New(store).Backlog(ctx, admin.BacklogOptions{}); err == nil {
 		p.store = store
 	}
 	return nil

@@ -15,6 +15,7 @@ import (
 	_ "modernc.org/sqlite"
 
 	"github.com/millrace-go/millrace/inbox"
+	"github.com/millrace-go/millrace/inbox/admin"
 	"github.com/millrace-go/millrace/inbox/payload"
 	millrace "github.com/millrace-go/millrace/middleware"
 )
@@ -74,7 +75,7 @@ func ExampleAESGCM() {
 	_, err = db.Exec(`DELETE FROM person_key WHERE person = 'alice'`)
 	check(err)
 
-	failed, err := store.Open(context.Background(), inbox.FailedRetryable, 0, 10)
+	failed, err := admin.New(store).Find(context.Background(), admin.Filter{Status: admin.FailedRetryable}, 0, 10)
 	check(err)
 	for _, m := range failed {
 		fmt.Printf("%s: %q, erased: %v\n", m.UUID, m.Payload, errors.Is(m.Unreadable, inbox.ErrErased))
@@ -101,7 +102,7 @@ func ExampleFileBlobs() {
 		_, _ = handler(message.NewMessage(fmt.Sprint(size), []byte(strings.Repeat("x", size))))
 	}
 
-	failed, err := store.Open(context.Background(), inbox.FailedRetryable, 0, 10)
+	failed, err := admin.New(store).Find(context.Background(), admin.Filter{Status: admin.FailedRetryable}, 0, 10)
 	check(err)
 	for _, m := range failed {
 		var inRow int

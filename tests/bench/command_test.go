@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-go/millrace/inbox"
+	"github.com/millrace-go/millrace/inbox/admin"
 	"github.com/millrace-go/millrace/internal/dialect"
 	"github.com/millrace-go/millrace/outbox"
 	"github.com/millrace-go/millrace/tests/rig"
@@ -98,7 +99,7 @@ func (o *observer) fill(b *testing.B, claims, open, stored int) {
 }
 
 func (o *observer) status(ctx context.Context) error {
-	if _, err := o.store.Backlog(ctx, inbox.BacklogOptions{}); err != nil {
+	if _, err := admin.New(o.store).Backlog(ctx, admin.BacklogOptions{}); err != nil {
 		return err
 	}
 	if _, err := o.out.Backlog(ctx, outbox.BacklogOptions{}); err != nil {
@@ -107,22 +108,22 @@ func (o *observer) status(ctx context.Context) error {
 	if _, err := o.out.Shards(ctx); err != nil {
 		return err
 	}
-	_, err := o.store.Tables(ctx)
+	_, err := admin.New(o.store).Tables(ctx)
 	return err
 }
 
 func (o *observer) list(ctx context.Context) error {
-	_, err := o.store.Find(ctx, inbox.Filter{}, 0, 50)
+	_, err := admin.New(o.store).Find(ctx, admin.Filter{}, 0, 50)
 	return err
 }
 
 func (o *observer) parked(ctx context.Context) error {
-	_, err := o.store.Find(ctx, inbox.Filter{Consumer: "consumer-3", Status: inbox.Parked, Topic: "rare"}, 0, 50)
+	_, err := admin.New(o.store).Find(ctx, admin.Filter{Consumer: "consumer-3", Status: admin.Parked, Topic: "rare"}, 0, 50)
 	return err
 }
 
 func (o *observer) explain(ctx context.Context) error {
-	story, err := o.store.Story(ctx, o.key)
+	story, err := admin.New(o.store).Story(ctx, o.key)
 	if err != nil {
 		return err
 	}

@@ -15,6 +15,7 @@ import (
 
 	"github.com/millrace-go/millrace/dashboard"
 	"github.com/millrace-go/millrace/inbox"
+	"github.com/millrace-go/millrace/inbox/admin"
 	"github.com/millrace-go/millrace/internal/dialect"
 	"github.com/millrace-go/millrace/outbox"
 	"github.com/millrace-go/millrace/tests/rig"
@@ -37,9 +38,9 @@ func BenchmarkDashboard(b *testing.B) {
 		require.NoError(b, err)
 		return h
 	}
-	groups, err := store.FailureGroups(b.Context(), inbox.Filter{})
+	groups, err := admin.New(store).FailureGroups(b.Context(), admin.Filter{})
 	require.NoError(b, err)
-	last, err := store.List(b.Context(), inbox.Filter{}, int64(messages/2), 1)
+	last, err := admin.New(store).Search(b.Context(), admin.Filter{}, int64(messages/2), 1, 0)
 	require.NoError(b, err)
 	known := pages().(*dashboard.Handler)
 	ctx, stop := context.WithCancel(b.Context())
@@ -47,7 +48,7 @@ func BenchmarkDashboard(b *testing.B) {
 	go func() { _ = known.Run(ctx) }() // it ends with ctx, and returns no error
 	for _, page := range []string{
 		"", "inbox", "inbox?status=parked", "inbox?status=received&consumer=c3&after=" + strconv.Itoa(messages/2),
-		"inbox?topic=nowhere", "message?key=" + last[0].MessageID, "failures",
+		"inbox?topic=nowhere", "message?key=" + last.Messages[0].MessageID, "failures",
 		"failure?group=" + strconv.FormatInt(groups[0].ErrorGroup, 10), "waiting", "outbox", "consumers", "audit", "check",
 	} {
 		var first, again []time.Duration

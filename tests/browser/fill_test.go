@@ -9,7 +9,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/stretchr/testify/require"
 
-	"github.com/millrace-go/millrace/inbox"
+	"github.com/millrace-go/millrace/inbox/admin"
 	millrace "github.com/millrace-go/millrace/middleware"
 	"github.com/millrace-go/millrace/outbox"
 	"github.com/millrace-go/millrace/tests/rig"
@@ -69,12 +69,12 @@ func (s *service) park() {
 func (s *service) decide() {
 	s.Helper()
 	ctx := s.Context()
-	all, err := s.Store.List(ctx, inbox.Filter{Consumer: consumer}, 0, 3)
+	page, err := admin.New(s.Store).Search(ctx, admin.Filter{Consumer: consumer}, 0, 3, 0)
 	require.NoError(s, err)
-	_, err = s.Store.Reveal(ctx, all[1].ID, inbox.Operator{Name: "grace", Reason: "which customer is it?"})
+	_, err = admin.New(s.Store).Reveal(ctx, page.Messages[1].ID, admin.Operator{Name: "grace", Reason: "which customer is it?"})
 	require.NoError(s, err)
-	require.NoError(s, s.Store.Discard(ctx, all[2].ID, inbox.Operator{Name: "ada", Reason: "a test order, TICKET-118"}))
-	require.NoError(s, s.Store.Pause(ctx, "mail", 0, inbox.Operator{Name: "ada", Reason: "the mail server is being moved"}))
+	require.NoError(s, admin.New(s.Store).Discard(ctx, page.Messages[2].ID, admin.Operator{Name: "ada", Reason: "a test order, TICKET-118"}))
+	require.NoError(s, admin.New(s.Store).Pause(ctx, "mail", 0, admin.Operator{Name: "ada", Reason: "the mail server is being moved"}))
 }
 
 // past gives the consumers an hour behind them.
@@ -98,7 +98,7 @@ func (s *service) past() {
 // groupPage is the address of the largest group of failures.
 func (s *service) groupPage() string {
 	s.Helper()
-	groups, err := s.Store.FailureGroups(s.Context(), inbox.Filter{})
+	groups, err := admin.New(s.Store).FailureGroups(s.Context(), admin.Filter{})
 	require.NoError(s, err)
 	return "failure?group=" + strconv.FormatInt(groups[0].ErrorGroup, 10)
 }

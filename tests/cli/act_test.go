@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-go/millrace/inbox"
+	"github.com/millrace-go/millrace/inbox/admin"
 	"github.com/millrace-go/millrace/internal/keycode"
 	"github.com/millrace-go/millrace/tests/rig"
 	"github.com/millrace-go/millrace/tests/testdb"
@@ -48,11 +49,11 @@ func TestWhatItMends(t *testing.T) {
 		for _, act := range acts {
 			golden(t, act.name, act.args, s.run(act.args...))
 		}
-		open := func(status inbox.Status) int {
+		open := func(status admin.Status) int {
 			return s.count(`SELECT COUNT(*) FROM millrace_messages WHERE status = ?`, status)
 		}
-		assert.Equal(t, 5, open(inbox.FailedRetryable), "four were parked")
-		assert.Zero(t, open(inbox.FailedTerminal))
+		assert.Equal(t, 5, open(admin.FailedRetryable), "four were parked")
+		assert.Zero(t, open(admin.FailedTerminal))
 		assert.Equal(t, 1, s.count(`SELECT COUNT(*) FROM millrace_claims WHERE result = 2`))
 		assert.Equal(t, s.count(`SELECT COUNT(*) FROM millrace_audit`),
 			s.count(`SELECT COUNT(*) FROM millrace_audit WHERE actor = ?`, []byte("ada")))
@@ -151,7 +152,7 @@ func TestCheck(t *testing.T) {
 		}
 		s.exec(`UPDATE millrace_consumers SET created_at = created_at - ? WHERE name = ?`,
 			(3 * 24 * time.Hour).Microseconds(), []byte("mail"))
-		s.exec(`UPDATE millrace_messages SET status = ?, lease_token = 7, due_at = ? WHERE id = 1`, inbox.InProgress, ago(time.Hour))
+		s.exec(`UPDATE millrace_messages SET status = ?, lease_token = 7, due_at = ? WHERE id = 1`, admin.InProgress, ago(time.Hour))
 		golden(t, "check", []string{"check"}, s.run("check"))
 		assert.Equal(t, 1, s.run("check", "--strict").code)
 		s.exec(`DELETE FROM millrace_consumers WHERE name <> ?`, []byte("typed"))

@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-go/millrace/inbox"
+	"github.com/millrace-go/millrace/inbox/admin"
 	"github.com/millrace-go/millrace/internal/keycode"
 	"github.com/millrace-go/millrace/internal/msgcode"
 	"github.com/millrace-go/millrace/outbox"
@@ -42,16 +43,16 @@ func newShop(t *testing.T, db *testdb.DB) *shop {
 	s.exec(`UPDATE millrace_dropped SET at = ?`, ago(5*day/2))
 	s.exec(`UPDATE millrace_messages SET received_at = ?`, ago(2*day))
 	for attempt := 1; attempt < 10; attempt++ {
-		s.went(4, attempt, inbox.FailedRetryable, "to be tried again")
+		s.went(4, attempt, admin.FailedRetryable, "to be tried again")
 	}
-	s.went(4, 10, inbox.Parked, "failed 10 times")
-	s.went(7, 1, inbox.FailedTerminal, "no other attempt would end differently")
-	s.exec(`UPDATE millrace_history SET number = number + 8 WHERE status = ?`, inbox.FailedTerminal) // it failed before
+	s.went(4, 10, admin.Parked, "failed 10 times")
+	s.went(7, 1, admin.FailedTerminal, "no other attempt would end differently")
+	s.exec(`UPDATE millrace_history SET number = number + 8 WHERE status = ?`, admin.FailedTerminal) // it failed before
 	return s
 }
 
 // went adds an attempt to the history of a row, so many minutes after it was stored.
-func (s *shop) went(row, attempt int, status inbox.Status, reason string) {
+func (s *shop) went(row, attempt int, status admin.Status, reason string) {
 	s.Helper()
 	s.exec(`INSERT INTO millrace_history (consumer, message_id, slot, number, at, received_at, attempts, status, failed, reason, error)
 		SELECT consumer, message_id, ?, ?, received_at + ?, received_at, ?, ?, 1, ?, last_error FROM millrace_messages WHERE id = ?`,
@@ -84,18 +85,18 @@ func (s *shop) stock() {
 		}
 		require.NoError(s, queue.Put(s.Context(), "orders", msg))
 	}
-	become := func(row int, status inbox.Status, attempts int, failure string, group int, reason string) {
+	become := func(row int, status admin.Status, attempts int, failure string, group int, reason string) {
 		s.exec(`UPDATE millrace_messages SET status = ?, attempts = ?, last_error = ?, error_group = ?, reason = ?, due_at = ?
 			WHERE id = ?`, status, attempts, []byte(failure), group, []byte(reason),
 			time.Now().Add(200*365*24*time.Hour).UnixMicro(), row)
 	}
-	become(3, inbox.FailedRetryable, 2, "dial tcp: the bank does not answer", 4000, "")
+	become(3, admin.FailedRetryable, 2, "dial tcp: the bank does not answer", 4000, "")
 	for row := 4; row <= 6; row++ {
-		become(row, inbox.Parked, 10, fmt.Sprintf("account %d has no owner", row), 3411, "10 attempts failed")
+		become(row, admin.Parked, 10, fmt.Sprintf("account %d has no owner", row), 3411, "10 attempts failed")
 	}
-	become(7, inbox.FailedTerminal, 1, "payload: unexpected end of JSON input", 5000, "")
-	become(8, inbox.Held, 0, "", 0, "waits for version 4")
-	become(9, inbox.Settling, 1, "", 0, "")
+	become(7, admin.FailedTerminal, 1, "payload: unexpected end of JSON input", 5000, "")
+	become(8, admin.Held, 0, "", 0, "waits for version 4")
+	become(9, admin.Settling, 1, "", 0, "")
 	s.exec(`UPDATE millrace_messages SET due_at = ? WHERE id = 3`, time.Now().Add(time.Hour).UnixMicro())
 	s.exec(`INSERT INTO millrace_claims (consumer, message_id, payload_hash, token, result, processed_at)
 		SELECT consumer, message_id, payload_hash, 1, 0, received_at FROM millrace_messages WHERE status > 1`)

@@ -12,7 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-go/millrace/dashboard"
-	"github.com/millrace-go/millrace/inbox"
+	"github.com/millrace-go/millrace/inbox/admin"
 	"github.com/millrace-go/millrace/tests/stuck"
 	"github.com/millrace-go/millrace/tests/testdb"
 )
@@ -98,9 +98,9 @@ func (b *bed) refused(a answer, status int, why string) {
 }
 
 // only returns the one message that is open.
-func (b *bed) only() inbox.Message {
+func (b *bed) only() admin.Message {
 	b.Helper()
-	all, err := b.Store.Find(b.Context(), inbox.Filter{}, 0, 10)
+	all, err := admin.New(b.Store).Find(b.Context(), admin.Filter{}, 0, 10)
 	require.NoError(b, err)
 	require.Len(b, all, 1)
 	return all[0]

@@ -11,7 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-go/millrace/dashboard"
-	"github.com/millrace-go/millrace/inbox"
+	"github.com/millrace-go/millrace/inbox/admin"
 	"github.com/millrace-go/millrace/tests/rig"
 	"github.com/millrace-go/millrace/tests/stuck"
 	"github.com/millrace-go/millrace/tests/testdb"
@@ -74,7 +74,7 @@ func (b *bed) crowd(n int) {
 		WHERE i <= ?
 		ORDER BY i`, n, []byte("rare"), n)
 	require.Equal(b, n+1, b.Count(`SELECT COUNT(*) FROM millrace_messages`))
-	all, err := b.Store.Search(b.Context(), inbox.Filter{Topic: "rare"}, 0, 10, n+1)
+	all, err := admin.New(b.Store).Search(b.Context(), admin.Filter{Topic: "rare"}, 0, 10, n+1)
 	require.NoError(b, err)
 	require.Len(b, all.Messages, 1)
 }

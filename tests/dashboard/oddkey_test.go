@@ -9,7 +9,7 @@ import (
 
 	"github.com/stretchr/testify/assert"
 
-	"github.com/millrace-go/millrace/inbox"
+	"github.com/millrace-go/millrace/inbox/admin"
 	"github.com/millrace-go/millrace/tests/stuck"
 	"github.com/millrace-go/millrace/tests/testdb"
 )
@@ -43,7 +43,7 @@ func TestAnyKeyIsFound(t *testing.T) {
 		b.shows(b.post("message-reveal", append(submitted(b.fields(page, "message-reveal")), "reason", "x")...), "pieces")
 		next := b.done(b.post("message-discard", append(submitted(b.fields(page, "message-discard")), "reason", "x")...))
 		b.shows(next, "discard by ada", "closed without being handled")
-		assert.Equal(t, 0, b.Count(`SELECT COUNT(*) FROM millrace_messages WHERE status = ?`, inbox.Parked))
+		assert.Equal(t, 0, b.Count(`SELECT COUNT(*) FROM millrace_messages WHERE status = ?`, admin.Parked))
 	}
 }
 

@@ -17,6 +17,7 @@ import (
 
 	"github.com/millrace-go/millrace/dashboard"
 	"github.com/millrace-go/millrace/inbox"
+	"github.com/millrace-go/millrace/inbox/admin"
 	millrace "github.com/millrace-go/millrace/middleware"
 	"github.com/millrace-go/millrace/outbox"
 	"github.com/millrace-go/millrace/tests/stuck"
@@ -56,9 +57,9 @@ var pageBodies = []testdb.Body{
 	}},
 	{Name: "an imported message", Why: "nobody takes it for one that was handled here", Run: func(t *testing.T, db *testdb.DB) {
 		b := newBed(t, db)
-		_, err := b.Store.Import(t.Context(), inbox.ConsumerConfig{Name: consumer}, func(yield func(inbox.Imported, error) bool) {
-			yield(inbox.Imported{Key: []string{"order-7"}}, nil)
-		}, inbox.Operator{Name: "ada", Reason: "a table of our own"}, inbox.Pace{})
+		_, err := admin.New(b.Store).Import(t.Context(), inbox.ConsumerConfig{Name: consumer}, func(yield func(admin.Imported, error) bool) {
+			yield(admin.Imported{Key: []string{"order-7"}}, nil)
+		}, admin.Operator{Name: "ada", Reason: "a table of our own"}, admin.Pace{})
 		require.NoError(t, err)
 		b.shows(b.get("message?key=order-7"), "imported", "handled by another system")
 		b.shows(b.get("audit"), "import", "a table of our own")

@@ -11,7 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-go/millrace/dashboard"
-	"github.com/millrace-go/millrace/inbox"
+	"github.com/millrace-go/millrace/inbox/admin"
 	"github.com/millrace-go/millrace/internal/keycode"
 	"github.com/millrace-go/millrace/tests/stuck"
 	"github.com/millrace-go/millrace/tests/testdb"
@@ -134,11 +134,11 @@ var remedyBodies = []testdb.Body{
 		page := b.get("consumers")
 		b.shows(page, "delivers", "7 days", "uuid", "not declared")
 		b.shows(b.done(b.post("consumers-pause", append(b.fields(page, "consumers-pause"), "reason", "the bank is down")...)), "paused", "Resume")
-		known, err := b.Store.Consumers(t.Context())
+		known, err := admin.New(b.Store).Consumers(t.Context())
 		require.NoError(t, err)
 		assert.True(t, known[0].Paused)
 		b.done(b.post("consumers-resume", append(b.fields(b.get("consumers"), "consumers-resume"), "reason", "it is back")...))
-		known, err = b.Store.Consumers(t.Context())
+		known, err = admin.New(b.Store).Consumers(t.Context())
 		require.NoError(t, err)
 		assert.False(t, known[0].Paused)
 		assert.Equal(t, 1, b.Audited("pause", "the bank is down"))
@@ -175,7 +175,7 @@ var remedyBodies = []testdb.Body{
 // group returns the group of the failures whose shape begins so.
 func (b *bed) group(shape string) string {
 	b.Helper()
-	groups, err := b.Store.FailureGroups(b.Context(), inbox.Filter{})
+	groups, err := admin.New(b.Store).FailureGroups(b.Context(), admin.Filter{})
 	require.NoError(b, err)
 	for _, g := range groups {
 		if len(g.Shape) >= len(shape) && g.Shape[:len(shape)] == shape {

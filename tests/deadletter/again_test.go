@@ -11,13 +11,14 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-go/millrace/inbox"
+	"github.com/millrace-go/millrace/inbox/admin"
 	"github.com/millrace-go/millrace/pubsub"
 	"github.com/millrace-go/millrace/pubsub/rabbitmq"
 	"github.com/millrace-go/millrace/tests/rig"
 	"github.com/millrace-go/millrace/tests/testdb"
 )
 
-var operator = inbox.Operator{Name: "ann", Reason: "they were handled before the reset"}
+var operator = admin.Operator{Name: "ann", Reason: "they were handled before the reset"}
 
 const old, fresh = 8, 2
 
@@ -77,7 +78,7 @@ func offsetReset(b *bed, c reset) {
 	if !c.forget {
 		require.GreaterOrEqual(b, b.events.Count("duplicate"), old)
 	}
-	n, err := b.store.DiscardAll(b.Context(), inbox.Filter{Consumer: "billing", Status: inbox.Parked}, operator, inbox.Pace{})
+	n, err := admin.New(b.store).DiscardAll(b.Context(), admin.Filter{Consumer: "billing", Status: admin.Parked}, operator, admin.Pace{})
 	require.NoError(b, err)
 	require.Equal(b, c.parked, n)
 	b.nothingOpen()

@@ -16,6 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-go/millrace/inbox"
+	"github.com/millrace-go/millrace/inbox/admin"
 	"github.com/millrace-go/millrace/tests/rig"
 	"github.com/millrace-go/millrace/tests/testdb"
 )
@@ -117,7 +118,7 @@ func (b *bed) count(query string, args ...any) int {
 // parked counts the messages that wait for an operator.
 func (b *bed) parked() int {
 	b.Helper()
-	return b.count(`SELECT COUNT(*) FROM millrace_messages WHERE status = ?`, inbox.Parked)
+	return b.count(`SELECT COUNT(*) FROM millrace_messages WHERE status = ?`, admin.Parked)
 }
 
 // nothingOpen says that no message waits for anything.

@@ -9,7 +9,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/millrace-go/millrace/inbox"
+	"github.com/millrace-go/millrace/inbox/admin"
 	"github.com/millrace-go/millrace/outbox"
 	"github.com/millrace-go/millrace/pubsub"
 	"github.com/millrace-go/millrace/pubsub/rabbitmq"
@@ -24,7 +24,7 @@ type parkedLetters struct {
 	messages, bad []*message.Message
 }
 
-var stuck = inbox.Filter{Consumer: "billing", Status: inbox.Parked}
+var stuck = admin.Filter{Consumer: "billing", Status: admin.Parked}
 
 // What was parked, and whose letter went out, comes back: by an operator, by its letter, by both.
 // However it does, it runs once.
@@ -103,7 +103,7 @@ func (p *parkedLetters) sendBack(payload func(*message.Message) (message.Payload
 
 func (p *parkedLetters) retryAll(want int) {
 	p.Helper()
-	n, err := p.store.RetryAll(p.Context(), stuck, operator, nil, inbox.Pace{})
+	n, err := admin.New(p.store).RetryAll(p.Context(), stuck, operator, nil, admin.Pace{})
 	require.NoError(p, err)
 	require.Equal(p, want, n)
 }
@@ -165,7 +165,7 @@ func correctedLetter(p *parkedLetters) {
 
 func correctedRow(p *parkedLetters) {
 	rows := rig.Find(p, p.store, stuck)
-	require.NoError(p, p.store.ReplacePayload(p.Context(), rows[0].ID, []byte("corrected"), operator))
+	require.NoError(p, admin.New(p.store).ReplacePayload(p.Context(), rows[0].ID, []byte("corrected"), operator))
 	p.retryAll(len(p.bad))
 	want := once(p.messages...)
 	want[rows[0].UUID] = []string{"corrected"}

@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-go/millrace/inbox"
+	"github.com/millrace-go/millrace/inbox/admin"
 	millrace "github.com/millrace-go/millrace/middleware"
 	"github.com/millrace-go/millrace/outbox"
 	"github.com/millrace-go/millrace/pubsub/rabbitmq"
@@ -50,7 +51,7 @@ func TestDeadLettersForAConsumerWithARule(t *testing.T) {
 				require.Equal(b, c.parked, b.parked())
 				require.Equal(b, 2+c.sent, b.count(`SELECT COUNT(*) FROM millrace_outbox`))
 				if c.parked > 0 {
-					n, err := b.store.RetryAll(b.Context(), stuck, operator, r.publisher, inbox.Pace{})
+					n, err := admin.New(b.store).RetryAll(b.Context(), stuck, operator, r.publisher, admin.Pace{})
 					require.NoError(b, err)
 					require.Equal(b, c.parked, n)
 					b.endsIn(once(messages...))

@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-go/millrace/inbox"
+	"github.com/millrace-go/millrace/inbox/admin"
 	"github.com/millrace-go/millrace/tests/rig"
 	"github.com/millrace-go/millrace/tests/testdb"
 )
@@ -27,7 +28,7 @@ func TestTheOrderOfArrival(t *testing.T) {
 			arrived = append(arrived, uuids(msgs)...)
 			require.NoError(t, queue.Put(t.Context(), "orders", append(msgs, msgs[0].Copy())...), "and a copy")
 		}
-		for _, m := range rig.Find(t, b.store, inbox.Filter{}) {
+		for _, m := range rig.Find(t, b.store, admin.Filter{}) {
 			found = append(found, m.UUID)
 		}
 		assert.Equal(t, arrived[:len(found)], found, "as an operator sees them")

@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-go/millrace/inbox"
+	"github.com/millrace-go/millrace/inbox/admin"
 	"github.com/millrace-go/millrace/tests/rig"
 	"github.com/millrace-go/millrace/tests/testdb"
 )
@@ -30,13 +31,13 @@ func (b *bed) put(consumer string, epoch, n int) *inbox.Queue {
 }
 
 // become brings n RECEIVED messages into another state, due in so long.
-func (b *bed) become(status inbox.Status, n int, due time.Duration) {
+func (b *bed) become(status admin.Status, n int, due time.Duration) {
 	b.Helper()
 	var ids []int64
 	require.NoError(b, b.db.SelectContext(b.Context(), &ids,
 		b.db.Rebind(`SELECT id FROM millrace_messages WHERE status = 1 ORDER BY id LIMIT ?`), n))
 	token := 0
-	if status == inbox.InProgress {
+	if status == admin.InProgress {
 		token = 7
 	}
 	for _, id := range ids {
@@ -44,9 +45,9 @@ func (b *bed) become(status inbox.Status, n int, due time.Duration) {
 	}
 }
 
-func (b *bed) backlog(countTo int) []inbox.Backlog {
+func (b *bed) backlog(countTo int) []admin.Backlog {
 	b.Helper()
-	all, err := b.process().Backlog(b.Context(), inbox.BacklogOptions{CountTo: countTo})
+	all, err := admin.New(b.process()).Backlog(b.Context(), admin.BacklogOptions{CountTo: countTo})
 	require.NoError(b, err)
 	return all
 }
@@ -55,19 +56,19 @@ var backlogBodies = []testdb.Body{
 	{Name: "the figures of a backlog", Why: "one for each state, told apart by what is due, by consumer and epoch", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		assert.Empty(t, b.backlog(0))
 		b.put(consumer, 0, 37)
-		b.become(inbox.FailedRetryable, 2, -time.Hour)
-		b.become(inbox.FailedRetryable, 3, time.Hour)
-		b.become(inbox.InProgress, 4, time.Hour)
-		b.become(inbox.InProgress, 5, -time.Hour)
-		b.become(inbox.Settling, 6, -time.Hour)
-		b.become(inbox.FailedTerminal, 7, 1000*time.Hour)
-		b.become(inbox.Parked, 1, 1000*time.Hour)
-		b.become(inbox.Held, 8, -time.Hour)
+		b.become(admin.FailedRetryable, 2, -time.Hour)
+		b.become(admin.FailedRetryable, 3, time.Hour)
+		b.become(admin.InProgress, 4, time.Hour)
+		b.become(admin.InProgress, 5, -time.Hour)
+		b.become(admin.Settling, 6, -time.Hour)
+		b.become(admin.FailedTerminal, 7, 1000*time.Hour)
+		b.become(admin.Parked, 1, 1000*time.Hour)
+		b.become(admin.Held, 8, -time.Hour)
 		b.put(consumer, 1, 1)
 		b.put("another", 0, 1)
 		b.db.Do(t, `UPDATE millrace_messages SET received_at = ?
 			WHERE id = (SELECT id FROM (SELECT MIN(id) AS id FROM millrace_messages WHERE status = 4) oldest)`, time.Now().Add(-2*time.Hour).UnixMicro())
-		n := func(n int) inbox.Count { return inbox.Count{N: n} }
+		n := func(n int) admin.Count { return admin.Count{N: n} }
 		all := b.backlog(0)
 		require.Len(t, all, 3)
 		assert.Equal(t, []string{"another", consumer, consumer}, []string{all[0].Consumer, all[1].Consumer, all[2].Consumer})
@@ -77,7 +78,7 @@ var backlogBodies = []testdb.Body{
 		assert.InDelta(t, 2*time.Hour, got.OldestPending, float64(time.Minute))
 		assert.Positive(t, got.OldestHeld)
 		got.OldestPending, got.OldestHeld = 0, 0
-		assert.Equal(t, inbox.Backlog{
+		assert.Equal(t, admin.Backlog{
 			Consumer: consumer, Due: n(3), Waiting: n(3), InProgress: n(4), Stale: n(5), Settling: n(6),
 			FailedTerminal: n(7), Parked: n(1), Held: n(8),
 			Retention: 7 * 24 * time.Hour,
@@ -90,8 +91,8 @@ var backlogBodies = []testdb.Body{
 		assert.InDelta(t, 3*time.Hour, got.OldestUnsettled, float64(time.Minute))
 
 		got = b.backlog(4)[1]
-		assert.Equal(t, inbox.Count{N: 4, AtLeast: true}, got.Unsettled)
-		most := inbox.Count{N: 4, AtLeast: true}
+		assert.Equal(t, admin.Count{N: 4, AtLeast: true}, got.Unsettled)
+		most := admin.Count{N: 4, AtLeast: true}
 		assert.Equal(t, n(3), got.Due)
 		assert.Equal(t, most, got.Settling)
 		assert.Equal(t, most, got.Held)
@@ -100,7 +101,7 @@ var backlogBodies = []testdb.Body{
 		assert.Equal(t, 5, got.InProgress.N+got.Stale.N)
 		assert.Equal(t, "4+", got.Held.String())
 		assert.Equal(t, "1", got.Parked.String())
-		_, err := b.store.Backlog(t.Context(), inbox.BacklogOptions{CountTo: -1})
+		_, err := admin.New(b.store).Backlog(t.Context(), admin.BacklogOptions{CountTo: -1})
 		require.ErrorContains(t, err, "negative")
 	})},
 	{Name: "whether a queue serves the backlog", Why: "known in every process, and it lapses", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
@@ -110,7 +111,7 @@ var backlogBodies = []testdb.Body{
 		require.Len(t, taken, 1)
 		got := b.backlog(0)[0]
 		assert.True(t, got.Served)
-		assert.Equal(t, []inbox.Count{{N: 1}, {N: 1}, {}}, []inbox.Count{got.Taken, got.Due, got.InProgress})
+		assert.Equal(t, []admin.Count{{N: 1}, {N: 1}, {}}, []admin.Count{got.Taken, got.Due, got.InProgress})
 		until := func() (until int64) {
 			require.NoError(t, b.db.GetContext(t.Context(), &until, `SELECT served_until FROM millrace_consumers`))
 			return until
@@ -130,10 +131,10 @@ var backlogBodies = []testdb.Body{
 }
 
 // backlogIn returns the backlog of another namespace.
-func (b *bed) backlogIn(namespace string) []inbox.Backlog {
+func (b *bed) backlogIn(namespace string) []admin.Backlog {
 	b.Helper()
 	store := rig.NewStore(b, b.db.DB, inbox.Config{Namespace: namespace})
-	all, err := store.Backlog(b.Context(), inbox.BacklogOptions{})
+	all, err := admin.New(store).Backlog(b.Context(), admin.BacklogOptions{})
 	require.NoError(b, err)
 	return all
 }

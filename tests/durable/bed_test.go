@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-go/millrace/inbox"
+	"github.com/millrace-go/millrace/inbox/admin"
 	millrace "github.com/millrace-go/millrace/middleware"
 	"github.com/millrace-go/millrace/pubsub"
 	"github.com/millrace-go/millrace/tests/rig"
@@ -67,7 +68,7 @@ func (b *bed) effects(msg *message.Message) int {
 	return b.count(`SELECT COUNT(*) FROM effects WHERE uuid = ?`, msg.UUID)
 }
 
-func (b *bed) open(status inbox.Status) int {
+func (b *bed) open(status admin.Status) int {
 	b.Helper()
 	return b.count(`SELECT COUNT(*) FROM millrace_messages WHERE status = ?`, status)
 }

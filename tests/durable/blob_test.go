@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-go/millrace/inbox"
+	"github.com/millrace-go/millrace/inbox/admin"
 	"github.com/millrace-go/millrace/inbox/payload"
 	millrace "github.com/millrace-go/millrace/middleware"
 	"github.com/millrace-go/millrace/tests/rig"
@@ -156,7 +157,7 @@ var blobBodies = []testdb.Body{
 		b.purge(janitor)
 		assert.Len(t, files.names(t), 1)
 		assert.Equal(t, 1, b.registered())
-		assert.Equal(t, string(msg.Payload), string(b.only(store, inbox.Received).Payload))
+		assert.Equal(t, string(msg.Payload), string(b.only(store, admin.Received).Payload))
 	}},
 	{Name: "a row gone before its blob", Why: "the janitor finds what a crash left, in our table and elsewhere", Run: func(t *testing.T, db *testdb.DB) {
 		b, files := newBed(t, db), newBlobs(t)
@@ -199,8 +200,8 @@ var blobBodies = []testdb.Body{
 		durable := storeFirst(store)
 		durable.MaxAttempts = 1
 		b.inboxed(durable, effect)
-		rig.Eventually(b, "it was tried", func() bool { return b.open(inbox.FailedRetryable) == 1 })
-		assert.Contains(t, b.only(store, inbox.FailedRetryable).LastError, "get the blob "+name)
+		rig.Eventually(b, "it was tried", func() bool { return b.open(admin.FailedRetryable) == 1 })
+		assert.Contains(t, b.only(store, admin.FailedRetryable).LastError, "get the blob "+name)
 		require.NoError(t, files.FileBlobs.Put(t.Context(), name, msg.Payload))
 		rig.Eventually(b, "it is handled", func() bool { return b.effects(msg) == 1 && b.rows() == 0 })
 	}},
@@ -210,9 +211,9 @@ var blobBodies = []testdb.Body{
 		lost := large()
 		require.NoError(t, b.queue(store).Put(t.Context(), "orders", lost))
 		require.NoError(t, files.FileBlobs.Delete(t.Context(), files.names(t)[0]))
-		b.beside(store, func() *message.Message { return of("bob", "a small one") }, func() bool { return b.open(inbox.FailedRetryable) == 1 })
-		b.beside(store, large, func() bool { return b.open(inbox.Parked) == 1 })
-		parked := b.only(store, inbox.Parked)
+		b.beside(store, func() *message.Message { return of("bob", "a small one") }, func() bool { return b.open(admin.FailedRetryable) == 1 })
+		b.beside(store, large, func() bool { return b.open(admin.Parked) == 1 })
+		parked := b.only(store, admin.Parked)
 		assert.Equal(t, lost.UUID, parked.UUID)
 		assert.Equal(t, 3, parked.Attempts)
 	}},
@@ -232,7 +233,7 @@ var blobBodies = []testdb.Body{
 		files.after = nil
 		msg := large()
 		rig.Eventually(b, "it is stored", func() bool { return b.queue(store).Put(t.Context(), "orders", msg) == nil })
-		assert.Equal(t, string(msg.Payload), string(b.only(store, inbox.Received).Payload))
+		assert.Equal(t, string(msg.Payload), string(b.only(store, admin.Received).Payload))
 	}},
 	{Name: "a janitor that meets a writer", Why: "it waits for the row that is being written", Run: func(t *testing.T, db *testdb.DB) {
 		b, files, msg := newBed(t, db), newBlobs(t), large()
@@ -259,6 +260,6 @@ var blobBodies = []testdb.Body{
 		require.NoError(t, err)
 		require.NoError(t, <-purged)
 		assert.Len(t, files.names(t), 1)
-		assert.Equal(t, string(msg.Payload), string(b.only(store, inbox.Received).Payload))
+		assert.Equal(t, string(msg.Payload), string(b.only(store, admin.Received).Payload))
 	}},
 }

@@ -10,7 +10,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/millrace-go/millrace/inbox"
+	"github.com/millrace-go/millrace/inbox/admin"
 	"github.com/millrace-go/millrace/pubsub"
 	"github.com/millrace-go/millrace/tests/process"
 	"github.com/millrace-go/millrace/tests/rig"
@@ -71,7 +71,7 @@ func TestKilledWithAnOutcome(t *testing.T) {
 				deaf.Deliver(process.Delivery{Message: m, Stop: stop})
 				if stop == "" {
 					rig.Eventually(c.T, "it waits for another try", func() bool {
-						return c.open(inbox.Settling) == 1 && len(deaf.Events(process.Acked)) == 1
+						return c.open(admin.Settling) == 1 && len(deaf.Events(process.Acked)) == 1
 					})
 				} else {
 					deaf.Await(process.At, 1)

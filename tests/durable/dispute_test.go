@@ -10,7 +10,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/millrace-go/millrace/inbox"
+	"github.com/millrace-go/millrace/inbox/admin"
 	millrace "github.com/millrace-go/millrace/middleware"
 	"github.com/millrace-go/millrace/pubsub"
 	"github.com/millrace-go/millrace/tests/rig"
@@ -72,9 +72,9 @@ func (d *dispute) ends(handled, parked *message.Message) {
 	d.Helper()
 	d.due()
 	rig.Eventually(d, "one is handled and the other parked", func() bool {
-		return d.effects(d.one) == 1 && d.open(inbox.Parked) == 1 && d.rows() == 1 // one after the other: the parked one first
+		return d.effects(d.one) == 1 && d.open(admin.Parked) == 1 && d.rows() == 1 // one after the other: the parked one first
 	})
-	found := rig.Find(d, d.store, inbox.Filter{})
+	found := rig.Find(d, d.store, admin.Filter{})
 	require.Len(d, found, 1)
 	assert.Equal(d, string(parked.Payload), string(found[0].Payload))
 	for range 2 {
@@ -84,7 +84,7 @@ func (d *dispute) ends(handled, parked *message.Message) {
 		assert.True(d, d.deliver(early(parked)))
 		d.due()
 	}
-	rig.Eventually(d, "copies change nothing", func() bool { return d.open(inbox.Parked) == 1 && d.rows() == 1 })
+	rig.Eventually(d, "copies change nothing", func() bool { return d.open(admin.Parked) == 1 && d.rows() == 1 })
 	assert.Equal(d, 1, d.effects(d.one))
 }
 
@@ -93,7 +93,7 @@ var disputeBodies = []testdb.Body{
 		d := newBed(t, db).dispute(func(msg *message.Message) ([]*message.Message, error) { return nil, effect(msg) })
 		assert.True(t, d.deliver(early(d.one)))
 		assert.True(t, d.deliver(early(d.other)))
-		assert.Equal(t, 1, d.open(inbox.Parked))
+		assert.Equal(t, 1, d.open(admin.Parked))
 		assert.True(t, d.deliver(d.other), "not early any more")
 		assert.Zero(t, d.effects(d.one), "it is parked")
 		d.ends(d.one, d.other)
@@ -109,7 +109,7 @@ var disputeBodies = []testdb.Body{
 		d.due()
 		rig.Eventually(d, "the copy is closed", func() bool { return d.rows() == 1 })
 		assert.EqualValues(t, 1, handled.Load())
-		assert.Equal(t, 1, d.open(inbox.Parked))
+		assert.Equal(t, 1, d.open(admin.Parked))
 	}},
 	{Name: "what the other produced is not published", Why: "its source brings it again, and it is", Run: func(t *testing.T, db *testdb.DB) {
 		d := newBed(t, db).dispute(func(msg *message.Message) ([]*message.Message, error) {
@@ -120,7 +120,7 @@ var disputeBodies = []testdb.Body{
 		assert.False(t, d.deliver(d.other), "nacked")
 		assert.Equal(t, 1, d.count(`SELECT COUNT(*) FROM millrace_outcomes`))
 		assert.False(t, d.deliver(early(d.other)), "nacked, not parked")
-		assert.Zero(t, d.open(inbox.Parked))
+		assert.Zero(t, d.open(admin.Parked))
 		d.published.FailWith(nil)
 		assert.True(t, d.deliver(d.other))
 		assert.Equal(t, []string{"invoice"}, uuids(d.published.Messages()))
@@ -140,14 +140,14 @@ var disputeBodies = []testdb.Body{
 	}},
 	{Name: "what the other produced is not published, and the consumer pauses", Why: "that may be for long", Run: func(t *testing.T, db *testdb.DB) {
 		d := newBed(t, db).unpublished()
-		require.NoError(t, d.store.Pause(t.Context(), consumer, 0, ada))
+		require.NoError(t, admin.New(d.store).Pause(t.Context(), consumer, 0, ada))
 		rig.Eventually(d, "the pause is noticed", func() bool {
 			rows := d.rows()
 			assert.True(d, d.deliver(newMessage()))
 			return d.rows() > rows
 		})
 		d.publishes(d.other)
-		require.NoError(t, d.store.Resume(t.Context(), consumer, 0, ada))
+		require.NoError(t, admin.New(d.store).Resume(t.Context(), consumer, 0, ada))
 	}},
 	{Name: "what the other produced is not published, and it has no order", Why: "it is not kept for an operator: it was handled", Run: func(t *testing.T, db *testdb.DB) {
 		d := newBed(t, db).unpublished()
@@ -199,7 +199,7 @@ func (d *dispute) publishes(again *message.Message) {
 	assert.True(d, d.deliver(again), "and once more")
 	assert.Len(d, d.published.Messages(), published+1)
 	assert.Equal(d, rows, d.rows(), "the other payload waits")
-	assert.Equal(d, rows, d.open(inbox.Received))
+	assert.Equal(d, rows, d.open(admin.Received))
 }
 
 // TestTwoPayloadsOfOneKeyAtOnce: of a handler that runs it is not known whether it will have taken the
@@ -223,7 +223,7 @@ func TestTwoPayloadsOfOneKeyAtOnce(t *testing.T) {
 			close(finish)
 			assert.True(t, rig.Answer(t, straight))
 			assert.True(t, rig.Answer(t, again))
-			assert.Zero(t, d.open(inbox.Parked), "a copy of what was handled")
+			assert.Zero(t, d.open(admin.Parked), "a copy of what was handled")
 			d.ends(d.other, d.one)
 		})
 	}
@@ -250,7 +250,7 @@ func TestAnotherPayloadWaitsForNoHandlerWhereAllIsStoredFirst(t *testing.T) {
 			assert.True(t, s.deliver(msg))
 			<-running
 			assert.True(t, s.deliver(other))
-			assert.Equal(t, 1, b.open(inbox.Parked))
+			assert.Equal(t, 1, b.open(admin.Parked))
 			assert.Zero(t, b.effects(msg))
 			close(finish)
 			rig.Eventually(b, "the first is handled", func() bool { return b.effects(msg) == 1 && b.rows() == 1 })

@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-go/millrace/inbox"
+	"github.com/millrace-go/millrace/inbox/admin"
 	millrace "github.com/millrace-go/millrace/middleware"
 	"github.com/millrace-go/millrace/pubsub"
 	"github.com/millrace-go/millrace/tests/rig"
@@ -35,26 +36,26 @@ func (b *bed) epochs(failing *atomic.Bool) (start func(epoch int) *service) {
 var epochBodies = []testdb.Body{
 	{Name: "an epoch that is raised", Why: "what is unfinished is finished in the new one, whatever its state", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		queue := rig.Queue(t, b.store, inbox.QueueConfig{Consumer: consumer})
-		states := map[inbox.Status]*message.Message{}
-		for _, s := range []inbox.Status{
-			inbox.Received, inbox.InProgress, inbox.FailedRetryable, inbox.FailedTerminal, inbox.Parked, inbox.Held,
+		states := map[admin.Status]*message.Message{}
+		for _, s := range []admin.Status{
+			admin.Received, admin.InProgress, admin.FailedRetryable, admin.FailedTerminal, admin.Parked, admin.Held,
 		} {
 			states[s] = newMessage()
 			require.NoError(t, queue.Put(t.Context(), "orders", states[s]))
 			b.db.Do(t, `UPDATE millrace_messages SET status = ? WHERE uuid = ?`, s, []byte(states[s].UUID))
 		}
-		b.db.Do(t, `UPDATE millrace_messages SET lease_token = 5, due_at = due_at + 3600000000 WHERE status = ?`, inbox.InProgress)
+		b.db.Do(t, `UPDATE millrace_messages SET lease_token = 5, due_at = due_at + 3600000000 WHERE status = ?`, admin.InProgress)
 
 		var failing atomic.Bool
 		b.epochs(&failing)(1)
-		for _, s := range []inbox.Status{inbox.Received, inbox.FailedRetryable, inbox.Held} {
+		for _, s := range []admin.Status{admin.Received, admin.FailedRetryable, admin.Held} {
 			rig.Eventually(b, s.String()+" is handled", func() bool { return b.effects(states[s]) == 1 })
 		}
 		rig.Eventually(b, "the rest is where it belongs", func() bool {
 			return b.rows() == 3 && b.count(`SELECT COUNT(*) FROM millrace_messages m JOIN millrace_consumers c ON c.id = m.consumer WHERE c.epoch = 1`) == 2
 		})
-		assert.Equal(t, []int{1, 1, 1}, []int{b.open(inbox.Parked), b.open(inbox.FailedTerminal), b.open(inbox.InProgress)})
-		assert.Equal(t, 0, b.effects(states[inbox.InProgress]), "somebody has it")
+		assert.Equal(t, []int{1, 1, 1}, []int{b.open(admin.Parked), b.open(admin.FailedTerminal), b.open(admin.InProgress)})
+		assert.Equal(t, 0, b.effects(states[admin.InProgress]), "somebody has it")
 	})},
 	{Name: "a failed message in a raised epoch", Why: "its claim moves with it: a late copy does not run beside it", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		var failing atomic.Bool
@@ -63,7 +64,7 @@ var epochBodies = []testdb.Body{
 		before := start(0)
 		msg := newMessage()
 		assert.True(t, before.deliver(msg))
-		rig.Eventually(b, "it is parked", func() bool { return b.open(inbox.Parked) == 1 })
+		rig.Eventually(b, "it is parked", func() bool { return b.open(admin.Parked) == 1 })
 		require.NoError(t, before.router.Close())
 
 		failing.Store(false)
@@ -112,7 +113,7 @@ var epochBodies = []testdb.Body{
 	{Name: "a key of another source that two payloads share, one of them handled", Why: "they are two messages: what the setting says becomes of the other", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		other := b.besideHandled(inbox.CollisionPark)
 		b.byOrder(inbox.CollisionPark)
-		rig.Eventually(b, "the other one is parked", func() bool { return b.open(inbox.Parked) == 1 && b.rows() == 1 })
+		rig.Eventually(b, "the other one is parked", func() bool { return b.open(admin.Parked) == 1 && b.rows() == 1 })
 		b.retriedAsDistinct(other)
 	})},
 	{Name: "a key of another source that two payloads share, where collisions are dropped", Why: "the service says so, and it is counted", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
@@ -126,18 +127,18 @@ var epochBodies = []testdb.Body{
 		b.storeIn(inbox.QueueConfig{}, one, other)
 		b.byOrder(inbox.CollisionDrop)
 		rig.Eventually(b, "one is handled and one parked", func() bool {
-			return b.effects(one) == 1 && b.open(inbox.Parked) == 1 && b.rows() == 1
+			return b.effects(one) == 1 && b.open(admin.Parked) == 1 && b.rows() == 1
 		})
 		b.retriedAsDistinct(other)
 	})},
 	{Name: "a key of another source of a parked message, known as that of another", Why: "it stays parked, with its reason, until an operator decides", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		other := b.besideHandled(inbox.CollisionDrop)
-		b.db.Do(t, `UPDATE millrace_messages SET status = ?, reason = ?`, inbox.FailedTerminal, []byte("for a reason"))
+		b.db.Do(t, `UPDATE millrace_messages SET status = ?, reason = ?`, admin.FailedTerminal, []byte("for a reason"))
 		b.byOrder(inbox.CollisionDrop)
 		rig.Eventually(b, "it moves", func() bool { return b.inEpoch(1) == 1 })
-		found := rig.Find(b, b.store, inbox.Filter{})
+		found := rig.Find(b, b.store, admin.Filter{})
 		require.Len(t, found, 1)
-		assert.Equal(t, []any{inbox.FailedTerminal, "for a reason"}, []any{found[0].Status, found[0].Reason})
+		assert.Equal(t, []any{admin.FailedTerminal, "for a reason"}, []any{found[0].Status, found[0].Reason})
 		b.retriedAsDistinct(other)
 	})},
 }
@@ -183,7 +184,7 @@ func (b *bed) byOrder(setting inbox.OnCollision) orderService {
 // retriedAsDistinct has an operator try again all that is parked: msg is handled, beside the other of its key.
 func (b *bed) retriedAsDistinct(msg *message.Message) {
 	b.Helper()
-	_, err := b.store.RetryAll(b.Context(), inbox.Filter{}, ada, nil, inbox.Pace{})
+	_, err := admin.New(b.store).RetryAll(b.Context(), admin.Filter{}, ada, nil, admin.Pace{})
 	require.NoError(b, err)
 	rig.Eventually(b, "it is handled", func() bool { return b.effects(msg) == 1 && b.rows() == 0 })
 }

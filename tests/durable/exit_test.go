@@ -10,7 +10,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/millrace-go/millrace/inbox"
+	"github.com/millrace-go/millrace/inbox/admin"
 	"github.com/millrace-go/millrace/pubsub/rabbitmq"
 	"github.com/millrace-go/millrace/tests/process"
 	"github.com/millrace-go/millrace/tests/rig"
@@ -37,7 +37,7 @@ func TestMessageThatEndsTheProcess(t *testing.T) {
 				}
 				fill(t, s.Queue, append(append(append([]*message.Message{}, neighbours[:4]...), killer), neighbours[4:]...)...)
 
-				tries := b.supervise(s, func() bool { return b.open(inbox.Parked) == 1 && b.rows() == 1 && waiting(t, s.Queue) == 0 })
+				tries := b.supervise(s, func() bool { return b.open(admin.Parked) == 1 && b.rows() == 1 && waiting(t, s.Queue) == 0 })
 				parked := rig.Parked(t, b.store)
 				require.Len(t, parked, 1)
 				assert.Equal(t, killer.UUID, parked[0].UUID)

@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-go/millrace/inbox"
+	"github.com/millrace-go/millrace/inbox/admin"
 	millrace "github.com/millrace-go/millrace/middleware"
 	"github.com/millrace-go/millrace/pubsub"
 	"github.com/millrace-go/millrace/tests/faults"
@@ -25,7 +26,7 @@ func TestWhatIsStoredIsLostToNobody(t *testing.T) {
 	testdb.Conformance(t, lossBodies)
 }
 
-var ada = inbox.Operator{Name: "ada", Reason: "looked at it"}
+var ada = admin.Operator{Name: "ada", Reason: "looked at it"}
 
 // lossBodies: what is stored first is as safe as what failed before it was stored.
 var lossBodies = []testdb.Body{
@@ -36,7 +37,7 @@ var lossBodies = []testdb.Body{
 		s := b.inboxed(durable, func(msg *message.Message) error { runs.run(msg); return errBoom })
 		msg := newMessage()
 		assert.True(t, s.deliver(msg))
-		rig.Eventually(b, "it is parked", func() bool { return b.open(inbox.Parked) == 1 })
+		rig.Eventually(b, "it is parked", func() bool { return b.open(admin.Parked) == 1 })
 		must := millrace.Inbox{Store: b.process(), Consumer: consumer}.Middleware(func(msg *message.Message) ([]*message.Message, error) {
 			runs.run(msg)
 			return nil, nil
@@ -46,7 +47,7 @@ var lossBodies = []testdb.Body{
 		assert.Equal(t, 2, runs.of(msg), "a copy that came past the table")
 		parked := rig.Parked(t, b.store)
 		require.Len(t, parked, 1)
-		require.NoError(t, b.store.Discard(t.Context(), parked[0].ID, ada))
+		require.NoError(t, admin.New(b.store).Discard(t.Context(), parked[0].ID, ada))
 		assert.Zero(t, b.rows())
 	}},
 	{Name: "a deadlock where a message is closed", Why: "the run is undone and made again, and is no attempt", Run: deadlockAtClose},
@@ -58,7 +59,7 @@ var lossBodies = []testdb.Body{
 		assert.True(t, s.deliver(msg))
 		rig.Eventually(b, "the first is handled", func() bool { return b.effects(msg) == 1 && b.rows() == 0 })
 		assert.True(t, s.deliver(message.NewMessage(msg.UUID, []byte("another"))))
-		rig.Eventually(b, "the other is parked", func() bool { return b.open(inbox.Parked) == 1 && b.rows() == 1 })
+		rig.Eventually(b, "the other is parked", func() bool { return b.open(admin.Parked) == 1 && b.rows() == 1 })
 		assert.Equal(t, 1, b.effects(msg))
 	})},
 	{Name: "another payload while the first waits", Why: "parked with an open claim: an operator can act", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
@@ -70,7 +71,7 @@ var lossBodies = []testdb.Body{
 		assert.True(t, s.deliver(message.NewMessage(msg.UUID, []byte("another"))))
 		parked := rig.Parked(t, b.store)
 		require.Len(t, parked, 1)
-		require.NoError(t, b.store.Discard(t.Context(), parked[0].ID, ada))
+		require.NoError(t, admin.New(b.store).Discard(t.Context(), parked[0].ID, ada))
 	})},
 	{Name: "order within one batch", Why: "messages of a key are delivered as they arrived, however they were stored", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		durable := quick(b.store)
@@ -107,7 +108,7 @@ var lossBodies = []testdb.Body{
 		_, err = other(msg)
 		require.Error(t, err)
 		require.NoError(t, taken[0].Fail(t.Context()))
-		assert.Zero(t, b.open(inbox.Parked))
+		assert.Zero(t, b.open(admin.Parked))
 		assert.Zero(t, b.count(`SELECT attempts FROM millrace_messages`))
 	})},
 	{Name: "a service that closes, without Inbox", Why: "a failure whose delivery was cancelled is no attempt, and stays with its source", Run: testdb.With(newBed, func(t *testing.T, b *bed) {

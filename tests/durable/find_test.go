@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-go/millrace/inbox"
+	"github.com/millrace-go/millrace/inbox/admin"
 	"github.com/millrace-go/millrace/tests/rig"
 	"github.com/millrace-go/millrace/tests/testdb"
 )
@@ -25,12 +26,12 @@ var findBodies = []testdb.Body{
 		leased := rig.Take(t, other, 10)
 		require.Len(t, leased, 1)
 
-		all := b.find(inbox.Filter{})
+		all := b.find(admin.Filter{})
 		require.Len(t, all, 13)
 		failed := all[0]
 		assert.Equal(t, msgs[0].Payload, message.Payload(failed.Payload))
 		assert.NotZero(t, failed.ErrorGroup)
-		parked := b.find(inbox.Filter{Status: inbox.Parked})
+		parked := b.find(admin.Filter{Status: admin.Parked})
 		require.Len(t, parked, 2)
 		assert.Zero(t, failed.LeasedUntil)
 		assert.Zero(t, failed.DueAt, "never by itself")
@@ -41,21 +42,21 @@ var findBodies = []testdb.Body{
 
 		three, zero := 3, 0
 		middle := all[6].ReceivedAt
-		for want, f := range map[int]inbox.Filter{
+		for want, f := range map[int]admin.Filter{
 			12: {Consumer: consumer},
 			1:  {Epoch: &three},
-			10: {Status: inbox.FailedTerminal},
+			10: {Status: admin.FailedTerminal},
 			2:  {ErrorGroup: parked[0].ErrorGroup, Topic: "orders", Consumer: consumer, Epoch: &zero},
 			0:  {Consumer: "other", Epoch: &zero},
 			13: {ReceivedSince: all[0].ReceivedAt},
 		} {
 			assert.Equal(t, want, len(b.find(f)), "%+v", f)
 		}
-		before, from := b.find(inbox.Filter{ReceivedUntil: middle}), b.find(inbox.Filter{ReceivedSince: middle})
+		before, from := b.find(admin.Filter{ReceivedUntil: middle}), b.find(admin.Filter{ReceivedSince: middle})
 		assert.Equal(t, 13, len(before)+len(from))
-		var paged []inbox.Message
+		var paged []admin.Message
 		for after := int64(0); ; after = paged[len(paged)-1].ID {
-			page, err := b.store.Find(t.Context(), inbox.Filter{}, after, 5)
+			page, err := admin.New(b.store).Find(t.Context(), admin.Filter{}, after, 5)
 			require.NoError(t, err)
 			if len(page) == 0 {
 				break
@@ -63,11 +64,11 @@ var findBodies = []testdb.Body{
 			paged = append(paged, page...)
 		}
 		assert.Equal(t, all, paged)
-		for _, limit := range []int{-1, 0, inbox.MaxPage + 1} {
-			_, err := b.store.Find(t.Context(), inbox.Filter{}, 0, limit)
+		for _, limit := range []int{-1, 0, admin.MaxPage + 1} {
+			_, err := admin.New(b.store).Find(t.Context(), admin.Filter{}, 0, limit)
 			assert.ErrorContains(t, err, "limit")
 		}
-		_, err := b.store.Find(t.Context(), inbox.Filter{Status: 99}, 0, 1)
+		_, err := admin.New(b.store).Find(t.Context(), admin.Filter{Status: 99}, 0, 1)
 		require.ErrorContains(t, err, "Status(99)")
 	})},
 	{Name: "a search ends before it is through", Why: "who waits is told how far it got, and page by page all is found once", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
@@ -82,50 +83,50 @@ var findBodies = []testdb.Body{
 				require.NoError(t, queue.Put(t.Context(), topic, msgs...))
 			}
 		}
-		for _, m := range b.find(inbox.Filter{Topic: "rare"}) {
+		for _, m := range b.find(admin.Filter{Topic: "rare"}) {
 			rare = append(rare, m.ID)
 		}
 		require.Len(t, rare, 75)
 		for _, c := range []struct{ limit, look, atLeast int }{{10, 1, 10}, {3, 30, 25}, {100, 1, 1}, {100, 1000, 1}, {75, 1000, 1}, {25, 100, 3}} {
-			found, pages := b.search(inbox.Filter{Topic: "rare"}, c.limit, c.look)
+			found, pages := b.search(admin.Filter{Topic: "rare"}, c.limit, c.look)
 			assert.Equal(t, rare, found, "%+v", c)
 			assert.GreaterOrEqual(t, pages, c.atLeast, "%+v", c)
 		}
-		_, pages := b.search(inbox.Filter{Topic: "nowhere"}, 5, 50)
+		_, pages := b.search(admin.Filter{Topic: "nowhere"}, 5, 50)
 		assert.Greater(t, pages, 5, "each looks at 50 rows and a few more, of 300")
-		_, pages = b.search(inbox.Filter{Topic: "nowhere"}, 5, 1000)
+		_, pages = b.search(admin.Filter{Topic: "nowhere"}, 5, 1000)
 		assert.Equal(t, 1, pages)
-		_, err := b.store.Search(t.Context(), inbox.Filter{}, 0, 5, 0)
-		assert.ErrorContains(t, err, "at least one")
+		_, err := admin.New(b.store).Search(t.Context(), admin.Filter{}, 0, 5, -1)
+		assert.ErrorContains(t, err, "is negative")
 	})},
 	{Name: "a search for a group of failures", Why: "it reads the group alone, of the states that are meant", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		b.stuck(14)
-		groups, err := b.store.FailureGroups(t.Context(), inbox.Filter{})
+		groups, err := admin.New(b.store).FailureGroups(t.Context(), admin.Filter{})
 		require.NoError(t, err)
 		require.Len(t, groups, 2)
 		for _, g := range groups {
 			assert.False(t, g.AtLeast)
-			found, pages := b.search(inbox.Filter{ErrorGroup: g.ErrorGroup}, 20, 1)
+			found, pages := b.search(admin.Filter{ErrorGroup: g.ErrorGroup}, 20, 1)
 			assert.Len(t, found, g.Messages)
 			assert.Equal(t, 1, pages, "the other group is not looked at")
 		}
-		terminal := inbox.Filter{ErrorGroup: groups[0].ErrorGroup, Status: inbox.FailedTerminal}
+		terminal := admin.Filter{ErrorGroup: groups[0].ErrorGroup, Status: admin.FailedTerminal}
 		found, _ := b.search(terminal, 3, 1000)
 		assert.Len(t, found, groups[0].Messages)
-		terminal.Status = inbox.Parked
+		terminal.Status = admin.Parked
 		found, _ = b.search(terminal, 3, 1000)
 		assert.Empty(t, found)
-		other, err := b.store.FailureGroups(t.Context(), terminal)
+		other, err := admin.New(b.store).FailureGroups(t.Context(), terminal)
 		require.NoError(t, err)
 		assert.Empty(t, other)
 	})},
 }
 
 // search goes from page to page.
-func (b *bed) search(f inbox.Filter, limit, look int) (ids []int64, pages int) {
+func (b *bed) search(f admin.Filter, limit, look int) (ids []int64, pages int) {
 	b.Helper()
 	for after := int64(0); ; {
-		page, err := b.store.Search(b.Context(), f, after, limit, look)
+		page, err := admin.New(b.store).Search(b.Context(), f, after, limit, look)
 		require.NoError(b, err)
 		pages++
 		for _, m := range page.Messages {

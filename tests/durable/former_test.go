@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-go/millrace/inbox"
+	"github.com/millrace-go/millrace/inbox/admin"
 	millrace "github.com/millrace-go/millrace/middleware"
 	"github.com/millrace-go/millrace/pubsub"
 	"github.com/millrace-go/millrace/tests/rig"
@@ -103,7 +104,7 @@ var formerBodies = []testdb.Body{
 			s := last()
 			s.published.FailWith(errBoom)
 			assert.True(t, s.deliver(msg))
-			rig.Eventually(b, "it is handled", func() bool { return b.open(inbox.Settling) == 1 })
+			rig.Eventually(b, "it is handled", func() bool { return b.open(admin.Settling) == 1 })
 			require.NoError(t, s.router.Close())
 		})
 	})},
@@ -127,11 +128,11 @@ var formerBodies = []testdb.Body{
 		b.settled(last(), msg)
 		s := last()
 		assert.True(t, s.deliver(other))
-		rig.Eventually(b, "it is parked", func() bool { return b.open(inbox.Parked) == 1 })
+		rig.Eventually(b, "it is parked", func() bool { return b.open(admin.Parked) == 1 })
 		require.NoError(t, s.router.Close())
 		next()
 		rig.Eventually(b, "it moves", func() bool { return b.inEpoch(1) == 1 })
-		_, err := b.store.RetryAll(t.Context(), inbox.Filter{}, ada, nil, inbox.Pace{})
+		_, err := admin.New(b.store).RetryAll(t.Context(), admin.Filter{}, ada, nil, admin.Pace{})
 		require.NoError(t, err)
 		rig.Eventually(b, "it is handled", func() bool { return b.effects(msg) == 2 && b.rows() == 0 })
 	})},
@@ -147,9 +148,9 @@ var formerBodies = []testdb.Body{
 		b.settled(last(), msg)
 		s := last()
 		assert.True(t, s.deliver(other))
-		rig.Eventually(b, "it is parked", func() bool { return b.open(inbox.Parked) == 1 })
+		rig.Eventually(b, "it is parked", func() bool { return b.open(admin.Parked) == 1 })
 		require.NoError(t, s.router.Close())
-		_, err := b.store.RetryAll(t.Context(), inbox.Filter{}, ada, nil, inbox.Pace{})
+		_, err := admin.New(b.store).RetryAll(t.Context(), admin.Filter{}, ada, nil, admin.Pace{})
 		require.NoError(t, err)
 		queue := rig.Queue(t, b.store, inbox.QueueConfig{Consumer: consumer})
 		taken, _, err := queue.TakeOut(t.Context(), 1, 1, time.Second)

@@ -6,7 +6,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/millrace-go/millrace/inbox"
+	"github.com/millrace-go/millrace/inbox/admin"
 	"github.com/millrace-go/millrace/pubsub"
 	"github.com/millrace-go/millrace/tests/rig"
 	"github.com/millrace-go/millrace/tests/testdb"
@@ -23,16 +23,16 @@ func TestACopyOfWhatWasHandledWhileAnotherPayloadWaits(t *testing.T) {
 		require.True(t, s.deliver(msg))
 		rig.Eventually(b, "it is handled", func() bool { return b.effects(msg) == 1 && b.rows() == 0 })
 
-		by := inbox.Operator{Name: "ann", Reason: "to see what waits"}
-		require.NoError(t, b.store.Pause(t.Context(), consumer, 0, by))
+		by := admin.Operator{Name: "ann", Reason: "to see what waits"}
+		require.NoError(t, admin.New(b.store).Pause(t.Context(), consumer, 0, by))
 		other := msg.Copy()
 		other.Payload = []byte("another")
 		require.True(t, s.deliver(other))
 		require.True(t, s.deliver(msg), "a copy")
 		assert.Equal(t, 1, b.rows(), "the other payload")
-		require.NoError(t, b.store.Resume(t.Context(), consumer, 0, by))
-		rig.Eventually(b, "the other payload is parked", func() bool { return b.open(inbox.Parked) == 1 && b.rows() == 1 })
-		found := rig.Find(t, b.store, inbox.Filter{})
+		require.NoError(t, admin.New(b.store).Resume(t.Context(), consumer, 0, by))
+		rig.Eventually(b, "the other payload is parked", func() bool { return b.open(admin.Parked) == 1 && b.rows() == 1 })
+		found := rig.Find(t, b.store, admin.Filter{})
 		assert.Equal(t, "another", string(found[0].Payload))
 		assert.Equal(t, 1, b.effects(msg))
 	}))

@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-go/millrace/inbox"
+	"github.com/millrace-go/millrace/inbox/admin"
 	millrace "github.com/millrace-go/millrace/middleware"
 	"github.com/millrace-go/millrace/outbox"
 	"github.com/millrace-go/millrace/pubsub"
@@ -39,7 +40,7 @@ func (b *bed) booming(durable pubsub.Durable, times int) *service {
 }
 
 // went is the history of a message in short.
-func went(story inbox.Story) (all []string) {
+func went(story admin.Story) (all []string) {
 	for _, e := range story.History {
 		all = append(all, fmt.Sprintf("%d %s %s %s", e.Number, e.What(), e.Status, e.Detail()))
 	}
@@ -53,9 +54,9 @@ var historyBodies = []testdb.Body{
 			durable.Mode, durable.MaxAttempts = pubsub.Mode(mode), 3
 			s, msg := b.booming(durable, 4), newMessage()
 			assert.True(t, s.deliver(msg))
-			rig.Eventually(b, "it is parked", func() bool { return b.open(inbox.Parked) == 1 })
+			rig.Eventually(b, "it is parked", func() bool { return b.open(admin.Parked) == 1 })
 			parked := rig.Parked(t, b.store)[0]
-			require.NoError(t, b.store.Retry(t.Context(), parked.ID, ada, nil))
+			require.NoError(t, admin.New(b.store).Retry(t.Context(), parked.ID, ada, nil))
 			rig.Eventually(b, "it is handled", func() bool { return b.effects(msg) == 1 && b.rows() == 0 })
 
 			story := rig.Story(t, b.store, msg.UUID)
@@ -129,8 +130,8 @@ var historyBodies = []testdb.Body{
 			outbox.Stamp(first, fmt.Sprint(mode), 1)
 			outbox.Stamp(second, fmt.Sprint(mode), 2)
 			assert.True(t, s.deliver(second))
-			rig.Eventually(b, "it is held", func() bool { return b.open(inbox.Held) == 1 })
-			held := rig.Find(t, b.store, inbox.Filter{Status: inbox.Held})[0]
+			rig.Eventually(b, "it is held", func() bool { return b.open(admin.Held) == 1 })
+			held := rig.Find(t, b.store, admin.Filter{Status: admin.Held})[0]
 			assert.True(t, s.deliver(first))
 			rig.Eventually(b, "both are handled", func() bool { return b.effects(second) == 1 && b.rows() == 0 })
 			story := rig.Story(t, b.store, second.UUID)
@@ -155,7 +156,7 @@ var historyBodies = []testdb.Body{
 		require.NoError(t, rig.Take(t, queue, 1)[0].PutBack(t.Context()))
 		assert.Empty(t, rig.Story(t, b.store, msg.UUID).History, "what is put back was not tried")
 		b.db.Do(t, `UPDATE millrace_messages SET due_at = 1`)
-		for b.open(inbox.Parked) == 0 {
+		for b.open(admin.Parked) == 0 {
 			_, err := queue.HandOut(t.Context(), rig.Take(t, queue, 1)...)
 			require.NoError(t, err)
 			b.db.Do(t, `UPDATE millrace_messages SET due_at = 1 WHERE status = 2`)
@@ -183,9 +184,9 @@ var historyBodies = []testdb.Body{
 		kept := func() int { return b.count(`SELECT COUNT(*) FROM millrace_history`) }
 		for _, msg := range []*message.Message{gone, parked} {
 			assert.True(t, s.deliver(msg))
-			rig.Eventually(b, "it is parked", func() bool { return b.open(inbox.Parked) == 1 })
+			rig.Eventually(b, "it is parked", func() bool { return b.open(admin.Parked) == 1 })
 			if msg == gone {
-				require.NoError(t, b.store.Discard(t.Context(), rig.Parked(t, b.store)[0].ID, ada))
+				require.NoError(t, admin.New(b.store).Discard(t.Context(), rig.Parked(t, b.store)[0].ID, ada))
 				assert.Len(t, rig.Story(t, b.store, msg.UUID).History, 1)
 			}
 		}
@@ -210,19 +211,19 @@ var historyBodies = []testdb.Body{
 			story := rig.Story(t, b.store, parked.UUID)
 			return len(story.Claims) == 1 && story.Claims[0].Epoch == 1 && len(story.History) == 1 && story.History[0].Epoch == 1
 		})
-		require.NoError(t, b.store.Retry(t.Context(), rig.Parked(t, b.store)[0].ID, ada, nil))
+		require.NoError(t, admin.New(b.store).Retry(t.Context(), rig.Parked(t, b.store)[0].ID, ada, nil))
 		rig.Eventually(b, "it is handled", func() bool { return b.effects(parked) == 1 && b.effects(other) == 1 && b.rows() == 0 })
 		require.NoError(t, s.router.Close())
 		assert.Equal(t, 1, kept())
-		require.NoError(t, b.store.Forget(t.Context(), consumer, 1, ada))
+		require.NoError(t, admin.New(b.store).Forget(t.Context(), consumer, 1, ada))
 		assert.Zero(t, kept())
 	})},
 	{Name: "a message that gets its key later", Why: "its history is that of the key, and begins when it came", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		k := b.keyless(keylessConfig{key: byOrder, mode: pubsub.StoreFirst})
 		require.True(t, k.deliver(broken("bad")))
-		stored := b.find(inbox.Filter{Status: inbox.FailedTerminal})[0]
-		require.NoError(t, k.store.ReplacePayload(t.Context(), stored.ID, []byte(`{"order_id":1}`), ada))
-		rig.Eventually(b, "a queue serves it", func() bool { return k.store.Retry(t.Context(), stored.ID, ada, nil) == nil })
+		stored := b.find(admin.Filter{Status: admin.FailedTerminal})[0]
+		require.NoError(t, admin.New(k.store).ReplacePayload(t.Context(), stored.ID, []byte(`{"order_id":1}`), ada))
+		rig.Eventually(b, "a queue serves it", func() bool { return admin.New(k.store).Retry(t.Context(), stored.ID, ada, nil) == nil })
 		rig.Eventually(b, "it is handled", func() bool { return b.rows() == 0 })
 		story := rig.Story(t, k.store, "\x02n1")
 		require.Len(t, went(story), 1)

@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-go/millrace/inbox"
+	"github.com/millrace-go/millrace/inbox/admin"
 	"github.com/millrace-go/millrace/pubsub"
 	"github.com/millrace-go/millrace/tests/rig"
 	"github.com/millrace-go/millrace/tests/testdb"
@@ -19,9 +20,9 @@ import (
 // imports has the consumer know what another system has handled.
 func (b *bed) imports(msg *message.Message) {
 	b.Helper()
-	all := func(yield func(inbox.Imported, error) bool) { yield(inbox.Imported{Key: []string{msg.UUID}}, nil) }
-	by := inbox.Operator{Name: "ada", Reason: "a test"}
-	report, err := b.store.Import(context.WithoutCancel(b.Context()), inbox.ConsumerConfig{Name: consumer}, all, by, inbox.Pace{})
+	all := func(yield func(admin.Imported, error) bool) { yield(admin.Imported{Key: []string{msg.UUID}}, nil) }
+	by := admin.Operator{Name: "ada", Reason: "a test"}
+	report, err := admin.New(b.store).Import(context.WithoutCancel(b.Context()), inbox.ConsumerConfig{Name: consumer}, all, by, admin.Pace{})
 	assert.NoError(b, err)
 	assert.Equal(b, 1, report.New)
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-go/millrace/inbox"
+	"github.com/millrace-go/millrace/inbox/admin"
 	millrace "github.com/millrace-go/millrace/middleware"
 	"github.com/millrace-go/millrace/outbox"
 	"github.com/millrace-go/millrace/pubsub"
@@ -30,9 +31,9 @@ func (b *bed) journaling(durable pubsub.Durable, h func(*message.Message) error,
 }
 
 // journal returns what is kept, in its order.
-func (b *bed) journal(store *inbox.Store) []inbox.Journaled {
+func (b *bed) journal(store *inbox.Store) []admin.Journaled {
 	b.Helper()
-	kept, err := store.Journal(b.Context(), inbox.JournalFilter{Consumer: consumer}, 0, 100)
+	kept, err := admin.New(store).Journal(b.Context(), admin.JournalFilter{Consumer: consumer}, 0, 100)
 	require.NoError(b, err)
 	return kept
 }
@@ -57,21 +58,21 @@ var journalBodies = []testdb.Body{
 				assert.WithinDuration(t, time.Now(), kept[i].ProcessedAt, time.Minute)
 				assert.False(t, kept[i].ProcessedAt.Before(kept[i].ReceivedAt))
 			}
-			counts, err := b.store.CountJournal(t.Context(), inbox.JournalFilter{Consumer: consumer})
+			counts, err := admin.New(b.store).CountJournal(t.Context(), admin.JournalFilter{Consumer: consumer})
 			require.NoError(t, err)
 			require.Len(t, counts, 1)
 			assert.Equal(t, 2, counts[0].Messages)
 			assert.Equal(t, kept[1].ID, counts[0].LastID)
-			for name, f := range map[string]inbox.JournalFilter{
+			for name, f := range map[string]admin.JournalFilter{
 				"topic": {Topic: "invoices"}, "since": {Since: time.Now().Add(time.Hour)}, "until": {Until: time.Now().Add(-time.Hour)},
 				"up to": {UpTo: -1},
 			} {
 				f.Consumer = consumer
-				none, err := b.store.Journal(t.Context(), f, 0, 10)
+				none, err := admin.New(b.store).Journal(t.Context(), f, 0, 10)
 				require.NoError(t, err)
 				assert.Empty(t, none, name)
 			}
-			few, err := b.store.Journal(t.Context(), inbox.JournalFilter{
+			few, err := admin.New(b.store).Journal(t.Context(), admin.JournalFilter{
 				Consumer: consumer, Topic: "orders", Since: time.Now().Add(-time.Hour), Until: time.Now().Add(time.Hour), UpTo: kept[0].ID,
 			}, 0, 10)
 			require.NoError(t, err)
@@ -90,9 +91,9 @@ var journalBodies = []testdb.Body{
 		assert.Equal(t, 0, b.count(`SELECT COUNT(*) FROM millrace_journal`))
 		story := rig.Story(t, b.store, msg.UUID)
 		assert.False(t, story.Claims[0].Journaled)
-		_, err := b.store.Journal(t.Context(), inbox.JournalFilter{Consumer: "nobody"}, 0, 10)
+		_, err := admin.New(b.store).Journal(t.Context(), admin.JournalFilter{Consumer: "nobody"}, 0, 10)
 		require.ErrorIs(t, err, inbox.ErrNotFound)
-		_, err = b.store.Journal(t.Context(), inbox.JournalFilter{}, 0, 10)
+		_, err = admin.New(b.store).Journal(t.Context(), admin.JournalFilter{}, 0, 10)
 		require.ErrorContains(t, err, "which consumer")
 	})},
 	{Name: "what failed is not kept until it ran", Why: "it is kept in the transaction of the run that was committed", Run: testdb.With(newBed, func(t *testing.T, b *bed) {

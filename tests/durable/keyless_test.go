@@ -18,6 +18,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-go/millrace/inbox"
+	"github.com/millrace-go/millrace/inbox/admin"
 	millrace "github.com/millrace-go/millrace/middleware"
 	"github.com/millrace-go/millrace/pubsub"
 	"github.com/millrace-go/millrace/tests/rig"
@@ -78,7 +79,7 @@ func (k *keyless) stops(bad *message.Message, why string) {
 	again.Metadata.Set("_watermill_amqp_redelivered", "true")
 	assert.True(k, k.deliver(again), "a copy of it")
 	rig.Eventually(k, "nothing is left to be done", func() bool { return k.rows() == 1 })
-	found := k.find(inbox.Filter{Status: inbox.FailedTerminal})
+	found := k.find(admin.Filter{Status: admin.FailedTerminal})
 	require.Len(k, found, 1)
 	assert.Equal(k, string(bad.Payload), string(found[0].Payload))
 	assert.Equal(k, bad.UUID, found[0].UUID)
@@ -150,10 +151,10 @@ var keylessBodies = []testdb.Body{
 		assert.True(t, k.deliver(broken("bad")))
 		assert.True(t, k.deliver(broken("good")))
 		rig.Eventually(b, "the other is handled", func() bool { return b.rows() == 1 && b.effects(broken("good")) == 1 })
-		found := b.find(inbox.Filter{Status: inbox.FailedTerminal})
+		found := b.find(admin.Filter{Status: admin.FailedTerminal})
 		require.Len(t, found, 1)
 		assert.Equal(t, "bad", found[0].MessageID, "it has a key")
-		rig.Eventually(b, "a queue serves it", func() bool { return k.store.Retry(t.Context(), found[0].ID, ada, nil) == nil })
+		rig.Eventually(b, "a queue serves it", func() bool { return admin.New(k.store).Retry(t.Context(), found[0].ID, ada, nil) == nil })
 		rig.Eventually(b, "it is handled, in no order", func() bool { return b.rows() == 0 && b.effects(broken("bad")) == 1 })
 	})},
 	{Name: "a key that is looked up where nobody answers", Why: "the message is not to blame: it goes back to its source", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
@@ -199,13 +200,13 @@ var keylessBodies = []testdb.Body{
 		}
 		_, err := h(order("good", 1))
 		require.NoError(t, err)
-		found := b.find(inbox.Filter{Status: inbox.FailedTerminal})
+		found := b.find(admin.Filter{Status: admin.FailedTerminal})
 		require.Len(t, found, 1)
 		assert.Equal(t, 1, b.rows())
 		assert.Equal(t, 1, events.Count("parked"))
 		assert.Equal(t, 2, events.Count("duplicate"))
-		require.ErrorContains(t, store.Retry(t.Context(), found[0].ID, ada, &rig.Publisher{}), "put pubsub.Durable before its handler")
-		require.NoError(t, store.Discard(t.Context(), found[0].ID, ada))
+		require.ErrorContains(t, admin.New(store).Retry(t.Context(), found[0].ID, ada, &rig.Publisher{}), "put pubsub.Durable before its handler")
+		require.NoError(t, admin.New(store).Discard(t.Context(), found[0].ID, ada))
 		_, err = h(broken("bad"))
 		require.NoError(t, err)
 		assert.Zero(t, b.rows())
@@ -218,7 +219,7 @@ var keylessBodies = []testdb.Body{
 			_, err := h(broken("bad"))
 			require.NoError(t, err)
 		}
-		found := b.find(inbox.Filter{Status: inbox.FailedTerminal})
+		found := b.find(admin.Filter{Status: admin.FailedTerminal})
 		require.Len(t, found, 1)
 		assert.Contains(t, found[0].Reason, "version")
 		assert.Equal(t, 1, b.rows())
@@ -228,9 +229,9 @@ var keylessBodies = []testdb.Body{
 
 func operatesKeyless(t *testing.T, b *bed) {
 	k := b.keyless(keylessConfig{key: byOrder, mode: pubsub.StoreFirst})
-	one := func() inbox.Message {
+	one := func() admin.Message {
 		t.Helper()
-		found := b.find(inbox.Filter{Status: inbox.FailedTerminal})
+		found := b.find(admin.Filter{Status: admin.FailedTerminal})
 		require.Len(t, found, 1)
 		return found[0]
 	}
@@ -238,8 +239,8 @@ func operatesKeyless(t *testing.T, b *bed) {
 	rig.Eventually(b, "a queue serves it", func() bool {
 		return b.count(`SELECT COUNT(*) FROM millrace_consumers WHERE served_until > 0`) == 1
 	})
-	require.NoError(t, k.store.Retry(t.Context(), one().ID, ada, nil))
-	rig.Eventually(b, "it has none, and waits again", func() bool { return k.events.Count("parked") == 2 && b.open(inbox.FailedTerminal) == 1 })
+	require.NoError(t, admin.New(k.store).Retry(t.Context(), one().ID, ada, nil))
+	rig.Eventually(b, "it has none, and waits again", func() bool { return k.events.Count("parked") == 2 && b.open(admin.FailedTerminal) == 1 })
 	assert.Contains(t, one().Reason, "no key: ")
 	story := rig.Story(t, k.store, one().MessageID)
 	assert.Len(t, story.Audit, 1)
@@ -247,8 +248,8 @@ func operatesKeyless(t *testing.T, b *bed) {
 	correct := func(payload string) {
 		t.Helper()
 		id := one().ID
-		require.NoError(t, k.store.ReplacePayload(t.Context(), id, []byte(payload), ada))
-		require.NoError(t, k.store.Retry(t.Context(), id, ada, nil))
+		require.NoError(t, admin.New(k.store).ReplacePayload(t.Context(), id, []byte(payload), ada))
+		require.NoError(t, admin.New(k.store).Retry(t.Context(), id, ada, nil))
 	}
 	correct(`{"order_id":1}`)
 	rig.Eventually(b, "it is handled", func() bool { return b.rows() == 0 })
@@ -264,17 +265,17 @@ func operatesKeyless(t *testing.T, b *bed) {
 
 	require.True(t, k.deliver(broken("third")))
 	correct(`{"order_id":1,"more":true}`)
-	rig.Eventually(b, "the key is that of another message", func() bool { return b.open(inbox.Parked) == 1 && b.rows() == 1 })
-	require.NoError(t, k.store.Retry(t.Context(), b.find(inbox.Filter{Status: inbox.Parked})[0].ID, ada, nil))
+	rig.Eventually(b, "the key is that of another message", func() bool { return b.open(admin.Parked) == 1 && b.rows() == 1 })
+	require.NoError(t, admin.New(k.store).Retry(t.Context(), b.find(admin.Filter{Status: admin.Parked})[0].ID, ada, nil))
 	rig.Eventually(b, "it is handled as another one", func() bool { return b.rows() == 0 })
 	assert.Equal(t, 1, b.effects(broken("third")))
 	assert.Zero(t, b.count(`SELECT COUNT(*) FROM millrace_claims WHERE result = 0`), "no claim is left of the ids they had")
 
 	require.True(t, k.deliver(broken("fourth")))
-	require.NoError(t, k.store.ReplacePayload(t.Context(), one().ID, []byte("{still none"), ada))
+	require.NoError(t, admin.New(k.store).ReplacePayload(t.Context(), one().ID, []byte("{still none"), ada))
 	require.True(t, k.deliver(broken("fourth")), "a copy of what was stored first")
 	assert.Equal(t, 1, b.rows())
-	require.NoError(t, k.store.Discard(t.Context(), one().ID, ada))
+	require.NoError(t, admin.New(k.store).Discard(t.Context(), one().ID, ada))
 	require.True(t, k.deliver(broken("fourth")), "a copy of what was discarded")
 	assert.Zero(t, b.rows())
 	assert.Zero(t, b.effects(broken("fourth")))
@@ -291,16 +292,16 @@ func looksLater(t *testing.T, b *bed) {
 		return msg.UUID, nil
 	})})
 	require.True(t, k.deliver(broken("bad")))
-	stored := b.find(inbox.Filter{Status: inbox.FailedTerminal})
+	stored := b.find(admin.Filter{Status: admin.FailedTerminal})
 	require.Len(t, stored, 1)
 	comes(fmt.Errorf("the store of payloads: %w", inbox.ErrUnavailable))
-	rig.Eventually(b, "a queue serves it", func() bool { return k.store.Retry(t.Context(), stored[0].ID, ada, nil) == nil })
+	rig.Eventually(b, "a queue serves it", func() bool { return admin.New(k.store).Retry(t.Context(), stored[0].ID, ada, nil) == nil })
 	for n := range 5 {
 		assert.True(t, k.deliver(broken(fmt.Sprint("good ", n))))
 	}
 	rig.Eventually(b, "others are handled", func() bool { return b.count(`SELECT COUNT(*) FROM effects`) == 5 })
 	rig.Eventually(b, "it waits", func() bool {
-		waits := b.find(inbox.Filter{Status: inbox.FailedRetryable})
+		waits := b.find(admin.Filter{Status: admin.FailedRetryable})
 		return len(waits) == 1 && strings.Contains(waits[0].LastError, "the store of payloads") && waits[0].MessageID == stored[0].MessageID
 	})
 	comes(nil)
@@ -328,7 +329,7 @@ func TestNoKeyFromRabbitMQ(t *testing.T) {
 				go func() { _ = router.Run(context.WithoutCancel(t.Context())) }()
 				<-router.Running()
 				rig.Eventually(b, "five are handled, one is kept", func() bool {
-					return b.count(`SELECT COUNT(*) FROM effects`) == 5 && b.open(inbox.FailedTerminal) == 1 && b.rows() == 1
+					return b.count(`SELECT COUNT(*) FROM effects`) == 5 && b.open(admin.FailedTerminal) == 1 && b.rows() == 1
 				})
 				require.NoError(t, router.Close())
 				assert.Zero(t, waiting(t, queue), "RabbitMQ has none")

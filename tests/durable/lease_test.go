@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-go/millrace/inbox"
+	"github.com/millrace-go/millrace/inbox/admin"
 	millrace "github.com/millrace-go/millrace/middleware"
 	"github.com/millrace-go/millrace/pubsub"
 	"github.com/millrace-go/millrace/tests/rig"
@@ -40,7 +41,7 @@ var leaseBodies = []testdb.Body{
 		}, millrace.Inbox{Store: store, Timeout: time.Second}.Middleware)
 		msg := newMessage()
 		assert.True(t, s.deliver(msg))
-		rig.Eventually(b, "it is handled, or parked", func() bool { return b.rows() == b.open(inbox.Parked) })
+		rig.Eventually(b, "it is handled, or parked", func() bool { return b.rows() == b.open(admin.Parked) })
 		assert.Equal(t, []int{1, 0}, []int{b.effects(msg), b.rows()})
 	})},
 	{Name: "a process that gives no answer", Why: "its messages are tried one by one, each counted before, and only the one that ends it is parked",
@@ -75,7 +76,7 @@ var leaseBodies = []testdb.Body{
 			require.Len(t, ours, 5)
 			lapse() // and now afterwards
 			tries := 0
-			for b.rows()-b.open(inbox.Parked) > 0 {
+			for b.rows()-b.open(admin.Parked) > 0 {
 				taken := rig.Take(t, queue, 10)
 				require.LessOrEqual(t, len(taken), 1, "alone")
 				for _, l := range taken {

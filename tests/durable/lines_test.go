@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-go/millrace/inbox"
+	"github.com/millrace-go/millrace/inbox/admin"
 	"github.com/millrace-go/millrace/tests/rig"
 	"github.com/millrace-go/millrace/tests/testdb"
 )
@@ -88,7 +89,7 @@ var lineBodies = []testdb.Body{
 		place := 0
 		for _, length := range []int{3, longLine} { // found among what is due soonest, and by its key
 			b.leave(length, func(n int) *message.Message { return stands(fmt.Sprint("a", length), n) })
-			for _, failed := range []inbox.Status{inbox.FailedTerminal, inbox.Parked} {
+			for _, failed := range []admin.Status{admin.FailedTerminal, admin.Parked} {
 				taken, uuids := b.had(q)
 				require.Equal(t, []string{fmt.Sprintf("a%d/%d", length, place)}, uuids)
 				b.db.Do(t, `UPDATE millrace_messages SET status = ?, lease_token = 0 WHERE uuid = ?`, failed, []byte(uuids[0]))

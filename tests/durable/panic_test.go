@@ -17,6 +17,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-go/millrace/inbox"
+	"github.com/millrace-go/millrace/inbox/admin"
 	"github.com/millrace-go/millrace/inbox/payload"
 	millrace "github.com/millrace-go/millrace/middleware"
 	"github.com/millrace-go/millrace/pubsub"
@@ -283,7 +284,7 @@ func TestAnErrorThatWrapsANilPointer(t *testing.T) {
 	durable.Mode, durable.MaxAttempts = pubsub.StoreFirst, 2
 	s := b.inboxed(durable, func(*message.Message) error { return hollow{} })
 	assert.True(t, s.deliver(newMessage()))
-	rig.Eventually(t, "it is parked", func() bool { return b.open(inbox.Parked) == 1 })
+	rig.Eventually(t, "it is parked", func() bool { return b.open(admin.Parked) == 1 })
 }
 
 // hollow is an error that wraps no error, and a nil pointer that looks like one.

@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-go/millrace/inbox"
+	"github.com/millrace-go/millrace/inbox/admin"
 	millrace "github.com/millrace-go/millrace/middleware"
 	"github.com/millrace-go/millrace/pubsub"
 	"github.com/millrace-go/millrace/tests/rig"
@@ -40,7 +41,7 @@ var outlivedBodies = []testdb.Body{
 		require.NoError(t, err)
 		assert.True(t, stored)
 		types := map[string]string{}
-		for _, m := range b.find(inbox.Filter{}) {
+		for _, m := range b.find(admin.Filter{}) {
 			types[m.UUID] = m.EventType
 		}
 		assert.Equal(t, map[string]string{first.UUID: "", good.UUID: "order", failed.UUID: ""}, types)
@@ -151,7 +152,7 @@ func (b *bed) exits(
 		rig.Eventually(b, name+": it is acked", func() bool { return s.deliver(msg) })
 	}
 	rig.Eventually(b, name+": the bad ones are parked", func() bool {
-		return handled.Load() && b.open(inbox.Parked) == 2 && b.rows() == 2
+		return handled.Load() && b.open(admin.Parked) == 2 && b.rows() == 2
 	})
 	require.NoError(b, s.router.Close(), name)
 	require.NoError(b, durable.Store.Close(b.Context()), name)

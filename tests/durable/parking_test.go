@@ -16,6 +16,7 @@ import (
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
 	"github.com/millrace-go/millrace/inbox"
+	"github.com/millrace-go/millrace/inbox/admin"
 	millrace "github.com/millrace-go/millrace/middleware"
 	"github.com/millrace-go/millrace/outbox"
 	"github.com/millrace-go/millrace/pubsub"
@@ -51,12 +52,12 @@ var parkingBodies = []testdb.Body{
 			fine.Metadata = message.Metadata{"at": "4", "fine": "yes"}
 			rig.Eventually(b, "it is handled, and its copy dropped", func() bool {
 				assert.True(t, s.deliver(fine))
-				story, err := store.Story(t.Context(), fine.UUID)
+				story, err := admin.New(store).Story(t.Context(), fine.UUID)
 				require.NoError(t, err)
 				return mode == pubsub.StoreFirst || len(story.Dropped) > 0 && strings.HasSuffix(story.Dropped[0].Reason, ", at orders[4]@17")
 			})
-			parked := func() (all []inbox.Message) {
-				return rig.Find(t, store, inbox.Filter{Consumer: durable.Consumer, Status: inbox.Parked})
+			parked := func() (all []admin.Message) {
+				return rig.Find(t, store, admin.Filter{Consumer: durable.Consumer, Status: admin.Parked})
 			}
 			rig.Eventually(b, "all are parked", func() bool { return len(parked()) == len(want) })
 			for _, m := range parked() {
@@ -80,7 +81,7 @@ var parkingBodies = []testdb.Body{
 				s := b.inboxed(durable, func(*message.Message) error { return errBoom })
 				msg := newMessage()
 				assert.True(t, s.deliver(msg))
-				rig.Eventually(b, "it is parked", func() bool { return b.open(inbox.Parked) == 1 })
+				rig.Eventually(b, "it is parked", func() bool { return b.open(admin.Parked) == 1 })
 				assert.Equal(t, 1, b.count(`SELECT COUNT(*) FROM millrace_outbox`))
 				var uuid []byte
 				require.NoError(t, b.db.GetContext(t.Context(), &uuid, `SELECT uuid FROM millrace_outbox`))
@@ -104,7 +105,7 @@ var parkingBodies = []testdb.Body{
 		s := b.inboxed(durable, func(*message.Message) error { return inbox.Terminal(errBoom) })
 		msg := newMessage()
 		assert.True(t, s.deliver(msg))
-		rig.Eventually(b, "it waits for an operator", func() bool { return b.open(inbox.FailedTerminal) == 1 })
+		rig.Eventually(b, "it waits for an operator", func() bool { return b.open(admin.FailedTerminal) == 1 })
 		assert.Equal(t, 0, b.effects(msg), "what OnPark did is undone")
 	})},
 	{Name: "what a handler is told of its delivery", Why: "attempt and arrival are in the context", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
@@ -144,7 +145,7 @@ var parkingBodies = []testdb.Body{
 		msg := newMessage()
 		msg.Metadata.Set("later", "yes")
 		assert.True(t, s.deliver(msg))
-		assert.Equal(t, 1, b.open(inbox.Received))
+		assert.Equal(t, 1, b.open(admin.Received))
 		assert.True(t, s.deliver(newMessage()), "it stops nobody")
 		var left int64
 		require.NoError(t, b.db.GetContext(t.Context(), &left, `SELECT due_at - received_at FROM millrace_messages`))
@@ -222,10 +223,10 @@ func TestWhatCQRSCannotHandle(t *testing.T) {
 				feed.Send(t, msg)
 				require.True(t, rig.Answer(t, msg))
 				if c.reason == "" {
-					assert.Equal(t, 1, b.open(inbox.FailedRetryable))
+					assert.Equal(t, 1, b.open(admin.FailedRetryable))
 					return
 				}
-				assert.Equal(t, 1, b.open(inbox.FailedTerminal))
+				assert.Equal(t, 1, b.open(admin.FailedTerminal))
 				assert.Equal(t, c.reason, events.Last("parked").Reason)
 			})
 		}

@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-go/millrace/inbox"
+	"github.com/millrace-go/millrace/inbox/admin"
 	"github.com/millrace-go/millrace/pubsub"
 	"github.com/millrace-go/millrace/tests/rig"
 	"github.com/millrace-go/millrace/tests/testdb"
@@ -19,15 +20,15 @@ func TestAConsumerCanBePaused(t *testing.T) {
 
 var pauseBodies = []testdb.Body{
 	{Name: "a paused queue", Why: "takes nothing, in any process, and says so", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
-		require.ErrorIs(t, b.store.Pause(t.Context(), consumer, 0, ada), inbox.ErrNotFound, "never heard of")
+		require.ErrorIs(t, admin.New(b.store).Pause(t.Context(), consumer, 0, ada), inbox.ErrNotFound, "never heard of")
 		here, err := b.store.Queue(inbox.QueueConfig{Consumer: consumer})
 		require.NoError(t, err)
 		there, err := b.process().Queue(inbox.QueueConfig{Consumer: consumer})
 		require.NoError(t, err)
 		require.NoError(t, here.Put(t.Context(), "orders", newMessage(), newMessage()))
-		require.Error(t, b.store.Pause(t.Context(), consumer, 0, inbox.Operator{}))
-		require.ErrorIs(t, b.store.Pause(t.Context(), consumer, 1, ada), inbox.ErrNotFound)
-		require.NoError(t, b.store.Pause(t.Context(), consumer, 0, ada))
+		require.Error(t, admin.New(b.store).Pause(t.Context(), consumer, 0, admin.Operator{}))
+		require.ErrorIs(t, admin.New(b.store).Pause(t.Context(), consumer, 1, ada), inbox.ErrNotFound)
+		require.NoError(t, admin.New(b.store).Pause(t.Context(), consumer, 0, ada))
 		for _, q := range []*inbox.Queue{here, there} {
 			assert.False(t, q.Paused(), "not seen yet")
 			taken, next, err := q.Take(t.Context(), 10, time.Minute)
@@ -36,13 +37,13 @@ var pauseBodies = []testdb.Body{
 			assert.Equal(t, time.Minute, next)
 			assert.True(t, q.Paused())
 		}
-		backlog, err := b.store.Backlog(t.Context(), inbox.BacklogOptions{})
+		backlog, err := admin.New(b.store).Backlog(t.Context(), admin.BacklogOptions{})
 		require.NoError(t, err)
 		require.Len(t, backlog, 1)
 		assert.True(t, backlog[0].Paused)
 		assert.True(t, backlog[0].Served, "a paused queue will go on")
 
-		require.NoError(t, b.process().Resume(t.Context(), consumer, 0, ada))
+		require.NoError(t, admin.New(b.process()).Resume(t.Context(), consumer, 0, ada))
 		taken, _, err := here.Take(t.Context(), 10, time.Minute)
 		require.NoError(t, err)
 		assert.Len(t, taken, 2)
@@ -59,7 +60,7 @@ var pauseBodies = []testdb.Body{
 			require.NoError(t, err)
 			require.Len(t, taken, 1)
 			require.NoError(t, q.PutBack(t.Context(), taken...))
-			require.NoError(t, by.Pause(t.Context(), consumer, 0, ada))
+			require.NoError(t, admin.New(by).Pause(t.Context(), consumer, 0, ada))
 			rig.Eventually(b, "it is noticed", func() bool {
 				taken, _, err := q.Take(t.Context(), 1, time.Minute)
 				require.NoError(t, err)
@@ -67,7 +68,7 @@ var pauseBodies = []testdb.Body{
 				require.True(t, q.Paused() || by != b.store, "at once in this process")
 				return len(taken) == 0
 			})
-			require.NoError(t, by.Resume(t.Context(), consumer, 0, ada))
+			require.NoError(t, admin.New(by).Resume(t.Context(), consumer, 0, ada))
 		}
 	})},
 	{Name: "a service whose consumer is resumed", Why: "goes on at once, without another look at the table", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
@@ -75,7 +76,7 @@ var pauseBodies = []testdb.Body{
 		require.NoError(t, err)
 		msg := newMessage()
 		require.NoError(t, queue.Put(t.Context(), "orders", msg))
-		require.NoError(t, b.store.Pause(t.Context(), consumer, 0, ada))
+		require.NoError(t, admin.New(b.store).Pause(t.Context(), consumer, 0, ada))
 		durable := quick(b.store)
 		durable.Mode, durable.Poll = pubsub.StoreFirst, time.Hour
 		b.inboxed(durable, effect)
@@ -83,8 +84,8 @@ var pauseBodies = []testdb.Body{
 			return b.count(`SELECT COUNT(*) FROM millrace_consumers WHERE served_until > 0`) == 1
 		})
 		assert.Zero(t, b.effects(msg))
-		assert.Equal(t, 1, b.open(inbox.Received))
-		require.NoError(t, b.store.Resume(t.Context(), consumer, 0, ada))
+		assert.Equal(t, 1, b.open(admin.Received))
+		require.NoError(t, admin.New(b.store).Resume(t.Context(), consumer, 0, ada))
 		rig.Eventually(b, "it is handled", func() bool { return b.effects(msg) == 1 && b.rows() == 0 })
 	})},
 	{Name: "messages that arrive while their consumer is paused", Why: "are stored, in both modes", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
@@ -93,13 +94,13 @@ var pauseBodies = []testdb.Body{
 		s := b.inboxed(durable, effect)
 		assert.True(t, s.deliver(newMessage()))
 		assert.Zero(t, b.rows(), "nothing is written for what succeeds")
-		require.NoError(t, b.store.Pause(t.Context(), consumer, 0, ada))
+		require.NoError(t, admin.New(b.store).Pause(t.Context(), consumer, 0, ada))
 		delivered := 1
 		rig.Eventually(b, "one is stored", func() bool {
 			delivered++
-			return s.deliver(newMessage()) && b.open(inbox.Received) > 0
+			return s.deliver(newMessage()) && b.open(admin.Received) > 0
 		})
-		require.NoError(t, b.store.Resume(t.Context(), consumer, 0, ada))
+		require.NoError(t, admin.New(b.store).Resume(t.Context(), consumer, 0, ada))
 		rig.Eventually(b, "all are handled", func() bool { return b.rows() == 0 })
 		assert.Equal(t, delivered, b.count(`SELECT COUNT(*) FROM effects`))
 	})},

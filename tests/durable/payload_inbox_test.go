@@ -16,6 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-go/millrace/inbox"
+	"github.com/millrace-go/millrace/inbox/admin"
 	"github.com/millrace-go/millrace/inbox/payload"
 	millrace "github.com/millrace-go/millrace/middleware"
 	"github.com/millrace-go/millrace/tests/rig"
@@ -40,7 +41,7 @@ var inboxPayloadBodies = []testdb.Body{
 		_, err = handle(msg)
 		require.ErrorIs(t, err, errBoom)
 		assert.NotContains(t, string(b.stored()), "secret")
-		assert.Equal(t, secret, string(b.only(store, inbox.FailedRetryable).Payload))
+		assert.Equal(t, secret, string(b.only(store, admin.FailedRetryable).Payload))
 
 		other := of("bob", strings.Repeat("y", 200))
 		_, err = handle(other)
@@ -48,7 +49,7 @@ var inboxPayloadBodies = []testdb.Body{
 		collision := message.NewMessage(other.UUID, bytes.Repeat([]byte("z\x00"), 100))
 		_, err = handle(collision)
 		require.NoError(t, err)
-		parked := b.only(store, inbox.Parked)
+		parked := b.only(store, admin.Parked)
 		assert.Equal(t, string(collision.Payload), string(parked.Payload))
 		assert.Equal(t, 1, b.count(`SELECT COUNT(*) FROM millrace_blobs`))
 	}},
@@ -154,9 +155,9 @@ var inboxPayloadBodies = []testdb.Body{
 		require.NoError(t, b.queue(store).Put(t.Context(), "orders", three))
 		s := b.start(quick(store), apply, millrace.Inbox{Store: store}.Middleware, millrace.VersionGate{OnGap: inbox.GapHold}.Middleware)
 		assert.True(t, s.deliver(two))
-		rig.Eventually(b, "both wait", func() bool { return b.open(inbox.Held) == 2 })
+		rig.Eventually(b, "both wait", func() bool { return b.open(admin.Held) == 2 })
 		assert.Zero(t, b.count(`SELECT COUNT(*) FROM millrace_messages WHERE payload_form <> 1`))
-		held, err := store.Held(t.Context(), 0, 10)
+		held, err := admin.New(store).Find(t.Context(), admin.Filter{Status: admin.Held}, 0, 10)
 		require.NoError(t, err)
 		for _, m := range held {
 			assert.Equal(t, payloads[m.Version], string(m.Payload))

@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-go/millrace/inbox"
+	"github.com/millrace-go/millrace/inbox/admin"
 	"github.com/millrace-go/millrace/inbox/payload"
 	"github.com/millrace-go/millrace/tests/rig"
 	"github.com/millrace-go/millrace/tests/testdb"
@@ -34,7 +35,7 @@ var payloadBodies = []testdb.Body{
 		require.NoError(t, q.Put(t.Context(), "orders", msg), "a copy, sealed to other bytes")
 		assert.Equal(t, 1, b.rows())
 		require.NoError(t, q.Put(t.Context(), "orders", message.NewMessage(msg.UUID, []byte("another"))))
-		assert.Equal(t, "another", string(b.only(store, inbox.Parked).Payload))
+		assert.Equal(t, "another", string(b.only(store, admin.Parked).Payload))
 		story := rig.Story(t, store, msg.UUID)
 		require.Len(t, story.Open, 2)
 		assert.ElementsMatch(t, []string{secret, "another"}, []string{string(story.Open[0].Payload), string(story.Open[1].Payload)})
@@ -62,8 +63,8 @@ var payloadBodies = []testdb.Body{
 			return nil
 		}
 		s := b.inboxed(durable, func(msg *message.Message) error { runs.run(msg); return effect(msg) })
-		rig.Eventually(b, "what is left is decided", func() bool { return b.effects(bob) == 1 && b.open(inbox.FailedTerminal) == 1 })
-		failed := b.only(store, inbox.FailedTerminal)
+		rig.Eventually(b, "what is left is decided", func() bool { return b.effects(bob) == 1 && b.open(admin.FailedTerminal) == 1 })
+		failed := b.only(store, admin.FailedTerminal)
 		assert.Equal(t, alice.UUID, failed.UUID)
 		assert.Equal(t, "the payload was erased", failed.Reason)
 		assert.Zero(t, failed.Attempts)
@@ -73,15 +74,15 @@ var payloadBodies = []testdb.Body{
 		require.ErrorIs(t, story.Open[0].Unreadable, inbox.ErrErased)
 		require.Len(t, story.History, 1)
 		assert.Equal(t, failed.LastError, story.History[0].Error)
-		require.ErrorIs(t, store.Retry(t.Context(), failed.ID, ada, s.published), inbox.ErrErased)
+		require.ErrorIs(t, admin.New(store).Retry(t.Context(), failed.ID, ada, s.published), inbox.ErrErased)
 		assert.True(t, s.deliver(alice), "a copy, for which there is no key")
 		assert.Equal(t, 1, b.rows())
-		require.NoError(t, store.Discard(t.Context(), failed.ID, ada))
+		require.NoError(t, admin.New(store).Discard(t.Context(), failed.ID, ada))
 		late := of("alice", secret)
 		assert.True(t, s.deliver(late), "a message of somebody who was erased before")
-		rig.Eventually(b, "it has failed too", func() bool { return b.open(inbox.FailedTerminal) == 1 })
+		rig.Eventually(b, "it has failed too", func() bool { return b.open(admin.FailedTerminal) == 1 })
 		assert.Empty(t, b.stored())
-		require.ErrorIs(t, b.only(store, inbox.FailedTerminal).Unreadable, inbox.ErrErased)
+		require.ErrorIs(t, b.only(store, admin.FailedTerminal).Unreadable, inbox.ErrErased)
 		assert.Zero(t, runs.of(alice)+runs.of(late))
 	}},
 	{Name: "an outage of the key service", Why: "no attempt is spent, and it ends by itself", Run: func(t *testing.T, db *testdb.DB) {
@@ -94,9 +95,9 @@ var payloadBodies = []testdb.Body{
 		durable.MaxAttempts = 1
 		b.inboxed(durable, func(msg *message.Message) error { runs.run(msg); return effect(msg) })
 		rig.Eventually(b, "it was tried", func() bool {
-			return b.count(`SELECT COUNT(*) FROM millrace_messages WHERE status = ? AND last_error IS NOT NULL`, inbox.FailedRetryable) == 1
+			return b.count(`SELECT COUNT(*) FROM millrace_messages WHERE status = ? AND last_error IS NOT NULL`, admin.FailedRetryable) == 1
 		})
-		waits := b.only(store, inbox.FailedRetryable)
+		waits := b.only(store, admin.FailedRetryable)
 		assert.Zero(t, waits.Attempts)
 		assert.Contains(t, waits.LastError, errDown.Error())
 		require.ErrorIs(t, waits.Unreadable, errDown)
@@ -112,13 +113,13 @@ var payloadBodies = []testdb.Body{
 		keys.lose("alice", errDown)
 		keys.lose("carol", fmt.Errorf("the key service: %w", inbox.ErrUnavailable))
 		others := 0
-		b.beside(store, func() *message.Message { others++; return of("bob", "x") }, func() bool { return others > 20 && b.open(inbox.Parked) == 1 })
-		parked := b.only(store, inbox.Parked)
+		b.beside(store, func() *message.Message { others++; return of("bob", "x") }, func() bool { return others > 20 && b.open(admin.Parked) == 1 })
+		parked := b.only(store, admin.Parked)
 		assert.Equal(t, alice.UUID, parked.UUID)
 		assert.Equal(t, 3, parked.Attempts)
 		assert.Equal(t, "failed 3 times, at last since its payload could not be opened", parked.Reason)
 		assert.Contains(t, parked.LastError, errDown.Error())
-		waits := b.only(store, inbox.FailedRetryable)
+		waits := b.only(store, admin.FailedRetryable)
 		assert.Equal(t, carol.UUID, waits.UUID)
 		assert.Zero(t, waits.Attempts)
 	}},
@@ -135,9 +136,9 @@ var payloadBodies = []testdb.Body{
 		rig.Eventually(b, "its lease lapses, and it cannot be opened", func() bool {
 			taken := rig.Take(t, q, 10)
 			assert.Empty(t, taken)
-			return b.open(inbox.FailedRetryable) == 1
+			return b.open(admin.FailedRetryable) == 1
 		})
-		assert.Zero(t, b.only(store, inbox.FailedRetryable).Attempts)
+		assert.Zero(t, b.only(store, admin.FailedRetryable).Attempts)
 	}},
 	{Name: "a hook that comes and goes", Why: "rows say what they are, and one that needs a hook waits for it", Run: func(t *testing.T, db *testdb.DB) {
 		b, keys := newBed(t, db), &subjects{}

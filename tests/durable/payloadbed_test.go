@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-go/millrace/inbox"
+	"github.com/millrace-go/millrace/inbox/admin"
 	"github.com/millrace-go/millrace/inbox/payload"
 	"github.com/millrace-go/millrace/pubsub"
 	"github.com/millrace-go/millrace/tests/rig"
@@ -131,9 +132,9 @@ func (b *bed) stored() []byte {
 }
 
 // only returns the only open message.
-func (b *bed) only(store *inbox.Store, status inbox.Status) inbox.Message {
+func (b *bed) only(store *inbox.Store, status admin.Status) admin.Message {
 	b.Helper()
-	messages, err := store.Open(b.Context(), status, 0, 10)
+	messages, err := admin.New(store).Find(b.Context(), admin.Filter{Status: status}, 0, 10)
 	require.NoError(b, err)
 	require.Len(b, messages, 1)
 	return messages[0]

@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-go/millrace/inbox"
+	"github.com/millrace-go/millrace/inbox/admin"
 	millrace "github.com/millrace-go/millrace/middleware"
 	"github.com/millrace-go/millrace/pubsub"
 	"github.com/millrace-go/millrace/tests/rig"
@@ -63,7 +64,7 @@ var queueBodies = []testdb.Body{
 		s := b.inboxed(durable, func(msg *message.Message) error { runs.run(msg); return errBoom })
 		msg := newMessage()
 		assert.True(t, s.deliver(msg))
-		rig.Eventually(b, "it is parked", func() bool { return b.open(inbox.Parked) == 1 })
+		rig.Eventually(b, "it is parked", func() bool { return b.open(admin.Parked) == 1 })
 		assert.Equal(t, 3, runs.of(msg))
 		parked := rig.Parked(t, b.store)
 		require.Len(t, parked, 1)
@@ -85,19 +86,19 @@ var queueBodies = []testdb.Body{
 		s := b.inboxed(durable, func(msg *message.Message) error { runs.run(msg); return errBoom })
 		msg := newMessage()
 		assert.True(t, s.deliver(msg))
-		assert.Equal(t, 1, b.open(inbox.FailedTerminal))
+		assert.Equal(t, 1, b.open(admin.FailedTerminal))
 		assert.True(t, s.deliver(msg))
 		assert.Equal(t, 1, runs.of(msg))
 
-		by := inbox.Operator{Name: "ada", Reason: "looked at it"}
-		failed, err := b.store.Open(t.Context(), inbox.FailedTerminal, 0, 10)
+		by := admin.Operator{Name: "ada", Reason: "looked at it"}
+		failed, err := admin.New(b.store).Find(t.Context(), admin.Filter{Status: admin.FailedTerminal}, 0, 10)
 		require.NoError(t, err)
 		require.Len(t, failed, 1)
-		require.NoError(t, b.store.Retry(t.Context(), failed[0].ID, by, s.published))
-		rig.Eventually(b, "it was tried again", func() bool { return runs.of(msg) == 2 && b.open(inbox.FailedTerminal) == 1 })
-		require.NoError(t, b.store.Discard(t.Context(), failed[0].ID, by))
+		require.NoError(t, admin.New(b.store).Retry(t.Context(), failed[0].ID, by, s.published))
+		rig.Eventually(b, "it was tried again", func() bool { return runs.of(msg) == 2 && b.open(admin.FailedTerminal) == 1 })
+		require.NoError(t, admin.New(b.store).Discard(t.Context(), failed[0].ID, by))
 		assert.Zero(t, b.rows())
-		require.ErrorIs(t, b.store.Discard(t.Context(), failed[0].ID, by), inbox.ErrNotFound)
+		require.ErrorIs(t, admin.New(b.store).Discard(t.Context(), failed[0].ID, by), inbox.ErrNotFound)
 	}},
 	{Name: "an error that says when", Why: "the handler chooses the pause", Run: func(t *testing.T, db *testdb.DB) {
 		b, runs := newBed(t, db), &counter{}
@@ -138,7 +139,7 @@ var queueBodies = []testdb.Body{
 			s.published.FailWith(errBoom)
 			msg := newMessage()
 			assert.True(t, s.deliver(msg))
-			rig.Eventually(b, "the outcome waits", func() bool { return b.open(inbox.Settling) == 1 })
+			rig.Eventually(b, "the outcome waits", func() bool { return b.open(admin.Settling) == 1 })
 			s.published.FailWith(nil)
 			rig.Eventually(b, "the outcome is out", func() bool {
 				return b.rows() == 0 && b.count(`SELECT COUNT(*) FROM millrace_outcomes`) == 0

@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-go/millrace/inbox"
+	"github.com/millrace-go/millrace/inbox/admin"
 	"github.com/millrace-go/millrace/pubsub"
 	"github.com/millrace-go/millrace/tests/rig"
 	"github.com/millrace-go/millrace/tests/testdb"
@@ -54,7 +55,7 @@ func (b *bed) stuck(n int) (s *mendable, msgs []*message.Message) {
 		}
 		return fmt.Errorf("the bank said %q: %w", msg.UUID, inbox.Terminal(errBoom))
 	})
-	rig.Eventually(b, "all are stuck", func() bool { return b.open(inbox.Parked)+b.open(inbox.FailedTerminal) == n })
+	rig.Eventually(b, "all are stuck", func() bool { return b.open(admin.Parked)+b.open(admin.FailedTerminal) == n })
 	return s, msgs
 }
 
@@ -69,9 +70,9 @@ func (b *bed) audited(action string) int {
 	return b.count(`SELECT COUNT(*) FROM millrace_audit WHERE action = ?`, []byte(action))
 }
 
-func (b *bed) find(f inbox.Filter) []inbox.Message {
+func (b *bed) find(f admin.Filter) []admin.Message {
 	b.Helper()
-	all, err := b.store.Find(b.Context(), f, 0, inbox.MaxPage)
+	all, err := admin.New(b.store).Find(b.Context(), f, 0, admin.MaxPage)
 	require.NoError(b, err)
 	return all
 }
@@ -90,38 +91,38 @@ var remedyBodies = []testdb.Body{
 	{Name: "retry where a queue serves", Why: "made due there and woken, from this process or another; attempts anew", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		s, msgs := b.stuck(2)
 		sent := to{}
-		first, second := b.find(inbox.Filter{})[0], b.find(inbox.Filter{})[1]
-		require.NoError(t, b.process().Retry(t.Context(), second.ID, ada, sent), "elsewhere")
-		require.NoError(t, b.store.Retry(t.Context(), first.ID, ada, sent), "here: this wakes the queue for both")
+		first, second := b.find(admin.Filter{})[0], b.find(admin.Filter{})[1]
+		require.NoError(t, admin.New(b.process()).Retry(t.Context(), second.ID, ada, sent), "elsewhere")
+		require.NoError(t, admin.New(b.store).Retry(t.Context(), first.ID, ada, sent), "here: this wakes the queue for both")
 		rig.Eventually(b, "both were tried again", func() bool {
-			return s.runs.of(msgs[0]) == 2 && s.runs.of(msgs[1]) == 2 && b.open(inbox.FailedTerminal) == 2
+			return s.runs.of(msgs[0]) == 2 && s.runs.of(msgs[1]) == 2 && b.open(admin.FailedTerminal) == 2
 		})
-		again := b.find(inbox.Filter{Status: inbox.FailedTerminal})
+		again := b.find(admin.Filter{Status: admin.FailedTerminal})
 		assert.Equal(t, 1, again[0].Attempts, "they start anew")
 		s.mended.Store(true)
-		require.NoError(t, b.store.Retry(t.Context(), first.ID, ada, nil))
+		require.NoError(t, admin.New(b.store).Retry(t.Context(), first.ID, ada, nil))
 		rig.Eventually(b, "it is handled", func() bool {
 			return b.count(`SELECT COUNT(*) FROM effects WHERE uuid = ?`, first.UUID) == 1 && b.rows() == 1
 		})
 		assert.Empty(t, sent, "nothing went past the table")
 		assert.Equal(t, 3, b.audited("retry"))
-		require.ErrorIs(t, b.store.Retry(t.Context(), first.ID, ada, nil), inbox.ErrNotFound)
+		require.ErrorIs(t, admin.New(b.store).Retry(t.Context(), first.ID, ada, nil), inbox.ErrNotFound)
 	})},
 	{Name: "retry where no queue serves", Why: "sent back with a publisher, refused without", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		s, msgs := b.stuck(1)
 		require.NoError(t, s.router.Close())
 		b.unserve()
-		stuck := b.find(inbox.Filter{})[0]
-		require.ErrorIs(t, b.store.Retry(t.Context(), stuck.ID, ada, nil), inbox.ErrNotServed)
-		_, err := b.store.RetryAll(t.Context(), inbox.Filter{}, ada, nil, inbox.Pace{})
+		stuck := b.find(admin.Filter{})[0]
+		require.ErrorIs(t, admin.New(b.store).Retry(t.Context(), stuck.ID, ada, nil), inbox.ErrNotServed)
+		_, err := admin.New(b.store).RetryAll(t.Context(), admin.Filter{}, ada, nil, admin.Pace{})
 		require.ErrorIs(t, err, inbox.ErrNotServed)
 		assert.Zero(t, b.audited("retry"))
-		assert.Equal(t, 1, b.open(inbox.FailedTerminal))
+		assert.Equal(t, 1, b.open(admin.FailedTerminal))
 		sent := to{}
-		require.NoError(t, b.store.Retry(t.Context(), stuck.ID, ada, sent))
+		require.NoError(t, admin.New(b.store).Retry(t.Context(), stuck.ID, ada, sent))
 		require.Len(t, sent["orders"], 1)
 		assert.True(t, msgs[0].Equals(sent["orders"][0]))
-		n, err := b.store.RetryAll(t.Context(), inbox.Filter{Status: inbox.FailedRetryable}, ada, sent, inbox.Pace{})
+		n, err := admin.New(b.store).RetryAll(t.Context(), admin.Filter{Status: admin.FailedRetryable}, ada, sent, admin.Pace{})
 		require.NoError(t, err)
 		assert.Equal(t, 1, n)
 		assert.Len(t, sent["orders"], 2)
@@ -129,22 +130,22 @@ var remedyBodies = []testdb.Body{
 	})},
 	{Name: "retry of what is not stuck", Why: "refused: it has its own way on", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		b.stuck(1)
-		stuck := b.find(inbox.Filter{})[0]
-		for _, status := range []inbox.Status{inbox.Received, inbox.InProgress, inbox.Settling, inbox.Held} {
+		stuck := b.find(admin.Filter{})[0]
+		for _, status := range []admin.Status{admin.Received, admin.InProgress, admin.Settling, admin.Held} {
 			b.db.Do(t, `UPDATE millrace_messages SET status = ?`, status)
-			err := b.store.Retry(t.Context(), stuck.ID, ada, to{})
+			err := admin.New(b.store).Retry(t.Context(), stuck.ID, ada, to{})
 			require.ErrorIs(t, err, inbox.ErrNotFound)
 			require.ErrorContains(t, err, status.String())
-			_, err = b.store.RetryAll(t.Context(), inbox.Filter{Status: status}, ada, to{}, inbox.Pace{})
+			_, err = admin.New(b.store).RetryAll(t.Context(), admin.Filter{Status: status}, ada, to{}, admin.Pace{})
 			require.ErrorContains(t, err, status.String())
-			_, err = b.store.DiscardAll(t.Context(), inbox.Filter{Status: status}, ada, inbox.Pace{})
+			_, err = admin.New(b.store).DiscardAll(t.Context(), admin.Filter{Status: status}, ada, admin.Pace{})
 			require.ErrorContains(t, err, status.String())
 		}
 		assert.Zero(t, b.audited("retry"))
 	})},
 	{Name: "a group of failures", Why: "found by the shape of its errors, and tried again or discarded as one", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		s, msgs := b.stuck(130)
-		groups, err := b.store.FailureGroups(t.Context(), inbox.Filter{Consumer: consumer})
+		groups, err := admin.New(b.store).FailureGroups(t.Context(), admin.Filter{Consumer: consumer})
 		require.NoError(t, err)
 		require.Len(t, groups, 2)
 		owners, bank := groups[0], groups[1]
@@ -155,29 +156,29 @@ var remedyBodies = []testdb.Body{
 		assert.Equal(t, []string{consumer}, bank.Consumers)
 		assert.False(t, owners.First.After(owners.Last))
 		assert.WithinDuration(t, time.Now(), owners.Last, time.Hour)
-		one, err := b.store.FailureGroups(t.Context(), inbox.Filter{ErrorGroup: bank.ErrorGroup, Topic: "orders"})
+		one, err := admin.New(b.store).FailureGroups(t.Context(), admin.Filter{ErrorGroup: bank.ErrorGroup, Topic: "orders"})
 		require.NoError(t, err)
-		assert.Equal(t, []inbox.FailureGroup{bank}, one)
+		assert.Equal(t, []admin.FailureGroup{bank}, one)
 
 		s.mended.Store(true)
 		var racers sync.WaitGroup
-		preview := func(f inbox.Filter, countTo int) inbox.Preview {
-			all, err := b.process().Preview(t.Context(), f, countTo)
+		preview := func(f admin.Filter, countTo int) admin.Preview {
+			all, err := admin.New(b.process()).Preview(t.Context(), f, countTo)
 			require.NoError(t, err)
 			require.Len(t, all, 1)
 			return all[0]
 		}
-		assert.Equal(t, inbox.Preview{Consumer: consumer, Served: true, Messages: inbox.Count{N: 130}}, preview(inbox.Filter{}, 1000))
-		assert.Equal(t, inbox.Count{N: 10}, preview(inbox.Filter{ErrorGroup: bank.ErrorGroup}, 10).Messages)
-		assert.Equal(t, "9+", preview(inbox.Filter{ErrorGroup: bank.ErrorGroup}, 9).Messages.String())
-		none, err := b.store.Preview(t.Context(), inbox.Filter{Status: inbox.Held}, 9)
+		assert.Equal(t, admin.Preview{Consumer: consumer, Served: true, Messages: admin.Count{N: 130}}, preview(admin.Filter{}, 1000))
+		assert.Equal(t, admin.Count{N: 10}, preview(admin.Filter{ErrorGroup: bank.ErrorGroup}, 10).Messages)
+		assert.Equal(t, "9+", preview(admin.Filter{ErrorGroup: bank.ErrorGroup}, 9).Messages.String())
+		none, err := admin.New(b.store).Preview(t.Context(), admin.Filter{Status: admin.Held}, 9)
 		require.NoError(t, err)
 		assert.Empty(t, none)
 
 		var retried atomic.Int64
 		for _, store := range []*inbox.Store{b.store, b.process()} {
 			racers.Go(func() {
-				n, err := store.RetryAll(t.Context(), inbox.Filter{ErrorGroup: owners.ErrorGroup}, ada, nil, inbox.Pace{})
+				n, err := admin.New(store).RetryAll(t.Context(), admin.Filter{ErrorGroup: owners.ErrorGroup}, ada, nil, admin.Pace{})
 				assert.NoError(t, err)
 				retried.Add(int64(n))
 			})
@@ -189,8 +190,8 @@ var remedyBodies = []testdb.Body{
 		assert.Equal(t, 120, b.count(`SELECT COUNT(*) FROM effects`))
 
 		var progress []int
-		n, err := b.store.DiscardAll(t.Context(), inbox.Filter{ErrorGroup: bank.ErrorGroup}, ada,
-			inbox.Pace{PerSecond: 9, Progress: func(done int) { progress = append(progress, done) }})
+		n, err := admin.New(b.store).DiscardAll(t.Context(), admin.Filter{ErrorGroup: bank.ErrorGroup}, ada,
+			admin.Pace{PerSecond: 9, Progress: func(done int) { progress = append(progress, done) }})
 		require.NoError(t, err)
 		assert.Equal(t, 10, n)
 		assert.Equal(t, []int{9, 10}, progress)
@@ -209,14 +210,14 @@ var remedyBodies = []testdb.Body{
 			cancel()
 		}()
 		began := time.Now()
-		n, err := b.store.DiscardAll(ctx, inbox.Filter{}, ada, inbox.Pace{PerSecond: 5})
+		n, err := admin.New(b.store).DiscardAll(ctx, admin.Filter{}, ada, admin.Pace{PerSecond: 5})
 		require.ErrorIs(t, err, context.Canceled)
 		assert.GreaterOrEqual(t, n, 10)
 		assert.Less(t, n, 30, "at five in a second")
 		assert.Equal(t, n, b.audited("discard"))
 		assert.Equal(t, 30-n, b.rows())
 		assert.GreaterOrEqual(t, time.Since(began), time.Duration(n/5-1)*time.Second)
-		rest, err := b.store.RetryAll(t.Context(), inbox.Filter{ReceivedUntil: time.Now().Add(time.Hour)}, ada, nil, inbox.Pace{})
+		rest, err := admin.New(b.store).RetryAll(t.Context(), admin.Filter{ReceivedUntil: time.Now().Add(time.Hour)}, ada, nil, admin.Pace{})
 		require.NoError(t, err)
 		assert.Equal(t, 30-n, rest)
 		rig.Eventually(b, "the rest is handled", func() bool { return b.rows() == 0 })
@@ -227,13 +228,13 @@ var remedyBodies = []testdb.Body{
 		for calls := 0; done < len(msgs); calls++ {
 			require.Less(t, calls, 3)
 			ctx, cancel := context.WithCancel(t.Context())
-			first := inbox.Pace{Mark: &mark, Progress: func(int) { cancel() }} // ends behind its first batch
-			n, err := b.store.RetryAll(ctx, inbox.Filter{}, ada, nil, first)
+			first := admin.Pace{Mark: &mark, Progress: func(int) { cancel() }} // ends behind its first batch
+			n, err := admin.New(b.store).RetryAll(ctx, admin.Filter{}, ada, nil, first)
 			if err != nil {
 				require.ErrorIs(t, err, context.Canceled)
 			}
 			done += n
-			rig.Eventually(b, "those fail again", func() bool { return b.open(inbox.Parked)+b.open(inbox.FailedTerminal) == len(msgs) })
+			rig.Eventually(b, "those fail again", func() bool { return b.open(admin.Parked)+b.open(admin.FailedTerminal) == len(msgs) })
 		}
 		assert.Equal(t, len(msgs), done)
 		for _, msg := range msgs {
@@ -244,9 +245,9 @@ var remedyBodies = []testdb.Body{
 		s, msgs := b.stuck(5)
 		require.NoError(t, s.router.Close())
 		b.unserve()
-		stuck := b.find(inbox.Filter{})
-		meddler := meddling{func() { require.NoError(t, b.process().Discard(t.Context(), stuck[3].ID, ada)) }}
-		n, err := b.store.RetryAll(t.Context(), inbox.Filter{}, ada, &meddler, inbox.Pace{})
+		stuck := b.find(admin.Filter{})
+		meddler := meddling{func() { require.NoError(t, admin.New(b.process()).Discard(t.Context(), stuck[3].ID, ada)) }}
+		n, err := admin.New(b.store).RetryAll(t.Context(), admin.Filter{}, ada, &meddler, admin.Pace{})
 		require.NoError(t, err)
 		assert.Equal(t, len(msgs)-1, n)
 		assert.Equal(t, n, b.audited("retry"))
@@ -255,7 +256,7 @@ var remedyBodies = []testdb.Body{
 		s, msgs := b.stuck(1)
 		s.mended.Store(true)
 		assert.True(t, s.deliver(message.NewMessage(msgs[0].UUID, []byte("another"))))
-		n, err := b.store.RetryAll(t.Context(), inbox.Filter{}, ada, nil, inbox.Pace{})
+		n, err := admin.New(b.store).RetryAll(t.Context(), admin.Filter{}, ada, nil, admin.Pace{})
 		require.NoError(t, err)
 		assert.Equal(t, 2, n)
 		rig.Eventually(b, "both are handled", func() bool { return b.rows() == 0 })

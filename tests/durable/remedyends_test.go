@@ -8,7 +8,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/millrace-go/millrace/inbox"
+	"github.com/millrace-go/millrace/inbox/admin"
 	"github.com/millrace-go/millrace/tests/faults"
 	"github.com/millrace-go/millrace/tests/testdb"
 )
@@ -30,12 +30,12 @@ func TestACallForManyFinishesTheMessageItIsAt(t *testing.T) {
 				return nil
 			}})
 			sent, before := to{}, b.audited("retry")
-			n, err := b.newStore(pool.DB).RetryAll(ctx, inbox.Filter{}, ada, sent, inbox.Pace{})
+			n, err := admin.New(b.newStore(pool.DB)).RetryAll(ctx, admin.Filter{}, ada, sent, admin.Pace{})
 			require.ErrorIs(t, err, context.Canceled, call)
 			assert.Equal(t, 1, n, call)
 			assert.Len(t, sent["orders"], 1, call)
 			assert.Equal(t, 1, b.audited("retry")-before, call)
 		}
-		assert.Equal(t, 1, b.open(inbox.FailedTerminal), "nobody was at it")
+		assert.Equal(t, 1, b.open(admin.FailedTerminal), "nobody was at it")
 	}))
 }

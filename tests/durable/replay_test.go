@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-go/millrace/inbox"
+	"github.com/millrace-go/millrace/inbox/admin"
 	millrace "github.com/millrace-go/millrace/middleware"
 	"github.com/millrace-go/millrace/outbox"
 	"github.com/millrace-go/millrace/pubsub"
@@ -24,7 +25,7 @@ func replayed(msg *message.Message) *message.Message {
 	return c
 }
 
-var operator = inbox.Operator{Name: "ada", Reason: "it is wanted"}
+var operator = admin.Operator{Name: "ada", Reason: "it is wanted"}
 
 // told has the bed's store tell what it does.
 func (b *bed) told() *rig.Events {
@@ -50,7 +51,7 @@ var replayBodies = []testdb.Body{
 			}, millrace.Inbox{Store: b.store, Consumer: name, OnReplay: inbox.ReplayRefuse}.Middleware)
 			msg := replayed(newMessage())
 			assert.True(t, s.deliver(msg), name)
-			rig.Eventually(b, "it is parked", func() bool { return b.open(inbox.Parked) == 1 })
+			rig.Eventually(b, "it is parked", func() bool { return b.open(admin.Parked) == 1 })
 			assert.True(t, s.deliver(msg), name)
 			rig.Eventually(b, "the other copy is told of, if it comes so far", func() bool {
 				return events.Count("replayed") == 2 || mode == int(pubsub.StoreFirst) && events.Count("replayed") == 1
@@ -62,7 +63,7 @@ var replayBodies = []testdb.Body{
 			assert.Equal(t, "of May", parked[0].Metadata.Get(inbox.ReplayField), name)
 			assert.Contains(t, parked[0].Reason, "of May", name)
 			rig.Eventually(b, "the queue has it", func() bool {
-				return b.store.Retry(t.Context(), parked[0].ID, operator, nil) == nil
+				return admin.New(b.store).Retry(t.Context(), parked[0].ID, operator, nil) == nil
 			})
 			rig.Eventually(b, "it is handled", func() bool { return b.effects(msg) == 1 && b.rows() == 0 })
 			assert.Equal(t, 3, runs.of(msg), name)
@@ -80,10 +81,10 @@ var replayBodies = []testdb.Body{
 		taken := rig.Take(t, queue, 10)
 		require.Len(t, taken, 1)
 		require.NoError(t, taken[0].PutBack(t.Context()))
-		assert.Equal(t, 1, b.open(inbox.FailedRetryable), "its claim is open already")
+		assert.Equal(t, 1, b.open(admin.FailedRetryable), "its claim is open already")
 		b.start(durable, func(msg *message.Message) ([]*message.Message, error) { return nil, effect(msg) },
 			millrace.Inbox{Store: b.store, OnReplay: inbox.ReplayRefuse}.Middleware)
-		rig.Eventually(b, "it is parked", func() bool { return b.open(inbox.Parked) == 1 })
+		rig.Eventually(b, "it is parked", func() bool { return b.open(admin.Parked) == 1 })
 		assert.Equal(t, 0, b.effects(msg))
 		rig.Eventually(b, "it is told", func() bool { return events.Last("replayed").Reason == "refused" })
 	})},
@@ -97,7 +98,7 @@ var replayBodies = []testdb.Body{
 		assert.True(t, s.deliver(msg))
 		assert.True(t, s.deliver(next))
 		rig.Eventually(b, "the next one is handled", func() bool { return b.effects(next) == 1 })
-		assert.Equal(t, 1, b.open(inbox.Parked))
+		assert.Equal(t, 1, b.open(admin.Parked))
 		assert.Equal(t, 0, b.effects(msg))
 		assert.Len(t, rig.Story(t, b.store, msg.UUID).History, 1)
 	})},
@@ -160,7 +161,7 @@ var replayBodies = []testdb.Body{
 		outbox.Stamp(first, "a", 1)
 		outbox.Stamp(second, "a", 2)
 		assert.True(t, s.deliver(replayed(second)))
-		assert.Equal(t, 1, b.open(inbox.Held))
+		assert.Equal(t, 1, b.open(admin.Held))
 		assert.Equal(t, "held", events.Last("replayed").Reason)
 		assert.True(t, s.deliver(replayed(first)))
 		rig.Eventually(b, "both are applied", func() bool { return b.effects(first)+b.effects(second) == 2 && b.rows() == 0 })
@@ -178,7 +179,7 @@ var replayBodies = []testdb.Body{
 		rig.Eventually(b, "the consumer is known", func() bool { return b.effects(before) == 1 })
 		b.db.Do(t, `UPDATE millrace_consumers SET purge_line = created_at`)
 		assert.True(t, s.deliver(msg))
-		rig.Eventually(b, "it is parked", func() bool { return b.open(inbox.Parked) == 1 })
+		rig.Eventually(b, "it is parked", func() bool { return b.open(admin.Parked) == 1 })
 		assert.Equal(t, 0, b.effects(msg))
 	})},
 }

@@ -7,7 +7,7 @@ import (
 
 	"github.com/stretchr/testify/assert"
 
-	"github.com/millrace-go/millrace/inbox"
+	"github.com/millrace-go/millrace/inbox/admin"
 	"github.com/millrace-go/millrace/pubsub"
 	"github.com/millrace-go/millrace/tests/process"
 	"github.com/millrace-go/millrace/tests/rig"
@@ -72,7 +72,7 @@ func (b *bed) interrupt(s served, interruptions []func()) {
 	for _, p := range all {
 		p.Await(drained, 1)
 	}
-	rig.Eventually(b, "all is handled", func() bool { return b.rows() == 0 || b.open(inbox.Parked) > 0 })
+	rig.Eventually(b, "all is handled", func() bool { return b.rows() == 0 || b.open(admin.Parked) > 0 })
 	again := 0
 	for _, p := range all {
 		p.Close()

@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-go/millrace/inbox"
+	"github.com/millrace-go/millrace/inbox/admin"
 	"github.com/millrace-go/millrace/inbox/payload"
 	millrace "github.com/millrace-go/millrace/middleware"
 	"github.com/millrace-go/millrace/tests/rig"
@@ -20,10 +21,10 @@ func TestPayloadsAreShownOnDemand(t *testing.T) {
 }
 
 // revealed lists who looked at the payload of a message.
-func (b *bed) revealed(messageID string) []inbox.Operator {
+func (b *bed) revealed(messageID string) []admin.Operator {
 	b.Helper()
 	story := rig.Story(b, b.store, messageID)
-	var by []inbox.Operator
+	var by []admin.Operator
 	for _, a := range story.Audit {
 		if a.Action == "reveal" {
 			by = append(by, a.Operator)
@@ -36,25 +37,25 @@ var revealBodies = []testdb.Body{
 	{Name: "who looked at a payload", Why: "no look without a name, and no name without a look", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		msg := newMessage()
 		require.NoError(t, b.queue(b.store).Put(t.Context(), "orders", msg))
-		id := b.only(b.store, inbox.Received).ID
-		for _, nobody := range []inbox.Operator{{}, {Name: "ada"}} {
-			_, err := b.store.Reveal(t.Context(), id, nobody)
+		id := b.only(b.store, admin.Received).ID
+		for _, nobody := range []admin.Operator{{}, {Name: "ada"}} {
+			_, err := admin.New(b.store).Reveal(t.Context(), id, nobody)
 			require.ErrorContains(t, err, "needs a Name and a Reason")
 		}
 		assert.Empty(t, b.revealed(msg.UUID))
-		m, err := b.store.Reveal(t.Context(), id, ada)
+		m, err := admin.New(b.store).Reveal(t.Context(), id, ada)
 		require.NoError(t, err)
 		assert.Equal(t, []byte(msg.Payload), m.Payload)
 		assert.Equal(t, msg.Metadata, m.Metadata)
 		assert.NoError(t, m.Unreadable)
-		assert.Equal(t, []inbox.Operator{ada}, b.revealed(msg.UUID))
+		assert.Equal(t, []admin.Operator{ada}, b.revealed(msg.UUID))
 
-		_, err = b.store.Reveal(t.Context(), id+1, ada)
+		_, err = admin.New(b.store).Reveal(t.Context(), id+1, ada)
 		require.ErrorIs(t, err, inbox.ErrNotFound)
 		other := rig.NewStore(t, b.db.DB, inbox.Config{Namespace: "other"})
-		_, err = other.Reveal(t.Context(), id, ada)
+		_, err = admin.New(other).Reveal(t.Context(), id, ada)
 		require.ErrorIs(t, err, inbox.ErrNotFound)
-		_, err = other.Message(t.Context(), id)
+		_, err = admin.New(other).Message(t.Context(), id)
 		require.ErrorIs(t, err, inbox.ErrNotFound)
 		assert.Equal(t, 1, b.audited("reveal"))
 	})},
@@ -64,10 +65,11 @@ var revealBodies = []testdb.Body{
 		sealing := b.storeWith(inbox.Config{Payloads: codec, BlobsAbove: 100})
 		require.NoError(t, b.queue(b.store).Put(t.Context(), "orders", of("ada", "plain")))
 		require.NoError(t, b.queue(sealing).Put(t.Context(), "orders", of("bob", "sealed"), of("cy", string(make([]byte, 1000)))))
-		whole, err := sealing.Find(t.Context(), inbox.Filter{}, 0, 10)
+		whole, err := admin.New(sealing).Find(t.Context(), admin.Filter{}, 0, 10)
 		require.NoError(t, err)
-		list, err := b.store.List(t.Context(), inbox.Filter{}, 0, 10)
+		listed, err := admin.New(b.store).Search(t.Context(), admin.Filter{}, 0, 10, 0)
 		require.NoError(t, err)
+		list := listed.Messages
 		require.Len(t, list, 3)
 		for i, m := range list {
 			require.NoError(t, whole[i].Unreadable)
@@ -78,28 +80,29 @@ var revealBodies = []testdb.Body{
 			assert.Equal(t, whole[i].UUID, m.UUID)
 			assert.Equal(t, whole[i].Metadata, m.Metadata)
 			assert.Equal(t, whole[i].ReceivedAt, m.ReceivedAt)
-			one, err := b.store.Message(t.Context(), m.ID)
+			one, err := admin.New(b.store).Message(t.Context(), m.ID)
 			require.NoError(t, err)
 			assert.Equal(t, m.UUID, one.UUID)
 			assert.Nil(t, one.Payload)
-			revealed, err := sealing.Reveal(t.Context(), m.ID, ada)
+			revealed, err := admin.New(sealing).Reveal(t.Context(), m.ID, ada)
 			require.NoError(t, err)
 			assert.Equal(t, whole[i].Payload, revealed.Payload)
 		}
-		page, err := b.store.List(t.Context(), inbox.Filter{}, list[0].ID, 1)
+		page, err := admin.New(b.store).Search(t.Context(), admin.Filter{}, list[0].ID, 1, 0)
 		require.NoError(t, err)
-		require.Len(t, page, 1)
-		assert.Equal(t, list[1].ID, page[0].ID)
-		_, err = b.store.List(t.Context(), inbox.Filter{}, 0, 0)
+		require.Len(t, page.Messages, 1)
+		assert.Equal(t, list[1].ID, page.Messages[0].ID)
+		assert.Equal(t, list[1].ID, page.Next)
+		_, err = admin.New(b.store).Search(t.Context(), admin.Filter{}, 0, 0, 0)
 		require.ErrorContains(t, err, "is not between")
 	})},
 	{Name: "a payload that cannot be shown", Why: "the message is, and says why", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		keys := new(subjects)
 		sealing := b.sealing(keys)
 		require.NoError(t, b.queue(sealing).Put(t.Context(), "orders", of("ada", "secret")))
-		id := b.only(b.store, inbox.Received).ID
-		reveal := func(store *inbox.Store) inbox.Message {
-			m, err := store.Reveal(t.Context(), id, ada)
+		id := b.only(b.store, admin.Received).ID
+		reveal := func(store *inbox.Store) admin.Message {
+			m, err := admin.New(store).Reveal(t.Context(), id, ada)
 			require.NoError(t, err)
 			return m
 		}
@@ -115,10 +118,10 @@ var revealBodies = []testdb.Body{
 		assert.Equal(t, 4, b.audited("reveal"))
 
 		require.NoError(t, b.queue(sealing).Put(t.Context(), "orders", of("ada", "too late to be kept")))
-		list, err := sealing.List(t.Context(), inbox.Filter{}, id, 10)
+		list, err := admin.New(sealing).Search(t.Context(), admin.Filter{}, id, 10, 0)
 		require.NoError(t, err)
-		require.Len(t, list, 1)
-		require.ErrorIs(t, list[0].Unreadable, inbox.ErrErased, "it was erased before it was stored")
+		require.Len(t, list.Messages, 1)
+		require.ErrorIs(t, list.Messages[0].Unreadable, inbox.ErrErased, "it was erased before it was stored")
 	})},
 	{Name: "a story without payloads", Why: "neither of open messages nor of outcomes", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		sealing := b.sealing(new(subjects))
@@ -133,7 +136,7 @@ var revealBodies = []testdb.Body{
 			whole := rig.Story(t, store, msg.UUID)
 			require.Equal(t, "an invoice", string(whole.Claims[0].Outcome[0].Payload))
 			require.Equal(t, "another order", string(whole.Open[0].Payload))
-			outline, err := store.Outline(t.Context(), msg.UUID)
+			outline, err := admin.New(store).Outline(t.Context(), msg.UUID)
 			require.NoError(t, err)
 			require.Len(t, outline.Claims, 1)
 			require.Len(t, outline.Claims[0].Outcome, 1)
@@ -151,13 +154,13 @@ var revealBodies = []testdb.Body{
 			return nil, inbox.SetResult(m.Context(), map[string]string{"customer": "ada"})
 		})
 		runAsRouter(t, msg.Copy(), h)
-		outline, err := b.store.Outline(t.Context(), msg.UUID)
+		outline, err := admin.New(b.store).Outline(t.Context(), msg.UUID)
 		require.NoError(t, err)
 		require.Len(t, outline.Claims, 1)
 		assert.Nil(t, outline.Claims[0].Result)
 		assert.Equal(t, len(`{"customer":"ada"}`), outline.Claims[0].ResultSize)
 
-		_, err = b.store.RevealResult(t.Context(), consumer, 0, msg.UUID, inbox.Operator{Name: "ada"})
+		_, err = admin.New(b.store).RevealResult(t.Context(), consumer, 0, msg.UUID, admin.Operator{Name: "ada"})
 		require.ErrorContains(t, err, "needs a Name and a Reason")
 		other := rig.NewStore(t, b.db.DB, inbox.Config{Namespace: "other"})
 		for name, no := range map[string]func() error{
@@ -169,14 +172,14 @@ var revealBodies = []testdb.Body{
 			require.ErrorIs(t, no(), inbox.ErrNotFound, name)
 		}
 		assert.Zero(t, b.audited("reveal"), "nothing was seen")
-		body, err := b.store.RevealResult(t.Context(), consumer, 0, msg.UUID, ada)
+		body, err := admin.New(b.store).RevealResult(t.Context(), consumer, 0, msg.UUID, ada)
 		require.NoError(t, err)
 		assert.JSONEq(t, `{"customer":"ada"}`, string(body))
-		assert.Equal(t, []inbox.Operator{ada}, b.revealed(msg.UUID))
+		assert.Equal(t, []admin.Operator{ada}, b.revealed(msg.UUID))
 	})},
 }
 
 func reveal(s *inbox.Store, consumer string, epoch int, key string) error {
-	_, err := s.RevealResult(context.Background(), consumer, epoch, key, ada)
+	_, err := admin.New(s).RevealResult(context.Background(), consumer, epoch, key, ada)
 	return err
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/assert"
 
 	"github.com/millrace-go/millrace/inbox"
+	"github.com/millrace-go/millrace/inbox/admin"
 	millrace "github.com/millrace-go/millrace/middleware"
 	"github.com/millrace-go/millrace/pubsub"
 	"github.com/millrace-go/millrace/tests/rig"
@@ -85,6 +86,6 @@ var stepBodies = []testdb.Body{
 		s := b.start(durable, func(msg *message.Message) ([]*message.Message, error) { return nil, effect(msg) },
 			millrace.Inbox{Store: b.store, Before: func(*message.Message) error { return inbox.Terminal(errBoom) }}.Middleware)
 		assert.True(t, s.deliver(newMessage()))
-		rig.Eventually(b, "it is parked", func() bool { return b.open(inbox.FailedTerminal) == 1 })
+		rig.Eventually(b, "it is parked", func() bool { return b.open(admin.FailedTerminal) == 1 })
 	})},
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-go/millrace/inbox"
+	"github.com/millrace-go/millrace/inbox/admin"
 	"github.com/millrace-go/millrace/pubsub"
 	"github.com/millrace-go/millrace/tests/rig"
 	"github.com/millrace-go/millrace/tests/testdb"
@@ -50,7 +51,7 @@ var storeFirstBodies = []testdb.Body{
 		s := serve(inbox.HoldKey)
 		assert.True(t, s.deliver(newBad("first")))
 		send(s, "second")
-		rig.Eventually(b, "the first is parked", func() bool { return b.open(inbox.Parked) == 1 })
+		rig.Eventually(b, "the first is parked", func() bool { return b.open(admin.Parked) == 1 })
 		require.NoError(t, s.router.Close())
 		assert.Empty(t, handled(), "its key waits")
 
@@ -64,7 +65,7 @@ var storeFirstBodies = []testdb.Body{
 		mended.Store(true)
 		found := rig.Parked(b, b.store)
 		require.Len(t, found, 1)
-		require.NoError(t, b.store.Retry(t.Context(), found[0].ID, ada, nil))
+		require.NoError(t, admin.New(b.store).Retry(t.Context(), found[0].ID, ada, nil))
 		rig.Eventually(b, "all are handled", func() bool { return b.rows() == 0 })
 		assert.Equal(t, []string{"second", "third", "first", "fourth"}, handled())
 	})},
@@ -118,8 +119,8 @@ var storeFirstBodies = []testdb.Body{
 		for range 2 {
 			assert.True(t, s.deliver(message.NewMessage(msg.UUID, []byte("another"))))
 		}
-		assert.Equal(t, 1, b.open(inbox.Parked))
-		rig.Eventually(b, "the first waits", func() bool { return b.open(inbox.FailedRetryable) == 1 })
+		assert.Equal(t, 1, b.open(admin.Parked))
+		rig.Eventually(b, "the first waits", func() bool { return b.open(admin.FailedRetryable) == 1 })
 	})},
 	{Name: "rows left over", Why: "a restart works them off though the source is silent", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		durable := quick(b.store)

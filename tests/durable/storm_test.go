@@ -11,7 +11,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/millrace-go/millrace/inbox"
+	"github.com/millrace-go/millrace/inbox/admin"
 	"github.com/millrace-go/millrace/pubsub"
 	"github.com/millrace-go/millrace/pubsub/rabbitmq"
 	"github.com/millrace-go/millrace/tests/rig"
@@ -59,7 +59,7 @@ func (b *bed) calm(mode pubsub.Mode) {
 	require.NoError(b, err)
 	s := &storm{}
 	stop := s.serve(b.T, sub)
-	rig.Eventually(b, "it is parked", func() bool { return b.open(inbox.Parked) == 1 })
+	rig.Eventually(b, "it is parked", func() bool { return b.open(admin.Parked) == 1 })
 	stop()
 	runs := s.all()
 	require.Len(b, runs, durable.MaxAttempts, "runs")

@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-go/millrace/inbox"
+	"github.com/millrace-go/millrace/inbox/admin"
 	millrace "github.com/millrace-go/millrace/middleware"
 	"github.com/millrace-go/millrace/pubsub"
 	"github.com/millrace-go/millrace/tests/rig"
@@ -45,10 +46,10 @@ func (f *failing) handle(msg *message.Message) ([]*message.Message, error) {
 }
 
 // parks delivers msg, which fails, and returns its row.
-func (f *failing) parks(msg *message.Message) inbox.Message {
+func (f *failing) parks(msg *message.Message) admin.Message {
 	f.Helper()
 	assert.True(f, f.deliver(msg), f.name)
-	rig.Eventually(f, "it is parked", func() bool { return f.open(inbox.Parked) == 1 })
+	rig.Eventually(f, "it is parked", func() bool { return f.open(admin.Parked) == 1 })
 	parked := rig.Parked(f, f.store)
 	require.Len(f, parked, 1)
 	return parked[0]
@@ -103,7 +104,7 @@ var takeUpBodies = []testdb.Body{
 			})
 			_, err := h(replayed(msg))
 			require.ErrorIs(t, err, errBoom, word)
-			assert.Equal(t, 1, b.open(inbox.FailedRetryable), word)
+			assert.Equal(t, 1, b.open(admin.FailedRetryable), word)
 			fails = false
 			_, err = h(replayed(msg))
 			require.NoError(t, err, word)
@@ -123,7 +124,7 @@ var takeUpBodies = []testdb.Body{
 		})
 		msg := newMessage()
 		assert.True(t, s.deliver(msg))
-		rig.Eventually(b, "it has failed", func() bool { return b.open(inbox.FailedTerminal) == 1 })
+		rig.Eventually(b, "it has failed", func() bool { return b.open(admin.FailedTerminal) == 1 })
 		mended.Store(true)
 		assert.True(t, s.deliver(replayed(msg)))
 		rig.Eventually(b, "it is handled", func() bool { return b.effects(msg) == 1 && b.rows() == 0 })
@@ -135,8 +136,8 @@ var takeUpBodies = []testdb.Body{
 			row := f.parks(msg)
 			f.mended.Store(true)
 			assert.True(t, f.deliver(msg), where)
-			assert.Equal(t, 1, f.open(inbox.Parked), where)
-			require.NoError(t, f.store.Discard(t.Context(), row.ID, operator))
+			assert.Equal(t, 1, f.open(admin.Parked), where)
+			require.NoError(t, admin.New(f.store).Discard(t.Context(), row.ID, operator))
 			f.ends()
 		}
 	})},
@@ -164,11 +165,11 @@ var takeUpBodies = []testdb.Body{
 			other := replayed(msg)
 			other.Payload = []byte("another")
 			assert.True(t, f.deliver(other), where)
-			rig.Eventually(f, "what collides with a completed one is a collision", func() bool { return f.open(inbox.Parked) == 1 })
+			rig.Eventually(f, "what collides with a completed one is a collision", func() bool { return f.open(admin.Parked) == 1 })
 			assert.Equal(t, 1, f.effects(msg), where)
 			parked := rig.Parked(t, f.store)
 			assert.NotEmpty(t, parked[0].Original, where)
-			require.NoError(t, f.store.Discard(t.Context(), parked[0].ID, operator))
+			require.NoError(t, admin.New(f.store).Discard(t.Context(), parked[0].ID, operator))
 			f.ends()
 		}
 	})},
@@ -180,7 +181,7 @@ var takeUpBodies = []testdb.Body{
 		right.Payload = []byte("right")
 		assert.True(t, f.deliver(right))
 		rig.Eventually(f, "it is parked again", func() bool {
-			parked, err := f.store.Parked(t.Context(), 0, 10)
+			parked, err := admin.New(f.store).Find(t.Context(), admin.Filter{Status: admin.Parked}, 0, 10)
 			return err == nil && len(parked) == 1 && string(parked[0].Payload) == "right"
 		})
 		f.mended.Store(true)
@@ -198,9 +199,9 @@ var takeUpBodies = []testdb.Body{
 		other.Metadata.Set("order", "1")
 		other.Payload = []byte("other")
 		assert.True(t, s.deliver(msg))
-		rig.Eventually(b, "it is parked", func() bool { return b.open(inbox.Parked) == 1 })
+		rig.Eventually(b, "it is parked", func() bool { return b.open(admin.Parked) == 1 })
 		assert.True(t, s.deliver(replayed(other)))
-		rig.Eventually(b, "both are", func() bool { return b.open(inbox.Parked) == 2 })
+		rig.Eventually(b, "both are", func() bool { return b.open(admin.Parked) == 2 })
 	})},
 	{Name: "a replay of what was refused", Why: "that it waits for an operator is no failure", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		for mode, where := range []string{"on failure", "first"} {
@@ -211,9 +212,9 @@ var takeUpBodies = []testdb.Body{
 			other := msg.Copy()
 			other.Payload = []byte("corrected")
 			assert.True(t, f.deliver(msg), where)
-			assert.Equal(t, 1, f.open(inbox.Parked), where)
+			assert.Equal(t, 1, f.open(admin.Parked), where)
 			assert.Equal(t, 0, f.effects(msg), where)
-			require.NoError(t, f.store.Discard(t.Context(), row.ID, operator))
+			require.NoError(t, admin.New(f.store).Discard(t.Context(), row.ID, operator))
 			f.ends()
 		}
 	})},

@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-go/millrace/inbox"
+	"github.com/millrace-go/millrace/inbox/admin"
 	millrace "github.com/millrace-go/millrace/middleware"
 	"github.com/millrace-go/millrace/tests/rig"
 	"github.com/millrace-go/millrace/tests/testdb"
@@ -53,7 +54,7 @@ func TestACopyThatFailsTerminally(t *testing.T) {
 		s := b.inboxed(durable, func(*message.Message) error { return <-fails })
 		msg := newMessage()
 		require.True(t, s.deliver(msg))
-		require.Equal(t, 1, b.open(inbox.FailedRetryable))
+		require.Equal(t, 1, b.open(admin.FailedRetryable))
 		require.True(t, s.deliver(msg), "a copy")
 		b.mustBeTerminal(msg, 2)
 		assert.Len(t, told, 1)
@@ -63,9 +64,9 @@ func TestACopyThatFailsTerminally(t *testing.T) {
 // mustBeTerminal expects that msg waits for an operator after so many attempts.
 func (b *bed) mustBeTerminal(msg *message.Message, attempts int) {
 	b.Helper()
-	found := rig.Find(b, b.store, inbox.Filter{})
+	found := rig.Find(b, b.store, admin.Filter{})
 	require.Len(b, found, 1)
-	assert.Equal(b, inbox.FailedTerminal, found[0].Status)
+	assert.Equal(b, admin.FailedTerminal, found[0].Status)
 	assert.Equal(b, attempts, found[0].Attempts)
 	assert.Equal(b, msg.UUID, found[0].UUID)
 	assert.Equal(b, errHopeless.Error(), found[0].LastError)

@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-go/millrace/inbox"
+	"github.com/millrace-go/millrace/inbox/admin"
 	millrace "github.com/millrace-go/millrace/middleware"
 	"github.com/millrace-go/millrace/pubsub"
 	"github.com/millrace-go/millrace/tests/rig"
@@ -29,9 +30,9 @@ func (b *bed) failedStraight(queue *inbox.Queue, msg *message.Message) {
 }
 
 // payloads returns those of the open messages in a state.
-func (b *bed) payloads(status inbox.Status) (all []string) {
+func (b *bed) payloads(status admin.Status) (all []string) {
 	b.Helper()
-	for _, m := range b.find(inbox.Filter{Status: status}) {
+	for _, m := range b.find(admin.Filter{Status: status}) {
 		all = append(all, string(m.Payload))
 	}
 	return all
@@ -56,7 +57,7 @@ var twoFailedBodies = []testdb.Body{
 	{Name: "the first message of a consumer is parked before its queue took anything", Why: "a queue serves it as soon as it is stored, and an operator may have it tried again", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		queue := rig.Queue(t, b.process(), inbox.QueueConfig{Consumer: consumer, MaxAttempts: 1})
 		b.failedStraight(queue, newMessage())
-		require.NoError(t, b.store.Retry(t.Context(), rig.Parked(t, b.store)[0].ID, ada, nil))
+		require.NoError(t, admin.New(b.store).Retry(t.Context(), rig.Parked(t, b.store)[0].ID, ada, nil))
 	})},
 	{Name: "a copy fails for good while a process has leased the message", Why: "it is parked, nobody has it, and an operator may decide", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		queue := rig.Queue(t, b.process(), inbox.QueueConfig{Consumer: consumer, MinBackoff: time.Millisecond, MaxBackoff: time.Millisecond})
@@ -66,14 +67,14 @@ var twoFailedBodies = []testdb.Body{
 		rig.Eventually(b, "it is due", func() bool { leased = rig.Take(t, queue, 1); return len(leased) == 1 })
 		last := rig.Queue(t, b.process(), inbox.QueueConfig{Consumer: consumer, MaxAttempts: 1})
 		b.failedStraight(last, msg)
-		require.Equal(t, 1, b.open(inbox.Parked))
+		require.Equal(t, 1, b.open(admin.Parked))
 		ours, err := queue.HandOut(t.Context(), leased...)
 		require.NoError(t, err)
 		assert.Empty(t, ours)
-		found := rig.Find(b, b.store, inbox.Filter{})
+		found := rig.Find(b, b.store, admin.Filter{})
 		require.Len(t, found, 1)
 		assert.Zero(t, found[0].LeasedUntil)
-		require.NoError(t, b.store.Discard(t.Context(), found[0].ID, ada))
+		require.NoError(t, admin.New(b.store).Discard(t.Context(), found[0].ID, ada))
 	})},
 	{Name: "another message with the key of one that failed, fails", Why: "it is acked, so it is parked, not dropped", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		durable := quick(b.store)
@@ -84,8 +85,8 @@ var twoFailedBodies = []testdb.Body{
 		for range 2 {
 			assert.True(t, s.deliver(message.NewMessage(msg.UUID, []byte("another"))))
 		}
-		assert.Equal(t, []string{"payload"}, b.payloads(inbox.FailedRetryable))
-		assert.Equal(t, []string{"another"}, b.payloads(inbox.Parked))
+		assert.Equal(t, []string{"payload"}, b.payloads(admin.FailedRetryable))
+		assert.Equal(t, []string{"another"}, b.payloads(admin.Parked))
 	})},
 	{Name: "another message with the key of one that was completed meanwhile, fails", Why: "it is acked, so it is parked, not dropped", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		queue := rig.Queue(t, b.store, inbox.QueueConfig{Consumer: consumer})
@@ -101,7 +102,7 @@ var twoFailedBodies = []testdb.Body{
 		b.failedStraight(queue, msg.Copy())
 		assert.Zero(t, b.rows(), "a copy of what was completed")
 		b.failedStraight(queue, other)
-		assert.Equal(t, []string{"another"}, b.payloads(inbox.Parked))
+		assert.Equal(t, []string{"another"}, b.payloads(admin.Parked))
 	})},
 	{Name: "what Deduplicate knows of a delivery", Why: "the queue is told why a handler failed, and that it was not reached", Run: func(t *testing.T, db *testdb.DB) {
 		b, runs := newBed(t, db), &counter{}
@@ -113,9 +114,9 @@ var twoFailedBodies = []testdb.Body{
 		}, millrace.Deduplicate{Claims: b.store.Leases()}.Middleware)
 		msg := newMessage()
 		assert.True(t, s.deliver(msg))
-		rig.Eventually(b, "it waits for an operator", func() bool { return b.open(inbox.FailedTerminal) == 1 })
+		rig.Eventually(b, "it waits for an operator", func() bool { return b.open(admin.FailedTerminal) == 1 })
 		assert.Equal(t, 1, runs.of(msg))
-		assert.Contains(t, b.find(inbox.Filter{})[0].LastError, errBoom.Error())
+		assert.Contains(t, b.find(admin.Filter{})[0].LastError, errBoom.Error())
 	}},
 	{Name: "the store of the leases is out of reach", Why: "a delivery that does not reach the handler is no attempt", Run: func(t *testing.T, db *testdb.DB) {
 		b, runs := newBed(t, db), &counter{}
@@ -164,7 +165,7 @@ var twoFailedBodies = []testdb.Body{
 					return fmt.Errorf("call the bank: %w", ctx.Err())
 				})
 				assert.True(t, s.deliver(newMessage()))
-				rig.Eventually(b, "it is parked", func() bool { return b.open(inbox.Parked) == 1 })
+				rig.Eventually(b, "it is parked", func() bool { return b.open(admin.Parked) == 1 })
 			})
 		}
 	}},

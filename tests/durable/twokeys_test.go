@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-go/millrace/inbox"
+	"github.com/millrace-go/millrace/inbox/admin"
 	millrace "github.com/millrace-go/millrace/middleware"
 	"github.com/millrace-go/millrace/tests/rig"
 	"github.com/millrace-go/millrace/tests/testdb"
@@ -118,7 +119,7 @@ func (b *bed) keepsTwoKeys(key inbox.Key, in millrace.Inbox, outside message.Han
 	for range 3 {
 		assert.True(b, s.deliver(bad), "acked")
 	}
-	found := b.find(inbox.Filter{Status: inbox.FailedTerminal})
+	found := b.find(admin.Filter{Status: admin.FailedTerminal})
 	require.Len(b, found, 1)
 	assert.Equal(b, 1, b.rows())
 	assert.Equal(b, "bad", found[0].UUID)
@@ -132,7 +133,7 @@ func (b *bed) keepsTwoKeys(key inbox.Key, in millrace.Inbox, outside message.Han
 	assert.EqualValues(b, 1, told.Load(), "OnPark")
 	assert.Zero(b, b.count(`SELECT COUNT(*) FROM effects`))
 
-	rig.Eventually(b, "a queue serves it", func() bool { return store.Retry(b.Context(), found[0].ID, ada, nil) == nil })
+	rig.Eventually(b, "a queue serves it", func() bool { return admin.New(store).Retry(b.Context(), found[0].ID, ada, nil) == nil })
 	rig.Eventually(b, "it is handled by the key of Durable", func() bool { return b.rows() == 0 })
 	assert.True(b, s.deliver(bad), "a copy of what was handled")
 	assert.Equal(b, 1, b.count(`SELECT COUNT(*) FROM effects`))

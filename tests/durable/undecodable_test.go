@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-go/millrace/inbox"
+	"github.com/millrace-go/millrace/inbox/admin"
 	millrace "github.com/millrace-go/millrace/middleware"
 	"github.com/millrace-go/millrace/pubsub"
 	"github.com/millrace-go/millrace/tests/rig"
@@ -48,7 +49,7 @@ var unreadableBodies = []testdb.Body{
 		s.published.FailWith(errBoom)
 		msg := newMessage()
 		require.True(t, s.deliver(msg))
-		rig.Eventually(b, "it is handled", func() bool { return b.open(inbox.Settling) == 1 })
+		rig.Eventually(b, "it is handled", func() bool { return b.open(admin.Settling) == 1 })
 		b.breakRows()
 		s.published.FailWith(nil)
 		rig.Eventually(b, "it is published", func() bool { return b.rows() == 0 && len(s.published.Messages()) == 1 })
@@ -88,17 +89,17 @@ func (b *bed) sortsOut(change pubsub.Durable) {
 	good := order("good", 1)
 	assert.True(b, s.deliver(good))
 	rig.Eventually(b, "others are handled, and it waits for an operator", func() bool {
-		return b.effects(good) == 1 && b.rows() == 1 && b.open(inbox.FailedTerminal) == 1
+		return b.effects(good) == 1 && b.rows() == 1 && b.open(admin.FailedTerminal) == 1
 	})
 	assert.Equal(b, 1, events.Count("parked"))
 	assert.Equal(b, inbox.ReasonPayload, events.Last("parked").Reason)
 	assert.Zero(b, events.Count("reclaimed"), "nobody had it")
-	found, err := store.Find(b.Context(), inbox.Filter{}, 0, 10)
+	found, err := admin.New(store).Find(b.Context(), admin.Filter{}, 0, 10)
 	require.NoError(b, err, "a list says what it can")
 	require.Len(b, found, 1)
 	assert.Contains(b, found[0].Reason, "put back what it was")
 	require.ErrorContains(b, found[0].Unreadable, "metadata")
-	require.ErrorContains(b, store.Retry(b.Context(), found[0].ID, ada, nil), "metadata")
-	require.NoError(b, store.Discard(b.Context(), found[0].ID, ada))
+	require.ErrorContains(b, admin.New(store).Retry(b.Context(), found[0].ID, ada, nil), "metadata")
+	require.NoError(b, admin.New(store).Discard(b.Context(), found[0].ID, ada))
 	assert.Zero(b, b.rows())
 }

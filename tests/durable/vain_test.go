@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-go/millrace/inbox"
+	"github.com/millrace-go/millrace/inbox/admin"
 	"github.com/millrace-go/millrace/tests/faults"
 	"github.com/millrace-go/millrace/tests/rig"
 	"github.com/millrace-go/millrace/tests/testdb"
@@ -150,7 +151,7 @@ var vainBodies = []testdb.Body{
 		})
 		v.fails(t.Context(), errFault)
 		assert.Empty(t, v.takes())
-		assert.Equal(t, 1, v.open(inbox.Parked))
+		assert.Equal(t, 1, v.open(admin.Parked))
 	}},
 	{Name: "marked with the lease", Why: "what is handed out at once may be what ends the process, and nothing else", Run: func(t *testing.T, db *testdb.DB) {
 		v := newBed(t, db).vain()
@@ -164,20 +165,20 @@ var vainBodies = []testdb.Body{
 		taken, _, err := v.queue.TakeOut(t.Context(), 2, 10, time.Second)
 		require.ErrorIs(t, err, errFault)
 		assert.Empty(t, taken)
-		assert.Equal(t, 3, v.open(inbox.Received), "what failed is undone")
+		assert.Equal(t, 3, v.open(admin.Received), "what failed is undone")
 		v.pool.Set(faults.Plan{})
 
 		taken, _, err = v.queue.TakeOut(t.Context(), 2, 10, time.Second)
 		require.NoError(t, err)
 		require.Len(t, taken, 3)
-		assert.Equal(t, 2, v.open(inbox.InProgress))
+		assert.Equal(t, 2, v.open(admin.InProgress))
 		v.pool.Set(faults.Plan{Before: func(context.Context, string) error { return errFault }})
 		ours, err := v.queue.HandOut(t.Context(), taken[:2]...)
 		require.NoError(t, err, "nothing is left to write")
 		assert.Equal(t, taken[:2], ours)
 		v.pool.Set(faults.Plan{})
 		require.NoError(t, v.queue.PutBack(t.Context(), taken...))
-		assert.Equal(t, 3, v.open(inbox.Received), "as if nothing had happened")
+		assert.Equal(t, 3, v.open(admin.Received), "as if nothing had happened")
 
 		taken, _, err = v.queue.TakeOut(t.Context(), 2, 10, time.Second)
 		require.NoError(t, err)

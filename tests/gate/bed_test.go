@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-go/millrace/inbox"
+	"github.com/millrace-go/millrace/inbox/admin"
 	millrace "github.com/millrace-go/millrace/middleware"
 	"github.com/millrace-go/millrace/pubsub"
 	"github.com/millrace-go/millrace/tests/rig"
@@ -113,7 +114,7 @@ func (b *bed) count(query string, args ...any) int {
 }
 
 // open counts the messages that the store keeps in a state.
-func (b *bed) open(status inbox.Status) int {
+func (b *bed) open(status admin.Status) int {
 	b.Helper()
 	return b.count(`SELECT COUNT(*) FROM millrace_messages WHERE status = ?`, status)
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-go/millrace/inbox"
+	"github.com/millrace-go/millrace/inbox/admin"
 	millrace "github.com/millrace-go/millrace/middleware"
 	"github.com/millrace-go/millrace/pubsub"
 	"github.com/millrace-go/millrace/tests/faults"
@@ -92,7 +93,7 @@ func deadlocks(t *testing.T, db *testdb.DB) {
 			}
 		}
 	}
-	assert.Equal(t, b.count(`SELECT COUNT(*) FROM millrace_messages`), b.open(inbox.Held))
+	assert.Equal(t, b.count(`SELECT COUNT(*) FROM millrace_messages`), b.open(admin.Held))
 }
 
 func deadlockAtRelease(t *testing.T, b *bed) {
@@ -109,7 +110,7 @@ func deadlockAtRelease(t *testing.T, b *bed) {
 	require.True(t, p.deliver(change("a", 1)))
 	assert.Equal(t, 2, hits)
 	assert.Equal(t, upTo(1), b.applied("a"))
-	assert.Equal(t, 1, b.open(inbox.Received), "its successor is released")
+	assert.Equal(t, 1, b.open(admin.Received), "its successor is released")
 }
 
 func deadlockAfterACommit(t *testing.T, b *bed) {
@@ -135,7 +136,7 @@ func deadlockAfterACommit(t *testing.T, b *bed) {
 	p.pool.Set(faults.Plan{})
 	must(t, h, again(one))
 	assert.Equal(t, 2, ran, "the redelivery runs the handler")
-	assert.Equal(t, 1, b.open(inbox.Received), "the successor is released")
+	assert.Equal(t, 1, b.open(admin.Received), "the successor is released")
 }
 
 func endedInPause(t *testing.T, b *bed) {
@@ -219,6 +220,6 @@ func TestASourceIsNotStoppedByAGap(t *testing.T) {
 		router.AddConsumerHandler(consumer, "changes", sub, apply)
 		b.start(router)
 		rig.Eventually(b, "the one behind it is applied", func() bool { return len(b.applied("a")) == 1 })
-		assert.Equal(t, 1, b.open(inbox.Parked))
+		assert.Equal(t, 1, b.open(admin.Parked))
 	}))
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-go/millrace/inbox"
+	"github.com/millrace-go/millrace/inbox/admin"
 	millrace "github.com/millrace-go/millrace/middleware"
 	"github.com/millrace-go/millrace/tests/faults"
 	"github.com/millrace-go/millrace/tests/rig"
@@ -43,10 +44,10 @@ var edgeBodies = []testdb.Body{
 			require.True(t, first.deliver(change("b", 1)), "it is registered")
 			first.loseCommits()
 			require.False(t, first.deliver(second))
-			assert.Equal(t, 1, b.open(inbox.Held), "it was applied")
+			assert.Equal(t, 1, b.open(admin.Held), "it was applied")
 			next := b.proc(consumer, millrace.VersionGate{})
 			require.True(t, next.deliver(second))
-			assert.Equal(t, 1, b.open(inbox.Held))
+			assert.Equal(t, 1, b.open(admin.Held))
 			require.True(t, next.deliver(change("a", 1)))
 			assert.Equal(t, 1, next.work())
 			assert.Equal(t, upTo(2), b.applied("a"))
@@ -102,7 +103,7 @@ var edgeBodies = []testdb.Body{
 			must(t, h, again(one))
 			assert.Equal(t, 2, ran, "the redelivery runs the handler")
 			assert.Equal(t, upTo(1), b.applied("a"))
-			assert.Equal(t, 1, b.open(inbox.Received), "the successor is released")
+			assert.Equal(t, 1, b.open(admin.Received), "the successor is released")
 			must(t, h, again(one))
 			assert.Equal(t, 2, ran)
 		})},
@@ -134,7 +135,7 @@ var edgeBodies = []testdb.Body{
 			for _, v := range []int64{5, 3, 4, 2, 1} {
 				require.True(t, first.deliver(change("a", v)))
 			}
-			assert.Equal(t, 3, b.open(inbox.Held))
+			assert.Equal(t, 3, b.open(admin.Held))
 			first.die()
 			b.service(b.process(), millrace.VersionGate{}, handler)
 			rig.Eventually(b, "all are applied", func() bool { return len(b.applied("a")) == 5 })

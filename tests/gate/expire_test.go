@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-go/millrace/inbox"
+	"github.com/millrace-go/millrace/inbox/admin"
 	millrace "github.com/millrace-go/millrace/middleware"
 	"github.com/millrace-go/millrace/tests/faults"
 	"github.com/millrace-go/millrace/tests/rig"
@@ -43,9 +44,9 @@ func TestManyAreHeldTooLong(t *testing.T) {
 			CROSS JOIN (SELECT a.j * 100 + b.j AS i FROM n a CROSS JOIN n b WHERE a.j * 100 + b.j < %d) numbers`,
 			fmt.Sprintf(text, "i"), fmt.Sprintf(text, "i % 50"), many-1))
 		go func() { assert.NoError(t, b.store.Run(t.Context())) }()
-		rig.Eventually(b, "a look begins", func() bool { return b.open(inbox.Parked) > 0 })
+		rig.Eventually(b, "a look begins", func() bool { return b.open(admin.Parked) > 0 })
 		looked := time.Now()
-		rig.Eventually(b, "all are parked", func() bool { return b.open(inbox.Parked) == many })
+		rig.Eventually(b, "all are parked", func() bool { return b.open(admin.Parked) == many })
 		assert.Less(t, time.Since(looked), 9*time.Second, "in one look")
 		rig.Eventually(b, "all are told", func() bool { return b.events.Count("parked") == many })
 		assert.Contains(t, b.events.Last("parked").Err.Error(), "held too long: its predecessor, version 1")
@@ -93,9 +94,9 @@ func TestWhatIsHeldTooLongAndInSomebodysHands(t *testing.T) {
 			require.NoError(t, tx.GetContext(t.Context(), &id, tx.Rebind(`SELECT id FROM millrace_messages WHERE id = ? FOR UPDATE`), id))
 			look := b.newStore(b.db.Open(t).DB, inbox.Config{PurgeInterval: 10 * time.Millisecond})
 			go func() { assert.NoError(t, look.Run(t.Context())) }()
-			rig.Eventually(b, "the others are parked", func() bool { return b.open(inbox.Parked) == 2 })
+			rig.Eventually(b, "the others are parked", func() bool { return b.open(admin.Parked) == 2 })
 			require.NoError(t, tx.Rollback())
-			rig.Eventually(b, "this one is parked, too", func() bool { return b.open(inbox.Parked) == 3 })
+			rig.Eventually(b, "this one is parked, too", func() bool { return b.open(admin.Parked) == 3 })
 		})
 	}
 }
@@ -127,12 +128,12 @@ func TestWhatIsHeldTooLongBehindASlowHandler(t *testing.T) {
 			<-began
 			look := b.newStore(b.db.Open(t).DB, inbox.Config{PurgeInterval: 10 * time.Millisecond})
 			go func() { assert.NoError(t, look.Run(t.Context())) }()
-			rig.Eventually(b, "the others are parked", func() bool { return b.open(inbox.Parked) == 3 })
+			rig.Eventually(b, "the others are parked", func() bool { return b.open(admin.Parked) == 3 })
 			must(t, b.gated(b.process(), millrace.VersionGate{}, handler), change("b1", 1))
-			assert.Equal(t, 1, b.open(inbox.Held), "z is left")
+			assert.Equal(t, 1, b.open(admin.Held), "z is left")
 			finish()
 			require.ErrorIs(t, <-ended, boom)
-			rig.Eventually(b, "z is parked, too", func() bool { return b.open(inbox.Parked) == 4 })
+			rig.Eventually(b, "z is parked, too", func() bool { return b.open(admin.Parked) == 4 })
 		})
 	}
 }

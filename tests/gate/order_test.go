@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-go/millrace/inbox"
+	"github.com/millrace-go/millrace/inbox/admin"
 	millrace "github.com/millrace-go/millrace/middleware"
 	"github.com/millrace-go/millrace/pubsub"
 	"github.com/millrace-go/millrace/tests/rig"
@@ -37,7 +38,7 @@ var orderBodies = []testdb.Body{
 			b.ordered(millrace.VersionGate{}, byCustomer)
 			rig.Eventually(b, "the other aggregate goes on", func() bool { return len(b.applied("b")) == 2 })
 			assert.Equal(t, upTo(1), b.applied("a"))
-			assert.Equal(t, 1, b.open(inbox.Held))
+			assert.Equal(t, 1, b.open(admin.Held))
 			b.line(byCustomer, change("a", 4), change("b", 3), change("a", 2), change("b", 4))
 			rig.Eventually(b, "all are applied", func() bool { return len(b.applied("a"))+len(b.applied("b")) == 8 })
 			assert.Equal(t, upTo(4), b.applied("a"))
@@ -53,7 +54,7 @@ var orderBodies = []testdb.Body{
 			b.store = b.newStore(b.db.DB, inbox.Config{PurgeInterval: 20 * time.Millisecond})
 			b.line(byAggregate, change("a", 1), change("a", 3), change("a", 4))
 			b.ordered(millrace.VersionGate{MaxHeld: 1}, byAggregate)
-			rig.Eventually(b, "one is held, one is too many", func() bool { return b.open(inbox.Held) == 1 && b.open(inbox.Parked) == 1 })
+			rig.Eventually(b, "one is held, one is too many", func() bool { return b.open(admin.Held) == 1 && b.open(admin.Parked) == 1 })
 			b.expireHeld()
 			b.line(byAggregate, change("a", 2))
 			rig.Eventually(b, "the predecessor passes", func() bool { return len(b.applied("a")) == 2 })
@@ -111,12 +112,12 @@ func (b *bed) ordered(gate millrace.VersionGate, key orderKey) {
 func (b *bed) expireHeld() {
 	b.Helper()
 	b.db.Do(b, `UPDATE millrace_messages SET due_at = 1 WHERE status = 7`)
-	rig.Eventually(b, "what was held is parked", func() bool { return b.open(inbox.Held) == 0 })
+	rig.Eventually(b, "what was held is parked", func() bool { return b.open(admin.Held) == 0 })
 }
 
 // retryParked has an operator try again what is parked.
 func (b *bed) retryParked() {
 	b.Helper()
-	_, err := b.store.RetryAll(b.Context(), inbox.Filter{}, inbox.Operator{Name: "op", Reason: "the gap is closed"}, nil, inbox.Pace{})
+	_, err := admin.New(b.store).RetryAll(b.Context(), admin.Filter{}, admin.Operator{Name: "op", Reason: "the gap is closed"}, nil, admin.Pace{})
 	require.NoError(b, err)
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-go/millrace/inbox"
+	"github.com/millrace-go/millrace/inbox/admin"
 	millrace "github.com/millrace-go/millrace/middleware"
 	"github.com/millrace-go/millrace/pubsub"
 	"github.com/millrace-go/millrace/pubsub/rabbitmq"
@@ -93,11 +94,11 @@ func (g *standingGap) run(
 	<-time.After(2 * time.Second) // what is measured
 	most, all := g.busiest()
 	g.Logf("%d messages wait: %d redeliveries, at most %d in a second, beside %d of others; %d held, %d parked",
-		standing, all, most, g.flow.Load(), g.open(inbox.Held), g.open(inbox.Parked))
+		standing, all, most, g.flow.Load(), g.open(admin.Held), g.open(admin.Parked))
 	assert.Less(g, most, maxRedeliveries)
 	assert.Empty(g, g.applied("gap"))
 	if durable {
-		rig.Eventually(g, "all are held", func() bool { return g.open(inbox.Held) == standing })
+		rig.Eventually(g, "all are held", func() bool { return g.open(admin.Held) == standing })
 		assert.Zero(g, all)
 	}
 }

@@ -11,13 +11,14 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-go/millrace/inbox"
+	"github.com/millrace-go/millrace/inbox/admin"
 	millrace "github.com/millrace-go/millrace/middleware"
 	"github.com/millrace-go/millrace/tests/faults"
 	"github.com/millrace-go/millrace/tests/rig"
 	"github.com/millrace-go/millrace/tests/testdb"
 )
 
-var ada = inbox.Operator{Name: "ada", Reason: "it never came"}
+var ada = admin.Operator{Name: "ada", Reason: "it never came"}
 
 // The row of an aggregate whose first message is with a handler cannot be seen, nor locked by what
 // does not make it.
@@ -30,7 +31,7 @@ func TestSetVersionWhileTheFirstMessageIsHandled(t *testing.T) {
 		var set <-chan error
 		h := b.gated(b.store, millrace.VersionGate{First: inbox.FirstSeen}, func(msg *message.Message) ([]*message.Message, error) {
 			ended := make(chan error, 1)
-			go func() { ended <- operator.SetVersion(t.Context(), a, 3, ada) }()
+			go func() { ended <- admin.New(operator).SetVersion(t.Context(), a, 3, ada) }()
 			set = ended
 			waits(b)
 			return handler(msg)
@@ -40,8 +41,8 @@ func TestSetVersionWhileTheFirstMessageIsHandled(t *testing.T) {
 		version, err := b.store.Version(t.Context(), a)
 		require.NoError(t, err)
 		assert.Equal(t, int64(7), version)
-		require.NoError(t, operator.SetVersion(t.Context(), a, 7, ada), "again is no error")
-		require.NoError(t, operator.SetVersion(t.Context(), a, 9, ada))
+		require.NoError(t, admin.New(operator).SetVersion(t.Context(), a, 7, ada), "again is no error")
+		require.NoError(t, admin.New(operator).SetVersion(t.Context(), a, 9, ada))
 		must(t, b.gated(b.process(), millrace.VersionGate{}, handler), change("a", 10))
 		assert.Equal(t, []int64{7, 10}, b.applied("a"))
 	}))
@@ -70,7 +71,7 @@ func TestDiscardingWhatOthersWaitFor(t *testing.T) {
 		var fails message.HandlerFunc = func(*message.Message) ([]*message.Message, error) { return nil, inbox.Terminal(boom) }
 		said := func() (n int) {
 			for _, text := range events.Logs() {
-				if strings.HasPrefix(text, "inbox: messages stay held behind one that was discarded: call Store.SetVersion with 1") {
+				if strings.HasPrefix(text, "inbox: messages stay held behind one that was discarded: call Admin.SetVersion with 1") {
 					n++
 				}
 			}
@@ -84,14 +85,14 @@ func TestDiscardingWhatOthersWaitFor(t *testing.T) {
 			stored, err := delivery.Fail(t.Context())
 			require.NoError(t, err)
 			require.True(t, stored)
-			return rig.Find(t, store, inbox.Filter{Status: inbox.FailedTerminal})[0].ID
+			return rig.Find(t, store, admin.Filter{Status: admin.FailedTerminal})[0].ID
 		}
-		require.NoError(t, store.Discard(t.Context(), park(change("a", 1)), ada))
+		require.NoError(t, admin.New(store).Discard(t.Context(), park(change("a", 1)), ada))
 		assert.Zero(t, said(), "nobody waits")
 		for n, discard := range []func(id int64) error{
-			func(id int64) error { return store.Discard(t.Context(), id, ada) },
+			func(id int64) error { return admin.New(store).Discard(t.Context(), id, ada) },
 			func(int64) error {
-				_, err := store.DiscardAll(t.Context(), inbox.Filter{}, ada, inbox.Pace{})
+				_, err := admin.New(store).DiscardAll(t.Context(), admin.Filter{}, ada, admin.Pace{})
 				return err
 			},
 		} {
@@ -108,7 +109,7 @@ func TestDiscardingWhatOthersWaitFor(t *testing.T) {
 		must(t, b.gated(store, millrace.VersionGate{}, handler), change("c", 2))
 		pool := faults.Open(t, b.db)
 		reads := countReads(pool)
-		_, err := b.newStore(pool.DB, inbox.Config{Logger: events}).DiscardAll(t.Context(), inbox.Filter{}, ada, inbox.Pace{})
+		_, err := admin.New(b.newStore(pool.DB, inbox.Config{Logger: events})).DiscardAll(t.Context(), admin.Filter{}, ada, admin.Pace{})
 		require.NoError(t, err)
 		assert.Equal(t, 2+many, said())
 		assert.Equal(t, int64(1), reads.Load(), "an aggregate is looked at once")

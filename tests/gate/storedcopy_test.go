@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-go/millrace/inbox"
+	"github.com/millrace-go/millrace/inbox/admin"
 	millrace "github.com/millrace-go/millrace/middleware"
 	"github.com/millrace-go/millrace/tests/rig"
 	"github.com/millrace-go/millrace/tests/testdb"
@@ -23,9 +24,9 @@ func TestACopyOfWhatIsStored(t *testing.T) {
 		queue := rig.Queue(t, b.store, inbox.QueueConfig{Consumer: consumer})
 		replayed := change("b", 1)
 		replayed.Metadata.Set(inbox.ReplayField, "again")
-		became := map[string]inbox.Status{}
+		became := map[string]admin.Status{}
 		msgs := []*message.Message{change("a", 2), change("a", 0), replayed}
-		for i, status := range []inbox.Status{inbox.Held, inbox.Parked, inbox.Parked} {
+		for i, status := range []admin.Status{admin.Held, admin.Parked, admin.Parked} {
 			became[msgs[i].UUID] = status
 			require.NoError(t, queue.Put(t.Context(), "changes", again(msgs[i])))
 			must(t, h, again(msgs[i]))
@@ -35,7 +36,7 @@ func TestACopyOfWhatIsStored(t *testing.T) {
 			require.ErrorContains(t, err, "another payload is stored under the key")
 		}
 		assert.Equal(t, len(msgs), b.events.Count("duplicate"))
-		assert.Equal(t, len(msgs), b.open(inbox.Received))
+		assert.Equal(t, len(msgs), b.open(admin.Received))
 		assert.Zero(t, b.count(`SELECT COUNT(*) FROM millrace_claims`))
 
 		leased, err := queue.HandOut(t.Context(), rig.Take(t, queue, 10)...)
@@ -46,7 +47,7 @@ func TestACopyOfWhatIsStored(t *testing.T) {
 			require.NoError(t, err)
 			must(t, h, msg)
 		}
-		for _, m := range rig.Find(t, b.store, inbox.Filter{}) {
+		for _, m := range rig.Find(t, b.store, admin.Filter{}) {
 			assert.Equal(t, became[m.UUID], m.Status)
 		}
 		assert.Empty(t, b.applied("a"))

@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-go/millrace/inbox"
+	"github.com/millrace-go/millrace/inbox/admin"
 	millrace "github.com/millrace-go/millrace/middleware"
 	"github.com/millrace-go/millrace/tests/rig"
 	"github.com/millrace-go/millrace/tests/testdb"
@@ -24,21 +25,21 @@ var gapBodies = []testdb.Body{
 		h := b.gated(b.store, millrace.VersionGate{}, handler)
 		third := change("a", 3)
 		must(t, h, again(third), change("a", 4), change("b", 1))
-		assert.Equal(t, 2, b.open(inbox.Held))
+		assert.Equal(t, 2, b.open(admin.Held))
 		assert.Equal(t, upTo(1), b.applied("b"), "only its own aggregate waits")
 		must(t, h, again(third))
 		assert.Equal(t, 1, b.events.Count("duplicate"), "a copy of a held one is acked")
-		held, err := b.store.Held(t.Context(), 0, 10)
+		held, err := admin.New(b.store).Find(t.Context(), admin.Filter{Status: admin.Held}, 0, 10)
 		require.NoError(t, err)
 		require.Len(t, held, 2)
 		assert.Equal(t, int64(3), held[0].Version)
 		assert.Contains(t, held[0].Reason, `waits for version 1 of aggregate "a"`)
 
 		must(t, h, change("a", 1))
-		assert.Equal(t, 2, b.open(inbox.Held), "still waiting for version 2")
+		assert.Equal(t, 2, b.open(admin.Held), "still waiting for version 2")
 		must(t, h, change("a", 2))
-		assert.Equal(t, 1, b.open(inbox.Received), "version 3 is due")
-		assert.Equal(t, 1, b.open(inbox.Held))
+		assert.Equal(t, 1, b.open(admin.Received), "version 3 is due")
+		assert.Equal(t, 1, b.open(admin.Held))
 		assert.Equal(t, 1, b.events.Count("released"))
 	})},
 	{Name: "held with a long aggregate", Why: "what a message brings does not keep it from being stored", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
@@ -47,9 +48,9 @@ var gapBodies = []testdb.Body{
 		h := b.gated(b.store, millrace.VersionGate{}, func(*message.Message) ([]*message.Message, error) { runs++; return nil, nil })
 		long := strings.Repeat("a", 100_000)
 		must(t, h, change(long, 2))
-		assert.Equal(t, 1, b.open(inbox.Held))
+		assert.Equal(t, 1, b.open(admin.Held))
 		must(t, h, change(long, 1))
-		assert.Equal(t, 1, b.open(inbox.Received), "its predecessor was applied")
+		assert.Equal(t, 1, b.open(admin.Received), "its predecessor was applied")
 		assert.Equal(t, 1, runs)
 	})},
 	{Name: "held ones are delivered", Why: "nothing stays held once its predecessor is applied", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
@@ -57,7 +58,7 @@ var gapBodies = []testdb.Body{
 		for v := int64(6); v > 1; v-- {
 			s.publish(change("a", v))
 		}
-		rig.Eventually(b, "five are held", func() bool { return b.open(inbox.Held) == 5 })
+		rig.Eventually(b, "five are held", func() bool { return b.open(admin.Held) == 5 })
 		s.publish(change("a", 1))
 		rig.Eventually(b, "all are applied", func() bool { return len(b.applied("a")) == 6 })
 		assert.Equal(t, upTo(6), b.applied("a"))
@@ -97,7 +98,7 @@ var gapBodies = []testdb.Body{
 	{Name: "a gap that nothing closes", Why: "repeated gaps are recognised, not spun on", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		h := b.gated(b.store, millrace.VersionGate{OnGap: inbox.GapFail, GapFor: 300 * time.Millisecond}, handler)
 		second, returns := change("a", 2), 0
-		for b.open(inbox.Parked) == 0 {
+		for b.open(admin.Parked) == 0 {
 			if _, err := h(again(second)); err != nil {
 				returns++
 			}
@@ -108,8 +109,8 @@ var gapBodies = []testdb.Body{
 	{Name: "a gap behind which nothing comes", Why: "who has seen that once stops a source no longer than it takes to see it", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		h := b.gated(b.store, millrace.VersionGate{OnGap: inbox.GapFail, GapFor: 900 * time.Millisecond}, handler)
 		returns := func(second *message.Message) (n int) {
-			for before := b.open(inbox.Parked); ; n++ {
-				if _, _ = h(again(second)); b.open(inbox.Parked) > before {
+			for before := b.open(admin.Parked); ; n++ {
+				if _, _ = h(again(second)); b.open(admin.Parked) > before {
 					return n
 				}
 			}
@@ -121,7 +122,7 @@ var gapBodies = []testdb.Body{
 	{Name: "a gap in the table", Why: "it need not go back to its source, which is us", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		b.line(nil, change("a", 2))
 		b.ordered(millrace.VersionGate{OnGap: inbox.GapFail, GapFor: time.Hour}, nil)
-		rig.Eventually(b, "it is held", func() bool { return b.open(inbox.Held) == 1 })
+		rig.Eventually(b, "it is held", func() bool { return b.open(admin.Held) == 1 })
 		assert.Equal(t, 1, b.events.Count("gap"))
 	})},
 	{Name: "many copies at a gap", Why: "copies that are in flight at once are no message that comes back", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
@@ -129,7 +130,7 @@ var gapBodies = []testdb.Body{
 		const copies = 8
 		inFlight := func(aggregate string) bool { // all at once, or the machine was too busy for that
 			second, end := change(aggregate, 2), make(chan error, copies)
-			parked, before := b.open(inbox.Parked), b.events.Count("gap")
+			parked, before := b.open(admin.Parked), b.events.Count("gap")
 			for range copies {
 				go func() {
 					_, err := h(again(second))
@@ -148,7 +149,7 @@ var gapBodies = []testdb.Body{
 				var gap *inbox.GapError
 				require.ErrorAs(t, err, &gap)
 			}
-			assert.Equal(t, parked, b.open(inbox.Parked))
+			assert.Equal(t, parked, b.open(admin.Parked))
 			must(t, h, change(aggregate, 1), again(second))
 			assert.Equal(t, upTo(2), b.applied(aggregate))
 			return true
@@ -214,20 +215,20 @@ var gapBodies = []testdb.Body{
 		b.queued(b.store)
 		h := b.gated(b.store, millrace.VersionGate{MaxHeld: 2}, handler)
 		must(t, h, change("a", 4), change("a", 3), change("a", 2), change("b", 2))
-		assert.Equal(t, 3, b.open(inbox.Held))
-		assert.Equal(t, 1, b.open(inbox.Parked))
+		assert.Equal(t, 3, b.open(admin.Held))
+		assert.Equal(t, 1, b.open(admin.Parked))
 		assert.Contains(t, b.events.Last("parked").Err.Error(), "for which 2 messages wait already")
 	})},
 	{Name: "held too long", Why: "then parked, with a readable reason", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		s := b.service(b.newStore(b.db.DB, inbox.Config{PurgeInterval: 50 * time.Millisecond}), millrace.VersionGate{HeldFor: time.Millisecond}, handler)
 		s.publish(change("a", 2))
 		rig.Eventually(b, "it is parked", func() bool { return b.events.Count("parked") == 1 })
-		assert.Equal(t, 1, b.open(inbox.Parked))
+		assert.Equal(t, 1, b.open(admin.Parked))
 		assert.Contains(t, b.events.Last("parked").Err.Error(), `version 1 of aggregate "a", was not applied in time`)
 		parked := rig.Parked(t, b.store)[0]
 		history := rig.Story(t, b.store, parked.MessageID).History
 		require.Len(t, history, 2)
-		assert.Equal(t, []inbox.Status{inbox.Held, inbox.Parked}, []inbox.Status{history[0].Status, history[1].Status})
+		assert.Equal(t, []admin.Status{admin.Held, admin.Parked}, []admin.Status{history[0].Status, history[1].Status})
 		assert.Equal(t, parked.Reason, history[1].Reason)
 	})},
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-go/millrace/inbox"
+	"github.com/millrace-go/millrace/inbox/admin"
 	millrace "github.com/millrace-go/millrace/middleware"
 	"github.com/millrace-go/millrace/tests/rig"
 	"github.com/millrace-go/millrace/tests/testdb"
@@ -66,7 +67,7 @@ var tableBodies = []testdb.Body{
 		assert.Contains(t, parked[0].Reason, `version 1 of aggregate "a" was applied by another message`)
 
 		must(t, b.gated(b.process(), millrace.VersionGate{OnCollision: inbox.VersionDrop}, handler), change("a", 1))
-		assert.Equal(t, 1, b.open(inbox.Parked))
+		assert.Equal(t, 1, b.open(admin.Parked))
 		assert.Equal(t, 1, b.events.Count("stale"))
 	})},
 	{Name: "before the beginning", Why: "below the first seen: parked by default", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
@@ -74,12 +75,12 @@ var tableBodies = []testdb.Body{
 		h := b.gated(b.store, gate, handler)
 		must(t, h, change("a", 7), change("a", 8), change("a", 5))
 		assert.Equal(t, []int64{7, 8}, b.applied("a"))
-		assert.Equal(t, 1, b.open(inbox.Parked))
+		assert.Equal(t, 1, b.open(admin.Parked))
 		assert.Contains(t, b.events.Last("parked").Err.Error(), "before the beginning")
 
 		gate.OnBeforeFirst = inbox.VersionDrop
 		must(t, b.gated(b.process(), gate, handler), change("a", 6))
-		assert.Equal(t, 1, b.open(inbox.Parked))
+		assert.Equal(t, 1, b.open(admin.Parked))
 		assert.Equal(t, 1, b.events.Count("stale"))
 
 		must(t, h, change("b", 0), change("c", 1))
@@ -97,7 +98,7 @@ var tableBodies = []testdb.Body{
 		must(t, h, snapshot, change("a", 11), change("a", 3), change("a", 10))
 		must(t, b.gated(b.process(), gate, handler), change("a", 4))
 		assert.Equal(t, []int64{10, 11}, b.applied("a"))
-		assert.Equal(t, 2, b.open(inbox.Parked), "3 and 4 are before the beginning")
+		assert.Equal(t, 2, b.open(admin.Parked), "3 and 4 are before the beginning")
 		assert.Equal(t, 1, b.events.Count("stale"), "the other 10")
 	})},
 	{Name: "latest only", Why: "every newer version is accepted", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
@@ -105,7 +106,7 @@ var tableBodies = []testdb.Body{
 		must(t, h, change("a", 5), change("a", 3), change("a", 9), change("a", 9), change("a", 0))
 		assert.Equal(t, []int64{5, 9}, b.applied("a"))
 		assert.Equal(t, 2, b.events.Count("stale"))
-		assert.Equal(t, 1, b.open(inbox.Parked), "the other version 9")
+		assert.Equal(t, 1, b.open(admin.Parked), "the other version 9")
 		assert.Equal(t, 1, b.events.Count("gap"), "9 came without 6; with which version an aggregate begins is nobody's gap")
 		assert.ErrorContains(t, b.events.Last("gap").Err, `version 9 of aggregate "a" came before version 6`)
 		must(t, b.gated(b.process(), millrace.VersionGate{OnGap: inbox.GapLatest}, handler), change("a", 10), change("a", 12))
@@ -145,7 +146,7 @@ var tableBodies = []testdb.Body{
 			t.Helper()
 			must(t, h, msg)
 			kept++
-			found := rig.Find(t, b.store, inbox.Filter{Status: inbox.FailedTerminal})
+			found := rig.Find(t, b.store, admin.Filter{Status: admin.FailedTerminal})
 			require.Len(t, found, kept)
 			assert.Equal(t, msg.UUID, found[kept-1].UUID)
 			assert.Contains(t, found[kept-1].Reason, part)
@@ -174,7 +175,7 @@ var tableBodies = []testdb.Body{
 		must(t, h, change("a", math.MaxInt64-1), change("a", math.MaxInt64))
 		must(t, b.gated(b.store, millrace.VersionGate{}, handler), change("b", math.MaxInt64))
 		assert.Equal(t, []int64{math.MaxInt64 - 1, math.MaxInt64}, b.applied("a"))
-		assert.Equal(t, 1, b.open(inbox.Held))
+		assert.Equal(t, 1, b.open(admin.Held))
 	})},
 	{Name: "an aggregate's id of any bytes", Why: "ids are compared byte by byte, whatever their length", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		long := make([]byte, 300)
@@ -224,7 +225,7 @@ var tableBodies = []testdb.Body{
 			require.ErrorContains(t, err, "set a SAVEPOINT before a statement that may fail")
 			assert.Equal(t, inbox.ReasonHidden, b.events.Last("failed").Reason)
 		}
-		assert.Zero(t, b.open(inbox.Held))
+		assert.Zero(t, b.open(admin.Held))
 	})},
 	{Name: "skipped by Inbox", Why: "then the gate is not there either", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		ran := 0
@@ -236,10 +237,10 @@ var tableBodies = []testdb.Body{
 	{Name: "a version that will never come", Why: "an operator says so, and what waits is released", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		s := b.service(b.store, millrace.VersionGate{}, handler)
 		s.publish(change("a", 3), change("a", 4), change("a", 1))
-		rig.Eventually(b, "one is applied, two are held", func() bool { return len(b.applied("a")) == 1 && b.open(inbox.Held) == 2 })
+		rig.Eventually(b, "one is applied, two are held", func() bool { return len(b.applied("a")) == 1 && b.open(admin.Held) == 2 })
 		a := inbox.Aggregate{Consumer: consumer, ID: "a"}
-		require.Error(t, b.store.SetVersion(t.Context(), a, 2, inbox.Operator{}))
-		require.NoError(t, b.store.SetVersion(t.Context(), a, 2, inbox.Operator{Name: "ada", Reason: "lost"}))
+		require.Error(t, admin.New(b.store).SetVersion(t.Context(), a, 2, admin.Operator{}))
+		require.NoError(t, admin.New(b.store).SetVersion(t.Context(), a, 2, admin.Operator{Name: "ada", Reason: "lost"}))
 		rig.Eventually(b, "they are applied", func() bool { return len(b.applied("a")) == 3 })
 		assert.Equal(t, []int64{1, 3, 4}, b.applied("a"))
 		must(t, b.gated(b.process(), millrace.VersionGate{}, handler), change("a", 2))
@@ -254,7 +255,7 @@ var tableBodies = []testdb.Body{
 		snapshot.Metadata.Set("snapshot", "yes")
 		must(t, h, change("a", 1), change("a", 5), change("a", 10), snapshot)
 		assert.Equal(t, []int64{1, 9}, b.applied("a"))
-		assert.Equal(t, 2, b.open(inbox.Received), "the one it passed, and its successor")
+		assert.Equal(t, 2, b.open(admin.Received), "the one it passed, and its successor")
 		born := change("b", 4)
 		born.Metadata.Set("snapshot", "yes")
 		must(t, h, born, change("b", 5))
@@ -273,17 +274,17 @@ var tableBodies = []testdb.Body{
 		transfer := change("b", 2)
 		transfer.Metadata.Set("other", "a")
 		must(t, h, change("b", 1), again(transfer))
-		assert.Equal(t, 1, b.open(inbox.Held), "a is not at 1")
+		assert.Equal(t, 1, b.open(admin.Held), "a is not at 1")
 		version, err := b.store.Version(t.Context(), inbox.Aggregate{Consumer: consumer, ID: "b"})
 		require.NoError(t, err)
 		assert.Equal(t, int64(1), version, "b does not advance while a does not")
 		must(t, h, change("a", 1))
-		assert.Equal(t, 1, b.open(inbox.Received))
+		assert.Equal(t, 1, b.open(admin.Received))
 
 		mixed := change("a", 1)
 		mixed.Metadata.Set("other", "c")
 		must(t, h, change("c", 1), mixed)
-		assert.Equal(t, 1, b.open(inbox.Parked), "a version of another message beside one that is next")
+		assert.Equal(t, 1, b.open(admin.Parked), "a version of another message beside one that is next")
 	})},
 	{Name: "a rebuild", Why: "Forget has everything handled again; a new epoch begins beside it", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		b.queued(b.store)
@@ -293,7 +294,7 @@ var tableBodies = []testdb.Body{
 			must(t, h, again(msg))
 		}
 		b.db.Do(t, `DELETE FROM applied`)
-		require.NoError(t, b.store.Forget(t.Context(), consumer, 0, inbox.Operator{Name: "ada", Reason: "rebuild"}))
+		require.NoError(t, admin.New(b.store).Forget(t.Context(), consumer, 0, admin.Operator{Name: "ada", Reason: "rebuild"}))
 		for _, msg := range stream {
 			must(t, h, again(msg))
 		}

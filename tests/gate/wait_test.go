@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-go/millrace/inbox"
+	"github.com/millrace-go/millrace/inbox/admin"
 	millrace "github.com/millrace-go/millrace/middleware"
 	"github.com/millrace-go/millrace/tests/faults"
 	"github.com/millrace-go/millrace/tests/rig"
@@ -119,7 +120,7 @@ func TestWaitingForAnAggregateOfAnotherProcess(t *testing.T) {
 			require.NoError(t, leased.Fail(t.Context()))
 			assert.Equal(t, inbox.ReasonNotTried, b.events.Last("retried").Reason)
 			assert.Zero(t, b.events.Last("retried").Attempt)
-			assert.Equal(t, 1, b.open(inbox.FailedRetryable))
+			assert.Equal(t, 1, b.open(admin.FailedRetryable))
 
 			once.Store, once.Timeout, once.TwinWait = b.process(), time.Minute, time.Minute
 			var deadline time.Time
@@ -182,7 +183,7 @@ func TestASlowServerIsNoOtherProcess(t *testing.T) {
 		}})
 		must(t, h, change("a", 1))
 		must(t, h, change("b", 2))
-		assert.Equal(t, 1, b.open(inbox.Held))
+		assert.Equal(t, 1, b.open(admin.Held))
 	}))
 }
 

@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-go/millrace/inbox"
+	"github.com/millrace-go/millrace/inbox/admin"
 	millrace "github.com/millrace-go/millrace/middleware"
 	"github.com/millrace-go/millrace/tests/rig"
 	"github.com/millrace-go/millrace/tests/testdb"
@@ -20,9 +21,9 @@ func TestAggregatesThatWaitAreListed(t *testing.T) {
 	testdb.Conformance(t, waitingBodies)
 }
 
-func (b *bed) waiting(f inbox.ConsumerFilter, after string, limit int) []inbox.WaitingAggregate {
+func (b *bed) waiting(f admin.ConsumerFilter, after string, limit int) []admin.WaitingAggregate {
 	b.Helper()
-	all, err := b.store.Waiting(b.Context(), f, after, limit)
+	all, err := admin.New(b.store).Waiting(b.Context(), f, after, limit)
 	require.NoError(b, err)
 	return all
 }
@@ -51,9 +52,9 @@ var waitingBodies = []testdb.Body{
 		b.queued(b.store)
 		h := b.gated(b.store, millrace.VersionGate{MaxHeld: 3}, handler)
 		must(t, h, change("a", 1), change("a", 4), change("a", 3), change("a", 6), change("a", 7), change("b", 2), change("c", 1))
-		require.Equal(t, 4, b.open(inbox.Held))
-		require.Equal(t, 1, b.open(inbox.Parked))
-		all := b.waiting(inbox.ConsumerFilter{}, "", 10)
+		require.Equal(t, 4, b.open(admin.Held))
+		require.Equal(t, 1, b.open(admin.Parked))
+		all := b.waiting(admin.ConsumerFilter{}, "", 10)
 		require.Len(t, all, 2)
 		for i := range all {
 			assert.WithinDuration(t, time.Now(), all[i].Since, time.Minute)
@@ -61,20 +62,20 @@ var waitingBodies = []testdb.Body{
 		}
 		oldest := b.count(`SELECT received_at FROM millrace_messages WHERE version = 4`)
 		assert.Equal(t, time.UnixMicro(int64(oldest)).UTC(), all[0].Since, "of version 4, which came first")
-		held := func(a inbox.WaitingAggregate) string {
+		held := func(a admin.WaitingAggregate) string {
 			return fmt.Sprint(a.Consumer, a.Epoch, a.Aggregate, " holds ", a.Held, " from ", a.Lowest, " behind ", a.Applied)
 		}
 		assert.Equal(t, "projection0a holds 3 from 3 behind 1", held(all[0]))
 		assert.Equal(t, "projection0b holds 1 from 2 behind 0", held(all[1]))
-		assert.Len(t, b.waiting(inbox.ConsumerFilter{Consumer: consumer}, "", 10), 2)
+		assert.Len(t, b.waiting(admin.ConsumerFilter{Consumer: consumer}, "", 10), 2)
 		one := 1
-		assert.Empty(t, b.waiting(inbox.ConsumerFilter{Epoch: &one}, "", 10))
-		assert.Empty(t, b.waiting(inbox.ConsumerFilter{Consumer: "mail"}, "", 10))
+		assert.Empty(t, b.waiting(admin.ConsumerFilter{Epoch: &one}, "", 10))
+		assert.Empty(t, b.waiting(admin.ConsumerFilter{Consumer: "mail"}, "", 10))
 
 		must(t, h, change("a", 2))
-		assert.Equal(t, "a", b.waiting(inbox.ConsumerFilter{}, "", 10)[0].Aggregate, "6 waits for 5")
+		assert.Equal(t, "a", b.waiting(admin.ConsumerFilter{}, "", 10)[0].Aggregate, "6 waits for 5")
 		must(t, h, change("b", 1))
-		assert.Len(t, b.waiting(inbox.ConsumerFilter{}, "", 10), 1, "what was released does not wait")
+		assert.Len(t, b.waiting(admin.ConsumerFilter{}, "", 10), 1, "what was released does not wait")
 	})},
 	{Name: "pages of aggregates", Why: "none is missing, none comes twice, and a large one does not stop the rest", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		var want []string
@@ -94,7 +95,7 @@ var waitingBodies = []testdb.Body{
 		for _, limit := range []int{1, 2, 5, 100} {
 			var got []string
 			for after := ""; ; {
-				page := b.waiting(inbox.ConsumerFilter{}, after, limit)
+				page := b.waiting(admin.ConsumerFilter{}, after, limit)
 				if len(page) == 0 {
 					break
 				}
@@ -115,10 +116,10 @@ var waitingBodies = []testdb.Body{
 			assert.Equal(t, want, got, "pages of %d", limit)
 		}
 		for _, wrong := range []string{"?", "AAAA", "AAAAAAAA"} {
-			_, err := b.store.Waiting(t.Context(), inbox.ConsumerFilter{}, wrong, 10)
+			_, err := admin.New(b.store).Waiting(t.Context(), admin.ConsumerFilter{}, wrong, 10)
 			require.ErrorContains(t, err, "the cursor is not one of these consumers", wrong)
 		}
-		_, err := b.store.Waiting(t.Context(), inbox.ConsumerFilter{}, "", 0)
+		_, err := admin.New(b.store).Waiting(t.Context(), admin.ConsumerFilter{}, "", 0)
 		require.ErrorContains(t, err, "is not between")
 	})},
 	{Name: "activity at the gate", Why: "what is held, stale or parked there is counted, by whomever", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
@@ -130,11 +131,11 @@ var waitingBodies = []testdb.Body{
 		ctx, cancel := context.WithCancel(t.Context())
 		stopped := make(chan error, 1)
 		go func() { stopped <- store.Run(ctx) }()
-		rig.Eventually(b, "what was held too long is parked", func() bool { return b.open(inbox.Held) == 0 })
+		rig.Eventually(b, "what was held too long is parked", func() bool { return b.open(admin.Held) == 0 })
 		cancel()
 		require.NoError(t, <-stopped)
-		var sum inbox.Activity
-		all, err := b.store.Activity(t.Context(), time.Now().Add(-time.Hour))
+		var sum admin.Activity
+		all, err := admin.New(b.store).Activity(t.Context(), time.Now().Add(-time.Hour))
 		require.NoError(t, err)
 		for _, a := range all {
 			sum.Completed += a.Completed
@@ -151,9 +152,9 @@ var waitingBodies = []testdb.Body{
 }
 
 // told is the activity of which observers were told.
-func (b *bed) told() inbox.Activity {
+func (b *bed) told() admin.Activity {
 	n := func(kind string) int64 { return int64(b.events.Count(kind)) }
-	return inbox.Activity{
+	return admin.Activity{
 		Completed: n("completed"), Failed: n("failed"), Duplicates: n("duplicate"), Stale: n("stale"), Held: n("held"), Parked: n("parked"),
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-go/millrace/inbox"
+	"github.com/millrace-go/millrace/inbox/admin"
 	millrace "github.com/millrace-go/millrace/middleware"
 	"github.com/millrace-go/millrace/tests/testdb"
 )
@@ -41,11 +42,11 @@ func TestWakeUpRace(t *testing.T) {
 		}
 		hands.Wait()
 		require.Zero(t, b.stuck(), "held although the predecessor was applied")
-		assert.Zero(t, b.open(inbox.Held))
+		assert.Zero(t, b.open(admin.Held))
 		assert.Equal(t, n, b.count(`SELECT COUNT(*) FROM applied WHERE version = 1`))
 		held := b.events.Count("held")
 		t.Logf("%d races, %d successors held", n, held)
-		assert.Equal(t, held, b.open(inbox.Received))
+		assert.Equal(t, held, b.open(admin.Received))
 		assert.Equal(t, n-held, b.count(`SELECT COUNT(*) FROM applied WHERE version = 2`))
 		assert.Positive(t, held)
 		assert.Less(t, held, n, "both orders were seen")

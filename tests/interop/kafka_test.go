@@ -15,6 +15,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kfake"
 
 	"github.com/millrace-go/millrace/inbox"
+	"github.com/millrace-go/millrace/inbox/admin"
 	millrace "github.com/millrace-go/millrace/middleware"
 	"github.com/millrace-go/millrace/pubsub"
 	"github.com/millrace-go/millrace/tests/rig"
@@ -95,8 +96,8 @@ func TestKafkaPositions(t *testing.T) {
 	assert.Regexp(t, `^[012]$`, parked.Position.Partition)
 	assert.Zero(t, parked.Position.Offset)
 	close(broken)
-	require.NoError(t, store.Retry(t.Context(), parked.ID, inbox.Operator{Name: "ada", Reason: "mended"}, nil))
-	rig.Eventually(t, "it is handled", func() bool { return len(rig.Find(t, store, inbox.Filter{})) == 0 })
+	require.NoError(t, admin.New(store).Retry(t.Context(), parked.ID, admin.Operator{Name: "ada", Reason: "mended"}, nil))
+	rig.Eventually(t, "it is handled", func() bool { return len(rig.Find(t, store, admin.Filter{})) == 0 })
 }
 
 // newKafka returns a topic whose brokers are those of kfake, which speak Kafka's protocol in this

@@ -19,6 +19,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-go/millrace/inbox"
+	"github.com/millrace-go/millrace/inbox/admin"
 	millrace "github.com/millrace-go/millrace/middleware"
 	"github.com/millrace-go/millrace/outbox"
 	"github.com/millrace-go/millrace/pubsub"
@@ -83,7 +84,7 @@ type logged struct {
 	events *rig.Events
 	log    *watermill.CaptureLoggerAdapter
 	store  *inbox.Store
-	parked []inbox.Message
+	parked []admin.Message
 
 	mu     sync.Mutex
 	errors []error
@@ -254,23 +255,23 @@ func (l *logged) queue() {
 	feed.Send(l, collides)
 	require.True(l, rig.Answer(l, collides))
 	require.Eventually(l, func() bool {
-		l.parked, err = l.store.Find(l.Context(), inbox.Filter{Consumer: "queue", Status: inbox.Parked}, 0, 10)
+		l.parked, err = admin.New(l.store).Find(l.Context(), admin.Filter{Consumer: "queue", Status: admin.Parked}, 0, 10)
 		return err == nil && len(l.parked) == 2
 	}, rig.Patience, 5*time.Millisecond)
 	stop()
 }
 
 func (l *logged) operators() {
-	by := inbox.Operator{Name: "ann", Reason: "to see what is said"}
+	by := admin.Operator{Name: "ann", Reason: "to see what is said"}
 	ctx := l.Context()
-	l.note(l.store.ReplacePayload(ctx, l.parked[0].ID, []byte(secret+"   "), by))
-	l.note(l.store.Retry(ctx, l.parked[0].ID, by, &rig.Publisher{}))
-	l.note(l.store.Discard(ctx, l.parked[1].ID, by))
-	l.note(l.store.Discard(ctx, l.parked[1].ID, by)) // which is gone
-	l.note(l.store.Pause(ctx, "queue", 0, by))
-	l.note(l.store.Resume(ctx, "queue", 0, by))
-	l.note(l.store.SetVersion(ctx, inbox.Aggregate{Consumer: "versions", ID: "account-1"}, 9, by))
-	l.note(l.store.Forget(ctx, "versions", 0, by))
+	l.note(admin.New(l.store).ReplacePayload(ctx, l.parked[0].ID, []byte(secret+"   "), by))
+	l.note(admin.New(l.store).Retry(ctx, l.parked[0].ID, by, &rig.Publisher{}))
+	l.note(admin.New(l.store).Discard(ctx, l.parked[1].ID, by))
+	l.note(admin.New(l.store).Discard(ctx, l.parked[1].ID, by)) // which is gone
+	l.note(admin.New(l.store).Pause(ctx, "queue", 0, by))
+	l.note(admin.New(l.store).Resume(ctx, "queue", 0, by))
+	l.note(admin.New(l.store).SetVersion(ctx, inbox.Aggregate{Consumer: "versions", ID: "account-1"}, 9, by))
+	l.note(admin.New(l.store).Forget(ctx, "versions", 0, by))
 }
 
 // outcomes has what a handler returned settled, and its claim purged.

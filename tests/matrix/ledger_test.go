@@ -11,6 +11,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/millrace-go/millrace/inbox"
+	"github.com/millrace-go/millrace/inbox/admin"
 	"github.com/millrace-go/millrace/inbox/inboxtest"
 )
 
@@ -167,7 +168,7 @@ func (s *service) misplaced(ctx context.Context, db *sqlx.DB, _ *performance) ([
 	if err != nil {
 		return nil, err
 	}
-	open, err := store.Find(ctx, inbox.Filter{Consumer: consumer}, 0, inbox.MaxPage)
+	open, err := admin.New(store).Find(ctx, admin.Filter{Consumer: consumer}, 0, admin.MaxPage)
 	if err != nil {
 		return nil, err
 	}
@@ -175,16 +176,16 @@ func (s *service) misplaced(ctx context.Context, db *sqlx.DB, _ *performance) ([
 	for _, l := range s.letters {
 		switch {
 		case l.fate == refused:
-			want = append(want, fmt.Sprintf("%s %v", l.uuid, inbox.Parked))
+			want = append(want, fmt.Sprintf("%s %v", l.uuid, admin.Parked))
 		case !l.fate.effective():
-			want = append(want, fmt.Sprintf("%s %v", l.uuid, inbox.FailedTerminal))
+			want = append(want, fmt.Sprintf("%s %v", l.uuid, admin.FailedTerminal))
 		}
 	}
 	if s.forged { // in a new epoch it may be the other one
-		want = append(want, fmt.Sprintf("%s %v", forgedUUID, inbox.Parked))
+		want = append(want, fmt.Sprintf("%s %v", forgedUUID, admin.Parked))
 	}
 	for _, m := range open {
-		if slices.ContainsFunc(open, func(o inbox.Message) bool { return o.UUID == m.UUID && o.Epoch < m.Epoch }) {
+		if slices.ContainsFunc(open, func(o admin.Message) bool { return o.UUID == m.UUID && o.Epoch < m.Epoch }) {
 			continue // it came in both epochs, of which the later knows nothing of the other
 		}
 		got = append(got, fmt.Sprintf("%s %v", m.UUID, m.Status))
@@ -222,9 +223,9 @@ func (s *service) unjournaled(ctx context.Context, db *sqlx.DB, f *performance) 
 	if s.former {
 		epochs = []int{0, 1}
 	}
-	var journal []inbox.Journaled
+	var journal []admin.Journaled
 	for _, epoch := range epochs {
-		some, err := store.Journal(ctx, inbox.JournalFilter{Consumer: consumer, Epoch: &epoch}, 0, inbox.MaxPage)
+		some, err := admin.New(store).Journal(ctx, admin.JournalFilter{Consumer: consumer, Epoch: &epoch}, 0, admin.MaxPage)
 		if err != nil && (!s.former || !errors.Is(err, inbox.ErrNotFound)) { // in one of the two nothing may have come
 			return nil, err
 		}

@@ -16,6 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-go/millrace/inbox"
+	"github.com/millrace-go/millrace/inbox/admin"
 	"github.com/millrace-go/millrace/metrics"
 	millrace "github.com/millrace-go/millrace/middleware"
 	"github.com/millrace-go/millrace/outbox"
@@ -188,7 +189,7 @@ func TestARouterIsMeasured(t *testing.T) {
 		require.NoError(t, err)
 		assert.Empty(t, problems)
 
-		require.NoError(t, b.store.Pause(t.Context(), "billing", 0, inbox.Operator{Name: "ann", Reason: "a test"}))
+		require.NoError(t, admin.New(b.store).Pause(t.Context(), "billing", 0, admin.Operator{Name: "ann", Reason: "a test"}))
 		rig.Purge(t, b.store)
 		b.expect(t, `
 			millrace_inbox_paused{consumer=billing} 1

@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-go/millrace/inbox"
+	"github.com/millrace-go/millrace/inbox/admin"
 	millrace "github.com/millrace-go/millrace/middleware"
 	"github.com/millrace-go/millrace/tests/testdb"
 )
@@ -97,7 +98,7 @@ func TestFromATableOfProcessedMessages(t *testing.T) {
 		s.deliver(1, s.before, first)
 		s.deliver(2, first, first)
 		report := s.imports(db)
-		assert.Equal(t, inbox.ImportReport{New: report.New, Known: 3*perStep - report.New}, report)
+		assert.Equal(t, admin.ImportReport{New: report.New, Known: 3*perStep - report.New}, report)
 		assert.GreaterOrEqual(t, report.New, perStep/2, "what the old release handled, and nobody saw again")
 		s.deliver(3, first, second)
 		s.deliver(last, second, second)
@@ -196,19 +197,19 @@ func (s *shop) balance(id string) (balance int) {
 }
 
 // imports has the inbox know what the table knows.
-func (s *shop) imports(db *testdb.DB) inbox.ImportReport {
+func (s *shop) imports(db *testdb.DB) admin.ImportReport {
 	s.Helper()
 	store, err := inbox.NewStore(db.DB, inbox.Config{})
 	require.NoError(s, err)
 	var ids []string
 	require.NoError(s, s.db.SelectContext(s.Context(), &ids, `SELECT message_id FROM processed`))
-	report, err := store.Import(s.Context(), inbox.ConsumerConfig{Name: "accounts"}, func(yield func(inbox.Imported, error) bool) {
+	report, err := admin.New(store).Import(s.Context(), inbox.ConsumerConfig{Name: "accounts"}, func(yield func(admin.Imported, error) bool) {
 		for _, id := range ids {
-			if !yield(inbox.Imported{Key: []string{id}}, nil) {
+			if !yield(admin.Imported{Key: []string{id}}, nil) {
 				return
 			}
 		}
-	}, inbox.Operator{Name: "ann", Reason: "the inbox takes the place of our table"}, inbox.Pace{})
+	}, admin.Operator{Name: "ann", Reason: "the inbox takes the place of our table"}, admin.Pace{})
 	require.NoError(s, err)
 	return report
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-go/millrace/inbox"
+	"github.com/millrace-go/millrace/inbox/admin"
 	millrace "github.com/millrace-go/millrace/middleware"
 	"github.com/millrace-go/millrace/tests/testdb"
 )
@@ -42,7 +43,7 @@ var attemptBodies = []testdb.Body{
 		given := fresh(msg)
 		require.Panics(t, func() { _, _ = h(given) })
 		same(t, msg, given)
-		b.storedAs(inbox.FailedRetryable, msg)
+		b.storedAs(admin.FailedRetryable, msg)
 		crash = false
 		_, err := h(given)
 		require.NoError(t, err)
@@ -125,7 +126,7 @@ var attemptBodies = []testdb.Body{
 		_, err := h(given)
 		require.ErrorIs(t, err, errBoom)
 		same(t, msg, given)
-		b.storedAs(inbox.FailedRetryable, msg)
+		b.storedAs(admin.FailedRetryable, msg)
 		_, err = h(given)
 		require.NoError(t, err)
 		assert.Equal(t, []string{"fetched"}, b.effects())

@@ -17,6 +17,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-go/millrace/inbox"
+	"github.com/millrace-go/millrace/inbox/admin"
 	millrace "github.com/millrace-go/millrace/middleware"
 	"github.com/millrace-go/millrace/pubsub"
 	"github.com/millrace-go/millrace/tests/rig"
@@ -157,11 +158,11 @@ func (b *bed) rows() int {
 }
 
 // storedAs asserts that the only open message of its UUID is want, as it came.
-func (b *bed) storedAs(status inbox.Status, want *message.Message) {
+func (b *bed) storedAs(status admin.Status, want *message.Message) {
 	b.Helper()
-	found, err := b.store.Find(context.WithoutCancel(b.Context()), inbox.Filter{Consumer: consumer}, 0, 100)
+	found, err := admin.New(b.store).Find(context.WithoutCancel(b.Context()), admin.Filter{Consumer: consumer}, 0, 100)
 	require.NoError(b, err)
-	found = slices.DeleteFunc(found, func(m inbox.Message) bool { return m.UUID != want.UUID || m.Status != status })
+	found = slices.DeleteFunc(found, func(m admin.Message) bool { return m.UUID != want.UUID || m.Status != status })
 	require.Len(b, found, 1, "messages that are %v", status)
 	same(b, want, &message.Message{UUID: found[0].UUID, Payload: found[0].Payload, Metadata: found[0].Metadata})
 }

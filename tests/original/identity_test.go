@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/assert"
 
 	"github.com/millrace-go/millrace/inbox"
+	"github.com/millrace-go/millrace/inbox/admin"
 	millrace "github.com/millrace-go/millrace/middleware"
 	"github.com/millrace-go/millrace/pubsub"
 	"github.com/millrace-go/millrace/tests/rig"
@@ -24,7 +25,7 @@ var identityBodies = []testdb.Body{
 		msg := change(1)
 		s.deliver(msg)
 		assert.Empty(t, b.effects())
-		b.storedAs(inbox.FailedTerminal, msg)
+		b.storedAs(admin.FailedTerminal, msg)
 	}},
 	{Name: "another UUID behind Durable", Why: "one message with two keys is handled twice, so it is kept for an operator", Run: func(t *testing.T, db *testdb.DB) {
 		b := newBed(t, db)
@@ -33,7 +34,7 @@ var identityBodies = []testdb.Body{
 		msg := change(1)
 		s.deliver(msg)
 		assert.Empty(t, b.effects())
-		b.storedAs(inbox.FailedTerminal, msg)
+		b.storedAs(admin.FailedTerminal, msg)
 	}},
 	{Name: "another UUID behind Durable, and one key", Why: "it is known and kept as it came", Run: func(t *testing.T, db *testdb.DB) {
 		b := newBed(t, db)
@@ -59,14 +60,14 @@ var identityBodies = []testdb.Body{
 
 		other := change(2)
 		s.deliver(other)
-		b.storedAs(inbox.Parked, other)
+		b.storedAs(admin.Parked, other)
 		late := change(3)
 		late.Metadata.Set("_watermill_amqp_redelivered", "true")
 		s.deliver(late)
 		rig.Eventually(b, "it is parked", func() bool {
-			return b.rows() == 2 && b.count(`SELECT COUNT(*) FROM millrace_messages WHERE status = ?`, inbox.Parked) == 2
+			return b.rows() == 2 && b.count(`SELECT COUNT(*) FROM millrace_messages WHERE status = ?`, admin.Parked) == 2
 		})
-		b.storedAs(inbox.Parked, late)
+		b.storedAs(admin.Parked, late)
 		assert.Len(t, b.effects(), 1)
 	}},
 	{Name: "a fingerprint behind Durable", Why: "both ask it about the message as it came", Run: func(t *testing.T, db *testdb.DB) {
@@ -132,9 +133,9 @@ var identityBodies = []testdb.Body{
 		msg := change(1)
 		s.deliver(msg)
 		rig.Eventually(b, "it failed", func() bool {
-			return b.count(`SELECT COUNT(*) FROM millrace_messages WHERE status = ?`, inbox.FailedTerminal) == 1
+			return b.count(`SELECT COUNT(*) FROM millrace_messages WHERE status = ?`, admin.FailedTerminal) == 1
 		})
-		b.storedAs(inbox.FailedTerminal, msg)
+		b.storedAs(admin.FailedTerminal, msg)
 		fails = false
 		corrected := fresh(msg)
 		corrected.Payload = lock("corrected")

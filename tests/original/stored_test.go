@@ -9,7 +9,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/millrace-go/millrace/inbox"
+	"github.com/millrace-go/millrace/inbox/admin"
 	millrace "github.com/millrace-go/millrace/middleware"
 	"github.com/millrace-go/millrace/pubsub"
 	"github.com/millrace-go/millrace/tests/rig"
@@ -93,7 +93,7 @@ func held(b *bed, p place, mode pubsub.Mode) {
 	first, second := change(1), change(2)
 	s.deliver(second)
 	rig.Eventually(b, "it is held", func() bool { return b.events.Count("held") == 1 })
-	b.storedAs(inbox.Held, second)
+	b.storedAs(admin.Held, second)
 	s.deliver(first)
 	rig.Eventually(b, "both are applied", func() bool { return len(b.effects()) == 2 && b.rows() == 0 })
 	assert.ElementsMatch(b, []string{p.body(first), p.body(second)}, b.effects())
@@ -111,7 +111,7 @@ func parked(b *bed, p place) {
 	s := b.serve(nil, p.handle, p.chain(b.inbox(), millrace.VersionGate{}.Middleware)...)
 	msg := change(1)
 	s.deliver(change(1), msg) // the version is the first one's
-	b.storedAs(inbox.Parked, msg)
+	b.storedAs(admin.Parked, msg)
 }
 
 func collided(b *bed, p place) {
@@ -120,7 +120,7 @@ func collided(b *bed, p place) {
 	twin := fresh(msg)
 	twin.Payload = lock("another")
 	s.deliver(msg, twin, twin, msg)
-	b.storedAs(inbox.Parked, twin)
+	b.storedAs(admin.Parked, twin)
 	assert.Equal(b, 1, b.rows())
 	assert.Len(b, b.effects(), 1)
 }
@@ -142,7 +142,7 @@ func recorded(b *bed, p place) {
 	case <-time.After(rig.Patience):
 		require.Fail(b, "it is nacked")
 	}
-	b.storedAs(inbox.FailedRetryable, msg)
+	b.storedAs(admin.FailedRetryable, msg)
 	fails = false
 	s.deliver(msg)
 	assert.Equal(b, []string{p.body(msg)}, b.effects())
@@ -154,7 +154,7 @@ func journaled(b *bed, p place) {
 	s := b.serve(nil, p.handle, p.chain(b.inbox(func(i *millrace.Inbox) { i.Journal = true }))...)
 	msg := change(1)
 	s.deliver(msg)
-	kept, err := b.store.Journal(b.Context(), inbox.JournalFilter{Consumer: consumer}, 0, 10)
+	kept, err := admin.New(b.store).Journal(b.Context(), admin.JournalFilter{Consumer: consumer}, 0, 10)
 	require.NoError(b, err)
 	require.Len(b, kept, 1)
 	same(b, msg, kept[0].Message)
@@ -205,7 +205,7 @@ func givenUp(b *bed, p place) {
 		require.Fail(b, "OnPark is called")
 	}
 	rig.Eventually(b, "it is parked", func() bool {
-		return b.count(`SELECT COUNT(*) FROM millrace_messages WHERE status = ?`, inbox.Parked) == 1
+		return b.count(`SELECT COUNT(*) FROM millrace_messages WHERE status = ?`, admin.Parked) == 1
 	})
-	b.storedAs(inbox.Parked, msg)
+	b.storedAs(admin.Parked, msg)
 }

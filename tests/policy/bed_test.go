@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-go/millrace/inbox"
+	"github.com/millrace-go/millrace/inbox/admin"
 	"github.com/millrace-go/millrace/outbox"
 	"github.com/millrace-go/millrace/policy"
 	"github.com/millrace-go/millrace/tests/rig"
@@ -118,8 +119,8 @@ func (b *bed) becomes(want done) {
 }
 
 // open counts what the store keeps of a consumer in a state.
-func (b *bed) open(handler string, status inbox.Status) int {
+func (b *bed) open(handler string, status admin.Status) int {
 	b.Helper()
-	found := rig.Find(b, b.store, inbox.Filter{Consumer: handler, Status: status})
+	found := rig.Find(b, b.store, admin.Filter{Consumer: handler, Status: status})
 	return len(found)
 }

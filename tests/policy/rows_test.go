@@ -7,6 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-go/millrace/inbox"
+	"github.com/millrace-go/millrace/inbox/admin"
 	"github.com/millrace-go/millrace/tests/rig"
 	"github.com/millrace-go/millrace/tests/testdb"
 )
@@ -70,12 +71,12 @@ func TestGaps(t *testing.T) {
 	each(t, func(b *bed) {
 		b.publish(change("x", "chair", 1, "made"), change("z", "chair", 3, "sold"))
 		require.Equal(b, everywhere("x z").with(done{"audit-copy": "x"}), b.done())
-		require.Equal(b, 1, b.open("audit-copy", inbox.Held))
+		require.Equal(b, 1, b.open("audit-copy", admin.Held))
 
 		b.publish(change("y", "chair", 2, "priced"))
 		b.becomes(everywhere("x z y").with(done{"audit-copy": "x y z", "search-indexer": "x z"}))
 		require.Equal(b, 1, b.events.Count("stale"))
-		require.Zero(b, b.open("audit-copy", inbox.Held))
+		require.Zero(b, b.open("audit-copy", admin.Held))
 	})
 }
 
@@ -88,7 +89,7 @@ func TestMessagesThatLackWhatARuleNeeds(t *testing.T) {
 		}
 		require.Equal(b, everywhere("x").with(done{"search-indexer": "", "analytics": "", "audit-copy": ""}), b.done())
 		for _, handler := range []string{"search-indexer", "analytics", "audit-copy"} {
-			require.Equal(b, 1, b.open(handler, inbox.FailedTerminal), handler)
+			require.Equal(b, 1, b.open(handler, admin.FailedTerminal), handler)
 		}
 	})
 }
@@ -100,7 +101,7 @@ func TestReplaysOfWhatIsRemembered(t *testing.T) {
 		b.publish(msg)
 		b.publish(replayed(msg))
 		require.Equal(b, everywhere("x").with(done{"cache-warmer": "x x"}), b.done())
-		require.Zero(b, b.open("", inbox.Parked))
+		require.Zero(b, b.open("", admin.Parked))
 	})
 }
 
@@ -110,11 +111,11 @@ func TestReplaysOfWhatIsNew(t *testing.T) {
 		b.publish(replayed(change("x", "chair", 1, "made")))
 		refused := everywhere("x").with(done{"notification-sender": "", "mails": "", "commands": ""})
 		require.Equal(b, refused, b.done())
-		require.Equal(b, 1, b.open("notification-sender", inbox.Parked))
+		require.Equal(b, 1, b.open("notification-sender", admin.Parked))
 
 		require.Eventually(b, func() bool { // a queue says a moment after its start that it is there
-			retried, err := b.store.RetryAll(b.Context(), inbox.Filter{Consumer: "notification-sender"},
-				inbox.Operator{Name: "ada", Reason: "it was never sent"}, nil, inbox.Pace{})
+			retried, err := admin.New(b.store).RetryAll(b.Context(), admin.Filter{Consumer: "notification-sender"},
+				admin.Operator{Name: "ada", Reason: "it was never sent"}, nil, admin.Pace{})
 			return err == nil && retried == 1
 		}, rig.Patience, tick)
 		b.becomes(refused.with(done{"notification-sender": "x", "mails": "x"}))
@@ -147,8 +148,8 @@ func TestAttempts(t *testing.T) {
 	each(t, func(b *bed) {
 		b.outside.fail["notification-sender"] = 1000
 		require.True(b, b.deliver("notification-sender", change("x", "chair", 1, "made")))
-		require.Eventually(b, func() bool { return b.open("notification-sender", inbox.Parked) == 1 }, rig.Patience, tick)
-		found := rig.Find(b, b.store, inbox.Filter{Status: inbox.Parked})
+		require.Eventually(b, func() bool { return b.open("notification-sender", admin.Parked) == 1 }, rig.Patience, tick)
+		found := rig.Find(b, b.store, admin.Filter{Status: admin.Parked})
 		require.Equal(b, 8, found[0].Attempts)
 	})
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-go/millrace/inbox"
+	"github.com/millrace-go/millrace/inbox/admin"
 	millrace "github.com/millrace-go/millrace/middleware"
 	"github.com/millrace-go/millrace/outbox"
 	"github.com/millrace-go/millrace/replay"
@@ -20,7 +21,7 @@ import (
 	"github.com/millrace-go/millrace/tests/testdb"
 )
 
-var ada = inbox.Operator{Name: "ada", Reason: "the projection lost a column"}
+var ada = admin.Operator{Name: "ada", Reason: "the projection lost a column"}
 
 // bed is a service with an outbox, a relay that keeps what it sends, and two consumers of what that
 // sends: a projection, and one that mails.

@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-go/millrace/inbox"
+	"github.com/millrace-go/millrace/inbox/admin"
 	millrace "github.com/millrace-go/millrace/middleware"
 	"github.com/millrace-go/millrace/replay"
 	"github.com/millrace-go/millrace/tests/rig"
@@ -91,11 +92,11 @@ var journalBodies = []testdb.Body{
 		fails = errors.New("it fails")
 		_, err = handle(failed.Copy())
 		require.ErrorIs(t, err, fails)
-		kept, err := b.store.Journal(t.Context(), inbox.JournalFilter{Consumer: "unpacks"}, 0, 10)
+		kept, err := admin.New(b.store).Journal(t.Context(), admin.JournalFilter{Consumer: "unpacks"}, 0, 10)
 		require.NoError(t, err)
 		require.Len(t, kept, 1)
 		as(handled, kept[0].Message)
-		open := rig.Find(t, b.store, inbox.Filter{Consumer: "unpacks"})
+		open := rig.Find(t, b.store, admin.Filter{Consumer: "unpacks"})
 		require.Len(t, open, 1)
 		as(failed, &message.Message{Payload: open[0].Payload, Metadata: open[0].Metadata})
 	})},

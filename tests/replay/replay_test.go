@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-go/millrace/inbox"
+	"github.com/millrace-go/millrace/inbox/admin"
 	millrace "github.com/millrace-go/millrace/middleware"
 	"github.com/millrace-go/millrace/outbox"
 	"github.com/millrace-go/millrace/pubsub"
@@ -115,7 +116,7 @@ var bodies = []testdb.Body{
 		status = b.run(b.request("two"))
 		assert.Equal(t, replay.Done, status.State)
 		assert.Equal(t, 12, b.sent(), "what is done is done")
-		entries, err := b.store.Audit(t.Context(), inbox.ConsumerFilter{}, 0, 10)
+		entries, err := admin.New(b.store).Audit(t.Context(), admin.ConsumerFilter{}, 0, 10)
 		require.NoError(t, err)
 		require.Len(t, entries, 2)
 		assert.Equal(t, "replay", entries[0].Action)

@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-go/millrace/inbox"
+	"github.com/millrace-go/millrace/inbox/admin"
 	"github.com/millrace-go/millrace/outbox"
 )
 
@@ -39,25 +40,25 @@ func Exec(ctx context.Context, query string, args ...any) error {
 }
 
 // Story is what the store tells of a message.
-func Story(t testing.TB, store *inbox.Store, messageID string) inbox.Story {
+func Story(t testing.TB, store *inbox.Store, messageID string) admin.Story {
 	t.Helper()
-	story, err := store.Story(context.WithoutCancel(t.Context()), messageID)
+	story, err := admin.New(store).Story(context.WithoutCancel(t.Context()), messageID)
 	require.NoError(t, err)
 	return story
 }
 
 // Parked are the first hundred messages that wait for an operator.
-func Parked(t testing.TB, store *inbox.Store) []inbox.Message {
+func Parked(t testing.TB, store *inbox.Store) []admin.Message {
 	t.Helper()
-	parked, err := store.Parked(context.WithoutCancel(t.Context()), 0, 100)
+	parked, err := admin.New(store).Find(context.WithoutCancel(t.Context()), admin.Filter{Status: admin.Parked}, 0, 100)
 	require.NoError(t, err)
 	return parked
 }
 
 // Find returns the first hundred messages that are open and that f lets through.
-func Find(t testing.TB, store *inbox.Store, f inbox.Filter) []inbox.Message {
+func Find(t testing.TB, store *inbox.Store, f admin.Filter) []admin.Message {
 	t.Helper()
-	found, err := store.Find(context.WithoutCancel(t.Context()), f, 0, 100)
+	found, err := admin.New(store).Find(context.WithoutCancel(t.Context()), f, 0, 100)
 	require.NoError(t, err)
 	return found
 }

@@ -21,6 +21,7 @@ import (
 	_ "modernc.org/sqlite" // registers "sqlite"
 
 	"github.com/millrace-go/millrace/inbox"
+	"github.com/millrace-go/millrace/inbox/admin"
 	"github.com/millrace-go/millrace/outbox"
 	"github.com/millrace-go/millrace/tests/process"
 )
@@ -142,14 +143,14 @@ func (s *service) obey(ctx context.Context) error {
 }
 
 func (s *service) operate(ctx context.Context) error {
-	by := inbox.Operator{Name: "test", Reason: "an upgrade"}
+	by := admin.Operator{Name: "test", Reason: "an upgrade"}
 	if s.Ill {
-		return s.store.Pause(ctx, "waiting", 0, by)
+		return admin.New(s.store).Pause(ctx, "waiting", 0, by)
 	}
-	if err := s.store.Resume(ctx, "waiting", 0, by); err != nil {
+	if err := admin.New(s.store).Resume(ctx, "waiting", 0, by); err != nil {
 		return err
 	}
-	_, err := s.store.RetryAll(ctx, inbox.Filter{}, by, nil, inbox.Pace{})
+	_, err := admin.New(s.store).RetryAll(ctx, admin.Filter{}, by, nil, admin.Pace{})
 	return err
 }
 

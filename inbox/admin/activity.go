@@ -1,0 +1,68 @@
+package admin
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/jmoiron/sqlx"
+	"github.com/millrace-go/millrace/internal/database"
+)
+
+// Activity is what one consumer and epoch did in one minute, in all processes of the
+// service.
+type Activity struct {
+	Consumer string
+	Epoch    int
+	Minute   time.Time // its beginning
+
+	Completed  int64
+	Failed     int64 // runs that were rolled back
+	Duplicates int64 // copies that were answered without the handler
+	Stale      int64 // messages whose version its aggregate was past
+	Held       int64 // messages that came before their predecessor
+	Parked     int64
+
+	// Handling is the time that the runs took, which were completed or failed.
+	Handling time.Duration
+}
+
+// ActivityKept is for how long [Admin.Activity] is kept.
+const ActivityKept = 24 * time.Hour
+
+// Activity lists, by minute, consumer and epoch, what was done since the minute of since. A
+// minute in which a consumer did nothing is left out. What a process did is written by
+// [inbox.Store.Run] every ten seconds, counted for the minute in which it is written, and by
+// [inbox.Store.Close]; a process that dies takes the last figures with it, and a commit whose answer
+// is lost can count twice. Handlers without middleware.Inbox are not counted.
+func (a *Admin) Activity(ctx context.Context, since time.Time) ([]Activity, error) {
+	var rows []activityRow
+	err := sqlx.SelectContext(ctx, a.rows.Reader(ctx), &rows, a.rows.Dialect.SelectActivity,
+		since.Truncate(time.Minute).UnixMicro(), []byte(a.rows.Namespace))
+	if err != nil {
+		return nil, fmt.Errorf("inbox: list the activity: %w", database.Explain(err))
+	}
+	all := make([]Activity, 0, len(rows))
+	for _, r := range rows {
+		all = append(all, Activity{
+			Consumer: string(r.Name), Epoch: r.Epoch, Minute: time.UnixMicro(r.Minute).UTC(),
+			Completed: r.Completed, Failed: r.Failed, Duplicates: r.Duplicates,
+			Stale: r.Stale, Held: r.Held, Parked: r.Parked,
+			Handling: time.Duration(r.Handling) * time.Microsecond,
+		})
+	}
+	return all, nil
+}
+
+type activityRow struct {
+	Name       []byte `db:"name"`
+	Epoch      int    `db:"epoch"`
+	Minute     int64  `db:"minute"`
+	Completed  int64  `db:"completed"`
+	Failed     int64  `db:"failed"`
+	Duplicates int64  `db:"duplicates"`
+	Stale      int64  `db:"stale"`
+	Held       int64  `db:"held"`
+	Parked     int64  `db:"parked"`
+	Handling   int64  `db:"handling_us"`
+}

@@ -1,0 +1,133 @@
+package admin
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/jmoiron/sqlx"
+	"github.com/millrace-go/millrace/inbox"
+	"github.com/millrace-go/millrace/internal/database"
+	"github.com/millrace-go/millrace/internal/keycode"
+	"github.com/millrace-go/millrace/internal/stored"
+)
+
+// SetVersion says that an aggregate was brought to version by other means: by a snapshot, or because
+// what is missing will never come. Messages up to it are stale from then on, and what is
+// held for the next one is released.
+func (a *Admin) SetVersion(ctx context.Context, of inbox.Aggregate, version int64, by Operator) error {
+	if err := by.Validate(); err != nil {
+		return err
+	}
+	v := inbox.Version{Aggregate: of.ID, Number: version}
+	if of.ID == "" || version < 0 {
+		return fmt.Errorf("inbox: set version: %s is not possible", v)
+	}
+	consumer, err := a.rows.Consumer(ctx, of.Consumer, of.Epoch)
+	if err != nil {
+		return fmt.Errorf("inbox: set version of aggregate %q: %w", of.ID, err)
+	}
+	err = a.rows.Write(ctx, func(tx *sqlx.Tx) error {
+		if err := a.raise(ctx, tx, consumer.ID, v); err != nil {
+			return err
+		}
+		if err := a.inbox.Release(ctx, tx, consumer.ID, v); err != nil {
+			return fmt.Errorf("release what is held: %w", err)
+		}
+		return a.rows.AuditOf(ctx, tx, by, "set version", consumer.ID, keycode.Encode(of.ID), v.String())
+	})
+	if err != nil {
+		return fmt.Errorf("inbox: set version of aggregate %q: %w", of.ID, database.Explain(err))
+	}
+	a.inbox.Decided(by, "set version", watermill.LogFields{
+		"consumer": of.Consumer, "epoch": of.Epoch, "aggregate": of.ID, "version": version,
+	})
+	a.inbox.Advanced(stored.Name{Name: of.Consumer, Epoch: of.Epoch}, v)
+	return nil
+}
+
+// raise brings an aggregate to v, which must not take it back: that would have messages
+// handled again whose claims are there.
+func (a *Admin) raise(ctx context.Context, tx *sqlx.Tx, consumer int32, v inbox.Version) error {
+	id := keycode.Encode(v.Aggregate)
+	_, err := tx.ExecContext(ctx, a.rows.Dialect.Gate.SetVersion, consumer, id, v.Number, 0, 0, []byte{})
+	if err != nil {
+		return err
+	}
+	var row stored.Aggregate // which is locked: its first message may have been with a handler until now
+	if err := row.Scan(tx.QueryRowContext(ctx, a.rows.Dialect.Gate.SelectAggregate, consumer, id)); err != nil {
+		return err
+	}
+	if row.Version > v.Number {
+		return fmt.Errorf("it is at version %d already, and cannot go back to %d: Forget begins anew", row.Version, v.Number)
+	}
+	return nil
+}
+
+// Forget has everything handled again that is delivered to the consumer again: it drops
+// what the consumer has seen and how far its aggregates are, to rebuild a projection.
+// Stop the consumer's handlers in every process first, and empty the projection; what was
+// parked stays, and what was held is delivered anew. An outcome that the broker may lack
+// keeps its claim. The journal stays, to be replayed, and goes with the claims of those that are
+// handled again. To rebuild beside the running consumer raise its Epoch instead.
+func (a *Admin) Forget(ctx context.Context, consumer string, epoch int, by Operator) error {
+	if err := by.Validate(); err != nil {
+		return err
+	}
+	row, err := a.rows.Consumer(ctx, consumer, epoch)
+	if err == nil {
+		err = a.forgetVersions(ctx, row, by)
+	}
+	if err == nil {
+		err = a.forgetClaims(ctx, row)
+	}
+	a.rows.Forget()
+	if err != nil {
+		return fmt.Errorf("inbox: forget what consumer %q has seen: %w", consumer, database.Explain(err))
+	}
+	a.inbox.Decided(by, "forget", watermill.LogFields{"consumer": consumer, "epoch": epoch})
+	return nil
+}
+
+func (a *Admin) forgetVersions(ctx context.Context, consumer stored.Consumer, by Operator) error {
+	return a.rows.Write(ctx, func(tx *sqlx.Tx) error {
+		for _, statement := range []string{a.rows.Dialect.Gate.LowerPurgeLine, a.rows.Dialect.Gate.DeleteVersions} {
+			if _, err := tx.ExecContext(ctx, statement, consumer.ID); err != nil {
+				return err
+			}
+		}
+		if _, err := tx.ExecContext(ctx, a.rows.Dialect.Gate.ReleaseAll, []byte("forgotten by "+by.Name), consumer.ID); err != nil {
+			return err
+		}
+		return a.rows.AuditOf(ctx, tx, by, "forget", consumer.ID, []byte{}, "everything the consumer has seen")
+	})
+}
+
+func (a *Admin) forgetClaims(ctx context.Context, consumer stored.Consumer) error {
+	const page = 500
+	for last := []byte{}; ; {
+		var ids [][]byte
+		if err := a.rows.SelectContext(ctx, &ids, a.rows.Dialect.Gate.SelectForgetable, consumer.ID, last, page); err != nil {
+			return err
+		}
+		if len(ids) == 0 {
+			return nil
+		}
+		err := a.rows.Write(ctx, func(tx *sqlx.Tx) error {
+			for _, statement := range []string{a.rows.Dialect.DeleteClaims, a.rows.Dialect.DeleteResults, a.rows.Dialect.History.DeleteHistory} {
+				query, args, err := a.rows.Dialect.In(statement, consumer.ID, ids)
+				if err != nil {
+					return err
+				}
+				if _, err := tx.ExecContext(ctx, query, args...); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+		if err != nil {
+			return err
+		}
+		last = ids[len(ids)-1]
+	}
+}

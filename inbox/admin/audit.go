@@ -1,0 +1,134 @@
+package admin
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"slices"
+	"time"
+
+	"github.com/jmoiron/sqlx"
+
+	"github.com/millrace-go/millrace/internal/database"
+	"github.com/millrace-go/millrace/internal/keycode"
+	"github.com/millrace-go/millrace/internal/stored"
+)
+
+// ConsumerFilter says which consumers of the namespace are meant. Fields that are zero match
+// all.
+type ConsumerFilter struct {
+	Consumer string
+	Epoch    *int // nil matches all
+}
+
+func (f ConsumerFilter) filter() Filter { return Filter{Consumer: f.Consumer, Epoch: f.Epoch} }
+
+// AuditEntry is what an operator did.
+type AuditEntry struct {
+	ID       int64
+	At       time.Time
+	Operator Operator
+	Action   string
+	Detail   string
+
+	// Consumer and Epoch are empty for what was decided about the outbox, which has no
+	// namespace: every service that shares the tables sees it.
+	Consumer string
+	Epoch    int
+
+	// MessageID is the key of the message, a UUID for the outbox. It is the aggregate where a
+	// version was set, and empty where the whole consumer was meant.
+	MessageID string
+}
+
+type auditRow struct {
+	ID        int64  `db:"id"`
+	At        int64  `db:"at"`
+	Actor     []byte `db:"actor"`
+	Action    []byte `db:"action"`
+	Reason    []byte `db:"reason"`
+	Consumer  int32  `db:"consumer"`
+	MessageID []byte `db:"message_id"`
+	Detail    []byte `db:"detail"`
+}
+
+// outboxAudit stands in for a consumer where the outbox is meant.
+const outboxAudit = 0
+
+// Audit lists what operators did, the newest first: at most limit entries, which is at most
+// MaxPage, before the one with the given ID (0 to begin). A filter leaves out the outbox. What
+// was decided about a collision stands there twice, for each of the two messages.
+func (a *Admin) Audit(ctx context.Context, f ConsumerFilter, before int64, limit int) ([]AuditEntry, error) {
+	entries, err := a.audited(ctx, f, before, limit)
+	if err != nil {
+		return nil, fmt.Errorf("inbox: list what operators did: %w", database.Explain(err))
+	}
+	return entries, nil
+}
+
+// audited reads the range of each consumer in the order of its index, so a page costs what
+// it holds, however much was done.
+func (a *Admin) audited(ctx context.Context, f ConsumerFilter, before int64, limit int) ([]AuditEntry, error) {
+	if err := validPage(limit); err != nil {
+		return nil, err
+	}
+	if before == 0 {
+		before = math.MaxInt64
+	}
+	rows, err := a.matching(ctx, f.filter())
+	if err != nil {
+		return nil, err
+	}
+	consumers := make(map[int32]stored.Consumer, len(rows)+1)
+	for _, c := range rows {
+		consumers[c.ID] = c
+	}
+	if f == (ConsumerFilter{}) {
+		consumers[outboxAudit] = stored.Consumer{}
+	}
+	var ids []int64
+	for consumer := range consumers {
+		var found []int64
+		err := sqlx.SelectContext(ctx, a.rows.Reader(ctx), &found, a.rows.Dialect.Remedy.ListAudit, consumer, before, limit)
+		if err != nil {
+			return nil, err
+		}
+		ids = append(ids, found...)
+	}
+	slices.Sort(ids)
+	slices.Reverse(ids)
+	ids = ids[:min(len(ids), limit)]
+	if len(ids) == 0 {
+		return nil, nil
+	}
+	var found []auditRow
+	query, args, err := a.rows.Dialect.In(a.rows.Dialect.Remedy.SelectAudit, ids)
+	if err == nil {
+		err = sqlx.SelectContext(ctx, a.rows.Reader(ctx), &found, query, args...)
+	}
+	entries := make([]AuditEntry, 0, len(found))
+	for _, row := range found {
+		entries = append(entries, row.entry(consumers[row.Consumer]))
+	}
+	return entries, err
+}
+
+func (r auditRow) entry(c stored.Consumer) AuditEntry {
+	e := AuditEntry{
+		ID: r.ID, At: time.UnixMicro(r.At).UTC(),
+		Operator: Operator{Name: string(r.Actor), Reason: string(r.Reason)},
+		Action:   string(r.Action), Detail: string(r.Detail),
+		Consumer: string(c.Name), Epoch: c.Epoch, MessageID: keycode.String(r.MessageID),
+	}
+	if r.Consumer == outboxAudit {
+		e.MessageID = string(r.MessageID)
+	}
+	return e
+}
+
+func validPage(limit int) error {
+	if limit < 1 || limit > MaxPage {
+		return fmt.Errorf("limit %d is not between 1 and %d: for more, list what is after the last of a page", limit, MaxPage)
+	}
+	return nil
+}

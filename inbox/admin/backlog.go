@@ -1,0 +1,168 @@
+package admin
+
+import (
+	"cmp"
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/jmoiron/sqlx"
+
+	"github.com/millrace-go/millrace/inbox"
+	"github.com/millrace-go/millrace/internal/bounded"
+	"github.com/millrace-go/millrace/internal/database"
+)
+
+// Backlog is what is stored and open for one consumer and epoch.
+type Backlog struct {
+	Consumer string
+	Epoch    int
+	Paused   bool // by an operator
+	Served   bool // a queue delivers it, in this or another process
+
+	Due            Count // RECEIVED, or FAILED_RETRYABLE and due: could be delivered now
+	Waiting        Count // FAILED_RETRYABLE, and not due yet
+	Taken          Count // RECEIVED or FAILED_RETRYABLE, and leased: about to be handed out
+	InProgress     Count // IN_PROGRESS: with a handler
+	Stale          Count // IN_PROGRESS, but the lease lapsed: whoever had it gave no answer
+	Settling       Count // SETTLING: handled, what the handler produced is to be published
+	FailedTerminal Count // waits for an operator
+	Parked         Count // waits for an operator
+	Held           Count // waits for its predecessor
+
+	// OldestPending is the age of the message that was stored first of those that are
+	// RECEIVED or FAILED_RETRYABLE, OldestHeld that of those that are HELD.
+	OldestPending time.Duration
+	OldestHeld    time.Duration
+
+	Unsettled       Count         // outcomes that are not known to be published
+	OldestUnsettled time.Duration // age of the oldest that was counted
+
+	Retention time.Duration // how long claims are kept, or inbox.Forever
+	Window    time.Duration // the longest redelivery window that was declared, 0 for none
+}
+
+// Count is a number of messages, counted up to a limit.
+type Count = bounded.Count
+
+// BacklogOptions is how [Admin.Backlog] counts.
+type BacklogOptions struct {
+	// CountTo is up to which number is counted; beyond it a figure says "at least". Defaults
+	// to 10,000.
+	CountTo int
+}
+
+// Backlog returns what is open for each consumer and epoch of the namespace, by name and
+// epoch. It takes some milliseconds for each, however many rows there are. The figures are read one
+// after the other: between two of them a message may go from one state to the next.
+func (a *Admin) Backlog(ctx context.Context, o BacklogOptions) ([]Backlog, error) {
+	if o.CountTo < 0 {
+		return nil, fmt.Errorf("inbox: backlog: CountTo %d is negative", o.CountTo)
+	}
+	all, err := a.backlog(ctx, cmp.Or(o.CountTo, 10_000))
+	if err != nil {
+		return nil, fmt.Errorf("inbox: backlog: %w", database.Explain(err))
+	}
+	return all, nil
+}
+
+func (a *Admin) backlog(ctx context.Context, most int) ([]Backlog, error) {
+	now, err := a.rows.Now(ctx)
+	if err != nil {
+		return nil, err
+	}
+	consumers, err := a.matching(ctx, Filter{})
+	if err != nil {
+		return nil, err
+	}
+	all := make([]Backlog, 0, len(consumers))
+	for _, c := range consumers {
+		b := Backlog{
+			Consumer: string(c.Name), Epoch: c.Epoch, Paused: c.Paused, Served: c.Served,
+			Retention: inbox.Forever, Window: time.Duration(c.Window) * time.Microsecond,
+		}
+		if c.Retention != 0 {
+			b.Retention = time.Duration(c.Retention) * time.Microsecond
+		}
+		if err := a.countOpen(ctx, c.ID, &b, now, most); err != nil {
+			return nil, err
+		}
+		all = append(all, b)
+	}
+	slices.SortFunc(all, func(a, b Backlog) int {
+		return cmp.Or(cmp.Compare(a.Consumer, b.Consumer), cmp.Compare(a.Epoch, b.Epoch))
+	})
+	return all, nil
+}
+
+// countOpen fills in the figures of one consumer. Each reads a range of an index, which
+// ends after most rows.
+func (a *Admin) countOpen(ctx context.Context, consumer int32, b *Backlog, now time.Time, most int) error {
+	db, at := a.rows.Reader(ctx), now.UnixMicro()
+	for status, count := range map[Status]*Count{
+		Settling: &b.Settling, FailedTerminal: &b.FailedTerminal, Parked: &b.Parked, Held: &b.Held,
+	} {
+		var n int
+		if err := sqlx.GetContext(ctx, db, &n, a.rows.Dialect.Remedy.CountStatus, consumer, status, most+1); err != nil {
+			return err
+		}
+		*count = bounded.UpTo(n, most)
+	}
+	if err := a.countLeased(ctx, consumer, b, at, most); err != nil {
+		return err
+	}
+	return a.countOldest(ctx, consumer, b, at, most)
+}
+
+// countLeased fills in the figures of the states in which a process may have a message.
+func (a *Admin) countLeased(ctx context.Context, consumer int32, b *Backlog, at int64, most int) error {
+	var due Count
+	for status, count := range map[Status]struct{ lapsed, leased, rest *Count }{
+		Received:        {lapsed: &due, leased: &b.Taken, rest: new(Count)},
+		InProgress:      {lapsed: &b.Stale, leased: &b.InProgress, rest: new(Count)},
+		FailedRetryable: {lapsed: &due, leased: &b.Taken, rest: &b.Waiting},
+	} {
+		var n, lapsed, leased int
+		err := a.rows.Reader(ctx).QueryRowxContext(ctx, a.rows.Dialect.Remedy.CountLapsed, at, at, consumer, status, most+1).
+			Scan(&n, &lapsed, &leased)
+		if err != nil {
+			return err
+		}
+		for part, m := range map[*Count]int{count.lapsed: lapsed, count.leased: leased, count.rest: n - lapsed - leased} {
+			*part = part.Plus(Count{N: m, AtLeast: n > most})
+		}
+	}
+	if due.AtLeast { // not all were looked at: those that are due are found by another index
+		if err := sqlx.GetContext(ctx, a.rows.Reader(ctx), &due.N, a.rows.Dialect.Remedy.CountDue, consumer, at, most+1); err != nil {
+			return err
+		}
+	}
+	b.Due = bounded.UpTo(due.N, most)
+	return nil
+}
+
+// countOldest fills in the ages of one consumer, and its outcomes.
+func (a *Admin) countOldest(ctx context.Context, consumer int32, b *Backlog, at int64, most int) error {
+	db := a.rows.Reader(ctx)
+	for status, oldest := range map[Status]*time.Duration{
+		Received: &b.OldestPending, FailedRetryable: &b.OldestPending, Held: &b.OldestHeld,
+	} {
+		var stored int64
+		err := sqlx.GetContext(ctx, db, &stored, a.rows.Dialect.Remedy.SelectOldest, consumer, status)
+		if errors.Is(err, sql.ErrNoRows) {
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		*oldest = max(*oldest, time.Duration(at-stored)*time.Microsecond)
+	}
+	var outcomes int
+	var stored int64
+	err := db.QueryRowxContext(ctx, a.rows.Dialect.Remedy.CountOutcomes, at, consumer, most+1).Scan(&outcomes, &stored)
+	b.Unsettled, b.OldestUnsettled = bounded.UpTo(outcomes, most), max(time.Duration(at-stored)*time.Microsecond, 0)
+	return err
+}

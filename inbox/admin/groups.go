@@ -1,0 +1,162 @@
+package admin
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/jmoiron/sqlx"
+	"github.com/millrace-go/millrace/internal/database"
+	"github.com/millrace-go/millrace/internal/stored"
+)
+
+// FailureGroup is what messages have in common whose last errors are of one shape.
+type FailureGroup struct {
+	ErrorGroup int64  // as [Filter] takes it
+	Shape      string // of the errors: what differs between them is a question mark
+	Error      string // of one of them, the last that was received
+	Messages   int
+	AtLeast    bool // not all were looked at, so there may be more messages
+	Consumers  []string
+	First      time.Time // when the first of them was received …
+	Last       time.Time // … and the last
+}
+
+// How many groups of one consumer and state are looked at, and how many rows of it, or of
+// one consumer where a group is asked for.
+const (
+	mostGroups  = 1000
+	mostGrouped = 100_000
+)
+
+type groupRow struct {
+	Group    int64 `db:"group_id"`
+	Messages int   `db:"failures"`
+	First    int64 `db:"first_at"`
+	Last     int64 `db:"last_at"`
+	Example  int64 `db:"example"`
+}
+
+// FailureGroups returns what makes messages fail, the most frequent first. Without a Status
+// in f it looks at what is to be tried again, failed terminally, and parked after an error.
+// Of one consumer and state it looks at the 100,000 rows that were stored last, where f names
+// a group at as many of that.
+//
+// Two errors are of one group when their first lines are the same but for quoted texts,
+// numbers, times, hex numbers, UUIDs and other ids. What is beyond 200 bytes does not count.
+func (a *Admin) FailureGroups(ctx context.Context, f Filter) ([]FailureGroup, error) {
+	groups, err := a.failureGroups(ctx, f)
+	if err != nil {
+		return nil, fmt.Errorf("inbox: group failures: %w", database.Explain(err))
+	}
+	return groups, nil
+}
+
+func (a *Admin) failureGroups(ctx context.Context, f Filter) ([]FailureGroup, error) {
+	if err := f.validate(); err != nil {
+		return nil, err
+	}
+	consumers, err := a.matching(ctx, f)
+	if err != nil {
+		return nil, err
+	}
+	groups, examples, cut := make(map[int64]*FailureGroup), make(map[int64]int64), false
+	for _, c := range consumers {
+		rows, partly, err := a.groupRows(ctx, c.ID, f)
+		if err != nil {
+			return nil, err
+		}
+		cut = cut || partly
+		for _, row := range rows {
+			if groups[row.Group] == nil {
+				groups[row.Group] = &FailureGroup{ErrorGroup: row.Group}
+			}
+			groups[row.Group].add(row, string(c.Name))
+			examples[row.Group] = max(examples[row.Group], row.Example)
+		}
+	}
+	all := make([]FailureGroup, 0, len(groups))
+	for _, g := range groups {
+		g.AtLeast = cut
+		all = append(all, *g)
+	}
+	slices.SortFunc(all, func(a, b FailureGroup) int {
+		return cmp.Or(cmp.Compare(b.Messages, a.Messages), cmp.Compare(a.ErrorGroup, b.ErrorGroup))
+	})
+	all = all[:min(len(all), mostGroups)]
+	return all, a.exemplify(ctx, all, examples)
+}
+
+// groupRows reads the groups of one consumer, and reports whether there may be more of them.
+func (a *Admin) groupRows(ctx context.Context, consumer int32, f Filter) (all []groupRow, cut bool, err error) {
+	read := func(statement string, args ...any) error {
+		var rows []groupRow
+		if err := sqlx.SelectContext(ctx, a.rows.Reader(ctx), &rows, statement, append(f.bounds(), args...)...); err != nil {
+			return err
+		}
+		looked := 0
+		for _, row := range rows {
+			looked += row.Messages
+			if row.Group != 0 {
+				all = append(all, row)
+			}
+		}
+		cut = cut || looked >= mostGrouped || len(rows) >= mostGroups
+		return nil
+	}
+	states := f.statuses(FailedRetryable, FailedTerminal, Parked)
+	if f.ErrorGroup != 0 {
+		err = read(a.rows.Dialect.Remedy.GroupFailure, states[0], states[len(states)-1], consumer, f.ErrorGroup, mostGrouped)
+		return all, cut, err
+	}
+	for _, status := range states {
+		if err := read(a.rows.Dialect.Remedy.GroupFailures, consumer, status, mostGrouped, mostGroups); err != nil {
+			return nil, false, err
+		}
+	}
+	return all, cut, nil
+}
+
+func (g *FailureGroup) add(row groupRow, consumer string) {
+	first, last := time.UnixMicro(row.First).UTC(), time.UnixMicro(row.Last).UTC()
+	if g.Messages == 0 || first.Before(g.First) {
+		g.First = first
+	}
+	if last.After(g.Last) {
+		g.Last = last
+	}
+	g.Messages += row.Messages
+	if !slices.Contains(g.Consumers, consumer) {
+		g.Consumers = append(g.Consumers, consumer)
+	}
+}
+
+// exemplify gives each group the error of its example, unless that was handled meanwhile.
+func (a *Admin) exemplify(ctx context.Context, groups []FailureGroup, examples map[int64]int64) error {
+	if len(groups) == 0 {
+		return nil
+	}
+	ids := make([]int64, 0, len(groups))
+	for _, g := range groups {
+		ids = append(ids, examples[g.ErrorGroup])
+	}
+	query, args, err := a.rows.Dialect.In(a.rows.Dialect.Remedy.SelectErrors, ids)
+	if err != nil {
+		return err
+	}
+	var rows []stored.Message
+	if err := sqlx.SelectContext(ctx, a.rows.Reader(ctx), &rows, query, args...); err != nil {
+		return err
+	}
+	errors := make(map[int64]string)
+	for _, row := range rows {
+		errors[row.ErrorGroup.Int64] = string(row.LastError)
+	}
+	for i := range groups {
+		groups[i].Error = errors[groups[i].ErrorGroup]
+		groups[i].Shape = stored.Shape(groups[i].Error)
+	}
+	return nil
+}

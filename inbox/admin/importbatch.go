@@ -1,0 +1,251 @@
+package admin
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"iter"
+	"maps"
+	"math"
+	"math/rand/v2"
+	"slices"
+	"time"
+
+	"github.com/jmoiron/sqlx"
+
+	"github.com/millrace-go/millrace/inbox"
+	"github.com/millrace-go/millrace/internal/dialect"
+	"github.com/millrace-go/millrace/internal/keycode"
+	"github.com/millrace-go/millrace/internal/stored"
+)
+
+// importer is one import.
+type importer struct {
+	admin   *Admin
+	config  inbox.ConsumerConfig
+	given   inbox.ConsumerConfig // without defaults
+	id      int32                // of the consumer's row; 0: it has none
+	report  ImportReport
+	pending []importedKey
+	write   func(context.Context, *importBatch) error // which counts too
+}
+
+// importedKey is a key that is no more than well-formed.
+type importedKey struct {
+	number int
+	key    []string
+	id     []byte
+	at     int64 // 0: now
+}
+
+// importBatch is what is stored together.
+type importBatch struct {
+	at    map[string]int64 // by the stored key, when it was handled
+	twice int              // keys that came before in the batch
+	line  int64            // when the youngest was handled that is too old; 0: none is
+	old   int
+}
+
+const importedAtOnce = 500
+
+// run goes through all of them, no faster than pace says.
+func (i *importer) run(ctx context.Context, all iter.Seq2[Imported, error], pace Pace) error {
+	if pace.PerSecond < 0 {
+		return fmt.Errorf("PerSecond %d is negative", pace.PerSecond)
+	}
+	if pace.PerSecond == 0 {
+		pace.PerSecond = 1000
+	}
+	if pace.Mark == nil {
+		pace.Mark = new(int64)
+	}
+	number, began, skipped := 0, time.Now(), int(*pace.Mark)
+	flush := func() error {
+		err := i.flush(ctx)
+		if err == nil {
+			*pace.Mark = int64(max(number, skipped))
+		}
+		if pace.Progress != nil {
+			pace.Progress(i.report.Read())
+		}
+		return err
+	}
+	for in, err := range all {
+		if err == nil {
+			err = ctx.Err()
+		}
+		if err != nil {
+			return errors.Join(err, flush())
+		}
+		if number++; number <= skipped {
+			continue
+		}
+		i.add(number, in)
+		if len(i.pending) < min(importedAtOnce, pace.PerSecond) {
+			continue
+		}
+		if err := flush(); err != nil {
+			return err
+		}
+		if err := pace.wait(ctx, began, i.report.Read()); err != nil {
+			return err
+		}
+	}
+	return flush()
+}
+
+// add makes a key of its parts.
+func (i *importer) add(number int, in Imported) {
+	key, err := i.admin.inbox.KeyOfParts(i.config.Key, in.Key)
+	if in.Problem != nil {
+		err = in.Problem
+	}
+	if err != nil {
+		i.refuse(number, in.Key, err)
+		return
+	}
+	k := importedKey{number: number, key: slices.Clone(in.Key), id: keycode.Encode(key)}
+	if !in.ProcessedAt.IsZero() {
+		k.at = in.ProcessedAt.UnixMicro()
+	}
+	i.pending = append(i.pending, k)
+}
+
+func (i *importer) refuse(number int, key []string, err error) {
+	if i.report.Refused++; len(i.report.Refusals) < maxRefusals {
+		i.report.Refusals = append(i.report.Refusals, Refusal{number, slices.Clone(key), err})
+	}
+}
+
+// flush does what has come together, also where ctx ends meanwhile.
+func (i *importer) flush(ctx context.Context) error {
+	if len(i.pending) == 0 {
+		return nil
+	}
+	ctx, cancel := begun(ctx)
+	defer cancel()
+	now, err := i.admin.rows.Now(ctx)
+	if err != nil {
+		return err
+	}
+	b := i.sort(now)
+	i.pending = i.pending[:0]
+	return i.write(ctx, b)
+}
+
+// sort tells what can be stored from what is too old, or cannot be.
+func (i *importer) sort(now time.Time) *importBatch {
+	b := &importBatch{at: make(map[string]int64, len(i.pending))}
+	oldest, latest := int64(math.MinInt64), now.Add(i.config.ClockSkew).UnixMicro()
+	if r := i.config.Retention; r != inbox.Forever {
+		oldest = now.Add(-r).UnixMicro()
+	}
+	for _, k := range i.pending {
+		if k.at == 0 {
+			k.at = now.UnixMicro()
+		}
+		before, twice := b.at[string(k.id)]
+		switch {
+		case k.at > latest:
+			i.refuse(k.number, k.key, fmt.Errorf("handled at %s, which is still to come",
+				time.UnixMicro(k.at).UTC().Format(time.RFC3339)))
+		case k.at < oldest:
+			b.old++
+			b.line = max(b.line, k.at)
+		default:
+			b.at[string(k.id)] = max(before, k.at)
+			if twice {
+				b.twice++
+			}
+		}
+	}
+	return b
+}
+
+// importedClaim is what is known of a key that is imported.
+type importedClaim struct {
+	ID     []byte `db:"message_id"`
+	Token  int64  `db:"token"`
+	Result int16  `db:"result"`
+}
+
+// store writes claims for the keys that have none, and tells by the token which of them are
+// its own. It waits for handlers that run with one of the keys, so it locks the consumer last.
+func (i *importer) store(ctx context.Context, b *importBatch) error {
+	rows := i.admin.rows
+	token := rand.Int64N(1<<62) + 1 //nolint:gosec // tells batches apart, keeps no secret
+	var claims []importedClaim
+	err := rows.Write(ctx, func(tx *sqlx.Tx) (err error) {
+		if err := i.insert(ctx, tx, b, token); err != nil {
+			return fmt.Errorf("store claims: %w", err)
+		}
+		if b.line > 0 {
+			if _, err := tx.ExecContext(ctx, rows.Dialect.RaisePurgeLine, b.line, i.id); err != nil {
+				return fmt.Errorf("raise the purge line: %w", err)
+			}
+		}
+		claims, err = i.claims(ctx, tx, b)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	i.count(b, claims, token)
+	return nil
+}
+
+func (i *importer) insert(ctx context.Context, tx *sqlx.Tx, b *importBatch, token int64) error {
+	if len(b.at) == 0 {
+		return nil
+	}
+	args := make([]any, 0, 4*len(b.at))
+	for _, id := range slices.Sorted(maps.Keys(b.at)) { // so that two imports cannot deadlock
+		args = append(args, i.id, []byte(id), token, b.at[id])
+	}
+	_, err := tx.ExecContext(ctx, dialect.Rows(i.admin.rows.Dialect.Remedy.ImportClaims, len(b.at)), args...)
+	return err
+}
+
+// claims reads what there is of the keys.
+func (i *importer) claims(ctx context.Context, db sqlx.QueryerContext, b *importBatch) (claims []importedClaim, err error) {
+	if len(b.at) == 0 || i.id == 0 {
+		return nil, nil
+	}
+	ids := make([][]byte, 0, len(b.at))
+	for id := range b.at {
+		ids = append(ids, []byte(id))
+	}
+	d := i.admin.rows.Dialect
+	query, args, err := d.In(d.Remedy.SelectImported, i.id, ids)
+	if err == nil {
+		err = sqlx.SelectContext(ctx, db, &claims, query, args...)
+	}
+	return claims, err
+}
+
+// look counts what store would do.
+func (i *importer) look(ctx context.Context, b *importBatch) error {
+	claims, err := i.claims(ctx, i.admin.rows.Reader(ctx), b)
+	if err == nil {
+		i.count(b, claims, 0)
+	}
+	return err
+}
+
+// count adds up what became of a batch. Of a key without a claim, one is still to be made.
+func (i *importer) count(b *importBatch, claims []importedClaim, token int64) {
+	r := &i.report
+	r.Expired += b.old
+	r.Known += b.twice
+	r.New += len(b.at) - len(claims)
+	for _, c := range claims {
+		switch {
+		case c.Token == token && c.Result == stored.ResultImported:
+			r.New++
+		case c.Result == stored.ResultOpen:
+			r.Open++
+		default:
+			r.Known++
+		}
+	}
+}

@@ -1,0 +1,147 @@
+package admin
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/millrace-go/millrace/inbox"
+	"github.com/millrace-go/millrace/internal/bounded"
+	"github.com/millrace-go/millrace/internal/database"
+)
+
+// KnownConsumer is a consumer of the namespace, one epoch of it, as the tables know it.
+type KnownConsumer struct {
+	Name      string
+	Epoch     int
+	Key       string           // what [Key.String] says of its key
+	Retention time.Duration    // or inbox.Forever
+	Window    time.Duration    // as it was declared; 0: it was not
+	OnReplay  inbox.ReplayRule // as it was when a process of it last began to handle messages
+	Paused    bool             // by an operator
+	Served    bool             // a queue delivers what is stored for it, in some process
+	CreatedAt time.Time
+	PurgedAt  time.Time // when a janitor last saw to it that nothing is kept for too long; zero: never
+	PurgeLine time.Time // when the youngest message was handled that is forgotten; zero: none is
+}
+
+// Consumers lists the consumers of the namespace by name and epoch, without those of
+// [inbox.Store.Leases].
+func (a *Admin) Consumers(ctx context.Context) ([]KnownConsumer, error) {
+	rows, err := a.matching(ctx, Filter{})
+	if err != nil {
+		return nil, fmt.Errorf("inbox: list the consumers: %w", database.Explain(err))
+	}
+	known := make([]KnownConsumer, 0, len(rows))
+	for _, row := range rows {
+		k := KnownConsumer{
+			Name: string(row.Name), Epoch: row.Epoch, Key: string(row.KeySource),
+			Retention: time.Duration(row.Retention) * time.Microsecond,
+			Window:    time.Duration(row.Window) * time.Microsecond,
+			OnReplay:  inbox.ReplayRule(row.OnReplay), Paused: row.Paused, Served: row.Served, CreatedAt: time.UnixMicro(row.CreatedAt).UTC(),
+		}
+		if row.Retention == 0 {
+			k.Retention = inbox.Forever
+		}
+		if row.PurgeLine != 0 {
+			k.PurgeLine = time.UnixMicro(row.PurgeLine).UTC()
+		}
+		if row.PurgedAt != 0 {
+			k.PurgedAt = time.UnixMicro(row.PurgedAt).UTC()
+		}
+		known = append(known, k)
+	}
+	return known, nil
+}
+
+// Expired is how many claims of a consumer are older than its retention.
+type Expired struct {
+	Consumer string
+	Epoch    int
+	Claims   Count
+}
+
+// Expired counts what [inbox.Store.Purge] would delete, among the first lookAt claims of each
+// consumer in the order of their keys, which is no order of age.
+func (a *Admin) Expired(ctx context.Context, lookAt int) ([]Expired, error) {
+	if lookAt < 1 {
+		return nil, fmt.Errorf("inbox: count expired claims: %d claims are too few to look at", lookAt)
+	}
+	all, err := a.expired(ctx, lookAt)
+	if err != nil {
+		return nil, fmt.Errorf("inbox: count expired claims: %w", database.Explain(err))
+	}
+	return all, nil
+}
+
+func (a *Admin) expired(ctx context.Context, lookAt int) (all []Expired, err error) {
+	now, err := a.rows.Now(ctx)
+	if err != nil {
+		return nil, err
+	}
+	consumers, err := a.matching(ctx, Filter{})
+	if err != nil {
+		return nil, err
+	}
+	for _, c := range consumers {
+		if c.Retention == 0 {
+			continue
+		}
+		var seen, n int
+		err := a.rows.Reader(ctx).QueryRowxContext(ctx, a.rows.Dialect.CountExpired, now.UnixMicro()-c.Retention, c.ID, lookAt+1).
+			Scan(&seen, &n)
+		if err != nil {
+			return nil, err
+		}
+		if n > 0 || seen > lookAt {
+			all = append(all, Expired{string(c.Name), c.Epoch, Count{N: n, AtLeast: seen > lookAt}})
+		}
+	}
+	return all, nil
+}
+
+// Preview is what an operator's call would take of one consumer and epoch.
+type Preview struct {
+	Consumer string
+	Epoch    int
+	Served   bool // a queue delivers what is stored for it, in some process
+	Messages Count
+}
+
+// Preview counts what [Admin.RetryAll] and [Admin.DiscardAll] would take with f now, up to
+// countTo for each state of a consumer.
+func (a *Admin) Preview(ctx context.Context, f Filter, countTo int) ([]Preview, error) {
+	if countTo < 1 {
+		return nil, fmt.Errorf("inbox: preview: countTo %d is less than 1", countTo)
+	}
+	all, err := a.preview(ctx, f, countTo)
+	if err != nil {
+		return nil, fmt.Errorf("inbox: preview: %w", database.Explain(err))
+	}
+	return all, nil
+}
+
+func (a *Admin) preview(ctx context.Context, f Filter, countTo int) (all []Preview, err error) {
+	if err := f.validate(); err != nil {
+		return nil, err
+	}
+	consumers, err := a.matching(ctx, f)
+	if err != nil {
+		return nil, err
+	}
+	for _, c := range consumers {
+		p := Preview{Consumer: string(c.Name), Epoch: c.Epoch, Served: c.Served}
+		for _, part := range a.reaches(c, f, 0, countTo+1, FailedTerminal, Parked) {
+			for len(part.found) <= countTo && !part.ended {
+				if err := a.read(ctx, part); err != nil {
+					return nil, err
+				}
+			}
+			p.Messages = p.Messages.Plus(bounded.UpTo(len(part.found), countTo))
+		}
+		if p.Messages.N > 0 {
+			all = append(all, p)
+		}
+	}
+	return all, nil
+}

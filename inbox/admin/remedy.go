@@ -1,0 +1,142 @@
+package admin
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/jmoiron/sqlx"
+
+	"github.com/millrace-go/millrace/inbox"
+	"github.com/millrace-go/millrace/internal/database"
+	"github.com/millrace-go/millrace/internal/keycode"
+	"github.com/millrace-go/millrace/internal/stored"
+)
+
+// Retry has a message handled that is parked or failed; one that waits for its next attempt
+// is tried at once. Its attempts start anew. A collision is then treated as the distinct
+// message it is.
+//
+// Where a queue (pubsub.Durable) of this or another process serves the consumer, the message
+// is made due there, and to is not used. Otherwise it is sent to its topic by to, with its
+// UUID, metadata and payload, and the delivery runs the handler; where publishing fails the
+// message stays to be tried again: call Retry again. [inbox.ErrNotServed] is returned where there
+// is neither, [inbox.ErrNotFound] for a message in another state.
+func (a *Admin) Retry(ctx context.Context, id int64, by Operator, to message.Publisher) error {
+	if err := by.Validate(); err != nil {
+		return err
+	}
+	row, err := a.find(ctx, id)
+	if err != nil {
+		return err
+	}
+	if m, err := a.whole(ctx, row); err == nil && a.inbox.Unopenable(m.Unreadable) {
+		return explain(&row, "retry", m.Unreadable)
+	}
+	served, err := a.rows.Served(ctx, &row)
+	switch {
+	case err != nil:
+	case served:
+		err = a.rows.Write(ctx, func(tx *sqlx.Tx) error { return a.rows.MakeDue(ctx, tx, by, stored.Retry, &row) })
+		a.inbox.Wake(row.Of())
+	default:
+		err = a.sendBack(ctx, row, by, to)
+	}
+	if err == nil {
+		a.inbox.Decided(by, "retry", row.Fields())
+	}
+	return explain(&row, "retry", err)
+}
+
+// explain says which message the error of an operator's action is about.
+func explain(row *stored.Message, action string, err error) error {
+	if err == nil {
+		return nil
+	}
+	return fmt.Errorf("inbox: %s message %d of consumer %q: %w", action, row.ID, row.Name, database.Explain(err))
+}
+
+// sendBack sends the message to where it came from.
+func (a *Admin) sendBack(ctx context.Context, row stored.Message, by Operator, to message.Publisher) error {
+	if err := row.Remediable(); err != nil {
+		return err
+	}
+	if to == nil {
+		return inbox.ErrNotServed
+	}
+	if _, live := a.rows.Live(ctx); live {
+		return errors.New("not in a handler's transaction: the message would arrive before its commit")
+	}
+	if keycode.IsKeyless(row.MessageID) {
+		return errors.New("it has no key, and nothing would find it under the one it may have now: " +
+			"put pubsub.Durable before its handler, or discard it and publish it by hand")
+	}
+	if strings.HasPrefix(string(row.KeySource), "position") {
+		return errors.New("it is known by its place in a log, and would get another one: " +
+			"put pubsub.Durable before its handler, or discard it and publish it by hand")
+	}
+	m, err := a.whole(ctx, row)
+	if err == nil {
+		err = m.Unreadable
+	}
+	if err != nil {
+		return err
+	}
+	if m.Topic == "" {
+		return errors.New("it came without a router, so its topic is not known: " +
+			"put pubsub.Durable before its handler, or discard it and publish it by hand")
+	}
+	if err := a.rows.Write(ctx, func(tx *sqlx.Tx) error { return a.rows.MakeDue(ctx, tx, by, stored.Retry, &row) }); err != nil {
+		return err
+	}
+	msg := message.NewMessage(m.UUID, m.Payload)
+	msg.Metadata = m.Metadata
+	if err := to.Publish(m.Topic, msg); err != nil {
+		return fmt.Errorf("publish to %q: %w", m.Topic, err)
+	}
+	return nil
+}
+
+// Discard closes a message that is parked, or failed terminally, for good: it counts as
+// completed, and no delivery of it runs the handler. What a version gate holds behind it stays held
+// until [Admin.SetVersion]; the log says so. [inbox.ErrNotFound] is returned for a message that is in another state.
+func (a *Admin) Discard(ctx context.Context, id int64, by Operator) error {
+	if err := by.Validate(); err != nil {
+		return err
+	}
+	row, err := a.find(ctx, id)
+	if err != nil {
+		return err
+	}
+	err = a.rows.Write(ctx, func(tx *sqlx.Tx) error { return a.discard(ctx, tx, by, row) })
+	if err == nil {
+		a.inbox.Decided(by, "discard", row.Fields())
+		a.sayHeldBehind(ctx, row)
+	}
+	return explain(&row, "discard", err)
+}
+
+func (a *Admin) discard(ctx context.Context, tx *sqlx.Tx, by Operator, row stored.Message) error {
+	if !row.Status.Stuck() {
+		return fmt.Errorf("it is %s: %w", row.Status, inbox.ErrNotFound)
+	}
+	closed, err := database.Affected(tx.ExecContext(ctx, a.rows.Dialect.CloseClaim, stored.ResultDiscarded, row.Consumer, row.MessageID))
+	if err != nil {
+		return err
+	}
+	deleted, err := database.Affected(tx.ExecContext(ctx, a.rows.Dialect.DeleteMessage, row.Consumer, row.MessageID, row.Status))
+	if err != nil {
+		return err
+	}
+	if closed != 1 || deleted != 1 {
+		return fmt.Errorf("it is not %s any more: %w", row.Status, inbox.ErrNotFound)
+	}
+	return a.rows.Audit(ctx, tx, by, "discard", &row)
+}
+
+// find returns an open message.
+func (a *Admin) find(ctx context.Context, id int64) (stored.Message, error) {
+	return a.rows.Message(ctx, a.rows.Reader(ctx), id)
+}

@@ -1,0 +1,239 @@
+package admin
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/jmoiron/sqlx"
+	"github.com/millrace-go/millrace/inbox"
+	"github.com/millrace-go/millrace/internal/database"
+	"github.com/millrace-go/millrace/internal/stored"
+)
+
+// Pace is how fast an operator's call goes through many messages.
+type Pace struct {
+	// PerSecond is how many messages are taken in a second. Defaults to 1000.
+	PerSecond int
+
+	// Progress is told, after each batch, how many are done. A panic goes on its way; the batch is
+	// done, and another call goes on with the rest. Defaults to nobody.
+	Progress func(done int)
+
+	// Mark, unless it is nil, is the ID of a row: the call passes over the rows up to it, and
+	// moves it to the last one that it took, so that a call with it goes on there and takes no
+	// message twice. Defaults to nil, which begins with the first.
+	Mark *int64
+}
+
+// RetryAll does for each message that f matches what [Admin.Retry] does for one. Where f
+// names no Status it takes those that wait for an operator: PARKED and FAILED_TERMINAL.
+// Where it names no end it takes what was stored before the call, and each message once, so
+// the call ends though some fail again. It works in batches, and passes over what somebody
+// else changed meanwhile. It returns how many messages are to be handled now, also with an
+// error and at the end of ctx: another call goes on with the rest.
+func (a *Admin) RetryAll(ctx context.Context, f Filter, by Operator, to message.Publisher, pace Pace) (retried int, err error) {
+	retried, err = a.forAll(ctx, f, by, pace, Status.Retryable, func(rows []stored.Message) (int, error) {
+		return a.retryBatch(ctx, rows, by, to)
+	})
+	a.sayAll(by, "retry", f, retried)
+	if err != nil {
+		return retried, fmt.Errorf("inbox: retry messages, %d done: %w", retried, database.Explain(err))
+	}
+	return retried, nil
+}
+
+// DiscardAll does for each message that f matches what [Admin.Discard] does for one, and
+// goes through them as [Admin.RetryAll] does.
+func (a *Admin) DiscardAll(ctx context.Context, f Filter, by Operator, pace Pace) (discarded int, err error) {
+	discarded, err = a.forAll(ctx, f, by, pace, Status.Stuck, func(rows []stored.Message) (int, error) {
+		gone := map[int64]bool{}
+		n, err := a.inBatch(ctx, rows, func(tx *sqlx.Tx, row stored.Message) error {
+			err := a.discard(ctx, tx, by, row)
+			gone[row.ID] = err == nil
+			return err
+		})
+		if n > 0 { // else it was rolled back
+			a.sayHeldBehind(ctx, slices.DeleteFunc(rows, func(row stored.Message) bool { return !gone[row.ID] })...)
+		}
+		return n, err
+	})
+	a.sayAll(by, "discard", f, discarded)
+	if err != nil {
+		return discarded, fmt.Errorf("inbox: discard messages, %d done: %w", discarded, database.Explain(err))
+	}
+	return discarded, nil
+}
+
+func (a *Admin) sayAll(by Operator, action string, f Filter, done int) {
+	fields := watermill.LogFields{"count": done}
+	if f.Consumer != "" {
+		fields["consumer"] = f.Consumer
+	}
+	if done > 0 {
+		a.inbox.Decided(by, action, fields)
+	}
+}
+
+// forAll gives the messages that f matches to work, in batches and no faster than pace says.
+func (a *Admin) forAll(
+	ctx context.Context, f Filter, by Operator, pace Pace, allowed func(Status) bool, work func([]stored.Message) (int, error),
+) (done int, err error) {
+	if err := by.Validate(); err != nil {
+		return 0, err
+	}
+	if f.Status != 0 && !allowed(f.Status) {
+		return 0, fmt.Errorf("that is not possible with messages that are %s", f.Status)
+	}
+	if pace.PerSecond < 0 {
+		return 0, fmt.Errorf("PerSecond %d is negative", pace.PerSecond)
+	}
+	if pace.PerSecond == 0 {
+		pace.PerSecond = 1000
+	}
+	if _, live := a.rows.Live(ctx); live {
+		return 0, errors.New("not in a handler's transaction: it would hold every message until its end")
+	}
+	if f.ReceivedUntil.IsZero() {
+		now, err := a.rows.Now(ctx)
+		if err != nil {
+			return 0, err
+		}
+		f.ReceivedUntil = now.Add(time.Millisecond) // the resolution of SQLite's clock
+	}
+	const most = 100
+	batch, began := min(most, pace.PerSecond), time.Now()
+	if pace.Mark == nil {
+		pace.Mark = new(int64)
+	}
+	for {
+		ids, err := a.list(ctx, f, *pace.Mark, batch, FailedTerminal, Parked)
+		if err != nil || len(ids) == 0 {
+			return done, err
+		}
+		rows, err := a.listed(ctx, a.rows.Dialect.Remedy.SelectListed, ids)
+		if err != nil {
+			return done, err
+		}
+		rows = slices.DeleteFunc(rows, func(r stored.Message) bool { // somebody was faster, since the IDs were read
+			return !slices.Contains(f.statuses(FailedTerminal, Parked), r.Status)
+		})
+		n, err := work(rows)
+		done += n
+		if pace.Progress != nil {
+			pace.Progress(done)
+		}
+		if err != nil {
+			return done, err
+		}
+		if *pace.Mark = ids[len(ids)-1]; len(ids) < batch {
+			return done, nil
+		}
+		if err := pace.wait(ctx, began, done); err != nil {
+			return done, err
+		}
+	}
+}
+
+// wait waits until so many may have been done.
+func (p Pace) wait(ctx context.Context, began time.Time, done int) error {
+	earliest := began.Add(time.Duration(float64(done) / float64(p.PerSecond) * float64(time.Second)))
+	timer := time.NewTimer(time.Until(earliest))
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return ctx.Err()
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// retryBatch makes due what a queue delivers, all at once, and sends back the rest, one by
+// one: what could not be published then, and no other, is left to be tried again.
+func (a *Admin) retryBatch(ctx context.Context, rows []stored.Message, by Operator, to message.Publisher) (done int, err error) {
+	served := make(map[stored.Name]bool)
+	var due []stored.Message
+	for _, row := range rows {
+		live, known := served[row.Of()]
+		if !known {
+			if live, err = a.rows.Served(ctx, &row); err != nil {
+				return done, err
+			}
+			served[row.Of()] = live
+		}
+		if live {
+			due = append(due, row)
+			continue
+		}
+		if err := ctx.Err(); err != nil {
+			return done, err
+		}
+		switch err := a.sendBackWhole(ctx, row, by, to); {
+		case err == nil:
+			done++
+		case !errors.Is(err, inbox.ErrNotFound):
+			return done, explain(&row, "retry", err)
+		}
+	}
+	n, err := a.inBatch(ctx, due, func(tx *sqlx.Tx, row stored.Message) error { return a.rows.MakeDue(ctx, tx, by, stored.Retry, &row) })
+	for name, live := range served {
+		if live {
+			a.inbox.Wake(name)
+		}
+	}
+	return done + n, err
+}
+
+// batchTime bounds a batch, or what is done for one message of it.
+const batchTime = 30 * time.Second
+
+// begun returns a context for what was begun, which is then ended: else nobody knows
+// whether its commit was cut off.
+func begun(ctx context.Context) (context.Context, context.CancelFunc) {
+	return context.WithTimeout(context.WithoutCancel(ctx), batchTime)
+}
+
+// sendBackWhole is sendBack also where ctx ends meanwhile.
+func (a *Admin) sendBackWhole(ctx context.Context, row stored.Message, by Operator, to message.Publisher) error {
+	ctx, cancel := begun(ctx)
+	defer cancel()
+	return a.sendBack(ctx, row, by, to)
+}
+
+// inBatch does the same to all rows in one transaction. Where somebody was faster with one
+// of them it begins again with each by itself, and passes over that one.
+func (a *Admin) inBatch(ctx context.Context, rows []stored.Message, one func(*sqlx.Tx, stored.Message) error) (done int, err error) {
+	if len(rows) == 0 {
+		return 0, nil
+	}
+	ctx, cancel := begun(ctx)
+	defer cancel()
+	err = a.rows.Write(ctx, func(tx *sqlx.Tx) error {
+		for _, row := range rows {
+			if err := one(tx, row); err != nil {
+				return fmt.Errorf("message %d: %w", row.ID, err)
+			}
+		}
+		return nil
+	})
+	if err == nil {
+		return len(rows), nil
+	}
+	if !errors.Is(err, inbox.ErrNotFound) {
+		return 0, err
+	}
+	for _, row := range rows {
+		err := a.rows.Write(ctx, func(tx *sqlx.Tx) error { return one(tx, row) })
+		switch {
+		case err == nil:
+			done++
+		case !errors.Is(err, inbox.ErrNotFound):
+			return done, fmt.Errorf("message %d: %w", row.ID, err)
+		}
+	}
+	return done, nil
+}

@@ -1,0 +1,64 @@
+package admin
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/jmoiron/sqlx"
+	"github.com/millrace-go/millrace/internal/stored"
+)
+
+// MaxPayload is the size of the largest payload that [Admin.ReplacePayload] takes. A
+// database may take less.
+const MaxPayload = 64 << 20
+
+// ReplacePayload corrects the payload of a message that is parked or failed, which
+// Config.AllowPayloadChange must allow. [Admin.Retry] then runs the handler with it. The
+// audit table keeps the hashes of both. From then on a copy with the old payload is not
+// this message any more: it has its key but another payload, a collision. Neither is one
+// with the new payload where Fingerprint is set on a consumer of another process.
+//
+// Where the key is made of the payload, and no queue serves the consumer, the corrected
+// message would come back under another key: leave such a message, and publish by hand.
+func (a *Admin) ReplacePayload(ctx context.Context, id int64, payload []byte, by Operator) error {
+	switch {
+	case !a.inbox.MayReplace():
+		return errors.New("inbox: replace payload: not allowed: set Config.AllowPayloadChange where operators may do so")
+	case payload == nil:
+		return errors.New("inbox: replace payload: the payload is nil: give an empty one if that is meant")
+	case len(payload) > MaxPayload:
+		return fmt.Errorf("inbox: replace payload: %d bytes are more than %d", len(payload), MaxPayload)
+	}
+	if err := by.Validate(); err != nil {
+		return err
+	}
+	row, err := a.find(ctx, id)
+	if err != nil {
+		return err
+	}
+	if err := a.replace(ctx, row, payload, by); err != nil {
+		return explain(&row, "replace the payload of", err)
+	}
+	a.inbox.Decided(by, "replace payload", row.Fields())
+	return nil
+}
+
+func (a *Admin) replace(ctx context.Context, row stored.Message, payload []byte, by Operator) error {
+	if err := row.Remediable(); err != nil {
+		return err
+	}
+	if row.Whole() && bytes.Equal(payload, row.Payload) {
+		return errors.New("it has that payload")
+	}
+	msg, err := row.With(payload)
+	if err != nil {
+		return err
+	}
+	hash, err := a.inbox.Hash(&row, msg)
+	if err != nil {
+		return err
+	}
+	return a.rows.Write(ctx, func(tx *sqlx.Tx) error { return a.inbox.Replace(ctx, tx, by, &row, msg, hash) })
+}

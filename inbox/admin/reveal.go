@@ -1,0 +1,102 @@
+package admin
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/jmoiron/sqlx"
+
+	"github.com/millrace-go/millrace/inbox"
+	"github.com/millrace-go/millrace/internal/database"
+	"github.com/millrace-go/millrace/internal/keycode"
+	"github.com/millrace-go/millrace/internal/stored"
+)
+
+// Reveal returns an open message whole, and keeps in the audit table who looked at it, in
+// the transaction that reads it. Where the payload cannot be had, Unreadable says why. A message
+// that is not open any more is [inbox.ErrNotFound].
+func (a *Admin) Reveal(ctx context.Context, id int64, by Operator) (Message, error) {
+	if err := by.Validate(); err != nil {
+		return Message{}, err
+	}
+	seen, err := a.find(ctx, id)
+	if err != nil {
+		return Message{}, err
+	}
+	var row stored.Message
+	err = a.rows.Write(ctx, func(tx *sqlx.Tx) (err error) {
+		if err := a.rows.Audit(ctx, tx, by, "reveal", &seen); err != nil {
+			return err
+		}
+		row, err = a.rows.Message(ctx, tx, id)
+		return err
+	})
+	if err != nil {
+		return Message{}, explain(&seen, "reveal", err)
+	}
+	m, err := a.whole(ctx, row) // a codec may take its time: not in the transaction
+	return m, explain(&seen, "reveal", err)
+}
+
+// Message returns an open message without its payload, which [Admin.Reveal] returns. One that
+// is not open any more is [inbox.ErrNotFound].
+func (a *Admin) Message(ctx context.Context, id int64) (Message, error) {
+	row, err := a.find(ctx, id)
+	if err != nil {
+		return Message{}, err
+	}
+	m, err := a.outline(ctx, row)
+	return m, explain(&row, "outline", err)
+}
+
+// Outline is [Admin.Story] without the payloads, those of outcomes neither, and without what
+// handlers kept with [inbox.SetResult] and what steps returned.
+func (a *Admin) Outline(ctx context.Context, messageID string) (Story, error) {
+	return a.story(ctx, messageID, teller{
+		a.outline, func([]byte) json.RawMessage { return nil }, a.outcomeOutline, stepOutline,
+	})
+}
+
+// RevealResult returns what the handler of a consumer and epoch kept with [inbox.SetResult] for the
+// message with this key, and keeps in the audit table who looked at it, in the transaction
+// that reads it. Where it kept nothing that is [inbox.ErrNotFound].
+func (a *Admin) RevealResult(ctx context.Context, consumer string, epoch int, messageID string, by Operator) (json.RawMessage, error) {
+	if err := by.Validate(); err != nil {
+		return nil, err
+	}
+	var body json.RawMessage
+	row, err := a.rows.Consumer(ctx, consumer, epoch)
+	if err == nil {
+		err = a.rows.Write(ctx, func(tx *sqlx.Tx) (err error) {
+			body, err = a.resultIn(ctx, tx, row, messageID, by)
+			return err
+		})
+	}
+	if err != nil {
+		return nil, fmt.Errorf("inbox: reveal the result of %q for consumer %q: %w", messageID, consumer, database.Explain(err))
+	}
+	return body, nil
+}
+
+func (a *Admin) resultIn(ctx context.Context, tx *sqlx.Tx, of stored.Consumer, messageID string, by Operator) (json.RawMessage, error) {
+	for _, id := range keycode.Parse(messageID) {
+		var claims []stored.Claim
+		if err := sqlx.SelectContext(ctx, tx, &claims, a.rows.Dialect.StoryClaims, id, []byte(a.rows.Namespace)); err != nil {
+			return nil, err
+		}
+		for _, c := range claims {
+			if string(c.Name) != string(of.Name) || c.Epoch != of.Epoch || c.Body == nil {
+				continue
+			}
+			return c.Body, a.rows.AuditOf(ctx, tx, by, "reveal", of.ID, id, "what its handler kept as its result")
+		}
+	}
+	return nil, inbox.ErrNotFound
+}
+
+func (a *Admin) outcomeOutline(_ context.Context, _, _ string, kept []byte) ([]*message.Message, []error, error) {
+	msgs, err := a.inbox.OutcomeOutline(kept)
+	return msgs, nil, err
+}

@@ -1,0 +1,106 @@
+package admin
+
+import (
+	"context"
+	"database/sql"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/jmoiron/sqlx"
+
+	"github.com/millrace-go/millrace/inbox"
+	"github.com/millrace-go/millrace/internal/database"
+	"github.com/millrace-go/millrace/internal/keycode"
+	"github.com/millrace-go/millrace/internal/stored"
+)
+
+// StepDecision is what an operator found out about a step in doubt.
+type StepDecision int
+
+// What a step can have been.
+const (
+	StepWasDone    StepDecision = iota + 1
+	StepWasNotDone              // it is done with the next attempt at its message
+)
+
+// DecideStep says whether the step in doubt with this id, which [Admin.StepsInDoubt] and the
+// error of the message name, was done. It is audited. [inbox.ErrNotFound] is returned for a step that
+// is not in doubt. A step decided as done has no result.
+func (a *Admin) DecideStep(ctx context.Context, id string, decision StepDecision, by Operator) error {
+	if err := by.Validate(); err != nil {
+		return err
+	}
+	row, err := a.stepInDoubt(ctx, id)
+	if err == nil {
+		err = a.rows.Write(ctx, func(tx *sqlx.Tx) error { return a.decideStep(ctx, tx, row, decision, by) })
+	}
+	if err != nil {
+		return fmt.Errorf("inbox: decide step %q: %w", id, database.Explain(err))
+	}
+	a.inbox.Decided(by, decideAction, watermill.LogFields{
+		"step": string(row.Name), "consumer": string(row.Consumer), "epoch": row.Epoch, "message_id": keycode.String(row.MessageID),
+	})
+	return nil
+}
+
+// decideAction is what the audit table calls it.
+const decideAction = "decide step"
+
+func (a *Admin) stepInDoubt(ctx context.Context, id string) (row stored.Step, err error) {
+	raw, err := hex.DecodeString(strings.ReplaceAll(id, "-", ""))
+	if err != nil || len(raw) != 16 {
+		return row, errors.New("it is not the id of a step")
+	}
+	err = sqlx.GetContext(ctx, a.rows.Reader(ctx), &row, a.rows.Dialect.Steps.SelectStep, raw)
+	switch {
+	case errors.Is(err, sql.ErrNoRows), err == nil && string(row.Namespace) != a.rows.Namespace:
+		return row, inbox.ErrNotFound
+	case err == nil && !row.InDoubt():
+		return row, fmt.Errorf("it is %s: %w", recordOf(&row).State, inbox.ErrNotFound)
+	}
+	return row, err
+}
+
+func (a *Admin) decideStep(ctx context.Context, tx *sqlx.Tx, row stored.Step, decision StepDecision, by Operator) error {
+	state, known := map[StepDecision]stored.StepState{StepWasDone: stored.StepDone, StepWasNotDone: stored.StepNotDone}[decision]
+	if !known {
+		return fmt.Errorf("decision %d is none of the constants", decision)
+	}
+	token := rand.Int64N(1<<62) + 1 //nolint:gosec // tells attempts apart, keeps no secret
+	taken, err := database.Affected(tx.ExecContext(ctx, a.rows.Dialect.Steps.TakeStep, token, row.Epoch, 0, row.ID, row.Token))
+	if err == nil && taken != 1 {
+		err = fmt.Errorf("it is not in doubt any more: %w", inbox.ErrNotFound)
+	}
+	if err != nil {
+		return err
+	}
+	consumer, err := a.stepConsumer(ctx, tx, row)
+	if err != nil {
+		return err
+	}
+	keep := stored.Never
+	if retention := time.Duration(consumer.Retention) * time.Microsecond; retention != 0 {
+		keep = retention + stored.StepMargin(retention)
+	}
+	_, err = tx.ExecContext(ctx, a.rows.Dialect.Steps.EndStep, state, 1, nil, nil, keep.Microseconds(), row.ID, token)
+	if err != nil {
+		return err
+	}
+	return a.rows.AuditOf(ctx, tx, by, decideAction, consumer.ID, row.MessageID, fmt.Sprintf("step %q was %s", row.Name, StepState(state)))
+}
+
+// stepConsumer returns the consumer that a step was done for, of the inbox or of leases.
+func (a *Admin) stepConsumer(ctx context.Context, tx *sqlx.Tx, row stored.Step) (c stored.Consumer, err error) {
+	for _, name := range []string{string(row.Consumer), stored.LeaseNames + string(row.Consumer)} {
+		err = tx.GetContext(ctx, &c, a.rows.Dialect.SelectConsumer, []byte(a.rows.Namespace), []byte(name), row.Epoch)
+		if !errors.Is(err, sql.ErrNoRows) {
+			return c, err
+		}
+	}
+	return c, nil // leases that are kept elsewhere
+}

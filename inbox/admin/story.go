@@ -1,0 +1,174 @@
+package admin
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/jmoiron/sqlx"
+
+	"github.com/millrace-go/millrace/internal/database"
+	"github.com/millrace-go/millrace/internal/keycode"
+	"github.com/millrace-go/millrace/internal/stored"
+)
+
+// Story is all that the tables say of one message, for every consumer and epoch of the
+// namespace.
+type Story struct {
+	MessageID string
+	Claims    []StoryClaim
+	Open      []Message // rows of its own, and of collisions with it
+	Dropped   []StoryDrop
+	Audit     []StoryAudit
+	History   []HistoryEntry
+	Steps     []StepRecord
+}
+
+// StoryClaim is what one consumer did with the message.
+type StoryClaim struct {
+	Consumer    string
+	Epoch       int
+	Completed   bool // false: open, see Story.Open
+	Discarded   bool // completed by an operator
+	Imported    bool // handled by another system, see [Admin.Import]
+	ProcessedAt time.Time
+	Result      json.RawMessage    // of SetResult
+	ResultSize  int                // in bytes, also where Result is left out
+	Outcome     []*message.Message // without the payloads that cannot be had
+	Topic       string             // of the outcome
+	Journaled   bool               // the message is kept whole, see inbox.ConsumerConfig.Journal
+	ReceivedAt  time.Time          // when it was first stored; zero where it was handled at once, and is not journaled
+}
+
+// StoryDrop is a copy that was acked without running the handler; see Config.LogDropped.
+type StoryDrop struct {
+	Consumer string
+	Epoch    int
+	At       time.Time
+	Topic    string
+	Reason   string
+}
+
+// StoryAudit is what an operator did.
+type StoryAudit struct {
+	Consumer string
+	Epoch    int
+	At       time.Time
+	Operator Operator
+	Action   string
+	Detail   string
+}
+
+// noteRow is a copy that was dropped, or something that an operator did.
+type noteRow struct {
+	Name   []byte `db:"name"`
+	Epoch  int    `db:"epoch"`
+	At     int64  `db:"at"`
+	Topic  []byte `db:"topic"`
+	Reason []byte `db:"reason"`
+	Actor  []byte `db:"actor"`
+	Action []byte `db:"action"`
+	Detail []byte `db:"detail"`
+}
+
+// Story returns what is known of the message with this key, which may be one that
+// [Admin.Find] shows. A message never seen, or purged, has an empty story.
+func (a *Admin) Story(ctx context.Context, messageID string) (Story, error) {
+	return a.story(ctx, messageID, teller{
+		a.whole, func(body []byte) json.RawMessage { return body }, a.inbox.Outcome, a.stepWhole,
+	})
+}
+
+// teller makes of what is stored what a story shows.
+type teller struct {
+	message func(context.Context, stored.Message) (Message, error)
+	result  func([]byte) json.RawMessage
+	outcome func(ctx context.Context, consumer, topic string, kept []byte) ([]*message.Message, []error, error)
+	step    func(context.Context, *stored.Step) StepRecord
+}
+
+func (a *Admin) story(ctx context.Context, messageID string, t teller) (Story, error) {
+	story := Story{MessageID: messageID}
+	for _, id := range keycode.Parse(messageID) {
+		if err := a.tell(ctx, id, t, &story); err != nil {
+			return Story{}, fmt.Errorf("inbox: story of %q: %w", messageID, database.Explain(err))
+		}
+	}
+	return story, nil
+}
+
+// tell adds what is known of the message with the stored key id.
+func (a *Admin) tell(ctx context.Context, id []byte, t teller, story *Story) error {
+	namespace, db := []byte(a.rows.Namespace), a.rows.Reader(ctx)
+	var claims []stored.Claim
+	var drops, audits []noteRow
+	var open []stored.Message
+	if err := sqlx.SelectContext(ctx, db, &claims, a.rows.Dialect.StoryClaims, id, namespace); err != nil {
+		return err
+	}
+	if err := sqlx.SelectContext(ctx, db, &open, a.rows.Dialect.StoryMessages, id, namespace, namespace, id); err != nil {
+		return err
+	}
+	if err := sqlx.SelectContext(ctx, db, &drops, a.rows.Dialect.StoryDropped, namespace, id); err != nil {
+		return err
+	}
+	if err := sqlx.SelectContext(ctx, db, &audits, a.rows.Dialect.StoryAudit, namespace, id); err != nil {
+		return err
+	}
+	kept, err := a.journaled(ctx, id)
+	if err != nil {
+		return err
+	}
+	for _, row := range claims {
+		c, err := t.claim(ctx, row)
+		if err != nil {
+			return err
+		}
+		c.ReceivedAt, c.Journaled = kept[stored.Name{Name: c.Consumer, Epoch: c.Epoch}]
+		story.Claims = append(story.Claims, c)
+	}
+	for _, row := range open {
+		m, err := t.message(ctx, row)
+		if err != nil {
+			return err
+		}
+		story.Open = append(story.Open, m)
+	}
+	for _, r := range drops {
+		story.Dropped = append(story.Dropped, StoryDrop{
+			Consumer: string(r.Name), Epoch: r.Epoch, At: time.UnixMicro(r.At).UTC(),
+			Topic: string(r.Topic), Reason: string(r.Reason),
+		})
+	}
+	for _, r := range audits {
+		story.Audit = append(story.Audit, StoryAudit{
+			Consumer: strings.TrimPrefix(string(r.Name), stored.LeaseNames), Epoch: r.Epoch, At: time.UnixMicro(r.At).UTC(),
+			Operator: Operator{Name: string(r.Actor), Reason: string(r.Reason)},
+			Action:   string(r.Action), Detail: string(r.Detail),
+		})
+	}
+	if err := a.tellHistory(ctx, id, story); err != nil {
+		return err
+	}
+	return a.tellSteps(ctx, id, t, story)
+}
+
+func (t teller) claim(ctx context.Context, r stored.Claim) (StoryClaim, error) {
+	c := StoryClaim{
+		Consumer: string(r.Name), Epoch: r.Epoch,
+		Completed: r.Result != stored.ResultOpen, Discarded: r.Result == stored.ResultDiscarded, Imported: r.Result == stored.ResultImported,
+		ProcessedAt: time.UnixMicro(r.ProcessedAt).UTC(), Topic: string(r.Topic),
+	}
+	if r.Body != nil {
+		c.Result, c.ResultSize = t.result(r.Body), len(r.Body)
+	}
+	if r.Outcome == nil {
+		return c, nil
+	}
+	var err error
+	c.Outcome, _, err = t.outcome(ctx, c.Consumer, c.Topic, r.Outcome)
+	return c, err
+}

@@ -1,0 +1,117 @@
+package inbox
+
+import (
+	"context"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/jmoiron/sqlx"
+
+	"github.com/millrace-go/millrace/internal/keycode"
+	"github.com/millrace-go/millrace/internal/stored"
+)
+
+// Internals is what package inbox/admin needs of a running Store. Its methods take and return types of
+// internal packages, so it is of no use to others.
+type Internals struct{ store *Store }
+
+// Internals returns what other packages of Millrace need of s.
+func (s *Store) Internals() Internals { return Internals{s} }
+
+// Rows returns what is stored of the namespace.
+func (i Internals) Rows() *stored.Rows { return &i.store.rows }
+
+// Payload returns the payload of a stored message with this metadata as it came.
+func (i Internals) Payload(ctx context.Context, row *stored.Message, metadata message.Metadata) ([]byte, error) {
+	return i.store.openPayload(ctx, row, metadata)
+}
+
+// Unopenable reports whether err says that a payload will never be opened again.
+func (i Internals) Unopenable(err error) bool { return unopenable(err) }
+
+// Outcome returns the messages of a stored outcome and, for each, why it has no payload.
+func (i Internals) Outcome(
+	ctx context.Context, consumer, topic string, kept []byte,
+) (msgs []*message.Message, problems []error, err error) {
+	return i.store.decodeOutcome(ctx, consumer, topic, kept)
+}
+
+// OutcomeOutline returns the messages of a stored outcome without their payloads.
+func (i Internals) OutcomeOutline(kept []byte) ([]*message.Message, error) {
+	return outlineOutcome(kept)
+}
+
+// StepResult returns what a step returned.
+func (i Internals) StepResult(ctx context.Context, row *stored.Step) ([]byte, error) {
+	return i.store.openStep(ctx, row)
+}
+
+// MayReplace reports whether Config.AllowPayloadChange is set.
+func (i Internals) MayReplace() bool { return i.store.config.AllowPayloadChange }
+
+// Hash is what the consumer of row would store with msg.
+func (i Internals) Hash(row *stored.Message, msg *message.Message) (int64, error) {
+	return i.store.hash(row, msg)
+}
+
+// Replace gives row the payload of msg, if it is still as it was seen.
+func (i Internals) Replace(
+	ctx context.Context, tx *sqlx.Tx, by stored.Operator, row *stored.Message, msg *message.Message, hash int64,
+) error {
+	return i.store.replaceIn(ctx, tx, by, row, msg, hash)
+}
+
+// Wake has the queue of a consumer look at once.
+func (i Internals) Wake(name stored.Name) { i.store.wakeQueue(name) }
+
+// PauseChanged has the queue of a consumer look at once whether it is paused.
+func (i Internals) PauseChanged(name stored.Name) {
+	i.store.pauses.Add(1)
+	i.store.wakeQueue(name)
+}
+
+// Release makes due what waits for v, or for an older version of its aggregate.
+func (i Internals) Release(ctx context.Context, tx *sqlx.Tx, consumer int32, v Version) error {
+	_, err := i.store.releaseHeld(ctx, tx, consumer, versioned{v, keycode.Encode(v.Aggregate)})
+	return err
+}
+
+// Advanced tells, after the commit, who waits for v.
+func (i Internals) Advanced(name stored.Name, v Version) {
+	i.store.advances.tell(name.Prefix()+string(keycode.Encode(v.Aggregate)), v.Number)
+	i.store.wakeQueue(name)
+}
+
+// Decided tells of what an operator did; the audit table keeps it.
+func (i Internals) Decided(by stored.Operator, action string, about watermill.LogFields) {
+	i.store.log.Info("inbox: an operator decided", about.Add(watermill.LogFields{
+		"operator": by.Name, "action": action, "reason": by.Reason,
+	}))
+}
+
+// Settings returns config with its defaults.
+func (i Internals) Settings(config ConsumerConfig) ConsumerConfig {
+	config.setDefaults()
+	return config
+}
+
+// KeyOf returns the key that a consumer with k gives to msg.
+func (i Internals) KeyOf(k Key, msg *message.Message) (string, error) { return k.find(msg) }
+
+// KeyOfParts returns the key that a consumer with k would make of these parts.
+func (i Internals) KeyOfParts(k Key, parts []string) (string, error) { return k.made(parts) }
+
+// KeySource is what is stored of k, which tells it from other keys.
+func (i Internals) KeySource(k Key) string { return k.source }
+
+// Find returns the row of the consumer that config names, and an error if it has another key. A consumer
+// without a row has the ID 0.
+func (i Internals) Find(ctx context.Context, config ConsumerConfig) (stored.Consumer, error) {
+	return (&Consumer{store: i.store, config: config}).known(ctx)
+}
+
+// Register returns the number of the consumer that config names, which gets a row if it has none.
+func (i Internals) Register(ctx context.Context, config ConsumerConfig) (int32, error) {
+	reg, err := (&Consumer{store: i.store, config: config}).register(ctx)
+	return reg.id, err
+}

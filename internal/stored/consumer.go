@@ -1,0 +1,82 @@
+package stored
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/jmoiron/sqlx"
+
+	"github.com/millrace-go/millrace/internal/database"
+)
+
+// LeaseNames begins the names under which consumers of leases are registered. No consumer of the
+// inbox has such a name.
+const LeaseNames = "\x00lease\x00"
+
+// Name names a consumer, one epoch of it.
+type Name struct {
+	Name  string
+	Epoch int
+}
+
+// Prefix is what the consumer's keys begin with in memory.
+func (n Name) Prefix() string { return fmt.Sprintf("%s\x00%d\x00", n.Name, n.Epoch) }
+
+// Consumer is a row of the consumers table.
+type Consumer struct {
+	ID        int32  `db:"id"`
+	Namespace []byte `db:"namespace"`
+	Name      []byte `db:"name"`
+	Epoch     int    `db:"epoch"`
+	KeySource []byte `db:"key_source"`
+	Retention int64  `db:"retention"` // 0: for ever
+	Window    int64  `db:"window_us"`
+	PurgeLine int64  `db:"purge_line"`
+	Paused    bool   `db:"paused"`
+	CreatedAt int64  `db:"created_at"`
+	PurgedAt  int64  `db:"purged_at"` // 0: never
+	OnReplay  int    `db:"on_replay"`
+	Served    bool   `db:"served"` // a queue delivers what is stored for it, in some process
+}
+
+// Rows are the rows of one namespace.
+type Rows struct {
+	*database.DB
+	Namespace string
+}
+
+// Consumer finds a consumer by its name. [ErrNotFound] is returned for one that was never registered.
+func (r *Rows) Consumer(ctx context.Context, name string, epoch int) (Consumer, error) {
+	return r.ConsumerIn(ctx, r.Reader(ctx), name, epoch)
+}
+
+// ConsumerIn is [Rows.Consumer] on db.
+func (r *Rows) ConsumerIn(ctx context.Context, db sqlx.QueryerContext, name string, epoch int) (row Consumer, err error) {
+	err = sqlx.GetContext(ctx, db, &row, r.Dialect.SelectConsumer, []byte(r.Namespace), []byte(name), epoch)
+	if errors.Is(err, sql.ErrNoRows) {
+		err = fmt.Errorf("consumer %q, epoch %d: %w", name, epoch, ErrNotFound)
+	}
+	return row, database.Explain(err)
+}
+
+// Consumers lists the consumers of the namespace, without those of leases: all of them, or those with
+// this name and of this epoch.
+func (r *Rows) Consumers(ctx context.Context, name string, epoch *int) ([]Consumer, error) {
+	if name != "" && epoch != nil {
+		row, err := r.Consumer(ctx, name, *epoch)
+		if errors.Is(err, ErrNotFound) {
+			return nil, nil
+		}
+		return []Consumer{row}, err
+	}
+	var all []Consumer
+	err := sqlx.SelectContext(ctx, r.Reader(ctx), &all, r.Dialect.SelectConsumers)
+	return slices.DeleteFunc(all, func(c Consumer) bool {
+		return string(c.Namespace) != r.Namespace || strings.HasPrefix(string(c.Name), LeaseNames) ||
+			name != "" && string(c.Name) != name || epoch != nil && c.Epoch != *epoch
+	}), err
+}

@@ -1,0 +1,96 @@
+package stored
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/jmoiron/sqlx"
+
+	"github.com/millrace-go/millrace/internal/database"
+)
+
+// ErrNotFound says that there is no such open message.
+var ErrNotFound = errors.New("inbox: no such message, or not in a state that allows this")
+
+// Operator is who decides something, and why. The audit table keeps both.
+type Operator struct {
+	Name   string
+	Reason string
+}
+
+// Validate returns an error where one of the two is missing.
+func (o Operator) Validate() error {
+	if o.Name == "" || o.Reason == "" {
+		return errors.New("inbox: an operator's call needs a Name and a Reason, which are kept")
+	}
+	return nil
+}
+
+// Actions as the audit table calls them.
+const (
+	Retry  = "retry"  // an operator had a message tried again
+	Replay = "replay" // a replay brought it again
+)
+
+// Audit keeps what by decided about a message.
+func (r *Rows) Audit(ctx context.Context, tx *sqlx.Tx, by Operator, action string, row *Message, more ...string) error {
+	detail := fmt.Sprintf("row %d, uuid %q, topic %q, was %s: %s%s",
+		row.ID, row.UUID, row.Topic, row.Status, row.Reason, strings.Join(more, ""))
+	ids := [][]byte{row.MessageID}
+	if row.Original != nil { // a collision is part of two stories
+		ids = append(ids, row.Original)
+	}
+	for _, id := range ids {
+		if err := r.AuditOf(ctx, tx, by, action, row.Consumer, id, detail); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// AuditOf keeps what by decided about a key of a consumer, or with an empty one about all of it.
+func (r *Rows) AuditOf(
+	ctx context.Context, tx *sqlx.Tx, by Operator, action string, consumer int32, id []byte, detail string,
+) error {
+	_, err := tx.ExecContext(ctx, r.Dialect.InsertAudit,
+		[]byte(by.Name), []byte(action), []byte(by.Reason), consumer, id, []byte(detail))
+	if err != nil {
+		return fmt.Errorf("audit: %w", err)
+	}
+	return nil
+}
+
+// Remediable returns why an operator cannot change the message, nil if it is possible.
+func (m *Message) Remediable() error {
+	if !m.Status.Retryable() {
+		return fmt.Errorf("it is %s: %w", m.Status, ErrNotFound)
+	}
+	if m.LeaseToken != 0 {
+		return fmt.Errorf("a process has it, and is about to try it: %w", ErrNotFound)
+	}
+	return nil
+}
+
+// MakeDue gives the message back to its queue, if it is still in the state it was seen in.
+func (r *Rows) MakeDue(ctx context.Context, tx *sqlx.Tx, by Operator, action string, row *Message) error {
+	if err := row.Remediable(); err != nil {
+		return err
+	}
+	moved, err := database.Affected(tx.ExecContext(ctx, r.Dialect.Remedy.RetryMessage,
+		[]byte("tried again by "+by.Name), row.Consumer, row.MessageID, row.Status))
+	if err == nil && moved != 1 {
+		err = fmt.Errorf("it is not %s any more: %w", row.Status, ErrNotFound)
+	}
+	if err != nil {
+		return err
+	}
+	return r.Audit(ctx, tx, by, action, row)
+}
+
+// Served reports whether a queue delivers what is stored for the consumer of row.
+func (r *Rows) Served(ctx context.Context, row *Message) (bool, error) {
+	c, err := r.Consumer(ctx, string(row.Name), row.Epoch)
+	return c.Served, err
+}

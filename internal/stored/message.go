@@ -1,0 +1,154 @@
+package stored
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/jmoiron/sqlx"
+
+	"github.com/millrace-go/millrace/internal/database"
+	"github.com/millrace-go/millrace/internal/keycode"
+	"github.com/millrace-go/millrace/internal/msgcode"
+)
+
+// Form says what the bytes that are stored of a payload are.
+type Form int16
+
+// Forms of payloads.
+const (
+	Plain  Form = 0
+	Sealed Form = 1
+	Erased Form = 2 // before it was stored, so nothing is
+)
+
+// Never is a delay after which nobody waits any more.
+const Never = 100 * 365 * 24 * time.Hour
+
+// Message is a row of the messages table.
+type Message struct {
+	Name         []byte        `db:"name"`
+	KeySource    []byte        `db:"key_source"` // only of a single message
+	Epoch        int           `db:"epoch"`
+	ID           int64         `db:"id"`
+	Consumer     int32         `db:"consumer"`
+	MessageID    []byte        `db:"message_id"`
+	Status       Status        `db:"status"`
+	Attempts     int           `db:"attempts"`
+	Topic        []byte        `db:"topic"`
+	Partition    sql.NullInt64 `db:"partition_no"`
+	Offset       sql.NullInt64 `db:"offset_no"`
+	OrderKey     []byte        `db:"order_key"`
+	EventType    []byte        `db:"event_type"`
+	EventVersion []byte        `db:"event_version"`
+	UUID         []byte        `db:"uuid"`
+	Metadata     []byte        `db:"metadata"`
+	Payload      []byte        `db:"payload"`
+	Hash         int64         `db:"payload_hash"`
+	ReceivedAt   int64         `db:"received_at"`
+	DueAt        int64         `db:"due_at"`
+	LeaseToken   int64         `db:"lease_token"`
+	LastError    []byte        `db:"last_error"`
+	ErrorGroup   sql.NullInt64 `db:"error_group"`
+	Reason       []byte        `db:"reason"`
+	Original     []byte        `db:"original"`
+	Aggregate    []byte        `db:"aggregate"`
+	Version      sql.NullInt64 `db:"version"`
+	Form         Form          `db:"payload_form"`
+	Ref          []byte        `db:"payload_ref"`
+}
+
+// Of names the consumer of the message.
+func (m *Message) Of() Name { return Name{string(m.Name), m.Epoch} }
+
+// Whole reports whether the row has the payload as it came.
+func (m *Message) Whole() bool { return m.Form == Plain && m.Ref == nil }
+
+// Decoded returns the metadata of the message.
+func (m *Message) Decoded() (message.Metadata, error) {
+	metadata, err := msgcode.DecodeMetadata(m.Metadata)
+	if err != nil {
+		return nil, fmt.Errorf("message %d: %w (%w)", m.ID, ErrMetadata, err)
+	}
+	return metadata, nil
+}
+
+// With returns the message with this payload.
+func (m *Message) With(payload []byte) (*message.Message, error) {
+	metadata, err := m.Decoded()
+	if err != nil {
+		return nil, err
+	}
+	msg := message.NewMessage(string(m.UUID), payload)
+	msg.Metadata = metadata
+	return msg, nil
+}
+
+// ErrMetadata says that the metadata of a message cannot be decoded.
+var ErrMetadata = errors.New("what is stored as metadata is something else, so the row was changed: " +
+	"put back what it was and try the message again, or discard it")
+
+// Fields are what a log line says of the message.
+func (m *Message) Fields() watermill.LogFields {
+	fields := watermill.LogFields{"consumer": string(m.Name), "epoch": m.Epoch, "message_id": keycode.String(m.MessageID)}
+	for name, value := range map[string][]byte{"message_uuid": m.UUID, "topic": m.Topic} {
+		if len(value) > 0 {
+			fields[name] = string(value)
+		}
+	}
+	if m.Attempts > 0 {
+		fields["attempt"] = m.Attempts
+	}
+	return fields
+}
+
+// Message finds an open message of the namespace. [ErrNotFound] is returned for another one.
+func (r *Rows) Message(ctx context.Context, db sqlx.QueryerContext, id int64) (row Message, err error) {
+	err = sqlx.GetContext(ctx, db, &row, r.Dialect.SelectMessage, id, []byte(r.Namespace))
+	if errors.Is(err, sql.ErrNoRows) {
+		return row, fmt.Errorf("message %d: %w", id, ErrNotFound)
+	}
+	if err != nil {
+		return row, fmt.Errorf("inbox: find message %d: %w", id, database.Explain(err))
+	}
+	return row, nil
+}
+
+// Now asks the database's clock.
+func (r *Rows) Now(ctx context.Context) (time.Time, error) {
+	var now int64
+	err := sqlx.GetContext(ctx, r.Reader(ctx), &now, r.Dialect.Now)
+	return time.UnixMicro(now).UTC(), err
+}
+
+// Aggregate is what is known of an aggregate.
+type Aggregate struct {
+	Version   int64 // that was applied last
+	First     int64
+	HeldTo    int64
+	Token     int64
+	MessageID []byte
+	Hash      int64
+}
+
+// Scan reads by position: this is the hot path.
+func (a *Aggregate) Scan(row interface{ Scan(into ...any) error }) error {
+	return row.Scan(&a.Version, &a.First, &a.HeldTo, &a.Token, &a.MessageID, &a.Hash)
+}
+
+// Claim is a claim as a story tells of it.
+type Claim struct {
+	Name        []byte        `db:"name"`
+	Epoch       int           `db:"epoch"`
+	ID          []byte        `db:"message_id"`
+	Result      int16         `db:"result"`
+	ProcessedAt int64         `db:"processed_at"`
+	OutcomeAt   sql.NullInt64 `db:"outcome_at"`
+	Topic       []byte        `db:"outcome_topic"`
+	Outcome     []byte        `db:"outcome"`
+	Body        []byte        `db:"body"`
+}

@@ -1,0 +1,46 @@
+package stored
+
+import (
+	"encoding/hex"
+	"time"
+)
+
+// StepState is what is recorded of a step.
+type StepState int16
+
+// States of steps.
+const (
+	StepBegun   StepState = 1 // in doubt once the lease has ended
+	StepDone    StepState = 2
+	StepNotDone StepState = 3
+)
+
+// Step is a row of the steps table.
+type Step struct {
+	ID        []byte    `db:"id"`
+	Namespace []byte    `db:"namespace"`
+	Consumer  []byte    `db:"consumer"`
+	Epoch     int       `db:"epoch"`
+	MessageID []byte    `db:"message_id"`
+	Name      []byte    `db:"name"`
+	State     StepState `db:"state"`
+	Verified  bool      `db:"verified"`
+	Token     int64     `db:"token"`
+	Attempts  int       `db:"attempts"`
+	StartedAt int64     `db:"started_at"`
+	EndedAt   int64     `db:"ended_at"`
+	Result    []byte    `db:"result"`
+	Problem   []byte    `db:"problem"`
+	Remaining int64     `db:"remaining"`
+}
+
+// InDoubt reports whether nobody knows whether the step was done.
+func (s *Step) InDoubt() bool { return s.State == StepBegun && s.Remaining <= 0 }
+
+// StepMargin is for how much longer than its message a step is remembered.
+func StepMargin(retention time.Duration) time.Duration { return max(2*time.Hour, retention/8) }
+
+func FormatID(id [16]byte) string {
+	s := hex.EncodeToString(id[:])
+	return s[:8] + "-" + s[8:12] + "-" + s[12:16] + "-" + s[16:20] + "-" + s[20:]
+}
