@@ -1,12 +1,8 @@
 package dialect
 
 import (
-	"encoding/json"
 	"fmt"
 	"hash/fnv"
-	"regexp"
-	"slices"
-	"strconv"
 	"strings"
 )
 
@@ -112,30 +108,6 @@ const (
 	outboxOutline = `id, key_hash, blocked_key, status, attempts, topic, uuid, order_key, metadata`
 )
 
-// IDs is the argument that stands for a list of ids, or of keys.
-func IDs(ids []int64) string { return list(ids) }
-
-// Aside is a message that failed, for SetAside.
-type Aside struct {
-	ID       int64  `json:"id"`
-	Status   int    `json:"status"`
-	Delay    int64  `json:"delay"` // in microseconds, until it is due
-	Attempts int    `json:"attempts"`
-	Error    string `json:"error"` // UTF-8 without zero bytes
-	Blocks   *int64 `json:"blocks,omitempty"`
-}
-
-// Asides is the argument that stands for a list of messages that failed.
-func Asides(all []Aside) string { return list(all) }
-
-func list[T any](all []T) string {
-	text, err := json.Marshal(all)
-	if err != nil {
-		panic(err) // integers and text always marshal
-	}
-	return string(text)
-}
-
 // name puts in the channel by which relays of one outbox are woken.
 func (o *Outbox) name(tables string) {
 	h := fnv.New64a()
@@ -143,54 +115,4 @@ func (o *Outbox) name(tables string) {
 	channel := fmt.Sprintf("outbox_%016x", h.Sum64())
 	o.Notify = strings.ReplaceAll(o.Notify, "{channel}", channel)
 	o.Listen = strings.ReplaceAll(o.Listen, "{channel}", channel)
-}
-
-var numbered = regexp.MustCompile(`\$(\d+)`)
-
-// Key is one that is read by SelectKey: what is behind an id, up to a limit.
-type Key struct {
-	Hash  int64 `json:"key"`
-	After int64 `json:"after"`
-	Limit int   `json:"limit"`
-}
-
-// Keys is the statement that reads some keys, with its arguments.
-func (o *Outbox) Keys(keys []Key) (query string, args []any) {
-	if o.KeysAreListed {
-		most := slices.MaxFunc(keys, func(a, b Key) int { return a.Limit - b.Limit }).Limit
-		return o.SelectKey, []any{list(keys), most}
-	}
-	for _, k := range keys {
-		args = append(args, k.Hash, k.After, k.Limit)
-	}
-	return o.SelectKey + repeated("\nUNION ALL", o.SelectKey, len(keys)), args
-}
-
-// InsertMany is Insert or InsertAlone for n messages: the arguments are repeated n times.
-func InsertMany(insert string, n int) string {
-	head, row, _ := strings.Cut(insert, "VALUES ")
-	return head + "VALUES " + row + repeated(", ", row, n)
-}
-
-// repeated is part n-1 times more, with arguments of its own each time.
-func repeated(separator, part string, n int) string {
-	number := func(p string) int {
-		k, err := strconv.Atoi(p[1:])
-		if err != nil {
-			panic(err) // digits
-		}
-		return k
-	}
-	width := 0
-	for _, p := range numbered.FindAllString(part, -1) {
-		width = max(width, number(p))
-	}
-	var b strings.Builder
-	for i := 1; i < n; i++ {
-		b.WriteString(separator)
-		b.WriteString(numbered.ReplaceAllStringFunc(part, func(p string) string {
-			return fmt.Sprintf("$%d", number(p)+i*width)
-		}))
-	}
-	return b.String()
 }
