@@ -20,6 +20,20 @@ func (d *Dialect) In(query string, args ...any) (string, []any, error) {
 	return sqlx.Rebind(d.BindType, query), args, nil
 }
 
+// bind writes the arguments of a shared statement as the database has them. In one with a list that is left to In.
+func (d *Dialect) bind(shared string) string {
+	if d.BindType != sqlx.DOLLAR || strings.Contains(shared, "IN (?)") {
+		return shared
+	}
+	n := 0
+	return argument.ReplaceAllStringFunc(shared, func(a string) string {
+		if n++; a == "?" {
+			return fmt.Sprintf("$%d", n)
+		}
+		return "$" + a[1:]
+	})
+}
+
 // Rows is an INSERT of one row, which says what to do ON a conflict, for n rows: its arguments
 // are repeated n times.
 func Rows(insert string, n int) string {
@@ -34,7 +48,10 @@ func InsertMany(insert string, n int) string {
 	return head + "VALUES " + row + repeated(", ", row, n)
 }
 
-var numbered = regexp.MustCompile(`\$(\d+)`)
+var (
+	argument = regexp.MustCompile(`\?\d*`)
+	numbered = regexp.MustCompile(`\$(\d+)`)
+)
 
 // repeated is part n-1 times more, with arguments of its own each time.
 func repeated(separator, part string, n int) string {
