@@ -1,5 +1,9 @@
-// Package dialect holds what differs between databases: one struct of statements each,
-// beside the schema they work on. All Go logic is written once, against [Dialect].
+// Package dialect holds the statements of each database, beside the schema they work on. All Go logic is written
+// once, against [Dialect].
+//
+// What databases say alike stands once, in common.go and below the type of each group of statements; what one of them
+// says otherwise stands in postgres*.go, mysql*.go or sqlite*.go. {now} in a statement is the time on the server,
+// in UTC microseconds. A shared statement writes its arguments ?, or ?1 if it needs one twice.
 package dialect
 
 import (
@@ -21,13 +25,15 @@ const (
 )
 
 // Dialect is how one database says what Millrace needs. Statements are named for what
-// they do; their arguments stand in the same order in every dialect. An argument
-// written (?) is a list, expanded by [Dialect.In].
+// they do; their arguments stand in the same order in every dialect. A statement with
+// IN (?) takes a list there, expanded by [Dialect.In].
 type Dialect struct {
 	Name string
 
 	// BindType is how sqlx writes placeholders.
 	BindType int
+
+	clock string // what {now} stands for
 
 	// OneWriter is true where a transaction that writes excludes every other.
 	OneWriter bool
@@ -165,12 +171,25 @@ func For(name string, names Names) *Dialect {
 		return nil
 	}
 	d.scripts = readScripts(name)
+	d.fill(reflect.ValueOf(&d).Elem(), reflect.ValueOf(common))
 	d.render(names)
 	d.read = sync.OnceValue(d.readTables)
 	return &d
 }
 
-// render puts the user's names into every statement, once.
+// fill gives own the statements that it does not say otherwise.
+func (d *Dialect) fill(own, shared reflect.Value) {
+	for i := range own.NumField() {
+		switch f := own.Field(i); {
+		case f.Kind() == reflect.Struct:
+			d.fill(f, shared.Field(i))
+		case f.Kind() == reflect.String && f.CanSet() && f.IsZero():
+			f.SetString(d.bind(shared.Field(i).String()))
+		}
+	}
+}
+
+// render puts the clock and the user's names into every statement, once.
 func (d *Dialect) render(names Names) {
 	prefix := names.Prefix
 	qualified := prefix
@@ -188,7 +207,7 @@ func (d *Dialect) render(names Names) {
 		fields := reflect.ValueOf(group).Elem()
 		for i := range fields.NumField() {
 			if f := fields.Field(i); f.Kind() == reflect.String && f.CanSet() {
-				f.SetString(rename(f.String()))
+				f.SetString(rename(strings.ReplaceAll(f.String(), "{now}", d.clock)))
 			}
 		}
 	}

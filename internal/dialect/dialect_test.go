@@ -23,19 +23,20 @@ func of(t *testing.T, name string) *dialect.Dialect {
 	return d
 }
 
-// fields are the statements by their names.
+// fields are the statements by their names, those of a group as Group.Name.
 func fields(d *dialect.Dialect) map[string]string {
 	all := make(map[string]string)
-	for prefix, v := range map[string]reflect.Value{
-		"": reflect.ValueOf(d).Elem(), "Outbox.": reflect.ValueOf(&d.Outbox).Elem(),
-		"Gate.": reflect.ValueOf(&d.Gate).Elem(), "Queue.": reflect.ValueOf(&d.Queue).Elem(),
-		"Remedy.": reflect.ValueOf(&d.Remedy).Elem(),
-		"Blobs.":  reflect.ValueOf(&d.Blobs).Elem(),
-		"Steps.":  reflect.ValueOf(&d.Steps).Elem(), "History.": reflect.ValueOf(&d.History).Elem(),
-	} {
-		for i := range v.NumField() {
-			if f := v.Type().Field(i); f.IsExported() && f.Type.Kind() == reflect.String {
-				all[prefix+f.Name] = v.Field(i).String()
+	v := reflect.ValueOf(d).Elem()
+	for i := range v.NumField() {
+		switch f := v.Type().Field(i); {
+		case !f.IsExported():
+		case f.Type.Kind() == reflect.String:
+			all[f.Name] = v.Field(i).String()
+		case f.Type.Kind() == reflect.Struct:
+			for j := range f.Type.NumField() {
+				if one := v.Field(i).Field(j); one.Kind() == reflect.String {
+					all[f.Name+"."+f.Type.Field(j).Name] = one.String()
+				}
 			}
 		}
 	}
@@ -76,6 +77,30 @@ func TestStatementsTakeTheSameArguments(t *testing.T) {
 		for field, statement := range fields(of(t, name)) {
 			if !slices.Contains(own, field) {
 				assert.Equal(t, arguments(wanted[field]), arguments(statement), "%s: %s", name, field)
+			}
+		}
+	}
+}
+
+// A shared statement is written for no database: nothing of that may reach one.
+func TestSharedStatementsAreMadeTheDatabasesOwn(t *testing.T) {
+	alien := map[string]*regexp.Regexp{
+		dialect.PostgresName: regexp.MustCompile(`\?`),
+		dialect.MySQLName:    regexp.MustCompile(`\?\d|\$\d`), // it has no numbers
+		dialect.SQLiteName:   regexp.MustCompile(`\$\d`),
+	}
+	literal := regexp.MustCompile(`'[^']*'`)
+	argument := regexp.MustCompile(`[?]|\$\d`)
+	for _, name := range names {
+		for field, statement := range fields(of(t, name)) {
+			assert.NotContains(t, statement, "{", "%s: %s", name, field)
+			if strings.Contains(statement, "IN (?)") { // In writes all its arguments
+				assert.NotRegexp(t, numbered, statement, "%s: %s", name, field)
+			} else {
+				assert.NotRegexp(t, alien[name], statement, "%s: %s", name, field)
+			}
+			for _, text := range literal.FindAllString(statement, -1) {
+				assert.NotRegexp(t, argument, text, "%s: %s: text is no argument", name, field)
 			}
 		}
 	}

@@ -49,6 +49,82 @@ type Gate struct {
 	LowerPurgeLine   string
 }
 
+var commonGate = Gate{
+	AdvanceAggregate: `
+		UPDATE millrace_versions
+		SET version = ?, token = ?, message_id = ?, payload_hash = ?
+		WHERE consumer = ? AND aggregate = ? AND version = ? AND held_to < ?`,
+	StepAggregate: `
+		INSERT INTO millrace_versions AS a (consumer, aggregate, version, first_version, token, message_id, payload_hash)
+		VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)
+		ON CONFLICT (consumer, aggregate) DO UPDATE SET
+			token = CASE WHEN a.version >= ?8 AND a.version < ?9 THEN EXCLUDED.token ELSE a.token END,
+			message_id = CASE WHEN a.version >= ?8 AND a.version < ?9 THEN EXCLUDED.message_id ELSE a.message_id END,
+			payload_hash = CASE WHEN a.version >= ?8 AND a.version < ?9 THEN EXCLUDED.payload_hash ELSE a.payload_hash END,
+			version = CASE WHEN a.version >= ?8 AND a.version < ?9 THEN ?10 ELSE a.version END
+		RETURNING version, first_version, held_to, token, message_id, payload_hash`,
+	SelectAggregate: `
+		SELECT version, first_version, held_to, token, message_id, payload_hash
+		FROM millrace_versions
+		WHERE consumer = ? AND aggregate = ?`,
+	RetreatAggregate: `
+		UPDATE millrace_versions
+		SET version = ?, token = 0, message_id = ?
+		WHERE consumer = ? AND aggregate = ? AND token = ?`,
+	LockAggregate: `
+		SELECT version, first_version, held_to, token, message_id, payload_hash
+		FROM millrace_versions
+		WHERE consumer = ? AND aggregate = ?
+		FOR UPDATE SKIP LOCKED`,
+
+	HoldMessage: `
+		UPDATE millrace_messages
+		SET status = ?, reason = ?, aggregate = ?, version = ?,
+			order_key = CASE WHEN ? THEN NULL ELSE order_key END, due_at = {now} + ?, lease_token = 0
+		WHERE consumer = ? AND message_id = ? AND status = ? AND lease_token = ?`,
+	ExpireHeld: `
+		UPDATE millrace_messages
+		SET status = 6, order_key = NULL, reason = ?, due_at = {now} + ?
+		WHERE consumer = ? AND message_id = ? AND status = 7`,
+	RaiseHeld: `
+		UPDATE millrace_versions
+		SET held_to = GREATEST(held_to, ?)
+		WHERE consumer = ? AND aggregate = ?`,
+	ReleaseHeld: `
+		UPDATE millrace_messages
+		SET status = 1, reason = ?, due_at = {now}
+		WHERE consumer = ? AND aggregate = ? AND version <= ? AND status = 7`,
+	SelectApplied: `
+		SELECT aggregate, version
+		FROM millrace_versions
+		WHERE consumer = ? AND aggregate IN (?)`,
+
+	SetVersion: `
+		INSERT INTO millrace_versions AS a (consumer, aggregate, version, first_version, token, message_id, payload_hash)
+		VALUES (?, ?, ?, ?, ?, ?, 0)
+		ON CONFLICT (consumer, aggregate) DO UPDATE SET
+			version = EXCLUDED.version, token = EXCLUDED.token, message_id = EXCLUDED.message_id, payload_hash = 0
+			WHERE a.version <= EXCLUDED.version`,
+	DeleteVersions: `
+		DELETE FROM millrace_versions
+		WHERE consumer = ?`,
+	ReleaseAll: `
+		UPDATE millrace_messages
+		SET status = 1, reason = ?, due_at = {now}
+		WHERE consumer = ? AND status = 7`,
+	SelectForgetable: `
+		SELECT c.message_id
+		FROM millrace_claims c
+		WHERE c.consumer = ? AND c.message_id > ? AND c.result <> 0 AND NOT EXISTS (
+			SELECT 1 FROM millrace_outcomes o WHERE o.consumer = c.consumer AND o.message_id = c.message_id)
+		ORDER BY c.message_id
+		LIMIT ?`,
+	LowerPurgeLine: `
+		UPDATE millrace_consumers
+		SET purge_line = 0
+		WHERE id = ?`,
+}
+
 // Blobs holds the statements for payloads that are kept outside the rows of their messages.
 type Blobs struct {
 	// InsertBlob waits for another transaction that holds the name, and does nothing where
@@ -58,6 +134,34 @@ type Blobs struct {
 	SelectReferred string
 	SelectNames    string
 	DeleteBlob     string
+}
+
+var commonBlobs = Blobs{
+	InsertBlob: `
+		INSERT INTO millrace_blobs (name, body)
+		VALUES (?, ?)
+		ON CONFLICT (name) DO NOTHING`,
+	SelectBlob: `
+		SELECT body
+		FROM millrace_blobs
+		WHERE name = ?`,
+	SelectReferred: `
+		SELECT payload_ref
+		FROM millrace_messages
+		WHERE payload_ref IN (?)
+		UNION
+		SELECT payload_ref
+		FROM millrace_journal
+		WHERE payload_ref IN (?)`,
+	SelectNames: `
+		SELECT name
+		FROM millrace_blobs
+		WHERE name > ? AND name < ?
+		ORDER BY name
+		LIMIT ?`,
+	DeleteBlob: `
+		DELETE FROM millrace_blobs
+		WHERE name = ?`,
 }
 
 // NeverDue is a delay, in microseconds, after which nobody waits any more.

@@ -2,25 +2,21 @@ package dialect
 
 import "github.com/jmoiron/sqlx"
 
-// The clock of the server, in UTC microseconds, whatever the session's time zone.
-const mysqlNow = `TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))`
-
 var mysql = Dialect{
 	Name:     MySQLName,
 	BindType: sqlx.QUESTION,
+	clock:    `TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))`, // whatever the session's time zone
 
 	// A schema statement in a handler commits the claim and all that came before it.
 	CommitsOnDDL: true,
 
 	LockMigrations: `SELECT 1`,
 	CreateVersions: `CREATE TABLE IF NOT EXISTS millrace_schema (version INT NOT NULL PRIMARY KEY, applied_at BIGINT NOT NULL) ENGINE = InnoDB`,
-	SelectVersion:  `SELECT COALESCE(MAX(version), 0) FROM millrace_schema`,
 	InsertVersion: `
 		INSERT INTO millrace_schema (version, applied_at)
-		VALUES (?, ` + mysqlNow + `)
+		VALUES (?, {now})
 		ON DUPLICATE KEY UPDATE version = version`,
 
-	Now: `SELECT ` + mysqlNow,
 	// Each server reads what stands in its own kind of comment.
 	SelectIdentity: `
 		SELECT CONCAT(@@hostname, ' ', @@port, ' ', @@server_id), VARIABLE_VALUE
@@ -53,180 +49,35 @@ var mysql = Dialect{
 
 	InsertConsumer: `
 		INSERT INTO millrace_consumers (id, namespace, name, epoch, key_source, retention, window_us, on_replay, created_at)
-		VALUES (?, ?, ?, ?, ?, ?, ?, ?, ` + mysqlNow + `)
+		VALUES (?, ?, ?, ?, ?, ?, ?, ?, {now})
 		ON DUPLICATE KEY UPDATE id = id`,
-	SelectConsumer: `
-		SELECT id, namespace, name, epoch, key_source, retention, window_us, purge_line, paused, created_at,
-			purged_at, on_replay, served_until > ` + mysqlNow + ` AS served
-		FROM millrace_consumers
-		WHERE namespace = ? AND name = ? AND epoch = ?`,
-	SelectConsumers: `
-		SELECT id, namespace, name, epoch, key_source, retention, window_us, purge_line, paused, created_at,
-			purged_at, on_replay, served_until > ` + mysqlNow + ` AS served
-		FROM millrace_consumers
-		ORDER BY namespace, name, epoch`,
-	UpdateConsumer: `
-		UPDATE millrace_consumers
-		SET retention = ?, window_us = ?, on_replay = ?
-		WHERE id = ?`,
-	LockConsumer: `
-		UPDATE millrace_consumers
-		SET purge_line = purge_line
-		WHERE id = ?`,
-	SelectPurgeLine: `
-		SELECT purge_line
-		FROM millrace_consumers
-		WHERE id = ?`,
-	RaisePurgeLine: `
-		UPDATE millrace_consumers
-		SET purge_line = GREATEST(purge_line, ?)
-		WHERE id = ?`,
-	NotePurge: `
-		UPDATE millrace_consumers
-		SET purged_at = ` + mysqlNow + `
-		WHERE id = ?`,
 
 	// A real change on conflict, which the caller rolls back: an affected-rows count of 1
 	// then means fresh with and without clientFoundRows.
 	Claim: `
 		INSERT INTO millrace_claims (consumer, message_id, payload_hash, token, result, processed_at)
-		VALUES (?, ?, ?, ?, 1, ` + mysqlNow + `)
+		VALUES (?, ?, ?, ?, 1, {now})
 		ON DUPLICATE KEY UPDATE token = token + 1`,
-	Lookup: `
-		SELECT c.result, c.payload_hash, c.token, c.processed_at, ` + mysqlNow + ` AS now,
-			o.topic AS outcome_topic, o.messages AS outcome,
-			m.id AS open_id, m.status AS open_status, m.payload_hash AS open_hash
-		FROM millrace_claims c
-		LEFT JOIN millrace_outcomes o ON o.consumer = c.consumer AND o.message_id = c.message_id
-		LEFT JOIN millrace_messages m ON m.consumer = c.consumer AND m.message_id = c.message_id
-		WHERE c.consumer = ? AND c.message_id = ?`,
-	Retake: `
-		UPDATE millrace_claims
-		SET token = ?, payload_hash = ?, result = 1, processed_at = ` + mysqlNow + `
-		WHERE consumer = ? AND message_id = ? AND result = 0`,
-	SelectClaim: `
-		SELECT result, token
-		FROM millrace_claims
-		WHERE consumer = ? AND message_id = ?`,
-	ClaimFormer: `
-		INSERT INTO millrace_claims (consumer, message_id, payload_hash, token, result, processed_at)
-		VALUES (?, ?, ?, ?, 3, ` + mysqlNow + `)
-		ON DUPLICATE KEY UPDATE token = token + 1`,
-	DropFormer: `
-		DELETE FROM millrace_claims
-		WHERE consumer = ? AND message_id = ? AND token = ?`,
 	// MariaDB reads what stands in its own kind of comment, and says whether the transaction
 	// is still the one that claimed.
 	SelectHeld: `
 		SELECT result, token, /*M! @@in_transaction + 0 * */ 1 AS live
 		FROM millrace_claims
 		WHERE consumer = ? AND message_id = ?`,
+	ClaimFormer: `
+		INSERT INTO millrace_claims (consumer, message_id, payload_hash, token, result, processed_at)
+		VALUES (?, ?, ?, ?, 3, {now})
+		ON DUPLICATE KEY UPDATE token = token + 1`,
 	OpenClaim: `
 		INSERT INTO millrace_claims (consumer, message_id, payload_hash, token, result, processed_at)
-		VALUES (?, ?, ?, ?, 0, ` + mysqlNow + `)
+		VALUES (?, ?, ?, ?, 0, {now})
 		ON DUPLICATE KEY UPDATE token = IF(result = 0, token + 1, token)`,
-	ReopenClaim: `
-		UPDATE millrace_claims
-		SET result = 0
-		WHERE consumer = ? AND message_id = ? AND token = ?`,
-	CloseClaim: `
-		UPDATE millrace_claims
-		SET result = ?, processed_at = ` + mysqlNow + `
-		WHERE consumer = ? AND message_id = ? AND result = 0`,
 
-	InsertOutcome: `
-		INSERT INTO millrace_outcomes (consumer, message_id, topic, messages, created_at)
-		VALUES (?, ?, ?, ?, ` + mysqlNow + `)`,
-	DeleteOutcomes: `
-		DELETE FROM millrace_outcomes
-		WHERE consumer = ? AND message_id IN (?)`,
-	SelectOutcomes: `
-		SELECT o.consumer, c.name, c.epoch, o.message_id, o.topic, o.messages, o.created_at,
-			` + mysqlNow + ` - o.created_at AS age
-		FROM millrace_outcomes o
-		JOIN millrace_consumers c ON c.id = o.consumer
-		WHERE c.namespace = ? AND o.created_at <= ` + mysqlNow + ` - ?
-		ORDER BY o.created_at, o.consumer, o.message_id
-		LIMIT ? OFFSET ?`,
 	PutResult: `
 		INSERT INTO millrace_results (consumer, message_id, body)
 		VALUES (?, ?, ?)
 		ON DUPLICATE KEY UPDATE body = VALUES(body)`,
 
-	InsertMessage: `
-		INSERT INTO millrace_messages (consumer, message_id, status, attempts, topic, partition_no, offset_no,
-			order_key, event_type, event_version, uuid, metadata, payload, payload_hash, last_error, error_group, reason,
-			original, aggregate, version, payload_form, payload_ref, received_at, due_at)
-		VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?,
-			` + mysqlNow + `, ` + mysqlNow + ` + ?)`,
-	TouchMessage: `
-		UPDATE millrace_messages
-		SET attempts = attempts + 1, last_error = ?, error_group = ?, due_at = ` + mysqlNow + ` + ?
-		WHERE consumer = ? AND message_id = ? AND status = ?`,
-	MoveMessage: `
-		UPDATE millrace_messages
-		SET status = ?, reason = ?, due_at = ` + mysqlNow + ` + ?, lease_token = 0
-		WHERE consumer = ? AND message_id = ? AND status = ?`,
-	DeleteMessage: `
-		DELETE FROM millrace_messages
-		WHERE consumer = ? AND message_id = ? AND status = ?`,
-	SelectMessage: `
-		SELECT c.name, c.epoch, c.key_source, ` + messageColumns + `
-		FROM millrace_messages m
-		JOIN millrace_consumers c ON c.id = m.consumer
-		WHERE m.id = ? AND c.namespace = ?`,
-
-	StoryClaims: `
-		SELECT c.name, c.epoch, k.message_id, k.result, k.processed_at,
-			o.created_at AS outcome_at, o.topic AS outcome_topic, o.messages AS outcome, r.body
-		FROM millrace_consumers c
-		JOIN millrace_claims k ON k.consumer = c.id AND k.message_id = ?
-		LEFT JOIN millrace_outcomes o ON o.consumer = k.consumer AND o.message_id = k.message_id
-		LEFT JOIN millrace_results r ON r.consumer = k.consumer AND r.message_id = k.message_id
-		WHERE c.namespace = ?
-		ORDER BY c.name, c.epoch`,
-	StoryMessages: `
-		SELECT c.name, c.epoch, ` + messageColumns + `
-		FROM millrace_consumers c
-		JOIN millrace_messages m ON m.consumer = c.id AND m.message_id = ?
-		WHERE c.namespace = ?
-		UNION ALL
-		SELECT c.name, c.epoch, ` + messageColumns + `
-		FROM millrace_messages m
-		JOIN millrace_consumers c ON c.id = m.consumer
-		WHERE c.namespace = ? AND m.original = ?`,
-	StoryAudit: `
-		SELECT c.name, c.epoch, a.at, a.actor, a.action, a.reason, a.detail
-		FROM millrace_audit a
-		JOIN millrace_consumers c ON c.id = a.consumer
-		WHERE c.namespace = ? AND a.message_id = ?
-		ORDER BY a.id`,
-	StoryDropped: `
-		SELECT c.name, c.epoch, d.at, d.topic, d.reason
-		FROM millrace_dropped d
-		JOIN millrace_consumers c ON c.id = d.consumer
-		WHERE c.namespace = ? AND d.message_id = ?
-		ORDER BY d.id`,
-	InsertAudit: `
-		INSERT INTO millrace_audit (actor, action, reason, consumer, message_id, detail, at)
-		VALUES (?, ?, ?, ?, ?, ?, ` + mysqlNow + `)`,
-	InsertDropped: `
-		INSERT INTO millrace_dropped (consumer, message_id, topic, reason, at)
-		VALUES (?, ?, ?, ?, ` + mysqlNow + `)`,
-
-	SelectClaimsPage: `
-		SELECT message_id, processed_at, result
-		FROM millrace_claims
-		WHERE consumer = ? AND message_id > ?
-		ORDER BY message_id
-		LIMIT ?`,
-	CountExpired: `
-		SELECT COUNT(*), COALESCE(SUM(CASE WHEN result <> 0 AND processed_at < ? THEN 1 ELSE 0 END), 0)
-		FROM (
-			SELECT result, processed_at FROM millrace_claims
-			WHERE consumer = ?
-			ORDER BY message_id
-			LIMIT ?) counted`,
 	LockExpired: `
 		SELECT c.message_id, c.processed_at, c.result
 		FROM millrace_claims c
@@ -234,27 +85,6 @@ var mysql = Dialect{
 			AND NOT EXISTS (
 				SELECT 1 FROM millrace_outcomes o WHERE o.consumer = c.consumer AND o.message_id = c.message_id)
 		FOR UPDATE SKIP LOCKED`,
-	DeleteClaims: `
-		DELETE FROM millrace_claims
-		WHERE consumer = ? AND message_id IN (?)`,
-	DeleteResults: `
-		DELETE FROM millrace_results
-		WHERE consumer = ? AND message_id IN (?)`,
-	SelectShadowed: `
-		SELECT page.id, page.consumer, page.message_id, EXISTS (
-			SELECT 1 FROM millrace_claims c
-			WHERE c.consumer = page.consumer AND c.message_id = page.message_id
-				AND (c.result <> 0 AND c.payload_hash = page.payload_hash OR c.result = 4)) AS shadowed
-		FROM (
-			SELECT id, consumer, message_id, payload_hash
-			FROM millrace_messages
-			WHERE id > ?
-			ORDER BY id
-			LIMIT ?) page
-		ORDER BY page.id`,
-	DeleteMessages: `
-		DELETE FROM millrace_messages
-		WHERE consumer = ? AND message_id IN (?)`,
 	PurgeDropped: `
 		DELETE FROM millrace_dropped
 		WHERE at < ?
@@ -268,7 +98,7 @@ var mysql = Dialect{
 
 	AddActivity: `
 		INSERT INTO millrace_activity (minute, consumer, completed, failed, duplicates, stale, held, parked, handling_us)
-		SELECT ` + mysqlNow + ` DIV 60000000 * 60000000, id, ?, ?, ?, ?, ?, ?, ?
+		SELECT {now} DIV 60000000 * 60000000, id, ?, ?, ?, ?, ?, ?, ?
 		FROM millrace_consumers
 		WHERE namespace = ? AND name = ? AND epoch = ?
 		ON DUPLICATE KEY UPDATE
@@ -276,12 +106,6 @@ var mysql = Dialect{
 			duplicates = millrace_activity.duplicates + VALUES(duplicates), stale = millrace_activity.stale + VALUES(stale),
 			held = millrace_activity.held + VALUES(held), parked = millrace_activity.parked + VALUES(parked),
 			handling_us = millrace_activity.handling_us + VALUES(handling_us)`,
-	SelectActivity: `
-		SELECT c.name, c.epoch, a.minute, a.completed, a.failed, a.duplicates, a.stale, a.held, a.parked, a.handling_us
-		FROM millrace_activity a
-		JOIN millrace_consumers c ON c.id = a.consumer
-		WHERE a.minute >= ? AND c.namespace = ?
-		ORDER BY a.minute, c.name, c.epoch`,
 	PurgeActivity: `
 		DELETE FROM millrace_activity
 		WHERE minute < ?
@@ -290,25 +114,10 @@ var mysql = Dialect{
 
 	AcquireLease: `
 		INSERT INTO millrace_leases (consumer, message_id, token, until)
-		VALUES (?, ?, ?, ` + mysqlNow + ` + ?)
+		VALUES (?, ?, ?, {now} + ?)
 		ON DUPLICATE KEY UPDATE
-			token = IF(until <= ` + mysqlNow + `, VALUES(token), token),
+			token = IF(until <= {now}, VALUES(token), token),
 			until = IF(token = VALUES(token), VALUES(until), until)`,
-	SelectLease: `
-		SELECT token, until - ` + mysqlNow + ` AS remaining
-		FROM millrace_leases
-		WHERE consumer = ? AND message_id = ?`,
-	ConfirmLease: `
-		UPDATE millrace_leases
-		SET token = 0, until = ` + mysqlNow + ` + ?
-		WHERE consumer = ? AND message_id = ? AND token = ?`,
-	ExtendLease: `
-		UPDATE millrace_leases
-		SET until = ` + mysqlNow + ` + ?
-		WHERE consumer = ? AND message_id = ? AND token = ?`,
-	ReleaseLease: `
-		DELETE FROM millrace_leases
-		WHERE consumer = ? AND message_id = ? AND token = ?`,
 
 	Outbox:  mysqlOutbox,
 	Gate:    mysqlGate,
@@ -319,4 +128,99 @@ var mysql = Dialect{
 	Replays: mysqlReplays,
 	Steps:   mysqlSteps,
 	History: mysqlHistory,
+}
+
+var mysqlGate = Gate{
+	// Assignments run from left to right: the token tells the rest whether the row advances.
+	StepAggregate: `
+		INSERT INTO millrace_versions (consumer, aggregate, version, first_version, token, message_id, payload_hash)
+		VALUES (?, ?, ?, ?, ?, ?, ?)
+		ON DUPLICATE KEY UPDATE
+			token = IF(version >= ? AND version < ?, VALUES(token), token),
+			message_id = IF(token = VALUES(token), VALUES(message_id), message_id),
+			payload_hash = IF(token = VALUES(token), VALUES(payload_hash), payload_hash),
+			version = IF(token = VALUES(token), ?, version)`,
+
+	CountHeld: `
+		SELECT COUNT(*)
+		FROM (
+			SELECT 1 FROM millrace_messages FORCE INDEX (by_aggregate)
+			WHERE consumer = ? AND aggregate = ? AND status = 7
+			LIMIT ?) counted`,
+	SelectHeldAges: `
+		SELECT id, due_at <= {now} AS expired
+		FROM millrace_messages FORCE INDEX (by_status)
+		WHERE consumer = ? AND status = 7 AND id > ?
+		ORDER BY id
+		LIMIT ?`,
+	SelectExpired: `
+		SELECT m.id, m.message_id, m.aggregate, m.version, m.uuid, m.topic, m.event_type, m.metadata
+		FROM millrace_messages m FORCE INDEX (PRIMARY)
+		WHERE m.id IN (?) AND m.status = 7`,
+	LockHeld: `
+		SELECT id
+		FROM millrace_messages FORCE INDEX (PRIMARY)
+		WHERE id IN (?) AND status = 7 AND due_at <= {now}
+		FOR UPDATE SKIP LOCKED`,
+	SelectWaiting: `
+		SELECT aggregate, version, received_at
+		FROM millrace_messages FORCE INDEX (by_aggregate)
+		WHERE consumer = ? AND aggregate > ? AND status = 7
+		ORDER BY aggregate, version
+		LIMIT ?`,
+
+	SetVersion: `
+		INSERT INTO millrace_versions (consumer, aggregate, version, first_version, token, message_id, payload_hash)
+		VALUES (?, ?, ?, ?, ?, ?, 0)
+		ON DUPLICATE KEY UPDATE
+			token = IF(version <= VALUES(version), VALUES(token), token),
+			message_id = IF(version <= VALUES(version), VALUES(message_id), message_id),
+			payload_hash = IF(version <= VALUES(version), 0, payload_hash),
+			version = GREATEST(version, VALUES(version))`,
+}
+
+var mysqlBlobs = Blobs{
+	InsertBlob: `
+		INSERT INTO millrace_blobs (name, body)
+		VALUES (?, ?)
+		ON DUPLICATE KEY UPDATE name = name`,
+}
+
+var mysqlJournal = Journal{
+	InsertJournal: `
+		INSERT INTO millrace_journal (consumer, message_id, topic, order_key, event_type, event_version, uuid, metadata,
+			payload, payload_hash, payload_form, payload_ref, received_at, processed_at)
+		VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, COALESCE(?, {now}), {now})
+		ON DUPLICATE KEY UPDATE id = id`,
+}
+
+var mysqlReplays = Replays{
+	InsertReplay: `
+		INSERT INTO millrace_replays (namespace, name, source, spec, reached, last_id, sent, skipped, state, actor, reason,
+			started_at, moved_at)
+		VALUES (?, ?, ?, ?, 0, ?, 0, 0, 1, ?, ?, {now}, {now})
+		ON DUPLICATE KEY UPDATE id = id`,
+}
+
+var mysqlSteps = Steps{
+	InsertStep: `
+		INSERT INTO millrace_steps (id, namespace, consumer, message_id, name, epoch, state, token, until, started_at)
+		VALUES (?, ?, ?, ?, ?, ?, 1, ?, {now} + ?, {now})
+		ON DUPLICATE KEY UPDATE token = token`,
+}
+
+var mysqlHistory = History{
+	InsertHistory: `
+		INSERT INTO millrace_history (consumer, message_id, slot, number, at, received_at, attempts, status, failed, reason, error)
+		SELECT m.consumer, m.message_id, k.number % 10, k.number, {now},
+			LEAST(m.received_at, COALESCE(k.received_at, m.received_at)), m.attempts, m.status, ?, m.reason, m.last_error
+		FROM (
+			SELECT COALESCE(MAX(number), 0) + 1 AS number, MIN(received_at) AS received_at
+			FROM millrace_history
+			WHERE consumer = ? AND message_id = ?) k
+		CROSS JOIN millrace_messages m
+		WHERE m.consumer = ? AND m.message_id = ?
+		ON DUPLICATE KEY UPDATE
+			number = VALUES(number), at = VALUES(at), received_at = VALUES(received_at), attempts = VALUES(attempts),
+			status = VALUES(status), failed = VALUES(failed), reason = VALUES(reason), error = VALUES(error)`,
 }

@@ -1,10 +1,6 @@
 package dialect
 
 const (
-	mysqlInsert = `
-		INSERT INTO millrace_outbox (key_hash, topic, order_key, uuid, event_type, metadata, payload, cause, created_at)
-		VALUES (?, ?, ?, ?, ?, ?, ?, ?, `
-
 	// The ids in a JSON array, as a table to join from: in a sub-select of a DELETE they
 	// would be looked for in every row. So they would be in a small table, unless the order of
 	// the join and its index are given; and a statement that looks at every row waits for
@@ -14,19 +10,18 @@ const (
 	mysqlAsides = `JSON_TABLE(?, '$[*]' COLUMNS (
 			id BIGINT PATH '$.id', status SMALLINT PATH '$.status', delay BIGINT PATH '$.delay',
 			attempts INT PATH '$.attempts', error TEXT PATH '$.error', blocks BIGINT PATH '$.blocks')) j`
-
-	mysqlAlive = `EXISTS (SELECT 1 FROM millrace_outbox_relays r WHERE r.until > ` + mysqlNow + ` AND r.token = `
 )
 
 // MariaDB reads all of a key to find the message before another one. So SelectPending looks for it only
 // where there is little of the key; -1 stands for a message that is not in hand.
 var mysqlOutbox = Outbox{
-	Insert:      mysqlInsert + `/*M! IF(@@in_transaction, */ ` + mysqlNow + ` /*M! , NULL) */)`,
-	InsertAlone: mysqlInsert + mysqlNow + `)`,
+	Insert: `
+		INSERT INTO millrace_outbox (key_hash, topic, order_key, uuid, event_type, metadata, payload, cause, created_at)
+		VALUES (?, ?, ?, ?, ?, ?, ?, ?, /*M! IF(@@in_transaction, */ {now} /*M! , NULL) */)`,
 	SelectGuard: `SELECT /*M! 1 + */ 0`, // MariaDB reads its comments, so it reads that of Insert
 
 	SelectPending: `
-		SELECT ` + outboxColumns + `, ` + mysqlNow + ` - created_at AS age,
+		SELECT ` + outboxColumns + `, {now} - created_at AS age,
 			CASE WHEN o.order_key IS NULL THEN NULL
 			WHEN (
 				SELECT k.id FROM millrace_outbox k FORCE INDEX (by_order)
@@ -42,26 +37,26 @@ var mysqlOutbox = Outbox{
 		ORDER BY id
 		LIMIT ?`,
 	SelectDue: `
-		SELECT ` + outboxColumns + `, ` + mysqlNow + ` - created_at AS age
+		SELECT ` + outboxColumns + `, {now} - created_at AS age
 		FROM millrace_outbox FORCE INDEX (by_status)
 		WHERE id NOT IN (SELECT j.id FROM ` + mysqlIDs + `)
-			AND status = 1 AND due_at <= (SELECT ` + mysqlNow + `) AND (? >> ABS(key_hash % ?)) & 1 = 1
+			AND status = 1 AND due_at <= (SELECT {now}) AND (? >> ABS(key_hash % ?)) & 1 = 1
 		ORDER BY due_at, id
 		LIMIT ?`,
-	SelectAside: `
-		SELECT o.id
-		FROM ` + mysqlIDs + `
-		STRAIGHT_JOIN millrace_outbox o FORCE INDEX (PRIMARY) ON o.id = j.id
-		WHERE o.status IN (1, 3)`,
 	SelectNextDue: `
-		SELECT MIN(due_at) - ` + mysqlNow + `
+		SELECT MIN(due_at) - {now}
 		FROM (
 			SELECT due_at FROM millrace_outbox FORCE INDEX (by_status)
 			WHERE status = 1 AND (? >> ABS(key_hash % ?)) & 1 = 1
 			ORDER BY due_at, id
 			LIMIT 1) counted`,
+	SelectAside: `
+		SELECT o.id
+		FROM ` + mysqlIDs + `
+		STRAIGHT_JOIN millrace_outbox o FORCE INDEX (PRIMARY) ON o.id = j.id
+		WHERE o.status IN (1, 3)`,
 	SelectKey: `
-		(SELECT ` + outboxColumns + `, ` + mysqlNow + ` - created_at AS age
+		(SELECT ` + outboxColumns + `, {now} - created_at AS age
 		FROM millrace_outbox FORCE INDEX (by_order)
 		WHERE order_hash = ? AND id > ?
 		ORDER BY id
@@ -73,82 +68,55 @@ var mysqlOutbox = Outbox{
 		ORDER BY order_hash
 		LIMIT ?`,
 
-	SelectHighest: `
-		SELECT MAX(id)
-		FROM millrace_outbox
-		WHERE id > ?`,
-
 	DeleteSent: `
 		DELETE o
 		FROM ` + mysqlIDs + `
 		STRAIGHT_JOIN millrace_outbox o FORCE INDEX (PRIMARY) ON o.id = j.id
-		WHERE o.status IN (0, 1, 2) AND ` + mysqlAlive + `?)`,
+		WHERE o.status IN (0, 1, 2) AND ` + relayAlive + `?)`,
 	KeepSent: `
 		UPDATE ` + mysqlIDs + `
 		STRAIGHT_JOIN millrace_outbox o FORCE INDEX (PRIMARY) ON o.id = j.id
-		SET o.status = 4, o.blocked_key = NULL, o.sent_at = ` + mysqlNow + `, o.due_at = ` + mysqlNow + ` + ?
-		WHERE o.status IN (0, 1, 2) AND ` + mysqlAlive + `?)`,
+		SET o.status = 4, o.blocked_key = NULL, o.sent_at = {now}, o.due_at = {now} + ?
+		WHERE o.status IN (0, 1, 2) AND ` + relayAlive + `?)`,
 	SetAside: `
 		UPDATE ` + mysqlAsides + `
 		STRAIGHT_JOIN millrace_outbox o FORCE INDEX (PRIMARY) ON o.id = j.id
-		SET o.status = j.status, o.due_at = ` + mysqlNow + ` + j.delay, o.attempts = j.attempts, o.last_error = j.error,
+		SET o.status = j.status, o.due_at = {now} + j.delay, o.attempts = j.attempts, o.last_error = j.error,
 			o.blocked_key = j.blocks
-		WHERE o.status IN (0, 1, 2) AND ` + mysqlAlive + `?)`,
+		WHERE o.status IN (0, 1, 2) AND ` + relayAlive + `?)`,
 	Postpone: `
 		UPDATE ` + mysqlIDs + `
 		STRAIGHT_JOIN millrace_outbox o FORCE INDEX (PRIMARY) ON o.id = j.id
-		SET o.status = 1, o.due_at = ` + mysqlNow + ` + ?, o.last_error = ?,
+		SET o.status = 1, o.due_at = {now} + ?, o.last_error = ?,
 			o.blocked_key = CASE WHEN o.order_key IS NULL THEN NULL ELSE o.key_hash END
-		WHERE o.status IN (0, 1, 2) AND ` + mysqlAlive + `?)`,
+		WHERE o.status IN (0, 1, 2) AND ` + relayAlive + `?)`,
 	HoldBack: `
 		UPDATE ` + mysqlIDs + `
 		STRAIGHT_JOIN millrace_outbox o FORCE INDEX (PRIMARY) ON o.id = j.id
 		SET o.status = 2, o.blocked_key = o.key_hash
-		WHERE o.status IN (0, 1) AND ` + mysqlAlive + `?)`,
+		WHERE o.status IN (0, 1) AND ` + relayAlive + `?)`,
 
-	SelectParked: `
-		SELECT ` + outboxColumns + `, event_type, last_error, due_at AS parked_at
-		FROM millrace_outbox
-		WHERE status = 3 AND id > ?
-		ORDER BY id
-		LIMIT ?`,
-	ListParked: `
-		SELECT ` + outboxOutline + `, event_type, last_error, due_at AS parked_at
-		FROM (
-			SELECT id AS page_id FROM millrace_outbox
-			WHERE status = 3 AND id > ?
-			ORDER BY id
-			LIMIT ?) page
-		JOIN millrace_outbox ON id = page_id
-		ORDER BY id`,
-	RetryParked: `
-		UPDATE millrace_outbox
-		SET status = 1, due_at = ` + mysqlNow + `, attempts = 0
-		WHERE id = ? AND status = 3`,
-	DropParked: `
-		DELETE FROM millrace_outbox
-		WHERE id = ? AND status = 3`,
 	PurgeSent: `
 		DELETE FROM millrace_outbox
-		WHERE status = 4 AND due_at < ` + mysqlNow + `
+		WHERE status = 4 AND due_at < {now}
 		ORDER BY due_at
 		LIMIT ?`,
 	CountBacklog: `
-		SELECT 0 AS status, COUNT(*) AS messages, COALESCE(` + mysqlNow + ` - MIN(created_at), 0) AS age
+		SELECT 0 AS status, COUNT(*) AS messages, COALESCE({now} - MIN(created_at), 0) AS age
 		FROM (
 			SELECT created_at FROM millrace_outbox FORCE INDEX (by_status)
 			WHERE status = 0 AND due_at = 0
 			ORDER BY id
 			LIMIT ?) counted
 		UNION ALL
-		SELECT 1 AS status, COUNT(*) AS messages, COALESCE(` + mysqlNow + ` - MIN(created_at), 0) AS age
+		SELECT 1 AS status, COUNT(*) AS messages, COALESCE({now} - MIN(created_at), 0) AS age
 		FROM (
 			SELECT created_at FROM millrace_outbox FORCE INDEX (by_status)
 			WHERE status = 1
 			ORDER BY due_at, id
 			LIMIT ?) counted
 		UNION ALL
-		SELECT 2 AS status, COUNT(*) AS messages, COALESCE(` + mysqlNow + ` - MIN(CASE
+		SELECT 2 AS status, COUNT(*) AS messages, COALESCE({now} - MIN(CASE
 			WHEN key_hash IN (SELECT key_hash FROM (
 				SELECT CASE WHEN blocked_key IS NOT NULL THEN key_hash END AS key_hash
 				FROM millrace_outbox FORCE INDEX (by_status)
@@ -162,104 +130,19 @@ var mysqlOutbox = Outbox{
 			ORDER BY due_at, id
 			LIMIT ?) counted
 		UNION ALL
-		SELECT 3 AS status, COUNT(*) AS messages, COALESCE(` + mysqlNow + ` - MIN(created_at), 0) AS age
+		SELECT 3 AS status, COUNT(*) AS messages, COALESCE({now} - MIN(created_at), 0) AS age
 		FROM (
 			SELECT created_at FROM millrace_outbox FORCE INDEX (by_status)
 			WHERE status = 3
 			ORDER BY due_at, id
 			LIMIT ?) counted`,
 
-	SelectEnds: `
-		SELECT COALESCE((SELECT MIN(id) FROM millrace_outbox), 1) AS lowest,
-			COALESCE((SELECT MAX(id) FROM millrace_outbox), 0) AS highest`,
-	SelectNext: `
-		SELECT id, created_at
-		FROM millrace_outbox
-		WHERE id >= ?
-		ORDER BY id
-		LIMIT 1`,
-	SelectCaused: `
-		SELECT id, topic, order_key, uuid, event_type, status, attempts, created_at, sent_at, last_error
-		FROM millrace_outbox
-		WHERE id >= ? AND id <= ? AND cause = ?
-		ORDER BY id
-		LIMIT ?`,
-
-	SelectSent: `
-		SELECT ` + outboxColumns + `, event_type, created_at, sent_at
-		FROM millrace_outbox
-		WHERE id > ? AND id <= ? AND status = 4 AND (? IS NULL OR topic = ?) AND created_at >= ? AND created_at < ?
-		ORDER BY id
-		LIMIT ?`,
-	CountSent: `
-		SELECT topic, COUNT(*) AS messages, MIN(created_at) AS first_at, MAX(created_at) AS last_at, MAX(id) AS last_id
-		FROM millrace_outbox
-		WHERE id > ? AND id <= ? AND status = 4 AND (? IS NULL OR topic = ?) AND created_at >= ? AND created_at < ?
-		GROUP BY topic
-		ORDER BY topic`,
-
-	InsertRelay: `
-		INSERT INTO millrace_outbox_relays (token, name, started_at, until)
-		VALUES (?, ?, ` + mysqlNow + `, ` + mysqlNow + ` + ?)`,
-	BeatRelay: `
-		UPDATE millrace_outbox_relays
-		SET until = ` + mysqlNow + ` + ?
-		WHERE token = ? AND until > ` + mysqlNow,
-	DeleteRelay: `
-		DELETE FROM millrace_outbox_relays
-		WHERE token = ?`,
-	CountExpired: `
-		SELECT COUNT(*)
-		FROM millrace_outbox_relays
-		WHERE until <= ` + mysqlNow,
-	DeleteExpired: `
-		DELETE FROM millrace_outbox_relays
-		WHERE until <= ` + mysqlNow,
-	SelectRelays: `
-		SELECT token
-		FROM millrace_outbox_relays
-		ORDER BY token`,
-	ListRelays: `
-		SELECT token, name, started_at, until, ` + mysqlNow + ` AS now
-		FROM millrace_outbox_relays
-		ORDER BY started_at, token`,
 	InsertLayout: `
 		INSERT INTO millrace_outbox_layout (id, generation, shards, target)
 		VALUES (1, 1, ?, ?)
 		ON DUPLICATE KEY UPDATE id = id`,
-	SelectLayout: `
-		SELECT generation, shards, target
-		FROM millrace_outbox_layout
-		WHERE id = 1`,
-	SetTarget: `
-		UPDATE millrace_outbox_layout
-		SET target = ?
-		WHERE id = 1`,
-	SwitchLayout: `
-		UPDATE millrace_outbox_layout
-		SET generation = generation + 1, shards = target
-		WHERE id = 1 AND generation = ? AND target = ?`,
 	InsertShard: `
 		INSERT INTO millrace_outbox_shards (generation, shard, owner)
 		VALUES (?, ?, 0)
 		ON DUPLICATE KEY UPDATE shard = shard`,
-	SelectShards: `
-		SELECT shard, owner
-		FROM millrace_outbox_shards
-		WHERE generation = ?
-		ORDER BY shard`,
-	ClaimShard: `
-		UPDATE millrace_outbox_shards
-		SET owner = ?
-		WHERE generation = ? AND shard = ? AND owner = ?`,
-	FreeShards: `
-		UPDATE millrace_outbox_shards
-		SET owner = 0
-		WHERE owner = ?`,
-	DeleteShards: `
-		DELETE FROM millrace_outbox_shards
-		WHERE generation = ? AND owner = 0`,
-
-	Notify: `SELECT 1`,
-	Listen: `SELECT 1`,
 }

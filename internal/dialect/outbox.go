@@ -1,12 +1,8 @@
 package dialect
 
 import (
-	"encoding/json"
 	"fmt"
 	"hash/fnv"
-	"regexp"
-	"slices"
-	"strconv"
 	"strings"
 )
 
@@ -94,6 +90,134 @@ type Outbox struct {
 	Listen   string
 }
 
+var commonOutbox = Outbox{
+	Insert:      insertOutbox,
+	InsertAlone: insertOutbox,
+	SelectGuard: `SELECT 1`,
+
+	SelectHighest: `
+		SELECT MAX(id)
+		FROM millrace_outbox
+		WHERE id > ?`,
+
+	SelectParked: `
+		SELECT ` + outboxColumns + `, event_type, last_error, due_at AS parked_at
+		FROM millrace_outbox
+		WHERE status = 3 AND id > ?
+		ORDER BY id
+		LIMIT ?`,
+	ListParked: `
+		SELECT ` + outboxOutline + `, event_type, last_error, due_at AS parked_at
+		FROM (
+			SELECT id AS page_id FROM millrace_outbox
+			WHERE status = 3 AND id > ?
+			ORDER BY id
+			LIMIT ?) page
+		JOIN millrace_outbox ON id = page_id
+		ORDER BY id`,
+	RetryParked: `
+		UPDATE millrace_outbox
+		SET status = 1, due_at = {now}, attempts = 0
+		WHERE id = ? AND status = 3`,
+	DropParked: `
+		DELETE FROM millrace_outbox
+		WHERE id = ? AND status = 3`,
+
+	SelectEnds: `
+		SELECT COALESCE((SELECT MIN(id) FROM millrace_outbox), 1) AS lowest,
+			COALESCE((SELECT MAX(id) FROM millrace_outbox), 0) AS highest`,
+	SelectNext: `
+		SELECT id, created_at
+		FROM millrace_outbox
+		WHERE id >= ?
+		ORDER BY id
+		LIMIT 1`,
+	SelectCaused: `
+		SELECT id, topic, order_key, uuid, event_type, status, attempts, created_at, sent_at, last_error
+		FROM millrace_outbox
+		WHERE id >= ? AND id <= ? AND cause = ?
+		ORDER BY id
+		LIMIT ?`,
+
+	SelectSent: `
+		SELECT ` + outboxColumns + `, event_type, created_at, sent_at
+		FROM millrace_outbox
+		WHERE id > ? AND id <= ? AND status = 4 AND (? IS NULL OR topic = ?) AND created_at >= ? AND created_at < ?
+		ORDER BY id
+		LIMIT ?`,
+	CountSent: `
+		SELECT topic, COUNT(*) AS messages, MIN(created_at) AS first_at, MAX(created_at) AS last_at, MAX(id) AS last_id
+		FROM millrace_outbox
+		WHERE id > ? AND id <= ? AND status = 4 AND (? IS NULL OR topic = ?) AND created_at >= ? AND created_at < ?
+		GROUP BY topic
+		ORDER BY topic`,
+
+	InsertRelay: `
+		INSERT INTO millrace_outbox_relays (token, name, started_at, until)
+		VALUES (?, ?, {now}, {now} + ?)`,
+	BeatRelay: `
+		UPDATE millrace_outbox_relays
+		SET until = {now} + ?
+		WHERE token = ? AND until > {now}`,
+	DeleteRelay: `
+		DELETE FROM millrace_outbox_relays
+		WHERE token = ?`,
+	CountExpired: `
+		SELECT COUNT(*)
+		FROM millrace_outbox_relays
+		WHERE until <= {now}`,
+	DeleteExpired: `
+		DELETE FROM millrace_outbox_relays
+		WHERE until <= {now}`,
+	SelectRelays: `
+		SELECT token
+		FROM millrace_outbox_relays
+		ORDER BY token`,
+	ListRelays: `
+		SELECT token, name, started_at, until, {now} AS now
+		FROM millrace_outbox_relays
+		ORDER BY started_at, token`,
+	InsertLayout: `
+		INSERT INTO millrace_outbox_layout (id, generation, shards, target)
+		VALUES (1, 1, ?, ?)
+		ON CONFLICT (id) DO NOTHING`,
+	SelectLayout: `
+		SELECT generation, shards, target
+		FROM millrace_outbox_layout
+		WHERE id = 1`,
+	SetTarget: `
+		UPDATE millrace_outbox_layout
+		SET target = ?
+		WHERE id = 1`,
+	SwitchLayout: `
+		UPDATE millrace_outbox_layout
+		SET generation = generation + 1, shards = target
+		WHERE id = 1 AND generation = ? AND target = ?`,
+	InsertShard: `
+		INSERT INTO millrace_outbox_shards (generation, shard, owner)
+		VALUES (?, ?, 0)
+		ON CONFLICT (generation, shard) DO NOTHING`,
+	SelectShards: `
+		SELECT shard, owner
+		FROM millrace_outbox_shards
+		WHERE generation = ?
+		ORDER BY shard`,
+	ClaimShard: `
+		UPDATE millrace_outbox_shards
+		SET owner = ?
+		WHERE generation = ? AND shard = ? AND owner = ?`,
+	FreeShards: `
+		UPDATE millrace_outbox_shards
+		SET owner = 0
+		WHERE owner = ?`,
+	DeleteShards: `
+		DELETE FROM millrace_outbox_shards
+		WHERE generation = ? AND owner = 0`,
+
+	Notify: `SELECT 1`,
+	Listen: `SELECT 1`,
+}
+
 // StandsSavepoint is a savepoint that is set and released to see whether a transaction stands.
 const StandsSavepoint = `millrace_stands`
 
@@ -106,35 +230,18 @@ const (
 	OutboxSent    = 4 // kept for a while
 )
 
-// outboxColumns is what a relay reads of a message.
 const (
+	insertOutbox = `
+		INSERT INTO millrace_outbox (key_hash, topic, order_key, uuid, event_type, metadata, payload, cause, created_at)
+		VALUES (?, ?, ?, ?, ?, ?, ?, ?, {now})`
+
+	// relayAlive is completed by a token and a parenthesis.
+	relayAlive = `EXISTS (SELECT 1 FROM millrace_outbox_relays r WHERE r.until > {now} AND r.token = `
+
+	// What a relay reads of a message.
 	outboxColumns = outboxOutline + `, payload`
 	outboxOutline = `id, key_hash, blocked_key, status, attempts, topic, uuid, order_key, metadata`
 )
-
-// IDs is the argument that stands for a list of ids, or of keys.
-func IDs(ids []int64) string { return list(ids) }
-
-// Aside is a message that failed, for SetAside.
-type Aside struct {
-	ID       int64  `json:"id"`
-	Status   int    `json:"status"`
-	Delay    int64  `json:"delay"` // in microseconds, until it is due
-	Attempts int    `json:"attempts"`
-	Error    string `json:"error"` // UTF-8 without zero bytes
-	Blocks   *int64 `json:"blocks,omitempty"`
-}
-
-// Asides is the argument that stands for a list of messages that failed.
-func Asides(all []Aside) string { return list(all) }
-
-func list[T any](all []T) string {
-	text, err := json.Marshal(all)
-	if err != nil {
-		panic(err) // integers and text always marshal
-	}
-	return string(text)
-}
 
 // name puts in the channel by which relays of one outbox are woken.
 func (o *Outbox) name(tables string) {
@@ -143,54 +250,4 @@ func (o *Outbox) name(tables string) {
 	channel := fmt.Sprintf("outbox_%016x", h.Sum64())
 	o.Notify = strings.ReplaceAll(o.Notify, "{channel}", channel)
 	o.Listen = strings.ReplaceAll(o.Listen, "{channel}", channel)
-}
-
-var numbered = regexp.MustCompile(`\$(\d+)`)
-
-// Key is one that is read by SelectKey: what is behind an id, up to a limit.
-type Key struct {
-	Hash  int64 `json:"key"`
-	After int64 `json:"after"`
-	Limit int   `json:"limit"`
-}
-
-// Keys is the statement that reads some keys, with its arguments.
-func (o *Outbox) Keys(keys []Key) (query string, args []any) {
-	if o.KeysAreListed {
-		most := slices.MaxFunc(keys, func(a, b Key) int { return a.Limit - b.Limit }).Limit
-		return o.SelectKey, []any{list(keys), most}
-	}
-	for _, k := range keys {
-		args = append(args, k.Hash, k.After, k.Limit)
-	}
-	return o.SelectKey + repeated("\nUNION ALL", o.SelectKey, len(keys)), args
-}
-
-// InsertMany is Insert or InsertAlone for n messages: the arguments are repeated n times.
-func InsertMany(insert string, n int) string {
-	head, row, _ := strings.Cut(insert, "VALUES ")
-	return head + "VALUES " + row + repeated(", ", row, n)
-}
-
-// repeated is part n-1 times more, with arguments of its own each time.
-func repeated(separator, part string, n int) string {
-	number := func(p string) int {
-		k, err := strconv.Atoi(p[1:])
-		if err != nil {
-			panic(err) // digits
-		}
-		return k
-	}
-	width := 0
-	for _, p := range numbered.FindAllString(part, -1) {
-		width = max(width, number(p))
-	}
-	var b strings.Builder
-	for i := 1; i < n; i++ {
-		b.WriteString(separator)
-		b.WriteString(numbered.ReplaceAllStringFunc(part, func(p string) string {
-			return fmt.Sprintf("$%d", number(p)+i*width)
-		}))
-	}
-	return b.String()
 }

@@ -2,9 +2,6 @@ package dialect
 
 import "github.com/jmoiron/sqlx"
 
-// The clock of the server, in UTC microseconds: now() would be the transaction's start.
-const postgresNow = `(EXTRACT(EPOCH FROM clock_timestamp()) * 1000000)::BIGINT`
-
 // postgresPlanned is a condition that always holds, of an argument that is never NULL. PostgreSQL keeps the plan of a
 // statement that a connection runs again and again, unless plans for the arguments at hand cost less. One that was
 // made when next to nothing was stored reads all that is stored, for each order key even, which can take minutes. A
@@ -29,16 +26,10 @@ const (
 var postgres = Dialect{
 	Name:     PostgresName,
 	BindType: sqlx.DOLLAR,
+	clock:    `(EXTRACT(EPOCH FROM clock_timestamp()) * 1000000)::BIGINT`, // now() would be the transaction's start
 
 	LockMigrations: `SELECT pg_advisory_xact_lock(7236837562345)`,
-	CreateVersions: `CREATE TABLE IF NOT EXISTS millrace_schema (version INTEGER NOT NULL PRIMARY KEY, applied_at BIGINT NOT NULL)`,
-	SelectVersion:  `SELECT COALESCE(MAX(version), 0) FROM millrace_schema`,
-	InsertVersion: `
-		INSERT INTO millrace_schema (version, applied_at)
-		VALUES ($1, ` + postgresNow + `)
-		ON CONFLICT (version) DO UPDATE SET applied_at = millrace_schema.applied_at`,
 
-	Now:             `SELECT ` + postgresNow,
 	SelectIdentity:  `SELECT pg_postmaster_start_time()::TEXT, 0`,
 	SelectIsolation: `SELECT 'default_transaction_isolation', current_setting('default_transaction_isolation')`,
 	SelectSettings: `
@@ -80,180 +71,16 @@ var postgres = Dialect{
 			AND NOT ` + postgresMayAnalyse + `
 		ORDER BY c.relname`,
 
-	InsertConsumer: `
-		INSERT INTO millrace_consumers (id, namespace, name, epoch, key_source, retention, window_us, on_replay, created_at)
-		VALUES ($1, $2, $3, $4, $5, $6, $7, $8, ` + postgresNow + `)
-		ON CONFLICT DO NOTHING`,
-	SelectConsumer: `
-		SELECT id, namespace, name, epoch, key_source, retention, window_us, purge_line, paused, created_at,
-			purged_at, on_replay, served_until > ` + postgresNow + ` AS served
-		FROM millrace_consumers
-		WHERE namespace = $1 AND name = $2 AND epoch = $3`,
-	SelectConsumers: `
-		SELECT id, namespace, name, epoch, key_source, retention, window_us, purge_line, paused, created_at,
-			purged_at, on_replay, served_until > ` + postgresNow + ` AS served
-		FROM millrace_consumers
-		ORDER BY namespace, name, epoch`,
-	UpdateConsumer: `
-		UPDATE millrace_consumers
-		SET retention = $1, window_us = $2, on_replay = $3
-		WHERE id = $4`,
-	LockConsumer: `
-		UPDATE millrace_consumers
-		SET purge_line = purge_line
-		WHERE id = $1`,
-	SelectPurgeLine: `
-		SELECT purge_line
-		FROM millrace_consumers
-		WHERE id = $1`,
-	RaisePurgeLine: `
-		UPDATE millrace_consumers
-		SET purge_line = GREATEST(purge_line, $1)
-		WHERE id = $2`,
-	NotePurge: `
-		UPDATE millrace_consumers
-		SET purged_at = ` + postgresNow + `
-		WHERE id = $1`,
-
-	Claim: `
-		INSERT INTO millrace_claims (consumer, message_id, payload_hash, token, result, processed_at)
-		VALUES ($1, $2, $3, $4, 1, ` + postgresNow + `)
-		ON CONFLICT (consumer, message_id) DO NOTHING`,
-	Lookup: `
-		SELECT c.result, c.payload_hash, c.token, c.processed_at, ` + postgresNow + ` AS now,
-			o.topic AS outcome_topic, o.messages AS outcome,
-			m.id AS open_id, m.status AS open_status, m.payload_hash AS open_hash
-		FROM millrace_claims c
-		LEFT JOIN millrace_outcomes o ON o.consumer = c.consumer AND o.message_id = c.message_id
-		LEFT JOIN millrace_messages m ON m.consumer = c.consumer AND m.message_id = c.message_id
-		WHERE c.consumer = $1 AND c.message_id = $2`,
-	Retake: `
-		UPDATE millrace_claims
-		SET token = $1, payload_hash = $2, result = 1, processed_at = ` + postgresNow + `
-		WHERE consumer = $3 AND message_id = $4 AND result = 0`,
-	SelectClaim: `
-		SELECT result, token
-		FROM millrace_claims
-		WHERE consumer = $1 AND message_id = $2`,
-	ClaimFormer: `
-		INSERT INTO millrace_claims (consumer, message_id, payload_hash, token, result, processed_at)
-		VALUES ($1, $2, $3, $4, 3, ` + postgresNow + `)
-		ON CONFLICT (consumer, message_id) DO NOTHING`,
-	DropFormer: `
-		DELETE FROM millrace_claims
-		WHERE consumer = $1 AND message_id = $2 AND token = $3`,
-	SelectHeld: `
-		SELECT result, token, 1 AS live
-		FROM millrace_claims
-		WHERE consumer = $1 AND message_id = $2`,
-	OpenClaim: `
-		INSERT INTO millrace_claims (consumer, message_id, payload_hash, token, result, processed_at)
-		VALUES ($1, $2, $3, $4, 0, ` + postgresNow + `)
-		ON CONFLICT (consumer, message_id) DO UPDATE SET
-			token = CASE WHEN millrace_claims.result = 0 THEN millrace_claims.token + 1 ELSE millrace_claims.token END`,
-	ReopenClaim: `
-		UPDATE millrace_claims
-		SET result = 0
-		WHERE consumer = $1 AND message_id = $2 AND token = $3`,
-	CloseClaim: `
-		UPDATE millrace_claims
-		SET result = $1, processed_at = ` + postgresNow + `
-		WHERE consumer = $2 AND message_id = $3 AND result = 0`,
-
-	InsertOutcome: `
-		INSERT INTO millrace_outcomes (consumer, message_id, topic, messages, created_at)
-		VALUES ($1, $2, $3, $4, ` + postgresNow + `)`,
-	DeleteOutcomes: `
-		DELETE FROM millrace_outcomes
-		WHERE consumer = ? AND message_id IN (?)`,
 	// A sub-select gives one time for all rows, without which no index can be asked for it.
 	SelectOutcomes: `
 		SELECT o.consumer, c.name, c.epoch, o.message_id, o.topic, o.messages, o.created_at,
-			` + postgresNow + ` - o.created_at AS age
+			{now} - o.created_at AS age
 		FROM millrace_outcomes o
 		JOIN millrace_consumers c ON c.id = o.consumer
-		WHERE c.namespace = $1 AND o.created_at <= (SELECT ` + postgresNow + `) - $2
+		WHERE c.namespace = $1 AND o.created_at <= (SELECT {now}) - $2
 		ORDER BY o.created_at, o.consumer, o.message_id
 		LIMIT $3 OFFSET $4`,
-	PutResult: `
-		INSERT INTO millrace_results (consumer, message_id, body)
-		VALUES ($1, $2, $3)
-		ON CONFLICT (consumer, message_id) DO UPDATE SET body = EXCLUDED.body`,
 
-	InsertMessage: `
-		INSERT INTO millrace_messages (consumer, message_id, status, attempts, topic, partition_no, offset_no,
-			order_key, event_type, event_version, uuid, metadata, payload, payload_hash, last_error, error_group, reason,
-			original, aggregate, version, payload_form, payload_ref, received_at, due_at)
-		VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22,
-			` + postgresNow + `, ` + postgresNow + ` + $23)`,
-	TouchMessage: `
-		UPDATE millrace_messages
-		SET attempts = attempts + 1, last_error = $1, error_group = $2, due_at = ` + postgresNow + ` + $3
-		WHERE consumer = $4 AND message_id = $5 AND status = $6`,
-	MoveMessage: `
-		UPDATE millrace_messages
-		SET status = $1, reason = $2, due_at = ` + postgresNow + ` + $3, lease_token = 0
-		WHERE consumer = $4 AND message_id = $5 AND status = $6`,
-	DeleteMessage: `
-		DELETE FROM millrace_messages
-		WHERE consumer = $1 AND message_id = $2 AND status = $3`,
-	SelectMessage: `
-		SELECT c.name, c.epoch, c.key_source, ` + messageColumns + `
-		FROM millrace_messages m
-		JOIN millrace_consumers c ON c.id = m.consumer
-		WHERE m.id = $1 AND c.namespace = $2`,
-
-	StoryClaims: `
-		SELECT c.name, c.epoch, k.message_id, k.result, k.processed_at,
-			o.created_at AS outcome_at, o.topic AS outcome_topic, o.messages AS outcome, r.body
-		FROM millrace_consumers c
-		JOIN millrace_claims k ON k.consumer = c.id AND k.message_id = $1
-		LEFT JOIN millrace_outcomes o ON o.consumer = k.consumer AND o.message_id = k.message_id
-		LEFT JOIN millrace_results r ON r.consumer = k.consumer AND r.message_id = k.message_id
-		WHERE c.namespace = $2
-		ORDER BY c.name, c.epoch`,
-	StoryMessages: `
-		SELECT c.name, c.epoch, ` + messageColumns + `
-		FROM millrace_consumers c
-		JOIN millrace_messages m ON m.consumer = c.id AND m.message_id = $1
-		WHERE c.namespace = $2
-		UNION ALL
-		SELECT c.name, c.epoch, ` + messageColumns + `
-		FROM millrace_messages m
-		JOIN millrace_consumers c ON c.id = m.consumer
-		WHERE c.namespace = $3 AND m.original = $4`,
-	StoryAudit: `
-		SELECT c.name, c.epoch, a.at, a.actor, a.action, a.reason, a.detail
-		FROM millrace_audit a
-		JOIN millrace_consumers c ON c.id = a.consumer
-		WHERE c.namespace = $1 AND a.message_id = $2
-		ORDER BY a.id`,
-	StoryDropped: `
-		SELECT c.name, c.epoch, d.at, d.topic, d.reason
-		FROM millrace_dropped d
-		JOIN millrace_consumers c ON c.id = d.consumer
-		WHERE c.namespace = $1 AND d.message_id = $2
-		ORDER BY d.id`,
-	InsertAudit: `
-		INSERT INTO millrace_audit (actor, action, reason, consumer, message_id, detail, at)
-		VALUES ($1, $2, $3, $4, $5, $6, ` + postgresNow + `)`,
-	InsertDropped: `
-		INSERT INTO millrace_dropped (consumer, message_id, topic, reason, at)
-		VALUES ($1, $2, $3, $4, ` + postgresNow + `)`,
-
-	SelectClaimsPage: `
-		SELECT message_id, processed_at, result
-		FROM millrace_claims
-		WHERE consumer = $1 AND message_id > $2
-		ORDER BY message_id
-		LIMIT $3`,
-	CountExpired: `
-		SELECT COUNT(*), COALESCE(SUM(CASE WHEN result <> 0 AND processed_at < $1 THEN 1 ELSE 0 END), 0)
-		FROM (
-			SELECT result, processed_at FROM millrace_claims
-			WHERE consumer = $2
-			ORDER BY message_id
-			LIMIT $3) counted`,
 	LockExpired: `
 		SELECT c.message_id, c.processed_at, c.result
 		FROM millrace_claims c
@@ -261,27 +88,6 @@ var postgres = Dialect{
 			AND NOT EXISTS (
 				SELECT 1 FROM millrace_outcomes o WHERE o.consumer = c.consumer AND o.message_id = c.message_id)
 		FOR UPDATE OF c SKIP LOCKED`,
-	DeleteClaims: `
-		DELETE FROM millrace_claims
-		WHERE consumer = ? AND message_id IN (?)`,
-	DeleteResults: `
-		DELETE FROM millrace_results
-		WHERE consumer = ? AND message_id IN (?)`,
-	SelectShadowed: `
-		SELECT page.id, page.consumer, page.message_id, EXISTS (
-			SELECT 1 FROM millrace_claims c
-			WHERE c.consumer = page.consumer AND c.message_id = page.message_id
-				AND (c.result <> 0 AND c.payload_hash = page.payload_hash OR c.result = 4)) AS shadowed
-		FROM (
-			SELECT id, consumer, message_id, payload_hash
-			FROM millrace_messages
-			WHERE id > $1
-			ORDER BY id
-			LIMIT $2) page
-		ORDER BY page.id`,
-	DeleteMessages: `
-		DELETE FROM millrace_messages
-		WHERE consumer = ? AND message_id IN (?)`,
 	PurgeDropped: `
 		DELETE FROM millrace_dropped
 		WHERE id IN (
@@ -297,7 +103,7 @@ var postgres = Dialect{
 
 	AddActivity: `
 		INSERT INTO millrace_activity AS a (minute, consumer, completed, failed, duplicates, stale, held, parked, handling_us)
-		SELECT ` + postgresNow + ` / 60000000 * 60000000, id, $1::BIGINT, $2::BIGINT, $3::BIGINT, $4::BIGINT, $5::BIGINT, $6::BIGINT, $7::BIGINT
+		SELECT {now} / 60000000 * 60000000, id, $1::BIGINT, $2::BIGINT, $3::BIGINT, $4::BIGINT, $5::BIGINT, $6::BIGINT, $7::BIGINT
 		FROM millrace_consumers
 		WHERE namespace = $8 AND name = $9 AND epoch = $10
 		ON CONFLICT (minute, consumer) DO UPDATE SET
@@ -305,12 +111,6 @@ var postgres = Dialect{
 			duplicates = a.duplicates + EXCLUDED.duplicates, stale = a.stale + EXCLUDED.stale,
 			held = a.held + EXCLUDED.held, parked = a.parked + EXCLUDED.parked,
 			handling_us = a.handling_us + EXCLUDED.handling_us`,
-	SelectActivity: `
-		SELECT c.name, c.epoch, a.minute, a.completed, a.failed, a.duplicates, a.stale, a.held, a.parked, a.handling_us
-		FROM millrace_activity a
-		JOIN millrace_consumers c ON c.id = a.consumer
-		WHERE a.minute >= $1 AND c.namespace = $2
-		ORDER BY a.minute, c.name, c.epoch`,
 	PurgeActivity: `
 		DELETE FROM millrace_activity
 		WHERE (minute, consumer) IN (
@@ -318,34 +118,82 @@ var postgres = Dialect{
 			WHERE minute < $1 AND ($1::BIGINT` + postgresPlanned + `
 			ORDER BY minute, consumer LIMIT $2 FOR UPDATE SKIP LOCKED)`,
 
-	AcquireLease: `
-		INSERT INTO millrace_leases (consumer, message_id, token, until)
-		VALUES ($1, $2, $3, ` + postgresNow + ` + $4)
-		ON CONFLICT (consumer, message_id) DO UPDATE SET token = EXCLUDED.token, until = EXCLUDED.until
-			WHERE millrace_leases.until <= ` + postgresNow,
-	SelectLease: `
-		SELECT token, until - ` + postgresNow + ` AS remaining
-		FROM millrace_leases
-		WHERE consumer = $1 AND message_id = $2`,
-	ConfirmLease: `
-		UPDATE millrace_leases
-		SET token = 0, until = ` + postgresNow + ` + $1
-		WHERE consumer = $2 AND message_id = $3 AND token = $4`,
-	ExtendLease: `
-		UPDATE millrace_leases
-		SET until = ` + postgresNow + ` + $1
-		WHERE consumer = $2 AND message_id = $3 AND token = $4`,
-	ReleaseLease: `
-		DELETE FROM millrace_leases
-		WHERE consumer = $1 AND message_id = $2 AND token = $3`,
-
 	Outbox:  postgresOutbox,
 	Gate:    postgresGate,
 	Queue:   postgresQueue,
 	Remedy:  postgresRemedy,
-	Blobs:   postgresBlobs,
 	Journal: postgresJournal,
-	Replays: postgresReplays,
-	Steps:   postgresSteps,
 	History: postgresHistory,
+}
+
+var postgresGate = Gate{
+	Returning: true,
+
+	CountHeld: `
+		SELECT COUNT(*)
+		FROM (
+			SELECT 1 FROM millrace_messages
+			WHERE consumer = $1 AND aggregate = $2 AND status = 7
+			LIMIT $3) counted`,
+	SelectHeldAges: `
+		SELECT id, due_at <= (SELECT {now}) AS expired
+		FROM millrace_messages
+		WHERE consumer = $1 AND (status, id) > (7, $2) AND status <= 7
+		ORDER BY status, id
+		LIMIT $3`,
+	SelectExpired: `
+		SELECT m.id, m.message_id, m.aggregate, m.version, m.uuid, m.topic, m.event_type, m.metadata
+		FROM millrace_messages m
+		WHERE m.id IN (?) AND m.status = 7`,
+	LockHeld: `
+		SELECT id
+		FROM millrace_messages
+		WHERE id IN (?) AND status = 7 AND due_at <= (SELECT {now})
+		FOR UPDATE SKIP LOCKED`,
+	SelectWaiting: `
+		SELECT aggregate, version, received_at
+		FROM millrace_messages
+		WHERE (consumer, aggregate) > ($1, $2) AND consumer <= $1 AND status = 7
+		ORDER BY consumer, aggregate, version
+		LIMIT $3`,
+}
+
+var postgresJournal = Journal{
+	InsertJournal: `
+		INSERT INTO millrace_journal (consumer, message_id, topic, order_key, event_type, event_version, uuid, metadata,
+			payload, payload_hash, payload_form, payload_ref, received_at, processed_at)
+		VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, COALESCE($13::BIGINT, {now}), {now})
+		ON CONFLICT (consumer, message_id) DO NOTHING`,
+	SelectJournal: `
+		SELECT c.name, c.epoch, j.id, j.consumer, j.message_id, j.topic, j.order_key, j.event_type, j.event_version, j.uuid, j.metadata,
+			j.payload_hash, j.payload_form, j.payload_ref, j.payload, j.received_at, j.processed_at
+		FROM millrace_journal j
+		JOIN millrace_consumers c ON c.id = j.consumer
+		WHERE j.id > $1 AND j.id <= $2 AND j.consumer = $3 AND ($4::BYTEA IS NULL OR j.topic = $5)
+			AND j.processed_at >= $6 AND j.processed_at < $7
+		ORDER BY j.id
+		LIMIT $8`,
+	CountJournal: `
+		SELECT j.topic, COUNT(*) AS messages, MIN(j.processed_at) AS first_at, MAX(j.processed_at) AS last_at, MAX(j.id) AS last_id
+		FROM millrace_journal j
+		WHERE j.id > $1 AND j.id <= $2 AND j.consumer = $3 AND ($4::BYTEA IS NULL OR j.topic = $5)
+			AND j.processed_at >= $6 AND j.processed_at < $7
+		GROUP BY j.topic
+		ORDER BY j.topic`,
+}
+
+var postgresHistory = History{
+	InsertHistory: `
+		INSERT INTO millrace_history (consumer, message_id, slot, number, at, received_at, attempts, status, failed, reason, error)
+		SELECT m.consumer, m.message_id, k.number % 10, k.number, {now},
+			LEAST(m.received_at, COALESCE(k.received_at, m.received_at)), m.attempts, m.status, $1::SMALLINT, m.reason, m.last_error
+		FROM (
+			SELECT COALESCE(MAX(number), 0) + 1 AS number, MIN(received_at) AS received_at
+			FROM millrace_history
+			WHERE consumer = $2 AND message_id = $3) k
+		CROSS JOIN millrace_messages m
+		WHERE m.consumer = $4 AND m.message_id = $5
+		ON CONFLICT (consumer, message_id, slot) DO UPDATE SET
+			number = EXCLUDED.number, at = EXCLUDED.at, received_at = EXCLUDED.received_at, attempts = EXCLUDED.attempts,
+			status = EXCLUDED.status, failed = EXCLUDED.failed, reason = EXCLUDED.reason, error = EXCLUDED.error`,
 }

@@ -1,17 +1,11 @@
 package dialect
 
 const (
-	postgresInsert = `
-		INSERT INTO millrace_outbox (key_hash, topic, order_key, uuid, event_type, metadata, payload, cause, created_at)
-		VALUES ($1, $2, $3, $4, $5, $6, $7, $8, ` + postgresNow + `)`
-
 	// The ids in a JSON array, as an array that an index can be asked with.
 	postgresIDs = `ANY(ARRAY(SELECT json_array_elements_text($1::JSON)::BIGINT))`
 
 	// See postgresPlanned. The outbox is empty most of the time.
 	postgresFresh = ` AND ($1` + postgresPlanned
-
-	postgresAlive = `EXISTS (SELECT 1 FROM millrace_outbox_relays r WHERE r.until > ` + postgresNow + ` AND r.token = `
 )
 
 // A look must walk an index and stop, whatever the statistics were taken in: the planner cannot see a LIMIT that is
@@ -21,10 +15,6 @@ const (
 // Nor must it walk the primary key to find messages of a key, of which it knows only that there are few keys: so
 // that is asked for in the order of the index, and not by an equality, after which the order of ids would be enough.
 var postgresOutbox = Outbox{
-	Insert:      postgresInsert,
-	InsertAlone: postgresInsert,
-	SelectGuard: `SELECT 1`,
-
 	SelectPending: `
 		SELECT o.*,
 			CASE WHEN o.order_key IS NOT NULL THEN (
@@ -36,7 +26,7 @@ var postgresOutbox = Outbox{
 					LIMIT (SELECT 1)) nearest
 				LIMIT 1) END AS behind
 		FROM (
-			SELECT ` + outboxColumns + `, ` + postgresNow + ` - created_at AS age
+			SELECT ` + outboxColumns + `, {now} - created_at AS age
 			FROM millrace_outbox
 			WHERE id NOT IN (SELECT json_array_elements_text($1::JSON)::BIGINT)` + postgresFresh + `
 				AND status = 0 AND id > $2 AND ($3::BIGINT >> ABS(key_hash % $4)::INTEGER) & 1 <> 0
@@ -45,34 +35,34 @@ var postgresOutbox = Outbox{
 		ORDER BY id
 		LIMIT 10000`,
 	SelectDue: `
-		SELECT ` + outboxColumns + `, ` + postgresNow + ` - created_at AS age
+		SELECT ` + outboxColumns + `, {now} - created_at AS age
 		FROM millrace_outbox
 		WHERE id NOT IN (SELECT json_array_elements_text($1::JSON)::BIGINT)` + postgresFresh + `
-			AND status = 1 AND due_at <= (SELECT ` + postgresNow + `) AND ($2::BIGINT >> ABS(key_hash % $3)::INTEGER) & 1 <> 0
+			AND status = 1 AND due_at <= (SELECT {now}) AND ($2::BIGINT >> ABS(key_hash % $3)::INTEGER) & 1 <> 0
 		ORDER BY due_at, id
 		LIMIT (SELECT $4::BIGINT)`,
-	SelectAside: `
-		SELECT id FROM millrace_outbox
-		WHERE id = ` + postgresIDs + postgresFresh + ` AND status IN (1, 3)`,
 	SelectNextDue: `
-		SELECT MIN(due_at) - ` + postgresNow + `
+		SELECT MIN(due_at) - {now}
 		FROM (
 			SELECT due_at FROM millrace_outbox
 			WHERE status = 1 AND ($1::BIGINT >> ABS(key_hash % $2)::INTEGER) & 1 <> 0` + postgresFresh + `
 			ORDER BY due_at, id
 			LIMIT (SELECT 1)) first`,
-	KeysAreListed: true,
+	SelectAside: `
+		SELECT id FROM millrace_outbox
+		WHERE id = ` + postgresIDs + postgresFresh + ` AND status IN (1, 3)`,
 	SelectKey: `
 		SELECT o.*
 		FROM json_to_recordset($1::JSON) AS j (key BIGINT, after BIGINT, "limit" BIGINT), LATERAL (
 			SELECT * FROM (
-				SELECT ` + outboxColumns + `, ` + postgresNow + ` - created_at AS age
+				SELECT ` + outboxColumns + `, {now} - created_at AS age
 				FROM millrace_outbox
 				WHERE (key_hash, id) > (j.key, j.after) AND key_hash <= j.key
 					AND order_key IS NOT NULL AND (status IN (0, 2) OR blocked_key IS NOT NULL)` + postgresFresh + `
 				ORDER BY key_hash, id
 				LIMIT j."limit") begun
 			LIMIT $2) o`,
+	KeysAreListed: true,
 	ListKeys: `
 		SELECT key_hash
 		FROM millrace_outbox
@@ -87,28 +77,28 @@ var postgresOutbox = Outbox{
 
 	DeleteSent: `
 		DELETE FROM millrace_outbox
-		WHERE id = ` + postgresIDs + postgresFresh + ` AND status IN (0, 1, 2) AND ` + postgresAlive + `$2)`,
+		WHERE id = ` + postgresIDs + postgresFresh + ` AND status IN (0, 1, 2) AND ` + relayAlive + `$2)`,
 	KeepSent: `
 		UPDATE millrace_outbox
-		SET status = 4, blocked_key = NULL, sent_at = ` + postgresNow + `, due_at = ` + postgresNow + ` + $2
-		WHERE id = ` + postgresIDs + postgresFresh + ` AND status IN (0, 1, 2) AND ` + postgresAlive + `$3)`,
+		SET status = 4, blocked_key = NULL, sent_at = {now}, due_at = {now} + $2
+		WHERE id = ` + postgresIDs + postgresFresh + ` AND status IN (0, 1, 2) AND ` + relayAlive + `$3)`,
 	SetAside: `
 		UPDATE millrace_outbox o
-		SET status = j.status, due_at = ` + postgresNow + ` + j.delay, attempts = j.attempts, last_error = j.error,
+		SET status = j.status, due_at = {now} + j.delay, attempts = j.attempts, last_error = j.error,
 			blocked_key = j.blocks
 		FROM json_to_recordset($1::JSON) AS j (
 			id BIGINT, status SMALLINT, delay BIGINT, attempts INTEGER, error TEXT, blocks BIGINT)
-		WHERE o.id = j.id AND o.status IN (0, 1, 2) AND ` + postgresAlive + `$2)
+		WHERE o.id = j.id AND o.status IN (0, 1, 2) AND ` + relayAlive + `$2)
 			AND o.id = ANY(ARRAY(SELECT (one ->> 'id')::BIGINT FROM json_array_elements($1::JSON) one))` + postgresFresh,
 	Postpone: `
 		UPDATE millrace_outbox
-		SET status = 1, due_at = ` + postgresNow + ` + $2, last_error = $3,
+		SET status = 1, due_at = {now} + $2, last_error = $3,
 			blocked_key = CASE WHEN order_key IS NULL THEN NULL ELSE key_hash END
-		WHERE id = ` + postgresIDs + postgresFresh + ` AND status IN (0, 1, 2) AND ` + postgresAlive + `$4)`,
+		WHERE id = ` + postgresIDs + postgresFresh + ` AND status IN (0, 1, 2) AND ` + relayAlive + `$4)`,
 	HoldBack: `
 		UPDATE millrace_outbox
 		SET status = 2, blocked_key = key_hash
-		WHERE id = ` + postgresIDs + postgresFresh + ` AND status IN (0, 1) AND ` + postgresAlive + `$2)`,
+		WHERE id = ` + postgresIDs + postgresFresh + ` AND status IN (0, 1) AND ` + relayAlive + `$2)`,
 
 	SelectParked: `
 		SELECT ` + outboxColumns + `, event_type, last_error, due_at AS parked_at
@@ -127,7 +117,7 @@ var postgresOutbox = Outbox{
 		ORDER BY id`,
 	RetryParked: `
 		UPDATE millrace_outbox
-		SET status = 1, due_at = ` + postgresNow + `, attempts = 0
+		SET status = 1, due_at = {now}, attempts = 0
 		WHERE id = $1 AND status = 3` + postgresFresh,
 	DropParked: `
 		DELETE FROM millrace_outbox
@@ -136,26 +126,26 @@ var postgresOutbox = Outbox{
 		DELETE FROM millrace_outbox
 		WHERE id = ANY(ARRAY(
 			SELECT id FROM millrace_outbox
-			WHERE status = 4 AND due_at < (SELECT ` + postgresNow + `) AND ($1::BIGINT` + postgresPlanned + `
+			WHERE status = 4 AND due_at < (SELECT {now}) AND ($1::BIGINT` + postgresPlanned + `
 			ORDER BY due_at, id
 			LIMIT (SELECT $1::BIGINT)
 			FOR UPDATE SKIP LOCKED))`,
 	CountBacklog: `
-		SELECT 0 AS status, COUNT(*) AS messages, COALESCE(` + postgresNow + ` - MIN(created_at), 0) AS age
+		SELECT 0 AS status, COUNT(*) AS messages, COALESCE({now} - MIN(created_at), 0) AS age
 		FROM (
 			SELECT created_at FROM millrace_outbox
 			WHERE status = 0 AND ($1::BIGINT` + postgresPlanned + `
 			ORDER BY id
 			LIMIT (SELECT $1::BIGINT)) counted
 		UNION ALL
-		SELECT 1 AS status, COUNT(*) AS messages, COALESCE(` + postgresNow + ` - MIN(created_at), 0) AS age
+		SELECT 1 AS status, COUNT(*) AS messages, COALESCE({now} - MIN(created_at), 0) AS age
 		FROM (
 			SELECT created_at FROM millrace_outbox
 			WHERE status = 1
 			ORDER BY due_at, id
 			LIMIT (SELECT $2::BIGINT)) counted
 		UNION ALL
-		SELECT 2 AS status, COUNT(*) AS messages, COALESCE(` + postgresNow + ` - MIN(CASE
+		SELECT 2 AS status, COUNT(*) AS messages, COALESCE({now} - MIN(CASE
 			WHEN key_hash IN (
 				SELECT CASE WHEN blocked_key IS NOT NULL THEN key_hash END AS key_hash
 				FROM millrace_outbox
@@ -169,16 +159,13 @@ var postgresOutbox = Outbox{
 			ORDER BY due_at, id
 			LIMIT (SELECT $3::BIGINT)) counted
 		UNION ALL
-		SELECT 3 AS status, COUNT(*) AS messages, COALESCE(` + postgresNow + ` - MIN(created_at), 0) AS age
+		SELECT 3 AS status, COUNT(*) AS messages, COALESCE({now} - MIN(created_at), 0) AS age
 		FROM (
 			SELECT created_at FROM millrace_outbox
 			WHERE status = 3
 			ORDER BY due_at, id
 			LIMIT (SELECT $4::BIGINT)) counted`,
 
-	SelectEnds: `
-		SELECT COALESCE((SELECT MIN(id) FROM millrace_outbox), 1) AS lowest,
-			COALESCE((SELECT MAX(id) FROM millrace_outbox), 0) AS highest`,
 	SelectNext: `
 		SELECT id, created_at
 		FROM millrace_outbox
@@ -204,68 +191,6 @@ var postgresOutbox = Outbox{
 		WHERE id > $1 AND id <= $2 AND status = 4 AND ($3::TEXT IS NULL OR topic = $4) AND created_at >= $5 AND created_at < $6` + postgresFresh + `
 		GROUP BY topic
 		ORDER BY topic`,
-
-	InsertRelay: `
-		INSERT INTO millrace_outbox_relays (token, name, started_at, until)
-		VALUES ($1, $2, ` + postgresNow + `, ` + postgresNow + ` + $3)`,
-	BeatRelay: `
-		UPDATE millrace_outbox_relays
-		SET until = ` + postgresNow + ` + $1
-		WHERE token = $2 AND until > ` + postgresNow,
-	DeleteRelay: `
-		DELETE FROM millrace_outbox_relays
-		WHERE token = $1`,
-	CountExpired: `
-		SELECT COUNT(*)
-		FROM millrace_outbox_relays
-		WHERE until <= ` + postgresNow,
-	DeleteExpired: `
-		DELETE FROM millrace_outbox_relays
-		WHERE until <= ` + postgresNow,
-	SelectRelays: `
-		SELECT token
-		FROM millrace_outbox_relays
-		ORDER BY token`,
-	ListRelays: `
-		SELECT token, name, started_at, until, ` + postgresNow + ` AS now
-		FROM millrace_outbox_relays
-		ORDER BY started_at, token`,
-	InsertLayout: `
-		INSERT INTO millrace_outbox_layout (id, generation, shards, target)
-		VALUES (1, 1, $1, $2)
-		ON CONFLICT (id) DO NOTHING`,
-	SelectLayout: `
-		SELECT generation, shards, target
-		FROM millrace_outbox_layout
-		WHERE id = 1`,
-	SetTarget: `
-		UPDATE millrace_outbox_layout
-		SET target = $1
-		WHERE id = 1`,
-	SwitchLayout: `
-		UPDATE millrace_outbox_layout
-		SET generation = generation + 1, shards = target
-		WHERE id = 1 AND generation = $1 AND target = $2`,
-	InsertShard: `
-		INSERT INTO millrace_outbox_shards (generation, shard, owner)
-		VALUES ($1, $2, 0)
-		ON CONFLICT (generation, shard) DO NOTHING`,
-	SelectShards: `
-		SELECT shard, owner
-		FROM millrace_outbox_shards
-		WHERE generation = $1
-		ORDER BY shard`,
-	ClaimShard: `
-		UPDATE millrace_outbox_shards
-		SET owner = $1
-		WHERE generation = $2 AND shard = $3 AND owner = $4`,
-	FreeShards: `
-		UPDATE millrace_outbox_shards
-		SET owner = 0
-		WHERE owner = $1`,
-	DeleteShards: `
-		DELETE FROM millrace_outbox_shards
-		WHERE generation = $1 AND owner = 0`,
 
 	Notifies: true,
 	Notify:   `NOTIFY {channel}`,

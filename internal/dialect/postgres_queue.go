@@ -1,29 +1,19 @@
 package dialect
 
 var postgresQueue = Queue{
-	StoreMessage: `
-		INSERT INTO millrace_messages (consumer, message_id, status, topic, partition_no, offset_no, order_key, event_type,
-			event_version, uuid, metadata, payload, payload_hash, reason, original, payload_form, payload_ref, received_at, due_at)
-		VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17,
-			` + postgresNow + `, ` + postgresNow + ` + $18)
-		ON CONFLICT (consumer, message_id) DO NOTHING`,
-	SelectStored: `
-		SELECT payload_hash
-		FROM millrace_messages
-		WHERE consumer = $1 AND message_id = $2`,
 	// Before the first ANALYZE of a table that filled up, few rows are expected to be IN a list of
 	// states: all of them would be sorted for each look, and read from the index of states
 	// for each batch. Most are expected to be NOT IN one.
 	SelectNextDue: `
-		SELECT due_at - ` + postgresNow + `
+		SELECT due_at - {now}
 		FROM millrace_messages
-		WHERE consumer = $1 AND due_at <= (SELECT ` + postgresNow + `) + $2 AND status NOT IN (5, 6, 7)
+		WHERE consumer = $1 AND due_at <= (SELECT {now}) + $2 AND status NOT IN (5, 6, 7)
 		ORDER BY due_at
 		LIMIT 1`,
 	SelectDue: `
 		SELECT ` + messageColumns + `
 		FROM millrace_messages m
-		WHERE m.consumer = $1 AND m.due_at <= (SELECT ` + postgresNow + `) AND m.status NOT IN (5, 6, 7) AND (m.order_key IS NULL OR NOT EXISTS (
+		WHERE m.consumer = $1 AND m.due_at <= (SELECT {now}) AND m.status NOT IN (5, 6, 7) AND (m.order_key IS NULL OR NOT EXISTS (
 			SELECT 1 FROM millrace_messages e
 			WHERE e.consumer = m.consumer AND e.order_key = m.order_key AND e.id < m.id AND e.status NOT IN ($2, $3, 7)))
 		ORDER BY m.due_at
@@ -33,9 +23,9 @@ var postgresQueue = Queue{
 	// find its first. On the comparison of order keys see SelectHeads.
 	SelectFront: `
 		WITH w AS MATERIALIZED (
-			SELECT m.id, m.order_key, m.due_at - ` + postgresNow + ` AS wait
+			SELECT m.id, m.order_key, m.due_at - {now} AS wait
 			FROM millrace_messages m
-			WHERE m.consumer = $1 AND m.due_at <= (SELECT ` + postgresNow + `) + $2 AND m.status NOT IN (5, 6, 7) AND ($1` + postgresPlanned + `
+			WHERE m.consumer = $1 AND m.due_at <= (SELECT {now}) + $2 AND m.status NOT IN (5, 6, 7) AND ($1` + postgresPlanned + `
 			ORDER BY m.due_at
 			LIMIT $3),
 		h AS MATERIALIZED (
@@ -66,7 +56,7 @@ var postgresQueue = Queue{
 				LIMIT 1)
 			FROM k
 			WHERE k.order_key IS NOT NULL AND k.n < $5)
-		SELECT k.order_key, m.id, CASE WHEN m.status NOT IN (5, 6, 7) THEN m.due_at - ` + postgresNow + ` END AS wait
+		SELECT k.order_key, m.id, CASE WHEN m.status NOT IN (5, 6, 7) THEN m.due_at - {now} END AS wait
 		FROM k
 		LEFT JOIN LATERAL (
 			SELECT e.id, e.status, e.due_at FROM millrace_messages e
@@ -75,71 +65,32 @@ var postgresQueue = Queue{
 			LIMIT 1) m ON TRUE
 		WHERE k.order_key IS NOT NULL AND ($3` + postgresPlanned,
 	SelectFree: `
-		SELECT m.id, m.due_at - ` + postgresNow + ` AS wait
+		SELECT m.id, m.due_at - {now} AS wait
 		FROM millrace_messages m
-		WHERE m.consumer = $1 AND m.order_key IS NULL AND m.due_at <= (SELECT ` + postgresNow + `) + $2 AND m.status NOT IN (5, 6, 7)
+		WHERE m.consumer = $1 AND m.order_key IS NULL AND m.due_at <= (SELECT {now}) + $2 AND m.status NOT IN (5, 6, 7)
 		ORDER BY m.due_at
 		LIMIT $3`,
 	LockDue: `
 		SELECT ` + messageColumns + `
 		FROM millrace_messages m
-		WHERE m.consumer = ? AND m.id IN (?) AND m.due_at <= (SELECT ` + postgresNow + `) AND m.status NOT IN (5, 6, 7)
+		WHERE m.consumer = ? AND m.id IN (?) AND m.due_at <= (SELECT {now}) AND m.status NOT IN (5, 6, 7)
 		ORDER BY m.id
 		LIMIT ?
 		FOR UPDATE OF m SKIP LOCKED`,
-	SelectSettled: `
-		SELECT c.message_id, c.payload_hash, c.result
-		FROM millrace_claims c
-		WHERE c.consumer = ? AND c.message_id IN (?) AND c.result <> 0 AND NOT EXISTS (
-			SELECT 1 FROM millrace_outcomes o WHERE o.consumer = c.consumer AND o.message_id = c.message_id)`,
-	LeaseMessages: `
-		UPDATE millrace_messages
-		SET attempts = attempts + ?, lease_token = ?, due_at = ` + postgresNow + ` + ?
-		WHERE consumer = ? AND message_id IN (?)`,
-	LeaseOut: `
-		UPDATE millrace_messages
-		SET status = CASE WHEN status = 3 THEN status ELSE 2 END, lease_token = ?, due_at = ` + postgresNow + ` + ?
-		WHERE consumer = ? AND message_id IN (?)`,
-	Unlease: `
-		UPDATE millrace_messages
-		SET attempts = attempts - 1, lease_token = 0, due_at = ` + postgresNow + `
-		WHERE consumer = ? AND message_id IN (?) AND lease_token = ?`,
 	HandOut: `
 		UPDATE millrace_messages
-		SET status = 2, due_at = ` + postgresNow + ` + ?
+		SET status = 2, due_at = {now} + ?
 		WHERE consumer = ? AND message_id IN (?) AND lease_token = ? AND status NOT IN (3, 5, 6, 7)`,
 	ExtendLeases: `
 		UPDATE millrace_messages
-		SET due_at = ` + postgresNow + ` + ?
+		SET due_at = {now} + ?
 		WHERE id IN (
 			SELECT id FROM millrace_messages
 			WHERE consumer = ? AND message_id IN (?) AND lease_token = ? AND status NOT IN (5, 6, 7)
 			FOR UPDATE SKIP LOCKED)`,
-	PutBack: `
-		UPDATE millrace_messages
-		SET due_at = ` + postgresNow + `, lease_token = 0,
-			status = CASE WHEN status <> 2 THEN status WHEN attempts = 0 THEN 1 ELSE 4 END
-		WHERE consumer = ? AND message_id IN (?) AND lease_token = ?`,
-	MoveLeased: `
-		UPDATE millrace_messages
-		SET status = $1, attempts = $2, last_error = $3, error_group = $4, reason = $5,
-			due_at = ` + postgresNow + ` + $6, lease_token = 0
-		WHERE consumer = $7 AND message_id = $8 AND lease_token = $9 AND status IN (1, 2, 3, 4)`,
-	ParkLeased: `
-		UPDATE millrace_messages
-		SET status = 6, order_key = NULL, reason = $1, due_at = ` + postgresNow + ` + $2, lease_token = 0
-		WHERE consumer = $3 AND message_id = $4 AND lease_token = $5 AND status IN (1, 2, 3, 4)`,
-	NameLeased: `
-		UPDATE millrace_messages
-		SET message_id = $1, payload_hash = $2, original = $3, status = $4, attempts = 0, reason = $5,
-			due_at = ` + postgresNow + ` + $6, lease_token = 0
-		WHERE consumer = $7 AND message_id = $8 AND lease_token = $9 AND status IN (1, 2, 4)`,
-	CloseLeased: `
-		DELETE FROM millrace_messages
-		WHERE consumer = $1 AND message_id = $2 AND lease_token = $3 AND status IN (1, 2, 3, 4)`,
 	CompleteLeased: `
 		INSERT INTO millrace_claims (consumer, message_id, payload_hash, token, result, processed_at)
-		SELECT consumer, message_id, payload_hash, 0, 1, ` + postgresNow + `
+		SELECT consumer, message_id, payload_hash, 0, 1, {now}
 		FROM millrace_messages
 		WHERE consumer = ? AND message_id IN (?) AND lease_token = ? AND status NOT IN (3, 5, 6, 7)
 		ON CONFLICT (consumer, message_id) DO UPDATE SET processed_at = EXCLUDED.processed_at, result = 1
@@ -147,60 +98,104 @@ var postgresQueue = Queue{
 	DeleteLeased: `
 		DELETE FROM millrace_messages
 		WHERE consumer = ? AND message_id IN (?) AND lease_token = ? AND status NOT IN (3, 5, 6, 7)`,
-	CompleteClaim: `
-		INSERT INTO millrace_claims (consumer, message_id, payload_hash, token, result, processed_at)
-		VALUES ($1, $2, $3, 0, 1, ` + postgresNow + `)
-		ON CONFLICT (consumer, message_id) DO UPDATE SET processed_at = EXCLUDED.processed_at, result = 1
-			WHERE millrace_claims.result = 0`,
-	SettleLeased: `
-		UPDATE millrace_messages
-		SET status = 3, reason = $1
-		WHERE consumer = $2 AND message_id = $3 AND lease_token = $4 AND status IN (1, 2, 3, 4)`,
-	SelectOlderEpochs: `
-		SELECT id
-		FROM millrace_consumers
-		WHERE namespace = $1 AND name = $2 AND epoch < $3`,
 	SelectOpen: `
 		SELECT EXISTS (SELECT 1 FROM millrace_messages WHERE consumer = $1 AND ($1` + postgresPlanned + `)`,
 	SelectAdoptable: `
 		SELECT ` + messageColumns + `
 		FROM millrace_messages m
-		WHERE m.consumer = $1 AND (m.lease_token = 0 OR m.due_at <= (SELECT ` + postgresNow + `))
+		WHERE m.consumer = $1 AND (m.lease_token = 0 OR m.due_at <= (SELECT {now}))
 		ORDER BY m.due_at
 		LIMIT $2
 		FOR UPDATE OF m SKIP LOCKED`,
-	AdoptMessage: `
-		UPDATE millrace_messages
-		SET due_at = CASE status WHEN 7 THEN ` + postgresNow + ` ELSE due_at END, status = CASE status WHEN 7 THEN 1 ELSE status END,
-			consumer = $1, message_id = $2
-		WHERE consumer = $3 AND message_id = $4`,
-	AdoptClaim: `
-		UPDATE millrace_claims
-		SET consumer = $1, message_id = $2
-		WHERE consumer = $3 AND message_id = $4 AND result <> 3`,
 	KeepClaim: `
 		INSERT INTO millrace_claims (consumer, message_id, payload_hash, token, result, processed_at)
 		SELECT $1::INT, $2::BYTEA, payload_hash, token, result, processed_at
 		FROM millrace_claims
 		WHERE consumer = $3 AND message_id = $4 AND result <> 0`,
-	ParkAdopted: `
-		UPDATE millrace_messages
-		SET original = $1, order_key = NULL, status = $2, reason = $3, due_at = ` + postgresNow + ` + $4, lease_token = 0
-		WHERE consumer = $5 AND message_id = $6`,
-	AdoptOutcome: `
-		UPDATE millrace_outcomes
-		SET consumer = $1, message_id = $2
-		WHERE consumer = $3 AND message_id = $4`,
-	AdoptResult: `
-		UPDATE millrace_results
-		SET consumer = $1, message_id = $2
-		WHERE consumer = $3 AND message_id = $4`,
-	AdoptJournal: `
-		UPDATE millrace_journal
-		SET consumer = $1, message_id = $2
-		WHERE consumer = $3 AND message_id = $4`,
-	AdoptHistory: `
-		UPDATE millrace_history
-		SET consumer = $1, message_id = $2
-		WHERE consumer = $3 AND message_id = $4`,
+}
+
+var postgresRemedy = Remedy{
+	// With a status that equals something the planner would walk the primary key, and pass
+	// over all other rows.
+	SearchStatus: `
+		SELECT CASE WHEN matches THEN id ELSE 0 END AS found, MAX(id) AS last_id, COUNT(*) AS looked
+		FROM (
+			SELECT m.id, ($1::BYTEA IS NULL OR m.topic = $2) AND m.received_at >= $3 AND m.received_at < $4 AS matches
+			FROM millrace_messages m
+			WHERE m.consumer = $5 AND (m.status, m.id) > ($6, $7) AND m.status <= $6
+			ORDER BY m.status, m.id
+			LIMIT $8) page
+		GROUP BY found
+		ORDER BY found`,
+	SearchGroup: `
+		SELECT CASE WHEN matches THEN id ELSE 0 END AS found, MAX(id) AS last_id, COUNT(*) AS looked
+		FROM (
+			SELECT m.id, ($1::BYTEA IS NULL OR m.topic = $2) AND m.received_at >= $3 AND m.received_at < $4
+				AND m.status BETWEEN $5 AND $6 AS matches
+			FROM millrace_messages m
+			WHERE m.consumer = $7 AND m.error_group = $8 AND m.id > $9
+			ORDER BY m.id
+			LIMIT $10) page
+		GROUP BY found
+		ORDER BY found`,
+	GroupFailures: `
+		SELECT CASE WHEN matches THEN error_group ELSE 0 END AS group_id, COUNT(*) AS failures,
+			MIN(received_at) AS first_at, MAX(received_at) AS last_at, MAX(id) AS example
+		FROM (
+			SELECT m.id, m.error_group, m.received_at, m.error_group IS NOT NULL AND ($1::BYTEA IS NULL OR m.topic = $2)
+				AND m.received_at >= $3 AND m.received_at < $4 AS matches
+			FROM millrace_messages m
+			WHERE m.consumer = $5 AND (m.status, m.id) > ($6, 0) AND m.status <= $6
+			ORDER BY m.status DESC, m.id DESC
+			LIMIT $7) page
+		GROUP BY group_id
+		ORDER BY failures DESC
+		LIMIT $8`,
+	GroupFailure: `
+		SELECT CASE WHEN matches THEN error_group ELSE 0 END AS group_id, COUNT(*) AS failures,
+			MIN(received_at) AS first_at, MAX(received_at) AS last_at, MAX(id) AS example
+		FROM (
+			SELECT m.id, m.error_group, m.received_at, ($1::BYTEA IS NULL OR m.topic = $2)
+				AND m.received_at >= $3 AND m.received_at < $4 AND m.status BETWEEN $5 AND $6 AS matches
+			FROM millrace_messages m
+			WHERE m.consumer = $7 AND m.error_group = $8
+			ORDER BY m.id DESC
+			LIMIT $9) page
+		GROUP BY group_id`,
+
+	CountStatus: `
+		SELECT COUNT(*)
+		FROM (
+			SELECT id FROM millrace_messages
+			WHERE consumer = $1 AND (status, id) > ($2, 0) AND status <= $2
+			ORDER BY status, id
+			LIMIT $3) counted`,
+	CountLapsed: `
+		SELECT COUNT(*), COALESCE(SUM(CASE WHEN due_at <= $1 THEN 1 ELSE 0 END), 0),
+			COALESCE(SUM(CASE WHEN due_at > $2 AND lease_token <> 0 THEN 1 ELSE 0 END), 0)
+		FROM (
+			SELECT due_at, lease_token FROM millrace_messages
+			WHERE consumer = $3 AND (status, id) > ($4, 0) AND status <= $4
+			ORDER BY status, id
+			LIMIT $5) counted`,
+	SelectOldest: `
+		SELECT received_at
+		FROM millrace_messages
+		WHERE consumer = $1 AND (status, id) > ($2, 0) AND status <= $2
+		ORDER BY status, id
+		LIMIT 1`,
+	CountOutcomes: `
+		SELECT COUNT(*), COALESCE(MIN(created_at), $1::BIGINT)
+		FROM (
+			SELECT created_at FROM millrace_outcomes
+			WHERE consumer = $2
+			ORDER BY consumer, message_id
+			LIMIT $3) counted`,
+
+	ListAudit: `
+		SELECT id
+		FROM millrace_audit
+		WHERE (consumer, id) < ($1, $2) AND consumer >= $1
+		ORDER BY consumer DESC, id DESC
+		LIMIT $3`,
 }

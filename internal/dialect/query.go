@@ -4,6 +4,8 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"regexp"
+	"strconv"
 	"strings"
 
 	"github.com/jmoiron/sqlx"
@@ -18,12 +20,60 @@ func (d *Dialect) In(query string, args ...any) (string, []any, error) {
 	return sqlx.Rebind(d.BindType, query), args, nil
 }
 
+// bind writes the arguments of a shared statement as the database has them. In one with a list that is left to In.
+func (d *Dialect) bind(shared string) string {
+	if d.BindType != sqlx.DOLLAR || strings.Contains(shared, "IN (?)") {
+		return shared
+	}
+	n := 0
+	return argument.ReplaceAllStringFunc(shared, func(a string) string {
+		if n++; a == "?" {
+			return fmt.Sprintf("$%d", n)
+		}
+		return "$" + a[1:]
+	})
+}
+
 // Rows is an INSERT of one row, which says what to do ON a conflict, for n rows: its arguments
 // are repeated n times.
 func Rows(insert string, n int) string {
 	const conflict = "\n\t\tON "
 	one, rest, _ := strings.Cut(insert, conflict)
 	return InsertMany(one, n) + conflict + rest
+}
+
+// InsertMany is Insert or InsertAlone for n messages: the arguments are repeated n times.
+func InsertMany(insert string, n int) string {
+	head, row, _ := strings.Cut(insert, "VALUES ")
+	return head + "VALUES " + row + repeated(", ", row, n)
+}
+
+var (
+	argument = regexp.MustCompile(`\?\d*`)
+	numbered = regexp.MustCompile(`\$(\d+)`)
+)
+
+// repeated is part n-1 times more, with arguments of its own each time.
+func repeated(separator, part string, n int) string {
+	number := func(p string) int {
+		k, err := strconv.Atoi(p[1:])
+		if err != nil {
+			panic(err) // digits
+		}
+		return k
+	}
+	width := 0
+	for _, p := range numbered.FindAllString(part, -1) {
+		width = max(width, number(p))
+	}
+	var b strings.Builder
+	for i := 1; i < n; i++ {
+		b.WriteString(separator)
+		b.WriteString(numbered.ReplaceAllStringFunc(part, func(p string) string {
+			return fmt.Sprintf("$%d", number(p)+i*width)
+		}))
+	}
+	return b.String()
 }
 
 func ignoreDone(err error) error {

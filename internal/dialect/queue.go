@@ -49,3 +49,109 @@ type Queue struct {
 	AdoptJournal      string
 	AdoptHistory      string
 }
+
+var commonQueue = Queue{
+	StoreMessage: `
+		INSERT INTO millrace_messages (consumer, message_id, status, topic, partition_no, offset_no, order_key, event_type,
+			event_version, uuid, metadata, payload, payload_hash, reason, original, payload_form, payload_ref, received_at, due_at)
+		VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, {now}, {now} + ?)
+		ON CONFLICT (consumer, message_id) DO NOTHING`,
+	SelectStored: `
+		SELECT payload_hash
+		FROM millrace_messages
+		WHERE consumer = ? AND message_id = ?`,
+	SelectNextDue: `
+		SELECT due_at - {now}
+		FROM millrace_messages
+		WHERE consumer = ? AND due_at <= {now} + ? AND status IN (1, 2, 3, 4)
+		ORDER BY due_at
+		LIMIT 1`,
+	SelectSettled: `
+		SELECT c.message_id, c.payload_hash, c.result
+		FROM millrace_claims c
+		WHERE c.consumer = ? AND c.message_id IN (?) AND c.result <> 0 AND NOT EXISTS (
+			SELECT 1 FROM millrace_outcomes o WHERE o.consumer = c.consumer AND o.message_id = c.message_id)`,
+	LeaseMessages: `
+		UPDATE millrace_messages
+		SET attempts = attempts + ?, lease_token = ?, due_at = {now} + ?
+		WHERE consumer = ? AND message_id IN (?)`,
+	LeaseOut: `
+		UPDATE millrace_messages
+		SET status = CASE WHEN status = 3 THEN status ELSE 2 END, lease_token = ?, due_at = {now} + ?
+		WHERE consumer = ? AND message_id IN (?)`,
+	Unlease: `
+		UPDATE millrace_messages
+		SET attempts = attempts - 1, lease_token = 0, due_at = {now}
+		WHERE consumer = ? AND message_id IN (?) AND lease_token = ?`,
+	PutBack: `
+		UPDATE millrace_messages
+		SET due_at = {now}, lease_token = 0,
+			status = CASE WHEN status <> 2 THEN status WHEN attempts = 0 THEN 1 ELSE 4 END
+		WHERE consumer = ? AND message_id IN (?) AND lease_token = ?`,
+	MoveLeased: `
+		UPDATE millrace_messages
+		SET status = ?, attempts = ?, last_error = ?, error_group = ?, reason = ?,
+			due_at = {now} + ?, lease_token = 0
+		WHERE consumer = ? AND message_id = ? AND lease_token = ? AND status IN (1, 2, 3, 4)`,
+	ParkLeased: `
+		UPDATE millrace_messages
+		SET status = 6, order_key = NULL, reason = ?, due_at = {now} + ?, lease_token = 0
+		WHERE consumer = ? AND message_id = ? AND lease_token = ? AND status IN (1, 2, 3, 4)`,
+	NameLeased: `
+		UPDATE millrace_messages
+		SET message_id = ?, payload_hash = ?, original = ?, status = ?, attempts = 0, reason = ?,
+			due_at = {now} + ?, lease_token = 0
+		WHERE consumer = ? AND message_id = ? AND lease_token = ? AND status IN (1, 2, 4)`,
+	CloseLeased: `
+		DELETE FROM millrace_messages
+		WHERE consumer = ? AND message_id = ? AND lease_token = ? AND status IN (1, 2, 3, 4)`,
+	SettleLeased: `
+		UPDATE millrace_messages
+		SET status = 3, reason = ?
+		WHERE consumer = ? AND message_id = ? AND lease_token = ? AND status IN (1, 2, 3, 4)`,
+	CompleteClaim: `
+		INSERT INTO millrace_claims (consumer, message_id, payload_hash, token, result, processed_at)
+		VALUES (?, ?, ?, 0, 1, {now})
+		ON CONFLICT (consumer, message_id) DO UPDATE SET processed_at = EXCLUDED.processed_at, result = 1
+			WHERE millrace_claims.result = 0`,
+	SelectOlderEpochs: `
+		SELECT id
+		FROM millrace_consumers
+		WHERE namespace = ? AND name = ? AND epoch < ?`,
+	SelectOpen: `
+		SELECT EXISTS (SELECT 1 FROM millrace_messages WHERE consumer = ?)`,
+	AdoptMessage: `
+		UPDATE millrace_messages
+		SET due_at = CASE status WHEN 7 THEN {now} ELSE due_at END, status = CASE status WHEN 7 THEN 1 ELSE status END,
+			consumer = ?, message_id = ?
+		WHERE consumer = ? AND message_id = ?`,
+	AdoptClaim: `
+		UPDATE millrace_claims
+		SET consumer = ?, message_id = ?
+		WHERE consumer = ? AND message_id = ? AND result <> 3`,
+	KeepClaim: `
+		INSERT INTO millrace_claims (consumer, message_id, payload_hash, token, result, processed_at)
+		SELECT ?, ?, payload_hash, token, result, processed_at
+		FROM millrace_claims
+		WHERE consumer = ? AND message_id = ? AND result <> 0`,
+	ParkAdopted: `
+		UPDATE millrace_messages
+		SET original = ?, order_key = NULL, status = ?, reason = ?, due_at = {now} + ?, lease_token = 0
+		WHERE consumer = ? AND message_id = ?`,
+	AdoptOutcome: `
+		UPDATE millrace_outcomes
+		SET consumer = ?, message_id = ?
+		WHERE consumer = ? AND message_id = ?`,
+	AdoptResult: `
+		UPDATE millrace_results
+		SET consumer = ?, message_id = ?
+		WHERE consumer = ? AND message_id = ?`,
+	AdoptJournal: `
+		UPDATE millrace_journal
+		SET consumer = ?, message_id = ?
+		WHERE consumer = ? AND message_id = ?`,
+	AdoptHistory: `
+		UPDATE millrace_history
+		SET consumer = ?, message_id = ?
+		WHERE consumer = ? AND message_id = ?`,
+}

@@ -46,3 +46,79 @@ type Remedy struct {
 	ImportClaims   string
 	SelectImported string
 }
+
+var commonRemedy = Remedy{
+	SelectListed: `
+		SELECT c.name, c.epoch, c.key_source, ` + messageColumns + `
+		FROM millrace_messages m
+		JOIN millrace_consumers c ON c.id = m.consumer
+		WHERE m.id IN (?)
+		ORDER BY m.id`,
+	ListOutlines: `
+		SELECT c.name, c.epoch, c.key_source, ` + outlineColumns + `
+		FROM millrace_messages m
+		JOIN millrace_consumers c ON c.id = m.consumer
+		WHERE m.id IN (?)
+		ORDER BY m.id`,
+	SelectErrors: `
+		SELECT m.error_group, m.last_error
+		FROM millrace_messages m
+		WHERE m.id IN (?)`,
+
+	CountRetries: `
+		SELECT COUNT(*)
+		FROM millrace_audit a
+		JOIN millrace_messages m ON m.consumer = a.consumer AND m.message_id = a.message_id
+		WHERE a.action = ? AND a.consumer = ? AND a.message_id = ? AND a.at >= m.received_at`,
+	RetryMessage: `
+		UPDATE millrace_messages
+		SET status = 4, attempts = 0, reason = ?, due_at = {now}
+		WHERE consumer = ? AND message_id = ? AND status = ? AND lease_token = 0`,
+	ReplacePayload: `
+		UPDATE millrace_messages
+		SET payload = ?, payload_form = ?, payload_ref = ?, payload_hash = ?
+		WHERE consumer = ? AND message_id = ? AND status = ? AND payload_hash = ? AND lease_token = 0`,
+	ReplaceHash: `
+		UPDATE millrace_claims
+		SET payload_hash = ?, token = token + 1
+		WHERE consumer = ? AND message_id = ? AND result = 0`,
+
+	PauseConsumer: `
+		UPDATE millrace_consumers
+		SET paused = ?
+		WHERE id = ?`,
+	ServeConsumer: `
+		UPDATE millrace_consumers
+		SET served_until = GREATEST(served_until, {now} + ?)
+		WHERE id = ?`,
+
+	CountDue: `
+		SELECT COUNT(*)
+		FROM (
+			SELECT id FROM millrace_messages
+			WHERE consumer = ? AND due_at <= ? AND status IN (1, 4)
+			ORDER BY due_at
+			LIMIT ?) counted`,
+	CountOutcomes: `
+		SELECT COUNT(*), COALESCE(MIN(created_at), ?)
+		FROM (
+			SELECT created_at FROM millrace_outcomes
+			WHERE consumer = ?
+			ORDER BY consumer, message_id
+			LIMIT ?) counted`,
+
+	SelectAudit: `
+		SELECT id, at, actor, action, reason, consumer, message_id, detail
+		FROM millrace_audit
+		WHERE id IN (?)
+		ORDER BY id DESC`,
+
+	ImportClaims: `
+		INSERT INTO millrace_claims (consumer, message_id, token, processed_at, payload_hash, result)
+		VALUES (?, ?, ?, ?, 0, 4)
+		ON CONFLICT (consumer, message_id) DO NOTHING`,
+	SelectImported: `
+		SELECT message_id, token, result
+		FROM millrace_claims
+		WHERE consumer = ? AND message_id IN (?)`,
+}

@@ -2,24 +2,15 @@ package dialect
 
 import "github.com/jmoiron/sqlx"
 
-// The clock of the host, in UTC microseconds with the resolution of a millisecond.
-const sqliteNow = `(CAST(ROUND((julianday('now') - 2440587.5) * 86400000) AS INTEGER) * 1000)`
-
 var sqlite = Dialect{
 	Name:     SQLiteName,
 	BindType: sqlx.QUESTION,
+	clock:    `(CAST(ROUND((julianday('now') - 2440587.5) * 86400000) AS INTEGER) * 1000)`, // in whole milliseconds
 
 	OneWriter: true,
 
 	LockMigrations: `INSERT INTO millrace_schema (version, applied_at) VALUES (0, 0) ON CONFLICT (version) DO UPDATE SET applied_at = 0`,
-	CreateVersions: `CREATE TABLE IF NOT EXISTS millrace_schema (version INTEGER NOT NULL PRIMARY KEY, applied_at BIGINT NOT NULL)`,
-	SelectVersion:  `SELECT COALESCE(MAX(version), 0) FROM millrace_schema`,
-	InsertVersion: `
-		INSERT INTO millrace_schema (version, applied_at)
-		VALUES (?, ` + sqliteNow + `)
-		ON CONFLICT (version) DO UPDATE SET applied_at = millrace_schema.applied_at`,
 
-	Now:             `SELECT ` + sqliteNow,
 	SelectIdentity:  `SELECT '', 0`,
 	SelectIsolation: `SELECT 'isolation', 'serializable'`,
 	SelectSettings: `
@@ -58,206 +49,17 @@ var sqlite = Dialect{
 	SelectOutgrown:   `SELECT '' WHERE FALSE`, // it plans by its indexes, not by how many rows there are
 	SelectUnanalysed: `SELECT '' WHERE FALSE`,
 
-	InsertConsumer: `
-		INSERT INTO millrace_consumers (id, namespace, name, epoch, key_source, retention, window_us, on_replay, created_at)
-		VALUES (?, ?, ?, ?, ?, ?, ?, ?, ` + sqliteNow + `)
-		ON CONFLICT DO NOTHING`,
-	SelectConsumer: `
-		SELECT id, namespace, name, epoch, key_source, retention, window_us, purge_line, paused, created_at,
-			purged_at, on_replay, served_until > ` + sqliteNow + ` AS served
-		FROM millrace_consumers
-		WHERE namespace = ? AND name = ? AND epoch = ?`,
-	SelectConsumers: `
-		SELECT id, namespace, name, epoch, key_source, retention, window_us, purge_line, paused, created_at,
-			purged_at, on_replay, served_until > ` + sqliteNow + ` AS served
-		FROM millrace_consumers
-		ORDER BY namespace, name, epoch`,
-	UpdateConsumer: `
-		UPDATE millrace_consumers
-		SET retention = ?, window_us = ?, on_replay = ?
-		WHERE id = ?`,
-	LockConsumer: `
-		UPDATE millrace_consumers
-		SET purge_line = purge_line
-		WHERE id = ?`,
-	SelectPurgeLine: `
-		SELECT purge_line
-		FROM millrace_consumers
-		WHERE id = ?`,
 	RaisePurgeLine: `
 		UPDATE millrace_consumers
 		SET purge_line = MAX(purge_line, ?)
 		WHERE id = ?`,
-	NotePurge: `
-		UPDATE millrace_consumers
-		SET purged_at = ` + sqliteNow + `
-		WHERE id = ?`,
 
-	Claim: `
-		INSERT INTO millrace_claims (consumer, message_id, payload_hash, token, result, processed_at)
-		VALUES (?, ?, ?, ?, 1, ` + sqliteNow + `)
-		ON CONFLICT (consumer, message_id) DO NOTHING`,
-	Lookup: `
-		SELECT c.result, c.payload_hash, c.token, c.processed_at, ` + sqliteNow + ` AS now,
-			o.topic AS outcome_topic, o.messages AS outcome,
-			m.id AS open_id, m.status AS open_status, m.payload_hash AS open_hash
-		FROM millrace_claims c
-		LEFT JOIN millrace_outcomes o ON o.consumer = c.consumer AND o.message_id = c.message_id
-		LEFT JOIN millrace_messages m ON m.consumer = c.consumer AND m.message_id = c.message_id
-		WHERE c.consumer = ? AND c.message_id = ?`,
-	Retake: `
-		UPDATE millrace_claims
-		SET token = ?, payload_hash = ?, result = 1, processed_at = ` + sqliteNow + `
-		WHERE consumer = ? AND message_id = ? AND result = 0`,
-	SelectClaim: `
-		SELECT result, token
-		FROM millrace_claims
-		WHERE consumer = ? AND message_id = ?`,
-	ClaimFormer: `
-		INSERT INTO millrace_claims (consumer, message_id, payload_hash, token, result, processed_at)
-		VALUES (?, ?, ?, ?, 3, ` + sqliteNow + `)
-		ON CONFLICT (consumer, message_id) DO NOTHING`,
-	DropFormer: `
-		DELETE FROM millrace_claims
-		WHERE consumer = ? AND message_id = ? AND token = ?`,
-	SelectHeld: `
-		SELECT result, token, 1 AS live
-		FROM millrace_claims
-		WHERE consumer = ? AND message_id = ?`,
-	OpenClaim: `
-		INSERT INTO millrace_claims (consumer, message_id, payload_hash, token, result, processed_at)
-		VALUES (?, ?, ?, ?, 0, ` + sqliteNow + `)
-		ON CONFLICT (consumer, message_id) DO UPDATE SET
-			token = CASE WHEN millrace_claims.result = 0 THEN millrace_claims.token + 1 ELSE millrace_claims.token END`,
-	ReopenClaim: `
-		UPDATE millrace_claims
-		SET result = 0
-		WHERE consumer = ? AND message_id = ? AND token = ?`,
-	CloseClaim: `
-		UPDATE millrace_claims
-		SET result = ?, processed_at = ` + sqliteNow + `
-		WHERE consumer = ? AND message_id = ? AND result = 0`,
-
-	InsertOutcome: `
-		INSERT INTO millrace_outcomes (consumer, message_id, topic, messages, created_at)
-		VALUES (?, ?, ?, ?, ` + sqliteNow + `)`,
-	DeleteOutcomes: `
-		DELETE FROM millrace_outcomes
-		WHERE consumer = ? AND message_id IN (?)`,
-	SelectOutcomes: `
-		SELECT o.consumer, c.name, c.epoch, o.message_id, o.topic, o.messages, o.created_at,
-			` + sqliteNow + ` - o.created_at AS age
-		FROM millrace_outcomes o
-		JOIN millrace_consumers c ON c.id = o.consumer
-		WHERE c.namespace = ? AND o.created_at <= ` + sqliteNow + ` - ?
-		ORDER BY o.created_at, o.consumer, o.message_id
-		LIMIT ? OFFSET ?`,
-	PutResult: `
-		INSERT INTO millrace_results (consumer, message_id, body)
-		VALUES (?, ?, ?)
-		ON CONFLICT (consumer, message_id) DO UPDATE SET body = EXCLUDED.body`,
-
-	InsertMessage: `
-		INSERT INTO millrace_messages (consumer, message_id, status, attempts, topic, partition_no, offset_no,
-			order_key, event_type, event_version, uuid, metadata, payload, payload_hash, last_error, error_group, reason,
-			original, aggregate, version, payload_form, payload_ref, received_at, due_at)
-		VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?,
-			` + sqliteNow + `, ` + sqliteNow + ` + ?)`,
-	TouchMessage: `
-		UPDATE millrace_messages
-		SET attempts = attempts + 1, last_error = ?, error_group = ?, due_at = ` + sqliteNow + ` + ?
-		WHERE consumer = ? AND message_id = ? AND status = ?`,
-	MoveMessage: `
-		UPDATE millrace_messages
-		SET status = ?, reason = ?, due_at = ` + sqliteNow + ` + ?, lease_token = 0
-		WHERE consumer = ? AND message_id = ? AND status = ?`,
-	DeleteMessage: `
-		DELETE FROM millrace_messages
-		WHERE consumer = ? AND message_id = ? AND status = ?`,
-	SelectMessage: `
-		SELECT c.name, c.epoch, c.key_source, ` + messageColumns + `
-		FROM millrace_messages m
-		JOIN millrace_consumers c ON c.id = m.consumer
-		WHERE m.id = ? AND c.namespace = ?`,
-
-	StoryClaims: `
-		SELECT c.name, c.epoch, k.message_id, k.result, k.processed_at,
-			o.created_at AS outcome_at, o.topic AS outcome_topic, o.messages AS outcome, r.body
-		FROM millrace_consumers c
-		JOIN millrace_claims k ON k.consumer = c.id AND k.message_id = ?
-		LEFT JOIN millrace_outcomes o ON o.consumer = k.consumer AND o.message_id = k.message_id
-		LEFT JOIN millrace_results r ON r.consumer = k.consumer AND r.message_id = k.message_id
-		WHERE c.namespace = ?
-		ORDER BY c.name, c.epoch`,
-	StoryMessages: `
-		SELECT c.name, c.epoch, ` + messageColumns + `
-		FROM millrace_consumers c
-		JOIN millrace_messages m ON m.consumer = c.id AND m.message_id = ?
-		WHERE c.namespace = ?
-		UNION ALL
-		SELECT c.name, c.epoch, ` + messageColumns + `
-		FROM millrace_messages m
-		JOIN millrace_consumers c ON c.id = m.consumer
-		WHERE c.namespace = ? AND m.original = ?`,
-	StoryAudit: `
-		SELECT c.name, c.epoch, a.at, a.actor, a.action, a.reason, a.detail
-		FROM millrace_audit a
-		JOIN millrace_consumers c ON c.id = a.consumer
-		WHERE c.namespace = ? AND a.message_id = ?
-		ORDER BY a.id`,
-	StoryDropped: `
-		SELECT c.name, c.epoch, d.at, d.topic, d.reason
-		FROM millrace_dropped d
-		JOIN millrace_consumers c ON c.id = d.consumer
-		WHERE c.namespace = ? AND d.message_id = ?
-		ORDER BY d.id`,
-	InsertAudit: `
-		INSERT INTO millrace_audit (actor, action, reason, consumer, message_id, detail, at)
-		VALUES (?, ?, ?, ?, ?, ?, ` + sqliteNow + `)`,
-	InsertDropped: `
-		INSERT INTO millrace_dropped (consumer, message_id, topic, reason, at)
-		VALUES (?, ?, ?, ?, ` + sqliteNow + `)`,
-
-	SelectClaimsPage: `
-		SELECT message_id, processed_at, result
-		FROM millrace_claims
-		WHERE consumer = ? AND message_id > ?
-		ORDER BY message_id
-		LIMIT ?`,
-	CountExpired: `
-		SELECT COUNT(*), COALESCE(SUM(CASE WHEN result <> 0 AND processed_at < ? THEN 1 ELSE 0 END), 0)
-		FROM (
-			SELECT result, processed_at FROM millrace_claims
-			WHERE consumer = ?
-			ORDER BY message_id
-			LIMIT ?) counted`,
 	LockExpired: `
 		SELECT c.message_id, c.processed_at, c.result
 		FROM millrace_claims c
 		WHERE c.consumer = ? AND c.message_id IN (?) AND c.result <> 0 AND c.processed_at < ?
 			AND NOT EXISTS (
 				SELECT 1 FROM millrace_outcomes o WHERE o.consumer = c.consumer AND o.message_id = c.message_id)`,
-	DeleteClaims: `
-		DELETE FROM millrace_claims
-		WHERE consumer = ? AND message_id IN (?)`,
-	DeleteResults: `
-		DELETE FROM millrace_results
-		WHERE consumer = ? AND message_id IN (?)`,
-	SelectShadowed: `
-		SELECT page.id, page.consumer, page.message_id, EXISTS (
-			SELECT 1 FROM millrace_claims c
-			WHERE c.consumer = page.consumer AND c.message_id = page.message_id
-				AND (c.result <> 0 AND c.payload_hash = page.payload_hash OR c.result = 4)) AS shadowed
-		FROM (
-			SELECT id, consumer, message_id, payload_hash
-			FROM millrace_messages
-			WHERE id > ?
-			ORDER BY id
-			LIMIT ?) page
-		ORDER BY page.id`,
-	DeleteMessages: `
-		DELETE FROM millrace_messages
-		WHERE consumer = ? AND message_id IN (?)`,
 	PurgeDropped: `
 		DELETE FROM millrace_dropped
 		WHERE id IN (
@@ -270,7 +72,7 @@ var sqlite = Dialect{
 
 	AddActivity: `
 		INSERT INTO millrace_activity AS a (minute, consumer, completed, failed, duplicates, stale, held, parked, handling_us)
-		SELECT ` + sqliteNow + ` / 60000000 * 60000000, id, ?, ?, ?, ?, ?, ?, ?
+		SELECT {now} / 60000000 * 60000000, id, ?, ?, ?, ?, ?, ?, ?
 		FROM millrace_consumers
 		WHERE namespace = ? AND name = ? AND epoch = ?
 		ON CONFLICT (minute, consumer) DO UPDATE SET
@@ -278,46 +80,83 @@ var sqlite = Dialect{
 			duplicates = a.duplicates + EXCLUDED.duplicates, stale = a.stale + EXCLUDED.stale,
 			held = a.held + EXCLUDED.held, parked = a.parked + EXCLUDED.parked,
 			handling_us = a.handling_us + EXCLUDED.handling_us`,
-	SelectActivity: `
-		SELECT c.name, c.epoch, a.minute, a.completed, a.failed, a.duplicates, a.stale, a.held, a.parked, a.handling_us
-		FROM millrace_activity a
-		JOIN millrace_consumers c ON c.id = a.consumer
-		WHERE a.minute >= ? AND c.namespace = ?
-		ORDER BY a.minute, c.name, c.epoch`,
 	PurgeActivity: `
 		DELETE FROM millrace_activity
 		WHERE (minute, consumer) IN (
 			SELECT minute, consumer FROM millrace_activity
 			WHERE minute < ? ORDER BY minute, consumer LIMIT ?)`,
 
-	AcquireLease: `
-		INSERT INTO millrace_leases (consumer, message_id, token, until)
-		VALUES (?, ?, ?, ` + sqliteNow + ` + ?)
-		ON CONFLICT (consumer, message_id) DO UPDATE SET token = EXCLUDED.token, until = EXCLUDED.until
-			WHERE millrace_leases.until <= ` + sqliteNow,
-	SelectLease: `
-		SELECT token, until - ` + sqliteNow + ` AS remaining
-		FROM millrace_leases
-		WHERE consumer = ? AND message_id = ?`,
-	ConfirmLease: `
-		UPDATE millrace_leases
-		SET token = 0, until = ` + sqliteNow + ` + ?
-		WHERE consumer = ? AND message_id = ? AND token = ?`,
-	ExtendLease: `
-		UPDATE millrace_leases
-		SET until = ` + sqliteNow + ` + ?
-		WHERE consumer = ? AND message_id = ? AND token = ?`,
-	ReleaseLease: `
-		DELETE FROM millrace_leases
-		WHERE consumer = ? AND message_id = ? AND token = ?`,
-
 	Outbox:  sqliteOutbox,
 	Gate:    sqliteGate,
 	Queue:   sqliteQueue,
 	Remedy:  sqliteRemedy,
-	Blobs:   sqliteBlobs,
 	Journal: sqliteJournal,
-	Replays: sqliteReplays,
-	Steps:   sqliteSteps,
 	History: sqliteHistory,
+}
+
+var sqliteGate = Gate{
+	Returning: true,
+
+	LockAggregate: `
+		UPDATE millrace_versions
+		SET held_to = held_to
+		WHERE consumer = ? AND aggregate = ?
+		RETURNING version, first_version, held_to, token, message_id, payload_hash`,
+
+	RaiseHeld: `
+		UPDATE millrace_versions
+		SET held_to = MAX(held_to, ?)
+		WHERE consumer = ? AND aggregate = ?`,
+	CountHeld: `
+		SELECT COUNT(*)
+		FROM (
+			SELECT 1 FROM millrace_messages INDEXED BY ix_millrace_messages_held
+			WHERE consumer = ? AND aggregate = ? AND status = 7
+			LIMIT ?) counted`,
+	SelectHeldAges: `
+		SELECT id, id IN (
+				SELECT id FROM millrace_messages INDEXED BY ix_millrace_messages_due
+				WHERE consumer = ?1 AND due_at <= {now}) AS expired
+		FROM millrace_messages INDEXED BY ix_millrace_messages_status
+		WHERE consumer = ?1 AND status = 7 AND id > ?2
+		ORDER BY id
+		LIMIT ?3`,
+	SelectExpired: `
+		SELECT m.id, m.message_id, m.aggregate, m.version, m.uuid, m.topic, m.event_type, m.metadata
+		FROM millrace_messages m
+		WHERE m.id IN (?) AND +m.status = 7`,
+	LockHeld: `
+		SELECT id
+		FROM millrace_messages
+		WHERE id IN (?) AND +status = 7 AND due_at <= {now}`,
+	SelectWaiting: `
+		SELECT aggregate, version, received_at
+		FROM millrace_messages INDEXED BY ix_millrace_messages_held
+		WHERE consumer = ? AND aggregate > ? AND status = 7
+		ORDER BY aggregate, version
+		LIMIT ?`,
+}
+
+var sqliteJournal = Journal{
+	InsertJournal: `
+		INSERT INTO millrace_journal (consumer, message_id, topic, order_key, event_type, event_version, uuid, metadata,
+			payload, payload_hash, payload_form, payload_ref, received_at, processed_at)
+		VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, COALESCE(?, {now}), {now})
+		ON CONFLICT (consumer, message_id) DO NOTHING`,
+}
+
+var sqliteHistory = History{
+	InsertHistory: `
+		INSERT INTO millrace_history (consumer, message_id, slot, number, at, received_at, attempts, status, failed, reason, error)
+		SELECT m.consumer, m.message_id, k.number % 10, k.number, {now},
+			MIN(m.received_at, COALESCE(k.received_at, m.received_at)), m.attempts, m.status, ?, m.reason, m.last_error
+		FROM (
+			SELECT COALESCE(MAX(number), 0) + 1 AS number, MIN(received_at) AS received_at
+			FROM millrace_history
+			WHERE consumer = ? AND message_id = ?) k
+		CROSS JOIN millrace_messages m
+		WHERE m.consumer = ? AND m.message_id = ?
+		ON CONFLICT (consumer, message_id, slot) DO UPDATE SET
+			number = EXCLUDED.number, at = EXCLUDED.at, received_at = EXCLUDED.received_at, attempts = EXCLUDED.attempts,
+			status = EXCLUDED.status, failed = EXCLUDED.failed, reason = EXCLUDED.reason, error = EXCLUDED.error`,
 }

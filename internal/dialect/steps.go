@@ -16,5 +16,54 @@ type Steps struct {
 	DeleteSteps   string
 }
 
+var commonSteps = Steps{
+	InsertStep: `
+		INSERT INTO millrace_steps (id, namespace, consumer, message_id, name, epoch, state, token, until, started_at)
+		VALUES (?, ?, ?, ?, ?, ?, 1, ?, {now} + ?, {now})
+		ON CONFLICT (id) DO NOTHING`,
+	SelectStep: `
+		SELECT ` + stepColumns + `, s.until - {now} AS remaining
+		FROM millrace_steps s
+		WHERE s.id = ?`,
+	TakeStep: `
+		UPDATE millrace_steps
+		SET token = ?, epoch = ?, state = 1, until = {now} + ?, attempts = attempts + 1, ended_at = 0
+		WHERE id = ? AND token = ? AND (state = 3 OR state = 1 AND until <= {now})`,
+	EndStep: `
+		UPDATE millrace_steps
+		SET state = ?, verified = ?, result = ?, problem = ?, until = {now} + ?, ended_at = {now}
+		WHERE id = ? AND token = ? AND state = 1`,
+	TouchStep: `
+		UPDATE millrace_steps
+		SET until = {now} + ?
+		WHERE id = ? AND state = 2`,
+
+	StorySteps: `
+		SELECT ` + stepColumns + `, s.until - {now} AS remaining
+		FROM millrace_steps s
+		WHERE s.namespace = ? AND s.message_id = ?
+		ORDER BY s.started_at, s.name`,
+	SelectDoubtful: `
+		SELECT ` + stepColumns + `, s.until - {now} AS remaining
+		FROM millrace_steps s
+		WHERE s.state = 1 AND s.until <= {now} AND s.namespace = ?
+		ORDER BY s.until
+		LIMIT ?`,
+
+	SelectExpired: `
+		SELECT s.id
+		FROM millrace_steps s
+		WHERE s.state = ? AND s.until < ? AND NOT EXISTS (
+			SELECT 1
+			FROM millrace_consumers c
+			JOIN millrace_messages m ON m.consumer = c.id AND m.message_id = s.message_id
+			WHERE c.namespace = s.namespace AND c.name = s.consumer)
+		ORDER BY s.until
+		LIMIT ?`,
+	DeleteSteps: `
+		DELETE FROM millrace_steps
+		WHERE state <> 1 AND until < ? AND id IN (?)`,
+}
+
 const stepColumns = `s.id, s.namespace, s.consumer, s.epoch, s.message_id, s.name, s.state, s.verified, s.token,
 			s.attempts, s.started_at, s.ended_at, s.result, s.problem`

@@ -149,13 +149,13 @@ var rules = []mutant{
 		old: "formBytes   = 2 //", new: "formBytes   = 1 //",
 	},
 	{
-		name: "confirm the lease of another", by: guard{"./tests", "TestLeases$/lease:_slow_loser/sqlite"}, file: "internal/dialect/sqlite.go",
-		old: "\t\tSET token = 0, until = ` + sqliteNow + ` + ?\n\t\tWHERE consumer = ? AND message_id = ? AND token = ?`,",
-		new: "\t\tSET token = 0, until = ` + sqliteNow + ` + ?\n\t\tWHERE consumer = ? AND message_id = ? AND token <> -?`,",
+		name: "confirm the lease of another", by: guard{"./tests", "TestLeases$/lease:_slow_loser/sqlite"}, file: "internal/dialect/common.go",
+		old: "\t\tSET token = 0, until = {now} + ?\n\t\tWHERE consumer = ? AND message_id = ? AND token = ?`,",
+		new: "\t\tSET token = 0, until = {now} + ?\n\t\tWHERE consumer = ? AND message_id = ? AND token <> -?`,",
 	},
 	{
-		name: "take a lease that lives", by: guard{"./tests", "TestLeases$/lease:.*/sqlite"}, file: "internal/dialect/sqlite.go",
-		old: "\t\t\tWHERE millrace_leases.until <= ` + sqliteNow,", new: "\t\t\tWHERE millrace_leases.until > 0`,",
+		name: "take a lease that lives", by: guard{"./tests", "TestLeases$/lease:.*/sqlite"}, file: "internal/dialect/common.go",
+		old: "\t\t\tWHERE millrace_leases.until <= {now}`,", new: "\t\t\tWHERE millrace_leases.until > 0`,",
 	},
 	{
 		name: "close a row without its lease", file: "inbox/finish.go",
@@ -191,7 +191,7 @@ var rules = []mutant{
 	},
 	{
 		name: "replay: hold back an order key", by: guard{"./tests/durable", "TestConformance/^a_refused_replay_in_a_queue_with_an_order$/sqlite"},
-		file: "internal/dialect/sqlite_queue.go",
+		file: "internal/dialect/queue.go",
 		old:  "SET status = 6, order_key = NULL, reason", new: "SET status = 6, reason",
 	},
 	{
@@ -220,12 +220,12 @@ var rules = []mutant{
 		old: "taken, row.doubtful, r.problem = n == 1, row.State == stepBegun, row.Problem", new: "taken, row.doubtful, r.problem = n == 1, false, row.Problem",
 	},
 	{
-		name: "step: let a stale owner record", by: stepBody("a step whose lease was lost"), file: "internal/dialect/sqlite_steps.go",
+		name: "step: let a stale owner record", by: stepBody("a step whose lease was lost"), file: "internal/dialect/steps.go",
 		old: "WHERE id = ? AND token = ? AND state = 1`,", new: "WHERE id = ? AND token <> -?`,",
 	},
 	{
-		name: "step: take one that somebody is at", by: stepBody("a step of a process that died"), file: "internal/dialect/sqlite_steps.go",
-		old: "VALUES (?, ?, ?, ?, ?, ?, 1, ?, ` + sqliteNow + ` + ?,", new: "VALUES (?, ?, ?, ?, ?, ?, 1, ?, ` + sqliteNow + ` + 0 * ?,",
+		name: "step: take one that somebody is at", by: stepBody("a step of a process that died"), file: "internal/dialect/steps.go",
+		old: "VALUES (?, ?, ?, ?, ?, ?, 1, ?, {now} + ?,", new: "VALUES (?, ?, ?, ?, ?, ?, 1, ?, {now} + 0 * ?,",
 	},
 	{
 		name: "step: call in a transaction", by: stepBody("a step in a transaction"), file: "inbox/step.go",
@@ -236,7 +236,7 @@ var rules = []mutant{
 		old: "if err != nil || objection.text != \"\" {", new: "if err != nil || objection.text == \"-\" {",
 	},
 	{
-		name: "step: purge what is open", by: stepBody("steps are purged"), file: "internal/dialect/sqlite_steps.go",
+		name: "step: purge what is open", by: stepBody("steps are purged"), file: "internal/dialect/steps.go",
 		old: "s.until < ? AND NOT EXISTS (", new: "s.until < ? OR EXISTS (",
 	},
 	{

@@ -1,0 +1,247 @@
+package dialect
+
+// common is what databases say alike. A statement stands here, or below the type of its group, if at least two of
+// them say it; where the third one differs, its own text takes the place of this one.
+var common = Dialect{
+	CreateVersions: `CREATE TABLE IF NOT EXISTS millrace_schema (version INTEGER NOT NULL PRIMARY KEY, applied_at BIGINT NOT NULL)`,
+	SelectVersion:  `SELECT COALESCE(MAX(version), 0) FROM millrace_schema`,
+	InsertVersion: `
+		INSERT INTO millrace_schema (version, applied_at)
+		VALUES (?, {now})
+		ON CONFLICT (version) DO UPDATE SET applied_at = millrace_schema.applied_at`,
+
+	Now: `SELECT {now}`,
+
+	InsertConsumer: `
+		INSERT INTO millrace_consumers (id, namespace, name, epoch, key_source, retention, window_us, on_replay, created_at)
+		VALUES (?, ?, ?, ?, ?, ?, ?, ?, {now})
+		ON CONFLICT DO NOTHING`,
+	SelectConsumer: `
+		SELECT id, namespace, name, epoch, key_source, retention, window_us, purge_line, paused, created_at,
+			purged_at, on_replay, served_until > {now} AS served
+		FROM millrace_consumers
+		WHERE namespace = ? AND name = ? AND epoch = ?`,
+	SelectConsumers: `
+		SELECT id, namespace, name, epoch, key_source, retention, window_us, purge_line, paused, created_at,
+			purged_at, on_replay, served_until > {now} AS served
+		FROM millrace_consumers
+		ORDER BY namespace, name, epoch`,
+	UpdateConsumer: `
+		UPDATE millrace_consumers
+		SET retention = ?, window_us = ?, on_replay = ?
+		WHERE id = ?`,
+	LockConsumer: `
+		UPDATE millrace_consumers
+		SET purge_line = purge_line
+		WHERE id = ?`,
+	SelectPurgeLine: `
+		SELECT purge_line
+		FROM millrace_consumers
+		WHERE id = ?`,
+	RaisePurgeLine: `
+		UPDATE millrace_consumers
+		SET purge_line = GREATEST(purge_line, ?)
+		WHERE id = ?`,
+	NotePurge: `
+		UPDATE millrace_consumers
+		SET purged_at = {now}
+		WHERE id = ?`,
+
+	Claim: `
+		INSERT INTO millrace_claims (consumer, message_id, payload_hash, token, result, processed_at)
+		VALUES (?, ?, ?, ?, 1, {now})
+		ON CONFLICT (consumer, message_id) DO NOTHING`,
+	Lookup: `
+		SELECT c.result, c.payload_hash, c.token, c.processed_at, {now} AS now,
+			o.topic AS outcome_topic, o.messages AS outcome,
+			m.id AS open_id, m.status AS open_status, m.payload_hash AS open_hash
+		FROM millrace_claims c
+		LEFT JOIN millrace_outcomes o ON o.consumer = c.consumer AND o.message_id = c.message_id
+		LEFT JOIN millrace_messages m ON m.consumer = c.consumer AND m.message_id = c.message_id
+		WHERE c.consumer = ? AND c.message_id = ?`,
+	Retake: `
+		UPDATE millrace_claims
+		SET token = ?, payload_hash = ?, result = 1, processed_at = {now}
+		WHERE consumer = ? AND message_id = ? AND result = 0`,
+	SelectClaim: `
+		SELECT result, token
+		FROM millrace_claims
+		WHERE consumer = ? AND message_id = ?`,
+	SelectHeld: `
+		SELECT result, token, 1 AS live
+		FROM millrace_claims
+		WHERE consumer = ? AND message_id = ?`,
+	ClaimFormer: `
+		INSERT INTO millrace_claims (consumer, message_id, payload_hash, token, result, processed_at)
+		VALUES (?, ?, ?, ?, 3, {now})
+		ON CONFLICT (consumer, message_id) DO NOTHING`,
+	DropFormer: `
+		DELETE FROM millrace_claims
+		WHERE consumer = ? AND message_id = ? AND token = ?`,
+	OpenClaim: `
+		INSERT INTO millrace_claims (consumer, message_id, payload_hash, token, result, processed_at)
+		VALUES (?, ?, ?, ?, 0, {now})
+		ON CONFLICT (consumer, message_id) DO UPDATE SET
+			token = CASE WHEN millrace_claims.result = 0 THEN millrace_claims.token + 1 ELSE millrace_claims.token END`,
+	ReopenClaim: `
+		UPDATE millrace_claims
+		SET result = 0
+		WHERE consumer = ? AND message_id = ? AND token = ?`,
+	CloseClaim: `
+		UPDATE millrace_claims
+		SET result = ?, processed_at = {now}
+		WHERE consumer = ? AND message_id = ? AND result = 0`,
+
+	InsertOutcome: `
+		INSERT INTO millrace_outcomes (consumer, message_id, topic, messages, created_at)
+		VALUES (?, ?, ?, ?, {now})`,
+	DeleteOutcomes: `
+		DELETE FROM millrace_outcomes
+		WHERE consumer = ? AND message_id IN (?)`,
+	SelectOutcomes: `
+		SELECT o.consumer, c.name, c.epoch, o.message_id, o.topic, o.messages, o.created_at,
+			{now} - o.created_at AS age
+		FROM millrace_outcomes o
+		JOIN millrace_consumers c ON c.id = o.consumer
+		WHERE c.namespace = ? AND o.created_at <= {now} - ?
+		ORDER BY o.created_at, o.consumer, o.message_id
+		LIMIT ? OFFSET ?`,
+	PutResult: `
+		INSERT INTO millrace_results (consumer, message_id, body)
+		VALUES (?, ?, ?)
+		ON CONFLICT (consumer, message_id) DO UPDATE SET body = EXCLUDED.body`,
+
+	InsertMessage: `
+		INSERT INTO millrace_messages (consumer, message_id, status, attempts, topic, partition_no, offset_no,
+			order_key, event_type, event_version, uuid, metadata, payload, payload_hash, last_error, error_group, reason,
+			original, aggregate, version, payload_form, payload_ref, received_at, due_at)
+		VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?,
+			{now}, {now} + ?)`,
+	TouchMessage: `
+		UPDATE millrace_messages
+		SET attempts = attempts + 1, last_error = ?, error_group = ?, due_at = {now} + ?
+		WHERE consumer = ? AND message_id = ? AND status = ?`,
+	MoveMessage: `
+		UPDATE millrace_messages
+		SET status = ?, reason = ?, due_at = {now} + ?, lease_token = 0
+		WHERE consumer = ? AND message_id = ? AND status = ?`,
+	DeleteMessage: `
+		DELETE FROM millrace_messages
+		WHERE consumer = ? AND message_id = ? AND status = ?`,
+	SelectMessage: `
+		SELECT c.name, c.epoch, c.key_source, ` + messageColumns + `
+		FROM millrace_messages m
+		JOIN millrace_consumers c ON c.id = m.consumer
+		WHERE m.id = ? AND c.namespace = ?`,
+
+	StoryClaims: `
+		SELECT c.name, c.epoch, k.message_id, k.result, k.processed_at,
+			o.created_at AS outcome_at, o.topic AS outcome_topic, o.messages AS outcome, r.body
+		FROM millrace_consumers c
+		JOIN millrace_claims k ON k.consumer = c.id AND k.message_id = ?
+		LEFT JOIN millrace_outcomes o ON o.consumer = k.consumer AND o.message_id = k.message_id
+		LEFT JOIN millrace_results r ON r.consumer = k.consumer AND r.message_id = k.message_id
+		WHERE c.namespace = ?
+		ORDER BY c.name, c.epoch`,
+	StoryMessages: `
+		SELECT c.name, c.epoch, ` + messageColumns + `
+		FROM millrace_consumers c
+		JOIN millrace_messages m ON m.consumer = c.id AND m.message_id = ?
+		WHERE c.namespace = ?
+		UNION ALL
+		SELECT c.name, c.epoch, ` + messageColumns + `
+		FROM millrace_messages m
+		JOIN millrace_consumers c ON c.id = m.consumer
+		WHERE c.namespace = ? AND m.original = ?`,
+	StoryAudit: `
+		SELECT c.name, c.epoch, a.at, a.actor, a.action, a.reason, a.detail
+		FROM millrace_audit a
+		JOIN millrace_consumers c ON c.id = a.consumer
+		WHERE c.namespace = ? AND a.message_id = ?
+		ORDER BY a.id`,
+	StoryDropped: `
+		SELECT c.name, c.epoch, d.at, d.topic, d.reason
+		FROM millrace_dropped d
+		JOIN millrace_consumers c ON c.id = d.consumer
+		WHERE c.namespace = ? AND d.message_id = ?
+		ORDER BY d.id`,
+	InsertAudit: `
+		INSERT INTO millrace_audit (actor, action, reason, consumer, message_id, detail, at)
+		VALUES (?, ?, ?, ?, ?, ?, {now})`,
+	InsertDropped: `
+		INSERT INTO millrace_dropped (consumer, message_id, topic, reason, at)
+		VALUES (?, ?, ?, ?, {now})`,
+
+	SelectClaimsPage: `
+		SELECT message_id, processed_at, result
+		FROM millrace_claims
+		WHERE consumer = ? AND message_id > ?
+		ORDER BY message_id
+		LIMIT ?`,
+	CountExpired: `
+		SELECT COUNT(*), COALESCE(SUM(CASE WHEN result <> 0 AND processed_at < ? THEN 1 ELSE 0 END), 0)
+		FROM (
+			SELECT result, processed_at FROM millrace_claims
+			WHERE consumer = ?
+			ORDER BY message_id
+			LIMIT ?) counted`,
+	DeleteClaims: `
+		DELETE FROM millrace_claims
+		WHERE consumer = ? AND message_id IN (?)`,
+	DeleteResults: `
+		DELETE FROM millrace_results
+		WHERE consumer = ? AND message_id IN (?)`,
+	SelectShadowed: `
+		SELECT page.id, page.consumer, page.message_id, EXISTS (
+			SELECT 1 FROM millrace_claims c
+			WHERE c.consumer = page.consumer AND c.message_id = page.message_id
+				AND (c.result <> 0 AND c.payload_hash = page.payload_hash OR c.result = 4)) AS shadowed
+		FROM (
+			SELECT id, consumer, message_id, payload_hash
+			FROM millrace_messages
+			WHERE id > ?
+			ORDER BY id
+			LIMIT ?) page
+		ORDER BY page.id`,
+	DeleteMessages: `
+		DELETE FROM millrace_messages
+		WHERE consumer = ? AND message_id IN (?)`,
+
+	SelectActivity: `
+		SELECT c.name, c.epoch, a.minute, a.completed, a.failed, a.duplicates, a.stale, a.held, a.parked, a.handling_us
+		FROM millrace_activity a
+		JOIN millrace_consumers c ON c.id = a.consumer
+		WHERE a.minute >= ? AND c.namespace = ?
+		ORDER BY a.minute, c.name, c.epoch`,
+
+	AcquireLease: `
+		INSERT INTO millrace_leases (consumer, message_id, token, until)
+		VALUES (?, ?, ?, {now} + ?)
+		ON CONFLICT (consumer, message_id) DO UPDATE SET token = EXCLUDED.token, until = EXCLUDED.until
+			WHERE millrace_leases.until <= {now}`,
+	SelectLease: `
+		SELECT token, until - {now} AS remaining
+		FROM millrace_leases
+		WHERE consumer = ? AND message_id = ?`,
+	ConfirmLease: `
+		UPDATE millrace_leases
+		SET token = 0, until = {now} + ?
+		WHERE consumer = ? AND message_id = ? AND token = ?`,
+	ExtendLease: `
+		UPDATE millrace_leases
+		SET until = {now} + ?
+		WHERE consumer = ? AND message_id = ? AND token = ?`,
+	ReleaseLease: `
+		DELETE FROM millrace_leases
+		WHERE consumer = ? AND message_id = ? AND token = ?`,
+
+	Outbox:  commonOutbox,
+	Gate:    commonGate,
+	Queue:   commonQueue,
+	Remedy:  commonRemedy,
+	Blobs:   commonBlobs,
+	Journal: commonJournal,
+	Replays: commonReplays,
+	Steps:   commonSteps,
+	History: commonHistory,
+}
