@@ -1,46 +1,44 @@
 package middleware_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
 
+	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/ThreeDotsLabs/watermill/pubsub/gochannel"
 
 	"github.com/millrace-go/millrace/inbox"
 	millrace "github.com/millrace-go/millrace/middleware"
 )
 
-// A handler that sends mail has no transaction. Its message is remembered once it
-// succeeded, and not before.
+// A handler that sends mail has no transaction. Its message is remembered once the handler
+// succeeded, and not before: the failed run is repeated, the copy is not.
 func ExampleDeduplicate() {
 	claims, err := inbox.NewMemoryLeases(inbox.MemoryLeasesConfig{}) // or store.Leases(), or redisleases.New
-	if err != nil {
-		fmt.Println(err)
-		return
-	}
+	check(err)
+	logger := watermill.NopLogger{}
+	router, err := message.NewRouter(message.RouterConfig{}, logger)
+	check(err)
+	router.AddMiddleware(millrace.Deduplicate{Claims: claims}.Middleware)
+	broker := gochannel.NewGoChannel(gochannel.Config{BlockPublishUntilSubscriberAck: true}, logger)
 	attempts := 0
-	sendMail := func(msg *message.Message) ([]*message.Message, error) {
+	router.AddConsumerHandler("mailer", "orders", broker, func(msg *message.Message) error {
 		if attempts++; attempts == 1 {
-			return nil, errors.New("the mail server does not answer")
+			return errors.New("the mail server does not answer") // gochannel delivers the message again
 		}
-		fmt.Printf("mail for order %s\n", msg.Payload)
-		return nil, nil
-	}
-	// In a service: router.AddMiddleware(millrace.Deduplicate{Claims: claims}.Middleware)
-	handler := millrace.Deduplicate{Claims: claims, Consumer: "mailer"}.Middleware(sendMail)
+		fmt.Printf("attempt %d: mail for order %s\n", attempts, msg.Payload)
+		return nil
+	})
+	stopped := make(chan error)
+	go func() { stopped <- router.Run(context.Background()) }()
+	<-router.Running()
 
-	for delivery := 1; delivery <= 4; delivery++ {
-		msg := message.NewMessage("79a3b1a8-52a3-4ab4-a5f8-1a1e2ec4eb29", []byte("4711"))
-		if _, err := handler(msg); err != nil {
-			fmt.Printf("delivery %d: nacked\n", delivery)
-			continue
-		}
-		fmt.Printf("delivery %d: acked\n", delivery)
+	for range 2 { // the second is a copy
+		check(broker.Publish("orders", message.NewMessage("79a3b1a8-52a3-4ab4-a5f8-1a1e2ec4eb29", []byte("4711"))))
 	}
-	// Output:
-	// delivery 1: nacked
-	// mail for order 4711
-	// delivery 2: acked
-	// delivery 3: acked
-	// delivery 4: acked
+	check(router.Close())
+	check(<-stopped)
+	// Output: attempt 2: mail for order 4711
 }
