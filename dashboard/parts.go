@@ -59,6 +59,9 @@ func inVisit(v *visit, it any) any {
 	}{v, it}
 }
 
+// givenUp reports whether messages in a state wait for an operator.
+func givenUp(s inbox.Status) bool { return s == inbox.Parked || s == inbox.FailedTerminal }
+
 // tone is the class of a state: what needs somebody stands out.
 func tone(s inbox.Status) string {
 	switch s {
