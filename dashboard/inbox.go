@@ -112,7 +112,7 @@ func (h *Handler) fillTabs(v *visit, p *inboxPage) error {
 		number, counted := counts[s]
 		p.Tabs = append(p.Tabs, statusTab{
 			Name: name, Label: label, To: form.link(""), Count: number, Counted: counted, Current: p.Filter.Status == name,
-			Urgent: s == admin.Parked || s == admin.FailedTerminal,
+			Urgent: givenUp(s),
 		})
 	}
 	tab(0, "", "all")

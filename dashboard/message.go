@@ -92,7 +92,7 @@ func (h *Handler) messagePage(v *visit, key string, seen revealed) (*messagePage
 		row := openRow{Message: m, Headers: headers(m.Metadata), Collision: m.Original != "" && m.Original == key}
 		row.Served = served[consumerOf{m.Consumer, m.Epoch}]
 		row.Back = !row.Served && h.config.Redeliver != nil
-		row.CanDrop = m.Status == admin.Parked || m.Status == admin.FailedTerminal
+		row.CanDrop = givenUp(m.Status)
 		row.CanRetry = row.CanDrop || m.Status == admin.FailedRetryable && m.LeasedUntil.IsZero()
 		if seen.message != nil && seen.message.ID == m.ID {
 			shown := readable(seen.message.Payload)
@@ -207,7 +207,7 @@ func went(story admin.Story) (all []event) {
 		}
 		kept[of] = true
 		tone := "warn"
-		if e.Status == admin.Parked || e.Status == admin.FailedTerminal {
+		if givenUp(e.Status) {
 			tone = "bad"
 		}
 		all = append(all, event{At: e.At, Consumer: e.Consumer, Epoch: e.Epoch, What: e.What(), Detail: e.Detail(), Tone: tone})
@@ -247,14 +247,9 @@ func origin(m admin.Message) string {
 
 // standing says how it is with an open message now.
 func standing(m admin.Message) event {
-	e := event{Consumer: m.Consumer, Epoch: m.Epoch, What: "now " + lower(m.Status), Detail: cmp.Or(m.Reason, m.LastError)}
-	switch m.Status {
-	case admin.Parked, admin.FailedTerminal:
-		e.Tone = "bad"
-	case admin.FailedRetryable, admin.Held:
-		e.Tone = "warn"
+	return event{
+		Consumer: m.Consumer, Epoch: m.Epoch, What: "now " + lower(m.Status), Detail: cmp.Or(m.Reason, m.LastError), Tone: tone(m.Status),
 	}
-	return e
 }
 
 // longest is how long after its claim, which is when a handler began, its messages are looked

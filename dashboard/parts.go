@@ -59,6 +59,9 @@ func inVisit(v *visit, it any) any {
 	}{v, it}
 }
 
+// givenUp reports whether messages in a state wait for an operator.
+func givenUp(s admin.Status) bool { return s == admin.Parked || s == admin.FailedTerminal }
+
 // tone is the class of a state: what needs somebody stands out.
 func tone(s admin.Status) string {
 	switch s {

@@ -75,7 +75,8 @@ func Read(r io.Reader, name string) (Policy, error) {
 	return p, nil
 }
 
-// decoder makes a Policy of YAML nodes, and goes on after each problem.
+// decoder makes a Policy of YAML nodes, and goes on after each problem. It does not use yaml's own
+// decoder: docs/decisions/policy-decoder.md says why.
 type decoder struct {
 	from     *origin
 	problems Problems

@@ -82,7 +82,7 @@ func written(key string) Key {
 		rest = key
 	}
 	k := Key{Optional: optional}
-	for _, within := range []string{"topic", "type"} {
+	for _, within := range withins {
 		if inner, is := strings.CutSuffix(rest, "/"+within); is {
 			rest, k.Within = inner, within
 		}

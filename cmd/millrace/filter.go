@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -9,16 +10,18 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// statuses are the states of open messages by what users call them.
-var statuses = map[string]admin.Status{
-	"received": admin.Received, "in_progress": admin.InProgress, "settling": admin.Settling,
-	"failed_retryable": admin.FailedRetryable, "failed_terminal": admin.FailedTerminal,
-	"parked": admin.Parked, "held": admin.Held,
+// statuses are the states of open messages, in the order in which a message goes through them.
+var statuses = []admin.Status{
+	admin.Received, admin.InProgress, admin.Settling, admin.FailedRetryable, admin.FailedTerminal, admin.Parked, admin.Held,
 }
 
-// statusNames are in the order in which a message goes through the states.
-var statusNames = []string{
-	"received", "in_progress", "settling", "failed_retryable", "failed_terminal", "parked", "held",
+// statusNames are what users call the statuses, in the same order.
+func statusNames() []string {
+	names := make([]string, 0, len(statuses))
+	for _, s := range statuses {
+		names = append(names, strings.ToLower(s.String()))
+	}
+	return names
 }
 
 // selection is what flags say of which messages are meant.
@@ -36,13 +39,13 @@ func (a *app) selects(cmd *cobra.Command) *selection {
 	flags := cmd.Flags()
 	flags.StringVar(&s.consumer, "consumer", "", "of this `consumer`")
 	flags.IntVar(&s.epoch, "epoch", 0, "of this `epoch`; all unless given")
-	flags.StringVar(&s.status, "status", "", "in this `state`: "+strings.Join(statusNames, ", "))
+	flags.StringVar(&s.status, "status", "", "in this `state`: "+strings.Join(statusNames(), ", "))
 	flags.StringVar(&s.topic, "topic", "", "from this `topic`")
 	flags.Int64Var(&s.group, "group", 0, "whose last error is of this `group`, see millrace list --groups")
 	flags.StringVar(&s.since, "since", "", "stored since a `time`, such as 2026-05-01T08:00:00Z, or so long ago, such as 2h")
 	flags.StringVar(&s.until, "until", "", "stored before a `time`, or so long ago")
 	a.completeConsumer(cmd)
-	complete(cmd, "status", statusNames)
+	complete(cmd, "status", statusNames())
 	return s
 }
 
@@ -53,10 +56,12 @@ func (s *selection) filter() (admin.Filter, error) {
 		f.Epoch = &s.epoch
 	}
 	if s.status != "" {
-		known := false
-		if f.Status, known = statuses[strings.ToLower(strings.ReplaceAll(s.status, "-", "_"))]; !known {
-			return f, usagef("there is no status %q: choose one of %s", s.status, strings.Join(statusNames, ", "))
+		names := statusNames()
+		i := slices.Index(names, strings.ToLower(strings.ReplaceAll(s.status, "-", "_")))
+		if i < 0 {
+			return f, usagef("there is no status %q: choose one of %s", s.status, strings.Join(names, ", "))
 		}
+		f.Status = statuses[i]
 	}
 	var err error
 	if f.ReceivedSince, err = instant("since", s.since); err != nil {
