@@ -30,8 +30,8 @@ type place struct {
 	store       *inbox.Store // to look with; nil if the scenario has no tables of ours
 	countOutbox string
 
-	kept          *dialect.Kept // what Prepare made, on a server
-	abortsOnError bool          // an error ends what a transaction can do
+	kept          *keptTables // what Prepare made, on a server
+	abortsOnError bool        // an error ends what a transaction can do
 
 	survivesInterrupts bool // a connection does, whose statement was interrupted
 }
@@ -159,20 +159,20 @@ func serverPlace(ctx context.Context, s *Scenario, db Database) (*place, error) 
 
 // renew has the database be again as Prepare left it.
 func (p *place) renew(ctx context.Context) error {
-	if p.kept != nil && p.kept.Restore(ctx, p.plain) == nil {
+	if p.kept != nil && p.kept.restore(ctx, p.plain) == nil {
 		return nil
 	}
 	d, err := dialect.Of(p.plain, "", dialect.Names{Prefix: p.scenario.TablePrefix}) //nolint:contextcheck // it takes none
 	if err != nil {
 		return err
 	}
-	if err := d.Empty(ctx, p.plain); err != nil {
+	if err := dropTables(ctx, d, p.plain); err != nil {
 		return fmt.Errorf("empty the database: %w", err)
 	}
 	if err := p.prepare(ctx); err != nil {
 		return err
 	}
-	p.kept, err = d.Keep(ctx, p.plain)
+	p.kept, err = keepTables(ctx, d, p.plain)
 	return err
 }
 

@@ -1,4 +1,4 @@
-package dialect
+package inboxtest
 
 import (
 	"context"
@@ -7,28 +7,30 @@ import (
 	"strings"
 
 	"github.com/jmoiron/sqlx"
+
+	"github.com/millrace-go/millrace/internal/dialect"
 )
 
 // tablesOf lists every table that a connection finds without naming a schema, quoted.
 var tablesOf = map[string]string{
-	PostgresName: `
+	dialect.PostgresName: `
 		SELECT quote_ident(tablename)
 		FROM pg_tables
 		WHERE schemaname = current_schema()`,
-	MySQLName: "SELECT CONCAT('`', TABLE_NAME, '`') FROM information_schema.TABLES" + `
+	dialect.MySQLName: "SELECT CONCAT('`', TABLE_NAME, '`') FROM information_schema.TABLES" + `
 		WHERE TABLE_SCHEMA = DATABASE() AND TABLE_TYPE = 'BASE TABLE'`,
-	SQLiteName: `
+	dialect.SQLiteName: `
 		SELECT '"' || name || '"'
 		FROM sqlite_master
 		WHERE type = 'table' AND name NOT LIKE 'sqlite%'`,
 }
 
-// copyPrefix starts the name of what [Dialect.Keep] makes.
+// copyPrefix starts the name of what keepTables makes.
 const copyPrefix = "kept_"
 
-// tables lists the tables that a connection finds without naming a schema, quoted, without
-// those that Keep made.
-func (d *Dialect) tables(ctx context.Context, db sqlx.QueryerContext) (own, kept []string, err error) {
+// listTables lists the tables that a connection finds without naming a schema, quoted: its own, and
+// those that keepTables made.
+func listTables(ctx context.Context, d *dialect.Dialect, db sqlx.QueryerContext) (own, kept []string, err error) {
 	var all []string
 	if err := sqlx.SelectContext(ctx, db, &all, tablesOf[d.Name]); err != nil {
 		return nil, nil, fmt.Errorf("list the tables: %w", err)
@@ -43,26 +45,25 @@ func (d *Dialect) tables(ctx context.Context, db sqlx.QueryerContext) (own, kept
 	return own, kept, nil
 }
 
-// Empty drops every table that a connection of db finds without naming a schema. It is for
-// databases of tests.
-func (d *Dialect) Empty(ctx context.Context, db *sqlx.DB) error {
+// dropTables drops every table that a connection of db finds without naming a schema.
+func dropTables(ctx context.Context, d *dialect.Dialect, db *sqlx.DB) error {
 	conn, err := db.Connx(ctx)
 	if err != nil {
 		return err
 	}
 	defer conn.Close() //nolint:errcheck // it goes back to the pool
-	own, kept, err := d.tables(ctx, conn)
+	own, kept, err := listTables(ctx, d, conn)
 	if err != nil || len(own)+len(kept) == 0 {
 		return err
 	}
 	all := slices.Concat(own, kept)
 	var statements []string
 	switch list := strings.Join(all, ", "); d.Name {
-	case PostgresName:
+	case dialect.PostgresName:
 		statements = []string{`DROP TABLE ` + list + ` CASCADE`}
-	case MySQLName:
+	case dialect.MySQLName:
 		statements = []string{`SET FOREIGN_KEY_CHECKS = 0`, `DROP TABLE ` + list, `SET FOREIGN_KEY_CHECKS = 1`}
-	case SQLiteName:
+	case dialect.SQLiteName:
 		for _, t := range all {
 			statements = append(statements, `DROP TABLE `+t)
 		}
@@ -75,19 +76,19 @@ func (d *Dialect) Empty(ctx context.Context, db *sqlx.DB) error {
 	return nil
 }
 
-// Kept is what was in the tables of a database of tests.
-type Kept struct {
+// keptTables is what was in the tables of a database.
+type keptTables struct {
 	tables []string
 	rows   map[string]string // the copy of each table that was not empty
 }
 
-// Keep copies what is in the tables that a connection of db finds without naming a schema.
-func (d *Dialect) Keep(ctx context.Context, db *sqlx.DB) (*Kept, error) {
-	own, _, err := d.tables(ctx, db)
+// keepTables copies what is in the tables that a connection of db finds without naming a schema.
+func keepTables(ctx context.Context, d *dialect.Dialect, db *sqlx.DB) (*keptTables, error) {
+	own, _, err := listTables(ctx, d, db)
 	if err != nil {
 		return nil, err
 	}
-	k := &Kept{tables: own, rows: map[string]string{}}
+	k := &keptTables{tables: own, rows: map[string]string{}}
 	for i, t := range own {
 		var some int
 		err := db.GetContext(ctx, &some, `SELECT COUNT(*) FROM `+t)
@@ -102,8 +103,8 @@ func (d *Dialect) Keep(ctx context.Context, db *sqlx.DB) (*Kept, error) {
 	return k, nil
 }
 
-// Restore has the tables be as they were kept, but for sequences.
-func (k *Kept) Restore(ctx context.Context, db *sqlx.DB) error {
+// restore fills the tables with what was kept. Sequences go on.
+func (k *keptTables) restore(ctx context.Context, db *sqlx.DB) error {
 	tx, err := db.BeginTxx(ctx, nil)
 	if err != nil {
 		return err
