@@ -168,12 +168,12 @@ func (cl *Claim) attempt(what step) (next step, err error) {
 	if err != nil {
 		return 0, err
 	}
-	cl.id32, cl.known = reg.id, reg.generation
+	cl.id32, cl.known = reg.ID, reg.Generation
 	if former := cl.consumer.former; former != nil {
 		if reg, err = former.register(d.ctx); err != nil {
 			return 0, fmt.Errorf("the epoch before: %w", err)
 		}
-		cl.former32 = reg.id
+		cl.former32 = reg.ID
 	}
 	leave, err := cl.consumer.slot(d.ctx)
 	if err != nil {

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
+
 	"github.com/millrace-go/millrace/internal/stored"
 )
 
@@ -18,7 +19,7 @@ type remembering struct {
 }
 
 func (c *ConsumerConfig) remembering() remembering {
-	return remembering{c.Epoch, (&Consumer{config: *c}).retention(), c.Window.Microseconds()}
+	return remembering{c.Epoch, c.retention(), c.Window.Microseconds()}
 }
 
 // short says what is wrong with r, or nothing.

@@ -11,6 +11,7 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/jmoiron/sqlx"
+
 	"github.com/millrace-go/millrace/internal/stored"
 )
 
@@ -160,10 +161,9 @@ type Consumer struct {
 	tally  *tally        // of what it does
 	slots  chan struct{} // nil without a bound of its own
 
-	reread      reread
-	gaps        gaps
-	registering sync.Mutex
-	registered  atomic.Pointer[registration]
+	reread reread
+	gaps   gaps
+	row    *stored.Registered
 
 	pace            pace // of what is refused
 	warnedForgotten sync.Once
@@ -213,7 +213,10 @@ func (s *Store) enrol(config ConsumerConfig) (*Consumer, error) {
 				config.Name, ErrKeyChanged, known.config.Key.source, config.Key.source)
 		}
 	}
-	c := &Consumer{store: s, config: config, prefix: name.Prefix(), tally: s.tallies.of(name)}
+	c := &Consumer{
+		store: s, config: config, prefix: name.Prefix(), tally: s.tallies.of(name), row: s.rows.Registered(config.self()),
+	}
+	c.row.Met = c.formerIsOver
 	if config.MaxInFlight > 0 {
 		c.slots = make(chan struct{}, config.MaxInFlight)
 	}

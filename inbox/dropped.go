@@ -21,7 +21,7 @@ func (s *Store) logDropped(d *delivery, reason string) {
 	reg, err := d.consumer.register(ctx)
 	if err == nil {
 		err = s.db.Write(ctx, func(tx *sqlx.Tx) error {
-			_, err := tx.ExecContext(ctx, s.dialect.InsertDropped, reg.id, d.id, []byte(d.topic), []byte(reason))
+			_, err := tx.ExecContext(ctx, s.dialect.InsertDropped, reg.ID, d.id, []byte(d.topic), []byte(reason))
 			return err
 		})
 	}

@@ -39,7 +39,7 @@ var (
 	ErrCollision = errors.New("another message with this key has a different payload")
 
 	// ErrKeyChanged says that a consumer was run with another key before.
-	ErrKeyChanged = errors.New("the consumer's key changed")
+	ErrKeyChanged = stored.ErrKeyChanged
 
 	// ErrTxNotUsed says that a handler succeeded without its transaction, which RequireTx forbids.
 	ErrTxNotUsed = errors.New("the handler took neither inbox.Tx nor returned or published messages: " +

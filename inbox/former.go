@@ -26,15 +26,25 @@ var errFormer = errors.New("known by its former key")
 // former returns the consumer of the epoch before, with these settings and its own key; nil without one.
 // It is not enrolled: it serves no handler, and the one of a release that still has it may do so.
 func (s *Store) former(config ConsumerConfig, heir *Consumer) *Consumer {
-	if config.FormerKey.of == nil {
+	config, is := config.former()
+	if !is {
 		return nil
 	}
-	config.Epoch, config.Key, config.FormerKey = config.Epoch-1, config.FormerKey, Key{}
-	config.setDefaults()
 	name := stored.Name{Name: config.Name, Epoch: config.Epoch}
 	return &Consumer{
 		store: s, config: config, prefix: name.Prefix(), tally: s.tallies.of(name), slots: heir.slots, heir: heir,
+		row: s.rows.Registered(config.selfAsFormer()),
 	}
+}
+
+// former returns the settings of the epoch before, and whether FormerKey names its key.
+func (c ConsumerConfig) former() (ConsumerConfig, bool) {
+	if c.FormerKey.of == nil {
+		return c, false
+	}
+	c.Epoch, c.Key, c.FormerKey = c.Epoch-1, c.FormerKey, Key{}
+	c.setDefaults()
+	return c, true
 }
 
 // formerIsOver says once that the former key is not needed any more.

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
+
 	"github.com/millrace-go/millrace/internal/stored"
 )
 

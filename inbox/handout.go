@@ -6,6 +6,7 @@ import (
 	"fmt"
 
 	"github.com/jmoiron/sqlx"
+
 	"github.com/millrace-go/millrace/internal/database"
 	"github.com/millrace-go/millrace/internal/stored"
 )

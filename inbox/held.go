@@ -139,7 +139,7 @@ func (s *Store) releaseHeld(ctx context.Context, tx *sqlx.Tx, consumer int32, v 
 func (cl *Claim) advanced() {
 	s := cl.consumer.store
 	for _, a := range cl.advances {
-		if cl.known == s.generation.Load() {
+		if cl.known == s.db.Generation() {
 			aggregate := cl.consumer.prefix + string(a.id)
 			if _, known := s.reached.Get(aggregate); !known {
 				s.reached.Add(aggregate, a.Number)

@@ -341,22 +341,6 @@ func (a *arrival) occasion() occasion {
 
 // register returns the id of the consumer's row, made on first use.
 func (q *Queue) register(ctx context.Context) (int32, error) {
-	q.registering.Lock()
-	defer q.registering.Unlock()
-	generation := q.store.generation.Load()
-	if q.registered.id != 0 && q.registered.generation == generation {
-		return q.registered.id, nil
-	}
-	config := ConsumerConfig{Name: q.name.Name, Epoch: q.name.Epoch, Key: q.config.Key}
-	config.setDefaults()
-	c := &Consumer{store: q.store, config: config}
-	row, err := c.findOrInsert(ctx)
-	if err == nil {
-		err = c.sameKey(row)
-	}
-	if err != nil {
-		return 0, err
-	}
-	q.registered = registration{id: row.ID, generation: generation}
-	return row.ID, nil
+	reg, err := q.row.Row(ctx)
+	return reg.ID, err
 }

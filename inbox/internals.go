@@ -107,11 +107,11 @@ func (i Internals) KeySource(k Key) string { return k.source }
 // Find returns the row of the consumer that config names, and an error if it has another key. A consumer
 // without a row has the ID 0.
 func (i Internals) Find(ctx context.Context, config ConsumerConfig) (stored.Consumer, error) {
-	return (&Consumer{store: i.store, config: config}).known(ctx)
+	return i.store.rows.Registered(config.self()).Known(ctx)
 }
 
 // Register returns the number of the consumer that config names, which gets a row if it has none.
 func (i Internals) Register(ctx context.Context, config ConsumerConfig) (int32, error) {
-	reg, err := (&Consumer{store: i.store, config: config}).register(ctx)
-	return reg.id, err
+	reg, err := i.store.rows.Registered(config.self()).Row(ctx)
+	return reg.ID, err
 }

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/jmoiron/sqlx"
+
 	"github.com/millrace-go/millrace/internal/database"
 	"github.com/millrace-go/millrace/internal/stored"
 )
@@ -99,9 +100,9 @@ func (q *sqlLeases) write(ctx context.Context, key LeaseKey,
 	work func(ctx context.Context, tx *sqlx.Tx, consumer int32) error) error {
 	ctx, cancel := context.WithTimeout(ctx, afterwards)
 	defer cancel()
-	reg, err := q.consumer(key).register(ctx)
+	reg, err := q.consumer(key).Row(ctx)
 	if err == nil {
-		err = q.store.db.Write(ctx, func(tx *sqlx.Tx) error { return work(ctx, tx, reg.id) })
+		err = q.store.db.Write(ctx, func(tx *sqlx.Tx) error { return work(ctx, tx, reg.ID) })
 	}
 	if err != nil && !errors.Is(err, ErrLeaseLost) {
 		return fmt.Errorf("leases: %w", database.Explain(err))
@@ -111,13 +112,11 @@ func (q *sqlLeases) write(ctx context.Context, key LeaseKey,
 
 // consumer returns what registers the consumer of key. Its row has no retention, so the
 // janitor does not look for claims of it.
-func (q *sqlLeases) consumer(key LeaseKey) *Consumer {
-	name := stored.Name{Name: key.Consumer, Epoch: key.Epoch}
+func (q *sqlLeases) consumer(key LeaseKey) *stored.Registered {
+	name := stored.Name{Name: stored.LeaseNames + key.Consumer, Epoch: key.Epoch}
 	if c, ok := q.consumers.Load(name); ok {
-		return c.(*Consumer)
+		return c.(*stored.Registered)
 	}
-	c, _ := q.consumers.LoadOrStore(name, &Consumer{store: q.store, config: ConsumerConfig{
-		Name: stored.LeaseNames + key.Consumer, Epoch: key.Epoch, Key: Key{source: key.Source}, Retention: Forever,
-	}})
-	return c.(*Consumer)
+	c, _ := q.consumers.LoadOrStore(name, q.store.rows.Registered(stored.Self{Name: name, KeySource: key.Source}))
+	return c.(*stored.Registered)
 }

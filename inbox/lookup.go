@@ -119,7 +119,7 @@ func (cl *Claim) completed(row lookup) (next step, err error) {
 // remember notes that the key is settled, unless a connection was lost since the claim.
 func (cl *Claim) remember() {
 	s := cl.consumer.store
-	if cl.original == nil && cl.known == s.generation.Load() {
+	if cl.original == nil && cl.known == s.db.Generation() {
 		s.settled.Add(cl.memoryKey, cl.hash)
 	}
 }

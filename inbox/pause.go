@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/jmoiron/sqlx"
+
 	"github.com/millrace-go/millrace/internal/stored"
 )
 
@@ -22,7 +23,7 @@ type sawConsumer struct {
 // that is paused is read each time.
 func (q *Queue) consumer(ctx context.Context, horizon time.Duration) (stored.Consumer, error) {
 	s := q.store
-	now := &sawConsumer{at: time.Now(), generation: s.generation.Load(), pauses: s.pauses.Load()}
+	now := &sawConsumer{at: time.Now(), generation: s.db.Generation(), pauses: s.pauses.Load()}
 	if saw := q.saw.Load(); saw != nil && !saw.row.Paused && saw.generation == now.generation &&
 		saw.pauses == now.pauses && now.at.Sub(saw.at) < min(horizon, time.Second) {
 		return saw.row, nil

@@ -108,8 +108,7 @@ type Queue struct {
 	unopened   atomic.Int32 // payloads in a row that could not be had
 	unopenable *recent.Set  // messages with such a payload, and how many others were opened by then
 
-	registering sync.Mutex
-	registered  registration
+	row *stored.Registered
 
 	serving sync.Mutex
 	served  time.Time // when it was last said that this queue serves its consumer
@@ -133,8 +132,12 @@ func (s *Store) Queue(config QueueConfig) (*Queue, error) {
 	if s.bells[name] == nil {
 		s.bells[name] = &bell.Bell{}
 	}
+	consumer := ConsumerConfig{Name: config.Consumer, Epoch: config.Epoch, Key: config.Key}
+	consumer.setDefaults()
+	self := consumer.self()
+	self.Unsettled = true // the middleware knows
 	return &Queue{
-		store: s, config: config, name: name, bell: s.bells[name],
+		store: s, config: config, name: name, bell: s.bells[name], row: s.rows.Registered(self),
 		unopenable: recent.NewSet(mostUnopenable, 4*max(config.MaxBackoff, time.Hour)),
 	}, nil
 }

@@ -92,7 +92,11 @@ func (s *Store) settle(ctx context.Context) error {
 	defer func() { s.unsettled.putBack(acked) }() // after an error
 	for len(acked) > 0 {
 		now := acked[:min(batch, len(acked))]
-		if err := s.deleteOutcomes(ctx, now); err != nil {
+		byConsumer := make(map[int32][][]byte)
+		for _, cl := range now {
+			byConsumer[cl.id32] = append(byConsumer[cl.id32], cl.id)
+		}
+		if err := s.deleteOutcomes(ctx, byConsumer); err != nil {
 			return err
 		}
 		acked = acked[len(now):]
@@ -109,11 +113,8 @@ func (s *Store) settle(ctx context.Context) error {
 	return nil
 }
 
-func (s *Store) deleteOutcomes(ctx context.Context, claims []*Claim) error {
-	byConsumer := make(map[int32][][]byte)
-	for _, cl := range claims {
-		byConsumer[cl.id32] = append(byConsumer[cl.id32], cl.id)
-	}
+// deleteOutcomes deletes the outcomes of these keys of each consumer.
+func (s *Store) deleteOutcomes(ctx context.Context, byConsumer map[int32][][]byte) error {
 	return s.db.Write(ctx, func(tx *sqlx.Tx) error {
 		for consumer, ids := range byConsumer {
 			query, args, err := s.dialect.In(s.dialect.DeleteOutcomes, consumer, ids)
@@ -215,8 +216,7 @@ func (s *Store) Redispatch(ctx context.Context, to message.Publisher, age time.D
 				o.Consumer, o.MessageID, o.Topic, err))
 			continue
 		}
-		cl := &Claim{id32: o.consumer, delivery: &delivery{id: o.id}}
-		if err := s.deleteOutcomes(ctx, []*Claim{cl}); err != nil {
+		if err := s.deleteOutcomes(ctx, map[int32][][]byte{o.consumer: {o.id}}); err != nil {
 			return sent, errors.Join(append(failures, fmt.Errorf("inbox: redispatch: %w", database.Explain(err)))...)
 		}
 		sent++

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
+
 	"github.com/millrace-go/millrace/internal/database"
 	"github.com/millrace-go/millrace/internal/stored"
 )

@@ -46,8 +46,7 @@ type Store struct {
 	slots     chan struct{}
 	leaveSlot func()
 
-	generation atomic.Int64 // grows when a connection is lost: caches of older ones are void
-	pauses     atomic.Int64 // calls of Pause and Resume in this process
+	pauses atomic.Int64 // calls of Pause and Resume in this process
 
 	identity atomic.Pointer[identity] // of the server, as it was last seen
 
@@ -143,7 +142,6 @@ func (s *Store) maxInFlight() int {
 // forget voids every cache: the server behind the next connection may have been restored
 // to an earlier state.
 func (s *Store) forget() {
-	s.generation.Add(1)
 	s.settled.Forget()
 	s.versions.Forget()
 	s.reached.Forget()

@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-go/millrace/inbox/admin"
+	"github.com/millrace-go/millrace/internal/stored"
 	sending "github.com/millrace-go/millrace/outbox"
 	"github.com/millrace-go/millrace/tests/process"
 	"github.com/millrace-go/millrace/tests/rig"
@@ -29,6 +30,11 @@ func TestRollingUpgradeOfEveryRow(t *testing.T) {
 			`CREATE TABLE effects (consumer VARCHAR(20) NOT NULL, uuid VARCHAR(700) NOT NULL, payload VARCHAR(100) NOT NULL)`)
 		require.NoError(t, err)
 		u := &upgrade{bed: &bed{T: t, db: db}, handed: map[*process.Process]int{}, nacked: map[*process.Process]int{}, published: map[string]map[string]bool{}}
+		t.Cleanup(func() {
+			if t.Failed() {
+				t.Log("what is there: " + u.states())
+			}
+		})
 		u.pass("old", built.before, "new", built.after) // the old one migrates
 		u.pass("new", built.after, "old", built.before)
 		u.beside(built)
@@ -170,6 +176,18 @@ func (u *upgrade) everyState() bool {
 		u.count(`SELECT COUNT(*) FROM millrace_messages WHERE status = ?`, int(admin.FailedTerminal)) > 0 &&
 		u.count(`SELECT COUNT(*) FROM millrace_outcomes`) == 2 && u.effectsBy("relayed") == 1 &&
 		u.effectsBy("seen") == 3 && u.effectsBy("packed") == 1 && u.effectsBy("opened") == 1
+}
+
+// states says how many rows there are of what everyState looks for.
+func (u *upgrade) states() string {
+	var all []string
+	for _, s := range stored.Open {
+		all = append(all, fmt.Sprint(s, ": ", u.count(`SELECT COUNT(*) FROM millrace_messages WHERE status = ?`, int(s))))
+	}
+	for _, consumer := range []string{"relayed", "seen", "packed", "opened"} {
+		all = append(all, fmt.Sprint("effects of ", consumer, ": ", u.effectsBy(consumer)))
+	}
+	return strings.Join(append(all, fmt.Sprint("outcomes: ", u.count(`SELECT COUNT(*) FROM millrace_outcomes`))), ", ")
 }
 
 // redeliver delivers a copy of everything, answered or not, but for what except says.

@@ -6,6 +6,7 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/jmoiron/sqlx"
+
 	"github.com/millrace-go/millrace/inbox"
 	"github.com/millrace-go/millrace/internal/database"
 	"github.com/millrace-go/millrace/internal/keycode"

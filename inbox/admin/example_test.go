@@ -6,10 +6,10 @@ import (
 	"os"
 	"path/filepath"
 
-	_ "modernc.org/sqlite"
-
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/jmoiron/sqlx"
+	_ "modernc.org/sqlite"
+
 	"github.com/millrace-go/millrace/inbox"
 	"github.com/millrace-go/millrace/inbox/admin"
 	millrace "github.com/millrace-go/millrace/middleware"

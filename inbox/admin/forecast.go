@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	"github.com/ThreeDotsLabs/watermill/message"
+
 	"github.com/millrace-go/millrace/inbox"
 	"github.com/millrace-go/millrace/internal/database"
 	"github.com/millrace-go/millrace/internal/keycode"

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/jmoiron/sqlx"
+
 	"github.com/millrace-go/millrace/internal/database"
 	"github.com/millrace-go/millrace/internal/stored"
 )

@@ -10,6 +10,7 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/jmoiron/sqlx"
+
 	"github.com/millrace-go/millrace/inbox"
 	"github.com/millrace-go/millrace/internal/database"
 )

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
+
 	"github.com/millrace-go/millrace/inbox"
 	"github.com/millrace-go/millrace/internal/keycode"
 	"github.com/millrace-go/millrace/internal/stored"

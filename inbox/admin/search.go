@@ -8,6 +8,7 @@ import (
 	"slices"
 
 	"github.com/jmoiron/sqlx"
+
 	"github.com/millrace-go/millrace/internal/database"
 	"github.com/millrace-go/millrace/internal/stored"
 )

@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	"github.com/jmoiron/sqlx"
+
 	"github.com/millrace-go/millrace/inbox"
 	"github.com/millrace-go/millrace/internal/database"
 )

@@ -26,8 +26,9 @@ type DB struct {
 	// the first use.
 	Lost func()
 
-	writers   writers.Queue // nil where writers do not exclude each other
-	isolation atomic.Pointer[sql.TxOptions]
+	writers    writers.Queue // nil where writers do not exclude each other
+	isolation  atomic.Pointer[sql.TxOptions]
+	generation atomic.Int64
 }
 
 // Open returns pool with the statements of the database that name says, or that pool is found to be
@@ -118,8 +119,12 @@ func (db *DB) Noticed(err error) error {
 	return err
 }
 
+// Generation grows when a connection is lost: what is remembered from an older one is void.
+func (db *DB) Generation() int64 { return db.generation.Load() }
+
 // Forget forgets what another server may not have, and tells [DB.Lost].
 func (db *DB) Forget() {
+	db.generation.Add(1)
 	db.isolation.Store(nil)
 	if db.Lost != nil {
 		db.Lost()

@@ -47,7 +47,7 @@ func (p *post) hoard(n, status int) {
 // slowly has a broker take its time for the messages of the hot key.
 func slowly(_ string, m *message.Message) error {
 	if m.Metadata.Get("key") == "hot" {
-		<-time.After(time.Millisecond)
+		<-time.After(5 * time.Millisecond)
 	}
 	return nil
 }
