@@ -287,7 +287,7 @@ func (k *keeper) balance(ctx context.Context, v view) (settled bool, err error) 
 		if owner != 0 && slices.Contains(v.relays, owner) {
 			continue
 		}
-		n, err := k.exec(ctx, k.sql.ClaimShard, k.lease.token, v.generation, shard, owner)
+		n, err := k.exec(ctx, k.sql.ClaimShards, k.lease.token, v.generation, int64(1)<<shard, owner)
 		if err != nil {
 			return false, fmt.Errorf("take shard %d: %w", shard, err)
 		}
@@ -322,7 +322,7 @@ func (k *keeper) free(ctx context.Context, left assignment) error {
 		if k.held.mask&bit == 0 || left.mask&bit != 0 {
 			continue
 		}
-		if _, err := k.exec(ctx, k.sql.ClaimShard, 0, k.held.generation, shard, k.lease.token); err != nil {
+		if _, err := k.exec(ctx, k.sql.ClaimShards, 0, k.held.generation, bit, k.lease.token); err != nil {
 			return fmt.Errorf("give up shard %d: %w", shard, err)
 		}
 		k.held.mask &^= bit

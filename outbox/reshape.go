@@ -18,7 +18,7 @@ func (k *keeper) reshape(ctx context.Context, v view) error {
 		case slices.Contains(v.relays, owner):
 			return nil // its owner finishes first
 		default:
-			if _, err := k.exec(ctx, k.sql.ClaimShard, 0, v.generation, shard, owner); err != nil {
+			if _, err := k.exec(ctx, k.sql.ClaimShards, 0, v.generation, int64(1)<<shard, owner); err != nil {
 				return fmt.Errorf("free shard %d: %w", shard, err)
 			}
 		}

@@ -248,10 +248,10 @@ var mysqlOutbox = Outbox{
 		FROM millrace_outbox_shards
 		WHERE generation = ?
 		ORDER BY shard`,
-	ClaimShard: `
+	ClaimShards: `
 		UPDATE millrace_outbox_shards
 		SET owner = ?
-		WHERE generation = ? AND shard = ? AND owner = ?`,
+		WHERE generation = ? AND (? >> shard) & 1 = 1 AND owner = ?`,
 	FreeShards: `
 		UPDATE millrace_outbox_shards
 		SET owner = 0

@@ -84,7 +84,7 @@ type Outbox struct {
 	SwitchLayout  string
 	InsertShard   string
 	SelectShards  string
-	ClaimShard    string
+	ClaimShards   string // those of a mask that have one owner
 	FreeShards    string
 	DeleteShards  string
 

@@ -255,10 +255,10 @@ var postgresOutbox = Outbox{
 		FROM millrace_outbox_shards
 		WHERE generation = $1
 		ORDER BY shard`,
-	ClaimShard: `
+	ClaimShards: `
 		UPDATE millrace_outbox_shards
 		SET owner = $1
-		WHERE generation = $2 AND shard = $3 AND owner = $4`,
+		WHERE generation = $2 AND ($3::BIGINT >> shard) & 1 <> 0 AND owner = $4`,
 	FreeShards: `
 		UPDATE millrace_outbox_shards
 		SET owner = 0

@@ -240,10 +240,10 @@ var sqliteOutbox = Outbox{
 		FROM millrace_outbox_shards
 		WHERE generation = ?
 		ORDER BY shard`,
-	ClaimShard: `
+	ClaimShards: `
 		UPDATE millrace_outbox_shards
 		SET owner = ?
-		WHERE generation = ? AND shard = ? AND owner = ?`,
+		WHERE generation = ? AND (? >> shard) & 1 = 1 AND owner = ?`,
 	FreeShards: `
 		UPDATE millrace_outbox_shards
 		SET owner = 0

@@ -276,5 +276,5 @@ func says(call string, words ...string) bool {
 // What the keeper of a relay says.
 var (
 	beats  = []string{"UPDATE millrace_outbox_relays SET until"}
-	claims = []string{"UPDATE millrace_outbox_shards SET owner", "AND shard ="}
+	claims = []string{"UPDATE millrace_outbox_shards SET owner", ">> shard"}
 )

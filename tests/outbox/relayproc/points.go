@@ -43,7 +43,7 @@ func (r *relay) after(_ context.Context, call string) error {
 	switch call {
 	case r.sql.InsertRelay:
 		r.reach(AfterJoin)
-	case r.sql.ClaimShard:
+	case r.sql.ClaimShards:
 		r.reach(AfterClaim)
 	case r.sql.SelectPending:
 		r.reach(AfterRead)
