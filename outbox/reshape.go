@@ -49,12 +49,8 @@ func (k *keeper) switchLayout(ctx context.Context, tx *sqlx.Tx, v view) error {
 	if changed != 1 || freed != int64(v.shards) {
 		return errOwned
 	}
-	for shard := range v.target {
-		if _, err := tx.ExecContext(ctx, k.sql.InsertShard, v.generation+1, shard); err != nil {
-			return err
-		}
-	}
-	return nil
+	_, err = tx.ExecContext(ctx, k.sql.InsertShards, v.generation+1, v.target)
+	return err
 }
 
 // prepare makes the layout where there is none yet.
@@ -71,10 +67,8 @@ func (k *keeper) prepare(ctx context.Context) error {
 	if v.generation > 1 {
 		return nil // made together with its shards
 	}
-	for shard := range v.shards {
-		if _, err := k.exec(ctx, k.sql.InsertShard, v.generation, shard); err != nil {
-			return fmt.Errorf("make the shards: %w", err)
-		}
+	if _, err := k.exec(ctx, k.sql.InsertShards, v.generation, v.shards); err != nil {
+		return fmt.Errorf("make the shards: %w", err)
 	}
 	return nil
 }

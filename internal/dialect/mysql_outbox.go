@@ -239,10 +239,12 @@ var mysqlOutbox = Outbox{
 		UPDATE millrace_outbox_layout
 		SET generation = generation + 1, shards = target
 		WHERE id = 1 AND generation = ? AND target = ?`,
-	InsertShard: `
+	InsertShards: `
 		INSERT INTO millrace_outbox_shards (generation, shard, owner)
-		VALUES (?, ?, 0)
-		ON DUPLICATE KEY UPDATE shard = shard`,
+		SELECT ?, n.shard, 0 FROM (
+			WITH RECURSIVE numbers (shard) AS (SELECT 0 UNION ALL SELECT shard + 1 FROM numbers WHERE shard + 1 < ?)
+			SELECT shard FROM numbers) n
+		ON DUPLICATE KEY UPDATE shard = n.shard`,
 	SelectShards: `
 		SELECT shard, owner
 		FROM millrace_outbox_shards

@@ -82,7 +82,7 @@ type Outbox struct {
 	SelectLayout  string
 	SetTarget     string
 	SwitchLayout  string
-	InsertShard   string
+	InsertShards  string // as many as are given, but those that are there
 	SelectShards  string
 	ClaimShards   string // those of a mask that have one owner
 	FreeShards    string

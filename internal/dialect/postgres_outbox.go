@@ -246,9 +246,9 @@ var postgresOutbox = Outbox{
 		UPDATE millrace_outbox_layout
 		SET generation = generation + 1, shards = target
 		WHERE id = 1 AND generation = $1 AND target = $2`,
-	InsertShard: `
+	InsertShards: `
 		INSERT INTO millrace_outbox_shards (generation, shard, owner)
-		VALUES ($1, $2, 0)
+		SELECT $1::INTEGER, shard, 0 FROM generate_series(0, $2::INTEGER - 1) AS shard
 		ON CONFLICT (generation, shard) DO NOTHING`,
 	SelectShards: `
 		SELECT shard, owner

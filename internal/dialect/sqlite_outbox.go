@@ -231,9 +231,12 @@ var sqliteOutbox = Outbox{
 		UPDATE millrace_outbox_layout
 		SET generation = generation + 1, shards = target
 		WHERE id = 1 AND generation = ? AND target = ?`,
-	InsertShard: `
+	InsertShards: `
 		INSERT INTO millrace_outbox_shards (generation, shard, owner)
-		VALUES (?, ?, 0)
+		SELECT ?, n.shard, 0 FROM (
+			WITH RECURSIVE numbers (shard) AS (SELECT 0 UNION ALL SELECT shard + 1 FROM numbers WHERE shard + 1 < ?)
+			SELECT shard FROM numbers) n
+		WHERE TRUE
 		ON CONFLICT (generation, shard) DO NOTHING`,
 	SelectShards: `
 		SELECT shard, owner
