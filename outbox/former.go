@@ -50,10 +50,7 @@ func (k *keeper) replace(ctx context.Context, former division) error {
 }
 
 func (k *keeper) divide(ctx context.Context, tx *sqlx.Tx, former division, v view) error {
-	if _, err := tx.ExecContext(ctx, k.sql.SetTarget, shardCount); err != nil {
-		return err
-	}
-	changed, err := affected(tx.ExecContext(ctx, k.sql.SwitchLayout, former.generation, shardCount))
+	changed, err := affected(tx.ExecContext(ctx, k.sql.SwitchLayout, shardCount, shardCount, former.generation))
 	if err != nil {
 		return err
 	}

@@ -231,14 +231,10 @@ var mysqlOutbox = Outbox{
 		SELECT generation, shards, target
 		FROM millrace_outbox_layout
 		WHERE id = 1`,
-	SetTarget: `
-		UPDATE millrace_outbox_layout
-		SET target = ?
-		WHERE id = 1`,
 	SwitchLayout: `
 		UPDATE millrace_outbox_layout
-		SET generation = generation + 1, shards = target
-		WHERE id = 1 AND generation = ? AND target = ?`,
+		SET generation = generation + 1, shards = ?, target = ?
+		WHERE id = 1 AND generation = ?`,
 	InsertShards: `
 		INSERT INTO millrace_outbox_shards (generation, shard, owner)
 		SELECT ?, n.shard, 0 FROM (
@@ -258,9 +254,6 @@ var mysqlOutbox = Outbox{
 		UPDATE millrace_outbox_shards
 		SET owner = 0
 		WHERE owner = ?`,
-	DeleteShards: `
-		DELETE FROM millrace_outbox_shards
-		WHERE generation = ? AND owner = 0`,
 
 	Notify: `SELECT 1`,
 	Listen: `SELECT 1`,

@@ -80,13 +80,11 @@ type Outbox struct {
 	ListRelays    string
 	InsertLayout  string
 	SelectLayout  string
-	SetTarget     string
 	SwitchLayout  string
 	InsertShards  string // as many as are given, but those that are there
 	SelectShards  string
 	ClaimShards   string // those of a mask that have one owner
 	FreeShards    string
-	DeleteShards  string
 
 	// Waking relays of other processes, where the database can.
 	Notifies bool

@@ -238,14 +238,10 @@ var postgresOutbox = Outbox{
 		SELECT generation, shards, target
 		FROM millrace_outbox_layout
 		WHERE id = 1`,
-	SetTarget: `
-		UPDATE millrace_outbox_layout
-		SET target = $1
-		WHERE id = 1`,
 	SwitchLayout: `
 		UPDATE millrace_outbox_layout
-		SET generation = generation + 1, shards = target
-		WHERE id = 1 AND generation = $1 AND target = $2`,
+		SET generation = generation + 1, shards = $1, target = $2
+		WHERE id = 1 AND generation = $3`,
 	InsertShards: `
 		INSERT INTO millrace_outbox_shards (generation, shard, owner)
 		SELECT $1::INTEGER, shard, 0 FROM generate_series(0, $2::INTEGER - 1) AS shard
@@ -263,9 +259,6 @@ var postgresOutbox = Outbox{
 		UPDATE millrace_outbox_shards
 		SET owner = 0
 		WHERE owner = $1`,
-	DeleteShards: `
-		DELETE FROM millrace_outbox_shards
-		WHERE generation = $1 AND owner = 0`,
 
 	Notifies: true,
 	Notify:   `NOTIFY {channel}`,

@@ -223,14 +223,10 @@ var sqliteOutbox = Outbox{
 		SELECT generation, shards, target
 		FROM millrace_outbox_layout
 		WHERE id = 1`,
-	SetTarget: `
-		UPDATE millrace_outbox_layout
-		SET target = ?
-		WHERE id = 1`,
 	SwitchLayout: `
 		UPDATE millrace_outbox_layout
-		SET generation = generation + 1, shards = target
-		WHERE id = 1 AND generation = ? AND target = ?`,
+		SET generation = generation + 1, shards = ?, target = ?
+		WHERE id = 1 AND generation = ?`,
 	InsertShards: `
 		INSERT INTO millrace_outbox_shards (generation, shard, owner)
 		SELECT ?, n.shard, 0 FROM (
@@ -251,9 +247,6 @@ var sqliteOutbox = Outbox{
 		UPDATE millrace_outbox_shards
 		SET owner = 0
 		WHERE owner = ?`,
-	DeleteShards: `
-		DELETE FROM millrace_outbox_shards
-		WHERE generation = ? AND owner = 0`,
 
 	Notify: `SELECT 1`,
 	Listen: `SELECT 1`,
