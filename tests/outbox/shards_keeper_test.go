@@ -31,6 +31,22 @@ func TestASettledRelayRestsBetweenHeartbeats(t *testing.T) {
 	})
 }
 
+// The shards are many, but one statement takes them all, and one gives up what another relay is to have.
+func TestShardsAreTakenAndGivenUpTogether(t *testing.T) {
+	t.Parallel()
+	testdb.Each(t, func(t *testing.T, db *testdb.DB) {
+		p := newPost(t, db)
+		m := p.prepare("one")
+		var n atomic.Int64
+		m.db.Set(on(func(context.Context) error { n.Add(1); return nil }, claims...))
+		m.running = start(t, m.Relay)
+		p.shared(m)
+		assert.EqualValues(t, 1, n.Load())
+		p.shared(m, p.member("two"))
+		assert.EqualValues(t, 2, n.Load())
+	})
+}
+
 // Relays that join share the work; one that is stopped leaves it to the others at once,
 // and not when its lease ends.
 func TestAStoppedRelayIsReplacedAtOnce(t *testing.T) {
