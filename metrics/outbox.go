@@ -13,7 +13,7 @@ type outboxCollector struct {
 	*figures
 	publisher *outbox.Publisher
 
-	messages, pending, shards, unowned, relays *prometheus.Desc
+	messages, pending, unowned, relays *prometheus.Desc
 }
 
 func newOutboxCollector(b *Builder, publisher *outbox.Publisher) *outboxCollector {
@@ -21,7 +21,6 @@ func newOutboxCollector(b *Builder, publisher *outbox.Publisher) *outboxCollecto
 	c := &outboxCollector{figures: newFigures(&b.config, out), publisher: publisher}
 	c.messages = c.desc(out, "messages", "Messages that are not sent, by state, counted up to a limit.", "state")
 	c.pending = c.desc(out, "oldest_pending_age_seconds", "Age of the oldest message that is to be sent.")
-	c.shards = c.desc(out, "shards", "Shards that the order keys are divided into; 0 before the first relay ran.")
 	c.unowned = c.desc(out, "unowned_shards", "Shards that no living relay has.")
 	c.relays = c.desc(out, "relays", "Relays that have a lease.")
 	c.look = c.lookAt
@@ -46,7 +45,6 @@ func (c *outboxCollector) lookAt(ctx context.Context) ([]prometheus.Metric, erro
 	return []prometheus.Metric{
 		gauge(c.messages, float64(b.Pending.N), "pending"), gauge(c.messages, float64(b.Retrying.N), "retrying"),
 		gauge(c.messages, float64(b.Held.N), "held"), gauge(c.messages, float64(b.Parked.N), "parked"),
-		gauge(c.pending, b.OldestPending.Seconds()), gauge(c.shards, float64(len(layout.Shards))),
-		gauge(c.unowned, float64(layout.Unowned())), gauge(c.relays, float64(alive)),
+		gauge(c.pending, b.OldestPending.Seconds()), gauge(c.unowned, float64(layout.Unowned())), gauge(c.relays, float64(alive)),
 	}, nil
 }

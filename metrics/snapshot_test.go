@@ -45,7 +45,7 @@ func TestADatabaseThatFailsTellsNothingOld(t *testing.T) {
 		failures, _ := b.value("millrace_" + part + "_look_failures_total")
 		assert.Positive(t, failures)
 	}
-	for _, figure := range []string{"inbox_table_rows", "outbox_messages", "outbox_shards"} {
+	for _, figure := range []string{"inbox_table_rows", "outbox_messages", "outbox_unowned_shards"} {
 		_, found := b.value("millrace_" + figure)
 		assert.False(t, found, figure)
 	}

@@ -45,21 +45,21 @@ func TestConfigReportsAllProblemsAtOnce(t *testing.T) {
 func TestRelayConfigReportsAllProblemsAtOnce(t *testing.T) {
 	bad := outbox.RelayConfig{
 		Dialect: "oracle", Schema: "Bad-Name", TablePrefix: "drop table ", Name: "\xff", Batch: -1, Lanes: 1000,
-		KeyBurst: -2, Shards: outbox.MaxShards + 1, Lease: 1, Poll: 2, MaxAttempts: -3, MinBackoff: 4, MaxBackoff: 3,
+		KeyBurst: -2, Lease: 1, Poll: 2, MaxAttempts: -3, MinBackoff: 4, MaxBackoff: 3,
 		OnParked: 77, Retention: -5, Drain: -6,
 	}
 	_, constructed := outbox.NewRelay(opened(t, "sqlite"), nowhere{}, bad)
 	for _, err := range []error{bad.Validate(), constructed} {
 		for _, want := range []string{
 			"outbox: invalid RelayConfig", `"oracle" is not one of`, `Schema "Bad-Name"`, `TablePrefix "drop table "`,
-			"the Name", "Batch -1", "Lanes 1000", "KeyBurst -2", "Shards 61 is not between 1 and 60", "Lease 1ns",
+			"the Name", "Batch -1", "Lanes 1000", "KeyBurst -2", "Lease 1ns",
 			"Poll 2ns", "MaxAttempts -3", "MinBackoff 4ns", "MaxBackoff 3ns", "OnParked 77", "Retention -5ns", "Drain -6ns",
 		} {
 			assert.ErrorContains(t, err, want)
 		}
 	}
 	for _, good := range []outbox.RelayConfig{
-		{}, {Retention: outbox.Forever, MaxAttempts: outbox.Unlimited, OnParked: outbox.Continue}, {Shards: outbox.MaxShards},
+		{}, {Retention: outbox.Forever, MaxAttempts: outbox.Unlimited, OnParked: outbox.Continue},
 	} {
 		require.NoError(t, good.Validate())
 	}
@@ -140,7 +140,6 @@ func documented(t *testing.T) map[string]string {
 		"RelayConfig.Batch":       number(relay.Batch) + ":",
 		"RelayConfig.Lanes":       number(relay.Lanes) + ":",
 		"RelayConfig.KeyBurst":    number(relay.KeyBurst) + ".",
-		"RelayConfig.Shards":      number(relay.Shards) + fmt.Sprintf(", which lets %d relays", relay.Shards),
 		"RelayConfig.Lease":       "Defaults to " + words(relay.Lease) + ":",
 		"RelayConfig.Poll":        "Defaults to " + words(relay.Poll) + ".",
 		"RelayConfig.MaxAttempts": number(relay.MaxAttempts) + ", which with the default backoff takes " + attempts(t, relay),
@@ -187,7 +186,7 @@ func TestARelayIsKnownByItsName(t *testing.T) {
 		relay, err := outbox.NewRelay(db, onPublish(func() {
 			row := db.QueryRow(`SELECT name, CAST(token AS TEXT) FROM millrace_outbox_relays`)
 			err = errors.Join(err, row.Scan(&name, &token))
-		}), outbox.RelayConfig{Name: given, Shards: 1})
+		}), outbox.RelayConfig{Name: given})
 		require.NoError(t, err)
 		require.NoError(t, out.Publish("orders", message.NewMessage("a", nil)))
 		_, relayed := relay.RelayBatch(t.Context())

@@ -76,10 +76,10 @@
 //
 // # Several relays
 //
-// Run one in each process of the service. They divide the keys between them, in shards of
+// Run one in each process of the service. They divide the keys between them, in 64 shards of
 // which each has one relay at a time. A relay that stops gives its shards up; those of one
 // that died are taken over when its lease has ended, and one that was frozen for so long
-// sends nothing more when it goes on. [Relay.Reshard] changes the number of shards.
+// sends nothing more when it goes on.
 // [Relay.RelayBatch] is for those who would rather use cron.
 //
 // # Shutdown

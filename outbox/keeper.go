@@ -5,35 +5,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/bits"
 	"slices"
 	"strconv"
 	"time"
 
 	"github.com/millrace-go/millrace/internal/database"
 )
-
-// assignment is which shards of which layout a relay has.
-type assignment struct {
-	generation int
-	count      int
-	mask       int64 // a bit for each shard
-}
-
-func (a assignment) shard(hash int64) int { return spread(hash, a.count) }
-
-// spread assigns a hash to one of n, as the database does. One that somebody else wrote may
-// be negative.
-func spread(hash int64, n int) int {
-	rest := int(hash % int64(n))
-	return max(rest, -rest)
-}
-
-func (a assignment) owns(hash int64) bool {
-	return a.count > 0 && a.mask>>a.shard(hash)&1 == 1
-}
-
-func (a assignment) size() int { return bits.OnesCount64(uint64(a.mask)) } //nolint:gosec // bits only
 
 // errLeaseLost says that the relay was silent for too long.
 var errLeaseLost = errors.New("the lease was lost")
@@ -42,10 +19,12 @@ var errLeaseLost = errors.New("the lease was lost")
 // when the pump has nothing of it in hand.
 type keeper struct {
 	*Relay
-	lease *lease
-	held  assignment // as the database has it
+	lease      *lease
+	generation int      // of the shards
+	held       shardSet // as the database has it
 
 	extended time.Time // the lease, last
+	replaced time.Time // the shards of an earlier release; zero for never
 
 	asked   int        // number of the last order
 	changes chan order // to the pump; the latest counts
@@ -54,7 +33,7 @@ type keeper struct {
 
 // order is what the pump may work on.
 type order struct {
-	assignment
+	shards shardSet
 	number int
 }
 
@@ -68,13 +47,18 @@ func newKeeper(r *Relay) *keeper {
 // beginTimeout bounds how long a relay waits for the database before it asks anew.
 const beginTimeout = 10 * time.Second
 
-// begin joins the other relays, or makes the layout if there are none.
+// begin joins the other relays, or makes the shards if there are none.
 func (k *keeper) begin(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, beginTimeout)
 	defer cancel()
-	if err := k.prepare(ctx); err != nil {
+	d, err := k.prepare(ctx)
+	if err != nil {
 		return err
 	}
+	if d.shards != shardCount {
+		return k.replace(ctx, d)
+	}
+	k.generation = d.generation
 	return k.join(ctx)
 }
 
@@ -91,9 +75,12 @@ func (k *keeper) join(ctx context.Context) error {
 	return nil
 }
 
-// leave gives everything up at once.
+// leave gives everything up at once. After [keeper.replace] it does not, until the lease that it had then is over.
 func (k *keeper) leave(ctx context.Context) error {
 	k.lease.end()
+	if time.Since(k.replaced) < k.config.Lease {
+		return nil
+	}
 	_, err := k.db.Exec(ctx, k.sql.FreeShards, k.lease.token)
 	if err == nil {
 		_, err = k.db.Exec(ctx, k.sql.DeleteRelay, k.lease.token)
@@ -105,7 +92,7 @@ func (k *keeper) leave(ctx context.Context) error {
 }
 
 // How long a keeper rests at most between two looks at the tables: for so long shards that
-// another relay gave up go unnoticed, and so does a change of the layout.
+// another relay gave up go unnoticed.
 const (
 	restSettled   = time.Second
 	restUnsettled = 500 * time.Millisecond
@@ -150,7 +137,7 @@ func (k *keeper) rest(ctx context.Context, pause time.Duration) bool {
 				continue // since then the pump may have taken up a shard again
 			}
 			before := k.held
-			err := k.await("the giving up of shards", func() error { return k.free(ctx, done.assignment) })
+			err := k.await("the giving up of shards", func() error { return k.free(ctx, done.shards) })
 			if err != nil && ctx.Err() == nil {
 				k.log.Error("outbox: shards could not be given up; tried again", database.Explain(err), nil)
 			}
@@ -159,14 +146,6 @@ func (k *keeper) rest(ctx context.Context, pause time.Duration) bool {
 			}
 		}
 	}
-}
-
-// view is what the tables say of shards and relays.
-type view struct {
-	generation, shards, target int
-
-	owners []int64 // by shard
-	relays []int64 // that are alive
 }
 
 // beat extends the lease, where it is time, and takes or gives up shards. It reports whether the relay has
@@ -179,19 +158,25 @@ func (k *keeper) beat(ctx context.Context) (settled bool, err error) {
 			return false, err
 		}
 	}
-	v, err := k.look(ctx)
-	if err != nil {
-		return false, err
+	for {
+		v, err := k.look(ctx, division{k.generation, shardCount})
+		if err != nil {
+			return false, err
+		}
+		if !k.agrees(v) {
+			return false, errLeaseLost
+		}
+		k.catchUp(v)
+		share := v.share(k.lease.token)
+		all, err := k.take(ctx, v.vacant(share-k.held.size()))
+		if err != nil {
+			return false, err
+		}
+		if all {
+			k.keep(share)
+			return k.held.size() == share, nil
+		}
 	}
-	if !k.agrees(v) {
-		return false, errLeaseLost
-	}
-	k.catchUp(v)
-	if v.target != v.shards {
-		k.work(assignment{generation: v.generation, count: v.shards})
-		return false, k.reshape(ctx, v)
-	}
-	return k.balance(ctx, v)
 }
 
 func (k *keeper) extend(ctx context.Context) error {
@@ -208,126 +193,62 @@ func (k *keeper) extend(ctx context.Context) error {
 	return nil
 }
 
-// look reads the tables. Shards come before relays: then whoever owns a shard and is not
-// among the relays is gone, and not new.
-func (k *keeper) look(ctx context.Context) (view, error) {
-	var v view
-	if err := k.forgetDead(ctx); err != nil {
-		return v, fmt.Errorf("forget dead relays: %w", err)
-	}
-	err := k.db.QueryRowxContext(ctx, k.sql.SelectLayout).Scan(&v.generation, &v.shards, &v.target)
-	if err != nil {
-		return v, fmt.Errorf("read the layout: %w", err)
-	}
-	var shards []struct {
-		Shard int   `db:"shard"`
-		Owner int64 `db:"owner"`
-	}
-	if err := k.db.SelectContext(ctx, &shards, k.sql.SelectShards, v.generation); err != nil {
-		return v, fmt.Errorf("read the shards: %w", err)
-	}
-	if err := k.db.SelectContext(ctx, &v.relays, k.sql.SelectRelays); err != nil {
-		return v, fmt.Errorf("read the relays: %w", err)
-	}
-	v.owners = make([]int64, v.shards)
-	for _, s := range shards {
-		if s.Shard < v.shards {
-			v.owners[s.Shard] = s.Owner
-		}
-	}
-	return v, nil
-}
-
-// forgetDead deletes relays whose lease is over. It writes only if there are some: on
-// SQLite who writes waits for all others.
-func (k *keeper) forgetDead(ctx context.Context) error {
-	var dead int
-	if err := k.db.GetContext(ctx, &dead, k.sql.CountExpired); err != nil || dead == 0 {
-		return err
-	}
-	_, err := k.db.Exec(ctx, k.sql.DeleteExpired)
-	return err
-}
-
 // agrees reports whether the tables still say that the relay has what it holds.
 func (k *keeper) agrees(v view) bool {
-	if !slices.Contains(v.relays, k.lease.token) {
+	if v.there != shardCount || !slices.Contains(v.relays, k.lease.token) {
 		return false
 	}
-	if k.held.mask != 0 && k.held.generation != v.generation {
-		return false
-	}
-	for shard := range k.held.count {
-		if k.held.mask>>shard&1 == 1 && v.owners[shard] != k.lease.token {
-			return false
-		}
-	}
-	return true
+	return k.held&^v.owned(k.lease.token) == 0
 }
 
 // catchUp notes what the relay owns by the tables: the answer to a claim may have got lost.
-func (k *keeper) catchUp(v view) {
-	if k.held.generation != v.generation {
-		k.held = assignment{generation: v.generation, count: v.shards}
-	}
-	for shard, owner := range v.owners {
-		if owner == k.lease.token {
-			k.held.mask |= 1 << shard
+func (k *keeper) catchUp(v view) { k.held |= v.owned(k.lease.token) }
+
+// take takes shards, and reports whether it got all of them: another relay may have been faster.
+func (k *keeper) take(ctx context.Context, vacant map[int64]shardSet) (all bool, err error) {
+	for owner, some := range vacant {
+		n, err := k.db.Exec(ctx, k.sql.ClaimShards, k.lease.token, k.generation, some.mask(), owner)
+		if err != nil {
+			return false, fmt.Errorf("take shards: %w", err)
 		}
+		if n != int64(some.size()) {
+			return false, nil
+		}
+		k.held |= some
 	}
+	return true, nil
 }
 
-// balance works towards a fair share.
-func (k *keeper) balance(ctx context.Context, v view) (settled bool, err error) {
-	rank := slices.Index(v.relays, k.lease.token)
-	share := v.shards / len(v.relays)
-	if rank < v.shards%len(v.relays) {
-		share++
-	}
-	for shard := v.shards - 1; shard >= 0 && k.held.size() < share; shard-- {
-		owner := v.owners[shard]
-		if owner != 0 && slices.Contains(v.relays, owner) {
-			continue
-		}
-		n, err := k.db.Exec(ctx, k.sql.ClaimShard, k.lease.token, v.generation, shard, owner)
-		if err != nil {
-			return false, fmt.Errorf("take shard %d: %w", shard, err)
-		}
-		if n == 1 {
-			k.held.mask |= 1 << shard
-		}
-	}
+// keep has the pump work on a share of what the relay holds.
+func (k *keeper) keep(share int) {
 	keep := k.held
 	for shard := 0; keep.size() > share; shard++ {
-		keep.mask &^= 1 << shard
+		keep &^= 1 << shard
 	}
 	k.work(keep)
-	return k.held.size() == share, nil
 }
 
 // work tells the pump what it may work on.
-func (k *keeper) work(a assignment) {
+func (k *keeper) work(shards shardSet) {
 	select {
 	case <-k.changes: // an older one that nobody took
 	default:
 	}
 	k.asked++
-	k.changes <- order{a, k.asked}
+	k.changes <- order{shards, k.asked}
 }
 
 // free gives up what the pump no longer works on.
-func (k *keeper) free(ctx context.Context, left assignment) error {
+func (k *keeper) free(ctx context.Context, left shardSet) error {
 	ctx, cancel := context.WithTimeout(ctx, k.config.Lease/2)
 	defer cancel()
-	for shard := range k.held.count {
-		bit := int64(1) << shard
-		if k.held.mask&bit == 0 || left.mask&bit != 0 {
-			continue
-		}
-		if _, err := k.db.Exec(ctx, k.sql.ClaimShard, 0, k.held.generation, shard, k.lease.token); err != nil {
-			return fmt.Errorf("give up shard %d: %w", shard, err)
-		}
-		k.held.mask &^= bit
+	gone := k.held &^ left
+	if gone == 0 {
+		return nil
 	}
+	if _, err := k.db.Exec(ctx, k.sql.ClaimShards, 0, k.generation, gone.mask(), k.lease.token); err != nil {
+		return fmt.Errorf("give up shards: %w", err)
+	}
+	k.held = left & k.held
 	return nil
 }

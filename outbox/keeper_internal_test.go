@@ -31,30 +31,29 @@ func newTestRelay(t *testing.T, config RelayConfig) *Relay {
 }
 
 func TestAnAnswerToAnEarlierOrderGivesNothingUp(t *testing.T) {
-	k := newKeeper(newTestRelay(t, RelayConfig{Shards: 2}))
-	require.NoError(t, k.prepare(t.Context()))
-	require.NoError(t, k.join(t.Context()))
+	k := newKeeper(newTestRelay(t, RelayConfig{}))
+	require.NoError(t, k.begin(t.Context()))
 	beat := func() order {
 		_, err := k.beat(t.Context())
 		require.NoError(t, err)
 		return <-k.changes
 	}
 	first := beat()
-	require.Equal(t, 2, first.size())
+	require.Equal(t, allShards, first.shards)
 
-	// The pump's answer to the order of one shard comes when it was told of both again.
+	// The pump's answer to the order of one shard comes when it was told of all again.
 	fewer := first
-	fewer.mask = 1
+	fewer.shards = 1
 	k.given <- fewer
 	again := beat()
-	require.Equal(t, first.assignment, again.assignment)
+	require.Equal(t, first.shards, again.shards)
 	k.rest(t.Context(), time.Millisecond)
-	assert.Equal(t, first.assignment, k.held)
-	v, err := k.look(t.Context())
+	assert.Equal(t, first.shards, k.held)
+	v, err := k.look(t.Context(), division{k.generation, shardCount})
 	require.NoError(t, err)
-	assert.Equal(t, []int64{k.lease.token, k.lease.token}, v.owners)
+	assert.Equal(t, allShards, v.owned(k.lease.token))
 
-	again.mask = 1
+	again.shards = 1
 	k.given <- again
 	assert.True(t, k.rest(t.Context(), time.Hour), "a shard was given up, so the keeper looks again")
 	assert.Equal(t, 1, k.held.size())

@@ -52,7 +52,7 @@ func (p *pump) roomForKeys() int {
 
 // mayAsk reports whether to look for keys.
 func (p *pump) mayAsk() bool {
-	return len(p.asks) > 0 && p.shards.mask != 0 && p.roomForKeys() >= max(p.config.Batch/8, 1)
+	return len(p.asks) > 0 && p.shards != 0 && p.roomForKeys() >= max(p.config.Batch/8, 1)
 }
 
 // askings takes keys whose turn it is. What was stored by transactions that were open when messages in hand
@@ -96,7 +96,7 @@ func (d *tables) lookForKeys(ctx context.Context, r *reading) error {
 			at[some[i].key] = &some[i]
 		}
 		query, args := d.sql.Keys(list)
-		letters, err := d.messages(ctx, r, query, args...)
+		letters, err := d.messages(ctx, query, args...)
 		if err != nil {
 			return err
 		}

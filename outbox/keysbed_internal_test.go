@@ -10,13 +10,11 @@ import (
 	"github.com/millrace-go/millrace/internal/dialect"
 )
 
-// newLeasedPump returns a pump that may write, with both of two shards.
+// newLeasedPump returns a pump that may write, with all shards.
 func newLeasedPump(t *testing.T, config RelayConfig) *pump {
 	t.Helper()
 	p := newPumpOf(t, newTestRelay(t, oneLane(config)))
 	p.joins(t)
-	p.shards = assignment{generation: 1, count: 2, mask: 3}
-	p.wanted = p.shards
 	return p
 }
 
@@ -29,11 +27,11 @@ func (p *pump) joins(t *testing.T) {
 // lose takes the shard of a key away, or the other one.
 func (p *pump) lose(t *testing.T, key int64, other bool) {
 	t.Helper()
-	shard := p.shards.shard(key)
+	shard := shardOf(key)
 	if other {
 		shard ^= 1
 	}
-	p.assign(t.Context(), assignment{generation: 1, count: 2, mask: 3 &^ (1 << shard)})
+	p.assign(t.Context(), allShards&^(1<<shard))
 }
 
 // put stores messages with these ids, and statuses.

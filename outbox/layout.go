@@ -13,7 +13,6 @@ import (
 // Layout is into which shards the order keys are divided, and who sends which of them.
 type Layout struct {
 	Shards []Shard
-	Target int // how many shards there will be when a call of [Relay.Reshard] is carried out
 	Relays []RelayLease
 }
 
@@ -60,19 +59,18 @@ func (p *Publisher) Shards(ctx context.Context) (Layout, error) {
 // layout reads shards before relays, as a keeper does: then whoever owns a shard and is not
 // among the relays is gone, and not new.
 func (d *tables) layout(ctx context.Context) (l Layout, err error) {
-	var generation, shards int
-	err = d.db.QueryRowxContext(ctx, d.sql.SelectLayout).Scan(&generation, &shards, &l.Target)
+	now, err := d.division(ctx)
 	if errors.Is(err, sql.ErrNoRows) {
 		return l, nil
 	}
 	if err != nil {
-		return l, fmt.Errorf("read the layout: %w", err)
+		return l, err
 	}
 	var owners []struct {
 		Shard int
 		Owner int64
 	}
-	if err := d.db.SelectContext(ctx, &owners, d.sql.SelectShards, generation); err != nil {
+	if err := d.db.SelectContext(ctx, &owners, d.sql.SelectShards, now.generation); err != nil {
 		return l, fmt.Errorf("read the shards: %w", err)
 	}
 	var relays []struct {

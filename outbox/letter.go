@@ -51,8 +51,6 @@ type letter struct {
 	id   int64
 	hash int64
 
-	generation int // of the layout by which it was read
-
 	keyed    bool  // it has an order
 	head     bool  // it was set aside, and the messages of its key wait for it
 	again    bool  // it was set aside

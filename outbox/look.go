@@ -15,7 +15,7 @@ import (
 type reading struct {
 	kind     kind
 	epoch    int
-	shards   assignment
+	shards   shardSet
 	window   string // ids in hand
 	after    int64
 	limit    int
@@ -58,9 +58,9 @@ func (d *tables) look(ctx context.Context, r *reading) (err error) {
 	case keys:
 		return d.lookForKeys(ctx, r)
 	case due:
-		r.letters, err = d.messages(ctx, r, d.sql.SelectDue, r.window, r.shards.mask, r.shards.count, r.limit)
+		r.letters, err = d.messages(ctx, d.sql.SelectDue, r.window, r.shards.mask(), shardCount, r.limit)
 	default:
-		r.letters, err = d.messages(ctx, r, d.sql.SelectPending, r.window, r.after, r.shards.mask, r.shards.count, r.limit)
+		r.letters, err = d.messages(ctx, d.sql.SelectPending, r.window, r.after, r.shards.mask(), shardCount, r.limit)
 	}
 	if err != nil {
 		return err
@@ -71,7 +71,7 @@ func (d *tables) look(ctx context.Context, r *reading) (err error) {
 // lookTimeout bounds a look.
 const lookTimeout = 30 * time.Second
 
-func (d *tables) messages(ctx context.Context, r *reading, query string, args ...any) ([]*letter, error) {
+func (d *tables) messages(ctx context.Context, query string, args ...any) ([]*letter, error) {
 	var rows []letterRow
 	if err := d.db.SelectContext(ctx, &rows, query, args...); err != nil {
 		return nil, fmt.Errorf("read messages: %w", err)
@@ -79,9 +79,7 @@ func (d *tables) messages(ctx context.Context, r *reading, query string, args ..
 	now := time.Now()
 	letters := make([]*letter, 0, len(rows))
 	for i := range rows {
-		l := rows[i].letter(now)
-		l.generation = r.shards.generation
-		letters = append(letters, l)
+		letters = append(letters, rows[i].letter(now))
 	}
 	return letters, nil
 }
@@ -102,7 +100,7 @@ func (d *tables) lookAside(ctx context.Context, r *reading) error {
 	if !r.aside {
 		return nil
 	}
-	if err := d.db.GetContext(ctx, &r.nextDue, d.sql.SelectNextDue, r.shards.mask, r.shards.count); err != nil {
+	if err := d.db.GetContext(ctx, &r.nextDue, d.sql.SelectNextDue, r.shards.mask(), shardCount); err != nil {
 		return fmt.Errorf("read when to try again: %w", err)
 	}
 	return d.missHeads(ctx, r)

@@ -16,7 +16,7 @@ type world struct {
 	*rand.Rand
 	relay  *Relay
 	actors [2]*actor
-	moving bool  // a shard is on its way from one to the other
+	moving bool  // shards are on their way from one to the other
 	last   int64 // id
 	calm   bool  // nothing fails any more
 	sent   map[int64]int
@@ -42,11 +42,10 @@ type actor struct {
 	writing *flush
 }
 
-func (w *world) join(mask int64) *actor {
+func (w *world) join(shards shardSet) *actor {
 	p := newPumpOf(w.T, w.relay)
 	p.joins(w.T)
-	p.shards = assignment{generation: 1, count: 2, mask: mask}
-	p.wanted = p.shards
+	p.shards = shards
 	return &actor{pump: p}
 }
 
@@ -191,40 +190,43 @@ func (w *world) die(i int) {
 	}
 	w.relay.db.MustExec(`DELETE FROM millrace_outbox_relays WHERE token = ?`, a.lease.token)
 	w.did("relay %d dies", i)
-	w.actors[i] = w.join(a.wanted.mask)
+	w.actors[i] = w.join(a.shards)
 }
 
-// move gives a shard from one relay to the other, when nothing of it is in hand any more.
+// odd are the shards with odd numbers.
+const odd = shardSet(0xaaaaaaaaaaaaaaaa)
+
+// move gives half of the shards from one relay to the other, when nothing of them is in hand any more.
 func (w *world) move() {
 	from, to := w.actors[0], w.actors[1]
-	if from.wanted.mask == 0 {
+	if from.shards == 0 {
 		from, to = to, from
 	}
 	if !w.moving {
 		if w.IntN(3) > 0 {
 			return
 		}
-		shard := int64(1)
-		if from.wanted.mask&shard == 0 {
-			shard = 2
+		half := odd
+		if from.shards&half == 0 {
+			half = ^odd
 		}
-		w.did("a shard is to go")
+		w.did("half of the shards is to go")
 		w.moving = true
-		from.assign(w.T.Context(), assignment{generation: 1, count: 2, mask: from.wanted.mask &^ shard})
+		from.assign(w.T.Context(), from.shards&^half)
 		return
 	}
-	var all int64
+	var all shardSet
 	for _, a := range w.actors {
 		for _, l := range a.window {
 			if !a.keeps(l) {
 				return
 			}
 		}
-		all |= a.wanted.mask
+		all |= a.shards
 	}
 	w.moving = false
-	w.did("it went")
-	to.assign(w.T.Context(), assignment{generation: 1, count: 2, mask: to.wanted.mask | 3&^all})
+	w.did("they went")
+	to.assign(w.T.Context(), to.shards|^all)
 }
 
 // TestNothingOvertakesWhateverHappens: messages of a key are sent once, in their order, however looks, the
@@ -242,7 +244,7 @@ func TestNothingOvertakesWhateverHappens(t *testing.T) {
 			config.OnParked = Continue
 		}
 		w.relay = newTestRelay(t, config)
-		w.actors = [2]*actor{w.join(1), w.join(2)}
+		w.actors = [2]*actor{w.join(odd), w.join(^odd)}
 		for range 400 {
 			if w.IntN(6) == 0 {
 				w.happen()

@@ -107,7 +107,7 @@ func TestAPumpThatPanicsKeepsItsShards(t *testing.T) {
 		until = b.row(endOfLease)
 	}
 	assert.Equal(t, token, b.row(tokenOfRelay))
-	assert.EqualValues(t, 16, b.row(ownedShards))
+	assert.EqualValues(t, shardCount, b.row(ownedShards))
 	assert.EqualValues(t, 1, b.given.Load())
 	close(b.open)
 	b.eventually("the outbox is empty", func() bool { return b.row(stored) == 0 })

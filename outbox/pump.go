@@ -19,22 +19,22 @@ type pump struct {
 	lease *lease
 	once  bool // stop when there is nothing left to do
 
-	shards  assignment        // what may be read
-	wanted  assignment        // the same; none before the keeper told
-	blocked map[int64]block   // keys of which a head was set aside
-	owed    int               // number of the order that the keeper waits to hear of; 0 for none
-	turns   map[int64]*turn   // keys of which messages are in hand, or the table has more
-	asks    []int64           // those of them to be looked for
-	toAsk   []int64           // blocked keys
-	window  map[int64]*letter // in hand: read, and not yet written off
-	drawn   int               // how many of them looks for keys found
-	lanes   []line            // letters in hand that wait for their turn, or are on their way
-	ledger  *ledger           // what became of letters and is not in the table yet
-	outage  brokerOutage
-	closing atomic.Bool        // nothing is taken in hand any more
-	trouble map[string]trouble // topics that fail while others do not
-	resift  bool               // a topic got into trouble, so the queues must be sifted
-	suspect map[int64]time.Time
+	shards   shardSet          // what may be read
+	assigned bool              // the keeper told which those are
+	blocked  map[int64]block   // keys of which a head was set aside
+	owed     int               // number of the order that the keeper waits to hear of; 0 for none
+	turns    map[int64]*turn   // keys of which messages are in hand, or the table has more
+	asks     []int64           // those of them to be looked for
+	toAsk    []int64           // blocked keys
+	window   map[int64]*letter // in hand: read, and not yet written off
+	drawn    int               // how many of them looks for keys found
+	lanes    []line            // letters in hand that wait for their turn, or are on their way
+	ledger   *ledger           // what became of letters and is not in the table yet
+	outage   brokerOutage
+	closing  atomic.Bool        // nothing is taken in hand any more
+	trouble  map[string]trouble // topics that fail while others do not
+	resift   bool               // a topic got into trouble, so the queues must be sifted
+	suspect  map[int64]time.Time
 
 	lastConfirm time.Time
 	sent        int
@@ -110,7 +110,7 @@ func (p *pump) work(ctx context.Context, k *keeper, lost <-chan error, rings <-c
 			return err
 		case o := <-k.changes:
 			p.owed = o.number
-			p.assign(ctx, o.assignment)
+			p.assign(ctx, o.shards)
 		case r := <-p.reader.done:
 			p.took(r)
 		case r := <-p.results:
@@ -181,8 +181,8 @@ func (p *pump) finished() bool {
 		lane, _ := p.askable()
 		return lane < 0 && p.lanesIdle() && p.written() && !p.reader.busy && p.cannotTake()
 	}
-	return p.idle() && !p.reader.busy && p.wanted.generation != 0 &&
-		(p.shards.mask == 0 || p.reader.exhausted && len(p.asks) == 0)
+	return p.idle() && !p.reader.busy && p.assigned &&
+		(p.shards == 0 || p.reader.exhausted && len(p.asks) == 0)
 }
 
 func (p *pump) lanesIdle() bool {
@@ -219,26 +219,24 @@ func (p *pump) nextAlarm() time.Time {
 
 // assign follows the keeper. Letters of a shard that is to go, and that are not on their
 // way, are put back at once; a shard that comes is read from the start.
-func (p *pump) assign(ctx context.Context, a assignment) {
-	if a == p.wanted {
+func (p *pump) assign(ctx context.Context, shards shardSet) {
+	if p.assigned && shards == p.shards {
 		return
 	}
-	p.wanted, p.shards = a, a
+	p.assigned, p.shards = true, shards
 	p.reader.epoch++
 	p.reader.walk.restart()
 	p.reader.sweepAt, p.reader.exhausted, p.reader.dueDone = time.Time{}, false, false
 	p.reader.dueAt = time.Now()
-	p.shares.Store(a.size() < a.count)
+	p.shares.Store(shards != allShards)
 	p.dropQueued(func(l *letter) bool { return !p.keeps(l) })
-	maps.DeleteFunc(p.turns, func(key int64, _ *turn) bool { return !a.owns(key) })
-	p.log.Info("outbox: the relay's share changed", watermill.LogFields{"shards": a.size(), "of": a.count})
-	tell(ctx, p.Relay, p.observe.shards, ShardsObserver.ObserveShards, RelayEvent{Count: a.size()})
+	maps.DeleteFunc(p.turns, func(key int64, _ *turn) bool { return !shards.owns(key) })
+	p.log.Info("outbox: the relay's share changed", watermill.LogFields{"shards": shards.size(), "of": shardCount})
+	tell(ctx, p.Relay, p.observe.shards, ShardsObserver.ObserveShards, RelayEvent{Count: shards.size()})
 }
 
 // keeps reports whether a letter is of a shard that stays.
-func (p *pump) keeps(l *letter) bool {
-	return l.generation == p.wanted.generation && p.wanted.owns(l.hash)
-}
+func (p *pump) keeps(l *letter) bool { return p.shards.owns(l.hash) }
 
 // release tells the keeper when nothing is in hand any more of what is to go.
 func (p *pump) release(k *keeper) {
@@ -250,12 +248,12 @@ func (p *pump) release(k *keeper) {
 			return
 		}
 	}
-	maps.DeleteFunc(p.blocked, func(key int64, _ block) bool { return !p.wanted.owns(key) })
+	maps.DeleteFunc(p.blocked, func(key int64, _ block) bool { return !p.shards.owns(key) })
 	select {
 	case <-k.given:
 	default:
 	}
-	k.given <- order{p.wanted, p.owed}
+	k.given <- order{p.shards, p.owed}
 	p.owed = 0
 }
 

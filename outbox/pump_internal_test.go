@@ -25,15 +25,13 @@ func newPumpOf(t *testing.T, r *Relay) *pump {
 			close(p.lanes[i].runs)
 		}
 	})
-	p.wanted = assignment{generation: 1, count: 1, mask: 1}
-	p.shards = p.wanted
+	p.assigned, p.shards = true, allShards
 	return p
 }
 
 // inHand puts letters before their lanes.
 func (p *pump) inHand(letters ...*letter) {
 	for _, l := range letters {
-		l.generation = 1
 		p.take(l, time.Now())
 	}
 }
@@ -146,9 +144,9 @@ func TestWhatFailedBeforeIsNoTroubleForItsTopic(t *testing.T) {
 func TestThePumpRestsWhileItCanDoNothing(t *testing.T) {
 	for name, prepare := range map[string]func(p *pump){
 		"before the first shards": func(p *pump) {
-			p.wanted, p.shards = assignment{}, assignment{}
+			p.assigned, p.shards = false, 0
 		},
-		"without shards":             func(p *pump) { p.shards.mask, p.wanted.mask = 0, 0 },
+		"without shards":             func(p *pump) { p.shards = 0 },
 		"while a look runs":          func(p *pump) { p.reader.busy = true },
 		"while it stops":             func(p *pump) { p.closing.Store(true) },
 		"when it has done its batch": func(p *pump) { p.once, p.reader.exhausted = true, true },

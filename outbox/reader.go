@@ -88,7 +88,7 @@ func (p *pump) room() int { return 2*p.config.Batch - len(p.window) }
 // cannotTake reports whether a look for messages is of no use: there is no shard, no room,
 // or, for a pump that works once, nothing that it has not seen.
 func (p *pump) cannotTake() bool {
-	return p.shards.mask == 0 || p.room() < p.leastRoom() || p.once && p.reader.exhausted
+	return p.shards == 0 || p.room() < p.leastRoom() || p.once && p.reader.exhausted
 }
 
 // leastRoom is how much room makes a look worth while: a quarter of what looks for keys leave.
@@ -97,7 +97,7 @@ func (p *pump) leastRoom() int { return max((2*p.config.Batch-p.drawn)/4, 1) }
 // read starts a look if one is called for.
 func (p *pump) read(ctx context.Context) {
 	r := &p.reader
-	if r.busy || p.closing.Load() || p.wanted.generation == 0 {
+	if r.busy || p.closing.Load() || !p.assigned {
 		return
 	}
 	now := time.Now()

@@ -2,7 +2,6 @@ package outbox
 
 import (
 	"context"
-	"database/sql"
 	"errors"
 	"fmt"
 	"sync"
@@ -80,7 +79,8 @@ func (r *Relay) Run(ctx context.Context) error {
 	defer cancel()
 	beside.Go(func() { r.listen(ctx) })
 	beside.Go(func() { r.purgeAgain(ctx) })
-	for failures := 0; ; {
+	failures, waits := 0, false
+	for {
 		began := time.Now()
 		err := r.await("the relay", func() error { return r.term(ctx) })
 		switch {
@@ -94,15 +94,23 @@ func (r *Relay) Run(ctx context.Context) error {
 		if time.Since(began) > r.config.Lease {
 			failures = 0
 		}
-		failures++
-		r.log.Error("outbox: the relay begins anew", err, nil)
+		pause := restSettled
+		switch {
+		case !errors.Is(err, errFormer):
+			failures++
+			r.log.Error("outbox: the relay begins anew", err, nil)
+			pause = growing(failures, 100*time.Millisecond, 5*time.Second)
+		case !waits:
+			waits = true
+			r.log.Info("outbox: the relay waits until those of an earlier release have stopped", nil)
+		}
 		select {
 		case <-ctx.Done():
 			if errors.Is(err, errPanicked) {
 				return err
 			}
 			return nil
-		case <-time.After(growing(failures, 100*time.Millisecond, 5*time.Second)):
+		case <-time.After(pause):
 		}
 	}
 }
@@ -122,51 +130,6 @@ func (r *Relay) Wake() {
 	case r.woken <- struct{}{}:
 	default:
 	}
-}
-
-// Reshard changes into how many parts the keys are divided, and so how many relays can
-// work at once; at most [MaxShards]. All relays finish what they have in hand, then go on
-// with the new division, so that the order of each key is kept. Reshard waits for that,
-// until ctx ends; the change goes on without it. It needs a relay that runs.
-func (r *Relay) Reshard(ctx context.Context, shards int) error {
-	if shards < 1 || shards > MaxShards {
-		return fmt.Errorf("outbox: reshard: %d is not between 1 and %d", shards, MaxShards)
-	}
-	_, _, err := r.layout(ctx)
-	if errors.Is(err, sql.ErrNoRows) {
-		return errors.New("outbox: reshard: there is no layout yet: run a relay first, with RelayConfig.Shards")
-	}
-	if err == nil {
-		_, err = r.db.Exec(ctx, r.sql.SetTarget, shards)
-	}
-	look := time.NewTicker(50 * time.Millisecond)
-	defer look.Stop()
-	for {
-		var now, target int
-		if err == nil {
-			now, target, err = r.layout(ctx)
-		}
-		switch {
-		case err != nil:
-			return fmt.Errorf("outbox: reshard: %w", database.Explain(err))
-		case now == shards:
-			return nil
-		case target != shards:
-			return fmt.Errorf("outbox: reshard: another call has asked for %d shards since", target)
-		}
-		select {
-		case <-ctx.Done():
-			return fmt.Errorf("outbox: reshard: the relays still finish what they have, then they change: %w", ctx.Err())
-		case <-look.C:
-		}
-	}
-}
-
-// layout is into how many shards the keys are divided, and into how many they are to be.
-func (r *Relay) layout(ctx context.Context) (now, target int, err error) {
-	var generation int
-	err = r.db.QueryRowxContext(ctx, r.sql.SelectLayout).Scan(&generation, &now, &target)
-	return now, target, err
 }
 
 func (r *Relay) term(ctx context.Context) error {

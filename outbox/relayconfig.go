@@ -16,9 +16,6 @@ const Forever time.Duration = -1
 // Unlimited is the number of attempts after which no message is parked.
 const Unlimited = -1
 
-// MaxShards is the greatest number of shards, and so of relays that work at once.
-const MaxShards = 60
-
 // OnParked says what becomes of the messages of a key when one of them was parked.
 type OnParked int
 
@@ -61,11 +58,6 @@ type RelayConfig struct {
 	// more than 1, a publisher that goes on after a message failed can send a later message of
 	// the key before an earlier one. Defaults to 1.
 	KeyBurst int
-
-	// Shards is into how many parts the keys are divided between relays, at most [MaxShards].
-	// It counts only when the tables are new: later [Relay.Reshard] changes it. Defaults to 16,
-	// which lets 16 relays share the work.
-	Shards int
 
 	// Lease is how long a relay that died keeps its shards. Defaults to 15 seconds: long enough
 	// to outlive a pause of the database, short enough for a restart after a crash.
@@ -110,7 +102,6 @@ func (c *RelayConfig) setDefaults() {
 	orDefault(&c.Batch, 500)
 	orDefault(&c.Lanes, 4)
 	orDefault(&c.KeyBurst, 1)
-	orDefault(&c.Shards, 16)
 	orDefault(&c.MaxAttempts, 10)
 	orDefault(&c.Lease, 15*time.Second)
 	orDefault(&c.Poll, time.Second)
@@ -141,7 +132,6 @@ func (c RelayConfig) Validate() error {
 	within("Batch", c.Batch, 1, 10_000)
 	within("Lanes", c.Lanes, 1, 256)
 	within("KeyBurst", c.KeyBurst, 1, 10_000)
-	within("Shards", c.Shards, 1, MaxShards)
 	if c.MaxAttempts != Unlimited {
 		within("MaxAttempts", c.MaxAttempts, 1, 1_000_000)
 	}

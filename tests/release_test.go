@@ -22,6 +22,7 @@ type programs struct {
 	source        string // folder of the release before
 	service       string // of the release before
 	before, after string // package upgrade, by the release before and by this source
+	relay         string // package relayproc, of the release before
 }
 
 // What TestMain removes: the folder of what is built, and the source of the release before.
@@ -56,7 +57,8 @@ var buildReleases = sync.OnceValues(func() (programs, error) {
 	old, current := filepath.Join(builds, "before"), filepath.Join(builds, "after")
 	return programs{
 		source: source, service: filepath.Join(old, "service"), before: filepath.Join(old, "upgrade"), after: filepath.Join(current, "upgrade"),
-	}, errors.Join(build(source, old, "./tests/process/service", "./tests/upgrade"), build("..", current, "./tests/upgrade"))
+		relay: filepath.Join(old, "relay"),
+	}, errors.Join(build(source, old, "./tests/process/service", "./tests/upgrade", "./tests/upgrade/relay"), build("..", current, "./tests/upgrade"))
 })
 
 // checkOut writes the source of the release before into a folder.
@@ -89,9 +91,13 @@ func checkOut(source string) error {
 			return err
 		}
 	}
-	// A release has its own program, except those from before there was one: testdata has it as they want it.
-	if upgrade := filepath.Join(source, "tests", "upgrade"); !exists(upgrade) {
-		return os.CopyFS(upgrade, os.DirFS(filepath.Join("testdata", "upgrade")))
+	// A release has its own programs, except those from before there was one: testdata has them as they want them.
+	for _, program := range []string{"upgrade", filepath.Join("upgrade", "relay")} {
+		if own := filepath.Join(source, "tests", program); !exists(own) {
+			if err := os.CopyFS(own, os.DirFS(filepath.Join("testdata", program))); err != nil {
+				return err
+			}
+		}
 	}
 	return nil
 }

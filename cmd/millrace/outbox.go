@@ -181,7 +181,7 @@ func (a *app) outboxShardsCommand() *cobra.Command {
 		for _, s := range layout.Shards {
 			shards = append(shards, map[string]any{"shard": s.Number, "relay": s.Relay, "alive": s.Alive})
 		}
-		all := map[string]any{"shards": shards, "target": layout.Target, "relays": relaysOf(layout)}
+		all := map[string]any{"shards": shards, "relays": relaysOf(layout)}
 		return a.print(all, func() string { return layoutText(layout) })
 	})
 	return cmd
@@ -210,9 +210,5 @@ func layoutText(l outbox.Layout) string {
 		}
 		shards.add(s.Number, owner)
 	}
-	text := relays.String() + "\n" + shards.String()
-	if l.Target != len(l.Shards) {
-		text += fmt.Sprintf("There will be %d shards when the relays have changed over.\n", l.Target)
-	}
-	return text
+	return relays.String() + "\n" + shards.String()
 }

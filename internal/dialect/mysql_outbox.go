@@ -141,8 +141,10 @@ var mysqlOutbox = Outbox{
 		INSERT INTO millrace_outbox_layout (id, generation, shards, target)
 		VALUES (1, 1, ?, ?)
 		ON DUPLICATE KEY UPDATE id = id`,
-	InsertShard: `
+	InsertShards: `
 		INSERT INTO millrace_outbox_shards (generation, shard, owner)
-		VALUES (?, ?, 0)
-		ON DUPLICATE KEY UPDATE shard = shard`,
+		SELECT ?, n.shard, 0 FROM (
+			WITH RECURSIVE numbers (shard) AS (SELECT 0 UNION ALL SELECT shard + 1 FROM numbers WHERE shard + 1 < ?)
+			SELECT shard FROM numbers) n
+		ON DUPLICATE KEY UPDATE shard = n.shard`,
 }

@@ -76,13 +76,11 @@ type Outbox struct {
 	ListRelays    string
 	InsertLayout  string
 	SelectLayout  string
-	SetTarget     string
 	SwitchLayout  string
-	InsertShard   string
+	InsertShards  string // as many as are given, but those that are there
 	SelectShards  string
-	ClaimShard    string
+	ClaimShards   string // those of a mask that have one owner
 	FreeShards    string
-	DeleteShards  string
 
 	// Waking relays of other processes, where the database can.
 	Notifies bool
@@ -185,34 +183,23 @@ var commonOutbox = Outbox{
 		SELECT generation, shards, target
 		FROM millrace_outbox_layout
 		WHERE id = 1`,
-	SetTarget: `
-		UPDATE millrace_outbox_layout
-		SET target = ?
-		WHERE id = 1`,
 	SwitchLayout: `
 		UPDATE millrace_outbox_layout
-		SET generation = generation + 1, shards = target
-		WHERE id = 1 AND generation = ? AND target = ?`,
-	InsertShard: `
-		INSERT INTO millrace_outbox_shards (generation, shard, owner)
-		VALUES (?, ?, 0)
-		ON CONFLICT (generation, shard) DO NOTHING`,
+		SET generation = generation + 1, shards = ?, target = ?
+		WHERE id = 1 AND generation = ?`,
 	SelectShards: `
 		SELECT shard, owner
 		FROM millrace_outbox_shards
 		WHERE generation = ?
 		ORDER BY shard`,
-	ClaimShard: `
+	ClaimShards: `
 		UPDATE millrace_outbox_shards
 		SET owner = ?
-		WHERE generation = ? AND shard = ? AND owner = ?`,
+		WHERE generation = ? AND (? >> shard) & 1 = 1 AND owner = ?`,
 	FreeShards: `
 		UPDATE millrace_outbox_shards
 		SET owner = 0
 		WHERE owner = ?`,
-	DeleteShards: `
-		DELETE FROM millrace_outbox_shards
-		WHERE generation = ? AND owner = 0`,
 
 	Notify: `SELECT 1`,
 	Listen: `SELECT 1`,

@@ -192,6 +192,15 @@ var postgresOutbox = Outbox{
 		GROUP BY topic
 		ORDER BY topic`,
 
+	InsertShards: `
+		INSERT INTO millrace_outbox_shards (generation, shard, owner)
+		SELECT $1::INTEGER, shard, 0 FROM generate_series(0, $2::INTEGER - 1) AS shard
+		ON CONFLICT (generation, shard) DO NOTHING`,
+	ClaimShards: `
+		UPDATE millrace_outbox_shards
+		SET owner = $1
+		WHERE generation = $2 AND ($3::BIGINT >> shard) & 1 <> 0 AND owner = $4`,
+
 	Notifies: true,
 	Notify:   `NOTIFY {channel}`,
 	Listen:   `LISTEN {channel}`,

@@ -121,4 +121,11 @@ var sqliteOutbox = Outbox{
 			WHERE status = 3
 			ORDER BY due_at, id
 			LIMIT ?) counted`,
+	InsertShards: `
+		INSERT INTO millrace_outbox_shards (generation, shard, owner)
+		SELECT ?, n.shard, 0 FROM (
+			WITH RECURSIVE numbers (shard) AS (SELECT 0 UNION ALL SELECT shard + 1 FROM numbers WHERE shard + 1 < ?)
+			SELECT shard FROM numbers) n
+		WHERE TRUE
+		ON CONFLICT (generation, shard) DO NOTHING`,
 }

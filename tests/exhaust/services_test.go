@@ -121,7 +121,7 @@ func relayed(p *inboxtest.Process) (*outbox.Publisher, error) {
 		return nil, err
 	}
 	relay, err := outbox.NewRelay(p.DB, p.Publisher, outbox.RelayConfig{
-		Lease: 2 * time.Second, Poll: 50 * time.Millisecond, Shards: 2, Drain: time.Second,
+		Lease: 2 * time.Second, Poll: 50 * time.Millisecond, Drain: time.Second,
 		MinBackoff: time.Millisecond, MaxBackoff: 10 * time.Millisecond, MaxAttempts: outbox.Unlimited,
 	})
 	if err != nil {

@@ -218,7 +218,7 @@ func relayed(p *inboxtest.Process) (*outbox.Publisher, error) {
 		return nil, err
 	}
 	relay, err := outbox.NewRelay(p.DB, p.Publisher, outbox.RelayConfig{
-		Lease: lease, Poll: 20 * time.Millisecond, Shards: 1, Drain: time.Second,
+		Lease: lease, Poll: 20 * time.Millisecond, Drain: time.Second,
 		MinBackoff: time.Millisecond, MaxBackoff: 10 * time.Millisecond, MaxAttempts: outbox.Unlimited,
 	})
 	if err != nil {

@@ -170,7 +170,7 @@ func TestARouterIsMeasured(t *testing.T) {
 				millrace_outbox_up{} 1
 				millrace_outbox_messages{state=pending} 1
 				millrace_outbox_messages{state=parked} 0
-				millrace_outbox_shards{} 0
+				millrace_outbox_unowned_shards{} 0
 			`)
 		}, rig.Patience, 20*time.Millisecond)
 
@@ -181,8 +181,7 @@ func TestARouterIsMeasured(t *testing.T) {
 			millrace_outbox_latency_seconds{topic=invoices} 1
 			millrace_outbox_batch_messages{topic=invoices} 1
 			millrace_outbox_messages{state=pending} 0
-			millrace_outbox_shards{} 16
-			millrace_outbox_unowned_shards{} 16
+			millrace_outbox_unowned_shards{} 64
 			millrace_outbox_relays{} 0
 		`)
 		problems, err := testutil.GatherAndLint(b.registry)

@@ -60,25 +60,24 @@ var figureBodies = []testdb.Body{
 	}},
 	{Name: "who has which shard", Why: "an operator sees relays that live, and shards that nobody has", Run: func(t *testing.T, db *testdb.DB) {
 		p := newPost(t, db)
-		shards := func() outbox.Layout {
+		layout := func() outbox.Layout {
 			l, err := p.out.Shards(t.Context())
 			require.NoError(t, err)
 			return l
 		}
-		assert.Equal(t, outbox.Layout{}, shards(), "no relay ever ran")
+		assert.Equal(t, outbox.Layout{}, layout(), "no relay ever ran")
 
 		a, b := p.member("a"), p.member("b")
-		p.shared(8, a, b)
-		l := shards()
-		require.Len(t, l.Shards, 8)
-		assert.Equal(t, 8, l.Target)
+		p.shared(a, b)
+		l := layout()
+		require.Len(t, l.Shards, shards)
 		assert.Zero(t, l.Unowned())
 		require.Len(t, l.Relays, 2)
 		names := map[string]outbox.RelayLease{l.Relays[0].Name: l.Relays[0], l.Relays[1].Name: l.Relays[1]}
 		for _, name := range []string{"a", "b"} {
 			r := names[name]
 			assert.True(t, r.Alive)
-			assert.Equal(t, 4, r.Shards)
+			assert.Equal(t, shards/2, r.Shards)
 			assert.WithinDuration(t, time.Now().Add(15*time.Second), r.Until, 12*time.Second)
 			assert.WithinDuration(t, time.Now(), r.StartedAt, time.Minute)
 		}
@@ -91,18 +90,18 @@ var figureBodies = []testdb.Body{
 		// One that died is listed until another relay forgets it.
 		require.NoError(t, a.stop())
 		require.NoError(t, b.stop())
-		l = shards()
+		l = layout()
 		assert.Empty(t, l.Relays)
-		assert.Equal(t, 8, l.Unowned())
+		assert.Equal(t, shards, l.Unowned())
 		for _, statement := range []string{
 			`INSERT INTO millrace_outbox_relays (token, name, started_at, until) VALUES (7, 'dead', 1, 2)`,
 			`UPDATE millrace_outbox_shards SET owner = 7 WHERE shard = 3`,
 		} {
 			db.Do(t, statement)
 		}
-		l = shards()
+		l = layout()
 		assert.Equal(t, outbox.Shard{Number: 3, Owner: 7, Relay: "dead"}, l.Shards[3])
 		assert.False(t, l.Relays[0].Alive)
-		assert.Equal(t, 8, l.Unowned())
+		assert.Equal(t, shards, l.Unowned())
 	}},
 }

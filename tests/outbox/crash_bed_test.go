@@ -34,7 +34,7 @@ func newTown(t *testing.T, db *testdb.DB) *town {
 		dsn = db.Open(t, testdb.Params("interpolateParams", "true")).DSN
 	}
 	o.settings = relayproc.Settings{
-		Driver: db.Driver, DSN: dsn, Broker: relayproc.Broker(t, o.take), Lease: 4 * time.Second, Shards: 8,
+		Driver: db.Driver, DSN: dsn, Broker: relayproc.Broker(t, o.take), Lease: 4 * time.Second,
 	}
 	o.traffic = o.trafficOn(db, "t")
 	return o

@@ -3,7 +3,6 @@ package outbox_test
 import (
 	"errors"
 	"fmt"
-	"sync"
 	"testing"
 	"time"
 
@@ -21,14 +20,14 @@ type killing struct {
 	stop, end relayproc.Point
 	skip      int
 	fails     bool // a message fails once, so that others are held back
-	reshards  bool
+	former    bool // the shards are those of an earlier release
 	beats     bool // three times a lease, so that is a short one
 	sends     bool // the broker has something by then
 }
 
 var killings = []killing{
 	{stop: relayproc.AfterJoin},
-	{stop: relayproc.AfterClaim, skip: 2},
+	{stop: relayproc.AfterClaim},
 	{stop: relayproc.BeforeLoad},
 	{stop: relayproc.AfterRead},
 	{stop: relayproc.BeforePublish},
@@ -41,7 +40,8 @@ var killings = []killing{
 	{stop: relayproc.AfterPostpone, fails: true, sends: true},
 	{stop: relayproc.BeforeBeat, beats: true},
 	{stop: relayproc.AfterBeat, skip: 1, beats: true},
-	{stop: relayproc.MidReshape, reshards: true},
+	{stop: relayproc.MidReplace, former: true},
+	{stop: relayproc.AfterReplace},
 	{end: relayproc.MidPublish, stop: relayproc.AfterPublish, sends: true},
 	{end: relayproc.MidPublish, stop: relayproc.BeforeWriteOff, sends: true},
 	{end: relayproc.AfterRead, stop: relayproc.BeforeLeave},
@@ -65,18 +65,16 @@ func TestKilledAtEveryBoundary(t *testing.T) {
 	testdb.Some(t, 1, testdb.With(newTown, func(t *testing.T, o *town) {
 		o.settings.Lease = 6 * time.Second
 		again := 0 // messages that may be sent once more
-		var reshards sync.WaitGroup
 		for n, k := range killings {
 			o.store(6, 3*n)
 			o.store(6, 3*n+2)
-			if k.reshards {
-				reshards.Go(func() { assert.NoError(t, o.prepare("operator").Reshard(t.Context(), 5)) })
+			if k.former {
+				o.former(8)
 			}
 			again += o.kill(fmt.Sprintf("relay %d", n), k)
 		}
 		last := relayproc.Start(t, o.settings)
 		messages, duplicates := o.check()
-		reshards.Wait()
 		last.Close()
 		t.Logf("%d kills: %d messages, %d duplicates, of which %d had been sent and not written off",
 			len(killings), messages, duplicates, again)

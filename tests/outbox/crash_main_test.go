@@ -16,6 +16,6 @@ func TestMain(m *testing.M) {
 // Tests of one kind take turns: one of each runs a day.
 var (
 	outages = []string{"TestOutagesUnderLoad", "TestTroubleStopsNothingElse"}
-	loads   = []string{"TestKilledUnderLoad", "TestProcessesJoinLeaveAndDieUnderLoad", "TestReshardUnderLoad", "TestReshardWhileRelaysJoin"}
+	loads   = []string{"TestKilledUnderLoad", "TestProcessesJoinLeaveAndDieUnderLoad"}
 	freezes = []string{"TestAFrozenRelaySendsNothingAhead", "TestAFrozenRelayMarksNothingLate", "TestARelayFrozenInAWriteOffStopsNoOther"}
 )

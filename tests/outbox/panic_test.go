@@ -164,7 +164,7 @@ func (p *post) outlives(name string, trip func(), set func(*outbox.RelayConfig, 
 	for _, kind := range []string{"published", "attempt", "parked", "outage", "shards", "purged"} {
 		assert.NotEmpty(p, seen.of(kind), "%s: %s", name, kind)
 	}
-	assert.Equal(p, map[string]int{"": 16}, p.owners(), "%s: nobody has a shard", name)
+	assert.Equal(p, map[string]int{"": shards}, p.owners(), "%s: nobody has a shard", name)
 	assert.Eventually(p, func() bool { return pool.Stats().InUse == 0 }, rig.Patience, time.Millisecond, name)
 
 	for _, parked := range p.parked() {
@@ -247,7 +247,7 @@ func TestALoggerThatExitsLeavesNoRelayBehind(t *testing.T) {
 	assert.True(t, exited.Load())
 	assert.Len(t, p.owners(), 1, "one relay has all shards")
 	require.NoError(t, r.stop())
-	assert.Equal(t, map[string]int{"": 16}, p.owners())
+	assert.Equal(t, map[string]int{"": shards}, p.owners())
 }
 
 func TestRelayBatchOutlivesAnObserver(t *testing.T) {
@@ -262,5 +262,5 @@ func TestRelayBatchOutlivesAnObserver(t *testing.T) {
 	assert.Equal(t, 3, n)
 	assert.Zero(t, p.rows())
 	assert.NotZero(t, relay.Panics())
-	assert.Equal(t, map[string]int{"": 16}, p.owners())
+	assert.Equal(t, map[string]int{"": shards}, p.owners())
 }

@@ -49,7 +49,7 @@ func (m *team) freeze() process.Event {
 	m.frozen.Freeze()
 	rig.Eventually(m, "the others have all shards", func() bool {
 		o := m.owners()
-		return o["other 0"]+o["other 1"] == m.settings.Shards
+		return o["other 0"]+o["other 1"] == shards
 	})
 	return at
 }

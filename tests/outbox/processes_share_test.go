@@ -69,7 +69,6 @@ func TestProcessesJoinLeaveAndDieUnderLoad(t *testing.T) {
 // told.
 func (o *town) fair(relays map[string]*process.Process) {
 	o.Helper()
-	shards := o.settings.Shards
 	rig.Eventually(o, fmt.Sprintf("%d shards are shared fairly by %d", shards, len(relays)), func() bool {
 		owners, sum := o.owners(), 0
 		for name, p := range relays {

@@ -128,7 +128,7 @@ func FuzzContent(f *testing.F) {
 	out := rig.NewOutbox(f, db.DB, outbox.Config{Standalone: true, OrderKey: outbox.ByMetadata("key")})
 	require.NoError(f, out.Migrate(f.Context()))
 	broker := newMemoryBroker()
-	relay, err := outbox.NewRelay(db.DB, broker, outbox.RelayConfig{Shards: 1})
+	relay, err := outbox.NewRelay(db.DB, broker, outbox.RelayConfig{})
 	require.NoError(f, err)
 	ctx, stop := context.WithCancel(context.WithoutCancel(f.Context()))
 	stopped := make(chan error, 1)

@@ -47,7 +47,7 @@ func (p *post) prepare(name string, change ...func(*outbox.RelayConfig)) *member
 	m := &member{name: name, db: faults.Open(p, own), link: &link{name: name, to: p.broker}, seen: &shares{}}
 	config := outbox.RelayConfig{
 		Logger: named{p.log, name}, Name: name, MinBackoff: 20 * time.Millisecond, MaxBackoff: 200 * time.Millisecond,
-		Poll: 50 * time.Millisecond, Lease: 15 * time.Second, Shards: 8, Observers: []outbox.RelayObserver{m.seen},
+		Poll: 50 * time.Millisecond, Lease: 15 * time.Second, Observers: []outbox.RelayObserver{m.seen},
 	}
 	for _, c := range change {
 		c(&config)
@@ -198,9 +198,12 @@ func (p *post) owners() map[string]int {
 	return owners
 }
 
+// shards are how many there are.
+const shards = 64
+
 // shared waits until the members, and nobody else, own all shards in fair parts, by the
 // tables and by what each was told.
-func (p *post) shared(shards int, members ...*member) {
+func (p *post) shared(members ...*member) {
 	p.Helper()
 	fair := func() bool {
 		owners := p.owners()
@@ -215,6 +218,17 @@ func (p *post) shared(shards int, members ...*member) {
 		return sum == shards
 	}
 	rig.Eventually(p, fmt.Sprintf("%d shards are shared fairly by %d", shards, len(members)), fair)
+}
+
+// former has the tables say what a relay of an earlier release left, that divided the keys into n shards.
+func (p *post) former(n int) {
+	p.Helper()
+	p.db.Do(p, `DELETE FROM millrace_outbox_shards`)
+	p.db.Do(p, `DELETE FROM millrace_outbox_layout`)
+	p.db.Do(p, fmt.Sprintf(`INSERT INTO millrace_outbox_layout (id, generation, shards, target) VALUES (1, 3, %d, %d)`, n, n))
+	for shard := range n {
+		p.db.Do(p, fmt.Sprintf(`INSERT INTO millrace_outbox_shards (generation, shard, owner) VALUES (3, %d, 0)`, shard))
+	}
 }
 
 // spread sends n messages on each of many keys, enough that every shard has some.
@@ -276,5 +290,5 @@ func says(call string, words ...string) bool {
 // What the keeper of a relay says.
 var (
 	beats  = []string{"UPDATE millrace_outbox_relays SET until"}
-	claims = []string{"UPDATE millrace_outbox_shards SET owner", "AND shard ="}
+	claims = []string{"UPDATE millrace_outbox_shards SET owner", ">> shard"}
 )

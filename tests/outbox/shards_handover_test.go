@@ -19,12 +19,12 @@ import (
 func underWay(p *post) (first, second *member, all []string) {
 	p.Helper()
 	first = p.member("first")
-	p.shared(8, first)
+	p.shared(first)
 	first.link.block()
 	_, all = p.spread(64, 1)
 	rig.Eventually(p, "every lane is busy", func() bool { return first.link.blocked() == 4 })
 	second = p.member("second")
-	rig.Eventually(p, "the first gives up half", func() bool { return first.seen.last() == 4 })
+	rig.Eventually(p, "the first gives up half", func() bool { return first.seen.last() == shards/2 })
 	return first, second, all
 }
 
@@ -42,7 +42,7 @@ func TestWhatIsUnderWayIsNotHandedOver(t *testing.T) {
 
 		first.link.open(nil)
 		p.broker.awaitAll(t, all)
-		p.shared(8, first, second)
+		p.shared(first, second)
 		p.onceEach()
 	})
 }
@@ -54,7 +54,7 @@ func TestAShardIsHandedOverInAnOutage(t *testing.T) {
 		p := newPost(t, db)
 		first, second, all := underWay(p)
 		first.link.open(errRefused)
-		p.shared(8, first, second)
+		p.shared(first, second)
 		assert.True(t, first.seen.inOutage())
 		require.NoError(t, first.stop())
 		p.broker.awaitAll(t, all)
@@ -99,7 +99,7 @@ func TestAParkedMessageBlocksItsKeyWhereverTheShardIs(t *testing.T) {
 		rig.Eventually(p, "the first of each key is parked", func() bool { return len(p.parked()) == 16 })
 
 		second := p.member("second", once)
-		p.shared(8, first, second)
+		p.shared(first, second)
 		p.behind(want)
 		p.broker.awaitAll(t, p.send("orders", "free", 20))
 		assert.Len(t, p.broker.deliveries(), 20, "messages that do not wait")
@@ -111,7 +111,7 @@ func TestAParkedMessageBlocksItsKeyWhereverTheShardIs(t *testing.T) {
 		all := p.behind(want)
 		p.broker.awaitAll(t, all)
 		require.NoError(t, second.stop())
-		p.shared(8, first)
+		p.shared(first)
 		p.broker.awaitAll(t, p.behind(want))
 		for key := range want {
 			want[key] = want[key][1:] // the first was discarded

@@ -37,7 +37,7 @@ type relay struct {
 	stopped bool
 	aware   chan struct{} // closed when it may ask for its lease; nil for always
 
-	reshapes atomic.Bool // a transaction that changes the layout is under way
+	replaces atomic.Bool // a transaction that replaces the shards of an earlier release is under way
 	headed   atomic.Bool // a head was set aside, and nothing held back since
 	tried    atomic.Bool // a head was set aside
 	freed    atomic.Bool // something was written off since
@@ -67,7 +67,7 @@ func serve(c *process.Child, s Settings) error {
 	}
 	moved, err := outbox.NewRelay(pool.DB, to, outbox.RelayConfig{
 		Logger: watermill.NewStdLoggerWithOut(os.Stderr, false, false), Name: s.Name,
-		Lease: s.Lease, Shards: s.Shards, Batch: s.Batch, Lanes: s.Lanes, Poll: 100 * time.Millisecond,
+		Lease: s.Lease, Batch: s.Batch, Lanes: s.Lanes, Poll: 100 * time.Millisecond,
 		MinBackoff: 50 * time.Millisecond, MaxBackoff: 500 * time.Millisecond, Observers: []outbox.RelayObserver{r},
 	})
 	if err != nil {

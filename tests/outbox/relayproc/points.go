@@ -25,10 +25,10 @@ func (r *relay) before(_ context.Context, call string) error {
 	case r.sql.DeleteSent:
 		r.reach(BeforeWriteOff)
 	case r.sql.SwitchLayout:
-		r.reshapes.Store(true)
+		r.replaces.Store(true)
 	case faults.Commit:
-		if r.reshapes.CompareAndSwap(true, false) {
-			r.reach(MidReshape)
+		if r.replaces.Load() {
+			r.reach(MidReplace)
 		}
 	case r.sql.BeatRelay:
 		r.reach(BeforeBeat)
@@ -41,9 +41,13 @@ func (r *relay) before(_ context.Context, call string) error {
 // after reaches the points that come after a statement.
 func (r *relay) after(_ context.Context, call string) error {
 	switch call {
+	case faults.Commit:
+		if r.replaces.CompareAndSwap(true, false) {
+			r.reach(AfterReplace)
+		}
 	case r.sql.InsertRelay:
 		r.reach(AfterJoin)
-	case r.sql.ClaimShard:
+	case r.sql.ClaimShards:
 		r.reach(AfterClaim)
 	case r.sql.SelectPending:
 		r.reach(AfterRead)

@@ -14,10 +14,9 @@ type Settings struct {
 	Name   string // of the relay
 	Broker string // address of a Broker
 
-	Lease  time.Duration
-	Shards int
-	Batch  int // 0 is the default
-	Lanes  int // 0 is the default
+	Lease time.Duration
+	Batch int // 0 is the default
+	Lanes int // 0 is the default
 
 	Stop Point // where it stops, until [process.Process.GoOn] or its end
 	Skip int   // how often it passes that point before
@@ -36,7 +35,7 @@ type Point string
 // Points in the order in which a relay passes them.
 const (
 	AfterJoin      Point = "registered, without a shard"
-	AfterClaim     Point = "after taking a shard"
+	AfterClaim     Point = "after taking shards"
 	BeforeLoad     Point = "before listing the keys"
 	AfterRead      Point = "after reading"
 	BeforePublish  Point = "before publishing"
@@ -49,7 +48,8 @@ const (
 	BeforeRelease  Point = "a head written off, what is behind it not yet read"
 	BeforeBeat     Point = "before a heartbeat"
 	AfterBeat      Point = "after a heartbeat"
-	MidReshape     Point = "before the commit of another layout"
+	MidReplace     Point = "before the commit that replaces the shards of an earlier release"
+	AfterReplace   Point = "after the commit that replaces the shards of an earlier release"
 	BeforeLeave    Point = "before giving up all shards"
 	MidLeave       Point = "its shards given up, but still registered"
 )
@@ -69,4 +69,10 @@ const name = "RELAY"
 func Start(t testing.TB, s Settings) *process.Process {
 	t.Helper()
 	return process.Self(t, name, s)
+}
+
+// StartProgram is [Start] for a program that calls [Main], of a release that takes more settings than this one.
+func StartProgram(t testing.TB, program string, s any) *process.Process {
+	t.Helper()
+	return process.Launch(t, program, "MILLRACE_TEST_"+name, s)
 }
