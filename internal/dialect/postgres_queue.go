@@ -13,19 +13,21 @@ var postgresQueue = Queue{
 		WHERE consumer = $1 AND message_id = $2`,
 	// Before the first ANALYZE of a table that filled up, few rows are expected to be IN a list of
 	// states: all of them would be sorted for each look, and read from the index of states
-	// for each batch. Most are expected to be NOT IN one.
+	// for each batch. Most are expected to be NOT IN one; and of a sum nothing is known from statistics, either: where
+	// nearly all is held or parked, a look would be taken for one at all of it, and be compiled each time (jit), which
+	// takes a quarter of a second.
 	SelectNextDue: `
 		SELECT due_at - ` + postgresNow + `
 		FROM millrace_messages
-		WHERE consumer = $1 AND due_at <= (SELECT ` + postgresNow + `) + $2 AND status NOT IN (5, 6, 7)
+		WHERE consumer = $1 AND due_at <= (SELECT ` + postgresNow + `) + $2 AND status + 0 NOT IN (5, 6, 7)
 		ORDER BY due_at
 		LIMIT 1`,
 	SelectDue: `
 		SELECT ` + messageColumns + `
 		FROM millrace_messages m
-		WHERE m.consumer = $1 AND m.due_at <= (SELECT ` + postgresNow + `) AND m.status NOT IN (5, 6, 7) AND (m.order_key IS NULL OR NOT EXISTS (
+		WHERE m.consumer = $1 AND m.due_at <= (SELECT ` + postgresNow + `) AND m.status + 0 NOT IN (5, 6, 7) AND (m.order_key IS NULL OR NOT EXISTS (
 			SELECT 1 FROM millrace_messages e
-			WHERE e.consumer = m.consumer AND e.order_key = m.order_key AND e.id < m.id AND e.status NOT IN ($2, $3, 7)))
+			WHERE e.consumer = m.consumer AND e.order_key = m.order_key AND e.id < m.id AND e.status + 0 NOT IN ($2, $3, 7)))
 		ORDER BY m.due_at
 		LIMIT $4
 		FOR UPDATE OF m SKIP LOCKED`,
@@ -35,13 +37,13 @@ var postgresQueue = Queue{
 		WITH w AS MATERIALIZED (
 			SELECT m.id, m.order_key, m.due_at - ` + postgresNow + ` AS wait
 			FROM millrace_messages m
-			WHERE m.consumer = $1 AND m.due_at <= (SELECT ` + postgresNow + `) + $2 AND m.status NOT IN (5, 6, 7) AND ($1` + postgresPlanned + `
+			WHERE m.consumer = $1 AND m.due_at <= (SELECT ` + postgresNow + `) + $2 AND m.status + 0 NOT IN (5, 6, 7) AND ($1` + postgresPlanned + `
 			ORDER BY m.due_at
 			LIMIT $3),
 		h AS MATERIALIZED (
 			SELECT k.order_key, (
 				SELECT e.id FROM millrace_messages e
-				WHERE e.consumer = $1 AND e.order_key >= k.order_key AND e.order_key <= k.order_key AND e.status NOT IN ($4, $5, 7)
+				WHERE e.consumer = $1 AND e.order_key >= k.order_key AND e.order_key <= k.order_key AND e.status + 0 NOT IN ($4, $5, 7)
 				ORDER BY e.order_key, e.id
 				LIMIT 1) AS id
 			FROM (SELECT DISTINCT order_key FROM w WHERE order_key IS NOT NULL) k)
@@ -70,14 +72,14 @@ var postgresQueue = Queue{
 		FROM k
 		LEFT JOIN LATERAL (
 			SELECT e.id, e.status, e.due_at FROM millrace_messages e
-			WHERE e.consumer = $3 AND e.order_key >= k.order_key AND e.order_key <= k.order_key AND e.status NOT IN ($1, $2, 7)
+			WHERE e.consumer = $3 AND e.order_key >= k.order_key AND e.order_key <= k.order_key AND e.status + 0 NOT IN ($1, $2, 7)
 			ORDER BY e.order_key, e.id
 			LIMIT 1) m ON TRUE
 		WHERE k.order_key IS NOT NULL AND ($3` + postgresPlanned,
 	SelectFree: `
 		SELECT m.id, m.due_at - ` + postgresNow + ` AS wait
 		FROM millrace_messages m
-		WHERE m.consumer = $1 AND m.order_key IS NULL AND m.due_at <= (SELECT ` + postgresNow + `) + $2 AND m.status NOT IN (5, 6, 7)
+		WHERE m.consumer = $1 AND m.order_key IS NULL AND m.due_at <= (SELECT ` + postgresNow + `) + $2 AND m.status + 0 NOT IN (5, 6, 7)
 		ORDER BY m.due_at
 		LIMIT $3`,
 	LockDue: `

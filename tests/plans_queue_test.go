@@ -1,0 +1,163 @@
+package tests_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace-go/millrace/inbox"
+	"github.com/millrace-go/millrace/tests/testdb"
+)
+
+// stock gives consumer 1 n open messages with their claims. The message ids are the numbers from 1 to n.
+func stock(t *testing.T, db *testdb.DB, n int, values string) {
+	t.Helper()
+	number := map[string]string{
+		"postgres": "convert_to(i::text, 'UTF8')", "mysql": "CAST(i AS CHAR)", "sqlite": "CAST(i AS BLOB)",
+	}[db.Dialect]
+	numbers := map[string]string{
+		"postgres": fmt.Sprintf("generate_series(1, %d) i", n),
+		"mysql":    fmt.Sprintf("(SELECT seq AS i FROM seq_1_to_%d) numbers", n),
+		"sqlite": fmt.Sprintf(`(WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < %d)
+			SELECT i FROM n) numbers`, n),
+	}[db.Dialect]
+	for table, columns := range map[string][2]string{
+		"messages": {
+			"status, due_at, order_key, aggregate, version, topic, uuid, metadata, payload, payload_hash, received_at",
+			values + ", 't', 'u', '{}', 'p', 1, 1",
+		},
+		"claims": {"result, processed_at, payload_hash, token", "0, 1, 1, 1"},
+	} {
+		if db.Dialect == "postgres" {
+			db.Do(t, `ALTER TABLE millrace_`+table+` SET (autovacuum_enabled = off)`)
+		}
+		db.Do(t, fmt.Sprintf(`INSERT INTO millrace_%s (consumer, message_id, %s) SELECT 1, %s, %s FROM %s`,
+			table, columns[0], number, strings.ReplaceAll(columns[1], "number", number), numbers))
+	}
+}
+
+// queued are the statements of a delivery, a queue, the gate and the janitor that meet what is stored, in the order in
+// which to run them. Those without arguments take the ones of hot.
+var queued = []struct {
+	name string
+	args []any
+}{
+	{"Lookup", nil},
+	{"Queue.SelectStored", nil},
+	{"Queue.SelectNextDue", []any{1, 1000}},
+	{"Queue.SelectDue", []any{1, 0, 0, 64}},
+	{"Queue.SelectDue", []any{1, 5, 6, 64}},
+	{"Queue.SelectFront", []any{1, 1000, 256, 0, 0}},
+	{"Queue.SelectFront", []any{1, 1000, 256, 5, 6}},
+	{"Queue.SelectHeads", []any{0, 0, 1, []byte{}, 256}},
+	{"Queue.SelectHeads", []any{5, 6, 1, []byte{}, 256}},
+	{"Queue.SelectFree", []any{1, 1000, 64}},
+	{"Queue.LockDue", nil},
+	{"Queue.SelectSettled", nil},
+	{"Queue.SelectOpen", []any{1}},
+	{"Queue.SelectAdoptable", []any{1, 100}},
+	{"Gate.SelectHeldAges", []any{1, 0, 500}},
+	{"Gate.SelectExpired", nil},
+	{"Gate.LockHeld", nil},
+	{"Gate.CountHeld", []any{1, []byte("a"), 1000}},
+	{"SelectClaimsPage", []any{1, []byte{}, 500}},
+	{"CountExpired", []any{50, 1, 1000}},
+	{"LockExpired", nil},
+	{"SelectShadowed", []any{0, 500}},
+	{"Blobs.SelectReferred", nil},
+	{"Steps.SelectExpired", nil},
+	{"Remedy.CountStatus", []any{1, 1, 1000}},
+	{"Remedy.CountStatus", []any{1, 7, 1000}},
+	{"Remedy.CountLapsed", []any{1, 1, 1, 2, 1000}},
+	{"Remedy.CountDue", []any{1, 1, 1000}},
+	{"Remedy.SelectOldest", []any{1, 1}},
+	{"Queue.StoreMessage", nil},
+	{"Queue.LeaseMessages", nil},
+	{"Queue.LeaseOut", nil},
+	{"Queue.Unlease", nil},
+	{"Queue.HandOut", nil},
+	{"Queue.ExtendLeases", nil},
+	{"Queue.PutBack", nil},
+	{"Queue.MoveLeased", nil},
+	{"Queue.ParkLeased", nil},
+	{"Queue.NameLeased", nil},
+	{"Queue.SettleLeased", nil},
+	{"Queue.CompleteLeased", nil},
+	{"Queue.CompleteClaim", nil},
+	{"Queue.DeleteLeased", nil},
+	{"Queue.CloseLeased", nil},
+	{"TouchMessage", nil},
+	{"MoveMessage", nil},
+	{"Gate.HoldMessage", nil},
+	{"Gate.ExpireHeld", nil},
+	{"Gate.ReleaseHeld", []any{[]byte("r"), 1, []byte("a"), 2}},
+	{"DeleteMessage", nil},
+	{"DeleteMessages", nil},
+	{"DeleteClaims", nil},
+}
+
+// TestNoStatementOfAQueueCostsWhatABacklogHolds: as many messages are open as fit, nobody has taken statistics, or they
+// were taken now; and each statement is quick. Where they were taken when there was next to nothing, the Store takes
+// them again.
+func TestNoStatementOfAQueueCostsWhatABacklogHolds(t *testing.T) {
+	t.Parallel()
+	const never = "9000000000000000"
+	n := testdb.Rounds(60_000, 2_000_000)
+	shapes := []struct{ name, values string }{ // status, due_at, order_key, aggregate, version
+		{"held, of one aggregate", "7, " + never + ", NULL, 'a', i"},
+		{"held too long", "7, 1, NULL, 'a', i"},
+		{"held, of one order key", "7, " + never + ", 'k', 'a', i"},
+		{"held, of as many aggregates", "7, " + never + ", NULL, number, 9"},
+		{"received", "1, 1, NULL, NULL, NULL"},
+		{"received, of one order key", "1, 1, 'k', NULL, NULL"},
+		{"received, of as many order keys", "1, 1, number, NULL, NULL"},
+		{"to be tried again later", "4, " + never + ", 'k', NULL, NULL"},
+		{"parked", "6, " + never + ", NULL, NULL, NULL"},
+	}
+	for _, shape := range testdb.Sample(t, 2, shapes) {
+		keyed := strings.Contains(shape.name, "order key")
+		t.Run(shape.name, func(t *testing.T) {
+			testdb.Each(t, func(t *testing.T, db *testdb.DB) {
+				migrate(t, db, inbox.Config{})
+				stock(t, db, n, shape.values)
+				checkQueued(t, db, keyed, "without statistics")
+				for _, table := range []string{"millrace_messages", "millrace_claims"} {
+					db.Do(t, map[string]string{"postgres": "ANALYZE ", "mysql": "ANALYZE TABLE ", "sqlite": "ANALYZE "}[db.Dialect]+table)
+				}
+				checkQueued(t, db, keyed, "with statistics")
+			})
+		})
+	}
+}
+
+func checkQueued(t *testing.T, db *testdb.DB, keyed bool, when string) {
+	t.Helper()
+	d := dialectOf(t, db)
+	all := statements(d)
+	for _, s := range queued {
+		if keyed && s.name == "Queue.SelectDue" {
+			continue // it is for what stands in no line
+		}
+		query, args := all[s.name], s.args
+		require.NotEmpty(t, query, s.name)
+		if args == nil {
+			args = hot[s.name]
+		}
+		if strings.Contains(query, "(?)") {
+			var err error
+			query, args, err = d.In(query, args...)
+			require.NoError(t, err)
+		}
+		plan := strings.Join(explain(t, db, query, args), "\n")
+		assert.NotContains(t, plan, "JIT", "%s, %s: it is compiled each time", s.name, when)
+		began := time.Now()
+		drain(t, db, query, args)
+		if testdb.Long() {
+			assert.Less(t, time.Since(began), 2*time.Second, "%s, %s %v\n%s", s.name, when, s.args, plan)
+		}
+	}
+}
