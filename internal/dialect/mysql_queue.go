@@ -11,7 +11,7 @@ var mysqlQueue = Queue{
 		FROM millrace_messages
 		WHERE consumer = ? AND message_id = ?`,
 	SelectNextDue: `
-		SELECT due_at - ` + mysqlNow + `
+		SELECT due_at - ` + mysqlNow + `, order_key IS NOT NULL
 		FROM millrace_messages
 		WHERE consumer = ? AND due_at <= ` + mysqlNow + ` + ? AND status IN (1, 2, 3, 4)
 		ORDER BY due_at

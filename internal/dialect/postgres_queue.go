@@ -17,7 +17,7 @@ var postgresQueue = Queue{
 	// nearly all is held or parked, a look would be taken for one at all of it, and be compiled each time (jit), which
 	// takes a quarter of a second.
 	SelectNextDue: `
-		SELECT due_at - ` + postgresNow + `
+		SELECT due_at - ` + postgresNow + `, order_key IS NOT NULL
 		FROM millrace_messages
 		WHERE consumer = $1 AND due_at <= (SELECT ` + postgresNow + `) + $2 AND status + 0 NOT IN (5, 6, 7)
 		ORDER BY due_at

@@ -4,7 +4,7 @@ package dialect
 type Queue struct {
 	StoreMessage  string
 	SelectStored  string
-	SelectNextDue string
+	SelectNextDue string // returns also whether it stands in a line
 	SelectDue     string
 	SelectSettled string
 

@@ -11,7 +11,7 @@ var sqliteQueue = Queue{
 		FROM millrace_messages
 		WHERE consumer = ? AND message_id = ?`,
 	SelectNextDue: `
-		SELECT due_at - ` + sqliteNow + `
+		SELECT due_at - ` + sqliteNow + `, order_key IS NOT NULL
 		FROM millrace_messages
 		WHERE consumer = ? AND due_at <= ` + sqliteNow + ` + ? AND status IN (1, 2, 3, 4)
 		ORDER BY due_at
