@@ -108,6 +108,9 @@ func (s *Store) Forget(ctx context.Context, consumer string, epoch int, by Opera
 		err = s.forgetVersions(ctx, row, by)
 	}
 	if err == nil {
+		err = s.releaseAll(ctx, row, "forgotten by "+by.Name)
+	}
+	if err == nil {
 		err = s.forgetClaims(ctx, row)
 	}
 	s.forget()
@@ -118,27 +121,72 @@ func (s *Store) Forget(ctx context.Context, consumer string, epoch int, by Opera
 	return nil
 }
 
+// forgottenAtOnce bounds what one transaction of [Store.Forget] changes.
+const forgottenAtOnce = 500
+
 func (s *Store) forgetVersions(ctx context.Context, consumer consumerRow, by Operator) error {
-	return s.write(ctx, func(tx *sqlx.Tx) error {
-		for _, statement := range []string{s.dialect.Gate.LowerPurgeLine, s.dialect.Gate.DeleteVersions} {
-			if _, err := tx.ExecContext(ctx, statement, consumer.ID); err != nil {
-				return err
-			}
-		}
-		if _, err := tx.ExecContext(ctx, s.dialect.Gate.ReleaseAll, []byte("forgotten by "+by.Name), consumer.ID); err != nil {
+	err := s.write(ctx, func(tx *sqlx.Tx) error {
+		if _, err := tx.ExecContext(ctx, s.dialect.Gate.LowerPurgeLine, consumer.ID); err != nil {
 			return err
 		}
 		_, err := tx.ExecContext(ctx, s.dialect.InsertAudit, []byte(by.Name), []byte("forget"), []byte(by.Reason),
 			consumer.ID, []byte{}, []byte("everything the consumer has seen"))
 		return err
 	})
+	if err != nil {
+		return err
+	}
+	for last := []byte{}; ; {
+		var aggregates [][]byte
+		err := s.db.SelectContext(ctx, &aggregates, s.dialect.Gate.SelectVersions, consumer.ID, last, forgottenAtOnce)
+		if err != nil || len(aggregates) == 0 {
+			return err
+		}
+		if err := s.writeIn(ctx, s.dialect.Gate.DeleteVersions, consumer.ID, aggregates); err != nil {
+			return err
+		}
+		last = aggregates[len(aggregates)-1]
+	}
+}
+
+// releaseAll makes due all that the consumer holds.
+func (s *Store) releaseAll(ctx context.Context, consumer consumerRow, reason string) error {
+	for last := int64(0); ; {
+		var held []struct {
+			ID      int64
+			Expired bool
+		}
+		err := s.db.SelectContext(ctx, &held, s.dialect.Gate.SelectHeldAges, consumer.ID, last, forgottenAtOnce)
+		if err != nil || len(held) == 0 {
+			return err
+		}
+		ids := make([]int64, 0, len(held))
+		for _, h := range held {
+			ids = append(ids, h.ID)
+		}
+		if err := s.writeIn(ctx, s.dialect.Gate.ReleaseAll, noteText(reason), ids); err != nil {
+			return err
+		}
+		last = ids[len(ids)-1]
+	}
+}
+
+// writeIn runs a statement with a list in a transaction of its own.
+func (s *Store) writeIn(ctx context.Context, statement string, args ...any) error {
+	query, args, err := s.dialect.In(statement, args...)
+	if err != nil {
+		return err
+	}
+	return s.write(ctx, func(tx *sqlx.Tx) error {
+		_, err := tx.ExecContext(ctx, query, args...)
+		return err
+	})
 }
 
 func (s *Store) forgetClaims(ctx context.Context, consumer consumerRow) error {
-	const page = 500
 	for last := []byte{}; ; {
 		var ids [][]byte
-		if err := s.db.SelectContext(ctx, &ids, s.dialect.Gate.SelectForgetable, consumer.ID, last, page); err != nil {
+		if err := s.db.SelectContext(ctx, &ids, s.dialect.Gate.SelectForgetable, consumer.ID, last, forgottenAtOnce); err != nil {
 			return err
 		}
 		if len(ids) == 0 {

@@ -43,8 +43,9 @@ type Gate struct {
 
 	// Operators. SetVersion makes or locks the row of an aggregate, and never takes it back.
 	SetVersion       string
+	SelectVersions   string
 	DeleteVersions   string
-	ReleaseAll       string
+	ReleaseAll       string // some by their ids, whatever aggregate they wait for
 	SelectForgetable string
 	LowerPurgeLine   string
 }

@@ -85,13 +85,19 @@ var mysqlGate = Gate{
 			message_id = IF(version <= VALUES(version), VALUES(message_id), message_id),
 			payload_hash = IF(version <= VALUES(version), 0, payload_hash),
 			version = GREATEST(version, VALUES(version))`,
+	SelectVersions: `
+		SELECT aggregate
+		FROM millrace_versions
+		WHERE consumer = ? AND aggregate > ?
+		ORDER BY aggregate
+		LIMIT ?`,
 	DeleteVersions: `
 		DELETE FROM millrace_versions
-		WHERE consumer = ?`,
+		WHERE consumer = ? AND aggregate IN (?)`,
 	ReleaseAll: `
 		UPDATE millrace_messages
 		SET status = 1, reason = ?, due_at = ` + mysqlNow + `
-		WHERE consumer = ? AND status = 7`,
+		WHERE id IN (?) AND status = 7`,
 	SelectForgetable: `
 		SELECT c.message_id
 		FROM millrace_claims c

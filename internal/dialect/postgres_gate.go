@@ -85,13 +85,19 @@ var postgresGate = Gate{
 		ON CONFLICT (consumer, aggregate) DO UPDATE SET
 			version = EXCLUDED.version, token = EXCLUDED.token, message_id = EXCLUDED.message_id, payload_hash = 0
 			WHERE a.version <= EXCLUDED.version`,
+	SelectVersions: `
+		SELECT aggregate
+		FROM millrace_versions
+		WHERE consumer = $1 AND aggregate > $2
+		ORDER BY aggregate
+		LIMIT $3`,
 	DeleteVersions: `
 		DELETE FROM millrace_versions
-		WHERE consumer = $1`,
+		WHERE consumer = ? AND aggregate IN (?)`,
 	ReleaseAll: `
 		UPDATE millrace_messages
-		SET status = 1, reason = $1, due_at = ` + postgresNow + `
-		WHERE consumer = $2 AND status = 7`,
+		SET status = 1, reason = ?, due_at = ` + postgresNow + `
+		WHERE id IN (?) AND status = 7`,
 	SelectForgetable: `
 		SELECT c.message_id
 		FROM millrace_claims c
