@@ -54,10 +54,12 @@ var postgresGate = Gate{
 		SET status = 1, reason = $1, due_at = ` + postgresNow + `
 		WHERE consumer = $2 AND aggregate = $3 AND version <= $4 AND status = 7`,
 	SelectHeldAges: `
-		SELECT id, due_at <= (SELECT ` + postgresNow + `) AS expired
-		FROM millrace_messages
-		WHERE consumer = $1 AND (status, id) > (7, $2) AND status <= 7
-		ORDER BY status, id
+		SELECT * FROM (
+			SELECT id, due_at <= (SELECT ` + postgresNow + `) AS expired
+			FROM millrace_messages
+			WHERE consumer = $1 AND (status, id) > (7, $2) AND status <= 7
+			ORDER BY status, id
+			` + postgresFirst + `$3::BIGINT)) page
 		LIMIT $3`,
 	SelectExpired: `
 		SELECT m.id, m.message_id, m.aggregate, m.version, m.uuid, m.topic, m.event_type, m.metadata
@@ -86,10 +88,12 @@ var postgresGate = Gate{
 			version = EXCLUDED.version, token = EXCLUDED.token, message_id = EXCLUDED.message_id, payload_hash = 0
 			WHERE a.version <= EXCLUDED.version`,
 	SelectVersions: `
-		SELECT aggregate
-		FROM millrace_versions
-		WHERE consumer = $1 AND aggregate > $2
-		ORDER BY aggregate
+		SELECT * FROM (
+			SELECT aggregate
+			FROM millrace_versions
+			WHERE consumer = $1 AND aggregate > $2
+			ORDER BY aggregate
+			` + postgresFirst + `$3::BIGINT)) page
 		LIMIT $3`,
 	DeleteVersions: `
 		DELETE FROM millrace_versions
@@ -99,11 +103,13 @@ var postgresGate = Gate{
 		SET status = 1, reason = ?, due_at = ` + postgresNow + `
 		WHERE id IN (?) AND status = 7`,
 	SelectForgetable: `
-		SELECT c.message_id
-		FROM millrace_claims c
-		WHERE c.consumer = $1 AND c.message_id > $2 AND c.result <> 0 AND NOT EXISTS (
-			SELECT 1 FROM millrace_outcomes o WHERE o.consumer = c.consumer AND o.message_id = c.message_id)
-		ORDER BY c.message_id
+		SELECT * FROM (
+			SELECT c.message_id
+			FROM millrace_claims c
+			WHERE c.consumer = $1 AND c.message_id > $2 AND c.result <> 0 AND NOT EXISTS (
+				SELECT 1 FROM millrace_outcomes o WHERE o.consumer = c.consumer AND o.message_id = c.message_id)
+			ORDER BY c.message_id
+			` + postgresFirst + `$3::BIGINT)) page
 		LIMIT $3`,
 	LowerPurgeLine: `
 		UPDATE millrace_consumers

@@ -23,14 +23,17 @@ var postgresQueue = Queue{
 		ORDER BY due_at
 		LIMIT 1`,
 	SelectDue: `
-		SELECT ` + messageColumns + `
-		FROM millrace_messages m
-		WHERE m.consumer = $1 AND m.due_at <= (SELECT ` + postgresNow + `) AND m.status + 0 NOT IN (5, 6, 7) AND (m.order_key IS NULL OR NOT EXISTS (
-			SELECT 1 FROM millrace_messages e
-			WHERE e.consumer = m.consumer AND e.order_key = m.order_key AND e.id < m.id AND e.status + 0 NOT IN ($2, $3, 7)))
-		ORDER BY m.due_at
-		LIMIT $4
-		FOR UPDATE OF m SKIP LOCKED`,
+		SELECT * FROM (
+			SELECT ` + messageColumns + `
+			FROM millrace_messages m
+			WHERE m.consumer = $1 AND m.due_at <= (SELECT ` + postgresNow + `) AND m.status + 0 NOT IN (5, 6, 7) AND (
+				m.order_key IS NULL OR NOT EXISTS (
+					SELECT 1 FROM millrace_messages e
+					WHERE e.consumer = m.consumer AND e.order_key = m.order_key AND e.id < m.id AND e.status + 0 NOT IN ($2, $3, 7)))
+			ORDER BY m.due_at
+			` + postgresFirst + `$4::BIGINT)
+			FOR UPDATE OF m SKIP LOCKED) page
+		LIMIT $4`,
 	// Each order key is looked at once, however many of its messages are due: what it holds is read to
 	// find its first. On the comparison of order keys see SelectHeads.
 	SelectFront: `
@@ -165,12 +168,14 @@ var postgresQueue = Queue{
 	SelectOpen: `
 		SELECT EXISTS (SELECT 1 FROM millrace_messages WHERE consumer = $1 AND ($1` + postgresPlanned + `)`,
 	SelectAdoptable: `
-		SELECT ` + messageColumns + `
-		FROM millrace_messages m
-		WHERE m.consumer = $1 AND (m.lease_token = 0 OR m.due_at <= (SELECT ` + postgresNow + `))
-		ORDER BY m.due_at
-		LIMIT $2
-		FOR UPDATE OF m SKIP LOCKED`,
+		SELECT * FROM (
+			SELECT ` + messageColumns + `
+			FROM millrace_messages m
+			WHERE m.consumer = $1 AND (m.lease_token = 0 OR m.due_at <= (SELECT ` + postgresNow + `))
+			ORDER BY m.due_at
+			` + postgresFirst + `$2::BIGINT)
+			FOR UPDATE OF m SKIP LOCKED) page
+		LIMIT $2`,
 	AdoptMessage: `
 		UPDATE millrace_messages
 		SET due_at = CASE status WHEN 7 THEN ` + postgresNow + ` ELSE due_at END, status = CASE status WHEN 7 THEN 1 ELSE status END,

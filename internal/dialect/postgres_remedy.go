@@ -95,24 +95,30 @@ var postgresRemedy = Remedy{
 	CountStatus: `
 		SELECT COUNT(*)
 		FROM (
-			SELECT id FROM millrace_messages
-			WHERE consumer = $1 AND (status, id) > ($2, 0) AND status <= $2
-			ORDER BY status, id
+			SELECT * FROM (
+				SELECT id FROM millrace_messages
+				WHERE consumer = $1 AND (status, id) > ($2, 0) AND status <= $2
+				ORDER BY status, id
+				` + postgresFirst + `$3::BIGINT)) page
 			LIMIT $3) counted`,
 	CountLapsed: `
 		SELECT COUNT(*), COALESCE(SUM(CASE WHEN due_at <= $1 THEN 1 ELSE 0 END), 0),
 			COALESCE(SUM(CASE WHEN due_at > $2 AND lease_token <> 0 THEN 1 ELSE 0 END), 0)
 		FROM (
-			SELECT due_at, lease_token FROM millrace_messages
-			WHERE consumer = $3 AND (status, id) > ($4, 0) AND status <= $4
-			ORDER BY status, id
+			SELECT * FROM (
+				SELECT due_at, lease_token FROM millrace_messages
+				WHERE consumer = $3 AND (status, id) > ($4, 0) AND status <= $4
+				ORDER BY status, id
+				` + postgresFirst + `$5::BIGINT)) page
 			LIMIT $5) counted`,
 	CountDue: `
 		SELECT COUNT(*)
 		FROM (
-			SELECT id FROM millrace_messages
-			WHERE consumer = $1 AND due_at <= $2 AND status IN (1, 4)
-			ORDER BY due_at
+			SELECT * FROM (
+				SELECT id FROM millrace_messages
+				WHERE consumer = $1 AND due_at <= $2 AND status + 0 IN (1, 4)
+				ORDER BY due_at
+				` + postgresFirst + `$3::BIGINT)) page
 			LIMIT $3) counted`,
 	SelectOldest: `
 		SELECT received_at
