@@ -207,6 +207,10 @@ func messagesTable(messages []inbox.Message, payload bool) string {
 	if correlated {
 		titles = append(titles, "CORRELATION")
 	}
+	caused := slices.ContainsFunc(messages, func(m inbox.Message) bool { return m.CausationID != "" })
+	if caused {
+		titles = append(titles, "CAUSATION")
+	}
 	t := newTable(titles...)
 	for _, m := range messages {
 		cells := []any{
@@ -215,6 +219,9 @@ func messagesTable(messages []inbox.Message, payload bool) string {
 		}
 		if correlated {
 			cells = append(cells, orDash(short(m.CorrelationID, widest/2)))
+		}
+		if caused {
+			cells = append(cells, orDash(short(m.CausationID, widest/2)))
 		}
 		t.add(cells...)
 	}
