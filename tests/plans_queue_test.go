@@ -106,7 +106,8 @@ var queued = []struct {
 var sorting = []string{"Queue.LockDue", "Queue.SelectFree", "Remedy.CountDue"}
 
 // slow are looks that read past what is held: until the janitor has parked what was held too long, and where an order
-// key holds as much. MariaDB takes 2 to 7 s for 2 million, the others less than 2.
+// key holds as much. MariaDB takes 2 to 7 s for 2 million, the others less than 2. SQLite's SelectHeldAges reads all that is
+// due, by the index alone, since payloads stand before the time: 1 to 3 s.
 var slow = map[string][]string{
 	"held too long":          {"Queue.SelectNextDue", "Queue.SelectDue", "Queue.SelectFront", "Remedy.CountDue"},
 	"held, of one order key": {"Queue.SelectHeads"},
@@ -171,7 +172,8 @@ func checkQueued(t *testing.T, db *testdb.DB, shape, when string) {
 		assert.NotContains(t, plan, "JIT", "%s, %s: it is compiled each time", s.name, when)
 		began := time.Now()
 		drain(t, db, query, args)
-		if testdb.Long() && s.name != "Queue.SelectFree" && !slices.Contains(slow[shape], s.name) {
+		if testdb.Long() && s.name != "Queue.SelectFree" && !slices.Contains(slow[shape], s.name) &&
+			(db.Dialect != "sqlite" || s.name != "Gate.SelectHeldAges") {
 			assert.Less(t, time.Since(began), 2*time.Second, "%s, %s %v\n%s", s.name, when, s.args, plan)
 		}
 	}
