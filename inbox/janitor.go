@@ -41,7 +41,7 @@ type janitor struct {
 }
 
 func newJanitor(s *Store) *janitor {
-	return &janitor{store: s, next: make(map[int32]time.Time), held: make(map[int32]int64), shadowPages: 20}
+	return &janitor{store: s, next: make(map[int32]time.Time), held: make(map[int32]int64), shadowPages: 40}
 }
 
 // Purge deletes once what is older than each consumer's retention and returns how many
@@ -309,7 +309,7 @@ func (j *janitor) sweep(ctx context.Context, now int64) error {
 // closeShadowed deletes open rows whose key is completed: a completed claim beats them. It
 // looks at some pages of the open rows, and goes on behind them the next time.
 func (j *janitor) closeShadowed(ctx context.Context) error {
-	const page = 1000
+	const page = 500 // more would be compiled each time by PostgreSQL (jit), where it has no statistics
 	for range j.shadowPages {
 		var rows []struct {
 			ID        int64  `db:"id"`

@@ -77,15 +77,18 @@ func (q *Queue) TakeOut(ctx context.Context, out, limit int, horizon time.Durati
 // none, and how long it is at least until there are.
 func (q *Queue) find(ctx context.Context, consumer int32, limit int, horizon time.Duration) (found, time.Duration, error) {
 	statements := &q.store.dialect.Queue
-	if q.config.OrderKey == nil {
+	inLine := q.config.OrderKey != nil
+	if !inLine { // but what is stored may stand in one, from when the queue had an OrderKey
 		var next int64
-		err := q.store.db.GetContext(ctx, &next, statements.SelectNextDue, consumer, horizon.Microseconds())
-		switch {
+		row := q.store.db.QueryRowContext(ctx, statements.SelectNextDue, consumer, horizon.Microseconds())
+		switch err := row.Scan(&next, &inLine); {
 		case errors.Is(err, sql.ErrNoRows):
 			return nil, horizon, nil
 		case err != nil || next > 0:
 			return nil, time.Duration(next) * time.Microsecond, q.store.db.Noticed(err)
 		}
+	}
+	if !inLine {
 		return func(ctx context.Context, tx *sqlx.Tx) (rows []stored.Message, err error) {
 			terminal, parked := q.passed()
 			return rows, tx.SelectContext(ctx, &rows, statements.SelectDue, consumer, terminal, parked, limit)

@@ -208,6 +208,10 @@ func messagesTable(messages []admin.Message, payload bool) string {
 	if correlated {
 		titles = append(titles, "CORRELATION")
 	}
+	caused := slices.ContainsFunc(messages, func(m admin.Message) bool { return m.CausationID != "" })
+	if caused {
+		titles = append(titles, "CAUSATION")
+	}
 	t := newTable(titles...)
 	for _, m := range messages {
 		cells := []any{
@@ -216,6 +220,9 @@ func messagesTable(messages []admin.Message, payload bool) string {
 		}
 		if correlated {
 			cells = append(cells, orDash(short(m.CorrelationID, widest/2)))
+		}
+		if caused {
+			cells = append(cells, orDash(short(m.CausationID, widest/2)))
 		}
 		t.add(cells...)
 	}

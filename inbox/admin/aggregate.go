@@ -80,6 +80,9 @@ func (a *Admin) Forget(ctx context.Context, consumer string, epoch int, by Opera
 		err = a.forgetVersions(ctx, row, by)
 	}
 	if err == nil {
+		err = a.releaseAll(ctx, row, "forgotten by "+by.Name)
+	}
+	if err == nil {
 		err = a.forgetClaims(ctx, row)
 	}
 	a.rows.Forget()
@@ -90,25 +93,72 @@ func (a *Admin) Forget(ctx context.Context, consumer string, epoch int, by Opera
 	return nil
 }
 
+// forgottenAtOnce bounds what one transaction of [Admin.Forget] changes.
+const forgottenAtOnce = 500
+
 func (a *Admin) forgetVersions(ctx context.Context, consumer stored.Consumer, by Operator) error {
-	return a.rows.Write(ctx, func(tx *sqlx.Tx) error {
-		for _, statement := range []string{a.rows.Dialect.Gate.LowerPurgeLine, a.rows.Dialect.Gate.DeleteVersions} {
-			if _, err := tx.ExecContext(ctx, statement, consumer.ID); err != nil {
-				return err
-			}
-		}
-		if _, err := tx.ExecContext(ctx, a.rows.Dialect.Gate.ReleaseAll, []byte("forgotten by "+by.Name), consumer.ID); err != nil {
+	gate := &a.rows.Dialect.Gate
+	err := a.rows.Write(ctx, func(tx *sqlx.Tx) error {
+		if _, err := tx.ExecContext(ctx, gate.LowerPurgeLine, consumer.ID); err != nil {
 			return err
 		}
 		return a.rows.AuditOf(ctx, tx, by, "forget", consumer.ID, []byte{}, "everything the consumer has seen")
 	})
+	if err != nil {
+		return err
+	}
+	for last := []byte{}; ; {
+		var aggregates [][]byte
+		err := a.rows.SelectContext(ctx, &aggregates, gate.SelectVersions, consumer.ID, last, forgottenAtOnce)
+		if err != nil || len(aggregates) == 0 {
+			return err
+		}
+		if err := a.writeIn(ctx, gate.DeleteVersions, consumer.ID, aggregates); err != nil {
+			return err
+		}
+		last = aggregates[len(aggregates)-1]
+	}
+}
+
+// releaseAll makes due all that the consumer holds.
+func (a *Admin) releaseAll(ctx context.Context, consumer stored.Consumer, reason string) error {
+	gate := &a.rows.Dialect.Gate
+	for last := int64(0); ; {
+		var held []struct {
+			ID      int64
+			Expired bool
+		}
+		err := a.rows.SelectContext(ctx, &held, gate.SelectHeldAges, consumer.ID, last, forgottenAtOnce)
+		if err != nil || len(held) == 0 {
+			return err
+		}
+		ids := make([]int64, 0, len(held))
+		for _, h := range held {
+			ids = append(ids, h.ID)
+		}
+		if err := a.writeIn(ctx, gate.ReleaseAll, []byte(reason), ids); err != nil {
+			return err
+		}
+		last = ids[len(ids)-1]
+	}
+}
+
+// writeIn runs a statement with a list in a transaction of its own.
+func (a *Admin) writeIn(ctx context.Context, statement string, args ...any) error {
+	query, args, err := a.rows.Dialect.In(statement, args...)
+	if err != nil {
+		return err
+	}
+	return a.rows.Write(ctx, func(tx *sqlx.Tx) error {
+		_, err := tx.ExecContext(ctx, query, args...)
+		return err
+	})
 }
 
 func (a *Admin) forgetClaims(ctx context.Context, consumer stored.Consumer) error {
-	const page = 500
 	for last := []byte{}; ; {
 		var ids [][]byte
-		if err := a.rows.SelectContext(ctx, &ids, a.rows.Dialect.Gate.SelectForgetable, consumer.ID, last, page); err != nil {
+		if err := a.rows.SelectContext(ctx, &ids, a.rows.Dialect.Gate.SelectForgetable, consumer.ID, last, forgottenAtOnce); err != nil {
 			return err
 		}
 		if len(ids) == 0 {

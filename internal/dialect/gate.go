@@ -43,8 +43,9 @@ type Gate struct {
 
 	// Operators. SetVersion makes or locks the row of an aggregate, and never takes it back.
 	SetVersion       string
+	SelectVersions   string
 	DeleteVersions   string
-	ReleaseAll       string
+	ReleaseAll       string // some by their ids, whatever aggregate they wait for
 	SelectForgetable string
 	LowerPurgeLine   string
 }
@@ -105,13 +106,19 @@ var commonGate = Gate{
 		ON CONFLICT (consumer, aggregate) DO UPDATE SET
 			version = EXCLUDED.version, token = EXCLUDED.token, message_id = EXCLUDED.message_id, payload_hash = 0
 			WHERE a.version <= EXCLUDED.version`,
+	SelectVersions: `
+		SELECT aggregate
+		FROM millrace_versions
+		WHERE consumer = ? AND aggregate > ?
+		ORDER BY aggregate
+		LIMIT ?`,
 	DeleteVersions: `
 		DELETE FROM millrace_versions
-		WHERE consumer = ?`,
+		WHERE consumer = ? AND aggregate IN (?)`,
 	ReleaseAll: `
 		UPDATE millrace_messages
 		SET status = 1, reason = ?, due_at = {now}
-		WHERE consumer = ? AND status = 7`,
+		WHERE id IN (?) AND status = 7`,
 	SelectForgetable: `
 		SELECT c.message_id
 		FROM millrace_claims c

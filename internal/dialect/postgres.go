@@ -10,6 +10,12 @@ import "github.com/jmoiron/sqlx"
 // millisecond: statements that each message takes do without, see SelectOutgrown.
 const postgresPlanned = ` IS NOT NULL OR (SELECT COUNT(*) FROM generate_series(1, 1000000)) > 0)`
 
+// postgresFirst limits what is read in the order of an index, in a statement that has the same limit around it. A
+// planner that knows the limit, and no statistics, expects less than that, and sorts all there is for each page.
+// This one it cannot see, so it takes a plan that starts fast. The one around it keeps it from expecting a long
+// result, for which it would compile the statement (jit).
+const postgresFirst = `LIMIT (SELECT `
+
 // postgresAnalysed are the tables of the inbox, and postgresMayAnalyse is whether the role may analyse one.
 const (
 	postgresAnalysed = `pg_class c
@@ -124,6 +130,23 @@ var postgres = Dialect{
 	Remedy:  postgresRemedy,
 	Journal: postgresJournal,
 	History: postgresHistory,
+	SelectClaimsPage: `
+		SELECT * FROM (
+			SELECT message_id, processed_at, result
+			FROM millrace_claims
+			WHERE consumer = $1 AND message_id > $2
+			ORDER BY message_id
+			` + postgresFirst + `$3::BIGINT)) page
+		LIMIT $3`,
+	CountExpired: `
+		SELECT COUNT(*), COALESCE(SUM(CASE WHEN result <> 0 AND processed_at < $1 THEN 1 ELSE 0 END), 0)
+		FROM (
+			SELECT * FROM (
+				SELECT result, processed_at FROM millrace_claims
+				WHERE consumer = $2
+				ORDER BY message_id
+				` + postgresFirst + `$3::BIGINT)) page
+			LIMIT $3) counted`,
 }
 
 var postgresGate = Gate{
@@ -136,10 +159,29 @@ var postgresGate = Gate{
 			WHERE consumer = $1 AND aggregate = $2 AND status = 7
 			LIMIT $3) counted`,
 	SelectHeldAges: `
-		SELECT id, due_at <= (SELECT {now}) AS expired
-		FROM millrace_messages
-		WHERE consumer = $1 AND (status, id) > (7, $2) AND status <= 7
-		ORDER BY status, id
+		SELECT * FROM (
+			SELECT id, due_at <= (SELECT {now}) AS expired
+			FROM millrace_messages
+			WHERE consumer = $1 AND (status, id) > (7, $2) AND status <= 7
+			ORDER BY status, id
+			` + postgresFirst + `$3::BIGINT)) page
+		LIMIT $3`,
+	SelectVersions: `
+		SELECT * FROM (
+			SELECT aggregate
+			FROM millrace_versions
+			WHERE consumer = $1 AND aggregate > $2
+			ORDER BY aggregate
+			` + postgresFirst + `$3::BIGINT)) page
+		LIMIT $3`,
+	SelectForgetable: `
+		SELECT * FROM (
+			SELECT c.message_id
+			FROM millrace_claims c
+			WHERE c.consumer = $1 AND c.message_id > $2 AND c.result <> 0 AND NOT EXISTS (
+				SELECT 1 FROM millrace_outcomes o WHERE o.consumer = c.consumer AND o.message_id = c.message_id)
+			ORDER BY c.message_id
+			` + postgresFirst + `$3::BIGINT)) page
 		LIMIT $3`,
 	SelectExpired: `
 		SELECT m.id, m.message_id, m.aggregate, m.version, m.uuid, m.topic, m.event_type, m.metadata

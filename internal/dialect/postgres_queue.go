@@ -3,35 +3,40 @@ package dialect
 var postgresQueue = Queue{
 	// Before the first ANALYZE of a table that filled up, few rows are expected to be IN a list of
 	// states: all of them would be sorted for each look, and read from the index of states
-	// for each batch. Most are expected to be NOT IN one.
+	// for each batch. Most are expected to be NOT IN one; and of a sum nothing is known from statistics, either: where
+	// nearly all is held or parked, a look would be taken for one at all of it, and be compiled each time (jit), which
+	// takes a quarter of a second.
 	SelectNextDue: `
-		SELECT due_at - {now}
+		SELECT due_at - {now}, order_key IS NOT NULL
 		FROM millrace_messages
-		WHERE consumer = $1 AND due_at <= (SELECT {now}) + $2 AND status NOT IN (5, 6, 7)
+		WHERE consumer = $1 AND due_at <= (SELECT {now}) + $2 AND status + 0 NOT IN (5, 6, 7)
 		ORDER BY due_at
 		LIMIT 1`,
 	SelectDue: `
-		SELECT ` + messageColumns + `
-		FROM millrace_messages m
-		WHERE m.consumer = $1 AND m.due_at <= (SELECT {now}) AND m.status NOT IN (5, 6, 7) AND (m.order_key IS NULL OR NOT EXISTS (
-			SELECT 1 FROM millrace_messages e
-			WHERE e.consumer = m.consumer AND e.order_key = m.order_key AND e.id < m.id AND e.status NOT IN ($2, $3, 7)))
-		ORDER BY m.due_at
-		LIMIT $4
-		FOR UPDATE OF m SKIP LOCKED`,
+		SELECT * FROM (
+			SELECT ` + messageColumns + `
+			FROM millrace_messages m
+			WHERE m.consumer = $1 AND m.due_at <= (SELECT {now}) AND m.status + 0 NOT IN (5, 6, 7) AND (
+				m.order_key IS NULL OR NOT EXISTS (
+					SELECT 1 FROM millrace_messages e
+					WHERE e.consumer = m.consumer AND e.order_key = m.order_key AND e.id < m.id AND e.status + 0 NOT IN ($2, $3, 7)))
+			ORDER BY m.due_at
+			` + postgresFirst + `$4::BIGINT)
+			FOR UPDATE OF m SKIP LOCKED) page
+		LIMIT $4`,
 	// Each order key is looked at once, however many of its messages are due: what it holds is read to
 	// find its first. On the comparison of order keys see SelectHeads.
 	SelectFront: `
 		WITH w AS MATERIALIZED (
 			SELECT m.id, m.order_key, m.due_at - {now} AS wait
 			FROM millrace_messages m
-			WHERE m.consumer = $1 AND m.due_at <= (SELECT {now}) + $2 AND m.status NOT IN (5, 6, 7) AND ($1` + postgresPlanned + `
+			WHERE m.consumer = $1 AND m.due_at <= (SELECT {now}) + $2 AND m.status + 0 NOT IN (5, 6, 7) AND ($1` + postgresPlanned + `
 			ORDER BY m.due_at
 			LIMIT $3),
 		h AS MATERIALIZED (
 			SELECT k.order_key, (
 				SELECT e.id FROM millrace_messages e
-				WHERE e.consumer = $1 AND e.order_key >= k.order_key AND e.order_key <= k.order_key AND e.status NOT IN ($4, $5, 7)
+				WHERE e.consumer = $1 AND e.order_key >= k.order_key AND e.order_key <= k.order_key AND e.status + 0 NOT IN ($4, $5, 7)
 				ORDER BY e.order_key, e.id
 				LIMIT 1) AS id
 			FROM (SELECT DISTINCT order_key FROM w WHERE order_key IS NOT NULL) k)
@@ -60,14 +65,14 @@ var postgresQueue = Queue{
 		FROM k
 		LEFT JOIN LATERAL (
 			SELECT e.id, e.status, e.due_at FROM millrace_messages e
-			WHERE e.consumer = $3 AND e.order_key >= k.order_key AND e.order_key <= k.order_key AND e.status NOT IN ($1, $2, 7)
+			WHERE e.consumer = $3 AND e.order_key >= k.order_key AND e.order_key <= k.order_key AND e.status + 0 NOT IN ($1, $2, 7)
 			ORDER BY e.order_key, e.id
 			LIMIT 1) m ON TRUE
 		WHERE k.order_key IS NOT NULL AND ($3` + postgresPlanned,
 	SelectFree: `
 		SELECT m.id, m.due_at - {now} AS wait
 		FROM millrace_messages m
-		WHERE m.consumer = $1 AND m.order_key IS NULL AND m.due_at <= (SELECT {now}) + $2 AND m.status NOT IN (5, 6, 7)
+		WHERE m.consumer = $1 AND m.order_key IS NULL AND m.due_at <= (SELECT {now}) + $2 AND m.status + 0 NOT IN (5, 6, 7)
 		ORDER BY m.due_at
 		LIMIT $3`,
 	LockDue: `
@@ -101,12 +106,14 @@ var postgresQueue = Queue{
 	SelectOpen: `
 		SELECT EXISTS (SELECT 1 FROM millrace_messages WHERE consumer = $1 AND ($1` + postgresPlanned + `)`,
 	SelectAdoptable: `
-		SELECT ` + messageColumns + `
-		FROM millrace_messages m
-		WHERE m.consumer = $1 AND (m.lease_token = 0 OR m.due_at <= (SELECT {now}))
-		ORDER BY m.due_at
-		LIMIT $2
-		FOR UPDATE OF m SKIP LOCKED`,
+		SELECT * FROM (
+			SELECT ` + messageColumns + `
+			FROM millrace_messages m
+			WHERE m.consumer = $1 AND (m.lease_token = 0 OR m.due_at <= (SELECT {now}))
+			ORDER BY m.due_at
+			` + postgresFirst + `$2::BIGINT)
+			FOR UPDATE OF m SKIP LOCKED) page
+		LIMIT $2`,
 	KeepClaim: `
 		INSERT INTO millrace_claims (consumer, message_id, payload_hash, token, result, processed_at)
 		SELECT $1::INT, $2::BYTEA, payload_hash, token, result, processed_at
@@ -166,18 +173,31 @@ var postgresRemedy = Remedy{
 	CountStatus: `
 		SELECT COUNT(*)
 		FROM (
-			SELECT id FROM millrace_messages
-			WHERE consumer = $1 AND (status, id) > ($2, 0) AND status <= $2
-			ORDER BY status, id
+			SELECT * FROM (
+				SELECT id FROM millrace_messages
+				WHERE consumer = $1 AND (status, id) > ($2, 0) AND status <= $2
+				ORDER BY status, id
+				` + postgresFirst + `$3::BIGINT)) page
 			LIMIT $3) counted`,
 	CountLapsed: `
 		SELECT COUNT(*), COALESCE(SUM(CASE WHEN due_at <= $1 THEN 1 ELSE 0 END), 0),
 			COALESCE(SUM(CASE WHEN due_at > $2 AND lease_token <> 0 THEN 1 ELSE 0 END), 0)
 		FROM (
-			SELECT due_at, lease_token FROM millrace_messages
-			WHERE consumer = $3 AND (status, id) > ($4, 0) AND status <= $4
-			ORDER BY status, id
+			SELECT * FROM (
+				SELECT due_at, lease_token FROM millrace_messages
+				WHERE consumer = $3 AND (status, id) > ($4, 0) AND status <= $4
+				ORDER BY status, id
+				` + postgresFirst + `$5::BIGINT)) page
 			LIMIT $5) counted`,
+	CountDue: `
+		SELECT COUNT(*)
+		FROM (
+			SELECT * FROM (
+				SELECT id FROM millrace_messages
+				WHERE consumer = $1 AND due_at <= $2 AND status + 0 IN (1, 4)
+				ORDER BY due_at
+				` + postgresFirst + `$3::BIGINT)) page
+			LIMIT $3) counted`,
 	SelectOldest: `
 		SELECT received_at
 		FROM millrace_messages

@@ -4,7 +4,7 @@ package dialect
 type Queue struct {
 	StoreMessage  string
 	SelectStored  string
-	SelectNextDue string
+	SelectNextDue string // returns also whether it stands in a line
 	SelectDue     string
 	SelectSettled string
 
@@ -61,7 +61,7 @@ var commonQueue = Queue{
 		FROM millrace_messages
 		WHERE consumer = ? AND message_id = ?`,
 	SelectNextDue: `
-		SELECT due_at - {now}
+		SELECT due_at - {now}, order_key IS NOT NULL
 		FROM millrace_messages
 		WHERE consumer = ? AND due_at <= {now} + ? AND status IN (1, 2, 3, 4)
 		ORDER BY due_at

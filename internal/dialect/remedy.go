@@ -92,13 +92,6 @@ var commonRemedy = Remedy{
 		SET served_until = GREATEST(served_until, {now} + ?)
 		WHERE id = ?`,
 
-	CountDue: `
-		SELECT COUNT(*)
-		FROM (
-			SELECT id FROM millrace_messages
-			WHERE consumer = ? AND due_at <= ? AND status IN (1, 4)
-			ORDER BY due_at
-			LIMIT ?) counted`,
 	CountOutcomes: `
 		SELECT COUNT(*), COALESCE(MIN(created_at), ?)
 		FROM (

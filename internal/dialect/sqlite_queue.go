@@ -157,6 +157,13 @@ var sqliteRemedy = Remedy{
 			WHERE consumer = ? AND status = ?
 			ORDER BY id
 			LIMIT ?) counted`,
+	CountDue: `
+		SELECT COUNT(*)
+		FROM (
+			SELECT id FROM millrace_messages
+			WHERE consumer = ? AND due_at <= ? AND status IN (1, 4)
+			ORDER BY due_at
+			LIMIT ?) counted`,
 	SelectOldest: `
 		SELECT received_at
 		FROM millrace_messages INDEXED BY ix_millrace_messages_status

@@ -2,6 +2,7 @@ package durable_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"strconv"
@@ -16,6 +17,8 @@ import (
 
 	"github.com/millrace-go/millrace/inbox"
 	"github.com/millrace-go/millrace/inbox/admin"
+	"github.com/millrace-go/millrace/internal/dialect"
+	"github.com/millrace-go/millrace/tests/faults"
 	"github.com/millrace-go/millrace/tests/rig"
 	"github.com/millrace-go/millrace/tests/testdb"
 )
@@ -101,6 +104,23 @@ var lineBodies = []testdb.Body{
 			_, uuids := b.had(q)
 			assert.Equal(t, []string{fmt.Sprintf("a%d/%d", length, place)}, uuids)
 			place = 0
+		}
+	})},
+	{Name: "a line whose queue has no OrderKey any more", Why: "it stays in order, and a look is as short as before", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
+		b.leave(longLine, func(n int) *message.Message { return stands("a", n) })
+		pool := faults.Open(t, b.db)
+		reads := dialect.For(b.db.Dialect, dialect.Names{Prefix: dialect.DefaultPrefix}).Queue.SelectDue
+		pool.Set(faults.Plan{Before: func(_ context.Context, call string) error {
+			if call == reads {
+				return errors.New("it reads what stands in the line")
+			}
+			return nil
+		}})
+		q := rig.Queue(t, rig.NewStore(t, pool.DB, inbox.Config{}), inbox.QueueConfig{Consumer: consumer})
+		for n := range 3 {
+			taken, uuids := b.had(q)
+			require.Equal(t, []string{fmt.Sprint("a/", n)}, uuids)
+			require.NoError(t, q.Finish(t.Context(), taken...))
 		}
 	})},
 	{Name: "more lines than a look goes through", Why: "each has its turn", Run: func(t *testing.T, db *testdb.DB) {

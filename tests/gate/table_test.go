@@ -17,7 +17,7 @@ import (
 )
 
 func TestConformance(t *testing.T) {
-	testdb.Conformance(t, slices.Concat(tableBodies, gapBodies))
+	testdb.Conformance(t, slices.Concat(tableBodies, gapBodies, forgetBodies))
 }
 
 // must delivers messages that have to be acked.
