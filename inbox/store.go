@@ -23,12 +23,12 @@ import (
 // Store is what the consumers of one service have seen, kept in the service's own
 // database. It is safe for concurrent use. One Store serves all handlers of a process.
 type Store struct {
-	db      *database.DB
-	config  Config
-	dialect *dialect.Dialect
-	log     watermill.LoggerAdapter
-	observe observers
-	debug   bool // someone listens to what is said of each duplicate
+	db        *database.DB
+	config    Config
+	dialect   *dialect.Dialect
+	log       watermill.LoggerAdapter
+	observers observers
+	debug     bool // someone listens to what is said of each duplicate
 
 	turns      turns.Turns // of keys
 	aggregates turns.Turns // of aggregates
@@ -90,7 +90,7 @@ func NewStore(db *sqlx.DB, config Config) (*Store, error) {
 		db:        pool,
 		config:    config,
 		dialect:   pool.Dialect,
-		observe:   newObservers(config.Observers),
+		observers: newObservers(config.Observers),
 		settled:   recent.NewSet(config.SettledKeys, settledTTL),
 		versions:  recent.NewSet(config.SettledKeys, settledTTL),
 		reached:   recent.NewSet(config.SettledKeys, settledTTL),

@@ -2,13 +2,16 @@ package outbox
 
 import (
 	"context"
+	"fmt"
+	"slices"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 )
 
-// RelayEvent is what an observer is told. Fields that do not apply are empty.
-type RelayEvent struct {
+// Event is what an [Observer] is told. Fields that do not apply are empty.
+type Event struct {
+	Kind     Kind
 	Topic    string
 	UUID     string
 	Reason   string
@@ -20,74 +23,103 @@ type RelayEvent struct {
 	Metadata message.Metadata // of the one message that it is about; not to be changed
 }
 
-// RelayObserver is told of decisions, for metrics and traces. A value in
-// [RelayConfig.Observers] implements one or more of the interfaces of one method below.
-// They are called while the relay waits and must be quick. One that panics is logged and counted
-// by [Relay.Panics], and the relay goes on.
-type RelayObserver any
+// Kind is what an [Event] is about. Later releases may add kinds: an observer ignores those that it does not know.
+type Kind uint8
 
-type (
-	// PublishedObserver is told of each call of the publisher whose messages it confirmed.
-	PublishedObserver interface {
-		ObservePublished(ctx context.Context, e RelayEvent)
-	}
-	// AttemptObserver is told of each message that failed and is to be tried again, with or
-	// without an attempt spent.
-	AttemptObserver interface {
-		ObserveAttempt(ctx context.Context, e RelayEvent)
-	}
-	// ParkedObserver is told of each message that was parked.
-	ParkedObserver interface {
-		ObserveParked(ctx context.Context, e RelayEvent)
-	}
-	// OutageObserver is told when nothing gets through, at each probe, and when it is over.
-	OutageObserver interface {
-		ObserveOutage(ctx context.Context, e RelayEvent)
-	}
-	// ShardsObserver is told of how many shards the relay owns, whenever that changes.
-	ShardsObserver interface {
-		ObserveShards(ctx context.Context, e RelayEvent)
-	}
-	// PurgedObserver is told of sent messages deleted after their retention.
-	PurgedObserver interface {
-		ObservePurged(ctx context.Context, e RelayEvent)
-	}
+// The kinds of events.
+const (
+	// KindPublished is each call of the publisher whose messages it confirmed.
+	KindPublished Kind = iota + 1
+
+	// KindAttempt is each message that failed and is to be tried again, with or without an attempt spent.
+	KindAttempt
+
+	// KindParked is each message that was parked.
+	KindParked
+
+	// KindOutage tells when nothing gets through, at each probe, and when it is over.
+	KindOutage
+
+	// KindShards tells how many shards the relay owns, whenever that changes.
+	KindShards
+
+	// KindPurged counts the sent messages that were deleted after their retention.
+	KindPurged
 )
 
-// relayObservers holds each kind in a slice of its own: no event costs a type assertion.
-type relayObservers struct {
-	published []PublishedObserver
-	attempt   []AttemptObserver
-	parked    []ParkedObserver
-	outage    []OutageObserver
-	shards    []ShardsObserver
-	purged    []PurgedObserver
+var kindNames = [...]string{
+	KindPublished: "published",
+	KindAttempt:   "attempt",
+	KindParked:    "parked",
+	KindOutage:    "outage",
+	KindShards:    "shards",
+	KindPurged:    "purged",
 }
 
-func newRelayObservers(all []RelayObserver) (o relayObservers) {
+// String returns what the kind is called, such as "published".
+func (k Kind) String() string {
+	if k == 0 || int(k) >= len(kindNames) {
+		return fmt.Sprintf("Kind(%d)", uint8(k))
+	}
+	return kindNames[k]
+}
+
+// Observer is told of decisions, for metrics and traces. [On] makes one of a function; a type of your own implements
+// [SelectiveObserver] too where it wants some kinds of events only.
+//
+// Observe is called while the relay waits and must be quick. One that panics is logged and counted by [Relay.Panics],
+// and the relay goes on.
+type Observer interface {
+	Observe(ctx context.Context, e Event)
+}
+
+// SelectiveObserver is an [Observer] of some kinds of events. Wants is asked by [NewRelay], not for each event; a panic in
+// it goes on its way.
+type SelectiveObserver interface {
+	Observer
+	Wants(k Kind) bool
+}
+
+// On returns an [Observer] that calls observe for events of the kinds, or of every kind where none is given.
+func On(observe func(ctx context.Context, e Event), kinds ...Kind) Observer {
+	return onKinds{observe, kinds}
+}
+
+type onKinds struct {
+	observe func(ctx context.Context, e Event)
+	kinds   []Kind
+}
+
+func (o onKinds) Observe(ctx context.Context, e Event) { o.observe(ctx, e) }
+
+func (o onKinds) Wants(k Kind) bool { return len(o.kinds) == 0 || slices.Contains(o.kinds, k) }
+
+// observers holds, for each kind, those who want it.
+type observers [len(kindNames)][]Observer
+
+func newObservers(all []Observer) (o observers) {
 	for _, one := range all {
-		o.published = appendIf(o.published, one)
-		o.attempt = appendIf(o.attempt, one)
-		o.parked = appendIf(o.parked, one)
-		o.outage = appendIf(o.outage, one)
-		o.shards = appendIf(o.shards, one)
-		o.purged = appendIf(o.purged, one)
+		if one == nil {
+			continue
+		}
+		wants := func(Kind) bool { return true }
+		if selective, is := one.(SelectiveObserver); is {
+			wants = selective.Wants
+		}
+		for k := KindPublished; int(k) < len(o); k++ {
+			if wants(k) {
+				o[k] = append(o[k], one)
+			}
+		}
 	}
 	return o
 }
 
-// tell tells observers of e, each whatever became of the others.
-func tell[O any](
-	ctx context.Context, r *Relay, observers []O, observe func(O, context.Context, RelayEvent), e RelayEvent,
-) {
-	for _, o := range observers {
-		_ = r.await("an observer", func() error { observe(o, ctx, e); return nil }) // told of
+// tell tells who wants it of e, which is of kind k, each whatever became of the others.
+func (r *Relay) tell(ctx context.Context, k Kind, e Event) {
+	for _, o := range r.observers[k] {
+		told := e // so that it is allocated only where somebody listens
+		told.Kind = k
+		_ = r.await("an observer", func() error { o.Observe(ctx, told); return nil }) // told of
 	}
-}
-
-func appendIf[T any](list []T, one RelayObserver) []T {
-	if t, ok := one.(T); ok {
-		return append(list, t)
-	}
-	return list
 }

@@ -232,7 +232,7 @@ func (p *pump) assign(ctx context.Context, a assignment) {
 	p.dropQueued(func(l *letter) bool { return !p.keeps(l) })
 	maps.DeleteFunc(p.turns, func(key int64, _ *turn) bool { return !a.owns(key) })
 	p.log.Info("outbox: the relay's share changed", watermill.LogFields{"shards": a.size(), "of": a.count})
-	tell(ctx, p.Relay, p.observe.shards, ShardsObserver.ObserveShards, RelayEvent{Count: a.size()})
+	p.tell(ctx, KindShards, Event{Count: a.size()})
 }
 
 // keeps reports whether a letter is of a shard that stays.
