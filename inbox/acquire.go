@@ -102,7 +102,7 @@ func (cl *Claim) acquire() error {
 			return err
 		}
 		if !up {
-			s.observeOutage(d, ErrUnavailable) // no probe
+			d.observe(KindOutage, databaseDown, ErrUnavailable) // no probe
 			return ErrUnavailable
 		}
 		following, err := cl.guarded(pass, next)
@@ -128,7 +128,7 @@ func (cl *Claim) acquire() error {
 			}
 		case kind.Down():
 			_ = s.db.Noticed(err)
-			pass.Tell(func() { s.observeOutage(d, err) })
+			pass.Tell(func() { d.observe(KindOutage, databaseDown, err) })
 			if pass.Down(d.ctx) {
 				d.log().Error("inbox: the database does not serve the inbox, deliveries are held back", database.Explain(err), nil)
 			}

@@ -72,13 +72,11 @@ func (cl *Claim) observeStale() {
 	if s.config.LogDropped {
 		s.logDropped(cl.delivery, "stale version")
 	}
-	if len(s.observe.stale) == 0 && !s.debug {
+	if !s.observers.wanted(KindStale) && !s.debug {
 		return
 	}
 	e := cl.event("stale version")
-	for _, o := range s.observe.stale {
-		o.ObserveStale(cl.ctx, e)
-	}
+	s.observers.tell(cl.ctx, KindStale, e)
 	if s.debug {
 		s.log.Debug("inbox: stale version, handler not run", e.fields())
 	}
@@ -88,16 +86,12 @@ func (cl *Claim) observeHeld() {
 	cl.consumer.tally.held.Add(1)
 	s, e := cl.consumer.store, cl.eventOf(cl.because)
 	s.log.Debug("inbox: message held for its predecessor", e.fields())
-	for _, o := range s.observe.held {
-		o.ObserveHeld(cl.ctx, e)
-	}
+	s.observers.tell(cl.ctx, KindHeld, e)
 }
 
 func (cl *Claim) observeReleased() {
 	s, e := cl.consumer.store, cl.event("released")
 	e.Count = int(cl.released)
 	s.log.Debug("inbox: messages released that waited for this one", e.fields())
-	for _, o := range s.observe.released {
-		o.ObserveReleased(cl.ctx, e)
-	}
+	s.observers.tell(cl.ctx, KindReleased, e)
 }

@@ -92,7 +92,7 @@ func (c *Consumer) claim(msg *message.Message, v *visit) (*Claim, error) {
 	c.warnUnguarded(d)
 	if !v.told {
 		v.told = true
-		s.observeReceived(d)
+		d.observe(KindReceived, "received", nil)
 	}
 	if kept, err := cl.keepKeyless(); kept {
 		return cl, nil

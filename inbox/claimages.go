@@ -27,10 +27,7 @@ func (a *claimAges) add(age int64) {
 }
 
 func (s *Store) observeClaims(ctx context.Context, c stored.Consumer, ages claimAges) {
-	for _, o := range s.observe.claims {
-		for i, n := range ages {
-			e := Event{Consumer: string(c.Name), Epoch: c.Epoch, Reason: ageLimits[i].reason, Count: n}
-			s.survive(ctx, func(ctx context.Context) { o.ObserveClaims(ctx, e) })
-		}
+	for i, n := range ages {
+		s.tellApart(ctx, KindClaims, Event{Consumer: string(c.Name), Epoch: c.Epoch, Reason: ageLimits[i].reason, Count: n})
 	}
 }

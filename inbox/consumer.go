@@ -32,7 +32,7 @@ const (
 	CollisionPark
 	// CollisionDrop acks the newcomer as a duplicate. It is counted.
 	CollisionDrop
-	// CollisionFail returns ErrCollision, of which FailedObserver is told.
+	// CollisionFail returns ErrCollision, and tells observers of it as KindFailed.
 	CollisionFail
 )
 

@@ -124,9 +124,7 @@ func (cl *Claim) reopen(ctx context.Context, tx *sqlx.Tx, cause error) error {
 func (cl *Claim) observeEnded(what string) {
 	s, e := cl.consumer.store, cl.event(what)
 	s.log.Error("inbox: a transaction was ended that is not the handler's to end", ErrTxEndedByHandler, e.fields())
-	for _, o := range s.observe.endedTx {
-		o.ObserveEndedTx(cl.ctx, e)
-	}
+	s.observers.tell(cl.ctx, KindEndedTx, e)
 }
 
 // lateness says so where the cause of an error is that Timeout ran out.

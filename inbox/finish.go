@@ -185,9 +185,7 @@ func (cl *Claim) approve(produced []*message.Message) error {
 
 // forgot counts a success without the transaction, and warns once per consumer.
 func (cl *Claim) forgot() {
-	for _, o := range cl.consumer.store.observe.forgottenTx {
-		o.ObserveForgottenTx(cl.ctx, cl.event("transaction not used"))
-	}
+	cl.observe(KindForgottenTx, "transaction not used", nil)
 	cl.consumer.warnedForgotten.Do(func() {
 		cl.log().Info("inbox: the handler succeeded without taking its transaction: use inbox.Tx, or exclude it with Skip; said once per consumer", nil)
 	})
@@ -288,14 +286,12 @@ func (cl *Claim) succeed(produced []*message.Message, early bool) {
 	cl.tellRan()
 	tally := cl.consumer.tally
 	tally.ran(&tally.completed, cl.began)
-	if len(s.observe.completed) == 0 && !s.debug {
+	if !s.observers.wanted(KindCompleted) && !s.debug {
 		return
 	}
 	e := cl.event("completed")
 	e.Duration = time.Since(cl.began)
-	for _, o := range s.observe.completed {
-		o.ObserveCompleted(cl.ctx, e)
-	}
+	s.observers.tell(cl.ctx, KindCompleted, e)
 	if s.debug {
 		s.log.Trace("inbox: message handled", e.fields())
 	}
@@ -360,14 +356,12 @@ func (cl *Claim) observeFailed(cause error) {
 	tally := cl.consumer.tally
 	tally.ran(&tally.failed, cl.began)
 	s := cl.consumer.store
-	if len(s.observe.failed) == 0 && !s.debug {
+	if !s.observers.wanted(KindFailed) && !s.debug {
 		return
 	}
 	e := cl.event(cl.failure(cause))
 	e.Err, e.Duration = cause, time.Since(cl.began)
-	for _, o := range s.observe.failed {
-		o.ObserveFailed(cl.ctx, e)
-	}
+	s.observers.tell(cl.ctx, KindFailed, e)
 	if s.debug {
 		s.log.Debug("inbox: handler failed, its work was rolled back", e.fields())
 	}

@@ -100,10 +100,7 @@ func (j *janitor) purge(ctx context.Context) (int, error) {
 	if ctx.Err() != nil {
 		return n, err
 	}
-	e := Event{Reason: "retention", Count: n, Err: err, Duration: time.Since(began)}
-	for _, o := range j.store.observe.purged {
-		j.store.survive(ctx, func(ctx context.Context) { o.ObservePurged(ctx, e) })
-	}
+	j.store.tellApart(ctx, KindPurged, Event{Reason: "retention", Count: n, Err: err, Duration: time.Since(began)})
 	return n, err
 }
 

@@ -151,7 +151,7 @@ func (cl *Claim) keepBy(keep func(context.Context, why) (bool, error), because w
 	s, d := cl.consumer.store, cl.delivery
 	pass, up := s.outage.Enter(d.ctx)
 	if !up {
-		s.observeOutage(d, ErrUnavailable)
+		d.observe(KindOutage, databaseDown, ErrUnavailable)
 		return false, ErrUnavailable
 	}
 	returned := false
@@ -170,7 +170,7 @@ func (cl *Claim) keepBy(keep func(context.Context, why) (bool, error), because w
 	}
 	switch {
 	case saysOf(err).Down():
-		s.observeOutage(d, err)
+		d.observe(KindOutage, databaseDown, err)
 		if pass.Down(d.ctx) {
 			d.log().Error("inbox: the database does not serve the inbox, deliveries are held back", database.Explain(err), nil)
 		}
@@ -314,14 +314,7 @@ func (l *Lease) notIdentified(err error) {
 		l.interrupted(err)
 		return
 	}
-	leases := l.consumer.leases
-	if len(leases.observe.failed) > 0 {
-		e := l.event(ReasonNoKey)
-		e.Err = err
-		for _, o := range leases.observe.failed {
-			o.ObserveFailed(l.ctx, e)
-		}
-	}
+	l.observe(KindFailed, ReasonNoKey, err)
 	if a := deliveredBy(l.ctx); a != nil {
 		a.failed(l.ctx, err)
 		return

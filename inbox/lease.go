@@ -90,7 +90,7 @@ func (c *LeaseConsumer) Acquire(msg *message.Message) (*Lease, error) {
 			l.leave()
 		}
 	}()
-	l.observeReceived()
+	l.observe(KindReceived, "received", nil)
 	if _, is := replayed(msg); is && c.config.OnReplay == ReplayRefuse {
 		l.observeReplayed(replayRefused)
 		return l, nil
@@ -223,7 +223,7 @@ func (l *Lease) ask() (LeaseState, error) {
 		return LeaseState{}, err
 	}
 	if !up {
-		l.observeOutage(ErrUnavailable)
+		l.observe(KindOutage, leasesDown, ErrUnavailable)
 		return LeaseState{}, ErrUnavailable
 	}
 	l.began = time.Now()
@@ -246,7 +246,7 @@ func (l *Lease) ask() (LeaseState, error) {
 		}
 		return state, nil
 	case errors.Is(err, ErrUnavailable):
-		pass.Tell(func() { l.observeOutage(err) })
+		pass.Tell(func() { l.observe(KindOutage, leasesDown, err) })
 		if pass.Down(l.ctx) {
 			l.log().Error("inbox: the store of the leases does not answer, deliveries are held back", err, nil)
 		}
@@ -267,40 +267,29 @@ func (l *Lease) start() {
 func (l *Lease) duplicate(reason string) {
 	leases := l.consumer.leases
 	l.observeReplayed(replayDuplicate)
-	if len(leases.observe.duplicate) == 0 && !leases.debug {
+	if !leases.observers.wanted(KindDuplicate) && !leases.debug {
 		return
 	}
 	e := l.event(reason)
-	for _, o := range leases.observe.duplicate {
-		o.ObserveDuplicate(l.ctx, e)
-	}
+	leases.observers.tell(l.ctx, KindDuplicate, e)
 	if leases.debug {
 		leases.log.Debug("inbox: duplicate, handler not run", e.fields())
 	}
 }
 
-func (l *Lease) observeReceived() {
-	if len(l.consumer.leases.observe.received) == 0 {
-		return
-	}
-	e := l.event("received")
-	for _, o := range l.consumer.leases.observe.received {
-		o.ObserveReceived(l.ctx, e)
+// observe tells of l, and why.
+func (l *Lease) observe(k Kind, reason string, err error) {
+	if all := &l.consumer.leases.observers; all.wanted(k) {
+		e := l.event(reason)
+		e.Err = err
+		all.tell(l.ctx, k, e)
 	}
 }
 
 // observeReplayed tells what became of a message, if it was replayed.
 func (l *Lease) observeReplayed(reason string) {
 	if _, is := replayed(l.msg); is {
-		l.consumer.leases.observe.tellReplayed(l.ctx, l.log(), l.event(reason))
-	}
-}
-
-func (l *Lease) observeOutage(err error) {
-	for _, o := range l.consumer.leases.observe.outage {
-		e := l.event("store of leases down")
-		e.Err = err
-		o.ObserveOutage(l.ctx, e)
+		l.consumer.leases.observers.tellReplayed(l.ctx, l.log(), l.event(reason))
 	}
 }
 

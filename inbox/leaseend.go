@@ -94,12 +94,10 @@ func (l *Lease) confirm() error {
 // succeed lets go of everything once the key is kept.
 func (l *Lease) succeed() {
 	l.letGo(true)
-	if leases := l.consumer.leases; len(leases.observe.completed) > 0 || leases.debug {
+	if leases := l.consumer.leases; leases.observers.wanted(KindCompleted) || leases.debug {
 		e := l.event("confirmed")
 		e.Duration = time.Since(l.began)
-		for _, o := range leases.observe.completed {
-			o.ObserveCompleted(l.ctx, e)
-		}
+		leases.observers.tell(l.ctx, KindCompleted, e)
 		if leases.debug {
 			leases.log.Trace("inbox: message handled", e.fields())
 		}
@@ -131,10 +129,10 @@ func (l *Lease) doubt(cause error) error {
 		cause = fmt.Errorf("the handler succeeded, but this could not be recorded, so it may run again: %w", cause)
 	}
 	l.log().Error("inbox: possible double effect", cause, nil)
-	for _, o := range l.consumer.leases.observe.doubled {
+	if all := &l.consumer.leases.observers; all.wanted(KindDoubleEffect) {
 		e := l.event(ReasonNotConfirmed)
 		e.Err, e.Duration = cause, time.Since(l.began)
-		o.ObserveDoubleEffect(l.ctx, e)
+		all.tell(l.ctx, KindDoubleEffect, e)
 	}
 	return l.end(cause)
 }
@@ -163,12 +161,10 @@ func (l *Lease) end(cause error) error {
 	if a := deliveredBy(l.ctx); a != nil {
 		a.failed(l.ctx, undecodable(l.msg, cause))
 	}
-	if leases := l.consumer.leases; len(leases.observe.failed) > 0 || leases.debug {
+	if leases := l.consumer.leases; leases.observers.wanted(KindFailed) || leases.debug {
 		e := l.event(reasonOf(cause))
 		e.Err, e.Duration = cause, time.Since(l.began)
-		for _, o := range leases.observe.failed {
-			o.ObserveFailed(l.ctx, e)
-		}
+		leases.observers.tell(l.ctx, KindFailed, e)
 		if leases.debug {
 			leases.log.Debug("inbox: handler failed, its lease was released", e.fields())
 		}

@@ -73,20 +73,13 @@ type LeaseExtender interface {
 	Extend(ctx context.Context, key LeaseKey, token int64, lease time.Duration) error
 }
 
-// DoubleEffectObserver is told of each handler run that succeeded although its key could
-// not be confirmed: a copy of the message may have been handled as well, or will be. It is also
-// told of each [Step] that may have been done twice, with [ReasonDuplicateStep].
-type DoubleEffectObserver interface {
-	ObserveDoubleEffect(ctx context.Context, e Event)
-}
-
 // LeasesConfig is how [Leases] report. The zero value is silent.
 type LeasesConfig struct {
 	// Logger hears what a person must know. What it panics with is not said. Defaults to none.
 	Logger watermill.LoggerAdapter
 
-	// Observers are told of decisions: see [CompletedObserver], [FailedObserver],
-	// [DuplicateObserver], [ReplayedObserver], [OutageObserver], [DoubleEffectObserver] and [EvictedObserver].
+	// Observers are told of decisions: [KindReceived], [KindCompleted], [KindFailed], [KindDuplicate],
+	// [KindReplayed], [KindOutage], [KindDoubleEffect] and [KindEvicted].
 	Observers []Observer
 }
 
@@ -94,12 +87,12 @@ type LeasesConfig struct {
 // They are safe for concurrent use; one value serves all handlers of a process, and lets
 // the copies of a message in this process wait for each other without asking the store.
 type Leases struct {
-	store    LeaseStore
-	extender LeaseExtender // nil if the store has none
-	log      watermill.LoggerAdapter
-	observe  observers
-	owner    *Store // of the tables; nil for other stores
-	debug    bool   // someone listens to what is said of each duplicate
+	store     LeaseStore
+	extender  LeaseExtender // nil if the store has none
+	log       watermill.LoggerAdapter
+	observers observers
+	owner     *Store // of the tables; nil for other stores
+	debug     bool   // someone listens to what is said of each duplicate
 
 	turns  turns.Turns
 	outage outage.Breaker
@@ -120,7 +113,7 @@ func NewLeases(store LeaseStore, config LeasesConfig) *Leases {
 		extender:  extender,
 		log:       steady.Logger(config.Logger, nil),
 		debug:     !silent,
-		observe:   newObservers(config.Observers),
+		observers: newObservers(config.Observers),
 		consumers: make(map[stored.Name]*LeaseConsumer),
 	}
 }

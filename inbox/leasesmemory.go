@@ -31,17 +31,11 @@ type MemoryLeasesConfig struct {
 	Observers []Observer
 }
 
-// EvictedObserver is told of each confirmed key that [NewMemoryLeases] forgot before its
-// retention was over. A panic frees the key that was to be taken, and goes on its way.
-type EvictedObserver interface {
-	ObserveEvicted(ctx context.Context, e Event)
-}
-
 // NewMemoryLeases returns leases kept in the memory of this process: it alone knows them,
 // and forgets them when it ends. They start no goroutine.
 //
 // When Limit is reached, the confirmed key whose retention ends first is forgotten, which
-// is logged once and counted by [EvictedObserver]: a copy of its message that comes later
+// is logged once and told as [KindEvicted]: a copy of its message that comes later
 // than some Limit others is handled again. Refusing messages instead would stop the
 // consumer until retentions end, to prevent what a restart of the process does anyway. A
 // key in flight is never forgotten; where those alone reach Limit, messages are refused.
@@ -56,11 +50,11 @@ func NewMemoryLeases(config MemoryLeasesConfig) (*Leases, error) {
 		config.Logger = watermill.NopLogger{}
 	}
 	m := &memoryLeases{
-		born:    time.Now(),
-		seed:    maphash.MakeSeed(),
-		numbers: make(map[stored.Name]uint32),
-		log:     steady.Logger(config.Logger, nil),
-		evicted: only[EvictedObserver](config.Observers),
+		born:      time.Now(),
+		seed:      maphash.MakeSeed(),
+		numbers:   make(map[stored.Name]uint32),
+		log:       steady.Logger(config.Logger, nil),
+		observers: newObservers(config.Observers),
 	}
 	const shards, perShard = 64, 256 // fewer keys are not worth spreading
 	m.shards = make([]memoryShard, 1)
@@ -77,12 +71,12 @@ func NewMemoryLeases(config MemoryLeasesConfig) (*Leases, error) {
 // memoryLeases is a [LeaseStore]. Its times are nanoseconds since it was born, by the
 // clock that nobody can set.
 type memoryLeases struct {
-	born    time.Time
-	seed    maphash.Seed
-	shards  []memoryShard // a power of two
-	log     watermill.LoggerAdapter
-	evicted []EvictedObserver
-	warned  sync.Once
+	born      time.Time
+	seed      maphash.Seed
+	shards    []memoryShard // a power of two
+	log       watermill.LoggerAdapter
+	observers observers
+	warned    sync.Once
 
 	mu      sync.RWMutex
 	numbers map[stored.Name]uint32
@@ -214,9 +208,7 @@ func (m *memoryLeases) observeEvicted(ctx context.Context, n int) {
 	m.warned.Do(func() {
 		m.log.Error("inbox: keys were forgotten before their retention was over; said once", errEvicted, nil)
 	})
-	for _, o := range m.evicted {
-		o.ObserveEvicted(ctx, Event{Reason: "memory full", Count: n})
-	}
+	m.observers.tell(ctx, KindEvicted, Event{Reason: "memory full", Count: n})
 }
 
 // makeRoom lets one more key in, if it can, and counts the keys that were forgotten before

@@ -136,11 +136,7 @@ func (cl *Claim) collision() (next step, err error) {
 		cl.answer = ReasonCollisionDropped
 		return done, nil
 	case CollisionFail:
-		e := d.event(ReasonCollision)
-		e.Err = ErrCollision
-		for _, o := range s.observe.failed {
-			o.ObserveFailed(d.ctx, e)
-		}
+		d.observe(KindFailed, ReasonCollision, ErrCollision)
 		return 0, ErrCollision
 	default:
 		d.collide()
@@ -159,13 +155,11 @@ func (cl *Claim) duplicate() {
 	if s.config.LogDropped {
 		s.logDropped(d, cl.answer)
 	}
-	if len(s.observe.duplicate) == 0 && !s.debug {
+	if !s.observers.wanted(KindDuplicate) && !s.debug {
 		return
 	}
 	e := d.event(cl.answer)
-	for _, o := range s.observe.duplicate {
-		o.ObserveDuplicate(d.ctx, e)
-	}
+	s.observers.tell(d.ctx, KindDuplicate, e)
 	if s.debug {
 		s.log.Debug("inbox: duplicate, handler not run", e.fields())
 	}
@@ -174,9 +168,7 @@ func (cl *Claim) duplicate() {
 // observeCollision tells of a message with the key, but not the payload, of another one.
 func (s *Store) observeCollision(ctx context.Context, e Event) {
 	s.log.Info("inbox: collision of two messages", e.fields())
-	for _, o := range s.observe.collision {
-		o.ObserveCollision(ctx, e)
-	}
+	s.observers.tell(ctx, KindCollision, e)
 }
 
 // observeParked tells of a message that waits for an operator.
@@ -185,7 +177,5 @@ func (s *Store) observeParked(ctx context.Context, e Event) {
 	about := e
 	about.Err = nil // the line says it already
 	s.log.Error("inbox: message parked for an operator", e.Err, about.fields())
-	for _, o := range s.observe.parked {
-		o.ObserveParked(ctx, e)
-	}
+	s.observers.tell(ctx, KindParked, e)
 }

@@ -2,13 +2,15 @@ package inbox
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 )
 
-// Event is what an observer is told. Fields that do not apply are empty.
+// Event is what an [Observer] is told. Fields that do not apply are empty.
 type Event struct {
+	Kind      Kind
 	Consumer  string
 	Epoch     int
 	MessageID string // the key, readable
@@ -24,181 +26,87 @@ type Event struct {
 	Replay    string           // what a replayed message says of its replay
 }
 
-// Observer is told of decisions, for metrics and traces. A value in [Config.Observers]
-// implements one or more of the interfaces of one method below. They are called in the
-// delivery's goroutine and must be quick. A panic there goes on its way once the delivery holds
-// nothing any more; in a queue, the background work and a heartbeat it is logged, and counted by
-// [Store.Panics].
-type Observer any
-
-type (
-	// ReceivedObserver is told of each delivery that a consumer takes up, before it knows
-	// whether the message was handled.
-	ReceivedObserver interface {
-		ObserveReceived(ctx context.Context, e Event)
-	}
-	// CompletedObserver is told of each handler run whose transaction was committed.
-	CompletedObserver interface {
-		ObserveCompleted(ctx context.Context, e Event)
-	}
-	// FailedObserver is told of each handler run that was rolled back, and why; and, with [ReasonCollision] and no
-	// Duration, of each message that [CollisionFail] refuses.
-	FailedObserver interface {
-		ObserveFailed(ctx context.Context, e Event)
-	}
-	// RetriedObserver is told of each stored message that is to be tried again, why, and after
-	// how many attempts.
-	RetriedObserver interface {
-		ObserveRetried(ctx context.Context, e Event)
-	}
-	// ReclaimedObserver is told how many stored messages were taken over from somebody whose
-	// lease lapsed: a process ended, or froze.
-	ReclaimedObserver interface {
-		ObserveReclaimed(ctx context.Context, e Event)
-	}
-	// DuplicateObserver is told of each copy that was answered without the handler; the
-	// reason says how it was known.
-	DuplicateObserver interface {
-		ObserveDuplicate(ctx context.Context, e Event)
-	}
-	// CollisionObserver is told of each message with the key but not the payload of another.
-	CollisionObserver interface {
-		ObserveCollision(ctx context.Context, e Event)
-	}
-	// ParkedObserver is told of each message stored for an operator, parked or failed
-	// terminally, and why.
-	ParkedObserver interface {
-		ObserveParked(ctx context.Context, e Event)
-	}
-	// StaleObserver is told of each message whose version its aggregate is past.
-	StaleObserver interface {
-		ObserveStale(ctx context.Context, e Event)
-	}
-	// GapObserver is told each time a message arrives before its predecessor was applied, with [GapLatest] too.
-	GapObserver interface {
-		ObserveGap(ctx context.Context, e Event)
-	}
-	// HeldObserver is told of each message stored until its predecessor is applied.
-	HeldObserver interface {
-		ObserveHeld(ctx context.Context, e Event)
-	}
-	// ReleasedObserver is told how many messages were released by one that was applied.
-	ReleasedObserver interface {
-		ObserveReleased(ctx context.Context, e Event)
-	}
-	// ForgottenTxObserver is told of each success that made no use of its transaction.
-	ForgottenTxObserver interface {
-		ObserveForgottenTx(ctx context.Context, e Event)
-	}
-	// EndedTxObserver is told of each handler that ended the transaction itself.
-	EndedTxObserver interface {
-		ObserveEndedTx(ctx context.Context, e Event)
-	}
-	// SettledObserver is told of produced messages known to be with the broker.
-	SettledObserver interface {
-		ObserveSettled(ctx context.Context, e Event)
-	}
-	// ContentionObserver is told of each deadlock or lock wait that was retried unseen.
-	ContentionObserver interface {
-		ObserveContention(ctx context.Context, e Event)
-	}
-	// OutageObserver is told of each delivery that found the database down.
-	OutageObserver interface {
-		ObserveOutage(ctx context.Context, e Event)
-	}
-	// ReplayedObserver is told what became of each replayed message: "ran", "refused", "duplicate",
-	// "ran although refused" where [ReplayRefuse] holds and an operator wanted it,
-	// "queued" where it had failed before and is tried again by its queue,
-	// or "suppressed" with the Count of messages that were not sent and steps that were not done; or "stale version", "held" or
-	// "parked", of which other observers are told as well. A run that failed comes again.
-	ReplayedObserver interface {
-		ObserveReplayed(ctx context.Context, e Event)
-	}
-	// PurgedObserver is told of each run of the janitor: how many claims it deleted, and what
-	// failed.
-	PurgedObserver interface {
-		ObservePurged(ctx context.Context, e Event)
-	}
-	// ClaimsObserver is told, when the janitor has walked all completed claims of a consumer, how
-	// many of them are how old: once for each age. A consumer that keeps for ever is not walked.
-	ClaimsObserver interface {
-		ObserveClaims(ctx context.Context, e Event)
-	}
-)
-
-// observers holds each kind in a slice of its own: no event costs a type assertion.
-type observers struct {
-	received    []ReceivedObserver
-	completed   []CompletedObserver
-	failed      []FailedObserver
-	retried     []RetriedObserver
-	reclaimed   []ReclaimedObserver
-	duplicate   []DuplicateObserver
-	collision   []CollisionObserver
-	parked      []ParkedObserver
-	stale       []StaleObserver
-	gap         []GapObserver
-	held        []HeldObserver
-	released    []ReleasedObserver
-	forgottenTx []ForgottenTxObserver
-	endedTx     []EndedTxObserver
-	settled     []SettledObserver
-	contention  []ContentionObserver
-	outage      []OutageObserver
-	replayed    []ReplayedObserver
-	purged      []PurgedObserver
-	doubled     []DoubleEffectObserver
-	claims      []ClaimsObserver
+// Observer is told of decisions, for metrics and traces. [On] makes one of a function; a type of your own implements
+// [SelectiveObserver] too where it wants some kinds of events only.
+//
+// Observe is called in the delivery's goroutine and must be quick. A panic there goes on its way once the delivery holds
+// nothing any more; in a queue, the background work and a heartbeat it is logged, and counted by [Store.Panics].
+type Observer interface {
+	Observe(ctx context.Context, e Event)
 }
 
-func newObservers(all []Observer) observers {
-	return observers{
-		received:    only[ReceivedObserver](all),
-		completed:   only[CompletedObserver](all),
-		failed:      only[FailedObserver](all),
-		retried:     only[RetriedObserver](all),
-		reclaimed:   only[ReclaimedObserver](all),
-		duplicate:   only[DuplicateObserver](all),
-		collision:   only[CollisionObserver](all),
-		parked:      only[ParkedObserver](all),
-		stale:       only[StaleObserver](all),
-		gap:         only[GapObserver](all),
-		held:        only[HeldObserver](all),
-		released:    only[ReleasedObserver](all),
-		forgottenTx: only[ForgottenTxObserver](all),
-		endedTx:     only[EndedTxObserver](all),
-		settled:     only[SettledObserver](all),
-		contention:  only[ContentionObserver](all),
-		outage:      only[OutageObserver](all),
-		replayed:    only[ReplayedObserver](all),
-		purged:      only[PurgedObserver](all),
-		doubled:     only[DoubleEffectObserver](all),
-		claims:      only[ClaimsObserver](all),
-	}
+// SelectiveObserver is an [Observer] of some kinds of events. Wants is asked when the Store or the Leases are made, not for
+// each event; a panic in it goes on its way. An event that no observer wants costs nothing.
+type SelectiveObserver interface {
+	Observer
+	Wants(k Kind) bool
 }
 
-func only[T any](all []Observer) []T {
-	var list []T
-	for _, o := range all {
-		if t, ok := o.(T); ok {
-			list = append(list, t)
+// On returns an [Observer] that calls observe for events of the kinds, or of every kind where none is given.
+func On(observe func(ctx context.Context, e Event), kinds ...Kind) Observer {
+	return onKinds{observe, kinds}
+}
+
+type onKinds struct {
+	observe func(ctx context.Context, e Event)
+	kinds   []Kind
+}
+
+func (o onKinds) Observe(ctx context.Context, e Event) { o.observe(ctx, e) }
+
+func (o onKinds) Wants(k Kind) bool { return len(o.kinds) == 0 || slices.Contains(o.kinds, k) }
+
+// observers holds, for each kind, those who want it: no event is made that nobody wants.
+type observers [len(kindNames)][]Observer
+
+func newObservers(all []Observer) (o observers) {
+	for _, one := range all {
+		if one == nil {
+			continue
+		}
+		wants := func(Kind) bool { return true }
+		if selective, is := one.(SelectiveObserver); is {
+			wants = selective.Wants
+		}
+		for k := KindReceived; int(k) < len(o); k++ {
+			if wants(k) {
+				o[k] = append(o[k], one)
+			}
 		}
 	}
-	return list
+	return o
 }
 
-func (s *Store) observeReceived(d *delivery) {
-	if len(s.observe.received) == 0 {
-		return
+func (o *observers) wanted(k Kind) bool { return len(o[k]) > 0 }
+
+// tell tells who wants it of e, which is of kind k.
+func (o *observers) tell(ctx context.Context, k Kind, e Event) {
+	e.Kind = k
+	for _, one := range o[k] {
+		one.Observe(ctx, e)
 	}
-	e := d.event("received")
-	for _, o := range s.observe.received {
-		o.ObserveReceived(d.ctx, e)
+}
+
+// observe tells of d, and why.
+func (d *delivery) observe(k Kind, reason string, err error) {
+	if all := &d.consumer.store.observers; all.wanted(k) {
+		e := d.event(reason)
+		e.Err = err
+		all.tell(d.ctx, k, e)
+	}
+}
+
+// tellApart tells of e in the background: an observer that panics keeps nothing from the others.
+func (s *Store) tellApart(ctx context.Context, k Kind, e Event) {
+	for _, o := range s.observers[k] {
+		told := e // so that it is allocated only where somebody listens
+		told.Kind = k
+		s.survive(ctx, func(ctx context.Context) { o.Observe(ctx, told) })
 	}
 }
 
 func (s *Store) observeContention(d *delivery, err error) {
-	if len(s.observe.contention) == 0 && !s.debug {
+	if !s.observers.wanted(KindContention) && !s.debug {
 		return
 	}
 	e := d.event("retried")
@@ -207,34 +115,19 @@ func (s *Store) observeContention(d *delivery, err error) {
 }
 
 func (s *Store) tellContention(ctx context.Context, e Event) {
-	for _, o := range s.observe.contention {
-		o.ObserveContention(ctx, e)
-	}
+	s.observers.tell(ctx, KindContention, e)
 	if s.debug {
 		s.log.Debug("inbox: deadlock or lock wait, tried again", e.fields())
 	}
 }
 
-func (s *Store) observeOutage(d *delivery, err error) {
-	if len(s.observe.outage) == 0 {
-		return
-	}
-	e := d.event("database down")
-	e.Err = err
-	for _, o := range s.observe.outage {
-		o.ObserveOutage(d.ctx, e)
-	}
-}
-
 func (s *Store) observeGap(d *delivery, gap error) {
-	if len(s.observe.gap) == 0 && !s.debug {
+	if !s.observers.wanted(KindGap) && !s.debug {
 		return
 	}
 	e := d.event(ReasonGap)
 	e.Err = gap
-	for _, o := range s.observe.gap {
-		o.ObserveGap(d.ctx, e)
-	}
+	s.observers.tell(d.ctx, KindGap, e)
 	if s.debug {
 		s.log.Debug("inbox: a message came before its predecessor", e.fields())
 	}

@@ -68,9 +68,7 @@ func (f fate) err() error {
 
 // observeRetried tells of a message that is to be tried again from the table.
 func (s *Store) observeRetried(ctx context.Context, e Event, delay time.Duration) {
-	for _, o := range s.observe.retried {
-		o.ObserveRetried(ctx, e)
-	}
+	s.observers.tell(ctx, KindRetried, e)
 	if s.debug {
 		s.log.Debug("inbox: a stored message is tried again later",
 			e.fields().Add(watermill.LogFields{"again_in": delay.String()}))
@@ -94,7 +92,8 @@ func (q *Queue) observeReclaimed(ctx context.Context, leased []*Leased) {
 	if e.Count == 0 {
 		return
 	}
-	for _, o := range q.store.observe.reclaimed {
-		q.Call(func() { o.ObserveReclaimed(ctx, e) })
+	e.Kind = KindReclaimed
+	for _, o := range q.store.observers[e.Kind] {
+		q.Call(func() { o.Observe(ctx, e) })
 	}
 }

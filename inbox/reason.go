@@ -7,7 +7,7 @@ import (
 	"github.com/millrace-go/millrace/internal/dialect"
 )
 
-// Why a run failed, in [Event.Reason] of [FailedObserver] and [RetriedObserver].
+// Why a run failed, in [Event.Reason] of [KindFailed] and [KindRetried].
 const (
 	ReasonError       = "handler error"
 	ReasonPanic       = "panic"
@@ -29,7 +29,7 @@ const (
 )
 
 // Why a message is parked, or why it is failed terminally, in [Event.Reason] of
-// [ParkedObserver], beside [ReasonTerminal], [ReasonUnknownType] and [ReasonPayload].
+// [KindParked], beside [ReasonTerminal], [ReasonUnknownType] and [ReasonPayload].
 const (
 	ReasonCollision   = "collision" // it has the key, but not the payload, of another one
 	ReasonTooOld      = "too old"   // it may have been handled and forgotten
@@ -43,7 +43,7 @@ const (
 	ReasonNoKey       = "no key"   // it has none, or what it is compared or ordered by cannot be found
 )
 
-// How a copy was known, in [Event.Reason] of [DuplicateObserver]. A copy of an open message
+// How a copy was known, in [Event.Reason] of [KindDuplicate]. A copy of an open message
 // has "stored as " and the name of its state.
 const (
 	ReasonSettled          = "settled"   // from memory
@@ -54,18 +54,24 @@ const (
 	ReasonCollisionDropped = "collision dropped"
 )
 
-// What may have happened twice, in [Event.Reason] of [DoubleEffectObserver].
+// What may have happened twice, in [Event.Reason] of [KindDoubleEffect].
 const (
 	ReasonNotConfirmed  = "not confirmed"         // a run of a handler
 	ReasonDuplicateStep = "side-effect duplicate" // a step
 )
 
-// How old claims are, in [Event.Reason] of [ClaimsObserver].
+// How old claims are, in [Event.Reason] of [KindClaims].
 const (
 	ReasonHour  = "1h" // at most
 	ReasonDay   = "1d" // at most, and above an hour
 	ReasonWeek  = "7d" // at most, and above a day
 	ReasonOlder = "older"
+)
+
+// What does not answer, in [Event.Reason] of [KindOutage].
+const (
+	databaseDown = "database down"
+	leasesDown   = "store of leases down"
 )
 
 // ErrUnknownType says that no handler knows the event type of a message.

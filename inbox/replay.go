@@ -184,7 +184,7 @@ func (d *delivery) observeReplayed(reason string, count int) {
 	}
 	e := d.event(reason)
 	e.Count = count
-	d.consumer.store.observe.tellReplayed(d.ctx, d.consumer.store.log, e)
+	d.consumer.store.observers.tellReplayed(d.ctx, d.consumer.store.log, e)
 }
 
 // tellReplayed tells what became of a replayed message. Duplicates are most of a replay, so
@@ -195,7 +195,5 @@ func (o *observers) tellReplayed(ctx context.Context, log watermill.LoggerAdapte
 		say = log.Debug
 	}
 	say("inbox: a replayed message came", e.fields())
-	for _, r := range o.replayed {
-		r.ObserveReplayed(ctx, e)
-	}
+	o.tell(ctx, KindReplayed, e)
 }

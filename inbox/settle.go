@@ -102,8 +102,8 @@ func (s *Store) settle(ctx context.Context) error {
 		acked = acked[len(now):]
 		for _, cl := range now {
 			cl.remember()
-			for _, o := range s.observe.settled {
-				s.survive(cl.ctx, func(ctx context.Context) { o.ObserveSettled(ctx, cl.event("acked")) }) //nolint:contextcheck // of the delivery
+			if s.observers.wanted(KindSettled) {
+				s.survive(cl.ctx, func(ctx context.Context) { s.tellApart(ctx, KindSettled, cl.event("acked")) }) //nolint:contextcheck // of the delivery
 			}
 		}
 		if s.debug {

@@ -144,9 +144,7 @@ func (r *stepRun) doubled(ctx context.Context, cause error) {
 	e := r.of.event(ReasonDuplicateStep)
 	r.log().Error("inbox: side-effect duplicate: a step may have been done twice", cause, nil)
 	e.Err = fmt.Errorf("step %q: %w", r.step.Name, cause)
-	for _, o := range r.store.observe.doubled {
-		o.ObserveDoubleEffect(ctx, e)
-	}
+	r.store.observers.tell(ctx, KindDoubleEffect, e)
 }
 
 func (r *stepRun) log() watermill.LoggerAdapter {

@@ -24,13 +24,13 @@ import (
 // Store is what the consumers of one service have seen, kept in the service's own
 // database. It is safe for concurrent use. One Store serves all handlers of a process.
 type Store struct {
-	db      *database.DB
-	rows    stored.Rows
-	config  Config
-	dialect *dialect.Dialect
-	log     watermill.LoggerAdapter
-	observe observers
-	debug   bool // someone listens to what is said of each duplicate
+	db        *database.DB
+	rows      stored.Rows
+	config    Config
+	dialect   *dialect.Dialect
+	log       watermill.LoggerAdapter
+	observers observers
+	debug     bool // someone listens to what is said of each duplicate
 
 	turns      turns.Turns // of keys
 	aggregates turns.Turns // of aggregates
@@ -92,7 +92,7 @@ func NewStore(db *sqlx.DB, config Config) (*Store, error) {
 		rows:      stored.Rows{DB: pool, Namespace: config.Namespace},
 		config:    config,
 		dialect:   pool.Dialect,
-		observe:   newObservers(config.Observers),
+		observers: newObservers(config.Observers),
 		settled:   recent.NewSet(config.SettledKeys, settledTTL),
 		versions:  recent.NewSet(config.SettledKeys, settledTTL),
 		reached:   recent.NewSet(config.SettledKeys, settledTTL),

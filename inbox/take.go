@@ -290,6 +290,6 @@ func (l *Leased) isCopy(of claimHash) bool {
 func (q *Queue) observeClosed(ctx context.Context, l *Leased) {
 	e := l.event(fate{why: why{reason: replayDuplicate}})
 	if _, is := e.Metadata[ReplayField]; is {
-		q.Call(func() { q.store.observe.tellReplayed(ctx, q.store.log, e) })
+		q.Call(func() { q.store.observers.tellReplayed(ctx, q.store.log, e) })
 	}
 }

@@ -3,8 +3,8 @@ package metrics_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"path/filepath"
-	"reflect"
 	"strings"
 	"testing"
 	"time"
@@ -61,24 +61,38 @@ func full(t *testing.T) *bed {
 		Consumer: "billing", UUID: "u", MessageID: "m", Topic: "orders", Type: "paid", Reason: inbox.ReasonTooOld,
 		Duration: time.Second, Count: 1, Attempt: 1,
 	}
-	out := outbox.RelayEvent{Topic: "orders", UUID: "u", Count: 1, Latency: time.Second, Duration: time.Second}
+	out := outbox.Event{Topic: "orders", UUID: "u", Count: 1, Latency: time.Second, Duration: time.Second}
 	for range 2 {
 		fire(b.builder.Inbox(), in)
-		fire(b.builder.Relay(), out)
+		fireRelay(b.builder.Relay(), out)
 		b.builder.Shadow().ObserveShadow(t.Context(), "billing", "uuid", "duplicate")
 		in.Err, out.Err = errBoom, errBoom // and failures
 	}
 	return b
 }
 
-// fire calls each method of an observer.
-func fire(observer, event any) {
-	o := reflect.ValueOf(observer)
-	for i := range o.NumMethod() {
-		if strings.HasPrefix(o.Type().Method(i).Name, "Observe") {
-			o.Method(i).Call([]reflect.Value{reflect.ValueOf(context.Background()), reflect.ValueOf(event)})
-		}
+// fire tells o of an event of each kind.
+func fire(o inbox.Observer, e inbox.Event) {
+	for _, e.Kind = range kinds[inbox.Kind]() {
+		o.Observe(context.Background(), e)
 	}
+}
+
+func fireRelay(o outbox.Observer, e outbox.Event) {
+	for _, e.Kind = range kinds[outbox.Kind]() {
+		o.Observe(context.Background(), e)
+	}
+}
+
+// kinds are all that there are.
+func kinds[K interface {
+	~uint8
+	fmt.Stringer
+}]() (all []K) {
+	for k := K(1); !strings.HasPrefix(k.String(), "Kind("); k++ {
+		all = append(all, k)
+	}
+	return all
 }
 
 // exposed are the labels of each metric, with the values that were seen.

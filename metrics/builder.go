@@ -48,7 +48,7 @@ func NewBuilder(registry prometheus.Registerer, config Config) (*Builder, error)
 func (b *Builder) Inbox() inbox.Observer { return b.inbox }
 
 // Relay returns what belongs in outbox.RelayConfig.Observers: the same value each time.
-func (b *Builder) Relay() outbox.RelayObserver { return b.relay }
+func (b *Builder) Relay() outbox.Observer { return b.relay }
 
 // Shadow returns what belongs in shadow.Config.Observers: the same value each time.
 func (b *Builder) Shadow() *ShadowObserver { return b.shadow }

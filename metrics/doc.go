@@ -4,7 +4,7 @@
 //	registry := prometheus.NewRegistry()
 //	m, err := metrics.NewBuilder(registry, metrics.Config{})
 //	store, err := inbox.NewStore(db, inbox.Config{Observers: []inbox.Observer{m.Inbox()}})
-//	relay, err := outbox.NewRelay(db, broker, outbox.RelayConfig{Observers: []outbox.RelayObserver{m.Relay()}})
+//	relay, err := outbox.NewRelay(db, broker, outbox.RelayConfig{Observers: []outbox.Observer{m.Relay()}})
 //	err = m.WatchStore(store)   // figures of the inbox's tables
 //	err = m.WatchOutbox(out)    // and of the outbox's
 //	http.Handle("/metrics", promhttp.HandlerFor(registry, promhttp.HandlerOpts{}))

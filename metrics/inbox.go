@@ -142,14 +142,77 @@ func (v *inboxVectors) of(name string, limit int) *consumer {
 	}
 }
 
-func (o *inboxObserver) ObserveReceived(_ context.Context, e inbox.Event) {
-	c := o.consumers.of(e.Consumer)
-	c.received.Inc()
-	c.types.of(e.Type).received.Inc()
+// Observe counts e.
+func (o *inboxObserver) Observe(ctx context.Context, e inbox.Event) {
+	switch e.Kind {
+	case inbox.KindEvicted:
+		o.evicted.Add(float64(e.Count))
+	case inbox.KindPurged:
+		o.observePurged(e)
+	default:
+		o.consumers.of(e.Consumer).observe(ctx, e)
+	}
 }
 
-func (o *inboxObserver) ObserveCompleted(ctx context.Context, e inbox.Event) {
-	c := o.consumers.of(e.Consumer)
+func (o *inboxObserver) observePurged(e inbox.Event) {
+	o.purged.Add(float64(e.Count))
+	if e.Err != nil {
+		o.purgeFailures.Inc()
+		return
+	}
+	o.purgedAt.SetToCurrentTime()
+}
+
+// observe counts what happened to a consumer.
+func (c *consumer) observe(ctx context.Context, e inbox.Event) {
+	switch e.Kind {
+	case inbox.KindReceived:
+		c.received.Inc()
+		c.types.of(e.Type).received.Inc()
+	case inbox.KindCompleted:
+		c.observeCompleted(ctx, e)
+	case inbox.KindFailed:
+		c.observeFailed(e)
+	case inbox.KindDuplicate:
+		c.observeDuplicate(e)
+	case inbox.KindCollision:
+		c.collisions.Inc()
+	case inbox.KindParked:
+		c.observeParked(e)
+	case inbox.KindStale:
+		c.stale.Inc()
+		c.claims.of(resultStale).Inc()
+	case inbox.KindHeld:
+		c.held.Inc()
+		c.claims.of(resultHeld).Inc()
+	case inbox.KindReleased:
+		c.released.Add(float64(e.Count))
+	case inbox.KindGap:
+		c.gaps.Inc()
+	case inbox.KindRetried:
+		c.retries.of(e.Reason).Inc()
+	case inbox.KindReclaimed:
+		c.reclaimed.Add(float64(e.Count))
+	case inbox.KindForgottenTx:
+		c.forgotten.Inc()
+	case inbox.KindEndedTx:
+		c.ended.Inc()
+	case inbox.KindDoubleEffect:
+		c.doubled.Inc()
+	case inbox.KindSettled:
+		c.settled.Inc()
+	case inbox.KindContention:
+		c.contentions.Inc()
+	case inbox.KindOutage:
+		c.outages.Inc()
+	case inbox.KindReplayed:
+		c.observeReplayed(e)
+	case inbox.KindClaims:
+		c.ages.of(e.Reason).Set(float64(e.Count))
+	}
+}
+
+func (c *consumer) observeCompleted(ctx context.Context, e inbox.Event) {
 	c.completed.Inc()
 	c.types.of(e.Type).completed.Inc()
 	c.claims.of(resultCompleted).Inc()
@@ -161,8 +224,7 @@ func (o *inboxObserver) ObserveCompleted(ctx context.Context, e inbox.Event) {
 	c.lag.Observe(lag.Seconds())
 }
 
-func (o *inboxObserver) ObserveFailed(_ context.Context, e inbox.Event) {
-	c := o.consumers.of(e.Consumer)
+func (c *consumer) observeFailed(e inbox.Event) {
 	c.failures.of(e.Reason).Inc()
 	c.types.of(e.Type).failed.Inc()
 	c.claims.of(resultFailed).Inc()
@@ -171,8 +233,7 @@ func (o *inboxObserver) ObserveFailed(_ context.Context, e inbox.Event) {
 	}
 }
 
-func (o *inboxObserver) ObserveDuplicate(_ context.Context, e inbox.Event) {
-	c := o.consumers.of(e.Consumer)
+func (c *consumer) observeDuplicate(e inbox.Event) {
 	c.duplicates.of(e.Type).Inc()
 	if e.Reason == inbox.ReasonOutcome {
 		c.claims.of(resultOutcome).Inc()
@@ -181,12 +242,7 @@ func (o *inboxObserver) ObserveDuplicate(_ context.Context, e inbox.Event) {
 	c.claims.of(resultDuplicate).Inc()
 }
 
-func (o *inboxObserver) ObserveCollision(_ context.Context, e inbox.Event) {
-	o.consumers.of(e.Consumer).collisions.Inc()
-}
-
-func (o *inboxObserver) ObserveParked(_ context.Context, e inbox.Event) {
-	c := o.consumers.of(e.Consumer)
+func (c *consumer) observeParked(e inbox.Event) {
 	c.parked.of(e.Reason).Inc()
 	c.types.of(e.Type).parked.Inc()
 	switch e.Reason {
@@ -199,83 +255,13 @@ func (o *inboxObserver) ObserveParked(_ context.Context, e inbox.Event) {
 	}
 }
 
-func (o *inboxObserver) ObserveStale(_ context.Context, e inbox.Event) {
-	c := o.consumers.of(e.Consumer)
-	c.stale.Inc()
-	c.claims.of(resultStale).Inc()
-}
-
-func (o *inboxObserver) ObserveHeld(_ context.Context, e inbox.Event) {
-	c := o.consumers.of(e.Consumer)
-	c.held.Inc()
-	c.claims.of(resultHeld).Inc()
-}
-
-func (o *inboxObserver) ObserveReleased(_ context.Context, e inbox.Event) {
-	o.consumers.of(e.Consumer).released.Add(float64(e.Count))
-}
-
-func (o *inboxObserver) ObserveGap(_ context.Context, e inbox.Event) {
-	o.consumers.of(e.Consumer).gaps.Inc()
-}
-
-func (o *inboxObserver) ObserveRetried(_ context.Context, e inbox.Event) {
-	o.consumers.of(e.Consumer).retries.of(e.Reason).Inc()
-}
-
-func (o *inboxObserver) ObserveReclaimed(_ context.Context, e inbox.Event) {
-	o.consumers.of(e.Consumer).reclaimed.Add(float64(e.Count))
-}
-
-func (o *inboxObserver) ObserveForgottenTx(_ context.Context, e inbox.Event) {
-	o.consumers.of(e.Consumer).forgotten.Inc()
-}
-
-func (o *inboxObserver) ObserveEndedTx(_ context.Context, e inbox.Event) {
-	o.consumers.of(e.Consumer).ended.Inc()
-}
-
-func (o *inboxObserver) ObserveDoubleEffect(_ context.Context, e inbox.Event) {
-	o.consumers.of(e.Consumer).doubled.Inc()
-}
-
-func (o *inboxObserver) ObserveSettled(_ context.Context, e inbox.Event) {
-	o.consumers.of(e.Consumer).settled.Inc()
-}
-
-func (o *inboxObserver) ObserveContention(_ context.Context, e inbox.Event) {
-	o.consumers.of(e.Consumer).contentions.Inc()
-}
-
-func (o *inboxObserver) ObserveOutage(_ context.Context, e inbox.Event) {
-	o.consumers.of(e.Consumer).outages.Inc()
-}
-
-// ObserveReplayed counts a replayed message; the reason is what became of it: ran,
+// observeReplayed counts a replayed message; the reason is what became of it: ran,
 // suppressed, refused or duplicate. How much was suppressed may follow.
-func (o *inboxObserver) ObserveReplayed(_ context.Context, e inbox.Event) {
+func (c *consumer) observeReplayed(e inbox.Event) {
 	result := e.Reason
 	if strings.HasPrefix(result, resultSuppressed) {
 		result = resultSuppressed
 	}
-	c := o.consumers.of(e.Consumer)
 	c.replayed.of(result).Inc()
 	c.types.of(e.Type).replayed.Inc()
-}
-
-func (o *inboxObserver) ObserveEvicted(_ context.Context, e inbox.Event) {
-	o.evicted.Add(float64(e.Count))
-}
-
-func (o *inboxObserver) ObservePurged(_ context.Context, e inbox.Event) {
-	o.purged.Add(float64(e.Count))
-	if e.Err != nil {
-		o.purgeFailures.Inc()
-		return
-	}
-	o.purgedAt.SetToCurrentTime()
-}
-
-func (o *inboxObserver) ObserveClaims(_ context.Context, e inbox.Event) {
-	o.consumers.of(e.Consumer).ages.of(e.Reason).Set(float64(e.Count))
 }

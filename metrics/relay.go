@@ -53,22 +53,28 @@ func newRelayObserver(r *registrar) *relayObserver {
 	}
 }
 
-func (o *relayObserver) ObservePublished(_ context.Context, e outbox.RelayEvent) {
-	t := o.topics.of(e.Topic)
-	t.published.Add(float64(e.Count))
-	t.batch.Observe(float64(e.Count))
-	t.latency.Observe(e.Latency.Seconds())
+// Observe counts e.
+func (o *relayObserver) Observe(_ context.Context, e outbox.Event) {
+	switch e.Kind {
+	case outbox.KindPublished:
+		t := o.topics.of(e.Topic)
+		t.published.Add(float64(e.Count))
+		t.batch.Observe(float64(e.Count))
+		t.latency.Observe(e.Latency.Seconds())
+	case outbox.KindAttempt:
+		o.topics.of(e.Topic).attempts.Inc()
+	case outbox.KindParked:
+		o.topics.of(e.Topic).parked.Inc()
+	case outbox.KindOutage:
+		o.observeOutage(e)
+	case outbox.KindShards:
+		o.shards.Set(float64(e.Count))
+	case outbox.KindPurged:
+		o.observePurged(e)
+	}
 }
 
-func (o *relayObserver) ObserveAttempt(_ context.Context, e outbox.RelayEvent) {
-	o.topics.of(e.Topic).attempts.Inc()
-}
-
-func (o *relayObserver) ObserveParked(_ context.Context, e outbox.RelayEvent) {
-	o.topics.of(e.Topic).parked.Inc()
-}
-
-func (o *relayObserver) ObserveOutage(_ context.Context, e outbox.RelayEvent) {
+func (o *relayObserver) observeOutage(e outbox.Event) {
 	if e.Err == nil { // it is over
 		o.out.Set(0)
 		return
@@ -77,11 +83,7 @@ func (o *relayObserver) ObserveOutage(_ context.Context, e outbox.RelayEvent) {
 	o.out.Set(1)
 }
 
-func (o *relayObserver) ObserveShards(_ context.Context, e outbox.RelayEvent) {
-	o.shards.Set(float64(e.Count))
-}
-
-func (o *relayObserver) ObservePurged(_ context.Context, e outbox.RelayEvent) {
+func (o *relayObserver) observePurged(e outbox.Event) {
 	o.purged.Add(float64(e.Count))
 	if e.Err != nil {
 		o.purgeFailures.Inc()

@@ -27,7 +27,7 @@ import (
 // The lease is extended while the handler runs. A process that dies no longer does so, and
 // its lease ends. A process that only froze for longer than Lease, or was cut off from the
 // store, may go on while another one handles the message: it cannot confirm any more, and
-// that is returned as inbox.ErrLeaseLost, logged, and told to inbox.DoubleEffectObserver.
+// that is returned as inbox.ErrLeaseLost, logged, and told as inbox.KindDoubleEffect.
 // A process that dies between the handler's effect and the confirmation is the case that
 // nobody notices, so effects need an idempotency key where a second one does harm.
 // [Inbox] has no such gap for effects in its database.
@@ -67,7 +67,7 @@ type Deduplicate struct {
 
 	// OnReplay is what happens to a replayed message, which bears the metadata field
 	// inbox.ReplayField. Defaults to inbox.ReplayAllow: it is treated like every delivery. With
-	// inbox.ReplayRefuse it is acked without running the handler, told to inbox.ReplayedObserver,
+	// inbox.ReplayRefuse it is acked without running the handler, told as inbox.KindReplayed,
 	// and not kept: an archive or a journal has it still, but a queue of dead letters has not, so
 	// send letters back without the field. Others are for Inbox.
 	OnReplay inbox.ReplayRule

@@ -189,8 +189,14 @@ func (unconfirming) Confirm(context.Context, inbox.LeaseKey, int64, time.Duratio
 
 type sightings struct{ evicted, doubleEffects int }
 
-func (s *sightings) ObserveEvicted(_ context.Context, e inbox.Event)  { s.evicted += e.Count }
-func (s *sightings) ObserveDoubleEffect(context.Context, inbox.Event) { s.doubleEffects++ }
+func (s *sightings) Observe(_ context.Context, e inbox.Event) {
+	switch e.Kind {
+	case inbox.KindEvicted:
+		s.evicted += e.Count
+	case inbox.KindDoubleEffect:
+		s.doubleEffects++
+	}
+}
 
 func TestMemoryLeasesForgetTheOldestWhenFull(t *testing.T) {
 	seen, log := &sightings{}, watermill.NewCaptureLogger()

@@ -217,7 +217,7 @@ func TestDeduplicateTellsTheHandlerOfAReplay(t *testing.T) {
 	var asked []bool
 	last := t.Context()
 	h := millrace.Deduplicate{
-		Claims: memoryLeases(t, inbox.MemoryLeasesConfig{Observers: []inbox.Observer{&told}}), Consumer: "mails",
+		Claims: memoryLeases(t, inbox.MemoryLeasesConfig{Observers: []inbox.Observer{inbox.On(told.observe, inbox.KindReplayed)}}), Consumer: "mails",
 	}.Middleware(func(msg *message.Message) ([]*message.Message, error) {
 		asked = append(asked, inbox.IsReplay(msg.Context())) //nolint:contextcheck // the message's own
 		last = msg.Context()
@@ -238,14 +238,14 @@ func TestDeduplicateTellsTheHandlerOfAReplay(t *testing.T) {
 
 type replays []string
 
-func (r *replays) ObserveReplayed(_ context.Context, e inbox.Event) {
+func (r *replays) observe(_ context.Context, e inbox.Event) {
 	*r = append(*r, e.MessageID+" "+e.Reason+", "+e.Replay)
 }
 
 func TestDeduplicateRefusesReplays(t *testing.T) {
 	var told replays
 	h, runs := wrapped(millrace.Deduplicate{
-		Claims:   memoryLeases(t, inbox.MemoryLeasesConfig{Observers: []inbox.Observer{&told}}),
+		Claims:   memoryLeases(t, inbox.MemoryLeasesConfig{Observers: []inbox.Observer{inbox.On(told.observe, inbox.KindReplayed)}}),
 		Consumer: "mails", OnReplay: inbox.ReplayRefuse,
 	})
 	deliver := func(uuid, replay string) {

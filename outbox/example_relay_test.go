@@ -81,13 +81,6 @@ func ExampleRelay_RelayBatch() {
 	// Output: sent: 2
 }
 
-// bulletin is an observer: it implements the interfaces of what it wants to hear.
-type bulletin struct{ parked chan string }
-
-func (b bulletin) ObserveParked(_ context.Context, e outbox.RelayEvent) {
-	b.parked <- fmt.Sprintf("%s to %s is parked: %v", e.UUID, e.Topic, e.Err)
-}
-
 // picky is a broker that cannot take everything, and knows which errors will not go away.
 type picky struct{ message.Publisher }
 
@@ -109,9 +102,12 @@ func (p picky) Publish(topic string, msgs ...*message.Message) error {
 func ExamplePermanent() {
 	db, out, done := exampleOutbox(outbox.Config{Standalone: true})
 	defer done()
-	broker, events := newPrinter(), bulletin{parked: make(chan string, 1)}
+	broker, parked := newPrinter(), make(chan string, 1)
+	tell := func(_ context.Context, e outbox.Event) {
+		parked <- fmt.Sprintf("%s to %s is parked: %v", e.UUID, e.Topic, e.Err)
+	}
 	relay, err := outbox.NewRelay(db, picky{broker}, outbox.RelayConfig{
-		MaxAttempts: 1, Observers: []outbox.RelayObserver{events},
+		MaxAttempts: 1, Observers: []outbox.Observer{outbox.On(tell, outbox.KindParked)},
 	})
 	check(err)
 	ctx, stop := context.WithCancel(context.Background())
@@ -121,7 +117,7 @@ func ExamplePermanent() {
 	check(out.Publish("notes",
 		message.NewMessage("note-1", []byte("much too long")), message.NewMessage("note-2", []byte("short"))))
 	broker.print(1)
-	fmt.Println(<-events.parked)
+	fmt.Println(<-parked)
 	stop()
 	check(<-stopped)
 	// Output:

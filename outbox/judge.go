@@ -73,8 +73,8 @@ func (p *pump) confirm(ctx context.Context, r *run, now time.Time) (confirmed in
 	}
 	for topic, t := range topics {
 		delete(p.trouble, topic)
-		e := RelayEvent{Topic: topic, Count: t.count, Latency: now.Sub(t.oldest), Duration: now.Sub(r.began)}
-		tell(ctx, p.Relay, p.observe.published, PublishedObserver.ObservePublished, e)
+		e := Event{Topic: topic, Count: t.count, Latency: now.Sub(t.oldest), Duration: now.Sub(r.began)}
+		p.tell(ctx, KindPublished, e)
 	}
 	return confirmed
 }
@@ -222,7 +222,7 @@ func (p *pump) park(ctx context.Context, l *letter, err error) {
 	})
 	p.fail(fmt.Errorf("message %q to topic %q is parked: %w", l.msg.UUID, l.topic, err))
 	p.log.Error("outbox: message parked for an operator", err, l.fields())
-	tell(ctx, p.Relay, p.observe.parked, ParkedObserver.ObserveParked, l.event("", err))
+	p.tell(ctx, KindParked, l.event("", err))
 }
 
 func (p *pump) told(ctx context.Context, l *letter, reason string, err error) {
@@ -230,7 +230,7 @@ func (p *pump) told(ctx context.Context, l *letter, reason string, err error) {
 		l.fields().Add(watermill.LogFields{"reason": reason, "error": err.Error()}))
 	e := l.event(reason, err)
 	p.fail(fmt.Errorf("message %q to topic %q: %w", l.msg.UUID, l.topic, err))
-	tell(ctx, p.Relay, p.observe.attempt, AttemptObserver.ObserveAttempt, e)
+	p.tell(ctx, KindAttempt, e)
 }
 
 // backoff is the pause after the n-th attempt: up to a bound that doubles, with full

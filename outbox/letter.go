@@ -80,8 +80,8 @@ func (l *letter) fields() watermill.LogFields {
 }
 
 // event describes a letter to observers.
-func (l *letter) event(reason string, err error) RelayEvent {
-	return RelayEvent{
+func (l *letter) event(reason string, err error) Event {
+	return Event{
 		Topic: l.topic, UUID: l.msg.UUID, Reason: reason, Count: 1, Attempts: l.attempts, Err: err, Metadata: l.msg.Metadata,
 	}
 }

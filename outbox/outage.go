@@ -54,7 +54,7 @@ func (p *pump) beginOutage(ctx context.Context, l *letter, err error, r *run, no
 	p.fail(fmt.Errorf("message %q to topic %q: %w", l.msg.UUID, l.topic, err))
 	e := l.event(reason, err)
 	e.Duration = now.Sub(o.began)
-	tell(ctx, p.Relay, p.observe.outage, OutageObserver.ObserveOutage, e)
+	p.tell(ctx, KindOutage, e)
 }
 
 // probed makes way for the next probe after one that neither ended the outage nor showed
@@ -82,7 +82,7 @@ func (p *pump) endOutage(ctx context.Context) {
 		}
 	}
 	p.log.Info("outbox: messages get through to the broker again", watermill.LogFields{"after": lasted.String()})
-	tell(ctx, p.Relay, p.observe.outage, OutageObserver.ObserveOutage, RelayEvent{Reason: "over", Duration: lasted})
+	p.tell(ctx, KindOutage, Event{Reason: "over", Duration: lasted})
 }
 
 // probe sends one message: of the topic that was probed the longest ago, and of its

@@ -232,7 +232,7 @@ func (p *pump) assign(ctx context.Context, shards shardSet) {
 	p.dropQueued(func(l *letter) bool { return !p.keeps(l) })
 	maps.DeleteFunc(p.turns, func(key int64, _ *turn) bool { return !shards.owns(key) })
 	p.log.Info("outbox: the relay's share changed", watermill.LogFields{"shards": shards.size(), "of": shardCount})
-	tell(ctx, p.Relay, p.observe.shards, ShardsObserver.ObserveShards, RelayEvent{Count: shards.size()})
+	p.tell(ctx, KindShards, Event{Count: shards.size()})
 }
 
 // keeps reports whether a letter is of a shard that stays.

@@ -24,11 +24,11 @@ import (
 type Relay struct {
 	*tables
 	*outside
-	config  RelayConfig
-	to      message.Publisher
-	observe relayObservers
-	woken   chan struct{}
-	shares  atomic.Bool // other relays own shards too
+	config    RelayConfig
+	to        message.Publisher
+	observers observers
+	woken     chan struct{}
+	shares    atomic.Bool // other relays own shards too
 }
 
 // NewRelay returns a Relay from the outbox in db to a broker's publisher. The publisher
@@ -52,7 +52,7 @@ func NewRelay(db *sqlx.DB, to message.Publisher, config RelayConfig) (*Relay, er
 	}
 	return &Relay{
 		tables: d, outside: newOutside(config.Logger), config: config, to: to,
-		observe: newRelayObservers(config.Observers), woken: make(chan struct{}, 1),
+		observers: newObservers(config.Observers), woken: make(chan struct{}, 1),
 	}, nil
 }
 
@@ -213,7 +213,7 @@ func (r *Relay) purgeAgain(ctx context.Context) {
 		if n > 0 {
 			r.log.Info("outbox: purged", watermill.LogFields{"count": n})
 		}
-		tell(ctx, r, r.observe.purged, PurgedObserver.ObservePurged, RelayEvent{Reason: "retention", Count: n, Err: err})
+		r.tell(ctx, KindPurged, Event{Reason: "retention", Count: n, Err: err})
 		select {
 		case <-ctx.Done():
 			return

@@ -88,8 +88,8 @@ type RelayConfig struct {
 	// Defaults to 10 seconds, which is below the grace period of most orchestrators.
 	Drain time.Duration
 
-	// Observers are told of decisions; see [RelayObserver].
-	Observers []RelayObserver
+	// Observers are told of decisions; see [Observer].
+	Observers []Observer
 }
 
 func (c *RelayConfig) setDefaults() {

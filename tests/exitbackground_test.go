@@ -34,19 +34,13 @@ var exitBodies = []testdb.Body{
 	},
 }
 
-// leaving ends the goroutine that tells it of something.
-type leaving struct{ left *atomic.Int64 }
-
-func (l leaving) leave() { l.left.Add(1); runtime.Goexit() }
-
-func (l leaving) ObservePurged(context.Context, inbox.Event) { l.leave() }
-func (l leaving) ObserveClaims(context.Context, inbox.Event) { l.leave() }
-
 func exitsBackground(t *testing.T, db *testdb.DB) {
-	b, left := newBed(t, db), leaving{&atomic.Int64{}}
+	b := newBed(t, db)
+	var left atomic.Int64
+	leave := inbox.On(func(context.Context, inbox.Event) { left.Add(1); runtime.Goexit() }, inbox.KindPurged, inbox.KindClaims)
 	pool := db.Open(t)
 	pool.SetMaxOpenConns(3)
-	store := b.newStore(pool.DB, inbox.Config{PurgeInterval: 20 * time.Millisecond, Observers: []inbox.Observer{left}})
+	store := b.newStore(pool.DB, inbox.Config{PurgeInterval: 20 * time.Millisecond, Observers: []inbox.Observer{leave}})
 	h := millrace.Inbox{Store: store, Consumer: "c", Retention: inbox.MinRetention}.Middleware(effect)
 	must(t, h, newMessage("x"))
 	b.exec(`UPDATE millrace_claims SET processed_at = 1`)
@@ -58,10 +52,10 @@ func exitsBackground(t *testing.T, db *testdb.DB) {
 		err = store.Run(ctx)
 	}()
 	rig.Eventually(t, "the claim is purged", func() bool { return b.count(`SELECT COUNT(*) FROM millrace_claims`) == 0 })
-	rig.Eventually(t, "it is told of again and again", func() bool { return left.left.Load() > 5 })
+	rig.Eventually(t, "it is told of again and again", func() bool { return left.Load() > 5 })
 	stop()
 	require.NoError(t, <-ended)
-	assert.Equal(t, left.left.Load(), store.Panics())
+	assert.Equal(t, left.Load(), store.Panics())
 	assert.Eventually(t, func() bool { return pool.Stats().InUse == 0 }, rig.Patience, time.Millisecond)
 }
 

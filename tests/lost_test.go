@@ -74,7 +74,7 @@ var lostBodies = []testdb.Body{
 		assert.Empty(t, b.written())
 		if b.db.Dialect == "sqlite" {
 			require.ErrorIs(t, err, inbox.ErrTxEndedByHandler)
-			assert.Equal(t, 1, b.events.Count("ended"))
+			assert.Equal(t, 1, b.events.Count("ended tx"))
 		}
 	})},
 	{Name: "ways to lose SQLite's transaction", Why: "nothing that is written after the loss of the claim stays", Run: func(t *testing.T, db *testdb.DB) {
@@ -227,10 +227,10 @@ func (b *bed) losesNothing(name string, lose func(context.Context, *sqlx.Tx) err
 		require.Error(b, lose(msg.Context(), tx), name)
 		return nil, goOn(b, msg, tx)
 	})
-	ended, msg := b.events.Count("ended"), newMessage("x")
+	ended, msg := b.events.Count("ended tx"), newMessage("x")
 	_, err := h(again(msg))
 	require.ErrorIs(b, err, inbox.ErrTxEndedByHandler, name)
-	assert.Equal(b, ended+1, b.events.Count("ended"), name)
+	assert.Equal(b, ended+1, b.events.Count("ended tx"), name)
 	assert.Empty(b, b.written(), name)
 	assert.Zero(b, b.count(`SELECT COUNT(*) FROM millrace_outbox`), name)
 	assert.Zero(b, b.count(`SELECT COUNT(*) FROM sqlite_master WHERE name = 'stray'`), name)

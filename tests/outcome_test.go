@@ -301,7 +301,7 @@ var outcomeBodies = []testdb.Body{
 		}
 		assert.Equal(t, kept == 1, s.deliver(newMessage("x")))
 		assert.Equal(t, kept, b.count(`SELECT COUNT(*) FROM box`))
-		assert.Equal(t, 1, b.events.Count("ended"))
+		assert.Equal(t, 1, b.events.Count("ended tx"))
 	})},
 	{Name: "returned messages without a topic", Why: "a clear error, and nothing is done", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		_, err := b.inbox(invoice)(newMessage("x"))

@@ -27,22 +27,14 @@ func trip(msg *message.Message) {
 	}
 }
 
-// loud panics where it is told of an event of a bad message.
+// loud panics where it is told of an event of a bad message, of the kind that is called so.
 type loud struct{ kind string }
 
-func (l loud) on(kind string, e inbox.Event) {
-	if kind == l.kind && e.Metadata[bad] != "" {
+func (l loud) Observe(_ context.Context, e inbox.Event) {
+	if e.Kind.String() == l.kind && e.Metadata[bad] != "" {
 		panic("an observer")
 	}
 }
-
-func (l loud) ObserveReceived(_ context.Context, e inbox.Event)    { l.on("received", e) }
-func (l loud) ObserveFailed(_ context.Context, e inbox.Event)      { l.on("failed", e) }
-func (l loud) ObserveCompleted(_ context.Context, e inbox.Event)   { l.on("completed", e) }
-func (l loud) ObserveForgottenTx(_ context.Context, e inbox.Event) { l.on("forgotten", e) }
-func (l loud) ObserveDuplicate(_ context.Context, e inbox.Event)   { l.on("duplicate", e) }
-func (l loud) ObserveParked(_ context.Context, e inbox.Event)      { l.on("parked", e) }
-func (l loud) ObserveStale(_ context.Context, e inbox.Event)       { l.on("stale", e) }
 
 // jamming is a codec that panics with what is bad.
 type jamming struct{}
@@ -96,7 +88,7 @@ var panicking = map[string]func(*inbox.Config, *millrace.Inbox){
 	"observer, received":  func(c *inbox.Config, _ *millrace.Inbox) { c.Observers = []inbox.Observer{loud{"received"}} },
 	"observer, failed":    func(c *inbox.Config, _ *millrace.Inbox) { c.Observers = []inbox.Observer{loud{"failed"}} },
 	"observer, completed": func(c *inbox.Config, _ *millrace.Inbox) { c.Observers = []inbox.Observer{loud{"completed"}} },
-	"observer, forgotten": func(c *inbox.Config, _ *millrace.Inbox) { c.Observers = []inbox.Observer{loud{"forgotten"}} },
+	"observer, forgotten": func(c *inbox.Config, _ *millrace.Inbox) { c.Observers = []inbox.Observer{loud{"forgotten tx"}} },
 	"observer, duplicate": func(c *inbox.Config, _ *millrace.Inbox) { c.Observers = []inbox.Observer{loud{"duplicate"}} },
 }
 

@@ -19,17 +19,9 @@ import (
 )
 
 // ending panics where the background work tells of something.
-type ending struct{ kind string }
-
-func (e ending) on(kind string) {
-	if e.kind == kind {
-		panic("an observer")
-	}
+func ending(kind inbox.Kind) []inbox.Observer {
+	return []inbox.Observer{inbox.On(func(context.Context, inbox.Event) { panic("an observer") }, kind)}
 }
-
-func (e ending) ObservePurged(context.Context, inbox.Event)  { e.on("purged") }
-func (e ending) ObserveClaims(context.Context, inbox.Event)  { e.on("claims") }
-func (e ending) ObserveSettled(context.Context, inbox.Event) { e.on("settled") }
 
 // backgrounds are the functions of the service that the background work calls.
 var backgrounds = map[string]func(*inbox.Config){
@@ -50,9 +42,9 @@ var backgrounds = map[string]func(*inbox.Config){
 		}
 	},
 	"Redispatch": func(c *inbox.Config) { c.Redispatch = exploding{&rig.Publisher{}} },
-	"purged":     func(c *inbox.Config) { c.Observers = []inbox.Observer{ending{"purged"}} },
-	"claims":     func(c *inbox.Config) { c.Observers = []inbox.Observer{ending{"claims"}} },
-	"settled":    func(c *inbox.Config) { c.Observers = []inbox.Observer{ending{"settled"}} },
+	"purged":     func(c *inbox.Config) { c.Observers = ending(inbox.KindPurged) },
+	"claims":     func(c *inbox.Config) { c.Observers = ending(inbox.KindClaims) },
+	"settled":    func(c *inbox.Config) { c.Observers = ending(inbox.KindSettled) },
 	"List":       func(c *inbox.Config) { c.Blobs = fragile{method: "List"} },
 	"Logger":     func(c *inbox.Config) { c.Logger = hoarse{} },
 }

@@ -57,9 +57,6 @@ func (b *brittle) Extend(ctx context.Context, key inbox.LeaseKey, token int64, l
 	return b.LeaseStore.(inbox.LeaseExtender).Extend(ctx, key, token, lease)
 }
 
-func (l loud) ObserveDoubleEffect(_ context.Context, e inbox.Event) { l.on("double effect", e) }
-func (l loud) ObserveReplayed(_ context.Context, e inbox.Event)     { l.on("replayed", e) }
-
 // leasedRuns are what a handler without a transaction does with a bad message.
 var leasedRuns = map[string]func(beats <-chan struct{}) ([]*message.Message, error){
 	"succeeds": func(<-chan struct{}) ([]*message.Message, error) { return nil, nil },
@@ -201,11 +198,11 @@ func TestAKeyIsFreeAfterAPanic(t *testing.T) {
 		require.NoError(t, err, c.method)
 	}
 	seen := 0
-	memory, err := inbox.NewMemoryLeases(inbox.MemoryLeasesConfig{Limit: 1, Observers: []inbox.Observer{evictions(func() {
+	memory, err := inbox.NewMemoryLeases(inbox.MemoryLeasesConfig{Limit: 1, Observers: []inbox.Observer{inbox.On(func(context.Context, inbox.Event) {
 		if seen++; seen == 1 {
 			panic("an observer")
 		}
-	})}})
+	}, inbox.KindEvicted)}})
 	require.NoError(t, err)
 	h := millrace.Deduplicate{Claims: memory, Consumer: "c", Lease: time.Hour, Wait: time.Millisecond}.Middleware(
 		func(*message.Message) ([]*message.Message, error) { return nil, nil })
@@ -216,10 +213,6 @@ func TestAKeyIsFreeAfterAPanic(t *testing.T) {
 	_, err = h(again(msg))
 	require.NoError(t, err)
 }
-
-type evictions func()
-
-func (e evictions) ObserveEvicted(context.Context, inbox.Event) { e() }
 
 // TestAHeartbeatThatPanics is logged, and counted where the store is known; the handler goes on.
 func TestAHeartbeatThatPanics(t *testing.T) {

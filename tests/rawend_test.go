@@ -79,14 +79,14 @@ func endedBy(t *testing.T, b *bed, statements string, want afterEnd) {
 		return nil, nil
 	}
 	msg := newMessage("x")
-	before := b.events.Count("ended")
+	before := b.events.Count("ended tx")
 	_, err := b.inbox(handler)(again(msg))
 	if want.told == refused {
 		require.ErrorIs(t, err, inbox.ErrTxEndedByHandler)
 	} else {
 		require.NoError(t, err)
 	}
-	assert.Equal(t, want.told != unseen, b.events.Count("ended") == before+1, "said so")
+	assert.Equal(t, want.told != unseen, b.events.Count("ended tx") == before+1, "said so")
 	assert.Equal(t, want.first, b.effectsOf(msg.UUID), "of the first delivery")
 	disturbed = false
 	h := b.inbox(handler, on(b.process())) // which remembers nothing

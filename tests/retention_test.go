@@ -275,21 +275,17 @@ var retentionBodies = []testdb.Body{
 		must(t, b.inbox(effect), newMessage("x"))
 		b.age(8 * day)
 		purged := make(chan struct{})
-		b.store = b.newStore(b.db.DB, inbox.Config{Observers: []inbox.Observer{onPurged(func(e inbox.Event) {
+		b.store = b.newStore(b.db.DB, inbox.Config{Observers: []inbox.Observer{inbox.On(func(_ context.Context, e inbox.Event) {
 			if e.Count == 1 {
 				close(purged)
 			}
-		})}})
+		}, inbox.KindPurged)}})
 		s := b.oneHandler("orders", effect)
 		rig.Within(t, purged, "nothing was purged")
 		require.NoError(t, s.router.Close())
 		require.NoError(t, b.store.Close(t.Context()))
 	})},
 }
-
-type onPurged func(inbox.Event)
-
-func (f onPurged) ObservePurged(_ context.Context, e inbox.Event) { f(e) }
 
 // age makes all claims older.
 func (b *bed) age(by time.Duration) {

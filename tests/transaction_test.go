@@ -33,13 +33,13 @@ var transactionBodies = []testdb.Body{
 			_, err := h(again(msg))
 			require.ErrorIs(t, err, inbox.ErrTxEndedByHandler)
 			assert.Equal(t, 0, b.effects(), "only our COMMIT passes")
-			assert.Equal(t, 1, b.events.Count("ended"))
+			assert.Equal(t, 1, b.events.Count("ended tx"))
 			return
 		}
 		must(t, h, again(msg))
 		must(t, h, again(msg))
 		assert.Equal(t, 1, b.effects())
-		assert.Equal(t, 1, b.events.Count("ended"))
+		assert.Equal(t, 1, b.events.Count("ended tx"))
 	})},
 	{Name: "a handler that commits, then fails", Why: "the claim is taken back, and the message set failed, loudly", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		fail := true
@@ -54,7 +54,7 @@ var transactionBodies = []testdb.Body{
 		_, err := h(again(msg))
 		require.ErrorIs(t, err, errBoom)
 		require.ErrorIs(t, err, inbox.ErrTxEndedByHandler)
-		assert.Equal(t, 1, b.events.Count("ended"))
+		assert.Equal(t, 1, b.events.Count("ended tx"))
 		fail = false
 		if refusesCommits(b.db) {
 			must(t, h, again(msg))
@@ -106,7 +106,7 @@ var transactionBodies = []testdb.Body{
 			committed = 1
 		}
 		assert.Equal(t, committed, b.effects(), "the redelivery was taken for a duplicate")
-		assert.Equal(t, 1, b.events.Count("ended"))
+		assert.Equal(t, 1, b.events.Count("ended tx"))
 		b.nothingOpen()
 	})},
 	{Name: "a transaction that the server rolled back", Why: "a handler that goes on after MySQL's deadlock has no claim: it must not be acked", Run: func(t *testing.T, db *testdb.DB) {
@@ -125,7 +125,7 @@ var transactionBodies = []testdb.Body{
 		msg := newMessage("x")
 		_, err := h(again(msg))
 		require.ErrorIs(t, err, inbox.ErrTxEndedByHandler)
-		assert.Equal(t, 1, b.events.Count("ended"))
+		assert.Equal(t, 1, b.events.Count("ended tx"))
 		deadlocked = false
 		must(t, h, again(msg))
 		assert.Equal(t, 1, b.effects())
@@ -194,7 +194,7 @@ var transactionBodies = []testdb.Body{
 		require.ErrorIs(t, err, errBoom)
 		commits := b.db.Dialect == "mysql"
 		assert.Equal(t, commits, errors.Is(err, inbox.ErrTxEndedByHandler))
-		assert.Equal(t, commits, b.events.Count("ended") == 1)
+		assert.Equal(t, commits, b.events.Count("ended tx") == 1)
 		fail = false
 		must(t, h, again(msg))
 		assert.Equal(t, 1, b.effects())
@@ -211,7 +211,7 @@ var transactionBodies = []testdb.Body{
 		must(t, h, again(msg))
 		must(t, h, again(msg))
 		assert.Equal(t, 1, b.effects())
-		assert.Equal(t, b.db.Dialect == "mysql", b.events.Count("ended") == 1, "MariaDB says that it committed")
+		assert.Equal(t, b.db.Dialect == "mysql", b.events.Count("ended tx") == 1, "MariaDB says that it committed")
 	})},
 	{Name: "a handler that swallows an SQL error", Why: "a transaction that the server aborted is never reported as committed", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		for n, result := range [][]byte{nil, []byte("stored by a statement of ours")} {
@@ -267,7 +267,7 @@ var transactionBodies = []testdb.Body{
 		h := b.inbox(idle)
 		must(t, h, newMessage("x"))
 		must(t, h, newMessage("x"))
-		assert.Equal(t, 2, b.events.Count("forgotten"))
+		assert.Equal(t, 2, b.events.Count("forgotten tx"))
 		assert.Len(t, b.events.Logs(), 1)
 		strict := b.inbox(idle, func(i *millrace.Inbox) { i.RequireTx = true; i.Consumer = "strict" })
 		_, err := strict(newMessage("x"))

@@ -25,10 +25,10 @@ func BenchmarkDelivery(b *testing.B) {
 			provider := sdktrace.NewTracerProvider(sdktrace.WithSampler(sampler), sdktrace.WithBatcher(nowhere{}))
 			b.Cleanup(func() { _ = provider.Shutdown(context.WithoutCancel(b.Context())) })
 			tracer := tracing.New(tracing.Config{TracerProvider: provider})
-			completed := tracer.InboxObserver().(inbox.CompletedObserver)
-			e := inbox.Event{Consumer: "billing", MessageID: "7", UUID: "7", Topic: "orders", Type: "paid"}
+			observer := tracer.InboxObserver()
+			e := inbox.Event{Kind: inbox.KindCompleted, Consumer: "billing", MessageID: "7", UUID: "7", Topic: "orders", Type: "paid"}
 			handled := tracer.Middleware(func(m *message.Message) ([]*message.Message, error) {
-				completed.ObserveCompleted(m.Context(), e)
+				observer.Observe(m.Context(), e)
 				return nil, nil
 			})
 			msg := newMessage("7")

@@ -7,7 +7,7 @@
 //	store, err := inbox.NewStore(db, inbox.Config{Observers: []inbox.Observer{tracer.InboxObserver()}})
 //	out, err := outbox.NewPublisher(db, outbox.Config{})
 //	relay, err := outbox.NewRelay(db, tracer.Sender(broker), outbox.RelayConfig{
-//		Observers: []outbox.RelayObserver{tracer.RelayObserver()},
+//		Observers: []outbox.Observer{tracer.RelayObserver()},
 //	})
 //	router.AddMiddleware(
 //		tracer.Middleware, // first

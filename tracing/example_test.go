@@ -39,7 +39,7 @@ func Example() {
 	out, err := outbox.NewPublisher(db, outbox.Config{})
 	check(err)
 	relay, err := outbox.NewRelay(db, tracer.Sender(broker), outbox.RelayConfig{
-		Observers: []outbox.RelayObserver{tracer.RelayObserver()},
+		Observers: []outbox.Observer{tracer.RelayObserver()},
 	})
 	check(err)
 	router, err := message.NewRouter(message.RouterConfig{}, watermill.NopLogger{})

@@ -34,8 +34,8 @@ func TestEveryStringIsText(t *testing.T) {
 		return nil, boom
 	})(msg)
 	require.Error(t, err)
-	b.InboxObserver().(inbox.ParkedObserver).ObserveParked(t.Context(), inbox.Event{Topic: bytes, Err: boom, Metadata: msg.Metadata})
-	b.RelayObserver().(outbox.ParkedObserver).ObserveParked(t.Context(), outbox.RelayEvent{Topic: bytes, UUID: bytes, Reason: bytes, Err: boom, Metadata: msg.Metadata})
+	b.InboxObserver().Observe(t.Context(), inbox.Event{Kind: inbox.KindParked, Topic: bytes, Err: boom, Metadata: msg.Metadata})
+	b.RelayObserver().Observe(t.Context(), outbox.Event{Kind: outbox.KindParked, Topic: bytes, UUID: bytes, Reason: bytes, Err: boom, Metadata: msg.Metadata})
 	text := func(s string) { assert.True(t, utf8.ValidString(s), "%q", s) }
 	list := func(all []attribute.KeyValue) {
 		for _, a := range all {

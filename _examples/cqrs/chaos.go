@@ -46,6 +46,13 @@ func unlucky(handler message.HandlerFunc) message.HandlerFunc {
 // counter counts what the inbox decides.
 type counter struct{ completed, duplicates, failures atomic.Int64 }
 
-func (c *counter) ObserveCompleted(context.Context, inbox.Event) { c.completed.Add(1) }
-func (c *counter) ObserveDuplicate(context.Context, inbox.Event) { c.duplicates.Add(1) }
-func (c *counter) ObserveFailed(context.Context, inbox.Event)    { c.failures.Add(1) }
+func (c *counter) Observe(_ context.Context, e inbox.Event) {
+	switch e.Kind {
+	case inbox.KindCompleted:
+		c.completed.Add(1)
+	case inbox.KindDuplicate:
+		c.duplicates.Add(1)
+	case inbox.KindFailed:
+		c.failures.Add(1)
+	}
+}

@@ -15,6 +15,8 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/jmoiron/sqlx"
+
+	"github.com/millrace-go/millrace/inbox"
 )
 
 func main() {
@@ -79,12 +81,16 @@ func (s *story) tell(ctx context.Context) error {
 }
 
 // day is the orders of the day, and what becomes of each before anybody looks.
-var day = []struct{ id, payload, ends, why string }{
-	{"order-1", `{"customer": 1, "amount": 10}`, completed, "goes straight through"},
-	{"order-2", `{"customer": 1, "amount": 20}`, completed, "the bank fails twice"},
-	{"order-3", `{"customer": 2, "amount": 30}`, completed, "the bank says when to come again"},
-	{"order-4", `{"customer": 2, "amount": "forty"}`, parked, "no attempt can succeed"},
-	{"order-5", `{"customer": 3, "amount": 50}`, parked, "nobody knows the customer yet"},
+var day = []struct {
+	id, payload string
+	ends        inbox.Kind
+	why         string
+}{
+	{"order-1", `{"customer": 1, "amount": 10}`, inbox.KindCompleted, "goes straight through"},
+	{"order-2", `{"customer": 1, "amount": 20}`, inbox.KindCompleted, "the bank fails twice"},
+	{"order-3", `{"customer": 2, "amount": 30}`, inbox.KindCompleted, "the bank says when to come again"},
+	{"order-4", `{"customer": 2, "amount": "forty"}`, inbox.KindParked, "no attempt can succeed"},
+	{"order-5", `{"customer": 3, "amount": 50}`, inbox.KindParked, "nobody knows the customer yet"},
 }
 
 // deliver publishes one order after the other.
@@ -98,9 +104,9 @@ func (s *story) deliver(ctx context.Context) error {
 		if err := s.seen.await(ctx, o.ends, "charge", o.id); err != nil {
 			return err
 		}
-		if o.ends == parked {
+		if o.ends == inbox.KindParked {
 			letters++
-			if err := s.seen.awaitCount(ctx, letters, completed, "bury"); err != nil {
+			if err := s.seen.awaitCount(ctx, letters, inbox.KindCompleted, "bury"); err != nil {
 				return err
 			}
 			fmt.Println("  given up; its dead letter has arrived")
@@ -138,7 +144,7 @@ func (s *story) remedy(ctx context.Context) error {
 	if err := s.retry(ctx, mendable); err != nil {
 		return err
 	}
-	return s.seen.await(ctx, completed, "charge", mendable.UUID)
+	return s.seen.await(ctx, inbox.KindCompleted, "charge", mendable.UUID)
 }
 
 // deliverAgain has every order come once more, as brokers do.
@@ -150,7 +156,7 @@ func (s *story) deliverAgain(ctx context.Context) error {
 		}
 	}
 	for _, o := range day {
-		if err := s.seen.await(ctx, duplicate, "charge", o.id); err != nil {
+		if err := s.seen.await(ctx, inbox.KindDuplicate, "charge", o.id); err != nil {
 			return err
 		}
 	}

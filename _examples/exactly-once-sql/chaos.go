@@ -53,8 +53,8 @@ func (c *chaos) publish() error {
 // run starts the bank again after each crash, until all is done.
 func (c *chaos) run(ctx context.Context) error {
 	for left := crashes; left > 0; left-- {
-		share := (handlings - c.counted("handled")) / (left + 1)
-		if err := c.crash(ctx, c.counted("handled")+share/2+rand.IntN(share+1)); err != nil {
+		share := (handlings - c.counted("completed")) / (left + 1)
+		if err := c.crash(ctx, c.counted("completed")+share/2+rand.IntN(share+1)); err != nil {
 			return err
 		}
 	}
@@ -77,7 +77,7 @@ func (c *chaos) crash(ctx context.Context, handled int) error {
 		return err
 	}
 	defer bank.kill()
-	err = bank.until(ctx, func() (bool, error) { return c.counted("handled") >= handled, nil })
+	err = bank.until(ctx, func() (bool, error) { return c.counted("completed") >= handled, nil })
 	if err == nil {
 		c.tell("killed")
 		c.progress()
@@ -142,5 +142,5 @@ func (c *chaos) counted(what string) int {
 
 func (c *chaos) progress() {
 	fmt.Printf("handled %3d of %d, failures %d, killed %d times\n",
-		c.counted("handled"), handlings, c.counted("failed"), c.counted("killed"))
+		c.counted("completed"), handlings, c.counted("failed"), c.counted("killed"))
 }

@@ -17,7 +17,7 @@ func serve(ctx context.Context, dsn, name string) error {
 	if err != nil {
 		return err
 	}
-	b, err := newBank(d.accounts, d.topics, inbox.Config{Observers: []inbox.Observer{reporter{}}})
+	b, err := newBank(d.accounts, d.topics, inbox.Config{Observers: []inbox.Observer{reporter}})
 	if err != nil {
 		return err
 	}
@@ -37,8 +37,5 @@ func unlucky(handler message.HandlerFunc) message.HandlerFunc {
 }
 
 // reporter tells the parent process what the inbox decides, one word a line.
-type reporter struct{}
-
-func (reporter) ObserveCompleted(context.Context, inbox.Event) { fmt.Println("handled") }
-func (reporter) ObserveDuplicate(context.Context, inbox.Event) { fmt.Println("duplicate") }
-func (reporter) ObserveFailed(context.Context, inbox.Event)    { fmt.Println("failed") }
+var reporter = inbox.On(func(_ context.Context, e inbox.Event) { fmt.Println(e.Kind) },
+	inbox.KindCompleted, inbox.KindDuplicate, inbox.KindFailed)

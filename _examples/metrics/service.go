@@ -56,7 +56,7 @@ func newService(ctx context.Context, dir string) (*service, error) {
 	if s.out, err = outbox.NewPublisher(s.db, outbox.Config{}); err != nil {
 		return nil, err
 	}
-	s.relay, err = outbox.NewRelay(s.db, s.broker, outbox.RelayConfig{Observers: []outbox.RelayObserver{m.Relay()}})
+	s.relay, err = outbox.NewRelay(s.db, s.broker, outbox.RelayConfig{Observers: []outbox.Observer{m.Relay()}})
 	if err != nil {
 		return nil, err
 	}

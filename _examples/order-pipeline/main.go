@@ -87,7 +87,7 @@ func runOrders(ctx context.Context, s settings) error {
 	}
 	service, err := orders.New(ctx, orders.Config{
 		DB: db, Broker: events.Broker(s.amqp, s.prefix, "orders"), Listener: listener,
-		Observers: []inbox.Observer{reporter{}},
+		Observers: []inbox.Observer{reporter},
 	})
 	if err != nil {
 		return err
@@ -103,7 +103,7 @@ func runFulfilment(ctx context.Context, s settings) error {
 	}
 	service, err := fulfilment.New(ctx, fulfilment.Config{
 		DB: db, Broker: events.Broker(s.amqp, s.prefix, "fulfilment"),
-		Observers: []inbox.Observer{reporter{}},
+		Observers: []inbox.Observer{reporter},
 	})
 	if err != nil {
 		return err
@@ -114,10 +114,8 @@ func runFulfilment(ctx context.Context, s settings) error {
 
 // reporter prints what the inbox decides, a word a line, for the demo that started the
 // service.
-type reporter struct{}
-
-func (reporter) ObserveCompleted(context.Context, inbox.Event) { fmt.Println("handled") }
-func (reporter) ObserveDuplicate(context.Context, inbox.Event) { fmt.Println("duplicate") }
+var reporter = inbox.On(func(_ context.Context, e inbox.Event) { fmt.Println(e.Kind) },
+	inbox.KindCompleted, inbox.KindDuplicate)
 
 func runLoad(ctx context.Context, s settings) error {
 	load := &demo.Load{URL: s.url, Orders: s.orders, Rate: s.rate}

@@ -13,10 +13,11 @@ type counter struct {
 	count map[string]int
 }
 
-func (c *counter) add(e inbox.Event, what string) {
+// Observe counts by the names of the kinds, such as "duplicate" and "held".
+func (c *counter) Observe(_ context.Context, e inbox.Event) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.count[e.Consumer+" "+what]++
+	c.count[e.Consumer+" "+e.Kind.String()]++
 }
 
 func (c *counter) of(consumer, what string) int {
@@ -24,9 +25,3 @@ func (c *counter) of(consumer, what string) int {
 	defer c.mu.Unlock()
 	return c.count[consumer+" "+what]
 }
-
-func (c *counter) ObserveDuplicate(_ context.Context, e inbox.Event) { c.add(e, "duplicate") }
-func (c *counter) ObserveStale(_ context.Context, e inbox.Event)     { c.add(e, "stale") }
-func (c *counter) ObserveHeld(_ context.Context, e inbox.Event)      { c.add(e, "held") }
-func (c *counter) ObserveFailed(_ context.Context, e inbox.Event)    { c.add(e, "failed") }
-func (c *counter) ObserveParked(_ context.Context, e inbox.Event)    { c.add(e, "parked") }

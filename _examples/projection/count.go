@@ -75,8 +75,5 @@ func (c counted) Subscribe(ctx context.Context, topic string) (<-chan *message.M
 	return out, err
 }
 
-func (c *counter) ObserveCompleted(context.Context, inbox.Event) { c.add("applied") }
-func (c *counter) ObserveDuplicate(context.Context, inbox.Event) { c.add("duplicate") }
-func (c *counter) ObserveStale(context.Context, inbox.Event)     { c.add("stale") }
-func (c *counter) ObserveHeld(context.Context, inbox.Event)      { c.add("held") }
-func (c *counter) ObserveParked(context.Context, inbox.Event)    { c.add("parked") }
+// Observe counts by the names of the kinds, such as "completed", "stale" and "held".
+func (c *counter) Observe(_ context.Context, e inbox.Event) { c.add(e.Kind.String()) }

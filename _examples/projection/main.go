@@ -46,7 +46,7 @@ var columns = []struct{ title, what string }{
 	{"stale", "stale"},
 	{"held", "held"},
 	{"parked", "parked"},
-	{"applied", "applied"},
+	{"applied", "completed"},
 }
 
 func main() {
@@ -132,7 +132,7 @@ func (p policy) done(s *stream, count *counter) bool {
 		return false
 	}
 	newest := p.gate != nil && p.gate.OnGap == inbox.GapLatest
-	return newest || count.of("applied")+count.of("parked") >= accounts*versions
+	return newest || count.of("completed")+count.of("parked") >= accounts*versions
 }
 
 func (p policy) print(count *counter, differences int, took time.Duration) {

@@ -58,7 +58,7 @@ func (b *broker) run(file string) error {
 	show := newProgress(b)
 	defer show.end()
 	for left := crashes; left > 0; left-- {
-		share := (payments - b.count["posted"]) / (left + 1)
+		share := (payments - b.count["completed"]) / (left + 1)
 		if err := b.feed(file, share/2+rand.IntN(share), show); err != nil {
 			return err
 		}
@@ -95,7 +95,7 @@ func (b *broker) feed(file string, killAfter int, show *progress) error {
 		}
 		b.count[event]++
 		switch event {
-		case "posted":
+		case "completed":
 			killAfter--
 			if killAfter == 0 {
 				killed = true

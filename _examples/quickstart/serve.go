@@ -26,7 +26,7 @@ func serve(file string) error {
 		return err
 	}
 	channel := gochannel.NewGoChannel(gochannel.Config{}, watermill.NopLogger{})
-	router, store, err := newService(db, reporting{channel}, inbox.Config{Observers: []inbox.Observer{reporter{}}})
+	router, store, err := newService(db, reporting{channel}, inbox.Config{Observers: []inbox.Observer{reporter}})
 	if err != nil {
 		return err
 	}
@@ -99,8 +99,5 @@ func (r reporting) Subscribe(ctx context.Context, topic string) (<-chan *message
 }
 
 // reporter tells the broker what the inbox decided.
-type reporter struct{}
-
-func (reporter) ObserveCompleted(context.Context, inbox.Event) { fmt.Println("posted") }
-func (reporter) ObserveDuplicate(context.Context, inbox.Event) { fmt.Println("duplicate") }
-func (reporter) ObserveFailed(context.Context, inbox.Event)    { fmt.Println("failed") }
+var reporter = inbox.On(func(_ context.Context, e inbox.Event) { fmt.Println(e.Kind) },
+	inbox.KindCompleted, inbox.KindDuplicate, inbox.KindFailed)

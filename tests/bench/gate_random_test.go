@@ -45,7 +45,7 @@ func BenchmarkRandomOrder(b *testing.B) {
 }
 
 // shuffled is a subscriber that delivers every version of every aggregate, sixteen at once,
-// and an observer of what becomes of them.
+// and observes what becomes of them.
 type shuffled struct {
 	way       string
 	versions  int64
@@ -67,7 +67,7 @@ func (s *shuffled) rate(b *testing.B, db *testdb.DB, prefix string) float64 {
 	if s.way == "random" {
 		rand.Shuffle(len(s.stream), func(i, j int) { s.stream[i], s.stream[j] = s.stream[j], s.stream[i] })
 	}
-	store := rig.NewStore(b, db.DB, inbox.Config{Observers: []inbox.Observer{s}})
+	store := rig.NewStore(b, db.DB, inbox.Config{Observers: []inbox.Observer{inbox.On(s.observe, inbox.KindCompleted, inbox.KindHeld)}})
 	sub, err := pubsub.Durable{Store: store, Consumer: "billing"}.Decorate(s)
 	require.NoError(b, err)
 	errs := &failures{}
@@ -125,12 +125,10 @@ func (s *shuffled) Subscribe(ctx context.Context, _ string) (<-chan *message.Mes
 // Close does nothing: the subscription ends with its context.
 func (*shuffled) Close() error { return nil }
 
-// ObserveCompleted counts.
-func (s *shuffled) ObserveCompleted(context.Context, inbox.Event) {
-	if s.completed.Add(1) == int64(s.messages()) {
+func (s *shuffled) observe(_ context.Context, e inbox.Event) {
+	if e.Kind == inbox.KindHeld {
+		s.held.Add(1)
+	} else if s.completed.Add(1) == int64(s.messages()) {
 		close(s.done)
 	}
 }
-
-// ObserveHeld counts.
-func (s *shuffled) ObserveHeld(context.Context, inbox.Event) { s.held.Add(1) }

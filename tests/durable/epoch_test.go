@@ -168,12 +168,11 @@ type orderService struct {
 	collisions *atomic.Int32
 }
 
-func (o orderService) ObserveCollision(context.Context, inbox.Event) { o.collisions.Add(1) }
-
 func (b *bed) byOrder(setting inbox.OnCollision) orderService {
 	b.Helper()
 	o := orderService{collisions: &atomic.Int32{}}
-	store := rig.NewStore(b, b.db.Open(b).DB, inbox.Config{WithoutPlugin: true, PurgeInterval: time.Second, Observers: []inbox.Observer{o}})
+	count := inbox.On(func(context.Context, inbox.Event) { o.collisions.Add(1) }, inbox.KindCollision)
+	store := rig.NewStore(b, b.db.Open(b).DB, inbox.Config{WithoutPlugin: true, PurgeInterval: time.Second, Observers: []inbox.Observer{count}})
 	durable, key := quick(store), inbox.ByMetadata("order")
 	durable.Mode, durable.Epoch, durable.Key = pubsub.StoreFirst, 1, key
 	o.service = b.start(durable, func(msg *message.Message) ([]*message.Message, error) { return nil, effect(msg) },

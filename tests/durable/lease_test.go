@@ -30,7 +30,7 @@ var leaseBodies = []testdb.Body{
 		}
 		wire := servers.Proxy(t, regexp.MustCompile(`[\w.]+:\d+\b`).FindString(b.db.DSN[strings.LastIndex(b.db.DSN, "@"):]))
 		store := rig.NewStore(b, b.db.Open(b, testdb.Via(wire.Addr())).DB, inbox.Config{
-			WithoutPlugin: true, Observers: []inbox.Observer{onFailure(wire.Thaw)},
+			WithoutPlugin: true, Observers: []inbox.Observer{inbox.On(func(context.Context, inbox.Event) { wire.Thaw() }, inbox.KindFailed)},
 		})
 		durable := quick(store)
 		durable.Mode, durable.MaxAttempts, durable.Lease = pubsub.StoreFirst, 1, time.Minute
@@ -122,8 +122,3 @@ var leaseBodies = []testdb.Body{
 		assert.Equal(t, 1, b.rows())
 	}},
 }
-
-// onFailure is called when a run has failed.
-type onFailure func()
-
-func (f onFailure) ObserveFailed(context.Context, inbox.Event) { f() }

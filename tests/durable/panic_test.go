@@ -40,20 +40,11 @@ func trip(is bool) {
 }
 
 // loud is an observer that panics where it is told of one kind of event of a bad message.
-type loud string
-
-func (l loud) on(kind loud, e inbox.Event) { trip(l == kind && e.Metadata[bad] != "") }
-
-func (l loud) ObserveReceived(_ context.Context, e inbox.Event)    { l.on("received", e) }
-func (l loud) ObserveFailed(_ context.Context, e inbox.Event)      { l.on("failed", e) }
-func (l loud) ObserveCompleted(_ context.Context, e inbox.Event)   { l.on("completed", e) }
-func (l loud) ObserveForgottenTx(_ context.Context, e inbox.Event) { l.on("forgotten", e) }
-func (l loud) ObserveDuplicate(_ context.Context, e inbox.Event)   { l.on("duplicate", e) }
-func (l loud) ObserveParked(_ context.Context, e inbox.Event)      { l.on("parked", e) }
-func (l loud) ObserveRetried(_ context.Context, e inbox.Event)     { l.on("retried", e) }
-func (l loud) ObserveCollision(_ context.Context, e inbox.Event)   { l.on("collision", e) }
-func (l loud) ObserveReplayed(_ context.Context, e inbox.Event)    { l.on("replayed", e) }
-func (l loud) ObserveReclaimed(context.Context, inbox.Event)       { trip(l == "reclaimed") }
+func loud(kind inbox.Kind) inbox.Observer {
+	return inbox.On(func(_ context.Context, e inbox.Event) {
+		trip(e.Metadata[bad] != "" || kind == inbox.KindReclaimed) // those have none
+	}, kind)
+}
 
 // codec panics with what is bad where it is to be sealed, or opened.
 type codec struct{ seals, opens bool }
@@ -171,15 +162,15 @@ var panickings = map[string]func(s settings){
 	"Get":      func(s settings) { s.files("Get") },
 	"Delete":   func(s settings) { s.files("Delete") },
 	"List":     func(s settings) { s.files("List") },
-	"received": func(s settings) { s.observe("received") }, "failed": func(s settings) { s.observe("failed") },
-	"completed": func(s settings) { s.observe("completed") }, "forgotten": func(s settings) { s.observe("forgotten") },
-	"duplicate": func(s settings) { s.observe("duplicate") }, "parked": func(s settings) { s.observe("parked") },
-	"retried": func(s settings) { s.observe("retried") }, "collision": func(s settings) { s.observe("collision") },
-	"replayed": func(s settings) { s.observe("replayed") },
-	"Logger":   func(s settings) { s.Logger = hoarse{} },
+	"received": observed(inbox.KindReceived), "failed": observed(inbox.KindFailed), "completed": observed(inbox.KindCompleted),
+	"forgotten": observed(inbox.KindForgottenTx), "duplicate": observed(inbox.KindDuplicate), "parked": observed(inbox.KindParked),
+	"retried": observed(inbox.KindRetried), "collision": observed(inbox.KindCollision), "replayed": observed(inbox.KindReplayed),
+	"Logger": func(s settings) { s.Logger = hoarse{} },
 }
 
-func (s settings) observe(kind loud) { s.Observers = []inbox.Observer{kind} }
+func observed(kind inbox.Kind) func(settings) {
+	return func(s settings) { s.Observers = []inbox.Observer{loud(kind)} }
+}
 
 func (s settings) aes(keys payload.Keys) {
 	codec, err := payload.NewAESGCM(keys)

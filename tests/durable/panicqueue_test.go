@@ -49,7 +49,7 @@ var outlivedBodies = []testdb.Body{
 		require.NoError(t, store.Close(t.Context()))
 		assert.Zero(t, pool.Stats().InUse)
 	}},
-	{Name: "a ReclaimedObserver that panics", Why: "what a process that gave no answer had is handled all the same", Run: func(t *testing.T, db *testdb.DB) {
+	{Name: "an observer that panics at what is taken over", Why: "what a process that gave no answer had is handled all the same", Run: func(t *testing.T, db *testdb.DB) {
 		b := newBed(t, db)
 		other, err := b.process().Queue(inbox.QueueConfig{Consumer: consumer, Lease: time.Second})
 		require.NoError(t, err)
@@ -60,7 +60,7 @@ var outlivedBodies = []testdb.Body{
 		require.Len(t, taken, len(msgs), "they are never answered")
 		pool := db.Open(t)
 		pool.SetMaxOpenConns(3)
-		store, err := inbox.NewStore(pool.DB, inbox.Config{Observers: []inbox.Observer{loud("reclaimed")}})
+		store, err := inbox.NewStore(pool.DB, inbox.Config{Observers: []inbox.Observer{loud(inbox.KindReclaimed)}})
 		require.NoError(t, err)
 		s := b.inboxed(quick(store), effect)
 		rig.Eventually(b, "both are handled", func() bool { return b.effects(msgs[0]) == 1 && b.effects(msgs[1]) == 1 && b.rows() == 0 })
@@ -69,7 +69,7 @@ var outlivedBodies = []testdb.Body{
 		require.NoError(t, store.Close(t.Context()))
 		rig.Eventually(b, "no connection is in use", func() bool { return pool.Stats().InUse == 0 })
 	}},
-	{Name: "a ReplayedObserver that panics for what is closed unseen", Why: "a copy of what was completed is closed, and the next is delivered", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
+	{Name: "an observer that panics for what is closed unseen", Why: "a copy of what was completed is closed, and the next is delivered", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		q := rig.Queue(t, b.process(), inbox.QueueConfig{Consumer: consumer})
 		closed := replayed(newBad(bad))
 		require.NoError(t, q.Put(t.Context(), "orders", closed))
@@ -77,7 +77,7 @@ var outlivedBodies = []testdb.Body{
 			SELECT received_at, payload_hash, 0, consumer, 1, message_id FROM millrace_messages`)
 		next := newMessage()
 		require.NoError(t, q.Put(t.Context(), "orders", next))
-		store := rig.NewStore(t, b.db.Open(t).DB, inbox.Config{Observers: []inbox.Observer{loud("replayed")}})
+		store := rig.NewStore(t, b.db.Open(t).DB, inbox.Config{Observers: []inbox.Observer{loud(inbox.KindReplayed)}})
 		taken, _, err := rig.Queue(t, store, inbox.QueueConfig{Consumer: consumer}).Take(t.Context(), 10, time.Second)
 		require.NoError(t, err)
 		require.Len(t, taken, 1)

@@ -96,7 +96,7 @@ func serve(c *process.Child, s served) error {
 	p.pool.SetMaxIdleConns(12)
 	p.pool.Set(faults.Plan{Before: p.before, After: p.after})
 	store, err := inbox.NewStore(p.pool.DB, inbox.Config{
-		Logger: watermill.NewStdLoggerWithOut(os.Stderr, false, false), Observers: []inbox.Observer{p},
+		Logger: watermill.NewStdLoggerWithOut(os.Stderr, false, false), Observers: []inbox.Observer{inbox.On(p.observe, inbox.KindContention, inbox.KindFailed)},
 	})
 	if err != nil {
 		return err
@@ -126,16 +126,13 @@ func serve(c *process.Child, s served) error {
 	return nil
 }
 
-// ObserveContention counts what a deadlock undid: the server's choice, which a run that is made
-// again makes good. What the test is told of it goes to standard error.
-func (p *servedProcess) ObserveContention(_ context.Context, e inbox.Event) {
-	p.undone.Add(1)
-	fmt.Fprintln(os.Stderr, "undone:", e.MessageID, e.Err)
-}
-
-// ObserveFailed tells why a run failed.
-func (p *servedProcess) ObserveFailed(_ context.Context, e inbox.Event) {
-	fmt.Fprintln(os.Stderr, "failed:", e.MessageID, e.Reason, e.Err)
+// observe counts what a deadlock undid: the server's choice, which a run that is made again makes
+// good. What the test is told of it, and of a run that failed, goes to standard error.
+func (p *servedProcess) observe(_ context.Context, e inbox.Event) {
+	if e.Kind == inbox.KindContention {
+		p.undone.Add(1)
+	}
+	fmt.Fprintln(os.Stderr, e.Kind, e.MessageID, e.Reason, e.Err)
 }
 
 // obey follows one order of the test. A test that is gone ends the process, too.

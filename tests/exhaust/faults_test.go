@@ -77,7 +77,7 @@ var callbacks = map[string]service{
 // of which they panic is kept for an operator, which tests/durable sees.
 func called(p *inboxtest.Process) (*inbox.Store, millrace.Inbox, error) {
 	store, err := inbox.NewStore(p.DB, inbox.Config{
-		Logger: p.Logger, MaxInFlight: 1, Observers: []inbox.Observer{observer{p}}, Payloads: codec{p},
+		Logger: p.Logger, MaxInFlight: 1, Observers: []inbox.Observer{observer(p)}, Payloads: codec{p},
 	})
 	if err != nil {
 		return nil, millrace.Inbox{}, err
@@ -119,11 +119,10 @@ func once(handle message.HandlerFunc) message.HandlerFunc {
 	}
 }
 
-type observer struct{ *inboxtest.Process }
-
-func (o observer) ObserveCompleted(ctx context.Context, _ inbox.Event) { o.Callback(ctx, "completed") }
-func (o observer) ObserveFailed(ctx context.Context, _ inbox.Event)    { o.Callback(ctx, "failed") }
-func (o observer) ObserveDuplicate(ctx context.Context, _ inbox.Event) { o.Callback(ctx, "duplicate") }
+func observer(p *inboxtest.Process) inbox.Observer {
+	return inbox.On(func(ctx context.Context, e inbox.Event) { p.Callback(ctx, e.Kind.String()) },
+		inbox.KindCompleted, inbox.KindFailed, inbox.KindDuplicate)
+}
 
 type codec struct{ *inboxtest.Process }
 

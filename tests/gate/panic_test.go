@@ -32,24 +32,6 @@ func trip(msg *message.Message) {
 	}
 }
 
-// loud is an observer that panics where it is told of one kind of event of a bad message.
-type loud string
-
-func (l loud) on(kind loud, e inbox.Event) {
-	if l == kind && e.Metadata[bad] != "" {
-		panic("an observer")
-	}
-}
-
-func (l loud) ObserveStale(_ context.Context, e inbox.Event)     { l.on("stale", e) }
-func (l loud) ObserveGap(_ context.Context, e inbox.Event)       { l.on("gap", e) }
-func (l loud) ObserveHeld(_ context.Context, e inbox.Event)      { l.on("held", e) }
-func (l loud) ObserveReleased(_ context.Context, e inbox.Event)  { l.on("released", e) }
-func (l loud) ObserveCollision(_ context.Context, e inbox.Event) { l.on("collision", e) }
-func (l loud) ObserveParked(_ context.Context, e inbox.Event)    { l.on("parked", e) }
-func (l loud) ObserveCompleted(_ context.Context, e inbox.Event) { l.on("completed", e) }
-func (l loud) ObserveFailed(_ context.Context, e inbox.Event)    { l.on("failed", e) }
-
 var panicking = map[string]func(*inbox.Config, *millrace.VersionGate){
 	"Version": func(_ *inbox.Config, g *millrace.VersionGate) {
 		of := inbox.VersionFromMetadata()
@@ -72,12 +54,19 @@ var panicking = map[string]func(*inbox.Config, *millrace.VersionGate){
 			return false
 		}
 	},
-	"stale": tells("stale"), "gap": tells("gap"), "held": tells("held"), "released": tells("released"),
-	"collision": tells("collision"), "parked": tells("parked"), "completed": tells("completed"), "failed": tells("failed"),
+	"stale": tells(inbox.KindStale), "gap": tells(inbox.KindGap), "held": tells(inbox.KindHeld), "released": tells(inbox.KindReleased),
+	"collision": tells(inbox.KindCollision), "parked": tells(inbox.KindParked), "completed": tells(inbox.KindCompleted),
+	"failed": tells(inbox.KindFailed),
 }
 
-func tells(kind loud) func(*inbox.Config, *millrace.VersionGate) {
-	return func(c *inbox.Config, _ *millrace.VersionGate) { c.Observers = []inbox.Observer{kind} }
+// tells has an observer panic that is told of one kind of event of a bad message.
+func tells(kind inbox.Kind) func(*inbox.Config, *millrace.VersionGate) {
+	loud := inbox.On(func(_ context.Context, e inbox.Event) {
+		if e.Metadata[bad] != "" {
+			panic("an observer")
+		}
+	}, kind)
+	return func(c *inbox.Config, _ *millrace.VersionGate) { c.Observers = []inbox.Observer{loud} }
 }
 
 var panicBodies = []testdb.Body{

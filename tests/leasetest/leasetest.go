@@ -183,13 +183,14 @@ type recorder struct {
 	seen map[string]int
 }
 
-func (r *recorder) add(kind string) {
+// Observe counts.
+func (r *recorder) Observe(_ context.Context, e inbox.Event) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.seen == nil {
 		r.seen = map[string]int{}
 	}
-	r.seen[kind]++
+	r.seen[e.Kind.String()]++
 }
 
 func (r *recorder) count(kind string) int {
@@ -197,11 +198,6 @@ func (r *recorder) count(kind string) int {
 	defer r.mu.Unlock()
 	return r.seen[kind]
 }
-
-func (r *recorder) ObserveCompleted(context.Context, inbox.Event)    { r.add("completed") }
-func (r *recorder) ObserveFailed(context.Context, inbox.Event)       { r.add("failed") }
-func (r *recorder) ObserveDuplicate(context.Context, inbox.Event)    { r.add("duplicate") }
-func (r *recorder) ObserveDoubleEffect(context.Context, inbox.Event) { r.add("double effect") }
 
 // requireDelivery requires that err has cause and names the consumer.
 func requireDelivery(t *testing.T, err, cause error) {

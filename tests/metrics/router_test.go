@@ -45,7 +45,7 @@ func newBed(t *testing.T, db *testdb.DB) *bed {
 	b.store = rig.NewStore(t, db.DB, inbox.Config{Observers: []inbox.Observer{m.Inbox()}})
 	require.NoError(t, b.store.Migrate(t.Context()))
 	b.out = rig.NewOutbox(t, db.DB, outbox.Config{})
-	b.relay, err = outbox.NewRelay(db.DB, b.broker, outbox.RelayConfig{Observers: []outbox.RelayObserver{m.Relay()}})
+	b.relay, err = outbox.NewRelay(db.DB, b.broker, outbox.RelayConfig{Observers: []outbox.Observer{m.Relay()}})
 	require.NoError(t, err)
 	require.NoError(t, m.WatchStore(b.store))
 	require.NoError(t, m.WatchOutbox(b.out))

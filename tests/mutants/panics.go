@@ -48,9 +48,9 @@ var panics = []mutant{
 		old: "\t\tdefer recovered(\"List\", &err)\n", new: "",
 	},
 	{
-		name: "panic: of an observer of the janitor", file: "inbox/janitor.go",
+		name: "panic: of an observer of the janitor", file: "inbox/observer.go",
 		by:  conformance("a function of the service that panics in the background"),
-		old: "j.store.survive(ctx, func(ctx context.Context) { o.ObservePurged(ctx, e) })", new: "o.ObservePurged(ctx, e)",
+		old: "s.survive(ctx, func(ctx context.Context) { o.Observe(ctx, told) })", new: "o.Observe(ctx, told)",
 	},
 	{
 		name: "panic: of a heartbeat", file: "inbox/leasebeat.go",

@@ -129,19 +129,18 @@ func (c *city) relay(name string, broker amqp.Config) *running {
 	relay, err := outbox.NewRelay(own.DB, publisher, outbox.RelayConfig{
 		Logger: named{c.log, name}, Name: name, Lease: 2 * time.Second, Batch: cityBatch,
 		MinBackoff: 50 * time.Millisecond, MaxBackoff: 500 * time.Millisecond, Poll: 100 * time.Millisecond,
-		Observers: []outbox.RelayObserver{c, c.seen},
+		Observers: []outbox.Observer{outbox.On(c.observe, outbox.KindPublished, outbox.KindOutage), c.seen},
 	})
 	require.NoError(c, err)
 	return start(c.T, relay)
 }
 
-// ObservePublished counts.
-func (c *city) ObservePublished(_ context.Context, e outbox.RelayEvent) {
-	c.published.Add(int64(e.Count))
-}
-
-// ObserveOutage keeps what a failure is explained by.
-func (c *city) ObserveOutage(_ context.Context, e outbox.RelayEvent) {
+// observe counts what is sent, and keeps what a failure is explained by.
+func (c *city) observe(_ context.Context, e outbox.Event) {
+	if e.Kind == outbox.KindPublished {
+		c.published.Add(int64(e.Count))
+		return
+	}
 	c.log.write("outage", e.Reason+" after "+e.Duration.String(), e.Err, nil)
 }
 

@@ -26,7 +26,7 @@ func TestAnOutageIsProbedThoughAllIsPassedOver(t *testing.T) {
 			var seen probes
 			p.relay(func(c *outbox.RelayConfig) {
 				c.Batch, c.MinBackoff, c.MaxBackoff = 4, 10*time.Minute, time.Hour
-				c.Observers = []outbox.RelayObserver{&seen}
+				c.Observers = []outbox.Observer{outbox.On(seen.observe, outbox.KindOutage)}
 			})
 			rig.Eventually(p, "all but what is asked with, and the next of its key, are passed over or held back", func() bool {
 				return p.db.Count(t, `SELECT COUNT(*) FROM millrace_outbox WHERE status = 0`) <= 2
@@ -55,8 +55,8 @@ type probes struct {
 	most  time.Duration
 }
 
-// ObserveOutage notes a pause.
-func (p *probes) ObserveOutage(context.Context, outbox.RelayEvent) {
+// observe notes a pause.
+func (p *probes) observe(context.Context, outbox.Event) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	now := time.Now()

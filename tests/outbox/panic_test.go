@@ -83,8 +83,8 @@ var trippedRelays = map[string]func(c *outbox.RelayConfig, b *memoryBroker, trip
 			return nil
 		}
 	},
-	"ObservePublished": observing("published"), "ObserveAttempt": observing("attempt"), "ObserveParked": observing("parked"),
-	"ObserveOutage": observing("outage"), "ObserveShards": observing("shards"), "ObservePurged": observing("purged"),
+	"published": observing(outbox.KindPublished), "attempt": observing(outbox.KindAttempt), "parked": observing(outbox.KindParked),
+	"outage": observing(outbox.KindOutage), "shards": observing(outbox.KindShards), "purged": observing(outbox.KindPurged),
 }
 
 // trippedError is an error with which nothing can be done.
@@ -92,30 +92,16 @@ type trippedError struct{ *trap }
 
 func (e trippedError) Error() string { e.take(); return "" }
 
-func observing(kind string) func(*outbox.RelayConfig, *memoryBroker, *trap) {
+func observing(kind outbox.Kind) func(*outbox.RelayConfig, *memoryBroker, *trap) {
 	return func(c *outbox.RelayConfig, _ *memoryBroker, trip *trap) {
-		c.Observers = []outbox.RelayObserver{loud{kind, trip}}
+		c.Observers = []outbox.Observer{loud(kind, trip)}
 	}
 }
 
 // loud trips where it is told of an event of its kind.
-type loud struct {
-	kind string
-	trip *trap
+func loud(kind outbox.Kind, trip *trap) outbox.Observer {
+	return outbox.On(func(context.Context, outbox.Event) { trip.take() }, kind)
 }
-
-func (l loud) on(kind string) {
-	if kind == l.kind {
-		l.trip.take()
-	}
-}
-
-func (l loud) ObservePublished(context.Context, outbox.RelayEvent) { l.on("published") }
-func (l loud) ObserveAttempt(context.Context, outbox.RelayEvent)   { l.on("attempt") }
-func (l loud) ObserveParked(context.Context, outbox.RelayEvent)    { l.on("parked") }
-func (l loud) ObserveOutage(context.Context, outbox.RelayEvent)    { l.on("outage") }
-func (l loud) ObserveShards(context.Context, outbox.RelayEvent)    { l.on("shards") }
-func (l loud) ObservePurged(context.Context, outbox.RelayEvent)    { l.on("purged") }
 
 // bad is the payload of a message that the broker refuses.
 const bad = "bad"
@@ -255,7 +241,7 @@ func TestRelayBatchOutlivesAnObserver(t *testing.T) {
 	p := newPost(t, testdb.On(t, "sqlite"))
 	p.send("orders", "k", 3)
 	relay := p.newRelay(p.broker, func(c *outbox.RelayConfig) {
-		c.Observers = []outbox.RelayObserver{loud{"published", &trap{trip: trips["panics"]}}}
+		c.Observers = []outbox.Observer{loud(outbox.KindPublished, &trap{trip: trips["panics"]})}
 	})
 	n, err := relay.RelayBatch(t.Context())
 	require.NoError(t, err)

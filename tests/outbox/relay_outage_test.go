@@ -65,7 +65,7 @@ func brokerOutage(t *testing.T, db *testdb.DB) {
 
 // probedOneByOne checks the calls since an outage began: one message each, not two at a
 // time, and with pauses that grow.
-func (b *strict) probedOneByOne(outage []outbox.RelayEvent) {
+func (b *strict) probedOneByOne(outage []outbox.Event) {
 	b.Helper()
 	b.mu.Lock()
 	defer b.mu.Unlock()

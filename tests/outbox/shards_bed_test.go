@@ -47,7 +47,7 @@ func (p *post) prepare(name string, change ...func(*outbox.RelayConfig)) *member
 	m := &member{name: name, db: faults.Open(p, own), link: &link{name: name, to: p.broker}, seen: &shares{}}
 	config := outbox.RelayConfig{
 		Logger: named{p.log, name}, Name: name, MinBackoff: 20 * time.Millisecond, MaxBackoff: 200 * time.Millisecond,
-		Poll: 50 * time.Millisecond, Lease: 15 * time.Second, Observers: []outbox.RelayObserver{m.seen},
+		Poll: 50 * time.Millisecond, Lease: 15 * time.Second, Observers: []outbox.Observer{m.seen},
 	}
 	for _, c := range change {
 		c(&config)
@@ -147,18 +147,16 @@ type shares struct {
 	outages int
 }
 
-// ObserveShards notes a share.
-func (s *shares) ObserveShards(_ context.Context, e outbox.RelayEvent) {
+// Observe notes a share, or counts an outage.
+func (s *shares) Observe(_ context.Context, e outbox.Event) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.counts = append(s.counts, e.Count)
-}
-
-// ObserveOutage counts.
-func (s *shares) ObserveOutage(context.Context, outbox.RelayEvent) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.outages++
+	switch e.Kind {
+	case outbox.KindShards:
+		s.counts = append(s.counts, e.Count)
+	case outbox.KindOutage:
+		s.outages++
+	}
 }
 
 // last is the latest share that was told of, -1 for none.

@@ -13,13 +13,14 @@ type counts struct {
 	seen map[string]int
 }
 
-func (c *counts) add(kind string) {
+// Observe counts.
+func (c *counts) Observe(_ context.Context, e inbox.Event) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.seen == nil {
 		c.seen = map[string]int{}
 	}
-	c.seen[kind]++
+	c.seen[e.Kind.String()]++
 }
 
 func (c *counts) all() map[string]int {
@@ -27,21 +28,3 @@ func (c *counts) all() map[string]int {
 	defer c.mu.Unlock()
 	return c.seen
 }
-
-// ObserveCompleted counts.
-func (c *counts) ObserveCompleted(context.Context, inbox.Event) { c.add("completed") }
-
-// ObserveFailed counts.
-func (c *counts) ObserveFailed(context.Context, inbox.Event) { c.add("failed") }
-
-// ObserveDuplicate counts.
-func (c *counts) ObserveDuplicate(context.Context, inbox.Event) { c.add("duplicate") }
-
-// ObserveSettled counts.
-func (c *counts) ObserveSettled(context.Context, inbox.Event) { c.add("settled") }
-
-// ObserveContention counts.
-func (c *counts) ObserveContention(context.Context, inbox.Event) { c.add("contention") }
-
-// ObserveOutage counts.
-func (c *counts) ObserveOutage(context.Context, inbox.Event) { c.add("outage") }

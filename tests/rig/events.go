@@ -16,18 +16,19 @@ type Events struct {
 	logged
 }
 
-// told has a method for each kind of event.
+// told keeps events by the name of their kind.
 type told struct {
 	mu   sync.Mutex
 	seen map[string][]inbox.Event
 }
 
-func (r *told) add(kind string, e inbox.Event) {
+func (r *told) Observe(_ context.Context, e inbox.Event) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.seen == nil {
 		r.seen = map[string][]inbox.Event{}
 	}
+	kind := e.Kind.String()
 	r.seen[kind] = append(r.seen[kind], e)
 }
 
@@ -65,28 +66,6 @@ func (r *Events) Counts() map[string]int {
 	}
 	return counts
 }
-
-func (r *told) ObserveReceived(_ context.Context, e inbox.Event)     { r.add("received", e) }
-func (r *told) ObserveRetried(_ context.Context, e inbox.Event)      { r.add("retried", e) }
-func (r *told) ObserveReclaimed(_ context.Context, e inbox.Event)    { r.add("reclaimed", e) }
-func (r *told) ObserveClaims(_ context.Context, e inbox.Event)       { r.add("claims", e) }
-func (r *told) ObserveCompleted(_ context.Context, e inbox.Event)    { r.add("completed", e) }
-func (r *told) ObserveFailed(_ context.Context, e inbox.Event)       { r.add("failed", e) }
-func (r *told) ObserveDuplicate(_ context.Context, e inbox.Event)    { r.add("duplicate", e) }
-func (r *told) ObserveCollision(_ context.Context, e inbox.Event)    { r.add("collision", e) }
-func (r *told) ObserveParked(_ context.Context, e inbox.Event)       { r.add("parked", e) }
-func (r *told) ObserveStale(_ context.Context, e inbox.Event)        { r.add("stale", e) }
-func (r *told) ObserveGap(_ context.Context, e inbox.Event)          { r.add("gap", e) }
-func (r *told) ObserveHeld(_ context.Context, e inbox.Event)         { r.add("held", e) }
-func (r *told) ObserveReleased(_ context.Context, e inbox.Event)     { r.add("released", e) }
-func (r *told) ObserveForgottenTx(_ context.Context, e inbox.Event)  { r.add("forgotten", e) }
-func (r *told) ObserveEndedTx(_ context.Context, e inbox.Event)      { r.add("ended", e) }
-func (r *told) ObserveSettled(_ context.Context, e inbox.Event)      { r.add("settled", e) }
-func (r *told) ObserveContention(_ context.Context, e inbox.Event)   { r.add("contention", e) }
-func (r *told) ObserveOutage(_ context.Context, e inbox.Event)       { r.add("outage", e) }
-func (r *told) ObserveReplayed(_ context.Context, e inbox.Event)     { r.add("replayed", e) }
-func (r *told) ObserveDoubleEffect(_ context.Context, e inbox.Event) { r.add("double effect", e) }
-func (r *told) ObservePurged(_ context.Context, e inbox.Event)       { r.add("purged", e) }
 
 // logged is a watermill.LoggerAdapter.
 type logged struct {

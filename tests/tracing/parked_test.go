@@ -54,7 +54,7 @@ func TestTheRelayParksInTheTrace(t *testing.T) {
 		broker.FailWith(outbox.Permanent(errors.New("no queue takes it")))
 		relay, err := outbox.NewRelay(b.db.DB, b.Sender(broker), outbox.RelayConfig{
 			MaxAttempts: 2, MinBackoff: time.Millisecond, MaxBackoff: time.Millisecond, Poll: 10 * time.Millisecond,
-			Observers: []outbox.RelayObserver{b.RelayObserver()},
+			Observers: []outbox.Observer{b.RelayObserver()},
 		})
 		require.NoError(t, err)
 		require.NoError(t, b.Publisher(out).Publish("orders", message.NewMessage("7", []byte(secret))))

@@ -104,7 +104,7 @@ func (s *shop) serve() {
 	broker, err := rabbitmq.NewPublisher(s.broker, rabbitmq.PublisherConfig{})
 	require.NoError(s, err)
 	relay, err := outbox.NewRelay(s.db.DB, s.Sender(twice{broker}), outbox.RelayConfig{
-		Poll: 20 * time.Millisecond, Observers: []outbox.RelayObserver{s.RelayObserver()},
+		Poll: 20 * time.Millisecond, Observers: []outbox.Observer{s.RelayObserver()},
 	})
 	require.NoError(s, err)
 	router := s.router(millrace.Inbox{Store: s.store, Outbox: s.out}.Middleware)

@@ -128,8 +128,8 @@ func (d *demo) show(ctx context.Context) {
 
 func (d *demo) String() string {
 	return fmt.Sprintf("placed %3d of %d, fulfilled %3d and killed %d times, results %3d and killed %d times",
-		d.load.placed.Load(), placed, d.fulfilment.counted("handled"), d.fulfilment.counted("killed"),
-		d.orders.counted("handled"), d.orders.counted("killed"))
+		d.load.placed.Load(), placed, d.fulfilment.counted("completed"), d.fulfilment.counted("killed"),
+		d.orders.counted("completed"), d.orders.counted("killed"))
 }
 
 // untilQuiet waits until every order has a result and nothing is on its way. If that takes

@@ -33,9 +33,9 @@ func (s *service) start(ctx context.Context) (err error) {
 // it again.
 func (s *service) crash(ctx context.Context, times, messages int) error {
 	for left := times; left > 0; left-- {
-		share := (messages - s.counted("handled")) / (left + 1)
-		target := s.counted("handled") + share/2 + rand.IntN(share+1)
-		err := s.until(ctx, func() (bool, error) { return s.counted("handled") >= target, nil })
+		share := (messages - s.counted("completed")) / (left + 1)
+		target := s.counted("completed") + share/2 + rand.IntN(share+1)
+		err := s.until(ctx, func() (bool, error) { return s.counted("completed") >= target, nil })
 		if err != nil {
 			return err
 		}

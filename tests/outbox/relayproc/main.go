@@ -68,7 +68,7 @@ func serve(c *process.Child, s Settings) error {
 	moved, err := outbox.NewRelay(pool.DB, to, outbox.RelayConfig{
 		Logger: watermill.NewStdLoggerWithOut(os.Stderr, false, false), Name: s.Name,
 		Lease: s.Lease, Batch: s.Batch, Lanes: s.Lanes, Poll: 100 * time.Millisecond,
-		MinBackoff: 50 * time.Millisecond, MaxBackoff: 500 * time.Millisecond, Observers: []outbox.RelayObserver{r},
+		MinBackoff: 50 * time.Millisecond, MaxBackoff: 500 * time.Millisecond, Observers: []outbox.Observer{outbox.On(r.share, outbox.KindShards), outbox.On(r.published, outbox.KindPublished)},
 	})
 	if err != nil {
 		return err
@@ -115,13 +115,13 @@ func (r *relay) obey() error {
 	}
 }
 
-// ObserveShards tells the test.
-func (r *relay) ObserveShards(_ context.Context, e outbox.RelayEvent) {
+// share tells the test.
+func (r *relay) share(_ context.Context, e outbox.Event) {
 	r.Say(process.Event{Kind: Share, Counts: map[string]int{"shards": e.Count}})
 }
 
-// ObservePublished is told when a run of calls has ended.
-func (r *relay) ObservePublished(context.Context, outbox.RelayEvent) {
+// published is told when a run of calls has ended.
+func (r *relay) published(context.Context, outbox.Event) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.stopped && r.aware != nil {
