@@ -51,7 +51,7 @@ type LeaseState struct {
 // Acquire frees it, and after one of Confirm or Release it is taken until its lease ends. Where
 // messages that the handler returned are confirmed after their ack, and at a heartbeat, it is logged.
 //
-// [NewMemoryLeases], [Store.Leases] and package redisleases bring one each.
+// lease.NewMemory, [Store.Leases] and package redisleases bring one each.
 type LeaseStore interface {
 	// Acquire takes key for the holder of token, in one step, if nobody holds it: it was
 	// never taken, was released, or its lease or the time of its confirmation ran out.

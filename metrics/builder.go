@@ -44,7 +44,7 @@ func NewBuilder(registry prometheus.Registerer, config Config) (*Builder, error)
 }
 
 // Inbox returns what belongs in inbox.Config.Observers, inbox.LeasesConfig.Observers and
-// inbox.MemoryLeasesConfig.Observers: the same value each time.
+// lease.MemoryConfig.Observers: the same value each time.
 func (b *Builder) Inbox() inbox.Observer { return b.inbox }
 
 // Relay returns what belongs in outbox.RelayConfig.Observers: the same value each time.

@@ -16,7 +16,7 @@ import (
 // Deduplicate keeps a handler without a transaction from running twice for one message.
 // Only Claims is required:
 //
-//	claims, err := inbox.NewMemoryLeases(inbox.MemoryLeasesConfig{}) // or store.Leases(), or redisleases.New
+//	claims, err := lease.NewMemory(lease.MemoryConfig{}) // or store.Leases(), or redisleases.New
 //	router.AddMiddleware(millrace.Deduplicate{Claims: claims}.Middleware)
 //
 // For each delivery it takes a lease on the message's key, runs the handler, and confirms

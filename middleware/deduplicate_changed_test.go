@@ -11,13 +11,14 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-go/millrace/inbox"
+	"github.com/millrace-go/millrace/inbox/lease"
 	millrace "github.com/millrace-go/millrace/middleware"
 )
 
 // TestDeduplicateGivesTheMessageBack: each attempt has the message, and so the key, that the
 // first had.
 func TestDeduplicateGivesTheMessageBack(t *testing.T) {
-	leases, err := inbox.NewMemoryLeases(inbox.MemoryLeasesConfig{})
+	leases, err := lease.NewMemory(lease.MemoryConfig{})
 	require.NoError(t, err)
 	dedup := millrace.Deduplicate{Claims: leases, Consumer: "mail", Key: inbox.ByPayload()}
 	sent := 0

@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-go/millrace/inbox"
+	"github.com/millrace-go/millrace/inbox/lease"
 	millrace "github.com/millrace-go/millrace/middleware"
 	"github.com/millrace-go/millrace/tests/leasetest"
 )
@@ -23,7 +24,7 @@ func TestDeduplicateInMemoryInABubble(t *testing.T) {
 	for _, b := range leasetest.Bodies {
 		t.Run(b.Name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				store := memoryLeases(t, inbox.MemoryLeasesConfig{}).Store()
+				store := memoryLeases(t, lease.MemoryConfig{}).Store()
 				b.Run(t, func(*testing.T) inbox.LeaseStore { return store })
 			})
 		})
@@ -32,7 +33,7 @@ func TestDeduplicateInMemoryInABubble(t *testing.T) {
 
 func TestDeduplicateDefaults(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		claims := memoryLeases(t, inbox.MemoryLeasesConfig{})
+		claims := memoryLeases(t, lease.MemoryConfig{})
 		leave, runs := make(chan struct{}), 0
 		h := millrace.Deduplicate{Claims: claims, Consumer: "mailer"}.Middleware(
 			func(*message.Message) ([]*message.Message, error) { runs++; <-leave; return nil, nil })
@@ -74,7 +75,7 @@ func send(h message.HandlerFunc, id string) error {
 func TestDeduplicateWakesTheWaitingCopies(t *testing.T) {
 	for _, result := range []error{nil, errors.New("boom")} {
 		synctest.Test(t, func(t *testing.T) {
-			store := &counting{LeaseStore: memoryLeases(t, inbox.MemoryLeasesConfig{}).Store()}
+			store := &counting{LeaseStore: memoryLeases(t, lease.MemoryConfig{}).Store()}
 			end, runs := make(chan error), 0
 			h := millrace.Deduplicate{Claims: inbox.NewLeases(store, inbox.LeasesConfig{}), Consumer: "mailer"}.Middleware(
 				func(*message.Message) ([]*message.Message, error) {
@@ -117,7 +118,7 @@ func (c *counting) Acquire(ctx context.Context, key inbox.LeaseKey, token int64,
 // A handler whose lease is lost learns it from its context.
 func TestDeduplicateTellsTheHandlerThatItsLeaseIsLost(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		store := memoryLeases(t, inbox.MemoryLeasesConfig{}).Store()
+		store := memoryLeases(t, lease.MemoryConfig{}).Store()
 		h := millrace.Deduplicate{
 			Claims: inbox.NewLeases(losing{store}, inbox.LeasesConfig{}), Consumer: "mailer",
 		}.Middleware(func(msg *message.Message) ([]*message.Message, error) {
@@ -139,7 +140,7 @@ func (losing) Extend(context.Context, inbox.LeaseKey, int64, time.Duration) erro
 // A store that is down gets one probe at a time, and deliveries are held back.
 func TestDeduplicateHoldsDeliveriesBackWhileTheStoreIsDown(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		store := &down{counting: counting{LeaseStore: memoryLeases(t, inbox.MemoryLeasesConfig{}).Store()}, isDown: true}
+		store := &down{counting: counting{LeaseStore: memoryLeases(t, lease.MemoryConfig{}).Store()}, isDown: true}
 		h, runs := wrapped(millrace.Deduplicate{
 			Claims: inbox.NewLeases(store, inbox.LeasesConfig{}), Consumer: "mailer",
 		})
@@ -171,7 +172,7 @@ func (d *down) Acquire(ctx context.Context, key inbox.LeaseKey, token int64, lea
 func TestDeduplicateReportsThatAKeyCannotBeConfirmed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		seen := &sightings{}
-		store := unconfirming{memoryLeases(t, inbox.MemoryLeasesConfig{}).Store()}
+		store := unconfirming{memoryLeases(t, lease.MemoryConfig{}).Store()}
 		h, runs := wrapped(millrace.Deduplicate{
 			Claims: inbox.NewLeases(store, inbox.LeasesConfig{Observers: []inbox.Observer{seen}}), Consumer: "mailer",
 		})
@@ -201,7 +202,7 @@ func (s *sightings) Observe(_ context.Context, e inbox.Event) {
 func TestMemoryLeasesForgetTheOldestWhenFull(t *testing.T) {
 	seen, log := &sightings{}, watermill.NewCaptureLogger()
 	h, runs := wrapped(millrace.Deduplicate{
-		Claims:   memoryLeases(t, inbox.MemoryLeasesConfig{Limit: 10, Logger: log, Observers: []inbox.Observer{seen}}),
+		Claims:   memoryLeases(t, lease.MemoryConfig{Limit: 10, Logger: log, Observers: []inbox.Observer{seen}}),
 		Consumer: "mailer",
 	})
 	for i := range 12 {
@@ -220,7 +221,7 @@ func TestMemoryLeasesForgetTheOldestWhenFull(t *testing.T) {
 func TestMemoryLeasesForgetNothingInFlight(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const limit = 10
-		claims := memoryLeases(t, inbox.MemoryLeasesConfig{Limit: limit})
+		claims := memoryLeases(t, lease.MemoryConfig{Limit: limit})
 		d := millrace.Deduplicate{Claims: claims, Consumer: "mailer"}
 		leave := make(chan struct{})
 		slow := d.Middleware(func(*message.Message) ([]*message.Message, error) { <-leave; return nil, nil })
@@ -244,7 +245,7 @@ func TestMemoryLeasesForgetNothingInFlight(t *testing.T) {
 func TestMemoryLeasesUseTheRoomOfWhatExpired(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		seen := &sightings{}
-		claims := memoryLeases(t, inbox.MemoryLeasesConfig{Limit: 10, Observers: []inbox.Observer{seen}})
+		claims := memoryLeases(t, lease.MemoryConfig{Limit: 10, Observers: []inbox.Observer{seen}})
 		long, longRuns := wrapped(millrace.Deduplicate{Claims: claims, Consumer: "mailer"})
 		short, _ := wrapped(millrace.Deduplicate{Claims: claims, Consumer: "pusher", Retention: time.Second})
 		require.NoError(t, send(long, "a"))

@@ -13,6 +13,7 @@ import (
 
 	"github.com/millrace-go/millrace/inbox"
 	"github.com/millrace-go/millrace/inbox/admin"
+	"github.com/millrace-go/millrace/inbox/lease"
 	"github.com/millrace-go/millrace/policy"
 	"github.com/millrace-go/millrace/tests/rig"
 )
@@ -83,7 +84,7 @@ func nothing(*message.Message) ([]*message.Message, error) { return nil, nil }
 var byAccount = policy.Key{From: "metadata:account"}
 
 func TestDedup(t *testing.T) {
-	memory, err := inbox.NewMemoryLeases(inbox.MemoryLeasesConfig{})
+	memory, err := lease.NewMemory(lease.MemoryConfig{})
 	require.NoError(t, err)
 	store := newStore(t)
 	for name, c := range map[string]struct {

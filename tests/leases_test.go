@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-go/millrace/inbox"
+	"github.com/millrace-go/millrace/inbox/lease"
 	millrace "github.com/millrace-go/millrace/middleware"
 	"github.com/millrace-go/millrace/tests/leasetest"
 	"github.com/millrace-go/millrace/tests/rig"
@@ -86,7 +87,7 @@ func leasesApartFromInbox(t *testing.T, b *bed) {
 }
 
 func leaseInsideInbox(t *testing.T, b *bed) {
-	memory, err := inbox.NewMemoryLeases(inbox.MemoryLeasesConfig{})
+	memory, err := lease.NewMemory(lease.MemoryConfig{})
 	require.NoError(t, err)
 	for _, claims := range []*inbox.Leases{b.store.Leases(), memory} {
 		_, err := b.inbox(b.leased(effect, func(d *millrace.Deduplicate) { d.Claims = claims }))(newMessage("x"))

@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-go/millrace/inbox"
+	"github.com/millrace-go/millrace/inbox/lease"
 	millrace "github.com/millrace-go/millrace/middleware"
 	"github.com/millrace-go/millrace/tests/rig"
 	"github.com/millrace-go/millrace/tests/testdb"
@@ -115,7 +116,7 @@ func TestObserversOfLeasesThatPanic(t *testing.T) {
 				ctx, cancel := context.WithTimeout(t.Context(), rig.Patience)
 				require.NoError(t, store.Close(ctx), name)
 				cancel()
-				memory, err := inbox.NewMemoryLeases(inbox.MemoryLeasesConfig{Limit: 1, Observers: config.Observers, Logger: config.Logger})
+				memory, err := lease.NewMemory(lease.MemoryConfig{Limit: 1, Observers: config.Observers, Logger: config.Logger})
 				require.NoError(t, err)
 				b.leasesSurvive(name+", in memory", memory, replays, do, kind)
 			}
@@ -198,7 +199,7 @@ func TestAKeyIsFreeAfterAPanic(t *testing.T) {
 		require.NoError(t, err, c.method)
 	}
 	seen := 0
-	memory, err := inbox.NewMemoryLeases(inbox.MemoryLeasesConfig{Limit: 1, Observers: []inbox.Observer{inbox.On(func(context.Context, inbox.Event) {
+	memory, err := lease.NewMemory(lease.MemoryConfig{Limit: 1, Observers: []inbox.Observer{inbox.On(func(context.Context, inbox.Event) {
 		if seen++; seen == 1 {
 			panic("an observer")
 		}

@@ -14,6 +14,7 @@ import (
 	"github.com/millrace-go/millrace/inbox"
 	"github.com/millrace-go/millrace/inbox/admin"
 	"github.com/millrace-go/millrace/inbox/httpkey"
+	"github.com/millrace-go/millrace/inbox/lease"
 	millrace "github.com/millrace-go/millrace/middleware"
 	"github.com/millrace-go/millrace/tests/rig"
 	"github.com/millrace-go/millrace/tests/testdb"
@@ -180,7 +181,7 @@ func stepMisused(t *testing.T, b *bed) {
 	var p provider
 	_, err := inbox.Once(t.Context(), "mail", p.call)
 	require.ErrorIs(t, err, inbox.ErrNoMessage)
-	memory, err := inbox.NewMemoryLeases(inbox.MemoryLeasesConfig{})
+	memory, err := lease.NewMemory(lease.MemoryConfig{})
 	require.NoError(t, err)
 	wrap := func(step inbox.Step) message.HandlerFunc {
 		h, _ := stepping(step, fine)

@@ -16,6 +16,7 @@ import (
 
 	"github.com/millrace-go/millrace/inbox"
 	"github.com/millrace-go/millrace/inbox/httpkey"
+	"github.com/millrace-go/millrace/inbox/lease"
 	millrace "github.com/millrace-go/millrace/middleware"
 )
 
@@ -56,7 +57,7 @@ func (s *server) seen() []string {
 // within runs h as the handler of a message with this id.
 func within(t *testing.T, uuid string, h func(ctx context.Context)) {
 	t.Helper()
-	claims, err := inbox.NewMemoryLeases(inbox.MemoryLeasesConfig{})
+	claims, err := lease.NewMemory(lease.MemoryConfig{})
 	require.NoError(t, err)
 	_, err = millrace.Deduplicate{Claims: claims, Consumer: "billing"}.Middleware(func(msg *message.Message) ([]*message.Message, error) {
 		h(msg.Context())

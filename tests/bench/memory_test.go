@@ -11,14 +11,14 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message/router/middleware"
 	"github.com/stretchr/testify/require"
 
-	"github.com/millrace-go/millrace/inbox"
+	"github.com/millrace-go/millrace/inbox/lease"
 	millrace "github.com/millrace-go/millrace/middleware"
 )
 
 // BenchmarkDeduplicate is P8: Deduplicate with its claims in memory against Watermill's
 // Deduplicator, both alone and with their defaults, on messages that are all different.
 func BenchmarkDeduplicate(b *testing.B) {
-	leases, err := inbox.NewMemoryLeases(inbox.MemoryLeasesConfig{})
+	leases, err := lease.NewMemory(lease.MemoryConfig{})
 	require.NoError(b, err)
 	var ours, theirs atomic.Int64
 	count := func(n *atomic.Int64) message.HandlerFunc {

@@ -19,6 +19,7 @@ import (
 
 	"github.com/millrace-go/millrace/inbox"
 	"github.com/millrace-go/millrace/inbox/admin"
+	"github.com/millrace-go/millrace/inbox/lease"
 	millrace "github.com/millrace-go/millrace/middleware"
 	"github.com/millrace-go/millrace/pubsub"
 	"github.com/millrace-go/millrace/tests/rig"
@@ -343,7 +344,7 @@ func TestDeduplicateWithoutAKey(t *testing.T) {
 	feed := gochannel.NewGoChannel(gochannel.Config{Persistent: true}, watermill.NopLogger{})
 	events := &rig.Events{}
 	router := rig.NewRouter(t)
-	claims, err := inbox.NewMemoryLeases(inbox.MemoryLeasesConfig{Observers: []inbox.Observer{events}})
+	claims, err := lease.NewMemory(lease.MemoryConfig{Observers: []inbox.Observer{events}})
 	require.NoError(t, err)
 	router.AddMiddleware(millrace.Deduplicate{Claims: claims, Key: byOrder}.Middleware)
 	router.AddConsumerHandler(consumer, "orders", feed, func(*message.Message) error { return nil })
