@@ -303,8 +303,9 @@ func (j *janitor) sweep(ctx context.Context, now int64) error {
 	return errors.Join(problems...)
 }
 
-// closeShadowed deletes open rows whose key is completed: a completed claim beats them. It
-// looks at some pages of the open rows, and goes on behind them the next time.
+// closeShadowed deletes open rows whose key is completed: a completed claim beats them. So does one in a newer
+// epoch, where no queue moves what had failed. It looks at some pages of the open rows, and goes on behind them the
+// next time.
 func (j *janitor) closeShadowed(ctx context.Context) error {
 	const page = 500 // more would be compiled each time by PostgreSQL (jit), where it has no statistics
 	for range j.shadowPages {
@@ -313,14 +314,20 @@ func (j *janitor) closeShadowed(ctx context.Context) error {
 			Consumer  int32  `db:"consumer"`
 			MessageID []byte `db:"message_id"`
 			Shadowed  bool   `db:"shadowed"`
+			Overtaken bool   `db:"overtaken"`
 		}
 		if err := j.store.db.SelectContext(ctx, &rows, j.store.dialect.SelectShadowed, j.shadows, page); err != nil {
 			return fmt.Errorf("find open rows of completed messages: %w", err)
 		}
 		shadowed := make(map[int32][][]byte)
 		for _, row := range rows {
-			if row.Shadowed {
+			switch {
+			case row.Shadowed:
 				shadowed[row.Consumer] = append(shadowed[row.Consumer], row.MessageID)
+			case row.Overtaken:
+				if err := j.supersede(ctx, row.Consumer, row.MessageID); err != nil {
+					return fmt.Errorf("close a message that a newer epoch has handled: %w", err)
+				}
 			}
 		}
 		for consumer, ids := range shadowed {
@@ -335,6 +342,20 @@ func (j *janitor) closeShadowed(ctx context.Context) error {
 		j.shadows = rows[len(rows)-1].ID
 	}
 	return nil
+}
+
+// supersede closes a message that failed in an older epoch and was handled in a newer one, unless an attempt at it
+// has begun meanwhile.
+func (j *janitor) supersede(ctx context.Context, consumer int32, id []byte) error {
+	d := j.store.dialect
+	return j.store.db.Write(ctx, func(tx *sqlx.Tx) error {
+		closed, err := database.Affected(tx.ExecContext(ctx, d.CloseClaim, stored.ResultSuperseded, consumer, id))
+		if err != nil || closed == 0 {
+			return err
+		}
+		_, err = tx.ExecContext(ctx, d.DeleteMessage, consumer, id, stored.FailedRetryable)
+		return err
+	})
 }
 
 // deleteShadowed locks the claims before the rows, as a handler does, so that the two

@@ -125,6 +125,27 @@ var retentionBodies = []testdb.Body{
 		b.nothingOpen()
 		assert.Equal(t, 1, b.effects())
 	})},
+	{Name: "a failure that a newer epoch has handled", Why: "without a queue the janitor closes it, unless the payload was another", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
+		record := func(i *millrace.Inbox) { i.RecordFailures = true }
+		raised := func(i *millrace.Inbox) { i.RecordFailures, i.Epoch = true, 1 }
+		fails := b.inbox(func(*message.Message) ([]*message.Message, error) { return nil, errBoom }, record)
+		handled, other, waiting := newMessage("x"), newMessage("y"), newMessage("z")
+		for _, msg := range []*message.Message{handled, other, waiting} {
+			_, err := fails(again(msg))
+			require.ErrorIs(t, err, errBoom)
+		}
+		must(t, b.inbox(effect, raised), again(handled))
+		changed := again(other)
+		changed.Payload = []byte("another payload")
+		must(t, b.inbox(effect, raised), changed)
+		b.purge(0)
+		left := rig.Find(t, b.store, admin.Filter{})
+		require.Len(t, left, 2)
+		assert.Equal(t, other.UUID, left[0].UUID)
+		assert.Equal(t, waiting.UUID, left[1].UUID)
+		must(t, b.inbox(effect, record), again(handled))
+		assert.Equal(t, 2, b.effects(), "a copy for the epoch before is a duplicate")
+	})},
 	{Name: "many open rows of completed messages", Why: "the janitor goes through them page by page, to the last", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		fill(t, b.db)
 		b.exec(`DELETE FROM millrace_outcomes`)

@@ -195,9 +195,15 @@ var common = Dialect{
 		SELECT page.id, page.consumer, page.message_id, EXISTS (
 			SELECT 1 FROM millrace_claims c
 			WHERE c.consumer = page.consumer AND c.message_id = page.message_id
-				AND (c.result <> 0 AND c.payload_hash = page.payload_hash OR c.result = 4)) AS shadowed
+				AND (c.result <> 0 AND c.payload_hash = page.payload_hash OR c.result = 4)) AS shadowed,
+			page.status = 4 AND page.lease_token = 0 AND EXISTS (
+				SELECT 1 FROM millrace_consumers older
+				JOIN millrace_consumers newer
+					ON newer.namespace = older.namespace AND newer.name = older.name AND newer.epoch > older.epoch
+				JOIN millrace_claims c ON c.consumer = newer.id AND c.message_id = page.message_id
+				WHERE older.id = page.consumer AND c.result <> 0 AND c.payload_hash = page.payload_hash) AS overtaken
 		FROM (
-			SELECT id, consumer, message_id, payload_hash
+			SELECT id, consumer, message_id, payload_hash, status, lease_token
 			FROM millrace_messages
 			WHERE id > ?
 			ORDER BY id
