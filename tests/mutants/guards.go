@@ -65,7 +65,7 @@ var guards = []mutant{
 	{
 		name: "keyless: say that it is kept", file: "inbox/keyless.go",
 		by:  guard{"./tests/durable", "TestMessagesWithoutAKey/^no_key,_stored_first$/sqlite"},
-		old: "stored, err = a, q.insertFailed(ctx, tx, consumer, a)", new: "stored, err = a, nil",
+		old: "kept, err = a, q.insertFailed(ctx, tx, consumer, a)", new: "kept, err = a, nil",
 	},
 	{
 		name: "keyless: leave it to the inbox alone", file: "inbox/keyless.go",
@@ -75,7 +75,7 @@ var guards = []mutant{
 	{
 		name: "keyless: park it like others", file: "inbox/keyless.go",
 		by:  guard{"./tests/durable", "TestMessagesWithoutAKey/^no_key,_and_no_queue$/sqlite"},
-		old: "\t\treturn FailedTerminal\n\t}\n\treturn Parked", new: "\t\treturn Parked\n\t}\n\treturn Parked",
+		old: "\t\treturn stored.FailedTerminal\n\t}\n\treturn stored.Parked", new: "\t\treturn stored.Parked\n\t}\n\treturn stored.Parked",
 	},
 	{
 		name: "keyless: look for no key again", file: "inbox/keylessagain.go",
@@ -90,7 +90,7 @@ var guards = []mutant{
 	{
 		name: "keyless: order what has no order", file: "inbox/keyless.go",
 		by:  guard{"./tests/durable", "TestMessagesWithoutAKey/^an_order_key_that_cannot_be_had$/sqlite"},
-		old: "a.status, a.delay = FailedTerminal, never\n", new: "a.delay = never\n",
+		old: "a.status, a.delay = stored.FailedTerminal, stored.Never\n", new: "a.delay = stored.Never\n",
 	},
 	{
 		name: "plugin: refuse who needs none", file: "inbox/attend.go",

@@ -196,14 +196,14 @@ var rules = []mutant{
 	},
 	{
 		name: "import: take a copy for a collision", by: conformance("an imported key"), file: "inbox/lookup.go",
-		old: "if row.Result != resultImported && !d.is", new: "if row.Result != resultImported+9 && !d.is",
+		old: "if row.Result != stored.ResultImported && !d.is", new: "if row.Result != stored.ResultImported+9 && !d.is",
 	},
 	{
-		name: "import: remember from the import on", by: conformance("an imported key and its retention"), file: "inbox/importbatch.go",
+		name: "import: remember from the import on", by: conformance("an imported key and its retention"), file: "inbox/admin/importbatch.go",
 		old: "if k.at == 0 {", new: "if k.at != -1 {",
 	},
 	{
-		name: "import: tell nobody of what is too old", by: conformance("a message older than all that was imported"), file: "inbox/importbatch.go",
+		name: "import: tell nobody of what is too old", by: conformance("a message older than all that was imported"), file: "inbox/admin/importbatch.go",
 		old: "if b.line > 0 {", new: "if b.line < 0 {",
 	},
 	{
@@ -217,7 +217,7 @@ var rules = []mutant{
 	},
 	{
 		name: "step: call in doubt without asking", by: steps("Deduplicate"), file: "inbox/steprow.go",
-		old: "taken, row.doubtful, r.problem = n == 1, row.State == stepBegun, row.Problem", new: "taken, row.doubtful, r.problem = n == 1, false, row.Problem",
+		old: "taken, row.doubtful, r.problem = n == 1, row.State == stored.StepBegun, row.Problem", new: "taken, row.doubtful, r.problem = n == 1, false, row.Problem",
 	},
 	{
 		name: "step: let a stale owner record", by: stepBody("a step whose lease was lost"), file: "internal/dialect/steps.go",
@@ -241,6 +241,6 @@ var rules = []mutant{
 	},
 	{
 		name: "step: make ids of the epoch", by: guard{"./tests", "TestID/ids_never_change/sqlite"}, file: "inbox/id.go",
-		old: "[]byte(s.name.name), s.id}", new: "[]byte(s.name.name), s.id, {byte(s.name.epoch)}}",
+		old: "[]byte(s.name.Name), s.id}", new: "[]byte(s.name.Name), s.id, {byte(s.name.Epoch)}}",
 	},
 }
