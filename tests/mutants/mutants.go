@@ -208,7 +208,7 @@ var rules = []mutant{
 	},
 	{
 		name: "step: record the result before the call", by: steps("Before, a provider that can be asked"), file: "inbox/steprun.go",
-		old: "\tresult, err = r.step.Do(", new: "\t_, _ = r.end(ctx, stepEnd{state: stepDone})\n\tresult, err = r.step.Do(",
+		old: "\tresult, err = r.step.Do(", new: "\t_, _ = r.end(ctx, stepEnd{state: stored.StepDone})\n\tresult, err = r.step.Do(",
 	},
 	{
 		name: "step: keep no intent", by: steps("Before, a provider that can be asked"), file: "inbox/steprow.go",
