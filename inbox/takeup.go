@@ -1,7 +1,6 @@
 package inbox
 
 import (
-	"bytes"
 	"context"
 	"database/sql"
 	"errors"
@@ -24,7 +23,9 @@ func replayer(name string) stored.Operator {
 }
 
 // refused reports whether the message is parked because it was replayed.
-func refused(row *stored.Message) bool { return bytes.HasPrefix(row.Reason, []byte(reserved.Refused)) }
+func refused(row *stored.Message) bool {
+	return row.Status == stored.Parked && row.ReasonCode == stored.ReasonReplayed
+}
 
 // failed reports whether the message waits for an operator because its handler failed, and not
 // because it must not be handled as it came.
