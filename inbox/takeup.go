@@ -13,10 +13,6 @@ import (
 	"github.com/millrace-go/millrace/internal/stored"
 )
 
-// replayAction is what the audit table calls a message that is tried again because a replay
-// brought it.
-const replayAction = "replay"
-
 // replayer is who acts where a replay does.
 func replayer(name string) stored.Operator {
 	return stored.Operator{Name: "a replay", Reason: fmt.Sprintf(reserved.Refused+"%.200q", name)}
