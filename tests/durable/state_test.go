@@ -140,6 +140,21 @@ var stateBodies = []testdb.Body{
 		assert.Equal(t, 1, b.open(admin.Parked))
 		assert.Equal(t, 0, b.effects(msg))
 	})},
+	{Name: "a refused replay that is allowed, and moves to a new epoch", Why: "what an operator wants is about the message", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
+		s, msg := b.refusing(), replayed(newMessage())
+		assert.True(t, s.deliver(msg))
+		rig.Eventually(b, "it is parked", func() bool { return b.open(admin.Parked) == 1 })
+		require.NoError(t, s.router.Close())
+		b.believedServed()
+		require.NoError(t, admin.New(b.store).Retry(t.Context(), rig.Parked(t, b.store)[0].ID, operator, nil))
+		durable := quick(b.store)
+		durable.Epoch = 1
+		s = b.start(durable, func(msg *message.Message) ([]*message.Message, error) { return nil, effect(msg) },
+			millrace.Inbox{Store: b.store, Epoch: 1, OnReplay: inbox.ReplayRefuse}.Middleware)
+		rig.Eventually(b, "it is handled, or refused again", func() bool { return b.effects(msg) == 1 && b.rows() == 0 || b.open(admin.Parked) == 1 })
+		assert.Equal(t, 1, b.effects(msg))
+		require.NoError(t, s.router.Close())
+	})},
 	{Name: "connections that are lost", Why: "the first of them in a row is no attempt, whatever the texts of the errors say", Run: lostConnections},
 	{Name: "a message that is tried again after it was refused", Why: "that it was refused once is over: when it fails, a replay brings it back", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		f := b.failing("billing", pubsub.StoreOnFailure, inbox.ReplayRefuse)
