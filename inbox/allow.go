@@ -54,6 +54,9 @@ func (q *Queue) allow(ctx context.Context, tx *sqlx.Tx, by stored.Operator, cons
 		}
 		return s.rows.MakeDue(ctx, tx, by, stored.Retry, &row)
 	}
+	if _, err := tx.ExecContext(ctx, s.dialect.Queue.AllowMessage, consumer, a.id, a.hash); err != nil {
+		return fmt.Errorf("allow it: %w", err)
+	}
 	row := stored.Message{Consumer: consumer, MessageID: a.id, UUID: []byte(msg.UUID), Status: stored.Received, Reason: []byte("replayed on purpose")}
 	return s.rows.Audit(ctx, tx, by, stored.Retry, &row)
 }

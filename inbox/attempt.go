@@ -1,7 +1,6 @@
 package inbox
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -121,8 +120,8 @@ func disconnected(cause error) error { return fmt.Errorf("%w: %w", errDisconnect
 
 // free reports whether the failure is not counted: a connection was lost, which is hardly
 // the message's fault unless it happens to the same one again.
-func free(cause error, last []byte) bool {
-	return errors.Is(cause, errDisconnected) && !bytes.HasPrefix(last, []byte(errDisconnected.Error()))
+func free(cause error, last lastError) bool {
+	return errors.Is(cause, errDisconnected) && last.code != stored.ErrorConnection
 }
 
 // fate is what becomes of a message that failed.
@@ -131,18 +130,18 @@ type fate struct {
 	attempts int
 	delay    time.Duration
 	why
-	last []byte // error
+	last lastError
 }
 
 // fateOf decides what becomes of a message after so many attempts, the last of which failed.
-func (q *Queue) fateOf(attempts int, counts bool, cause error, last []byte) fate {
+func (q *Queue) fateOf(attempts int, counts bool, cause error, last lastError) fate {
 	config := &q.config
 	if counts && free(cause, last) {
-		return fate{stored.FailedRetryable, attempts, config.MinBackoff, why{ReasonConnection, "lost its connection to the database"}, errorText(cause)}
+		return fate{stored.FailedRetryable, attempts, config.MinBackoff, why{ReasonConnection, "lost its connection to the database"}, lastErrorOf(cause)}
 	}
 	if cause != nil {
 		cause = q.store.counted(q.classify(cause))
-		last = errorText(cause)
+		last = lastErrorOf(cause)
 	}
 	if !counts {
 		return fate{stored.FailedRetryable, attempts, config.MinBackoff, why{ReasonNotTried, "was not tried"}, last}

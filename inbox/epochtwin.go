@@ -86,7 +86,7 @@ func (q *Queue) parkAdopted(
 
 // observeAdoptedTwin tells of a collision that was found when a message moved to a new epoch.
 func (q *Queue) observeAdoptedTwin(ctx context.Context, twin *adoptedTwin) {
-	parked := fate{status: stored.Parked, attempts: twin.row.Attempts, why: twin.why, last: twin.row.LastError}
+	parked := fate{status: stored.Parked, attempts: twin.row.Attempts, why: twin.why, last: twin.last()}
 	e := twin.event(parked)
 	q.observeFate(ctx, e, parked)
 	e.MessageID, e.Reason = twin.key, ReasonCollision

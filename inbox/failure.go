@@ -182,14 +182,14 @@ func (cl *Claim) putFailure(ctx context.Context, tx *sqlx.Tx, cause error) error
 		return ErrLost // a twin completed it meanwhile
 	}
 	if row.OpenStatus.Valid {
-		text := errorText(cause)
-		n, err := database.Affected(tx.ExecContext(ctx, s.dialect.TouchMessage, text, stored.Group(text), 0, cl.id32, cl.id, stored.FailedRetryable))
+		last := lastErrorOf(cause)
+		n, err := database.Affected(tx.ExecContext(ctx, s.dialect.TouchMessage, last.text, stored.Group(last.text), last.code, 0, cl.id32, cl.id, stored.FailedRetryable))
 		if err != nil || n == 0 {
 			return err
 		}
 		return s.note(ctx, tx, cl.id32, cl.id, itFailed)
 	}
-	err := s.insertMessage(ctx, tx, cl, openMessage{status: stored.FailedRetryable, attempts: 1, lastError: errorText(cause)})
+	err := s.insertMessage(ctx, tx, cl, openMessage{status: stored.FailedRetryable, attempts: 1, lastError: lastErrorOf(cause)})
 	if err != nil {
 		return err
 	}
@@ -198,6 +198,20 @@ func (cl *Claim) putFailure(ctx context.Context, tx *sqlx.Tx, cause error) error
 
 // errorText is as much of an error as is worth keeping.
 func errorText(err error) []byte { return noteText(err.Error()) }
+
+// lastError is what is kept of the last error of a message.
+type lastError struct {
+	text []byte
+	code stored.ErrorCode
+}
+
+func lastErrorOf(err error) lastError {
+	last := lastError{text: errorText(err)}
+	if errors.Is(err, errDisconnected) {
+		last.code = stored.ErrorConnection
+	}
+	return last
+}
 
 // noteText is as much of a text beside a message as is worth keeping. What a message brings may be
 // in it, such as its event type, and be longer than a column.

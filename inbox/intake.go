@@ -34,7 +34,7 @@ type arrival struct {
 	theirs   int64 // the hash of that payload
 	past     bool  // it was handled, what it produced is not known to be published, and it was not stored
 	attempts int
-	last     []byte
+	last     lastError
 	why
 	delay time.Duration
 }
@@ -213,7 +213,7 @@ func (s *Straight) Fail(ctx context.Context) (kept bool, err error) {
 	if err != nil {
 		return false, q.explain(fmt.Sprintf("store message %q", s.msg.UUID), err)
 	}
-	f := q.fateOf(0, true, cause, nil)
+	f := q.fateOf(0, true, cause, lastError{})
 	if a.status == stored.FailedTerminal {
 		a.attempts, a.last = f.attempts, f.last
 		if _, err = q.keep(ctx, a); err == nil && a.past {
@@ -279,7 +279,7 @@ func (q *Queue) putCopy(
 		}
 		if row.OpenStatus.Valid { // it is a copy, which may not be due for long
 			_, err := tx.ExecContext(ctx, q.store.dialect.MoveMessage,
-				a.status, noteText(a.text), a.delay.Microseconds(), consumer, a.id, stored.Received)
+				a.status, noteText(a.text), stored.ReasonOther, a.delay.Microseconds(), consumer, a.id, stored.Received)
 			return err
 		}
 	case row.OpenStatus.Valid && stored.Status(row.OpenStatus.Int16) == stored.FailedRetryable:
@@ -297,10 +297,11 @@ func (q *Queue) putCopy(
 // none: then it waits for an operator.
 func (q *Queue) failAgain(ctx context.Context, tx *sqlx.Tx, consumer int32, a *arrival, tell tellParked) error {
 	d := q.store.dialect
-	_, err := tx.ExecContext(ctx, d.TouchMessage, a.last, stored.Group(a.last), a.delay.Microseconds(), consumer, a.id, stored.FailedRetryable)
+	_, err := tx.ExecContext(ctx, d.TouchMessage,
+		a.last.text, stored.Group(a.last.text), a.last.code, a.delay.Microseconds(), consumer, a.id, stored.FailedRetryable)
 	if err == nil && a.status.Stuck() {
 		_, err = tx.ExecContext(ctx, d.MoveMessage,
-			a.status, noteText(a.text), a.delay.Microseconds(), consumer, a.id, stored.FailedRetryable)
+			a.status, noteText(a.text), stored.ReasonOther, a.delay.Microseconds(), consumer, a.id, stored.FailedRetryable)
 	}
 	if err == nil {
 		err = q.store.note(ctx, tx, consumer, a.id, itFailed)
@@ -317,7 +318,8 @@ func (q *Queue) insertFailed(ctx context.Context, tx *sqlx.Tx, consumer int32, a
 	_, err := tx.ExecContext(ctx, q.store.dialect.InsertMessage,
 		consumer, a.id, a.status, a.attempts, []byte(a.topic), partition, offset, a.orderKey, noteText(kind), noteText(version),
 		[]byte(a.msg.UUID), msgcode.AppendMetadata(nil, a.msg.Metadata), a.payload.inRow, a.hash,
-		a.last, stored.Group(a.last), noteText(a.text), nil, nil, sql.NullInt64{}, a.payload.form, a.payload.ref,
+		a.last.text, stored.Group(a.last.text), a.last.code, noteText(a.text), stored.ReasonOther,
+		nil, nil, sql.NullInt64{}, a.payload.form, a.payload.ref,
 		a.delay.Microseconds())
 	if err != nil {
 		return err
@@ -331,7 +333,7 @@ func (q *Queue) insertFailed(ctx context.Context, tx *sqlx.Tx, consumer int32, a
 // occasion is why the history gets an entry of a, which is stored because its handler failed or cannot run.
 func (a *arrival) occasion() occasion {
 	switch {
-	case a.attempts > 0 || a.last != nil:
+	case a.attempts > 0 || a.last.text != nil:
 		return itFailed
 	case a.status.Stuck():
 		return putAside

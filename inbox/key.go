@@ -24,6 +24,8 @@ type Key struct {
 	own    bool // the message's own id, as opposed to a business key
 	of     func(*message.Message) (string, error)
 	form   form // what it is made of, for those who have no message
+	kind   kind
+	parts  []Key // what a key of several is made of, or what is qualified
 }
 
 // errNoKey is wrapped into errors about messages that lack what the key is made of.
@@ -43,7 +45,7 @@ func ByUUID() Key {
 
 // ByMetadata takes a metadata field. Different messages with one value are one message.
 func ByMetadata(field string) Key {
-	return Key{source: "metadata:" + strconv.Quote(field), form: leaf(field, text), of: func(msg *message.Message) (string, error) {
+	return Key{kind: byMetadata, source: "metadata:" + strconv.Quote(field), form: leaf(field, text), of: func(msg *message.Message) (string, error) {
 		return metadata(msg, field)
 	}}
 }
@@ -51,7 +53,8 @@ func ByMetadata(field string) Key {
 // ByCloudEvent takes the source and the id of a CloudEvent, from the metadata fields
 // ce_source and ce_id. CloudEvents demands that the two together are unique.
 func ByCloudEvent() Key {
-	return Key{source: "cloudevent", own: true, form: join(leaf("ce_source", text), leaf("ce_id", text)), of: func(msg *message.Message) (string, error) {
+	both := join(leaf("ce_source", text), leaf("ce_id", text))
+	return Key{kind: byCloudEvent, source: "cloudevent", own: true, form: both, of: func(msg *message.Message) (string, error) {
 		source, err := metadata(msg, "ce_source")
 		if err != nil {
 			return "", err
@@ -67,7 +70,7 @@ func ByCloudEvent() Key {
 // ByJSON takes one or more fields of a JSON payload, each a path such as "order.id".
 // Different messages with the same values are one message; 1 and "1" differ.
 func ByJSON(paths ...string) Key {
-	return Key{source: "json:" + quoted(paths), form: fields(paths), of: func(msg *message.Message) (string, error) {
+	return Key{kind: byJSON, source: "json:" + quoted(paths), form: fields(paths), of: func(msg *message.Message) (string, error) {
 		return jsonFields(msg.Payload, paths)
 	}}
 }
@@ -75,7 +78,7 @@ func ByJSON(paths ...string) Key {
 // ByPayload takes the SHA-256 of the payload. Different messages with equal payloads are
 // one message: right for facts, wrong for commands such as "add one".
 func ByPayload() Key {
-	return Key{source: "payload", form: leaf("SHA-256 of the payload", digest), of: func(msg *message.Message) (string, error) {
+	return Key{kind: byPayload, source: "payload", form: leaf("SHA-256 of the payload", digest), of: func(msg *message.Message) (string, error) {
 		sum := sha256.Sum256(msg.Payload)
 		return hex.EncodeToString(sum[:]), nil
 	}}
@@ -88,7 +91,7 @@ func ByFunc(name string, f func(*message.Message) (string, error)) Key {
 	if f == nil { // else it would be the zero Key, which is another
 		f = func(*message.Message) (string, error) { return "", errors.New("inbox.ByFunc was given no function") }
 	}
-	return Key{source: "func:" + strconv.Quote(name), form: leaf(name, anything), of: f}
+	return Key{kind: byFunc, source: "func:" + strconv.Quote(name), form: leaf(name, anything), of: f}
 }
 
 // Joined takes all of keys together. A message must have every one of them.
@@ -100,7 +103,7 @@ func Joined(keys ...Key) Key {
 		own = own || k.own
 		parts = append(parts, k.form)
 	}
-	return Key{source: "joined" + sources(keys), own: own, form: join(parts...), of: func(msg *message.Message) (string, error) {
+	return Key{kind: joined, parts: keys, source: "joined" + sources(keys), own: own, form: join(parts...), of: func(msg *message.Message) (string, error) {
 		parts := make([]string, 0, len(keys))
 		for _, k := range keys {
 			part, err := k.value(msg)
@@ -120,7 +123,7 @@ func FirstOf(keys ...Key) Key {
 	for _, k := range keys {
 		own = own && k.withDefault().own
 	}
-	return Key{source: "first" + sources(keys), own: own, of: func(msg *message.Message) (string, error) {
+	return Key{kind: firstOf, parts: keys, source: "first" + sources(keys), own: own, of: func(msg *message.Message) (string, error) {
 		var missing []error
 		for i, k := range keys {
 			value, err := k.value(msg)
@@ -138,19 +141,20 @@ func FirstOf(keys ...Key) Key {
 
 // WithinTopic makes k count per topic: equal keys on two topics are two messages.
 func (k Key) WithinTopic() Key {
-	return k.within("topic", subscribed)
+	return k.within(withinTopic, "topic", subscribed)
 }
 
 // WithinType makes k count per event type: equal keys of two types are two messages.
 // The type is the metadata field name of Watermill's CQRS, else ce_type.
 func (k Key) WithinType() Key {
-	return k.within("type", eventType)
+	return k.within(withinType, "type", eventType)
 }
 
-func (k Key) within(what string, of func(*message.Message) string) Key {
+func (k Key) within(kind kind, what string, of func(*message.Message) string) Key {
 	inner := k.withDefault()
 	whole := join(leaf(what, text), inner.form)
-	return Key{source: inner.source + "/" + what, own: inner.own, form: whole, of: func(msg *message.Message) (string, error) {
+	source := inner.source + "/" + what
+	return Key{kind: kind, parts: []Key{inner}, source: source, own: inner.own, form: whole, of: func(msg *message.Message) (string, error) {
 		value, err := inner.value(msg)
 		if err != nil {
 			return "", err

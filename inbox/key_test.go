@@ -210,3 +210,42 @@ func TestAKeyIsOfTheMessage(t *testing.T) {
 		assert.False(t, key.OfMessage(), key)
 	}
 }
+
+func TestAKeyIsWhatMadeIt(t *testing.T) {
+	t.Parallel()
+	place, named := inbox.ByPosition(nil), []inbox.Key{
+		inbox.ByMetadata("position"), inbox.ByFunc("position", nil), inbox.ByFunc(`x"/topic`, nil).WithinType(), inbox.ByJSON("position", "func:"),
+	}
+	both := func(key inbox.Key, check func(key inbox.Key)) { // as a service has it, and as it is stored
+		check(key)
+		read, err := inbox.ParseKey(key.String())
+		require.NoError(t, err)
+		check(read)
+	}
+	for _, key := range named {
+		both(key, func(key inbox.Key) { assert.False(t, key.ByPlace(), key) })
+	}
+	for _, key := range []inbox.Key{
+		place, place.WithinType().WithinTopic(), inbox.Joined(inbox.ByUUID(), place), inbox.FirstOf(inbox.ByUUID(), inbox.Joined(place).WithinType()),
+	} {
+		both(key, func(key inbox.Key) { assert.True(t, key.ByPlace(), key) })
+	}
+	both(inbox.ByFunc("/topic", nil).WithinType(), func(key inbox.Key) {
+		inner, perTopic, perType := key.Unqualified()
+		assert.Equal(t, []any{`func:"/topic"`, false, true}, []any{inner.String(), perTopic, perType})
+	})
+	both(inbox.Joined(inbox.ByUUID().WithinTopic()), func(key inbox.Key) {
+		inner, perTopic, perType := key.Unqualified()
+		assert.Equal(t, []any{"joined(uuid/topic)", false, false}, []any{inner.String(), perTopic, perType})
+	})
+	both(inbox.ByMetadata("a").WithinType().WithinTopic(), func(key inbox.Key) {
+		inner, perTopic, perType := key.Unqualified()
+		assert.Equal(t, []any{`metadata:"a"`, true, true}, []any{inner.String(), perTopic, perType})
+		assert.True(t, inner.OfFields())
+		assert.False(t, key.OfFields(), "with its qualifiers it is no business key of all messages")
+	})
+	for _, key := range []inbox.Key{{}, inbox.ByFunc("metadata:", nil), inbox.Joined(inbox.ByMetadata("a"))} {
+		both(key, func(key inbox.Key) { assert.False(t, key.OfFields(), key) })
+	}
+	assert.True(t, inbox.ByJSON("a", "b").OfFields())
+}

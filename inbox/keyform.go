@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -139,14 +138,4 @@ func literal(value string) (string, error) {
 		}
 	}
 	return "", fmt.Errorf("%q is no text, number or boolean as it stands in JSON, where text has quotation marks", value)
-}
-
-// quotedText is a name in the description of a key.
-var quotedText = regexp.MustCompile(`"(?:[^"\\]|\\.)*"`)
-
-// OfMessage reports whether the key is made of the message alone: not by a function of the
-// service's own, nor of where the message was delivered.
-func (k Key) OfMessage() bool {
-	bare := quotedText.ReplaceAllString(k.String(), "")
-	return !strings.Contains(bare, "func:") && !strings.Contains(bare, "position") && !strings.Contains(bare, "/topic")
 }

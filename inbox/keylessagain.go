@@ -48,7 +48,7 @@ func (l *Leased) later(ctx context.Context, cause error) error {
 		attempts--
 	}
 	notNow := why{ReasonNotTried, "its key could not be looked for"}
-	return l.move(ctx, fate{stored.FailedRetryable, attempts, l.queue.config.MinBackoff, notNow, errorText(cause)}, unnoted)
+	return l.move(ctx, fate{stored.FailedRetryable, attempts, l.queue.config.MinBackoff, notNow, lastErrorOf(cause)}, unnoted)
 }
 
 // findKey looks for the key of l. It returns why that is not possible now.
@@ -66,7 +66,7 @@ func (l *Leased) findKey(ctx context.Context) (notNow, err error) {
 		return err, l.later(ctx, err)
 	}
 	if a.keyless {
-		return nil, l.move(ctx, fate{stored.FailedTerminal, l.row.Attempts, stored.Never, a.why, l.row.LastError}, putAside)
+		return nil, l.move(ctx, fate{stored.FailedTerminal, l.row.Attempts, stored.Never, a.why, l.last()}, putAside)
 	}
 	var parked *arrival
 	var known bool

@@ -145,13 +145,16 @@ func (l *Leased) Fail(ctx context.Context) error {
 	if counts {
 		what = itFailed
 	}
-	f := l.queue.fateOf(charged, counts, cause, l.row.LastError)
+	f := l.queue.fateOf(charged, counts, cause, l.last())
 	if l.row.Status == stored.Settling { // the handler is done, and the outcome must go out
 		f.status, f.why = stored.Settling, unsettled
 		f.delay = backoff(l.queue.config.MinBackoff, l.queue.config.MaxBackoff, f.attempts)
 	}
 	return l.queue.explain(fmt.Sprintf("put back message %d", l.row.ID), l.move(ctx, f, what))
 }
+
+// last is the error with which the message failed before.
+func (l *Leased) last() lastError { return lastError{l.row.LastError, l.row.ErrorCode} }
 
 // PutBack has a message that was not handed over delivered again. It was no attempt.
 func (l *Leased) PutBack(ctx context.Context) error {
@@ -171,8 +174,8 @@ func (l *Leased) move(ctx context.Context, f fate, what occasion) error {
 		if became.status == 0 {
 			moved, err = database.Affected(tx.ExecContext(ctx, s.dialect.Queue.CloseLeased, l.row.Consumer, l.row.MessageID, l.token))
 		} else {
-			moved, err = database.Affected(tx.ExecContext(ctx, s.dialect.Queue.MoveLeased, became.status, became.attempts, became.last,
-				stored.Group(became.last), noteText(became.text), became.delay.Microseconds(), l.row.Consumer, l.row.MessageID, l.token))
+			moved, err = database.Affected(tx.ExecContext(ctx, s.dialect.Queue.MoveLeased, became.status, became.attempts, became.last.text,
+				stored.Group(became.last.text), became.last.code, noteText(became.text), became.delay.Microseconds(), l.row.Consumer, l.row.MessageID, l.token))
 		}
 		if err == nil && moved != 1 {
 			err = ErrLost

@@ -26,9 +26,6 @@ func (s *Store) Leases() *Leases {
 	return s.leases
 }
 
-// leaseNames begins the names under which consumers of leases are registered. No consumer
-// of the inbox has such a name.
-const leaseNames = "\x00lease\x00"
 
 // sqlLeases is a [LeaseStore]. A lease lasts by the database's clock.
 type sqlLeases struct {

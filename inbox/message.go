@@ -18,8 +18,9 @@ import (
 type openMessage struct {
 	status    stored.Status
 	attempts  int
-	lastError []byte
+	lastError lastError
 	reason    string
+	code      stored.ReasonCode
 	delay     int64      // in microseconds, until something must be done about it
 	waitsFor  *versioned // of one that the version gate put aside
 }
@@ -41,8 +42,8 @@ func (s *Store) insertMessage(ctx context.Context, tx *sqlx.Tx, cl *Claim, open 
 	_, err = tx.ExecContext(ctx, s.dialect.InsertMessage,
 		cl.id32, d.id, open.status, open.attempts, []byte(d.topic), partition, offset, nil,
 		noteText(kind), noteText(version), []byte(d.as.Came.UUID), msgcode.AppendMetadata(nil, d.as.Came.Metadata),
-		payload.inRow, d.hash, open.lastError, stored.Group(open.lastError), noteText(open.reason), d.original,
-		aggregate, number, payload.form, payload.ref, open.delay)
+		payload.inRow, d.hash, open.lastError.text, stored.Group(open.lastError.text), open.lastError.code, noteText(open.reason), open.code,
+		d.original, aggregate, number, payload.form, payload.ref, open.delay)
 	if err != nil {
 		return fmt.Errorf("store the message, whose payload has %d bytes: %w", len(d.as.Came.Payload), err)
 	}

@@ -162,7 +162,7 @@ func (l *Leased) fateUnopened(cause error, blamed bool) fate {
 	if l.suspect { // charged for a try that is not made
 		attempts--
 	}
-	last := errorText(cause)
+	last := lastErrorOf(cause)
 	switch {
 	case errors.Is(cause, ErrErased):
 		return fate{stored.FailedTerminal, attempts, stored.Never, why{ReasonPayload, ErrErased.Error()}, last}
@@ -183,7 +183,7 @@ func (l *Leased) fateUnopened(cause error, blamed bool) fate {
 }
 
 // fateBlamed is what becomes of a message that is not handled yet, and whose payload alone is not to be had.
-func (l *Leased) fateBlamed(attempts int, last []byte) fate {
+func (l *Leased) fateBlamed(attempts int, last lastError) fate {
 	config := &l.queue.config
 	if attempts >= config.MaxAttempts {
 		text := fmt.Sprintf("failed %d times, at last since its payload could not be opened", attempts)

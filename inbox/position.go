@@ -36,7 +36,7 @@ func ByPosition(of func(*message.Message) (Position, error)) Key {
 			return Position{}, errors.New("inbox.ByPosition was given no function")
 		}
 	}
-	return Key{source: "position", own: true, form: place, of: func(msg *message.Message) (string, error) {
+	return Key{kind: byPosition, source: "position", own: true, form: place, of: func(msg *message.Message) (string, error) {
 		p, err := of(msg)
 		if err != nil {
 			return "", err

@@ -60,8 +60,8 @@ func (q *Queue) observeFate(ctx context.Context, e Event, f fate) {
 
 // err is what is told of a message that failed.
 func (f fate) err() error {
-	if len(f.last) > 0 {
-		return errors.New(f.text + ": " + string(f.last))
+	if len(f.last.text) > 0 {
+		return errors.New(f.text + ": " + string(f.last.text))
 	}
 	return errors.New(f.text)
 }

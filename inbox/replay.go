@@ -2,6 +2,8 @@ package inbox
 
 import (
 	"context"
+	"database/sql"
+	"errors"
 	"fmt"
 
 	"github.com/ThreeDotsLabs/watermill"
@@ -87,18 +89,18 @@ func (d *delivery) under(rule ReplayRule) bool {
 	return d.replayed && !d.own && d.consumer.config.OnReplay == rule
 }
 
-// refuses reports whether the message must not be handled because it was replayed. What an
-// operator has asked for, since it was stored, is handled: the audit table tells.
+// refuses reports whether the message must not be handled because it was replayed. What an operator has asked
+// for, since it was stored, is handled.
 func (cl *Claim) refuses(ctx context.Context, db sqlx.QueryerContext, what step) (bool, error) {
 	if !cl.under(ReplayRefuse) || what == insert && cl.lease == nil {
 		return cl.under(ReplayRefuse), nil
 	}
-	var asked int
-	err := sqlx.GetContext(ctx, db, &asked, cl.consumer.store.dialect.Remedy.CountRetries, []byte(stored.Retry), cl.id32, cl.id)
-	if err != nil {
+	var allowed bool
+	err := sqlx.GetContext(ctx, db, &allowed, cl.consumer.store.dialect.Queue.SelectAllowed, cl.id32, cl.id)
+	if err != nil && !errors.Is(err, sql.ErrNoRows) { // without a row nobody can have asked
 		return false, fmt.Errorf("look whether an operator wants the replayed message handled: %w", err)
 	}
-	return asked == 0, nil
+	return !allowed, nil
 }
 
 // refusal is why a replayed message is parked.
@@ -109,18 +111,21 @@ func (d *delivery) refusal() why {
 
 // park stores the message for an operator, in the transaction of its claim, which is open.
 func (cl *Claim) park(ctx context.Context, tx *sqlx.Tx, reason string) error {
-	s := cl.consumer.store
+	s, code := cl.consumer.store, stored.ReasonOther
+	if cl.refused {
+		code = stored.ReasonReplayed
+	}
 	var moved int64
 	var err error
 	switch {
 	case cl.lease != nil && cl.original == nil: // a collision has a row of its own
 		moved, err = database.Affected(tx.ExecContext(ctx, s.dialect.Queue.ParkLeased,
-			[]byte(reason), dialect.NeverDue, cl.id32, cl.id, cl.lease.token))
+			[]byte(reason), code, dialect.NeverDue, cl.id32, cl.id, cl.lease.token))
 	case cl.openRow:
 		moved, err = database.Affected(tx.ExecContext(ctx, s.dialect.MoveMessage,
-			cl.asideStatus(), []byte(reason), dialect.NeverDue, cl.id32, cl.id, stored.FailedRetryable))
+			cl.asideStatus(), []byte(reason), code, dialect.NeverDue, cl.id32, cl.id, stored.FailedRetryable))
 	default:
-		return cl.storeAside(ctx, tx, openMessage{status: cl.asideStatus(), reason: reason, delay: dialect.NeverDue})
+		return cl.storeAside(ctx, tx, openMessage{status: cl.asideStatus(), reason: reason, code: code, delay: dialect.NeverDue})
 	}
 	if err == nil && moved != 1 {
 		err = ErrLost

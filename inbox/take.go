@@ -237,7 +237,7 @@ func (q *Queue) parkKillers(ctx context.Context, leased []*Leased) (rest []*Leas
 			continue
 		}
 		reason := fmt.Sprintf("tried %d times, and never answered: it may end the process", q.config.MaxAttempts)
-		f := fate{stored.Parked, q.config.MaxAttempts, stored.Never, why{ReasonNoAnswer, reason}, l.row.LastError}
+		f := fate{stored.Parked, q.config.MaxAttempts, stored.Never, why{ReasonNoAnswer, reason}, l.last()}
 		if err := l.move(ctx, f, putAside); err != nil {
 			return nil, err
 		}

@@ -1,7 +1,6 @@
 package inbox
 
 import (
-	"bytes"
 	"context"
 	"database/sql"
 	"errors"
@@ -14,17 +13,15 @@ import (
 	"github.com/millrace-go/millrace/internal/stored"
 )
 
-// replayAction is what the audit table calls a message that is tried again because a replay
-// brought it.
-const replayAction = "replay"
-
 // replayer is who acts where a replay does.
 func replayer(name string) stored.Operator {
 	return stored.Operator{Name: "a replay", Reason: fmt.Sprintf(reserved.Refused+"%.200q", name)}
 }
 
 // refused reports whether the message is parked because it was replayed.
-func refused(row *stored.Message) bool { return bytes.HasPrefix(row.Reason, []byte(reserved.Refused)) }
+func refused(row *stored.Message) bool {
+	return row.Status == stored.Parked && row.ReasonCode == stored.ReasonReplayed
+}
 
 // failed reports whether the message waits for an operator because its handler failed, and not
 // because it must not be handled as it came.

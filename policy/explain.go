@@ -96,10 +96,20 @@ func (r Rules) builtin(handler string) *Rules {
 	switch {
 	case r.Key.own():
 		b.Collision = CollisionPark
-	case strings.Contains(r.Key.From, "func:"):
+	case r.Key.function():
 		b.Collision = "park if the key is the message's own id, else drop"
 	}
 	return b
+}
+
+// function reports whether k is made by a function, alone or with others.
+func (k Key) function() bool {
+	for part := range strings.SplitSeq(k.From, "+") {
+		if kind, _, _ := strings.Cut(strings.TrimSpace(part), ":"); kind == "func" {
+			return true
+		}
+	}
+	return false
 }
 
 // own reports whether k is the message's own id, whatever functions it names.

@@ -67,6 +67,18 @@ func TestExplainLeavesOutWhatIsNotHeld(t *testing.T) {
 	}
 }
 
+// A field may be called whatever a key may begin with.
+func TestExplainKnowsAKeyThatAFunctionMakes(t *testing.T) {
+	for from, says := range map[string]string{
+		"metadata:func:x": "drop (default)", "metadata:a+metadata:func:": "drop (default)", "uuid+func:x": "park (default)",
+		"func:x":            "park if the key is the message's own id, else drop (default)",
+		"metadata:a+func:x": "park if the key is the message's own id, else drop (default)",
+	} {
+		all := explained(consumers(map[string]policy.Rules{"audit": {Strategy: policy.Inbox, Key: policy.Key{From: from}}}), "audit")
+		require.Equal(t, says, all["collision"], from)
+	}
+}
+
 func explained(p policy.Policy, handler string) map[string]string {
 	all := make(map[string]string)
 	for _, s := range p.Explain(handler) {

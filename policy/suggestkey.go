@@ -111,7 +111,7 @@ var (
 
 // named says what a key needs that is a function.
 func (s *suggesting) named(key string) {
-	if k := written(key); strings.Contains(k.From, "func:") {
+	if k := written(key); k.function() {
 		s.why("The policy knows the key %s as %s: name its functions in Wiring.Keys.", key, k.From)
 	}
 }

@@ -151,7 +151,10 @@ func TestTheIndexOfTheOrderIsMadeBeforehand(t *testing.T) {
 	db := testdb.On(t, "postgres", testdb.Empty())
 	store := migrate(t, db, inbox.Config{})
 	db.Do(t, `DROP INDEX ix_millrace_outbox_order`)
-	db.Do(t, `DROP TABLE millrace_history`) // of a later version
+	db.Do(t, `DROP TABLE millrace_history`) // of later versions
+	for _, c := range stateColumns {
+		db.Do(t, `ALTER TABLE millrace_messages DROP COLUMN `+c)
+	}
 	db.Do(t, `DELETE FROM millrace_schema WHERE version >= 6`)
 	text, err := os.ReadFile("../docs/operations.md")
 	require.NoError(t, err)

@@ -2,6 +2,7 @@ package tests_test
 
 import (
 	"errors"
+	"strings"
 	"testing"
 
 	"github.com/ThreeDotsLabs/watermill/message"
@@ -168,6 +169,12 @@ var parkingBodies = []testdb.Body{
 		parked := rig.Parked(t, b.store)
 		require.Len(t, parked, 1)
 		require.ErrorContains(t, admin.New(b.store).Retry(t.Context(), parked[0].ID, operator, &rig.Publisher{}), "place in a log")
+		for source, places := range map[string]bool{`joined(uuid,position)`: true, `first(position,uuid)/type`: true, `metadata:"position"`: false} {
+			b.exec(`UPDATE millrace_consumers SET key_source = ?`, []byte(source))
+			err := admin.New(b.store).Retry(t.Context(), parked[0].ID, operator, &rig.Publisher{})
+			require.Error(t, err, source) // without a router its topic is not known
+			assert.Equal(t, places, strings.Contains(err.Error(), "place in a log"), source)
+		}
 		_, err := b.inbox(func(m *message.Message) ([]*message.Message, error) {
 			return nil, admin.New(b.store).Retry(m.Context(), parked[0].ID, operator, &rig.Publisher{})
 		}, func(i *millrace.Inbox) { i.Consumer = "other" })(newMessage("x"))

@@ -3,7 +3,6 @@ package main
 import (
 	"fmt"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/millrace-go/millrace/inbox"
@@ -24,7 +23,7 @@ type setup struct {
 }
 
 func setupOf(c admin.KnownConsumer) setup {
-	source, scope := scopeOf(c.Key)
+	_, source, scope := scopeOf(c.Key)
 	s := setup{
 		Consumer: c.Name, Epoch: c.Epoch, Key: source, Scope: scope, Queue: c.Served,
 		Replays: c.OnReplay.String(), Purged: since(c.PurgedAt),
@@ -40,27 +39,28 @@ func setupOf(c admin.KnownConsumer) setup {
 	return s
 }
 
-// scopeOf tells what a key is made of from within what two of them are compared.
-func scopeOf(key string) (source, scope string) {
-	source = key
-	var within []string
-	for {
-		cut := false
-		for _, s := range []string{"topic", "type"} {
-			if rest, found := strings.CutSuffix(source, "/"+s); found {
-				source, cut = rest, true
-				within = append(within, "per "+s)
-			}
-		}
-		if !cut {
-			break
-		}
+// scopeOf returns the key that is described so, without what qualifies it, how it is written, and within what two of
+// them are compared. One that only a later release can describe is shown as it is.
+func scopeOf(described string) (key inbox.Key, source, scope string) {
+	key, err := inbox.ParseKey(described)
+	if err != nil {
+		return key, described, everywhere
 	}
-	if len(within) == 0 {
-		return source, "all messages"
+	key, perTopic, perType := key.Unqualified()
+	switch {
+	case perTopic && perType:
+		scope = "per topic, per type"
+	case perTopic:
+		scope = "per topic"
+	case perType:
+		scope = "per type"
+	default:
+		scope = everywhere
 	}
-	return source, strings.Join(within, ", ")
+	return key, key.String(), scope
 }
+
+const everywhere = "all messages"
 
 func setupsTable(setups []setup) string {
 	if len(setups) == 0 {
@@ -123,19 +123,19 @@ func judge(c admin.KnownConsumer) []inbox.Finding {
 	warn := func(problem, remedy string) {
 		found = append(found, inbox.Finding{Severity: inbox.Warning, Subject: fmt.Sprintf("consumer %q", c.Name), Problem: problem, Remedy: remedy})
 	}
-	source, scope := scopeOf(c.Key)
+	key, source, scope := scopeOf(c.Key)
 	switch {
-	case source == "payload":
+	case source == inbox.ByPayload().String():
 		warn("its key is the payload: two commands that are equal, such as two payments of 10, are taken for one message",
 			"take a key that the producer gives, such as the UUID, unless every message states a fact; then raise Epoch")
-	case source == "position" && !c.Served:
+	case key.ByPlace() && !c.Served:
 		warn("its key is a place in a log, and no queue serves it: what the producer sends twice is handled twice, and a "+
 			"message that is parked cannot be sent to its topic again",
 			"put pubsub.Durable before the handler, and take the UUID if the producer may send twice")
-	case strings.HasPrefix(source, "position"):
+	case key.ByPlace():
 		warn("its key is a place in a log: what the producer sends twice is handled twice, and a topic that is made anew "+
 			"begins at the old places", "take the UUID if the producer gives one, and raise Epoch when a topic is made anew")
-	case (strings.HasPrefix(source, "metadata:") || strings.HasPrefix(source, "json:")) && scope == "all messages":
+	case key.OfFields() && scope == everywhere:
 		warn("its key is a business key that counts over all topics and types: an order's \"paid\" and its \"cancelled\" are "+
 			"taken for one message if both bring it", "add WithinTopic or WithinType to the key if several kinds of messages come; then raise Epoch")
 	}

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/jmoiron/sqlx"
@@ -73,7 +72,11 @@ func (a *Admin) sendBack(ctx context.Context, row stored.Message, by Operator, t
 		return errors.New("it has no key, and nothing would find it under the one it may have now: " +
 			"put pubsub.Durable before its handler, or discard it and publish it by hand")
 	}
-	if strings.HasPrefix(string(row.KeySource), "position") {
+	key, err := inbox.ParseKey(string(row.KeySource))
+	if err != nil {
+		return err
+	}
+	if key.ByPlace() {
 		return errors.New("it is known by its place in a log, and would get another one: " +
 			"put pubsub.Durable before its handler, or discard it and publish it by hand")
 	}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/millrace-go/millrace/inbox/admin"
 	"github.com/millrace-go/millrace/internal/dialect"
+	"github.com/millrace-go/millrace/internal/stored"
 )
 
 // outcome is what a play came to.
@@ -19,6 +20,7 @@ type outcome struct {
 	produced []string            // each once, sorted
 	order    map[string][]string // by order key, in the order of the first publishing
 	open     []string            // what waits for an operator or a predecessor
+	refused  map[string]bool     // what of it does so because it was replayed
 	calls    []string            // of what is outside, with the message each was for
 	problems []string            // that need no comparison
 }
@@ -54,7 +56,7 @@ func (pl *play) collect() (*outcome, error) {
 		}
 	}
 	slices.Sort(o.produced)
-	o.open, err = pl.open(ctx)
+	o.open, o.refused, err = pl.open(ctx)
 	return o, err
 }
 
@@ -136,21 +138,27 @@ func (pl *play) pending() string {
 	return ""
 }
 
-// open lists what waits for an operator or a predecessor. A message that waits in two epochs, of which the later
+// open lists what waits for an operator or a predecessor, and says what of it was refused as a replay. A message that waits in two epochs, of which the later
 // knows nothing of the other, counts as one.
-func (pl *play) open(ctx context.Context) ([]string, error) {
+func (pl *play) open(ctx context.Context) (all []string, refused map[string]bool, err error) {
 	if pl.store == nil {
-		return nil, nil
+		return nil, nil, nil
 	}
-	var all []string
+	rows := pl.store.Internals().Rows()
+	refused = make(map[string]bool)
 	waits := make(map[string]map[int]int) // how often, by epoch
 	for after := int64(0); ; {
 		page, err := admin.New(pl.store).Find(ctx, admin.Filter{}, after, admin.MaxPage)
 		if err != nil {
-			return nil, fmt.Errorf("list what is open: %w", err)
+			return nil, nil, fmt.Errorf("list what is open: %w", err)
 		}
 		for _, m := range page {
 			text := fmt.Sprintf("%s of %s is %v (%s)", m.UUID, m.Consumer, m.Status, m.Reason)
+			row, err := rows.Message(ctx, rows.Reader(ctx), m.ID)
+			if err != nil {
+				return nil, nil, err
+			}
+			refused[text] = row.ReasonCode == stored.ReasonReplayed
 			before := slices.Max(append(slices.Collect(maps.Values(waits[text])), 0))
 			if waits[text] == nil {
 				waits[text] = make(map[int]int)
@@ -161,7 +169,7 @@ func (pl *play) open(ctx context.Context) ([]string, error) {
 		}
 		if len(page) < admin.MaxPage {
 			slices.Sort(all)
-			return all, nil
+			return all, refused, nil
 		}
 		after = page[len(page)-1].ID
 	}

@@ -4,12 +4,12 @@ import (
 	"context"
 	"fmt"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/millrace-go/millrace/inbox"
-	"github.com/millrace-go/millrace/internal/reserved"
 )
 
 // ReplayMode sends all messages again when they are handled, as a replay does: with their ids,
@@ -63,7 +63,7 @@ func replayed(inputs []Input) []Input {
 // afterReplay returns what a replay has done that it must not do.
 func (o *outcome) afterReplay(right *outcome, refusable bool) []string {
 	if refusable {
-		o.open = withoutRefused(o.open)
+		o.open = slices.DeleteFunc(o.open, func(text string) bool { return o.refused[text] })
 	}
 	problems := o.problems
 	if !reflect.DeepEqual(o.ledger, right.ledger) {
@@ -95,16 +95,6 @@ func (pl *play) calls() (all []string) {
 		}
 	}
 	return all
-}
-
-// withoutRefused returns what is open for another reason than that it was replayed.
-func withoutRefused(open []string) (rest []string) {
-	for _, o := range open {
-		if !strings.Contains(o, "("+reserved.Refused) {
-			rest = append(rest, o)
-		}
-	}
-	return rest
 }
 
 // beginAnew has every inbox know no more than one of a new epoch, and the service empty what

@@ -113,17 +113,17 @@ var common = Dialect{
 
 	InsertMessage: `
 		INSERT INTO millrace_messages (consumer, message_id, status, attempts, topic, partition_no, offset_no,
-			order_key, event_type, event_version, uuid, metadata, payload, payload_hash, last_error, error_group, reason,
-			original, aggregate, version, payload_form, payload_ref, received_at, due_at)
-		VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?,
+			order_key, event_type, event_version, uuid, metadata, payload, payload_hash, last_error, error_group, error_code,
+			reason, reason_code, original, aggregate, version, payload_form, payload_ref, received_at, due_at)
+		VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?,
 			{now}, {now} + ?)`,
 	TouchMessage: `
 		UPDATE millrace_messages
-		SET attempts = attempts + 1, last_error = ?, error_group = ?, due_at = {now} + ?
+		SET attempts = attempts + 1, last_error = ?, error_group = ?, error_code = ?, due_at = {now} + ?
 		WHERE consumer = ? AND message_id = ? AND status = ?`,
 	MoveMessage: `
 		UPDATE millrace_messages
-		SET status = ?, reason = ?, due_at = {now} + ?, lease_token = 0
+		SET status = ?, reason = ?, reason_code = ?, due_at = {now} + ?, lease_token = 0
 		WHERE consumer = ? AND message_id = ? AND status = ?`,
 	DeleteMessage: `
 		DELETE FROM millrace_messages

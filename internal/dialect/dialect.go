@@ -242,7 +242,7 @@ func readScripts(name string) []string {
 const (
 	outlineColumns = `m.id, m.consumer, m.message_id, m.status, m.attempts, m.topic, m.partition_no, m.offset_no,
 			m.order_key, m.event_type, m.event_version, m.uuid, m.metadata, m.payload_hash, m.received_at,
-			m.due_at, m.lease_token, m.last_error, m.error_group, m.reason, m.original, m.aggregate, m.version,
-			m.payload_form, m.payload_ref`
+			m.due_at, m.lease_token, m.last_error, m.error_group, m.error_code, m.reason, m.reason_code, m.original,
+			m.aggregate, m.version, m.payload_form, m.payload_ref`
 	messageColumns = outlineColumns + `, m.payload`
 )

@@ -80,7 +80,7 @@ var commonGate = Gate{
 
 	HoldMessage: `
 		UPDATE millrace_messages
-		SET status = ?, reason = ?, aggregate = ?, version = ?,
+		SET status = ?, reason = ?, reason_code = 0, aggregate = ?, version = ?,
 			order_key = CASE WHEN ? THEN NULL ELSE order_key END, due_at = {now} + ?, lease_token = 0
 		WHERE consumer = ? AND message_id = ? AND status = ? AND lease_token = ?`,
 	ExpireHeld: `

@@ -4,6 +4,8 @@ package dialect
 type Queue struct {
 	StoreMessage  string
 	SelectStored  string
+	SelectAllowed string // whether an operator wants a message handled although it was replayed
+	AllowMessage  string // takes the hash of its payload last: another message may be stored under its key
 	SelectNextDue string // returns also whether it stands in a line
 	SelectDue     string
 	SelectSettled string
@@ -71,6 +73,14 @@ var commonQueue = Queue{
 		FROM millrace_claims c
 		WHERE c.consumer = ? AND c.message_id IN (?) AND c.result <> 0 AND NOT EXISTS (
 			SELECT 1 FROM millrace_outcomes o WHERE o.consumer = c.consumer AND o.message_id = c.message_id)`,
+	SelectAllowed: `
+		SELECT allowed
+		FROM millrace_messages
+		WHERE consumer = ? AND message_id = ?`,
+	AllowMessage: `
+		UPDATE millrace_messages
+		SET allowed = 1
+		WHERE consumer = ? AND message_id = ? AND payload_hash = ?`,
 	LeaseMessages: `
 		UPDATE millrace_messages
 		SET attempts = attempts + ?, lease_token = ?, due_at = {now} + ?
@@ -90,12 +100,12 @@ var commonQueue = Queue{
 		WHERE consumer = ? AND message_id IN (?) AND lease_token = ?`,
 	MoveLeased: `
 		UPDATE millrace_messages
-		SET status = ?, attempts = ?, last_error = ?, error_group = ?, reason = ?,
+		SET status = ?, attempts = ?, last_error = ?, error_group = ?, error_code = ?, reason = ?, reason_code = 0,
 			due_at = {now} + ?, lease_token = 0
 		WHERE consumer = ? AND message_id = ? AND lease_token = ? AND status IN (1, 2, 3, 4)`,
 	ParkLeased: `
 		UPDATE millrace_messages
-		SET status = 6, order_key = NULL, reason = ?, due_at = {now} + ?, lease_token = 0
+		SET status = 6, order_key = NULL, reason = ?, reason_code = ?, due_at = {now} + ?, lease_token = 0
 		WHERE consumer = ? AND message_id = ? AND lease_token = ? AND status IN (1, 2, 3, 4)`,
 	NameLeased: `
 		UPDATE millrace_messages

@@ -16,10 +16,7 @@ type Remedy struct {
 	GroupFailures string
 	GroupFailure  string
 
-	// CountRetries takes an action, a consumer and an id, and counts how often it was done to a
-	// message since that was stored.
-	CountRetries   string
-	RetryMessage   string
+	RetryMessage   string // takes 1 where a message is to be handled although it was replayed, else 0
 	ReplacePayload string
 	ReplaceHash    string
 
@@ -65,14 +62,9 @@ var commonRemedy = Remedy{
 		FROM millrace_messages m
 		WHERE m.id IN (?)`,
 
-	CountRetries: `
-		SELECT COUNT(*)
-		FROM millrace_audit a
-		JOIN millrace_messages m ON m.consumer = a.consumer AND m.message_id = a.message_id
-		WHERE a.action = ? AND a.consumer = ? AND a.message_id = ? AND a.at >= m.received_at`,
 	RetryMessage: `
 		UPDATE millrace_messages
-		SET status = 4, attempts = 0, reason = ?, due_at = {now}
+		SET status = 4, attempts = 0, reason = ?, reason_code = 0, allowed = allowed | ?, due_at = {now}
 		WHERE consumer = ? AND message_id = ? AND status = ? AND lease_token = 0`,
 	ReplacePayload: `
 		UPDATE millrace_messages

@@ -73,13 +73,18 @@ func (m *Message) Remediable() error {
 	return nil
 }
 
-// MakeDue gives the message back to its queue, if it is still in the state it was seen in.
+// MakeDue gives the message back to its queue, if it is still in the state it was seen in. With [Retry] it is to be
+// handled also where its consumer refuses replayed messages.
 func (r *Rows) MakeDue(ctx context.Context, tx *sqlx.Tx, by Operator, action string, row *Message) error {
 	if err := row.Remediable(); err != nil {
 		return err
 	}
+	allowed := 0
+	if action == Retry {
+		allowed = 1
+	}
 	moved, err := database.Affected(tx.ExecContext(ctx, r.Dialect.Remedy.RetryMessage,
-		[]byte("tried again by "+by.Name), row.Consumer, row.MessageID, row.Status))
+		[]byte("tried again by "+by.Name), allowed, row.Consumer, row.MessageID, row.Status))
 	if err == nil && moved != 1 {
 		err = fmt.Errorf("it is not %s any more: %w", row.Status, ErrNotFound)
 	}

@@ -54,7 +54,9 @@ type Message struct {
 	LeaseToken   int64         `db:"lease_token"`
 	LastError    []byte        `db:"last_error"`
 	ErrorGroup   sql.NullInt64 `db:"error_group"`
+	ErrorCode    ErrorCode     `db:"error_code"`
 	Reason       []byte        `db:"reason"`
+	ReasonCode   ReasonCode    `db:"reason_code"`
 	Original     []byte        `db:"original"`
 	Aggregate    []byte        `db:"aggregate"`
 	Version      sql.NullInt64 `db:"version"`

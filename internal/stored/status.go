@@ -46,6 +46,24 @@ func (s Status) Stuck() bool { return s == Parked || s == FailedTerminal }
 // Retryable reports whether an operator may have the message tried again.
 func (s Status) Retryable() bool { return s.Stuck() || s == FailedRetryable }
 
+// ReasonCode says why a message has its status, as far as that decides what happens next. The text is for people.
+type ReasonCode int16
+
+// Reasons that decide something.
+const (
+	ReasonOther    ReasonCode = 0
+	ReasonReplayed ReasonCode = 1 // PARKED, since its consumer refuses replayed messages
+)
+
+// ErrorCode says what kind the last error of a message is, as far as that decides what happens next.
+type ErrorCode int16
+
+// Errors that decide something.
+const (
+	ErrorOther      ErrorCode = 0
+	ErrorConnection ErrorCode = 1 // a run lost its connection to the database
+)
+
 // Results of claims.
 const (
 	ResultOpen       = 0 // the open row of the key says what

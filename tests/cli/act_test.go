@@ -146,6 +146,8 @@ func TestCheck(t *testing.T) {
 			{Name: "log", Key: inbox.ByPosition(nil), Window: time.Hour},
 			{Name: "orders", Key: inbox.ByMetadata("order"), Window: time.Hour},
 			{Name: "typed", Key: inbox.ByMetadata("order").WithinType(), Window: time.Hour},
+			{Name: "parts", Key: inbox.Joined(inbox.ByUUID(), inbox.ByPosition(nil)).WithinTopic(), Window: time.Hour},
+			{Name: "named", Key: inbox.ByFunc("position/topic", nil), Window: time.Hour},
 			{Name: "short", Window: 6 * time.Hour, Retention: 2 * time.Hour},
 		} {
 			s.register(c)

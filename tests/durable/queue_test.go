@@ -23,7 +23,7 @@ import (
 
 func TestConformance(t *testing.T) {
 	testdb.Conformance(t, slices.Concat(queueBodies, storeFirstBodies, leaseBodies, parkingBodies, epochBodies, formerBodies, replayBodies,
-		takeUpBodies, importBodies, stepBodies, twoFailedBodies))
+		takeUpBodies, stateBodies, importBodies, stepBodies, twoFailedBodies))
 }
 
 var errBoom = errors.New("boom")

@@ -1,0 +1,20 @@
+-- What decides what happens to a message, beside its status: reason and last_error are for people. reason_code 1 is a
+-- message that is parked because it was replayed, error_code 1 one whose last attempt lost its connection to the
+-- database, allowed 1 one that an operator wants handled although it was replayed.
+ALTER TABLE millrace_messages ADD COLUMN reason_code SMALLINT NOT NULL DEFAULT 0;
+
+ALTER TABLE millrace_messages ADD COLUMN error_code SMALLINT NOT NULL DEFAULT 0;
+
+ALTER TABLE millrace_messages ADD COLUMN allowed SMALLINT NOT NULL DEFAULT 0;
+
+-- What the releases before wrote as text alone.
+UPDATE millrace_messages
+  SET reason_code = 1
+  WHERE status = 6 AND reason_code = 0 AND SUBSTRING(reason, 1, 12) = BINARY 'replayed by ';
+
+UPDATE millrace_messages
+  SET allowed = 1
+  WHERE allowed = 0 AND EXISTS (
+    SELECT 1 FROM millrace_audit a
+    WHERE a.message_id = millrace_messages.message_id AND a.consumer = millrace_messages.consumer
+      AND a.action = BINARY 'retry' AND a.at >= millrace_messages.received_at);
