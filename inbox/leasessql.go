@@ -26,7 +26,6 @@ func (s *Store) Leases() *Leases {
 	return s.leases
 }
 
-
 // sqlLeases is a [LeaseStore]. A lease lasts by the database's clock.
 type sqlLeases struct {
 	store     *Store
