@@ -21,7 +21,7 @@ func ExampleAdmin_Import() {
 	db.MustExec(`INSERT INTO processed VALUES ('payment-1', ?)`, time.Now().Add(-time.Hour).Unix())
 
 	processed := func(yield func(admin.Imported, error) bool) {
-		rows, err := db.QueryxContext(ctx, `SELECT message_id, at FROM processed`)
+		rows, err := db.QueryxContext(ctx, `SELECT message_id, at FROM processed`) //nolint:sqlclosecheck // it is closed below
 		if err != nil {
 			yield(admin.Imported{}, err)
 			return

@@ -123,7 +123,7 @@ func TestWriteFoundIsCommittedBeforeWhatFollows(t *testing.T) {
 	told := errors.New("not told")
 	require.NoError(t, db.WriteFound(t.Context(), func(ctx context.Context, tx *sqlx.Tx) error {
 		within = ambient.From(ctx)
-		within.AfterCommit(t, func() {
+		within.AfterCommit(t, func() { //nolint:contextcheck // it comes after the transaction
 			told = db.Write(t.Context(), func(tx *sqlx.Tx) error { return insert(t.Context(), tx) })
 		})
 		live, ok := within.Live(db.DB)

@@ -40,6 +40,7 @@ func (s *Step) InDoubt() bool { return s.State == StepBegun && s.Remaining <= 0 
 // StepMargin is for how much longer than its message a step is remembered.
 func StepMargin(retention time.Duration) time.Duration { return max(2*time.Hour, retention/8) }
 
+// FormatID returns id as UUIDs are written.
 func FormatID(id [16]byte) string {
 	s := hex.EncodeToString(id[:])
 	return s[:8] + "-" + s[8:12] + "-" + s[12:16] + "-" + s[16:20] + "-" + s[20:]

@@ -75,12 +75,13 @@ func (o *town) load(traffic *relayproc.Traffic, workers int) (stop func()) {
 	return stop
 }
 
-// flows waits until so many more transactions were committed and messages sent.
-func (o *town) flows(n int) {
+// flows waits until more transactions were committed and messages sent.
+func (o *town) flows() {
 	o.Helper()
+	const n = 30
 	stored, sent := o.traffic.Stored.Load(), o.broker.total()
 	rig.Eventually(o, "messages flow", func() bool {
-		return o.traffic.Stored.Load() >= stored+int64(n) && o.broker.total() >= sent+n
+		return o.traffic.Stored.Load() >= stored+n && o.broker.total() >= sent+n
 	})
 }
 

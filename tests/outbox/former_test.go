@@ -76,9 +76,9 @@ func TestShardsAreNotReplacedWhenOneIsTakenMeanwhile(t *testing.T) {
 		m.db.Set(on(func(context.Context) error {
 			if began.IsZero() {
 				began = time.Now()
-				db.Do(t, fmt.Sprintf(`INSERT INTO millrace_outbox_relays (token, name, started_at, until) VALUES (1, 'old', 0, %d)`,
+				db.Do(t, fmt.Sprintf(`INSERT INTO millrace_outbox_relays (token, name, started_at, until) VALUES (1, 'old', 0, %d)`, //nolint:contextcheck // another relay's
 					began.Add(lease).UnixMicro()))
-				db.Do(t, `UPDATE millrace_outbox_shards SET owner = 1 WHERE shard = 2`)
+				db.Do(t, `UPDATE millrace_outbox_shards SET owner = 1 WHERE shard = 2`) //nolint:contextcheck // the same
 			}
 			return nil
 		}, "INSERT INTO millrace_outbox_relays"))
