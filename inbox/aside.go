@@ -72,14 +72,14 @@ func (cl *Claim) observeStale() {
 	if s.config.LogDropped {
 		s.logDropped(cl.delivery, "stale version")
 	}
-	if len(s.observe.stale) == 0 && !s.debug {
+	if len(s.observe.stale) == 0 && !s.debug.Load() {
 		return
 	}
 	e := cl.event("stale version")
 	for _, o := range s.observe.stale {
 		o.ObserveStale(cl.ctx, e)
 	}
-	if s.debug {
+	if s.debug.Load() {
 		s.log.Debug("inbox: stale version, handler not run", e.fields())
 	}
 }

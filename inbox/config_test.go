@@ -6,7 +6,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/jmoiron/sqlx"
 	"github.com/stretchr/testify/assert"
@@ -97,7 +96,7 @@ func documented(t *testing.T) map[string]string {
 	store, consumer, lease := inbox.Config{}.WithDefaults(), inbox.ConsumerConfig{}.WithDefaults(), inbox.LeaseConfig{}.WithDefaults()
 	business := inbox.ConsumerConfig{Key: inbox.ByPayload()}.WithDefaults()
 
-	require.Equal(t, watermill.NopLogger{}, store.Logger)
+	require.Nil(t, store.Logger)
 	require.Empty(t, store.Dialect)
 	require.Empty(t, store.Schema)
 	require.Empty(t, store.Namespace)
@@ -122,7 +121,7 @@ func documented(t *testing.T) map[string]string {
 	require.Equal(t, 1, inFlight(t, 1))
 
 	return map[string]string{
-		"Config.Logger":        "Defaults to none",
+		"Config.Logger":        "Defaults to the logger of the first router whose plugin starts the Store",
 		"Config.Dialect":       "Defaults to what the driver, or else the server, says",
 		"Config.Schema":        "Defaults to the connection's search path",
 		"Config.TablePrefix":   fmt.Sprintf("Defaults to %q", store.TablePrefix),

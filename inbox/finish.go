@@ -288,7 +288,7 @@ func (cl *Claim) succeed(produced []*message.Message, early bool) {
 	cl.tellRan()
 	tally := cl.consumer.tally
 	tally.ran(&tally.completed, cl.began)
-	if len(s.observe.completed) == 0 && !s.debug {
+	if len(s.observe.completed) == 0 && !s.debug.Load() {
 		return
 	}
 	e := cl.event("completed")
@@ -296,7 +296,7 @@ func (cl *Claim) succeed(produced []*message.Message, early bool) {
 	for _, o := range s.observe.completed {
 		o.ObserveCompleted(cl.ctx, e)
 	}
-	if s.debug {
+	if s.debug.Load() {
 		s.log.Trace("inbox: message handled", e.fields())
 	}
 }
@@ -360,7 +360,7 @@ func (cl *Claim) observeFailed(cause error) {
 	tally := cl.consumer.tally
 	tally.ran(&tally.failed, cl.began)
 	s := cl.consumer.store
-	if len(s.observe.failed) == 0 && !s.debug {
+	if len(s.observe.failed) == 0 && !s.debug.Load() {
 		return
 	}
 	e := cl.event(cl.failure(cause))
@@ -368,7 +368,7 @@ func (cl *Claim) observeFailed(cause error) {
 	for _, o := range s.observe.failed {
 		o.ObserveFailed(cl.ctx, e)
 	}
-	if s.debug {
+	if s.debug.Load() {
 		s.log.Debug("inbox: handler failed, its work was rolled back", e.fields())
 	}
 }

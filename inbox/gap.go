@@ -70,7 +70,7 @@ func (cl *Claim) gap(g *Gate, v versioned, row stored.Aggregate) error {
 // not know that the predecessor was applied. An aggregate that is new here has no gap.
 func (cl *Claim) leap(g *Gate, v versioned) error {
 	s := cl.consumer.store
-	if g.config.OnGap != GapLatest || len(s.observe.gap) == 0 && !s.debug {
+	if g.config.OnGap != GapLatest || len(s.observe.gap) == 0 && !s.debug.Load() {
 		return nil
 	}
 	if g.config.Starts != nil && g.config.Starts(cl.gated) { // it lacks nothing

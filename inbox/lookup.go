@@ -159,14 +159,14 @@ func (cl *Claim) duplicate() {
 	if s.config.LogDropped {
 		s.logDropped(d, cl.answer)
 	}
-	if len(s.observe.duplicate) == 0 && !s.debug {
+	if len(s.observe.duplicate) == 0 && !s.debug.Load() {
 		return
 	}
 	e := d.event(cl.answer)
 	for _, o := range s.observe.duplicate {
 		o.ObserveDuplicate(d.ctx, e)
 	}
-	if s.debug {
+	if s.debug.Load() {
 		s.log.Debug("inbox: duplicate, handler not run", e.fields())
 	}
 }

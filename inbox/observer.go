@@ -198,7 +198,7 @@ func (s *Store) observeReceived(d *delivery) {
 }
 
 func (s *Store) observeContention(d *delivery, err error) {
-	if len(s.observe.contention) == 0 && !s.debug {
+	if len(s.observe.contention) == 0 && !s.debug.Load() {
 		return
 	}
 	e := d.event("retried")
@@ -210,7 +210,7 @@ func (s *Store) tellContention(ctx context.Context, e Event) {
 	for _, o := range s.observe.contention {
 		o.ObserveContention(ctx, e)
 	}
-	if s.debug {
+	if s.debug.Load() {
 		s.log.Debug("inbox: deadlock or lock wait, tried again", e.fields())
 	}
 }
@@ -227,7 +227,7 @@ func (s *Store) observeOutage(d *delivery, err error) {
 }
 
 func (s *Store) observeGap(d *delivery, gap error) {
-	if len(s.observe.gap) == 0 && !s.debug {
+	if len(s.observe.gap) == 0 && !s.debug.Load() {
 		return
 	}
 	e := d.event(ReasonGap)
@@ -235,7 +235,7 @@ func (s *Store) observeGap(d *delivery, gap error) {
 	for _, o := range s.observe.gap {
 		o.ObserveGap(d.ctx, e)
 	}
-	if s.debug {
+	if s.debug.Load() {
 		s.log.Debug("inbox: a message came before its predecessor", e.fields())
 	}
 }

@@ -71,7 +71,7 @@ func (s *Store) observeRetried(ctx context.Context, e Event, delay time.Duration
 	for _, o := range s.observe.retried {
 		o.ObserveRetried(ctx, e)
 	}
-	if s.debug {
+	if s.debug.Load() {
 		s.log.Debug("inbox: a stored message is tried again later",
 			e.fields().Add(watermill.LogFields{"again_in": delay.String()}))
 	}

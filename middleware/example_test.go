@@ -58,12 +58,9 @@ func ExampleInbox() {
 
 	router, err := message.NewRouter(message.RouterConfig{}, watermill.NopLogger{})
 	check(err)
-	router.AddMiddleware(
-		middleware.Retry{MaxRetries: 3}.Middleware, // Watermill's, outside
-		millrace.Inbox{Store: store}.Middleware,
-		middleware.CorrelationID, // inside
-	)
-	router.AddPlugin(store.Plugin())
+	router.AddMiddleware(middleware.Retry{MaxRetries: 3}.Middleware) // Watermill's, outside
+	millrace.Inbox{Store: store}.AddTo(router)
+	router.AddMiddleware(middleware.CorrelationID) // inside
 	router.AddConsumerHandler("accounts", "payments", broker, func(msg *message.Message) error {
 		tx, err := inbox.Tx(msg.Context())
 		if err != nil {
@@ -115,8 +112,7 @@ func ExampleInbox_returnedMessages() {
 
 	router, err := message.NewRouter(message.RouterConfig{}, watermill.NopLogger{})
 	check(err)
-	router.AddMiddleware(millrace.Inbox{Store: store}.Middleware)
-	router.AddPlugin(store.Plugin())
+	millrace.Inbox{Store: store}.AddTo(router)
 	runs := 0
 	router.AddHandler("shop", "orders", broker, "receipts", lossy,
 		func(msg *message.Message) ([]*message.Message, error) {

@@ -17,8 +17,7 @@ import (
 // Inbox makes what a handler writes through inbox.Tx happen exactly once, however often
 // its message is delivered. Only Store is required:
 //
-//	router.AddPlugin(store.Plugin())
-//	router.AddMiddleware(millrace.Inbox{Store: store}.Middleware)
+//	millrace.Inbox{Store: store}.AddTo(router)
 //
 // For each delivery it begins a transaction and claims the message in it, runs the handler
 // with the transaction in the message's context, and commits. A handler that fails or
@@ -142,6 +141,32 @@ type Inbox struct {
 	Journal bool
 }
 
+// AddTo wires router: it adds [Inbox.Middleware] for all handlers, and [Inbox.Plugin]. What the plugin can see to be wrong
+// stops Router.Run with an error. It may be called for several routers and, where each has its Skip, for several
+// Inboxes on one router: the Store's work is done once. For one handler alone, give that handler
+// Inbox.Middleware, and the router the plugin. It does nothing but log an error where router is nil.
+func (i Inbox) AddTo(router *message.Router) {
+	if router == nil {
+		if i.Store != nil {
+			i.Store.Logger().Error("middleware.Inbox does not work", errNoRouter, nil)
+		}
+		return
+	}
+	router.AddMiddleware(i.Middleware)
+	router.AddPlugin(i.plugin)
+}
+
+var errNoRouter = errors.New("AddTo needs a router")
+
+// plugin is that of AddTo, where every handler has the Inbox.
+func (i Inbox) plugin(r *message.Router) error {
+	if n := len(r.Handlers()); n > 1 && i.Consumer != "" && i.Skip == nil {
+		return fmt.Errorf("middleware.Inbox: %d handlers of one router would be the one consumer %q, and take each other's messages "+
+			"for duplicates: leave Consumer out, or give each handler an Inbox of its own", n, i.Consumer)
+	}
+	return i.Plugin()(r)
+}
+
 // Middleware wraps h. A wrong setting is logged once and then returned for every message,
 // so that nothing is handled without the guarantee; [Inbox.Plugin] finds it at start. So is, for
 // each message of a router without the plugin of a Store, inbox.ErrNoPlugin.
@@ -172,22 +197,32 @@ func (i Inbox) Middleware(h message.HandlerFunc) message.HandlerFunc {
 
 // Plugin is [inbox.Store.Plugin] and more: when the router starts, a wrong setting, or a
 // consumer that had another key before, stops Router.Run with an error instead of failing
-// every message. Without Consumer it looks at each handler of the router, so it is for an
-// Inbox that all of them share. Add it instead of the Store's.
+// every message. Without Consumer it looks at each handler of the router, so it is for an Inbox that all of
+// them share; but where Skip is set it looks at none, since Skip may leave handlers out. [Inbox.AddTo] adds it.
 func (i Inbox) Plugin() message.RouterPlugin {
 	return func(r *message.Router) error {
 		if err := i.Validate(); err != nil {
 			return err
 		}
-		ctx, cancel := context.WithTimeout(context.Background(), startWait)
-		defer cancel()
-		for handler := range r.Handlers() {
-			if err := i.Verify(ctx, handler); err != nil {
-				return err
-			}
+		if err := i.verifyHandlers(r); err != nil {
+			return err
 		}
 		return i.Store.Plugin()(r)
 	}
+}
+
+func (i Inbox) verifyHandlers(r *message.Router) error {
+	if i.Skip != nil && i.Consumer == "" {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), startWait)
+	defer cancel()
+	for handler := range r.Handlers() {
+		if err := i.Verify(ctx, handler); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // Verify returns what would make every message of a handler fail: a wrong setting, or a
