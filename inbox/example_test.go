@@ -226,8 +226,7 @@ func ExampleStore_Redispatch() {
 	channel := gochannel.NewGoChannel(gochannel.Config{Persistent: true}, watermill.NopLogger{})
 	router, err := message.NewRouter(message.RouterConfig{}, watermill.NopLogger{})
 	check(err)
-	router.AddPlugin(store.Plugin())
-	router.AddMiddleware(millrace.Inbox{Store: store}.Middleware)
+	millrace.Inbox{Store: store}.AddTo(router)
 	nowhere := brokenPublisher{failed: make(chan struct{}, 1)}
 	router.AddHandler("orders", "payments", channel, "receipts", nowhere,
 		func(msg *message.Message) ([]*message.Message, error) {

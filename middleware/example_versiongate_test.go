@@ -35,11 +35,8 @@ func ExampleVersionGate() {
 
 	sub, err := pubsub.Durable{Store: store, Consumer: "accounts"}.Decorate(broker) // delivers what was stored
 	check(err)
-	router.AddMiddleware(
-		millrace.Inbox{Store: store}.Middleware,
-		millrace.VersionGate{}.Middleware, // inside
-	)
-	router.AddPlugin(store.Plugin())
+	millrace.Inbox{Store: store}.AddTo(router)
+	router.AddMiddleware(millrace.VersionGate{}.Middleware) // inside
 	router.AddConsumerHandler("accounts", "changes", sub, func(msg *message.Message) error {
 		tx, err := inbox.Tx(msg.Context())
 		if err != nil {
