@@ -122,7 +122,8 @@ type Inbox struct {
 	Skip func(msg *message.Message) bool
 
 	// RequireTx refuses a success of a handler that neither took inbox.Tx nor produced
-	// messages, with inbox.ErrTxNotUsed. By default it is warned about once and counted.
+	// messages, with inbox.ErrTxNotUsed. It is for handlers whose effects are all in the transaction: each redelivery
+	// after a refusal repeats those that are not. By default it is warned about once and counted.
 	RequireTx bool
 
 	// RecordFailures keeps a failed message whole, with attempts and last error, until it
