@@ -56,8 +56,8 @@ func TestConfigOfAStoreMustFit(t *testing.T) {
 
 func TestConsumerConfigReportsAllProblemsAtOnce(t *testing.T) {
 	err := inbox.ConsumerConfig{
-		Name: strings.Repeat("n", 256), Epoch: -1, Timeout: -2, TwinWait: -3, Retention: time.Minute, Window: -4,
-		ClockSkew: -5, OnCollision: 77, BeforeTimeout: -6,
+		Name: strings.Repeat("n", 256), Options: inbox.Options{Epoch: -1, TwinWait: -3, Retention: time.Minute, Window: -4,
+			ClockSkew: -5, OnCollision: 77, BeforeTimeout: -6}, Timeout: -2,
 	}.Validate()
 	for _, want := range []string{
 		"is longer than 255 bytes", "Epoch -1", "Timeout -2ns", "TwinWait -3ns", "Retention 1m0s is below 1h0m0s",
@@ -66,9 +66,9 @@ func TestConsumerConfigReportsAllProblemsAtOnce(t *testing.T) {
 		assert.ErrorContains(t, err, want)
 	}
 	require.NoError(t, inbox.ConsumerConfig{}.Validate())
-	require.NoError(t, inbox.ConsumerConfig{Retention: inbox.Forever}.Validate())
-	require.NoError(t, inbox.ConsumerConfig{Retention: inbox.MinRetention}.Validate())
-	require.Error(t, inbox.ConsumerConfig{Retention: -2}.Validate())
+	require.NoError(t, inbox.ConsumerConfig{Options: inbox.Options{Retention: inbox.Forever}}.Validate())
+	require.NoError(t, inbox.ConsumerConfig{Options: inbox.Options{Retention: inbox.MinRetention}}.Validate())
+	require.Error(t, inbox.ConsumerConfig{Options: inbox.Options{Retention: -2}}.Validate())
 }
 
 // words writes a duration as the comments do.

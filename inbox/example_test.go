@@ -271,7 +271,7 @@ func ExampleStore_Purge() {
 	_, store, done := exampleStore(inbox.Config{})
 	defer done()
 
-	handler := millrace.Inbox{Store: store, Consumer: "seats", Retention: 24 * time.Hour}.Middleware(
+	handler := millrace.Inbox{Store: store, Consumer: "seats", Options: inbox.Options{Retention: 24 * time.Hour}}.Middleware(
 		func(msg *message.Message) ([]*message.Message, error) { return nil, nil })
 	_, err := handler(message.NewMessage("book-1", nil))
 	check(err)

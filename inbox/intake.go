@@ -347,7 +347,7 @@ func (q *Queue) register(ctx context.Context) (int32, error) {
 	if q.registered.id != 0 && q.registered.generation == generation {
 		return q.registered.id, nil
 	}
-	config := ConsumerConfig{Name: q.name.Name, Epoch: q.name.Epoch, Key: q.config.Key}
+	config := ConsumerConfig{Name: q.name.Name, Key: q.config.Key, Options: Options{Epoch: q.name.Epoch}}
 	config.setDefaults()
 	c := &Consumer{store: q.store, config: config}
 	row, err := c.findOrInsert(ctx)

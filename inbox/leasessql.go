@@ -117,7 +117,7 @@ func (q *sqlLeases) consumer(key LeaseKey) *Consumer {
 		return c.(*Consumer)
 	}
 	c, _ := q.consumers.LoadOrStore(name, &Consumer{store: q.store, config: ConsumerConfig{
-		Name: stored.LeaseNames + key.Consumer, Epoch: key.Epoch, Key: Key{source: key.Source}, Retention: Forever,
+		Name: stored.LeaseNames + key.Consumer, Key: Key{source: key.Source}, Options: Options{Epoch: key.Epoch, Retention: Forever},
 	}})
 	return c.(*Consumer)
 }

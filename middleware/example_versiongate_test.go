@@ -164,7 +164,7 @@ func ExampleInbox_epoch() {
 	defer done()
 
 	projection := func(epoch int, statement string) message.HandlerFunc {
-		return millrace.Inbox{Store: store, Consumer: "accounts", Epoch: epoch}.Middleware(
+		return millrace.Inbox{Store: store, Consumer: "accounts", Options: inbox.Options{Epoch: epoch}}.Middleware(
 			millrace.VersionGate{OnGap: inbox.GapFail}.Middleware(
 				func(msg *message.Message) ([]*message.Message, error) {
 					tx, err := inbox.Tx(msg.Context())

@@ -95,7 +95,7 @@ func (g VersionGate) Middleware(h message.HandlerFunc) message.HandlerFunc {
 		return h(msg)
 	}
 	alone := sync.OnceValue(func() message.HandlerFunc {
-		return Inbox{Store: g.Store, Consumer: g.Consumer, Epoch: g.Epoch}.Middleware(gated)
+		return Inbox{Store: g.Store, Consumer: g.Consumer, Options: inbox.Options{Epoch: g.Epoch}}.Middleware(gated)
 	})
 	return func(msg *message.Message) ([]*message.Message, error) {
 		switch {

@@ -86,7 +86,7 @@ func (s *Service) receive(broker amqp.Config) error {
 		return err
 	}
 	millrace.Inbox{
-		Store: s.store, Outbox: s.out, Redelivered: rabbitmq.Redelivered,
+		Store: s.store, Outbox: s.out, Options: inbox.Options{Redelivered: rabbitmq.Redelivered},
 	}.AddTo(s.router)
 	s.router.AddHandler("fulfil", events.Orders, subscriber, events.Fulfilment, s.out, fulfil)
 	return nil
