@@ -56,8 +56,10 @@ func TestConfigOfAStoreMustFit(t *testing.T) {
 
 func TestConsumerConfigReportsAllProblemsAtOnce(t *testing.T) {
 	err := inbox.ConsumerConfig{
-		Name: strings.Repeat("n", 256), Options: inbox.Options{Epoch: -1, TwinWait: -3, Retention: time.Minute, Window: -4,
-			ClockSkew: -5, OnCollision: 77, BeforeTimeout: -6}, Timeout: -2,
+		Name: strings.Repeat("n", 256), Timeout: -2,
+		Options: inbox.Options{
+			Epoch: -1, TwinWait: -3, Retention: time.Minute, Window: -4, ClockSkew: -5, OnCollision: 77, BeforeTimeout: -6,
+		},
 	}.Validate()
 	for _, want := range []string{
 		"is longer than 255 bytes", "Epoch -1", "Timeout -2ns", "TwinWait -3ns", "Retention 1m0s is below 1h0m0s",

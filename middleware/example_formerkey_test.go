@@ -34,8 +34,8 @@ func ExampleInbox_formerKey() {
 	check(err)
 	millrace.Inbox{
 		Store: store, Consumer: "billing",
-		Key: inbox.ByMetadata("payment_id"), Options: inbox.Options{Epoch: 1, // was: inbox.ByUUID(), in epoch 0
-			FormerKey: inbox.ByUUID()},
+		Key:     inbox.ByMetadata("payment_id"), // was: inbox.ByUUID(), in epoch 0
+		Options: inbox.Options{Epoch: 1, FormerKey: inbox.ByUUID()},
 	}.AddTo(router)
 	router.AddConsumerHandler("billing", "payments", broker, func(msg *message.Message) error {
 		fmt.Println("the next one handled", msg.UUID)

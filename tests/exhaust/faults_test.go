@@ -84,7 +84,9 @@ func called(p *inboxtest.Process) (*inbox.Store, millrace.Inbox, error) {
 	}
 	p.OnClose(store.Close)
 	return store, millrace.Inbox{
-		Store: store, Timeout: timeout, Options: inbox.Options{RecordFailures: true,
+		Store: store, Timeout: timeout,
+		Options: inbox.Options{
+			RecordFailures: true,
 			MessageTime: func(msg *message.Message) (time.Time, bool) {
 				p.Callback(msg.Context(), "MessageTime")
 				return time.Now(), true
@@ -104,7 +106,8 @@ func called(p *inboxtest.Process) (*inbox.Store, millrace.Inbox, error) {
 			OnBegin: func(ctx context.Context, _ *sqlx.Tx, _ *message.Message) error {
 				p.Callback(ctx, "OnBegin")
 				return nil
-			}},
+			},
+		},
 	}, nil
 }
 

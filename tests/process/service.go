@@ -99,11 +99,14 @@ func (s *service) router(store *inbox.Store) (*message.Router, error) {
 		return nil, err
 	}
 	router.AddMiddleware(s.tellErrors, millrace.Inbox{
-		Store: store, Timeout: s.settings.Timeout, Options: inbox.Options{TwinWait: s.settings.TwinWait,
+		Store: store, Timeout: s.settings.Timeout,
+		Options: inbox.Options{
+			TwinWait: s.settings.TwinWait,
 			OnBegin: func(ctx context.Context, _ *sqlx.Tx, _ *message.Message) error {
 				s.reach(ctx, AfterClaim)
 				return nil
-			}},
+			},
+		},
 	}.Middleware)
 	router.AddPlugin(store.Plugin())
 	if s.settings.Produce > 0 {
