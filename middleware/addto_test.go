@@ -50,10 +50,10 @@ func wire(t *testing.T, configure func(r *message.Router, handlers map[string]*m
 	return w
 }
 
-// handle gives a handler a message, and reports whether it was acked.
-func (w *wired) handle(t *testing.T, handler, uuid string) bool {
+// handle gives a handler the same message each time, and reports whether it was acked.
+func (w *wired) handle(t *testing.T, handler string) bool {
 	t.Helper()
-	msg := message.NewMessage(uuid, nil)
+	msg := message.NewMessage("1", nil)
 	w.feeds[handler].Send(t, msg)
 	return rig.Answer(t, msg)
 }
@@ -66,8 +66,8 @@ func TestOneLineWiresTheInbox(t *testing.T) {
 	db, store := open(t)
 	w := wire(t, addTo(millrace.Inbox{Store: store}), "billing", "shipping")
 	for range 2 {
-		require.True(t, w.handle(t, "billing", "1"))
-		require.True(t, w.handle(t, "shipping", "1"))
+		require.True(t, w.handle(t, "billing"))
+		require.True(t, w.handle(t, "shipping"))
 	}
 	require.Equal(t, 2, effects(t, db))
 }
@@ -79,7 +79,7 @@ func TestTheMiddlewareAloneIsRefusedWithoutAPlugin(t *testing.T) {
 	bare := wire(t, func(r *message.Router, _ map[string]*message.Handler) {
 		r.AddMiddleware(millrace.Inbox{Store: store}.Middleware)
 	}, "shipping")
-	require.False(t, bare.handle(t, "shipping", "1"))
+	require.False(t, bare.handle(t, "shipping"))
 	err := <-bare.refused
 	require.ErrorIs(t, err, inbox.ErrNoPlugin)
 	require.ErrorContains(t, err, "middleware.Inbox.AddTo(router)")
@@ -100,8 +100,8 @@ func TestTheMiddlewareAloneWorksBesideAnotherInboxsPlugin(t *testing.T) {
 			millrace.Inbox{Store: store, Skip: only("billing")}.AddTo(r)
 			add(r)
 		}, "billing", "shipping")
-		require.True(t, w.handle(t, "billing", "1"))
-		require.True(t, w.handle(t, "shipping", "1"))
+		require.True(t, w.handle(t, "billing"))
+		require.True(t, w.handle(t, "shipping"))
 		require.NoError(t, w.Close())
 	}
 	require.Equal(t, 2, effects(t, db))
@@ -115,7 +115,7 @@ func TestAHandlersOwnInboxNeedsThePluginOnly(t *testing.T) {
 		handlers["shipping"].AddMiddleware(i.Middleware)
 	}, "billing", "shipping")
 	for range 2 {
-		require.True(t, w.handle(t, "shipping", "1"))
+		require.True(t, w.handle(t, "shipping"))
 	}
 	require.Equal(t, 1, effects(t, db))
 }
@@ -162,7 +162,7 @@ func TestAddToLeavesWhatIsWrongToTheStart(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			if name == "a key was kept" {
 				w := wire(t, addTo(millrace.Inbox{Store: store}), "billing")
-				require.True(t, w.handle(t, "billing", "1"))
+				require.True(t, w.handle(t, "billing"))
 				require.NoError(t, w.Close())
 			}
 			router := rig.NewRouter(t)
