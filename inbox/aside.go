@@ -72,12 +72,12 @@ func (cl *Claim) observeStale() {
 	if s.config.LogDropped {
 		s.logDropped(cl.delivery, "stale version")
 	}
-	if !s.observers.wanted(KindStale) && !s.debug {
+	if !s.observers.wanted(KindStale) && !s.debug.Load() {
 		return
 	}
 	e := cl.event("stale version")
 	s.observers.tell(cl.ctx, KindStale, e)
-	if s.debug {
+	if s.debug.Load() {
 		s.log.Debug("inbox: stale version, handler not run", e.fields())
 	}
 }

@@ -23,6 +23,9 @@ type background struct {
 	once     sync.Once
 	mu       sync.Mutex // a run begins either before closing, or not at all
 
+	routers sync.Map      // that have the plugin
+	turn    chan struct{} // full while a router works for the Store
+
 	runners sync.WaitGroup
 	expects atomic.Bool // someone runs, or is about to run, the background work
 	warned  atomic.Bool
@@ -32,7 +35,21 @@ func (b *background) init() {
 	b.created = time.Now()
 	b.idle = make(chan struct{}, 1)
 	b.closed = make(chan struct{})
+	b.turn = make(chan struct{}, 1)
 }
+
+// takeTurn waits until no other router works for the Store. It returns false if ctx ends, or the Store is closed, before.
+func (b *background) takeTurn(ctx context.Context) bool {
+	select {
+	case b.turn <- struct{}{}:
+		return true
+	case <-ctx.Done():
+	case <-b.closed:
+	}
+	return false
+}
+
+func (b *background) endTurn() { <-b.turn }
 
 // enter admits a delivery unless the Store is closed.
 func (b *background) enter() bool {
@@ -259,7 +276,7 @@ func (s *Store) warnUnattended() {
 	}
 }
 
-var errUnattended = errors.New("add router.AddPlugin(store.Plugin()), or call store.Run")
+var errUnattended = errors.New("give the router the plugin (middleware.Inbox.AddTo adds it), or call store.Run")
 
 var errUnguarded = errors.New("the plugin's guard stands outside this middleware.Inbox, which was given to a handler " +
 	"while the router ran: give it to the router, or to the handler before Router.Run")

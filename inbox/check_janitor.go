@@ -52,7 +52,7 @@ func (c *inspection) neglected(row stored.Consumer, since time.Duration) {
 		problem = "no janitor has ever deleted what is older than its retention"
 	}
 	c.warn(fmt.Sprintf("consumer %q, epoch %d", row.Name, row.Epoch), problem,
-		"add router.AddPlugin(store.Plugin()), call store.Run, or run Store.Purge (millrace purge) from cron")
+		"give the router the plugin (middleware.Inbox.AddTo adds it), call store.Run, or run Store.Purge (millrace purge) from cron")
 }
 
 // doubtTooLong is after which time the next attempt at a message does not decide a step any more.

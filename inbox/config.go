@@ -22,7 +22,8 @@ const MinRetention = time.Hour
 // Config is how a [Store] behaves. The zero value is right for most services.
 type Config struct {
 	// Logger hears every decision a person may ask about. What it panics with is not said, and
-	// counted by [Store.Panics]. Defaults to none.
+	// counted by [Store.Panics]. Defaults to the logger of the first router whose plugin starts the Store;
+	// until then nothing is logged.
 	Logger watermill.LoggerAdapter
 
 	// Dialect names the database: "postgres", "mysql" (and MariaDB) or "sqlite". Defaults to
@@ -100,9 +101,6 @@ type Config struct {
 }
 
 func (c *Config) setDefaults() {
-	if c.Logger == nil {
-		c.Logger = watermill.NopLogger{}
-	}
 	if c.TablePrefix == "" {
 		c.TablePrefix = dialect.DefaultPrefix
 	}

@@ -6,7 +6,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/jmoiron/sqlx"
 	"github.com/stretchr/testify/assert"
@@ -57,8 +56,10 @@ func TestConfigOfAStoreMustFit(t *testing.T) {
 
 func TestConsumerConfigReportsAllProblemsAtOnce(t *testing.T) {
 	err := inbox.ConsumerConfig{
-		Name: strings.Repeat("n", 256), Epoch: -1, Timeout: -2, TwinWait: -3, Retention: time.Minute, Window: -4,
-		ClockSkew: -5, OnCollision: 77, BeforeTimeout: -6,
+		Name: strings.Repeat("n", 256), Timeout: -2,
+		Options: inbox.Options{
+			Epoch: -1, TwinWait: -3, Retention: time.Minute, Window: -4, ClockSkew: -5, OnCollision: 77, BeforeTimeout: -6,
+		},
 	}.Validate()
 	for _, want := range []string{
 		"is longer than 255 bytes", "Epoch -1", "Timeout -2ns", "TwinWait -3ns", "Retention 1m0s is below 1h0m0s",
@@ -67,9 +68,9 @@ func TestConsumerConfigReportsAllProblemsAtOnce(t *testing.T) {
 		assert.ErrorContains(t, err, want)
 	}
 	require.NoError(t, inbox.ConsumerConfig{}.Validate())
-	require.NoError(t, inbox.ConsumerConfig{Retention: inbox.Forever}.Validate())
-	require.NoError(t, inbox.ConsumerConfig{Retention: inbox.MinRetention}.Validate())
-	require.Error(t, inbox.ConsumerConfig{Retention: -2}.Validate())
+	require.NoError(t, inbox.ConsumerConfig{Options: inbox.Options{Retention: inbox.Forever}}.Validate())
+	require.NoError(t, inbox.ConsumerConfig{Options: inbox.Options{Retention: inbox.MinRetention}}.Validate())
+	require.Error(t, inbox.ConsumerConfig{Options: inbox.Options{Retention: -2}}.Validate())
 }
 
 // words writes a duration as the comments do.
@@ -97,7 +98,7 @@ func documented(t *testing.T) map[string]string {
 	store, consumer, lease := inbox.Config{}.WithDefaults(), inbox.ConsumerConfig{}.WithDefaults(), inbox.LeaseConfig{}.WithDefaults()
 	business := inbox.ConsumerConfig{Key: inbox.ByPayload()}.WithDefaults()
 
-	require.Equal(t, watermill.NopLogger{}, store.Logger)
+	require.Nil(t, store.Logger)
 	require.Empty(t, store.Dialect)
 	require.Empty(t, store.Schema)
 	require.Empty(t, store.Namespace)
@@ -122,7 +123,7 @@ func documented(t *testing.T) map[string]string {
 	require.Equal(t, 1, inFlight(t, 1))
 
 	return map[string]string{
-		"Config.Logger":        "Defaults to none",
+		"Config.Logger":        "Defaults to the logger of the first router whose plugin starts the Store",
 		"Config.Dialect":       "Defaults to what the driver, or else the server, says",
 		"Config.Schema":        "Defaults to the connection's search path",
 		"Config.TablePrefix":   fmt.Sprintf("Defaults to %q", store.TablePrefix),
@@ -135,24 +136,24 @@ func documented(t *testing.T) map[string]string {
 		"Config.BlobsAbove":    "Defaults to " + thousands(filing.BlobsAbove) + " with Blobs, and to keeping every payload in its row without",
 		"Config.BlobGrace":     "Defaults to " + words(store.BlobGrace) + ".",
 
-		"Inbox.Consumer":       "Defaults to the router's handler name",
-		"Inbox.Epoch":          fmt.Sprintf("Defaults to %d", consumer.Epoch),
-		"Inbox.Key":            "Defaults to the message's UUID",
-		"Inbox.Timeout":        "Defaults to " + words(consumer.Timeout) + ",",
-		"Inbox.BeforeTimeout":  "Defaults to Timeout;",
-		"Inbox.TwinWait":       "Defaults to " + words(consumer.TwinWait) + ":",
-		"Inbox.MaxInFlight":    "Defaults to no bound of its own",
-		"Inbox.Retention":      "At least an hour, or inbox.Forever. Defaults to " + words(consumer.Retention) + ";",
-		"Inbox.OnCollision":    "Defaults to parking it where the key is the message's own id, and to dropping it where it is a business key",
-		"Inbox.Fingerprint":    "Defaults to the payload",
-		"Inbox.MessageTime":    "Defaults to the metadata fields ce_time and publishTime",
-		"Inbox.ClockSkew":      "Defaults to " + words(consumer.ClockSkew) + ".",
-		"Inbox.Redelivered":    "Defaults to the marks that pubsub/rabbitmq and watermill-amqp v3 set",
-		"Inbox.Describe":       "Defaults to the metadata field name of Watermill's CQRS, else ce_type, and to ce_dataschema",
-		"Inbox.RequireTx":      "By default it is warned about once",
-		"Inbox.RecordFailures": "By default the broker alone remembers it",
-		"Inbox.OnReplay":       "Defaults to inbox.ReplayAllow: it is treated like every delivery",
-		"Inbox.Journal":        "By default a completed message is its claim alone",
+		"Inbox.Consumer":         "Defaults to the router's handler name",
+		"Options.Epoch":          fmt.Sprintf("Defaults to %d", consumer.Epoch),
+		"Inbox.Key":              "Defaults to the message's UUID",
+		"Inbox.Timeout":          "Defaults to " + words(consumer.Timeout) + ",",
+		"Options.BeforeTimeout":  "Defaults to Timeout;",
+		"Options.TwinWait":       "Defaults to " + words(consumer.TwinWait) + ":",
+		"Options.MaxInFlight":    "Defaults to no bound of its own",
+		"Options.Retention":      "At least an hour, or inbox.Forever. Defaults to " + words(consumer.Retention) + ";",
+		"Options.OnCollision":    "Defaults to parking it where the key is the message's own id, and to dropping it where it is a business key",
+		"Options.Fingerprint":    "Defaults to the payload",
+		"Options.MessageTime":    "Defaults to the metadata fields ce_time and publishTime",
+		"Options.ClockSkew":      "Defaults to " + words(consumer.ClockSkew) + ".",
+		"Options.Redelivered":    "Defaults to the marks that pubsub/rabbitmq and watermill-amqp v3 set",
+		"Options.Describe":       "Defaults to the metadata field name of Watermill's CQRS, else ce_type, and to ce_dataschema",
+		"Options.RequireTx":      "By default it is warned about once",
+		"Options.RecordFailures": "By default the broker alone remembers it",
+		"Options.OnReplay":       "Defaults to inbox.ReplayAllow: it is treated like every delivery",
+		"Options.Journal":        "By default a completed message is its claim alone",
 
 		"Deduplicate.Consumer":  "Defaults to the router's handler name",
 		"Deduplicate.Epoch":     fmt.Sprintf("Defaults to %d", lease.Epoch),
@@ -197,6 +198,6 @@ func inFlight(t *testing.T, pool int) int {
 }
 
 func TestDefaultsAreAsTheCommentsSay(t *testing.T) {
-	rig.DefaultsAsCommented(t, documented(t), [2]string{"config.go", "Config"},
+	rig.DefaultsAsCommented(t, documented(t), [2]string{"config.go", "Config"}, [2]string{"options.go", "Options"},
 		[2]string{"../middleware/inbox.go", "Inbox"}, [2]string{"../middleware/deduplicate.go", "Deduplicate"})
 }

@@ -42,30 +42,12 @@ type BeginFunc func(ctx context.Context, tx *sqlx.Tx, msg *message.Message) erro
 // ConsumerConfig is how one consumer claims its messages. middleware.Inbox fills it in;
 // its fields of the same names say what each is for and what it defaults to.
 type ConsumerConfig struct {
-	Name           string
-	Handler        string
-	Epoch          int
-	Key            Key
-	FormerKey      Key
-	Outbox         message.Publisher
-	Timeout        time.Duration
-	TwinWait       time.Duration
-	MaxInFlight    int
-	Retention      time.Duration
-	Window         time.Duration
-	OnCollision    OnCollision
-	Fingerprint    func(*message.Message) ([]byte, error)
-	MessageTime    func(*message.Message) (time.Time, bool)
-	ClockSkew      time.Duration
-	Redelivered    func(*message.Message) bool
-	Describe       func(*message.Message) (eventType, eventVersion string)
-	Before         func(*message.Message) error
-	BeforeTimeout  time.Duration
-	OnBegin        BeginFunc
-	RequireTx      bool
-	RecordFailures bool
-	OnReplay       ReplayRule
-	Journal        bool
+	Name    string
+	Handler string
+	Key     Key
+	Outbox  message.Publisher
+	Timeout time.Duration
+	Options
 }
 
 func (c *ConsumerConfig) setDefaults() {

@@ -6,10 +6,9 @@
 //
 // # What a service does
 //
-//	store, err := inbox.NewStore(db, inbox.Config{Logger: logger}) // db is its *sqlx.DB
-//	err = store.Migrate(ctx)                                        // or apply store.Schema()
-//	router.AddPlugin(store.Plugin())                                // checks, guards, purges, settles
-//	router.AddMiddleware(millrace.Inbox{Store: store}.Middleware)   // package middleware
+//	store, err := inbox.NewStore(db, inbox.Config{}) // db is its *sqlx.DB
+//	err = store.Migrate(ctx)                          // or apply store.Schema()
+//	millrace.Inbox{Store: store}.AddTo(router)        // package middleware; checks, guards, purges, settles
 //
 // and in a handler
 //

@@ -58,7 +58,7 @@ var (
 	// ErrNoPlugin says that the router that a message comes from has no plugin of the Store. The
 	// message was not handled, and was held back for a moment.
 	ErrNoPlugin = errors.New("the router has no plugin, without which nobody notices a Retry inside the inbox: " +
-		"add router.AddPlugin(store.Plugin()), or set inbox.Config.WithoutPlugin")
+		"wire it with middleware.Inbox.AddTo(router), or add router.AddPlugin(store.Plugin()), or set inbox.Config.WithoutPlugin")
 
 	// ErrLost says that what a delivery worked on was changed by someone else meanwhile.
 	ErrLost = errors.New("the message was changed by someone else meanwhile")

@@ -226,8 +226,7 @@ func ExampleStore_Redispatch() {
 	channel := gochannel.NewGoChannel(gochannel.Config{Persistent: true}, watermill.NopLogger{})
 	router, err := message.NewRouter(message.RouterConfig{}, watermill.NopLogger{})
 	check(err)
-	router.AddPlugin(store.Plugin())
-	router.AddMiddleware(millrace.Inbox{Store: store}.Middleware)
+	millrace.Inbox{Store: store}.AddTo(router)
 	nowhere := brokenPublisher{failed: make(chan struct{}, 1)}
 	router.AddHandler("orders", "payments", channel, "receipts", nowhere,
 		func(msg *message.Message) ([]*message.Message, error) {
@@ -272,7 +271,7 @@ func ExampleStore_Purge() {
 	_, store, done := exampleStore(inbox.Config{})
 	defer done()
 
-	handler := millrace.Inbox{Store: store, Consumer: "seats", Retention: 24 * time.Hour}.Middleware(
+	handler := millrace.Inbox{Store: store, Consumer: "seats", Options: inbox.Options{Retention: 24 * time.Hour}}.Middleware(
 		func(msg *message.Message) ([]*message.Message, error) { return nil, nil })
 	_, err := handler(message.NewMessage("book-1", nil))
 	check(err)

@@ -286,13 +286,13 @@ func (cl *Claim) succeed(produced []*message.Message, early bool) {
 	cl.tellRan()
 	tally := cl.consumer.tally
 	tally.ran(&tally.completed, cl.began)
-	if !s.observers.wanted(KindCompleted) && !s.debug {
+	if !s.observers.wanted(KindCompleted) && !s.debug.Load() {
 		return
 	}
 	e := cl.event("completed")
 	e.Duration = time.Since(cl.began)
 	s.observers.tell(cl.ctx, KindCompleted, e)
-	if s.debug {
+	if s.debug.Load() {
 		s.log.Trace("inbox: message handled", e.fields())
 	}
 }
@@ -356,13 +356,13 @@ func (cl *Claim) observeFailed(cause error) {
 	tally := cl.consumer.tally
 	tally.ran(&tally.failed, cl.began)
 	s := cl.consumer.store
-	if !s.observers.wanted(KindFailed) && !s.debug {
+	if !s.observers.wanted(KindFailed) && !s.debug.Load() {
 		return
 	}
 	e := cl.event(cl.failure(cause))
 	e.Err, e.Duration = cause, time.Since(cl.began)
 	s.observers.tell(cl.ctx, KindFailed, e)
-	if s.debug {
+	if s.debug.Load() {
 		s.log.Debug("inbox: handler failed, its work was rolled back", e.fields())
 	}
 }

@@ -71,7 +71,7 @@ func (cl *Claim) gap(g *Gate, v versioned, row stored.Aggregate) error {
 // not know that the predecessor was applied. An aggregate that is new here has no gap.
 func (cl *Claim) leap(g *Gate, v versioned) error {
 	s := cl.consumer.store
-	if g.config.OnGap != GapLatest || !s.observers.wanted(KindGap) && !s.debug {
+	if g.config.OnGap != GapLatest || !s.observers.wanted(KindGap) && !s.debug.Load() {
 		return nil
 	}
 	if g.config.Starts != nil && g.config.Starts(cl.gated) { // it lacks nothing

@@ -95,7 +95,7 @@ func (q *Queue) put(ctx context.Context, all []*arrival) error {
 	if err := q.putAll(ctx, id, all); err != nil {
 		return q.store.db.Noticed(err)
 	}
-	if q.store.debug {
+	if q.store.debug.Load() {
 		q.store.log.Debug("inbox: messages stored", q.fields().Add(watermill.LogFields{"count": len(all)}))
 	}
 	return nil

@@ -155,12 +155,12 @@ func (cl *Claim) duplicate() {
 	if s.config.LogDropped {
 		s.logDropped(d, cl.answer)
 	}
-	if !s.observers.wanted(KindDuplicate) && !s.debug {
+	if !s.observers.wanted(KindDuplicate) && !s.debug.Load() {
 		return
 	}
 	e := d.event(cl.answer)
 	s.observers.tell(d.ctx, KindDuplicate, e)
-	if s.debug {
+	if s.debug.Load() {
 		s.log.Debug("inbox: duplicate, handler not run", e.fields())
 	}
 }

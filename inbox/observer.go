@@ -106,7 +106,7 @@ func (s *Store) tellApart(ctx context.Context, k Kind, e Event) {
 }
 
 func (s *Store) observeContention(d *delivery, err error) {
-	if !s.observers.wanted(KindContention) && !s.debug {
+	if !s.observers.wanted(KindContention) && !s.debug.Load() {
 		return
 	}
 	e := d.event("retried")
@@ -116,19 +116,19 @@ func (s *Store) observeContention(d *delivery, err error) {
 
 func (s *Store) tellContention(ctx context.Context, e Event) {
 	s.observers.tell(ctx, KindContention, e)
-	if s.debug {
+	if s.debug.Load() {
 		s.log.Debug("inbox: deadlock or lock wait, tried again", e.fields())
 	}
 }
 
 func (s *Store) observeGap(d *delivery, gap error) {
-	if !s.observers.wanted(KindGap) && !s.debug {
+	if !s.observers.wanted(KindGap) && !s.debug.Load() {
 		return
 	}
 	e := d.event(ReasonGap)
 	e.Err = gap
 	s.observers.tell(d.ctx, KindGap, e)
-	if s.debug {
+	if s.debug.Load() {
 		s.log.Debug("inbox: a message came before its predecessor", e.fields())
 	}
 }

@@ -92,7 +92,7 @@ func observed(t *testing.T, observers ...inbox.Observer) (asked *int, deliver fu
 	require.NoError(t, store.Migrate(t.Context()))
 	asked = new(int)
 	handler := millrace.Inbox{
-		Store: store, Consumer: "billing", Describe: func(*message.Message) (string, string) { *asked++; return "", "" },
+		Store: store, Consumer: "billing", Options: inbox.Options{Describe: func(*message.Message) (string, string) { *asked++; return "", "" }},
 	}.Middleware(func(*message.Message) ([]*message.Message, error) { return nil, nil })
 	return asked, func() {
 		_, err := handler(message.NewMessage("order-17", nil))

@@ -2,6 +2,7 @@ package inbox
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -21,20 +22,28 @@ import (
 // message as the subscriber delivered it, before a middleware can change it: that is what is
 // hashed and stored. Handlers and middlewares work on a copy.
 //
-// Add it to each router whose handlers use the Store: messages of a router without it are
-// refused with [ErrNoPlugin], unless Config.WithoutPlugin is set. What no router delivers, such as
-// a message that a test hands to the middleware, needs no plugin. The work ends when the router or
-// the Store is closed.
+// Each router whose handlers use the Store needs it, and middleware.Inbox.AddTo adds it: messages of a router
+// without it are refused with [ErrNoPlugin], unless Config.WithoutPlugin is set. What no router delivers, such as
+// a message that a test hands to the middleware, needs no plugin. A router that is given it twice does
+// everything once. Of several routers with one Store the first does its work, and another one goes on
+// when that one is closed. The work ends when all of them, or the Store, are closed.
+//
+// A Store without Config.Logger logs to the logger of the first router that starts with its plugin.
 //
 // A handler that is added while the router runs is looked after like the others. If it has an
 // Inbox of its own, by Handler.AddMiddleware, the guard stands outside of it and sees nothing, which
 // is logged; an Inbox of the router has the guard inside.
 func (s *Store) Plugin() message.RouterPlugin {
 	return func(r *message.Router) error {
+		if _, again := s.work.routers.LoadOrStore(r, true); again {
+			return nil
+		}
+		s.logTo(r.Logger())
 		ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 		defer cancel()
 		s.work.expects.Store(true) // before the check, which looks for a janitor
 		if err := s.checkAtStart(ctx); err != nil {
+			s.work.routers.Delete(r)
 			return err
 		}
 		r.AddMiddleware(guard)
@@ -45,6 +54,15 @@ func (s *Store) Plugin() message.RouterPlugin {
 		go s.runWith(r)
 		return nil
 	}
+}
+
+// logTo makes log the logger of a Store without Config.Logger, unless another router gave it one.
+func (s *Store) logTo(log watermill.LoggerAdapter) {
+	if s.routersLog == nil || !s.routersLog.Give(log) {
+		return
+	}
+	_, silent := log.(watermill.NopLogger)
+	s.debug.Store(!silent)
 }
 
 // checkAtStart leaves out the consumers: they are judged when the program says what they are.
@@ -62,8 +80,10 @@ func (s *Store) checkAtStart(ctx context.Context) error {
 	return nil
 }
 
-// runWith works while the router does. A router tells when it runs, but not when it stops.
+// runWith works while the router does, unless another router's turn it is. A router tells when it runs, but not when
+// it stops.
 func (s *Store) runWith(r *message.Router) {
+	defer s.work.routers.Delete(r)
 	const look = 200 * time.Millisecond
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
@@ -84,7 +104,11 @@ func (s *Store) runWith(r *message.Router) {
 		}
 		cancel()
 	}()
-	if err := s.Run(ctx); err != nil {
+	if !s.work.takeTurn(ctx) {
+		return
+	}
+	defer s.work.endTurn()
+	if err := s.Run(ctx); err != nil && !errors.Is(err, ErrClosed) {
 		s.log.Error("inbox: the background work ended", err, nil)
 	}
 }

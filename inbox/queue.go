@@ -132,7 +132,7 @@ func (s *Store) Queue(config QueueConfig) (*Queue, error) {
 	if s.bells[name] == nil {
 		s.bells[name] = &bell.Bell{}
 	}
-	consumer := ConsumerConfig{Name: config.Consumer, Epoch: config.Epoch, Key: config.Key}
+	consumer := ConsumerConfig{Name: config.Consumer, Key: config.Key, Options: Options{Epoch: config.Epoch}}
 	consumer.setDefaults()
 	self := consumer.self()
 	self.Unsettled = true // the middleware knows

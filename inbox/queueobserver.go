@@ -69,7 +69,7 @@ func (f fate) err() error {
 // observeRetried tells of a message that is to be tried again from the table.
 func (s *Store) observeRetried(ctx context.Context, e Event, delay time.Duration) {
 	s.observers.tell(ctx, KindRetried, e)
-	if s.debug {
+	if s.debug.Load() {
 		s.log.Debug("inbox: a stored message is tried again later",
 			e.fields().Add(watermill.LogFields{"again_in": delay.String()}))
 	}

@@ -106,7 +106,7 @@ func (s *Store) settle(ctx context.Context) error {
 				s.survive(cl.ctx, func(ctx context.Context) { s.tellApart(ctx, KindSettled, cl.event("acked")) }) //nolint:contextcheck // of the delivery
 			}
 		}
-		if s.debug {
+		if s.debug.Load() {
 			s.log.Debug("inbox: outcomes settled", watermill.LogFields{"count": len(now)})
 		}
 	}

@@ -30,7 +30,9 @@ type Store struct {
 	dialect   *dialect.Dialect
 	log       watermill.LoggerAdapter
 	observers observers
-	debug     bool // someone listens to what is said of each duplicate
+	debug     atomic.Bool // someone listens to what is said of each duplicate
+
+	routersLog *steady.Later // what log hands on to without Config.Logger
 
 	turns      turns.Turns // of keys
 	aggregates turns.Turns // of aggregates
@@ -101,15 +103,22 @@ func NewStore(db *sqlx.DB, config Config) (*Store, error) {
 		unwatched: make(map[string]bool),
 		bells:     make(map[stored.Name]*bell.Bell),
 	}
-	s.log = steady.Logger(config.Logger, func() { s.panics.Add(1) })
+	logger := config.Logger
+	if logger == nil {
+		s.routersLog = steady.NewLater()
+		logger = s.routersLog
+	} else {
+		_, silent := logger.(watermill.NopLogger)
+		s.debug.Store(!silent)
+	}
+	s.log = steady.Logger(logger, func() { s.panics.Add(1) })
 	pool.Lost = s.forget
-	_, silent := config.Logger.(watermill.NopLogger)
-	s.debug = !silent
 	s.work.init()
 	return s, nil
 }
 
-// Logger returns the logger of the Store. It does not panic, should Config.Logger do so.
+// Logger returns the logger of the Store, also before a router gave it one. It does not panic, should
+// Config.Logger do so.
 func (s *Store) Logger() watermill.LoggerAdapter { return s.log }
 
 // slot waits for the right to hold a transaction.

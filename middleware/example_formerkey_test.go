@@ -32,12 +32,11 @@ func ExampleInbox_formerKey() {
 	broker := gochannel.NewGoChannel(gochannel.Config{BlockPublishUntilSubscriberAck: true}, watermill.NopLogger{})
 	router, err := message.NewRouter(message.RouterConfig{}, watermill.NopLogger{})
 	check(err)
-	router.AddPlugin(store.Plugin())
-	router.AddMiddleware(millrace.Inbox{
+	millrace.Inbox{
 		Store: store, Consumer: "billing",
-		Key: inbox.ByMetadata("payment_id"), Epoch: 1, // was: inbox.ByUUID(), in epoch 0
-		FormerKey: inbox.ByUUID(),
-	}.Middleware)
+		Key:     inbox.ByMetadata("payment_id"), // was: inbox.ByUUID(), in epoch 0
+		Options: inbox.Options{Epoch: 1, FormerKey: inbox.ByUUID()},
+	}.AddTo(router)
 	router.AddConsumerHandler("billing", "payments", broker, func(msg *message.Message) error {
 		fmt.Println("the next one handled", msg.UUID)
 		return nil

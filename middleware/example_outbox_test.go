@@ -31,8 +31,7 @@ func ExampleInbox_outbox() {
 	check(err)
 	router, err := message.NewRouter(message.RouterConfig{}, logger)
 	check(err)
-	router.AddMiddleware(millrace.Inbox{Store: store, Outbox: out}.Middleware)
-	router.AddPlugin(store.Plugin())
+	millrace.Inbox{Store: store, Outbox: out}.AddTo(router)
 	router.AddHandler("billing", "orders", broker, "invoices", out,
 		func(msg *message.Message) ([]*message.Message, error) {
 			tx, err := inbox.Tx(msg.Context())

@@ -18,7 +18,7 @@ func ExampleInbox_replay() {
 	db, store, done := exampleStore(`CREATE TABLE turnover (order_id TEXT PRIMARY KEY)`)
 	defer done()
 
-	projection := millrace.Inbox{Store: store, Consumer: "turnover", Epoch: 1, OnReplay: inbox.ReplaySuppress}.Middleware(
+	projection := millrace.Inbox{Store: store, Consumer: "turnover", Options: inbox.Options{Epoch: 1, OnReplay: inbox.ReplaySuppress}}.Middleware(
 		func(msg *message.Message) ([]*message.Message, error) {
 			tx, err := inbox.Tx(msg.Context())
 			if err != nil {
@@ -28,7 +28,7 @@ func ExampleInbox_replay() {
 			fmt.Println("turnover of", msg.UUID, "is a replay:", inbox.IsReplay(msg.Context()))
 			return nil, err
 		})
-	mails := millrace.Inbox{Store: store, Consumer: "mails", OnReplay: inbox.ReplayRefuse}.Middleware(
+	mails := millrace.Inbox{Store: store, Consumer: "mails", Options: inbox.Options{OnReplay: inbox.ReplayRefuse}}.Middleware(
 		func(msg *message.Message) ([]*message.Message, error) {
 			fmt.Println("mail for", msg.UUID)
 			return nil, nil

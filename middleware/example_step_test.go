@@ -34,9 +34,11 @@ func ExampleInbox_before() {
 	handle := millrace.Inbox{
 		Store:    store,
 		Consumer: "billing",
-		Before: func(msg *message.Message) error {
-			_, err := payment.Run(msg.Context())
-			return err
+		Options: inbox.Options{
+			Before: func(msg *message.Message) error {
+				_, err := payment.Run(msg.Context())
+				return err
+			},
 		},
 	}.Middleware(func(msg *message.Message) ([]*message.Message, error) {
 		receipt, err := payment.Run(msg.Context()) // what is stored

@@ -58,12 +58,9 @@ func ExampleInbox() {
 
 	router, err := message.NewRouter(message.RouterConfig{}, watermill.NopLogger{})
 	check(err)
-	router.AddMiddleware(
-		middleware.Retry{MaxRetries: 3}.Middleware, // Watermill's, outside
-		millrace.Inbox{Store: store}.Middleware,
-		middleware.CorrelationID, // inside
-	)
-	router.AddPlugin(store.Plugin())
+	router.AddMiddleware(middleware.Retry{MaxRetries: 3}.Middleware) // Watermill's, outside
+	millrace.Inbox{Store: store}.AddTo(router)
+	router.AddMiddleware(middleware.CorrelationID) // inside
 	router.AddConsumerHandler("accounts", "payments", broker, func(msg *message.Message) error {
 		tx, err := inbox.Tx(msg.Context())
 		if err != nil {
@@ -115,8 +112,7 @@ func ExampleInbox_returnedMessages() {
 
 	router, err := message.NewRouter(message.RouterConfig{}, watermill.NopLogger{})
 	check(err)
-	router.AddMiddleware(millrace.Inbox{Store: store}.Middleware)
-	router.AddPlugin(store.Plugin())
+	millrace.Inbox{Store: store}.AddTo(router)
 	runs := 0
 	router.AddHandler("shop", "orders", broker, "receipts", lossy,
 		func(msg *message.Message) ([]*message.Message, error) {
@@ -153,10 +149,12 @@ func ExampleInbox_onBegin() {
 	handler := millrace.Inbox{
 		Store:    store,
 		Consumer: "reports",
-		OnBegin: func(ctx context.Context, tx *sqlx.Tx, msg *message.Message) error {
-			// On PostgreSQL: SELECT set_config('app.tenant', $1, true)
-			_, err := tx.ExecContext(ctx, `INSERT INTO visit (tenant) VALUES (?)`, msg.Metadata.Get("tenant"))
-			return err
+		Options: inbox.Options{
+			OnBegin: func(ctx context.Context, tx *sqlx.Tx, msg *message.Message) error {
+				// On PostgreSQL: SELECT set_config('app.tenant', $1, true)
+				_, err := tx.ExecContext(ctx, `INSERT INTO visit (tenant) VALUES (?)`, msg.Metadata.Get("tenant"))
+				return err
+			},
 		},
 	}.Middleware(func(msg *message.Message) ([]*message.Message, error) {
 		_, err := inbox.Tx(msg.Context())
@@ -228,7 +226,7 @@ func ExampleInbox_requireTx() {
 	db, store, done := exampleStore(`CREATE TABLE visit (tenant TEXT)`)
 	defer done()
 
-	handler := millrace.Inbox{Store: store, Consumer: "reports", RequireTx: true}.Middleware(
+	handler := millrace.Inbox{Store: store, Consumer: "reports", Options: inbox.Options{RequireTx: true}}.Middleware(
 		func(msg *message.Message) ([]*message.Message, error) {
 			var n int // through the pool, which the record of the message knows nothing of
 			return nil, db.GetContext(msg.Context(), &n, `SELECT COUNT(*) FROM visit`)
@@ -246,7 +244,7 @@ func ExampleInbox_recordFailures() {
 	defer done()
 
 	runs := 0
-	handler := millrace.Inbox{Store: store, Consumer: "mail", RecordFailures: true}.Middleware(
+	handler := millrace.Inbox{Store: store, Consumer: "mail", Options: inbox.Options{RecordFailures: true}}.Middleware(
 		func(*message.Message) ([]*message.Message, error) {
 			runs++
 			if runs <= 2 {
@@ -278,14 +276,16 @@ func ExampleInbox_settings() {
 	defer done()
 
 	settings := millrace.Inbox{
-		Store:       store,
-		Consumer:    "accounts",
-		Timeout:     10 * time.Second,
-		TwinWait:    2 * time.Second,
-		MaxInFlight: 8,
-		Window:      3 * 24 * time.Hour, // the broker keeps messages for three days
-		Retention:   6 * 24 * time.Hour,
-		RequireTx:   true,
+		Store:    store,
+		Consumer: "accounts",
+		Timeout:  10 * time.Second,
+		Options: inbox.Options{
+			TwinWait:    2 * time.Second,
+			MaxInFlight: 8,
+			Window:      3 * 24 * time.Hour, // the broker keeps messages for three days
+			Retention:   6 * 24 * time.Hour,
+			RequireTx:   true,
+		},
 	}
 	fmt.Println(settings.Validate())
 	// Output: <nil>

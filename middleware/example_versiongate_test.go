@@ -35,11 +35,8 @@ func ExampleVersionGate() {
 
 	sub, err := pubsub.Durable{Store: store, Consumer: "accounts"}.Decorate(broker) // delivers what was stored
 	check(err)
-	router.AddMiddleware(
-		millrace.Inbox{Store: store}.Middleware,
-		millrace.VersionGate{}.Middleware, // inside
-	)
-	router.AddPlugin(store.Plugin())
+	millrace.Inbox{Store: store}.AddTo(router)
+	router.AddMiddleware(millrace.VersionGate{}.Middleware) // inside
 	router.AddConsumerHandler("accounts", "changes", sub, func(msg *message.Message) error {
 		tx, err := inbox.Tx(msg.Context())
 		if err != nil {
@@ -167,7 +164,7 @@ func ExampleInbox_epoch() {
 	defer done()
 
 	projection := func(epoch int, statement string) message.HandlerFunc {
-		return millrace.Inbox{Store: store, Consumer: "accounts", Epoch: epoch}.Middleware(
+		return millrace.Inbox{Store: store, Consumer: "accounts", Options: inbox.Options{Epoch: epoch}}.Middleware(
 			millrace.VersionGate{OnGap: inbox.GapFail}.Middleware(
 				func(msg *message.Message) ([]*message.Message, error) {
 					tx, err := inbox.Tx(msg.Context())

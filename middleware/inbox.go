@@ -17,8 +17,7 @@ import (
 // Inbox makes what a handler writes through inbox.Tx happen exactly once, however often
 // its message is delivered. Only Store is required:
 //
-//	router.AddPlugin(store.Plugin())
-//	router.AddMiddleware(millrace.Inbox{Store: store}.Middleware)
+//	millrace.Inbox{Store: store}.AddTo(router)
 //
 // For each delivery it begins a transaction and claims the message in it, runs the handler
 // with the transaction in the message's context, and commits. A handler that fails or
@@ -41,17 +40,8 @@ type Inbox struct {
 	// set it where handlers may be renamed.
 	Consumer string
 
-	// Epoch is raised to handle everything again on purpose: what was seen in an earlier
-	// epoch does not count. Defaults to 0.
-	Epoch int
-
 	// Key says which deliveries are the same message. Defaults to the message's UUID.
 	Key inbox.Key
-
-	// FormerKey is what Key was in the epoch before, where Key is another one now and Epoch is raised by one: what was
-	// handled under it is not handled again. Leave it out once Retention has passed. With a
-	// VersionGate it is refused.
-	FormerKey inbox.Key
 
 	// Outbox, if set, is given the messages that the handler returns, in the transaction:
 	// any publisher that takes it from the message's context. The router then publishes nothing.
@@ -62,84 +52,38 @@ type Inbox struct {
 	// below the 30 after which watermill-sql gives a message to someone else.
 	Timeout time.Duration
 
-	// TwinWait bounds how long a copy waits for another process that handles the message, and, at a
-	// VersionGate, a message for one that works on its aggregate; then it is nacked with
-	// inbox.ErrInProgress, which is no attempt. Defaults to 5 seconds: long enough for most
-	// handlers, short enough that waiting copies do not hold connections for long.
-	TwinWait time.Duration
-
-	// MaxInFlight bounds how many transactions this handler has open at once; the rest wait in
-	// memory. Defaults to no bound of its own: inbox.Config.MaxInFlight bounds all together.
-	MaxInFlight int
-
-	// Retention is how long a handled message is remembered. At least an hour, or inbox.Forever.
-	// Defaults to 7 days; take twice the longest time after which a broker may redeliver.
-	Retention time.Duration
-
-	// Window is the longest time after which a message may come again: the broker's
-	// retention, a dead-letter queue's age. A Retention below twice as much is warned of.
-	Window time.Duration
-
-	// OnCollision is what happens to a message with the key, but not the payload, of another
-	// one. Defaults to parking it where the key is the message's own id, and to dropping it
-	// where it is a business key.
-	OnCollision inbox.OnCollision
-
-	// Fingerprint is what two messages with one key are compared by. A message of which it, or Key,
-	// fails or panics is kept for an operator. A panic of the other functions here is like one of the
-	// handler. Defaults to the payload.
-	Fingerprint func(msg *message.Message) ([]byte, error)
-
-	// MessageTime says when a message was made, if it tells: one older than what is still
-	// remembered is parked. The zero time is none. Defaults to the metadata fields ce_time and publishTime.
-	MessageTime func(msg *message.Message) (made time.Time, known bool)
-
-	// ClockSkew is how far the clocks of producers may be ahead. Defaults to 5 minutes.
-	ClockSkew time.Duration
-
-	// Redelivered says that a message was delivered before, as a hint to look it up before
-	// claiming it. Defaults to the marks that pubsub/rabbitmq and watermill-amqp v3 set.
-	Redelivered func(msg *message.Message) bool
-
-	// Describe gives the event type and version stored with open messages. Defaults to the
-	// metadata field name of Watermill's CQRS, else ce_type, and to ce_dataschema.
-	Describe func(msg *message.Message) (eventType, eventVersion string)
-
-	// Before runs before the transaction of each message begins, unless the message was handled
-	// or is parked: for what must not hold a transaction, such as an inbox.Step, whose result the
-	// handler then has from inbox.Once. It holds no connection, and copies in this process wait. Its
-	// error is a failure of the message. It may run again, for a message that then fails; with a
-	// VersionGate it is refused.
-	Before func(msg *message.Message) error
-
-	// BeforeTimeout bounds Before. Defaults to Timeout; the two together should be below the
-	// time after which the broker gives a message to someone else.
-	BeforeTimeout time.Duration
-
-	// OnBegin runs first in each handler's transaction, for instance to set a tenant.
-	OnBegin inbox.BeginFunc
-
 	// Skip lets a message through to the handler as if the middleware were not there.
 	Skip func(msg *message.Message) bool
 
-	// RequireTx refuses a success of a handler that neither took inbox.Tx nor produced
-	// messages, with inbox.ErrTxNotUsed. By default it is warned about once and counted.
-	RequireTx bool
+	// Options are the rest: how long a message is remembered, what copies and replays do, what runs before the
+	// handler, what is kept.
+	inbox.Options
+}
 
-	// RecordFailures keeps a failed message whole, with attempts and last error, until it
-	// succeeds. By default the broker alone remembers it. Behind pubsub.Durable, which does so,
-	// it changes nothing.
-	RecordFailures bool
+// AddTo wires router: it adds [Inbox.Middleware] for all handlers, and [Inbox.Plugin]. What the plugin can see to be wrong
+// stops Router.Run with an error. It may be called for several routers and, where each has its Skip, for several
+// Inboxes on one router: the Store's work is done once. For one handler alone, give that handler
+// Inbox.Middleware, and the router the plugin. It does nothing but log an error where router is nil.
+func (i Inbox) AddTo(router *message.Router) {
+	if router == nil {
+		if i.Store != nil {
+			i.Store.Logger().Error("middleware.Inbox does not work", errNoRouter, nil)
+		}
+		return
+	}
+	router.AddMiddleware(i.Middleware)
+	router.AddPlugin(i.plugin)
+}
 
-	// OnReplay is what happens to a replayed message, which bears the metadata field
-	// inbox.ReplayField. Defaults to inbox.ReplayAllow: it is treated like every delivery. A
-	// consumer with effects outside of its transaction should have inbox.ReplayRefuse.
-	OnReplay inbox.ReplayRule
+var errNoRouter = errors.New("AddTo needs a router")
 
-	// Journal keeps each completed message whole, as long as its claim, so that package replay
-	// can give it to a handler again. By default a completed message is its claim alone, and the
-	// transaction one INSERT shorter.
-	Journal bool
+// plugin is that of AddTo, where every handler has the Inbox.
+func (i Inbox) plugin(r *message.Router) error {
+	if n := len(r.Handlers()); n > 1 && i.Consumer != "" && i.Skip == nil {
+		return fmt.Errorf("middleware.Inbox: %d handlers of one router would be the one consumer %q, and take each other's messages "+
+			"for duplicates: leave Consumer out, or give each handler an Inbox of its own", n, i.Consumer)
+	}
+	return i.Plugin()(r)
 }
 
 // Middleware wraps h. A wrong setting is logged once and then returned for every message,
@@ -172,22 +116,32 @@ func (i Inbox) Middleware(h message.HandlerFunc) message.HandlerFunc {
 
 // Plugin is [inbox.Store.Plugin] and more: when the router starts, a wrong setting, or a
 // consumer that had another key before, stops Router.Run with an error instead of failing
-// every message. Without Consumer it looks at each handler of the router, so it is for an
-// Inbox that all of them share. Add it instead of the Store's.
+// every message. Without Consumer it looks at each handler of the router, so it is for an Inbox that all of
+// them share; but where Skip is set it looks at none, since Skip may leave handlers out. [Inbox.AddTo] adds it.
 func (i Inbox) Plugin() message.RouterPlugin {
 	return func(r *message.Router) error {
 		if err := i.Validate(); err != nil {
 			return err
 		}
-		ctx, cancel := context.WithTimeout(context.Background(), startWait)
-		defer cancel()
-		for handler := range r.Handlers() {
-			if err := i.Verify(ctx, handler); err != nil {
-				return err
-			}
+		if err := i.verifyHandlers(r); err != nil {
+			return err
 		}
 		return i.Store.Plugin()(r)
 	}
+}
+
+func (i Inbox) verifyHandlers(r *message.Router) error {
+	if i.Skip != nil && i.Consumer == "" {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), startWait)
+	defer cancel()
+	for handler := range r.Handlers() {
+		if err := i.Verify(ctx, handler); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // Verify returns what would make every message of a handler fail: a wrong setting, or a
@@ -284,29 +238,6 @@ func (i Inbox) config(handler string) inbox.ConsumerConfig {
 		name = handler
 	}
 	return inbox.ConsumerConfig{
-		Name:           name,
-		Handler:        handler,
-		Epoch:          i.Epoch,
-		Key:            i.Key,
-		FormerKey:      i.FormerKey,
-		Outbox:         i.Outbox,
-		Timeout:        i.Timeout,
-		TwinWait:       i.TwinWait,
-		MaxInFlight:    i.MaxInFlight,
-		Retention:      i.Retention,
-		Window:         i.Window,
-		OnCollision:    i.OnCollision,
-		Fingerprint:    i.Fingerprint,
-		MessageTime:    i.MessageTime,
-		ClockSkew:      i.ClockSkew,
-		Redelivered:    i.Redelivered,
-		Describe:       i.Describe,
-		Before:         i.Before,
-		BeforeTimeout:  i.BeforeTimeout,
-		OnBegin:        i.OnBegin,
-		RequireTx:      i.RequireTx,
-		RecordFailures: i.RecordFailures,
-		OnReplay:       i.OnReplay,
-		Journal:        i.Journal,
+		Name: name, Handler: handler, Key: i.Key, Outbox: i.Outbox, Timeout: i.Timeout, Options: i.Options,
 	}
 }

@@ -14,10 +14,8 @@ import (
 // VersionGate applies the messages of each aggregate in the order of their versions: none
 // twice, none left out, none too late. It stands inside Inbox, and its zero value works:
 //
-//	router.AddMiddleware(
-//		millrace.Inbox{Store: store}.Middleware,
-//		millrace.VersionGate{}.Middleware,
-//	)
+//	millrace.Inbox{Store: store}.AddTo(router)
+//	router.AddMiddleware(millrace.VersionGate{}.Middleware)
 //
 // The version that a message brings is compared with the one its aggregate has, which is
 // locked and advanced in the handler's transaction. The next one runs the handler; an older
@@ -97,7 +95,7 @@ func (g VersionGate) Middleware(h message.HandlerFunc) message.HandlerFunc {
 		return h(msg)
 	}
 	alone := sync.OnceValue(func() message.HandlerFunc {
-		return Inbox{Store: g.Store, Consumer: g.Consumer, Epoch: g.Epoch}.Middleware(gated)
+		return Inbox{Store: g.Store, Consumer: g.Consumer, Options: inbox.Options{Epoch: g.Epoch}}.Middleware(gated)
 	})
 	return func(msg *message.Message) ([]*message.Message, error) {
 		switch {

@@ -135,8 +135,7 @@ func ExamplePublisher_Decorate() {
 	check(err)
 	router, err := message.NewRouter(message.RouterConfig{}, watermill.NopLogger{})
 	check(err)
-	router.AddPlugin(store.Plugin())
-	router.AddMiddleware(millrace.Inbox{Store: store}.Middleware) // a redelivery returns the same messages again
+	millrace.Inbox{Store: store}.AddTo(router) // a redelivery returns the same messages again
 	router.AddPublisherDecorators(out.Decorate)
 	router.AddHandler("billing", "orders", broker, "invoices", broker,
 		func(msg *message.Message) ([]*message.Message, error) {

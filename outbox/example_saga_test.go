@@ -110,8 +110,8 @@ func Example_saga() {
 	check(err)
 	router, err := message.NewRouter(message.RouterConfig{}, watermill.NopLogger{})
 	check(err)
-	router.AddPlugin(store.Plugin())
-	router.AddMiddleware(middleware.Retry{MaxRetries: 2}.Middleware, millrace.Inbox{Store: store}.Middleware)
+	router.AddMiddleware(middleware.Retry{MaxRetries: 2}.Middleware)
+	millrace.Inbox{Store: store}.AddTo(router)
 	s := &shop{out: out}
 	router.AddConsumerHandler("stock", "orders", broker, s.handler("reserve", s.reserve))
 	router.AddConsumerHandler("payment", "reserved", broker, s.handler("charge", s.charge))

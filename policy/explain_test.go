@@ -91,9 +91,9 @@ func explained(p policy.Policy, handler string) map[string]string {
 func TestExplainedDefaultsAreTheMiddlewares(t *testing.T) {
 	gate := explained(policy.Policy{Defaults: policy.Rules{Strategy: policy.Gate, OrderKey: "uuid", Ack: policy.AckStored}}, "any")
 	for _, c := range []struct{ field, value, file, says string }{
-		{"retention", "7d", "../middleware/inbox.go", "\t// Defaults to 7 days;"},
+		{"retention", "7d", "../inbox/options.go", "\t// Defaults to 7 days;"},
 		{"timeout", "25s", "../middleware/inbox.go", "Defaults to 25 seconds,"},
-		{"replay", "allow", "../middleware/inbox.go", "Defaults to inbox.ReplayAllow:"},
+		{"replay", "allow", "../inbox/options.go", "Defaults to inbox.ReplayAllow:"},
 		{"version.max_held", "1000", "../middleware/versiongate.go", "Defaults to\n\t// 1000:"},
 		{"version.held_for", "1d", "../middleware/versiongate.go", "Defaults to 24 hours:"},
 		{"version.on_gap", "hold", "../middleware/versiongate.go", "Defaults to\n\t// inbox.GapHold,"},

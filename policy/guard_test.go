@@ -55,8 +55,11 @@ func TestRulesReachTheMiddlewares(t *testing.T) {
 	require.Equal(t, `joined(metadata:"id",uuid)/topic`, i.Key.String())
 	i.Key, i.Fingerprint, i.Redelivered = inbox.Key{}, nil, nil
 	require.Equal(t, millrace.Inbox{
-		Store: store, Outbox: out, Consumer: "g", Epoch: 3, Timeout: 11 * time.Second, Retention: 9 * 24 * time.Hour,
-		Window: 4 * 24 * time.Hour, OnCollision: inbox.CollisionFail, OnReplay: inbox.ReplaySuppress, TwinWait: 1,
+		Store: store, Outbox: out, Consumer: "g", Timeout: 11 * time.Second,
+		Options: inbox.Options{
+			Epoch: 3, Retention: 9 * 24 * time.Hour, Window: 4 * 24 * time.Hour,
+			OnCollision: inbox.CollisionFail, OnReplay: inbox.ReplaySuppress, TwinWait: 1,
+		},
 	}, i)
 
 	g, err := wired.GateOf("gate")

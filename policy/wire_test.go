@@ -112,7 +112,7 @@ func TestWireReportsWhatTheWiringLacks(t *testing.T) {
 				`consumers.mails.strategy: dedup has no transaction for Wiring.Before["mails"] to come before: take it out, and do the same in the handler`,
 		},
 		"steps before everything": {
-			policy.Policy{}, policy.Wiring{Store: store, Inbox: millrace.Inbox{Before: prepare}},
+			policy.Policy{}, policy.Wiring{Store: store, Inbox: millrace.Inbox{Options: inbox.Options{Before: prepare}}},
 			"Wiring.Inbox.Before would run for every handler: give Wiring.Before those that need it",
 		},
 		"everything": {
@@ -123,7 +123,7 @@ func TestWireReportsWhatTheWiringLacks(t *testing.T) {
 				`consumers.b.store: "eu" is to be in Wiring.Stores, which is empty`,
 		},
 		"what a policy has no word for": {
-			policy.Policy{}, policy.Wiring{Store: store, Inbox: millrace.Inbox{TwinWait: -1}},
+			policy.Policy{}, policy.Wiring{Store: store, Inbox: millrace.Inbox{Options: inbox.Options{TwinWait: -1}}},
 			"defaults: middleware.Inbox: invalid settings: TwinWait -1ns is negative",
 		},
 	} {

@@ -101,8 +101,7 @@ func ExampleAsReplay() {
 func run(store *inbox.Store, sub message.Subscriber, h message.NoPublishHandlerFunc) (stop func()) {
 	router, err := message.NewRouter(message.RouterConfig{}, watermill.NopLogger{})
 	check(err)
-	router.AddPlugin(store.Plugin())
-	router.AddMiddleware(millrace.Inbox{Store: store}.Middleware)
+	millrace.Inbox{Store: store}.AddTo(router)
 	router.AddConsumerHandler("accounts", "orders", sub, h)
 	stopped := make(chan error)
 	go func() { stopped <- router.Run(context.Background()) }()

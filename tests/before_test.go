@@ -201,7 +201,7 @@ func beforeGate(t *testing.T, b *bed) {
 func beforeRetried(t *testing.T, b *bed) {
 	ran := 0
 	s := b.newService(effect, millrace.Inbox{
-		Store: b.store, OnReplay: inbox.ReplayRefuse, Before: func(*message.Message) error { ran++; return nil },
+		Store: b.store, Options: inbox.Options{OnReplay: inbox.ReplayRefuse, Before: func(*message.Message) error { ran++; return nil }},
 	}.Middleware)
 	assert.True(t, s.deliver(replay(newMessage("x"), "r")))
 	assert.Zero(t, ran)

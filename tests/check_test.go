@@ -217,7 +217,7 @@ func TestCheckComparesRetentionWithTheDeclaredWindow(t *testing.T) {
 		db = documented(t, db)
 		store := migrate(t, db, inbox.Config{})
 		consumer := func(s *inbox.Store, name string, epoch int, retention, window time.Duration) *inbox.Consumer {
-			c, err := s.Consumer(inbox.ConsumerConfig{Name: name, Epoch: epoch, Retention: retention, Window: window})
+			c, err := s.Consumer(inbox.ConsumerConfig{Name: name, Options: inbox.Options{Epoch: epoch, Retention: retention, Window: window}})
 			require.NoError(t, err)
 			return c
 		}
@@ -261,7 +261,7 @@ func TestARetentionIsJudgedByTheProgram(t *testing.T) {
 		}{{3 * time.Hour, true, 1}, {4 * time.Hour, true, 0}, {3 * time.Hour, false, 1}, {4 * time.Hour, false, 0}} {
 			events := &rig.Events{}
 			store := rig.NewStore(t, db.DB, inbox.Config{Logger: events})
-			i := millrace.Inbox{Store: store, Retention: run.retention, Window: 2 * time.Hour}
+			i := millrace.Inbox{Store: store, Options: inbox.Options{Retention: run.retention, Window: 2 * time.Hour}}
 			plugin := store.Plugin()
 			if run.verified {
 				plugin = i.Plugin()

@@ -41,7 +41,7 @@ func exitsBackground(t *testing.T, db *testdb.DB) {
 	pool := db.Open(t)
 	pool.SetMaxOpenConns(3)
 	store := b.newStore(pool.DB, inbox.Config{PurgeInterval: 20 * time.Millisecond, Observers: []inbox.Observer{leave}})
-	h := millrace.Inbox{Store: store, Consumer: "c", Retention: inbox.MinRetention}.Middleware(effect)
+	h := millrace.Inbox{Store: store, Consumer: "c", Options: inbox.Options{Retention: inbox.MinRetention}}.Middleware(effect)
 	must(t, h, newMessage("x"))
 	b.exec(`UPDATE millrace_claims SET processed_at = 1`)
 	ctx, stop := context.WithCancel(t.Context())

@@ -181,7 +181,7 @@ func formerBefore(t *testing.T, b *bed) {
 
 func formerWrong(t *testing.T, b *bed) {
 	must(t, b.inbox(effect), newMessage("x"))
-	wrong := millrace.Inbox{Store: b.process(), Consumer: "billing", Epoch: 1, Key: inbox.ByMetadata("order"), FormerKey: inbox.ByPayload()}
+	wrong := millrace.Inbox{Store: b.process(), Consumer: "billing", Key: inbox.ByMetadata("order"), Options: inbox.Options{Epoch: 1, FormerKey: inbox.ByPayload()}}
 	err := wrong.Verify(t.Context(), "billing")
 	require.ErrorIs(t, err, inbox.ErrKeyChanged)
 	require.ErrorContains(t, err, "FormerKey is payload, and epoch 0 has uuid: give FormerKey that one")

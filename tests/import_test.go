@@ -248,7 +248,7 @@ var importBodies = []testdb.Body{
 		assert.Equal(t, inbox.ReplayRefuse, known[0].OnReplay)
 		b.age(8 * day)
 		b.purge(0)
-		said := inbox.ConsumerConfig{Name: "billing", Retention: 10 * day, Window: day, OnReplay: inbox.ReplaySuppress}
+		said := inbox.ConsumerConfig{Name: "billing", Options: inbox.Options{Retention: 10 * day, Window: day, OnReplay: inbox.ReplaySuppress}}
 		_, err = admin.New(b.store).Import(t.Context(), said, entries(day, "b"), importer, admin.Pace{})
 		require.NoError(t, err)
 		known, err = admin.New(b.store).Consumers(t.Context())
@@ -267,7 +267,7 @@ var importBodies = []testdb.Body{
 		require.ErrorContains(t, imports(t.Context(), good, admin.Operator{}, admin.Pace{}), "needs a Name and a Reason")
 		require.ErrorContains(t, imports(t.Context(), good, importer, admin.Pace{PerSecond: -1}), "PerSecond -1 is negative")
 		require.ErrorContains(t, imports(t.Context(), inbox.ConsumerConfig{}, importer, admin.Pace{}), "needs a name")
-		require.ErrorContains(t, imports(t.Context(), inbox.ConsumerConfig{Name: "billing", Retention: time.Second}, importer, admin.Pace{}), "Retention")
+		require.ErrorContains(t, imports(t.Context(), inbox.ConsumerConfig{Name: "billing", Options: inbox.Options{Retention: time.Second}}, importer, admin.Pace{}), "Retention")
 		other := inbox.ConsumerConfig{Name: "billing", Key: inbox.ByMetadata("order_id")}
 		require.ErrorIs(t, imports(t.Context(), other, importer, admin.Pace{}), inbox.ErrKeyChanged)
 		_, err := admin.New(b.store).PreviewImport(t.Context(), other, entries(day, "a"))

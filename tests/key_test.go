@@ -122,7 +122,7 @@ var keyBodies = []testdb.Body{
 			return router.Run(ctx)
 		}
 		require.NoError(t, run(millrace.Inbox{Store: b.process()}))
-		require.ErrorContains(t, run(millrace.Inbox{Store: b.process(), Retention: 1}), "Retention")
+		require.ErrorContains(t, run(millrace.Inbox{Store: b.process(), Options: inbox.Options{Retention: 1}}), "Retention")
 		require.ErrorIs(t, run(millrace.Inbox{Store: b.process(), Key: inbox.ByPayload()}), inbox.ErrKeyChanged)
 		require.ErrorContains(t, run(millrace.Inbox{}), "a Store is required")
 		empty := b.newStore(b.db.DB, inbox.Config{TablePrefix: "elsewhere_"})

@@ -119,7 +119,7 @@ func (b *bed) survives(name string, set func(*inbox.Config, *millrace.Inbox), ru
 	pool.SetMaxOpenConns(3)
 	defer pool.Close() //nolint:errcheck // the test is over
 	var config inbox.Config
-	i := millrace.Inbox{Consumer: name, RecordFailures: true}
+	i := millrace.Inbox{Consumer: name, Options: inbox.Options{RecordFailures: true}}
 	set(&config, &i)
 	store, err := inbox.NewStore(pool.DB, config)
 	require.NoError(b, err)

@@ -127,7 +127,7 @@ func (b *bed) goesOn(name string, set func(*inbox.Config)) {
 	require.NoError(b, err)
 	// what is to be purged of two consumers, of which the first is bad
 	for _, consumer := range []string{bad + ", " + name, name} {
-		h := millrace.Inbox{Store: store, Consumer: consumer, Retention: inbox.MinRetention}.Middleware(effect)
+		h := millrace.Inbox{Store: store, Consumer: consumer, Options: inbox.Options{Retention: inbox.MinRetention}}.Middleware(effect)
 		msg := newMessage("x")
 		must(b, h, msg)
 	}

@@ -61,7 +61,7 @@ func (b *bed) survivesReturning(name string, set func(*returning)) {
 	pool := b.db.Open(b)
 	pool.SetMaxOpenConns(3)
 	defer pool.Close() //nolint:errcheck // the test is over
-	r := returning{&inbox.Config{}, &millrace.Inbox{RecordFailures: true}, &box.Config{}}
+	r := returning{&inbox.Config{}, &millrace.Inbox{Options: inbox.Options{RecordFailures: true}}, &box.Config{}}
 	set(&r)
 	var err error
 	r.Store, err = inbox.NewStore(pool.DB, *r.Config)

@@ -99,7 +99,7 @@ var replayBodies = []testdb.Body{
 			b.events = &rig.Events{}
 			b.store = b.process()
 			s := b.newService(twoInvoices, millrace.Inbox{
-				Store: b.store, Consumer: name, Outbox: through, OnReplay: inbox.ReplaySuppress,
+				Store: b.store, Consumer: name, Outbox: through, Options: inbox.Options{OnReplay: inbox.ReplaySuppress},
 			}.Middleware)
 			msg := newMessage("x")
 			assert.True(t, s.deliver(replay(msg, "r")), name)
@@ -220,7 +220,7 @@ var replayBodies = []testdb.Body{
 				return nil, errBoom
 			}
 			return effect(msg)
-		}, millrace.Inbox{Store: b.store, OnReplay: inbox.ReplayRefuse}.Middleware)
+		}, millrace.Inbox{Store: b.store, Options: inbox.Options{OnReplay: inbox.ReplayRefuse}}.Middleware)
 		msg := newMessage("x")
 		assert.True(t, s.deliver(replay(msg, "r")))
 		parked := rig.Parked(t, b.store)
@@ -241,7 +241,7 @@ var replayBodies = []testdb.Body{
 	})},
 	{Name: "a wish of an operator counts once", Why: "what was forgotten since, and is replayed again, is refused again", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		msg := replay(newMessage("x"), "r")
-		s := b.oneHandler("orders", effect, millrace.Inbox{Store: b.store, OnReplay: inbox.ReplayRefuse}.Middleware)
+		s := b.oneHandler("orders", effect, millrace.Inbox{Store: b.store, Options: inbox.Options{OnReplay: inbox.ReplayRefuse}}.Middleware)
 		assert.True(t, s.deliver(again(msg)))
 		parked := rig.Parked(t, b.store)
 		require.NoError(t, admin.New(b.store).Retry(t.Context(), parked[0].ID, operator, s.published))
@@ -261,7 +261,7 @@ var replayBodies = []testdb.Body{
 					return nil, errBoom
 				}
 				return invoice(msg)
-			}, millrace.Inbox{Store: b.process(), Consumer: name, OnReplay: rule, RecordFailures: true}.Middleware)
+			}, millrace.Inbox{Store: b.process(), Consumer: name, Options: inbox.Options{OnReplay: rule, RecordFailures: true}}.Middleware)
 			msg := newMessage("x")
 			assert.False(t, s.deliver(again(msg)), name)
 			fails = false

@@ -200,7 +200,7 @@ var retentionBodies = []testdb.Body{
 	{Name: "a released message is not judged again", Why: "a key with an open row is never too old", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		msg := newMessage("x")
 		b.forgotten(msg)
-		s := b.oneHandler("orders", effect, millrace.Inbox{Store: b.store, Consumer: "billing", MessageTime: longAgo}.Middleware)
+		s := b.oneHandler("orders", effect, millrace.Inbox{Store: b.store, Consumer: "billing", Options: inbox.Options{MessageTime: longAgo}}.Middleware)
 		assert.True(t, s.deliver(again(msg)))
 		parked := rig.Parked(t, b.store)
 		require.Len(t, parked, 1)

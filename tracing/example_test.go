@@ -44,11 +44,8 @@ func Example() {
 	check(err)
 	router, err := message.NewRouter(message.RouterConfig{}, watermill.NopLogger{})
 	check(err)
-	router.AddPlugin(store.Plugin())
-	router.AddMiddleware(
-		tracer.Middleware, // first
-		millrace.Inbox{Store: store, Outbox: tracer.Publisher(out)}.Middleware,
-	)
+	router.AddMiddleware(tracer.Middleware) // first
+	millrace.Inbox{Store: store, Outbox: tracer.Publisher(out)}.AddTo(router)
 	handled := make(chan struct{})
 	router.AddConsumerHandler("billing", "orders", broker, func(msg *message.Message) error {
 		_, err := inbox.Tx(msg.Context())

@@ -54,8 +54,7 @@ func newService(db *sqlx.DB, b broker, config inbox.Config) (*service, error) {
 	if err != nil {
 		return nil, err
 	}
-	router.AddMiddleware(millrace.Inbox{Store: store}.Middleware)
-	router.AddPlugin(store.Plugin())
+	millrace.Inbox{Store: store}.AddTo(router)
 	return &service{hotel: h, router: router, store: store, out: out, relay: relay}, h.handle(router, b)
 }
 

@@ -45,8 +45,7 @@ func newService(ctx context.Context, db *sqlx.DB) (s *service, err error) {
 	if s.router, err = message.NewRouter(message.RouterConfig{}, watermill.NopLogger{}); err != nil {
 		return nil, err
 	}
-	s.router.AddPlugin(s.store.Plugin())
-	s.router.AddMiddleware(millrace.Inbox{Store: s.store, Outbox: s.out}.Middleware)
+	millrace.Inbox{Store: s.store, Outbox: s.out}.AddTo(s.router)
 	s.pages, err = dashboard.New(s.store, dashboard.Config{Outbox: s.out, Redeliver: s.broker, Operator: operator})
 	return s, err
 }

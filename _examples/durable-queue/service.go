@@ -65,8 +65,7 @@ func newService(db *sqlx.DB, b broker, charge, bury message.NoPublishHandlerFunc
 	if err != nil {
 		return nil, err
 	}
-	router.AddPlugin(store.Plugin())
-	router.AddMiddleware(millrace.Inbox{Store: store}.Middleware)
+	millrace.Inbox{Store: store}.AddTo(router)
 	router.AddConsumerHandler("charge", orders, sub, charge)
 	router.AddConsumerHandler("bury", dead, b, bury)
 	return &service{store, b, router, relay}, nil

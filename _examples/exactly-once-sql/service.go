@@ -62,8 +62,7 @@ func newBank(accounts, topics *sqlx.DB, config inbox.Config) (*bank, error) {
 	if err != nil {
 		return nil, err
 	}
-	router.AddMiddleware(millrace.Inbox{Store: store, Outbox: out}.Middleware)
-	router.AddPlugin(store.Plugin())
+	millrace.Inbox{Store: store, Outbox: out}.AddTo(router)
 	router.AddHandler("accounts", "payments", subscriber, "receipts", out, post)
 	router.AddConsumerHandler("statements", "receipts", subscriber, state)
 	return &bank{router: router, store: store, relay: relay}, nil

@@ -28,8 +28,7 @@ func main() {
 	check(store.Migrate(ctx))
 	router, err := message.NewRouter(message.RouterConfig{}, logger)
 	check(err)
-	router.AddPlugin(store.Plugin())
-	router.AddMiddleware(millrace.Inbox{Store: store}.Middleware)
+	millrace.Inbox{Store: store}.AddTo(router)
 	broker := gochannel.NewGoChannel(gochannel.Config{BlockPublishUntilSubscriberAck: true}, logger)
 	router.AddConsumerHandler("accounts", "payments", broker, post)
 

@@ -78,8 +78,7 @@ func (s *service) router() (*message.Router, error) {
 	if err != nil {
 		return nil, err
 	}
-	router.AddPlugin(s.store.Plugin())
-	router.AddMiddleware(millrace.Inbox{Store: s.store, Outbox: s.out, Window: 24 * time.Hour}.Middleware)
+	millrace.Inbox{Store: s.store, Outbox: s.out, Options: inbox.Options{Window: 24 * time.Hour}}.AddTo(router)
 	router.AddHandler("accounts", "payments", sub, "receipts", s.broker, book)
 	return router, nil
 }

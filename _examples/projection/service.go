@@ -45,11 +45,10 @@ func newService(
 	if err != nil {
 		return nil, nil, err
 	}
-	router.AddMiddleware(millrace.Inbox{Store: store}.Middleware)
+	millrace.Inbox{Store: store}.AddTo(router)
 	if gate != nil {
 		router.AddMiddleware(gate.Middleware)
 	}
-	router.AddPlugin(store.Plugin())
 	router.AddConsumerHandler(consumer, "changes", sub, handle)
 	return router, store, nil
 }

@@ -29,8 +29,7 @@ func newService(db *sqlx.DB, sub message.Subscriber, config inbox.Config) (*mess
 	if err != nil {
 		return nil, nil, err
 	}
-	router.AddMiddleware(millrace.Inbox{Store: store}.Middleware)
-	router.AddPlugin(store.Plugin())
+	millrace.Inbox{Store: store}.AddTo(router)
 	router.AddConsumerHandler("accounts", "payments", sub, post)
 	return router, store, nil
 }

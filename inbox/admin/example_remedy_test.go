@@ -30,8 +30,7 @@ func ExampleAdmin_FailureGroups() {
 	var mended atomic.Bool
 	handled := make(chan string, 2)
 	router := message.NewDefaultRouter(watermill.NopLogger{})
-	router.AddPlugin(store.Plugin())
-	router.AddMiddleware(millrace.Inbox{Store: store}.Middleware)
+	millrace.Inbox{Store: store}.AddTo(router)
 	router.AddConsumerHandler("accounts", "payments", sub, func(msg *message.Message) error {
 		if !mended.Load() {
 			return inbox.Terminal(fmt.Errorf("account %s: %w", msg.Payload, errors.New("no currency")))

@@ -33,8 +33,8 @@ func ExampleAdmin_SetVersion() {
 	check(err)
 	sub, err := pubsub.Durable{Store: store, Consumer: "accounts"}.Decorate(broker)
 	check(err)
-	router.AddPlugin(store.Plugin())
-	router.AddMiddleware(millrace.Inbox{Store: store}.Middleware, millrace.VersionGate{}.Middleware)
+	millrace.Inbox{Store: store}.AddTo(router)
+	router.AddMiddleware(millrace.VersionGate{}.Middleware)
 	applied := make(chan string, 2)
 	router.AddConsumerHandler("accounts", "changes", sub, func(msg *message.Message) error {
 		applied <- msg.Metadata.Get(inbox.VersionField)

@@ -56,8 +56,7 @@ func ExampleExhaust() {
 				return err
 			}
 			p.OnClose(store.Close)
-			p.Router.AddPlugin(store.Plugin())
-			p.Router.AddMiddleware(millrace.Inbox{Store: store, Timeout: 300 * time.Millisecond}.Middleware)
+			millrace.Inbox{Store: store, Timeout: 300 * time.Millisecond}.AddTo(p.Router)
 			p.Router.AddConsumerHandler("stock", "orders", p.Subscriber, takeFromStock(p.DB))
 			return nil
 		},

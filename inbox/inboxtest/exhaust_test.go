@@ -102,7 +102,7 @@ func TestAMiddlewareOfTheService(t *testing.T) {
 			return err
 		}
 		p.Router.AddMiddleware(own, millrace.Inbox{
-			Store: store, OnReplay: inbox.ReplayRefuse, OnBegin: tenant, Timeout: 300 * time.Millisecond,
+			Store: store, Timeout: 300 * time.Millisecond, Options: inbox.Options{OnReplay: inbox.ReplayRefuse, OnBegin: tenant},
 		}.Middleware)
 		p.Router.AddHandler("book", "payments", p.Subscriber, "receipts", p.Publisher, book)
 		return nil
@@ -117,7 +117,7 @@ func TestANamespace(t *testing.T) {
 		if err != nil {
 			return err
 		}
-		p.Router.AddMiddleware(millrace.Inbox{Store: store, OnReplay: inbox.ReplayRefuse, Timeout: 300 * time.Millisecond}.Middleware)
+		p.Router.AddMiddleware(millrace.Inbox{Store: store, Timeout: 300 * time.Millisecond, Options: inbox.Options{OnReplay: inbox.ReplayRefuse}}.Middleware)
 		p.Router.AddHandler("book", "payments", sub, "receipts", p.Publisher, book)
 		return nil
 	}, inbox.Config{Namespace: "bank"})

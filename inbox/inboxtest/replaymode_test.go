@@ -52,7 +52,7 @@ func TestReplayModeShowsWhatAReplayDoesTwice(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			scenario := accounts(func(p *inboxtest.Process, store *inbox.Store) error {
-				p.Router.AddMiddleware(millrace.Inbox{Store: store, Timeout: timeout, OnReplay: c.rule}.Middleware)
+				p.Router.AddMiddleware(millrace.Inbox{Store: store, Timeout: timeout, Options: inbox.Options{OnReplay: c.rule}}.Middleware)
 				p.Router.AddHandler("book", "payments", p.Subscriber, "receipts", p.Publisher,
 					func(msg *message.Message) ([]*message.Message, error) { return c.handler(p, msg) })
 				return nil

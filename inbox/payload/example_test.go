@@ -64,7 +64,7 @@ func ExampleAESGCM() {
 	check(err)
 	store, err := inbox.NewStore(db, inbox.Config{Payloads: codec})
 	check(err)
-	handler := millrace.Inbox{Store: store, Consumer: "billing", RecordFailures: true}.Middleware(
+	handler := millrace.Inbox{Store: store, Consumer: "billing", Options: inbox.Options{RecordFailures: true}}.Middleware(
 		func(*message.Message) ([]*message.Message, error) { return nil, errors.New("the bank is closed") })
 	for _, person := range []string{"alice", "bob"} {
 		msg := message.NewMessage("order of "+person, []byte(person+"'s address"))
@@ -96,7 +96,7 @@ func ExampleFileBlobs() {
 	db, store, done := exampleStore(inbox.Config{Blobs: blobs, BlobsAbove: 1000})
 	defer done()
 
-	handler := millrace.Inbox{Store: store, Consumer: "billing", RecordFailures: true}.Middleware(
+	handler := millrace.Inbox{Store: store, Consumer: "billing", Options: inbox.Options{RecordFailures: true}}.Middleware(
 		func(*message.Message) ([]*message.Message, error) { return nil, errors.New("the bank is closed") })
 	for _, size := range []int{1000, 1001} {
 		_, _ = handler(message.NewMessage(fmt.Sprint(size), []byte(strings.Repeat("x", size))))

@@ -44,8 +44,7 @@ func Example() {
 
 	router, err := message.NewRouter(message.RouterConfig{}, watermill.NopLogger{})
 	check(err)
-	router.AddPlugin(store.Plugin())
-	router.AddMiddleware(millrace.Inbox{Store: store}.Middleware)
+	millrace.Inbox{Store: store}.AddTo(router)
 	end := make(chan struct{})
 	router.AddConsumerHandler("billing", "orders", subscriber, func(msg *message.Message) error {
 		tx, err := inbox.Tx(msg.Context())

@@ -5,6 +5,7 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill/message"
 
+	"github.com/millrace-go/millrace/inbox"
 	millrace "github.com/millrace-go/millrace/middleware"
 	"github.com/millrace-go/millrace/tests/testdb"
 )
@@ -32,7 +33,7 @@ func withJournal(b *testing.B, db *testdb.DB) *service {
 	b.Helper()
 	store := newStore(b, db)
 	s := serve(b, transfer, func(router *message.Router) {
-		router.AddMiddleware(millrace.Inbox{Store: store, Journal: true}.Middleware)
+		router.AddMiddleware(millrace.Inbox{Store: store, Options: inbox.Options{Journal: true}}.Middleware)
 		router.AddPlugin(store.Plugin())
 	})
 	s.handle(b, 200)

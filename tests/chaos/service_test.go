@@ -118,7 +118,7 @@ func (s *service) receive(logger watermill.LoggerAdapter) (err error) {
 	if s.router, err = message.NewRouter(message.RouterConfig{CloseTimeout: 2 * timeout}, logger); err != nil {
 		return err
 	}
-	once := millrace.Inbox{Store: s.store, Outbox: s.out, Timeout: timeout, TwinWait: time.Second}
+	once := millrace.Inbox{Store: s.store, Outbox: s.out, Timeout: timeout, Options: inbox.Options{TwinWait: time.Second}}
 	s.router.AddPlugin(once.Plugin())
 	s.router.AddMiddleware(func(next message.HandlerFunc) message.HandlerFunc {
 		return func(msg *message.Message) ([]*message.Message, error) {

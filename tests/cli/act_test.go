@@ -142,13 +142,13 @@ func TestCheck(t *testing.T) {
 	testdb.Each(t, func(t *testing.T, db *testdb.DB) {
 		s := newShop(t, documented(t, db))
 		for _, c := range []inbox.ConsumerConfig{
-			{Name: "facts", Key: inbox.ByPayload(), Window: time.Hour, Retention: inbox.Forever},
-			{Name: "log", Key: inbox.ByPosition(nil), Window: time.Hour},
-			{Name: "orders", Key: inbox.ByMetadata("order"), Window: time.Hour},
-			{Name: "typed", Key: inbox.ByMetadata("order").WithinType(), Window: time.Hour},
-			{Name: "parts", Key: inbox.Joined(inbox.ByUUID(), inbox.ByPosition(nil)).WithinTopic(), Window: time.Hour},
-			{Name: "named", Key: inbox.ByFunc("position/topic", nil), Window: time.Hour},
-			{Name: "short", Window: 6 * time.Hour, Retention: 2 * time.Hour},
+			{Name: "facts", Key: inbox.ByPayload(), Options: inbox.Options{Window: time.Hour, Retention: inbox.Forever}},
+			{Name: "log", Key: inbox.ByPosition(nil), Options: inbox.Options{Window: time.Hour}},
+			{Name: "orders", Key: inbox.ByMetadata("order"), Options: inbox.Options{Window: time.Hour}},
+			{Name: "typed", Key: inbox.ByMetadata("order").WithinType(), Options: inbox.Options{Window: time.Hour}},
+			{Name: "parts", Key: inbox.Joined(inbox.ByUUID(), inbox.ByPosition(nil)).WithinTopic(), Options: inbox.Options{Window: time.Hour}},
+			{Name: "named", Key: inbox.ByFunc("position/topic", nil), Options: inbox.Options{Window: time.Hour}},
+			{Name: "short", Options: inbox.Options{Window: 6 * time.Hour, Retention: 2 * time.Hour}},
 		} {
 			s.register(c)
 		}

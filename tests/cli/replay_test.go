@@ -57,7 +57,7 @@ func (s *shop) archive() {
 // journals has a consumer handle a message, and keep it.
 func (s *shop) journals() {
 	s.Helper()
-	ledger, err := s.store.Consumer(inbox.ConsumerConfig{Name: "ledger", Journal: true})
+	ledger, err := s.store.Consumer(inbox.ConsumerConfig{Name: "ledger", Options: inbox.Options{Journal: true}})
 	require.NoError(s, err)
 	msg := order(23)
 	claim, err := ledger.Claim(msg)

@@ -137,7 +137,7 @@ func (s *shop) work() {
 
 func (s *shop) mail() *inbox.Consumer {
 	s.Helper()
-	c, err := s.store.Consumer(inbox.ConsumerConfig{Name: "mail", Key: inbox.ByUUID(), Window: 24 * time.Hour})
+	c, err := s.store.Consumer(inbox.ConsumerConfig{Name: "mail", Key: inbox.ByUUID(), Options: inbox.Options{Window: 24 * time.Hour}})
 	require.NoError(s, err)
 	return c
 }

@@ -29,7 +29,7 @@ func (b *bed) epochs(failing *atomic.Bool) (start func(epoch int) *service) {
 			}
 			return nil, effect(msg)
 		}
-		return b.start(durable, h, millrace.Inbox{Store: b.store, Epoch: epoch}.Middleware)
+		return b.start(durable, h, millrace.Inbox{Store: b.store, Options: inbox.Options{Epoch: epoch}}.Middleware)
 	}
 }
 
@@ -102,7 +102,7 @@ var epochBodies = []testdb.Body{
 		durable := quick(b.store)
 		durable.Mode, durable.Epoch, durable.Key = pubsub.StoreFirst, 1, key
 		s := b.start(durable, func(msg *message.Message) ([]*message.Message, error) { return nil, effect(msg) },
-			millrace.Inbox{Store: b.store, Epoch: 1, Key: key}.Middleware)
+			millrace.Inbox{Store: b.store, Key: key, Options: inbox.Options{Epoch: 1}}.Middleware)
 		rig.Eventually(b, "it is handled", func() bool { return b.effects(msg) == 1 && b.rows() == 0 })
 		twin := newMessage()
 		twin.Metadata.Set("order", "7")
@@ -176,7 +176,7 @@ func (b *bed) byOrder(setting inbox.OnCollision) orderService {
 	durable, key := quick(store), inbox.ByMetadata("order")
 	durable.Mode, durable.Epoch, durable.Key = pubsub.StoreFirst, 1, key
 	o.service = b.start(durable, func(msg *message.Message) ([]*message.Message, error) { return nil, effect(msg) },
-		millrace.Inbox{Store: store, Epoch: 1, Key: key, OnCollision: setting}.Middleware)
+		millrace.Inbox{Store: store, Key: key, Options: inbox.Options{Epoch: 1, OnCollision: setting}}.Middleware)
 	return o
 }
 

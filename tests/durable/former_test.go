@@ -242,7 +242,7 @@ func (b *bed) formerOfRouter(key inbox.Key, between ...message.HandlerMiddleware
 		router.AddPlugin(store.Plugin())
 		router.AddSubscriberDecorators(durable.Decorate)
 		router.AddMiddleware(append(between, millrace.Inbox{
-			Store: store, Consumer: consumer, Key: key, FormerKey: former, Epoch: epoch,
+			Store: store, Consumer: consumer, Key: key, Options: inbox.Options{FormerKey: former, Epoch: epoch},
 		}.Middleware)...)
 		s := &service{bed: b, source: rig.NewFeed(), router: router}
 		router.AddConsumerHandler("orders", "orders", s.source, effect)

@@ -206,7 +206,7 @@ var historyBodies = []testdb.Body{
 		later := durable
 		later.Epoch = 1
 		s = b.start(later, func(msg *message.Message) ([]*message.Message, error) { return nil, effect(msg) },
-			millrace.Inbox{Store: b.store, Epoch: 1}.Middleware)
+			millrace.Inbox{Store: b.store, Options: inbox.Options{Epoch: 1}}.Middleware)
 		rig.Eventually(b, "it moves", func() bool {
 			story := rig.Story(t, b.store, parked.UUID)
 			return len(story.Claims) == 1 && story.Claims[0].Epoch == 1 && len(story.History) == 1 && story.History[0].Epoch == 1

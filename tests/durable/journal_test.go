@@ -26,7 +26,7 @@ func TestJournal(t *testing.T) {
 // journaling is a service whose consumer keeps a journal.
 func (b *bed) journaling(durable pubsub.Durable, h func(*message.Message) error, more ...message.HandlerMiddleware) *service {
 	b.Helper()
-	all := append([]message.HandlerMiddleware{millrace.Inbox{Store: durable.Store, Journal: true}.Middleware}, more...)
+	all := append([]message.HandlerMiddleware{millrace.Inbox{Store: durable.Store, Options: inbox.Options{Journal: true}}.Middleware}, more...)
 	return b.start(durable, func(msg *message.Message) ([]*message.Message, error) { return nil, h(msg) }, all...)
 }
 

@@ -55,7 +55,7 @@ func (b *bed) keyless(c keylessConfig) *keyless {
 		k.parked.Add(1)
 		return nil
 	}
-	in := millrace.Inbox{Store: store, Key: c.key, Fingerprint: c.fingerprint}
+	in := millrace.Inbox{Store: store, Key: c.key, Options: inbox.Options{Fingerprint: c.fingerprint}}
 	k.service = b.start(durable, func(msg *message.Message) ([]*message.Message, error) { return nil, effect(msg) },
 		append(c.outside, in.Middleware)...)
 	k.store = store

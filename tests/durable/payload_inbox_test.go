@@ -30,7 +30,7 @@ var inboxPayloadBodies = []testdb.Body{
 		codec, err := payload.NewAESGCM(keys)
 		require.NoError(t, err)
 		store := b.storeWith(inbox.Config{Payloads: codec, BlobsAbove: 100})
-		handle := millrace.Inbox{Store: store, Consumer: consumer, RecordFailures: true}.
+		handle := millrace.Inbox{Store: store, Consumer: consumer, Options: inbox.Options{RecordFailures: true}}.
 			Middleware(func(msg *message.Message) ([]*message.Message, error) {
 				if string(msg.Payload) == secret {
 					return nil, errBoom

@@ -172,7 +172,7 @@ func (p *servedProcess) router(store *inbox.Store) (*message.Router, error) {
 	router.AddPlugin(store.Plugin())
 	router.AddMiddleware(p.know)
 	if !p.Bare {
-		router.AddMiddleware(millrace.Inbox{Store: store, Timeout: p.Timeout, TwinWait: p.TwinWait}.Middleware)
+		router.AddMiddleware(millrace.Inbox{Store: store, Timeout: p.Timeout, Options: inbox.Options{TwinWait: p.TwinWait}}.Middleware)
 	}
 	if p.Produce > 0 {
 		router.AddHandler(consumer, "orders", sub, "invoices", told{p}, p.handle)

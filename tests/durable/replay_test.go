@@ -48,7 +48,7 @@ var replayBodies = []testdb.Body{
 					return nil, errBoom
 				}
 				return nil, effect(msg)
-			}, millrace.Inbox{Store: b.store, Consumer: name, OnReplay: inbox.ReplayRefuse}.Middleware)
+			}, millrace.Inbox{Store: b.store, Consumer: name, Options: inbox.Options{OnReplay: inbox.ReplayRefuse}}.Middleware)
 			msg := replayed(newMessage())
 			assert.True(t, s.deliver(msg), name)
 			rig.Eventually(b, "it is parked", func() bool { return b.open(admin.Parked) == 1 })
@@ -83,7 +83,7 @@ var replayBodies = []testdb.Body{
 		require.NoError(t, taken[0].PutBack(t.Context()))
 		assert.Equal(t, 1, b.open(admin.FailedRetryable), "its claim is open already")
 		b.start(durable, func(msg *message.Message) ([]*message.Message, error) { return nil, effect(msg) },
-			millrace.Inbox{Store: b.store, OnReplay: inbox.ReplayRefuse}.Middleware)
+			millrace.Inbox{Store: b.store, Options: inbox.Options{OnReplay: inbox.ReplayRefuse}}.Middleware)
 		rig.Eventually(b, "it is parked", func() bool { return b.open(admin.Parked) == 1 })
 		assert.Equal(t, 0, b.effects(msg))
 		rig.Eventually(b, "it is told", func() bool { return events.Last("replayed").Reason == "refused" })
@@ -93,7 +93,7 @@ var replayBodies = []testdb.Body{
 		durable.Mode = pubsub.StoreFirst
 		durable.OrderKey = func(*message.Message) (string, error) { return "one", nil }
 		s := b.start(durable, func(msg *message.Message) ([]*message.Message, error) { return nil, effect(msg) },
-			millrace.Inbox{Store: b.store, OnReplay: inbox.ReplayRefuse}.Middleware)
+			millrace.Inbox{Store: b.store, Options: inbox.Options{OnReplay: inbox.ReplayRefuse}}.Middleware)
 		msg, next := replayed(newMessage()), newMessage()
 		assert.True(t, s.deliver(msg))
 		assert.True(t, s.deliver(next))
@@ -123,7 +123,7 @@ var replayBodies = []testdb.Body{
 					return nil, errBoom
 				}
 				return []*message.Message{newMessage()}, effect(msg)
-			}, millrace.Inbox{Store: b.store, Consumer: name, OnReplay: inbox.ReplaySuppress}.Middleware)
+			}, millrace.Inbox{Store: b.store, Consumer: name, Options: inbox.Options{OnReplay: inbox.ReplaySuppress}}.Middleware)
 			msg := replayed(newMessage())
 			assert.True(t, s.deliver(msg), name)
 			rig.Eventually(b, "it is handled", func() bool { return b.effects(msg) == 1 && b.rows() == 0 })
@@ -156,7 +156,7 @@ var replayBodies = []testdb.Body{
 		events := b.told()
 		s := b.start(quick(b.store), func(msg *message.Message) ([]*message.Message, error) {
 			return []*message.Message{newMessage()}, effect(msg)
-		}, millrace.Inbox{Store: b.store, OnReplay: inbox.ReplaySuppress}.Middleware, millrace.VersionGate{}.Middleware)
+		}, millrace.Inbox{Store: b.store, Options: inbox.Options{OnReplay: inbox.ReplaySuppress}}.Middleware, millrace.VersionGate{}.Middleware)
 		first, second := newMessage(), newMessage()
 		outbox.Stamp(first, "a", 1)
 		outbox.Stamp(second, "a", 2)

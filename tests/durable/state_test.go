@@ -48,7 +48,7 @@ var stateBodies = []testdb.Body{
 			durable.Mode, durable.Consumer = pubsub.Mode(mode), name
 			serve := func() *service {
 				return b.start(durable, func(msg *message.Message) ([]*message.Message, error) { return nil, effect(msg) },
-					millrace.Inbox{Store: b.store, Consumer: name, OnReplay: inbox.ReplayRefuse}.Middleware)
+					millrace.Inbox{Store: b.store, Consumer: name, Options: inbox.Options{OnReplay: inbox.ReplayRefuse}}.Middleware)
 			}
 			s, msg := serve(), replayed(newMessage())
 			assert.True(t, s.deliver(msg), name)
@@ -150,7 +150,7 @@ var stateBodies = []testdb.Body{
 		durable := quick(b.store)
 		durable.Epoch = 1
 		s = b.start(durable, func(msg *message.Message) ([]*message.Message, error) { return nil, effect(msg) },
-			millrace.Inbox{Store: b.store, Epoch: 1, OnReplay: inbox.ReplayRefuse}.Middleware)
+			millrace.Inbox{Store: b.store, Options: inbox.Options{Epoch: 1, OnReplay: inbox.ReplayRefuse}}.Middleware)
 		rig.Eventually(b, "it is handled, or refused again", func() bool { return b.effects(msg) == 1 && b.rows() == 0 || b.open(admin.Parked) == 1 })
 		assert.Equal(t, 1, b.effects(msg))
 		require.NoError(t, s.router.Close())
@@ -221,5 +221,5 @@ func (b *bed) refusing() *service {
 	durable := quick(b.store)
 	durable.Mode = pubsub.StoreFirst
 	return b.start(durable, func(msg *message.Message) ([]*message.Message, error) { return nil, effect(msg) },
-		millrace.Inbox{Store: b.store, OnReplay: inbox.ReplayRefuse}.Middleware)
+		millrace.Inbox{Store: b.store, Options: inbox.Options{OnReplay: inbox.ReplayRefuse}}.Middleware)
 }

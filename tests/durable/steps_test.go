@@ -36,7 +36,7 @@ var stepBodies = []testdb.Body{
 					return nil, errBoom
 				}
 				return nil, effect(msg)
-			}, millrace.Inbox{Store: b.store, Consumer: name, Key: inbox.ByMetadata("key"), Before: func(msg *message.Message) error {
+			}, millrace.Inbox{Store: b.store, Consumer: name, Key: inbox.ByMetadata("key"), Options: inbox.Options{Before: func(msg *message.Message) error {
 				id, err := inbox.ID(msg.Context())
 				if err != nil {
 					return err
@@ -49,7 +49,7 @@ var stepBodies = []testdb.Body{
 				}
 				_, err = step.Run(msg.Context())
 				return err
-			}}.Middleware)
+			}}}.Middleware)
 			msg := newMessage()
 			msg.Metadata.Set("key", strings.Repeat("k", 200))
 			assert.True(t, s.deliver(msg), name)
@@ -68,13 +68,13 @@ var stepBodies = []testdb.Body{
 		durable.Mode = pubsub.StoreFirst
 		var runs counter
 		s := b.start(durable, func(msg *message.Message) ([]*message.Message, error) { return nil, effect(msg) },
-			millrace.Inbox{Store: b.store, Before: func(msg *message.Message) error {
+			millrace.Inbox{Store: b.store, Options: inbox.Options{Before: func(msg *message.Message) error {
 				runs.run(msg)
 				timer := time.NewTimer(3 * durable.Lease) // nothing to wait for: it is about time
 				defer timer.Stop()
 				<-timer.C
 				return nil
-			}}.Middleware)
+			}}}.Middleware)
 		msg := newMessage()
 		assert.True(t, s.deliver(msg))
 		rig.Eventually(b, "it is handled", func() bool { return b.effects(msg) == 1 && b.rows() == 0 })
@@ -84,7 +84,7 @@ var stepBodies = []testdb.Body{
 		durable := quick(b.store)
 		durable.Mode = pubsub.StoreFirst
 		s := b.start(durable, func(msg *message.Message) ([]*message.Message, error) { return nil, effect(msg) },
-			millrace.Inbox{Store: b.store, Before: func(*message.Message) error { return inbox.Terminal(errBoom) }}.Middleware)
+			millrace.Inbox{Store: b.store, Options: inbox.Options{Before: func(*message.Message) error { return inbox.Terminal(errBoom) }}}.Middleware)
 		assert.True(t, s.deliver(newMessage()))
 		rig.Eventually(b, "it is parked", func() bool { return b.open(admin.FailedTerminal) == 1 })
 	})},

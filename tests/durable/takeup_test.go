@@ -34,7 +34,7 @@ func (b *bed) failing(name string, mode pubsub.Mode, rule inbox.ReplayRule) *fai
 	f := &failing{name: name, events: b.told()}
 	durable := quick(b.store)
 	durable.Mode, durable.Consumer, durable.MaxAttempts = mode, name, 1
-	f.service = b.start(durable, f.handle, millrace.Inbox{Store: b.store, Consumer: name, OnReplay: rule}.Middleware)
+	f.service = b.start(durable, f.handle, millrace.Inbox{Store: b.store, Consumer: name, Options: inbox.Options{OnReplay: rule}}.Middleware)
 	return f
 }
 
@@ -96,7 +96,7 @@ var takeUpBodies = []testdb.Body{
 			b.db.Do(t, `UPDATE millrace_consumers SET served_until = 0`)
 			store := b.process()
 			fails := true
-			h := millrace.Inbox{Store: store, Consumer: word, OnReplay: rule}.Middleware(func(msg *message.Message) ([]*message.Message, error) {
+			h := millrace.Inbox{Store: store, Consumer: word, Options: inbox.Options{OnReplay: rule}}.Middleware(func(msg *message.Message) ([]*message.Message, error) {
 				if fails {
 					return nil, errBoom
 				}
@@ -193,7 +193,7 @@ var takeUpBodies = []testdb.Body{
 		durable := quick(b.store)
 		durable.Key, durable.MaxAttempts = key, 1
 		s := b.start(durable, func(*message.Message) ([]*message.Message, error) { return nil, errBoom },
-			millrace.Inbox{Store: b.store, Key: key, OnCollision: inbox.CollisionPark}.Middleware)
+			millrace.Inbox{Store: b.store, Key: key, Options: inbox.Options{OnCollision: inbox.CollisionPark}}.Middleware)
 		msg, other := newMessage(), newMessage()
 		msg.Metadata.Set("order", "1")
 		other.Metadata.Set("order", "1")

@@ -28,7 +28,7 @@ func TestATerminalFailureThatIsRecorded(t *testing.T) {
 			return nil
 		}
 		s := b.start(durable, func(*message.Message) ([]*message.Message, error) { return nil, errHopeless },
-			millrace.Inbox{Store: b.store, RecordFailures: true}.Middleware)
+			millrace.Inbox{Store: b.store, Options: inbox.Options{RecordFailures: true}}.Middleware)
 		msg := newMessage()
 		require.True(t, s.deliver(msg))
 		b.mustBeTerminal(msg, 1)

@@ -52,7 +52,7 @@ var twoKeysBodies = []testdb.Body{
 		newBed(t, db).keepsTwoKeys(byOrder, millrace.Inbox{Key: byOrder}, cut, "give both the same Key and Fingerprint")
 	}},
 	{Name: "a fingerprint that only Durable finds", Why: "an operator decides, once the wiring is mended", Run: func(t *testing.T, db *testdb.DB) {
-		newBed(t, db).keepsTwoKeys(inbox.Key{}, millrace.Inbox{Fingerprint: unprintable}, nil, "give both the same Key and Fingerprint")
+		newBed(t, db).keepsTwoKeys(inbox.Key{}, millrace.Inbox{Options: inbox.Options{Fingerprint: unprintable}}, nil, "give both the same Key and Fingerprint")
 	}},
 	{Name: "another key than it was handled with", Why: "what the handler produced goes out, and it does not run again", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		makes := func(msg *message.Message) ([]*message.Message, error) {
@@ -80,7 +80,7 @@ var twoKeysBodies = []testdb.Body{
 			return // its writers wait for each other anyway
 		}
 		s := b.start(quick(b.store), func(msg *message.Message) ([]*message.Message, error) { return nil, effect(msg) },
-			enveloped, millrace.Inbox{Store: b.store, TwinWait: 300 * time.Millisecond}.Middleware)
+			enveloped, millrace.Inbox{Store: b.store, Options: inbox.Options{TwinWait: 300 * time.Millisecond}}.Middleware)
 		msg := newMessage()
 		assert.True(t, s.deliver(msg), "it is kept, and its claim is open")
 		held, err := b.db.BeginTxx(t.Context(), nil)

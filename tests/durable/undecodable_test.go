@@ -85,7 +85,7 @@ func (b *bed) sortsOut(change pubsub.Durable) {
 	durable := quick(store)
 	durable.Mode, durable.Key, durable.Epoch = pubsub.StoreFirst, change.Key, change.Epoch
 	s := b.start(durable, func(msg *message.Message) ([]*message.Message, error) { return nil, effect(msg) },
-		millrace.Inbox{Store: store, Key: change.Key, Epoch: change.Epoch}.Middleware)
+		millrace.Inbox{Store: store, Key: change.Key, Options: inbox.Options{Epoch: change.Epoch}}.Middleware)
 	good := order("good", 1)
 	assert.True(b, s.deliver(good))
 	rig.Eventually(b, "others are handled, and it waits for an operator", func() bool {

@@ -84,26 +84,29 @@ func called(p *inboxtest.Process) (*inbox.Store, millrace.Inbox, error) {
 	}
 	p.OnClose(store.Close)
 	return store, millrace.Inbox{
-		Store: store, Timeout: timeout, RecordFailures: true,
-		MessageTime: func(msg *message.Message) (time.Time, bool) {
-			p.Callback(msg.Context(), "MessageTime")
-			return time.Now(), true
-		},
-		Redelivered: func(msg *message.Message) bool {
-			p.Callback(msg.Context(), "Redelivered")
-			return true
-		},
-		Describe: func(msg *message.Message) (string, string) {
-			p.Callback(msg.Context(), "Describe")
-			return "Payment", "1"
-		},
-		Before: func(msg *message.Message) error {
-			p.Callback(msg.Context(), "Before")
-			return nil
-		},
-		OnBegin: func(ctx context.Context, _ *sqlx.Tx, _ *message.Message) error {
-			p.Callback(ctx, "OnBegin")
-			return nil
+		Store: store, Timeout: timeout,
+		Options: inbox.Options{
+			RecordFailures: true,
+			MessageTime: func(msg *message.Message) (time.Time, bool) {
+				p.Callback(msg.Context(), "MessageTime")
+				return time.Now(), true
+			},
+			Redelivered: func(msg *message.Message) bool {
+				p.Callback(msg.Context(), "Redelivered")
+				return true
+			},
+			Describe: func(msg *message.Message) (string, string) {
+				p.Callback(msg.Context(), "Describe")
+				return "Payment", "1"
+			},
+			Before: func(msg *message.Message) error {
+				p.Callback(msg.Context(), "Before")
+				return nil
+			},
+			OnBegin: func(ctx context.Context, _ *sqlx.Tx, _ *message.Message) error {
+				p.Callback(ctx, "OnBegin")
+				return nil
+			},
 		},
 	}, nil
 }

@@ -80,7 +80,7 @@ func handle(
 			return err
 		}
 	}
-	p.Router.AddMiddleware(millrace.Inbox{Store: store, Timeout: timeout, OnReplay: rule}.Middleware)
+	p.Router.AddMiddleware(millrace.Inbox{Store: store, Timeout: timeout, Options: inbox.Options{OnReplay: rule}}.Middleware)
 	p.Router.AddHandler("book", "payments", sub, "receipts", p.Publisher, h)
 	return nil
 }

@@ -80,10 +80,10 @@ func stepOf(step inbox.Step) inbox.Step {
 
 func mailingBefore(store *inbox.Store, step inbox.Step) message.HandlerMiddleware {
 	step = stepOf(step)
-	return millrace.Inbox{Store: store, Timeout: timeout, BeforeTimeout: 2 * patience, Before: func(msg *message.Message) error {
+	return millrace.Inbox{Store: store, Timeout: timeout, Options: inbox.Options{BeforeTimeout: 2 * patience, Before: func(msg *message.Message) error {
 		_, err := step.Run(msg.Context())
 		return err
-	}}.Middleware
+	}}}.Middleware
 }
 
 func queued(p *inboxtest.Process, store *inbox.Store) message.Subscriber {

@@ -19,7 +19,7 @@ import (
 func TestACopyOfWhatIsStored(t *testing.T) {
 	t.Parallel()
 	testdb.Each(t, testdb.With(newBed, func(t *testing.T, b *bed) {
-		h := millrace.Inbox{Store: b.store, Consumer: consumer, OnReplay: inbox.ReplayRefuse}.Middleware(
+		h := millrace.Inbox{Store: b.store, Consumer: consumer, Options: inbox.Options{OnReplay: inbox.ReplayRefuse}}.Middleware(
 			millrace.VersionGate{}.Middleware(handler))
 		queue := rig.Queue(t, b.store, inbox.QueueConfig{Consumer: consumer})
 		replayed := change("b", 1)

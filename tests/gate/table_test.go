@@ -301,7 +301,7 @@ var tableBodies = []testdb.Body{
 		assert.Equal(t, upTo(2), b.applied("a"))
 		assert.Equal(t, upTo(1), b.applied("b"))
 
-		next := millrace.Inbox{Store: b.store, Consumer: consumer, Epoch: 1}.Middleware(millrace.VersionGate{}.Middleware(handler))
+		next := millrace.Inbox{Store: b.store, Consumer: consumer, Options: inbox.Options{Epoch: 1}}.Middleware(millrace.VersionGate{}.Middleware(handler))
 		for _, msg := range stream[:3] {
 			must(t, next, again(msg))
 		}

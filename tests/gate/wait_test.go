@@ -107,7 +107,7 @@ func TestWaitingForAnAggregateOfAnotherProcess(t *testing.T) {
 			finish := b.slowly(change("a", 1))
 			// On MariaDB a statement that was given up goes on waiting, with the claim, for so long.
 			abandoned := testdb.FrozenHosts(time.Minute, time.Second)
-			once := millrace.Inbox{Store: b.process(abandoned), Consumer: consumer, Timeout: 2 * time.Second, TwinWait: 300 * time.Millisecond}
+			once := millrace.Inbox{Store: b.process(abandoned), Consumer: consumer, Timeout: 2 * time.Second, Options: inbox.Options{TwinWait: 300 * time.Millisecond}}
 			queue := rig.Queue(b, once.Store, inbox.QueueConfig{Consumer: consumer, MinBackoff: time.Millisecond, MaxAttempts: 1})
 			require.NoError(t, queue.Put(t.Context(), "changes", change("a", 2)))
 
@@ -174,7 +174,7 @@ func TestASlowServerIsNoOtherProcess(t *testing.T) {
 		pool := faults.Open(t, b.db)
 		store := b.newStore(pool.DB, inbox.Config{})
 		b.queued(store)
-		slow := millrace.Inbox{Store: store, Consumer: consumer, TwinWait: 300 * time.Millisecond}
+		slow := millrace.Inbox{Store: store, Consumer: consumer, Options: inbox.Options{TwinWait: 300 * time.Millisecond}}
 		h := slow.Middleware(millrace.VersionGate{}.Middleware(handler))
 		must(t, h, change("warm", 1))
 		pool.Set(faults.Plan{Before: func(context.Context, string) error {

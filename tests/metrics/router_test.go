@@ -62,7 +62,7 @@ func (b *bed) run(h message.HandlerFunc) {
 	require.NoError(b, err)
 	router := rig.NewRouter(b)
 	router.AddPlugin(b.store.Plugin())
-	router.AddMiddleware(millrace.Inbox{Store: b.store, Outbox: b.out, Window: 5 * 24 * time.Hour}.Middleware)
+	router.AddMiddleware(millrace.Inbox{Store: b.store, Outbox: b.out, Options: inbox.Options{Window: 5 * 24 * time.Hour}}.Middleware)
 	router.AddHandler("billing", "orders", sub, "invoices", b.broker, h)
 	go func() { _ = router.Run(context.WithoutCancel(b.Context())) }()
 	<-router.Running()

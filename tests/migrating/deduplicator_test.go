@@ -33,8 +33,7 @@ func withDeduplicator(router *message.Router) error {
 
 // withInbox is the same with the inbox.
 func withInbox(router *message.Router, store *inbox.Store) error {
-	router.AddMiddleware(millrace.Inbox{Store: store, Key: inbox.ByPayload()}.Middleware)
-	router.AddPlugin(store.Plugin())
+	millrace.Inbox{Store: store, Key: inbox.ByPayload()}.AddTo(router)
 	return nil
 }
 

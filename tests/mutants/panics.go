@@ -15,7 +15,7 @@ var panics = []mutant{
 	{
 		name: "panic: of a logger", file: "inbox/store.go",
 		by:  guard{"./tests/durable", "TestFunctionsThatPanic/^Logger_panics_in_a_queue$/sqlite"},
-		old: "s.log = steady.Logger(config.Logger, func() { s.panics.Add(1) })", new: "s.log = config.Logger\n\t_ = steady.Logger",
+		old: "s.log = steady.Logger(logger, func() { s.panics.Add(1) })", new: "s.log = logger\n\t_ = steady.Logger",
 	},
 	{
 		name: "panic: of the methods of an error", file: "inbox/outside.go",

@@ -105,7 +105,7 @@ func buses(t *testing.T, db *testdb.DB) {
 			runs := 0
 			service := o.serve(func(r *message.Router) {
 				r.AddPlugin(o.store.Plugin())
-				r.AddMiddleware(millrace.Inbox{Store: o.store, RequireTx: true}.Middleware)
+				r.AddMiddleware(millrace.Inbox{Store: o.store, Options: inbox.Options{RequireTx: true}}.Middleware)
 			})
 			service.handleEvents(s, cqrs.NewEventHandler("stock", func(ctx context.Context, e *orderPlaced) error {
 				runs++

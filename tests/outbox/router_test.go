@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/millrace-go/millrace/inbox"
 	millrace "github.com/millrace-go/millrace/middleware"
 	"github.com/millrace-go/millrace/tests/rig"
 	"github.com/millrace-go/millrace/tests/testdb"
@@ -100,7 +101,7 @@ func inboxOutbox(t *testing.T, db *testdb.DB) {
 		behaviour{"stores what is returned, with what middlewares further in add", func(o *office) {
 			s := o.serve(func(r *message.Router) {
 				r.AddPlugin(o.store.Plugin())
-				r.AddMiddleware(millrace.Inbox{Store: o.store, Outbox: o.out, RequireTx: true}.Middleware, middleware.CorrelationID)
+				r.AddMiddleware(millrace.Inbox{Store: o.store, Outbox: o.out, Options: inbox.Options{RequireTx: true}}.Middleware, middleware.CorrelationID)
 			})
 			runs := s.answer(o.broker, never)
 			s.run()

@@ -99,10 +99,13 @@ func (s *service) router(store *inbox.Store) (*message.Router, error) {
 		return nil, err
 	}
 	router.AddMiddleware(s.tellErrors, millrace.Inbox{
-		Store: store, Timeout: s.settings.Timeout, TwinWait: s.settings.TwinWait,
-		OnBegin: func(ctx context.Context, _ *sqlx.Tx, _ *message.Message) error {
-			s.reach(ctx, AfterClaim)
-			return nil
+		Store: store, Timeout: s.settings.Timeout,
+		Options: inbox.Options{
+			TwinWait: s.settings.TwinWait,
+			OnBegin: func(ctx context.Context, _ *sqlx.Tx, _ *message.Message) error {
+				s.reach(ctx, AfterClaim)
+				return nil
+			},
 		},
 	}.Middleware)
 	router.AddPlugin(store.Plugin())

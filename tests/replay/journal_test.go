@@ -75,7 +75,7 @@ var journalBodies = []testdb.Body{
 	})},
 	{Name: "a handler that changes its message", Why: "the journal and a recorded failure have it as it came", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		var fails error
-		handle := millrace.Inbox{Store: b.store, Consumer: "unpacks", Journal: true, RecordFailures: true}.Middleware(
+		handle := millrace.Inbox{Store: b.store, Consumer: "unpacks", Options: inbox.Options{Journal: true, RecordFailures: true}}.Middleware(
 			func(msg *message.Message) ([]*message.Message, error) {
 				msg.Payload = message.Payload("unpacked")
 				msg.Metadata.Set("correlation_id", "another")

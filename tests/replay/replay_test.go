@@ -49,7 +49,7 @@ func (b *bed) durable(consumer string, epoch int, h message.HandlerFunc, change 
 	}.Decorate(rig.NewFeed())
 	require.NoError(b, err)
 	router := rig.NewRouter(b)
-	i := millrace.Inbox{Store: b.store, Consumer: consumer, Epoch: epoch}
+	i := millrace.Inbox{Store: b.store, Consumer: consumer, Options: inbox.Options{Epoch: epoch}}
 	for _, c := range change {
 		c(&i)
 	}
@@ -307,7 +307,7 @@ var bodies = []testdb.Body{
 		b.archived(2)
 		key := inbox.ByFunc("own", func(msg *message.Message) (string, error) { return msg.UUID, nil })
 		queue := rig.Queue(t, b.store, inbox.QueueConfig{Consumer: "letters", Key: key})
-		letters := millrace.Inbox{Store: b.store, Consumer: "letters", Key: key, OnReplay: inbox.ReplayRefuse}.Middleware(b.mail)
+		letters := millrace.Inbox{Store: b.store, Consumer: "letters", Key: key, Options: inbox.Options{OnReplay: inbox.ReplayRefuse}}.Middleware(b.mail)
 		_, err := letters(order(1))
 		require.NoError(t, err)
 		b.exec(`UPDATE millrace_consumers SET served_until = 9000000000000000 WHERE name = ?`, []byte("letters"))

@@ -85,10 +85,9 @@ func (s *Service) receive(broker amqp.Config) error {
 	if s.router, err = message.NewRouter(message.RouterConfig{}, nil); err != nil {
 		return err
 	}
-	s.router.AddMiddleware(millrace.Inbox{
-		Store: s.store, Outbox: s.out, Redelivered: rabbitmq.Redelivered,
-	}.Middleware)
-	s.router.AddPlugin(s.store.Plugin())
+	millrace.Inbox{
+		Store: s.store, Outbox: s.out, Options: inbox.Options{Redelivered: rabbitmq.Redelivered},
+	}.AddTo(s.router)
 	s.router.AddHandler("fulfil", events.Orders, subscriber, events.Fulfilment, s.out, fulfil)
 	return nil
 }

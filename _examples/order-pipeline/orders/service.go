@@ -91,8 +91,7 @@ func (s *Service) receive(broker amqp.Config) error {
 	if s.router, err = message.NewRouter(message.RouterConfig{}, nil); err != nil {
 		return err
 	}
-	s.router.AddMiddleware(millrace.Inbox{Store: s.store, Redelivered: rabbitmq.Redelivered}.Middleware)
-	s.router.AddPlugin(s.store.Plugin())
+	millrace.Inbox{Store: s.store, Options: inbox.Options{Redelivered: rabbitmq.Redelivered}}.AddTo(s.router)
 	s.router.AddConsumerHandler("results", events.Fulfilment, subscriber, record)
 	return nil
 }

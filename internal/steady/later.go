@@ -1,0 +1,52 @@
+package steady
+
+import (
+	"sync/atomic"
+
+	"github.com/ThreeDotsLabs/watermill"
+)
+
+// Later is a logger that hands on what it is told to the first logger that it is given, and drops what comes
+// before. A logger made With fields does the same, whenever it was made. It is safe for concurrent use.
+type Later struct {
+	first  *atomic.Pointer[watermill.LoggerAdapter]
+	fields watermill.LogFields
+}
+
+// NewLater returns a Later that drops everything so far.
+func NewLater() *Later { return &Later{first: new(atomic.Pointer[watermill.LoggerAdapter])} }
+
+// Give hands on to log from now on, unless it was given another one before. It reports which.
+func (l *Later) Give(log watermill.LoggerAdapter) (first bool) {
+	return l.first.CompareAndSwap(nil, &log)
+}
+
+func (l *Later) logger() watermill.LoggerAdapter {
+	first := l.first.Load()
+	switch {
+	case first == nil:
+		return watermill.NopLogger{}
+	case len(l.fields) == 0:
+		return *first
+	}
+	return (*first).With(l.fields)
+}
+
+// Error hands on.
+func (l *Later) Error(msg string, err error, fields watermill.LogFields) {
+	l.logger().Error(msg, err, fields)
+}
+
+// Info hands on.
+func (l *Later) Info(msg string, fields watermill.LogFields) { l.logger().Info(msg, fields) }
+
+// Debug hands on.
+func (l *Later) Debug(msg string, fields watermill.LogFields) { l.logger().Debug(msg, fields) }
+
+// Trace hands on.
+func (l *Later) Trace(msg string, fields watermill.LogFields) { l.logger().Trace(msg, fields) }
+
+// With returns a logger that adds fields to each line.
+func (l *Later) With(fields watermill.LogFields) watermill.LoggerAdapter {
+	return &Later{first: l.first, fields: l.fields.Add(fields)}
+}
