@@ -19,8 +19,10 @@ func (p *pump) settle(ctx context.Context, r *run) {
 	lane.busy, lane.run = false, nil
 	if confirmed := p.confirm(ctx, r, now); confirmed > 0 {
 		p.sent += confirmed
-		p.lastConfirm = now
-		p.endOutage(ctx)
+		if !p.outage.on || r.began.After(p.outage.began) { // else it says how the broker was before
+			p.lastConfirm = now
+			p.endOutage(ctx)
+		}
 	}
 	p.diagnose(r, now)
 	var back []*letter

@@ -83,6 +83,20 @@ func TestAnOutageSpendsNoAttemptOfWhatFailedBefore(t *testing.T) {
 	assert.Zero(t, suspect.attempts)
 }
 
+// What began before an outage may be confirmed after its beginning: that ends nothing.
+func TestAnOutageIsNotEndedByWhatBeganBefore(t *testing.T) {
+	p := newTestPump(t, RelayConfig{Lanes: 2})
+	before := &run{lane: 1, letters: []*letter{mail(9, "", "u")}, fates: []fate{{tried: true}}, began: time.Now()}
+	p.inHand(mail(1, "", "t"), mail(2, "", "t"))
+	outageOf(t, p)
+	p.settle(t.Context(), before)
+	assert.True(t, p.outage.on)
+	r := probeNow(t, p)
+	r.fates[0] = fate{tried: true}
+	p.settle(t.Context(), r)
+	assert.False(t, p.outage.on)
+}
+
 func TestAnOutageEndsForAllTopicsAndNotOnlyForTheFirst(t *testing.T) {
 	p := newTestPump(t, oneLane(RelayConfig{}))
 	p.inHand(mail(1, "", "t"), mail(2, "", "t"))

@@ -45,7 +45,8 @@ func kindsOf(call string) []kind {
 		return []kind{leasing, handingOut}
 	case strings.Contains(call, "SET status = 2, due_at"):
 		return []kind{handingOut}
-	case strings.Contains(call, "DELETE FROM millrace_messages"), strings.Contains(call, "lease_token = 0"),
+	case strings.Contains(call, "DELETE FROM millrace_messages"),
+		strings.Contains(call, "UPDATE millrace_messages") && strings.Contains(call, "lease_token = 0"),
 		strings.Contains(call, "DELETE FROM millrace_outcomes"), strings.Contains(call, "INTO millrace_claims"):
 		return []kind{answering}
 	}
