@@ -6,7 +6,7 @@ var mutants = slices.Concat(rules, guards, panics)
 
 var rules = []mutant{
 	{
-		name: "drop the claim", by: exhaust("Inbox"), file: "inbox/acquire.go",
+		name: "drop the claim", by: exhaust("Inbox"), file: "inbox/claim_acquire.go",
 		old: "return rows == 1, nil", new: "return rows >= 0, nil",
 	},
 	{
@@ -19,41 +19,41 @@ var rules = []mutant{
 		old: "\tclaim, err := c.Claim(msg)\n", new: "\tmsg.Ack()\n\tclaim, err := c.Claim(msg)\n",
 	},
 	{
-		name: "commit what failed", by: exhaust("Inbox"), file: "inbox/finish.go",
+		name: "commit what failed", by: exhaust("Inbox"), file: "inbox/claim_finish.go",
 		old: "if err := cl.tx.Rollback(); err != nil {", new: "if err := cl.tx.Commit(); err != nil {",
 	},
 	{
-		name: "keep no outcome", by: exhaust("Inbox"), file: "inbox/finish.go",
+		name: "keep no outcome", by: exhaust("Inbox"), file: "inbox/claim_finish.go",
 		old: "\tif len(produced) > 0 {\n\t\tif err := cl.keep(", new: "\tif len(produced) > 99 {\n\t\tif err := cl.keep(",
 	},
 	{
-		name: "settle before the ack", by: conformance("a service that closes before the ack"), file: "inbox/settle.go",
+		name: "settle before the ack", by: conformance("a service that closes before the ack"), file: "inbox/store_settle.go",
 		old: "\t\tcase <-cl.msg.Acked():\n\t\t\tacked = append(acked, cl)\n\t\t\tcontinue\n\t\tdefault:\n",
 		new: "\t\tdefault:\n\t\t\tacked = append(acked, cl)\n\t\t\tcontinue\n",
 	},
 	{
-		name: "forget the outcome of a duplicate", by: exhaust("Inbox"), file: "inbox/lookup.go",
+		name: "forget the outcome of a duplicate", by: exhaust("Inbox"), file: "inbox/claim_lookup.go",
 		old: "if row.Outcome != nil {", new: "if row.Outcome != nil && row.Result > 9 {",
 	},
 	{
-		name: "let a copy go while the broker may lack what was produced", file: "inbox/finish.go",
+		name: "let a copy go while the broker may lack what was produced", file: "inbox/claim_finish.go",
 		by:  conformance("a waiting copy while the outcome is on its way"),
 		old: "if returned || cl.original != nil {", new: "if cl.original != nil {",
 	},
 	{
-		name: "answer a copy with the failure of another", by: conformance("copies wait for a failing first"), file: "inbox/finish.go",
+		name: "answer a copy with the failure of another", by: conformance("copies wait for a failing first"), file: "inbox/claim_finish.go",
 		old: "\tcl.end()\n\tcl.turn.Fail()\n", new: "\tcl.end()\n\tcl.turn.Settle(cl.hash)\n",
 	},
 	{
-		name: "take another payload for a copy", by: conformance("a collision is parked once per payload"), file: "inbox/lookup.go",
+		name: "take another payload for a copy", by: conformance("a collision is parked once per payload"), file: "inbox/claim_lookup.go",
 		old: "&& !d.is(row.Hash) {", new: "&& !d.is(row.Hash) && row.Result > 9 {",
 	},
 	{
-		name: "do not judge what may be too old", by: conformance("redelivery after the retention, with a time"), file: "inbox/message.go",
+		name: "do not judge what may be too old", by: conformance("redelivery after the retention, with a time"), file: "inbox/claim_judge.go",
 		old: "if what != insert { //", new: "if what >= done { //",
 	},
 	{
-		name: "publish to the outbox outside of the transaction", by: exhaust("Inbox and outbox"), file: "inbox/finish.go",
+		name: "publish to the outbox outside of the transaction", by: exhaust("Inbox and outbox"), file: "inbox/claim_finish.go",
 		old: "\t\t\tm.SetContext(ctx)\n", new: "\t\t\tm.SetContext(cl.ctx)\n",
 	},
 	{
@@ -85,15 +85,15 @@ var rules = []mutant{
 		old: "if letter.keyed && l.stopped[letter.hash] ||", new: "if letter.id < 0 && l.stopped[letter.hash] ||",
 	},
 	{
-		name: "hold without telling the aggregate", by: exhaust("VersionGate that holds"), file: "inbox/held.go",
+		name: "hold without telling the aggregate", by: exhaust("VersionGate that holds"), file: "inbox/gate_held.go",
 		old: "s.dialect.Gate.RaiseHeld, cl.waitsFor.Number,", new: "s.dialect.Gate.RaiseHeld, 0,",
 	},
 	{
-		name: "release nothing", by: exhaust("VersionGate that holds"), file: "inbox/held.go",
+		name: "release nothing", by: exhaust("VersionGate that holds"), file: "inbox/gate_held.go",
 		old: "if a.heldTo < a.Number {", new: "if a.heldTo >= 0 {",
 	},
 	{
-		name: "release the version itself", by: exhaust("VersionGate that holds"), file: "inbox/held.go",
+		name: "release the version itself", by: exhaust("VersionGate that holds"), file: "inbox/gate_held.go",
 		old: "following := min(v.Number, math.MaxInt64-1) + 1", new: "following := min(v.Number, math.MaxInt64-1)",
 	},
 	{
@@ -113,17 +113,17 @@ var rules = []mutant{
 		old: "return i.queue.PutOpen(ctx, i.topic, msgs...)", new: "return nil, ctx.Err()",
 	},
 	{
-		name: "wait for a twin without a bound", file: "inbox/acquire.go",
+		name: "wait for a twin without a bound", file: "inbox/claim_acquire.go",
 		by:  guard{"./tests", "TestConformance$/^TwinWait_runs_out$/postgres"}, // on SQLite the twin waits to begin
 		old: "if !span.wait(cl.consumer.config.TwinWait - cl.twinSpent) {", new: "if !span.wait(time.Hour) {",
 	},
 	{
-		name: "undo a finished run when the router closes", file: "inbox/span.go",
+		name: "undo a finished run when the router closes", file: "inbox/claim_span.go",
 		by:  conformance("the router closes in the middle of a handler"),
 		old: "context.WithCancel(context.WithoutCancel(ctx))", new: "context.WithCancel(ctx)",
 	},
 	{
-		name: "let a handler run as long as it likes", by: conformance("a handler slower than Timeout"), file: "inbox/span.go",
+		name: "let a handler run as long as it likes", by: conformance("a handler slower than Timeout"), file: "inbox/claim_span.go",
 		old: "\ts.cancelHandler() // first, so that a live context never holds a dead transaction\n\ts.endTx()\n", new: "",
 	},
 	{
@@ -158,27 +158,27 @@ var rules = []mutant{
 		old: "\t\t\tWHERE millrace_leases.until <= {now}`,", new: "\t\t\tWHERE millrace_leases.until > 0`,",
 	},
 	{
-		name: "close a row without its lease", file: "inbox/finish.go",
+		name: "close a row without its lease", file: "inbox/claim_finish.go",
 		by:  guard{"./tests/durable", "TestConformance/^a_lease_that_is_lost$/postgres"},
 		old: "\tif closed != 1 {\n\t\treturn ErrLost\n\t}\n\treturn nil\n}\n\n// settles",
 		new: "\tif closed > 1 {\n\t\treturn ErrLost\n\t}\n\treturn nil\n}\n\n// settles",
 	},
 	{
-		name: "replay: refuse nothing", by: guard{"./tests/exhaust", "TestRefusedReplays/sqlite"}, file: "inbox/replay.go",
+		name: "replay: refuse nothing", by: guard{"./tests/exhaust", "TestRefusedReplays/sqlite"}, file: "inbox/claim_replay.go",
 		old: "return cl.under(ReplayRefuse), nil", new: "return false, nil",
 	},
 	{
-		name: "replay: refuse what an operator wants", file: "inbox/replay.go",
+		name: "replay: refuse what an operator wants", file: "inbox/claim_replay.go",
 		by:  conformance("an operator who wants a refused replay handled"),
 		old: "return !allowed, nil", new: "return true, nil",
 	},
 	{
-		name: "replay: refuse only what has no claim", file: "inbox/replay.go",
+		name: "replay: refuse only what has no claim", file: "inbox/claim_replay.go",
 		by:  guard{"./tests/durable", "TestConformance/^refuse_what_was_taken_and_put_back$/sqlite"},
 		old: "return asked == 0, nil", new: "return asked < 0, nil",
 	},
 	{
-		name: "replay: suppress nothing", by: guard{"./tests/exhaust", "TestReplays/sqlite/^Inbox that suppresses$"}, file: "inbox/acquire.go",
+		name: "replay: suppress nothing", by: guard{"./tests/exhaust", "TestReplays/sqlite/^Inbox that suppresses$"}, file: "inbox/claim_acquire.go",
 		old: "if cl.under(ReplaySuppress) {", new: "if cl.under(ReplayRefuse) {",
 	},
 	{
@@ -186,7 +186,7 @@ var rules = []mutant{
 		old: "case ambient.Suppresses(ctx, len(rows)):", new: "case ambient.Suppresses(ctx, len(rows)) && p == nil:",
 	},
 	{
-		name: "replay: take the place of what is still to be tried", by: conformance("a replay of what is still to be tried"), file: "inbox/takeup.go",
+		name: "replay: take the place of what is still to be tried", by: conformance("a replay of what is still to be tried"), file: "inbox/claim_takeup.go",
 		old: "cl.openRow, cl.own = true, !marked", new: "cl.openRow, cl.own = true, false",
 	},
 	{
@@ -195,7 +195,7 @@ var rules = []mutant{
 		old:  "SET status = 6, order_key = NULL, reason", new: "SET status = 6, reason",
 	},
 	{
-		name: "import: take a copy for a collision", by: conformance("an imported key"), file: "inbox/lookup.go",
+		name: "import: take a copy for a collision", by: conformance("an imported key"), file: "inbox/claim_lookup.go",
 		old: "if row.Result != stored.ResultImported && !d.is", new: "if row.Result != stored.ResultImported+9 && !d.is",
 	},
 	{
@@ -207,16 +207,16 @@ var rules = []mutant{
 		old: "if b.line > 0 {", new: "if b.line < 0 {",
 	},
 	{
-		name: "step: record the result before the call", by: steps("Before, a provider that can be asked"), file: "inbox/steprun.go",
+		name: "step: record the result before the call", by: steps("Before, a provider that can be asked"), file: "inbox/step_run.go",
 		old: "\tresult, err = r.step.Do(", new: "\t_, _ = r.end(ctx, stepEnd{state: stored.StepDone})\n\tresult, err = r.step.Do(",
 	},
 	{
-		name: "step: keep no intent", by: steps("Before, a provider that can be asked"), file: "inbox/steprow.go",
+		name: "step: keep no intent", by: steps("Before, a provider that can be asked"), file: "inbox/step_row.go",
 		old: "\tr.sure = began.Add(r.step.Lease)\n",
 		new: "\tr.sure = began.Add(r.step.Lease)\n\t_, _ = s.db.ExecContext(bound, \"DELETE FROM millrace_steps WHERE state = 1\")\n",
 	},
 	{
-		name: "step: call in doubt without asking", by: steps("Deduplicate"), file: "inbox/steprow.go",
+		name: "step: call in doubt without asking", by: steps("Deduplicate"), file: "inbox/step_row.go",
 		old: "taken, row.doubtful, r.problem = n == 1, row.State == stored.StepBegun, row.Problem", new: "taken, row.doubtful, r.problem = n == 1, false, row.Problem",
 	},
 	{
@@ -232,7 +232,7 @@ var rules = []mutant{
 		old: "open := r.of.inTx || ambient.From(ctx).Open()", new: "open := r.of.inTx && ambient.From(ctx) == nil",
 	},
 	{
-		name: "step: prepare what is parked", by: stepBody("Before does not run for what is not handled"), file: "inbox/before.go",
+		name: "step: prepare what is parked", by: stepBody("Before does not run for what is not handled"), file: "inbox/claim_before.go",
 		old: "if err != nil || objection.text != \"\" {", new: "if err != nil || objection.text == \"-\" {",
 	},
 	{
@@ -240,7 +240,7 @@ var rules = []mutant{
 		old: "s.until < ? AND NOT EXISTS (", new: "s.until < ? OR EXISTS (",
 	},
 	{
-		name: "step: make ids of the epoch", by: guard{"./tests", "TestID/ids_never_change/sqlite"}, file: "inbox/id.go",
+		name: "step: make ids of the epoch", by: guard{"./tests", "TestID/ids_never_change/sqlite"}, file: "inbox/step_id.go",
 		old: "[]byte(s.name.Name), s.id}", new: "[]byte(s.name.Name), s.id, {byte(s.name.Epoch)}}",
 	},
 }

@@ -3,12 +3,12 @@ package main
 // panics are the places where a function of the service is called and nobody is above.
 var panics = []mutant{
 	{
-		name: "panic: call a function as if somebody were above", file: "inbox/outside.go",
+		name: "panic: call a function as if somebody were above", file: "inbox/queue_outside.go",
 		by:  guard{"./tests/durable", "TestFunctionsThatPanic/^parked_panics_in_a_queue$/sqlite"},
 		old: "\t\tif r := recover(); !returned {", new: "\t\tif r := any(nil); !returned {",
 	},
 	{
-		name: "panic: of a key", file: "inbox/outside.go",
+		name: "panic: of a key", file: "inbox/queue_outside.go",
 		by:  guard{"./tests/durable", "TestFunctionsThatPanic/^Key_panics_in_a_queue$/sqlite"},
 		old: "\tif r := recover(); r != nil {\n\t\t*err", new: "\tif r := any(nil); r != nil {\n\t\t*err",
 	},
@@ -18,17 +18,17 @@ var panics = []mutant{
 		old: "s.log = steady.Logger(logger, func() { s.panics.Add(1) })", new: "s.log = logger\n\t_ = steady.Logger",
 	},
 	{
-		name: "panic: of the methods of an error", file: "inbox/outside.go",
+		name: "panic: of the methods of an error", file: "inbox/queue_outside.go",
 		by:  guard{"./tests/durable", "TestFunctionsThatPanic/^parked_panics_in_a_queue$/sqlite"},
 		old: "\task(err)\n\treturn err\n", new: "\treturn err\n",
 	},
 	{
-		name: "panic: of a Classify that returns nil", file: "inbox/keyless.go",
+		name: "panic: of a Classify that returns nil", file: "inbox/queue_keyless.go",
 		by:  guard{"./tests/durable", "TestFunctionsThatPanic/^Classify_returns_none_panics_in_a_queue$/sqlite"},
 		old: "classified = sound(of(cause)); classified == nil {", new: "classified = sound(of(cause)); cause == nil {",
 	},
 	{
-		name: "panic: of a blob that is deleted", file: "inbox/blob.go",
+		name: "panic: of a blob that is deleted", file: "inbox/store_blob.go",
 		by:  guard{"./tests/durable", "TestFunctionsThatPanic/^Delete_panics_in_a_queue$/sqlite"},
 		old: "\tdefer recovered(\"Delete\", &err)\n", new: "",
 	},
@@ -38,12 +38,12 @@ var panics = []mutant{
 		old: "\t\tdefer recovered(\"Archive\", &err)\n", new: "",
 	},
 	{
-		name: "panic: of a publisher in the background", file: "inbox/settle.go",
+		name: "panic: of a publisher in the background", file: "inbox/store_settle.go",
 		by:  conformance("a function of the service that panics in the background"),
 		old: "\tdefer recovered(\"Publish\", &err)\n", new: "",
 	},
 	{
-		name: "panic: of a list of blobs", file: "inbox/blob.go",
+		name: "panic: of a list of blobs", file: "inbox/store_blob.go",
 		by:  conformance("a function of the service that panics in the background"),
 		old: "\t\tdefer recovered(\"List\", &err)\n", new: "",
 	},
@@ -53,7 +53,7 @@ var panics = []mutant{
 		old: "s.survive(ctx, func(ctx context.Context) { o.Observe(ctx, told) })", new: "o.Observe(ctx, told)",
 	},
 	{
-		name: "panic: of a heartbeat", file: "inbox/leasebeat.go",
+		name: "panic: of a heartbeat", file: "inbox/lease_beat.go",
 		by:  guard{"./tests", "TestAHeartbeatThatPanics"},
 		old: "l.outlive(func() { _ = l.extend() }, func() {})", new: "_ = l.extend()",
 	},
@@ -63,12 +63,12 @@ var panics = []mutant{
 		old: "\t\tif !asked { //", new: "\t\tif asked && l == nil { //",
 	},
 	{
-		name: "panic: keep a lease for ever", file: "inbox/leasebeat.go",
+		name: "panic: keep a lease for ever", file: "inbox/lease_beat.go",
 		by:  guard{"./tests", "TestAKeyIsFreeAfterAPanic"},
 		old: "\t\tif !returned {\n\t\t\t_ = l.Release(errPanic)", new: "\t\tif returned {\n\t\t\t_ = l.Release(errPanic)",
 	},
 	{
-		name: "panic: leave a step that is done in doubt", file: "inbox/steprow.go",
+		name: "panic: leave a step that is done in doubt", file: "inbox/step_row.go",
 		by:  conformance("a result whose codec panics"),
 		old: "\tdefer recovered(\"seal it\", &err)\n", new: "",
 	},
