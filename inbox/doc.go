@@ -39,3 +39,25 @@
 //
 // When Router.Run has returned: [Store.Close], then db.Close.
 package inbox
+
+// The words of this package, for who reads its code:
+//
+//	delivery   a message that a subscriber hands to a consumer, once
+//	copy       another delivery of the same message: the same key, the same payload
+//	collision  a message with the key, but not the payload, of another
+//	claim      the row that says that a key is taken; it is completed or open
+//	open row   the row in the messages table that keeps a message whole while its claim is open
+//	outcome    the messages that a handler returned, until the broker is known to have them
+//	settle     to delete an outcome, once the broker has it
+//	turn       the right to work on a key, in this process
+//	slot       the right to have a transaction open, in this process
+//	lease      the right to work on something for a time: a stored message, a step, a key of Deduplicate
+//	attempt    a run of the handler that counts against MaxAttempts
+//	hold       to store a message until its predecessor is applied
+//	park       to store a message for an operator
+//	queue      what delivers stored messages to their consumer
+//	take       to lease stored messages that are due
+//	gap        the versions that are missing before a message
+//	step       a call outside the transaction that is recorded by itself
+//	epoch      a number that is raised to handle everything again
+//	pass       a try at a database that was down, which one delivery makes for all
