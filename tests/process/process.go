@@ -65,9 +65,12 @@ func Launch(t testing.TB, program, variable string, s any) *Process {
 	require.NoError(t, err)
 	require.NoError(t, p.run(out))
 	t.Cleanup(func() {
+		if t.Failed() { // then it says where its goroutines are
+			p.quit()
+		}
 		p.Kill()
 		if t.Failed() {
-			t.Logf("%s said at its end:\n%s", variable, p.said.Bytes()[max(0, p.said.Len()-2000):])
+			t.Logf("%s said at its end:\n%s", variable, p.said.Bytes()[max(0, p.said.Len()-50_000):])
 		}
 	})
 	p.Await(Ready, 1)
@@ -101,6 +104,17 @@ func (p *Process) run(out io.Reader) error {
 		close(p.gone)
 	}()
 	return <-started
+}
+
+// quit has a process that still runs end with the stacks of its goroutines.
+func (p *Process) quit() {
+	_ = p.cmd.Process.Signal(syscall.SIGQUIT) // it may have ended
+	late := time.NewTimer(10 * time.Second)
+	defer late.Stop()
+	select {
+	case <-p.gone:
+	case <-late.C: // it is frozen
+	}
 }
 
 // Deliver hands d to the service. It does not wait for what becomes of it.
