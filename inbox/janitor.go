@@ -319,16 +319,22 @@ func (j *janitor) closeShadowed(ctx context.Context) error {
 		if err := j.store.db.SelectContext(ctx, &rows, j.store.dialect.SelectShadowed, j.shadows, page); err != nil {
 			return fmt.Errorf("find open rows of completed messages: %w", err)
 		}
-		shadowed := make(map[int32][][]byte)
+		shadowed, superseded := make(map[int32][][]byte), 0
 		for _, row := range rows {
 			switch {
 			case row.Shadowed:
 				shadowed[row.Consumer] = append(shadowed[row.Consumer], row.MessageID)
 			case row.Overtaken:
-				if err := j.supersede(ctx, row.Consumer, row.MessageID); err != nil {
+				n, err := j.supersede(ctx, row.Consumer, row.MessageID)
+				if err != nil {
 					return fmt.Errorf("close a message that a newer epoch has handled: %w", err)
 				}
+				superseded += n
 			}
+		}
+		if superseded > 0 {
+			j.store.log.Info("inbox: messages that failed in an older epoch were handled in a newer one, and are closed",
+				watermill.LogFields{"count": superseded})
 		}
 		for consumer, ids := range shadowed {
 			if err := j.deleteShadowed(ctx, consumer, ids); err != nil {
@@ -345,17 +351,20 @@ func (j *janitor) closeShadowed(ctx context.Context) error {
 }
 
 // supersede closes a message that failed in an older epoch and was handled in a newer one, unless an attempt at it
-// has begun meanwhile.
-func (j *janitor) supersede(ctx context.Context, consumer int32, id []byte) error {
+// has begun meanwhile. It returns how many it closed.
+func (j *janitor) supersede(ctx context.Context, consumer int32, id []byte) (n int, err error) {
 	d := j.store.dialect
-	return j.store.db.Write(ctx, func(tx *sqlx.Tx) error {
+	err = j.store.db.Write(ctx, func(tx *sqlx.Tx) error {
+		n = 0
 		closed, err := database.Affected(tx.ExecContext(ctx, d.CloseClaim, stored.ResultSuperseded, consumer, id))
 		if err != nil || closed == 0 {
 			return err
 		}
+		n = 1
 		_, err = tx.ExecContext(ctx, d.DeleteMessage, consumer, id, stored.FailedRetryable)
 		return err
 	})
+	return n, err
 }
 
 // deleteShadowed locks the claims before the rows, as a handler does, so that the two
