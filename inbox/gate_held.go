@@ -178,8 +178,8 @@ func (j *janitor) expireHeld(ctx context.Context, c stored.Consumer) error {
 	const page, pages = 5000, 4
 	for range pages {
 		var ages []struct {
-			ID      int64
-			Expired bool
+			ID      int64 `db:"id"`
+			Expired bool  `db:"expired"`
 		}
 		err := j.store.db.SelectContext(ctx, &ages, j.store.dialect.Gate.SelectHeldAges, c.ID, j.held[c.ID], page)
 		if err != nil {

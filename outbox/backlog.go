@@ -45,9 +45,9 @@ func (p *Publisher) Backlog(ctx context.Context, o BacklogOptions) (Backlog, err
 	}
 	most := cmp.Or(o.CountTo, 10_000)
 	var rows []struct {
-		Status   int
-		Messages int
-		Age      int64
+		Status   int   `db:"status"`
+		Messages int   `db:"messages"`
+		Age      int64 `db:"age"`
 	}
 	if err := p.db.SelectContext(ctx, &rows, p.sql.CountBacklog, most+1, most+1, most+1, most+1); err != nil {
 		return Backlog{}, fmt.Errorf("outbox: backlog: %w", database.Explain(err))

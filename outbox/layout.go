@@ -67,8 +67,8 @@ func (d *tables) layout(ctx context.Context) (l Layout, err error) {
 		return l, err
 	}
 	var owners []struct {
-		Shard int
-		Owner int64
+		Shard int   `db:"shard"`
+		Owner int64 `db:"owner"`
 	}
 	if err := d.db.SelectContext(ctx, &owners, d.sql.SelectShards, now.generation); err != nil {
 		return l, fmt.Errorf("read the shards: %w", err)

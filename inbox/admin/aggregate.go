@@ -125,8 +125,8 @@ func (a *Admin) releaseAll(ctx context.Context, consumer stored.Consumer, reason
 	gate := &a.rows.Dialect.Gate
 	for last := int64(0); ; {
 		var held []struct {
-			ID      int64
-			Expired bool
+			ID      int64 `db:"id"`
+			Expired bool  `db:"expired"`
 		}
 		err := a.rows.SelectContext(ctx, &held, gate.SelectHeldAges, consumer.ID, last, forgottenAtOnce)
 		if err != nil || len(held) == 0 {

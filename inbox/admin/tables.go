@@ -24,9 +24,9 @@ type Table struct {
 // has none, it counts: some 40 ms for a million rows.
 func (a *Admin) Tables(ctx context.Context) ([]Table, error) {
 	var rows []struct {
-		Name      string
-		Rows      int64
-		Estimated bool
+		Name      string `db:"name"`
+		Rows      int64  `db:"rows"`
+		Estimated bool   `db:"estimated"`
 	}
 	if err := sqlx.SelectContext(ctx, a.rows.Reader(ctx), &rows, a.rows.Dialect.SelectSizes); err != nil {
 		return nil, fmt.Errorf("inbox: tables: %w", database.Explain(err))
