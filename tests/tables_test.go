@@ -1,6 +1,8 @@
 package tests_test
 
 import (
+	"os"
+	"regexp"
 	"testing"
 	"time"
 
@@ -9,6 +11,7 @@ import (
 
 	"github.com/millrace-go/millrace/inbox"
 	"github.com/millrace-go/millrace/inbox/admin"
+	"github.com/millrace-go/millrace/internal/dialect"
 	"github.com/millrace-go/millrace/tests/rig"
 	"github.com/millrace-go/millrace/tests/testdb"
 )
@@ -76,4 +79,20 @@ func TestASizeThatIsNotKnownIsNotNone(t *testing.T) {
 	db.Do(t, `VACUUM ANALYZE millrace_dropped`)
 	db.Do(t, `SELECT pg_stat_reset()`)
 	assert.EqualValues(t, 1000, size())
+}
+
+// docs/databases.md tells whoever finds a table in the database what it is for.
+func TestEachTableIsDocumented(t *testing.T) {
+	t.Parallel()
+	page, err := os.ReadFile("../docs/databases.md")
+	require.NoError(t, err)
+	var documented []string
+	for _, row := range regexp.MustCompile("(?m)^\\| `(millrace_\\w+)` \\|").FindAllStringSubmatch(string(page), -1) {
+		documented = append(documented, row[1])
+	}
+	var tables []string
+	for _, table := range dialect.For("sqlite", dialect.Names{Prefix: dialect.DefaultPrefix}).Tables() {
+		tables = append(tables, table.Name)
+	}
+	assert.ElementsMatch(t, tables, documented)
 }
