@@ -4,6 +4,7 @@ import (
 	"encoding/base64"
 	"errors"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
@@ -61,10 +62,14 @@ func (s *service) router(out *outbox.Publisher) (*message.Router, error) {
 // The lease of a process that was killed is waited for.
 const timeout, lease = 2 * time.Second, 4 * time.Second
 
-// hang has a message that wants to be with a handler stay there.
+// hang fails a message that is to stay with a handler once, so that it is stored, and then never answers.
 func (s *service) hang(next message.HandlerFunc) message.HandlerFunc {
+	var failed sync.Map // by UUID
 	return func(msg *message.Message) ([]*message.Message, error) {
 		if s.Ill && msg.Metadata["fails"] == "hangs" {
+			if _, again := failed.LoadOrStore(msg.UUID, true); !again {
+				return nil, errors.New("the first time")
+			}
 			s.say(process.Event{Kind: process.At, UUID: msg.UUID, Point: process.InHandler})
 			select {}
 		}
