@@ -76,26 +76,32 @@ func TestBatchComesAgain(t *testing.T) {
 // idle_in_transaction_session_timeout ends a subscriber's transaction whose whole batch is
 // slower, and the batch comes again. A batch of one needs the time of one message.
 func TestBatchOutlivesIdleTimeout(t *testing.T) {
+	t.Parallel()
 	db := testdb.On(t, "postgres")
 	publish(t, newPublisher(t, db, "orders"), "orders", "1", "2", "3", "4")
-	frozen := db.Open(t, testdb.FrozenHosts(600*time.Millisecond, time.Minute))
+	const idle = 4 * time.Second // two messages take longer than that, and one does not
+	frozen := db.Open(t, testdb.FrozenHosts(idle, time.Minute))
 	for _, c := range []struct {
-		size int
-		next string
-	}{{1, "3"}, {10, "1"}} {
-		s := newSubscriber(t, frozen, map[int]string{1: "one", 10: "ten"}[c.size], batch(c.size))
-		messages := subscribe(t, s, "orders")
-		for range 2 {
-			msg := receive(t, messages)
-			silent(t, messages, "it is being handled")
-			msg.Ack()
-		}
-		if c.size > 1 { // the end of the batch, at which the transaction is missed
-			receive(t, messages).Ack()
-			receive(t, messages).Ack()
-		}
-		assert.Equal(t, c.next, receive(t, messages).UUID)
-		require.NoError(t, s.Close())
+		size  int
+		group string
+		next  string
+	}{{1, "one", "3"}, {10, "ten", "1"}} {
+		t.Run(c.group, func(t *testing.T) {
+			t.Parallel()
+			s := newSubscriber(t, frozen, c.group, batch(c.size))
+			messages := subscribe(t, s, "orders")
+			for range 2 {
+				msg := receive(t, messages)
+				silentFor(t, idle*11/20, messages, "it is being handled")
+				msg.Ack()
+			}
+			if c.size > 1 { // the end of the batch, at which the transaction is missed
+				receive(t, messages).Ack()
+				receive(t, messages).Ack()
+			}
+			assert.Equal(t, c.next, receive(t, messages).UUID)
+			require.NoError(t, s.Close())
+		})
 	}
 }
 

@@ -81,11 +81,16 @@ func receive(t *testing.T, from <-chan *message.Message) *message.Message {
 // silent checks that nothing comes for a while in which dozens of polls fit.
 func silent(t *testing.T, from <-chan *message.Message, why string) {
 	t.Helper()
+	silentFor(t, 400*time.Millisecond, from, why)
+}
+
+func silentFor(t *testing.T, span time.Duration, from <-chan *message.Message, why string) {
+	t.Helper()
 	select {
 	case msg := <-from:
 		require.NotNil(t, msg, "the subscription ended: %s", why)
 		require.Fail(t, "a message came", "%s: %s", msg.UUID, why)
-	case <-time.After(400 * time.Millisecond):
+	case <-time.After(span):
 	}
 }
 
