@@ -28,11 +28,6 @@ var panics = []mutant{
 		old: "classified = sound(of(cause)); classified == nil {", new: "classified = sound(of(cause)); cause == nil {",
 	},
 	{
-		name: "panic: of a blob that is deleted", file: "inbox/store_blob.go",
-		by:  guard{"./tests/durable", "TestFunctionsThatPanic/^Delete_panics_in_a_queue$/sqlite"},
-		old: "\tdefer recovered(\"Delete\", &err)\n", new: "",
-	},
-	{
 		name: "panic: of an archive", file: "inbox/janitor.go",
 		by:  conformance("a function of the service that panics in the background"),
 		old: "\t\tdefer recovered(\"Archive\", &err)\n", new: "",
