@@ -1,4 +1,4 @@
-package tracing_test
+package tests_test
 
 import (
 	"context"

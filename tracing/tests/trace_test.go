@@ -1,5 +1,5 @@
-// Package tracing_test follows messages through all parts of Millrace at once.
-package tracing_test
+// Package tests_test follows messages through all parts of Millrace at once.
+package tests_test
 
 import (
 	"context"

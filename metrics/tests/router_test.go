@@ -1,4 +1,4 @@
-package metrics_test
+package tests_test
 
 import (
 	"context"

@@ -1,4 +1,4 @@
-package metrics_test
+package tests_test
 
 import (
 	"bufio"
@@ -85,7 +85,7 @@ func pay(t *testing.T, service, account string) {
 // quick returns the rules, with one that fires at once.
 func quick(t *testing.T, alert string) string {
 	t.Helper()
-	text, err := os.ReadFile("../../metrics/alerts.yml")
+	text, err := os.ReadFile("../alerts.yml")
 	require.NoError(t, err)
 	before, after, found := strings.Cut(string(text), "- alert: "+alert+"\n")
 	require.True(t, found)

@@ -1,4 +1,4 @@
-package cli_test
+package tests_test
 
 import (
 	"os"
@@ -22,7 +22,7 @@ func TestTranscripts(t *testing.T) {
 		printed[string(text)] = true
 	}
 	for _, name := range []string{"command.md", "policy-file.md"} {
-		document, err := os.ReadFile(filepath.Join("../../docs", name))
+		document, err := os.ReadFile(filepath.Join("../../../docs", name))
 		require.NoError(t, err)
 		blocks := strings.Split(string(document), "```console\n")[1:]
 		assert.NotEmpty(t, blocks)
