@@ -46,8 +46,8 @@ race = GORACE=atexit_sleep_ms=0 GOGC=400 go test -race -gcflags='modernc.org/...
 build: ## build the command into bin/millrace
 	CGO_ENABLED=0 go build -trimpath -o bin/millrace ./cmd/millrace
 
-# The packages that are not released; tests/bench has benchmarks alone.
-others = go list work | grep -vxFf <(go list $(released)) | sed '/tests\/bench$$/d'
+# The packages that are not released; tests/bench has benchmarks alone, and tests/modules is a target of its own.
+others = go list work | grep -vxFf <(go list $(released)) | sed '/tests\/bench$$/d; /tests\/modules$$/d'
 
 # More packages at a time than there are cores: while the tests of one wait, another is linked or computes. What ran on
 # each database is told at the end.
@@ -131,6 +131,10 @@ lint: $(GOLANGCI_LINT) ## check formatting, go.mod, and what golangci-lint finds
 	if [[ -n $$unformatted ]]; then echo "gofmt would change:"; echo "$$unformatted"; exit 1; fi
 	@tests/tidy.sh -diff
 	@$(call in_each_module,$(GOLANGCI_LINT) run --config=$(CURDIR)/.golangci.yml ./...)
+
+.PHONY: modules
+modules: ## install the command and import every module by a version, as users do
+	@go test -count=1 ./tests/modules
 
 .PHONY: tidy
 tidy: ## run go mod tidy in every module
