@@ -20,12 +20,13 @@ services = exports=$$($(SERVICES)); eval "$$exports"; export MILLRACE_TEST_ALL=1
 in_memory = if [[ -n $${MILLRACE_TEST_MEMORY:-} ]]; then \
 	export GOTMPDIR=$${GOTMPDIR:-$${TMPDIR:-/tmp}} TMPDIR=$$MILLRACE_TEST_MEMORY; fi
 
-# Runs a command in every nested module.
-in_each_nested = nested=$$(git ls-files '*/go.mod'); for mod in $$nested; do \
-	dir=$$(dirname $$mod); echo "$$dir"; (cd $$dir && $(1)) || exit 1; done
+# The packages of the modules that users import and install. `work` has those of the examples and of the modules of
+# tests too, but of tests/river.
+released = ./... ./cmd/millrace/... ./metrics/... ./middleware/redisleases/... ./tracing/...
 
-# Runs a command in the main module and in every nested one.
-in_each_module = (echo . && $(1)) || exit 1; $(call in_each_nested,$(1))
+# Runs a command in every module.
+in_each_module = modules=$$(git ls-files go.mod '*/go.mod'); for mod in $$modules; do \
+	dir=$$(dirname $$mod); echo "$$dir"; (cd $$dir && $(1)) || exit 1; done
 
 .PHONY: help
 help: ## list the targets
@@ -45,15 +46,17 @@ race = GORACE=atexit_sleep_ms=0 GOGC=400 go test -race -gcflags='modernc.org/...
 build: ## build the command into bin/millrace
 	CGO_ENABLED=0 go build -trimpath -o bin/millrace ./cmd/millrace
 
-# More packages at a time than there are cores: while the tests of one wait, another is linked or computes. Those
-# that have benchmarks alone are left out. What ran on each database is told at the end.
-tested = packages=$$(go list ./... | sed '/tests\/bench$$/d; /tests\/river$$/d') && \
-	{ [[ -z $$packages ]] || $(race) -p $(1) -timeout 30m $$packages; }
+# The packages that are not released; tests/bench has benchmarks alone, and tests/modules is a target of its own.
+others = go list work | grep -vxFf <(go list $(released)) | sed '/tests\/bench$$/d; /tests\/modules$$/d'
 
-# The nested modules are tested while the main one is, and told of after it.
-all_tested = nested_log=$$(mktemp); ($(call in_each_nested,$(call tested,1))) >"$$nested_log" 2>&1 & nested_tests=$$!; \
-	failed=0; ($(call tested,3)) || failed=1; \
-	wait $$nested_tests || failed=1; cat "$$nested_log"; rm "$$nested_log"; ((failed == 0))
+# More packages at a time than there are cores: while the tests of one wait, another is linked or computes. What ran on
+# each database is told at the end.
+tested = packages=$$($(2)) && $(race) -p $(1) -timeout 30m $$packages
+
+# The others are tested while the released ones are, and told of after them.
+all_tested = others_log=$$(mktemp); ($(call tested,1,$(others))) >"$$others_log" 2>&1 & others_tests=$$!; \
+	failed=0; ($(call tested,3,go list $(released))) || failed=1; \
+	wait $$others_tests || failed=1; cat "$$others_log"; rm "$$others_log"; ((failed == 0))
 
 .PHONY: test
 test: ## run every test on every database and broker; nothing may be skipped (PKG=./outbox: one package)
@@ -62,8 +65,8 @@ test: ## run every test on every database and broker; nothing may be skipped (PK
 	sort "$$MILLRACE_TEST_RAN" | uniq -c
 
 .PHONY: test-times
-test-times: ## run every test of the main module and tell where the time goes (a table of packages, the 50 slowest tests)
-	@$(services); go run ./tests/times -race ./...
+test-times: ## run every test of what is released and tell where the time goes (a table of packages, the 50 slowest tests)
+	@$(services); go run ./tests/times -race $(released)
 
 .PHONY: test-next
 test-next: ## run the tests that newer servers concern on RabbitMQ 4.3 and MySQL 9.7 (root on Debian)
@@ -74,11 +77,11 @@ test-next: ## run the tests that newer servers concern on RabbitMQ 4.3 and MySQL
 
 .PHONY: test-short
 test-short: ## run what needs no service: unit tests and SQLite
-	@unset $${!MILLRACE_TEST_@}; go test -short ./...
+	@unset $${!MILLRACE_TEST_@}; go test -short $(released)
 
 .PHONY: stress
 stress: ## run every test 20 times, with all its rounds and what takes minutes
-	@$(services); export MILLRACE_TEST_LONG=1; $(race) -count=20 -timeout 10h ./...
+	@$(services); export MILLRACE_TEST_LONG=1; $(race) -count=20 -timeout 10h $(released)
 
 .PHONY: exhaust
 exhaust: ## play every service with every fault at every point, and thousands of random faults
@@ -102,7 +105,7 @@ mutants: ## break the rules of Millrace one by one: a test must notice each
 
 .PHONY: fuzz
 fuzz: ## run each fuzz target for FUZZTIME (20s)
-	@found=0; packages=$$(go list ./...); \
+	@found=0; packages=$$(go list $(released)); \
 	for package in $$packages; do \
 		listed=$$(go test -list '^Fuzz' $$package); \
 		for target in $$(grep '^Fuzz' <<<"$$listed" || true); do \
@@ -117,12 +120,25 @@ bench: ## run the benchmarks, with the databases on a disk
 	@export MILLRACE_TEST_DISK=1; $(services); go test -run '^$$' -bench . -timeout 60m ./tests/bench; \
 	cd tests/river && go test -run '^$$' -bench . -timeout 60m .
 
+.PHONY: bench-once
+bench-once: ## run every benchmark once
+	@$(services); go test -run '^$$' -bench . -benchtime=1x -timeout 20m $(released) ./tests/bench; \
+	cd tests/river && go test -run '^$$' -bench . -benchtime=1x -timeout 20m .
+
 .PHONY: lint
 lint: $(GOLANGCI_LINT) ## check formatting, go.mod, and what golangci-lint finds, go vet included
 	@unformatted=$$(gofmt -l .); \
 	if [[ -n $$unformatted ]]; then echo "gofmt would change:"; echo "$$unformatted"; exit 1; fi
-	@$(call in_each_module,go mod tidy -diff)
+	@tests/tidy.sh -diff
 	@$(call in_each_module,$(GOLANGCI_LINT) run --config=$(CURDIR)/.golangci.yml ./...)
+
+.PHONY: modules
+modules: ## install the command and import every module by a version, as users do
+	@go test -count=1 ./tests/modules
+
+.PHONY: tidy
+tidy: ## run go mod tidy in every module
+	@tests/tidy.sh
 
 .PHONY: vuln
 vuln: $(GOVULNCHECK) ## look for known vulnerabilities (needs the vulnerability database)

@@ -1,10 +1,14 @@
 package tests_test
 
 import (
+	"io/fs"
 	"os"
 	"os/exec"
+	"path"
 	"path/filepath"
 	"regexp"
+	"slices"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -34,17 +38,31 @@ func TestWithoutServicesNothingIsTested(t *testing.T) {
 	}
 }
 
-// TestNoTestIsLeftOut: make test passes over two packages, which must have benchmarks alone.
+// TestNoTestIsLeftOut: what make test passes over, a package and a module outside of go.work, has benchmarks alone, or is
+// a step of its own.
 func TestNoTestIsLeftOut(t *testing.T) {
 	t.Parallel()
 	makefile, err := os.ReadFile("../Makefile")
 	require.NoError(t, err)
-	list := regexp.MustCompile(`(?m)^tested = .*sed '([^']*)'`).FindSubmatch(makefile)
-	require.NotNil(t, list)
-	left := regexp.MustCompile(`/tests\\/(\w+)\$\$/d`).FindAllSubmatch(list[1], -1)
+	left := regexp.MustCompile(`/tests\\/(\w+)\$\$/d`).FindAllStringSubmatch(string(makefile), -1)
 	require.Len(t, left, 2)
+	steps, err := os.ReadFile("../.ci/run")
+	require.NoError(t, err)
+	var folders []string
 	for _, name := range left {
-		files, err := filepath.Glob(filepath.Join(string(name[1]), "*_test.go"))
+		if !strings.Contains(string(steps), " make "+name[1]+"\n") {
+			folders = append(folders, filepath.Join("../tests", name[1]))
+		}
+	}
+	used := workspace(t)
+	for _, folder := range modules(t) {
+		if !slices.Contains(used, folder) {
+			folders = append(folders, filepath.Join("..", folder))
+		}
+	}
+	require.Len(t, folders, 2, "tests/bench and tests/river")
+	for _, folder := range folders {
+		files, err := filepath.Glob(filepath.Join(folder, "*_test.go"))
 		require.NoError(t, err)
 		require.NotEmpty(t, files)
 		for _, file := range files {
@@ -56,4 +74,57 @@ func TestNoTestIsLeftOut(t *testing.T) {
 			}
 		}
 	}
+}
+
+// TestReleasedModules: the Makefile knows all modules that users import or install.
+func TestReleasedModules(t *testing.T) {
+	t.Parallel()
+	makefile, err := os.ReadFile("../Makefile")
+	require.NoError(t, err)
+	var want []string
+	for _, folder := range workspace(t) {
+		if !strings.HasPrefix(folder, "_examples/") && !strings.HasPrefix(folder, "tests/") {
+			want = append(want, "./"+filepath.Join(folder, "..."))
+		}
+	}
+	list := regexp.MustCompile(`(?m)^released = (.*)$`).FindSubmatch(makefile)
+	require.NotNil(t, list)
+	assert.ElementsMatch(t, want, strings.Fields(string(list[1])))
+}
+
+// TestNoModuleIsReplaced: go install refuses a module that replaces another, and who requires a module does not get
+// what it is replaced by.
+func TestNoModuleIsReplaced(t *testing.T) {
+	t.Parallel()
+	for _, folder := range modules(t) {
+		text, err := os.ReadFile(filepath.Join("..", folder, "go.mod"))
+		require.NoError(t, err)
+		assert.NotContains(t, string(text), "=>", folder)
+	}
+}
+
+// modules returns the folders of all modules, from the root.
+func modules(t *testing.T) (folders []string) {
+	t.Helper()
+	require.NoError(t, fs.WalkDir(os.DirFS(".."), ".", func(name string, e fs.DirEntry, err error) error {
+		if e != nil && e.IsDir() && name != "." && (strings.HasPrefix(e.Name(), ".") || e.Name() == "bin") {
+			return fs.SkipDir
+		}
+		if path.Base(name) == "go.mod" {
+			folders = append(folders, path.Dir(name))
+		}
+		return err
+	}))
+	return folders
+}
+
+// workspace returns the folders of the modules that go.work has.
+func workspace(t *testing.T) (folders []string) {
+	t.Helper()
+	text, err := os.ReadFile("../go.work")
+	require.NoError(t, err)
+	for _, use := range regexp.MustCompile(`(?m)^\t(\./?\S*)$`).FindAllStringSubmatch(string(text), -1) {
+		folders = append(folders, path.Clean(use[1]))
+	}
+	return folders
 }

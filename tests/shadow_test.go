@@ -7,27 +7,23 @@ import (
 	"math/rand/v2"
 	"os"
 	"sync"
+	"sync/atomic"
 	"testing"
 
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill-amqp/v2/pkg/amqp"
 	"github.com/ThreeDotsLabs/watermill/message"
-	"github.com/prometheus/client_golang/prometheus"
 	amqp091 "github.com/rabbitmq/amqp091-go"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-go/millrace/inbox"
-	"github.com/millrace-go/millrace/metrics"
 	millrace "github.com/millrace-go/millrace/middleware"
 	"github.com/millrace-go/millrace/middleware/shadow"
 	box "github.com/millrace-go/millrace/outbox"
 	"github.com/millrace-go/millrace/tests/rig"
 	"github.com/millrace-go/millrace/tests/testdb"
 )
-
-// Package metrics does not know package shadow.
-var _ shadow.Observer = (*metrics.ShadowObserver)(nil)
 
 func TestShadowChangesNoEffect(t *testing.T) {
 	t.Parallel()
@@ -53,17 +49,22 @@ func TestShadowChangesNoEffect(t *testing.T) {
 
 func newWatch(t *testing.T) *shadow.Watch {
 	t.Helper()
-	m, err := metrics.NewBuilder(prometheus.NewRegistry(), metrics.Config{})
-	require.NoError(t, err)
+	var observed counter
+	t.Cleanup(func() { assert.Positive(t, observed.Load()) })
 	w, err := shadow.New(shadow.Config{
 		Keys: []inbox.Key{
 			inbox.ByMetadata("order_id"), inbox.ByFunc("panics", func(*message.Message) (string, error) { panic("no") }),
 		},
-		LogEvery: 1, Observers: []shadow.Observer{m.Shadow()},
+		LogEvery: 1, Observers: []shadow.Observer{&observed},
 	})
 	require.NoError(t, err)
 	return w
 }
+
+// counter is an observer that counts what it is told.
+type counter struct{ atomic.Int64 }
+
+func (c *counter) ObserveShadow(context.Context, string, string, string) { c.Add(1) }
 
 // traces are all that a service leaves behind.
 type traces struct {

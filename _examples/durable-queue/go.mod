@@ -6,7 +6,7 @@ require (
 	github.com/ThreeDotsLabs/watermill v1.5.1
 	github.com/jackc/pgx/v5 v5.12.0
 	github.com/jmoiron/sqlx v1.4.0
-	github.com/millrace-go/millrace v0.0.0
+	github.com/millrace-go/millrace v0.1.0
 	github.com/rabbitmq/amqp091-go v1.10.0
 	modernc.org/sqlite v1.59.0
 )
@@ -35,5 +35,3 @@ require (
 	modernc.org/mathutil v1.7.1 // indirect
 	modernc.org/memory v1.12.1 // indirect
 )
-
-replace github.com/millrace-go/millrace => ../..

@@ -5,7 +5,7 @@ go 1.25.0
 require (
 	github.com/ThreeDotsLabs/watermill v1.5.1
 	github.com/jmoiron/sqlx v1.4.0
-	github.com/millrace-go/millrace v0.0.0
+	github.com/millrace-go/millrace v0.1.0
 	modernc.org/sqlite v1.59.0
 )
 
@@ -24,5 +24,3 @@ require (
 	modernc.org/mathutil v1.7.1 // indirect
 	modernc.org/memory v1.12.1 // indirect
 )
-
-replace github.com/millrace-go/millrace => ../..

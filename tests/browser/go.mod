@@ -6,7 +6,7 @@ require (
 	github.com/ThreeDotsLabs/watermill v1.5.1
 	github.com/chromedp/cdproto v0.159.0
 	github.com/chromedp/chromedp v0.23.0
-	github.com/millrace-go/millrace v0.0.0
+	github.com/millrace-go/millrace v0.1.0
 	github.com/stretchr/testify v1.12.1
 )
 
@@ -37,5 +37,3 @@ require (
 	modernc.org/memory v1.12.1 // indirect
 	modernc.org/sqlite v1.59.0 // indirect
 )
-
-replace github.com/millrace-go/millrace => ../..

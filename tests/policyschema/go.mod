@@ -3,7 +3,7 @@ module github.com/millrace-go/millrace/tests/policyschema
 go 1.25.0
 
 require (
-	github.com/millrace-go/millrace v0.0.0
+	github.com/millrace-go/millrace v0.1.0
 	github.com/santhosh-tekuri/jsonschema/v6 v6.0.3
 	github.com/stretchr/testify v1.12.1
 	go.yaml.in/yaml/v3 v3.0.5
@@ -19,5 +19,3 @@ require (
 	golang.org/x/text v0.41.0 // indirect
 	google.golang.org/protobuf v1.36.8 // indirect
 )
-
-replace github.com/millrace-go/millrace => ../..

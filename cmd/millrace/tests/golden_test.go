@@ -1,0 +1,95 @@
+package tests_test
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+
+	"github.com/millrace-go/millrace/tests/testdb"
+)
+
+// doubtfulStep is the id of the step that is in doubt.
+const doubtfulStep = "73697874-6565-6e20-6279-746573202031"
+
+// looks are calls that change nothing, by the file of what they print.
+var looks = []struct {
+	name string
+	args []string
+}{
+	{"status", []string{"status"}},
+	{"status-json", []string{"status", "--json"}},
+	{"list", []string{"list"}},
+	{"list-filter", []string{"list", "--consumer", "billing", "--status", "parked", "--limit", "2"}},
+	{"list-after", []string{"list", "--status", "PARKED", "--after", "4", "--topic", "orders"}},
+	{"list-group", []string{"list", "--group", "5000", "--since", "1000h", "--until", "1h"}},
+	{"list-payload", []string{"list", "--status", "failed-terminal", "--payload"}},
+	{"list-json", []string{"list", "--status", "failed_terminal", "--json"}},
+	{"list-caused-json", []string{"list", "--status", "received", "--after", "1", "--json"}},
+	{"list-none", []string{"list", "--topic", "nothing"}},
+	{"groups", []string{"list", "--groups"}},
+	{"groups-json", []string{"list", "--groups", "--json"}},
+	{"explain-handled", []string{"explain", id(20)}},
+	{"explain-outcome", []string{"explain", id(21)}},
+	{"explain-caused", []string{"explain", id(2)}},
+	{"explain-parked", []string{"explain", id(4)}},
+	{"explain-retryable", []string{"explain", id(3), "--payload"}},
+	{"explain-json", []string{"explain", id(20), "--json"}},
+	{"explain-unknown", []string{"explain", "order-17"}},
+	{"retry-proposed", []string{"retry", "4", "7"}},
+	{"retry-key-proposed", []string{"retry", id(5), "--consumer", "billing", "--reason", "a reason"}},
+	{"retry-all-proposed", []string{"retry", "--all-matching", "--consumer", "billing"}},
+	{"retry-all-proposed-json", []string{"retry", "--all-matching", "--group", "5000", "--json"}},
+	{"retry-not-served", []string{"retry", "4", "--reason", "the bank is back", "--yes"}},
+	{"discard-proposed", []string{"discard", "7"}},
+	{"purge-proposed", []string{"purge"}},
+	{"outbox-list", []string{"outbox", "list"}},
+	{"outbox-list-json", []string{"outbox", "list", "--limit", "1", "--json", "--payload"}},
+	{"outbox-shards", []string{"outbox", "shards"}},
+	{"outbox-retry-proposed", []string{"outbox", "retry", "--all-matching"}},
+	{"steps-list", []string{"steps", "list"}},
+	{"steps-list-json", []string{"steps", "list", "--json"}},
+	{"steps-proposed", []string{"steps", "decide", doubtfulStep, "--done"}},
+	{"steps-undecided", []string{"steps", "decide", doubtfulStep}},
+	{"steps-unknown", []string{"steps", "decide", "73697874-6565-6e20-6279-746573202030", "--done"}},
+	{"migrate-done", []string{"migrate"}},
+	{"unknown-consumer", []string{"list", "--consumer", "biling"}},
+	{"unknown-epoch", []string{"pause", "mail", "--epoch", "3", "--reason", "x"}},
+	{"unknown-status", []string{"list", "--status", "stuck"}},
+	{"unknown-row", []string{"retry", "4711"}},
+	{"unknown-key", []string{"retry", "4711", "--consumer", "mail"}},
+	{"unknown-outbox-row", []string{"outbox", "discard", "4"}},
+	{"unknown-prefix", []string{"explain", "x", "--namespace", "other"}},
+	{"no-reason", []string{"retry", "4", "--yes"}},
+	{"no-id", []string{"retry", "order-17"}},
+	{"filter-and-id", []string{"retry", "4", "--status", "parked"}},
+	{"no-selection", []string{"discard"}},
+	{"nothing-matches", []string{"retry", "--all-matching", "--topic", "nothing", "--reason", "x", "--yes"}},
+	{"not-discardable", []string{"discard", "3", "--reason", "x", "--yes"}},
+	{"wrong-time", []string{"list", "--since", "yesterday"}},
+	{"wrong-command", []string{"stauts"}},
+	{"wrong-flag", []string{"status", "--wach"}},
+}
+
+func TestWhatItShows(t *testing.T) {
+	t.Parallel()
+	testdb.Each(t, testdb.With(newShop, func(t *testing.T, s *shop) {
+		before := s.fingerprint()
+		for _, look := range looks {
+			golden(t, look.name, look.args, s.run(look.args...))
+		}
+		assert.Equal(t, before, s.fingerprint(), "something was changed")
+	}))
+}
+
+// fingerprint is how much there is, and how much was changed.
+func (s *shop) fingerprint() (all []int) {
+	s.Helper()
+	for _, query := range []string{
+		`SELECT COUNT(*) FROM millrace_messages`, `SELECT COUNT(*) FROM millrace_claims`,
+		`SELECT COUNT(*) FROM millrace_outbox`, `SELECT COUNT(*) FROM millrace_audit`,
+		`SELECT SUM(status) FROM millrace_messages`, `SELECT SUM(status) FROM millrace_outbox`,
+	} {
+		all = append(all, s.count(query))
+	}
+	return all
+}

@@ -1,0 +1,162 @@
+package tests_test
+
+import (
+	"fmt"
+	"os"
+	"testing"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/ThreeDotsLabs/watermill/message/router/middleware"
+	amqp091 "github.com/rabbitmq/amqp091-go"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace-go/millrace/inbox"
+	"github.com/millrace-go/millrace/pubsub/rabbitmq"
+	"github.com/millrace-go/millrace/pubsub/watermillsql"
+	"github.com/millrace-go/millrace/tests/rig"
+	"github.com/millrace-go/millrace/tests/testdb"
+)
+
+// replays are calls one after the other, by the file of what they print.
+var replays = []struct {
+	name string
+	args []string
+}{
+	{"replay-list-none", []string{"replay", "list"}},
+	{"replay-from", []string{"replay", "run", "may"}},
+	{"replay-wrong-flag", []string{"replay", "run", "may", "--from", "archive", "--consumer", "mail"}},
+	{"replay-failed", []string{"replay", "run", "may", "--from", "failed"}},
+	{"replay-none", []string{"replay", "run", "may", "--from", "archive", "--topic", "nothing"}},
+	{"replay-proposed", []string{"replay", "run", "may", "--from", "archive", "--topic", "orders"}},
+	{"replay-proposed-json", []string{"replay", "run", "may", "--from", "archive", "--topic", "orders", "--json"}},
+	{"replay-refused", []string{"replay", "run", "may", "--from", "archive", "--topic", "orders", "--reason", "a gap", "--by", "ada", "--yes"}},
+	{"replay-run", []string{
+		"replay", "run", "may", "--from", "archive", "--topic", "orders", "--reason", "a gap", "--by", "ada", "--yes", "--into-side-effects", "mail",
+	}},
+	{"replay-again", []string{
+		"replay", "run", "may", "--from", "archive", "--topic", "invoices", "--reason", "a gap", "--by", "ada", "--yes", "--into-side-effects", "mail",
+	}},
+	{"replay-resume-done", []string{"replay", "resume", "may"}},
+	{"replay-cancel-done", []string{"replay", "cancel", "may", "--reason", "too late", "--by", "ada", "--yes"}},
+	{"replay-unknown", []string{"replay", "resume", "june"}},
+	{"replay-not-served", []string{"replay", "run", "june", "--from", "archive", "--topic", "orders", "--into", "billing"}},
+	{"replay-list", []string{"replay", "list"}},
+	{"replay-dead-proposed", []string{"replay", "run", "dead", "--from", "rabbitmq", "--queue", "orders.dead"}},
+}
+
+func (s *shop) archive() {
+	s.Helper()
+	for n := 20; n <= 22; n++ {
+		require.NoError(s, s.out.Publish("orders", order(n)))
+	}
+	s.exec(`UPDATE millrace_outbox SET status = 4, sent_at = 1, due_at = ? WHERE topic = 'orders' OR topic = 'invoices'`, int64(1)<<60)
+	s.exec(`UPDATE millrace_consumers SET on_replay = 2 WHERE name = ?`, []byte("mail"))
+}
+
+// journals has a consumer handle a message, and keep it.
+func (s *shop) journals() {
+	s.Helper()
+	ledger, err := s.store.Consumer(inbox.ConsumerConfig{Name: "ledger", Options: inbox.Options{Journal: true}})
+	require.NoError(s, err)
+	msg := order(23)
+	claim, err := ledger.Claim(msg)
+	require.NoError(s, err)
+	_, err = claim.Commit(nil)
+	require.NoError(s, err)
+	s.exec(`UPDATE millrace_journal SET topic = ?`, []byte("orders")) // as a router would have said
+}
+
+func TestReplay(t *testing.T) {
+	t.Parallel()
+	testdb.Each(t, testdb.With(newShop, func(t *testing.T, s *shop) {
+		s.archive()
+		for _, r := range replays {
+			golden(t, r.name, r.args, s.run(r.args...))
+		}
+		s.journals()
+		golden(t, "explain-journal", []string{"explain", id(23)}, s.run("explain", id(23)))
+		args := []string{"replay", "run", "kept", "--from", "journal", "--consumer", "ledger", "--reason", "a gap", "--by", "ada", "--yes"}
+		golden(t, "replay-journal", args, s.run(args...))
+		assert.Equal(t, 1, s.count(`SELECT COUNT(*) FROM millrace_outbox WHERE uuid = ? AND status = 0`, id(23)))
+		assert.Equal(t, 3, s.count(`SELECT COUNT(*) FROM millrace_outbox WHERE topic = 'orders' AND status = 0 AND order_key = '17'`),
+			"with the order keys of the archive")
+	}))
+}
+
+// TestReplayFromRabbitMQ empties a queue of dead letters that somebody else has declared.
+func TestReplayFromRabbitMQ(t *testing.T) {
+	uri := os.Getenv("MILLRACE_TEST_RABBITMQ")
+	if uri == "" {
+		testdb.Missing(t, "rabbitmq", "set MILLRACE_TEST_RABBITMQ")
+	}
+	s := newShop(t, testdb.On(t, "sqlite"))
+	queue := fmt.Sprintf("millrace-replay-%d", os.Getpid())
+	broker := rabbitmq.NewQueueConfig(uri, rabbitmq.Queues{Quorum: true})
+	require.NoError(t, rabbitmq.Declare(broker, queue))
+	broker.Marshaler = died{of: "orders"}
+	publisher, err := rabbitmq.NewPublisher(broker, rabbitmq.PublisherConfig{})
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = publisher.Close() })
+	for n := 60; n <= 62; n++ {
+		require.NoError(t, publisher.Publish(queue, order(n)))
+	}
+	t.Setenv("MILLRACE_AMQP", uri)
+	r := s.run("replay", "run", "dead", "--from", "rabbitmq", "--queue", queue, "--reason", "mended", "--yes", "--idle", "1s")
+	require.Zero(t, r.code, r.err)
+	assert.Equal(t, "3 messages sent again\n", r.out)
+	assert.Equal(t, 3, s.count(`SELECT COUNT(*) FROM millrace_outbox WHERE topic = 'orders' AND uuid IN (?, ?, ?) AND metadata LIKE ?`,
+		id(60), id(61), id(62), `%"`+inbox.ReplayField+`":"dead"%`))
+	r = s.run("replay", "run", "gone", "--from", "rabbitmq", "--queue", queue+"-x", "--reason", "mended", "--yes", "--idle", "1s")
+	assert.Equal(t, 1, r.code)
+	assert.Contains(t, r.err, queue+"-x")
+}
+
+// died sets the header by which RabbitMQ says where a message died.
+type died struct {
+	rabbitmq.Marshaler
+	of string // queue
+}
+
+func (d died) Marshal(msg *message.Message) (amqp091.Publishing, error) {
+	p, err := d.Marshaler.Marshal(msg)
+	p.Headers["x-first-death-queue"] = d.of
+	return p, err
+}
+
+// TestReplayFromSQL sends back what a PoisonQueue has left in a topic of the same database.
+func TestReplayFromSQL(t *testing.T) {
+	t.Parallel()
+	for _, dialect := range []string{"postgres", "mysql"} {
+		t.Run(dialect, func(t *testing.T) {
+			s := newShop(t, testdb.On(t, dialect))
+			publisher, err := watermillsql.NewPublisher(s.db.DB, watermillsql.Config{})
+			require.NoError(t, err)
+			require.NoError(t, publisher.Initialize(t.Context(), "poison"))
+			for n := 60; n <= 62; n++ {
+				msg := order(n)
+				msg.Metadata.Set(middleware.PoisonedTopicKey, "orders")
+				msg.Metadata.Set(middleware.ReasonForPoisonedKey, "the bank is down")
+				require.NoError(t, publisher.Publish("poison", msg))
+			}
+			if dialect == "postgres" { // where a transaction of another test holds messages back
+				rig.Eventually(t, "the messages can be read", func() bool {
+					return s.count(`SELECT COUNT(*) FROM watermill_poison WHERE transaction_id < pg_snapshot_xmin(pg_current_snapshot())`) == 3
+				})
+			}
+			args := []string{"--from", "sql", "--queue", "poison", "--reason", "mended", "--yes", "--idle", "3s"}
+			r := s.run(append([]string{"replay", "run", "dead"}, args...)...)
+			require.Zero(t, r.code, r.err)
+			assert.Equal(t, "3 messages sent again\n", r.out)
+			r = s.run(append([]string{"replay", "run", "dead again"}, args...)...)
+			require.Zero(t, r.code, r.err)
+			assert.Equal(t, "0 messages sent again\n", r.out, "what was sent has left the queue, whatever the replay is called")
+			assert.Equal(t, 3, s.count(`SELECT COUNT(*) FROM millrace_outbox WHERE topic = 'orders' AND uuid IN (?, ?, ?)
+				AND metadata LIKE ? AND metadata NOT LIKE ?`,
+				id(60), id(61), id(62), `%"`+inbox.ReplayField+`":"dead"%`, "%poisoned%"))
+			r = s.run("replay", "run", "gone", "--from", "sql", "--queue", "nothing", "--reason", "mended", "--yes", "--idle", "1s")
+			assert.Equal(t, 1, r.code)
+			assert.Contains(t, r.err, "nothing")
+		})
+	}
+}

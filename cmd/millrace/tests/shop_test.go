@@ -1,0 +1,190 @@
+package tests_test
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace-go/millrace/inbox"
+	"github.com/millrace-go/millrace/inbox/admin"
+	"github.com/millrace-go/millrace/internal/keycode"
+	"github.com/millrace-go/millrace/internal/msgcode"
+	"github.com/millrace-go/millrace/outbox"
+	"github.com/millrace-go/millrace/tests/rig"
+	"github.com/millrace-go/millrace/tests/testdb"
+)
+
+// shop is a database in which much has happened: billing has a backlog of all kinds, mail
+// has handled messages, and the outbox has something that nobody could send.
+type shop struct {
+	*testing.T
+	db    *testdb.DB
+	store *inbox.Store
+	out   *outbox.Publisher
+}
+
+// id is a UUID that a reader recognises.
+func id(n int) string { return fmt.Sprintf("00000000-0000-4000-8000-%012d", n) }
+
+func newShop(t *testing.T, db *testdb.DB) *shop {
+	t.Helper()
+	s := &shop{T: t, db: db}
+	s.store = rig.NewStore(t, db.DB, inbox.Config{LogDropped: true})
+	require.NoError(t, s.store.Migrate(t.Context()))
+	s.out = rig.NewOutbox(t, db.DB, outbox.Config{Standalone: true, OrderKey: outbox.ByMetadata("account")})
+	s.stock()
+	s.produce()
+	s.work()
+	s.exec(`UPDATE millrace_claims SET processed_at = ? WHERE result = 1`, ago(3*day))
+	s.exec(`UPDATE millrace_outbox SET created_at = ? WHERE topic = ?`, ago(3*day), "invoices")
+	s.exec(`UPDATE millrace_dropped SET at = ?`, ago(5*day/2))
+	s.exec(`UPDATE millrace_messages SET received_at = ?`, ago(2*day))
+	for attempt := 1; attempt < 10; attempt++ {
+		s.went(4, attempt, admin.FailedRetryable, "to be tried again")
+	}
+	s.went(4, 10, admin.Parked, "failed 10 times")
+	s.went(7, 1, admin.FailedTerminal, "no other attempt would end differently")
+	s.exec(`UPDATE millrace_history SET number = number + 8 WHERE status = ?`, admin.FailedTerminal) // it failed before
+	return s
+}
+
+// went adds an attempt to the history of a row, so many minutes after it was stored.
+func (s *shop) went(row, attempt int, status admin.Status, reason string) {
+	s.Helper()
+	s.exec(`INSERT INTO millrace_history (consumer, message_id, slot, number, at, received_at, attempts, status, failed, reason, error)
+		SELECT consumer, message_id, ?, ?, received_at + ?, received_at, ?, ?, 1, ?, last_error FROM millrace_messages WHERE id = ?`,
+		attempt%10, attempt, attempt*60_000_000, attempt, status, []byte(reason), row)
+}
+
+func order(n int) *message.Message {
+	msg := message.NewMessage(id(n), fmt.Appendf(nil, `{"order":%d}`, n))
+	msg.Metadata.Set("account", "17")
+	return msg
+}
+
+func (s *shop) exec(query string, args ...any) { s.Helper(); s.db.Do(s, query, args...) }
+
+// day is a unit in which ages stay the same while a test runs.
+const day = 24 * time.Hour
+
+// ago is a time so long ago, and a little longer.
+func ago(d time.Duration) int64 { return time.Now().Add(-d - 10*time.Second).UnixMicro() }
+
+// stock gives billing messages in all states: rows 1 to 9.
+func (s *shop) stock() {
+	s.Helper()
+	queue := rig.Queue(s, s.store, inbox.QueueConfig{Consumer: "billing"})
+	for n := 1; n <= 9; n++ {
+		msg := order(n)
+		if n == 2 {
+			msg.Metadata["name"], msg.Metadata["ce_dataschema"] = "OrderPlaced", "2"
+			msg.Metadata["correlation_id"], msg.Metadata["causation_id"] = "checkout-9", id(20)
+		}
+		require.NoError(s, queue.Put(s.Context(), "orders", msg))
+	}
+	become := func(row int, status admin.Status, attempts int, failure string, group int, reason string) {
+		s.exec(`UPDATE millrace_messages SET status = ?, attempts = ?, last_error = ?, error_group = ?, reason = ?, due_at = ?
+			WHERE id = ?`, status, attempts, []byte(failure), group, []byte(reason),
+			time.Now().Add(200*365*24*time.Hour).UnixMicro(), row)
+	}
+	become(3, admin.FailedRetryable, 2, "dial tcp: the bank does not answer", 4000, "")
+	for row := 4; row <= 6; row++ {
+		become(row, admin.Parked, 10, fmt.Sprintf("account %d has no owner", row), 3411, "10 attempts failed")
+	}
+	become(7, admin.FailedTerminal, 1, "payload: unexpected end of JSON input", 5000, "")
+	become(8, admin.Held, 0, "", 0, "waits for version 4")
+	become(9, admin.Settling, 1, "", 0, "")
+	s.exec(`UPDATE millrace_messages SET due_at = ? WHERE id = 3`, time.Now().Add(time.Hour).UnixMicro())
+	s.exec(`INSERT INTO millrace_claims (consumer, message_id, payload_hash, token, result, processed_at)
+		SELECT consumer, message_id, payload_hash, 1, 0, received_at FROM millrace_messages WHERE status > 1`)
+	s.exec(`UPDATE millrace_messages SET error_group = NULL, last_error = NULL WHERE id > 7`)
+}
+
+// work has mail handle messages: one that publishes, with copies, and one whose outcome is
+// not settled.
+func (s *shop) work() {
+	s.Helper()
+	s.handle(20, func(claim *inbox.Claim) {
+		for n := 30; n <= 31; n++ {
+			msg := order(n)
+			msg.SetContext(claim.Context())
+			require.NoError(s, s.out.Publish("invoices", msg))
+		}
+		require.NoError(s, inbox.SetResult(claim.Context(), map[string]int{"mails": 2}))
+	})
+	mail := s.mail()
+	for _, copied := range []*message.Message{order(20), message.NewMessage(id(20), []byte("another payload"))} {
+		claim, err := mail.Claim(copied)
+		require.NoError(s, err)
+		require.False(s, claim.Fresh())
+	}
+	s.handle(21, func(*inbox.Claim) {})
+	for i, step := range []struct {
+		name, problem string
+		state         int
+	}{{"mail", "", 2}, {"payment", "the bank does not answer", 1}} {
+		s.exec(`INSERT INTO millrace_steps (id, namespace, consumer, message_id, name, epoch, state, token, until, started_at, ended_at, problem)
+			VALUES (?, ?, ?, ?, ?, 0, ?, 1, ?, ?, ?, ?)`, fmt.Appendf(nil, "sixteen bytes  %d", i), []byte(""), []byte("mail"), keycode.Encode(id(21)),
+			[]byte(step.name), step.state, ago(day), ago(4*day), ago(3*day), []byte(step.problem))
+	}
+	consumer := s.db.Count(s, `SELECT id FROM millrace_consumers WHERE name = ?`, []byte("mail"))
+	s.exec(`INSERT INTO millrace_outcomes (consumer, message_id, created_at, topic, messages) VALUES (?, ?, ?, ?, ?)`,
+		consumer, keycode.Encode(id(21)), ago(3*day), []byte("receipts"), msgcode.Encode([]*message.Message{order(40)}))
+}
+
+func (s *shop) mail() *inbox.Consumer {
+	s.Helper()
+	c, err := s.store.Consumer(inbox.ConsumerConfig{Name: "mail", Key: inbox.ByUUID(), Options: inbox.Options{Window: 24 * time.Hour}})
+	require.NoError(s, err)
+	return c
+}
+
+func (s *shop) handle(n int, work func(*inbox.Claim)) {
+	s.Helper()
+	claim, err := s.mail().Claim(order(n))
+	require.NoError(s, err)
+	require.True(s, claim.Fresh())
+	work(claim)
+	_, err = claim.Commit(nil)
+	require.NoError(s, err)
+}
+
+// produce leaves rows 1 to 4 in the outbox: two that are parked, one that waits behind, one
+// to be tried again.
+func (s *shop) produce() {
+	s.Helper()
+	for n := 50; n <= 53; n++ {
+		require.NoError(s, s.out.Publish("payments", order(n)))
+	}
+	s.exec(`UPDATE millrace_outbox SET created_at = ?`, ago(4*day))
+	for row, status := range map[int]int{1: 3, 2: 3, 3: 2, 4: 1} {
+		s.exec(`UPDATE millrace_outbox SET status = ?, attempts = 10, last_error = ?, due_at = ?, blocked_key = key_hash WHERE id = ?`,
+			status, `no queue is bound to "payments"`, ago(0), row)
+	}
+	s.exec(`INSERT INTO millrace_outbox_layout (id, generation, shards, target) VALUES (1, 1, 4, 4)`)
+	s.exec(`INSERT INTO millrace_outbox_relays (token, name, started_at, until) VALUES (7, 'shop-1', 1, ?)`,
+		time.Now().Add(time.Hour).UnixMicro())
+	for shard, owner := range []int{7, 7, 8, 0} {
+		s.exec(`INSERT INTO millrace_outbox_shards (generation, shard, owner) VALUES (1, ?, ?)`, shard, owner)
+	}
+}
+
+// run is a call on the database of the shop.
+func (s *shop) run(args ...string) result {
+	s.Helper()
+	return call(s.T, s.db.DSN, args...)
+}
+
+func (s *shop) count(query string, args ...any) int {
+	s.Helper()
+	return s.db.Count(s, query, args...)
+}
+
+// serve says that a queue serves all consumers.
+func (s *shop) serve() {
+	s.Helper()
+	s.exec(`UPDATE millrace_consumers SET served_until = ?`, time.Now().Add(time.Hour).UnixMicro())
+}

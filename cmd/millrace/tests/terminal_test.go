@@ -1,0 +1,167 @@
+package tests_test
+
+import (
+	"bufio"
+	"bytes"
+	"io"
+	"os"
+	"os/exec"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/creack/pty"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace-go/millrace/tests/rig"
+	"github.com/millrace-go/millrace/tests/testdb"
+)
+
+// screen is a terminal, and what is to be read on it.
+type screen struct {
+	*testing.T
+	keyboard *os.File
+	shown    *bufio.Reader
+	cmd      *exec.Cmd
+}
+
+func (s *shop) onTerminal(args ...string) *screen {
+	s.Helper()
+	cmd := command(s.Context(), s.db.DSN, args...)
+	file, err := pty.Start(cmd)
+	require.NoError(s, err)
+	s.Cleanup(func() { _ = file.Close() })
+	return &screen{T: s.T, keyboard: file, shown: bufio.NewReader(file), cmd: cmd}
+}
+
+// await reads on until text has been shown.
+func (s *screen) await(text string) {
+	s.Helper()
+	var seen strings.Builder
+	for !strings.HasSuffix(seen.String(), text) {
+		b, err := s.shown.ReadByte()
+		require.NoError(s, err, "%q is not in %q", text, seen.String())
+		seen.WriteByte(b)
+	}
+}
+
+// rest is what is shown until the command ends.
+func (s *screen) rest() string {
+	s.Helper()
+	rest, _ := io.ReadAll(s.shown) // a terminal ends with an error
+	return string(rest)
+}
+
+func TestProgressOnATerminal(t *testing.T) {
+	t.Parallel()
+	s := newShop(t, testdb.On(t, "sqlite"))
+	s.serve()
+	s.park(250)
+	term := s.onTerminal("retry", "--all-matching", "--topic", "many", "--reason", "x", "--yes")
+	shown := term.rest()
+	assert.Zero(t, exit(t, term.cmd.Wait()))
+	assert.Contains(t, shown, "retry [############------------------] 100 of 250")
+	assert.Contains(t, shown, "retry [##############################] 250 of 250")
+	assert.Contains(t, shown, "250 messages to be handled now")
+	term = s.onTerminal("purge", "--yes")
+	assert.Contains(t, term.rest(), "0 expired claims deleted")
+	assert.Zero(t, exit(t, term.cmd.Wait()))
+}
+
+func TestWatchRepaintsUntilCtrlC(t *testing.T) {
+	t.Parallel()
+	s := newShop(t, testdb.On(t, "sqlite"))
+	term := s.onTerminal("status", "--watch=100ms")
+	term.await("\x1b[HCONSUMER")
+	s.serve()
+	term.await("served")
+	_, err := term.keyboard.Write([]byte{3}) // Ctrl-C
+	require.NoError(t, err)
+	term.rest()
+	assert.Zero(t, exit(t, term.cmd.Wait()))
+	r := s.run("status", "--watch=1ms")
+	assert.Equal(t, 2, r.code)
+}
+
+// TestCtrlCStopsBetweenBatches: what is done is done, and it says how much that is.
+func TestCtrlCStopsBetweenBatches(t *testing.T) {
+	t.Parallel()
+	s := newShop(t, testdb.On(t, "sqlite"))
+	s.serve()
+	s.park(30)
+	cmd := command(t.Context(), s.db.DSN, "retry", "--all-matching", "--topic", "many", "--rate", "1", "--reason", "x", "--yes")
+	var out, problems bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &problems
+	require.NoError(t, cmd.Start())
+	retried := func() int {
+		return s.count(`SELECT COUNT(*) FROM millrace_messages WHERE status = 4 AND topic = ?`, []byte("many"))
+	}
+	require.Eventually(t, func() bool { return retried() > 0 }, rig.Patience, 5*time.Millisecond)
+	require.NoError(t, cmd.Process.Signal(os.Interrupt))
+	assert.Equal(t, 1, exit(t, cmd.Wait()))
+	assert.Contains(t, problems.String(), "interrupted")
+	done := retried()
+	assert.Less(t, done, 30)
+	assert.Regexp(t, `^\d+ messages? to be handled now\n$`, out.String())
+	assert.Contains(t, problems.String(), " done")
+}
+
+func TestNobodyReadsOn(t *testing.T) {
+	t.Parallel()
+	s := newShop(t, testdb.On(t, "sqlite"))
+	cmd := command(t.Context(), s.db.DSN, "schema", "postgres")
+	read, write, err := os.Pipe()
+	require.NoError(t, err)
+	require.NoError(t, read.Close())
+	var problems bytes.Buffer
+	cmd.Stdout, cmd.Stderr = write, &problems
+	_ = cmd.Run() // it may end with a signal
+	require.NoError(t, write.Close())
+	assert.Empty(t, problems.String())
+}
+
+func TestCompletion(t *testing.T) {
+	t.Parallel()
+	testdb.Each(t, testdb.With(newShop, func(t *testing.T, s *shop) {
+		for _, args := range [][]string{{"pause", ""}, {"list", "--consumer", ""}} {
+			r := s.run(append([]string{"__complete"}, args...)...)
+			assert.Contains(t, r.out, "billing\nmail\n")
+		}
+		assert.Contains(t, s.run("__complete", "retry", "--status", "").out, "failed_terminal\n")
+		assert.Contains(t, s.run("__complete", "sta").out, "status\t")
+	}))
+	r := call(t, "postgres://ada:"+marker+"@127.0.0.1:1/x", "__complete", "pause", "")
+	assert.NotContains(t, r.out, "billing")
+	hidden(t, r)
+	assert.Contains(t, call(t, "", "completion", "bash").out, "bash completion")
+}
+
+func TestHelpAndVersion(t *testing.T) {
+	t.Parallel()
+	for _, name := range []string{
+		"", "status", "list", "explain", "check", "retry", "discard", "pause", "resume", "outbox", "outbox list", "outbox retry",
+		"outbox discard", "outbox shards", "purge", "migrate", "schema",
+	} {
+		r := call(t, "", append(strings.Fields(name), "--help")...)
+		assert.Zero(t, r.code, r.err)
+		assert.Contains(t, r.out, "Examples:\n  ", name)
+	}
+	r := call(t, "", "--version")
+	assert.Zero(t, r.code)
+	assert.Regexp(t, `^millrace \S+, .*go1\.`, r.out)
+	assert.Equal(t, 0, call(t, "").code)
+}
+
+func TestTimeout(t *testing.T) {
+	t.Parallel()
+	s := newShop(t, testdb.On(t, "postgres"))
+	tx, err := s.db.BeginTxx(t.Context(), nil)
+	require.NoError(t, err)
+	defer tx.Rollback() //nolint:errcheck // it is over
+	_, err = tx.ExecContext(t.Context(), `LOCK TABLE millrace_messages`)
+	require.NoError(t, err)
+	r := s.run("list", "--timeout", "300ms")
+	assert.Equal(t, 1, r.code)
+	assert.Contains(t, r.err, "longer than --timeout 300ms")
+}

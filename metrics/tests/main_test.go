@@ -1,0 +1,12 @@
+package tests_test
+
+import (
+	"testing"
+
+	"github.com/millrace-go/millrace/tests/testdb"
+)
+
+func TestMain(m *testing.M) {
+	testdb.Overlap(4)
+	m.Run()
+}

@@ -1,0 +1,47 @@
+// Command consumer handles a message that comes twice, with a part of each module.
+package main
+
+import (
+	"fmt"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/redis/go-redis/v9"
+
+	"github.com/millrace-go/millrace/inbox"
+	"github.com/millrace-go/millrace/inbox/lease"
+	"github.com/millrace-go/millrace/metrics"
+	"github.com/millrace-go/millrace/middleware"
+	"github.com/millrace-go/millrace/middleware/redisleases"
+	"github.com/millrace-go/millrace/outbox"
+	"github.com/millrace-go/millrace/tracing"
+)
+
+func main() {
+	counts, err := metrics.NewBuilder(prometheus.NewRegistry(), metrics.Config{})
+	must(err)
+	_, err = redisleases.New(redis.NewClient(&redis.Options{}), redisleases.Config{}) // no server is asked
+	must(err)
+	leases, err := lease.NewMemory(lease.MemoryConfig{Observers: []inbox.Observer{counts.Inbox()}})
+	must(err)
+	handled := 0
+	handle := tracing.New(tracing.Config{}).Middleware(middleware.Deduplicate{Claims: leases, Consumer: "billing"}.Middleware(
+		func(*message.Message) ([]*message.Message, error) {
+			handled++
+			return nil, nil
+		}))
+	for range 2 {
+		msg := message.NewMessage("order-1", nil)
+		outbox.Stamp(msg, "order", 1)
+		_, err := handle(msg)
+		must(err)
+		msg.Ack()
+	}
+	fmt.Printf("handled %d of 2\n", handled)
+}
+
+func must(err error) {
+	if err != nil {
+		panic(err)
+	}
+}
