@@ -37,7 +37,7 @@ const (
 // TestSentinelsBeginWithTheirPackage keeps the rule of package internal/prefix.
 func TestSentinelsBeginWithTheirPackage(t *testing.T) {
 	t.Parallel()
-	sentinels := sentinelsOf(t, readModule(t, ".."))
+	sentinels := sentinelsOf(t, readModule(t))
 	require.Contains(t, sentinels, "outbox.ErrNoTx", "the module was not read")
 	for name, text := range sentinels {
 		if nameless[name] == "" {
