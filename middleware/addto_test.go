@@ -156,7 +156,7 @@ func TestAddToLeavesWhatIsWrongToTheStart(t *testing.T) {
 	}{
 		"no store":       {millrace.Inbox{}, "a Store is required"},
 		"a bad setting":  {millrace.Inbox{Store: store, Timeout: -1}, "Timeout -1ns is negative"},
-		"a shared name":  {millrace.Inbox{Store: store, Consumer: "billing"}, `2 handlers of one router would be the one consumer "billing"`},
+		"a shared name":  {millrace.Inbox{Store: store, Consumer: "billing"}, `2 handlers of one router would share the consumer "billing"`},
 		"a key was kept": {millrace.Inbox{Store: store, Key: inbox.ByPayload()}, "key changed"},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -19,66 +19,67 @@ import (
 //	claims, err := lease.NewMemory(lease.MemoryConfig{}) // or store.Leases(), or redisleases.New
 //	router.AddMiddleware(millrace.Deduplicate{Claims: claims}.Middleware)
 //
-// For each delivery it takes a lease on the message's key, runs the handler, and confirms
-// the key if the handler succeeded. A handler that fails or panics frees the key, so the
-// redelivery runs it again. A copy of a message that was handled is acked without running
-// the handler; a copy of one that is being handled waits.
+// For each delivery it takes a lease on the message's key, runs the handler, and confirms the key
+// if the handler succeeded. If the handler fails or panics, Deduplicate frees the key, so that the
+// redelivery runs it again. It acks a copy of a handled message without running the handler; a
+// copy of one that is being handled waits.
 //
-// The lease is extended while the handler runs. A process that dies no longer does so, and
-// its lease ends. A process that only froze for longer than Lease, or was cut off from the
-// store, may go on while another one handles the message: it cannot confirm any more, and
-// that is returned as inbox.ErrLeaseLost, logged, and told as inbox.KindDoubleEffect.
-// A process that dies between the handler's effect and the confirmation is the case that
-// nobody notices, so effects need an idempotency key where a second one does harm.
-// [Inbox] has no such gap for effects in its database.
+// Deduplicate extends the lease while the handler runs. If the process dies, its lease ends. A
+// process that froze for longer than Lease, or was cut off from the store, may go on while another
+// one handles the message: it can no longer confirm, which Deduplicate returns as
+// inbox.ErrLeaseLost, logs, and reports as inbox.KindDoubleEffect. If a process dies between the
+// handler's effect and the confirmation, nobody notices: give effects an idempotency key if a
+// second one does harm. [Inbox] has no such gap for effects in its database.
 //
-// Messages that the handler returns are published by the router afterwards; their
-// message's key is confirmed when it is acked, and freed when it is nacked.
+// The router publishes the messages that the handler returns afterwards. Deduplicate confirms the
+// key of such a message when it is acked, and frees it when it is nacked.
 type Deduplicate struct {
 	// Claims keeps the keys: in memory, in the service's database, or in Redis. Required.
 	Claims *inbox.Leases
 
-	// Consumer is whose memory this is. Two handlers with one name would take each other's
-	// messages for duplicates, and that is refused. Defaults to the router's handler name;
-	// set it where handlers may be renamed.
+	// Consumer names the consumer, whose keys are its own. Two handlers with one name would take
+	// each other's messages for duplicates, so Deduplicate refuses that. Defaults to the router's
+	// handler name; set it if handlers may be renamed.
 	Consumer string
 
-	// Epoch is raised to handle everything again on purpose: what was seen in an earlier
-	// epoch does not count. Defaults to 0.
+	// Epoch: raise it to handle everything again on purpose. Keys of an earlier epoch do not count.
+	// Defaults to 0.
 	Epoch int
 
 	// Key says which deliveries are the same message; payloads are not compared. Defaults to
 	// the message's UUID.
 	Key inbox.Key
 
-	// Lease is how long the key of a process that died stays taken. It is extended each third
-	// of it while the handler runs, so a handler may take longer. Defaults to 1 minute: the
-	// store may be out of reach for 40 seconds before a lease is lost. At least 100ms.
+	// Lease is how long the key of a process that died stays taken. Deduplicate extends it three
+	// times per Lease while the handler runs, so a handler may take longer. Defaults to 1 minute:
+	// the store may be out of reach for 40 seconds before a lease is lost. At least 100ms.
 	Lease time.Duration
 
-	// Wait bounds how long a copy waits for one that is being handled; then it is nacked with
+	// Wait bounds how long a copy waits while another one is being handled; then it is nacked with
 	// inbox.ErrInProgress. Defaults to 5 seconds: long enough for most handlers, short enough
 	// that a copy is redelivered soon after a handler took longer.
 	Wait time.Duration
 
 	// Retention is how long a handled message is remembered: at least 100ms, or inbox.Forever.
-	// Defaults to 7 days; take twice the longest time after which a broker may redeliver.
+	// Defaults to 7 days; set it to twice the longest time after which a broker may redeliver.
 	Retention time.Duration
 
-	// OnReplay is what happens to a replayed message, which bears the metadata field
-	// inbox.ReplayField. Defaults to inbox.ReplayAllow: it is treated like every delivery. With
-	// inbox.ReplayRefuse it is acked without running the handler, told as inbox.KindReplayed,
-	// and not kept: an archive or a journal has it still, but a queue of dead letters has not, so
-	// send letters back without the field. Others are for Inbox.
+	// OnReplay says what happens to a replayed message, which has the metadata field
+	// inbox.ReplayField. Defaults to inbox.ReplayAllow, which treats it like any delivery. With
+	// inbox.ReplayRefuse, Deduplicate acks it without running the handler, reports
+	// inbox.KindReplayed, and does not keep it: an archive or a journal still has it, but a
+	// dead-letter queue does not, so send dead letters back without the field. The other rules
+	// are for Inbox.
 	OnReplay inbox.ReplayRule
 
-	// Skip lets a message through to the handler as if the middleware were not there. A panic goes on
-	// its way before anything is taken.
+	// Skip lets a message through to the handler as if the middleware were not there. A panic in it
+	// takes no lease.
 	Skip func(msg *message.Message) bool
 }
 
-// Middleware wraps h. A wrong setting is logged once and then returned for every message,
-// so that nothing is handled without the guarantee; [Deduplicate.Validate] finds it at start.
+// Middleware wraps h. It logs a wrong setting once and then returns it as the error for every
+// message, so that nothing is handled without the guarantee; [Deduplicate.Validate] finds it at
+// start.
 func (d Deduplicate) Middleware(h message.HandlerFunc) message.HandlerFunc {
 	if err := d.Validate(); err != nil {
 		if d.Claims != nil {
@@ -93,7 +94,7 @@ func (d Deduplicate) Middleware(h message.HandlerFunc) message.HandlerFunc {
 		}
 		c, err := consumer(message.HandlerNameFromCtx(msg.Context()))
 		if err != nil {
-			return nil, fmt.Errorf("message %q: %w", msg.UUID, err)
+			return nil, fmt.Errorf("middleware.Deduplicate: message %q: %w", msg.UUID, err)
 		}
 		return handleLeased(c, msg, h)
 	})
@@ -112,8 +113,8 @@ func (d Deduplicate) Validate() error {
 	return nil
 }
 
-// handleLeased runs h for one delivery. The message's context is taken once and restored
-// on every exit: middlewares further in leave cancelled ones behind.
+// handleLeased runs h for one delivery. It restores the message's context on every exit:
+// middlewares further in leave cancelled ones behind.
 func handleLeased(c *inbox.LeaseConsumer, msg *message.Message, h message.HandlerFunc) ([]*message.Message, error) {
 	ctx := msg.Context()
 	defer msg.SetContext(ctx)
@@ -128,7 +129,7 @@ func handleLeased(c *inbox.LeaseConsumer, msg *message.Message, h message.Handle
 	as := original.Arrive(msg)
 	returned := false
 	defer func() {
-		if !returned { // a panic goes on its way, with its stack, once the key is free
+		if !returned { // free the key; the panic goes on with its stack
 			as.Restore(msg)
 			_ = lease.Release(errPanic)
 		}
@@ -148,7 +149,8 @@ func handleLeased(c *inbox.LeaseConsumer, msg *message.Message, h message.Handle
 	return produced, nil
 }
 
-// consumers finds the consumer for a handler's name, which only the first message tells.
+// consumers returns a function that finds the consumer for a handler's name, which Deduplicate
+// learns only from the first message.
 func (d Deduplicate) consumers() func(handler string) (*inbox.LeaseConsumer, error) {
 	var known sync.Map
 	return func(handler string) (*inbox.LeaseConsumer, error) {

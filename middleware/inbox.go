@@ -19,51 +19,52 @@ import (
 //
 //	millrace.Inbox{Store: store}.AddTo(router)
 //
-// For each delivery it begins a transaction and claims the message in it, runs the handler
-// with the transaction in the message's context, and commits. A handler that fails or
-// panics leaves nothing behind. A copy of a message that was handled is acked without
-// running the handler; a copy of one that is being handled waits.
+// For each delivery it begins a transaction, claims the message in it, runs the handler with the
+// transaction in the message's context, and commits. A handler that fails or panics leaves nothing
+// behind. Inbox acks a copy of a handled message without running the handler; a copy of one that
+// is being handled waits.
 //
-// What is hashed and stored of a message is what came: before any middleware could change
-// it, where the Store's plugin is in the router or pubsub.Durable around the subscriber. On
-// every exit the message has the UUID, payload, metadata and context it had on entry.
+// Inbox hashes and stores a message as it came, before any middleware could change it, if the
+// Store's plugin is in the router or pubsub.Durable around the subscriber. On every exit the
+// message has the UUID, payload, metadata and context it had on entry.
 //
-// Messages the handler returns are kept in the same transaction: in Outbox, or as the
-// outcome of the message, and then published by the router. If the process dies before
-// they are, the redelivery publishes the same messages, with the same UUIDs.
+// Inbox keeps the messages that the handler returns in the same transaction: in Outbox, or as the
+// outcome of the message, which the router then publishes. If the process dies before that, the
+// redelivery publishes the same messages, with the same UUIDs.
 type Inbox struct {
-	// Store keeps what was seen. Required.
+	// Store keeps what the consumers have handled. Required.
 	Store *inbox.Store
 
-	// Consumer is whose memory this is. Two handlers with one name would take each other's
-	// messages for duplicates, and that is refused. Defaults to the router's handler name;
-	// set it where handlers may be renamed.
+	// Consumer names the consumer, whose claims are its own. Two handlers with one name would take
+	// each other's messages for duplicates, so Inbox refuses that. Defaults to the router's handler
+	// name; set it if handlers may be renamed.
 	Consumer string
 
 	// Key says which deliveries are the same message. Defaults to the message's UUID.
 	Key inbox.Key
 
-	// Outbox, if set, is given the messages that the handler returns, in the transaction:
-	// any publisher that takes it from the message's context. The router then publishes nothing.
+	// Outbox, if set, gets the messages that the handler returns, in the transaction: any publisher
+	// that finds the transaction in the message's context. The router then publishes nothing.
 	Outbox message.Publisher
 
-	// Timeout bounds the transaction, and so the handler; what it waits for other processes, for
-	// TwinWait at the claim and again at a VersionGate, is not counted. Defaults to 25 seconds, which is
-	// below the 30 after which watermill-sql gives a message to someone else.
+	// Timeout bounds the transaction, and so the handler. It does not include the waits for other
+	// processes, for TwinWait at the claim and again at a VersionGate. Defaults to 25 seconds, less
+	// than the 30 after which watermill-sql gives a message to someone else.
 	Timeout time.Duration
 
 	// Skip lets a message through to the handler as if the middleware were not there.
 	Skip func(msg *message.Message) bool
 
-	// Options are the rest: how long a message is remembered, what copies and replays do, what runs before the
-	// handler, what is kept.
+	// Options are the other settings: how long a message is remembered, what happens to copies and
+	// replays, what runs before the handler, what is kept.
 	inbox.Options
 }
 
-// AddTo wires router: it adds [Inbox.Middleware] for all handlers, and [Inbox.Plugin]. What the plugin can see to be wrong
-// stops Router.Run with an error. It may be called for several routers and, where each has its Skip, for several
-// Inboxes on one router: the Store's work is done once. For one handler alone, give that handler
-// Inbox.Middleware, and the router the plugin. It does nothing but log an error where router is nil.
+// AddTo wires router: it adds [Inbox.Middleware] for all handlers, and [Inbox.Plugin], which stops
+// Router.Run with an error if it finds a wrong setting. AddTo may be called for several routers
+// and, if each has its Skip, for several Inboxes on one router: the Store does its background work
+// once. For one handler alone, give that handler Inbox.Middleware, and the router the plugin. If
+// router is nil, AddTo only logs an error.
 func (i Inbox) AddTo(router *message.Router) {
 	if router == nil {
 		if i.Store != nil {
@@ -75,20 +76,20 @@ func (i Inbox) AddTo(router *message.Router) {
 	router.AddPlugin(i.plugin)
 }
 
-var errNoRouter = errors.New("AddTo needs a router")
+var errNoRouter = errors.New("AddTo got no router: pass it the one that has the handlers")
 
-// plugin is that of AddTo, where every handler has the Inbox.
+// plugin is the plugin that AddTo adds: there every handler has the Inbox.
 func (i Inbox) plugin(r *message.Router) error {
 	if n := len(r.Handlers()); n > 1 && i.Consumer != "" && i.Skip == nil {
-		return fmt.Errorf("middleware.Inbox: %d handlers of one router would be the one consumer %q, and take each other's messages "+
-			"for duplicates: leave Consumer out, or give each handler an Inbox of its own", n, i.Consumer)
+		return fmt.Errorf("middleware.Inbox: %d handlers of one router would share the consumer %q, and take each other's messages "+
+			"for duplicates: leave Consumer out, or give each handler its own Inbox", n, i.Consumer)
 	}
 	return i.Plugin()(r)
 }
 
-// Middleware wraps h. A wrong setting is logged once and then returned for every message,
-// so that nothing is handled without the guarantee; [Inbox.Plugin] finds it at start. So is, for
-// each message of a router without the plugin of a Store, inbox.ErrNoPlugin.
+// Middleware wraps h. It logs a wrong setting once and then returns it as the error for every
+// message, so that nothing is handled without the guarantee; [Inbox.Plugin] finds it at start. On a
+// router without a Store's plugin, the error for every message is inbox.ErrNoPlugin.
 func (i Inbox) Middleware(h message.HandlerFunc) message.HandlerFunc {
 	if err := i.Validate(); err != nil {
 		if i.Store != nil {
@@ -108,16 +109,16 @@ func (i Inbox) Middleware(h message.HandlerFunc) message.HandlerFunc {
 		}
 		c, err := consumer(handler)
 		if err != nil {
-			return nil, fmt.Errorf("message %q: %w", msg.UUID, err)
+			return nil, fmt.Errorf("middleware.Inbox: message %q: %w", msg.UUID, err)
 		}
 		return handle(c, msg, h)
 	})
 }
 
-// Plugin is [inbox.Store.Plugin] and more: when the router starts, a wrong setting, or a
-// consumer that had another key before, stops Router.Run with an error instead of failing
-// every message. Without Consumer it looks at each handler of the router, so it is for an Inbox that all of
-// them share; but where Skip is set it looks at none, since Skip may leave handlers out. [Inbox.AddTo] adds it.
+// Plugin is [inbox.Store.Plugin] and more: when the router starts, a wrong setting, or a consumer
+// that had another key before, stops Router.Run with an error instead of failing every message.
+// Without Consumer it checks each handler of the router, so use it for an Inbox that all of them
+// share; with Skip it checks none, since Skip may leave handlers out. [Inbox.AddTo] adds it.
 func (i Inbox) Plugin() message.RouterPlugin {
 	return func(r *message.Router) error {
 		if err := i.Validate(); err != nil {
@@ -144,8 +145,8 @@ func (i Inbox) verifyHandlers(r *message.Router) error {
 	return nil
 }
 
-// Verify returns what would make every message of a handler fail: a wrong setting, or a
-// consumer that had another key before. [Inbox.Plugin] asks it of each handler.
+// Verify returns what would make every message of a handler fail: a wrong setting, or a consumer
+// that had another key before. [Inbox.Plugin] calls it for each handler.
 func (i Inbox) Verify(ctx context.Context, handler string) error {
 	if err := i.Validate(); err != nil {
 		return err
@@ -153,7 +154,7 @@ func (i Inbox) Verify(ctx context.Context, handler string) error {
 	return i.Store.Verify(ctx, i.config(handler))
 }
 
-// startWait bounds what is asked of the database when a router starts.
+// startWait bounds the queries with which the plugin checks consumers when a router starts.
 const startWait = 30 * time.Second
 
 // Validate returns every wrong setting at once.
@@ -181,9 +182,8 @@ type skipKey struct{}
 
 func skipped(ctx context.Context) bool { return ctx.Value(skipKey{}) != nil }
 
-// handle runs h for one delivery, as often as a VersionGate wants it to be tried. The
-// message's context is taken once and restored on every exit: middlewares further in leave
-// cancelled ones behind.
+// handle runs h for one delivery, as often as a VersionGate wants it tried. It restores the
+// message's context on every exit: middlewares further in leave cancelled ones behind.
 func handle(c *inbox.Consumer, msg *message.Message, h message.HandlerFunc) ([]*message.Message, error) {
 	ctx := msg.Context()
 	defer msg.SetContext(ctx)
@@ -205,7 +205,7 @@ func handle(c *inbox.Consumer, msg *message.Message, h message.HandlerFunc) ([]*
 
 // run runs h in the transaction of claim.
 func run(claim *inbox.Claim, msg *message.Message, h message.HandlerFunc) ([]*message.Message, error) {
-	// A panic goes on its way, with its stack, once nothing is left behind.
+	// If h panics, Abandon rolls back; the panic goes on with its stack.
 	defer claim.Abandon()
 	msg.SetContext(claim.Context())
 	produced, err := h(msg)
@@ -215,8 +215,8 @@ func run(claim *inbox.Claim, msg *message.Message, h message.HandlerFunc) ([]*me
 	return claim.Commit(produced)
 }
 
-// consumers finds the consumer for a handler's name. A middleware learns the name only
-// from the first message; on a router of one handler it is always the same.
+// consumers returns a function that finds the consumer for a handler's name. A middleware learns
+// the name only from the first message.
 func (i Inbox) consumers() func(handler string) (*inbox.Consumer, error) {
 	var known sync.Map
 	return func(handler string) (*inbox.Consumer, error) {

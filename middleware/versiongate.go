@@ -12,63 +12,62 @@ import (
 )
 
 // VersionGate applies the messages of each aggregate in the order of their versions: none
-// twice, none left out, none too late. It stands inside Inbox, and its zero value works:
+// twice, none left out, none too late. It goes inside Inbox, and its zero value works:
 //
 //	millrace.Inbox{Store: store}.AddTo(router)
 //	router.AddMiddleware(millrace.VersionGate{}.Middleware)
 //
-// The version that a message brings is compared with the one its aggregate has, which is
-// locked and advanced in the handler's transaction. The next one runs the handler; an older
-// one is acked; one that comes too early waits. Only its own aggregate waits.
+// The gate compares the version that a message brings with the one its aggregate has, which it
+// locks and advances in the handler's transaction. It runs the handler for the next version, acks
+// an older one, and has a later one wait. Only that aggregate waits.
 type VersionGate struct {
 	// Version says which version of which aggregate a message brings. Defaults to
-	// inbox.VersionFromMetadata, what the outbox stamps or else CloudEvents' partitionkey and
-	// sequence. A panic is one of the handler.
+	// inbox.VersionFromMetadata, which reads the outbox's stamp or else CloudEvents' partitionkey
+	// and sequence. A panic in it counts as one of the handler.
 	Version inbox.VersionFunc
 
-	// Optional lets messages through that name no version. By default they fail, and no
-	// other attempt would help them.
+	// Optional lets messages through that name no version. By default they fail, and retrying does
+	// not help.
 	Optional bool
 
-	// OnGap is what happens to a message whose predecessor was not applied. Defaults to
+	// OnGap says what happens to a message whose predecessor was not applied. Defaults to
 	// inbox.GapHold, which needs pubsub.Durable around the subscriber.
 	OnGap inbox.OnGap
 
-	// GapWait is how long such a message waits in memory first, for sources that deliver
-	// others meanwhile. It holds nothing. Defaults to 0.
+	// GapWait is how long such a message first waits in memory, for sources that deliver others
+	// meanwhile. It keeps no transaction open. Defaults to 0.
 	GapWait time.Duration
 
-	// GapFor is how long a gap may last with inbox.GapFail, from the first time that the message is
-	// sent back; it is sent back three times at least. Defaults to 1 minute.
+	// GapFor is how long a gap may last with inbox.GapFail, counted from when the gate first sends
+	// the message back; the gate sends it back at least three times. Defaults to 1 minute.
 	GapFor time.Duration
 
 	// First is the version with which an aggregate begins. Defaults to 1.
 	First inbox.First
 
-	// Starts says that a message may follow any older version, or begin its aggregate: a
-	// snapshot, or the creation of something that was deleted. It may be called more than once for
-	// a message. A panic is one of the handler.
+	// Starts reports whether a message may follow any older version, or begin its aggregate: a
+	// snapshot, or the creation of something that was deleted. The gate may call it more than once
+	// for a message. A panic in it counts as one of the handler.
 	Starts func(msg *message.Message) bool
 
-	// OnBeforeFirst is what happens to a message below the first version of its aggregate.
+	// OnBeforeFirst says what happens to a message below the first version of its aggregate.
 	// Defaults to parking it.
 	OnBeforeFirst inbox.OnVersion
 
-	// OnCollision is what happens to a message with the version that its aggregate has from
+	// OnCollision says what happens to a message with a version that its aggregate already has from
 	// another message. Defaults to parking it.
 	OnCollision inbox.OnVersion
 
-	// MaxHeld bounds how many messages an aggregate may hold; more are parked. Defaults to
-	// 1000: enough for a burst, and little enough to be looked through.
+	// MaxHeld bounds how many messages of an aggregate the gate holds; it parks more. Defaults to
+	// 1000: enough for a burst, and few enough for a person to look through.
 	MaxHeld int
 
-	// HeldFor bounds how long a message is held before it is parked. Defaults to 24 hours:
-	// time enough to repair a producer.
+	// HeldFor bounds how long the gate holds a message before it parks it. Defaults to 24 hours:
+	// enough time to repair a producer.
 	HeldFor time.Duration
 
-	// Store is for a gate without Inbox, which then has a transaction, and a memory of message
-	// ids, of its own, with Inbox's defaults; its router needs the Store's plugin, too. Inside Inbox
-	// it may be left out.
+	// Store is for a gate without Inbox. Such a gate has its own transaction and its own claims,
+	// with Inbox's defaults; its router needs the Store's plugin too. Inside Inbox, leave it out.
 	Store *inbox.Store
 
 	// Consumer and Epoch are those of Inbox, for a gate without one.
@@ -76,7 +75,7 @@ type VersionGate struct {
 	Epoch    int
 }
 
-// Middleware wraps h. A wrong setting is returned for every message.
+// Middleware wraps h. It returns a wrong setting as the error for every message.
 func (g VersionGate) Middleware(h message.HandlerFunc) message.HandlerFunc {
 	gate, err := inbox.NewGate(g.config())
 	if invalid := g.Validate(); invalid != nil {

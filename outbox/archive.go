@@ -11,22 +11,22 @@ import (
 	"github.com/millrace-go/millrace/internal/database"
 )
 
-// ArchiveFilter says which messages are meant, of those that were sent and are kept for
-// RelayConfig.Retention. Fields that are zero match all.
+// ArchiveFilter selects from the messages that relays have sent and keep for
+// RelayConfig.Retention. Zero fields match all.
 type ArchiveFilter struct {
 	Topic string
 
-	// Since and Until bound when the message was stored; the end is not part of it.
+	// Since and Until bound when the message was stored; Until is exclusive.
 	Since time.Time
 	Until time.Time
 
-	// UpTo is the greatest [Archived.ID]: what is stored meanwhile has greater ones.
+	// UpTo is the greatest [Archived.ID]: messages stored meanwhile have greater ones.
 	UpTo int64
 }
 
-// Archived is a message that was sent and is kept.
+// Archived is a message that a relay has sent and keeps.
 type Archived struct {
-	ID        int64 // in the outbox, in the order of storing
+	ID        int64 // in the outbox; grows in the order of storing
 	Topic     string
 	OrderKey  string
 	EventType string
@@ -46,15 +46,15 @@ type sentRow struct {
 // MaxPage is how many messages [Publisher.Archive] lists at most.
 const MaxPage = 1000
 
-// Archive lists messages that were sent and are kept, in the order of their storing: at most limit, which
-// is at most MaxPage, after the one with the given ID (0 to begin).
+// Archive lists at most limit messages that relays have sent and keep, after the given ID (0 to
+// begin), in the order in which they were stored. The limit is between 1 and MaxPage.
 func (p *Publisher) Archive(ctx context.Context, f ArchiveFilter, after int64, limit int) ([]Archived, error) {
 	if limit < 1 || limit > MaxPage {
-		return nil, fmt.Errorf("outbox: list what was sent: a page of %d messages is not between 1 and %d", limit, MaxPage)
+		return nil, fmt.Errorf("outbox: list sent messages: limit %d is not between 1 and %d", limit, MaxPage)
 	}
 	var rows []sentRow
 	if err := p.db.SelectContext(ctx, &rows, p.sql.SelectSent, append(f.args(after), limit)...); err != nil {
-		return nil, fmt.Errorf("outbox: list what was sent: %w", database.Explain(err))
+		return nil, fmt.Errorf("outbox: list sent messages: %w", database.Explain(err))
 	}
 	all := make([]Archived, 0, len(rows))
 	for i := range rows {
@@ -68,7 +68,7 @@ func (p *Publisher) Archive(ctx context.Context, f ArchiveFilter, after int64, l
 	return all, nil
 }
 
-// args are the arguments of a statement for what f matches behind a row.
+// args are the arguments of a statement for the rows after the given ID that f matches.
 func (f ArchiveFilter) args(after int64) []any {
 	var topic any
 	if f.Topic != "" {
@@ -87,16 +87,16 @@ func (f ArchiveFilter) args(after int64) []any {
 	return []any{after, upTo, topic, topic, since, until}
 }
 
-// TopicCount is how many messages there are of a topic.
+// TopicCount says how many messages a topic has.
 type TopicCount struct {
 	Topic    string
 	Messages int
-	First    time.Time // when the first of them was stored …
-	Last     time.Time // … and the last
+	First    time.Time // when the first was stored
+	Last     time.Time // when the last was stored
 	LastID   int64     // the greatest [Archived.ID]
 }
 
-// CountArchive counts by topic what [Publisher.Archive] lists. It reads all rows that f matches.
+// CountArchive counts, by topic, what [Publisher.Archive] lists. It reads all rows that f matches.
 func (p *Publisher) CountArchive(ctx context.Context, f ArchiveFilter) ([]TopicCount, error) {
 	var rows []struct {
 		Topic    string `db:"topic"`
@@ -106,7 +106,7 @@ func (p *Publisher) CountArchive(ctx context.Context, f ArchiveFilter) ([]TopicC
 		LastID   int64  `db:"last_id"`
 	}
 	if err := p.db.SelectContext(ctx, &rows, p.sql.CountSent, f.args(0)...); err != nil {
-		return nil, fmt.Errorf("outbox: count what was sent: %w", database.Explain(err))
+		return nil, fmt.Errorf("outbox: count sent messages: %w", database.Explain(err))
 	}
 	counts := make([]TopicCount, 0, len(rows))
 	for _, r := range rows {

@@ -14,31 +14,30 @@ import (
 // Count is a number of messages, counted up to a limit.
 type Count = bounded.Count
 
-// Backlog is what is stored and not sent.
+// Backlog counts the messages that are stored and not sent.
 type Backlog struct {
 	Pending  Count // to be sent
-	Retrying Count // failed, or passed over while their topic fails: to be tried again
-	Held     Count // wait behind another one of their key
+	Retrying Count // failed, or passed over while their topic fails: to be retried
+	Held     Count // wait for an earlier one of their key
 	Parked   Count // wait for an operator
 
-	// OldestPending is the age of the oldest that was counted of those that are pending or to
-	// be tried again, and of those that are held, but for keys of which one is parked: they
-	// wait for an operator.
+	// OldestPending is the age of the oldest message counted as pending, retrying or held. It
+	// leaves out those held behind a parked one, which wait for an operator.
 	OldestPending time.Duration
 }
 
-// Unsent returns how many messages relays have yet to send; parked ones wait for an operator.
+// Unsent returns how many messages relays have yet to send, without the parked ones.
 func (b Backlog) Unsent() Count { return b.Pending.Plus(b.Retrying).Plus(b.Held) }
 
 // BacklogOptions is how [Publisher.Backlog] counts.
 type BacklogOptions struct {
-	// CountTo is up to which number is counted; beyond it a figure says "at least". Defaults
-	// to 10,000.
+	// CountTo is where counting stops; a larger number is given as "at least". Defaults to
+	// 10,000.
 	CountTo int
 }
 
-// Backlog counts what is not sent. It takes some milliseconds, however many rows there are,
-// and needs no relay.
+// Backlog counts the messages that are not sent. It takes some milliseconds, however many rows
+// there are, and needs no relay.
 func (p *Publisher) Backlog(ctx context.Context, o BacklogOptions) (Backlog, error) {
 	if o.CountTo < 0 {
 		return Backlog{}, fmt.Errorf("outbox: backlog: CountTo %d is negative", o.CountTo)

@@ -12,16 +12,16 @@ import (
 	"github.com/millrace-go/millrace/internal/dialect"
 )
 
-// State is what has become of a message in the outbox.
+// State is the state of a message in the outbox.
 type State int
 
-// States of messages in the outbox. Where RelayConfig.Retention is 0 a message that was sent
-// is not there any more.
+// States of messages in the outbox. Where RelayConfig.Retention is 0, relays delete messages
+// instead of marking them Sent.
 const (
 	Pending  State = dialect.OutboxPending
-	Retrying State = dialect.OutboxRetry // failed, to be tried again
-	Waiting  State = dialect.OutboxHeld  // behind another one of its order key
-	Aside    State = dialect.OutboxParked
+	Retrying State = dialect.OutboxRetry  // failed, to be retried
+	Held     State = dialect.OutboxHeld   // waits for an earlier one of its order key
+	Aside    State = dialect.OutboxParked // parked
 	Sent     State = dialect.OutboxSent
 )
 
@@ -32,8 +32,8 @@ func (s State) String() string {
 		return "PENDING"
 	case Retrying:
 		return "RETRYING"
-	case Waiting:
-		return "WAITING"
+	case Held:
+		return "HELD"
 	case Aside:
 		return "PARKED"
 	case Sent:
@@ -42,7 +42,7 @@ func (s State) String() string {
 	return fmt.Sprintf("State(%d)", int(s))
 }
 
-// Entry is what the outbox says of a message, without what the message carries.
+// Entry describes a message in the outbox, without its payload and metadata.
 type Entry struct {
 	ID        int64
 	Topic     string
@@ -53,14 +53,14 @@ type Entry struct {
 	Attempts  int
 	Error     string // of the last attempt
 	StoredAt  time.Time
-	SentAt    time.Time // zero until then
+	SentAt    time.Time // zero until it is sent
 }
 
-// mostCaused bounds what is told of one cause.
+// mostCaused bounds how many messages of one cause are listed.
 const mostCaused = 1000
 
-// timeMargin is by how much the order of ids and the order of times may differ: as much as
-// lies between a row's id and its time being given out.
+// timeMargin is by how much the order of ids and the order of times may differ: a row gets its
+// id and its time one after the other.
 const timeMargin = 10 * time.Second
 
 type entryRow struct {
@@ -76,15 +76,15 @@ type entryRow struct {
 	LastError sql.NullString `db:"last_error"`
 }
 
-// CausedBy lists what the handler of an inbox's consumer stored for the message with this
-// key between from and until, in the order of storing, at most 1000 messages. It finds the
-// time by some dozens of reads of the primary key, and reads what was stored then, by
-// whomever: choose from and until close to the handler's run. What was sent and is not kept
-// is not in the list, and neither is what [WithTx] or [InTx] stored.
+// CausedBy lists at most 1000 messages that the handler of an inbox's consumer stored between
+// from and until for the message with this key, in the order in which they were stored. It
+// finds the place by some dozens of reads of the primary key, and then reads everything that
+// anyone stored in that time: choose from and until close to the handler's run. The list lacks
+// messages that a relay has sent and deleted, and those stored through [WithTx] or [InTx].
 func (p *Publisher) CausedBy(ctx context.Context, consumer, messageID string, from, until time.Time) ([]Entry, error) {
 	entries, err := p.causedBy(ctx, ambient.Cause(consumer, messageID), from.Add(-timeMargin), until.Add(timeMargin))
 	if err != nil {
-		return nil, fmt.Errorf("outbox: what message %q of consumer %q caused: %w", messageID, consumer, database.Explain(err))
+		return nil, fmt.Errorf("outbox: list what message %q of consumer %q caused: %w", messageID, consumer, database.Explain(err))
 	}
 	return entries, nil
 }
@@ -120,15 +120,15 @@ func (p *Publisher) causedBy(ctx context.Context, cause string, from, until time
 	return entries, nil
 }
 
-// idAt returns an id between lowest and behind highest: what is before it was stored before
-// the time, as far as ids grow with time. It halves what is in question with each read.
+// idAt returns the first id stored at or after the given time, or highest+1, as far as ids grow
+// with time. It searches by halves between lowest and highest.
 func (p *Publisher) idAt(ctx context.Context, lowest, highest int64, at time.Time) (int64, error) {
 	for lowest <= highest {
 		middle := lowest + (highest-lowest)/2
 		var id, created int64
 		err := p.db.QueryRowContext(ctx, p.sql.SelectNext, middle).Scan(&id, &created)
 		switch {
-		case errors.Is(err, sql.ErrNoRows): // they were sent meanwhile
+		case errors.Is(err, sql.ErrNoRows): // relays have deleted the rest meanwhile
 			highest = middle - 1
 		case err != nil:
 			return 0, err

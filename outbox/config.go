@@ -12,11 +12,11 @@ import (
 
 // Config is how a [Publisher] behaves. The zero value is right for most services.
 type Config struct {
-	// Logger hears what cannot be returned as an error. Defaults to none.
+	// Logger gets what cannot be returned as an error. Defaults to none.
 	Logger watermill.LoggerAdapter
 
-	// Dialect names the database: "postgres", "mysql" (and MariaDB) or "sqlite". Defaults to
-	// what the driver, or else the server, says.
+	// Dialect names the database: "postgres", "mysql" (also for MariaDB) or "sqlite". Defaults
+	// to what the driver, or else the server, says.
 	Dialect string
 
 	// Schema is the PostgreSQL schema of the tables. Defaults to the connection's search path.
@@ -25,34 +25,34 @@ type Config struct {
 	// TablePrefix starts every table's name. Defaults to "millrace_".
 	TablePrefix string
 
-	// OrderKey says which messages reach the broker in order: those with one key do, those
-	// with an empty one do not. See [ByMetadata] and [ByTopic]. Defaults to no order, which is
-	// the fastest, and lets a message that fails hold back no other.
+	// OrderKey gives each message's order key. Messages with the same key reach the broker in
+	// order; an empty key means no order. See [ByMetadata] and [ByTopic]. Defaults to no order,
+	// which is the fastest, and in which a message that fails holds back no other.
 	OrderKey KeyFunc
 
-	// Stamp says which version of which aggregate a message brings, where the message was not
-	// stamped by [Stamp] or by [Marshaler]; OrderKey sees it. Defaults to none.
+	// Stamp says which version of which aggregate a message brings, unless [Stamp] or
+	// [Marshaler] has stamped the message. OrderKey sees the stamp. Defaults to none.
 	Stamp StampFunc
 
 	// Describe gives the event type stored beside a message, for people and for Debezium.
-	// Defaults to the metadata field name of Watermill's CQRS, else ce_type.
+	// Defaults to the metadata field "name", which Watermill's CQRS sets, or else "ce_type".
 	Describe func(msg *message.Message) (eventType string)
 
 	// Standalone stores messages whose context carries no transaction in one of their own. By
-	// default such a message is refused with [ErrNoTx]: it would be sent even if the work
-	// that it tells of is rolled back.
+	// default Publish refuses such a message with [ErrNoTx]: it would be sent even if the work
+	// that it announces is rolled back.
 	Standalone bool
 
-	// AfterCommit is called after each commit by which messages were stored, if the commit was
-	// made by this module. Relays on the same pool are woken without it; give it [Relay.Wake]
-	// where the relay has another pool. A panic of it is logged: what was stored is stored.
+	// AfterCommit is called after each commit of this module that stored messages. Relays on
+	// the same pool are woken without it; set it to [Relay.Wake] where the relay has another
+	// pool. A panic in it is logged and undoes nothing.
 	AfterCommit func()
 }
 
-// KeyFunc gives the order key of a message published to topic; empty for none.
+// KeyFunc gives the order key of a message published to topic, or "" for none.
 type KeyFunc func(topic string, msg *message.Message) (string, error)
 
-// ByMetadata takes the order key from a metadata field. A message without it has no order.
+// ByMetadata takes the order key from a metadata field. Messages without it have no order.
 func ByMetadata(field string) KeyFunc {
 	return func(_ string, msg *message.Message) (string, error) { return msg.Metadata.Get(field), nil }
 }

@@ -131,8 +131,8 @@ func documented(t *testing.T) map[string]string {
 		"Config.Logger": none, "Config.Dialect": dialect, "Config.Schema": searchPath, "Config.TablePrefix": prefix,
 		"Config.OrderKey":   "Defaults to no order",
 		"Config.Stamp":      none,
-		"Config.Describe":   "Defaults to the metadata field name of Watermill's CQRS, else ce_type",
-		"Config.Standalone": "By default such a message is refused with [ErrNoTx]",
+		"Config.Describe":   "Defaults to the metadata field \"name\", which Watermill's CQRS sets, or else \"ce_type\"",
+		"Config.Standalone": "By default Publish refuses such a message with [ErrNoTx]",
 
 		"RelayConfig.Logger": none, "RelayConfig.Dialect": dialect, "RelayConfig.Schema": searchPath,
 		"RelayConfig.TablePrefix": prefix,

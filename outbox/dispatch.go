@@ -4,12 +4,12 @@ import (
 	"time"
 )
 
-// mostWaves bounds how many messages of one key a lane takes at once: each of them waits
-// for the one before, and the other messages of the lane wait for all.
+// mostWaves bounds how many messages of one key a lane takes in one run: each waits for the one
+// before it, and the other messages of the lane wait for all of them.
 const mostWaves = 16
 
-// dispatch gives idle lanes what stands before them. In an outage one lane at a time gets
-// one message, to see whether it is over.
+// dispatch starts idle lanes on their queues. In an outage it probes: one lane at a time gets one
+// message, to see whether the outage is over.
 func (p *pump) dispatch() {
 	if !p.maySend() {
 		return
@@ -32,15 +32,15 @@ func (p *pump) start(r *run) {
 	p.lanes[r.lane].runs <- r
 }
 
-// waves is how many messages of one key a lane takes now, in units of KeyBurst: no more than it has of the next,
-// or the others would wait for the key that has most.
+// waves is how many messages of one key a lane takes now, in units of KeyBurst: no more than the
+// second largest key has, so that the other keys do not wait for the largest.
 func (p *pump) waves(lane *line) int {
 	counts := make(map[int64]int)
 	for _, l := range lane.queue {
 		if l.keyed {
 			counts[l.hash]++
 		} else {
-			counts[0] = 1 // all of them go in one call
+			counts[0] = 1 // all messages without a key go in one call
 		}
 	}
 	if len(counts) < 2 {
@@ -54,7 +54,7 @@ func (p *pump) waves(lane *line) int {
 	return min((second+burst-1)/burst, mostWaves)
 }
 
-// pick takes what a lane can publish in one run from the head of its queue.
+// pick takes from a lane's queue what the lane can publish in one run.
 func (p *pump) pick(lane *line) []*letter {
 	most := p.waves(lane) * p.config.KeyBurst
 	counts := make(map[int64]int)
@@ -75,9 +75,9 @@ func (p *pump) pick(lane *line) []*letter {
 	return picked
 }
 
-// sift takes out of a queue what has to wait: messages behind a head that was set aside,
-// and messages to a topic that is in trouble, unless an earlier one of their key is still
-// in the lane and may have to go before them.
+// sift takes out of a queue the letters that have to wait: those behind a head, and those to a
+// topic in trouble, unless an earlier one of their key is still in the lane and may have to go
+// before them.
 func (p *pump) sift(lane *line) {
 	type delay struct {
 		topic string
@@ -118,8 +118,7 @@ func (p *pump) sift(lane *line) {
 	}
 }
 
-// keysOnTheirWay returns the keys of the messages that a lane publishes; nil where no topic
-// is in trouble.
+// keysOnTheirWay returns the keys that a lane is publishing; nil where no topic is in trouble.
 func (p *pump) keysOnTheirWay(lane *line) map[int64]bool {
 	if len(p.trouble) == 0 {
 		return nil
@@ -139,7 +138,7 @@ func (p *pump) siftAll() {
 	}
 }
 
-// postpone has letters tried again later, without an attempt spent.
+// postpone has letters retried later, without spending an attempt.
 func (p *pump) postpone(letters []*letter, delay time.Duration, err error) {
 	ids := make([]int64, 0, len(letters))
 	for _, l := range letters {

@@ -1,10 +1,10 @@
 // Package outbox stores messages in the database transaction that makes them true, and
-// relays them to a broker once it is committed.
+// relays them to a broker once that transaction is committed.
 //
 // A service that commits and then publishes loses the message if it dies in between; one
-// that publishes and then commits tells of work that may be rolled back. Here the message is
-// a row of the same transaction: it exists exactly if the work does, and it is sent until
-// the broker has confirmed it.
+// that publishes and then commits announces work that may be rolled back. Here the message
+// is a row of the same transaction: it exists exactly if the work does, and a relay sends it
+// until the broker has confirmed it.
 //
 // # What a service does
 //
@@ -13,7 +13,7 @@
 //	relay, err := outbox.NewRelay(db, broker, outbox.RelayConfig{})   // broker is a message.Publisher
 //	g.Go(func() error { return relay.Run(ctx) })
 //
-// and, where it does something that others must know of,
+// and, where it does something that other services must learn of,
 //
 //	err = outbox.InTx(ctx, db, func(ctx context.Context, tx *sqlx.Tx) error {
 //		_, err := tx.ExecContext(ctx, `INSERT INTO orders …`)
@@ -27,64 +27,83 @@
 //
 // [Publisher] is a Watermill publisher. It finds the transaction in each message's context:
 //
-//   - in a handler behind middleware.Inbox, the message's context carries it. What such a
-//     handler returns is stored in it too, with middleware.Inbox{Outbox: out};
+//   - in a handler behind middleware.Inbox, the message's context carries it. With
+//     middleware.Inbox{Outbox: out}, what such a handler returns is stored in it too;
 //   - [InTx] begins one, or joins that of its context, and commits it;
 //   - [WithTx] adds one that the caller began and ends.
 //
-// The innermost counts. Watermill's CQRS buses put the context into their messages; for one
-// made by hand call msg.SetContext(ctx). All messages of a call are stored or none, whatever
-// the caller makes of the error. Without a transaction the error is [ErrNoTx], unless
-// Config.Standalone has such messages committed by themselves, and with one that is over it
-// is [ErrTxEnded]. A schema statement or a deadlock ends the transaction on MySQL and MariaDB
-// without the driver knowing, and what follows is committed at once: what is published then is
-// refused with [ErrTxEnded] too. On MariaDB the INSERT asks; on MySQL a savepoint does, which
-// is two round trips for each call.
+// The innermost counts. Watermill's CQRS buses put the context into their messages; for a
+// message made by hand call msg.SetContext(ctx). All messages of a call are stored or none,
+// whatever the caller does with the error. Publish returns [ErrNoTx] for a message without a
+// transaction, unless Config.Standalone has it commit such messages by themselves, and
+// [ErrTxEnded] for one whose transaction has ended.
+//
+// On MySQL and MariaDB a schema statement or a deadlock ends the transaction without the
+// driver knowing, and the server commits each later statement at once. Publish returns
+// [ErrTxEnded] there too: on MariaDB its INSERT checks; on MySQL it sets a savepoint first,
+// which takes two more round trips per call.
 //
 // As a router's publisher decorator, [Publisher.Decorate] stores what handlers return in a
-// transaction of its own: a router publishes when every middleware has returned.
+// transaction of its own: a router publishes after every middleware has returned.
 //
 // # Relaying
 //
 // [Relay] sends what is committed to any Watermill publisher, which must return only when the
-// broker has the messages. It deletes a message after that, so a crash in between sends it
-// once more: at least once, with the UUID, metadata and payload that it was published with.
-// A consumer behind middleware.Inbox takes the second one for the duplicate that it is.
+// broker has the messages. The relay deletes a message after that, so a crash in between has
+// it sent once more: at least once, with the UUID, metadata and payload that it was published
+// with. A consumer behind middleware.Inbox recognises the second one as a duplicate.
 //
-// No transaction is open while a relay talks to the broker. It is woken after the commits
-// of [InTx], of the inbox and of the publisher itself; after those of others by
-// [Publisher.Wake]; and it looks by itself, so a wake-up that is lost costs no message.
+// A relay holds no transaction open while it talks to the broker. The commits of [InTx], of
+// the inbox and of the publisher itself wake it; [Publisher.Wake] does after any other commit.
+// A relay also looks at the table by itself, so a lost wake-up costs no message.
 //
 // # What is in order
 //
-// Without Config.OrderKey, nothing is, and no message waits for another. Messages of one
-// key are first sent in the order in which they were published in a transaction, and
-// transactions in the order of their commits if they exclude each other before they
-// publish, by locking the row they are about. If they do not, nothing says which came first.
-// The next message of a key goes out when the one before it is confirmed.
+// Without Config.OrderKey there is no order, and no message waits for another. With it,
+// messages of one key are first sent in the order in which one transaction published them.
+// Two transactions are sent in the order of their commits if they exclude each other before
+// they publish, by locking the row they are about; otherwise their order is undefined. A
+// relay sends the next message of a key when the broker has confirmed the one before it.
 //
 // # When sending fails
 //
-// If other messages get through, the one that failed is tried again after growing pauses,
-// and parked after RelayConfig.MaxAttempts; its key waits for it, and nothing else does. If
-// none gets through, the broker is out: no attempts are spent, and one message at a time
-// finds out whether it is back. An error marked by [Permanent] is always about the message.
+// If other messages get through, the relay retries the one that failed after growing pauses,
+// and parks it after RelayConfig.MaxAttempts; only messages of its key wait for it. If none
+// gets through, the broker is out: the relay spends no attempts and probes with one message
+// at a time until the broker is back. An error marked by [Permanent] always counts against
+// the message.
 //
-// [Publisher.Parked] lists what is parked; [Publisher.Retry] and [Publisher.Discard] decide
-// about it. [Publisher.Backlog] says how much is to be sent and how old the oldest is,
+// [Publisher.Parked] lists parked messages; [Publisher.Retry] and [Publisher.Discard] decide
+// about them. [Publisher.Backlog] says how much is unsent and how old the oldest is,
 // [Publisher.Shards] which relay sends what.
 //
 // # Several relays
 //
-// Run one in each process of the service. They divide the keys between them, in 64 shards of
-// which each has one relay at a time. A relay that stops gives its shards up; those of one
-// that died are taken over when its lease has ended, and one that was frozen for so long
-// sends nothing more when it goes on.
-// [Relay.RelayBatch] is for those who would rather use cron.
+// Run one in each process of the service. They divide the keys between them, in 64 shards
+// that each have one relay at a time. A relay that stops gives its shards up; if one dies,
+// others take its shards over when its lease ends. A relay that was frozen for longer than
+// its lease sends nothing more with it. [Relay.RelayBatch] is for those who prefer cron.
 //
 // # Shutdown
 //
 // Stop what publishes: routers and HTTP servers. Then end the context of [Relay.Run] and wait
-// for it to return; it finishes what is on its way. Then close the broker's publisher, and db.
-// What was not sent is sent by another relay, or by this one after the next start.
+// for it to return; it waits for the messages that are on their way. Then close the broker's
+// publisher, and db. What was not sent is sent by another relay, or after the next start.
 package outbox
+
+// The words of the relay, for who reads its code:
+//
+//	letter     a message that the relay has read
+//	in hand    read, and its result not yet written to the table
+//	look       one query of the table; a sweep looks at the whole table, a walk at all keys
+//	floor      the id from which the relay looks for new messages
+//	tail       the end of the table, which the relay reads first while a few keys have a backlog
+//	lane       one of the publisher's calls that run side by side, and the queue before it
+//	run        the letters that a lane publishes at once; a wave is what one call may hold of it
+//	fate       the result of publishing a letter
+//	set aside  waiting in the table for a retry or, parked, for an operator
+//	head       a letter set aside for which the later messages of its key wait: it blocks the key
+//	hold back  to mark a message in the table so that it waits for an earlier one of its key
+//	ledger     results that the relay has yet to write to the table
+//	suspect    a letter that failed, so that it may be the cause and not the broker
+//	trouble    a topic that fails while others do not

@@ -5,21 +5,25 @@ import (
 	"fmt"
 
 	"github.com/millrace-go/millrace/internal/database"
+	"github.com/millrace-go/millrace/internal/prefix"
 )
 
 // Conditions a caller may branch on, with errors.Is.
 var (
 	// ErrNoTx says that a message's context carries no transaction.
 	ErrNoTx = errors.New("outbox: no transaction in the message's context: " +
-		"hand the context of the handler, of outbox.InTx or of outbox.WithTx to the CQRS bus that publishes it, " +
-		"or to message.NewMessageWithContext; Config.Standalone stores messages that have none")
+		"pass the context of the handler, of outbox.InTx or of outbox.WithTx to the CQRS bus that publishes it, " +
+		"or to message.NewMessageWithContext; Config.Standalone stores messages without one")
 
-	// ErrTxEnded says that the transaction in a message's context is over.
+	// ErrTxEnded says that the transaction in a message's context has ended.
 	ErrTxEnded = errors.New("outbox: the transaction in the message's context has ended: " +
 		"publish before it is committed")
 
 	// ErrClosed says that the publisher was closed, and a message carries no transaction.
 	ErrClosed = errors.New("outbox: the publisher is closed")
+
+	// ErrNotFound says that no message with this id is parked.
+	ErrNotFound = errors.New("outbox: no such message is parked")
 
 	// ErrNotMigrated says that tables or columns are missing.
 	ErrNotMigrated = database.ErrNotMigrated
@@ -27,19 +31,22 @@ var (
 	// ErrReadOnly says that the database takes no writes.
 	ErrReadOnly = database.ErrReadOnly
 
-	// ErrUnavailable says that the database does not answer, lets nobody in or has no room.
+	// ErrUnavailable says that the database does not answer, refuses connections or is full.
 	ErrUnavailable = database.ErrUnavailable
 
 	// ErrTooLarge says that a message has more bytes than the database takes at once.
 	ErrTooLarge = database.ErrTooLarge
 
 	// ErrPermanent is what [Permanent] marks an error with.
-	ErrPermanent = errors.New("trying again will not help")
+	ErrPermanent = errors.New("outbox: retrying will not help")
 )
+
+// errorf is [prefix.Errorf] for this package.
+func errorf(format string, args ...any) error { return prefix.Errorf("outbox", format, args...) }
 
 // Permanent marks err as one about the message and not about the broker: the message
 // cannot be routed, or is too large. A [Relay] counts such an error as an attempt even
-// while nothing else gets through. It returns nil for nil.
+// while nothing else gets through. Permanent returns nil for nil.
 func Permanent(err error) error {
 	if err == nil {
 		return nil
@@ -53,11 +60,11 @@ func (e *permanentError) Error() string        { return e.err.Error() }
 func (e *permanentError) Unwrap() error        { return e.err }
 func (e *permanentError) Is(target error) bool { return target == ErrPermanent } //nolint:errorlint // this is what Is does
 
-// A PartialError is returned by a publisher that knows what became of each message of one
-// call. A [Relay] then tries again only those that failed; after any other error, also one that joins
-// this with others, it tries all of them again.
+// A PartialError is returned by a publisher that knows which messages of a call the broker
+// confirmed. A [Relay] then retries only those that failed; after any other error, also one
+// that joins this with others, it retries all of them.
 type PartialError struct {
-	// Errors has one entry for each message, in their order; nil says confirmed.
+	// Errors has one entry for each message, in their order; nil means confirmed.
 	Errors []error
 }
 

@@ -5,16 +5,16 @@ import (
 	"time"
 )
 
-// horizon is for how long a transaction may stay open after it stored a message, before it
-// counts on a sweep: longer than a handler's by default. Where no message has an order,
-// only the delay of a sweep is at stake, and a short horizon costs less.
+// horizon is how long a transaction may stay open after it stored a message without the message
+// having to wait for a sweep: longer than a handler runs by default. Where no message has an
+// order key, a message below the floor is only late, and a short horizon costs less.
 const (
 	horizon        = 30 * time.Second
 	horizonUnkeyed = 2 * time.Second
 )
 
-// floor is the id up to which a message can only be pending if its transaction was open
-// for longer than a horizon: reading starts behind it, past rows deleted lately.
+// floor is the id from which looks for new messages start, so that they skip lately deleted
+// rows. A message below it is unread only if its transaction was open for longer than the horizon.
 type floor struct {
 	marks []mark
 	keyed time.Time // when a message with an order was last seen
@@ -25,7 +25,7 @@ type mark struct {
 	id int64
 }
 
-// seen notes the greatest id of a reading.
+// seen notes an id that was read.
 func (f *floor) seen(now time.Time, id int64) {
 	if n := len(f.marks); n > 0 && (f.marks[n-1].id >= id || now.Sub(f.marks[n-1].at) < time.Second) {
 		return
@@ -33,8 +33,8 @@ func (f *floor) seen(now time.Time, id int64) {
 	f.marks = append(f.marks, mark{now, id})
 }
 
-// lacks reports whether a reading found messages with an order, the first for long, and
-// began behind a floor that does not wait for those: earlier ones may lie below it.
+// lacks reports whether a look found keyed messages, the first for a long time, but started from
+// a floor of the short horizon: earlier ones of their keys may lie below it.
 func (f *floor) lacks(r *reading, now time.Time) bool {
 	if r.after == 0 || f.isKeyed(now) || !slices.ContainsFunc(r.letters, func(l *letter) bool { return l.keyed }) {
 		return false
@@ -43,10 +43,10 @@ func (f *floor) lacks(r *reading, now time.Time) bool {
 	return true
 }
 
-// isKeyed reports whether messages have an order.
+// isKeyed reports whether messages with an order key were seen lately.
 func (f *floor) isKeyed(now time.Time) bool { return now.Sub(f.keyed) < 10*time.Minute }
 
-// id returns the floor, where looks have gone on.
+// id returns the floor for a look that begins now.
 func (f *floor) id(now time.Time) int64 {
 	back := horizonUnkeyed
 	if f.isKeyed(now) {
@@ -58,8 +58,8 @@ func (f *floor) id(now time.Time) int64 {
 	return f.upTo(now.Add(-back))
 }
 
-// before returns what was the floor of messages with an order when a look began: by then all transactions were
-// over that had stored something up to there. Where it is not known any more it is 0.
+// before returns the floor of the long horizon at the time when a look began: every transaction
+// that had stored a message up to there had ended by then. It is 0 where it is no longer known.
 func (f *floor) before(began time.Time) int64 { return f.upTo(began.Add(-horizon)) }
 
 func (f *floor) upTo(at time.Time) (id int64) {

@@ -12,17 +12,18 @@ import (
 	"github.com/millrace-go/millrace/internal/database"
 )
 
-// Relays of earlier releases divided the keys into a number of shards that could be set and changed. See
-// docs/decisions/relay-shards.md.
+// Relays of earlier releases divided the keys into a number of shards that users could set and
+// change. See docs/decisions/relay-shards.md.
 
-// errFormer says that a relay of an earlier release is at work.
+// errFormer says that a relay of an earlier release still runs.
 var errFormer = errors.New("relays of an earlier release still run, which divide the keys into another number of shards: " +
 	"this one begins when the last of them has stopped")
 
-// replace divides the keys anew when nobody has a shard of an earlier release any more.
+// replace divides the keys into today's number of shards, once no living relay owns a shard of
+// the former division.
 //
-// A relay that read the former shards just before may still try to take one. So they stay, with this relay as
-// their owner, which stays registered until the lease of any such relay is over.
+// A relay that has just read the former shards may still try to take one. So this relay takes
+// them all, and stays registered until the lease of any such relay has ended.
 func (k *keeper) replace(ctx context.Context, former division) error {
 	v, err := k.look(ctx, former)
 	if err != nil {
@@ -40,7 +41,7 @@ func (k *keeper) replace(ctx context.Context, former division) error {
 		_, err := k.db.Exec(ctx, k.sql.DeleteRelay, k.lease.token)
 		return errors.Join(errFormer, err)
 	}
-	if err != nil { // it may have been committed: the lease ends by itself
+	if err != nil { // the commit may have succeeded: this relay's lease ends by itself
 		return fmt.Errorf("replace the shards of an earlier release: %w", err)
 	}
 	k.replaced = time.Now()

@@ -11,15 +11,15 @@ import (
 	"github.com/millrace-go/millrace/internal/dialect"
 )
 
-// settle decides what a run means. What failed is set aside or tried again; what was not
-// tried goes back to the head of the queue.
+// settle judges the results of a run. It sets failed letters aside or puts them back into the
+// queue, and puts letters that were not tried back to its front.
 func (p *pump) settle(ctx context.Context, r *run) {
 	now := time.Now()
 	lane := &p.lanes[r.lane]
 	lane.busy, lane.run = false, nil
 	if confirmed := p.confirm(ctx, r, now); confirmed > 0 {
 		p.sent += confirmed
-		if !p.outage.on || r.began.After(p.outage.began) { // else it says how the broker was before
+		if !p.outage.on || r.began.After(p.outage.began) { // an earlier run says nothing about the outage
 			p.lastConfirm = now
 			p.endOutage(ctx)
 		}
@@ -35,7 +35,7 @@ func (p *pump) settle(ctx context.Context, r *run) {
 	}
 	p.probed(r, now)
 	lane.queue = append(back, lane.queue...)
-	if p.resift { // only now: what went back comes before what is in the queues
+	if p.resift { // only now: the letters that went back come before those in the queue
 		p.resift = false
 		p.siftAll()
 	} else {
@@ -44,12 +44,12 @@ func (p *pump) settle(ctx context.Context, r *run) {
 	switch {
 	case p.closing.Load():
 		p.close()
-	case p.owed != 0: // else an outage would keep another relay from its shards
+	case p.owed != 0: // or else an outage would keep another relay from its shards
 		p.dropQueued(func(l *letter) bool { return !p.keeps(l) })
 	}
 }
 
-// confirm writes off what was sent, and returns how many messages that is.
+// confirm enters the sent letters into the ledger and returns how many there are.
 func (p *pump) confirm(ctx context.Context, r *run, now time.Time) (confirmed int) {
 	type tally struct {
 		count  int
@@ -83,21 +83,21 @@ func (p *pump) confirm(ctx context.Context, r *run, now time.Time) (confirmed in
 
 // trouble is a topic that fails while others do not.
 type trouble struct {
-	until    time.Time // for all its messages
-	suspects time.Time // for those that failed before: it may be them and not the topic
-	pause    int       // how often it was waited for
+	until    time.Time // all its messages wait until then
+	suspects time.Time // suspects wait until then: they may be the cause, and not the topic
+	pause    int       // how many times it has failed
 	err      error
-	passes   int // if positive, how many messages it concerns
+	passes   int // if positive, how many more messages are to be passed over
 }
 
-// fail makes messages that failed before wait, longer each time.
+// fail makes suspects wait, longer each time.
 func (t *trouble) fail(now time.Time, err error, c *RelayConfig) {
 	t.pause++
 	t.suspects = now.Add(growing(t.pause, c.MinBackoff, min(c.MaxBackoff, time.Minute)))
 	t.err = err
 }
 
-// lasts returns until when l has to wait.
+// lasts returns until when l waits.
 func (t trouble) lasts(l *letter) time.Time {
 	if l.suspect() && t.suspects.After(t.until) {
 		return t.suspects
@@ -105,7 +105,8 @@ func (t trouble) lasts(l *letter) time.Time {
 	return t.until
 }
 
-// diagnose finds topics of which nothing got through in a run, while other messages did.
+// diagnose finds topics in trouble: nothing of them got through in a run, while other messages
+// did.
 func (p *pump) diagnose(r *run, now time.Time) {
 	if !p.lastConfirm.After(r.began) {
 		return
@@ -134,16 +135,16 @@ func (p *pump) diagnose(r *run, now time.Time) {
 			t.until = t.suspects
 		}
 		p.trouble[topic] = t
-		p.log.Error("outbox: a topic takes no messages; the others go on", last,
+		p.log.Error("outbox: a topic accepts no messages; the others go on", last,
 			watermill.LogFields{"topic": topic, "again_in": t.suspects.Sub(now).String()})
 		p.resift = true
 	}
 }
 
-// judge decides what a failure of l means, and reports whether l was set aside. It counts
-// as an attempt if it is permanent, or if another message was confirmed since l failed
-// before or was set aside. Else, if other messages get through, l is tried again later; and
-// if none does, the broker may be out, and l stays where it is.
+// judge decides what a failure of l means, and reports whether it set l aside. The failure counts
+// as an attempt if it is permanent, or if the broker confirmed another message since l failed
+// before or was set aside. Otherwise, if other messages get through, l is retried later; if none
+// does, the broker may be out, and l stays in the queue.
 func (p *pump) judge(ctx context.Context, l *letter, err *failure, r *run, now time.Time) (aside bool) {
 	switch {
 	case l.broken != nil:
@@ -156,7 +157,7 @@ func (p *pump) judge(ctx context.Context, l *letter, err *failure, r *run, now t
 		p.suspected(l, now)
 		p.block(l)
 		p.postpone([]*letter{l}, p.backoff(1), err)
-		p.told(ctx, l, "failed while others did not", err)
+		p.failed(ctx, l, "failed while others did not", err)
 		return true
 	}
 	if l.failedAt.IsZero() {
@@ -167,7 +168,7 @@ func (p *pump) judge(ctx context.Context, l *letter, err *failure, r *run, now t
 	return false
 }
 
-// othersPass reports whether the failure of l is its own.
+// othersPass reports whether l fails while others get through.
 func (p *pump) othersPass(l *letter, r *run) bool {
 	return !p.outage.on &&
 		(!l.failedAt.IsZero() && p.lastConfirm.After(l.failedAt) || l.again && p.lastConfirm.After(r.began))
@@ -176,13 +177,13 @@ func (p *pump) othersPass(l *letter, r *run) bool {
 // suspected remembers since when a letter fails.
 func (p *pump) suspected(l *letter, since time.Time) {
 	const most = 100_000
-	if len(p.suspect) >= most { // each forgotten one has one more try
+	if len(p.suspect) >= most { // each forgotten letter gets one more try
 		clear(p.suspect)
 	}
 	p.suspect[l.id] = since
 }
 
-// attempt spends an attempt of l, and parks it after the last.
+// attempt spends an attempt of l, and parks l after the last.
 func (p *pump) attempt(ctx context.Context, l *letter, err error, now time.Time) {
 	l.attempts++
 	p.suspected(l, now)
@@ -196,10 +197,10 @@ func (p *pump) attempt(ctx context.Context, l *letter, err error, now time.Time)
 		ID: l.id, Status: dialect.OutboxRetry, Delay: delay.Microseconds(), Attempts: l.attempts, Error: text(err),
 		Blocks: l.blocks(),
 	})
-	p.told(ctx, l, "attempt failed", err)
+	p.failed(ctx, l, "attempt failed", err)
 }
 
-// blocks is the key whose messages wait for l, nil if it has none.
+// blocks is the key that l blocks, nil if it has none.
 func (l *letter) blocks() *int64 {
 	if !l.keyed {
 		return nil
@@ -227,16 +228,17 @@ func (p *pump) park(ctx context.Context, l *letter, err error) {
 	p.tell(ctx, KindParked, l.event("", err))
 }
 
-func (p *pump) told(ctx context.Context, l *letter, reason string, err error) {
-	p.log.Info("outbox: a message could not be sent; tried again later",
+// failed reports a letter that will be retried.
+func (p *pump) failed(ctx context.Context, l *letter, reason string, err error) {
+	p.log.Info("outbox: a message could not be sent; retrying later",
 		l.fields().Add(watermill.LogFields{"reason": reason, "error": err.Error()}))
 	e := l.event(reason, err)
 	p.fail(fmt.Errorf("message %q to topic %q: %w", l.msg.UUID, l.topic, err))
 	p.tell(ctx, KindAttempt, e)
 }
 
-// backoff is the pause after the n-th attempt: up to a bound that doubles, with full
-// jitter, but never so short that the attempts are one.
+// backoff is the pause after the n-th attempt: full jitter under a bound that doubles, but never
+// so short that two attempts amount to one.
 func (p *pump) backoff(n int) time.Duration {
 	bound := p.config.MinBackoff << min(n-1, 30)
 	if bound <= 0 || bound > p.config.MaxBackoff {

@@ -12,8 +12,8 @@ import (
 	"github.com/millrace-go/millrace/internal/database"
 )
 
-// errLeaseLost says that the relay was silent for too long.
-var errLeaseLost = errors.New("the lease was lost")
+// errLeaseLost says that the relay did not extend its lease in time.
+var errLeaseLost = errors.New("the relay did not extend its lease in time and lost it")
 
 // keeper holds a relay's lease and its fair share of the shards. It gives up a shard only
 // when the pump has nothing of it in hand.
@@ -21,17 +21,17 @@ type keeper struct {
 	*Relay
 	lease      *lease
 	generation int      // of the shards
-	held       shardSet // as the database has it
+	owned      shardSet // by the database
 
-	extended time.Time // the lease, last
-	replaced time.Time // the shards of an earlier release; zero for never
+	extended time.Time // when the lease was last extended
+	replaced time.Time // when the shards of an earlier release were replaced; zero for never
 
 	asked   int        // number of the last order
-	changes chan order // to the pump; the latest counts
-	given   chan order // which the pump has carried out
+	changes chan order // orders to the pump; the latest counts
+	given   chan order // orders that the pump has carried out
 }
 
-// order is what the pump may work on.
+// order tells the pump which shards it may work on.
 type order struct {
 	shards shardSet
 	number int
@@ -44,10 +44,10 @@ func newKeeper(r *Relay) *keeper {
 	}
 }
 
-// beginTimeout bounds how long a relay waits for the database before it asks anew.
+// beginTimeout bounds how long a relay waits for the database before it starts over.
 const beginTimeout = 10 * time.Second
 
-// begin joins the other relays, or makes the shards if there are none.
+// begin joins the other relays, and makes the shards if there are none.
 func (k *keeper) begin(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, beginTimeout)
 	defer cancel()
@@ -75,7 +75,8 @@ func (k *keeper) join(ctx context.Context) error {
 	return nil
 }
 
-// leave gives everything up at once. After [keeper.replace] it does not, until the lease that it had then is over.
+// leave gives up the shards and the lease. Shortly after [keeper.replace] it does not: there the
+// shards wait for the lease to end.
 func (k *keeper) leave(ctx context.Context) error {
 	k.lease.end()
 	if time.Since(k.replaced) < k.config.Lease {
@@ -91,14 +92,14 @@ func (k *keeper) leave(ctx context.Context) error {
 	return nil
 }
 
-// How long a keeper rests at most between two looks at the tables: for so long shards that
-// another relay gave up go unnoticed.
+// How long a keeper rests at most between two looks at the tables. Shards that another relay
+// gives up go unnoticed for as long.
 const (
 	restSettled   = time.Second
 	restUnsettled = 500 * time.Millisecond
 )
 
-// run beats until ctx ends, or returns [errLeaseLost].
+// run beats until ctx ends, and then returns nil, or until the lease is lost.
 func (k *keeper) run(ctx context.Context) error {
 	for {
 		settled := false
@@ -109,7 +110,7 @@ func (k *keeper) run(ctx context.Context) error {
 		case errors.Is(err, errLeaseLost) || err != nil && !k.lease.valid():
 			return fmt.Errorf("%w: %w", errLeaseLost, err)
 		case err != nil:
-			k.log.Error("outbox: the relay's lease could not be extended; tried again", database.Explain(err), nil)
+			k.log.Error("outbox: the relay could not extend its lease; retrying", database.Explain(err), nil)
 		}
 		pause := restUnsettled
 		if settled {
@@ -121,8 +122,8 @@ func (k *keeper) run(ctx context.Context) error {
 	}
 }
 
-// rest waits until it is time to beat again: after the pause, or when shards were given
-// up. It reports false when ctx ended.
+// rest waits until it is time to beat again: after the pause, or when the keeper has given up
+// shards. It reports false when ctx has ended.
 func (k *keeper) rest(ctx context.Context, pause time.Duration) bool {
 	over := time.NewTimer(pause)
 	defer over.Stop()
@@ -134,22 +135,22 @@ func (k *keeper) rest(ctx context.Context, pause time.Duration) bool {
 			return true
 		case done := <-k.given:
 			if done.number != k.asked {
-				continue // since then the pump may have taken up a shard again
+				continue // the pump may have taken up a shard again since
 			}
-			before := k.held
+			before := k.owned
 			err := k.await("the giving up of shards", func() error { return k.free(ctx, done.shards) })
 			if err != nil && ctx.Err() == nil {
-				k.log.Error("outbox: shards could not be given up; tried again", database.Explain(err), nil)
+				k.log.Error("outbox: the relay could not give up shards; retrying", database.Explain(err), nil)
 			}
-			if k.held != before {
+			if k.owned != before {
 				return true
 			}
 		}
 	}
 }
 
-// beat extends the lease, where it is time, and takes or gives up shards. It reports whether the relay has
-// what it should have.
+// beat extends the lease when it is time, and takes or gives up shards. It reports whether the
+// relay owns its share.
 func (k *keeper) beat(ctx context.Context) (settled bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, k.config.Lease/2)
 	defer cancel()
@@ -168,13 +169,13 @@ func (k *keeper) beat(ctx context.Context) (settled bool, err error) {
 		}
 		k.catchUp(v)
 		share := v.share(k.lease.token)
-		all, err := k.take(ctx, v.vacant(share-k.held.size()))
+		all, err := k.take(ctx, v.vacant(share-k.owned.size()))
 		if err != nil {
 			return false, err
 		}
 		if all {
 			k.keep(share)
-			return k.held.size() == share, nil
+			return k.owned.size() == share, nil
 		}
 	}
 }
@@ -193,18 +194,19 @@ func (k *keeper) extend(ctx context.Context) error {
 	return nil
 }
 
-// agrees reports whether the tables still say that the relay has what it holds.
+// agrees reports whether the tables still say that the relay owns its shards.
 func (k *keeper) agrees(v view) bool {
 	if v.there != shardCount || !slices.Contains(v.relays, k.lease.token) {
 		return false
 	}
-	return k.held&^v.owned(k.lease.token) == 0
+	return k.owned&^v.owned(k.lease.token) == 0
 }
 
-// catchUp notes what the relay owns by the tables: the answer to a claim may have got lost.
-func (k *keeper) catchUp(v view) { k.held |= v.owned(k.lease.token) }
+// catchUp notes what the relay owns by the tables: it may have missed the answer to a claim.
+func (k *keeper) catchUp(v view) { k.owned |= v.owned(k.lease.token) }
 
-// take takes shards, and reports whether it got all of them: another relay may have been faster.
+// take takes vacant shards, and reports whether it got all of them: another relay may have been
+// faster.
 func (k *keeper) take(ctx context.Context, vacant map[int64]shardSet) (all bool, err error) {
 	for owner, some := range vacant {
 		n, err := k.db.Exec(ctx, k.sql.ClaimShards, k.lease.token, k.generation, some.mask(), owner)
@@ -214,14 +216,14 @@ func (k *keeper) take(ctx context.Context, vacant map[int64]shardSet) (all bool,
 		if n != int64(some.size()) {
 			return false, nil
 		}
-		k.held |= some
+		k.owned |= some
 	}
 	return true, nil
 }
 
-// keep has the pump work on a share of what the relay holds.
+// keep has the pump work on as many of the relay's shards as its share has.
 func (k *keeper) keep(share int) {
-	keep := k.held
+	keep := k.owned
 	for shard := 0; keep.size() > share; shard++ {
 		keep &^= 1 << shard
 	}
@@ -231,24 +233,24 @@ func (k *keeper) keep(share int) {
 // work tells the pump what it may work on.
 func (k *keeper) work(shards shardSet) {
 	select {
-	case <-k.changes: // an older one that nobody took
+	case <-k.changes: // an older order that the pump has not read
 	default:
 	}
 	k.asked++
 	k.changes <- order{shards, k.asked}
 }
 
-// free gives up what the pump no longer works on.
+// free gives up the shards that the pump no longer works on.
 func (k *keeper) free(ctx context.Context, left shardSet) error {
 	ctx, cancel := context.WithTimeout(ctx, k.config.Lease/2)
 	defer cancel()
-	gone := k.held &^ left
+	gone := k.owned &^ left
 	if gone == 0 {
 		return nil
 	}
 	if _, err := k.db.Exec(ctx, k.sql.ClaimShards, 0, k.generation, gone.mask(), k.lease.token); err != nil {
 		return fmt.Errorf("give up shards: %w", err)
 	}
-	k.held = left & k.held
+	k.owned = left & k.owned
 	return nil
 }

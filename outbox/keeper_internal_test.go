@@ -48,7 +48,7 @@ func TestAnAnswerToAnEarlierOrderGivesNothingUp(t *testing.T) {
 	again := beat()
 	require.Equal(t, first.shards, again.shards)
 	k.rest(t.Context(), time.Millisecond)
-	assert.Equal(t, first.shards, k.held)
+	assert.Equal(t, first.shards, k.owned)
 	v, err := k.look(t.Context(), division{k.generation, shardCount})
 	require.NoError(t, err)
 	assert.Equal(t, allShards, v.owned(k.lease.token))
@@ -56,7 +56,7 @@ func TestAnAnswerToAnEarlierOrderGivesNothingUp(t *testing.T) {
 	again.shards = 1
 	k.given <- again
 	assert.True(t, k.rest(t.Context(), time.Hour), "a shard was given up, so the keeper looks again")
-	assert.Equal(t, 1, k.held.size())
+	assert.Equal(t, 1, k.owned.size())
 }
 
 func TestAnAnswerDoesNotHastenTheNextBeat(t *testing.T) {

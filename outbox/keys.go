@@ -12,14 +12,14 @@ import (
 	"github.com/millrace-go/millrace/internal/dialect"
 )
 
-// asking is one key of which a look reads what is unsent, in its order.
+// asking is one key of a look, which reads the unsent messages of the key in their order.
 type asking struct {
 	key, after int64
 	limit      int
 	letters    []*letter
 }
 
-// ask has a key looked for, if the table has more of it and there is room.
+// ask has the reader look for a key, if the table has more of it and the window has room.
 func (p *pump) ask(key int64) {
 	t := p.turns[key]
 	if t == nil || !t.more || t.onWay > p.config.keyCap()/2 {
@@ -30,7 +30,7 @@ func (p *pump) ask(key int64) {
 	}
 }
 
-// check has a key looked for.
+// check has the reader look for a key.
 func (p *pump) check(key int64) {
 	t := p.turn(key)
 	t.more = true
@@ -40,8 +40,8 @@ func (p *pump) check(key int64) {
 	}
 }
 
-// roomForKeys is how many letters looks for keys may take: an eighth of the window is left to others, and half of
-// it where they lack room.
+// roomForKeys is how many letters looks for keys may take: they leave an eighth of the window to
+// other looks, and half of it where those lack room.
 func (p *pump) roomForKeys() int {
 	most := 7 * p.config.Batch / 4
 	if p.room() < p.leastRoom() {
@@ -55,11 +55,12 @@ func (p *pump) mayAsk() bool {
 	return len(p.asks) > 0 && p.shards != 0 && p.roomForKeys() >= max(p.config.Batch/8, 1)
 }
 
-// askings takes keys whose turn it is. What was stored by transactions that were open when messages in hand
-// were found may be before those: so a key is read again from where the floor was when it was last read.
+// askings takes the next keys to look for. A transaction that was open when messages in hand were
+// read may have stored a message before them, so it reads a key again from where the floor was
+// when the key was last read.
 func (p *pump) askings() (all []asking) {
 	room := p.roomForKeys()
-	share := max(firstLimit, room/max(len(p.asks), 1)) // many keys go out faster than much of a few
+	share := max(firstLimit, room/max(len(p.asks), 1)) // a little of many keys is sent faster than much of a few
 	for len(p.asks) > 0 && room > 0 {
 		key := p.asks[0]
 		p.asks = p.asks[1:]
@@ -73,7 +74,7 @@ func (p *pump) askings() (all []asking) {
 		if floor := p.reader.floor.before(t.since); floor < t.after {
 			one.after, one.limit = floor, limit+t.onWay
 		}
-		if _, blocked := p.blocked[key]; blocked { // only whether it still is
+		if _, blocked := p.blocked[key]; blocked { // only to see whether it still is
 			one.after, one.limit = 0, 1
 		}
 		all = append(all, one)
@@ -82,9 +83,9 @@ func (p *pump) askings() (all []asking) {
 	return all
 }
 
-// lookForKeys reads what is unsent of some keys.
+// lookForKeys reads the unsent messages of some keys.
 func (d *tables) lookForKeys(ctx context.Context, r *reading) error {
-	together := 16 // of more, MariaDB takes long to make a plan
+	together := 16 // with more, MariaDB takes long to plan
 	if d.sql.KeysAreListed {
 		together = max(len(r.askings), 1)
 	}
@@ -110,7 +111,7 @@ func (d *tables) lookForKeys(ctx context.Context, r *reading) error {
 	return nil
 }
 
-// tookKeys takes what was found of keys in hand.
+// tookKeys takes what a look for keys has found.
 func (p *pump) tookKeys(r *reading, now time.Time) {
 	void := r.err != nil || r.epoch != p.reader.epoch || p.closing.Load()
 	for i := range r.askings {
@@ -127,14 +128,15 @@ func (p *pump) tookKeys(r *reading, now time.Time) {
 	}
 }
 
-// stillBlocked reports whether a key has to wait. An operator may have discarded what blocked it.
+// stillBlocked reports whether a key has to wait, and opens it if its head is gone: an operator
+// may have discarded that.
 func (p *pump) stillBlocked(one *asking, r *reading) bool {
 	b, blocked := p.blocked[one.key]
 	if !blocked {
 		return false
 	}
 	_, inHand := p.window[b.head]
-	if inHand || b.ledger > r.ledger { // the table does not know
+	if inHand || b.ledger > r.ledger { // the table does not show it yet
 		return true
 	}
 	if len(one.letters) > 0 {
@@ -144,14 +146,14 @@ func (p *pump) stillBlocked(one *asking, r *reading) bool {
 		}
 	}
 	p.open(one.key)
-	return one.limit == 1 // it was asked for that alone
+	return one.limit == 1 // the look was only for the head
 }
 
-// takeKey takes what was read of a key up to the first that has to wait, or to go back into the table.
-// What makes it wait has the key looked for again when it is over.
+// takeKey takes the letters of a key up to the first that has to wait, or that is being held back.
+// Whatever that one waits for starts another look for the key when it is over.
 func (p *pump) takeKey(one *asking, r *reading, now time.Time) {
 	t := p.turn(one.key)
-	if t.after < one.after { // meanwhile something was held back that lies before what was read
+	if t.after < one.after { // a letter before those read was held back meanwhile
 		p.check(one.key)
 		return
 	}
@@ -188,8 +190,8 @@ func (p *pump) takeKey(one *asking, r *reading, now time.Time) {
 	}
 }
 
-// walk is a passage over all keys of which something is unsent, some at each look. It finds those that a
-// look for new messages does not: a relay that died had held them back, or there is much before them.
+// walk passes over all keys with unsent messages, some with each look. It finds keys that looks
+// for new messages do not: those that a relay held back before it died, and those far behind.
 type walk struct {
 	on       bool
 	from     int64
@@ -198,19 +200,19 @@ type walk struct {
 	failures int
 }
 
-// restart begins at once.
+// restart begins a walk at once.
 func (w *walk) restart() { *w = walk{on: true, from: math.MinInt64, began: time.Now()} }
 
-// walksOn reports whether to walk: not while there are many keys to look for.
+// walksOn reports whether to walk now: not while there are many keys to look for.
 func (p *pump) walksOn(now time.Time) bool {
 	w := &p.reader.walk
 	return !now.Before(w.at) && len(p.asks) < manyAsks
 }
 
-// manyAsks is how many keys that wait to be looked for stop a walk, which would add to them.
+// manyAsks is how many keys to look for stop a walk, which would add to them.
 const manyAsks = 500
 
-// walk lists some keys. A key of which much is unsent is one step.
+// walk lists some keys. A key with many unsent messages is one step.
 func (d *tables) walk(ctx context.Context, r *reading) error {
 	const step, steps = 1000, 20
 	own := make(map[int64]bool)
@@ -236,7 +238,7 @@ func (d *tables) walk(ctx context.Context, r *reading) error {
 	return nil
 }
 
-// walked notes how far a look has walked. A failure stops nothing else.
+// walked notes how far a look has walked. A failed walk stops nothing else.
 func (p *pump) walked(r *reading, now time.Time) {
 	w := &p.reader.walk
 	if !r.walks {
@@ -246,7 +248,7 @@ func (p *pump) walked(r *reading, now time.Time) {
 		w.failures++
 		w.at = now.Add(growing(w.failures, time.Second, walkEvery))
 		w.on = w.on && !p.once
-		p.log.Error("outbox: the relay cannot list the keys; tried again", database.Explain(r.walkErr), nil)
+		p.log.Error("outbox: the relay cannot list the keys; retrying", database.Explain(r.walkErr), nil)
 		p.fail(r.walkErr)
 		return
 	}
@@ -254,12 +256,12 @@ func (p *pump) walked(r *reading, now time.Time) {
 		p.check(key)
 	}
 	w.from, w.failures = r.walkFrom, 0
-	if r.walkedAll { // so long that it takes a tenth of the time at most
+	if r.walkedAll { // walks take a tenth of the time at most
 		*w = walk{at: now.Add(max(walkEvery, 10*now.Sub(w.began)))}
 	}
 }
 
-// headsToAsk takes some heads, in turn, of which the table tells whether they still block their keys.
+// headsToAsk returns some heads, others each time, to check whether they still block their keys.
 func (p *pump) headsToAsk() map[int64]int64 {
 	const most = 10_000
 	if len(p.toAsk) == 0 {
@@ -277,7 +279,7 @@ func (p *pump) headsToAsk() map[int64]int64 {
 	return heads
 }
 
-// tookHeads has the keys looked for whose heads are gone.
+// tookHeads has the reader look for keys whose heads are gone.
 func (p *pump) tookHeads(r *reading) {
 	for _, key := range r.heads {
 		if _, still := p.blocked[key]; still {

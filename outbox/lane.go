@@ -9,16 +9,16 @@ import (
 	"github.com/millrace-go/millrace/internal/sole"
 )
 
-// run is what a lane is given to publish, in the order of their storing.
+// run is the letters that a lane is to publish, in the order in which they were stored.
 type run struct {
 	lane    int
 	letters []*letter
 	probe   bool // it finds out whether an outage is over
 	began   time.Time
-	fates   []fate // of each letter
+	fates   []fate // one for each letter
 }
 
-// fate is what became of a letter.
+// fate is the result of publishing a letter.
 type fate struct {
 	tried bool
 	err   *failure
@@ -30,7 +30,7 @@ func (f fate) sent() bool { return f.tried && f.err == nil }
 type lane struct {
 	*outside
 	to    message.Publisher
-	may   func() bool // send
+	may   func() bool // reports whether the lane may send
 	burst int
 
 	run     *run
@@ -38,7 +38,7 @@ type lane struct {
 	tripped map[string]int // failures in a row, by topic
 }
 
-// tripAfter is how many failures in a row, tried one by one, end the trying of a topic.
+// tripAfter is after how many failures in a row a lane gives up on a topic for this run.
 const tripAfter = 3
 
 // publish sends what it can of r. No message goes out before an earlier one of its key is
@@ -56,8 +56,8 @@ func (l *lane) publish(r *run) {
 	}
 }
 
-// waves divides the run so that no wave has more of one key than may go in one call. What
-// failed before has a wave for itself among the messages of its key.
+// waves divides the run so that no wave has more messages of a key than one call may have. A
+// suspect shares its wave with no other message of its key.
 func (l *lane) waves() [][]int {
 	type place struct {
 		wave, count int
@@ -88,8 +88,8 @@ func (l *lane) waves() [][]int {
 	return waves
 }
 
-// calls groups a wave by topic. What failed before goes alone and last, so that it takes no
-// other message down with it, and says nothing about a topic before others have.
+// calls groups a wave by topic. Suspects go alone and last, so that one takes no other message
+// down with it, and its failure does not condemn the topic before other messages were tried.
 func (l *lane) calls(wave []int) [][]int {
 	var groups, alone [][]int
 	index := make(map[string]int)
@@ -110,7 +110,8 @@ func (l *lane) calls(wave []int) [][]int {
 	return append(groups, alone...)
 }
 
-// worthTrying returns what of a group can and need be tried, and passes over the rest.
+// worthTrying returns the letters of a group that are still worth trying, and passes over the
+// others.
 func (l *lane) worthTrying(group []int) []int {
 	worth := make([]int, 0, len(group))
 	for _, i := range group {
@@ -124,15 +125,15 @@ func (l *lane) worthTrying(group []int) []int {
 	return worth
 }
 
-// passOver leaves letter untried, and so those of its key behind it.
+// passOver leaves letter unsent, and so the later ones of its key.
 func (l *lane) passOver(letter *letter) {
 	if letter.keyed {
 		l.stopped[letter.hash] = true
 	}
 }
 
-// send publishes the letters of one topic in one call, and after a failure that says no
-// more than that, one by one.
+// send publishes the letters of one topic in one call. After a failure that does not say which
+// of them it is about, it publishes them one by one.
 func (l *lane) send(group []int) {
 	switch v := l.call(group); {
 	case v.notNow:
@@ -170,14 +171,14 @@ func (l *lane) settle(i int, err *failure) {
 	}
 }
 
-// verdict is what became of a call.
+// verdict is the result of a call.
 type verdict struct {
-	notNow bool // the lease is over, or the relay was told to stop
+	notNow bool // the lease has ended, or the relay was told to stop
 	err    *failure
-	each   []*failure // of each message, where the publisher told
+	each   []*failure // one for each message, where the publisher told them apart
 }
 
-// call hands letters of one topic to the publisher, if they may still go out.
+// call passes letters of one topic to the publisher, if the lane may still send.
 func (l *lane) call(group []int) (v verdict) {
 	msgs := make([]*message.Message, 0, len(group))
 	for _, i := range group {
@@ -187,7 +188,7 @@ func (l *lane) call(group []int) (v verdict) {
 	switch {
 	case !l.may():
 		return verdict{notNow: true}
-	case first.broken != nil: // it goes alone
+	case first.broken != nil: // suspects go alone
 		return verdict{err: failureOf(first.broken)}
 	}
 	var answer error
@@ -198,7 +199,7 @@ func (l *lane) call(group []int) (v verdict) {
 		return nil
 	})
 	switch {
-	case err != nil: // it panicked, or its error did
+	case err != nil: // the publisher panicked, or its error did
 		return verdict{err: failureOf(err)}
 	case partial == nil || len(partial.Errors) != len(msgs):
 		return verdict{err: l.failure(answer)}
@@ -209,7 +210,7 @@ func (l *lane) call(group []int) (v verdict) {
 	return v
 }
 
-// failure asks err for everything. One whose methods panic is a failure that says so.
+// failure is [failureOf] for an error whose methods may panic.
 func (l *lane) failure(err error) (f *failure) {
 	if err == nil {
 		return nil
@@ -220,8 +221,8 @@ func (l *lane) failure(err error) (f *failure) {
 	return f
 }
 
-// failure is an error that was asked for everything once, where its methods may panic, such as
-// those of a nil pointer that somebody returned. It is not asked again.
+// failure is an error whose methods were called once, where a panic does no harm: they may
+// panic, such as those of a nil pointer that a publisher returned as an error.
 type failure struct {
 	error
 	text      string
@@ -230,7 +231,7 @@ type failure struct {
 
 func (f *failure) Error() string { return f.text }
 
-// Unwrap has observers find what the publisher returned.
+// Unwrap lets observers find what the publisher returned.
 func (f *failure) Unwrap() error { return f.error }
 
 func failureOf(err error) *failure {

@@ -10,7 +10,7 @@ import (
 	"github.com/millrace-go/millrace/internal/database"
 )
 
-// Layout is into which shards the order keys are divided, and who sends which of them.
+// Layout says into which shards the order keys are divided, and which relay sends which.
 type Layout struct {
 	Shards []Shard
 	Relays []RelayLease
@@ -19,22 +19,22 @@ type Layout struct {
 // Shard is one part of the order keys.
 type Shard struct {
 	Number int
-	Owner  int64  // token of the relay that has it, 0 for none
-	Relay  string // name of the relay that has it, where it is known
-	Alive  bool   // the relay that has it has a lease
+	Owner  int64  // token of the relay that owns it, 0 for none
+	Relay  string // name of that relay, where it is known
+	Alive  bool   // that relay has a lease
 }
 
-// RelayLease is what a relay is known by.
+// RelayLease is a relay and its lease.
 type RelayLease struct {
 	Token     int64
 	Name      string // RelayConfig.Name
 	StartedAt time.Time
 	Until     time.Time // end of its lease, by the database's clock
-	Alive     bool      // it has not ended
-	Shards    int       // that it owns
+	Alive     bool      // the lease has not ended
+	Shards    int       // how many it owns
 }
 
-// Unowned returns how many shards no living relay has: nobody sends their messages.
+// Unowned returns how many shards no living relay owns: nobody sends their messages.
 func (l Layout) Unowned() int {
 	unowned := 0
 	for _, s := range l.Shards {
@@ -45,9 +45,9 @@ func (l Layout) Unowned() int {
 	return unowned
 }
 
-// Shards tells which relay has which shard. There are none before the first relay ran. The
-// tables are read one after the other: a shard that is just being handed over may be seen
-// with neither relay.
+// Shards says which relay owns which shard. There are no shards before the first relay has run.
+// Shards reads one table after the other: a shard that one relay hands over to another in
+// between may be seen with neither.
 func (p *Publisher) Shards(ctx context.Context) (Layout, error) {
 	l, err := p.layout(ctx)
 	if err != nil {
@@ -56,8 +56,8 @@ func (p *Publisher) Shards(ctx context.Context) (Layout, error) {
 	return l, nil
 }
 
-// layout reads shards before relays, as a keeper does: then whoever owns a shard and is not
-// among the relays is gone, and not new.
+// layout reads shards before relays, as [keeper.look] does: so an owner that is not among the
+// relays is gone, and not new.
 func (d *tables) layout(ctx context.Context) (l Layout, err error) {
 	now, err := d.division(ctx)
 	if errors.Is(err, sql.ErrNoRows) {

@@ -3,7 +3,6 @@ package outbox
 import (
 	"context"
 	"errors"
-	"fmt"
 	"slices"
 	"strings"
 	"time"
@@ -14,17 +13,17 @@ import (
 	"github.com/millrace-go/millrace/internal/dialect"
 )
 
-// ledger is what became of letters and is still to be written.
+// ledger is the results of letters that the relay has yet to write to the table.
 type ledger struct {
 	number   int
 	sent     []int64
 	aside    []dialect.Aside
 	postpone []postponed
 	hold     []*letter
-	released map[int64]bool // keys that nothing blocks any more, once the rest is written
+	released map[int64]bool // keys that nothing blocks once the rest is written
 }
 
-// postponed are messages that were not at fault.
+// postponed are letters that are retried without an attempt spent.
 type postponed struct {
 	letters []int64
 	delay   time.Duration
@@ -39,7 +38,7 @@ func (l *ledger) empty() bool {
 	return len(l.sent)+len(l.aside)+len(l.postpone)+len(l.hold)+len(l.released) == 0
 }
 
-// letters are the ids that are out of hand once the ledger is written.
+// letters are the ids of letters that leave the window when the ledger is written.
 func (l *ledger) letters() []int64 {
 	ids := slices.Clone(l.sent)
 	for _, a := range l.aside {
@@ -54,8 +53,7 @@ func (l *ledger) letters() []int64 {
 	return ids
 }
 
-// soonest returns after what time the first of the letters is to be tried again. It runs
-// from the moment of writing.
+// soonest returns how long after the writing the first of the letters is due for a retry.
 func (l *ledger) soonest() (delay time.Duration, some bool) {
 	note := func(d time.Duration) {
 		if !some || d < delay {
@@ -73,15 +71,16 @@ func (l *ledger) soonest() (delay time.Duration, some bool) {
 	return delay, some
 }
 
-// statement is one line of a ledger as SQL.
+// statement writes one part of a ledger.
 type statement struct {
 	query string
 	args  []any
-	rows  int // that must be changed
+	rows  int // how many it must change
 }
 
-// statements says the ledger in SQL. Who is held back comes after the head for which it waits:
-// else, if the relay dies in between, it would go out as if there was none.
+// statements returns the ledger as SQL. It sets heads aside before it holds back the messages
+// behind them: if the relay died between the two, another one would find those held back by
+// nothing, and send them.
 func (l *ledger) statements(d *tables, token int64, retention time.Duration) []statement {
 	var all []statement
 	add := func(rows int, query string, args ...any) {
@@ -113,24 +112,24 @@ func (l *ledger) statements(d *tables, token int64, retention time.Duration) []s
 	return all
 }
 
-// flusher writes ledgers, one at a time; what is added meanwhile joins the next.
+// flusher writes ledgers, one at a time; results that come meanwhile go into the next.
 type flusher struct {
 	done     chan *flush
 	busy     bool
-	written  int    // number of the last ledger that is in the table
-	failed   *flush // to be gone on with
+	written  int    // number of the last ledger in the table
+	failed   *flush // to be continued
 	failures int
-	toldAt   time.Time // of the last failure
+	toldAt   time.Time // when a failure was last logged
 	retryAt  time.Time
 }
 
-// flush is a ledger on its way into the table. Each statement is a transaction: one of
-// several, left open by a relay that froze, would lock what others work on. Where a relay
-// dies in between, who comes next finds keys that nothing blocks, or sends again what was sent.
+// flush is a ledger on its way into the table. Each statement commits by itself: a transaction
+// of several, left open by a relay that froze, would lock rows that others work on. If a relay
+// dies in between, the next one finds keys that nothing blocks, or sends some messages again.
 type flush struct {
 	ledger     *ledger
-	statements []statement // that are left
-	missing    int         // rows that somebody else changed
+	statements []statement // those that are left
+	missing    int         // rows that somebody else has changed
 	err        error
 }
 
@@ -149,7 +148,7 @@ func (p *pump) flush(ctx context.Context) {
 		p.ledger = newLedger(p.ledger.number + 1)
 	}
 	f.busy, f.failed = true, nil
-	p.beside("the writing off", func() error { return work.write(ctx, p.tables) }, func(err error) {
+	p.beside("the writing of results", func() error { return work.write(ctx, p.tables) }, func(err error) {
 		work.err = err
 		f.done <- work
 	})
@@ -171,7 +170,7 @@ func (f *flush) write(ctx context.Context, d *tables) error {
 	return nil
 }
 
-// flushed lets go of what is written.
+// flushed lets go of the letters of a written ledger.
 func (p *pump) flushed(f *flush) {
 	p.flusher.busy = false
 	if f.err != nil {
@@ -189,14 +188,13 @@ func (p *pump) flushed(f *flush) {
 		p.dueIn(time.Now(), delay)
 	}
 	for key := range f.ledger.released {
-		if p.blocked[key].ledger <= f.ledger.number { // else it is blocked anew
+		if p.blocked[key].ledger <= f.ledger.number { // or else it is blocked anew
 			p.open(key)
 		}
 	}
 }
 
-// missed tells of rows that were not as the relay had left them: an operator changed
-// them, or another relay did, because this one lost its lease.
+// missed logs rows that an operator has changed, or another relay because this one lost its lease.
 func (p *pump) missed(f *flush) {
 	p.log.Error("outbox: messages were changed by someone else while the relay had them", errChanged,
 		watermill.LogFields{"count": f.missing})
@@ -208,17 +206,17 @@ func (p *pump) flushFailed(f *flush) {
 	fl := &p.flusher
 	fl.failures++
 	if tellsAgain(&fl.toldAt, fl.failures) {
-		p.log.Error("outbox: what was published could not be written off; tried again", database.Explain(f.err), nil)
+		p.log.Error("outbox: the relay could not record what it published; retrying", database.Explain(f.err), nil)
 	}
 	fl.failed = f
 	fl.retryAt = time.Now().Add(growing(fl.failures, 100*time.Millisecond, 5*time.Second))
 	p.fail(f.err)
 }
 
-// againEvery is the pause between two log lines about one thing that fails all the time.
+// againEvery is the pause between two log lines about a failure that lasts.
 const againEvery = 30 * time.Second
 
-// tellsAgain reports whether to log a failure: the first, and now and then one for as long as it lasts.
+// tellsAgain reports whether to log a failure: the first, and one each againEvery while it lasts.
 func tellsAgain(toldAt *time.Time, failures int) bool {
 	if failures > 1 && time.Since(*toldAt) < againEvery {
 		return false
@@ -227,14 +225,14 @@ func tellsAgain(toldAt *time.Time, failures int) bool {
 	return true
 }
 
-// fail keeps the first failure for who works once.
+// fail keeps the first failure for RelayBatch.
 func (p *pump) fail(err error) {
 	if p.once && p.failure == nil {
-		p.failure = fmt.Errorf("outbox: relay: %w", database.Explain(err))
+		p.failure = database.Explain(err)
 	}
 }
 
-// text makes an error fit a column of text.
+// text makes an error fit a text column.
 func text(err error) string {
 	const most = 2000
 	s := strings.ReplaceAll(strings.ToValidUTF8(err.Error(), "?"), "\x00", "?")

@@ -27,8 +27,8 @@ type letterRow struct {
 	Payload  payload `db:"payload"`
 }
 
-// payload is nil where the column is NULL, and only there. Some drivers give an empty one
-// as a nil []byte.
+// payload is nil only where the column is NULL. Some drivers return an empty column as a nil
+// []byte.
 type payload []byte
 
 // Scan implements sql.Scanner.
@@ -46,24 +46,24 @@ func (p *payload) Scan(src any) error {
 	return nil
 }
 
-// letter is a message in the hands of a relay.
+// letter is a message that a relay has read.
 type letter struct {
 	id   int64
 	hash int64
 
 	keyed    bool  // it has an order
-	head     bool  // it was set aside, and the messages of its key wait for it
+	head     bool  // it was set aside, and the later messages of its key wait for it
 	again    bool  // it was set aside
 	drawn    bool  // a look for its key found it
-	back     bool  // it is no longer to go out, but to be held back in the table
+	back     bool  // it is to be held back in the table instead of sent
 	status   int   // in the table, when it was read
-	behind   int64 // which of its key is unsent before it, if a look for new messages found it; 0 for none
+	behind   int64 // the unsent message of its key before it, 0 for none; only looks for new messages fill it
 	attempts int
 	topic    string
 	msg      *message.Message
 	stored   time.Time // by the local clock
-	failedAt time.Time // first time, unless something was decided since
-	broken   error     // why the row is no message
+	failedAt time.Time // when it first failed without having been judged since
+	broken   error     // why the row cannot be made a message
 }
 
 // setAside reports whether l was set aside when it was read.
@@ -71,10 +71,10 @@ func (l *letter) setAside() bool {
 	return l.status == dialect.OutboxRetry || l.status == dialect.OutboxParked
 }
 
-// suspect reports whether l itself was tried and failed, or cannot but fail.
+// suspect reports whether l has failed, or is bound to fail.
 func (l *letter) suspect() bool { return l.attempts > 0 || !l.failedAt.IsZero() || l.broken != nil }
 
-// fields are what a log line says of a letter: nothing of metadata and payload.
+// fields are what a log line says about a letter: never metadata or payload.
 func (l *letter) fields() watermill.LogFields {
 	return watermill.LogFields{"topic": l.topic, "message_uuid": l.msg.UUID, "attempt": l.attempts}
 }

@@ -10,9 +10,9 @@ import (
 	"github.com/ThreeDotsLabs/watermill"
 )
 
-// listen hears the notices of other processes, where the driver is pgx and a notice that
-// the relay sends to itself arrives: through a pooler in transaction mode none does. Then
-// the relay finds messages when it next looks, and by what is announced in its process.
+// listen hears the notices of other processes. It needs pgx, and a connection on which a notice
+// to itself arrives: through a pooler in transaction mode none does. Without it the relay finds
+// messages by its regular looks, and by wake-ups in its own process.
 func (r *Relay) listen(ctx context.Context) {
 	if !r.sql.Notifies || r.tooFewConnections() {
 		return
@@ -24,14 +24,14 @@ func (r *Relay) listen(ctx context.Context) {
 			return
 		}
 		if errors.Is(err, errDeaf) {
-			r.log.Info("outbox: notices of other processes do not reach this relay; it looks for messages by itself",
+			r.log.Info("outbox: notices from other processes do not reach this relay; it polls instead",
 				watermill.LogFields{"reason": err.Error()})
 			return
 		}
 		if time.Since(began) > time.Minute {
 			failures = 1
 		}
-		r.log.Info("outbox: the connection that listens for notices was lost; opened again", nil)
+		r.log.Info("outbox: the relay lost the connection on which it hears notices; reconnecting", nil)
 		select {
 		case <-ctx.Done():
 		case <-time.After(growing(failures, time.Second, time.Minute)):
@@ -39,14 +39,14 @@ func (r *Relay) listen(ctx context.Context) {
 	}
 }
 
-// tooFewConnections reports whether the pool cannot spare one.
+// tooFewConnections reports whether the pool cannot spare a connection.
 func (r *Relay) tooFewConnections() bool {
 	most := r.db.Stats().MaxOpenConnections
 	return most > 0 && most < 4
 }
 
-// errDeaf is wrapped into the reasons why no notice can be heard.
-var errDeaf = errors.New("the driver or a pooler keeps them away")
+// errDeaf says that no notice can be heard on this pool.
+var errDeaf = errors.New("the driver or a pooler does not pass notices on")
 
 // listenOnce listens on one connection until it breaks.
 func (r *Relay) listenOnce(ctx context.Context) error {
@@ -54,7 +54,7 @@ func (r *Relay) listenOnce(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	defer conn.Close() //nolint:errcheck // it is thrown away
+	defer conn.Close() //nolint:errcheck // the pool discards it
 	deaf := false
 	err = conn.Raw(func(driverConn any) error {
 		wait := waiter(driverConn)
@@ -70,7 +70,7 @@ func (r *Relay) listenOnce(ctx context.Context) error {
 		for heard && wait(ctx) == nil {
 			r.Wake()
 		}
-		return driver.ErrBadConn // it listens, so nobody else may have it
+		return driver.ErrBadConn // it listens: the pool must not lend it to others
 	})
 	if deaf {
 		return errDeaf
@@ -84,7 +84,7 @@ func (r *Relay) hear(ctx context.Context, wait func(context.Context) error) (hea
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	if _, err := r.db.ExecContext(ctx, r.sql.Notify); err != nil {
-		return false, err // the database is down or the pool is used up, and that is another matter
+		return false, err // the database is down or the pool exhausted, which says nothing about notices
 	}
 	if err := wait(ctx); err != nil && ctx.Err() == nil {
 		return false, err
@@ -92,8 +92,8 @@ func (r *Relay) hear(ctx context.Context, wait func(context.Context) error) (hea
 	return ctx.Err() == nil, nil
 }
 
-// waiter finds pgx's method to wait for a notice behind a driver's connection, without
-// importing the driver: it is the user's. It returns nil where there is none.
+// waiter finds pgx's method that waits for a notice, behind a driver's connection. It uses
+// reflection, as only the user imports the driver. It returns nil where there is no such method.
 func waiter(driverConn any) func(context.Context) error {
 	conn := reflect.ValueOf(driverConn).MethodByName("Conn")
 	if !conn.IsValid() || conn.Type().NumIn() != 0 || conn.Type().NumOut() != 1 {

@@ -11,7 +11,7 @@ import (
 	"github.com/millrace-go/millrace/internal/dialect"
 )
 
-// reading is one look into the table, and what it found.
+// reading is one look, and what it found.
 type reading struct {
 	kind     kind
 	epoch    int
@@ -20,15 +20,15 @@ type reading struct {
 	after    int64
 	limit    int
 	began    time.Time
-	tail     bool           // past a backlog
-	unsure   map[int64]bool // keys of which it cannot tell what is next
-	ends     bool           // look where the table ends if there is more than it takes
-	aside    bool           // look when something is to be tried again, too
-	walks    bool           // over the keys
+	tail     bool           // it reads the tail
+	unsure   map[int64]bool // keys of which it cannot tell which message is next
+	ends     bool           // if a page does not suffice, also find the end of the table
+	aside    bool           // also find when the next retry is due
+	walks    bool           // also walk over keys
 	walkFrom int64
-	ledger   int               // number of the last one that the table has
-	heads    map[int64]int64   // ids to ask for, and the keys that they block; then those that are gone
-	had      map[int64]*letter // what was in hand when it began, of keys
+	ledger   int               // number of the last ledger in the table
+	heads    map[int64]int64   // ids to check, and the keys that they block; afterwards those that are gone
+	had      map[int64]*letter // keyed letters in hand when it began
 
 	letters []*letter
 	askings []asking
@@ -41,16 +41,17 @@ type reading struct {
 	walkErr   error
 }
 
+// kind is what a look is for.
 type kind int
 
 const (
-	due     kind = iota // what is to be tried again
-	pending             // what was never tried
-	keys                // what is unsent of some keys
+	due     kind = iota // messages whose retry is due
+	pending             // messages that were never tried
+	keys                // unsent messages of some keys
 	kinds
 )
 
-// look asks the database.
+// look reads what r asks for.
 func (d *tables) look(ctx context.Context, r *reading) (err error) {
 	ctx, cancel := context.WithTimeout(ctx, lookTimeout)
 	defer cancel()
@@ -84,7 +85,7 @@ func (d *tables) messages(ctx context.Context, query string, args ...any) ([]*le
 	return letters, nil
 }
 
-// lookAside asks for what a look for messages goes with.
+// lookAside reads what r asks for besides messages.
 func (d *tables) lookAside(ctx context.Context, r *reading) error {
 	if r.walks {
 		r.walkErr = d.walk(ctx, r)
@@ -101,19 +102,19 @@ func (d *tables) lookAside(ctx context.Context, r *reading) error {
 		return nil
 	}
 	if err := d.db.GetContext(ctx, &r.nextDue, d.sql.SelectNextDue, r.shards.mask(), shardCount); err != nil {
-		return fmt.Errorf("read when to try again: %w", err)
+		return fmt.Errorf("read when the next retry is due: %w", err)
 	}
 	return d.missHeads(ctx, r)
 }
 
-// missHeads leaves of the heads those that are not set aside any more: an operator may have discarded them.
+// missHeads leaves in r.heads those that are gone: an operator may have discarded them.
 func (d *tables) missHeads(ctx context.Context, r *reading) error {
 	if len(r.heads) == 0 {
 		return nil
 	}
 	var there []int64
 	if err := d.db.SelectContext(ctx, &there, d.sql.SelectAside, dialect.IDs(slices.Collect(maps.Keys(r.heads)))); err != nil {
-		return fmt.Errorf("read what blocks keys: %w", err)
+		return fmt.Errorf("read the heads of blocked keys: %w", err)
 	}
 	for _, id := range there {
 		delete(r.heads, id)

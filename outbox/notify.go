@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// notifier wakes relays of other processes by a NOTIFY outside the business transaction: in
-// it, every commit would queue for one lock. Of callers at the same time one sends for all.
+// notifier wakes relays of other processes by a NOTIFY outside the business transaction: inside,
+// every commit would queue for one lock. When several goroutines call it, one sends for all.
 type notifier struct {
 	tables *tables
 	mu     sync.Mutex // held while one sends
@@ -16,13 +16,13 @@ type notifier struct {
 	sent   time.Time
 }
 
-// quiet is how long a notice is enough: a relay that was woken looks again by itself for
-// longer than that.
+// quiet is how long one notice serves for all commits: a relay that was woken goes on looking
+// by itself for longer than that.
 const quiet = 10 * time.Millisecond
 
-// notify has a notice sent that covers the caller's commit: by the caller, unless someone
-// is sending and can send once more. One that cannot be sent costs time: relays find the
-// messages when they next look.
+// notify has a notice sent that covers the caller's commit: by the caller, or by another caller
+// that is sending already and then sends once more. A notice that cannot be sent costs time:
+// relays find the messages when they next look.
 func (n *notifier) notify() {
 	if !n.tables.sql.Notifies {
 		return
@@ -34,7 +34,7 @@ func (n *notifier) notify() {
 	}
 }
 
-// send sends, unless one was sent just now, and unlocks.
+// send sends a notice, unless one was sent just now, and unlocks mu.
 func (n *notifier) send() {
 	defer n.mu.Unlock() // also where the driver panics
 	if time.Since(n.sent) < quiet {

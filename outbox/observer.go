@@ -9,7 +9,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 )
 
-// Event is what an [Observer] is told. Fields that do not apply are empty.
+// Event is a decision of the relay, as an [Observer] gets it. Fields that do not apply are empty.
 type Event struct {
 	Kind     Kind
 	Topic    string
@@ -20,30 +20,31 @@ type Event struct {
 	Latency  time.Duration // since the oldest of the messages was stored
 	Duration time.Duration
 	Err      error
-	Metadata message.Metadata // of the one message that it is about; not to be changed
+	Metadata message.Metadata // of the message that the event is about; observers must not change it
 }
 
-// Kind is what an [Event] is about. Later releases may add kinds: an observer ignores those that it does not know.
+// Kind is what an [Event] is about. Later releases may add kinds: an observer must ignore those
+// that it does not know.
 type Kind uint8
 
 // The kinds of events.
 const (
-	// KindPublished is each call of the publisher whose messages it confirmed.
+	// KindPublished reports the messages of one topic that the broker has confirmed together.
 	KindPublished Kind = iota + 1
 
-	// KindAttempt is each message that failed and is to be tried again, with or without an attempt spent.
+	// KindAttempt reports a message that failed and will be retried, with or without an attempt spent.
 	KindAttempt
 
-	// KindParked is each message that was parked.
+	// KindParked reports a message that the relay parked.
 	KindParked
 
-	// KindOutage tells when nothing gets through, at each probe, and when it is over.
+	// KindOutage reports that nothing gets through, that a probe failed, and that the outage is over.
 	KindOutage
 
-	// KindShards tells how many shards the relay owns, whenever that changes.
+	// KindShards reports how many shards the relay owns, whenever that changes.
 	KindShards
 
-	// KindPurged counts the sent messages that were deleted after their retention.
+	// KindPurged reports how many sent messages the relay deleted after their retention.
 	KindPurged
 )
 
@@ -56,7 +57,7 @@ var kindNames = [...]string{
 	KindPurged:    "purged",
 }
 
-// String returns what the kind is called, such as "published".
+// String returns the name of the kind, such as "published".
 func (k Kind) String() string {
 	if k == 0 || int(k) >= len(kindNames) {
 		return fmt.Sprintf("Kind(%d)", uint8(k))
@@ -64,23 +65,24 @@ func (k Kind) String() string {
 	return kindNames[k]
 }
 
-// Observer is told of decisions, for metrics and traces. [On] makes one of a function; a type of your own implements
-// [SelectiveObserver] too where it wants some kinds of events only.
+// Observer is told of decisions, for metrics and traces. [On] makes one from a function. A type
+// of your own that wants only some kinds of events implements [SelectiveObserver] too.
 //
-// Observe is called while the relay waits and must be quick. One that panics is logged and counted by [Relay.Panics],
-// and the relay goes on.
+// The relay waits for Observe, so it must be quick. A panic in it is logged and counted by
+// [Relay.Panics], and the relay goes on.
 type Observer interface {
 	Observe(ctx context.Context, e Event)
 }
 
-// SelectiveObserver is an [Observer] of some kinds of events. Wants is asked by [NewRelay], not for each event; a panic in
-// it goes on its way.
+// SelectiveObserver is an [Observer] of some kinds of events. [NewRelay] calls Wants once for
+// each kind; a panic in it reaches the caller of NewRelay.
 type SelectiveObserver interface {
 	Observer
 	Wants(k Kind) bool
 }
 
-// On returns an [Observer] that calls observe for events of the kinds, or of every kind where none is given.
+// On returns an [Observer] that calls observe for events of the given kinds, or of every kind if
+// none is given.
 func On(observe func(ctx context.Context, e Event), kinds ...Kind) Observer {
 	return onKinds{observe, kinds}
 }
@@ -94,7 +96,7 @@ func (o onKinds) Observe(ctx context.Context, e Event) { o.observe(ctx, e) }
 
 func (o onKinds) Wants(k Kind) bool { return len(o.kinds) == 0 || slices.Contains(o.kinds, k) }
 
-// observers holds, for each kind, those who want it.
+// observers holds, for each kind, the observers that want it.
 type observers [len(kindNames)][]Observer
 
 func newObservers(all []Observer) (o observers) {
@@ -115,11 +117,11 @@ func newObservers(all []Observer) (o observers) {
 	return o
 }
 
-// tell tells who wants it of e, which is of kind k, each whatever became of the others.
+// tell passes e, as kind k, to each observer that wants it, also after another one panicked.
 func (r *Relay) tell(ctx context.Context, k Kind, e Event) {
 	for _, o := range r.observers[k] {
-		told := e // so that it is allocated only where somebody listens
+		told := e // allocated only where somebody listens
 		told.Kind = k
-		_ = r.await("an observer", func() error { o.Observe(ctx, told); return nil }) // told of
+		_ = r.await("an observer", func() error { o.Observe(ctx, told); return nil }) // await logs it
 	}
 }

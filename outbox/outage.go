@@ -11,28 +11,28 @@ import (
 	"github.com/millrace-go/millrace/internal/outage"
 )
 
-// brokerOutage is a time in which nothing gets through. No attempts are spent, and one
-// message at a time finds out whether it is over.
+// brokerOutage is a time in which nothing gets through. The relay spends no attempts, and probes
+// with one message at a time until the outage is over.
 type brokerOutage struct {
 	on      bool
 	began   time.Time
 	probing bool
-	probes  int // that failed
+	probes  int // how many have failed
 	probeAt time.Time
 	last    string               // topic of the last probe
-	topics  map[string]time.Time // when they were probed
-	letters map[int64]time.Time
+	topics  map[string]time.Time // when each was last probed
+	letters map[int64]time.Time  // when each was last probed with, by id
 
 	failures map[string]int   // of probes, by topic
 	passes   int              // how many messages were passed over last
-	kept     map[string]int64 // by topic, a message to probe with that is not passed over
+	kept     map[string]int64 // by topic, a message that is kept to probe with
 }
 
-// beginOutage pauses all lanes, or, where they are paused, pauses them for longer.
+// beginOutage pauses all lanes, or keeps them paused for longer.
 func (p *pump) beginOutage(ctx context.Context, l *letter, err error, r *run, now time.Time) {
 	o := &p.outage
 	if o.on && !r.probe {
-		return // a run that began before
+		return // the run began before the outage
 	}
 	reason := "the broker is still out"
 	if !o.on {
@@ -57,8 +57,8 @@ func (p *pump) beginOutage(ctx context.Context, l *letter, err error, r *run, no
 	p.tell(ctx, KindOutage, e)
 }
 
-// probed makes way for the next probe after one that neither ended the outage nor showed
-// that it goes on: its message was set aside, or the lease was over.
+// probed makes way for the next probe after one that showed nothing: its message was set aside,
+// or the lease had ended.
 func (p *pump) probed(r *run, now time.Time) {
 	if !r.probe || !p.outage.probing {
 		return
@@ -85,9 +85,9 @@ func (p *pump) endOutage(ctx context.Context) {
 	p.tell(ctx, KindOutage, Event{Reason: "over", Duration: lasted})
 }
 
-// probe sends one message: of the topic that was probed the longest ago, and of its
-// messages the one that failed the longest ago, if it ever did. So neither a topic nor a
-// message that fails looks like an outage for longer than it takes to try another.
+// probe sends one message: of the topic that was probed the longest ago, the one that failed the
+// longest ago or never. So a single topic or message that fails looks like an outage only until
+// another is tried.
 func (p *pump) probe() {
 	o := &p.outage
 	if o.probing || time.Now().Before(o.probeAt) && !p.once {
@@ -103,8 +103,9 @@ func (p *pump) probe() {
 	p.start(&run{lane: lane, letters: []*letter{l}, probe: true})
 }
 
-// askable returns where the best message for a probe is; the lane is -1 where there is
-// none. Who works once asks without pauses, and so each message once and no topic often.
+// askable returns where the best message to probe with is; lane is -1 where there is none. A pump
+// that works once probes without pauses, so it probes with each message once, and gives up on a
+// topic after a few failures.
 func (p *pump) askable() (lane, at int) {
 	o := &p.outage
 	lane = -1
@@ -126,7 +127,7 @@ func (p *pump) askable() (lane, at int) {
 	return lane, at
 }
 
-// prefers reports whether a says more about the outage than b.
+// prefers reports whether a is the better probe.
 func (o *brokerOutage) prefers(a, b *letter) bool {
 	if one, other := o.topics[a.topic], o.topics[b.topic]; !one.Equal(other) {
 		return one.Before(other)
@@ -134,7 +135,7 @@ func (o *brokerOutage) prefers(a, b *letter) bool {
 	return o.failed(a).Before(o.failed(b))
 }
 
-// failed returns when a letter failed last, zero for never.
+// failed returns when a letter last failed, zero for never.
 func (o *brokerOutage) failed(l *letter) time.Time {
 	if at, probed := o.letters[l.id]; probed {
 		return at
@@ -142,7 +143,7 @@ func (o *brokerOutage) failed(l *letter) time.Time {
 	return l.failedAt
 }
 
-// firsts returns where in a queue the first letters of their keys are.
+// firsts returns the positions in the queue of letters that are the first of their keys.
 func (l *line) firsts() []int {
 	keys := make(map[int64]bool)
 	var firsts []int
@@ -157,10 +158,10 @@ func (l *line) firsts() []int {
 	return firsts
 }
 
-// makeRoom passes over messages of the topic that was probed last where nothing else can be
-// read: behind them may be messages of a topic that works. They are postponed, some at first
-// and then twice as many with each probe, so that a short outage rewrites little of a
-// backlog, and a long one does not hide other topics.
+// makeRoom passes over messages of the topic that was probed last, once they fill the window:
+// behind them may be messages of a topic that works. It postpones some at first, and twice as
+// many with each further probe, so that a short outage rewrites little of a backlog, and a long
+// one does not hide other topics.
 func (p *pump) makeRoom(err error) {
 	const patience = 3
 	o := &p.outage
@@ -175,8 +176,8 @@ func (p *pump) makeRoom(err error) {
 	p.trouble[o.last], p.resift = t, true
 }
 
-// stays reports whether l, whose topic is passed over, is kept to probe with: else a relay
-// that has passed over everything could not tell when the outage is over.
+// stays reports whether l, whose topic is being passed over, is kept to probe with: a relay that
+// has passed over everything could not tell when the outage is over.
 func (p *pump) stays(l *letter) bool {
 	o := &p.outage
 	if !o.on || p.trouble[l.topic].passes == 0 {
@@ -186,7 +187,7 @@ func (p *pump) stays(l *letter) bool {
 	if _, there := p.window[id]; some && there {
 		return id == l.id
 	}
-	if !some && len(o.kept) >= p.config.Batch { // the rest of the room is to read on
+	if !some && len(o.kept) >= p.config.Batch { // the rest of the window is for reading on
 		return false
 	}
 	o.kept[l.topic] = l.id

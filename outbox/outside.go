@@ -11,8 +11,9 @@ import (
 	"github.com/millrace-go/millrace/internal/steady"
 )
 
-// outside keeps what functions of the service do from ending a relay: an observer, the broker's publisher,
-// the logger, the driver. Each is called in a goroutine that may end, by a panic or runtime.Goexit.
+// outside calls functions of the service: observers, the broker's publisher, the logger, the
+// driver. It calls each in a goroutine of its own, so that a panic or runtime.Goexit in one does
+// not end the relay.
 type outside struct {
 	log    watermill.LoggerAdapter
 	panics atomic.Int64
@@ -24,11 +25,11 @@ func newOutside(logger watermill.LoggerAdapter) *outside {
 	return o
 }
 
-// Panics returns how often a function of the service's panicked, or ended its goroutine, in the
+// Panics returns how often a function of the service panicked, or ended its goroutine, in the
 // relay: an observer, the broker's publisher, the logger or the driver.
 func (r *Relay) Panics() int64 { return r.panics.Load() }
 
-// beside does work in a goroutine and tells what ended it.
+// beside does work in a goroutine, and calls ended with its error or its panic.
 func (o *outside) beside(what string, work func() error, ended func(error)) {
 	go func() {
 		returned, err := false, error(&panicError{what + " ended its goroutine"})
@@ -43,7 +44,7 @@ func (o *outside) beside(what string, work func() error, ended func(error)) {
 	}()
 }
 
-// await does work beside and waits for it.
+// await is beside for callers that wait.
 func (o *outside) await(what string, work func() error) error {
 	done := make(chan error, 1)
 	o.beside(what, work, func(err error) { done <- err })
@@ -59,7 +60,8 @@ type panicError struct{ text string }
 func (e *panicError) Error() string        { return e.text }
 func (e *panicError) Is(target error) bool { return target == errPanicked } //nolint:errorlint // this is what Is does
 
-// panicked tells of a panic, nil for runtime.Goexit, and makes an error of it.
+// panicked logs and counts a panic, or runtime.Goexit where reason is nil, and returns it as an
+// error.
 func (o *outside) panicked(what string, reason any) error {
 	o.panics.Add(1)
 	err := &panicError{what + " ended its goroutine by runtime.Goexit"}

@@ -10,7 +10,7 @@ import (
 	"github.com/millrace-go/millrace/internal/dialect"
 )
 
-// refused explains why the database did not take rows in one statement.
+// refused explains err, with which the database refused rows in one statement.
 func (p *Publisher) refused(ctx context.Context, rows []row, err error) error {
 	if dialect.Classify(err) == dialect.Unavailable && p.beyondPacket(ctx, rows) {
 		return fmt.Errorf("%w: %w", ErrTooLarge, err)
@@ -18,7 +18,7 @@ func (p *Publisher) refused(ctx context.Context, rows []row, err error) error {
 	return database.Explain(err)
 }
 
-// beyondPacket reports whether the server does not take rows at once: MySQL then cuts the
+// beyondPacket reports whether rows are larger than the server's packet: MySQL then cuts the
 // connection, and may not get to say why.
 func (p *Publisher) beyondPacket(ctx context.Context, rows []row) bool {
 	size := 0
@@ -35,18 +35,18 @@ func (p *Publisher) beyondPacket(ctx context.Context, rows []row) bool {
 		Value string `db:"Value"`
 	}
 	if err := p.db.SelectContext(ctx, &settings, p.db.Dialect.SelectSettings); err != nil {
-		return false // the server is out of reach indeed
+		return false // the server really is out of reach
 	}
 	for _, s := range settings {
 		if s.Name == "max_allowed_packet" {
 			most, err := strconv.Atoi(s.Value)
-			return err == nil && size >= most-most/16 // the statement is larger than what it carries
+			return err == nil && size >= most-most/16 // a statement is larger than its arguments
 		}
 	}
 	return false
 }
 
-// named names the messages of an error.
+// named names the messages of rows in an error.
 func named(rows []row) string {
 	if len(rows) == 1 {
 		return fmt.Sprintf("message %q", rows[0].uuid)

@@ -139,7 +139,7 @@ func TestRunTellsOfAPanicAtItsEnd(t *testing.T) {
 	close(b.open)
 	err := <-b.ended
 	require.ErrorIs(t, err, errPanicked)
-	require.EqualError(t, err, "the relay panicked: the pump")
+	require.EqualError(t, err, "outbox: relay: its work panicked: the pump")
 	assert.Zero(t, b.row(ownedShards))
 	assert.Zero(t, b.row(tokenOfRelay))
 	assert.NotZero(t, b.row(stored))

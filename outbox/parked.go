@@ -14,10 +14,7 @@ import (
 	"github.com/millrace-go/millrace/internal/keycode"
 )
 
-// ErrNotFound says that no message with this id is parked.
-var ErrNotFound = errors.New("no such message is parked")
-
-// Parked is a message that no relay tries any more.
+// Parked is a message that relays no longer try to send.
 type Parked struct {
 	ID       int64 // in the outbox
 	Topic    string
@@ -28,7 +25,7 @@ type Parked struct {
 	At       time.Time
 }
 
-// Operator is who decides what becomes of a parked message, and why.
+// Operator is who decides about a parked message, and why.
 type Operator struct {
 	Name   string
 	Reason string
@@ -41,13 +38,13 @@ type parkedRow struct {
 	ParkedAt  int64   `db:"parked_at"`
 }
 
-// Parked lists parked messages in the order of their storing, those after the given id, at
-// most limit of them. A message whose metadata cannot be read has none.
+// Parked lists at most limit parked messages after the given id, in the order in which they
+// were stored. A message whose metadata cannot be read is listed without metadata.
 func (p *Publisher) Parked(ctx context.Context, after int64, limit int) ([]Parked, error) {
 	return p.listParked(ctx, p.sql.SelectParked, after, limit)
 }
 
-// ListParked is [Publisher.Parked] without the payloads, which it does not read.
+// ListParked is [Publisher.Parked] without reading the payloads.
 func (p *Publisher) ListParked(ctx context.Context, after int64, limit int) ([]Parked, error) {
 	return p.listParked(ctx, p.sql.ListParked, after, limit)
 }
@@ -71,8 +68,8 @@ func (r *parkedRow) parked() Parked {
 	}
 }
 
-// Reveal returns a parked message whole, and keeps in the audit table who looked at it, in
-// the transaction that reads it.
+// Reveal returns a parked message with its payload, and records in the audit table who looked
+// at it, in the transaction that reads it.
 func (p *Publisher) Reveal(ctx context.Context, id int64, by Operator) (Parked, error) {
 	var row parkedRow
 	err := p.decide(ctx, id, "reveal", by, func(tx *sqlx.Tx) error {
@@ -95,15 +92,15 @@ func value(s *string) string {
 	return *s
 }
 
-// Retry has relays try a parked message again, with all its attempts before it. What waits
-// behind it goes on waiting until it is sent.
+// Retry has relays try a parked message again, with all of MaxAttempts. The messages behind it
+// stay held until it is sent.
 func (p *Publisher) Retry(ctx context.Context, id int64, by Operator) error {
 	return p.decide(ctx, id, "retry", by, func(tx *sqlx.Tx) error {
 		return one(database.Affected(tx.ExecContext(ctx, p.sql.RetryParked, id)))
 	})
 }
 
-// Discard deletes a parked message, and has relays send what waits behind it.
+// Discard deletes a parked message, and has relays send the messages held behind it.
 func (p *Publisher) Discard(ctx context.Context, id int64, by Operator) error {
 	return p.decide(ctx, id, "discard", by, func(tx *sqlx.Tx) error {
 		return one(database.Affected(tx.ExecContext(ctx, p.sql.DropParked, id)))
@@ -117,12 +114,12 @@ func one(n int64, err error) error {
 	return err
 }
 
-// decide carries out an operator's decision and writes it into the audit table.
+// decide carries out an operator's decision and writes it to the audit table.
 func (p *Publisher) decide(
 	ctx context.Context, id int64, action string, by Operator, carryOut func(*sqlx.Tx) error,
 ) error {
 	if by.Name == "" || by.Reason == "" {
-		return fmt.Errorf("outbox: %s message %d: an operator needs a name and a reason", action, id)
+		return errorf("%s message %d: the Operator needs a Name and a Reason, which the audit table keeps", action, id)
 	}
 	var rows []parkedRow
 	err := p.db.SelectContext(ctx, &rows, p.sql.SelectParked, id-1, 1)
@@ -138,13 +135,13 @@ func (p *Publisher) decide(
 		})
 	}
 	if err != nil {
-		return fmt.Errorf("outbox: %s message %d: %w", action, id, database.Explain(err))
+		return errorf("%s message %d: %w", action, id, database.Explain(err))
 	}
 	p.Wake()
 	return nil
 }
 
-// audit keeps what was decided. A UUID that is longer than the column is whole in the detail.
+// audit records a decision. It puts a UUID that is longer than the column into the detail.
 func (p *Publisher) audit(ctx context.Context, tx *sqlx.Tx, row parkedRow, action string, by Operator) error {
 	id, detail := row.UUID, "to topic "+row.Topic
 	if len(id) > keycode.MaxLen {

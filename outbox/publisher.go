@@ -19,10 +19,10 @@ import (
 	"github.com/millrace-go/millrace/internal/steady"
 )
 
-// Publisher stores messages in the database instead of sending them: in the transaction
-// that each message carries in its context, so that a message exists exactly if the work
-// that it tells of was committed. A [Relay] sends what it stored. It is a Watermill
-// publisher, safe for concurrent use, and holds no connection between calls.
+// Publisher is a Watermill publisher that stores messages in the database instead of sending
+// them: in the transaction that each message carries in its context, so that a message exists
+// exactly if the work that it announces was committed. A [Relay] sends what it stored. It is
+// safe for concurrent use, and holds no connection between calls.
 type Publisher struct {
 	*tables
 	config   Config
@@ -35,8 +35,8 @@ type Publisher struct {
 var _ message.Publisher = (*Publisher)(nil)
 
 // NewPublisher returns a Publisher on the service's own pool. It opens no connection,
-// unless the driver does not say which database it is for. See [Config] for what may be
-// set; all its problems are reported at once.
+// unless the driver does not say which database it is for. It reports all problems of config
+// at once.
 func NewPublisher(db *sqlx.DB, config Config) (*Publisher, error) {
 	if err := config.Validate(); err != nil {
 		return nil, err
@@ -50,7 +50,7 @@ func NewPublisher(db *sqlx.DB, config Config) (*Publisher, error) {
 	return &Publisher{tables: d, config: config, notifier: notifier{tables: d}}, nil
 }
 
-// Migrate creates the tables or brings them up to this release, those of the inbox too. It
+// Migrate creates the tables, also those of the inbox, or brings them up to this release. It
 // is idempotent, and safe when several processes start at once.
 func (p *Publisher) Migrate(ctx context.Context) error {
 	if err := p.db.Migrate(ctx); err != nil {
@@ -62,40 +62,40 @@ func (p *Publisher) Migrate(ctx context.Context) error {
 // Schema returns the DDL of all tables, for services that keep migrations of their own.
 func (p *Publisher) Schema() string { return p.db.Dialect.Schema() }
 
-// Publish stores msgs, to be sent to topic: all of them or none. They must carry one and
-// the same transaction in their contexts, that of inbox.Tx, [InTx] or [WithTx]; without
-// one Publish returns [ErrNoTx], or, with Config.Standalone, commits them by itself. What
-// is stored is sent after the commit, at least once, with its UUID, metadata and payload.
+// Publish stores msgs, to be sent to topic: all of them or none. They must carry the same
+// transaction in their contexts, that of inbox.Tx, [InTx] or [WithTx]; without one Publish
+// returns [ErrNoTx] or, with Config.Standalone, commits them by itself. A relay sends them
+// after the commit, at least once, with their UUIDs, metadata and payloads.
 //
-// Metadata fields that start with _millrace_ describe a delivery and are not stored. Nothing is
-// stored with the context of a handler whose consumer suppresses what replayed messages would
-// send, inbox.ReplaySuppress: there the messages are counted.
+// Metadata fields that start with _millrace_ describe a delivery and are not stored. In a
+// handler whose consumer suppresses what replayed messages would send (inbox.ReplaySuppress),
+// Publish only counts the messages.
 //
 //nolint:contextcheck // the messages bring their contexts
 func (p *Publisher) Publish(topic string, msgs ...*message.Message) error {
 	return p.publish(topic, msgs, destinationOf)
 }
 
-// Decorate makes the Publisher a message.PublisherDecorator: what a router would publish
-// is stored instead, in a transaction of its own, since a router publishes after every
-// middleware has returned. With middleware.Inbox give it to Inbox.Outbox instead, where
-// messages are stored in the handler's transaction. The decorated publisher is only closed.
+// Decorate makes the Publisher a message.PublisherDecorator: it stores what a router would
+// publish, in a transaction of its own, since a router publishes after every middleware has
+// returned. With middleware.Inbox set Inbox.Outbox instead, which stores messages in the
+// handler's transaction. Nothing is published to next; it is only closed.
 func (p *Publisher) Decorate(next message.Publisher) (message.Publisher, error) {
 	return &decorated{outbox: p, next: next}, nil
 }
 
-// Close makes later messages without a transaction fail with [ErrClosed]. Those with one are
-// stored as before: a router closes the publishers of its handlers while handlers still
-// run, and others may share the Publisher. It closes neither the pool nor a relay.
+// Close makes later messages without a transaction fail with [ErrClosed]. Publish still
+// stores those with one: a router closes the publishers of its handlers while handlers still
+// run, and others may share the Publisher. Close closes neither the pool nor a relay.
 func (p *Publisher) Close() error {
 	p.closed.Store(true)
 	return nil
 }
 
 // Wake tells relays that there is something to send: those of this process that share the
-// pool, else those of other processes, if the database can. Call it after a commit of your
-// own; after commits by this module it is called for you. It returns soon, and a wake-up
-// that is lost costs time, not messages.
+// pool or, if there are none, those of other processes where the database can notify them.
+// Call it after a commit of your own; this module calls it after its own commits. It returns
+// soon, and a lost wake-up costs time, not messages.
 //
 //nolint:contextcheck // it follows a commit, whose context may have ended
 func (p *Publisher) Wake() {
@@ -107,12 +107,12 @@ func (p *Publisher) Wake() {
 	})
 }
 
-// afterCommit calls a function of the user's, or of the driver. Who got its panic would take for not
-// stored what is.
+// afterCommit calls a function of the user's, or of the driver, and logs its panic: a caller
+// who got it would take the messages for not stored.
 func (p *Publisher) afterCommit(call func()) {
 	defer func() {
 		if r := recover(); r != nil {
-			p.config.Logger.Error("outbox: AfterCommit panicked; what was stored is stored",
+			p.config.Logger.Error("outbox: AfterCommit panicked; the messages are stored all the same",
 				fmt.Errorf("panic: %v\n%s", r, debug.Stack()), nil)
 		}
 	}()
@@ -129,7 +129,7 @@ func (p *Publisher) publish(
 	for i, m := range msgs {
 		r, err := p.newRow(topic, m)
 		if err != nil {
-			return fmt.Errorf("outbox: message %d of %d, %s, to topic %q: %w", i+1, len(msgs), uuid(m), topic, err)
+			return errorf("message %d of %d, %s, to topic %q: %w", i+1, len(msgs), uuid(m), topic, err)
 		}
 		rows = append(rows, r)
 	}
@@ -138,7 +138,7 @@ func (p *Publisher) publish(
 		err = p.store(msgs[0].Context(), to, rows)
 	}
 	if err != nil {
-		return fmt.Errorf("outbox: %s to topic %q: %w", named(rows), topic, err)
+		return errorf("%s to topic %q: %w", named(rows), topic, err)
 	}
 	return nil
 }
@@ -150,7 +150,7 @@ func uuid(m *message.Message) string {
 	return fmt.Sprintf("%q", m.UUID)
 }
 
-// store writes rows to the transaction found for them.
+// store writes rows to the transaction that was found for them.
 func (p *Publisher) store(ctx context.Context, to destination, rows []row) error {
 	switch {
 	case to.tx == nil && !to.alone && !p.config.Standalone:
@@ -180,13 +180,13 @@ func (p *Publisher) store(ctx context.Context, to destination, rows []row) error
 // aloneFor bounds a transaction of the publisher's own.
 const aloneFor = 25 * time.Second
 
-// storeAlone commits rows. A router that closes has cancelled ctx, and yet the handler's
-// work is done.
+// storeAlone commits rows, also when ctx has ended: a router that closes has cancelled it, and
+// yet the handler's work is done.
 func (p *Publisher) storeAlone(ctx context.Context, rows []row) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), aloneFor)
 	defer cancel()
 	var err error
-	if one := chunk(rows); len(one) == len(rows) { // a statement is a transaction
+	if one := chunk(rows); len(one) == len(rows) { // a single statement needs no transaction around it
 		if _, err = p.db.Exec(ctx, p.insert(p.sql.InsertAlone, len(rows)), args(rows)...); err != nil {
 			err = p.refused(ctx, rows, err)
 		}
@@ -210,7 +210,7 @@ func (p *Publisher) storeFor(ctx context.Context, to destination, rows []row) er
 	return p.storeIn(ctx, to.tx, rows)
 }
 
-// storeIn writes rows to a transaction that others may go on to use and to commit, so a
+// storeIn writes rows to a transaction that others may go on using and commit, so that a
 // failure half-way must leave nothing behind.
 func (p *Publisher) storeIn(ctx context.Context, tx Tx, rows []row) error {
 	all := chunk(rows)
@@ -243,8 +243,8 @@ func (p *Publisher) storeChunk(ctx context.Context, tx Tx, rows []row) error {
 	return nil
 }
 
-// undo takes back the statements before one that failed. That ctx has ended is no reason
-// to leave them: the transaction may live on. Where it does not, there is nothing to undo.
+// undo takes back the statements before one that failed, also when ctx has ended: the
+// transaction may live on. Where it does not, there is nothing to undo.
 func undo(ctx context.Context, tx Tx) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), aloneFor)
 	defer cancel()
@@ -262,7 +262,7 @@ func inTx(_ sql.Result, err error) error {
 	return database.Explain(err)
 }
 
-// What one statement carries at most: far below what any of the databases can bind, and
+// The most that one statement carries: far below what any of the databases can bind, and
 // below the smallest packet that they take by default.
 const (
 	chunkRows  = 1000
@@ -281,13 +281,13 @@ func chunk(rows []row) []row {
 	return rows
 }
 
-// many is a statement for so many rows.
+// many identifies a statement that stores several rows.
 type many struct {
 	insert string
 	rows   int
 }
 
-// insert makes a statement that stores one row store n.
+// insert returns the statement one, which stores one row, made to store n.
 func (p *Publisher) insert(one string, n int) string {
 	if n == 1 {
 		return one
@@ -315,12 +315,12 @@ type decorated struct {
 	next   message.Publisher
 }
 
-// Publish stores msgs by themselves: a transaction that they carry is over by now.
+// Publish stores msgs in a transaction of their own: one that they carry has ended by now.
 func (d *decorated) Publish(topic string, msgs ...*message.Message) error {
 	return d.outbox.publish(topic, msgs, func([]*message.Message) (destination, error) {
 		return destination{alone: true}, nil
 	})
 }
 
-// Close closes the publisher that is replaced.
+// Close closes the publisher that the outbox replaces.
 func (d *decorated) Close() error { return d.next.Close() }

@@ -11,47 +11,47 @@ import (
 	"github.com/ThreeDotsLabs/watermill"
 )
 
-// pump moves messages from the table through the lanes to the broker, for one lease. One
-// goroutine, that of [pump.work], owns all of its state; reading, publishing and writing
-// run beside it and report through channels.
+// pump moves messages from the table through the lanes to the broker, for one lease. The
+// goroutine of [pump.work] owns all of its state; others read, publish and write, and report
+// through channels.
 type pump struct {
 	*Relay
 	lease *lease
 	once  bool // stop when there is nothing left to do
 
-	shards   shardSet          // what may be read
-	assigned bool              // the keeper told which those are
-	blocked  map[int64]block   // keys of which a head was set aside
-	owed     int               // number of the order that the keeper waits to hear of; 0 for none
-	turns    map[int64]*turn   // keys of which messages are in hand, or the table has more
-	asks     []int64           // those of them to be looked for
-	toAsk    []int64           // blocked keys
-	window   map[int64]*letter // in hand: read, and not yet written off
+	shards   shardSet          // those that may be read
+	assigned bool              // the keeper has said which
+	blocked  map[int64]block   // keys with a head
+	owed     int               // number of the order that the keeper waits for; 0 for none
+	turns    map[int64]*turn   // keys with messages in hand, or with more in the table
+	asks     []int64           // keys to look for
+	toAsk    []int64           // blocked keys whose heads are yet to be checked
+	window   map[int64]*letter // letters in hand
 	drawn    int               // how many of them looks for keys found
-	lanes    []line            // letters in hand that wait for their turn, or are on their way
-	ledger   *ledger           // what became of letters and is not in the table yet
+	lanes    []line
+	ledger   *ledger // results of letters that are not in the table yet
 	outage   brokerOutage
-	closing  atomic.Bool        // nothing is taken in hand any more
-	trouble  map[string]trouble // topics that fail while others do not
-	resift   bool               // a topic got into trouble, so the queues must be sifted
-	suspect  map[int64]time.Time
+	closing  atomic.Bool         // no more letters are taken in hand
+	trouble  map[string]trouble  // by topic
+	resift   bool                // a topic got into trouble, so the queues must be sifted
+	suspect  map[int64]time.Time // since when letters fail, by id
 
 	lastConfirm time.Time
 	sent        int
-	failure     error // the first, of those that were not mended
+	failure     error // the first, for RelayBatch
 
 	reader  reader
 	flusher flusher
 	results chan *run
 	running sync.WaitGroup // lanes
-	drained time.Time      // when it waits no longer for what is on its way
+	drained time.Time      // when it stops waiting for messages on their way
 }
 
-// line is what stands before a lane.
+// line is a lane and its queue.
 type line struct {
 	queue []*letter
 	busy  bool
-	run   *run // on its way, where busy
+	run   *run // the one on its way, where busy
 	runs  chan *run
 }
 
@@ -76,15 +76,15 @@ func newPump(r *Relay, l *lease, once bool) *pump {
 		p.running.Go(func() {
 			for run := range runs {
 				lane.publish(run)
-				p.results <- run // there is room for one of each lane
+				p.results <- run // it has room for one of each lane
 			}
 		})
 	}
 	return p
 }
 
-// work pumps until ctx ends, the lease is lost, or, once, until there is nothing left. What
-// is on its way to the broker is awaited, for Config.Drain at most, also after a panic.
+// work pumps until ctx ends, the lease is lost or, with once, nothing is left. It then waits for
+// messages on their way to the broker, for Config.Drain at most, also after a panic.
 func (p *pump) work(ctx context.Context, k *keeper, lost <-chan error, rings <-chan struct{}) error {
 	defer p.end()
 	timer := time.NewTimer(0)
@@ -125,8 +125,8 @@ func (p *pump) work(ctx context.Context, k *keeper, lost <-chan error, rings <-c
 	}
 }
 
-// end sends nothing more. It waits for what is on its way: whoever has the shards next would send the
-// same, and later messages of a key before an earlier one that is still with the broker.
+// end stops sending and waits for messages on their way: the next owner of the shards would send
+// them again, and later messages of a key before an earlier one that is still with the broker.
 func (p *pump) end() {
 	p.closing.Store(true)
 	for i := range p.lanes {
@@ -144,7 +144,7 @@ func (p *pump) end() {
 	case <-late.C:
 		return
 	}
-	if !p.flusher.busy || !p.lease.valid() { // what is written after the lease changes nothing
+	if !p.flusher.busy || !p.lease.valid() { // a write after the lease changes nothing
 		return
 	}
 	select {
@@ -153,15 +153,15 @@ func (p *pump) end() {
 	}
 }
 
-// errDrain says that a relay was stopped before it knew what became of all messages.
-var errDrain = errors.New("not everything that was on its way was confirmed and written off within Drain: " +
-	"it will be sent again, with the same UUIDs")
+// errDrain says that a relay had to stop before it knew the result of every message on its way.
+var errDrain = errors.New("the broker did not confirm, or the database did not record, every message on its way " +
+	"within Drain: they will be sent again, with the same UUIDs")
 
-// maySend reports whether a lane may send: no other relay has its shards, and nobody told
+// maySend reports whether a lane may send: no other relay can own its shards, and nobody told
 // this one to stop.
 func (p *pump) maySend() bool { return p.lease.valid() && !p.closing.Load() }
 
-// close takes nothing more in hand and puts back what is not on its way.
+// close takes no more letters in hand, and drops those that are not on their way.
 func (p *pump) close() {
 	p.closing.Store(true)
 	p.dropQueued(func(*letter) bool { return true })
@@ -170,12 +170,12 @@ func (p *pump) close() {
 // idle reports whether nothing is in hand.
 func (p *pump) idle() bool { return len(p.window) == 0 && p.written() }
 
-// written reports whether the table knows what became of all messages.
+// written reports whether the table has the results of all letters.
 func (p *pump) written() bool {
 	return p.ledger.empty() && !p.flusher.busy && p.flusher.failed == nil
 }
 
-// finished reports whether a pump that works once has done what there was to do.
+// finished reports whether a pump that works once has nothing left to do.
 func (p *pump) finished() bool {
 	if p.outage.on {
 		lane, _ := p.askable()
@@ -194,8 +194,8 @@ func (p *pump) lanesIdle() bool {
 	return true
 }
 
-// nextAlarm is when there is something to do that nobody will tell of. What is due and was
-// not done just now waits for something else, and must not keep the pump awake.
+// nextAlarm is when the pump has something to do although no channel wakes it. Work that is due
+// but was not done just now waits for something else, and must not keep the pump spinning.
 func (p *pump) nextAlarm() time.Time {
 	now := time.Now()
 	alarm := now.Add(sweepEvery)
@@ -217,8 +217,8 @@ func (p *pump) nextAlarm() time.Time {
 	return alarm
 }
 
-// assign follows the keeper. Letters of a shard that is to go, and that are not on their
-// way, are put back at once; a shard that comes is read from the start.
+// assign follows an order of the keeper. It drops queued letters of shards that the relay gives
+// up, and has new shards read from the start.
 func (p *pump) assign(ctx context.Context, shards shardSet) {
 	if p.assigned && shards == p.shards {
 		return
@@ -235,10 +235,10 @@ func (p *pump) assign(ctx context.Context, shards shardSet) {
 	p.tell(ctx, KindShards, Event{Count: shards.size()})
 }
 
-// keeps reports whether a letter is of a shard that stays.
+// keeps reports whether a letter is of a shard that the relay keeps.
 func (p *pump) keeps(l *letter) bool { return p.shards.owns(l.hash) }
 
-// release tells the keeper when nothing is in hand any more of what is to go.
+// release tells the keeper once no letter of a shard to give up is in hand.
 func (p *pump) release(k *keeper) {
 	if p.owed == 0 {
 		return
@@ -257,7 +257,7 @@ func (p *pump) release(k *keeper) {
 	p.owed = 0
 }
 
-// dropQueued lets go of letters that wait for their turn; they stay as they are in the table.
+// dropQueued lets go of queued letters; they stay as they are in the table.
 func (p *pump) dropQueued(which func(*letter) bool) {
 	for i := range p.lanes {
 		kept := p.lanes[i].queue[:0]

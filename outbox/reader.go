@@ -10,38 +10,38 @@ import (
 	"github.com/millrace-go/millrace/internal/dialect"
 )
 
-// How often a relay looks where nothing is announced.
+// How often a relay looks when nothing wakes it.
 const (
-	// soonest is the first pause after messages were found; the pauses double from there. It
-	// is longer than a notifier is quiet.
+	// soonest is the first pause after a look found messages; from there the pauses double. It is
+	// longer than a notifier is quiet.
 	soonest = 2 * quiet
-	// sweepEvery is the pause between two looks at the whole table: it bounds the delay of a
-	// message whose transaction was open for longer than horizon.
+	// sweepEvery is the pause between two sweeps: it bounds the delay of a message whose
+	// transaction was open for longer than the horizon.
 	sweepEvery = time.Second
-	// walkEvery is the least pause between two walks over all keys.
+	// walkEvery is the least pause between two walks.
 	walkEvery = 30 * time.Second
 )
 
-// reader decides when to look into the table, and for what. One look runs at a time.
+// reader decides when to look and for what. One look runs at a time.
 type reader struct {
 	done chan *reading
 	busy bool
 
-	epoch     int  // of the assignment; a reading of an earlier one is void
-	exhausted bool // a look at the whole table left nothing
+	epoch     int  // of the assignment of shards; the pump ignores readings of an earlier one
+	exhausted bool // the last sweep left nothing
 	walk      walk
 
-	hungry   bool  // there may be something
-	at       int64 // everything up to here is in hand
+	hungry   bool  // there may be new messages
+	at       int64 // everything up to this id is in hand
 	tail     tail
 	pause    time.Duration // between looks
 	lookAt   time.Time
 	sweepAt  time.Time
-	dueAt    time.Time // when a message is to be tried again; zero for never
-	dueDone  bool      // a look for those left nothing
-	last     kind      // of look, so that the others have their turn
+	dueAt    time.Time // when the next retry is due; zero for never
+	dueDone  bool      // the last look for due retries left nothing
+	last     kind      // of the last look: the other kinds come next
 	failures int
-	toldAt   time.Time // of the last failure
+	toldAt   time.Time // when a failure was last logged
 
 	floor floor
 }
@@ -50,17 +50,17 @@ func newReader() reader {
 	return reader{done: make(chan *reading, 1), hungry: true, pause: soonest, last: keys}
 }
 
-// rung says that somebody stored something.
+// rung notes that somebody has stored a message.
 func (r *reader) rung() {
 	r.hungry = true
 	r.pause = soonest
 }
 
-// alarms tells when to look next if nothing happens.
+// alarms calls at with the times of the next looks.
 func (r *reader) alarms(p *pump, at func(time.Time)) {
 	switch {
 	case p.closing.Load(), r.busy, p.cannotTake() && !p.mayAsk():
-		return // something else will happen first
+		return // something else has to happen first
 	case r.failures > 0:
 		at(r.lookAt)
 		return
@@ -82,19 +82,19 @@ func later(a, b time.Time) time.Time {
 	return b
 }
 
-// room is how many more letters may be taken in hand.
+// room is how many more letters the window can hold.
 func (p *pump) room() int { return 2*p.config.Batch - len(p.window) }
 
-// cannotTake reports whether a look for messages is of no use: there is no shard, no room,
-// or, for a pump that works once, nothing that it has not seen.
+// cannotTake reports whether a look for messages would be useless: the relay has no shard or no
+// room or, if it works once, has seen everything.
 func (p *pump) cannotTake() bool {
 	return p.shards == 0 || p.room() < p.leastRoom() || p.once && p.reader.exhausted
 }
 
-// leastRoom is how much room makes a look worth while: a quarter of what looks for keys leave.
+// leastRoom is how much room makes a look worthwhile: a quarter of what looks for keys leave.
 func (p *pump) leastRoom() int { return max((2*p.config.Batch-p.drawn)/4, 1) }
 
-// read starts a look if one is called for.
+// read starts a look if one is due.
 func (p *pump) read(ctx context.Context) {
 	r := &p.reader
 	if r.busy || p.closing.Load() || !p.assigned {
@@ -147,7 +147,7 @@ func (p *pump) read(ctx context.Context) {
 	})
 }
 
-// nextKind returns for what to look, if for anything: for each kind in turn.
+// nextKind returns the kind of the next look, and whether one is due. The kinds take turns.
 func (p *pump) nextKind(now time.Time) (next kind, some bool) {
 	r := &p.reader
 	for i := range kinds {
@@ -167,7 +167,7 @@ func (p *pump) nextKind(now time.Time) (next kind, some bool) {
 	return next, false
 }
 
-// took takes what was found in hand.
+// took takes what a look has found.
 func (p *pump) took(r *reading) {
 	p.reader.busy = false
 	now := time.Now()
@@ -206,13 +206,13 @@ func (p *pump) took(r *reading) {
 	p.siftAll()
 }
 
-// tookPending takes those that are the next of their keys. The others are held back: there they are
-// not in the way of the next look.
+// tookPending takes the letters that are the next of their keys, and holds back the others, so
+// that the next look does not find them again.
 func (p *pump) tookPending(r *reading, now time.Time) {
 	back, asked := 0, 0
 	for _, l := range r.letters {
 		switch {
-		case p.unsure(l, r): // the look for its key takes it
+		case p.unsure(l, r): // the look for its key will take it
 			asked++
 		case p.inTurn(l, r):
 			p.knows(l, r)
@@ -232,8 +232,9 @@ func (p *pump) tookPending(r *reading, now time.Time) {
 	p.reader.tail.rest = now.Add(p.patience() * now.Sub(r.began))
 }
 
-// patience is how many times as long as a look took nothing more is held back: much longer where other keys
-// have messages on their way, which it slows down.
+// patience is for how long, in multiples of the last look, the relay leaves a backlog alone and
+// reads the tail. It is much longer where other keys have messages on their way, which holding
+// back would slow down.
 func (p *pump) patience() time.Duration {
 	const few = 10
 	all, largest := 0, 0
@@ -252,10 +253,10 @@ func (p *pump) patience() time.Duration {
 	return 2
 }
 
-// restful is how many times as long as a look took there is none of its kind, where others do more.
+// restful is how long, in multiples of the last look, a kind of look rests where others do more.
 const restful = 49
 
-// paged decides from where and when to look again.
+// paged decides where and when to look next.
 func (p *pump) paged(r *reading, now time.Time) {
 	rd := &p.reader
 	rd.at = math.MaxInt64
@@ -278,14 +279,14 @@ func (p *pump) paged(r *reading, now time.Time) {
 	rd.exhausted = r.aside && len(r.letters) < r.limit && (rd.dueDone || !rd.dueBy(now)) && !rd.walk.on
 }
 
-// noteDue notes when the next message is to be tried again.
+// noteDue notes when the next retry is due.
 func (p *pump) noteDue(r *reading, now time.Time) {
 	if r.nextDue.Valid {
 		p.dueIn(now, time.Duration(r.nextDue.Int64)*time.Microsecond)
 	}
 }
 
-// called reports whether a look for messages that were never tried is called for.
+// called reports whether a look for new messages is due.
 func (r *reader) called(now time.Time) bool {
 	if !now.Before(r.sweepAt) || r.tail.on && !now.Before(r.tail.rest) {
 		return true
@@ -293,7 +294,7 @@ func (r *reader) called(now time.Time) bool {
 	return (r.hungry || !now.Before(r.lookAt)) && !now.Before(r.tail.next)
 }
 
-// dueBy reports whether something is to be tried again by now.
+// dueBy reports whether a retry is due.
 func (r *reader) dueBy(now time.Time) bool { return !r.dueAt.IsZero() && !now.Before(r.dueAt) }
 
 func (p *pump) dueIn(now time.Time, wait time.Duration) {
@@ -303,7 +304,7 @@ func (p *pump) dueIn(now time.Time, wait time.Duration) {
 	}
 }
 
-// take puts one letter before its lane.
+// take takes a letter in hand and queues it for its lane.
 func (p *pump) take(l *letter, now time.Time) {
 	if !p.shards.owns(l.hash) {
 		return
@@ -318,7 +319,7 @@ func (p *pump) take(l *letter, now time.Time) {
 	lane.queue = append(lane.queue, l)
 }
 
-// seen notes how far was read.
+// seen notes how far the reader has come.
 func (p *pump) seen(l *letter, now time.Time) {
 	if l.keyed {
 		p.reader.floor.keyed = now
@@ -328,16 +329,18 @@ func (p *pump) seen(l *letter, now time.Time) {
 	}
 }
 
-// tail is the end of the table, where much of a few keys lies before it: what is stored meanwhile is
-// read there, while that is held back without haste, so that it takes little from the others.
+// tail is the end of the table, which the reader reads first while a few keys have a backlog
+// before it. It finds new messages there, and holds the backlog back slowly, so that this takes
+// little from other keys.
 type tail struct {
 	on       bool
-	rest     time.Time // until when nothing before it is read
-	next     time.Time // when to read it
+	rest     time.Time // until when the reader leaves the backlog alone
+	next     time.Time // when to read the tail
 	from, at int64     // ids
 }
 
-// follow begins where most of a full page was held back, and ends where the page is not full.
+// follow turns to the tail when most of a full page was held back, and from it when a page is not
+// full.
 func (t *tail) follow(r *reading, back int, once bool) {
 	switch {
 	case len(r.letters) < r.limit:
@@ -347,7 +350,7 @@ func (t *tail) follow(r *reading, back int, once bool) {
 	}
 }
 
-// tailPaged decides from where and when to read the tail next.
+// tailPaged decides where and when to read the tail next.
 func (p *pump) tailPaged(r *reading, now time.Time, asked int) {
 	rd := &p.reader
 	rd.tail.at = rd.tail.from
@@ -355,27 +358,27 @@ func (p *pump) tailPaged(r *reading, now time.Time, asked int) {
 		rd.tail.at = r.letters[r.limit-1].id
 		rd.hungry = true
 	}
-	if 2*asked > len(r.letters) { // looks for keys find those
+	if 2*asked > len(r.letters) { // looks for keys will find those
 		rd.tail.next = now.Add(restful / 2 * now.Sub(r.began))
 	}
 	rd.lookAt = now.Add(soonest)
 	p.walked(r, now)
 }
 
-// readFailed waits, longer with each failure, for the database.
+// readFailed logs a failed look and makes the next one wait, longer with each failure.
 func (p *pump) readFailed(now time.Time, err error) {
 	rd := &p.reader
 	rd.failures++
 	if tellsAgain(&rd.toldAt, rd.failures) {
-		p.log.Error("outbox: the relay cannot read the outbox; tried again", database.Explain(err), nil)
+		p.log.Error("outbox: the relay cannot read the outbox; retrying", database.Explain(err), nil)
 	}
 	rd.hungry = true
-	rd.at, rd.tail, rd.floor = 0, tail{}, floor{keyed: rd.floor.keyed} // another server may answer next
+	rd.at, rd.tail, rd.floor = 0, tail{}, floor{keyed: rd.floor.keyed} // the next answer may be of another server
 	rd.lookAt = now.Add(growing(rd.failures, 100*time.Millisecond, 5*time.Second))
 	p.fail(err)
 }
 
-// growing is the n-th of pauses that double from first to longest, with jitter.
+// growing is the n-th of a series of pauses that double from first to longest, with jitter.
 func growing(n int, first, longest time.Duration) time.Duration {
 	pause := min(first<<min(n-1, 30), longest)
 	if pause <= 0 {

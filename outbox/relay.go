@@ -31,16 +31,16 @@ type Relay struct {
 	shares    atomic.Bool // other relays own shards too
 }
 
-// NewRelay returns a Relay from the outbox in db to a broker's publisher. The publisher
-// must return only when the broker has what it was given; that of watermill-amqp does not
-// unless it is told to, see package pubsub/rabbitmq. NewRelay opens no connection, unless
-// the driver does not say which database it is for.
+// NewRelay returns a Relay from the outbox in db to a broker's publisher. The publisher must
+// return only when the broker has the messages; watermill-amqp's does not by default, see
+// package pubsub/rabbitmq. NewRelay opens no connection, unless the driver does not say which
+// database it is for.
 func NewRelay(db *sqlx.DB, to message.Publisher, config RelayConfig) (*Relay, error) {
 	if to == nil {
 		return nil, errors.New("outbox: NewRelay needs a publisher")
 	}
 	if isOutbox(to) {
-		return nil, errors.New("outbox: NewRelay was given the outbox itself: it needs the broker's publisher")
+		return nil, errors.New("outbox: NewRelay got the outbox itself: pass it the broker's publisher")
 	}
 	if err := config.Validate(); err != nil {
 		return nil, err
@@ -67,11 +67,13 @@ func isOutbox(to message.Publisher) bool {
 	return false
 }
 
-// Run relays until ctx ends. It then takes no more messages, waits for those on their way,
-// for Config.Drain at most, and gives its shards to other relays. What was not confirmed
-// by then is sent again by whoever comes next. Outages of the database and of the broker
-// are logged and waited for; a missing table is an error. So is, at the end, what was still
-// on its way after Config.Drain, and a goroutine that panicked.
+// Run relays until ctx ends. It then reads no more messages, waits for those on their way, for
+// RelayConfig.Drain at most, and gives its shards up to other relays. The next relay sends
+// again what the broker had not confirmed by then.
+//
+// Run logs outages of the database and of the broker, and waits for them to end. It returns an
+// error if a table is missing, and, when ctx has ended, if messages were still on their way
+// after RelayConfig.Drain or a goroutine had panicked.
 func (r *Relay) Run(ctx context.Context) error {
 	var beside sync.WaitGroup
 	defer beside.Wait()
@@ -82,14 +84,14 @@ func (r *Relay) Run(ctx context.Context) error {
 	failures, waits := 0, false
 	for {
 		began := time.Now()
-		err := r.await("the relay", func() error { return r.term(ctx) })
+		err := r.await("its work", func() error { return r.term(ctx) })
 		switch {
 		case ctx.Err() != nil && (errors.Is(err, errDrain) || errors.Is(err, errLeaseLost) || errors.Is(err, errPanicked)):
-			return err
+			return errorf("relay: %w", err)
 		case ctx.Err() != nil:
 			return nil // it had not begun
 		case errors.Is(err, ErrNotMigrated):
-			return err
+			return errorf("relay: %w", err)
 		}
 		if time.Since(began) > r.config.Lease {
 			failures = 0
@@ -98,16 +100,16 @@ func (r *Relay) Run(ctx context.Context) error {
 		switch {
 		case !errors.Is(err, errFormer):
 			failures++
-			r.log.Error("outbox: the relay begins anew", err, nil)
+			r.log.Error("outbox: the relay starts over", err, nil)
 			pause = growing(failures, 100*time.Millisecond, 5*time.Second)
 		case !waits:
 			waits = true
-			r.log.Info("outbox: the relay waits until those of an earlier release have stopped", nil)
+			r.log.Info("outbox: the relay waits for relays of an earlier release to stop", nil)
 		}
 		select {
 		case <-ctx.Done():
 			if errors.Is(err, errPanicked) {
-				return err
+				return errorf("relay: %w", err)
 			}
 			return nil
 		case <-time.After(pause):
@@ -115,16 +117,19 @@ func (r *Relay) Run(ctx context.Context) error {
 	}
 }
 
-// RelayBatch relays what is there now and returns how many messages were sent: for those
-// who rather use cron than [Relay.Run]. Messages that are to be tried again later stay for
-// a later call, and so do those of shards that a running relay owns. The error tells of
-// the first failure; the rest was done all the same, unless nothing got through.
+// RelayBatch relays what is stored now and returns how many messages it sent: for those who
+// prefer cron to [Relay.Run]. It leaves messages whose retry is not due, and those of shards
+// that a running relay owns, to a later call. The error is the first failure; RelayBatch still
+// tries the other messages, unless nothing gets through.
 func (r *Relay) RelayBatch(ctx context.Context) (sent int, err error) {
-	return r.oneTerm(ctx, true)
+	if sent, err = r.oneTerm(ctx, true); err != nil {
+		err = errorf("relay: %w", err)
+	}
+	return sent, err
 }
 
-// Wake has the relay look for messages at once. It does not wait, and may be called from
-// anywhere.
+// Wake has the relay look for messages at once. It does not wait, and may be called from any
+// goroutine.
 func (r *Relay) Wake() {
 	select {
 	case r.woken <- struct{}{}:
@@ -137,13 +142,13 @@ func (r *Relay) term(ctx context.Context) error {
 	return err
 }
 
-// oneTerm works for as long as one lease holds. However it ends, nothing of it goes on.
+// oneTerm works for as long as one lease holds. When it returns, everything it started has ended.
 func (r *Relay) oneTerm(ctx context.Context, once bool) (sent int, err error) {
 	k := newKeeper(r)
 	if err := k.begin(ctx); err != nil {
-		return 0, fmt.Errorf("outbox: relay: %w", database.Explain(err))
+		return 0, database.Explain(err)
 	}
-	rings, leave := r.rings() //nolint:contextcheck // a notice is sent whoever stops
+	rings, leave := r.rings() //nolint:contextcheck // it sends notices also while the relay stops
 	defer leave()
 	beating, stop := context.WithCancel(context.WithoutCancel(ctx))
 	lost, ended := make(chan error, 1), make(chan struct{})
@@ -160,7 +165,7 @@ func (r *Relay) oneTerm(ctx context.Context, once bool) (sent int, err error) {
 		last, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
 		defer cancel()
 		if e := r.await("the leaving", func() error { return k.leave(last) }); e != nil {
-			r.log.Error("outbox: the relay leaves its shards to expire", database.Explain(e), nil)
+			r.log.Error("outbox: the relay could not give up its shards, which others get when its lease ends", database.Explain(e), nil)
 		}
 	}()
 	p := newPump(r, k.lease, once)
@@ -168,7 +173,7 @@ func (r *Relay) oneTerm(ctx context.Context, once bool) (sent int, err error) {
 	return p.sent, err
 }
 
-// rings tells of everything that may mean work.
+// rings returns a channel that receives whenever there may be work, and what stops it.
 func (r *Relay) rings() (<-chan struct{}, func()) {
 	near, leave := r.bell.Listen()
 	far := notifier{tables: r.tables}
@@ -178,8 +183,8 @@ func (r *Relay) rings() (<-chan struct{}, func()) {
 		for {
 			select {
 			case <-near:
-				if r.shares.Load() { // the message may be of another relay's shard
-					_ = r.await("a notice", func() error { far.notify(); return nil }) // told of
+				if r.shares.Load() { // the message may be in another relay's shard
+					_ = r.await("a notice", func() error { far.notify(); return nil }) // await logs it
 				}
 			case <-r.woken:
 			case <-done:
@@ -197,7 +202,7 @@ func (r *Relay) rings() (<-chan struct{}, func()) {
 	}
 }
 
-// purgeAgain deletes sent messages after their retention.
+// purgeAgain purges every minute until ctx ends.
 func (r *Relay) purgeAgain(ctx context.Context) {
 	tick := time.NewTicker(time.Minute)
 	defer tick.Stop()
@@ -208,10 +213,10 @@ func (r *Relay) purgeAgain(ctx context.Context) {
 			return
 		}
 		if err != nil {
-			r.log.Error("outbox: the purge failed; tried again", err, nil)
+			r.log.Error("outbox: the purge failed; retrying", err, nil)
 		}
 		if n > 0 {
-			r.log.Info("outbox: purged", watermill.LogFields{"count": n})
+			r.log.Info("outbox: sent messages purged", watermill.LogFields{"count": n})
 		}
 		r.tell(ctx, KindPurged, Event{Reason: "retention", Count: n, Err: err})
 		select {
@@ -222,8 +227,8 @@ func (r *Relay) purgeAgain(ctx context.Context) {
 	}
 }
 
-// Purge deletes sent messages whose retention is over and returns how many. [Relay.Run]
-// and inbox.Store.Run do it all the time.
+// Purge deletes sent messages whose retention has ended and returns how many. [Relay.Run] and
+// inbox.Store.Run call it regularly.
 func (r *Relay) Purge(ctx context.Context) (int, error) {
 	const batch = 1000
 	total := 0

@@ -10,18 +10,18 @@ import (
 	"github.com/millrace-go/millrace/internal/dialect"
 )
 
-// Forever is the retention that keeps sent messages until somebody deletes them.
+// Forever is the retention with which relays never delete sent messages.
 const Forever time.Duration = -1
 
-// Unlimited is the number of attempts after which no message is parked.
+// Unlimited is the MaxAttempts with which relays never park a message for failing.
 const Unlimited = -1
 
-// OnParked says what becomes of the messages of a key when one of them was parked.
+// OnParked says what a relay does with the later messages of a key when it parks one of them.
 type OnParked int
 
-// What becomes of the messages behind a parked one.
+// What a relay does with the messages behind a parked one.
 const (
-	// HoldKey holds back the messages of the key until an operator has decided.
+	// HoldKey holds them back until an operator has decided about the parked one.
 	HoldKey OnParked = iota
 	// Continue sends them.
 	Continue
@@ -29,11 +29,11 @@ const (
 
 // RelayConfig is how a [Relay] behaves. The zero value is right for most services.
 type RelayConfig struct {
-	// Logger hears every decision a person may ask about. Defaults to none.
+	// Logger gets every decision a person may ask about. Defaults to none.
 	Logger watermill.LoggerAdapter
 
-	// Dialect names the database: "postgres", "mysql" (and MariaDB) or "sqlite". Defaults to
-	// what the driver, or else the server, says.
+	// Dialect names the database: "postgres", "mysql" (also for MariaDB) or "sqlite". Defaults
+	// to what the driver, or else the server, says.
 	Dialect string
 
 	// Schema is the PostgreSQL schema of the tables. Defaults to the connection's search path.
@@ -42,20 +42,20 @@ type RelayConfig struct {
 	// TablePrefix starts every table's name. Defaults to "millrace_".
 	TablePrefix string
 
-	// Name is what operators see of this relay, its host and process for instance. Defaults to
-	// the token of its lease.
+	// Name is what operators see of this relay: its host and process, for instance. Defaults
+	// to the token of its lease.
 	Name string
 
-	// Batch is how many messages are read and published at once; twice as many are in memory.
-	// Defaults to 500: a publisher with pipelined confirms gains nothing from more.
+	// Batch is how many messages the relay reads and publishes at once; it holds twice as many
+	// in memory. Defaults to 500: a publisher with pipelined confirms gains nothing from more.
 	Batch int
 
-	// Lanes is how many calls of the publisher run at once; the messages of a key share a
-	// lane. Defaults to 4: while one waits for its confirms, others send.
+	// Lanes is how many calls of the publisher run at once; all messages of a key take the
+	// same lane. Defaults to 4: while one waits for its confirms, others send.
 	Lanes int
 
-	// KeyBurst is how many messages of one key are given to the publisher in one call. With
-	// more than 1, a publisher that goes on after a message failed can send a later message of
+	// KeyBurst is how many messages of one key the relay passes to the publisher in one call.
+	// With more than 1, a publisher that goes on after a failure can send a later message of
 	// the key before an earlier one. Defaults to 1.
 	KeyBurst int
 
@@ -63,28 +63,28 @@ type RelayConfig struct {
 	// to outlive a pause of the database, short enough for a restart after a crash.
 	Lease time.Duration
 
-	// Poll is the longest pause between two looks for messages that nothing announced.
+	// Poll is the longest pause before the relay looks for messages that nothing announced.
 	// Defaults to 1 second.
 	Poll time.Duration
 
-	// MaxAttempts is after how many a message is parked, or [Unlimited]. Defaults to 10, which
-	// with the default backoff takes four minutes on average and nine at most. An outage of the
-	// broker spends none.
+	// MaxAttempts is after how many attempts the relay parks a message, or [Unlimited].
+	// Defaults to 10, which with the default backoff takes four minutes on average and nine
+	// at most. An outage of the broker spends none.
 	MaxAttempts int
 
-	// MinBackoff and MaxBackoff bound the pauses between attempts, which double and have full
+	// MinBackoff and MaxBackoff bound the pauses between attempts, which double, with full
 	// jitter. They default to 1 second and 5 minutes.
 	MinBackoff, MaxBackoff time.Duration
 
-	// OnParked says what becomes of the messages behind a parked one of their key. Defaults to
-	// HoldKey: they may depend on it.
+	// OnParked says what the relay does with the messages behind a parked one of their key.
+	// Defaults to HoldKey: they may depend on it.
 	OnParked OnParked
 
-	// Retention keeps sent messages for so long, or [Forever]. Defaults to 0: they are deleted
-	// when the broker has confirmed them.
+	// Retention is how long sent messages are kept, or [Forever]. Defaults to 0: the relay
+	// deletes them when the broker has confirmed them.
 	Retention time.Duration
 
-	// Drain bounds how long Run, told to stop, waits for what is on its way to the broker.
+	// Drain bounds how long Run, told to stop, waits for messages on their way to the broker.
 	// Defaults to 10 seconds, which is below the grace period of most orchestrators.
 	Drain time.Duration
 

@@ -15,7 +15,7 @@ import (
 	"github.com/millrace-go/millrace/internal/reserved"
 )
 
-// row is a message as it is stored.
+// row is a message as the table stores it.
 type row struct {
 	hash      int64
 	topic     string
@@ -27,10 +27,11 @@ type row struct {
 	cause     sql.NullString
 }
 
-// maxName bounds topics, UUIDs and keys: longer ones are mistakes.
+// maxName bounds topics, UUIDs and keys, in bytes: longer ones are mistakes.
 const maxName = 4096
 
-// newRow checks everything about msg that a database could refuse or change.
+// newRow returns the row for msg, or an error for anything in it that a database could refuse or
+// change.
 func (p *Publisher) newRow(topic string, msg *message.Message) (row, error) {
 	if msg == nil {
 		return row{}, errors.New("the message is nil")
@@ -42,7 +43,7 @@ func (p *Publisher) newRow(topic string, msg *message.Message) (row, error) {
 	key := ""
 	if p.config.OrderKey != nil {
 		if key, err = p.config.OrderKey(topic, msg); err != nil {
-			return row{}, fmt.Errorf("order key: %w", err)
+			return row{}, fmt.Errorf("Config.OrderKey: %w", err)
 		}
 	}
 	eventType := p.config.Describe(msg)
@@ -100,7 +101,7 @@ func encodeMetadata(md message.Metadata) (sql.NullString, error) {
 	return sql.NullString{String: strings.TrimSuffix(b.String(), "\n"), Valid: true}, nil
 }
 
-// hash spreads keys over shards and lanes. It is stored, so it must never change.
+// hash spreads keys over shards and lanes. The table stores it, so it must never change.
 func hash(key string) int64 {
 	h := fnv.New64a()
 	_, _ = h.Write([]byte(key))  // a hash takes everything

@@ -10,19 +10,19 @@ import (
 	"github.com/millrace-go/millrace/internal/reserved"
 )
 
-// Metadata fields by which a message says which version of which aggregate it is, and
-// which middleware.VersionGate reads.
+// Metadata fields in which a message says which version of which aggregate it brings.
+// middleware.VersionGate reads them.
 const (
 	AggregateField = reserved.Aggregate
 	VersionField   = reserved.Version
 )
 
-// StampFunc says which version of which aggregate a message brings; an empty aggregate if
+// StampFunc says which version of which aggregate a message brings; the aggregate is empty if
 // it brings none.
 type StampFunc func(topic string, msg *message.Message) (aggregate string, version int64, err error)
 
-// Stamp notes in the metadata of msg which version of aggregate it brings. The versions of
-// an aggregate are numbered without a gap, by whoever changes it and in that transaction.
+// Stamp writes into the metadata of msg which version of aggregate it brings. Whoever changes
+// the aggregate numbers its versions without a gap, in the same transaction.
 func Stamp(msg *message.Message, aggregate string, version int64) {
 	if msg.Metadata == nil {
 		msg.Metadata = make(message.Metadata)
@@ -31,11 +31,11 @@ func Stamp(msg *message.Message, aggregate string, version int64) {
 	msg.Metadata[VersionField] = strconv.FormatInt(version, 10)
 }
 
-// ByAggregate takes the aggregate that a message is stamped with as its order key: the
-// versions of an aggregate then reach the broker in order.
+// ByAggregate takes the aggregate of a message's stamp as its order key: the versions of an
+// aggregate then reach the broker in order.
 func ByAggregate() KeyFunc { return ByMetadata(AggregateField) }
 
-// stamped returns msg with the stamp of the configuration; msg itself is not changed.
+// stamped returns a copy of msg with the stamp of Config.Stamp, or msg where that adds none.
 func (p *Publisher) stamped(topic string, msg *message.Message) (*message.Message, error) {
 	if p.config.Stamp == nil || msg.Metadata[AggregateField] != "" {
 		return msg, nil
@@ -57,7 +57,7 @@ func (p *Publisher) stamped(topic string, msg *message.Message) (*message.Messag
 	return c, nil
 }
 
-// possible says what is wrong with a version.
+// possible returns an error for a version that no aggregate can have.
 func possible(aggregate string, version int64) error {
 	if aggregate != "" && version < 0 {
 		return fmt.Errorf("version %d of aggregate %q is negative", version, aggregate)
@@ -77,8 +77,8 @@ type Versioned interface {
 //	cqrs.EventBusConfig{Marshaler: outbox.Marshaler{CommandEventMarshaler: cqrs.JSONMarshaler{}}}
 type Marshaler struct{ CommandEventMarshaler }
 
-// CommandEventMarshaler is that of Watermill's package cqrs, which this package does not
-// import: every service with an outbox would depend on protobuf.
+// CommandEventMarshaler is the interface of that name in Watermill's package cqrs. This package
+// does not import cqrs: every service with an outbox would depend on protobuf.
 type CommandEventMarshaler interface {
 	Marshal(v any) (*message.Message, error)
 	Unmarshal(msg *message.Message, v any) error

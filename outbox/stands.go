@@ -7,24 +7,25 @@ import (
 	"github.com/millrace-go/millrace/internal/dialect"
 )
 
-// Where the server can end a transaction unseen, the INSERT refuses to run outside of one if
-// the server lets it ask: MariaDB does. MySQL has nothing that a statement could ask, so the
-// publisher sets a savepoint first, which outside of a transaction is gone at once. It does not
-// set it at the beginning: to release that one would release those of the service as well.
+// MySQL and MariaDB can end a transaction unseen. On MariaDB the INSERT asks the server and
+// refuses to run outside a transaction. MySQL has nothing that a statement could ask, so the
+// publisher sets and releases a savepoint before each INSERT: outside a transaction the savepoint
+// vanishes at once, and the release fails. A single savepoint at the start would not do: to
+// release that one would release those of the service as well.
 const (
 	guardUnknown int32 = iota
 	guardBySavepoint
 	guardByInsert
 )
 
-// querier is what a transaction is asked through; a wrapper may lack it.
+// querier is the method by which guardIn queries a transaction; a wrapper may lack it.
 type querier interface {
 	QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row
 }
 
 // stands returns [ErrTxEnded] where a statement has ended the transaction and the INSERT would
-// not notice. On PostgreSQL that takes a COMMIT or ROLLBACK sent as text, of which the driver is
-// told.
+// not notice. On PostgreSQL only a COMMIT or ROLLBACK sent as text does that, and the server
+// tells the driver.
 func (p *Publisher) stands(ctx context.Context, to destination) error {
 	if !p.db.Dialect.CommitsOnDDL {
 		if to.owner.EndedUnderneath() {
@@ -43,9 +44,9 @@ func (p *Publisher) stands(ctx context.Context, to destination) error {
 	return inTx(tx.ExecContext(ctx, `RELEASE SAVEPOINT `+dialect.StandsSavepoint))
 }
 
-// guardIn asks the server behind tx once whether the INSERT is guarded. It asks tx: another
-// connection may not be had while tx holds one. What cannot be asked has the savepoint, which
-// is right on every server.
+// guardIn asks the server once whether the INSERT can guard itself. It asks through tx: the pool
+// may have no other connection while tx holds one. If tx cannot be queried, the publisher uses
+// the savepoint, which is right on every server.
 func (p *Publisher) guardIn(ctx context.Context, tx Tx) (int32, error) {
 	if guard := p.guard.Load(); guard != guardUnknown {
 		return guard, nil

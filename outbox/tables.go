@@ -10,7 +10,7 @@ import (
 	"github.com/millrace-go/millrace/internal/dialect"
 )
 
-// tables are where the outbox lies.
+// tables are the outbox in a database, the statements on it, and the bell that announces commits.
 type tables struct {
 	db   *database.DB
 	sql  *dialect.Outbox

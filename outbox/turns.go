@@ -6,29 +6,31 @@ import (
 	"github.com/millrace-go/millrace/internal/dialect"
 )
 
-// turn is what a relay knows of a key of which it has messages in hand, or the table has more.
+// turn is what a relay knows about a key that has messages in hand, or more in the table.
 //
-// A message goes before its lane only if the one that is unsent before it of its key, by the table,
-// is in hand too; see [pump.inTurn] and [pump.takeKey]. So the order hangs on ids alone: not on
+// The relay queues a message only if the unsent message of its key before it, by the table, is
+// in hand too; see [pump.inTurn] and [pump.takeKey]. So the order depends on ids alone: not on
 // what else is held back, nor on what this or another relay did before.
 type turn struct {
-	onWay int       // letters before a lane or in it
-	after int64     // what is not in hand of the key is behind this id
-	more  bool      // the table has messages of it that are not in hand, or may have
-	asked bool      // in pump.asks
+	onWay int       // letters queued or in a lane
+	after int64     // messages of the key that are not in hand have greater ids
+	more  bool      // the table may have messages of the key that are not in hand
+	asked bool      // it is in pump.asks
 	limit int       // of the next look
-	since time.Time // when the look began that told of all that is unsent up to after
+	since time.Time // when the look began that found everything unsent up to after
 }
 
-// firstLimit is how much is read of a key at first: many keys have little, and then share a look.
+// firstLimit is how many messages of a key the first look reads: most keys have few, and can share
+// a look.
 const firstLimit = 4
 
-// keyCap is how many messages of one key are in hand: twice what a lane takes, so that it never waits.
+// keyCap is how many messages of one key may be in hand: twice what a lane takes, so that the lane
+// never waits for more.
 func (c *RelayConfig) keyCap() int {
 	return max(min(2*mostWaves*c.KeyBurst, c.Batch/2), c.Batch/8, 1)
 }
 
-// turn returns that of a key.
+// turn returns the turn of a key.
 func (p *pump) turn(key int64) *turn {
 	t := p.turns[key]
 	if t == nil {
@@ -47,13 +49,13 @@ func (p *pump) hold(l *letter) {
 	if l.keyed {
 		t := p.turn(l.hash)
 		t.onWay++
-		if !l.again || !t.more { // else the table may have something before it
+		if !l.again || !t.more { // or else the table may have a message before it
 			t.after = max(t.after, l.id)
 		}
 	}
 }
 
-// letGo lets go of a letter, and has its key looked for where there is room for more of it.
+// letGo lets go of a letter, and has the reader look for more of its key.
 func (p *pump) letGo(id int64) {
 	l, there := p.window[id]
 	if !there {
@@ -74,7 +76,7 @@ func (p *pump) letGo(id int64) {
 	p.forget(l.hash)
 }
 
-// forget drops a turn that says nothing.
+// forget drops a turn that says nothing any more.
 func (p *pump) forget(key int64) {
 	t := p.turns[key]
 	if t == nil || t.onWay > 0 || t.asked {
@@ -99,7 +101,7 @@ func (p *pump) inTurn(l *letter, r *reading) bool {
 		return false
 	case l.behind == 0:
 		return true
-	case t.more && l.behind > t.after: // what is not in hand may be before that
+	case t.more && l.behind > t.after: // a message before that one may not be in hand
 		return false
 	}
 	before := r.had[l.behind]
@@ -109,8 +111,8 @@ func (p *pump) inTurn(l *letter, r *reading) bool {
 	return before != nil && !before.back
 }
 
-// knows notes when a look tells of all that is unsent of a key up to l: it began where the key was last read from, or
-// it tells that there is nothing before l.
+// knows notes that a look has found everything unsent of a key up to l: the look began no later
+// than where the key was last read from, or nothing is before l.
 func (p *pump) knows(l *letter, r *reading) {
 	if !l.keyed || l.again {
 		return
@@ -121,9 +123,9 @@ func (p *pump) knows(l *letter, r *reading) {
 	}
 }
 
-// unsure reports whether a look that began behind something leaves a letter to the look for its key: where that
-// is to come, and where it cannot tell whether the letter is next. Where messages of the key are in hand, others
-// of a transaction that was open meanwhile may be before it.
+// unsure reports whether a look at the tail leaves a letter to the look for its key: where that
+// look is coming anyway, and where the tail does not show whether the letter is next. If messages
+// of the key are in hand, a transaction that was open meanwhile may have stored others before it.
 func (p *pump) unsure(l *letter, r *reading) bool {
 	if !r.tail || !l.keyed {
 		return false
@@ -146,7 +148,7 @@ func (p *pump) unsureOf(l *letter, r *reading) bool {
 	return r.unsure[l.hash] || before != nil && p.inTurn(l, r)
 }
 
-// holdBack has a letter wait in the table, where looks for new messages do not find it.
+// holdBack marks a letter in the table so that looks for new messages do not find it.
 func (p *pump) holdBack(l *letter) {
 	t := p.turn(l.hash)
 	if _, there := p.window[l.id]; !there {
@@ -160,17 +162,17 @@ func (p *pump) holdBack(l *letter) {
 	}
 	l.back = true
 	t.more, t.after = true, min(t.after, l.id-1)
-	if l.status == dialect.OutboxHeld { // the table knows
+	if l.status == dialect.OutboxHeld { // the table has it already
 		p.letGo(l.id)
 		return
 	}
 	p.ledger.hold = append(p.ledger.hold, l)
 }
 
-// block is why the messages of a key wait.
+// block is the head for which the later messages of a key wait.
 type block struct {
-	head   int64 // id: those behind it wait
-	ledger int   // number of the one that tells the table; 0 where the table told
+	head   int64 // its id
+	ledger int   // number of the ledger that writes it to the table; 0 where the table has it
 }
 
 // block makes the messages of l's key wait for l.
@@ -181,20 +183,20 @@ func (p *pump) block(l *letter) {
 	p.blockAt(l, p.ledger.number)
 }
 
-// blockAt is block for a letter of which a ledger tells the table.
+// blockAt is block where the ledger with this number writes l to the table.
 func (p *pump) blockAt(l *letter, ledger int) {
 	if b, known := p.blocked[l.hash]; !known || l.id < b.head {
 		p.blocked[l.hash] = block{head: l.id, ledger: ledger}
 	}
 }
 
-// waits reports whether l is behind a head that was set aside.
+// waits reports whether l is behind a head.
 func (p *pump) waits(l *letter) bool {
 	b, blocked := p.blocked[l.hash]
 	return l.keyed && blocked && !l.head && l.id > b.head
 }
 
-// open has the messages of a key go out that waited for a head.
+// open unblocks a key, and has the reader look for the messages that waited for its head.
 func (p *pump) open(key int64) {
 	delete(p.blocked, key)
 	if !p.shards.owns(key) {

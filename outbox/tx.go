@@ -18,8 +18,8 @@ import (
 	"github.com/millrace-go/millrace/internal/writers"
 )
 
-// Tx is a transaction of the service: a *sqlx.Tx, a *sql.Tx, or what wraps one. A pool is
-// none.
+// Tx is a transaction of the service: a *sqlx.Tx, a *sql.Tx, or a wrapper of one. A pool is
+// not a Tx.
 type Tx interface {
 	ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error)
 	Commit() error
@@ -31,13 +31,13 @@ type foreignKey struct{}
 // foreign is a transaction that somebody else ends.
 type foreign struct {
 	tx     Tx
-	outer  *ambient.Tx // which the context carried before
+	outer  *ambient.Tx // the one that the context carried before
 	saving sync.Mutex
 }
 
-// WithTx returns a context by which messages are stored in tx, which the caller began and
-// ends: of an HTTP handler, for instance. Call [Publisher.Wake] after the commit to have
-// the messages sent at once; else a relay finds them when it next looks. Where several goroutines
+// WithTx returns a context with which messages are stored in tx, which the caller began and
+// ends: in an HTTP handler, for instance. Call [Publisher.Wake] after the commit to have the
+// messages sent at once; else a relay finds them when it next looks. Where several goroutines
 // publish in tx, call WithTx once and give them all its context.
 func WithTx(ctx context.Context, tx Tx) context.Context {
 	if v := reflect.ValueOf(tx); v.Kind() == reflect.Pointer && v.IsNil() {
@@ -46,7 +46,7 @@ func WithTx(ctx context.Context, tx Tx) context.Context {
 	return context.WithValue(ctx, foreignKey{}, &foreign{tx: tx, outer: ambient.From(ctx)})
 }
 
-// foreignIn returns what [WithTx] put into ctx, nil if there is a transaction further in.
+// foreignIn returns what [WithTx] put into ctx, nil if a later transaction hides it.
 func foreignIn(ctx context.Context) *foreign {
 	f, _ := ctx.Value(foreignKey{}).(*foreign)
 	if f == nil || f.outer != ambient.From(ctx) {
@@ -55,12 +55,14 @@ func foreignIn(ctx context.Context) *foreign {
 	return f
 }
 
-// InTx runs work in a transaction on db and commits it; an error or a panic rolls back.
-// Messages published with the context that work is given are stored in the transaction,
-// and relays on db are woken after the commit. Where ctx carries a transaction on db
-// already, of inbox.Tx, InTx or [WithTx], work runs in that one, and whoever began it ends
-// it. A *sql.Tx, or what wraps a transaction, cannot be given to work: then InTx returns an
-// error if it is on db, and begins another one if that cannot be seen.
+// InTx runs work in a transaction on db and commits it; an error or a panic rolls it back.
+// Messages published with work's context are stored in the transaction, and the commit wakes
+// relays on db.
+//
+// Where ctx already carries a transaction on db, of inbox.Tx, InTx or [WithTx], work runs in
+// that one, and whoever began it ends it. InTx can pass only a *sqlx.Tx to work: it returns an
+// error for a *sql.Tx on db, and begins another transaction beside a wrapper, of which it
+// cannot tell whether it is on db.
 func InTx(ctx context.Context, db *sqlx.DB, work func(ctx context.Context, tx *sqlx.Tx) error) error {
 	joined, tx, err := join(ctx, db)
 	if err != nil {
@@ -78,8 +80,8 @@ func InTx(ctx context.Context, db *sqlx.DB, work func(ctx context.Context, tx *s
 	return begin(ctx, db, leave, work)
 }
 
-// begin runs work in a transaction of its own. What follows a commit may want to write, so
-// the turn to write is left before.
+// begin runs work in a transaction of its own. It leaves the turn to write before it calls what
+// follows the commit, as that may write too.
 func begin(
 	ctx context.Context, db *sqlx.DB, leave func(), work func(ctx context.Context, tx *sqlx.Tx) error,
 ) error {
@@ -100,7 +102,7 @@ func begin(
 	own.End()
 	if err := tx.Commit(); err != nil {
 		if errors.Is(err, sql.ErrTxDone) && ctx.Err() != nil {
-			err = ctx.Err() // which rolled it back
+			err = ctx.Err() // the end of ctx rolled it back
 		}
 		return fmt.Errorf("outbox: commit: %w", database.Explain(dialect.Unhide(err)))
 	}
@@ -121,7 +123,7 @@ func join(ctx context.Context, db *sqlx.DB) (context.Context, *sqlx.Tx, error) {
 		case *sql.Tx:
 			if isOn(tx, db) {
 				return ctx, nil, errors.New("outbox: InTx cannot join the *sql.Tx in its context, " +
-					"and must not begin another one beside it: give WithTx a *sqlx.Tx")
+					"and must not begin another transaction beside it: give WithTx a *sqlx.Tx")
 			}
 		}
 	}
@@ -136,7 +138,7 @@ func join(ctx context.Context, db *sqlx.DB) (context.Context, *sqlx.Tx, error) {
 	return context.WithValue(ctx, foreignKey{}, (*foreign)(nil)), tx, nil
 }
 
-// isOn reports whether tx was begun on db, which only an unexported field tells.
+// isOn reports whether tx was begun on db. Only an unexported field says so.
 func isOn(tx *sql.Tx, db *sqlx.DB) bool {
 	pool := reflect.ValueOf(tx).Elem().FieldByName("db")
 	return pool.Kind() == reflect.Pointer && pool.Pointer() == reflect.ValueOf(db.DB).Pointer()
@@ -148,11 +150,11 @@ type destination struct {
 	owner  *ambient.Tx // nil where somebody else commits
 	given  *foreign    // nil unless it came by WithTx
 	alone  bool        // in a transaction of their own
-	saving *sync.Mutex // of who has set a savepoint of ours: another one would replace it
+	saving *sync.Mutex // held while our savepoint is set: a second one would replace it
 }
 
-// same reports whether d and other are one transaction. What wraps one may be of a type
-// that cannot be compared.
+// same reports whether d and other are one transaction. A wrapper may be of a type that cannot
+// be compared.
 func (d destination) same(other destination) bool {
 	if d.owner != other.owner || (d.given == nil) != (other.given == nil) {
 		return false
@@ -176,11 +178,11 @@ func destinationOf(msgs []*message.Message) (destination, error) {
 	return first, err
 }
 
-// differ says that two messages of a call do not carry the same transaction.
+// differ returns the error for two messages of a call that do not carry the same transaction.
 func differ(a *message.Message, aTx destination, b *message.Message, bTx destination) error {
 	if bTx.tx != nil && aTx.tx != nil {
-		return fmt.Errorf("message %q: its context carries another transaction than that of message %q: "+
-			"publish them in calls of their own", b.UUID, a.UUID)
+		return fmt.Errorf("messages %q and %q carry different transactions in their contexts: "+
+			"publish them in separate calls", a.UUID, b.UUID)
 	}
 	if aTx.tx == nil {
 		a, b = b, a

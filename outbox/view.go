@@ -6,15 +6,15 @@ import (
 	"slices"
 )
 
-// view is what the tables say of shards and relays.
+// view is what the tables say about shards and relays.
 type view struct {
-	there  int     // shards
+	there  int     // how many shards the table has
 	owners []int64 // by shard
-	relays []int64 // that are alive
+	relays []int64 // those that are alive
 }
 
-// look reads the tables. Shards come before relays: then whoever owns a shard and is not
-// among the relays is gone, and not new.
+// look reads the tables, shards before relays: so an owner that is not among the relays is gone,
+// and not new.
 func (k *keeper) look(ctx context.Context, d division) (view, error) {
 	var v view
 	if err := k.forgetDead(ctx); err != nil {
@@ -40,8 +40,8 @@ func (k *keeper) look(ctx context.Context, d division) (view, error) {
 	return v, nil
 }
 
-// forgetDead deletes relays whose lease is over. It writes only if there are some: on
-// SQLite who writes waits for all others.
+// forgetDead deletes relays whose lease has ended. It writes only if there are some: on SQLite a
+// writer waits for all others.
 func (k *keeper) forgetDead(ctx context.Context) error {
 	var dead int
 	if err := k.db.GetContext(ctx, &dead, k.sql.CountExpired); err != nil || dead == 0 {
@@ -51,7 +51,7 @@ func (k *keeper) forgetDead(ctx context.Context) error {
 	return err
 }
 
-// owned is which shards a relay has.
+// owned returns the shards that a relay owns.
 func (v view) owned(token int64) (owned shardSet) {
 	for shard, owner := range v.owners {
 		if owner == token {
@@ -61,7 +61,7 @@ func (v view) owned(token int64) (owned shardSet) {
 	return owned
 }
 
-// share is how many shards are a relay's.
+// share returns how many shards a relay should own.
 func (v view) share(token int64) int {
 	share := len(v.owners) / len(v.relays)
 	if slices.Index(v.relays, token) < len(v.owners)%len(v.relays) {
@@ -70,7 +70,7 @@ func (v view) share(token int64) int {
 	return share
 }
 
-// vacant is some of the shards that no relay has which is alive, by who had them last; 0 is nobody.
+// vacant returns at most so many shards that no living relay owns, by their last owner; 0 is nobody.
 func (v view) vacant(most int) map[int64]shardSet {
 	vacant := make(map[int64]shardSet)
 	for shard := len(v.owners) - 1; shard >= 0 && most > 0; shard-- {

@@ -13,12 +13,12 @@ import (
 // answerFor bounds the statements that follow an answer.
 const answerFor = 10 * time.Second
 
-// lastAnswers is how long a subscription that ends waits for the handlers: Watermill's
-// router goes on waiting for them, but not for what is then written down.
+// lastAnswers is how long a subscription that ends waits for answers to be recorded: Watermill's
+// router waits for the handlers, but not for that.
 const lastAnswers = 500 * time.Millisecond
 
-// finish closes messages that were acked, together with those that are acked meanwhile, also
-// while the service closes.
+// finish closes acked messages in batches of those that were acked meanwhile, also while the
+// service closes.
 func (w *worker) finish(ctx context.Context) {
 	defer close(w.recorded)
 	for l := range w.acked {
@@ -33,16 +33,16 @@ func (w *worker) finish(ctx context.Context) {
 	}
 }
 
-// failed writes down that a message was not handled, also while the service closes.
+// failed records that a message was not handled, also while the service closes.
 func (w *worker) failed(ctx context.Context, l *inbox.Leased, end func(context.Context) error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), answerFor)
 	defer cancel()
-	defer w.queue.Wake()                    // it may be due before the table is looked at anyway
-	defer w.note([]*inbox.Leased{l}, false) // also where a function of the service's ends the goroutine: no lease is renewed
+	defer w.queue.Wake()                    // the message may be due before the next regular look
+	defer w.note([]*inbox.Leased{l}, false) // also if a function of the service ends the goroutine: its lease must end
 	w.tell(end(ctx))
 }
 
-// putBack lets others have at once what was taken and not handed out.
+// putBack gives messages that were taken and not handed out to others at once.
 func (w *worker) putBack(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), answerFor)
 	defer cancel()
@@ -50,28 +50,28 @@ func (w *worker) putBack(ctx context.Context) {
 	w.tell(w.queue.PutBack(ctx, w.ready...))
 }
 
-// tell says what could not be written down.
+// tell logs an answer that could not be recorded.
 func (w *worker) tell(err error) {
 	switch {
 	case errors.Is(err, inbox.ErrLost):
-		w.log().Info("pubsub: stored messages were taken over by someone else before they were answered",
+		w.log().Info("pubsub: another process took stored messages over before they were answered",
 			watermill.LogFields{"error": err.Error()})
 	case err != nil:
-		w.log().Error("pubsub: the answer to stored messages could not be recorded; they come again after their lease", err, nil)
+		w.log().Error("pubsub: the answer to stored messages could not be recorded; they are redelivered after their lease", err, nil)
 	}
 }
 
-// wake says that the next message of an order key may be due.
+// wake has the queue look for the next message of an order key, which may be due now.
 func (w *worker) wake() {
 	if w.OrderKey != nil {
 		w.queue.Wake()
 	}
 }
 
-// mostAtOnce bounds how many messages are written down in one transaction.
+// mostAtOnce bounds how many messages one transaction writes.
 const mostAtOnce = 100
 
-// gather adds to first what else has arrived.
+// gather returns first and what else has arrived.
 func gather[T any](first T, arrived <-chan T) []T {
 	batch := []T{first}
 	for len(batch) < mostAtOnce {
@@ -88,7 +88,7 @@ func gather[T any](first T, arrived <-chan T) []T {
 	return batch
 }
 
-// waitForAnswers waits until every answer was written down, but not long.
+// waitForAnswers waits until every answer is recorded, for lastAnswers at most.
 func (w *worker) waitForAnswers() {
 	timer := time.NewTimer(lastAnswers)
 	defer timer.Stop()

@@ -18,54 +18,54 @@ type Mode int
 
 // When Durable stores a message.
 const (
-	// StoreOnFailure delivers a message straight through. One whose handler fails is stored
-	// and acked, and tried again from the table: its source need not redeliver it.
+	// StoreOnFailure delivers a message straight through. If its handler fails, Durable stores
+	// and acks it, and retries it from the table: its source need not redeliver it.
 	StoreOnFailure Mode = iota
-	// StoreFirst stores each message, acks it, and delivers it from the table. The broker shows no backlog
-	// then: a Store without Observers says so once for each consumer.
+	// StoreFirst stores each message, acks it, and delivers it from the table. The broker then
+	// shows no backlog: a Store without Observers logs that once for each consumer.
 	StoreFirst
 )
 
-// Durable makes the inbox's table a queue between a subscriber and its handler: a message
-// that fails is tried again from there, after pauses that grow, and parked when it fails
-// too often; one that has to wait for its predecessor waits there, and one without a key for an
-// operator. It stops nobody.
+// Durable makes the inbox's table a queue between a subscriber and its handler. It retries a
+// message that fails from the table, after growing pauses, and parks it when it fails too often.
+// A message waits in the table for its predecessor, and one without a key for an operator. None
+// of them stops the messages behind it.
 //
 //	sub, err := pubsub.Durable{Store: store, Consumer: "billing"}.Decorate(sub)
 //
-// Stored messages come with the UUID, the metadata and the payload they had, through all
-// middlewares of the router. Several processes may share the work. Retry and PoisonQueue
-// are not needed beside it.
+// Stored messages come with the UUID, metadata and payload that they arrived with, and pass all
+// middlewares of the router. Several processes may share the work. Retry and PoisonQueue are not
+// needed beside it.
 type Durable struct {
 	// Store keeps the messages. Required.
 	Store *inbox.Store
 
-	// Mode says when a message is stored. Defaults to StoreOnFailure: nothing is written for
+	// Mode says when a message is stored. Defaults to StoreOnFailure, which writes nothing for
 	// a message that succeeds.
 	Mode Mode
 
-	// Consumer is whose messages these are: the name of the handler, or what
-	// middleware.Inbox has as Consumer. A subscriber learns the name of its handler only from
-	// the first message, and stored ones must be delivered without it. Required, unless
-	// ConsumerOf is set.
+	// Consumer is the consumer whose messages these are: the name of the handler, or the Consumer
+	// of middleware.Inbox. A subscriber learns the name of its handler only from the first
+	// message, and must deliver stored ones before. Required, unless ConsumerOf is set.
 	Consumer string
 
 	// ConsumerOf gives the Consumer for each topic, for one Durable that decorates all
-	// subscribers of a router. It is called by Subscribe, whose caller has its panic. A handler that returns messages needs its own subscriber
-	// decorated instead: by a router's decorator a stored message does not know where they go.
+	// subscribers of a router. Subscribe calls it; a panic in it reaches the caller of Subscribe.
+	// For a handler that returns messages, decorate its own subscriber instead: behind a router's
+	// decorator, a stored message does not know where they go.
 	ConsumerOf func(topic string) string
 
 	// Epoch is that of middleware.Inbox. Defaults to 0.
 	Epoch int
 
-	// Key and Fingerprint are those of middleware.Inbox. Key defaults to the message's UUID. A message
-	// of which one of them fails or panics is kept for an operator, and so is one of OrderKey's and of
-	// NotBefore's.
+	// Key and Fingerprint are those of middleware.Inbox. Key defaults to the message's UUID. If
+	// one of them, OrderKey or NotBefore fails or panics for a message, Durable keeps the message
+	// for an operator.
 	Key         inbox.Key
 	Fingerprint func(*message.Message) ([]byte, error)
 
-	// OrderKey says which messages are delivered in the order of their arrival, one at a time:
-	// those with one key. A message that fails holds back its own key only. It needs
+	// OrderKey gives each message's order key. Messages with the same key are delivered one at a
+	// time, in the order of their arrival; one that fails holds back only its own key. It needs
 	// StoreFirst. Defaults to no order.
 	OrderKey func(*message.Message) (string, error)
 
@@ -74,53 +74,54 @@ type Durable struct {
 	OnParked inbox.OnParked
 
 	// OnPark is called in the transaction that parks a message of the queue, or fails it
-	// terminally. What it publishes through an outbox with the context of msg goes out if
-	// that is committed, to a dead-letter topic for instance. Where it fails, or panics, the message
-	// is parked all the same, and the error is logged.
+	// terminally. If it publishes through an outbox with the context of msg, to a dead-letter
+	// topic for instance, the message is sent after that commit. If it fails or panics, the error
+	// is logged and the message parked all the same.
 	OnPark func(msg *message.Message, reason string) error
 
-	// Classify may mark the error of a handler with inbox.Terminal or inbox.RetryAfter. Where it
-	// returns nil, or panics, the error stays what it was. What it leaves unmarked is terminal where
-	// Watermill's package cqrs says that no handler knows the event type, or cannot decode the payload.
+	// Classify may mark the error of a handler with inbox.Terminal or inbox.RetryAfter. If it
+	// returns nil or panics, the error stays as it was. An error that it leaves unmarked is
+	// terminal if Watermill's package cqrs says that no handler knows the event type, or that it
+	// cannot decode the payload.
 	Classify func(error) error
 
 	// NotBefore says when the handler may have a message at the earliest, by the clock of the
-	// process: one whose time has not come is stored. Defaults to no such time.
+	// process: Durable stores a message whose time has not come. Defaults to no such time.
 	NotBefore func(*message.Message) time.Time
 
-	// Redelivered says that a message was delivered before: such a one is stored before it
-	// runs, so that one that ends the process is counted. A message of which it panics counts as
-	// delivered before. Defaults to the marks that
-	// pubsub/rabbitmq and watermill-amqp v3 set.
+	// Redelivered reports whether a message was delivered before: Durable stores such a message
+	// before the handler runs, so that the attempt counts even if it ends the process. If it
+	// panics, the message counts as delivered before. Defaults to the marks that pubsub/rabbitmq
+	// and watermill-amqp v3 set.
 	Redelivered func(*message.Message) bool
 
-	// Concurrency bounds how many stored messages are with the handler at once. Defaults to 10.
+	// Concurrency bounds how many stored messages the handler has at once. Defaults to 10.
 	Concurrency int
 
-	// Prefetch bounds how many are taken from the table at once where the handler is fast;
-	// where it is slow, no more than Concurrency. Defaults to 10 times Concurrency.
+	// Prefetch bounds how many messages are taken from the table at once while the handler is
+	// fast; while it is slow, Concurrency does. Defaults to 10 times Concurrency.
 	Prefetch int
 
-	// Lease is how long a stored message is out of the reach of other processes; it is
-	// renewed while the handler runs. Defaults to 60 seconds: long enough that a busy process
-	// keeps it, short enough that the messages of one that died are not late by much.
+	// Lease is how long other processes leave a stored message alone that this one has taken; it
+	// is renewed while the handler runs. Defaults to 60 seconds: long enough that a busy process
+	// keeps it, short enough that the messages of a process that died are not late by much.
 	Lease time.Duration
 
-	// Poll is how often the table is asked where nothing tells that a message is due.
+	// Poll is how often Durable looks at the table when nothing announces a due message.
 	// Defaults to 1 second.
 	Poll time.Duration
 
 	// MaxAttempts is how often a stored message may fail before it is parked. Defaults to 10.
 	MaxAttempts int
 
-	// MinBackoff and MaxBackoff bound the pause after a failure, which grows with each and is
-	// never twice the same. Default to 1 second and 5 minutes.
+	// MinBackoff and MaxBackoff bound the pause after a failure, which grows with each failure,
+	// with jitter. Default to 1 second and 5 minutes.
 	MinBackoff time.Duration
 	MaxBackoff time.Duration
 }
 
-// Decorate returns sub with the stored messages of the consumer. It is a
-// message.SubscriberDecorator for routers, too.
+// Decorate returns a subscriber that delivers the messages of sub and the stored ones of the
+// consumer. It is also a message.SubscriberDecorator for routers.
 func (d Durable) Decorate(sub message.Subscriber) (message.Subscriber, error) {
 	if err := d.validate(); err != nil {
 		return nil, err
@@ -158,10 +159,10 @@ func (d Durable) validate() error {
 		problems = append(problems, err)
 	}
 	if d.Mode < StoreOnFailure || d.Mode > StoreFirst {
-		problem("Mode %d is none of the constants", d.Mode)
+		problem("Mode %d is neither StoreOnFailure nor StoreFirst", d.Mode)
 	}
 	if d.OrderKey != nil && d.Mode != StoreFirst {
-		problem("OrderKey needs Mode StoreFirst: what goes straight through is in no order")
+		problem("OrderKey needs Mode StoreFirst: messages that go straight through have no order")
 	}
 	if d.Concurrency < 0 {
 		problem("Concurrency %d is negative", d.Concurrency)
@@ -187,7 +188,7 @@ func (d Durable) queue(consumer string) inbox.QueueConfig {
 	}
 }
 
-// durable is a subscriber with stored messages.
+// durable is the subscriber that Decorate returns.
 type durable struct {
 	Durable
 	upstream message.Subscriber
@@ -200,7 +201,7 @@ type durable struct {
 	queues map[string]*inbox.Queue
 }
 
-// queueOf returns the queue of a consumer, which all subscriptions share.
+// queueOf returns the queue of a consumer, which all its subscriptions share.
 func (d *durable) queueOf(consumer string) (*inbox.Queue, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -215,7 +216,7 @@ func (d *durable) queueOf(consumer string) (*inbox.Queue, error) {
 	return q, nil
 }
 
-// Subscribe delivers what upstream does, and what is stored.
+// Subscribe delivers the messages of upstream and the stored ones.
 func (d *durable) Subscribe(ctx context.Context, topic string) (<-chan *message.Message, error) {
 	consumer := d.Consumer
 	if d.ConsumerOf != nil {
@@ -223,11 +224,11 @@ func (d *durable) Subscribe(ctx context.Context, topic string) (<-chan *message.
 	}
 	queue, err := d.queueOf(consumer)
 	if err != nil {
-		return nil, fmt.Errorf("pubsub.Durable: topic %q: %w", topic, err)
+		return nil, fmt.Errorf("pubsub.Durable: subscribe consumer %q to topic %q: %w", consumer, topic, err)
 	}
 	in, err := d.upstream.Subscribe(ctx, topic)
 	if err != nil {
-		return nil, err
+		return nil, err // of another package, in its words
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	context.AfterFunc(d.ended, cancel) //nolint:contextcheck // it ends with either
@@ -236,7 +237,7 @@ func (d *durable) Subscribe(ctx context.Context, topic string) (<-chan *message.
 	i := &intake{Durable: d.Durable, queue: queue, topic: topic, in: in, out: out, answers: &answers}
 	w := newWorker(d.Durable, queue, topic, out, &answers)
 	senders.Go(func() {
-		defer cancel()                             // with upstream everything ends
+		defer cancel()                             // when upstream ends, the worker ends too
 		for !apart(queue, func() { i.run(ctx) }) { //nolint:revive // it goes on with the next message
 		}
 	})
@@ -253,7 +254,7 @@ func (d *durable) Subscribe(ctx context.Context, topic string) (<-chan *message.
 	return out, nil
 }
 
-// SubscribeInitialize has upstream make what it needs for topic, if it can.
+// SubscribeInitialize passes on to upstream, if that is a message.SubscribeInitializer.
 func (d *durable) SubscribeInitialize(topic string) error {
 	if upstream, ok := d.upstream.(message.SubscribeInitializer); ok {
 		return upstream.SubscribeInitialize(topic)
@@ -261,8 +262,8 @@ func (d *durable) SubscribeInitialize(topic string) error {
 	return nil
 }
 
-// String is what a router calls upstream: from it the version gate knows how many messages
-// are in flight.
+// String returns the name that a router would show for upstream: the version gate tells by it how
+// many messages are in flight.
 func (d *durable) String() string {
 	if named, ok := d.upstream.(fmt.Stringer); ok {
 		return named.String()
@@ -270,8 +271,8 @@ func (d *durable) String() string {
 	return strings.TrimLeft(fmt.Sprintf("%T", d.upstream), "*")
 }
 
-// Close closes upstream, and ends every subscription. It waits a moment for handlers that
-// end with their messages' contexts; the answer of another one is still written down later.
+// Close closes upstream and ends every subscription. It waits a moment for handlers that end with
+// their messages' contexts; it records the answers of the others later.
 func (d *durable) Close() error {
 	d.end()
 	err := d.upstream.Close()

@@ -12,7 +12,7 @@ import (
 	"github.com/millrace-go/millrace/inbox"
 )
 
-// intake takes what the source of one subscription delivers.
+// intake receives what the source of one subscription delivers.
 type intake struct {
 	Durable
 	queue *inbox.Queue
@@ -23,10 +23,10 @@ type intake struct {
 	answers *sync.WaitGroup
 }
 
-// run hands on or stores messages until the source ends. Those with the handler then are
-// still answered.
+// run passes messages on or stores them until the source ends. The handler may still answer the
+// messages that it has then.
 func (i *intake) run(ctx context.Context) {
-	arrived := make(chan *message.Message, mostAtOnce) // room for those that come while others are stored
+	arrived := make(chan *message.Message, mostAtOnce) // room for those that arrive while others are stored
 	var storing sync.WaitGroup
 	storing.Go(func() { i.store(ctx, arrived) })
 	defer storing.Wait()
@@ -36,7 +36,7 @@ func (i *intake) run(ctx context.Context) {
 	}
 }
 
-// take hands a message on, or has it stored.
+// take passes a message on, or has it stored.
 func (i *intake) take(ctx context.Context, msg *message.Message, arrived chan<- *message.Message) {
 	taken := false
 	defer i.refuse(ctx, &taken, msg)
@@ -48,7 +48,8 @@ func (i *intake) take(ctx context.Context, msg *message.Message, arrived chan<- 
 	taken = true
 }
 
-// refuse is deferred where a function of the service's may end the goroutine: its message goes back to its source.
+// refuse is deferred where a function of the service may end the goroutine: it gives the message
+// back to its source.
 func (i *intake) refuse(ctx context.Context, taken *bool, msg *message.Message) {
 	if !*taken {
 		i.calm(ctx)
@@ -56,13 +57,14 @@ func (i *intake) refuse(ctx context.Context, taken *bool, msg *message.Message) 
 	}
 }
 
-// redelivered asks the user's function. A message for which it panics is stored, and so counted.
+// redelivered calls the user's function. If that panics, the message counts as redelivered, so that
+// it is stored and its attempts are counted.
 func (i *intake) redelivered(msg *message.Message) (is bool) {
 	return !i.queue.Call(func() { is = i.Redelivered(msg) }) || is
 }
 
-// early reports whether the time of a message has not come. One for which NotBefore panics is stored,
-// for an operator.
+// early reports whether the time of a message has not come. If NotBefore panics, the message counts
+// as early, and is stored for an operator.
 func (i *intake) early(msg *message.Message) (early bool) {
 	defer func() {
 		if recover() != nil {
@@ -93,12 +95,12 @@ func (i *intake) pass(ctx context.Context, msg *message.Message) {
 	})
 }
 
-// failed stores a message whose handler failed. It goes back to its source if it cannot be
-// stored, or has to stay there.
+// failed stores a message whose handler failed. If that is not possible, or the message has to
+// stay at its source, it nacks the message.
 func (i *intake) failed(ctx context.Context, msg *message.Message, delivery *inbox.Straight) {
 	stored, err := i.keep(ctx, delivery)
 	if err != nil {
-		i.log(msg).Error("pubsub: a message that failed could not be stored; its source has to deliver it again", err, nil)
+		i.log(msg).Error("pubsub: a failed message could not be stored; its source has to redeliver it", err, nil)
 		i.calm(ctx)
 	}
 	if !stored {
@@ -115,8 +117,8 @@ func (i *intake) keep(ctx context.Context, delivery *inbox.Straight) (stored boo
 	return delivery.Fail(ctx)
 }
 
-// store stores messages together that arrive while others are being stored. What cannot
-// be stored goes back to its source.
+// store stores messages in batches of those that arrived meanwhile, and nacks those that cannot be
+// stored.
 func (i *intake) store(ctx context.Context, arrived <-chan *message.Message) {
 	for msg := range arrived {
 		batch := gather(msg, arrived)
@@ -130,8 +132,8 @@ func (i *intake) store(ctx context.Context, arrived <-chan *message.Message) {
 	}
 }
 
-// apart does work in a goroutine of its own, which a function of the service's may end, and reports whether
-// it returned.
+// apart does work in a goroutine of its own, which a function of the service may end, and reports
+// whether it returned.
 func apart(q *inbox.Queue, work func()) (returned bool) {
 	ended := make(chan struct{})
 	go func() {
@@ -157,15 +159,15 @@ func (i *intake) storeBatch(ctx context.Context, batch []*message.Message) {
 			continue
 		}
 		if ctx.Err() == nil {
-			i.log(msg).Error("pubsub: a message could not be stored; its source has to deliver it again", err, nil)
+			i.log(msg).Error("pubsub: a message could not be stored; its source has to redeliver it", err, nil)
 			i.calm(ctx)
 		}
 		msg.Nack()
 	}
 }
 
-// acked acks messages that were stored. Those of them that were handled, and cannot be stored, are
-// delivered for what they produced: no handler runs.
+// acked acks messages that were stored. It passes on those that are handled already, which are not
+// stored, so that what they produced is published: no handler runs for them.
 func (i *intake) acked(ctx context.Context, batch, handled []*message.Message) {
 	for _, msg := range batch {
 		if !slices.Contains(handled, msg) {
@@ -183,7 +185,7 @@ func (i *intake) put(ctx context.Context, msgs ...*message.Message) (handled []*
 	return i.queue.PutOpen(ctx, i.topic, msgs...)
 }
 
-// calm keeps a source from delivering again and again what cannot be stored.
+// calm waits before a nack, so that the source does not redeliver in a tight loop.
 func (i *intake) calm(ctx context.Context) {
 	timer := time.NewTimer(i.queue.Config().MinBackoff)
 	defer timer.Stop()

@@ -6,12 +6,12 @@ import (
 	"github.com/millrace-go/millrace/internal/reserved"
 )
 
-// AsReplay returns a publisher that publishes through to, and says of each message that it is
-// sent again on purpose: for dead letters on their way back, by Watermill's requeuer or by hand.
+// AsReplay returns a publisher that publishes through to, and marks each message as sent again on
+// purpose: for dead letters that Watermill's requeuer, or an operator, sends back.
 //
-// A message keeps its UUID, payload and metadata. The field inbox.ReplayField gets name, and
-// inbox.ReplayAttemptField is counted up. What Watermill's PoisonQueue has noted of the failure is left
-// out, and so is what describes a delivery.
+// A message keeps its UUID, payload and metadata. AsReplay sets inbox.ReplayField to name and
+// counts inbox.ReplayAttemptField up. It leaves out the metadata in which Watermill's PoisonQueue
+// describes the failure, and that which describes a delivery.
 func AsReplay(to message.Publisher, name string) message.Publisher { return replaying{to, name} }
 
 type replaying struct {
@@ -19,7 +19,7 @@ type replaying struct {
 	name string
 }
 
-// Publish publishes copies, so that a letter that stays is as it was.
+// Publish publishes copies, so that a dead letter that stays behind is unchanged.
 func (r replaying) Publish(topic string, msgs ...*message.Message) error {
 	sent := make([]*message.Message, len(msgs))
 	for i, msg := range msgs {

@@ -19,16 +19,16 @@ type worker struct {
 	queue *inbox.Queue
 	topic string
 	out   chan<- *message.Message
-	hands chan struct{} // holds a token for each message that is out
+	hands chan struct{} // holds a token for each message that the handler has
 
 	ready   []*inbox.Leased // taken, but not handed out
-	ahead   int             // how many are taken at once
+	ahead   int             // how many to take at once
 	fetched time.Time
-	failing bool // the last look at the table failed
+	failing bool // the last fetch failed
 
 	answers  *sync.WaitGroup // outstanding
 	acked    chan *inbox.Leased
-	recorded chan struct{} // closed when all that were acked are closed
+	recorded chan struct{} // closed when all answers are recorded
 
 	mu     sync.Mutex
 	leased map[*inbox.Leased]struct{}
@@ -45,7 +45,7 @@ func newWorker(d Durable, queue *inbox.Queue, topic string, out chan<- *message.
 	}
 }
 
-// run delivers until ctx ends. What is with the handler then is still answered.
+// run delivers until ctx ends. The handler may still answer the messages that it has then.
 func (w *worker) run(ctx context.Context) {
 	due, leave := w.queue.Listen()
 	defer leave()
@@ -56,7 +56,7 @@ func (w *worker) run(ctx context.Context) {
 	}
 }
 
-// step hands out what is due, and reports whether to go on.
+// step hands out messages that are due, and reports whether to go on.
 func (w *worker) step(ctx context.Context, due <-chan struct{}) bool {
 	hands := w.hand(ctx)
 	if hands == 0 {
@@ -78,8 +78,8 @@ func (w *worker) step(ctx context.Context, due <-chan struct{}) bool {
 	return w.handOut(ctx, n)
 }
 
-// fetch takes messages that are due, more at once the faster they are worked off, and
-// returns how long to wait where there are none.
+// fetch takes messages that are due, more at once the faster the handler is, and returns how long
+// to wait where there are none.
 func (w *worker) fetch(ctx context.Context, hands int) (next time.Duration) {
 	const soon, late = 100 * time.Millisecond, time.Second
 	switch since := time.Since(w.fetched); {
@@ -102,11 +102,11 @@ func (w *worker) fetch(ctx context.Context, hands int) (next time.Duration) {
 	return next
 }
 
-// sayFetched tells of the first look at the table that fails, and of the first that does not.
+// sayFetched logs the first fetch that fails, and the first that succeeds again.
 func (w *worker) sayFetched(err error) {
 	switch {
 	case err != nil && !w.failing:
-		w.log().Error("pubsub: stored messages could not be fetched; tried again", err, nil)
+		w.log().Error("pubsub: stored messages could not be fetched; retrying", err, nil)
 	case err == nil && w.failing:
 		w.log().Info("pubsub: stored messages are fetched again", nil)
 	}
@@ -125,7 +125,7 @@ func (w *worker) rest(ctx context.Context, due <-chan struct{}, next time.Durati
 	return ctx.Err() == nil
 }
 
-// alone delivers a message that may end the process while no other stored one is out.
+// alone delivers a message that may end the process while the handler has no other stored one.
 func (w *worker) alone(ctx context.Context, hands int) {
 	for range cap(w.hands) - hands { // wait for the others
 		select {
@@ -152,7 +152,7 @@ func (w *worker) handOut(ctx context.Context, n int) bool {
 	if err != nil {
 		w.giveBack(n)
 		if ctx.Err() == nil {
-			w.log().Error("pubsub: stored messages could not be handed out; tried again", err, nil)
+			w.log().Error("pubsub: stored messages could not be handed out; retrying", err, nil)
 		}
 		return w.rest(ctx, nil, w.Poll)
 	}
@@ -167,7 +167,7 @@ func (w *worker) handOut(ctx context.Context, n int) bool {
 	return ctx.Err() == nil
 }
 
-// hand waits for a free hand and returns how many there are.
+// hand waits for a free hand, and takes all that are free.
 func (w *worker) hand(ctx context.Context) (free int) {
 	select {
 	case w.hands <- struct{}{}:
@@ -189,8 +189,8 @@ func (w *worker) giveBack(hands int) {
 	}
 }
 
-// deliver hands a message over and returns a channel that is closed when it was answered.
-// One that nobody takes any more is put back.
+// deliver hands a message over and returns a channel that is closed when the handler has answered
+// it. If the subscription ends first, deliver puts the message back.
 func (w *worker) deliver(ctx context.Context, l *inbox.Leased) (answered <-chan struct{}) {
 	own, cancel := context.WithCancel(ctx)
 	over := make(chan struct{})
@@ -203,7 +203,7 @@ func (w *worker) deliver(ctx context.Context, l *inbox.Leased) (answered <-chan 
 	if err != nil {
 		defer end()
 		w.note([]*inbox.Leased{l}, false)
-		w.log().Error("pubsub: a stored message cannot be read; it comes again after its lease", err, nil)
+		w.log().Error("pubsub: a stored message cannot be read; it is redelivered after its lease", err, nil)
 		return over
 	}
 	select {
@@ -243,8 +243,8 @@ func (w *worker) noted() []*inbox.Leased {
 	return slices.Collect(maps.Keys(w.leased))
 }
 
-// heartbeat renews the leases of what is ready or with the handler, also while the service
-// closes.
+// heartbeat renews the leases of messages that are ready or with the handler, also while the
+// service closes.
 func (w *worker) heartbeat(ctx context.Context) {
 	const beats = 3 // in a lease
 	tick := time.NewTicker(w.queue.Config().Lease / beats)
@@ -263,7 +263,7 @@ func (w *worker) heartbeat(ctx context.Context) {
 			continue
 		}
 		if err := w.extend(ctx, leased); err != nil {
-			w.log().Error("pubsub: leases of stored messages could not be renewed; tried again", err, nil)
+			w.log().Error("pubsub: leases of stored messages could not be renewed; retrying", err, nil)
 		}
 	}
 }

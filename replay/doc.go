@@ -1,7 +1,6 @@
-// Package replay sends messages again, on purpose: to build a projection anew, to fill a gap,
-// or to have handled what lies in a dead-letter queue. A replay keeps the messages' ids, payloads and
-// metadata, marks them with inbox.ReplayField, and can be ended and gone on with at any
-// point.
+// Package replay sends messages again on purpose: to rebuild a projection, to fill a gap, or to
+// empty a dead-letter queue. A replay keeps the messages' UUIDs, payloads and metadata, marks them
+// with inbox.ReplayField, and can be stopped and continued at any point.
 //
 //	replayer, err := replay.New(db, store, replay.Config{})
 //	request := replay.Request{
@@ -16,21 +15,21 @@
 //
 // # Where messages come from
 //
-// [Archive] is what relays have sent and keep, for RelayConfig.Retention. [Journal] is what a
-// consumer has handled, where middleware.Inbox has Journal set. [Replayer.Drain] empties a dead-letter
-// topic or queue, from any message.Subscriber.
+// [Archive] has the messages that relays have sent and keep, for RelayConfig.Retention. [Journal]
+// has those that a consumer has handled, if its middleware.Inbox sets Journal. [Replayer.Drain]
+// empties a dead-letter topic or queue, through any message.Subscriber.
 //
 // # Where they go
 //
-// [Outbox] stores them in the outbox, in the transaction that moves the replay on: no message is
-// stored twice, whenever the process dies. All consumers of the topic get them. [Queue] stores them
-// for one consumer, which needs pubsub.Durable, in the same way. [Publisher] sends them at once; what
-// was being sent when the process died is sent again.
+// [Outbox] stores them in the outbox, in the transaction that advances the replay: it stores no
+// message twice, whenever the process dies. All consumers of the topic get them. [Queue] does the
+// same for one consumer, which needs pubsub.Durable. [Publisher] sends them at once; if the process
+// dies, the batch that it was sending is sent again.
 //
 // # What a consumer does with them
 //
-// What it has completed is a duplicate, as ever: a projection that is built anew raises its Epoch
-// first. What it has not is handled as its OnReplay says. A request that would have a consumer
-// with inbox.ReplayRefuse handle or park messages is refused with [ErrSideEffects] unless it names
-// that consumer in IntoSideEffects.
+// A message that the consumer has completed is a duplicate, as always: to rebuild a projection,
+// raise its Epoch first. The consumer's OnReplay decides about the others. If a consumer with
+// inbox.ReplayRefuse would get messages, Run refuses the request with [ErrSideEffects], unless it
+// names that consumer in IntoSideEffects.
 package replay

@@ -25,26 +25,28 @@ type Dead struct {
 	To   Target
 	By   admin.Operator
 
-	// Topic is what From is subscribed to.
+	// Topic is the topic or queue to read from From.
 	Topic string
 
-	// TopicOf says where a message came from first. Defaults to [Origin].
+	// TopicOf returns the topic that a message originally came from. Defaults to [Origin].
 	TopicOf func(*message.Message) (string, error)
 
-	// Limit is how many messages are sent at most, by all calls under this name together, 0 for no limit.
-	// Idle is how long the topic must give none until it counts as empty. Defaults to 5 seconds.
+	// Limit is how many messages all calls under this name send together, at most; 0 for no limit.
 	Limit int
-	Idle  time.Duration
 
-	// PerSecond is how many messages are sent in a second at most. Defaults to 1000.
+	// Idle is how long the topic must deliver nothing to count as empty. Defaults to 5 seconds.
+	Idle time.Duration
+
+	// PerSecond is how many messages to send per second, at most. Defaults to 1000.
 	PerSecond int
 
-	// IntoSideEffects is as in [Request]. Without a queue as target nobody can tell beforehand who
-	// gets the messages: a consumer that refuses replays handles what had failed there, and parks
-	// the rest. One of middleware.Deduplicate that refuses them acks them, and nobody has them any more.
+	// IntoSideEffects is as in [Request]. Unless the target is a queue, nobody can tell beforehand
+	// who gets the messages: a consumer that refuses replays handles those that had failed there,
+	// and parks the others. A consumer of middleware.Deduplicate that refuses replays acks them, and
+	// they are lost.
 	IntoSideEffects []string
 
-	// Progress is told, after each message, how far it is. Defaults to nobody.
+	// Progress is called after each message. Defaults to nothing.
 	Progress func(Status)
 }
 
@@ -60,9 +62,9 @@ func (d *Dead) setDefaults() {
 	}
 }
 
-// Origin is where a dead letter came from: the topic that Watermill's PoisonQueue noted, else the exchange, or, where it
-// came without one, the queue, from which RabbitMQ took it first. An error is returned for a
-// message that tells neither.
+// Origin returns where a dead letter came from: the topic that Watermill's PoisonQueue noted, or else
+// the exchange or, without one, the queue from which RabbitMQ first dead-lettered it. It returns an
+// error for a message that names neither.
 func Origin(msg *message.Message) (string, error) {
 	const exchange, queue = "x-first-death-exchange", "x-first-death-queue"
 	for _, field := range []string{
@@ -74,11 +76,11 @@ func Origin(msg *message.Message) (string, error) {
 			return topic, nil
 		}
 	}
-	return "", fmt.Errorf("message %q does not tell where it came from: it has neither %s nor what RabbitMQ notes; name the topic",
+	return "", errorf("message %q does not say where it came from: it has neither the metadata field %s nor RabbitMQ's; set Dead.TopicOf",
 		msg.UUID, wm.PoisonedTopicKey)
 }
 
-// request is what d has in common with other replays.
+// request returns what d has in common with other replays.
 func (d *Dead) request() *Request {
 	return &Request{
 		Name: d.Name, From: subscriber{d.Topic}, To: d.To, By: d.By, PerSecond: d.PerSecond,
@@ -86,7 +88,7 @@ func (d *Dead) request() *Request {
 	}
 }
 
-// subscriber stands for a source that is read once.
+// subscriber is the Source of a Dead. It has no pages: drain reads the messages itself.
 type subscriber struct{ topic string }
 
 func (subscriber) kind() string { return subscriberKind }
@@ -97,16 +99,18 @@ func (subscriber) count(context.Context, Filter, int64) ([]Count, error) { retur
 
 func (subscriber) pinned(_ context.Context, f Filter) (Filter, error) { return f, nil }
 
-// Drain sends again what a dead-letter topic or queue has, until it gives no more or ctx ends, and acks each message
-// when it is stored or sent. A process that dies in between sends it twice, with one UUID, and so may be the last one before Limit
-// or the end of ctx, where the subscriber ends before it has passed on the ack. Call it again, under the same name,
-// to go on.
+// Drain sends the messages of a dead-letter topic or queue again, until it delivers no more or ctx
+// ends, and acks each message when it is stored or sent. To continue, call it again under the same
+// name.
+//
+// If the process dies in between, a message is sent twice, with the same UUID. So may be the last one
+// before Limit or before the end of ctx, if the subscriber ends before it has passed on the ack.
 func (p *Replayer) Drain(ctx context.Context, d Dead) (Status, error) {
 	d.setDefaults()
 	r := d.request()
 	err := r.validate()
 	if d.From == nil || d.Topic == "" {
-		err = errors.Join(err, errors.New("a Dead needs From and Topic: what the dead letters are read from"))
+		err = errors.Join(err, errors.New("a Dead needs From and Topic, to read the dead letters from"))
 	}
 	if err == nil {
 		err = d.refused(ctx, p)
@@ -116,14 +120,15 @@ func (p *Replayer) Drain(ctx context.Context, d Dead) (Status, error) {
 	}
 	s, err := p.begin(ctx, r)
 	if err == nil && s.State == Running {
-		p.log.Info("replay: messages are sent again", fields(s))
+		p.log.Info("replay: started or continued", fields(s))
 		err = p.drain(ctx, &d, r, &s)
 		p.log.Info("replay: stopped", fields(s))
 	}
 	return s, explain(d.Name, err)
 }
 
-// refused is an error where the target is the queue of a consumer that must be named.
+// refused returns an error if the target is the queue of a consumer that IntoSideEffects would have to
+// name.
 func (d *Dead) refused(ctx context.Context, p *Replayer) error {
 	only := d.To.only()
 	if only == nil {
@@ -158,7 +163,7 @@ func (p *Replayer) drain(ctx context.Context, d *Dead, r *Request, s *Status) er
 			return p.finish(ctx, r, s)
 		case msg, open := <-source:
 			if !open {
-				return errors.Join(errors.New("the subscriber closed"), ctx.Err())
+				return errors.Join(errors.New("the subscriber has closed: call Drain again"), ctx.Err())
 			}
 			began := time.Now()
 			if err := p.pass(ctx, d, r, s, msg); err != nil {
@@ -181,7 +186,7 @@ func (p *Replayer) pass(ctx context.Context, d *Dead, r *Request, s *Status, msg
 		if sent {
 			msg.Ack()
 		} else {
-			msg.Nack() // also where a function of the service panics
+			msg.Nack() // also if a function of the service panics
 		}
 	}()
 	err := p.resend(ctx, d, r, s, msg)
@@ -195,7 +200,7 @@ func (p *Replayer) resend(ctx context.Context, d *Dead, r *Request, s *Status, m
 	if err != nil {
 		return err
 	}
-	again := msg.Copy() // the context of the delivery is not for what is sent
+	again := msg.Copy() // without the context of the delivery
 	mark(again, d.Name)
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), batchTime)
 	defer cancel()

@@ -11,31 +11,31 @@ import (
 	"github.com/millrace-go/millrace/inbox/admin"
 )
 
-// LookAt is how many messages [Replayer.Plan] asks the consumers about, the first ones.
+// LookAt is for how many messages, the first ones, [Replayer.Plan] finds out what consumers would do.
 const LookAt = 10_000
 
-// Plan is what a request would do.
+// Plan says what a request would do.
 type Plan struct {
 	Topics   []Count
-	Messages int // that match, but for Filter.IDs
-	LookedAt int // of the first, with Filter.IDs those that it names
+	Messages int // how many match, without regard to Filter.IDs
+	LookedAt int // how many of the first were looked at; with Filter.IDs, only those it names
 
-	// Consumers says what the consumers would do with those that were looked at: the one whose
-	// queue is the target, else those that have had some of them. Silent are consumers that have had
-	// none, so nobody can tell whether they would get them.
+	// Consumers says what consumers would do with the messages that were looked at: the consumer
+	// whose queue is the target, or else those that have had some of them. Silent are the consumers
+	// that have had none, so that nobody can tell whether they would get them.
 	Consumers []admin.Forecast
 	Silent    []string
 
-	// SideEffects are the consumers that must be named in IntoSideEffects, and are not.
+	// SideEffects are the consumers that IntoSideEffects would have to name, and does not.
 	SideEffects []string
 
 	lastID int64
 }
 
-// none is before every id: 0 would be no bound.
+// none is before every id. A bound of 0 would mean no bound.
 const none = -1
 
-// Plan tells what [Replayer.Run] would do, and changes nothing.
+// Plan says what [Replayer.Run] would do, and changes nothing.
 func (p *Replayer) Plan(ctx context.Context, r Request) (Plan, error) {
 	r.setDefaults()
 	if err := r.validate(); err != nil {
@@ -80,7 +80,7 @@ func (p *Replayer) plan(ctx context.Context, r *Request) (plan Plan, err error) 
 	return plan, err
 }
 
-// first returns the first messages that r is about, without their payloads where that is no matter.
+// first returns the first messages that r selects, at most LookAt.
 func (p *Replayer) first(ctx context.Context, r *Request, upTo int64) (msgs []*message.Message, err error) {
 	const page = 500
 	for after := int64(0); len(msgs) < LookAt; {
@@ -96,7 +96,7 @@ func (p *Replayer) first(ctx context.Context, r *Request, upTo int64) (msgs []*m
 	return msgs[:LookAt], nil
 }
 
-// named are those of items that Filter.IDs names.
+// named returns the items that Filter.IDs names.
 func (r *Request) named(items []item) []item {
 	if len(r.Filter.IDs) == 0 {
 		return items
@@ -110,8 +110,8 @@ func (r *Request) named(items []item) []item {
 	return named
 }
 
-// known refuses a queue that nobody serves, and one of an epoch that is past. Its consumer may have a key
-// by which there is no forecast, and yet a rule.
+// known refuses a target queue that nobody serves, or whose epoch is past. It also checks the rule of
+// the queue's consumer, for which there may be no forecast because of its key.
 func (p *Replayer) known(ctx context.Context, r *Request, plan *Plan) error {
 	only := r.To.only()
 	if only == nil {
@@ -124,7 +124,7 @@ func (p *Replayer) known(ctx context.Context, r *Request, plan *Plan) error {
 	served := false
 	for _, c := range consumers {
 		if c.Name == only.Consumer && c.Epoch > only.Epoch {
-			return fmt.Errorf("consumer %q has epoch %d: name that, not %d", c.Name, c.Epoch, only.Epoch)
+			return fmt.Errorf("consumer %q has epoch %d: set that as the epoch of the target, not %d", c.Name, c.Epoch, only.Epoch)
 		}
 		if c.Name != only.Consumer || c.Epoch != only.Epoch {
 			continue

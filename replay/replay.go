@@ -12,39 +12,45 @@ import (
 	"github.com/millrace-go/millrace/inbox/admin"
 	"github.com/millrace-go/millrace/internal/database"
 	"github.com/millrace-go/millrace/internal/dialect"
+	"github.com/millrace-go/millrace/internal/prefix"
 	"github.com/millrace-go/millrace/internal/steady"
 )
 
+// Conditions a caller may branch on, with errors.Is.
 var (
 	// ErrSideEffects says that messages would reach a consumer that refuses replays, and that
 	// the request does not name it.
-	ErrSideEffects = errors.New("a consumer that refuses replayed messages would get them: name it in IntoSideEffects if that is meant")
+	ErrSideEffects = errors.New("replay: a consumer that refuses replayed messages would get them: name it in IntoSideEffects to allow that")
 
 	// ErrNotFound says that there is no replay with this name.
-	ErrNotFound = errors.New("no such replay")
+	ErrNotFound = errors.New("replay: no such replay")
 
-	// ErrTaken says that another process goes on with the replay.
-	ErrTaken = errors.New("another process sends this replay")
+	// ErrTaken says that another process is running the replay.
+	ErrTaken = errors.New("replay: another process is running this replay")
 
-	// ErrCancelled says that an operator has ended the replay.
-	ErrCancelled = errors.New("the replay was cancelled: begin another one under another name")
+	// ErrCancelled says that an operator has cancelled the replay.
+	ErrCancelled = errors.New("replay: the replay was cancelled: start a new one under another name")
 
-	// ErrOther says that there is a replay with this name that sends something else.
-	ErrOther = errors.New("there is a replay of this name that was asked for otherwise: choose another name")
+	// ErrOther says that a replay with this name exists whose request was another.
+	ErrOther = errors.New("replay: a replay with this name exists, and its request was another: choose another name")
 )
 
-// Config is where the tables are, as in the Config of the inbox.
+// errorf is [prefix.Errorf] for this package.
+func errorf(format string, args ...any) error { return prefix.Errorf("replay", format, args...) }
+
+// Config says where the tables are, as the Config of the inbox does.
 type Config struct {
 	Dialect     string
 	Schema      string
 	TablePrefix string // defaults to "millrace_"
 	Namespace   string
 
-	// Logger hears when replays begin and end, and what is skipped. Defaults to none.
+	// Logger gets a line when a replay begins, when it stops, and for each message that it skips.
+	// Defaults to none.
 	Logger watermill.LoggerAdapter
 }
 
-// Replayer runs replays, and keeps in the database how far each is. It is safe for concurrent
+// Replayer runs replays, and keeps the progress of each in the database. It is safe for concurrent
 // use.
 type Replayer struct {
 	db        *database.DB
@@ -76,40 +82,41 @@ func New(db *sqlx.DB, store *inbox.Store, config Config) (*Replayer, error) {
 	return &Replayer{db: pool, store: store, namespace: []byte(config.Namespace), log: config.Logger}, nil
 }
 
-// Filter says which messages of a source are meant. Fields that are zero match all.
+// Filter selects messages of a source. Zero fields match all.
 type Filter struct {
 	Topic string `json:"topic,omitempty"`
 
-	// Consumer and Epoch are for the journal, where Consumer is required. A nil Epoch is the newest
-	// that has kept a message when the replay begins.
+	// Consumer and Epoch are for the journal, which requires Consumer. A nil Epoch means the newest
+	// one of which the journal has a message when the replay begins.
 	Consumer string `json:"consumer,omitempty"`
 	Epoch    *int   `json:"epoch,omitempty"`
 
-	// Since and Until bound when a message was stored in the outbox, or handled; the end is not
-	// part of it.
+	// Since and Until bound when a message was stored in the outbox, or handled; Until is
+	// exclusive.
 	Since time.Time `json:"since,omitzero"`
 	Until time.Time `json:"until,omitzero"`
 
-	// IDs are the UUIDs of messages, or, in a journal, their keys. All that the other fields match is read to find them.
+	// IDs are the UUIDs of messages or, in a journal, their keys. To find them, a replay reads
+	// everything that the other fields match.
 	IDs []string `json:"ids,omitempty"`
 }
 
-// Request is a replay: what is sent again, where to, and who wants it.
+// Request is a replay: which messages to send again, where to, and who asks for it.
 type Request struct {
-	Name   string // which the messages bear, and by which it is gone on with; at most 200 bytes
+	Name   string // marks the messages, and identifies the replay to continue; at most 200 bytes
 	From   Source
 	Filter Filter
 	To     Target
 	By     admin.Operator
 
-	// PerSecond is how many messages are sent in a second at most. Defaults to 1000.
+	// PerSecond is how many messages to send per second, at most. Defaults to 1000.
 	PerSecond int
 
-	// IntoSideEffects names consumers with inbox.ReplayRefuse that the messages may reach. One whose
-	// own queue is the target handles them; one that gets them from a topic parks them.
+	// IntoSideEffects names consumers with inbox.ReplayRefuse that the messages may reach. A consumer
+	// whose own queue is the target handles them; one that gets them from a topic parks them.
 	IntoSideEffects []string
 
-	// Progress is told, after each batch, how far it is. Defaults to nobody.
+	// Progress is called after each batch. Defaults to nothing.
 	Progress func(Status)
 }
 
@@ -119,7 +126,7 @@ func (r *Request) validate() error {
 	var problems []error
 	problem := func(format string, args ...any) { problems = append(problems, fmt.Errorf(format, args...)) }
 	if r.Name == "" || len(r.Name) > maxName {
-		problem("Name %.20q must have 1 to %d bytes: the replay is gone on with by it", r.Name, maxName)
+		problem("Name %.20q must have 1 to %d bytes: it identifies the replay", r.Name, maxName)
 	}
 	if r.From == nil {
 		problem("From is required: replay.Archive or replay.Journal")
@@ -131,7 +138,7 @@ func (r *Request) validate() error {
 		problem("PerSecond %d is negative", r.PerSecond)
 	}
 	if r.By.Name == "" || r.By.Reason == "" {
-		problem("By needs a Name and a Reason, which are kept")
+		problem("By needs a Name and a Reason, which the audit table keeps")
 	}
 	if !r.Filter.Since.IsZero() && !r.Filter.Until.IsZero() && !r.Filter.Since.Before(r.Filter.Until) {
 		problem("Filter: Since %v is not before Until %v", r.Filter.Since, r.Filter.Until)

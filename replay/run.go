@@ -16,11 +16,11 @@ import (
 	"github.com/millrace-go/millrace/internal/dialect"
 )
 
-// Run sends what r asks for, and returns when it is done, ctx has ended or something failed. Called
-// again with the same request, by whatever process, it goes on where it was; when the replay is done
-// it does nothing. Two calls at a time are told from each other: one ends with [ErrTaken].
+// Run sends the messages of r, and returns when it is done, ctx has ended or something failed.
+// Called again with the same request, by any process, it continues where it was; when the replay is
+// done it does nothing. Of two calls at the same time, one ends with [ErrTaken].
 //
-// What the source gets meanwhile is not part of the replay.
+// Messages that the source gets after the replay began are not part of it.
 func (p *Replayer) Run(ctx context.Context, r Request) (Status, error) {
 	r.setDefaults()
 	if err := r.validate(); err != nil {
@@ -28,10 +28,10 @@ func (p *Replayer) Run(ctx context.Context, r Request) (Status, error) {
 	}
 	s, err := p.begin(ctx, &r)
 	if err == nil && s.Spec.Source == subscriberKind {
-		err = errors.New("it empties a dead-letter topic or queue: go on with Replayer.Drain")
+		err = errors.New("it empties a dead-letter topic or queue: continue it with Replayer.Drain")
 	}
 	if err == nil && s.State == Running {
-		p.log.Info("replay: messages are sent again", fields(s))
+		p.log.Info("replay: started or continued", fields(s))
 		err = p.send(ctx, &r, &s)
 		p.log.Info("replay: stopped", fields(s))
 	}
@@ -42,7 +42,7 @@ func fields(s Status) watermill.LogFields {
 	return watermill.LogFields{"replay": s.Name, "state": string(s.State), "count": s.Sent, "skipped": s.Skipped}
 }
 
-// begin returns the replay with the name of r, which it makes if there is none.
+// begin returns the replay with the name of r, and creates it if there is none.
 func (p *Replayer) begin(ctx context.Context, r *Request) (Status, error) {
 	s, err := p.status(ctx, p.db, r.Name)
 	if errors.Is(err, ErrNotFound) {
@@ -50,7 +50,7 @@ func (p *Replayer) begin(ctx context.Context, r *Request) (Status, error) {
 			s, err = p.status(ctx, p.db, r.Name)
 		}
 	}
-	if r.Filter.Epoch == nil { // it was settled when the replay began
+	if r.Filter.Epoch == nil { // insert chose it when the replay began
 		r.Filter.Epoch = s.Spec.Filter.Epoch
 	}
 	switch {
@@ -64,7 +64,7 @@ func (p *Replayer) begin(ctx context.Context, r *Request) (Status, error) {
 	return s, nil
 }
 
-// normal is s as it comes out of the database.
+// normal returns s as the database stores it.
 func normal(s Spec) string {
 	text, err := json.Marshal(s)
 	if err != nil {
@@ -97,10 +97,10 @@ func (p *Replayer) insert(ctx context.Context, asked *Request) (err error) {
 	})
 }
 
-// atOnce is how many messages are sent in one transaction.
+// atOnce is how many messages one batch has.
 const atOnce = 500
 
-// send goes on with the replay until it is done.
+// send runs the replay until it is done.
 func (p *Replayer) send(ctx context.Context, r *Request, s *Status) error {
 	limit := min(atOnce, r.PerSecond)
 	for {
@@ -128,7 +128,8 @@ func (p *Replayer) send(ctx context.Context, r *Request, s *Status) error {
 	}
 }
 
-// batch sends items, and moves the replay on: in one transaction where the target allows it.
+// batch sends items and advances the replay, in one transaction if the target writes to the
+// database.
 func (p *Replayer) batch(ctx context.Context, r *Request, s *Status, items []item) (sent int, err error) {
 	next := *s
 	next.Reached = items[len(items)-1].id
@@ -138,7 +139,7 @@ func (p *Replayer) batch(ctx context.Context, r *Request, s *Status, items []ite
 			return 0, fmt.Errorf("message %q: %w", i.msg.UUID, i.unfit)
 		}
 		if i.unfit != nil {
-			p.log.Error("replay: a message is left out, since it cannot be read", i.unfit,
+			p.log.Error("replay: skipping a message that cannot be read", i.unfit,
 				fields(*s).Add(watermill.LogFields{"message_uuid": i.msg.UUID, "topic": i.topic}))
 			next.Skipped++
 			continue
@@ -147,7 +148,7 @@ func (p *Replayer) batch(ctx context.Context, r *Request, s *Status, items []ite
 		fit = append(fit, i)
 	}
 	next.Sent += len(fit)
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), batchTime) // what was begun is ended
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), batchTime) // a batch is finished once begun
 	defer cancel()
 	if !r.To.inTx() {
 		if err := r.To.put(ctx, fit, nil); err != nil {
@@ -175,7 +176,7 @@ func (p *Replayer) batch(ctx context.Context, r *Request, s *Status, items []ite
 // batchTime bounds a batch.
 const batchTime = time.Minute
 
-// allowed is who wants a consumer to handle what it refuses, nil where nobody does.
+// allowed returns the operator who allows the target's consumer to handle what it refuses, or nil.
 func (r *Request) allowed() *admin.Operator {
 	if only := r.To.only(); only == nil || !slices.Contains(r.IntoSideEffects, only.Consumer) {
 		return nil
@@ -183,7 +184,7 @@ func (r *Request) allowed() *admin.Operator {
 	return &r.By
 }
 
-// whyTaken says why the replay is not as it was left.
+// whyTaken returns why another process has changed the replay.
 func (p *Replayer) whyTaken(ctx context.Context, s *Status) error {
 	now, err := p.status(ctx, p.db, s.Name)
 	if err != nil {
@@ -196,7 +197,7 @@ func (p *Replayer) whyTaken(ctx context.Context, s *Status) error {
 	return ErrTaken
 }
 
-// finish ends a replay that nobody else has gone on with.
+// finish marks the replay as done, unless another process has advanced it.
 func (p *Replayer) finish(ctx context.Context, r *Request, s *Status) error {
 	err := p.db.WriteFound(ctx, func(ctx context.Context, tx *sqlx.Tx) error {
 		result, err := tx.ExecContext(ctx, p.db.Dialect.Replays.AdvanceReplay, s.Reached, 0, 0, s.row, s.Reached, s.Sent)
@@ -221,7 +222,8 @@ func (r *Request) tell(s Status) {
 	}
 }
 
-// wait waits until so many may have been sent since then. What was held up before is not made up for.
+// wait waits until sending so many messages since began keeps to perSecond. It does not make up for
+// earlier delays.
 func wait(ctx context.Context, began time.Time, sent, perSecond int) error {
 	earliest := began.Add(time.Duration(float64(sent) / float64(perSecond) * float64(time.Second)))
 	timer := time.NewTimer(time.Until(earliest))

@@ -13,17 +13,17 @@ import (
 	"github.com/millrace-go/millrace/outbox"
 )
 
-// Source is where messages are taken from: [Archive] or [Journal].
+// Source is where a replay reads messages: [Archive] or [Journal].
 type Source interface {
 	kind() string
 	page(ctx context.Context, f Filter, after, upTo int64, limit int) ([]item, error)
 	count(ctx context.Context, f Filter, upTo int64) ([]Count, error)
 
-	// pinned is f for a replay that begins now: it means the same until that ends.
+	// pinned returns f for a replay that begins now, fixed so that it means the same until the end.
 	pinned(ctx context.Context, f Filter) (Filter, error)
 }
 
-// Count is how many messages of a topic there are.
+// Count says how many messages a topic has, and when the first and the last were stored or handled.
 type Count struct {
 	Topic    string
 	Messages int
@@ -33,18 +33,18 @@ type Count struct {
 	lastID int64
 }
 
-// item is a message on its way.
+// item is a message that a replay sends.
 type item struct {
 	id       int64
-	key      string // of the consumer whose journal has it
+	key      string // for the consumer whose journal has it
 	topic    string
 	orderKey string
 	msg      *message.Message
-	unfit    error // why it cannot be sent …
-	gone     bool  // … and never will be
+	unfit    error // why it cannot be sent
+	gone     bool  // it never can be
 }
 
-// Archive is what relays have sent and keep in the outbox, for RelayConfig.Retention.
+// Archive is the messages that relays have sent and keep in the outbox, for RelayConfig.Retention.
 func Archive(from *outbox.Publisher) Source { return archive{from} }
 
 type archive struct{ from *outbox.Publisher }
@@ -53,7 +53,7 @@ func (archive) kind() string { return "archive" }
 
 func (a archive) filter(f Filter, upTo int64) (outbox.ArchiveFilter, error) {
 	if f.Consumer != "" || f.Epoch != nil {
-		return outbox.ArchiveFilter{}, errors.New("the archive knows topics, not consumers: Filter.Consumer is for the journal")
+		return outbox.ArchiveFilter{}, errors.New("the archive has topics, not consumers: Filter.Consumer and Filter.Epoch are for the journal")
 	}
 	return outbox.ArchiveFilter{Topic: f.Topic, Since: f.Since, Until: f.Until, UpTo: upTo}, nil
 }
@@ -86,7 +86,7 @@ func (a archive) count(ctx context.Context, f Filter, upTo int64) ([]Count, erro
 
 func (archive) pinned(_ context.Context, f Filter) (Filter, error) { return f, nil }
 
-// Journal is what a consumer has handled and its journal keeps.
+// Journal is the messages that a consumer has handled and its journal keeps.
 func Journal(of *inbox.Store) Source { return journal{of} }
 
 type journal struct{ of *inbox.Store }
@@ -120,7 +120,7 @@ func (j journal) count(ctx context.Context, f Filter, upTo int64) ([]Count, erro
 	return all, err
 }
 
-// pinned names the epoch: a newer one keeps what it handles of the replay itself.
+// pinned fixes the epoch: a newer one would bring messages of the replay itself into the journal.
 func (j journal) pinned(ctx context.Context, f Filter) (Filter, error) {
 	if f.Epoch != nil {
 		return f, nil
@@ -132,5 +132,5 @@ func (j journal) pinned(ctx context.Context, f Filter) (Filter, error) {
 	return f, err
 }
 
-// mark makes of a message one that is replayed.
+// mark marks a message as replayed.
 func mark(msg *message.Message, name string) { msg.Metadata = reserved.Replayed(msg.Metadata, name) }

@@ -15,12 +15,12 @@ import (
 	"github.com/millrace-go/millrace/internal/dialect"
 )
 
-// State says whether a replay goes on.
+// State says whether a replay is over.
 type State string
 
 // States of a replay.
 const (
-	Running   State = "running" // or interrupted: nobody knows before it is gone on with
+	Running   State = "running" // or interrupted: the database does not tell the two apart
 	Done      State = "done"
 	Cancelled State = "cancelled"
 )
@@ -29,12 +29,12 @@ var states = map[int]State{
 	dialect.ReplayRunning: Running, dialect.ReplayDone: Done, dialect.ReplayCancelled: Cancelled,
 }
 
-// Spec is what was asked for, but for what only the process knows.
+// Spec is the part of a request that the database keeps.
 type Spec struct {
 	Source          string   `json:"source"`
 	Target          string   `json:"target"`
-	Consumer        string   `json:"consumer,omitempty"` // of a queue …
-	Epoch           int      `json:"epoch,omitempty"`    // … and its epoch
+	Consumer        string   `json:"consumer,omitempty"` // of the target, if that is a queue
+	Epoch           int      `json:"epoch,omitempty"`    // of that consumer
 	Filter          Filter   `json:"filter,omitzero"`
 	IntoSideEffects []string `json:"into_side_effects,omitempty"`
 }
@@ -42,25 +42,25 @@ type Spec struct {
 func (r *Request) spec() Spec {
 	s := Spec{Source: r.From.kind(), Target: r.To.kind(), Filter: r.Filter, IntoSideEffects: slices.Clone(r.IntoSideEffects)}
 	slices.Sort(s.IntoSideEffects)
-	s.Filter.Since, s.Filter.Until = s.Filter.Since.UTC(), s.Filter.Until.UTC() // one instant is one text
+	s.Filter.Since, s.Filter.Until = s.Filter.Since.UTC(), s.Filter.Until.UTC() // so that specs can be compared as text
 	if only := r.To.only(); only != nil {
 		s.Consumer, s.Epoch = only.Consumer, only.Epoch
 	}
 	return s
 }
 
-// Status is how far a replay is.
+// Status is the progress of a replay.
 type Status struct {
 	Name       string
 	State      State
 	Spec       Spec
 	By         admin.Operator
 	Sent       int   // messages so far
-	Skipped    int   // whose payload or metadata cannot be had
-	Reached    int64 // the id of the source up to which it was read …
-	LastID     int64 // … and the last that is meant
+	Skipped    int   // messages whose payload or metadata cannot be read
+	Reached    int64 // the id up to which the replay has read the source
+	LastID     int64 // the id up to which it will
 	StartedAt  time.Time
-	MovedAt    time.Time // when it last went on
+	MovedAt    time.Time // when it last advanced
 	FinishedAt time.Time // zero while it runs
 
 	row int64
@@ -93,12 +93,12 @@ func (r *replayRow) status() (Status, error) {
 		s.FinishedAt = time.UnixMicro(r.FinishedAt.Int64).UTC()
 	}
 	if err := json.Unmarshal(r.Spec, &s.Spec); err != nil {
-		return s, fmt.Errorf("what replay %q is about: %w", s.Name, err)
+		return s, fmt.Errorf("read the request of replay %q: %w", s.Name, err)
 	}
 	return s, nil
 }
 
-// Status returns how far the replay of this name is, and [ErrNotFound] where there is none.
+// Status returns the progress of the replay with this name, or [ErrNotFound].
 func (p *Replayer) Status(ctx context.Context, name string) (Status, error) {
 	s, err := p.status(ctx, p.db, name)
 	return s, explain(name, err)
@@ -116,7 +116,7 @@ func (p *Replayer) status(ctx context.Context, db sqlx.QueryerContext, name stri
 	return row.status()
 }
 
-// List returns replays of the namespace, the last that was begun first, at most limit.
+// List returns at most limit replays of the namespace, the latest first.
 func (p *Replayer) List(ctx context.Context, limit int) ([]Status, error) {
 	var rows []replayRow
 	if err := p.db.SelectContext(ctx, &rows, p.db.Dialect.Replays.ListReplays, p.namespace, limit); err != nil {
@@ -133,10 +133,11 @@ func (p *Replayer) List(ctx context.Context, limit int) ([]Status, error) {
 	return all, nil
 }
 
-// Cancel ends a replay for good: whoever sends it stops after its batch. What was sent stays sent.
+// Cancel ends a replay for good: a process that is running it stops after its batch. Messages that
+// were sent stay sent.
 func (p *Replayer) Cancel(ctx context.Context, name string, by admin.Operator) error {
 	if by.Name == "" || by.Reason == "" {
-		return explain(name, errors.New("an operator needs a Name and a Reason, which are kept"))
+		return explain(name, errors.New("the Operator needs a Name and a Reason, which the audit table keeps"))
 	}
 	err := p.db.WriteFound(ctx, func(ctx context.Context, tx *sqlx.Tx) error {
 		if err := p.audit(ctx, tx, by, "replay cancelled", name, ""); err != nil {
@@ -147,7 +148,7 @@ func (p *Replayer) Cancel(ctx context.Context, name string, by admin.Operator) e
 			return err
 		}
 		if s.State != Running {
-			return fmt.Errorf("it is %s", s.State)
+			return fmt.Errorf("it is %s already", s.State)
 		}
 		return p.end(ctx, tx, s, dialect.ReplayCancelled)
 	})
@@ -159,7 +160,7 @@ func (p *Replayer) end(ctx context.Context, tx *sqlx.Tx, s Status, state int) er
 	return one(result, err)
 }
 
-// one is [ErrTaken] where a statement did not change its row.
+// one returns [ErrTaken] if a statement did not change its row.
 func one(result sql.Result, err error) error {
 	if err != nil {
 		return err
@@ -170,9 +171,9 @@ func one(result sql.Result, err error) error {
 	return nil
 }
 
-// audit keeps what was decided, beside what is decided about the outbox: it has no consumer.
+// audit records a decision. Like those about the outbox, it has no consumer.
 func (p *Replayer) audit(ctx context.Context, tx *sqlx.Tx, by admin.Operator, action, name, detail string) error {
-	const bytes = 120 // fit the column
+	const bytes = 120 // size of the column
 	id := name[:min(len(name), bytes)]
 	_, err := tx.ExecContext(ctx, p.db.Dialect.InsertAudit, []byte(by.Name), []byte(action), []byte(by.Reason), 0, []byte(id), []byte(detail))
 	if err != nil {
@@ -185,5 +186,5 @@ func explain(name string, err error) error {
 	if err == nil {
 		return nil
 	}
-	return fmt.Errorf("replay %q: %w", name, err)
+	return errorf("%q: %w", name, err)
 }

@@ -11,7 +11,7 @@ import (
 	"github.com/millrace-go/millrace/outbox"
 )
 
-// Target is where messages go: [Outbox], [Queue] or [Publisher].
+// Target is where a replay sends messages: [Outbox], [Queue] or [Publisher].
 type Target interface {
 	kind() string
 
@@ -19,12 +19,13 @@ type Target interface {
 	inTx() bool
 	put(ctx context.Context, items []item, allowed *admin.Operator) error
 
-	// only returns the consumer that gets what is put, nil where it is whoever listens.
+	// only returns the one consumer that gets the messages, or nil if any may.
 	only() *inbox.QueueConfig
 }
 
 // Outbox stores messages in the outbox, for a relay to send them to the topics that they came from.
-// They have the order keys that the OrderKey of to gives them; with [OrderKey], those of the archive.
+// The publisher's Config.OrderKey gives them their order keys; use [OrderKey] there to keep those of
+// the archive.
 func Outbox(to *outbox.Publisher) Target { return toOutbox{to} }
 
 type toOutbox struct{ to *outbox.Publisher }
@@ -46,14 +47,14 @@ func (t toOutbox) put(ctx context.Context, items []item, _ *admin.Operator) erro
 
 type orderKey struct{}
 
-// OrderKey is an outbox.KeyFunc that gives a message the order key with which it was stored at first,
-// where the replay knows it: from the archive, or from a queue with an OrderKey.
+// OrderKey is an outbox.KeyFunc that gives a message the order key with which it was first stored, if
+// the replay knows that: from the archive, or from a queue with an OrderKey.
 func OrderKey(_ string, msg *message.Message) (string, error) {
 	key, _ := msg.Context().Value(orderKey{}).(string)
 	return key, nil
 }
 
-// Queue stores messages for one consumer, to be delivered by its pubsub.Durable. to must have the
+// Queue stores messages for one consumer, whose pubsub.Durable delivers them. The queue must have the
 // Key of the consumer, and the OrderKey of its Durable if that has one.
 func Queue(to *inbox.Queue) Target { return toQueue{to} }
 
@@ -83,8 +84,8 @@ func (t toQueue) put(ctx context.Context, items []item, allowed *admin.Operator)
 	})
 }
 
-// Publisher sends messages at once, to the topics that they came from. What was being sent when the
-// process died is sent again by whoever goes on with the replay.
+// Publisher sends messages at once, to the topics that they came from. If the process dies, whoever
+// continues the replay sends the last batch again.
 func Publisher(to message.Publisher) Target { return toPublisher{to} }
 
 type toPublisher struct{ to message.Publisher }
@@ -104,7 +105,7 @@ func (t toPublisher) put(ctx context.Context, items []item, _ *admin.Operator) e
 	})
 }
 
-// byTopic gives each run of messages of one topic to put, in their order.
+// byTopic calls put for each run of messages of the same topic, in their order.
 func byTopic(items []item, put func(topic string, items []item) error) error {
 	for len(items) > 0 {
 		n := 1

@@ -60,7 +60,7 @@ var drivers = []string{
 var plainMethods = []string{"Error", "String", "Unwrap"}
 
 func TestArchitecture(t *testing.T) {
-	sources := readModule(t, "..")
+	sources := readModule(t)
 	require.Contains(t, sources, "tests/testdb/testdb.go", "the module was not read")
 	for _, problem := range checkArchitecture(sources) {
 		t.Error(problem)
@@ -181,10 +181,11 @@ func (T) Error() string { return "" }
 	}))
 }
 
-// readModule returns the Go sources below root by their slashed paths, of all modules, without
+// readModule returns the Go sources of the repository by their slashed paths, of all modules, without
 // what ./... does not match.
-func readModule(t *testing.T, root string) map[string]string {
+func readModule(t *testing.T) map[string]string {
 	t.Helper()
+	const root = ".."
 	sources := map[string]string{}
 	require.NoError(t, filepath.WalkDir(root, func(name string, e fs.DirEntry, err error) error {
 		switch {

@@ -20,7 +20,7 @@ import (
 func TestCallbacksDocument(t *testing.T) {
 	document, err := os.ReadFile("../docs/callbacks.md")
 	require.NoError(t, err)
-	found := callbacks(t, readModule(t, ".."))
+	found := callbacks(t, readModule(t))
 	require.Contains(t, found, "outbox.Config.AfterCommit")
 	require.Contains(t, found, "inbox.LeaseStore")
 	for _, name := range found {

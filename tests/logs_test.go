@@ -21,7 +21,7 @@ import (
 // TestLogsDocument holds docs/logs.md to the code: it tells of each line that can be logged,
 // at its level, and of no other.
 func TestLogsDocument(t *testing.T) {
-	logged, problems := logLines(readModule(t, ".."))
+	logged, problems := logLines(readModule(t))
 	document, err := os.ReadFile("../docs/logs.md")
 	require.NoError(t, err)
 	require.NotEmpty(t, logged)

@@ -147,5 +147,5 @@ func TestSenderEndsItsSpansWhereThePublisherPanics(t *testing.T) {
 func TestNewRelayRefusesADecoratedOutbox(t *testing.T) {
 	b := newBed(t)
 	_, err := outbox.NewRelay(nil, b.Sender(b.Publisher(&outbox.Publisher{})), outbox.RelayConfig{})
-	assert.ErrorContains(t, err, "was given the outbox itself")
+	assert.ErrorContains(t, err, "got the outbox itself")
 }

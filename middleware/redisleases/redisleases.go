@@ -1,13 +1,13 @@
-// Package redisleases keeps the claims of middleware.Deduplicate in Redis, for services
-// whose processes share a Redis server but no database. It is a module of its own, so that
-// others need no Redis client.
+// Package redisleases keeps the keys of middleware.Deduplicate in Redis, for services whose
+// processes share a Redis server but no database. It is a module of its own, so that other
+// services need no Redis client.
 //
 //	claims, err := redisleases.New(client, redisleases.Config{})
 //	router.AddMiddleware(millrace.Deduplicate{Claims: claims}.Middleware)
 //
-// The guarantee is as good as the server's memory: set maxmemory-policy to noeviction and
-// turn on append-only persistence. A failover to a replica that lagged behind forgets the
-// latest keys, whose messages are then handled again if a copy comes.
+// The guarantee is as good as the server's memory: set maxmemory-policy to noeviction and turn on
+// append-only persistence. A failover to a replica that lagged behind forgets the latest keys: if
+// a copy of one of their messages comes, it is handled again.
 package redisleases
 
 import (
@@ -25,25 +25,24 @@ import (
 	"github.com/millrace-go/millrace/inbox"
 )
 
-// Config is how the leases are kept. The zero value is right for most services.
+// Config configures [New]. The zero value is right for most services.
 type Config struct {
-	// Prefix starts every key in Redis. Services that share a server and have consumers of
-	// one name need a prefix each. Defaults to "millrace:lease:".
+	// Prefix starts every key in Redis. Services that share a server and have consumers of the same
+	// name need different prefixes. Defaults to "millrace:lease:".
 	Prefix string
 
-	// Logger hears what a person must know. Defaults to none.
+	// Logger gets what a person must know. Defaults to none.
 	Logger watermill.LoggerAdapter
 
 	// Observers are told of decisions: see [inbox.LeasesConfig].
 	Observers []inbox.Observer
 }
 
-// New returns leases kept in the Redis server of client: a *redis.Client, or one of a
-// cluster. It sends nothing yet. Each call of the leases is one script on one key, and
-// time is the server's.
+// New returns leases in the Redis server of client, a *redis.Client or one of a cluster. It sends
+// nothing yet. Each call of the leases is one script on one key, and uses the server's clock.
 func New(client redis.Scripter, config Config) (*inbox.Leases, error) {
 	if client == nil {
-		return nil, errors.New("redisleases: New needs a client")
+		return nil, errors.New("redisleases: New needs a Redis client")
 	}
 	if config.Prefix == "" {
 		config.Prefix = "millrace:lease:"
@@ -52,8 +51,8 @@ func New(client redis.Scripter, config Config) (*inbox.Leases, error) {
 		inbox.LeasesConfig{Logger: config.Logger, Observers: config.Observers}), nil
 }
 
-// store is an [inbox.LeaseStore]. A key's value is its holder's token, or says that this
-// token confirmed it: a client repeats a call whose answer it lost, and must get the same.
+// store is an [inbox.LeaseStore]. A key's value is its holder's token, or says that this token
+// confirmed it: a client that lost an answer repeats the call, and must get the same answer.
 type store struct {
 	client redis.Scripter
 	prefix string
@@ -70,8 +69,8 @@ var (
 		end
 		return {holder, tostring(redis.call('PTTL', KEYS[1]))}`)
 
-	// become gives the key another value and another time, if the token holds it or did so
-	// when this was called before.
+	// become gives the key another value and another expiry, if the token holds it or if an earlier
+	// call did the same.
 	become = redis.NewScript(`
 		local holder = redis.call('GET', KEYS[1])
 		if holder ~= ARGV[1] and holder ~= ARGV[2] then
@@ -136,7 +135,7 @@ func (s *store) hold(ctx context.Context, what string, key inbox.LeaseKey, token
 	return nil
 }
 
-// name puts the length before the consumer's name, so that no two keys get one name.
+// name puts the length before the consumer's name, so that no two keys have the same name.
 func (s *store) name(key inbox.LeaseKey) string {
 	b := []byte(s.prefix)
 	b = binary.AppendUvarint(b, uint64(len(key.Consumer)))
@@ -146,7 +145,8 @@ func (s *store) name(key inbox.LeaseKey) string {
 	return string(b)
 }
 
-// explain tells a server that does not answer, or cannot yet, from one that says no.
+// explain marks an error as inbox.ErrUnavailable if the server does not answer or cannot serve yet,
+// and not if it refuses.
 func explain(ctx context.Context, what string, err error) error {
 	var said redis.Error
 	if errors.As(err, &said) {

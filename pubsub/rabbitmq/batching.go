@@ -9,11 +9,11 @@ import (
 // maxUnwritten is how much a [batchingConn] holds before writers wait.
 const maxUnwritten = 256 << 10
 
-// batchingConn writes in the background what was given to it meanwhile, in one go: amqp091
-// makes a system call for each message, which RabbitMQ then reads one by one.
+// batchingConn collects what it is to write, and writes it in the background in one go: amqp091
+// makes a system call for each message, and RabbitMQ reads each by itself.
 type batchingConn struct {
 	net.Conn
-	ended chan struct{} // closed when nothing is written any more
+	ended chan struct{} // closed when the background writer has ended
 
 	mu        sync.Mutex
 	changed   *sync.Cond
@@ -29,7 +29,7 @@ func newBatchingConn(conn net.Conn) *batchingConn {
 	return c
 }
 
-// Write waits only while too much is unwritten. An error may come from an earlier one.
+// Write waits only while too much is unwritten. Its error may be that of an earlier Write.
 func (c *batchingConn) Write(p []byte) (int, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -70,8 +70,9 @@ func (c *batchingConn) write() {
 	}
 }
 
-// writeNow writes on a connection that a Dial of the user's may have made. After a failure it
-// closes it, so that the reader hears of it, and with it who waits for an answer to what was lost.
+// writeNow writes to the connection, which a Dial function of the user may have made. After a
+// failure it closes the connection, so that the reader notices, and everyone who waits for an
+// answer.
 func (c *batchingConn) writeNow(batch []byte) (err error) {
 	err = errExited
 	defer func() {
@@ -85,14 +86,14 @@ func (c *batchingConn) writeNow(batch []byte) (err error) {
 		c.err = err
 		c.changed.Broadcast()
 		c.mu.Unlock()
-		defer func() { _ = recover() }() // why is known already
+		defer func() { _ = recover() }() // err says what went wrong first
 		_ = c.Conn.Close()
 	}()
 	_, err = c.Conn.Write(batch)
 	return err
 }
 
-// Close writes what is left, for a moment, and closes.
+// Close writes what is left, for a second at most, and closes.
 func (c *batchingConn) Close() error {
 	c.mu.Lock()
 	c.closed = true

@@ -15,8 +15,8 @@ import (
 	"github.com/millrace-go/millrace/outbox"
 )
 
-// call is one call of Publish on its channel. Messages before settled have their answer, those
-// before sent are on their way. RabbitMQ answers in any order, and each message keeps its own.
+// call is one call of Publish on its channel. Messages before settled have their answer; the
+// others before sent are on their way. RabbitMQ answers in any order.
 type call struct {
 	ctx           context.Context //nolint:containedctx // it lives as long as the call
 	channel       *channel
@@ -30,12 +30,12 @@ type call struct {
 	items         []item
 	sent, settled int
 
-	// underway has the messages on their way by message-id, by which RabbitMQ's returns are
-	// told apart: one that has none, or that of another, is not sent beside it.
+	// underway has the messages on their way by message-id, by which returned is told which one
+	// RabbitMQ returns. So a message without an id, or with that of another, is sent alone.
 	underway map[string]int
-	alone    bool // the last one sent has none
+	alone    bool // the last message sent has no id
 
-	broken error // why the channel is of no use any more
+	broken error // why the channel is no longer usable
 }
 
 type item struct {
@@ -54,7 +54,7 @@ func (c *call) run() {
 		if err != nil {
 			c.awaitAll()
 			c.items[i].err = outbox.Permanent(fmt.Errorf("marshal it: %w", err))
-			c.failFrom(i+1, fmt.Errorf("held back behind message %q of the call, which cannot be marshalled",
+			c.failFrom(i+1, fmt.Errorf("not sent, to keep the order: message %q before it cannot be marshalled",
 				c.messages[i].UUID))
 			break
 		}
@@ -124,14 +124,14 @@ func (c *call) send(i int, p amqp091.Publishing) {
 	}
 }
 
-// awaitAll returns when everything sent is settled, or no confirm will come any more.
+// awaitAll returns when everything sent is settled, or no more confirms will come.
 func (c *call) awaitAll() {
 	for c.sent > c.settled && c.await() {
 		continue
 	}
 }
 
-// await waits for the confirm of the oldest message on its way and reports whether it came.
+// await waits for the confirm of the oldest message on its way, and reports whether it came.
 func (c *call) await() bool {
 	select {
 	case <-c.items[c.settled].confirm.Done():
@@ -152,11 +152,11 @@ func (c *call) await() bool {
 	return true
 }
 
-// answered reports whether RabbitMQ has confirmed or refused it, and notes a refusal. If it was
-// returned, that was before: amqp091 takes both from the wire in one goroutine.
+// answered reports whether RabbitMQ has confirmed or refused it, and notes a refusal. A return
+// comes before either: amqp091 reads both from the wire in one goroutine.
 //
-// A confirm that is done and not acked is a nack, or was made up by amqp091 for a channel that
-// has closed, which it marks as closed before that. On a closed channel nobody can tell.
+// A confirm that is done and not acked is a nack, or amqp091 made it up for a channel that has
+// closed. It marks the channel as closed first, so on a closed channel the confirm says nothing.
 func (c *call) answered(it *item) bool {
 	select {
 	case <-it.confirm.Done():
@@ -168,7 +168,7 @@ func (c *call) answered(it *item) bool {
 	case c.channel.IsClosed():
 		return false
 	case it.err == nil:
-		it.err = errors.New("RabbitMQ refused it (basic.nack): a queue is full, or failed")
+		it.err = errors.New("RabbitMQ refused it (basic.nack): a queue is full or has failed")
 	}
 	return true
 }
@@ -191,10 +191,10 @@ func (c *call) takeReturns() {
 func (c *call) returned(r amqp091.Return) {
 	i, known := c.underway[r.MessageId]
 	if !known {
-		i = c.settled // it is alone
+		i = c.settled // it was sent alone
 	}
 	if i >= c.sent {
-		return // it is none of this call's
+		return // it is not of this call
 	}
 	c.items[i].err = outbox.Permanent(fmt.Errorf("no queue took it (%d %s, exchange %q, routing key %q): "+
 		"declare its queue first, with SubscribeInitialize or Declare", r.ReplyCode, r.ReplyText, r.Exchange, r.RoutingKey))
@@ -204,12 +204,12 @@ func (c *call) overdue() error {
 	return fmt.Errorf("%w: RabbitMQ did not answer for %v", ErrUnconfirmed, c.timeout)
 }
 
-// blame says of each message that has no answer what that means for it.
+// blame gives each message without an answer its error.
 func (c *call) blame() {
 	c.takeReturns()
 	var open []*item
 	for i := c.settled; i < c.sent; i++ {
-		if it := &c.items[i]; !c.answered(it) && it.err == nil { // else it was returned
+		if it := &c.items[i]; !c.answered(it) && it.err == nil { // it was not returned either
 			open = append(open, it)
 		}
 	}
@@ -235,9 +235,9 @@ func (c *call) failFrom(i int, err error) {
 
 var sizeLimit = regexp.MustCompile(`message size \d+ (?:is )?larger than (?:configured )?max size (\d+)`)
 
-// culprit returns what tells whether a message is the one for which RabbitMQ closed the
-// channel. Its text is all that tells the limit on the size; other faults of a message are
-// known only where one alone was on its way.
+// culprit returns a function that reports whether RabbitMQ closed the channel because of a message.
+// Only the text of the error says what limit on the size there is; for other faults, the message
+// is known only if it alone was on its way.
 func culprit(reason error) func(size int, alone bool) bool {
 	var closed *amqp091.Error
 	if !errors.As(reason, &closed) || !closed.Server ||
@@ -267,7 +267,7 @@ func (c *call) result() error {
 	for i := range c.items {
 		if err := c.items[i].err; err != nil {
 			failed = true
-			errs[i] = fmt.Errorf("rabbitmq: publish message %q to topic %q: %w", c.messages[i].UUID, c.topic, err)
+			errs[i] = errorf("publish message %q to topic %q: %w", c.messages[i].UUID, c.topic, err)
 		}
 	}
 	switch {

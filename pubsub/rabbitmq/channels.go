@@ -11,15 +11,15 @@ import (
 
 // channel is a channel in confirm mode.
 //
-// amqp091's reader, which serves the whole connection, waits for whoever listens. The list
-// of returns is therefore as long as the window: no more than that is ever unconfirmed.
+// amqp091's reader, which serves the whole connection, blocks on a full Go channel. So the one for
+// returns has room for the window: no more messages are ever unconfirmed.
 //
-// Confirms are read from each message's own [amqp091.DeferredConfirmation]. What NotifyPublish
-// gives is wrong: there an ack of several runs over a nack that came before it.
+// Confirms are read from each message's own [amqp091.DeferredConfirmation]. NotifyPublish would
+// be wrong: there an ack of several messages overrides an earlier nack of one of them.
 type channel struct {
 	*amqp091.Channel
 	session *session
-	returns chan amqp091.Return // each is here before the confirm of its message is done
+	returns chan amqp091.Return // each is in it before the confirm of its message is done
 	closed  chan *amqp091.Error
 }
 
@@ -40,7 +40,7 @@ func openChannel(s *session, window int) (*channel, error) {
 	return ch, nil
 }
 
-// reason waits until ch, which amqp091 takes for closed, says why.
+// reason waits until ch, which amqp091 has marked as closed, says why.
 func (ch *channel) reason(ctx context.Context) error {
 	select {
 	case err := <-ch.closed:
@@ -52,7 +52,7 @@ func (ch *channel) reason(ctx context.Context) error {
 	return amqp091.ErrClosed
 }
 
-// discard closes ch in the background: RabbitMQ is asked, and may not answer.
+// discard closes ch in the background: RabbitMQ may not answer.
 func (ch *channel) discard() {
 	go func() { _ = ch.Close() }()
 }
@@ -68,8 +68,8 @@ type pool struct {
 	closed bool
 }
 
-// take returns an idle channel or opens one. It waits while too many are in use, but not
-// for a connection.
+// take returns an idle channel, or opens one. It waits while too many are in use, but not for a
+// connection.
 func (p *pool) take(ctx context.Context) (*channel, error) {
 	if _, err := p.source.current(); err != nil {
 		return nil, err
@@ -108,7 +108,7 @@ func (p *pool) reuse() (*channel, error) {
 	return ch, err
 }
 
-// give takes ch back; one with something unconfirmed is of no use to others.
+// give takes ch back. It discards a channel with unconfirmed messages.
 func (p *pool) give(ch *channel, settled bool) {
 	defer func() { <-p.lent }()
 	p.mu.Lock()
@@ -120,7 +120,7 @@ func (p *pool) give(ch *channel, settled bool) {
 	p.idle = append(p.idle, ch)
 }
 
-// close closes the idle channels, as a shared connection lives on.
+// close closes the idle channels: the connection may be shared, and live on.
 func (p *pool) close() {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -38,7 +38,7 @@ func dial(config amqp.ConnectionConfig) (*session, error) {
 	connected := false
 	defer func() {
 		if wire != nil && !connected {
-			_ = wire.Close() // amqp091 leaves it open when the login fails, or a function of the config panics
+			_ = wire.Close() // amqp091 leaves it open if the login fails, or a function of the config panics
 		}
 	}()
 	conn, err := amqp091.DialConfig(config.AmqpURI, settings)
@@ -49,12 +49,12 @@ func dial(config amqp.ConnectionConfig) (*session, error) {
 	return &session{conn, func() { _ = wire.Close() }}, nil
 }
 
-// settingsOf copies what amqp091 writes to: one Config may serve several connections.
+// settingsOf copies the settings that amqp091 writes to: one Config may serve several connections.
 func settingsOf(config amqp.ConnectionConfig) (amqp091.Config, error) {
 	settings := amqp091.Config{Locale: "en_US", TLSClientConfig: config.TLSConfig}
 	if config.AmqpConfig != nil {
 		if config.AmqpConfig.TLSClientConfig != nil && config.TLSConfig != nil {
-			return settings, errors.New("both AmqpConfig.TLSClientConfig and TLSConfig are set")
+			return settings, errors.New("both AmqpConfig.TLSClientConfig and TLSConfig are set: set one")
 		}
 		settings = *config.AmqpConfig
 		settings.Properties = maps.Clone(settings.Properties)
@@ -79,7 +79,7 @@ func settingsOf(config amqp.ConnectionConfig) (amqp091.Config, error) {
 	return settings, nil
 }
 
-// end says goodbye, and breaks the connection if RabbitMQ does not answer.
+// end closes the connection in order, and severs it if RabbitMQ does not answer.
 func (s *session) end() error {
 	silent := time.AfterFunc(farewell, s.sever)
 	defer silent.Stop()
@@ -90,7 +90,7 @@ func (s *session) end() error {
 }
 
 // countsReturns reports whether the server's quorum queues count each return of a message as a
-// delivery that failed, as they do before RabbitMQ 4.3. One whose version is not known does.
+// failed delivery, as they do before RabbitMQ 4.3, or whether its version is unknown.
 func (s *session) countsReturns() bool {
 	version, _ := s.Properties["version"].(string)
 	var major, minor int

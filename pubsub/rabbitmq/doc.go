@@ -1,6 +1,6 @@
 // Package rabbitmq publishes to RabbitMQ and subscribes to it where watermill-amqp/v2 would
-// lose messages, stand still or be slow. It takes watermill-amqp's Config, and understands
-// its messages and is understood by it.
+// lose messages, stand still or be slow. It takes watermill-amqp's Config, and each of the two
+// reads the other's messages.
 //
 // # Publishing
 //
@@ -8,35 +8,33 @@
 //	publisher, err := rabbitmq.NewPublisher(broker, rabbitmq.PublisherConfig{})
 //	relay, err := outbox.NewRelay(db, publisher, outbox.RelayConfig{})
 //
-// [Publisher.Publish] returns nil when RabbitMQ has confirmed every message of the call. They
-// are sent without waiting for each other, so that 500 in one call take little longer than
-// one. A message that no queue takes is an error, and so is one that RabbitMQ refuses, does
-// not answer for in time, or that was on its way when the channel was lost; each message of
-// a call has its own.
+// [Publisher.Publish] returns nil when RabbitMQ has confirmed every message of the call. It
+// sends them without waiting in between, so that 500 in one call take little longer than one.
+// It returns an error for each message that no queue takes, that RabbitMQ refuses or does not
+// confirm in time, or that was on its way when the channel was lost.
 //
 // # Subscribing
 //
 //	subscriber, err := rabbitmq.NewSubscriber(broker, rabbitmq.SubscriberConfig{InFlight: 16})
 //	inbox := millrace.Inbox{Store: store, Redelivered: rabbitmq.Redelivered}
 //
-// One message in flight keeps the order of a queue, several do not: then a message may be
-// handled before one that was published earlier, and one that failed comes again after
-// those behind it. When a subscription ends it waits for its messages in flight, so that a
-// service which is restarted does not see them twice at once.
+// One message in flight keeps the order of a queue; several do not: then a message may be
+// handled before one that was published earlier, and one that failed is redelivered after those
+// behind it. A subscription that ends waits for its messages in flight, so that a restarted
+// service does not get them while the old process still handles them.
 //
-// A quorum queue marks a message that it delivers again by a header that is a number, and a
-// dead letter by one that is a table. watermill-amqp's DefaultMarshaler refuses both, and
-// the message is delivered for ever without reaching a handler; [Marshaler] turns them into
-// metadata.
+// A quorum queue marks a redelivered message by a header that is a number, and a dead letter by
+// one that is a table. watermill-amqp's DefaultMarshaler refuses both, so that RabbitMQ delivers
+// the message for ever and no handler gets it; [Marshaler] turns such headers into metadata.
 //
 // # Dead letters
 //
-// [Requeue] sends the letters in a queue of dead letters back to the queues in which they died, with
-// all that a message is, and acks each when it is confirmed there.
+// [Requeue] sends the dead letters of a queue back to the queues in which they died, with their
+// headers and properties, and acks each when RabbitMQ has confirmed it there.
 //
 // # Topology
 //
-// [NewQueueConfig] and [NewPubSubConfig] give each setting with its reason. RabbitMQ keeps
-// nothing for a queue that is not there: let consumers declare theirs first, or call
-// [Declare] when deploying.
+// [NewQueueConfig] and [NewPubSubConfig] explain each of their settings. RabbitMQ keeps nothing
+// for a queue that does not exist: let consumers declare theirs first, or call [Declare] when
+// you deploy.
 package rabbitmq

@@ -12,7 +12,7 @@ import (
 	amqp091 "github.com/rabbitmq/amqp091-go"
 )
 
-// text is the value of a header as metadata.
+// text returns the value of a header as metadata.
 func text(value any) string {
 	switch v := plain(value).(type) {
 	case string:
@@ -20,7 +20,7 @@ func text(value any) string {
 	case nil:
 		return ""
 	case map[string]any, []any:
-		// It holds only what plain returns, which json takes.
+		// plain returns only what JSON can encode.
 		encoded, err := json.Marshal(v)
 		if err != nil {
 			return fmt.Sprint(v)
@@ -31,8 +31,8 @@ func text(value any) string {
 	}
 }
 
-// plain turns the value of a header into strings, booleans, numbers, and lists and maps of
-// them; what JSON has no number for becomes a string.
+// plain turns the value of a header into strings, booleans, numbers, and lists and maps of them. A
+// number that JSON does not have becomes a string.
 func plain(value any) any {
 	switch v := value.(type) {
 	case nil, string, bool, byte, int8, int16, int, int32, int64:

@@ -15,40 +15,40 @@ import (
 	"github.com/millrace-go/millrace/internal/reserved"
 )
 
-// DeathsField is the header in which a message that [Requeue] sent keeps the x-death that the
-// letter had, a list of tables.
+// DeathsField is the header in which [Requeue] keeps the x-death of a dead letter, a list of
+// tables.
 const DeathsField = "millrace_x_death"
 
-// letter is a dead letter that is to be sent on.
+// letter is a dead letter that Requeue sends on.
 type letter struct {
 	*message.Message
 	delivery   amqp091.Delivery
-	to         string // queue
+	to         string // the queue
 	publishing amqp091.Publishing
 }
 
 type letterKey struct{}
 
-// message returns what [letterMarshaler] makes the letter's publishing of.
+// message returns the message from which [letterMarshaler] gets the letter.
 func (l *letter) message(ctx context.Context) *message.Message {
 	msg := message.NewMessage(l.UUID, nil)
 	msg.SetContext(context.WithValue(ctx, letterKey{}, l))
 	return msg
 }
 
-// letterMarshaler gives letters to RabbitMQ as they came from it. A message has no room for
-// headers that are no strings, nor for properties.
+// letterMarshaler passes letters to RabbitMQ as they came from it: a message has room neither for
+// headers that are not strings nor for properties.
 type letterMarshaler struct{ amqp.Marshaler }
 
 func (letterMarshaler) Marshal(msg *message.Message) (amqp091.Publishing, error) {
 	l, is := msg.Context().Value(letterKey{}).(*letter)
 	if !is {
-		return amqp091.Publishing{}, errors.New("it is no letter")
+		return amqp091.Publishing{}, errors.New("it is not a dead letter")
 	}
 	return l.publishing, nil
 }
 
-// replayed returns what is sent for the letter d.
+// replayed returns what Requeue sends for the letter d.
 func (r *requeue) replayed(d amqp091.Delivery, msg *message.Message) (amqp091.Publishing, error) {
 	headers := amqp091.Table{}
 	maps.Copy(headers, d.Headers)
@@ -58,7 +58,7 @@ func (r *requeue) replayed(d amqp091.Delivery, msg *message.Message) (amqp091.Pu
 	if died, is := d.Headers[deathHeader]; is {
 		headers[DeathsField] = died
 	}
-	attempts, _ := strconv.Atoi(text(headers[reserved.ReplayAttempt])) // 0 where it was never sent back
+	attempts, _ := strconv.Atoi(text(headers[reserved.ReplayAttempt])) // 0 if it was never sent back
 	headers[reserved.ReplayAttempt] = strconv.Itoa(attempts + 1)
 	headers[reserved.Replay] = r.config.Replay
 	if r.config.Plain {
@@ -75,16 +75,16 @@ func (r *requeue) replayed(d amqp091.Delivery, msg *message.Message) (amqp091.Pu
 	}
 	body, err := r.config.Payload(msg)
 	if err != nil {
-		return p, fmt.Errorf("correct its payload: %w", err)
+		return p, fmt.Errorf("RequeueConfig.Payload: %w", err)
 	}
 	p.Body = body
 	return p, nil
 }
 
-// origin is the queue in which a letter was given up. Where it went through others after that,
-// such as one in which it waited, it is the last one whose consumer rejected it.
+// origin returns the queue in which a letter died. If it passed through other queues after that,
+// such as one in which it waited, that is the last one whose consumer rejected it.
 func origin(d amqp091.Delivery, msg *message.Message, broker amqp.Config) (queue string, err error) {
-	deaths, _ := d.Headers[deathHeader].([]any) // the last one is first
+	deaths, _ := d.Headers[deathHeader].([]any) // the latest first
 	byConsumer := func(entry any) bool {
 		death, _ := entry.(amqp091.Table)
 		reason, _ := death["reason"].(string)
@@ -98,7 +98,7 @@ func origin(d amqp091.Delivery, msg *message.Message, broker amqp.Config) (queue
 		queue = broker.Queue.GenerateName(topic)
 	}
 	if queue == "" {
-		return "", errors.New("neither x-death nor PoisonQueue tells where it comes from: say with To where it is to go")
+		return "", errors.New("neither x-death nor PoisonQueue says where it came from: set RequeueConfig.To")
 	}
 	return queue, nil
 }

@@ -15,8 +15,8 @@ import (
 
 // link keeps one connection and makes a new one when it is lost.
 //
-// It is not amqp.ConnectionWrapper because that one changes what IsConnected, Connected and
-// Connection read without a lock, and waits up to a minute between two attempts.
+// It replaces amqp.ConnectionWrapper, which changes without a lock what its IsConnected, Connected
+// and Connection read, and waits up to a minute between two attempts.
 type link struct {
 	config  amqp.ConnectionConfig
 	logger  watermill.LoggerAdapter
@@ -52,13 +52,13 @@ func (l *link) current() (*session, error) {
 		return nil, ErrClosed
 	case l.session == nil:
 		return nil, fmt.Errorf("%w: %w", ErrNotConnected, l.why)
-	case l.session.IsClosed(): // keep has not heard of it yet
+	case l.session.IsClosed(): // keep has not noticed yet
 		return nil, fmt.Errorf("%w: the connection was lost", ErrNotConnected)
 	}
 	return l.session, nil
 }
 
-// await returns the connection as soon as there is one.
+// await waits for a connection and returns it.
 func (l *link) await(ctx context.Context) (*session, error) {
 	for {
 		l.mu.Lock()
@@ -90,7 +90,7 @@ func (l *link) close() error {
 	return s.end()
 }
 
-// sever breaks the connection, so that what waits for it ends.
+// sever breaks the connection, so that everything that waits for it ends.
 func (l *link) sever() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -99,7 +99,7 @@ func (l *link) sever() {
 	}
 }
 
-// keep replaces s, and each one after it, when it is lost.
+// keep replaces s when it is lost, and then its successors.
 func (l *link) keep(s *session) {
 	for s != nil {
 		lost := s.NotifyClose(make(chan *amqp091.Error, 1))
@@ -127,14 +127,14 @@ func (l *link) replace(reason *amqp091.Error) *session {
 		return nil
 	}
 	if !l.set(s, nil) {
-		_ = s.end() // nobody has used it
+		_ = s.end() // nothing has used it
 		return nil
 	}
 	l.logger.Info("Connected to RabbitMQ again", nil)
 	return s
 }
 
-// redial tries until it succeeds, or returns nil when the link is closed.
+// redial tries to connect until it succeeds. It returns nil when the link is closed.
 func (l *link) redial() *session {
 	backoff := backoffOf(l.config.Reconnect)
 	pause := backoff.BackoffInitialInterval
@@ -173,8 +173,8 @@ func (l *link) set(s *session, why error) bool {
 	return true
 }
 
-// backoffOf gives the pauses between attempts. Watermill's own default would leave a
-// service without its broker for up to a minute after the broker is back.
+// backoffOf returns the pauses between attempts. Watermill's own default would leave a service
+// without its broker for up to a minute after the broker is back.
 func backoffOf(config *amqp.ReconnectConfig) amqp.ReconnectConfig {
 	if config == nil {
 		return amqp.ReconnectConfig{

@@ -1,7 +1,6 @@
 package rabbitmq
 
 import (
-	"fmt"
 	"slices"
 	"strconv"
 	"strings"
@@ -14,20 +13,20 @@ import (
 	"github.com/millrace-go/millrace/internal/reserved"
 )
 
-// ReservedPrefix begins the metadata by which a delivery is described. [Marshaler.Marshal]
-// leaves such metadata out, so that it does not travel on when a message is published again,
-// and [Marshaler.Unmarshal] takes none of it from outside.
+// ReservedPrefix begins the names of metadata that describe a delivery. [Marshaler.Marshal]
+// leaves such metadata out, so that it does not travel on when the message is published again,
+// and [Marshaler.Unmarshal] accepts none from outside.
 const ReservedPrefix = "_millrace_"
 
 // Metadata that [Marshaler.Unmarshal] adds to a message.
 const (
-	// HeaderPrefix begins the name of a header that RabbitMQ itself has set, such as x-death,
-	// x-acquired-count or x-first-death-queue, which describe the way of a message and are no
-	// part of it. Headers that begin with x- and are not RabbitMQ's keep their names.
+	// HeaderPrefix goes before the name of a header that RabbitMQ itself has set, such as x-death,
+	// x-acquired-count or x-first-death-queue: these describe the message's way and are not part
+	// of it. Headers that begin with x- and are not RabbitMQ's keep their names.
 	HeaderPrefix = reserved.BrokerHeader
 
-	// RedeliveredKey is "true" where RabbitMQ says that it may have delivered the message
-	// before, and missing otherwise.
+	// RedeliveredKey is "true" if RabbitMQ says that it may have delivered the message before,
+	// and missing otherwise.
 	RedeliveredKey = ReservedPrefix + "amqp_redelivered"
 
 	// DeliveryCountKey is how often a quorum queue delivered the message before; missing on
@@ -35,11 +34,11 @@ const (
 	// only deliveries that failed count, and a dead letter goes on from the count it died with.
 	DeliveryCountKey = ReservedPrefix + "amqp_delivery_count"
 
-	// DeathCountKey is how often the message was dead-lettered, by whatever queue and for
-	// whatever reason; missing where it never was.
+	// DeathCountKey is how often the message was dead-lettered, by any queue and for any reason;
+	// missing if it never was.
 	DeathCountKey = ReservedPrefix + "amqp_death_count"
 
-	// MessageIDKey is the AMQP property message-id; missing where there is none.
+	// MessageIDKey is the AMQP property message-id; missing if there is none.
 	MessageIDKey = ReservedPrefix + "amqp_message_id"
 )
 
@@ -51,8 +50,8 @@ const (
 	bccHeader           = "BCC"
 )
 
-// brokerHeaders are those that RabbitMQ and its plugins set on a message on its way, and the
-// beginnings of those that are many.
+// brokerHeaders are the headers that RabbitMQ and its plugins set on a message on its way;
+// brokerPrefixes begin the names of others.
 var (
 	brokerHeaders = []string{
 		deathHeader, deliveryCountHeader, "x-acquired-count", "x-stream-offset", "x-routed-by", "x-received-from",
@@ -61,8 +60,8 @@ var (
 	brokerPrefixes = []string{"x-first-death-", "x-last-death-", "x-shovelled", "x-opt-shovel", "x-opt-rabbitmq-"}
 )
 
-// brokers reports whether a header is RabbitMQ's own. As text, which all metadata is, it would
-// mean nothing to it, or the wrong thing.
+// brokers reports whether a header is RabbitMQ's own. Metadata is text, and sent back as text such
+// a header would mean nothing to RabbitMQ, or the wrong thing.
 func brokers(header string) bool {
 	if !strings.HasPrefix(header, "x-") {
 		return false
@@ -74,17 +73,17 @@ func brokers(header string) bool {
 
 const maxShortString = 255
 
-// Redelivered reports whether RabbitMQ marked the delivery as one that may not be the first.
-// It fits the field Redelivered of middleware.Inbox, which then looks such a message up
-// before it claims it. False says little: a message published twice is not marked.
+// Redelivered reports whether RabbitMQ marked the delivery as one that may not be the first. Set
+// it as the field Redelivered of middleware.Inbox, which then looks such a message up before it
+// claims it. False says little: RabbitMQ does not mark a message that was published twice.
 func Redelivered(msg *message.Message) bool { return msg.Metadata[RedeliveredKey] == "true" }
 
-// Marshaler turns messages into what RabbitMQ stores and back. It understands what
-// watermill-amqp's DefaultMarshaler sends, and is understood by it. The zero value is right
-// for most services. It may be used by several goroutines.
+// Marshaler turns messages into what RabbitMQ stores and back. It and watermill-amqp's
+// DefaultMarshaler read each other's messages. The zero value is right for most services. It is
+// safe for concurrent use.
 type Marshaler struct {
 	// Transient lets RabbitMQ forget messages when it restarts. By default they are
-	// persistent, without which a confirm means little.
+	// persistent: a confirm means little for a message that is not.
 	Transient bool
 
 	// UUIDHeader is the header of the message's UUID. Defaults to watermill-amqp's.
@@ -93,12 +92,12 @@ type Marshaler struct {
 
 var _ amqp.Marshaler = Marshaler{}
 
-// Marshal makes headers of msg's metadata, apart from what begins with [ReservedPrefix] and
-// what RabbitMQ itself sets on its way, such as x-death and x-delivery-count. The UUID becomes a header
-// and the AMQP message-id, the time the AMQP timestamp.
+// Marshal turns msg's metadata into headers, apart from names that begin with [ReservedPrefix] and
+// headers that RabbitMQ itself sets, such as x-death and x-delivery-count. The UUID becomes a
+// header and the AMQP message-id, the current time the AMQP timestamp.
 //
-// It refuses what would not arrive as it is, or would cost the channel: keys of more than 255
-// bytes, and CC and BCC, by which RabbitMQ routes and which may not be text.
+// It refuses metadata that would arrive changed, or for which RabbitMQ would close the channel:
+// keys of more than 255 bytes, and CC and BCC, by which RabbitMQ routes and which may not be text.
 func (m Marshaler) Marshal(msg *message.Message) (amqp091.Publishing, error) {
 	headers := make(amqp091.Table, len(msg.Metadata)+1)
 	for key, value := range msg.Metadata {
@@ -106,9 +105,9 @@ func (m Marshaler) Marshal(msg *message.Message) (amqp091.Publishing, error) {
 		case strings.HasPrefix(key, ReservedPrefix), brokers(key):
 			continue
 		case key == ccHeader, key == bccHeader:
-			return amqp091.Publishing{}, fmt.Errorf("metadata %s: RabbitMQ routes by a header of this name", key)
+			return amqp091.Publishing{}, errorf("metadata %s: RabbitMQ routes by a header of this name: rename the field", key)
 		case len(key) > maxShortString:
-			return amqp091.Publishing{}, fmt.Errorf("metadata %.20s…: its key is longer than 255 bytes", key)
+			return amqp091.Publishing{}, errorf("metadata %.20s…: its key is longer than 255 bytes", key)
 		}
 		headers[key] = value
 	}
@@ -126,13 +125,14 @@ func (m Marshaler) Marshal(msg *message.Message) (amqp091.Publishing, error) {
 }
 
 // Unmarshal never fails. Headers become metadata: text as it is, numbers and booleans as Go
-// prints them, times in RFC 3339, bytes as text if they are UTF-8 and in base64 if not,
-// tables and lists as JSON. CC, which addresses the delivery and not the message, is left out,
-// and what RabbitMQ itself has set is found under [HeaderPrefix], so that it does not travel on.
+// prints them, times in RFC 3339, bytes as text if they are UTF-8 and in base64 if not, tables
+// and lists as JSON. Unmarshal leaves CC out, which addresses the delivery and not the message,
+// and puts [HeaderPrefix] before headers that RabbitMQ itself has set, so that they do not travel
+// on.
 //
-// The UUID is that of the Watermill header, else the AMQP message-id. A message of another
-// producer may have neither: then its UUID is empty, and the inbox refuses it with an error
-// that says so unless it was given another key.
+// The UUID is that of the Watermill header, or else the AMQP message-id. A message of another
+// producer may have neither: then its UUID is empty, and an inbox refuses it, with an error that
+// says so, unless it has another key.
 func (m Marshaler) Unmarshal(d amqp091.Delivery) (*message.Message, error) {
 	uuid := text(d.Headers[m.uuidHeader()])
 	if uuid == "" {
@@ -171,7 +171,7 @@ func (m Marshaler) uuidHeader() string {
 	return m.UUIDHeader
 }
 
-// deaths adds up the list that RabbitMQ keeps, an entry for each queue and reason.
+// deaths adds up x-death, in which RabbitMQ keeps an entry for each queue and reason.
 func deaths(header any) (n int64) {
 	list, _ := header.([]any)
 	for _, entry := range list {

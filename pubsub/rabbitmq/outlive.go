@@ -8,8 +8,9 @@ import (
 
 var errExited = errors.New("a function of the config ended its goroutine by runtime.Goexit")
 
-// outlive does work, in which functions of the user's config are called, where a panic would end the process and
-// runtime.Goexit a goroutine that others count on. Both become errors.
+// outlive does work that calls functions of the user's config, and returns a panic or
+// runtime.Goexit in them as an error: the one would end the process, the other a goroutine that
+// the package needs.
 func outlive(what string, work func() error) error {
 	done := make(chan error, 1)
 	go func() {

@@ -18,21 +18,21 @@ import (
 
 // PublisherConfig is how a [Publisher] behaves. The zero value is right for most services.
 type PublisherConfig struct {
-	// Logger hears when the connection is lost and made again. Defaults to none.
+	// Logger gets a line when the connection is lost and when it is back. Defaults to none.
 	Logger watermill.LoggerAdapter
 
 	// Timeout bounds a whole call of Publish, which returns at most a second later whatever
-	// RabbitMQ and the network do. Defaults to 20 seconds: longer than the 15 after which a
-	// dead connection is noticed by its missing heartbeats, so that the error names it, and
-	// shorter than the 25 that middleware.Inbox gives a handler.
+	// RabbitMQ and the network do. Defaults to 20 seconds: longer than the 15 after which missing
+	// heartbeats show that the connection is dead, so that the error says so, and shorter than
+	// the 25 that middleware.Inbox gives a handler.
 	Timeout time.Duration
 
-	// Window is how many messages of a call may be unconfirmed at once. Defaults to 500,
-	// beyond which RabbitMQ gets no faster and only more is held in memory.
+	// Window is how many messages of a call may be unconfirmed at once. Defaults to 500: with
+	// more, RabbitMQ gets no faster and memory holds more.
 	Window int
 
 	// AllowUnroutable lets RabbitMQ drop, and yet confirm, messages that no queue takes. By
-	// default they are published as mandatory, and one that no queue takes is an error.
+	// default messages are published as mandatory, and one that no queue takes is an error.
 	AllowUnroutable bool
 }
 
@@ -50,7 +50,9 @@ func (c *PublisherConfig) setDefaults() {
 }
 
 // Validate returns every problem of c at once.
-func (c PublisherConfig) Validate() error {
+func (c PublisherConfig) Validate() error { return invalid("PublisherConfig", c.problems()) }
+
+func (c PublisherConfig) problems() error {
 	var problems []error
 	problem := func(format string, args ...any) { problems = append(problems, fmt.Errorf(format, args...)) }
 	if c.Timeout < 0 {
@@ -62,16 +64,16 @@ func (c PublisherConfig) Validate() error {
 	return errors.Join(problems...)
 }
 
-// defaultChannels is how many channels a publisher uses at most where the Config does not
-// say: about as many as there are handlers running at once.
+// defaultChannels is how many channels a publisher uses at most if the Config does not say: about
+// as many as there are handlers running at once.
 const defaultChannels = 16
 
-// grace is how long Publish waits, after its Timeout, for the account of what was confirmed.
+// grace is how long Publish waits, after its Timeout, to learn which messages were confirmed.
 const grace = time.Second
 
-// Publisher publishes messages and waits until RabbitMQ has confirmed each of them. The
-// messages of one call travel one after the other without waiting, and are confirmed
-// together. It may be used by several goroutines.
+// Publisher publishes messages and waits until RabbitMQ has confirmed each of them. It sends the
+// messages of one call without waiting in between, and then waits for all confirms. It is safe
+// for concurrent use.
 type Publisher struct {
 	broker   amqp.Config
 	config   PublisherConfig
@@ -92,38 +94,38 @@ var _ message.Publisher = (*Publisher)(nil)
 // [NewPubSubConfig], and differs from watermill-amqp's publisher in that
 //
 //   - messages are always confirmed and mandatory, whatever ConfirmDelivery and Mandatory say;
-//   - Transactional is refused: there watermill-amqp reports messages as published that were
-//     not;
-//   - Immediate is refused: RabbitMQ has not known it since 2013;
-//   - ChannelPoolSize is the highest number of channels, 16 where it is 0. A call uses one,
-//     and waits where all are in use;
-//   - without a Marshaler it takes [Marshaler].
+//   - it refuses Transactional, with which watermill-amqp reports messages as published that
+//     were not;
+//   - it refuses Immediate, which RabbitMQ dropped in 2013;
+//   - ChannelPoolSize is the highest number of channels, by default 16. A call uses one, and
+//     waits while all are in use;
+//   - Marshaler defaults to [Marshaler].
 func NewPublisher(broker amqp.Config, config PublisherConfig) (*Publisher, error) {
 	broker = withDefaults(broker)
-	if err := errors.Join(config.Validate(), broker.ValidatePublisher(), publishable(broker)); err != nil {
-		return nil, fmt.Errorf("rabbitmq: invalid Config: %w", err)
+	if err := errors.Join(config.problems(), broker.ValidatePublisher(), publishable(broker)); err != nil {
+		return nil, invalid("Config", err)
 	}
 	config.setDefaults()
 	l, err := newLink(broker.Connection, config.Logger)
 	if err != nil {
-		return nil, fmt.Errorf("rabbitmq: %w", err)
+		return nil, errorf("%w", err)
 	}
 	return newPublisher(l, broker, config), nil
 }
 
-// NewPublisherWithConnection is [NewPublisher] on a connection that others use too, and that
-// Close leaves alone. Prefer a publisher's own: where RabbitMQ slows publishers down by not
-// reading from the connection, acks of a subscriber on it are not heard either.
+// NewPublisherWithConnection is [NewPublisher] on a connection that others use too, and that Close
+// does not close. Prefer a connection of its own: RabbitMQ slows publishers down by not reading
+// from their connection, and then does not read a subscriber's acks on it either.
 func NewPublisherWithConnection(
 	conn *amqp.ConnectionWrapper, broker amqp.Config, config PublisherConfig,
 ) (*Publisher, error) {
 	broker = withDefaults(broker)
-	err := errors.Join(config.Validate(), broker.ValidatePublisherWithConnection(), publishable(broker))
+	err := errors.Join(config.problems(), broker.ValidatePublisherWithConnection(), publishable(broker))
 	if conn == nil {
-		err = errors.Join(err, errors.New("there is no connection"))
+		err = errors.Join(err, errors.New("a connection is required"))
 	}
 	if err != nil {
-		return nil, fmt.Errorf("rabbitmq: invalid Config: %w", err)
+		return nil, invalid("Config", err)
 	}
 	config.setDefaults()
 	return newPublisher(shared{conn}, broker, config), nil
@@ -146,10 +148,10 @@ func publishable(broker amqp.Config) error {
 	problems := []error{waited("Exchange", broker.Exchange.NoWait)}
 	problem := func(format string, args ...any) { problems = append(problems, fmt.Errorf(format, args...)) }
 	if broker.Publish.Transactional {
-		problem("Publish.Transactional hides failures: leave it out, every message is confirmed anyway")
+		problem("Publish.Transactional hides failures: leave it out, RabbitMQ confirms every message anyway")
 	}
 	if broker.Publish.Immediate {
-		problem("Publish.Immediate is not known to RabbitMQ, which would close the connection")
+		problem("RabbitMQ does not know Publish.Immediate, and would close the connection: leave it out")
 	}
 	if n := broker.Publish.ChannelPoolSize; n < 0 {
 		problem("Publish.ChannelPoolSize %d is negative", n)
@@ -167,41 +169,41 @@ func newPublisher(from source, broker amqp.Config, config PublisherConfig) *Publ
 }
 
 // Publish sends messages in their order and returns when RabbitMQ has confirmed all of them:
-// then each is in all queues that want it, and on disk if it is persistent.
+// then each is in every queue that is bound to get it, and on disk if it is persistent.
 //
-// If some of several messages failed, it returns an *outbox.PartialError with what became
-// of each; any other error says that none was sent. It never reports a message as published
-// that was not confirmed; one that was not may have arrived all the same.
+// If some of several messages failed, it returns an *outbox.PartialError with an error or nil for
+// each; any other error says that none was sent. It never reports an unconfirmed message as
+// published; such a message may have arrived all the same.
 //
-// An error is outbox.ErrPermanent if the message itself is the reason: no queue takes it, it
-// is larger than RabbitMQ allows, it cannot be marshalled. A message that cannot be marshalled
-// holds back those behind it, which then fail too, so that none overtakes it. What RabbitMQ
-// refuses is known only when later ones are on their way: who needs the order kept across
-// such failures must not put two messages of one key into a call.
+// An error is outbox.ErrPermanent if the message itself is the reason: no queue takes it, it is
+// larger than RabbitMQ allows, it cannot be marshalled. If a message cannot be marshalled, those
+// behind it fail too, so that none overtakes it. A refusal by RabbitMQ comes only when later
+// messages are on their way: to keep the order across such failures, never put two messages of
+// one key into a call.
 //
-// Without a connection Publish fails at once with [ErrNotConnected]; it does not wait for
-// one. The contexts of the messages are not looked at.
+// Without a connection Publish fails at once with [ErrNotConnected]; it does not wait for one. It
+// ignores the contexts of the messages.
 func (p *Publisher) Publish(topic string, messages ...*message.Message) error {
 	if p.closing.Load() {
-		return fmt.Errorf("rabbitmq: publish to topic %q: %w", topic, ErrClosed)
+		return errorf("publish to topic %q: %w", topic, ErrClosed)
 	}
 	p.calls.RLock()
 	defer p.calls.RUnlock()
 	if p.closing.Load() {
-		return fmt.Errorf("rabbitmq: publish to topic %q: %w", topic, ErrClosed)
+		return errorf("publish to topic %q: %w", topic, ErrClosed)
 	}
 	if len(messages) == 0 {
 		return nil
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), p.config.Timeout)
 	defer cancel()
-	// amqp091 gives no way to bound a write, so it is left behind if it is stuck. It ends
-	// with the connection at the latest.
+	// amqp091 cannot bound a write, so Publish leaves a stuck one behind. It ends with the
+	// connection at the latest.
 	done := make(chan func() error, 1)
 	go func() {
-		result := func() error { return fmt.Errorf("rabbitmq: publish to topic %q: %w", topic, errExited) }
+		result := func() error { return errorf("publish to topic %q: %w", topic, errExited) }
 		defer func() {
-			if r := recover(); r != nil { // the marshaler's panic is the caller's
+			if r := recover(); r != nil { // the caller gets the marshaler's panic
 				result = func() error { panic(r) }
 			}
 			done <- result
@@ -220,7 +222,7 @@ func (p *Publisher) Publish(topic string, messages ...*message.Message) error {
 	case result := <-done:
 		return result()
 	case <-late.C:
-		return fmt.Errorf("rabbitmq: publish to topic %q: %w: nothing can be written for %v",
+		return errorf("publish to topic %q: %w: nothing could be written for %v",
 			topic, ErrUnconfirmed, p.config.Timeout)
 	}
 }
@@ -228,13 +230,13 @@ func (p *Publisher) Publish(topic string, messages ...*message.Message) error {
 func (p *Publisher) publish(ctx context.Context, topic string, messages []*message.Message) error {
 	ch, err := p.channels.take(ctx)
 	if err != nil {
-		return fmt.Errorf("rabbitmq: publish to topic %q: %w", topic, err)
+		return errorf("publish to topic %q: %w", topic, err)
 	}
 	settled := false
 	defer func() { p.channels.give(ch, settled) }()
 	exchange := p.broker.Exchange.GenerateName(topic)
 	if err := p.declare(ch, topic, exchange); err != nil {
-		return fmt.Errorf("rabbitmq: publish to topic %q: declare exchange %q: %w", topic, exchange, err)
+		return errorf("publish to topic %q: declare exchange %q: %w", topic, exchange, err)
 	}
 	c := &call{
 		ctx: ctx, channel: ch, window: p.config.Window, timeout: p.config.Timeout,
@@ -250,7 +252,7 @@ func (p *Publisher) publish(ctx context.Context, topic string, messages []*messa
 	return c.result()
 }
 
-// declare makes sure once per connection that the exchange is there.
+// declare declares the exchange once per connection.
 func (p *Publisher) declare(ch *channel, topic, exchange string) error {
 	if exchange == "" {
 		return nil
@@ -287,7 +289,7 @@ func (p *Publisher) Close() error {
 	}
 	p.channels.close()
 	if err := p.source.close(); err != nil {
-		return fmt.Errorf("rabbitmq: %w", err)
+		return errorf("%w", err)
 	}
 	return nil
 }

@@ -156,7 +156,7 @@ func TestPublishHoldsBackWhatIsBehindAMessageThatCannotBeMarshalled(t *testing.T
 			require.ErrorIs(t, errs[2], outbox.ErrPermanent)
 			require.ErrorContains(t, errs[2], messages[2].UUID)
 			require.NotErrorIs(t, errs[3], outbox.ErrPermanent)
-			require.ErrorContains(t, errs[3], "held back behind message \""+messages[2].UUID)
+			require.ErrorContains(t, errs[3], "not sent, to keep the order: message \""+messages[2].UUID)
 			require.Equal(t, 2, a.ready(topic))
 			a.drain(topic, 2)
 		})
@@ -271,7 +271,7 @@ func TestPublisherOnASharedConnectionLeavesItOpen(t *testing.T) {
 	require.ErrorIs(t, p.Publish(topic, newMessages(1)...), rabbitmq.ErrNotConnected)
 	require.NoError(t, p.Close())
 	_, err = rabbitmq.NewPublisherWithConnection(nil, broker, rabbitmq.PublisherConfig{})
-	require.ErrorContains(t, err, "there is no connection")
+	require.ErrorContains(t, err, "a connection is required")
 }
 
 func TestPublisherRefusesWhatWouldLoseMessages(t *testing.T) {

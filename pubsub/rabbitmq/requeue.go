@@ -14,42 +14,44 @@ import (
 	"github.com/millrace-go/millrace/outbox"
 )
 
-// RequeueConfig says which dead letters are sent back, and where to. The zero value sends all of
-// them to the queues in which they died.
+// RequeueConfig says which dead letters Requeue sends back, and where to. The zero value sends all
+// of them to the queues in which they died.
 type RequeueConfig struct {
-	// Replay names the replay, in the field inbox.ReplayField of each message. Defaults to
-	// "dead letters of " and the name of their queue.
+	// Replay names the replay in the field inbox.ReplayField of each message. Defaults to
+	// "dead letters of " and the name of the queue.
 	Replay string
 
 	// Plain sends messages without inbox.ReplayField, as if for the first time: for consumers whose
-	// Inbox.OnReplay suppresses what a replayed message would send, or refuses it, although a
-	// letter that was never handled has sent nothing. Defaults to false, as only a marked message
-	// has its stored failure tried again.
+	// Inbox.OnReplay refuses replayed messages, or suppresses what they would send, although a
+	// letter that was never handled has sent nothing. Defaults to false: an inbox retries a stored
+	// failure only for a marked message.
 	Plain bool
 
-	// Wanted picks letters; the others stay where they are. Defaults to all.
+	// Wanted picks letters; the others stay in the queue. Defaults to all.
 	Wanted func(letter *message.Message) bool
 
-	// Payload returns the payload to send, for letters that have to be corrected. Defaults to
-	// the one they have.
+	// Payload returns the payload to send, for letters that need correction. Defaults to the
+	// letter's own.
 	Payload func(letter *message.Message) (message.Payload, error)
 
-	// To returns the queue that a letter is sent to. Defaults to the one in which it died, by
-	// its header x-death, or that of the topic which Watermill's PoisonQueue took it from.
+	// To returns the queue to send a letter to. Defaults to the one in which it died, by its header
+	// x-death, or to that of the topic from which Watermill's PoisonQueue took it.
 	To func(letter *message.Message) (queue string, err error)
 
-	// Limit is how many letters are looked at at most. Defaults to as many as there are.
+	// Limit is how many letters Requeue looks at, at most. Defaults to as many as there are.
 	Limit int
 
-	// PerSecond is how many are sent at most in a second. Defaults to no limit.
+	// PerSecond is how many letters Requeue sends per second, at most. Defaults to no limit.
 	PerSecond int
 
-	// DryRun counts what would be sent, and sends nothing.
+	// DryRun counts the letters that Requeue would send, and sends none.
 	DryRun bool
 }
 
 // Validate returns every problem of c at once.
-func (c RequeueConfig) Validate() error {
+func (c RequeueConfig) Validate() error { return invalid("RequeueConfig", c.problems()) }
+
+func (c RequeueConfig) problems() error {
 	var problems []error
 	problem := func(format string, args ...any) { problems = append(problems, fmt.Errorf(format, args...)) }
 	if c.Limit < 0 {
@@ -61,47 +63,51 @@ func (c RequeueConfig) Validate() error {
 	return errors.Join(problems...)
 }
 
-// Requeued is what became of dead letters.
+// Requeued says what Requeue did with the dead letters.
 type Requeued struct {
-	Sent     int // confirmed by RabbitMQ in their new queue, and acked in the old one
-	Unwanted int // left, by Wanted
-	Failed   int // left, because they could not be sent; the error says why
+	Sent     int // RabbitMQ confirmed them in their new queue, and Requeue acked them in the old one
+	Unwanted int // left in the queue by Wanted
+	Failed   int // left in the queue because they could not be sent; the error says why
 }
 
-// Requeue sends the letters in a queue of dead letters back to the queues in which they died, in
-// their order: straight to the queue, past the exchange, so that no other consumer sees them
-// again. It looks at as many as are there when it is called, each once, and returns when RabbitMQ
-// has confirmed them.
+// Requeue sends the dead letters of a queue back to the queues in which they died, in their order.
+// It sends them straight to the queue, past the exchange, so that no other consumer gets them
+// again. It looks once at each letter that is there when it is called, and returns when RabbitMQ
+// has confirmed those it sent.
 //
-// A letter is acked when it is confirmed in its new queue: it is sent at least once, and twice
-// where the process dies or the connection is lost in between, which an inbox notices. What could not be sent stays at its
-// place. Call Requeue again for the rest, after an error or a restart. Several calls may share
-// the work.
+// Requeue acks a letter when RabbitMQ has confirmed it in its new queue. So it sends each letter at
+// least once, and twice if the process dies or the connection is lost in between; an inbox
+// recognises the copy. Letters that could not be sent keep their place. After an error or a
+// restart, call Requeue again for the rest. Several calls may share the work.
 //
-// A message keeps its UUID, its payload, each header with its type, and its properties. It gets
-// the fields inbox.ReplayField and inbox.ReplayAttemptField. What describes the failure and not the
-// message does not travel: x-death becomes [DeathsField], as RabbitMQ before 4.0 would read it
-// and may drop a message that comes by a second time; the other headers that RabbitMQ itself sets,
-// such as x-delivery-count, and the fields of Watermill's PoisonQueue are left out. So are CC, by which other queues would get the
-// message too, and the property user-id, which RabbitMQ takes from nobody but that user.
+// A message keeps its UUID, its payload, its headers with their types, and its properties. Requeue
+// adds the fields inbox.ReplayField and inbox.ReplayAttemptField, and leaves out what would
+// describe the failure or mislead RabbitMQ:
 //
-// broker is the Config of those who consume the messages.
+//   - x-death becomes [DeathsField]: RabbitMQ before 4.0 would read it, and may drop a message that
+//     it sees a second time;
+//   - the other headers that RabbitMQ itself sets, such as x-delivery-count, and the fields of
+//     Watermill's PoisonQueue;
+//   - CC, by which other queues would get the message too;
+//   - the property user-id, which RabbitMQ accepts only from that user.
+//
+// broker is the Config of the messages' consumers.
 func Requeue(ctx context.Context, broker amqp.Config, queue string, config RequeueConfig) (Requeued, error) {
 	broker = withDefaults(broker)
-	if err := errors.Join(config.Validate(), subscribable(broker)); err != nil {
-		return Requeued{}, fmt.Errorf("rabbitmq: requeue: invalid Config: %w", err)
+	if err := errors.Join(config.problems(), subscribable(broker)); err != nil {
+		return Requeued{}, errorf("requeue: invalid Config: %w", err)
 	}
 	if config.Replay == "" {
 		config.Replay = "dead letters of " + queue
 	}
 	l, err := newLink(broker.Connection, watermill.NopLogger{})
 	if err != nil {
-		return Requeued{}, fmt.Errorf("rabbitmq: requeue: %w", err)
+		return Requeued{}, errorf("requeue the letters of queue %q: %w", queue, err)
 	}
 	r := &requeue{config: config, broker: broker, queue: queue, began: time.Now()}
 	r.publisher = newPublisher(l, toQueues(broker), publisherDefaults())
 	if err := r.call(ctx); err != nil {
-		return r.done, fmt.Errorf("rabbitmq: requeue the letters of queue %q: %w", queue, err)
+		return r.done, errorf("requeue the letters of queue %q: %w", queue, err)
 	}
 	return r.done, nil
 }
@@ -111,7 +117,7 @@ func publisherDefaults() (c PublisherConfig) {
 	return c
 }
 
-// toQueues is broker where a topic is the name of a queue, and messages are letters.
+// toQueues returns broker changed so that a topic is the name of a queue, and messages are letters.
 func toQueues(broker amqp.Config) amqp.Config {
 	broker.Marshaler = letterMarshaler{}
 	broker.Exchange.GenerateName = func(string) string { return "" }
@@ -131,15 +137,16 @@ type requeue struct {
 	failures  []error
 }
 
-// mostFailures bounds how many errors of letters are told.
+// mostFailures bounds how many letters' errors Requeue returns.
 const mostFailures = 10
 
 // requeueBatch is how many letters wait for their confirms together.
 const requeueBatch = 100
 
-// call gives the letters in hand back however it ends: RabbitMQ does when the connection is closed.
+// call runs r and closes the connection, also after a panic: then RabbitMQ puts the letters back
+// that were not acked.
 func (r *requeue) call(ctx context.Context) (err error) {
-	defer func() { err = errors.Join(err, r.publisher.Close()) }() // also where a function of the config panics
+	defer func() { err = errors.Join(err, r.publisher.Close()) }()
 	return r.run(ctx)
 }
 
@@ -167,14 +174,14 @@ func (r *requeue) run(ctx context.Context) error {
 			break
 		}
 	}
-	// RabbitMQ answers when it has the acks, and puts back what was not acked.
+	// RabbitMQ answers when it has the acks, and puts back the letters that were not acked.
 	if closed := r.channel.Close(); err == nil {
 		err = closed
 	}
 	return errors.Join(append(r.failures, err)...)
 }
 
-// room is how many letters a batch may have, so that PerSecond is kept to within a tenth of it.
+// room is how many letters a batch may have, so that a batch exceeds PerSecond by a tenth at most.
 func (r *requeue) room() int {
 	if r.config.PerSecond == 0 {
 		return requeueBatch
@@ -211,7 +218,7 @@ func (r *requeue) batch(ctx context.Context, limit int) (looked int, err error) 
 	return looked, err
 }
 
-// wait keeps the pace.
+// wait keeps the pace of PerSecond.
 func (r *requeue) wait(ctx context.Context) error {
 	if r.config.PerSecond == 0 {
 		return ctx.Err()
@@ -227,7 +234,7 @@ func (r *requeue) wait(ctx context.Context) error {
 	}
 }
 
-// look returns what is to be sent for d, nil if it is to stay.
+// look returns the letter to send for d, or nil if d stays in the queue.
 func (r *requeue) look(d amqp091.Delivery) *letter {
 	msg, err := r.broker.Marshaler.Unmarshal(d)
 	if err != nil {
@@ -258,8 +265,8 @@ func (r *requeue) look(d amqp091.Delivery) *letter {
 	return l
 }
 
-// send publishes letters to their one queue, and acks those that are confirmed. What is wrong
-// with one letter ends nothing; what keeps all of them from being sent does.
+// send publishes letters to the queue that they share, and acks those that RabbitMQ confirms. It
+// returns an error if none can be sent; a fault of a single letter is only noted.
 func (r *requeue) send(ctx context.Context, letters []*letter) (stop error) {
 	messages := make([]*message.Message, len(letters))
 	for i, l := range letters {
@@ -280,12 +287,12 @@ func (r *requeue) send(ctx context.Context, letters []*letter) (stop error) {
 		if errs[i] != nil {
 			r.fail(l.UUID, errs[i])
 			if !errors.Is(errs[i], outbox.ErrPermanent) {
-				stop = errors.New("the rest was not tried")
+				stop = errors.New("the rest was not tried: call Requeue again")
 			}
 			continue
 		}
 		if err := l.delivery.Ack(false); err != nil {
-			return fmt.Errorf("message %q was sent, and is sent again by the next call: ack: %w", l.UUID, err)
+			return fmt.Errorf("message %q was sent but not acked, so the next call sends it again: %w", l.UUID, err)
 		}
 		r.done.Sent++
 	}
@@ -295,6 +302,6 @@ func (r *requeue) send(ctx context.Context, letters []*letter) (stop error) {
 func (r *requeue) fail(uuid string, err error) {
 	r.done.Failed++
 	if len(r.failures) < mostFailures {
-		r.failures = append(r.failures, fmt.Errorf("message %q stays: %w", uuid, err))
+		r.failures = append(r.failures, fmt.Errorf("message %q stays in the queue: %w", uuid, err))
 	}
 }

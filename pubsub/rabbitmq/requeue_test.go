@@ -221,7 +221,7 @@ func TestRequeueTakesWhatPoisonQueuePublished(t *testing.T) {
 	require.NoError(t, publisher(t, queues, rabbitmq.PublisherConfig{}).Publish(poison, lost, msg))
 	done, err := rabbitmq.Requeue(t.Context(), g.broker, poison, rabbitmq.RequeueConfig{Replay: "r"})
 	require.ErrorContains(t, err, lost.UUID)
-	require.ErrorContains(t, err, "say with To")
+	require.ErrorContains(t, err, "set RequeueConfig.To")
 	require.Equal(t, rabbitmq.Requeued{Sent: 1, Failed: 1}, done)
 	got := g.drain(g.queue, 1)[0]
 	require.Equal(t, amqp091.Table{

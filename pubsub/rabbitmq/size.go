@@ -10,8 +10,8 @@ import (
 // frameOverhead is what a frame needs besides its payload.
 const frameOverhead = 8
 
-// check refuses what amqp091 would cut off in silence, or what would make RabbitMQ close the
-// whole connection: the properties and headers of a message must fit into one frame.
+// check refuses properties that amqp091 would truncate silently, and those for which RabbitMQ would
+// close the whole connection: a message's properties and headers must fit into one frame.
 func check(p *amqp091.Publishing, frameSize int) error {
 	if err := p.Headers.Validate(); err != nil {
 		return fmt.Errorf("its headers: %w", err)
@@ -31,12 +31,12 @@ func check(p *amqp091.Publishing, frameSize int) error {
 		return err
 	}
 	if size += headers; frameSize > 0 && size > frameSize-frameOverhead {
-		return fmt.Errorf("its metadata takes %d bytes, RabbitMQ allows %d (frame_max)", size, frameSize-frameOverhead)
+		return fmt.Errorf("its metadata takes %d bytes; RabbitMQ allows %d (frame_max)", size, frameSize-frameOverhead)
 	}
 	return nil
 }
 
-// sizeOf is how many bytes a field takes on the wire, without its type.
+// sizeOf returns how many bytes a field takes on the wire, without its type.
 func sizeOf(value any) (size int, err error) {
 	switch v := value.(type) {
 	case string:

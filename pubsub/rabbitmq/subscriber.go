@@ -16,19 +16,19 @@ import (
 
 // SubscriberConfig is how a [Subscriber] behaves. The zero value is right for most services.
 type SubscriberConfig struct {
-	// Logger hears of connections, queues and acks that were lost. Defaults to none.
+	// Logger gets lines about lost connections, queues and acks. Defaults to none.
 	Logger watermill.LoggerAdapter
 
-	// InFlight is how many messages of one subscription are handed out at once. Defaults to
-	// 1, which keeps the order of the queue; with more, it is lost. As many are prefetched,
-	// unless Consume.Qos.PrefetchCount is higher. From a quorum queue with a limit on deliveries
-	// no more than InFlight are prefetched before RabbitMQ 4.3, which counts as a delivery that
-	// failed what is given back without having been handled.
+	// InFlight is how many messages one subscription hands out at once. Defaults to 1, which
+	// keeps the order of the queue; more do not. The subscription prefetches as many, or
+	// Consume.Qos.PrefetchCount if that is higher. From a quorum queue with a limit on
+	// deliveries, before RabbitMQ 4.3, it prefetches no more than InFlight: there a message that
+	// is given back without having been handled counts as a failed delivery.
 	InFlight int
 
-	// CloseTimeout is how long messages in flight are waited for when a subscription ends,
-	// before RabbitMQ may give them to others. Defaults to 25 seconds: what
-	// middleware.Inbox gives a handler, and less than the 30 that Watermill's router waits.
+	// CloseTimeout is how long a subscription that ends waits for messages in flight before
+	// RabbitMQ may give them to others. Defaults to 25 seconds: what middleware.Inbox gives a
+	// handler, and less than the 30 that Watermill's router waits.
 	CloseTimeout time.Duration
 }
 
@@ -46,7 +46,9 @@ func (c *SubscriberConfig) setDefaults() {
 }
 
 // Validate returns every problem of c at once.
-func (c SubscriberConfig) Validate() error {
+func (c SubscriberConfig) Validate() error { return invalid("SubscriberConfig", c.problems()) }
+
+func (c SubscriberConfig) problems() error {
 	var problems []error
 	problem := func(format string, args ...any) { problems = append(problems, fmt.Errorf(format, args...)) }
 	if c.InFlight < 0 || c.InFlight > 65_535 {
@@ -58,8 +60,8 @@ func (c SubscriberConfig) Validate() error {
 	return errors.Join(problems...)
 }
 
-// Subscriber receives messages, several at once if it is told to. It may be used by several
-// goroutines.
+// Subscriber receives messages, several at once with [SubscriberConfig].InFlight. It is safe for
+// concurrent use.
 type Subscriber struct {
 	broker amqp.Config
 	config SubscriberConfig
@@ -82,20 +84,20 @@ var (
 //
 //   - it hands out [SubscriberConfig].InFlight messages at once instead of one;
 //   - a subscription that ends waits for its messages in flight, instead of having RabbitMQ
-//     give them to others while they are still being handled;
-//   - a message that the Marshaler refuses is queued again after a second, not at once;
-//   - nothing is handed out when a queue is deleted or a channel lost, where watermill-amqp's
+//     give them to others while handlers still work on them;
+//   - it requeues a message that the Marshaler refuses after a second, not at once;
+//   - it hands out nothing when a queue is deleted or a channel lost, where watermill-amqp's
 //     hands out an empty message;
-//   - without a Marshaler it takes [Marshaler].
+//   - Marshaler defaults to [Marshaler].
 func NewSubscriber(broker amqp.Config, config SubscriberConfig) (*Subscriber, error) {
 	broker = withDefaults(broker)
-	if err := errors.Join(config.Validate(), subscribable(broker)); err != nil {
-		return nil, fmt.Errorf("rabbitmq: invalid Config: %w", err)
+	if err := errors.Join(config.problems(), subscribable(broker)); err != nil {
+		return nil, invalid("Config", err)
 	}
 	config.setDefaults()
 	l, err := newLink(broker.Connection, config.Logger)
 	if err != nil {
-		return nil, fmt.Errorf("rabbitmq: %w", err)
+		return nil, errorf("%w", err)
 	}
 	return &Subscriber{
 		broker: broker, config: config, link: l, ends: map[*subscription]context.CancelFunc{},
@@ -103,44 +105,44 @@ func NewSubscriber(broker amqp.Config, config SubscriberConfig) (*Subscriber, er
 }
 
 // SubscribeInitialize declares the exchange and the queue of topic and binds them, so that
-// what is published from now on is kept for this subscriber.
+// RabbitMQ keeps what is published from now on for this subscriber.
 func (s *Subscriber) SubscribeInitialize(topic string) error {
 	session, err := s.link.current()
 	if err != nil {
-		return fmt.Errorf("rabbitmq: initialize topic %q: %w", topic, err)
+		return errorf("initialize topic %q: %w", topic, err)
 	}
 	ch, err := session.Channel()
 	if err != nil {
-		return fmt.Errorf("rabbitmq: initialize topic %q: open a channel: %w", topic, err)
+		return errorf("initialize topic %q: open a channel: %w", topic, err)
 	}
-	defer ch.Close() //nolint:errcheck // where a function of the topology panics; else it is closed
+	defer ch.Close() //nolint:errcheck // for a panic in the TopologyBuilder; else it is closed already
 	if err := errors.Join(declareQueue(ch, s.broker, topic, s.config.Logger), ch.Close()); err != nil {
-		return fmt.Errorf("rabbitmq: initialize: %w", err)
+		return errorf("initialize: %w", err)
 	}
 	return nil
 }
 
-// Subscribe declares the queue of topic as [Subscriber.SubscribeInitialize] does and hands
-// out its messages. Each must be acked or nacked; until then it counts as in flight, also
-// when the connection is lost meanwhile: then RabbitMQ delivers it again, but this
-// subscription hands out no more than its share. After a loss it connects again by itself.
+// Subscribe declares the queue of topic as [Subscriber.SubscribeInitialize] does and hands out its
+// messages. Each must be acked or nacked; until then it is in flight, even if the connection is
+// lost meanwhile: then RabbitMQ redelivers it, but this subscription still hands out no more than
+// InFlight at once. After a loss it reconnects by itself.
 //
-// A nack counts towards the limit on deliveries of a quorum queue: it is sent as a basic.reject.
-// What has not been handled when the subscription ends, or was nacked after its context was
-// cancelled, goes back by a basic.nack, which from RabbitMQ 4.3 on does not count.
+// A nack counts towards a quorum queue's limit on deliveries: the subscription sends it as a
+// basic.reject. It gives back by a basic.nack, which from RabbitMQ 4.3 on does not count, messages
+// that were not handled when it ended, and those nacked after their context was cancelled.
 //
-// The subscription ends when ctx is done or the subscriber is closed: the contexts of its
-// messages are cancelled, messages in flight are waited for as long as CloseTimeout, and
-// then the channel is closed. Only then does a router close the publisher of its handler.
+// The subscription ends when ctx is done or the subscriber is closed. It cancels the contexts of
+// its messages, waits for those in flight, for CloseTimeout at most, and then closes its channel.
+// Only then does a router close the publisher of its handler.
 func (s *Subscriber) Subscribe(ctx context.Context, topic string) (<-chan *message.Message, error) {
 	session, err := s.link.current()
 	if err != nil {
-		return nil, fmt.Errorf("rabbitmq: subscribe to topic %q: %w", topic, err)
+		return nil, errorf("subscribe to topic %q: %w", topic, err)
 	}
 	sub := newSubscription(s, topic)
 	c, err := sub.consume(session)
 	if err != nil {
-		return nil, fmt.Errorf("rabbitmq: subscribe: %w", err)
+		return nil, errorf("subscribe: %w", err)
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	s.mu.Lock()
@@ -148,7 +150,7 @@ func (s *Subscriber) Subscribe(ctx context.Context, topic string) (<-chan *messa
 	if s.closed {
 		cancel()
 		_ = c.channel.Close() // the connection is being closed
-		return nil, fmt.Errorf("rabbitmq: subscribe to topic %q: %w", topic, ErrClosed)
+		return nil, errorf("subscribe to topic %q: %w", topic, ErrClosed)
 	}
 	s.ends[sub] = cancel
 	s.subscriptions.Go(func() {
@@ -161,8 +163,8 @@ func (s *Subscriber) Subscribe(ctx context.Context, topic string) (<-chan *messa
 	return sub.out, nil
 }
 
-// Close ends all subscriptions, waiting for their messages in flight as long as
-// CloseTimeout, and closes the connection.
+// Close ends all subscriptions, waits for their messages in flight, for CloseTimeout at most, and
+// closes the connection.
 func (s *Subscriber) Close() error {
 	s.mu.Lock()
 	first := !s.closed
@@ -187,7 +189,7 @@ func (s *Subscriber) Close() error {
 		return nil
 	}
 	if err := s.link.close(); err != nil {
-		return fmt.Errorf("rabbitmq: %w", err)
+		return errorf("%w", err)
 	}
 	return nil
 }

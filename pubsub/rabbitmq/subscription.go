@@ -12,7 +12,7 @@ import (
 	amqp091 "github.com/rabbitmq/amqp091-go"
 )
 
-// breather is the pause before something that failed is tried again.
+// breather is the pause before a retry.
 const breather = time.Second
 
 // subscription hands out the messages of one queue, through one consumer after the other.
@@ -23,7 +23,7 @@ type subscription struct {
 	out      chan *message.Message
 	inFlight chan struct{} // holds one entry per message in flight
 	retired  sync.WaitGroup
-	givenUp  chan struct{} // closed when messages in flight are waited for no longer
+	givenUp  chan struct{} // closed when the subscription stops waiting for messages in flight
 }
 
 // consumer is a channel on which deliveries come.
@@ -49,8 +49,8 @@ func (s *subscription) consume(from *session) (*consumer, error) {
 	}
 	consumes := false
 	defer func() {
-		if !consumes { // also where a function of the topology panics
-			_ = ch.Close() // the error says more
+		if !consumes { // also if the TopologyBuilder panics
+			_ = ch.Close() // err says more
 		}
 	}()
 	c, err := s.consumeOn(from, ch)
@@ -79,8 +79,8 @@ func (s *subscription) consumeOn(from *session, ch *amqp091.Channel) (*consumer,
 	return &consumer{channel: ch, tag: tag, deliveries: deliveries, cancelled: make(chan struct{})}, nil
 }
 
-// prefetch is how many messages are here at once. What is here and was not handed out goes back
-// when the subscription ends, so where that counts as a delivery there is none of it.
+// prefetch is how many messages the subscription has at once. When it ends it gives back those
+// that it did not hand out, so where that counts as a failed delivery it prefetches none of them.
 func (s *subscription) prefetch(from *session) int {
 	if limited(s.broker.Queue.Arguments) && from.countsReturns() {
 		return s.config.InFlight
@@ -88,7 +88,7 @@ func (s *subscription) prefetch(from *session) int {
 	return max(s.broker.Consume.Qos.PrefetchCount, s.config.InFlight)
 }
 
-// run hands messages out until ctx is done.
+// run hands out messages until ctx is done.
 func (s *subscription) run(ctx context.Context, c *consumer) {
 	defer close(s.out)
 	for c != nil {
@@ -111,7 +111,7 @@ func (s *subscription) run(ctx context.Context, c *consumer) {
 	}
 }
 
-// serve returns when ctx is done or c gets no more.
+// serve hands out c's messages until ctx is done or c gets no more.
 func (s *subscription) serve(ctx context.Context, c *consumer) {
 	for {
 		select {
@@ -136,16 +136,15 @@ func (s *subscription) serve(ctx context.Context, c *consumer) {
 	}
 }
 
-// retire closes c once its messages in flight are settled. What was delivered and not
-// handed out is queued again before, by a nack: RabbitMQ 4.3 counts as a delivery what is
-// rejected, and what the end of the channel gives back. The consumer is cancelled first, as it
-// would only get them again.
+// retire closes c once its messages in flight are answered. Before that it requeues those that were
+// not handed out, by a nack: RabbitMQ 4.3 counts a reject, and the end of the channel, as a failed
+// delivery. It cancels the consumer first, which would only get them again.
 func (s *subscription) retire(ctx context.Context, c *consumer) {
 	s.retired.Go(func() {
 		if ctx.Err() != nil {
 			if err := c.channel.Cancel(c.tag, false); err == nil {
 				for d := range c.deliveries {
-					_ = d.Nack(false, true) // the end of the channel does it too
+					_ = d.Nack(false, true) // if it fails, the end of the channel requeues it
 				}
 			}
 		}
@@ -155,7 +154,7 @@ func (s *subscription) retire(ctx context.Context, c *consumer) {
 	})
 }
 
-// renew returns the next consumer, or nil when ctx is done or the subscriber closed.
+// renew returns the next consumer, or nil when ctx is done or the subscriber is closed.
 func (s *subscription) renew(ctx context.Context) *consumer {
 	for ctx.Err() == nil {
 		from, err := s.link.await(ctx)
@@ -173,7 +172,7 @@ func (s *subscription) renew(ctx context.Context) *consumer {
 	return nil
 }
 
-// handle hands d out and tells RabbitMQ what came of it.
+// handle hands d out and passes the answer on to RabbitMQ.
 func (s *subscription) handle(ctx context.Context, c *consumer, d amqp091.Delivery) {
 	requeue, subscribed := !s.broker.Consume.NoRequeueOnNack, ctx
 	msg := s.read(ctx, d)
@@ -193,7 +192,7 @@ func (s *subscription) handle(ctx context.Context, c *consumer, d amqp091.Delive
 	case <-msg.Acked():
 		s.told(d.Ack(false), msg)
 	case <-msg.Nacked():
-		if subscribed.Err() != nil { // what was cancelled has not failed
+		if subscribed.Err() != nil { // a cancelled message has not failed
 			s.told(c.giveBack(d), msg)
 		} else {
 			s.told(d.Reject(requeue), msg)
@@ -203,7 +202,8 @@ func (s *subscription) handle(ctx context.Context, c *consumer, d amqp091.Delive
 	}
 }
 
-// read makes a message of d. One that the marshaler refuses is queued again after a pause, and nil.
+// read makes a message from d. If the marshaler refuses, it requeues d after a pause and returns
+// nil.
 func (s *subscription) read(ctx context.Context, d amqp091.Delivery) (msg *message.Message) {
 	err := errExited
 	defer func() {
@@ -218,13 +218,13 @@ func (s *subscription) read(ctx context.Context, d amqp091.Delivery) (msg *messa
 		}
 	}()
 	if msg, err = s.broker.Marshaler.Unmarshal(d); err == nil && msg == nil {
-		err = errors.New("the marshaler made no message of it, and no error")
+		err = errors.New("the marshaler returned neither a message nor an error")
 	}
 	return msg
 }
 
-// giveBack queues d again as one that was not handled, when c would not get it once more: from
-// RabbitMQ 4.3 on a nack, other than a reject, is no delivery that failed.
+// giveBack requeues d as not handled, once c can no longer get it again: from RabbitMQ 4.3 on a
+// nack, unlike a reject, does not count as a failed delivery.
 func (c *consumer) giveBack(d amqp091.Delivery) error {
 	<-c.cancelled
 	return d.Nack(false, true)

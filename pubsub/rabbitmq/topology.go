@@ -11,14 +11,14 @@ import (
 	amqp091 "github.com/rabbitmq/amqp091-go"
 )
 
-// DeadLetterSuffix ends the names of the exchange and the queue for dead letters, which
-// begin with the name of the queue that the messages come from.
+// DeadLetterSuffix ends the names of the exchange and the queue for dead letters: they are the name
+// of the messages' queue and this suffix.
 const DeadLetterSuffix = ".dead"
 
 const deliveryLimit = "x-delivery-limit"
 
-// Limits on the deliveries of a message by a quorum queue. Without any RabbitMQ 3 queues a
-// nacked message behind all others, and RabbitMQ 4 drops it after 20.
+// Limits on the deliveries of a message by a quorum queue. Without one, RabbitMQ 3 queues a nacked
+// message behind all others, and RabbitMQ 4 drops it after 20 deliveries.
 const (
 	defaultDeliveryLimit = 20
 	noDeliveryLimit      = math.MaxInt32
@@ -27,40 +27,39 @@ const (
 // Queues says what [NewQueueConfig] and [NewPubSubConfig] declare. A queue that exists keeps
 // its settings: RabbitMQ refuses to declare it with others.
 type Queues struct {
-	// Quorum keeps each queue on several nodes, so that what was confirmed outlives the loss
-	// of one, and counts deliveries. The default is a classic queue, on one node.
+	// Quorum keeps each queue on several nodes, so that confirmed messages survive the loss of
+	// one, and counts deliveries. The default is a classic queue, on one node.
 	//
-	// A quorum queue is declared with a limit on deliveries, which without DeadLetters is so
-	// high that no message reaches it. Without a limit RabbitMQ 3 queues a nacked message
-	// behind all others, and RabbitMQ 4 drops it after 20 deliveries.
+	// A quorum queue is declared with a limit on deliveries. Without DeadLetters it is so high
+	// that no message reaches it: with no limit, RabbitMQ 3 queues a nacked message behind all
+	// others, and RabbitMQ 4 drops it after 20 deliveries.
 	Quorum bool
 
-	// DeadLetters keeps messages that are given up in a queue of their own; see
-	// [DeadLetterSuffix]. A quorum queue gives a message up after DeliveryLimit deliveries
-	// that failed; before RabbitMQ 4.3 each counts that was not acked. A classic queue does not
-	// count, so there the first nack is the last.
+	// DeadLetters moves messages that a queue gives up to a queue of their own; see
+	// [DeadLetterSuffix]. A quorum queue gives a message up after DeliveryLimit failed
+	// deliveries; before RabbitMQ 4.3 every delivery without an ack counts as failed. A classic
+	// queue does not count, and gives a message up at its first nack.
 	//
-	// Without it a nacked message is delivered until it is acked. An inbox that parks what
-	// fails for good needs no dead letters; they are for what it cannot store.
+	// Without DeadLetters a nacked message is redelivered until it is acked. An inbox that parks
+	// messages that fail for good needs no dead letters; they are for those it cannot store.
 	//
-	// Dead letters are read as a topic of [NewQueueConfig] with the same Quorum.
+	// Read dead letters as a topic of [NewQueueConfig] with the same Quorum.
 	DeadLetters bool
 
 	// DeliveryLimit is for a quorum queue with DeadLetters. Defaults to 20.
 	DeliveryLimit int
 }
 
-// NewQueueConfig is for work queues: a topic is a queue, and each message goes to one of
-// those who subscribe to it. Publisher and subscriber take the same Config.
+// NewQueueConfig is for work queues: a topic is a queue, and each message goes to one of its
+// subscribers. Publisher and subscriber take the same Config.
 //
-// Its settings, beside what q says:
-//   - queues are durable and messages persistent: they outlive a restart of RabbitMQ;
-//   - a message that no queue takes is an error, as one would never be seen again;
-//   - one message is prefetched: whatever else a consumer held would be out of order after a
-//     nack, and kept from other consumers. A [Subscriber] with more in flight raises it;
-//   - a nacked message is queued again, at its old place, unless q gives it to the dead
-//     letters;
-//   - messages are marshalled by [Marshaler].
+// Its settings, besides those of q:
+//   - queues are durable and messages persistent: they survive a restart of RabbitMQ;
+//   - a message that no queue takes is an error: it would be lost;
+//   - one message is prefetched: others that a consumer held would be out of order after a nack,
+//     and withheld from other consumers. A [Subscriber] with more in flight raises it;
+//   - a nacked message is requeued at its old place, unless q makes it a dead letter;
+//   - [Marshaler] marshals messages.
 //
 // Publish to a queue that exists: declare it with [Subscriber.SubscribeInitialize] or
 // [Declare].
@@ -68,14 +67,12 @@ func NewQueueConfig(uri string, q Queues) amqp.Config {
 	return q.apply(amqp.NewDurableQueueConfig(uri))
 }
 
-// NewPubSubConfig is for events: a topic is a fanout exchange, and each group of consumers
-// has a queue bound to it, named topic_group, in which it finds every message. A publisher
-// needs no group.
+// NewPubSubConfig is for events: a topic is a fanout exchange, and each group of consumers has a
+// queue bound to it, named topic_group, which gets every message. A publisher needs no group.
 //
-// Its settings are those of [NewQueueConfig]. A message that is published before the first
-// group has its queue is an error: declare the queues first, with
-// [Subscriber.SubscribeInitialize] or [Declare], or allow it with
-// [PublisherConfig.AllowUnroutable].
+// Its settings are those of [NewQueueConfig]. A message that is published before any group has its
+// queue is an error: declare the queues first, with [Subscriber.SubscribeInitialize] or [Declare],
+// or allow it with [PublisherConfig].AllowUnroutable.
 func NewPubSubConfig(uri, group string, q Queues) amqp.Config {
 	var names amqp.QueueNameGenerator
 	if group != "" {
@@ -102,8 +99,8 @@ func (q Queues) apply(c amqp.Config) amqp.Config {
 		q.DeliveryLimit = defaultDeliveryLimit
 	}
 	c.Queue.Arguments[deliveryLimit] = q.DeliveryLimit
-	// By default RabbitMQ dead-letters at most once. For at least once it must be able to
-	// say no to publishers while the dead letters cannot be stored.
+	// By default RabbitMQ dead-letters at most once. For at least once, it must be able to refuse
+	// new messages while it cannot store the dead letters.
 	c.Queue.Arguments["x-dead-letter-strategy"] = "at-least-once"
 	c.Queue.Arguments[amqp091.QueueOverflowArg] = amqp091.QueueOverflowRejectPublish
 	return c
@@ -117,8 +114,7 @@ func (q Queues) arguments() amqp091.Table {
 	return amqp091.Table{amqp091.QueueTypeArg: amqp091.QueueTypeQuorum, deliveryLimit: noDeliveryLimit}
 }
 
-// limited reports whether a queue with these arguments gives up messages that were delivered too
-// often.
+// limited reports whether a queue with these arguments gives a message up after some deliveries.
 func limited(arguments amqp091.Table) bool {
 	limit, set := integer(arguments[deliveryLimit])
 	return arguments[amqp091.QueueTypeArg] == amqp091.QueueTypeQuorum && set && limit != noDeliveryLimit
@@ -149,17 +145,17 @@ func (b deadLetters) BuildTopology(
 	return b.DefaultTopologyBuilder.BuildTopology(ch, queue, exchange, c, logger)
 }
 
-// Declare declares the exchanges and queues of topics as a subscriber with this Config
-// would, and binds them. It connects for that purpose only, so that a deployment can call it
-// before the first message is published.
+// Declare declares the exchanges and queues of topics as a subscriber with this Config would, and
+// binds them. It opens a connection only for that: call it in a deployment, before the first
+// message is published.
 func Declare(broker amqp.Config, topics ...string) error {
 	broker = withDefaults(broker)
 	if err := subscribable(broker); err != nil {
-		return fmt.Errorf("rabbitmq: invalid Config: %w", err)
+		return invalid("Config", err)
 	}
 	s, err := dial(broker.Connection)
 	if err != nil {
-		return fmt.Errorf("rabbitmq: %w", err)
+		return errorf("declare: %w", err)
 	}
 	ch, err := s.Channel()
 	for _, topic := range topics {
@@ -168,12 +164,12 @@ func Declare(broker amqp.Config, topics ...string) error {
 		}
 	}
 	if err = errors.Join(err, s.end()); err != nil {
-		return fmt.Errorf("rabbitmq: declare: %w", err)
+		return errorf("declare: %w", err)
 	}
 	return nil
 }
 
-// subscribable returns every problem of what a subscriber is to declare and to consume.
+// subscribable returns every problem of the settings with which a subscriber declares and consumes.
 func subscribable(broker amqp.Config) error {
 	return errors.Join(broker.ValidateSubscriber(), waited("Exchange", broker.Exchange.NoWait),
 		waited("Queue", broker.Queue.NoWait), waited("QueueBind", broker.QueueBind.NoWait), waited("Consume", broker.Consume.NoWait))
@@ -183,7 +179,7 @@ func waited(what string, not bool) error {
 	if !not {
 		return nil
 	}
-	return fmt.Errorf("%s.NoWait hides that RabbitMQ refuses it, and closes the channel: leave it out", what)
+	return fmt.Errorf("%s.NoWait hides a refusal by RabbitMQ, which then closes the channel: leave it out", what)
 }
 
 func declareQueue(ch *amqp091.Channel, broker amqp.Config, topic string, logger watermill.LoggerAdapter) error {

@@ -16,15 +16,15 @@ import (
 
 // Config is how a [Publisher] behaves. The zero value is right for most services.
 type Config struct {
-	// Logger hears which tables were made. Defaults to none.
+	// Logger gets a line when Initialize has made sure of the tables. Defaults to none.
 	Logger watermill.LoggerAdapter
 
-	// Dialect names the database: "postgres" or "mysql" (and MariaDB). Defaults to what the
+	// Dialect names the database: "postgres" or "mysql" (also for MariaDB). Defaults to what the
 	// driver, or else the server, says.
 	Dialect string
 
-	// Timeout bounds one call of Publish, and so how long a relay hangs at a table that someone
-	// else has locked; watermill-sql waits without end. Defaults to 30 seconds.
+	// Timeout bounds one call of Publish, and so how long a relay waits for a table that someone
+	// else has locked; watermill-sql has no such bound. Defaults to 30 seconds.
 	Timeout time.Duration
 }
 
@@ -47,62 +47,61 @@ func (c Config) Validate() error {
 	return p.of("Config")
 }
 
-// SubscriberConfig is how a [Subscriber] behaves. ConsumerGroup is required; the rest has
-// defaults that are right beside middleware.Inbox as it comes.
+// SubscriberConfig is how a [Subscriber] behaves. ConsumerGroup is required; the other defaults are
+// right for a middleware.Inbox with its own defaults.
 type SubscriberConfig struct {
-	// ConsumerGroup is who reads: each group gets every message, and within a group one
+	// ConsumerGroup names the readers: each group gets every message, and within a group one
 	// subscriber works while the others wait for it to end. Required, up to 255 characters:
-	// watermill-sql takes an empty one, and then services that forgot it steal each other's
-	// messages.
+	// watermill-sql accepts an empty one, with which services steal each other's messages.
 	ConsumerGroup string
 
-	// InboxTimeout is the Timeout of the middleware.Inbox behind this subscriber, or the
-	// longest a handler runs where there is none. Defaults to 25 seconds, as there.
+	// InboxTimeout is the Timeout of the middleware.Inbox behind this subscriber or, without an
+	// Inbox, the longest that a handler runs. Defaults to 25 seconds, as Inbox does.
 	InboxTimeout time.Duration
 
-	// AckDeadline is after which a message that was neither acked nor nacked is delivered
-	// again, in this process or another. It covers a delivery with all its resends, and ends
-	// the message's context. It must be above InboxTimeout: below, each delivery of a slow
-	// message begins while the one before still runs, and none ends in time. Defaults to 10
-	// seconds above it, in which an inbox waits for a copy in another process, and its version gate
-	// for the aggregate. It cannot be switched off: a handler that hangs would hold a transaction open for ever, and
-	// on PostgreSQL stop every subscriber of the server.
+	// AckDeadline is after how long a message that was neither acked nor nacked is redelivered, in
+	// this process or another. It covers a delivery with all its resends, and ends the message's
+	// context. It must be longer than InboxTimeout: otherwise each redelivery of a slow message
+	// begins while the one before still runs, and none ends in time. Defaults to 10 seconds more
+	// than InboxTimeout, in which an inbox waits for a copy in another process, and its version
+	// gate for the aggregate. It cannot be switched off: a handler that hangs would hold a
+	// transaction open for ever, and on PostgreSQL stop every subscriber of the server.
 	AckDeadline time.Duration
 
-	// BatchSize is how many messages one transaction of the subscriber reads. They are still
-	// delivered one after the other, but acked in the database together: a process that ends
-	// within a batch gets all of it again. Defaults to 1. More saves a commit per message,
-	// about half of the work where handlers are fast. It costs as many duplicates; on
-	// PostgreSQL, a transaction that is open for the whole batch, stalls the other subscribers
-	// of the server, and may outlive idle_in_transaction_session_timeout; on MySQL and
-	// MariaDB, a lock on the end of the table, so that whoever publishes to the topic, a
-	// handler too, waits for the batch. watermill-sql's own default is 100.
+	// BatchSize is how many messages one transaction of the subscriber reads. The subscriber still
+	// delivers them one after the other, but acks them in the database together: after a crash,
+	// the whole batch is redelivered. Defaults to 1; watermill-sql's own default is 100.
+	//
+	// More saves a commit per message, about half of the work if handlers are fast. It costs
+	// duplicates after a crash. On PostgreSQL the transaction stays open for the whole batch, stalls
+	// the other subscribers of the server, and may outlive idle_in_transaction_session_timeout. On
+	// MySQL and MariaDB it locks the end of the table, so that whoever publishes to the topic, even
+	// a handler, waits for the batch.
 	BatchSize int
 
-	// PollInterval is the pause after the table was found empty. Defaults to 1 second, as
-	// in watermill-sql: less is faster delivery to an idle service, and as many more
+	// PollInterval is the pause after the subscriber found the table empty. Defaults to 1 second,
+	// as in watermill-sql: a shorter one delivers faster to an idle service, and costs as many more
 	// transactions.
 	PollInterval time.Duration
 
-	// ResendInterval is the pause before a nacked message is delivered again. Defaults to 1
-	// second, as in watermill-sql; it is all that keeps a failing handler from a storm, since
-	// the pause is the same after each failure.
+	// ResendInterval is the pause before a nacked message is redelivered. Defaults to 1 second, as
+	// in watermill-sql. Nothing else slows a failing handler down: the pause does not grow.
 	ResendInterval time.Duration
 
-	// RetryInterval is the pause after a query failed. Defaults to 1 second, as in
-	// watermill-sql. Deadlocks and lost races between the subscribers of a group are tried
-	// again at once.
+	// RetryInterval is the pause after a query failed. Defaults to 1 second, as in watermill-sql.
+	// After a deadlock, or a lost race between the subscribers of a group, it is at most 20ms.
 	RetryInterval time.Duration
 
-	// Logger is given to watermill-sql. Defaults to none.
+	// Logger is passed to watermill-sql. Defaults to none.
 	Logger watermill.LoggerAdapter
 
-	// Dialect names the database: "postgres" or "mysql" (and MariaDB). Defaults to what the
+	// Dialect names the database: "postgres" or "mysql" (also for MariaDB). Defaults to what the
 	// driver, or else the server, says.
 	Dialect string
 }
 
-// margin is twice the TwinWait of an inbox: its waits for other processes are beside its Timeout.
+// margin is twice the TwinWait of an inbox: its Timeout does not include its waits for other
+// processes.
 const margin = 10 * time.Second
 
 func (c *SubscriberConfig) setDefaults() {
@@ -137,7 +136,7 @@ func (c SubscriberConfig) Validate() error {
 	p.positive("RetryInterval", c.RetryInterval)
 	p.dialect(c.Dialect)
 	if c.AckDeadline <= c.InboxTimeout {
-		p.add("AckDeadline %v is not above InboxTimeout %v: a handler would be run again while it runs",
+		p.add("AckDeadline %v is not above InboxTimeout %v: a message would be redelivered while its handler runs",
 			c.AckDeadline, c.InboxTimeout)
 	}
 	if c.BatchSize < 0 {
@@ -146,7 +145,7 @@ func (c SubscriberConfig) Validate() error {
 	return p.of("SubscriberConfig")
 }
 
-// problems are collected, so that a user reads all of them at once.
+// problems collects the faults of a config, so that a user reads all of them at once.
 type problems []error
 
 func (p *problems) add(format string, args ...any) { *p = append(*p, fmt.Errorf(format, args...)) }
@@ -167,9 +166,9 @@ func (p *problems) group(name string) {
 	const most = 255 // characters of the column
 	switch {
 	case name == "":
-		p.add("ConsumerGroup is empty: name the service, so that no other one takes its messages")
+		p.add("ConsumerGroup is empty: set it to the service's name, so that no other service takes its messages")
 	case strings.EqualFold(name, publishersGroup):
-		p.add("ConsumerGroup %q is that of the publishers: take another name", name)
+		p.add("ConsumerGroup %q is that of the publishers: choose another name", name)
 	case !utf8.ValidString(name) || strings.ContainsRune(name, 0):
 		p.add("ConsumerGroup %q is not text", name)
 	case strings.TrimSpace(name) != name:

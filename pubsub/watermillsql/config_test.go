@@ -25,12 +25,12 @@ func TestConfigReportsEveryProblem(t *testing.T) {
 		PollInterval: -1, ResendInterval: -1, RetryInterval: -1, Dialect: "sqlite",
 	})
 	assert.EqualError(t, err, "watermillsql: invalid SubscriberConfig: "+strings.Join([]string{
-		`ConsumerGroup is empty: name the service, so that no other one takes its messages`,
+		`ConsumerGroup is empty: set it to the service's name, so that no other service takes its messages`,
 		`PollInterval -1ns is not positive`,
 		`ResendInterval -1ns is not positive`,
 		`RetryInterval -1ns is not positive`,
 		`Dialect "sqlite" is not one of postgres, mysql`,
-		`AckDeadline 1m0s is not above InboxTimeout 1m0s: a handler would be run again while it runs`,
+		`AckDeadline 1m0s is not above InboxTimeout 1m0s: a message would be redelivered while its handler runs`,
 		`BatchSize -1 is negative`,
 	}, "\n"))
 }
@@ -66,7 +66,7 @@ func TestConstructorsNeedADatabase(t *testing.T) {
 	require.ErrorContains(t, err, "needs a *sqlx.DB")
 	db := testdb.On(t, "sqlite")
 	_, err = watermillsql.NewPublisher(db.DB, watermillsql.Config{})
-	require.ErrorContains(t, err, "watermill-sql v3 has no sqlite")
+	require.ErrorContains(t, err, "watermill-sql v3 does not support sqlite")
 	_, err = watermillsql.Schema("sqlite", "orders")
 	require.ErrorContains(t, err, `dialect "sqlite" is not one of`)
 }

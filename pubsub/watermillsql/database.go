@@ -13,41 +13,41 @@ import (
 	"github.com/millrace-go/millrace/internal/owned"
 )
 
-// database is what differs between PostgreSQL and MySQL. The SQL of this package stands in
-// postgres.go and mysql.go, since its tables are watermill-sql's and not Millrace's.
+// database is what differs between PostgreSQL and MySQL. The SQL of this package is in
+// postgres.go and mysql.go, and not in internal/dialect, since its tables are watermill-sql's.
 type database struct {
 	name    string
 	quote   string
 	maxName int // the length of the longest table name
 
-	lock           string   // held by whoever makes tables, until its transaction ends
+	lock           string   // taken by whoever makes tables, until its transaction ends
 	createMessages string   // of the quoted table %s
 	createOffsets  string   // of the quoted table %s
 	enrolled       string   // counts the rows of a group in the quoted table %s
 	enroll         string   // adds the row of a group to the quoted table %s
-	turn           string   // is one publisher's in the quoted table of offsets %s until its commit; empty if none is needed
+	turn           string   // locks the publishers' row in the quoted table of offsets %s; empty if not needed
 	insert         string   // into the quoted table %s, without rows
 	row            string   // of three placeholders; %d where they are numbered
-	columns        string   // name, type and length of a table's columns; takes the table's name
-	messageColumns []string // what watermill-sql reads and writes
+	columns        string   // selects name, type and length of the columns of the table with this name
+	messageColumns []string // those that watermill-sql reads and writes
 	offsetColumns  []string
-	maxPacket      string   // the bytes that a statement may have; empty where there is no such limit
+	maxPacket      string   // selects how many bytes a statement may have; empty if there is no such limit
 	binary         []string // types of columns that take any bytes
-	widen          string   // of the quoted table %s the column %s to the type %s
+	widen          string   // changes in the quoted table %s the column %s to the type %s
 	blob, varchar  string   // the types of payload and uuid, as widen wants them
 
 	schema        func(batch int) wmsql.SchemaAdapter
 	offsetAdapter wmsql.OffsetsAdapter
 }
 
-// detect returns what db talks to, unless name says it.
+// detect returns the database with this name or, without one, that of db.
 func detect(db *sqlx.DB, name string) (*database, error) {
 	if name == "" {
 		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 		defer cancel()
 		var err error
 		if name, err = dialect.Detect(ctx, db); err != nil {
-			return nil, fmt.Errorf("watermillsql: which database is this? name it in Dialect: %w", err)
+			return nil, fmt.Errorf("watermillsql: cannot tell which database this is: set Dialect: %w", err)
 		}
 	}
 	switch name {
@@ -56,11 +56,11 @@ func detect(db *sqlx.DB, name string) (*database, error) {
 	case dialect.MySQLName:
 		return &mysql, nil
 	}
-	return nil, fmt.Errorf("watermillsql: watermill-sql v3 has no %s: only PostgreSQL, MySQL and MariaDB", name)
+	return nil, fmt.Errorf("watermillsql: watermill-sql v3 does not support %s: use PostgreSQL, MySQL or MariaDB", name)
 }
 
-// Schema returns the DDL of the topics' tables, for services that keep migrations of their
-// own. Dialect is "postgres" or "mysql".
+// Schema returns the DDL of the topics' tables, for services that keep migrations of their own.
+// The dialect is "postgres" or "mysql".
 func Schema(dialectName string, topics ...string) (string, error) {
 	var d *database
 	switch dialectName {
@@ -72,7 +72,7 @@ func Schema(dialectName string, topics ...string) (string, error) {
 		return "", fmt.Errorf("watermillsql: schema: dialect %q is not one of postgres, mysql", dialectName)
 	}
 	if err := d.checkTopics(topics); err != nil {
-		return "", fmt.Errorf("watermillsql: schema: %w", err)
+		return "", errorf("schema: %w", err)
 	}
 	var script string
 	for _, topic := range topics {
@@ -89,9 +89,9 @@ func (d *database) ddlOffsets(topic string) string {
 	return fmt.Sprintf(d.createOffsets, d.offsets(topic))
 }
 
-// initialize makes the tables that are missing. Processes of ours take turns; where a
-// process of watermill-sql's makes the same table, or on PostgreSQL one whose index would
-// have the same name, at the same time, a statement fails that succeeds when tried again.
+// initialize makes the tables that are missing. Our processes take turns. If watermill-sql makes
+// the same table at the same time, or on PostgreSQL one whose index would have the same name, a
+// statement fails and succeeds when retried.
 func (d *database) initialize(ctx context.Context, db *sqlx.DB, topics []string) error {
 	const tries = 5
 	if err := d.checkTopics(topics); err != nil {
@@ -126,8 +126,8 @@ func (d *database) create(ctx context.Context, db *sqlx.DB, topic string) error 
 	return tx.Commit()
 }
 
-// enrollGroup makes the row in which a consumer group's progress stands, where that is left to
-// us. It first looks without a lock, since a consumer at work has the row locked.
+// enrollGroup adds the row that holds a consumer group's progress, on MySQL. It first looks
+// without a lock, since a working consumer has the row locked.
 func (d *database) enrollGroup(ctx context.Context, db *sqlx.DB, topic, group string) error {
 	if d.enroll == "" {
 		return nil

@@ -6,12 +6,12 @@ import (
 	"github.com/millrace-go/millrace/internal/dialect"
 )
 
-// publishersGroup is in the table of offsets, and no group of consumers.
+// publishersGroup has a row in the table of offsets, but is not a group of consumers.
 const publishersGroup = "millrace-publishers"
 
-// The tables are watermill-sql's, with two wider columns, as in postgres.go, and names
-// that are compared byte by byte: else two groups whose names differ only in case would be
-// one, and each would miss what the other read.
+// The tables are watermill-sql's, with two wider columns, as in postgres.go, and with names that
+// are compared byte by byte: otherwise two groups whose names differ only in case would be one,
+// and each would miss what the other read.
 var mysql = database{
 	name:    dialect.MySQLName,
 	quote:   "`",
@@ -30,15 +30,15 @@ var mysql = database{
 		"\toffset_consumed BIGINT NOT NULL,\n" +
 		"\tPRIMARY KEY (consumer_group)\n" +
 		")",
-	// watermill-sql adds the row with the first message. Until then a consumer locks the gap
-	// in which the row will be, and with it those of other groups.
+	// watermill-sql adds a group's row with its first message. Until then the group's consumer
+	// locks the gap where the row will be, and with it the rows of other groups.
 	enrolled: `SELECT COUNT(*) FROM %s WHERE consumer_group = ?`,
 	enroll: `INSERT INTO %s (consumer_group, offset_acked, offset_consumed) VALUES (?, 0, 0)
 ON DUPLICATE KEY UPDATE consumer_group = VALUES(consumer_group)`,
-	// A row gets its offset before it is in the table. A consumer that is there in between, with
-	// a later row, goes past it and never comes back: so no two publishers may be at work. The row
-	// is that of a group which no consumer has and nobody need wait for, and its transaction one
-	// that writes, which the server ends if the publisher freezes.
+	// A row gets its offset before it is in the table. A consumer that finds a later row in between
+	// goes past the earlier one and never comes back: so only one publisher may work at a time. It
+	// locks the row of a group that no consumer belongs to. It writes to that row, so that the
+	// server ends the transaction if the publisher freezes.
 	turn: `INSERT INTO %s (consumer_group, offset_acked, offset_consumed)
 VALUES ('` + publishersGroup + `', 9223372036854775807, 0)
 ON DUPLICATE KEY UPDATE offset_consumed = offset_consumed + 1`,
@@ -63,7 +63,7 @@ WHERE table_schema = DATABASE() AND table_name = ?`,
 
 type mysqlSchema struct{ wmsql.DefaultMySQLSchema }
 
-// UnmarshalMessage never gives a message without metadata: Metadata.Set would panic.
+// UnmarshalMessage never returns a message with nil metadata: Metadata.Set would panic.
 func (s mysqlSchema) UnmarshalMessage(row wmsql.Scanner) (wmsql.Row, error) {
 	return withMetadata(s.DefaultMySQLSchema.UnmarshalMessage(row))
 }

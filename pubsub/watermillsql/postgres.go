@@ -51,9 +51,9 @@ WHERE attrelid = to_regclass($1) AND attnum > 0 AND NOT attisdropped`,
 
 type postgresSchema struct{ wmsql.DefaultPostgreSQLSchema }
 
-// SelectQuery selects the rows that watermill-sql selects, in its order. Its own statement
-// sorts all that is not yet consumed for each batch; this one takes the batch from the
-// primary key.
+// SelectQuery selects the rows that watermill-sql selects, in its order. For each batch its own
+// statement sorts everything that is not yet consumed; this one reads the batch from the primary
+// key.
 func (s postgresSchema) SelectQuery(topic, group string, offsets wmsql.OffsetsAdapter) wmsql.Query {
 	next := offsets.NextOffsetQuery(topic, group)
 	return wmsql.Query{Query: fmt.Sprintf(`WITH last AS (%s)
@@ -68,7 +68,7 @@ ORDER BY transaction_id, "offset"
 LIMIT %d`, next.Query, s.MessagesTable(topic), s.SubscribeBatchSize), Args: next.Args}
 }
 
-// UnmarshalMessage never gives a message without metadata: Metadata.Set would panic.
+// UnmarshalMessage never returns a message with nil metadata: Metadata.Set would panic.
 func (s postgresSchema) UnmarshalMessage(row wmsql.Scanner) (wmsql.Row, error) {
 	return withMetadata(s.DefaultPostgreSQLSchema.UnmarshalMessage(row))
 }

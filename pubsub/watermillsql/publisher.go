@@ -15,19 +15,19 @@ import (
 )
 
 // Publisher writes messages into the tables that watermill-sql/v3 reads. It is safe for
-// concurrent use, and fit for the target of an outbox.Relay.
+// concurrent use, and an outbox.Relay can publish through it.
 type Publisher struct {
 	db       *sqlx.DB
 	database *database
 	config   Config
 
-	mu     sync.RWMutex // held for reading by each Publish, so that Close waits
+	mu     sync.RWMutex // each Publish holds it for reading, so that Close waits
 	closed bool
 	tables sync.Map // topic → table
 }
 
-// NewPublisher returns a Publisher on a pool. There is none on a transaction: what is to
-// be published with a transaction belongs into an outbox.
+// NewPublisher returns a Publisher on a pool. There is none on a transaction: use an outbox to
+// publish with a transaction.
 func NewPublisher(db *sqlx.DB, config Config) (*Publisher, error) {
 	if db == nil {
 		return nil, errors.New("watermillsql: NewPublisher needs a *sqlx.DB")
@@ -43,24 +43,24 @@ func NewPublisher(db *sqlx.DB, config Config) (*Publisher, error) {
 	return &Publisher{db: db, database: d, config: config}, nil
 }
 
-// Initialize makes the tables of the topics that have none. It does nothing the second
-// time, and several processes may call it at once. Call it when a service starts and not
-// in a transaction: MySQL would commit it.
+// Initialize makes the missing tables of the topics. It is idempotent, and several processes may
+// call it at once. Call it when a service starts, and not in a transaction: MySQL would commit
+// that.
 func (p *Publisher) Initialize(ctx context.Context, topics ...string) error {
 	if err := p.database.initialize(ctx, p.db, topics); err != nil {
-		return fmt.Errorf("watermillsql: initialize: %w", err)
+		return errorf("initialize: %w", err)
 	}
-	p.config.Logger.Debug("The tables are there", watermill.LogFields{"topics": topics})
+	p.config.Logger.Debug("The tables of the topics exist", watermill.LogFields{"topics": topics})
 	return nil
 }
 
-// Publish stores the messages under topic, all or none of them, in their order, and
-// returns when they are committed. Without messages it does nothing. It ends when the
-// context of the first message does, or after Config.Timeout; the messages may then be
-// stored nevertheless, and publishing them again makes copies with the same UUIDs.
+// Publish stores the messages under topic, all or none of them, in their order, and returns when
+// they are committed. Without messages it does nothing. It gives up when the context of the first
+// message ends, or after Config.Timeout; the messages may be stored all the same, and publishing
+// them again makes copies with the same UUIDs.
 //
-// A message that the table cannot take is an [outbox.ErrPermanent]. In a call with several
-// messages it comes in an [outbox.PartialError], none is stored, and the others may be
+// For a message that the table cannot take, the error is [outbox.ErrPermanent]. If the call has
+// other messages too, the error is an [outbox.PartialError] and none is stored; the others may be
 // published without it.
 func (p *Publisher) Publish(topic string, msgs ...*message.Message) error {
 	p.mu.RLock()
@@ -69,27 +69,26 @@ func (p *Publisher) Publish(topic string, msgs ...*message.Message) error {
 		return ErrClosed
 	}
 	if err := p.database.checkTopic(topic); err != nil {
-		return fmt.Errorf("watermillsql: publish: %w", outbox.Permanent(err))
+		return errorf("publish: %w", outbox.Permanent(err))
 	}
 	if len(msgs) == 0 {
 		return nil
 	}
 	for n, msg := range msgs {
 		if msg == nil {
-			return fmt.Errorf("watermillsql: publish to %q: message %d of %d is nil", topic, n+1, len(msgs))
+			return fmt.Errorf("watermillsql: publish to topic %q: message %d of %d is nil", topic, n+1, len(msgs))
 		}
 	}
 	ctx, cancel := context.WithTimeout(msgs[0].Context(), p.config.Timeout)
 	defer cancel()
 	if err := p.publish(ctx, topic, msgs); err != nil {
-		p.tables.Delete(topic) // someone may alter the table now
-		return fmt.Errorf("watermillsql: publish to %q: %w", topic, err)
+		p.tables.Delete(topic) // someone may alter the table before the next call
+		return errorf("publish to topic %q: %w", topic, err)
 	}
 	return nil
 }
 
-// Close waits for the calls of Publish that are under way, and refuses others. The pool
-// stays open.
+// Close waits for running calls of Publish; later ones fail with [ErrClosed]. The pool stays open.
 func (p *Publisher) Close() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -126,8 +125,7 @@ func (p *Publisher) table(ctx context.Context, topic string) (table, error) {
 	return t, err
 }
 
-// insert runs the statements: one as it is, several, or where publishers take turns, in a
-// transaction.
+// insert runs the statements: several of them, or where publishers take turns, in a transaction.
 func (p *Publisher) insert(ctx context.Context, topic string, statements []statement) error {
 	if turn := p.database.turn; turn != "" {
 		statements = append([]statement{{query: fmt.Sprintf(turn, p.database.offsets(topic))}}, statements...)

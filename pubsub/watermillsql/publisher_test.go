@@ -145,7 +145,7 @@ func TestUnfitMessagesAreRefused(t *testing.T) {
 			`message "binary": its metadata "key" is`: binary,
 		}
 		if db.Dialect == "mysql" {
-			unfit["more than the server's max_allowed_packet, 16777216"] = message.NewMessage("large", make([]byte, 16<<20))
+			unfit["exceed the server's max_allowed_packet, 16777216"] = message.NewMessage("large", make([]byte, 16<<20))
 		}
 		for problem, msg := range unfit {
 			err := p.Publish("orders", msg)
@@ -158,7 +158,7 @@ func TestUnfitMessagesAreRefused(t *testing.T) {
 			require.ErrorAs(t, err, &partial)
 			require.Len(t, partial.Errors, 2)
 			require.NotErrorIs(t, partial.Errors[0], outbox.ErrPermanent)
-			require.ErrorContains(t, partial.Errors[0], `message "good" was held back`)
+			require.ErrorContains(t, partial.Errors[0], `message "good" was not stored, as another message of the call cannot be`)
 			require.ErrorContains(t, partial.Errors[0], problem)
 			require.ErrorIs(t, partial.Errors[1], outbox.ErrPermanent)
 		}

@@ -12,7 +12,7 @@ import (
 	"github.com/millrace-go/millrace/outbox"
 )
 
-// row is a message as the table takes it.
+// row is a message as the arguments of a statement.
 type row struct {
 	args [3]any
 	size int
@@ -23,7 +23,7 @@ type statement struct {
 	args  []any
 }
 
-// encode returns the rows of the messages, or what is wrong with which of them.
+// encode returns the rows of the messages, or an error that says what is wrong with which.
 func (d *database) encode(topic string, t table, msgs []*message.Message) ([]row, error) {
 	rows := make([]row, len(msgs))
 	verdicts := make([]error, len(msgs))
@@ -42,8 +42,8 @@ func (d *database) encode(topic string, t table, msgs []*message.Message) ([]row
 	}
 	for n, verdict := range verdicts {
 		if verdict == nil {
-			verdicts[n] = fmt.Errorf("message %q was held back with the rest of its call: %s",
-				msgs[n].UUID, first.Error()) // which is not its own
+			verdicts[n] = fmt.Errorf("message %q was not stored, as another message of the call cannot be: %s",
+				msgs[n].UUID, first.Error()) // not wrapped: it is not an error of this message
 		}
 	}
 	return nil, &outbox.PartialError{Errors: verdicts}
@@ -56,7 +56,7 @@ func (d *database) encodeOne(topic string, t table, msg *message.Message) (row, 
 	case t.uuid > 0 && utf8.RuneCountInString(msg.UUID) > t.uuid:
 		err := fmt.Errorf("its UUID is longer than the %d characters of the column uuid", t.uuid)
 		if t.uuid < longestUUID {
-			err = fmt.Errorf("%w; this makes more: %s", err,
+			err = fmt.Errorf("%w; this statement widens it: %s", err,
 				d.remedy(topic, "uuid", d.varchar))
 		}
 		return row{}, err
@@ -68,38 +68,38 @@ func (d *database) encodeOne(topic string, t table, msg *message.Message) (row, 
 	}
 	metadata := msg.Metadata
 	if metadata == nil {
-		metadata = message.Metadata{} // nil is read as nil by watermill-sql, and Set panics
+		metadata = message.Metadata{} // watermill-sql would read nil as nil, and Set would panic
 	}
 	encoded, err := json.Marshal(metadata)
 	if err != nil {
 		return row{}, fmt.Errorf("encode its metadata: %w", err)
 	}
-	// Text is given as a string: drivers that put values into the statement, as behind a
-	// pooler, mark bytes as binary, which no column of JSON takes.
+	// Text is passed as a string: drivers that put values into the statement, as behind a pooler,
+	// mark bytes as binary, which a JSON column refuses.
 	r := row{args: [3]any{msg.UUID, []byte(msg.Payload), string(encoded)}}
 	if !t.binary {
 		r.args[1] = string(msg.Payload)
 	}
 	r.size = len(msg.UUID) + len(msg.Payload) + len(encoded)
 	if t.packet > 0 && r.size+overhead > t.packet {
-		return row{}, fmt.Errorf("its %d bytes are more than the server's max_allowed_packet, %d", r.size, t.packet)
+		return row{}, fmt.Errorf("its %d bytes exceed the server's max_allowed_packet, %d", r.size, t.packet)
 	}
 	return r, nil
 }
 
 const (
 	longestUUID = 255  // characters of the column in a table of ours
-	overhead    = 1024 // bytes of a statement around one row, and more
+	overhead    = 1024 // more than the bytes of a statement around one row
 )
 
-// Both bounds of a statement are far below those of the databases: 65,535 placeholders,
-// and 16 MiB, which is the least max_allowed_packet that MariaDB comes with.
+// Both bounds of a statement are far below those of the databases: 65,535 placeholders, and 16
+// MiB, MariaDB's default for max_allowed_packet.
 const (
 	mostRows  = 1000
 	mostBytes = 4 << 20
 )
 
-// split makes statements of rows.
+// split divides rows into statements.
 func (d *database) split(topic string, rows []row) []statement {
 	var all []statement
 	for len(rows) > 0 {
@@ -132,7 +132,7 @@ func (d *database) statement(topic string, rows []row) statement {
 	return statement{query.String(), args}
 }
 
-// withMetadata gives a message that was stored without metadata an empty one.
+// withMetadata gives a message that was stored without metadata an empty map.
 func withMetadata(r wmsql.Row, err error) (wmsql.Row, error) {
 	if err == nil && r.Msg.Metadata == nil {
 		r.Msg.Metadata = message.Metadata{}

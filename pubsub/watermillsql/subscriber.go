@@ -28,14 +28,14 @@ type Subscriber struct {
 	ended context.Context //nolint:containedctx // of all subscriptions
 	end   context.CancelFunc
 
-	mu       sync.RWMutex // watermill-sql's own marks race with each other
+	mu       sync.RWMutex // watermill-sql's own flags race with each other
 	closed   bool
-	channels sync.Map // each that Subscribe returned
+	channels sync.Map // those that Subscribe returned
 	once     sync.Once
 	err      error
 }
 
-// NewSubscriber returns a Subscriber on a pool. All problems of config are reported at once.
+// NewSubscriber returns a Subscriber on a pool. It reports all problems of config at once.
 func NewSubscriber(db *sqlx.DB, config SubscriberConfig) (*Subscriber, error) {
 	if db == nil {
 		return nil, errors.New("watermillsql: NewSubscriber needs a *sqlx.DB")
@@ -66,22 +66,22 @@ func NewSubscriber(db *sqlx.DB, config SubscriberConfig) (*Subscriber, error) {
 	return s, nil
 }
 
-// Initialize makes the tables of the topics that have none, as [Publisher.Initialize] does.
+// Initialize makes the missing tables of the topics, as [Publisher.Initialize] does.
 func (s *Subscriber) Initialize(ctx context.Context, topics ...string) error {
 	if err := s.database.initialize(ctx, s.db, topics); err != nil {
-		return fmt.Errorf("watermillsql: initialize: %w", err)
+		return errorf("initialize: %w", err)
 	}
 	return nil
 }
 
-// SubscribeInitialize is Initialize for one topic, as message.SubscribeInitializer wants it.
+// SubscribeInitialize is Initialize for one topic. It implements message.SubscribeInitializer.
 func (s *Subscriber) SubscribeInitialize(topic string) error {
 	return s.Initialize(context.Background(), topic)
 }
 
-// Subscribe delivers the messages of topic, from the first that the consumer group has not
-// acked, one after the other, until ctx ends or the Subscriber is closed. A topic without
-// tables is an [ErrNoTable]: watermill-sql finds that out only in the background, on MySQL.
+// Subscribe delivers the messages of topic, from the first that the consumer group has not acked,
+// one after the other, until ctx ends or the Subscriber is closed. It returns [ErrNoTable] for a
+// topic without tables, which on MySQL watermill-sql would notice only in the background.
 func (s *Subscriber) Subscribe(ctx context.Context, topic string) (<-chan *message.Message, error) {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
@@ -89,39 +89,38 @@ func (s *Subscriber) Subscribe(ctx context.Context, topic string) (<-chan *messa
 		return nil, ErrClosed
 	}
 	if err := s.database.checkTopic(topic); err != nil {
-		return nil, fmt.Errorf("watermillsql: subscribe: %w", err)
+		return nil, errorf("subscribe: %w", err)
 	}
 	if _, err := s.database.inspect(ctx, s.db, topic); err != nil {
-		return nil, fmt.Errorf("watermillsql: subscribe: %w", err)
+		return nil, errorf("subscribe to topic %q: %w", topic, err)
 	}
 	if err := s.database.enrollGroup(ctx, s.db, topic, s.group); err != nil {
-		return nil, fmt.Errorf("watermillsql: subscribe to %q: %w", topic, err)
+		return nil, errorf("subscribe to topic %q: %w", topic, err)
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	context.AfterFunc(s.ended, cancel) //nolint:contextcheck // it ends with either
 	messages, err := s.inner.Subscribe(ctx, topic)
 	if err != nil {
 		cancel()
-		return nil, fmt.Errorf("watermillsql: subscribe to %q: %w", topic, err)
+		return nil, errorf("subscribe to topic %q: %w", topic, err)
 	}
 	s.channels.Store(messages, nil)
 	return messages, nil
 }
 
-// Close ends all subscriptions, and waits until their channels are closed, which
-// watermill-sql does not. Messages that were not acked are delivered again. The pool stays
-// open.
+// Close ends all subscriptions and, unlike watermill-sql's, waits until their channels are closed.
+// Messages that were not acked are redelivered. The pool stays open.
 func (s *Subscriber) Close() error {
 	s.mu.Lock()
 	s.closed = true
 	s.mu.Unlock()
 	s.once.Do(func() {
-		// A subscription of the group waits in the database while another one's message is
-		// handled, for up to innodb_lock_wait_timeout on MySQL.
+		// A subscription waits in the database while another one of its group handles a message:
+		// on MySQL for up to innodb_lock_wait_timeout.
 		defer time.AfterFunc(lastAck, s.end).Stop()
 		s.err = s.inner.Close()
 		s.channels.Range(func(channel, _ any) bool {
-			for range channel.(<-chan *message.Message) { // nothing is sent any more
+			for range channel.(<-chan *message.Message) { // until it is closed
 			}
 			return true
 		})
@@ -129,11 +128,11 @@ func (s *Subscriber) Close() error {
 	return s.err
 }
 
-// lastAck is the time that an ack on its way has when a Subscriber closes.
+// lastAck is how long a Subscriber that closes waits for acks on their way.
 const lastAck = 500 * time.Millisecond
 
-// backoff tells deadlocks by the database's code, where watermill-sql searches the text,
-// and takes the 50 seconds that a waiting consumer of MySQL spends in vain for an error.
+// backoff recognises deadlocks by the database's code. watermill-sql searches the text, and reports
+// it as an error when a waiting consumer on MySQL times out after 50 seconds.
 type backoff struct{ poll, retry time.Duration }
 
 func (b backoff) HandleError(log watermill.LoggerAdapter, empty bool, err error) time.Duration {

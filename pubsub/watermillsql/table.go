@@ -9,13 +9,13 @@ import (
 	"github.com/jmoiron/sqlx"
 )
 
-// table is what the table of a topic's messages takes. One that watermill-sql made, with
-// its own settings, takes less than one of ours.
+// table says what the table of a topic's messages can take. One that watermill-sql made takes less
+// than one of ours.
 type table struct {
-	uuid    int    // characters; 0 is no limit
-	payload string // type
+	uuid    int    // characters; 0 for no limit
+	payload string // type of the column
 	binary  bool   // the payload's column takes any bytes
-	packet  int    // bytes of a statement; 0 is no limit
+	packet  int    // bytes of a statement; 0 for no limit
 }
 
 type column struct {
@@ -23,7 +23,7 @@ type column struct {
 	length int
 }
 
-// inspect looks at both tables of a topic.
+// inspect checks both tables of a topic, and returns what that of its messages can take.
 func (d *database) inspect(ctx context.Context, db *sqlx.DB, topic string) (table, error) {
 	messages, err := d.describe(ctx, db, messagesPrefix+topic, d.messageColumns)
 	if err != nil {
@@ -42,7 +42,7 @@ func (d *database) inspect(ctx context.Context, db *sqlx.DB, topic string) (tabl
 	return t, nil
 }
 
-// describe returns the columns of a table, which must have the needed ones.
+// describe returns the columns of a table, or an error if a needed one is missing.
 func (d *database) describe(ctx context.Context, db *sqlx.DB, name string, needed []string) (
 	found map[string]column, err error,
 ) {
@@ -75,7 +75,7 @@ func (d *database) describe(ctx context.Context, db *sqlx.DB, name string, neede
 	return found, nil
 }
 
-// lookup is how the statement columns wants a table's name.
+// lookup returns a table's name as the statement columns takes it.
 func (d *database) lookup(name string) string {
 	if d == &postgres {
 		return d.quoted(name) // to_regclass folds names without quotes
@@ -83,7 +83,7 @@ func (d *database) lookup(name string) string {
 	return name
 }
 
-// remedy is the statement that makes an older table take what ours takes.
+// remedy returns the statement that makes a column of watermill-sql's table as wide as ours.
 func (d *database) remedy(topic, name, kind string) string {
 	return fmt.Sprintf(d.widen, d.messages(topic), name, kind)
 }

@@ -26,10 +26,10 @@ func TestTopics(t *testing.T) {
 		for _, c := range []struct{ topic, problem string }{
 			{long + "x", `topics that begin alike would share a table; choose a shorter name`},
 			{"", `topic "": it is empty`},
-			{"a/b", `topic "a/b": it may hold only letters of ASCII, digits and -$:._`},
-			{"a\"b", `it may hold only`},
-			{"a`b", `it may hold only`},
-			{"übung", `it may hold only`},
+			{"a/b", `topic "a/b": it may have only ASCII letters, digits and -$:._`},
+			{"a\"b", `it may have only`},
+			{"a`b", `it may have only`},
+			{"übung", `it may have only`},
 			{"offsets_a", `its table would be the table of offsets of topic "a"`},
 		} {
 			err := p.Publish(c.topic, newMessage("1"))
@@ -96,7 +96,7 @@ func TestTablesAreMissing(t *testing.T) {
 		s := newSubscriber(t, db, "group")
 		err := p.Publish("orders", newMessage("1"))
 		require.ErrorIs(t, err, watermillsql.ErrNoTable)
-		require.ErrorContains(t, err, `publish to "orders": table watermill_orders: the table is missing: call Initialize`)
+		require.ErrorContains(t, err, `publish to topic "orders": table watermill_orders: the table is missing: call Initialize`)
 		require.NotErrorIs(t, err, outbox.ErrPermanent, "the relay can go on once it is there")
 		_, err = s.Subscribe(t.Context(), "orders")
 		require.ErrorIs(t, err, watermillsql.ErrNoTable)

@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// watermill-sql names the tables of a topic by these prefixes.
+// watermill-sql begins the names of a topic's tables with these prefixes.
 const (
 	messagesPrefix = "watermill_"
 	offsetsPrefix  = "watermill_offsets_"
@@ -15,8 +15,8 @@ const (
 
 var topicName = regexp.MustCompile(`^[A-Za-z0-9$:._-]+$`)
 
-// checkTopic refuses names by which two topics would share a table. PostgreSQL cuts longer
-// names off without a word.
+// checkTopic refuses names with which two topics would share a table. PostgreSQL silently truncates
+// long names.
 func (d *database) checkTopic(topic string) error {
 	most := d.maxName - len(offsetsPrefix)
 	inner, begins := strings.CutPrefix(topic, strings.TrimPrefix(offsetsPrefix, messagesPrefix))
@@ -25,10 +25,10 @@ func (d *database) checkTopic(topic string) error {
 	case topic == "":
 		problem = "it is empty"
 	case !topicName.MatchString(topic):
-		problem = "it may hold only letters of ASCII, digits and -$:._"
+		problem = "it may have only ASCII letters, digits and -$:._"
 	case len(topic) > most:
-		problem = fmt.Sprintf("it has %d characters, and at most %d leave its table's name, %s…, whole: "+
-			"topics that begin alike would share a table; choose a shorter name", len(topic), most, offsetsPrefix)
+		problem = fmt.Sprintf("it has %d characters, and its table's name, %s…, has room for %d: "+
+			"longer topics that begin alike would share a table; choose a shorter name", len(topic), offsetsPrefix, most)
 	case begins:
 		problem = fmt.Sprintf("its table would be the table of offsets of topic %q; choose another beginning", inner)
 	default:

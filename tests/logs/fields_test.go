@@ -53,7 +53,7 @@ var saidOf = map[string][]string{
 	"inbox: handler failed, its lease was released":                   append([]string{"reason", "error"}, who...),
 	"inbox: OnPark failed; the message is parked without it":          {"consumer", "epoch", "message_uuid", "reason"},
 	"outbox: message parked for an operator":                          {"topic", "message_uuid", "attempt"},
-	"outbox: a message could not be sent; tried again later":          {"topic", "message_uuid", "attempt", "reason", "error"},
+	"outbox: a message could not be sent; retrying later":             {"topic", "message_uuid", "attempt", "reason", "error"},
 	"outbox: nothing gets through to the broker; waiting":             {"topic", "message_uuid", "attempt"},
 	"outbox: messages get through to the broker again":                {"after"},
 	"outbox: the relay's share changed":                               {"shards", "of"},

@@ -26,7 +26,7 @@ func TestShardsOfAnEarlierReleaseAreReplacedWhenItsRelaysAreGone(t *testing.T) {
 		db.Do(t, `UPDATE millrace_outbox_shards SET owner = 1 WHERE shard = 2`)
 		want, all := p.spread(32, 2)
 		first, second := p.member("first"), p.member("second")
-		rig.Eventually(p, "they wait", func() bool { return p.log.has("waits until those of an earlier release") })
+		rig.Eventually(p, "they wait", func() bool { return p.log.has("waits for relays of an earlier release to stop") })
 		_, err := first.RelayBatch(t.Context())
 		if time.Since(began) < lease {
 			require.ErrorContains(t, err, "this one begins when the last of them has stopped")
@@ -84,7 +84,7 @@ func TestShardsAreNotReplacedWhenOneIsTakenMeanwhile(t *testing.T) {
 		}, "INSERT INTO millrace_outbox_relays"))
 		m.running = start(t, m.Relay)
 		_, all := p.spread(32, 1)
-		rig.Eventually(p, "it waits", func() bool { return p.log.has("waits until those of an earlier release") })
+		rig.Eventually(p, "it waits", func() bool { return p.log.has("waits for relays of an earlier release to stop") })
 		assert.Equal(t, 5, db.Count(t, `SELECT shards FROM millrace_outbox_layout`))
 		p.broker.awaitAll(t, all)
 		assert.GreaterOrEqual(t, time.Since(began), lease)

@@ -153,7 +153,7 @@ func (p *post) publishesOn(
 	assert.EqualValues(p, 2, taken.taken.Load(), name)
 	if stored == 1 && strings.Contains(name, "panics") {
 		assert.True(p, slices.ContainsFunc(log.all(), func(line string) bool {
-			return strings.HasPrefix(line, "error: outbox: AfterCommit panicked; what was stored is stored")
+			return strings.HasPrefix(line, "error: outbox: AfterCommit panicked; the messages are stored all the same")
 		}), name)
 	}
 	good := message.NewMessage(watermill.NewUUID(), []byte("good"))

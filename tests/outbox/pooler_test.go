@@ -45,7 +45,7 @@ func TestARelayBehindPgBouncerLooksByItself(t *testing.T) {
 	p := newPost(t, db)
 	p.slow(pooled(t, db, newPooler(t), "exec"))
 	rig.Eventually(p, "it says that it hears nothing", func() bool {
-		return p.log.has("notices of other processes do not reach this relay")
+		return p.log.has("notices from other processes do not reach this relay")
 	})
 	for range 3 {
 		ids := p.send("orders", "", 1)

@@ -58,7 +58,7 @@ func noTx(t *testing.T, db *testdb.DB) {
 			msgs := append(carried(outbox.WithTx(o.Context(), tx), "a"), carried(outbox.WithTx(o.Context(), other), "b")...)
 			for _, out := range []*outbox.Publisher{o.out, o.publisher(standalone)} {
 				err := out.Publish("orders", msgs...)
-				require.ErrorContains(o, err, "another transaction")
+				require.ErrorContains(o, err, "different transactions")
 				assert.ErrorContains(o, err, `"a"`)
 				assert.ErrorContains(o, err, `"b"`)
 			}

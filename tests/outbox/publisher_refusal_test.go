@@ -52,7 +52,7 @@ func wrongOnes() map[string]wrong {
 		"zero byte in key":      {"orders", field("key", "\x00"), []string{`"wrong"`, "the order key", notText}},
 		"key not UTF-8":         {"orders", field("key", "\xff"), []string{`"wrong"`, "the order key", notText}},
 		"long key":              {"orders", field("key", long), []string{`"wrong"`, "the order key has 4097 bytes"}},
-		"key that is not found": {"orders", field("key", "fail"), []string{`"wrong"`, "order key: refused"}},
+		"key that is not found": {"orders", field("key", "fail"), []string{`"wrong"`, "Config.OrderKey: refused"}},
 		"type not UTF-8":        {"orders", field("name", "\xff"), []string{`"wrong"`, "the event type", notText}},
 		"long type":             {"orders", field("ce_type", long), []string{`"wrong"`, "the event type has 4097 bytes"}},
 		"value not UTF-8": {"orders", field("sig", "\xff\xfe"), []string{

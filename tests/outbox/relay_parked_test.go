@@ -147,10 +147,10 @@ func operatorDecides(t *testing.T, db *testdb.DB) {
 	assert.Equal(t, last.ID, page[0].ID)
 
 	for _, nobody := range []outbox.Operator{{}, {Name: "ann"}, {Reason: "why"}} {
-		assert.ErrorContains(t, p.out.Retry(ctx, first.ID, nobody), "an operator needs a name and a reason")
-		assert.ErrorContains(t, p.out.Discard(ctx, first.ID, nobody), "an operator needs a name and a reason")
+		assert.ErrorContains(t, p.out.Retry(ctx, first.ID, nobody), "the Operator needs a Name and a Reason")
+		assert.ErrorContains(t, p.out.Discard(ctx, first.ID, nobody), "the Operator needs a Name and a Reason")
 		_, err := p.out.Reveal(ctx, first.ID, nobody)
-		assert.ErrorContains(t, err, "an operator needs a name and a reason")
+		assert.ErrorContains(t, err, "the Operator needs a Name and a Reason")
 	}
 	held := p.row(ids[1])
 	for _, id := range []int64{held.ID, last.ID + 1, -1} {

@@ -201,7 +201,7 @@ func TestAnotherKeysTroubleWithTheDatabaseReleasesNobody(t *testing.T) {
 		return nil
 	})
 	p.relay(func(c *outbox.RelayConfig) { c.MaxAttempts = outbox.Unlimited })
-	rig.Eventually(p, "the relay could not write", func() bool { return p.log.has("could not be written off") })
+	rig.Eventually(p, "the relay could not write", func() bool { return p.log.has("could not record what it published") })
 	<-time.After(2500 * time.Millisecond) // two sweeps
 	p.db.Do(t, `DROP TRIGGER stuck`)
 	var before int

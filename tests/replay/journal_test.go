@@ -116,6 +116,6 @@ var journalBodies = []testdb.Body{
 		assert.Equal(t, 1, status.Skipped)
 		assert.Equal(t, 1, status.Sent)
 		assert.Len(t, to.Messages(), 1)
-		assert.Contains(t, strings.Join(b.events.Logs(), "\n"), "replay: a message is left out, since it cannot be read")
+		assert.Contains(t, strings.Join(b.events.Logs(), "\n"), "replay: skipping a message that cannot be read")
 	})},
 }
