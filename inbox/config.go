@@ -12,12 +12,19 @@ import (
 	"github.com/millrace-go/millrace/internal/dialect"
 )
 
-// Forever is the retention that keeps what was seen until the end of time.
-const Forever time.Duration = -1
+// What settings and steps are bounded by.
+const (
+	// Forever is the retention that keeps what was seen until the end of time.
+	Forever time.Duration = -1
 
-// MinRetention is the shortest time a claim may be kept: messages younger than that are
-// never suspected of being older than what is still remembered.
-const MinRetention = time.Hour
+	// MinRetention is the shortest time a claim may be kept: messages younger than that are
+	// never suspected of being older than what is still remembered.
+	MinRetention = time.Hour
+
+	// MaxStepResult is how many bytes a step may return: what is needed to go on, such as the
+	// provider's id of what was done.
+	MaxStepResult = 65_536
+)
 
 // Config is how a [Store] behaves. The zero value is right for most services.
 type Config struct {
