@@ -81,7 +81,7 @@ type Config struct {
 	// Archive is given completed claims before they are deleted; an error keeps them. What it
 	// writes through inbox.Tx is committed with the deletion; elsewhere a claim can be given twice.
 	// A panic is an error.
-	Archive func(ctx context.Context, claims []Archived) error
+	Archive func(ctx context.Context, claims []ExpiredClaim) error
 
 	// Redispatch publishes outcomes that the broker never asked for again, RedispatchAfter
 	// (default 5 minutes) after they were stored. Without it they are only listed, by
