@@ -150,9 +150,9 @@ func answered(msg *message.Message) bool {
 	}
 }
 
-// Redelivered reports whether a message is marked as delivered before, by watermill-amqp v3
+// redelivered reports whether a message is marked as delivered before, by watermill-amqp v3
 // or pubsub/rabbitmq. It is a hint about what to ask the database first, never an answer.
-func Redelivered(msg *message.Message) bool {
+func redelivered(msg *message.Message) bool {
 	return msg.Metadata["_watermill_amqp_redelivered"] == "true" || msg.Metadata[reserved.Redelivered] == "true"
 }
 

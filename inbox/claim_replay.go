@@ -16,19 +16,6 @@ import (
 	"github.com/millrace-go/millrace/internal/stored"
 )
 
-// ReplayField is the metadata field of a replayed message: one that was sent before, and is
-// sent again on purpose with its id, key and other metadata. Its value names the replay, for
-// logs and stories; any text will do.
-//
-// The field is the message's own: it is stored with it, and stays when the message is held,
-// tried again or parked. What a handler makes of a replayed message is another message, and
-// bears the field only if the handler copies it.
-const ReplayField = reserved.Replay
-
-// ReplayAttemptField is the metadata field in which package replay counts how often it has sent a
-// message again: 1 the first time.
-const ReplayAttemptField = reserved.ReplayAttempt
-
 // String returns what the rule is called.
 func (r ReplayRule) String() string {
 	switch r {

@@ -12,12 +12,19 @@ import (
 	"github.com/millrace-go/millrace/internal/dialect"
 )
 
-// Forever is the retention that keeps what was seen until the end of time.
-const Forever time.Duration = -1
+// What settings and steps are bounded by.
+const (
+	// Forever is the retention that keeps what was seen until the end of time.
+	Forever time.Duration = -1
 
-// MinRetention is the shortest time a claim may be kept: messages younger than that are
-// never suspected of being older than what is still remembered.
-const MinRetention = time.Hour
+	// MinRetention is the shortest time a claim may be kept: messages younger than that are
+	// never suspected of being older than what is still remembered.
+	MinRetention = time.Hour
+
+	// MaxStepResult is how many bytes a step may return: what is needed to go on, such as the
+	// provider's id of what was done.
+	MaxStepResult = 65_536
+)
 
 // Config is how a [Store] behaves. The zero value is right for most services.
 type Config struct {
@@ -74,7 +81,7 @@ type Config struct {
 	// Archive is given completed claims before they are deleted; an error keeps them. What it
 	// writes through inbox.Tx is committed with the deletion; elsewhere a claim can be given twice.
 	// A panic is an error.
-	Archive func(ctx context.Context, claims []Archived) error
+	Archive func(ctx context.Context, claims []ExpiredClaim) error
 
 	// Redispatch publishes outcomes that the broker never asked for again, RedispatchAfter
 	// (default 5 minutes) after they were stored. Without it they are only listed, by

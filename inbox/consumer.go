@@ -76,7 +76,7 @@ func (c *ConsumerConfig) setDefaults() {
 		c.ClockSkew = 5 * time.Minute
 	}
 	if c.Redelivered == nil {
-		c.Redelivered = Redelivered
+		c.Redelivered = redelivered
 	}
 	if c.Describe == nil {
 		c.Describe = describe

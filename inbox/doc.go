@@ -1,44 +1,32 @@
 // Package inbox remembers, in a service's own database, which messages its consumers have
-// handled, and gives each handler the transaction in which that memory is kept. What the
+// handled, and gives each handler the transaction in which that memory is kept: what the
 // handler writes through [Tx] and the record that the message was handled are committed
-// together or not at all, so a message that is delivered again, after a crash, a timeout
-// or a rebalance, changes nothing.
-//
-// # What a service does
+// together or not at all.
 //
 //	store, err := inbox.NewStore(db, inbox.Config{}) // db is its *sqlx.DB
 //	err = store.Migrate(ctx)                          // or apply store.Schema()
 //	millrace.Inbox{Store: store}.AddTo(router)        // package middleware; checks, guards, purges, settles
 //
-// and in a handler
+//	tx, err := inbox.Tx(msg.Context())                // in a handler
 //
-//	tx, err := inbox.Tx(msg.Context())
+// Effects written through [Tx] happen exactly once per consumer and [Key], for as long as the
+// consumer's retention; an older message that carries its own time is parked instead of handled.
+// HTTP calls, e-mails and writes through the pool happen again when a handler runs again, which it
+// does after each failure: they need an idempotency key, see [ID], or a [Step]. Messages that a
+// handler returns are published at least once, always with the same UUIDs, bytes and metadata.
 //
-// # What is guaranteed, and what is not
+// In the order in which a service needs them: [NewStore] and [Config]; [Tx], [SetResult] and
+// [Once] for handlers; [Terminal] and [RetryAfter] for their errors; [Key] and [Options] for
+// middleware.Inbox; [Version] for middleware.VersionGate; [Observer] for what happens. Operators
+// have package inbox/admin. The types that middlewares and pubsub are made of, [Consumer], [Claim],
+// [Gate], [Queue], [Leased], [Straight], [LeaseConsumer], [Lease] and [Internals], are not for services.
 //
-// Effects written through [Tx] happen exactly once per consumer and [Key], for as long as
-// the consumer's retention; a message that carries its own time and is older than what is
-// still remembered is parked instead of handled. Messages that a handler returns are
-// published at least once, always with the same UUIDs, bytes and metadata.
-//
-// Everything else is outside: HTTP calls, e-mails, writes through the pool instead of the
-// transaction. They happen again when a handler runs again, which it does after each
-// failure. Give the other side an idempotency key (the message's UUID), or write the wish
-// down through the transaction and let a worker carry it out.
-//
-// # What is stored
-//
-// A completed message is one narrow row, its claim, deleted after the retention. A message
-// that is open, because it is parked or failed, is stored whole; admin.Admin.Find lists
-// such messages and admin.Admin.FailureGroups why they fail; admin.Admin.Retry and admin.Admin.Discard
-// decide about them. admin.Admin.Backlog counts them, admin.Admin.Story tells all that is known of
-// one message. Config.Payloads encrypts what is stored of payloads, Config.BlobsAbove keeps
-// large ones outside their rows.
-//
-// # Shutdown
-//
-// When Router.Run has returned: [Store.Close], then db.Close.
+// When Router.Run has returned, call [Store.Close], then db.Close.
 package inbox
+
+// What is stored: a completed message is one narrow row, its claim, deleted after the retention. A message that
+// is open, because it is parked or failed, is stored whole. Config.Payloads encrypts what is
+// stored of payloads, Config.BlobsAbove keeps large ones outside their rows.
 
 // The words of this package, for who reads its code:
 //

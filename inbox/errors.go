@@ -18,6 +18,11 @@ var (
 	ErrTxEnded = errors.New("inbox: the transaction in this context has ended: " +
 		"finish work on it before the handler returns")
 
+	// ErrNoMessage says that a context belongs to no message that is being handled.
+	ErrNoMessage = errors.New("inbox: this context belongs to no message that is being handled: " +
+		"is middleware.Inbox or middleware.Deduplicate on this handler, is ctx the message's own context, " +
+		"and has the handler not returned yet?")
+
 	// ErrInProgress says that another process holds the message, or its aggregate at the version gate, and
 	// did not finish within TwinWait. The delivery was not handled; it will come again.
 	ErrInProgress = errors.New("another process is handling this message")
@@ -62,6 +67,28 @@ var (
 
 	// ErrLost says that what a delivery worked on was changed by someone else meanwhile.
 	ErrLost = errors.New("the message was changed by someone else meanwhile")
+
+	// ErrLeaseLost says that a lease ended before its holder was done: another process may
+	// have handled the message as well.
+	ErrLeaseLost = errors.New("the lease was lost: another process may have handled this message as well")
+
+	// ErrInDoubt says that a step was begun, and nobody knows whether it was done.
+	ErrInDoubt = errors.New("nobody knows whether it was done")
+
+	// ErrHoldsTx says that a step is not done yet, and cannot be done where a transaction is open.
+	ErrHoldsTx = errors.New("a transaction is open, which a call would hold: do the step in Inbox.Before, " +
+		"or publish what is to be done through the outbox and do it in a consumer of its own with middleware.Deduplicate")
+
+	// ErrUnknownType says that no handler knows the event type of a message.
+	ErrUnknownType = errors.New("no handler knows this event type")
+
+	// ErrNoVersion says that a message names no version of an aggregate.
+	ErrNoVersion = errors.New("the message names no version of an aggregate")
+
+	// ErrGapWait says that waiting for a predecessor cannot help, since nothing else is
+	// delivered meanwhile.
+	ErrGapWait = errors.New("GapWait waits in vain: this subscriber delivers nothing else while a message is handled; " +
+		"remove GapWait, and let OnGap hold the message")
 
 	// ErrNoQueue says that the version gate would hold a message that nothing would deliver.
 	ErrNoQueue = errors.New("nothing would deliver a message that is held: decorate the subscriber of this handler " +

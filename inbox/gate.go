@@ -20,8 +20,8 @@ import (
 // safe for concurrent use.
 type Gate struct{ config GateConfig }
 
-// NewGate returns a Gate. All problems of config are reported at once.
-func NewGate(config GateConfig) (*Gate, error) {
+// newGate returns a Gate. All problems of config are reported at once.
+func newGate(config GateConfig) (*Gate, error) {
 	if err := config.Validate(); err != nil {
 		return nil, err
 	}
@@ -80,9 +80,6 @@ var errGateFormer = errors.New("version gate: Inbox.FormerKey needs a raised Epo
 // errGateBefore refuses what cannot be right: the gate decides in the transaction.
 var errGateBefore = errors.New("version gate: Inbox.Before runs for messages that the gate then holds or passes over: " +
 	"leave Before out, have the handler publish what is to be done through the outbox, and do it in a consumer of its own")
-
-// Claimed reports whether the handler of ctx runs in the transaction of a [Claim].
-func Claimed(ctx context.Context) bool { return claimOf(ctx) != nil }
 
 // claimOf returns the claim whose transaction is in ctx.
 func claimOf(ctx context.Context) *Claim {

@@ -28,11 +28,6 @@ func (e *GapError) Error() string {
 		e.Version, e.Aggregate, e.Current+1)
 }
 
-// ErrGapWait says that waiting for a predecessor cannot help, since nothing else is
-// delivered meanwhile.
-var ErrGapWait = errors.New("GapWait waits in vain: this subscriber delivers nothing else while a message is handled; " +
-	"remove GapWait, and let OnGap hold the message")
-
 // gap decides about a message whose predecessor was not applied.
 func (cl *Claim) gap(g *Gate, v versioned, row stored.Aggregate) error {
 	gap := &GapError{Aggregate: v.Aggregate, Version: v.Number, Current: row.Version}

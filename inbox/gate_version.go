@@ -13,14 +13,6 @@ import (
 
 	"github.com/millrace-go/millrace/internal/dialect"
 	"github.com/millrace-go/millrace/internal/keycode"
-	"github.com/millrace-go/millrace/internal/reserved"
-)
-
-// Metadata fields by which a message says which version of which aggregate it is. The
-// outbox sets them, package outbox names them too, and [VersionFromMetadata] reads them.
-const (
-	AggregateField = reserved.Aggregate
-	VersionField   = reserved.Version
 )
 
 // Version is one step of an aggregate: what a message brings it to.
@@ -37,9 +29,6 @@ func (v Version) String() string {
 // VersionFunc says which versions of which aggregates a message brings, mostly one. It
 // returns [ErrNoVersion] for a message that says nothing of versions.
 type VersionFunc func(msg *message.Message) ([]Version, error)
-
-// ErrNoVersion says that a message names no version of an aggregate.
-var ErrNoVersion = errors.New("the message names no version of an aggregate")
 
 // VersionFromMetadata reads the metadata fields [AggregateField] and [VersionField], and
 // where they are missing those of CloudEvents, ce_partitionkey and ce_sequence.

@@ -11,8 +11,9 @@ import (
 	"github.com/millrace-go/millrace/internal/stored"
 )
 
-// Internals is what package inbox/admin needs of a running Store. Its methods take and return types of
-// internal packages, so it is of no use to others.
+// Internals is what other packages of Millrace need of this one, and no service does. Most methods are about
+// a running Store, and take and return types of internal packages; the last few are about a context, a message or
+// a key, and the zero value has them, too.
 type Internals struct{ store *Store }
 
 // Internals returns what other packages of Millrace need of s.
@@ -115,3 +116,31 @@ func (i Internals) Register(ctx context.Context, config ConsumerConfig) (int32, 
 	reg, err := i.store.rows.Registered(config.self()).Row(ctx)
 	return reg.ID, err
 }
+
+// NewGate returns a Gate. All problems of config are reported at once.
+func (Internals) NewGate(config GateConfig) (*Gate, error) { return newGate(config) }
+
+// Claimed reports whether the handler of ctx runs in the transaction of a [Claim].
+func (Internals) Claimed(ctx context.Context) bool { return claimOf(ctx) != nil }
+
+// StoredFor returns the consumer for which pubsub.Durable stored the message that ctx belongs
+// to, and "" where it did not. A message that a router's subscriber decorator delivers does
+// not know its handler.
+func (Internals) StoredFor(ctx context.Context) string {
+	if l := leasedOf(ctx); l != nil {
+		return l.queue.name.Name
+	}
+	return ""
+}
+
+// StepNames returns the names that [WithStep] gave ctx, the outermost first.
+func (Internals) StepNames(ctx context.Context) []string { return stepNames(ctx) }
+
+// Redelivered reports whether a message is marked as delivered before, by watermill-amqp v3
+// or pubsub/rabbitmq.
+func (Internals) Redelivered(msg *message.Message) bool { return redelivered(msg) }
+
+// ParseKey returns the key that [Key.String] describes as description. Where a function of
+// the service makes the key, as with [ByFunc] and [ByPosition], it cannot be taken from a
+// message: every message is an error then.
+func (Internals) ParseKey(description string) (Key, error) { return parseKey(description) }

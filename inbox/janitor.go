@@ -16,8 +16,8 @@ import (
 	"github.com/millrace-go/millrace/internal/stored"
 )
 
-// Archived is a completed claim about to be deleted.
-type Archived struct {
+// ExpiredClaim is a completed claim about to be deleted.
+type ExpiredClaim struct {
 	Consumer    string
 	Epoch       int
 	MessageID   string
@@ -260,9 +260,9 @@ func (j *janitor) archive(ctx context.Context, tx *sqlx.Tx, c stored.Consumer, r
 	if j.store.config.Archive == nil {
 		return nil
 	}
-	archived := make([]Archived, 0, len(rows))
+	archived := make([]ExpiredClaim, 0, len(rows))
 	for _, row := range rows {
-		archived = append(archived, Archived{
+		archived = append(archived, ExpiredClaim{
 			Consumer: string(c.Name), Epoch: c.Epoch, MessageID: keycode.String(row.ID),
 			ProcessedAt: time.UnixMicro(row.ProcessedAt).UTC(), Discarded: row.Result == stored.ResultDiscarded,
 			Imported: row.Result == stored.ResultImported,

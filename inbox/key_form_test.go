@@ -63,7 +63,7 @@ func TestKeysAreMadeOfTheirParts(t *testing.T) {
 			require.NoError(t, err)
 			assert.Equal(t, want, got)
 			assert.Equal(t, c.names, strings.Join(c.key.Parts(), " "))
-			parsed, err := inbox.ParseKey(c.key.String())
+			parsed, err := inbox.Internals{}.ParseKey(c.key.String())
 			require.NoError(t, err)
 			assert.Equal(t, c.key.String(), parsed.String())
 			got, err = parsed.Made(c.parts...)
@@ -106,7 +106,7 @@ func TestParseKey(t *testing.T) {
 		inbox.FirstOf(inbox.ByUUID(), inbox.ByJSON("a", `b"c`).WithinType(), inbox.ByPayload()).WithinTopic(),
 		inbox.Joined(inbox.ByJSON("a", "b"), inbox.ByUUID()), inbox.FirstOf(), inbox.ByFunc("a/topic", nil), inbox.ByMetadata(""),
 	} {
-		parsed, err := inbox.ParseKey(key.String())
+		parsed, err := inbox.Internals{}.ParseKey(key.String())
 		require.NoError(t, err)
 		assert.Equal(t, key.String(), parsed.String())
 	}
@@ -114,7 +114,7 @@ func TestParseKey(t *testing.T) {
 		"", "uid", "uuid ", "uuid/", "uuid/topics", "metadata:order", `metadata:"a`, "json:", `json:"a",`, "joined(uuid", "joined(uuid uuid)",
 		"joined(,uuid)", "first(uuid))", `func:"\x"`,
 	} {
-		_, err := inbox.ParseKey(wrong)
+		_, err := inbox.Internals{}.ParseKey(wrong)
 		assert.ErrorContains(t, err, "describes no key", wrong)
 	}
 }
@@ -122,11 +122,11 @@ func TestParseKey(t *testing.T) {
 func FuzzParseKey(f *testing.F) {
 	f.Add(`joined(metadata:"a",first(json:"b","c"/type,cloudevent))/topic`)
 	f.Fuzz(func(t *testing.T, description string) {
-		key, err := inbox.ParseKey(description)
+		key, err := inbox.Internals{}.ParseKey(description)
 		if err != nil {
 			return
 		}
-		again, err := inbox.ParseKey(key.String())
+		again, err := inbox.Internals{}.ParseKey(key.String())
 		if err != nil || again.String() != key.String() {
 			t.Fatalf("%q is parsed as %s, and that as %s: %v", description, key, again, err)
 		}

@@ -6,10 +6,8 @@ import (
 	"strings"
 )
 
-// ParseKey returns the key that [Key.String] describes as description. Where a function of
-// the service makes the key, as with [ByFunc] and [ByPosition], it cannot be taken from a
-// message: every message is an error then.
-func ParseKey(description string) (Key, error) {
+// parseKey returns the key that [Key.String] describes as description.
+func parseKey(description string) (Key, error) {
 	p := &keyParser{rest: description}
 	k, ok := p.key()
 	if !ok || p.rest != "" {

@@ -218,7 +218,7 @@ func TestAKeyIsWhatMadeIt(t *testing.T) {
 	}
 	both := func(key inbox.Key, check func(key inbox.Key)) { // as a service has it, and as it is stored
 		check(key)
-		read, err := inbox.ParseKey(key.String())
+		read, err := inbox.Internals{}.ParseKey(key.String())
 		require.NoError(t, err)
 		check(read)
 	}

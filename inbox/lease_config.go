@@ -15,10 +15,6 @@ import (
 	"github.com/millrace-go/millrace/internal/turns"
 )
 
-// ErrLeaseLost says that a lease ended before its holder was done: another process may
-// have handled the message as well.
-var ErrLeaseLost = errors.New("the lease was lost: another process may have handled this message as well")
-
 // LeaseKey is what a lease is on. Two keys are the same if Consumer, Epoch and ID are.
 type LeaseKey struct {
 	Consumer string

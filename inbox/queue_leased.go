@@ -45,16 +45,6 @@ func leasedOf(ctx context.Context) *Leased {
 	return l
 }
 
-// StoredFor returns the consumer for which pubsub.Durable stored the message that ctx belongs
-// to, and "" where it did not. A message that a router's subscriber decorator delivers does
-// not know its handler.
-func StoredFor(ctx context.Context) string {
-	if l := leasedOf(ctx); l != nil {
-		return l.queue.name.Name
-	}
-	return ""
-}
-
 // Suspect reports whether the message was with a process that gave no answer. It is to be
 // delivered alone; the attempt is counted already.
 func (l *Leased) Suspect() bool { return l.suspect }

@@ -7,8 +7,10 @@ import (
 	"github.com/millrace-go/millrace/internal/dialect"
 )
 
-// Why a run failed, in [Event.Reason] of [KindFailed] and [KindRetried].
+// The values of [Event.Reason], by the [Kind] of the event.
 const (
+	// Why a run failed: [KindFailed] and [KindRetried].
+
 	ReasonError       = "handler error"
 	ReasonPanic       = "panic"
 	ReasonTimeout     = "timeout"
@@ -26,11 +28,10 @@ const (
 	ReasonNotTried    = "not tried"            // put back without an attempt
 	ReasonRetryAfter  = "retry after"          // at a time of the handler's choice
 	ReasonPayload     = "payload"              // it cannot be opened
-)
 
-// Why a message is parked, or why it is failed terminally, in [Event.Reason] of
-// [KindParked], beside [ReasonTerminal], [ReasonUnknownType] and [ReasonPayload].
-const (
+	// Why a message is parked, or why it is failed terminally: [KindParked]. So are
+	// [ReasonTerminal], [ReasonUnknownType] and [ReasonPayload].
+
 	ReasonCollision   = "collision" // it has the key, but not the payload, of another one
 	ReasonTooOld      = "too old"   // it may have been handled and forgotten
 	ReasonAttempts    = "attempts"  // it failed too often
@@ -41,27 +42,24 @@ const (
 	ReasonHeldTooLong = "held too long"
 	ReasonReplayed    = "replayed" // and the consumer refuses that
 	ReasonNoKey       = "no key"   // it has none, or what it is compared or ordered by cannot be found
-)
 
-// How a copy was known, in [Event.Reason] of [KindDuplicate]. A copy of an open message
-// has "stored as " and the name of its state.
-const (
+	// How a copy was known: [KindDuplicate]. A copy of an open message has "stored as " and the
+	// name of its state.
+
 	ReasonSettled          = "settled"   // from memory
 	ReasonCompleted        = "completed" // from its claim
 	ReasonConfirmed        = "confirmed" // from its lease
 	ReasonWaited           = "handled while this copy waited"
 	ReasonOutcome          = "outcome not known to be published" // and is given to the router again
 	ReasonCollisionDropped = "collision dropped"
-)
 
-// What may have happened twice, in [Event.Reason] of [KindDoubleEffect].
-const (
+	// What may have happened twice: [KindDoubleEffect].
+
 	ReasonNotConfirmed  = "not confirmed"         // a run of a handler
 	ReasonDuplicateStep = "side-effect duplicate" // a step
-)
 
-// How old claims are, in [Event.Reason] of [KindClaims].
-const (
+	// How old claims are: [KindClaims].
+
 	ReasonHour  = "1h" // at most
 	ReasonDay   = "1d" // at most, and above an hour
 	ReasonWeek  = "7d" // at most, and above a day
@@ -73,9 +71,6 @@ const (
 	databaseDown = "database down"
 	leasesDown   = "store of leases down"
 )
-
-// ErrUnknownType says that no handler knows the event type of a message.
-var ErrUnknownType = errors.New("no handler knows this event type")
 
 // why is a reason of the set above, and the words for a person.
 type why struct{ reason, text string }

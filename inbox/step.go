@@ -10,20 +10,6 @@ import (
 	"github.com/millrace-go/millrace/internal/stored"
 )
 
-// MaxStepResult is how many bytes a step may return: what is needed to go on, such as the
-// provider's id of what was done.
-const MaxStepResult = 65_536
-
-// What a step may fail with, beside what its functions return.
-var (
-	// ErrInDoubt says that a step was begun, and nobody knows whether it was done.
-	ErrInDoubt = errors.New("nobody knows whether it was done")
-
-	// ErrHoldsTx says that a step is not done yet, and cannot be done where a transaction is open.
-	ErrHoldsTx = errors.New("a transaction is open, which a call would hold: do the step in Inbox.Before, " +
-		"or publish what is to be done through the outbox and do it in a consumer of its own with middleware.Deduplicate")
-)
-
 // Step is something that a handler does outside of its transaction: a payment, a mail, a file.
 // What it intends is recorded before it is done, and its result afterwards, each in a
 // transaction of its own. A retry, a redelivery, a replay or another process that comes by

@@ -4,16 +4,10 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/binary"
-	"errors"
 	"hash"
 
 	"github.com/millrace-go/millrace/internal/stored"
 )
-
-// ErrNoMessage says that a context belongs to no message that is being handled.
-var ErrNoMessage = errors.New("inbox: this context belongs to no message that is being handled: " +
-	"is middleware.Inbox or middleware.Deduplicate on this handler, is ctx the message's own context, " +
-	"and has the handler not returned yet?")
 
 // ID returns a UUID made of the message that ctx belongs to and of parts: the same one in each
 // retry, redelivery and replay of the message, in every process and on every database. It is

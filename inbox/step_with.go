@@ -11,7 +11,7 @@ type stepNameKey struct{}
 // tells their requests apart. Names add up. A [Step] begins them anew with its own: within its Do, WithStep
 // tells the requests of the step apart.
 func WithStep(ctx context.Context, name string) context.Context {
-	return withSteps(ctx, append(slices.Clip(StepNames(ctx)), name)...)
+	return withSteps(ctx, append(slices.Clip(stepNames(ctx)), name)...)
 }
 
 // withSteps returns a context for which names are all there are.
@@ -19,8 +19,8 @@ func withSteps(ctx context.Context, names ...string) context.Context {
 	return context.WithValue(ctx, stepNameKey{}, names)
 }
 
-// StepNames returns the names that [WithStep] gave ctx, the outermost first.
-func StepNames(ctx context.Context) []string {
+// stepNames returns the names that [WithStep] gave ctx, the outermost first.
+func stepNames(ctx context.Context) []string {
 	names, _ := ctx.Value(stepNameKey{}).([]string)
 	return names
 }

@@ -76,7 +76,8 @@ const settledTTL = 2 * time.Minute
 
 // NewStore returns a Store on the service's own pool. It opens no connection, unless the
 // driver does not say which database it is for. See [Config] for what may be set; all its
-// problems are reported at once.
+// problems are reported at once. A service that has a *sql.DB gives sqlx.NewDb(db, "pgx"), with the
+// name of its driver: "pgx" and "postgres", "mysql", and "sqlite" and "sqlite3" are known.
 func NewStore(db *sqlx.DB, config Config) (*Store, error) {
 	if db == nil {
 		return nil, errors.New("inbox: NewStore needs a *sqlx.DB")

@@ -105,7 +105,7 @@ func (i Inbox) Middleware(h message.HandlerFunc) message.HandlerFunc {
 		}
 		handler := message.HandlerNameFromCtx(msg.Context())
 		if handler == "" && i.Consumer == "" {
-			handler = inbox.StoredFor(msg.Context())
+			handler = inbox.Internals{}.StoredFor(msg.Context())
 		}
 		c, err := consumer(handler)
 		if err != nil {

@@ -77,7 +77,7 @@ type VersionGate struct {
 
 // Middleware wraps h. It returns a wrong setting as the error for every message.
 func (g VersionGate) Middleware(h message.HandlerFunc) message.HandlerFunc {
-	gate, err := inbox.NewGate(g.config())
+	gate, err := inbox.Internals{}.NewGate(g.config())
 	if invalid := g.Validate(); invalid != nil {
 		err = invalid
 	}
@@ -98,7 +98,7 @@ func (g VersionGate) Middleware(h message.HandlerFunc) message.HandlerFunc {
 	})
 	return func(msg *message.Message) ([]*message.Message, error) {
 		switch {
-		case inbox.Claimed(msg.Context()):
+		case inbox.Internals{}.Claimed(msg.Context()):
 			return gated(msg)
 		case skipped(msg.Context()):
 			return h(msg)

@@ -36,7 +36,8 @@ var _ message.Publisher = (*Publisher)(nil)
 
 // NewPublisher returns a Publisher on the service's own pool. It opens no connection,
 // unless the driver does not say which database it is for. It reports all problems of config
-// at once.
+// at once. A service that has a *sql.DB gives sqlx.NewDb(db, "pgx"), with the name of its
+// driver: "pgx" and "postgres", "mysql", and "sqlite" and "sqlite3" are known.
 func NewPublisher(db *sqlx.DB, config Config) (*Publisher, error) {
 	if err := config.Validate(); err != nil {
 		return nil, err

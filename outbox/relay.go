@@ -34,7 +34,8 @@ type Relay struct {
 // NewRelay returns a Relay from the outbox in db to a broker's publisher. The publisher must
 // return only when the broker has the messages; watermill-amqp's does not by default, see
 // package pubsub/rabbitmq. NewRelay opens no connection, unless the driver does not say which
-// database it is for.
+// database it is for. A service that has a *sql.DB gives sqlx.NewDb(db, "pgx"), as to
+// [NewPublisher].
 func NewRelay(db *sqlx.DB, to message.Publisher, config RelayConfig) (*Relay, error) {
 	if to == nil {
 		return nil, errors.New("outbox: NewRelay needs a publisher")

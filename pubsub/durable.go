@@ -136,7 +136,7 @@ func (d Durable) Decorate(sub message.Subscriber) (message.Subscriber, error) {
 		d.Poll = time.Second
 	}
 	if d.Redelivered == nil {
-		d.Redelivered = inbox.Redelivered
+		d.Redelivered = inbox.Internals{}.Redelivered
 	}
 	ended, end := context.WithCancel(context.Background())
 	return &durable{Durable: d, upstream: sub, ended: ended, end: end, queues: make(map[string]*inbox.Queue)}, nil

@@ -217,8 +217,8 @@ var importBodies = []testdb.Body{
 		require.Len(t, story.Claims, 1)
 		assert.True(t, story.Claims[0].Imported)
 		assert.True(t, story.Claims[0].Completed)
-		var archived []inbox.Archived
-		store := b.newStore(b.db.DB, inbox.Config{Archive: func(_ context.Context, all []inbox.Archived) error {
+		var archived []inbox.ExpiredClaim
+		store := b.newStore(b.db.DB, inbox.Config{Archive: func(_ context.Context, all []inbox.ExpiredClaim) error {
 			archived = append(archived, all...)
 			return nil
 		}})

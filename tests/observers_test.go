@@ -107,7 +107,7 @@ var observerBodies = []testdb.Body{
 		}
 		assert.Equal(t, map[string]int{inbox.ReasonHour: 3, inbox.ReasonDay: 1, inbox.ReasonWeek: 2, inbox.ReasonOlder: 0}, got)
 
-		failing := b.newStore(b.db.DB, inbox.Config{Archive: func(context.Context, []inbox.Archived) error { return errBoom }})
+		failing := b.newStore(b.db.DB, inbox.Config{Archive: func(context.Context, []inbox.ExpiredClaim) error { return errBoom }})
 		b.age(8 * day)
 		_, err := failing.Purge(t.Context())
 		require.ErrorIs(t, err, errBoom)

@@ -26,7 +26,7 @@ func ending(kind inbox.Kind) []inbox.Observer {
 // backgrounds are the functions of the service that the background work calls.
 var backgrounds = map[string]func(*inbox.Config){
 	"Archive": func(c *inbox.Config) {
-		c.Archive = func(_ context.Context, all []inbox.Archived) error {
+		c.Archive = func(_ context.Context, all []inbox.ExpiredClaim) error {
 			if strings.HasPrefix(all[0].Consumer, bad) {
 				panic("an archive")
 			}
@@ -34,7 +34,7 @@ var backgrounds = map[string]func(*inbox.Config){
 		}
 	},
 	"Archive returns a nil pointer": func(c *inbox.Config) {
-		c.Archive = func(_ context.Context, all []inbox.Archived) error {
+		c.Archive = func(_ context.Context, all []inbox.ExpiredClaim) error {
 			if strings.HasPrefix(all[0].Consumer, bad) {
 				return (*inbox.DeliveryError)(nil)
 			}

@@ -160,7 +160,7 @@ var retentionBodies = []testdb.Body{
 		}
 		b.age(8 * day)
 		b.exec(`CREATE TABLE archive (id VARCHAR(300))`)
-		store := b.newStore(b.db.DB, inbox.Config{Archive: func(ctx context.Context, claims []inbox.Archived) error {
+		store := b.newStore(b.db.DB, inbox.Config{Archive: func(ctx context.Context, claims []inbox.ExpiredClaim) error {
 			if claims[0].Consumer == "b" {
 				return errBoom
 			}
@@ -175,7 +175,7 @@ var retentionBodies = []testdb.Body{
 		must(t, b.inbox(effect), newMessage("x"))
 		b.age(8 * day)
 		busy, goOn := make(chan struct{}), make(chan struct{})
-		store := b.newStore(b.db.DB, inbox.Config{Archive: func(context.Context, []inbox.Archived) error {
+		store := b.newStore(b.db.DB, inbox.Config{Archive: func(context.Context, []inbox.ExpiredClaim) error {
 			close(busy)
 			<-goOn
 			return nil
@@ -236,9 +236,9 @@ var retentionBodies = []testdb.Body{
 		assert.Equal(t, 2, b.count(`SELECT COUNT(*) FROM millrace_claims`))
 	})},
 	{Name: "Archive", Why: "it sees each claim before it is deleted; its error keeps them", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
-		var got []inbox.Archived
+		var got []inbox.ExpiredClaim
 		fail := errors.New("disk full")
-		store := b.newStore(b.db.DB, inbox.Config{Archive: func(_ context.Context, claims []inbox.Archived) error {
+		store := b.newStore(b.db.DB, inbox.Config{Archive: func(_ context.Context, claims []inbox.ExpiredClaim) error {
 			got = append(got, claims...)
 			return fail
 		}})

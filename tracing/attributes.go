@@ -45,16 +45,17 @@ func describe(all []attribute.KeyValue, of *subject, msg *message.Message) []att
 
 // describeDelivery adds who is given msg, and whether that is the first time.
 func describeDelivery(all []attribute.KeyValue, ctx context.Context, msg *message.Message) []attribute.KeyValue {
+	known := inbox.Internals{}
 	if handler := message.HandlerNameFromCtx(ctx); handler != "" {
 		all = append(all, attributeHandler.String(plain(handler)))
-	} else if consumer := inbox.StoredFor(ctx); consumer != "" {
+	} else if consumer := known.StoredFor(ctx); consumer != "" {
 		all = append(all, attributeConsumer.String(plain(consumer)))
 	}
 	attempt := inbox.Attempt(ctx)
 	if attempt > 0 {
 		all = append(all, attributeAttempt.Int(attempt))
 	}
-	if attempt > 1 || inbox.Redelivered(msg) {
+	if attempt > 1 || known.Redelivered(msg) {
 		all = append(all, attributeRedelivered.Bool(true))
 	}
 	return all

@@ -42,7 +42,7 @@ func setupOf(c admin.KnownConsumer) setup {
 // scopeOf returns the key that is described so, without what qualifies it, how it is written, and within what two of
 // them are compared. One that only a later release can describe is shown as it is.
 func scopeOf(described string) (key inbox.Key, source, scope string) {
-	key, err := inbox.ParseKey(described)
+	key, err := inbox.Internals{}.ParseKey(described)
 	if err != nil {
 		return key, described, everywhere
 	}

@@ -139,7 +139,7 @@ func (i *importing) consumer(ctx context.Context, store *inbox.Store, name strin
 	}
 	for _, c := range consumers {
 		if c.Name == name && c.Epoch == i.epoch {
-			config.Key, err = inbox.ParseKey(c.Key)
+			config.Key, err = inbox.Internals{}.ParseKey(c.Key)
 			config.Retention, config.Window = c.Retention, c.Window
 		}
 	}
@@ -147,7 +147,8 @@ func (i *importing) consumer(ctx context.Context, store *inbox.Store, name strin
 	if unknown == nil || err != nil {
 		return config, err
 	}
-	if config.Key, err = inbox.ParseKey(i.key); err != nil {
+	config.Key, err = inbox.Internals{}.ParseKey(i.key)
+	if err != nil {
 		return config, &coded{exitUsage, err}
 	}
 	config.Retention = inbox.Forever

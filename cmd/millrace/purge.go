@@ -74,7 +74,7 @@ func expiredTable(expired []admin.Expired) string {
 func (a *app) purge(ctx context.Context) error {
 	bar, seen := a.progress("purged", admin.Count{}), 0
 	// It is given what is about to be deleted, which is all that a bar needs.
-	store, err := a.storeWith(ctx, tuned, inbox.Config{Archive: func(_ context.Context, claims []inbox.Archived) error {
+	store, err := a.storeWith(ctx, tuned, inbox.Config{Archive: func(_ context.Context, claims []inbox.ExpiredClaim) error {
 		seen += len(claims)
 		bar.at(seen)
 		return nil

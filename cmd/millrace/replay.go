@@ -265,7 +265,7 @@ func (a *app) replayTarget(ctx context.Context, store *inbox.Store, out *outbox.
 		if c.Name != spec.Consumer || c.Epoch != spec.Epoch {
 			continue
 		}
-		key, err := inbox.ParseKey(c.Key)
+		key, err := inbox.Internals{}.ParseKey(c.Key)
 		if err != nil {
 			return nil, err
 		}

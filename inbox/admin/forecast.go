@@ -54,7 +54,7 @@ func (a *Admin) Forecast(ctx context.Context, msgs []*message.Message) ([]Foreca
 func (a *Admin) forecast(ctx context.Context, epochs []KnownConsumer, msgs []*message.Message) (f Forecast, can bool, err error) {
 	newest := len(epochs) - 1
 	f.KnownConsumer = epochs[newest]
-	key, err := inbox.ParseKey(f.Key)
+	key, err := inbox.Internals{}.ParseKey(f.Key)
 	if err != nil || !key.OfMessage() {
 		return f, false, nil //nolint:nilerr // it is left out
 	}

@@ -72,7 +72,7 @@ func (a *Admin) sendBack(ctx context.Context, row stored.Message, by Operator, t
 		return errors.New("it has no key, and nothing would find it under the one it may have now: " +
 			"put pubsub.Durable before its handler, or discard it and publish it by hand")
 	}
-	key, err := inbox.ParseKey(string(row.KeySource))
+	key, err := inbox.Internals{}.ParseKey(string(row.KeySource))
 	if err != nil {
 		return err
 	}

@@ -96,7 +96,7 @@ func (t *Transport) key(req *http.Request, header string) (string, error) {
 		}
 	}
 	ctx := req.Context()
-	parts := inbox.StepNames(ctx)
+	parts := inbox.Internals{}.StepNames(ctx)
 	if len(parts) == 0 {
 		parts = []string{req.Method, req.URL.String()}
 	}

@@ -54,7 +54,7 @@ func (w *Watch) arrive(msg *message.Message) (d *delivery) {
 	d = &delivery{}
 	defer w.contain()
 	ctx := msg.Context()
-	c := w.consumer(cmp.Or(w.config.Consumer, message.HandlerNameFromCtx(ctx), inbox.StoredFor(ctx), unnamed))
+	c := w.consumer(cmp.Or(w.config.Consumer, message.HandlerNameFromCtx(ctx), inbox.Internals{}.StoredFor(ctx), unnamed))
 	// Functions of the Config are given a message of their own: one that acks it, or gives it
 	// another context or metadata, changes nothing for the handler.
 	own := &message.Message{UUID: msg.UUID, Metadata: maps.Clone(msg.Metadata), Payload: msg.Payload}
