@@ -26,7 +26,9 @@ func problemOf(err error) problem {
 	case errors.As(err, &p):
 		return p
 	case errors.Is(err, inbox.ErrNotFound), errors.Is(err, outbox.ErrNotFound):
-		return problem{http.StatusConflict, "Somebody was faster, or the message went on by itself. Nothing was changed: " + err.Error()}
+		return problem{http.StatusNotFound, "It is not here any more: it was handled or discarded, or never existed. Nothing was changed: " + err.Error()}
+	case errors.Is(err, inbox.ErrWrongState), errors.Is(err, outbox.ErrWrongState):
+		return problem{http.StatusConflict, "Somebody was faster, or it went on by itself. Nothing was changed: " + err.Error()}
 	case errors.Is(err, inbox.ErrNotServed):
 		return problem{http.StatusConflict, err.Error()}
 	case errors.Is(err, inbox.ErrUnavailable), errors.Is(err, outbox.ErrUnavailable):

@@ -17,6 +17,7 @@ const (
 	exitUsage       = 2 // or a confirmation is missing
 	exitNotFound    = 3 // or nothing matched
 	exitUnreachable = 4
+	exitWrongState  = 5
 )
 
 // coded is an error that says what to exit with.
@@ -52,6 +53,8 @@ func exitCode(err error) int {
 		return exitUnreachable
 	case errors.Is(err, inbox.ErrNotFound), errors.Is(err, outbox.ErrNotFound):
 		return exitNotFound
+	case errors.Is(err, inbox.ErrWrongState), errors.Is(err, outbox.ErrWrongState):
+		return exitWrongState
 	}
 	return exitFailed
 }

@@ -162,7 +162,7 @@ func (act *outboxAction) carryOut(ctx context.Context, out *outbox.Publisher, me
 	bar, done := act.progress(act.name, admin.Count{N: len(messages)}), 0
 	for _, m := range messages {
 		err = act.one(out, ctx, m.ID, outbox.Operator(operator))
-		if err != nil && (!act.matching || !errors.Is(err, outbox.ErrNotFound)) {
+		if err != nil && (!act.matching || !errors.Is(err, outbox.ErrNotFound) && !errors.Is(err, outbox.ErrWrongState)) {
 			break
 		}
 		if err == nil {

@@ -24,7 +24,8 @@ Give it the service's own, so that check judges what the service has.
 
 Exit codes: 0 done; 1 failed, or check found errors; 2 a wrong call, or a
 confirmation is missing; 3 no such message or consumer, or nothing matched;
-4 the database cannot be reached.`
+4 the database cannot be reached; 5 what it is about is in a state that does
+not allow this.`
 
 const rootExamples = `  export MILLRACE_DSN=postgres://millrace@db.internal/shop
   millrace check

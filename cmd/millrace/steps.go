@@ -149,7 +149,7 @@ side for the id first. Without --yes it shows the step, and exits with 2.`,
 }
 
 func notDoubtful(id string) error {
-	return notFoundf("no step with the id %q is in doubt: millrace steps list shows those that are", id)
+	return notFoundf("there is no step in doubt with the id %q: millrace steps list shows the steps in doubt", id)
 }
 
 func (a *app) proposeDecision(ctx context.Context, store *inbox.Store, id, what, missing string) error {

@@ -13,9 +13,10 @@ import (
 	"github.com/millrace-go/millrace/internal/stored"
 )
 
-// SetVersion says that an aggregate was brought to version by other means: by a snapshot, or because
-// what is missing will never come. Messages up to it are stale from then on, and what is
-// held for the next one is released.
+// SetVersion records that an aggregate was brought to version by other means: by a snapshot, or by an
+// operator who knows that the missing messages will never come. From then on messages up to version
+// are stale, and SetVersion releases the message that is held for the next one. It returns
+// [inbox.ErrWrongState] if the aggregate is at a later version already.
 func (a *Admin) SetVersion(ctx context.Context, of inbox.Aggregate, version int64, by Operator) error {
 	if err := by.Validate(); err != nil {
 		return err
@@ -60,7 +61,7 @@ func (a *Admin) raise(ctx context.Context, tx *sqlx.Tx, consumer int32, v inbox.
 		return err
 	}
 	if row.Version > v.Number {
-		return fmt.Errorf("it is at version %d already, and cannot go back to %d: Forget begins anew", row.Version, v.Number)
+		return fmt.Errorf("it is at version %d, and cannot go back to %d (Admin.Forget begins anew): %w", row.Version, v.Number, inbox.ErrWrongState)
 	}
 	return nil
 }

@@ -11,7 +11,6 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/jmoiron/sqlx"
 
-	"github.com/millrace-go/millrace/inbox"
 	"github.com/millrace-go/millrace/internal/database"
 	"github.com/millrace-go/millrace/internal/stored"
 )
@@ -176,7 +175,7 @@ func (a *Admin) retryBatch(ctx context.Context, rows []stored.Message, by Operat
 		switch err := a.sendBackWhole(ctx, row, by, to); {
 		case err == nil:
 			done++
-		case !errors.Is(err, inbox.ErrNotFound):
+		case !stored.IsConflict(err):
 			return done, explain(&row, "retry", err)
 		}
 	}
@@ -224,7 +223,7 @@ func (a *Admin) inBatch(ctx context.Context, rows []stored.Message, one func(*sq
 	if err == nil {
 		return len(rows), nil
 	}
-	if !errors.Is(err, inbox.ErrNotFound) {
+	if !stored.IsConflict(err) {
 		return 0, err
 	}
 	for _, row := range rows {
@@ -232,7 +231,7 @@ func (a *Admin) inBatch(ctx context.Context, rows []stored.Message, one func(*sq
 		switch {
 		case err == nil:
 			done++
-		case !errors.Is(err, inbox.ErrNotFound):
+		case !stored.IsConflict(err):
 			return done, fmt.Errorf("message %d: %w", row.ID, err)
 		}
 	}

@@ -28,9 +28,10 @@ const (
 	StepWasNotDone              // it is done with the next attempt at its message
 )
 
-// DecideStep says whether the step in doubt with this id, which [Admin.StepsInDoubt] and the
-// error of the message name, was done. It is audited. [inbox.ErrNotFound] is returned for a step that
-// is not in doubt. A step decided as done has no result.
+// DecideStep records whether the step in doubt with this id was done, and who said so. The id is the
+// one that [Admin.StepsInDoubt] and the message's error name. A step decided as done has no result.
+// DecideStep returns [inbox.ErrNotFound] if there is no such step, and [inbox.ErrWrongState] if it is
+// not in doubt.
 func (a *Admin) DecideStep(ctx context.Context, id string, decision StepDecision, by Operator) error {
 	if err := by.Validate(); err != nil {
 		return err
@@ -56,12 +57,16 @@ func (a *Admin) stepInDoubt(ctx context.Context, id string) (row stored.Step, er
 	if err != nil || len(raw) != 16 {
 		return row, errors.New("it is not the id of a step")
 	}
-	err = sqlx.GetContext(ctx, a.rows.Reader(ctx), &row, a.rows.Dialect.Steps.SelectStep, raw)
+	return a.findInDoubt(ctx, a.rows.Reader(ctx), raw)
+}
+
+func (a *Admin) findInDoubt(ctx context.Context, db sqlx.QueryerContext, id []byte) (row stored.Step, err error) {
+	err = sqlx.GetContext(ctx, db, &row, a.rows.Dialect.Steps.SelectStep, id)
 	switch {
 	case errors.Is(err, sql.ErrNoRows), err == nil && string(row.Namespace) != a.rows.Namespace:
 		return row, inbox.ErrNotFound
 	case err == nil && !row.InDoubt():
-		return row, fmt.Errorf("it is %s: %w", recordOf(&row).State, inbox.ErrNotFound)
+		return row, fmt.Errorf("it is %s, and only a step in doubt can be decided: %w", recordOf(&row).State, inbox.ErrWrongState)
 	}
 	return row, err
 }
@@ -74,7 +79,9 @@ func (a *Admin) decideStep(ctx context.Context, tx *sqlx.Tx, row stored.Step, de
 	token := rand.Int64N(1<<62) + 1 //nolint:gosec // tells attempts apart, keeps no secret
 	taken, err := database.Affected(tx.ExecContext(ctx, a.rows.Dialect.Steps.TakeStep, token, row.Epoch, 0, row.ID, row.Token))
 	if err == nil && taken != 1 {
-		err = fmt.Errorf("it is not in doubt any more: %w", inbox.ErrNotFound)
+		if _, err = a.findInDoubt(ctx, tx, row.ID); err == nil {
+			err = fmt.Errorf("another attempt at it began and ended meanwhile: look again: %w", inbox.ErrWrongState)
+		}
 	}
 	if err != nil {
 		return err

@@ -11,8 +11,16 @@ import (
 	"github.com/millrace-go/millrace/internal/database"
 )
 
-// ErrNotFound says that there is no such open message.
-var ErrNotFound = errors.New("inbox: no such message, or not in a state that allows this")
+var (
+	// ErrNotFound says that there is no such row.
+	ErrNotFound = errors.New("not found")
+
+	// ErrWrongState says that there is such a row, but its state does not allow the operation.
+	ErrWrongState = errors.New("wrong state")
+)
+
+// IsConflict reports whether err says that a row is gone, or in a state that does not allow the operation.
+func IsConflict(err error) bool { return errors.Is(err, ErrNotFound) || errors.Is(err, ErrWrongState) }
 
 // Operator is who decides something, and why. The audit table keeps both.
 type Operator struct {
@@ -62,15 +70,37 @@ func (r *Rows) AuditOf(
 	return nil
 }
 
-// Remediable returns why an operator cannot change the message, nil if it is possible.
+// Remediable returns [ErrWrongState] unless an operator can retry the message and replace its payload.
 func (m *Message) Remediable() error {
 	if !m.Status.Retryable() {
-		return fmt.Errorf("it is %s: %w", m.Status, ErrNotFound)
+		return fmt.Errorf("it is %s, and only %s, %s and %s messages can be tried again or corrected: %w",
+			m.Status, Parked, FailedTerminal, FailedRetryable, ErrWrongState)
 	}
 	if m.LeaseToken != 0 {
-		return fmt.Errorf("a process has it, and is about to try it: %w", ErrNotFound)
+		return fmt.Errorf("it is %s, and a process has leased it to try it now: %w", m.Status, ErrWrongState)
 	}
 	return nil
+}
+
+// Discardable returns [ErrWrongState] unless an operator can discard the message.
+func (m *Message) Discardable() error {
+	if !m.Status.Stuck() {
+		return fmt.Errorf("it is %s, and only %s and %s messages can be discarded: %w", m.Status, Parked, FailedTerminal, ErrWrongState)
+	}
+	return nil
+}
+
+// Conflict says why a statement did not find the message as it was seen: [ErrNotFound] or [ErrWrongState].
+// What allows returns for the message as it is now comes first.
+func (r *Rows) Conflict(ctx context.Context, tx *sqlx.Tx, seen *Message, allows func(*Message) error) error {
+	now, err := r.Message(ctx, tx, seen.ID)
+	if err == nil {
+		err = allows(&now)
+	}
+	if err == nil {
+		err = fmt.Errorf("somebody changed it meanwhile, and it is %s now: look at it again: %w", now.Status, ErrWrongState)
+	}
+	return err
 }
 
 // MakeDue gives the message back to its queue, if it is still in the state it was seen in. With [Retry] it is to be
@@ -86,7 +116,7 @@ func (r *Rows) MakeDue(ctx context.Context, tx *sqlx.Tx, by Operator, action str
 	moved, err := database.Affected(tx.ExecContext(ctx, r.Dialect.Remedy.RetryMessage,
 		[]byte("tried again by "+by.Name), allowed, row.Consumer, row.MessageID, row.Status))
 	if err == nil && moved != 1 {
-		err = fmt.Errorf("it is not %s any more: %w", row.Status, ErrNotFound)
+		err = r.Conflict(ctx, tx, row, (*Message).Remediable)
 	}
 	if err != nil {
 		return err
