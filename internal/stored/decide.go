@@ -22,13 +22,13 @@ var (
 // IsConflict reports whether err says that a row is gone, or in a state that does not allow the operation.
 func IsConflict(err error) bool { return errors.Is(err, ErrNotFound) || errors.Is(err, ErrWrongState) }
 
-// Operator is who decides something, and why. The audit table keeps both.
+// Operator is a person who decides, and the reason. The audit table keeps both.
 type Operator struct {
 	Name   string
 	Reason string
 }
 
-// Validate returns an error where one of the two is missing.
+// Validate returns an error if Name or Reason is missing.
 func (o Operator) Validate() error {
 	if o.Name == "" || o.Reason == "" {
 		return errors.New("inbox: an operator's call needs a Name and a Reason, which are kept")
@@ -36,18 +36,18 @@ func (o Operator) Validate() error {
 	return nil
 }
 
-// Actions as the audit table calls them.
+// Actions in the audit table.
 const (
-	Retry  = "retry"  // an operator had a message tried again
-	Replay = "replay" // a replay brought it again
+	Retry  = "retry"  // an operator retried a message
+	Replay = "replay" // a replay retried it
 )
 
-// Audit keeps what by decided about a message.
+// Audit records a decision about a message.
 func (r *Rows) Audit(ctx context.Context, tx *sqlx.Tx, by Operator, action string, row *Message, more ...string) error {
 	detail := fmt.Sprintf("row %d, uuid %q, topic %q, was %s: %s%s",
 		row.ID, row.UUID, row.Topic, row.Status, row.Reason, strings.Join(more, ""))
 	ids := [][]byte{row.MessageID}
-	if row.Original != nil { // a collision is part of two stories
+	if row.Original != nil { // a collision belongs to two stories
 		ids = append(ids, row.Original)
 	}
 	for _, id := range ids {
@@ -58,7 +58,8 @@ func (r *Rows) Audit(ctx context.Context, tx *sqlx.Tx, by Operator, action strin
 	return nil
 }
 
-// AuditOf keeps what by decided about a key of a consumer, or with an empty one about all of it.
+// AuditOf records a decision about a key of a consumer, or with an empty key about the whole
+// consumer.
 func (r *Rows) AuditOf(
 	ctx context.Context, tx *sqlx.Tx, by Operator, action string, consumer int32, id []byte, detail string,
 ) error {
@@ -90,8 +91,8 @@ func (m *Message) Discardable() error {
 	return nil
 }
 
-// Conflict says why a statement did not find the message as it was seen: [ErrNotFound] or [ErrWrongState].
-// What allows returns for the message as it is now comes first.
+// Conflict says why a statement did not find the message in the state that seen has: [ErrNotFound]
+// or [ErrWrongState]. If allows refuses the message as it is now, Conflict returns that error.
 func (r *Rows) Conflict(ctx context.Context, tx *sqlx.Tx, seen *Message, allows func(*Message) error) error {
 	now, err := r.Message(ctx, tx, seen.ID)
 	if err == nil {
@@ -103,8 +104,8 @@ func (r *Rows) Conflict(ctx context.Context, tx *sqlx.Tx, seen *Message, allows 
 	return err
 }
 
-// MakeDue gives the message back to its queue, if it is still in the state it was seen in. With [Retry] it is to be
-// handled also where its consumer refuses replayed messages.
+// MakeDue makes the message due in its queue if its state has not changed since it was read. With
+// [Retry] the consumer handles it even if it refuses replayed messages.
 func (r *Rows) MakeDue(ctx context.Context, tx *sqlx.Tx, by Operator, action string, row *Message) error {
 	if err := row.Remediable(); err != nil {
 		return err
@@ -124,7 +125,7 @@ func (r *Rows) MakeDue(ctx context.Context, tx *sqlx.Tx, by Operator, action str
 	return r.Audit(ctx, tx, by, action, row)
 }
 
-// Served reports whether a queue delivers what is stored for the consumer of row.
+// Served reports whether a queue serves the consumer of row.
 func (r *Rows) Served(ctx context.Context, row *Message) (bool, error) {
 	c, err := r.Consumer(ctx, string(row.Name), row.Epoch)
 	return c.Served, err
