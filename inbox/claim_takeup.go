@@ -57,7 +57,7 @@ func (cl *Claim) takeUp(ctx context.Context, rowID int64) (next step, taken bool
 	switch {
 	case takesUp(&row, d.as.Came.UUID, d.hash):
 		err := s.db.WriteInTurn(ctx, func(tx *sqlx.Tx) error { return s.revive(ctx, tx, row, d.as.Came.Copy(), d.hash) })
-		if errors.Is(err, ErrNotFound) {
+		if stored.IsConflict(err) {
 			return look, true, nil
 		}
 		if err != nil {

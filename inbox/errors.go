@@ -101,8 +101,11 @@ var (
 	// ErrErased says that a payload can never be opened again: its key was thrown away.
 	ErrErased = errors.New("the payload was erased")
 
-	// ErrNotFound says that there is no such open message.
+	// ErrNotFound says that there is no such open message, consumer, aggregate, step or result.
 	ErrNotFound = stored.ErrNotFound
+
+	// ErrWrongState says that what an operation is for exists, but in a state that does not allow it. The error names both.
+	ErrWrongState = stored.ErrWrongState
 )
 
 // A DeliveryError names the message and the consumer that a failure is about.

@@ -36,7 +36,7 @@ func (s *Store) replaceIn(
 		return fmt.Errorf("store a payload of %d bytes: %w", len(msg.Payload), err)
 	}
 	if opened != 1 || replaced != 1 {
-		return fmt.Errorf("it was changed meanwhile: %w", ErrNotFound)
+		return s.rows.Conflict(ctx, tx, row, (*stored.Message).Remediable)
 	}
 	return s.rows.Audit(ctx, tx, by, "replace payload", row, fmt.Sprintf("; payload hash %016x is now %016x",
 		uint64(row.Hash), uint64(hash))) //nolint:gosec // the bits matter, not the sign

@@ -161,7 +161,7 @@ func TestReplayedMessagesAreCountedByWhatBecameOfThem(t *testing.T) {
 		b.builder.Inbox().Observe(t.Context(), inbox.Event{Kind: inbox.KindReplayed, Consumer: "billing", Reason: reason})
 	}
 	require.NoError(t, testutil.GatherAndCompare(b.registry, strings.NewReader(`
-		# HELP millrace_inbox_replayed_total Replayed messages, by what became of them.
+		# HELP millrace_inbox_replayed_total Replayed messages by result.
 		# TYPE millrace_inbox_replayed_total counter
 		millrace_inbox_replayed_total{consumer="billing",result="duplicate"} 1
 		millrace_inbox_replayed_total{consumer="billing",result="ran"} 1

@@ -22,8 +22,11 @@ var (
 	// ErrClosed says that the publisher was closed, and a message carries no transaction.
 	ErrClosed = errors.New("outbox: the publisher is closed")
 
-	// ErrNotFound says that no message with this id is parked.
-	ErrNotFound = errors.New("outbox: no such message is parked")
+	// ErrNotFound says that the outbox has no message with this id.
+	ErrNotFound = errors.New("outbox: not found")
+
+	// ErrWrongState says that the outbox has the message, but it is not parked. The error names its state.
+	ErrWrongState = errors.New("outbox: wrong state")
 
 	// ErrNotMigrated says that tables or columns are missing.
 	ErrNotMigrated = database.ErrNotMigrated

@@ -75,7 +75,7 @@ func (p *Publisher) Reveal(ctx context.Context, id int64, by Operator) (Parked, 
 	err := p.decide(ctx, id, "reveal", by, func(tx *sqlx.Tx) error {
 		err := tx.GetContext(ctx, &row, p.sql.SelectParked, id-1, 1)
 		if errors.Is(err, sql.ErrNoRows) || err == nil && row.ID != id {
-			return ErrNotFound
+			return p.notParked(ctx, tx, id)
 		}
 		return err
 	})
@@ -96,22 +96,37 @@ func value(s *string) string {
 // stay held until it is sent.
 func (p *Publisher) Retry(ctx context.Context, id int64, by Operator) error {
 	return p.decide(ctx, id, "retry", by, func(tx *sqlx.Tx) error {
-		return one(database.Affected(tx.ExecContext(ctx, p.sql.RetryParked, id)))
+		return p.changeParked(ctx, tx, p.sql.RetryParked, id)
 	})
 }
 
 // Discard deletes a parked message, and has relays send the messages held behind it.
 func (p *Publisher) Discard(ctx context.Context, id int64, by Operator) error {
 	return p.decide(ctx, id, "discard", by, func(tx *sqlx.Tx) error {
-		return one(database.Affected(tx.ExecContext(ctx, p.sql.DropParked, id)))
+		return p.changeParked(ctx, tx, p.sql.DropParked, id)
 	})
 }
 
-func one(n int64, err error) error {
-	if err == nil && n != 1 {
-		return ErrNotFound
+func (p *Publisher) changeParked(ctx context.Context, tx *sqlx.Tx, statement string, id int64) error {
+	changed, err := database.Affected(tx.ExecContext(ctx, statement, id))
+	if err == nil && changed != 1 {
+		err = p.notParked(ctx, tx, id)
 	}
 	return err
+}
+
+// notParked says why no parked message with this id was found: [ErrNotFound] or [ErrWrongState].
+func (p *Publisher) notParked(ctx context.Context, db sqlx.QueryerContext, id int64) error {
+	var now State
+	switch err := sqlx.GetContext(ctx, db, &now, p.sql.SelectState, id); {
+	case errors.Is(err, sql.ErrNoRows):
+		return ErrNotFound
+	case err != nil:
+		return err
+	case now == Aside:
+		return fmt.Errorf("a relay parked it a moment ago: look at it again: %w", ErrWrongState)
+	}
+	return fmt.Errorf("it is %s, and only %s messages can be retried, discarded or revealed: %w", now, Aside, ErrWrongState)
 }
 
 // decide carries out an operator's decision and writes it to the audit table.
@@ -124,7 +139,7 @@ func (p *Publisher) decide(
 	var rows []parkedRow
 	err := p.db.SelectContext(ctx, &rows, p.sql.SelectParked, id-1, 1)
 	if err == nil && (len(rows) == 0 || rows[0].ID != id) {
-		err = ErrNotFound
+		err = p.notParked(ctx, p.db, id)
 	}
 	if err == nil {
 		err = p.db.Write(ctx, func(tx *sqlx.Tx) error {

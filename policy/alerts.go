@@ -14,7 +14,7 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// alertRule is a rule of Prometheus.
+// alertRule is a Prometheus alert rule.
 type alertRule struct {
 	Alert       string            `yaml:"alert"`
 	Expr        string            `yaml:"expr"`
@@ -23,16 +23,16 @@ type alertRule struct {
 	Annotations map[string]string `yaml:"annotations"`
 }
 
-// alertGroup has the rules of a consumer.
+// alertGroup holds the rules of one consumer.
 type alertGroup struct {
 	Name  string      `yaml:"name"`
 	Rules []alertRule `yaml:"rules"`
 }
 
-// AlertRules returns a file of rules for Prometheus: for each consumer those that its Alerts
-// have thresholds for, and unless p is strict those of Defaults for all other consumers. They
-// ask for the metrics of package metrics, whose Config.Namespace is namespace; if that is
-// empty, its default.
+// AlertRules returns a Prometheus rules file. It has a rule for each threshold in a consumer's
+// Alerts and, unless p is strict, a rule for each threshold of Defaults that covers all other
+// consumers. The rules query the metrics of package metrics; namespace is its Config.Namespace, and
+// empty means its default.
 func (p Policy) AlertRules(namespace string) []byte {
 	a := alerts{metrics: cmp.Or(namespace, "millrace") + "_inbox_"}
 	groups := []alertGroup{}
@@ -54,15 +54,15 @@ func (p Policy) AlertRules(namespace string) []byte {
 	to := yaml.NewEncoder(&file)
 	to.SetIndent(2)
 	if err := to.Encode(map[string]any{"groups": groups}); err != nil {
-		panic(err) // it is made of texts
+		panic(err) // cannot happen: file has only strings
 	}
 	return file.Bytes()
 }
 
-// alerts makes rules for metrics whose names begin so.
+// alerts makes rules for metrics with this prefix.
 type alerts struct{ metrics string }
 
-// of returns the rules for the consumers that which selects.
+// of returns the rules for the consumers that the label matcher which selects.
 func (a alerts) of(r Rules, which string) (rules []alertRule) {
 	const lasts, share = "5m", "10m"
 	add := func(name, severity, lasts, page, summary, expr string, args ...any) {

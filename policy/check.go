@@ -8,12 +8,12 @@ import (
 	"strings"
 )
 
-// Check returns everything in p that is wrong by itself as [Problems], nil if nothing is:
-// what cannot be, what contradicts itself, and what would lose or double an effect. What only
-// a router can tell, such as the names of its handlers, is found when it starts.
+// Check returns everything that is wrong with p on its own as [Problems], or nil: impossible
+// values, contradictions, and settings that would lose or repeat an effect. What depends on the
+// router, such as the names of its handlers, is checked when the router starts.
 func (p Policy) Check() error { return p.problems(nil).sorted() }
 
-// problems returns what is wrong with p, apart from what is so because of broken fields.
+// problems returns what is wrong with p, but reports nothing that follows from a broken field.
 func (p Policy) problems(broken map[string]bool) Problems {
 	c := &checker{policy: p, broken: broken, wild: make(map[string]bool)}
 	c.ranges("defaults", p.Defaults)
@@ -37,8 +37,8 @@ func (p Policy) problems(broken map[string]bool) Problems {
 // checker collects problems.
 type checker struct {
 	policy Policy
-	broken map[string]bool // fields that could not be read: of them enough was said
-	wild   map[string]bool // fields that no consumer can have so
+	broken map[string]bool // fields that could not be read, and were reported then
+	wild   map[string]bool // fields whose value is out of range
 	found  Problems
 }
 
@@ -50,7 +50,7 @@ func (c *checker) problem(path, format string, args ...any) {
 	c.found = append(c.found, Problem{file, line, path, fmt.Sprintf(format, args...)})
 }
 
-// isBroken reports whether a field, or what it is in, could not be read.
+// isBroken reports whether a field, or a group that contains it, could not be read.
 func (c *checker) isBroken(path string) bool {
 	for at := path; ; {
 		if c.broken[at] && (at != "" || path == "") {
@@ -64,7 +64,7 @@ func (c *checker) isBroken(path string) bool {
 	}
 }
 
-// meaningless reports what a consumer says and its strategy has no use for.
+// meaningless reports fields of a consumer that its strategy does not use.
 func (c *checker) meaningless(path string, rules Rules) {
 	strategy := rules.or(c.policy.Defaults).Strategy
 	if c.isBroken(path+".strategy") || rules.Strategy == "" && c.isBroken("defaults.strategy") {
@@ -77,7 +77,7 @@ func (c *checker) meaningless(path string, rules Rules) {
 	}
 }
 
-// wayTo says how a field comes to mean something.
+// wayTo returns advice on what to change so that a field has a use.
 func wayTo(name string) string {
 	allowed := either(texts(strategiesOf(name)...))
 	switch name {
@@ -91,7 +91,8 @@ func wayTo(name string) string {
 	return ": leave it out, or take strategy " + allowed
 }
 
-// hidden reports what a consumer's file sets to nothing, though Defaults say something.
+// hidden reports fields that a consumer sets to their zero value, so that the value of Defaults
+// applies.
 func (c *checker) hidden(path string, rules Rules) {
 	if c.policy.from == nil {
 		return
@@ -110,7 +111,7 @@ func (c *checker) hidden(path string, rules Rules) {
 	}
 }
 
-// defaults reports what cannot be a default, and defaults that nobody has a use for.
+// defaults reports fields that cannot have a default, and defaults that no consumer uses.
 func (c *checker) defaults() {
 	d := c.policy.Defaults
 	if d.Consumer != "" {
@@ -137,7 +138,8 @@ func (c *checker) defaults() {
 	}
 }
 
-// strategyBroken reports whether a strategy, or what makes a queue of it, could not be read.
+// strategyBroken reports whether a strategy, or a field that decides about a queue, could not be
+// read.
 func (c *checker) strategyBroken() bool {
 	paths := []string{"defaults"}
 	for handler := range c.policy.Consumers {
@@ -148,7 +150,7 @@ func (c *checker) strategyBroken() bool {
 	})
 }
 
-// applying returns what applies to each consumer, and to those that are not named.
+// applying returns the rules of each consumer, and those of the handlers that are not named.
 func (c *checker) applying() (all []Rules) {
 	if !c.policy.Strict {
 		all = append(all, Rules{}.or(c.policy.Defaults))
@@ -159,7 +161,7 @@ func (c *checker) applying() (all []Rules) {
 	return all
 }
 
-// used returns which fields apply to anybody.
+// used returns the fields that some consumer uses.
 func (c *checker) used() map[string]bool {
 	used := make(map[string]bool)
 	for _, rules := range c.applying() {
@@ -170,12 +172,12 @@ func (c *checker) used() map[string]bool {
 	return used
 }
 
-// anyMeans reports whether a field means something for the strategy of anybody.
+// anyMeans reports whether some consumer's strategy uses a field.
 func (c *checker) anyMeans(name string) bool {
 	return slices.ContainsFunc(c.applying(), func(r Rules) bool { return r.Strategy.means(name) })
 }
 
-// shared reports handlers that remember under one name in one store.
+// shared reports handlers that have the same consumer name in the same store.
 func (c *checker) shared() {
 	type memory struct {
 		store, name string

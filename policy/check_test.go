@@ -36,15 +36,15 @@ func TestCheckNamesPaths(t *testing.T) {
 	assert.Equal(t, []string{
 		`consumers."b c".epoch: 9223372036854775807 is more than 2147483647: write less`,
 		`consumers."b c".retention: 1m is below 1h, the least that makes sense: write more, or forever`,
-		`consumers.a.alerts.duplicates: NaN is no share that can be exceeded: write one of at least 0 and below 1, such as 0.05`,
+		`consumers.a.alerts.duplicates: NaN is not a share that can be exceeded: write a number from 0 to below 1, such as 0.05`,
 		`consumers.a.alerts.parked: -1 is negative: write 0 or more`,
 		`consumers.a.consumer: the name is longer than 255 bytes: choose a shorter one`,
-		`consumers.a.key.within: "partition" is none of topic, type`,
+		`consumers.a.key.within: "partition" is not one of topic, type`,
 		`consumers.a.retention: what is remembered for 1d may be delivered again for 8d (window), and would be handled twice: ` +
 			`write a retention of at least 8d, better twice that`,
 		`defaults.retention: -2ns is negative: write a positive duration`,
 		`defaults.retry.backoff: -1s is negative: write a positive duration`,
-		`defaults.strategy: "inboxes" is none of dedup, inbox, durable, intent, gate, latest, none: did you mean inbox?`,
+		`defaults.strategy: "inboxes" is not one of dedup, inbox, durable, intent, gate, latest, none: did you mean inbox?`,
 	}, strings.Split(err.Error(), "\n"))
 }
 

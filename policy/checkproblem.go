@@ -13,11 +13,11 @@ type Problem struct {
 	File string
 	Line int
 
-	// Path is the field, such as consumers.mailer.retention. It is empty for what no field
-	// says.
+	// Path is the field, such as consumers.mailer.retention. It is empty if the problem belongs to
+	// no field.
 	Path string
 
-	// Text says what is wrong, and the way out.
+	// Text says what is wrong and how to fix it.
 	Text string
 }
 
@@ -32,11 +32,11 @@ func (p Problem) Error() string {
 	return b.String() + p.Text
 }
 
-// Problems are all that is wrong with a Policy, as [Read] and [Policy.Check] return them: by
-// line where there are lines, else by path.
+// Problems are all the problems of a Policy, as [Read] and [Policy.Check] return them, sorted by
+// line if there are lines, else by path.
 type Problems []Problem
 
-// Error has a line for each.
+// Error returns one line for each problem.
 func (p Problems) Error() string {
 	lines := make([]string, 0, len(p))
 	for _, one := range p {
@@ -45,7 +45,7 @@ func (p Problems) Error() string {
 	return strings.Join(lines, "\n")
 }
 
-// sorted returns each of them once; nil if there are none.
+// sorted returns the problems in order without duplicates, nil if there are none.
 func (p Problems) sorted() error {
 	if len(p) == 0 {
 		return nil

@@ -9,13 +9,13 @@ import (
 	"github.com/millrace-go/millrace/inbox"
 )
 
-// most is the largest number that every database keeps.
+// most is the largest integer that every database can store.
 const most = math.MaxInt32
 
-// maxName is that of package inbox.
+// maxName is the limit of package inbox.
 const maxName = 255
 
-// ranges reports values that no consumer can have.
+// ranges reports values that are out of range.
 func (c *checker) ranges(path string, r Rules) {
 	for name, value := range r.fields() {
 		at := path + "." + name
@@ -33,7 +33,7 @@ func (c *checker) ranges(path string, r Rules) {
 			}
 		case float64:
 			if math.IsNaN(v) || v < 0 || v >= 1 {
-				c.out(at, "%v is no share that can be exceeded: write one of at least 0 and below 1, such as 0.05", v)
+				c.out(at, "%v is not a share that can be exceeded: write a number from 0 to below 1, such as 0.05", v)
 			}
 		}
 	}
@@ -73,7 +73,7 @@ func (c *checker) number(at string, n int) {
 func (c *checker) duration(at, name string, d Duration) {
 	switch {
 	case d == Forever && name == "window":
-		c.out(at, "forever is no window: leave it out, and write retention: forever if messages may always come again")
+		c.out(at, "forever is not a window: leave it out, and write retention: forever if messages may always come again")
 	case d == Forever && name != "retention":
 		c.out(at, "forever is allowed for retention alone: write a duration, or leave it out")
 	case d < 0 && d != Forever:
@@ -83,7 +83,7 @@ func (c *checker) duration(at, name string, d Duration) {
 	}
 }
 
-// sources reports where a key, a version or an order key cannot come from.
+// sources reports sources that cannot serve as a key, a version or an order key.
 func (c *checker) sources(path string, r Rules) {
 	for _, s := range []struct {
 		name, from string
@@ -109,25 +109,25 @@ func (c *checker) sources(path string, r Rules) {
 		}
 		switch field = squeezed(field); {
 		case strings.HasSuffix(field, "deliverytag"):
-			c.problem(path+".key.from", "%s is another one at each delivery, so no copy would be known: take the UUID or a field of the producer", part)
+			c.problem(path+".key.from", "%s differs at each delivery, so no copy would be recognised: use the UUID or a field that the producer sets", part)
 		case strings.HasSuffix(field, "offset"):
 			c.offset(path+".key.from", part, within, parts)
 		}
 	}
 	if slices.Contains(parts, "payload") && r.Collision != "" {
-		c.problem(path+".collision", "two messages with one payload do not differ in it, and the key is made of the payload: leave it out")
+		c.problem(path+".collision", "the key is made of the payload, so two messages with one key have the same payload: leave it out")
 	}
 	if r.Key.Optional && (r.Key.From == "" || r.Key.From == "uuid") {
 		c.problem(path+".key.optional", "a message without the key takes its UUID, and the key is the UUID: leave it out, or name another key")
 	}
 }
 
-// squeezed is a name of a field without what people put between its words.
+// squeezed returns a field's name without separators between its words.
 func squeezed(field string) string {
 	return strings.NewReplacer("_", "", "-", "", ".", "").Replace(strings.ToLower(field))
 }
 
-// offset reports a place in a log that does not say in which log.
+// offset reports an offset that does not say which log it belongs to.
 func (c *checker) offset(at, part, within string, parts []string) {
 	has := func(word string) bool {
 		return slices.ContainsFunc(parts, func(p string) bool { return strings.Contains(squeezed(p), word) })
@@ -140,21 +140,21 @@ func (c *checker) offset(at, part, within string, parts []string) {
 		missing = append(missing, "the topic, as within: topic")
 	}
 	if len(missing) > 0 {
-		c.problem(at, "%s counts anew in each log, so messages of two logs would be taken for one: add %s",
+		c.problem(at, "%s begins anew in each log, so messages of two logs would get the same key: add %s",
 			part, strings.Join(missing, " and "))
 	}
 }
 
-// order reports what makes no groups of messages. One part that is another one for each
-// message is enough.
+// order reports an order key that forms no groups. One part that differs in every message is enough
+// for that.
 func (c *checker) order(path, from string) {
 	for part := range strings.SplitSeq(from, "+") {
 		switch part = strings.TrimSpace(part); part {
 		case "uuid", "cloudevent":
-			c.problem(path+".order_key", "%s is another one for each message, so nothing would wait for anything: name what the messages "+
+			c.problem(path+".order_key", "%s differs in every message, so no message would wait for another: name what the messages "+
 				"of one thing have in common, such as metadata:customer_id", part)
 		case "payload":
-			c.problem(path+".order_key", "payload orders equal messages alone: name what the messages of one thing have in common, "+
+			c.problem(path+".order_key", "payload groups only messages that are equal: name what the messages of one thing have in common, "+
 				"such as json:customer.id")
 		}
 	}

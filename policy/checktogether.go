@@ -9,14 +9,14 @@ import (
 	"github.com/millrace-go/millrace/inbox"
 )
 
-// contradiction is what cannot apply to one handler together.
+// contradiction is a combination of settings that one handler cannot have.
 type contradiction struct {
-	// fields are what it looks at. It is reported at the first that the consumer itself sets,
-	// else at the first that Defaults set.
+	// fields are the settings that it looks at. The problem is reported at the first one that the
+	// consumer itself sets, else at the first one that Defaults set.
 	fields []string
 
-	// own says that it matters only where the consumer itself sets the first field: what it
-	// has from Defaults does no harm then.
+	// own limits the check to consumers that set the first field themselves: if the value comes
+	// from Defaults, it does no harm.
 	own bool
 
 	is   func(r Rules) bool
@@ -67,14 +67,14 @@ var contradictions = []contradiction{
 		fields: []string{"order_key", "ack", "strategy"},
 		is:     func(r Rules) bool { return r.OrderKey != "" && r.Ack != AckStored },
 		says: func(Rules) string {
-			return "what goes straight through to the handler is in no order: write ack: stored beside it"
+			return "messages that go straight to the handler are not ordered: write ack: stored beside it"
 		},
 	},
 	{
 		fields: []string{"on_parked", "order_key"}, own: true,
 		is: func(r Rules) bool { return r.OnParked != "" && r.OrderKey == "" },
 		says: func(Rules) string {
-			return "without an order_key nothing stands behind a parked message: write one, or leave it out"
+			return "without an order_key no message waits behind a parked one: write one, or leave it out"
 		},
 	},
 	{
@@ -89,7 +89,7 @@ var contradictions = []contradiction{
 		fields: []string{"version.gap_for", "version.on_gap", "ack"}, own: true,
 		is: func(r Rules) bool { return r.Version.GapFor > 0 && !r.holdsNone() },
 		says: func(Rules) string {
-			return "only with on_gap: fail, and without a queue, a message goes back to its source: leave it out, or write on_gap: fail"
+			return "a message goes back to its source only with on_gap: fail and without a queue: leave it out, or write on_gap: fail"
 		},
 	},
 	{
@@ -100,7 +100,7 @@ var contradictions = []contradiction{
 		fields: []string{"replay", "side_effects"},
 		is:     func(r Rules) bool { return r.SideEffects == AcceptDuplicates && r.Replay != ReplayRefuse },
 		says: func(r Rules) string {
-			return fmt.Sprintf("a replayed message would run the handler, whose side effects nothing keeps from happening twice (accept-duplicates), "+
+			return fmt.Sprintf("a replayed message would run the handler, and its side effects would happen twice (accept-duplicates), "+
 				"and %s does not stop that: write replay: refuse, or make the effects safe with provider-key, deterministic-id or once", r.Replay)
 		},
 	},
@@ -108,7 +108,7 @@ var contradictions = []contradiction{
 		fields: []string{"replay", "strategy"},
 		is:     func(r Rules) bool { return r.Replay == ReplaySuppress && !r.Strategy.means("timeout") },
 		says: func(r Rules) string {
-			return fmt.Sprintf("suppress keeps back what a handler sends in its transaction, and strategy %s has none: write allow or refuse, "+
+			return fmt.Sprintf("suppress drops what a handler sends in its transaction, and strategy %s has no transaction: write allow or refuse, "+
 				"or take strategy inbox", r.Strategy)
 		},
 	},
@@ -118,14 +118,14 @@ var contradictions = []contradiction{
 			return r.Replay == ReplayRefuse && r.Strategy == None && r.SideEffects != AcceptDuplicates
 		},
 		says: func(Rules) string {
-			return "strategy none looks at no message, so it refuses none: take strategy dedup, or leave it out"
+			return "strategy none does not look at messages, so it cannot refuse any: take strategy dedup, or leave it out"
 		},
 	},
 	{
 		fields: []string{"side_effects", "strategy"},
 		is:     func(r Rules) bool { return r.SideEffects == AcceptDuplicates && r.Strategy == None },
 		says: func(Rules) string {
-			return "with strategy none nothing keeps a replay from causing them all again: take strategy dedup, " +
+			return "with strategy none a replay causes all of them again: take strategy dedup, " +
 				"or make them safe with provider-key or deterministic-id"
 		},
 	},
@@ -166,8 +166,8 @@ func notHeld(Rules) string {
 	return "with on_gap: fail and without a queue no message is stored to wait for another: leave it out, or take on_gap: hold"
 }
 
-// together reports what cannot apply together: of what the consumer says itself, and of
-// what applies to it.
+// together reports contradictions among the settings of a consumer: own are those that it sets
+// itself, applies are all.
 func (c *checker) together(path string, own, applies Rules) {
 	of, defaults := fieldValues(&own), fieldValues(&c.policy.Defaults)
 	for _, rule := range contradictions {
@@ -191,8 +191,8 @@ func (c *checker) together(path string, own, applies Rules) {
 	}
 }
 
-// anyBroken reports whether what applies for one of the fields could not be read, or is out
-// of range.
+// anyBroken reports whether one of the fields could not be read, or is out of range, in the
+// consumer or in Defaults.
 func (c *checker) anyBroken(path string, fields []string, own map[string]reflect.Value) bool {
 	bad := func(at string) bool { return c.isBroken(at) || c.wild[at] }
 	return slices.ContainsFunc(fields, func(name string) bool {
@@ -200,17 +200,17 @@ func (c *checker) anyBroken(path string, fields []string, own map[string]reflect
 	})
 }
 
-// queues reports whether messages that fail are kept in a queue, once the rules are enforced.
+// queues reports whether a queue keeps failed messages once the rules are enforced.
 func (r Rules) queues() bool {
 	r.Shadow = false
 	_, is := r.queued()
 	return is
 }
 
-// holdsNone reports whether a message that comes too early is never held.
+// holdsNone reports whether the gate never holds a message that comes too early.
 func (r Rules) holdsNone() bool { return r.Version.OnGap == GapFail && !r.queues() }
 
-// remembers, backoff and maxBackoff are with their defaults.
+// remembers, backoff and maxBackoff return the settings with their defaults.
 func (r Rules) remembers() Duration  { return orElse(r.Retention, 7*day) }
 func (r Rules) backoff() Duration    { return orElse(r.Retry.Backoff, time.Second) }
 func (r Rules) maxBackoff() Duration { return orElse(r.Retry.MaxBackoff, 5*time.Minute) }
@@ -222,8 +222,8 @@ func orElse(d Duration, otherwise time.Duration) Duration {
 	return d
 }
 
-// checkKey and checkVersion report what the wiring would not understand. What a function is
-// called is for the wiring to say.
+// checkKey and checkVersion report what the wiring would not understand. Only the wiring knows the
+// names of functions.
 func checkKey(from string) error {
 	_, err := parseKey(from, func(string) (inbox.Key, error) { return inbox.ByUUID(), nil })
 	return err

@@ -8,7 +8,7 @@ import (
 	"strings"
 )
 
-// compare returns where policy and router do not fit.
+// compare returns the differences between policy and router.
 func (w *Wired) compare(handlers []string) (all Problems) {
 	lacks := func(name string) (string, bool) {
 		if slices.Contains(handlers, name) || slices.Contains(w.wiring.Absent, name) {
@@ -26,7 +26,7 @@ func (w *Wired) compare(handlers []string) (all Problems) {
 		}
 	}
 	for name := range w.wiring.Before {
-		if _, named := w.policy.Consumers[name]; named { // was told already
+		if _, named := w.policy.Consumers[name]; named { // reported already
 			continue
 		}
 		if says, is := lacks(name); is {
@@ -39,8 +39,8 @@ func (w *Wired) compare(handlers []string) (all Problems) {
 	return append(all, w.shared(handlers)...)
 }
 
-// shared returns handlers that would remember under one name in one place. Of those that the
-// policy names under one name of a store, Check has told.
+// shared returns handlers that would use the same consumer name in the same store or leases. Check
+// has reported those that the policy itself names so.
 func (w *Wired) shared(handlers []string) (all Problems) {
 	type memory struct {
 		of    any // a store, or leases
@@ -55,7 +55,7 @@ func (w *Wired) shared(handlers []string) (all Problems) {
 		}
 		m := memory{name: cmp.Or(rules.Consumer, handler), epoch: rules.Epoch}
 		if rules.Strategy == Dedup {
-			d, _ := w.deduplicate(rules) // what is wrong with it was told before
+			d, _ := w.deduplicate(rules) // its error was reported before
 			m.of = d.Claims
 		} else {
 			m.of, _ = w.wiring.store(rules)

@@ -26,5 +26,5 @@ consumers:
 	// Output:
 	// policy.yaml:4: defaults.window: what is remembered for 7d may be delivered again for 14d (window), and would be handled twice: write a retention of at least 14d, better twice that
 	// policy.yaml:8: consumers.mailer.retry.attempt: unknown field: did you mean attempts?
-	// policy.yaml:11: consumers.ledger.order_key: what goes straight through to the handler is in no order: write ack: stored beside it
+	// policy.yaml:11: consumers.ledger.order_key: messages that go straight to the handler are not ordered: write ack: stored beside it
 }

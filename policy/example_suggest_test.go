@@ -25,7 +25,7 @@ func ExampleSuggest() {
 		fmt.Print(policy.Suggest(c))
 	}
 	// Output:
-	// # billing: metadata:order_id knows 2 % more of the deliveries for copies than uuid does.
+	// # billing: metadata:order_id recognises 2 % more of the deliveries as copies than uuid does.
 	// # billing: Copies came up to 2h47m apart, 99 % of them within 30m; the window is twice that, and an hour at least.
 	// # billing: It watched for 3d and has not seen what comes later: compare the window with what the broker may redeliver,
 	// #   and with the age of what a dead-letter queue or a replay brings back.

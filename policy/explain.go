@@ -7,23 +7,23 @@ import (
 	"time"
 )
 
-// Setting is one thing that applies to a handler.
+// Setting is one setting that applies to a handler.
 type Setting struct {
-	// Field is its name, as in a file: retry.attempts. The last one, queue, is no field: it
-	// says that the handler's subscriber must be Wired.Subscriber's.
+	// Field is its name in a policy file, such as retry.attempts. The last one, queue, is not a
+	// field: it says that the handler's subscriber must come from Wired.Subscriber.
 	Field string
 
-	// Value is what applies.
+	// Value is the value that applies.
 	Value string
 
-	// From says why: consumers.NAME or defaults, where a policy says it; the field that brings it
-	// with it; or default, of Millrace.
+	// From says where the value comes from: consumers.NAME or defaults, if the policy sets it; the
+	// field that implies it; or default, for Millrace's own.
 	From string
 }
 
-// Explain returns what applies to a handler, and why, in the order of the fields of Rules.
-// What means nothing for the handler's strategy, or is not set and has no default, is left
-// out. It returns nil if the policy does not name the handler and is strict.
+// Explain returns the settings of a handler, and where each comes from, in the order of the fields
+// of Rules. It leaves out settings that the handler's strategy does not use, and those that are not
+// set and have no default. It returns nil if the policy does not name the handler and is strict.
 func (p Policy) Explain(handler string) []Setting {
 	rules, ok := p.For(handler)
 	if !ok {
@@ -63,7 +63,7 @@ func fieldValues(r *Rules) map[string]reflect.Value {
 	return values
 }
 
-// text is how a person reads a value; nothing for one that is not set.
+// text returns a value as a person reads it, empty if it is not set.
 func text(value reflect.Value) string {
 	if value.Kind() == reflect.Pointer && !value.IsNil() {
 		value = value.Elem()
@@ -73,7 +73,7 @@ func text(value reflect.Value) string {
 	return fmt.Sprint(value.Interface())
 }
 
-// builtin returns what the middlewares do where r says nothing.
+// builtin returns the middlewares' defaults for what r leaves out.
 func (r Rules) builtin(handler string) *Rules {
 	b := &Rules{
 		Strategy: Inbox, Consumer: handler, Key: Key{From: "uuid"}, Retention: 7 * 24 * Duration(time.Hour),
@@ -102,7 +102,7 @@ func (r Rules) builtin(handler string) *Rules {
 	return b
 }
 
-// function reports whether k is made by a function, alone or with others.
+// function reports whether a function makes k, or a part of it.
 func (k Key) function() bool {
 	for part := range strings.SplitSeq(k.From, "+") {
 		if kind, _, _ := strings.Cut(strings.TrimSpace(part), ":"); kind == "func" {
@@ -112,7 +112,7 @@ func (k Key) function() bool {
 	return false
 }
 
-// own reports whether k is the message's own id, whatever functions it names.
+// own reports whether k is the message's own id.
 func (k Key) own() bool {
 	for part := range strings.SplitSeq(k.From, "+") {
 		switch strings.TrimSpace(part) {

@@ -11,13 +11,13 @@ import (
 var (
 	remembering   = []Strategy{Dedup, Inbox, Durable, Intent, Gate, Latest} // a memory of messages
 	transactional = []Strategy{Inbox, Durable, Intent, Gate, Latest}        // the inbox's transaction
-	preparing     = []Strategy{Inbox, Durable, Intent}                      // whose handler runs once its transaction has begun
+	preparing     = []Strategy{Inbox, Durable, Intent}                      // a handler that runs once its transaction has begun
 	versioned     = []Strategy{Gate, Latest}                                // versions of aggregates
 	gated         = []Strategy{Gate}                                        // messages that wait for others
 )
 
-// meaning says for which strategies a field, or a group of them, means something. What is
-// not here means something for all.
+// meaning lists the strategies that use a field or a group of fields. All strategies use a field
+// that is not listed.
 var meaning = map[string][]Strategy{
 	"store":              remembering,
 	"consumer":           remembering,
@@ -47,13 +47,13 @@ var meaning = map[string][]Strategy{
 	"alerts.gaps":        versioned,
 }
 
-// needsQueue reports whether a field means something only where messages are stored to be
-// tried again.
+// needsQueue reports whether a field has a use only where a queue stores messages to try them
+// again.
 func needsQueue(field string) bool {
 	return strings.HasPrefix(field, "retry.") || field == "alerts.pending_age"
 }
 
-// strategiesOf returns for which strategies a field means something, nil if for all.
+// strategiesOf returns the strategies that use a field, nil for all.
 func strategiesOf(field string) []Strategy {
 	if strategies, ok := meaning[field]; ok {
 		return strategies
@@ -62,14 +62,14 @@ func strategiesOf(field string) []Strategy {
 	return meaning[group]
 }
 
-// means reports whether a field means something for a strategy.
+// means reports whether a strategy uses a field.
 func (s Strategy) means(field string) bool {
 	strategies := strategiesOf(field)
 	return strategies == nil || slices.Contains(strategies, s)
 }
 
-// fields yields the fields of r under the names that they have in a file, those of a group
-// as retry.attempts. What is set through them is set in r.
+// fields yields the fields of r under their names in a file; a field in a group is called
+// retry.attempts. Setting a yielded value sets the field of r.
 func (r *Rules) fields() iter.Seq2[string, reflect.Value] {
 	return func(yield func(string, reflect.Value) bool) {
 		eachField("", reflect.ValueOf(r).Elem(), yield)
@@ -79,7 +79,7 @@ func (r *Rules) fields() iter.Seq2[string, reflect.Value] {
 func eachField(prefix string, of reflect.Value, yield func(string, reflect.Value) bool) bool {
 	for i := range of.NumField() {
 		tag, value := of.Type().Field(i).Tag.Get("yaml"), of.Field(i)
-		if tag == "" { // no file says it
+		if tag == "" { // not in files
 			continue
 		}
 		name := prefix + tag

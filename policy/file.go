@@ -14,16 +14,16 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// maxFile is more than a policy can need.
+// maxFile is more than any policy needs.
 const maxFile = 1 << 20
 
-// origin is the file that a Policy was read from.
+// origin is the file that a Policy comes from.
 type origin struct {
 	file  string
 	lines map[string]int // by path
 }
 
-// at returns the file and the line of a path, or of what it is in.
+// at returns the file and the line of a path, or of the nearest group around it.
 func (o *origin) at(path string) (file string, line int) {
 	if o == nil {
 		return "", 0
@@ -50,9 +50,8 @@ func ReadFile(path string) (Policy, error) {
 	return Read(file, path)
 }
 
-// Read reads a Policy that is written as YAML, and checks it as [Policy.Check] does. The
-// name is what errors call the file. Everything that is wrong is returned at once, as
-// [Problems] with their lines.
+// Read reads a Policy from YAML and checks it as [Policy.Check] does. Errors call the file name.
+// Read returns all problems at once, as [Problems] with their lines.
 func Read(r io.Reader, name string) (Policy, error) {
 	text, err := io.ReadAll(io.LimitReader(r, maxFile+1))
 	if err != nil {
@@ -60,7 +59,7 @@ func Read(r io.Reader, name string) (Policy, error) {
 	}
 	d := &decoder{from: &origin{name, map[string]int{"": 1}}, broken: make(map[string]bool), merging: make(map[*yaml.Node]bool)}
 	if len(text) > maxFile {
-		d.problem(1, "", "the file is larger than 1 MiB, which no policy is: is it the right one?")
+		d.problem(1, "", "the file is larger than 1 MiB, too large for a policy: is it the right one?")
 		return Policy{}, d.problems.sorted()
 	}
 	var p Policy
@@ -75,8 +74,8 @@ func Read(r io.Reader, name string) (Policy, error) {
 	return p, nil
 }
 
-// decoder makes a Policy of YAML nodes, and goes on after each problem. It does not use yaml's own
-// decoder: docs/decisions/policy-decoder.md says why.
+// decoder makes a Policy of YAML nodes and continues after each problem.
+// docs/decisions/policy-decoder.md says why it does not use yaml's own decoder.
 type decoder struct {
 	from     *origin
 	problems Problems
@@ -85,18 +84,18 @@ type decoder struct {
 	merges   int
 }
 
-// problem reports what is wrong in a line, and that nobody knows what stands at path.
+// problem reports a problem in a line, and marks path as broken.
 func (d *decoder) problem(line int, path, format string, args ...any) {
 	d.beside(line, path, format, args...)
 	d.broken[path] = true
 }
 
-// beside reports what is wrong in a line beside what stands at path.
+// beside reports a problem in a line without marking path as broken.
 func (d *decoder) beside(line int, path, format string, args ...any) {
 	d.problems = append(d.problems, Problem{d.from.file, max(line, 1), path, fmt.Sprintf(format, args...)})
 }
 
-// parse returns the one document of a file; nil if there is none.
+// parse returns the only document of a file, nil if there is none.
 func (d *decoder) parse(text []byte) *yaml.Node {
 	documents := yaml.NewDecoder(bytes.NewReader(text))
 	var document, second yaml.Node
@@ -110,7 +109,7 @@ func (d *decoder) parse(text []byte) *yaml.Node {
 	}
 	switch err := documents.Decode(&second); {
 	case err == nil:
-		d.problem(second.Line, "", "a second document begins here: put all into one, and leave out the lines that are ---")
+		d.problem(second.Line, "", "a second document begins here: put everything into one, and remove the --- lines")
 	case !errors.Is(err, io.EOF):
 		d.syntax(err, text)
 	}
@@ -127,7 +126,7 @@ var (
 	unknownAnchor = regexp.MustCompile(`^unknown anchor '(.*)' referenced$`)
 )
 
-// syntax reports what the parser of YAML says.
+// syntax reports an error of the YAML parser.
 func (d *decoder) syntax(err error, text []byte) {
 	line, says := 1, err.Error()
 	if parts := yamlError.FindStringSubmatch(says); parts != nil {
@@ -151,14 +150,14 @@ func (d *decoder) syntax(err error, text []byte) {
 	case strings.HasPrefix(says, "unknown anchor"):
 		way = ": write &" + unknownAnchor.ReplaceAllString(says, "$1") + " where it is defined, above"
 	}
-	d.problem(line, "", "this is no YAML: %s%s", says, way)
+	d.problem(line, "", "this is not YAML: %s%s", says, way)
 }
 
 func isNull(n *yaml.Node) bool { return n.Kind == yaml.ScalarNode && n.ShortTag() == "!!null" }
 
 var plainName = regexp.MustCompile(`^[A-Za-z0-9_/:@-]+$`)
 
-// below returns the path of what stands under name at a path.
+// below returns the path of the field name inside path.
 func below(path, name string) string {
 	if !plainName.MatchString(name) {
 		name = strconv.Quote(name)

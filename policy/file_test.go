@@ -126,7 +126,7 @@ func TestReadFileSaysWhatIsMissing(t *testing.T) {
 	_, err = policy.Read(failing{}, "policy.yaml")
 	assert.EqualError(t, err, "policy: read policy.yaml: the disk is on fire")
 	_, err = policy.Read(strings.NewReader(strings.Repeat("# large\n", 1<<18)), "policy.yaml")
-	assert.EqualError(t, err, "policy.yaml:1: the file is larger than 1 MiB, which no policy is: is it the right one?")
+	assert.EqualError(t, err, "policy.yaml:1: the file is larger than 1 MiB, too large for a policy: is it the right one?")
 }
 
 type failing struct{}

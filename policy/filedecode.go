@@ -11,7 +11,7 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// decode sets v to what n says, or reports why it cannot.
+// decode sets v from n, or reports why it cannot.
 func (d *decoder) decode(n *yaml.Node, v reflect.Value, path string) {
 	n = resolve(n)
 	if n.Tag != "" && n.Tag[0] == '!' && !strings.HasPrefix(n.Tag, "!!") {
@@ -19,7 +19,7 @@ func (d *decoder) decode(n *yaml.Node, v reflect.Value, path string) {
 		return
 	}
 	if isNull(n) && v.Type() != reflect.TypeFor[Rules]() || isNull(n) && path == "defaults" {
-		d.problem(n.Line, path, "has no value: write one, or leave the line out; what belongs to it is indented more")
+		d.problem(n.Line, path, "has no value: write one, or leave the line out; if the next lines belong to it, indent them more")
 		return
 	}
 	switch v.Addr().Interface().(type) {
@@ -29,7 +29,7 @@ func (d *decoder) decode(n *yaml.Node, v reflect.Value, path string) {
 		if !isNull(n) {
 			d.fields(n, v, path)
 		}
-	case *Key, *Version: // from alone may be written instead of the fields
+	case *Key, *Version: // may be written as a string, which is from
 		if n.Kind == yaml.ScalarNode {
 			d.decode(n, v.FieldByName("From"), path)
 			d.broken[below(path, "from")] = d.broken[path]
@@ -43,7 +43,7 @@ func (d *decoder) decode(n *yaml.Node, v reflect.Value, path string) {
 	}
 }
 
-// value sets v, which is no struct and no map.
+// value sets v, which is neither a struct nor a map.
 func (d *decoder) value(n *yaml.Node, v reflect.Value, path string) {
 	if allowed, is := words[v.Type()]; is {
 		d.word(n, v, path, allowed)
@@ -108,7 +108,7 @@ func (d *decoder) duration(n *yaml.Node, v reflect.Value, path string) {
 	case err != nil:
 		d.problem(n.Line, path, "%v", err)
 	case span == 0:
-		d.problem(n.Line, path, "%s is as if it were left out: leave it out, or write more", n.Value)
+		d.problem(n.Line, path, "%s means the same as leaving it out: leave it out, or write more", n.Value)
 	default:
 		v.SetInt(int64(span))
 	}
@@ -123,11 +123,11 @@ func (d *decoder) number(n *yaml.Node, v reflect.Value, path string, zero bool) 
 		return
 	}
 	if n.Value != strconv.FormatInt(v.Int(), 10) {
-		d.problem(n.Line, path, "%s is read as %d: write it so, or what is meant", n.Value, v.Int())
+		d.problem(n.Line, path, "YAML reads %s as %d: write that, or the number that you mean", n.Value, v.Int())
 		return
 	}
 	if v.Int() == 0 && !zero {
-		d.problem(n.Line, path, "0 is as if it were left out: leave it out, or write more")
+		d.problem(n.Line, path, "0 means the same as leaving it out: leave it out, or write more")
 	}
 }
 
@@ -139,12 +139,12 @@ func (d *decoder) share(n *yaml.Node, v reflect.Value, path string) {
 		d.problem(n.Line, path, "0 makes no alert: leave it out, or write a small share such as 0.001")
 	}
 	if math.IsNaN(v.Float()) || math.IsInf(v.Float(), 0) {
-		d.problem(n.Line, path, "%s is no share: write a number between 0 and 1, such as 0.05", n.Value)
+		d.problem(n.Line, path, "%s is not a share: write a number between 0 and 1, such as 0.05", n.Value)
 		v.SetFloat(0)
 	}
 }
 
-// set has yaml convert a scalar that is of v's type.
+// set lets yaml convert a scalar of v's type.
 func (d *decoder) set(n *yaml.Node, v reflect.Value, path string) bool {
 	if err := n.Decode(v.Addr().Interface()); err != nil {
 		d.problem(n.Line, path, "%s is out of range: write less", n.Value)
@@ -153,7 +153,7 @@ func (d *decoder) set(n *yaml.Node, v reflect.Value, path string) bool {
 	return true
 }
 
-// isA reports a node that is of none of the types.
+// isA reports a problem, and returns false, if n has none of the types.
 func (d *decoder) isA(n *yaml.Node, path, what string, tags ...string) bool {
 	if n.Kind == yaml.ScalarNode && slices.Contains(tags, n.ShortTag()) {
 		return true
@@ -162,7 +162,7 @@ func (d *decoder) isA(n *yaml.Node, path, what string, tags ...string) bool {
 	return false
 }
 
-// kindOf says what somebody wrote.
+// kindOf describes a node in an error.
 func kindOf(n *yaml.Node) string {
 	switch n.Kind {
 	case yaml.MappingNode:

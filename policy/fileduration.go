@@ -22,13 +22,13 @@ var units = []struct {
 
 var durationForm = regexp.MustCompile(`^(\d+d)?(\d+h)?(\d+m)?(\d+s)?(\d+ms)?$`)
 
-// ParseDuration reads what a file says: 500ms, 90s, 12h, 7d, 1d12h, or forever.
+// ParseDuration parses a duration of a policy file: 500ms, 90s, 12h, 7d, 1d12h, or forever.
 func ParseDuration(text string) (Duration, error) {
 	if text == foreverWord {
 		return Forever, nil
 	}
 	if text == "" || !durationForm.MatchString(text) {
-		return 0, fmt.Errorf("%q is no duration: write whole numbers with ms, s, m, h or d, such as 90s, 12h or 7d%s",
+		return 0, fmt.Errorf("%q is not a duration: write whole numbers with ms, s, m, h or d, such as 90s, 12h or 7d%s",
 			text, orForever(text))
 	}
 	var sum time.Duration
@@ -45,18 +45,18 @@ func ParseDuration(text string) (Duration, error) {
 	return Duration(sum), nil
 }
 
-// orForever guesses what a text without a number was to be.
+// orForever adds a hint to the error for a text without a number.
 func orForever(text string) string {
 	switch {
 	case nearest(strings.ToLower(text), []string{foreverWord, "never", "infinite", "inf", "unlimited"}) != "":
-		return "; what never ends is written " + foreverWord
+		return "; a time without end is written " + foreverWord
 	case regexp.MustCompile(`^\d+w$`).MatchString(text):
 		return "; a week is 7d"
 	}
 	return ""
 }
 
-// String writes d as a file does.
+// String returns d as a policy file writes it.
 func (d Duration) String() string {
 	if d == Forever {
 		return foreverWord
@@ -78,10 +78,10 @@ func (d Duration) String() string {
 	return b.String()
 }
 
-// MarshalText is String, for YAML and JSON.
+// MarshalText returns [Duration.String], for YAML and JSON.
 func (d Duration) MarshalText() ([]byte, error) { return []byte(d.String()), nil }
 
-// UnmarshalText is ParseDuration.
+// UnmarshalText parses text with [ParseDuration].
 func (d *Duration) UnmarshalText(text []byte) (err error) {
 	*d, err = ParseDuration(string(text))
 	return err

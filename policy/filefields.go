@@ -8,7 +8,7 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// field is a name with its value in a mapping.
+// field is a name and its value in a mapping.
 type field struct {
 	name  string
 	key   *yaml.Node
@@ -37,7 +37,7 @@ func (d *decoder) fields(n *yaml.Node, v reflect.Value, path string) {
 	}
 }
 
-// indexOf returns which field of t has a name.
+// indexOf returns the index of the field of t that a file calls name.
 func indexOf(t reflect.Type, name string) int {
 	for i := range t.NumField() {
 		if t.Field(i).Tag.Get("yaml") == name {
@@ -47,7 +47,7 @@ func indexOf(t reflect.Type, name string) int {
 	return -1
 }
 
-// wayOutOf says what an unknown field was probably to be.
+// wayOutOf suggests what an unknown field was meant to be.
 func wayOutOf(name string, in reflect.Type, known []string) string {
 	rules := reflect.TypeFor[Rules]()
 	name = strings.ReplaceAll(strings.ToLower(name), "-", "_")
@@ -79,7 +79,7 @@ func (d *decoder) consumers(n *yaml.Node, v reflect.Value, path string) {
 		at := below(path, f.name)
 		d.from.lines[at] = f.key.Line
 		if f.name == "" {
-			d.problem(f.key.Line, at, "a handler has a name: write the one that it has in the router")
+			d.problem(f.key.Line, at, "the name of the handler is missing: write its name in the router")
 			continue
 		}
 		var rules Rules
@@ -89,7 +89,7 @@ func (d *decoder) consumers(n *yaml.Node, v reflect.Value, path string) {
 	v.Set(reflect.ValueOf(all))
 }
 
-// mapping returns what stands in a mapping: its own fields, then those that it merges.
+// mapping returns the fields of a mapping: its own, then those that it merges.
 func (d *decoder) mapping(n *yaml.Node, path, what string) []field {
 	if n.Kind != yaml.MappingNode {
 		d.problem(n.Line, path, "must be %s, not %s", what, kindOf(n))
@@ -108,7 +108,7 @@ func (d *decoder) mapping(n *yaml.Node, path, what string) []field {
 		case key.Kind != yaml.ScalarNode || key.ShortTag() == "!!null":
 			d.beside(n.Content[i].Line, path, "a name must be a text, not %s", kindOf(key))
 		case lines[key.Value] > 0:
-			d.problem(n.Content[i].Line, below(path, key.Value), "is there twice, first on line %d: leave one out", lines[key.Value])
+			d.problem(n.Content[i].Line, below(path, key.Value), "is written twice, first on line %d: leave one out", lines[key.Value])
 		default:
 			lines[key.Value] = max(n.Content[i].Line, 1)
 			all = append(all, field{key.Value, n.Content[i], n.Content[i+1]})
@@ -125,10 +125,10 @@ func (d *decoder) mapping(n *yaml.Node, path, what string) []field {
 	return all
 }
 
-// maxMerges bounds what a file can make of mappings that merge each other.
+// maxMerges limits how far mappings that merge each other can grow.
 const maxMerges = 10_000
 
-// merge returns the fields of what stands behind <<: a mapping, or a list of them.
+// merge returns the fields that << merges: those of a mapping, or of a list of mappings.
 func (d *decoder) merge(n *yaml.Node, path, what string) []field {
 	mappings := []*yaml.Node{resolve(n)}
 	if mappings[0].Kind == yaml.SequenceNode {
@@ -138,7 +138,7 @@ func (d *decoder) merge(n *yaml.Node, path, what string) []field {
 	for _, m := range mappings {
 		m = resolve(m)
 		if d.merging[m] {
-			d.problem(n.Line, path, "<< names what it stands in: write the fields out")
+			d.problem(n.Line, path, "<< merges a mapping into itself: write the fields out")
 			continue
 		}
 		if d.merges++; d.merges > maxMerges {

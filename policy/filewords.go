@@ -7,10 +7,10 @@ import (
 	"strings"
 )
 
-// Within says across what a key says nothing by itself; it is a Key's.
+// withins are the values of Key.Within.
 var withins = []string{"topic", "type"}
 
-// words are what a field of each of these types may say.
+// words are the values that a field of each type may have.
 var words = map[reflect.Type][]string{
 	reflect.TypeFor[Strategy]():    texts(Dedup, Inbox, Durable, Intent, Gate, Latest, None),
 	reflect.TypeFor[Ack]():         texts(AckCommit, AckStored),
@@ -31,9 +31,9 @@ func texts[T ~string](all ...T) []string {
 	return list
 }
 
-// notAWord says what word should have been.
+// notAWord returns the error for a value that is not in allowed.
 func notAWord(word string, allowed []string) string {
-	return fmt.Sprintf("%q is none of %s%s", word, strings.Join(allowed, ", "), didYouMean(word, allowed))
+	return fmt.Sprintf("%q is not one of %s%s", word, strings.Join(allowed, ", "), didYouMean(word, allowed))
 }
 
 func didYouMean(word string, known []string) string {
@@ -43,7 +43,7 @@ func didYouMean(word string, known []string) string {
 	return ""
 }
 
-// either lists what one may choose from.
+// either joins a list with commas and "or".
 func either(list []string) string {
 	last := len(list) - 1
 	if last < 1 {
@@ -52,7 +52,7 @@ func either(list []string) string {
 	return strings.Join(list[:last], ", ") + " or " + list[last]
 }
 
-// nearest returns the one of known that word was probably to be.
+// nearest returns the known word that is most like word, if one is close enough.
 func nearest(word string, known []string) string {
 	word = strings.ReplaceAll(strings.ToLower(word), "-", "_")
 	best, least := "", min(len(word)/2, 3)+1
@@ -64,7 +64,7 @@ func nearest(word string, known []string) string {
 	return best
 }
 
-// distance is how many letters must be put in, taken out or changed to get from a to b.
+// distance returns how many letters must be added, removed or changed to get from a to b.
 func distance(a, b string) int {
 	row := make([]int, len(b)+1)
 	for j := range row {
@@ -85,7 +85,7 @@ func distance(a, b string) int {
 	return row[len(b)]
 }
 
-// keysOf returns the names of t's fields in a file.
+// keysOf returns the names that a file uses for t's fields.
 func keysOf(t reflect.Type) []string {
 	names := make([]string, 0, t.NumField())
 	for i := range t.NumField() {

@@ -11,7 +11,7 @@ import (
 	"github.com/millrace-go/millrace/pubsub"
 )
 
-// guard returns the middlewares that the rules of handler stand for, as one.
+// guard returns one middleware made of those that the rules of handler choose.
 func (w *Wired) guard(handler string, r Rules) (message.HandlerMiddleware, error) {
 	switch r.Strategy {
 	case None:
@@ -146,7 +146,7 @@ func (w *Wired) Subscriber(handler string, sub message.Subscriber) (message.Subs
 	return sub, nil
 }
 
-// The middlewares' words for those of a policy. What it does not say is their default.
+// The middlewares' values for those of a policy. A missing one is the middleware's default.
 var (
 	collisions = map[Collision]inbox.OnCollision{
 		CollisionPark: inbox.CollisionPark, CollisionDrop: inbox.CollisionDrop, CollisionFail: inbox.CollisionFail,

@@ -196,8 +196,8 @@ func TestVersions(t *testing.T) {
 }
 
 func TestKeysAndVersionsThatCannotBeRead(t *testing.T) {
-	const key = "is no key: write uuid, payload, cloudevent, metadata:FIELD, json:PATH, or func:NAME, and several with + between them"
-	const path = "a path of json: is empty: write them with a comma between, such as json:order.id,line"
+	const key = "is not a key: write uuid, payload, cloudevent, metadata:FIELD, json:PATH, or func:NAME, and several with + between them"
+	const path = "a path of json: is empty: separate paths with a comma, such as json:order.id,line"
 	for from, want := range map[string]string{
 		"id": `"id" ` + key, "uuid+": `in "uuid+": "" ` + key, "metadata:": `"metadata:" ` + key, "uuid:a": `"uuid:a" ` + key,
 		"json:a,,b": path,
@@ -206,8 +206,8 @@ func TestKeysAndVersionsThatCannotBeRead(t *testing.T) {
 		require.EqualError(t, err, "consumers.billing.key.from: "+want)
 	}
 	for from, want := range map[string]string{
-		"sequence": `"sequence" is no version: write metadata, cloudevent, json:AGGREGATE,VERSION, or func:NAME`,
-		"json:a":   `"json:a" is no version: write json:AGGREGATE,VERSION, two paths`,
+		"sequence": `"sequence" is not a version: write metadata, cloudevent, json:AGGREGATE,VERSION, or func:NAME`,
+		"json:a":   `"json:a" is not a version: write json:AGGREGATE,VERSION, two paths`,
 		"json:a,":  path,
 	} {
 		rules := policy.Rules{Strategy: policy.Gate, Version: policy.Version{From: from}}

@@ -8,7 +8,7 @@ import (
 	"github.com/millrace-go/millrace/inbox"
 )
 
-// inboxKey is what the middlewares take of k. Keys that k names are asked of named.
+// inboxKey returns k for the middlewares. It asks named for the keys that k names.
 func (k Key) inboxKey(named func(name string) (inbox.Key, error)) (inbox.Key, error) {
 	key, err := parseKey(k.From, named)
 	if err != nil {
@@ -21,7 +21,7 @@ func (k Key) inboxKey(named func(name string) (inbox.Key, error)) (inbox.Key, er
 	case "type":
 		key = key.WithinType()
 	default:
-		return inbox.Key{}, fmt.Errorf("key.within %q is none of topic, type", k.Within)
+		return inbox.Key{}, fmt.Errorf("key.within %q is not one of topic, type", k.Within)
 	}
 	if k.Optional {
 		key = inbox.FirstOf(key, inbox.ByUUID())
@@ -29,7 +29,7 @@ func (k Key) inboxKey(named func(name string) (inbox.Key, error)) (inbox.Key, er
 	return key, nil
 }
 
-// parseKey reads what Key.From and OrderKey say. Nothing is uuid.
+// parseKey parses Key.From or OrderKey. Empty means uuid.
 func parseKey(from string, named func(name string) (inbox.Key, error)) (inbox.Key, error) {
 	if from == "" {
 		return inbox.ByUUID(), nil
@@ -59,7 +59,7 @@ func parseOneKey(from string, named func(name string) (inbox.Key, error)) (inbox
 		return inbox.ByCloudEvent(), nil
 	case kind == "metadata" && of != "":
 		if strings.TrimSpace(of) != of {
-			return inbox.Key{}, fmt.Errorf("%q has a space behind the colon, and no field is called so: leave it out", from)
+			return inbox.Key{}, fmt.Errorf("%q has a space after the colon: remove it", from)
 		}
 		return inbox.ByMetadata(of), nil
 	case kind == "json" && of != "":
@@ -68,11 +68,11 @@ func parseOneKey(from string, named func(name string) (inbox.Key, error)) (inbox
 	case kind == "func" && of != "":
 		return named(of)
 	}
-	return inbox.Key{}, fmt.Errorf("%q is no key: write uuid, payload, cloudevent, metadata:FIELD, json:PATH, "+
+	return inbox.Key{}, fmt.Errorf("%q is not a key: write uuid, payload, cloudevent, metadata:FIELD, json:PATH, "+
 		"or func:NAME, and several with + between them", from)
 }
 
-// inboxVersion is what the version gate takes of v. Functions that v names are asked of named.
+// inboxVersion returns v for the version gate. It asks named for the functions that v names.
 func (v Version) inboxVersion(named func(name string) (inbox.VersionFunc, error)) (inbox.VersionFunc, error) {
 	kind, of, _ := strings.Cut(v.From, ":")
 	switch {
@@ -86,16 +86,16 @@ func (v Version) inboxVersion(named func(name string) (inbox.VersionFunc, error)
 			return nil, err
 		}
 		if len(paths) != 2 {
-			return nil, fmt.Errorf("%q is no version: write json:AGGREGATE,VERSION, two paths", v.From)
+			return nil, fmt.Errorf("%q is not a version: write json:AGGREGATE,VERSION, two paths", v.From)
 		}
 		return inbox.VersionFromJSON(paths[0], paths[1]), nil
 	case kind == "func" && of != "":
 		return named(of)
 	}
-	return nil, fmt.Errorf("%q is no version: write metadata, cloudevent, json:AGGREGATE,VERSION, or func:NAME", v.From)
+	return nil, fmt.Errorf("%q is not a version: write metadata, cloudevent, json:AGGREGATE,VERSION, or func:NAME", v.From)
 }
 
-var errEmptyPath = errors.New("a path of json: is empty: write them with a comma between, such as json:order.id,line")
+var errEmptyPath = errors.New("a path of json: is empty: separate paths with a comma, such as json:order.id,line")
 
 func parsePaths(text string) ([]string, error) {
 	var paths []string

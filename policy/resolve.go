@@ -5,12 +5,12 @@ import (
 	"strings"
 )
 
-// For returns what applies to a handler: its rules, and where those say nothing, Defaults,
-// field by field; Key is one field. A field of Defaults that means nothing for the handler's
-// strategy, or without a queue, does not apply. Strategy and Replay are always set; what else is left zero is
-// the default of the middleware.
+// For returns the rules of a handler with every field that they leave out taken from Defaults; Key
+// is one field. It leaves out a field of Defaults that the handler's strategy does not use, or that
+// needs a queue where there is none. Strategy and Replay are always set; any other field left zero
+// means the middleware's default.
 //
-// It reports false if the policy does not name the handler and is strict.
+// For reports false if the policy does not name the handler and is strict.
 func (p Policy) For(handler string) (Rules, bool) {
 	rules, named := p.Consumers[handler]
 	if !named && p.Strict {
@@ -19,7 +19,7 @@ func (p Policy) For(handler string) (Rules, bool) {
 	return rules.or(p.Defaults), true
 }
 
-// or returns r with the fields of defaults where it has none.
+// or returns r with the fields of defaults wherever r has none.
 func (r Rules) or(defaults Rules) Rules {
 	if r.Strategy == "" {
 		r.Strategy = defaults.Strategy
@@ -37,7 +37,7 @@ func (r Rules) or(defaults Rules) Rules {
 			ownKey && strings.HasPrefix(name, "key.") || ownFormer && strings.HasPrefix(name, "former_key.") {
 			continue
 		}
-		if needsQueue(name) && !r.queues() { // what that depends on stands before it
+		if needsQueue(name) && !r.queues() { // the fields that it depends on come first
 			continue
 		}
 		value.Set(values[name])
@@ -48,8 +48,7 @@ func (r Rules) or(defaults Rules) Rules {
 	return r
 }
 
-// replay is what happens to a replayed message where nobody has said it: a second effect
-// that nobody keeps from happening is refused.
+// replay returns the default of Replay: refuse if a second effect would do harm.
 func (r Rules) replay() Replay {
 	if r.SideEffects == AcceptDuplicates {
 		return ReplayRefuse
@@ -57,7 +56,7 @@ func (r Rules) replay() Replay {
 	return ReplayAllow
 }
 
-// queued returns what makes a handler need a durable subscriber, and reports whether it does.
+// queued reports whether a handler needs a durable subscriber, and why.
 func (r Rules) queued() (why string, is bool) {
 	switch {
 	case r.Shadow || !r.Strategy.means("ack"):

@@ -106,7 +106,7 @@ func TestRunRefusesAnotherKey(t *testing.T) {
 	require.True(t, rig.Answer(t, msg))
 	require.EqualError(t, startError(t, start("payload")),
 		`consumers.billing: inbox: consumer "billing": the consumer's key changed from uuid to payload: `+
-			"what it has seen was recorded under the old key, so set Epoch to 1 to begin anew, with FormerKey to forget nothing, or put the old key back")
+			"its claims are stored under the old key, so set Epoch to 1 to begin anew, with FormerKey to forget nothing, or put the old key back")
 }
 
 // A handler that is added later is compared with the policy at its first message.

@@ -5,6 +5,6 @@ import _ "embed"
 //go:embed schema.json
 var schema []byte
 
-// Schema returns a JSON Schema of policy files, for editors. It knows the fields, their words
-// and which of them a strategy has no use for; what only [Read] finds it lets through.
+// Schema returns a JSON Schema of policy files, for editors. It knows the fields, their values, and
+// the fields that a strategy does not use. It accepts some files in which [Read] finds problems.
 func Schema() []byte { return append([]byte(nil), schema...) }

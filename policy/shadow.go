@@ -12,8 +12,8 @@ import (
 	"github.com/millrace-go/millrace/middleware/shadow"
 )
 
-// Shadow returns what was seen of the handlers whose rules say so, in this process. [Suggest]
-// makes rules of each.
+// Shadow reports what this process has seen of the handlers whose rules set Shadow. [Suggest] makes
+// rules of each consumer in the report.
 func (w *Wired) Shadow() shadow.Report {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -31,7 +31,7 @@ func (w *Wired) Shadow() shadow.Report {
 	return all
 }
 
-// around returns what stands around a handler: what its rules stand for, or a watch.
+// around returns the middleware of a handler: the one that its rules choose, or a watch.
 func (w *Wired) around(handler string, r Rules) (message.HandlerMiddleware, error) {
 	if !r.Shadow {
 		return w.guard(handler, r)
@@ -43,8 +43,8 @@ func (w *Wired) around(handler string, r Rules) (message.HandlerMiddleware, erro
 	return watch.Middleware, nil
 }
 
-// watch finds or makes the watch of a handler, which tries the key and the version that its
-// rules have too.
+// watch finds or makes the watch of a handler. The watch also tries the key and the version of its
+// rules.
 func (w *Wired) watch(handler string, r Rules) (*shadow.Watch, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -9,17 +9,16 @@ import (
 	"github.com/millrace-go/millrace/middleware/shadow"
 )
 
-// Suggestion is rules for a consumer that what was seen of it speaks for, and why. It is a
-// beginning: how a handler's effects are made, and how long its source may redeliver, no
-// report knows.
+// Suggestion holds rules for a consumer that the report on it supports, and the reasons. It is a
+// starting point: no report knows what effects a handler has, or how long its source may redeliver.
 type Suggestion struct {
 	Consumer string
 	Rules    Rules
 	Why      []string // each a sentence or two
 }
 
-// Suggest returns what the report on a consumer speaks for: its key, how long copies may be
-// apart, and whether its versions need a gate. It leaves out what would be the default.
+// Suggest returns rules that the report on a consumer supports: its key, how long copies may be
+// apart, and whether its versions need a gate. It leaves out rules that equal the default.
 func Suggest(c shadow.Consumer) Suggestion {
 	s := suggesting{Suggestion: Suggestion{Consumer: c.Name, Rules: Rules{Strategy: Inbox}}, of: c}
 	if c.Deliveries < enough || c.Watched < 24*time.Hour {
@@ -34,10 +33,10 @@ func Suggest(c shadow.Consumer) Suggestion {
 	return s.Suggestion
 }
 
-// enough is how many deliveries tell something.
+// enough is the number of deliveries from which a report is meaningful.
 const enough = 1000
 
-// suggesting is a Suggestion that is being made.
+// suggesting is a Suggestion in the making.
 type suggesting struct {
 	Suggestion
 	of shadow.Consumer
@@ -47,7 +46,7 @@ func (s *suggesting) why(format string, args ...any) {
 	s.Why = append(s.Why, fmt.Sprintf(format, args...))
 }
 
-// window declares twice the longest time that copies were seen apart.
+// window suggests twice the longest time between two copies.
 func (s *suggesting) window(key shadow.KeyRates) {
 	const least = time.Hour
 	window := roundedUp(max(least, 2*min(key.Apart.Longest, math.MaxInt64/4)))
@@ -65,7 +64,7 @@ func (s *suggesting) window(key shadow.KeyRates) {
 		"with the age of what a dead-letter queue or a replay brings back.", about(s.of.Watched))
 }
 
-// payload says what equal payloads under different keys may be.
+// payload explains equal payloads under different keys.
 func (s *suggesting) payload(key shadow.KeyRates) {
 	for _, k := range s.of.Keys {
 		if more := share(k.Duplicates, k.Deliveries) - share(key.Duplicates, key.Deliveries); k.Key == "payload" && more > margin(k, key) {
@@ -80,7 +79,7 @@ func (s *suggesting) payload(key shadow.KeyRates) {
 	}
 }
 
-// roundedUp is what a person would write: whole hours, and from two days on whole days.
+// roundedUp rounds as a person would: to whole hours, and from two days on to whole days.
 func roundedUp(d time.Duration) time.Duration {
 	unit := time.Hour
 	if d > 2*day {
@@ -89,7 +88,7 @@ func roundedUp(d time.Duration) time.Duration {
 	return (d + unit - 1).Truncate(unit)
 }
 
-// about leaves of d two figures or three.
+// about rounds d to two or three digits.
 func about(d time.Duration) Duration {
 	for _, unit := range []time.Duration{day, time.Hour, time.Minute, time.Second} {
 		if d >= 10*unit {

@@ -79,7 +79,7 @@ func TestSuggest(t *testing.T) {
 		"copies after days": {func(c *shadow.Consumer) { c.Keys[0].Apart.Longest = 5 * aDay },
 			with(func(r *policy.Rules) { r.Window, r.Retention = hours(240), hours(240) }), "up to 5d apart"},
 		"sent again": {func(c *shadow.Consumer) { c.Keys[3] = rates(`metadata:"order_id"`, 300) },
-			with(func(r *policy.Rules) { r.Key.From = "metadata:order_id" }), "metadata:order_id knows 2 % more"},
+			with(func(r *policy.Rules) { r.Key.From = "metadata:order_id" }), "metadata:order_id recognises 2 % more"},
 		"sent again, as a small sample sees it": {func(c *shadow.Consumer) {
 			c.Keys[3] = rates(`metadata:"order_id"`, 250)
 			c.Keys[3].Sample = 0.5
@@ -87,11 +87,11 @@ func TestSuggest(t *testing.T) {
 		"an order is changed many times": {func(c *shadow.Consumer) {
 			c.Keys[3] = rates(`metadata:"order_id"`, 300)
 			c.Keys[3].Collisions = 500
-		}, plain, "metadata:order_id is no key: 5 % of the deliveries have the value of a message with another payload"},
+		}, plain, "metadata:order_id is not a key: 5 % of the deliveries have the value of a message with another payload"},
 		"a field that few have": {func(c *shadow.Consumer) {
 			c.Keys[3] = rates(`metadata:"order_id"`, 300)
 			c.Keys[3].Missing = 5000
-		}, plain, "metadata:order_id is no key: 50 % of the deliveries do not have it"},
+		}, plain, "metadata:order_id is not a key: 50 % of the deliveries do not have it"},
 		"a field that nearly all have": {func(c *shadow.Consumer) {
 			c.Keys[3] = rates(`json:"order.id","line"`, 300)
 			c.Keys[3].Missing = 5
@@ -109,7 +109,7 @@ func TestSuggest(t *testing.T) {
 		"ids used twice": {func(c *shadow.Consumer) { c.Keys[0].Collisions = 10 },
 			with(func(r *policy.Rules) { r.Collision = policy.CollisionPark }), "10 deliveries have the uuid, but not the payload"},
 		"ids used all the time": {func(c *shadow.Consumer) { c.Keys[0].Collisions = 5000 },
-			with(func(r *policy.Rules) { r.Key.From = "metadata:order_id" }), "uuid is no key"},
+			with(func(r *policy.Rules) { r.Key.From = "metadata:order_id" }), "uuid is not a key"},
 		"no good key":    {func(c *shadow.Consumer) { c.Keys = c.Keys[:0] }, policy.Rules{Strategy: policy.Inbox}, "None of the keys"},
 		"equal payloads": {func(c *shadow.Consumer) { c.Keys[2] = rates("payload", 1100) }, plain, "10 % of the deliveries have the payload"},
 		"copies at once": {func(c *shadow.Consumer) { c.Keys[0].Concurrent = 3 }, plain, "3 deliveries came while"},

@@ -9,32 +9,32 @@ import (
 	"github.com/millrace-go/millrace/middleware/shadow"
 )
 
-// tolerable is the share of deliveries that may lack a key, or collide by it, and be a fault
-// of the producer rather than of the key.
+// tolerable is the share of deliveries without a key, or with a colliding key, that may be the
+// producer's fault rather than the key's.
 const tolerable = 0.01
 
-// key takes the key that knows the most copies, of those that messages have and that do not
-// stand for different messages. Where several know as many it takes the first.
+// key chooses the key that recognises the most copies, among those that messages have and that
+// different messages do not share. Of equals it chooses the first.
 func (s *suggesting) key() (best shadow.KeyRates, found bool) {
 	for _, k := range s.of.Keys {
 		missing, collisions := share(k.Missing, s.of.Deliveries), share(k.Collisions, k.Deliveries)
 		switch {
 		case k.Key == "payload" || missing > 1-tolerable:
 		case collisions > tolerable:
-			s.why("%s is no key: %s of the deliveries have the value of a message with another payload.", from(k.Key), percent(collisions))
+			s.why("%s is not a key: %s of the deliveries have the value of a message with another payload.", from(k.Key), percent(collisions))
 		case missing > tolerable:
-			s.why("%s is no key: %s of the deliveries do not have it.", from(k.Key), percent(missing))
+			s.why("%s is not a key: %s of the deliveries do not have it.", from(k.Key), percent(missing))
 		case !found:
 			best, found = k, true
 		default:
 			if more := share(k.Duplicates, k.Deliveries) - share(best.Duplicates, best.Deliveries); more > margin(k, best) {
-				s.why("%s knows %s more of the deliveries for copies than %s does.", from(k.Key), percent(more), from(best.Key))
+				s.why("%s recognises %s more of the deliveries as copies than %s does.", from(k.Key), percent(more), from(best.Key))
 				best = k
 			}
 		}
 	}
 	if !found {
-		s.why("None of the keys that were tried is one: give shadow.Config.Keys another.")
+		s.why("None of the keys that were tried will do: add another to shadow.Config.Keys.")
 		return best, false
 	}
 	s.Rules.Key = written(best.Key)
@@ -50,7 +50,7 @@ func (s *suggesting) key() (best shadow.KeyRates, found bool) {
 	return best, true
 }
 
-// margin is what two shares may differ by without meaning anything: nothing where all was
+// margin returns the difference between two shares that means nothing: none if every message was
 // watched, else what samples of some thousands differ by.
 func margin(a, b shadow.KeyRates) float64 {
 	if a.Sample < 1 || b.Sample < 1 {
@@ -59,7 +59,7 @@ func margin(a, b shadow.KeyRates) float64 {
 	return 0
 }
 
-// collision keeps what has the key of another message, where the default could be to drop it.
+// collision parks colliding messages where the default could be to drop them.
 func (s *suggesting) collision(key shadow.KeyRates) {
 	if key.Collisions == 0 {
 		return
@@ -69,10 +69,10 @@ func (s *suggesting) collision(key shadow.KeyRates) {
 		"and write collision: drop if they may go.", key.Collisions, from(key.Key))
 }
 
-// from is a key as a policy names it.
+// from returns a key as a policy names it.
 func from(key string) string { return written(key).From }
 
-// written is a key as a policy writes it. One that it has no words for is a function.
+// written returns a key as a policy writes it: a function if a policy has no words for it.
 func written(key string) Key {
 	rest, optional := strings.CutPrefix(key, "first(")
 	if optional {
@@ -96,7 +96,7 @@ func written(key string) Key {
 		}
 		return text
 	})
-	// A name may hold what means something here, so what was read must be the key again.
+	// A name may contain our syntax, so parsing the text must give the key again.
 	again, err := k.inboxKey(func(name string) (inbox.Key, error) { return inbox.ByFunc(name, nil), nil })
 	if err != nil || again.String() != key {
 		return Key{From: "func:KEY"}
@@ -109,7 +109,7 @@ var (
 	betweenKeys = regexp.MustCompile(`,(uuid|payload|cloudevent|metadata:|json:|func:)`)
 )
 
-// named says what a key needs that is a function.
+// named says which functions a key needs.
 func (s *suggesting) named(key string) {
 	if k := written(key); k.function() {
 		s.why("The policy knows the key %s as %s: name its functions in Wiring.Keys.", key, k.From)

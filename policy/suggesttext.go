@@ -7,7 +7,7 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// String is the suggestion as it stands in a file, with the reasons in comments.
+// String returns the suggestion as a policy file, with the reasons as comments.
 func (s Suggestion) String() string {
 	text := func(value string) *yaml.Node {
 		n := &yaml.Node{}
@@ -34,7 +34,7 @@ func (s Suggestion) String() string {
 			in, name = inner, after
 		}
 		n := &yaml.Node{}
-		_ = n.Encode(value.Interface()) // of texts, numbers and durations
+		_ = n.Encode(value.Interface()) // cannot fail: strings, numbers and durations
 		in.Content = append(in.Content, text(name), n)
 	}
 	for _, why := range s.Why {
@@ -47,7 +47,7 @@ func (s Suggestion) String() string {
 	return b.String()
 }
 
-// comment is text as lines of a comment that fit a screen.
+// comment returns text as comment lines that fit a screen.
 func comment(text string) string {
 	const width = 120
 	var b strings.Builder

@@ -6,12 +6,12 @@ import (
 	"github.com/millrace-go/millrace/middleware/shadow"
 )
 
-// Limits of what the gate's ways are for.
+// Thresholds for suggesting the ways of a gate.
 const (
-	numbered  = 0.5             // share of deliveries with a version, at least
+	numbered  = 0.5             // least share of deliveries with a version
 	few       = 0.05            // share of versions
-	shortWait = 5 * time.Second // what a message that is sent back is tried again for
-	briefWait = time.Second     // what may be waited for in memory
+	shortWait = 5 * time.Second // how long a message may be sent back
+	briefWait = time.Second     // how long a message may wait in memory
 )
 
 // version suggests a gate where versions come in disorder.
@@ -38,7 +38,7 @@ func (s *suggesting) version() {
 	s.gap(v)
 }
 
-// versions returns those that most deliveries have, if enough do.
+// versions returns the source that gives most deliveries a version, if it gives enough of them one.
 func (s *suggesting) versions() (best shadow.VersionRates, found bool) {
 	for _, v := range s.of.Versions {
 		has := share(s.of.Deliveries-v.Missing-v.Invalid, s.of.Deliveries)
@@ -49,8 +49,8 @@ func (s *suggesting) versions() (best shadow.VersionRates, found bool) {
 	return best, found
 }
 
-// first has aggregates begin where they are: a gate that begins on a live stream does not
-// know what was applied before.
+// first lets aggregates begin where they are: a gate that begins on a live stream does not know
+// what was applied before.
 func (s *suggesting) first(v shadow.VersionRates) {
 	s.Rules.Version.First = FirstSeen
 	word, from := FirstIsOne, v.FromOne
@@ -61,7 +61,7 @@ func (s *suggesting) first(v shadow.VersionRates) {
 		"write first: %s: with that version %d of %d aggregates began.", word, from, v.Aggregates)
 }
 
-// gap says what becomes of a message that comes too early.
+// gap suggests what to do with a message that comes too early.
 func (s *suggesting) gap(v shadow.VersionRates) {
 	s.why("%s of the versions came early and %s late, by up to %s; a gate that holds would have held %s.",
 		percent(share(v.Early, v.Deliveries())), percent(share(v.Late, v.Deliveries())), about(v.Waits.Longest),
@@ -86,7 +86,7 @@ func (s *suggesting) gap(v shadow.VersionRates) {
 	s.bounds(v)
 }
 
-// bounds are those of what waits, where the defaults may not be enough.
+// bounds suggests limits for held messages where the defaults may be too low.
 func (s *suggesting) bounds(v shadow.VersionRates) {
 	const defaultHeld, defaultHeldFor = 1000, 24 * time.Hour
 	if v.Waits.P99 > 0 && v.Waits.P99 <= briefWait && s.of.AtOnce > 1 {

@@ -15,7 +15,7 @@ import (
 	"github.com/millrace-go/millrace/middleware/shadow"
 )
 
-// Wired is a policy on a router. It is safe for concurrent use.
+// Wired is a policy that was added to a router. It is safe for concurrent use.
 type Wired struct {
 	policy Policy
 	wiring Wiring
@@ -25,13 +25,13 @@ type Wired struct {
 	watches    map[string]*shadow.Watch // of handlers for which nothing is enforced
 }
 
-// Wire puts p around the handlers of router. It adds one middleware, which gives each
-// handler what its rules say, where the router has it: add Retry before, and CorrelationID,
-// Timeout and Recoverer after. And it adds a plugin, which has Router.Run fail where policy
-// and router do not fit, and does what [inbox.Store.Plugin] does for the stores of w: do not
-// add those, nor middlewares of Millrace.
+// Wire adds p to router: a middleware, which applies to each handler the rules of that handler, and
+// a plugin. Add the middleware Retry before calling Wire, and CorrelationID, Timeout and Recoverer
+// after. The plugin makes Router.Run fail if policy and router do not match, and does what
+// [inbox.Store.Plugin] does for the stores of w: add neither that plugin nor other middlewares of
+// Millrace.
 //
-// It returns all that is wrong with p and w at once.
+// Wire returns everything that is wrong with p and w at once.
 func (p Policy) Wire(router *message.Router, w Wiring) (*Wired, error) {
 	switch {
 	case router == nil:
@@ -52,7 +52,7 @@ func (p Policy) Wire(router *message.Router, w Wiring) (*Wired, error) {
 	return wired, nil
 }
 
-// check returns what the rules need and the wiring lacks.
+// check returns what the rules need and the wiring does not have.
 func (w *Wired) check() (all Problems) {
 	for name, store := range w.wiring.Stores {
 		if store == nil {
@@ -60,7 +60,7 @@ func (w *Wired) check() (all Problems) {
 		}
 	}
 	if w.wiring.Inbox.Before != nil {
-		all = append(all, Problem{Text: "Wiring.Inbox.Before would run for every handler: give Wiring.Before those that need it"})
+		all = append(all, Problem{Text: "Wiring.Inbox.Before would run for every handler: list the handlers that need it in Wiring.Before"})
 	}
 	if len(all) > 0 {
 		return all
@@ -80,12 +80,12 @@ func (w *Wired) check() (all Problems) {
 	return all
 }
 
-// preparable returns why nothing can be done before the transactions of handler.
+// preparable returns an error if Wiring.Before cannot serve handler.
 func (w *Wired) preparable(handler string) error {
 	r, named := w.policy.For(handler)
 	switch {
 	case !named, slices.Contains(preparing, r.Strategy):
-		return nil // a handler without rules is refused as such
+		return nil // a handler without rules is refused elsewhere
 	case r.Strategy.means("version"):
 		return lack{"strategy", fmt.Sprintf("%s decides in the transaction whether a message is handled, and Wiring.Before[%q] would run for those "+
 			"that are not: take it out, and have another consumer do what the handler publishes through the outbox", r.Strategy, handler)}
@@ -94,8 +94,8 @@ func (w *Wired) preparable(handler string) error {
 		r.Strategy, handler)}
 }
 
-// middleware gives a handler what its rules say. A router makes it for each handler, and only
-// the first message tells for which.
+// middleware applies to a handler its rules. A router calls it once for each handler, but only the
+// first message tells which handler that is.
 func (w *Wired) middleware(next message.HandlerFunc) message.HandlerFunc {
 	var known sync.Once
 	var guarded message.HandlerFunc
@@ -105,8 +105,8 @@ func (w *Wired) middleware(next message.HandlerFunc) message.HandlerFunc {
 	}
 }
 
-// bind returns next as the rules of handler have it. Where they cannot be kept each message
-// fails, so that nothing is handled without them.
+// bind returns next behind the rules of handler. If they cannot be enforced, every message fails:
+// none is handled without its rules.
 func (w *Wired) bind(handler string, next message.HandlerFunc) message.HandlerFunc {
 	err := w.missing(handler).sorted()
 	if err == nil {
@@ -120,7 +120,7 @@ func (w *Wired) bind(handler string, next message.HandlerFunc) message.HandlerFu
 	return func(*message.Message) ([]*message.Message, error) { return nil, err }
 }
 
-// missing returns what keeps the rules of handler from being kept, other than the wiring.
+// missing returns what keeps the rules of handler from being enforced, except the wiring.
 func (w *Wired) missing(handler string) Problems {
 	if handler == "" {
 		return Problems{{Text: "a handler has no name, and rules are by name: give it one, and have a Watermill router run it"}}
@@ -138,10 +138,10 @@ func (w *Wired) missing(handler string) Problems {
 	return nil
 }
 
-// startWait bounds what is asked of the database when a router starts.
+// startWait is how long a starting router may wait for the database.
 const startWait = 30 * time.Second
 
-// plugin compares the policy with the router, and starts the stores' work.
+// plugin compares the policy with the router and starts the stores.
 func (w *Wired) plugin(r *message.Router) error {
 	handlers := slices.Sorted(maps.Keys(r.Handlers()))
 	if err := w.compare(handlers).sorted(); err != nil {
@@ -158,7 +158,7 @@ func (w *Wired) plugin(r *message.Router) error {
 	return nil
 }
 
-// verify returns which consumers would fail every message: those that had another key.
+// verify returns the consumers that would fail every message because their key changed.
 func (w *Wired) verify(handlers []string) error {
 	ctx, cancel := context.WithTimeout(context.Background(), startWait)
 	defer cancel()
@@ -177,7 +177,7 @@ func (w *Wired) verify(handlers []string) error {
 		}
 		at := w.at(handler)
 		err = fmt.Errorf("%s%w", at.Error(), err)
-		if !errors.Is(err, inbox.ErrKeyChanged) { // the database is to blame, and the others would say so too
+		if !errors.Is(err, inbox.ErrKeyChanged) { // the database's fault: the other consumers would say the same
 			return err
 		}
 		problems = append(problems, err)
@@ -199,8 +199,8 @@ func (w *Wired) stores() []*inbox.Store {
 	return all
 }
 
-// problems says where in the policy stands what err is about: the rules of a handler, or
-// those of all that have none.
+// problems places err in the policy: at the rules of a handler, or at those that apply to all
+// handlers without any.
 func (w *Wired) problems(handler string, err error) (all Problems) {
 	if err == nil {
 		return nil
@@ -230,7 +230,7 @@ func (w *Wired) problems(handler string, err error) (all Problems) {
 	return Problems{p}
 }
 
-// at is where the rules of a handler stand, or those of all that have none.
+// at returns where the rules of a handler are written.
 func (w *Wired) at(handler string) Problem {
 	path := "defaults"
 	if _, named := w.policy.Consumers[handler]; named {

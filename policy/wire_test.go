@@ -66,11 +66,11 @@ func TestWireReportsWhatTheWiringLacks(t *testing.T) {
 		"another store": {
 			consumers(map[string]policy.Rules{"billing": {Store: "eu"}}),
 			policy.Wiring{Store: store, Stores: map[string]*inbox.Store{"us": store, "asia": store}},
-			`consumers.billing.store: "eu" is none of Wiring.Stores: asia, us`,
+			`consumers.billing.store: "eu" is not in Wiring.Stores, which has asia, us`,
 		},
 		"no stores": {
 			consumers(map[string]policy.Rules{"billing": {Store: "eu"}}), policy.Wiring{Store: store},
-			`consumers.billing.store: "eu" is to be in Wiring.Stores, which is empty`,
+			`consumers.billing.store: "eu" must be in Wiring.Stores, which is empty`,
 		},
 		"a nil store": {
 			policy.Policy{}, policy.Wiring{Store: store, Stores: map[string]*inbox.Store{"eu": nil}},
@@ -88,16 +88,16 @@ func TestWireReportsWhatTheWiringLacks(t *testing.T) {
 		"no such key": {
 			consumers(map[string]policy.Rules{"billing": {Key: policy.Key{From: "uuid+func:order"}}}),
 			policy.Wiring{Store: store, Keys: map[string]inbox.Key{"account": inbox.ByPayload(), "orders": inbox.ByPayload()}},
-			`consumers.billing.key.from: "order" is none of Wiring.Keys: account, orders: did you mean orders?`,
+			`consumers.billing.key.from: "order" is not in Wiring.Keys, which has account, orders: did you mean orders?`,
 		},
 		"no such order key": {
 			consumers(map[string]policy.Rules{"billing": {OrderKey: "func:order", Ack: policy.AckStored}}), policy.Wiring{Store: store},
-			`consumers.billing.order_key: "order" is to be in Wiring.Keys, which is empty`,
+			`consumers.billing.order_key: "order" must be in Wiring.Keys, which is empty`,
 		},
 		"no such version": {
 			consumers(map[string]policy.Rules{"billing": {Strategy: policy.Latest, Version: policy.Version{From: "func:order"}}}),
 			policy.Wiring{Store: store},
-			`consumers.billing.version.from: "order" is to be in Wiring.Versions, which is empty`,
+			`consumers.billing.version.from: "order" must be in Wiring.Versions, which is empty`,
 		},
 		"steps in a transaction": {
 			consumers(map[string]policy.Rules{"billing": {SideEffects: policy.OnceSteps}}), policy.Wiring{Store: store},
@@ -113,14 +113,14 @@ func TestWireReportsWhatTheWiringLacks(t *testing.T) {
 		},
 		"steps before everything": {
 			policy.Policy{}, policy.Wiring{Store: store, Inbox: millrace.Inbox{Options: inbox.Options{Before: prepare}}},
-			"Wiring.Inbox.Before would run for every handler: give Wiring.Before those that need it",
+			"Wiring.Inbox.Before would run for every handler: list the handlers that need it in Wiring.Before",
 		},
 		"everything": {
 			consumers(map[string]policy.Rules{"a": {Strategy: policy.Intent, Key: policy.Key{From: "func:x"}}, "b": {Store: "eu"}}),
 			policy.Wiring{Store: store},
-			`consumers.a.key.from: "x" is to be in Wiring.Keys, which is empty` + "\n" +
+			`consumers.a.key.from: "x" must be in Wiring.Keys, which is empty` + "\n" +
 				"consumers.a.strategy: intent needs an outbox: set Wiring.Outbox\n" +
-				`consumers.b.store: "eu" is to be in Wiring.Stores, which is empty`,
+				`consumers.b.store: "eu" must be in Wiring.Stores, which is empty`,
 		},
 		"what a policy has no word for": {
 			policy.Policy{}, policy.Wiring{Store: store, Inbox: millrace.Inbox{Options: inbox.Options{TwinWait: -1}}},
@@ -147,8 +147,8 @@ consumers:
 `), "policy.yaml")
 	require.NoError(t, err)
 	_, err = p.Wire(newRouter(t), policy.Wiring{})
-	require.EqualError(t, err, `policy.yaml:3: defaults.store: "eu" is to be in Wiring.Stores, which is empty`+"\n"+
-		`policy.yaml:6: consumers.billing.key.from: "order" is to be in Wiring.Keys, which is empty`)
+	require.EqualError(t, err, `policy.yaml:3: defaults.store: "eu" must be in Wiring.Stores, which is empty`+"\n"+
+		`policy.yaml:6: consumers.billing.key.from: "order" must be in Wiring.Keys, which is empty`)
 
 	router := newRouter(t)
 	router.AddConsumerHandler("mails", "orders", rig.NewFeed(), done)

@@ -14,46 +14,47 @@ import (
 	"github.com/millrace-go/millrace/pubsub"
 )
 
-// Wiring is what a policy names and cannot bring along. Store suffices for most services, and
-// Outbox for those that send messages.
+// Wiring holds the values that a policy names but cannot contain. Most services set only Store, and
+// Outbox if they send messages.
 type Wiring struct {
-	// Store is the one without a name, Stores are those that Rules.Store names.
+	// Store is the default store. Stores are those that Rules.Store names.
 	Store  *inbox.Store
 	Stores map[string]*inbox.Store
 
-	// Outbox is given the messages that handlers return, in the transaction of Store; Outboxes
-	// are those of Stores, by the same names. Intent needs one, the other strategies with a
-	// transaction use it where there is one.
+	// Outbox stores the messages that handlers return, in the transaction of Store. Outboxes do so
+	// for Stores, under the same names. Strategy intent requires an outbox; the other strategies
+	// with a transaction use it if there is one.
 	Outbox   message.Publisher
 	Outboxes map[string]message.Publisher
 
-	// Leases is the memory of strategy dedup where Rules.Store names none. Defaults to the leases
+	// Leases are the leases of strategy dedup if Rules.Store names no store. Defaults to the leases
 	// of Store.
 	Leases *inbox.Leases
 
-	// Keys are what func:NAME stands for in Key.From and OrderKey.
+	// Keys are the functions that func:NAME in Key.From and OrderKey names.
 	Keys map[string]inbox.Key
 
-	// Versions are what func:NAME stands for in Version.From.
+	// Versions are the functions that func:NAME in Version.From names.
 	Versions map[string]inbox.VersionFunc
 
-	// Before has, by handler, what is Inbox.Before: what is done before the handler's transaction
-	// begins, such as steps with inbox.Once. For strategies inbox, durable and intent.
+	// Before holds Inbox.Before for each handler that needs it: work that comes before the
+	// handler's transaction, such as steps with inbox.Once. It is for strategies inbox, durable and
+	// intent.
 	Before map[string]func(msg *message.Message) error
 
-	// Inbox, Gate, Deduplicate and Durable give what a policy has no words for, such as
-	// Inbox.OnBegin or Durable.Concurrency. What it has words for is taken from the policy
-	// alone, also where it says nothing.
+	// Inbox, Gate, Deduplicate and Durable supply settings that a policy cannot express, such as
+	// Inbox.OnBegin or Durable.Concurrency. A setting that a policy can express comes from the
+	// policy alone, even if the policy leaves it out.
 	Inbox       millrace.Inbox
 	Gate        millrace.VersionGate
 	Deduplicate millrace.Deduplicate
 	Durable     pubsub.Durable
 
-	// Shadow is what rules with Shadow try besides their own key and version, and who is told.
+	// Shadow says what rules with Shadow try besides their own key and version, and who is told.
 	Shadow shadow.Config
 
-	// Absent names consumers of the policy that the router may lack when it starts: handlers
-	// that are added while it runs, and those of other routers.
+	// Absent names consumers of the policy that the router need not have when it starts: handlers
+	// that are added later, and those of other routers.
 	Absent []string
 }
 
@@ -84,7 +85,7 @@ func (w *Wiring) key(r Rules) (inbox.Key, error) {
 	return r.Key.inboxKey(named("key.from", "Keys", w.Keys))
 }
 
-// formerKey is none where the rules say nothing.
+// formerKey returns the zero key if the rules have none.
 func (w *Wiring) formerKey(r Rules) (inbox.Key, error) {
 	if r.FormerKey == (Key{}) {
 		return inbox.Key{}, nil
@@ -104,7 +105,7 @@ func (w *Wiring) version(r Rules) (inbox.VersionFunc, error) {
 	return r.Version.inboxVersion(named("version.from", "Versions", w.Versions))
 }
 
-// before returns what is done before the transactions of handler.
+// before returns the work that comes before the transactions of handler.
 func (w *Wiring) before(handler string, r Rules) (func(*message.Message) error, error) {
 	before := w.Before[handler]
 	if before == nil && r.SideEffects == OnceSteps {
@@ -114,7 +115,7 @@ func (w *Wiring) before(handler string, r Rules) (func(*message.Message) error, 
 	return before, nil
 }
 
-// named looks names up that a field of the policy says.
+// named returns a function that looks up the names in a policy field.
 func named[T any](field, where string, all map[string]T) func(name string) (T, error) {
 	return func(name string) (T, error) {
 		one, ok := all[name]
@@ -122,14 +123,14 @@ func named[T any](field, where string, all map[string]T) func(name string) (T, e
 			return one, nil
 		}
 		if len(all) == 0 {
-			return one, lack{field, fmt.Sprintf("%q is to be in Wiring.%s, which is empty", name, where)}
+			return one, lack{field, fmt.Sprintf("%q must be in Wiring.%s, which is empty", name, where)}
 		}
 		known := slices.Sorted(maps.Keys(all))
-		return one, lack{field, fmt.Sprintf("%q is none of Wiring.%s: %s%s", name, where, strings.Join(known, ", "), didYouMean(name, known))}
+		return one, lack{field, fmt.Sprintf("%q is not in Wiring.%s, which has %s%s", name, where, strings.Join(known, ", "), didYouMean(name, known))}
 	}
 }
 
-// lack is what the wiring lacks for a field of the policy.
+// lack is something that the wiring does not have and a field of the policy needs.
 type lack struct{ field, text string }
 
 func (l lack) Error() string { return l.field + ": " + l.text }

@@ -5,10 +5,10 @@ import "time"
 // Duration is a time.Duration that a file writes as 90s, 12h or 7d, or as forever.
 type Duration time.Duration
 
-// Forever is how a Retention is written that never ends.
+// Forever is a Retention without end.
 const Forever Duration = -1
 
-// Strategy says which middlewares stand around a handler.
+// Strategy chooses the middlewares around a handler.
 type Strategy string
 
 // The strategies.
@@ -17,61 +17,63 @@ const (
 	Dedup Strategy = "dedup"
 	// Inbox is middleware.Inbox: the handler's transaction remembers the message.
 	Inbox Strategy = "inbox"
-	// Durable is Inbox behind pubsub.Durable: what fails is tried again from the table.
+	// Durable is Inbox behind pubsub.Durable: the queue stores messages that fail and tries them
+	// again.
 	Durable Strategy = "durable"
-	// Intent is Inbox with an outbox that the handler must use: it stores what another
-	// consumer is to do, and has no effects outside the database itself.
+	// Intent is Inbox with an outbox that the handler must use: the handler has no effects outside
+	// the database, and stores what another consumer must do.
 	Intent Strategy = "intent"
-	// Gate is Inbox with middleware.VersionGate: without a hole, in order.
+	// Gate is Inbox with middleware.VersionGate: in order, without gaps.
 	Gate Strategy = "gate"
 	// Latest is Gate for consumers that keep only the newest state.
 	Latest Strategy = "latest"
-	// None is no middleware of ours: each delivery runs the handler.
+	// None has no middleware of Millrace: every delivery runs the handler.
 	None Strategy = "none"
 )
 
 // Ack says when the source is told that it may forget a message.
 type Ack string
 
-// When a message is acked.
+// Times at which a message is acked.
 const (
-	AckCommit Ack = "commit" // when its effects are committed
-	AckStored Ack = "stored" // when it is stored, to be delivered from the table
+	AckCommit Ack = "commit" // once its effects are committed
+	AckStored Ack = "stored" // once the queue has stored it
 )
 
-// OnParked says what happens behind a parked message of an order key.
+// OnParked says what happens to the messages behind a parked message of the same order key.
 type OnParked string
 
-// What happens behind a parked message.
+// Treatments of the messages behind a parked message.
 const (
 	HoldKey  OnParked = "hold"
 	Continue OnParked = "continue"
 )
 
-// Collision is what happens to a message with the key, but not the payload, of another.
+// Collision says what happens to a message that has the key, but not the payload, of another
+// message.
 type Collision string
 
-// What happens on a collision.
+// Treatments of a collision.
 const (
 	CollisionPark Collision = "park"
 	CollisionDrop Collision = "drop"
 	CollisionFail Collision = "fail"
 )
 
-// Replay is what happens to a replayed message.
+// Replay says what happens to a replayed message.
 type Replay string
 
-// What happens to a replayed message.
+// Treatments of a replayed message.
 const (
 	ReplayAllow    Replay = "allow"
 	ReplaySuppress Replay = "suppress"
 	ReplayRefuse   Replay = "refuse"
 )
 
-// SideEffects says how effects outside the database are kept from happening twice.
+// SideEffects says what keeps effects outside the database from happening twice.
 type SideEffects string
 
-// What is done about effects outside the database.
+// Ways to deal with effects outside the database.
 const (
 	NoSideEffects    SideEffects = "none"              // there are none
 	ProviderKey      SideEffects = "provider-key"      // the provider is given an idempotency key
@@ -80,10 +82,10 @@ const (
 	AcceptDuplicates SideEffects = "accept-duplicates" // they may happen twice
 )
 
-// Sequence says what becomes of a message without a version.
+// Sequence says whether every message must have a version.
 type Sequence string
 
-// What becomes of a message without a version.
+// Treatments of a message without a version.
 const (
 	SequenceRequired Sequence = "required"
 	SequenceOptional Sequence = "optional"
@@ -92,7 +94,7 @@ const (
 // OnGap says what happens to a message that comes before its predecessor.
 type OnGap string
 
-// What happens to a message that comes too early.
+// Treatments of a message that comes before its predecessor.
 const (
 	GapHold OnGap = "hold"
 	GapFail OnGap = "fail"
@@ -101,7 +103,7 @@ const (
 // First is the version at which an aggregate begins.
 type First string
 
-// Where an aggregate begins.
+// Versions at which an aggregate may begin.
 const (
 	FirstIsOne  First = "one"
 	FirstIsZero First = "zero"

@@ -26,6 +26,7 @@ var nameless = map[string]string{
 	"inbox.ErrLeaseLost": ofInbox, "inbox.ErrLost": ofInbox, "inbox.ErrNoPlugin": ofInbox, "inbox.ErrNoQueue": ofInbox,
 	"inbox.ErrNoVersion": ofInbox, "inbox.ErrNotServed": ofInbox, "inbox.ErrSwallowed": ofInbox,
 	"inbox.ErrTxEndedByHandler": ofInbox, "inbox.ErrTxNotUsed": ofInbox, "inbox.ErrUnknownType": ofInbox,
+	"inbox.ErrNotFound": ofInbox, "inbox.ErrWrongState": ofInbox,
 	"httpkey.ErrOneKey": ofInbox,
 }
 

@@ -13,6 +13,7 @@ import (
 	"github.com/millrace-go/millrace/inbox"
 	"github.com/millrace-go/millrace/inbox/admin"
 	millrace "github.com/millrace-go/millrace/middleware"
+	"github.com/millrace-go/millrace/tests/faults"
 	"github.com/millrace-go/millrace/tests/rig"
 	"github.com/millrace-go/millrace/tests/testdb"
 )
@@ -276,8 +277,22 @@ func stepDecided(t *testing.T, b *bed) {
 	require.Error(t, admin.New(b.store).DecideStep(t.Context(), id, 7, by))
 	require.Error(t, admin.New(b.store).DecideStep(t.Context(), "17", admin.StepWasDone, by))
 	require.ErrorIs(t, admin.New(b.store).DecideStep(t.Context(), "00000000-0000-8000-8000-000000000000", admin.StepWasDone, by), inbox.ErrNotFound)
-	require.NoError(t, admin.New(b.store).DecideStep(t.Context(), id, admin.StepWasDone, by))
-	require.ErrorIs(t, admin.New(b.store).DecideStep(t.Context(), id, admin.StepWasDone, by), inbox.ErrNotFound)
+	pool, decided := faults.Open(t, b.db), false
+	pool.Set(faults.Plan{Before: func(_ context.Context, call string) error {
+		if call == faults.Begin && !decided { // the other operator has looked
+			decided = true
+			require.NoError(t, admin.New(b.store).DecideStep(t.Context(), id, admin.StepWasDone, by))
+		}
+		return nil
+	}})
+	later := admin.New(b.newStore(pool.DB, inbox.Config{}))
+	for range 2 { // decided since the look, and before it
+		err := later.DecideStep(t.Context(), id, admin.StepWasNotDone, by)
+		require.ErrorIs(t, err, inbox.ErrWrongState)
+		require.NotErrorIs(t, err, inbox.ErrNotFound)
+		require.ErrorContains(t, err, "it is done")
+	}
+	require.True(t, decided)
 	must(t, b.leased(h), again(msg))
 	assert.Len(t, p.ids, 1)
 	assert.Equal(t, []string{""}, *results)

@@ -14,12 +14,12 @@ import (
 	"github.com/millrace-go/millrace/internal/keycode"
 )
 
-// action is what an operator does to open messages.
+// action is an operation on open messages.
 type action struct {
 	*app
 	name  string // of the command
-	doing string // of what a message would undergo
-	done  string // of what it underwent
+	doing string // what would happen to a message
+	done  string // what happened to it
 
 	one        func(context.Context, *inbox.Store, int64, admin.Operator) error
 	all        func(context.Context, *inbox.Store, admin.Filter, admin.Operator, admin.Pace) (int, error)
@@ -46,15 +46,15 @@ func (act *action) command(cmd *cobra.Command) *cobra.Command {
 	return cmd
 }
 
-// plan is what an action is about.
+// plan lists the messages that an action would change.
 type plan struct {
 	filter   admin.Filter    // with --all-matching
-	messages []admin.Message // all that are named, or the first of those that match
+	messages []admin.Message // all named ones, or the first that match
 	takes    []admin.Preview
 	total    admin.Count
 }
 
-// firstFew is how many of the messages are shown that match.
+// firstFew is how many of the matching messages are shown.
 const firstFew = 5
 
 func (act *action) run(ctx context.Context, args []string) error {
@@ -87,7 +87,7 @@ func (act *action) run(ctx context.Context, args []string) error {
 	return act.carryOut(ctx, store, p)
 }
 
-// understand refuses a call that could mean two things.
+// understand refuses an ambiguous call.
 func (act *action) understand(args []string) error {
 	switch {
 	case act.matching && len(args) > 0:
@@ -105,7 +105,7 @@ func (act *action) understand(args []string) error {
 	if act.selected.consumer == "" {
 		for _, arg := range args {
 			if _, err := strconv.ParseInt(arg, 10, 64); err != nil {
-				return usagef("%q is no row id: to name a message by its key, add --consumer", arg)
+				return usagef("%q is not a row id: to name a message by its key, add --consumer", arg)
 			}
 		}
 	}
@@ -160,10 +160,10 @@ func (act *action) planNamed(ctx context.Context, store *inbox.Store, args []str
 	return p, nil
 }
 
-// named returns the message with a row id, or a key.
+// named returns the message with a row id or a key.
 func (act *action) named(ctx context.Context, store *inbox.Store, arg string) (admin.Message, error) {
 	if act.selected.consumer == "" {
-		id, _ := strconv.ParseInt(arg, 10, 64) //nolint:errcheck // seen to be one
+		id, _ := strconv.ParseInt(arg, 10, 64) //nolint:errcheck // checked by understand
 		found, err := admin.New(store).Find(ctx, admin.Filter{}, id-1, 1)
 		if err == nil && (len(found) == 0 || found[0].ID != id) {
 			err = notFoundf("there is no open message with the row id %d: it was handled or discarded, or --namespace is not right", id)
@@ -187,13 +187,13 @@ func (act *action) named(ctx context.Context, store *inbox.Store, arg string) (a
 		act.selected.consumer, arg, arg)
 }
 
-// isKey reports whether arg is the key of a message that is shown as shown: of a long key a
-// hash is stored.
+// isKey reports whether arg is the key of a message that is shown as shown. Of a long key the inbox
+// stores a hash.
 func isKey(arg, shown string) bool {
 	return arg == shown || keycode.String(keycode.Encode(arg)) == shown
 }
 
-// carryOut does it, unless a message would be left behind.
+// carryOut carries out the plan, unless nothing would deliver one of the messages.
 func (act *action) carryOut(ctx context.Context, store *inbox.Store, p *plan) error {
 	operator, err := act.by.operator()
 	if err != nil {
@@ -221,7 +221,7 @@ func (act *action) carryOut(ctx context.Context, store *inbox.Store, p *plan) er
 	return errors.Join(err, shown)
 }
 
-// deliverable is an error where nobody would deliver a message.
+// deliverable returns an error if nothing would deliver one of the messages.
 func (act *action) deliverable(p *plan) error {
 	if !act.needsQueue() {
 		return nil
@@ -234,7 +234,7 @@ func (act *action) deliverable(p *plan) error {
 	return nil
 }
 
-// target is where a message goes that no queue serves.
+// target returns the publisher for messages that no queue serves.
 func (a *app) target(ctx context.Context, through bool) (message.Publisher, error) {
 	if !through {
 		return nil, nil

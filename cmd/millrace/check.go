@@ -16,10 +16,10 @@ func (a *app) checkCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "check",
 		Short: "Find what is wrong with the database and with how consumers are set up",
-		Long: `Compares the tables and the settings of the server, as a connection with this DSN has
-them, with what Millrace needs, and goes through each consumer: what makes two messages
-the same, for how long that is remembered, whether a janitor forgets the rest, what a replay
-may do, and whether stored messages wait for a queue that no process serves.
+		Long: `Checks the tables, and the server's settings as a connection with this DSN has them. Then it
+checks each consumer: what makes two messages the same, how long the consumer remembers
+them, whether a janitor deletes older claims, what a replay may do, and whether messages
+are stored for a queue that no process serves.
 
 Exits with 1 if there are errors, with --strict also if there are warnings.`,
 		Example: "  millrace check\n  millrace check --strict --json",
@@ -30,7 +30,7 @@ Exits with 1 if there are errors, with --strict also if there are warnings.`,
 	return cmd
 }
 
-// finding is one in JSON.
+// finding is a finding in JSON.
 type finding struct {
 	Severity string `json:"severity"`
 	Subject  string `json:"subject"`

@@ -39,8 +39,8 @@ func setupOf(c admin.KnownConsumer) setup {
 	return s
 }
 
-// scopeOf returns the key that is described so, without what qualifies it, how it is written, and within what two of
-// them are compared. One that only a later release can describe is shown as it is.
+// scopeOf splits the description of a key into the key itself, its source, and the scope in which
+// it is unique. It returns a description that only a later release knows unchanged.
 func scopeOf(described string) (key inbox.Key, source, scope string) {
 	key, err := inbox.Internals{}.ParseKey(described)
 	if err != nil {
@@ -86,10 +86,10 @@ func setupsTable(setups []setup) string {
 	return t.String() + "\n"
 }
 
-// newestOnly leaves out the epochs that are over.
+// newestOnly keeps the newest epoch of each consumer.
 func newestOnly(consumers []admin.KnownConsumer) []admin.KnownConsumer {
 	var all []admin.KnownConsumer
-	for i, c := range consumers { // by name and epoch
+	for i, c := range consumers { // sorted by name and epoch
 		if i+1 == len(consumers) || consumers[i+1].Name != c.Name {
 			all = append(all, c)
 		}
@@ -97,11 +97,11 @@ func newestOnly(consumers []admin.KnownConsumer) []admin.KnownConsumer {
 	return all
 }
 
-// unservedTooLong is how long stored messages may wait without a queue: a service that is deployed comes back before.
+// unservedTooLong is how long stored messages may wait without a queue. A deployment takes less.
 const unservedTooLong = 15 * time.Minute
 
-// judgeBacklog finds stored messages that no process delivers: those that nobody took, and those in progress whose
-// process is gone.
+// judgeBacklog finds stored messages that no process delivers: those that no queue has taken, and
+// those in progress whose process has died.
 func judgeBacklog(consumers []admin.KnownConsumer, all []admin.Backlog) (found []inbox.Finding) {
 	warn := func(problem, remedy string, b admin.Backlog) {
 		found = append(found, inbox.Finding{Severity: inbox.Warning, Subject: fmt.Sprintf("consumer %q", b.Consumer), Problem: problem, Remedy: remedy})
@@ -111,13 +111,13 @@ func judgeBacklog(consumers []admin.KnownConsumer, all []admin.Backlog) (found [
 		if !newest || b.Served || b.OldestPending < unservedTooLong && b.Stale.N == 0 {
 			continue
 		}
-		warn(fmt.Sprintf("no queue serves it, and messages are stored: %s due, %s in progress with a process that is gone", b.Due, b.Stale),
+		warn(fmt.Sprintf("no queue serves it, and messages are stored: %s due, %s in progress in a process that has died", b.Due, b.Stale),
 			"start the service with pubsub.Durable for this consumer and epoch; it takes up both by itself", b)
 	}
 	return found
 }
 
-// judge says what is risky in how a consumer is set up, beyond what the inbox itself sees.
+// judge returns the risks in how a consumer is set up that the inbox itself does not report.
 func judge(c admin.KnownConsumer) []inbox.Finding {
 	var found []inbox.Finding
 	warn := func(problem, remedy string) {
@@ -126,21 +126,21 @@ func judge(c admin.KnownConsumer) []inbox.Finding {
 	key, source, scope := scopeOf(c.Key)
 	switch {
 	case source == inbox.ByPayload().String():
-		warn("its key is the payload: two commands that are equal, such as two payments of 10, are taken for one message",
-			"take a key that the producer gives, such as the UUID, unless every message states a fact; then raise Epoch")
+		warn("its key is the payload: two equal commands, such as two payments of 10, count as one message",
+			"use a key that the producer sets, such as the UUID, unless every message states a fact; then raise Epoch")
 	case key.ByPlace() && !c.Served:
-		warn("its key is a place in a log, and no queue serves it: what the producer sends twice is handled twice, and a "+
+		warn("its key is a place in a log, and no queue serves it: a message that the producer sends twice is handled twice, and a "+
 			"message that is parked cannot be sent to its topic again",
-			"put pubsub.Durable before the handler, and take the UUID if the producer may send twice")
+			"put pubsub.Durable before the handler, and use the UUID if the producer may send twice")
 	case key.ByPlace():
-		warn("its key is a place in a log: what the producer sends twice is handled twice, and a topic that is made anew "+
-			"begins at the old places", "take the UUID if the producer gives one, and raise Epoch when a topic is made anew")
+		warn("its key is a place in a log: a message that the producer sends twice is handled twice, and a topic that is created again "+
+			"begins at the old places", "use the UUID if the producer sets one, and raise Epoch when a topic is created again")
 	case key.OfFields() && scope == everywhere:
 		warn("its key is a business key that counts over all topics and types: an order's \"paid\" and its \"cancelled\" are "+
-			"taken for one message if both bring it", "add WithinTopic or WithinType to the key if several kinds of messages come; then raise Epoch")
+			"one message if both have it", "add WithinTopic or WithinType to the key if several kinds of messages come; then raise Epoch")
 	}
 	if c.Window == 0 && c.Retention != inbox.Forever {
-		warn(fmt.Sprintf("it forgets after %s, and no window is declared: nobody said after what time a message may come again",
+		warn(fmt.Sprintf("it forgets after %s, and no window is declared: it is not known how late a message may come again",
 			span(c.Retention)), "set Inbox.Window to the longest redelivery that may happen, and Retention to twice that")
 	}
 	return found

@@ -13,19 +13,19 @@ import (
 func complete(cmd *cobra.Command, flag string, values []string) {
 	err := cmd.RegisterFlagCompletionFunc(flag, cobra.FixedCompletions(values, cobra.ShellCompDirectiveNoFileComp))
 	if err != nil {
-		panic(err) // the flag is not there
+		panic(err) // the flag does not exist
 	}
 }
 
-// completeConsumer offers the consumers of the database for --consumer.
+// completeConsumer completes --consumer with the consumers of the database.
 func (a *app) completeConsumer(cmd *cobra.Command) {
 	if err := cmd.RegisterFlagCompletionFunc("consumer", a.consumerNames); err != nil {
-		panic(err) // the flag is not there
+		panic(err) // the flag does not exist
 	}
 }
 
-// consumerNames asks the database, if one is named and answers soon: who presses a key
-// wants no error.
+// consumerNames asks the database, if one is named and answers soon. It returns no errors:
+// completion must stay quiet.
 func (a *app) consumerNames(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
 	const patience = 2 * time.Second
 	if len(args) > 0 {

@@ -14,7 +14,7 @@ import (
 	"github.com/millrace-go/millrace/outbox"
 )
 
-// connect opens the database that the user named, and sees whether it answers.
+// connect opens the database that the user named and checks that it answers.
 func (a *app) connect(ctx context.Context, how manner) (*sqlx.DB, error) {
 	if a.db != nil {
 		return a.db, nil
@@ -34,7 +34,7 @@ func (a *app) connect(ctx context.Context, how manner) (*sqlx.DB, error) {
 	err = db.PingContext(ctx)
 	if err != nil && strings.Contains(err.Error(), "unsupported startup parameter") {
 		_ = db.Close()
-		if db, err = from.open(asGiven, a.secrets); err == nil { // a pooler refuses what we add
+		if db, err = from.open(asGiven, a.secrets); err == nil { // a pooler refuses our settings
 			err = db.PingContext(ctx)
 		}
 	}
@@ -48,21 +48,21 @@ func (a *app) connect(ctx context.Context, how manner) (*sqlx.DB, error) {
 	return db, nil
 }
 
-// dsn is how the user named the database.
+// dsn returns the connection string that the user gave.
 func (a *app) dsn() string {
 	dsn := cmp.Or(a.flags.dsn, a.env("MILLRACE_DSN"))
 	a.secrets.add(dsn)
 	return dsn
 }
 
-// connections is how many a command uses at most.
+// connections is how many connections a command uses at most.
 const connections = 4
 
 func (a *app) store(ctx context.Context) (*inbox.Store, error) {
 	return a.storeWith(ctx, tuned, inbox.Config{})
 }
 
-// storeWith returns a store on the database, with the places that the flags name.
+// storeWith returns a store on the database, with the tables that the flags name.
 func (a *app) storeWith(ctx context.Context, how manner, config inbox.Config) (*inbox.Store, error) {
 	db, err := a.connect(ctx, how)
 	if err != nil {
@@ -93,7 +93,7 @@ func (a *app) publisher(ctx context.Context) (*outbox.Publisher, error) {
 	return out, nil
 }
 
-// names are where the tables are, as the flags say.
+// names returns where the flags say the tables are.
 func (a *app) names() dialect.Names {
 	return dialect.Names{Schema: a.flags.schema, Prefix: a.flags.prefix}
 }

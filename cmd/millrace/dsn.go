@@ -17,25 +17,25 @@ import (
 	"github.com/millrace-go/millrace/internal/dialect"
 )
 
-// manner is how a connection string is taken.
+// manner is how to open a connection string.
 type manner int
 
 const (
-	tuned     manner = iota // with what a session of ours needs
-	asGiven                 // without settings that the service does not have
-	making                  // tuned, and SQLite makes a file that is not there
-	supposing               // tuned, and a file that is not there counts as an empty database
+	tuned     manner = iota // with the settings that our sessions need
+	asGiven                 // with the service's own settings only
+	making                  // tuned, and SQLite creates a missing file
+	supposing               // tuned, and a missing file counts as an empty database
 )
 
 // Errors about a connection string never contain it.
 var (
 	errNoDSN = errors.New("which database? give --dsn, or set MILLRACE_DSN, for instance to " +
 		"postgres://user@host/database, mysql://user@host/database or sqlite:path/to/file.db")
-	errForm = errors.New("the DSN begins with none of postgres://, mysql://, sqlite: and file:, " +
+	errForm = errors.New("the DSN does not begin with postgres://, mysql://, sqlite: or file:, " +
 		"and is not user:password@tcp(host:3306)/database either")
-	errURL    = errors.New("the DSN is no URL: are @, /, : and % in the password written %40, %2F, %3A and %25?")
-	errMySQL  = errors.New("the DSN cannot be read: it must be like mysql://user:password@host:3306/database")
-	errNoFile = errors.New("the file that the DSN names is not there: is the path right? millrace migrate makes a new one")
+	errURL    = errors.New("the DSN is not a URL: are @, /, : and % in the password written %40, %2F, %3A and %25?")
+	errMySQL  = errors.New("the DSN cannot be parsed: it must look like mysql://user:password@host:3306/database")
+	errNoFile = errors.New("there is no file at the path in the DSN: is the path right? millrace migrate creates a new one")
 	errMemory = errors.New("a database in memory ends with the command: name a file")
 )
 
@@ -45,7 +45,7 @@ type source struct {
 	dsn     string
 }
 
-// sourceOf tells which database a connection string is for.
+// sourceOf returns the database that a connection string names.
 func sourceOf(dsn string) (source, error) {
 	switch {
 	case dsn == "":
@@ -60,7 +60,7 @@ func sourceOf(dsn string) (source, error) {
 	return source{}, errForm
 }
 
-// open opens a pool, and no connection yet.
+// open opens a pool but no connection yet.
 func (s source) open(how manner, hidden *secrets) (*sqlx.DB, error) {
 	hidden.add(s.dsn)
 	switch s.dialect {
@@ -86,7 +86,7 @@ func openPostgres(dsn string, how manner, hidden *secrets) (*sqlx.DB, error) {
 		orSet(q, "connect_timeout", "10")
 		orSet(q, "application_name", "millrace")
 	}
-	u.RawQuery = strings.ReplaceAll(q.Encode(), "+", "%20") // pgx takes a plus for a plus
+	u.RawQuery = strings.ReplaceAll(q.Encode(), "+", "%20") // pgx does not read a plus as a space
 	hidden.add(u.String())
 	hidden.addPassword(q.Get("password"), q.Get("user"))
 	config, err := pgx.ParseConfig(u.String())
@@ -170,7 +170,7 @@ func openSQLite(dsn string, how manner) (*sqlx.DB, error) {
 	if _, err := os.Stat(plain); err != nil {
 		switch how {
 		case making:
-			q.Add("_pragma", "journal_mode(WAL)") // which the file keeps
+			q.Add("_pragma", "journal_mode(WAL)") // the file remembers it
 		case supposing:
 			return sqlx.Open("sqlite", ":memory:")
 		default:
@@ -186,7 +186,7 @@ func openSQLite(dsn string, how manner) (*sqlx.DB, error) {
 	return sqlx.Open("sqlite", "file:"+(&url.URL{Path: plain}).EscapedPath()+"?"+q.Encode())
 }
 
-// hide keeps what a URL says of who the user is, but not the host.
+// hide hides the secrets of a URL.
 func hide(u *url.URL, hidden *secrets) {
 	if password, set := u.User.Password(); set {
 		hidden.add(u.User.String())

@@ -10,16 +10,17 @@ import (
 	"github.com/millrace-go/millrace/replay"
 )
 
-// What the command exits with.
+// Exit codes.
 const (
 	exitDone        = 0
 	exitFailed      = 1 // or a check found errors
 	exitUsage       = 2 // or a confirmation is missing
 	exitNotFound    = 3 // or nothing matched
 	exitUnreachable = 4
+	exitWrongState  = 5
 )
 
-// coded is an error that says what to exit with.
+// coded is an error with the exit code for it.
 type coded struct {
 	code int
 	err  error
@@ -29,7 +30,7 @@ func (c *coded) Error() string { return c.err.Error() }
 
 func (c *coded) Unwrap() error { return c.err }
 
-// silent is an end about which everything was said.
+// silent ends the command with a code and prints nothing more.
 type silent struct{ code int }
 
 func (s *silent) Error() string { return fmt.Sprintf("exit %d", s.code) }
@@ -52,11 +53,13 @@ func exitCode(err error) int {
 		return exitUnreachable
 	case errors.Is(err, inbox.ErrNotFound), errors.Is(err, outbox.ErrNotFound):
 		return exitNotFound
+	case errors.Is(err, inbox.ErrWrongState), errors.Is(err, outbox.ErrWrongState):
+		return exitWrongState
 	}
 	return exitFailed
 }
 
-// understood says of err what this run knows of it and err does not.
+// understood adds what only this run knows about err.
 func (a *app) understood(err error) error {
 	switch {
 	case !a.started && exitCode(err) == exitFailed: // cobra's own
@@ -69,13 +72,13 @@ func (a *app) understood(err error) error {
 	return err
 }
 
-// hint is the way out of an error that has one beyond its text.
+// hint returns advice that the text of err does not contain.
 func (a *app) hint(err error) string {
 	switch {
 	case !a.started:
-		return "Run millrace --help for what there is."
+		return "Run millrace --help for the commands."
 	case errors.Is(err, inbox.ErrNotMigrated), errors.Is(err, outbox.ErrNotMigrated):
-		return "Make the tables with: millrace migrate. If they are there, say where with --schema or --prefix."
+		return "Create the tables with: millrace migrate. If they exist, say where with --schema or --prefix."
 	case errors.Is(err, inbox.ErrNotServed):
 		return "Start the service, or add --through-outbox: a relay then sends the message to its topic again."
 	case errors.Is(err, replay.ErrSideEffects):

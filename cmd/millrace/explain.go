@@ -16,14 +16,14 @@ func (a *app) explainCommand() *cobra.Command {
 	var payload bool
 	cmd := &cobra.Command{
 		Use:   "explain KEY",
-		Short: "The story of one message: what became of it, and why",
+		Short: "The story of one message: what happened to it, and why",
 		Long: `Tells for each consumer and epoch when the message was seen and handled, why copies of it
 were dropped or parked, what it produced and where that is now, and what operators did.
 
 KEY is the message's key, which is its UUID unless the consumer has another Key. Copies
-that were dropped are known only where the service sets Config.LogDropped. What a handler
-stored in the outbox is looked for in the time that a handler may take; where relays keep
-nothing (RelayConfig.Retention), what was sent is gone.`,
+that were dropped are known only if the service sets Config.LogDropped. explain looks in the
+outbox for what the handler stored within the time that a handler may take. It does not
+find messages that were sent if relays keep none (RelayConfig.Retention).`,
 		Example: "  millrace explain 0190b7a4-4d3c-7bd2-8e0c-2b54f6a3c1de\n  millrace explain order-17 --json",
 		Args:    cobra.ExactArgs(1),
 	}
@@ -35,7 +35,7 @@ nothing (RelayConfig.Retention), what was sent is gone.`,
 	return cmd
 }
 
-// chapter is what one consumer and epoch did with a message.
+// chapter is the part of the story that belongs to one consumer and epoch.
 type chapter struct {
 	Consumer string        `json:"consumer"`
 	Epoch    int           `json:"epoch"`
@@ -45,7 +45,7 @@ type chapter struct {
 	Produced []product     `json:"produced"`
 	Notes    []string      `json:"notes"`
 	claim    *admin.StoryClaim
-	stored   time.Time // when its open row was
+	stored   time.Time // when its open row was stored
 	history  bool
 	dropped  int
 }
@@ -79,7 +79,7 @@ func (a *app) explain(ctx context.Context, key string, handlerTimeout time.Durat
 	}
 	chapters := chaptersOf(story, payload)
 	if len(chapters) == 0 {
-		return &coded{exitFailed, fmt.Errorf("nothing is known of a message with the key %q: it was never seen here, or is older than "+
+		return &coded{exitFailed, fmt.Errorf("the inbox knows no message with the key %q: it never came here, or it is older than "+
 			"the retention and was purged, or belongs to another namespace (--namespace %q), or its key is not "+
 			"what you gave: a consumer may have another Key than the UUID", key, a.flags.namespace)}
 	}
@@ -95,7 +95,7 @@ func (a *app) explain(ctx context.Context, key string, handlerTimeout time.Durat
 	return a.print(map[string]any{"key": key, "consumers": chapters}, func() string { return storyText(key, chapters) })
 }
 
-// trace finds what the handler stored in the outbox, and says what cannot be known.
+// trace adds the messages that the handler stored in the outbox, and says what cannot be known.
 func (c *chapter) trace(ctx context.Context, out *outbox.Publisher, key string, handlerTimeout time.Duration) error {
 	if c.dropped == 0 {
 		c.Notes = append(c.Notes, "No copy that was dropped is noted: there was none, or the service runs without Config.LogDropped.")

@@ -15,7 +15,7 @@ var statuses = []admin.Status{
 	admin.Received, admin.InProgress, admin.Settling, admin.FailedRetryable, admin.FailedTerminal, admin.Parked, admin.Held,
 }
 
-// statusNames are what users call the statuses, in the same order.
+// statusNames returns the users' names for the statuses, in the same order.
 func statusNames() []string {
 	names := make([]string, 0, len(statuses))
 	for _, s := range statuses {
@@ -24,7 +24,7 @@ func statusNames() []string {
 	return names
 }
 
-// selection is what flags say of which messages are meant.
+// selection holds the flags that select messages.
 type selection struct {
 	consumer, status, topic string
 	epoch                   int
@@ -49,7 +49,7 @@ func (a *app) selects(cmd *cobra.Command) *selection {
 	return s
 }
 
-// filter returns what s means.
+// filter returns s as a filter.
 func (s *selection) filter() (admin.Filter, error) {
 	f := admin.Filter{Consumer: s.consumer, Topic: s.topic, ErrorGroup: s.group}
 	if s.cmd.Flags().Changed("epoch") {
@@ -71,7 +71,7 @@ func (s *selection) filter() (admin.Filter, error) {
 	return f, err
 }
 
-// instant reads a time, or how long ago it was.
+// instant parses a time, or how long ago it was.
 func instant(flag, text string) (time.Time, error) {
 	if text == "" {
 		return time.Time{}, nil
@@ -87,7 +87,7 @@ func instant(flag, text string) (time.Time, error) {
 	return time.Time{}, usagef("--%s %q is neither a time in UTC, such as 2026-05-01T08:00:00Z or 2026-05-01, nor a duration, such as 90m", flag, text)
 }
 
-// known is an error where f names a consumer that there is not.
+// known returns an error if f names a consumer that does not exist.
 func known(consumers []admin.KnownConsumer, f admin.Filter) error {
 	if f.Consumer == "" {
 		return nil

@@ -29,7 +29,7 @@ func (a *app) listGroups(ctx context.Context, store *inbox.Store, f admin.Filter
 	all := []failureGroup{}
 	for i, g := range groups {
 		if clean := a.secrets.clean(g.Error); clean != g.Error {
-			g.Shape = clean // in the shape a secret lacks its digits, and would not be known
+			g.Shape = clean // a shape has no digits, so a secret in it would not be recognised
 			groups[i] = g
 		}
 		all = append(all, failureGroup{

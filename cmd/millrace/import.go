@@ -32,20 +32,20 @@ func (a *app) importCommand() *cobra.Command {
 	i := &importing{app: a}
 	cmd := &cobra.Command{
 		Use:   "import CONSUMER [FILE]",
-		Short: "Have a consumer know what another system has handled",
-		Long: `Reads the keys of messages that another system has handled, such as a table of the
-service's own, and has the consumer know them: a delivery of one is acked without its
-handler, whatever its payload is. What the consumer knows already, and what is open,
-stays as it is, so a call that was cut off is made again.
+		Short: "Tell a consumer which messages another system has handled",
+		Long: `Reads the keys of messages that another system has handled, from a table of the service's
+own for example, and records them as handled by the consumer: a delivery of such a message
+is acked without running the handler, whatever its payload is. import changes neither keys
+that the consumer knows nor open messages, so you can repeat a call that was cut off.
 
-Each line of FILE, or of standard input, is the parts of a key and when the message was
-handled, as CSV: KEY[,TIME]. A key has one part, unless the consumer's is joined of
-several; millrace check shows it. --query reads the same columns from the database of the
+Each line of FILE, or of standard input, has the parts of a key and the time at which the
+message was handled, as CSV: KEY[,TIME]. A key has one part unless the consumer joins
+several; millrace check shows its key. --query reads the same columns from the database of the
 DSN, and cannot change it. A time without a zone is UTC, a number counts seconds since
 1970, and what has no time was handled now; the retention goes by it.
 
-A consumer whose service has not run yet is registered with --new, --key and --retention,
-which must be what its service has.
+If the service has not run yet, register its consumer with --new, --key and --retention, as
+the service sets them.
 
 Without --yes it reads everything, counts what it would do, and exits with 2.
 If a key was refused it exits with 1.`,
@@ -67,7 +67,7 @@ If a key was refused it exits with 1.`,
 	return cmd
 }
 
-// complete offers the consumers, and then files.
+// complete offers the consumers, then files.
 func (i *importing) complete(cmd *cobra.Command, args []string, begun string) ([]string, cobra.ShellCompDirective) {
 	if len(args) == 1 {
 		return nil, cobra.ShellCompDirectiveDefault
@@ -102,23 +102,23 @@ func (i *importing) run(ctx context.Context, args []string) error {
 	return i.carryOut(ctx, store, config, all)
 }
 
-// understand refuses a call that could mean two things.
+// understand refuses an ambiguous call.
 func (i *importing) understand(args []string) error {
 	given := i.cmd.Flags().Changed
 	switch {
 	case i.query != "" && len(args) > 1:
 		return usagef("keys come from --query or from %q: leave one out", args[1])
 	case i.query != "" && i.header:
-		return usagef("--header goes with lines: a query tells its columns by itself")
+		return usagef("--header goes with lines: a query names its columns itself")
 	case i.rate < 1:
 		return usagef("--rate %d is less than 1", i.rate)
 	case !i.register && (given("key") || given("retention")):
-		return usagef("--key and --retention go with --new: a consumer that is known has its own")
+		return usagef("--key and --retention go with --new: a known consumer has its own")
 	}
 	return nil
 }
 
-// consumer is who is to know the keys, as the tables or the flags say.
+// consumer returns the consumer that gets the keys, from the tables or the flags.
 func (i *importing) consumer(ctx context.Context, store *inbox.Store, name string) (config inbox.ConsumerConfig, err error) {
 	consumers, err := admin.New(store).Consumers(ctx)
 	if err != nil {
@@ -154,7 +154,7 @@ func (i *importing) consumer(ctx context.Context, store *inbox.Store, name strin
 	config.Retention = inbox.Forever
 	if i.retention != "forever" {
 		if config.Retention, err = time.ParseDuration(i.retention); err != nil {
-			return config, usagef("--retention %q is no duration, such as 168h, and not forever", i.retention)
+			return config, usagef("--retention %q is neither a duration, such as 168h, nor forever", i.retention)
 		}
 	}
 	if err := config.Validate(); err != nil {
@@ -191,7 +191,7 @@ func (i *importing) carryOut(
 	return err
 }
 
-// show prints what became, or would become, of the keys.
+// show prints what happened, or would happen, to the keys.
 func (i *importing) show(config inbox.ConsumerConfig, r admin.ImportReport, how string) error {
 	refusals := []map[string]any{}
 	for _, refused := range r.Refusals {

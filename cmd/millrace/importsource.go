@@ -17,7 +17,7 @@ import (
 	"github.com/millrace-go/millrace/internal/dialect"
 )
 
-// source is where keys come from. A key has so many parts.
+// source returns the keys. A key has parts parts.
 func (i *importing) source(ctx context.Context, file string, parts int) (iter.Seq2[admin.Imported, error], func(), error) {
 	switch {
 	case i.query != "":
@@ -34,12 +34,12 @@ func (i *importing) source(ctx context.Context, file string, parts int) (iter.Se
 	return i.lines(f, parts), func() { _ = f.Close() }, nil
 }
 
-// lines reads CSV. A line that is none is refused by its number.
+// lines reads CSV. It refuses a bad line by its number.
 func (i *importing) lines(from io.Reader, parts int) iter.Seq2[admin.Imported, error] {
 	return func(yield func(admin.Imported, error) bool) {
 		text := bufio.NewReader(from)
 		if mark, err := text.Peek(3); err == nil && string(mark) == "\ufeff" {
-			_, _ = text.Discard(len(mark)) // it was there
+			_, _ = text.Discard(len(mark)) // it was peeked
 		}
 		lines := csv.NewReader(text)
 		lines.FieldsPerRecord, lines.ReuseRecord = -1, true
@@ -74,26 +74,26 @@ func yielded(yield func(admin.Imported, error) bool, in admin.Imported) error {
 	return nil
 }
 
-// importedOf makes a message of the parts of a key, and a time.
+// importedOf makes a message from the parts of a key and a time.
 func importedOf(fields []string, parts int) admin.Imported {
 	in := admin.Imported{Key: fields}
 	if len(fields) != parts+1 {
-		return in // whether it has all is seen by who takes it
+		return in // the import checks that nothing is missing
 	}
 	in.Key = fields[:parts]
 	in.ProcessedAt, in.Problem = handledAt(fields[parts])
 	return in
 }
 
-// handledAt reads a time: none, seconds since 1970, or what a database prints.
+// handledAt parses a time: an empty text, seconds since 1970, or what a database prints.
 func handledAt(text string) (time.Time, error) {
 	if text == "" {
 		return time.Time{}, nil
 	}
-	const latest = 100_000_000_000 // in the year 5138; milliseconds are beyond it since 1973
+	const latest = 100_000_000_000 // the year 5138; in milliseconds, the year 1973
 	if n, err := strconv.ParseFloat(text, 64); err == nil {
 		if !(n >= 0 && n < latest) { // nor NaN
-			return time.Time{}, fmt.Errorf("%s is no time in seconds since 1970: are they milliseconds?", text)
+			return time.Time{}, fmt.Errorf("%s is not a time in seconds since 1970: are they milliseconds?", text)
 		}
 		return time.UnixMicro(int64(n * 1e6)).UTC(), nil
 	}
@@ -102,10 +102,10 @@ func handledAt(text string) (time.Time, error) {
 			return t.UTC(), nil
 		}
 	}
-	return time.Time{}, fmt.Errorf("%q is no time, such as 2026-05-01T08:00:00Z", text)
+	return time.Time{}, fmt.Errorf("%q is not a time, such as 2026-05-01T08:00:00Z", text)
 }
 
-// selected reads what the query returns, on a connection that cannot write.
+// selected reads the rows of the query, on a connection that cannot write.
 func (i *importing) selected(ctx context.Context, parts int) (iter.Seq2[admin.Imported, error], func(), error) {
 	conn, err := i.db.Conn(ctx)
 	if err != nil {
@@ -131,8 +131,8 @@ func (i *importing) selected(ctx context.Context, parts int) (iter.Seq2[admin.Im
 	return scanned(rows, len(columns), parts), close, nil
 }
 
-// readOnly begins the query. On SQLite a transaction would keep every writer out. MySQL tells
-// a TIMESTAMP in the zone of the session, and does not say which that is.
+// readOnly starts the query. On SQLite a transaction would lock out every writer. MySQL returns a
+// TIMESTAMP in the time zone of the session without naming the zone.
 func (i *importing) readOnly(ctx context.Context, conn *sql.Conn) (rows *sql.Rows, end func(), err error) {
 	if i.dialect == dialect.SQLiteName {
 		end := func() { _, _ = conn.ExecContext(context.WithoutCancel(ctx), `PRAGMA query_only = FALSE`) }
@@ -182,7 +182,7 @@ func scanned(rows *sql.Rows, columns, parts int) iter.Seq2[admin.Imported, error
 	}
 }
 
-// importedRow makes a message of the columns of a row.
+// importedRow makes a message from the columns of a row.
 func importedRow(values []any, parts int) admin.Imported {
 	fields := make([]string, 0, len(values))
 	for n, v := range values {

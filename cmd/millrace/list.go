@@ -20,7 +20,7 @@ const listExamples = `  millrace list
   millrace list --groups
   millrace list --group 3411 --json --payload | jq -r '.messages[].payload'`
 
-// listing is what else the flags of list say.
+// listing holds the other flags of list.
 type listing struct {
 	limit   int
 	after   int64
@@ -31,12 +31,12 @@ type listing struct {
 func (a *app) listCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "list",
-		Short: "Open messages, or what makes them fail",
+		Short: "List open messages, or why they fail",
 		Long: `Lists messages that are not completed, in the order in which they were stored. The
 first column is the row's id, which retry and discard take. Payloads are shown with
---payload only. Where no index has what is asked for, it ends after 100,000 messages and says
-how to go on; in JSON, "next" is not null then. With --groups it shows what makes messages fail instead: errors that
-are the same but for names and numbers are one group.`,
+--payload only. If no index serves the filter, list stops after 100,000 messages and says how to
+continue; in JSON, "next" is then not null. With --groups it shows groups of failures instead:
+errors that differ only in names and numbers form one group.`,
 		Example: listExamples,
 		Args:    cobra.NoArgs,
 	}
@@ -81,7 +81,7 @@ func (a *app) list(ctx context.Context, selected *selection, how listing) error 
 	return a.print(messagesOf(page.Messages, page.Next, how.payload), func() string { return pageText(page, how) })
 }
 
-// lookAt is how many rows are looked at for a list, where no index has what is asked for.
+// lookAt is how many rows a list reads at most where no index serves the filter.
 const lookAt = 100_000
 
 func pageText(page admin.Page, how listing) string {
@@ -91,14 +91,14 @@ func pageText(page admin.Page, how listing) string {
 	case len(page.Messages) == how.limit:
 		return messagesTable(page.Messages, how.payload) + fmt.Sprintf("There may be more: add --after %d.\n", page.Next)
 	}
-	looked := fmt.Sprintf("%d messages were looked at; to go on from there, add --after %d.\n", lookAt, page.Next)
+	looked := fmt.Sprintf("%d messages were read; to go on from there, add --after %d.\n", lookAt, page.Next)
 	if len(page.Messages) == 0 {
 		return "None matches so far. " + looked
 	}
 	return messagesTable(page.Messages, how.payload) + looked
 }
 
-// mustKnow is an error where f names a consumer that there is not.
+// mustKnow returns an error if f names a consumer that does not exist.
 func (a *app) mustKnow(ctx context.Context, store *inbox.Store, f admin.Filter) error {
 	if f.Consumer == "" {
 		return nil
@@ -176,10 +176,10 @@ func openMessageOf(m admin.Message, payload bool) openMessage {
 	return o
 }
 
-// shownPayload is one in JSON, in which only text can be written as it is.
+// shownPayload is a payload in JSON, which can hold only text as it is.
 type shownPayload struct {
 	Payload *string `json:"payload,omitempty"`
-	Base64  []byte  `json:"payload_base64,omitempty"` // where it is no text
+	Base64  []byte  `json:"payload_base64,omitempty"` // if it is not text
 }
 
 func payloadOf(payload []byte) shownPayload {
@@ -190,7 +190,7 @@ func payloadOf(payload []byte) shownPayload {
 	return shownPayload{Payload: &text}
 }
 
-// line returns the payload for a terminal, if it is to be shown.
+// line returns the payload for a terminal, and whether to show it.
 func (p shownPayload) line() (line string, shown bool) {
 	if p.Payload != nil {
 		return oneLine(*p.Payload), true
@@ -243,7 +243,7 @@ func messagesTable(messages []admin.Message, payload bool) string {
 	return b.String()
 }
 
-// why is what is known of why the message is open.
+// why says why the message is open.
 func why(m admin.Message) string {
 	switch {
 	case m.LastError == "":

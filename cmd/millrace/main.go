@@ -1,9 +1,10 @@
-// Command millrace is the operator's tool: it shows what became of every message that the
-// inbox and the outbox know, and mends what is stuck. See docs/command.md.
+// Command millrace is the operator's tool: it shows what happened to every message that the inbox
+// and the outbox know, and changes those that are stuck. See docs/command.md.
 //
-// It exits with 0 when it did what was asked, with 1 when that failed or a check found
-// errors, with 2 for a wrong call or a missing confirmation, with 3 when there is no such
-// message or consumer, and with 4 when the database cannot be reached.
+// It exits with 0 when it did what was asked, with 1 when that failed or a check found errors, with
+// 2 for a wrong call or a missing confirmation, with 3 when there is no such message or consumer,
+// with 4 when the database cannot be reached, and with 5 when the state of the message does not
+// allow the operation.
 package main
 
 import (

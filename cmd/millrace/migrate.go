@@ -28,7 +28,7 @@ With --dry-run it prints what it would run, and exits with 0.`,
 	return cmd
 }
 
-// migration is one in JSON.
+// migration is a migration in JSON.
 type migration struct {
 	Version int    `json:"version"`
 	DDL     string `json:"ddl,omitempty"`

@@ -10,13 +10,13 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// operators is what flags say of who acts, and why.
+// operators holds the flags that say who acts, and why.
 type operators struct {
 	by, reason string
 	yes        bool
 }
 
-// operators adds the flags of who acts to cmd.
+// operators adds these flags to cmd.
 func (a *app) operators(cmd *cobra.Command) *operators {
 	o := &operators{}
 	cmd.Flags().StringVar(&o.by, "by", "", "`who` acts; user@host unless given")
@@ -24,14 +24,14 @@ func (a *app) operators(cmd *cobra.Command) *operators {
 	return o
 }
 
-// confirmed adds the flags of who acts, and --yes.
+// confirmed adds these flags and --yes.
 func (a *app) confirmed(cmd *cobra.Command) *operators {
 	o := a.operators(cmd)
 	cmd.Flags().BoolVar(&o.yes, "yes", false, "do it; without it nothing is changed")
 	return o
 }
 
-// operator is who acts, for the audit table.
+// operator returns who acts, for the audit table.
 func (o *operators) operator() (admin.Operator, error) {
 	if o.reason == "" {
 		return admin.Operator{}, usagef("say why: --reason '…', which is kept in the audit table")
@@ -39,7 +39,7 @@ func (o *operators) operator() (admin.Operator, error) {
 	return admin.Operator{Name: cmp.Or(o.by, login()), Reason: o.reason}, nil
 }
 
-// missing is what a call lacks to be carried out.
+// missing returns the flags that a call still needs.
 func (o *operators) missing() string {
 	switch {
 	case o.reason == "" && !o.yes:
@@ -52,7 +52,7 @@ func (o *operators) missing() string {
 	return ""
 }
 
-// login is the user of the operating system.
+// login returns the user of the operating system.
 func login() string {
 	name, host := "unknown", "unknown"
 	if u, err := user.Current(); err == nil {

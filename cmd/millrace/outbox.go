@@ -14,9 +14,9 @@ import (
 func (a *app) outboxCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "outbox",
-		Short: "Messages of the outbox that no relay tries any more, and the relays",
-		Long: `Shows and mends messages of the outbox that are parked: no relay tries them any more, and
-those of their order key may wait behind them. And it shows which relay has which shard.`,
+		Short: "Show and change parked messages of the outbox, and list the relays",
+		Long: `Shows, retries and discards parked messages of the outbox: relays do not try them again, and
+messages of the same order key may wait behind them. It also shows which relay has which shard.`,
 		Example: "  millrace outbox list\n  millrace outbox retry 17 --reason 'the exchange is there now' --yes\n  millrace outbox shards",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if len(args) > 0 {
@@ -29,7 +29,7 @@ those of their order key may wait behind them. And it shows which relay has whic
 	return cmd
 }
 
-// parkedMessage is one in JSON.
+// parkedMessage is a parked message in JSON.
 type parkedMessage struct {
 	ID       int64             `json:"id"`
 	UUID     string            `json:"uuid"`
@@ -84,7 +84,7 @@ func (a *app) outboxListCommand() *cobra.Command {
 	return cmd
 }
 
-// How many are read at once, without and with their payloads, which may be large.
+// How many messages are read at once, without and with their payloads, which may be large.
 const (
 	mostParked = 1000
 	mostWhole  = 50
@@ -92,7 +92,7 @@ const (
 
 type readParked func(ctx context.Context, after int64, limit int) ([]outbox.Parked, error)
 
-// parkedTo goes through what is parked on the way to a topic, or to any.
+// parkedTo yields the parked messages for a topic, or for all.
 func parkedTo(ctx context.Context, read readParked, most int, topic string, after int64) iter.Seq2[outbox.Parked, error] {
 	return func(yield func(outbox.Parked, error) bool) {
 		for {
@@ -204,7 +204,7 @@ func layoutText(l outbox.Layout) string {
 		owner := s.Relay
 		switch {
 		case s.Owner == 0:
-			owner = "none: nobody sends its messages"
+			owner = "none: no relay sends its messages"
 		case !s.Alive:
 			owner = "gone: the next relay takes it over"
 		}

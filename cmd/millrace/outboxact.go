@@ -13,7 +13,7 @@ import (
 	"github.com/millrace-go/millrace/outbox"
 )
 
-// outboxAction is what an operator does to parked messages of the outbox.
+// outboxAction is an operation on parked messages of the outbox.
 type outboxAction struct {
 	*app
 	name, doing, done string
@@ -89,14 +89,14 @@ func (act *outboxAction) understand(args []string) (ids []int64, err error) {
 	for _, arg := range args {
 		id, err := strconv.ParseInt(arg, 10, 64)
 		if err != nil {
-			return nil, usagef("%q is no id: millrace outbox list shows them", arg)
+			return nil, usagef("%q is not an id: millrace outbox list shows them", arg)
 		}
 		ids = append(ids, id)
 	}
 	return ids, nil
 }
 
-// choose returns the parked messages that are meant.
+// choose returns the parked messages that the call names.
 func (act *outboxAction) choose(ctx context.Context, out *outbox.Publisher, ids []int64) ([]outbox.Parked, error) {
 	if act.matching {
 		return act.chooseAll(ctx, out)
@@ -151,7 +151,7 @@ func (act *outboxAction) propose(messages []outbox.Parked, missing string) error
 	return errors.Join(shown, &silent{exitUsage})
 }
 
-// carryOut passes over what somebody else was faster with, unless it was named.
+// carryOut skips messages that somebody else changed first, unless the call names them.
 func (act *outboxAction) carryOut(ctx context.Context, out *outbox.Publisher, messages []outbox.Parked) error {
 	operator, err := act.by.operator()
 	if err != nil {
@@ -162,7 +162,7 @@ func (act *outboxAction) carryOut(ctx context.Context, out *outbox.Publisher, me
 	bar, done := act.progress(act.name, admin.Count{N: len(messages)}), 0
 	for _, m := range messages {
 		err = act.one(out, ctx, m.ID, outbox.Operator(operator))
-		if err != nil && (!act.matching || !errors.Is(err, outbox.ErrNotFound)) {
+		if err != nil && (!act.matching || !errors.Is(err, outbox.ErrNotFound) && !errors.Is(err, outbox.ErrWrongState)) {
 			break
 		}
 		if err == nil {

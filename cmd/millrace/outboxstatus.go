@@ -10,7 +10,7 @@ import (
 	"github.com/millrace-go/millrace/outbox"
 )
 
-// outboxStatus is what waits to be sent, and who sends it, in JSON.
+// outboxStatus says in JSON what waits to be sent, and who sends it.
 type outboxStatus struct {
 	Pending       count         `json:"pending"`
 	Retrying      count         `json:"retrying"`

@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// page is what is shown at once.
+// page is one screenful.
 type page struct{ text string }
 
 func (p *page) Write(b []byte) (int, error) {
@@ -13,8 +13,7 @@ func (p *page) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// repaint writes the page over the one before: from the top, each line to its end, and
-// nothing below it.
+// repaint overwrites the page before: from the top, each line to its end, with nothing left below.
 func (p *page) repaint(to io.Writer) {
 	const home, toEndOfLine, toEndOfScreen = "\x1b[H", "\x1b[K", "\x1b[J"
 	_, _ = io.WriteString(to, home+strings.ReplaceAll(p.text, "\n", toEndOfLine+"\n")+toEndOfScreen)

@@ -9,15 +9,15 @@ import (
 )
 
 func (a *app) pauseCommand() *cobra.Command {
-	return a.pausing("pause", "Have no queue deliver what is stored for a consumer",
-		`Has no queue, in any process, deliver what is stored for the consumer until resume; what
-arrives meanwhile is stored too, where pubsub.Durable is in front. What is with a handler
-already is finished. Without pubsub.Durable it stops nothing.`,
+	return a.pausing("pause", "Stop the delivery of a consumer's stored messages",
+		`Stops the queues of all processes from delivering the consumer's stored messages until
+resume. A pubsub.Durable stores the messages that arrive meanwhile. Handlers that are running
+finish. Without pubsub.Durable, pause stops nothing.`,
 		`  millrace pause billing --reason 'the bank is down'`, (*admin.Admin).Pause)
 }
 
 func (a *app) resumeCommand() *cobra.Command {
-	return a.pausing("resume", "End a pause", "Has queues deliver again what is stored for the consumer.",
+	return a.pausing("resume", "End a pause", "Lets queues deliver the consumer's stored messages again.",
 		`  millrace resume billing --reason 'the bank is back'`, (*admin.Admin).Resume)
 }
 

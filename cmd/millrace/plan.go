@@ -15,7 +15,7 @@ type consumerEpoch struct {
 	epoch int
 }
 
-// servedConsumers tells which consumers a queue serves.
+// servedConsumers returns the consumers that a queue serves.
 func servedConsumers(ctx context.Context, store *inbox.Store) (map[consumerEpoch]bool, error) {
 	consumers, err := admin.New(store).Consumers(ctx)
 	served := make(map[consumerEpoch]bool)
@@ -25,7 +25,7 @@ func servedConsumers(ctx context.Context, store *inbox.Store) (map[consumerEpoch
 	return served, err
 }
 
-// take adds a message to the figures of its consumer.
+// take adds a message to the count of its consumer.
 func (p *plan) take(m admin.Message, served map[consumerEpoch]bool) {
 	i := slices.IndexFunc(p.takes, func(t admin.Preview) bool { return t.Consumer == m.Consumer && t.Epoch == m.Epoch })
 	if i < 0 {
@@ -37,7 +37,7 @@ func (p *plan) take(m admin.Message, served map[consumerEpoch]bool) {
 	p.takes[i].Messages.N++
 }
 
-// propose shows what would be done, and what the call lacks.
+// propose shows what the action would do, and what the call still needs.
 func (act *action) propose(p *plan, missing string) error {
 	shown := act.print(act.proposal(p), func() string { return act.proposalText(p) })
 	if shown != nil {

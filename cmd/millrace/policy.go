@@ -17,8 +17,8 @@ func (a *app) policyCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "policy",
 		Short: "Check policy files, and show what they mean; without a database",
-		Long: `Checks policy files before a service starts with them, shows what applies to each handler
-and why, and makes alert rules of their thresholds. None of it needs a database.`,
+		Long: `Checks policy files before a service starts with them, shows the settings of each handler
+and where they come from, and makes alert rules of their thresholds, without a database.`,
 		Example: "  millrace policy check policy.yaml\n  millrace policy print policy.yaml --handler mailer\n" +
 			"  millrace policy alerts policy.yaml > alerts/policy.yml",
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -41,9 +41,8 @@ func (a *app) policyCheckCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "check FILE...",
 		Short: "Find everything that is wrong with policy files",
-		Long: `Reads policy files, and shows everything that is wrong with them, a line for each problem.
-What only the router can tell, such as a handler that it does not have, is found when the
-service starts.
+		Long: `Reads policy files and shows all their problems, one line for each. Problems that only the
+router can find, such as a handler that it does not have, show when the service starts.
 
 Exits with 1 if there is a problem.`,
 		Example:           "  millrace policy check policy.yaml\n  millrace policy check --json deploy/*/policy.yaml",
@@ -54,7 +53,7 @@ Exits with 1 if there is a problem.`,
 	return cmd
 }
 
-// checkedPolicy is a file in JSON.
+// checkedPolicy is the result of checking a file, in JSON.
 type checkedPolicy struct {
 	File     string          `json:"file"`
 	Handlers []string        `json:"handlers"` // null: they could not be read
@@ -127,8 +126,8 @@ func (a *app) policyAlertsCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "alerts FILE",
 		Short: "Print rules for Prometheus, made of the thresholds",
-		Long: `Prints a file of rules for Prometheus: for each consumer those that its policy has
-thresholds for, and those of the defaults for all consumers that are not named.`,
+		Long: `Prints a Prometheus rules file: a rule for each threshold of a consumer, and for each
+threshold of the defaults a rule for all consumers that are not named.`,
 		Example:           "  millrace policy alerts policy.yaml > alerts/policy.yml\n  promtool check rules alerts/policy.yml",
 		Args:              cobra.ExactArgs(1),
 		ValidArgsFunction: completePolicy,
@@ -154,7 +153,7 @@ func (a *app) policyAlerts(file, metrics string) error {
 	return a.print(map[string]string{"rules": string(rules)}, func() string { return string(rules) })
 }
 
-// readPolicy is for commands that want a good one.
+// readPolicy reads a policy that must be right.
 func readPolicy(file string) (policy.Policy, error) {
 	p, err := policy.ReadFile(file)
 	if problems := (policy.Problems{}); errors.As(err, &problems) {
@@ -163,5 +162,5 @@ func readPolicy(file string) (policy.Policy, error) {
 	return p, err
 }
 
-// handlersOf returns the names that a policy has, for messages and for completion.
+// handlersOf returns the handlers that a policy names, for messages and for completion.
 func handlersOf(p policy.Policy) []string { return slices.Sorted(maps.Keys(p.Consumers)) }

@@ -13,17 +13,17 @@ func (a *app) policyPrintCommand() *cobra.Command {
 	var handler string
 	cmd := &cobra.Command{
 		Use:   "print FILE",
-		Short: "Show what applies to each handler, and why",
-		Long: `Shows for each handler what applies, and why: its own rules, the defaults of the file, the
-field that brings it with it, or the default of Millrace. What means nothing for the
-handler's strategy is left out.`,
+		Short: "Show the settings of each handler, and where they come from",
+		Long: `Shows the settings of each handler, and where they come from: its own rules, the defaults of
+the file, a field that implies them, or Millrace. It leaves out settings that the handler's
+strategy does not use.`,
 		Example:           "  millrace policy print policy.yaml\n  millrace policy print policy.yaml --handler mailer --json",
 		Args:              cobra.ExactArgs(1),
 		ValidArgsFunction: completePolicy,
 	}
 	cmd.Flags().StringVar(&handler, "handler", "", "only this `handler`; if the file does not name it, the defaults apply")
 	if err := cmd.RegisterFlagCompletionFunc("handler", completeHandler); err != nil {
-		panic(err) // the flag is not there
+		panic(err) // the flag does not exist
 	}
 	cmd.RunE = a.do(func(_ context.Context, args []string) error {
 		if cmd.Flags().Changed("handler") {
@@ -34,7 +34,7 @@ handler's strategy is left out.`,
 	return cmd
 }
 
-// completeHandler offers the handlers that the file names.
+// completeHandler completes --handler with the handlers that the file names.
 func completeHandler(_ *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
 	if len(args) != 1 {
 		return nil, cobra.ShellCompDirectiveNoFileComp
@@ -46,9 +46,9 @@ func completeHandler(_ *cobra.Command, args []string, _ string) ([]string, cobra
 	return handlersOf(p), cobra.ShellCompDirectiveNoFileComp
 }
 
-// explained is what applies to a handler, in JSON.
+// explained holds the settings of a handler in JSON.
 type explained struct {
-	Handler  *string   `json:"handler"` // null: any that is not named
+	Handler  *string   `json:"handler"` // null: every handler that is not named
 	Settings []setting `json:"settings"`
 }
 

@@ -8,7 +8,7 @@ import (
 	"github.com/millrace-go/millrace/inbox/admin"
 )
 
-// progress is a bar on a terminal, and nothing elsewhere. The zero value shows nothing.
+// progress is a progress bar, shown on a terminal only. The zero value shows nothing.
 type progress struct {
 	app   *app
 	what  string
@@ -17,7 +17,7 @@ type progress struct {
 	drawn time.Time
 }
 
-// progress begins a bar, if diagnostics go to a terminal.
+// progress starts a bar if diagnostics go to a terminal.
 func (a *app) progress(what string, total admin.Count) *progress {
 	if !a.terminal {
 		return &progress{}
@@ -25,7 +25,7 @@ func (a *app) progress(what string, total admin.Count) *progress {
 	return &progress{app: a, what: what, total: total, began: time.Now()}
 }
 
-// at draws how far it is, a few times a second.
+// at draws the bar, a few times a second.
 func (p *progress) at(done int) {
 	const often = 100 * time.Millisecond
 	if p.app == nil || time.Since(p.drawn) < often && done < p.total.N {

@@ -15,13 +15,13 @@ func (a *app) purgeCommand() *cobra.Command {
 	var yes bool
 	cmd := &cobra.Command{
 		Use:   "purge",
-		Short: "Delete once what is older than each consumer's retention",
+		Short: "Delete the claims older than each consumer's retention, once",
 		Long: `Does once what the janitor of a service does all the time: it deletes claims that are
-older than their consumer's retention, and what else has expired. Claims whose outcome
-may not be published stay. Stopped, it leaves the rest for the next time.
+older than their consumer's retention, and other expired rows. It keeps claims whose outcome
+may not be published. If you stop it, the next purge deletes the rest.
 
-A service that keeps claims with Config.Archive must purge by itself: this command
-deletes without archiving.
+Do not purge for a service that sets Config.Archive: this command deletes claims without
+archiving them.
 
 Without --yes it counts what has expired among the first 100000 claims of each consumer,
 and exits with 2.`,
@@ -73,7 +73,8 @@ func expiredTable(expired []admin.Expired) string {
 
 func (a *app) purge(ctx context.Context) error {
 	bar, seen := a.progress("purged", admin.Count{}), 0
-	// It is given what is about to be deleted, which is all that a bar needs.
+	// The janitor hands Archive the claims that it is about to delete, which is all that a bar
+	// needs.
 	store, err := a.storeWith(ctx, tuned, inbox.Config{Archive: func(_ context.Context, claims []inbox.ExpiredClaim) error {
 		seen += len(claims)
 		bar.at(seen)

@@ -38,7 +38,7 @@ func (a *app) replayCommand() *cobra.Command {
 	return cmd
 }
 
-// replaying is what the flags of replay run say.
+// replaying holds the flags of replay run.
 type replaying struct {
 	*app
 	cmd *cobra.Command
@@ -61,7 +61,7 @@ func (a *app) replayRunCommand() *cobra.Command {
 	r := &replaying{app: a}
 	cmd := &cobra.Command{
 		Use:   "run NAME",
-		Short: "Send messages again, under a name by which it can be gone on with",
+		Short: "Send messages again, under a name by which you can resume it",
 		Long: `Sends messages again. --from says from where:
 
   archive   what relays have sent and keep (RelayConfig.Retention)
@@ -69,10 +69,10 @@ func (a *app) replayRunCommand() *cobra.Command {
   rabbitmq  the --queue of a RabbitMQ, whose URL is in MILLRACE_AMQP
   sql       the --queue of watermill-sql in the same database
 
-They go to the outbox, from where a relay sends them to their topics, or with --into into
-what is stored for one consumer, which a pubsub.Durable delivers. Where they are stored, the
-replay has moved on: it can be ended at any point, and millrace replay resume goes on.
-What is parked or has failed is tried again by millrace retry.
+It stores them in the outbox, and a relay sends them to their topics; with --into it stores
+them for one consumer, and a pubsub.Durable delivers them. Its progress is stored with them:
+you can stop it at any point, and millrace replay resume continues. To try parked and failed
+messages again, use millrace retry.
 
 Without --yes it shows what it would do, and exits with 2.`,
 		Example: replayExamples,
@@ -93,7 +93,7 @@ Without --yes it shows what it would do, and exits with 2.`,
 	flags.StringVar(&r.queue, "queue", "", "with rabbitmq and sql: the `queue` or topic of the dead letters")
 	flags.StringVar(&r.amqp, "amqp", "", "with rabbitmq: its `URL`; MILLRACE_AMQP, which no other user of the host sees, is better")
 	flags.StringVar(&r.toTopic, "to-topic", "", "with rabbitmq and sql: the `topic` of messages; where they came from unless given")
-	flags.DurationVar(&r.idle, "idle", 5*time.Second, "with rabbitmq and sql: it is empty when nothing came for so long")
+	flags.DurationVar(&r.idle, "idle", 5*time.Second, "with rabbitmq and sql: how long nothing must come for the queue to count as empty")
 	flags.IntVar(&r.limit, "limit", 0, "with rabbitmq and sql: at most so many `messages`")
 	r.by = a.confirmed(cmd)
 	complete(cmd, "from", sources)
@@ -145,7 +145,7 @@ func (r *replaying) run(ctx context.Context, args []string) error {
 	return r.carryOut(ctx, replayer, request, plan.Messages)
 }
 
-// understand refuses a call that could mean two things.
+// understand refuses an ambiguous call.
 func (r *replaying) understand() error {
 	flags := r.cmd.Flags()
 	wrong := func(only string, names ...string) error {
@@ -158,7 +158,7 @@ func (r *replaying) understand() error {
 	}
 	switch {
 	case r.from == "failed" || r.from == "parked":
-		return usagef("what is %s is tried again by millrace retry --all-matching, with --group and --consumer", r.from)
+		return usagef("%s messages are tried again by millrace retry --all-matching, with --group and --consumer", r.from)
 	case r.from == "":
 		return usagef("which messages? say --from with one of %s", strings.Join(sources, ", "))
 	case r.rate < 1:
@@ -176,7 +176,7 @@ func (r *replaying) understand() error {
 	case r.dead():
 		return wrong("archive or journal", "topic", "consumer", "epoch", "since", "until", "id")
 	}
-	return usagef("--from %q is none of %s", r.from, strings.Join(sources, ", "))
+	return usagef("--from %q is not one of %s", r.from, strings.Join(sources, ", "))
 }
 
 func firstOf(errs ...error) error {
@@ -200,7 +200,7 @@ func (r *replaying) filter() (f replay.Filter, err error) {
 	return f, err
 }
 
-// newest is the newest epoch of a consumer.
+// newest returns the newest epoch of a consumer.
 func (a *app) newest(ctx context.Context, consumer string) (epoch int, err error) {
 	store, err := a.store(ctx)
 	if err != nil {
@@ -210,7 +210,7 @@ func (a *app) newest(ctx context.Context, consumer string) (epoch int, err error
 	if err == nil {
 		err = known(consumers, admin.Filter{Consumer: consumer})
 	}
-	for _, c := range consumers { // by epoch
+	for _, c := range consumers { // sorted by epoch
 		if c.Name == consumer {
 			epoch = c.Epoch
 		}
@@ -218,7 +218,7 @@ func (a *app) newest(ctx context.Context, consumer string) (epoch int, err error
 	return epoch, err
 }
 
-// request makes of what is stored of a replay what sends it.
+// request restores a replay from its stored form.
 func (a *app) request(ctx context.Context, name string, spec replay.Spec) (*replay.Replayer, replay.Request, error) {
 	r := replay.Request{Name: name, Filter: spec.Filter, IntoSideEffects: spec.IntoSideEffects}
 	replayer, store, out, err := a.replayer(ctx)
@@ -233,7 +233,7 @@ func (a *app) request(ctx context.Context, name string, spec replay.Spec) (*repl
 	return replayer, r, err
 }
 
-// replayer returns what replays in the database, and what it works on.
+// replayer returns a replayer on the database, and the store and the outbox that it uses.
 func (a *app) replayer(ctx context.Context) (*replay.Replayer, *inbox.Store, *outbox.Publisher, error) {
 	store, err := a.store(ctx)
 	if err != nil {

@@ -18,7 +18,7 @@ import (
 	"github.com/millrace-go/millrace/replay"
 )
 
-// dead reports whether the messages were given up.
+// dead reports whether the replay reads dead letters.
 func (r *replaying) dead() bool { return r.from == "rabbitmq" || r.from == "sql" }
 
 // runDead empties a dead-letter queue.
@@ -63,7 +63,7 @@ func (r *replaying) runDead(ctx context.Context, name string) error {
 	return errors.Join(r.ended(status, err), from.Close())
 }
 
-// proposeDead says what would be done. A queue cannot be looked into without taking from it.
+// proposeDead says what the replay would do. It cannot look into a queue without taking from it.
 func (r *replaying) proposeDead(missing string) error {
 	to := "the topics that they came from, through the outbox"
 	switch {
@@ -79,7 +79,8 @@ func (r *replaying) proposeDead(missing string) error {
 	return errors.Join(shown, &silent{exitUsage})
 }
 
-// group is the consumer group by which letters leave a topic of watermill-sql, whatever the replay is called.
+// group is the consumer group that reads dead letters from a topic of watermill-sql, whatever the
+// replay's name.
 const group = "millrace replay"
 
 // subscriber reads dead letters.
@@ -109,10 +110,10 @@ func (r *replaying) subscriber(ctx context.Context) (message.Subscriber, error) 
 	return rabbitmq.NewSubscriber(broker, rabbitmq.SubscriberConfig{})
 }
 
-// asItIs takes a queue as it is declared.
+// asItIs uses a queue as it is declared.
 type asItIs struct{ amqp.DefaultTopologyBuilder }
 
-// BuildTopology is an error where the queue is not there.
+// BuildTopology returns an error if the queue does not exist.
 func (asItIs) BuildTopology(ch *amqp091.Channel, queue, _ string, _ amqp.Config, _ watermill.LoggerAdapter) error {
 	if _, err := ch.QueueDeclarePassive(queue, true, false, false, false, nil); err != nil {
 		return fmt.Errorf("the queue %q: %w", queue, err)

@@ -13,7 +13,7 @@ import (
 	"github.com/millrace-go/millrace/replay"
 )
 
-// propose shows what would be sent again, and what the call lacks.
+// propose shows what the replay would send, and what the call still needs.
 func (r *replaying) propose(spec replay.Spec, plan replay.Plan, missing string) error {
 	shown := r.print(proposedReplay(spec, plan), func() string { return proposedText(spec, plan) })
 	if shown != nil {
@@ -58,7 +58,7 @@ func proposedText(spec replay.Spec, plan replay.Plan) string {
 	}
 	b.WriteString(t.String())
 	if plan.LookedAt != plan.Messages {
-		fmt.Fprintf(&b, "\nOf these %d were looked at:\n", plan.LookedAt)
+		fmt.Fprintf(&b, "\nOf these, %d were read:\n", plan.LookedAt)
 	}
 	b.WriteString("\n" + consumersText(plan))
 	return b.String()
@@ -88,7 +88,7 @@ func consumersText(plan replay.Plan) string {
 	return b.String()
 }
 
-// carryOut sends, with a bar.
+// carryOut sends the messages and shows a bar.
 func (a *app) carryOut(ctx context.Context, replayer *replay.Replayer, request replay.Request, total int) error {
 	bar := a.progress("replay", admin.Count{N: total})
 	request.Progress = func(s replay.Status) { bar.at(s.Sent) }

@@ -14,7 +14,7 @@ func (a *app) retryCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "retry [ID|KEY]...",
 		Short: "Have messages handled again that are parked or failed",
-		Long: `Has messages handled again: those with these row ids, those with these keys where
+		Long: `Has messages handled again: those with these row ids, those with these keys if
 --consumer is given, or all that the filter matches with --all-matching, which are
 parked or failed terminally unless --status says otherwise. Their attempts start anew.
 
@@ -52,7 +52,7 @@ func (a *app) discardCommand() *cobra.Command {
 		Use:   "discard [ID|KEY]...",
 		Short: "Close messages for good that are parked or failed terminally",
 		Long: `Closes messages for good: they count as handled, and no delivery of them runs the
-handler. They are named as for retry. Without --yes it shows what it would do, and exits
+handler. Name them as for retry. Without --yes it shows what it would do, and exits
 with 2.`,
 		Example: `  millrace discard 1207 --reason 'a test message' --yes
   millrace discard --all-matching --consumer billing --group 3411 --reason … --yes`,

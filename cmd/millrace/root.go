@@ -11,8 +11,8 @@ import (
 	"github.com/millrace-go/millrace/internal/dialect"
 )
 
-const about = `Millrace shows what became of every message that the inbox and the outbox of a
-service know, and mends what is stuck.
+const about = `Millrace shows what happened to every message that the inbox and the outbox of a
+service know, and retries or discards those that are stuck.
 
 The database is named by --dsn or MILLRACE_DSN:
 
@@ -20,11 +20,12 @@ The database is named by --dsn or MILLRACE_DSN:
   mysql://user:password@host/database, or user:password@tcp(host:3306)/database
   sqlite:path/to/file.db, or file:path/to/file.db?...
 
-Give it the service's own, so that check judges what the service has.
+Give it the service's own DSN, so that check sees the settings that the service has.
 
 Exit codes: 0 done; 1 failed, or check found errors; 2 a wrong call, or a
 confirmation is missing; 3 no such message or consumer, or nothing matched;
-4 the database cannot be reached.`
+4 the database cannot be reached; 5 the state of the message,
+step or aggregate does not allow this.`
 
 const rootExamples = `  export MILLRACE_DSN=postgres://millrace@db.internal/shop
   millrace check
@@ -33,11 +34,11 @@ const rootExamples = `  export MILLRACE_DSN=postgres://millrace@db.internal/shop
   millrace explain 0190b7a4-4d3c-7bd2-8e0c-2b54f6a3c1de
   millrace retry 1207 --reason 'the bank is back' --yes`
 
-// root is the command with all that it can do.
+// root returns the command with all its subcommands.
 func (a *app) root() *cobra.Command {
 	root := &cobra.Command{
 		Use:           "millrace",
-		Short:         "See and mend what the inbox and the outbox hold",
+		Short:         "See the messages of the inbox and the outbox, and retry or discard them",
 		Long:          about,
 		Example:       rootExamples,
 		Version:       version(),
@@ -60,8 +61,7 @@ func (a *app) root() *cobra.Command {
 	return root
 }
 
-// version says what was built, from the module and, where it was built from a checkout, the
-// commit.
+// version returns the module's version, and the commit if it was built from a checkout.
 func version() string {
 	info, ok := debug.ReadBuildInfo()
 	if !ok {

@@ -14,7 +14,7 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// streams are where a command reads from, and writes results and diagnostics to.
+// streams are the input of a command, and where it writes results and diagnostics.
 type streams struct {
 	in       io.Reader
 	out, err io.Writer
@@ -28,7 +28,7 @@ type app struct {
 	screen    bool // results go to a terminal …
 	terminal  bool // … and diagnostics do
 	flags     globals
-	started   bool // the call was understood
+	started   bool // the flags and arguments were valid
 	db        *sqlx.DB
 	dialect   string
 	interrupt context.Context //nolint:containedctx // ends with Ctrl-C, unlike a timeout
@@ -44,7 +44,7 @@ type globals struct {
 	timeout   time.Duration
 }
 
-// run carries out the command that args are, and returns what it exits with.
+// run runs the command in args and returns its exit code.
 func run(ctx context.Context, args []string, std streams, env func(string) string) int {
 	hidden := &secrets{}
 	a := &app{
@@ -68,13 +68,12 @@ func isTerminal(stream any) bool {
 	return ok && isatty.IsTerminal(file.Fd())
 }
 
-// do makes the body of a command out of work, which is given the context that --timeout
-// bounds.
+// do turns work into the body of a command. The context of work ends after --timeout.
 func (a *app) do(work func(ctx context.Context, args []string) error) func(*cobra.Command, []string) error {
 	return a.limited(work, func(*cobra.Command) bool { return true })
 }
 
-// doLong is do for what may take as long as it takes, unless --timeout was given.
+// doLong is do for commands without a time limit, unless --timeout is given.
 func (a *app) doLong(work func(ctx context.Context, args []string) error) func(*cobra.Command, []string) error {
 	return a.limited(work, func(cmd *cobra.Command) bool { return cmd.Flags().Changed("timeout") })
 }
@@ -94,13 +93,13 @@ func (a *app) limited(
 	}
 }
 
-// printf writes results. That nobody reads them any more is no failure.
+// printf writes results. A reader that has gone away is not an error.
 func (a *app) printf(format string, args ...any) { _, _ = fmt.Fprintf(a.out, format, args...) }
 
 // notef writes diagnostics.
 func (a *app) notef(format string, args ...any) { _, _ = fmt.Fprintf(a.err, format, args...) }
 
-// report says what went wrong, and returns what to exit with.
+// report prints err and returns the exit code.
 func (a *app) report(err error) int {
 	if err == nil {
 		return exitDone

@@ -10,13 +10,13 @@ import (
 	"strings"
 )
 
-// secrets are texts that must not be shown. Drivers put the connection string into errors.
+// secrets are texts that must not be shown. Drivers quote the connection string in errors.
 type secrets struct{ hidden []string }
 
-// shortest is the length of a password below which replacing it would garble everything.
+// shortest is the length below which hiding a password would garble every output.
 const shortest = 4
 
-// add hides a text, in all forms in which a connection string, a quotation or JSON may hold it.
+// add hides texts in every form in which a connection string, a quotation or JSON may hold them.
 func (s *secrets) add(texts ...string) {
 	for _, text := range texts {
 		for _, form := range []string{text, url.QueryEscape(text), url.PathEscape(text), inQuotes(text)} {
@@ -27,7 +27,7 @@ func (s *secrets) add(texts ...string) {
 			}
 		}
 	}
-	// What contains another one goes first.
+	// A text that contains another one comes first.
 	slices.SortFunc(s.hidden, func(a, b string) int { return len(b) - len(a) })
 }
 
@@ -39,21 +39,21 @@ func inQuotes(text string) string {
 func inJSON(text string) string {
 	quoted, err := json.Marshal(text)
 	if err != nil {
-		return text // no text is refused
+		return text // cannot happen: strings.Replacer takes any text
 	}
 	return string(quoted[1 : len(quoted)-1])
 }
 
-// addPassword hides a password, unless it is a name that everybody knows: replacing that
-// would garble results and hide nothing.
+// addPassword hides a password unless it equals a public name: hiding that would garble results and
+// keep no secret.
 func (s *secrets) addPassword(password string, names ...string) {
 	if !slices.Contains(names, password) {
 		s.add(password)
 	}
 }
 
-// A password in a connection string that was given where none belongs: before a host, or
-// behind its name.
+// Passwords in a connection string that was given in the wrong place: before a host, or after its
+// name.
 var (
 	credentials = regexp.MustCompile(`(://[^:/@\s]*:|\b[\w.-]+:)(\S+)(@[\w.\[\]-]*[:/(])`)
 	passwords   = regexp.MustCompile(`(?i)(\bpassword\s*=\s*)('[^']*'|[^\s&"']+)`)
@@ -78,7 +78,8 @@ func (s *secrets) clean(text string) string {
 	return strings.Join(parts, ellipsis)
 }
 
-// cleanEnd returns text, which was cut, without the beginning of a secret at its end.
+// cleanEnd is clean for a text that was cut off: it also removes the beginning of a secret at the
+// end.
 func (s *secrets) cleanEnd(text string) string {
 	for _, hidden := range s.hidden {
 		for n := len(hidden) - 1; n >= shortest; n-- {
@@ -90,7 +91,7 @@ func (s *secrets) cleanEnd(text string) string {
 	return text
 }
 
-// scrubbed is a stream that no secret gets into. Each call of Write is cleaned by itself.
+// scrubbed is a stream without secrets. It cleans each Write by itself.
 type scrubbed struct {
 	to      io.Writer
 	secrets *secrets

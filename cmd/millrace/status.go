@@ -19,8 +19,8 @@ func (a *app) statusCommand() *cobra.Command {
 		Use:   "status",
 		Short: "What waits, what is stuck, and who works on it",
 		Long: `Shows for each consumer and epoch how many messages are open in which state, how old
-the oldest that waits is, whether a queue serves it, and what was produced and is
-not known to be published; and the outbox, its relays and the size of the tables.
+the oldest waiting one is, whether a queue serves them, and which outcomes may not be
+published; then the outbox, its relays and the size of the tables.
 
 Numbers are counted up to a limit: 10000+ is 10000 or more.`,
 		Example: statusExamples,
@@ -40,7 +40,7 @@ Numbers are counted up to a limit: 10000+ is 10000 or more.`,
 	return cmd
 }
 
-// watch shows anew what show shows, until the user has seen enough.
+// watch repeats show until the user interrupts it.
 func (a *app) watch(ctx context.Context, every time.Duration, show func(context.Context) error) error {
 	out := a.out
 	defer func() { a.out = out }()
@@ -70,7 +70,7 @@ func (a *app) watch(ctx context.Context, every time.Duration, show func(context.
 	}
 }
 
-// status is all of it in JSON.
+// status is the whole status in JSON.
 type status struct {
 	Consumers []consumerStatus `json:"consumers"`
 	Outbox    outboxStatus     `json:"outbox"`
@@ -95,7 +95,7 @@ type consumerStatus struct {
 	OldestUnsettled float64 `json:"oldest_unsettled_seconds"`
 }
 
-// queueOf says who delivers what is stored for a consumer.
+// queueOf says who delivers the stored messages of a consumer.
 func queueOf(b admin.Backlog) string {
 	switch {
 	case b.Paused:

@@ -14,10 +14,10 @@ import (
 func (a *app) stepsCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "steps",
-		Short: "What handlers did outside of the database, where nobody knows whether it was done",
-		Long: `Shows and decides steps in doubt: a process died, or got no answer, between the call of an
-inbox.Step and the record of its result, and the step has no Verify. Its message fails until
-somebody has looked at the other side.`,
+		Short: "Show and decide steps of which nobody knows whether they were done",
+		Long: `Shows and decides steps in doubt: a process died, or got no answer, after it called an
+inbox.Step and before it recorded the result, and the step has no Verify. The message fails
+until an operator has asked the other side and decided.`,
 		Example: "  millrace steps list\n  millrace steps decide 5f0c2c3e-7d5b-8c1a-9d41-0c8f2f6b9a10 --done --reason 'the provider has sent it' --yes",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if len(args) > 0 {
@@ -30,7 +30,7 @@ somebody has looked at the other side.`,
 	return cmd
 }
 
-// doubtfulStep is one in JSON.
+// doubtfulStep is a step in doubt, in JSON.
 type doubtfulStep struct {
 	ID       string  `json:"id"`
 	Consumer string  `json:"consumer"`
@@ -73,7 +73,7 @@ func (a *app) stepsListCommand() *cobra.Command {
 	var limit int
 	cmd := &cobra.Command{
 		Use:     "list",
-		Short:   "Steps in doubt, those that are so for the longest first",
+		Short:   "List steps in doubt, the oldest first",
 		Example: "  millrace steps list --json",
 		Args:    cobra.NoArgs,
 	}
@@ -107,9 +107,9 @@ func (a *app) stepsDecideCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "decide ID",
 		Short: "Say whether a step in doubt was done",
-		Long: `Says whether the step in doubt with this id was done. One that was done is not done again, and has
-no result; one that was not is done with the next attempt at its message. Look at the other
-side for the id first. Without --yes it shows the step, and exits with 2.`,
+		Long: `Records whether the step in doubt with this id was done. A step that was done is not repeated,
+and has no result; one that was not done is done with the next attempt at its message. First
+look for the id on the other side. Without --yes it shows the step, and exits with 2.`,
 		Example: "  millrace steps decide 5f0c2c3e-7d5b-8c1a-9d41-0c8f2f6b9a10 --not-done --reason 'the provider has not seen it' --yes",
 		Args:    cobra.ExactArgs(1),
 	}
@@ -149,7 +149,7 @@ side for the id first. Without --yes it shows the step, and exits with 2.`,
 }
 
 func notDoubtful(id string) error {
-	return notFoundf("no step with the id %q is in doubt: millrace steps list shows those that are", id)
+	return notFoundf("there is no step in doubt with the id %q: millrace steps list shows the steps in doubt", id)
 }
 
 func (a *app) proposeDecision(ctx context.Context, store *inbox.Store, id, what, missing string) error {
@@ -167,7 +167,7 @@ func (a *app) proposeDecision(ctx context.Context, store *inbox.Store, id, what,
 		return notDoubtful(id)
 	}
 	shown := a.print(map[string]any{"would": what, "steps": doubtful(steps)}, func() string {
-		return fmt.Sprintf("This step would be taken for %s:\n\n%s", what, stepTable(doubtful(steps)))
+		return fmt.Sprintf("This step would be recorded as %s:\n\n%s", what, stepTable(doubtful(steps)))
 	})
 	a.notef("Nothing was changed. To go on, add %s\n", missing)
 	return errors.Join(shown, &silent{exitUsage})

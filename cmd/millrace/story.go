@@ -10,7 +10,7 @@ import (
 	"github.com/millrace-go/millrace/inbox/admin"
 )
 
-// chaptersOf sorts a story by consumer, epoch and time.
+// chaptersOf splits a story by consumer and epoch, and sorts it by time.
 func chaptersOf(story admin.Story, payload bool) []*chapter {
 	var chapters []*chapter
 	of := func(consumer string, epoch int) *chapter {
@@ -64,7 +64,7 @@ func fromTopic(topic string) string {
 	return fmt.Sprintf(" from topic %q", topic)
 }
 
-// claimed tells of the copy that won.
+// claimed adds the copy that was handled.
 func (c *chapter) claimed(claim admin.StoryClaim) {
 	c.claim = &claim
 	switch {
@@ -93,7 +93,7 @@ func (c *chapter) claimed(claim admin.StoryClaim) {
 	}
 }
 
-// went tells of what went wrong with the message, or held it up.
+// went adds an event that made the message fail or wait.
 func (c *chapter) went(e admin.HistoryEntry) {
 	if !c.history && e.Number > 1 {
 		c.Notes = append(c.Notes, fmt.Sprintf("It failed, or was put aside, %d times before what is kept.", e.Number-1))
@@ -102,7 +102,7 @@ func (c *chapter) went(e admin.HistoryEntry) {
 	c.add(e.At, e.What(), e.Detail())
 }
 
-// first tells when a message was stored that is not any more, or not as it was then.
+// first adds when the message was stored, if its row is gone or was stored anew.
 func (c *chapter) first() {
 	if c.claim == nil || !c.history || !c.stored.IsZero() && !c.claim.ReceivedAt.Before(c.stored) {
 		return
@@ -112,14 +112,14 @@ func (c *chapter) first() {
 	})
 }
 
-// stepped tells of what the handler did outside of its transaction.
+// stepped adds a step that the handler did outside its transaction.
 func (c *chapter) stepped(s admin.StepRecord) {
 	if c.claim == nil && c.State == "unknown" {
 		c.State = "no message of the inbox, but steps"
 	}
 	at, detail := s.EndedAt, fmt.Sprintf("%q is %s after %s", s.Name, s.State, times(s.Attempts))
 	if s.Verified {
-		detail += ", as was found out afterwards"
+		detail += ", as somebody found out afterwards"
 	}
 	if at.IsZero() {
 		at = s.StartedAt
@@ -133,7 +133,7 @@ func (c *chapter) stepped(s admin.StepRecord) {
 	c.add(at, "step", detail)
 }
 
-// opened tells of a row that waits: of the message, or of one that collided with it.
+// opened adds an open row: of the message, or of one that collided with it.
 func (c *chapter) opened(m admin.Message, key string, payload bool) {
 	c.Open = append(c.Open, openMessageOf(m, payload))
 	if m.Original != "" && m.MessageID != key {
@@ -153,14 +153,14 @@ func (c *chapter) opened(m admin.Message, key string, payload bool) {
 	}
 	switch {
 	case !m.LeasedUntil.IsZero():
-		detail += "; a process has it until " + stamp(m.LeasedUntil)
+		detail += "; leased by a process until " + stamp(m.LeasedUntil)
 	case !m.DueAt.IsZero():
 		detail += "; due at " + stamp(m.DueAt)
 	}
 	c.Events = append(c.Events, event{at: distant, What: "now", Detail: detail})
 }
 
-// originOf names the ids by which a message is found in what led to it.
+// originOf names the ids that connect the message to its causes.
 func originOf(m admin.Message) (text string) {
 	if m.CorrelationID != "" {
 		text = fmt.Sprintf("; correlation id %q", m.CorrelationID)
@@ -171,7 +171,7 @@ func originOf(m admin.Message) (text string) {
 	return text
 }
 
-// distant is after all that has happened.
+// distant is later than every event.
 var distant = time.Date(9999, 1, 1, 0, 0, 0, 0, time.UTC)
 
 func times(n int) string {
@@ -211,7 +211,7 @@ func storyText(key string, chapters []*chapter) string {
 	return b.String()
 }
 
-// firstSeen is the time of the first event; before it nothing was recorded.
+// firstSeen returns the time of the first recorded event.
 func firstSeen(chapters []*chapter) time.Time {
 	first := distant
 	for _, c := range chapters {

@@ -12,7 +12,7 @@ import (
 	"github.com/millrace-go/millrace/inbox/admin"
 )
 
-// table is text in columns. What is a number stands at the right.
+// table is text in columns. Numbers are aligned right.
 type table struct{ rows [][]string }
 
 func newTable(titles ...string) *table { return &table{[][]string{titles}} }
@@ -59,7 +59,7 @@ func numeric(cell string) bool {
 	return err == nil
 }
 
-// oneLine makes text fit for a line of a terminal, whatever is in it.
+// oneLine makes any text fit on one line of a terminal.
 func oneLine(text string) string {
 	return strings.Map(func(r rune) rune {
 		if r == '\n' || r == '\t' || r == '\r' {
@@ -72,7 +72,7 @@ func oneLine(text string) string {
 	}, text)
 }
 
-// ellipsis stands for what was cut off.
+// ellipsis marks where text was cut off.
 const ellipsis = "…"
 
 // short cuts text that would fill a line.
@@ -91,7 +91,7 @@ func orDash(text string) string {
 	return text
 }
 
-// stamp is a time as people and scripts can read it.
+// stamp formats a time for people and scripts.
 func stamp(t time.Time) string {
 	if t.IsZero() {
 		return "-"
@@ -99,7 +99,7 @@ func stamp(t time.Time) string {
 	return t.UTC().Format("2006-01-02T15:04:05.000Z")
 }
 
-// span is a duration in its two greatest units.
+// span formats a duration in its two largest units.
 func span(d time.Duration) string {
 	const day = 24 * time.Hour
 	switch d = max(d, 0); {
@@ -133,7 +133,7 @@ func countOf(c admin.Count) count { return count{c.N, c.AtLeast} }
 
 func seconds(d time.Duration) float64 { return d.Round(time.Millisecond).Seconds() }
 
-// since is a time in JSON; none is null.
+// since returns a time for JSON, nil for none.
 func since(t time.Time) *string {
 	if t.IsZero() {
 		return nil
@@ -142,7 +142,7 @@ func since(t time.Time) *string {
 	return &text
 }
 
-// print writes v as JSON where that was asked for, else what text returns.
+// print writes v as JSON if the user asked for that, else the text.
 func (a *app) print(v any, text func() string) error {
 	if !a.flags.json {
 		a.printf("%s", text())

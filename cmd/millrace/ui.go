@@ -17,9 +17,9 @@ func (a *app) uiCommand() *cobra.Command {
 	var readOnly bool
 	cmd := &cobra.Command{
 		Use:   "ui",
-		Short: "Show it all in a browser, and mend it there",
-		Long: `Serves the dashboard until it is interrupted. At an address that other machines reach
-it wants a token, in MILLRACE_UI_TOKEN, with which people sign in under a name of their own.`,
+		Short: "Serve the dashboard",
+		Long: `Serves the dashboard until it is interrupted. If other machines can reach its
+address, set a token in MILLRACE_UI_TOKEN: people sign in with it under their own name.`,
 		Example: "  millrace ui\n  MILLRACE_UI_TOKEN=$(openssl rand -hex 16) millrace ui --listen :8642",
 		Args:    cobra.NoArgs,
 	}
@@ -58,6 +58,6 @@ func (a *app) ui(ctx context.Context, listen, by string, readOnly bool) error {
 	a.notef("the dashboard is at http://%s/\n", listener.Addr())
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	go func() { _ = pages.Run(ctx) }() // it ends with ctx, and returns no error
+	go func() { _ = pages.Run(ctx) }() // it ends with ctx and returns no error
 	return d.Serve(ctx, listener, pages)
 }

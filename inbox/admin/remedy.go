@@ -14,15 +14,15 @@ import (
 	"github.com/millrace-go/millrace/internal/stored"
 )
 
-// Retry has a message handled that is parked or failed; one that waits for its next attempt
-// is tried at once. Its attempts start anew. A collision is then treated as the distinct
-// message it is.
+// Retry has a parked or failed message handled: a message that waits for its next attempt is
+// tried at once. Its attempts start anew, and a collision is handled as a message of its own.
 //
-// Where a queue (pubsub.Durable) of this or another process serves the consumer, the message
-// is made due there, and to is not used. Otherwise it is sent to its topic by to, with its
-// UUID, metadata and payload, and the delivery runs the handler; where publishing fails the
-// message stays to be tried again: call Retry again. [inbox.ErrNotServed] is returned where there
-// is neither, [inbox.ErrNotFound] for a message in another state.
+// If a queue (pubsub.Durable) of any process serves the consumer, Retry makes the message due
+// there and ignores to. Otherwise to publishes the message to its topic, with its UUID, metadata
+// and payload, and the delivery runs the handler. If publishing fails, the message stays
+// retryable: call Retry again. Retry returns [inbox.ErrNotServed] if there is neither a queue nor
+// a publisher, [inbox.ErrNotFound] if no such message is open, and [inbox.ErrWrongState] if its
+// state does not allow a retry.
 func (a *Admin) Retry(ctx context.Context, id int64, by Operator, to message.Publisher) error {
 	if err := by.Validate(); err != nil {
 		return err
@@ -49,7 +49,7 @@ func (a *Admin) Retry(ctx context.Context, id int64, by Operator, to message.Pub
 	return explain(&row, "retry", err)
 }
 
-// explain says which message the error of an operator's action is about.
+// explain adds to an error which message it is about.
 func explain(row *stored.Message, action string, err error) error {
 	if err == nil {
 		return nil
@@ -57,7 +57,7 @@ func explain(row *stored.Message, action string, err error) error {
 	return fmt.Errorf("inbox: %s message %d of consumer %q: %w", action, row.ID, row.Name, database.Explain(err))
 }
 
-// sendBack sends the message to where it came from.
+// sendBack publishes the message to its topic.
 func (a *Admin) sendBack(ctx context.Context, row stored.Message, by Operator, to message.Publisher) error {
 	if err := row.Remediable(); err != nil {
 		return err
@@ -69,7 +69,7 @@ func (a *Admin) sendBack(ctx context.Context, row stored.Message, by Operator, t
 		return errors.New("not in a handler's transaction: the message would arrive before its commit")
 	}
 	if keycode.IsKeyless(row.MessageID) {
-		return errors.New("it has no key, and nothing would find it under the one it may have now: " +
+		return errors.New("it has no key, so its copy would not be recognised: " +
 			"put pubsub.Durable before its handler, or discard it and publish it by hand")
 	}
 	key, err := inbox.Internals{}.ParseKey(string(row.KeySource))
@@ -77,7 +77,7 @@ func (a *Admin) sendBack(ctx context.Context, row stored.Message, by Operator, t
 		return err
 	}
 	if key.ByPlace() {
-		return errors.New("it is known by its place in a log, and would get another one: " +
+		return errors.New("its key is its place in a log, and it would get another place: " +
 			"put pubsub.Durable before its handler, or discard it and publish it by hand")
 	}
 	m, err := a.whole(ctx, row)
@@ -102,9 +102,10 @@ func (a *Admin) sendBack(ctx context.Context, row stored.Message, by Operator, t
 	return nil
 }
 
-// Discard closes a message that is parked, or failed terminally, for good: it counts as
-// completed, and no delivery of it runs the handler. What a version gate holds behind it stays held
-// until [Admin.SetVersion]; the log says so. [inbox.ErrNotFound] is returned for a message that is in another state.
+// Discard closes a message that is parked or failed terminally: it counts as completed, and no
+// delivery of it runs the handler. Messages that a version gate holds behind it stay held until
+// [Admin.SetVersion]; the log says so. Discard returns [inbox.ErrNotFound] if no such message is
+// open, and [inbox.ErrWrongState] if it is in another state.
 func (a *Admin) Discard(ctx context.Context, id int64, by Operator) error {
 	if err := by.Validate(); err != nil {
 		return err
@@ -122,8 +123,8 @@ func (a *Admin) Discard(ctx context.Context, id int64, by Operator) error {
 }
 
 func (a *Admin) discard(ctx context.Context, tx *sqlx.Tx, by Operator, row stored.Message) error {
-	if !row.Status.Stuck() {
-		return fmt.Errorf("it is %s: %w", row.Status, inbox.ErrNotFound)
+	if err := row.Discardable(); err != nil {
+		return err
 	}
 	closed, err := database.Affected(tx.ExecContext(ctx, a.rows.Dialect.CloseClaim, stored.ResultDiscarded, row.Consumer, row.MessageID))
 	if err != nil {
@@ -134,7 +135,7 @@ func (a *Admin) discard(ctx context.Context, tx *sqlx.Tx, by Operator, row store
 		return err
 	}
 	if closed != 1 || deleted != 1 {
-		return fmt.Errorf("it is not %s any more: %w", row.Status, inbox.ErrNotFound)
+		return a.rows.Conflict(ctx, tx, &row, (*stored.Message).Discardable)
 	}
 	return a.rows.Audit(ctx, tx, by, "discard", &row)
 }

@@ -19,18 +19,19 @@ import (
 	"github.com/millrace-go/millrace/internal/stored"
 )
 
-// StepDecision is what an operator found out about a step in doubt.
+// StepDecision is an operator's finding about a step in doubt.
 type StepDecision int
 
-// What a step can have been.
+// Findings about a step.
 const (
 	StepWasDone    StepDecision = iota + 1
-	StepWasNotDone              // it is done with the next attempt at its message
+	StepWasNotDone              // the next attempt at its message does it
 )
 
-// DecideStep says whether the step in doubt with this id, which [Admin.StepsInDoubt] and the
-// error of the message name, was done. It is audited. [inbox.ErrNotFound] is returned for a step that
-// is not in doubt. A step decided as done has no result.
+// DecideStep records whether the step in doubt with this id was done, and who said so. The id is the
+// one that [Admin.StepsInDoubt] and the message's error name. A step decided as done has no result.
+// DecideStep returns [inbox.ErrNotFound] if there is no such step, and [inbox.ErrWrongState] if it is
+// not in doubt.
 func (a *Admin) DecideStep(ctx context.Context, id string, decision StepDecision, by Operator) error {
 	if err := by.Validate(); err != nil {
 		return err
@@ -48,20 +49,24 @@ func (a *Admin) DecideStep(ctx context.Context, id string, decision StepDecision
 	return nil
 }
 
-// decideAction is what the audit table calls it.
+// decideAction is the action's name in the audit table.
 const decideAction = "decide step"
 
 func (a *Admin) stepInDoubt(ctx context.Context, id string) (row stored.Step, err error) {
 	raw, err := hex.DecodeString(strings.ReplaceAll(id, "-", ""))
 	if err != nil || len(raw) != 16 {
-		return row, errors.New("it is not the id of a step")
+		return row, errors.New("this is not the id of a step")
 	}
-	err = sqlx.GetContext(ctx, a.rows.Reader(ctx), &row, a.rows.Dialect.Steps.SelectStep, raw)
+	return a.findInDoubt(ctx, a.rows.Reader(ctx), raw)
+}
+
+func (a *Admin) findInDoubt(ctx context.Context, db sqlx.QueryerContext, id []byte) (row stored.Step, err error) {
+	err = sqlx.GetContext(ctx, db, &row, a.rows.Dialect.Steps.SelectStep, id)
 	switch {
 	case errors.Is(err, sql.ErrNoRows), err == nil && string(row.Namespace) != a.rows.Namespace:
 		return row, inbox.ErrNotFound
 	case err == nil && !row.InDoubt():
-		return row, fmt.Errorf("it is %s: %w", recordOf(&row).State, inbox.ErrNotFound)
+		return row, fmt.Errorf("it is %s, and only a step in doubt can be decided: %w", recordOf(&row).State, inbox.ErrWrongState)
 	}
 	return row, err
 }
@@ -69,12 +74,14 @@ func (a *Admin) stepInDoubt(ctx context.Context, id string) (row stored.Step, er
 func (a *Admin) decideStep(ctx context.Context, tx *sqlx.Tx, row stored.Step, decision StepDecision, by Operator) error {
 	state, known := map[StepDecision]stored.StepState{StepWasDone: stored.StepDone, StepWasNotDone: stored.StepNotDone}[decision]
 	if !known {
-		return fmt.Errorf("decision %d is none of the constants", decision)
+		return fmt.Errorf("decision %d is not one of the constants", decision)
 	}
 	token := rand.Int64N(1<<62) + 1 //nolint:gosec // tells attempts apart, keeps no secret
 	taken, err := database.Affected(tx.ExecContext(ctx, a.rows.Dialect.Steps.TakeStep, token, row.Epoch, 0, row.ID, row.Token))
 	if err == nil && taken != 1 {
-		err = fmt.Errorf("it is not in doubt any more: %w", inbox.ErrNotFound)
+		if _, err = a.findInDoubt(ctx, tx, row.ID); err == nil {
+			err = fmt.Errorf("another attempt at it began and ended meanwhile: look again: %w", inbox.ErrWrongState)
+		}
 	}
 	if err != nil {
 		return err
@@ -94,7 +101,7 @@ func (a *Admin) decideStep(ctx context.Context, tx *sqlx.Tx, row stored.Step, de
 	return a.rows.AuditOf(ctx, tx, by, decideAction, consumer.ID, row.MessageID, fmt.Sprintf("step %q was %s", row.Name, StepState(state)))
 }
 
-// stepConsumer returns the consumer that a step was done for, of the inbox or of leases.
+// stepConsumer returns the consumer of a step, of the inbox or of leases.
 func (a *Admin) stepConsumer(ctx context.Context, tx *sqlx.Tx, row stored.Step) (c stored.Consumer, err error) {
 	for _, name := range []string{string(row.Consumer), stored.LeaseNames + string(row.Consumer)} {
 		err = tx.GetContext(ctx, &c, a.rows.Dialect.SelectConsumer, []byte(a.rows.Namespace), []byte(name), row.Epoch)

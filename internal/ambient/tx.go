@@ -1,5 +1,5 @@
-// Package ambient carries the transaction of a handler in its context, and whether what the
-// handler sends is suppressed.
+// Package ambient carries in a context the transaction of a handler, and whether the messages that
+// the handler publishes are suppressed.
 package ambient
 
 import (
@@ -13,19 +13,19 @@ import (
 	"github.com/jmoiron/sqlx"
 )
 
-// Tx is a transaction that lives as long as one run of a handler.
+// Tx is the transaction of one run of a handler.
 type Tx struct {
-	// Owner is who began it on behalf of the handler.
+	// Owner began the transaction for the handler.
 	Owner any
 
-	// Cause says what it is for, as [Cause] writes it; nil where nobody said.
+	// Cause names the message that the transaction handles, in the form of [Cause]; nil if unknown.
 	Cause fmt.Stringer
 
-	// Ended tells whether some statement ended it, as far as the driver was told; nil where
-	// nobody can say.
+	// Ended reports whether the driver knows that some statement ended the transaction; nil if the
+	// driver cannot tell.
 	Ended func() bool
 
-	// Saving is held by who has set a savepoint with a name of ours: another one would replace it.
+	// Saving is locked while a savepoint with our name is set: a second one would replace it.
 	Saving sync.Mutex
 
 	tx *sqlx.Tx
@@ -46,26 +46,26 @@ type key struct{}
 
 type boxed struct{ err error }
 
-// Cause names the message with this key, handled by consumer, in text that every database
-// stores as it is.
+// Cause names the message with this key and its consumer, in text that every database stores
+// unchanged.
 func Cause(consumer, key string) string {
 	const replacement = "\uFFFD"
 	return strings.ReplaceAll(strings.ToValidUTF8(consumer+"/"+key, replacement), "\x00", replacement)
 }
 
-// New wraps tx, which was begun on db.
+// New wraps tx, a transaction on db.
 func New(tx *sqlx.Tx, db *sqlx.DB) *Tx { return &Tx{tx: tx, db: db.DB} }
 
 // With puts t into ctx.
 func With(ctx context.Context, t *Tx) context.Context { return context.WithValue(ctx, key{}, t) }
 
-// From returns the transaction in ctx, ended or not, and nil if there is none.
+// From returns the transaction in ctx, even if it has ended, and nil if there is none.
 func From(ctx context.Context) *Tx {
 	t, _ := ctx.Value(key{}).(*Tx)
 	return t
 }
 
-// Take returns the transaction for use by the handler, or false once it has ended.
+// Take returns the transaction for the handler, or false once it has ended.
 func (t *Tx) Take() (*sqlx.Tx, bool) {
 	if t.ended.Load() {
 		return nil, false
@@ -74,8 +74,8 @@ func (t *Tx) Take() (*sqlx.Tx, bool) {
 	return t.tx, true
 }
 
-// Live returns the transaction if it was begun on db and has not ended, without counting
-// as use by the handler.
+// Live returns the transaction if it is on db and has not ended. It does not count as use by the
+// handler.
 func (t *Tx) Live(db *sqlx.DB) (*sqlx.Tx, bool) {
 	if t == nil || t.ended.Load() || t.db != db.DB {
 		return nil, false
@@ -83,7 +83,7 @@ func (t *Tx) Live(db *sqlx.DB) (*sqlx.Tx, bool) {
 	return t.tx, true
 }
 
-// Open reports whether the transaction, on whatever pool, has not ended.
+// Open reports whether the transaction has not ended, whatever its pool.
 func (t *Tx) Open() bool { return t != nil && !t.ended.Load() }
 
 // EndedUnderneath reports whether some statement is known to have ended the transaction.
@@ -92,13 +92,13 @@ func (t *Tx) EndedUnderneath() bool { return t != nil && t.Ended != nil && t.End
 // Taken reports whether the handler asked for the transaction.
 func (t *Tx) Taken() bool { return t.taken.Load() }
 
-// End makes every later Take fail.
+// End makes every later Take return false.
 func (t *Tx) End() { t.ended.Store(true) }
 
-// Called counts a run of the innermost handler and returns how many there were before.
+// Called counts a run of the innermost handler and returns the number of earlier runs.
 func (t *Tx) Called() int { return int(t.calls.Add(1)) - 1 }
 
-// Failed records the error with which the innermost handler ended.
+// Failed records the error of the innermost handler.
 func (t *Tx) Failed(err error) { t.failed.Store(boxed{err}) }
 
 // Failure returns the error of the innermost handler, nil if it had none.
@@ -107,8 +107,7 @@ func (t *Tx) Failure() error {
 	return b.err
 }
 
-// AfterCommit has f called when the transaction was committed; once, however often it is
-// asked for on behalf of the same owner.
+// AfterCommit calls f after the commit. For each owner only the first f is called.
 func (t *Tx) AfterCommit(owner any, f func()) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -122,7 +121,7 @@ func (t *Tx) AfterCommit(owner any, f func()) {
 	t.hooks = append(t.hooks, f)
 }
 
-// Committed says that the transaction was committed.
+// Committed runs the functions of [Tx.AfterCommit]: the transaction was committed.
 func (t *Tx) Committed() {
 	t.mu.Lock()
 	hooks := t.hooks
@@ -132,10 +131,10 @@ func (t *Tx) Committed() {
 	}
 }
 
-// SetResult keeps body to be stored with the claim.
+// SetResult sets the result that is stored with the claim.
 func (t *Tx) SetResult(body []byte) { t.results.Store(&body) }
 
-// Result returns what SetResult kept, and nil if it was not called.
+// Result returns the result that SetResult set, nil if there is none.
 func (t *Tx) Result() []byte {
 	if p := t.results.Load(); p != nil {
 		return *p

@@ -1,4 +1,4 @@
-// Package bell wakes those who wait for work on a pool, in the process that made it.
+// Package bell wakes goroutines that wait for work on a pool, within one process.
 package bell
 
 import (
@@ -8,13 +8,13 @@ import (
 	"weak"
 )
 
-// Bell is heard by everyone who listens to it.
+// Bell wakes its listeners.
 type Bell struct {
 	mu        sync.Mutex
 	listeners map[chan struct{}]struct{}
 }
 
-// Listen returns a channel that gets a token after each ring, or after several.
+// Listen returns a channel that receives a token after one or more rings.
 func (b *Bell) Listen() (rings <-chan struct{}, leave func()) {
 	c := make(chan struct{}, 1)
 	b.mu.Lock()
@@ -37,14 +37,14 @@ func (b *Bell) Ring() (heard bool) {
 	for c := range b.listeners {
 		select {
 		case c <- struct{}{}:
-		default: // it has not heard the last one yet
+		default: // the last token is still there
 		}
 	}
 	return len(b.listeners) > 0
 }
 
-// bells holds one bell per pool, as long as the pool lives: who writes and who waits on
-// the same pool find each other without being told.
+// bells has one bell per pool for as long as the pool lives, so that writers and waiters on one
+// pool meet without being introduced.
 var bells sync.Map // weak.Pointer[sql.DB] to *Bell
 
 // Of returns the bell of db.

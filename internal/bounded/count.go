@@ -1,4 +1,4 @@
-// Package bounded has numbers that were counted up to a limit.
+// Package bounded has counts that stop at a limit.
 package bounded
 
 import "fmt"
@@ -9,15 +9,15 @@ type Count struct {
 	AtLeast bool // there may be more
 }
 
-// UpTo returns a count of n that ended behind most.
+// UpTo returns the count of n, of which AtLeast is set if n is more than most.
 func UpTo(n, most int) Count { return Count{N: min(n, most), AtLeast: n > most} }
 
-// Plus returns the sum of c and other. There may be more of it if there may be of one of them.
+// Plus returns the sum of c and other. AtLeast is set if it is set in one of them.
 func (c Count) Plus(other Count) Count {
 	return Count{N: c.N + other.N, AtLeast: c.AtLeast || other.AtLeast}
 }
 
-// String returns the number, with a plus where there may be more.
+// String returns the number, with a plus sign if AtLeast is set.
 func (c Count) String() string {
 	if c.AtLeast {
 		return fmt.Sprintf("%d+", c.N)

@@ -10,15 +10,15 @@ import (
 	"github.com/millrace-go/millrace/internal/dialect"
 )
 
-// Finding is a setting, or a table, that is not as the inbox needs it.
+// Finding is a setting or a table that does not suit the inbox.
 type Finding struct {
-	Fatal   bool // it does not work, or is not safe
+	Fatal   bool // the inbox does not work with it, or is not safe
 	Subject string
 	Problem string
 	Remedy  string
 }
 
-// Checkup is one run.
+// Checkup is one run of the checks.
 type Checkup struct {
 	DB          *sqlx.DB
 	Dialect     *dialect.Dialect
@@ -32,7 +32,7 @@ type Checkup struct {
 	findings []Finding
 }
 
-// Run returns what is not as the inbox needs it.
+// Run returns the findings.
 func (c *Checkup) Run(ctx context.Context) ([]Finding, error) {
 	c.pool = c.DB.Stats().MaxOpenConnections
 	if err := c.server(ctx); err != nil {

@@ -16,11 +16,11 @@ func (c *Checkup) mysql() {
 	for _, setting := range []string{"read_only", "innodb_read_only", "tx_read_only", "transaction_read_only"} {
 		if v[setting] == "ON" {
 			c.fail(setting, "it is ON: the server, or this connection, takes no writes", "give the inbox the primary, "+
-				"and take read-only settings out of the connection string")
+				"and remove read-only settings from the connection string")
 		}
 	}
 	if v["autocommit"] == "OFF" {
-		c.fail("autocommit", "it is OFF: what is written outside a transaction is never committed, and look-ups see the past",
+		c.fail("autocommit", "it is OFF: writes outside a transaction are never committed, and look-ups see old rows",
 			"take autocommit=0 out of the connection string, or set the server's to 1")
 	}
 	c.mysqlIsolation()
@@ -99,12 +99,12 @@ func (c *Checkup) mysqlTimeouts(mariaDB bool) {
 			"wait_timeout, which is %d seconds", wait),
 			"put it into the connection string, for instance ?idle_write_transaction_timeout=30")
 	case !mariaDB && wait > longestIdle:
-		c.warn("wait_timeout", fmt.Sprintf("it is %d seconds: so long a host that freezes or vanishes keeps its claims", wait),
+		c.warn("wait_timeout", fmt.Sprintf("it is %d seconds: for that long a host that freezes or vanishes keeps its claims", wait),
 			"put it into the connection string, for instance ?wait_timeout=60, and set db.SetConnMaxIdleTime to half of it")
 	}
 	wait := time.Duration(v.number("innodb_lock_wait_timeout")) * time.Second
 	if wait > farAbove*c.TwinWait {
-		c.warn("innodb_lock_wait_timeout", fmt.Sprintf("it is %v: a copy, or a message at a version gate, that gave up after TwinWait, %v, goes on waiting "+
+		c.warn("innodb_lock_wait_timeout", fmt.Sprintf("it is %v: a copy, or a message at a version gate, that gave up after TwinWait, %v, keeps waiting "+
 			"on the server", wait, c.TwinWait), fmt.Sprintf(
 			"put it into the connection string, for instance ?innodb_lock_wait_timeout=%d", int(2*c.TwinWait/time.Second)))
 	}

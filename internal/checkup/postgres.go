@@ -44,8 +44,8 @@ func (c *Checkup) postgresTimeouts() {
 		}
 		c.warn(idle, "it is 0: a host that freezes or vanishes keeps its claims until TCP gives up, often for hours", remedy)
 	case c.pooled && (source == "client" || source == "session"):
-		c.warn(idle, "a pooler in transaction mode stands before the server, and what one connection sets counts "+
-			"for others, or for none", remedy)
+		c.warn(idle, "a pooler in transaction mode is in front of the server, so a setting of one connection applies to "+
+			"others, or to none", remedy)
 	}
 	if v.number("lock_timeout") == 0 {
 		c.warn("lock_timeout", "it is 0: a statement whose client vanished can wait for a lock for ever, and keeps its "+
@@ -53,16 +53,16 @@ func (c *Checkup) postgresTimeouts() {
 	}
 }
 
-// postgresRemedy says where to put a setting so that it reaches every connection.
+// postgresRemedy says where to set a setting so that every connection has it.
 func (c *Checkup) postgresRemedy(setting, parameter, value string) string {
 	if c.pooled {
-		return fmt.Sprintf("ALTER ROLE … SET %s = '%s': the pooler before the server drops or mixes up what a "+
-			"connection string sets", setting, value)
+		return fmt.Sprintf("ALTER ROLE … SET %s = '%s': the pooler in front of the server drops or mixes up the settings of a "+
+			"connection string", setting, value)
 	}
 	return fmt.Sprintf("put it into the connection string, for instance postgres://…/db?%s=%s", setting, parameter)
 }
 
-// statistics looks whether the background work may bring up to date what the planner knows of the tables.
+// statistics checks that the background work may refresh the planner's statistics of the tables.
 func (c *Checkup) statistics(ctx context.Context) error {
 	const planMode = "plan_cache_mode"
 	var tables []string

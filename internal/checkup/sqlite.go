@@ -5,7 +5,8 @@ import (
 	"strings"
 )
 
-// sqliteRemedy gives every connection what a PRAGMA statement gives one.
+// sqliteRemedy says how to set a pragma on every connection; a PRAGMA statement would set it on
+// one.
 func sqliteRemedy(pragma, value string) string {
 	return fmt.Sprintf("put it into the connection string, so that every connection of the pool has it: "+
 		"?_pragma=%s(%s) for modernc.org/sqlite, ?_%s=%s for mattn/go-sqlite3", pragma, value, pragma, value)

@@ -9,10 +9,10 @@ import (
 
 const migrate = "run Store.Migrate or apply Store.Schema()"
 
-// stored is how each database keeps a table that survives a crash.
+// stored is the kind of table that survives a crash, by database.
 var stored = map[string]string{"postgres": "permanent", "mysql": "innodb", "sqlite": "file"}
 
-// tables compares what is there with what this release expects.
+// tables compares the tables with those that this release expects.
 func (c *Checkup) tables(ctx context.Context) error {
 	live, storage, err := c.liveTables(ctx)
 	if err != nil {
@@ -37,8 +37,7 @@ func (c *Checkup) tables(ctx context.Context) error {
 			c.fail(table.Name, "columns are missing: "+strings.Join(missing, ", "), migrate)
 		}
 		if kind := storage[table.Name]; kind != stored[c.Dialect.Name] {
-			c.fail(table.Name, fmt.Sprintf("the table is kept as %q, which does not survive a crash with what it "+
-				"was committed with", kind), restore[c.Dialect.Name])
+			c.fail(table.Name, fmt.Sprintf("the table is of kind %q, which can lose committed rows in a crash", kind), restore[c.Dialect.Name])
 		}
 	}
 	if !complete {
@@ -51,7 +50,7 @@ func (c *Checkup) tables(ctx context.Context) error {
 }
 
 var restore = map[string]string{
-	"postgres": "ALTER TABLE … SET LOGGED, or make the tables anew",
+	"postgres": "ALTER TABLE … SET LOGGED, or create the tables again",
 	"mysql":    "ALTER TABLE … ENGINE = InnoDB",
 }
 
@@ -73,7 +72,7 @@ func (c *Checkup) liveTables(ctx context.Context) (columns map[string][]string, 
 	return columns, storage, rows.Err()
 }
 
-// version compares the schema's version. One release newer is made to work with this one.
+// version checks the schema's version. A release works with the schema of the next one.
 func (c *Checkup) version(ctx context.Context) error {
 	var version int
 	if err := c.DB.GetContext(ctx, &version, c.Dialect.SelectVersion); err != nil {

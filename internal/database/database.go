@@ -21,18 +21,17 @@ type DB struct {
 	*sqlx.DB
 	Dialect *dialect.Dialect
 
-	// Lost is called when an error says that a connection was lost or that the server changed
-	// its role; nil where nobody keeps what the server may have forgotten. It is set before
-	// the first use.
+	// Lost, unless it is nil, is called when an error says that a connection was lost or that the
+	// server changed its role. Set it before the first use.
 	Lost func()
 
-	writers    writers.Queue // nil where writers do not exclude each other
+	writers    writers.Queue // nil if the database takes several writers
 	isolation  atomic.Pointer[sql.TxOptions]
 	generation atomic.Int64
 }
 
-// Open returns pool with the statements of the database that name says, or that pool is found to be
-// connected to. It opens no connection, unless the driver does not tell.
+// Open returns pool with the statements for the database called name, or for the one that pool uses
+// if name is empty. It opens a connection only if the driver does not reveal its database.
 func Open(pool *sqlx.DB, name string, names dialect.Names) (*DB, error) {
 	if pool == nil {
 		return nil, errors.New("a *sqlx.DB is required")
@@ -58,11 +57,11 @@ func (db *DB) Migrate(ctx context.Context) error {
 	return db.Dialect.Migrate(ctx, db.DB)
 }
 
-// Enter waits for the writer's turn. Where writers do not exclude each other it returns at once.
+// Enter waits for the writer's turn. It returns at once if the database takes several writers.
 func (db *DB) Enter(ctx context.Context) (leave func(), err error) { return db.writers.Enter(ctx) }
 
-// Begin starts a transaction at READ COMMITTED, asking for it only where the connection's
-// default differs: on some drivers asking is a round trip of its own.
+// Begin starts a transaction at READ COMMITTED. It asks for that level only if the connection's
+// default differs: asking costs some drivers a round trip.
 func (db *DB) Begin(ctx context.Context) (*owned.Tx, error) {
 	options := db.isolation.Load()
 	if options == nil {
@@ -99,7 +98,7 @@ func (db *DB) probeIsolation(ctx context.Context) (*sql.TxOptions, error) {
 	return &sql.TxOptions{Isolation: sql.LevelReadCommitted}, nil
 }
 
-// Reader is what a query runs on: the handler's transaction in ctx, else the pool.
+// Reader returns what queries run on: the handler's transaction in ctx, else the pool.
 func (db *DB) Reader(ctx context.Context) sqlx.ExtContext {
 	if tx, live := db.Live(ctx); live {
 		return tx
@@ -107,22 +106,23 @@ func (db *DB) Reader(ctx context.Context) sqlx.ExtContext {
 	return db.DB
 }
 
-// Live returns the handler's transaction on this pool that ctx carries, until it has ended.
+// Live returns the handler's transaction in ctx if it is on this pool and has not ended.
 func (db *DB) Live(ctx context.Context) (*sqlx.Tx, bool) { return ambient.From(ctx).Live(db.DB) }
 
-// Noticed returns err, after [DB.Lost] was told where err says that a connection was lost.
+// Noticed returns err, and calls [DB.Lost] if err says that a connection was lost.
 func (db *DB) Noticed(err error) error {
 	switch dialect.Classify(err) {
-	case dialect.Unavailable, dialect.Unready, dialect.ReadOnly: // read-only: a primary that was demoted
+	case dialect.Unavailable, dialect.Unready, dialect.ReadOnly: // read-only: the primary was demoted
 		db.Forget()
 	}
 	return err
 }
 
-// Generation grows when a connection is lost: what is remembered from an older one is void.
+// Generation grows when a connection is lost: values that were remembered in an older generation
+// are void.
 func (db *DB) Generation() int64 { return db.generation.Load() }
 
-// Forget forgets what another server may not have, and tells [DB.Lost].
+// Forget begins a new generation and calls [DB.Lost].
 func (db *DB) Forget() {
 	db.generation.Add(1)
 	db.isolation.Store(nil)

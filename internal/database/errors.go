@@ -7,7 +7,7 @@ import (
 	"github.com/millrace-go/millrace/internal/dialect"
 )
 
-// What an error of the database means. Packages inbox and outbox export these values as their own.
+// Meanings of database errors. Packages inbox and outbox export them as their own.
 var (
 	ErrNotMigrated = errors.New("a table is missing: run Store.Migrate (or Publisher.Migrate), or apply what Schema prints")
 	ErrReadOnly    = errors.New("the database is read-only: give the pool the primary server")
@@ -16,7 +16,7 @@ var (
 		"(max_allowed_packet on MySQL), or store the payload elsewhere and send a reference")
 )
 
-// Explain adds what err means and the way out, once.
+// Explain adds to err what it means and what to do, once.
 func Explain(err error) error {
 	var meaning error
 	switch dialect.Classify(err) {

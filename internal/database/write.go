@@ -15,12 +15,12 @@ import (
 	"github.com/millrace-go/millrace/internal/dialect"
 )
 
-// MaxTries is how often one of our own statements is tried again after a deadlock, a serialization
-// failure or a lock wait.
+// MaxTries is how often we retry a statement of our own after a deadlock, a serialization failure
+// or a lock wait.
 const MaxTries = 20
 
-// Write runs work in a short transaction of its own, again after a deadlock. In a handler's
-// context it runs in the handler's transaction instead and never waits for a second
+// Write runs work in a short transaction of its own, and retries it after a deadlock. In a
+// handler's context it runs work in the handler's transaction and never waits for a second
 // connection. The first statement of work must write.
 func (db *DB) Write(ctx context.Context, work func(tx *sqlx.Tx) error) error {
 	if tx, live := db.Live(ctx); live {
@@ -36,15 +36,15 @@ func (db *DB) Write(ctx context.Context, work func(tx *sqlx.Tx) error) error {
 	})
 }
 
-// WriteInTurn is [DB.Write] for a caller that has the writer's turn and whose work must not be
-// part of the handler's transaction.
+// WriteInTurn is [DB.Write] for a caller that has the writer's turn. It does not use the handler's
+// transaction.
 func (db *DB) WriteInTurn(ctx context.Context, work func(tx *sqlx.Tx) error) error {
 	return db.again(ctx, func() error { return db.transact(ctx, work) })
 }
 
-// WriteFound is [DB.Write], in a transaction of its own, with a context in which the inbox and the
-// outbox find the transaction. What follows a commit may want to write, so the writer's turn is
-// left before.
+// WriteFound is [DB.Write] in a transaction of its own, with a context in which the inbox and the
+// outbox find the transaction. It gives up the writer's turn before the functions that follow the
+// commit, since they may write.
 func (db *DB) WriteFound(ctx context.Context, work func(ctx context.Context, tx *sqlx.Tx) error) error {
 	return db.again(ctx, func() error {
 		leave, err := db.Enter(ctx)
@@ -68,8 +68,7 @@ func (db *DB) WriteFound(ctx context.Context, work func(ctx context.Context, tx 
 	})
 }
 
-// Exec runs one statement by itself, again after a deadlock, and returns how many rows it
-// changed.
+// Exec runs one statement, retries it after a deadlock, and returns how many rows it changed.
 func (db *DB) Exec(ctx context.Context, query string, args ...any) (changed int64, err error) {
 	err = db.again(ctx, func() error {
 		leave, err := db.Enter(ctx)
@@ -96,7 +95,7 @@ func (db *DB) transact(ctx context.Context, work func(tx *sqlx.Tx) error) error 
 	if err != nil {
 		return fmt.Errorf("begin: %w", err)
 	}
-	defer func() { _ = tx.Rollback() }() // for a panic; else it has ended
+	defer func() { _ = tx.Rollback() }() // after a panic; otherwise it has ended
 	if err := work(tx.Tx); err != nil {
 		return errors.Join(err, tx.Rollback())
 	}
@@ -106,7 +105,7 @@ func (db *DB) transact(ctx context.Context, work func(tx *sqlx.Tx) error) error 
 	return nil
 }
 
-// again runs work until it meets no contention.
+// again repeats work while it meets contention.
 func (db *DB) again(ctx context.Context, work func() error) error {
 	for try := 0; ; try++ {
 		err := work()
@@ -114,13 +113,13 @@ func (db *DB) again(ctx context.Context, work func() error) error {
 			return db.Noticed(err)
 		}
 		if ended := Pause(ctx, try); ended != nil {
-			return fmt.Errorf("%w, while it was tried again after: %v", ended, err) //nolint:errorlint // the database is not to blame any more
+			return fmt.Errorf("%w, while it was tried again after: %v", ended, err) //nolint:errorlint // the context is to blame, not the database
 		}
 	}
 }
 
-// Pause waits a little, longer with each try and never twice the same. It returns the error of a
-// context that ends before.
+// Pause waits for a short random time that grows with try. It returns ctx's error if ctx ends
+// first.
 func Pause(ctx context.Context, try int) error {
 	longest := time.Millisecond << min(try, 7)
 	timer := time.NewTimer(rand.N(longest)) //nolint:gosec // jitter needs no secrecy

@@ -46,6 +46,7 @@ type Outbox struct {
 	// Operators.
 	SelectParked string
 	ListParked   string // SelectParked without payloads
+	SelectState  string // of a message that is not parked
 	RetryParked  string
 	DropParked   string
 	PurgeSent    string
@@ -113,6 +114,10 @@ var commonOutbox = Outbox{
 			LIMIT ?) page
 		JOIN millrace_outbox ON id = page_id
 		ORDER BY id`,
+	SelectState: `
+		SELECT status
+		FROM millrace_outbox
+		WHERE id = ?`,
 	RetryParked: `
 		UPDATE millrace_outbox
 		SET status = 1, due_at = {now}, attempts = 0

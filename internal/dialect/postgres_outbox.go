@@ -115,6 +115,10 @@ var postgresOutbox = Outbox{
 			LIMIT $2) page
 		JOIN millrace_outbox ON id = page_id
 		ORDER BY id`,
+	SelectState: `
+		SELECT status
+		FROM millrace_outbox
+		WHERE id = $1` + postgresFresh,
 	RetryParked: `
 		UPDATE millrace_outbox
 		SET status = 1, due_at = {now}, attempts = 0

@@ -1,4 +1,4 @@
-// Package door lets people in to a web page that a command serves: those at this machine, or
+// Package door admits people to a web page that a command serves: users of this machine, or those
 // who know a token.
 package door
 
@@ -18,20 +18,20 @@ import (
 	"time"
 )
 
-// minToken is how short a token may be: no one guesses 16 random letters.
+// minToken is the least length of a token: 16 random letters cannot be guessed.
 const minToken = 16
 
-// Door lets in. It is safe for concurrent use.
+// Door admits requests. It is safe for concurrent use.
 type Door struct {
 	token string
-	name  string // of who is at this machine
+	name  string // of the user of this machine
 	key   [32]byte
 	cross *http.CrossOriginProtection
 }
 
-// New returns a Door for an address to listen at. Where that is reached from this machine
-// alone, no token is needed, and name is who comes in. Anywhere else people sign in with the
-// token and a name of their own.
+// New returns a Door for the address of a listener. If only this machine can reach the address, no
+// token is needed, and every request counts as name's. Otherwise people sign in with the token and
+// a name of their own.
 func New(address, token, name string) (*Door, error) {
 	host, _, err := net.SplitHostPort(address)
 	if err != nil {
@@ -44,7 +44,7 @@ func New(address, token, name string) (*Door, error) {
 		return nil, fmt.Errorf("the token has %d characters, which can be guessed: give at least %d", len(token), minToken)
 	}
 	if token == "" && name == "" {
-		return nil, errors.New("who is it that acts? give a name, for the audit log")
+		return nil, errors.New("who acts? give a name, for the audit log")
 	}
 	d := &Door{token: token, name: name, cross: http.NewCrossOriginProtection()}
 	_, err = rand.Read(d.key[:])
@@ -56,7 +56,7 @@ func loopback(host string) bool {
 	return host == "localhost" || ip != nil && ip.IsLoopback()
 }
 
-// Operator returns the name of who sent r.
+// Operator returns the name of the person who sent r.
 func (d *Door) Operator(r *http.Request) string {
 	if d.token == "" {
 		return d.name
@@ -73,10 +73,10 @@ func (d *Door) Operator(r *http.Request) string {
 	return string(text)
 }
 
-// sign returns what only this Door can write below a name.
+// sign returns a signature of name that only this Door can make.
 func (d *Door) sign(name []byte) string {
 	mac := hmac.New(sha256.New, d.key[:])
-	_, _ = mac.Write(name) // it never fails
+	_, _ = mac.Write(name) // cannot fail
 	return base64.RawURLEncoding.EncodeToString(mac.Sum(nil))
 }
 
@@ -87,13 +87,14 @@ const (
 	session    = 12 * time.Hour
 )
 
-// Guard returns next behind the Door.
+// Guard returns a handler that passes admitted requests to next.
 func (d *Door) Guard(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch {
 		case d.token == "" && !ownHost(r.Host):
-			// Another site can name this machine as its own; then the browser names that site here.
-			http.Error(w, "This page is reached as localhost or 127.0.0.1.", http.StatusMisdirectedRequest)
+			// Another site may resolve its name to this machine; the Host header then has that
+			// name.
+			http.Error(w, "Open this page as localhost or 127.0.0.1.", http.StatusMisdirectedRequest)
 		case d.Operator(r) != "":
 			next.ServeHTTP(w, r)
 		case r.URL.Path == signIn && r.Method == http.MethodPost:
@@ -111,7 +112,7 @@ func ownHost(host string) bool {
 	return loopback(host)
 }
 
-// admit compares the token, and lets the browser keep that it was right.
+// admit checks the token and gives the browser a signed cookie.
 func (d *Door) admit(w http.ResponseWriter, r *http.Request) {
 	if d.cross.Check(r) != nil {
 		d.ask(w, http.StatusForbidden, "This came from another site.")
@@ -145,5 +146,5 @@ func (d *Door) ask(w http.ResponseWriter, status int, why string) {
 	w.Header().Set("Referrer-Policy", "same-origin")
 	w.Header().Set("Cache-Control", "no-store")
 	w.WriteHeader(status)
-	_ = page.Execute(w, struct{ Action, Why string }{signIn, why}) // whoever asked may be gone
+	_ = page.Execute(w, struct{ Action, Why string }{signIn, why}) // the client may be gone
 }

@@ -23,7 +23,7 @@ func TestATokenIsNeededWhereOthersCanReach(t *testing.T) {
 		{"127.0.0.1:80", "", "ada", ""},
 		{"localhost:80", "", "ada", ""},
 		{"[::1]:80", "", "ada", ""},
-		{"127.0.0.1:80", "", "", "who is it"},
+		{"127.0.0.1:80", "", "", "who acts"},
 		{"0.0.0.0:80", "", "ada", "other machines"},
 		{":80", "", "ada", "other machines"},
 		{"10.0.0.1:80", "", "ada", "other machines"},

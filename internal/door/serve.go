@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// Serve answers with next, behind the Door, until ctx ends; then it finishes what was asked.
+// Serve serves next behind the Door until ctx ends, then finishes the running requests.
 func (d *Door) Serve(ctx context.Context, listener net.Listener, next http.Handler) error {
 	server := &http.Server{
 		Handler: d.Guard(next), ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 15 * time.Second,

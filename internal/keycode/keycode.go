@@ -1,5 +1,4 @@
-// Package keycode turns message keys into the bytes that are stored, so that no two
-// different keys are ever stored alike.
+// Package keycode turns message keys into stored keys. Different keys give different stored keys.
 package keycode
 
 import (
@@ -9,7 +8,7 @@ import (
 	"strings"
 )
 
-// The first byte of a stored key names its form; no form can equal another.
+// The first byte of a stored key is its form, so keys of different forms never collide.
 const (
 	formUUID    = 1 // sixteen bytes of a canonical lower-case UUID
 	formBytes   = 2 // the key itself
@@ -18,12 +17,12 @@ const (
 	formKeyless = 5 // SHA-256 of the UUID and the payload of a message that has no key
 )
 
-// MaxLen is the length of the longest stored key.
+// MaxLen is the greatest length of a stored key.
 const MaxLen = 128
 
 const maxBytes = MaxLen - 1
 
-// Encode returns key as it is stored.
+// Encode returns the stored form of key.
 func Encode(key string) []byte {
 	if id, ok := uuid(key); ok {
 		return id
@@ -35,8 +34,8 @@ func Encode(key string) []byte {
 	return append([]byte{formHash}, sum[:]...)
 }
 
-// Derive returns the stored key under which a message is kept that has the stored key of
-// another one but a fingerprint of its own.
+// Derive returns the stored key of a message that has the stored key of another message, but its
+// own fingerprint.
 func Derive(stored []byte, fingerprint [32]byte) []byte {
 	h := sha256.New()
 	h.Write(stored)
@@ -44,7 +43,7 @@ func Derive(stored []byte, fingerprint [32]byte) []byte {
 	return h.Sum([]byte{formDerived})
 }
 
-// Keyless returns the stored key under which a message is kept that has no key of its own.
+// Keyless returns the stored key of a message without a key.
 func Keyless(uuid string, payload []byte) []byte {
 	print := sha256.Sum256(payload)
 	h := sha256.New()
@@ -53,11 +52,11 @@ func Keyless(uuid string, payload []byte) []byte {
 	return h.Sum([]byte{formKeyless})
 }
 
-// IsKeyless reports whether stored is what [Keyless] returns.
+// IsKeyless reports whether [Keyless] made stored.
 func IsKeyless(stored []byte) bool { return len(stored) > 0 && stored[0] == formKeyless }
 
-// Join makes one key of several parts, each with its length before it, so that no two
-// different lists of parts give one key.
+// Join makes one key from parts, each prefixed with its length, so that different lists of parts
+// give different keys.
 func Join(parts ...string) string {
 	var b []byte
 	for _, p := range parts {
@@ -67,7 +66,7 @@ func Join(parts ...string) string {
 	return string(b)
 }
 
-// String shows a stored key to a person: the key itself where it was kept whole.
+// String shows a stored key to a person: the key itself if it was stored whole.
 func String(stored []byte) string {
 	if len(stored) == 0 {
 		return ""
@@ -88,8 +87,8 @@ func String(stored []byte) string {
 	}
 }
 
-// Parse returns the stored keys that [String] shows as shown, the likeliest first: it may
-// be a key, or the form in which a collision, a long key or a message without a key is shown.
+// Parse returns the stored keys that [String] may have shown as shown, the likeliest first: shown
+// may be a key, or stand for a collision, a long key or a message without a key.
 func Parse(shown string) [][]byte {
 	stored := [][]byte{Encode(shown)}
 	for prefix, form := range map[string]byte{"collision:": formDerived, "sha256:": formHash, "keyless:": formKeyless} {
@@ -101,8 +100,7 @@ func Parse(shown string) [][]byte {
 	return stored
 }
 
-// uuid packs a UUID in its canonical form; any other spelling is kept as it is, since it
-// is another key.
+// uuid packs a UUID in canonical form. Any other spelling is another key and stays as it is.
 func uuid(key string) ([]byte, bool) {
 	if len(key) != 36 || key[8] != '-' || key[13] != '-' || key[18] != '-' || key[23] != '-' {
 		return nil, false

@@ -1,10 +1,11 @@
-// Package leaving answers messages whose handler ends its goroutine.
+// Package leaving nacks messages whose handler ends its goroutine.
 package leaving
 
 import "github.com/ThreeDotsLabs/watermill/message"
 
-// Nack returns h, which nacks a message with which it ends its goroutine by runtime.Goexit, as t.FailNow does:
-// no router answers it then, and its source would wait for ever. A panic goes on its way, with its stack.
+// Nack returns h, but nacks the message if h ends its goroutine with runtime.Goexit, as t.FailNow
+// does: no router would answer the message, and its source would wait for ever. Nack passes a panic
+// on with its stack.
 func Nack(h message.HandlerFunc) message.HandlerFunc {
 	return func(msg *message.Message) ([]*message.Message, error) {
 		returned := false

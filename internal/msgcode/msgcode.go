@@ -1,5 +1,5 @@
-// Package msgcode turns messages into bytes and back without losing anything: UUIDs and
-// metadata of any bytes, and the difference between nil and empty.
+// Package msgcode encodes messages without loss: it keeps UUIDs and metadata of any bytes, and the
+// difference between nil and empty.
 package msgcode
 
 import (
@@ -14,10 +14,10 @@ import (
 
 const version = 1
 
-// errShort is wrapped into every error about bytes that end too early.
+// errShort is wrapped into errors about bytes that end too early.
 var errShort = errors.New("cut short")
 
-// Encode returns msgs as bytes. Equal messages give equal bytes.
+// Encode encodes msgs. Equal messages give equal bytes.
 func Encode(msgs []*message.Message) []byte {
 	b := []byte{version}
 	b = binary.AppendUvarint(b, uint64(len(msgs)))
@@ -34,7 +34,7 @@ func Encode(msgs []*message.Message) []byte {
 	return b
 }
 
-// AppendMetadata appends md to b, its keys sorted.
+// AppendMetadata appends md to b with sorted keys.
 func AppendMetadata(b []byte, md message.Metadata) []byte {
 	if md == nil {
 		return binary.AppendUvarint(b, 0)
@@ -52,7 +52,7 @@ func appendString(b []byte, s string) []byte {
 	return append(b, s...)
 }
 
-// Decode returns the messages that b was made of.
+// Decode reverses [Encode].
 func Decode(b []byte) ([]*message.Message, error) {
 	if len(b) == 0 || b[0] != version {
 		return nil, fmt.Errorf("decode messages: unknown encoding, written by a newer release?")
@@ -77,7 +77,7 @@ func Decode(b []byte) ([]*message.Message, error) {
 	return msgs, nil
 }
 
-// DecodeMetadata returns the metadata that b was made of.
+// DecodeMetadata reverses [AppendMetadata].
 func DecodeMetadata(b []byte) (message.Metadata, error) {
 	r := reader{b: b}
 	md := r.metadata()

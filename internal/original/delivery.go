@@ -10,12 +10,12 @@ import (
 // Delivery is a message on its way through one part of Millrace.
 type Delivery struct {
 	Came *Message // to the outermost part
-	Seen *Message // by this part; the same where nothing changed it on its way
+	Seen *Message // by this part; equal to Came if nothing changed it on its way
 
-	apart bool // others have copies of their own
+	apart bool // others work on copies
 }
 
-// Arrive notes what msg is, on entry.
+// Arrive records msg on entry.
 func Arrive(msg *message.Message) Delivery {
 	came := From(msg)
 	if came != nil && came.Is(msg) {
@@ -31,7 +31,7 @@ func Arrive(msg *message.Message) Delivery {
 // Changed reports whether something outside this part changed the message.
 func (d *Delivery) Changed() bool { return d.Came != d.Seen }
 
-// HandOver lets others work on msg: it has copies of its own from then on.
+// HandOver lets others change msg, after giving it copies of payload and metadata.
 func (d *Delivery) HandOver(msg *message.Message) {
 	if !d.apart {
 		d.Seen.Give(msg)
@@ -39,15 +39,15 @@ func (d *Delivery) HandOver(msg *message.Message) {
 	}
 }
 
-// Restore makes msg what it was on entry. What others took from it stays as they made it.
+// Restore resets msg to its state on entry. Values that others took from it stay as they are.
 func (d *Delivery) Restore(msg *message.Message) {
 	if !d.Seen.Is(msg) {
 		d.Seen.Give(msg)
 	}
 }
 
-// Apart returns what a handler produced of msg without msg itself, which is going to be
-// restored: a copy stands for it, with ctx, since the handler's context ends before it is published.
+// Apart returns produced with a copy, with ctx, in place of msg itself: msg will be restored, and
+// its context ends before the copy is published.
 func Apart(ctx context.Context, produced []*message.Message, msg *message.Message) []*message.Message {
 	if !slices.Contains(produced, msg) {
 		return produced

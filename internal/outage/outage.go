@@ -1,4 +1,4 @@
-// Package outage keeps a service from hammering a server that is down.
+// Package outage limits how often a service calls a server that is down.
 package outage
 
 import (
@@ -9,15 +9,15 @@ import (
 	"time"
 )
 
-// The pauses between two probes grow from First to Longest, each with full jitter above
-// half of it.
+// The pause between two probes grows from First to Longest. Each pause is random, between half its
+// length and its length.
 const (
 	First   = 250 * time.Millisecond
 	Longest = 5 * time.Second
 )
 
-// Breaker notices an outage. While it lasts one caller at a time probes the server; the
-// others wait for what the probe finds. The zero value is ready to use.
+// Breaker detects an outage. During an outage one caller at a time probes the server, and the
+// others wait for its answer. The zero value is ready to use.
 type Breaker struct {
 	down atomic.Bool
 
@@ -27,15 +27,14 @@ type Breaker struct {
 	over    chan struct{} // closed when the outage ends
 }
 
-// Pass lets one call through to the server; the call says what it found.
+// Pass admits one call to the server. The call must end with Up, Down or Cancel.
 type Pass struct {
 	breaker *Breaker
 	probe   chan struct{} // of the outage that this call probes
 }
 
-// Enter lets the caller through at once while there is no outage, and as the one probe
-// while there is. Otherwise it waits, for at most the current pause, and reports false
-// if the outage went on.
+// Enter admits the caller at once if there is no outage, or if the caller is the probe. Otherwise
+// it waits, at most for the current pause, and returns false if the outage continues.
 func (b *Breaker) Enter(ctx context.Context) (Pass, bool) {
 	if !b.down.Load() {
 		return Pass{breaker: b}, true
@@ -56,7 +55,7 @@ func (b *Breaker) Enter(ctx context.Context) (Pass, bool) {
 	return Pass{breaker: b}, wait(ctx, over, pause)
 }
 
-// Up says that the server answered. It reports whether this call ended an outage.
+// Up reports that the server answered. It returns true if this ended an outage.
 func (p Pass) Up() (ended bool) {
 	b := p.breaker
 	if !b.down.Load() {
@@ -73,9 +72,8 @@ func (p Pass) Up() (ended bool) {
 	return true
 }
 
-// Down says that the server did not answer, and pauses the caller: it returns after a
-// wait that grows with each failed probe, when the outage ends, or when ctx ends. It
-// reports whether this call began the outage.
+// Down reports that the server did not answer. It pauses the caller for a time that grows with each
+// failed probe, until the outage or ctx ends. It returns true if this call began the outage.
 func (p Pass) Down(ctx context.Context) (began bool) {
 	b := p.breaker
 	b.mu.Lock()
@@ -98,8 +96,8 @@ func (p Pass) Down(ctx context.Context) (began bool) {
 	return began
 }
 
-// Tell calls f, a function of the user's, before the call says what it found. Should f panic,
-// the call has no answer.
+// Tell calls f, a function of the user's, before the call reports an answer. If f panics, the call
+// is cancelled.
 func (p Pass) Tell(f func()) {
 	returned := false
 	defer func() {
@@ -111,14 +109,15 @@ func (p Pass) Tell(f func()) {
 	returned = true
 }
 
-// Cancel says that the caller ended without an answer about the server.
+// Cancel ends the call without an answer about the server.
 func (p Pass) Cancel() {
 	if p.probe != nil {
 		p.breaker.letNextProbe(p.probe)
 	}
 }
 
-// letNextProbe ends the probe of one outage, which may be over and another begun.
+// letNextProbe ends the probe of one outage. That outage may be over, and another one may have
+// begun.
 func (b *Breaker) letNextProbe(outage chan struct{}) {
 	b.mu.Lock()
 	if b.over == outage {

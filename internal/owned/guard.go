@@ -10,27 +10,26 @@ import (
 	"weak"
 )
 
-// ErrNoHook says that a driver of SQLite cannot keep writes from being committed.
+// ErrNoHook says that a SQLite driver cannot prevent commits.
 var ErrNoHook = errors.New("the driver of SQLite has no commit hook, so what a handler writes after the database rolled " +
 	"its transaction back would stay: use modernc.org/sqlite or mattn/go-sqlite3, and where something wraps the driver's " +
 	"connection, give the wrapper a method Raw() driver.Conn")
 
-// guard says what may be committed on a connection of SQLite. SQLite asks it at each
-// commit, that of a single statement without a transaction too, and tells it of each
-// rollback.
+// guard decides what may be committed on a SQLite connection. SQLite calls it before each commit,
+// even of a single statement outside a transaction, and after each rollback.
 type guard struct {
 	state   atomic.Int32
 	lost    atomic.Bool
 	refused atomic.Bool
-	asked   atomic.Bool // at the owner's COMMIT
-	missed  atomic.Bool // was not: another hook may be in the place of ours
+	asked   atomic.Bool // SQLite called the hook at the owner's COMMIT
+	missed  atomic.Bool // it did not: another hook may have replaced ours
 }
 
 const (
 	anyone  int32 = iota // no transaction of ours
-	nobody               // one that is not to be committed yet
-	owner                // its COMMIT
-	closing              // its end without one
+	nobody               // our transaction, which must not be committed yet
+	owner                // the owner's COMMIT
+	closing              // the owner's end without a COMMIT
 )
 
 func (g *guard) shut() {
@@ -40,7 +39,7 @@ func (g *guard) shut() {
 	g.state.Store(nobody)
 }
 
-// open lets the next commit pass, unless the transaction was lost.
+// open allows the next commit, unless the transaction was lost.
 func (g *guard) open() bool {
 	g.state.Store(owner)
 	return !g.lost.Load()
@@ -49,7 +48,7 @@ func (g *guard) open() bool {
 func (g *guard) close() { g.state.Store(closing) }
 func (g *guard) idle()  { g.state.Store(anyone) }
 
-// refuses is SQLite's question before a commit.
+// refuses answers SQLite before a commit: true prevents it.
 func (g *guard) refuses() bool {
 	switch state := g.state.Load(); {
 	case state == anyone:
@@ -62,26 +61,25 @@ func (g *guard) refuses() bool {
 	return true
 }
 
-// rolledBack is told of each rollback of a transaction.
+// rolledBack is called after each rollback.
 func (g *guard) rolledBack() {
 	if state := g.state.Load(); state == nobody || state == owner {
 		g.lost.Store(true)
 	}
 }
 
-// hooked is what was registered on a connection.
+// hooked holds the hooks of a connection.
 type hooked struct {
 	guard            *guard
-	commit, rollback reflect.Value // of the types that the driver wants
+	commit, rollback reflect.Value // with the driver's types
 }
 
-// connections holds what was registered on each connection, as long as that lives:
-// mattn/go-sqlite3 keeps every function that was ever registered until the connection is
-// closed.
+// connections holds the hooks of each connection for as long as it lives: mattn/go-sqlite3 keeps
+// every function that was ever registered until the connection is closed.
 var connections sync.Map // weak.Pointer[byte] to *hooked
 
-// guardOf returns the guard of a driver's connection, which it registers first. It looks
-// through what wraps the connection.
+// guardOf returns the guard of a driver's connection, and registers its hooks first. It looks
+// through wrappers of the connection.
 func guardOf(c any) (*guard, error) {
 	const deepest = 8
 	for range deepest {
@@ -110,7 +108,7 @@ func guardOf(c any) (*guard, error) {
 	return nil, ErrNoHook
 }
 
-// registered returns the guard of a connection, nil if that has no hooks.
+// registered returns the guard of a connection, nil if the driver has no hooks.
 func registered(v reflect.Value) *guard {
 	self := (*byte)(v.UnsafePointer()) //nolint:gosec // only its identity is used
 	key := weak.Make(self)
@@ -131,8 +129,7 @@ func registered(v reflect.Value) *guard {
 	return h.guard
 }
 
-// remembersAll reports whether the driver keeps functions that were replaced, as
-// mattn/go-sqlite3 does.
+// remembersAll reports whether the driver keeps replaced functions, as mattn/go-sqlite3 does.
 func remembersAll(v reflect.Value) bool {
 	return v.MethodByName(onCommit).Type().In(0).Out(0).Kind() == reflect.Int
 }
@@ -142,8 +139,8 @@ const (
 	onRollback = "RegisterRollbackHook"
 )
 
-// newHooked makes functions of the types that the driver declares: modernc.org/sqlite's
-// have names and an int32, mattn/go-sqlite3's an int.
+// newHooked makes functions of the driver's types: modernc.org/sqlite declares named types that
+// return int32, mattn/go-sqlite3 functions that return int.
 func newHooked(v reflect.Value) *hooked {
 	h := &hooked{guard: &guard{}}
 	commit := v.MethodByName(onCommit).Type().In(0)
@@ -168,8 +165,8 @@ func (h *hooked) register(v reflect.Value) {
 	v.MethodByName(onRollback).Call([]reflect.Value{h.rollback})
 }
 
-// takes reports whether m is a method that takes a function without arguments which answers
-// with so many integers.
+// takes reports whether m is a method whose argument is a function without arguments and with so
+// many integer results.
 func takes(m reflect.Value, results int) bool {
 	if !m.IsValid() || m.Type().NumIn() != 1 || m.Type().NumOut() != 0 {
 		return false
@@ -179,7 +176,7 @@ func takes(m reflect.Value, results int) bool {
 		(results == 0 || reflect.Zero(f.Out(0)).CanInt())
 }
 
-// unwrapped returns the connection that c wraps: by a method, or as the field that it embeds.
+// unwrapped returns the connection that c wraps, from a method or from the field that it embeds.
 func unwrapped(c any) driver.Conn {
 	switch c := c.(type) {
 	case interface{ Raw() driver.Conn }:

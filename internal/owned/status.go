@@ -5,12 +5,12 @@ import (
 	"reflect"
 )
 
-// Ended reports whether the server has told the driver that no transaction is open on the
-// connection any more, though nobody has called Commit or Rollback: some statement ended it.
-// It asks nobody. It is false too where the driver does not show what it was told, and where
-// another transaction was begun. MySQL and MariaDB tell with each answer but an error.
+// Ended reports whether the server has told the driver that the connection has no open transaction,
+// though nobody has called Commit or Rollback: some statement ended it. It makes no call. It is
+// also false if the driver does not reveal what it was told, and if another transaction was begun.
+// MySQL and MariaDB tell with each answer except errors.
 func (t *Tx) Ended() bool {
-	if t.ctx.Err() != nil { // it is being rolled back; the connection is taken until the server answers
+	if t.ctx.Err() != nil { // database/sql is rolling back, and uses the connection until the server answers
 		return false
 	}
 	ended := false
@@ -21,7 +21,7 @@ func (t *Tx) Ended() bool {
 	return ended
 }
 
-// status is what a server last said of the transaction on a connection.
+// status is what the server last said of the transaction on a connection.
 type status int
 
 const (
@@ -30,7 +30,7 @@ const (
 	open
 )
 
-// statusOf looks through what wraps the connection of a driver.
+// statusOf returns the status of a connection. It looks through wrappers.
 func statusOf(c any) status {
 	const deepest = 8
 	for range deepest {
@@ -41,7 +41,7 @@ func statusOf(c any) status {
 			WithConn(use func(driver.Conn) error) error
 		}); ok {
 			var s status
-			_ = locked.WithConn(func(inner driver.Conn) error { // unknown says it all
+			_ = locked.WithConn(func(inner driver.Conn) error { // on an error the status stays unknown
 				s = statusOf(inner)
 				return nil
 			})
@@ -56,8 +56,8 @@ func statusOf(c any) status {
 	return unknown
 }
 
-// shown returns what a driver's connection shows. pgx has methods for it; lib/pq and
-// go-sql-driver keep it in fields of their own.
+// shown returns the status that a driver reveals. pgx has methods for it; lib/pq and go-sql-driver
+// have unexported fields.
 func shown(c any) status {
 	v := reflect.ValueOf(c)
 	if v.Kind() != reflect.Pointer || v.IsNil() || v.Elem().Kind() != reflect.Struct {
@@ -95,7 +95,7 @@ func shownByPgx(v reflect.Value) status {
 	return unknown
 }
 
-// returned calls a method without arguments that returns a pointer.
+// returned calls a method without arguments and returns the value behind its pointer.
 func returned(m reflect.Value) reflect.Value {
 	if !m.IsValid() || m.Type().NumIn() != 0 || m.Type().NumOut() != 1 || m.Type().Out(0).Kind() != reflect.Pointer {
 		return reflect.Value{}
@@ -106,7 +106,8 @@ func returned(m reflect.Value) reflect.Value {
 	return reflect.Value{}
 }
 
-// postgresStatus reads the letter of PostgreSQL's ReadyForQuery. A failed transaction is open.
+// postgresStatus decodes the letter in PostgreSQL's ReadyForQuery. A failed transaction is still
+// open.
 func postgresStatus(letter byte) status {
 	switch letter {
 	case 'I':

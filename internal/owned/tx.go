@@ -1,6 +1,6 @@
-// Package owned begins transactions that only their owner ends: what others write on the
-// connection after the transaction was lost does not stay, and a connection whose COMMIT
-// failed is not used again.
+// Package owned begins transactions that only their owner ends. If a transaction was lost, writes
+// on its connection after that are not committed; a connection whose COMMIT failed is not used
+// again.
 package owned
 
 import (
@@ -19,27 +19,27 @@ import (
 // ErrLost says that the database rolled the transaction back while it was in use.
 var ErrLost = errors.New("the database had rolled the transaction back")
 
-// Tx is a transaction. Its Commit and Rollback are the owner's; on a guarded connection
-// the Commit of the embedded transaction is refused.
+// Tx is a transaction. Only the owner calls its Commit and Rollback; on a guarded connection the
+// Commit of the embedded transaction fails.
 type Tx struct {
 	*sqlx.Tx
 
 	ctx   context.Context //nolint:containedctx // that of Begin, which ends the transaction
 	conn  *sqlx.Conn
-	guard *guard // nil where the database keeps a transaction until it is ended
+	guard *guard // nil if the database never ends a transaction by itself
 
-	mu      sync.Mutex // held while the transaction is ended
+	mu      sync.Mutex // held while the transaction ends
 	over    bool
-	release func() (stopped bool) // of the contexts; false where the context has ended
+	release func() (stopped bool) // stops watching the contexts; false if one has ended
 }
 
-// Begin begins a transaction on db that ends with ctx at the latest. Guard is for SQLite,
-// whose driver goes on in autocommit where a statement lost the transaction: from here to
-// [Tx.Commit] nothing is committed.
+// Begin begins a transaction on db that ends with ctx at the latest. Set guard for SQLite, whose
+// drivers continue in autocommit after a statement lost the transaction: until [Tx.Commit] a
+// guarded connection commits nothing.
 func Begin(ctx context.Context, db *sqlx.DB, options *sql.TxOptions, guard bool) (*Tx, error) {
 	for left := -1; ; left-- {
 		t, err := beginOnce(ctx, db, options, guard)
-		// A pooled connection may have died since; database/sql takes another one then as well.
+		// A pooled connection may have died; database/sql tries another one too.
 		if err == nil || !errors.Is(err, driver.ErrBadConn) || left == 0 || ctx.Err() != nil {
 			return t, err
 		}
@@ -67,8 +67,8 @@ func beginOnce(ctx context.Context, db *sqlx.DB, options *sql.TxOptions, guard b
 	return t, nil
 }
 
-// begin leaves it to database/sql to roll back when the context ends: some drivers bound
-// COMMIT by it. The connection is given up then, whatever the user of t does.
+// begin leaves the rollback at the end of the context to database/sql, since some drivers limit
+// COMMIT by the context. database/sql then also gives up the connection.
 func (t *Tx) begin(ctx context.Context, options *sql.TxOptions) (err error) {
 	if t.Tx, err = t.conn.BeginTxx(ctx, options); err != nil {
 		return err
@@ -77,8 +77,8 @@ func (t *Tx) begin(ctx context.Context, options *sql.TxOptions) (err error) {
 	return nil
 }
 
-// beginGuarded rolls back by itself when the context ends, to know when that is done: only
-// then the connection is free for others.
+// beginGuarded rolls back itself when the context ends, to know when the rollback is done: only
+// then can others use the connection.
 func (t *Tx) beginGuarded(ctx context.Context, options *sql.TxOptions) (err error) {
 	err = t.conn.Raw(func(c any) (err error) {
 		t.guard, err = guardOf(c)
@@ -91,7 +91,7 @@ func (t *Tx) beginGuarded(ctx context.Context, options *sql.TxOptions) (err erro
 	stop := context.AfterFunc(ctx, cancel) // BEGIN waits for the writer of another process
 	t.Tx, err = t.conn.BeginTxx(own, options)
 	if err == nil && !stop() {
-		_ = t.Tx.Rollback() // as the context's end does
+		_ = t.Tx.Rollback() // as at the end of the context
 		err = ctx.Err()
 	}
 	if err != nil {
@@ -120,16 +120,16 @@ func Guarded(ctx context.Context, db *sqlx.DB) error {
 	})
 }
 
-// Lost reports whether the database has rolled the transaction back, or somebody else did,
-// since nobody commits or rolls back but the owner.
+// Lost reports whether the database, or somebody other than the owner, has rolled the transaction
+// back.
 func (t *Tx) Lost() bool { return t.guard != nil && t.guard.lost.Load() }
 
-// Refused reports whether something was not committed that was written after the
-// transaction was lost, or by a COMMIT that was not the owner's.
+// Refused reports whether the guard refused to commit writes that came after the transaction was
+// lost, or a COMMIT that was not the owner's.
 func (t *Tx) Refused() bool { return t.guard != nil && t.guard.refused.Load() }
 
-// Commit commits. After an error the connection is not used again, unless it is certain
-// that it holds no transaction.
+// Commit commits. After an error nobody uses the connection again, unless it certainly has no open
+// transaction.
 func (t *Tx) Commit() error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -150,7 +150,7 @@ func (t *Tx) Commit() error {
 	return err
 }
 
-// Rollback rolls back. That the transaction had ended already is no error.
+// Rollback rolls back. It is not an error if the transaction has ended already.
 func (t *Tx) Rollback() error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -166,7 +166,7 @@ func (t *Tx) rollback() error {
 		t.guard.close()
 	}
 	err := t.Tx.Rollback()
-	ended := err != nil && !errors.Is(err, sql.ErrTxDone) && t.Ended() // which lib/pq refuses to roll back
+	ended := err != nil && !errors.Is(err, sql.ErrTxDone) && t.Ended() // lib/pq refuses to roll it back
 	t.end(err)
 	if err == nil || ended || errors.Is(err, sql.ErrTxDone) || lost && notInTransaction(err) {
 		return nil
@@ -174,8 +174,8 @@ func (t *Tx) rollback() error {
 	return fmt.Errorf("roll back: %w", err)
 }
 
-// end gives the connection back. Where the context ended, it can take long before the
-// server answers, so that is left to the function that waits for the context.
+// end returns the connection to the pool. After the end of the context the server may take long to
+// answer, so the function that watches the context does it then.
 func (t *Tx) end(err error) {
 	t.over = true
 	if t.guard == nil && (t.ctx.Err() != nil || !t.release()) {
@@ -188,12 +188,11 @@ func (t *Tx) end(err error) {
 		t.guard.idle()
 		t.release()
 	}
-	_ = t.conn.Close() // that it was closed already is no matter
+	_ = t.conn.Close() // it may be closed already
 }
 
-// discard sees to it that a transaction which a failed COMMIT, or somebody else, left open is
-// not found by the next user of the connection. A database in memory lives in its connection, so SQLite's is
-// kept where it holds none.
+// discard closes a connection on which a failed COMMIT, or somebody else, left a transaction open.
+// It keeps a connection of SQLite without a transaction, because a database in memory lives in it.
 //
 //nolint:contextcheck // a transaction ends outside of any call's context
 func (t *Tx) discard() {
@@ -206,18 +205,19 @@ func (t *Tx) discard() {
 			return
 		}
 	}
-	t.raw(func(any) error { return driver.ErrBadConn }) // has database/sql close it
+	t.raw(func(any) error { return driver.ErrBadConn }) // makes database/sql close the connection
 }
 
-// raw calls use with the driver's connection, unless that is gone. At the end of a context database/sql may close
-// it at the same moment, and then [sql.Conn.Raw] panics: it looks whether the connection is closed before it locks it.
+// raw calls use with the driver's connection if it still exists. At the end of a context
+// database/sql may close the connection at the same moment, and [sql.Conn.Raw] then panics: it
+// checks for closing before it takes the lock.
 func (t *Tx) raw(use func(driverConn any) error) {
 	defer func() {
 		if r := recover(); r != nil && t.ctx.Err() == nil {
 			panic(r)
 		}
 	}()
-	_ = t.conn.Raw(use) // its error says that the connection is gone
+	_ = t.conn.Raw(use) // an error means that the connection is gone
 }
 
 // notInTransaction recognises SQLite's answer to a ROLLBACK without a transaction.

@@ -1,4 +1,4 @@
-// Package recent remembers, within bounds, what was seen lately.
+// Package recent remembers a bounded number of recent keys.
 package recent
 
 import (
@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// Set remembers keys with a hash each, bounded in number and time. Old keys go by the
-// generation, so that no entry costs a timer or a list.
+// Set remembers keys, with a hash for each, bounded in number and time. It drops old keys by the
+// generation, so an entry needs neither a timer nor a list.
 type Set struct {
 	limit int // per generation
 	ttl   time.Duration
@@ -18,8 +18,8 @@ type Set struct {
 	previous map[string]int64
 }
 
-// NewSet returns a Set. A key is remembered for at least half of ttl, and at most one and a
-// half, unless more than half of limit others came since.
+// NewSet returns a Set. It remembers a key for at least half of ttl and at most one and a half
+// times ttl, unless more than half of limit other keys came since.
 func NewSet(limit int, ttl time.Duration) *Set {
 	return &Set{limit: max(limit/2, 1), ttl: ttl / 2, born: time.Now(), current: map[string]int64{}}
 }
@@ -32,7 +32,7 @@ func (s *Set) Add(key string, hash int64) {
 	s.current[key] = hash
 }
 
-// Get reports whether key is remembered, and its hash.
+// Get returns the hash of key, and whether key is remembered.
 func (s *Set) Get(key string) (hash int64, known bool) {
 	s.mu.RLock()
 	defer s.mu.RUnlock()

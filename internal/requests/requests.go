@@ -1,4 +1,4 @@
-// Package requests remembers which requests a handler has made under which key.
+// Package requests remembers the requests that a handler has made, by their keys.
 package requests
 
 import (
@@ -6,22 +6,23 @@ import (
 	"sync"
 )
 
-// Made is what one delivery of a message has asked for. The zero value is ready to use.
+// Made holds the requests of one delivery. The zero value is ready to use.
 type Made struct {
 	mu   sync.Mutex
 	keys map[string][32]byte
 }
 
-// Key is what a [Made] is found by in the context of a handler.
+// Key is the context key of [Made].
 type Key struct{}
 
-// From returns what was asked for in the delivery that ctx belongs to, nil where there is none.
+// From returns the requests of the delivery that ctx belongs to, nil if there is none.
 func From(ctx context.Context) *Made {
 	m, _ := ctx.Value(Key{}).(*Made)
 	return m
 }
 
-// Note notes a request with this fingerprint and reports whether all that had the key are like it.
+// Note records a request with this fingerprint. It reports whether all requests with the key have
+// the same fingerprint.
 func (m *Made) Note(key string, fingerprint [32]byte) (alike bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -6,24 +6,25 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 )
 
-// Replay is the field that names the replay by which a message was sent again. The outbox
-// keeps it: a replay may travel through one.
+// Replay is the field that names the replay that sent a message. The outbox keeps the field,
+// because a replay may go through an outbox.
 const Replay = "millrace_replay"
 
 // ReplayAttempt is the field that counts how often a message was replayed.
 const ReplayAttempt = "millrace_replay_attempt"
 
-// Refused begins the reason of a message that is parked because it was replayed.
+// Refused is the prefix of the reason of a message that is parked because it was replayed.
 const Refused = "replayed by "
 
-// PoisonedTopic is the field in which Watermill's PoisonQueue names the topic that the message came from.
+// PoisonedTopic is the field in which Watermill's PoisonQueue stores the topic of the message.
 const PoisonedTopic = "topic_poisoned"
 
-// Poisoned are the fields by which Watermill's PoisonQueue tells of a failure. They say nothing of the message.
+// Poisoned are the fields in which Watermill's PoisonQueue describes a failure. They do not belong
+// to the message.
 var Poisoned = []string{"reason_poisoned", PoisonedTopic, "handler_poisoned", "subscriber_poisoned"}
 
-// Replayed returns a copy of md for a message that the replay of this name sends again: without what
-// describes a delivery or a failure, and with how often it was sent again.
+// Replayed returns a copy of md for a message that the replay called name sends: without fields
+// that describe a delivery or a failure, and with the number of the attempt.
 func Replayed(md message.Metadata, name string) message.Metadata {
 	again := make(message.Metadata, len(md)+2)
 	for name, value := range Strip(md) {

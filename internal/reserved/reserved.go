@@ -7,17 +7,17 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 )
 
-// Prefix starts the name of each field that Millrace sets on a message when it delivers
-// it. Such a field is never sent on, and never read from a message that somebody publishes.
+// Prefix is the prefix of the fields that Millrace sets when it delivers a message. It never sends
+// such a field on, and never reads one from a published message.
 const Prefix = "_millrace_"
 
 // Redelivered is "true" on a message that RabbitMQ may have delivered before.
 const Redelivered = Prefix + "amqp_redelivered"
 
-// BrokerHeader begins the name of a header that RabbitMQ itself has set.
+// BrokerHeader is the prefix of fields that hold headers set by RabbitMQ itself.
 const BrokerHeader = Prefix + "amqp_header_"
 
-// Strip returns md without reserved fields; md itself if it has none.
+// Strip returns md without reserved fields, and md itself if it has none.
 func Strip(md message.Metadata) message.Metadata {
 	found := false
 	for name := range md {

@@ -1,6 +1,6 @@
 package reserved
 
-// Fields by which a message says which version of which aggregate it is.
+// Fields that name the aggregate and the version of a message.
 const (
 	Aggregate = "millrace_aggregate"
 	Version   = "millrace_version"

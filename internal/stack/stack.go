@@ -1,12 +1,12 @@
-// Package stack makes room on a goroutine's stack before it is needed.
+// Package stack grows a goroutine's stack before it is needed.
 package stack
 
 import "runtime"
 
-// Grow makes room for what a delivery needs, while there is little on the stack. A router
-// starts a goroutine for each message; without this its stack runs out twice, deep inside the
-// driver, and all that is on it is copied each time. The outermost middleware calls it; for
-// those further in it costs next to nothing.
+// Grow grows the stack for a delivery while it holds little. A router
+// starts a goroutine for each message; without Grow its stack would run out twice deep inside the
+// driver, and Go would copy all of it each time. The outermost middleware calls Grow; for the
+// middlewares inside, Grow costs next to nothing.
 //
 //go:noinline
 func Grow() {

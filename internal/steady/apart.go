@@ -2,8 +2,9 @@ package steady
 
 import "github.com/ThreeDotsLabs/watermill"
 
-// Apart is [Logger] for goroutines that others count on: each line has one of its own, which the logger may end
-// by runtime.Goexit, as testing.T.FailNow does. That counts as a panic. The caller waits for it.
+// Apart is [Logger] for goroutines that others depend on. It logs each line in a goroutine of its
+// own and waits for it, because the logger may end that goroutine with runtime.Goexit, as
+// testing.T.FailNow does. That counts as a panic.
 func Apart(log watermill.LoggerAdapter, panicked func()) watermill.LoggerAdapter {
 	switch log.(type) {
 	case watermill.NopLogger, *apart:
@@ -52,7 +53,7 @@ func (l *apart) Trace(msg string, fields watermill.LogFields) {
 	l.await(func() { l.inner.Trace(msg, fields) })
 }
 
-// With returns l itself where the logger panics: its fields are missing then.
+// With returns l itself, without the fields, if the logger panics.
 func (l *apart) With(fields watermill.LogFields) (with watermill.LoggerAdapter) {
 	with = l
 	l.await(func() { with = &apart{l.inner.With(fields), l.panicked} })

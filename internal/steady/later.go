@@ -6,17 +6,18 @@ import (
 	"github.com/ThreeDotsLabs/watermill"
 )
 
-// Later is a logger that hands on what it is told to the first logger that it is given, and drops what comes
-// before. A logger made With fields does the same, whenever it was made. It is safe for concurrent use.
+// Later is a logger that drops lines until it is given a logger, and then passes lines on to it.
+// Loggers that With returns do the same. It is safe for concurrent use.
 type Later struct {
 	first  *atomic.Pointer[watermill.LoggerAdapter]
 	fields watermill.LogFields
 }
 
-// NewLater returns a Later that drops everything so far.
+// NewLater returns a Later without a logger.
 func NewLater() *Later { return &Later{first: new(atomic.Pointer[watermill.LoggerAdapter])} }
 
-// Give hands on to log from now on, unless it was given another one before. It reports which.
+// Give passes lines on to log from now on, unless Later has a logger already. It reports whether it
+// did not.
 func (l *Later) Give(log watermill.LoggerAdapter) (first bool) {
 	return l.first.CompareAndSwap(nil, &log)
 }
@@ -32,18 +33,18 @@ func (l *Later) logger() watermill.LoggerAdapter {
 	return (*first).With(l.fields)
 }
 
-// Error hands on.
+// Error passes the line on.
 func (l *Later) Error(msg string, err error, fields watermill.LogFields) {
 	l.logger().Error(msg, err, fields)
 }
 
-// Info hands on.
+// Info passes the line on.
 func (l *Later) Info(msg string, fields watermill.LogFields) { l.logger().Info(msg, fields) }
 
-// Debug hands on.
+// Debug passes the line on.
 func (l *Later) Debug(msg string, fields watermill.LogFields) { l.logger().Debug(msg, fields) }
 
-// Trace hands on.
+// Trace passes the line on.
 func (l *Later) Trace(msg string, fields watermill.LogFields) { l.logger().Trace(msg, fields) }
 
 // With returns a logger that adds fields to each line.

@@ -1,10 +1,10 @@
-// Package steady makes loggers whose panics end nothing.
+// Package steady makes loggers that do not panic.
 package steady
 
 import "github.com/ThreeDotsLabs/watermill"
 
-// Logger returns log without its panics: what it panics with is not said, and panicked is called,
-// which may be nil. A [watermill.NopLogger] is returned as it is.
+// Logger returns a logger that recovers the panics of log: it drops the panic's value and calls
+// panicked unless that is nil. It returns a [watermill.NopLogger] unchanged.
 func Logger(log watermill.LoggerAdapter, panicked func()) watermill.LoggerAdapter {
 	switch log.(type) {
 	case watermill.NopLogger, *logger, *apart:
@@ -47,7 +47,7 @@ func (l *logger) Trace(msg string, fields watermill.LogFields) {
 	l.inner.Trace(msg, fields)
 }
 
-// With returns l itself where the logger panics: its fields are missing then.
+// With returns l itself, without the fields, if the logger panics.
 func (l *logger) With(fields watermill.LogFields) (with watermill.LoggerAdapter) {
 	with = l
 	defer l.outlive()

@@ -13,17 +13,17 @@ import (
 	"github.com/millrace-go/millrace/internal/database"
 )
 
-// LeaseNames begins the names under which consumers of leases are registered. No consumer of the
-// inbox has such a name.
+// LeaseNames is the prefix of the names under which consumers of leases are registered. No consumer
+// of the inbox has such a name.
 const LeaseNames = "\x00lease\x00"
 
-// Name names a consumer, one epoch of it.
+// Name names an epoch of a consumer.
 type Name struct {
 	Name  string
 	Epoch int
 }
 
-// Prefix is what the consumer's keys begin with in memory.
+// Prefix returns the prefix of the consumer's keys in memory.
 func (n Name) Prefix() string { return fmt.Sprintf("%s\x00%d\x00", n.Name, n.Epoch) }
 
 // Consumer is a row of the consumers table.
@@ -40,7 +40,7 @@ type Consumer struct {
 	CreatedAt int64  `db:"created_at"`
 	PurgedAt  int64  `db:"purged_at"` // 0: never
 	OnReplay  int    `db:"on_replay"`
-	Served    bool   `db:"served"` // a queue delivers what is stored for it, in some process
+	Served    bool   `db:"served"` // a queue in some process delivers its stored messages
 }
 
 // Rows are the rows of one namespace.
@@ -49,7 +49,8 @@ type Rows struct {
 	Namespace string
 }
 
-// Consumer finds a consumer by its name. [ErrNotFound] is returned for one that was never registered.
+// Consumer finds a consumer by its name. It returns [ErrNotFound] for a consumer that was never
+// registered.
 func (r *Rows) Consumer(ctx context.Context, name string, epoch int) (Consumer, error) {
 	return r.ConsumerIn(ctx, r.Reader(ctx), name, epoch)
 }
@@ -63,8 +64,8 @@ func (r *Rows) ConsumerIn(ctx context.Context, db sqlx.QueryerContext, name stri
 	return row, database.Explain(err)
 }
 
-// Consumers lists the consumers of the namespace, without those of leases: all of them, or those with
-// this name and of this epoch.
+// Consumers lists the consumers of the namespace, without those of leases: all, or those with this
+// name and epoch.
 func (r *Rows) Consumers(ctx context.Context, name string, epoch *int) ([]Consumer, error) {
 	if name != "" && epoch != nil {
 		row, err := r.Consumer(ctx, name, *epoch)

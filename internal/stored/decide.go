@@ -11,16 +11,24 @@ import (
 	"github.com/millrace-go/millrace/internal/database"
 )
 
-// ErrNotFound says that there is no such open message.
-var ErrNotFound = errors.New("inbox: no such message, or not in a state that allows this")
+var (
+	// ErrNotFound says that there is no such row.
+	ErrNotFound = errors.New("not found")
 
-// Operator is who decides something, and why. The audit table keeps both.
+	// ErrWrongState says that there is such a row, but its state does not allow the operation.
+	ErrWrongState = errors.New("wrong state")
+)
+
+// IsConflict reports whether err says that a row is gone, or in a state that does not allow the operation.
+func IsConflict(err error) bool { return errors.Is(err, ErrNotFound) || errors.Is(err, ErrWrongState) }
+
+// Operator is a person who decides, and the reason. The audit table keeps both.
 type Operator struct {
 	Name   string
 	Reason string
 }
 
-// Validate returns an error where one of the two is missing.
+// Validate returns an error if Name or Reason is missing.
 func (o Operator) Validate() error {
 	if o.Name == "" || o.Reason == "" {
 		return errors.New("inbox: an operator's call needs a Name and a Reason, which are kept")
@@ -28,18 +36,18 @@ func (o Operator) Validate() error {
 	return nil
 }
 
-// Actions as the audit table calls them.
+// Actions in the audit table.
 const (
-	Retry  = "retry"  // an operator had a message tried again
-	Replay = "replay" // a replay brought it again
+	Retry  = "retry"  // an operator retried a message
+	Replay = "replay" // a replay retried it
 )
 
-// Audit keeps what by decided about a message.
+// Audit records a decision about a message.
 func (r *Rows) Audit(ctx context.Context, tx *sqlx.Tx, by Operator, action string, row *Message, more ...string) error {
 	detail := fmt.Sprintf("row %d, uuid %q, topic %q, was %s: %s%s",
 		row.ID, row.UUID, row.Topic, row.Status, row.Reason, strings.Join(more, ""))
 	ids := [][]byte{row.MessageID}
-	if row.Original != nil { // a collision is part of two stories
+	if row.Original != nil { // a collision belongs to two stories
 		ids = append(ids, row.Original)
 	}
 	for _, id := range ids {
@@ -50,7 +58,8 @@ func (r *Rows) Audit(ctx context.Context, tx *sqlx.Tx, by Operator, action strin
 	return nil
 }
 
-// AuditOf keeps what by decided about a key of a consumer, or with an empty one about all of it.
+// AuditOf records a decision about a key of a consumer, or with an empty key about the whole
+// consumer.
 func (r *Rows) AuditOf(
 	ctx context.Context, tx *sqlx.Tx, by Operator, action string, consumer int32, id []byte, detail string,
 ) error {
@@ -62,19 +71,41 @@ func (r *Rows) AuditOf(
 	return nil
 }
 
-// Remediable returns why an operator cannot change the message, nil if it is possible.
+// Remediable returns [ErrWrongState] unless an operator can retry the message and replace its payload.
 func (m *Message) Remediable() error {
 	if !m.Status.Retryable() {
-		return fmt.Errorf("it is %s: %w", m.Status, ErrNotFound)
+		return fmt.Errorf("it is %s, and only %s, %s and %s messages can be tried again or corrected: %w",
+			m.Status, Parked, FailedTerminal, FailedRetryable, ErrWrongState)
 	}
 	if m.LeaseToken != 0 {
-		return fmt.Errorf("a process has it, and is about to try it: %w", ErrNotFound)
+		return fmt.Errorf("it is %s, and a process has leased it to try it now: %w", m.Status, ErrWrongState)
 	}
 	return nil
 }
 
-// MakeDue gives the message back to its queue, if it is still in the state it was seen in. With [Retry] it is to be
-// handled also where its consumer refuses replayed messages.
+// Discardable returns [ErrWrongState] unless an operator can discard the message.
+func (m *Message) Discardable() error {
+	if !m.Status.Stuck() {
+		return fmt.Errorf("it is %s, and only %s and %s messages can be discarded: %w", m.Status, Parked, FailedTerminal, ErrWrongState)
+	}
+	return nil
+}
+
+// Conflict says why a statement did not find the message in the state that seen has: [ErrNotFound]
+// or [ErrWrongState]. If allows refuses the message as it is now, Conflict returns that error.
+func (r *Rows) Conflict(ctx context.Context, tx *sqlx.Tx, seen *Message, allows func(*Message) error) error {
+	now, err := r.Message(ctx, tx, seen.ID)
+	if err == nil {
+		err = allows(&now)
+	}
+	if err == nil {
+		err = fmt.Errorf("somebody changed it meanwhile, and it is %s now: look at it again: %w", now.Status, ErrWrongState)
+	}
+	return err
+}
+
+// MakeDue makes the message due in its queue if its state has not changed since it was read. With
+// [Retry] the consumer handles it even if it refuses replayed messages.
 func (r *Rows) MakeDue(ctx context.Context, tx *sqlx.Tx, by Operator, action string, row *Message) error {
 	if err := row.Remediable(); err != nil {
 		return err
@@ -86,7 +117,7 @@ func (r *Rows) MakeDue(ctx context.Context, tx *sqlx.Tx, by Operator, action str
 	moved, err := database.Affected(tx.ExecContext(ctx, r.Dialect.Remedy.RetryMessage,
 		[]byte("tried again by "+by.Name), allowed, row.Consumer, row.MessageID, row.Status))
 	if err == nil && moved != 1 {
-		err = fmt.Errorf("it is not %s any more: %w", row.Status, ErrNotFound)
+		err = r.Conflict(ctx, tx, row, (*Message).Remediable)
 	}
 	if err != nil {
 		return err
@@ -94,7 +125,7 @@ func (r *Rows) MakeDue(ctx context.Context, tx *sqlx.Tx, by Operator, action str
 	return r.Audit(ctx, tx, by, action, row)
 }
 
-// Served reports whether a queue delivers what is stored for the consumer of row.
+// Served reports whether a queue serves the consumer of row.
 func (r *Rows) Served(ctx context.Context, row *Message) (bool, error) {
 	c, err := r.Consumer(ctx, string(row.Name), row.Epoch)
 	return c.Served, err

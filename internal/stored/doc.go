@@ -1,3 +1,3 @@
-// Package stored knows what is stored of an inbox, and what a running inbox and its operators both do with
-// that: find a consumer or a message, have a message tried again, and keep who decided it.
+// Package stored reads and changes the rows of an inbox for a running inbox and for its operators:
+// it finds consumers and messages, makes messages due, and records who decided that.
 package stored

@@ -16,23 +16,23 @@ import (
 	"github.com/millrace-go/millrace/internal/msgcode"
 )
 
-// Form says what the bytes that are stored of a payload are.
+// Form says how a payload is stored.
 type Form int16
 
 // Forms of payloads.
 const (
 	Plain  Form = 0
 	Sealed Form = 1
-	Erased Form = 2 // before it was stored, so nothing is
+	Erased Form = 2 // erased before it was stored
 )
 
-// Never is a delay after which nobody waits any more.
+// Never is a delay that stands for no end.
 const Never = 100 * 365 * 24 * time.Hour
 
 // Message is a row of the messages table.
 type Message struct {
 	Name         []byte        `db:"name"`
-	KeySource    []byte        `db:"key_source"` // only of a single message
+	KeySource    []byte        `db:"key_source"` // only when one message is read
 	Epoch        int           `db:"epoch"`
 	ID           int64         `db:"id"`
 	Consumer     int32         `db:"consumer"`
@@ -90,11 +90,11 @@ func (m *Message) With(payload []byte) (*message.Message, error) {
 	return msg, nil
 }
 
-// ErrMetadata says that the metadata of a message cannot be decoded.
-var ErrMetadata = errors.New("what is stored as metadata is something else, so the row was changed: " +
-	"put back what it was and try the message again, or discard it")
+// ErrMetadata says that the stored metadata of a message cannot be decoded.
+var ErrMetadata = errors.New("the stored metadata cannot be decoded, so somebody changed the row: " +
+	"restore the metadata and retry the message, or discard it")
 
-// Fields are what a log line says of the message.
+// Fields returns the fields of a log line about the message.
 func (m *Message) Fields() watermill.LogFields {
 	fields := watermill.LogFields{"consumer": string(m.Name), "epoch": m.Epoch, "message_id": keycode.String(m.MessageID)}
 	for name, value := range map[string][]byte{"message_uuid": m.UUID, "topic": m.Topic} {
@@ -108,7 +108,8 @@ func (m *Message) Fields() watermill.LogFields {
 	return fields
 }
 
-// Message finds an open message of the namespace. [ErrNotFound] is returned for another one.
+// Message finds an open message of the namespace. It returns [ErrNotFound] if there is none with
+// this id.
 func (r *Rows) Message(ctx context.Context, db sqlx.QueryerContext, id int64) (row Message, err error) {
 	err = sqlx.GetContext(ctx, db, &row, r.Dialect.SelectMessage, id, []byte(r.Namespace))
 	if errors.Is(err, sql.ErrNoRows) {
@@ -120,16 +121,16 @@ func (r *Rows) Message(ctx context.Context, db sqlx.QueryerContext, id int64) (r
 	return row, nil
 }
 
-// Now asks the database's clock.
+// Now returns the time of the database's clock.
 func (r *Rows) Now(ctx context.Context) (time.Time, error) {
 	var now int64
 	err := sqlx.GetContext(ctx, r.Reader(ctx), &now, r.Dialect.Now)
 	return time.UnixMicro(now).UTC(), err
 }
 
-// Aggregate is what is known of an aggregate.
+// Aggregate is a row of the versions table.
 type Aggregate struct {
-	Version   int64 // that was applied last
+	Version   int64 // the last one applied
 	First     int64
 	HeldTo    int64
 	Token     int64
@@ -137,12 +138,12 @@ type Aggregate struct {
 	Hash      int64
 }
 
-// Scan reads by position: this is the hot path.
+// Scan reads columns by position, for speed.
 func (a *Aggregate) Scan(row interface{ Scan(into ...any) error }) error {
 	return row.Scan(&a.Version, &a.First, &a.HeldTo, &a.Token, &a.MessageID, &a.Hash)
 }
 
-// Claim is a claim as a story tells of it.
+// Claim is a claim in a story.
 type Claim struct {
 	Name        []byte        `db:"name"`
 	Epoch       int           `db:"epoch"`

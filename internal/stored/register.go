@@ -14,29 +14,30 @@ import (
 	"github.com/jmoiron/sqlx"
 )
 
-// ErrKeyChanged says that a consumer was run with another key before.
+// ErrKeyChanged says that a consumer had another key before.
 var ErrKeyChanged = errors.New("the consumer's key changed")
 
-// Self is what a consumer says of itself.
+// Self is how a process describes its consumer.
 type Self struct {
 	Name
 	KeySource string
 	Retention int64 // in microseconds, 0 for ever
 	Window    int64 // in microseconds
 	OnReplay  int
-	Unsettled bool // Retention, Window and OnReplay are no more than what a new row begins with
-	Former    bool // KeySource is what a consumer's FormerKey says of the epoch before
+	Unsettled bool // Retention, Window and OnReplay are used only for a new row
+	Former    bool // KeySource is a consumer's FormerKey, the key of the epoch before
 }
 
-// Registration is what the database knows of a consumer.
+// Registration identifies the row of a consumer.
 type Registration struct {
 	ID         int32
-	Generation int64 // of the connections, when it was read
+	Generation int64 // of the pool when the row was read
 }
 
-// Registered is a consumer that gets a row when one is needed. It is safe for concurrent use.
+// Registered is a consumer whose row is inserted when it is needed. It is safe for concurrent use.
 type Registered struct {
-	// Met is told of the row each time it was read; nil for nobody. It is set before the first use.
+	// Met, unless it is nil, is called with the row each time it is read. Set it before the first
+	// use.
 	Met func(Consumer)
 
 	rows *Rows
@@ -45,14 +46,14 @@ type Registered struct {
 	last atomic.Pointer[Registration]
 }
 
-// Registered returns the consumer that self describes. It asks the database nothing.
+// Registered returns the consumer that self describes. It does not call the database.
 func (r *Rows) Registered(self Self) *Registered { return &Registered{rows: r, self: self} }
 
-// registerWait bounds the statements of a registration, for which others wait.
+// registerWait limits the statements of a registration, because others wait for it.
 const registerWait = 10 * time.Second
 
-// Row returns the consumer's row, made on first use and asked for again after a connection was
-// lost. A consumer that had another key before is [ErrKeyChanged].
+// Row returns the consumer's row. It inserts the row on first use and reads it again after a
+// connection was lost. It returns [ErrKeyChanged] if the consumer had another key before.
 func (g *Registered) Row(ctx context.Context) (Registration, error) {
 	generation := g.rows.Generation()
 	if r := g.last.Load(); r != nil && r.Generation == generation {
@@ -83,8 +84,8 @@ func (g *Registered) Row(ctx context.Context) (Registration, error) {
 	return r, nil
 }
 
-// Known returns the row of the consumer, or one without an ID where there is none. A consumer that had
-// another key before is [ErrKeyChanged].
+// Known returns the row of the consumer, or a row without an ID if there is none. It returns
+// [ErrKeyChanged] if the consumer had another key before.
 func (g *Registered) Known(ctx context.Context) (Consumer, error) {
 	row, err := g.find(ctx)
 	if errors.Is(err, sql.ErrNoRows) {
@@ -96,7 +97,7 @@ func (g *Registered) Known(ctx context.Context) (Consumer, error) {
 	return row, err
 }
 
-// sameKey refuses another key than the consumer had before.
+// sameKey returns an error if the consumer had another key before.
 func (g *Registered) sameKey(row Consumer) error {
 	switch {
 	case string(row.KeySource) == g.self.KeySource:
@@ -105,12 +106,12 @@ func (g *Registered) sameKey(row Consumer) error {
 		return fmt.Errorf("%w: FormerKey is %s, and epoch %d has %s: give FormerKey that one",
 			ErrKeyChanged, g.self.KeySource, g.self.Epoch, row.KeySource)
 	}
-	return fmt.Errorf("%w from %s to %s: what it has seen was recorded under the old key, "+
+	return fmt.Errorf("%w from %s to %s: its claims are stored under the old key, "+
 		"so set Epoch to %d to begin anew, with FormerKey to forget nothing, or put the old key back",
 		ErrKeyChanged, row.KeySource, g.self.KeySource, g.self.Epoch+1)
 }
 
-// settle records the consumer's settings where the row has others.
+// settle records the consumer's settings if the row has others.
 func (g *Registered) settle(ctx context.Context, row Consumer) error {
 	s := g.self
 	if s.Unsettled || row.Retention == s.Retention && row.Window == s.Window && row.OnReplay == s.OnReplay {
@@ -122,8 +123,7 @@ func (g *Registered) settle(ctx context.Context, row Consumer) error {
 	})
 }
 
-// maxProbes bounds the search for a free id: each probe finds one taken with a chance of
-// one in two thousand million.
+// maxProbes limits the search for a free id: an id is taken with a chance of one in two billion.
 const maxProbes = 8
 
 func (g *Registered) findOrInsert(ctx context.Context) (Consumer, error) {
@@ -152,9 +152,9 @@ func (g *Registered) find(ctx context.Context) (row Consumer, err error) {
 	return row, err
 }
 
-// consumerID is a number made of what it stands for. A consumer whose row was lost, by a
-// failover to a replica that lagged behind, gets the same one again, so a claim written
-// under it in between can never count for another consumer.
+// consumerID derives a number from the consumer. If a failover to a lagging replica loses the
+// consumer's row, the consumer gets the same number again, so a claim written under it in between
+// never counts for another consumer.
 func consumerID(namespace string, of Name, probe int) int32 {
 	h := sha256.New()
 	for _, part := range []string{namespace, of.Name} {

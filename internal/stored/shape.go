@@ -9,13 +9,13 @@ import (
 	"unicode/utf8"
 )
 
-// How much of an error counts when errors are compared.
+// How much of an error is compared.
 const (
 	mostRead  = 1024 // bytes of its first line
-	mostShape = 200  // bytes of what remains of them
+	mostShape = 200  // bytes of the shape
 )
 
-// What differs between errors of one shape. Each becomes a question mark.
+// Parts that differ between errors of one shape. Each becomes a question mark.
 var (
 	quoteText = regexp.MustCompile("\"(?:[^\"\\\\]|\\\\.)*\"|`[^`]*`|(^|[^\\pL\\pN'])'[^']*'")
 	uuidText  = regexp.MustCompile(`[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}`)
@@ -26,11 +26,11 @@ var (
 	spaceText = regexp.MustCompile(`[\s\x00-\x1f]+`)
 )
 
-// Shape is what errors of one cause have in common: the first line that says something,
-// where a question mark stands for each quoted text, UUID, number, time and address, hex
-// number with a digit, and other word with a digit that begins with one or is as long as an
-// id. Digits behind letters become a question mark by themselves. What is beyond 200
-// bytes does not count. The shape of a shape is itself.
+// Shape returns what errors of one cause have in common: the first line that is not blank, in which
+// a question mark replaces each quoted text, UUID, number, time, address, hex number with a digit,
+// and each other word with a digit that begins with one or is as long as an id. In other words it
+// replaces only the digits. Text beyond 200 bytes is dropped. The shape of a shape is the shape
+// itself.
 func Shape(text string) string {
 	text = strings.ToValidUTF8(text, "?")
 	for line := range strings.Lines(text) {
@@ -57,7 +57,7 @@ func simpler(text string) string {
 	return strings.TrimSpace(cut(strings.TrimSpace(text), mostShape))
 }
 
-// simplerWord leaves of a word what is not a number in it.
+// simplerWord replaces the numbers in a word.
 func simplerWord(word string) string {
 	const idLength = 16
 	at := digitText.FindStringIndex(word)
@@ -70,7 +70,7 @@ func simplerWord(word string) string {
 	return digitText.ReplaceAllString(word, "?")
 }
 
-// cut returns at most n bytes of text, whole characters.
+// cut returns whole characters from the start of text, at most n bytes.
 func cut(text string, n int) string {
 	if len(text) <= n {
 		return text
@@ -81,7 +81,7 @@ func cut(text string, n int) string {
 	return text[:n]
 }
 
-// Group is the number by which errors of one shape are found, NULL where there is none.
+// Group returns the number that identifies errors of one shape, NULL for an empty shape.
 func Group(text []byte) sql.NullInt64 {
 	shape := Shape(string(text))
 	if shape == "" {

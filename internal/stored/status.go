@@ -5,7 +5,7 @@ import "fmt"
 // Status is the state of an open message.
 type Status int16
 
-// States of open messages. A message that is completed is not open: its claim says so.
+// States of open messages. A completed message is not open: its claim says that it is completed.
 const (
 	Received        Status = 1
 	InProgress      Status = 2
@@ -40,25 +40,26 @@ func (s Status) String() string {
 	return fmt.Sprintf("Status(%d)", int16(s))
 }
 
-// Stuck reports whether only an operator will do something about the message.
+// Stuck reports whether the message waits for an operator.
 func (s Status) Stuck() bool { return s == Parked || s == FailedTerminal }
 
-// Retryable reports whether an operator may have the message tried again.
+// Retryable reports whether an operator may retry the message.
 func (s Status) Retryable() bool { return s.Stuck() || s == FailedRetryable }
 
-// ReasonCode says why a message has its status, as far as that decides what happens next. The text is for people.
+// ReasonCode says why a message has its status, if that decides what happens next. The text of the
+// reason is for people.
 type ReasonCode int16
 
-// Reasons that decide something.
+// Reasons that decide what happens next.
 const (
 	ReasonOther    ReasonCode = 0
-	ReasonReplayed ReasonCode = 1 // PARKED, since its consumer refuses replayed messages
+	ReasonReplayed ReasonCode = 1 // PARKED because its consumer refuses replayed messages
 )
 
-// ErrorCode says what kind the last error of a message is, as far as that decides what happens next.
+// ErrorCode says what kind of error the last one was, if that decides what happens next.
 type ErrorCode int16
 
-// Errors that decide something.
+// Errors that decide what happens next.
 const (
 	ErrorOther      ErrorCode = 0
 	ErrorConnection ErrorCode = 1 // a run lost its connection to the database
@@ -66,9 +67,9 @@ const (
 
 // Results of claims.
 const (
-	ResultOpen       = 0 // the open row of the key says what
+	ResultOpen       = 0 // the open row of the key has the state
 	ResultCompleted  = 1
 	ResultDiscarded  = 2 // by an operator
 	ResultSuperseded = 3 // by the message of a newer epoch
-	ResultImported   = 4 // another system handled it, so the hash of its payload is not known
+	ResultImported   = 4 // another system handled it, so its payload's hash is not known
 )

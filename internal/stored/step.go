@@ -5,12 +5,12 @@ import (
 	"time"
 )
 
-// StepState is what is recorded of a step.
+// StepState is the state of a step.
 type StepState int16
 
 // States of steps.
 const (
-	StepBegun   StepState = 1 // in doubt once the lease has ended
+	StepBegun   StepState = 1 // in doubt once its lease has ended
 	StepDone    StepState = 2
 	StepNotDone StepState = 3
 )
@@ -37,10 +37,10 @@ type Step struct {
 // InDoubt reports whether nobody knows whether the step was done.
 func (s *Step) InDoubt() bool { return s.State == StepBegun && s.Remaining <= 0 }
 
-// StepMargin is for how much longer than its message a step is remembered.
+// StepMargin returns how much longer than its message a step is remembered.
 func StepMargin(retention time.Duration) time.Duration { return max(2*time.Hour, retention/8) }
 
-// FormatID returns id as UUIDs are written.
+// FormatID formats id as a UUID.
 func FormatID(id [16]byte) string {
 	s := hex.EncodeToString(id[:])
 	return s[:8] + "-" + s[8:12] + "-" + s[12:16] + "-" + s[16:20] + "-" + s[20:]

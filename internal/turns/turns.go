@@ -1,4 +1,4 @@
-// Package turns makes the copies of one message wait for each other in memory.
+// Package turns makes copies of one message wait for each other in memory.
 package turns
 
 import (
@@ -6,16 +6,16 @@ import (
 	"sync"
 )
 
-// Turns gives out one turn per key at a time, in the order of asking. The zero value is
-// ready to use.
+// Turns gives out one turn per key at a time, in the order of the calls. The zero value is ready to
+// use.
 type Turns struct {
 	mu   sync.Mutex
 	keys map[string]*queue
 }
 
 type queue struct {
-	users   int           // the one whose turn it is and all that wait
-	turn    chan struct{} // holds a token while nobody has the turn
+	users   int           // the holder of the turn and all that wait
+	turn    chan struct{} // has a token while the turn is free
 	settled bool          // the last holder settled the key …
 	hash    int64         // … for messages with this hash
 }
@@ -27,7 +27,7 @@ type Turn struct {
 	queue *queue
 }
 
-// Try takes the turn on key if nobody has it.
+// Try takes the turn on key if it is free.
 func (t *Turns) Try(key string) (turn Turn, taken bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -37,7 +37,7 @@ func (t *Turns) Try(key string) (turn Turn, taken bool) {
 	return t.first(key), true
 }
 
-// first makes the queue of a key that has none. The caller holds the lock.
+// first creates the queue of a key. The caller holds the lock.
 func (t *Turns) first(key string) Turn {
 	if t.keys == nil {
 		t.keys = make(map[string]*queue)
@@ -47,8 +47,8 @@ func (t *Turns) first(key string) Turn {
 	return Turn{t, key, q}
 }
 
-// Take waits for the turn on key. It reports settled if the one before ended the key for
-// messages with this hash: then no turn is held.
+// Take waits for the turn on key. It returns settled, and no turn, if the holder before settled the
+// key for messages with this hash.
 func (t *Turns) Take(ctx context.Context, key string, hash int64) (turn Turn, settled bool, err error) {
 	t.mu.Lock()
 	q, waiting := t.keys[key]
@@ -80,7 +80,7 @@ func (t *Turns) Take(ctx context.Context, key string, hash int64) (turn Turn, se
 	return turn, false, nil
 }
 
-// Fail gives the turn to the next copy, which leads.
+// Fail passes the turn to the next copy.
 func (t Turn) Fail() {
 	t.turns.mu.Lock()
 	defer t.turns.mu.Unlock()
@@ -88,7 +88,8 @@ func (t Turn) Fail() {
 	t.pass()
 }
 
-// Settle answers the copies that wait with the same hash; a copy with another one leads.
+// Settle ends the wait of the copies with the same hash, and passes the turn to a copy with another
+// one.
 func (t Turn) Settle(hash int64) {
 	t.turns.mu.Lock()
 	defer t.turns.mu.Unlock()
@@ -96,11 +97,11 @@ func (t Turn) Settle(hash int64) {
 	t.pass()
 }
 
-// pass hands the turn on. The caller holds the lock.
+// pass passes the turn on. The caller holds the lock.
 func (t Turn) pass() {
 	t.drop()
 	if t.queue.users > 0 {
-		t.queue.turn <- struct{}{} // never blocks: the token was taken by the one who passes
+		t.queue.turn <- struct{}{} // never blocks: the caller took the token
 	}
 }
 

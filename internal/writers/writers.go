@@ -1,5 +1,5 @@
-// Package writers lets the writers of one process into a database with a single writer,
-// one at a time and in the order of asking.
+// Package writers admits the writers of one process one at a time, in the order of the calls, to a
+// database that takes one writer.
 package writers
 
 import (
@@ -10,12 +10,11 @@ import (
 	"weak"
 )
 
-// Queue admits one writer at a time. Goroutines that wait for a channel are served first
-// come, first served.
+// Queue admits one writer at a time. Goroutines that wait on a channel are served in order.
 type Queue chan struct{}
 
-// Enter waits for the turn to write. The caller ends it with the returned function. A nil
-// Queue lets everyone in at once.
+// Enter waits for the turn to write; the returned function ends the turn. A nil Queue admits
+// everyone at once.
 func (q Queue) Enter(ctx context.Context) (leave func(), err error) {
 	if q == nil {
 		return func() {}, nil
@@ -28,11 +27,11 @@ func (q Queue) Enter(ctx context.Context) (leave func(), err error) {
 	}
 }
 
-// queues holds one queue per pool, as long as the pool lives: an inbox and an outbox on
-// the same pool must share it without knowing each other.
+// queues has one queue per pool for as long as the pool lives: an inbox and an outbox on one pool
+// must share the queue without knowing each other.
 var queues sync.Map // weak.Pointer[sql.DB] to Queue
 
-// Known returns the queue of db, nil if nobody has asked for it with [Of].
+// Known returns the queue of db, nil if nobody has called [Of] for it.
 func Known(db *sql.DB) Queue {
 	if q, ok := queues.Load(weak.Make(db)); ok {
 		return q.(Queue)

@@ -49,7 +49,7 @@ var remedyBodies = []testdb.Body{
 		assert.Equal(t, 1, b.Audited("retry", "owner added"))
 		b.shows(b.get("message?key=order-0001"), "completed", "retry by ada", "owner added", "invoice-of-order-0001", "invoices",
 			"until it was closed", "attempt 1: ", "account 7 has no owner")
-		b.refused(b.post("message-retry", "id", "1", "key", "order-0001", "reason", "again"), http.StatusConflict, "Nothing was changed")
+		b.refused(b.post("message-retry", "id", "1", "key", "order-0001", "reason", "again"), http.StatusNotFound, "Nothing was changed")
 	}},
 	{Name: "discard", Why: "the message counts as handled, with a reason", Run: func(t *testing.T, db *testdb.DB) {
 		b := one(t, db)
@@ -82,7 +82,7 @@ var remedyBodies = []testdb.Body{
 		assert.Equal(t, "no-store", shown.Header.Get("Cache-Control"))
 		assert.Equal(t, 1, b.Audited("reveal", "did it pay?"))
 		b.shows(b.get("message?key=order-0001"), "reveal by ada", "did it pay?")
-		b.refused(b.post("message-result", "key", "order-0001", "consumer", "nobody", "epoch", "0", "reason", "x"), http.StatusConflict, "Nothing was changed")
+		b.refused(b.post("message-result", "key", "order-0001", "consumer", "nobody", "epoch", "0", "reason", "x"), http.StatusNotFound, "Nothing was changed")
 		b.pages = b.Dashboard(readOnly)
 		b.shows(b.get("message?key=order-0001"), "hidden. An operator who may act")
 		b.refused(b.post("message-result", append(fields, "reason", "did it pay?")...), http.StatusForbidden, "read-only")
@@ -147,9 +147,10 @@ var remedyBodies = []testdb.Body{
 		sent := &sink{}
 		b := newBed(t, db)
 		b.Put(consumer, stuck.Order(1, ""))
+		id := strconv.FormatInt(b.only().ID, 10)
+		b.refused(b.post("message-discard", "id", id, "key", "order-0001", "reason", "x"), http.StatusConflict, "it is RECEIVED, and only PARKED")
 		db.Do(t, `UPDATE millrace_messages SET status = 6`)
 		b.shows(b.get("message?key=order-0001"), "cannot be tried again from here")
-		id := strconv.FormatInt(b.only().ID, 10)
 		b.refused(b.post("message-retry", "id", id, "key", "order-0001", "reason", "try"), http.StatusConflict, "no queue delivers")
 		assert.Zero(t, b.Audited("retry", "try"))
 		b.pages = b.Dashboard(func(c *dashboard.Config) { c.Redeliver = sent })

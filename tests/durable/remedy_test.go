@@ -134,7 +134,7 @@ var remedyBodies = []testdb.Body{
 		for _, status := range []admin.Status{admin.Received, admin.InProgress, admin.Settling, admin.Held} {
 			b.db.Do(t, `UPDATE millrace_messages SET status = ?`, status)
 			err := admin.New(b.store).Retry(t.Context(), stuck.ID, ada, to{})
-			require.ErrorIs(t, err, inbox.ErrNotFound)
+			require.ErrorIs(t, err, inbox.ErrWrongState)
 			require.ErrorContains(t, err, status.String())
 			_, err = admin.New(b.store).RetryAll(t.Context(), admin.Filter{Status: status}, ada, to{}, admin.Pace{})
 			require.ErrorContains(t, err, status.String())

@@ -35,7 +35,7 @@ var guards = []mutant{
 	{
 		name: "owned: use a connection whose COMMIT failed", file: "internal/owned/tx.go",
 		by:  guard{"./internal/owned", "TestAConnectionInDoubtIsNotUsedAgain$/mysql"},
-		old: "{ return driver.ErrBadConn }) // has", new: "{ return nil }) // has",
+		old: "{ return driver.ErrBadConn }) // makes", new: "{ return nil }) // makes",
 	},
 	{
 		name: "owned: leave a transaction open whose COMMIT failed", file: "internal/owned/tx.go",

@@ -2,6 +2,7 @@ package outbox_test
 
 import (
 	"context"
+	"fmt"
 	"slices"
 	"strconv"
 	"strings"
@@ -12,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-go/millrace/outbox"
+	"github.com/millrace-go/millrace/tests/faults"
 	"github.com/millrace-go/millrace/tests/rig"
 	"github.com/millrace-go/millrace/tests/testdb"
 )
@@ -28,6 +30,10 @@ var relayParkedBodies = []testdb.Body{
 	{
 		Name: "what an operator decides", Why: "every decision is carried out once, and written down",
 		Run: operatorDecides,
+	},
+	{
+		Name: "a decision that is overtaken", Why: "gone is ErrNotFound, another state ErrWrongState; nothing is written down",
+		Run: overtakenDecision,
 	},
 	{
 		Name: "a key held by an earlier relay", Why: "a restart forgets neither what is held nor what is released",
@@ -153,11 +159,12 @@ func operatorDecides(t *testing.T, db *testdb.DB) {
 		assert.ErrorContains(t, err, "the Operator needs a Name and a Reason")
 	}
 	held := p.row(ids[1])
-	for _, id := range []int64{held.ID, last.ID + 1, -1} {
-		assert.ErrorIs(t, p.out.Retry(ctx, id, ann), outbox.ErrNotFound)
-		assert.ErrorIs(t, p.out.Discard(ctx, id, ann), outbox.ErrNotFound)
+	for id, want := range map[int64]error{held.ID: outbox.ErrWrongState, last.ID + 1: outbox.ErrNotFound, -1: outbox.ErrNotFound} {
 		_, err := p.out.Reveal(ctx, id, ann)
-		assert.ErrorIs(t, err, outbox.ErrNotFound)
+		for _, err := range []error{err, p.out.Retry(ctx, id, ann), p.out.Discard(ctx, id, ann)} {
+			assert.ErrorIs(t, err, want)
+			assert.Equal(t, id == held.ID, strings.Contains(err.Error(), "it is WAITING, and only PARKED"))
+		}
 	}
 
 	b.refusing(nil)
@@ -165,8 +172,9 @@ func operatorDecides(t *testing.T, db *testdb.DB) {
 	require.NoError(t, p.out.Discard(ctx, first.ID, bob))
 	assert.ErrorIs(t, p.out.Discard(ctx, first.ID, bob), outbox.ErrNotFound, "a second time")
 	require.NoError(t, p.out.Retry(ctx, last.ID, ann))
-	assert.ErrorIs(t, p.out.Retry(ctx, last.ID, ann), outbox.ErrNotFound, "a second time")
 	b.awaitAll(ids[1:])
+	rig.Eventually(t, "the outbox is empty", func() bool { return p.rows() == 0 })
+	assert.ErrorIs(t, p.out.Retry(ctx, last.ID, ann), outbox.ErrNotFound, "it was sent")
 	b.once(ids[1:])
 	assert.Zero(t, b.counts()[ids[0]])
 	assert.Equal(t, []string{
@@ -174,6 +182,41 @@ func operatorDecides(t *testing.T, db *testdb.DB) {
 		"bob|outbox discard|a test order|" + ids[0] + "|to topic orders",
 		"ann|outbox retry|the queue exists now|" + ids[2] + "|to topic orders",
 	}, p.audit(ctx))
+}
+
+func overtakenDecision(t *testing.T, db *testdb.DB) {
+	ctx, p, pool := t.Context(), newPost(t, db), faults.Open(t, db)
+	id := p.row(p.send("orders", "", 1)[0]).ID
+	out := rig.NewOutbox(t, pool.DB, outbox.Config{Standalone: true})
+	decisions := map[string]func() error{
+		"retry":   func() error { return out.Retry(ctx, id, ann) },
+		"discard": func() error { return out.Discard(ctx, id, ann) },
+		"reveal":  func() error { _, err := out.Reveal(ctx, id, ann); return err },
+	}
+	overtake := func(decide func() error, change string) error {
+		p.db.Do(t, `UPDATE millrace_outbox SET status = ?`, rowParked)
+		pool.Set(faults.Plan{Before: func(_ context.Context, call string) error {
+			if call == faults.Begin {
+				pool.Set(faults.Plan{})
+				p.db.Do(t, change)
+			}
+			return nil
+		}})
+		return decide()
+	}
+	for name, decide := range decisions {
+		for status, state := range map[int]outbox.State{rowRetry: outbox.Retrying, rowSent: outbox.Sent} {
+			err := overtake(decide, fmt.Sprintf(`UPDATE millrace_outbox SET status = %d`, status))
+			require.ErrorIs(t, err, outbox.ErrWrongState, name)
+			require.NotErrorIs(t, err, outbox.ErrNotFound, name)
+			require.ErrorContains(t, err, "it is "+state.String()+", and only PARKED", name)
+		}
+	}
+	for name, decide := range decisions {
+		require.ErrorIs(t, overtake(decide, `UPDATE millrace_outbox SET id = id + 1`), outbox.ErrNotFound, name)
+		p.db.Do(t, `UPDATE millrace_outbox SET id = id - 1`)
+	}
+	assert.Empty(t, p.audit(ctx))
 }
 
 // audit reads what was written down.
