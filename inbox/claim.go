@@ -66,7 +66,7 @@ type Claim struct {
 func (c *Consumer) Claim(msg *message.Message) (*Claim, error) { return c.claim(msg, &visit{}) }
 
 func (c *Consumer) claim(msg *message.Message, v *visit) (*Claim, error) {
-	d, err := c.deliver(msg)
+	d, err := c.readDelivery(msg)
 	if err != nil {
 		return nil, c.refused(d, err)
 	}
@@ -116,7 +116,7 @@ func (c *Consumer) claim(msg *message.Message, v *visit) (*Claim, error) {
 	if v.made != nil {
 		v.made.Give(cl.msg)
 	}
-	return cl, cl.begin()
+	return cl, cl.runOnBegin()
 }
 
 // unclaimed ends a delivery whose message was neither claimed nor answered. Where nothing held it back
@@ -130,8 +130,8 @@ func (c *Consumer) unclaimed(d *delivery, err error) error {
 	return d.fail(err)
 }
 
-// begin runs OnBegin. Its failure is the handler's.
-func (cl *Claim) begin() error {
+// runOnBegin runs OnBegin. Its failure is the handler's.
+func (cl *Claim) runOnBegin() error {
 	onBegin := cl.consumer.config.OnBegin
 	if onBegin == nil {
 		return nil

@@ -51,7 +51,7 @@ func (cl *Claim) obtain() error {
 	case cl.fresh:
 		cl.turn = turn
 	case cl.parked.text != "":
-		if cl.lease != nil && cl.original == nil {
+		if cl.lease != nil && cl.collidedWith == nil {
 			cl.lease.done()
 		}
 		s.observeParked(d.ctx, d.eventOf(cl.parked))
@@ -62,11 +62,11 @@ func (cl *Claim) obtain() error {
 	return nil
 }
 
-// step is what to do next for a claim.
-type step int
+// move is what to do next for a claim.
+type move int
 
 const (
-	done   step = iota
+	done   move = iota
 	insert      // a claim that should be new
 	look        // at what is there
 	retake      // an open claim
@@ -110,7 +110,7 @@ func (cl *Claim) acquire() error {
 		case err == nil:
 			s.answers(pass)
 			next = following
-			if err := cl.unsure(next); err != nil {
+			if err := cl.lookOnly(next); err != nil {
 				return err
 			}
 			if err := cl.prepare(next); err != nil {
@@ -149,20 +149,20 @@ func (s *Store) answers(pass outage.Pass) {
 }
 
 // guarded lets another call probe the server if a function of the user's panics.
-func (cl *Claim) guarded(pass outage.Pass, what step) (next step, err error) {
+func (cl *Claim) guarded(pass outage.Pass, what move) (next move, err error) {
 	returned := false
 	defer func() {
 		if !returned {
 			pass.Cancel()
 		}
 	}()
-	next, err = cl.attempt(what)
+	next, err = cl.moveInSlot(what)
 	returned = true
 	return next, err
 }
 
-// attempt does one step in a slot, which only a fresh claim keeps.
-func (cl *Claim) attempt(what step) (next step, err error) {
+// moveInSlot does one step in a slot, which only a fresh claim keeps.
+func (cl *Claim) moveInSlot(what move) (next move, err error) {
 	d := cl.delivery
 	reg, err := cl.consumer.register(d.ctx)
 	if err != nil {
@@ -188,11 +188,11 @@ func (cl *Claim) attempt(what step) (next step, err error) {
 	if what == look {
 		return cl.look()
 	}
-	return cl.take(what)
+	return cl.claimInTx(what)
 }
 
-// take begins a transaction whose first statement claims the key.
-func (cl *Claim) take(what step) (next step, err error) {
+// claimInTx begins a transaction whose first statement claims the key.
+func (cl *Claim) claimInTx(what move) (next move, err error) {
 	s, d, config := cl.consumer.store, cl.delivery, &cl.consumer.config
 	wait := config.TwinWait - cl.twinSpent
 	if wait <= 0 {
@@ -220,7 +220,7 @@ func (cl *Claim) take(what step) (next step, err error) {
 			_ = tx.Rollback() // the server rolls back by itself what it cannot be told to
 		}
 	}()
-	won, err := cl.claim(span, tx.Tx, what)
+	won, err := cl.claimKey(span, tx.Tx, what)
 	if won {
 		won, err = cl.claimFormer(span, tx.Tx)
 	}
@@ -264,18 +264,18 @@ type cause delivery
 
 func (c *cause) String() string { return ambient.Cause(c.consumer.config.Name, keycode.String(c.id)) }
 
-// claim runs the claiming statement and reports whether the key is now ours.
-func (cl *Claim) claim(span *span, tx *sqlx.Tx, what step) (won bool, err error) {
+// claimKey runs the claiming statement and reports whether the key is now ours.
+func (cl *Claim) claimKey(span *span, tx *sqlx.Tx, what move) (won bool, err error) {
 	s, d := cl.consumer.store, cl.delivery
 	if what == retake {
-		return cl.waitFor(span, tx, s.dialect.Retake, d.token, d.hash, cl.id32, d.id)
+		return cl.execClaim(span, tx, s.dialect.Retake, d.token, d.hash, cl.id32, d.id)
 	}
-	return cl.waitFor(span, tx, s.dialect.Claim, cl.id32, d.id, d.hash, d.token)
+	return cl.execClaim(span, tx, s.dialect.Claim, cl.id32, d.id, d.hash, d.token)
 }
 
-// waitFor runs a claiming statement. It waits for another transaction that holds the key, for at most
+// execClaim runs a claiming statement. It waits for another transaction that holds the key, for at most
 // TwinWait over all tries, and reports whether it changed a row.
-func (cl *Claim) waitFor(span *span, tx *sqlx.Tx, statement string, args ...any) (won bool, err error) {
+func (cl *Claim) execClaim(span *span, tx *sqlx.Tx, statement string, args ...any) (won bool, err error) {
 	began := time.Now()
 	defer func() { cl.twinSpent += time.Since(began) }()
 	if !span.wait(cl.consumer.config.TwinWait - cl.twinSpent) {

@@ -18,31 +18,31 @@ import (
 
 // delivery is one arrival of a message: what identifies it, read once.
 type delivery struct {
-	consumer    *Consumer
-	msg         *message.Message
-	as          original.Delivery               // the message before others could change it
-	other       func() (hash int64, known bool) // what else it is known by, where it was changed on its way
-	ctx         context.Context                 //nolint:containedctx // the message's own, as it was on entry
-	topic       string
-	key         string   // as the user sees it
-	memoryKey   string   // what it is known by in this process, unless it collided
-	id          []byte   // as it is stored
-	formerID    []byte   // what it is in the epoch before; nil: nothing
-	original    []byte   // of a collision: the id it collided with
-	fingerprint [32]byte // of the payload, unless the user chose otherwise
-	hash        int64    // its beginning, stored with the claim
-	token       int64    // tells this attempt's claim from any other's
-	lease       *Leased  // set where it comes from our own table
-	replayed    bool
-	replay      string // what it says of its replay
-	own         bool   // it takes the place of the message as it was sent first
-	keyless     why    // of a message that has no key, or two, or that cannot be compared
+	consumer     *Consumer
+	msg          *message.Message
+	as           original.Delivery               // the message before others could change it
+	otherHash    func() (hash int64, known bool) // what else it is known by, where it was changed on its way
+	ctx          context.Context                 //nolint:containedctx // the message's own, as it was on entry
+	topic        string
+	key          string   // as the user sees it
+	memoryKey    string   // what it is known by in this process, unless it collided
+	id           []byte   // as it is stored
+	formerID     []byte   // what it is in the epoch before; nil: nothing
+	collidedWith []byte   // of a collision: the id it collided with
+	fingerprint  [32]byte // of the payload, unless the user chose otherwise
+	hash         int64    // its beginning, stored with the claim
+	token        int64    // tells this attempt's claim from any other's
+	lease        *Leased  // set where it comes from our own table
+	replayed     bool
+	replay       string // what it says of its replay
+	asFirstSent  bool   // it takes the place of the message as it was sent first
+	keyless      why    // of a message that has no key, or two, or that cannot be compared
 }
 
 var errAnswered = errors.New("the message was acked or nacked before the inbox saw it, so a failure would lose it: " +
 	"remove InstantAck, or put it nowhere outside middleware.Inbox")
 
-func (c *Consumer) deliver(msg *message.Message) (*delivery, error) {
+func (c *Consumer) readDelivery(msg *message.Message) (*delivery, error) {
 	d := &delivery{consumer: c, msg: msg, as: original.Arrive(msg), ctx: replayContext(msg.Context(), msg)}
 	d.replay, d.replayed = replayed(msg)
 	d.topic = message.SubscribeTopicFromCtx(d.ctx)
@@ -50,13 +50,13 @@ func (c *Consumer) deliver(msg *message.Message) (*delivery, error) {
 		return d, errAnswered
 	}
 	d.lease = leasedOf(d.ctx)
-	if err := d.asTaken(); err != nil {
+	if err := d.useQueuesOriginal(); err != nil {
 		return d, err
 	}
 	if err := c.identify(d); err != nil {
 		return d, err
 	}
-	d.sameKey()
+	d.refuseChangedKey()
 	if err := d.findFormer(); err != nil {
 		return d, err
 	}
@@ -89,20 +89,20 @@ func (c *Consumer) identify(d *delivery) error {
 	return nil
 }
 
-// told returns what the queue that delivers d wants to know, nil if none does.
-func (d *delivery) told() *attempt {
+// queueAttempt returns what the queue that delivers d wants to know, nil if none does.
+func (d *delivery) queueAttempt() *attempt {
 	return deliveredBy(d.ctx)
 }
 
 // collide gives d the identity of a message of its own.
 func (d *delivery) collide() {
-	d.original = d.id
+	d.collidedWith = d.id
 	d.id = keycode.Derive(d.id, d.fingerprint)
 }
 
 // interrupted says why the handler does not run.
 func (d *delivery) interrupted(cause error) {
-	if a := d.told(); a != nil {
+	if a := d.queueAttempt(); a != nil {
 		a.interrupted(cause)
 	}
 }

@@ -16,8 +16,8 @@ import (
 	"github.com/millrace-go/millrace/internal/stored"
 )
 
-// mine reports whether this attempt's claim stands in the table, committed.
-func (cl *Claim) mine(ctx context.Context) (bool, error) {
+// committed reports whether this attempt's claim stands in the table, committed.
+func (cl *Claim) committed(ctx context.Context) (bool, error) {
 	var row struct {
 		Result int16 `db:"result"`
 		Token  int64 `db:"token"`
@@ -33,15 +33,15 @@ func (cl *Claim) mine(ctx context.Context) (bool, error) {
 	return row.Token == cl.token && row.Result != stored.ResultOpen, nil
 }
 
-// endedButDone looks whether a handler that succeeded has committed its transaction
+// acceptHandlersCommit looks whether a handler that succeeded has committed its transaction
 // itself. Then it counts: what it produced is stored after all.
-func (cl *Claim) endedButDone(produced []*message.Message) (done bool, err error) {
+func (cl *Claim) acceptHandlersCommit(produced []*message.Message) (done bool, err error) {
 	ctx, cancel := cl.cleanup()
 	defer cancel()
 	if err := cl.tx.Rollback(); err != nil {
 		return false, err
 	}
-	mine, err := cl.mine(ctx)
+	mine, err := cl.committed(ctx)
 	if err != nil || !mine {
 		return false, err
 	}
@@ -64,7 +64,7 @@ func (cl *Claim) takeBack(cause error) (reopened bool, err error) {
 	ctx, cancel := cl.cleanup()
 	defer cancel()
 	asked := time.Now()
-	mine, err := cl.mine(ctx)
+	mine, err := cl.committed(ctx)
 	if cl.span.late() && time.Since(asked) > silence { // Timeout ran out for every run
 		cause = disconnected(cause)
 	}
@@ -149,7 +149,7 @@ func (cl *Claim) cleanup() (context.Context, context.CancelFunc) {
 
 // records reports whether a failed run is to be noted. Where a queue delivers, that does it.
 func (cl *Claim) records() bool {
-	return cl.consumer.config.RecordFailures && cl.told() == nil && cl.ctx.Err() == nil
+	return cl.consumer.config.RecordFailures && cl.queueAttempt() == nil && cl.ctx.Err() == nil
 }
 
 // recordFailure notes a failed run, best effort. It takes the claim's key first, so that

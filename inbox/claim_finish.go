@@ -59,7 +59,7 @@ func (cl *Claim) Commit(produced []*message.Message) ([]*message.Message, error)
 
 // finish commits, unless it finds that the handler did.
 func (cl *Claim) finish(produced []*message.Message) error {
-	err := cl.held()
+	err := cl.verifyClaim()
 	if err == nil {
 		// Not the handler's context: a router that closes must not undo a finished run.
 		err = cl.seal(ambient.With(cl.span.tx, cl.ambient), cl.tx.Tx, produced)
@@ -71,7 +71,7 @@ func (cl *Claim) finish(produced []*message.Message) error {
 			err = cl.tx.Commit()
 		}
 		if errors.Is(err, owned.ErrLost) {
-			return cl.lost()
+			return cl.reportLostTx()
 		}
 		if err != nil && !errors.Is(err, sql.ErrTxDone) {
 			cl.inDoubt = !dialect.Aborted(err)
@@ -82,30 +82,30 @@ func (cl *Claim) finish(produced []*message.Message) error {
 		return err
 	}
 	cl.ambient.End()
-	done, lost := cl.endedButDone(produced)
+	done, lost := cl.acceptHandlersCommit(produced)
 	if done || lost != nil {
 		return lost
 	}
 	if cl.span.late() {
 		return err
 	}
-	return cl.lost()
+	return cl.reportLostTx()
 }
 
 // errEnded says that a transaction is over that database/sql believes to be open.
 var errEnded = errors.New("ended underneath")
 
-// held looks, where a statement can end a transaction, whether the claim still stands in
+// verifyClaim looks, where a statement can end a transaction, whether the claim still stands in
 // it. MySQL rolls everything back at a deadlock, SQLite where a statement is interrupted or
 // the disk is full: a handler that then goes on would be committed without its claim, and
 // without what it had written before.
-func (cl *Claim) held() error {
+func (cl *Claim) verifyClaim() error {
 	s := cl.consumer.store
 	if cl.tx.Lost() && !cl.span.late() {
-		return cl.lost()
+		return cl.reportLostTx()
 	}
 	if !s.dialect.CommitsOnDDL {
-		return cl.stands()
+		return cl.verifyTx()
 	}
 	var row struct {
 		Result int16 `db:"result"`
@@ -115,19 +115,19 @@ func (cl *Claim) held() error {
 	err := cl.tx.GetContext(cl.span.tx, &row, s.dialect.SelectHeld, cl.id32, cl.id)
 	switch {
 	case errors.Is(err, sql.ErrNoRows), err == nil && row.Token != cl.token:
-		return cl.lost()
+		return cl.reportLostTx()
 	case err != nil:
 		return fmt.Errorf("look whether the transaction still holds the claim: %w", err)
 	case !row.Live:
 		return errEnded
 	}
-	return cl.stands()
+	return cl.verifyTx()
 }
 
-// stands returns errEnded where a statement of the handler ended the transaction. What the
+// verifyTx returns errEnded where a statement of the handler ended the transaction. What the
 // driver was told costs nothing to read; before it is believed, the server is asked: outside
 // of a transaction a savepoint cannot be set, or is gone at once.
-func (cl *Claim) stands() error {
+func (cl *Claim) verifyTx() error {
 	if !cl.tx.Ended() {
 		return nil
 	}
@@ -144,15 +144,15 @@ func (cl *Claim) stands() error {
 	return fmt.Errorf("look whether the transaction stands: %w", err)
 }
 
-// lost tells of a handler that succeeded after its transaction was rolled back.
-func (cl *Claim) lost() error {
+// reportLostTx tells of a handler that succeeded after its transaction was rolled back.
+func (cl *Claim) reportLostTx() error {
 	cl.observeEnded("rolled back underneath the handler, by a statement or by itself, and it went on without it")
 	return ErrTxEndedByHandler
 }
 
-// refusedToo tells of a failed handler that had written after its transaction was rolled back, or
+// reportRefusedWrites tells of a failed handler that had written after its transaction was rolled back, or
 // had committed it, where the database let us refuse that.
-func (cl *Claim) refusedToo(cause error) error {
+func (cl *Claim) reportRefusedWrites(cause error) error {
 	if !cl.tx.Refused() || cl.span.late() || errors.Is(cause, ErrTxEndedByHandler) {
 		return cause
 	}
@@ -170,7 +170,7 @@ func (cl *Claim) approve(produced []*message.Message) error {
 		if config.RequireTx {
 			return ErrTxNotUsed
 		}
-		cl.forgot()
+		cl.warnForgottenTx()
 	}
 	if len(produced) > 0 && message.PublishTopicFromCtx(cl.ctx) == "" && cl.lease != nil {
 		return fmt.Errorf("the handler returned %d messages, but a stored message does not know where they go: "+
@@ -183,8 +183,8 @@ func (cl *Claim) approve(produced []*message.Message) error {
 	return nil
 }
 
-// forgot counts a success without the transaction, and warns once per consumer.
-func (cl *Claim) forgot() {
+// warnForgottenTx counts a success without the transaction, and warns once per consumer.
+func (cl *Claim) warnForgottenTx() {
 	cl.observe(KindForgottenTx, "transaction not used", nil)
 	cl.consumer.warnedForgotten.Do(func() {
 		cl.log().Info("inbox: the handler succeeded without taking its transaction: use inbox.Tx, or exclude it with Skip; said once per consumer", nil)
@@ -200,7 +200,7 @@ func (cl *Claim) seal(ctx context.Context, tx *sqlx.Tx, produced []*message.Mess
 		}
 	}
 	if len(produced) > 0 {
-		if err := cl.keep(ctx, tx, produced); err != nil {
+		if err := cl.storeProduced(ctx, tx, produced); err != nil {
 			return err
 		}
 	}
@@ -216,7 +216,7 @@ func (cl *Claim) seal(ctx context.Context, tx *sqlx.Tx, produced []*message.Mess
 	var closed int64
 	var err error
 	switch {
-	case cl.settles(produced):
+	case cl.queuePublishes(produced):
 		closed, err = database.Affected(tx.ExecContext(ctx, s.dialect.Queue.SettleLeased,
 			[]byte(unpublished), cl.id32, cl.id, cl.lease.token))
 	case cl.lease != nil:
@@ -233,13 +233,13 @@ func (cl *Claim) seal(ctx context.Context, tx *sqlx.Tx, produced []*message.Mess
 	return nil
 }
 
-// settles reports whether the queue has to see to it that what the handler produced goes out.
-func (cl *Claim) settles(produced []*message.Message) bool {
+// queuePublishes reports whether the queue has to see to it that what the handler produced goes out.
+func (cl *Claim) queuePublishes(produced []*message.Message) bool {
 	return cl.lease != nil && len(produced) > 0 && cl.consumer.config.Outbox == nil
 }
 
-// keep stores what the handler produced.
-func (cl *Claim) keep(ctx context.Context, tx *sqlx.Tx, produced []*message.Message) error {
+// storeProduced stores what the handler produced.
+func (cl *Claim) storeProduced(ctx context.Context, tx *sqlx.Tx, produced []*message.Message) error {
 	topic := message.PublishTopicFromCtx(cl.ctx) //nolint:contextcheck // the router put it there
 	if outbox := cl.consumer.config.Outbox; outbox != nil {
 		for _, m := range produced {
@@ -266,13 +266,13 @@ func (cl *Claim) succeed(produced []*message.Message, early bool) {
 	s := cl.consumer.store
 	cl.end()
 	switch {
-	case cl.settles(produced):
+	case cl.queuePublishes(produced):
 		cl.lease.row.Status = stored.Settling
 	case cl.lease != nil:
 		cl.lease.done()
 	}
 	returned := len(produced) > 0 && cl.consumer.config.Outbox == nil
-	if returned || cl.original != nil { // waiting copies must not be acked while the broker may lack what was produced
+	if returned || cl.collidedWith != nil { // waiting copies must not be acked while the broker may lack what was produced
 		cl.turn.Fail()
 	} else {
 		cl.remember()
@@ -317,7 +317,7 @@ func (cl *Claim) Rollback(cause error) error {
 		s.db.Forget()
 		lost = dialect.Classify(err) == dialect.Unavailable
 	}
-	cause = cl.refusedToo(cl.lateness(cause))
+	cause = cl.reportRefusedWrites(cl.lateness(cause))
 	if lost && !errors.Is(cause, context.DeadlineExceeded) { // at which drivers close the connection themselves
 		cause = disconnected(cause)
 	}
@@ -325,7 +325,7 @@ func (cl *Claim) Rollback(cause error) error {
 	if !cl.inDoubt {
 		reopened, cause = cl.takeBack(cause)
 	}
-	if a := cl.told(); a != nil {
+	if a := cl.queueAttempt(); a != nil {
 		a.failed(cl.ctx, undecodable(cl.msg, cause))
 	}
 	if !reopened && cl.records() {
@@ -334,7 +334,7 @@ func (cl *Claim) Rollback(cause error) error {
 	cl.letGo()
 	cl.observeFailed(cause)
 	// The next claim may well succeed, being small, and nothing else would hold it back.
-	if (cl.unserved || dialect.Full(cause)) && cl.told() == nil {
+	if (cl.unserved || dialect.Full(cause)) && cl.queueAttempt() == nil {
 		cl.consumer.pace.wait(cl.ctx)
 	}
 	return cl.name(cause)

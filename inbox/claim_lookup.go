@@ -47,12 +47,12 @@ func (l *lookup) of(hash int64) bool {
 }
 
 // look reads what is known of the key, outside any transaction.
-func (cl *Claim) look() (next step, err error) {
+func (cl *Claim) look() (next move, err error) {
 	s, d := cl.consumer.store, cl.delivery
 	ctx, cancel := context.WithTimeout(d.ctx, cl.consumer.config.Timeout)
 	defer cancel()
 	var row lookup
-	cl.openRow, cl.own = false, false
+	cl.openRow, cl.asFirstSent = false, false
 	err = row.scan(s.db.QueryRowContext(ctx, s.dialect.Lookup, cl.id32, d.id))
 	if errors.Is(err, sql.ErrNoRows) {
 		return insert, nil // purged, or rolled back
@@ -66,7 +66,7 @@ func (cl *Claim) look() (next step, err error) {
 	if row.Result != stored.ResultOpen {
 		return cl.completed(row)
 	}
-	if err := cl.unsure(retake); err != nil {
+	if err := cl.lookOnly(retake); err != nil {
 		return 0, err
 	}
 	if !row.OpenStatus.Valid {
@@ -93,7 +93,7 @@ func (cl *Claim) look() (next step, err error) {
 }
 
 // completed answers a copy of a message that was handled.
-func (cl *Claim) completed(row lookup) (next step, err error) {
+func (cl *Claim) completed(row lookup) (next move, err error) {
 	d := cl.delivery
 	if row.Result != stored.ResultImported && !d.is(row.Hash) {
 		return cl.collision()
@@ -119,13 +119,13 @@ func (cl *Claim) completed(row lookup) (next step, err error) {
 // remember notes that the key is settled, unless a connection was lost since the claim.
 func (cl *Claim) remember() {
 	s := cl.consumer.store
-	if cl.original == nil && cl.known == s.db.Generation() {
+	if cl.collidedWith == nil && cl.known == s.db.Generation() {
 		s.settled.Add(cl.memoryKey, cl.hash)
 	}
 }
 
 // collision decides about a message with the key, but not the payload, of another one.
-func (cl *Claim) collision() (next step, err error) {
+func (cl *Claim) collision() (next move, err error) {
 	s, d := cl.consumer.store, cl.delivery
 	if _, err := cl.askFormer(cl.ctx, s.db); err != nil { // it is no collision where it was handled
 		return 0, err
