@@ -14,59 +14,59 @@ import (
 	"github.com/millrace-go/millrace/internal/turns"
 )
 
-// Claim is what became of the wish to handle a delivery: either the right to, with a
-// transaction that holds it, or the answer that there is nothing to do.
+// Claim is the result of claiming a delivery: either the right to handle it, held by an open
+// transaction, or the answer that there is nothing to do.
 type Claim struct {
 	*delivery
 
-	id32     int32 // the consumer's
-	former32 int32 // that of the epoch before
+	id32     int32 // the id of the consumer in the tables
+	former32 int32 // the same for the epoch before
 	fresh    bool
-	openRow  bool   // the claim was taken from a row of open messages, closed at the end
-	inDoubt  bool   // our commit failed, so it may have been applied
+	openRow  bool   // the message has an open row, which Commit closes
+	inDoubt  bool   // our COMMIT failed, so it may have been applied
 	over     bool   // committed or rolled back
-	unserved bool   // a statement of ours failed behind the claim, as the database does not serve us
-	answer   string // how a copy was known
-	parked   why    // if the message was parked instead
-	refused  bool   // because it was replayed
-	queued   bool   // it was replayed, and the queue delivers what had failed
+	unserved bool   // a statement after the claim failed because the database is down
+	answer   string // how the inbox knew a copy
+	parked   why    // why the message was parked; zero if it was not
+	refused  bool   // it was parked because it was replayed
+	queued   bool   // it was replayed, and the queue delivers the stored message that had failed
 	outcome  []*message.Message
 
-	// What the version gate says, and what for.
+	// The verdict of the version gate, and its details.
 	decided  bool
 	verdict  verdict
 	waitsFor versioned
 	because  why
-	gated    *message.Message // as it is at the gate
+	gated    *message.Message // the message as the gate sees it
 	heldFor  time.Duration
 	advances []advance
 	released int64
 	visit    *visit
 
-	suppressed *ambient.Suppressed // what the handler would have sent; nil where it is sent
+	suppressed *ambient.Suppressed // counts what the handler would have sent; nil where it is sent
 
 	tx        *owned.Tx
 	span      *span
 	handler   context.Context //nolint:containedctx // given to the handler
 	ambient   *ambient.Tx
-	leave     func() // the slot
+	leave     func() // gives the slot back
 	turn      turns.Turn
 	began     time.Time
-	twinSpent time.Duration // waiting for other processes
-	watched   time.Time     // since when its outcome waits for the ack
-	known     int64         // the caches' generation when the claim was made
+	twinSpent time.Duration // of TwinWait, on other processes
+	watched   time.Time     // when the settler began to wait for the ack
+	known     int64         // the generation of the caches when the claim was made
 }
 
-// Claim takes msg for this consumer. It waits for copies that are being handled in this
-// process without holding anything, and for those in other processes for at most TwinWait.
+// Claim claims msg for this consumer. While another goroutine of this process handles a copy,
+// Claim waits and holds nothing; for another process it waits at most TwinWait.
 //
 // If [Claim.Fresh], the caller runs the handler with [Claim.Context] and must end with
-// [Claim.Commit] or [Claim.Rollback]. Otherwise it acks msg after publishing
-// [Claim.Outcome]. On an error it nacks msg: nothing was done.
+// [Claim.Commit] or [Claim.Rollback]. Otherwise it publishes [Claim.Outcome], then acks msg.
+// On an error it nacks msg: nothing was done.
 func (c *Consumer) Claim(msg *message.Message) (*Claim, error) { return c.claim(msg, &visit{}) }
 
 func (c *Consumer) claim(msg *message.Message, v *visit) (*Claim, error) {
-	d, err := c.deliver(msg)
+	d, err := c.readDelivery(msg)
 	if err != nil {
 		return nil, c.refused(d, err)
 	}
@@ -116,11 +116,11 @@ func (c *Consumer) claim(msg *message.Message, v *visit) (*Claim, error) {
 	if v.made != nil {
 		v.made.Give(cl.msg)
 	}
-	return cl, cl.begin()
+	return cl, cl.runOnBegin()
 }
 
-// unclaimed ends a delivery whose message was neither claimed nor answered. Where nothing held it back
-// yet, it is now.
+// unclaimed ends a delivery that claiming failed for. It delays the nack, unless a wait for the database
+// or for a twin has delayed it already.
 func (c *Consumer) unclaimed(d *delivery, err error) error {
 	if d.ctx.Err() == nil && !errors.Is(err, ErrUnavailable) && !errors.Is(err, ErrInProgress) &&
 		saysOf(err) == dialect.Other {
@@ -130,8 +130,8 @@ func (c *Consumer) unclaimed(d *delivery, err error) error {
 	return d.fail(err)
 }
 
-// begin runs OnBegin. Its failure is the handler's.
-func (cl *Claim) begin() error {
+// runOnBegin runs OnBegin. If that fails, the run fails as if the handler had.
+func (cl *Claim) runOnBegin() error {
 	onBegin := cl.consumer.config.OnBegin
 	if onBegin == nil {
 		return nil
@@ -155,10 +155,10 @@ var errPanic = errors.New("the handler panicked")
 // Fresh reports whether the handler must run.
 func (cl *Claim) Fresh() bool { return cl.fresh }
 
-// Outcome returns what an earlier run of the handler produced and the broker may not have:
-// to be published again, with the same UUIDs, before the ack.
+// Outcome returns the messages that an earlier run of the handler produced and the broker may
+// lack. The caller publishes them again, with the same UUIDs, before the ack.
 func (cl *Claim) Outcome() []*message.Message { return cl.outcome }
 
-// Context returns the context for the handler: the message's, with the transaction in it,
-// ending with the message's own context or with the transaction, whichever is first.
+// Context returns the context for the handler: the message's, with the transaction in it. It
+// ends with the message's own context or with the transaction, whichever ends first.
 func (cl *Claim) Context() context.Context { return cl.handler }

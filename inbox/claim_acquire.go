@@ -14,8 +14,8 @@ import (
 	"github.com/millrace-go/millrace/internal/outage"
 )
 
-// obtain waits for the turn of the key and decides what becomes of the delivery. The turn
-// is kept only by a fresh claim: a function of the user's may panic in here.
+// obtain waits for the turn of the key, then claims it or answers the delivery. Only a fresh
+// claim keeps the turn; a deferred function frees it otherwise, even if a user's function panics.
 func (cl *Claim) obtain() error {
 	s, d := cl.consumer.store, cl.delivery
 	key := d.memoryKey
@@ -51,7 +51,7 @@ func (cl *Claim) obtain() error {
 	case cl.fresh:
 		cl.turn = turn
 	case cl.parked.text != "":
-		if cl.lease != nil && cl.original == nil {
+		if cl.lease != nil && cl.collidedWith == nil {
 			cl.lease.done()
 		}
 		s.observeParked(d.ctx, d.eventOf(cl.parked))
@@ -62,20 +62,20 @@ func (cl *Claim) obtain() error {
 	return nil
 }
 
-// step is what to do next for a claim.
-type step int
+// move is the next thing to do towards a claim.
+type move int
 
 const (
-	done   step = iota
-	insert      // a claim that should be new
-	look        // at what is there
-	retake      // an open claim
+	done   move = iota
+	insert      // INSERT a claim, expecting none
+	look        // read the claim that exists
+	retake      // UPDATE a claim that is open
 )
 
-// maxRounds bounds how often a claim that changes under our eyes is looked at again.
+// maxRounds bounds the moves for a claim that others keep changing.
 const maxRounds = 10
 
-// acquire goes from step to step until the delivery is either ours or answered.
+// acquire makes move after move until the claim is fresh or the delivery is answered.
 func (cl *Claim) acquire() error {
 	s, d := cl.consumer.store, cl.delivery
 	next := insert
@@ -89,7 +89,7 @@ func (cl *Claim) acquire() error {
 	case cl.consumer.config.Redelivered(d.msg) || cl.consumer.reread.likely():
 		next = look
 	}
-	if cl.prepares() { // for nothing, where the message was handled
+	if cl.prepares() { // Before must not run for a message that was handled
 		next = look
 	}
 	for round, contended := 0, 0; next != done; round++ {
@@ -110,7 +110,7 @@ func (cl *Claim) acquire() error {
 		case err == nil:
 			s.answers(pass)
 			next = following
-			if err := cl.unsure(next); err != nil {
+			if err := cl.lookOnly(next); err != nil {
 				return err
 			}
 			if err := cl.prepare(next); err != nil {
@@ -148,21 +148,21 @@ func (s *Store) answers(pass outage.Pass) {
 	}
 }
 
-// guarded lets another call probe the server if a function of the user's panics.
-func (cl *Claim) guarded(pass outage.Pass, what step) (next step, err error) {
+// guarded makes the move what. If a user's function panics in it, another delivery may probe the database.
+func (cl *Claim) guarded(pass outage.Pass, what move) (next move, err error) {
 	returned := false
 	defer func() {
 		if !returned {
 			pass.Cancel()
 		}
 	}()
-	next, err = cl.attempt(what)
+	next, err = cl.moveInSlot(what)
 	returned = true
 	return next, err
 }
 
-// attempt does one step in a slot, which only a fresh claim keeps.
-func (cl *Claim) attempt(what step) (next step, err error) {
+// moveInSlot makes one move in a slot, which only a fresh claim keeps.
+func (cl *Claim) moveInSlot(what move) (next move, err error) {
 	d := cl.delivery
 	reg, err := cl.consumer.register(d.ctx)
 	if err != nil {
@@ -188,11 +188,12 @@ func (cl *Claim) attempt(what step) (next step, err error) {
 	if what == look {
 		return cl.look()
 	}
-	return cl.take(what)
+	return cl.claimInTx(what)
 }
 
-// take begins a transaction whose first statement claims the key.
-func (cl *Claim) take(what step) (next step, err error) {
+// claimInTx begins a transaction whose first statement claims the key. If the claim is fresh, the
+// transaction stays open for the handler.
+func (cl *Claim) claimInTx(what move) (next move, err error) {
 	s, d, config := cl.consumer.store, cl.delivery, &cl.consumer.config
 	wait := config.TwinWait - cl.twinSpent
 	if wait <= 0 {
@@ -210,17 +211,17 @@ func (cl *Claim) take(what step) (next step, err error) {
 	}()
 	tx, err := s.db.Begin(span.tx)
 	if err != nil {
-		if s.dialect.OneWriter { // there a twin is waited for here
+		if s.dialect.OneWriter { // where BEGIN is what waits for a twin
 			cl.twinSpent += time.Since(began)
 		}
 		return 0, fmt.Errorf("begin: %w", err)
 	}
 	defer func() {
 		if !cl.fresh {
-			_ = tx.Rollback() // the server rolls back by itself what it cannot be told to
+			_ = tx.Rollback() // if this fails, the server rolls back when the connection ends
 		}
 	}()
-	won, err := cl.claim(span, tx.Tx, what)
+	won, err := cl.claimKey(span, tx.Tx, what)
 	if won {
 		won, err = cl.claimFormer(span, tx.Tx)
 	}
@@ -237,7 +238,7 @@ func (cl *Claim) take(what step) (next step, err error) {
 	if err != nil {
 		return 0, err
 	}
-	if objection.text == "" && cl.prepares() { // an operator asked for it only now
+	if objection.text == "" && cl.prepares() { // the objection that let Before be skipped is gone
 		return look, nil
 	}
 	if objection.text != "" {
@@ -259,30 +260,30 @@ func (cl *Claim) take(what step) (next step, err error) {
 	return done, nil
 }
 
-// cause is a delivery as the reason for what its handler stores in the outbox.
+// cause names a delivery as the origin of what its handler stores in the outbox.
 type cause delivery
 
 func (c *cause) String() string { return ambient.Cause(c.consumer.config.Name, keycode.String(c.id)) }
 
-// claim runs the claiming statement and reports whether the key is now ours.
-func (cl *Claim) claim(span *span, tx *sqlx.Tx, what step) (won bool, err error) {
+// claimKey runs the statement that claims the key and reports whether the key is now ours.
+func (cl *Claim) claimKey(span *span, tx *sqlx.Tx, what move) (won bool, err error) {
 	s, d := cl.consumer.store, cl.delivery
 	if what == retake {
-		return cl.waitFor(span, tx, s.dialect.Retake, d.token, d.hash, cl.id32, d.id)
+		return cl.execClaim(span, tx, s.dialect.Retake, d.token, d.hash, cl.id32, d.id)
 	}
-	return cl.waitFor(span, tx, s.dialect.Claim, cl.id32, d.id, d.hash, d.token)
+	return cl.execClaim(span, tx, s.dialect.Claim, cl.id32, d.id, d.hash, d.token)
 }
 
-// waitFor runs a claiming statement. It waits for another transaction that holds the key, for at most
-// TwinWait over all tries, and reports whether it changed a row.
-func (cl *Claim) waitFor(span *span, tx *sqlx.Tx, statement string, args ...any) (won bool, err error) {
+// execClaim runs a claiming statement and reports whether it changed a row. While another transaction
+// holds the key it waits, at most TwinWait over all tries.
+func (cl *Claim) execClaim(span *span, tx *sqlx.Tx, statement string, args ...any) (won bool, err error) {
 	began := time.Now()
 	defer func() { cl.twinSpent += time.Since(began) }()
 	if !span.wait(cl.consumer.config.TwinWait - cl.twinSpent) {
 		return false, ErrInProgress
 	}
 	result, err := tx.ExecContext(span.tx, statement, args...)
-	if !span.resume() { // the wait is over, and so is the transaction
+	if !span.resume() { // the wait took too long, which ended the transaction
 		return false, ErrInProgress
 	}
 	if err != nil {

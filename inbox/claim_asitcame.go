@@ -10,10 +10,10 @@ import (
 	"github.com/millrace-go/millrace/internal/original"
 )
 
-// asTaken has d know the message as the queue took it that delivers d, where a middleware hands on one of
+// useQueuesOriginal has d know the message as the queue took it that delivers d, where a middleware hands on one of
 // its own with another UUID.
-func (d *delivery) asTaken() error {
-	a := d.told()
+func (d *delivery) useQueuesOriginal() error {
+	a := d.queueAttempt()
 	if a == nil || a.queue.store != d.consumer.store || a.queue.name != d.consumer.queueName() || d.as.Came.Taken() {
 		return nil
 	}
@@ -41,9 +41,9 @@ func (d *delivery) fingerprinted() error {
 	switch {
 	case print == nil:
 		d.fingerprint = sha256.Sum256(d.as.Came.Payload)
-		d.other = func() (int64, bool) { return hashOf(sha256.Sum256(d.as.Seen.Payload)), true }
-	case d.as.Changed() && d.told() != nil:
-		d.other = d.printed(print, d.as.Seen)
+		d.otherHash = func() (int64, bool) { return hashOf(sha256.Sum256(d.as.Seen.Payload)), true }
+	case d.as.Changed() && d.queueAttempt() != nil:
+		d.otherHash = d.printed(print, d.as.Seen)
 		if body, err := print(d.copyOf(d.as.Came)); err == nil {
 			d.fingerprint = sha256.Sum256(body)
 			break
@@ -55,8 +55,8 @@ func (d *delivery) fingerprinted() error {
 			return err
 		}
 		d.fingerprint = sha256.Sum256(body)
-		if d.other == nil {
-			d.other = d.printed(print, d.as.Came)
+		if d.otherHash == nil {
+			d.otherHash = d.printed(print, d.as.Came)
 		}
 	}
 	d.hash = hashOf(d.fingerprint)
@@ -92,14 +92,14 @@ func (d *delivery) is(hash int64) bool {
 	if hash == d.hash || !d.as.Changed() {
 		return hash == d.hash
 	}
-	other, known := d.other()
+	other, known := d.otherHash()
 	return known && hash == other
 }
 
-// sameKey has a message kept for an operator that changed between a queue and the inbox in a way that gives
+// refuseChangedKey has a message kept for an operator that changed between a queue and the inbox in a way that gives
 // it another key: what the queue stores and what goes past it would be two messages.
-func (d *delivery) sameKey() {
-	if d.lease != nil || d.consumer.heir != nil || d.keyless.text != "" || !d.as.Changed() || d.told() == nil {
+func (d *delivery) refuseChangedKey() {
+	if d.lease != nil || d.consumer.heir != nil || d.keyless.text != "" || !d.as.Changed() || d.queueAttempt() == nil {
 		return
 	}
 	key, err := d.consumer.config.Key.find(d.copyOf(d.as.Came))

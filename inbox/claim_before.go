@@ -21,7 +21,7 @@ func (cl *Claim) prepares() bool {
 
 // prepare runs Before if the handler is to run next. It holds the turn of the key, so that
 // copies in this process wait, and neither a transaction nor a slot.
-func (cl *Claim) prepare(what step) error {
+func (cl *Claim) prepare(what move) error {
 	if what != insert && what != retake || !cl.prepares() {
 		return nil
 	}
@@ -78,7 +78,7 @@ var errBeforeTimeout = errors.New("BeforeTimeout ran out")
 
 // failBefore ends a delivery whose Before failed, as if the handler had.
 func (cl *Claim) failBefore(cause error) error {
-	if a := cl.told(); a != nil {
+	if a := cl.queueAttempt(); a != nil {
 		a.failed(cl.ctx, cause)
 	}
 	if cl.records() {

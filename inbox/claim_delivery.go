@@ -16,33 +16,34 @@ import (
 	"github.com/millrace-go/millrace/internal/reserved"
 )
 
-// delivery is one arrival of a message: what identifies it, read once.
+// delivery is one arrival of a message, with all that identifies it, read once.
 type delivery struct {
-	consumer    *Consumer
-	msg         *message.Message
-	as          original.Delivery               // the message before others could change it
-	other       func() (hash int64, known bool) // what else it is known by, where it was changed on its way
-	ctx         context.Context                 //nolint:containedctx // the message's own, as it was on entry
-	topic       string
-	key         string   // as the user sees it
-	memoryKey   string   // what it is known by in this process, unless it collided
-	id          []byte   // as it is stored
-	formerID    []byte   // what it is in the epoch before; nil: nothing
-	original    []byte   // of a collision: the id it collided with
-	fingerprint [32]byte // of the payload, unless the user chose otherwise
-	hash        int64    // its beginning, stored with the claim
-	token       int64    // tells this attempt's claim from any other's
-	lease       *Leased  // set where it comes from our own table
-	replayed    bool
-	replay      string // what it says of its replay
-	own         bool   // it takes the place of the message as it was sent first
-	keyless     why    // of a message that has no key, or two, or that cannot be compared
+	consumer     *Consumer
+	msg          *message.Message
+	as           original.Delivery               // the message before any middleware changed it
+	otherHash    func() (hash int64, known bool) // a second hash, of a message that a middleware changed
+	ctx          context.Context                 //nolint:containedctx // the message's own, as it was on entry
+	topic        string
+	key          string   // as the user sees it
+	memoryKey    string   // the key of turns and caches in this process, unless the message collided
+	id           []byte   // the key as the tables have it
+	formerID     []byte   // the same under FormerKey; nil if it has none
+	collidedWith []byte   // the id it collided with; nil if it did not
+	fingerprint  [32]byte // of the payload, unless Config.Fingerprint says otherwise
+	hash         int64    // the first 8 bytes of fingerprint, stored with the claim
+	token        int64    // tells this attempt's claim from any other's
+	lease        *Leased  // set if a queue delivers the message from our own table
+	replayed     bool
+	replay       string // the name of its replay
+	asFirstSent  bool   // it stands in for the stored first delivery, which was no replay
+	keyless      why    // why it has no usable key: none, two, or no fingerprint
 }
 
 var errAnswered = errors.New("the message was acked or nacked before the inbox saw it, so a failure would lose it: " +
 	"remove InstantAck, or put it nowhere outside middleware.Inbox")
 
-func (c *Consumer) deliver(msg *message.Message) (*delivery, error) {
+// readDelivery reads what identifies msg. With an error it returns as much as it knows by then.
+func (c *Consumer) readDelivery(msg *message.Message) (*delivery, error) {
 	d := &delivery{consumer: c, msg: msg, as: original.Arrive(msg), ctx: replayContext(msg.Context(), msg)}
 	d.replay, d.replayed = replayed(msg)
 	d.topic = message.SubscribeTopicFromCtx(d.ctx)
@@ -50,13 +51,13 @@ func (c *Consumer) deliver(msg *message.Message) (*delivery, error) {
 		return d, errAnswered
 	}
 	d.lease = leasedOf(d.ctx)
-	if err := d.asTaken(); err != nil {
+	if err := d.useQueuesOriginal(); err != nil {
 		return d, err
 	}
 	if err := c.identify(d); err != nil {
 		return d, err
 	}
-	d.sameKey()
+	d.refuseChangedKey()
 	if err := d.findFormer(); err != nil {
 		return d, err
 	}
@@ -68,7 +69,7 @@ func (c *Consumer) deliver(msg *message.Message) (*delivery, error) {
 	return d, nil
 }
 
-// identify finds the key of d. A delivery from our own table brings it.
+// identify finds the key of d. A stored message keeps the key it was stored with.
 func (c *Consumer) identify(d *delivery) error {
 	if d.lease != nil && d.topic == "" {
 		d.topic = string(d.lease.row.Topic)
@@ -89,28 +90,28 @@ func (c *Consumer) identify(d *delivery) error {
 	return nil
 }
 
-// told returns what the queue that delivers d wants to know, nil if none does.
-func (d *delivery) told() *attempt {
+// queueAttempt returns the attempt in which a queue delivers d, nil if no queue does.
+func (d *delivery) queueAttempt() *attempt {
 	return deliveredBy(d.ctx)
 }
 
-// collide gives d the identity of a message of its own.
+// collide gives d an id of its own, derived from the id it collided with and its payload.
 func (d *delivery) collide() {
-	d.original = d.id
+	d.collidedWith = d.id
 	d.id = keycode.Derive(d.id, d.fingerprint)
 }
 
-// interrupted says why the handler does not run.
+// interrupted tells the queue, if one delivers d, why the handler does not run.
 func (d *delivery) interrupted(cause error) {
-	if a := d.told(); a != nil {
+	if a := d.queueAttempt(); a != nil {
 		a.interrupted(cause)
 	}
 }
 
-// fail names the message in err, an error of ours.
+// fail names the message in err, an error of the inbox.
 func (d *delivery) fail(err error) error { return d.name(database.Explain(err)) }
 
-// name names the message in err, which may be the handler's.
+// name names the message in err, which may be an error of the handler.
 func (d *delivery) name(err error) error {
 	id := d.key
 	if id == "" {
@@ -150,13 +151,13 @@ func answered(msg *message.Message) bool {
 	}
 }
 
-// redelivered reports whether a message is marked as delivered before, by watermill-amqp v3
-// or pubsub/rabbitmq. It is a hint about what to ask the database first, never an answer.
+// redelivered reports whether watermill-amqp v3 or pubsub/rabbitmq marked msg as delivered
+// before. The inbox takes it as a hint to look a message up before claiming it, never as proof.
 func redelivered(msg *message.Message) bool {
 	return msg.Metadata["_watermill_amqp_redelivered"] == "true" || msg.Metadata[reserved.Redelivered] == "true"
 }
 
-// messageTime reads when a message was made: CloudEvents' ce_time, Google Cloud's publishTime.
+// messageTime reads when a message was made, from CloudEvents' ce_time or Google Cloud's publishTime.
 func messageTime(msg *message.Message) (time.Time, bool) {
 	for _, field := range []string{"ce_time", "publishTime"} {
 		if value := msg.Metadata[field]; value != "" {

@@ -16,8 +16,8 @@ import (
 	"github.com/millrace-go/millrace/internal/stored"
 )
 
-// mine reports whether this attempt's claim stands in the table, committed.
-func (cl *Claim) mine(ctx context.Context) (bool, error) {
+// committed reports whether this attempt's claim is in the table, committed and completed.
+func (cl *Claim) committed(ctx context.Context) (bool, error) {
 	var row struct {
 		Result int16 `db:"result"`
 		Token  int64 `db:"token"`
@@ -33,15 +33,15 @@ func (cl *Claim) mine(ctx context.Context) (bool, error) {
 	return row.Token == cl.token && row.Result != stored.ResultOpen, nil
 }
 
-// endedButDone looks whether a handler that succeeded has committed its transaction
-// itself. Then it counts: what it produced is stored after all.
-func (cl *Claim) endedButDone(produced []*message.Message) (done bool, err error) {
+// acceptHandlersCommit checks whether a handler that succeeded has committed its transaction
+// itself. If so, the run counts as completed, and what it produced is stored after all.
+func (cl *Claim) acceptHandlersCommit(produced []*message.Message) (done bool, err error) {
 	ctx, cancel := cl.cleanup()
 	defer cancel()
 	if err := cl.tx.Rollback(); err != nil {
 		return false, err
 	}
-	mine, err := cl.mine(ctx)
+	mine, err := cl.committed(ctx)
 	if err != nil || !mine {
 		return false, err
 	}
@@ -55,7 +55,7 @@ func (cl *Claim) endedButDone(produced []*message.Message) (done bool, err error
 	return err == nil, err
 }
 
-// silence is how long a server takes for its answer that hangs.
+// silence is how long a server may take to answer before it counts as hanging.
 const silence = time.Second
 
 // takeBack reopens a claim that a failed handler committed, and records the failure, so
@@ -64,8 +64,8 @@ func (cl *Claim) takeBack(cause error) (reopened bool, err error) {
 	ctx, cancel := cl.cleanup()
 	defer cancel()
 	asked := time.Now()
-	mine, err := cl.mine(ctx)
-	if cl.span.late() && time.Since(asked) > silence { // Timeout ran out for every run
+	mine, err := cl.committed(ctx)
+	if cl.span.late() && time.Since(asked) > silence { // the server, not the handler, used Timeout up
 		cause = disconnected(cause)
 	}
 	if err == nil && !mine {
@@ -75,7 +75,7 @@ func (cl *Claim) takeBack(cause error) (reopened bool, err error) {
 		err = cl.consumer.store.db.WriteInTurn(ctx, func(tx *sqlx.Tx) error { return cl.reopen(ctx, tx, cause) })
 	}
 	if dialect.Classify(err) == dialect.Unavailable {
-		return false, errors.Join(cause, database.Explain(err)) // then it was the connection that ended it
+		return false, errors.Join(cause, database.Explain(err)) // the lost connection ended the transaction
 	}
 	if err != nil {
 		cl.log().Error("inbox: the handler may have ended its transaction, and its claim could not be taken back", err, nil)
@@ -85,7 +85,7 @@ func (cl *Claim) takeBack(cause error) (reopened bool, err error) {
 	return true, fmt.Errorf("%w; what it had written is committed: %w", ErrTxEndedByHandler, cause)
 }
 
-// reopen makes the message one that failed, whose successors wait for it again.
+// reopen turns the completed claim into that of a failed message, so that its successors wait again.
 func (cl *Claim) reopen(ctx context.Context, tx *sqlx.Tx, cause error) error {
 	s := cl.consumer.store
 	n, err := database.Affected(tx.ExecContext(ctx, s.dialect.ReopenClaim, cl.id32, cl.id, cl.token))
@@ -95,7 +95,7 @@ func (cl *Claim) reopen(ctx context.Context, tx *sqlx.Tx, cause error) error {
 	if n != 1 {
 		return ErrLost
 	}
-	if cl.formerID != nil { // so that the last release does not take it for handled
+	if cl.formerID != nil { // else processes of the last release would take it for handled
 		if _, err := tx.ExecContext(ctx, s.dialect.DropFormer, cl.former32, cl.formerID, cl.token); err != nil {
 			return err
 		}
@@ -118,7 +118,7 @@ func (cl *Claim) reopen(ctx context.Context, tx *sqlx.Tx, cause error) error {
 	if err := cl.putFailure(ctx, tx, cause); !errors.Is(err, errNotKept) {
 		return err
 	}
-	return nil // the claim is open, which matters: the redelivery brings the payload again
+	return nil // without its payload: the claim is open, and the redelivery brings the payload again
 }
 
 func (cl *Claim) observeEnded(what string) {
@@ -127,7 +127,7 @@ func (cl *Claim) observeEnded(what string) {
 	s.observers.tell(cl.ctx, KindEndedTx, e)
 }
 
-// lateness says so where the cause of an error is that Timeout ran out.
+// lateness adds to err that Timeout ran out, if it did.
 func (cl *Claim) lateness(err error) error {
 	if !cl.span.late() {
 		return err
@@ -136,24 +136,24 @@ func (cl *Claim) lateness(err error) error {
 }
 
 func tookTooLong(setting string, timeout time.Duration, err error) error {
-	if errors.Is(err, context.Canceled) { // which a router does not log
+	if errors.Is(err, context.Canceled) { // a router would not log it
 		err = errors.New(err.Error())
 	}
 	return fmt.Errorf("%w: %s, %v, ran out: %w", context.DeadlineExceeded, setting, timeout, err)
 }
 
-// cleanup returns a context for statements behind the handler: it outlives the delivery.
+// cleanup returns a context for statements after the handler. It outlives the delivery.
 func (cl *Claim) cleanup() (context.Context, context.CancelFunc) {
 	return context.WithTimeout(context.WithoutCancel(cl.ctx), afterwards)
 }
 
-// records reports whether a failed run is to be noted. Where a queue delivers, that does it.
+// records reports whether the claim records a failed run. If a queue delivers, the queue does.
 func (cl *Claim) records() bool {
-	return cl.consumer.config.RecordFailures && cl.told() == nil && cl.ctx.Err() == nil
+	return cl.consumer.config.RecordFailures && cl.queueAttempt() == nil && cl.ctx.Err() == nil
 }
 
-// recordFailure notes a failed run, best effort. It takes the claim's key first, so that
-// it waits for, or gives way to, a twin that holds it.
+// recordFailure records a failed run, best effort. It claims the key first, so that it waits
+// for a twin that holds the key, and gives way to one that completes it.
 func (cl *Claim) recordFailure(cause error) {
 	s := cl.consumer.store
 	ctx, cancel := cl.cleanup()
@@ -170,8 +170,8 @@ func (cl *Claim) recordFailure(cause error) {
 	}
 }
 
-// putFailure writes the open row of a failed message; the key's claim is held by tx and
-// must be open.
+// putFailure writes the open row of a failed message. tx must hold the claim of the key; if a twin
+// has completed it, putFailure returns ErrLost.
 func (cl *Claim) putFailure(ctx context.Context, tx *sqlx.Tx, cause error) error {
 	s := cl.consumer.store
 	var row lookup
@@ -196,10 +196,10 @@ func (cl *Claim) putFailure(ctx context.Context, tx *sqlx.Tx, cause error) error
 	return s.note(ctx, tx, cl.id32, cl.id, itFailed)
 }
 
-// errorText is as much of an error as is worth keeping.
+// errorText returns as much of err as a column holds.
 func errorText(err error) []byte { return noteText(err.Error()) }
 
-// lastError is what is kept of the last error of a message.
+// lastError is what the open row keeps of the last error.
 type lastError struct {
 	text []byte
 	code stored.ErrorCode
@@ -213,8 +213,8 @@ func lastErrorOf(err error) lastError {
 	return last
 }
 
-// noteText is as much of a text beside a message as is worth keeping. What a message brings may be
-// in it, such as its event type, and be longer than a column.
+// noteText returns as much of text as a column holds. Text that a message brings, such as its event
+// type, may be longer.
 func noteText(text string) []byte {
 	const most = 4096
 	return []byte(text[:min(len(text), most)])

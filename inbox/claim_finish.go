@@ -18,16 +18,16 @@ import (
 	"github.com/millrace-go/millrace/internal/stored"
 )
 
-// afterwards bounds the statements that clean up behind a handler.
+// afterwards bounds the statements that clean up after a handler.
 const afterwards = 5 * time.Second
 
-// Commit ends a successful run. What the handler produced is kept in the same transaction:
-// in the outbox if there is one, else as the outcome of the message, and then returned, to
-// be published before msg is acked. On an error nothing was done, or, where the answer to
-// the commit was lost, the redelivery will tell.
+// Commit ends a successful run. In the same transaction it stores what the handler produced: in
+// the outbox if there is one, else as the outcome of the message. An outcome it also returns, for
+// the caller to publish before it acks msg. On an error nothing was done, unless the answer to
+// the COMMIT was lost: then the redelivery finds out.
 func (cl *Claim) Commit(produced []*message.Message) ([]*message.Message, error) {
 	produced = original.Apart(cl.ctx, produced, cl.msg)
-	cl.as.Restore(cl.msg) // so that all that follows is about the message as it came
+	cl.as.Restore(cl.msg) // from here on, msg is as the inbox received it
 	if cl.verdict != admitted {
 		return nil, cl.turnAway(produced)
 	}
@@ -41,9 +41,8 @@ func (cl *Claim) Commit(produced []*message.Message) ([]*message.Message, error)
 			errAnswered, nil)
 	}
 	if err := dialect.Unhide(cl.finish(produced)); err != nil {
-		// What waits at the gate can be locked by others when it is released, and a stored message
-		// when it is closed. The transaction is still ours then: nothing was sent, and the
-		// handler has not ended it.
+		// Another transaction may hold a lock on the held messages that this one releases, or on the
+		// stored message that it closes. While our transaction is open, it is safe to try again.
 		if (len(cl.advances) > 0 || cl.openRow) && cl.ambient.Open() && cl.contended(err) {
 			return nil, cl.giveUp()
 		}
@@ -57,21 +56,22 @@ func (cl *Claim) Commit(produced []*message.Message) ([]*message.Message, error)
 	return produced, nil
 }
 
-// finish commits, unless it finds that the handler did.
+// finish writes what belongs to the claim and commits. If the transaction was over already, it finds
+// out whether the handler committed it.
 func (cl *Claim) finish(produced []*message.Message) error {
-	err := cl.held()
+	err := cl.verifyClaim()
 	if err == nil {
-		// Not the handler's context: a router that closes must not undo a finished run.
+		// Not with the handler's context: a closing router must not undo a finished run.
 		err = cl.seal(ambient.With(cl.span.tx, cl.ambient), cl.tx.Tx, produced)
 	}
 	if err == nil {
 		cl.ambient.End()
-		err = sql.ErrTxDone // late, nothing is sent, so nothing is in doubt
+		err = sql.ErrTxDone // past Timeout no COMMIT is sent, so nothing is in doubt
 		if !cl.span.late() {
 			err = cl.tx.Commit()
 		}
 		if errors.Is(err, owned.ErrLost) {
-			return cl.lost()
+			return cl.reportLostTx()
 		}
 		if err != nil && !errors.Is(err, sql.ErrTxDone) {
 			cl.inDoubt = !dialect.Aborted(err)
@@ -82,30 +82,30 @@ func (cl *Claim) finish(produced []*message.Message) error {
 		return err
 	}
 	cl.ambient.End()
-	done, lost := cl.endedButDone(produced)
+	done, lost := cl.acceptHandlersCommit(produced)
 	if done || lost != nil {
 		return lost
 	}
 	if cl.span.late() {
 		return err
 	}
-	return cl.lost()
+	return cl.reportLostTx()
 }
 
-// errEnded says that a transaction is over that database/sql believes to be open.
+// errEnded says that the database ended a transaction that database/sql believes to be open.
 var errEnded = errors.New("ended underneath")
 
-// held looks, where a statement can end a transaction, whether the claim still stands in
-// it. MySQL rolls everything back at a deadlock, SQLite where a statement is interrupted or
-// the disk is full: a handler that then goes on would be committed without its claim, and
-// without what it had written before.
-func (cl *Claim) held() error {
+// verifyClaim checks that the transaction is still the one that holds the claim. MySQL rolls a
+// transaction back at a deadlock, SQLite when a statement is interrupted or the disk is full. If
+// the handler then went on, Commit would commit its later writes without the claim and without
+// its earlier writes.
+func (cl *Claim) verifyClaim() error {
 	s := cl.consumer.store
 	if cl.tx.Lost() && !cl.span.late() {
-		return cl.lost()
+		return cl.reportLostTx()
 	}
 	if !s.dialect.CommitsOnDDL {
-		return cl.stands()
+		return cl.verifyTx()
 	}
 	var row struct {
 		Result int16 `db:"result"`
@@ -115,19 +115,19 @@ func (cl *Claim) held() error {
 	err := cl.tx.GetContext(cl.span.tx, &row, s.dialect.SelectHeld, cl.id32, cl.id)
 	switch {
 	case errors.Is(err, sql.ErrNoRows), err == nil && row.Token != cl.token:
-		return cl.lost()
+		return cl.reportLostTx()
 	case err != nil:
 		return fmt.Errorf("look whether the transaction still holds the claim: %w", err)
 	case !row.Live:
 		return errEnded
 	}
-	return cl.stands()
+	return cl.verifyTx()
 }
 
-// stands returns errEnded where a statement of the handler ended the transaction. What the
-// driver was told costs nothing to read; before it is believed, the server is asked: outside
-// of a transaction a savepoint cannot be set, or is gone at once.
-func (cl *Claim) stands() error {
+// verifyTx returns errEnded if a statement of the handler ended the transaction. Asking the driver
+// costs nothing; if the driver says so, verifyTx asks the server too: outside of a transaction a
+// savepoint cannot be set, or is gone at once.
+func (cl *Claim) verifyTx() error {
 	if !cl.tx.Ended() {
 		return nil
 	}
@@ -144,15 +144,15 @@ func (cl *Claim) stands() error {
 	return fmt.Errorf("look whether the transaction stands: %w", err)
 }
 
-// lost tells of a handler that succeeded after its transaction was rolled back.
-func (cl *Claim) lost() error {
+// reportLostTx reports a handler that succeeded after its transaction was rolled back.
+func (cl *Claim) reportLostTx() error {
 	cl.observeEnded("rolled back underneath the handler, by a statement or by itself, and it went on without it")
 	return ErrTxEndedByHandler
 }
 
-// refusedToo tells of a failed handler that had written after its transaction was rolled back, or
-// had committed it, where the database let us refuse that.
-func (cl *Claim) refusedToo(cause error) error {
+// reportRefusedWrites reports a failed handler that tried to commit its transaction, or to write after it was
+// rolled back, where the database let us refuse that.
+func (cl *Claim) reportRefusedWrites(cause error) error {
 	if !cl.tx.Refused() || cl.span.late() || errors.Is(cause, ErrTxEndedByHandler) {
 		return cause
 	}
@@ -160,7 +160,7 @@ func (cl *Claim) refusedToo(cause error) error {
 	return fmt.Errorf("%w; nothing of it was committed: %w", ErrTxEndedByHandler, cause)
 }
 
-// approve refuses what must not be committed.
+// approve returns an error if the run must not be committed.
 func (cl *Claim) approve(produced []*message.Message) error {
 	config := &cl.consumer.config
 	if err := cl.ambient.Failure(); err != nil {
@@ -170,7 +170,7 @@ func (cl *Claim) approve(produced []*message.Message) error {
 		if config.RequireTx {
 			return ErrTxNotUsed
 		}
-		cl.forgot()
+		cl.warnForgottenTx()
 	}
 	if len(produced) > 0 && message.PublishTopicFromCtx(cl.ctx) == "" && cl.lease != nil {
 		return fmt.Errorf("the handler returned %d messages, but a stored message does not know where they go: "+
@@ -183,15 +183,16 @@ func (cl *Claim) approve(produced []*message.Message) error {
 	return nil
 }
 
-// forgot counts a success without the transaction, and warns once per consumer.
-func (cl *Claim) forgot() {
+// warnForgottenTx counts a handler that succeeded without its transaction, and warns once per consumer.
+func (cl *Claim) warnForgottenTx() {
 	cl.observe(KindForgottenTx, "transaction not used", nil)
 	cl.consumer.warnedForgotten.Do(func() {
 		cl.log().Info("inbox: the handler succeeded without taking its transaction: use inbox.Tx, or exclude it with Skip; said once per consumer", nil)
 	})
 }
 
-// seal writes the rest of what belongs to the claim, the open row last.
+// seal writes what belongs to the claim: the result, what the handler produced, the journal, the
+// released messages, and last the open row, which it closes.
 func (cl *Claim) seal(ctx context.Context, tx *sqlx.Tx, produced []*message.Message) error {
 	s := cl.consumer.store
 	if body := cl.ambient.Result(); body != nil {
@@ -200,7 +201,7 @@ func (cl *Claim) seal(ctx context.Context, tx *sqlx.Tx, produced []*message.Mess
 		}
 	}
 	if len(produced) > 0 {
-		if err := cl.keep(ctx, tx, produced); err != nil {
+		if err := cl.storeProduced(ctx, tx, produced); err != nil {
 			return err
 		}
 	}
@@ -216,7 +217,7 @@ func (cl *Claim) seal(ctx context.Context, tx *sqlx.Tx, produced []*message.Mess
 	var closed int64
 	var err error
 	switch {
-	case cl.settles(produced):
+	case cl.queuePublishes(produced):
 		closed, err = database.Affected(tx.ExecContext(ctx, s.dialect.Queue.SettleLeased,
 			[]byte(unpublished), cl.id32, cl.id, cl.lease.token))
 	case cl.lease != nil:
@@ -233,13 +234,13 @@ func (cl *Claim) seal(ctx context.Context, tx *sqlx.Tx, produced []*message.Mess
 	return nil
 }
 
-// settles reports whether the queue has to see to it that what the handler produced goes out.
-func (cl *Claim) settles(produced []*message.Message) bool {
+// queuePublishes reports whether the queue must ensure that what the handler produced is published.
+func (cl *Claim) queuePublishes(produced []*message.Message) bool {
 	return cl.lease != nil && len(produced) > 0 && cl.consumer.config.Outbox == nil
 }
 
-// keep stores what the handler produced.
-func (cl *Claim) keep(ctx context.Context, tx *sqlx.Tx, produced []*message.Message) error {
+// storeProduced stores what the handler produced, in the outbox or as the outcome of the message.
+func (cl *Claim) storeProduced(ctx context.Context, tx *sqlx.Tx, produced []*message.Message) error {
 	topic := message.PublishTopicFromCtx(cl.ctx) //nolint:contextcheck // the router put it there
 	if outbox := cl.consumer.config.Outbox; outbox != nil {
 		for _, m := range produced {
@@ -261,18 +262,18 @@ func (cl *Claim) keep(ctx context.Context, tx *sqlx.Tx, produced []*message.Mess
 	return nil
 }
 
-// succeed lets go of everything after a commit.
+// succeed frees all that the run holds, after the commit, and reports it.
 func (cl *Claim) succeed(produced []*message.Message, early bool) {
 	s := cl.consumer.store
 	cl.end()
 	switch {
-	case cl.settles(produced):
+	case cl.queuePublishes(produced):
 		cl.lease.row.Status = stored.Settling
 	case cl.lease != nil:
 		cl.lease.done()
 	}
 	returned := len(produced) > 0 && cl.consumer.config.Outbox == nil
-	if returned || cl.original != nil { // waiting copies must not be acked while the broker may lack what was produced
+	if returned || cl.collidedWith != nil { // a waiting copy must not be acked while the broker may lack the outcome
 		cl.turn.Fail()
 	} else {
 		cl.remember()
@@ -297,19 +298,19 @@ func (cl *Claim) succeed(produced []*message.Message, early bool) {
 	}
 }
 
-// Rollback ends a failed run and returns the error for the router. Nothing of the run
-// remains, whatever the handler did to its transaction: a claim that it committed is taken
-// back and the message recorded as failed. After Commit it does nothing.
+// Rollback undoes a failed run and returns the error for the router. If the handler committed the
+// transaction itself, Rollback takes the claim back and records the message as failed. After
+// Commit it does nothing.
 func (cl *Claim) Rollback(cause error) error {
 	if cl.over {
 		return cause
 	}
 	cause = sound(cause)
-	cl.as.Seen.Give(cl.msg) // nothing that the handler keeps is part of the next attempt
+	cl.as.Seen.Give(cl.msg) // a copy: the handler may have kept, and change, the one it had
 	if cl.verdict == postponed {
 		return cl.giveUp()
 	}
-	defer cl.letGo() // whatever a function of the user's does meanwhile
+	defer cl.letGo() // in case a function of the user's panics
 	s := cl.consumer.store
 	cl.ambient.End()
 	lost := cl.inDoubt && dialect.Classify(cause) == dialect.Unavailable
@@ -317,15 +318,15 @@ func (cl *Claim) Rollback(cause error) error {
 		s.db.Forget()
 		lost = dialect.Classify(err) == dialect.Unavailable
 	}
-	cause = cl.refusedToo(cl.lateness(cause))
-	if lost && !errors.Is(cause, context.DeadlineExceeded) { // at which drivers close the connection themselves
+	cause = cl.reportRefusedWrites(cl.lateness(cause))
+	if lost && !errors.Is(cause, context.DeadlineExceeded) { // past a deadline, the driver itself closes the connection
 		cause = disconnected(cause)
 	}
 	reopened := false
 	if !cl.inDoubt {
 		reopened, cause = cl.takeBack(cause)
 	}
-	if a := cl.told(); a != nil {
+	if a := cl.queueAttempt(); a != nil {
 		a.failed(cl.ctx, undecodable(cl.msg, cause))
 	}
 	if !reopened && cl.records() {
@@ -333,25 +334,25 @@ func (cl *Claim) Rollback(cause error) error {
 	}
 	cl.letGo()
 	cl.observeFailed(cause)
-	// The next claim may well succeed, being small, and nothing else would hold it back.
-	if (cl.unserved || dialect.Full(cause)) && cl.told() == nil {
+	// Wait here: the next claim is small and may well succeed, so nothing else would slow redeliveries.
+	if (cl.unserved || dialect.Full(cause)) && cl.queueAttempt() == nil {
 		cl.consumer.pace.wait(cl.ctx)
 	}
 	return cl.name(cause)
 }
 
-// letGo lets go of all that a run holds which was not committed, once.
+// letGo rolls a run back that was not committed and frees all that it holds, once.
 func (cl *Claim) letGo() {
 	if cl.over {
 		return
 	}
 	cl.ambient.End()
-	_ = cl.tx.Rollback() // the server rolls back by itself what it cannot be told to
+	_ = cl.tx.Rollback() // if this fails, the server rolls back when the connection ends
 	cl.end()
 	cl.turn.Fail()
 }
 
-// observeFailed tells of a run that was rolled back. The router logs the error.
+// observeFailed reports a run that was rolled back. The router logs the error.
 func (cl *Claim) observeFailed(cause error) {
 	tally := cl.consumer.tally
 	tally.ran(&tally.failed, cl.began)
@@ -367,7 +368,7 @@ func (cl *Claim) observeFailed(cause error) {
 	}
 }
 
-// failure is the reason for which the run failed. A panic that was recovered on its way is one.
+// failure returns the reason why the run failed: a panic, even if a middleware recovered from it.
 func (cl *Claim) failure(cause error) string {
 	if cl.ambient != nil && errors.Is(cl.ambient.Failure(), errPanic) {
 		return ReasonPanic
@@ -375,7 +376,7 @@ func (cl *Claim) failure(cause error) string {
 	return reasonOf(cause)
 }
 
-// end lets go of the transaction and its slot.
+// end frees the slot, the contexts and, unless the claim is postponed, the turns at the gate.
 func (cl *Claim) end() {
 	cl.over = true
 	cl.ambient.End()

@@ -100,7 +100,7 @@ func (d *delivery) findFormer() error {
 // keyOf finds the key that d has for c. For the last release it is, where a queue delivers, that of the message
 // as it came: its queue gave the message its id.
 func (c *Consumer) keyOf(d *delivery) (string, error) {
-	if c.heir == nil || d.told() == nil {
+	if c.heir == nil || d.queueAttempt() == nil {
 		return c.config.Key.find(d.msg)
 	}
 	return c.config.Key.valueFrom(d.topic, d.copyOf(d.as.Came))
@@ -119,7 +119,7 @@ func (cl *Claim) claimFormer(span *span, tx *sqlx.Tx) (won bool, err error) {
 			return known, err
 		}
 	}
-	won, err = cl.waitFor(span, tx, cl.consumer.store.dialect.ClaimFormer, cl.former32, cl.formerID, cl.hash, cl.token)
+	won, err = cl.execClaim(span, tx, cl.consumer.store.dialect.ClaimFormer, cl.former32, cl.formerID, cl.hash, cl.token)
 	if won || err != nil {
 		return won, err
 	}
@@ -131,7 +131,7 @@ func (cl *Claim) claimFormer(span *span, tx *sqlx.Tx) (won bool, err error) {
 		return known, err
 	}
 	// Of one that is open without a message there is nothing to move to this epoch.
-	return cl.waitFor(span, tx, cl.consumer.store.dialect.CloseClaim, stored.ResultSuperseded, cl.former32, cl.formerID)
+	return cl.execClaim(span, tx, cl.consumer.store.dialect.CloseClaim, stored.ResultSuperseded, cl.former32, cl.formerID)
 }
 
 // askFormer reports whether there is a claim of the former key, and returns errFormer where it is not of
@@ -175,10 +175,10 @@ func (cl *Claim) awaitFormer(ctx context.Context, db sqlx.QueryerContext) error 
 // asFormer goes on with the delivery as one of the epoch before.
 func (cl *Claim) asFormer() (*Claim, error) { return cl.consumer.former.claim(cl.msg, cl.visit) }
 
-// unsure refuses to do more than look with a stored message of the epoch that follows: what was known a
+// lookOnly refuses to do more than look with a stored message of the epoch that follows: what was known a
 // moment ago is not any more, and is looked for again with the next delivery.
-func (cl *Claim) unsure(next step) error {
-	if !cl.inherited() || cl.original != nil || next == done || next == look {
+func (cl *Claim) lookOnly(next move) error {
+	if !cl.inherited() || cl.collidedWith != nil || next == done || next == look {
 		return nil
 	}
 	return fmt.Errorf("%w, in the epoch before", ErrInProgress)

@@ -43,7 +43,7 @@ func (s *Store) insertMessage(ctx context.Context, tx *sqlx.Tx, cl *Claim, open 
 		cl.id32, d.id, open.status, open.attempts, []byte(d.topic), partition, offset, nil,
 		noteText(kind), noteText(version), []byte(d.as.Came.UUID), msgcode.AppendMetadata(nil, d.as.Came.Metadata),
 		payload.inRow, d.hash, open.lastError.text, stored.Group(open.lastError.text), open.lastError.code, noteText(open.reason), open.code,
-		d.original, aggregate, number, payload.form, payload.ref, open.delay)
+		d.collidedWith, aggregate, number, payload.form, payload.ref, open.delay)
 	if err != nil {
 		return fmt.Errorf("store the message, whose payload has %d bytes: %w", len(d.as.Came.Payload), err)
 	}
@@ -80,7 +80,7 @@ func (cl *Claim) storeAside(ctx context.Context, tx *sqlx.Tx, open openMessage) 
 
 // judge parks, in the transaction of its claim, a message that must not be handled, and
 // returns why.
-func (cl *Claim) judge(ctx context.Context, tx *sqlx.Tx, what step) (objection why, err error) {
+func (cl *Claim) judge(ctx context.Context, tx *sqlx.Tx, what move) (objection why, err error) {
 	objection, err = cl.objection(ctx, tx, what)
 	if objection.text == "" || err != nil {
 		return why{}, err
@@ -110,7 +110,7 @@ func (cl *Claim) purgeLine(ctx context.Context, db sqlx.QueryerContext) (latest 
 }
 
 // objection says why a message must not be handled, or nothing.
-func (cl *Claim) objection(ctx context.Context, db sqlx.QueryerContext, what step) (why, error) {
+func (cl *Claim) objection(ctx context.Context, db sqlx.QueryerContext, what move) (why, error) {
 	d, config := cl.delivery, cl.consumer.config
 	var err error
 	if cl.refused, err = cl.refuses(ctx, db, what); err != nil || cl.refused {
@@ -122,8 +122,8 @@ func (cl *Claim) objection(ctx context.Context, db sqlx.QueryerContext, what ste
 	if what != insert { // it was judged when it was new
 		return why{}, nil
 	}
-	if d.original != nil {
-		return why{ReasonCollision, "same key as message " + keycode.String(d.original) + ", other payload"}, nil
+	if d.collidedWith != nil {
+		return why{ReasonCollision, "same key as message " + keycode.String(d.collidedWith) + ", other payload"}, nil
 	}
 	made, known := config.MessageTime(d.msg)
 	if !known || made.IsZero() {

@@ -29,7 +29,7 @@ func (l *lookup) scan(row *sql.Row) error {
 		&l.OpenID, &l.OpenStatus, &l.OpenHash)
 }
 
-// other reports whether the key is known as that of a message with another hash.
+// other reports whether the key belongs to a message with another hash.
 func (l *lookup) other(hash int64) bool {
 	if l.Result == stored.ResultOpen {
 		return l.OpenStatus.Valid && l.OpenHash.Int64 != hash
@@ -37,8 +37,8 @@ func (l *lookup) other(hash int64) bool {
 	return l.Result != stored.ResultImported && l.Hash != hash
 }
 
-// of reports whether the key is known as that of a message with this hash, which is handled, or stored, or of
-// which only the claim is left.
+// of reports whether the key belongs to a message with this hash: one that was handled, is stored, or has
+// left only its claim.
 func (l *lookup) of(hash int64) bool {
 	if l.OpenStatus.Valid && l.OpenHash.Int64 == hash || l.Result == stored.ResultImported {
 		return true
@@ -46,13 +46,13 @@ func (l *lookup) of(hash int64) bool {
 	return l.Hash == hash && (l.Result != stored.ResultOpen || !l.OpenStatus.Valid)
 }
 
-// look reads what is known of the key, outside any transaction.
-func (cl *Claim) look() (next step, err error) {
+// look reads the claim and the open row of the key, outside any transaction, and returns the next move.
+func (cl *Claim) look() (next move, err error) {
 	s, d := cl.consumer.store, cl.delivery
 	ctx, cancel := context.WithTimeout(d.ctx, cl.consumer.config.Timeout)
 	defer cancel()
 	var row lookup
-	cl.openRow, cl.own = false, false
+	cl.openRow, cl.asFirstSent = false, false
 	err = row.scan(s.db.QueryRowContext(ctx, s.dialect.Lookup, cl.id32, d.id))
 	if errors.Is(err, sql.ErrNoRows) {
 		return insert, nil // purged, or rolled back
@@ -60,13 +60,13 @@ func (cl *Claim) look() (next step, err error) {
 	if err != nil {
 		return 0, fmt.Errorf("look up the claim: %w", err)
 	}
-	if d.keyless.text != "" { // whatever an operator made of its payload
+	if d.keyless.text != "" { // an operator may have replaced its payload
 		row.Hash, row.OpenHash.Int64 = d.hash, d.hash
 	}
 	if row.Result != stored.ResultOpen {
 		return cl.completed(row)
 	}
-	if err := cl.unsure(retake); err != nil {
+	if err := cl.lookOnly(retake); err != nil {
 		return 0, err
 	}
 	if !row.OpenStatus.Valid {
@@ -85,7 +85,7 @@ func (cl *Claim) look() (next step, err error) {
 		cl.openRow = true
 		return retake, nil
 	}
-	if status == stored.InProgress && cl.lease != nil && !cl.inherited() { // whether it is still ours is seen at the end
+	if status == stored.InProgress && cl.lease != nil && !cl.inherited() { // seal checks that the lease is still ours
 		return retake, nil
 	}
 	cl.answer = "stored as " + status.String()
@@ -93,7 +93,7 @@ func (cl *Claim) look() (next step, err error) {
 }
 
 // completed answers a copy of a message that was handled.
-func (cl *Claim) completed(row lookup) (next step, err error) {
+func (cl *Claim) completed(row lookup) (next move, err error) {
 	d := cl.delivery
 	if row.Result != stored.ResultImported && !d.is(row.Hash) {
 		return cl.collision()
@@ -106,8 +106,8 @@ func (cl *Claim) completed(row lookup) (next step, err error) {
 		cl.answer = ReasonOutcome
 		return done, nil
 	}
-	// A younger one may still have a handler that runs, after its waits for other processes: one that
-	// committed by itself and then fails has its claim taken back.
+	// The handler of a younger claim may still run: if it committed the transaction itself and then
+	// fails, the inbox takes its claim back.
 	safe := 2*cl.consumer.config.Timeout + 3*cl.consumer.config.gatePatience() + afterwards
 	if row.Now-row.ProcessedAt > safe.Microseconds() {
 		cl.remember()
@@ -116,18 +116,18 @@ func (cl *Claim) completed(row lookup) (next step, err error) {
 	return done, nil
 }
 
-// remember notes that the key is settled, unless a connection was lost since the claim.
+// remember adds the key to the settled keys in memory, unless a connection was lost since the claim.
 func (cl *Claim) remember() {
 	s := cl.consumer.store
-	if cl.original == nil && cl.known == s.db.Generation() {
+	if cl.collidedWith == nil && cl.known == s.db.Generation() {
 		s.settled.Add(cl.memoryKey, cl.hash)
 	}
 }
 
-// collision decides about a message with the key, but not the payload, of another one.
-func (cl *Claim) collision() (next step, err error) {
+// collision applies OnCollision to a message with the key, but not the payload, of another one.
+func (cl *Claim) collision() (next move, err error) {
 	s, d := cl.consumer.store, cl.delivery
-	if _, err := cl.askFormer(cl.ctx, s.db); err != nil { // it is no collision where it was handled
+	if _, err := cl.askFormer(cl.ctx, s.db); err != nil { // if the epoch before handled it, it is a copy
 		return 0, err
 	}
 	s.observeCollision(d.ctx, d.event(ReasonCollision))
@@ -144,7 +144,7 @@ func (cl *Claim) collision() (next step, err error) {
 	}
 }
 
-// duplicate tells of a copy that is acked without running the handler. No slot is held.
+// duplicate reports a copy that is acked without running the handler. The caller holds no slot.
 func (cl *Claim) duplicate() {
 	s, d := cl.consumer.store, cl.delivery
 	cl.consumer.tally.duplicates.Add(1)
@@ -165,13 +165,13 @@ func (cl *Claim) duplicate() {
 	}
 }
 
-// observeCollision tells of a message with the key, but not the payload, of another one.
+// observeCollision reports a message with the key, but not the payload, of another one.
 func (s *Store) observeCollision(ctx context.Context, e Event) {
 	s.log.Info("inbox: collision of two messages", e.fields())
 	s.observers.tell(ctx, KindCollision, e)
 }
 
-// observeParked tells of a message that waits for an operator.
+// observeParked reports a message that waits for an operator.
 func (s *Store) observeParked(ctx context.Context, e Event) {
 	s.tallies.of(stored.Name{Name: e.Consumer, Epoch: e.Epoch}).parked.Add(1)
 	about := e

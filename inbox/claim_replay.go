@@ -73,12 +73,12 @@ func replayContext(ctx context.Context, msg *message.Message) context.Context {
 
 // under reports whether d is a replayed message, and rule what its consumer does with those.
 func (d *delivery) under(rule ReplayRule) bool {
-	return d.replayed && !d.own && d.consumer.config.OnReplay == rule
+	return d.replayed && !d.asFirstSent && d.consumer.config.OnReplay == rule
 }
 
 // refuses reports whether the message must not be handled because it was replayed. What an operator has asked
 // for, since it was stored, is handled.
-func (cl *Claim) refuses(ctx context.Context, db sqlx.QueryerContext, what step) (bool, error) {
+func (cl *Claim) refuses(ctx context.Context, db sqlx.QueryerContext, what move) (bool, error) {
 	if !cl.under(ReplayRefuse) || what == insert && cl.lease == nil {
 		return cl.under(ReplayRefuse), nil
 	}
@@ -105,7 +105,7 @@ func (cl *Claim) park(ctx context.Context, tx *sqlx.Tx, reason string) error {
 	var moved int64
 	var err error
 	switch {
-	case cl.lease != nil && cl.original == nil: // a collision has a row of its own
+	case cl.lease != nil && cl.collidedWith == nil: // a collision has a row of its own
 		moved, err = database.Affected(tx.ExecContext(ctx, s.dialect.Queue.ParkLeased,
 			[]byte(reason), code, dialect.NeverDue, cl.id32, cl.id, cl.lease.token))
 	case cl.openRow:

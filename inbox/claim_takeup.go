@@ -13,8 +13,8 @@ import (
 	"github.com/millrace-go/millrace/internal/stored"
 )
 
-// replayer is who acts where a replay does.
-func replayer(name string) stored.Operator {
+// replayOperator is who acts where a replay does.
+func replayOperator(name string) stored.Operator {
 	return stored.Operator{Name: "a replay", Reason: fmt.Sprintf(reserved.Refused+"%.200q", name)}
 }
 
@@ -41,7 +41,7 @@ func takesUp(row *stored.Message, uuid string, hash int64) bool {
 // takeUp has a replayed message that failed here before tried again: it is no copy of its own
 // failure. Where a queue serves the consumer the stored message is made due there, with the
 // payload of the replayed one; else this delivery takes its place.
-func (cl *Claim) takeUp(ctx context.Context, rowID int64) (next step, taken bool, err error) {
+func (cl *Claim) takeUp(ctx context.Context, rowID int64) (next move, taken bool, err error) {
 	s, d := cl.consumer.store, cl.delivery
 	row, err := s.rows.Message(ctx, s.db.Reader(ctx), rowID)
 	if errors.Is(err, ErrNotFound) {
@@ -74,7 +74,7 @@ func (cl *Claim) takeUp(ctx context.Context, rowID int64) (next step, taken bool
 
 // inPlaceOf has the queue deliver what is stored, or this delivery take its place. Of a message
 // that was not replayed when it failed all the effects are wanted, since there were none.
-func (cl *Claim) inPlaceOf(row stored.Message, served bool) (next step, taken bool, err error) {
+func (cl *Claim) inPlaceOf(row stored.Message, served bool) (next move, taken bool, err error) {
 	metadata, err := row.Decoded()
 	if err != nil {
 		return 0, false, Terminal(err)
@@ -85,14 +85,14 @@ func (cl *Claim) inPlaceOf(row stored.Message, served bool) (next step, taken bo
 		cl.answer, cl.queued = "stored as "+stored.FailedRetryable.String(), true
 		return done, true, nil
 	}
-	cl.openRow, cl.own = true, !marked
+	cl.openRow, cl.asFirstSent = true, !marked
 	return retake, true, nil
 }
 
 // revive makes row due, with the payload of the replayed message.
 func (s *Store) revive(ctx context.Context, tx *sqlx.Tx, row stored.Message, msg *message.Message, hash int64) error {
 	name, _ := replayed(msg)
-	by := replayer(name)
+	by := replayOperator(name)
 	if row.LeaseToken != 0 {
 		return ErrInProgress
 	}

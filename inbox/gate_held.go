@@ -46,7 +46,7 @@ func (cl *Claim) setAside() error {
 	if cl.verdict == stale && !cl.openRow {
 		return cl.tx.Rollback() // nothing to remember: the version says it all
 	}
-	if err := cl.held(); err != nil {
+	if err := cl.verifyClaim(); err != nil {
 		return err
 	}
 	var err error

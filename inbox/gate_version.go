@@ -153,7 +153,7 @@ func ordered(versions []Version) ([]versioned, error) {
 // change. Where no queue delivers it, its source might do so again and again: it is kept here.
 func (cl *Claim) unversioned(cause error) error {
 	cause = fmt.Errorf("version gate: %w", cause)
-	if cl.told() != nil || cl.ctx.Err() != nil || dialect.Classify(cause) == dialect.Unavailable {
+	if cl.queueAttempt() != nil || cl.ctx.Err() != nil || dialect.Classify(cause) == dialect.Unavailable {
 		return Terminal(cause)
 	}
 	cl.verdict, cl.because, cl.decided = toPark, why{ReasonVersion, cause.Error()}, true

@@ -116,7 +116,7 @@ func (d *delivery) compare() error {
 	}
 	d.fingerprint = sha256.Sum256(d.as.Came.Payload)
 	d.hash = hashOf(d.fingerprint)
-	d.other = func() (int64, bool) { return 0, false }
+	d.otherHash = func() (int64, bool) { return 0, false }
 	if d.lease != nil {
 		d.hash = d.lease.row.Hash
 	}

@@ -15,16 +15,17 @@ import (
 	"github.com/millrace-go/millrace/internal/keycode"
 )
 
-// settler remembers deliveries whose outcome was handed to the router, until the router
-// acked them: then the broker has the outcome and the row can go.
+// settler remembers deliveries whose outcome was handed to the router, until the router acks
+// them: then the broker has the outcome, and the store can delete its row.
 type settler struct {
 	mu      sync.Mutex
 	waiting []*Claim
 
-	settling sync.Mutex // so that who comes second finds the rows of the first gone
+	settling sync.Mutex // makes a second settle wait until the rows of the first are deleted
 }
 
-// most is how many deliveries may wait before one of them does the settling itself.
+// most is how many deliveries may wait before one of them settles them all. It does so only if
+// nothing runs the background work.
 const most = 1024
 
 func (u *settler) watch(cl *Claim) {
@@ -42,8 +43,9 @@ func (u *settler) watch(cl *Claim) {
 	}
 }
 
-// acked takes out of u the deliveries that were acked, and forgets those that were nacked:
-// their redelivery finds the outcome.
+// acked removes from u and returns the deliveries that were acked. It forgets those that were
+// nacked, whose redelivery finds the outcome, and counts as dropped those without an answer for
+// longer than patience.
 func (u *settler) acked(patience time.Duration) (acked []*Claim, dropped int) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -79,7 +81,7 @@ func (u *settler) putBack(claims []*Claim) {
 
 var errNoAnswer = errors.New("a middleware outside the inbox hands on a copy of the message")
 
-// settle deletes the outcomes whose deliveries were acked.
+// settle deletes the outcomes of deliveries that were acked.
 func (s *Store) settle(ctx context.Context) error {
 	const batch = 500
 	s.unsettled.settling.Lock()
@@ -89,7 +91,7 @@ func (s *Store) settle(ctx context.Context) error {
 		s.log.Error("inbox: messages were handled and then neither acked nor nacked, so what they produced is not "+
 			"known to be published", errNoAnswer, watermill.LogFields{"count": dropped})
 	}
-	defer func() { s.unsettled.putBack(acked) }() // after an error
+	defer func() { s.unsettled.putBack(acked) }() // those left over by an error
 	for len(acked) > 0 {
 		now := acked[:min(batch, len(acked))]
 		byConsumer := make(map[int32][][]byte)
@@ -129,8 +131,7 @@ func (s *Store) deleteOutcomes(ctx context.Context, byConsumer map[int32][][]byt
 	})
 }
 
-// An UnsettledOutcome is what a handler produced in a committed run, of which it is not
-// known that the broker has it.
+// An UnsettledOutcome is what a handler produced in a committed run and the broker may lack.
 type UnsettledOutcome struct {
 	Consumer  string
 	Epoch     int
@@ -162,14 +163,14 @@ type outcomeRow struct {
 	Age       int64  `db:"age"`
 }
 
-// Unsettled lists the oldest outcomes stored longer than age ago, at most limit of them.
-// One that cannot be read is left out, and told of in the error.
+// Unsettled lists the oldest outcomes stored longer than age ago, at most limit of them. It
+// leaves out those that it cannot read, and names them in the error.
 func (s *Store) Unsettled(ctx context.Context, age time.Duration, limit int) ([]UnsettledOutcome, error) {
 	outcomes, _, err := s.unsettledFrom(ctx, age, 0, limit)
 	return outcomes, err
 }
 
-// unsettledFrom leaves the oldest out, as many as offset. It returns how many it read, too.
+// unsettledFrom is Unsettled without the offset oldest. It also returns how many rows it read.
 func (s *Store) unsettledFrom(ctx context.Context, age time.Duration, offset, limit int) (outcomes []UnsettledOutcome, read int, err error) {
 	var rows []outcomeRow
 	err = sqlx.SelectContext(ctx, s.db.Reader(ctx), &rows, s.dialect.SelectOutcomes,
@@ -195,12 +196,12 @@ func (s *Store) unsettledFrom(ctx context.Context, age time.Duration, offset, li
 	return outcomes, len(rows), errors.Join(problems...)
 }
 
-// Redispatch publishes the outcomes stored longer than age ago, with their UUIDs, bytes
-// and metadata as they were, and settles them. It is for messages that their broker never
-// redelivered; choose an age above any redelivery delay, else the broker gets both. One
-// outcome that cannot be published does not stop the others. It returns how many went out. A call
-// tries a thousand, the oldest first, and the next goes on behind those that stayed, until
-// there are no more and it begins anew.
+// Redispatch publishes the outcomes stored longer than age ago, with the same UUIDs, bytes and
+// metadata, and settles them. It is for messages that the broker never redelivered: choose an age
+// above any redelivery delay, else the broker gets the outcome twice. An outcome that cannot be
+// published does not stop the others. Redispatch returns how many it sent. One call tries the
+// thousand oldest; the next call skips those that could not be sent, and once a call reaches the
+// last outcome, the call after it begins with the oldest again.
 func (s *Store) Redispatch(ctx context.Context, to message.Publisher, age time.Duration) (sent int, err error) {
 	const atOnce = 1000
 	stayed := int(s.stayed.Load())

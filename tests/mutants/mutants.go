@@ -24,7 +24,7 @@ var rules = []mutant{
 	},
 	{
 		name: "keep no outcome", by: exhaust("Inbox"), file: "inbox/claim_finish.go",
-		old: "\tif len(produced) > 0 {\n\t\tif err := cl.keep(", new: "\tif len(produced) > 99 {\n\t\tif err := cl.keep(",
+		old: "\tif len(produced) > 0 {\n\t\tif err := cl.storeProduced(", new: "\tif len(produced) > 99 {\n\t\tif err := cl.storeProduced(",
 	},
 	{
 		name: "settle before the ack", by: conformance("a service that closes before the ack"), file: "inbox/store_settle.go",
@@ -38,7 +38,7 @@ var rules = []mutant{
 	{
 		name: "let a copy go while the broker may lack what was produced", file: "inbox/claim_finish.go",
 		by:  conformance("a waiting copy while the outcome is on its way"),
-		old: "if returned || cl.original != nil {", new: "if cl.original != nil {",
+		old: "if returned || cl.collidedWith != nil {", new: "if cl.collidedWith != nil {",
 	},
 	{
 		name: "answer a copy with the failure of another", by: conformance("copies wait for a failing first"), file: "inbox/claim_finish.go",
