@@ -250,7 +250,7 @@ var deliveryBodies = []testdb.Body{
 	})},
 }
 
-// failures runs work n times at once and counts the errors, and at most it prints the first.
+// failures runs work n times at once and counts the errors, of which it prints the first.
 func failures(n int, work func() error) int {
 	var mu sync.Mutex
 	var wg sync.WaitGroup

@@ -125,7 +125,7 @@ func (b *bed) goesOn(name string, set func(*inbox.Config)) {
 	}
 	store, err := inbox.NewStore(pool.DB, config)
 	require.NoError(b, err)
-	// what is to be purged of two consumers, and at most the first is bad
+	// what is to be purged of two consumers, of which the first is bad
 	for _, consumer := range []string{bad + ", " + name, name} {
 		h := millrace.Inbox{Store: store, Consumer: consumer, Options: inbox.Options{Retention: inbox.MinRetention}}.Middleware(effect)
 		msg := newMessage("x")
@@ -135,7 +135,7 @@ func (b *bed) goesOn(name string, set func(*inbox.Config)) {
 	claims := func() int {
 		return b.count(`SELECT COUNT(*) FROM millrace_claims c JOIN millrace_consumers n ON n.id = c.consumer WHERE n.name = ?`, []byte(name))
 	}
-	// what is to be published of two handlers, and at most the first's is bad
+	// what is to be published of two handlers, of which the first's is bad
 	router, err := message.NewRouter(message.RouterConfig{CloseTimeout: 10 * time.Second}, watermill.NopLogger{})
 	require.NoError(b, err)
 	router.AddMiddleware(millrace.Inbox{Store: store}.Middleware)

@@ -20,7 +20,7 @@ import (
 	"github.com/millrace-go/millrace/tests/testdb"
 )
 
-// brittle is a store of leases and at most a method panics for a bad message, before or after it did its work.
+// brittle is a store of leases of which a method panics for a bad message, before or after it did its work.
 type brittle struct {
 	inbox.LeaseStore
 	method, when string

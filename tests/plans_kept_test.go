@@ -13,7 +13,7 @@ import (
 	"github.com/millrace-go/millrace/tests/testdb"
 )
 
-// withoutArguments are statements and at most PostgreSQL keeps any plan. They run when an operator asks for something.
+// withoutArguments are statements of which PostgreSQL keeps any plan. They run when an operator asks for something.
 var withoutArguments = []string{"Outbox.SelectEnds"}
 
 // TestNoPlanIsKeptFromWhenTheOutboxWasEmpty: PostgreSQL keeps the plan of a statement that a connection runs
@@ -59,7 +59,7 @@ func lastPlan(t *testing.T, db *testdb.DB, statement string) (plan string, kept 
 	return strings.Join(steps, "\n"), kept
 }
 
-// TestTheCatalogueIsReadOfOneDatabase: a server may have thousands of others, and at most MariaDB would open each table.
+// TestTheCatalogueIsReadOfOneDatabase: a server may have thousands of others, of which MariaDB would open each table.
 func TestTheCatalogueIsReadOfOneDatabase(t *testing.T) {
 	t.Parallel()
 	db := testdb.On(t, "mysql")

@@ -7,7 +7,7 @@
 # has is only checked. PostgreSQL and MariaDB are started with their data in memory, where
 # there is room and MILLRACE_TEST_DISK is not 1. Else what answers on the usual local
 # port is used; else Docker Compose starts it; else, as root on Debian, apt-get installs
-# it. The programs and at most tests run instances of their own (also PgBouncer, pgbench,
+# it. The programs of which tests run instances of their own (also PgBouncer, pgbench,
 # Prometheus and Chromium) must be installed, with Docker or without, git, and a C compiler
 # for the race detector. axe-core comes through npm.
 #

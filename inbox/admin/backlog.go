@@ -38,7 +38,7 @@ type Backlog struct {
 	OldestPending time.Duration
 	OldestHeld    time.Duration
 
-	Unsettled       Count         // outcomes that may not be published
+	Unsettled       Count         // outcomes that may be unpublished
 	OldestUnsettled time.Duration // age of the oldest counted one
 
 	Retention time.Duration // how long claims are kept, or inbox.Forever

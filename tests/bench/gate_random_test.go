@@ -37,7 +37,7 @@ func BenchmarkRandomOrder(b *testing.B) {
 			}
 		}
 	}
-	tell(fmt.Sprintf("G1/random-order ratio=%.2f no goal (through Durable: random %.0f/s, and at most %.0f%% were held; "+
+	tell(fmt.Sprintf("G1/random-order ratio=%.2f no goal (through Durable: random %.0f/s, of which %.0f%% were held; "+
 		"in order %.0f/s; without the gate %.0f/s)",
 		median(rates.over("random", "without the gate")), median(rates["random"]), 100*held,
 		median(rates["in order"]), median(rates["without the gate"])))

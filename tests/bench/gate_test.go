@@ -141,7 +141,7 @@ func (s *stream) again(b *testing.B, applied *stream, h message.HandlerFunc, d t
 }
 
 // BenchmarkStandingGap is G3: what the other aggregates notice of one with a gap that
-// nothing closes, in front and at most its messages come again and again.
+// nothing closes, in front of which its messages come again and again.
 func BenchmarkStandingGap(b *testing.B) {
 	db := database(b)
 	for name, onGap := range map[string]inbox.OnGap{"fail": inbox.GapFail, "hold": inbox.GapHold} {

@@ -64,7 +64,7 @@ func keyed(b *testing.B, db *testdb.DB, topic string, n int, hot bool) {
 }
 
 // BenchmarkHotKey is P15: how fast the messages of 292 other keys flow beside a key that has a million,
-// and at most none fails.
+// of which none fails.
 func BenchmarkHotKey(b *testing.B) {
 	testdb.Each(b, func(b *testing.B, db *testdb.DB) {
 		if db.Dialect == "sqlite" {

@@ -20,7 +20,7 @@ import (
 	"github.com/millrace-go/millrace/tracing"
 )
 
-// BenchmarkObservers is P1's inbox with metrics and with traces, and at most every tenth or every
+// BenchmarkObservers is P1's inbox with metrics and with traces, of which every tenth or every
 // one is recorded, against itself without. What the SDK takes for a span that says nothing is
 // measured beside it: no tracer can take less.
 func BenchmarkObservers(b *testing.B) {

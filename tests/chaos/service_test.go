@@ -175,7 +175,7 @@ func (s *service) counts() map[string]int {
 	return counts
 }
 
-// produce makes transfers, and at most some are rolled back, until ctx ends.
+// produce makes transfers, of which some are rolled back, until ctx ends.
 func (s *service) produce(ctx context.Context) {
 	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()

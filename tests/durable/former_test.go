@@ -186,7 +186,7 @@ var formerBodies = []testdb.Body{
 	{Name: "a former key, and messages that both releases store", Why: "one of them handles each", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		b.stormOfReleases(pubsub.StoreFirst)
 	})},
-	{Name: "a former key, and messages and at most some fail in both releases", Why: "one of them handles each, and its outcome goes out", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
+	{Name: "a former key, and messages of which some fail in both releases", Why: "one of them handles each, and its outcome goes out", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		b.stormOfReleases(pubsub.StoreOnFailure)
 	})},
 }

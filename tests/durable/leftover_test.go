@@ -48,7 +48,7 @@ func TestManyLeftOver(t *testing.T) {
 		took := time.Since(began)
 		counts := p.Close()
 		assert.GreaterOrEqual(t, counts[ran], messages)
-		assert.LessOrEqual(t, counts[ran], messages+counts[undone], "runs, and at most deadlocks undid %d\n%s", counts[undone], p.Said())
+		assert.LessOrEqual(t, counts[ran], messages+counts[undone], "runs, of which deadlocks undid %d\n%s", counts[undone], p.Said())
 		assert.Equal(t, messages, b.count(`SELECT COUNT(*) FROM works`))
 		assert.Equal(t, messages, b.count(`SELECT COUNT(DISTINCT uuid) FROM works`))
 		least, most := 1<<40, 0

@@ -203,7 +203,7 @@ func (b *bed) lengthen(n int) {
 type walkers struct {
 	*bed
 	mu   sync.Mutex
-	busy map[string]bool // order keys and at most somebody has a message
+	busy map[string]bool // order keys of which somebody has a message
 	next map[string]int  // and the place of the one to come
 }
 

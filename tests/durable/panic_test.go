@@ -79,7 +79,7 @@ func (r ring) OpenKey(ctx context.Context, info inbox.PayloadInfo, id string) ([
 	return r.KeyRing.OpenKey(ctx, info, id)
 }
 
-// brittle is a directory of blobs and at most one method panics.
+// brittle is a directory of blobs of which one method panics.
 type brittle struct {
 	inbox.BlobStore
 	method string

@@ -54,7 +54,7 @@ func TestPanics(t *testing.T) {
 	onEach(t, callbacks, dialects, 1, inboxtest.Panics)
 }
 
-// callbacks are those of Inbox and of the Store, each and at most can panic.
+// callbacks are those of Inbox and of the Store, each of which can panic.
 var callbacks = map[string]service{
 	"callbacks of Inbox": {
 		inputs: payments,
@@ -74,7 +74,7 @@ var callbacks = map[string]service{
 
 // called returns a store and an inbox whose callbacks can panic. One message at a time has a
 // transaction, so that one that is kept for ever stops the others. Key and Fingerprint are left out: a message
-// and at most they panic is kept for an operator, which tests/durable sees.
+// of which they panic is kept for an operator, which tests/durable sees.
 func called(p *inboxtest.Process) (*inbox.Store, millrace.Inbox, error) {
 	store, err := inbox.NewStore(p.DB, inbox.Config{
 		Logger: p.Logger, MaxInFlight: 1, Observers: []inbox.Observer{observer(p)}, Payloads: codec{p},

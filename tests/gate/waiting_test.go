@@ -151,7 +151,7 @@ var waitingBodies = []testdb.Body{
 	})},
 }
 
-// told is the activity and at most observers were told.
+// told is the activity of which observers were told.
 func (b *bed) told() admin.Activity {
 	n := func(kind string) int64 { return int64(b.events.Count(kind)) }
 	return admin.Activity{

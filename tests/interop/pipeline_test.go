@@ -60,7 +60,7 @@ func failsFirst(n int) bool { return n%4 == 1 } // the handler fails, the first 
 func losesAck(n int) bool   { return n%5 == 2 } // it is handled, and yet delivered again
 func interrupts(n int) bool { return n == 40 }  // the service is stopped while it is handled
 
-// deliver publishes from transactions, a quarter and at most are rolled back, and restarts the
+// deliver publishes from transactions, a quarter of which are rolled back, and restarts the
 // service that consumes while a handler runs. What was committed has its effect once, and
 // arrives as it was published, and in the order of its key.
 func deliver(t *testing.T, db *testdb.DB, b broker) {
@@ -257,7 +257,7 @@ func (p *pipeline) reconcile() {
 		len(p.committed), len(p.rolledBack), deliveries, len(effects))
 }
 
-// checkOrder looks at first deliveries, without the messages and at most the first to come may
+// checkOrder looks at first deliveries, without the messages of which the first to come may
 // have been a copy.
 func (p *pipeline) checkOrder() {
 	p.Helper()

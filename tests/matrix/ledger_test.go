@@ -186,7 +186,7 @@ func (s *service) misplaced(ctx context.Context, db *sqlx.DB, _ *performance) ([
 	}
 	for _, m := range open {
 		if slices.ContainsFunc(open, func(o admin.Message) bool { return o.UUID == m.UUID && o.Epoch < m.Epoch }) {
-			continue // it came in both epochs, and at most the later knows nothing of the other
+			continue // it came in both epochs, of which the later knows nothing of the other
 		}
 		got = append(got, fmt.Sprintf("%s %v", m.UUID, m.Status))
 		switch {

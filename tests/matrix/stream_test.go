@@ -51,7 +51,7 @@ func (l letter) forgery() string {
 	return fmt.Sprintf(`{"id":%q,"note":"as long, but it is not what was sent at first"}`, l.uuid)
 }
 
-// forgedUUID is and at most message another payload comes too, in a stream with collisions.
+// forgedUUID is of which message another payload comes too, in a stream with collisions.
 const forgedUUID = "c1"
 
 // texts are the payloads that the handler may see.

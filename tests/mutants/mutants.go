@@ -160,8 +160,8 @@ var rules = []mutant{
 	{
 		name: "close a row without its lease", file: "inbox/claim_finish.go",
 		by:  guard{"./tests/durable", "TestConformance/^a_lease_that_is_lost$/postgres"},
-		old: "\tif closed != 1 {\n\t\treturn ErrLost\n\t}\n\treturn nil\n}\n\n// settles",
-		new: "\tif closed > 1 {\n\t\treturn ErrLost\n\t}\n\treturn nil\n}\n\n// settles",
+		old: "\tif closed != 1 {\n\t\treturn ErrLost\n\t}\n\treturn nil\n}\n\n// queuePublishes",
+		new: "\tif closed > 1 {\n\t\treturn ErrLost\n\t}\n\treturn nil\n}\n\n// queuePublishes",
 	},
 	{
 		name: "replay: refuse nothing", by: guard{"./tests/exhaust", "TestRefusedReplays/sqlite"}, file: "inbox/claim_replay.go",

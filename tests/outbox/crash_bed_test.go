@@ -17,7 +17,7 @@ import (
 	"github.com/millrace-go/millrace/tests/testdb"
 )
 
-// town is an outbox in which business transactions store, and at most some are rolled back.
+// town is an outbox in which business transactions store, of which some are rolled back.
 // Its relays are processes, or run beside the test.
 type town struct {
 	*post

@@ -76,7 +76,7 @@ func TestKilledAtEveryBoundary(t *testing.T) {
 		last := relayproc.Start(t, o.settings)
 		messages, duplicates := o.check()
 		last.Close()
-		t.Logf("%d kills: %d messages, %d duplicates, and at most %d had been sent and not written off",
+		t.Logf("%d kills: %d messages, %d duplicates, of which %d had been sent and not written off",
 			len(killings), messages, duplicates, again)
 		assert.Positive(t, duplicates, "the kills came too early")
 		assert.LessOrEqual(t, duplicates, again)
@@ -84,7 +84,7 @@ func TestKilledAtEveryBoundary(t *testing.T) {
 }
 
 // kill starts a relay, kills it where it stops, and returns how many messages the broker
-// has and at most the outbox does not know.
+// has of which the outbox does not know.
 func (o *town) kill(name string, k killing) int {
 	o.Helper()
 	before := o.broker.total()

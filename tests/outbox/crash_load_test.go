@@ -14,7 +14,7 @@ import (
 	"github.com/millrace-go/millrace/tests/testdb"
 )
 
-// Two services, each with business transactions, and at most a third roll back, and a relay,
+// Two services, each with business transactions, of which a third roll back, and a relay,
 // are killed in turn at moments that nobody chose.
 func TestKilledUnderLoad(t *testing.T) {
 	testdb.Turn(t, 1, loads)

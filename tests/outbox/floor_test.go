@@ -36,7 +36,7 @@ func TestTheFirstKeyAfterMessagesWithoutOneIsInOrder(t *testing.T) {
 func TestALookReadsNoMoreOfABacklogThanItTakes(t *testing.T) {
 	p := newPost(t, testdb.On(t, "postgres"))
 	_, err := p.db.ExecContext(t.Context(), `INSERT INTO millrace_outbox (key_hash, created_at, topic, uuid)
-		SELECT i, 0, 'orders', i::TEXT FROM generate_series(1, 50000) i`) // and at most there are no statistics
+		SELECT i, 0, 'orders', i::TEXT FROM generate_series(1, 50000) i`) // of which there are no statistics
 	require.NoError(t, err)
 	text := p.planOfALook()
 	assert.Contains(t, text, "Index Scan using ix_millrace_outbox_pending")

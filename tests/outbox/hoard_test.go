@@ -19,7 +19,7 @@ import (
 	"github.com/millrace-go/millrace/tests/testdb"
 )
 
-// hoard stores n messages of the key "hot", and at most there are no statistics. Their UUIDs are 1 to n,
+// hoard stores n messages of the key "hot", of which there are no statistics. Their UUIDs are 1 to n,
 // in the order of their storing.
 func (p *post) hoard(n, status int) {
 	p.Helper()

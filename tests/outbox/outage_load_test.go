@@ -21,7 +21,7 @@ import (
 )
 
 // The database and RabbitMQ are killed and started again, and the network to either is cut
-// and silent, while transactions store messages and at most a third are rolled back. What was
+// and silent, while transactions store messages of which a third are rolled back. What was
 // committed is in RabbitMQ, in the order of its key, and nothing else is; a message that is
 // there twice has one UUID. None is parked: what was on its way when an outage began may
 // spend one attempt, since others were confirmed, and nothing spends more.
@@ -178,7 +178,7 @@ func (c *city) reconcile() {
 		require.NoError(c, c.broker.Publish(c.traffic.Topic, m))
 	}
 	messages, duplicates := c.check()
-	c.Logf("%s: %d outages: %d messages, %d duplicates; %d transactions and at most nobody knew the end",
+	c.Logf("%s: %d outages: %d messages, %d duplicates; %d transactions of which nobody knew the end",
 		c.db.Dialect, c.outages, messages, duplicates, c.traffic.Failed.Load())
 	assert.LessOrEqual(c, duplicates, c.outages*cityRelays*2*cityBatch, "more than the relays had in hand")
 	assert.Empty(c, c.seen.of("parked"))

@@ -16,7 +16,7 @@ import (
 	"github.com/millrace-go/millrace/tests/testdb"
 )
 
-// team is three relay processes, and at most the first stops at a point.
+// team is three relay processes, of which the first stops at a point.
 type team struct {
 	*town
 	frozen *process.Process

@@ -141,7 +141,7 @@ func many(ctx context.Context, n int) []*message.Message {
 	return carried(ctx, ids...)
 }
 
-// heavy returns messages and at most no two fit into one statement.
+// heavy returns messages of which no two fit into one statement.
 func heavy(ctx context.Context, uuids ...string) []*message.Message {
 	msgs := carried(ctx, uuids...)
 	for _, m := range msgs {

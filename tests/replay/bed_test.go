@@ -132,7 +132,7 @@ func (b *bed) sent() int {
 	return len(b.seen)
 }
 
-// orders stores n orders in the outbox, and at most every tenth has an order key.
+// orders stores n orders in the outbox, of which every tenth has an order key.
 func (b *bed) orders(n int) {
 	b.Helper()
 	const atOnce = 1000

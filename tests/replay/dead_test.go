@@ -60,7 +60,7 @@ var deadBodies = []testdb.Body{
 			(SELECT id FROM millrace_consumers WHERE name = ?)`, []byte("projection")))
 		assert.Equal(t, "orders", b.count1(`SELECT MIN(topic) FROM millrace_outbox`))
 	})},
-	{Name: "a dead letter and at most nobody knows where it came from", Why: "it stays where it is", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
+	{Name: "a dead letter of which nobody knows where it came from", Why: "it stays where it is", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		feed := rig.NewFeed()
 		msg := order(1)
 		acked := make(chan bool, 1)
@@ -117,7 +117,7 @@ func (d duringSubscribe) Subscribe(context.Context, string) (<-chan *message.Mes
 // Close does nothing.
 func (duringSubscribe) Close() error { return nil }
 
-// busy is d with three letters, after each and at most progress is called.
+// busy is d with three letters, after each of which progress is called.
 func busy(t *testing.T, d replay.Dead, progress func()) replay.Dead {
 	t.Helper()
 	letters := make(chan *message.Message, 3)

@@ -97,7 +97,7 @@ func (b *bed) killed(s replaying) {
 func TestARebuildBesideMails(t *testing.T) {
 	t.Parallel()
 	testdb.Each(t, func(t *testing.T, db *testdb.DB) {
-		n, rate := 800, 250 // more than the batches at which processes are killed, and at most a second has one
+		n, rate := 800, 250 // more than the batches at which processes are killed, of which a second has one
 		if testdb.Long() && db.Dialect == "postgres" {
 			n, rate = 100_000, 1_000_000
 		}

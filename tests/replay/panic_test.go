@@ -115,7 +115,7 @@ var panicBodies = []testdb.Body{
 	}},
 }
 
-// tripped is a service with a small pool, and at most a function panics the first two times.
+// tripped is a service with a small pool, of which a function panics the first two times.
 type tripped struct {
 	*bed
 	pool  *testdb.DB
