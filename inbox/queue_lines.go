@@ -13,8 +13,7 @@ import (
 // goes from key to key, so a look costs the same however many messages stand in the lines.
 type lines struct {
 	mu    sync.Mutex
-	after []byte    // the order key that was looked at last
-	free  time.Time // when to look again for messages without one
+	after []byte // the order key that was looked at last
 }
 
 // Bounds of a look, in messages or order keys.
@@ -41,7 +40,7 @@ func (h *had) add(id, wait int64) {
 
 func (h *had) enough() bool { return len(h.ids) >= h.limit }
 
-// look finds messages that are due and first of their order key: as many as limit or more,
+// look finds messages that are due and stand in no line, or first in one: as many as limit or more,
 // where there are some.
 func (q *Queue) look(ctx context.Context, consumer int32, limit int, horizon time.Duration) (*had, error) {
 	h := &had{limit: limit, ids: make(map[int64]struct{}), next: horizon}
@@ -49,45 +48,50 @@ func (q *Queue) look(ctx context.Context, consumer int32, limit int, horizon tim
 	if err == nil && more && !h.enough() {
 		err = q.lookAtHeads(ctx, consumer, h)
 	}
-	if err == nil && more && !h.enough() {
-		err = q.lookForFree(ctx, consumer, h)
-	}
 	return h, q.store.db.Noticed(err)
 }
 
-// lookInFront looks at what is due soonest, and reports whether there is more that is due.
+// lookInFront looks at what is due soonest, in lines and without one, and reports whether more is due that stands in a line.
 func (q *Queue) lookInFront(ctx context.Context, consumer int32, h *had) (more bool, err error) {
 	var rows []struct {
 		ID      int64 `db:"id"`
 		Wait    int64 `db:"wait"`
+		InLine  bool  `db:"in_line"`
 		Blocked bool  `db:"blocked"`
 	}
-	terminal, parked := q.passed()
+	most := h.next.Microseconds()
 	err = q.store.db.SelectContext(ctx, &rows, q.store.dialect.Queue.SelectFront,
-		consumer, h.next.Microseconds(), lookedAtOnce, terminal, parked)
+		consumer, most, lookedAtOnce, q.stops(), consumer, most, h.limit)
+	inLine := 0
 	for _, row := range rows {
-		switch due := row.Wait <= 0; {
+		due := row.Wait <= 0
+		if row.InLine && due {
+			inLine++
+		}
+		switch {
 		case !row.Blocked:
 			h.add(row.ID, row.Wait)
 		case due:
 			h.blocked = true
 		}
 	}
-	return len(rows) == lookedAtOnce && rows[len(rows)-1].Wait <= 0, err
+	return inLine == lookedAtOnce, err
 }
+
+// stops reports whether a message that waits for an operator stops the line that it stands in.
+func (q *Queue) stops() bool { return q.config.OnParked != Continue }
 
 // lookAtHeads goes on from order key to order key, and begins again after the last.
 func (q *Queue) lookAtHeads(ctx context.Context, consumer int32, h *had) error {
-	terminal, parked := q.passed()
 	for range lookedAt / lookedAtOnce {
 		from := q.lines.reached()
 		var rows []struct {
 			Key  []byte        `db:"order_key"`
 			ID   sql.NullInt64 `db:"id"`
-			Wait sql.NullInt64 `db:"wait"` // none where it waits for an operator
+			Wait sql.NullInt64 `db:"wait"` // none where nothing is ready, or the line is stopped
 		}
 		err := q.store.db.SelectContext(ctx, &rows, q.store.dialect.Queue.SelectHeads,
-			terminal, parked, consumer, from, lookedAtOnce)
+			q.stops(), consumer, from, lookedAtOnce)
 		if err != nil {
 			return err
 		}
@@ -112,30 +116,6 @@ func (q *Queue) lookAtHeads(ctx context.Context, consumer int32, h *had) error {
 	return nil
 }
 
-// lookForFree looks for messages without an order key, as those are that were stored before
-// the queue had one. What stands in line is read for it: it takes a twentieth of the time.
-func (q *Queue) lookForFree(ctx context.Context, consumer int32, h *had) error {
-	const share = 20
-	if wait := time.Until(q.lines.nextFree()); wait > 0 {
-		h.next = min(h.next, wait)
-		return nil
-	}
-	var rows []struct {
-		ID   int64 `db:"id"`
-		Wait int64 `db:"wait"`
-	}
-	began := time.Now()
-	err := q.store.db.SelectContext(ctx, &rows, q.store.dialect.Queue.SelectFree,
-		consumer, h.next.Microseconds(), h.limit)
-	for _, row := range rows {
-		h.add(row.ID, row.Wait)
-	}
-	if len(rows) < h.limit {
-		q.lines.putOffFree(share * time.Since(began))
-	}
-	return err
-}
-
 // reached returns the order key after which to go on.
 func (l *lines) reached() []byte {
 	l.mu.Lock()
@@ -150,16 +130,4 @@ func (l *lines) reach(key []byte) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.after = key
-}
-
-func (l *lines) nextFree() time.Time {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.free
-}
-
-func (l *lines) putOffFree(by time.Duration) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.free = time.Now().Add(by)
 }

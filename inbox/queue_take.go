@@ -80,7 +80,8 @@ func (q *Queue) find(ctx context.Context, consumer int32, limit int, horizon tim
 	inLine := q.config.OrderKey != nil
 	if !inLine { // but what is stored may stand in one, from when the queue had an OrderKey
 		var next int64
-		row := q.store.db.QueryRowContext(ctx, statements.SelectNextDue, consumer, horizon.Microseconds())
+		most := horizon.Microseconds()
+		row := q.store.db.QueryRowContext(ctx, statements.SelectNextDue, consumer, most, consumer, most)
 		switch err := row.Scan(&next, &inLine); {
 		case errors.Is(err, sql.ErrNoRows):
 			return nil, horizon, nil
@@ -90,8 +91,7 @@ func (q *Queue) find(ctx context.Context, consumer int32, limit int, horizon tim
 	}
 	if !inLine {
 		return func(ctx context.Context, tx *sqlx.Tx) (rows []stored.Message, err error) {
-			terminal, parked := q.passed()
-			return rows, tx.SelectContext(ctx, &rows, statements.SelectDue, consumer, terminal, parked, limit)
+			return rows, tx.SelectContext(ctx, &rows, statements.SelectDue, consumer, limit)
 		}, horizon, nil
 	}
 	had, err := q.look(ctx, consumer, limit, horizon)
@@ -207,14 +207,6 @@ func (q *Queue) unlease(ctx context.Context, taken []*Leased) {
 		q.store.log.Error("inbox: messages that were leased in vain could not be put back; they come again after their lease",
 			database.Explain(err), q.fields())
 	}
-}
-
-// passed are the states of messages that hold back nothing behind them, beside HELD.
-func (q *Queue) passed() (terminal, parked stored.Status) {
-	if q.config.OnParked == Continue {
-		return stored.FailedTerminal, stored.Parked
-	}
-	return 0, 0
 }
 
 // suspectAlone leaves of rows one whose lease lapsed while somebody had it, if there is

@@ -135,7 +135,8 @@ func (a *Admin) countLeased(ctx context.Context, consumer int32, b *Backlog, at 
 		}
 	}
 	if due.AtLeast { // the count stopped early: another index finds those that are due
-		if err := sqlx.GetContext(ctx, a.rows.Reader(ctx), &due.N, a.rows.Dialect.Remedy.CountDue, consumer, at, most+1); err != nil {
+		err := sqlx.GetContext(ctx, a.rows.Reader(ctx), &due.N, a.rows.Dialect.Remedy.CountDue, consumer, at, most+1, consumer, at, most+1)
+		if err != nil {
 			return err
 		}
 	}

@@ -82,11 +82,11 @@ var commonGate = Gate{
 		UPDATE millrace_messages
 		SET status = ?, reason = ?, reason_code = 0, aggregate = ?, version = ?,
 			order_key = CASE WHEN ? THEN NULL ELSE order_key END, due_at = {now} + ?, lease_token = 0
-		WHERE consumer = ? AND message_id = ? AND status = ? AND lease_token = ?`,
+		WHERE consumer = ? AND message_id = ? AND status + 0 = ? AND lease_token = ?`,
 	ExpireHeld: `
 		UPDATE millrace_messages
 		SET status = 6, order_key = NULL, reason = ?, due_at = {now} + ?
-		WHERE consumer = ? AND message_id = ? AND status = 7`,
+		WHERE consumer = ? AND message_id = ? AND status + 0 = 7`,
 	RaiseHeld: `
 		UPDATE millrace_versions
 		SET held_to = GREATEST(held_to, ?)
@@ -118,7 +118,7 @@ var commonGate = Gate{
 	ReleaseAll: `
 		UPDATE millrace_messages
 		SET status = 1, reason = ?, due_at = {now}
-		WHERE id IN (?) AND status = 7`,
+		WHERE id IN (?) AND status + 0 = 7`,
 	SelectForgetable: `
 		SELECT c.message_id
 		FROM millrace_claims c

@@ -141,11 +141,16 @@ var mysqlGate = Gate{
 			payload_hash = IF(token = VALUES(token), VALUES(payload_hash), payload_hash),
 			version = IF(token = VALUES(token), ?, version)`,
 
+	// by_held has what is held alone, by_aggregate also what was held too long and is parked.
+	ReleaseHeld: `
+		UPDATE millrace_messages FORCE INDEX (by_held)
+		SET status = 1, reason = ?, due_at = {now}
+		WHERE consumer = ? AND place = 3 AND aggregate = ? AND version <= ?`,
 	CountHeld: `
 		SELECT COUNT(*)
 		FROM (
-			SELECT 1 FROM millrace_messages FORCE INDEX (by_aggregate)
-			WHERE consumer = ? AND aggregate = ? AND status = 7
+			SELECT 1 FROM millrace_messages FORCE INDEX (by_held)
+			WHERE consumer = ? AND place = 3 AND aggregate = ?
 			LIMIT ?) counted`,
 	SelectHeldAges: `
 		SELECT id, due_at <= {now} AS expired
@@ -164,8 +169,8 @@ var mysqlGate = Gate{
 		FOR UPDATE SKIP LOCKED`,
 	SelectWaiting: `
 		SELECT aggregate, version, received_at
-		FROM millrace_messages FORCE INDEX (by_aggregate)
-		WHERE consumer = ? AND aggregate > ? AND status = 7
+		FROM millrace_messages FORCE INDEX (by_held)
+		WHERE consumer = ? AND place = 3 AND aggregate > ?
 		ORDER BY aggregate, version
 		LIMIT ?`,
 

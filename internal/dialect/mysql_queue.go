@@ -6,61 +6,86 @@ var mysqlQueue = Queue{
 			event_version, uuid, metadata, payload, payload_hash, reason, original, payload_form, payload_ref, received_at, due_at)
 		VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, {now}, {now} + ?)
 		ON DUPLICATE KEY UPDATE id = id`,
-	// The first of an order key is asked for: with NOT EXISTS InnoDB reads the key to its end, to see
-	// whether there is another one before the message.
+	// place says which messages are looked for: those that are held are met by none of these looks.
+	SelectNextDue: `
+		SELECT due_at - {now}, in_line
+		FROM (
+			(SELECT due_at, FALSE AS in_line
+			FROM millrace_messages FORCE INDEX (by_ready)
+			WHERE consumer = ? AND place = 0 AND due_at <= {now} + ?
+			ORDER BY due_at
+			LIMIT 1)
+			UNION ALL
+			(SELECT due_at, TRUE
+			FROM millrace_messages FORCE INDEX (by_ready)
+			WHERE consumer = ? AND place = 1 AND due_at <= {now} + ?
+			ORDER BY due_at
+			LIMIT 1)) page
+		ORDER BY due_at
+		LIMIT 1`,
 	SelectDue: `
 		SELECT ` + messageColumns + `
-		FROM millrace_messages m
-		WHERE m.consumer = ? AND m.due_at <= {now} AND m.status IN (1, 2, 3, 4) AND (m.order_key IS NULL OR m.id = (
-			SELECT e.id FROM millrace_messages e FORCE INDEX (by_order)
-			WHERE e.consumer = m.consumer AND e.order_key = m.order_key AND e.status NOT IN (?, ?, 7)
-			ORDER BY e.id
-			LIMIT 1))
+		FROM millrace_messages m FORCE INDEX (by_ready)
+		WHERE m.consumer = ? AND m.place = 0 AND m.due_at <= {now}
 		ORDER BY m.due_at
 		LIMIT ?
 		FOR UPDATE SKIP LOCKED`,
-	// Each order key is looked at once, however many of its messages are due: what it holds is read to
-	// find its first. MariaDB reads w for each of its names.
+	// Each order key is looked at once, however many of its messages are due. Its first message is asked for: with
+	// NOT EXISTS InnoDB reads the key to its end, to see whether there is another one before the message. MariaDB reads
+	// w for each of its names.
 	SelectFront: `
 		WITH w AS (
 			SELECT m.id, m.consumer, m.order_key, m.due_at - {now} AS wait
-			FROM millrace_messages m
-			WHERE m.consumer = ? AND m.due_at <= {now} + ? AND m.status IN (1, 2, 3, 4)
+			FROM millrace_messages m FORCE INDEX (by_ready)
+			WHERE m.consumer = ? AND m.place = 1 AND m.due_at <= {now} + ?
 			ORDER BY m.due_at
 			LIMIT ?)
-		SELECT w.id, w.wait, w.order_key IS NOT NULL AND (h.id IS NULL OR h.id < w.id) AS blocked
+		SELECT w.id, w.wait, TRUE AS in_line, COALESCE(h.id < w.id OR h.stuck < w.id, FALSE) AS blocked
 		FROM w
 		LEFT JOIN (
 			SELECT k.order_key, (
-				SELECT e.id FROM millrace_messages e FORCE INDEX (by_order)
-				WHERE e.consumer = k.consumer AND e.order_key = k.order_key AND e.status NOT IN (?, ?, 7)
+				SELECT e.id FROM millrace_messages e FORCE INDEX (by_line)
+				WHERE e.consumer = k.consumer AND e.order_key = k.order_key AND e.place = 1
 				ORDER BY e.id
-				LIMIT 1) AS id
-			FROM (SELECT DISTINCT consumer, order_key FROM w WHERE order_key IS NOT NULL) k) h ON h.order_key = w.order_key
-		ORDER BY w.wait`,
-	// Only a group by the leading columns of the index is read by skipping from one to the next.
+				LIMIT 1) AS id,
+				CASE WHEN ? THEN (
+					SELECT s.id FROM millrace_messages s FORCE INDEX (by_line)
+					WHERE s.consumer = k.consumer AND s.order_key = k.order_key AND s.place = 2
+					ORDER BY s.id
+					LIMIT 1) END AS stuck
+			FROM (SELECT DISTINCT consumer, order_key FROM w) k) h ON h.order_key = w.order_key
+		UNION ALL
+		(SELECT m.id, m.due_at - {now}, FALSE, FALSE
+		FROM millrace_messages m FORCE INDEX (by_ready)
+		WHERE m.consumer = ? AND m.place = 0 AND m.due_at <= {now} + ?
+		ORDER BY m.due_at
+		LIMIT ?)
+		ORDER BY wait`,
+	// Only a group by the leading columns of the index is read by skipping from one to the next, and by none that is computed.
+	// So a key comes, too, of which all is held.
 	SelectHeads: `
-		SELECT h.order_key, m.id, CASE WHEN m.status IN (1, 2, 3, 4) THEN m.due_at - {now} END AS wait
+		SELECT h.order_key, m.id, CASE WHEN COALESCE(h.id < h.stuck, TRUE) THEN m.due_at - {now} END AS wait
 		FROM (
 			SELECT k.order_key, (
-				SELECT e.id FROM millrace_messages e FORCE INDEX (by_order)
-				WHERE e.consumer = k.consumer AND e.order_key = k.order_key AND e.status NOT IN (?, ?, 7)
+				SELECT e.id FROM millrace_messages e FORCE INDEX (by_line)
+				WHERE e.consumer = k.consumer AND e.order_key = k.order_key AND e.place = 1
 				ORDER BY e.id
-				LIMIT 1) AS id
+				LIMIT 1) AS id,
+				CASE WHEN k.stops THEN (
+					SELECT s.id FROM millrace_messages s FORCE INDEX (by_line)
+					WHERE s.consumer = k.consumer AND s.order_key = k.order_key AND s.place = 2
+					ORDER BY s.id
+					LIMIT 1) END AS stuck
 			FROM (
-				SELECT consumer, order_key
-				FROM millrace_messages FORCE INDEX (by_order)
-				WHERE consumer = ? AND order_key > ?
-				GROUP BY consumer, order_key
-				ORDER BY consumer, order_key
-				LIMIT ?) k) h
+				SELECT page.*, ? AS stops
+				FROM (
+					SELECT consumer, order_key
+					FROM millrace_messages FORCE INDEX (by_line)
+					WHERE consumer = ? AND order_key > ?
+					GROUP BY consumer, order_key
+					ORDER BY consumer, order_key
+					LIMIT ?) page) k) h
 		LEFT JOIN millrace_messages m ON m.id = h.id`,
-	SelectFree: `
-		SELECT m.id, m.due_at - {now} AS wait
-		FROM millrace_messages m FORCE INDEX (by_order)
-		WHERE m.consumer = ? AND m.order_key IS NULL AND m.due_at <= {now} + ? AND m.status IN (1, 2, 3, 4)
-		ORDER BY m.due_at
-		LIMIT ?`,
 	LockDue: `
 		SELECT ` + messageColumns + `
 		FROM millrace_messages m FORCE INDEX (PRIMARY)
@@ -114,9 +139,9 @@ var mysqlQueue = Queue{
 			processed_at = IF(result = 0, VALUES(processed_at), processed_at), result = IF(result = 0, 1, result)`,
 	SelectAdoptable: `
 		SELECT ` + messageColumns + `
-		FROM millrace_messages m
+		FROM millrace_messages m FORCE INDEX (by_status)
 		WHERE m.consumer = ? AND (m.lease_token = 0 OR m.due_at <= {now})
-		ORDER BY m.due_at
+		ORDER BY m.status, m.id
 		LIMIT ?
 		FOR UPDATE SKIP LOCKED`,
 }
@@ -186,10 +211,15 @@ var mysqlRemedy = Remedy{
 	CountDue: `
 		SELECT COUNT(*)
 		FROM (
-			SELECT id FROM millrace_messages FORCE INDEX (by_due)
-			WHERE consumer = ? AND due_at <= ? AND status IN (1, 4)
+			(SELECT id FROM millrace_messages FORCE INDEX (by_ready)
+			WHERE consumer = ? AND place = 0 AND due_at <= ? AND status IN (1, 4)
 			ORDER BY due_at
-			LIMIT ?) counted`,
+			LIMIT ?)
+			UNION ALL
+			(SELECT id FROM millrace_messages FORCE INDEX (by_ready)
+			WHERE consumer = ? AND place = 1 AND due_at <= ? AND status IN (1, 4)
+			ORDER BY due_at
+			LIMIT ?)) counted`,
 	SelectOldest: `
 		SELECT received_at
 		FROM millrace_messages FORCE INDEX (by_status)

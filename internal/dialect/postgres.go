@@ -152,11 +152,13 @@ var postgres = Dialect{
 var postgresGate = Gate{
 	Returning: true,
 
+	// In the order of the index: else all rows would be read where statistics say that most wait for the aggregate.
 	CountHeld: `
 		SELECT COUNT(*)
 		FROM (
 			SELECT 1 FROM millrace_messages
 			WHERE consumer = $1 AND aggregate = $2 AND status = 7
+			ORDER BY version
 			LIMIT $3) counted`,
 	SelectHeldAges: `
 		SELECT * FROM (
@@ -186,11 +188,11 @@ var postgresGate = Gate{
 	SelectExpired: `
 		SELECT m.id, m.message_id, m.aggregate, m.version, m.uuid, m.topic, m.event_type, m.metadata
 		FROM millrace_messages m
-		WHERE m.id IN (?) AND m.status = 7`,
+		WHERE m.id IN (?) AND m.status + 0 = 7`,
 	LockHeld: `
 		SELECT id
 		FROM millrace_messages
-		WHERE id IN (?) AND status = 7 AND due_at <= (SELECT {now})
+		WHERE id IN (?) AND status + 0 = 7 AND due_at <= (SELECT {now})
 		FOR UPDATE SKIP LOCKED`,
 	SelectWaiting: `
 		SELECT aggregate, version, received_at

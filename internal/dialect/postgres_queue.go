@@ -1,80 +1,93 @@
 package dialect
 
 var postgresQueue = Queue{
-	// Before the first ANALYZE of a table that filled up, few rows are expected to be IN a list of
-	// states: all of them would be sorted for each look, and read from the index of states
-	// for each batch. Most are expected to be NOT IN one; and of a sum nothing is known from statistics, either: where
-	// nearly all is held or parked, a look would be taken for one at all of it, and be compiled each time (jit), which
-	// takes a quarter of a second.
+	// What is held, or waits for an operator, is in none of these indexes, and so is not met. All conditions of an index
+	// are said again: by them the planner knows that it serves.
 	SelectNextDue: `
-		SELECT due_at - {now}, order_key IS NOT NULL
-		FROM millrace_messages
-		WHERE consumer = $1 AND due_at <= (SELECT {now}) + $2 AND status + 0 NOT IN (5, 6, 7)
+		SELECT due_at - {now}, in_line
+		FROM (
+			(SELECT due_at, FALSE AS in_line FROM millrace_messages
+			WHERE consumer = $1 AND due_at <= (SELECT {now}) + $2 AND order_key IS NULL AND status NOT IN (5, 6, 7)
+			ORDER BY due_at
+			LIMIT 1)
+			UNION ALL
+			(SELECT due_at, TRUE FROM millrace_messages
+			WHERE consumer = $3 AND due_at <= (SELECT {now}) + $4 AND order_key IS NOT NULL AND status NOT IN (5, 6, 7)
+			ORDER BY due_at
+			LIMIT 1)) next
 		ORDER BY due_at
 		LIMIT 1`,
 	SelectDue: `
 		SELECT * FROM (
 			SELECT ` + messageColumns + `
 			FROM millrace_messages m
-			WHERE m.consumer = $1 AND m.due_at <= (SELECT {now}) AND m.status + 0 NOT IN (5, 6, 7) AND (
-				m.order_key IS NULL OR NOT EXISTS (
-					SELECT 1 FROM millrace_messages e
-					WHERE e.consumer = m.consumer AND e.order_key = m.order_key AND e.id < m.id AND e.status + 0 NOT IN ($2, $3, 7)))
+			WHERE m.consumer = $1 AND m.due_at <= (SELECT {now}) AND m.order_key IS NULL AND m.status NOT IN (5, 6, 7)
 			ORDER BY m.due_at
-			` + postgresFirst + `$4::BIGINT)
+			` + postgresFirst + `$2::BIGINT)
 			FOR UPDATE OF m SKIP LOCKED) page
-		LIMIT $4`,
-	// Each order key is looked at once, however many of its messages are due: what it holds is read to
-	// find its first. On the comparison of order keys see SelectHeads.
+		LIMIT $2`,
+	// Each order key is looked at once, however many of its messages are due. On the comparison of order keys see
+	// SelectHeads.
 	SelectFront: `
 		WITH w AS MATERIALIZED (
 			SELECT m.id, m.order_key, m.due_at - {now} AS wait
 			FROM millrace_messages m
-			WHERE m.consumer = $1 AND m.due_at <= (SELECT {now}) + $2 AND m.status + 0 NOT IN (5, 6, 7) AND ($1` + postgresPlanned + `
+			WHERE m.consumer = $1 AND m.due_at <= (SELECT {now}) + $2 AND m.order_key IS NOT NULL AND m.status NOT IN (5, 6, 7)
+				AND ($1` + postgresPlanned + `
 			ORDER BY m.due_at
 			LIMIT $3),
 		h AS MATERIALIZED (
 			SELECT k.order_key, (
 				SELECT e.id FROM millrace_messages e
-				WHERE e.consumer = $1 AND e.order_key >= k.order_key AND e.order_key <= k.order_key AND e.status + 0 NOT IN ($4, $5, 7)
+				WHERE e.consumer = $1 AND e.order_key >= k.order_key AND e.order_key <= k.order_key AND e.status NOT IN (5, 6, 7)
 				ORDER BY e.order_key, e.id
-				LIMIT 1) AS id
-			FROM (SELECT DISTINCT order_key FROM w WHERE order_key IS NOT NULL) k)
-		SELECT w.id, w.wait, w.order_key IS NOT NULL AND (h.id IS NULL OR h.id < w.id) AS blocked
+				LIMIT 1) AS id,
+				CASE WHEN $4::BOOLEAN THEN (
+					SELECT s.id FROM millrace_messages s
+					WHERE s.consumer = $1 AND s.order_key >= k.order_key AND s.order_key <= k.order_key AND s.status IN (5, 6)
+					ORDER BY s.order_key, s.id
+					LIMIT 1) END AS stuck
+			FROM (SELECT DISTINCT order_key FROM w) k)
+		SELECT w.id, w.wait, TRUE AS in_line, COALESCE(h.id < w.id OR h.stuck < w.id, FALSE) AS blocked
 		FROM w
 		LEFT JOIN h ON h.order_key = w.order_key
-		ORDER BY w.wait`,
+		UNION ALL
+		SELECT * FROM (
+			SELECT m.id, m.due_at - {now}, FALSE, FALSE
+			FROM millrace_messages m
+			WHERE m.consumer = $5 AND m.due_at <= (SELECT {now}) + $6 AND m.order_key IS NULL AND m.status NOT IN (5, 6, 7)
+			ORDER BY m.due_at
+			LIMIT $7) free
+		ORDER BY wait`,
 	// An order key between itself and itself: with an equation the primary key would be read
 	// in its order, where few order keys make that look cheap.
 	SelectHeads: `
 		WITH RECURSIVE k (n, order_key) AS (
 			SELECT 1, (
 				SELECT s.order_key FROM millrace_messages s
-				WHERE s.consumer = $3 AND s.order_key > $4
+				WHERE s.consumer = $2 AND s.order_key > $3 AND s.status NOT IN (5, 6, 7)
 				ORDER BY s.order_key
 				LIMIT 1)
 			UNION ALL
 			SELECT k.n + 1, (
 				SELECT s.order_key FROM millrace_messages s
-				WHERE s.consumer = $3 AND s.order_key > k.order_key
+				WHERE s.consumer = $2 AND s.order_key > k.order_key AND s.status NOT IN (5, 6, 7)
 				ORDER BY s.order_key
 				LIMIT 1)
 			FROM k
-			WHERE k.order_key IS NOT NULL AND k.n < $5)
-		SELECT k.order_key, m.id, CASE WHEN m.status NOT IN (5, 6, 7) THEN m.due_at - {now} END AS wait
+			WHERE k.order_key IS NOT NULL AND k.n < $4)
+		SELECT k.order_key, m.id, CASE WHEN NOT $1::BOOLEAN OR COALESCE(m.id < (
+			SELECT s.id FROM millrace_messages s
+			WHERE s.consumer = $2 AND s.order_key >= k.order_key AND s.order_key <= k.order_key AND s.status IN (5, 6)
+			ORDER BY s.order_key, s.id
+			LIMIT 1), TRUE) THEN m.due_at - {now} END AS wait
 		FROM k
-		LEFT JOIN LATERAL (
-			SELECT e.id, e.status, e.due_at FROM millrace_messages e
-			WHERE e.consumer = $3 AND e.order_key >= k.order_key AND e.order_key <= k.order_key AND e.status + 0 NOT IN ($1, $2, 7)
+		JOIN LATERAL (
+			SELECT e.id, e.due_at FROM millrace_messages e
+			WHERE e.consumer = $2 AND e.order_key >= k.order_key AND e.order_key <= k.order_key AND e.status NOT IN (5, 6, 7)
 			ORDER BY e.order_key, e.id
 			LIMIT 1) m ON TRUE
-		WHERE k.order_key IS NOT NULL AND ($3` + postgresPlanned,
-	SelectFree: `
-		SELECT m.id, m.due_at - {now} AS wait
-		FROM millrace_messages m
-		WHERE m.consumer = $1 AND m.order_key IS NULL AND m.due_at <= (SELECT {now}) + $2 AND m.status + 0 NOT IN (5, 6, 7)
-		ORDER BY m.due_at
-		LIMIT $3`,
+		WHERE k.order_key IS NOT NULL AND ($2` + postgresPlanned,
 	LockDue: `
 		SELECT ` + messageColumns + `
 		FROM millrace_messages m
@@ -110,7 +123,7 @@ var postgresQueue = Queue{
 			SELECT ` + messageColumns + `
 			FROM millrace_messages m
 			WHERE m.consumer = $1 AND (m.lease_token = 0 OR m.due_at <= (SELECT {now}))
-			ORDER BY m.due_at
+			ORDER BY m.status, m.id
 			` + postgresFirst + `$2::BIGINT)
 			FOR UPDATE OF m SKIP LOCKED) page
 		LIMIT $2`,
@@ -193,11 +206,20 @@ var postgresRemedy = Remedy{
 		SELECT COUNT(*)
 		FROM (
 			SELECT * FROM (
-				SELECT id FROM millrace_messages
-				WHERE consumer = $1 AND due_at <= $2 AND status + 0 IN (1, 4)
-				ORDER BY due_at
-				` + postgresFirst + `$3::BIGINT)) page
-			LIMIT $3) counted`,
+				SELECT * FROM (
+					SELECT id FROM millrace_messages
+					WHERE consumer = $1 AND due_at <= $2 AND order_key IS NULL AND status NOT IN (5, 6, 7) AND status + 0 IN (1, 4)
+					ORDER BY due_at
+					` + postgresFirst + `$3::BIGINT)) free
+				LIMIT $3) free
+			UNION ALL
+			SELECT * FROM (
+				SELECT * FROM (
+					SELECT id FROM millrace_messages
+					WHERE consumer = $4 AND due_at <= $5 AND order_key IS NOT NULL AND status NOT IN (5, 6, 7) AND status + 0 IN (1, 4)
+					ORDER BY due_at
+					` + postgresFirst + `$6::BIGINT)) lined
+				LIMIT $6) lined) counted`,
 	SelectOldest: `
 		SELECT received_at
 		FROM millrace_messages

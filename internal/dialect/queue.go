@@ -6,17 +6,20 @@ type Queue struct {
 	SelectStored  string
 	SelectAllowed string // whether an operator wants a message handled although it was replayed
 	AllowMessage  string // takes the hash of its payload last: another message may be stored under its key
-	SelectNextDue string // returns also whether it stands in a line
-	SelectDue     string
 	SelectSettled string
 
-	// SelectFront returns the messages that are due soonest, and which of them wait for another
-	// one of their order key. SelectHeads returns the next order keys, and the message
-	// that each is to go on with; SelectFree messages without one. LockDue takes some by their ids.
-	SelectFront string
-	SelectHeads string
-	SelectFree  string
-	LockDue     string
+	// SelectNextDue returns which message is due soonest, and whether it stands in a line; SelectDue those that stand in
+	// none. SelectFront returns those of either kind that are due soonest, and which of them wait for another
+	// one of their order key; SelectHeads the next order keys, and the message that each is to go on with. Both take
+	// whether a message that waits for an operator stops its line. LockDue takes some by their ids.
+	//
+	// SelectNextDue and SelectFront take their arguments for messages that stand in no line and for those that stand in
+	// one; so does CountDue.
+	SelectNextDue string
+	SelectDue     string
+	SelectFront   string
+	SelectHeads   string
+	LockDue       string
 
 	// LeaseOut leases messages that are handed out at once. Unlease undoes the lease of one that was
 	// charged for the try that follows.
@@ -62,12 +65,6 @@ var commonQueue = Queue{
 		SELECT payload_hash
 		FROM millrace_messages
 		WHERE consumer = ? AND message_id = ?`,
-	SelectNextDue: `
-		SELECT due_at - {now}, order_key IS NOT NULL
-		FROM millrace_messages
-		WHERE consumer = ? AND due_at <= {now} + ? AND status IN (1, 2, 3, 4)
-		ORDER BY due_at
-		LIMIT 1`,
 	SelectSettled: `
 		SELECT c.message_id, c.payload_hash, c.result
 		FROM millrace_claims c
@@ -102,23 +99,23 @@ var commonQueue = Queue{
 		UPDATE millrace_messages
 		SET status = ?, attempts = ?, last_error = ?, error_group = ?, error_code = ?, reason = ?, reason_code = 0,
 			due_at = {now} + ?, lease_token = 0
-		WHERE consumer = ? AND message_id = ? AND lease_token = ? AND status IN (1, 2, 3, 4)`,
+		WHERE consumer = ? AND message_id = ? AND lease_token = ? AND status + 0 IN (1, 2, 3, 4)`,
 	ParkLeased: `
 		UPDATE millrace_messages
 		SET status = 6, order_key = NULL, reason = ?, reason_code = ?, due_at = {now} + ?, lease_token = 0
-		WHERE consumer = ? AND message_id = ? AND lease_token = ? AND status IN (1, 2, 3, 4)`,
+		WHERE consumer = ? AND message_id = ? AND lease_token = ? AND status + 0 IN (1, 2, 3, 4)`,
 	NameLeased: `
 		UPDATE millrace_messages
 		SET message_id = ?, payload_hash = ?, original = ?, status = ?, attempts = 0, reason = ?,
 			due_at = {now} + ?, lease_token = 0
-		WHERE consumer = ? AND message_id = ? AND lease_token = ? AND status IN (1, 2, 4)`,
+		WHERE consumer = ? AND message_id = ? AND lease_token = ? AND status + 0 IN (1, 2, 4)`,
 	CloseLeased: `
 		DELETE FROM millrace_messages
-		WHERE consumer = ? AND message_id = ? AND lease_token = ? AND status IN (1, 2, 3, 4)`,
+		WHERE consumer = ? AND message_id = ? AND lease_token = ? AND status + 0 IN (1, 2, 3, 4)`,
 	SettleLeased: `
 		UPDATE millrace_messages
 		SET status = 3, reason = ?
-		WHERE consumer = ? AND message_id = ? AND lease_token = ? AND status IN (1, 2, 3, 4)`,
+		WHERE consumer = ? AND message_id = ? AND lease_token = ? AND status + 0 IN (1, 2, 3, 4)`,
 	CompleteClaim: `
 		INSERT INTO millrace_claims (consumer, message_id, payload_hash, token, result, processed_at)
 		VALUES (?, ?, ?, 0, 1, {now})

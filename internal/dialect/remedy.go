@@ -65,11 +65,11 @@ var commonRemedy = Remedy{
 	RetryMessage: `
 		UPDATE millrace_messages
 		SET status = 4, attempts = 0, reason = ?, reason_code = 0, allowed = allowed | ?, due_at = {now}
-		WHERE consumer = ? AND message_id = ? AND status = ? AND lease_token = 0`,
+		WHERE consumer = ? AND message_id = ? AND status + 0 = ? AND lease_token = 0`,
 	ReplacePayload: `
 		UPDATE millrace_messages
 		SET payload = ?, payload_form = ?, payload_ref = ?, payload_hash = ?
-		WHERE consumer = ? AND message_id = ? AND status = ? AND payload_hash = ? AND lease_token = 0`,
+		WHERE consumer = ? AND message_id = ? AND status + 0 = ? AND payload_hash = ? AND lease_token = 0`,
 	ReplaceHash: `
 		UPDATE millrace_claims
 		SET payload_hash = ?, token = token + 1

@@ -114,13 +114,11 @@ var sqliteGate = Gate{
 			WHERE consumer = ? AND aggregate = ? AND status = 7
 			LIMIT ?) counted`,
 	SelectHeldAges: `
-		SELECT id, id IN (
-				SELECT id FROM millrace_messages INDEXED BY ix_millrace_messages_due
-				WHERE consumer = ?1 AND due_at <= {now}) AS expired
-		FROM millrace_messages INDEXED BY ix_millrace_messages_status
-		WHERE consumer = ?1 AND status = 7 AND id > ?2
+		SELECT id, due_at <= {now} AS expired
+		FROM millrace_messages INDEXED BY ix_millrace_messages_ages
+		WHERE consumer = ? AND status = 7 AND id > ?
 		ORDER BY id
-		LIMIT ?3`,
+		LIMIT ?`,
 	SelectExpired: `
 		SELECT m.id, m.message_id, m.aggregate, m.version, m.uuid, m.topic, m.event_type, m.metadata
 		FROM millrace_messages m

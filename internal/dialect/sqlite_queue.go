@@ -1,63 +1,89 @@
 package dialect
 
 var sqliteQueue = Queue{
+	// What is held, or waits for an operator, is in none of these indexes, and so is not met.
+	SelectNextDue: `
+		SELECT due_at - {now}, in_line
+		FROM (
+			SELECT * FROM (
+				SELECT due_at, FALSE AS in_line
+				FROM millrace_messages INDEXED BY ix_millrace_messages_free
+				WHERE consumer = ? AND due_at <= {now} + ? AND order_key IS NULL AND status IN (1, 2, 3, 4)
+				ORDER BY due_at
+				LIMIT 1)
+			UNION ALL
+			SELECT * FROM (
+				SELECT due_at, TRUE
+				FROM millrace_messages INDEXED BY ix_millrace_messages_lined
+				WHERE consumer = ? AND due_at <= {now} + ? AND order_key IS NOT NULL AND status IN (1, 2, 3, 4)
+				ORDER BY due_at
+				LIMIT 1)) page
+		ORDER BY due_at
+		LIMIT 1`,
 	SelectDue: `
 		SELECT ` + messageColumns + `
-		FROM millrace_messages m
-		WHERE m.consumer = ? AND m.due_at <= {now} AND m.status IN (1, 2, 3, 4) AND (m.order_key IS NULL OR NOT EXISTS (
-			SELECT 1 FROM millrace_messages e
-			WHERE e.consumer = m.consumer AND e.order_key = m.order_key AND e.id < m.id AND e.status NOT IN (?, ?, 7)))
+		FROM millrace_messages m INDEXED BY ix_millrace_messages_free
+		WHERE m.consumer = ? AND m.due_at <= {now} AND m.order_key IS NULL AND m.status IN (1, 2, 3, 4)
 		ORDER BY m.due_at
 		LIMIT ?`,
-	// Each order key is looked at once, however many of its messages are due: what it holds is read to
-	// find its first.
+	// Each order key is looked at once, however many of its messages are due.
 	SelectFront: `
 		WITH w AS MATERIALIZED (
 			SELECT m.id, m.order_key, m.due_at - {now} AS wait
-			FROM millrace_messages m
-			WHERE m.consumer = ?1 AND m.due_at <= {now} + ?2 AND m.status IN (1, 2, 3, 4)
+			FROM millrace_messages m INDEXED BY ix_millrace_messages_lined
+			WHERE m.consumer = ?1 AND m.due_at <= {now} + ?2 AND m.order_key IS NOT NULL AND m.status IN (1, 2, 3, 4)
 			ORDER BY m.due_at
 			LIMIT ?3),
 		h AS MATERIALIZED (
 			SELECT k.order_key, (
-				SELECT e.id FROM millrace_messages e
-				WHERE e.consumer = ?1 AND e.order_key = k.order_key AND e.status NOT IN (?4, ?5, 7)
+				SELECT e.id FROM millrace_messages e INDEXED BY ix_millrace_messages_line
+				WHERE e.consumer = ?1 AND e.order_key = k.order_key AND e.status IN (1, 2, 3, 4)
 				ORDER BY e.id
-				LIMIT 1) AS id
-			FROM (SELECT DISTINCT order_key FROM w WHERE order_key IS NOT NULL) k)
-		SELECT w.id, w.wait, w.order_key IS NOT NULL AND (h.id IS NULL OR h.id < w.id) AS blocked
+				LIMIT 1) AS id,
+				CASE WHEN ?4 THEN (
+					SELECT s.id FROM millrace_messages s INDEXED BY ix_millrace_messages_stuck
+					WHERE s.consumer = ?1 AND s.order_key = k.order_key AND s.status IN (5, 6)
+					ORDER BY s.id
+					LIMIT 1) END AS stuck
+			FROM (SELECT DISTINCT order_key FROM w) k)
+		SELECT w.id, w.wait, TRUE AS in_line, COALESCE(h.id < w.id OR h.stuck < w.id, FALSE) AS blocked
 		FROM w
 		LEFT JOIN h ON h.order_key = w.order_key
-		ORDER BY w.wait`,
+		UNION ALL
+		SELECT * FROM (
+			SELECT m.id, m.due_at - {now}, FALSE, FALSE
+			FROM millrace_messages m INDEXED BY ix_millrace_messages_free
+			WHERE m.consumer = ?5 AND m.due_at <= {now} + ?6 AND m.order_key IS NULL AND m.status IN (1, 2, 3, 4)
+			ORDER BY m.due_at
+			LIMIT ?7)
+		ORDER BY wait`,
 	SelectHeads: `
 		WITH RECURSIVE k (n, order_key) AS (
 			SELECT 1, (
-				SELECT s.order_key FROM millrace_messages s
-				WHERE s.consumer = ?3 AND s.order_key > ?4
+				SELECT s.order_key FROM millrace_messages s INDEXED BY ix_millrace_messages_line
+				WHERE s.consumer = ?2 AND s.order_key > ?3 AND s.status IN (1, 2, 3, 4)
 				ORDER BY s.order_key
 				LIMIT 1)
 			UNION ALL
 			SELECT k.n + 1, (
-				SELECT s.order_key FROM millrace_messages s
-				WHERE s.consumer = ?3 AND s.order_key > k.order_key
+				SELECT s.order_key FROM millrace_messages s INDEXED BY ix_millrace_messages_line
+				WHERE s.consumer = ?2 AND s.order_key > k.order_key AND s.status IN (1, 2, 3, 4)
 				ORDER BY s.order_key
 				LIMIT 1)
 			FROM k
-			WHERE k.order_key IS NOT NULL AND k.n < ?5)
-		SELECT k.order_key, m.id, CASE WHEN m.status IN (1, 2, 3, 4) THEN m.due_at - {now} END AS wait
+			WHERE k.order_key IS NOT NULL AND k.n < ?4)
+		SELECT k.order_key, m.id, CASE WHEN NOT ?1 OR COALESCE(m.id < (
+			SELECT s.id FROM millrace_messages s INDEXED BY ix_millrace_messages_stuck
+			WHERE s.consumer = ?2 AND s.order_key = k.order_key AND s.status IN (5, 6)
+			ORDER BY s.id
+			LIMIT 1), TRUE) THEN m.due_at - {now} END AS wait
 		FROM k
-		LEFT JOIN millrace_messages m ON m.id = (
-			SELECT e.id FROM millrace_messages e
-			WHERE e.consumer = ?3 AND e.order_key = k.order_key AND e.status NOT IN (?1, ?2, 7)
+		CROSS JOIN millrace_messages m
+		WHERE k.order_key IS NOT NULL AND m.id = (
+			SELECT e.id FROM millrace_messages e INDEXED BY ix_millrace_messages_line
+			WHERE e.consumer = ?2 AND e.order_key = k.order_key AND e.status IN (1, 2, 3, 4)
 			ORDER BY e.id
-			LIMIT 1)
-		WHERE k.order_key IS NOT NULL`,
-	SelectFree: `
-		SELECT m.id, m.due_at - {now} AS wait
-		FROM millrace_messages m
-		WHERE m.consumer = ?1 AND m.order_key IS NULL AND m.due_at <= {now} + ?2 AND m.status IN (1, 2, 3, 4)
-		ORDER BY m.due_at
-		LIMIT ?3`,
+			LIMIT 1)`,
 	LockDue: `
 		SELECT ` + messageColumns + `
 		FROM millrace_messages m
@@ -86,7 +112,7 @@ var sqliteQueue = Queue{
 		SELECT ` + messageColumns + `
 		FROM millrace_messages m
 		WHERE m.consumer = ? AND (m.lease_token = 0 OR m.due_at <= {now})
-		ORDER BY m.due_at
+		ORDER BY m.status, m.id
 		LIMIT ?`,
 }
 
@@ -160,10 +186,17 @@ var sqliteRemedy = Remedy{
 	CountDue: `
 		SELECT COUNT(*)
 		FROM (
-			SELECT id FROM millrace_messages
-			WHERE consumer = ? AND due_at <= ? AND status IN (1, 4)
-			ORDER BY due_at
-			LIMIT ?) counted`,
+			SELECT * FROM (
+				SELECT id FROM millrace_messages INDEXED BY ix_millrace_messages_free
+				WHERE consumer = ? AND due_at <= ? AND order_key IS NULL AND status IN (1, 2, 3, 4) AND status IN (1, 4)
+				ORDER BY due_at
+				LIMIT ?)
+			UNION ALL
+			SELECT * FROM (
+				SELECT id FROM millrace_messages INDEXED BY ix_millrace_messages_lined
+				WHERE consumer = ? AND due_at <= ? AND order_key IS NOT NULL AND status IN (1, 2, 3, 4) AND status IN (1, 4)
+				ORDER BY due_at
+				LIMIT ?)) counted`,
 	SelectOldest: `
 		SELECT received_at
 		FROM millrace_messages INDEXED BY ix_millrace_messages_status
