@@ -28,11 +28,6 @@ var guards = []mutant{
 		old: "\t\tc = inner\n\t}\n\treturn nil, ErrNoHook", new: "\t\tbreak\n\t}\n\treturn nil, ErrNoHook",
 	},
 	{
-		name: "owned: wait for a server that does not answer", file: "internal/owned/tx.go",
-		by:  guard{"./internal/owned", "TestRollbackDoesNotWaitForTheServer$/postgres"},
-		old: "if t.guard == nil && (t.ctx.Err() != nil || !t.release()) {", new: "if t.guard == nil && !t.release() && t.ctx == nil {",
-	},
-	{
 		name: "owned: use a connection whose COMMIT failed", file: "internal/owned/tx.go",
 		by:  guard{"./internal/owned", "TestAConnectionInDoubtIsNotUsedAgain$/mysql"},
 		old: "{ return driver.ErrBadConn }) // makes", new: "{ return nil }) // makes",
