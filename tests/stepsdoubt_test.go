@@ -281,7 +281,7 @@ func stepDecided(t *testing.T, b *bed) {
 	pool.Set(faults.Plan{Before: func(_ context.Context, call string) error {
 		if call == faults.Begin && !decided { // the other operator has looked
 			decided = true
-			require.NoError(t, admin.New(b.store).DecideStep(t.Context(), id, admin.StepWasDone, by))
+			require.NoError(t, admin.New(b.store).DecideStep(t.Context(), id, admin.StepWasDone, by)) //nolint:contextcheck // the other operator
 		}
 		return nil
 	}})
