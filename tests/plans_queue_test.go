@@ -127,7 +127,7 @@ func TestNoStatementOfAQueueCostsWhatABacklogHolds(t *testing.T) {
 			testdb.Each(t, func(t *testing.T, db *testdb.DB) {
 				migrate(t, db, inbox.Config{})
 				stock(t, db, n, shape.values)
-				checkQueued(t, db, shape.name, "without statistics")
+				checkQueued(t, db, "without statistics")
 				analyse := func() {
 					for _, table := range []string{"millrace_messages", "millrace_claims"} {
 						db.Do(t, map[string]string{"postgres": "ANALYZE ", "mysql": "ANALYZE TABLE ", "sqlite": "ANALYZE "}[db.Dialect]+table)
@@ -139,10 +139,10 @@ func TestNoStatementOfAQueueCostsWhatABacklogHolds(t *testing.T) {
 					analyse()
 					db.Do(t, "TRUNCATE millrace_messages, millrace_claims")
 					stock(t, db, n, shape.values)
-					checkQueued(t, db, shape.name, "with statistics of when it was all but empty")
+					checkQueued(t, db, "with statistics of when it was all but empty")
 				}
 				analyse()
-				checkQueued(t, db, shape.name, "with statistics")
+				checkQueued(t, db, "with statistics")
 			})
 		})
 	}
@@ -156,7 +156,7 @@ func other(values string) string {
 	return "1, 1, NULL, NULL, NULL"
 }
 
-func checkQueued(t *testing.T, db *testdb.DB, shape, when string) {
+func checkQueued(t *testing.T, db *testdb.DB, when string) {
 	t.Helper()
 	d := dialectOf(t, db)
 	all := statements(d)
