@@ -155,6 +155,7 @@ func TestTheIndexOfTheOrderIsMadeBeforehand(t *testing.T) {
 	for _, c := range stateColumns {
 		db.Do(t, `ALTER TABLE millrace_messages DROP COLUMN `+c)
 	}
+	withoutReady(t, db)
 	db.Do(t, `DELETE FROM millrace_schema WHERE version >= 6`)
 	text, err := os.ReadFile("../docs/operations.md")
 	require.NoError(t, err)
