@@ -91,7 +91,7 @@ func TestARegistryMayBeUsedTwice(t *testing.T) {
 		# TYPE millrace_inbox_received_total counter
 		millrace_inbox_received_total{consumer="billing"} 2
 	`), "millrace_inbox_received_total"))
-	require.ErrorContains(t, second.WatchStore(b.store), "a Store is watched by this registry already")
+	require.ErrorContains(t, second.WatchStore(b.store), "this registry watches a Store already")
 	require.ErrorContains(t, second.WatchOutbox(b.out), "WrapRegistererWith")
 
 	_, err = metrics.NewBuilder(prometheus.WrapRegistererWith(prometheus.Labels{"db": "b"}, b.registry), metrics.Config{})

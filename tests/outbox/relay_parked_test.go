@@ -163,7 +163,7 @@ func operatorDecides(t *testing.T, db *testdb.DB) {
 		_, err := p.out.Reveal(ctx, id, ann)
 		for _, err := range []error{err, p.out.Retry(ctx, id, ann), p.out.Discard(ctx, id, ann)} {
 			assert.ErrorIs(t, err, want)
-			assert.Equal(t, id == held.ID, strings.Contains(err.Error(), "it is WAITING, and only PARKED"))
+			assert.Equal(t, id == held.ID, strings.Contains(err.Error(), "it is HELD, and only PARKED"))
 		}
 	}
 

@@ -43,7 +43,7 @@ const (
 	AfterPublish   Point = "after publishing"
 	BeforeWriteOff Point = "before recording the results"
 	AfterWriteOff  Point = "after recording the results"
-	AfterHold      Point = "after setting a head aside and holding back what is behind it"
+	AfterHold      Point = "after setting a head aside and holding back the messages behind it"
 	AfterPostpone  Point = "after setting a head aside"
 	BeforeRelease  Point = "a sent head deleted, the messages behind it not yet read"
 	BeforeBeat     Point = "before a heartbeat"
