@@ -152,7 +152,7 @@ func documented(t *testing.T) map[string]string {
 		"Options.Describe":       "Defaults to the metadata field name of Watermill's CQRS, else ce_type, and to ce_dataschema",
 		"Options.RequireTx":      "By default it is warned about once",
 		"Options.RecordFailures": "By default the broker alone remembers it",
-		"Options.OnReplay":       "Defaults to inbox.ReplayAllow, which treats it like any delivery",
+		"Options.OnReplay":       "Defaults to inbox.ReplayAllow: it is treated like any delivery",
 		"Options.Journal":        "By default a completed message is its claim alone",
 
 		"Deduplicate.Consumer":  "Defaults to the router's handler name",

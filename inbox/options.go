@@ -96,7 +96,7 @@ type Options struct {
 	Describe func(msg *message.Message) (eventType, eventVersion string)
 
 	// OnReplay is what happens to a replayed message, which bears the metadata field
-	// inbox.ReplayField. Defaults to inbox.ReplayAllow, which treats it like any delivery. A
+	// inbox.ReplayField. Defaults to inbox.ReplayAllow: it is treated like any delivery. A
 	// consumer with effects outside of its transaction should have inbox.ReplayRefuse.
 	OnReplay ReplayRule
 
