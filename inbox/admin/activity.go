@@ -10,8 +10,7 @@ import (
 	"github.com/millrace-go/millrace/internal/database"
 )
 
-// Activity is what one consumer and epoch did in one minute, in all processes of the
-// service.
+// Activity is what all processes of the service did for one consumer and epoch in one minute.
 type Activity struct {
 	Consumer string
 	Epoch    int
@@ -19,23 +18,23 @@ type Activity struct {
 
 	Completed  int64
 	Failed     int64 // runs that were rolled back
-	Duplicates int64 // copies that were answered without the handler
-	Stale      int64 // messages whose version its aggregate was past
+	Duplicates int64 // copies that were acked without running the handler
+	Stale      int64 // messages with a version that the aggregate had passed
 	Held       int64 // messages that came before their predecessor
 	Parked     int64
 
-	// Handling is the time that the runs took, which were completed or failed.
+	// Handling is the total time of the runs that were completed or failed.
 	Handling time.Duration
 }
 
-// ActivityKept is for how long [Admin.Activity] is kept.
+// ActivityKept is how long [Admin.Activity] is kept.
 const ActivityKept = 24 * time.Hour
 
-// Activity lists, by minute, consumer and epoch, what was done since the minute of since. A
-// minute in which a consumer did nothing is left out. What a process did is written by
-// [inbox.Store.Run] every ten seconds, counted for the minute in which it is written, and by
-// [inbox.Store.Close]; a process that dies takes the last figures with it, and a commit whose answer
-// is lost can count twice. Handlers without middleware.Inbox are not counted.
+// Activity lists what was done since the minute of since, by minute, consumer and epoch. It leaves
+// out minutes in which a consumer did nothing. [inbox.Store.Run] writes the figures of its process
+// every ten seconds, for the minute in which it writes them, and [inbox.Store.Close] writes the
+// last ones. If a process dies, its last figures are lost; if the answer to a commit is lost, its
+// figures can count twice. Handlers without middleware.Inbox are not counted.
 func (a *Admin) Activity(ctx context.Context, since time.Time) ([]Activity, error) {
 	var rows []activityRow
 	err := sqlx.SelectContext(ctx, a.rows.Reader(ctx), &rows, a.rows.Dialect.SelectActivity,

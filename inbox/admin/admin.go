@@ -7,7 +7,8 @@ import (
 	"github.com/millrace-go/millrace/internal/stored"
 )
 
-// Admin acts for operators on what a Store keeps. It is safe for concurrent use, and costs nothing to make.
+// Admin carries out what operators decide about a Store's messages. It is safe for concurrent use,
+// and cheap to make.
 type Admin struct {
 	inbox inbox.Internals
 	rows  *stored.Rows
@@ -20,18 +21,18 @@ func New(store *inbox.Store) *Admin {
 	return &Admin{inbox: inner, rows: inner.Rows(), log: store.Logger()}
 }
 
-// Operator is who decides something, and why; both are kept in the audit table.
+// Operator is a person who decides, and the reason. The audit table keeps both.
 type Operator = stored.Operator
 
 // Status is the state of an open message.
 type Status = stored.Status
 
-// States of open messages. A message that is completed is not open: its claim says so.
+// States of open messages. A completed message is not open: its claim says that it is completed.
 const (
 	Received        = stored.Received        // waits to be handled
 	InProgress      = stored.InProgress      // is with a handler
-	Settling        = stored.Settling        // was handled, and what the handler produced is to be published
-	FailedRetryable = stored.FailedRetryable // failed, and is tried again
+	Settling        = stored.Settling        // was handled; its outcome is not yet published
+	FailedRetryable = stored.FailedRetryable // failed, and will be tried again
 	FailedTerminal  = stored.FailedTerminal  // failed, and waits for an operator
 	Parked          = stored.Parked          // was not handled, or failed too often, and waits for an operator
 	Held            = stored.Held            // waits for its predecessor

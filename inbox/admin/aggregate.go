@@ -48,15 +48,15 @@ func (a *Admin) SetVersion(ctx context.Context, of inbox.Aggregate, version int6
 	return nil
 }
 
-// raise brings an aggregate to v, which must not take it back: that would have messages
-// handled again whose claims are there.
+// raise raises an aggregate to v. It must not lower the version: the gate would apply messages
+// again although their claims are there.
 func (a *Admin) raise(ctx context.Context, tx *sqlx.Tx, consumer int32, v inbox.Version) error {
 	id := keycode.Encode(v.Aggregate)
 	_, err := tx.ExecContext(ctx, a.rows.Dialect.Gate.SetVersion, consumer, id, v.Number, 0, 0, []byte{})
 	if err != nil {
 		return err
 	}
-	var row stored.Aggregate // which is locked: its first message may have been with a handler until now
+	var row stored.Aggregate // locked: a handler may have held its first message until now
 	if err := row.Scan(tx.QueryRowContext(ctx, a.rows.Dialect.Gate.SelectAggregate, consumer, id)); err != nil {
 		return err
 	}
@@ -66,12 +66,12 @@ func (a *Admin) raise(ctx context.Context, tx *sqlx.Tx, consumer int32, v inbox.
 	return nil
 }
 
-// Forget has everything handled again that is delivered to the consumer again: it drops
-// what the consumer has seen and how far its aggregates are, to rebuild a projection.
-// Stop the consumer's handlers in every process first, and empty the projection; what was
-// parked stays, and what was held is delivered anew. An outcome that the broker may lack
-// keeps its claim. The journal stays, to be replayed, and goes with the claims of those that are
-// handled again. To rebuild beside the running consumer raise its Epoch instead.
+// Forget makes the consumer handle everything again that is delivered again, to rebuild a
+// projection: it deletes the consumer's claims and the versions of its aggregates. First stop the
+// consumer's handlers in every process and empty the projection. Parked messages stay; held
+// messages are made due. A claim stays while the broker may lack its outcome. The journal stays, to
+// be replayed; an entry goes when its message is handled again. To rebuild beside the running
+// consumer, raise its Epoch instead.
 func (a *Admin) Forget(ctx context.Context, consumer string, epoch int, by Operator) error {
 	if err := by.Validate(); err != nil {
 		return err
@@ -88,13 +88,13 @@ func (a *Admin) Forget(ctx context.Context, consumer string, epoch int, by Opera
 	}
 	a.rows.Forget()
 	if err != nil {
-		return fmt.Errorf("inbox: forget what consumer %q has seen: %w", consumer, database.Explain(err))
+		return fmt.Errorf("inbox: forget the claims of consumer %q: %w", consumer, database.Explain(err))
 	}
 	a.inbox.Decided(by, "forget", watermill.LogFields{"consumer": consumer, "epoch": epoch})
 	return nil
 }
 
-// forgottenAtOnce bounds what one transaction of [Admin.Forget] changes.
+// forgottenAtOnce is how many rows one transaction of [Admin.Forget] changes at most.
 const forgottenAtOnce = 500
 
 func (a *Admin) forgetVersions(ctx context.Context, consumer stored.Consumer, by Operator) error {
@@ -121,7 +121,7 @@ func (a *Admin) forgetVersions(ctx context.Context, consumer stored.Consumer, by
 	}
 }
 
-// releaseAll makes due all that the consumer holds.
+// releaseAll makes due every message that the consumer holds.
 func (a *Admin) releaseAll(ctx context.Context, consumer stored.Consumer, reason string) error {
 	gate := &a.rows.Dialect.Gate
 	for last := int64(0); ; {
@@ -144,7 +144,7 @@ func (a *Admin) releaseAll(ctx context.Context, consumer stored.Consumer, reason
 	}
 }
 
-// writeIn runs a statement with a list in a transaction of its own.
+// writeIn runs a statement with a list of values in its own transaction.
 func (a *Admin) writeIn(ctx context.Context, statement string, args ...any) error {
 	query, args, err := a.rows.Dialect.In(statement, args...)
 	if err != nil {

@@ -14,8 +14,7 @@ import (
 	"github.com/millrace-go/millrace/internal/stored"
 )
 
-// ConsumerFilter says which consumers of the namespace are meant. Fields that are zero match
-// all.
+// ConsumerFilter selects consumers of the namespace. Zero fields match all.
 type ConsumerFilter struct {
 	Consumer string
 	Epoch    *int // nil matches all
@@ -23,7 +22,7 @@ type ConsumerFilter struct {
 
 func (f ConsumerFilter) filter() Filter { return Filter{Consumer: f.Consumer, Epoch: f.Epoch} }
 
-// AuditEntry is what an operator did.
+// AuditEntry is a decision of an operator.
 type AuditEntry struct {
 	ID       int64
 	At       time.Time
@@ -31,13 +30,13 @@ type AuditEntry struct {
 	Action   string
 	Detail   string
 
-	// Consumer and Epoch are empty for what was decided about the outbox, which has no
-	// namespace: every service that shares the tables sees it.
+	// Consumer and Epoch are empty for decisions about the outbox, which has no namespace: every
+	// service that shares the tables sees them.
 	Consumer string
 	Epoch    int
 
-	// MessageID is the key of the message, a UUID for the outbox. It is the aggregate where a
-	// version was set, and empty where the whole consumer was meant.
+	// MessageID is the key of the message, or its UUID in the outbox. It is the aggregate if a
+	// version was set, and empty if the decision was about the whole consumer.
 	MessageID string
 }
 
@@ -52,12 +51,12 @@ type auditRow struct {
 	Detail    []byte `db:"detail"`
 }
 
-// outboxAudit stands in for a consumer where the outbox is meant.
+// outboxAudit is the consumer in entries about the outbox.
 const outboxAudit = 0
 
-// Audit lists what operators did, the newest first: at most limit entries, which is at most
-// MaxPage, before the one with the given ID (0 to begin). A filter leaves out the outbox. What
-// was decided about a collision stands there twice, for each of the two messages.
+// Audit lists what operators did, the newest first: at most limit entries (up to MaxPage) before
+// the one with the given ID, or from the newest on if that is 0. A filter leaves out the outbox. A
+// decision about a collision is listed twice, once for each of the two messages.
 func (a *Admin) Audit(ctx context.Context, f ConsumerFilter, before int64, limit int) ([]AuditEntry, error) {
 	entries, err := a.audited(ctx, f, before, limit)
 	if err != nil {
@@ -66,8 +65,8 @@ func (a *Admin) Audit(ctx context.Context, f ConsumerFilter, before int64, limit
 	return entries, nil
 }
 
-// audited reads the range of each consumer in the order of its index, so a page costs what
-// it holds, however much was done.
+// audited reads the range of each consumer in the order of its index, so the cost depends on the
+// page, not on the table.
 func (a *Admin) audited(ctx context.Context, f ConsumerFilter, before int64, limit int) ([]AuditEntry, error) {
 	if err := validPage(limit); err != nil {
 		return nil, err
@@ -128,7 +127,7 @@ func (r auditRow) entry(c stored.Consumer) AuditEntry {
 
 func validPage(limit int) error {
 	if limit < 1 || limit > MaxPage {
-		return fmt.Errorf("limit %d is not between 1 and %d: for more, list what is after the last of a page", limit, MaxPage)
+		return fmt.Errorf("limit %d is not between 1 and %d: for more, list the next page after the last entry", limit, MaxPage)
 	}
 	return nil
 }

@@ -16,48 +16,47 @@ import (
 	"github.com/millrace-go/millrace/internal/database"
 )
 
-// Backlog is what is stored and open for one consumer and epoch.
+// Backlog counts the open messages of one consumer and epoch.
 type Backlog struct {
 	Consumer string
 	Epoch    int
 	Paused   bool // by an operator
-	Served   bool // a queue delivers it, in this or another process
+	Served   bool // a queue serves the consumer, in some process
 
-	Due            Count // RECEIVED, or FAILED_RETRYABLE and due: could be delivered now
-	Waiting        Count // FAILED_RETRYABLE, and not due yet
-	Taken          Count // RECEIVED or FAILED_RETRYABLE, and leased: about to be handed out
+	Due            Count // RECEIVED, or FAILED_RETRYABLE and due: deliverable now
+	Waiting        Count // FAILED_RETRYABLE, not due yet
+	Taken          Count // RECEIVED or FAILED_RETRYABLE, and leased: about to be delivered
 	InProgress     Count // IN_PROGRESS: with a handler
-	Stale          Count // IN_PROGRESS, but the lease lapsed: whoever had it gave no answer
-	Settling       Count // SETTLING: handled, what the handler produced is to be published
+	Stale          Count // IN_PROGRESS, but the lease ended: its process gave no answer
+	Settling       Count // SETTLING: handled, its outcome is not yet published
 	FailedTerminal Count // waits for an operator
 	Parked         Count // waits for an operator
 	Held           Count // waits for its predecessor
 
-	// OldestPending is the age of the message that was stored first of those that are
-	// RECEIVED or FAILED_RETRYABLE, OldestHeld that of those that are HELD.
+	// OldestPending is the age of the oldest message that is RECEIVED or FAILED_RETRYABLE,
+	// OldestHeld that of the oldest HELD one.
 	OldestPending time.Duration
 	OldestHeld    time.Duration
 
-	Unsettled       Count         // outcomes that are not known to be published
-	OldestUnsettled time.Duration // age of the oldest that was counted
+	Unsettled       Count         // outcomes that may not be published
+	OldestUnsettled time.Duration // age of the oldest counted one
 
 	Retention time.Duration // how long claims are kept, or inbox.Forever
-	Window    time.Duration // the longest redelivery window that was declared, 0 for none
+	Window    time.Duration // the longest declared redelivery window, 0 for none
 }
 
 // Count is a number of messages, counted up to a limit.
 type Count = bounded.Count
 
-// BacklogOptions is how [Admin.Backlog] counts.
+// BacklogOptions says how [Admin.Backlog] counts.
 type BacklogOptions struct {
-	// CountTo is up to which number is counted; beyond it a figure says "at least". Defaults
-	// to 10,000.
+	// CountTo is where counting stops; a figure beyond it says "at least". Defaults to 10,000.
 	CountTo int
 }
 
-// Backlog returns what is open for each consumer and epoch of the namespace, by name and
-// epoch. It takes some milliseconds for each, however many rows there are. The figures are read one
-// after the other: between two of them a message may go from one state to the next.
+// Backlog counts the open messages of each consumer and epoch of the namespace, sorted by name and
+// epoch. It takes some milliseconds for each, however many rows there are. It reads the figures one
+// after the other: in between, a message may change its state.
 func (a *Admin) Backlog(ctx context.Context, o BacklogOptions) ([]Backlog, error) {
 	if o.CountTo < 0 {
 		return nil, fmt.Errorf("inbox: backlog: CountTo %d is negative", o.CountTo)
@@ -98,8 +97,8 @@ func (a *Admin) backlog(ctx context.Context, most int) ([]Backlog, error) {
 	return all, nil
 }
 
-// countOpen fills in the figures of one consumer. Each reads a range of an index, which
-// ends after most rows.
+// countOpen sets the counts of one consumer. Each count reads a range of an index and stops after
+// most rows.
 func (a *Admin) countOpen(ctx context.Context, consumer int32, b *Backlog, now time.Time, most int) error {
 	db, at := a.rows.Reader(ctx), now.UnixMicro()
 	for status, count := range map[Status]*Count{
@@ -117,7 +116,7 @@ func (a *Admin) countOpen(ctx context.Context, consumer int32, b *Backlog, now t
 	return a.countOldest(ctx, consumer, b, at, most)
 }
 
-// countLeased fills in the figures of the states in which a process may have a message.
+// countLeased sets the counts of the states in which messages may be leased.
 func (a *Admin) countLeased(ctx context.Context, consumer int32, b *Backlog, at int64, most int) error {
 	var due Count
 	for status, count := range map[Status]struct{ lapsed, leased, rest *Count }{
@@ -135,7 +134,7 @@ func (a *Admin) countLeased(ctx context.Context, consumer int32, b *Backlog, at 
 			*part = part.Plus(Count{N: m, AtLeast: n > most})
 		}
 	}
-	if due.AtLeast { // not all were looked at: those that are due are found by another index
+	if due.AtLeast { // the count stopped early: another index finds those that are due
 		if err := sqlx.GetContext(ctx, a.rows.Reader(ctx), &due.N, a.rows.Dialect.Remedy.CountDue, consumer, at, most+1); err != nil {
 			return err
 		}
@@ -144,7 +143,7 @@ func (a *Admin) countLeased(ctx context.Context, consumer int32, b *Backlog, at 
 	return nil
 }
 
-// countOldest fills in the ages of one consumer, and its outcomes.
+// countOldest sets the ages and the outcomes of one consumer.
 func (a *Admin) countOldest(ctx context.Context, consumer int32, b *Backlog, at int64, most int) error {
 	db := a.rows.Reader(ctx)
 	for status, oldest := range map[Status]*time.Duration{

@@ -12,25 +12,26 @@ import (
 	"github.com/millrace-go/millrace/internal/stored"
 )
 
-// Filter says which open messages of the namespace are meant. Fields that are zero match all.
+// Filter selects open messages of the namespace. Zero fields match all.
 type Filter struct {
 	Consumer string
 	Epoch    *int // nil matches all
 	Status   Status
 	Topic    string
 
-	// ErrorGroup is a FailureGroup's: messages whose last error was of its shape.
+	// ErrorGroup is that of a FailureGroup: it selects messages whose last error has the group's
+	// shape.
 	ErrorGroup int64
 
-	// ReceivedSince and ReceivedUntil bound when the message was stored; the end is not
-	// part of it.
+	// ReceivedSince and ReceivedUntil limit the time at which the message was stored; the end is
+	// exclusive.
 	ReceivedSince time.Time
 	ReceivedUntil time.Time
 }
 
 func (f Filter) validate() error {
 	if f.Status < 0 || f.Status > Held {
-		return fmt.Errorf("filter: %s is none of the constants", f.Status)
+		return fmt.Errorf("filter: %s is not one of the constants", f.Status)
 	}
 	if f.ErrorGroup < 0 {
 		return fmt.Errorf("filter: ErrorGroup %d is negative", f.ErrorGroup)
@@ -38,7 +39,7 @@ func (f Filter) validate() error {
 	return nil
 }
 
-// statuses returns the states that f matches, of those given.
+// statuses returns those of the given states that f matches.
 func (f Filter) statuses(of ...Status) []Status {
 	if f.Status == 0 {
 		return of
@@ -46,7 +47,7 @@ func (f Filter) statuses(of ...Status) []Status {
 	return []Status{f.Status}
 }
 
-// bounds are the arguments of a statement for what f says of a message itself.
+// bounds returns the arguments of a statement for what f says about a message.
 func (f Filter) bounds() []any {
 	var topic any
 	if f.Topic != "" {
@@ -62,12 +63,12 @@ func (f Filter) bounds() []any {
 	return []any{topic, topic, since, until}
 }
 
-// MaxPage is how many messages one call lists at most.
+// MaxPage is the greatest number of messages that one call lists.
 const MaxPage = 1000
 
-// Find lists the open messages that f matches in the order they were stored, whole: at most limit
-// of them, which is at most MaxPage, after the row with the given ID (0 to begin). It reads
-// payloads and tells nobody; [Admin.Search] lists messages without them.
+// Find lists open messages that f matches, whole and in the order they were stored: at most limit
+// messages (up to MaxPage) after the row with the given ID, which is 0 to begin. It reads payloads
+// without an audit; [Admin.Search] lists messages without payloads.
 func (a *Admin) Find(ctx context.Context, f Filter, after int64, limit int) ([]Message, error) {
 	ids, err := a.list(ctx, f, after, limit, stored.Open...)
 	var messages []Message
@@ -80,7 +81,7 @@ func (a *Admin) Find(ctx context.Context, f Filter, after int64, limit int) ([]M
 	return messages, nil
 }
 
-// readPage reads the rows with these IDs by statement, and makes of each what read does.
+// readPage reads the rows with these IDs by statement, and converts each with read.
 func (a *Admin) readPage(
 	ctx context.Context, ids []int64, statement string, read func(context.Context, stored.Message) (Message, error),
 ) ([]Message, error) {
@@ -99,13 +100,13 @@ func (a *Admin) readPage(
 	return messages, nil
 }
 
-// list finds the IDs of a page, of messages in some states where f names none.
+// list returns the IDs of a page. If f names no state, it lists messages in the states of.
 func (a *Admin) list(ctx context.Context, f Filter, after int64, limit int, of ...Status) ([]int64, error) {
 	ids, _, err := a.search(ctx, f, after, limit, math.MaxInt, of...)
 	return ids, err
 }
 
-// listed reads rows by their IDs, in their order.
+// listed reads rows in the order of ids.
 func (a *Admin) listed(ctx context.Context, statement string, ids []int64) (rows []stored.Message, err error) {
 	if len(ids) == 0 {
 		return nil, nil

@@ -11,23 +11,23 @@ import (
 	"github.com/millrace-go/millrace/internal/keycode"
 )
 
-// A Forecast is what the newest epoch of a consumer would do with messages if they came.
+// A Forecast counts what the newest epoch of a consumer would do with messages.
 type Forecast struct {
 	KnownConsumer
 
-	Completed int // duplicates: they would be acked
-	Open      int // stored, and worked off from there
-	New       int // its handler would run, unless its OnReplay says otherwise
+	Completed int // duplicates, which would be acked
+	Open      int // stored, and delivered from there
+	New       int // would run its handler, unless its OnReplay says otherwise
 	Before    int // completed or open in older epochs
 }
 
-// Listens reports whether the consumer has had some of the messages, in whatever epoch. Of one that has
-// had none nobody can tell whether it would get them.
+// Listens reports whether the consumer has had some of the messages, in any epoch. If it has had
+// none, it may not receive them at all.
 func (f *Forecast) Listens() bool { return f.Completed+f.Open+f.Before > 0 }
 
-// Forecast tells what each consumer of the namespace would do with msgs. It leaves out a
-// consumer whose key is not made of the message alone, see [inbox.Key.OfMessage], and counts for each only the messages that
-// have its key.
+// Forecast returns what each consumer of the namespace would do with msgs. It leaves out consumers
+// whose key depends on more than the message, see [inbox.Key.OfMessage], and counts only messages
+// that have the consumer's key.
 func (a *Admin) Forecast(ctx context.Context, msgs []*message.Message) ([]Forecast, error) {
 	known, err := a.Consumers(ctx)
 	if err != nil {
@@ -35,7 +35,7 @@ func (a *Admin) Forecast(ctx context.Context, msgs []*message.Message) ([]Foreca
 	}
 	var all []Forecast
 	for i := 0; i < len(known); {
-		end := i + 1 // of the epochs of one name
+		end := i + 1 // of the epochs of one consumer
 		for end < len(known) && known[end].Name == known[i].Name {
 			end++
 		}

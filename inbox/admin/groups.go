@@ -13,20 +13,20 @@ import (
 	"github.com/millrace-go/millrace/internal/stored"
 )
 
-// FailureGroup is what messages have in common whose last errors are of one shape.
+// FailureGroup is a group of messages whose last errors have one shape.
 type FailureGroup struct {
 	ErrorGroup int64  // as [Filter] takes it
-	Shape      string // of the errors: what differs between them is a question mark
-	Error      string // of one of them, the last that was received
+	Shape      string // of the errors, with question marks where they differ
+	Error      string // the error of the message that was received last
 	Messages   int
-	AtLeast    bool // not all were looked at, so there may be more messages
+	AtLeast    bool // not all rows were read, so there may be more messages
 	Consumers  []string
-	First      time.Time // when the first of them was received …
+	First      time.Time // when the first message was received …
 	Last       time.Time // … and the last
 }
 
-// How many groups of one consumer and state are looked at, and how many rows of it, or of
-// one consumer where a group is asked for.
+// How many groups of one consumer and state are read at most, and how many rows of it, or of one
+// consumer if a group is given.
 const (
 	mostGroups  = 1000
 	mostGrouped = 100_000
@@ -40,13 +40,13 @@ type groupRow struct {
 	Example  int64 `db:"example"`
 }
 
-// FailureGroups returns what makes messages fail, the most frequent first. Without a Status
-// in f it looks at what is to be tried again, failed terminally, and parked after an error.
-// Of one consumer and state it looks at the 100,000 rows that were stored last, where f names
-// a group at as many of that.
+// FailureGroups returns the groups of failed messages, the most frequent first. If f has no Status,
+// it reads messages that will be tried again, that failed terminally, and that were parked after an
+// error. For each consumer and state it reads the 100,000 rows that were stored last; if f names a
+// group, that many of the group.
 //
-// Two errors are of one group when their first lines are the same but for quoted texts,
-// numbers, times, hex numbers, UUIDs and other ids. What is beyond 200 bytes does not count.
+// Two errors belong to one group if their first lines differ only in quoted texts, numbers, times,
+// hex numbers, UUIDs and other ids. Text beyond 200 bytes does not count.
 func (a *Admin) FailureGroups(ctx context.Context, f Filter) ([]FailureGroup, error) {
 	groups, err := a.failureGroups(ctx, f)
 	if err != nil {
@@ -90,7 +90,7 @@ func (a *Admin) failureGroups(ctx context.Context, f Filter) ([]FailureGroup, er
 	return all, a.exemplify(ctx, all, examples)
 }
 
-// groupRows reads the groups of one consumer, and reports whether there may be more of them.
+// groupRows reads the groups of one consumer, and reports whether there may be more.
 func (a *Admin) groupRows(ctx context.Context, consumer int32, f Filter) (all []groupRow, cut bool, err error) {
 	read := func(statement string, args ...any) error {
 		var rows []groupRow
@@ -134,7 +134,7 @@ func (g *FailureGroup) add(row groupRow, consumer string) {
 	}
 }
 
-// exemplify gives each group the error of its example, unless that was handled meanwhile.
+// exemplify sets the error of each group from its example, unless that was handled meanwhile.
 func (a *Admin) exemplify(ctx context.Context, groups []FailureGroup, examples map[int64]int64) error {
 	if len(groups) == 0 {
 		return nil

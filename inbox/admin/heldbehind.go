@@ -15,9 +15,10 @@ import (
 	"github.com/millrace-go/millrace/internal/stored"
 )
 
-// sayHeldBehind says so where messages are held for some that were discarded: nothing releases them, since their
-// versions are not applied. Beside what the gate noted only the fields of the metadata are looked at: which
-// version a message brings is known to the gate of its handler. Each aggregate is looked at once.
+// sayHeldBehind logs where messages are held behind discarded ones: nothing releases them, because
+// the versions of the discarded messages are never applied. It knows the version of a message from
+// the gate's note or from the metadata, since other sources are known only to the gate of its
+// handler. It reads each aggregate once.
 func (a *Admin) sayHeldBehind(ctx context.Context, rows ...stored.Message) {
 	type aggregate struct {
 		consumer int32
@@ -39,15 +40,15 @@ func (a *Admin) sayHeldBehind(ctx context.Context, rows ...stored.Message) {
 func (a *Admin) sayBehind(row stored.Message, v inbox.Version, behind heldBehind) {
 	switch about := row.Fields().Add(watermill.LogFields{"aggregate": v.Aggregate, "version": v.Number}); {
 	case behind.err != nil:
-		a.log.Error("inbox: what is held behind a discarded message could not be looked at", database.Explain(behind.err), about)
+		a.log.Error("inbox: could not look for messages held behind a discarded one", database.Explain(behind.err), about)
 	case behind.waiting > 0 && behind.version < v.Number:
 		a.log.Error("inbox: messages stay held behind one that was discarded",
-			fmt.Errorf("call Admin.SetVersion with %d once its effect is there, or is not wanted", v.Number),
+			fmt.Errorf("call Admin.SetVersion with %d once its effect is there, or is not needed", v.Number),
 			about.Add(watermill.LogFields{"count": behind.waiting}))
 	}
 }
 
-// versions returns what is known of the versions that the message brings.
+// versions returns the versions that the message is known to bring.
 func versions(row stored.Message) []inbox.Version {
 	if row.Aggregate != nil {
 		return []inbox.Version{{Aggregate: keycode.String(row.Aggregate), Number: row.Version.Int64}}
@@ -63,10 +64,10 @@ func versions(row stored.Message) []inbox.Version {
 	return found
 }
 
-// heldBehind is how an aggregate is.
+// heldBehind is the state of an aggregate.
 type heldBehind struct {
 	version int64
-	waiting int // for it to advance; not counted on for ever
+	waiting int // messages held for it, up to mostCounted
 	err     error
 }
 
@@ -88,5 +89,5 @@ func (a *Admin) heldBehind(ctx context.Context, message stored.Message, v inbox.
 	return b
 }
 
-// mostCounted is up to what it is counted how much waits behind a message.
+// mostCounted is where counting held messages stops.
 const mostCounted = 1000

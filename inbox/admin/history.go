@@ -11,22 +11,22 @@ import (
 	"github.com/millrace-go/millrace/internal/stored"
 )
 
-// HistoryEntry is something that went wrong with a message, or held it up: an attempt that failed,
-// or that it was put aside. It is kept as long as the message's claim, at most ten for a message:
-// the newest. A message that was handled at once has none.
+// HistoryEntry is a failed attempt at a message, or a time when the message was parked, held or put
+// back. The newest ten of a message are kept as long as its claim. A message that was handled at
+// once has none.
 type HistoryEntry struct {
 	Consumer string
 	Epoch    int
 	At       time.Time
-	Number   int    // counts the entries of the message from 1 on; the older ones are not kept
-	Status   Status // of the message from then on; InProgress: its process gave no answer, and it is tried again
-	Failed   bool   // an attempt failed; false: it was put aside without one
+	Number   int    // counts the entries of the message from 1 on, also those that are deleted
+	Status   Status // the message's state from then on; InProgress: its process gave no answer, and the message is tried again
+	Failed   bool   // an attempt failed; false: there was no attempt
 	Attempts int    // that counted by then
-	Reason   string // for which it has that status
+	Reason   string // for the status
 	Error    string // of the attempt
 }
 
-// What names the entry: "failed", "parked", "held", or "put back" where it was put aside to be tried again.
+// What returns "failed", "parked", "held", or "put back" for a message that will be tried again.
 func (e HistoryEntry) What() string {
 	switch {
 	case e.Failed:
@@ -39,7 +39,7 @@ func (e HistoryEntry) What() string {
 	return "put back"
 }
 
-// Detail says why.
+// Detail returns the reason.
 func (e HistoryEntry) Detail() string {
 	if !e.Failed {
 		return e.Reason
@@ -47,7 +47,7 @@ func (e HistoryEntry) Detail() string {
 	if e.Status == InProgress {
 		return "its process gave no answer, and it is tried again alone"
 	}
-	text := cmp.Or(e.Error, "nobody said why")
+	text := cmp.Or(e.Error, "no reason is known")
 	if e.Attempts > 0 {
 		text = fmt.Sprintf("attempt %d: %s", e.Attempts, text)
 	}
@@ -70,7 +70,7 @@ type historyRow struct {
 	Error      []byte `db:"error"`
 }
 
-// tellHistory adds what happened to the message with the stored key id.
+// tellHistory adds the history of the message with the stored key id.
 func (a *Admin) tellHistory(ctx context.Context, id []byte, story *Story) error {
 	var rows []historyRow
 	err := sqlx.SelectContext(ctx, a.rows.Reader(ctx), &rows, a.rows.Dialect.History.StoryHistory, id, []byte(a.rows.Namespace))

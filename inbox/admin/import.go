@@ -15,57 +15,55 @@ import (
 	"github.com/millrace-go/millrace/internal/database"
 )
 
-// Imported is a message that another system has handled, such as a table of processed
-// messages that a service kept by itself.
+// Imported is a message that another system has handled, for example one in a service's own table
+// of processed messages.
 type Imported struct {
-	// Key is what the consumer's Key makes of the message: one part for most keys, and those
-	// that [Key.Parts] names where it is joined of several. Parts of a JSON payload are written
-	// as they stand in it, text with its quotation marks.
+	// Key holds what the consumer's Key makes of the message: one part for most keys, and the parts
+	// that [Key.Parts] names for a joined key. Write parts of a JSON payload as they stand in it,
+	// text with its quotation marks.
 	Key []string
 
-	// ProcessedAt is when it was handled, by which the retention goes. Defaults to the time of
-	// the import.
+	// ProcessedAt is when the message was handled; the retention counts from then. Defaults to the
+	// time of the import.
 	ProcessedAt time.Time
 
-	// Problem is why its source could not read it. It is then refused, and others go on.
+	// Problem says why the source could not read the key. The import refuses it and continues.
 	Problem error
 }
 
-// ImportReport counts what became of the keys that were read.
+// ImportReport counts the keys by what happened to them.
 type ImportReport struct {
-	New      int       // stored: a delivery of the message is a duplicate now
-	Known    int       // there before: completed, or given twice
-	Open     int       // left as they are: the message is parked, failed or held, see [Admin.Find]
+	New      int       // stored: a delivery of the message is now a duplicate
+	Known    int       // completed before, or given twice
+	Open     int       // unchanged: the message is parked, failed or held, see [Admin.Find]
 	Expired  int       // older than the retention: not stored, and counted as purged
-	Refused  int       // no keys of this consumer
-	Refusals []Refusal // the first of them
+	Refused  int       // not keys of this consumer
+	Refusals []Refusal // the first ones
 }
 
 // Refusal is a key that was not imported.
 type Refusal struct {
-	Number int // in its source, which begins with 1
+	Number int // in its source, from 1 on
 	Key    []string
 	Err    error
 }
 
-// maxRefusals is how many refusals a report has.
+// maxRefusals is how many refusals a report holds.
 const maxRefusals = 20
 
 // Read is how many keys were read.
 func (r ImportReport) Read() int { return r.New + r.Known + r.Open + r.Expired + r.Refused }
 
-// Import records messages that another system has handled, so that a delivery of one is a
-// duplicate whatever its payload is: that of the one that was handled is not known. config
-// is that of the consumer, which is registered unless it is known; if it is, Retention, Window
-// and OnReplay stay as they are where config leaves them out. What the consumer has
-// completed stays as it is, and so does what is open. A key is remembered for the retention
-// from its ProcessedAt on.
+// Import records messages that another system has handled, so that a delivery of one is a duplicate
+// whatever its payload is: the import does not know the payloads. config describes the consumer.
+// Import registers it unless it is known; if it is known, Retention, Window and OnReplay keep their
+// values where config leaves them out. Import changes neither completed nor open messages. The
+// consumer remembers a key for its retention from ProcessedAt on.
 //
-// It works in batches of 500, each in a transaction, and may run while the service does.
-// An error of all ends it, and so does the end of ctx. The report counts what is committed,
-// also with an error. Called again it goes on, and finds what it did before to be known; with
-// [Pace.Mark], which counts keys here, it passes over as many. It is written into
-// millrace_audit when it begins, and with its figures when it ends.
+// Import works in batches of 500, each in a transaction, and may run while the service runs. An
+// error in all or the end of ctx ends it. The report counts what is committed, also with an error.
+// Called again, it finds its earlier keys known; with [Pace.Mark], which counts keys here, it skips
+// that many. It writes to millrace_audit when it begins, and its figures when it ends.
 func (a *Admin) Import(
 	ctx context.Context, config inbox.ConsumerConfig, all iter.Seq2[Imported, error], by Operator, pace Pace,
 ) (ImportReport, error) {
@@ -79,8 +77,8 @@ func (a *Admin) Import(
 	return i.report, i.explain(err)
 }
 
-// PreviewImport counts what [Admin.Import] would do, and changes nothing. A key that its
-// source has twice in different batches is counted as new twice.
+// PreviewImport counts what [Admin.Import] would do, and changes nothing. If the source has a key
+// twice in different batches, it counts it as new twice.
 func (a *Admin) PreviewImport(ctx context.Context, config inbox.ConsumerConfig, all iter.Seq2[Imported, error]) (ImportReport, error) {
 	i, err := a.importer(config)
 	if err == nil {
@@ -100,14 +98,14 @@ func (a *Admin) importer(config inbox.ConsumerConfig) (*importer, error) {
 	i.given = config
 	i.config = a.inbox.Settings(config)
 	if key := i.config.Key; len(key.Parts()) == 0 {
-		return i, fmt.Errorf("a key that is %s cannot be told from its parts", key)
+		return i, fmt.Errorf("a key that is %s cannot be made from parts", key)
 	}
 	return i, nil
 }
 
 const importAction = "import"
 
-// record imports, and leaves in the audit table what it was about to do and what it did.
+// record imports, and writes to the audit table before and after.
 func (i *importer) record(ctx context.Context, all iter.Seq2[Imported, error], by Operator, pace Pace) error {
 	a := i.admin
 	if _, live := a.rows.Live(ctx); live {
@@ -133,7 +131,7 @@ func (i *importer) record(ctx context.Context, all iter.Seq2[Imported, error], b
 		r.New, r.Known, r.Open, r.Expired, r.Refused)))
 }
 
-// audit says what is done to the whole consumer.
+// audit writes an entry about the whole consumer.
 func (i *importer) audit(ctx context.Context, by Operator, detail string) error {
 	rows := i.admin.rows
 	return rows.Write(ctx, func(tx *sqlx.Tx) error {
@@ -141,7 +139,7 @@ func (i *importer) audit(ctx context.Context, by Operator, detail string) error 
 	})
 }
 
-// preview counts. A consumer that is not known has claimed nothing.
+// preview counts. An unknown consumer has no claims.
 func (i *importer) preview(ctx context.Context, all iter.Seq2[Imported, error]) error {
 	i.write = i.look
 	if err := i.find(ctx); err != nil {
@@ -150,7 +148,7 @@ func (i *importer) preview(ctx context.Context, all iter.Seq2[Imported, error]) 
 	return i.run(ctx, all, Pace{PerSecond: math.MaxInt32})
 }
 
-// find looks whether the consumer is known, and takes from its row what was not given.
+// find reads the consumer's row, if there is one, and takes from it what config leaves out.
 func (i *importer) find(ctx context.Context) error {
 	row, err := i.admin.inbox.Find(ctx, i.config)
 	if err != nil || row.ID == 0 {

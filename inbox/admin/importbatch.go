@@ -24,13 +24,13 @@ type importer struct {
 	admin   *Admin
 	config  inbox.ConsumerConfig
 	given   inbox.ConsumerConfig // without defaults
-	id      int32                // of the consumer's row; 0: it has none
+	id      int32                // of the consumer's row; 0 if there is none
 	report  ImportReport
 	pending []importedKey
-	write   func(context.Context, *importBatch) error // which counts too
+	write   func(context.Context, *importBatch) error // it counts too
 }
 
-// importedKey is a key that is no more than well-formed.
+// importedKey is a well-formed key, not checked any further.
 type importedKey struct {
 	number int
 	key    []string
@@ -38,17 +38,17 @@ type importedKey struct {
 	at     int64 // 0: now
 }
 
-// importBatch is what is stored together.
+// importBatch is a set of keys that are stored together.
 type importBatch struct {
-	at    map[string]int64 // by the stored key, when it was handled
-	twice int              // keys that came before in the batch
-	line  int64            // when the youngest was handled that is too old; 0: none is
+	at    map[string]int64 // when each stored key was handled
+	twice int              // keys that are twice in the batch
+	line  int64            // when the youngest key that is too old was handled; 0 if there is none
 	old   int
 }
 
 const importedAtOnce = 500
 
-// run goes through all of them, no faster than pace says.
+// run imports all keys, no faster than pace allows.
 func (i *importer) run(ctx context.Context, all iter.Seq2[Imported, error], pace Pace) error {
 	if pace.PerSecond < 0 {
 		return fmt.Errorf("PerSecond %d is negative", pace.PerSecond)
@@ -94,7 +94,7 @@ func (i *importer) run(ctx context.Context, all iter.Seq2[Imported, error], pace
 	return flush()
 }
 
-// add makes a key of its parts.
+// add makes a key from its parts.
 func (i *importer) add(number int, in Imported) {
 	key, err := i.admin.inbox.KeyOfParts(i.config.Key, in.Key)
 	if in.Problem != nil {
@@ -117,7 +117,7 @@ func (i *importer) refuse(number int, key []string, err error) {
 	}
 }
 
-// flush does what has come together, also where ctx ends meanwhile.
+// flush writes the current batch, even if ctx has ended.
 func (i *importer) flush(ctx context.Context) error {
 	if len(i.pending) == 0 {
 		return nil
@@ -133,7 +133,7 @@ func (i *importer) flush(ctx context.Context) error {
 	return i.write(ctx, b)
 }
 
-// sort tells what can be stored from what is too old, or cannot be.
+// sort separates the keys that can be stored from those that are too old or invalid.
 func (i *importer) sort(now time.Time) *importBatch {
 	b := &importBatch{at: make(map[string]int64, len(i.pending))}
 	oldest, latest := int64(math.MinInt64), now.Add(i.config.ClockSkew).UnixMicro()
@@ -162,15 +162,15 @@ func (i *importer) sort(now time.Time) *importBatch {
 	return b
 }
 
-// importedClaim is what is known of a key that is imported.
+// importedClaim is the claim of an imported key.
 type importedClaim struct {
 	ID     []byte `db:"message_id"`
 	Token  int64  `db:"token"`
 	Result int16  `db:"result"`
 }
 
-// store writes claims for the keys that have none, and tells by the token which of them are
-// its own. It waits for handlers that run with one of the keys, so it locks the consumer last.
+// store writes claims for keys that have none; its token marks them as its own. It may wait for
+// handlers that run with one of the keys, so it locks the consumer last.
 func (i *importer) store(ctx context.Context, b *importBatch) error {
 	rows := i.admin.rows
 	token := rand.Int64N(1<<62) + 1 //nolint:gosec // tells batches apart, keeps no secret
@@ -206,7 +206,7 @@ func (i *importer) insert(ctx context.Context, tx *sqlx.Tx, b *importBatch, toke
 	return err
 }
 
-// claims reads what there is of the keys.
+// claims reads the existing claims of the keys.
 func (i *importer) claims(ctx context.Context, db sqlx.QueryerContext, b *importBatch) (claims []importedClaim, err error) {
 	if len(b.at) == 0 || i.id == 0 {
 		return nil, nil
@@ -232,7 +232,7 @@ func (i *importer) look(ctx context.Context, b *importBatch) error {
 	return err
 }
 
-// count adds up what became of a batch. Of a key without a claim, one is still to be made.
+// count adds a batch to the report. A key without a claim counts as new.
 func (i *importer) count(b *importBatch, claims []importedClaim, token int64) {
 	r := &i.report
 	r.Expired += b.old

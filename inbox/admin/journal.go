@@ -16,8 +16,8 @@ import (
 	"github.com/millrace-go/millrace/internal/stored"
 )
 
-// journaled returns for which consumers the message with the stored key id is kept, and when each
-// received it.
+// journaled returns the consumers whose journal has the message with the stored key id, and when
+// each received it.
 func (a *Admin) journaled(ctx context.Context, id []byte) (map[stored.Name]time.Time, error) {
 	var rows []journalRow
 	err := sqlx.SelectContext(ctx, a.rows.Reader(ctx), &rows, a.rows.Dialect.Journal.StoryJournal, id, []byte(a.rows.Namespace))
@@ -35,39 +35,39 @@ type journalRow struct {
 	ProcessedAt int64 `db:"processed_at"`
 }
 
-// JournalFilter says which journaled messages are meant. Fields that are zero match all, but
-// Consumer, which is required.
+// JournalFilter selects journaled messages. Consumer is required; other zero fields match all.
 type JournalFilter struct {
 	Consumer string
 	Epoch    *int // nil: the newest that has handled a message
 	Topic    string
 
-	// Since and Until bound when the message was handled; the end is not part of it.
+	// Since and Until limit the time at which the message was handled; Until is exclusive.
 	Since time.Time
 	Until time.Time
 
-	// UpTo is the greatest [Journaled.ID], 0 for no bound: what is handled meanwhile has greater ones.
+	// UpTo is the greatest [Journaled.ID], 0 for no limit. Messages that are handled later have
+	// greater ones.
 	UpTo int64
 }
 
-// Journaled is a completed message that its consumer's journal has kept.
+// Journaled is a completed message in a consumer's journal.
 type Journaled struct {
 	ID          int64 // in the journal, in the order of handling
 	Consumer    string
 	Epoch       int
 	MessageID   string // the key
 	Topic       string
-	OrderKey    string // where a pubsub.Durable with an OrderKey had it
+	OrderKey    string // if a pubsub.Durable with an OrderKey stored it
 	EventType   string
-	Message     *message.Message // without its payload where that is Unreadable
-	Unreadable  error            // inbox.ErrErased, or what passes
+	Message     *message.Message // without its payload if Unreadable is set
+	Unreadable  error            // inbox.ErrErased, or a temporary error
 	ReceivedAt  time.Time
 	ProcessedAt time.Time
 }
 
-// Journal lists what the journal of a consumer has kept, in the order in which it was handled: at
-// most limit messages, which is at most MaxPage, after the one with the given ID (0 to begin).
-// [inbox.ErrNotFound] is returned where there is no such consumer.
+// Journal lists a consumer's journal in the order of handling: at most limit messages (up to
+// MaxPage) after the one with the given ID, which is 0 to begin. It returns [inbox.ErrNotFound] if
+// there is no such consumer.
 func (a *Admin) Journal(ctx context.Context, f JournalFilter, after int64, limit int) ([]Journaled, error) {
 	if err := validPage(limit); err != nil {
 		return nil, fmt.Errorf("inbox: read the journal: %w", err)
@@ -105,16 +105,16 @@ func (a *Admin) readJournal(ctx context.Context, row journalRow) (Journaled, err
 	}, nil
 }
 
-// TopicCount is how many messages there are of a topic.
+// TopicCount counts the messages of a topic.
 type TopicCount struct {
 	Topic    string
 	Messages int
-	First    time.Time // when the first of them was handled …
+	First    time.Time // when the first message was handled …
 	Last     time.Time // … and the last
 	LastID   int64     // the greatest [Journaled.ID]
 }
 
-// CountJournal counts by topic what [Admin.Journal] lists. It reads all rows that f matches.
+// CountJournal counts the messages of [Admin.Journal] by topic. It reads all rows that f matches.
 func (a *Admin) CountJournal(ctx context.Context, f JournalFilter) ([]TopicCount, error) {
 	var rows []struct {
 		Topic    []byte `db:"topic"`
@@ -139,10 +139,10 @@ func (a *Admin) CountJournal(ctx context.Context, f JournalFilter) ([]TopicCount
 	return counts, nil
 }
 
-// journalArgs are the arguments of a statement for what f matches behind the row after.
+// journalArgs returns the arguments of a statement for f, from after on.
 func (a *Admin) journalArgs(ctx context.Context, f JournalFilter, after int64) ([]any, error) {
 	if f.Consumer == "" {
-		return nil, errors.New("which consumer's? each has a journal of its own")
+		return nil, errors.New("Consumer is empty: each consumer has its own journal")
 	}
 	consumer, err := a.journalOf(ctx, f)
 	if err != nil {
@@ -166,8 +166,8 @@ func (a *Admin) journalArgs(ctx context.Context, f JournalFilter, after int64) (
 	return []any{after, upTo, consumer, topic, topic, since, until}, nil
 }
 
-// journalOf returns the consumer and epoch that f means: the newest epoch that kept something
-// where it names none.
+// journalOf returns the row of the consumer and epoch that f means. If f has no Epoch, that is the
+// newest epoch with a journal.
 func (a *Admin) journalOf(ctx context.Context, f JournalFilter) (int32, error) {
 	consumers, err := a.rows.Consumers(ctx, f.Consumer, f.Epoch)
 	if err != nil {
@@ -176,7 +176,7 @@ func (a *Admin) journalOf(ctx context.Context, f JournalFilter) (int32, error) {
 	if len(consumers) == 0 {
 		return 0, inbox.ErrNotFound
 	}
-	for i := len(consumers) - 1; i > 0; i-- { // by epoch
+	for i := len(consumers) - 1; i > 0; i-- { // sorted by epoch
 		var some []journalRow
 		err := sqlx.SelectContext(ctx, a.rows.Reader(ctx), &some, a.rows.Dialect.Journal.SelectJournal,
 			0, int64(math.MaxInt64), consumers[i].ID, nil, nil, int64(math.MinInt64), int64(math.MaxInt64), 1)

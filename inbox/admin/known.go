@@ -10,19 +10,19 @@ import (
 	"github.com/millrace-go/millrace/internal/database"
 )
 
-// KnownConsumer is a consumer of the namespace, one epoch of it, as the tables know it.
+// KnownConsumer is an epoch of a consumer, as the tables know it.
 type KnownConsumer struct {
 	Name      string
 	Epoch     int
-	Key       string           // what [Key.String] says of its key
+	Key       string           // as [Key.String] describes it
 	Retention time.Duration    // or inbox.Forever
-	Window    time.Duration    // as it was declared; 0: it was not
-	OnReplay  inbox.ReplayRule // as it was when a process of it last began to handle messages
+	Window    time.Duration    // as declared; 0 if it was not
+	OnReplay  inbox.ReplayRule // as set when a process last began to handle messages
 	Paused    bool             // by an operator
-	Served    bool             // a queue delivers what is stored for it, in some process
+	Served    bool             // a queue serves the consumer, in some process
 	CreatedAt time.Time
-	PurgedAt  time.Time // when a janitor last saw to it that nothing is kept for too long; zero: never
-	PurgeLine time.Time // when the youngest message was handled that is forgotten; zero: none is
+	PurgedAt  time.Time // when a janitor last deleted expired claims; zero: never
+	PurgeLine time.Time // when the youngest deleted claim was completed; zero: none was deleted
 }
 
 // Consumers lists the consumers of the namespace by name and epoch, without those of
@@ -54,18 +54,18 @@ func (a *Admin) Consumers(ctx context.Context) ([]KnownConsumer, error) {
 	return known, nil
 }
 
-// Expired is how many claims of a consumer are older than its retention.
+// Expired counts the claims of a consumer that are older than its retention.
 type Expired struct {
 	Consumer string
 	Epoch    int
 	Claims   Count
 }
 
-// Expired counts what [inbox.Store.Purge] would delete, among the first lookAt claims of each
-// consumer in the order of their keys, which is no order of age.
+// Expired counts the claims that [inbox.Store.Purge] would delete, among the first lookAt claims of
+// each consumer in the order of their keys, which is not the order of age.
 func (a *Admin) Expired(ctx context.Context, lookAt int) ([]Expired, error) {
 	if lookAt < 1 {
-		return nil, fmt.Errorf("inbox: count expired claims: %d claims are too few to look at", lookAt)
+		return nil, fmt.Errorf("inbox: count expired claims: reading %d claims is too few", lookAt)
 	}
 	all, err := a.expired(ctx, lookAt)
 	if err != nil {
@@ -100,16 +100,16 @@ func (a *Admin) expired(ctx context.Context, lookAt int) (all []Expired, err err
 	return all, nil
 }
 
-// Preview is what an operator's call would take of one consumer and epoch.
+// Preview counts what an operator's call would change for one consumer and epoch.
 type Preview struct {
 	Consumer string
 	Epoch    int
-	Served   bool // a queue delivers what is stored for it, in some process
+	Served   bool // a queue serves the consumer, in some process
 	Messages Count
 }
 
-// Preview counts what [Admin.RetryAll] and [Admin.DiscardAll] would take with f now, up to
-// countTo for each state of a consumer.
+// Preview counts the messages that [Admin.RetryAll] and [Admin.DiscardAll] would change with f now,
+// up to countTo for each state of a consumer.
 func (a *Admin) Preview(ctx context.Context, f Filter, countTo int) ([]Preview, error) {
 	if countTo < 1 {
 		return nil, fmt.Errorf("inbox: preview: countTo %d is less than 1", countTo)

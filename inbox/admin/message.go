@@ -13,38 +13,38 @@ import (
 	"github.com/millrace-go/millrace/internal/stored"
 )
 
-// Message is an open message: stored whole, waiting for a worker or an operator.
+// Message is an open message. It is stored whole.
 type Message struct {
-	ID           int64 // of the row: what [Admin.Retry] and [Admin.Discard] take
+	ID           int64 // of the row, for [Admin.Retry] and [Admin.Discard]
 	Consumer     string
 	Epoch        int
 	MessageID    string // the key
 	Status       Status
 	Attempts     int
 	Topic        string
-	Position     inbox.Position // as [inbox.Config.Position] told it
+	Position     inbox.Position // from [inbox.Config.Position]
 	EventType    string
 	EventVersion string
 	UUID         string
 	Metadata     message.Metadata
-	Payload      []byte // not where only an outline was asked for
-	Unreadable   error  // why there is no Payload, or no Metadata: inbox.ErrErased, one that is terminal, or what passes
+	Payload      []byte // nil in an outline
+	Unreadable   error  // why Payload or Metadata is missing: inbox.ErrErased, another terminal error, or a temporary one
 	OrderKey     string
 	ReceivedAt   time.Time
-	DueAt        time.Time // when something will be done about it by itself; zero: never, or it is being worked on
-	LeasedUntil  time.Time // until when a process has it, unless it renews; zero: nobody has it
+	DueAt        time.Time // when it will be tried or given up by itself; zero: never, or a process is working on it
+	LeasedUntil  time.Time // when the lease of its process ends unless renewed; zero: no lease
 	LastError    string
 	ErrorGroup   int64 // see [Admin.FailureGroups]; 0: no error
 	Reason       string
 	Original     string // of a collision: the key it collided with
-	Aggregate    string // of one that the version gate put aside …
+	Aggregate    string // if the version gate held or parked it …
 	Version      int64  // … and the version it brings
 
 	CorrelationID string // of the metadata: correlation_id, as Watermill's middleware sets it, or ce_correlationid
 	CausationID   string // of the metadata: causation_id or ce_causationid
 }
 
-// outline returns the message in row without its payload. That this was never stored is told.
+// outline returns the message in row without its payload. It says if the payload was never stored.
 func (a *Admin) outline(_ context.Context, row stored.Message) (Message, error) {
 	md, err := row.Decoded()
 	if err != nil {
@@ -74,7 +74,8 @@ func (a *Admin) outline(_ context.Context, row stored.Message) (Message, error) 
 	return m, nil
 }
 
-// whole returns the message in row. That its payload or its metadata cannot be had is told in it.
+// whole returns the message in row. If the payload or the metadata cannot be read, Unreadable says
+// why.
 func (a *Admin) whole(ctx context.Context, row stored.Message) (Message, error) {
 	m, err := a.outline(ctx, row)
 	switch {
@@ -86,7 +87,7 @@ func (a *Admin) whole(ctx context.Context, row stored.Message) (Message, error) 
 	return m, err
 }
 
-// positionOf returns where the source keeps the message.
+// positionOf returns the place of the message in its source.
 func positionOf(row stored.Message) inbox.Position {
 	p := inbox.Position{Topic: string(row.Topic), Offset: row.Offset.Int64}
 	if row.Partition.Valid {

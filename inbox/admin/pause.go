@@ -11,10 +11,10 @@ import (
 	"github.com/millrace-go/millrace/internal/stored"
 )
 
-// Pause has no queue, in any process, deliver what is stored for the consumer until
-// [Admin.Resume], and pubsub.Durable store what arrives meanwhile. What is with a handler
-// already is finished. Queues of other processes notice when they look again, after their Poll.
-// A newer epoch is not paused with it.
+// Pause stops the queues of all processes from delivering the consumer's stored messages until
+// [Admin.Resume]; meanwhile pubsub.Durable stores the messages that arrive. Running handlers
+// finish. Queues of other processes notice the pause at their next Poll. A newer epoch is not
+// paused.
 func (a *Admin) Pause(ctx context.Context, consumer string, epoch int, by Operator) error {
 	return a.setPaused(ctx, consumer, epoch, by, true, "pause")
 }

@@ -49,7 +49,7 @@ func (a *Admin) Retry(ctx context.Context, id int64, by Operator, to message.Pub
 	return explain(&row, "retry", err)
 }
 
-// explain says which message the error of an operator's action is about.
+// explain adds to an error which message it is about.
 func explain(row *stored.Message, action string, err error) error {
 	if err == nil {
 		return nil
@@ -57,7 +57,7 @@ func explain(row *stored.Message, action string, err error) error {
 	return fmt.Errorf("inbox: %s message %d of consumer %q: %w", action, row.ID, row.Name, database.Explain(err))
 }
 
-// sendBack sends the message to where it came from.
+// sendBack publishes the message to its topic.
 func (a *Admin) sendBack(ctx context.Context, row stored.Message, by Operator, to message.Publisher) error {
 	if err := row.Remediable(); err != nil {
 		return err
@@ -69,7 +69,7 @@ func (a *Admin) sendBack(ctx context.Context, row stored.Message, by Operator, t
 		return errors.New("not in a handler's transaction: the message would arrive before its commit")
 	}
 	if keycode.IsKeyless(row.MessageID) {
-		return errors.New("it has no key, and nothing would find it under the one it may have now: " +
+		return errors.New("it has no key, so its copy would not be recognised: " +
 			"put pubsub.Durable before its handler, or discard it and publish it by hand")
 	}
 	key, err := inbox.ParseKey(string(row.KeySource))
@@ -77,7 +77,7 @@ func (a *Admin) sendBack(ctx context.Context, row stored.Message, by Operator, t
 		return err
 	}
 	if key.ByPlace() {
-		return errors.New("it is known by its place in a log, and would get another one: " +
+		return errors.New("its key is its place in a log, and it would get another place: " +
 			"put pubsub.Durable before its handler, or discard it and publish it by hand")
 	}
 	m, err := a.whole(ctx, row)

@@ -15,27 +15,27 @@ import (
 	"github.com/millrace-go/millrace/internal/stored"
 )
 
-// Pace is how fast an operator's call goes through many messages.
+// Pace limits how fast an operator's call works through many messages.
 type Pace struct {
-	// PerSecond is how many messages are taken in a second. Defaults to 1000.
+	// PerSecond is the greatest number of messages per second. Defaults to 1000.
 	PerSecond int
 
-	// Progress is told, after each batch, how many are done. A panic goes on its way; the batch is
-	// done, and another call goes on with the rest. Defaults to nobody.
+	// Progress is called after each batch with the number of messages done. If it panics, the panic
+	// passes on: the batch is committed, and another call does the rest. Defaults to none.
 	Progress func(done int)
 
-	// Mark, unless it is nil, is the ID of a row: the call passes over the rows up to it, and
-	// moves it to the last one that it took, so that a call with it goes on there and takes no
-	// message twice. Defaults to nil, which begins with the first.
+	// Mark, unless it is nil, is the ID of a row. The call skips the rows up to it and moves it to
+	// the last row that it took, so that another call with it continues there and takes no message
+	// twice. Defaults to nil: the call begins with the first row.
 	Mark *int64
 }
 
-// RetryAll does for each message that f matches what [Admin.Retry] does for one. Where f
-// names no Status it takes those that wait for an operator: PARKED and FAILED_TERMINAL.
-// Where it names no end it takes what was stored before the call, and each message once, so
-// the call ends though some fail again. It works in batches, and passes over what somebody
-// else changed meanwhile. It returns how many messages are to be handled now, also with an
-// error and at the end of ctx: another call goes on with the rest.
+// RetryAll does for each message that f matches what [Admin.Retry] does for one. If f has no
+// Status, it takes messages that wait for an operator: PARKED and FAILED_TERMINAL. If f has no
+// ReceivedUntil, it takes messages that were stored before the call. It takes each message once, so
+// it ends even if some fail again. It works in batches and skips messages that somebody else
+// changed meanwhile. It returns the number of messages that will be handled now, also with an error
+// or at the end of ctx: another call does the rest.
 func (a *Admin) RetryAll(ctx context.Context, f Filter, by Operator, to message.Publisher, pace Pace) (retried int, err error) {
 	retried, err = a.forAll(ctx, f, by, pace, Status.Retryable, func(rows []stored.Message) (int, error) {
 		return a.retryBatch(ctx, rows, by, to)
@@ -47,8 +47,8 @@ func (a *Admin) RetryAll(ctx context.Context, f Filter, by Operator, to message.
 	return retried, nil
 }
 
-// DiscardAll does for each message that f matches what [Admin.Discard] does for one, and
-// goes through them as [Admin.RetryAll] does.
+// DiscardAll does for each message that f matches what [Admin.Discard] does for one. It works like
+// [Admin.RetryAll].
 func (a *Admin) DiscardAll(ctx context.Context, f Filter, by Operator, pace Pace) (discarded int, err error) {
 	discarded, err = a.forAll(ctx, f, by, pace, Status.Stuck, func(rows []stored.Message) (int, error) {
 		gone := map[int64]bool{}
@@ -57,7 +57,7 @@ func (a *Admin) DiscardAll(ctx context.Context, f Filter, by Operator, pace Pace
 			gone[row.ID] = err == nil
 			return err
 		})
-		if n > 0 { // else it was rolled back
+		if n > 0 { // otherwise it was rolled back
 			a.sayHeldBehind(ctx, slices.DeleteFunc(rows, func(row stored.Message) bool { return !gone[row.ID] })...)
 		}
 		return n, err
@@ -79,7 +79,7 @@ func (a *Admin) sayAll(by Operator, action string, f Filter, done int) {
 	}
 }
 
-// forAll gives the messages that f matches to work, in batches and no faster than pace says.
+// forAll passes the messages that f matches to work, in batches and no faster than pace allows.
 func (a *Admin) forAll(
 	ctx context.Context, f Filter, by Operator, pace Pace, allowed func(Status) bool, work func([]stored.Message) (int, error),
 ) (done int, err error) {
@@ -87,7 +87,7 @@ func (a *Admin) forAll(
 		return 0, err
 	}
 	if f.Status != 0 && !allowed(f.Status) {
-		return 0, fmt.Errorf("that is not possible with messages that are %s", f.Status)
+		return 0, fmt.Errorf("%s messages do not allow that", f.Status)
 	}
 	if pace.PerSecond < 0 {
 		return 0, fmt.Errorf("PerSecond %d is negative", pace.PerSecond)
@@ -119,7 +119,7 @@ func (a *Admin) forAll(
 		if err != nil {
 			return done, err
 		}
-		rows = slices.DeleteFunc(rows, func(r stored.Message) bool { // somebody was faster, since the IDs were read
+		rows = slices.DeleteFunc(rows, func(r stored.Message) bool { // changed since the IDs were read
 			return !slices.Contains(f.statuses(FailedTerminal, Parked), r.Status)
 		})
 		n, err := work(rows)
@@ -139,7 +139,7 @@ func (a *Admin) forAll(
 	}
 }
 
-// wait waits until so many may have been done.
+// wait waits until pace allows this many messages.
 func (p Pace) wait(ctx context.Context, began time.Time, done int) error {
 	earliest := began.Add(time.Duration(float64(done) / float64(p.PerSecond) * float64(time.Second)))
 	timer := time.NewTimer(time.Until(earliest))
@@ -152,8 +152,8 @@ func (p Pace) wait(ctx context.Context, began time.Time, done int) error {
 	}
 }
 
-// retryBatch makes due what a queue delivers, all at once, and sends back the rest, one by
-// one: what could not be published then, and no other, is left to be tried again.
+// retryBatch makes the messages due that a queue serves, all at once, and sends back the others one
+// by one, so that a failure to publish concerns one message only.
 func (a *Admin) retryBatch(ctx context.Context, rows []stored.Message, by Operator, to message.Publisher) (done int, err error) {
 	served := make(map[stored.Name]bool)
 	var due []stored.Message
@@ -188,24 +188,24 @@ func (a *Admin) retryBatch(ctx context.Context, rows []stored.Message, by Operat
 	return done + n, err
 }
 
-// batchTime bounds a batch, or what is done for one message of it.
+// batchTime limits the time of a batch, or of a single message.
 const batchTime = 30 * time.Second
 
-// begun returns a context for what was begun, which is then ended: else nobody knows
-// whether its commit was cut off.
+// begun returns a context that does not end with ctx: a batch that has begun must finish, because
+// nobody would know whether its commit was cut off.
 func begun(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(context.WithoutCancel(ctx), batchTime)
 }
 
-// sendBackWhole is sendBack also where ctx ends meanwhile.
+// sendBackWhole is sendBack, which finishes even if ctx ends.
 func (a *Admin) sendBackWhole(ctx context.Context, row stored.Message, by Operator, to message.Publisher) error {
 	ctx, cancel := begun(ctx)
 	defer cancel()
 	return a.sendBack(ctx, row, by, to)
 }
 
-// inBatch does the same to all rows in one transaction. Where somebody was faster with one
-// of them it begins again with each by itself, and passes over that one.
+// inBatch applies one to all rows in one transaction. If somebody else changed one of them, it
+// applies one to each row by itself and skips the changed one.
 func (a *Admin) inBatch(ctx context.Context, rows []stored.Message, one func(*sqlx.Tx, stored.Message) error) (done int, err error) {
 	if len(rows) == 0 {
 		return 0, nil

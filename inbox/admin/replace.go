@@ -11,18 +11,18 @@ import (
 	"github.com/millrace-go/millrace/internal/stored"
 )
 
-// MaxPayload is the size of the largest payload that [Admin.ReplacePayload] takes. A
-// database may take less.
+// MaxPayload is the size of the largest payload that [Admin.ReplacePayload] accepts. A database may
+// accept less.
 const MaxPayload = 64 << 20
 
-// ReplacePayload corrects the payload of a message that is parked or failed, which
-// Config.AllowPayloadChange must allow. [Admin.Retry] then runs the handler with it. The
-// audit table keeps the hashes of both. From then on a copy with the old payload is not
-// this message any more: it has its key but another payload, a collision. Neither is one
-// with the new payload where Fingerprint is set on a consumer of another process.
+// ReplacePayload replaces the payload of a parked or failed message, if Config.AllowPayloadChange
+// allows it. [Admin.Retry] then runs the handler with the new payload. The audit table keeps the
+// hashes of both. From then on a copy with the old payload is a collision: it has the key but
+// another payload. A copy with the new payload is a collision too if a consumer of another process
+// has a Fingerprint.
 //
-// Where the key is made of the payload, and no queue serves the consumer, the corrected
-// message would come back under another key: leave such a message, and publish by hand.
+// If the key is made of the payload, and no queue serves the consumer, the corrected message would
+// come back under another key: leave such a message, and publish by hand.
 //
 // ReplacePayload returns [inbox.ErrNotFound] if no such message is open, and [inbox.ErrWrongState]
 // if its state does not allow a change.
@@ -31,7 +31,7 @@ func (a *Admin) ReplacePayload(ctx context.Context, id int64, payload []byte, by
 	case !a.inbox.MayReplace():
 		return errors.New("inbox: replace payload: not allowed: set Config.AllowPayloadChange where operators may do so")
 	case payload == nil:
-		return errors.New("inbox: replace payload: the payload is nil: give an empty one if that is meant")
+		return errors.New("inbox: replace payload: the payload is nil: pass an empty one if you mean that")
 	case len(payload) > MaxPayload:
 		return fmt.Errorf("inbox: replace payload: %d bytes are more than %d", len(payload), MaxPayload)
 	}

@@ -14,9 +14,9 @@ import (
 	"github.com/millrace-go/millrace/internal/stored"
 )
 
-// Reveal returns an open message whole, and keeps in the audit table who looked at it, in
-// the transaction that reads it. Where the payload cannot be had, Unreadable says why. A message
-// that is not open any more is [inbox.ErrNotFound].
+// Reveal returns an open message whole, and records in the audit table who read it, in the same
+// transaction. If the payload cannot be read, Unreadable says why. Reveal returns
+// [inbox.ErrNotFound] if no such message is open.
 func (a *Admin) Reveal(ctx context.Context, id int64, by Operator) (Message, error) {
 	if err := by.Validate(); err != nil {
 		return Message{}, err
@@ -36,12 +36,12 @@ func (a *Admin) Reveal(ctx context.Context, id int64, by Operator) (Message, err
 	if err != nil {
 		return Message{}, explain(&seen, "reveal", err)
 	}
-	m, err := a.whole(ctx, row) // a codec may take its time: not in the transaction
+	m, err := a.whole(ctx, row) // outside the transaction: a codec may be slow
 	return m, explain(&seen, "reveal", err)
 }
 
-// Message returns an open message without its payload, which [Admin.Reveal] returns. One that
-// is not open any more is [inbox.ErrNotFound].
+// Message returns an open message without its payload; [Admin.Reveal] returns that. Message returns
+// [inbox.ErrNotFound] if no such message is open.
 func (a *Admin) Message(ctx context.Context, id int64) (Message, error) {
 	row, err := a.find(ctx, id)
 	if err != nil {
@@ -51,17 +51,17 @@ func (a *Admin) Message(ctx context.Context, id int64) (Message, error) {
 	return m, explain(&row, "outline", err)
 }
 
-// Outline is [Admin.Story] without the payloads, those of outcomes neither, and without what
-// handlers kept with [inbox.SetResult] and what steps returned.
+// Outline is [Admin.Story] without the payloads of messages and outcomes, the results of
+// [inbox.SetResult], and the results of steps.
 func (a *Admin) Outline(ctx context.Context, messageID string) (Story, error) {
 	return a.story(ctx, messageID, teller{
 		a.outline, func([]byte) json.RawMessage { return nil }, a.outcomeOutline, stepOutline,
 	})
 }
 
-// RevealResult returns what the handler of a consumer and epoch kept with [inbox.SetResult] for the
-// message with this key, and keeps in the audit table who looked at it, in the transaction
-// that reads it. Where it kept nothing that is [inbox.ErrNotFound].
+// RevealResult returns the result that the handler of a consumer and epoch set with
+// [inbox.SetResult] for the message with this key, and records in the audit table who read it, in
+// the same transaction. It returns [inbox.ErrNotFound] if there is no result.
 func (a *Admin) RevealResult(ctx context.Context, consumer string, epoch int, messageID string, by Operator) (json.RawMessage, error) {
 	if err := by.Validate(); err != nil {
 		return nil, err

@@ -13,18 +13,18 @@ import (
 	"github.com/millrace-go/millrace/internal/stored"
 )
 
-// Page is a part of a list of open messages.
+// Page is part of a list of open messages.
 type Page struct {
 	Messages []Message // without payloads, in the order they were stored
 
-	// Next is the ID behind which the next page begins, 0 where nothing is left to look at. Where a
-	// page has fewer messages than were asked for, and a Next, looking ended before the list did.
+	// Next is the ID after which the next page begins, 0 at the end. If a page has a Next but fewer
+	// messages than were asked for, the search stopped before the end of the list.
 	Next int64
 }
 
-// Search lists the open messages that f matches in the order they were stored, without payloads: at most
-// limit of them, which is at most MaxPage, after the row with the given ID (0 to begin). Where no index
-// has what f matches, it looks at about so many rows at most, and says where to go on; 0 sets no bound.
+// Search lists open messages that f matches, without payloads and in the order they were stored: at
+// most limit messages (up to MaxPage) after the row with the given ID, which is 0 to begin. If no
+// index serves f, it reads about look rows at most and says where to continue; 0 sets no limit.
 func (a *Admin) Search(ctx context.Context, f Filter, after int64, limit, look int) (Page, error) {
 	page, err := a.searchPage(ctx, f, after, limit, look)
 	if err != nil {
@@ -35,7 +35,7 @@ func (a *Admin) Search(ctx context.Context, f Filter, after int64, limit, look i
 
 func (a *Admin) searchPage(ctx context.Context, f Filter, after int64, limit, look int) (Page, error) {
 	if look < 0 {
-		return Page{}, fmt.Errorf("look at %d rows: the number is negative", look)
+		return Page{}, fmt.Errorf("read %d rows: the number is negative", look)
 	}
 	if look == 0 {
 		look = math.MaxInt
@@ -48,19 +48,19 @@ func (a *Admin) searchPage(ctx context.Context, f Filter, after int64, limit, lo
 	return Page{messages, next}, err
 }
 
-// reach is a range of an index, which is read in the order of the IDs.
+// reach is a range of an index, read in the order of the IDs.
 type reach struct {
 	statement string
-	args      []any   // of the statement, but for where to begin and how far to go
+	args      []any   // of the statement, without the start and the limit
 	at        int64   // read up to this ID …
 	ended     bool    // … and this was all
-	found     []int64 // what matches
+	found     []int64 // the matching IDs
 	looked    int
 	step      int // how many rows to read next
 }
 
-// reaches returns where messages of c may be that f matches, in some neighbouring states
-// where f names none: in a group of errors, or else in each state.
+// reaches returns the ranges in which f may match messages of c: a group of errors, or each state;
+// if f names no state, the states of.
 func (a *Admin) reaches(c stored.Consumer, f Filter, after int64, step int, of ...Status) (all []*reach) {
 	states := f.statuses(of...)
 	if f.ErrorGroup != 0 {
@@ -80,10 +80,10 @@ type reachRow struct {
 	Looked int   `db:"looked"`
 }
 
-// mostStep is how many rows are read at once at most where few match.
+// mostStep is the greatest number of rows read at once if few match.
 const mostStep = 5000
 
-// read goes on in r, and takes more rows the next time.
+// read reads on in r, and more rows the next time.
 func (a *Admin) read(ctx context.Context, r *reach) error {
 	var rows []reachRow
 	if err := sqlx.SelectContext(ctx, a.rows.Reader(ctx), &rows, r.statement, append(slices.Clone(r.args), r.at, r.step)...); err != nil {
@@ -102,9 +102,10 @@ func (a *Admin) read(ctx context.Context, r *reach) error {
 	return nil
 }
 
-// search finds the IDs of a page. It goes on where it is furthest behind, until there are
-// enough up to where all was read, or enough was looked at. So what f matches by an index costs
-// what it holds, however many rows are open. next is the last ID that was passed, 0 at the end.
+// search returns the IDs of a page. It reads on in the range that is furthest behind, until it has
+// enough IDs up to the point that all ranges have reached, or has read enough rows. So if an index
+// serves f, the cost depends on the matches, not on the open rows. next is the last ID passed, 0 at
+// the end.
 func (a *Admin) search(ctx context.Context, f Filter, after int64, limit, look int, of ...Status) (ids []int64, next int64, err error) {
 	if err := cmp.Or(f.validate(), validPage(limit)); err != nil {
 		return nil, 0, err
@@ -139,8 +140,8 @@ func (a *Admin) search(ctx context.Context, f Filter, after int64, limit, look i
 	}
 }
 
-// gather returns what was found up to where all was read, and which is furthest behind of
-// those that have not ended, nil if there is none.
+// gather returns the IDs up to the point that all ranges have reached, and the unfinished range
+// that is furthest behind, nil if there is none.
 func gather(all []*reach) (ids []int64, behind *reach, looked int) {
 	for _, r := range all {
 		looked += r.looked

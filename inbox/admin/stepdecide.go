@@ -19,13 +19,13 @@ import (
 	"github.com/millrace-go/millrace/internal/stored"
 )
 
-// StepDecision is what an operator found out about a step in doubt.
+// StepDecision is an operator's finding about a step in doubt.
 type StepDecision int
 
-// What a step can have been.
+// Findings about a step.
 const (
 	StepWasDone    StepDecision = iota + 1
-	StepWasNotDone              // it is done with the next attempt at its message
+	StepWasNotDone              // the next attempt at its message does it
 )
 
 // DecideStep records whether the step in doubt with this id was done, and who said so. The id is the
@@ -49,13 +49,13 @@ func (a *Admin) DecideStep(ctx context.Context, id string, decision StepDecision
 	return nil
 }
 
-// decideAction is what the audit table calls it.
+// decideAction is the action's name in the audit table.
 const decideAction = "decide step"
 
 func (a *Admin) stepInDoubt(ctx context.Context, id string) (row stored.Step, err error) {
 	raw, err := hex.DecodeString(strings.ReplaceAll(id, "-", ""))
 	if err != nil || len(raw) != 16 {
-		return row, errors.New("it is not the id of a step")
+		return row, errors.New("this is not the id of a step")
 	}
 	return a.findInDoubt(ctx, a.rows.Reader(ctx), raw)
 }
@@ -74,7 +74,7 @@ func (a *Admin) findInDoubt(ctx context.Context, db sqlx.QueryerContext, id []by
 func (a *Admin) decideStep(ctx context.Context, tx *sqlx.Tx, row stored.Step, decision StepDecision, by Operator) error {
 	state, known := map[StepDecision]stored.StepState{StepWasDone: stored.StepDone, StepWasNotDone: stored.StepNotDone}[decision]
 	if !known {
-		return fmt.Errorf("decision %d is none of the constants", decision)
+		return fmt.Errorf("decision %d is not one of the constants", decision)
 	}
 	token := rand.Int64N(1<<62) + 1 //nolint:gosec // tells attempts apart, keeps no secret
 	taken, err := database.Affected(tx.ExecContext(ctx, a.rows.Dialect.Steps.TakeStep, token, row.Epoch, 0, row.ID, row.Token))
@@ -101,7 +101,7 @@ func (a *Admin) decideStep(ctx context.Context, tx *sqlx.Tx, row stored.Step, de
 	return a.rows.AuditOf(ctx, tx, by, decideAction, consumer.ID, row.MessageID, fmt.Sprintf("step %q was %s", row.Name, StepState(state)))
 }
 
-// stepConsumer returns the consumer that a step was done for, of the inbox or of leases.
+// stepConsumer returns the consumer of a step, of the inbox or of leases.
 func (a *Admin) stepConsumer(ctx context.Context, tx *sqlx.Tx, row stored.Step) (c stored.Consumer, err error) {
 	for _, name := range []string{string(row.Consumer), stored.LeaseNames + string(row.Consumer)} {
 		err = tx.GetContext(ctx, &c, a.rows.Dialect.SelectConsumer, []byte(a.rows.Namespace), []byte(name), row.Epoch)

@@ -12,15 +12,15 @@ import (
 	"github.com/millrace-go/millrace/internal/stored"
 )
 
-// StepState is how it is with a step.
+// StepState is the state of a step.
 type StepState int16
 
 // States of steps.
 const (
-	StepRunning StepState = 1 // a process is at it
+	StepRunning StepState = 1 // a process is running the step
 	StepDone    StepState = 2
-	StepNotDone StepState = 3 // it was refused, and is done with the next attempt
-	StepInDoubt StepState = 4 // it was begun, and nobody knows whether it was done
+	StepNotDone StepState = 3 // the next attempt at the message does it
+	StepInDoubt StepState = 4 // it was begun, but not known to be done
 )
 
 // String returns the name of the state.
@@ -38,19 +38,19 @@ func (s StepState) String() string {
 	return fmt.Sprintf("StepState(%d)", int16(s))
 }
 
-// StepRecord is what is recorded of a [inbox.Step].
+// StepRecord is the record of an [inbox.Step].
 type StepRecord struct {
-	ID        string // what Do was given
+	ID        string // passed to Do
 	Consumer  string
 	Epoch     int    // of the last attempt
 	MessageID string // the key
 	Name      string
 	State     StepState
-	Verified  bool // that it is done was found out afterwards, by Verify or an operator
+	Verified  bool // Verify or an operator found out afterwards that it was done
 	Attempts  int
 	StartedAt time.Time // of the first
-	EndedAt   time.Time // of the last; zero while it runs, and where the process died
-	Result    []byte    // in Admin.Story alone
+	EndedAt   time.Time // of the last; zero while it runs, or if the process died
+	Result    []byte    // only in Admin.Story
 	Problem   string    // the last error, or why there is no Result
 }
 
@@ -69,7 +69,7 @@ func recordOf(r *stored.Step) StepRecord {
 	return c
 }
 
-// stepWhole is what a story shows of a step.
+// stepWhole returns a step with its result.
 func (a *Admin) stepWhole(ctx context.Context, row *stored.Step) StepRecord {
 	c := recordOf(row)
 	if row.Result != nil {
@@ -82,7 +82,7 @@ func (a *Admin) stepWhole(ctx context.Context, row *stored.Step) StepRecord {
 	return c
 }
 
-// stepOutline is the same without the result.
+// stepOutline returns a step without its result.
 func stepOutline(_ context.Context, row *stored.Step) StepRecord { return recordOf(row) }
 
 // tellSteps adds the steps of the message with the stored key id.
@@ -95,9 +95,9 @@ func (a *Admin) tellSteps(ctx context.Context, id []byte, t teller, story *Story
 	return err
 }
 
-// StepsInDoubt lists the steps of which nobody knows whether they were done, those that are so
-// for the longest first: at most limit, which is at most MaxPage. Most are decided by the next
-// attempt at their message, which calls Verify. They are never purged.
+// StepsInDoubt lists steps of which nobody knows whether they were done, the oldest first: at most
+// limit (up to MaxPage). The next attempt at the message decides most of them, because it calls
+// Verify. The janitor never deletes a step in doubt.
 func (a *Admin) StepsInDoubt(ctx context.Context, limit int) ([]StepRecord, error) {
 	err := validPage(limit)
 	var rows []stored.Step

@@ -15,19 +15,19 @@ import (
 	"github.com/millrace-go/millrace/internal/stored"
 )
 
-// Story is all that the tables say of one message, for every consumer and epoch of the
+// Story is everything that the tables know of one message, for every consumer and epoch of the
 // namespace.
 type Story struct {
 	MessageID string
 	Claims    []StoryClaim
-	Open      []Message // rows of its own, and of collisions with it
+	Open      []Message // its own rows, and those of collisions with it
 	Dropped   []StoryDrop
 	Audit     []StoryAudit
 	History   []HistoryEntry
 	Steps     []StepRecord
 }
 
-// StoryClaim is what one consumer did with the message.
+// StoryClaim is the claim of one consumer on the message.
 type StoryClaim struct {
 	Consumer    string
 	Epoch       int
@@ -36,11 +36,11 @@ type StoryClaim struct {
 	Imported    bool // handled by another system, see [Admin.Import]
 	ProcessedAt time.Time
 	Result      json.RawMessage    // of SetResult
-	ResultSize  int                // in bytes, also where Result is left out
-	Outcome     []*message.Message // without the payloads that cannot be had
+	ResultSize  int                // in bytes, even if Result is left out
+	Outcome     []*message.Message // without payloads that cannot be read
 	Topic       string             // of the outcome
 	Journaled   bool               // the message is kept whole, see inbox.ConsumerConfig.Journal
-	ReceivedAt  time.Time          // when it was first stored; zero where it was handled at once, and is not journaled
+	ReceivedAt  time.Time          // when it was first stored; zero if it was handled at once and is not journaled
 }
 
 // StoryDrop is a copy that was acked without running the handler; see Config.LogDropped.
@@ -52,7 +52,7 @@ type StoryDrop struct {
 	Reason   string
 }
 
-// StoryAudit is what an operator did.
+// StoryAudit is a decision of an operator.
 type StoryAudit struct {
 	Consumer string
 	Epoch    int
@@ -62,7 +62,7 @@ type StoryAudit struct {
 	Detail   string
 }
 
-// noteRow is a copy that was dropped, or something that an operator did.
+// noteRow is a dropped copy, or a decision of an operator.
 type noteRow struct {
 	Name   []byte `db:"name"`
 	Epoch  int    `db:"epoch"`
@@ -74,15 +74,15 @@ type noteRow struct {
 	Detail []byte `db:"detail"`
 }
 
-// Story returns what is known of the message with this key, which may be one that
-// [Admin.Find] shows. A message never seen, or purged, has an empty story.
+// Story returns what the tables know of the message with this key; [Admin.Find] shows keys. The
+// story of a message that was never seen, or was purged, is empty.
 func (a *Admin) Story(ctx context.Context, messageID string) (Story, error) {
 	return a.story(ctx, messageID, teller{
 		a.whole, func(body []byte) json.RawMessage { return body }, a.inbox.Outcome, a.stepWhole,
 	})
 }
 
-// teller makes of what is stored what a story shows.
+// teller converts rows for a story.
 type teller struct {
 	message func(context.Context, stored.Message) (Message, error)
 	result  func([]byte) json.RawMessage
@@ -100,7 +100,7 @@ func (a *Admin) story(ctx context.Context, messageID string, t teller) (Story, e
 	return story, nil
 }
 
-// tell adds what is known of the message with the stored key id.
+// tell adds what the tables know of the message with the stored key id.
 func (a *Admin) tell(ctx context.Context, id []byte, t teller, story *Story) error {
 	namespace, db := []byte(a.rows.Namespace), a.rows.Reader(ctx)
 	var claims []stored.Claim

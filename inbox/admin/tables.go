@@ -10,18 +10,17 @@ import (
 	"github.com/millrace-go/millrace/internal/database"
 )
 
-// Table is a table of Millrace's, the outbox's among them.
+// Table is one of Millrace's tables, including those of the outbox.
 type Table struct {
 	Name string
-	Rows int64 // -1 where the database does not know
+	Rows int64 // -1 if the database does not know
 
-	// Estimated says that Rows is what the database's statistics say, which can lag behind.
+	// Estimated says that Rows comes from the database's statistics, which may be old.
 	Estimated bool
 }
 
-// Tables returns the tables and their sizes, in the order in which the schema makes them. On
-// PostgreSQL, MySQL and MariaDB it asks for statistics and counts nothing. On SQLite, which
-// has none, it counts: some 40 ms for a million rows.
+// Tables returns the tables and their sizes, in the order of the schema. On PostgreSQL, MySQL and
+// MariaDB it reads statistics. SQLite has none, so there it counts rows: about 40 ms for a million.
 func (a *Admin) Tables(ctx context.Context) ([]Table, error) {
 	var rows []struct {
 		Name      string `db:"name"`

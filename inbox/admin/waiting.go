@@ -18,24 +18,23 @@ import (
 	"github.com/millrace-go/millrace/internal/stored"
 )
 
-// WaitingAggregate is an aggregate that holds messages, until the version behind Applied is
-// applied.
+// WaitingAggregate is an aggregate with held messages, which wait for the version after Applied.
 type WaitingAggregate struct {
 	Consumer  string
 	Epoch     int
 	Aggregate string
 	Held      Count     // messages
-	Applied   int64     // version that was applied last; the one before the first if none was
-	Lowest    int64     // version that is held
-	Since     time.Time // when the oldest of those counted was stored
-	Cursor    string    // for [Admin.Waiting], to begin behind this one
+	Applied   int64     // the last applied version; if there is none, the one before the first
+	Lowest    int64     // the lowest held version
+	Since     time.Time // when the oldest counted message was stored
+	Cursor    string    // for [Admin.Waiting], to begin after this one
 
 	id []byte
 }
 
-// Waiting lists aggregates that hold messages, by consumer and then by aggregate: at most
-// limit of them, which is at most MaxPage, behind the one with the given Cursor ("" to
-// begin). It counts up to 500 messages of an aggregate.
+// Waiting lists aggregates with held messages, by consumer and then by aggregate: at most limit
+// aggregates (up to MaxPage) after the one with the given Cursor, which is "" to begin. It counts
+// up to 500 messages of an aggregate.
 func (a *Admin) Waiting(ctx context.Context, f ConsumerFilter, after string, limit int) ([]WaitingAggregate, error) {
 	all, err := a.allWaiting(ctx, f, after, limit)
 	if err != nil {
@@ -83,8 +82,8 @@ type waitingRow struct {
 	ReceivedAt int64  `db:"received_at"`
 }
 
-// waiting reads what a consumer holds in the order of aggregates and versions, a page at a
-// time, and of an aggregate with more than a page only the first.
+// waiting reads the held messages of a consumer in the order of aggregates and versions, a page at
+// a time. Of an aggregate with more than a page it reads the first page only.
 func (a *Admin) waiting(ctx context.Context, c stored.Consumer, after []byte, limit int) (found []WaitingAggregate, err error) {
 	const page = 500
 	for more := true; more && len(found) < limit; {
@@ -95,7 +94,7 @@ func (a *Admin) waiting(ctx context.Context, c stored.Consumer, after []byte, li
 		}
 		groups := byAggregate(rows)
 		if more = len(rows) == page; more && len(groups) > 1 {
-			groups = groups[:len(groups)-1] // there may be more of it: the next page begins with it
+			groups = groups[:len(groups)-1] // it may continue: the next page begins with it
 		}
 		for _, group := range groups {
 			a := newWaiting(c, group)
@@ -108,7 +107,7 @@ func (a *Admin) waiting(ctx context.Context, c stored.Consumer, after []byte, li
 	return found, a.lookApplied(ctx, c, found)
 }
 
-// byAggregate cuts rows, which are sorted, into one piece for each aggregate.
+// byAggregate splits sorted rows into one group for each aggregate.
 func byAggregate(rows []waitingRow) (groups [][]waitingRow) {
 	for len(rows) > 0 {
 		n := slices.IndexFunc(rows, func(r waitingRow) bool { return !bytes.Equal(r.Aggregate, rows[0].Aggregate) })
@@ -131,7 +130,7 @@ func newWaiting(c stored.Consumer, group []waitingRow) WaitingAggregate {
 	}
 }
 
-// lookApplied fills in which versions were applied.
+// lookApplied sets the applied versions.
 func (a *Admin) lookApplied(ctx context.Context, c stored.Consumer, found []WaitingAggregate) error {
 	if len(found) == 0 {
 		return nil
@@ -163,7 +162,7 @@ func (a *Admin) lookApplied(ctx context.Context, c stored.Consumer, found []Wait
 
 var errCursor = errors.New("the cursor is not one of these consumers")
 
-// A cursor is the number of a consumer and an aggregate as it is stored.
+// A cursor is the number of a consumer and a stored aggregate.
 func newCursor(consumer int32, aggregate []byte) string {
 	b := binary.BigEndian.AppendUint32(nil, uint32(consumer)) //nolint:gosec // consumers have positive ids
 	return base64.RawURLEncoding.EncodeToString(append(b, aggregate...))

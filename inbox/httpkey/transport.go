@@ -26,25 +26,25 @@ import (
 	"github.com/millrace-go/millrace/internal/requests"
 )
 
-// DefaultHeader is what most providers call it.
+// DefaultHeader is the name that most providers use.
 const DefaultHeader = "Idempotency-Key"
 
-// Transport is an [http.RoundTripper] that sets the header of requests that change something,
-// which is all but GET, HEAD, OPTIONS and TRACE. A header that is set already stays. The zero
-// value is ready to use, and safe for concurrent use.
+// Transport is an [http.RoundTripper] that sets the header of every request except GET, HEAD,
+// OPTIONS and TRACE. It does not change a header that is set. The zero value is ready to use, and
+// safe for concurrent use.
 //
-// Two different requests of one run that would have one key are refused: the provider would take
-// the second for a repetition of the first. They differ in method, URL or body. One whose body
-// cannot be read twice (it has no GetBody) differs from every other.
+// Transport refuses a request if a different request of the same run had the same key, since the
+// provider would treat it as a repetition. Requests differ in method, URL or body. A request whose
+// body cannot be read twice (it has no GetBody) differs from every other.
 type Transport struct {
-	// Base makes the requests. Defaults to http.DefaultTransport.
+	// Base sends the requests. Defaults to http.DefaultTransport.
 	Base http.RoundTripper
 
 	// Header is the name of the header. Defaults to Idempotency-Key.
 	Header string
 
-	// Required refuses requests that belong to no message, with inbox.ErrNoMessage. By default
-	// they pass without a key.
+	// Required refuses requests outside the handling of a message, with inbox.ErrNoMessage. By
+	// default they are sent without a key.
 	Required bool
 }
 
@@ -52,7 +52,7 @@ type Transport struct {
 var ErrOneKey = errors.New("another request of this handler had the same idempotency key: " +
 	"give each its own, with inbox.WithStep")
 
-// RoundTrip sets the key and makes the request.
+// RoundTrip sets the key and sends the request.
 func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
 	base, header := t.Base, t.Header
 	if base == nil {
@@ -61,7 +61,7 @@ func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
 	if header == "" {
 		header = DefaultHeader
 	}
-	broken := req.URL == nil || req.Header == nil // which is the base's to say
+	broken := req.URL == nil || req.Header == nil // Base reports that
 	if broken || safe(req.Method) || req.Header.Get(header) != "" {
 		return base.RoundTrip(req)
 	}
@@ -88,9 +88,9 @@ func safe(method string) bool {
 	return false
 }
 
-// key returns the key of req, "" where it belongs to no message.
+// key returns the key of req, "" outside the handling of a message.
 func (t *Transport) key(req *http.Request, header string) (string, error) {
-	if req.Response != nil && req.Response.Request != nil { // a redirect is the same request
+	if req.Response != nil && req.Response.Request != nil { // a redirect repeats the same request
 		if key := req.Response.Request.Header.Get(header); key != "" {
 			return key, nil
 		}
@@ -117,10 +117,10 @@ func (t *Transport) key(req *http.Request, header string) (string, error) {
 	return key, nil
 }
 
-// fingerprintOf is the same for requests that are alike.
+// fingerprintOf returns equal fingerprints for equal requests.
 func fingerprintOf(req *http.Request) (sum [sha256.Size]byte, err error) {
 	h := sha256.New()
-	_, _ = fmt.Fprintf(h, "%s %s\n", req.Method, req.URL) // a hash takes all
+	_, _ = fmt.Fprintf(h, "%s %s\n", req.Method, req.URL) // writing to a hash cannot fail
 	switch {
 	case req.Body == nil || req.Body == http.NoBody:
 	case req.GetBody == nil:
@@ -139,7 +139,7 @@ func fingerprintOf(req *http.Request) (sum [sha256.Size]byte, err error) {
 	return sum, nil
 }
 
-// CloseIdleConnections closes those of Base, if it can.
+// CloseIdleConnections closes the idle connections of Base.
 func (t *Transport) CloseIdleConnections() {
 	if base, can := t.Base.(interface{ CloseIdleConnections() }); can {
 		base.CloseIdleConnections()

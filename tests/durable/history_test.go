@@ -147,7 +147,7 @@ var historyBodies = []testdb.Body{
 			b.failedStraight(queue, msg.Copy())
 		}
 		assert.Equal(t, []string{
-			"1 failed FAILED_RETRYABLE attempt 1: nobody said why", "2 failed FAILED_RETRYABLE attempt 2: nobody said why",
+			"1 failed FAILED_RETRYABLE attempt 1: no reason is known", "2 failed FAILED_RETRYABLE attempt 2: no reason is known",
 		}, went(rig.Story(t, b.store, msg.UUID)))
 	})},
 	{Name: "a message that ends its process", Why: "it gave no answer, and was parked for it", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
