@@ -8,21 +8,20 @@ import (
 	"time"
 )
 
-// action changes something. It returns where the browser goes then, from the first page, or
-// the page that it answers with.
+// action changes something. It returns the page to redirect to, or the page to answer with.
 type action struct {
-	back string // the page with its form
+	back string // the page that has its form
 	do   func(*visit) (answer, error)
 }
 
-// answer is what follows an action: another address, or a page at once.
+// answer follows an action: a redirect, or a page.
 type answer struct {
 	to   string
 	page *page
 }
 
-// post carries an action out, if it comes from a page of this site, from somebody who may,
-// and with a reason.
+// post carries out an action if the request comes from a page of this site, from an operator who
+// may act, and with a reason.
 func (h *Handler) post(w http.ResponseWriter, v *visit) {
 	a, found := h.actions[v.path]
 	if !found {
@@ -34,7 +33,7 @@ func (h *Handler) post(w http.ResponseWriter, v *visit) {
 		return
 	}
 	next, err := a.do(v)
-	h.groups.stale.Store(true) // who acts wants to see what became of it
+	h.groups.stale.Store(true) // the operator wants to see the result
 	h.samples.stale.Store(true)
 	switch {
 	case err != nil:
@@ -65,30 +64,30 @@ func (h *Handler) permit(w http.ResponseWriter, v *visit) error {
 	case reason == "":
 		return problem{http.StatusUnprocessableEntity, "Say why: the reason goes into the audit log. Go back and add one; nothing was changed."}
 	case len(reason) > maxReason:
-		return problem{http.StatusUnprocessableEntity, fmt.Sprintf("The reason has %d bytes, of which %d are kept at most. Nothing was changed.", len(reason), maxReason)}
+		return problem{http.StatusUnprocessableEntity, fmt.Sprintf("The reason has %d bytes, and at most %d can be stored. Nothing was changed.", len(reason), maxReason)}
 	}
 	return nil
 }
 
-// done are the sentences that follow an action. An address names one of them and carries no
-// text of its own, so it cannot put words on the page.
+// done has the sentence that follows each action. An address names a sentence and contains no text,
+// so it cannot put words on the page.
 var done = map[string]string{
 	"retry":          "The message will be handled again.",
 	"discard":        "The message was discarded. It counts as handled.",
-	"pause":          "The consumer is paused: nothing that is stored for it is delivered.",
-	"resume":         "The consumer goes on.",
+	"pause":          "The consumer is paused: its stored messages are not delivered.",
+	"resume":         "The consumer is no longer paused.",
 	"outbox-retry":   "Relays will try to send the message again.",
 	"outbox-discard": "The message was discarded and will not be sent.",
 	"retry-all":      "%s will be handled again.",
 	"discard-all":    "%s were discarded. They count as handled.",
 }
 
-// after is the address of a page that says what was done.
+// after returns the address of a page that says what was done.
 func after(page, what string, pairs ...string) answer {
 	return answer{to: link(page, append(pairs, "done", what)...)}
 }
 
-// said returns the sentence that an address asks for.
+// said returns the sentence that the address names.
 func (v *visit) said() string {
 	sentence := done[v.query("done")]
 	if !strings.Contains(sentence, "%s") {
@@ -101,7 +100,7 @@ func (v *visit) said() string {
 	return fmt.Sprintf(sentence, plural(n, "message"))
 }
 
-// formTime reads a time that a form or an address carries in microseconds.
+// formTime parses a time in microseconds from a form or an address.
 func formTime(values url.Values, name string) (time.Time, error) {
 	us, err := number(values.Get(name), "time")
 	if err != nil || us == 0 {

@@ -7,14 +7,14 @@ import (
 	"github.com/millrace-go/millrace/inbox/admin"
 )
 
-// window is a time that the overview shows.
+// window is a period that the overview can show.
 type window struct {
 	name   string // in the address
 	length time.Duration
 	step   time.Duration // of the figures per minute
 }
 
-// windows that can be chosen; the first is shown unless another is.
+// windows are the periods to choose from; the first is the default.
 var windows = []window{
 	{"1h", time.Hour, time.Minute}, {"6h", 6 * time.Hour, 5 * time.Minute}, {"24h", 24 * time.Hour, 15 * time.Minute},
 }
@@ -28,7 +28,7 @@ func windowNamed(name string) window {
 	return windows[0]
 }
 
-// activities remembers for a moment what was done: it is read for each overview.
+// activities caches the activity for a moment, because every overview reads it.
 type activities struct {
 	turn  turn
 	at    time.Time
@@ -36,7 +36,7 @@ type activities struct {
 	found []admin.Activity
 }
 
-// activity returns what was done since then, as it was a few seconds ago.
+// activity returns the activity since then, at most a few seconds old.
 func (h *Handler) activity(ctx context.Context, since time.Time) ([]admin.Activity, error) {
 	a := &h.done
 	if err := a.turn.take(ctx); err != nil {
@@ -55,7 +55,7 @@ func (h *Handler) activity(ctx context.Context, since time.Time) ([]admin.Activi
 	return found, nil
 }
 
-// perMinute is the rate of a figure in each step of a window.
+// perMinute returns the rate of a figure in each step of a window.
 func perMinute(all []admin.Activity, w window, since, now time.Time, of func(admin.Activity) bool, figure func(admin.Activity) int64) []point {
 	points := stepped(all, w, since, now, of, figure)
 	for i := range points {
@@ -64,7 +64,7 @@ func perMinute(all []admin.Activity, w window, since, now time.Time, of func(adm
 	return points
 }
 
-// perRun is how many seconds a run of the handler took in each step, 0 where none ended.
+// perRun returns the seconds per handler run in each step, 0 if no run ended.
 func perRun(all []admin.Activity, w window, since, now time.Time, of func(admin.Activity) bool) []point {
 	runs := stepped(all, w, since, now, of, func(a admin.Activity) int64 { return a.Completed + a.Failed })
 	points := stepped(all, w, since, now, of, func(a admin.Activity) int64 { return a.Handling.Microseconds() })
@@ -74,8 +74,8 @@ func perRun(all []admin.Activity, w window, since, now time.Time, of func(admin.
 	return points
 }
 
-// stepped adds up a figure in each step of a window. The last step, which is not over, is
-// left out unless there is no other.
+// stepped adds up a figure in each step of a window. It leaves out the last step, which has not
+// ended, unless it is the only one.
 func stepped(all []admin.Activity, w window, since, now time.Time, of func(admin.Activity) bool, figure func(admin.Activity) int64) []point {
 	steps := int(now.Sub(since)/w.step) + 1
 	sums := make([]int64, steps)

@@ -10,20 +10,20 @@ import (
 	"github.com/millrace-go/millrace/inbox/admin"
 )
 
-// bulk is an action on many messages that takes several requests. All that is known of it
-// is in the form that goes on.
+// bulk is an action on many messages that takes several requests. The form that continues it holds
+// its whole state.
 type bulk struct {
 	Action string // "failure-retry" or "failure-discard"
 	Verb   string
 	Group  int64
 	Until  time.Time
-	Mark   int64 // how far it is
+	Mark   int64 // how far it has come
 	Done   int64
-	Of     int64 // as many as there were at the beginning, or as were counted
+	Of     int64 // the number of messages at the beginning, as far as counted
 	Reason string
 }
 
-// Percent is how much is done, as far as it can be said.
+// Percent estimates the part that is done.
 func (b bulk) Percent() int64 { return min(99, b.Done*100/max(1, b.Of)) }
 
 type forAll func(ctx context.Context, f admin.Filter, pace admin.Pace) (int, error)
@@ -40,8 +40,8 @@ func (h *Handler) discardGroup(v *visit) (answer, error) {
 	})
 }
 
-// work goes through messages until they are done or its time is over. Then it answers with a
-// page that says how far it is and whose form goes on.
+// work works through messages until they are done or its time is up. Then it answers with a page
+// that shows the progress and has the form that continues.
 func (h *Handler) work(v *visit, b bulk, all forAll) (answer, error) {
 	if err := b.read(v); err != nil {
 		return answer{}, err
@@ -52,7 +52,7 @@ func (h *Handler) work(v *visit, b bulk, all forAll) (answer, error) {
 	const perSecond = 5000
 	n, err := all(ctx, admin.Filter{ErrorGroup: b.Group, ReceivedUntil: b.Until}, admin.Pace{
 		PerSecond: perSecond, Mark: &b.Mark,
-		Progress: func(int) { // so that each request does something
+		Progress: func(int) { // so that each request makes progress
 			if time.Since(began) > h.config.Budget {
 				stop()
 			}
@@ -67,13 +67,13 @@ func (h *Handler) work(v *visit, b bulk, all forAll) (answer, error) {
 		return answer{page: &p}, nil
 	case b.Done > 0:
 		p := problemOf(err)
-		p.text = plural(b.Done, "message") + " done, then it stopped: " + p.text
+		p.text = plural(b.Done, "message") + " done, then an error: " + p.text
 		return answer{}, p
 	}
 	return answer{}, err
 }
 
-// read takes from a form what is to be done, and how far it is.
+// read reads the state from the form.
 func (b *bulk) read(v *visit) (err error) {
 	form := v.r.PostForm
 	b.Reason = v.reason()
@@ -86,7 +86,7 @@ func (b *bulk) read(v *visit) (err error) {
 		return err
 	}
 	if b.Group == 0 || b.Until.IsZero() {
-		return problem{http.StatusBadRequest, "The form does not say which messages are meant."}
+		return problem{http.StatusBadRequest, "The form does not name the messages."}
 	}
 	return nil
 }

@@ -7,21 +7,21 @@ import (
 	"time"
 )
 
-// point is a figure at a time.
+// point is a figure at one time.
 type point struct {
 	at    time.Time
 	value float64
 }
 
-// chart is a figure over time: a line in a box of its own units, and the figures as a table
-// for those who do not see it.
+// chart is a figure over time: a line in a box with its own units, and a table for those who do not
+// see the line.
 type chart struct {
 	ID    string
 	Title string
 	Now   string // the last figure
 	Tone  string // a class: "", "bad", "calm"
-	Top   string // what the upper edge stands for
-	Since string // what the left edge stands for
+	Top   string // the value at the upper edge
+	Since string // the time at the left edge
 	Line  string // of an SVG path
 	Area  string
 	Rows  []chartRow
@@ -32,13 +32,13 @@ type chartRow struct {
 	Value string
 }
 
-// The box in which lines are drawn. It is stretched to the width of its place.
+// The box of a line. The page stretches it to fit.
 const (
 	boxWidth  = 300.0
 	boxHeight = 72.0
 )
 
-// draw lays points out from since until now. It says each figure with say.
+// draw draws points from since until now. It formats figures with say.
 func draw(id, title, tone string, points []point, since, now time.Time, say func(float64) string) chart {
 	c := chart{ID: id, Title: title, Tone: tone, Now: "–", Since: age(now.Sub(since)) + " ago"}
 	if len(points) == 0 {
@@ -62,10 +62,10 @@ func draw(id, title, tone string, points []point, since, now time.Time, say func
 	return c
 }
 
-// mostRows is about how many figures of a chart its table has.
+// mostRows is about how many rows the table of a chart has.
 const mostRows = 20
 
-// trace returns the line through points, and the area below it.
+// trace returns the line through points and the area below it.
 func trace(points []point, since, now time.Time, top float64) (line, area string) {
 	width := now.Sub(since).Seconds()
 	x := func(t time.Time) float64 {
@@ -84,7 +84,7 @@ func trace(points []point, since, now time.Time, top float64) (line, area string
 	return line, fmt.Sprintf("%sL%.1f %.1fL%.1f %.1fZ", line, last, boxHeight, first, boxHeight)
 }
 
-// nice is a figure at or above top that lines do not stick to.
+// nice returns a round figure above top, so that lines do not touch the edge.
 func nice(top float64) float64 {
 	if top <= 0 {
 		return 1
@@ -92,7 +92,7 @@ func nice(top float64) float64 {
 	return top * 1.1
 }
 
-// spark is a line without words, for a row of a table.
+// spark returns a small line for a table row.
 func spark(points []point, since, now time.Time) string {
 	if len(points) < 2 {
 		return ""

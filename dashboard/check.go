@@ -6,18 +6,17 @@ import (
 	"github.com/millrace-go/millrace/inbox"
 )
 
-// checks remembers for a while what was found: a look asks the server for its settings, and
-// claims a key.
+// checks caches the findings, because each check reads the server's settings and claims a key.
 type checks struct {
 	turn  turn
 	at    time.Time
 	found []inbox.Finding
 }
 
-// checkFor is how long a look counts.
+// checkFor is how long the findings are cached.
 const checkFor = 30 * time.Second
 
-// checkPage is what is not as the inbox needs it.
+// checkPage lists the findings.
 type checkPage struct {
 	Findings []inbox.Finding
 	At       time.Time

@@ -14,35 +14,35 @@ import (
 	"github.com/millrace-go/millrace/outbox"
 )
 
-// Config is how a [Handler] behaves. With the zero value it shows the inbox, and changes
+// Config configures a [Handler]. With the zero value the handler shows the inbox and changes
 // nothing.
 type Config struct {
-	// Outbox is shown, and its parked messages tried again or discarded. Defaults to none.
+	// Outbox is the outbox to show; operators can retry and discard its parked messages. Defaults
+	// to none.
 	Outbox *outbox.Publisher
 
-	// Redeliver sends a message that is to be tried again back to its topic, where no queue
-	// delivers what is stored for its consumer; see Admin.Retry. Defaults to none: such
-	// a message cannot be tried again from here.
+	// Redeliver publishes a retried message to its topic if no queue serves its consumer; see
+	// Admin.Retry. Defaults to none: such a message cannot be retried from here.
 	Redeliver message.Publisher
 
-	// Operator says who sent a request, for the audit table; "" is nobody, who may change
-	// nothing. The handler authenticates no one: this is what the code around it found out.
-	// Defaults to nobody.
+	// Operator returns the name of the person who sent a request, for the audit table. "" means
+	// nobody is signed in, and nobody cannot change anything. The handler does not authenticate:
+	// the code around it does. Defaults to nobody.
 	Operator func(*http.Request) string
 
-	// ReadOnly shows no actions and refuses them.
+	// ReadOnly hides and refuses all actions.
 	ReadOnly bool
 
-	// Prefix is the path under which the handler is reached, such as "/admin/messages".
-	// Defaults to that of the http.ServeMux pattern it was registered with, or else to none,
-	// which is right behind http.StripPrefix.
+	// Prefix is the path of the handler, such as "/admin/messages". Defaults to the path of the
+	// http.ServeMux pattern that serves it, or else to none, which is right behind
+	// http.StripPrefix.
 	Prefix string
 
 	// Budget is how long one request works through many messages before it asks whether to
-	// go on. Defaults to 3 seconds, below the timeouts of proxies.
+	// continue. Defaults to 3 seconds, below the timeouts of proxies.
 	Budget time.Duration
 
-	// Logger hears of requests that failed. Defaults to that of the store.
+	// Logger logs failed requests. Defaults to the logger of the store.
 	Logger watermill.LoggerAdapter
 }
 

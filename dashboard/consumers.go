@@ -10,10 +10,10 @@ type consumersPage struct {
 	Consumers []knownConsumer
 }
 
-// knownConsumer is a consumer, and whether it forgets too early.
+// knownConsumer is a consumer, and whether its retention is too short.
 type knownConsumer struct {
 	admin.KnownConsumer
-	Short  bool // the retention is below the window that was declared
+	Short  bool // the retention is shorter than the declared window
 	Stored admin.Count
 }
 

@@ -9,17 +9,17 @@ import (
 	"github.com/millrace-go/millrace/inbox/admin"
 )
 
-// groups remembers for a moment what makes messages fail: it takes a look at all that failed.
+// groups caches the groups of failures for a moment, because finding them reads all failed
+// messages.
 type groups struct {
 	turn  turn
 	at    time.Time
 	took  time.Duration
 	found []admin.FailureGroup
-	stale atomic.Bool // something was done about them
+	stale atomic.Bool // an operator acted on them
 }
 
-// failureGroups returns the groups, from a look that began no longer ago than a second, or
-// ten times what the look took.
+// failureGroups returns the groups, at most a second old, or ten times as old as reading them took.
 func (h *Handler) failureGroups(ctx context.Context) ([]admin.FailureGroup, error) {
 	g := &h.groups
 	if err := g.turn.take(ctx); err != nil {
@@ -38,11 +38,11 @@ func (h *Handler) failureGroups(ctx context.Context) ([]admin.FailureGroup, erro
 	return found, nil
 }
 
-// failuresPage lists what makes messages fail.
+// failuresPage lists the groups of failures.
 type failuresPage struct {
 	Groups []admin.FailureGroup
 	Most   int  // messages of the largest group
-	Cut    bool // not all that failed was looked at
+	Cut    bool // not all failed messages were read
 }
 
 func (h *Handler) failures(v *visit) (any, error) {
@@ -54,10 +54,10 @@ func (h *Handler) failures(v *visit) (any, error) {
 	return p, err
 }
 
-// failurePage is one group, before somebody decides about it.
+// failurePage shows one group, before an operator decides.
 type failurePage struct {
 	admin.FailureGroup
-	Affected []admin.Preview // what an action would take
+	Affected []admin.Preview // what an action would change
 	Waiting  admin.Count
 	Decided  string          // how many, in words
 	First    []admin.Message // of them
@@ -80,7 +80,7 @@ func (h *Handler) failure(v *visit) (any, error) {
 		return nil, err
 	}
 	if len(found) == 0 {
-		return nil, problem{http.StatusNotFound, "Nothing fails like this any more: the messages were handled or discarded."}
+		return nil, problem{http.StatusNotFound, "No message fails like this any more: all were handled or discarded."}
 	}
 	p := &failurePage{FailureGroup: found[0], Until: v.Now}
 	if p.Affected, err = h.ops.Preview(v.r.Context(), filter, countTo); err != nil {
@@ -98,7 +98,7 @@ func (h *Handler) failure(v *visit) (any, error) {
 	return p, h.addFirst(v, p, filter)
 }
 
-// addFirst lists some of the messages: those that wait for an operator, else others.
+// addFirst adds some of the messages: those that wait for an operator, else others.
 func (h *Handler) addFirst(v *visit, p *failurePage, f admin.Filter) error {
 	const some = 10
 	for _, f.Status = range []admin.Status{admin.Parked, admin.FailedTerminal, admin.FailedRetryable} {
@@ -114,5 +114,5 @@ func (h *Handler) addFirst(v *visit, p *failurePage, f admin.Filter) error {
 	return nil
 }
 
-// countTo is up to where the messages of an action are counted before it begins.
+// countTo is where counting the messages of an action stops before it begins.
 const countTo = 10_000

@@ -15,8 +15,8 @@ import (
 	"github.com/millrace-go/millrace/inbox/admin"
 )
 
-// show makes characters visible that have no glyph, or that would reorder the text around
-// them, and bytes that are no text.
+// show makes visible: characters without a glyph, those that reorder the text around them, and
+// bytes that are not text.
 func show(text string) string {
 	var b strings.Builder
 	for len(text) > 0 {
@@ -36,7 +36,7 @@ func show(text string) string {
 	return b.String()
 }
 
-// short is the beginning of a text, in one line.
+// short returns the beginning of a text, on one line.
 func short(most int, text string) string {
 	line, _, more := strings.Cut(show(text), "\n")
 	runes := []rune(line)
@@ -49,23 +49,23 @@ func short(most int, text string) string {
 	return line
 }
 
-// lower is the name of a state as people write it.
+// lower returns the name of a state as people write it.
 func lower(s fmt.Stringer) string {
 	return strings.ToLower(strings.ReplaceAll(s.String(), "_", " "))
 }
 
-// stamp is a time for a <time> element: exact, in UTC.
+// stamp formats a time for a <time> element: exact, in UTC.
 func stamp(t time.Time) string { return t.UTC().Format("2006-01-02T15:04:05.000000Z") }
 
-// utc is the exact time, for who wants to know.
+// utc formats the exact time for people.
 func utc(t time.Time) string { return t.UTC().Format("2006-01-02 15:04:05.000000") + " UTC" }
 
-// clock is a time for reading, where nothing is known of the reader's zone.
+// clock formats a time for people if the reader's time zone is unknown.
 func clock(t time.Time) string { return t.UTC().Format("2 Jan 15:04:05") + " UTC" }
 
 func microseconds(t time.Time) string { return strconv.FormatInt(t.UnixMicro(), 10) }
 
-// age says how long something takes or is old, to a figure or two.
+// age formats a duration or an age to one or two digits.
 func age(d time.Duration) string {
 	switch {
 	case d <= 0:
@@ -82,7 +82,7 @@ func age(d time.Duration) string {
 	return fmt.Sprintf("%d days", d/(24*time.Hour))
 }
 
-// ago says when t was, or will be, as seen from now.
+// ago says when t was, or will be, relative to now.
 func ago(now, t time.Time) string {
 	switch d := now.Sub(t); {
 	case d < -time.Second:
@@ -94,7 +94,7 @@ func ago(now, t time.Time) string {
 	}
 }
 
-// span is a duration that was set, such as a retention.
+// span formats a configured duration, such as a retention.
 func span(d time.Duration) string {
 	const day = 24 * time.Hour
 	switch {
@@ -108,7 +108,7 @@ func span(d time.Duration) string {
 	return strings.TrimSuffix(strings.TrimSuffix(d.String(), "0s"), "0m")
 }
 
-// count is a number with its thousands apart, and with a plus where there may be more.
+// count formats a number with thousands separators, and with a plus sign if there may be more.
 func count(c admin.Count) string {
 	text := thousands(int64(c.N))
 	if c.AtLeast {
@@ -125,7 +125,7 @@ func thousands(wholeNumber any) string {
 	return digits
 }
 
-// plural is a number of things.
+// plural formats a number of things.
 func plural(n int64, thing string) string {
 	if n == 1 {
 		return "1 " + thing
@@ -133,7 +133,7 @@ func plural(n int64, thing string) string {
 	return thousands(n) + " " + thing + "s"
 }
 
-// body is a payload as people can read it.
+// body is a payload formatted for people.
 type body struct {
 	Kind string // "JSON", "text" or "binary"
 	Text string
@@ -141,7 +141,7 @@ type body struct {
 	Cut  bool // Text is only the beginning
 }
 
-// How much of a payload is shown, and up to which size JSON is laid out.
+// How much of a payload is shown, and up to which size JSON is indented.
 const (
 	maxShown = 128 << 10
 	maxLaid  = 1 << 20
@@ -162,7 +162,7 @@ func readable(payload []byte) body {
 	return b
 }
 
-// clip cuts b where it is too long, between two characters.
+// clip shortens b between two characters if it is too long.
 func clip(b []byte) string {
 	if len(b) <= maxShown {
 		return string(b)

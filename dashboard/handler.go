@@ -24,16 +24,16 @@ type Handler struct {
 	done    activities
 }
 
-// page gathers what a template shows.
+// page collects what a template shows.
 type page struct {
 	template string
-	tab      string // of the navigation
+	tab      string // in the navigation
 	title    string
 	gather   func(*visit) (any, error)
 }
 
-// New returns a Handler that shows what store and config.Outbox hold. It asks the database
-// nothing. All problems of config are reported at once.
+// New returns a Handler for store and config.Outbox. It makes no call to the database. It reports
+// all problems of config at once.
 func New(store *inbox.Store, config Config) (*Handler, error) {
 	if store == nil {
 		return nil, errors.New("dashboard: a Store is needed")
@@ -71,7 +71,7 @@ func New(store *inbox.Store, config Config) (*Handler, error) {
 	return h, nil
 }
 
-// patience bounds how long a page may ask the database.
+// patience limits how long a page may wait for the database.
 const patience = 15 * time.Second
 
 // ServeHTTP implements http.Handler.
@@ -86,7 +86,7 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	defer cancel()
 	long := len(r.URL.Path)+len(r.URL.RawQuery) > maxAddress
 	if long {
-		path = "" // else each link would be as long
+		path = "" // otherwise every link would be as long
 	}
 	v := h.visit(r.WithContext(ctx), path)
 	if long {
@@ -100,7 +100,7 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		h.post(w, v)
 	default:
 		w.Header().Set("Allow", "GET, HEAD, POST")
-		h.fail(w, v, problem{http.StatusMethodNotAllowed, "Nothing here takes that method."})
+		h.fail(w, v, problem{http.StatusMethodNotAllowed, "This method is not allowed here."})
 	}
 }
 

@@ -9,14 +9,13 @@ import (
 	"github.com/millrace-go/millrace/inbox/admin"
 )
 
-// How many rows a list has at most, and how many are looked at for it where no index has
-// what is asked for.
+// How many rows a list has at most, and how many it reads if no index serves the filter.
 const (
 	pageSize = 50
 	lookAt   = 20_000
 )
 
-// statuses in the order in which an operator asks for them.
+// statuses are in the order in which operators need them.
 var statuses = []admin.Status{
 	admin.Parked, admin.FailedTerminal, admin.FailedRetryable, admin.Held, admin.Received, admin.InProgress, admin.Settling,
 }

@@ -9,7 +9,8 @@ import (
 	"github.com/millrace-go/millrace/outbox"
 )
 
-// outboxPage is what is to be sent: from the outbox, and the outcomes of handlers without one.
+// outboxPage lists what is to be sent: messages of the outbox, and outcomes of handlers without an
+// outbox.
 type outboxPage struct {
 	Present   bool
 	Backlog   outbox.Backlog
@@ -20,7 +21,7 @@ type outboxPage struct {
 	Unsettled []inbox.UnsettledOutcome
 }
 
-// settleTime is how old an outcome is that may need somebody.
+// settleTime is the age from which an outcome may need attention.
 const settleTime = time.Minute
 
 func (h *Handler) outbox(v *visit) (any, error) {
@@ -60,7 +61,7 @@ func (p *outboxPage) fill(v *visit, out *outbox.Publisher) error {
 	return nil
 }
 
-// addOutbox fills in what is to be sent.
+// addOutbox adds what is to be sent.
 func (o *overview) addOutbox(ctx context.Context, out *outbox.Publisher) error {
 	b, err := out.Backlog(ctx, outbox.BacklogOptions{})
 	o.Unsent, o.Given = b.Unsent(), b.Parked

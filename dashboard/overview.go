@@ -7,7 +7,7 @@ import (
 	"github.com/millrace-go/millrace/inbox/admin"
 )
 
-// overview is the first page: how much there is, what needs somebody, and how it went.
+// overview is the first page: how many messages there are, which need an operator, and how it went.
 type overview struct {
 	Consumer  string // the charts are about this one alone
 	Stuck     admin.Count
@@ -16,7 +16,7 @@ type overview struct {
 	Oldest    time.Duration
 	Paused    int
 	Unsent    admin.Count // in the outbox
-	Given     admin.Count // given up there
+	Given     admin.Count // parked there
 	Windows   []windowLink
 	Charts    []chart
 	Consumers []consumerLine
@@ -34,7 +34,7 @@ type windowLink struct {
 // consumerLine is a consumer in the table of the overview.
 type consumerLine struct {
 	admin.Backlog
-	Open    admin.Count // is or will be delivered by itself
+	Open    admin.Count // delivered without an operator
 	Stuck   admin.Count // waits for an operator
 	Handled int64
 	Failed  int64
@@ -42,14 +42,14 @@ type consumerLine struct {
 	State   string // in which most wait for an operator, as the inbox has it
 }
 
-// open is what will be delivered by itself, or is being handled.
+// open counts the messages that are being handled or will be without an operator.
 func open(b admin.Backlog) admin.Count {
 	return sum(b.Due, b.Waiting, b.Taken, b.InProgress, b.Stale, b.Settling)
 }
 
 func stuck(b admin.Backlog) admin.Count { return sum(b.FailedTerminal, b.Parked) }
 
-// stored is all that is open.
+// stored counts all open messages.
 func stored(b admin.Backlog) admin.Count { return sum(open(b), stuck(b), b.Held) }
 
 func sum(counts ...admin.Count) (all admin.Count) {
@@ -85,7 +85,7 @@ func (h *Handler) overview(v *visit) (any, error) {
 	return o, nil
 }
 
-// list fills in the figures of the consumers, and of all together.
+// list adds the figures of each consumer, and of all together.
 func (o *overview) list(taken []sample, acts []admin.Activity, now time.Time) {
 	for _, b := range taken[len(taken)-1].backlogs {
 		line := consumerLine{Backlog: b, Open: open(b), Stuck: stuck(b)}
@@ -110,7 +110,7 @@ func (o *overview) list(taken []sample, acts []admin.Activity, now time.Time) {
 	}
 }
 
-// charts draws how it went, for one consumer or for all.
+// charts draws the charts of one consumer or of all.
 func (o *overview) charts(taken []sample, acts []admin.Activity, now time.Time) []chart {
 	of := func(b admin.Backlog) bool { return o.Consumer == "" || b.Consumer == o.Consumer }
 	did := func(a admin.Activity) bool { return o.Consumer == "" || a.Consumer == o.Consumer }

@@ -11,7 +11,7 @@ import (
 	"github.com/millrace-go/millrace/inbox/admin"
 )
 
-// functions are what templates may call.
+// functions are those that templates may call.
 var functions = template.FuncMap{
 	"act": act, "age": age, "ago": ago, "asset": func(name string) string { return assetNames[name] },
 	"clock": clock, "count": count, "group": identity, "link": link, "lower": lower, "next": func(version int64) int64 { return version + 1 }, "now": time.Now, "of": inVisit, "percent": percent,
@@ -30,7 +30,7 @@ func tabs(*visit) []tab {
 	}
 }
 
-// form is how a page asks for the reason of an action.
+// form asks for the reason of an action.
 type form struct {
 	ID     string // unique on the page
 	Action string
@@ -40,8 +40,8 @@ type form struct {
 	Fields []header
 }
 
-// act returns a form about a row, which carries the pairs that follow too, written as in an
-// address: browsers change line ends, and what is no text.
+// act returns a form about a row. It also carries pairs, encoded as in an address, because browsers
+// change line ends and bytes that are not text.
 func act(row any, action, label, tone, hint string, pairs ...any) form {
 	f := form{ID: fmt.Sprint("why-", action, "-", row), Action: action, Label: label, Tone: tone, Hint: hint}
 	f.Fields = append(f.Fields, header{"id", fmt.Sprint(row)})
@@ -51,7 +51,7 @@ func act(row any, action, label, tone, hint string, pairs ...any) form {
 	return f
 }
 
-// inVisit lets a part of a page see the visit beside its own subject.
+// inVisit gives a part of a page the visit besides its own subject.
 func inVisit(v *visit, it any) any {
 	return struct {
 		Visit *visit
@@ -62,7 +62,7 @@ func inVisit(v *visit, it any) any {
 // givenUp reports whether messages in a state wait for an operator.
 func givenUp(s admin.Status) bool { return s == admin.Parked || s == admin.FailedTerminal }
 
-// tone is the class of a state: what needs somebody stands out.
+// tone returns the class of a state; states that need an operator stand out.
 func tone(s admin.Status) string {
 	switch s {
 	case admin.Parked, admin.FailedTerminal:
@@ -73,10 +73,10 @@ func tone(s admin.Status) string {
 	return ""
 }
 
-// why says in one text why a message is where it is.
+// why says why a message has its state.
 func why(m admin.Message) string { return cmp.Or(m.LastError, m.Reason) }
 
-// percent is how much n is of all, as a width.
+// percent returns n as a percentage of all, for a width.
 func percent(n, all int) int { return max(1, n*100/max(1, all)) }
 
 func identity(group int64) string { return strconv.FormatInt(group, 10) }

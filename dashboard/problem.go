@@ -11,7 +11,7 @@ import (
 	"github.com/millrace-go/millrace/outbox"
 )
 
-// problem is why a request was not answered, in words for its sender.
+// problem says why a request failed, in words for the sender.
 type problem struct {
 	status int
 	text   string
@@ -19,7 +19,7 @@ type problem struct {
 
 func (p problem) Error() string { return p.text }
 
-// problemOf says what an error means for whoever asked.
+// problemOf converts an error for the sender.
 func problemOf(err error) problem {
 	var p problem
 	switch {
@@ -39,8 +39,8 @@ func problemOf(err error) problem {
 	return problem{http.StatusInternalServerError, err.Error()}
 }
 
-// fail answers with what went wrong, and logs what is not the sender's doing. The address is
-// logged without its query.
+// fail answers with the problem, and logs it unless it is the sender's. It logs the address without
+// its query.
 func (h *Handler) fail(w http.ResponseWriter, v *visit, err error) {
 	p := problemOf(err)
 	if p.status >= http.StatusInternalServerError && !errors.Is(err, context.Canceled) {

@@ -7,7 +7,7 @@ import (
 	"github.com/millrace-go/millrace/outbox"
 )
 
-// row reads which row an action is about.
+// row returns the row that an action is about.
 func (v *visit) row() (int64, error) {
 	id, err := number(v.r.PostFormValue("id"), "row")
 	if err == nil && id == 0 {
@@ -32,7 +32,7 @@ func (h *Handler) discardMessage(v *visit) (answer, error) {
 	return after("message", "discard", "key", v.field("key")), err
 }
 
-// revealMessage answers with the page itself: what it shows must be behind no address.
+// revealMessage answers with the page itself, because no address may show what it shows.
 func (h *Handler) revealMessage(v *visit) (answer, error) {
 	id, err := v.row()
 	if err != nil {
@@ -51,7 +51,7 @@ func (h *Handler) revealed(r revealed) answer {
 	return answer{page: &p}
 }
 
-// revealResult shows what a handler kept of the message, as revealMessage shows its payload.
+// revealResult shows the result of a handler, as revealMessage shows the payload.
 func (h *Handler) revealResult(v *visit) (answer, error) {
 	name, epoch, err := v.consumer()
 	if err != nil {
@@ -91,7 +91,7 @@ func (h *Handler) discardParked(v *visit) (answer, error) {
 	return after("outbox", "outbox-discard"), h.decide(v, (*outbox.Publisher).Discard)
 }
 
-// decide has the outbox do something about a message that is parked there.
+// decide applies do to a parked message of the outbox.
 func (h *Handler) decide(v *visit, do func(*outbox.Publisher, context.Context, int64, outbox.Operator) error) error {
 	if h.config.Outbox == nil {
 		return problem{http.StatusNotFound, "There is no outbox here."}

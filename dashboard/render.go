@@ -20,13 +20,13 @@ var sources embed.FS
 //go:embed assets
 var assetFiles embed.FS
 
-// templates holds the pages by the names of their files.
+// templates has the pages by their file names.
 var templates = parse()
 
 func parse() map[string]*template.Template {
 	names, err := fs.Glob(sources, "templates/*.html")
 	if err != nil {
-		panic(err) // the pattern is ours
+		panic(err) // cannot happen: the pattern is constant
 	}
 	const frame = "templates/frame.html"
 	base := template.Must(template.New("frame.html").Funcs(functions).ParseFS(sources, frame, "templates/parts.html"))
@@ -37,8 +37,8 @@ func parse() map[string]*template.Template {
 	return all
 }
 
-// render writes a page whole or not at all. A browser that has the same one already is told
-// so.
+// render writes a page whole or not at all. It tells a browser that has the same page that nothing
+// has changed.
 func (h *Handler) render(w http.ResponseWriter, v *visit, name string, status int) {
 	v.Done = v.said()
 	var page bytes.Buffer
@@ -58,7 +58,7 @@ func (h *Handler) render(w http.ResponseWriter, v *visit, name string, status in
 	}
 	w.Header().Set("Content-Length", strconv.Itoa(page.Len()))
 	w.WriteHeader(status)
-	_, _ = w.Write(page.Bytes()) // whoever asked may be gone
+	_, _ = w.Write(page.Bytes()) // the client may be gone
 }
 
 func digest(b []byte) string {
@@ -66,7 +66,7 @@ func digest(b []byte) string {
 	return hex.EncodeToString(sum[:8])
 }
 
-// asset is an embedded file. Its name carries a digest of it, so it can be kept for ever.
+// asset is an embedded file. Its name contains its digest, so browsers can keep it for ever.
 type asset struct {
 	kind string
 	body []byte
@@ -77,7 +77,7 @@ var assets, assetNames = loadAssets()
 func loadAssets() (byPath map[string]asset, byName map[string]string) {
 	files, err := fs.ReadDir(assetFiles, "assets")
 	if err != nil {
-		panic(err) // it is embedded
+		panic(err) // cannot happen: the file is embedded
 	}
 	byPath, byName = make(map[string]asset), make(map[string]string)
 	for _, f := range files {
@@ -97,6 +97,6 @@ func (a asset) serve(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Cache-Control", "public, max-age=31536000, immutable")
 	w.Header().Set("Content-Length", strconv.Itoa(len(a.body)))
 	if r.Method != http.MethodHead {
-		_, _ = w.Write(a.body) // whoever asked may be gone
+		_, _ = w.Write(a.body) // the client may be gone
 	}
 }

@@ -10,14 +10,14 @@ import (
 	"github.com/millrace-go/millrace/inbox/admin"
 )
 
-// How often the backlog is looked at, and how many looks are remembered: two hours of them.
+// How often the backlog is sampled, and how many samples are kept: two hours.
 const (
 	sampleEvery = 10 * time.Second
 	mostSamples = 720
 )
 
-// Up to where a state of a consumer is counted: who asks first should not wait, and who asks
-// should not wait long.
+// Where counting a state of a consumer stops: the first request must not wait, and no request must
+// wait long.
 const (
 	countFirst = 100
 	countAsked = 1_000
@@ -31,18 +31,17 @@ type sample struct {
 	countTo  int
 }
 
-// samples are the last looks at the backlog, oldest first. They are of this process alone
-// and end with it.
+// samples are the last samples of the backlog, oldest first. Each process has its own.
 type samples struct {
-	turn  turn // to look
+	turn  turn // to take a sample
 	mu    sync.Mutex
 	taken []sample      // never changed in place
-	took  time.Duration // the last look
-	runs  atomic.Int32  // how often Run is at work
-	stale atomic.Bool   // something was done that changes the figures
+	took  time.Duration // the time that the last sample took
+	runs  atomic.Int32  // number of running calls of Run
+	stale atomic.Bool   // an operator has changed the figures
 }
 
-// turn lets one caller look while the others wait for what it finds, or for their context.
+// turn lets one caller take a sample while the others wait for it, or for their context.
 type turn chan struct{}
 
 func newTurn() turn { return make(turn, 1) }
@@ -58,9 +57,9 @@ func (t turn) take(ctx context.Context) error {
 
 func (t turn) give() { <-t }
 
-// lately returns what was sampled, with a look at the end that is no older than a second, or
-// than ten times what it took: looking must not be what keeps a database busy. While Run
-// looks, what it saw last is good enough, unless something was done since.
+// lately returns the samples. The last one is at most a second old, or ten times as old as it took
+// to take: sampling must not keep a database busy. While Run samples, its last sample will do,
+// unless an operator has acted since.
 func (h *Handler) lately(ctx context.Context) ([]sample, error) {
 	s := &h.samples
 	fresh, countTo := time.Second, countAsked
@@ -73,9 +72,9 @@ func (h *Handler) lately(ctx context.Context) ([]sample, error) {
 	return h.backlog(ctx, fresh, countTo)
 }
 
-// backlog returns what was sampled, with a look at the end that is no older than fresh. If it
-// has to look itself it counts up to countTo, or less where nothing was sampled yet; a look that
-// others made is good enough.
+// backlog returns the samples, of which the last is at most fresh old. If it must take one, it
+// counts up to countTo, or less if it is the first sample. A sample that another request takes
+// meanwhile will do.
 func (h *Handler) backlog(ctx context.Context, fresh time.Duration, countTo int) ([]sample, error) {
 	s := &h.samples
 	if taken := s.known(fresh); taken != nil {
@@ -99,8 +98,8 @@ func (h *Handler) backlog(ctx context.Context, fresh time.Duration, countTo int)
 	return s.note(sample{time.Now().UTC(), all, countTo}, time.Since(began)), nil
 }
 
-// known returns what was sampled if the last look is no older than fresh, or than ten times
-// what it took, else nil.
+// known returns the samples if the last one is at most fresh old, or ten times as old as it took to
+// take, else nil.
 func (s *samples) known(fresh time.Duration) []sample {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -116,14 +115,14 @@ func (s *samples) none() bool {
 	return len(s.taken) == 0
 }
 
-// note adds a look, and forgets those that counted less: a line through both would say that
-// something had grown.
+// note adds a sample and drops those that counted less: a line through both would show growth that
+// was none.
 func (s *samples) note(now sample, took time.Duration) []sample {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.taken = slices.DeleteFunc(slices.Clone(s.taken), func(old sample) bool { return old.countTo < now.countTo })
 	if n := len(s.taken); n > 1 && now.at.Sub(s.taken[n-2].at) < sampleEvery {
-		s.taken = s.taken[:n-1] // the last one was only to be fresh
+		s.taken = s.taken[:n-1] // the last one was only for freshness
 	}
 	if len(s.taken) == mostSamples {
 		s.taken = slices.Delete(s.taken, 0, 1)
@@ -132,8 +131,8 @@ func (s *samples) note(now sample, took time.Duration) []sample {
 	return s.taken
 }
 
-// Run samples the backlog until ctx ends, so that the charts have no gaps while nobody
-// looks, and pages need not count. It is not needed otherwise. Failures are logged and tried again.
+// Run samples the backlog until ctx ends, so that the charts have no gaps while nobody looks, and
+// pages need not count. Calling it is optional. It logs failures and tries again.
 func (h *Handler) Run(ctx context.Context) error {
 	h.samples.runs.Add(1)
 	defer h.samples.runs.Add(-1)
@@ -146,7 +145,7 @@ func (h *Handler) Run(ctx context.Context) error {
 			continue
 		}
 		if err != nil && ctx.Err() == nil {
-			h.config.Logger.Error("dashboard: the backlog could not be sampled; tried again", err, nil)
+			h.config.Logger.Error("dashboard: could not sample the backlog; it will try again", err, nil)
 		}
 		select {
 		case <-ctx.Done():
@@ -156,12 +155,12 @@ func (h *Handler) Run(ctx context.Context) error {
 	}
 }
 
-// added adds up a figure of the consumers that are meant, at each sample.
+// added adds up a figure of the selected consumers at each sample.
 func added(taken []sample, of func(admin.Backlog) bool, figure func(admin.Backlog) float64) []point {
 	return reduce(taken, of, func(all, b float64) float64 { return all + b }, figure)
 }
 
-// greatest is the greatest figure of the consumers that are meant, at each sample.
+// greatest returns the greatest figure of the selected consumers at each sample.
 func greatest(taken []sample, of func(admin.Backlog) bool, figure func(admin.Backlog) float64) []point {
 	return reduce(taken, of, func(all, b float64) float64 { return max(all, b) }, figure)
 }

@@ -16,10 +16,10 @@ type visit struct {
 	r    *http.Request
 	path string // within the dashboard: "inbox", "message-retry"
 
-	Root     string // leads from this page to the first
+	Root     string // path from this page to the first
 	Tab      string
 	Title    string
-	Operator string // who asks
+	Operator string // who is signed in
 	Acting   bool   // may change something
 	Outbox   bool
 	Done     string // what the last action did
@@ -37,8 +37,8 @@ func (h *Handler) visit(r *http.Request, local string) *visit {
 	return v
 }
 
-// local returns the path of r within the dashboard. It is not found where r lacks the slash
-// behind the prefix, on which the links of the first page are built.
+// local returns the path of r within the dashboard. found is false if r lacks the slash after the
+// prefix, on which the links of the first page depend.
 func (h *Handler) local(r *http.Request) (local string, found bool) {
 	rest := r.URL.Path
 	prefix := h.config.Prefix
@@ -54,7 +54,7 @@ func (h *Handler) local(r *http.Request) (local string, found bool) {
 	return rest[1:], rest[0] == '/'
 }
 
-// mounted returns the path of a pattern that matches all below it.
+// mounted returns the path of a pattern that matches everything below it.
 func mounted(pattern string) string {
 	slash := strings.Index(pattern, "/")
 	if slash < 0 {
@@ -67,7 +67,8 @@ func mounted(pattern string) string {
 	return strings.TrimSuffix(prefix, "/")
 }
 
-// redirectInside adds the slash. It names no host and no folder, so it leads nowhere else.
+// redirectInside adds the slash. Its target names no host and no folder, so it cannot lead
+// elsewhere.
 func redirectInside(w http.ResponseWriter, r *http.Request) {
 	asked, _, _ := strings.Cut(r.RequestURI, "?")
 	to := "./" + path.Base(asked) + "/"
@@ -81,7 +82,7 @@ func redirectInside(w http.ResponseWriter, r *http.Request) {
 // query returns a value of the address.
 func (v *visit) query(name string) string { return v.r.URL.Query().Get(name) }
 
-// number returns a whole number of the address that is not negative.
+// number returns a non-negative whole number from the address.
 func (v *visit) number(name string) (int64, error) { return number(v.query(name), name) }
 
 func number(text, name string) (int64, error) {
@@ -90,7 +91,7 @@ func number(text, name string) (int64, error) {
 	}
 	n, err := strconv.ParseInt(text, 10, 64)
 	if err != nil || n < 0 {
-		return 0, problem{http.StatusBadRequest, "This is no " + name + ": " + text}
+		return 0, problem{http.StatusBadRequest, "This is not a valid " + name + ": " + text}
 	}
 	return n, nil
 }
@@ -104,14 +105,14 @@ func (v *visit) field(name string) string {
 	return text
 }
 
-// operator is who acts, and why.
+// operator returns who acts, and why.
 func (v *visit) operator() admin.Operator {
 	return admin.Operator{Name: v.Operator, Reason: v.reason()}
 }
 
 func (v *visit) reason() string { return strings.TrimSpace(v.r.PostFormValue("reason")) }
 
-// link is an address within the dashboard, from its first page, without what is empty.
+// link returns an address within the dashboard, relative to its first page, without empty values.
 func link(page string, pairs ...string) string {
 	values := url.Values{}
 	for i := 0; i+1 < len(pairs); i += 2 {

@@ -11,8 +11,8 @@ import (
 	"github.com/millrace-go/millrace/outbox"
 )
 
-// Builder makes what a service's stores, relays and publishers are measured with. It is safe
-// for concurrent use; one serves all of a process.
+// Builder makes the observers and collectors of a service's stores, relays and publishers. It is
+// safe for concurrent use; one serves a whole process.
 type Builder struct {
 	registry prometheus.Registerer
 	config   Config
@@ -21,8 +21,8 @@ type Builder struct {
 	shadow   *ShadowObserver
 }
 
-// NewBuilder registers the counters and histograms in the service's registry. Where another
-// Builder has done so the two share them.
+// NewBuilder registers the counters and histograms in the service's registry. If another Builder
+// has registered them there, the two share them.
 func NewBuilder(registry prometheus.Registerer, config Config) (*Builder, error) {
 	if registry == nil {
 		return nil, errors.New("metrics: NewBuilder needs a prometheus.Registerer")
@@ -43,19 +43,19 @@ func NewBuilder(registry prometheus.Registerer, config Config) (*Builder, error)
 	return b, nil
 }
 
-// Inbox returns what belongs in inbox.Config.Observers, inbox.LeasesConfig.Observers and
+// Inbox returns the observer for inbox.Config.Observers, inbox.LeasesConfig.Observers and
 // lease.MemoryConfig.Observers: the same value each time.
 func (b *Builder) Inbox() inbox.Observer { return b.inbox }
 
-// Relay returns what belongs in outbox.RelayConfig.Observers: the same value each time.
+// Relay returns the observer for outbox.RelayConfig.Observers: the same value each time.
 func (b *Builder) Relay() outbox.Observer { return b.relay }
 
-// Shadow returns what belongs in shadow.Config.Observers: the same value each time.
+// Shadow returns the observer for shadow.Config.Observers: the same value each time.
 func (b *Builder) Shadow() *ShadowObserver { return b.shadow }
 
-// WatchStore registers the figures of the inbox's tables. A registry takes those of one Store;
-// a service that has two gives each a Builder of its own, on registries that were made by
-// prometheus.WrapRegistererWith with a label that tells them apart.
+// WatchStore registers the gauges of the inbox's tables. A registry takes one Store. A service with
+// two gives each a Builder of its own, on registries that prometheus.WrapRegistererWith made with a
+// label that tells them apart.
 func (b *Builder) WatchStore(store *inbox.Store) error {
 	if store == nil {
 		return errors.New("metrics: WatchStore needs a *inbox.Store")
@@ -63,8 +63,8 @@ func (b *Builder) WatchStore(store *inbox.Store) error {
 	return b.watch("a Store", newStoreCollector(b, store))
 }
 
-// WatchOutbox registers the figures of the outbox's tables. A registry takes those of one
-// Publisher, as with [Builder.WatchStore].
+// WatchOutbox registers the gauges of the outbox's tables. A registry takes one Publisher, as with
+// [Builder.WatchStore].
 func (b *Builder) WatchOutbox(publisher *outbox.Publisher) error {
 	if publisher == nil {
 		return errors.New("metrics: WatchOutbox needs a *outbox.Publisher")
@@ -75,7 +75,7 @@ func (b *Builder) WatchOutbox(publisher *outbox.Publisher) error {
 func (b *Builder) watch(what string, c prometheus.Collector) error {
 	err := b.registry.Register(c)
 	if errors.As(err, new(prometheus.AlreadyRegisteredError)) {
-		return fmt.Errorf("metrics: %s is watched by this registry already: where there are two, give each a Builder "+
+		return fmt.Errorf("metrics: this registry watches %s already: if there are two, give each a Builder "+
 			"of its own, on a registry made by prometheus.WrapRegistererWith with a label that tells them apart", what)
 	}
 	if err != nil {
@@ -84,7 +84,7 @@ func (b *Builder) watch(what string, c prometheus.Collector) error {
 	return nil
 }
 
-// registrar makes metrics, or finds those that an earlier Builder made.
+// registrar registers metrics, or returns those that an earlier Builder registered.
 type registrar struct {
 	registry prometheus.Registerer
 	config   *Config

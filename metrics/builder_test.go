@@ -91,7 +91,7 @@ func TestARegistryMayBeUsedTwice(t *testing.T) {
 		# TYPE millrace_inbox_received_total counter
 		millrace_inbox_received_total{consumer="billing"} 2
 	`), "millrace_inbox_received_total"))
-	require.ErrorContains(t, second.WatchStore(b.store), "a Store is watched by this registry already")
+	require.ErrorContains(t, second.WatchStore(b.store), "this registry watches a Store already")
 	require.ErrorContains(t, second.WatchOutbox(b.out), "WrapRegistererWith")
 
 	_, err = metrics.NewBuilder(prometheus.WrapRegistererWith(prometheus.Labels{"db": "b"}, b.registry), metrics.Config{})
@@ -161,7 +161,7 @@ func TestReplayedMessagesAreCountedByWhatBecameOfThem(t *testing.T) {
 		b.builder.Inbox().Observe(t.Context(), inbox.Event{Kind: inbox.KindReplayed, Consumer: "billing", Reason: reason})
 	}
 	require.NoError(t, testutil.GatherAndCompare(b.registry, strings.NewReader(`
-		# HELP millrace_inbox_replayed_total Replayed messages, by what became of them.
+		# HELP millrace_inbox_replayed_total Replayed messages by result.
 		# TYPE millrace_inbox_replayed_total counter
 		millrace_inbox_replayed_total{consumer="billing",result="duplicate"} 1
 		millrace_inbox_replayed_total{consumer="billing",result="ran"} 1

@@ -8,16 +8,15 @@ import (
 	"sync/atomic"
 )
 
-// Values of labels: what those beyond the limit are counted as, and those that are empty,
-// which to Prometheus would be no label.
+// Label values for values beyond the limit, and for empty values, which Prometheus treats as a
+// missing label.
 const (
 	other = "other"
 	none  = "none"
 )
 
-// children keeps what belongs to each value of a label. A value that is known costs a look
-// into a map that nobody changes. After limit of them all others are one, where there is a
-// limit.
+// children has a T for each value of a label. A known value costs a look-up in a map that never
+// changes. If there is a limit, all values beyond it share one T.
 type children[T any] struct {
 	known atomic.Pointer[map[string]T]
 	mu    sync.Mutex
@@ -55,8 +54,8 @@ func (c *children[T]) add(value string) T {
 	return child
 }
 
-// clean makes a value that may have come with a message one that Prometheus takes. The name
-// of a consumer is not cut.
+// clean turns a value from a message into one that Prometheus accepts. It does not shorten names of
+// consumers.
 func clean(value string) string {
 	const most = 255
 	return cmp.Or(strings.ToValidUTF8(value[:min(len(value), most)], "?"), none)

@@ -10,30 +10,30 @@ import (
 	"github.com/ThreeDotsLabs/watermill"
 )
 
-// Config is how a [Builder] measures. The zero value is right for most services.
+// Config configures a [Builder]. The zero value is right for most services.
 type Config struct {
-	// Namespace begins the name of every metric. Defaults to "millrace".
+	// Namespace is the prefix of every metric's name. Defaults to "millrace".
 	Namespace string
 
-	// Interval is how old figures of the tables may be: within it Prometheus gets the same ones
-	// again. Defaults to 15 seconds, an interval that many scrape with.
+	// Interval is how long the gauges of the tables are reused before the tables are read again.
+	// Defaults to 15 seconds, a common scrape interval.
 	Interval time.Duration
 
-	// Timeout bounds a look at the tables. Defaults to 5 seconds, below Prometheus's 10 seconds
-	// for a whole scrape.
+	// Timeout limits reading the tables. Defaults to 5 seconds, below Prometheus's 10 seconds for a
+	// whole scrape.
 	Timeout time.Duration
 
-	// CountTo is up to which number messages are counted. Defaults to 10,000.
+	// CountTo is where counting messages stops. Defaults to 10,000.
 	CountTo int
 
-	// MaxValues is how many event types are told apart for each consumer, and how many topics;
-	// the rest is "other". Defaults to 50.
+	// MaxValues is how many event types per consumer, and how many topics, have their own series;
+	// the others share "other". Defaults to 50.
 	MaxValues int
 
-	// Buckets are those of the histograms of seconds. Defaults to 12 from 1 ms to 60 s.
+	// Buckets are the buckets of histograms of seconds. Defaults to 12 from 1 ms to 60 s.
 	Buckets []float64
 
-	// Logger hears of looks that failed. Defaults to none.
+	// Logger logs failures to read the tables. Defaults to none.
 	Logger watermill.LoggerAdapter
 }
 

@@ -10,7 +10,7 @@ import (
 	"github.com/millrace-go/millrace/inbox"
 )
 
-// inboxObserver counts what happens to deliveries.
+// inboxObserver counts the events of the inbox.
 type inboxObserver struct {
 	vectors   inboxVectors
 	consumers *children[*consumer]
@@ -21,7 +21,7 @@ type inboxObserver struct {
 	purgedAt      prometheus.Gauge
 }
 
-// inboxVectors are told apart by consumer, some also by a second label.
+// inboxVectors are labelled by consumer, some also by a second label.
 type inboxVectors struct {
 	received, completed, held, released, collisions, tooOld, stale, gaps, reclaimed, forgotten, ended, doubled, settled,
 	contentions, outages *prometheus.CounterVec
@@ -32,7 +32,7 @@ type inboxVectors struct {
 	seconds, lag *prometheus.HistogramVec
 }
 
-// consumer is what is counted for one of them.
+// consumer has the metrics of one consumer.
 type consumer struct {
 	received, completed, held, released, collisions, tooOld, stale, gaps, reclaimed, forgotten, ended, doubled, settled,
 	contentions, outages prometheus.Counter
@@ -44,14 +44,14 @@ type consumer struct {
 	seconds, lag prometheus.Observer
 }
 
-// eventType is what is counted for one type of events of a consumer. It is a metric of its own: a series that
+// eventType counts one event type of a consumer. It is a metric of its own because a series that
 // begins with its first event shows no increase, so alerts need series without types.
 type eventType struct{ received, completed, failed, parked, replayed prometheus.Counter }
 
-// lagBuckets reach from a message that is handled as it comes to one that waited for a day.
+// lagBuckets reach from a message that is handled at once to one that waited for a day.
 var lagBuckets = []float64{.005, .025, .1, .5, 2.5, 10, 60, 300, 1800, 7200, 28800, 86400}
 
-// Results of a delivery, beside those that a reason of package inbox names.
+// Results of a delivery, besides the reasons of package inbox.
 const (
 	resultCompleted = "completed"
 	resultFailed    = "failed"
@@ -80,21 +80,21 @@ func newInboxObserver(r *registrar) *inboxObserver {
 			released:    of("released_total", "Messages released because their predecessor was applied."),
 			collisions:  of("collisions_total", "Messages with the key but not the payload of another one."),
 			tooOld:      of("too_old_total", "Messages parked because they may have been handled and forgotten."),
-			stale:       of("stale_versions_total", "Messages whose version their aggregate is past."),
+			stale:       of("stale_versions_total", "Messages with a version that their aggregate has passed."),
 			gaps:        of("gaps_total", "Arrivals of a message before its predecessor was applied."),
-			reclaimed:   of("reclaimed_leases_total", "Stored messages taken over after the lease of somebody else lapsed."),
-			forgotten:   of("forgotten_transactions_total", "Successes that made no use of their transaction."),
+			reclaimed:   of("reclaimed_leases_total", "Stored messages taken over after another process's lease ended."),
+			forgotten:   of("forgotten_transactions_total", "Successful runs that did not use their transaction."),
 			ended:       of("ended_transactions_total", "Handlers that ended the inbox's transaction themselves."),
-			doubled:     of("double_effects_total", "Successes without a transaction that may have happened twice."),
+			doubled:     of("double_effects_total", "Successful runs without a transaction that may have run twice."),
 			settled:     of("settled_outcomes_total", "Outcomes known to be published."),
-			contentions: of("contentions_total", "Deadlocks and lock waits that were tried again unseen."),
+			contentions: of("contentions_total", "Deadlocks and lock waits that the inbox retried."),
 			outages:     of("outages_total", "Deliveries that found the database down."),
-			claims:      of("claims_total", "Deliveries, by what became of them.", "result"),
+			claims:      of("claims_total", "Deliveries by result.", "result"),
 			failures:    of("failures_total", "Handler runs that were rolled back, by reason.", "reason"),
-			duplicates:  of("duplicates_total", "Copies answered without the handler, by event type.", "event_type"),
+			duplicates:  of("duplicates_total", "Copies acked without running the handler, by event type.", "event_type"),
 			parked:      of("parked_total", "Messages stored for an operator, by reason.", "reason"),
 			retries:     of("retries_total", "Stored messages that are to be tried again, by reason.", "reason"),
-			replayed:    of("replayed_total", "Replayed messages, by what became of them.", "result"),
+			replayed:    of("replayed_total", "Replayed messages by result.", "result"),
 			types:       of("event_types_total", "Events by the type of their message.", "event_type", "event"),
 			ages:        r.gauges(in, "aged_claims", "Completed claims by age, as the janitor saw them last.", "consumer", "age"),
 			seconds: r.histograms(in, "processing_seconds", "Time from the claim of a message to its commit or rollback.",
@@ -102,7 +102,7 @@ func newInboxObserver(r *registrar) *inboxObserver {
 			lag: r.histograms(in, "lag_seconds", "Time from the receipt of a message to the commit of its handler, waits between attempts included.",
 				lagBuckets, "consumer"),
 		},
-		evicted:       r.counter(in, "evicted_keys_total", "Keys forgotten before their time, because memory for them is full."),
+		evicted:       r.counter(in, "evicted_keys_total", "Keys forgotten too early because the memory for them is full."),
 		purged:        r.counter(in, "purged_claims_total", "Claims deleted after their retention."),
 		purgeFailures: r.counter(in, "purge_failures_total", "Runs of the janitor that failed."),
 		purgedAt:      r.gauge(in, "purge_last_success_timestamp_seconds", "When the janitor last ran without a failure."),
@@ -111,8 +111,8 @@ func newInboxObserver(r *registrar) *inboxObserver {
 	return o
 }
 
-// of makes what is counted for a consumer. Series that alerts look at begin with 0, so that
-// the first event is an increase.
+// of returns the metrics of a consumer. Series that alerts use begin with 0, so that the first
+// event is an increase.
 func (v *inboxVectors) of(name string, limit int) *consumer {
 	by := func(vec *prometheus.CounterVec, values ...string) *children[prometheus.Counter] {
 		c := newChildren(limit, func(value string) prometheus.Counter { return vec.WithLabelValues(name, value) })
@@ -163,7 +163,7 @@ func (o *inboxObserver) observePurged(e inbox.Event) {
 	o.purgedAt.SetToCurrentTime()
 }
 
-// observe counts what happened to a consumer.
+// observe counts an event of the consumer.
 func (c *consumer) observe(ctx context.Context, e inbox.Event) {
 	switch e.Kind {
 	case inbox.KindReceived:
@@ -219,7 +219,7 @@ func (c *consumer) observeCompleted(ctx context.Context, e inbox.Event) {
 	c.seconds.Observe(e.Duration.Seconds())
 	lag := e.Duration
 	if received := inbox.ReceivedAt(ctx); !received.IsZero() {
-		lag = max(lag, time.Since(received)) // the clock of the database may be ahead
+		lag = max(lag, time.Since(received)) // the database's clock may be ahead
 	}
 	c.lag.Observe(lag.Seconds())
 }
@@ -228,7 +228,7 @@ func (c *consumer) observeFailed(e inbox.Event) {
 	c.failures.of(e.Reason).Inc()
 	c.types.of(e.Type).failed.Inc()
 	c.claims.of(resultFailed).Inc()
-	if e.Duration > 0 { // else no handler ran
+	if e.Duration > 0 { // otherwise no handler ran
 		c.seconds.Observe(e.Duration.Seconds())
 	}
 }
@@ -251,12 +251,12 @@ func (c *consumer) observeParked(e inbox.Event) {
 		c.claims.of(resultParked).Inc()
 	case inbox.ReasonCollision, inbox.ReasonVersion, inbox.ReasonGap, inbox.ReasonTooManyHeld,
 		inbox.ReasonReplayed:
-		c.claims.of(resultParked).Inc() // the others were parked after a run that failed
+		c.claims.of(resultParked).Inc() // the others were parked after a failed run
 	}
 }
 
-// observeReplayed counts a replayed message; the reason is what became of it: ran,
-// suppressed, refused or duplicate. How much was suppressed may follow.
+// observeReplayed counts a replayed message by its reason: ran, suppressed, refused or duplicate.
+// The number of suppressed messages may follow the reason.
 func (c *consumer) observeReplayed(e inbox.Event) {
 	result := e.Reason
 	if strings.HasPrefix(result, resultSuppressed) {

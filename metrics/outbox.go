@@ -8,7 +8,7 @@ import (
 	"github.com/millrace-go/millrace/outbox"
 )
 
-// outboxCollector has the figures of the outbox's tables.
+// outboxCollector has the gauges of the outbox's tables.
 type outboxCollector struct {
 	*figures
 	publisher *outbox.Publisher

@@ -8,7 +8,7 @@ import (
 	"github.com/millrace-go/millrace/outbox"
 )
 
-// relayObserver counts what relays do.
+// relayObserver counts the events of relays.
 type relayObserver struct {
 	topics *children[*topic]
 
@@ -20,7 +20,7 @@ type relayObserver struct {
 	purgedAt      prometheus.Gauge
 }
 
-// topic is what is counted for one of them.
+// topic has the metrics of one topic.
 type topic struct {
 	published, attempts, parked prometheus.Counter
 
@@ -75,7 +75,7 @@ func (o *relayObserver) Observe(_ context.Context, e outbox.Event) {
 }
 
 func (o *relayObserver) observeOutage(e outbox.Event) {
-	if e.Err == nil { // it is over
+	if e.Err == nil { // the outage is over
 		o.out.Set(0)
 		return
 	}

@@ -6,7 +6,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// ShadowObserver counts what package middleware/shadow sees. It is safe for concurrent use.
+// ShadowObserver counts the deliveries that package middleware/shadow watches. It is safe for
+// concurrent use.
 type ShadowObserver struct {
 	consumers *children[*children[*children[prometheus.Counter]]] // by consumer, key and result
 }

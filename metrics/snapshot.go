@@ -12,11 +12,11 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// figures is a [prometheus.Collector] of what a look at the tables found. However many ask,
-// there is one look at a time, and one in an interval.
+// figures is a [prometheus.Collector] of the tables. It reads them once at a time, and at most once
+// per interval, however many scrapes there are.
 type figures struct {
 	config *Config
-	name   string // of what is looked at
+	name   string // of what it reads
 	descs  []*prometheus.Desc
 	look   func(ctx context.Context) ([]prometheus.Metric, error) // none with an error
 
@@ -41,7 +41,7 @@ func newFigures(c *Config, subsystem string) *figures {
 	return f
 }
 
-// desc describes one of the figures.
+// desc describes one of the gauges.
 func (f *figures) desc(subsystem, name, help string, labels ...string) *prometheus.Desc {
 	d := prometheus.NewDesc(prometheus.BuildFQName(f.config.Namespace, subsystem, name), help, labels, nil)
 	f.descs = append(f.descs, d)
@@ -55,7 +55,7 @@ func (f *figures) Describe(to chan<- *prometheus.Desc) {
 	}
 }
 
-// Collect implements [prometheus.Collector]. After a look that failed there are no figures.
+// Collect implements [prometheus.Collector]. If the tables could not be read, there are no gauges.
 func (f *figures) Collect(to chan<- prometheus.Metric) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -83,15 +83,16 @@ func (f *figures) lookAgain() {
 	f.lasted, f.healthy, f.found = f.looked.Sub(began), err == nil, found
 	if err != nil {
 		f.errors.Inc()
-		f.config.Logger.Error("metrics: the tables could not be looked at", err, watermill.LogFields{"of": f.name})
+		f.config.Logger.Error("metrics: could not read the tables", err, watermill.LogFields{"of": f.name})
 	}
 }
 
-// outlive looks, where a panic would end the process: Prometheus collects in goroutines of its own.
+// outlive reads the tables and recovers panics: Prometheus collects in its own goroutines, so a
+// panic would end the process.
 func (f *figures) outlive(ctx context.Context) (found []prometheus.Metric, err error) {
 	done := make(chan struct{})
 	go func() {
-		err = errors.New("it ended its goroutine by runtime.Goexit")
+		err = errors.New("the look-up ended its goroutine with runtime.Goexit")
 		defer func() {
 			if r := recover(); r != nil {
 				err = fmt.Errorf("panic: %v\n%s", r, debug.Stack())
@@ -104,7 +105,7 @@ func (f *figures) outlive(ctx context.Context) (found []prometheus.Metric, err e
 	return found, err
 }
 
-// gauge is a figure.
+// gauge returns a gauge metric.
 func gauge(d *prometheus.Desc, value float64, labels ...string) prometheus.Metric {
 	return prometheus.MustNewConstMetric(d, prometheus.GaugeValue, value, labels...)
 }

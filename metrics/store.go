@@ -11,7 +11,7 @@ import (
 	"github.com/millrace-go/millrace/inbox/admin"
 )
 
-// storeCollector has the figures of the inbox's tables.
+// storeCollector has the gauges of the inbox's tables.
 type storeCollector struct {
 	*figures
 	store *inbox.Store
@@ -29,19 +29,19 @@ func newStoreCollector(b *Builder, store *inbox.Store) *storeCollector {
 	c.messages = of("messages", "Open messages by state, counted up to a limit.", "state")
 	c.pending = of("oldest_pending_age_seconds", "Age of the oldest message that waits for a handler.")
 	c.held = of("oldest_held_age_seconds", "Age of the oldest message that waits for its predecessor.")
-	c.unsettled = of("unsettled_outcomes", "Outcomes that are not known to be published, counted up to a limit.")
-	c.unsettledAge = of("oldest_unsettled_age_seconds", "Age of the oldest outcome that is not known to be published.")
+	c.unsettled = of("unsettled_outcomes", "Outcomes that may not be published, counted up to a limit.")
+	c.unsettledAge = of("oldest_unsettled_age_seconds", "Age of the oldest outcome that may not be published.")
 	c.paused = of("paused", "1 while an operator has paused the consumer.")
-	c.served = of("served", "1 while a queue delivers what is stored for the consumer, in some process.")
+	c.served = of("served", "1 while a queue in some process delivers the consumer's stored messages.")
 	c.retention = of("retention_seconds", "How long claims are kept; +Inf for ever.")
-	c.window = of("window_seconds", "The longest redelivery window that was declared; 0 if none was.")
+	c.window = of("window_seconds", "The longest declared redelivery window; 0 if there is none.")
 	c.doubtful = of("steps_in_doubt", "Steps of which nobody knows whether they were done, counted up to 1000 over all consumers.")
 	c.rows = c.desc(in, "table_rows", "Rows of each table, by the database's statistics where it has some.", "table")
 	c.look = c.lookAt
 	return c
 }
 
-// consumerFigures are those of all epochs of a consumer.
+// consumerFigures are the figures of all epochs of a consumer.
 type consumerFigures struct {
 	states                      map[string]int
 	pending, held, unsettledAge time.Duration
@@ -85,7 +85,7 @@ func (c *storeCollector) lookAt(ctx context.Context) ([]prometheus.Metric, error
 			gauge(c.doubtful, float64(doubtful[name]), name))
 		delete(doubtful, name)
 	}
-	for name, n := range doubtful { // of consumers of leases
+	for name, n := range doubtful { // consumers of leases
 		found = append(found, gauge(c.doubtful, float64(n), name))
 	}
 	for _, t := range tables {
@@ -96,8 +96,8 @@ func (c *storeCollector) lookAt(ctx context.Context) ([]prometheus.Metric, error
 	return found, nil
 }
 
-// byConsumer adds up the epochs of each consumer, by the value of its label. Settings are
-// those of the newest, which comes last.
+// byConsumer adds up the epochs of each consumer, by its label value. Settings are those of the
+// newest epoch, which comes last.
 func byConsumer(backlog []admin.Backlog) map[string]*consumerFigures {
 	all := make(map[string]*consumerFigures)
 	for _, b := range backlog {
@@ -116,7 +116,7 @@ func byConsumer(backlog []admin.Backlog) map[string]*consumerFigures {
 		f.pending, f.held = max(f.pending, b.OldestPending), max(f.held, b.OldestHeld)
 		f.unsettled, f.unsettledAge = f.unsettled+b.Unsettled.N, max(f.unsettledAge, b.OldestUnsettled)
 		f.served, f.pausedInUse = f.served || b.Served, f.pausedInUse || b.Paused && b.Served
-		f.paused = b.Paused || f.pausedInUse // an epoch that is over stays paused
+		f.paused = b.Paused || f.pausedInUse // an old epoch stays paused
 		f.retention, f.window = b.Retention, b.Window
 	}
 	return all

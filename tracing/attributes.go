@@ -12,7 +12,7 @@ import (
 	"github.com/millrace-go/millrace/inbox"
 )
 
-// Attributes that the semantic conventions have no name for.
+// Attributes without a name in the semantic conventions.
 const (
 	attributeHandler     = attribute.Key("watermill.handler")
 	attributeRedelivered = attribute.Key("millrace.redelivered")
@@ -29,11 +29,11 @@ const (
 // correlationID is the metadata field of Watermill's middleware CorrelationID.
 const correlationID = "correlation_id"
 
-// plain returns text that exporters take: OTLP refuses all spans that it is given together
-// where a string of one is no UTF-8. A key that is joined of parts can be such a one.
+// plain returns text as valid UTF-8. OTLP refuses a whole batch of spans if one string is not
+// UTF-8, and a joined key may not be.
 func plain(text string) string { return strings.ToValidUTF8(text, "?") }
 
-// describe adds what a span says of msg. Of the payload it tells the size, and nothing else.
+// describe adds the attributes of msg. Of the payload it gives only the size.
 func describe(all []attribute.KeyValue, of *subject, msg *message.Message) []attribute.KeyValue {
 	all = append(all, of.attributes...)
 	all = append(all, semconv.MessagingMessageID(plain(msg.UUID)), semconv.MessagingMessageBodySize(len(msg.Payload)))
@@ -43,7 +43,7 @@ func describe(all []attribute.KeyValue, of *subject, msg *message.Message) []att
 	return all
 }
 
-// describeDelivery adds who is given msg, and whether that is the first time.
+// describeDelivery adds the consumer of msg, and whether this is the first delivery.
 func describeDelivery(all []attribute.KeyValue, ctx context.Context, msg *message.Message) []attribute.KeyValue {
 	if handler := message.HandlerNameFromCtx(ctx); handler != "" {
 		all = append(all, attributeHandler.String(plain(handler)))
@@ -60,7 +60,7 @@ func describeDelivery(all []attribute.KeyValue, ctx context.Context, msg *messag
 	return all
 }
 
-// describeDecision adds what was decided, and why.
+// describeDecision adds a decision and its reason.
 func describeDecision(all []attribute.KeyValue, reason string, count int, err error) []attribute.KeyValue {
 	if reason != "" {
 		all = append(all, attributeReason.String(plain(reason)))
@@ -74,13 +74,13 @@ func describeDecision(all []attribute.KeyValue, reason string, count int, err er
 	return all
 }
 
-// scratch holds room for attributes while a span takes them over: it copies them.
+// scratch has room for attributes until a span copies them.
 var scratch = sync.Pool{New: func() any { return new(room) }}
 
 type room struct{ few [16]attribute.KeyValue }
 
 func (r *room) giveBack(used []attribute.KeyValue) {
-	clear(used) // it would keep messages alive
+	clear(used) // otherwise it would keep messages alive
 	scratch.Put(r)
 }
 

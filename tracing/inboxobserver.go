@@ -8,14 +8,14 @@ import (
 	"github.com/millrace-go/millrace/inbox"
 )
 
-// InboxObserver returns a value for inbox.Config.Observers that adds each decision, with its
-// reason, to the span of the delivery it was made about. One that is made when that span has
-// ended, or without a delivery, becomes a span of its own in the trace of the message.
+// InboxObserver returns an observer for inbox.Config.Observers. It adds each decision, with its
+// reason, to the span of the delivery. If that span has ended, or there is no delivery, the
+// decision becomes a span of its own in the trace of the message.
 func (t *Tracer) InboxObserver() inbox.Observer { return inboxObserver{t} }
 
 type inboxObserver struct{ *Tracer }
 
-// Wants leaves out that a message was received, which its span says, and how old claims are.
+// Wants leaves out the receipt of a message, which the span shows, and the age of claims.
 func (inboxObserver) Wants(k inbox.Kind) bool {
 	return k != inbox.KindReceived && k != inbox.KindClaims
 }

@@ -11,22 +11,23 @@ import (
 	"github.com/millrace-go/millrace/internal/stack"
 )
 
-// consumer is a slice so that no span makes one.
+// consumer is a slice so that starting a span does not allocate one.
 var consumer = []trace.SpanStartOption{trace.WithSpanKind(trace.SpanKindConsumer)}
 
-// Middleware makes a span of each delivery: a child of the span in which the message was
-// made, which its metadata tells, with what the handler's error says as its status. Add it
-// first, so that it stands outside of everything else; one delivery is then one span,
-// however often Watermill's Retry calls the handler.
+// Middleware makes a span for each delivery. The span is a child of the span that created the
+// message, which the metadata names, and its status is the handler's error. Add Middleware first,
+// outside everything else; then one delivery is one span, however often Watermill's Retry calls the
+// handler.
 //
-// The handler finds the span in the message's context, and so do [Tracer.InboxObserver] and
-// a [Tracer.Publisher] that is given messages with this context. Messages that the handler
-// returns without a span in their own context are given it, for decorators of the router's publisher.
+// The handler finds the span in the message's context, and so do [Tracer.InboxObserver] and a
+// [Tracer.Publisher] that publishes messages with this context. Middleware gives the span to
+// returned messages that have no span in their own context, for decorators of the router's
+// publisher.
 func (t *Tracer) Middleware(h message.HandlerFunc) message.HandlerFunc {
 	return func(msg *message.Message) ([]*message.Message, error) {
 		stack.Grow()
 		own := msg.Context()
-		defer msg.SetContext(own) // middlewares further in leave cancelled ones behind
+		defer msg.SetContext(own) // inner middlewares leave cancelled contexts behind
 		ctx, span := t.process(own, msg)
 		returned := false
 		defer func() {
@@ -44,7 +45,7 @@ func (t *Tracer) Middleware(h message.HandlerFunc) message.HandlerFunc {
 	}
 }
 
-// process begins the span of a delivery.
+// process starts the span of a delivery.
 func (t *Tracer) process(own context.Context, msg *message.Message) (context.Context, trace.Span) {
 	of := t.processes.on(message.SubscribeTopicFromCtx(own))
 	from := t.extract(own, msg.Metadata)
@@ -59,8 +60,8 @@ func (t *Tracer) process(own context.Context, msg *message.Message) (context.Con
 	return ctx, span
 }
 
-// link links span with that of ctx. Conventions ask for a link to the span in which a
-// message was made, also where that is the parent.
+// link links span to the span in ctx. The conventions require a link to the span that created a
+// message, even if that is the parent.
 func link(span trace.Span, ctx context.Context) {
 	if sc := trace.SpanContextFromContext(ctx); sc.IsValid() {
 		span.AddLink(trace.Link{SpanContext: sc})
@@ -89,7 +90,7 @@ func pass(ctx context.Context, msgs []*message.Message) {
 // process dies, then bears the context, too.
 func (t *Tracer) Returned(h message.HandlerFunc) message.HandlerFunc {
 	return func(msg *message.Message) ([]*message.Message, error) {
-		ctx := msg.Context() // a Timeout further in cancels its own, and leaves it behind
+		ctx := msg.Context() // an inner Timeout leaves its cancelled context behind
 		produced, err := h(msg)
 		if err != nil {
 			return produced, err

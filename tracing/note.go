@@ -13,12 +13,12 @@ import (
 type decision struct {
 	what     string
 	topic    string
-	metadata message.Metadata // of the message, where it is known
+	metadata message.Metadata // of the message, if known
 	err      error
 }
 
-// note adds d to the span in ctx, if it still runs, else to the trace of the message, as a
-// span of no length. What belongs to no trace is left out. It asks for attributes only if they
+// note adds d to the span in ctx if that has not ended, otherwise to the trace of the message as a
+// span of no length. It drops a decision that belongs to no trace. It calls attributes only if they
 // are recorded.
 func (t *Tracer) note(ctx context.Context, d decision, attributes func([]attribute.KeyValue) []attribute.KeyValue) {
 	span := trace.SpanFromContext(ctx)
@@ -29,9 +29,9 @@ func (t *Tracer) note(ctx context.Context, d decision, attributes func([]attribu
 		all := attributes(r.few[:0])
 		span.AddEvent(d.what, trace.WithAttributes(all...))
 		r.giveBack(all)
-	case !sc.IsValid(): // decided without a delivery, or no Middleware stands around it
+	case !sc.IsValid(): // no delivery, or no Middleware around it
 		t.noteInTrace(d, attributes) //nolint:contextcheck // the message has its own
-	case sc.IsSampled() && !sc.IsRemote(): // it has ended; a remote one is recorded elsewhere, if at all
+	case sc.IsSampled() && !sc.IsRemote(): // ended; a remote span is recorded elsewhere
 		t.addSpan(ctx, d, attributes)
 	}
 }

@@ -15,27 +15,26 @@ var (
 )
 
 // Publisher returns next with a "create" span for each message, a child of the span in the
-// message's context, and puts the context of the new span into the metadata: every later
-// span about the message is its child. The message's own context stays as it is, so next
-// may be an outbox.Publisher, which finds the transaction in it.
+// message's context. It puts the context of the new span into the metadata, so that every later
+// span about the message is its child. It does not change the message's own context, so next may be
+// an outbox.Publisher, which finds the transaction there.
 //
-// A message whose metadata carries a context keeps it, since what was stored of a message
-// must be published as it is; it is given the span of [Tracer.Sender]. The metadata of the
-// others are changed in place.
+// A message whose metadata already carry a context keeps it, because a stored message must be
+// published unchanged; it gets the span of [Tracer.Sender]. Publisher changes the metadata of the
+// other messages in place.
 func (t *Tracer) Publisher(next message.Publisher) message.Publisher {
 	return &publisher{tracer: t, next: next, begin: t.createOrSend}
 }
 
-// Decorate is [Tracer.Publisher] as a decorator of a router's publishers. Add it before
-// others, so that it stands outside: the outbox's Decorate then stores the context.
+// Decorate is [Tracer.Publisher] as a decorator of a router's publishers. Add it before others, so
+// that it is outside: then the outbox's Decorate stores the context.
 func (t *Tracer) Decorate(next message.Publisher) (message.Publisher, error) {
 	return t.Publisher(next), nil
 }
 
-// Sender returns next with a "send" span for each message and attempt, a child of the span
-// in which the message was made; a message that carries no context begins a trace. It
-// changes nothing of the messages, and returns the errors of next as they are. It is for the publisher
-// that outbox.NewRelay is given.
+// Sender returns next with a "send" span for each message and attempt, a child of the span that
+// created the message; a message without a context begins a trace. It changes neither the messages
+// nor the errors of next. Use it for the publisher of outbox.NewRelay.
 func (t *Tracer) Sender(next message.Publisher) message.Publisher {
 	return &publisher{tracer: t, next: next, begin: t.send}
 }
@@ -46,7 +45,7 @@ type publisher struct {
 	begin  func(topic string, msg *message.Message) trace.Span
 }
 
-// Publish hands msgs to the publisher behind it.
+// Publish calls the publisher behind it.
 func (p *publisher) Publish(topic string, msgs ...*message.Message) (err error) {
 	var few [8]trace.Span
 	spans := few[:0]
@@ -72,7 +71,7 @@ func (p *publisher) Publish(topic string, msgs ...*message.Message) (err error) 
 	return err
 }
 
-// errorOf is what err, of a call with n messages, says of the i-th.
+// errorOf returns the part of err, the error of a call with n messages, that belongs to the i-th.
 func errorOf(err error, i, n int) error {
 	if partial, is := sole.As[*outbox.PartialError](err); is && partial != nil && len(partial.Errors) == n {
 		return partial.Errors[i]
@@ -93,7 +92,7 @@ func (t *Tracer) createOrSend(topic string, msg *message.Message) trace.Span {
 	return t.create(topic, msg)
 }
 
-// create begins the span in which msg is made.
+// create starts the span that creates msg.
 func (t *Tracer) create(topic string, msg *message.Message) trace.Span {
 	of := t.creates.on(topic)
 	ctx, span := t.spans.Start(msg.Context(), of.name, producer...)
@@ -114,7 +113,7 @@ func (t *Tracer) create(topic string, msg *message.Message) trace.Span {
 	return span
 }
 
-// send begins the span of one attempt to send msg.
+// send starts the span of an attempt to send msg.
 func (t *Tracer) send(topic string, msg *message.Message) trace.Span {
 	from, carries := t.origin(msg.Metadata)
 	of := t.sends.on(topic)

@@ -9,14 +9,14 @@ import (
 	"github.com/millrace-go/millrace/outbox"
 )
 
-// RelayObserver returns a value for outbox.RelayConfig.Observers that adds to the trace of a
-// message what a relay decides about it: that it is tried again, that it is parked, that
-// nothing gets through. What is about no one message is left to logs and metrics.
+// RelayObserver returns an observer for outbox.RelayConfig.Observers. It adds to the trace of a
+// message what a relay decides about it: to try it again, to park it, or that the broker is
+// unreachable. Events that are not about one message belong in logs and metrics.
 func (t *Tracer) RelayObserver() outbox.Observer { return relayObserver{t} }
 
 type relayObserver struct{ *Tracer }
 
-// Wants leaves out what is about no one message.
+// Wants leaves out events that are not about one message.
 func (relayObserver) Wants(k outbox.Kind) bool {
 	return k == outbox.KindAttempt || k == outbox.KindParked || k == outbox.KindOutage
 }

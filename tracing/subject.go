@@ -9,23 +9,22 @@ import (
 	semconv "go.opentelemetry.io/otel/semconv/v1.43.0"
 )
 
-// operation is something that is done with messages. It remembers what its spans about one
-// topic have in common.
+// operation is an operation on messages. It caches what its spans about one topic share.
 type operation struct {
 	name       string
 	attributes []attribute.KeyValue
 
-	mu     sync.Mutex // to add a topic
+	mu     sync.Mutex // held to add a topic
 	topics atomic.Pointer[map[string]*subject]
 }
 
-// subject is the name of spans about one topic, and what they all say.
+// subject is the name and the common attributes of spans about one topic.
 type subject struct {
 	name       string
 	attributes []attribute.KeyValue
 }
 
-// mostTopics bounds how many are remembered, as some make a topic for each message.
+// mostTopics limits the cache, since some services make a topic for each message.
 const mostTopics = 1000
 
 func newOperation(name, system string, kind attribute.KeyValue) *operation {
@@ -36,7 +35,7 @@ func newOperation(name, system string, kind attribute.KeyValue) *operation {
 	return o
 }
 
-// on returns what spans of o about topic have in common.
+// on returns what the spans of o about topic share.
 func (o *operation) on(topic string) *subject {
 	if known := (*o.topics.Load())[topic]; known != nil {
 		return known

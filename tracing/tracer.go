@@ -14,18 +14,18 @@ import (
 	"go.opentelemetry.io/otel/trace"
 )
 
-// Config is how a [Tracer] behaves. The zero value is right for most services.
+// Config configures a [Tracer]. The zero value is right for most services.
 type Config struct {
-	// TracerProvider makes the spans. Defaults to the one given to otel.SetTracerProvider.
+	// TracerProvider makes the spans. Defaults to the global one, of otel.SetTracerProvider.
 	TracerProvider trace.TracerProvider
 
-	// Propagator puts contexts into metadata and takes them out. Defaults to the one given to
-	// otel.SetTextMapPropagator, or, where none was before the first message, to W3C trace
-	// context and baggage.
+	// Propagator writes contexts to metadata and reads them. Defaults to the global one, of
+	// otel.SetTextMapPropagator; if none is set before the first message, to W3C trace context and
+	// baggage.
 	Propagator propagation.TextMapPropagator
 
-	// System is the messaging system that spans name, such as "rabbitmq". Defaults to
-	// "watermill": neither a publisher nor a message tells what is behind it.
+	// System is the messaging system in spans, such as "rabbitmq". Defaults to "watermill": neither
+	// a publisher nor a message reveals the system behind it.
 	System string
 }
 
@@ -38,8 +38,8 @@ func (c *Config) setDefaults() {
 	}
 }
 
-// Tracer makes spans of what happens to messages, and events of what is decided about them.
-// It is safe for concurrent use; one serves a whole process.
+// Tracer makes spans of what happens to messages, and events of the decisions about them. It is
+// safe for concurrent use; one serves a whole process.
 type Tracer struct {
 	config Config
 	spans  trace.Tracer
@@ -70,13 +70,13 @@ func (t *Tracer) init() {
 	if t.propagator == nil {
 		t.propagator = otel.GetTextMapPropagator()
 	}
-	if len(t.propagator.Fields()) == 0 { // which is how nothing set looks
+	if len(t.propagator.Fields()) == 0 { // none is set
 		t.propagator = propagation.NewCompositeTextMapPropagator(propagation.TraceContext{}, propagation.Baggage{})
 	}
 	t.fields = t.propagator.Fields()
 }
 
-// carrier is the metadata of a message, made when something is put into it.
+// carrier is the metadata of a message, created at the first write.
 type carrier struct{ msg *message.Message }
 
 func (c carrier) Get(key string) string { return c.msg.Metadata[key] }
@@ -96,7 +96,7 @@ func (c carrier) Keys() []string {
 	return keys
 }
 
-// extract returns ctx with what metadata carries, ctx itself where that is nothing.
+// extract returns ctx with the context in metadata, and ctx itself if there is none.
 func (t *Tracer) extract(ctx context.Context, metadata message.Metadata) context.Context {
 	t.once.Do(t.init)
 	for _, field := range t.fields {
@@ -107,19 +107,19 @@ func (t *Tracer) extract(ctx context.Context, metadata message.Metadata) context
 	return ctx
 }
 
-// inject puts what ctx carries into the metadata of msg.
+// inject writes the context in ctx to the metadata of msg.
 func (t *Tracer) inject(ctx context.Context, msg *message.Message) {
 	t.once.Do(t.init)
 	t.propagator.Inject(ctx, carrier{msg})
 }
 
-// origin returns the context in which a message was made, by what it carries.
+// origin returns the context that created a message, from its metadata.
 func (t *Tracer) origin(metadata message.Metadata) (context.Context, bool) {
 	ctx := t.extract(context.Background(), metadata)
 	return ctx, trace.SpanContextFromContext(ctx).IsValid()
 }
 
-// named is the name of a span.
+// named returns the name of a span.
 func named(operation, topic string) string {
 	if topic == "" {
 		return operation
@@ -127,7 +127,7 @@ func named(operation, topic string) string {
 	return operation + " " + plain(topic)
 }
 
-// fail marks a span as one of something that failed.
+// fail marks a span as failed.
 func fail(span trace.Span, err error) {
 	if err == nil || !span.IsRecording() {
 		return

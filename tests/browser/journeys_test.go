@@ -119,7 +119,7 @@ func TestPauseAndResume(t *testing.T) {
 		b.reads("The consumer is paused", "paused")
 		s.Await(1, `SELECT COUNT(*) FROM millrace_consumers WHERE paused`)
 		b.act("Resume", "it is back")
-		b.reads("The consumer goes on.", "delivers")
+		b.reads("The consumer is no longer paused.", "delivers")
 		s.Await(0, `SELECT COUNT(*) FROM millrace_consumers WHERE paused`)
 	})
 }

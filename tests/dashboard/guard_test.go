@@ -178,14 +178,14 @@ func TestRequestsAreBounded(t *testing.T) {
 	b.refused(b.get("nowhere"), http.StatusNotFound, "no such page")
 	b.refused(b.post("nowhere"), http.StatusNotFound, "no such action")
 	b.refused(b.get("inbox?status=lost"), http.StatusBadRequest, "no state named")
-	b.refused(b.get("inbox?after=x"), http.StatusBadRequest, "no after")
+	b.refused(b.get("inbox?after=x"), http.StatusBadRequest, "not a valid after")
 	b.refused(b.get("inbox?since=yesterday"), http.StatusBadRequest, "no date")
 	b.refused(b.get("message"), http.StatusBadRequest, "Which message")
-	b.refused(b.get("failure?group=42"), http.StatusNotFound, "Nothing fails like this any more")
+	b.refused(b.get("failure?group=42"), http.StatusNotFound, "No message fails like this any more")
 	b.refused(b.send(httptest.NewRequest(http.MethodDelete, stuck.Prefix+"/inbox", nil)), http.StatusMethodNotAllowed, "method")
 	b.refused(b.post("message-retry", "reason", "x"), http.StatusBadRequest, "no row")
-	b.refused(b.post("failure-retry", "reason", "x"), http.StatusBadRequest, "which messages")
-	b.refused(b.post("failure-retry", "reason", "x", "group", "x"), http.StatusBadRequest, "no group")
+	b.refused(b.post("failure-retry", "reason", "x"), http.StatusBadRequest, "does not name the messages")
+	b.refused(b.post("failure-retry", "reason", "x", "group", "x"), http.StatusBadRequest, "not a valid group")
 	b.untouched()
 }
 
