@@ -121,7 +121,8 @@ func serve(c *process.Child, s served) error {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), rig.Patience)
 	defer cancel()
-	err = errors.Join(router.Close(), <-ended, store.Close(ctx), p.pool.Close())
+	err = errors.Join(router.Close(), <-ended, store.Close(ctx))
+	_ = p.pool.Close() // go-sql-driver returns that the network cut an idle connection
 	p.Closed(err, map[string]int{ran: p.runs.all(), undone: int(p.undone.Load())})
 	return nil
 }
