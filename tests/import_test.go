@@ -273,7 +273,7 @@ var importBodies = []testdb.Body{
 		_, err := admin.New(b.store).PreviewImport(t.Context(), other, entries(day, "a"))
 		require.ErrorIs(t, err, inbox.ErrKeyChanged)
 		first := inbox.ConsumerConfig{Name: "new", Key: inbox.FirstOf(inbox.ByUUID(), inbox.ByPayload())}
-		require.ErrorContains(t, imports(t.Context(), first, importer, admin.Pace{}), "cannot be told from its parts")
+		require.ErrorContains(t, imports(t.Context(), first, importer, admin.Pace{}), "cannot be made from parts")
 		must(t, b.inbox(func(msg *message.Message) ([]*message.Message, error) {
 			assert.ErrorContains(t, imports(msg.Context(), good, importer, admin.Pace{}), "not in a handler's transaction")
 			return effect(msg)

@@ -94,7 +94,7 @@ var journalBodies = []testdb.Body{
 		_, err := admin.New(b.store).Journal(t.Context(), admin.JournalFilter{Consumer: "nobody"}, 0, 10)
 		require.ErrorIs(t, err, inbox.ErrNotFound)
 		_, err = admin.New(b.store).Journal(t.Context(), admin.JournalFilter{}, 0, 10)
-		require.ErrorContains(t, err, "Consumer is empty")
+		require.ErrorContains(t, err, "no Consumer is given")
 	})},
 	{Name: "what failed is not kept until it ran", Why: "it is kept in the transaction of the run that was committed", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		var runs counter

@@ -198,7 +198,7 @@ func overtakenDecision(t *testing.T, db *testdb.DB) {
 		pool.Set(faults.Plan{Before: func(_ context.Context, call string) error {
 			if call == faults.Begin {
 				pool.Set(faults.Plan{})
-				p.db.Do(t, change)
+				p.db.Do(t, change) //nolint:contextcheck // it takes none
 			}
 			return nil
 		}})
