@@ -142,7 +142,7 @@ func (a *Admin) CountJournal(ctx context.Context, f JournalFilter) ([]TopicCount
 // journalArgs returns the arguments of a statement for f, from after on.
 func (a *Admin) journalArgs(ctx context.Context, f JournalFilter, after int64) ([]any, error) {
 	if f.Consumer == "" {
-		return nil, errors.New("no Consumer is given, and each has a journal of its own")
+		return nil, errors.New("no Consumer is given: each consumer has its own journal")
 	}
 	consumer, err := a.journalOf(ctx, f)
 	if err != nil {
