@@ -117,7 +117,7 @@ func TestMigrate(t *testing.T) {
 		require.NoError(t, db.PingContext(t.Context())) // which makes SQLite's file
 		r := call(t, db.DSN, "list")
 		assert.Equal(t, 1, r.code)
-		assert.Contains(t, r.err, "Make the tables with: millrace migrate")
+		assert.Contains(t, r.err, "Create the tables with: millrace migrate")
 		golden(t, "migrate", []string{"migrate"}, call(t, db.DSN, "migrate"))
 		golden(t, "migrate-pending-none", []string{"migrate", "--dry-run", "--json"}, call(t, db.DSN, "migrate", "--dry-run", "--json"))
 	}, testdb.Empty())

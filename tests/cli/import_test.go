@@ -173,7 +173,7 @@ func TestWrongImports(t *testing.T) {
 		{"import post --new --key uid", 2, `"uid" describes no key`},
 		{"import post --new --retention week", 2, `--retention "week" is neither a duration`},
 		{"import post --new --retention 1m", 2, "Retention 1m0s is below"},
-		{"import post --new --key first(uuid,payload)", 1, "cannot be told from its parts"},
+		{"import post --new --key first(uuid,payload)", 1, "cannot be made from parts"},
 		{"import mail --epoch 7", 3, `there is no consumer "mail" with epoch 7`},
 	} {
 		r := s.piped("a\n", append(strings.Fields(c.args), "--reason", "x", "--yes")...)

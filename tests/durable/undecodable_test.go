@@ -97,7 +97,7 @@ func (b *bed) sortsOut(change pubsub.Durable) {
 	found, err := admin.New(store).Find(b.Context(), admin.Filter{}, 0, 10)
 	require.NoError(b, err, "a list says what it can")
 	require.Len(b, found, 1)
-	assert.Contains(b, found[0].Reason, "put back what it was")
+	assert.Contains(b, found[0].Reason, "restore the metadata")
 	require.ErrorContains(b, found[0].Unreadable, "metadata")
 	require.ErrorContains(b, admin.New(store).Retry(b.Context(), found[0].ID, ada, nil), "metadata")
 	require.NoError(b, admin.New(store).Discard(b.Context(), found[0].ID, ada))
