@@ -237,16 +237,22 @@ var transactionBodies = []testdb.Body{
 		}
 	})},
 	{Name: "a statement that outlasts the handler's Timeout", Why: "the Timeout is named, not the connection that a driver closes", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
-		long := map[string]string{
-			"postgres": `SELECT pg_sleep(20)`, "mysql": `SELECT SLEEP(20)`,
-			"sqlite": `WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 2000000000) SELECT MAX(i) FROM n`,
-		}[b.db.Dialect]
 		_, err := b.inbox(func(msg *message.Message) ([]*message.Message, error) {
-			return nil, raw(msg, long)
+			return nil, raw(msg, long(b.db))
 		}, func(i *millrace.Inbox) { i.Timeout = 200 * time.Millisecond })(newMessage("x"))
 		require.ErrorIs(t, err, context.DeadlineExceeded)
 		require.ErrorContains(t, err, "Timeout, 200ms, ran out")
 		assert.NotContains(t, err.Error(), "the connection to the database was lost")
+	})},
+	{Name: "a statement that outlasts a deadline of the handler's own", Why: "the deadline is named, not the connection that a driver closes at it", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
+		_, err := b.inbox(func(msg *message.Message) ([]*message.Message, error) {
+			ctx, cancel := context.WithTimeout(msg.Context(), 200*time.Millisecond)
+			defer cancel()
+			return nil, errors.Join(rig.Exec(ctx, long(b.db)), ctx.Err())
+		})(newMessage("x"))
+		require.ErrorIs(t, err, context.DeadlineExceeded)
+		assert.NotContains(t, err.Error(), "the connection to the database was lost")
+		assert.Equal(t, inbox.ReasonTimeout, b.events.Last("failed").Reason)
 	})},
 	{Name: "the transaction used after the handler returned", Why: "it refuses use after it ended", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		var ctx context.Context
@@ -369,6 +375,14 @@ var transactionBodies = []testdb.Body{
 			b.nothingOpen()
 		}
 	})},
+}
+
+// long is a statement that takes many times as long as a test waits for it.
+func long(db *testdb.DB) string {
+	return map[string]string{
+		"postgres": `SELECT pg_sleep(20)`, "mysql": `SELECT SLEEP(20)`,
+		"sqlite": `WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 2000000000) SELECT MAX(i) FROM n`,
+	}[db.Dialect]
 }
 
 // refusesCommits reports whether the inbox can keep a handler from committing.

@@ -244,10 +244,11 @@ func (c speechless) Write(b []byte) (int, error) {
 }
 
 // TestAWriteThatFailsEndsTheConnection: without heartbeats nothing else would be written, and the
-// publisher would wait for confirms of what RabbitMQ never got until ConfirmTimeout.
+// publisher would wait for confirms of what the broker never got until ConfirmTimeout. RabbitMQ asks for heartbeats
+// whatever a client wants, and the next one would end the connection; the impostor asks for none.
 func TestAWriteThatFailsEndsTheConnection(t *testing.T) {
-	a := newAdmin(t, uri(t))
-	topic, broker := a.queue(nil), rabbitmq.NewQueueConfig(uri(t), rabbitmq.Queues{})
+	const topic = "topic"
+	broker := rabbitmq.NewQueueConfig(pose(t, 1, func(w *frameWriter) { w.ack(1, false) }), rabbitmq.Queues{})
 	var armed atomic.Bool
 	broker.Connection.AmqpConfig = &amqp091.Config{Heartbeat: time.Hour, Dial: func(network, address string) (net.Conn, error) {
 		conn, err := amqp091.DefaultDial(rig.Patience)(network, address)

@@ -31,6 +31,7 @@ func noTx(t *testing.T, db *testdb.DB) {
 		behaviour{"is refused", func(o *office) {
 			err := o.put(o.Context(), "a", "b")
 			require.ErrorIs(o, err, outbox.ErrNoTx)
+			assert.ErrorContains(o, err, "pass the context of the handler, of outbox.InTx or of outbox.WithTx to the CQRS bus", "which may be at hand already")
 			assert.ErrorContains(o, err, `"a"`)
 			assert.ErrorContains(o, err, `"orders"`)
 			assert.Empty(o, o.stored())
