@@ -9,6 +9,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
 
+	"github.com/millrace-go/millrace/inbox/payload"
 	"github.com/millrace-go/millrace/internal/dialect"
 )
 
@@ -91,13 +92,13 @@ type Config struct {
 
 	// Payloads changes what is stored of messages, open ones and those a handler produced, for
 	// instance to encrypt it. Defaults to storing payloads as they came.
-	Payloads PayloadCodec
+	Payloads payload.Codec
 
 	// BlobsAbove is the size in bytes above which the payload of an open message is kept outside
 	// its row: in Blobs, or without it in a table of its own. Defaults to 65,536 with Blobs, and
 	// to keeping every payload in its row without.
 	BlobsAbove int
-	Blobs      BlobStore
+	Blobs      payload.Blobs
 
 	// BlobGrace is how old a payload outside its row must be before it is removed because no
 	// row refers to it. Storing a message may take half as long. Defaults to 1 hour.

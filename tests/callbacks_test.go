@@ -54,7 +54,7 @@ type config struct { A func() }
 
 // calls are types of values with methods of the service's.
 var calls = []string{
-	"LoggerAdapter", "Publisher", "Subscriber", "Key", "PayloadCodec", "BlobStore", "Observer", "TracerProvider",
+	"LoggerAdapter", "Publisher", "Subscriber", "Key", "Codec", "Blobs", "Observer", "TracerProvider",
 	"TextMapPropagator",
 }
 
