@@ -71,7 +71,7 @@ const (
 	// version", "held" or "parked", of which there is another event as well. A run that failed comes again.
 	KindReplayed
 
-	// KindEvicted counts the confirmed keys that lease.NewMemory forgot before their retention was over. A panic frees
+	// KindEvicted counts the confirmed keys that a store of leases, such as lease.Memory, forgot before their retention was over. A panic frees
 	// the key that was to be taken, and goes on its way.
 	KindEvicted
 

@@ -295,7 +295,7 @@ func (q *Queue) putTerminal(
 
 // withoutKey says that l has no key, which no other attempt would change. There is no table to keep the
 // message in, unless a queue delivers it.
-func (l *Lease) withoutKey(err error) error {
+func (l *leaseDelivery) withoutKey(err error) error {
 	if _, err := noKey(l.ctx, err); err != nil {
 		return err
 	}
@@ -308,7 +308,7 @@ func (e *noKeyError) Unwrap() error { return e.error }
 
 // notIdentified tells why the handler does not run. What has no key goes back to its source after a
 // pause: many deliver it again at once.
-func (l *Lease) notIdentified(err error) {
+func (l *leaseDelivery) notIdentified(err error) {
 	var none *noKeyError
 	if !errors.As(err, &none) {
 		l.interrupted(err)
