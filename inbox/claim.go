@@ -22,15 +22,15 @@ type Claim struct {
 	id32     int32 // the id of the consumer in the tables
 	former32 int32 // the same for the epoch before
 	fresh    bool
-	openRow  bool   // the message has an open row, which Commit closes
-	inDoubt  bool   // our COMMIT failed, so it may have been applied
-	over     bool   // committed or rolled back
-	unserved bool   // a statement after the claim failed because the database is down
-	answer   string // how the inbox knew a copy
-	parked   why    // why the message was parked; zero if it was not
-	refused  bool   // it was parked because it was replayed
-	queued   bool   // it was replayed, and the queue delivers the stored message that had failed
-	outcome  []*message.Message
+	openRow  bool               // the message has an open row, which Commit closes
+	inDoubt  bool               // our COMMIT failed, so it may have been applied
+	over     bool               // committed or rolled back
+	unserved bool               // a statement after the claim failed because the database is down
+	answer   string             // how the inbox knew a copy
+	parked   why                // why the message was parked; zero if it was not
+	refused  bool               // it was parked because it was replayed
+	queued   bool               // it was replayed, and the queue delivers the stored message that had failed
+	outcome  []*message.Message // of an earlier run, which the broker may lack
 
 	// The verdict of the version gate, and its details.
 	decided  bool
@@ -47,7 +47,7 @@ type Claim struct {
 
 	tx        *owned.Tx
 	span      *span
-	handler   context.Context //nolint:containedctx // given to the handler
+	handler   context.Context //nolint:containedctx // given to the handler; ends with the message's own or with the transaction
 	ambient   *ambient.Tx
 	leave     func() // gives the slot back
 	turn      turns.Turn
@@ -60,9 +60,9 @@ type Claim struct {
 // Claim claims msg for this consumer. While another goroutine of this process handles a copy,
 // Claim waits and holds nothing; for another process it waits at most TwinWait.
 //
-// If [Claim.Fresh], the caller runs the handler with [Claim.Context] and must end with
-// [Claim.Commit] or [Claim.Rollback]. Otherwise it publishes [Claim.Outcome], then acks msg.
-// On an error it nacks msg: nothing was done.
+// If the claim is fresh, the caller runs the handler with the claim's context and must end with
+// [Claim.Commit] or [Claim.Rollback]. Otherwise it publishes the outcome, then acks msg. On an error
+// it nacks msg: nothing was done.
 func (c *Consumer) Claim(msg *message.Message) (*Claim, error) { return c.claim(msg, &visit{}) }
 
 func (c *Consumer) claim(msg *message.Message, v *visit) (*Claim, error) {
@@ -151,14 +151,3 @@ func (cl *Claim) runOnBegin() error {
 }
 
 var errPanic = errors.New("the handler panicked")
-
-// Fresh reports whether the handler must run.
-func (cl *Claim) Fresh() bool { return cl.fresh }
-
-// Outcome returns the messages that an earlier run of the handler produced and the broker may
-// lack. The caller publishes them again, with the same UUIDs, before the ack.
-func (cl *Claim) Outcome() []*message.Message { return cl.outcome }
-
-// Context returns the context for the handler: the message's, with the transaction in it. It
-// ends with the message's own context or with the transaction, whichever ends first.
-func (cl *Claim) Context() context.Context { return cl.handler }

@@ -86,7 +86,7 @@ type Config struct {
 
 	// Redispatch publishes outcomes that the broker never asked for again, RedispatchAfter
 	// (default 5 minutes) after they were stored. Without it they are only listed, by
-	// [Store.Unsettled], and logged. A panic of Redispatch is an error.
+	// admin.Admin.Unsettled, and logged. A panic of Redispatch is an error.
 	Redispatch      message.Publisher
 	RedispatchAfter time.Duration
 

@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
-	"github.com/jmoiron/sqlx"
 
 	"github.com/millrace-go/millrace/internal/stored"
 )
@@ -35,9 +34,6 @@ const (
 	// CollisionFail returns ErrCollision, and tells observers of it as KindFailed.
 	CollisionFail
 )
-
-// BeginFunc runs at the beginning of a handler's transaction.
-type BeginFunc func(ctx context.Context, tx *sqlx.Tx, msg *message.Message) error
 
 // ConsumerConfig is how one consumer claims its messages. middleware.Inbox fills it in;
 // its fields of the same names say what each is for and what it defaults to.
@@ -158,9 +154,9 @@ type Consumer struct {
 	heir   *Consumer // whose former this is
 }
 
-// Consumer returns the consumer that config names, with these settings. A second handler
-// under one name is refused, since the two would take each other's messages for duplicates.
-func (s *Store) Consumer(config ConsumerConfig) (*Consumer, error) {
+// consumer returns the consumer that config names, with these settings, or an error if another
+// handler has it.
+func (s *Store) consumer(config ConsumerConfig) (*Consumer, error) {
 	if config.Name == "" {
 		return nil, errors.New("inbox: a consumer needs a name: set Consumer, or run inside a Watermill router, " +
 			"whose handler's name is taken")
@@ -229,6 +225,3 @@ func (c *Consumer) slot(ctx context.Context) (leave func(), err error) {
 }
 
 func (c *Consumer) name() stored.Name { return stored.Name{Name: c.config.Name, Epoch: c.config.Epoch} }
-
-// Name returns the consumer's name.
-func (c *Consumer) Name() string { return c.config.Name }

@@ -152,29 +152,34 @@ func (q *Queue) insert(ctx context.Context, tx *sqlx.Tx, consumer int32, a *arri
 	return q.store.checkIn(ctx, tx, a.payload)
 }
 
-// Straight is a delivery that goes past the table.
-type Straight struct {
+// straight is a delivery that goes past the table.
+type straight struct {
 	attempt
 
 	topic string
 	msg   *message.Message
 }
 
-// Straight returns a copy of msg, which came from topic, for the handler, with an ack of
-// its own, and what is told of its delivery.
-func (q *Queue) Straight(topic string, msg *message.Message) (*message.Message, *Straight) {
-	s := &Straight{topic: topic, msg: msg}
+// Straight returns a copy of msg, which came from topic, for the handler, with an ack of its own.
+//
+// If that copy is nacked, fail stores the message, to be delivered again by the queue, and reports
+// true: then msg may be acked. It reports false if the delivery was no attempt, because the service
+// closes or the database is down: then the source must keep msg.
+func (q *Queue) Straight(
+	topic string, msg *message.Message,
+) (copied *message.Message, fail func(ctx context.Context) (kept bool, err error)) {
+	s := &straight{topic: topic, msg: msg}
 	s.queue, s.number, s.receivedAt, s.keep = q, 1, time.Now().UTC(), s.keepIt
 	c := message.NewMessage(msg.UUID, nil)
 	s.came = original.Queued(topic, msg.UUID, msg.Payload, msg.Metadata, c)
 	s.came.Give(c) // copies: whoever edits them leaves msg as it came
 	c.SetContext(original.With(context.WithValue(msg.Context(), attemptKey{}, &s.attempt), s.came))
-	return c, s
+	return c, s.fail
 }
 
 // keepIt stores a message whose handler does not run, since the inbox found no key, or another one than
 // the queue.
-func (s *Straight) keepIt(ctx context.Context, because why) (kept bool, err error) {
+func (s *straight) keepIt(ctx context.Context, because why) (kept bool, err error) {
 	a, err := s.queue.arrival(s.topic, s.msg)
 	if err != nil {
 		return false, fmt.Errorf("%w: %w", errNotIdentified, err)
@@ -188,10 +193,7 @@ func (s *Straight) keepIt(ctx context.Context, because why) (kept bool, err erro
 	return kept, err
 }
 
-// Fail stores the message after it was nacked, to be delivered again by the queue, and
-// reports true: then it may be acked. It reports false where the delivery was no attempt,
-// because the service closes or the database is down: then the source must keep it.
-func (s *Straight) Fail(ctx context.Context) (kept bool, err error) {
+func (s *straight) fail(ctx context.Context) (kept bool, err error) {
 	_, counts, cause := s.result()
 	select {
 	case <-s.msg.Context().Done(): // the service closes

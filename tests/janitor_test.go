@@ -97,13 +97,11 @@ func TestConsumersAreKnown(t *testing.T) {
 	t.Parallel()
 	testdb.Each(t, testdb.With(newBed, func(t *testing.T, b *bed) {
 		consume := func(config inbox.ConsumerConfig) {
-			c, err := b.store.Consumer(config)
+			h, err := b.store.Handler(config, effectless)
 			require.NoError(t, err)
 			msg := newMessage("x")
 			msg.Metadata.Set("name", "Paid")
-			claim, err := c.Claim(msg)
-			require.NoError(t, err)
-			_, err = claim.Commit(nil)
+			_, err = h(msg)
 			require.NoError(t, err)
 		}
 		consume(inbox.ConsumerConfig{Name: "mail", Key: inbox.ByPayload(), Options: inbox.Options{Retention: inbox.Forever}})

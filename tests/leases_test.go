@@ -82,7 +82,7 @@ func leasesApartFromInbox(t *testing.T, b *bed) {
 	assert.Equal(t, 1, runs)
 	assert.Equal(t, 1, b.effects())
 
-	_, err := b.store.Consumer(inbox.ConsumerConfig{Name: "\x00lease\x00billing"})
+	_, err := b.store.Handler(inbox.ConsumerConfig{Name: "\x00lease\x00billing"}, effectless)
 	require.ErrorContains(t, err, "consumers of leases")
 }
 

@@ -85,7 +85,7 @@ var panicking = map[string]func(*inbox.Config, *millrace.Inbox){
 	"Skip": func(_ *inbox.Config, i *millrace.Inbox) {
 		i.Skip = func(msg *message.Message) bool { trip(msg); return false }
 	},
-	"PayloadCodec":        func(c *inbox.Config, _ *millrace.Inbox) { c.Payloads = jamming{} },
+	"payload.Codec":       func(c *inbox.Config, _ *millrace.Inbox) { c.Payloads = jamming{} },
 	"observer, received":  func(c *inbox.Config, _ *millrace.Inbox) { c.Observers = []inbox.Observer{loud{"received"}} },
 	"observer, failed":    func(c *inbox.Config, _ *millrace.Inbox) { c.Observers = []inbox.Observer{loud{"failed"}} },
 	"observer, completed": func(c *inbox.Config, _ *millrace.Inbox) { c.Observers = []inbox.Observer{loud{"completed"}} },

@@ -54,7 +54,10 @@ func TestMemoryRefusesWhereAllIsInFlight(t *testing.T) {
 func TestTheZeroMemoryIsReady(t *testing.T) {
 	key := lease.Key{Consumer: "mailer", ID: "a"}
 	for name, call := range map[string]func(m *lease.Memory) error{
-		"Acquire": func(m *lease.Memory) error { _, err := m.Acquire(context.Background(), key, 1, time.Minute); return err },
+		"Acquire": func(m *lease.Memory) error {
+			_, err := m.Acquire(context.Background(), key, 1, time.Minute)
+			return err
+		},
 		"Release": func(m *lease.Memory) error { return m.Release(context.Background(), key, 1) },
 		"Confirm": func(m *lease.Memory) error { return lost(t, m.Confirm(context.Background(), key, 1, time.Minute)) },
 		"Extend":  func(m *lease.Memory) error { return lost(t, m.Extend(context.Background(), key, 1, time.Minute)) },

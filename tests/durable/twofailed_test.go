@@ -24,8 +24,8 @@ import (
 // failedStraight stores msg as one that went past the table and failed.
 func (b *bed) failedStraight(queue *inbox.Queue, msg *message.Message) {
 	b.Helper()
-	_, straight := queue.Straight("orders", msg)
-	stored, err := straight.Fail(b.Context())
+	_, fail := queue.Straight("orders", msg)
+	stored, err := fail(b.Context())
 	require.NoError(b, err)
 	require.True(b, stored)
 }
@@ -93,11 +93,10 @@ var twoFailedBodies = []testdb.Body{
 		queue := rig.Queue(t, b.store, inbox.QueueConfig{Consumer: consumer})
 		msg, other := newMessage(), newMessage()
 		other.UUID, other.Payload = msg.UUID, []byte("another")
-		c, err := b.store.Consumer(inbox.ConsumerConfig{Name: consumer})
+		h, err := b.store.Handler(inbox.ConsumerConfig{Name: consumer},
+			func(*message.Message) ([]*message.Message, error) { return nil, nil })
 		require.NoError(t, err)
-		claim, err := c.Claim(msg)
-		require.NoError(t, err)
-		_, err = claim.Commit(nil)
+		_, err = h(msg)
 		require.NoError(t, err)
 
 		b.failedStraight(queue, msg.Copy())
