@@ -5,6 +5,7 @@
 //	store, err := inbox.NewStore(db, inbox.Config{}) // db is its *sqlx.DB
 //	err = store.Migrate(ctx)                          // or apply store.Schema()
 //	millrace.Inbox{Store: store}.AddTo(router)        // package middleware; checks, guards, purges, settles
+//	err = store.Close(ctx)                            // when Router.Run has returned; then db.Close()
 //
 //	tx, err := inbox.Tx(msg.Context())                // in a handler
 //
@@ -19,8 +20,6 @@
 // middleware.Inbox; [Version] for middleware.VersionGate; [Leases] for middleware.Deduplicate;
 // [Observer] for what happens. Operators have package inbox/admin. [ConsumerConfig], [GateConfig],
 // [LeaseConfig], [QueueConfig], [Queue], [Leased] and [Internals] are for middlewares and pubsub.
-//
-// When Router.Run has returned, call [Store.Close], then db.Close.
 package inbox
 
 // In the tables a completed message is one narrow row, its claim, which is deleted after the

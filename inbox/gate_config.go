@@ -45,7 +45,7 @@ const (
 	VersionDrop
 )
 
-// GateConfig says which messages pass a [Gate]. middleware.VersionGate fills it in; its
+// GateConfig says which messages pass the version gate. middleware.VersionGate fills it in; its
 // fields of the same names say what each is for and what it defaults to.
 type GateConfig struct {
 	Version       VersionFunc

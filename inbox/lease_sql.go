@@ -30,7 +30,7 @@ func (s *Store) Leases() *Leases {
 // sqlLeases is a [lease.Store] in the Store's tables. It measures time by the database's clock.
 type sqlLeases struct {
 	store     *Store
-	consumers sync.Map // consumerName to *Consumer
+	consumers sync.Map // stored.Name to *stored.Registered
 }
 
 // leaseRow is the row of a key in the table of leases.
