@@ -307,7 +307,7 @@ func (j *janitor) sweep(ctx context.Context, now int64) error {
 // epoch, where no queue moves what had failed. It looks at some pages of the open rows, and goes on behind them the
 // next time.
 func (j *janitor) closeShadowed(ctx context.Context) error {
-	const page = 500 // more would be compiled each time by PostgreSQL (jit), where it has no statistics
+	const page = 500
 	for range j.shadowPages {
 		var rows []struct {
 			ID        int64  `db:"id"`
