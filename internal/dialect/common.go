@@ -1,10 +1,10 @@
 package dialect
 
-// common is what databases say alike. A statement stands here, or below the type of its group, if at least two of
-// them say it; where the third one differs, its own text takes the place of this one.
+// common is the statements that at least two databases share, except those below the type of a group. If the third
+// database differs, its own text replaces the shared one.
 //
-// A message that is named by its key or its id is asked for its status + 0, of which no statistics tell: where few seemed
-// to have a status when a table was analysed, and now most have it, PostgreSQL would read all of those to find the one.
+// A statement that finds a message by its key or its id compares status + 0, for which PostgreSQL has no statistics. If a
+// status was rare when the table was analysed, PostgreSQL would go by the status, and read all messages that have it now.
 var common = Dialect{
 	CreateVersions: `CREATE TABLE IF NOT EXISTS millrace_schema (version INTEGER NOT NULL PRIMARY KEY, applied_at BIGINT NOT NULL)`,
 	SelectVersion:  `SELECT COALESCE(MAX(version), 0) FROM millrace_schema`,
