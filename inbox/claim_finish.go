@@ -117,7 +117,7 @@ func (cl *Claim) verifyClaim() error {
 	case errors.Is(err, sql.ErrNoRows), err == nil && row.Token != cl.token:
 		return cl.reportLostTx()
 	case err != nil:
-		return fmt.Errorf("look whether the transaction still holds the claim: %w", err)
+		return fmt.Errorf("check that the transaction still holds the claim: %w", err)
 	case !row.Live:
 		return errEnded
 	}
@@ -141,7 +141,7 @@ func (cl *Claim) verifyTx() error {
 	case dialect.Classify(err) == dialect.NoTransaction:
 		return errEnded
 	}
-	return fmt.Errorf("look whether the transaction stands: %w", err)
+	return fmt.Errorf("check that the transaction is open: %w", err)
 }
 
 // reportLostTx reports a handler that succeeded after its transaction was rolled back.
@@ -298,9 +298,9 @@ func (cl *Claim) succeed(produced []*message.Message, early bool) {
 	}
 }
 
-// Rollback undoes a failed run and returns the error for the router. If the handler committed the
-// transaction itself, Rollback takes the claim back and records the message as failed. After
-// Commit it does nothing.
+// Rollback rolls back the transaction of a failed run and returns the error for the router. If the
+// handler committed the transaction itself, its writes remain: Rollback reopens the claim, so that
+// the redelivery runs the handler again, and records the failure. After Commit it does nothing.
 func (cl *Claim) Rollback(cause error) error {
 	if cl.over {
 		return cause
