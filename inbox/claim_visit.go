@@ -105,7 +105,7 @@ func (cl *Claim) contended(err error) bool {
 }
 
 // Postponed reports whether the version gate wants the message to wait, or a deadlock undid the
-// run before any of it could be seen. The caller continues with [Claim.Again].
+// run and left nothing of it. The caller continues with [Claim.Again].
 func (cl *Claim) Postponed() bool { return cl.verdict == postponed }
 
 // Again waits as long as the version gate or a deadlock demands, without a transaction or slot, and
