@@ -191,8 +191,8 @@ func (cl *Claim) warnForgottenTx() {
 	})
 }
 
-// seal writes what belongs to the claim: the result, what the handler produced, the journal, the
-// released messages, and last the open row, which it closes.
+// seal writes what belongs to the claim: the result, the messages that the handler produced, the
+// journal, the released messages, and last the open row, which it closes.
 func (cl *Claim) seal(ctx context.Context, tx *sqlx.Tx, produced []*message.Message) error {
 	s := cl.consumer.store
 	if body := cl.ambient.Result(); body != nil {
@@ -211,11 +211,17 @@ func (cl *Claim) seal(ctx context.Context, tx *sqlx.Tx, produced []*message.Mess
 	if err := cl.release(ctx, tx); err != nil {
 		return err
 	}
-	if !cl.openRow {
-		return nil
+	if cl.openRow {
+		return cl.closeOpenRow(ctx, tx, produced)
 	}
+	return nil
+}
+
+// closeOpenRow deletes the open row, or leaves it to the queue until the produced messages are
+// published. It returns ErrLost if the row was changed meanwhile.
+func (cl *Claim) closeOpenRow(ctx context.Context, tx *sqlx.Tx, produced []*message.Message) (err error) {
+	s := cl.consumer.store
 	var closed int64
-	var err error
 	switch {
 	case cl.queuePublishes(produced):
 		closed, err = database.Affected(tx.ExecContext(ctx, s.dialect.Queue.SettleLeased,

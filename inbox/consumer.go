@@ -116,7 +116,7 @@ func (c ConsumerConfig) Validate() error {
 		problem("MaxInFlight %d is negative", c.MaxInFlight)
 	}
 	if c.Retention != Forever && c.Retention < MinRetention {
-		problem("Retention %v is below the minimum of %v; inbox.Forever keeps all", c.Retention, MinRetention)
+		problem("Retention %v is below %v, the minimum; inbox.Forever keeps all", c.Retention, MinRetention)
 	}
 	if c.Window < 0 {
 		problem("Window %v is negative", c.Window)

@@ -87,7 +87,7 @@ func TestPartsThatAreNoKey(t *testing.T) {
 		{inbox.ByCloudEvent(), []string{"a"}, "it has 1 parts, and cloudevent has 2: ce_source, ce_id"},
 		{inbox.ByPayload(), []string{"ABCD"}, `"ABCD" is not a SHA-256`},
 		{inbox.ByJSON("id"), []string{"abc"}, `id "abc" is not a JSON string, number or boolean`},
-		{inbox.ByJSON("id"), []string{"1 2"}, `id "1 2" is no text`},
+		{inbox.ByJSON("id"), []string{"1 2"}, `id "1 2" is not a JSON string`},
 		{inbox.ByJSON("id"), []string{"null"}, `id "null" is no text`},
 		{inbox.ByJSON(), []string{"1"}, "cannot be built from parts"},
 		{at("a", "b", 1), []string{"a", "b", "+7"}, `offset "+7" is not an offset`},
@@ -115,7 +115,7 @@ func TestParseKey(t *testing.T) {
 		"joined(,uuid)", "first(uuid))", `func:"\x"`,
 	} {
 		_, err := inbox.Internals{}.ParseKey(wrong)
-		assert.ErrorContains(t, err, "describes no key", wrong)
+		assert.ErrorContains(t, err, "is not a key", wrong)
 	}
 }
 

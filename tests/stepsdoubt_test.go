@@ -263,7 +263,7 @@ func stepDecided(t *testing.T, b *bed) {
 		found, err := b.store.Check(t.Context())
 		require.NoError(t, err)
 		for _, f := range found {
-			if strings.Contains(f.Problem, "whether they were done") {
+			if strings.Contains(f.Problem, "steps in doubt") {
 				about = f.Subject
 			}
 		}
