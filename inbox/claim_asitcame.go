@@ -108,5 +108,5 @@ func (d *delivery) refuseChangedKey() {
 	}
 	d.keyless = why{ReasonNoKey, fmt.Sprintf(ReasonNoKey+": it is %.200q in middleware.Inbox, but was %.200q in pubsub.Durable. "+
 		"A middleware between them changed it: give both the same Key, of something that no middleware changes, or put "+
-		"that middleware inside the inbox; then retry the message", d.key, key)}
+		"that middleware inside the inbox; then try the message again", d.key, key)}
 }
