@@ -235,7 +235,7 @@ func (cl *Claim) claimInTx(what move) (next move, err error) {
 	}()
 	tx, err := s.db.Begin(span.tx)
 	if err != nil {
-		if s.dialect.OneWriter { // where BEGIN is what waits for a twin
+		if s.dialect.OneWriter { // there, BEGIN waits for a twin
 			cl.twinSpent += time.Since(began)
 		}
 		return 0, fmt.Errorf("begin: %w", err)

@@ -70,7 +70,7 @@ func replayContext(ctx context.Context, msg *message.Message) context.Context {
 	return ctx
 }
 
-// under reports whether d is a replayed message, and rule what its consumer does with those.
+// under reports whether d is a replayed message and its consumer follows rule.
 func (d *delivery) under(rule ReplayRule) bool {
 	return d.replayed && !d.asFirstSent && d.consumer.config.OnReplay == rule
 }
@@ -146,7 +146,7 @@ func (cl *Claim) suppress(produced []*message.Message) []*message.Message {
 const (
 	replayRan        = "ran"
 	replayForced     = "ran although refused" // an operator retried it, or the replay named the consumer
-	replaySuppressed = "suppressed"           // it ran, but what it would have sent was not sent
+	replaySuppressed = "suppressed"           // it ran, but its messages were not sent
 	replayRefused    = "refused"
 	replayDuplicate  = "duplicate"
 	replayQueued     = "queued" // it had failed before, and its queue tries it again

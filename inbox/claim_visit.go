@@ -85,7 +85,7 @@ func (cl *Claim) Abandon() {
 	if r := recover(); r != nil {
 		defer panic(r)
 	} else {
-		defer cl.msg.Nack() // nobody else does, even if an observer panics now
+		defer cl.msg.Nack() // nothing else nacks it, and an observer may panic now
 	}
 	defer cl.visit.leave()
 	_ = cl.Rollback(errPanic) // the caller gets the panic, not the error

@@ -87,7 +87,7 @@ type Options struct {
 	// after a refusal repeats the others. By default it is warned about once and counted.
 	RequireTx bool
 
-	// What is kept of a message, and what a replay does.
+	// What is stored of a message, and what a replay does.
 
 	// RecordFailures stores a failed message whole, with attempts and last error, until it
 	// succeeds. By default the broker alone remembers it. Behind pubsub.Durable, which stores
