@@ -268,7 +268,7 @@ func TestARetentionIsJudgedByTheProgram(t *testing.T) {
 			}
 			said := func() int {
 				return len(slices.DeleteFunc(events.Logs(), func(text string) bool {
-					return text != "inbox: messages can come again when they are forgotten" &&
+					return text != "inbox: messages can be redelivered after they are forgotten" &&
 						text != "inbox: a setting of the database should be another"
 				}))
 			}
