@@ -94,22 +94,22 @@ func (q *Queue) find(ctx context.Context, consumer int32, limit int, horizon tim
 			return rows, tx.SelectContext(ctx, &rows, statements.SelectDue, consumer, limit)
 		}, horizon, nil
 	}
-	had, err := q.look(ctx, consumer, limit, horizon)
+	due, err := q.search(ctx, consumer, limit, horizon)
 	switch {
 	case err != nil:
 		return nil, horizon, err
-	case len(had.ids) == 0 && had.blocked:
-		return nil, q.inVain(had.next), nil
-	case len(had.ids) == 0:
-		return nil, had.next, nil
+	case len(due.ids) == 0 && due.blocked:
+		return nil, q.inVain(due.next), nil
+	case len(due.ids) == 0:
+		return nil, due.next, nil
 	}
 	return func(ctx context.Context, tx *sqlx.Tx) (rows []stored.Message, err error) {
-		query, args, err := q.store.dialect.In(statements.LockDue, consumer, slices.Collect(maps.Keys(had.ids)), limit)
+		query, args, err := q.store.dialect.In(statements.LockDue, consumer, slices.Collect(maps.Keys(due.ids)), limit)
 		if err == nil {
 			err = tx.SelectContext(ctx, &rows, query, args...)
 		}
 		return rows, err
-	}, had.next, nil
+	}, due.next, nil
 }
 
 // found reads and locks messages that were found due, those that still are and nobody has.
