@@ -29,10 +29,10 @@ func newGate(config GateConfig) (*Gate, error) {
 	return &Gate{config: config}, nil
 }
 
-// Admit locks the aggregates of msg in the transaction of its [Claim] and reports whether the handler may
-// run; then it advances their versions in the same transaction. If the handler may not run, the caller
-// returns err, which may be nil, without running it. [Claim.Commit] or [Claim.Rollback] then does with the
-// message what the gate decided.
+// Admit locks the aggregates of msg in the transaction of its [Claim] and reports whether the
+// handler may run; then it advances their versions in the same transaction. If the handler may not
+// run, the caller returns err, which may be nil, without running it. [Claim.Commit] or
+// [Claim.Rollback] then does with the message what the gate decided.
 func (g *Gate) Admit(msg *message.Message) (run bool, err error) {
 	cl := claimOf(msg.Context())
 	if cl == nil {
@@ -73,7 +73,8 @@ func (g *Gate) Admit(msg *message.Message) (run bool, err error) {
 	return cl.verdict == admitted, cl.refusal()
 }
 
-// errGateFormer says that FormerKey would lose the applied versions, which belong to the epoch before.
+// errGateFormer says that FormerKey would lose the applied versions, which belong to the epoch
+// before.
 var errGateFormer = errors.New("version gate: Inbox.FormerKey needs a raised Epoch, in which the gate does not know the versions applied before: " +
 	"leave FormerKey out and rebuild the consumer's state, or keep the Key")
 
@@ -118,8 +119,9 @@ type advance struct {
 	heldTo int64 // the greatest version that was ever held
 }
 
-// decide decides about a message with these versions. If another delivery of this process works on one of the
-// aggregates, decide gives the transaction up, and the delivery waits in memory instead of for a lock.
+// decide decides about a message with these versions. If another delivery of this process works on
+// one of the aggregates, decide gives the transaction up, and the delivery waits in memory instead
+// of for a lock.
 func (cl *Claim) decide(g *Gate, versions []versioned) error {
 	if cl.knownStale(g, versions) {
 		cl.verdict = stale
@@ -135,12 +137,13 @@ func (cl *Claim) decide(g *Gate, versions []versioned) error {
 	return cl.judgeVersions(g, versions, rows)
 }
 
-// gatePatience bounds the wait for aggregates by TwinWait, but leaves a slow server the time that it needs itself.
+// gatePatience bounds the wait for aggregates by TwinWait, but leaves a slow server the time that
+// it needs itself.
 func (c *ConsumerConfig) gatePatience() time.Duration { return max(c.TwinWait, time.Second) }
 
-// lockPatiently locks the aggregates, and may advance a single one at once. If another process has one of them,
-// it waits for gatePatience, which does not count as the handler's time. With one writer, no other transaction
-// can have them.
+// lockPatiently locks the aggregates, and may advance a single one at once. If another process has
+// one of them, it waits for gatePatience, which does not count as the handler's time. With one
+// writer, no other transaction can have them.
 func (cl *Claim) lockPatiently(g *Gate, versions []versioned) (rows []stored.Aggregate, err error) {
 	if cl.consumer.store.dialect.OneWriter {
 		return cl.lock(g, versions)
@@ -154,8 +157,8 @@ func (cl *Claim) lockPatiently(g *Gate, versions []versioned) (rows []stored.Agg
 	return rows, err
 }
 
-// lock locks the aggregates. It returns no rows if it advanced the only one at once; with an error, it returns
-// the rows that it had locked.
+// lock locks the aggregates. It returns no rows if it advanced the only one at once; with an error,
+// it returns the rows that it had locked.
 func (cl *Claim) lock(g *Gate, versions []versioned) (rows []stored.Aggregate, err error) {
 	if advanced, err := cl.advance(g, versions); advanced || err != nil {
 		return nil, err
@@ -185,8 +188,8 @@ func (e *lockedError) Error() string {
 
 func (e *lockedError) Is(target error) bool { return target == ErrInProgress } //nolint:errorlint // errors.Is unwraps
 
-// inTheWay reports whether err says that other transactions kept the message from its handler. Then it sends the
-// message back to its source, which does not count as an attempt.
+// inTheWay reports whether err says that other transactions kept the message from its handler. Then
+// it sends the message back to its source, which does not count as an attempt.
 func (cl *Claim) inTheWay(err error) bool {
 	var locked *lockedError
 	if !errors.As(err, &locked) && dialect.Classify(err) != dialect.Contention {
@@ -198,9 +201,9 @@ func (cl *Claim) inTheWay(err error) bool {
 	return true
 }
 
-// knownStale reports whether this process knows, without asking the database, that the aggregate is past the
-// version: versions do not go back while the connection lasts. It reports false for a version that may be below
-// the aggregate's first, which only the database knows.
+// knownStale reports whether this process knows, without asking the database, that the aggregate is
+// past the version: versions do not go back while the connection lasts. It reports false for a
+// version that may be below the aggregate's first, which only the database knows.
 func (cl *Claim) knownStale(g *Gate, versions []versioned) bool {
 	v := versions[0]
 	if len(versions) > 1 || g.config.First == FirstSeen || g.jumps(cl.gated) || v.Number < g.first(cl.gated, v.Number) {
@@ -215,8 +218,8 @@ func (cl *Claim) knownStale(g *Gate, versions []versioned) bool {
 	return known && v.Number >= reached
 }
 
-// advance handles the common case with one statement, which changes one row or none: the version is the next
-// one, and no message waits for it.
+// advance handles the common case with one statement, which changes one row or none: the version is
+// the next one, and no message waits for it.
 func (cl *Claim) advance(g *Gate, versions []versioned) (advanced bool, err error) {
 	v := versions[0]
 	begins := g.config.First != FirstSeen && v.Number <= g.first(cl.gated, v.Number)
@@ -235,8 +238,8 @@ func (cl *Claim) advance(g *Gate, versions []versioned) (advanced bool, err erro
 	return true, nil
 }
 
-// early reports whether this process knows that advance would change no row: the message was held itself, or
-// its predecessor had not been applied when this process last saw the aggregate.
+// early reports whether this process knows that advance would change no row: the message was held
+// itself, or its predecessor had not been applied when this process last saw the aggregate.
 func (cl *Claim) early(v versioned) bool {
 	if cl.lease != nil && cl.lease.row.Aggregate != nil {
 		return true
@@ -245,8 +248,8 @@ func (cl *Claim) early(v versioned) bool {
 	return known && v.Number > current+1
 }
 
-// lockOne locks an aggregate and, if advance is set and v may follow, advances it. For a message of several
-// aggregates, the gate locks all of them before it advances any.
+// lockOne locks an aggregate and, if advance is set and v may follow, advances it. For a message of
+// several aggregates, the gate locks all of them before it advances any.
 func (cl *Claim) lockOne(g *Gate, v versioned, advance bool) (row stored.Aggregate, err error) {
 	gate := &cl.consumer.store.dialect.Gate
 	first, from := g.first(cl.gated, v.Number), v.Number-1

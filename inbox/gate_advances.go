@@ -11,7 +11,8 @@ type advances struct {
 	lines map[string]*line
 }
 
-// line is the deliveries that wait for one aggregate. One of them at a time asks the database for all.
+// line is the deliveries that wait for one aggregate. One of them at a time asks the database for
+// all.
 type line struct {
 	waiting map[*waiter]struct{}
 	asker   chan asking // full while no delivery asks

@@ -16,9 +16,9 @@ const (
 	// GapHold stores the message until its predecessor is applied, and acks it. Then pubsub.Durable
 	// delivers it. Messages of other aggregates do not wait.
 	GapHold OnGap = iota
-	// GapFail returns a [GapError] after a growing delay, so that the source redelivers the message. It is
-	// for sources that deliver the predecessor meanwhile. If that does not happen within GapFor, the gate
-	// holds the message, or parks it if no pubsub.Durable would deliver it.
+	// GapFail returns a [GapError] after a growing delay, so that the source redelivers the
+	// message. It is for sources that deliver the predecessor meanwhile. If that does not happen
+	// within GapFor, the gate holds the message, or parks it if no pubsub.Durable would deliver it.
 	GapFail
 	// GapLatest lets every newer version through: for projections that keep only the newest state.
 	GapLatest
@@ -45,8 +45,8 @@ const (
 	VersionDrop
 )
 
-// GateConfig says which messages pass a [Gate]. middleware.VersionGate fills it in, and documents the fields
-// of the same names with their defaults.
+// GateConfig says which messages pass a [Gate]. middleware.VersionGate fills it in, and documents
+// the fields of the same names with their defaults.
 type GateConfig struct {
 	Version       VersionFunc
 	Optional      bool

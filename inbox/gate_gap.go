@@ -15,8 +15,8 @@ import (
 	"github.com/millrace-go/millrace/internal/stored"
 )
 
-// A GapError says that the predecessor of a message was not applied. The message was not handled and goes
-// back to its source.
+// A GapError says that the predecessor of a message was not applied. The message was not handled
+// and goes back to its source.
 type GapError struct {
 	Aggregate string
 	Version   int64 // of the message
@@ -62,8 +62,8 @@ func (cl *Claim) gap(g *Gate, v versioned, row stored.Aggregate) error {
 	return cl.hold(g, v, row)
 }
 
-// leap reports a gap that GapLatest passes over. It asks the database only if this process does not know that
-// the predecessor was applied. An aggregate that is new to the consumer has no gap.
+// leap reports a gap that GapLatest passes over. It asks the database only if this process does not
+// know that the predecessor was applied. An aggregate that is new to the consumer has no gap.
 func (cl *Claim) leap(g *Gate, v versioned) error {
 	s := cl.consumer.store
 	if g.config.OnGap != GapLatest || !s.observers.wanted(KindGap) && !s.debug.Load() {
@@ -91,12 +91,12 @@ func (cl *Claim) leap(g *Gate, v versioned) error {
 	return err
 }
 
-// inLine reports whether other messages may stand behind this one in the order of its queue. The predecessor
-// may be one of them, and the queue delivers it only once this one is out of its way.
+// inLine reports whether other messages may stand behind this one in the order of its queue. The
+// predecessor may be one of them, and the queue delivers it only once this one is out of its way.
 func (cl *Claim) inLine() bool { return cl.lease != nil && cl.lease.row.OrderKey != nil }
 
-// sendBack sends the message back to its source after delay, and not at the same time as the others that go
-// back.
+// sendBack sends the message back to its source after delay, and not at the same time as the others
+// that go back.
 func (cl *Claim) sendBack(delay time.Duration, reason error) {
 	cl.visit.leave()
 	cl.postpone(func(ctx context.Context) error {
@@ -180,8 +180,8 @@ func (s *Store) currentVersion(ctx context.Context, consumer int32, aggregate []
 	return row.Version, nil
 }
 
-// oneInFlight reports whether the subscriber is known to deliver one message at a time. gaps recognizes others
-// by what they deliver.
+// oneInFlight reports whether the subscriber is known to deliver one message at a time. gaps
+// recognizes others by what they deliver.
 func oneInFlight(ctx context.Context) bool {
 	switch message.SubscriberNameFromCtx(ctx) {
 	case "sql.Subscriber", "watermillsql.Subscriber", "amqp.Subscriber", "kafka.Subscriber", "redisstream.Subscriber":
@@ -190,8 +190,8 @@ func oneInFlight(ctx context.Context) bool {
 	return false
 }
 
-// gaps remembers, for a consumer, which messages were sent back to their source, and whether the source
-// delivered others meanwhile.
+// gaps remembers, for a consumer, which messages were sent back to their source, and whether the
+// source delivered others meanwhile.
 type gaps struct {
 	mu       sync.Mutex
 	arrived  int64     // deliveries so far
@@ -254,17 +254,18 @@ func (g *gaps) alone() bool {
 	return time.Now().Before(g.quiet)
 }
 
-// single reports whether the source seems to deliver nothing else while it has a message to redeliver.
+// single reports whether the source seems to deliver nothing else while it has a message to
+// redeliver.
 func (g *gaps) single() bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return g.vain
 }
 
-// fail returns the delay after which a message goes back to its source, and whether it may go back again: not
-// after its gap has lasted for longer than lasts. Another process may close the gap, so it does not matter
-// whether this one gets other messages meanwhile. A lasts of 0 says that nothing else can arrive: then fail
-// counts the returns instead.
+// fail returns the delay after which a message goes back to its source, and whether it may go back
+// again: not after its gap has lasted for longer than lasts. Another process may close the gap, so
+// it does not matter whether this one gets other messages meanwhile. A lasts of 0 says that nothing
+// else can arrive: then fail counts the returns instead.
 func (g *gaps) fail(message string, lasts time.Duration) (delay time.Duration, again bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -297,9 +298,9 @@ func (g *gaps) fail(message string, lasts time.Duration) (delay time.Duration, a
 	return delay, again
 }
 
-// remember adds a message if there is room. It forgets no other for it: since all are redelivered again and
-// again, none would then be remembered until its gap has lasted too long. A message without room goes back to
-// its source until others are forgotten.
+// remember adds a message if there is room. It forgets no other for it: since all are redelivered
+// again and again, none would then be remembered until its gap has lasted too long. A message
+// without room goes back to its source until others are forgotten.
 func (g *gaps) remember(message string, r *returned) {
 	if len(g.messages) >= maxReturned && r.since.Sub(g.cleared) >= clearings {
 		g.cleared = r.since
@@ -323,8 +324,8 @@ func pauseOf(times int) time.Duration {
 	return longest/2 + rand.N(longest/2) //nolint:gosec // jitter needs no secrecy
 }
 
-// pace returns how long a message must wait for those that go back to their source before it, at most
-// lastReturn: otherwise many that wait for one predecessor would be redelivered at once.
+// pace returns how long a message must wait for those that go back to their source before it, at
+// most lastReturn: otherwise many that wait for one predecessor would be redelivered at once.
 func (g *gaps) pace() time.Duration {
 	g.mu.Lock()
 	defer g.mu.Unlock()

@@ -19,8 +19,8 @@ import (
 	"github.com/millrace-go/millrace/internal/stored"
 )
 
-// hold decides to store the message until its predecessor is applied, to park it if too many wait already, or
-// to send it back if no queue would deliver it.
+// hold decides to store the message until its predecessor is applied, to park it if too many wait
+// already, or to send it back if no queue would deliver it.
 func (cl *Claim) hold(g *Gate, v versioned, row stored.Aggregate) error {
 	s := cl.consumer.store
 	if s.bellOf(cl.consumer.name()) == nil {
@@ -41,7 +41,8 @@ func (cl *Claim) hold(g *Gate, v versioned, row stored.Aggregate) error {
 	return nil
 }
 
-// setAside stores a message that the gate did not let through, or completes a stale one that is stored.
+// setAside stores a message that the gate did not let through, or completes a stale one that is
+// stored.
 func (cl *Claim) setAside() error {
 	if cl.verdict == stale && !cl.openRow {
 		return cl.tx.Rollback() // it needs no claim: a copy will be stale too
@@ -65,8 +66,8 @@ func (cl *Claim) setAside() error {
 	return nil
 }
 
-// store stores the message whole, for the gate or for an operator, with an open claim. The aggregate is
-// locked, so no predecessor can be applied meanwhile without releasing the message.
+// store stores the message whole, for the gate or for an operator, with an open claim. The
+// aggregate is locked, so no predecessor can be applied meanwhile without releasing the message.
 func (cl *Claim) store() error {
 	s, ctx := cl.consumer.store, cl.span.tx
 	open := openMessage{status: stored.Parked, reason: cl.because.text, delay: dialect.NeverDue, waitsFor: &cl.waitsFor}
@@ -108,8 +109,9 @@ func (cl *Claim) store() error {
 	return nil
 }
 
-// early reports whether a message is parked because too many wait for its predecessor. It leaves the order of
-// its queue: the predecessor may stand behind it, and only the gate knows when it can run.
+// early reports whether a message is parked because too many wait for its predecessor. It leaves
+// the order of its queue: the predecessor may stand behind it, and only the gate knows when it can
+// run.
 func (w why) early() bool { return w.reason == ReasonTooManyHeld }
 
 // release releases, in the transaction that advances an aggregate, the messages held for it.
@@ -172,8 +174,8 @@ func (j *janitor) expire(ctx context.Context) {
 	}
 }
 
-// expireHeld parks messages of a consumer that were held too long. It goes on where the last look ended, so a
-// look reads only a part of what a consumer holds, and every message has its turn.
+// expireHeld parks messages of a consumer that were held too long. It goes on where the last look
+// ended, so a look reads only a part of what a consumer holds, and every message has its turn.
 func (j *janitor) expireHeld(ctx context.Context, c stored.Consumer) error {
 	const page, pages = 5000, 4
 	for range pages {
@@ -232,8 +234,9 @@ func (j *janitor) expirePage(ctx context.Context, c stored.Consumer, ids []int64
 	return nil
 }
 
-// expireTogether parks those of rows that are still held. It waits for no lock, because it has locked the other
-// rows meanwhile: an aggregate or a message that another transaction has is left to the next look.
+// expireTogether parks those of rows that are still held. It waits for no lock, because it has
+// locked the other rows meanwhile: an aggregate or a message that another transaction has is left
+// to the next look.
 func (s *Store) expireTogether(
 	ctx context.Context, tx *sqlx.Tx, c stored.Consumer, rows []stored.Message,
 ) (parked []stored.Message, err error) {

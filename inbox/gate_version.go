@@ -26,12 +26,12 @@ func (v Version) String() string {
 	return fmt.Sprintf("version %d of aggregate %q", v.Number, v.Aggregate)
 }
 
-// VersionFunc returns the versions of a message, one for each of its aggregates: mostly one. It returns
-// [ErrNoVersion] for a message that names none.
+// VersionFunc returns the versions of a message, one for each of its aggregates: mostly one. It
+// returns [ErrNoVersion] for a message that names none.
 type VersionFunc func(msg *message.Message) ([]Version, error)
 
-// VersionFromMetadata reads the metadata fields [AggregateField] and [VersionField], or if both are missing
-// those of CloudEvents, ce_partitionkey and ce_sequence.
+// VersionFromMetadata reads the metadata fields [AggregateField] and [VersionField], or if both are
+// missing those of CloudEvents, ce_partitionkey and ce_sequence.
 func VersionFromMetadata() VersionFunc {
 	return versionFrom(stampedVersion, cloudEventVersion)
 }
@@ -67,8 +67,8 @@ func versionFrom(pairs ...[2]string) VersionFunc {
 	}
 }
 
-// VersionFromJSON reads two fields of a JSON payload, each given by a path such as "account.id". The aggregate
-// must be text or a number, the version a number.
+// VersionFromJSON reads two fields of a JSON payload, each given by a path such as "account.id".
+// The aggregate must be text or a number, the version a number.
 func VersionFromJSON(aggregate, version string) VersionFunc {
 	return func(msg *message.Message) ([]Version, error) {
 		root, err := decodeJSON(msg.Payload)
@@ -149,8 +149,9 @@ func ordered(versions []Version) ([]versioned, error) {
 	return all, nil
 }
 
-// unversioned ends the delivery of a message that the gate cannot place, which no retry would change. If no queue
-// delivers the message, its source might redeliver it again and again, so the gate parks it.
+// unversioned ends the delivery of a message that the gate cannot place, which no retry would
+// change. If no queue delivers the message, its source might redeliver it again and again, so the
+// gate parks it.
 func (cl *Claim) unversioned(cause error) error {
 	cause = fmt.Errorf("version gate: %w", cause)
 	if cl.queueAttempt() != nil || cl.ctx.Err() != nil || dialect.Classify(cause) == dialect.Unavailable {

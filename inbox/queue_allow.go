@@ -13,8 +13,8 @@ import (
 )
 
 // Allow marks replayed msgs in the queue so that the consumer handles them even if it refuses
-// replayed messages; see [ReplayRefuse]. It makes due those that are parked because they were refused.
-// Call it in the transaction of [Queue.Put].
+// replayed messages; see [ReplayRefuse]. It makes due those that are parked because they were
+// refused. Call it in the transaction of [Queue.Put].
 func (q *Queue) Allow(ctx context.Context, by stored.Operator, msgs ...*message.Message) error {
 	if err := by.Validate(); err != nil {
 		return err

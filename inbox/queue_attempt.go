@@ -50,7 +50,8 @@ func Attempt(ctx context.Context) int {
 }
 
 // ReceivedAt returns when the message of a handler's context arrived. For a stored message that is
-// when it was stored, by the database's clock. It is zero if no pubsub.Durable delivers the message.
+// when it was stored, by the database's clock. It is zero if no pubsub.Durable delivers the
+// message.
 func ReceivedAt(ctx context.Context) time.Time {
 	if a := deliveredBy(ctx); a != nil {
 		return a.receivedAt
@@ -58,8 +59,8 @@ func ReceivedAt(ctx context.Context) time.Time {
 	return time.Time{}
 }
 
-// attemptOf returns the attempt of a delivery that a queue makes past its table, nil if ctx belongs to
-// no such delivery.
+// attemptOf returns the attempt of a delivery that a queue makes past its table, nil if ctx belongs
+// to no such delivery.
 func attemptOf(ctx context.Context) *attempt {
 	a, _ := ctx.Value(attemptKey{}).(*attempt)
 	return a
@@ -88,9 +89,9 @@ func (a *attempt) interrupted(cause error) {
 	a.seen, a.cause = true, cause
 }
 
-// result returns whether the inbox answered the delivery, whether the delivery counts as an attempt,
-// and why it failed, if that is known. A delivery does not count if it was cancelled, because the
-// service closes for instance, or if the inbox did not run the handler.
+// result returns whether the inbox answered the delivery, whether the delivery counts as an
+// attempt, and why it failed, if that is known. A delivery does not count if it was cancelled,
+// because the service closes for instance, or if the inbox did not run the handler.
 func (a *attempt) result() (over, counts bool, cause error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -134,7 +135,8 @@ type fate struct {
 	last lastError
 }
 
-// fateOf returns the fate of a message that had this many attempts before the delivery that failed now.
+// fateOf returns the fate of a message that had this many attempts before the delivery that failed
+// now.
 func (q *Queue) fateOf(attempts int, counts bool, cause error, last lastError) fate {
 	config := &q.config
 	if counts && free(cause, last) {

@@ -18,8 +18,9 @@ import (
 // claims of disputed keys.
 var errDisputed = errors.New("another payload waits under the key, which nobody has claimed")
 
-// openDisputed opens the claims of disputed keys for the messages stored under them. It does so before
-// it touches any row, because handlers lock in this order too, and waits for a handler that has a claim.
+// openDisputed opens the claims of disputed keys for the messages stored under them. It does so
+// before it touches any row, because handlers lock in this order too, and waits for a handler that
+// has a claim.
 func (q *Queue) openDisputed(ctx context.Context, tx *sqlx.Tx, consumer int32, all []*arrival) error {
 	disputed := slices.DeleteFunc(slices.Clone(all), func(a *arrival) bool { return !a.disputed })
 	slices.SortStableFunc(disputed, func(a, b *arrival) int { return bytes.Compare(a.id, b.id) })
@@ -31,13 +32,15 @@ func (q *Queue) openDisputed(ctx context.Context, tx *sqlx.Tx, consumer int32, a
 	return nil
 }
 
-// keyOfAnother reports whether the key of a belongs to the message that is stored under it, which has
-// another payload. If not, a is a copy of a message that was handled, and the stored message arrived
-// later. If the outcome of a may be unpublished, a.past has the caller deliver a past the table.
+// keyOfAnother reports whether the key of a belongs to the message that is stored under it, which
+// has another payload. If not, a is a copy of a message that was handled, and the stored message
+// arrived later. If the outcome of a may be unpublished, a.past has the caller deliver a past the
+// table.
 //
-// A message has no claim when it is stored on arrival, so a delivery past the table may still claim the
-// key. Before a is parked, the claim must therefore be opened for the stored message, which waits for a
-// delivery that has just claimed the key. With StoreFirst no delivery goes past the table.
+// A message has no claim when it is stored on arrival, so a delivery past the table may still claim
+// the key. Before a is parked, the claim must therefore be opened for the stored message, which
+// waits for a delivery that has just claimed the key. With StoreFirst no delivery goes past the
+// table.
 func (q *Queue) keyOfAnother(ctx context.Context, tx *sqlx.Tx, consumer int32, a *arrival, kept int64) (theirs bool, err error) {
 	var row lookup
 	err = row.scan(tx.QueryRowContext(ctx, q.store.dialect.Lookup, consumer, a.id))
@@ -57,8 +60,8 @@ func (q *Queue) keyOfAnother(ctx context.Context, tx *sqlx.Tx, consumer int32, a
 	return false, nil
 }
 
-// errInTheWay says that a copy of a handled message cannot be stored, because the row of another message
-// is under its key. Past the table, its outcome could have been published.
+// errInTheWay says that a copy of a handled message cannot be stored, because the row of another
+// message is under its key. Past the table, its outcome could have been published.
 var errInTheWay = errors.New("the message was handled, but its outcome could not be published; " +
 	"it cannot be stored while another payload waits under its key, so its source must redeliver it")
 

@@ -18,7 +18,8 @@ import (
 	"github.com/millrace-go/millrace/internal/stored"
 )
 
-// epochLook is how often a queue looks for open messages of older epochs, whose processes may still run.
+// epochLook is how often a queue looks for open messages of older epochs, whose processes may still
+// run.
 const epochLook = 10 * time.Second
 
 // olderEpochs is what a queue knows about the epochs before its own.
@@ -27,8 +28,8 @@ type olderEpochs struct {
 	left   bool // messages remain that another process works on
 }
 
-// adopt moves the open messages of older epochs to the epoch of q. It reports whether some could not be
-// moved yet.
+// adopt moves the open messages of older epochs to the epoch of q. It reports whether some could
+// not be moved yet.
 func (q *Queue) adopt(ctx context.Context, consumer int32) (left bool, err error) {
 	q.adopting.Lock()
 	defer q.adopting.Unlock()
@@ -125,7 +126,8 @@ func (q *Queue) adoptSome(
 }
 
 // adoptOne moves a message with its claim and its outcome. If the new epoch knows the message, the
-// message of the older epoch is superseded. A message with the key of another message is not a copy.
+// message of the older epoch is superseded. A message with the key of another message is not a
+// copy.
 func (q *Queue) adoptOne(
 	ctx context.Context, tx *sqlx.Tx, row stored.Message, to int32, as rekeyed, tell tellParked,
 ) (superseded bool, twin *adoptedTwin, err error) {
@@ -173,7 +175,8 @@ func (q *Queue) moveTo(ctx context.Context, tx *sqlx.Tx, row stored.Message, to 
 	return err
 }
 
-// rekeyed identifies a message of an older epoch in this epoch, whose Key and Fingerprint may differ.
+// rekeyed identifies a message of an older epoch in this epoch, whose Key and Fingerprint may
+// differ.
 type rekeyed struct {
 	id     []byte
 	print  [sha256.Size]byte
@@ -186,8 +189,8 @@ func (r rekeyed) isCopy(known *lookup) bool {
 	return r.hashes == nil || slices.ContainsFunc(r.hashes, known.of)
 }
 
-// rekeyed identifies a message in this epoch. A collision keeps its id. A message without a key keeps
-// its id until it is tried again.
+// rekeyed identifies a message in this epoch. A collision keeps its id. A message without a key
+// keeps its id until it is tried again.
 func (q *Queue) rekeyed(ctx context.Context, row stored.Message) rekeyed {
 	as := rekeyed{id: row.MessageID}
 	if row.Original != nil || keycode.IsKeyless(row.MessageID) {

@@ -18,10 +18,10 @@ type adoptedTwin struct {
 	why
 }
 
-// adoptTwin moves a message that collides with another message in the new epoch, as if it arrived now.
-// If the other one was handled, the message is stored under the key, and the inbox judges it by its
-// OnCollision. If the other one is stored, the message is parked. A message that was itself handled, or
-// that waits for an operator, moves unchanged under an id of its own.
+// adoptTwin moves a message that collides with another message in the new epoch, as if it arrived
+// now. If the other one was handled, the message is stored under the key, and the inbox judges it
+// by its OnCollision. If the other one is stored, the message is parked. A message that was itself
+// handled, or that waits for an operator, moves unchanged under an id of its own.
 func (q *Queue) adoptTwin(
 	ctx context.Context, tx *sqlx.Tx, row stored.Message, to int32, as rekeyed, theirs *lookup, tell tellParked,
 ) (superseded bool, twin *adoptedTwin, err error) {
@@ -53,9 +53,9 @@ func (q *Queue) adoptTwin(
 	return false, twin, err
 }
 
-// parkAdopted parks a moved message under the id of a collision. A message that already waits for an
-// operator keeps its status and its reason; parkAdopted then returns nil, because nothing new is to be
-// reported.
+// parkAdopted parks a moved message under the id of a collision. A message that already waits for
+// an operator keeps its status and its reason; parkAdopted then returns nil, because nothing new is
+// to be reported.
 func (q *Queue) parkAdopted(
 	ctx context.Context, tx *sqlx.Tx, row stored.Message, to int32, id []byte, as rekeyed, tell tellParked,
 ) (*adoptedTwin, error) {

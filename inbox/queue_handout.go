@@ -11,8 +11,8 @@ import (
 	"github.com/millrace-go/millrace/internal/stored"
 )
 
-// HandOut marks leased messages as about to be delivered: if the process ends, each of them may be the
-// cause. It renews their leases and returns those that no other process has taken over.
+// HandOut marks leased messages as about to be delivered: if the process ends, each of them may be
+// the cause. It renews their leases and returns those that no other process has taken over.
 func (q *Queue) HandOut(ctx context.Context, leased ...*Leased) ([]*Leased, error) {
 	still, err := q.ofMany(ctx, leased, q.handOut)
 	return still, q.explain("hand out messages", err)
@@ -69,8 +69,8 @@ func (q *Queue) complete(ctx context.Context, leased []*Leased) error {
 	})
 }
 
-// execOnAll runs a statement that must change the rows of all of leased, which share one lease. If it
-// does not, it returns ErrLost. The last arguments of the statement are consumer, ids and token.
+// execOnAll runs a statement that must change the rows of all of leased, which share one lease. If
+// it does not, it returns ErrLost. The last arguments of the statement are consumer, ids and token.
 func (q *Queue) execOnAll(ctx context.Context, tx *sqlx.Tx, leased []*Leased, statement string, args ...any) error {
 	args = append(args, leased[0].row.Consumer, ids(leased), leased[0].token)
 	query, args, err := q.store.dialect.In(statement, args...)
@@ -84,8 +84,8 @@ func (q *Queue) execOnAll(ctx context.Context, tx *sqlx.Tx, leased []*Leased, st
 	return err
 }
 
-// ofMany calls do for all messages of a lease at once, and if one of them was lost, for each alone. It
-// returns those that were not lost.
+// ofMany calls do for all messages of a lease at once, and if one of them was lost, for each alone.
+// It returns those that were not lost.
 func (q *Queue) ofMany(
 	ctx context.Context, leased []*Leased, do func(context.Context, []*Leased) error,
 ) (still []*Leased, err error) {
@@ -156,9 +156,9 @@ func (q *Queue) PutBack(ctx context.Context, leased ...*Leased) error {
 	return errors.Join(append(problems, q.explain("put back messages", err))...)
 }
 
-// execOnEach runs a statement on the messages of each lease in one transaction, so that no lease waits
-// for the commits of many others. It ignores rows that other processes have taken over. The last
-// arguments of the statement are consumer, ids and token.
+// execOnEach runs a statement on the messages of each lease in one transaction, so that no lease
+// waits for the commits of many others. It ignores rows that other processes have taken over. The
+// last arguments of the statement are consumer, ids and token.
 func (q *Queue) execOnEach(ctx context.Context, leased []*Leased, statement string, args ...any) error {
 	if len(leased) == 0 {
 		return nil

@@ -16,8 +16,9 @@ const (
 	itFailed occasion = 1
 )
 
-// note adds the state of the stored message to its history. Call it after the statement that changes the
-// row in tx: that one locks the row, and while it waits, it holds no lock in the history.
+// note adds the state of the stored message to its history. Call it after the statement that
+// changes the row in tx: that one locks the row, and while it waits, it holds no lock in the
+// history.
 func (s *Store) note(ctx context.Context, tx *sqlx.Tx, consumer int32, id []byte, what occasion) error {
 	if what == unnoted {
 		return nil

@@ -47,19 +47,20 @@ func (q *Queue) arrival(topic string, msg *message.Message) (*arrival, error) {
 	return a, nil
 }
 
-// Put stores msgs, which came from topic, for q to deliver. It stores all of them, or returns an error
-// and stores none; if another process stores the same messages in another order, the first of them may
-// stay stored after an error. A message that is stored already is not stored twice. A message with the
-// key, but not the payload, of another is parked. [Queue.PutOpen] returns those that cannot be stored.
+// Put stores msgs, which came from topic, for q to deliver. It stores all of them, or returns an
+// error and stores none; if another process stores the same messages in another order, the first of
+// them may stay stored after an error. A message that is stored already is not stored twice. A
+// message with the key, but not the payload, of another is parked. [Queue.PutOpen] returns those
+// that cannot be stored.
 func (q *Queue) Put(ctx context.Context, topic string, msgs ...*message.Message) error {
 	_, err := q.PutOpen(ctx, topic, msgs...)
 	return err
 }
 
-// PutOpen is [Queue.Put] for callers that can deliver past the table. It returns the messages that were
-// handled and whose outcomes may be unpublished, but that cannot be stored because another payload waits
-// under their key. Delivered with [Queue.Straight], their outcomes are published and no handler runs;
-// otherwise [Store.Redispatch] publishes them.
+// PutOpen is [Queue.Put] for callers that can deliver past the table. It returns the messages that
+// were handled and whose outcomes may be unpublished, but that cannot be stored because another
+// payload waits under their key. Delivered with [Queue.Straight], their outcomes are published and
+// no handler runs; otherwise [Store.Redispatch] publishes them.
 func (q *Queue) PutOpen(ctx context.Context, topic string, msgs ...*message.Message) (handled []*message.Message, err error) {
 	all := make([]*arrival, 0, len(msgs))
 	for _, msg := range msgs {
@@ -101,8 +102,8 @@ func (q *Queue) put(ctx context.Context, all []*arrival) error {
 	return nil
 }
 
-// putOne stores a message unless it is stored already. If the stored message has another payload, putOne
-// parks a as a collision and returns that.
+// putOne stores a message unless it is stored already. If the stored message has another payload,
+// putOne parks a as a collision and returns that.
 func (q *Queue) putOne(ctx context.Context, tx *sqlx.Tx, consumer int32, a *arrival) (parked *arrival, err error) {
 	d := q.store.dialect
 	for range maxRounds {
@@ -161,8 +162,8 @@ type Straight struct {
 	msg   *message.Message
 }
 
-// Straight returns a copy of msg, which came from topic, for the handler, and the delivery of that copy.
-// The copy has an ack of its own.
+// Straight returns a copy of msg, which came from topic, for the handler, and the delivery of that
+// copy. The copy has an ack of its own.
 func (q *Queue) Straight(topic string, msg *message.Message) (*message.Message, *Straight) {
 	s := &Straight{topic: topic, msg: msg}
 	s.queue, s.number, s.receivedAt, s.keep = q, 1, time.Now().UTC(), s.keepIt
@@ -173,8 +174,8 @@ func (q *Queue) Straight(topic string, msg *message.Message) (*message.Message, 
 	return c, s
 }
 
-// keepIt stores a message whose handler does not run, because the inbox found no key or another key than
-// the queue.
+// keepIt stores a message whose handler does not run, because the inbox found no key or another key
+// than the queue.
 func (s *Straight) keepIt(ctx context.Context, because why) (kept bool, err error) {
 	a, err := s.queue.arrival(s.topic, s.msg)
 	if err != nil {
@@ -189,9 +190,9 @@ func (s *Straight) keepIt(ctx context.Context, because why) (kept bool, err erro
 	return kept, err
 }
 
-// Fail stores the message after the handler's nack, for the queue to deliver it again, and reports true:
-// then the caller may ack it. It reports false if the delivery does not count as an attempt, because the
-// service closes or the database is down: then the source must keep the message.
+// Fail stores the message after the handler's nack, for the queue to deliver it again, and reports
+// true: then the caller may ack it. It reports false if the delivery does not count as an attempt,
+// because the service closes or the database is down: then the source must keep the message.
 func (s *Straight) Fail(ctx context.Context) (kept bool, err error) {
 	_, counts, cause := s.result()
 	select {
@@ -242,9 +243,10 @@ func (s *Straight) Fail(ctx context.Context) (kept bool, err error) {
 	return true, nil
 }
 
-// putFailed stores a message whose handler failed, with an open claim. It opens the claim first, so that
-// it waits for, or gives way to, a twin that holds it. If a message with another payload has taken the key
-// since, or had it all along because there is no middleware.Inbox, putFailed parks a as a collision.
+// putFailed stores a message whose handler failed, with an open claim. It opens the claim first, so
+// that it waits for, or gives way to, a twin that holds it. If a message with another payload has
+// taken the key since, or had it all along because there is no middleware.Inbox, putFailed parks a
+// as a collision.
 func (q *Queue) putFailed(
 	ctx context.Context, tx *sqlx.Tx, consumer int32, a *arrival, tell tellParked,
 ) (parked *arrival, err error) {
@@ -293,8 +295,8 @@ func (q *Queue) putCopy(
 	return tell(a.msg.Copy(), a.text)
 }
 
-// failAgain records another failure of a stored message that waits for its next attempt. If there is to
-// be no next attempt, it makes the message wait for an operator.
+// failAgain records another failure of a stored message that waits for its next attempt. If there
+// is to be no next attempt, it makes the message wait for an operator.
 func (q *Queue) failAgain(ctx context.Context, tx *sqlx.Tx, consumer int32, a *arrival, tell tellParked) error {
 	d := q.store.dialect
 	_, err := tx.ExecContext(ctx, d.TouchMessage,
@@ -330,8 +332,8 @@ func (q *Queue) insertFailed(ctx context.Context, tx *sqlx.Tx, consumer int32, a
 	return q.store.checkIn(ctx, tx, a.payload)
 }
 
-// occasion returns why the history gets an entry for a, which is stored because its handler failed or
-// cannot run.
+// occasion returns why the history gets an entry for a, which is stored because its handler failed
+// or cannot run.
 func (a *arrival) occasion() occasion {
 	switch {
 	case a.attempts > 0 || a.last.text != nil:

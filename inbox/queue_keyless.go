@@ -18,13 +18,13 @@ import (
 	"github.com/millrace-go/millrace/internal/stored"
 )
 
-// The inbox stores a message without a key whole, as FAILED_TERMINAL, under an id of its own, and acks it:
-// redelivered, it would fail each time and hold back the messages behind it. When it is tried again, the
-// queue looks for its key again.
+// The inbox stores a message without a key whole, as FAILED_TERMINAL, under an id of its own, and
+// acks it: redelivered, it would fail each time and hold back the messages behind it. When it is
+// tried again, the queue looks for its key again.
 
-// noKey returns why a message is stored without a key. It returns err if the message is not to blame: if the
-// delivery ended, or if a function of the service asked a database that is down, busy or slow, or returned
-// ErrUnavailable.
+// noKey returns why a message is stored without a key. It returns err if the message is not to
+// blame: if the delivery ended, or if a function of the service asked a database that is down, busy
+// or slow, or returned ErrUnavailable.
 func noKey(ctx context.Context, err error) (why, error) {
 	kind := dialect.Classify(err)
 	if ctx.Err() != nil || kind == dialect.Unavailable || kind == dialect.Contention ||
@@ -72,7 +72,8 @@ func callClassify(of func(error) error, cause error) (classified error) {
 
 type topicKey struct{}
 
-// topicOf returns the topic that a message came from: from the router, or before the router from the queue.
+// topicOf returns the topic that a message came from: from the router, or before the router from
+// the queue.
 func topicOf(ctx context.Context) string {
 	if topic := message.SubscribeTopicFromCtx(ctx); topic != "" {
 		return topic
@@ -91,7 +92,8 @@ func (k Key) valueFrom(topic string, msg *message.Message) (string, error) {
 	return k.find(msg)
 }
 
-// withoutKey gives d an id of its own. If the message is not to blame for err, it returns err instead.
+// withoutKey gives d an id of its own. If the message is not to blame for err, it returns err
+// instead.
 func (d *delivery) withoutKey(err error) error {
 	if d.keyless, err = noKey(d.ctx, err); err != nil {
 		return err
@@ -123,8 +125,8 @@ func (d *delivery) compare() error {
 	return nil
 }
 
-// keepKeyless stores a message without a key through the queue that delivers it past its table, if there
-// is one, because the queue calls OnPark.
+// keepKeyless stores a message without a key through the queue that delivers it past its table, if
+// there is one, because the queue calls OnPark.
 func (cl *Claim) keepKeyless() (kept bool, err error) {
 	a := attemptOf(cl.ctx)
 	if cl.keyless.text == "" || a == nil || a.keep == nil {
@@ -192,8 +194,8 @@ func (d *delivery) asideStatus() stored.Status {
 	return stored.Parked
 }
 
-// identify determines the key, the hash, the order key and the delay of a. If one of the functions of the
-// service fails, it makes a FAILED_TERMINAL.
+// identify determines the key, the hash, the order key and the delay of a. If one of the functions
+// of the service fails, it makes a FAILED_TERMINAL.
 //
 //nolint:contextcheck // the message has its own
 func (q *Queue) identify(a *arrival) error {
@@ -230,8 +232,8 @@ func (q *Queue) identify(a *arrival) error {
 	return err
 }
 
-// keep stores a message that is FAILED_TERMINAL as it arrives, and reports whether it was not stored
-// before.
+// keep stores a message that is FAILED_TERMINAL as it arrives, and reports whether it was not
+// stored before.
 func (q *Queue) keep(ctx context.Context, a *arrival) (fresh bool, err error) {
 	id, err := q.register(ctx)
 	if err == nil {
@@ -261,8 +263,8 @@ func (q *Queue) observeKept(ctx context.Context, a *arrival) {
 	q.observeFate(ctx, q.event(a, a.reason), fate{a.status, a.attempts, a.delay, a.why, a.last})
 }
 
-// putTerminal stores a for an operator, with an open claim, unless it was stored or handled before. It
-// returns what it stored for the operator: a collision, if the key belongs to another message.
+// putTerminal stores a for an operator, with an open claim, unless it was stored or handled before.
+// It returns what it stored for the operator: a collision, if the key belongs to another message.
 func (q *Queue) putTerminal(
 	ctx context.Context, tx *sqlx.Tx, consumer int32, a *arrival, tell tellParked,
 ) (kept *arrival, err error) {
@@ -293,8 +295,9 @@ func (q *Queue) putTerminal(
 	return kept, tell(a.msg.Copy(), kept.text)
 }
 
-// withoutKey returns the error for a message without a key, which no retry would change. Deduplicate has
-// no table to store it in. If the message is not to blame for err, withoutKey returns err.
+// withoutKey returns the error for a message without a key, which no retry would change.
+// Deduplicate has no table to store it in. If the message is not to blame for err, withoutKey
+// returns err.
 func (l *Lease) withoutKey(err error) error {
 	if _, err := noKey(l.ctx, err); err != nil {
 		return err
@@ -306,8 +309,8 @@ type noKeyError struct{ error }
 
 func (e *noKeyError) Unwrap() error { return e.error }
 
-// notIdentified reports why the handler does not run. A message without a key goes back to its source
-// after a pause, because many sources redeliver it at once.
+// notIdentified reports why the handler does not run. A message without a key goes back to its
+// source after a pause, because many sources redeliver it at once.
 func (l *Lease) notIdentified(err error) {
 	var none *noKeyError
 	if !errors.As(err, &none) {

@@ -14,12 +14,12 @@ import (
 	"github.com/millrace-go/millrace/internal/stored"
 )
 
-// nameKeyless looks again for the keys of leased messages that were stored without one. A message that has
-// a key now gets its id; one that still has none waits for an operator again. nameKeyless returns the
-// other messages.
+// nameKeyless looks again for the keys of leased messages that were stored without one. A message
+// that has a key now gets its id; one that still has none waits for an operator again. nameKeyless
+// returns the other messages.
 //
-// If a key cannot be determined now, nameKeyless puts off its message and, without trying, the keyless
-// messages after it: meanwhile nothing extends the leases of the others.
+// If a key cannot be determined now, nameKeyless puts off its message and, without trying, the
+// keyless messages after it: meanwhile nothing extends the leases of the others.
 func (q *Queue) nameKeyless(ctx context.Context, leased []*Leased) (rest []*Leased, err error) {
 	began, notNow := time.Now(), error(nil)
 	for _, l := range leased {
@@ -52,8 +52,8 @@ func (l *Leased) later(ctx context.Context, cause error) error {
 	return l.move(ctx, fate{stored.FailedRetryable, attempts, l.queue.config.MinBackoff, notNow, lastErrorOf(cause)}, unnoted)
 }
 
-// findKey looks for the key of l and moves l accordingly. If that is impossible now, it returns the reason
-// as notNow.
+// findKey looks for the key of l and moves l accordingly. If that is impossible now, it returns the
+// reason as notNow.
 func (l *Leased) findKey(ctx context.Context) (notNow, err error) {
 	q := l.queue
 	var a *arrival
@@ -92,8 +92,9 @@ func (l *Leased) findKey(ctx context.Context) (notNow, err error) {
 	return nil, nil
 }
 
-// name gives the row of l the id of a, which is the same message with its key. If another message has that
-// key, name parks l as a collision. If a copy has it, name closes the row and reports that l is known.
+// name gives the row of l the id of a, which is the same message with its key. If another message
+// has that key, name parks l as a collision. If a copy has it, name closes the row and reports that
+// l is known.
 func (l *Leased) name(
 	ctx context.Context, tx *sqlx.Tx, a *arrival, tell tellParked,
 ) (parked *arrival, known bool, err error) {
@@ -142,7 +143,8 @@ func (l *Leased) openFor(ctx context.Context, tx *sqlx.Tx, a *arrival) (row look
 	return row, row.scan(tx.QueryRowContext(ctx, d.Lookup, l.row.Consumer, a.id))
 }
 
-// drop deletes the claim and the history of the id that l had without a key, and its row too if row is set.
+// drop deletes the claim and the history of the id that l had without a key, and its row too if row
+// is set.
 func (l *Leased) drop(ctx context.Context, tx *sqlx.Tx, row bool) error {
 	d := l.queue.store.dialect
 	if row {

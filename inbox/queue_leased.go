@@ -13,8 +13,8 @@ import (
 	"github.com/millrace-go/millrace/internal/stored"
 )
 
-// Leased is a stored message that a queue took for delivery. Answer it once, with [Leased.Finish] or
-// [Leased.Fail].
+// Leased is a stored message that a queue took for delivery. Answer it once, with [Leased.Finish]
+// or [Leased.Fail].
 type Leased struct {
 	attempt
 
@@ -69,7 +69,8 @@ func (l *Leased) original(given *message.Message) (*original.Message, error) {
 	return original.Queued("", string(l.row.UUID), l.payload(), l.metadata, given), nil
 }
 
-// decode reads the metadata once. It reports no error for a handled message, which needs no metadata.
+// decode reads the metadata once. It reports no error for a handled message, which needs no
+// metadata.
 func (l *Leased) decode() (err error) {
 	if l.decoded {
 		return nil
@@ -81,14 +82,14 @@ func (l *Leased) decode() (err error) {
 	return nil
 }
 
-// claimed reports whether the message may have a claim already: then the inbox retakes it before it tries
-// to insert one.
+// claimed reports whether the message may have a claim already: then the inbox retakes it before it
+// tries to insert one.
 func (l *Leased) claimed() bool {
 	return l.row.Attempts > 0 || l.row.Aggregate != nil || l.row.Status == stored.Settling || l.row.Status == stored.FailedRetryable
 }
 
-// Finish closes the message after it was acked. It does nothing if the inbox closed it in the handler's
-// transaction.
+// Finish closes the message after it was acked. It does nothing if the inbox closed it in the
+// handler's transaction.
 func (l *Leased) Finish(ctx context.Context) error {
 	if over, _, _ := l.result(); over {
 		return nil
@@ -121,8 +122,9 @@ func (l *Leased) close(ctx context.Context) error {
 	})
 }
 
-// Fail puts the message back for another delivery, or parks it once it failed often enough. A delivery
-// that was interrupted, because the service closes for instance, does not count as an attempt.
+// Fail puts the message back for another delivery, or parks it once it failed often enough. A
+// delivery that was interrupted, because the service closes for instance, does not count as an
+// attempt.
 func (l *Leased) Fail(ctx context.Context) error {
 	over, counts, cause := l.result()
 	if over {
@@ -188,9 +190,9 @@ func (l *Leased) move(ctx context.Context, f fate, what occasion) error {
 	return err
 }
 
-// openClaim opens the claim of a message that stays in the table, so that no copy can claim its key. If a
-// twin has completed it meanwhile, openClaim returns SETTLING if the twin's outcome must still be
-// published, else status 0: the row is to be closed.
+// openClaim opens the claim of a message that stays in the table, so that no copy can claim its
+// key. If a twin has completed it meanwhile, openClaim returns SETTLING if the twin's outcome must
+// still be published, else status 0: the row is to be closed.
 func (l *Leased) openClaim(ctx context.Context, tx *sqlx.Tx, f fate) (fate, error) {
 	if f.status == stored.Settling {
 		return f, nil

@@ -8,9 +8,10 @@ import (
 	"time"
 )
 
-// lines is how far a queue with an OrderKey has searched. The messages of an order key stand in line, and
-// only the head of each line is deliverable. If the messages that are due soonest all stand behind others,
-// the queue goes from order key to order key, so a search costs the same however long the lines are.
+// lines is how far a queue with an OrderKey has searched. The messages of an order key stand in
+// line, and only the head of each line is deliverable. If the messages that are due soonest all
+// stand behind others, the queue goes from order key to order key, so a search costs the same
+// however long the lines are.
 type lines struct {
 	mu    sync.Mutex
 	after []byte // the last order key that was searched
@@ -40,8 +41,8 @@ func (d *deliverable) add(id, wait int64) {
 
 func (d *deliverable) enough() bool { return len(d.ids) >= d.limit }
 
-// search finds messages that are due and stand in no line or at the head of one. It stops once it has
-// found limit of them.
+// search finds messages that are due and stand in no line or at the head of one. It stops once it
+// has found limit of them.
 func (q *Queue) search(ctx context.Context, consumer int32, limit int, horizon time.Duration) (*deliverable, error) {
 	d := &deliverable{limit: limit, ids: make(map[int64]struct{}), next: horizon}
 	more, err := q.searchFront(ctx, consumer, d)
@@ -51,8 +52,8 @@ func (q *Queue) search(ctx context.Context, consumer int32, limit int, horizon t
 	return d, q.store.db.Noticed(err)
 }
 
-// searchFront reads the messages that are due soonest, in lines and outside, and reports whether more of
-// those in lines may be due.
+// searchFront reads the messages that are due soonest, in lines and outside, and reports whether
+// more of those in lines may be due.
 func (q *Queue) searchFront(ctx context.Context, consumer int32, d *deliverable) (more bool, err error) {
 	var rows []struct {
 		ID      int64 `db:"id"`
@@ -82,8 +83,8 @@ func (q *Queue) searchFront(ctx context.Context, consumer int32, d *deliverable)
 // stops reports whether a message that waits for an operator stops its line.
 func (q *Queue) stops() bool { return q.config.OnParked != Continue }
 
-// searchHeads goes from order key to order key, beginning where the last search ended, and begins again
-// with the first after the last.
+// searchHeads goes from order key to order key, beginning where the last search ended, and begins
+// again with the first after the last.
 func (q *Queue) searchHeads(ctx context.Context, consumer int32, d *deliverable) error {
 	for range searchLimit / searchPage {
 		from := q.lines.reached()

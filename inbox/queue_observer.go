@@ -41,7 +41,8 @@ func (q *Queue) observeCollision(ctx context.Context, a *arrival) {
 	q.observeFate(ctx, q.event(a, a.reason), fate{status: stored.Parked, why: a.why})
 }
 
-// observeContention reports that messages are stored one by one after a conflict with another writer.
+// observeContention reports that messages are stored one by one after a conflict with another
+// writer.
 func (q *Queue) observeContention(ctx context.Context, err error) {
 	e := Event{Consumer: q.name.Name, Epoch: q.name.Epoch, Reason: "retried", Err: err}
 	q.Call(func() { q.store.tellContention(ctx, e) })

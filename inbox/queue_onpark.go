@@ -11,11 +11,12 @@ import (
 	"github.com/millrace-go/millrace/internal/ambient"
 )
 
-// tellParked calls OnPark. Call it for each message that the transaction makes wait for an operator.
+// tellParked calls OnPark. Call it for each message that the transaction makes wait for an
+// operator.
 type tellParked func(msg *message.Message, reason string) error
 
-// write runs work in a transaction, in which work can call OnPark. If OnPark fails, write runs work again
-// without it: a message that cannot be announced is parked all the same.
+// write runs work in a transaction, in which work can call OnPark. If OnPark fails, write runs work
+// again without it: a message that cannot be announced is parked all the same.
 func (q *Queue) write(ctx context.Context, work func(tx *sqlx.Tx, tell tellParked) error) error {
 	if q.config.OnPark == nil {
 		return q.silently(ctx, work)

@@ -8,12 +8,12 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 )
 
-// Functions of the service run in two kinds of goroutines. In a handler's goroutine, a panic continues
-// once the delivery has freed all that it holds. In one of ours it would end the process, so it becomes an
-// error if the function returns one, and else a log line.
+// Functions of the service run in two kinds of goroutines. In a handler's goroutine, a panic
+// continues once the delivery has freed all that it holds. In one of ours it would end the process,
+// so it becomes an error if the function returns one, and else a log line.
 
-// Call calls a function of the service in a goroutine of the queue, and reports whether the function
-// returned. Call logs a panic, or a runtime.Goexit, and counts it in [Store.Panics].
+// Call calls a function of the service in a goroutine of the queue, and reports whether the
+// function returned. Call logs a panic, or a runtime.Goexit, and counts it in [Store.Panics].
 func (q *Queue) Call(function func()) (returned bool) {
 	defer func() {
 		if r := recover(); !returned {
@@ -59,8 +59,8 @@ func (s *Store) counted(err error) error {
 	return err
 }
 
-// sound returns err, an error of the service. If its methods panic, sound returns an error that describes
-// it: a nil pointer, for instance, that was meant as no error.
+// sound returns err, an error of the service. If its methods panic, sound returns an error that
+// describes it: a nil pointer, for instance, that was meant as no error.
 func sound(err error) (usable error) {
 	defer func() {
 		if recover() != nil {

@@ -37,8 +37,8 @@ func (p *pace) wait(ctx context.Context) {
 	_ = sleep(ctx, longest/2+rand.N(longest/2)) //nolint:gosec // jitter needs no secrecy
 }
 
-// refused ends a delivery that must not reach a handler. The message goes back to its source after a pause,
-// unless a queue, which has pauses of its own, delivers it from the table.
+// refused ends a delivery that must not reach a handler. The message goes back to its source after
+// a pause, unless a queue, which has pauses of its own, delivers it from the table.
 func (c *Consumer) refused(d *delivery, err error) error {
 	d.interrupted(err)
 	if d.lease == nil && !errors.Is(err, errAnswered) {

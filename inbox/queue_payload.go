@@ -14,9 +14,9 @@ import (
 	"github.com/millrace-go/millrace/internal/stored"
 )
 
-// openPayloads opens the payloads of messages just leased, and returns the messages that can be delivered.
-// A message whose payload is lost for good fails terminally. Another one is put off, and parked once it has
-// been to blame too often.
+// openPayloads opens the payloads of messages just leased, and returns the messages that can be
+// delivered. A message whose payload is lost for good fails terminally. Another one is put off, and
+// parked once it has been to blame too often.
 func (q *Queue) openPayloads(ctx context.Context, leased []*Leased) (rest []*Leased) {
 	bound, cancel := context.WithTimeout(ctx, q.config.Lease/2) // leases are not renewed meanwhile
 	defer cancel()
@@ -58,9 +58,10 @@ func (l *Leased) opens(ctx context.Context, hasAllTime bool) bool {
 // mostUnopenable bounds how many messages with unopenable payloads a queue remembers.
 const mostUnopenable = 10_000
 
-// toBlame reports whether the message itself is to blame for its payload: the same codec, or blob store, has
-// opened others since the message last failed so in this process. During an outage a cache may still give
-// some; so unless it took too long, an error that is temporary, or of the network, blames no message.
+// toBlame reports whether the message itself is to blame for its payload: the same codec, or blob
+// store, has opened others since the message last failed so in this process. During an outage a
+// cache may still give some; so unless it took too long, an error that is temporary, or of the
+// network, blames no message.
 func (l *Leased) toBlame(cause error, tookTooLong bool) bool {
 	var failed *openError
 	if !errors.As(cause, &failed) || errors.Is(cause, ErrUnavailable) || (passes(cause) || ofNetwork(cause)) && !tookTooLong {
@@ -81,7 +82,8 @@ func passes(err error) bool {
 		!errors.As(err, &file) && dialect.Classify(err).Down()
 }
 
-// ofNetwork reports whether err comes from a network, and not from a file system, whose errors look alike.
+// ofNetwork reports whether err comes from a network, and not from a file system, whose errors look
+// alike.
 func ofNetwork(err error) bool {
 	var network net.Error
 	if !errors.As(err, &network) {
@@ -123,7 +125,8 @@ func (l *Leased) payload() []byte {
 	return l.opened
 }
 
-// putOff puts back a message that could not be read. That counts as an attempt if the message is blamed.
+// putOff puts back a message that could not be read. That counts as an attempt if the message is
+// blamed.
 func (l *Leased) putOff(ctx context.Context, cause error, blamed bool) {
 	q, closing := l.queue, errors.Is(ctx.Err(), context.Canceled)
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), afterwards)
@@ -192,8 +195,8 @@ func (l *Leased) fateBlamed(attempts int, last lastError) fate {
 	return fate{stored.FailedRetryable, attempts, delay, why{ReasonPayload, "the payload cannot be opened now, but others can"}, last}
 }
 
-// dropBlobs removes the payloads of closed messages from the blob store. The janitor removes those that
-// fail here, and those of messages that were closed elsewhere.
+// dropBlobs removes the payloads of closed messages from the blob store. The janitor removes those
+// that fail here, and those of messages that were closed elsewhere.
 func (q *Queue) dropBlobs(ctx context.Context, closed []*Leased) {
 	var names [][]byte
 	for _, l := range closed {

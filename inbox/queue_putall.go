@@ -11,9 +11,10 @@ import (
 	"github.com/millrace-go/millrace/internal/stored"
 )
 
-// putAll stores messages in the order of their arrival, which is the order of their delivery. It uses one
-// transaction, unless that deadlocks with a writer that stores them in another order: a second try would meet
-// that writer again. Then putAll uses a transaction for each message, which may wait but cannot deadlock.
+// putAll stores messages in the order of their arrival, which is the order of their delivery. It
+// uses one transaction, unless that deadlocks with a writer that stores them in another order: a
+// second try would meet that writer again. Then putAll uses a transaction for each message, which
+// may wait but cannot deadlock.
 func (q *Queue) putAll(ctx context.Context, consumer int32, all []*arrival) error {
 	err := q.putTogether(ctx, consumer, all)
 	var crossed *crossedError
@@ -29,8 +30,8 @@ func (q *Queue) putAll(ctx context.Context, consumer int32, all []*arrival) erro
 	return nil
 }
 
-// A crossedError says that a transaction with several messages conflicted with another writer. It hides its
-// cause, so that nobody tries the same transaction again.
+// A crossedError says that a transaction with several messages conflicted with another writer. It
+// hides its cause, so that nobody tries the same transaction again.
 type crossedError struct{ cause error }
 
 func (e *crossedError) Error() string { return e.cause.Error() }

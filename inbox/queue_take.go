@@ -17,15 +17,16 @@ import (
 	"github.com/millrace-go/millrace/internal/stored"
 )
 
-// Take leases at most limit messages that are due. If one of them may have ended the process that had it,
-// Take leases only that one, to be delivered alone. If no message is due, Take returns none and the time
-// until the next look is worthwhile, at most horizon.
+// Take leases at most limit messages that are due. If one of them may have ended the process that
+// had it, Take leases only that one, to be delivered alone. If no message is due, Take returns none
+// and the time until the next look is worthwhile, at most horizon.
 func (q *Queue) Take(ctx context.Context, limit int, horizon time.Duration) ([]*Leased, time.Duration, error) {
 	return q.TakeOut(ctx, 0, limit, horizon)
 }
 
-// TakeOut is [Queue.Take] for callers that hand out the first out messages at once. It marks them as handed
-// out along with their lease, where that is possible, which saves [Queue.HandOut] a write.
+// TakeOut is [Queue.Take] for callers that hand out the first out messages at once. It marks them
+// as handed out along with their lease, where that is possible, which saves [Queue.HandOut] a
+// write.
 func (q *Queue) TakeOut(ctx context.Context, out, limit int, horizon time.Duration) ([]*Leased, time.Duration, error) {
 	row, err := q.consumer(ctx, horizon)
 	if err == nil {
@@ -73,8 +74,8 @@ func (q *Queue) TakeOut(ctx context.Context, out, limit int, horizon time.Durati
 	return nil, q.inVain(next), nil
 }
 
-// find looks for messages that are due. It returns how to lock them in a transaction, nil if there are none,
-// and the time until there may be some.
+// find looks for messages that are due. It returns how to lock them in a transaction, nil if there
+// are none, and the time until there may be some.
 func (q *Queue) find(ctx context.Context, consumer int32, limit int, horizon time.Duration) (lockDue, time.Duration, error) {
 	statements := &q.store.dialect.Queue
 	inLine := q.config.OrderKey != nil
@@ -112,7 +113,8 @@ func (q *Queue) find(ctx context.Context, consumer int32, limit int, horizon tim
 	}, due.next, nil
 }
 
-// lockDue locks and reads messages that were found due, except those that another process has taken since.
+// lockDue locks and reads messages that were found due, except those that another process has taken
+// since.
 type lockDue func(ctx context.Context, tx *sqlx.Tx) ([]stored.Message, error)
 
 // inVain returns the pause after a take that leased nothing although messages were due.
@@ -120,15 +122,15 @@ func (q *Queue) inVain(next time.Duration) time.Duration {
 	return min(next, lookAgain<<min(q.vain.Add(1), mostVain))
 }
 
-// lookAgain is the pause while all due messages are with other processes, or wait for another one of their
-// order key. It doubles with each take in vain, at most mostVain times.
+// lookAgain is the pause while all due messages are with other processes, or wait for another one
+// of their order key. It doubles with each take in vain, at most mostVain times.
 const (
 	lookAgain = 50 * time.Millisecond
 	mostVain  = 10
 )
 
-// lease leases messages that are due, and marks the first out of them as handed out. With an error it
-// returns the messages that it may have leased: the answer to a commit can be lost.
+// lease leases messages that are due, and marks the first out of them as handed out. With an error
+// it returns the messages that it may have leased: the answer to a commit can be lost.
 func (q *Queue) lease(ctx context.Context, id int32, out int, lock lockDue) (leased []*Leased, err error) {
 	s := q.store
 	token := rand.Int64N(1<<62) + 1 //nolint:gosec // tells leases apart, keeps no secret
@@ -190,8 +192,8 @@ func (q *Queue) leaseRows(ctx context.Context, tx *sqlx.Tx, leased []*Leased, ch
 	return nil
 }
 
-// unlease undoes a lease whose messages cannot be delivered, even if ctx has ended. A suspect remains one. If
-// unlease fails, the messages are redelivered after their lease.
+// unlease undoes a lease whose messages cannot be delivered, even if ctx has ended. A suspect
+// remains one. If unlease fails, the messages are redelivered after their lease.
 func (q *Queue) unlease(ctx context.Context, taken []*Leased) {
 	if len(taken) == 0 {
 		return
@@ -208,9 +210,9 @@ func (q *Queue) unlease(ctx context.Context, taken []*Leased) {
 	}
 }
 
-// suspectAlone returns a suspect alone if rows has one: a message that was handed out when its lease lapsed.
-// It may have ended its process, so it is charged with an attempt before it is delivered, and no other
-// messages are leased with it.
+// suspectAlone returns a suspect alone if rows has one: a message that was handed out when its
+// lease lapsed. It may have ended its process, so it is charged with an attempt before it is
+// delivered, and no other messages are leased with it.
 func suspectAlone(rows []stored.Message) (chosen []stored.Message, charge int) {
 	for i, row := range rows {
 		if row.Status == stored.InProgress {
@@ -239,7 +241,8 @@ func (q *Queue) parkKillers(ctx context.Context, leased []*Leased) (rest []*Leas
 // killer reports whether processes that had l never answered as often as l may fail.
 func (l *Leased) killer() bool { return l.suspect && l.row.Attempts > l.queue.config.MaxAttempts }
 
-// closeCompleted closes the rows of messages whose keys are completed by now, and returns the others.
+// closeCompleted closes the rows of messages whose keys are completed by now, and returns the
+// others.
 func (q *Queue) closeCompleted(ctx context.Context, leased []*Leased) (rest []*Leased, err error) {
 	s := q.store
 	query, args, err := s.dialect.In(s.dialect.Queue.SelectSettled, leased[0].row.Consumer, ids(leased))

@@ -11,10 +11,11 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 )
 
-// Two errors of Watermill's package cqrs say that no retry can help: the message's type has no handler, or its
-// payload cannot be decoded as that type. The second looks like the error of a handler that decodes something
-// else, such as an HTTP response, and that may succeed the next time. So the payload itself must reproduce the
-// error: cqrs decodes it before the handler runs, and would have failed there.
+// Two errors of Watermill's package cqrs say that no retry can help: the message's type has no
+// handler, or its payload cannot be decoded as that type. The second looks like the error of a
+// handler that decodes something else, such as an HTTP response, and that may succeed the next
+// time. So the payload itself must reproduce the error: cqrs decodes it before the handler runs,
+// and would have failed there.
 
 // undecodable marks err if the payload of msg provably caused it.
 func undecodable(msg *message.Message, err error) error {
@@ -48,8 +49,8 @@ func sameSyntax(payload []byte, err *json.SyntaxError) bool {
 	return errors.As(json.Unmarshal(payload, new(any)), &own) && *own == *err
 }
 
-// sameMismatch reports whether err is about the type called name and about a value that payload has at that
-// place. Below the fields of the type, an error does not say to which type it belongs.
+// sameMismatch reports whether err is about the type called name and about a value that payload has
+// at that place. Below the fields of the type, an error does not say to which type it belongs.
 func sameMismatch(payload []byte, name string, err *json.UnmarshalTypeError) bool {
 	if err.Field == "" {
 		return err.Type != nil && err.Type.Name() == name && isCalled(payload, err.Value)
@@ -58,8 +59,8 @@ func sameMismatch(payload []byte, name string, err *json.UnmarshalTypeError) boo
 	return err.Struct == name && json.Unmarshal(payload, &fields) == nil && isCalled(fields[err.Field], err.Value)
 }
 
-// isCalled reports whether what is how an error names value: by its kind and, for a number that does not fit,
-// its digits.
+// isCalled reports whether what is how an error names value: by its kind and, for a number that
+// does not fit, its digits.
 func isCalled(value []byte, what string) bool {
 	value = bytes.TrimSpace(value)
 	kind, digits, exact := strings.Cut(what, " ")
