@@ -32,7 +32,7 @@ func newGate(config GateConfig) (*Gate, error) {
 // Admit locks the aggregates of msg in the transaction of its [Claim] and reports whether the
 // handler may run; then it advances their versions in the same transaction. If the handler may not
 // run, the caller returns err, which may be nil, without running it. [Claim.Commit] or
-// [Claim.Rollback] then does with the message what the gate decided.
+// [Claim.Rollback] then carries out the gate's decision.
 func (g *Gate) Admit(msg *message.Message) (run bool, err error) {
 	cl := claimOf(msg.Context())
 	if cl == nil {

@@ -29,7 +29,7 @@ const (
 	lastAsk  = 500 * time.Millisecond
 )
 
-// asking is what the delivery that asks hands on to the next one.
+// asking is the state that one asking delivery hands on to the next.
 type asking struct {
 	pause time.Duration
 	seen  int64

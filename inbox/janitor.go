@@ -44,8 +44,8 @@ func newJanitor(s *Store) *janitor {
 	return &janitor{store: s, next: make(map[int32]time.Time), held: make(map[int32]int64), shadowPages: 40}
 }
 
-// Purge deletes once what is older than each consumer's retention, and returns how many claims it
-// deleted. [Store.Run] does so regularly; Purge is for services that prefer cron.
+// Purge deletes, once, everything that is older than its consumer's retention, and returns how many
+// claims it deleted. [Store.Run] does so regularly; Purge is for services that prefer cron.
 func (s *Store) Purge(ctx context.Context) (int, error) {
 	j := newJanitor(s)
 	j.shadowPages = math.MaxInt

@@ -238,7 +238,7 @@ func (q *Queue) parkKillers(ctx context.Context, leased []*Leased) (rest []*Leas
 	return rest, nil
 }
 
-// killer reports whether processes that had l never answered as often as l may fail.
+// killer reports whether l has used up its attempts, and the last one got no answer.
 func (l *Leased) killer() bool { return l.suspect && l.row.Attempts > l.queue.config.MaxAttempts }
 
 // closeCompleted closes the rows of messages whose keys are completed by now, and returns the

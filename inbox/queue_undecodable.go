@@ -59,11 +59,11 @@ func sameMismatch(payload []byte, name string, err *json.UnmarshalTypeError) boo
 	return err.Struct == name && json.Unmarshal(payload, &fields) == nil && isCalled(fields[err.Field], err.Value)
 }
 
-// isCalled reports whether what is how an error names value: by its kind and, for a number that
-// does not fit, its digits.
-func isCalled(value []byte, what string) bool {
+// isCalled reports whether an error calls value by name: its kind and, for a number that does not
+// fit, its digits.
+func isCalled(value []byte, name string) bool {
 	value = bytes.TrimSpace(value)
-	kind, digits, exact := strings.Cut(what, " ")
+	kind, digits, exact := strings.Cut(name, " ")
 	return kindOf(value) == kind && (!exact || digits == string(value))
 }
 

@@ -117,7 +117,7 @@ func (s *Store) runWith(r *message.Router) {
 	}
 }
 
-// guard stands next to the handler and tells the inbox what it did.
+// guard is the innermost middleware. It tells the inbox how the handler ended.
 func guard(next message.HandlerFunc) message.HandlerFunc {
 	alone := leaving.Nack(next) // without an inbox around it; an inbox nacks by itself, once its transaction has ended
 	return func(msg *message.Message) ([]*message.Message, error) {
