@@ -7,8 +7,8 @@ import (
 	"github.com/millrace-go/millrace/internal/database"
 )
 
-// Migrate creates the tables or brings them up to this release. It is idempotent, and
-// safe when several processes start at once.
+// Migrate creates the tables or upgrades them to this release. It is idempotent, and safe when
+// several processes start at once.
 func (s *Store) Migrate(ctx context.Context) error {
 	if s.config.Schema != "" {
 		var found int
@@ -29,7 +29,8 @@ type Migration struct {
 	DDL     string
 }
 
-// Pending returns what [Store.Migrate] would apply: nothing where the tables are up to date.
+// Pending returns the migrations that [Store.Migrate] would apply, none if the tables are up to
+// date.
 func (s *Store) Pending(ctx context.Context) ([]Migration, error) {
 	scripts, err := s.dialect.Pending(ctx, s.db.Reader(ctx))
 	if err != nil {
@@ -42,5 +43,5 @@ func (s *Store) Pending(ctx context.Context) ([]Migration, error) {
 	return pending, nil
 }
 
-// Schema returns the DDL of all tables, for services that keep migrations of their own.
+// Schema returns the DDL of all tables, for services with migrations of their own.
 func (s *Store) Schema() string { return s.dialect.Schema() }

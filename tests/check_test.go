@@ -269,7 +269,7 @@ func TestARetentionIsJudgedByTheProgram(t *testing.T) {
 			said := func() int {
 				return len(slices.DeleteFunc(events.Logs(), func(text string) bool {
 					return text != "inbox: messages can be redelivered after they are forgotten" &&
-						text != "inbox: a setting of the database should be another"
+						text != "inbox: a setting of the database should be changed"
 				}))
 			}
 			router, source := rig.NewRouter(t), rig.NewFeed()
