@@ -63,7 +63,7 @@ func (h *Handler) work(v *visit, b bulk, all forAll) (answer, error) {
 	case err == nil:
 		return after("failures", b.Verb+"-all", "n", strconv.FormatInt(b.Done, 10)), nil
 	case over && errors.Is(err, context.Canceled):
-		p := page{"bulk.html", "failures", "Going on", func(*visit) (any, error) { return b, nil }}
+		p := page{"bulk.html", "failures", "In progress", func(*visit) (any, error) { return b, nil }}
 		return answer{page: &p}, nil
 	case b.Done > 0:
 		p := problemOf(err)

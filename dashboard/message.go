@@ -12,7 +12,7 @@ import (
 	"github.com/millrace-go/millrace/inbox/admin"
 )
 
-// messagePage is one message: where it stands with each consumer, and its story.
+// messagePage shows one message: its state with each consumer, and its story.
 type messagePage struct {
 	Key      string
 	Rows     []openRow
@@ -21,7 +21,7 @@ type messagePage struct {
 	Produced []produced
 }
 
-// openRow is a message that is stored and open.
+// openRow is an open message.
 type openRow struct {
 	admin.Message
 	Headers   []header
@@ -33,14 +33,14 @@ type openRow struct {
 	Collision bool
 }
 
-// closedRow is what a consumer that is done with the message said of it.
+// closedRow is the claim of a consumer that has closed the message.
 type closedRow struct {
 	admin.StoryClaim
-	Size string // of the result, "" where there is none
+	Size string // of the result; "" if there is none
 	Body *body
 }
 
-// revealed is what is shown of a message once somebody has asked for it.
+// revealed is the payload or the result that an operator asked for.
 type revealed struct {
 	message *admin.Message
 	of      consumerOf
@@ -51,7 +51,7 @@ type header struct{ Name, Value string }
 
 // event is an entry of a timeline.
 type event struct {
-	At       time.Time // zero: now
+	At       time.Time // zero means now
 	Consumer string
 	Epoch    int
 	What     string
@@ -59,7 +59,7 @@ type event struct {
 	Tone     string
 }
 
-// produced is a message that a handler made of this one.
+// produced is a message that a handler published because of this one.
 type produced struct {
 	Consumer string
 	Topic    string
@@ -73,11 +73,11 @@ func (h *Handler) message(v *visit) (any, error) {
 	return h.messagePage(v, v.query("key"), revealed{})
 }
 
-// messagePage tells of the message with this key. The payload of one row may be revealed, or
-// the result that one consumer has.
+// messagePage returns the page of the message with this key. It shows the payload of one row, or the
+// result of one consumer, if that was revealed.
 func (h *Handler) messagePage(v *visit, key string, seen revealed) (*messagePage, error) {
 	if key == "" {
-		return nil, problem{http.StatusBadRequest, "Which message? The address names no key."}
+		return nil, problem{http.StatusBadRequest, "Which message? The address names none."}
 	}
 	story, err := h.ops.Outline(v.r.Context(), key)
 	if err != nil {
@@ -127,7 +127,7 @@ type consumerOf struct {
 	epoch int
 }
 
-// served says of which consumers a queue delivers what is stored.
+// served returns the consumers whose stored messages a queue delivers.
 func (h *Handler) served(v *visit) (map[consumerOf]bool, error) {
 	known, err := h.ops.Consumers(v.r.Context())
 	if err != nil {
@@ -148,7 +148,7 @@ func headers(metadata message.Metadata) []header {
 	return all
 }
 
-// timeline puts a story into the order of time. What has no time yet stands at its end.
+// timeline returns a story in the order of time. Present states come last.
 func timeline(story admin.Story) []event {
 	var all []event
 	for _, m := range story.Open {
@@ -170,7 +170,7 @@ func timeline(story admin.Story) []event {
 		}
 	}
 	for _, d := range story.Dropped {
-		all = append(all, event{At: d.At, Consumer: d.Consumer, Epoch: d.Epoch, What: "a copy was acked without a run", Detail: d.Reason})
+		all = append(all, event{At: d.At, Consumer: d.Consumer, Epoch: d.Epoch, What: "a copy was acked, and no handler ran", Detail: d.Reason})
 	}
 	for _, a := range story.Audit {
 		all = append(all, event{
@@ -190,11 +190,11 @@ func timeline(story admin.Story) []event {
 	return all
 }
 
-// went tells of what went wrong with a message, or held it up, and when it was stored where it is not any more.
+// went returns the failures and delays of a message, and when it was stored if it no longer is.
 func went(story admin.Story) (all []event) {
 	open := make(map[consumerOf]bool)
 	for _, m := range story.Open {
-		if m.Original == "" || m.MessageID == story.MessageID { // else it collided with this one
+		if m.Original == "" || m.MessageID == story.MessageID { // otherwise it collided with this one
 			open[consumerOf{m.Consumer, m.Epoch}] = true
 		}
 	}
@@ -202,7 +202,7 @@ func went(story admin.Story) (all []event) {
 	for _, e := range story.History {
 		of := consumerOf{e.Consumer, e.Epoch}
 		if !kept[of] && e.Number > 1 {
-			what := fmt.Sprintf("it failed, or was put aside, %d times before", e.Number-1)
+			what := fmt.Sprintf("failed, parked, held or put back %d times before this", e.Number-1)
 			all = append(all, event{At: e.At, Consumer: e.Consumer, Epoch: e.Epoch, What: what, Tone: "warn"})
 		}
 		kept[of] = true
@@ -220,7 +220,7 @@ func went(story admin.Story) (all []event) {
 	return all
 }
 
-// stepEvent tells of what the handler did outside of its transaction.
+// stepEvent returns the event of a handler's call outside of its transaction.
 func stepEvent(s admin.StepRecord) event {
 	e := event{At: s.EndedAt, Consumer: s.Consumer, Epoch: s.Epoch, What: "step " + s.Name + " is " + s.State.String(), Detail: s.Problem}
 	if e.At.IsZero() {
@@ -240,27 +240,27 @@ func stepEvent(s admin.StepRecord) event {
 
 func origin(m admin.Message) string {
 	if m.Topic == "" {
-		return "it came without a topic"
+		return "without a topic"
 	}
 	return "from topic " + m.Position.String()
 }
 
-// standing says how it is with an open message now.
+// standing returns the present state of an open message.
 func standing(m admin.Message) event {
 	return event{
 		Consumer: m.Consumer, Epoch: m.Epoch, What: "now " + lower(m.Status), Detail: cmp.Or(m.Reason, m.LastError), Tone: tone(m.Status),
 	}
 }
 
-// longest is how long after its claim, which is when a handler began, its messages are looked
-// for.
+// longest is how long after a claim, which is when its handler began, the messages of the handler
+// are searched for.
 const longest = 5 * time.Minute
 
-// producedBy lists what the handlers of a message made, where it can still be told.
+// producedBy lists the messages that the handlers of a message published, as far as they are still stored.
 func (h *Handler) producedBy(v *visit, story admin.Story) (all []produced, err error) {
 	for _, c := range story.Claims {
 		for _, m := range c.Outcome {
-			all = append(all, produced{Consumer: c.Consumer, Topic: c.Topic, UUID: m.UUID, State: "kept until the broker has it", At: c.ProcessedAt})
+			all = append(all, produced{Consumer: c.Consumer, Topic: c.Topic, UUID: m.UUID, State: "stored until the broker confirms it", At: c.ProcessedAt})
 		}
 		if h.config.Outbox == nil || !c.Completed || c.Discarded {
 			continue

@@ -11,7 +11,7 @@ import (
 	"github.com/millrace-go/millrace/internal/database"
 )
 
-// Severity says how bad a finding is.
+// Severity says how serious a finding is.
 type Severity int
 
 // Severities of findings.
@@ -28,7 +28,7 @@ func (s Severity) String() string {
 	return "warning"
 }
 
-// Finding is something about the database that is not as the inbox needs it.
+// Finding is a problem that [Store.Check] found, and its remedy.
 type Finding struct {
 	Severity Severity
 	Subject  string // the setting or table
@@ -39,15 +39,15 @@ type Finding struct {
 // String puts the finding into one line.
 func (f Finding) String() string { return fmt.Sprintf("%s: %s: %s", f.Subject, f.Problem, f.Remedy) }
 
-// Check compares the live tables and the server's settings with what the inbox needs, looks
-// for claims that no janitor deletes and for queues of this process that nothing watches, and says what is wrong
-// and how to mend it: errors first. It claims a key in a transaction
-// that it rolls back, and leaves nothing behind. The error is for a database that does not
-// answer; it has a way out too. Do not call it in a handler.
+// Check compares the live tables and the server's settings with what the inbox needs. It also
+// looks for claims that no janitor deletes, steps in doubt that nobody decides, retentions that are
+// too short, and queues of this process that nothing watches. Each finding says what is wrong and how
+// to mend it; errors come first. Check claims a key in a transaction that it rolls back, and leaves
+// nothing behind. It returns an error only if the database does not answer. Do not call it in a handler.
 //
 // Settings belong to a connection, so they are best put into the connection string, which
-// gives them to every connection of the pool. A database reached in one of these ways, by a
-// pool with SetMaxOpenConns, has no finding unless its server is set up carelessly:
+// applies them to every connection of the pool. A pool with SetMaxOpenConns and one of these
+// connection strings has no finding, unless its server is set up carelessly:
 //
 //	PostgreSQL, pgx or lib/pq
 //	  postgres://user@host/db?idle_in_transaction_session_timeout=30000&lock_timeout=10000
@@ -64,22 +64,22 @@ func (f Finding) String() string { return fmt.Sprintf("%s: %s: %s", f.Subject, f
 //	SQLite, mattn/go-sqlite3
 //	  file:name?_busy_timeout=10000&_journal_mode=WAL&_synchronous=FULL&_txlock=immediate
 //
-// In go-sql-driver's string the quotes are written %27. The idle timeouts lie above the
-// handlers' Timeout, the lock timeouts above their TwinWait.
+// In go-sql-driver's string, write the quotes as %27. The idle timeouts are above the handlers'
+// Timeout, the lock timeouts above their TwinWait.
 //
-// A pooler in transaction mode drops, or mixes up among its clients, what a connection
-// string sets: behind one set the timeouts by ALTER ROLE … SET, and let pgx run with
-// default_query_exec_mode=exec unless the pooler keeps prepared statements. Check takes two
-// connections and recognises the pooler when both are served by one server process. That is
-// never wrong where it says so, but a busy pooler can go unnoticed.
+// A pooler in transaction mode drops the settings of a connection string, or mixes them up among
+// its clients. Behind a pooler, set the timeouts with ALTER ROLE … SET, and let pgx run with
+// default_query_exec_mode=exec unless the pooler keeps prepared statements. Check opens two
+// connections and recognises a pooler if one server process serves both. It never reports a pooler
+// that is not there, but it can miss a busy one.
 func (s *Store) Check(ctx context.Context) ([]Finding, error) {
 	if _, live := s.db.Live(ctx); live {
-		return nil, errors.New("inbox: check: it would wait for the transaction of this handler: call it outside")
+		return nil, errors.New("inbox: check: it would wait for the transaction of this handler: call Check outside of handlers")
 	}
 	return s.check(ctx, (*inspection).consumers)
 }
 
-// check looks at everything, and at what else is asked for.
+// check runs the checks that are always made, and more.
 func (s *Store) check(ctx context.Context, more ...func(*inspection, context.Context) error) ([]Finding, error) {
 	if err := s.db.PingContext(ctx); err != nil {
 		return nil, fmt.Errorf("inbox: check: %w: is the pool open, and does its connection string name a server "+
@@ -115,7 +115,7 @@ func (c *inspection) failed() bool {
 	return slices.ContainsFunc(c.findings, func(f Finding) bool { return f.Severity == Error })
 }
 
-// server looks at the server's settings and at the tables.
+// server checks the server's settings and the tables.
 func (c *inspection) server(ctx context.Context) error {
 	s := c.store
 	server := checkup.Checkup{

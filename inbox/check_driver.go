@@ -9,7 +9,7 @@ import (
 	"github.com/millrace-go/millrace/internal/owned"
 )
 
-// driver looks whether the driver keeps what database/sql expects of it.
+// driver checks whether the driver does what database/sql expects of it.
 func (c *inspection) driver(ctx context.Context) error {
 	s := c.store
 	if c.failed() || !s.dialect.OneWriter {
@@ -33,11 +33,11 @@ func (c *inspection) driver(ctx context.Context) error {
 	case err != nil && (ctx.Err() != nil || kind == dialect.Unavailable || kind == dialect.Contention):
 		return fmt.Errorf("try a COMMIT that fails: %w", err)
 	case err != nil:
-		c.warn("driver", fmt.Sprintf("whether it ends a transaction whose COMMIT failed could not be tried (%v)", err),
+		c.warn("driver", fmt.Sprintf("Check could not try whether it ends a transaction whose COMMIT failed (%v)", err),
 			"let SQLite make temporary tables")
 	case keeps:
-		c.fail("driver", "it leaves a transaction open whose COMMIT failed, and the pool gives the connection to the next one, "+
-			"whose writes are never committed", "modernc.org/sqlite 1.46.1 or newer")
+		c.fail("driver", "it leaves a transaction open whose COMMIT failed, and the pool then gives the connection to another "+
+			"transaction, whose writes are never committed", "use modernc.org/sqlite 1.46.1 or newer")
 	}
 	return nil
 }

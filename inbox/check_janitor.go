@@ -9,10 +9,10 @@ import (
 	"github.com/millrace-go/millrace/internal/stored"
 )
 
-// janitor looks for claims that nobody deletes when their time is over.
+// janitor looks for expired claims that no janitor deletes.
 func (c *inspection) janitor(ctx context.Context) error {
 	s := c.store
-	if c.failed() || s.work.expects.Load() { // this process has one, which may only begin
+	if c.failed() || s.work.expects.Load() { // this process has a janitor, which may not have run yet
 		return nil
 	}
 	now, err := s.rows.Now(ctx)
@@ -40,25 +40,25 @@ func (c *inspection) janitor(ctx context.Context) error {
 	return nil
 }
 
-// overdue is how long a janitor may be away: it leaves a trace every hundredth of the
-// retention, but some are run by cron.
+// overdue returns how long a janitor may be away. It records its runs each hundredth of the
+// retention, but cron may run it less often.
 func overdue(row stored.Consumer) time.Duration {
 	return max(time.Duration(row.Retention/4)*time.Microsecond, time.Hour)
 }
 
 func (c *inspection) neglected(row stored.Consumer, since time.Duration) {
-	problem := fmt.Sprintf("for %v no janitor has deleted what is older than its retention", since.Round(time.Minute))
+	problem := fmt.Sprintf("no janitor has deleted its expired claims for %v", since.Round(time.Minute))
 	if row.PurgedAt == 0 {
-		problem = "no janitor has ever deleted what is older than its retention"
+		problem = "no janitor has ever deleted its expired claims"
 	}
 	c.warn(fmt.Sprintf("consumer %q, epoch %d", row.Name, row.Epoch), problem,
 		"give the router the plugin (middleware.Inbox.AddTo adds it), call store.Run, or run Store.Purge (millrace purge) from cron")
 }
 
-// doubtTooLong is after which time the next attempt at a message does not decide a step any more.
+// doubtTooLong is how long a step may be in doubt: later, no further attempt at its message will decide it.
 const doubtTooLong = 15 * time.Minute
 
-// mostInDoubt is how many steps in doubt are looked at.
+// mostInDoubt is how many steps in doubt one check reads.
 const mostInDoubt = 1000
 
 // steps looks for steps in doubt that nobody decides.
@@ -80,8 +80,8 @@ func (c *inspection) steps(ctx context.Context) error {
 	if long > 0 {
 		first := rows[0]
 		c.warn(fmt.Sprintf("consumer %q, epoch %d", first.Consumer, first.Epoch),
-			fmt.Sprintf("steps of which nobody knows whether they were done, of any consumer: %d; the first is %q of message %q", long, first.Name, keycode.String(first.MessageID)),
-			"give them a Verify, or decide with Admin.DecideStep, or millrace steps decide, what Admin.StepsInDoubt lists")
+			fmt.Sprintf("steps in doubt, of all consumers: %d; the first is %q of message %q", long, first.Name, keycode.String(first.MessageID)),
+			"give the steps a Verify, or list them with Admin.StepsInDoubt and decide with Admin.DecideStep or millrace steps decide")
 	}
 	return nil
 }

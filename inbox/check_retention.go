@@ -12,7 +12,7 @@ import (
 	"github.com/millrace-go/millrace/internal/stored"
 )
 
-// remembering is how long a consumer remembers what it has handled, and how long it may come again.
+// remembering is how long a consumer remembers a message, and how long a copy may still come.
 type remembering struct {
 	epoch             int
 	retention, window int64 // in microseconds
@@ -22,7 +22,7 @@ func (c *ConsumerConfig) remembering() remembering {
 	return remembering{c.Epoch, c.retention(), c.Window.Microseconds()}
 }
 
-// short says what is wrong with r, or nothing.
+// short returns a finding and true if the retention is too short for the window.
 func (r remembering) short(consumer string) (Finding, bool) {
 	if r.retention == 0 || r.retention >= 2*r.window {
 		return Finding{}, false
@@ -30,14 +30,14 @@ func (r remembering) short(consumer string) (Finding, bool) {
 	window, retention := time.Duration(r.window)*time.Microsecond, time.Duration(r.retention)*time.Microsecond
 	return Finding{
 		Warning, fmt.Sprintf("consumer %q", consumer),
-		fmt.Sprintf("Retention %v is below twice its Window of %v: a message may come again when it is forgotten, "+
+		fmt.Sprintf("Retention %v is below twice its Window of %v: a message may be redelivered after it is forgotten, "+
 			"and is then handled again or parked as too old", retention, window),
 		fmt.Sprintf("set Retention to %v or more, or inbox.Forever", 2*window),
 	}, true
 }
 
-// declare notes what the program says of a consumer, and judges it at once: what the table has is what the
-// program said when it ran last.
+// declare notes the retention that this process gives a consumer, and logs at once if it is too short: the
+// table still has that of an earlier process.
 func (s *Store) declare(config *ConsumerConfig) {
 	r := config.remembering()
 	s.mu.Lock()
@@ -50,12 +50,12 @@ func (s *Store) declare(config *ConsumerConfig) {
 		return
 	}
 	if f, short := r.short(config.Name); short {
-		s.log.Info("inbox: messages can come again when they are forgotten", watermill.LogFields{"reason": f.String()})
+		s.log.Info("inbox: messages can be redelivered after they are forgotten", watermill.LogFields{"reason": f.String()})
 	}
 }
 
-// consumers compares what is remembered with what may come again, and looks who watches the queues. What this
-// process was told counts, else what an earlier one recorded; a consumer's old epochs do not.
+// consumers compares each consumer's retention with its window, and finds queues that nothing watches. The
+// settings of this process count, else those that an earlier process recorded, of the newest epoch only.
 func (c *inspection) consumers(ctx context.Context) error {
 	if c.failed() {
 		return nil

@@ -16,9 +16,9 @@ import (
 // errTrialOver rolls the trial back.
 var errTrialOver = errors.New("the trial is over")
 
-// trial claims a key twice, as a delivery and its copy would, in a transaction that is
-// rolled back: so a missing privilege, a read-only server and a table without its primary
-// key are found before a message is.
+// trial claims a key twice, as a delivery and its copy would, in a transaction that it rolls
+// back. It finds a missing privilege, a read-only server and a table without its primary key
+// before a message does.
 func (c *inspection) trial(ctx context.Context) error {
 	if c.failed() {
 		return nil
@@ -43,7 +43,7 @@ func (c *inspection) trial(ctx context.Context) error {
 	case errors.Is(err, errTrialOver) && won[0] && !won[1]:
 		return nil
 	case errors.Is(err, errTrialOver):
-		c.fail(claims, fmt.Sprintf("a key claimed twice was won %v, not once", won),
+		c.fail(claims, fmt.Sprintf("two claims of one key succeeded as %v, not [true false]", won),
 			"its primary key must be (consumer, message_id): compare the table with Store.Schema()")
 	case ctx.Err() != nil || kind == dialect.Unavailable || kind == dialect.Contention:
 		return fmt.Errorf("try a claim: %w", err)

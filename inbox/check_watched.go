@@ -8,7 +8,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill"
 )
 
-// lookWatched notes, and says once for each consumer, that a queue with StoreFirst acks what nobody sees pile up.
+// lookWatched notes, and logs once for each consumer, that nothing watches the backlog of a queue with StoreFirst.
 func (s *Store) lookWatched(q QueueConfig) {
 	if !q.StoreFirst || len(s.config.Observers) > 0 {
 		return
@@ -23,7 +23,7 @@ func (s *Store) lookWatched(q QueueConfig) {
 	}
 }
 
-// watched finds the queues of this process that nothing watches: what other processes observe is not known here.
+// watched finds the queues of this process that nothing watches. It does not know what other processes observe.
 func (c *inspection) watched() {
 	s := c.store
 	s.mu.Lock()
@@ -38,7 +38,7 @@ func unwatched(consumer string) Finding {
 		Warning, fmt.Sprintf("consumer %q", consumer),
 		"its Mode is StoreFirst, which acks a message before it is handled, and the Store has no Observers: " +
 			"messages can pile up in the table while the broker's queue is empty, and nothing reports it",
-		"put the Inbox() of a metrics.Builder, or an observer of yours, into Config.Observers, have the builder's WatchStore " +
+		"put the Inbox() of a metrics.Builder, or an observer of your own, into Config.Observers, let the builder's WatchStore " +
 			"report the backlog, and alert on its age (metrics/alerts.yml)",
 	}
 }

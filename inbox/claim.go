@@ -43,7 +43,7 @@ type Claim struct {
 	released int64
 	visit    *visit
 
-	suppressed *ambient.Suppressed // counts what the handler would have sent; nil where it is sent
+	suppressed *ambient.Suppressed // counts the messages that are not sent; nil if they are sent
 
 	tx        *owned.Tx
 	span      *span

@@ -12,6 +12,7 @@ import (
 	"github.com/millrace-go/millrace/internal/dialect"
 	"github.com/millrace-go/millrace/internal/keycode"
 	"github.com/millrace-go/millrace/internal/outage"
+	"github.com/millrace-go/millrace/internal/owned"
 )
 
 // obtain waits for the turn of the key, then claims it or answers the delivery. Only a fresh
@@ -77,68 +78,91 @@ const maxRounds = 10
 
 // acquire makes move after move until the claim is fresh or the delivery is answered.
 func (cl *Claim) acquire() error {
-	s, d := cl.consumer.store, cl.delivery
-	next := insert
-	switch {
-	case cl.inherited():
-		next = look
-	case cl.lease != nil:
-		if cl.lease.claimed() {
-			next = retake
-		}
-	case cl.consumer.config.Redelivered(d.msg) || cl.consumer.reread.likely():
-		next = look
-	}
-	if cl.prepares() { // Before must not run for a message that was handled
-		next = look
-	}
+	next := cl.firstMove()
 	for round, contended := 0, 0; next != done; round++ {
 		if round-contended > maxRounds {
 			return ErrLost
 		}
-		pass, up := s.outage.Enter(d.ctx)
-		if err := d.ctx.Err(); err != nil {
-			pass.Cancel()
+		pass, err := cl.enterOutage()
+		if err != nil {
 			return err
-		}
-		if !up {
-			d.observe(KindOutage, databaseDown, ErrUnavailable) // no probe
-			return ErrUnavailable
 		}
 		following, err := cl.guarded(pass, next)
-		switch kind := saysOf(err); {
-		case err == nil:
-			s.answers(pass)
-			next = following
-			if err := cl.lookOnly(next); err != nil {
+		if err != nil {
+			if !cl.endMove(pass, err, contended) {
 				return err
 			}
-			if err := cl.prepare(next); err != nil {
-				return err
-			}
-		case errors.Is(err, ErrInProgress), errors.Is(err, errFormer):
-			s.answers(pass)
-			return err
-		case kind == dialect.Contention && contended < database.MaxTries:
-			s.answers(pass)
 			contended++
-			s.observeContention(d, err)
-			if err := database.Pause(d.ctx, contended); err != nil {
+			cl.consumer.store.observeContention(cl.delivery, err)
+			if err := database.Pause(cl.ctx, contended); err != nil {
 				return err
 			}
-		case kind.Down():
-			_ = s.db.Noticed(err)
-			pass.Tell(func() { d.observe(KindOutage, databaseDown, err) })
-			if pass.Down(d.ctx) {
-				d.log().Error("inbox: the database does not serve the inbox, deliveries are held back", database.Explain(err), nil)
-			}
+			continue
+		}
+		cl.consumer.store.answers(pass)
+		next = following
+		if err := cl.lookOnly(next); err != nil {
 			return err
-		default:
-			pass.Cancel()
+		}
+		if err := cl.prepare(next); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// firstMove returns the move that most likely ends in a claim or an answer.
+func (cl *Claim) firstMove() move {
+	first := insert
+	switch {
+	case cl.inherited():
+		first = look
+	case cl.lease != nil:
+		if cl.lease.claimed() {
+			first = retake
+		}
+	case cl.consumer.config.Redelivered(cl.msg) || cl.consumer.reread.likely():
+		first = look
+	}
+	if cl.prepares() { // Before must not run for a message that was handled
+		first = look
+	}
+	return first
+}
+
+// enterOutage waits, if the database is down, until this delivery may try it.
+func (cl *Claim) enterOutage() (outage.Pass, error) {
+	pass, up := cl.consumer.store.outage.Enter(cl.ctx)
+	if err := cl.ctx.Err(); err != nil {
+		pass.Cancel()
+		return pass, err
+	}
+	if !up {
+		cl.observe(KindOutage, databaseDown, ErrUnavailable) // no probe
+		return pass, ErrUnavailable
+	}
+	return pass, nil
+}
+
+// endMove ends the pass of a move that failed, and reports whether acquire may make the move again.
+func (cl *Claim) endMove(pass outage.Pass, err error, contended int) (again bool) {
+	s, d := cl.consumer.store, cl.delivery
+	switch kind := saysOf(err); {
+	case errors.Is(err, ErrInProgress), errors.Is(err, errFormer):
+		s.answers(pass)
+	case kind == dialect.Contention && contended < database.MaxTries:
+		s.answers(pass)
+		return true
+	case kind.Down():
+		_ = s.db.Noticed(err)
+		pass.Tell(func() { d.observe(KindOutage, databaseDown, err) })
+		if pass.Down(d.ctx) {
+			d.log().Error("inbox: the database does not serve the inbox, deliveries are held back", database.Explain(err), nil)
+		}
+	default:
+		pass.Cancel()
+	}
+	return false
 }
 
 // answers notes that the database serves the inbox.
@@ -211,7 +235,7 @@ func (cl *Claim) claimInTx(what move) (next move, err error) {
 	}()
 	tx, err := s.db.Begin(span.tx)
 	if err != nil {
-		if s.dialect.OneWriter { // where BEGIN is what waits for a twin
+		if s.dialect.OneWriter { // there, BEGIN waits for a twin
 			cl.twinSpent += time.Since(began)
 		}
 		return 0, fmt.Errorf("begin: %w", err)
@@ -232,32 +256,35 @@ func (cl *Claim) claimInTx(what move) (next move, err error) {
 		return look, nil
 	}
 	objection, err := cl.judge(span.tx, tx.Tx, what)
-	if errors.Is(err, errStored) {
+	switch {
+	case errors.Is(err, errStored):
 		return done, nil
-	}
-	if err != nil {
+	case err != nil:
 		return 0, err
-	}
-	if objection.text == "" && cl.prepares() { // the objection that let Before be skipped is gone
-		return look, nil
-	}
-	if objection.text != "" {
+	case objection.text != "":
 		if err := tx.Commit(); err != nil {
 			return 0, fmt.Errorf("commit: %w", err)
 		}
 		cl.parked = objection
 		return done, nil
+	case cl.prepares(): // the objection that let Before be skipped is gone
+		return look, nil
 	}
+	cl.keep(tx, span, began)
+	return done, nil
+}
+
+// keep makes the claim fresh, with tx for the handler.
+func (cl *Claim) keep(tx *owned.Tx, span *span, began time.Time) {
 	cl.fresh, cl.tx, cl.span, cl.began = true, tx, span, began
 	cl.openRow = cl.openRow || cl.lease != nil
-	cl.ambient = ambient.New(tx.Tx, s.db.DB)
-	cl.ambient.Owner, cl.ambient.Cause, cl.ambient.Ended = cl, (*cause)(d), tx.Ended
+	cl.ambient = ambient.New(tx.Tx, cl.consumer.store.db.DB)
+	cl.ambient.Owner, cl.ambient.Cause, cl.ambient.Ended = cl, (*cause)(cl.delivery), tx.Ended
 	cl.handler = span.give(cl.ambient, cl)
 	if cl.under(ReplaySuppress) {
 		cl.handler, cl.suppressed = ambient.Suppress(cl.handler)
 		cl.suppressed.Add(cl.visit.suppressed)
 	}
-	return done, nil
 }
 
 // cause names a delivery as the origin of what its handler stores in the outbox.

@@ -10,8 +10,8 @@ import (
 	"github.com/millrace-go/millrace/internal/original"
 )
 
-// useQueuesOriginal has d know the message as the queue took it that delivers d, where a middleware hands on one of
-// its own with another UUID.
+// useQueuesOriginal makes the message that the queue received the original of d, if a middleware
+// between queue and inbox passes on a message of its own with another UUID.
 func (d *delivery) useQueuesOriginal() error {
 	a := d.queueAttempt()
 	if a == nil || a.queue.store != d.consumer.store || a.queue.name != d.consumer.queueName() || d.as.Came.Taken() {
@@ -30,9 +30,9 @@ func (d *delivery) useQueuesOriginal() error {
 	return nil
 }
 
-// fingerprinted finds what d is compared by: its payload as it came, or what Fingerprint says
-// of the message that the inbox sees. A queue that delivers asks it about the message that it
-// was given, so that is what counts there.
+// fingerprinted sets the fingerprint of d: that of its payload as it came, or the result of
+// Fingerprint for the message that the inbox sees. If a queue delivers d, Fingerprint gets the
+// message that the queue received, since the queue calls it with that one too.
 func (d *delivery) fingerprinted() error {
 	print := d.consumer.config.Fingerprint
 	if of := print; of != nil {
@@ -60,20 +60,20 @@ func (d *delivery) fingerprinted() error {
 		}
 	}
 	d.hash = hashOf(d.fingerprint)
-	if d.lease != nil { // it is what was stored, whatever Fingerprint says by now
+	if d.lease != nil { // the stored hash counts, even if Fingerprint has changed since
 		d.hash = d.lease.row.Hash
 	}
 	return nil
 }
 
-// copyOf returns a message for a function of the user's, with the context that d came with.
+// copyOf returns a copy of o for a function of the user's, with the context that d came with.
 func (d *delivery) copyOf(o *original.Message) *message.Message {
 	msg := o.Copy()
 	msg.SetContext(d.ctx)
 	return msg
 }
 
-// printed hashes what print says of a message.
+// printed returns a function that calls print with a copy of a message and hashes the result.
 func (d *delivery) printed(print func(*message.Message) ([]byte, error), of *original.Message) func() (int64, bool) {
 	return func() (int64, bool) {
 		body, err := print(d.copyOf(of))
@@ -81,13 +81,13 @@ func (d *delivery) printed(print func(*message.Message) ([]byte, error), of *ori
 	}
 }
 
-// hashOf is what is stored of a fingerprint.
+// hashOf returns the part of a fingerprint that is stored.
 func hashOf(fingerprint [sha256.Size]byte) int64 {
 	return int64(binary.BigEndian.Uint64(fingerprint[:8])) //nolint:gosec // the bits matter, not the sign
 }
 
 // is reports whether hash is that of d: of the payload as it came, or of the payload that
-// the inbox sees, by which others may have known it.
+// the inbox sees, with which another process may have recorded it.
 func (d *delivery) is(hash int64) bool {
 	if hash == d.hash || !d.as.Changed() {
 		return hash == d.hash
@@ -96,17 +96,17 @@ func (d *delivery) is(hash int64) bool {
 	return known && hash == other
 }
 
-// refuseChangedKey has a message kept for an operator that changed between a queue and the inbox in a way that gives
-// it another key: what the queue stores and what goes past it would be two messages.
+// refuseChangedKey marks d as to be parked if a middleware between queue and inbox changed its key:
+// the message would have one key if the queue stores it, and another one if the queue passes it on.
 func (d *delivery) refuseChangedKey() {
 	if d.lease != nil || d.consumer.heir != nil || d.keyless.text != "" || !d.as.Changed() || d.queueAttempt() == nil {
 		return
 	}
 	key, err := d.consumer.config.Key.find(d.copyOf(d.as.Came))
-	if err != nil || key == d.key { // an error: the queue does not know it at all
+	if err != nil || key == d.key { // on an error, the queue has no key for it
 		return
 	}
-	d.keyless = why{ReasonNoKey, fmt.Sprintf(ReasonNoKey+": it is %.200q in middleware.Inbox, and was %.200q where pubsub.Durable "+
-		"took the message. A middleware between them changed it: give both the same Key, of something that no middleware "+
-		"changes, or put that middleware inside the inbox; then try the message again", d.key, key)}
+	d.keyless = why{ReasonNoKey, fmt.Sprintf(ReasonNoKey+": it is %.200q in middleware.Inbox, but was %.200q in pubsub.Durable. "+
+		"A middleware between them changed it: give both the same Key, of something that no middleware changes, or put "+
+		"that middleware inside the inbox; then try the message again", d.key, key)}
 }

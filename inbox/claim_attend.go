@@ -12,23 +12,24 @@ import (
 	"github.com/millrace-go/millrace/internal/outage"
 )
 
-// attended is where the context of a message says that its router has a plugin, and so a guard.
+// attended is the key under which the context of a message says that its router has the plugin,
+// and so the guard.
 type attended struct{}
 
-// attend marks a message of a router that has the plugin. A handler that is added later has the
-// mark as well, and one of another router has not, even if it has the same name.
+// attend marks a message of a router that has the plugin. Messages of handlers added later are
+// marked too; those of another router are not, even if its handlers have the same names.
 func attend(msg *message.Message) {
 	msg.SetContext(context.WithValue(msg.Context(), attended{}, true))
 }
 
-// unattended counts what was refused because a router has no plugin.
+// unattended counts the messages refused because their router has no plugin.
 type unattended struct {
 	said sync.Once
 	seen atomic.Int32
 }
 
-// admit refuses the message of a router that has no plugin: nobody would notice there that a
-// Retry inside the inbox runs the handler twice in one transaction.
+// admit refuses the message of a router that has no plugin: nothing in that router would detect a
+// Retry inside the inbox, which runs the handler twice in one transaction.
 func (s *Store) admit(d *delivery) error {
 	if s.config.WithoutPlugin || !d.routed() || d.ctx.Value(attended{}) != nil {
 		return nil
@@ -40,21 +41,22 @@ func (s *Store) admit(d *delivery) error {
 	return ErrNoPlugin
 }
 
-// routed reports whether a router delivers d. The handler's name is not with a stored message
-// whose queue decorates all subscribers of the router.
+// routed reports whether a router delivers d. A stored message has no handler name if its queue
+// decorates all subscribers of the router.
 func (d *delivery) routed() bool {
 	return message.HandlerNameFromCtx(d.ctx) != "" || d.lease != nil && d.lease.queue.routed.Load()
 }
 
-// meet notes whether a router is around the queue.
+// meet notes a router around the queue, if msg came through one.
 func (q *Queue) meet(msg *message.Message) {
-	// One that is attended already came through a plugin inside the queue, which a stored one does not pass.
+	// If msg is attended already, it passed a plugin inside the queue, which stored messages do not pass.
 	if ctx := msg.Context(); message.HandlerNameFromCtx(ctx) != "" && ctx.Value(attended{}) == nil {
 		q.routed.Store(true)
 	}
 }
 
-// pace keeps a source from delivering again and again what is refused. The pause grows.
+// pace delays the nack of a refused message, which its source may redeliver at once. The delay
+// grows with each refusal.
 func (s *Store) pace(ctx context.Context) {
 	const doublings = 5
 	pause := min(outage.First<<min(s.unattended.seen.Add(1)-1, doublings), outage.Longest)
@@ -67,10 +69,10 @@ func (s *Store) pace(ctx context.Context) {
 	}
 }
 
-// guardPassed is where the context of a message says that the guard was passed before any inbox.
+// guardPassed is the key under which the context of a message says that it passed the guard before any inbox.
 type guardPassed struct{}
 
-// warnUnguarded says once that the guard stands outside this consumer's inbox.
+// warnUnguarded logs once that the guard is outside this consumer's inbox.
 func (c *Consumer) warnUnguarded(d *delivery) {
 	if d.ctx.Value(guardPassed{}) == nil {
 		return

@@ -9,7 +9,7 @@ import (
 	"github.com/millrace-go/millrace/internal/original"
 )
 
-// beforeError is what Before failed with.
+// beforeError is an error of Before.
 type beforeError struct{ error }
 
 func (e *beforeError) Unwrap() error { return e.error }
@@ -19,18 +19,18 @@ func (cl *Claim) prepares() bool {
 	return cl.consumer.config.Before != nil && !cl.visit.prepared
 }
 
-// prepare runs Before if the handler is to run next. It holds the turn of the key, so that
-// copies in this process wait, and neither a transaction nor a slot.
+// prepare runs Before if the next move may lead to the handler. The delivery then holds the turn of
+// its key, so that copies in this process wait, but neither a transaction nor a slot.
 func (cl *Claim) prepare(what move) error {
 	if what != insert && what != retake || !cl.prepares() {
 		return nil
 	}
-	// One that is about to be parked has nothing to prepare.
+	// A message that is about to be parked needs no Before.
 	objection, err := cl.objection(cl.ctx, cl.consumer.store.db, what)
 	if err != nil || objection.text != "" {
 		return err
 	}
-	if _, err := cl.askFormer(cl.ctx, cl.consumer.store.db); err != nil { // it was handled
+	if _, err := cl.askFormer(cl.ctx, cl.consumer.store.db); err != nil { // the epoch before may have it
 		return err
 	}
 	cl.began = time.Now()
@@ -61,7 +61,7 @@ func (cl *Claim) runBefore() (err error) {
 	defer func() {
 		p.over.Store(true)
 		cl.msg.SetContext(cl.ctx)
-		if returned && !cl.as.Seen.Is(cl.msg) { // it is for the handler alone
+		if returned && !cl.as.Seen.Is(cl.msg) { // only the handler sees the changes that Before made
 			cl.visit.made = original.Of(cl.msg)
 		}
 		cl.as.Restore(cl.msg)

@@ -8,7 +8,7 @@ import (
 	"github.com/jmoiron/sqlx"
 )
 
-// logDropped notes a copy that was acked without running the handler, best effort.
+// logDropped stores a row about a copy that was acked without running the handler, best effort.
 func (s *Store) logDropped(d *delivery, reason string) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(d.ctx), afterwards)
 	defer cancel()

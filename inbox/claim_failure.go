@@ -28,7 +28,7 @@ func (cl *Claim) committed(ctx context.Context) (bool, error) {
 		return false, nil
 	}
 	if err != nil {
-		return false, fmt.Errorf("look whether the handler committed: %w", err)
+		return false, fmt.Errorf("check whether the handler committed: %w", err)
 	}
 	return row.Token == cl.token && row.Result != stored.ResultOpen, nil
 }

@@ -117,7 +117,7 @@ func (cl *Claim) verifyClaim() error {
 	case errors.Is(err, sql.ErrNoRows), err == nil && row.Token != cl.token:
 		return cl.reportLostTx()
 	case err != nil:
-		return fmt.Errorf("look whether the transaction still holds the claim: %w", err)
+		return fmt.Errorf("check that the transaction still holds the claim: %w", err)
 	case !row.Live:
 		return errEnded
 	}
@@ -141,7 +141,7 @@ func (cl *Claim) verifyTx() error {
 	case dialect.Classify(err) == dialect.NoTransaction:
 		return errEnded
 	}
-	return fmt.Errorf("look whether the transaction stands: %w", err)
+	return fmt.Errorf("check that the transaction is open: %w", err)
 }
 
 // reportLostTx reports a handler that succeeded after its transaction was rolled back.
@@ -191,8 +191,8 @@ func (cl *Claim) warnForgottenTx() {
 	})
 }
 
-// seal writes what belongs to the claim: the result, what the handler produced, the journal, the
-// released messages, and last the open row, which it closes.
+// seal writes what belongs to the claim: the result, the messages that the handler produced, the
+// journal, the released messages, and last the open row, which it closes.
 func (cl *Claim) seal(ctx context.Context, tx *sqlx.Tx, produced []*message.Message) error {
 	s := cl.consumer.store
 	if body := cl.ambient.Result(); body != nil {
@@ -211,11 +211,17 @@ func (cl *Claim) seal(ctx context.Context, tx *sqlx.Tx, produced []*message.Mess
 	if err := cl.release(ctx, tx); err != nil {
 		return err
 	}
-	if !cl.openRow {
-		return nil
+	if cl.openRow {
+		return cl.closeOpenRow(ctx, tx, produced)
 	}
+	return nil
+}
+
+// closeOpenRow deletes the open row, or leaves it to the queue until the produced messages are
+// published. It returns ErrLost if the row was changed meanwhile.
+func (cl *Claim) closeOpenRow(ctx context.Context, tx *sqlx.Tx, produced []*message.Message) (err error) {
+	s := cl.consumer.store
 	var closed int64
-	var err error
 	switch {
 	case cl.queuePublishes(produced):
 		closed, err = database.Affected(tx.ExecContext(ctx, s.dialect.Queue.SettleLeased,
@@ -298,9 +304,9 @@ func (cl *Claim) succeed(produced []*message.Message, early bool) {
 	}
 }
 
-// Rollback undoes a failed run and returns the error for the router. If the handler committed the
-// transaction itself, Rollback takes the claim back and records the message as failed. After
-// Commit it does nothing.
+// Rollback rolls back the transaction of a failed run and returns the error for the router. If the
+// handler committed the transaction itself, its writes remain: Rollback reopens the claim, so that
+// the redelivery runs the handler again, and records the failure. After Commit it does nothing.
 func (cl *Claim) Rollback(cause error) error {
 	if cl.over {
 		return cause

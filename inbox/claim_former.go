@@ -15,16 +15,16 @@ import (
 	"github.com/millrace-go/millrace/internal/stored"
 )
 
-// A consumer whose key was changed looks under the key of the epoch before as well, while FormerKey names
-// it. A delivery that wins its claim claims its former key too, superseded from the beginning and in the
-// same transaction: processes of the last release take other copies of it for duplicates. Where the last
-// release has the message, the delivery goes on as one of that epoch; see [Claim.asFormer].
+// FormerKey names the key of the epoch before, and the consumer looks messages up under that key too. In the
+// transaction of its claim, a delivery also claims its former key, as superseded, so that processes of the
+// last release take other copies for duplicates. If the epoch before has the message, the delivery continues
+// as one of that epoch; see [Claim.asFormer].
 
 // errFormer says that the epoch before has the message, so that its answer counts.
 var errFormer = errors.New("known by its former key")
 
-// former returns the consumer of the epoch before, with these settings and its own key; nil without one.
-// It is not enrolled: it serves no handler, and the one of a release that still has it may do so.
+// former returns the consumer of the epoch before, with these settings and its own key, or nil if there is
+// no FormerKey. It serves no handler and is not enrolled, so that a handler of that epoch still can be.
 func (s *Store) former(config ConsumerConfig, heir *Consumer) *Consumer {
 	config, is := config.former()
 	if !is {
@@ -37,7 +37,7 @@ func (s *Store) former(config ConsumerConfig, heir *Consumer) *Consumer {
 	}
 }
 
-// former returns the settings of the epoch before, and whether FormerKey names its key.
+// former returns the settings of the epoch before, and whether there is a FormerKey.
 func (c ConsumerConfig) former() (ConsumerConfig, bool) {
 	if c.FormerKey.of == nil {
 		return c, false
@@ -47,23 +47,23 @@ func (c ConsumerConfig) former() (ConsumerConfig, bool) {
 	return c, true
 }
 
-// formerIsOver says once that the former key is not needed any more.
+// formerIsOver logs once that FormerKey is no longer needed.
 func (c *Consumer) formerIsOver(row stored.Consumer) {
 	if c.former == nil || c.config.Retention == Forever || time.Since(time.UnixMicro(row.CreatedAt)) < c.config.Retention {
 		return
 	}
 	c.formerOver.Do(func() {
-		c.store.log.Info("inbox: what was handled under FormerKey is forgotten: leave FormerKey out",
+		c.store.log.Info("inbox: the claims under FormerKey have expired: remove FormerKey",
 			watermill.LogFields{"consumer": c.config.Name, "epoch": c.config.Epoch})
 	})
 }
 
-// inherited reports whether d is looked up under the former key of the consumer whose queue stored it.
+// inherited reports whether d is a stored message of this epoch that is being looked up in the epoch before.
 func (d *delivery) inherited() bool {
 	return d.consumer.heir != nil && d.lease != nil && d.lease.queue.name == d.consumer.queueName()
 }
 
-// queueName is whose queue delivers to c.
+// queueName returns the name of the consumer whose queue delivers to c.
 func (c *Consumer) queueName() stored.Name {
 	if c.heir != nil {
 		return c.heir.name()
@@ -71,7 +71,7 @@ func (c *Consumer) queueName() stored.Name {
 	return c.name()
 }
 
-// findFormer finds the key that d has in the epoch before. A message without one has no claim there.
+// findFormer finds the key of d in the epoch before. A message without one has no claim there.
 func (d *delivery) findFormer() error {
 	former := d.consumer.former
 	if former == nil {
@@ -92,13 +92,13 @@ func (d *delivery) findFormer() error {
 		return fmt.Errorf("former key: %w", err)
 	}
 	former.warnedFormer.Do(func() {
-		d.log().Error("inbox: the former key of a message cannot be found, so it is not looked for under it; said once per consumer", err, nil)
+		d.log().Error("inbox: FormerKey failed on a message, which is not looked up under it; said once per consumer", err, nil)
 	})
 	return nil
 }
 
-// keyOf finds the key that d has for c. For the last release it is, where a queue delivers, that of the message
-// as it came: its queue gave the message its id.
+// keyOf finds the key of d for c. If a queue delivers d and c is the consumer of the epoch before, it takes
+// the key from the message as it came: the queue of the last release gave the message that id.
 func (c *Consumer) keyOf(d *delivery) (string, error) {
 	if c.heir == nil || d.queueAttempt() == nil {
 		return c.config.Key.find(d.msg)
@@ -106,9 +106,9 @@ func (c *Consumer) keyOf(d *delivery) (string, error) {
 	return c.config.Key.valueFrom(d.topic, d.copyOf(d.as.Came))
 }
 
-// claimFormer claims the former key in the transaction of the claim, and waits as it does. It reports
-// false where that is to be tried again: where nothing is known any more of a former key that was just there,
-// or messages are found to share theirs.
+// claimFormer claims the former key in the transaction of the claim, and waits for twins as the claim does.
+// It reports false if the caller must try again: the claim of the former key was deleted meanwhile, or this
+// is the first sign that messages share a former key.
 func (cl *Claim) claimFormer(span *span, tx *sqlx.Tx) (won bool, err error) {
 	if cl.formerID == nil {
 		return true, nil
@@ -125,17 +125,17 @@ func (cl *Claim) claimFormer(span *span, tx *sqlx.Tx) (won bool, err error) {
 	}
 	known, err := cl.askFormer(span.tx, tx)
 	if known && !shared.Swap(true) {
-		return false, nil // MySQL has locked the claim, for which all that share it would wait
+		return false, nil // gives up MySQL's lock on the claim, for which all that share the key would wait
 	}
 	if known || err != nil || cl.lease == nil {
 		return known, err
 	}
-	// Of one that is open without a message there is nothing to move to this epoch.
+	// A former claim that is open but has no message leaves nothing to move to this epoch.
 	return cl.execClaim(span, tx, cl.consumer.store.dialect.CloseClaim, stored.ResultSuperseded, cl.former32, cl.formerID)
 }
 
-// askFormer reports whether there is a claim of the former key, and returns errFormer where it is not of
-// a message of this epoch.
+// askFormer reports whether the former key is claimed. It returns errFormer unless a message of this epoch
+// made that claim.
 func (cl *Claim) askFormer(ctx context.Context, db sqlx.QueryerContext) (known bool, err error) {
 	if cl.formerID == nil {
 		return false, nil
@@ -158,8 +158,8 @@ func (cl *Claim) askFormer(ctx context.Context, db sqlx.QueryerContext) (known b
 	return true, errFormer
 }
 
-// awaitFormer has a stored message wait for the one that is open under its former key: that moves to this
-// epoch, where one of the two is left.
+// awaitFormer returns ErrInProgress for a stored message while the epoch before stores one under its former
+// key. That one moves to this epoch, where only one of the two remains.
 func (cl *Claim) awaitFormer(ctx context.Context, db sqlx.QueryerContext) error {
 	var kept int64
 	err := sqlx.GetContext(ctx, db, &kept, cl.consumer.store.dialect.Queue.SelectStored, cl.former32, cl.formerID)
@@ -167,16 +167,16 @@ func (cl *Claim) awaitFormer(ctx context.Context, db sqlx.QueryerContext) error 
 	case errors.Is(err, sql.ErrNoRows):
 		return nil
 	case err != nil:
-		return fmt.Errorf("look whether the message is stored in the epoch before: %w", err)
+		return fmt.Errorf("look up the stored message in the epoch before: %w", err)
 	}
 	return fmt.Errorf("%w, in the epoch before", ErrInProgress)
 }
 
-// asFormer goes on with the delivery as one of the epoch before.
+// asFormer continues with the delivery as one of the epoch before.
 func (cl *Claim) asFormer() (*Claim, error) { return cl.consumer.former.claim(cl.msg, cl.visit) }
 
-// lookOnly refuses to do more than look with a stored message of the epoch that follows: what was known a
-// moment ago is not any more, and is looked for again with the next delivery.
+// lookOnly refuses to claim an inherited message in the epoch before: its claim there was deleted a moment
+// ago, and the next delivery looks it up again.
 func (cl *Claim) lookOnly(next move) error {
 	if !cl.inherited() || cl.collidedWith != nil || next == done || next == look {
 		return nil

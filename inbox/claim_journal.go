@@ -10,8 +10,8 @@ import (
 	"github.com/millrace-go/millrace/internal/msgcode"
 )
 
-// journal keeps a message whole that was handled, in the transaction of its handler. The
-// handler of a stale one did not run.
+// journal stores a handled message whole, in the transaction of its handler. It skips a stale
+// message, whose handler did not run.
 func (cl *Claim) journal(ctx context.Context, tx *sqlx.Tx) error {
 	d := cl.delivery
 	if !d.consumer.config.Journal || cl.verdict == stale {

@@ -14,15 +14,15 @@ import (
 	"github.com/millrace-go/millrace/internal/stored"
 )
 
-// openMessage is what differs from one open message to the next.
+// openMessage is what an open row says besides the message itself.
 type openMessage struct {
 	status    stored.Status
 	attempts  int
 	lastError lastError
 	reason    string
 	code      stored.ReasonCode
-	delay     int64      // in microseconds, until something must be done about it
-	waitsFor  *versioned // of one that the version gate put aside
+	delay     int64      // in microseconds, until the row is due
+	waitsFor  *versioned // set if the version gate puts the message aside
 }
 
 // insertMessage stores the message of cl whole. The claim of its key must be open in tx.
@@ -51,15 +51,15 @@ func (s *Store) insertMessage(ctx context.Context, tx *sqlx.Tx, cl *Claim, open 
 }
 
 var (
-	// errStored says that a message lies in the table of its queue already, which delivers it.
+	// errStored says that the message is in the table already, and its queue delivers it.
 	errStored = errors.New("the message is stored, and its queue delivers it")
 
 	errStoredOther = errors.New("another payload is stored under the key of the message, and not handled yet: " +
-		"its source has to bring it again")
+		"the source must deliver the message again")
 )
 
-// storeAside is insertMessage for one that is not handled now. What a copy of it in the table waits for is to
-// be delivered, and no claim was made for that: then the copy is judged in its turn, and this one is done.
+// storeAside is insertMessage for a message that is not handled now. If a queue has stored a copy and not
+// claimed it yet, storeAside stores nothing and returns errStored: the copy is judged when the queue delivers it.
 func (cl *Claim) storeAside(ctx context.Context, tx *sqlx.Tx, open openMessage) error {
 	s := cl.consumer.store
 	var kept int64
@@ -70,7 +70,7 @@ func (cl *Claim) storeAside(ctx context.Context, tx *sqlx.Tx, open openMessage) 
 		}
 		return s.note(ctx, tx, cl.id32, cl.id, putAside)
 	case err != nil:
-		return fmt.Errorf("look whether the message is stored: %w", err)
+		return fmt.Errorf("look up the stored message: %w", err)
 	case !cl.is(kept):
 		return errStoredOther
 	}
@@ -78,8 +78,7 @@ func (cl *Claim) storeAside(ctx context.Context, tx *sqlx.Tx, open openMessage) 
 	return errStored
 }
 
-// judge parks, in the transaction of its claim, a message that must not be handled, and
-// returns why.
+// judge parks a message that must not be handled, in the transaction of its claim, and returns why.
 func (cl *Claim) judge(ctx context.Context, tx *sqlx.Tx, what move) (objection why, err error) {
 	objection, err = cl.objection(ctx, tx, what)
 	if objection.text == "" || err != nil {
@@ -92,8 +91,9 @@ func (cl *Claim) judge(ctx context.Context, tx *sqlx.Tx, what move) (objection w
 	return objection, cl.park(ctx, tx, objection.text)
 }
 
-// purgeLine is up to when what was handled may be forgotten, under any key that counts. It is read after
-// the claim, in statements of its own: a purge that freed the key is then seen.
+// purgeLine returns the time up to which the janitor may have deleted claims, in this epoch or, with a
+// FormerKey, in the one before. It reads after the claim, in statements of its own, so it sees a purge that
+// freed the key.
 func (cl *Claim) purgeLine(ctx context.Context, db sqlx.QueryerContext) (latest int64, err error) {
 	epochs := []int32{cl.id32}
 	if cl.consumer.former != nil {
@@ -109,7 +109,7 @@ func (cl *Claim) purgeLine(ctx context.Context, db sqlx.QueryerContext) (latest 
 	return latest, nil
 }
 
-// objection says why a message must not be handled, or nothing.
+// objection says why a message must not be handled. It is zero if nothing speaks against it.
 func (cl *Claim) objection(ctx context.Context, db sqlx.QueryerContext, what move) (why, error) {
 	d, config := cl.delivery, cl.consumer.config
 	var err error
@@ -140,6 +140,6 @@ func (cl *Claim) objection(ctx context.Context, db sqlx.QueryerContext, what mov
 	if line == 0 || surely.After(time.UnixMicro(line)) {
 		return why{}, nil
 	}
-	return why{ReasonTooOld, fmt.Sprintf("too old: made at %s, and what was handled up to %s is forgotten, so it may have been handled",
+	return why{ReasonTooOld, fmt.Sprintf("too old: made at %s, and claims up to %s are deleted, so it may have been handled",
 		made.UTC().Format(time.RFC3339), time.UnixMicro(line).UTC().Format(time.RFC3339))}, nil
 }

@@ -16,7 +16,7 @@ import (
 	"github.com/millrace-go/millrace/internal/stored"
 )
 
-// String returns what the rule is called.
+// String returns the name of the rule, such as "allow".
 func (r ReplayRule) String() string {
 	switch r {
 	case ReplayAllow:
@@ -30,25 +30,24 @@ func (r ReplayRule) String() string {
 }
 
 // ReplayRule is what a consumer does with a replayed message that it has not completed, or
-// has forgotten. One that it has completed is a duplicate under every rule.
+// has forgotten. Under every rule, a message that it has completed is a duplicate.
 type ReplayRule int
 
 // What can happen to a replayed message.
 const (
 	// ReplayAllow treats it like every delivery. The handler may ask [IsReplay].
 	ReplayAllow ReplayRule = iota
-	// ReplaySuppress runs the handler and commits its effects, but what it would send is not
-	// sent: the messages that it returns, and those that it publishes with its context through an
-	// outbox.Publisher. They are counted. Nor is sent what a message would have sent that is
-	// replayed before it was handled for the first time.
+	// ReplaySuppress runs the handler and commits its writes, but does not send its messages: those
+	// that it returns, and those that it publishes with its context through an outbox.Publisher.
+	// They are counted. This holds even if the message was never handled before the replay.
 	ReplaySuppress
-	// ReplayRefuse parks it, so that nothing outside of the transaction happens twice. After
+	// ReplayRefuse parks it, so that no effect outside the transaction happens twice. After
 	// admin.Admin.Retry the handler runs.
 	ReplayRefuse
 )
 
-// IsReplay reports whether the message is a replayed one that the handler of ctx has from
-// middleware.Inbox or middleware.Deduplicate.
+// IsReplay reports whether ctx belongs to a replayed message that middleware.Inbox or
+// middleware.Deduplicate gave its handler.
 func IsReplay(ctx context.Context) bool {
 	is, _ := ctx.Value(replayKey{}).(bool)
 	return is
@@ -56,14 +55,14 @@ func IsReplay(ctx context.Context) bool {
 
 type replayKey struct{}
 
-// replayed returns what msg says of its replay.
+// replayed returns the name of the replay that sent msg, and whether one did.
 func replayed(msg *message.Message) (name string, is bool) {
 	name, is = msg.Metadata[ReplayField]
 	return name, is
 }
 
-// replayContext returns a context for the handler of msg: ctx, unless it is silent or, because
-// it comes from the handler of another message, wrong.
+// replayContext returns a context in which [IsReplay] is right for msg. That is not always ctx, which may
+// come from the handler of another message.
 func replayContext(ctx context.Context, msg *message.Message) context.Context {
 	if _, is := replayed(msg); is != IsReplay(ctx) {
 		return context.WithValue(ctx, replayKey{}, is)
@@ -71,32 +70,32 @@ func replayContext(ctx context.Context, msg *message.Message) context.Context {
 	return ctx
 }
 
-// under reports whether d is a replayed message, and rule what its consumer does with those.
+// under reports whether d is a replayed message and its consumer follows rule.
 func (d *delivery) under(rule ReplayRule) bool {
 	return d.replayed && !d.asFirstSent && d.consumer.config.OnReplay == rule
 }
 
-// refuses reports whether the message must not be handled because it was replayed. What an operator has asked
-// for, since it was stored, is handled.
+// refuses reports whether the message must not be handled because it was replayed. If an operator has
+// retried the stored message, it must be handled.
 func (cl *Claim) refuses(ctx context.Context, db sqlx.QueryerContext, what move) (bool, error) {
 	if !cl.under(ReplayRefuse) || what == insert && cl.lease == nil {
 		return cl.under(ReplayRefuse), nil
 	}
 	var allowed bool
 	err := sqlx.GetContext(ctx, db, &allowed, cl.consumer.store.dialect.Queue.SelectAllowed, cl.id32, cl.id)
-	if err != nil && !errors.Is(err, sql.ErrNoRows) { // without a row nobody can have asked
-		return false, fmt.Errorf("look whether an operator wants the replayed message handled: %w", err)
+	if err != nil && !errors.Is(err, sql.ErrNoRows) { // without a row, no operator can have retried it
+		return false, fmt.Errorf("look up whether an operator retried the replayed message: %w", err)
 	}
 	return !allowed, nil
 }
 
-// refusal is why a replayed message is parked.
+// refusal returns why a replayed message is parked.
 func (d *delivery) refusal() why {
 	return why{ReasonReplayed, fmt.Sprintf(
 		reserved.Refused+"%.200q, and this consumer refuses replayed messages: Retry has it handled all the same", d.replay)}
 }
 
-// park stores the message for an operator, in the transaction of its claim, which is open.
+// park stores the message for an operator, in the transaction of its claim. The claim must be open.
 func (cl *Claim) park(ctx context.Context, tx *sqlx.Tx, reason string) error {
 	s, code := cl.consumer.store, stored.ReasonOther
 	if cl.refused {
@@ -126,7 +125,7 @@ func (cl *Claim) park(ctx context.Context, tx *sqlx.Tx, reason string) error {
 	return nil
 }
 
-// parkedReplay says what became of a replayed message that was parked.
+// parkedReplay returns the reason that [KindReplayed] gives for a parked message.
 func (cl *Claim) parkedReplay() string {
 	if cl.refused {
 		return replayRefused
@@ -134,7 +133,7 @@ func (cl *Claim) parkedReplay() string {
 	return replayParked
 }
 
-// suppress returns what is sent of what the handler produced: nothing where it is suppressed.
+// suppress counts and drops the messages that the handler produced, if the run is suppressed.
 func (cl *Claim) suppress(produced []*message.Message) []*message.Message {
 	if cl.suppressed == nil {
 		return produced
@@ -143,20 +142,20 @@ func (cl *Claim) suppress(produced []*message.Message) []*message.Message {
 	return nil
 }
 
-// What became of a replayed message.
+// The reasons of [KindReplayed].
 const (
 	replayRan        = "ran"
-	replayForced     = "ran although refused" // an operator wanted it, or who replays named the consumer
-	replaySuppressed = "suppressed"           // it ran, but what it would have sent was not sent
+	replayForced     = "ran although refused" // an operator retried it, or the replay named the consumer
+	replaySuppressed = "suppressed"           // it ran, but its messages were not sent
 	replayRefused    = "refused"
 	replayDuplicate  = "duplicate"
-	replayQueued     = "queued" // what had failed is with its queue again
+	replayQueued     = "queued" // it had failed before, and its queue tries it again
 	replayParked     = "parked"
 	replayHeld       = "held"
 	replayStale      = "stale version"
 )
 
-// tellRan tells of a replayed message whose run was committed.
+// tellRan reports a replayed message whose run was committed.
 func (cl *Claim) tellRan() {
 	if cl.under(ReplayRefuse) {
 		cl.observeReplayed(replayForced, 0)
@@ -169,7 +168,7 @@ func (cl *Claim) tellRan() {
 	cl.observeReplayed(replaySuppressed, cl.suppressed.Count())
 }
 
-// observeReplayed tells what became of a message, if it was replayed.
+// observeReplayed reports the message, if it was replayed.
 func (d *delivery) observeReplayed(reason string, count int) {
 	if !d.replayed {
 		return
@@ -179,8 +178,8 @@ func (d *delivery) observeReplayed(reason string, count int) {
 	d.consumer.store.observers.tellReplayed(d.ctx, d.consumer.store.log, e)
 }
 
-// tellReplayed tells what became of a replayed message. Duplicates are most of a replay, so
-// they are no news.
+// tellReplayed reports a replayed message. Most messages of a replay are duplicates, so the log
+// has them at Debug only.
 func (o *observers) tellReplayed(ctx context.Context, log watermill.LoggerAdapter, e Event) {
 	say := log.Info
 	if e.Reason == replayDuplicate {

@@ -2,9 +2,9 @@ package inbox
 
 import "sync/atomic"
 
-// reread guesses from the last deliveries whether the next one is a duplicate, as in a
-// topic that is read again from an earlier offset. Looking before claiming costs a first
-// delivery one round trip and saves a duplicate three.
+// reread guesses from the last deliveries whether the next one is a duplicate, as when a topic is
+// read again from an earlier offset. Looking a key up before claiming it costs a first delivery
+// one round trip and saves a duplicate three.
 type reread struct{ score atomic.Int32 }
 
 const (
@@ -12,10 +12,10 @@ const (
 	rereadMost   = 16
 )
 
-// likely reports whether it pays to look before claiming.
+// likely reports whether a lookup before the claim pays.
 func (r *reread) likely() bool { return r.score.Load() >= rereadLikely }
 
-// saw counts what a delivery was. Counts lost between two goroutines do not matter.
+// saw counts one delivery. Counts lost between two goroutines do not matter.
 func (r *reread) saw(duplicate bool) {
 	score := r.score.Load()
 	if duplicate {

@@ -8,9 +8,9 @@ import (
 	"github.com/millrace-go/millrace/internal/ambient"
 )
 
-// span bounds one transaction, nearly always with a single timer: by Timeout, and while it waits for other
-// processes by how long it may. Its contexts are the transaction's, which outlives a router that
-// closes, and the handler's, which ends with the delivery as well.
+// span bounds one transaction, nearly always with a single timer: by Timeout and, while it waits for
+// other processes, by its patience. It has two contexts: that of the transaction, which outlives a
+// router that closes, and that of the handler, which also ends with the delivery.
 type span struct {
 	tx            context.Context //nolint:containedctx // a span is its contexts
 	endTx         context.CancelFunc
@@ -18,17 +18,17 @@ type span struct {
 	cancelHandler context.CancelFunc
 
 	ends   atomic.Int64 // when Timeout runs out, in nanoseconds
-	limit  atomic.Int64 // when it ends as things are, likewise; over once it has
-	looks  atomic.Int64 // when that is looked at next, likewise
+	limit  atomic.Int64 // when the span ends if nothing moves the limit, in nanoseconds; over once it has ended
+	looks  atomic.Int64 // when look runs next, in nanoseconds
 	timer  *time.Timer
-	waited time.Time // since then it waits for others
+	waited time.Time // when the last wait for other processes began
 }
 
 const over = 0
 
-// newSpan returns a span for a delivery with the context ctx that ends after timeout. The
-// timer goes off after wake at the latest, to see whether the limit was moved meanwhile:
-// that is cheaper than to set it anew each time.
+// newSpan returns a span for a delivery with the context ctx that ends after timeout. Its timer
+// fires after wake at the latest, to see whether the limit was moved meanwhile: that is cheaper
+// than resetting the timer each time.
 func newSpan(ctx context.Context, timeout, wake time.Duration) *span {
 	s, now := &span{}, time.Now()
 	s.ends.Store(now.Add(timeout).UnixNano())
@@ -40,7 +40,7 @@ func newSpan(ctx context.Context, timeout, wake time.Duration) *span {
 	return s
 }
 
-// look ends the span, unless its limit lies ahead.
+// look ends the span if its limit has passed, else it looks again at the limit.
 func (s *span) look() {
 	if s.tx.Err() != nil {
 		return
@@ -52,7 +52,7 @@ func (s *span) look() {
 			break
 		}
 		s.looks.Store(limit)
-		if ahead > 0 && s.limit.Load() == limit { // else it was moved before anybody could know of the next look
+		if ahead > 0 && s.limit.Load() == limit { // else a wait moved it before it could see looks
 			time.AfterFunc(time.Duration(ahead), s.look)
 			return
 		}
@@ -61,8 +61,8 @@ func (s *span) look() {
 	s.endTx()
 }
 
-// wait bounds what follows by patience until [span.resume]: it waits for others, for which Timeout is
-// not meant. It reports false if the span has ended.
+// wait begins a wait for other processes, which patience bounds and Timeout does not. It lasts until
+// [span.resume]. wait reports false if the span has ended.
 func (s *span) wait(patience time.Duration) bool {
 	s.waited = time.Now()
 	until := s.waited.Add(patience).UnixNano()
@@ -75,7 +75,7 @@ func (s *span) wait(patience time.Duration) bool {
 	return true
 }
 
-// resume ends a wait, which Timeout is longer by. It reports false if the span has ended.
+// resume ends a wait and extends Timeout by its length. It reports false if the span has ended.
 func (s *span) resume() bool { return s.move(s.ends.Add(int64(time.Since(s.waited)))) }
 
 func (s *span) move(limit int64) bool {
@@ -86,7 +86,7 @@ func (s *span) move(limit int64) bool {
 // deadline returns when Timeout runs out.
 func (s *span) deadline() time.Time { return time.Unix(0, s.ends.Load()) }
 
-// give returns the handler's context, with t and the claim in it.
+// give returns the context for the handler, with t and the claim in it.
 func (s *span) give(t *ambient.Tx, cl *Claim) context.Context {
 	return handlerContext{Context: ambient.With(s.handler, t), span: s, claim: cl}
 }
@@ -100,14 +100,14 @@ func (s *span) end() {
 	s.cancelHandler()
 }
 
-// handlerContext tells the handler when its time is up.
+// handlerContext tells the handler its deadline.
 type handlerContext struct {
 	context.Context //nolint:containedctx // it is one
 	span            *span
 	claim           *Claim
 }
 
-// Deadline returns when the transaction is rolled back, or the message's own deadline.
+// Deadline returns when the transaction is rolled back, or the message's own deadline if that is earlier.
 func (c handlerContext) Deadline() (time.Time, bool) {
 	end := c.span.deadline()
 	if own, ok := c.Context.Deadline(); ok && own.Before(end) {
@@ -116,7 +116,7 @@ func (c handlerContext) Deadline() (time.Time, bool) {
 	return end, true
 }
 
-// Err tells a transaction that took too long from a delivery that was cancelled.
+// Err distinguishes a transaction that took too long from a delivery that was cancelled.
 func (c handlerContext) Err() error {
 	err := c.Context.Err()
 	if err != nil && c.span.late() {

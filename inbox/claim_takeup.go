@@ -13,39 +13,39 @@ import (
 	"github.com/millrace-go/millrace/internal/stored"
 )
 
-// replayOperator is who acts where a replay does.
+// replayOperator returns the operator that the audit table names for a replay.
 func replayOperator(name string) stored.Operator {
 	return stored.Operator{Name: "a replay", Reason: fmt.Sprintf(reserved.Refused+"%.200q", name)}
 }
 
-// refused reports whether the message is parked because it was replayed.
+// refused reports whether row is parked because the message was replayed.
 func refused(row *stored.Message) bool {
 	return row.Status == stored.Parked && row.ReasonCode == stored.ReasonReplayed
 }
 
-// failed reports whether the message waits for an operator because its handler failed, and not
-// because it must not be handled as it came.
+// failed reports whether row waits for an operator because the handler failed, and not because
+// the message must not be handled as it came.
 func failed(row *stored.Message) bool {
 	return row.Status == stored.FailedTerminal ||
 		row.Status == stored.Parked && row.Attempts > 0 && !refused(row)
 }
 
-// takesUp reports whether a replayed message with this UUID and hash brings back what row is: what
-// failed, and with a corrected payload also what is still to be tried. With a key that other
-// messages have too, only the UUID tells a corrected message from another one.
+// takesUp reports whether a replayed message with this UUID and hash revives row: one that failed or,
+// if the payload was corrected, also one that is to be retried anyway. Other messages may share the
+// key, so only the UUID distinguishes a corrected message from another one.
 func takesUp(row *stored.Message, uuid string, hash int64) bool {
 	same := row.Hash == hash
 	return (failed(row) || row.Status == stored.FailedRetryable && !same) && (same || string(row.UUID) == uuid)
 }
 
-// takeUp has a replayed message that failed here before tried again: it is no copy of its own
-// failure. Where a queue serves the consumer the stored message is made due there, with the
-// payload of the replayed one; else this delivery takes its place.
+// takeUp lets a replayed message that failed before be tried again: it is not a copy of its own
+// failure. If a queue serves the consumer, takeUp makes the stored message due there, with the
+// payload of the replayed one; else this delivery replaces it.
 func (cl *Claim) takeUp(ctx context.Context, rowID int64) (next move, taken bool, err error) {
 	s, d := cl.consumer.store, cl.delivery
 	row, err := s.rows.Message(ctx, s.db.Reader(ctx), rowID)
 	if errors.Is(err, ErrNotFound) {
-		return look, true, nil // it is gone, and so is the claim
+		return look, true, nil // the row is gone, and so is the claim
 	}
 	if err != nil {
 		return 0, false, err
@@ -61,19 +61,19 @@ func (cl *Claim) takeUp(ctx context.Context, rowID int64) (next move, taken bool
 			return look, true, nil
 		}
 		if err != nil {
-			return 0, false, fmt.Errorf("take up the message that had failed: %w", err)
+			return 0, false, fmt.Errorf("revive the failed message: %w", err)
 		}
 		d.log().Info("inbox: a replayed message had failed before, and is tried again", nil)
 	case row.Status != stored.FailedRetryable || !d.is(row.Hash):
 		return 0, false, nil
 	case cl.consumer.config.OnReplay == ReplayAllow:
-		served = false // whoever is first
+		served = false // this delivery or the queue, whichever comes first
 	}
 	return cl.inPlaceOf(row, served)
 }
 
-// inPlaceOf has the queue deliver what is stored, or this delivery take its place. Of a message
-// that was not replayed when it failed all the effects are wanted, since there were none.
+// inPlaceOf leaves the stored message to its queue, or lets this delivery replace it. If the stored
+// message was no replay itself, it has had no effects yet, and none are suppressed.
 func (cl *Claim) inPlaceOf(row stored.Message, served bool) (next move, taken bool, err error) {
 	metadata, err := row.Decoded()
 	if err != nil {
@@ -108,7 +108,7 @@ func (s *Store) revive(ctx context.Context, tx *sqlx.Tx, row stored.Message, msg
 	return s.rows.MakeDue(ctx, tx, by, stored.Replay, &row)
 }
 
-// takeUp makes due what a failed before, if it was replayed.
+// takeUp makes the stored message due if it failed before and a is a replay of it.
 func (q *Queue) takeUp(ctx context.Context, tx *sqlx.Tx, consumer int32, a *arrival) (revived bool, err error) {
 	if _, is := replayed(a.msg); !is {
 		return false, nil
@@ -127,13 +127,13 @@ func (q *Queue) takeUp(ctx context.Context, tx *sqlx.Tx, consumer int32, a *arri
 		return false, err
 	}
 	if err := s.revive(ctx, tx, row, a.msg, a.hash); err != nil {
-		return false, fmt.Errorf("take up the message that had failed: %w", err)
+		return false, fmt.Errorf("revive the failed message: %w", err)
 	}
 	s.log.Info("inbox: a replayed message had failed before, and is tried again", q.event(a, "").fields())
 	return true, nil
 }
 
-// answeredReplay says what became of a replayed message whose handler does not run now.
+// answeredReplay returns the reason that [KindReplayed] gives for a message whose handler does not run now.
 func (cl *Claim) answeredReplay() string {
 	if cl.queued {
 		return replayQueued

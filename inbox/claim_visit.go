@@ -11,22 +11,23 @@ import (
 	"github.com/millrace-go/millrace/internal/turns"
 )
 
-// visit is how one delivery fares at the gate, over all its tries. Between two tries it
-// holds at most turns in memory: no claim, no slot and no connection.
+// visit is the state of one delivery at the version gate, over all its tries. Between two tries the
+// delivery holds at most turns in memory: no claim, no slot and no connection.
 type visit struct {
 	turns     []turns.Turn  // of its aggregates, in order
 	waited    time.Duration // for a predecessor
 	contended int
-	told      bool                            // that it was received
+	told      bool                            // observers know that it was received
 	wait      func(ctx context.Context) error // before the next try
 
-	prepared   bool              // Before ran …
-	made       *original.Message // … and made this of the message, nil: nothing else
-	suppressed int               // of what Before would have sent
-	requests   requests.Made     // with a key of the message
+	prepared   bool              // Before ran
+	made       *original.Message // the message as Before left it; nil if Before did not change it
+	suppressed int               // how many messages Before would have sent
+	requests   requests.Made     // that package httpkey gave an idempotency key
 }
 
-// enter takes the turns of the aggregates, or has the claim given up to wait for them.
+// enter takes the turns of the aggregates. If it cannot take all at once, it frees them and
+// postpones the claim until they can be had.
 func (v *visit) enter(cl *Claim, versions []versioned) (entered bool) {
 	s := cl.consumer.store
 	if len(v.turns) == len(versions) {
@@ -48,7 +49,7 @@ func (v *visit) enter(cl *Claim, versions []versioned) (entered bool) {
 	return true
 }
 
-// queue waits for the turns in the order in which everyone takes them.
+// queue waits for the turns, in the order in which all deliveries take them.
 func (v *visit) queue(ctx context.Context, all *turns.Turns, keys []string) error {
 	for _, key := range keys {
 		turn, _, err := all.Take(ctx, key, 0)
@@ -61,7 +62,7 @@ func (v *visit) queue(ctx context.Context, all *turns.Turns, keys []string) erro
 	return nil
 }
 
-// leave lets the next message of the aggregates in.
+// leave frees the turns, so that the next message of the aggregates can enter.
 func (v *visit) leave() {
 	for _, turn := range v.turns {
 		turn.Fail()
@@ -69,13 +70,14 @@ func (v *visit) leave() {
 	v.turns = nil
 }
 
-// postpone has the claim rolled back and made again after wait.
+// postpone makes the caller roll the claim back and claim again after wait.
 func (cl *Claim) postpone(wait func(ctx context.Context) error) {
 	cl.verdict, cl.visit.wait = postponed, wait
 }
 
-// Abandon is deferred, and ends a run that panicked, or ended its goroutine. Nothing of it remains, as after
-// [Claim.Rollback], and there will be no other try. After the end of a run it does nothing.
+// Abandon ends a run that panicked or called runtime.Goexit, as [Claim.Rollback] ends a failed one, but never
+// postpones it. The caller defers Abandon, which nacks the message after a Goexit and lets a panic continue.
+// After Commit or Rollback it does nothing.
 func (cl *Claim) Abandon() {
 	if cl.over {
 		return
@@ -83,14 +85,14 @@ func (cl *Claim) Abandon() {
 	if r := recover(); r != nil {
 		defer panic(r)
 	} else {
-		defer cl.msg.Nack() // nobody else does, even if an observer panics now
+		defer cl.msg.Nack() // nothing else nacks it, and an observer may panic now
 	}
 	defer cl.visit.leave()
-	_ = cl.Rollback(errPanic) // it goes on its way by itself
+	_ = cl.Rollback(errPanic) // the caller gets the panic, not the error
 }
 
-// contended reports whether err says that someone else locked what the gate or the end of
-// the run needs, and has the delivery tried again then. Nothing is left of a handler that has run.
+// contended postpones the claim and returns true if err says that another transaction locked a row
+// that the gate or the end of the run needs, unless that happened too often. The run leaves nothing behind.
 func (cl *Claim) contended(err error) bool {
 	if dialect.Classify(err) != dialect.Contention || cl.visit.contended == database.MaxTries {
 		return false
@@ -102,12 +104,12 @@ func (cl *Claim) contended(err error) bool {
 	return true
 }
 
-// Postponed reports whether the version gate wants the message to wait, or a deadlock undid
-// the run where nobody can tell it from one that never was. The caller goes on with [Claim.Again].
+// Postponed reports whether the version gate wants the message to wait, or a deadlock undid the
+// run and left nothing of it. The caller continues with [Claim.Again].
 func (cl *Claim) Postponed() bool { return cl.verdict == postponed }
 
-// Again waits for what the version gate waits for, holding nothing, and claims the message
-// anew. It follows [Claim.Commit] or [Claim.Rollback] of a claim that was [Claim.Postponed].
+// Again waits as long as the version gate or a deadlock demands, without a transaction or slot, and
+// claims the message again. Call it after Commit or Rollback of a claim that is [Claim.Postponed].
 func (cl *Claim) Again() (next *Claim, err error) {
 	kept := false
 	defer func() {

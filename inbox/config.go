@@ -13,25 +13,25 @@ import (
 	"github.com/millrace-go/millrace/internal/dialect"
 )
 
-// What settings and steps are bounded by.
+// Bounds of settings and steps.
 const (
-	// Forever is the retention that keeps what was seen until the end of time.
+	// Forever is the retention of a consumer that never forgets a message.
 	Forever time.Duration = -1
 
-	// MinRetention is the shortest time a claim may be kept: messages younger than that are
-	// never suspected of being older than what is still remembered.
+	// MinRetention is the shortest retention. The inbox never parks a message younger than this as
+	// too old.
 	MinRetention = time.Hour
 
-	// MaxStepResult is how many bytes a step may return: what is needed to go on, such as the
-	// provider's id of what was done.
+	// MaxStepResult is how many bytes a step may return. The handler needs no more to continue than,
+	// for instance, the provider's id of the effect.
 	MaxStepResult = 65_536
 )
 
-// Config is how a [Store] behaves. The zero value is right for most services.
+// Config has the settings of a [Store]. The zero value is right for most services.
 type Config struct {
-	// Logger hears every decision a person may ask about. What it panics with is not said, and
-	// counted by [Store.Panics]. Defaults to the logger of the first router whose plugin starts the Store;
-	// until then nothing is logged.
+	// Logger gets a line about every decision that a person may ask about. A panic in it is not logged,
+	// but counted by [Store.Panics]. Defaults to the logger of the first router whose plugin starts the
+	// Store; until then nothing is logged.
 	Logger watermill.LoggerAdapter
 
 	// Dialect names the database: "postgres", "mysql" (and MariaDB) or "sqlite". Defaults to
@@ -44,8 +44,8 @@ type Config struct {
 	// TablePrefix starts every table's name. Defaults to "millrace_".
 	TablePrefix string
 
-	// Namespace keeps the consumers of services apart that share one set of tables: two
-	// services with a handler of one name need two namespaces. Defaults to none.
+	// Namespace separates the consumers of services that share one set of tables: two services
+	// with a handler of the same name need two namespaces. Defaults to none.
 	Namespace string
 
 	// MaxInFlight bounds the transactions open at once, over all consumers of the store.
@@ -53,58 +53,58 @@ type Config struct {
 	// of the service, or 32 where the pool has no bound. SQLite always has one.
 	MaxInFlight int
 
-	// SettledKeys is how many keys known to be settled are remembered in memory, where a
-	// duplicate of them costs nothing. Defaults to 100,000, which takes some 15 MB.
+	// SettledKeys is how many keys of settled messages are kept in memory: a duplicate of those
+	// needs no statement. Defaults to 100,000, which takes some 15 MB.
 	SettledKeys int
 
-	// WithoutPlugin lets routers without [Store.Plugin] use the Store. Otherwise their messages
-	// are refused with [ErrNoPlugin]: without the plugin nobody notices that a Retry inside the
-	// inbox, or another middleware that hides a failure, has the effects of a failed run committed.
-	// [Store.Run] does the background work of the plugin, and not that.
+	// WithoutPlugin lets routers without [Store.Plugin] use the Store. Otherwise the inbox refuses
+	// their messages with [ErrNoPlugin]: without the plugin, it does not notice a Retry inside the
+	// inbox, or another middleware that hides a failure, and commits the effects of a failed run.
+	// [Store.Run] only does the background work of the plugin.
 	WithoutPlugin bool
 
-	// LogDropped keeps a row for each copy that was acked without running the handler, so
-	// that admin.Admin.Story can show it; the row lives as long as the default retention.
+	// LogDropped stores a row for each copy that was acked without running the handler, so
+	// that admin.Admin.Story can show it. The row lives as long as the default retention.
 	LogDropped bool
 
-	// PurgeInterval is the pause between two looks at what has expired. Defaults to 1 minute;
-	// a consumer's claims are walked once in a hundredth of its retention at most.
+	// PurgeInterval is the pause between two runs of the janitor. Defaults to 1 minute; the janitor
+	// walks a consumer's claims at most once in a hundredth of its retention.
 	PurgeInterval time.Duration
 
-	// AllowPayloadChange lets operators correct what is stored, with admin.Admin.ReplacePayload.
+	// AllowPayloadChange lets operators correct stored payloads, with admin.Admin.ReplacePayload.
 	AllowPayloadChange bool
 
-	// Position says where the source of a message keeps it, such as Kafka's partition and offset, for whoever looks
-	// at a stored message or, with LogDropped, at a copy. Where it returns an error or panics, or the partition is no
-	// number, that is not known, as without it.
+	// Position returns the place of a message in its source, such as Kafka's partition and offset. The
+	// inbox stores it with an open message and, with LogDropped, with a copy. If Position returns an
+	// error or panics, or the partition is not a number, the inbox stores none.
 	Position func(*message.Message) (Position, error)
 
-	// Archive is given completed claims before they are deleted; an error keeps them. What it
-	// writes through inbox.Tx is committed with the deletion; elsewhere a claim can be given twice.
-	// A panic is an error.
+	// Archive gets completed claims before the janitor deletes them; an error keeps them. What Archive
+	// writes through inbox.Tx is committed with the deletion. If it writes elsewhere, it can get a
+	// claim twice. A panic is an error.
 	Archive func(ctx context.Context, claims []ExpiredClaim) error
 
-	// Redispatch publishes outcomes that the broker never asked for again, RedispatchAfter
-	// (default 5 minutes) after they were stored. Without it they are only listed, by
-	// admin.Admin.Unsettled, and logged. A panic of Redispatch is an error.
+	// Redispatch publishes outcomes whose messages the broker never redelivered, RedispatchAfter
+	// (default 5 minutes) after they were stored. Without it, admin.Admin.Unsettled lists them and the
+	// Store logs them. A panic of Redispatch is an error.
 	Redispatch      message.Publisher
 	RedispatchAfter time.Duration
 
-	// Payloads changes what is stored of messages, open ones and those a handler produced, for
-	// instance to encrypt it. Defaults to storing payloads as they came.
+	// Payloads transforms the stored payloads of open messages and of those that a handler
+	// produced, for instance to encrypt them. Defaults to storing payloads as they came.
 	Payloads payload.Codec
 
 	// BlobsAbove is the size in bytes above which the payload of an open message is kept outside
-	// its row: in Blobs, or without it in a table of its own. Defaults to 65,536 with Blobs, and
+	// its row: in Blobs or, without Blobs, in a table of its own. Defaults to 65,536 with Blobs, and
 	// to keeping every payload in its row without.
 	BlobsAbove int
 	Blobs      payload.Blobs
 
-	// BlobGrace is how old a payload outside its row must be before it is removed because no
-	// row refers to it. Storing a message may take half as long. Defaults to 1 hour.
+	// BlobGrace is how old a payload outside its row must be before the janitor deletes it because
+	// no row refers to it. Storing a message may take half as long. Defaults to 1 hour.
 	BlobGrace time.Duration
 
-	// Observers are told of decisions; see [Observer].
+	// Observers get the events of the Store; see [Observer].
 	Observers []Observer
 }
 

@@ -17,26 +17,25 @@ import (
 // maxName is the length of the longest consumer name, so that every database can index it.
 const maxName = 255
 
-// OnCollision is what happens to a message that has the key of another one but a payload
-// of its own.
+// OnCollision is what happens to a message with the key, but not the payload, of another one.
 type OnCollision int
 
-// What can happen on a collision.
+// The rules for collisions.
 const (
-	// CollisionDefault parks where the key is the message's own id, where a collision is
-	// somebody's mistake, and drops where it is a business key, which exists to collapse
+	// CollisionDefault parks if the key is the message's own id, since a collision is then a
+	// mistake of a producer. It drops if the key is a business key, whose purpose is to collapse
 	// different messages.
 	CollisionDefault OnCollision = iota
 	// CollisionPark stores the newcomer for an operator, once per payload, and acks it.
 	CollisionPark
 	// CollisionDrop acks the newcomer as a duplicate. It is counted.
 	CollisionDrop
-	// CollisionFail returns ErrCollision, and tells observers of it as KindFailed.
+	// CollisionFail fails the newcomer with ErrCollision. Observers get KindFailed.
 	CollisionFail
 )
 
-// ConsumerConfig is how one consumer claims its messages. middleware.Inbox fills it in;
-// its fields of the same names say what each is for and what it defaults to.
+// ConsumerConfig has the settings of one consumer. middleware.Inbox fills it in and documents
+// the fields, which have the same names there.
 type ConsumerConfig struct {
 	Name    string
 	Handler string
@@ -89,7 +88,7 @@ func (c ConsumerConfig) Validate() error {
 		problem("Consumer %.20q… is longer than %d bytes: choose a shorter name", c.Name, maxName)
 	}
 	if strings.HasPrefix(c.Name, stored.LeaseNames) {
-		problem("Consumer %q begins like the consumers of leases", c.Name)
+		problem("Consumer %q has the prefix that is reserved for the consumers of leases", c.Name)
 	}
 	if c.Epoch < 0 {
 		problem("Epoch %d is negative", c.Epoch)
@@ -113,7 +112,7 @@ func (c ConsumerConfig) Validate() error {
 		problem("MaxInFlight %d is negative", c.MaxInFlight)
 	}
 	if c.Retention != Forever && c.Retention < MinRetention {
-		problem("Retention %v is below %v, the least that makes sense; inbox.Forever keeps all", c.Retention, MinRetention)
+		problem("Retention %v is below %v, the minimum; inbox.Forever keeps all", c.Retention, MinRetention)
 	}
 	if c.Window < 0 {
 		problem("Window %v is negative", c.Window)
@@ -122,40 +121,40 @@ func (c ConsumerConfig) Validate() error {
 		problem("ClockSkew %v is negative", c.ClockSkew)
 	}
 	if c.OnCollision < CollisionDefault || c.OnCollision > CollisionFail {
-		problem("OnCollision %d is none of the constants", c.OnCollision)
+		problem("OnCollision %d is not one of the constants", c.OnCollision)
 	}
 	if c.OnReplay < ReplayAllow || c.OnReplay > ReplayRefuse {
-		problem("OnReplay %d is none of the constants", c.OnReplay)
+		problem("OnReplay %d is not one of the constants", c.OnReplay)
 	}
 	return errors.Join(problems...)
 }
 
-// Consumer is one reader of messages, known by its name and epoch in the Store's
+// Consumer claims the messages of one handler. Its name and epoch identify it in the Store's
 // namespace. It is safe for concurrent use.
 type Consumer struct {
 	store  *Store
 	config ConsumerConfig
 	prefix string        // of keys in memory
-	tally  *tally        // of what it does
+	tally  *tally        // counts its runs and duplicates
 	slots  chan struct{} // nil without a bound of its own
 
 	reread reread
 	gaps   gaps
 	row    *stored.Registered
 
-	pace            pace // of what is refused
+	pace            pace // of refused messages
 	warnedForgotten sync.Once
 	warnedUnguarded sync.Once
 	warnedFormer    sync.Once
 	formerOver      sync.Once
-	formerShared    atomic.Bool // a former key was met that another message of this epoch has as well
+	formerShared    atomic.Bool // two messages of this epoch turned out to share a former key
 
-	former *Consumer // the epoch before, under whose key messages are looked for as well; nil: none
-	heir   *Consumer // whose former this is
+	former *Consumer // of the epoch before, where messages are looked up too; nil without FormerKey
+	heir   *Consumer // the consumer whose former this is; nil for others
 }
 
-// consumer returns the consumer that config names, with these settings, or an error if another
-// handler has it.
+// consumer returns the consumer that config names, with these settings. It refuses a second handler
+// with the same name.
 func (s *Store) consumer(config ConsumerConfig) (*Consumer, error) {
 	if config.Name == "" {
 		return nil, errors.New("inbox: a consumer needs a name: set Consumer, or run inside a Watermill router, " +
@@ -179,7 +178,7 @@ func (s *Store) enrol(config ConsumerConfig) (*Consumer, error) {
 	defer s.mu.Unlock()
 	name := stored.Name{Name: config.Name, Epoch: config.Epoch}
 	if known := s.consumers[name]; known != nil {
-		if known.config.Handler == "" || config.Handler == "" { // a stored message need not know it
+		if known.config.Handler == "" || config.Handler == "" { // a stored message may not know its handler
 			config.Handler += known.config.Handler
 		}
 		if known.config.Handler != "" && known.config.Handler != config.Handler {
@@ -202,8 +201,8 @@ func (s *Store) enrol(config ConsumerConfig) (*Consumer, error) {
 	return c, nil
 }
 
-// slot waits for the right to hold a transaction: the consumer's, then the store's. It is
-// taken with the turn of a key already in hand, so copies that wait for it take no slots.
+// slot waits for the right to have a transaction open: the consumer's, then the store's. The
+// caller already has the turn of its key, so copies that wait for the turn take no slots.
 func (c *Consumer) slot(ctx context.Context) (leave func(), err error) {
 	if c.slots == nil {
 		return c.store.slot(ctx)

@@ -25,11 +25,11 @@ var (
 		"and has the handler not returned yet?")
 
 	// ErrInProgress says that another process holds the message, or its aggregate at the version gate, and
-	// did not finish within TwinWait. The delivery was not handled; it will come again.
+	// did not finish within TwinWait. The message was not handled; it will be redelivered.
 	ErrInProgress = errors.New("another process is handling this message")
 
-	// ErrUnavailable says that the database does not answer, lets nobody in or has no room. The delivery was
-	// not handled, and was held back for a moment so that a broker does not redeliver in a storm.
+	// ErrUnavailable says that the database does not answer, accepts no connections or is full. The delivery
+	// was not handled; its nack was delayed, so that the broker does not redeliver in a storm.
 	ErrUnavailable = database.ErrUnavailable
 
 	// ErrNotMigrated says that tables or columns are missing.
@@ -41,18 +41,18 @@ var (
 	// ErrClosed says that the Store was closed.
 	ErrClosed = errors.New("inbox: the store is closed")
 
-	// ErrCollision says that a message has the key of another one but a payload of its own.
+	// ErrCollision says that a message has the key, but not the payload, of another one.
 	ErrCollision = errors.New("another message with this key has a different payload")
 
-	// ErrKeyChanged says that a consumer was run with another key before.
+	// ErrKeyChanged says that the consumer ran with another key before.
 	ErrKeyChanged = stored.ErrKeyChanged
 
 	// ErrTxNotUsed says that a handler succeeded without its transaction, which RequireTx forbids.
 	ErrTxNotUsed = errors.New("the handler took neither inbox.Tx nor returned or published messages: " +
 		"its effects are outside the guarantee")
 
-	// ErrTxEndedByHandler says that a handler committed or rolled back what is not its own, or
-	// went on where a statement had made the database roll everything back.
+	// ErrTxEndedByHandler says that a handler committed or rolled back the inbox's transaction, or
+	// continued after a statement had made the database roll it back.
 	ErrTxEndedByHandler = errors.New("the handler ended the inbox's transaction itself: " +
 		"leave Commit, Rollback and schema statements out of it")
 
@@ -61,24 +61,24 @@ var (
 	ErrSwallowed = errors.New("the handler failed, but a middleware inside the inbox hid it: " +
 		"put Retry, PoisonQueue and IgnoreErrors outside middleware.Inbox")
 
-	// ErrNoPlugin says that the router that a message comes from has no plugin of the Store. The
-	// message was not handled, and was held back for a moment.
+	// ErrNoPlugin says that the router that delivers a message has no plugin of the Store. The
+	// message was not handled, and its nack was delayed.
 	ErrNoPlugin = errors.New("the router has no plugin, without which nobody notices a Retry inside the inbox: " +
 		"wire it with middleware.Inbox.AddTo(router), or add router.AddPlugin(store.Plugin()), or set inbox.Config.WithoutPlugin")
 
-	// ErrLost says that what a delivery worked on was changed by someone else meanwhile.
+	// ErrLost says that another process or an operator changed the message, or its claim, meanwhile.
 	ErrLost = errors.New("the message was changed by someone else meanwhile")
 
 	// ErrLeaseLost says that a lease ended before its holder was done: another process may
 	// have handled the message as well.
 	ErrLeaseLost = meaning.ErrLeaseLost
 
-	// ErrInDoubt says that a step was begun, and nobody knows whether it was done.
+	// ErrInDoubt says that a step was begun and nobody knows whether it was done.
 	ErrInDoubt = errors.New("nobody knows whether it was done")
 
-	// ErrHoldsTx says that a step is not done yet, and cannot be done where a transaction is open.
-	ErrHoldsTx = errors.New("a transaction is open, which a call would hold: do the step in Inbox.Before, " +
-		"or publish what is to be done through the outbox and do it in a consumer of its own with middleware.Deduplicate")
+	// ErrHoldsTx says that a step is not done yet, and cannot be done while a transaction is open.
+	ErrHoldsTx = errors.New("a transaction is open, and the call would hold it: do the step in Inbox.Before, " +
+		"or publish a message through the outbox and do the step in a consumer of its own with middleware.Deduplicate")
 
 	// ErrUnknownType says that no handler knows the event type of a message.
 	ErrUnknownType = errors.New("no handler knows this event type")
@@ -86,26 +86,26 @@ var (
 	// ErrNoVersion says that a message names no version of an aggregate.
 	ErrNoVersion = errors.New("the message names no version of an aggregate")
 
-	// ErrGapWait says that waiting for a predecessor cannot help, since nothing else is
-	// delivered meanwhile.
-	ErrGapWait = errors.New("GapWait waits in vain: this subscriber delivers nothing else while a message is handled; " +
+	// ErrGapWait says that waiting for a predecessor cannot help, since the subscriber delivers
+	// nothing else meanwhile.
+	ErrGapWait = errors.New("GapWait cannot help: this subscriber delivers nothing else while a message is handled; " +
 		"remove GapWait, and let OnGap hold the message")
 
-	// ErrNoQueue says that the version gate would hold a message that nothing would deliver.
-	ErrNoQueue = errors.New("nothing would deliver a message that is held: decorate the subscriber of this handler " +
+	// ErrNoQueue says that the version gate would hold a message that no queue would deliver.
+	ErrNoQueue = errors.New("no queue would deliver a held message: decorate the subscriber of this handler " +
 		"with pubsub.Durable, or choose another OnGap")
 
-	// ErrNotServed says that a message cannot be tried again: no queue takes it.
-	ErrNotServed = errors.New("no queue delivers what is stored for its consumer: start its service with pubsub.Durable, " +
+	// ErrNotServed says that a message cannot be tried again: no queue delivers it.
+	ErrNotServed = errors.New("no queue delivers the stored messages of its consumer: start its service with pubsub.Durable, " +
 		"or give a publisher that sends the message back to its topic")
 
-	// ErrErased says that a payload can never be opened again: its key was thrown away.
+	// ErrErased says that a payload can never be opened again: its encryption key was deleted.
 	ErrErased = meaning.ErrErased
 
 	// ErrNotFound says that there is no such open message, consumer, aggregate, step or result.
 	ErrNotFound = stored.ErrNotFound
 
-	// ErrWrongState says that what an operation is for exists, but in a state that does not allow it. The error names both.
+	// ErrWrongState says that the subject of an operation is in a state that does not allow it. The error names both.
 	ErrWrongState = stored.ErrWrongState
 )
 

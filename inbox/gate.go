@@ -20,7 +20,7 @@ import (
 // safe for concurrent use.
 type Gate struct{ config GateConfig }
 
-// newGate returns a Gate. All problems of config are reported at once.
+// newGate returns a Gate, or an error with all problems of config.
 func newGate(config GateConfig) (*Gate, error) {
 	if err := config.Validate(); err != nil {
 		return nil, err
@@ -29,10 +29,10 @@ func newGate(config GateConfig) (*Gate, error) {
 	return &Gate{config: config}, nil
 }
 
-// Admit locks the aggregates of msg in the transaction of its [Claim] and reports whether
-// the handler may run: then their versions are advanced in the same transaction. If it may
-// not, the caller returns err, which may be nil, without running the handler;
-// [Claim.Commit] and [Claim.Rollback] know what is to become of the message.
+// Admit locks the aggregates of msg in the transaction of its [Claim] and reports whether the
+// handler may run; then it advances their versions in the same transaction. If the handler may not
+// run, the caller returns err, which may be nil, without running it. [Claim.Commit] or
+// [Claim.Rollback] then carries out the gate's decision.
 func (g *Gate) Admit(msg *message.Message) (run bool, err error) {
 	cl := claimOf(msg.Context())
 	if cl == nil {
@@ -47,7 +47,7 @@ func (g *Gate) Admit(msg *message.Message) (run bool, err error) {
 	if len(cl.visit.turns) == 0 && cl.visit.contended == 0 {
 		cl.consumer.gaps.arrive()
 	}
-	if cl.decided { // someone in between asks again in the same transaction
+	if cl.decided { // a middleware in between, such as Retry, asks again in the same transaction
 		return cl.verdict == admitted, cl.refusal()
 	}
 	cl.gated = msg
@@ -58,14 +58,14 @@ func (g *Gate) Admit(msg *message.Message) (run bool, err error) {
 	if errors.Is(err, ErrNoVersion) && g.config.Optional {
 		return true, nil
 	}
-	var steps []versioned
+	var inOrder []versioned
 	if err == nil {
-		steps, err = ordered(versions)
+		inOrder, err = ordered(versions)
 	}
 	if err != nil {
 		return false, cl.unversioned(err)
 	}
-	if err := cl.pass(g, steps); err != nil && !cl.contended(err) && !cl.inTheWay(err) {
+	if err := cl.decide(g, inOrder); err != nil && !cl.contended(err) && !cl.inTheWay(err) {
 		cl.unserved = dialect.Classify(err).Down()
 		return false, fmt.Errorf("version gate: %w", dialect.Unhide(database.Explain(cl.consumer.store.db.Noticed(err))))
 	}
@@ -73,15 +73,16 @@ func (g *Gate) Admit(msg *message.Message) (run bool, err error) {
 	return cl.verdict == admitted, cl.refusal()
 }
 
-// errGateFormer refuses what would forget: which versions were applied belongs to the epoch.
-var errGateFormer = errors.New("version gate: Inbox.FormerKey needs a raised Epoch, in which the gate knows no version that was applied before: " +
-	"leave FormerKey out and have the consumer built anew, or keep the Key")
+// errGateFormer says that FormerKey would lose the applied versions, which belong to the epoch
+// before.
+var errGateFormer = errors.New("version gate: Inbox.FormerKey needs a raised Epoch, in which the gate does not know the versions applied before: " +
+	"leave FormerKey out and rebuild the consumer's state, or keep the Key")
 
-// errGateBefore refuses what cannot be right: the gate decides in the transaction.
-var errGateBefore = errors.New("version gate: Inbox.Before runs for messages that the gate then holds or passes over: " +
-	"leave Before out, have the handler publish what is to be done through the outbox, and do it in a consumer of its own")
+// errGateBefore says that Before comes too early: the gate decides later, in the transaction.
+var errGateBefore = errors.New("version gate: Inbox.Before runs for messages that the gate then holds or drops: " +
+	"leave Before out, let the handler publish a message through the outbox, and do the work of Before in a consumer of that message")
 
-// claimOf returns the claim whose transaction is in ctx.
+// claimOf returns the claim whose open transaction is in ctx, nil if there is none.
 func claimOf(ctx context.Context) *Claim {
 	t := ambient.From(ctx)
 	if t == nil || !t.Open() {
@@ -91,7 +92,7 @@ func claimOf(ctx context.Context) *Claim {
 	return cl
 }
 
-// verdict is what becomes of a message at the gate.
+// verdict is the gate's decision about a message.
 type verdict int
 
 const (
@@ -99,10 +100,10 @@ const (
 	stale             // acked, nothing to do
 	toHold            // stored until its predecessor is applied
 	toPark            // stored for an operator
-	postponed         // rolled back, to be tried again when something has happened
+	postponed         // rolled back, to be claimed again after a wait
 )
 
-// errPostponed unwinds a delivery that will be tried again.
+// errPostponed unwinds a delivery that is postponed.
 var errPostponed = errors.New("the message waits at the version gate, and will be tried again")
 
 func (cl *Claim) refusal() error {
@@ -112,16 +113,17 @@ func (cl *Claim) refusal() error {
 	return nil
 }
 
-// advance is a version that a claim brings an aggregate to.
+// advance is a version to which a claim brings an aggregate.
 type advance struct {
 	versioned
-	heldTo int64 // the greatest version that ever waited
+	heldTo int64 // the greatest version that was ever held
 }
 
-// pass decides about a message that brings these versions. Nobody waits for a lock that
-// is held in this process: the transaction is given up and the wait is in memory.
-func (cl *Claim) pass(g *Gate, versions []versioned) error {
-	if cl.past(g, versions) {
+// decide decides about a message with these versions. If another delivery of this process works on
+// one of the aggregates, decide gives the transaction up, and the delivery waits in memory instead
+// of for a lock.
+func (cl *Claim) decide(g *Gate, versions []versioned) error {
+	if cl.knownStale(g, versions) {
 		cl.verdict = stale
 		return nil
 	}
@@ -135,11 +137,13 @@ func (cl *Claim) pass(g *Gate, versions []versioned) error {
 	return cl.judgeVersions(g, versions, rows)
 }
 
-// gatePatience bounds the wait for aggregates: it is TwinWait, and leaves a slow server the time that it needs by itself.
+// gatePatience bounds the wait for aggregates by TwinWait, but leaves a slow server the time that
+// it needs itself.
 func (c *ConsumerConfig) gatePatience() time.Duration { return max(c.TwinWait, time.Second) }
 
-// lockPatiently locks the aggregates, and may advance one at once. For another process that has them it waits
-// for TwinWait, which is not the handler's time. Where there is one writer, nobody else can have them.
+// lockPatiently locks the aggregates, and may advance a single one at once. If another process has
+// one of them, it waits for gatePatience, which does not count as the handler's time. With one
+// writer, no other transaction can have them.
 func (cl *Claim) lockPatiently(g *Gate, versions []versioned) (rows []stored.Aggregate, err error) {
 	if cl.consumer.store.dialect.OneWriter {
 		return cl.lock(g, versions)
@@ -153,7 +157,8 @@ func (cl *Claim) lockPatiently(g *Gate, versions []versioned) (rows []stored.Agg
 	return rows, err
 }
 
-// lock returns none where the version was advanced at once, and those that were locked before an error.
+// lock locks the aggregates. It returns no rows if it advanced the only one at once; with an error,
+// it returns the rows that it had locked.
 func (cl *Claim) lock(g *Gate, versions []versioned) (rows []stored.Aggregate, err error) {
 	if advanced, err := cl.advance(g, versions); advanced || err != nil {
 		return nil, err
@@ -162,7 +167,7 @@ func (cl *Claim) lock(g *Gate, versions []versioned) (rows []stored.Aggregate, e
 		if err := cl.leap(g, v); err != nil {
 			return rows, fmt.Errorf("look at aggregate %q: %w", v.Aggregate, err)
 		}
-		row, err := cl.step(g, v, len(versions) == 1)
+		row, err := cl.lockOne(g, v, len(versions) == 1)
 		if err != nil {
 			return rows, fmt.Errorf("lock aggregate %q: %w", v.Aggregate, err)
 		}
@@ -171,20 +176,20 @@ func (cl *Claim) lock(g *Gate, versions []versioned) (rows []stored.Aggregate, e
 	return rows, nil
 }
 
-// A lockedError says that another process works on an aggregate, and did not end within TwinWait.
+// A lockedError says that another process had an aggregate for longer than TwinWait.
 type lockedError struct {
 	aggregate string
 	twinWait  time.Duration
 }
 
 func (e *lockedError) Error() string {
-	return fmt.Sprintf("version gate: another process works on aggregate %q, and was not done within TwinWait, %v", e.aggregate, e.twinWait)
+	return fmt.Sprintf("version gate: another process works on aggregate %q and did not finish within TwinWait, %v", e.aggregate, e.twinWait)
 }
 
-func (e *lockedError) Is(target error) bool { return target == ErrInProgress } //nolint:errorlint // that is what Is is asked
+func (e *lockedError) Is(target error) bool { return target == ErrInProgress } //nolint:errorlint // errors.Is unwraps
 
-// inTheWay reports whether err says that others did not let the message reach its handler. It comes again, and
-// that was no attempt.
+// inTheWay reports whether err says that other transactions kept the message from its handler. Then
+// it sends the message back to its source, which does not count as an attempt.
 func (cl *Claim) inTheWay(err error) bool {
 	var locked *lockedError
 	if !errors.As(err, &locked) && dialect.Classify(err) != dialect.Contention {
@@ -196,10 +201,10 @@ func (cl *Claim) inTheWay(err error) bool {
 	return true
 }
 
-// past reports whether this process knows that an aggregate is past the version, without
-// asking the database: versions are never taken back while the connection lasts. What may be
-// before the beginning is for the database to say.
-func (cl *Claim) past(g *Gate, versions []versioned) bool {
+// knownStale reports whether this process knows, without asking the database, that the aggregate is
+// past the version: versions do not go back while the connection lasts. It reports false for a
+// version that may be below the aggregate's first, which only the database knows.
+func (cl *Claim) knownStale(g *Gate, versions []versioned) bool {
 	v := versions[0]
 	if len(versions) > 1 || g.config.First == FirstSeen || g.jumps(cl.gated) || v.Number < g.first(cl.gated, v.Number) {
 		return false
@@ -213,8 +218,8 @@ func (cl *Claim) past(g *Gate, versions []versioned) bool {
 	return known && v.Number >= reached
 }
 
-// advance lets through what is next and has nobody waiting for it, which is the rule, with
-// one statement that changes a row or none.
+// advance handles the common case with one statement, which changes one row or none: the version is
+// the next one, and no message waits for it.
 func (cl *Claim) advance(g *Gate, versions []versioned) (advanced bool, err error) {
 	v := versions[0]
 	begins := g.config.First != FirstSeen && v.Number <= g.first(cl.gated, v.Number)
@@ -233,8 +238,8 @@ func (cl *Claim) advance(g *Gate, versions []versioned) (advanced bool, err erro
 	return true, nil
 }
 
-// early reports whether this process knows that v is not what comes next with nobody waiting:
-// its message was held itself, or its predecessor was not applied when we looked last.
+// early reports whether this process knows that advance would change no row: the message was held
+// itself, or its predecessor had not been applied when this process last saw the aggregate.
 func (cl *Claim) early(v versioned) bool {
 	if cl.lease != nil && cl.lease.row.Aggregate != nil {
 		return true
@@ -243,9 +248,9 @@ func (cl *Claim) early(v versioned) bool {
 	return known && v.Number > current+1
 }
 
-// step locks an aggregate and, if it may, advances it at once. A message of several
-// aggregates looks at all of them first.
-func (cl *Claim) step(g *Gate, v versioned, advance bool) (row stored.Aggregate, err error) {
+// lockOne locks an aggregate and, if advance is set and v may follow, advances it. For a message of
+// several aggregates, the gate locks all of them before it advances any.
+func (cl *Claim) lockOne(g *Gate, v versioned, advance bool) (row stored.Aggregate, err error) {
 	gate := &cl.consumer.store.dialect.Gate
 	first, from := g.first(cl.gated, v.Number), v.Number-1
 	fresh, below := first-1, v.Number
@@ -267,7 +272,7 @@ func (cl *Claim) step(g *Gate, v versioned, advance bool) (row stored.Aggregate,
 	return row, row.Scan(cl.tx.QueryRowContext(cl.span.tx, gate.SelectAggregate, cl.id32, v.id))
 }
 
-// first is the version with which a new aggregate begins.
+// first returns the version with which a new aggregate begins.
 func (g *Gate) first(msg *message.Message, number int64) int64 {
 	switch {
 	case g.config.OnGap == GapLatest:
@@ -285,20 +290,20 @@ func (g *Gate) jumps(msg *message.Message) bool {
 	return g.config.OnGap == GapLatest || g.config.Starts != nil && g.config.Starts(msg)
 }
 
-// relation is how a version relates to the one its aggregate has.
+// relation is how the version of a message relates to the version of its aggregate.
 type relation int
 
 const (
 	next relation = iota
 	older
 	equal
-	before // the first
+	before // below the first version
 	ahead
 )
 
 func (cl *Claim) relate(g *Gate, v versioned, row stored.Aggregate) relation {
 	own := bytes.Equal(row.MessageID, cl.id) && cl.is(row.Hash)
-	by := len(row.MessageID) > 0 // else an operator set it
+	by := len(row.MessageID) > 0 // a message applied it; else an operator set it
 	switch {
 	case v.Number < row.First:
 		return before
@@ -314,10 +319,10 @@ func (cl *Claim) relate(g *Gate, v versioned, row stored.Aggregate) relation {
 	return ahead
 }
 
-// judgeVersions decides by how each version relates to its aggregate's.
+// judgeVersions decides by the relation of each version to its aggregate.
 func (cl *Claim) judgeVersions(g *Gate, versions []versioned, rows []stored.Aggregate) error {
 	count := map[relation]int{}
-	at := map[relation]int{} // the first of its kind
+	at := map[relation]int{} // the index of the first version with that relation
 	for i, v := range versions {
 		r := cl.relate(g, v, rows[i])
 		if count[r]++; count[r] == 1 {
@@ -347,11 +352,11 @@ func (cl *Claim) judgeVersions(g *Gate, versions []versioned, rows []stored.Aggr
 	return nil
 }
 
-// admit advances what was only locked so far.
+// admit advances the aggregates that are only locked so far.
 func (cl *Claim) admit(g *Gate, versions []versioned, rows []stored.Aggregate) error {
 	for i, v := range versions {
 		if len(versions) > 1 {
-			row, err := cl.step(g, v, true)
+			row, err := cl.lockOne(g, v, true)
 			if err != nil {
 				return fmt.Errorf("advance aggregate %q: %w", v.Aggregate, err)
 			}
@@ -363,7 +368,7 @@ func (cl *Claim) admit(g *Gate, versions []versioned, rows []stored.Aggregate) e
 	return nil
 }
 
-// refuse has the message parked.
+// refuse decides to park the message.
 func (cl *Claim) refuse(v versioned, reason, text string) {
 	cl.verdict, cl.waitsFor, cl.because = toPark, v, why{reason, text}
 }

@@ -5,16 +5,17 @@ import (
 	"time"
 )
 
-// advances tells those who wait in this process how far an aggregate is.
+// advances wakes the deliveries of this process that wait for a version of an aggregate.
 type advances struct {
 	mu    sync.Mutex
 	lines map[string]*line
 }
 
-// line is who waits for one aggregate. One of them at a time asks the database for all.
+// line is the deliveries that wait for one aggregate. One of them at a time asks the database for
+// all.
 type line struct {
 	waiting map[*waiter]struct{}
-	asker   chan asking // holds the turn to ask
+	asker   chan asking // full while no delivery asks
 }
 
 type waiter struct {
@@ -28,13 +29,13 @@ const (
 	lastAsk  = 500 * time.Millisecond
 )
 
-// asking is what the one who asks hands on to the next.
+// asking is the state that one asking delivery hands on to the next.
 type asking struct {
 	pause time.Duration
 	seen  int64
 }
 
-// answered says how soon to ask again.
+// answered returns how soon to ask again after the database answered with version.
 func (a asking) answered(version int64) asking {
 	if version > a.seen {
 		return asking{pause: firstAsk, seen: version}
@@ -42,7 +43,7 @@ func (a asking) answered(version int64) asking {
 	return asking{pause: min(2*a.pause, lastAsk), seen: a.seen}
 }
 
-// join waits for a version of an aggregate; reached is closed when it is told.
+// join adds a delivery that waits for a version of an aggregate. tell closes reached.
 func (a *advances) join(aggregate string, version int64) (l *line, reached <-chan struct{}, leave func()) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -69,7 +70,7 @@ func (a *advances) leave(aggregate string, l *line, w *waiter) {
 	}
 }
 
-// tell wakes who waits for version, or for an older one.
+// tell wakes the deliveries that wait for version or an older one.
 func (a *advances) tell(aggregate string, version int64) {
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -18,9 +18,8 @@ type Aggregate struct {
 	ID       string
 }
 
-// Version returns the version that was applied last to a. [ErrNotFound] is returned for an
-// aggregate of which the consumer has seen nothing. In a handler's context it reads in the
-// handler's transaction.
+// Version returns the version of a that was applied last, or [ErrNotFound] if the consumer has seen
+// nothing of the aggregate. With a handler's context it reads in the handler's transaction.
 func (s *Store) Version(ctx context.Context, a Aggregate) (int64, error) {
 	consumer, err := s.rows.Consumer(ctx, a.Consumer, a.Epoch)
 	if err != nil {

@@ -52,9 +52,9 @@ func (cl *Claim) turnAway(produced []*message.Message) error {
 }
 
 var errProducedUnseen = errors.New("the version gate did not let the message through, but a middleware between " +
-	"middleware.Inbox and middleware.VersionGate produced messages: put it further in")
+	"middleware.Inbox and middleware.VersionGate produced messages: put it inside middleware.VersionGate")
 
-// giveUp ends a delivery that will be tried again as if it had not been.
+// giveUp rolls back a delivery that is postponed, as if it had not happened.
 func (cl *Claim) giveUp() error {
 	cl.ambient.End()
 	if err := cl.tx.Rollback(); err != nil {
@@ -65,7 +65,7 @@ func (cl *Claim) giveUp() error {
 	return errPostponed
 }
 
-// observeStale tells of a message that its aggregate is past.
+// observeStale reports a message whose aggregate is past its version.
 func (cl *Claim) observeStale() {
 	s := cl.consumer.store
 	cl.consumer.tally.stale.Add(1)
@@ -92,6 +92,6 @@ func (cl *Claim) observeHeld() {
 func (cl *Claim) observeReleased() {
 	s, e := cl.consumer.store, cl.event("released")
 	e.Count = int(cl.released)
-	s.log.Debug("inbox: messages released that waited for this one", e.fields())
+	s.log.Debug("inbox: messages that waited for this one were released", e.fields())
 	s.observers.tell(cl.ctx, KindReleased, e)
 }

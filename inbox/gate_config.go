@@ -8,19 +8,19 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 )
 
-// OnGap is what happens to a message whose predecessor was not applied.
+// OnGap says what happens to a message whose predecessor was not applied.
 type OnGap int
 
 // What can happen at a gap, once GapWait is over.
 const (
-	// GapHold stores the message until its predecessor is applied, and acks it. Package
-	// pubsub delivers it then; only its aggregate waits.
+	// GapHold stores the message until its predecessor is applied, and acks it. Then pubsub.Durable
+	// delivers it. Messages of other aggregates do not wait.
 	GapHold OnGap = iota
-	// GapFail returns a [GapError] after a delay that grows, so that the message is delivered
-	// again: for sources that deliver the predecessor meanwhile. A message for which they do
-	// not within GapFor is held, or parked where nothing would deliver it.
+	// GapFail returns a [GapError] after a growing delay, so that the source redelivers the
+	// message. It is for sources that deliver the predecessor meanwhile. If that does not happen
+	// within GapFor, the gate holds the message, or parks it if no pubsub.Durable would deliver it.
 	GapFail
-	// GapLatest lets every newer version through: for projections that keep the newest state.
+	// GapLatest lets every newer version through: for projections that keep only the newest state.
 	GapLatest
 )
 
@@ -34,19 +34,19 @@ const (
 	FirstSeen                // at whatever version arrives first
 )
 
-// OnVersion is what happens to a message whose version cannot follow.
+// OnVersion says what happens to a message whose version can never follow the one of its aggregate.
 type OnVersion int
 
 // What can happen to such a message.
 const (
 	// VersionPark stores it for an operator and acks it.
 	VersionPark OnVersion = iota
-	// VersionDrop acks it as stale. It is counted.
+	// VersionDrop acks it as stale, and observers get a KindStale.
 	VersionDrop
 )
 
-// GateConfig says which messages pass the version gate. middleware.VersionGate fills it in; its
-// fields of the same names say what each is for and what it defaults to.
+// GateConfig says which messages pass the version gate. middleware.VersionGate fills it in, and documents
+// the fields of the same names with their defaults.
 type GateConfig struct {
 	Version       VersionFunc
 	Optional      bool

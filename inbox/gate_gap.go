@@ -15,8 +15,8 @@ import (
 	"github.com/millrace-go/millrace/internal/stored"
 )
 
-// A GapError says that the predecessor of a message was not applied. The message was not
-// handled; it will come again.
+// A GapError says that the predecessor of a message was not applied. The message was not handled
+// and goes back to its source.
 type GapError struct {
 	Aggregate string
 	Version   int64 // of the message
@@ -62,14 +62,14 @@ func (cl *Claim) gap(g *Gate, v versioned, row stored.Aggregate) error {
 	return cl.hold(g, v, row)
 }
 
-// leap tells the observers of a gap that GapLatest passes over. It asks the database only where this process does
-// not know that the predecessor was applied. An aggregate that is new here has no gap.
+// leap reports a gap that GapLatest passes over. It asks the database only if this process does not
+// know that the predecessor was applied. An aggregate that is new to the consumer has no gap.
 func (cl *Claim) leap(g *Gate, v versioned) error {
 	s := cl.consumer.store
 	if g.config.OnGap != GapLatest || !s.observers.wanted(KindGap) && !s.debug.Load() {
 		return nil
 	}
-	if g.config.Starts != nil && g.config.Starts(cl.gated) { // it lacks nothing
+	if g.config.Starts != nil && g.config.Starts(cl.gated) { // it needs no predecessor
 		return nil
 	}
 	if current, known := s.versions.Get(cl.consumer.prefix + string(v.id)); known && v.Number <= current+1 {
@@ -77,7 +77,7 @@ func (cl *Claim) leap(g *Gate, v versioned) error {
 	}
 	look := s.dialect.Gate.SelectAggregate
 	if !s.dialect.OneWriter {
-		look += " FOR UPDATE" // a predecessor that another process is at is no gap
+		look += " FOR UPDATE" // waits for a process that applies the predecessor now: that is no gap
 	}
 	var row stored.Aggregate
 	err := row.Scan(cl.tx.QueryRowContext(cl.span.tx, look, cl.id32, v.id))
@@ -91,12 +91,12 @@ func (cl *Claim) leap(g *Gate, v versioned) error {
 	return err
 }
 
-// inLine reports whether other messages stand behind this one in the order of its queue. The
-// predecessor may be one of them, and cannot come before this one is out of their way.
+// inLine reports whether other messages may stand behind this one in the order of its queue. The
+// predecessor may be one of them, and the queue delivers it only once this one is out of its way.
 func (cl *Claim) inLine() bool { return cl.lease != nil && cl.lease.row.OrderKey != nil }
 
-// sendBack has the source deliver the message again, but not at once, and not together with
-// all others that it waits with.
+// sendBack sends the message back to its source after delay, and not at the same time as the others
+// that go back.
 func (cl *Claim) sendBack(delay time.Duration, reason error) {
 	cl.visit.leave()
 	cl.postpone(func(ctx context.Context) error {
@@ -122,14 +122,14 @@ func sleep(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// await waits until the predecessor of v is applied, and for at most so long.
+// await waits until the predecessor of v is applied, at most for patience.
 func (cl *Claim) await(ctx context.Context, v versioned, patience time.Duration) error {
 	s, aggregate := cl.consumer.store, cl.consumer.prefix+string(v.id)
 	began, arrivals := time.Now(), cl.consumer.gaps.arrivals()
 	defer func() { cl.visit.waited += time.Since(began) }()
 	line, reached, leave := s.advances.join(aggregate, v.Number-1)
 	defer leave()
-	current, err := s.currentVersion(ctx, cl.id32, v.id) // it may have advanced before
+	current, err := s.currentVersion(ctx, cl.id32, v.id) // the aggregate may have advanced before join
 	if err != nil || current >= v.Number-1 {
 		return err
 	}
@@ -167,7 +167,7 @@ func (cl *Claim) await(ctx context.Context, v versioned, patience time.Duration)
 	}
 }
 
-// currentVersion is -1 for an aggregate that is not known.
+// currentVersion returns -1 for an aggregate that has no row.
 func (s *Store) currentVersion(ctx context.Context, consumer int32, aggregate []byte) (int64, error) {
 	var row stored.Aggregate
 	err := row.Scan(s.db.QueryRowContext(ctx, s.dialect.Gate.SelectAggregate, consumer, aggregate))
@@ -180,8 +180,8 @@ func (s *Store) currentVersion(ctx context.Context, consumer int32, aggregate []
 	return row.Version, nil
 }
 
-// oneInFlight knows the subscribers that deliver one message and nothing else until it is
-// answered. Others are found out by what happens.
+// oneInFlight reports whether the subscriber is known to deliver one message at a time. gaps
+// recognizes others by what they deliver.
 func oneInFlight(ctx context.Context) bool {
 	switch message.SubscriberNameFromCtx(ctx) {
 	case "sql.Subscriber", "watermillsql.Subscriber", "amqp.Subscriber", "kafka.Subscriber", "redisstream.Subscriber":
@@ -190,42 +190,42 @@ func oneInFlight(ctx context.Context) bool {
 	return false
 }
 
-// gaps remembers, for a consumer, which messages were sent back to their source, and what
-// else it delivered meanwhile.
+// gaps remembers, for a consumer, which messages were sent back to their source, and whether the
+// source delivered others meanwhile.
 type gaps struct {
 	mu       sync.Mutex
 	arrived  int64     // deliveries so far
-	quiet    time.Time // until then: nothing else came while a message waited
+	quiet    time.Time // until then messages do not wait: nothing else arrived while one did
 	free     time.Time // from then on another message may go back to its source
-	vain     bool      // a gap lasted too long, and nothing else has come between two returns since it began
+	vain     bool      // since before a gap that lasted too long, nothing else arrived between two returns
 	messages map[string]*returned
-	cleared  time.Time // when it was looked last for messages that do not come any more
+	cleared  time.Time // when messages that were gone were last forgotten
 }
 
 type returned struct {
-	times   int
-	lonely  int       // times in a row with nothing else in between
-	arrived int64     // when it was sent back last
-	since   time.Time // when it was sent back first
-	back    time.Time // until then it is another copy that comes
+	times   int       // that it was sent back
+	lonely  int       // times in a row with no other delivery in between
+	arrived int64     // deliveries when it was last sent back
+	since   time.Time // when it was first sent back
+	back    time.Time // a delivery before then is another copy
 }
 
 const (
-	leastReturns = 3      // a source with a long backlog may take longer than the gap may last
-	mostReturns  = 10     // where nothing else seems to come
+	leastReturns = 3      // a source with a long backlog may need longer than the gap may last
+	mostReturns  = 10     // if nothing else seems to arrive
 	maxReturned  = 10_000 // remembered at once
 
-	gone      = time.Hour // after that a message is taken for one that does not come again
+	gone      = time.Hour // after that a message is expected not to be redelivered
 	clearings = time.Minute
 
 	firstReturn = 100 * time.Millisecond
 	lastReturn  = 5 * time.Second
 	returnPace  = 100 * time.Millisecond // between two messages of a consumer
 
-	quietFor = time.Minute // then one message may wait again, to see whether others come
+	quietFor = time.Minute // then one message may wait again, to see whether others arrive
 )
 
-// arrive notes a delivery.
+// arrive counts a delivery.
 func (g *gaps) arrive() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -238,7 +238,7 @@ func (g *gaps) arrivals() int64 {
 	return g.arrived
 }
 
-// waited notes that a wait for a predecessor was in vain.
+// waited notes that a wait for a predecessor was in vain. arrivals is the count when it began.
 func (g *gaps) waited(arrivals int64) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -247,23 +247,25 @@ func (g *gaps) waited(arrivals int64) {
 	}
 }
 
-// alone reports whether nothing else comes while a message waits.
+// alone reports whether it is no use to wait, because nothing else arrives meanwhile.
 func (g *gaps) alone() bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return time.Now().Before(g.quiet)
 }
 
-// single reports whether the source seems to deliver nothing else while it has a message to deliver again.
+// single reports whether the source seems to deliver nothing else while it has a message to
+// redeliver.
 func (g *gaps) single() bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return g.vain
 }
 
-// fail says after which delay a message goes back to its source, or that it went there for as long as
-// a gap may last. Another process may close the gap, so what this one delivers meanwhile says nothing;
-// unless a gap lasts for no time, since nothing else can come. Then the returns are counted.
+// fail returns the delay after which a message goes back to its source, and whether it may go back
+// again: not after its gap has lasted for longer than lasts. Another process may close the gap, so
+// it does not matter whether this one gets other messages meanwhile. A lasts of 0 says that nothing
+// else can arrive: then fail counts the returns instead.
 func (g *gaps) fail(message string, lasts time.Duration) (delay time.Duration, again bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -296,9 +298,9 @@ func (g *gaps) fail(message string, lasts time.Duration) (delay time.Duration, a
 	return delay, again
 }
 
-// remember notes a message, if there is room. What is remembered is not given up for it: all come again and
-// again, so none would be remembered until its gap has lasted too long. A message that finds no room goes
-// back to its source until others have come to their end.
+// remember adds a message if there is room. It forgets no other for it: since all are redelivered
+// again and again, none would then be remembered until its gap has lasted too long. A message
+// without room goes back to its source until others are forgotten.
 func (g *gaps) remember(message string, r *returned) {
 	if len(g.messages) >= maxReturned && r.since.Sub(g.cleared) >= clearings {
 		g.cleared = r.since
@@ -315,16 +317,15 @@ func (g *gaps) remember(message string, r *returned) {
 
 func (g *gaps) forget(message string) { delete(g.messages, message) }
 
-// pauseOf is longer each time, and never twice the same.
+// pauseOf returns a random pause that grows with times.
 func pauseOf(times int) time.Duration {
 	const doublings = 6 // which are longer than lastReturn
 	longest := min(firstReturn<<min(times-1, doublings), lastReturn)
 	return longest/2 + rand.N(longest/2) //nolint:gosec // jitter needs no secrecy
 }
 
-// pace says how long a message must wait for those that go back to their source before it:
-// many that wait for one predecessor would come again all at once. It is never longer than
-// lastReturn.
+// pace returns how long a message must wait for those that go back to their source before it, at
+// most lastReturn: otherwise many that wait for one predecessor would be redelivered at once.
 func (g *gaps) pace() time.Duration {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -334,7 +335,7 @@ func (g *gaps) pace() time.Duration {
 	return wait
 }
 
-// passed forgets a message that was let through.
+// passed forgets a message whose versions were applied.
 func (g *gaps) passed(message string) {
 	g.mu.Lock()
 	defer g.mu.Unlock()

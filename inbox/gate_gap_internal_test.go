@@ -9,7 +9,7 @@ import (
 	"github.com/stretchr/testify/assert"
 )
 
-// More messages wait than are remembered, some of them never come again, and each of the others comes to its end.
+// More messages wait than gaps can remember. Some are never redelivered; the gaps of all others must end.
 func TestEachGapEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var g gaps
@@ -17,7 +17,7 @@ func TestEachGapEnds(t *testing.T) {
 		for n := range 3 * maxReturned {
 			message := strconv.Itoa(n)
 			if n < maxReturned/2 {
-				g.fail(message, time.Minute) // another process gets it from then on
+				g.fail(message, time.Minute) // from now on another process gets it
 			} else {
 				left[message] = true
 			}

@@ -19,8 +19,8 @@ import (
 	"github.com/millrace-go/millrace/internal/stored"
 )
 
-// hold has the message stored until its predecessor is applied, or parked where too many
-// wait already.
+// hold decides to store the message until its predecessor is applied, to park it if too many wait
+// already, or to send it back if no queue would deliver it.
 func (cl *Claim) hold(g *Gate, v versioned, row stored.Aggregate) error {
 	s := cl.consumer.store
 	if s.bellOf(cl.consumer.name()) == nil {
@@ -30,7 +30,7 @@ func (cl *Claim) hold(g *Gate, v versioned, row stored.Aggregate) error {
 	}
 	var waiting int
 	if err := cl.tx.GetContext(cl.span.tx, &waiting, s.dialect.Gate.CountHeld, cl.id32, v.id, g.config.MaxHeld); err != nil {
-		return fmt.Errorf("count what aggregate %q holds: %w", v.Aggregate, err)
+		return fmt.Errorf("count the held messages of aggregate %q: %w", v.Aggregate, err)
 	}
 	reason := fmt.Sprintf("waits for version %d of aggregate %q", row.Version+1, v.Aggregate)
 	if waiting >= g.config.MaxHeld {
@@ -41,10 +41,11 @@ func (cl *Claim) hold(g *Gate, v versioned, row stored.Aggregate) error {
 	return nil
 }
 
-// setAside ends a delivery that the gate did not let through.
+// setAside stores a message that the gate did not let through, or completes a stale one that is
+// stored.
 func (cl *Claim) setAside() error {
 	if cl.verdict == stale && !cl.openRow {
-		return cl.tx.Rollback() // nothing to remember: the version says it all
+		return cl.tx.Rollback() // it needs no claim: a copy will be stale too
 	}
 	if err := cl.verifyClaim(); err != nil {
 		return err
@@ -65,8 +66,8 @@ func (cl *Claim) setAside() error {
 	return nil
 }
 
-// store keeps the message whole, HELD or PARKED, with its claim open. The aggregate is
-// locked, so that no predecessor can be applied unseen meanwhile.
+// store stores the message whole, for the gate or for an operator, with an open claim. The
+// aggregate is locked, so no predecessor can be applied meanwhile without releasing the message.
 func (cl *Claim) store() error {
 	s, ctx := cl.consumer.store, cl.span.tx
 	open := openMessage{status: stored.Parked, reason: cl.because.text, delay: dialect.NeverDue, waitsFor: &cl.waitsFor}
@@ -77,7 +78,7 @@ func (cl *Claim) store() error {
 		open.status, open.delay = stored.Held, cl.heldFor.Microseconds()
 		_, err := cl.tx.ExecContext(ctx, s.dialect.Gate.RaiseHeld, cl.waitsFor.Number, cl.id32, cl.waitsFor.id)
 		if err != nil {
-			return fmt.Errorf("note that a message waits: %w", err)
+			return fmt.Errorf("record that a message is held: %w", err)
 		}
 	}
 	n, err := database.Affected(cl.tx.ExecContext(ctx, s.dialect.ReopenClaim, cl.id32, cl.id, cl.token))
@@ -108,11 +109,12 @@ func (cl *Claim) store() error {
 	return nil
 }
 
-// early reports whether a message is parked since its predecessor did not come. It stands in no
-// order of the queue then: its predecessor may stand behind it, and the gate alone says when it can run.
+// early reports whether a message is parked because too many wait for its predecessor. It leaves
+// the order of its queue: the predecessor may stand behind it, and only the gate knows when it can
+// run.
 func (w why) early() bool { return w.reason == ReasonTooManyHeld }
 
-// release lets go, in the transaction that advances an aggregate, what waited for it.
+// release releases, in the transaction that advances an aggregate, the messages held for it.
 func (cl *Claim) release(ctx context.Context, tx *sqlx.Tx) error {
 	s := cl.consumer.store
 	for _, a := range cl.advances {
@@ -121,21 +123,21 @@ func (cl *Claim) release(ctx context.Context, tx *sqlx.Tx) error {
 		}
 		n, err := s.releaseHeld(ctx, tx, cl.id32, a.versioned)
 		if err != nil {
-			return fmt.Errorf("release what waits for %s: %w", a.Version, err)
+			return fmt.Errorf("release the messages that wait for %s: %w", a.Version, err)
 		}
 		cl.released += n
 	}
 	return nil
 }
 
-// releaseHeld makes due what waits for v, or for an older version.
+// releaseHeld makes due the messages that wait for v or an older version.
 func (s *Store) releaseHeld(ctx context.Context, tx *sqlx.Tx, consumer int32, v versioned) (int64, error) {
 	following := min(v.Number, math.MaxInt64-1) + 1
 	return database.Affected(tx.ExecContext(ctx, s.dialect.Gate.ReleaseHeld,
 		noteText("released by "+v.String()), consumer, v.id, following))
 }
 
-// advanced tells, after the commit, who waits for it.
+// advanced tells, after the commit, the deliveries and the queue that wait for the new versions.
 func (cl *Claim) advanced() {
 	s := cl.consumer.store
 	for _, a := range cl.advances {
@@ -157,7 +159,7 @@ func (cl *Claim) advanced() {
 	}
 }
 
-// expire parks what every consumer's gate has held too long.
+// expire parks the messages of all consumers that were held too long.
 func (j *janitor) expire(ctx context.Context) {
 	s := j.store
 	var consumers []stored.Consumer
@@ -168,12 +170,12 @@ func (j *janitor) expire(ctx context.Context) {
 		}
 	}
 	if err != nil && ctx.Err() == nil {
-		s.log.Error("inbox: what was held too long could not be parked; tried again", database.Explain(s.db.Noticed(err)), nil)
+		s.log.Error("inbox: messages that were held too long could not be parked; tried again", database.Explain(s.db.Noticed(err)), nil)
 	}
 }
 
-// expireHeld parks what has waited too long. It goes on where the last look ended, so that however much a
-// consumer holds, a look reads some of it, and every message has its turn.
+// expireHeld parks messages of a consumer that were held too long. It goes on where the last look
+// ended, so a look reads only a part of what a consumer holds, and every message has its turn.
 func (j *janitor) expireHeld(ctx context.Context, c stored.Consumer) error {
 	const page, pages = 5000, 4
 	for range pages {
@@ -194,7 +196,7 @@ func (j *janitor) expireHeld(ctx context.Context, c stored.Consumer) error {
 		if len(ages) < page {
 			delete(j.held, c.ID)
 		} else {
-			j.held[c.ID] = ages[len(ages)-1].ID // whatever becomes of this page, the others have their turn
+			j.held[c.ID] = ages[len(ages)-1].ID // even if this page fails, the next ones have their turn
 		}
 		if err := j.expirePage(ctx, c, expired); err != nil || len(ages) < page {
 			return err
@@ -203,7 +205,7 @@ func (j *janitor) expireHeld(ctx context.Context, c stored.Consumer) error {
 	return nil
 }
 
-// expirePage parks messages, several in a transaction.
+// expirePage parks messages, many in one transaction.
 func (j *janitor) expirePage(ctx context.Context, c stored.Consumer, ids []int64) error {
 	const read, together = 500, 100
 	s := j.store
@@ -232,14 +234,15 @@ func (j *janitor) expirePage(ctx context.Context, c stored.Consumer, ids []int64
 	return nil
 }
 
-// expireTogether parks those of rows that are still held. It waits for no aggregate and for no message, since
-// it has the others locked meanwhile: what somebody else has, or works on, is left to the next look.
+// expireTogether parks those of rows that are still held. It waits for no lock, because it has
+// locked the other rows meanwhile: an aggregate or a message that another transaction has is left
+// to the next look.
 func (s *Store) expireTogether(
 	ctx context.Context, tx *sqlx.Tx, c stored.Consumer, rows []stored.Message,
 ) (parked []stored.Message, err error) {
 	var free []stored.Message
 	locked := false
-	for i, row := range rows { // aggregates come before messages, for everybody
+	for i, row := range rows { // every transaction locks aggregates before messages
 		if i == 0 || !bytes.Equal(row.Aggregate, rows[i-1].Aggregate) {
 			if locked, err = s.lockFree(ctx, tx, c, row.Aggregate); err != nil {
 				return nil, err
@@ -256,12 +259,12 @@ func (s *Store) expireTogether(
 	for _, row := range free {
 		ids = append(ids, row.ID)
 	}
-	var had []int64
-	if err := s.selectIn(ctx, tx, &had, s.dialect.Gate.LockHeld, ids); err != nil {
+	var held []int64
+	if err := s.selectIn(ctx, tx, &held, s.dialect.Gate.LockHeld, ids); err != nil {
 		return nil, err
 	}
 	for _, row := range free {
-		if !slices.Contains(had, row.ID) {
+		if !slices.Contains(held, row.ID) {
 			continue
 		}
 		n, err := database.Affected(tx.ExecContext(ctx, s.dialect.Gate.ExpireHeld,
@@ -277,7 +280,7 @@ func (s *Store) expireTogether(
 	return parked, nil
 }
 
-// selectIn is a select whose only argument is a list.
+// selectIn runs a SELECT whose only argument is a list.
 func (s *Store) selectIn(ctx context.Context, db sqlx.QueryerContext, into any, statement string, list []int64) error {
 	query, args, err := s.dialect.In(statement, list)
 	if err != nil {
@@ -286,7 +289,7 @@ func (s *Store) selectIn(ctx context.Context, db sqlx.QueryerContext, into any, 
 	return sqlx.SelectContext(ctx, db, into, query, args...)
 }
 
-// lockFree locks an aggregate unless somebody else has. One without a row needs no lock.
+// lockFree locks an aggregate unless another transaction has it. One without a row needs no lock.
 func (s *Store) lockFree(ctx context.Context, tx *sqlx.Tx, c stored.Consumer, aggregate []byte) (locked bool, err error) {
 	var row stored.Aggregate
 	for _, query := range []string{s.dialect.Gate.LockAggregate, s.dialect.Gate.SelectAggregate} {
@@ -303,11 +306,11 @@ func heldTooLong(row *stored.Message) string {
 		row.Version.Int64-1, keycode.String(row.Aggregate))
 }
 
-// observeExpired tells of a message that was parked without a delivery.
+// observeExpired reports a message that was parked without a delivery.
 func (s *Store) observeExpired(ctx context.Context, c stored.Consumer, row stored.Message, text string) {
 	metadata, err := msgcode.DecodeMetadata(row.Metadata)
 	if err != nil {
-		metadata = nil // nobody can read it
+		metadata = nil // it cannot be read
 	}
 	s.observeParked(ctx, Event{
 		Consumer: string(c.Name), Epoch: c.Epoch, MessageID: keycode.String(row.MessageID), UUID: string(row.UUID),
@@ -315,5 +318,5 @@ func (s *Store) observeExpired(ctx context.Context, c stored.Consumer, row store
 	})
 }
 
-// heldLook is how often held messages are looked through for those that waited too long.
+// heldLook is how often the janitor looks for messages that were held too long.
 const heldLook = 10 * time.Second

@@ -15,23 +15,23 @@ import (
 	"github.com/millrace-go/millrace/internal/keycode"
 )
 
-// Version is one step of an aggregate: what a message brings it to.
+// Version is the version to which a message brings an aggregate.
 type Version struct {
 	Aggregate string
 	Number    int64
 }
 
-// String names the version for a person.
+// String returns v as it appears in errors and log lines.
 func (v Version) String() string {
 	return fmt.Sprintf("version %d of aggregate %q", v.Number, v.Aggregate)
 }
 
-// VersionFunc says which versions of which aggregates a message brings, mostly one. It
-// returns [ErrNoVersion] for a message that says nothing of versions.
+// VersionFunc returns the versions of a message, one for each of its aggregates: mostly one. It
+// returns [ErrNoVersion] for a message that names none.
 type VersionFunc func(msg *message.Message) ([]Version, error)
 
-// VersionFromMetadata reads the metadata fields [AggregateField] and [VersionField], and
-// where they are missing those of CloudEvents, ce_partitionkey and ce_sequence.
+// VersionFromMetadata reads the metadata fields [AggregateField] and [VersionField], or if both are
+// missing those of CloudEvents, ce_partitionkey and ce_sequence.
 func VersionFromMetadata() VersionFunc {
 	return versionFrom(stampedVersion, cloudEventVersion)
 }
@@ -67,8 +67,8 @@ func versionFrom(pairs ...[2]string) VersionFunc {
 	}
 }
 
-// VersionFromJSON reads two fields of a JSON payload, each a path such as "account.id". The
-// aggregate is text or a number, the version a number.
+// VersionFromJSON reads two fields of a JSON payload, each given by a path such as "account.id".
+// The aggregate must be text or a number, the version a number.
 func VersionFromJSON(aggregate, version string) VersionFunc {
 	return func(msg *message.Message) ([]Version, error) {
 		root, err := decodeJSON(msg.Payload)
@@ -113,7 +113,7 @@ func decodeJSON(payload []byte) (root any, err error) {
 	return root, nil
 }
 
-// jsonField returns what stands at path, nil if nothing does.
+// jsonField returns the value at path, nil if there is none.
 func jsonField(root any, path string) any {
 	for name := range strings.SplitSeq(path, ".") {
 		object, _ := root.(map[string]any)
@@ -122,7 +122,7 @@ func jsonField(root any, path string) any {
 	return root
 }
 
-// versioned is a version with its aggregate as it is stored.
+// versioned is a version with the id under which its aggregate is stored.
 type versioned struct {
 	Version
 	id []byte
@@ -149,8 +149,9 @@ func ordered(versions []Version) ([]versioned, error) {
 	return all, nil
 }
 
-// unversioned ends the delivery of a message that the gate cannot place, which no other attempt would
-// change. Where no queue delivers it, its source might do so again and again: it is kept here.
+// unversioned ends the delivery of a message that the gate cannot place, which no retry would
+// change. If no queue delivers the message, its source might redeliver it again and again, so the
+// gate parks it.
 func (cl *Claim) unversioned(cause error) error {
 	cause = fmt.Errorf("version gate: %w", cause)
 	if cl.queueAttempt() != nil || cl.ctx.Err() != nil || dialect.Classify(cause) == dialect.Unavailable {

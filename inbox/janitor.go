@@ -16,7 +16,7 @@ import (
 	"github.com/millrace-go/millrace/internal/stored"
 )
 
-// ExpiredClaim is a completed claim about to be deleted.
+// ExpiredClaim is a completed claim that is about to be deleted.
 type ExpiredClaim struct {
 	Consumer    string
 	Epoch       int
@@ -26,26 +26,26 @@ type ExpiredClaim struct {
 	Imported    bool // handled by another system, see admin.Admin.Import
 }
 
-// janitor deletes what is older than its consumer's retention. It walks the primary key
-// instead of asking by age, so that the hot path keeps no index for it.
+// janitor deletes claims that are older than their consumer's retention. It walks the primary key
+// instead of selecting by age, so that the hot path maintains no index on the age.
 type janitor struct {
 	store *Store
-	next  map[int32]time.Time // when a consumer's claims are worth the next walk
+	next  map[int32]time.Time // when the claims of a consumer are worth the next walk
 
-	nextBlobs time.Time // the same of payloads outside their rows
+	nextBlobs time.Time // the same for payloads outside their rows
 
-	held map[int32]int64 // the last held message of a consumer that was looked at
+	held map[int32]int64 // where the last look at the held messages of a consumer ended
 
-	shadows     int64 // the last open row that was looked at for a completed key
-	shadowPages int   // that are looked at in a walk
+	shadows     int64 // where the last look for open rows of completed keys ended
+	shadowPages int   // of one such look
 }
 
 func newJanitor(s *Store) *janitor {
 	return &janitor{store: s, next: make(map[int32]time.Time), held: make(map[int32]int64), shadowPages: 40}
 }
 
-// Purge deletes once what is older than each consumer's retention and returns how many
-// claims went. [Store.Run] does it all the time; Purge is for those who rather use cron.
+// Purge deletes, once, everything that is older than its consumer's retention, and returns how many
+// claims it deleted. [Store.Run] does so regularly; Purge is for services that prefer cron.
 func (s *Store) Purge(ctx context.Context) (int, error) {
 	j := newJanitor(s)
 	j.shadowPages = math.MaxInt
@@ -71,10 +71,10 @@ func (j *janitor) run(ctx context.Context) {
 	j.redispatch(ctx)
 }
 
-// redispatch sends, or at least reports, outcomes that no redelivery asked for.
+// redispatch publishes, or at least reports, old outcomes whose messages were not redelivered.
 func (j *janitor) redispatch(ctx context.Context) {
 	s := j.store
-	if err := s.settle(ctx); err != nil { // else what was acked meanwhile would go out again
+	if err := s.settle(ctx); err != nil { // settle first, or outcomes of acked messages would be published again
 		s.log.Error("inbox: what was published could not be settled; tried again", database.Explain(err), nil)
 		return
 	}
@@ -93,7 +93,7 @@ func (j *janitor) redispatch(ctx context.Context) {
 
 var errUnsettled = errors.New("give Config.Redispatch a publisher, or call Store.Redispatch")
 
-// purge goes once through what may have expired, and tells the observers unless ctx ended.
+// purge deletes once what has expired, and tells the observers unless ctx ended.
 func (j *janitor) purge(ctx context.Context) (int, error) {
 	began := time.Now()
 	n, err := j.purgeAll(ctx)
@@ -115,7 +115,7 @@ func (j *janitor) purgeAll(ctx context.Context) (int, error) {
 		return 0, err
 	}
 	total := 0
-	var problems []error // one consumer's stops no other's
+	var problems []error // those of one consumer do not stop the others
 	var kept []stored.Consumer
 	for _, c := range consumers {
 		if c.Retention == 0 || string(c.Namespace) != s.config.Namespace {
@@ -137,7 +137,7 @@ func (j *janitor) purgeAll(ctx context.Context) (int, error) {
 		}
 	}
 	problems = append(problems, j.sweep(ctx, now))
-	for _, c := range kept { // last: what is swept need not wait for a writer
+	for _, c := range kept { // last, because it may wait for another writer
 		problems = append(problems, j.note(ctx, c, now))
 	}
 	return total, errors.Join(problems...)
@@ -149,7 +149,8 @@ type claimRow struct {
 	Result      int16  `db:"result"`
 }
 
-// walk goes once through a consumer's claims and plans the next walk by what it saw.
+// walk reads all claims of a consumer, deletes those that have expired, and plans the next walk by
+// the age of the others.
 func (j *janitor) walk(ctx context.Context, c stored.Consumer, now int64) (int, error) {
 	const page = 500
 	s := j.store
@@ -190,8 +191,8 @@ func (j *janitor) walk(ctx context.Context, c stored.Consumer, now int64) (int, 
 	return total, nil
 }
 
-// note leaves a trace for [Store.Check]: there is a janitor, and all that has expired is
-// deleted. It writes once in a hundredth of the retention at most.
+// note records, for [Store.Check], that a janitor runs and has deleted all that has expired. It
+// writes at most once per hundredth of the retention.
 func (j *janitor) note(ctx context.Context, c stored.Consumer, now int64) error {
 	if now-c.PurgedAt < c.Retention/100 {
 		return nil
@@ -206,8 +207,9 @@ func (j *janitor) note(ctx context.Context, c stored.Consumer, now int64) error 
 	return nil
 }
 
-// remove deletes the expired among ids, raising the purge line in the same transaction.
-// Rows that someone holds, and those with an unsettled outcome, stay for the next walk.
+// remove deletes the expired claims among ids, and raises the purge line in the same transaction.
+// Claims that another transaction holds, and those with an unsettled outcome, stay for the next
+// walk.
 func (j *janitor) remove(ctx context.Context, c stored.Consumer, ids [][]byte, before int64) (removed int, err error) {
 	s := j.store
 	err = s.db.Write(ctx, func(tx *sqlx.Tx) error {
@@ -255,7 +257,7 @@ func (j *janitor) remove(ctx context.Context, c stored.Consumer, ids [][]byte, b
 	return removed, err
 }
 
-// archive hands rows over in the transaction that deletes them.
+// archive hands rows to Config.Archive in the transaction that deletes them.
 func (j *janitor) archive(ctx context.Context, tx *sqlx.Tx, c stored.Consumer, rows []claimRow) error {
 	if j.store.config.Archive == nil {
 		return nil
@@ -280,7 +282,7 @@ func (j *janitor) archive(ctx context.Context, tx *sqlx.Tx, c stored.Consumer, r
 	return nil
 }
 
-// sweep removes what no consumer's retention governs.
+// sweep deletes what no consumer's retention governs.
 func (j *janitor) sweep(ctx context.Context, now int64) error {
 	const batch = 1000
 	s := j.store
@@ -296,18 +298,18 @@ func (j *janitor) sweep(ctx context.Context, now int64) error {
 			return err
 		}))
 	}
-	problems = append(problems, s.db.Write(ctx, func(tx *sqlx.Tx) error { // kept by a relay
+	problems = append(problems, s.db.Write(ctx, func(tx *sqlx.Tx) error { // messages that a relay kept after sending
 		_, err := tx.ExecContext(ctx, s.dialect.Outbox.PurgeSent, batch)
 		return err
 	}))
 	return errors.Join(problems...)
 }
 
-// closeShadowed deletes open rows whose key is completed: a completed claim beats them. So does one in a newer
-// epoch, where no queue moves what had failed. It looks at some pages of the open rows, and goes on behind them the
-// next time.
+// closeShadowed deletes open rows whose key is completed, because a completed claim prevails. It
+// also closes messages that failed in an older epoch and were handled in a newer one, if no queue
+// has moved them. It reads some pages of the open rows, and the next call goes on behind them.
 func (j *janitor) closeShadowed(ctx context.Context) error {
-	const page = 500 // more would be compiled each time by PostgreSQL (jit), where it has no statistics
+	const page = 500
 	for range j.shadowPages {
 		var rows []struct {
 			ID        int64  `db:"id"`
@@ -350,8 +352,8 @@ func (j *janitor) closeShadowed(ctx context.Context) error {
 	return nil
 }
 
-// supersede closes a message that failed in an older epoch and was handled in a newer one, unless an attempt at it
-// has begun meanwhile. It returns how many it closed.
+// supersede closes a message that failed in an older epoch and was handled in a newer one, unless
+// another attempt has begun meanwhile. It returns how many it closed, 0 or 1.
 func (j *janitor) supersede(ctx context.Context, consumer int32, id []byte) (n int, err error) {
 	d := j.store.dialect
 	err = j.store.db.Write(ctx, func(tx *sqlx.Tx) error {
@@ -367,8 +369,8 @@ func (j *janitor) supersede(ctx context.Context, consumer int32, id []byte) (n i
 	return n, err
 }
 
-// deleteShadowed locks the claims before the rows, as a handler does, so that the two
-// cannot deadlock and no claim is opened meanwhile.
+// deleteShadowed locks the claims before the rows, as a handler does, so that the two cannot
+// deadlock and nothing opens a claim meanwhile.
 func (j *janitor) deleteShadowed(ctx context.Context, consumer int32, ids [][]byte) error {
 	s := j.store
 	return s.db.Write(ctx, func(tx *sqlx.Tx) error {

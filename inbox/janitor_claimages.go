@@ -10,13 +10,13 @@ import (
 // claimAges counts claims by their age.
 type claimAges [4]int
 
-// ageLimits are the ages up to which claims are counted together.
+// ageLimits are the upper bounds of the classes of age.
 var ageLimits = [...]struct {
 	reason string
 	limit  time.Duration
 }{{ReasonHour, time.Hour}, {ReasonDay, 24 * time.Hour}, {ReasonWeek, 7 * 24 * time.Hour}, {ReasonOlder, 1<<63 - 1}}
 
-// add counts a claim of so many microseconds.
+// add counts a claim by its age in microseconds.
 func (a *claimAges) add(age int64) {
 	for i := range ageLimits {
 		if age <= ageLimits[i].limit.Microseconds() {

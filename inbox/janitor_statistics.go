@@ -9,16 +9,17 @@ import (
 	"github.com/millrace-go/millrace/internal/database"
 )
 
-// A table is looked at each statisticsPause, and analysed at most each statisticsRest.
+// The statistics are checked every statisticsPause; a table is analysed at most once per
+// statisticsRest.
 const (
 	statisticsPause = time.Second
 	statisticsRest  = 10 * time.Second
 )
 
-// statistics brings up to date what PostgreSQL knows of tables that have grown far beyond it. A
-// connection keeps the plans of its prepared statements. Those that were made while a table was
-// all but empty read the whole of it, or all of a consumer's messages, and go on to do so when it
-// fills up, until it is analysed. Autovacuum comes once a minute, where it is on.
+// statistics analyses PostgreSQL tables that have outgrown their statistics. A connection keeps the
+// plans of its prepared statements. A plan that was made while a table was almost empty reads the
+// whole table, or all messages of a consumer, and continues to do so as the table grows, until it
+// is analysed. Autovacuum, if it is on, comes only once a minute.
 type statistics struct {
 	store *Store
 	last  map[string]time.Time // when a statement was run
@@ -34,7 +35,7 @@ func (a *statistics) run(running context.Context) {
 	defer cancel()
 	var statements []string
 	if err := s.db.SelectContext(ctx, &statements, s.dialect.SelectOutgrown); err != nil {
-		_ = s.db.Noticed(err) // others tell of it
+		_ = s.db.Noticed(err) // other statements report it
 		return
 	}
 	for _, statement := range statements {

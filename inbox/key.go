@@ -16,22 +16,22 @@ import (
 
 // Key says which deliveries are the same message. The zero value is [ByUUID].
 //
-// Its description is stored with the consumer: a service that starts with another key is
-// refused, since what it has seen was recorded under the old one. Raise the consumer's
-// Epoch to change the key.
+// The description of the key is stored with the consumer. A service that starts with another key
+// is refused, since its claims were recorded under the old one. To change the key, raise the
+// consumer's Epoch.
 type Key struct {
 	source string
 	own    bool // the message's own id, as opposed to a business key
 	of     func(*message.Message) (string, error)
-	form   form // what it is made of, for those who have no message
+	form   form // builds it without a message
 	kind   kind
-	parts  []Key // what a key of several is made of, or what is qualified
+	parts  []Key // the keys that it joins, chooses from or qualifies
 }
 
-// errNoKey is wrapped into errors about messages that lack what the key is made of.
+// errNoKey is wrapped into errors about messages that have no key.
 var errNoKey = errors.New("no key")
 
-// ByUUID takes the message's UUID. Different messages never share one, unless a producer
+// ByUUID uses the message's UUID. Different messages never share one, unless a producer
 // sends two messages with one UUID.
 func ByUUID() Key {
 	return Key{source: "uuid", own: true, form: leaf("uuid", text), of: func(msg *message.Message) (string, error) {
@@ -43,15 +43,15 @@ func ByUUID() Key {
 	}}
 }
 
-// ByMetadata takes a metadata field. Different messages with one value are one message.
+// ByMetadata uses a metadata field. Different messages with the same value are one message.
 func ByMetadata(field string) Key {
 	return Key{kind: byMetadata, source: "metadata:" + strconv.Quote(field), form: leaf(field, text), of: func(msg *message.Message) (string, error) {
 		return metadata(msg, field)
 	}}
 }
 
-// ByCloudEvent takes the source and the id of a CloudEvent, from the metadata fields
-// ce_source and ce_id. CloudEvents demands that the two together are unique.
+// ByCloudEvent uses the source and the id of a CloudEvent, from the metadata fields
+// ce_source and ce_id. CloudEvents requires the two together to be unique.
 func ByCloudEvent() Key {
 	both := join(leaf("ce_source", text), leaf("ce_id", text))
 	return Key{kind: byCloudEvent, source: "cloudevent", own: true, form: both, of: func(msg *message.Message) (string, error) {
@@ -67,7 +67,7 @@ func ByCloudEvent() Key {
 	}}
 }
 
-// ByJSON takes one or more fields of a JSON payload, each a path such as "order.id".
+// ByJSON uses one or more fields of a JSON payload, each a path such as "order.id".
 // Different messages with the same values are one message; 1 and "1" differ.
 func ByJSON(paths ...string) Key {
 	return Key{kind: byJSON, source: "json:" + quoted(paths), form: fields(paths), of: func(msg *message.Message) (string, error) {
@@ -75,7 +75,7 @@ func ByJSON(paths ...string) Key {
 	}}
 }
 
-// ByPayload takes the SHA-256 of the payload. Different messages with equal payloads are
+// ByPayload uses the SHA-256 of the payload. Different messages with equal payloads are
 // one message: right for facts, wrong for commands such as "add one".
 func ByPayload() Key {
 	return Key{kind: byPayload, source: "payload", form: leaf("SHA-256 of the payload", digest), of: func(msg *message.Message) (string, error) {
@@ -84,17 +84,17 @@ func ByPayload() Key {
 	}}
 }
 
-// ByFunc takes what f returns, for instance one of Watermill's message hashers. The name
-// is stored with the consumer: change it when you change what f does.
-// Different messages for which f returns one value are one message.
+// ByFunc uses the result of f, for instance one of Watermill's message hashers. Different
+// messages with the same result are one message. The name is stored with the consumer:
+// change it when you change what f does.
 func ByFunc(name string, f func(*message.Message) (string, error)) Key {
-	if f == nil { // else it would be the zero Key, which is another
+	if f == nil { // else this would be the zero Key, which is ByUUID
 		f = func(*message.Message) (string, error) { return "", errors.New("inbox.ByFunc was given no function") }
 	}
 	return Key{kind: byFunc, source: "func:" + strconv.Quote(name), form: leaf(name, anything), of: f}
 }
 
-// Joined takes all of keys together. A message must have every one of them.
+// Joined uses all of keys together. A message must have every one of them.
 func Joined(keys ...Key) Key {
 	own := false
 	parts := make([]form, 0, len(keys))
@@ -116,8 +116,8 @@ func Joined(keys ...Key) Key {
 	}}
 }
 
-// FirstOf takes the first of keys that the message has. Which one it was is part of the
-// key, so that a value of one can never stand for a value of another.
+// FirstOf uses the first of keys that the message has. The position of that key is part of the
+// result, so equal values of two keys are two messages.
 func FirstOf(keys ...Key) Key {
 	own := len(keys) > 0
 	for _, k := range keys {
@@ -180,7 +180,7 @@ func (k Key) withDefault() Key {
 	return k
 }
 
-// find returns the key of msg. A function of the user's that panics has found none.
+// find returns the key of msg. It returns a panic of a user's function as an error.
 func (k Key) find(msg *message.Message) (value string, err error) {
 	k = k.withDefault()
 	defer recovered(k.source, &err)

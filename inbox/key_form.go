@@ -13,22 +13,21 @@ import (
 	"github.com/millrace-go/millrace/internal/keycode"
 )
 
-// form is what a key is made of: named parts, and how they become one. The zero form has no
-// parts, and cannot be made without a message.
+// form builds a key from named parts. The zero form has no parts: its key needs a message.
 type form struct {
 	names []string
 	make  func(parts []string) (string, error)
 }
 
-// Parts names what a key is made of that is not taken from a message, in the order in which
-// [Imported.Key] has them: "ce_source" and "ce_id" for [ByCloudEvent]. It is empty for [FirstOf].
+// Parts returns the names of the parts that make up k, in the order in which admin.Imported.Key has
+// them: "ce_source" and "ce_id" for [ByCloudEvent]. It is empty for [FirstOf], which has no fixed parts.
 func (k Key) Parts() []string { return slices.Clone(k.withDefault().form.names) }
 
-// made returns the key that has these parts.
+// made builds the key from these parts.
 func (k Key) made(parts []string) (string, error) {
 	k = k.withDefault()
 	if k.form.make == nil {
-		return "", fmt.Errorf("a key that is %s cannot be told from its parts", k.source)
+		return "", fmt.Errorf("a key that is %s cannot be built from parts", k.source)
 	}
 	if want := k.form.names; len(parts) != len(want) {
 		return "", fmt.Errorf("%w: it has %d parts, and %s has %d: %s", errNoKey, len(parts), k.source, len(want),
@@ -41,7 +40,7 @@ func (k Key) made(parts []string) (string, error) {
 	return key, err
 }
 
-// leaf is a key of one part.
+// leaf is the form of a key of one part.
 func leaf(name string, valid func(string) (string, error)) form {
 	return form{[]string{name}, func(parts []string) (string, error) {
 		value, err := valid(parts[0])
@@ -52,7 +51,7 @@ func leaf(name string, valid func(string) (string, error)) form {
 	}}
 }
 
-// join is a key that is joined of others.
+// join is the form of a key that joins others.
 func join(forms ...form) form {
 	var whole form
 	for _, f := range forms {
@@ -75,10 +74,10 @@ func join(forms ...form) form {
 	return whole
 }
 
-// place is a key made of a [Position].
+// place is the form of [ByPosition].
 var place = join(leaf("topic", text), leaf("partition", text), leaf("offset", offset))
 
-// fields is a key made of fields of a JSON payload.
+// fields returns the form of [ByJSON].
 func fields(paths []string) form {
 	if len(paths) == 0 {
 		return form{}
@@ -97,37 +96,37 @@ func anything(value string) (string, error) {
 	return value, nil
 }
 
-// text refuses what a message's UUID and metadata do not hold.
+// text refuses values that a message's UUID and metadata do not hold.
 func text(value string) (string, error) {
 	switch {
 	case value == "":
 		return "", errors.New("is empty")
 	case !utf8.ValidString(value) || strings.ContainsRune(value, 0):
-		return "", fmt.Errorf("is %d bytes that are no text: have the source write it as messages bring it", len(value))
+		return "", fmt.Errorf("is %d bytes, but not text: have the source write it as it is in messages", len(value))
 	case strings.TrimSpace(value) != value:
-		return "", fmt.Errorf("%q has space around it", value)
+		return "", fmt.Errorf("%q begins or ends with white space", value)
 	}
 	return value, nil
 }
 
 func digest(value string) (string, error) {
 	if sum, err := hex.DecodeString(value); err != nil || len(sum) != 32 || strings.ToLower(value) != value {
-		return "", fmt.Errorf("%q is no SHA-256 in lower-case hexadecimal", value)
+		return "", fmt.Errorf("%q is not a SHA-256 in lower-case hexadecimal", value)
 	}
 	return value, nil
 }
 
 func offset(value string) (string, error) {
 	if n, err := strconv.ParseInt(value, 10, 64); err != nil || strconv.FormatInt(n, 10) != value {
-		return "", fmt.Errorf("%q is no offset", value)
+		return "", fmt.Errorf("%q is not an offset", value)
 	}
 	return value, nil
 }
 
-// literal is a value as it stands in JSON: there, 17 and "17" differ.
+// literal returns the part for a value in JSON notation, in which 17 and "17" differ.
 func literal(value string) (string, error) {
 	root, err := decodeJSON([]byte(value))
-	if err == nil && json.Valid([]byte(value)) { // nothing stands behind it
+	if err == nil && json.Valid([]byte(value)) { // nothing follows the value
 		switch v := root.(type) {
 		case string:
 			return "s" + v, nil
@@ -137,5 +136,5 @@ func literal(value string) (string, error) {
 			return "b" + strconv.FormatBool(v), nil
 		}
 	}
-	return "", fmt.Errorf("%q is no text, number or boolean as it stands in JSON, where text has quotation marks", value)
+	return "", fmt.Errorf("%q is not a JSON string, number or boolean: a string needs its quotation marks", value)
 }

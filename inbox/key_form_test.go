@@ -82,17 +82,17 @@ func TestPartsThatAreNoKey(t *testing.T) {
 	}{
 		{inbox.ByUUID(), nil, "it has 0 parts, and uuid has 1"},
 		{inbox.ByUUID(), []string{""}, "uuid is empty"},
-		{inbox.ByUUID(), []string{" a"}, `uuid " a" has space around it`},
-		{inbox.ByUUID(), []string{strings.Repeat("\xfe", 16)}, "uuid is 16 bytes that are no text"},
+		{inbox.ByUUID(), []string{" a"}, `uuid " a" begins or ends with white space`},
+		{inbox.ByUUID(), []string{strings.Repeat("\xfe", 16)}, "uuid is 16 bytes, but not text"},
 		{inbox.ByCloudEvent(), []string{"a"}, "it has 1 parts, and cloudevent has 2: ce_source, ce_id"},
-		{inbox.ByPayload(), []string{"ABCD"}, `"ABCD" is no SHA-256`},
-		{inbox.ByJSON("id"), []string{"abc"}, `id "abc" is no text, number or boolean as it stands in JSON`},
-		{inbox.ByJSON("id"), []string{"1 2"}, `id "1 2" is no text`},
-		{inbox.ByJSON("id"), []string{"null"}, `id "null" is no text`},
-		{inbox.ByJSON(), []string{"1"}, "cannot be told from its parts"},
-		{at("a", "b", 1), []string{"a", "b", "+7"}, `offset "+7" is no offset`},
-		{inbox.FirstOf(inbox.ByUUID()), []string{"a"}, "cannot be told from its parts"},
-		{inbox.Joined(inbox.ByUUID(), inbox.FirstOf(inbox.ByUUID())), []string{"a", "b"}, "cannot be told from its parts"},
+		{inbox.ByPayload(), []string{"ABCD"}, `"ABCD" is not a SHA-256`},
+		{inbox.ByJSON("id"), []string{"abc"}, `id "abc" is not a JSON string, number or boolean`},
+		{inbox.ByJSON("id"), []string{"1 2"}, `id "1 2" is not a JSON string`},
+		{inbox.ByJSON("id"), []string{"null"}, `id "null" is not a JSON string`},
+		{inbox.ByJSON(), []string{"1"}, "cannot be built from parts"},
+		{at("a", "b", 1), []string{"a", "b", "+7"}, `offset "+7" is not an offset`},
+		{inbox.FirstOf(inbox.ByUUID()), []string{"a"}, "cannot be built from parts"},
+		{inbox.Joined(inbox.ByUUID(), inbox.FirstOf(inbox.ByUUID())), []string{"a", "b"}, "cannot be built from parts"},
 		{inbox.Joined(), nil, "joined() is empty"},
 	} {
 		_, err := c.key.Made(c.parts...)
@@ -115,7 +115,7 @@ func TestParseKey(t *testing.T) {
 		"joined(,uuid)", "first(uuid))", `func:"\x"`,
 	} {
 		_, err := inbox.Internals{}.ParseKey(wrong)
-		assert.ErrorContains(t, err, "describes no key", wrong)
+		assert.ErrorContains(t, err, "is not a key", wrong)
 	}
 }
 

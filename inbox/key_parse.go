@@ -6,12 +6,12 @@ import (
 	"strings"
 )
 
-// parseKey returns the key that [Key.String] describes as description.
+// parseKey returns the key with this description, as [Key.String] writes it.
 func parseKey(description string) (Key, error) {
 	p := &keyParser{rest: description}
 	k, ok := p.key()
 	if !ok || p.rest != "" {
-		return Key{}, fmt.Errorf("inbox: %q describes no key, near %q: it is written as millrace check shows it, "+
+		return Key{}, fmt.Errorf("inbox: %q is not a key, near %q: write it as millrace check shows it, "+
 			"such as uuid or metadata:\"order_id\"", description, p.rest)
 	}
 	return k, nil
@@ -19,7 +19,7 @@ func parseKey(description string) (Key, error) {
 
 type keyParser struct{ rest string }
 
-// take takes what the rest begins with.
+// take consumes word, if the rest begins with it.
 func (p *keyParser) take(word string) bool {
 	rest, found := strings.CutPrefix(p.rest, word)
 	if found {
@@ -28,7 +28,7 @@ func (p *keyParser) take(word string) bool {
 	return found
 }
 
-// key takes a key and what qualifies it.
+// key parses a key and its qualifiers.
 func (p *keyParser) key() (Key, bool) {
 	k, ok := p.base()
 	for ok {
@@ -97,7 +97,7 @@ func (p *keyParser) json() (Key, bool) {
 	}
 }
 
-// list takes keys up to the end of their list.
+// list parses keys up to the end of their list.
 func (p *keyParser) list() (keys []Key, ok bool) {
 	for !p.take(")") {
 		if len(keys) > 0 && !p.take(",") {

@@ -14,12 +14,12 @@ import (
 
 // Position is a message's place in a log such as Kafka's.
 type Position struct {
-	Topic     string // nothing: the one that was subscribed to
-	Partition string // nothing: not known
+	Topic     string // empty: the one that was subscribed to
+	Partition string // empty: not known
 	Offset    int64
 }
 
-// String returns p as Kafka's users write it, orders[3]@17, or only the topic where the rest is not known.
+// String returns p as Kafka's users write it, orders[3]@17, or only the topic if the rest is not known.
 func (p Position) String() string {
 	if p.Partition == "" {
 		return p.Topic
@@ -27,9 +27,9 @@ func (p Position) String() string {
 	return fmt.Sprintf("%s[%s]@%d", p.Topic, p.Partition, p.Offset)
 }
 
-// ByPosition takes the message's place in a log. A message that its producer sends twice
-// has two places, and so is two messages: this key knows redeliveries, not repeated sends.
-// A topic that is deleted and created anew begins at the old offsets: raise the Epoch then.
+// ByPosition uses the message's place in a log. A message that its producer sends twice has
+// two places and is two messages: this key recognises redeliveries, not repeated sends.
+// A topic that is deleted and created again repeats its offsets: raise the Epoch then.
 func ByPosition(of func(*message.Message) (Position, error)) Key {
 	if of == nil {
 		of = func(*message.Message) (Position, error) {
@@ -55,7 +55,7 @@ func ByPosition(of func(*message.Message) (Position, error)) Key {
 // subscribed returns the topic that msg came from.
 var subscribed = func(msg *message.Message) string { return topicOf(msg.Context()) }
 
-// position returns where the source keeps msg, as far as it is known and the partition is a number.
+// position returns the place of msg in its log, if that is known and the partition is a number.
 func (s *Store) position(msg *message.Message) (partition, offset sql.NullInt64) {
 	if s.config.Position == nil {
 		return partition, offset
@@ -77,7 +77,7 @@ func (s *Store) position(msg *message.Message) (partition, offset sql.NullInt64)
 	return sql.NullInt64{Int64: number, Valid: true}, sql.NullInt64{Int64: p.Offset, Valid: true}
 }
 
-// positionOf is what is stored of a position.
+// positionOf returns the stored position of a message.
 func positionOf(topic string, partition, offset sql.NullInt64) Position {
 	p := Position{Topic: topic, Offset: offset.Int64}
 	if partition.Valid {

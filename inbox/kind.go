@@ -2,38 +2,37 @@ package inbox
 
 import "fmt"
 
-// Kind is what an [Event] is about. Later releases may add kinds: an observer ignores those that it does not know.
+// Kind is what an [Event] is about. Later releases may add kinds: an observer should ignore those it does not know.
 type Kind uint8
 
-// The kinds of events. Where one says so, Event.Reason tells more.
+// The kinds of events. Some have an Event.Reason.
 const (
-	// KindReceived is each delivery that a consumer takes up, before it knows whether the message was handled.
+	// KindReceived is each delivery that a consumer begins to claim, before it knows whether the message was handled.
 	KindReceived Kind = iota + 1
 
 	// KindCompleted is each handler run whose transaction was committed.
 	KindCompleted
 
-	// KindFailed is each handler run that was rolled back, and why; and, with [ReasonCollision] and no Duration, each
-	// message that [CollisionFail] refuses.
+	// KindFailed is each handler run that was rolled back, with the reason. With [ReasonCollision] and no Duration, it is
+	// each message that [CollisionFail] refuses.
 	KindFailed
 
-	// KindRetried is each stored message that is to be tried again, why, and after how many attempts.
+	// KindRetried is each stored message that is to be tried again, with the reason and the attempts so far.
 	KindRetried
 
-	// KindReclaimed counts the stored messages that were taken over from somebody whose lease lapsed: a process ended,
-	// or froze.
+	// KindReclaimed counts the stored messages taken over from a process whose lease lapsed: it ended or froze.
 	KindReclaimed
 
-	// KindDuplicate is each copy that was answered without the handler; the reason says how it was known.
+	// KindDuplicate is each copy that was answered without the handler; the reason says how the inbox recognised it.
 	KindDuplicate
 
 	// KindCollision is each message with the key but not the payload of another.
 	KindCollision
 
-	// KindParked is each message stored for an operator, parked or failed terminally, and why.
+	// KindParked is each message stored for an operator, parked or failed terminally, with the reason.
 	KindParked
 
-	// KindStale is each message whose version its aggregate is past.
+	// KindStale is each message whose aggregate is past the version of the message.
 	KindStale
 
 	// KindGap is each arrival of a message before its predecessor was applied, with [GapLatest] too.
@@ -42,10 +41,10 @@ const (
 	// KindHeld is each message stored until its predecessor is applied.
 	KindHeld
 
-	// KindReleased counts the messages that were released by one that was applied.
+	// KindReleased counts the held messages that an applied message released.
 	KindReleased
 
-	// KindForgottenTx is each success that made no use of its transaction.
+	// KindForgottenTx is each success of a handler that did not use its transaction.
 	KindForgottenTx
 
 	// KindEndedTx is each handler that ended the transaction itself.
@@ -56,30 +55,30 @@ const (
 	// [ReasonDuplicateStep].
 	KindDoubleEffect
 
-	// KindSettled is each message whose produced messages are known to be with the broker.
+	// KindSettled is each message whose produced messages the broker is known to have.
 	KindSettled
 
-	// KindContention is each deadlock or lock wait that was retried unseen.
+	// KindContention is each deadlock or lock wait that the inbox retried without an error.
 	KindContention
 
 	// KindOutage is each delivery that found the database, or the store of the leases, down.
 	KindOutage
 
-	// KindReplayed is what became of each replayed message: "ran", "refused", "duplicate", "ran although refused" where
-	// [ReplayRefuse] holds and an operator wanted it, "queued" where it had failed before and is tried again by its
-	// queue, or "suppressed" with the Count of messages that were not sent and steps that were not done; or "stale
-	// version", "held" or "parked", of which there is another event as well. A run that failed comes again.
+	// KindReplayed is each replayed message, unless its run failed. The reason says what the consumer did with it: "ran",
+	// "refused", "duplicate"; "ran although refused" if [ReplayRefuse] is set and an operator retried it; "queued" if it
+	// had failed before and its queue tries it again; "suppressed", with the Count of messages that were not sent and
+	// steps that were not done; or "stale version", "held" or "parked", which have an event of their own as well.
 	KindReplayed
 
-	// KindEvicted counts the confirmed keys that a store of leases, such as lease.Memory, forgot before their retention was over. A panic frees
-	// the key that was to be taken, and goes on its way.
+	// KindEvicted counts the confirmed keys that a store of leases, such as lease.Memory, forgot before their retention was
+	// over. If an observer panics, the key that was being claimed is free, and the panic continues.
 	KindEvicted
 
 	// KindPurged is each run of the janitor: how many claims it deleted, and what failed.
 	KindPurged
 
-	// KindClaims tells, when the janitor has walked all completed claims of a consumer, how many of them are how old:
-	// one event for each age. A consumer that keeps for ever is not walked.
+	// KindClaims says how many completed claims of a consumer are how old, with one event for each age, after the janitor
+	// has walked them all. It does not walk those of a consumer that keeps them for ever.
 	KindClaims
 )
 
@@ -108,7 +107,7 @@ var kindNames = [...]string{
 	KindClaims:       "claims",
 }
 
-// String returns what the kind is called, such as "completed" or "double effect".
+// String returns the name of the kind, such as "completed" or "double effect".
 func (k Kind) String() string {
 	if k == 0 || int(k) >= len(kindNames) {
 		return fmt.Sprintf("Kind(%d)", uint8(k))

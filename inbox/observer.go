@@ -8,7 +8,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 )
 
-// Event is what an [Observer] is told. Fields that do not apply are empty.
+// Event is what an [Observer] gets. Fields that do not apply are empty.
 type Event struct {
 	Kind      Kind
 	Consumer  string
@@ -17,32 +17,32 @@ type Event struct {
 	UUID      string
 	Topic     string
 	Type      string // event type
-	Reason    string // one of a small set, so that it can be counted by; details are in Err
+	Reason    string // one of a small set, so it can be a label of a metric; details are in Err
 	Duration  time.Duration
 	Count     int
-	Attempt   int // at a stored message, 1 for the first; 0 where no pubsub.Durable delivers
+	Attempt   int // at a stored message, 1 for the first; 0 if no pubsub.Durable delivers
 	Err       error
-	Metadata  message.Metadata // of the message, where it is at hand; not to be changed
-	Replay    string           // what a replayed message says of its replay
+	Metadata  message.Metadata // of the message, if at hand; do not change it
+	Replay    string           // the name of the replay that sent the message
 }
 
-// Observer is told of decisions, for metrics and traces. [On] makes one of a function; a type of your own implements
-// [SelectiveObserver] too where it wants some kinds of events only.
+// Observer gets an event for each decision, for metrics and traces. [On] makes one from a function. A type of your own
+// that wants only some kinds of events implements [SelectiveObserver] too.
 //
-// Observe is called in the delivery's goroutine and must be quick. A panic there goes on its way once the delivery holds
-// nothing any more; in a queue, the background work and a heartbeat it is logged, and counted by [Store.Panics].
+// Observe is called in the delivery's goroutine and must be quick. A panic there continues after the delivery has freed
+// everything it holds. In a queue, the background work or a heartbeat, a panic is logged, and counted by [Store.Panics].
 type Observer interface {
 	Observe(ctx context.Context, e Event)
 }
 
-// SelectiveObserver is an [Observer] of some kinds of events. Wants is asked when the Store or the Leases are made, not for
-// each event; a panic in it goes on its way. An event that no observer wants costs nothing.
+// SelectiveObserver is an [Observer] of some kinds of events. Wants is called when the Store or the Leases are made, not
+// for each event; the caller of their constructor gets a panic in it. An event that no observer wants costs nothing.
 type SelectiveObserver interface {
 	Observer
 	Wants(k Kind) bool
 }
 
-// On returns an [Observer] that calls observe for events of the kinds, or of every kind where none is given.
+// On returns an [Observer] that calls observe for events of these kinds, or of every kind if none is given.
 func On(observe func(ctx context.Context, e Event), kinds ...Kind) Observer {
 	return onKinds{observe, kinds}
 }
@@ -56,7 +56,7 @@ func (o onKinds) Observe(ctx context.Context, e Event) { o.observe(ctx, e) }
 
 func (o onKinds) Wants(k Kind) bool { return len(o.kinds) == 0 || slices.Contains(o.kinds, k) }
 
-// observers holds, for each kind, those who want it: no event is made that nobody wants.
+// observers holds, for each kind, the observers that want it.
 type observers [len(kindNames)][]Observer
 
 func newObservers(all []Observer) (o observers) {
@@ -79,7 +79,7 @@ func newObservers(all []Observer) (o observers) {
 
 func (o *observers) wanted(k Kind) bool { return len(o[k]) > 0 }
 
-// tell tells who wants it of e, which is of kind k.
+// tell gives e, as an event of kind k, to the observers that want it.
 func (o *observers) tell(ctx context.Context, k Kind, e Event) {
 	e.Kind = k
 	for _, one := range o[k] {
@@ -87,7 +87,7 @@ func (o *observers) tell(ctx context.Context, k Kind, e Event) {
 	}
 }
 
-// observe tells of d, and why.
+// observe reports d with this reason.
 func (d *delivery) observe(k Kind, reason string, err error) {
 	if all := &d.consumer.store.observers; all.wanted(k) {
 		e := d.event(reason)
@@ -96,10 +96,10 @@ func (d *delivery) observe(k Kind, reason string, err error) {
 	}
 }
 
-// tellApart tells of e in the background: an observer that panics keeps nothing from the others.
+// tellApart gives e to the observers in background work: if one panics, the others still get it.
 func (s *Store) tellApart(ctx context.Context, k Kind, e Event) {
 	for _, o := range s.observers[k] {
-		told := e // so that it is allocated only where somebody listens
+		told := e // a copy, so that only an event that an observer gets is allocated
 		told.Kind = k
 		s.survive(ctx, func(ctx context.Context) { o.Observe(ctx, told) })
 	}

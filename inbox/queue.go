@@ -15,9 +15,9 @@ import (
 	"github.com/millrace-go/millrace/internal/stored"
 )
 
-// QueueConfig is how the open messages of one consumer are delivered. pubsub.Durable fills
-// it in; its fields of the same names say what each is for, what it defaults to, and what its panic does. Describe
-// is that of middleware.Inbox; a message of which it panics is stored without a type.
+// QueueConfig says how a [Queue] delivers the stored messages of one consumer. pubsub.Durable fills
+// it in, and documents the fields of the same names with their defaults and what a panic in them
+// does. Describe is that of middleware.Inbox; if it panics, the message is stored without a type.
 type QueueConfig struct {
 	Consumer    string
 	Epoch       int
@@ -33,10 +33,11 @@ type QueueConfig struct {
 	Classify    func(error) error
 	Describe    func(*message.Message) (eventType, eventVersion string)
 	Fingerprint func(*message.Message) ([]byte, error)
-	StoreFirst  bool // Mode is that: no message of the consumer goes past the table
+	StoreFirst  bool // whether every message of the consumer goes through the table
 }
 
-// OnParked is what happens to the messages of an order key behind one that was parked, or failed terminally.
+// OnParked says what happens to the messages of an order key behind one that was parked or failed
+// terminally.
 type OnParked int
 
 // What can happen behind a parked message.
@@ -93,33 +94,33 @@ func (c QueueConfig) Validate() error {
 	return errors.Join(problems...)
 }
 
-// Queue gives out the open messages of one consumer that are due, each to one taker at a
-// time. It is safe for concurrent use.
+// Queue leases the stored messages of one consumer that are due, each to one taker at a time. It is
+// safe for concurrent use.
 type Queue struct {
 	store  *Store
 	config QueueConfig
 	name   stored.Name
 	bell   *bell.Bell
-	vain   atomic.Int32 // looks in a row that found nothing to be had
-	paused atomic.Bool  // by an operator, when it was last looked
-	routed atomic.Bool  // a router is around it: what arrives knows its handler
+	vain   atomic.Int32 // takes in a row that leased nothing although messages were due
+	paused atomic.Bool  // by an operator, as the last take read it
+	routed atomic.Bool  // messages arrive through a router, which names their handler
 	saw    atomic.Pointer[sawConsumer]
 
-	unopened   atomic.Int32 // payloads in a row that could not be had
-	unopenable *recent.Set  // messages with such a payload, and how many others were opened by then
+	unopened   atomic.Int32 // payloads in a row that could not be opened
+	unopenable *recent.Set  // their messages, each with the number of payloads opened until then
 
 	row *stored.Registered
 
 	serving sync.Mutex
-	served  time.Time // when it was last said that this queue serves its consumer
+	served  time.Time // when this queue last announced that it serves its consumer
 
 	lines    lines
 	adopting sync.Mutex
 	older    olderEpochs
 }
 
-// Queue returns the queue of the consumer that config names. From then on its messages
-// count as delivered by somebody, so the version gate holds what has to wait.
+// Queue returns the queue of the consumer that config names. From then on the version gate may hold
+// messages of that consumer, because a queue delivers them.
 func (s *Store) Queue(config QueueConfig) (*Queue, error) {
 	if err := config.Validate(); err != nil {
 		return nil, fmt.Errorf("inbox: queue: %w", err)
@@ -135,22 +136,21 @@ func (s *Store) Queue(config QueueConfig) (*Queue, error) {
 	consumer := ConsumerConfig{Name: config.Consumer, Key: config.Key, Options: Options{Epoch: config.Epoch}}
 	consumer.setDefaults()
 	self := consumer.self()
-	self.Unsettled = true // the middleware knows
+	self.Unsettled = true // only the middleware knows the consumer's settings
 	return &Queue{
 		store: s, config: config, name: name, bell: s.bells[name], row: s.rows.Registered(self),
 		unopenable: recent.NewSet(mostUnopenable, 4*max(config.MaxBackoff, time.Hour)),
 	}, nil
 }
 
-// bellOf returns what wakes the queues that deliver in this process what is stored for a
-// consumer, nil if there are none.
+// bellOf returns the bell of this process's queues of a consumer, nil if there are none.
 func (s *Store) bellOf(name stored.Name) *bell.Bell {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.bells[name]
 }
 
-// wakeQueue says that a message of a consumer is due.
+// wakeQueue tells this process's queues of a consumer that a message is due.
 func (s *Store) wakeQueue(name stored.Name) {
 	if b := s.bellOf(name); b != nil {
 		b.Ring()
@@ -160,13 +160,13 @@ func (s *Store) wakeQueue(name stored.Name) {
 // Listen returns a channel that gets a token when messages may be due.
 func (q *Queue) Listen() (due <-chan struct{}, leave func()) { return q.bell.Listen() }
 
-// Wake says that messages may be due.
+// Wake tells all listeners of this process that messages of the consumer may be due.
 func (q *Queue) Wake() { q.bell.Ring() }
 
-// Config returns the settings with their defaults.
+// Config returns the settings of q, with their defaults.
 func (q *Queue) Config() QueueConfig { return q.config }
 
-// explain says whose queue had the error.
+// explain adds to err the consumer and what failed.
 func (q *Queue) explain(what string, err error) error {
 	if err == nil {
 		return nil

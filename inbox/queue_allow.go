@@ -12,9 +12,9 @@ import (
 	"github.com/millrace-go/millrace/internal/stored"
 )
 
-// Allow has msgs handled that were put into the queue and are replayed ones, although the consumer
-// refuses those; see [ReplayRefuse]. One that is parked as refused is made due. Call it in the transaction
-// of [Queue.Put].
+// Allow marks replayed msgs in the queue so that the consumer handles them even if it refuses
+// replayed messages; see [ReplayRefuse]. It makes due those that are parked because they were
+// refused. Call it in the transaction of [Queue.Put].
 func (q *Queue) Allow(ctx context.Context, by stored.Operator, msgs ...*message.Message) error {
 	if err := by.Validate(); err != nil {
 		return err

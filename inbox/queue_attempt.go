@@ -12,26 +12,27 @@ import (
 	"github.com/millrace-go/millrace/internal/stored"
 )
 
-// attempt is what a queue wants to know of one delivery.
+// attempt collects what a queue must know about one delivery to answer it.
 type attempt struct {
 	number     int
 	receivedAt time.Time
 	queue      *Queue
-	came       *original.Message // as the queue was given it; nil where it is stored
+	came       *original.Message // as the source delivered it; nil for a stored message
 
-	keep func(ctx context.Context, because why) (stored bool, err error) // of a message without a key; nil where it is stored
+	// keep stores a message without a key; nil for a stored message.
+	keep func(ctx context.Context, because why) (stored bool, err error)
 
 	mu        sync.Mutex
-	over      bool  // the inbox ended it, in the handler's transaction
-	seen      bool  // the inbox had it
+	over      bool  // the inbox answered it in the handler's transaction
+	seen      bool  // it reached the inbox
 	tried     bool  // the handler ran
-	cancelled bool  // the delivery, before the handler failed
-	cause     error // why the handler failed, or did not run
+	cancelled bool  // the delivery was cancelled, and the handler failed because of that
+	cause     error // why the handler failed or did not run
 }
 
 type attemptKey struct{}
 
-// deliveredBy returns the attempt that ctx belongs to, nil if no queue delivers.
+// deliveredBy returns the attempt that ctx belongs to, nil if no queue delivers the message.
 func deliveredBy(ctx context.Context) *attempt {
 	if l := leasedOf(ctx); l != nil {
 		return &l.attempt
@@ -39,8 +40,8 @@ func deliveredBy(ctx context.Context) *attempt {
 	return attemptOf(ctx)
 }
 
-// Attempt returns which attempt at its message the context of a handler belongs to: 1 for
-// the first. It is 0 where no pubsub.Durable delivers.
+// Attempt returns the number of the attempt that a handler's context belongs to: 1 for the first,
+// and 0 if no pubsub.Durable delivers the message.
 func Attempt(ctx context.Context) int {
 	if a := deliveredBy(ctx); a != nil {
 		return a.number
@@ -48,8 +49,9 @@ func Attempt(ctx context.Context) int {
 	return 0
 }
 
-// ReceivedAt returns when the message arrived whose handler ctx belongs to: for one that was
-// stored, when that was, by the database's clock. It is zero where no pubsub.Durable delivers.
+// ReceivedAt returns when the message of a handler's context arrived. For a stored message that is
+// when it was stored, by the database's clock. It is zero if no pubsub.Durable delivers the
+// message.
 func ReceivedAt(ctx context.Context) time.Time {
 	if a := deliveredBy(ctx); a != nil {
 		return a.receivedAt
@@ -57,21 +59,22 @@ func ReceivedAt(ctx context.Context) time.Time {
 	return time.Time{}
 }
 
-// attemptOf returns the attempt that a queue wants to know of, nil if none does.
+// attemptOf returns the attempt of a delivery that a queue makes past its table, nil if ctx belongs
+// to no such delivery.
 func attemptOf(ctx context.Context) *attempt {
 	a, _ := ctx.Value(attemptKey{}).(*attempt)
 	return a
 }
 
-// done says that the delivery was ended in the transaction of the handler.
+// done notes that the inbox answered the delivery in the handler's transaction.
 func (a *attempt) done() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.over = true
 }
 
-// failed says why the handler of a delivery failed. Only one that was cancelled itself is
-// excused: a handler may have cancelled a call of its own.
+// failed notes why the handler failed. A cancellation excuses it only if the delivery itself was
+// cancelled: a handler may have cancelled a call of its own.
 func (a *attempt) failed(delivery context.Context, cause error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -79,16 +82,16 @@ func (a *attempt) failed(delivery context.Context, cause error) {
 	a.cancelled = delivery.Err() != nil && errors.Is(cause, context.Canceled)
 }
 
-// interrupted says why the handler did not run.
+// interrupted notes why the handler did not run.
 func (a *attempt) interrupted(cause error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.seen, a.cause = true, cause
 }
 
-// result says whether the inbox ended the delivery; whether it counts as an attempt, which
-// one that was cancelled, because the service closes, or that never reached the handler
-// does not; and why it failed, if anyone told.
+// result returns whether the inbox answered the delivery, whether the delivery counts as an
+// attempt, and why it failed, if that is known. A delivery does not count if it was cancelled,
+// because the service closes for instance, or if the inbox did not run the handler.
 func (a *attempt) result() (over, counts bool, cause error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -96,8 +99,8 @@ func (a *attempt) result() (over, counts bool, cause error) {
 	return a.over, counts, a.cause
 }
 
-// RetryAfter marks err as one after which the message is to be tried again at a time of
-// the handler's choice. nil stays nil.
+// RetryAfter marks err so that the queue tries the message again after delay instead of its own
+// backoff. nil stays nil.
 func RetryAfter(err error, delay time.Duration) error {
 	if err == nil {
 		return nil
@@ -112,19 +115,18 @@ type retryError struct {
 
 func (e *retryError) Unwrap() error { return e.error }
 
-// errDisconnected is what becomes of a run whose own connection to the database was lost.
+// errDisconnected marks the error of a run that lost its own connection to the database.
 var errDisconnected = errors.New("the connection to the database was lost")
 
-// disconnected marks the error of such a run.
 func disconnected(cause error) error { return fmt.Errorf("%w: %w", errDisconnected, cause) }
 
-// free reports whether the failure is not counted: a connection was lost, which is hardly
-// the message's fault unless it happens to the same one again.
+// free reports whether the failure does not count as an attempt. A lost connection is hardly the
+// message's fault, unless the same message loses one twice in a row.
 func free(cause error, last lastError) bool {
 	return errors.Is(cause, errDisconnected) && last.code != stored.ErrorConnection
 }
 
-// fate is what becomes of a message that failed.
+// fate is the next state of a stored message after a failure.
 type fate struct {
 	status   stored.Status
 	attempts int
@@ -133,7 +135,8 @@ type fate struct {
 	last lastError
 }
 
-// fateOf decides what becomes of a message after so many attempts, the last of which failed.
+// fateOf returns the fate of a message that had this many attempts before the delivery that failed
+// now.
 func (q *Queue) fateOf(attempts int, counts bool, cause error, last lastError) fate {
 	config := &q.config
 	if counts && free(cause, last) {
@@ -160,7 +163,7 @@ func (q *Queue) fateOf(attempts int, counts bool, cause error, last lastError) f
 	return fate{stored.FailedRetryable, attempts, delay, why{reasonOf(cause), "to be tried again"}, last}
 }
 
-// classify marks the error of a handler. The service has the first word.
+// classify marks the error of a handler. What the service's Classify marks takes precedence.
 func (q *Queue) classify(cause error) error {
 	cause = callClassify(q.config.Classify, cause)
 	var retry *retryError
@@ -170,7 +173,7 @@ func (q *Queue) classify(cause error) error {
 	return foreseen(cause)
 }
 
-// backoff is longer with each attempt, and never twice the same.
+// backoff returns a random pause whose bound doubles with each attempt, up to most.
 func backoff(least, most time.Duration, attempts int) time.Duration {
 	longest := least
 	for range attempts - 1 {

@@ -14,11 +14,13 @@ import (
 	"github.com/millrace-go/millrace/internal/stored"
 )
 
-// errDisputed has messages stored anew, in a transaction that first opens the claim of a disputed key.
+// errDisputed makes putTogether store the messages again, in a transaction that first opens the
+// claims of disputed keys.
 var errDisputed = errors.New("another payload waits under the key, which nobody has claimed")
 
-// openDisputed opens the claims of disputed keys for what is stored under them, before any row is
-// touched: handlers lock in this order, too, and one that has a claim is waited for.
+// openDisputed opens the claims of disputed keys for the messages stored under them. It does so
+// before it touches any row, because handlers lock in this order too, and waits for a handler that
+// has a claim.
 func (q *Queue) openDisputed(ctx context.Context, tx *sqlx.Tx, consumer int32, all []*arrival) error {
 	disputed := slices.DeleteFunc(slices.Clone(all), func(a *arrival) bool { return !a.disputed })
 	slices.SortStableFunc(disputed, func(a, b *arrival) int { return bytes.Compare(a.id, b.id) })
@@ -30,13 +32,15 @@ func (q *Queue) openDisputed(ctx context.Context, tx *sqlx.Tx, consumer int32, a
 	return nil
 }
 
-// keyOfAnother reports whether the key of a is that of the message with another payload that is
-// stored under it. If not, a is a copy of what was handled, and what is stored came later. What a
-// produced then goes out past the table, if it is not known to have done so.
+// keyOfAnother reports whether the key of a belongs to the message that is stored under it, which
+// has another payload. If not, a is a copy of a message that was handled, and the stored message
+// arrived later. If the outcome of a may be unpublished, a.past has the caller deliver a past the
+// table.
 //
-// A message that is stored as it comes has no claim: one that goes past the table may still take the
-// key. So before a is parked the claim is opened, for what is stored. That waits for one who has just
-// claimed the key. Where everything is stored first nobody goes past the table.
+// A message has no claim when it is stored on arrival, so a delivery past the table may still claim
+// the key. Before a is parked, the claim must therefore be opened for the stored message, which
+// waits for a delivery that has just claimed the key. With StoreFirst no delivery goes past the
+// table.
 func (q *Queue) keyOfAnother(ctx context.Context, tx *sqlx.Tx, consumer int32, a *arrival, kept int64) (theirs bool, err error) {
 	var row lookup
 	err = row.scan(tx.QueryRowContext(ctx, q.store.dialect.Lookup, consumer, a.id))
@@ -56,12 +60,12 @@ func (q *Queue) keyOfAnother(ctx context.Context, tx *sqlx.Tx, consumer int32, a
 	return false, nil
 }
 
-// errInTheWay says that a copy of what was handled cannot be stored, since the row of another message
-// stands under its key. Past the table it could have been published.
-var errInTheWay = errors.New("the message was handled, and what it produced could not be published; " +
-	"it cannot be stored while another payload waits under its key, so its source has to bring it again")
+// errInTheWay says that a copy of a handled message cannot be stored, because the row of another
+// message is under its key. Past the table, its outcome could have been published.
+var errInTheWay = errors.New("the message was handled, but its outcome could not be published; " +
+	"it cannot be stored while another payload waits under its key, so its source must redeliver it")
 
-// parkTwin parks a, which has the key of another message but a payload of its own.
+// parkTwin parks a, which collides with another message, under an id of its own.
 func (q *Queue) parkTwin(ctx context.Context, tx *sqlx.Tx, consumer int32, a *arrival) (parked *arrival, err error) {
 	other := *a
 	other.original, other.id = a.id, keycode.Derive(a.id, a.print)
@@ -73,7 +77,7 @@ func (q *Queue) parkTwin(ctx context.Context, tx *sqlx.Tx, consumer int32, a *ar
 	var kept int64
 	err = tx.GetContext(ctx, &kept, q.store.dialect.Queue.SelectStored, consumer, other.id)
 	if !errors.Is(err, sql.ErrNoRows) {
-		return &other, err // it came before
+		return &other, err // without an error, it is stored already
 	}
 	if err = q.insert(ctx, tx, consumer, &other); err == nil {
 		err = q.store.note(ctx, tx, consumer, other.id, putAside)

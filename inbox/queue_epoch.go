@@ -18,17 +18,17 @@ import (
 	"github.com/millrace-go/millrace/internal/stored"
 )
 
-// epochLook is how often a queue looks for messages that processes of an older epoch, which
-// may still run, have left.
+// epochLook is how often a queue looks for open messages of older epochs, whose processes may still
+// run.
 const epochLook = 10 * time.Second
 
-// olderEpochs is what a queue knows of the epochs before its own.
+// olderEpochs is what a queue knows about the epochs before its own.
 type olderEpochs struct {
 	looked time.Time
-	left   bool // messages that somebody else still has
+	left   bool // messages remain that another process works on
 }
 
-// adopt moves what is open in older epochs to this queue's, and reports whether some could
+// adopt moves the open messages of older epochs to the epoch of q. It reports whether some could
 // not be moved yet.
 func (q *Queue) adopt(ctx context.Context, consumer int32) (left bool, err error) {
 	q.adopting.Lock()
@@ -58,51 +58,29 @@ func (q *Queue) adopt(ctx context.Context, consumer int32) (left bool, err error
 	return o.left, nil
 }
 
-// adoptFrom moves all that nobody has of one older epoch.
+// adoptFrom moves all messages of one older epoch that no process works on.
 func (q *Queue) adoptFrom(ctx context.Context, from, to int32) error {
 	const atOnce = 100
-	opening, cancel := context.WithTimeout(ctx, afterwards) // in transactions, so not for long
+	opening, cancel := context.WithTimeout(ctx, afterwards) // payloads are opened in transactions, so not for long
 	defer cancel()
 	moved := 0
 	for n := atOnce; n == atOnce; {
-		var superseded int
-		var twins []*adoptedTwin
-		err := q.write(ctx, func(tx *sqlx.Tx, tell tellParked) error {
-			n, superseded, twins = 0, 0, nil
-			if q.store.dialect.OneWriter { // whose transactions must begin with a write
-				if _, err := tx.ExecContext(ctx, q.store.dialect.LockConsumer, to); err != nil {
-					return err
-				}
-			}
-			var rows []stored.Message
-			if err := tx.SelectContext(ctx, &rows, q.store.dialect.Queue.SelectAdoptable, from, atOnce); err != nil {
-				return err
-			}
-			n = len(rows)
-			for _, row := range rows {
-				known, twin, err := q.adoptOne(ctx, tx, row, to, q.rekeyed(opening, row), tell)
-				if err != nil {
-					return fmt.Errorf("message %q: %w", row.UUID, err)
-				}
-				if known {
-					superseded++
-				}
-				if twin != nil {
-					twins = append(twins, twin)
-				}
-			}
-			return nil
+		var done adopted
+		err := q.write(ctx, func(tx *sqlx.Tx, tell tellParked) (err error) {
+			done, err = q.adoptSome(ctx, opening, tx, from, to, atOnce, tell)
+			return err
 		})
 		if err != nil {
 			return fmt.Errorf("move messages from an older epoch: %w", err)
 		}
-		moved += n - superseded
-		for _, twin := range twins {
+		n = done.rows
+		moved += n - done.superseded
+		for _, twin := range done.twins {
 			q.observeAdoptedTwin(ctx, twin)
 		}
 		if n > 0 {
 			q.store.log.Info("inbox: open messages of an older epoch were moved to the new one", q.fields().Add(watermill.LogFields{
-				"count": n - superseded, "superseded": superseded,
+				"count": n - done.superseded, "superseded": done.superseded,
 			}))
 		}
 	}
@@ -112,8 +90,44 @@ func (q *Queue) adoptFrom(ctx context.Context, from, to int32) error {
 	return nil
 }
 
-// adoptOne moves a message, with its claim and what it produced. One that the new epoch knows
-// already is superseded: the newer one counts. One whose key is that of another message is no copy.
+// adopted is the result of adopting some messages in one transaction.
+type adopted struct {
+	rows       int // all of them
+	superseded int
+	twins      []*adoptedTwin
+}
+
+func (q *Queue) adoptSome(
+	ctx, opening context.Context, tx *sqlx.Tx, from, to int32, atMost int, tell tellParked,
+) (done adopted, err error) {
+	if q.store.dialect.OneWriter { // its transactions must begin with a write
+		if _, err := tx.ExecContext(ctx, q.store.dialect.LockConsumer, to); err != nil {
+			return adopted{}, err
+		}
+	}
+	var rows []stored.Message
+	if err := tx.SelectContext(ctx, &rows, q.store.dialect.Queue.SelectAdoptable, from, atMost); err != nil {
+		return adopted{}, err
+	}
+	done.rows = len(rows)
+	for _, row := range rows {
+		superseded, twin, err := q.adoptOne(ctx, tx, row, to, q.rekeyed(opening, row), tell)
+		if err != nil {
+			return adopted{}, fmt.Errorf("message %q: %w", row.UUID, err)
+		}
+		if superseded {
+			done.superseded++
+		}
+		if twin != nil {
+			done.twins = append(done.twins, twin)
+		}
+	}
+	return done, nil
+}
+
+// adoptOne moves a message with its claim and its outcome. If the new epoch knows the message, the
+// message of the older epoch is superseded. A message with the key of another message is not a
+// copy.
 func (q *Queue) adoptOne(
 	ctx context.Context, tx *sqlx.Tx, row stored.Message, to int32, as rekeyed, tell tellParked,
 ) (superseded bool, twin *adoptedTwin, err error) {
@@ -129,7 +143,7 @@ func (q *Queue) adoptOne(
 	return q.adoptTwin(ctx, tx, row, to, as, known, tell)
 }
 
-// supersede closes a message of an older epoch, which the new one knows.
+// supersede closes a message of an older epoch that the new epoch knows.
 func (q *Queue) supersede(ctx context.Context, tx *sqlx.Tx, row stored.Message) error {
 	d := q.store.dialect
 	if _, err := tx.ExecContext(ctx, d.CloseClaim, stored.ResultSuperseded, row.Consumer, row.MessageID); err != nil {
@@ -139,10 +153,10 @@ func (q *Queue) supersede(ctx context.Context, tx *sqlx.Tx, row stored.Message) 
 	return err
 }
 
-// moveTo moves a message with all that belongs to it. Its new key is not known.
+// moveTo moves a message, with all that belongs to it, to an id that the epoch to does not know.
 func (q *Queue) moveTo(ctx context.Context, tx *sqlx.Tx, row stored.Message, to int32, id []byte) error {
 	d := q.store.dialect
-	stray, args, err := d.In(d.History.DeleteHistory, to, [][]byte{id}) // of a claim that is gone: it would be in the way
+	stray, args, err := d.In(d.History.DeleteHistory, to, [][]byte{id}) // left by a deleted claim: its numbers would collide
 	if err == nil {
 		_, err = tx.ExecContext(ctx, stray, args...)
 	}
@@ -156,27 +170,27 @@ func (q *Queue) moveTo(ctx context.Context, tx *sqlx.Tx, row stored.Message, to 
 			return err
 		}
 	}
-	// A process of the last release may get another copy of what was handled.
+	// A process of the last release may receive another copy of a message that was handled.
 	_, err = tx.ExecContext(ctx, d.Queue.KeepClaim, row.Consumer, row.MessageID, to, id)
 	return err
 }
 
-// rekeyed is what a message of an older epoch is known by in this one, for which the key, and what it is
-// compared by, may have been changed.
+// rekeyed identifies a message of an older epoch in this epoch, whose Key and Fingerprint may
+// differ.
 type rekeyed struct {
 	id     []byte
 	print  [sha256.Size]byte
-	hashes []int64          // by which a copy of it may be known; none: all that has the id is a copy
-	msg    *message.Message // nil where nobody can read it
+	hashes []int64          // a copy has one of them; nil: every message with the id is a copy
+	msg    *message.Message // nil if the stored message cannot be read
 }
 
-// isCopy reports whether what is known of the key is known of this message.
+// isCopy reports whether known belongs to a copy of this message.
 func (r rekeyed) isCopy(known *lookup) bool {
 	return r.hashes == nil || slices.ContainsFunc(r.hashes, known.of)
 }
 
-// rekeyed returns what a message is known by in this epoch. A collision keeps the id that it was given, and
-// so does what had no key until it is tried again.
+// rekeyed identifies a message in this epoch. A collision keeps its id. A message without a key
+// keeps its id until it is tried again.
 func (q *Queue) rekeyed(ctx context.Context, row stored.Message) rekeyed {
 	as := rekeyed{id: row.MessageID}
 	if row.Original != nil || keycode.IsKeyless(row.MessageID) {
@@ -186,11 +200,11 @@ func (q *Queue) rekeyed(ctx context.Context, row stored.Message) rekeyed {
 	binary.BigEndian.PutUint64(as.print[:], uint64(row.Hash)) //nolint:gosec // the bits matter, not the sign
 	l := newLeased(q, row, 0, false)
 	if err := l.open(ctx); err != nil {
-		return as // a key that is made of the payload stays what it was
+		return as // the key may depend on the payload, so it stays as it was
 	}
 	msg, err := l.Message(ctx)
 	if err != nil {
-		return as // nobody can read it, which is said when it is taken
+		return as // the queue reports this when it takes the message
 	}
 	as.msg = msg
 	payload := []byte(msg.Payload)
@@ -202,23 +216,23 @@ func (q *Queue) rekeyed(ctx context.Context, row stored.Message) rekeyed {
 		as.hashes = append(as.hashes, hashOf(as.print))
 	}
 	key, err := q.config.Key.valueFrom(string(row.Topic), msg)
-	if err == nil { // else it is a position for instance, which only its source knows
+	if err == nil { // else the key is a position, for instance, which only the source knows
 		as.id = keycode.Encode(key)
 	}
 	return as
 }
 
-// knows returns what is known of a key in an epoch, nil if nothing is.
+// knows returns the claim and the open row of a key in an epoch, nil if there is neither.
 func (q *Queue) knows(ctx context.Context, tx *sqlx.Tx, consumer int32, id []byte) (*lookup, error) {
 	var known lookup
 	err := known.scan(tx.QueryRowContext(ctx, q.store.dialect.Lookup, consumer, id))
-	if errors.Is(err, sql.ErrNoRows) { // one that is stored as it comes has no claim
+	if errors.Is(err, sql.ErrNoRows) { // a message that was stored on arrival has no claim
 		known.OpenStatus = sql.NullInt16{Int16: int16(stored.Received), Valid: true}
 		err = tx.GetContext(ctx, &known.OpenHash, q.store.dialect.Queue.SelectStored, consumer, id)
 	}
 	switch {
 	case errors.Is(err, sql.ErrNoRows):
-		return nil, nil //nolint:nilnil // nothing is known
+		return nil, nil //nolint:nilnil // the key is unknown
 	case err != nil:
 		return nil, err
 	}

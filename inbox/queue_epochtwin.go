@@ -10,17 +10,18 @@ import (
 	"github.com/millrace-go/millrace/internal/stored"
 )
 
-// adoptedTwin is a message that was parked when it moved to a new epoch, since its key is that of another there.
+// adoptedTwin is a message that was parked when it moved to a new epoch, because it collides with
+// another message there.
 type adoptedTwin struct {
 	*Leased
 	key string
 	why
 }
 
-// adoptTwin moves a message whose key is that of another one in the new epoch, with another payload. It is kept
-// as one that arrives: beside what was handled under the key it is stored for the inbox to judge by its
-// OnCollision, and beside what is stored it is parked. What was handled itself, and what waits for an
-// operator, moves as it is, under an id of its own.
+// adoptTwin moves a message that collides with another message in the new epoch, as if it arrived
+// now. If the other one was handled, the message is stored under the key, and the inbox judges it
+// by its OnCollision. If the other one is stored, the message is parked. A message that was itself
+// handled, or that waits for an operator, moves unchanged under an id of its own.
 func (q *Queue) adoptTwin(
 	ctx context.Context, tx *sqlx.Tx, row stored.Message, to int32, as rekeyed, theirs *lookup, tell tellParked,
 ) (superseded bool, twin *adoptedTwin, err error) {
@@ -52,8 +53,9 @@ func (q *Queue) adoptTwin(
 	return false, twin, err
 }
 
-// parkAdopted has a message that was moved wait for an operator under the id of a collision. One that waits for
-// one already keeps its reason, and nobody is told again: it returns nil.
+// parkAdopted parks a moved message under the id of a collision. A message that already waits for
+// an operator keeps its status and its reason; parkAdopted then returns nil, because nothing new is
+// to be reported.
 func (q *Queue) parkAdopted(
 	ctx context.Context, tx *sqlx.Tx, row stored.Message, to int32, id []byte, as rekeyed, tell tellParked,
 ) (*adoptedTwin, error) {
@@ -71,7 +73,7 @@ func (q *Queue) parkAdopted(
 		return nil, fmt.Errorf("park a collision: %w", err)
 	}
 	if row.Status.Stuck() {
-		return nil, nil //nolint:nilnil // nothing new is to be told
+		return nil, nil //nolint:nilnil // nothing new is to be reported
 	}
 	if err := q.store.note(ctx, tx, to, id, putAside); err != nil {
 		return nil, err
@@ -79,12 +81,12 @@ func (q *Queue) parkAdopted(
 	row.Consumer, row.MessageID, row.Original = to, id, as.id
 	twin := &adoptedTwin{newLeased(q, row, 0, false), key, because}
 	if as.msg == nil {
-		return twin, nil // nobody can read it
+		return twin, nil // it cannot be read, so OnPark is not called
 	}
 	return twin, tell(as.msg.Copy(), because.text)
 }
 
-// observeAdoptedTwin tells of a collision that was found when a message moved to a new epoch.
+// observeAdoptedTwin reports a collision that was found when a message moved to a new epoch.
 func (q *Queue) observeAdoptedTwin(ctx context.Context, twin *adoptedTwin) {
 	parked := fate{status: stored.Parked, attempts: twin.row.Attempts, why: twin.why, last: twin.last()}
 	e := twin.event(parked)

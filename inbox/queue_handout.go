@@ -11,16 +11,15 @@ import (
 	"github.com/millrace-go/millrace/internal/stored"
 )
 
-// HandOut notes that leased messages are about to be delivered: should the process end, each
-// may be the reason. It renews their leases, and returns those that nobody else has taken
-// over meanwhile.
+// HandOut marks leased messages as about to be delivered: if the process ends, each of them may be
+// the cause. It renews their leases and returns those that no other process has taken over.
 func (q *Queue) HandOut(ctx context.Context, leased ...*Leased) ([]*Leased, error) {
 	still, err := q.ofMany(ctx, leased, q.handOut)
 	return still, q.explain("hand out messages", err)
 }
 
 func (q *Queue) handOut(ctx context.Context, leased []*Leased) error {
-	var unmarked []*Leased // what comes back from a process that ended is marked, and so is what was handled
+	var unmarked []*Leased // a suspect is marked already, and a handled message needs no mark
 	for _, l := range leased {
 		if !l.suspect && !l.out && l.row.Status != stored.Settling {
 			unmarked = append(unmarked, l)
@@ -42,7 +41,7 @@ func (q *Queue) Finish(ctx context.Context, leased ...*Leased) error {
 	for _, l := range leased {
 		switch over, _, _ := l.result(); {
 		case over:
-		case l.row.Status == stored.Settling: // its outcome goes, too
+		case l.row.Status == stored.Settling: // its outcome is deleted too
 			problems = append(problems, l.Finish(ctx))
 		default:
 			rest = append(rest, l)
@@ -70,8 +69,8 @@ func (q *Queue) complete(ctx context.Context, leased []*Leased) error {
 	})
 }
 
-// execOnAll runs a statement that must change the row of each of leased, which were taken
-// together. Its last arguments are consumer, ids and token.
+// execOnAll runs a statement that must change the rows of all of leased, which share one lease. If
+// it does not, it returns ErrLost. The last arguments of the statement are consumer, ids and token.
 func (q *Queue) execOnAll(ctx context.Context, tx *sqlx.Tx, leased []*Leased, statement string, args ...any) error {
 	args = append(args, leased[0].row.Consumer, ids(leased), leased[0].token)
 	query, args, err := q.store.dialect.In(statement, args...)
@@ -85,8 +84,8 @@ func (q *Queue) execOnAll(ctx context.Context, tx *sqlx.Tx, leased []*Leased, st
 	return err
 }
 
-// ofMany does something to messages that were taken together, all at once, and one by one
-// where one of them was lost. It returns those that were not.
+// ofMany calls do for all messages of a lease at once, and if one of them was lost, for each alone.
+// It returns those that were not lost.
 func (q *Queue) ofMany(
 	ctx context.Context, leased []*Leased, do func(context.Context, []*Leased) error,
 ) (still []*Leased, err error) {
@@ -114,7 +113,7 @@ func (q *Queue) ofMany(
 	return still, nil
 }
 
-// byLease groups messages by the lease with which they were taken.
+// byLease groups messages by their lease.
 func byLease(leased []*Leased) map[int64][]*Leased {
 	groups := make(map[int64][]*Leased)
 	for _, l := range leased {
@@ -131,23 +130,23 @@ func ids(leased []*Leased) [][]byte {
 	return all
 }
 
-// Extend renews the leases of messages that are still worked on.
+// Extend renews the leases of messages whose handlers still run.
 func (q *Queue) Extend(ctx context.Context, leased []*Leased) error {
 	statement := q.store.dialect.Queue.ExtendLeases
 	err := q.execOnEach(ctx, leased, statement, q.config.Lease.Microseconds())
-	if err == nil && len(leased) > 0 { // with all hands full nothing is taken
+	if err == nil && len(leased) > 0 { // while all handlers are busy, no Take announces it
 		err = q.serve(ctx, leased[0].row.Consumer, q.config.Lease)
 	}
 	return q.explain("extend leases", err)
 }
 
-// PutBack lets others have at once what was taken and not delivered, whether [Queue.HandOut]
-// succeeded or not.
+// PutBack ends the leases of messages that were not delivered, whether [Queue.HandOut] succeeded or
+// not, so that any process can take them at once.
 func (q *Queue) PutBack(ctx context.Context, leased ...*Leased) error {
 	var problems []error
 	var rest []*Leased
 	for _, l := range leased {
-		if l.suspect { // it was charged for a try that it did not get
+		if l.suspect { // it was charged an attempt that was not made
 			problems = append(problems, l.PutBack(ctx))
 		} else {
 			rest = append(rest, l)
@@ -157,9 +156,9 @@ func (q *Queue) PutBack(ctx context.Context, leased ...*Leased) error {
 	return errors.Join(append(problems, q.explain("put back messages", err))...)
 }
 
-// execOnEach runs a statement on those of leased that nobody else has taken over, in one
-// transaction: a lease must not wait for the commits of many others. Its last
-// arguments are consumer, ids and token.
+// execOnEach runs a statement on the messages of each lease in one transaction, so that no lease
+// waits for the commits of many others. It ignores rows that other processes have taken over. The
+// last arguments of the statement are consumer, ids and token.
 func (q *Queue) execOnEach(ctx context.Context, leased []*Leased, statement string, args ...any) error {
 	if len(leased) == 0 {
 		return nil

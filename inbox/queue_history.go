@@ -7,23 +7,24 @@ import (
 	"github.com/jmoiron/sqlx"
 )
 
-// occasion is why the history of a message may get an entry.
+// occasion says why the history of a message gets an entry.
 type occasion int
 
 const (
-	unnoted  occasion = -1 // it gets none: it was no attempt
+	unnoted  occasion = -1 // it gets none, because this was no attempt
 	putAside occasion = 0
 	itFailed occasion = 1
 )
 
-// note keeps in the history how the stored message is now. The caller has changed its row in tx, so nobody
-// else does. It follows the row: who waits for the row holds nothing here.
+// note adds the state of the stored message to its history. Call it after the statement that
+// changes the row in tx: that one locks the row, and while it waits, it holds no lock in the
+// history.
 func (s *Store) note(ctx context.Context, tx *sqlx.Tx, consumer int32, id []byte, what occasion) error {
 	if what == unnoted {
 		return nil
 	}
 	if _, err := tx.ExecContext(ctx, s.dialect.History.InsertHistory, what, consumer, id, consumer, id); err != nil {
-		return fmt.Errorf("keep what happened to the message: %w", err)
+		return fmt.Errorf("record the history of the message: %w", err)
 	}
 	return nil
 }

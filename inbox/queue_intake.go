@@ -23,16 +23,16 @@ type arrival struct {
 	topic    string
 	key      string
 	id       []byte
-	original []byte // of a collision
+	original []byte // of a collision: the id of the key that it shares with another message
 	print    [sha256.Size]byte
 	hash     int64
 	orderKey []byte
 	payload  storedPayload
 	status   stored.Status
-	keyless  bool  // it has no key, and an id of its own
-	disputed bool  // another payload waits under its key, which nobody has claimed
+	keyless  bool  // it has no key, only an id of its own
+	disputed bool  // another payload is stored under its key, without a claim
 	theirs   int64 // the hash of that payload
-	past     bool  // it was handled, what it produced is not known to be published, and it was not stored
+	past     bool  // it was handled, its outcome may be unpublished, and it cannot be stored
 	attempts int
 	last     lastError
 	why
@@ -47,23 +47,24 @@ func (q *Queue) arrival(topic string, msg *message.Message) (*arrival, error) {
 	return a, nil
 }
 
-// Put stores msgs, which came from topic, to be delivered by this queue: all of them, or an error and none;
-// but where another process stores the same messages in another order, an error may leave the first of them. A
-// message that is stored already is not stored twice; one with the key of another, but a
-// payload of its own, is parked. See [Queue.PutOpen] for what is not stored.
+// Put stores msgs, which came from topic, for q to deliver. It stores all of them, or returns an
+// error and stores none; if another process stores the same messages in another order, the first of
+// them may stay stored after an error. A message that is stored already is not stored twice. A
+// message with the key, but not the payload, of another is parked. [Queue.PutOpen] returns those
+// that cannot be stored.
 func (q *Queue) Put(ctx context.Context, topic string, msgs ...*message.Message) error {
 	_, err := q.PutOpen(ctx, topic, msgs...)
 	return err
 }
 
-// PutOpen is [Queue.Put] for one who can deliver past the table. It returns the messages that were handled,
-// whose outcome is not known to be published, and that cannot be stored, since another payload waits under
-// their key: delivered with [Queue.Straight] they are published, and no handler runs. Else
-// their outcomes are left to [Store.Redispatch].
+// PutOpen is [Queue.Put] for callers that can deliver past the table. It returns the messages that
+// were handled and whose outcomes may be unpublished, but that cannot be stored because another
+// payload waits under their key. Delivered with [Queue.Straight], their outcomes are published and
+// no handler runs; otherwise [Store.Redispatch] publishes them.
 func (q *Queue) PutOpen(ctx context.Context, topic string, msgs ...*message.Message) (handled []*message.Message, err error) {
 	all := make([]*arrival, 0, len(msgs))
 	for _, msg := range msgs {
-		q.meet(msg) //nolint:contextcheck // the message brings its own
+		q.meet(msg) //nolint:contextcheck // the message has its own
 		a, err := q.arrival(topic, msg)
 		if err != nil {
 			return nil, q.explain(fmt.Sprintf("store message %q", msg.UUID), err)
@@ -101,7 +102,8 @@ func (q *Queue) put(ctx context.Context, all []*arrival) error {
 	return nil
 }
 
-// putOne stores a message and makes sure that it is what is stored.
+// putOne stores a message unless it is stored already. If the stored message has another payload,
+// putOne parks a as a collision and returns that.
 func (q *Queue) putOne(ctx context.Context, tx *sqlx.Tx, consumer int32, a *arrival) (parked *arrival, err error) {
 	d := q.store.dialect
 	for range maxRounds {
@@ -114,7 +116,7 @@ func (q *Queue) putOne(ctx context.Context, tx *sqlx.Tx, consumer int32, a *arri
 		var kept int64
 		err := tx.GetContext(ctx, &kept, d.Queue.SelectStored, consumer, a.id)
 		switch {
-		case errors.Is(err, sql.ErrNoRows): // it was there, and is completed now
+		case errors.Is(err, sql.ErrNoRows): // a message was stored, but has been completed since
 			continue
 		case err != nil:
 			return nil, err
@@ -129,7 +131,7 @@ func (q *Queue) putOne(ctx context.Context, tx *sqlx.Tx, consumer int32, a *arri
 	return nil, ErrLost
 }
 
-// seal makes of the payload of a what its row is to keep.
+// seal prepares the payload of a for its row.
 func (q *Queue) seal(ctx context.Context, a *arrival) error {
 	seal := func() (err error) {
 		defer recovered("seal the payload", &err)
@@ -152,7 +154,7 @@ func (q *Queue) insert(ctx context.Context, tx *sqlx.Tx, consumer int32, a *arri
 	return q.store.checkIn(ctx, tx, a.payload)
 }
 
-// straight is a delivery that goes past the table.
+// straight is a delivery past the table.
 type straight struct {
 	attempt
 
@@ -160,11 +162,10 @@ type straight struct {
 	msg   *message.Message
 }
 
-// Straight returns a copy of msg, which came from topic, for the handler, with an ack of its own.
-//
-// If that copy is nacked, fail stores the message, to be delivered again by the queue, and reports
-// true: then msg may be acked. It reports false if the delivery was no attempt, because the service
-// closes or the database is down: then the source must keep msg.
+// Straight returns a copy of msg, which came from topic, for the handler. The copy has an ack of its
+// own. If the handler nacks it, fail stores the message, for the queue to deliver it again, and
+// reports true: then the caller may ack msg. It reports false if the delivery does not count as an
+// attempt, because the service closes or the database is down: then the source must keep msg.
 func (q *Queue) Straight(
 	topic string, msg *message.Message,
 ) (copied *message.Message, fail func(ctx context.Context) (kept bool, err error)) {
@@ -172,13 +173,13 @@ func (q *Queue) Straight(
 	s.queue, s.number, s.receivedAt, s.keep = q, 1, time.Now().UTC(), s.keepIt
 	c := message.NewMessage(msg.UUID, nil)
 	s.came = original.Queued(topic, msg.UUID, msg.Payload, msg.Metadata, c)
-	s.came.Give(c) // copies: whoever edits them leaves msg as it came
+	s.came.Give(c) // copies, so that edits of c leave msg as it arrived
 	c.SetContext(original.With(context.WithValue(msg.Context(), attemptKey{}, &s.attempt), s.came))
 	return c, s.fail
 }
 
-// keepIt stores a message whose handler does not run, since the inbox found no key, or another one than
-// the queue.
+// keepIt stores a message whose handler does not run, because the inbox found no key or another key
+// than the queue.
 func (s *straight) keepIt(ctx context.Context, because why) (kept bool, err error) {
 	a, err := s.queue.arrival(s.topic, s.msg)
 	if err != nil {
@@ -209,7 +210,7 @@ func (s *straight) fail(ctx context.Context) (kept bool, err error) {
 	if err == nil {
 		id, err = q.register(ctx)
 	}
-	if err == nil { // an operator may have it tried again as soon as it is stored
+	if err == nil { // announced first: an operator may retry the message as soon as it is stored
 		err = q.serve(ctx, id, 0)
 	}
 	if err != nil {
@@ -243,10 +244,10 @@ func (s *straight) fail(ctx context.Context) (kept bool, err error) {
 	return true, nil
 }
 
-// putFailed stores a message whose handler failed, with its claim open. It takes the claim
-// first, so that it waits for, or gives way to, a twin that holds it. While the handler ran, or
-// without middleware.Inbox, the key may have become that of a message with another payload:
-// then it is parked.
+// putFailed stores a message whose handler failed, with an open claim. It opens the claim first, so
+// that it waits for, or gives way to, a twin that holds it. If a message with another payload has
+// taken the key since, or had it all along because there is no middleware.Inbox, putFailed parks a
+// as a collision.
 func (q *Queue) putFailed(
 	ctx context.Context, tx *sqlx.Tx, consumer int32, a *arrival, tell tellParked,
 ) (parked *arrival, err error) {
@@ -267,19 +268,19 @@ func (q *Queue) putFailed(
 	return nil, q.putCopy(ctx, tx, consumer, a, row, tell)
 }
 
-// putCopy stores a failed message beside what row says of its key.
+// putCopy stores a failed message unless row shows that a copy is completed or stored already.
 func (q *Queue) putCopy(
 	ctx context.Context, tx *sqlx.Tx, consumer int32, a *arrival, row lookup, tell tellParked,
 ) error {
 	switch {
 	case row.Result != stored.ResultOpen && row.Outcome == nil:
 		return nil // completed, by a twin for instance
-	case row.Result != stored.ResultOpen: // what it produced must go out
+	case row.Result != stored.ResultOpen: // its outcome must still be published
 		a.status, a.delay, a.why = stored.Settling, q.config.MinBackoff, unsettled
 		if row.OpenStatus.Valid && row.OpenHash.Int64 != a.hash {
 			return errInTheWay
 		}
-		if row.OpenStatus.Valid { // it is a copy, which may not be due for long
+		if row.OpenStatus.Valid { // of a copy, which may become due much later
 			_, err := tx.ExecContext(ctx, q.store.dialect.MoveMessage,
 				a.status, noteText(a.text), stored.ReasonOther, a.delay.Microseconds(), consumer, a.id, stored.Received)
 			return err
@@ -287,7 +288,7 @@ func (q *Queue) putCopy(
 	case row.OpenStatus.Valid && stored.Status(row.OpenStatus.Int16) == stored.FailedRetryable:
 		return q.failAgain(ctx, tx, consumer, a, tell)
 	case row.OpenStatus.Valid:
-		return nil // it is worked on already
+		return nil // a copy is stored already, in a state of its own
 	}
 	if err := q.insertFailed(ctx, tx, consumer, a); err != nil || !a.status.Stuck() {
 		return err
@@ -295,8 +296,8 @@ func (q *Queue) putCopy(
 	return tell(a.msg.Copy(), a.text)
 }
 
-// failAgain notes that a message failed which waits for its next attempt, unless there is to be
-// none: then it waits for an operator.
+// failAgain records another failure of a stored message that waits for its next attempt. If there
+// is to be no next attempt, it makes the message wait for an operator.
 func (q *Queue) failAgain(ctx context.Context, tx *sqlx.Tx, consumer int32, a *arrival, tell tellParked) error {
 	d := q.store.dialect
 	_, err := tx.ExecContext(ctx, d.TouchMessage,
@@ -332,7 +333,8 @@ func (q *Queue) insertFailed(ctx context.Context, tx *sqlx.Tx, consumer int32, a
 	return q.store.checkIn(ctx, tx, a.payload)
 }
 
-// occasion is why the history gets an entry of a, which is stored because its handler failed or cannot run.
+// occasion returns why the history gets an entry for a, which is stored because its handler failed
+// or cannot run.
 func (a *arrival) occasion() occasion {
 	switch {
 	case a.attempts > 0 || a.last.text != nil:
@@ -343,7 +345,7 @@ func (a *arrival) occasion() occasion {
 	return unnoted
 }
 
-// register returns the id of the consumer's row, made on first use.
+// register returns the id of the consumer's row, which it inserts on first use.
 func (q *Queue) register(ctx context.Context) (int32, error) {
 	reg, err := q.row.Row(ctx)
 	return reg.ID, err

@@ -18,12 +18,13 @@ import (
 	"github.com/millrace-go/millrace/internal/stored"
 )
 
-// A message without a key is kept whole, FAILED_TERMINAL, under an id of its own, and acked: it would
-// fail as often as it came, and others behind it would never come. When it is tried again its key is
-// looked for again.
+// The inbox stores a message without a key whole, as FAILED_TERMINAL, under an id of its own, and
+// acks it: redelivered, it would fail each time and hold back the messages behind it. When it is
+// tried again, the queue looks for its key again.
 
-// noKey says why a message is kept so. Where the delivery ended, or a function of the user's asked a
-// database that is down, busy or slow, or says ErrUnavailable, the message is not to blame: err is returned.
+// noKey returns why a message is stored without a key. It returns err if the message is not to
+// blame: if the delivery ended, or if a function of the service asked a database that is down, busy
+// or slow, or returned ErrUnavailable.
 func noKey(ctx context.Context, err error) (why, error) {
 	kind := dialect.Classify(err)
 	if ctx.Err() != nil || kind == dialect.Unavailable || kind == dialect.Contention ||
@@ -33,7 +34,8 @@ func noKey(ctx context.Context, err error) (why, error) {
 	return why{ReasonNoKey, ReasonNoKey + ": " + string(noteText(err.Error()))}, nil
 }
 
-// callFingerprint calls the user's function.
+// The next functions call a function of the service. A panic becomes an error.
+
 func callFingerprint(of func(*message.Message) ([]byte, error), msg *message.Message) (print []byte, err error) {
 	defer recovered("fingerprint", &err)
 	if print, err = of(msg); err != nil {
@@ -42,7 +44,6 @@ func callFingerprint(of func(*message.Message) ([]byte, error), msg *message.Mes
 	return print, err
 }
 
-// callOrderKey calls the user's function.
 func callOrderKey(of func(*message.Message) (string, error), msg *message.Message) (key string, err error) {
 	defer recovered("order key", &err)
 	if key, err = of(msg); err != nil {
@@ -51,13 +52,12 @@ func callOrderKey(of func(*message.Message) (string, error), msg *message.Messag
 	return key, err
 }
 
-// callNotBefore calls the user's function.
 func callNotBefore(of func(*message.Message) time.Time, msg *message.Message) (at time.Time, err error) {
 	defer recovered("NotBefore", &err)
 	return of(msg), nil
 }
 
-// callClassify calls the user's function. A cause of which it panics, or returns nil, stays what it was.
+// callClassify returns cause if Classify returns nil or panics; a panic is added to it.
 func callClassify(of func(error) error, cause error) (classified error) {
 	defer func() {
 		if r := recover(); r != nil {
@@ -72,7 +72,8 @@ func callClassify(of func(error) error, cause error) (classified error) {
 
 type topicKey struct{}
 
-// topicOf returns where a message came from: the router says it, and before the router the queue.
+// topicOf returns the topic that a message came from: from the router, or before the router from
+// the queue.
 func topicOf(ctx context.Context) string {
 	if topic := message.SubscribeTopicFromCtx(ctx); topic != "" {
 		return topic
@@ -81,9 +82,9 @@ func topicOf(ctx context.Context) string {
 	return topic
 }
 
-// valueFrom is the key of a message that came from topic and is not with the router.
+// valueFrom returns the key of a message that came from topic and has not reached the router.
 //
-//nolint:contextcheck // the message brings its own
+//nolint:contextcheck // the message has its own
 func (k Key) valueFrom(topic string, msg *message.Message) (string, error) {
 	ctx := msg.Context()
 	defer msg.SetContext(ctx)
@@ -91,7 +92,8 @@ func (k Key) valueFrom(topic string, msg *message.Message) (string, error) {
 	return k.find(msg)
 }
 
-// withoutKey gives d an id of its own, if err is the message's fault.
+// withoutKey gives d an id of its own. If the message is not to blame for err, it returns err
+// instead.
 func (d *delivery) withoutKey(err error) error {
 	if d.keyless, err = noKey(d.ctx, err); err != nil {
 		return err
@@ -101,14 +103,14 @@ func (d *delivery) withoutKey(err error) error {
 	return nil
 }
 
-// compare finds what d is compared by with another message of its key.
+// compare determines the hash by which d is compared with another message of its key.
 func (d *delivery) compare() error {
 	if d.keyless.text == "" {
 		err := d.fingerprinted()
 		if err == nil {
 			return nil
 		}
-		if d.lease == nil { // else it is compared by what is stored
+		if d.lease == nil { // else the hash in its row is used
 			if err := d.withoutKey(err); err != nil {
 				return err
 			}
@@ -123,15 +125,15 @@ func (d *delivery) compare() error {
 	return nil
 }
 
-// keepKeyless has the queue that delivers a message past its table store it, if there is one: it tells
-// OnPark.
+// keepKeyless stores a message without a key through the queue that delivers it past its table, if
+// there is one, because the queue calls OnPark.
 func (cl *Claim) keepKeyless() (kept bool, err error) {
 	a := attemptOf(cl.ctx)
 	if cl.keyless.text == "" || a == nil || a.keep == nil {
 		return false, nil
 	}
 	because := cl.keyless
-	if keycode.IsKeyless(cl.id) { // the queue says so itself where it finds no key either
+	if keycode.IsKeyless(cl.id) { // a queue that finds no key either gives its own reason
 		because.text = ReasonNoKey + ": middleware.Inbox finds none, and pubsub.Durable does: give both the same Key and Fingerprint; " +
 			"then try the message again (" + strings.TrimPrefix(because.text, ReasonNoKey+": ") + ")"
 	}
@@ -160,7 +162,7 @@ func (cl *Claim) keepBy(keep func(context.Context, why) (bool, error), because w
 			pass.Cancel()
 		}
 	}()
-	ctx, cancel := context.WithTimeout(d.ctx, cl.consumer.config.TwinWait) // the queue's key may be in somebody's transaction
+	ctx, cancel := context.WithTimeout(d.ctx, cl.consumer.config.TwinWait) // another transaction may hold the queue's key
 	defer cancel()
 	kept, err = keep(ctx, because)
 	returned = true
@@ -184,7 +186,7 @@ func (cl *Claim) keepBy(keep func(context.Context, why) (bool, error), because w
 	return kept, err
 }
 
-// asideStatus is the state in which a message is kept that is parked before its handler ran.
+// asideStatus returns the status in which d waits for an operator if its handler did not run.
 func (d *delivery) asideStatus() stored.Status {
 	if d.keyless.text != "" {
 		return stored.FailedTerminal
@@ -192,10 +194,10 @@ func (d *delivery) asideStatus() stored.Status {
 	return stored.Parked
 }
 
-// identify finds the key of a, and what it is compared and ordered by. One that lacks any of them is
-// to be stored for an operator.
+// identify determines the key, the hash, the order key and the delay of a. If one of the functions
+// of the service fails, it makes a FAILED_TERMINAL.
 //
-//nolint:contextcheck // the message brings its own
+//nolint:contextcheck // the message has its own
 func (q *Queue) identify(a *arrival) error {
 	key, err := q.config.Key.valueFrom(a.topic, a.msg)
 	payload := []byte(a.msg.Payload)
@@ -230,8 +232,8 @@ func (q *Queue) identify(a *arrival) error {
 	return err
 }
 
-// keep stores a message that is FAILED_TERMINAL as it arrives, and reports whether it was not stored
-// before.
+// keep stores a message that is FAILED_TERMINAL as it arrives, and reports whether it was not
+// stored before.
 func (q *Queue) keep(ctx context.Context, a *arrival) (fresh bool, err error) {
 	id, err := q.register(ctx)
 	if err == nil {
@@ -261,8 +263,8 @@ func (q *Queue) observeKept(ctx context.Context, a *arrival) {
 	q.observeFate(ctx, q.event(a, a.reason), fate{a.status, a.attempts, a.delay, a.why, a.last})
 }
 
-// putTerminal stores a for an operator, with its claim open, unless it was stored before. It returns
-// what it stored, which is a collision where the key is that of another message.
+// putTerminal stores a for an operator, with an open claim, unless it was stored or handled before.
+// It returns what it stored for the operator: a collision, if the key belongs to another message.
 func (q *Queue) putTerminal(
 	ctx context.Context, tx *sqlx.Tx, consumer int32, a *arrival, tell tellParked,
 ) (kept *arrival, err error) {
@@ -277,8 +279,8 @@ func (q *Queue) putTerminal(
 	switch {
 	case !a.keyless && row.other(a.hash):
 		kept, err = q.parkTwin(ctx, tx, consumer, a)
-	case row.Result != stored.ResultOpen && row.Outcome != nil && !row.OpenStatus.Valid: // what it produced must go out
-		settling := *a // the transaction may be tried again
+	case row.Result != stored.ResultOpen && row.Outcome != nil && !row.OpenStatus.Valid: // its outcome must still be published
+		settling := *a // a copy, because the transaction may run again
 		settling.status, settling.delay, settling.why = stored.Settling, q.config.MinBackoff, unsettled
 		return nil, q.insertFailed(ctx, tx, consumer, &settling)
 	case row.Result != stored.ResultOpen || row.OpenStatus.Valid:
@@ -293,8 +295,9 @@ func (q *Queue) putTerminal(
 	return kept, tell(a.msg.Copy(), kept.text)
 }
 
-// withoutKey says that l has no key, which no other attempt would change. There is no table to keep the
-// message in, unless a queue delivers it.
+// withoutKey returns the error for a message without a key, which no retry would change.
+// Deduplicate has no table to store it in. If the message is not to blame for err, withoutKey
+// returns err.
 func (l *leaseDelivery) withoutKey(err error) error {
 	if _, err := noKey(l.ctx, err); err != nil {
 		return err
@@ -306,8 +309,8 @@ type noKeyError struct{ error }
 
 func (e *noKeyError) Unwrap() error { return e.error }
 
-// notIdentified tells why the handler does not run. What has no key goes back to its source after a
-// pause: many deliver it again at once.
+// notIdentified reports why the handler does not run. A message without a key goes back to its
+// source after a pause, because many sources redeliver it at once.
 func (l *leaseDelivery) notIdentified(err error) {
 	var none *noKeyError
 	if !errors.As(err, &none) {

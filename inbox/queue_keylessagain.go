@@ -14,11 +14,12 @@ import (
 	"github.com/millrace-go/millrace/internal/stored"
 )
 
-// nameKeyless gives messages without a key that are to be tried again the id of the key they have by
-// now, and returns the others. One that still has none waits for an operator again.
+// nameKeyless looks again for the keys of leased messages that were stored without one. A message
+// that has a key now gets its id; one that still has none waits for an operator again. nameKeyless
+// returns the other messages.
 //
-// Those that cannot be looked for now are tried again later, the rest of them without asking: nobody
-// extends the leases of the others meanwhile.
+// If a key cannot be determined now, nameKeyless puts off its message and, without trying, the
+// keyless messages after it: meanwhile nothing extends the leases of the others.
 func (q *Queue) nameKeyless(ctx context.Context, leased []*Leased) (rest []*Leased, err error) {
 	began, notNow := time.Now(), error(nil)
 	for _, l := range leased {
@@ -27,7 +28,7 @@ func (q *Queue) nameKeyless(ctx context.Context, leased []*Leased) (rest []*Leas
 			continue
 		}
 		if notNow == nil && time.Since(began) > q.config.Lease/3 {
-			notNow = errors.New("the keys of others took too long to find")
+			notNow = errors.New("finding the keys of other messages took too long")
 		}
 		if notNow != nil {
 			err = l.later(ctx, notNow)
@@ -41,17 +42,18 @@ func (q *Queue) nameKeyless(ctx context.Context, leased []*Leased) (rest []*Leas
 	return rest, nil
 }
 
-// later puts off a message whose key cannot be looked for now, and takes back what it was charged.
+// later puts off a message whose key cannot be determined now.
 func (l *Leased) later(ctx context.Context, cause error) error {
 	attempts := l.row.Attempts
-	if l.suspect { // charged for a try that is not made
+	if l.suspect { // charged with an attempt that is not made
 		attempts--
 	}
-	notNow := why{ReasonNotTried, "its key could not be looked for"}
+	notNow := why{ReasonNotTried, "its key could not be determined"}
 	return l.move(ctx, fate{stored.FailedRetryable, attempts, l.queue.config.MinBackoff, notNow, lastErrorOf(cause)}, unnoted)
 }
 
-// findKey looks for the key of l. It returns why that is not possible now.
+// findKey looks for the key of l and moves l accordingly. If that is impossible now, it returns the
+// reason as notNow.
 func (l *Leased) findKey(ctx context.Context) (notNow, err error) {
 	q := l.queue
 	var a *arrival
@@ -82,7 +84,7 @@ func (l *Leased) findKey(ctx context.Context) (notNow, err error) {
 	case parked != nil:
 		q.observeCollision(ctx, parked)
 	case known:
-		q.store.log.Info("inbox: a message that had no key has one now, under which it is known", fields)
+		q.store.log.Info("inbox: a message that had no key has one now, and is a copy of another message", fields)
 	default:
 		q.store.log.Info("inbox: a message that had no key has one now, and is tried again", fields)
 		q.bell.Ring()
@@ -90,8 +92,9 @@ func (l *Leased) findKey(ctx context.Context) (notNow, err error) {
 	return nil, nil
 }
 
-// name gives the row of l the id of a, which is l with its key. Where another message has that key it
-// is parked, and where a copy of it has, the row is closed.
+// name gives the row of l the id of a, which is the same message with its key. If another message
+// has that key, name parks l as a collision. If a copy has it, name closes the row and reports that
+// l is known.
 func (l *Leased) name(
 	ctx context.Context, tx *sqlx.Tx, a *arrival, tell tellParked,
 ) (parked *arrival, known bool, err error) {
@@ -131,7 +134,7 @@ func (l *Leased) name(
 	return parked, false, err
 }
 
-// openFor makes sure that a claim for the key of a stands, and returns what is known of the key.
+// openFor opens a claim for the key of a, unless there is one, and returns the state of the key.
 func (l *Leased) openFor(ctx context.Context, tx *sqlx.Tx, a *arrival) (row lookup, err error) {
 	d := l.queue.store.dialect
 	if _, err := tx.ExecContext(ctx, d.OpenClaim, l.row.Consumer, a.id, a.hash, 1); err != nil {
@@ -140,7 +143,8 @@ func (l *Leased) openFor(ctx context.Context, tx *sqlx.Tx, a *arrival) (row look
 	return row, row.scan(tx.QueryRowContext(ctx, d.Lookup, l.row.Consumer, a.id))
 }
 
-// drop removes the claim for the id that l had without a key, with its history, and the row too where it is to be closed.
+// drop deletes the claim and the history of the id that l had without a key, and its row too if row
+// is set.
 func (l *Leased) drop(ctx context.Context, tx *sqlx.Tx, row bool) error {
 	d := l.queue.store.dialect
 	if row {

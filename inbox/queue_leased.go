@@ -13,8 +13,8 @@ import (
 	"github.com/millrace-go/millrace/internal/stored"
 )
 
-// Leased is an open message that was taken from the table to be delivered. It is answered
-// once, with [Leased.Finish] or [Leased.Fail].
+// Leased is a stored message that a queue took for delivery. Answer it once, with [Leased.Finish]
+// or [Leased.Fail].
 type Leased struct {
 	attempt
 
@@ -22,13 +22,13 @@ type Leased struct {
 	token   int64
 	suspect bool
 	out     bool   // marked as handed out when it was leased
-	opened  []byte // the payload, where the row does not have it as it came
+	opened  []byte // the payload, if the row holds it in another form
 
-	decoded  bool             // the metadata
-	metadata message.Metadata // which nobody changes
+	decoded  bool             // whether metadata was read
+	metadata message.Metadata // shared, never changed
 }
 
-// newLeased returns what row became, with the attempt of a suspect counted already.
+// newLeased returns a leased message. The row of a suspect counts its next attempt already.
 func newLeased(q *Queue, row stored.Message, token int64, suspect bool) *Leased {
 	l := &Leased{row: row, token: token, suspect: suspect}
 	l.queue, l.number, l.receivedAt = q, row.Attempts+1, time.UnixMicro(row.ReceivedAt).UTC()
@@ -45,11 +45,11 @@ func leasedOf(ctx context.Context) *Leased {
 	return l
 }
 
-// Suspect reports whether the message was with a process that gave no answer. It is to be
-// delivered alone; the attempt is counted already.
+// Suspect reports whether another process leased the message and never answered. A suspect must be
+// delivered alone; its attempt is counted already.
 func (l *Leased) Suspect() bool { return l.suspect }
 
-// Message returns the message as it came, with a context by which the inbox knows it.
+// Message returns the message as it arrived, with a context by which the inbox recognizes it.
 func (l *Leased) Message(ctx context.Context) (*message.Message, error) {
 	msg := message.NewMessage(string(l.row.UUID), nil)
 	as, err := l.original(msg)
@@ -61,7 +61,7 @@ func (l *Leased) Message(ctx context.Context) (*message.Message, error) {
 	return msg, nil
 }
 
-// original returns what was stored, which is handed on as given.
+// original returns the stored message, which the queue hands on as given.
 func (l *Leased) original(given *message.Message) (*original.Message, error) {
 	if err := l.decode(); err != nil {
 		return nil, fmt.Errorf("inbox: %w", err)
@@ -69,7 +69,8 @@ func (l *Leased) original(given *message.Message) (*original.Message, error) {
 	return original.Queued("", string(l.row.UUID), l.payload(), l.metadata, given), nil
 }
 
-// decode reads the metadata, once. Of a message that was handled nobody needs it.
+// decode reads the metadata once. It reports no error for a handled message, which needs no
+// metadata.
 func (l *Leased) decode() (err error) {
 	if l.decoded {
 		return nil
@@ -81,13 +82,14 @@ func (l *Leased) decode() (err error) {
 	return nil
 }
 
-// claimed reports whether the key has had a claim: then it is taken back, not made.
+// claimed reports whether the message may have a claim already: then the inbox retakes it before it
+// tries to insert one.
 func (l *Leased) claimed() bool {
 	return l.row.Attempts > 0 || l.row.Aggregate != nil || l.row.Status == stored.Settling || l.row.Status == stored.FailedRetryable
 }
 
-// Finish closes the message after it was acked. Where the inbox handled it, it has done so
-// in the handler's transaction.
+// Finish closes the message after it was acked. It does nothing if the inbox closed it in the
+// handler's transaction.
 func (l *Leased) Finish(ctx context.Context) error {
 	if over, _, _ := l.result(); over {
 		return nil
@@ -95,7 +97,7 @@ func (l *Leased) Finish(ctx context.Context) error {
 	return l.queue.explain(fmt.Sprintf("close message %d", l.row.ID), l.close(ctx))
 }
 
-// close makes the message completed. What a handler produced is with the broker by then.
+// close completes the message and deletes its outcome, which the broker has by then.
 func (l *Leased) close(ctx context.Context) error {
 	s := l.queue.store
 	return s.db.Write(ctx, func(tx *sqlx.Tx) error {
@@ -120,15 +122,16 @@ func (l *Leased) close(ctx context.Context) error {
 	})
 }
 
-// Fail has the message delivered again later, or parks it when it failed often enough. A
-// delivery that was interrupted, because the service closes for instance, is no attempt.
+// Fail puts the message back for another delivery, or parks it once it failed often enough. A
+// delivery that was interrupted, because the service closes for instance, does not count as an
+// attempt.
 func (l *Leased) Fail(ctx context.Context) error {
 	over, counts, cause := l.result()
 	if over {
 		return nil
 	}
 	charged := l.row.Attempts
-	if l.suspect { // the try was counted before it was made
+	if l.suspect { // its attempt was counted in advance
 		charged--
 	}
 	what := unnoted
@@ -136,23 +139,23 @@ func (l *Leased) Fail(ctx context.Context) error {
 		what = itFailed
 	}
 	f := l.queue.fateOf(charged, counts, cause, l.last())
-	if l.row.Status == stored.Settling { // the handler is done, and the outcome must go out
+	if l.row.Status == stored.Settling { // the handler has succeeded, and the outcome must still be published
 		f.status, f.why = stored.Settling, unsettled
 		f.delay = backoff(l.queue.config.MinBackoff, l.queue.config.MaxBackoff, f.attempts)
 	}
 	return l.queue.explain(fmt.Sprintf("put back message %d", l.row.ID), l.move(ctx, f, what))
 }
 
-// last is the error with which the message failed before.
+// last returns the error of the message's last failure.
 func (l *Leased) last() lastError { return lastError{l.row.LastError, l.row.ErrorCode} }
 
-// PutBack has a message that was not handed over delivered again. It was no attempt.
+// PutBack puts back a message that was not handed to its handler. It does not count as an attempt.
 func (l *Leased) PutBack(ctx context.Context) error {
 	l.interrupted(context.Canceled)
 	return l.Fail(ctx)
 }
 
-// move gives the message back with what becomes of it, and why.
+// move ends the lease and gives the row of l its fate.
 func (l *Leased) move(ctx context.Context, f fate, what occasion) error {
 	s := l.queue.store
 	became := f
@@ -179,7 +182,7 @@ func (l *Leased) move(ctx context.Context, f fate, what occasion) error {
 		if msg, err := l.Message(ctx); err == nil {
 			return tell(msg, became.text)
 		}
-		return nil // nobody can read it
+		return nil // the message cannot be read, so OnPark is not called
 	})
 	if err == nil {
 		l.queue.observeFate(ctx, l.event(became), became)
@@ -187,9 +190,9 @@ func (l *Leased) move(ctx context.Context, f fate, what occasion) error {
 	return err
 }
 
-// openClaim makes sure that no copy can claim the key of a message that stays in the table. A
-// twin may have completed it meanwhile: then there is nothing left to do, status 0, or what
-// the twin produced must still go out.
+// openClaim opens the claim of a message that stays in the table, so that no copy can claim its
+// key. If a twin has completed it meanwhile, openClaim returns SETTLING if the twin's outcome must
+// still be published, else status 0: the row is to be closed.
 func (l *Leased) openClaim(ctx context.Context, tx *sqlx.Tx, f fate) (fate, error) {
 	if f.status == stored.Settling {
 		return f, nil
@@ -211,7 +214,7 @@ func (l *Leased) openClaim(ctx context.Context, tx *sqlx.Tx, f fate) (fate, erro
 	return fate{}, nil
 }
 
-// unpublished is why a message is SETTLING.
+// unpublished is the reason of a message that is SETTLING.
 const unpublished = "what the handler produced is not known to be published"
 
 var unsettled = why{ReasonOutcome, unpublished}

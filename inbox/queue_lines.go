@@ -8,60 +8,62 @@ import (
 	"time"
 )
 
-// lines is how far a queue with an OrderKey looked. The messages of a key stand in line, and
-// only the first can be had. Where what is due soonest all stands behind others, the queue
-// goes from key to key, so a look costs the same however many messages stand in the lines.
+// lines is how far a queue with an OrderKey has searched. The messages of an order key stand in
+// line, and only the head of each line is deliverable. If the messages that are due soonest all
+// stand behind others, the queue goes from order key to order key, so a search costs the same
+// however long the lines are.
 type lines struct {
 	mu    sync.Mutex
-	after []byte // the order key that was looked at last
+	after []byte // the last order key that was searched
 }
 
-// Bounds of a look, in messages or order keys.
+// Bounds of a search, in messages or order keys.
 const (
-	lookedAtOnce = 256
-	lookedAt     = 4 * lookedAtOnce
+	searchPage  = 256
+	searchLimit = 4 * searchPage
 )
 
-// had is what a look found.
-type had struct {
+// deliverable is the result of a search.
+type deliverable struct {
 	limit   int
-	ids     map[int64]struct{} // of messages that are due
-	next    time.Duration      // until another one is
-	blocked bool               // some are due that stand behind others
+	ids     map[int64]struct{} // messages that are due
+	next    time.Duration      // until the next one is due
+	blocked bool               // messages are due that stand behind others
 }
 
-func (h *had) add(id, wait int64) {
+func (d *deliverable) add(id, wait int64) {
 	if wait > 0 {
-		h.next = min(h.next, time.Duration(wait)*time.Microsecond)
+		d.next = min(d.next, time.Duration(wait)*time.Microsecond)
 		return
 	}
-	h.ids[id] = struct{}{}
+	d.ids[id] = struct{}{}
 }
 
-func (h *had) enough() bool { return len(h.ids) >= h.limit }
+func (d *deliverable) enough() bool { return len(d.ids) >= d.limit }
 
-// look finds messages that are due and stand in no line, or first in one: as many as limit or more,
-// where there are some.
-func (q *Queue) look(ctx context.Context, consumer int32, limit int, horizon time.Duration) (*had, error) {
-	h := &had{limit: limit, ids: make(map[int64]struct{}), next: horizon}
-	more, err := q.lookInFront(ctx, consumer, h)
-	if err == nil && more && !h.enough() {
-		err = q.lookAtHeads(ctx, consumer, h)
+// search finds messages that are due and stand in no line or at the head of one. It stops once it
+// has found limit of them.
+func (q *Queue) search(ctx context.Context, consumer int32, limit int, horizon time.Duration) (*deliverable, error) {
+	d := &deliverable{limit: limit, ids: make(map[int64]struct{}), next: horizon}
+	more, err := q.searchFront(ctx, consumer, d)
+	if err == nil && more && !d.enough() {
+		err = q.searchHeads(ctx, consumer, d)
 	}
-	return h, q.store.db.Noticed(err)
+	return d, q.store.db.Noticed(err)
 }
 
-// lookInFront looks at what is due soonest, in lines and without one, and reports whether more is due that stands in a line.
-func (q *Queue) lookInFront(ctx context.Context, consumer int32, h *had) (more bool, err error) {
+// searchFront reads the messages that are due soonest, in lines and outside, and reports whether
+// more of those in lines may be due.
+func (q *Queue) searchFront(ctx context.Context, consumer int32, d *deliverable) (more bool, err error) {
 	var rows []struct {
 		ID      int64 `db:"id"`
 		Wait    int64 `db:"wait"`
 		InLine  bool  `db:"in_line"`
 		Blocked bool  `db:"blocked"`
 	}
-	most := h.next.Microseconds()
+	most := d.next.Microseconds()
 	err = q.store.db.SelectContext(ctx, &rows, q.store.dialect.Queue.SelectFront,
-		consumer, most, lookedAtOnce, q.stops(), consumer, most, h.limit)
+		consumer, most, searchPage, q.stops(), consumer, most, d.limit)
 	inLine := 0
 	for _, row := range rows {
 		due := row.Wait <= 0
@@ -70,28 +72,29 @@ func (q *Queue) lookInFront(ctx context.Context, consumer int32, h *had) (more b
 		}
 		switch {
 		case !row.Blocked:
-			h.add(row.ID, row.Wait)
+			d.add(row.ID, row.Wait)
 		case due:
-			h.blocked = true
+			d.blocked = true
 		}
 	}
-	return inLine == lookedAtOnce, err
+	return inLine == searchPage, err
 }
 
-// stops reports whether a message that waits for an operator stops the line that it stands in.
+// stops reports whether a message that waits for an operator stops its line.
 func (q *Queue) stops() bool { return q.config.OnParked != Continue }
 
-// lookAtHeads goes on from order key to order key, and begins again after the last.
-func (q *Queue) lookAtHeads(ctx context.Context, consumer int32, h *had) error {
-	for range lookedAt / lookedAtOnce {
+// searchHeads goes from order key to order key, beginning where the last search ended, and begins
+// again with the first after the last.
+func (q *Queue) searchHeads(ctx context.Context, consumer int32, d *deliverable) error {
+	for range searchLimit / searchPage {
 		from := q.lines.reached()
 		var rows []struct {
 			Key  []byte        `db:"order_key"`
 			ID   sql.NullInt64 `db:"id"`
-			Wait sql.NullInt64 `db:"wait"` // none where nothing is ready, or the line is stopped
+			Wait sql.NullInt64 `db:"wait"` // NULL if no message is ready or the line is stopped
 		}
 		err := q.store.db.SelectContext(ctx, &rows, q.store.dialect.Queue.SelectHeads,
-			q.stops(), consumer, from, lookedAtOnce)
+			q.stops(), consumer, from, searchPage)
 		if err != nil {
 			return err
 		}
@@ -101,22 +104,22 @@ func (q *Queue) lookAtHeads(ctx context.Context, consumer int32, h *had) error {
 				last = row.Key
 			}
 			if row.Wait.Valid {
-				h.add(row.ID.Int64, row.Wait.Int64)
+				d.add(row.ID.Int64, row.Wait.Int64)
 			}
 		}
-		end := len(rows) < lookedAtOnce
+		end := len(rows) < searchPage
 		if end {
 			last = nil
 		}
 		q.lines.reach(last)
-		if h.enough() || end && len(from) == 0 {
+		if d.enough() || end && len(from) == 0 {
 			return nil
 		}
 	}
 	return nil
 }
 
-// reached returns the order key after which to go on.
+// reached returns the order key after which the search continues.
 func (l *lines) reached() []byte {
 	l.mu.Lock()
 	defer l.mu.Unlock()

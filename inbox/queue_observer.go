@@ -12,7 +12,7 @@ import (
 	"github.com/millrace-go/millrace/internal/stored"
 )
 
-// event tells of a message that arrived.
+// event returns an event about a message that arrived.
 func (q *Queue) event(a *arrival, reason string) Event {
 	kind, _ := q.describe(a.msg)
 	return Event{
@@ -21,11 +21,11 @@ func (q *Queue) event(a *arrival, reason string) Event {
 	}
 }
 
-// event tells what became of a stored message.
+// event returns an event about the fate of a stored message.
 func (l *Leased) event(became fate) Event {
 	metadata, err := msgcode.DecodeMetadata(l.row.Metadata)
 	if err != nil {
-		metadata = nil // nobody can read it
+		metadata = nil // it cannot be read
 	}
 	return Event{
 		Consumer: l.queue.name.Name, Epoch: l.queue.name.Epoch, MessageID: keycode.String(l.row.MessageID),
@@ -41,13 +41,14 @@ func (q *Queue) observeCollision(ctx context.Context, a *arrival) {
 	q.observeFate(ctx, q.event(a, a.reason), fate{status: stored.Parked, why: a.why})
 }
 
-// observeContention tells that messages which were stored together are stored one by one.
+// observeContention reports that messages are stored one by one after a conflict with another
+// writer.
 func (q *Queue) observeContention(ctx context.Context, err error) {
 	e := Event{Consumer: q.name.Name, Epoch: q.name.Epoch, Reason: "retried", Err: err}
 	q.Call(func() { q.store.tellContention(ctx, e) })
 }
 
-// observeFate tells what became of a message that failed.
+// observeFate reports the fate of a message that failed.
 func (q *Queue) observeFate(ctx context.Context, e Event, f fate) {
 	e.Attempt, e.Err = f.attempts, f.err()
 	switch {
@@ -58,7 +59,7 @@ func (q *Queue) observeFate(ctx context.Context, e Event, f fate) {
 	}
 }
 
-// err is what is told of a message that failed.
+// err returns the error that observers get for a message that failed.
 func (f fate) err() error {
 	if len(f.last.text) > 0 {
 		return errors.New(f.text + ": " + string(f.last.text))
@@ -66,7 +67,7 @@ func (f fate) err() error {
 	return errors.New(f.text)
 }
 
-// observeRetried tells of a message that is to be tried again from the table.
+// observeRetried reports a stored message that its queue tries again after delay.
 func (s *Store) observeRetried(ctx context.Context, e Event, delay time.Duration) {
 	s.observers.tell(ctx, KindRetried, e)
 	if s.debug.Load() {
@@ -75,14 +76,14 @@ func (s *Store) observeRetried(ctx context.Context, e Event, delay time.Duration
 	}
 }
 
-// observeReclaimed tells of messages that a process had and did not answer.
+// observeReclaimed reports messages that were taken over because their leases had lapsed.
 func (q *Queue) observeReclaimed(ctx context.Context, leased []*Leased) {
 	e := Event{Consumer: q.name.Name, Epoch: q.name.Epoch, Reason: "lease lapsed"}
 	for _, l := range leased {
 		if l.row.LeaseToken != 0 {
 			e.Count++
 		}
-		if l.suspect { // it comes alone
+		if l.suspect { // it is leased alone
 			one := l.event(fate{attempts: l.number, why: why{reason: e.Reason}})
 			one.Count = e.Count
 			e = one

@@ -11,11 +11,12 @@ import (
 	"github.com/millrace-go/millrace/internal/ambient"
 )
 
-// tellParked is called for each message that the transaction makes wait for an operator.
+// tellParked calls OnPark. Call it for each message that the transaction makes wait for an
+// operator.
 type tellParked func(msg *message.Message, reason string) error
 
-// write does work in a transaction, in which it can call OnPark. Where that fails, work is
-// done without it: a message that cannot be announced is parked all the same.
+// write runs work in a transaction, in which work can call OnPark. If OnPark fails, write runs work
+// again without it: a message that cannot be announced is parked all the same.
 func (q *Queue) write(ctx context.Context, work func(tx *sqlx.Tx, tell tellParked) error) error {
 	if q.config.OnPark == nil {
 		return q.silently(ctx, work)
@@ -48,7 +49,7 @@ func (q *Queue) silently(ctx context.Context, work func(tx *sqlx.Tx, tell tellPa
 	})
 }
 
-// onPark is the user's OnPark, whose panic is an error.
+// onPark calls the service's OnPark. A panic becomes an error.
 func (q *Queue) onPark(msg *message.Message, reason string) error {
 	call := func() (err error) {
 		defer recovered("OnPark", &err)

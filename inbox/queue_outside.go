@@ -8,12 +8,12 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 )
 
-// Functions of the service are called in two kinds of goroutines. In that of a handler a panic goes
-// on its way, once all that the delivery holds is let go. In one of ours, where it would end the
-// process, it is an error where the function returns one, and else logged.
+// Functions of the service run in two kinds of goroutines. In a handler's goroutine, a panic
+// continues once the delivery has freed all that it holds. In one of ours it would end the process,
+// so it becomes an error if the function returns one, and else a log line.
 
-// Call calls a function of the service's in a goroutine of the queue's, and reports whether it
-// returned. A panic is logged and counted by [Store.Panics], and so is what ends the goroutine.
+// Call calls a function of the service in a goroutine of the queue, and reports whether the
+// function returned. Call logs a panic, or a runtime.Goexit, and counts it in [Store.Panics].
 func (q *Queue) Call(function func()) (returned bool) {
 	defer func() {
 		if r := recover(); !returned {
@@ -25,18 +25,17 @@ func (q *Queue) Call(function func()) (returned bool) {
 	return true
 }
 
-// describe asks for the type of a message. One for which Describe panics has none.
+// describe returns the type and the version of a message, empty if Describe panics.
 func (q *Queue) describe(msg *message.Message) (kind, version string) {
 	q.Call(func() { kind, version = q.config.Describe(msg) })
 	return kind, version
 }
 
-// tellCollision tells the observers of a collision.
 func (q *Queue) tellCollision(ctx context.Context, e Event) {
 	q.Call(func() { q.store.observeCollision(ctx, e) })
 }
 
-// panicError is made of the panic of a function of the service's.
+// panicError is a panic of a function of the service.
 type panicError struct {
 	what  string
 	value any
@@ -44,14 +43,14 @@ type panicError struct {
 
 func (e *panicError) Error() string { return fmt.Sprintf("%s: panic: %v", e.what, e.value) }
 
-// recovered makes an error of a panic of the function that is called so.
+// recovered, when deferred, turns a panic into an error that names the function of the service.
 func recovered(what string, err *error) {
 	if r := recover(); r != nil {
 		*err = &panicError{what, r}
 	}
 }
 
-// counted counts err, in a goroutine of ours, if it was made of a panic.
+// counted counts err in [Store.Panics] if it is a panic. It is for goroutines of ours.
 func (s *Store) counted(err error) error {
 	var p *panicError
 	if errors.As(err, &p) {
@@ -60,8 +59,8 @@ func (s *Store) counted(err error) error {
 	return err
 }
 
-// sound returns an error of the service's, or what can be said of it where its methods panic, as
-// those of a nil pointer do that was meant as no error.
+// sound returns err, an error of the service. If its methods panic, sound returns an error that
+// describes it: a nil pointer, for instance, that was meant as no error.
 func sound(err error) (usable error) {
 	defer func() {
 		if recover() != nil {
@@ -72,7 +71,7 @@ func sound(err error) (usable error) {
 	return err
 }
 
-// ask calls the methods of err, and of all that it wraps.
+// ask calls the methods of err and of all errors that it wraps.
 func ask(err error) {
 	if err == nil {
 		return

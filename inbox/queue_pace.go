@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// pace keeps a source that delivers again at once what cannot be handled from doing so without a pause.
+// pace slows down a source that redelivers at once what cannot be handled.
 type pace struct {
 	mu    sync.Mutex
 	times int // in a row
@@ -21,8 +21,7 @@ const (
 	paceForgets  = time.Minute
 )
 
-// wait returns after a pause that grows with each call, up to a bound, and is never twice the same; or
-// when ctx ends.
+// wait returns after a random pause whose bound grows with each call, or when ctx ends.
 func (p *pace) wait(ctx context.Context) {
 	p.mu.Lock()
 	if time.Since(p.last) > paceForgets {
@@ -38,8 +37,8 @@ func (p *pace) wait(ctx context.Context) {
 	_ = sleep(ctx, longest/2+rand.N(longest/2)) //nolint:gosec // jitter needs no secrecy
 }
 
-// refused ends a delivery that no handler may have, as it is or as things are. It goes back to its source
-// after a pause, unless the queue, which has pauses of its own, delivers it from the table.
+// refused ends a delivery that must not reach a handler. The message goes back to its source after
+// a pause, unless a queue, which has pauses of its own, delivers it from the table.
 func (c *Consumer) refused(d *delivery, err error) error {
 	d.interrupted(err)
 	if d.lease == nil && !errors.Is(err, errAnswered) {

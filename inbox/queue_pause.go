@@ -19,8 +19,8 @@ type sawConsumer struct {
 	pauses     int64
 }
 
-// consumer returns the row of the queue's consumer, one that is no older than horizon. One
-// that is paused is read each time.
+// consumer returns the row of the queue's consumer, read at most horizon ago. It reads the row of a
+// paused consumer each time.
 func (q *Queue) consumer(ctx context.Context, horizon time.Duration) (stored.Consumer, error) {
 	s := q.store
 	now := &sawConsumer{at: time.Now(), generation: s.db.Generation(), pauses: s.pauses.Load()}
@@ -29,7 +29,7 @@ func (q *Queue) consumer(ctx context.Context, horizon time.Duration) (stored.Con
 		return saw.row, nil
 	}
 	row, err := s.rows.Consumer(ctx, q.name.Name, q.name.Epoch)
-	if errors.Is(err, ErrNotFound) && q.name.Epoch > 0 { // older ones may have left something
+	if errors.Is(err, ErrNotFound) && q.name.Epoch > 0 { // older epochs may have open messages
 		if _, err = q.register(ctx); err == nil {
 			row, err = s.rows.Consumer(ctx, q.name.Name, q.name.Epoch)
 		}
@@ -44,14 +44,16 @@ func (q *Queue) consumer(ctx context.Context, horizon time.Duration) (stored.Con
 // Paused reports whether the last [Queue.Take] found that an operator paused the consumer.
 func (q *Queue) Paused() bool { return q.paused.Load() }
 
-// How often a queue says that it serves its consumer, and how long that counts at least.
+// How often a queue announces that it serves its consumer, and how long an announcement holds at
+// least.
 const (
 	sayServed = 10 * time.Second
 	served    = 30 * time.Second
 )
 
-// serve says in the table, every few seconds, that this queue delivers what is stored for
-// the consumer. It will say so again within period. Where it returns nil, it has been said.
+// serve announces in the table, every few seconds, that this queue delivers the stored messages of
+// the consumer. The caller calls it again within period. If serve returns nil, an announcement
+// holds.
 func (q *Queue) serve(ctx context.Context, consumer int32, period time.Duration) error {
 	q.serving.Lock()
 	defer q.serving.Unlock()
@@ -64,7 +66,7 @@ func (q *Queue) serve(ctx context.Context, consumer int32, period time.Duration)
 		return err
 	})
 	if err != nil {
-		return fmt.Errorf("say that it is served: %w", err)
+		return fmt.Errorf("announce that it is served: %w", err)
 	}
 	q.served = now
 	return nil

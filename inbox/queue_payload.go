@@ -14,9 +14,9 @@ import (
 	"github.com/millrace-go/millrace/internal/stored"
 )
 
-// openPayloads gets the payloads of messages just leased. One that nobody can open any more
-// has failed for good; one that cannot be opened now comes again, until others have been opened
-// often enough meanwhile.
+// openPayloads opens the payloads of messages just leased, and returns the messages that can be
+// delivered. A message whose payload is lost for good fails terminally. Another one is put off, and
+// parked once it has been to blame too often.
 func (q *Queue) openPayloads(ctx context.Context, leased []*Leased) (rest []*Leased) {
 	bound, cancel := context.WithTimeout(ctx, q.config.Lease/2) // leases are not renewed meanwhile
 	defer cancel()
@@ -30,7 +30,7 @@ func (q *Queue) openPayloads(ctx context.Context, leased []*Leased) (rest []*Lea
 	return rest
 }
 
-// reads decodes the metadata of l and reports whether the message can go its way.
+// reads decodes the metadata of l and reports whether the message can be delivered.
 func (l *Leased) reads(ctx context.Context) bool {
 	err := l.decode()
 	if err != nil {
@@ -39,7 +39,7 @@ func (l *Leased) reads(ctx context.Context) bool {
 	return err == nil
 }
 
-// opens gets the payload of l and reports whether the message can go its way.
+// opens opens the payload of l and reports whether the message goes on to its delivery.
 func (l *Leased) opens(ctx context.Context, hasAllTime bool) bool {
 	err := l.open(ctx)
 	if err == nil {
@@ -47,7 +47,7 @@ func (l *Leased) opens(ctx context.Context, hasAllTime bool) bool {
 		return true
 	}
 	blamed := (ctx.Err() == nil || hasAllTime) && l.toBlame(err, ctx.Err() != nil)
-	// A killer is parked next. Of one that is handled nobody needs the payload.
+	// The queue parks a killer next, and a handled message does not need its payload.
 	if l.killer() || l.row.Status == stored.Settling && (unopenable(err) || l.metadata == nil || blamed) {
 		return true
 	}
@@ -55,12 +55,13 @@ func (l *Leased) opens(ctx context.Context, hasAllTime bool) bool {
 	return false
 }
 
-// mostUnopenable is of how many messages a queue remembers that their payloads could not be had.
+// mostUnopenable bounds how many messages with unopenable payloads a queue remembers.
 const mostUnopenable = 10_000
 
-// toBlame reports whether it is the message's fault that its payload cannot be had: others were had by
-// the same means since it failed so in this process the last time. In an outage none are, unless a cache
-// gives some; then the error has to tell.
+// toBlame reports whether the message itself is to blame for its payload: the same codec, or blob
+// store, has opened others since the message last failed so in this process. During an outage a
+// cache may still give some; so unless it took too long, an error that is temporary, or of the
+// network, blames no message.
 func (l *Leased) toBlame(cause error, tookTooLong bool) bool {
 	var failed *openError
 	if !errors.As(cause, &failed) || errors.Is(cause, ErrUnavailable) || (passes(cause) || ofNetwork(cause)) && !tookTooLong {
@@ -72,16 +73,17 @@ func (l *Leased) toBlame(cause error, tookTooLong bool) bool {
 	return known && others > before
 }
 
-// passes reports whether the error of a codec or a blob store says that it is a matter of time.
+// passes reports whether the error of a codec or a blob store says that it is temporary.
 func passes(err error) bool {
 	var temporary interface{ Temporary() bool }
 	var timeout interface{ Timeout() bool }
-	var file *fs.PathError // which looks like one of a network
+	var file *fs.PathError // it looks like a network error
 	return errors.As(err, &temporary) && temporary.Temporary() || errors.As(err, &timeout) && timeout.Timeout() ||
 		!errors.As(err, &file) && dialect.Classify(err).Down()
 }
 
-// ofNetwork reports whether err is a network's. One of a file system looks alike.
+// ofNetwork reports whether err comes from a network, and not from a file system, whose errors look
+// alike.
 func ofNetwork(err error) bool {
 	var network net.Error
 	if !errors.As(err, &network) {
@@ -91,13 +93,13 @@ func ofNetwork(err error) bool {
 	return !file
 }
 
-// open gets the payload of l where its row keeps something else.
+// open opens the payload of l, unless its row holds the payload as it arrived.
 func (l *Leased) open(ctx context.Context) error {
 	if l.row.Whole() {
 		return nil
 	}
 	l.row.Name = []byte(l.queue.name.Name)
-	metadata, _ := l.row.Decoded() // what cannot be decoded is told where it is delivered
+	metadata, _ := l.row.Decoded() // decode reports the error
 	open := func() (err error) {
 		defer recovered("open the payload", &err)
 		l.opened, err = l.queue.store.openPayload(ctx, &l.row, metadata)
@@ -115,8 +117,7 @@ func (l *Leased) open(ctx context.Context) error {
 	return err
 }
 
-// payload is what is delivered. It is none where the row keeps something else, and that
-// could not be opened.
+// payload returns the payload to deliver, nil if it could not be opened.
 func (l *Leased) payload() []byte {
 	if l.row.Whole() {
 		return l.row.Payload
@@ -124,7 +125,8 @@ func (l *Leased) payload() []byte {
 	return l.opened
 }
 
-// putOff gives back a message whose payload could not be had, by its own fault where it is blamed.
+// putOff puts back a message that could not be read. That counts as an attempt if the message is
+// blamed.
 func (l *Leased) putOff(ctx context.Context, cause error, blamed bool) {
 	q, closing := l.queue, errors.Is(ctx.Err(), context.Canceled)
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), afterwards)
@@ -134,32 +136,32 @@ func (l *Leased) putOff(ctx context.Context, cause error, blamed bool) {
 		err = q.PutBack(ctx, l)
 	} else {
 		became := l.fateUnopened(cause, blamed)
-		what := unnoted // it comes again, and may do so for long
+		what := unnoted // it may be put off many times
 		if blamed || became.status.Stuck() {
 			what = itFailed
 		}
 		err = l.move(ctx, became, what)
-		l.sayUnopened(cause, blamed, became)
+		l.logUnopened(cause, blamed, became)
 	}
 	if err != nil && !errors.Is(err, ErrLost) {
-		q.store.log.Error("inbox: a stored message could not be given back; it comes again after its lease", err,
+		q.store.log.Error("inbox: a stored message could not be put back; it is redelivered after its lease", err,
 			l.event(fate{}).fields())
 	}
 }
 
-func (l *Leased) sayUnopened(cause error, blamed bool, became fate) {
+func (l *Leased) logUnopened(cause error, blamed bool, became fate) {
 	log, fields := l.queue.store.log, l.event(became).fields()
 	if blamed {
-		log.Error("inbox: the payload of a stored message cannot be had, while others can; that was an attempt", cause, fields)
+		log.Error("inbox: the payload of a stored message cannot be opened, while others can; this counts as an attempt", cause, fields)
 		return
 	}
-	log.Error("inbox: the payload of a stored message cannot be had; that was no attempt", cause, fields)
+	log.Error("inbox: the payload of a stored message cannot be opened; this does not count as an attempt", cause, fields)
 }
 
-// fateUnopened decides what becomes of a message whose payload was not to be had.
+// fateUnopened returns the fate of a message that could not be read.
 func (l *Leased) fateUnopened(cause error, blamed bool) fate {
 	config, attempts := &l.queue.config, l.row.Attempts
-	if l.suspect { // charged for a try that is not made
+	if l.suspect { // charged with an attempt that is not made
 		attempts--
 	}
 	last := lastErrorOf(cause)
@@ -182,19 +184,19 @@ func (l *Leased) fateUnopened(cause error, blamed bool) fate {
 	return fate{status, attempts, delay, why{ReasonPayload, "the payload cannot be opened now"}, last}
 }
 
-// fateBlamed is what becomes of a message that is not handled yet, and whose payload alone is not to be had.
+// fateBlamed returns the fate of a message that is not handled yet and is to blame for its payload.
 func (l *Leased) fateBlamed(attempts int, last lastError) fate {
 	config := &l.queue.config
 	if attempts >= config.MaxAttempts {
-		text := fmt.Sprintf("failed %d times, at last since its payload could not be opened", attempts)
+		text := fmt.Sprintf("failed %d times, last because its payload could not be opened", attempts)
 		return fate{stored.Parked, attempts, stored.Never, why{ReasonPayload, text}, last}
 	}
 	delay := backoff(config.MinBackoff, config.MaxBackoff, attempts)
-	return fate{stored.FailedRetryable, attempts, delay, why{ReasonPayload, "the payload cannot be opened now, and others can"}, last}
+	return fate{stored.FailedRetryable, attempts, delay, why{ReasonPayload, "the payload cannot be opened now, but others can"}, last}
 }
 
-// dropBlobs removes the payloads of messages that are closed. What fails here, and what was
-// closed elsewhere, is left to the janitor.
+// dropBlobs removes the payloads of closed messages from the blob store. The janitor removes those
+// that fail here, and those of messages that were closed elsewhere.
 func (q *Queue) dropBlobs(ctx context.Context, closed []*Leased) {
 	var names [][]byte
 	for _, l := range closed {
@@ -206,7 +208,7 @@ func (q *Queue) dropBlobs(ctx context.Context, closed []*Leased) {
 		return
 	}
 	if err := q.store.removeBlobs(ctx, names); err != nil {
-		q.store.log.Error("inbox: payloads of completed messages were not removed; they are when Config.BlobGrace is over",
+		q.store.log.Error("inbox: payloads of completed messages could not be removed; the janitor removes them after Config.BlobGrace",
 			database.Explain(err), q.fields())
 	}
 }

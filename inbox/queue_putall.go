@@ -11,9 +11,10 @@ import (
 	"github.com/millrace-go/millrace/internal/stored"
 )
 
-// putAll stores messages in the order in which they came: they are delivered in it. That is one transaction,
-// unless it deadlocks with a writer that has them in another order: one that begins again where it began meets
-// the other again. Who holds one message at a time waits, and never deadlocks.
+// putAll stores messages in the order of their arrival, which is the order of their delivery. It
+// uses one transaction, unless that deadlocks with a writer that stores them in another order: a
+// second try would meet that writer again. Then putAll uses a transaction for each message, which
+// may wait but cannot deadlock.
 func (q *Queue) putAll(ctx context.Context, consumer int32, all []*arrival) error {
 	err := q.putTogether(ctx, consumer, all)
 	var crossed *crossedError
@@ -29,13 +30,12 @@ func (q *Queue) putAll(ctx context.Context, consumer int32, all []*arrival) erro
 	return nil
 }
 
-// A crossedError says that a transaction with several messages met another writer's. It hides its cause
-// from those who would try the same again.
+// A crossedError says that a transaction with several messages conflicted with another writer. It
+// hides its cause, so that nobody tries the same transaction again.
 type crossedError struct{ cause error }
 
 func (e *crossedError) Error() string { return e.cause.Error() }
 
-// putTogether stores messages in one transaction.
 func (q *Queue) putTogether(ctx context.Context, consumer int32, all []*arrival) error {
 	_, live := q.store.db.Live(ctx)
 	divisible := len(all) > 1 && !live
@@ -82,7 +82,7 @@ func (q *Queue) putIn(
 			continue
 		}
 		twin, err := q.putOne(ctx, tx, consumer, a)
-		if errors.Is(err, errDisputed) { // all are found in one round
+		if errors.Is(err, errDisputed) { // go on, to find all of them in one round
 			disputed = err
 			continue
 		}

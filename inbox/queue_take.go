@@ -17,15 +17,16 @@ import (
 	"github.com/millrace-go/millrace/internal/stored"
 )
 
-// Take leases at most limit messages that are due, or one that may have ended the process
-// that had it: that one is to be delivered alone. It returns none, and how long it is at
-// least until the next one is due, at most horizon, if there are none now.
+// Take leases at most limit messages that are due. If one of them may have ended the process that
+// had it, Take leases only that one, to be delivered alone. If no message is due, Take returns none
+// and the time until the next look is worthwhile, at most horizon.
 func (q *Queue) Take(ctx context.Context, limit int, horizon time.Duration) ([]*Leased, time.Duration, error) {
 	return q.TakeOut(ctx, 0, limit, horizon)
 }
 
-// TakeOut is [Queue.Take] for one who hands out the first of the messages at once, as many
-// as out: they are marked with their lease, where that is possible, and [Queue.HandOut] then has nothing to write.
+// TakeOut is [Queue.Take] for callers that hand out the first out messages at once. It marks them
+// as handed out along with their lease, where that is possible, which saves [Queue.HandOut] a
+// write.
 func (q *Queue) TakeOut(ctx context.Context, out, limit int, horizon time.Duration) ([]*Leased, time.Duration, error) {
 	row, err := q.consumer(ctx, horizon)
 	if err == nil {
@@ -33,7 +34,7 @@ func (q *Queue) TakeOut(ctx context.Context, out, limit int, horizon time.Durati
 		err = q.serve(ctx, row.ID, horizon)
 	}
 	if errors.Is(err, ErrNotFound) || err == nil && row.Paused {
-		return nil, horizon, nil // nothing was stored for it yet, or nobody may have it
+		return nil, horizon, nil // nothing was stored yet, or the consumer is paused
 	}
 	if err != nil {
 		return nil, horizon, q.explain("find the consumer", err)
@@ -41,14 +42,14 @@ func (q *Queue) TakeOut(ctx context.Context, out, limit int, horizon time.Durati
 	if left, err := q.adopt(ctx, row.ID); err != nil || left && q.config.OrderKey != nil {
 		return nil, min(horizon, lookAgain), q.explain("look into older epochs", err)
 	}
-	find, next, err := q.find(ctx, row.ID, limit, horizon)
+	lock, next, err := q.find(ctx, row.ID, limit, horizon)
 	if err != nil {
 		return nil, horizon, q.explain("look for messages that are due", err)
 	}
-	if find == nil {
+	if lock == nil {
 		return nil, next, nil
 	}
-	taken, err := q.lease(ctx, row.ID, out, find)
+	taken, err := q.lease(ctx, row.ID, out, lock)
 	leased := taken
 	if err == nil {
 		q.observeReclaimed(ctx, taken)
@@ -73,12 +74,12 @@ func (q *Queue) TakeOut(ctx context.Context, out, limit int, horizon time.Durati
 	return nil, q.inVain(next), nil
 }
 
-// find looks for messages that are due. It returns what locks them in a transaction, nil where there are
-// none, and how long it is at least until there are.
-func (q *Queue) find(ctx context.Context, consumer int32, limit int, horizon time.Duration) (found, time.Duration, error) {
+// find looks for messages that are due. It returns how to lock them in a transaction, nil if there
+// are none, and the time until there may be some.
+func (q *Queue) find(ctx context.Context, consumer int32, limit int, horizon time.Duration) (lockDue, time.Duration, error) {
 	statements := &q.store.dialect.Queue
 	inLine := q.config.OrderKey != nil
-	if !inLine { // but what is stored may stand in one, from when the queue had an OrderKey
+	if !inLine { // stored messages may still stand in line from when the queue had an OrderKey
 		var next int64
 		most := horizon.Microseconds()
 		row := q.store.db.QueryRowContext(ctx, statements.SelectNextDue, consumer, most, consumer, most)
@@ -94,52 +95,53 @@ func (q *Queue) find(ctx context.Context, consumer int32, limit int, horizon tim
 			return rows, tx.SelectContext(ctx, &rows, statements.SelectDue, consumer, limit)
 		}, horizon, nil
 	}
-	had, err := q.look(ctx, consumer, limit, horizon)
+	due, err := q.search(ctx, consumer, limit, horizon)
 	switch {
 	case err != nil:
 		return nil, horizon, err
-	case len(had.ids) == 0 && had.blocked:
-		return nil, q.inVain(had.next), nil
-	case len(had.ids) == 0:
-		return nil, had.next, nil
+	case len(due.ids) == 0 && due.blocked:
+		return nil, q.inVain(due.next), nil
+	case len(due.ids) == 0:
+		return nil, due.next, nil
 	}
 	return func(ctx context.Context, tx *sqlx.Tx) (rows []stored.Message, err error) {
-		query, args, err := q.store.dialect.In(statements.LockDue, consumer, slices.Collect(maps.Keys(had.ids)), limit)
+		query, args, err := q.store.dialect.In(statements.LockDue, consumer, slices.Collect(maps.Keys(due.ids)), limit)
 		if err == nil {
 			err = tx.SelectContext(ctx, &rows, query, args...)
 		}
 		return rows, err
-	}, had.next, nil
+	}, due.next, nil
 }
 
-// found reads and locks messages that were found due, those that still are and nobody has.
-type found func(ctx context.Context, tx *sqlx.Tx) ([]stored.Message, error)
+// lockDue locks and reads messages that were found due, except those that another process has taken
+// since.
+type lockDue func(ctx context.Context, tx *sqlx.Tx) ([]stored.Message, error)
 
-// inVain is how long to pause after a look that had nothing.
+// inVain returns the pause after a take that leased nothing although messages were due.
 func (q *Queue) inVain(next time.Duration) time.Duration {
 	return min(next, lookAgain<<min(q.vain.Add(1), mostVain))
 }
 
-// lookAgain is the pause where messages are due that somebody else has, or that wait for
-// another one of their order key. It doubles with each look in vain.
+// lookAgain is the pause while all due messages are with other processes, or wait for another one
+// of their order key. It doubles with each take in vain, at most mostVain times.
 const (
 	lookAgain = 50 * time.Millisecond
 	mostVain  = 10
 )
 
-// lease leases messages that are due, and marks so many as handed out. With an error it
-// returns what it may have leased: the answer to a commit can be lost.
-func (q *Queue) lease(ctx context.Context, id int32, out int, find found) (leased []*Leased, err error) {
+// lease leases messages that are due, and marks the first out of them as handed out. With an error
+// it returns the messages that it may have leased: the answer to a commit can be lost.
+func (q *Queue) lease(ctx context.Context, id int32, out int, lock lockDue) (leased []*Leased, err error) {
 	s := q.store
 	token := rand.Int64N(1<<62) + 1 //nolint:gosec // tells leases apart, keeps no secret
 	err = s.db.Write(ctx, func(tx *sqlx.Tx) error {
 		leased = nil
-		if s.dialect.OneWriter { // whose transactions must begin with a write
+		if s.dialect.OneWriter { // its transactions must begin with a write
 			if _, err := tx.ExecContext(ctx, s.dialect.LockConsumer, id); err != nil {
 				return err
 			}
 		}
-		rows, err := find(ctx, tx)
+		rows, err := lock(ctx, tx)
 		if err != nil || len(rows) == 0 {
 			return err
 		}
@@ -190,9 +192,8 @@ func (q *Queue) leaseRows(ctx context.Context, tx *sqlx.Tx, leased []*Leased, ch
 	return nil
 }
 
-// unlease undoes a lease whose messages cannot be delivered, also where ctx ended: what was
-// with a process that gave no answer is to be tried alone, as before. Where it fails, the
-// messages come again when the lease ends.
+// unlease undoes a lease whose messages cannot be delivered, even if ctx has ended. A suspect
+// remains one. If unlease fails, the messages are redelivered after their lease.
 func (q *Queue) unlease(ctx context.Context, taken []*Leased) {
 	if len(taken) == 0 {
 		return
@@ -204,14 +205,14 @@ func (q *Queue) unlease(ctx context.Context, taken []*Leased) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), afterwards)
 	defer cancel()
 	if err := q.execOnEach(ctx, taken, statement); err != nil {
-		q.store.log.Error("inbox: messages that were leased in vain could not be put back; they come again after their lease",
+		q.store.log.Error("inbox: messages that were leased and not delivered could not be put back; they are redelivered after their lease",
 			database.Explain(err), q.fields())
 	}
 }
 
-// suspectAlone leaves of rows one whose lease lapsed while somebody had it, if there is
-// one: it may have ended the process, so it is charged an attempt before it is tried, and
-// its neighbours are not with it then.
+// suspectAlone returns a suspect alone if rows has one: a message that was handed out when its
+// lease lapsed. It may have ended its process, so it is charged with an attempt before it is
+// delivered, and no other messages are leased with it.
 func suspectAlone(rows []stored.Message) (chosen []stored.Message, charge int) {
 	for i, row := range rows {
 		if row.Status == stored.InProgress {
@@ -221,7 +222,7 @@ func suspectAlone(rows []stored.Message) (chosen []stored.Message, charge int) {
 	return rows, 0
 }
 
-// parkKillers parks what was with a process that gave no answer as often as it may fail.
+// parkKillers parks the killers among leased, and returns the others.
 func (q *Queue) parkKillers(ctx context.Context, leased []*Leased) (rest []*Leased, err error) {
 	for _, l := range leased {
 		if !l.killer() {
@@ -237,10 +238,11 @@ func (q *Queue) parkKillers(ctx context.Context, leased []*Leased) (rest []*Leas
 	return rest, nil
 }
 
-// killer reports whether l ended, or seemed to end, its process as often as it may fail.
+// killer reports whether l has used up its attempts, and the last one got no answer.
 func (l *Leased) killer() bool { return l.suspect && l.row.Attempts > l.queue.config.MaxAttempts }
 
-// closeCompleted closes the rows of messages that were completed meanwhile.
+// closeCompleted closes the rows of messages whose keys are completed by now, and returns the
+// others.
 func (q *Queue) closeCompleted(ctx context.Context, leased []*Leased) (rest []*Leased, err error) {
 	s := q.store
 	query, args, err := s.dialect.In(s.dialect.Queue.SelectSettled, leased[0].row.Consumer, ids(leased))
@@ -264,21 +266,19 @@ func (q *Queue) closeCompleted(ctx context.Context, leased []*Leased) (rest []*L
 	return rest, nil
 }
 
-// claimHash is a claim with the hash of what was claimed.
+// claimHash is a completed claim with the hash of its payload.
 type claimHash struct {
 	ID     []byte `db:"message_id"`
 	Hash   int64  `db:"payload_hash"`
 	Result int16  `db:"result"`
 }
 
-// isCopy reports whether l is a copy of what was claimed, as opposed to another message
-// that has its key.
+// isCopy reports whether l is a copy of the claimed message, and not another message with its key.
 func (l *Leased) isCopy(of claimHash) bool {
 	return (of.Hash == l.row.Hash || of.Result == stored.ResultImported) && bytes.Equal(of.ID, l.row.MessageID)
 }
 
-// observeClosed tells of a message that was replayed, and never delivered because it had
-// been completed.
+// observeClosed reports a replayed message that was not delivered because its key was completed.
 func (q *Queue) observeClosed(ctx context.Context, l *Leased) {
 	e := l.event(fate{why: why{reason: replayDuplicate}})
 	if _, is := e.Metadata[ReplayField]; is {

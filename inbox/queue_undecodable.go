@@ -11,14 +11,15 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 )
 
-// What Watermill's package cqrs says of a message that no attempt mends: its type has no handler, or its
-// payload is none of that type. The latter reads like the error of a handler that decodes something
-// else, an answer over HTTP for instance, and that one may well succeed the next time. So the payload
-// itself has to show the error: cqrs decodes it before the handler has it, and would have failed there.
+// Two errors of Watermill's package cqrs say that no retry can help: the message's type has no
+// handler, or its payload cannot be decoded as that type. The second looks like the error of a
+// handler that decodes something else, such as an HTTP response, and that may succeed the next
+// time. So the payload itself must reproduce the error: cqrs decodes it before the handler runs,
+// and would have failed there.
 
-// undecodable marks err where the payload of msg provably is what cannot be decoded.
+// undecodable marks err if the payload of msg provably caused it.
 func undecodable(msg *message.Message, err error) error {
-	name := msg.Metadata.Get("name") // of the type, by every marshaler of cqrs
+	name := msg.Metadata.Get("name") // every marshaler of cqrs puts the type here
 	if name == "" || len(msg.Payload) == 0 {
 		return err
 	}
@@ -48,8 +49,8 @@ func sameSyntax(payload []byte, err *json.SyntaxError) bool {
 	return errors.As(json.Unmarshal(payload, new(any)), &own) && *own == *err
 }
 
-// sameMismatch reports whether err is about the type called name, and about a value that payload has there.
-// Deeper than in its fields an error does not say to which type it belongs.
+// sameMismatch reports whether err is about the type called name and about a value that payload has
+// at that place. Below the fields of the type, an error does not say to which type it belongs.
 func sameMismatch(payload []byte, name string, err *json.UnmarshalTypeError) bool {
 	if err.Field == "" {
 		return err.Type != nil && err.Type.Name() == name && isCalled(payload, err.Value)
@@ -58,14 +59,15 @@ func sameMismatch(payload []byte, name string, err *json.UnmarshalTypeError) boo
 	return err.Struct == name && json.Unmarshal(payload, &fields) == nil && isCalled(fields[err.Field], err.Value)
 }
 
-// isCalled reports whether an error calls a value so: by its kind, and a number that does not fit by its digits, too.
-func isCalled(value []byte, what string) bool {
+// isCalled reports whether an error calls value by name: its kind and, for a number that does not
+// fit, its digits.
+func isCalled(value []byte, name string) bool {
 	value = bytes.TrimSpace(value)
-	kind, digits, exact := strings.Cut(what, " ")
+	kind, digits, exact := strings.Cut(name, " ")
 	return kindOf(value) == kind && (!exact || digits == string(value))
 }
 
-// kindOf returns what an error would call a value.
+// kindOf returns how an error names the kind of value.
 func kindOf(value []byte) string {
 	if len(value) == 0 {
 		return "nothing"
@@ -85,7 +87,7 @@ func kindOf(value []byte) string {
 	return "number"
 }
 
-// wellFormed reports whether payload is a sequence of Protobuf's fields.
+// wellFormed reports whether payload is a sequence of Protobuf fields.
 func wellFormed(payload []byte) bool {
 	for len(payload) > 0 {
 		_, _, n := protowire.ConsumeField(payload)
@@ -97,13 +99,13 @@ func wellFormed(payload []byte) bool {
 	return true
 }
 
-// foreseen marks with [Terminal] what Watermill's package cqrs says, and no other attempt would end differently.
+// foreseen marks an error of Watermill's package cqrs with [Terminal] if no retry can help.
 func foreseen(err error) error {
 	var undecodable *undecodableError
 	switch {
 	case IsTerminal(err):
 		return err
-	case says(err, "received unexpected event type ", "no handler found for event "): // of the processors
+	case says(err, "received unexpected event type ", "no handler found for event "): // event processors say this
 		return Terminal(fmt.Errorf("%w: %w", ErrUnknownType, err))
 	case errors.As(err, &undecodable):
 		return Terminal(err)

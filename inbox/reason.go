@@ -14,7 +14,7 @@ const (
 	ReasonError       = "handler error"
 	ReasonPanic       = "panic"
 	ReasonTimeout     = "timeout"
-	ReasonTerminal    = "terminal"     // marked by Terminal: no other attempt would end differently
+	ReasonTerminal    = "terminal"     // marked by Terminal: every other attempt would fail too
 	ReasonUnknownType = "unknown type" // terminal, because no handler knows the event type
 	ReasonConnection  = "connection lost"
 	ReasonContention  = "contention" // a deadlock or a serialization failure
@@ -22,35 +22,35 @@ const (
 	ReasonTxEnded     = "transaction ended"
 	ReasonTxNotUsed   = "transaction not used" // although RequireTx is set
 	ReasonHidden      = "error hidden"         // by a middleware in between, or by the handler
-	ReasonLost        = "lost"                 // someone else changed the message, or has the lease
-	ReasonUnpublished = "not published"        // what the handler returned
-	ReasonNacked      = "nacked"               // and nobody said why
+	ReasonLost        = "lost"                 // another process changed the message, or has the lease
+	ReasonUnpublished = "not published"        // the messages that the handler returned
+	ReasonNacked      = "nacked"               // without a known cause
 	ReasonNotTried    = "not tried"            // put back without an attempt
 	ReasonRetryAfter  = "retry after"          // at a time of the handler's choice
 	ReasonPayload     = "payload"              // it cannot be opened
 
-	// Why a message is parked, or why it is failed terminally: [KindParked]. So are
-	// [ReasonTerminal], [ReasonUnknownType] and [ReasonPayload].
+	// Why a message is parked or failed terminally: [KindParked]. [ReasonTerminal], [ReasonUnknownType]
+	// and [ReasonPayload] are such reasons too.
 
 	ReasonCollision   = "collision" // it has the key, but not the payload, of another one
 	ReasonTooOld      = "too old"   // it may have been handled and forgotten
 	ReasonAttempts    = "attempts"  // it failed too often
-	ReasonNoAnswer    = "no answer" // it was with a process that gave none, too often
+	ReasonNoAnswer    = "no answer" // too often, a process took it and neither acked nor nacked it
 	ReasonVersion     = "version"   // the version gate cannot place it
 	ReasonGap         = "gap"       // its predecessor did not come, and nothing holds messages
 	ReasonTooManyHeld = "too many held"
 	ReasonHeldTooLong = "held too long"
-	ReasonReplayed    = "replayed" // and the consumer refuses that
-	ReasonNoKey       = "no key"   // it has none, or what it is compared or ordered by cannot be found
+	ReasonReplayed    = "replayed" // and the consumer refuses replays
+	ReasonNoKey       = "no key"   // it has no usable key, fingerprint or order key
 
-	// How a copy was known: [KindDuplicate]. A copy of an open message has "stored as " and the
-	// name of its state.
+	// How the inbox recognised a copy: [KindDuplicate]. The reason of a copy of an open message is
+	// "stored as " and the name of its state.
 
 	ReasonSettled          = "settled"   // from memory
 	ReasonCompleted        = "completed" // from its claim
 	ReasonConfirmed        = "confirmed" // from its lease
 	ReasonWaited           = "handled while this copy waited"
-	ReasonOutcome          = "outcome not known to be published" // and is given to the router again
+	ReasonOutcome          = "outcome not known to be published" // so the router gets it again
 	ReasonCollisionDropped = "collision dropped"
 
 	// What may have happened twice: [KindDoubleEffect].
@@ -66,23 +66,23 @@ const (
 	ReasonOlder = "older"
 )
 
-// What does not answer, in [Event.Reason] of [KindOutage].
+// The reasons of [KindOutage].
 const (
 	databaseDown = "database down"
 	leasesDown   = "store of leases down"
 )
 
-// why is a reason of the set above, and the words for a person.
+// why is one of the reasons above, and a text for a person.
 type why struct{ reason, text string }
 
-// eventOf tells of w.
+// eventOf returns an event with the reason w.
 func (d *delivery) eventOf(w why) Event {
 	e := d.event(w.reason)
 	e.Err = errors.New(w.text)
 	return e
 }
 
-// terminalReason is why a message failed terminally with err.
+// terminalReason returns the reason of a message that failed terminally with err.
 func terminalReason(err error) string {
 	if errors.Is(err, ErrUnknownType) {
 		return ReasonUnknownType
@@ -90,7 +90,7 @@ func terminalReason(err error) string {
 	return ReasonTerminal
 }
 
-// reasonOf is why a run failed with err.
+// reasonOf returns the reason of a run that failed with err.
 func reasonOf(err error) string {
 	for _, known := range []struct {
 		err    error

@@ -10,59 +10,59 @@ import (
 	"github.com/millrace-go/millrace/internal/stored"
 )
 
-// Step is something that a handler does outside of its transaction: a payment, a mail, a file.
-// What it intends is recorded before it is done, and its result afterwards, each in a
-// transaction of its own. A retry, a redelivery, a replay or another process that comes by
-// gets the stored result, and Do is not called.
+// Step is an effect that a handler has outside its transaction: a payment, an e-mail, a file.
+// [Step.Run] records the intent before it calls Do, and the result afterwards, each in a
+// transaction of its own. A retry, a redelivery, a replay or another process then gets the
+// stored result, and Do is not called.
 //
-// It runs where no transaction is open: in a handler of middleware.Deduplicate whose Claims are
-// those of a Store, or in Inbox.Before. In a handler of middleware.Inbox it only returns what is
-// stored, and [ErrHoldsTx] if it was not done.
+// A step runs only where no transaction is open: in a handler of middleware.Deduplicate whose
+// Claims are those of a Store, or in Inbox.Before. In a handler of middleware.Inbox, Run returns
+// the stored result, or [ErrHoldsTx] if the step was not done.
 //
-// Between the call and the record of its result a process can die. Then nobody knows whether the
-// step was done, and with the end of Lease it is in doubt. Verify decides; or the step is
-// Idempotent and is repeated with the same id; else the error is [ErrInDoubt] until an operator
+// A process can die between the call and the record of its result. Then nobody knows whether the
+// step was done, and once Lease ends, the step is in doubt. Verify decides; or, if the step is
+// Idempotent, Do is repeated with the same id; else Run returns [ErrInDoubt] until an operator
 // decides with admin.Admin.DecideStep.
 type Step struct {
-	// Name tells the steps of a message apart. Required, at most 255 bytes.
+	// Name distinguishes the steps of a message. Required, at most 255 bytes.
 	Name string
 
-	// Do does the step and returns what is to be remembered of it, at most MaxStepResult bytes.
-	// The id is [ID] of Name: give it to the provider. Its ctx ends before the lease does. After
-	// an error the step is in doubt, unless the error is marked with [NotDone]; so it is after a
-	// panic, which goes on its way. Required.
+	// Do performs the step and returns its result, at most MaxStepResult bytes. The id is [ID] of
+	// Name: give it to the provider. The ctx ends before the lease does. After an error the step is
+	// in doubt, unless the error is marked with [NotDone]. After a panic, which Run passes on, the
+	// step is in doubt too. Required.
 	Do func(ctx context.Context, id string) (result []byte, err error)
 
-	// Verify asks whether the step was done: the provider, by the id that Do had. After an error,
-	// one marked with [NotDone] too, the step stays in doubt, and the message fails with it; marked
-	// with [Terminal], it is parked where a pubsub.Durable delivers it. After a panic, which goes on
-	// its way, the step stays in doubt as well.
+	// Verify asks the provider, by the id that Do had, whether the step was done. If it returns an
+	// error, even one marked with [NotDone], the step stays in doubt and Run returns that error; if
+	// it is marked with [Terminal], a pubsub.Durable parks the message. After a panic, which Run
+	// passes on, the step stays in doubt too.
 	Verify func(ctx context.Context, id string) (done bool, result []byte, err error)
 
-	// Idempotent says that the provider does nothing twice for one id, so that Do is repeated
-	// where nobody knows, and there is no Verify.
+	// Idempotent says that the provider acts only once for one id. If such a step is in doubt and
+	// has no Verify, Do is repeated.
 	Idempotent bool
 
-	// Lease bounds Do and Verify together, and is how long a step of a process that died stays
-	// taken. Defaults to 1 minute. At least 100ms.
+	// Lease bounds Do and Verify together. If a process dies, its step stays taken until Lease ends.
+	// Defaults to 1 minute. At least 100ms.
 	Lease time.Duration
 
-	// Wait bounds how long a step waits for another process that is at it; then it fails with
-	// [ErrInProgress]. Defaults to 5 seconds.
+	// Wait bounds how long Run waits for another process that is running the step; then it fails
+	// with [ErrInProgress]. Defaults to 5 seconds.
 	Wait time.Duration
 
-	// Store is where the step is recorded. Defaults to that of the middleware; required where
-	// the Claims of middleware.Deduplicate are those of no Store.
+	// Store is where the step is recorded. Defaults to that of the middleware; required if the
+	// Claims of middleware.Deduplicate are those of no Store.
 	Store *Store
 }
 
-// Once is [Step.Run] of a step that is neither verified nor idempotent.
+// Once is [Step.Run] of a step that has no Verify and is not Idempotent.
 func Once(ctx context.Context, name string, do func(ctx context.Context, id string) ([]byte, error)) ([]byte, error) {
 	return Step{Name: name, Do: do}.Run(ctx)
 }
 
-// NotDone marks an error of Do as one after which the step is certainly not done, such as a
-// refusal: it is done again with the next attempt at the message, whoever makes it. nil stays nil.
+// NotDone marks an error of Do after which the step is certainly not done, such as a refusal. The
+// next attempt at the message, in any process, calls Do again. NotDone(nil) is nil.
 func NotDone(err error) error {
 	if err == nil {
 		return nil
@@ -100,14 +100,15 @@ func (s *Step) validate() error {
 		problem("Wait %v is negative", s.Wait)
 	}
 	if s.Store == nil {
-		problem("there is no Store: give middleware.Deduplicate the Claims of one, Store.Leases(), or set Step.Store")
+		problem("there is no Store: set Step.Store, or set the Claims of middleware.Deduplicate to Store.Leases()")
 	}
 	return errors.Join(problems...)
 }
 
-// Run returns the result of the step, after doing it if it was not done for the message that
-// ctx belongs to. It returns [ErrNoMessage] where there is none, and no result and no error where
-// the step was not done and the effects of a replayed message are suppressed; [IsReplay] tells.
+// Run returns the result of the step. If the step was not done yet for the message that ctx belongs
+// to, Run does it. If ctx belongs to no message, Run returns [ErrNoMessage]. If the effects of a
+// replayed message are suppressed, see [IsReplay], Run does no step, and returns neither a result nor
+// an error for one that was not done.
 func (s Step) Run(ctx context.Context) ([]byte, error) {
 	of, err := subjectOf(ctx)
 	if err != nil {
@@ -133,7 +134,7 @@ func (s Step) Run(ctx context.Context) ([]byte, error) {
 	return result, nil
 }
 
-// run returns the stored result, or does the step.
+// run returns the stored result, or does the step where that is possible.
 func (r *stepRun) run(ctx context.Context) ([]byte, error) {
 	open := r.of.inTx || ambient.From(ctx).Open()
 	if open || ambient.Suppresses(ctx, 0) {

@@ -9,17 +9,15 @@ import (
 	"github.com/millrace-go/millrace/internal/stored"
 )
 
-// ID returns a UUID made of the message that ctx belongs to and of parts: the same one in each
-// retry, redelivery and replay of the message, in every process and on every database. It is
-// for what a handler does outside of its transaction: as the idempotency key of a call, or as
-// the id of a message or record that is derived from this one. Two ids of one message need
-// different parts.
+// ID returns a UUID derived from the message that ctx belongs to and from parts. It is the same in
+// each retry, redelivery and replay of the message, in every process and on every database. Use it
+// for effects outside the transaction: as the idempotency key of a call, or as the id of a message
+// or record that the handler derives from this message. Two ids of one message need different parts.
 //
-// It is made of the Store's Namespace, the consumer's name and the message's key. The epoch is
-// no part of it, so a rebuild does not send again what was sent; and a consumer that is renamed
-// makes other ids. It works in the handlers of middleware.Inbox, in Inbox.Before, and in the
-// handlers of middleware.Deduplicate. Elsewhere, and once the handler has returned, it returns
-// [ErrNoMessage].
+// The id depends on the Store's Namespace, the consumer's name and the message's key. It does not
+// depend on the epoch, so a rebuild repeats no effect; a consumer that is renamed gets other ids.
+// ID works in the handlers of middleware.Inbox, in Inbox.Before, and in the handlers of
+// middleware.Deduplicate. Elsewhere, and once the handler has returned, it returns [ErrNoMessage].
 func ID(ctx context.Context, parts ...string) (string, error) {
 	s, err := subjectOf(ctx)
 	if err != nil {
@@ -28,10 +26,10 @@ func ID(ctx context.Context, parts ...string) (string, error) {
 	return stored.FormatID(s.uuid(parts)), nil
 }
 
-// idFormat begins what every id is made of. Another format needs another one.
+// idFormat is the first input of every id. A change of the format needs another value.
 const idFormat = "millrace id 1"
 
-// uuid returns the id of s and parts. It is a UUID of version 8, whose bits are the maker's.
+// uuid returns the id of s and parts. It is a UUID of version 8, whose bits are free to choose.
 func (s *subject) uuid(parts []string) (id [16]byte) {
 	h := sha256.New()
 	h.Write([]byte(idFormat))
@@ -47,7 +45,8 @@ func (s *subject) uuid(parts []string) (id [16]byte) {
 	return id
 }
 
-// writePart writes a part with its length before it, so that no two lists of parts are alike.
+// writePart writes the length of a part before the part, so that different lists of parts never
+// write the same bytes.
 func writePart(h hash.Hash, part []byte) {
 	h.Write(binary.AppendUvarint(nil, uint64(len(part))))
 	h.Write(part)

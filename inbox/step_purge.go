@@ -9,7 +9,7 @@ import (
 	"github.com/millrace-go/millrace/internal/stored"
 )
 
-// purgeSteps removes steps that nobody asked for within the retention of their consumers.
+// purgeSteps deletes steps that were not used within the retention of their consumers.
 func (j *janitor) purgeSteps(ctx context.Context, now int64) error {
 	const batch = 500
 	s := j.store

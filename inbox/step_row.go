@@ -19,7 +19,7 @@ import (
 type stepRow struct {
 	stored.Step
 
-	doubtful bool // it was begun before, and is ours now
+	doubtful bool // we took it over in doubt
 }
 
 // stepRun is one call of [Step.Run].
@@ -29,24 +29,24 @@ type stepRun struct {
 	of    *subject
 	id    [16]byte
 	token int64
-	sure  time.Time // until when nobody else can have taken the step
+	sure  time.Time // until when no other process can take the step over
 
-	problem []byte // why the step was in doubt
+	problem []byte // why the step was in doubt when we took it over
 }
 
-// read returns what is recorded, a row without a state where nothing is.
+// read returns the recorded step, or a row without a state if there is none.
 func (r *stepRun) read(ctx context.Context, db sqlx.QueryerContext) (row stepRow, err error) {
 	err = sqlx.GetContext(ctx, db, &row, r.store.dialect.Steps.SelectStep, r.id[:])
 	if errors.Is(err, sql.ErrNoRows) {
 		return stepRow{}, nil
 	}
 	if err != nil {
-		return row, fmt.Errorf("read what is recorded: %w", database.Explain(err))
+		return row, fmt.Errorf("read the record: %w", database.Explain(err))
 	}
 	return row, nil
 }
 
-// formerly makes the step the one that was begun under the former key of the message, if one was.
+// formerly continues with the step that was begun under the former key of the message, if there is one.
 func (r *stepRun) formerly(ctx context.Context) error {
 	if r.of.formerID == nil {
 		return nil
@@ -62,8 +62,8 @@ func (r *stepRun) formerly(ctx context.Context) error {
 	return err
 }
 
-// obtain takes the step, or returns it if it is done. It waits for another process that is at
-// it for at most Wait.
+// obtain takes the step, or returns it if it is done. If another process is running it, obtain
+// waits at most Wait.
 func (r *stepRun) obtain(ctx context.Context) (stepRow, error) {
 	deadline := time.Now().Add(r.step.Wait)
 	for try := 0; ; try++ {
@@ -76,7 +76,7 @@ func (r *stepRun) obtain(ctx context.Context) (stepRow, error) {
 		}
 		left, remaining := time.Until(deadline), time.Duration(row.Remaining)*time.Microsecond
 		if left <= 0 {
-			return row, RetryAfter(fmt.Errorf("%w, which is at this step and was not done within Wait, %v: it has it for another %v",
+			return row, RetryAfter(fmt.Errorf("%w: it is running this step and did not finish within Wait, %v; its lease ends in %v",
 				ErrInProgress, r.step.Wait, remaining), max(remaining, 0))
 		}
 		timer := time.NewTimer(min(nextLook(try, remaining), left))
@@ -89,7 +89,7 @@ func (r *stepRun) obtain(ctx context.Context) (stepRow, error) {
 	}
 }
 
-// take records the intent, in a transaction of its own, if nobody has the step.
+// take records the intent, in a transaction of its own, unless the step is done, stuck or taken.
 func (r *stepRun) take(ctx context.Context) (row stepRow, taken bool, err error) {
 	s, lease := r.store, r.step.Lease.Microseconds()
 	r.token = rand.Int64N(1<<62) + 1 //nolint:gosec // tells attempts apart, keeps no secret
@@ -104,7 +104,7 @@ func (r *stepRun) take(ctx context.Context) (row stepRow, taken bool, err error)
 			return err
 		}
 		if row, err = r.read(bound, tx); err != nil || row.Token == r.token {
-			taken = err == nil // else it is another's, or was
+			taken = err == nil // our INSERT made the row
 			return err
 		}
 		if row.State == stored.StepDone || row.State == stored.StepBegun && row.Remaining > 0 || r.stuck(row) {
@@ -122,13 +122,13 @@ func (r *stepRun) take(ctx context.Context) (row stepRow, taken bool, err error)
 	return row, taken, nil
 }
 
-// stuck reports whether the step is in doubt and neither Verify nor Do may end that. Nobody takes it: what is
-// recorded of the call that was made stays.
+// stuck reports whether the step is in doubt and neither Verify nor another Do can decide it. Nobody takes
+// it over, so that the record of its call stays.
 func (r *stepRun) stuck(row stepRow) bool {
 	return row.State == stored.StepBegun && row.Remaining <= 0 && r.step.Verify == nil && !r.step.Idempotent
 }
 
-// stepEnd is what becomes of a step that was taken.
+// stepEnd is how a step that was taken ends.
 type stepEnd struct {
 	state    stored.StepState
 	verified bool
@@ -136,7 +136,7 @@ type stepEnd struct {
 	problem  []byte
 }
 
-// end records e, in a transaction of its own, if the step is still ours.
+// end records e, in a transaction of its own, and reports whether the step was still ours.
 func (r *stepRun) end(ctx context.Context, e stepEnd) (ours bool, err error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), afterwards)
 	defer cancel()
@@ -157,7 +157,7 @@ func (r *stepRun) end(ctx context.Context, e stepEnd) (ours bool, err error) {
 	return n == 1, err
 }
 
-// nullable returns an argument that is NULL where there is nothing: a nil slice is not on every driver.
+// nullable returns an argument that is NULL for nil: not every driver makes a nil slice NULL.
 func nullable(b []byte) any {
 	if b == nil {
 		return nil
@@ -165,7 +165,7 @@ func nullable(b []byte) any {
 	return b
 }
 
-// keep is how long a step is remembered after its last use: longer than the claim that follows.
+// keep returns how long a step is remembered after its last use: longer than the claim that follows it.
 func (r *stepRun) keep() time.Duration {
 	if r.of.retention == Forever {
 		return stored.Never
@@ -173,8 +173,8 @@ func (r *stepRun) keep() time.Duration {
 	return r.of.retention + stored.StepMargin(r.of.retention)
 }
 
-// kept returns the result of a step that was done before, which is remembered for as long as
-// if it had been done now.
+// kept returns the result of a step that was done before. It extends how long the step is
+// remembered, as if it were done now.
 func (r *stepRun) kept(ctx context.Context, row stepRow) ([]byte, error) {
 	least := r.keep() - stored.StepMargin(r.of.retention)/2
 	if time.Duration(row.Remaining)*time.Microsecond < least {
@@ -185,7 +185,7 @@ func (r *stepRun) kept(ctx context.Context, row stepRow) ([]byte, error) {
 			return err
 		})
 		if err != nil {
-			return nil, fmt.Errorf("remember it for longer: %w", database.Explain(err))
+			return nil, fmt.Errorf("extend how long it is remembered: %w", database.Explain(err))
 		}
 	}
 	return r.resultOf(ctx, row)
@@ -206,23 +206,24 @@ func (r *stepRun) resultOf(ctx context.Context, row stepRow) ([]byte, error) {
 	return result, err
 }
 
-// sealStep returns what is stored of a result, nil of none.
+// sealStep returns a result as it is stored. nil stays nil.
 func (r *stepRun) sealStep(ctx context.Context, result []byte) ([]byte, error) {
 	if len(result) > MaxStepResult {
-		return nil, fmt.Errorf("it has %d bytes, and at most %d are kept: return less, such as the provider's id",
+		return nil, fmt.Errorf("it has %d bytes, more than %d: return less, such as the provider's id",
 			len(result), MaxStepResult)
 	}
 	if result == nil {
 		return nil, nil
 	}
 	m := message.NewMessage(r.of.msg.UUID, result)
-	if r.store.config.Payloads != nil { // which may want it
+	if r.store.config.Payloads != nil { // the codec may read the metadata
 		m.Metadata = r.of.msg.Metadata
 	}
 	return r.store.encodeOutcome(ctx, r.of.name.Name, r.step.Name, []*message.Message{m})
 }
 
-// sealOnce is sealStep of a step that is done, which has to be recorded whatever becomes of its result.
+// sealOnce is sealStep for a step that is done: it returns a panic as an error, since the step must
+// be recorded even without its result.
 func (r *stepRun) sealOnce(ctx context.Context, result []byte) (kept []byte, err error) {
 	defer recovered("seal it", &err)
 	kept, err = r.sealStep(ctx, result)

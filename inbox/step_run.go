@@ -13,13 +13,13 @@ import (
 	"github.com/millrace-go/millrace/internal/stored"
 )
 
-// work does a step that was taken, and records what came of it.
+// work runs a step that was taken, and records how it ended.
 func (r *stepRun) work(ctx context.Context, doubtful bool) ([]byte, error) {
 	bound, cancel := context.WithDeadlineCause(ctx, r.sure.Add(-r.step.Lease/10), errStepLease)
 	defer cancel()
 	ended := false
 	defer func() {
-		if !ended { // a panic goes on its way
+		if !ended { // a panic, which continues
 			_ = r.giveUp(ctx, errPanic)
 		}
 	}()
@@ -36,13 +36,13 @@ func (r *stepRun) work(ctx context.Context, doubtful bool) ([]byte, error) {
 
 var errStepLease = errors.New("the lease of the step is about to end")
 
-// call decides what is in doubt, and does what was not done.
+// call asks Verify about a step in doubt, and calls Do unless the step was done.
 func (r *stepRun) call(ctx context.Context, doubtful bool) (result []byte, verified bool, err error) {
 	id := stored.FormatID(r.id)
 	if doubtful && r.step.Verify != nil {
 		done, result, err := r.step.Verify(withSteps(ctx, r.step.Name, "verify"), id)
 		if err != nil {
-			return nil, false, fmt.Errorf("%w, and Verify could not tell: %w", ErrInDoubt, err)
+			return nil, false, fmt.Errorf("%w, and Verify failed: %w", ErrInDoubt, err)
 		}
 		if done {
 			return result, true, nil
@@ -52,23 +52,23 @@ func (r *stepRun) call(ctx context.Context, doubtful bool) (result []byte, verif
 	return result, false, err
 }
 
-// undecided says that a step is in doubt, which nothing but an operator can end.
+// undecided returns the error of a step in doubt that only an operator can decide.
 func (r *stepRun) undecided(row stepRow) error {
-	what := "gave no answer"
+	what := "recorded no result"
 	if len(row.Problem) > 0 {
 		what = "failed: " + string(row.Problem)
 	}
-	return fmt.Errorf("%w: it was begun before and %s; give the step a Verify that asks the provider "+
-		"for %s, declare it Idempotent if the provider takes that as its idempotency key, or decide with Admin.DecideStep or millrace steps decide",
+	return fmt.Errorf("%w: an earlier attempt %s; give the step a Verify that asks the provider for %s, "+
+		"declare it Idempotent if the provider takes that id as its idempotency key, or decide with Admin.DecideStep or millrace steps decide",
 		ErrInDoubt, what, stored.FormatID(r.id))
 }
 
-// giveUp lets go of a step that failed, and returns the error for the handler. What is recorded of a step in doubt is why it is
-// so, and not that Verify could not tell.
+// giveUp releases a step that failed, and returns the error for the handler. If Verify failed, the
+// record still says why the step was in doubt before.
 func (r *stepRun) giveUp(ctx context.Context, cause error) error {
 	e := stepEnd{state: stored.StepBegun, problem: errorText(cause)}
 	var refused *notDoneError
-	if errors.As(cause, &refused) && !errors.Is(cause, ErrInDoubt) { // what Verify was refused says nothing of Do
+	if errors.As(cause, &refused) && !errors.Is(cause, ErrInDoubt) { // an error of Verify says nothing about Do
 		e.state = stored.StepNotDone
 	}
 	if errors.Is(cause, ErrInDoubt) && len(r.problem) > 0 {
@@ -84,8 +84,8 @@ func (r *stepRun) giveUp(ctx context.Context, cause error) error {
 	return cause
 }
 
-// record keeps the result of a step that is done, trying again for a while if the database does
-// not answer: the step is done.
+// record stores the result of a step that is done. While the database does not answer, it tries
+// again for a while, since the step cannot be undone.
 func (r *stepRun) record(ctx context.Context, result []byte, verified bool) ([]byte, error) {
 	e := stepEnd{state: stored.StepDone, verified: verified}
 	var unkept error
@@ -105,11 +105,11 @@ func (r *stepRun) record(ctx context.Context, result []byte, verified bool) ([]b
 		case time.Now().After(giveUp):
 			return nil, fmt.Errorf("it is done, but that could not be recorded, so it is in doubt: %w", database.Explain(err))
 		}
-		_ = database.Pause(context.WithoutCancel(ctx), try) // it does not end
+		_ = database.Pause(context.WithoutCancel(ctx), try) // no error: this context never ends
 	}
 }
 
-// lost ends a step that is done, but that somebody else has taken since.
+// lost ends a step that is done, but that another process has taken over since.
 func (r *stepRun) lost(ctx context.Context, result []byte, e stepEnd) ([]byte, error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), afterwards)
 	defer cancel()
@@ -129,17 +129,17 @@ func (r *stepRun) lost(ctx context.Context, result []byte, e stepEnd) ([]byte, e
 	if err != nil {
 		return nil, err
 	}
-	one := row.Verified || e.verified || r.step.Idempotent // so both saw one effect
+	one := row.Verified || e.verified || r.step.Idempotent // there was only one effect
 	switch alike := bytes.Equal(kept, result); {
 	case !alike:
 		r.doubled(ctx, fmt.Errorf("another result was recorded meanwhile: %w", ErrLeaseLost))
 	case !one:
-		r.doubled(ctx, fmt.Errorf("another process has done it too: %w", ErrLeaseLost))
+		r.doubled(ctx, fmt.Errorf("another process did it too: %w", ErrLeaseLost))
 	}
 	return kept, nil
 }
 
-// doubled tells of a step that may have been done twice.
+// doubled reports a step that may have been done twice.
 func (r *stepRun) doubled(ctx context.Context, cause error) {
 	e := r.of.event(ReasonDuplicateStep)
 	r.log().Error("inbox: side-effect duplicate: a step may have been done twice", cause, nil)

@@ -12,13 +12,13 @@ import (
 	"github.com/millrace-go/millrace/internal/stored"
 )
 
-// subject is the message that is being handled with a context, as ID and Once know it.
+// subject is the message that a context belongs to, as [ID] and [Step] need it.
 type subject struct {
-	store     *Store // whose steps they are; nil where the leases are in no database
+	store     *Store // which records the steps; nil if the leases are those of no Store
 	namespace string
 	name      stored.Name
 	id        []byte // as the key is stored
-	formerID  []byte // what it was in the epoch before; nil: nothing
+	formerID  []byte // the same under FormerKey; nil if it has none
 	msg       *message.Message
 	retention time.Duration
 	inTx      bool // a transaction of the inbox is open
@@ -27,7 +27,7 @@ type subject struct {
 
 type subjectKey struct{}
 
-// subjectOf returns the message that ctx belongs to: the innermost, where there are several.
+// subjectOf returns the message that ctx belongs to, the innermost if there are several.
 func subjectOf(ctx context.Context) (*subject, error) {
 	switch owner := ctx.Value(subjectKey{}).(type) {
 	case *Claim:
@@ -66,7 +66,7 @@ func (l *leaseDelivery) subject() *subject {
 	return s
 }
 
-// Value returns the claim to those who look for its message, and its requests.
+// Value also answers for the claim, the requests of its handler and the original message.
 func (c handlerContext) Value(key any) any {
 	switch key.(type) {
 	case subjectKey:
@@ -79,7 +79,7 @@ func (c handlerContext) Value(key any) any {
 	return c.Context.Value(key)
 }
 
-// preparation is a message that Before runs for.
+// preparation is a run of Before.
 type preparation struct {
 	claim *Claim
 	over  atomic.Bool
@@ -92,7 +92,7 @@ type preparationContext struct {
 	preparation *preparation
 }
 
-// Value returns the preparation to those who look for its message, and its requests.
+// Value also answers for the preparation and the requests of the message.
 func (c preparationContext) Value(key any) any {
 	switch key.(type) {
 	case subjectKey:

@@ -7,14 +7,14 @@ import (
 
 type stepNameKey struct{}
 
-// WithStep returns a context for one of several calls of a handler, by which package httpkey
-// tells their requests apart. Names add up. A [Step] begins them anew with its own: within its Do, WithStep
-// tells the requests of the step apart.
+// WithStep returns a context that names one of several calls of a handler, so that package httpkey
+// can distinguish their requests. The names of nested calls add up. Within the Do of a [Step], they
+// begin with the name of the step.
 func WithStep(ctx context.Context, name string) context.Context {
 	return withSteps(ctx, append(slices.Clip(stepNames(ctx)), name)...)
 }
 
-// withSteps returns a context for which names are all there are.
+// withSteps returns a context with exactly these names.
 func withSteps(ctx context.Context, names ...string) context.Context {
 	return context.WithValue(ctx, stepNameKey{}, names)
 }

@@ -21,8 +21,8 @@ import (
 	"github.com/millrace-go/millrace/internal/turns"
 )
 
-// Store is what the consumers of one service have seen, kept in the service's own
-// database. It is safe for concurrent use. One Store serves all handlers of a process.
+// Store records, in a service's own database, which messages its consumers have handled. It is safe
+// for concurrent use. One Store serves all handlers of a process.
 type Store struct {
 	db        *database.DB
 	rows      stored.Rows
@@ -30,17 +30,17 @@ type Store struct {
 	dialect   *dialect.Dialect
 	log       watermill.LoggerAdapter
 	observers observers
-	debug     atomic.Bool // someone listens to what is said of each duplicate
+	debug     atomic.Bool // the logger may write lines about single messages
 
-	routersLog *steady.Later // what log hands on to without Config.Logger
+	routersLog *steady.Later // the router's logger, if there is no Config.Logger
 
 	turns      turns.Turns // of keys
 	aggregates turns.Turns // of aggregates
 	advances   advances
 	settled    *recent.Set
-	versions   *recent.Set  // of aggregates, as they were applied last …
-	reached    *recent.Set  // … and a version each that was applied, so that none above is before the beginning
-	fetched    atomic.Int64 // payloads that the blob store gave
+	versions   *recent.Set  // the last applied version of each aggregate …
+	reached    *recent.Set  // … and the first one seen: versions from there on are not before the aggregate's first
+	fetched    atomic.Int64 // payloads that the blob store returned
 	unsealed   atomic.Int64 // payloads that the codec opened
 	outage     outage.Breaker
 
@@ -50,19 +50,19 @@ type Store struct {
 
 	pauses atomic.Int64 // calls of Pause and Resume in this process
 
-	identity atomic.Pointer[identity] // of the server, as it was last seen
+	identity atomic.Pointer[identity] // of the server, when it was last asked
 
 	mu        sync.Mutex
 	consumers map[stored.Name]*Consumer
 	declared  map[string]remembering     // by consumer
-	unwatched map[string]bool            // consumers whose StoreFirst queue here no observer hears of
-	bells     map[stored.Name]*bell.Bell // of those whose stored messages are delivered here
+	unwatched map[string]bool            // consumers with a StoreFirst queue here and no observer
+	bells     map[stored.Name]*bell.Bell // of consumers with a queue here
 
 	unattended unattended
-	panics     atomic.Int64 // of the user's functions in the background
+	panics     atomic.Int64 // of the service's functions in our goroutines
 
 	unsettled settler
-	stayed    atomic.Int64 // how many outcomes the last call of Redispatch left behind itself
+	stayed    atomic.Int64 // how many of the oldest outcomes the next Redispatch skips
 	tallies   tallies
 	work      background
 
@@ -70,14 +70,14 @@ type Store struct {
 	leases     *Leases
 }
 
-// settledTTL bounds how long a settled key is believed without asking the database. It
-// lies far below the smallest retention.
+// settledTTL bounds how long a settled key is trusted without asking the database. It is far below
+// the smallest retention.
 const settledTTL = 2 * time.Minute
 
-// NewStore returns a Store on the service's own pool. It opens no connection, unless the
-// driver does not say which database it is for. See [Config] for what may be set; all its
-// problems are reported at once. A service that has a *sql.DB gives sqlx.NewDb(db, "pgx"), with the
-// name of its driver: "pgx" and "postgres", "mysql", and "sqlite" and "sqlite3" are known.
+// NewStore returns a Store on the service's own pool. It opens no connection, unless the driver
+// does not say which database it is for. An error names all problems of config. A service that has
+// a *sql.DB passes sqlx.NewDb(db, "pgx"), with the name of its driver: "pgx" and "postgres",
+// "mysql", and "sqlite" and "sqlite3" are known.
 func NewStore(db *sqlx.DB, config Config) (*Store, error) {
 	if db == nil {
 		return nil, errors.New("inbox: NewStore needs a *sqlx.DB")
@@ -118,8 +118,8 @@ func NewStore(db *sqlx.DB, config Config) (*Store, error) {
 	return s, nil
 }
 
-// Logger returns the logger of the Store, also before a router gave it one. It does not panic, should
-// Config.Logger do so.
+// Logger returns the logger of the Store, even before a router has given it one. The logger
+// recovers from panics of Config.Logger.
 func (s *Store) Logger() watermill.LoggerAdapter { return s.log }
 
 // slot waits for the right to hold a transaction.
@@ -149,8 +149,8 @@ func (s *Store) maxInFlight() int {
 	return 32
 }
 
-// forget voids every cache: the server behind the next connection may have been restored
-// to an earlier state.
+// forget clears the caches: the server behind the next connection may have been restored to an
+// earlier state.
 func (s *Store) forget() {
 	s.settled.Forget()
 	s.versions.Forget()

@@ -15,7 +15,7 @@ import (
 	"github.com/millrace-go/millrace/internal/stored"
 )
 
-// activityKept is for how long what was done is kept.
+// activityKept is how long the table keeps the activity.
 const activityKept = 24 * time.Hour
 
 // tally counts what this process did for one consumer and has not written yet.
@@ -28,13 +28,13 @@ func (t *tally) counters() [7]*atomic.Int64 {
 	return [...]*atomic.Int64{&t.completed, &t.failed, &t.duplicates, &t.stale, &t.held, &t.parked, &t.handling}
 }
 
-// ran counts a run of the handler that began then.
+// ran counts a run of the handler, and the time since it began.
 func (t *tally) ran(result *atomic.Int64, began time.Time) {
 	result.Add(1)
 	t.handling.Add(time.Since(began).Microseconds())
 }
 
-// tallies are those of all consumers that this process knows.
+// tallies are the tallies of all consumers that this process knows.
 type tallies struct {
 	mu  sync.Mutex
 	all map[stored.Name]*tally
@@ -55,15 +55,15 @@ func (t *tallies) of(name stored.Name) *tally {
 	return t.all[name]
 }
 
-// figures are what is taken out of a tally.
+// figures are the counts taken out of a tally.
 type figures struct {
 	name  stored.Name
 	of    *tally
 	count [7]int64
 }
 
-// take empties the tallies in which something was counted, in an order in which no two
-// processes can deadlock.
+// take empties the tallies in which something was counted. It sorts them, so that two processes
+// that write them cannot deadlock.
 func (t *tallies) take() (taken []figures) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -91,11 +91,10 @@ func (f figures) putBack() {
 	}
 }
 
-// activityPause is how long figures are gathered before they are written.
+// activityPause is how long figures are collected before they are written.
 const activityPause = 10 * time.Second
 
-// writeActivity adds to the table what was counted since the last time. What cannot be
-// written is kept for the next time.
+// writeActivity adds the new counts to the table. If that fails, it keeps them for the next time.
 func (s *Store) writeActivity(ctx context.Context) {
 	t := &s.tallies
 	t.writing.Lock()
@@ -114,7 +113,7 @@ func (s *Store) writeActivity(ctx context.Context) {
 	}
 	if ctx.Err() == nil && !t.failing {
 		t.failing = true
-		s.log.Error("inbox: the activity could not be written; tried again, and not told of again", database.Explain(err), nil)
+		s.log.Error("inbox: the activity could not be written; tried again, said once", database.Explain(err), nil)
 	}
 }
 
@@ -136,7 +135,7 @@ func (s *Store) addActivity(ctx context.Context, all []figures) error {
 	})
 }
 
-// purgeActivity deletes what is older than activityKept.
+// purgeActivity deletes activity that is older than activityKept.
 func (j *janitor) purgeActivity(ctx context.Context, now int64) error {
 	const batch = 1000
 	s := j.store

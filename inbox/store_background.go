@@ -13,7 +13,7 @@ import (
 	"github.com/millrace-go/millrace/internal/dialect"
 )
 
-// background knows what goes on in a Store: deliveries in flight and runs of the janitor.
+// background counts the deliveries in flight and the runs of the background work of a Store.
 type background struct {
 	created  time.Time
 	inFlight atomic.Int64
@@ -21,13 +21,13 @@ type background struct {
 	idle     chan struct{} // gets a token when the last delivery ends after closing began
 	closed   chan struct{}
 	once     sync.Once
-	mu       sync.Mutex // a run begins either before closing, or not at all
+	mu       sync.Mutex // makes a run begin before closed, or not at all
 
-	routers sync.Map      // that have the plugin
-	turn    chan struct{} // full while a router works for the Store
+	routers sync.Map      // with the plugin
+	turn    chan struct{} // full while a router's plugin does the background work
 
 	runners sync.WaitGroup
-	expects atomic.Bool // someone runs, or is about to run, the background work
+	expects atomic.Bool // something runs, or is about to run, the background work
 	warned  atomic.Bool
 }
 
@@ -38,7 +38,8 @@ func (b *background) init() {
 	b.turn = make(chan struct{}, 1)
 }
 
-// takeTurn waits until no other router works for the Store. It returns false if ctx ends, or the Store is closed, before.
+// takeTurn waits until no other router's plugin does the background work. It returns false if ctx
+// ends or the Store is closed before.
 func (b *background) takeTurn(ctx context.Context) bool {
 	select {
 	case b.turn <- struct{}{}:
@@ -70,11 +71,11 @@ func (b *background) leave() {
 	}
 }
 
-// Close takes no more deliveries, waits for the handlers in flight, settles what was
-// published, writes the last of admin.Admin.Activity and stops the background work, all until ctx
-// ends at the latest. Call it when
-// Router.Run has returned, before closing the pool. What could not be settled is published
-// once more, with the same UUIDs, when its message is redelivered.
+// Close admits no more deliveries, waits for the handlers in flight, stops the background work,
+// settles published outcomes and writes the last counts of admin.Admin.Activity. It returns an
+// error when ctx ends before that. Call it when Router.Run has returned, before closing the pool.
+// An outcome that could not be settled is published once more, with the same UUIDs, when its
+// message is redelivered.
 func (s *Store) Close(ctx context.Context) error {
 	b := &s.work
 	b.closing.Store(true)
@@ -134,11 +135,11 @@ func (b *background) stopped() <-chan struct{} {
 // settlePause is how long an acked outcome waits to be settled along with others.
 const settlePause = 200 * time.Millisecond
 
-// Run does the background work until ctx ends or the Store is closed: it settles what was
-// published, deletes what is older than each consumer's retention, writes down what
-// admin.Admin.Activity tells, and analyses tables of PostgreSQL that have outgrown their
-// statistics. Failures are logged and tried again. [Store.Plugin] calls it; without a router's
-// plugin call it yourself, and set Config.WithoutPlugin where there is a router.
+// Run does the background work until ctx ends or the Store is closed. It settles published
+// outcomes, deletes what is older than each consumer's retention, parks messages that the version
+// gate has held too long, writes the counts of admin.Admin.Activity, and analyses PostgreSQL tables
+// that have outgrown their statistics. It logs failures and tries again. [Store.Plugin] calls Run;
+// without the plugin call it yourself, and set Config.WithoutPlugin if there is a router.
 func (s *Store) Run(ctx context.Context) error {
 	if !s.work.begin() {
 		return ErrClosed
@@ -160,7 +161,7 @@ func (s *Store) Run(ctx context.Context) error {
 	watch.Go(func() { s.repeat(ctx, identityPause, s.recognise) })
 	watch.Go(func() {
 		s.repeat(ctx, min(activityPause, s.config.PurgeInterval), func(ctx context.Context) {
-			s.writeActivity(context.WithoutCancel(ctx)) // what is cut off as it commits would count twice
+			s.writeActivity(context.WithoutCancel(ctx)) // counts whose commit is cut off would be added twice
 		})
 	})
 	if s.dialect.Name == dialect.PostgresName {
@@ -180,7 +181,7 @@ func (s *Store) Run(ctx context.Context) error {
 	return err
 }
 
-// repeat does work after each pause, until ctx ends.
+// repeat runs work after each pause, until ctx ends.
 func (s *Store) repeat(ctx context.Context, pause time.Duration, work func(context.Context)) {
 	tick := time.NewTicker(pause)
 	defer tick.Stop()
@@ -194,7 +195,8 @@ func (s *Store) repeat(ctx context.Context, pause time.Duration, work func(conte
 	}
 }
 
-// survive does work, and goes on where a function of the user's panics in it, or ends its goroutine.
+// survive runs work, and returns even if a function of the service panics in it or ends its
+// goroutine.
 func (s *Store) survive(ctx context.Context, work func(context.Context)) {
 	ended := make(chan struct{})
 	go func() {
@@ -212,7 +214,8 @@ func (s *Store) survive(ctx context.Context, work func(context.Context)) {
 	<-ended
 }
 
-// unreturned says what ended a goroutine: a panic, or nil for runtime.Goexit.
+// unreturned returns what ended a goroutine as an error: a panic, or runtime.Goexit if reason is
+// nil.
 func unreturned(reason any) error {
 	if reason == nil {
 		return errors.New("runtime.Goexit")
@@ -220,9 +223,9 @@ func unreturned(reason any) error {
 	return fmt.Errorf("panic: %v\n%s", reason, debug.Stack())
 }
 
-// Panics returns how often a function of the service's, such as an observer, a codec, a key or the
-// logger, panicked in a goroutine of ours: the background work of s, its queues, its leases. Each is
-// logged too, or told by the error of the message, unless it is the logger's.
+// Panics returns how often a function of the service, such as an observer, a codec, a key or the
+// logger, has panicked in a goroutine of the Store's: in its background work, its queues or its
+// leases. Each panic is also logged or in the error of its message, except those of the logger.
 func (s *Store) Panics() int64 { return s.panics.Load() }
 
 func (s *Store) settleAgain(ctx context.Context) {
@@ -231,11 +234,11 @@ func (s *Store) settleAgain(ctx context.Context) {
 	}
 }
 
-// identityPause is how long a cache may outlive the server it speaks of. database/sql
-// opens a new connection in place of a dead one without a word.
+// identityPause is how long a cache may outlive the server that it describes: database/sql replaces
+// dead connections silently.
 const identityPause = time.Second
 
-// recognise forgets everything when the server is another one than a moment ago.
+// recognise clears the caches if the server was restarted or replaced.
 func (s *Store) recognise(ctx context.Context) {
 	identity, err := s.identify(ctx)
 	if err != nil {
@@ -245,11 +248,11 @@ func (s *Store) recognise(ctx context.Context) {
 	before := s.identity.Swap(&identity)
 	if before != nil && (before.Name != identity.Name || before.Uptime > identity.Uptime) {
 		s.db.Forget()
-		s.log.Info("inbox: the database server was restarted or replaced; what was remembered of it is dropped", nil)
+		s.log.Info("inbox: the database server was restarted or replaced; the caches are dropped", nil)
 	}
 }
 
-// identity tells one run of a server from another, by its name or by how long it has been up.
+// identity distinguishes the runs of servers by a name or by the uptime.
 type identity struct {
 	Name   string
 	Uptime int64
@@ -259,12 +262,12 @@ func (s *Store) identify(ctx context.Context) (id identity, err error) {
 	ctx, cancel := context.WithTimeout(ctx, afterwards)
 	defer cancel()
 	if err := s.db.QueryRowContext(ctx, s.dialect.SelectIdentity).Scan(&id.Name, &id.Uptime); err != nil {
-		return id, fmt.Errorf("ask the server who it is: %w", err)
+		return id, fmt.Errorf("identify the server: %w", err)
 	}
 	return id, nil
 }
 
-// warnUnattended says once that nobody runs the background work.
+// warnUnattended logs once that nothing runs the background work.
 func (s *Store) warnUnattended() {
 	const grace = time.Minute
 	b := &s.work

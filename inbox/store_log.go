@@ -4,13 +4,13 @@ import (
 	"github.com/ThreeDotsLabs/watermill"
 )
 
-// fields are what a log line says of a queue.
+// fields returns the fields of a log line about a queue.
 func (q *Queue) fields() watermill.LogFields {
 	return watermill.LogFields{"consumer": q.name.Name, "epoch": q.name.Epoch}
 }
 
-// fields are what a log line says of the event: as much as docs/logs.md promises, and nothing
-// of metadata and payload.
+// fields returns the fields of a log line about an event: those of docs/logs.md, and nothing of
+// metadata and payload.
 func (e Event) fields() watermill.LogFields {
 	fields := make(watermill.LogFields, 8)
 	say := func(name, value string) {

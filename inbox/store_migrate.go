@@ -7,8 +7,8 @@ import (
 	"github.com/millrace-go/millrace/internal/database"
 )
 
-// Migrate creates the tables or brings them up to this release. It is idempotent, and
-// safe when several processes start at once.
+// Migrate creates the tables or upgrades them to this release. It is idempotent, and safe when
+// several processes start at once.
 func (s *Store) Migrate(ctx context.Context) error {
 	if s.config.Schema != "" {
 		var found int
@@ -23,5 +23,5 @@ func (s *Store) Migrate(ctx context.Context) error {
 	return nil
 }
 
-// Schema returns the DDL of all tables, for services that keep migrations of their own.
+// Schema returns the DDL of all tables, for services with migrations of their own.
 func (s *Store) Schema() string { return s.dialect.Schema() }

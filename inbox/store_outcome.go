@@ -11,11 +11,11 @@ import (
 	"github.com/millrace-go/millrace/internal/stored"
 )
 
-// sealedOutcome is what a stored outcome with sealed payloads begins with, before what
-// msgcode makes of its messages.
+// sealedOutcome is the first byte of a stored outcome with sealed payloads. The messages follow,
+// encoded by msgcode.
 const sealedOutcome = 0xa5
 
-// encodeOutcome returns what is stored of the messages that a handler of consumer produced.
+// encodeOutcome returns the stored form of the messages that a handler of consumer produced.
 func (s *Store) encodeOutcome(
 	ctx context.Context, consumer, topic string, produced []*message.Message,
 ) ([]byte, error) {
@@ -25,7 +25,7 @@ func (s *Store) encodeOutcome(
 	sealed := make([]*message.Message, 0, len(produced))
 	for _, m := range produced {
 		c := m.Copy()
-		if m.Payload != nil { // else it says nothing, and stays nil
+		if m.Payload != nil { // nil stays nil
 			info := payload.Info{Consumer: consumer, Topic: topic, UUID: m.UUID, Metadata: m.Metadata}
 			payload, err := s.config.Payloads.Seal(ctx, info, m.Payload)
 			if err != nil {
@@ -39,7 +39,8 @@ func (s *Store) encodeOutcome(
 	return append([]byte{sealedOutcome}, msgcode.Encode(sealed)...), nil
 }
 
-// decodeOutcome returns the messages of a stored outcome and, for each, why it has no payload.
+// decodeOutcome returns the messages of a stored outcome and, for each, why its payload could not
+// be opened.
 func (s *Store) decodeOutcome(
 	ctx context.Context, consumer, topic string, kept []byte,
 ) (msgs []*message.Message, problems []error, err error) {
@@ -72,8 +73,8 @@ func outlineOutcome(kept []byte) (msgs []*message.Message, err error) {
 	return msgs, err
 }
 
-// openOutcome returns the messages of a stored outcome that can be published, never nil. One
-// that nobody can open any more is left out: nothing else can be done about it.
+// openOutcome returns the messages of a stored outcome that can be published, never nil. It leaves
+// out messages whose payload is lost for good.
 func (s *Store) openOutcome(
 	ctx context.Context, consumer, topic string, kept []byte,
 ) ([]*message.Message, error) {

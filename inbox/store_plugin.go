@@ -14,25 +14,29 @@ import (
 	"github.com/millrace-go/millrace/internal/original"
 )
 
-// Plugin makes a Watermill router look after the Store. When the router starts it checks
-// the schema and the settings: an error stops Router.Run, a warning is logged. While the
-// router runs it does the work of [Store.Run]. And it adds a guard as the innermost
-// middleware, which lets the inbox refuse a failure that a middleware in between hides,
-// and a second run of the handler in the transaction of a failed first. And it keeps each
-// message as the subscriber delivered it, before a middleware can change it: that is what is
-// hashed and stored. Handlers and middlewares work on a copy.
+// Plugin returns the plugin that a Watermill router needs to work with the Store.
 //
-// Each router whose handlers use the Store needs it, and middleware.Inbox.AddTo adds it: messages of a router
-// without it are refused with [ErrNoPlugin], unless Config.WithoutPlugin is set. What no router delivers, such as
-// a message that a test hands to the middleware, needs no plugin. A router that is given it twice does
-// everything once. Of several routers with one Store the first does its work, and another one goes on
+//   - When the router starts, the plugin checks the schema and the settings: an error stops
+//     Router.Run, a warning is logged.
+//   - While the router runs, the plugin does the work of [Store.Run].
+//   - It adds a guard as the innermost middleware. The guard lets the inbox refuse a failure that a
+//     middleware in between hides, and a second run of the handler in the transaction of a failed
+//     first one.
+//   - It keeps each message as the subscriber delivered it, before a middleware can change it: the
+//     inbox hashes and stores that one. Handlers and middlewares work on a copy.
+//
+// Each router whose handlers use the Store needs the plugin; middleware.Inbox.AddTo adds it.
+// Without it, the inbox refuses the router's messages with [ErrNoPlugin], unless
+// Config.WithoutPlugin is set. A message that no router delivers, such as one that a test hands to
+// the middleware, needs no plugin. A router that gets the plugin twice does everything once. If
+// several routers share a Store, the first one does the background work, and another takes over
 // when that one is closed. The work ends when all of them, or the Store, are closed.
 //
 // A Store without Config.Logger logs to the logger of the first router that starts with its plugin.
 //
-// A handler that is added while the router runs is looked after like the others. If it has an
-// Inbox of its own, by Handler.AddMiddleware, the guard stands outside of it and sees nothing, which
-// is logged; an Inbox of the router has the guard inside.
+// A handler that is added while the router runs is guarded like the others. If it has an Inbox of
+// its own, by Handler.AddMiddleware, the guard is outside of that Inbox and sees nothing, which is
+// logged; an Inbox of the router has the guard inside.
 func (s *Store) Plugin() message.RouterPlugin {
 	return func(r *message.Router) error {
 		if _, again := s.work.routers.LoadOrStore(r, true); again {
@@ -65,7 +69,7 @@ func (s *Store) logTo(log watermill.LoggerAdapter) {
 	s.debug.Store(!silent)
 }
 
-// checkAtStart leaves out the consumers: they are judged when the program says what they are.
+// checkAtStart leaves out the consumers: each one is checked when the program declares it.
 func (s *Store) checkAtStart(ctx context.Context) error {
 	findings, err := s.check(ctx)
 	if err != nil {
@@ -75,13 +79,13 @@ func (s *Store) checkAtStart(ctx context.Context) error {
 		if f.Severity == Error {
 			return fmt.Errorf("inbox: %s", f)
 		}
-		s.log.Info("inbox: a setting of the database should be another", watermill.LogFields{"reason": f.String()})
+		s.log.Info("inbox: a setting of the database should be changed", watermill.LogFields{"reason": f.String()})
 	}
 	return nil
 }
 
-// runWith works while the router does, unless another router's turn it is. A router tells when it runs, but not when
-// it stops.
+// runWith does the background work while r runs, unless another router's plugin does it. A router
+// announces that it runs, but not that it has stopped, so runWith polls for that.
 func (s *Store) runWith(r *message.Router) {
 	defer s.work.routers.Delete(r)
 	const look = 200 * time.Millisecond
@@ -113,9 +117,9 @@ func (s *Store) runWith(r *message.Router) {
 	}
 }
 
-// guard stands next to the handler and tells the inbox what it did.
+// guard is the innermost middleware. It tells the inbox how the handler ended.
 func guard(next message.HandlerFunc) message.HandlerFunc {
-	alone := leaving.Nack(next) // else the inbox does it, once its transaction has ended
+	alone := leaving.Nack(next) // without an inbox around it; an inbox nacks by itself, once its transaction has ended
 	return func(msg *message.Message) ([]*message.Message, error) {
 		tx := ambient.From(msg.Context())
 		if tx == nil {
@@ -127,7 +131,7 @@ func guard(next message.HandlerFunc) message.HandlerFunc {
 		}
 		returned := false
 		defer func() {
-			if !returned { // a Recoverer further out makes an error of it
+			if !returned { // a Recoverer outside may turn the panic into an error
 				tx.Failed(errPanic)
 			}
 		}()

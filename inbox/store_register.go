@@ -8,7 +8,7 @@ import (
 	"github.com/millrace-go/millrace/internal/stored"
 )
 
-// self is what the consumer says of itself.
+// self returns how this process describes the consumer.
 func (c *ConsumerConfig) self() stored.Self {
 	return stored.Self{
 		Name: stored.Name{Name: c.Name, Epoch: c.Epoch}, KeySource: c.Key.source,
@@ -16,14 +16,14 @@ func (c *ConsumerConfig) self() stored.Self {
 	}
 }
 
-// selfAsFormer is self of the epoch before.
+// selfAsFormer is self for the epoch before.
 func (c *ConsumerConfig) selfAsFormer() stored.Self {
 	self := c.self()
 	self.Former = true
 	return self
 }
 
-// retention in microseconds as it is stored: 0 keeps for ever.
+// retention returns the retention as it is stored: in microseconds, 0 for ever.
 func (c *ConsumerConfig) retention() int64 {
 	if c.Retention == Forever {
 		return 0
@@ -31,13 +31,13 @@ func (c *ConsumerConfig) retention() int64 {
 	return c.Retention.Microseconds()
 }
 
-// register returns the consumer's row, made on first use and asked for again after a
+// register returns the consumer's row. It inserts the row on first use, and reads it again after a
 // connection was lost.
 func (c *Consumer) register(ctx context.Context) (stored.Registration, error) { return c.row.Row(ctx) }
 
-// Verify returns what would make every message of the consumer that config names fail: a
-// wrong setting, or another key than it had before. It registers nothing, and logs a Retention that is short
-// for the Window.
+// Verify returns the error with which every message of the consumer that config names would fail: a
+// wrong setting, or another key than the consumer had before. It registers nothing, and logs a
+// Retention that is short for the Window.
 func (s *Store) Verify(ctx context.Context, config ConsumerConfig) error {
 	if err := config.Validate(); err != nil {
 		return fmt.Errorf("inbox: consumer %q: %w", config.Name, err)

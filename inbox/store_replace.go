@@ -14,7 +14,7 @@ import (
 	"github.com/millrace-go/millrace/internal/stored"
 )
 
-// replaceIn gives row the payload of msg, if it is still as it was seen.
+// replaceIn gives row the payload of msg, if the row has not changed since it was read.
 func (s *Store) replaceIn(
 	ctx context.Context, tx *sqlx.Tx, by stored.Operator, row *stored.Message, msg *message.Message, hash int64,
 ) error {
@@ -22,7 +22,7 @@ func (s *Store) replaceIn(
 	if err != nil {
 		return err
 	}
-	// The claim first, as everyone does who has both.
+	// The claim first: every transaction locks claims before rows.
 	opened, err := database.Affected(tx.ExecContext(ctx, s.dialect.Remedy.ReplaceHash, hash, row.Consumer, row.MessageID))
 	if err != nil {
 		return fmt.Errorf("the claim: %w", err)
@@ -42,7 +42,7 @@ func (s *Store) replaceIn(
 		uint64(row.Hash), uint64(hash))) //nolint:gosec // the bits matter, not the sign
 }
 
-// hash is what the consumer of row would store with msg.
+// hash returns the hash that the consumer of row would store with msg.
 func (s *Store) hash(row *stored.Message, msg *message.Message) (int64, error) {
 	s.mu.Lock()
 	c := s.consumers[row.Of()]

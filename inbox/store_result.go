@@ -12,8 +12,8 @@ import (
 	"github.com/millrace-go/millrace/internal/stored"
 )
 
-// Result returns what the handler of consumer kept with [SetResult] for the message with
-// this key, and [ErrNotFound] where it kept nothing.
+// Result returns what the handler of consumer stored with [SetResult] for the message with this
+// key, or [ErrNotFound] if it stored nothing.
 func (s *Store) Result(ctx context.Context, consumer, messageID string) (result json.RawMessage, err error) {
 	for _, id := range keycode.Parse(messageID) {
 		var claims []stored.Claim

@@ -2,8 +2,8 @@ package inbox
 
 import "github.com/millrace-go/millrace/internal/meaning"
 
-// Terminal marks err as one that no other attempt would end differently, such as an
-// undecodable payload. nil stays nil.
+// Terminal marks err as permanent: every other attempt would fail too, for example because the
+// payload cannot be decoded. Terminal(nil) is nil.
 func Terminal(err error) error { return meaning.Terminal(err) }
 
 // IsTerminal reports whether err was marked by [Terminal].

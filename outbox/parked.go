@@ -49,6 +49,19 @@ func (p *Publisher) ListParked(ctx context.Context, after int64, limit int) ([]P
 	return p.listParked(ctx, p.sql.ListParked, after, limit)
 }
 
+// FindParked returns the parked message with this id, without its payload. It returns
+// [ErrNotFound] if there is no such message, and [ErrWrongState] if it is not parked.
+func (p *Publisher) FindParked(ctx context.Context, id int64) (Parked, error) {
+	found, err := p.ListParked(ctx, id-1, 1)
+	switch {
+	case err != nil:
+		return Parked{}, err
+	case len(found) == 0 || found[0].ID != id:
+		return Parked{}, errorf("message %d: %w", id, database.Explain(p.notParked(ctx, p.db, id)))
+	}
+	return found[0], nil
+}
+
 func (p *Publisher) listParked(ctx context.Context, statement string, after int64, limit int) ([]Parked, error) {
 	var rows []parkedRow
 	if err := p.db.SelectContext(ctx, &rows, statement, after, limit); err != nil {

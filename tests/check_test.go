@@ -266,8 +266,8 @@ func TestARetentionIsJudgedByTheProgram(t *testing.T) {
 			}
 			said := func() int {
 				return len(slices.DeleteFunc(events.Logs(), func(text string) bool {
-					return text != "inbox: messages can come again when they are forgotten" &&
-						text != "inbox: a setting of the database should be another"
+					return text != "inbox: messages can be redelivered after they are forgotten" &&
+						text != "inbox: a setting of the database should be changed"
 				}))
 			}
 			router, source := rig.NewRouter(t), rig.NewFeed()

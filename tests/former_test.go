@@ -246,7 +246,7 @@ func formerUnknown(t *testing.T, b *bed) {
 	}
 	must(t, b.inbox(effect, key(func() (string, error) { panic("unknown") })), newMessage("x"))
 	assert.Equal(t, 1, b.effects())
-	assert.Contains(t, strings.Join(b.events.Logs(), "\n"), "former key of a message cannot be found")
+	assert.Contains(t, strings.Join(b.events.Logs(), "\n"), "FormerKey failed on a message")
 	_, err := b.inbox(effect, key(func() (string, error) { return "", inbox.ErrUnavailable }))(newMessage("y"))
 	require.ErrorIs(t, err, inbox.ErrUnavailable)
 	assert.Equal(t, 1, b.effects())

@@ -115,7 +115,7 @@ var importBodies = []testdb.Body{
 		}
 		for n, want := range []string{
 			"1: no key: it has 0 parts, and uuid has 1: uuid", "2: no key: uuid is empty", "3: no key: it has 2 parts, and uuid has 1: uuid",
-			"4: no key: uuid is 2 bytes that are no text: have the source write it as messages bring it", "6: boom",
+			"4: no key: uuid is 2 bytes, but not text: have the source write it as it is in messages", "6: boom",
 		} {
 			assert.Equal(t, want, reasons[n])
 		}

@@ -44,7 +44,7 @@ func stepUnverified(t *testing.T, b *bed) {
 		_, err := b.leased(h)(again(msg))
 		require.ErrorIs(t, err, inbox.ErrInDoubt)
 		require.ErrorContains(t, err, p.ids[0])
-		require.ErrorContains(t, err, "it was begun before and failed: boom")
+		require.ErrorContains(t, err, "an earlier attempt failed: boom")
 		assert.False(t, inbox.IsTerminal(err))
 	}
 	assert.Len(t, p.ids, 1)
@@ -153,7 +153,7 @@ func stepOfTheDead(t *testing.T, b *bed) {
 	another := b.leased(h, func(d *millrace.Deduplicate) { d.Epoch = 1 }) // whom the lease of the key does not stop
 	_, err := another(again(msg))
 	require.ErrorIs(t, err, inbox.ErrInProgress)
-	require.ErrorContains(t, err, "at this step")
+	require.ErrorContains(t, err, "it is running this step")
 	require.EventuallyWithT(t, func(c *assert.CollectT) {
 		_, err := another(again(msg))
 		assert.NoError(c, err)
@@ -263,7 +263,7 @@ func stepDecided(t *testing.T, b *bed) {
 		found, err := b.store.Check(t.Context())
 		require.NoError(t, err)
 		for _, f := range found {
-			if strings.Contains(f.Problem, "whether they were done") {
+			if strings.Contains(f.Problem, "steps in doubt") {
 				about = f.Subject
 			}
 		}

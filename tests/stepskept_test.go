@@ -26,7 +26,7 @@ func stepTooLarge(t *testing.T, b *bed) {
 	msg := newMessage("x")
 	for range 2 {
 		_, err := b.leased(h)(again(msg))
-		require.ErrorContains(t, err, "it has 65537 bytes, and at most 65536 are kept")
+		require.ErrorContains(t, err, "it has 65537 bytes, more than 65536")
 		assert.True(t, inbox.IsTerminal(err))
 	}
 	assert.Equal(t, 1, calls)

@@ -1,6 +1,6 @@
-// Package tracing puts what happens to a message into one OpenTelemetry trace: from the
-// request that caused it through the outbox, the relay, the broker and the inbox to the
-// handler, with each decision of the inbox and the relay, and why it was made.
+// Package tracing records the way of a message in one OpenTelemetry trace: from the request that
+// caused it through the outbox, the relay, the broker and the inbox to the handler. The spans carry
+// each decision of the inbox and the relay as an event, with its reason.
 //
 //	tracer := tracing.New(tracing.Config{})
 //
@@ -10,20 +10,21 @@
 //		Observers: []outbox.Observer{tracer.RelayObserver()},
 //	})
 //	router.AddMiddleware(
-//		tracer.Middleware, // first
+//		tracer.Middleware, // outside everything else
 //		millrace.Inbox{Store: store, Outbox: tracer.Publisher(out)}.Middleware,
 //	)
 //
-// # How spans belong together
+// # Spans
 //
-// [Tracer.Publisher] makes the span "create" of each message and puts its context into the
-// metadata, as W3C trace context and baggage, from where it gets into the outbox's row and to the
-// broker. Nothing changes it on the way: the "send" of each attempt of a relay and the "process" of
-// each delivery, duplicates too, are children of "create". Spans and attributes follow the semantic
-// conventions for messaging; of a payload they tell its size.
+// [Tracer.Publisher] starts a span "create" for each message and writes the span's context into the
+// metadata, as W3C trace context and baggage. The outbox stores the metadata, and the relay sends it
+// to the broker unchanged. So the "send" of each attempt of a relay ([Tracer.Sender]) and the "process"
+// of each delivery ([Tracer.Middleware]), duplicates included, are children of "create". Spans and
+// attributes follow OpenTelemetry's semantic conventions for messaging. They contain the size of a
+// payload, but not the payload.
 //
-// # What it costs
+// # Cost
 //
-// Attributes are made only for spans that are recorded. Without a TracerProvider a delivery costs
-// two or three small allocations, and a decision none.
+// Attributes are computed only for recorded spans. Without a TracerProvider, a delivery costs two or
+// three small allocations and a decision none.
 package tracing

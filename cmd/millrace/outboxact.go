@@ -103,14 +103,14 @@ func (act *outboxAction) choose(ctx context.Context, out *outbox.Publisher, ids 
 	}
 	var all []outbox.Parked
 	for _, id := range ids {
-		found, err := out.ListParked(ctx, id-1, 1)
-		if err == nil && (len(found) == 0 || found[0].ID != id) {
-			err = notFoundf("no message with the id %d is parked in the outbox: millrace outbox list shows those that are", id)
+		found, err := out.FindParked(ctx, id)
+		if errors.Is(err, outbox.ErrNotFound) {
+			err = notFoundf("the outbox has no message with the id %d: millrace outbox list shows those that are parked", id)
 		}
 		if err != nil {
 			return nil, err
 		}
-		all = append(all, found...)
+		all = append(all, found)
 	}
 	return all, nil
 }

@@ -1,5 +1,5 @@
-// What the pages do beyond their forms: times in the reader's zone, and sections that follow
-// what happens. Every page works without it.
+// Conveniences of the pages: times in the reader's zone, and sections that refresh themselves. Every
+// page works without it.
 "use strict";
 
 const pause = 5000;
@@ -14,7 +14,7 @@ function localise(root) {
   }
 }
 
-// busy reports whether somebody reads or writes in a section, so that it must stay as it is.
+// busy reports whether somebody reads or writes in a section, so that it must not be refreshed.
 function busy(section) {
   const selection = getSelection();
   return section.contains(document.activeElement) || section.querySelector("details[open]") !== null ||
@@ -57,7 +57,7 @@ async function follow() {
 function say(text) {
   button.textContent = text;
   button.setAttribute("aria-pressed", String(running));
-  button.title = running ? "The page follows what happens; press to stop" : "Press to follow what happens";
+  button.title = running ? "This page refreshes itself; press to stop" : "Press to refresh this page continuously";
 }
 
 localise(document);
@@ -74,11 +74,11 @@ if (followed && button) {
   timer = setTimeout(follow, pause);
 }
 
-// A form that is opened wants a reason.
+// A form that opens puts the cursor into its reason.
 document.addEventListener("toggle", (event) => {
   if (event.target.matches("details.act") && event.target.open) event.target.querySelector("input[name=reason]").focus();
 }, true);
 
-// An action that takes several requests goes on by itself, unless somebody takes over.
+// An action that takes several requests continues by itself, unless the reader takes over.
 const more = document.querySelector("form[data-continue]");
 if (more) setTimeout(() => more.requestSubmit(), 300);

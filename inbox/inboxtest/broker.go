@@ -10,22 +10,21 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 )
 
-// patience of the broker with a message that is refused: so often it is delivered at once
-// again, and so often in all, or where it is known what is wrong.
+// How often the broker delivers a message that is refused.
 const (
-	atOnce   = 3
-	attempts = 30
-	known    = 3
+	atOnce   = 3  // in a row
+	attempts = 30 // in all …
+	known    = 3  // … and in all if a wiring mistake was found
 )
 
-// broker keeps what every process of a play gets and publishes.
+// broker holds all messages that the processes of a play get and publish.
 type broker struct {
 	play *play
 
 	mu        sync.Mutex
 	changed   chan struct{} // closed at the next change
 	names     map[string]int
-	sent      map[string][]*letter // by topic, all that was ever in it
+	sent      map[string][]*letter // by topic: all messages that were ever in it
 	queues    map[queueName]*queue
 	inFlight  int
 	published []published
@@ -33,7 +32,7 @@ type broker struct {
 
 type queueName struct{ topic, group string }
 
-// queue is the messages of a topic for one group.
+// queue holds the messages of a topic for one group.
 type queue struct {
 	waiting []*letter
 	handed  map[*letter]*Process
@@ -45,11 +44,11 @@ type letter struct {
 	topic string
 	msg   *message.Message
 	tries int
-	only  *Process         // whom a copy is for
-	now   *message.Message // as it was handed out last
+	only  *Process         // the only receiver, if it is a copy
+	now   *message.Message // the copy that was handed out last
 }
 
-// published is a message that the broker confirmed, or did without the process knowing.
+// published is a message that the broker accepted, whether the process learned of that or not.
 type published struct {
 	topic string
 	msg   *message.Message
@@ -85,13 +84,13 @@ func (b *broker) add(name, topic string, msg *message.Message) {
 	}
 }
 
-// change wakes those who wait. The caller holds the lock.
+// change wakes all waiters. The caller holds the lock.
 func (b *broker) change() {
 	close(b.changed)
 	b.changed = make(chan struct{})
 }
 
-// open makes a queue, with everything that was ever in the topic.
+// open creates a queue with all messages that were ever in the topic.
 func (b *broker) open(n queueName) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -127,7 +126,7 @@ func (b *broker) next(ctx context.Context, p *Process, n queueName) (*delivery, 
 	}
 }
 
-// take returns the first message that p may have now, nil if there is none.
+// take returns the first message that p may get now, or nil.
 func (b *broker) take(p *Process, q *queue) *delivery {
 	turn := p == b.play.leader() && b.inFlight < b.play.scenario.InFlight
 	i := slices.IndexFunc(q.waiting, func(l *letter) bool { return l.only == p || l.only == nil && turn })
@@ -144,7 +143,7 @@ func (b *broker) take(p *Process, q *queue) *delivery {
 	return &delivery{letter: l, copied: l.only != nil, try: l.tries}
 }
 
-// acked says that p is done with a message.
+// acked removes a message that p has acked.
 func (b *broker) acked(p *Process, n queueName, l *letter) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -153,7 +152,7 @@ func (b *broker) acked(p *Process, n queueName, l *letter) {
 	}
 }
 
-// release takes a message from p, which may have lost it before.
+// release takes a message from p and reports whether p still had it.
 func (b *broker) release(p *Process, q *queue, l *letter) (had bool) {
 	if q.handed[l] != p {
 		return false
@@ -166,7 +165,7 @@ func (b *broker) release(p *Process, q *queue, l *letter) (had bool) {
 	return true
 }
 
-// refused has a message delivered again: at once, and behind the others when that did not help.
+// refused queues a message for redelivery: as the next one, or, if that did not help, behind the others.
 func (b *broker) refused(p *Process, n queueName, l *letter) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -182,7 +181,7 @@ func (b *broker) refused(p *Process, n queueName, l *letter) {
 	b.change()
 }
 
-// hear waits for the answers that p has given already.
+// hear waits until the broker has received the acks that p has already given.
 func (b *broker) hear(p *Process) {
 	still := time.NewTimer(standstill)
 	defer still.Stop()
@@ -217,7 +216,7 @@ func (b *broker) answered(p *Process) bool {
 	return false
 }
 
-// abandon takes back what a process that is gone had in hand.
+// abandon takes back the unanswered messages of a process that is gone.
 func (b *broker) abandon(p *Process) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -237,7 +236,7 @@ func (b *broker) abandon(p *Process) {
 	b.change()
 }
 
-// unanswered says which message was not acked, "" if all were.
+// unanswered describes a message that was not acked, or returns "" if all were.
 func (b *broker) unanswered() string {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -246,7 +245,7 @@ func (b *broker) unanswered() string {
 			return fmt.Sprintf("%s of %s waits to be delivered, for the %s time", l.name, n.topic, ordinal(l.tries+1))
 		}
 		for l := range q.handed {
-			return fmt.Sprintf("%s of %s has no answer", l.name, n.topic)
+			return fmt.Sprintf("%s of %s is unanswered", l.name, n.topic)
 		}
 	}
 	for _, in := range b.play.inputs {
@@ -266,7 +265,7 @@ func (b *broker) subscribed(topic string) bool {
 	return false
 }
 
-// hopeless says which message was refused too often, "" for none.
+// hopeless describes a message that was refused too often, or returns "".
 func (b *broker) hopeless() string {
 	most := attempts
 	if b.play.hasFindings() {
@@ -284,7 +283,7 @@ func (b *broker) hopeless() string {
 	return ""
 }
 
-// confirm keeps a published message, and delivers it if somebody subscribes to its topic.
+// confirm stores a published message and delivers it to the subscribers of its topic.
 func (b *broker) confirm(topic string, msg *message.Message) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -295,8 +294,8 @@ func (b *broker) confirm(topic string, msg *message.Message) {
 	b.change()
 }
 
-// copyTo gives a message that is in hand to another process too, and waits until that is
-// done with it or stands still.
+// copyTo gives a message that is being handled to the other process too. It waits until that
+// process has answered or makes no progress.
 func (pl *play) copyTo(owner string) {
 	b, other := pl.broker, pl.follower()
 	if other == nil {
@@ -339,14 +338,14 @@ func (pl *play) copyTo(owner string) {
 		case <-still.C:
 			before := calls
 			if calls = pl.callsOf(owner + "copy"); calls == before {
-				return // it waits for what the disturbed process has locked
+				return // it waits for a lock of the first process
 			}
 			still.Reset(standstill)
 		}
 	}
 }
 
-// callsOf counts what was done about a message.
+// callsOf counts the calls for a message.
 func (pl *play) callsOf(owner string) (n int) {
 	pl.mu.Lock()
 	defer pl.mu.Unlock()
@@ -358,5 +357,5 @@ func (pl *play) callsOf(owner string) (n int) {
 	return n
 }
 
-// standstill is how long a call is held up for something else to happen meanwhile.
+// standstill is how long a call waits for something else to make progress.
 const standstill = 30 * time.Millisecond

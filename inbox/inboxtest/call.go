@@ -12,7 +12,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 )
 
-// kind says which faults can happen to a call.
+// kind determines which faults can happen at a call.
 type kind int
 
 const (
@@ -22,31 +22,31 @@ const (
 	publish
 	answer // to the broker
 	external
-	callback // of the service, which can panic
-	handling // by the handler, likewise
+	callback // of the service; it can panic
+	handling // a run of the handler; it can panic
 )
 
-// call is something a process does that others can see, or that needs others to answer.
+// call is a call of a process to the outside: one whose effect others see, or one that needs an answer.
 type call struct {
 	kind  kind
-	owner string // the message it is done for, "work" if none
+	owner string // the message it is made for; "work" if none
 	what  string // "COMMIT", "UPDATE account", "PUBLISH invoices", "ACK"
-	text  string // whole, for the timeline
-	sever func() // has the connection break, nil where there is none
-	abort func() // has the transaction be as after a statement that failed, nil likewise
-	cut   func() // has the transaction be as after a statement whose context ended meanwhile, nil likewise
+	text  string // in full
+	sever func() // breaks the connection; nil if there is none
+	abort func() // simulates a failed statement for the transaction; nil if there is none
+	cut   func() // simulates a statement whose context ended for the transaction; nil if there is none
 }
 
-// moves reports whether the call changes what others see.
+// moves reports whether the call has an effect that others see.
 func (c call) moves() bool { return c.kind != statement && c.kind != callback && c.kind != handling }
 
-// Owners that are no message.
+// Owners that are not messages.
 const (
-	atWork  = "work"  // of the background
-	atStart = "start" // before the router runs: it is not disturbed
+	atWork  = "work"  // background work
+	atStart = "start" // before the router runs: no faults
 )
 
-// point is one occurrence of a call in a play: its first, or second.
+// point is the n-th occurrence of a call in a play.
 type point struct {
 	owner string
 	what  string
@@ -66,14 +66,14 @@ var (
 	writes = regexp.MustCompile(`(?i)^\W*(?:WITH\b.*\b(?:INSERT|UPDATE|DELETE|MERGE)\b|INSERT\b|UPDATE\b|DELETE\b|REPLACE\b|MERGE\b|CREATE\b|DROP\b|ALTER\b|TRUNCATE\b)`)
 )
 
-// text is what a statement says.
+// text is a parsed statement.
 type text struct {
 	what   string // its verb and its table
 	table  string
 	writes bool
 }
 
-// texts has each statement that was read once.
+// texts caches parsed statements.
 var texts sync.Map
 
 func read(query string) *text {
@@ -91,15 +91,15 @@ func read(query string) *text {
 	return t
 }
 
-// deliveryKey is under which a message's context carries its delivery.
+// deliveryKey is the key of a delivery in its message's context.
 type deliveryKey struct{}
 
-// delivery is one handing over of a message.
+// delivery hands a message to a process, once.
 type delivery struct {
 	letter *letter
-	msg    *message.Message // what is handed over
+	msg    *message.Message // the copy that is handed out
 	try    int
-	copied bool // beside the one that is disturbed
+	copied bool // to the other process, see copyTo
 }
 
 func deliveryOf(ctx context.Context) *delivery {
@@ -110,10 +110,10 @@ func deliveryOf(ctx context.Context) *delivery {
 // workKey marks the contexts of [Process.Go].
 type workKey struct{}
 
-// frame is one function on the way to a call.
+// frame is one function in the stack of a call.
 type frame struct{ function, place string }
 
-// callers returns the functions that led to a call, the innermost first.
+// callers returns the stack of a call, the innermost function first.
 func callers() []frame {
 	var pcs [64]uintptr
 	frames := runtime.CallersFrames(pcs[:runtime.Callers(3, pcs[:])])
@@ -129,14 +129,14 @@ func callers() []frame {
 
 const module = "github.com/millrace-go/millrace/"
 
-// What is between a call and whoever makes it, Millrace itself, and what else is not the user's.
+// Prefixes of functions: those between a call and its caller, those of Millrace, and all that are not the user's.
 var (
 	carriers  = []string{"database/sql.", "github.com/jmoiron/sqlx.", module + "inbox/inboxtest.", "runtime.", "sync."}
 	millrace  = []string{module + "inbox.", module + "internal/", module + "middleware.", module + "outbox.", module + "pubsub.", module + "policy."}
 	libraries = slices.Concat(carriers, millrace, []string{"github.com/ThreeDotsLabs/"})
 )
 
-// isMillraces reports whether Millrace makes a call, on whomsoever's behalf.
+// isMillraces reports whether Millrace makes the call, on anybody's behalf.
 func isMillraces(stack []frame) bool {
 	for _, f := range stack {
 		if !begins(f.function, carriers) {
@@ -146,7 +146,7 @@ func isMillraces(stack []frame) bool {
 	return false
 }
 
-// userOf returns the user's own line that led to a call, "" if there is none.
+// userOf returns the user's own line that led to a call, or "" if there is none.
 func userOf(stack []frame) string {
 	for _, f := range stack {
 		if !begins(f.function, libraries) {
@@ -160,7 +160,7 @@ func begins(function string, prefixes []string) bool {
 	return slices.ContainsFunc(prefixes, func(p string) bool { return strings.HasPrefix(function, p) })
 }
 
-// passes reports whether a call was made by way of one of the functions.
+// passes reports whether one of the functions is in the stack.
 func passes(stack []frame, prefixes ...string) bool {
 	for _, f := range stack {
 		if begins(f.function, prefixes) {

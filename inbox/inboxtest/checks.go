@@ -19,16 +19,16 @@ func Duplicate(t testing.TB, s Scenario) {
 	})
 }
 
-// ReplaySameID delivers all messages again when all were handled.
+// ReplaySameID delivers all messages again after all were handled.
 func ReplaySameID(t testing.TB, s Scenario) {
 	t.Helper()
 	playInputs(t, s, func(inputs []Input) []Input { return slices.Concat(inputs, inputs) })
 }
 
-// ExpiredRetention delivers all messages again when they are handled and forgotten, as after
-// the retention of the inbox. A message that tells when it was made, and that is some time
-// ago, is recognized as too old, and parked; another one is handled again. So the messages
-// need a time, in ce_time for instance, of yesterday.
+// ExpiredRetention delivers all messages again after the inbox has handled and forgotten them, as
+// after its retention. The inbox recognizes and parks a message that is too old only if the message
+// carries its time; it handles others again. So give the messages a time of yesterday, for
+// instance in ce_time.
 func ExpiredRetention(t testing.TB, s Scenario) {
 	t.Helper()
 	stage := newStage(t, s)
@@ -37,12 +37,12 @@ func ExpiredRetention(t testing.TB, s Scenario) {
 		return
 	}
 	late := plan{encore: &encore{
-		title: "copies after the retention", note: "the retention is over, and all messages come again",
+		title: "copies after the retention", note: "the retention is over, and all messages are delivered again",
 		inputs: stage.scenario.Inputs, before: (*place).forget,
 	}}
 	pl, o, err := stage.play(late)
 	if err == nil {
-		o.open = right.open // what is parked is as it should be
+		o.open = right.open // parked copies are expected
 		if problems := o.against(&right.outcome); len(problems) > 0 {
 			err = errors.New(strings.Join(problems, "\n  "))
 		}
@@ -52,7 +52,7 @@ func ExpiredRetention(t testing.TB, s Scenario) {
 	}
 }
 
-// OffsetReset delivers the messages from the first on again, each time one was handled.
+// OffsetReset delivers all messages from the first on again, each time that one was handled.
 func OffsetReset(t testing.TB, s Scenario) {
 	t.Helper()
 	playInputs(t, s, func(inputs []Input) []Input {
@@ -64,8 +64,8 @@ func OffsetReset(t testing.TB, s Scenario) {
 	})
 }
 
-// OldVersion delivers each message once more behind those that came after it: a version
-// that its aggregate has left behind.
+// OldVersion delivers each message once more after all others: a version below that of its
+// aggregate.
 func OldVersion(t testing.TB, s Scenario) {
 	t.Helper()
 	for n := range s.Inputs {
@@ -74,7 +74,7 @@ func OldVersion(t testing.TB, s Scenario) {
 }
 
 // FutureVersion delivers each message before the one that precedes it: a version whose
-// predecessor is not there yet.
+// predecessor has not come yet.
 func FutureVersion(t testing.TB, s Scenario) {
 	t.Helper()
 	for n := 1; n < len(s.Inputs); n++ {
@@ -86,8 +86,8 @@ func FutureVersion(t testing.TB, s Scenario) {
 	}
 }
 
-// HeldThenReleased delivers the messages in the reverse order, with a crash at each point:
-// where versions are held, it is while they are released.
+// HeldThenReleased delivers the messages in reverse order, with a crash at each point. If the
+// service holds versions, some of the crashes happen while held messages are released.
 func HeldThenReleased(t testing.TB, s Scenario) {
 	t.Helper()
 	stage := newStage(t, s)
@@ -114,8 +114,8 @@ func HeldThenReleased(t testing.TB, s Scenario) {
 	stage.playAll(right, plans)
 }
 
-// Collision delivers each message once more with its id and another payload, a blank longer. That may change
-// nothing, and may not pass in silence: it is refused, or stored for an operator.
+// Collision delivers each message once more with its id but another payload, longer by a blank. The
+// service must refuse it or store it for an operator: it may neither handle nor silently ack it.
 func Collision(t testing.TB, s Scenario) {
 	t.Helper()
 	stage := newStage(t, s)
@@ -125,10 +125,10 @@ func Collision(t testing.TB, s Scenario) {
 	}
 	for i, in := range s.Inputs {
 		forged := in.Message.Copy()
-		forged.Payload = append(slices.Clone(forged.Payload), ' ') // which most handlers understand
+		forged.Payload = append(slices.Clone(forged.Payload), ' ') // most handlers can still decode it
 		forgery := plan{inputs: append(slices.Clone(s.Inputs), Input{Topic: in.Topic, Message: forged})}
 		pl, o, err := stage.play(forgery)
-		if err != nil { // it is refused as long as it is delivered
+		if err != nil { // fine if it is refused at each delivery
 			if pl == nil || pl.broker.hopeless() == "" {
 				t.Errorf("inboxtest: input %d with another payload: %v\n%s", i+1, err, storyOf(pl))
 			}
@@ -138,7 +138,7 @@ func Collision(t testing.TB, s Scenario) {
 		o.open = right.open
 		problems := o.against(&right.outcome)
 		if silent {
-			problems = append(problems, "I7: the other payload was acked, and nothing tells of it")
+			problems = append(problems, "I7: the other payload was acked, and nothing reports it")
 		}
 		for _, p := range problems {
 			t.Errorf("inboxtest: input %d with another payload: %s\n%s", i+1, p, pl.story())
@@ -146,15 +146,14 @@ func Collision(t testing.TB, s Scenario) {
 	}
 }
 
-// ConcurrentCopies gives each message to another process as well, at each point of its
-// handling.
+// ConcurrentCopies gives each message to another process too, at each point of its handling.
 func ConcurrentCopies(t testing.TB, s Scenario) {
 	t.Helper()
 	playFaults(t, s, func(at reached, what string) bool { return what == copyAt })
 }
 
 // Rebalance gives each message to another process, at each point of its handling, and closes
-// the one that has it.
+// the process that is handling it.
 func Rebalance(t testing.TB, s Scenario) {
 	t.Helper()
 	stage := newStage(t, s)
@@ -171,13 +170,13 @@ func Rebalance(t testing.TB, s Scenario) {
 	stage.playAll(right, plans)
 }
 
-// CrashBeforeCommit has the process die before each commit.
+// CrashBeforeCommit kills the process before each commit.
 func CrashBeforeCommit(t testing.TB, s Scenario) {
 	t.Helper()
 	playFaults(t, s, func(at reached, what string) bool { return at.kind == commit && what == crashBefore })
 }
 
-// CrashAfterCommit has the process die after each commit, and the answer to a commit get lost.
+// CrashAfterCommit kills the process after each commit, and loses the answer to each commit.
 func CrashAfterCommit(t testing.TB, s Scenario) {
 	t.Helper()
 	playFaults(t, s, func(at reached, what string) bool {
@@ -185,21 +184,21 @@ func CrashAfterCommit(t testing.TB, s Scenario) {
 	})
 }
 
-// InterruptedStatement has the context of each statement end while the statement runs, as that of
-// a query with a deadline of its own does. On SQLite the whole transaction is rolled back then.
+// InterruptedStatement ends the context of each statement while the statement runs, like a query
+// with a deadline of its own. SQLite then rolls back the whole transaction.
 func InterruptedStatement(t testing.TB, s Scenario) {
 	t.Helper()
 	playFaults(t, s, func(_ reached, what string) bool { return what == interrupt })
 }
 
-// Panics has the handler panic, before it has done anything and after it has done everything, and
-// each callback that calls [Process.Callback].
+// Panics makes the handler panic, at its beginning and at its end, and each callback that calls
+// [Process.Callback].
 func Panics(t testing.TB, s Scenario) {
 	t.Helper()
 	playFaults(t, s, func(_ reached, what string) bool { return what == panicBefore || what == panicAfter })
 }
 
-// SideEffectThenCrash has the process die after each message that it published and each call
+// SideEffectThenCrash kills the process after each message that it published and each call
 // of [Process.External].
 func SideEffectThenCrash(t testing.TB, s Scenario) {
 	t.Helper()
@@ -208,8 +207,8 @@ func SideEffectThenCrash(t testing.TB, s Scenario) {
 	})
 }
 
-// StaleClaim has the process die at each point between taking a message and being done with
-// it: what it held must not keep the message from being handled.
+// StaleClaim kills the process at each point between the delivery of a message and its ack. The
+// claims and locks that the process held must not keep the message from being handled.
 func StaleClaim(t testing.TB, s Scenario) {
 	t.Helper()
 	playFaults(t, s, func(at reached, what string) bool {
@@ -217,7 +216,7 @@ func StaleClaim(t testing.TB, s Scenario) {
 	})
 }
 
-// playFaults plays what Exhaust would, as far as it is wanted.
+// playFaults plays those faults of Exhaust that are wanted.
 func playFaults(t testing.TB, s Scenario, wanted func(at reached, what string) bool) {
 	t.Helper()
 	stage := newStage(t, s)
@@ -236,7 +235,7 @@ func playFaults(t testing.TB, s Scenario, wanted func(at reached, what string) b
 	stage.playAll(right, plans)
 }
 
-// playInputs plays the scenario with other inputs, which must come to the same.
+// playInputs plays the scenario with other inputs, which must have the same outcome.
 func playInputs(t testing.TB, s Scenario, arrange func([]Input) []Input) {
 	t.Helper()
 	stage := newStage(t, s)

@@ -10,7 +10,7 @@ import (
 	"syscall"
 )
 
-// What a process is told when something went wrong.
+// The errors that faults return to a process.
 var (
 	errDead   = errors.New("inboxtest: the process is dead")
 	errLost   = &net.OpError{Op: "read", Net: "tcp", Err: syscall.ECONNRESET}
@@ -20,8 +20,7 @@ var (
 	errAbort  = errors.New("inboxtest: the transaction is aborted, as PostgreSQL does after an error")
 )
 
-// connector opens the connections of a process, every call on which the process makes as
-// one that can go wrong.
+// connector opens the connections of a process. Faults can happen at every call on them.
 type connector struct {
 	driver.Connector
 	process *Process
@@ -48,12 +47,12 @@ type conn struct {
 	inner driver.Conn
 	lost  bool
 
-	tx      context.Context //nolint:containedctx // of BeginTx: commit and rollback get none
+	tx      context.Context //nolint:containedctx // that of BeginTx: Commit and Rollback take none
 	aborted bool
-	begun   *step // of the statement that the driver wants prepared first
+	begun   *step // the call of a statement that the driver wants prepared first
 }
 
-// sever breaks the connection: the server rolls back what it was doing.
+// sever breaks the connection: the server rolls its transaction back.
 func (c *conn) sever() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -63,12 +62,12 @@ func (c *conn) sever() {
 	}
 }
 
-// abort has the transaction refuse everything, where the database does so after an error.
+// abort makes the transaction refuse all statements, if the database does so after an error.
 func (c *conn) abort() { c.aborted = c.tx != nil && c.process.play.abortsOnError }
 
-// interrupted has a statement end as where its context ends while it runs. SQLite rolls the
-// whole transaction back if the statement writes, and goes on without one; the other drivers
-// close the connection.
+// interrupted simulates a context that ends while its statement runs. SQLite rolls the whole
+// transaction back if the statement writes, and continues without one; the other drivers close the
+// connection.
 func (c *conn) interrupted(ctx context.Context, query string) {
 	if !c.process.play.survivesInterrupts {
 		c.sever()
@@ -77,18 +76,18 @@ func (c *conn) interrupted(ctx context.Context, query string) {
 	if c.tx == nil || !read(query).writes {
 		return
 	}
-	_ = c.locked(context.WithoutCancel(ctx), func(context.Context) error { // it cannot be told to anyone
+	_ = c.locked(context.WithoutCancel(ctx), func(context.Context) error { // nobody to report an error to
 		statement, err := c.inner.Prepare("ROLLBACK")
 		if err != nil {
 			return err
 		}
-		defer statement.Close()      //nolint:errcheck // likewise
+		defer statement.Close()      //nolint:errcheck // the same
 		_, err = statement.Exec(nil) //nolint:staticcheck // every driver has it
 		return err
 	})
 }
 
-// locked makes a call of the driver, which ends when the process dies.
+// locked calls the driver. The call ends when the process dies.
 func (c *conn) locked(ctx context.Context, act func(context.Context) error) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -101,7 +100,7 @@ func (c *conn) locked(ctx context.Context, act func(context.Context) error) erro
 	return act(ctx)
 }
 
-// do makes a call that can go wrong.
+// do makes a call at which faults can happen.
 func (c *conn) do(ctx context.Context, k kind, query string, act func(context.Context) error) error {
 	now := c.begun
 	c.begun = nil
@@ -124,7 +123,7 @@ func (c *conn) do(ctx context.Context, k kind, query string, act func(context.Co
 	}
 	err := c.locked(ctx, act)
 	if errors.Is(err, driver.ErrSkip) {
-		c.begun = now // it comes again, prepared
+		c.begun = now // database/sql prepares the statement and calls again
 		return err
 	}
 	return now.end(ctx, err)
@@ -135,7 +134,7 @@ func (c *conn) BeginTx(ctx context.Context, options driver.TxOptions) (driver.Tx
 	if !able {
 		return nil, errors.New("inboxtest: the driver has no BeginTx")
 	}
-	whole, cancel := context.WithCancel(ctx)          // a driver may watch it until the end
+	whole, cancel := context.WithCancel(ctx)          // a driver may watch it until the transaction ends
 	stop := context.AfterFunc(c.process.life, cancel) //nolint:contextcheck // the process's
 	t := &transaction{conn: c, release: func() { stop(); cancel() }}
 	err := c.do(ctx, statement, "BEGIN", func(context.Context) error {
@@ -151,8 +150,8 @@ func (c *conn) BeginTx(ctx context.Context, options driver.TxOptions) (driver.Tx
 	return t, nil
 }
 
-// WithConn calls use with the driver's own connection, for what that has beyond the
-// interfaces.
+// WithConn calls use with the driver's own connection, for features beyond the interfaces of
+// database/sql/driver.
 func (c *conn) WithConn(use func(driver.Conn) error) error {
 	return c.locked(context.Background(), func(context.Context) error { return use(c.inner) })
 }
@@ -253,7 +252,7 @@ func (c *conn) CheckNamedValue(v *driver.NamedValue) error {
 	return driver.ErrSkip
 }
 
-// transaction is one of a conn.
+// transaction is a transaction on a conn.
 type transaction struct {
 	conn    *conn
 	inner   driver.Tx
@@ -273,7 +272,7 @@ func (t *transaction) end(k kind, what string, act func() error) error {
 	return err
 }
 
-// prepared is a statement that was prepared, by the service or because the driver wants it.
+// prepared is a prepared statement, of the service or because the driver needs it.
 type prepared struct {
 	conn  *conn
 	inner driver.Stmt
@@ -299,7 +298,7 @@ func (p *prepared) ExecContext(ctx context.Context, args []driver.NamedValue) (d
 		if inner, able := p.inner.(driver.StmtExecContext); able {
 			result, err = inner.ExecContext(ctx, args)
 		} else {
-			result, err = p.inner.Exec(values(args)) //nolint:staticcheck // what an old driver has
+			result, err = p.inner.Exec(values(args)) //nolint:staticcheck // for old drivers
 		}
 		return err
 	})
@@ -313,7 +312,7 @@ func (p *prepared) QueryContext(ctx context.Context, args []driver.NamedValue) (
 		if inner, able := p.inner.(driver.StmtQueryContext); able {
 			rows, err = inner.QueryContext(ctx, args)
 		} else {
-			rows, err = p.inner.Query(values(args)) //nolint:staticcheck // what an old driver has
+			rows, err = p.inner.Query(values(args)) //nolint:staticcheck // for old drivers
 		}
 		if err == nil {
 			result, err = readAll(rows)

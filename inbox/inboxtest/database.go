@@ -6,25 +6,25 @@ import (
 	"database/sql/driver"
 )
 
-// Database is a server and a database on it that belongs to the test: whatever is in it
-// is dropped before each play. So that nothing else can be named by mistake, the word test
-// must be in what the server calls the database or its current schema, or in the name of
-// SQLite's file: shop_test, test.db. Without it the test fails, and nothing is dropped.
+// Database is a database that belongs to the test: each play first drops everything in it. To
+// protect other databases, the server's name for the database or its current schema, or the name
+// of the SQLite file, must contain the word test, as in shop_test or test.db. Otherwise the test
+// fails, and nothing is dropped.
 type Database struct {
-	Driver string // its name for sql.Open
+	Driver string // the name for sql.Open
 	DSN    string
 
-	// DropAll permits a database without the word test in its name: nothing in it is needed.
+	// DropAll permits a database without the word test in its name. Set it only if nothing in it is needed.
 	DropAll bool
 }
 
-// connector returns what opens the connections of the database, undisturbed.
+// connector returns a connector for the database without faults.
 func (d Database) connector() (driver.Connector, error) {
 	pool, err := sql.Open(d.Driver, d.DSN)
 	if err != nil {
 		return nil, err
 	}
-	defer pool.Close() //nolint:errcheck // it has no connection
+	defer pool.Close() //nolint:errcheck // it has no connections
 	if own, able := pool.Driver().(driver.DriverContext); able {
 		return own.OpenConnector(d.DSN)
 	}

@@ -1,25 +1,26 @@
-// Package inboxtest shows whether the effects of a handler happen exactly once, wherever its
+// Package inboxtest tests that the effects of a handler happen exactly once, wherever its
 // process dies: in a go test, in seconds, without a change to the handler.
 //
-// A [Scenario] is a service, wired as its main does it, its input messages, and a function
-// that reads what it did. [Exhaust] plays it once undisturbed and notes each point at which
-// the service calls the database, the broker, or something outside through
-// [Process.External]. Then it plays it again for each point and each fault, from scratch:
+// A [Scenario] is a service, wired as in its main, its input messages, and a function that reads
+// its effects. [Exhaust] plays the scenario once undisturbed and records each point at which the
+// service calls the database, the broker, or something outside through [Process.External]. Then
+// it plays the scenario again from scratch, for each point and each fault:
 //
 //   - the process crashes before the call, or after it;
-//   - the connection breaks before the call, or after it: a commit that was applied and is
-//     reported as failed, for instance;
-//   - the database refuses a statement, the broker a message, or has it and says it has not;
-//   - the answer comes when nobody waits for it any more;
-//   - the context of a statement ends while it runs;
-//   - the handler panics, or a callback that calls [Process.Callback];
-//   - another process is given the same message at this moment;
+//   - the connection breaks before the call, or after it: for instance, a commit succeeds but is
+//     reported as failed;
+//   - the database refuses a statement; the broker refuses a message, or reports one that it has
+//     accepted as failed;
+//   - the answer comes too late: the caller has given up;
+//   - the context of a statement ends while the statement runs;
+//   - the handler panics, or a callback that calls [Process.Callback] does;
+//   - another process gets the same message at this moment;
 //   - the router is closed.
 //
-// After the fault another process is started where one is needed, and the broker redelivers
-// what was not acked until nothing is left to do. Then the ledger, what was published and
-// what is stored must be as after the undisturbed play. A play that ends otherwise is told as
-// a timeline, with the line that plays it again:
+// If the fault ended the process, another one starts. The broker redelivers unacked messages until
+// nothing is left to do. Then the ledger, the published messages and the open messages must be the
+// same as after the undisturbed play. A play that ends differently is reported as a timeline, with
+// the line that plays it again:
 //
 //	inboxtest: crash after m1 COMMIT
 //	  I3: never published: receipts "10"
@@ -29,31 +30,30 @@
 //	     …
 //	  play it again: inboxtest.Replay(t, scenario, "crash after m1 COMMIT")
 //
-// m1 is the first input, I1 to I7 are the invariants in docs/guarantees.md. A point of the
-// background is called work.
+// m1 is the first input; I1 to I7 are the invariants in docs/guarantees.md. The points of background
+// work are called work.
 //
-// [Random] plays several faults one after the other, [Pairs] all pairs. [Duplicate],
-// [CrashAfterCommit] and the others ask one question each; [ReplayMode] asks what a replay
-// of handled messages does twice.
+// [Random] plays several faults in a row, [Pairs] all pairs of faults. [Duplicate],
+// [CrashAfterCommit] and the others test one property each. [ReplayMode] tests that a replay of
+// handled messages does nothing twice.
 //
-// # What it sees in the wiring
+// # Wiring mistakes
 //
-// A service can come to the right result and be wired wrongly. These are reported with the
-// line to blame: a write past the transaction of the inbox, a message published before the
-// commit, the transaction used in another goroutine, a handler that runs twice in one
+// A service can be wired wrongly and still produce the right result. The package reports these
+// mistakes with the line to blame: a write outside of the inbox's transaction, a message published
+// before the commit, the transaction used in another goroutine, a handler that runs twice in one
 // transaction (Retry inside of Inbox), a failed handler whose transaction is committed
 // (PoisonQueue inside of Inbox), a message acked while its handler runs.
 //
-// # What a play is, and is not
+// # What a play simulates, and what not
 //
-// A crash is that of a process: from one moment on nothing it does reaches the database or
-// the broker, and its connections are closed. What it does otherwise, in files or by
-// HTTP, is not stopped, unless it goes through [Process.External]. The database is a real
-// one: SQLite unless the scenario names others, in which everything is dropped before each
-// play, see [Database]. It does not crash itself. The start of a
-// process, before its router runs, is not disturbed.
+// A crash ends a process: from that moment nothing it does reaches the database or the broker, and
+// its connections are closed. Files and HTTP calls are not cut off, unless they go through
+// [Process.External]. The database is real: SQLite, or those that the scenario names, in which each
+// play first drops everything, see [Database]. The database itself does not crash, and faults
+// happen only while the router runs, not at the start of a process.
 //
-// One message is handled at a time unless [Scenario.InFlight] says otherwise, so a play can
-// be repeated; background work is not under control, and a fault that found nothing to
-// happen to is counted in the test's log.
+// The broker hands out one message at a time, unless [Scenario.InFlight] says otherwise, so a play
+// is repeatable. Background work runs freely, so a fault may find no call to happen at; the test's
+// log counts those.
 package inboxtest

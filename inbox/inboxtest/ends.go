@@ -9,13 +9,13 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 )
 
-// subscriber is the broker's, for one process and group.
+// subscriber is the subscriber of one process and group.
 type subscriber struct {
 	process *Process
 	group   string
 }
 
-// Subscribe hands out the messages of the topic that no process has answered yet.
+// Subscribe hands out the messages of the topic that no process of the group has acked.
 func (s subscriber) Subscribe(ctx context.Context, topic string) (<-chan *message.Message, error) {
 	if s.process.dead() {
 		return nil, errDead
@@ -38,10 +38,10 @@ func (s subscriber) Subscribe(ctx context.Context, topic string) (<-chan *messag
 	return out, nil
 }
 
-// Close does nothing: a process is closed as a whole.
+// Close does nothing: processes are closed as a whole.
 func (subscriber) Close() error { return nil }
 
-// hand delivers a message and takes the answer.
+// hand delivers a message and passes the answer to the broker.
 func (p *Process) hand(ctx context.Context, out chan<- *message.Message, n queueName, d *delivery) {
 	b, l := p.play.broker, d.letter
 	ctx, cancel := context.WithCancel(context.WithValue(ctx, deliveryKey{}, d))
@@ -65,7 +65,7 @@ func (p *Process) hand(ctx context.Context, out chan<- *message.Message, n queue
 	case <-msg.Acked():
 		acked = true
 	case <-msg.Nacked():
-	case <-p.gone: // what it had is taken back
+	case <-p.gone: // the broker takes the message back
 		return
 	}
 	what := "NACK"
@@ -74,7 +74,7 @@ func (p *Process) hand(ctx context.Context, out chan<- *message.Message, n queue
 	}
 	now, err := p.begin(ctx, call{kind: answer, what: what}, nil)
 	if err == nil && acked {
-		b.acked(p, n, l) // whatever the process is told
+		b.acked(p, n, l) // even if the process gets an error
 		_ = now.end(ctx, nil)
 		return
 	}
@@ -99,10 +99,10 @@ func ordinal(n int) string {
 	}
 }
 
-// publisher is the broker's, for one process.
+// publisher is the publisher of one process.
 type publisher struct{ process *Process }
 
-// Publish returns when the broker has the messages.
+// Publish returns once the broker has the messages.
 func (p publisher) Publish(topic string, messages ...*message.Message) error {
 	stack := callers()
 	p.process.wiring.published(topic, stack)
@@ -119,5 +119,5 @@ func (p publisher) Publish(topic string, messages ...*message.Message) error {
 	return nil
 }
 
-// Close does nothing: a process is closed as a whole.
+// Close does nothing: processes are closed as a whole.
 func (publisher) Close() error { return nil }

@@ -73,7 +73,7 @@ func ExampleExhaust() {
 	inboxtest.Exhaust(t, scenario)
 
 	// Output:
-	// written past the transaction of the inbox: UPDATE reserved SET items = items + 1
+	// written outside of the inbox's transaction: UPDATE reserved SET items = items + 1
 }
 
 // printer prints the first line of what a test is told first, without where it was.

@@ -13,16 +13,16 @@ import (
 	"time"
 )
 
-// Exhaust plays the scenario once undisturbed, and then once for each point of that play
-// and each thing that can go wrong there. t fails with the timeline of each play, at most
-// three, that did not come to what the undisturbed one did.
+// Exhaust plays the scenario once undisturbed, and then once for each point of that play and each
+// fault that is possible there. If plays have another outcome than the undisturbed one, t fails
+// with the timelines of the first three.
 func Exhaust(t testing.TB, s Scenario) {
 	t.Helper()
 	playFaults(t, s, func(reached, string) bool { return true })
 }
 
-// Faults plays the scenario once undisturbed and returns what Exhaust would have go wrong, each
-// as [Replay] takes it.
+// Faults plays the scenario once undisturbed and returns the faults that Exhaust would play, in the
+// form that [Replay] takes.
 func Faults(t testing.TB, s Scenario) []string {
 	t.Helper()
 	right := newStage(t, s).rehearse()
@@ -38,8 +38,8 @@ func Faults(t testing.TB, s Scenario) []string {
 	return all
 }
 
-// Pairs is [Exhaust] with a second fault in each play, at each of the calls that follow the
-// first. It takes as many times as long as the scenario has calls.
+// Pairs is [Exhaust] with a second fault in each play, at each of the calls after the first fault.
+// Its duration grows with the square of the number of calls.
 func Pairs(t testing.TB, s Scenario) {
 	t.Helper()
 	stage := newStage(t, s)
@@ -60,7 +60,7 @@ func Pairs(t testing.TB, s Scenario) {
 	stage.playAll(right, plans)
 }
 
-// Random plays the scenario n times with one to four faults each, which follow from seed.
+// Random plays the scenario n times with one to four random faults each. The same seed gives the same faults.
 func Random(t testing.TB, s Scenario, n int, seed uint64) {
 	t.Helper()
 	stage := newStage(t, s)
@@ -69,7 +69,7 @@ func Random(t testing.TB, s Scenario, n int, seed uint64) {
 		return
 	}
 	t.Logf("inboxtest: %d random plays with the seed %d", n, seed)
-	dice := rand.New(rand.NewPCG(seed, 0)) //nolint:gosec // it must be repeatable
+	dice := rand.New(rand.NewPCG(seed, 0)) //nolint:gosec // must be repeatable
 	all := []string{
 		crashBefore, crashAfter, loseBefore, loseAfter, failBefore, failAfter, copyAt, closeAt,
 		interrupt, panicBefore, panicAfter,
@@ -96,7 +96,7 @@ func Replay(t testing.TB, s Scenario, faults string) {
 	}
 }
 
-// stage is where the plays of one test take place.
+// stage runs the plays of one test.
 type stage struct {
 	t        testing.TB
 	scenario *Scenario
@@ -118,7 +118,7 @@ func newStage(t testing.TB, s Scenario) *stage {
 	t.Helper()
 	s.setDefaults()
 	if err := s.validate(); err != nil {
-		t.Fatalf("inboxtest: the scenario is not complete:\n%v", err)
+		t.Fatalf("inboxtest: the scenario is invalid:\n%v", err)
 	}
 	st := &stage{t: t, scenario: &s}
 	if len(s.Databases) == 0 {
@@ -151,7 +151,7 @@ func newStage(t testing.TB, s Scenario) *stage {
 	return st
 }
 
-// rehearse plays the scenario undisturbed, to learn its points and what is right.
+// rehearse plays the scenario undisturbed, to find its points and the right outcome.
 func (st *stage) rehearse() *reference {
 	st.t.Helper()
 	pl, o, err := st.play(plan{})
@@ -165,7 +165,7 @@ func (st *stage) rehearse() *reference {
 		r.ledger = want
 	}
 	if problems := o.against(&r.outcome); len(problems) > 0 {
-		st.t.Errorf("inboxtest: the undisturbed play is not what it should be:\n  %s\n%s",
+		st.t.Errorf("inboxtest: the undisturbed play has a wrong outcome:\n  %s\n%s",
 			strings.Join(problems, "\n  "), pl.story())
 		return nil
 	}
@@ -173,15 +173,15 @@ func (st *stage) rehearse() *reference {
 	return r
 }
 
-// pointsOf returns where something can go wrong in a play like pl.
+// pointsOf returns the points of a play at which faults can happen.
 func pointsOf(pl *play) []reached {
 	pl.mu.Lock()
 	defer pl.mu.Unlock()
 	return slices.DeleteFunc(slices.Clone(pl.reached), func(at reached) bool { return at.owner == atWork && at.nth > often })
 }
 
-// often is how many times one call of the background is disturbed: it comes again as long
-// as the service runs.
+// often is at how many occurrences of a background call faults happen: such calls repeat as long as
+// the service runs.
 const often = 2
 
 func storyOf(pl *play) string {
@@ -191,14 +191,14 @@ func storyOf(pl *play) string {
 	return pl.story()
 }
 
-// plan is what is special about a play.
+// plan describes one play.
 type plan struct {
 	faults schedule
-	inputs []Input // other than the scenario's
+	inputs []Input // instead of the scenario's
 	encore *encore
 }
 
-// encore is what is delivered when everything else is done.
+// encore is a second round of deliveries, after everything else is done.
 type encore struct {
 	title  string
 	note   string // in the timeline
@@ -213,10 +213,10 @@ func (p plan) String() string {
 	case p.inputs == nil:
 		return p.faults.String()
 	}
-	return "with messages delivered otherwise, " + p.faults.String()
+	return "with other deliveries, " + p.faults.String()
 }
 
-// again says how to play it once more.
+// again returns how to play it once more.
 func (p plan) again() string {
 	if p.inputs != nil || p.encore != nil {
 		return ""
@@ -248,13 +248,13 @@ func (st *stage) play(p plan) (*play, *outcome, error) {
 	return pl, o, err
 }
 
-// enough is after how many failed plays there is nothing to be learned from more.
+// enough is the number of failed plays after which no more are played.
 const enough = 12
 
-// told is how many failed plays are told in full.
+// told is the number of failed plays that are reported in full.
 const told = 3
 
-// playAll plays every schedule and compares what comes out.
+// playAll plays every plan and compares the outcomes.
 func (st *stage) playAll(right *reference, plans []plan) {
 	st.t.Helper()
 	began := time.Now()
@@ -290,9 +290,9 @@ func (st *stage) playAll(right *reference, plans []plan) {
 	actors.Wait()
 	st.report(plans, failures)
 	if played < len(plans) {
-		st.t.Errorf("inboxtest: after %d plays that failed the other %d are left out", failed.Load(), len(plans)-played)
+		st.t.Errorf("inboxtest: after %d failed plays, the other %d are skipped", failed.Load(), len(plans)-played)
 	}
-	st.t.Logf("inboxtest: %d points, %d plays in %v; in %d of them a fault found nothing to happen to",
+	st.t.Logf("inboxtest: %d points, %d plays in %v; in %d of them a fault did not happen",
 		len(right.points), played, time.Since(began).Round(time.Millisecond), missed.Load())
 }
 

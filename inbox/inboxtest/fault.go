@@ -7,24 +7,24 @@ import (
 	"strings"
 )
 
-// What can happen at a call.
+// The faults that can happen at a call.
 const (
 	crashBefore = "crash before"
 	crashAfter  = "crash after"
-	loseBefore  = "lose before" // the connection breaks, and nothing was done
-	loseAfter   = "lose after"  // it was done, and the connection breaks before the answer
-	slowAnswer  = "slow"        // it was done, and the answer comes when nobody waits for it
-	failBefore  = "fail before" // refused, and nothing else: the transaction lives on where the database keeps it
-	failAfter   = "fail after"  // it was done, and reported as failed
-	copyAt      = "copy at"     // another process is given the message as well
+	loseBefore  = "lose before" // the connection breaks before the call has an effect
+	loseAfter   = "lose after"  // the call succeeds, and the connection breaks before the answer
+	slowAnswer  = "slow"        // the call succeeds, and the answer comes after the caller has given up
+	failBefore  = "fail before" // the call is refused; the transaction goes on if the database allows that
+	failAfter   = "fail after"  // the call succeeds and is reported as failed
+	copyAt      = "copy at"     // another process gets the message too
 	closeAt     = "close at"    // the router is closed
 	interrupt   = "interrupt"   // the context of the statement ends while it runs
 	panicBefore = "panic before"
 	panicAfter  = "panic after"
 )
 
-// faultsOf returns what can happen at a call of each kind. After a statement of a
-// transaction a crash is the same as before the next one.
+// faultsOf are the faults for each kind of call. A crash after a statement of a transaction is
+// the same as one before the next call, so it is left out.
 var faultsOf = map[kind][]string{
 	statement: {crashBefore, failBefore, loseBefore, loseAfter, slowAnswer, copyAt, closeAt, interrupt},
 	write:     {crashBefore, crashAfter, failBefore, loseBefore, loseAfter, slowAnswer, copyAt, closeAt},
@@ -36,9 +36,9 @@ var faultsOf = map[kind][]string{
 	handling:  {panicBefore, panicAfter},
 }
 
-// faults returns what is tried at a point. What the background does is nobody's delivery,
-// and comes again by itself; a panic there would end the process, but for a handler's, which
-// the router recovers.
+// faults returns the faults to try at a point. Background work belongs to no delivery and repeats by
+// itself, so fewer faults suffice. A panic in it would end the process, except in a handler, where
+// the router recovers from it.
 func (r reached) faults() []string {
 	switch {
 	case r.owner != atWork || r.kind == publish || r.kind == external || r.kind == handling:
@@ -50,8 +50,8 @@ func (r reached) faults() []string {
 	return faultsOf[r.kind]
 }
 
-// Fault is one thing that goes wrong in a play: at a call that is named, or at the n-th
-// call of any kind, or the n-th commit, after the fault before.
+// fault is one fault of a play: at a named point, or, counted from the fault before it, at the n-th
+// call of any kind or at the n-th commit.
 type fault struct {
 	what   string
 	at     point
@@ -69,7 +69,7 @@ func (f fault) String() string {
 	return f.what + " " + f.at.String()
 }
 
-// Schedule is the faults of one play, in the order in which they happen.
+// schedule is the faults of one play, in the order in which they happen.
 type schedule []fault
 
 func (s schedule) String() string {
@@ -83,7 +83,7 @@ func (s schedule) String() string {
 	return strings.Join(parts, "; ")
 }
 
-// needsCopy reports whether a second process takes part.
+// needsCopy reports whether the play needs a second process.
 func (s schedule) needsCopy() bool {
 	for _, f := range s {
 		if f.what == copyAt {
@@ -95,7 +95,7 @@ func (s schedule) needsCopy() bool {
 
 var faultText = regexp.MustCompile(`^(crash before|crash after|lose before|lose after|slow|fail before|fail after|copy at|close at|interrupt|panic before|panic after) (?:call (\d+)|commit (\d+)|(\S+) (.+?)(?: #(\d+))?)$`)
 
-// parseSchedule reads what String wrote.
+// parseSchedule parses the result of String.
 func parseSchedule(text string) (schedule, error) {
 	var s schedule
 	for part := range strings.SplitSeq(text, ";") {
@@ -109,7 +109,7 @@ func parseSchedule(text string) (schedule, error) {
 		}
 		for text, n := range map[string]*int{m[2]: &f.call, m[3]: &f.commit, m[6]: &f.at.nth} {
 			if text != "" {
-				*n, _ = strconv.Atoi(text) // it is a number
+				*n, _ = strconv.Atoi(text) // digits
 			}
 		}
 		s = append(s, f)

@@ -14,18 +14,18 @@ import (
 	"github.com/millrace-go/millrace/internal/stored"
 )
 
-// outcome is what a play came to.
+// outcome is the result of a play.
 type outcome struct {
 	ledger   any
 	produced []string            // each once, sorted
 	order    map[string][]string // by order key, in the order of the first publishing
-	open     []string            // what waits for an operator or a predecessor
-	refused  map[string]bool     // what of it does so because it was replayed
-	calls    []string            // of what is outside, with the message each was for
-	problems []string            // that need no comparison
+	open     []string            // messages that wait for an operator or a predecessor
+	refused  map[string]bool     // those of them that were refused as a replay
+	calls    []string            // through Process.External, each with its message
+	problems []string            // found without a comparison
 }
 
-// collect reads the outcome when everything is closed.
+// collect reads the outcome after everything is closed.
 func (pl *play) collect() (*outcome, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
@@ -60,7 +60,7 @@ func (pl *play) collect() (*outcome, error) {
 	return o, err
 }
 
-// against returns the invariants that an outcome breaks, compared with what is right.
+// against returns the invariants that the outcome breaks, compared with the right one.
 func (o *outcome) against(right *outcome) []string {
 	problems := slices.Clone(o.problems)
 	if !reflect.DeepEqual(o.ledger, right.ledger) {
@@ -77,12 +77,12 @@ func (o *outcome) against(right *outcome) []string {
 		problems = append(problems, fmt.Sprintf("I5: published in the order %s instead of %s", show(o.order), show(right.order)))
 	}
 	if !slices.Equal(o.open, right.open) {
-		problems = append(problems, fmt.Sprintf("I2, I6: what is left open is %s instead of %s", show(o.open), show(right.open)))
+		problems = append(problems, fmt.Sprintf("I2, I6: left open: %s instead of %s", show(o.open), show(right.open)))
 	}
 	return problems
 }
 
-// difference returns what is more often in all than in others.
+// difference returns the elements of all that others lacks, or has less often.
 func difference(all, others []string) []string {
 	count := map[string]int{}
 	for _, s := range others {
@@ -104,14 +104,14 @@ func show(v any) string {
 	return fmt.Sprintf("%+v", v)
 }
 
-// pending says what Millrace itself still has to do, "" for nothing.
+// pending returns what Millrace itself still has to do, or "".
 func (pl *play) pending() string {
 	if pl.store == nil {
 		return ""
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
-	open, err := admin.New(pl.store).Find(ctx, admin.Filter{}, 0, admin.MaxPage) // in one statement: rows change their state
+	open, err := admin.New(pl.store).Find(ctx, admin.Filter{}, 0, admin.MaxPage) // in one statement, because rows change their state
 	if err != nil {
 		return err.Error()
 	}
@@ -119,7 +119,7 @@ func (pl *play) pending() string {
 		switch m.Status {
 		case admin.Received, admin.InProgress, admin.Settling, admin.FailedRetryable:
 			return fmt.Sprintf("%s of %s is %v", m.UUID, m.Consumer, m.Status)
-		case admin.Held, admin.Parked, admin.FailedTerminal: // it waits for others
+		case admin.Held, admin.Parked, admin.FailedTerminal: // waits for a predecessor or an operator
 		}
 	}
 	var states []struct {
@@ -138,19 +138,19 @@ func (pl *play) pending() string {
 	return ""
 }
 
-// open lists what waits for an operator or a predecessor, and says what of it was refused as a replay. A message that waits in two epochs, of which the later
-// knows nothing of the other, counts as one.
+// open lists the messages that wait for an operator or a predecessor, and returns which of them were refused as a
+// replay. A message that waits in two epochs counts once.
 func (pl *play) open(ctx context.Context) (all []string, refused map[string]bool, err error) {
 	if pl.store == nil {
 		return nil, nil, nil
 	}
 	rows := pl.store.Internals().Rows()
 	refused = make(map[string]bool)
-	waits := make(map[string]map[int]int) // how often, by epoch
+	waits := make(map[string]map[int]int) // counts by epoch
 	for after := int64(0); ; {
 		page, err := admin.New(pl.store).Find(ctx, admin.Filter{}, after, admin.MaxPage)
 		if err != nil {
-			return nil, nil, fmt.Errorf("list what is open: %w", err)
+			return nil, nil, fmt.Errorf("list the open messages: %w", err)
 		}
 		for _, m := range page {
 			text := fmt.Sprintf("%s of %s is %v (%s)", m.UUID, m.Consumer, m.Status, m.Reason)

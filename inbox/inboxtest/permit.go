@@ -13,16 +13,16 @@ import (
 	"github.com/millrace-go/millrace/internal/dialect"
 )
 
-// namesOf asks a server what the database is whose tables would be dropped: a DSN may say
-// it otherwise, or not at all.
+// namesOf asks a server for the name of the database whose tables would be dropped: a DSN may name
+// it differently, or not at all.
 var namesOf = map[string]string{
 	dialect.PostgresName: `SELECT current_database(), current_schema()`,
 	dialect.MySQLName:    `SELECT DATABASE(), ''`,
 	dialect.SQLiteName:   `SELECT file, '' FROM pragma_database_list WHERE name = 'main'`,
 }
 
-// permit returns an error unless the database may be emptied: its name says test, or the
-// scenario says that everything in it may be dropped.
+// permit returns an error unless the database may be emptied: its name contains the word test, or the
+// scenario sets DropAll.
 func (p *place) permit(ctx context.Context, db Database) error {
 	if db.DropAll {
 		return nil
@@ -37,7 +37,7 @@ func (p *place) permit(ctx context.Context, db Database) error {
 	}
 	switch {
 	case name.String == "" && d.Name == dialect.SQLiteName:
-		return nil // it is in memory
+		return nil // in memory
 	case name.String == "":
 		return errors.New("the DSN names no database")
 	case d.Name == dialect.SQLiteName:
@@ -50,8 +50,8 @@ func (p *place) permit(ctx context.Context, db Database) error {
 	if schema.String != "" {
 		what += fmt.Sprintf(", schema %q", schema.String)
 	}
-	return fmt.Errorf("%s: nothing was changed there. Each play begins with dropping all tables, so the name must "+
-		"have the word test in it, as shop_test has; or set Database.DropAll if nothing in it is needed", what)
+	return fmt.Errorf("%s: nothing was changed there. Each play first drops all tables, so the name must contain "+
+		"the word test, as in shop_test; or set Database.DropAll if nothing in it is needed", what)
 }
 
 var (
@@ -59,7 +59,7 @@ var (
 	word = regexp.MustCompile(`\p{L}+`)
 )
 
-// saysTest reports whether test is a word of a name: latest and testimonials have none.
+// saysTest reports whether a name contains the word test; latest and testimonials do not.
 func saysTest(name string) bool {
 	words := word.FindAllString(strings.ToLower(hump.ReplaceAllString(name, "$1 $2")), -1)
 	return slices.ContainsFunc(words, func(w string) bool {

@@ -20,23 +20,23 @@ import (
 	"github.com/millrace-go/millrace/internal/dialect"
 )
 
-// place is where one play at a time takes place: a database that is as Prepare left it.
+// place is a database, as Prepare left it, for one play at a time.
 type place struct {
 	scenario  *Scenario
 	connector driver.Connector
 	driver    string
-	plain     *sqlx.DB // undisturbed
+	plain     *sqlx.DB // without faults
 
-	store       *inbox.Store // to look with; nil if the scenario has no tables of ours
+	store       *inbox.Store // to read with; nil if the scenario does not use Millrace
 	countOutbox string
 
-	kept          *keptTables // what Prepare made, on a server
-	abortsOnError bool        // an error ends what a transaction can do
+	kept          *keptTables // a copy of what Prepare made, on a server
+	abortsOnError bool        // after an error a transaction refuses all statements
 
-	survivesInterrupts bool // a connection does, whose statement was interrupted
+	survivesInterrupts bool // a connection stays open after a statement was interrupted
 }
 
-// open opens a pool that nothing disturbs.
+// open opens a pool without faults.
 func (p *place) open(db Database) error {
 	var err error
 	if p.connector, err = db.connector(); err != nil {
@@ -48,7 +48,7 @@ func (p *place) open(db Database) error {
 	return nil
 }
 
-// prepare has Prepare run, and looks whether Millrace's tables are there.
+// prepare runs Prepare and checks whether Millrace's tables exist.
 func (p *place) prepare(ctx context.Context) error {
 	if p.scenario.Prepare != nil {
 		if err := p.scenario.Prepare(ctx, p.plain); err != nil {
@@ -78,7 +78,7 @@ func (p *place) look(ctx context.Context) error {
 	return nil
 }
 
-// template is a SQLite file that Prepare has made ready, of which each play has a copy.
+// template returns a SQLite file that Prepare has set up; each play gets a copy.
 func template(s *Scenario, dir string) (file, driverName string, err error) {
 	driverName = sqliteDriver()
 	if driverName == "" {
@@ -108,11 +108,11 @@ func sqliteAt(driverName, file string) Database {
 	if driverName == "sqlite3" {
 		settings = "?_busy_timeout=3000&_journal_mode=WAL&_synchronous=OFF&_txlock=immediate"
 	}
-	path := url.URL{Path: file} // t.TempDir has a # in it where two subtests have one name
+	path := url.URL{Path: file} // t.TempDir contains a # if two subtests have the same name
 	return Database{Driver: driverName, DSN: "file:" + path.EscapedPath() + settings}
 }
 
-// sqlitePlace returns a place of a play's own.
+// sqlitePlace returns a place for one play.
 func sqlitePlace(s *Scenario, template, driverName, dir string) (*place, func(), error) {
 	at, err := os.MkdirTemp(dir, "play")
 	if err != nil {
@@ -134,7 +134,7 @@ func copyFile(to, from string) error {
 	if err != nil {
 		return err
 	}
-	defer in.Close() //nolint:errcheck // it was only read
+	defer in.Close() //nolint:errcheck // only read from
 	out, err := os.Create(to)
 	if err != nil {
 		return err
@@ -143,7 +143,7 @@ func copyFile(to, from string) error {
 	return errors.Join(err, out.Close())
 }
 
-// serverPlace returns the place of plays on a database that may be emptied.
+// serverPlace returns a place on a server, if the database may be emptied.
 func serverPlace(ctx context.Context, s *Scenario, db Database) (*place, error) {
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
@@ -157,7 +157,7 @@ func serverPlace(ctx context.Context, s *Scenario, db Database) (*place, error) 
 	return p, nil
 }
 
-// renew has the database be again as Prepare left it.
+// renew resets the database to the state that Prepare left.
 func (p *place) renew(ctx context.Context) error {
 	if p.kept != nil && p.kept.restore(ctx, p.plain) == nil {
 		return nil
@@ -176,7 +176,7 @@ func (p *place) renew(ctx context.Context) error {
 	return err
 }
 
-// forget has every inbox forget what it handled, as its janitor does after the retention.
+// forget makes every inbox forget its handled messages, as its janitor does after the retention.
 func (p *place) forget() error {
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
@@ -188,7 +188,7 @@ func (p *place) forget() error {
 	if _, err := p.plain.ExecContext(ctx, `UPDATE `+consumers+` SET retention = 1`); err != nil {
 		return fmt.Errorf("end the retention: %w", err)
 	}
-	time.Sleep(aMoment) // a claim of this very microsecond would stay
+	time.Sleep(aMoment) // Purge keeps claims of the last microsecond
 	for _, namespace := range namespaces {
 		store, err := inbox.NewStore(p.plain, inbox.Config{TablePrefix: p.scenario.TablePrefix, Namespace: namespace}) //nolint:contextcheck // it takes none
 		if err == nil {

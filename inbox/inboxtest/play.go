@@ -18,32 +18,32 @@ type play struct {
 	encore   *encore
 	broker   *broker
 	began    time.Time
-	ended    sync.WaitGroup // of processes that died
-	begun    atomic.Int64   // calls that change what others see …
-	done     atomic.Int64   // … and those of them that are over
+	ended    sync.WaitGroup // closes processes that died
+	begun    atomic.Int64   // calls with an effect that others see …
+	done     atomic.Int64   // … and those of them that have ended
 	asked    asked
 
 	mu        sync.Mutex
 	processes []*Process
-	lead      *Process // is given the messages
-	follow    *Process // is given copies
+	lead      *Process // gets the messages
+	follow    *Process // gets copies
 	counts    map[point]int
 	reached   []reached
 	since     int // calls since the last fault
-	commits   int // of these
-	happened  int // faults
+	commits   int // commits since the last fault
+	happened  int // faults so far
 	timeline  []entry
 	findings  []finding
 }
 
-// asked is what the database said at last about what is still to do.
+// asked is the last answer of the database to the question what is left to do.
 type asked struct {
 	left string
 	at   time.Time
-	done int64 // calls that were over by then
+	done int64 // calls that had ended by then
 }
 
-// reached is a point and which faults can happen there.
+// reached is a point that a play has reached.
 type reached struct {
 	point
 	kind kind
@@ -59,7 +59,7 @@ type entry struct {
 	result  string
 }
 
-// reach counts a call and returns what is to happen at it.
+// reach counts a call and returns the fault that is due at it.
 func (pl *play) reach(p *Process, c call, place string) (fault string, line int) {
 	pl.mu.Lock()
 	defer pl.mu.Unlock()
@@ -84,7 +84,7 @@ func (pl *play) reach(p *Process, c call, place string) (fault string, line int)
 	return fault, len(pl.timeline) - 1
 }
 
-// hits reports whether the fault is due at a call: one that can go wrong in this way.
+// hits reports whether the fault is due at a call. A counted fault is due at the first call where it is possible.
 func (f fault) hits(at point, k kind, since, commits int) bool {
 	if f.call > 0 || f.commit > 0 && k == commit {
 		return since >= f.call && commits >= f.commit && slices.Contains(reached{at, k}.faults(), f.what)
@@ -92,7 +92,7 @@ func (f fault) hits(at point, k kind, since, commits int) bool {
 	return f.at == at
 }
 
-// result says how a call went.
+// result records the error of a call.
 func (pl *play) result(line int, err error) {
 	if err == nil {
 		return
@@ -102,7 +102,7 @@ func (pl *play) result(line int, err error) {
 	pl.timeline[line].result = err.Error()
 }
 
-// note adds a line to the timeline that is no call.
+// note adds a line to the timeline that is not a call.
 func (pl *play) note(p *Process, format string, args ...any) {
 	pl.mu.Lock()
 	defer pl.mu.Unlock()
@@ -131,7 +131,7 @@ func (pl *play) follower() *Process {
 	return pl.follow
 }
 
-// closeNow closes a process in the middle of a call, and returns when that has begun.
+// closeNow closes a process in the middle of a call. It waits until the process is gone, for standstill at most.
 func (pl *play) closeNow(p *Process) {
 	pl.note(p, "is closed")
 	pl.ended.Go(p.end)
@@ -141,7 +141,7 @@ func (pl *play) closeNow(p *Process) {
 	}
 }
 
-// run plays the scenario until nothing is left to do, and reports what came out.
+// run plays the scenario until nothing is left to do, and returns the outcome.
 func (pl *play) run() (*outcome, error) {
 	pl.began, pl.counts = time.Now(), map[point]int{}
 	pl.broker = newBroker(pl, pl.inputs)
@@ -163,13 +163,13 @@ func (pl *play) run() (*outcome, error) {
 			pl.encore = nil
 		}
 	}
-	return nil, fmt.Errorf("after %d restarts there is still something to do", restarts)
+	return nil, fmt.Errorf("after %d restarts, there is still work left", restarts)
 }
 
-// restarts is after how many it is not the faults any more.
+// restarts bounds the restarts of a play: more are not caused by the faults.
 const restarts = 20
 
-// untilQuiet starts processes until one has nothing left to do.
+// untilQuiet starts processes until nothing is left to do.
 func (pl *play) untilQuiet() error {
 	deadline := time.Now().Add(pl.scenario.Patience)
 	for started := 0; ; {
@@ -200,8 +200,8 @@ func (pl *play) untilQuiet() error {
 
 const quietPoll = 2 * time.Millisecond
 
-// startAll starts a process that is given the messages, and the first time one for copies
-// beside it.
+// startAll starts a process for the messages and, the first time, another one for copies if the
+// schedule needs it.
 func (pl *play) startAll() error {
 	lead, err := pl.start()
 	if err != nil {
@@ -222,8 +222,8 @@ func (pl *play) startAll() error {
 	return nil
 }
 
-// leftToDo says what is not done yet, "" for nothing. It looks at several things one after
-// the other, so nothing may move meanwhile.
+// leftToDo returns what is left to do, or "". Its checks run one after the other, so their results
+// count only if no call was made meanwhile.
 func (pl *play) leftToDo() string {
 	done, begun := pl.done.Load(), pl.begun.Load()
 	if left := pl.broker.unanswered(); left != "" {
@@ -236,16 +236,16 @@ func (pl *play) leftToDo() string {
 		return pl.asked.left
 	}
 	if done != begun || pl.begun.Load() != begun {
-		return "there is always something going on"
+		return "calls keep being made"
 	}
 	return ""
 }
 
-// staleAnswer is after how long the database is asked again although no call of a process has
-// changed anything: a service may have connections that a play knows nothing of.
+// staleAnswer is after how long the database is asked again even if no process has made a call: a
+// service may have connections that the play does not see.
 const staleAnswer = 100 * time.Millisecond
 
-// endAll closes every process. It reports whether something went wrong meanwhile.
+// endAll closes every process. It reports whether a fault happened meanwhile.
 func (pl *play) endAll() (disturbed bool) {
 	pl.mu.Lock()
 	all, before := slices.Clone(pl.processes), pl.happened
@@ -264,8 +264,7 @@ func (pl *play) faultsSoFar() int {
 	return pl.happened
 }
 
-// story returns the timeline as text. Calls of the start and what other processes did in the
-// background are left out.
+// story returns the timeline as text, without the calls at the start of a process.
 func (pl *play) story() string {
 	pl.mu.Lock()
 	defer pl.mu.Unlock()

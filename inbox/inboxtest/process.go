@@ -15,14 +15,14 @@ import (
 	"github.com/jmoiron/sqlx"
 )
 
-// Process is one life of the service: from its start until it is closed or dies. What it
-// does through DB, Subscriber and Publisher ends at once when it dies, and what was not
-// committed or confirmed by then never happened.
+// Process is one run of the service, from its start until it is closed or dies. When it dies, its
+// calls through DB, Subscriber and Publisher end at once, and nothing that was not committed or
+// confirmed by then takes effect.
 type Process struct {
 	DB         *sqlx.DB
 	Router     *message.Router
-	Subscriber message.Subscriber // of every topic; those who subscribe to one share its messages
-	Publisher  message.Publisher  // the broker
+	Subscriber message.Subscriber // of every topic; subscribers of one topic share its messages
+	Publisher  message.Publisher  // to the broker
 	Logger     watermill.LoggerAdapter
 
 	play   *play
@@ -32,9 +32,9 @@ type Process struct {
 	life context.Context //nolint:containedctx // ends with the process
 	kill context.CancelFunc
 
-	stopping atomic.Bool // it is given nothing any more
+	stopping atomic.Bool // it gets no more messages
 	closing  sync.Once
-	gone     chan struct{} // closed when it neither handles nor answers any more
+	gone     chan struct{} // closed when it no longer handles or answers messages
 	running  sync.WaitGroup
 	onClose  []func(context.Context) error
 
@@ -42,12 +42,12 @@ type Process struct {
 	conns []*conn
 }
 
-// Group returns a subscriber for consumers that get every message of a topic, beside those
-// of the process's Subscriber and of other groups.
+// Group returns a subscriber for consumers that get every message of a topic, independently of the
+// process's Subscriber and of other groups.
 func (p *Process) Group(name string) message.Subscriber { return subscriber{p, name} }
 
-// Go runs what works in the background, such as a relay's Run, until the process ends. An
-// error that it returns before is logged.
+// Go runs background work, such as a relay's Run, until the process ends. An error that run returns
+// before that is noted in the timeline.
 func (p *Process) Go(run func(ctx context.Context) error) {
 	p.running.Go(func() {
 		ctx := context.WithValue(p.life, workKey{}, true)
@@ -57,12 +57,12 @@ func (p *Process) Go(run func(ctx context.Context) error) {
 	})
 }
 
-// OnClose has hook called when the router has been closed, such as a store's Close: what
-// the service's main does after Router.Run.
+// OnClose registers a hook, such as a store's Close, to be called after the router was closed. It
+// stands for what the service's main does after Router.Run.
 func (p *Process) OnClose(hook func(ctx context.Context) error) { p.onClose = append(p.onClose, hook) }
 
-// External makes a call to something outside: a point where the process can die, and the
-// call can fail, before or after it was made.
+// External calls act, a call to something outside. The process can die, and the call can fail,
+// before and after it.
 func (p *Process) External(ctx context.Context, name string, act func() error) error {
 	now, err := p.begin(ctx, call{kind: external, what: "CALL " + name}, callers())
 	if err != nil {
@@ -71,9 +71,9 @@ func (p *Process) External(ctx context.Context, name string, act func() error) e
 	return now.end(ctx, act())
 }
 
-// Callback is where a callback that the service gave to Millrace can panic: an observer, a key,
-// a payload codec. Call it there first. ctx is what the callback is given, or the context of its
-// message: panics happen to callbacks on behalf of a message alone.
+// Callback lets a callback that the service gave to Millrace panic: an observer, a key, a payload
+// codec. Call it first in the callback. ctx is the callback's context, or that of its message; only
+// callbacks on behalf of a message panic.
 func (p *Process) Callback(ctx context.Context, name string) {
 	_, _ = p.begin(ctx, call{kind: callback, what: "CALLBACK " + name}, callers())
 }
@@ -116,7 +116,7 @@ func (pl *play) start() (*Process, error) {
 
 func (p *Process) dead() bool { return p.life.Err() != nil }
 
-// crash ends everything at once. What the process still does is not seen by anyone.
+// crash ends the process at once. Nothing that its code still does has an effect.
 func (p *Process) crash() {
 	p.stopping.Store(true)
 	p.kill()
@@ -131,8 +131,8 @@ func (p *Process) crash() {
 	p.play.ended.Go(p.end)
 }
 
-// end closes the process, if it still lives, in the order in which a service does it, and
-// waits until all of it is gone.
+// end closes the process, if it still lives, in the order in which a service closes, and waits
+// until it is gone.
 func (p *Process) end() {
 	p.stopping.Store(true)
 	p.closing.Do(func() {
@@ -167,15 +167,15 @@ func (p *Process) closed(c *conn) {
 	p.conns = slices.DeleteFunc(p.conns, func(other *conn) bool { return other == c })
 }
 
-// step is a call that was begun.
+// step is a call that has begun.
 type step struct {
 	call
 	process *Process
-	fault   string // what is to happen at it, "" for nothing
-	line    int    // in the timeline
+	fault   string // the fault that is due at it, or ""
+	line    int    // its line in the timeline
 }
 
-// begin counts a call, and has happen what is to happen before it.
+// begin counts a call and makes a fault happen that is due before it.
 func (p *Process) begin(ctx context.Context, c call, stack []frame) (*step, error) {
 	if p.dead() {
 		return nil, errDead
@@ -222,13 +222,13 @@ func (p *Process) begin(ctx context.Context, c call, stack []frame) (*step, erro
 	return now, nil
 }
 
-// end says how the call went, and has happen what is to happen after it.
+// end records the result of the call and makes a fault happen that is due after it.
 func (s *step) end(ctx context.Context, err error) error {
 	pl := s.process.play
 	if s.moves() {
 		defer pl.done.Add(1)
 	}
-	if err != nil { // it needs no other
+	if err != nil { // it failed already
 		pl.result(s.line, err)
 		return err
 	}
@@ -255,7 +255,7 @@ func (s *step) end(ctx context.Context, err error) error {
 		case <-s.process.life.Done():
 			err = errDead
 		case <-limit.C:
-			pl.note(s.process, "nobody gave the answer up within %v", pl.scenario.Slow)
+			pl.note(s.process, "the caller did not give up within %v", pl.scenario.Slow)
 			return nil
 		}
 	}
@@ -266,7 +266,7 @@ func (s *step) end(ctx context.Context, err error) error {
 	return err
 }
 
-// ownerOf returns for which message a call is made.
+// ownerOf returns the message for which a call is made.
 func (p *Process) ownerOf(ctx context.Context) string {
 	if ctx != nil {
 		if d := deliveryOf(ctx); d != nil {

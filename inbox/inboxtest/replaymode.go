@@ -12,13 +12,13 @@ import (
 	"github.com/millrace-go/millrace/inbox"
 )
 
-// ReplayMode sends all messages again when they are handled, as a replay does: with their ids,
-// and with [inbox.ReplayField]. It does so while they are remembered, and in another play when
-// they are forgotten, as in a new epoch. Nothing may happen twice: the ledger must be the same,
-// nothing be published under another UUID, and nothing outside be called again by
-// [Process.External]. A consumer with inbox.ReplayRefuse parks what it has forgotten.
+// ReplayMode sends all messages again after they were handled, as a replay does: with their ids
+// and with [inbox.ReplayField]. One play does so while the inbox remembers them, another after the
+// inbox has forgotten them, as in a new epoch. Nothing may happen twice: the ledger must be the
+// same, no message may be published under another UUID, and no call may be repeated by
+// [Process.External]. A consumer with inbox.ReplayRefuse parks the messages that it has forgotten.
 //
-// A service that is built anew by a replay has [Scenario.Rebuild].
+// For a service that a replay rebuilds, set [Scenario.Rebuild].
 func ReplayMode(t testing.TB, s Scenario) {
 	t.Helper()
 	stage := newStage(t, s)
@@ -27,11 +27,11 @@ func ReplayMode(t testing.TB, s Scenario) {
 		return
 	}
 	remembered := &encore{
-		title: "a replay of what is remembered", note: "all messages are replayed",
+		title: "a replay of remembered messages", note: "all messages are replayed",
 		inputs: replayed(s.Inputs), before: func(*place) error { return nil },
 	}
 	forgotten := &encore{
-		title: "a replay of what is forgotten", note: "all messages are forgotten and replayed, as in a new epoch",
+		title: "a replay of forgotten messages", note: "all messages are forgotten and replayed, as in a new epoch",
 		inputs: replayed(s.Inputs), before: (*place).beginAnew,
 	}
 	plans := []plan{{encore: remembered}, {encore: forgotten}}
@@ -60,7 +60,7 @@ func replayed(inputs []Input) []Input {
 	return all
 }
 
-// afterReplay returns what a replay has done that it must not do.
+// afterReplay returns the effects of a replay that must not happen.
 func (o *outcome) afterReplay(right *outcome, refusable bool) []string {
 	if refusable {
 		o.open = slices.DeleteFunc(o.open, func(text string) bool { return o.refused[text] })
@@ -68,7 +68,7 @@ func (o *outcome) afterReplay(right *outcome, refusable bool) []string {
 	problems := o.problems
 	if !reflect.DeepEqual(o.ledger, right.ledger) {
 		problems = append(problems, fmt.Sprintf("after the replay the ledger is\n    %s\n  instead of\n    %s\n  "+
-			"set Inbox.OnReplay to inbox.ReplayRefuse, or, where a replay builds it anew, Scenario.Rebuild",
+			"set Inbox.OnReplay to inbox.ReplayRefuse, or Scenario.Rebuild if a replay rebuilds it",
 			show(o.ledger), show(right.ledger)))
 	}
 	if again := difference(o.calls, right.calls); len(again) > 0 {
@@ -85,7 +85,7 @@ func (o *outcome) afterReplay(right *outcome, refusable bool) []string {
 	return problems
 }
 
-// calls returns the calls that a play made of what is outside.
+// calls returns the calls of a play through Process.External.
 func (pl *play) calls() (all []string) {
 	pl.mu.Lock()
 	defer pl.mu.Unlock()
@@ -97,8 +97,7 @@ func (pl *play) calls() (all []string) {
 	return all
 }
 
-// beginAnew has every inbox know no more than one of a new epoch, and the service empty what
-// it will build anew.
+// beginAnew makes every inbox forget all messages, as in a new epoch, and calls Rebuild.
 func (p *place) beginAnew() error {
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
@@ -119,7 +118,7 @@ func (p *place) beginAnew() error {
 		return nil
 	}
 	if err := p.scenario.Rebuild(ctx, p.plain); err != nil {
-		return fmt.Errorf("empty what is built anew: %w", err)
+		return fmt.Errorf("empty the tables to rebuild: %w", err)
 	}
 	return nil
 }

@@ -37,7 +37,7 @@ func TestReplayModeShowsWhatAReplayDoesTwice(t *testing.T) {
 		rebuild func(context.Context, *sqlx.DB) error
 		want    []string // in what is reported; nothing is, where it is right
 	}{
-		"a mail":                  {handler: mail, rebuild: emptyAccounts, want: []string{"with a replay of what is forgotten", "called again by the replay: m1 CALL mail, m2 CALL mail", "ReplayRefuse"}},
+		"a mail":                  {handler: mail, rebuild: emptyAccounts, want: []string{"with a replay of forgotten messages", "called again by the replay: m1 CALL mail, m2 CALL mail", "ReplayRefuse"}},
 		"a mail, suppressed":      {handler: mail, rule: inbox.ReplaySuppress, rebuild: emptyAccounts, want: []string{"m1 CALL mail"}},
 		"a mail, refused":         {handler: mail, rule: inbox.ReplayRefuse},
 		"a message":               {handler: publish, rebuild: emptyAccounts, want: []string{"published again by the replay, under another UUID: receipts \"10\"", "ReplaySuppress"}},
@@ -67,7 +67,7 @@ func TestReplayModeShowsWhatAReplayDoesTwice(t *testing.T) {
 			for _, want := range c.want {
 				assert.Contains(t, text, want)
 			}
-			assert.NotContains(t, text, "with a replay of what is remembered")
+			assert.NotContains(t, text, "with a replay of remembered messages")
 		})
 	}
 }

@@ -23,8 +23,8 @@ func named(args []driver.Value) []driver.NamedValue {
 	return all
 }
 
-// readAll takes the rows from the driver at once, so that no connection is in use between
-// two calls.
+// readAll reads all rows from the driver at once, so that the connection is idle between two
+// calls.
 func readAll(rows driver.Rows) (driver.Rows, error) {
 	all := &table{columns: rows.Columns()}
 	if typed, able := rows.(driver.RowsColumnTypeDatabaseTypeName); able {
@@ -44,14 +44,14 @@ func readAll(rows driver.Rows) (driver.Rows, error) {
 		kept := slices.Clone(row)
 		for i, v := range kept {
 			if b, is := v.([]byte); is {
-				kept[i] = slices.Clone(b) // the driver's buffer
+				kept[i] = slices.Clone(b) // the driver reuses its buffer
 			}
 		}
 		all.rows = append(all.rows, kept)
 	}
 }
 
-// table is rows that were read.
+// table holds rows that were read.
 type table struct {
 	columns []string
 	types   []string

@@ -10,65 +10,64 @@ import (
 	"github.com/jmoiron/sqlx"
 )
 
-// Scenario is a service, what it is given, and how to see what it did. It is played many
-// times, each time from scratch and each time with other faults.
+// Scenario is a service, its inputs, and how to read its effects. It is played many times, each
+// time from scratch and with other faults.
 type Scenario struct {
-	// Databases is where it is played, after everything in them was dropped: see [Database].
-	// Each one serves one play at a time, so several are faster. Without any, a play has a SQLite file of its own; the test must import
-	// modernc.org/sqlite or github.com/mattn/go-sqlite3 then.
+	// Databases are those to play on; each play first drops everything in one of them, see [Database].
+	// A database serves one play at a time, so several are faster. Without any, each play has a SQLite
+	// file of its own; the test must then import modernc.org/sqlite or github.com/mattn/go-sqlite3.
 	Databases []Database
 
-	// Prepare makes an empty database ready: Migrate, the service's own tables, and what is
-	// in them before the first message. It is not disturbed.
+	// Prepare sets up an empty database: it calls Migrate, creates the service's own tables, and
+	// fills them as they are before the first message. No faults happen in it.
 	Prepare func(ctx context.Context, db *sqlx.DB) error
 
-	// Service wires the service, the way its main does, with what p gives: database, router,
-	// subscriber, publisher. It is called for each process that is started.
+	// Service wires the service as its main does, with the database, router, subscriber and
+	// publisher of p. It is called for each process that starts.
 	Service func(p *Process) error
 
 	// Inputs are the messages, in the order of their first delivery.
 	Inputs []Input
 
-	// Ledger reads what the service did: balances, orders, whatever must come out the same
-	// whatever happens. Leave out what may differ from play to play, such as times and
-	// random ids. It is compared with reflect.DeepEqual.
+	// Ledger reads the effects of the service: balances, orders, all that must be the same
+	// whatever goes wrong. Omit values that may differ from play to play, such as times and
+	// random ids. Ledgers are compared with reflect.DeepEqual.
 	Ledger func(ctx context.Context, db *sqlx.DB) (any, error)
 
-	// Want is the ledger that is right. Without it, the ledger of an undisturbed play is.
+	// Want is the correct ledger. Defaults to the ledger of the undisturbed play.
 	Want any
 
-	// Rebuild empties what the service builds anew from a replay: the tables of a projection, for
-	// instance, that is then in a new epoch. [ReplayMode] calls it, and no other.
+	// Rebuild empties the tables that the service rebuilds from a replay in a new epoch, such as those
+	// of a projection. Only [ReplayMode] calls it.
 	Rebuild func(ctx context.Context, db *sqlx.DB) error
 
-	// Produced returns what must be the same in a message that the service published, or ""
-	// to pass over it. Defaults to topic and payload.
+	// Produced returns the part of a published message that must be the same in every play, or ""
+	// to ignore the message. Defaults to topic and payload.
 	Produced func(topic string, msg *message.Message) string
 
-	// OrderKey returns whose order a published message is in, "" for nobody's. Without it, the
-	// order of what is published does not matter.
+	// OrderKey returns the order key of a published message, or "" if its order does not matter.
+	// Without OrderKey, no order matters.
 	OrderKey func(topic string, msg *message.Message) string
 
-	// InFlight is how many messages the broker hands out before it has an answer. Defaults to 1,
+	// InFlight is how many unanswered messages the broker hands out at once. Defaults to 1,
 	// which makes the plays repeatable.
 	InFlight int
 
-	// TablePrefix is that of the service's inbox.Config. Defaults to "millrace_".
+	// TablePrefix must be that of the service's inbox.Config. Defaults to "millrace_".
 	TablePrefix string
 
-	// Namespace is that of the service's inbox.Config.
+	// Namespace must be that of the service's inbox.Config.
 	Namespace string
 
-	// Outside names tables that a handler may write to outside of its transaction.
+	// Outside names the tables that a handler may write to outside of its transaction.
 	Outside []string
 
-	// Slow is for how long an answer of the database is held back at most; it is given up
-	// when the caller does. Choose it above the Timeout that Service gives the inbox, and that
-	// as short as the handler allows. Defaults to 1 second.
+	// Slow is the longest time for which an answer of the database is held back; it ends earlier if
+	// the caller gives up. It must be longer than the Timeout that Service gives the inbox, which
+	// should be as short as the handler allows. Defaults to 1 second.
 	Slow time.Duration
 
-	// Patience is how long a play may take before what is not done counts as stuck. Defaults
-	// to 20 seconds.
+	// Patience is how long a play may take before it counts as stuck. Defaults to 20 seconds.
 	Patience time.Duration
 }
 
@@ -112,10 +111,10 @@ func (s *Scenario) validate() error {
 	var problems []error
 	problem := func(format string, args ...any) { problems = append(problems, fmt.Errorf(format, args...)) }
 	if s.Service == nil {
-		problem("Service is required: it wires the service with what a Process gives")
+		problem("Service is required: it wires the service with what a Process provides")
 	}
 	if s.Ledger == nil {
-		problem("Ledger is required: it reads what the service did")
+		problem("Ledger is required: it reads the effects of the service")
 	}
 	if len(s.Inputs) == 0 {
 		problem("Inputs are required: see inboxtest.To")

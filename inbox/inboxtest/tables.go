@@ -25,11 +25,11 @@ var tablesOf = map[string]string{
 		WHERE type = 'table' AND name NOT LIKE 'sqlite%'`,
 }
 
-// copyPrefix starts the name of what keepTables makes.
+// copyPrefix starts the names of the tables that keepTables makes.
 const copyPrefix = "kept_"
 
-// listTables lists the tables that a connection finds without naming a schema, quoted: its own, and
-// those that keepTables made.
+// listTables lists the tables that a connection finds without naming a schema, quoted: those of the
+// service, and those that keepTables made.
 func listTables(ctx context.Context, d *dialect.Dialect, db sqlx.QueryerContext) (own, kept []string, err error) {
 	var all []string
 	if err := sqlx.SelectContext(ctx, db, &all, tablesOf[d.Name]); err != nil {
@@ -76,13 +76,13 @@ func dropTables(ctx context.Context, d *dialect.Dialect, db *sqlx.DB) error {
 	return nil
 }
 
-// keptTables is what was in the tables of a database.
+// keptTables is a copy of the rows of a database.
 type keptTables struct {
 	tables []string
 	rows   map[string]string // the copy of each table that was not empty
 }
 
-// keepTables copies what is in the tables that a connection of db finds without naming a schema.
+// keepTables copies the rows of the tables that a connection of db finds without naming a schema.
 func keepTables(ctx context.Context, d *dialect.Dialect, db *sqlx.DB) (*keptTables, error) {
 	own, _, err := listTables(ctx, d, db)
 	if err != nil {
@@ -97,13 +97,13 @@ func keepTables(ctx context.Context, d *dialect.Dialect, db *sqlx.DB) (*keptTabl
 			_, err = db.ExecContext(ctx, `CREATE TABLE `+k.rows[t]+` AS SELECT * FROM `+t)
 		}
 		if err != nil {
-			return nil, fmt.Errorf("keep what is in %s: %w", t, err)
+			return nil, fmt.Errorf("copy the rows of %s: %w", t, err)
 		}
 	}
 	return k, nil
 }
 
-// restore fills the tables with what was kept. Sequences go on.
+// restore fills the tables with the copied rows. It does not reset sequences.
 func (k *keptTables) restore(ctx context.Context, db *sqlx.DB) error {
 	tx, err := db.BeginTxx(ctx, nil)
 	if err != nil {

@@ -10,10 +10,10 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 )
 
-// finding is a mistake in how a service is wired, seen in what it does.
+// finding is a mistake in a service's wiring, found in its calls.
 type finding struct {
 	what  string
-	place string // the user's line, if one is to blame
+	place string // the user's line to blame, if any
 	cure  string
 }
 
@@ -30,21 +30,21 @@ type wiring struct {
 	process *Process
 
 	mu     sync.Mutex
-	claims map[*conn]*claimed // whose transaction has claimed a message
+	claims map[*conn]*claimed // connections whose transaction has claimed a message
 }
 
-// claimed is a transaction of the inbox.
+// claimed is the inbox's transaction on a connection.
 type claimed struct {
 	delivery *delivery
 	runs     int   // of the handler
-	inside   bool  // the handler runs
+	inside   bool  // the handler is running
 	failed   error // what the handler returned
 }
 
-// handlerFrame is on the way to everything that a handler does itself.
+// handlerFrame is in the stack of every call that the handler's goroutine makes.
 const handlerFrame = module + "inbox/inboxtest.(*wiring).innermost"
 
-// statement looks at what is about to be sent to the database.
+// statement checks a statement before it is sent to the database.
 func (w *wiring) statement(c *conn, ctx context.Context, query string, said *text, stack []frame) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -69,21 +69,21 @@ func (w *wiring) statement(c *conn, ctx context.Context, query string, said *tex
 		w.claims[c] = &claimed{delivery: deliveryOf(c.tx)} //nolint:contextcheck // the transaction's
 	case millraces || userOf(stack) == "":
 	case own != nil:
-		if !passes(stack, handlerFrame, module+"middleware.") { // hooks of the inbox have it too
+		if !passes(stack, handlerFrame, module+"middleware.") { // hooks of the inbox may use it too
 			w.found(finding{
 				what: "the transaction is used outside of the handler's own goroutine: " + query, place: userOf(stack),
-				cure: "The handler may have returned and its transaction be over by then: do the work in the handler itself.",
+				cure: "The handler may have returned by then, and its transaction have ended: do the work in the handler itself.",
 			})
 		}
 	case said.writes && w.inHandler(stack, ctx) && !slices.Contains(w.process.play.scenario.Outside, said.table):
 		w.found(finding{
-			what: "written past the transaction of the inbox: " + query, place: userOf(stack),
-			cure: "It is done again whenever the message is: use inbox.Tx(msg.Context()) instead of the pool, or name the table in Scenario.Outside.",
+			what: "written outside of the inbox's transaction: " + query, place: userOf(stack),
+			cure: "The write is repeated whenever the handler runs again: use inbox.Tx(msg.Context()) instead of the pool, or name the table in Scenario.Outside.",
 		})
 	}
 }
 
-// inHandler reports whether a call is made on behalf of a handler that has a transaction.
+// inHandler reports whether a call is made on behalf of a running handler that has a transaction.
 func (w *wiring) inHandler(stack []frame, ctx context.Context) bool {
 	if passes(stack, handlerFrame) || ctx.Value(workKey{}) == nil && deliveryOf(ctx) != nil {
 		for _, cl := range w.claims {
@@ -95,7 +95,7 @@ func (w *wiring) inHandler(stack []frame, ctx context.Context) bool {
 	return false
 }
 
-// published looks at what is about to be sent to the broker.
+// published checks a message before it is sent to the broker.
 func (w *wiring) published(topic string, stack []frame) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -108,10 +108,10 @@ func (w *wiring) published(topic string, stack []frame) {
 	})
 }
 
-// innermost is the middleware around each handler.
+// innermost is the innermost middleware, directly around each handler.
 func (w *wiring) innermost(next message.HandlerFunc) message.HandlerFunc {
 	return func(msg *message.Message) ([]*message.Message, error) {
-		ctx := msg.Context() // a handler may leave another one
+		ctx := msg.Context() // the handler may replace it
 		now, err := w.process.begin(ctx, call{kind: handling, what: "HANDLER"}, nil)
 		if err != nil {
 			return nil, err
@@ -153,13 +153,13 @@ func (w *wiring) leave(own *claimed, err error) {
 	case <-own.delivery.msg.Acked():
 		w.found(finding{
 			what: own.delivery.letter.name + " is acked while its handler runs",
-			cure: "A crash now loses the message: take InstantAck out, and do not call msg.Ack in a handler.",
+			cure: "A crash now loses the message: remove InstantAck, and do not call msg.Ack in a handler.",
 		})
 	default:
 	}
 }
 
-// found keeps a finding, once.
+// found records a finding, once.
 func (w *wiring) found(f finding) {
 	pl := w.process.play
 	pl.mu.Lock()

@@ -41,7 +41,7 @@ func TestWrongServicesAreFound(t *testing.T) {
 				}
 				return add(msg, p.DB)
 			}),
-			want: []string{"written past the transaction of the inbox", "wrong_test.go:", "use inbox.Tx"},
+			want: []string{"written outside of the inbox's transaction", "wrong_test.go:", "use inbox.Tx"},
 		},
 		{
 			name:  "published before the commit",
@@ -141,7 +141,7 @@ func TestWrongServicesAreFound(t *testing.T) {
 				p.Router.AddConsumerHandler("book", "payments", p.Subscriber, addInTx)
 				return nil
 			},
-			want: []string{"the undisturbed play is not what it should be", "instead of"},
+			want: []string{"the undisturbed play has a wrong outcome", "instead of"},
 		},
 		{
 			name:  "a swallowed SQL error",

@@ -1,4 +1,4 @@
-// Package checkup compares a database server's settings, and the tables in it, with what the inbox needs.
+// Package checkup checks that a database server's settings, and the tables in it, suit the inbox.
 package checkup
 
 import (
@@ -12,7 +12,7 @@ import (
 
 // Finding is a setting or a table that does not suit the inbox.
 type Finding struct {
-	Fatal   bool // the inbox does not work with it, or is not safe
+	Fatal   bool // with it, the inbox does not work or is not safe
 	Subject string
 	Problem string
 	Remedy  string
@@ -24,10 +24,10 @@ type Checkup struct {
 	Dialect     *dialect.Dialect
 	TablePrefix string
 	MaxInFlight int           // of the inbox; 0 is unbounded
-	TwinWait    time.Duration // the longest of its consumers
+	TwinWait    time.Duration // the longest of all consumers
 
-	pool     int // greatest size; 0 is unbounded
-	pooled   bool
+	pool     int  // the maximum size; 0 is unbounded
+	pooled   bool // a pooler in transaction mode is in front of the server
 	settings settings
 	findings []Finding
 }

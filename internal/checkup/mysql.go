@@ -20,19 +20,19 @@ func (c *Checkup) mysql() {
 		}
 	}
 	if v["autocommit"] == "OFF" {
-		c.fail("autocommit", "it is OFF: writes outside a transaction are never committed, and look-ups see old rows",
-			"take autocommit=0 out of the connection string, or set the server's to 1")
+		c.fail("autocommit", "it is OFF: writes outside a transaction are never committed, and reads see old rows",
+			"remove autocommit=0 from the connection string, or set it to 1 on the server")
 	}
 	c.mysqlIsolation()
 	c.mysqlDurability()
 	c.mysqlTimeouts(mariaDB)
 	if mode := v["sql_mode"]; !strings.Contains(mode, "STRICT_TRANS_TABLES") && !strings.Contains(mode, "STRICT_ALL_TABLES") {
-		c.warn("sql_mode", "it is not strict: values that do not fit are cut off without an error",
+		c.warn("sql_mode", "it is not strict: values that do not fit are truncated without an error",
 			"put sql_mode=%27TRADITIONAL%27 into the connection string, or STRICT_TRANS_TABLES into the server's sql_mode")
 	}
 	const packet = 4 << 20
 	if size := v.number("max_allowed_packet"); size < packet {
-		c.warn("max_allowed_packet", fmt.Sprintf("it is %d bytes: a larger message, or outcome, cannot be stored", size),
+		c.warn("max_allowed_packet", fmt.Sprintf("it is %d bytes: a larger message or outcome cannot be stored", size),
 			"set it to 16M or more in the server's configuration")
 	}
 }
@@ -62,7 +62,7 @@ func (c *Checkup) mysqlIsolation() {
 		setting = "tx_isolation"
 	}
 	if level := v[setting]; level != "READ-COMMITTED" {
-		c.warn(setting, fmt.Sprintf("it is %s, and claims need READ-COMMITTED: asking for it costs a round trip per "+
+		c.warn(setting, fmt.Sprintf("it is %s, but claims need READ-COMMITTED: setting that costs a round trip per "+
 			"transaction", level), fmt.Sprintf("put %s=%%27READ-COMMITTED%%27 into the connection string", setting))
 	}
 	if v["log_bin"] == "ON" && v["binlog_format"] == "STATEMENT" {
@@ -78,7 +78,7 @@ func (c *Checkup) mysqlDurability() {
 		c.warn("innodb_flush_log_at_trx_commit", fmt.Sprintf("it is %s: %s", value, risk), "set it to 1 on the server")
 	}
 	if v["innodb_doublewrite"] == "OFF" {
-		c.warn("innodb_doublewrite", "it is OFF: when power fails, pages that were half written are lost with all they hold",
+		c.warn("innodb_doublewrite", "it is OFF: a power failure destroys pages that are being written",
 			"set it to ON on the server, unless its file system writes whole pages")
 	}
 	if value := v["sync_binlog"]; v["log_bin"] == "ON" && value != "1" {
@@ -99,13 +99,13 @@ func (c *Checkup) mysqlTimeouts(mariaDB bool) {
 			"wait_timeout, which is %d seconds", wait),
 			"put it into the connection string, for instance ?idle_write_transaction_timeout=30")
 	case !mariaDB && wait > longestIdle:
-		c.warn("wait_timeout", fmt.Sprintf("it is %d seconds: for that long a host that freezes or vanishes keeps its claims", wait),
+		c.warn("wait_timeout", fmt.Sprintf("it is %d seconds: a host that freezes or vanishes keeps its claims that long", wait),
 			"put it into the connection string, for instance ?wait_timeout=60, and set db.SetConnMaxIdleTime to half of it")
 	}
 	wait := time.Duration(v.number("innodb_lock_wait_timeout")) * time.Second
 	if wait > farAbove*c.TwinWait {
-		c.warn("innodb_lock_wait_timeout", fmt.Sprintf("it is %v: a copy, or a message at a version gate, that gave up after TwinWait, %v, keeps waiting "+
-			"on the server", wait, c.TwinWait), fmt.Sprintf(
+		c.warn("innodb_lock_wait_timeout", fmt.Sprintf("it is %v: when a copy, or a message at a version gate, gives up after TwinWait, %v, its statement keeps "+
+			"waiting on the server", wait, c.TwinWait), fmt.Sprintf(
 			"put it into the connection string, for instance ?innodb_lock_wait_timeout=%d", int(2*c.TwinWait/time.Second)))
 	}
 }

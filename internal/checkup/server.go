@@ -9,16 +9,16 @@ import (
 	"github.com/millrace-go/millrace/internal/dialect"
 )
 
-// settings are the server's, as a connection of the pool has them.
+// settings are the server's settings, as a connection of the pool sees them.
 type settings map[string]string
 
-// number returns 0 for what is not there.
+// number returns 0 if the setting is missing or is no number.
 func (s settings) number(name string) int64 {
 	n, _ := strconv.ParseInt(s[name], 10, 64) //nolint:errcheck // documented
 	return n
 }
 
-// server reads the settings and looks at them.
+// server reads and judges the settings.
 func (c *Checkup) server(ctx context.Context) error {
 	var err error
 	if c.settings, err = c.readSettings(ctx); err != nil {
@@ -61,8 +61,8 @@ func (c *Checkup) readSettings(ctx context.Context) (settings, error) {
 	return found, rows.Err()
 }
 
-// sharedBackend reports whether one server process serves two connections that are open at
-// once: then a pooler in transaction mode stands between.
+// sharedBackend reports whether one server process serves two open connections: then a pooler in
+// transaction mode is in front of the server.
 func (c *Checkup) sharedBackend(ctx context.Context) (bool, error) {
 	const patience = time.Second // the rest of the service may hold the second connection
 	if c.pool == 1 || c.Dialect.OneWriter {
@@ -93,23 +93,23 @@ func (c *Checkup) sharedBackend(ctx context.Context) (bool, error) {
 	return one == other, nil
 }
 
-// poolSize looks at the pool's bound, where the server has one too.
+// poolSize compares the pool's bound with the server's.
 func (c *Checkup) poolSize() {
 	most, inFlight := c.settings.number("max_connections"), c.MaxInFlight
 	switch {
 	case c.pool == 0:
-		c.warn("pool", fmt.Sprintf("it has no bound, and the server refuses more than %d connections", most),
-			"db.SetMaxOpenConns: the number of messages in work at once, and some for the rest of the service; "+
-				"where stdlib.OpenDBFromPool made it, the MaxConns of the pgxpool, which cannot be seen through database/sql")
+		c.warn("pool", fmt.Sprintf("it has no bound, but the server refuses more than %d connections", most),
+			"set db.SetMaxOpenConns to the number of messages handled at once, plus some for the rest of the service; "+
+				"if stdlib.OpenDBFromPool made the pool, the MaxConns of the pgxpool, which database/sql cannot see")
 	case c.pool == 1:
 		c.warn("pool", "it has one connection, so messages are handled one by one, and a handler that uses the pool "+
-			"waits for itself", "db.SetMaxOpenConns(2) or more")
+			"waits for its own connection", "call db.SetMaxOpenConns(2) or more")
 	case most > 0 && int64(c.pool) > most:
-		c.warn("pool", fmt.Sprintf("it may open %d connections, and the server refuses more than %d", c.pool, most),
-			"a smaller db.SetMaxOpenConns, or a greater max_connections")
+		c.warn("pool", fmt.Sprintf("it may open %d connections, but the server refuses more than %d", c.pool, most),
+			"set a smaller db.SetMaxOpenConns, or a larger max_connections")
 	}
 	if c.pool > 1 && inFlight >= c.pool {
-		c.warn("MaxInFlight", fmt.Sprintf("%d messages in work take all %d connections of the pool, and what else needs "+
-			"one waits for a handler to end", inFlight, c.pool), "db.SetMaxOpenConns above it, or a smaller Config.MaxInFlight")
+		c.warn("MaxInFlight", fmt.Sprintf("%d messages handled at once take all %d connections of the pool: everything else "+
+			"waits for a handler to end", inFlight, c.pool), "set db.SetMaxOpenConns above it, or a smaller Config.MaxInFlight")
 	}
 }

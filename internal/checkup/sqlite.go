@@ -5,8 +5,8 @@ import (
 	"strings"
 )
 
-// sqliteRemedy says how to set a pragma on every connection; a PRAGMA statement would set it on
-// one.
+// sqliteRemedy returns how to set a pragma on every connection. A PRAGMA statement would set it on
+// only one.
 func sqliteRemedy(pragma, value string) string {
 	return fmt.Sprintf("put it into the connection string, so that every connection of the pool has it: "+
 		"?_pragma=%s(%s) for modernc.org/sqlite, ?_%s=%s for mattn/go-sqlite3", pragma, value, pragma, value)
@@ -19,7 +19,7 @@ func (c *Checkup) sqlite() {
 		return
 	}
 	if mode := strings.ToLower(v["journal_mode"]); mode != "wal" {
-		c.fail("journal_mode", fmt.Sprintf("it is %q: a reader then locks out the writer, and the writer every reader", mode),
+		c.fail("journal_mode", fmt.Sprintf("it is %q: readers lock out the writer, and the writer locks out all readers", mode),
 			sqliteRemedy("journal_mode", "WAL"))
 	}
 	switch v.number("synchronous") {
@@ -27,7 +27,7 @@ func (c *Checkup) sqlite() {
 		c.warn("synchronous", "it is OFF: a crash of the host can lose commits and corrupt the file",
 			sqliteRemedy("synchronous", "FULL"))
 	case 1:
-		c.warn("synchronous", "it is NORMAL, which in WAL mode writes a commit to the disk only later: when power fails, "+
+		c.warn("synchronous", "it is NORMAL: in WAL mode a commit reaches the disk only later, and when power fails "+
 			"messages that were acked can lose their effects", sqliteRemedy("synchronous", "FULL"))
 	}
 	if wait := v.number("busy_timeout"); wait < 1000 {
@@ -35,15 +35,15 @@ func (c *Checkup) sqlite() {
 			sqliteRemedy("busy_timeout", "10000"))
 	}
 	if v.number("query_only") != 0 {
-		c.fail("query_only", "the connection takes no writes", "take the pragma query_only out of the connection string")
+		c.fail("query_only", "the connection takes no writes", "remove the pragma query_only from the connection string")
 	}
 }
 
 func (c *Checkup) sqliteMemory() {
 	if c.pool != 1 {
-		c.fail("file", "the database is in memory, and every connection of the pool is a database of its own, "+
-			"or with cache=shared locks the others out", "name a file, or db.SetMaxOpenConns(1)")
+		c.fail("file", "the database is in memory: every connection of the pool has a database of its own, "+
+			"or, with cache=shared, locks out the others", "name a file, or call db.SetMaxOpenConns(1)")
 		return
 	}
-	c.warn("file", "the database is in memory: nothing outlives the connection", "name a file, except in tests")
+	c.warn("file", "the database is in memory: its data is lost with the connection", "name a file, except in tests")
 }

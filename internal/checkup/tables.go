@@ -9,7 +9,7 @@ import (
 
 const migrate = "run Store.Migrate or apply Store.Schema()"
 
-// stored is the kind of table that survives a crash, by database.
+// stored is the kind of table that survives a crash, for each database.
 var stored = map[string]string{"postgres": "permanent", "mysql": "innodb", "sqlite": "file"}
 
 // tables compares the tables with those that this release expects.
@@ -81,10 +81,10 @@ func (c *Checkup) version(ctx context.Context) error {
 	subject := c.TablePrefix + "schema"
 	switch known := c.Dialect.Version(); {
 	case version < known:
-		c.fail(subject, fmt.Sprintf("the schema has version %d, this release needs %d", version, known), migrate)
+		c.fail(subject, fmt.Sprintf("the schema has version %d, but this release needs %d", version, known), migrate)
 	case version > known+1:
-		c.warn(subject, fmt.Sprintf("the schema has version %d, this release knows %d", version, known),
-			"update this service: only adjacent releases are made to work with one schema")
+		c.warn(subject, fmt.Sprintf("the schema has version %d, but this release knows only %d", version, known),
+			"update this service: only adjacent releases work with the same schema")
 	}
 	return nil
 }

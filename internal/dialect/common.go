@@ -1,10 +1,10 @@
 package dialect
 
-// common is what databases say alike. A statement stands here, or below the type of its group, if at least two of
-// them say it; where the third one differs, its own text takes the place of this one.
+// common is the statements that at least two databases share, except those below the type of a group. If the third
+// database differs, its own text replaces the shared one.
 //
-// A message that is named by its key or its id is asked for its status + 0, of which no statistics tell: where few seemed
-// to have a status when a table was analysed, and now most have it, PostgreSQL would read all of those to find the one.
+// A statement that finds a message by its key or its id compares status + 0, for which PostgreSQL has no statistics. If a
+// status was rare when the table was analysed, PostgreSQL would go by the status, and read all messages that have it now.
 var common = Dialect{
 	CreateVersions: `CREATE TABLE IF NOT EXISTS millrace_schema (version INTEGER NOT NULL PRIMARY KEY, applied_at BIGINT NOT NULL)`,
 	SelectVersion:  `SELECT COALESCE(MAX(version), 0) FROM millrace_schema`,
@@ -194,17 +194,23 @@ var common = Dialect{
 	DeleteResults: `
 		DELETE FROM millrace_results
 		WHERE consumer = ? AND message_id IN (?)`,
+	// A claim is found by LIMIT 1: PostgreSQL, without statistics, expects more of a key the more rows there are, and
+	// would compile the statement (jit).
 	SelectShadowed: `
-		SELECT page.id, page.consumer, page.message_id, EXISTS (
-			SELECT 1 FROM millrace_claims c
-			WHERE c.consumer = page.consumer AND c.message_id = page.message_id
-				AND (c.result <> 0 AND c.payload_hash = page.payload_hash OR c.result = 4)) AS shadowed,
+		SELECT page.id, page.consumer, page.message_id, COALESCE((
+				SELECT c.result <> 0 AND c.payload_hash = page.payload_hash OR c.result = 4
+				FROM millrace_claims c
+				WHERE c.consumer = page.consumer AND c.message_id = page.message_id
+				LIMIT 1), FALSE) AS shadowed,
 			page.status = 4 AND page.lease_token = 0 AND EXISTS (
 				SELECT 1 FROM millrace_consumers older
 				JOIN millrace_consumers newer
 					ON newer.namespace = older.namespace AND newer.name = older.name AND newer.epoch > older.epoch
-				JOIN millrace_claims c ON c.consumer = newer.id AND c.message_id = page.message_id
-				WHERE older.id = page.consumer AND c.result <> 0 AND c.payload_hash = page.payload_hash) AS overtaken
+				WHERE older.id = page.consumer AND (
+					SELECT c.result <> 0 AND c.payload_hash = page.payload_hash
+					FROM millrace_claims c
+					WHERE c.consumer = newer.id AND c.message_id = page.message_id
+					LIMIT 1)) AS overtaken
 		FROM (
 			SELECT id, consumer, message_id, payload_hash, status, lease_token
 			FROM millrace_messages

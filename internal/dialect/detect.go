@@ -8,8 +8,8 @@ import (
 	"github.com/jmoiron/sqlx"
 )
 
-// Detect says which database db talks to: from the driver's name, then from the driver's
-// type, then from the server itself.
+// Detect returns the name of the database that db talks to. It goes by the driver's name, then
+// by the driver's type, and asks the server last.
 func Detect(ctx context.Context, db *sqlx.DB) (string, error) {
 	if name := byDriver(db.DriverName()); name != "" {
 		return name, nil

@@ -1,9 +1,9 @@
-// Package dialect holds the statements of each database, beside the schema they work on. All Go logic is written
+// Package dialect holds the SQL statements for each database, and the schemas. All other packages are written
 // once, against [Dialect].
 //
-// What databases say alike stands once, in common.go and below the type of each group of statements; what one of them
-// says otherwise stands in postgres*.go, mysql*.go or sqlite*.go. {now} in a statement is the time on the server,
-// in UTC microseconds. A shared statement writes its arguments ?, or ?1 if it needs one twice.
+// A statement that databases share is in common.go or below the type of its group; the differences of a database
+// are in postgres*.go, mysql*.go or sqlite*.go. {now} in a statement is the server's time in UTC microseconds. A shared
+// statement writes its arguments as ?, or as ?1 if it needs one twice.
 package dialect
 
 import (
@@ -24,21 +24,20 @@ const (
 	SQLiteName   = "sqlite"
 )
 
-// Dialect is how one database says what Millrace needs. Statements are named for what
-// they do; their arguments stand in the same order in every dialect. A statement with
-// IN (?) takes a list there, expanded by [Dialect.In].
+// Dialect is the statements for one database. A statement takes its arguments in the same
+// order in every dialect. For IN (?) it takes a list, which [Dialect.In] expands.
 type Dialect struct {
 	Name string
 
-	// BindType is how sqlx writes placeholders.
+	// BindType is the form of the placeholders, a constant of sqlx.
 	BindType int
 
-	clock string // what {now} stands for
+	clock string // the expression for {now}
 
-	// OneWriter is true where a transaction that writes excludes every other.
+	// OneWriter is true if only one transaction can write at a time.
 	OneWriter bool
 
-	// CommitsOnDDL is true where a schema statement ends the transaction it stands in.
+	// CommitsOnDDL is true if a schema statement commits the open transaction.
 	CommitsOnDDL bool
 
 	// Schema bookkeeping.
@@ -47,8 +46,8 @@ type Dialect struct {
 	SelectVersion  string
 	InsertVersion  string
 
-	// The server. SelectBackend names the server process behind a connection; columns come
-	// with their table and how it is stored.
+	// The server. SelectBackend names the server process behind a connection. SelectColumns
+	// returns each column with its table and that table's kind of storage.
 	Now             string
 	SelectIdentity  string
 	SelectIsolation string
@@ -56,14 +55,14 @@ type Dialect struct {
 	SelectBackend   string
 	SelectColumns   string
 
-	// SelectSizes tells how many rows a table has, -1 where that is not known, and whether the
-	// database only believes so.
+	// SelectSizes returns the number of rows of each table, -1 if it is not known, and whether
+	// the number is an estimate.
 	SelectSizes string
 
-	// SelectOutgrown gives the statements that bring up to date what the planner knows of tables that have
-	// grown far beyond it, but for the outbox's.
+	// SelectOutgrown returns the statements that renew the planner's statistics of tables that have grown
+	// far beyond them, except those of the outbox.
 	SelectOutgrown string
-	// SelectUnanalysed gives those of these tables for which the user may not do that.
+	// SelectUnanalysed returns those of these tables whose statistics the user may not renew.
 	SelectUnanalysed string
 
 	// Consumers.
@@ -82,9 +81,9 @@ type Dialect struct {
 	Retake      string
 	SelectClaim string
 	SelectHeld  string
-	ClaimFormer string // the key that the message had in the epoch before: superseded by its new one
+	ClaimFormer string // claims the key that the message had in the epoch before, as superseded
 	DropFormer  string
-	OpenClaim   string // waits for who has the claim; the token of one that is completed stays its holder's
+	OpenClaim   string // waits for a transaction that holds the claim; does not change a completed claim
 	ReopenClaim string
 	CloseClaim  string
 
@@ -120,7 +119,7 @@ type Dialect struct {
 	PurgeDropped     string
 	PurgeLeases      string
 
-	// What was done, minute by minute. AddActivity takes the figures, then a namespace, a name
+	// Figures of each minute. AddActivity takes the figures, then a namespace, a name
 	// and an epoch.
 	AddActivity    string
 	SelectActivity string
@@ -133,19 +132,15 @@ type Dialect struct {
 	ExtendLease  string
 	ReleaseLease string
 
-	// Outbox is what package outbox needs, Gate the order of versions, Queue the delivery of
-	// open messages, Remedy what operators see of them, and do, Blobs their payloads where
-	// they are kept elsewhere, Journal what was completed and is kept whole, Replays what is sent
-	// again, Steps what handlers do outside of their transactions, History what went wrong with a message.
-	Outbox  Outbox
-	Gate    Gate
-	Queue   Queue
-	Remedy  Remedy
-	Blobs   Blobs
-	Journal Journal
-	Replays Replays
-	Steps   Steps
-	History History
+	Outbox  Outbox  // package outbox
+	Gate    Gate    // the order of versions
+	Queue   Queue   // the delivery of open messages
+	Remedy  Remedy  // the operators' view of open messages, and their decisions
+	Blobs   Blobs   // payloads that are stored outside their rows
+	Journal Journal // completed messages that are kept whole
+	Replays Replays // package replay
+	Steps   Steps   // the handlers' calls outside of their transactions
+	History History // failures and delays of a message
 
 	scripts []string
 	read    func() []Table // the tables of scripts
@@ -156,8 +151,8 @@ var (
 	index = regexp.MustCompile(`\bix_millrace_`)
 )
 
-// For returns the dialect of the named database, its statements rendered for names.
-// It returns nil for a name it does not know.
+// For returns the dialect of the named database, with statements for these table names.
+// It returns nil if it does not know the database.
 func For(name string, names Names) *Dialect {
 	var d Dialect
 	switch name {
@@ -177,7 +172,7 @@ func For(name string, names Names) *Dialect {
 	return &d
 }
 
-// fill gives own the statements that it does not say otherwise.
+// fill copies into own each shared statement that own lacks.
 func (d *Dialect) fill(own, shared reflect.Value) {
 	for i := range own.NumField() {
 		switch f := own.Field(i); {
@@ -198,7 +193,7 @@ func (d *Dialect) render(names Names) {
 	}
 	rename := func(s string) string {
 		if qualified == DefaultPrefix {
-			return s // as they are written
+			return s // the statements are written with these names
 		}
 		s = index.ReplaceAllString(s, "ix_"+prefix)
 		return table.ReplaceAllString(s, qualified)
@@ -211,7 +206,7 @@ func (d *Dialect) render(names Names) {
 			}
 		}
 	}
-	// Queries of the catalogue compare names, so there the bare prefix stands.
+	// Queries of the catalogue compare names, so they need the bare prefix.
 	for _, query := range []*string{&d.SelectColumns, &d.SelectSizes, &d.SelectOutgrown, &d.SelectUnanalysed} {
 		*query = strings.NewReplacer("{prefix}", prefix, "{schema}", names.Schema).Replace(*query)
 	}
@@ -237,8 +232,8 @@ func readScripts(name string) []string {
 	return scripts
 }
 
-// outlineColumns is what the statements on open messages select, spelled out so that a
-// column added by a later release does not disturb this one; messageColumns adds the payload.
+// outlineColumns is the columns that the statements on open messages select. They are spelled out,
+// so that a column that a later release adds does no harm. messageColumns adds the payload.
 const (
 	outlineColumns = `m.id, m.consumer, m.message_id, m.status, m.attempts, m.topic, m.partition_no, m.offset_no,
 			m.order_key, m.event_type, m.event_version, m.uuid, m.metadata, m.payload_hash, m.received_at,

@@ -13,29 +13,29 @@ import (
 	"syscall"
 )
 
-// Kind is what an error of the database means for the one who made the call.
+// Kind is what an error of the database means for the caller.
 type Kind int
 
 // Kinds of errors.
 const (
 	Other         Kind = iota
 	Contention         // deadlock, serialization failure, lock wait: try again in a new transaction
-	Unavailable        // the server is gone, lets nobody in, or has no room: wait
-	Unready            // the server does not serve this user or this database as they are; or a statement was wrong
+	Unavailable        // the server is gone, refuses logins, or has no room: wait
+	Unready            // a privilege or an object is missing or in a wrong state, or a statement was wrong
 	NoTable            // the schema has not been migrated
-	ReadOnly           // the database takes no writes
-	TooLarge           // more bytes than the server or the driver takes at once
-	NoTransaction      // the server has ended the transaction that the statement is meant for
+	ReadOnly           // the database accepts no writes
+	TooLarge           // more bytes than the server or the driver accepts at once
+	NoTransaction      // the server has ended the transaction of the statement
 )
 
-// Down reports whether an error of this kind, of a statement of ours, says that the database does not
-// serve us for now. A statement of the user's may have brought an error about by itself.
+// Down reports whether an error of this kind says that the database does not serve us for now. It is
+// meant for errors of our own statements: a user's statement may have caused such an error itself.
 func (k Kind) Down() bool {
 	return k == Unavailable || k == Unready || k == NoTable || k == ReadOnly
 }
 
-// Full reports whether err says that the database has no room, or cannot write: then the smallest
-// statements may still succeed.
+// Full reports whether err says that the database has no room, or cannot write. Very small statements
+// may then still succeed.
 func Full(err error) bool {
 	for ; err != nil; err = unwrap(err) {
 		if e, ok := err.(interface{ SQLState() string }); ok { //nolint:errorlint // walks the tree itself
@@ -51,8 +51,8 @@ func Full(err error) bool {
 	return false
 }
 
-// Aborted reports whether err says that a transaction has taken nothing since one of its statements
-// failed, and was not committed. pgx and lib/pq tell of that themselves where COMMIT does.
+// Aborted reports whether err says that the database ignored all statements after one that failed, and
+// did not commit the transaction. When COMMIT reports that, pgx and lib/pq return errors of their own.
 func Aborted(err error) bool {
 	for ; err != nil; err = errors.Unwrap(err) {
 		if e, ok := err.(interface{ SQLState() string }); ok { //nolint:errorlint // walks the tree itself
@@ -66,11 +66,11 @@ func Aborted(err error) bool {
 	return false
 }
 
-// ErrHidden says why a transaction was not committed that says [Aborted].
-var ErrHidden = errors.New("a statement failed and its error was not returned, so the database took nothing after it and rolled the " +
+// ErrHidden says why a transaction was not committed whose error is [Aborted].
+var ErrHidden = errors.New("a statement failed and its error was not returned, so the database refused all statements after it and rolled the " +
 	"transaction back: return the error, or set a SAVEPOINT before a statement that may fail")
 
-// Unhide says what to do about an error that is [Aborted]. Others stay as they are.
+// Unhide wraps an error that is [Aborted] with [ErrHidden], which says what to do. It returns others unchanged.
 func Unhide(err error) error {
 	if Aborted(err) {
 		return fmt.Errorf("%w: %w", ErrHidden, err)
@@ -82,9 +82,9 @@ func ofSQLite(err error) bool {
 	return strings.Contains(strings.ToLower(reflect.TypeOf(err).String()), "sqlite")
 }
 
-// Classify says what err means. Drivers are not imported: pgx and lib/pq tell their
-// SQLSTATE by a method, go-sql-driver and mattn hold numbers in fields, modernc tells its
-// code by a method.
+// Classify returns the kind of err. It imports no driver: pgx and lib/pq return the SQLSTATE
+// from a method, go-sql-driver and mattn have numbers in fields, modernc returns its code from
+// a method.
 func Classify(err error) Kind {
 	if err == nil {
 		return Other
@@ -135,7 +135,7 @@ func classifyOne(err error) Kind {
 	switch err.Error() {
 	case "packet for query is too large. Try adjusting the `Config.MaxAllowedPacket`": // go-sql-driver, untyped too
 		return TooLarge
-	case "invalid connection", "bad connection", // go-sql-driver: the one has no type, the other gets out of BeginTx
+	case "invalid connection", "bad connection", // go-sql-driver: untyped; from BeginTx
 		"conn closed",             // pgx, at the second use of a connection that broke
 		"sql: database is closed": // database/sql does not export it
 		return Unavailable
@@ -143,7 +143,7 @@ func classifyOne(err error) Kind {
 	return Other
 }
 
-// alreadyMade reports whether MySQL has the column or the key that a migration makes, which was cut off after that.
+// alreadyMade reports whether MySQL already has the column or the key: an earlier, interrupted run of the migration made it.
 func alreadyMade(err error) bool {
 	for ; err != nil; err = errors.Unwrap(err) {
 		if code, some := number(err); some && (code == 1060 || code == 1061) {
@@ -153,7 +153,7 @@ func alreadyMade(err error) bool {
 	return false
 }
 
-// number reads a driver error's code from its method or its field.
+// number returns a driver error's code, from its method or its field.
 func number(err error) (int64, bool) {
 	if e, ok := err.(interface{ Code() int }); ok { //nolint:errorlint // walks the tree itself
 		return int64(e.Code()), true
@@ -209,20 +209,20 @@ func mysqlKind(code int64, text string) Kind {
 		return ReadOnly
 	case 1153:
 		return TooLarge
-	case 1048: // a column that is NULL on purpose, see Outbox.Insert
+	case 1048: // Outbox.Insert sets the column to NULL on purpose
 		if strings.Contains(text, "'created_at'") {
 			return NoTransaction
 		}
-	case 1305: // our savepoint is gone, whatever the language in which the server says so
+	case 1305: // our savepoint is gone; its name is in the message in every language
 		if strings.Contains(text, StandsSavepoint) {
 			return NoTransaction
 		}
-	case 1105: // unknown, and without a number of its own
+	case 1105: // "unknown error"
 		if strings.Contains(text, "max_allowed_packet") {
 			return TooLarge
 		}
-	case 1044, 1045, 1049, 1129, 1130, 1698, 1862, 3118, 4151, // nobody is let in
-		1021, 1026, 1030, 1114, // there is no room
+	case 1044, 1045, 1049, 1129, 1130, 1698, 1862, 3118, 4151, // the server refuses the login
+		1021, 1026, 1030, 1114, // no room, or the disk fails
 		1040, 1053, 1077, 1152, 1158, 1159, 1160, 1161, 1184, 1203, 1226, 1317, 1927, 2002, 2003, 2006, 2013, 3024, 4031:
 		return Unavailable
 	case 1046, 1142, 1143:

@@ -2,50 +2,49 @@ package dialect
 
 // Gate holds the statements that keep an aggregate's versions in order.
 type Gate struct {
-	// Returning is true where StepAggregate returns the row, in the columns of SelectAggregate.
+	// Returning is true if StepAggregate returns the row, in the columns of SelectAggregate.
 	Returning bool
 
-	// AdvanceAggregate brings an aggregate that stands at the version before, and for which
-	// nothing waits, to the next one. It changes a row or none.
+	// AdvanceAggregate takes an aggregate from the version before to this one. It changes no row if the
+	// aggregate has another version, or if a message may wait for it.
 	AdvanceAggregate string
 
-	// StepAggregate makes or locks the row of an aggregate, and advances it to a version if
-	// the one it has is at least, and below, what is said. Arguments: consumer, aggregate;
-	// the version, the first version, token, message id and payload hash of a new row;
-	// from, below, version.
+	// StepAggregate inserts or locks the row of an aggregate. If the row's version is from … and
+	// below …, StepAggregate advances it. Arguments: consumer, aggregate; the version, first
+	// version, token, message id and payload hash of a new row; from, below, the version to advance to.
 	StepAggregate    string
 	SelectAggregate  string
 	RetreatAggregate string
 
-	// LockAggregate returns the row in the columns of SelectAggregate, and none where somebody has locked it.
+	// LockAggregate returns the row in the columns of SelectAggregate, or none if another transaction has locked it.
 	LockAggregate string
 
-	// Messages that wait for a version. HoldMessage takes one out of the order of its queue where it
-	// is told to, ExpireHeld always: what is parked since its predecessor did not come holds back nobody.
+	// Messages that wait for a version. ExpireHeld removes the message from its order key, HoldMessage
+	// if its argument says so: a message parked because its predecessor is missing must block no other.
 	HoldMessage string
 	ExpireHeld  string
 	RaiseHeld   string
 	ReleaseHeld string
 
-	// CountHeld counts what an aggregate holds, up to a limit.
+	// CountHeld counts the held messages of an aggregate, up to a limit.
 	CountHeld string
 
-	// SelectHeldAges walks the held messages of a consumer by their ids, a page at a time, and says of each whether it has waited
-	// too long; SelectExpired reads those. An index on due_at would lead through everything that is due. LockHeld
-	// returns which of them nobody else has.
+	// SelectHeldAges returns a page of the held messages of a consumer, by id, and whether each has waited too
+	// long. It does not use an index on due_at, which would lead through all due messages. SelectExpired reads the
+	// expired ones; LockHeld locks those that no other transaction has locked, and returns their ids.
 	SelectHeldAges string
 	SelectExpired  string
 	LockHeld       string
 
-	// SelectWaiting lists what is held behind an aggregate, SelectApplied how far aggregates are.
+	// SelectWaiting lists held messages, aggregate by aggregate. SelectApplied returns the versions of aggregates.
 	SelectWaiting string
 	SelectApplied string
 
-	// Operators. SetVersion makes or locks the row of an aggregate, and never takes it back.
+	// Operators. SetVersion inserts or updates the row of an aggregate, and never lowers its version.
 	SetVersion       string
 	SelectVersions   string
 	DeleteVersions   string
-	ReleaseAll       string // some by their ids, whatever aggregate they wait for
+	ReleaseAll       string // takes ids, of any aggregates
 	SelectForgetable string
 	LowerPurgeLine   string
 }
@@ -134,8 +133,8 @@ var commonGate = Gate{
 
 // Blobs holds the statements for payloads that are kept outside the rows of their messages.
 type Blobs struct {
-	// InsertBlob waits for another transaction that holds the name, and does nothing where
-	// the name is there.
+	// InsertBlob waits for another transaction that inserts the same name. It does nothing if the
+	// name exists.
 	InsertBlob     string
 	SelectBlob     string
 	SelectReferred string
@@ -171,5 +170,5 @@ var commonBlobs = Blobs{
 		WHERE name = ?`,
 }
 
-// NeverDue is a delay, in microseconds, after which nobody waits any more.
+// NeverDue is a delay in microseconds for messages that must not become due: a hundred years.
 const NeverDue = 100 * 365 * 24 * 3600 * 1_000_000

@@ -1,9 +1,9 @@
 package dialect
 
-// History holds the statements for what went wrong with a message, or held it up.
+// History holds the statements for the failures and delays of a message.
 type History struct {
-	// InsertHistory keeps how the open row of a message is now. It takes whether an attempt has failed, then twice
-	// the consumer and the id. Only one who holds the message may call it.
+	// InsertHistory records the present state of a message's open row. It takes whether an attempt has failed, then
+	// the consumer and the id, twice. The caller must hold the message.
 	InsertHistory string
 	StoryHistory  string
 	DeleteHistory string

@@ -5,14 +5,14 @@ type Journal struct {
 	InsertJournal string
 	DeleteJournal string
 
-	// Both take the ids between which to look, the consumer, twice a topic, where NULL means any,
-	// and from and below which time of processing.
+	// SelectJournal and CountJournal take two ids between which to read, a consumer, a topic, twice, where
+	// NULL means any, and the time of processing, from and below.
 	SelectJournal string
 	CountJournal  string
 
 	StoryJournal string
 
-	// CountClaims tells how many of the ids a consumer has claimed, and completed.
+	// CountClaims returns how many of the ids a consumer has claimed, and how many it has completed.
 	CountClaims string
 }
 
@@ -54,8 +54,8 @@ type Replays struct {
 	SelectReplay string
 	ListReplays  string
 
-	// AdvanceReplay ends with what its caller believes to be there: of two that send one replay,
-	// one finds that it is not.
+	// AdvanceReplay takes last the progress that its caller last wrote or read. Of two processes that
+	// run the same replay, one changes no row.
 	AdvanceReplay string
 	EndReplay     string
 }

@@ -5,20 +5,20 @@ import (
 	"slices"
 )
 
-// IDs is the argument that stands for a list of ids, or of keys.
+// IDs encodes ids, or keys, as the one argument that a statement takes for a list.
 func IDs(ids []int64) string { return list(ids) }
 
-// Aside is a message that failed, for SetAside.
+// Aside is a failed message, an argument of SetAside.
 type Aside struct {
 	ID       int64  `json:"id"`
 	Status   int    `json:"status"`
-	Delay    int64  `json:"delay"` // in microseconds, until it is due
+	Delay    int64  `json:"delay"` // microseconds until it is due
 	Attempts int    `json:"attempts"`
 	Error    string `json:"error"` // UTF-8 without zero bytes
 	Blocks   *int64 `json:"blocks,omitempty"`
 }
 
-// Asides is the argument that stands for a list of messages that failed.
+// Asides encodes failed messages as one argument.
 func Asides(all []Aside) string { return list(all) }
 
 func list[T any](all []T) string {
@@ -29,14 +29,14 @@ func list[T any](all []T) string {
 	return string(text)
 }
 
-// Key is one that is read by SelectKey: what is behind an id, up to a limit.
+// Key is an order key for SelectKey to read: the messages behind an id, up to a limit.
 type Key struct {
 	Hash  int64 `json:"key"`
 	After int64 `json:"after"`
 	Limit int   `json:"limit"`
 }
 
-// Keys is the statement that reads some keys, with its arguments.
+// Keys returns the statement that reads these keys, and its arguments.
 func (o *Outbox) Keys(keys []Key) (query string, args []any) {
 	if o.KeysAreListed {
 		most := slices.MaxFunc(keys, func(a, b Key) int { return a.Limit - b.Limit }).Limit

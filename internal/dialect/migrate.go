@@ -15,7 +15,7 @@ import (
 // Version is the newest schema this release knows.
 func (d *Dialect) Version() int { return len(d.scripts) }
 
-// Schema is the whole DDL, for users who keep migrations of their own.
+// Schema returns the whole DDL, for users with migrations of their own.
 func (d *Dialect) Schema() string {
 	var b strings.Builder
 	b.WriteString(d.CreateVersions + ";\n\n")
@@ -38,7 +38,7 @@ type Script struct {
 	DDL     string
 }
 
-// Pending returns what Migrate would apply.
+// Pending returns the migrations that Migrate would apply.
 func (d *Dialect) Pending(ctx context.Context, db sqlx.QueryerContext) ([]Script, error) {
 	var version int
 	err := sqlx.GetContext(ctx, db, &version, d.SelectVersion)
@@ -52,9 +52,9 @@ func (d *Dialect) Pending(ctx context.Context, db sqlx.QueryerContext) ([]Script
 	return pending, nil
 }
 
-// Migrate brings the schema up to this release. It is idempotent, and processes that
-// start at once may all call it: PostgreSQL and SQLite migrate in one locked transaction,
-// MySQL, whose DDL commits by itself, by statements that each do nothing the second time.
+// Migrate brings the schema up to this release. It is idempotent, and several processes may call it
+// at the same time: PostgreSQL and SQLite migrate in one locked transaction; on MySQL, whose
+// DDL commits by itself, each statement does nothing the second time.
 func (d *Dialect) Migrate(ctx context.Context, db *sqlx.DB) error {
 	const tries = 10
 	var err error
@@ -73,12 +73,12 @@ func (d *Dialect) migrateOnce(ctx context.Context, db *sqlx.DB) (err error) {
 		}
 		return d.apply(ctx, db)
 	}
-	if d.OneWriter { // the table must be there before the first write takes the lock
+	if d.OneWriter { // the table must exist before the first write takes the lock
 		if _, err := db.ExecContext(ctx, d.CreateVersions); err != nil {
 			return fmt.Errorf("create the table of versions: %w", err)
 		}
 	}
-	options := &sql.TxOptions{Isolation: sql.LevelReadCommitted} // what others did before we had the lock must be seen
+	options := &sql.TxOptions{Isolation: sql.LevelReadCommitted} // to see what others committed before we got the lock
 	if d.OneWriter {
 		options = nil
 	}

@@ -7,7 +7,7 @@ var mysql = Dialect{
 	BindType: sqlx.QUESTION,
 	clock:    `TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))`, // whatever the session's time zone
 
-	// A schema statement in a handler commits the claim and all that came before it.
+	// A schema statement in a handler commits the claim and all writes before it.
 	CommitsOnDDL: true,
 
 	LockMigrations: `SELECT 1`,
@@ -17,7 +17,7 @@ var mysql = Dialect{
 		VALUES (?, {now})
 		ON DUPLICATE KEY UPDATE version = version`,
 
-	// Each server reads what stands in its own kind of comment.
+	// Each server reads its own kind of comment.
 	SelectIdentity: `
 		SELECT CONCAT(@@hostname, ' ', @@port, ' ', @@server_id), VARIABLE_VALUE
 		FROM /*M! information_schema.GLOBAL_STATUS */ /*!80000 performance_schema.global_status */
@@ -30,7 +30,7 @@ var mysql = Dialect{
 			'wait_timeout', 'max_connections', 'max_allowed_packet', 'sql_mode', 'read_only', 'version', 'autocommit',
 			'innodb_read_only', 'tx_read_only', 'transaction_read_only', 'binlog_format')`,
 	SelectBackend: `SELECT CAST(CONNECTION_ID() AS CHAR)`,
-	// Joined by themselves, MariaDB would read the tables of all databases of the server. The limit keeps it from that.
+	// In a plain join, MariaDB would read the tables of all databases of the server. The LIMIT prevents that.
 	SelectColumns: `
 		SELECT c.TABLE_NAME, c.COLUMN_NAME, COALESCE(t.ENGINE, '')
 		FROM information_schema.COLUMNS c
@@ -44,7 +44,7 @@ var mysql = Dialect{
 		SELECT TABLE_NAME AS name, TRUE AS estimated, COALESCE(TABLE_ROWS, -1) AS ` + "`rows`" + `
 		FROM information_schema.TABLES
 		WHERE TABLE_SCHEMA = DATABASE() AND LEFT(TABLE_NAME, CHAR_LENGTH('{prefix}')) = '{prefix}'`,
-	SelectOutgrown:   `SELECT '' FROM DUAL WHERE FALSE`, // InnoDB sees to it by itself, and each statement is planned anew
+	SelectOutgrown:   `SELECT '' FROM DUAL WHERE FALSE`, // InnoDB renews statistics by itself, and plans each statement anew
 	SelectUnanalysed: `SELECT '' FROM DUAL WHERE FALSE`,
 
 	InsertConsumer: `
@@ -52,14 +52,13 @@ var mysql = Dialect{
 		VALUES (?, ?, ?, ?, ?, ?, ?, ?, {now})
 		ON DUPLICATE KEY UPDATE id = id`,
 
-	// A real change on conflict, which the caller rolls back: an affected-rows count of 1
-	// then means fresh with and without clientFoundRows.
+	// On a conflict it really changes the row, which the caller rolls back. So an affected-rows
+	// count of 1 means fresh, with and without clientFoundRows.
 	Claim: `
 		INSERT INTO millrace_claims (consumer, message_id, payload_hash, token, result, processed_at)
 		VALUES (?, ?, ?, ?, 1, {now})
 		ON DUPLICATE KEY UPDATE token = token + 1`,
-	// MariaDB reads what stands in its own kind of comment, and says whether the transaction
-	// is still the one that claimed.
+	// MariaDB reads its own kind of comment, and so returns whether a transaction is still open.
 	SelectHeld: `
 		SELECT result, token, /*M! @@in_transaction + 0 * */ 1 AS live
 		FROM millrace_claims
@@ -131,7 +130,7 @@ var mysql = Dialect{
 }
 
 var mysqlGate = Gate{
-	// Assignments run from left to right: the token tells the rest whether the row advances.
+	// Assignments run from left to right: the others see by the new token that the row advances.
 	StepAggregate: `
 		INSERT INTO millrace_versions (consumer, aggregate, version, first_version, token, message_id, payload_hash)
 		VALUES (?, ?, ?, ?, ?, ?, ?)
@@ -141,7 +140,7 @@ var mysqlGate = Gate{
 			payload_hash = IF(token = VALUES(token), VALUES(payload_hash), payload_hash),
 			version = IF(token = VALUES(token), ?, version)`,
 
-	// by_held has what is held alone, by_aggregate also what was held too long and is parked.
+	// by_held has only held messages; by_aggregate also has those that were held too long and are parked.
 	ReleaseHeld: `
 		UPDATE millrace_messages FORCE INDEX (by_held)
 		SET status = 1, reason = ?, due_at = {now}

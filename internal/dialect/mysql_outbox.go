@@ -1,10 +1,9 @@
 package dialect
 
 const (
-	// The ids in a JSON array, as a table to join from: in a sub-select of a DELETE they
-	// would be looked for in every row. So they would be in a small table, unless the order of
-	// the join and its index are given; and a statement that looks at every row waits for
-	// every transaction that has stored one, while no relay can extend its lease.
+	// The ids of a JSON array, as a table to join from. In a sub-select of a DELETE, or in a join with
+	// a small table whose order and index are not forced, the server would read every row. Such a
+	// statement waits for every transaction that has stored a message, while no relay can extend its lease.
 	mysqlIDs = `JSON_TABLE(?, '$[*]' COLUMNS (id BIGINT PATH '$')) j`
 
 	mysqlAsides = `JSON_TABLE(?, '$[*]' COLUMNS (
@@ -12,13 +11,13 @@ const (
 			attempts INT PATH '$.attempts', error TEXT PATH '$.error', blocks BIGINT PATH '$.blocks')) j`
 )
 
-// MariaDB reads all of a key to find the message before another one. So SelectPending looks for it only
-// where there is little of the key; -1 stands for a message that is not in hand.
+// MariaDB reads a whole key to find the message before another one. So SelectPending searches for it only
+// in a short key; for a long one it returns -1.
 var mysqlOutbox = Outbox{
 	Insert: `
 		INSERT INTO millrace_outbox (key_hash, topic, order_key, uuid, event_type, metadata, payload, cause, created_at)
 		VALUES (?, ?, ?, ?, ?, ?, ?, ?, /*M! IF(@@in_transaction, */ {now} /*M! , NULL) */)`,
-	SelectGuard: `SELECT /*M! 1 + */ 0`, // MariaDB reads its comments, so it reads that of Insert
+	SelectGuard: `SELECT /*M! 1 + */ 0`, // true on MariaDB, which reads the comments in Insert too
 
 	SelectPending: `
 		SELECT ` + outboxColumns + `, {now} - created_at AS age,

@@ -6,7 +6,7 @@ var mysqlQueue = Queue{
 			event_version, uuid, metadata, payload, payload_hash, reason, original, payload_form, payload_ref, received_at, due_at)
 		VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, {now}, {now} + ?)
 		ON DUPLICATE KEY UPDATE id = id`,
-	// place says which messages are looked for: those that are held are met by none of these looks.
+	// These search by place, so they never read messages that are held.
 	SelectNextDue: `
 		SELECT due_at - {now}, in_line
 		FROM (
@@ -30,9 +30,9 @@ var mysqlQueue = Queue{
 		ORDER BY m.due_at
 		LIMIT ?
 		FOR UPDATE SKIP LOCKED`,
-	// Each order key is looked at once, however many of its messages are due. Its first message is asked for: with
-	// NOT EXISTS InnoDB reads the key to its end, to see whether there is another one before the message. MariaDB reads
-	// w for each of its names.
+	// It reads each order key once, however many of its messages are due. It selects the first message of a key: with
+	// NOT EXISTS, InnoDB reads the key to its end to find another one before the message. MariaDB evaluates w once for
+	// each reference to it.
 	SelectFront: `
 		WITH w AS (
 			SELECT m.id, m.consumer, m.order_key, m.due_at - {now} AS wait
@@ -61,8 +61,8 @@ var mysqlQueue = Queue{
 		ORDER BY m.due_at
 		LIMIT ?)
 		ORDER BY wait`,
-	// Only a group by the leading columns of the index is read by skipping from one to the next, and by none that is computed.
-	// So a key comes, too, of which all is held.
+	// MySQL and MariaDB can skip from one key to the next only if GROUP BY has the leading columns of the index, and no
+	// computed one. So the result includes keys whose messages are all held.
 	SelectHeads: `
 		SELECT h.order_key, m.id, CASE WHEN COALESCE(h.id < h.stuck, TRUE) THEN m.due_at - {now} END AS wait
 		FROM (
@@ -93,9 +93,9 @@ var mysqlQueue = Queue{
 		ORDER BY m.id
 		LIMIT ?
 		FOR UPDATE SKIP LOCKED`,
-	// Several rows by their keys are found by the keys: MariaDB would rather go by the status, and lock
-	// entries of that index before rows, where a handler's transaction that closes its own row does
-	// it the other way round.
+	// FORCE INDEX makes MariaDB find several rows by their keys. Otherwise it goes by the status and locks
+	// entries of that index before rows, while a handler's transaction that closes its own row locks
+	// in the opposite order: a deadlock.
 	LeaseMessages: `
 		UPDATE millrace_messages FORCE INDEX (by_key)
 		SET attempts = attempts + ?, lease_token = ?, due_at = {now} + ?

@@ -21,8 +21,8 @@ const DefaultPrefix = "millrace_"
 
 var identifier = regexp.MustCompile(`^[a-z_][a-z0-9_]*$`)
 
-// Problems returns what is wrong with n and with the name of a dialect, as fields of a
-// user's Config. An empty name is to be found out.
+// Problems returns what is wrong with n and with the dialect's name, in terms of the fields of
+// a user's Config. An empty name is valid: [Of] then asks the database.
 func (n Names) Problems(name string) []error {
 	var problems []error
 	problem := func(format string, args ...any) { problems = append(problems, fmt.Errorf(format, args...)) }
@@ -38,14 +38,14 @@ func (n Names) Problems(name string) []error {
 	return problems
 }
 
-// Of returns the dialect with this name, or, if it is empty, that of db.
+// Of returns the dialect with this name. If the name is empty, Of detects the dialect of db.
 func Of(db *sqlx.DB, name string, names Names) (*Dialect, error) {
 	if name == "" {
 		var err error
 		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 		defer cancel()
 		if name, err = Detect(ctx, db); err != nil {
-			return nil, fmt.Errorf("which database is this? name it in Config.Dialect: %w", err)
+			return nil, fmt.Errorf("cannot tell which database this is: name it in Config.Dialect: %w", err)
 		}
 	}
 	if names.Schema != "" && name != PostgresName {

@@ -7,36 +7,36 @@ import (
 )
 
 // Outbox holds the statements of package outbox. A list is one argument, a JSON array made
-// by [IDs] or [Asides]; it comes first. The last argument of a statement that changes
-// rows on behalf of a relay is the relay's token: without a valid lease nothing happens.
+// by [IDs] or [Asides], and comes first. A statement that changes rows on behalf of a relay takes
+// the relay's token last, and changes nothing if that relay's lease has expired.
 type Outbox struct {
-	// Insert stores one message in a transaction; [InsertMany] makes it store several. Where
-	// the server can end a transaction unseen, and can be asked, it fails outside of one
-	// with a [NoTransaction]. InsertAlone is for outside. SelectGuard tells whether Insert does.
+	// Insert stores one message in a transaction; [InsertMany] makes it store several. On MariaDB,
+	// which can end a transaction unnoticed, Insert fails outside of one with [NoTransaction].
+	// InsertAlone works outside of a transaction. SelectGuard returns whether Insert checks that.
 	Insert      string
 	InsertAlone string
 	SelectGuard string
 
-	// Reading, without what the reader has in hand. The mask has a bit for each shard that
-	// the reader owns. SelectPending tells of a message with an order the id of the one that is
-	// unsent before it; where there is much of the key, it may say -1, for one that is not known.
+	// These read messages, except those that the reader already has. Their mask has a bit for each
+	// shard that the reader owns. For a message with an order key, SelectPending returns the id of
+	// the unsent message before it; for a long key it may return -1: there may be one.
 	SelectPending string
 	SelectDue     string
 	SelectNextDue string
 
-	// SelectAside tells which of some messages are still set aside.
+	// SelectAside returns which of these messages are still set aside.
 	SelectAside string
 
-	// SelectKey reads what is unsent of keys, each behind an id: also what is set aside, if the others
-	// wait for it. See [Outbox.Keys]. ListKeys walks from a key on: it lists the keys of
-	// that many unsent messages.
+	// SelectKey reads the unsent messages of keys, each behind an id. It includes a message that was
+	// set aside if the others of its key wait for it. See [Outbox.Keys]. ListKeys lists the keys of so
+	// many unsent messages, from a key on.
 	SelectKey     string
-	KeysAreListed bool // by SelectKey; else it reads one
+	KeysAreListed bool // SelectKey takes a list of keys; else one key
 	ListKeys      string
 
-	SelectHighest string // id behind one; NULL for none
+	SelectHighest string // the highest id above one; NULL if there is none
 
-	// What became of messages.
+	// The results of sending.
 	DeleteSent string
 	KeepSent   string
 	SetAside   string
@@ -46,24 +46,24 @@ type Outbox struct {
 	// Operators.
 	SelectParked string
 	ListParked   string // SelectParked without payloads
-	SelectState  string // of a message that is not parked
+	SelectState  string // tells a message that is not parked from a missing one
 	RetryParked  string
 	DropParked   string
 	PurgeSent    string
 
-	// CountBacklog counts those of each state that are not sent up to a limit, given four times,
-	// and tells the age of the oldest that it counted: of those that are held back, without the keys that the first
-	// 10,000 parked ones block.
+	// CountBacklog counts the unsent messages of each status, up to a limit, which it takes four times, and
+	// returns the age of the oldest that it counted. For the age of held ones it ignores the keys that the first
+	// 10,000 parked messages block.
 	CountBacklog string
 
-	// What one message caused: ids grow with the time of storing, so the time is found by
-	// them, and no index is kept for the cause.
+	// These find the messages that one message caused. Ids grow with the time of storing, so a range of
+	// time is found by ids, and the cause needs no index.
 	SelectEnds   string
 	SelectNext   string
 	SelectCaused string
 
-	// What was sent and is kept, between two ids, from and below which time of storing, of a topic
-	// given twice, where NULL means any.
+	// Sent messages that are kept. Arguments: two ids between which to read; a topic, twice, where NULL
+	// means any; the time of storing, from and below.
 	SelectSent string
 	CountSent  string
 
@@ -78,12 +78,12 @@ type Outbox struct {
 	InsertLayout  string
 	SelectLayout  string
 	SwitchLayout  string
-	InsertShards  string // as many as are given, but those that are there
+	InsertShards  string // takes the number of shards; skips those that exist
 	SelectShards  string
-	ClaimShards   string // those of a mask that have one owner
+	ClaimShards   string // takes over the shards of a mask from one owner
 	FreeShards    string
 
-	// Waking relays of other processes, where the database can.
+	// These wake relays of other processes, if the database can.
 	Notifies bool
 	Notify   string
 	Listen   string
@@ -210,14 +210,14 @@ var commonOutbox = Outbox{
 	Listen: `SELECT 1`,
 }
 
-// StandsSavepoint is a savepoint that is set and released to see whether a transaction stands.
+// StandsSavepoint is the savepoint that tells whether a transaction is still open.
 const StandsSavepoint = `millrace_stands`
 
 // States of a message in the outbox.
 const (
 	OutboxPending = 0
 	OutboxRetry   = 1 // failed, to be tried again
-	OutboxHeld    = 2 // waits behind another one of its key
+	OutboxHeld    = 2 // waits behind another message of its key
 	OutboxParked  = 3 // for an operator
 	OutboxSent    = 4 // kept for a while
 )
@@ -230,12 +230,12 @@ const (
 	// relayAlive is completed by a token and a parenthesis.
 	relayAlive = `EXISTS (SELECT 1 FROM millrace_outbox_relays r WHERE r.until > {now} AND r.token = `
 
-	// What a relay reads of a message.
+	// The columns that a relay reads.
 	outboxColumns = outboxOutline + `, payload`
 	outboxOutline = `id, key_hash, blocked_key, status, attempts, topic, uuid, order_key, metadata`
 )
 
-// name puts in the channel by which relays of one outbox are woken.
+// name sets the channel on which the relays of one outbox are notified.
 func (o *Outbox) name(tables string) {
 	h := fnv.New64a()
 	_, _ = h.Write([]byte(tables)) // a hash takes everything

@@ -2,21 +2,21 @@ package dialect
 
 import "github.com/jmoiron/sqlx"
 
-// postgresPlanned is a condition that always holds, of an argument that is never NULL. PostgreSQL keeps the plan of a
-// statement that a connection runs again and again, unless plans for the arguments at hand cost less. One that was
-// made when next to nothing was stored reads all that is stored, for each order key even, which can take minutes. A
-// plan that is to be kept would have to count up to a million for this. In one for the arguments at hand the
-// condition is gone, so the statement is planned each time, for the table as it is. That takes up to half a
-// millisecond: statements that each message takes do without, see SelectOutgrown.
+// postgresPlanned is a condition that is always true, on an argument that is never NULL. It makes PostgreSQL plan the
+// statement anew each time. Otherwise a connection that repeats a statement keeps its generic plan, unless plans for the
+// actual arguments cost less; and a generic plan made while the table was almost empty reads the whole table, even for
+// each order key, which can take minutes. A generic plan would have to count to a million for this condition. In a plan
+// for actual arguments the condition disappears. Planning takes up to half a millisecond, so the statements that every
+// message needs do without it; see SelectOutgrown.
 const postgresPlanned = ` IS NOT NULL OR (SELECT COUNT(*) FROM generate_series(1, 1000000)) > 0)`
 
-// postgresFirst limits what is read in the order of an index, in a statement that has the same limit around it. A
-// planner that knows the limit, and no statistics, expects less than that, and sorts all there is for each page.
-// This one it cannot see, so it takes a plan that starts fast. The one around it keeps it from expecting a long
-// result, for which it would compile the statement (jit).
+// postgresFirst limits a read in the order of an index, inside a query with the same limit. If the planner knows the
+// limit but has no statistics, it expects fewer rows than that, and sorts all rows for each page. It cannot see the
+// value of this inner limit, so it chooses a plan that starts fast. Without the outer limit it would expect a long
+// result and compile the statement (jit).
 const postgresFirst = `LIMIT (SELECT `
 
-// postgresAnalysed are the tables of the inbox, and postgresMayAnalyse is whether the role may analyse one.
+// postgresAnalysed selects the tables of the inbox; postgresMayAnalyse is whether the role may analyse one.
 const (
 	postgresAnalysed = `pg_class c
 		JOIN pg_namespace n ON n.oid = c.relnamespace
@@ -32,7 +32,7 @@ const (
 var postgres = Dialect{
 	Name:     PostgresName,
 	BindType: sqlx.DOLLAR,
-	clock:    `(EXTRACT(EPOCH FROM clock_timestamp()) * 1000000)::BIGINT`, // now() would be the transaction's start
+	clock:    `(EXTRACT(EPOCH FROM clock_timestamp()) * 1000000)::BIGINT`, // now() is the transaction's start
 
 	LockMigrations: `SELECT pg_advisory_xact_lock(7236837562345)`,
 
@@ -65,7 +65,7 @@ var postgres = Dialect{
 		JOIN pg_namespace n ON n.oid = c.relnamespace
 		WHERE starts_with(c.relname, '{prefix}') AND c.relkind IN ('r', 'p')
 			AND (n.nspname = '{schema}' OR '{schema}' = '' AND pg_table_is_visible(c.oid))`,
-	// Below a thousand rows any plan will do. Where a role may not analyse a table, the server would log a warning.
+	// Below a thousand rows any plan will do. If the role may not analyse a table, ANALYZE makes the server log a warning.
 	SelectOutgrown: `
 		SELECT format('ANALYZE (SKIP_LOCKED) %I.%I', n.nspname, c.relname)
 		FROM ` + postgresAnalysed + `
@@ -77,7 +77,7 @@ var postgres = Dialect{
 			AND NOT ` + postgresMayAnalyse + `
 		ORDER BY c.relname`,
 
-	// A sub-select gives one time for all rows, without which no index can be asked for it.
+	// The sub-select makes the time constant for the statement, so that an index can be searched with it.
 	SelectOutcomes: `
 		SELECT o.consumer, c.name, c.epoch, o.message_id, o.topic, o.messages, o.created_at,
 			{now} - o.created_at AS age
@@ -152,7 +152,7 @@ var postgres = Dialect{
 var postgresGate = Gate{
 	Returning: true,
 
-	// In the order of the index: else all rows would be read where statistics say that most wait for the aggregate.
+	// ORDER BY makes it use the index: else it reads all rows if the statistics say that most wait for the aggregate.
 	CountHeld: `
 		SELECT COUNT(*)
 		FROM (

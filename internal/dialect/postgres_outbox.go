@@ -1,19 +1,19 @@
 package dialect
 
 const (
-	// The ids in a JSON array, as an array that an index can be asked with.
+	// The ids of a JSON array, as an array with which an index can be searched.
 	postgresIDs = `ANY(ARRAY(SELECT json_array_elements_text($1::JSON)::BIGINT))`
 
 	// See postgresPlanned. The outbox is empty most of the time.
 	postgresFresh = ` AND ($1` + postgresPlanned
 )
 
-// A look must walk an index and stop, whatever the statistics were taken in: the planner cannot see a LIMIT that is
-// a sub-select, or an argument of its surroundings, so it takes a plan that starts fast, and does not sort a whole
-// backlog, or a whole key, of which it knows nothing. Around that is a LIMIT that it sees: else PostgreSQL takes a
-// long table for a long result, and compiles the statement each time (jit), which takes longer than to run it.
-// Nor must it walk the primary key to find messages of a key, of which it knows only that there are few keys: so
-// that is asked for in the order of the index, and not by an equality, after which the order of ids would be enough.
+// A relay's read must walk an index and stop, however old the statistics are. The planner cannot see the value of a
+// LIMIT that is a sub-select or a column of an outer query, so it chooses a plan that starts fast, and does not sort a
+// whole backlog or a whole key. The outer LIMIT has a visible value: without it PostgreSQL expects a long result from
+// a long table and compiles the statement each time (jit), which takes longer than running it. If there are few keys,
+// the planner would walk the primary key to find the messages of one. So these statements order by the columns of the
+// index, and compare keys by ranges: with an equality, ordering by id would be enough.
 var postgresOutbox = Outbox{
 	SelectPending: `
 		SELECT o.*,

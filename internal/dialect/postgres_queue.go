@@ -1,8 +1,8 @@
 package dialect
 
 var postgresQueue = Queue{
-	// What is held, or waits for an operator, is in none of these indexes, and so is not met. All conditions of an index
-	// are said again: by them the planner knows that it serves.
+	// The indexes of these statements do not contain messages that are held or wait for an operator. Each statement
+	// repeats all conditions of its index, so that the planner can use it.
 	SelectNextDue: `
 		SELECT due_at - {now}, in_line
 		FROM (
@@ -26,7 +26,7 @@ var postgresQueue = Queue{
 			` + postgresFirst + `$2::BIGINT)
 			FOR UPDATE OF m SKIP LOCKED) page
 		LIMIT $2`,
-	// Each order key is looked at once, however many of its messages are due. On the comparison of order keys see
+	// It reads each order key once, however many of its messages are due. On the comparison of order keys see
 	// SelectHeads.
 	SelectFront: `
 		WITH w AS MATERIALIZED (
@@ -59,8 +59,8 @@ var postgresQueue = Queue{
 			ORDER BY m.due_at
 			LIMIT $7) free
 		ORDER BY wait`,
-	// An order key between itself and itself: with an equation the primary key would be read
-	// in its order, where few order keys make that look cheap.
+	// It compares order keys by >= and <=: with = the planner would read the primary key in its order
+	// if there are few order keys, which makes that look cheap.
 	SelectHeads: `
 		WITH RECURSIVE k (n, order_key) AS (
 			SELECT 1, (
@@ -135,8 +135,7 @@ var postgresQueue = Queue{
 }
 
 var postgresRemedy = Remedy{
-	// With a status that equals something the planner would walk the primary key, and pass
-	// over all other rows.
+	// With status = … the planner would walk the primary key and filter out all other rows.
 	SearchStatus: `
 		SELECT CASE WHEN matches THEN id ELSE 0 END AS found, MAX(id) AS last_id, COUNT(*) AS looked
 		FROM (

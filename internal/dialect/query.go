@@ -11,7 +11,7 @@ import (
 	"github.com/jmoiron/sqlx"
 )
 
-// In expands the lists in args and returns query in the database's own placeholders.
+// In expands the lists in args and returns query with the database's own placeholders.
 func (d *Dialect) In(query string, args ...any) (string, []any, error) {
 	query, args, err := sqlx.In(query, args...)
 	if err != nil {
@@ -20,7 +20,7 @@ func (d *Dialect) In(query string, args ...any) (string, []any, error) {
 	return sqlx.Rebind(d.BindType, query), args, nil
 }
 
-// bind writes the arguments of a shared statement as the database has them. In one with a list that is left to In.
+// bind gives a shared statement the database's own placeholders. It leaves a statement with a list to In.
 func (d *Dialect) bind(shared string) string {
 	if d.BindType != sqlx.DOLLAR || strings.Contains(shared, "IN (?)") {
 		return shared
@@ -34,15 +34,15 @@ func (d *Dialect) bind(shared string) string {
 	})
 }
 
-// Rows is an INSERT of one row, which says what to do ON a conflict, for n rows: its arguments
-// are repeated n times.
+// Rows turns an INSERT of one row with an ON CONFLICT or ON DUPLICATE KEY clause into one of n
+// rows. It takes the arguments of a row n times.
 func Rows(insert string, n int) string {
 	const conflict = "\n\t\tON "
 	one, rest, _ := strings.Cut(insert, conflict)
 	return InsertMany(one, n) + conflict + rest
 }
 
-// InsertMany is Insert or InsertAlone for n messages: the arguments are repeated n times.
+// InsertMany turns Insert or InsertAlone into an INSERT of n messages. It takes the arguments of a message n times.
 func InsertMany(insert string, n int) string {
 	head, row, _ := strings.Cut(insert, "VALUES ")
 	return head + "VALUES " + row + repeated(", ", row, n)
@@ -53,7 +53,7 @@ var (
 	numbered = regexp.MustCompile(`\$(\d+)`)
 )
 
-// repeated is part n-1 times more, with arguments of its own each time.
+// repeated returns part n-1 more times, each time with placeholders of its own.
 func repeated(separator, part string, n int) string {
 	number := func(p string) int {
 		k, err := strconv.Atoi(p[1:])

@@ -4,25 +4,27 @@ package dialect
 type Queue struct {
 	StoreMessage  string
 	SelectStored  string
-	SelectAllowed string // whether an operator wants a message handled although it was replayed
-	AllowMessage  string // takes the hash of its payload last: another message may be stored under its key
+	SelectAllowed string // returns whether an operator wants a message handled although it was replayed
+	AllowMessage  string // takes the payload's hash last: another message may be stored under the key
 	SelectSettled string
 
-	// SelectNextDue returns which message is due soonest, and whether it stands in a line; SelectDue those that stand in
-	// none. SelectFront returns those of either kind that are due soonest, and which of them wait for another
-	// one of their order key; SelectHeads the next order keys, and the message that each is to go on with. Both take
-	// whether a message that waits for an operator stops its line. LockDue takes some by their ids.
+	// A message that has an order key stands in the line of that key.
 	//
-	// SelectNextDue and SelectFront take their arguments for messages that stand in no line and for those that stand in
-	// one; so does CountDue.
+	// SelectNextDue returns how soon the next message is due, and whether it stands in a line. SelectDue returns due
+	// messages that stand in no line. SelectFront returns the messages that are due soonest, in lines or not, and which of
+	// them are blocked by another message of their line. SelectHeads returns the next order keys and the head of each.
+	// SelectFront and SelectHeads take whether a message that waits for an operator stops its line. LockDue locks and
+	// returns messages by their ids.
+	//
+	// SelectNextDue, SelectFront and CountDue take their arguments twice, for messages in no line and for those in lines.
 	SelectNextDue string
 	SelectDue     string
 	SelectFront   string
 	SelectHeads   string
 	LockDue       string
 
-	// LeaseOut leases messages that are handed out at once. Unlease undoes the lease of one that was
-	// charged for the try that follows.
+	// LeaseOut leases messages that are handed out at once. Unlease undoes the lease of messages, and
+	// takes back the attempt that LeaseMessages counted.
 	LeaseMessages string
 	LeaseOut      string
 	Unlease       string
@@ -30,24 +32,24 @@ type Queue struct {
 	ExtendLeases  string
 	PutBack       string
 	MoveLeased    string
-	ParkLeased    string // as one that is in no order: it was not tried
-	NameLeased    string // gives one that had no key the id of the key it was found to have
+	ParkLeased    string // without an order key: the message was not tried
+	NameLeased    string // gives the id of its key to a message that was stored without one
 	CloseLeased   string
 	SettleLeased  string
 
-	// CompleteLeased and DeleteLeased close several that were handled outside the inbox.
+	// CompleteLeased and DeleteLeased close messages that were handled outside the inbox.
 	CompleteLeased string
 	DeleteLeased   string
 	CompleteClaim  string
 
-	// What is open in older epochs is moved to the new one. The statements Adopt… take the
+	// These move the open messages of older epochs to the new one. The statements Adopt… take the
 	// new consumer and id, then the old ones.
 	SelectOlderEpochs string
 	SelectOpen        string
 	SelectAdoptable   string
 	AdoptMessage      string
-	AdoptClaim        string // one that is superseded stays
-	KeepClaim         string // leaves a copy of one that is completed: takes the old ones first
+	AdoptClaim        string // not of a superseded claim
+	KeepClaim         string // copies a completed claim; takes the consumer and id of the copy first
 	ParkAdopted       string // as a collision, under the id that it was given
 	AdoptOutcome      string
 	AdoptResult       string

@@ -1,13 +1,16 @@
 package dialect
 
-// Remedy holds the statements by which operators see open messages, and decide about them.
+// Remedy holds the statements by which operators list open messages and decide about them.
 type Remedy struct {
-	// These take first what a message must be like: a topic, twice, where NULL means any, and
-	// from and below which time it arrived; then where to look: SearchStatus and GroupFailures
-	// at a consumer and a state, SearchGroup and GroupFailure, which take the first and the
-	// last state before, at a consumer and a group of errors; the searches at what is behind
-	// an id; at how many rows; and GroupFailures how many groups to return. What was looked at
-	// and is not like that is counted under 0.
+	// The searches and the groups read a number of rows and return those that match; they count
+	// the rows that do not match under 0. Arguments:
+	//   - a topic, twice, where NULL means any;
+	//   - the time of arrival, from and below;
+	//   - SearchStatus and GroupFailures: a consumer and a status;
+	//     SearchGroup and GroupFailure: the first and the last status, a consumer and a group of errors;
+	//   - the searches: the id behind which to begin;
+	//   - how many rows to read;
+	//   - GroupFailures: how many groups to return.
 	SearchStatus  string
 	SearchGroup   string
 	SelectListed  string
@@ -16,30 +19,30 @@ type Remedy struct {
 	GroupFailures string
 	GroupFailure  string
 
-	RetryMessage   string // takes 1 where a message is to be handled although it was replayed, else 0
+	RetryMessage   string // takes 1 to have the message handled although it was replayed, else 0
 	ReplacePayload string
 	ReplaceHash    string
 
 	PauseConsumer string
 	ServeConsumer string
 
-	// The backlog, counted up to a limit. CountLapsed takes the time twice, and
-	// tells what is due by then, and what is not but leased.
+	// The backlog, counted up to a limit. CountLapsed takes a time, twice. It counts all messages,
+	// those that are due by then, and those that are leased beyond it.
 	CountStatus  string
 	CountLapsed  string
 	CountDue     string
 	SelectOldest string
 
-	// CountOutcomes takes the time first, which is the age where there are none.
+	// CountOutcomes takes the time to return as the oldest if there are no outcomes, then a consumer and a limit.
 	CountOutcomes string
 
-	// What operators did. ListAudit takes a consumer, 0 for the outbox, and the id before which
-	// to begin, going back.
+	// The audit table. ListAudit goes back in time; it takes a consumer, 0 for the outbox, and the
+	// id before which to begin.
 	ListAudit   string
 	SelectAudit string
 
-	// What another system has handled. ImportClaims takes a consumer, a key, a token and a time,
-	// as often as [Rows] says.
+	// Claims of messages that another system has handled. ImportClaims takes a consumer, a key, a
+	// token and a time for each row; see [Rows].
 	ImportClaims   string
 	SelectImported string
 }

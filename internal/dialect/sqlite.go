@@ -46,7 +46,7 @@ var sqlite = Dialect{
 		UNION ALL SELECT 'millrace_replays', FALSE, COUNT(*) FROM millrace_replays
 		UNION ALL SELECT 'millrace_steps', FALSE, COUNT(*) FROM millrace_steps
 		UNION ALL SELECT 'millrace_history', FALSE, COUNT(*) FROM millrace_history`,
-	SelectOutgrown:   `SELECT '' WHERE FALSE`, // it plans by its indexes, not by how many rows there are
+	SelectOutgrown:   `SELECT '' WHERE FALSE`, // SQLite plans by the indexes, not by the number of rows
 	SelectUnanalysed: `SELECT '' WHERE FALSE`,
 
 	RaisePurgeLine: `

@@ -8,10 +8,9 @@ import (
 	"github.com/jmoiron/sqlx"
 )
 
-// KeepsFailedCommit reports whether the driver leaves a transaction open whose COMMIT failed. It
-// tries that on SQLite, on a temporary table of one connection. The servers of the other
-// databases end the transaction themselves, and none of them can be made to refuse a COMMIT
-// without a table of its own.
+// KeepsFailedCommit reports whether the driver leaves a transaction open after its COMMIT failed.
+// On SQLite, it tries that with a temporary table on one connection. The servers of the other
+// databases end the transaction themselves.
 func (d *Dialect) KeepsFailedCommit(ctx context.Context, db *sqlx.DB) (keeps bool, err error) {
 	if d.Name != SQLiteName {
 		return false, nil
@@ -44,8 +43,8 @@ func (d *Dialect) KeepsFailedCommit(ctx context.Context, db *sqlx.DB) (keeps boo
 	return failCommit(ctx, conn)
 }
 
-// failCommit commits a row whose parent is missing, and reports whether there is a transaction
-// to roll back after that.
+// failCommit commits a row whose parent is missing, and reports whether a transaction is still
+// open after that.
 func failCommit(ctx context.Context, conn *sqlx.Conn) (keeps bool, err error) {
 	tx, err := conn.BeginTxx(ctx, nil)
 	if err != nil {
@@ -55,8 +54,8 @@ func failCommit(ctx context.Context, conn *sqlx.Conn) (keeps bool, err error) {
 		return false, errors.Join(err, ignoreDone(tx.Rollback()))
 	}
 	if tx.Commit() == nil {
-		return false, nil // then keys are not enforced, and nothing is known
+		return false, nil // foreign keys are not enforced, so the trial says nothing
 	}
 	_, err = conn.ExecContext(context.WithoutCancel(ctx), `ROLLBACK`)
-	return err == nil, nil //nolint:nilerr // an error says that there is none
+	return err == nil, nil //nolint:nilerr // an error says that no transaction is open
 }

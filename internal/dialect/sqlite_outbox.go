@@ -1,7 +1,7 @@
 package dialect
 
-// A plus keeps SQLite, where it has no statistics, from the index of a status that a whole backlog
-// may have, for messages that are known by their ids.
+// Where ids are known, +status keeps SQLite, which may have no statistics, from using the index on the
+// status: a whole backlog may have the same status.
 var sqliteOutbox = Outbox{
 	SelectPending: `
 		SELECT ` + outboxColumns + `, {now} - created_at AS age,

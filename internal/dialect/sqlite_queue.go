@@ -1,7 +1,7 @@
 package dialect
 
 var sqliteQueue = Queue{
-	// What is held, or waits for an operator, is in none of these indexes, and so is not met.
+	// The indexes of these statements do not contain messages that are held or wait for an operator.
 	SelectNextDue: `
 		SELECT due_at - {now}, in_line
 		FROM (
@@ -26,7 +26,7 @@ var sqliteQueue = Queue{
 		WHERE m.consumer = ? AND m.due_at <= {now} AND m.order_key IS NULL AND m.status IN (1, 2, 3, 4)
 		ORDER BY m.due_at
 		LIMIT ?`,
-	// Each order key is looked at once, however many of its messages are due.
+	// It reads each order key once, however many of its messages are due.
 	SelectFront: `
 		WITH w AS MATERIALIZED (
 			SELECT m.id, m.order_key, m.due_at - {now} AS wait

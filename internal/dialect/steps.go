@@ -1,17 +1,17 @@
 package dialect
 
-// Steps holds the statements about what handlers do outside of their transactions.
+// Steps holds the statements for the handlers' calls outside of their transactions.
 type Steps struct {
 	InsertStep string
 	SelectStep string
-	TakeStep   string // from an attempt that has ended
+	TakeStep   string // takes the step over from an attempt that has ended
 	EndStep    string
-	TouchStep  string // so that it is remembered for longer
+	TouchStep  string // keeps a completed step for longer
 
 	StorySteps     string
 	SelectDoubtful string
 
-	// SelectExpired leaves out steps of messages that are open.
+	// SelectExpired omits the steps of open messages.
 	SelectExpired string
 	DeleteSteps   string
 }

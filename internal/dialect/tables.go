@@ -19,11 +19,11 @@ var (
 	comment     = regexp.MustCompile(`--[^\n]*`)
 )
 
-// Tables returns what the schema of this release consists of, in the order of its
-// creation. They are not to be changed.
+// Tables returns the tables of this release's schema in the order of their creation. The
+// caller must not change them.
 func (d *Dialect) Tables() []Table { return d.read() }
 
-// readTables reads the scripts, so that nothing is listed twice.
+// readTables parses the scripts, so that no list beside them must be kept.
 func (d *Dialect) readTables() []Table {
 	var tables []Table
 	for _, script := range append([]string{d.CreateVersions}, d.scripts...) {

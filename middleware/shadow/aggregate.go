@@ -6,21 +6,21 @@ import (
 	"time"
 )
 
-// aggregate is what is known of the versions of one: all from low to top have come, but for
+// aggregate holds the figures of one aggregate: all versions from low to top have come, except
 // the holes.
 type aggregate struct {
 	low, top  int64
-	floor     int64         // what is below may have come or not
-	began     time.Duration // when the first version came
+	floor     int64         // below it, nothing is known
+	began     time.Duration // arrival of the first version
 	holes     []hole        // by version
 	lost      int64         // versions of holes that are no longer remembered
 	failed    map[int64]struct{}
 	counts    VersionCounts
-	overtaken spread // how many later versions came before one that was late
-	waits     spread // how long before
+	overtaken spread // how many later versions came before a late one
+	waits     spread // how long the first of them came before it
 }
 
-// hole is versions that have not come, and when a later one came first.
+// hole is a range of missing versions, and the time when a later one came first.
 type hole struct {
 	from, to int64
 	since    time.Duration
@@ -28,10 +28,10 @@ type hole struct {
 
 func (h hole) size() int64 { return h.to - h.from + 1 }
 
-// mostHoles bounds the holes that are remembered of an aggregate, and the failed versions.
+// mostHoles bounds the holes of an aggregate that are remembered, and its failed versions.
 const mostHoles = 100
 
-// arrive counts a version and says what it is.
+// arrive counts a version and returns how.
 func (a *aggregate) arrive(v int64, now time.Duration) (found string) {
 	_, failed := a.failed[v]
 	_, missing := a.hole(v)
@@ -57,7 +57,7 @@ func (a *aggregate) arrive(v int64, now time.Duration) (found string) {
 	}
 }
 
-// next takes a version above all others.
+// next counts a version above all others.
 func (a *aggregate) next(v int64, now time.Duration) (found string) {
 	if v-1 == a.top {
 		a.counts.InOrder++
@@ -75,7 +75,7 @@ func (a *aggregate) next(v int64, now time.Duration) (found string) {
 	return found
 }
 
-// late takes a version that has not come, but later ones have.
+// late counts a version that comes after later ones.
 func (a *aggregate) late(v int64, now time.Duration) {
 	a.counts.Late++
 	above := a.top - v
@@ -87,7 +87,7 @@ func (a *aggregate) late(v int64, now time.Duration) {
 		}
 	}
 	if v < a.low {
-		above -= a.low - 1 - v // as if there were a hole
+		above -= a.low - 1 - v // treats the versions between v and low as a hole
 		a.waits.add(int64(now - a.began))
 		if v < a.low-1 {
 			a.holes = slices.Insert(a.holes, 0, hole{from: v + 1, to: a.low - 1, since: a.began})
@@ -105,7 +105,7 @@ func (a *aggregate) late(v int64, now time.Duration) {
 	a.forget()
 }
 
-// split takes a version out of the hole that it is in.
+// split removes a version from its hole.
 func (a *aggregate) split(i int, v int64) {
 	h := a.holes[i]
 	var rest []hole
@@ -118,7 +118,7 @@ func (a *aggregate) split(i int, v int64) {
 	a.holes = slices.Replace(a.holes, i, i+1, rest...)
 }
 
-// hole finds the hole that a version is in.
+// hole returns the index of the hole that has a version.
 func (a *aggregate) hole(v int64) (int, bool) {
 	return slices.BinarySearchFunc(a.holes, v, func(h hole, v int64) int {
 		switch {
@@ -131,7 +131,7 @@ func (a *aggregate) hole(v int64) (int, bool) {
 	})
 }
 
-// forget gives up the lowest holes where there are too many.
+// forget drops the lowest holes if there are too many.
 func (a *aggregate) forget() {
 	for len(a.holes) > mostHoles {
 		a.floor = a.holes[0].to + 1
@@ -153,7 +153,7 @@ func (a *aggregate) leave(v int64, succeeded bool) {
 	}
 }
 
-// open is how many versions have not come.
+// open returns how many versions are missing.
 func (a *aggregate) open() int64 {
 	n := a.lost
 	for _, h := range a.holes {
@@ -162,7 +162,7 @@ func (a *aggregate) open() int64 {
 	return n
 }
 
-// openSince is since when the oldest hole that is remembered is there.
+// openSince returns when the oldest remembered hole began.
 func (a *aggregate) openSince() time.Duration {
 	since := time.Duration(math.MaxInt64)
 	for _, h := range a.holes {

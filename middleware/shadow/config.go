@@ -12,46 +12,46 @@ import (
 	"github.com/millrace-go/millrace/inbox"
 )
 
-// Config is what a [Watch] tries. Its zero value works.
+// Config says which keys and versions a [Watch] tries. Its zero value works.
 type Config struct {
-	// Consumer is under which name all is reported. Defaults to the router's handler name.
+	// Consumer is the name in reports. Defaults to the router's handler name.
 	Consumer string
 
 	// Keys are tried besides inbox.ByUUID, inbox.ByCloudEvent and inbox.ByPayload. Each costs
-	// its time with every delivery and memory for MaxKeys.
+	// time at every delivery, and memory for MaxKeys.
 	Keys []inbox.Key
 
-	// Versions are tried, by names that package policy knows them by: "json:account.id,version"
-	// for inbox.VersionFromJSON("account.id", "version"). Defaults to inbox.VersionFromMetadata
-	// under the name "metadata".
+	// Versions are tried. Reports use the names; package policy has names such as
+	// "json:account.id,version" for inbox.VersionFromJSON("account.id", "version"). Defaults to
+	// inbox.VersionFromMetadata under the name "metadata".
 	Versions map[string]inbox.VersionFunc
 
-	// MaxKeys bounds how many keys, or aggregates and holes in their versions, are remembered for
-	// each of Keys and Versions of a consumer. Where there are more, only a sample of the keys is
-	// watched: one half, a quarter and so on, chosen by their hash, each from its first delivery
-	// on. Defaults to 20000, about 2 MB each: enough to tell a rate of 1 % to 0.3 %. A report
-	// and a log line look at each of them.
+	// MaxKeys bounds how many values of a key, or aggregates and holes in their versions, a
+	// consumer remembers for each of Keys and Versions. If there are more, it watches only a
+	// sample: one half, a quarter and so on, chosen by hash, each value from its first delivery
+	// on. Defaults to 20000, about 2 MB each: enough to measure a rate of 1 % to within 0.3 %. A
+	// report and a log line walk through all of them.
 	MaxKeys int
 
-	// Logger is told the rates of each consumer every LogEvery, at a delivery. Defaults to none.
+	// Logger gets the rates of each consumer every LogEvery, at a delivery. Defaults to none.
 	Logger watermill.LoggerAdapter
 
 	// LogEvery defaults to 10 minutes.
 	LogEvery time.Duration
 
-	// Observers are told what each delivery was, for metrics.
+	// Observers are told how each delivery was counted, for metrics.
 	Observers []Observer
 }
 
-// Observer is told what a delivery was by one of the keys or versions that are tried: first,
-// duplicate, collision, retry or missing by a key; first, in_order, early, late, repeated,
-// retry, forgotten, missing or invalid by a version. A delivery outside of the sample is not
-// told. It is called in the delivery's goroutine and must be quick.
+// Observer is told how a delivery was counted by one of the keys or versions that are tried. By a
+// key, a delivery is first, duplicate, collision, retry or missing; by a version, it is first,
+// in_order, early, late, repeated, retry, forgotten, missing or invalid. A delivery outside of the
+// sample is not reported. The delivery's goroutine calls the Observer, which must be quick.
 type Observer interface {
 	ObserveShadow(ctx context.Context, consumer, by, found string)
 }
 
-// What a delivery can be.
+// How a delivery is counted.
 const (
 	foundFirst     = "first"
 	foundDuplicate = "duplicate"
@@ -73,13 +73,13 @@ func (c Config) Validate() error {
 	names := map[string]bool{}
 	for _, k := range c.Keys {
 		if names[k.String()] {
-			problem("Keys has %s twice: leave one out, or give two functions two names", k)
+			problem("Keys has %s twice: remove one, or give the two functions different names", k)
 		}
 		names[k.String()] = true
 	}
 	for name, of := range c.Versions {
 		if name == "" {
-			problem("Versions has one without a name: it is what it is reported by")
+			problem("Versions has a function without a name: reports need it")
 		}
 		if of == nil {
 			problem("Versions has no function under %q", name)

@@ -10,7 +10,7 @@ import (
 	"github.com/millrace-go/millrace/inbox"
 )
 
-// consumer is what is known of the deliveries to one of them.
+// consumer holds the figures of one consumer.
 type consumer struct {
 	name  string
 	began time.Time
@@ -18,9 +18,9 @@ type consumer struct {
 	mu         sync.Mutex
 	deliveries int
 	failures   int
-	running    int           // handlers
-	atOnce     int           // of them, at most
-	logged     time.Duration // when, since the watch began
+	running    int           // handlers that run now
+	atOnce     int           // the maximum of running
+	logged     time.Duration // the time of the last log line, since the watch began
 	keys       []*keyTally
 	versions   []*versionTally
 }
@@ -40,25 +40,25 @@ func newConsumer(name string, began time.Time, config *Config) *consumer {
 	return c
 }
 
-// delivery is one of them, from its arrival to the handler's end. What was found is empty
-// where it is not in the sample.
+// delivery is one delivery, from its arrival to the end of the handler. Its found fields are empty
+// for what is outside of the sample.
 type delivery struct {
-	consumer *consumer // once it was counted
+	consumer *consumer // set when the delivery is counted
 	payload  uint64
-	keys     []keyed // as consumer.keys
+	keys     []keyed // in the order of consumer.keys
 	versions []versioned
 }
 
-// keyed is the key of a delivery by one of the keys that are tried.
+// keyed is the value that one of the keys has for a delivery.
 type keyed struct {
 	hash  uint64
 	has   bool
 	found string
 }
 
-// versioned is one version that a delivery brings, or why it brings none.
+// versioned is one version of a delivery, or the reason why it has none.
 type versioned struct {
-	tally  int // which of consumer.versions
+	tally  int // the index in consumer.versions
 	hash   uint64
 	number int64
 	found  string
@@ -94,7 +94,7 @@ func (c *consumer) arrive(d *delivery) {
 	}
 }
 
-// leave says whether it is time to log.
+// leave counts the end of the handler and reports whether it is time to log.
 func (c *consumer) leave(d *delivery, succeeded bool, logEvery time.Duration) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -120,7 +120,7 @@ func (c *consumer) leave(d *delivery, succeeded bool, logEvery time.Duration) bo
 	return true
 }
 
-// tell calls say with what was found by each key and each version.
+// tell calls say with the finding of each key and each version.
 func (d *delivery) tell(say func(by, found string)) {
 	for i, k := range d.keys {
 		if k.found != "" {
@@ -134,10 +134,10 @@ func (d *delivery) tell(say func(by, found string)) {
 	}
 }
 
-// versionLabel tells a version from a key of the same name.
+// versionLabel distinguishes a version from a key of the same name.
 const versionLabel = "version:"
 
-// usable says whether a gate could use what a VersionFunc returned.
+// usable returns an error if no gate could use these versions.
 func usable(versions []inbox.Version) error {
 	if len(versions) == 0 {
 		return inbox.ErrNoVersion

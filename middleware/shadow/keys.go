@@ -8,16 +8,16 @@ import (
 	"github.com/millrace-go/millrace/inbox"
 )
 
-// sample says which hashes are watched: all, those of one half, of a quarter, and so on. A
-// hash that is in a sample is in each larger one, so what was watched since the beginning
-// and is still in the sample has been counted from its first delivery on.
+// sample is the part of all hashes that is watched: all, one half, a quarter, and so on. Each
+// sample is part of the larger ones, so a hash that is still in the sample has been counted from
+// its first delivery on.
 type sample uint
 
 func (s sample) has(hash uint64) bool { return s == 0 || hash>>(64-s) == 0 }
 
 func (s sample) share() float64 { return math.Ldexp(1, -int(s)) } //nolint:gosec // at most 63
 
-// keyTally is what is known of deliveries by one key.
+// keyTally holds the figures of one key.
 type keyTally struct {
 	key       inbox.Key
 	isPayload bool
@@ -28,21 +28,21 @@ type keyTally struct {
 	longest   time.Duration // between two deliveries of a key
 }
 
-// keySeen is what is known of one value of a key. A hash of 64 bits stands for the value
-// and for the payload: that two of a million are alike has odds of one to 30 millions.
+// keySeen holds the figures of one value of a key. Hashes of 64 bits stand for the value and the
+// payload: the odds that two of a million are equal are one in 30 million.
 type keySeen struct {
 	payload    uint64 // of the first delivery
 	first      time.Duration
-	last       time.Duration // when the last copy came
+	last       time.Duration // of the last copy
 	duplicates uint32
 	collisions uint32
 	retries    uint32
 	concurrent uint32
-	running    int32 // deliveries whose handler has not ended
+	running    int32 // deliveries whose handlers still run
 	handled    bool  // a handler succeeded
 }
 
-// arrive counts a delivery and says what it is.
+// arrive counts a delivery and returns how.
 func (t *keyTally) arrive(hash, payload uint64, now time.Duration) (found string) {
 	if !t.sample.has(hash) {
 		return ""
@@ -84,7 +84,7 @@ func (t *keyTally) arrive(hash, payload uint64, now time.Duration) (found string
 func (t *keyTally) leave(hash uint64, succeeded bool) {
 	e, known := t.seen[hash]
 	if !known {
-		return // left out of the sample meanwhile
+		return // it has left the sample
 	}
 	e.running--
 	e.handled = e.handled || succeeded
@@ -113,5 +113,5 @@ func (t *keyTally) report() KeyRates {
 	return r
 }
 
-// rank says which of n sorted numbers so many percent of them are not above, from 1.
+// rank returns the position, from 1 on, of a percentile in n sorted numbers.
 func rank[N int | int64](n, percent N) N { return (n*percent + 99) / 100 }

@@ -5,8 +5,8 @@ import (
 	"slices"
 )
 
-// spread says how often which numbers came, to a quarter of the next power of two. It is
-// small where few came.
+// spread counts numbers in buckets of a quarter of a power of two. It is small while it has few
+// different numbers.
 type spread struct {
 	most    int64
 	buckets []bucket // by at
@@ -28,7 +28,7 @@ func (s *spread) add(v int64) {
 	s.buckets[i].n++
 }
 
-// bucketOf numbers the buckets: 0, 1, 2 and 3 have one each, then each power of two has four.
+// bucketOf returns the bucket of v: 0, 1, 2 and 3 have one each, each power of two above has four.
 func bucketOf(v int64) uint8 {
 	if v < 4 {
 		return uint8(v) //nolint:gosec // 0 to 3
@@ -46,7 +46,7 @@ func edge(at int) int64 {
 	return int64(uint64(5+quarter)<<(power-2) - 1) //nolint:gosec // at most the greatest int64
 }
 
-// histogram is many spreads together.
+// histogram is the sum of many spreads.
 type histogram struct {
 	most int64
 	n    [248]int64
@@ -59,8 +59,7 @@ func (h *histogram) add(s *spread) {
 	}
 }
 
-// quantile is a number that so many percent of all are not above, and which is at most a
-// quarter too great.
+// quantile returns a percentile, which is at most a quarter too large.
 func (h *histogram) quantile(percent int64) int64 {
 	var all int64
 	for _, n := range h.n {

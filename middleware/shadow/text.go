@@ -9,12 +9,12 @@ import (
 	"github.com/ThreeDotsLabs/watermill"
 )
 
-// String is the report for a person.
+// String returns the report as text for people.
 func (r Report) String() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "watched for %s\n", rounded(r.At.Sub(r.Began)))
 	if r.Panics > 0 {
-		fmt.Fprintf(&b, "functions that were given panicked %d times: see the log\n", r.Panics)
+		fmt.Fprintf(&b, "functions of the Config panicked %d times: see the log\n", r.Panics)
 	}
 	for _, c := range r.Consumers {
 		b.WriteString("\n" + c.String())
@@ -22,7 +22,7 @@ func (r Report) String() string {
 	return b.String()
 }
 
-// String is the report on a consumer for a person.
+// String returns the report on a consumer as text for people.
 func (c Consumer) String() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s: %d deliveries, %d failed, up to %d at once\n", c.Name, c.Deliveries, c.Failures, c.AtOnce)
@@ -59,11 +59,11 @@ func (v VersionRates) write(b *strings.Builder) {
 			rounded(v.Waits.Longest), rounded(v.Waits.P99))
 	}
 	if v.Open > 0 {
-		fmt.Fprintf(b, "  not come: %d, of %d aggregates, for up to %s\n", v.Open, v.OpenIn, rounded(v.OpenFor))
+		fmt.Fprintf(b, "  open: %d, of %d aggregates, for up to %s\n", v.Open, v.OpenIn, rounded(v.OpenFor))
 	}
 }
 
-// fields is the report on a consumer for a log line.
+// fields returns the report on a consumer for a log line.
 func (c Consumer) fields() watermill.LogFields {
 	var keys, versions []string
 	for _, k := range c.Keys {
@@ -87,7 +87,7 @@ func (c Consumer) fields() watermill.LogFields {
 	return fields
 }
 
-// percent is what part of all n is, to three digits.
+// percent returns the share of n in all, with three digits.
 func percent[N int | float64](n, all N) string {
 	if n == 0 || all == 0 {
 		return "0 %"
@@ -95,7 +95,7 @@ func percent[N int | float64](n, all N) string {
 	return fmt.Sprintf("%.3g %%", 100*float64(n)/float64(all))
 }
 
-// rounded is what a person reads of d.
+// rounded returns d with the precision that people need.
 func rounded(d time.Duration) string {
 	for _, unit := range []time.Duration{time.Minute, time.Second, time.Millisecond, time.Microsecond} {
 		if d >= 100*unit {

@@ -38,7 +38,7 @@ func TestText(t *testing.T) {
 versions by metadata: 5 of 1 aggregates (sample 100 %); 1 deliveries name none, 0 an invalid one
   in order 20 %, early 40 %, late 20 %, repeated 20 %, retries 0 %, forgotten 0 %; a gate would hold 40 %
   late by up to 1 versions (p99 1) and 1m (p99 1m)
-  not come: 1, of 1 aggregates, for up to 10s
+  open: 1, of 1 aggregates, for up to 10s
 `, c.String())
 	})
 }
@@ -75,7 +75,7 @@ func TestLogLine(t *testing.T) {
 		}
 		lines := log.Captured()[watermill.InfoLogLevel]
 		require.Len(t, lines, 3, "after 70, 160 and 250 seconds")
-		assert.Equal(t, "shadow: what was seen", lines[0].Msg)
+		assert.Equal(t, "shadow: rates of the deliveries", lines[0].Msg)
 		assert.Equal(t, watermill.LogFields{
 			"consumer": "accounts", "count": 4, "failures": 0,
 			"keys": "uuid: 25 % duplicates, 0 % collisions, 0 % missing; " +

@@ -7,19 +7,19 @@ import (
 	"github.com/millrace-go/millrace/inbox"
 )
 
-// versionTally is what is known of deliveries by one source of versions.
+// versionTally holds the figures of one source of versions.
 type versionTally struct {
 	name    string
 	of      inbox.VersionFunc
 	most    int
 	seen    map[uint64]*aggregate // by the hash of its id
-	holes   int                   // in all of them
+	holes   int                   // of all aggregates
 	sample  sample
 	missing int
 	invalid int
 }
 
-// arrive counts a version of an aggregate and says what it is.
+// arrive counts a version of an aggregate and returns how.
 func (t *versionTally) arrive(hash uint64, version int64, now time.Duration) (found string) {
 	if !t.sample.has(hash) {
 		return ""
@@ -42,8 +42,8 @@ func (t *versionTally) leave(hash uint64, version int64, succeeded bool) {
 	}
 }
 
-// thin makes the sample smaller while there is too much in it. A few aggregates with many
-// holes each are left in: those are bounded by mostHoles.
+// thin shrinks the sample until it fits. It leaves in a few aggregates with many holes each:
+// mostHoles bounds those.
 func (t *versionTally) thin() {
 	for len(t.seen)+t.holes > t.most && len(t.seen) > max(t.most/mostHoles, 1) {
 		t.sample++

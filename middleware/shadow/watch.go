@@ -16,8 +16,8 @@ import (
 	"github.com/millrace-go/millrace/inbox"
 )
 
-// Watch watches what is delivered to the handlers of a router. It is safe for concurrent
-// use; one serves all handlers of a process, each counted by itself.
+// Watch watches the deliveries to the handlers of a router. It is safe for concurrent use. One
+// Watch serves all handlers of a process, and counts each separately.
 type Watch struct {
 	config    Config
 	began     time.Time
@@ -26,7 +26,7 @@ type Watch struct {
 	panics    atomic.Int64
 }
 
-// New returns a Watch, or every wrong setting at once.
+// New returns a Watch. Its error names every wrong setting at once.
 func New(config Config) (*Watch, error) {
 	if err := config.Validate(); err != nil {
 		return nil, err
@@ -35,28 +35,28 @@ func New(config Config) (*Watch, error) {
 	return &Watch{config: config, began: time.Now(), seed: maphash.MakeSeed()}, nil
 }
 
-// Middleware watches what is delivered to h, and calls it as if nothing stood before it.
-// Put it where middleware.Inbox would stand. A panic in a function of the Config, in an
-// Observer or in the Logger is counted, logged once, and gets no further.
+// Middleware watches the deliveries to h without changing them. Put it in the place of
+// middleware.Inbox. It recovers from a panic in a function of the Config, in an Observer or in
+// the Logger, counts it, and logs the first one.
 func (w *Watch) Middleware(h message.HandlerFunc) message.HandlerFunc {
 	return func(msg *message.Message) (produced []*message.Message, err error) {
 		d := w.arrive(msg)
 		returned := false
-		defer func() { w.leave(d, returned && err == nil) }() // a panic goes on its way, with its stack
+		defer func() { w.leave(d, returned && err == nil) }() // does not recover: h's panic goes on with its stack
 		produced, err = h(msg)
 		returned = true
 		return produced, err
 	}
 }
 
-// arrive notes a delivery before the handler sees it.
+// arrive counts a delivery before the handler sees it.
 func (w *Watch) arrive(msg *message.Message) (d *delivery) {
 	d = &delivery{}
 	defer w.contain()
 	ctx := msg.Context()
 	c := w.consumer(cmp.Or(w.config.Consumer, message.HandlerNameFromCtx(ctx), inbox.Internals{}.StoredFor(ctx), unnamed))
-	// Functions of the Config are given a message of their own: one that acks it, or gives it
-	// another context or metadata, changes nothing for the handler.
+	// Functions of the Config get a message of their own. If one acks it or sets its context or
+	// metadata, that changes nothing for the handler.
 	own := &message.Message{UUID: msg.UUID, Metadata: maps.Clone(msg.Metadata), Payload: msg.Payload}
 	own.SetContext(ctx)
 	w.read(d, c, own)
@@ -67,16 +67,16 @@ func (w *Watch) arrive(msg *message.Message) (d *delivery) {
 	return d
 }
 
-// tell tells o of a delivery, whatever became of other observers.
+// tell tells o of a delivery, even if another observer panicked.
 func (w *Watch) tell(ctx context.Context, d *delivery, o Observer) {
 	defer w.contain()
 	d.tell(func(by, found string) { o.ObserveShadow(ctx, d.consumer.name, by, found) })
 }
 
-// unnamed is the consumer of handlers that are called without a router, and so have no name.
+// unnamed is the consumer of handlers that are called without a router and so have no name.
 const unnamed = "unnamed"
 
-// leave notes how the handler ended, and logs the rates when it is time.
+// leave counts the result of the handler, and logs the rates when it is time.
 func (w *Watch) leave(d *delivery, succeeded bool) {
 	defer w.contain()
 	if d.consumer == nil {
@@ -84,7 +84,7 @@ func (w *Watch) leave(d *delivery, succeeded bool) {
 	}
 	if d.consumer.leave(d, succeeded, w.config.LogEvery) {
 		rates := d.consumer.report()
-		w.config.Logger.Info("shadow: what was seen", rates.fields())
+		w.config.Logger.Info("shadow: rates of the deliveries", rates.fields())
 	}
 }
 
@@ -102,7 +102,7 @@ func (w *Watch) read(d *delivery, c *consumer, msg *message.Message) {
 
 func (w *Watch) readKey(into *keyed, tally *keyTally, payload uint64, msg *message.Message) {
 	defer w.contain()
-	if tally.isPayload { // whose hash is at hand
+	if tally.isPayload { // whose hash is known
 		*into = keyed{hash: payload, has: true}
 		return
 	}
@@ -112,7 +112,7 @@ func (w *Watch) readKey(into *keyed, tally *keyTally, payload uint64, msg *messa
 }
 
 func (w *Watch) readVersions(d *delivery, of int, tally *versionTally, msg *message.Message) {
-	found := foundInvalid // also where the function panics
+	found := foundInvalid // also if the function panics
 	defer func() {
 		if found != "" {
 			d.versions = append(d.versions, versioned{tally: of, found: found})
@@ -131,7 +131,7 @@ func (w *Watch) readVersions(d *delivery, of int, tally *versionTally, msg *mess
 	}
 }
 
-// consumer finds or makes what is known of a consumer.
+// consumer returns the figures of a consumer, new ones at its first delivery.
 func (w *Watch) consumer(name string) *consumer {
 	if c, ok := w.consumers.Load(name); ok {
 		return c.(*consumer)
@@ -140,13 +140,13 @@ func (w *Watch) consumer(name string) *consumer {
 	return c.(*consumer)
 }
 
-// contain ends a panic of what was given in the Config. It is to be deferred.
+// contain recovers from a panic in what the Config gave. Defer it.
 func (w *Watch) contain() {
 	problem := recover()
 	if problem == nil || w.panics.Add(1) > 1 {
 		return
 	}
-	defer func() { _ = recover() }() // it may be the logger that panics
-	w.config.Logger.Error("shadow: a function that it was given panicked",
+	defer func() { _ = recover() }() // in case the logger panics
+	w.config.Logger.Error("shadow: a function of its Config panicked",
 		fmt.Errorf("panic: %v", problem), watermill.LogFields{})
 }

@@ -65,14 +65,14 @@ func TestRetryAGroupOfAThousand(t *testing.T) {
 			s.Mended.Store(true)
 			b.visit(s.home + "failures")
 			b.press(`//td//a[contains(., "has no owner")]`)
-			b.reads("1,000 messages fail alike", "makes them due")
+			b.reads("1,000 messages fail the same way", "makes them due")
 			b.act("Retry", "owners were added")
 			if name == "without scripts" {
 				for range 9 {
 					b.reads("of 1,000 messages done")
-					b.press(`//button[.="Go on"]`)
+					b.press(`//button[.="Continue"]`)
 				}
-				b.press(`//button[.="Go on"]`)
+				b.press(`//button[.="Continue"]`)
 			} else {
 				b.do(chromedp.WaitVisible(chromedp.CSS("p.done")))
 			}

@@ -33,13 +33,13 @@ var manyBodies = []testdb.Body{
 			seen += strings.Count(a.text, `href="message?key=rare-`)
 			link := next.FindStringSubmatch(a.text)
 			if page = ""; link != nil {
-				b.shows(a, "None are among the 20,000 messages that were looked at", "Go on from there")
+				b.shows(a, "None was found among 20,000 messages", "Continue the search")
 				page = strings.ReplaceAll(link[1], "&amp;", "&")
 			}
 		}
 		assert.Equal(t, 2, looks)
 		assert.Equal(t, 1, seen)
-		b.shows(b.get("inbox?topic=rare&status=parked"), "No open message is like that")
+		b.shows(b.get("inbox?topic=rare&status=parked"), "No open message matches")
 	}},
 	{Name: "counts that grow", Why: "the first page must not wait for a count, and the figures come later", Run: func(t *testing.T, db *testdb.DB) {
 		b := newBed(t, db)

@@ -33,9 +33,9 @@ var pageBodies = []testdb.Body{
 		b := newBed(t, db)
 		for page, text := range map[string]string{
 			"": "No consumer has handled", "inbox": "Nothing is open", "inbox?status=parked": "No message is in this state",
-			"inbox?topic=x": "No open message is like that", "message?key=x": "Nothing is known", "failures": "Nothing fails",
+			"inbox?topic=x": "No open message matches", "message?key=x": "Nothing is known", "failures": "Nothing fails",
 			"waiting": "No aggregate waits", "outbox": "No message was given up", "consumers": "No consumer is known",
-			"audit": "Nobody has done anything",
+			"audit": "There are no entries yet",
 		} {
 			b.shows(b.get(page), text, `class="empty`)
 		}
@@ -90,10 +90,10 @@ var pageBodies = []testdb.Body{
 		assert.Len(t, seen, 120)
 		assert.NotContains(t, seen, "order-0500")
 		future := time.Now().UTC().Add(48 * time.Hour).Format("2006-01-02T15:04")
-		b.shows(b.get("inbox?since="+future), "No open message is like that")
+		b.shows(b.get("inbox?since="+future), "No open message matches")
 		b.shows(b.get("inbox?until="+future), "order-0000")
 		b.shows(b.get("inbox?consumer=shipping"), "order-0500")
-		b.shows(b.get("inbox?after=99999999"), "Nothing comes after this")
+		b.shows(b.get("inbox?after=99999999"), "There are no more messages")
 	}},
 	{Name: "aggregates that wait", Why: "which version each waits for", Run: func(t *testing.T, db *testdb.DB) {
 		b := newBed(t, db)

@@ -19,7 +19,7 @@ func TestWhatASlowHandlerPublishedIsShown(t *testing.T) {
 		b.Put(consumer, stuck.Order(1, ""))
 		b.Await(1, `SELECT COUNT(*) FROM millrace_claims WHERE result = 1`)
 		db.Do(t, `UPDATE millrace_claims SET processed_at = processed_at - ?`, (time.Minute).Microseconds())
-		b.shows(b.get("message?key=order-0001"), "What its handlers published", "invoice-of-order-0001")
+		b.shows(b.get("message?key=order-0001"), "Published by its handlers", "invoice-of-order-0001")
 	})
 }
 

@@ -71,7 +71,7 @@ var remedyBodies = []testdb.Body{
 		}
 		b.Await(0, `SELECT COUNT(*) FROM millrace_messages`)
 		page := b.get("message?key=order-0001")
-		b.shows(page, "What billing kept as the result", "What shipping kept as the result")
+		b.shows(page, "Result of billing", "Result of shipping")
 		assert.NotContains(t, page.text, "paid")
 		assert.NotContains(t, b.get("message?key=order-0001&consumer=billing&epoch=0").text, "paid")
 		fields := b.fields(page, "message-result")
@@ -84,7 +84,7 @@ var remedyBodies = []testdb.Body{
 		b.shows(b.get("message?key=order-0001"), "reveal by ada", "did it pay?")
 		b.refused(b.post("message-result", "key", "order-0001", "consumer", "nobody", "epoch", "0", "reason", "x"), http.StatusNotFound, "Nothing was changed")
 		b.pages = b.Dashboard(readOnly)
-		b.shows(b.get("message?key=order-0001"), "hidden. An operator who may act")
+		b.shows(b.get("message?key=order-0001"), "hidden. An operator who may make changes")
 		b.refused(b.post("message-result", append(fields, "reason", "did it pay?")...), http.StatusForbidden, "read-only")
 	}},
 	{Name: "a look at a payload", Why: "it is hidden until somebody says why, and that is written down", Run: func(t *testing.T, db *testdb.DB) {
@@ -111,11 +111,11 @@ var remedyBodies = []testdb.Body{
 		b.shows(list, "account ? has no owner", "no stock")
 		group := b.group("account")
 		page := b.get("failure?group=" + group)
-		b.shows(page, "250 messages fail alike", "Retry 250 messages", "Discard 250 messages", "makes them due in", "order-0000")
+		b.shows(page, "250 messages fail the same way", "Retry 250 messages", "Discard 250 messages", "makes them due in", "order-0000")
 
 		next := b.post("failure-retry", append(b.fields(page, "failure-retry"), "reason", "owners added")...)
 		for _, done := range []string{"100 of 250", "200 of 250"} {
-			b.shows(next, done, "Go on")
+			b.shows(next, done, "Continue")
 			b.AwaitStuck(251) // they fail again, and are not taken again
 			next = b.post("failure-retry", b.fields(next, "failure-retry")...)
 		}
@@ -124,7 +124,7 @@ var remedyBodies = []testdb.Body{
 		b.AwaitStuck(251)
 
 		page = b.get("failure?group=" + b.group("no stock"))
-		b.shows(page, "1 message fails alike")
+		b.shows(page, "1 message fails the same way")
 		b.done(b.post("failure-discard", append(b.fields(page, "failure-discard"), "reason", "sold out")...))
 		assert.Equal(t, 1, b.Audited("discard", "sold out"))
 		b.AwaitStuck(250)
@@ -150,7 +150,7 @@ var remedyBodies = []testdb.Body{
 		id := strconv.FormatInt(b.only().ID, 10)
 		b.refused(b.post("message-discard", "id", id, "key", "order-0001", "reason", "x"), http.StatusConflict, "it is RECEIVED, and only PARKED")
 		db.Do(t, `UPDATE millrace_messages SET status = 6`)
-		b.shows(b.get("message?key=order-0001"), "cannot be tried again from here")
+		b.shows(b.get("message?key=order-0001"), "cannot be retried from here")
 		b.refused(b.post("message-retry", "id", id, "key", "order-0001", "reason", "try"), http.StatusConflict, "no queue delivers")
 		assert.Zero(t, b.Audited("retry", "try"))
 		b.pages = b.Dashboard(func(c *dashboard.Config) { c.Redeliver = sent })

@@ -117,7 +117,7 @@ var payloadBodies = []testdb.Body{
 		parked := b.only(store, admin.Parked)
 		assert.Equal(t, alice.UUID, parked.UUID)
 		assert.Equal(t, 3, parked.Attempts)
-		assert.Equal(t, "failed 3 times, at last since its payload could not be opened", parked.Reason)
+		assert.Equal(t, "failed 3 times, last because its payload could not be opened", parked.Reason)
 		assert.Contains(t, parked.LastError, errDown.Error())
 		waits := b.only(store, admin.FailedRetryable)
 		assert.Equal(t, carol.UUID, waits.UUID)

@@ -43,7 +43,7 @@ func unprintable(*message.Message) ([]byte, error) { return nil, errors.New("boo
 
 var twoKeysBodies = []testdb.Body{
 	{Name: "a UUID in an envelope", Why: "an operator decides, once the wiring is mended", Run: func(t *testing.T, db *testdb.DB) {
-		newBed(t, db).keepsTwoKeys(inbox.Key{}, millrace.Inbox{}, enveloped, `it is "inner of bad" in middleware.Inbox, and was "bad"`)
+		newBed(t, db).keepsTwoKeys(inbox.Key{}, millrace.Inbox{}, enveloped, `it is "inner of bad" in middleware.Inbox, but was "bad"`)
 	}},
 	{Name: "a payload that is cut", Why: "an operator decides, once the wiring is mended", Run: func(t *testing.T, db *testdb.DB) {
 		newBed(t, db).keepsTwoKeys(inbox.ByPayload(), millrace.Inbox{Key: inbox.ByPayload()}, cut, "A middleware between them changed it")

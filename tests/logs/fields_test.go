@@ -43,7 +43,7 @@ var saidOf = map[string][]string{
 	"inbox: stale version, handler not run":                           append([]string{"reason"}, who...),
 	"inbox: a message came before its predecessor":                    append([]string{"reason"}, who...),
 	"inbox: message held for its predecessor":                         append([]string{"reason"}, who...),
-	"inbox: messages released that waited for this one":               append([]string{"count"}, who...),
+	"inbox: messages that waited for this one were released":          append([]string{"count"}, who...),
 	"inbox: a stored message is tried again later":                    append([]string{"reason", "error", "attempt", "again_in"}, who...),
 	"inbox: messages stored":                                          {"consumer", "epoch", "count"},
 	"inbox: an operator decided":                                      {"operator", "action", "reason", "consumer", "epoch"},

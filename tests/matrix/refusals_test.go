@@ -22,7 +22,7 @@ type refusal struct {
 
 var refusals = []refusal{
 	{"OrderKey", "StoreOnFailure", "OrderKey needs Mode StoreFirst", false},
-	{"gate", "Before", "Inbox.Before runs for messages that the gate then holds or passes over", true},
+	{"gate", "Before", "Inbox.Before runs for messages that the gate then holds or drops", true},
 }
 
 func refusalOf(p pair) (refusal, bool) {

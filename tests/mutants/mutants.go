@@ -98,7 +98,7 @@ var rules = []mutant{
 	},
 	{
 		name: "let a gap pass", by: exhaust("VersionGate that holds"), file: "inbox/gate.go",
-		old: "if cl.past(g, versions) {\n\t\tcl.verdict = stale\n\t\treturn nil\n\t}", new: "if cl.past(g, versions) || g != nil {\n\t\treturn nil\n\t}",
+		old: "if cl.knownStale(g, versions) {\n\t\tcl.verdict = stale\n\t\treturn nil\n\t}", new: "if cl.knownStale(g, versions) || g != nil {\n\t\treturn nil\n\t}",
 	},
 	{
 		name: "ack a failure that was not stored", by: exhaust("Durable, storing on failure"), file: "pubsub/intake.go",

@@ -143,6 +143,10 @@ func operatorDecides(t *testing.T, db *testdb.DB) {
 	require.NoError(t, err)
 	require.Len(t, one, 1)
 	assert.Equal(t, last.ID, one[0].ID)
+	found, err := p.out.FindParked(ctx, last.ID)
+	require.NoError(t, err)
+	found.Message, one[0].Message = nil, nil
+	assert.Equal(t, one[0], found)
 	shown, err := p.out.Reveal(ctx, first.ID, ann)
 	require.NoError(t, err)
 	assert.Equal(t, msgs[0].Payload, shown.Message.Payload)
@@ -161,7 +165,8 @@ func operatorDecides(t *testing.T, db *testdb.DB) {
 	held := p.row(ids[1])
 	for id, want := range map[int64]error{held.ID: outbox.ErrWrongState, last.ID + 1: outbox.ErrNotFound, -1: outbox.ErrNotFound} {
 		_, err := p.out.Reveal(ctx, id, ann)
-		for _, err := range []error{err, p.out.Retry(ctx, id, ann), p.out.Discard(ctx, id, ann)} {
+		_, missed := p.out.FindParked(ctx, id)
+		for _, err := range []error{err, missed, p.out.Retry(ctx, id, ann), p.out.Discard(ctx, id, ann)} {
 			assert.ErrorIs(t, err, want)
 			assert.Equal(t, id == held.ID, strings.Contains(err.Error(), "it is HELD, and only PARKED"))
 		}

@@ -1,3 +1,3 @@
-// Package rig holds what stands around a handler in a test: a broker that delivers what it
-// is given, a publisher that fails on demand, and an observer that keeps what it is told.
+// Package rig provides the surroundings of a handler in a test: a subscriber that the test feeds, a
+// publisher that fails on demand, an observer that records events, and short helpers for stores.
 package rig

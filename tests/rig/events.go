@@ -9,14 +9,14 @@ import (
 	"github.com/millrace-go/millrace/inbox"
 )
 
-// Events keeps the events that a Store tells, as its observer, and what is logged at Info and
-// above, as its logger. The zero value is ready to use.
+// Events is an observer and a logger of a Store. It records the events, and the log lines at Info
+// and above. The zero value is ready to use.
 type Events struct {
 	told
 	logged
 }
 
-// told keeps events by the name of their kind.
+// told holds events by the name of their kind.
 type told struct {
 	mu   sync.Mutex
 	seen map[string][]inbox.Event
@@ -32,14 +32,14 @@ func (r *told) Observe(_ context.Context, e inbox.Event) {
 	r.seen[kind] = append(r.seen[kind], e)
 }
 
-// Count returns how many events of a kind were told.
+// Count returns the number of events of a kind.
 func (r *Events) Count(kind string) int {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return len(r.seen[kind])
 }
 
-// Last returns the last event of a kind, an empty one if there was none.
+// Last returns the last event of a kind, or an empty one if there was none.
 func (r *Events) Last(kind string) inbox.Event {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -56,7 +56,7 @@ func (r *Events) All(kind string) []inbox.Event {
 	return append([]inbox.Event{}, r.seen[kind]...)
 }
 
-// Counts returns how many events there were, by kind.
+// Counts returns the number of events of each kind.
 func (r *Events) Counts() map[string]int {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -73,7 +73,7 @@ type logged struct {
 	lines   []string
 }
 
-// Logs returns what was logged.
+// Logs returns the logged lines.
 func (r *Events) Logs() []string {
 	r.writing.Lock()
 	defer r.writing.Unlock()

@@ -10,7 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Feed is a subscriber whose messages come from the test, and none of them again by itself.
+// Feed is a subscriber that the test feeds. It redelivers nothing by itself.
 type Feed struct {
 	out       chan *message.Message
 	closed    chan struct{}
@@ -20,7 +20,7 @@ type Feed struct {
 // NewFeed returns a Feed.
 func NewFeed() *Feed { return &Feed{out: make(chan *message.Message), closed: make(chan struct{})} }
 
-// Subscribe delivers what is sent, until ctx ends or the Feed is closed.
+// Subscribe delivers the messages that are sent, until ctx ends or the Feed is closed.
 func (f *Feed) Subscribe(ctx context.Context, _ string) (<-chan *message.Message, error) {
 	out := make(chan *message.Message)
 	go func() {
@@ -50,11 +50,11 @@ func (f *Feed) Send(t testing.TB, msg *message.Message) {
 	select {
 	case f.out <- msg:
 	case <-time.After(time.Minute):
-		require.Fail(t, "nobody takes the message")
+		require.Fail(t, "no subscription takes the message")
 	}
 }
 
-// Give is [Feed.Send] without a test: it waits until a subscription has msg.
+// Give is [Feed.Send] without a test: it waits until a subscription takes msg.
 func (f *Feed) Give(msg *message.Message) { f.out <- msg }
 
 // Answer waits for the answer to msg and reports whether it is an ack.
@@ -77,7 +77,7 @@ func (f *Feed) Close() error {
 	return nil
 }
 
-// Publisher keeps copies of what is published, and fails on demand. The zero value is ready
+// Publisher keeps copies of the published messages, and fails on demand. The zero value is ready
 // to use.
 type Publisher struct {
 	mu   sync.Mutex
@@ -98,14 +98,14 @@ func (p *Publisher) Publish(_ string, msgs ...*message.Message) error {
 	return nil
 }
 
-// FailWith makes Publish fail with err, or succeed if it is nil.
+// FailWith makes Publish fail with err, or succeed if err is nil.
 func (p *Publisher) FailWith(err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.fail = err
 }
 
-// Messages returns what was published.
+// Messages returns the published messages.
 func (p *Publisher) Messages() []*message.Message {
 	p.mu.Lock()
 	defer p.mu.Unlock()

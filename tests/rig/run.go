@@ -11,8 +11,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Patience bounds each wait for an event. A busy machine does not reach it. Who expects tests to
-// fail may shorten it with MILLRACE_TEST_PATIENCE.
+// Patience bounds each wait for an event. Even a busy machine does not reach it. Shorten it with
+// MILLRACE_TEST_PATIENCE where tests are expected to fail.
 var Patience = func() time.Duration {
 	if d, err := time.ParseDuration(os.Getenv("MILLRACE_TEST_PATIENCE")); err == nil {
 		return d
@@ -38,8 +38,7 @@ func NewRouter(t testing.TB) *message.Router {
 	return router
 }
 
-// Run starts router, and closes it when t ends, however that ends. It returns what tells when
-// Router.Run has ended, and how.
+// Run starts router and closes it when t ends. It returns a channel for the result of Router.Run.
 func Run(t testing.TB, router *message.Router) (ended <-chan error) {
 	t.Helper()
 	end := make(chan error, 1)
@@ -53,7 +52,7 @@ func Run(t testing.TB, router *message.Router) (ended <-chan error) {
 	return end
 }
 
-// Within returns what comes from a channel, or is its end. It waits for as long as [Patience].
+// Within receives from a channel, and returns the zero value if the channel is closed. It waits for [Patience] at most.
 func Within[T any](t testing.TB, from <-chan T, what string) T {
 	t.Helper()
 	select {

@@ -19,9 +19,9 @@ import (
 
 var speaksOfDefault = regexp.MustCompile(`[Dd]efaults? to|\(default |By default`)
 
-// DefaultsAsCommented fails for a comment of a field that the code belies, and for one that speaks of a
-// default and is not in says, which has what comments say by "Struct.Field". Each source is a file and
-// the name of a struct in it.
+// DefaultsAsCommented fails if the comment of a field lacks the text that says has for "Struct.Field", or
+// if a comment mentions a default and says has no entry for the field. Each source is a file and the
+// name of a struct in it.
 func DefaultsAsCommented(t *testing.T, says map[string]string, sources ...[2]string) {
 	t.Helper()
 	for _, source := range sources {
@@ -41,7 +41,7 @@ func DefaultsAsCommented(t *testing.T, says map[string]string, sources ...[2]str
 	assert.Empty(t, says, "no such fields")
 }
 
-// fieldComments are those of the fields of a struct, each on one line.
+// fieldComments returns the comments of the fields of a struct, each on one line.
 func fieldComments(t *testing.T, file, kind string) map[string]string {
 	t.Helper()
 	parsed, err := parser.ParseFile(token.NewFileSet(), file, nil, parser.ParseComments)
@@ -63,8 +63,8 @@ func fieldComments(t *testing.T, file, kind string) map[string]string {
 	return found
 }
 
-// Promtool runs promtool, which must be content, and returns what it says. Without one the test is
-// skipped, or fails if MILLRACE_TEST_ALL is set.
+// Promtool runs promtool, which must succeed, and returns its output. If promtool is not installed, the
+// test is skipped, or fails if MILLRACE_TEST_ALL is set.
 func Promtool(t *testing.T, args ...string) string {
 	t.Helper()
 	promtool, err := exec.LookPath("promtool")
@@ -79,7 +79,7 @@ func Promtool(t *testing.T, args ...string) string {
 	return string(out)
 }
 
-// Build builds a command, as it is released, into a folder.
+// Build builds a command into a folder, as it is built for a release.
 func Build(folder, command string) (program string, err error) {
 	program = filepath.Join(folder, path.Base(command))
 	build := exec.Command("go", "build", "-o", program, command)

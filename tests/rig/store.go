@@ -29,7 +29,7 @@ func NewOutbox(t testing.TB, pool *sqlx.DB, config outbox.Config) *outbox.Publis
 	return out
 }
 
-// Exec is a handler's effect: a statement in the transaction of ctx, whose placeholders are question marks.
+// Exec is a handler's effect: it runs a statement in the transaction of ctx. The placeholders are question marks.
 func Exec(ctx context.Context, query string, args ...any) error {
 	tx, err := inbox.Tx(ctx)
 	if err != nil {
@@ -39,7 +39,7 @@ func Exec(ctx context.Context, query string, args ...any) error {
 	return err
 }
 
-// Story is what the store tells of a message.
+// Story returns the story of a message.
 func Story(t testing.TB, store *inbox.Store, messageID string) admin.Story {
 	t.Helper()
 	story, err := admin.New(store).Story(context.WithoutCancel(t.Context()), messageID)
@@ -47,7 +47,7 @@ func Story(t testing.TB, store *inbox.Store, messageID string) admin.Story {
 	return story
 }
 
-// Parked are the first hundred messages that wait for an operator.
+// Parked returns the first hundred parked messages.
 func Parked(t testing.TB, store *inbox.Store) []admin.Message {
 	t.Helper()
 	parked, err := admin.New(store).Find(context.WithoutCancel(t.Context()), admin.Filter{Status: admin.Parked}, 0, 100)
@@ -55,7 +55,7 @@ func Parked(t testing.TB, store *inbox.Store) []admin.Message {
 	return parked
 }
 
-// Find returns the first hundred messages that are open and that f lets through.
+// Find returns the first hundred open messages that match f.
 func Find(t testing.TB, store *inbox.Store, f admin.Filter) []admin.Message {
 	t.Helper()
 	found, err := admin.New(store).Find(context.WithoutCancel(t.Context()), f, 0, 100)
@@ -63,7 +63,7 @@ func Find(t testing.TB, store *inbox.Store, f admin.Filter) []admin.Message {
 	return found
 }
 
-// Purge has the store forget what is old, and returns how much that was.
+// Purge makes the store delete expired claims, and returns how many it deleted.
 func Purge(t testing.TB, store *inbox.Store) int {
 	t.Helper()
 	n, err := store.Purge(context.WithoutCancel(t.Context()))

@@ -13,9 +13,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Uncancelled returns an address at which a [PgBouncer] can be reached by clients that send
-// cancel requests: its own, or, where it is one that dies of them, that of a forwarder which
-// leaves them out.
+// Uncancelled returns an address of a [PgBouncer] for clients that send cancel requests: its own, or,
+// if its version dies of them, that of a forwarder that drops them.
 func Uncancelled(t testing.TB, pooler *Server) (addr string) {
 	t.Helper()
 	if diesOfCancels(t, pooler) {
@@ -24,8 +23,8 @@ func Uncancelled(t testing.TB, pooler *Server) (addr string) {
 	return pooler.Addr()
 }
 
-// diesOfCancels reports whether this PgBouncer is one of 1.18 to 1.20, which can end with
-// "server in bad state" at a cancel request: a client sends one when a context ends.
+// diesOfCancels reports whether this PgBouncer has version 1.18 to 1.20, which can exit with
+// "server in bad state" at a cancel request. Clients send one when a context ends.
 func diesOfCancels(t testing.TB, pooler *Server) bool {
 	t.Helper()
 	u, err := url.Parse(pooler.DSN())
@@ -42,7 +41,7 @@ func diesOfCancels(t testing.TB, pooler *Server) bool {
 	return major == 1 && minor >= 18 && minor <= 20
 }
 
-// withoutCancels returns an address that forwards to addr all but cancel requests.
+// withoutCancels returns an address that forwards everything to addr, except cancel requests.
 func withoutCancels(t testing.TB, addr string) string {
 	t.Helper()
 	listener, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
@@ -61,7 +60,7 @@ func withoutCancels(t testing.TB, addr string) string {
 }
 
 func forwardUncancelled(client net.Conn, addr string) {
-	const cancelRequest = 80877102 // where another client names its protocol's version
+	const cancelRequest = 80877102 // in the place of the protocol version
 	defer func() { _ = client.Close() }()
 	first := make([]byte, 1<<14) // PgBouncer wants the first packet in one piece
 	n, err := io.ReadAtLeast(client, first, 8)

@@ -1,4 +1,4 @@
 package servers
 
-// Sweep lets a test see what the next instance does first.
+// Sweep is the clean-up that each new instance begins with.
 var Sweep = sweep

@@ -22,18 +22,18 @@ import (
 type home struct {
 	t          testing.TB
 	dir        string
-	credential *syscall.Credential // nil: as ourselves
+	credential *syscall.Credential // nil: our own user
 }
 
 const prefix = "millrace-servers-"
 
-// disk is a folder that is not in memory: make test keeps what go builds away from there, too.
+// disk is a folder that is not in memory. make test sets GOTMPDIR to one.
 func disk() string { return cmp.Or(os.Getenv("GOTMPDIR"), os.TempDir()) }
 
-// newHome makes a folder that goes away with t. If we are root, it belongs to the
+// newHome makes a folder that is removed after t. If we are root, it belongs to the
 // system user account, and [home.cmd] runs programs as that user; "" keeps root.
 //
-// It is not t.TempDir(), whose parents another user may not enter.
+// It is not t.TempDir(), because other users may not enter the parents of that.
 func newHome(t testing.TB, account string) *home {
 	t.Helper()
 	sweep()
@@ -81,7 +81,7 @@ func (h *home) write(name, text string) {
 	require.NoError(h.t, os.WriteFile(h.path(name), []byte(text), 0o644))
 }
 
-// cmd prepares a program to run in the folder, as its owner, whose home it is.
+// cmd prepares a program to run in the folder, as its owner, with the folder as HOME.
 func (h *home) cmd(path string, args ...string) *exec.Cmd {
 	cmd := exec.Command(path, args...)
 	cmd.Dir = h.dir
@@ -90,7 +90,7 @@ func (h *home) cmd(path string, args ...string) *exec.Cmd {
 	return cmd
 }
 
-// do runs a program to its end.
+// do runs a program and waits for its end.
 func (h *home) do(path string, args ...string) {
 	h.t.Helper()
 	out, err := h.cmd(path, args...).CombinedOutput()
@@ -99,7 +99,7 @@ func (h *home) do(path string, args ...string) {
 
 // sweep removes the folders of processes that were killed.
 func sweep() {
-	dirs, _ := filepath.Glob(filepath.Join(disk(), prefix+"*")) // the pattern is good
+	dirs, _ := filepath.Glob(filepath.Join(disk(), prefix+"*")) // the pattern is valid
 	for _, dir := range dirs {
 		owner, _, _ := strings.Cut(strings.TrimPrefix(filepath.Base(dir), prefix), "-")
 		pid, err := strconv.Atoi(owner)
@@ -112,9 +112,9 @@ func sweep() {
 	}
 }
 
-// freePort returns a port of 127.0.0.1 that nothing listens on. It lies below
-// those that the system gives to outgoing connections, so that none takes it
-// while a server is down, and is given once: two tests at a time look for one.
+// freePort returns a port of 127.0.0.1 that nothing listens on. The port is below
+// those of outgoing connections, so that none of them takes it while a server is
+// down. Each port is given only once, since tests run in parallel.
 func freePort(t testing.TB) int {
 	t.Helper()
 	for range 100 {
@@ -132,7 +132,7 @@ func freePort(t testing.TB) int {
 	return 0
 }
 
-// givenPorts has every port that freePort has looked at in this process.
+// givenPorts holds every port that freePort has tried in this process.
 var givenPorts sync.Map
 
 func local(port int) string { return net.JoinHostPort("127.0.0.1", strconv.Itoa(port)) }

@@ -7,11 +7,11 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	testdb.Overlap(4) // they wait for servers that start
+	testdb.Overlap(4) // the tests mostly wait for servers to start
 	m.Run()
 }
 
-// keepers test what others rely on, two of them a day.
+// keepers test what other tests rely on; two of them run each day.
 var keepers = []string{
 	"TestPostgresKeepsWhatWasCommittedBeforeAKill", "TestMariaDBKeepsWhatWasCommittedBeforeAKill",
 	"TestRabbitMQKeepsAPersistentMessageOverAKill", "TestPairKeepsWhatWasCommittedOverAFailOver", "TestPgBouncerPoolsTransactions",

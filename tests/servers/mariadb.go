@@ -23,10 +23,10 @@ func MariaDB(t testing.TB, settings ...string) *Server {
 	common := []string{
 		"--no-defaults", // must come first
 		"--datadir=" + h.path("data"),
-		"--tmpdir=" + h.path(), // names of temporary tables repeat from instance to instance
+		"--tmpdir=" + h.path(), // instances use the same names for temporary tables
 		"--innodb-log-file-size=16M",
 		"--innodb-buffer-pool-size=32M",
-		"--innodb-use-native-aio=0", // many instances would use up the kernel's
+		"--innodb-use-native-aio=0", // many instances would exhaust the kernel's
 	}
 	h.do(installDB, slices.Concat(common,
 		[]string{"--auth-root-authentication-method=normal", "--skip-test-db"})...)

@@ -10,9 +10,9 @@ import (
 	"testing"
 )
 
-// PgBouncer runs a PgBouncer of t's own in transaction mode before the PostgreSQL
-// at dsn: every database name is passed through, any client is let in. Settings
-// are lines of its [pgbouncer] section such as "default_pool_size=5".
+// PgBouncer runs a PgBouncer of t's own in transaction mode in front of the
+// PostgreSQL at dsn. It passes every database name through and lets any client
+// in. Settings are lines of its [pgbouncer] section such as "default_pool_size=5".
 func PgBouncer(t testing.TB, dsn string, settings ...string) *Server {
 	t.Helper()
 	pgbouncer := program(t, "pgbouncer", "/usr/sbin")
@@ -44,8 +44,8 @@ func PgBouncer(t testing.TB, dsn string, settings ...string) *Server {
 	})
 }
 
-// bouncerTarget says where the bouncer connects, with the credentials of dsn,
-// and returns dsn as a URL.
+// bouncerTarget returns the target for the bouncer, with the credentials of dsn,
+// and dsn as a URL.
 func bouncerTarget(dsn string) (target string, u *url.URL, err error) {
 	u, err = url.Parse(dsn)
 	if err != nil {
@@ -63,7 +63,7 @@ func bouncerTarget(dsn string) (target string, u *url.URL, err error) {
 }
 
 // preparesStatements reports whether this bouncer knows max_prepared_statements:
-// 1.21 and later do, earlier ones refuse the word.
+// 1.21 and later do, earlier ones refuse the setting.
 func preparesStatements(h *home, pgbouncer string) bool {
 	out, err := h.cmd(pgbouncer, "--version").Output()
 	if err != nil {

@@ -26,7 +26,7 @@ func Postgres(t testing.TB, settings ...string) *Server {
 	return launch(s)
 }
 
-// newPostgres returns a PostgreSQL that has no data yet.
+// newPostgres returns a PostgreSQL without data.
 func newPostgres(t testing.TB, settings []string) *Server {
 	t.Helper()
 	postgres := program(t, "postgres", debianPostgres)
@@ -51,7 +51,7 @@ func newPostgres(t testing.TB, settings []string) *Server {
 	}
 }
 
-// answers tries a database with a connection of its own.
+// answers returns a function that pings a database on a new connection.
 func answers(driver, dsn string) func(context.Context) error {
 	return func(ctx context.Context) error {
 		db, err := sql.Open(driver, dsn)

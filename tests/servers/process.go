@@ -14,28 +14,28 @@ import (
 // process is a running child.
 type process struct {
 	pid  int
-	gone chan struct{} // closed once it was reaped
+	gone chan struct{} // closed once it is reaped
 }
 
-// start starts cmd so that it dies with this process, its output added to log.
+// start starts cmd so that it dies with this process, and appends its output to log.
 func start(cmd *exec.Cmd, log string) (*process, error) {
 	out, err := os.OpenFile(log, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o644)
 	if err != nil {
 		return nil, err
 	}
-	defer func() { _ = out.Close() }() // the child has its own
+	defer func() { _ = out.Close() }() // the child has its own descriptor
 	cmd.Stdout, cmd.Stderr = out, out
 	if cmd.SysProcAttr == nil {
 		cmd.SysProcAttr = &syscall.SysProcAttr{}
 	}
-	cmd.SysProcAttr.Setpgid = true // an interrupt at the terminal is not for it
+	cmd.SysProcAttr.Setpgid = true // so that an interrupt at the terminal does not reach it
 	cmd.SysProcAttr.Pdeathsig = syscall.SIGKILL
 
 	p := &process{gone: make(chan struct{})}
 	started := make(chan error)
 	go func() {
-		// Pdeathsig fires when the thread that started the child ends, so this
-		// one is kept until the child is gone.
+		// Pdeathsig fires when the thread that started the child ends, so keep
+		// this thread until the child is gone.
 		runtime.LockOSThread()
 		defer runtime.UnlockOSThread()
 		if err := cmd.Start(); err != nil {
@@ -44,7 +44,7 @@ func start(cmd *exec.Cmd, log string) (*process, error) {
 		}
 		p.pid = cmd.Process.Pid
 		started <- nil
-		_ = cmd.Wait() // how it ended is the test's doing
+		_ = cmd.Wait() // the test decides how it ends
 		close(p.gone)
 	}()
 	if err := <-started; err != nil {
@@ -53,7 +53,7 @@ func start(cmd *exec.Cmd, log string) (*process, error) {
 	return p, nil
 }
 
-// end sends sig and reports whether the process ended in time; else it is killed.
+// end sends sig and reports whether the process ended in time. If not, it kills the process.
 func (p *process) end(sig syscall.Signal, limit time.Duration) bool {
 	family := p.family()
 	_ = syscall.Kill(p.pid, sig) // it may be gone already
@@ -70,7 +70,7 @@ func (p *process) end(sig syscall.Signal, limit time.Duration) bool {
 }
 
 // kill ends the process and its descendants at once and waits until they are
-// gone. They are stopped first, so that none starts another meanwhile.
+// gone. It stops them first, so that none starts another one meanwhile.
 func (p *process) kill() {
 	family := p.signalAll(syscall.SIGSTOP)
 	for _, pid := range family {
@@ -97,8 +97,8 @@ func (p *process) signalAll(sig syscall.Signal) []int {
 	}
 }
 
-// family returns the ids of the process and all its descendants, parents first;
-// none once it is gone.
+// family returns the ids of the process and all its descendants, parents first,
+// or none once the process is gone.
 func (p *process) family() []int {
 	select {
 	case <-p.gone:
@@ -106,7 +106,7 @@ func (p *process) family() []int {
 	default:
 	}
 	children := map[int][]int{}
-	entries, _ := os.ReadDir("/proc") // on Linux it can be read
+	entries, _ := os.ReadDir("/proc") // readable on Linux
 	for _, e := range entries {
 		pid, err := strconv.Atoi(e.Name())
 		if err != nil {
@@ -150,7 +150,7 @@ func stat(pid int) (parent int, state string, found bool) {
 	if err != nil {
 		return 0, "", false
 	}
-	// The name in parentheses may itself hold spaces and parentheses.
+	// The name in parentheses may itself contain spaces and parentheses.
 	fields := strings.Fields(string(line[strings.LastIndexByte(string(line), ')')+1:]))
 	if len(fields) < 2 {
 		return 0, "", false

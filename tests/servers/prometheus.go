@@ -10,8 +10,8 @@ import (
 	"testing"
 )
 
-// Prometheus runs a Prometheus of t's own that scrapes a target each second, and evaluates
-// rules as often. Its program is MILLRACE_TEST_PROMETHEUS, else found as the others are.
+// Prometheus runs a Prometheus of t's own that scrapes a target and evaluates rules, both every
+// second. MILLRACE_TEST_PROMETHEUS names the program; without it, it is found like the others.
 func Prometheus(t testing.TB, target, rules string) *Server {
 	t.Helper()
 	prometheus := os.Getenv("MILLRACE_TEST_PROMETHEUS")
@@ -46,7 +46,7 @@ func ready(ctx context.Context, url string) error {
 	if err != nil {
 		return err
 	}
-	defer response.Body.Close() //nolint:errcheck // nothing of it is read
+	defer response.Body.Close() //nolint:errcheck // the body is not read
 	if response.StatusCode != http.StatusOK {
 		return fmt.Errorf("%s: %s", url, response.Status)
 	}

@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// Wire forwards TCP connections to one address until it is told to misbehave.
+// Wire forwards TCP connections to one address, and misbehaves on demand.
 // Its methods may be called from any goroutine.
 type Wire struct {
 	t    testing.TB
@@ -18,14 +18,14 @@ type Wire struct {
 
 	mu       sync.Mutex
 	target   string
-	lag      time.Duration // of each piece that is forwarded
+	lag      time.Duration // for each piece of data
 	listener net.Listener  // nil while cut
 	links    map[*link]struct{}
 	thawed   chan struct{} // closed unless frozen
 	wg       sync.WaitGroup
 }
 
-// Proxy starts a proxy before target (host:port) that ends with t.
+// Proxy starts a proxy in front of target (host:port) that ends with t.
 func Proxy(t testing.TB, target string) *Wire {
 	t.Helper()
 	p := &Wire{
@@ -44,7 +44,7 @@ func Proxy(t testing.TB, target string) *Wire {
 	return p
 }
 
-// Addr is the host and port clients connect to, the same after every Mend.
+// Addr returns the host and port for clients, the same after every Mend.
 func (p *Wire) Addr() string { return p.addr }
 
 // Cut resets every connection and refuses new ones until [Wire.Mend].
@@ -52,7 +52,7 @@ func (p *Wire) Cut() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.listener != nil {
-		_ = p.listener.Close() // nothing is left to do about it
+		_ = p.listener.Close() // there is no remedy
 		p.listener = nil
 	}
 	for l := range p.links {
@@ -60,9 +60,9 @@ func (p *Wire) Cut() {
 	}
 }
 
-// Freeze stops forwarding and keeps the sockets: neither side hears from the
-// other, nor that the other has closed. New connections are accepted and hear
-// nothing. A byte that was on its way may still arrive.
+// Freeze stops forwarding and keeps the sockets: neither side gets data from the
+// other, or learns that the other has closed. New connections are accepted and
+// get nothing. Bytes that were on their way may still arrive.
 func (p *Wire) Freeze() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -71,7 +71,7 @@ func (p *Wire) Freeze() {
 	}
 }
 
-// Thaw goes on where [Wire.Freeze] stopped; nothing is lost.
+// Thaw continues where [Wire.Freeze] stopped; nothing is lost.
 func (p *Wire) Thaw() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -80,7 +80,7 @@ func (p *Wire) Thaw() {
 	}
 }
 
-// Slow has each piece that is forwarded, in either direction, wait for lag.
+// Slow delays each piece of data by lag, in both directions.
 func (p *Wire) Slow(lag time.Duration) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -94,7 +94,7 @@ func (p *Wire) Aim(target string) {
 	p.target = target
 }
 
-// Mend accepts connections again after [Wire.Cut], thaws, and is fast after [Wire.Slow].
+// Mend undoes [Wire.Cut], [Wire.Freeze] and [Wire.Slow].
 func (p *Wire) Mend() {
 	p.t.Helper()
 	p.Thaw()
@@ -113,7 +113,7 @@ func (p *Wire) Mend() {
 	p.wg.Go(func() { p.accept(l) })
 }
 
-// Connections counts the connections that are open through it.
+// Connections returns the number of open connections.
 func (p *Wire) Connections() int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -142,7 +142,7 @@ func (p *Wire) accept(listener net.Listener) {
 	}
 }
 
-// serve forwards one connection to its end.
+// serve forwards one connection until it ends.
 func (p *Wire) serve(client net.Conn, from net.Listener) {
 	ctx, cancel := context.WithCancel(context.Background())
 	l := &link{client: client, ended: ctx.Done(), end: cancel}
@@ -175,7 +175,7 @@ func (p *Wire) aim() string {
 	return p.target
 }
 
-// admit keeps l for [Wire.Cut], unless the proxy was cut since it was accepted.
+// admit registers l for [Wire.Cut], unless the proxy was cut after it accepted l.
 func (p *Wire) admit(l *link, from net.Listener) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -192,7 +192,7 @@ func (p *Wire) forget(l *link) {
 	delete(p.links, l)
 }
 
-// forward copies one direction, and how it ends.
+// forward copies one direction, including its end.
 func (p *Wire) forward(l *link, to, from net.Conn) {
 	buf := make([]byte, 32<<10)
 	for {
@@ -215,7 +215,7 @@ func (p *Wire) forward(l *link, to, from net.Conn) {
 	}
 }
 
-// pass waits while the proxy is frozen and reports whether l still stands.
+// pass waits while the proxy is frozen and reports whether l is still open.
 func (p *Wire) pass(l *link) bool {
 	p.mu.Lock()
 	thawed, lag := p.thawed, p.lag
@@ -238,7 +238,7 @@ func (p *Wire) pass(l *link) bool {
 	}
 }
 
-// link is one client's connection and its other half.
+// link is a client's connection and the one to the server.
 type link struct {
 	client net.Conn
 	ended  <-chan struct{}
@@ -248,7 +248,7 @@ type link struct {
 	server net.Conn // nil until connected
 }
 
-// attach adds the other half, unless the link has ended meanwhile.
+// attach adds the connection to the server, unless the link has ended.
 func (l *link) attach(server net.Conn) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -262,7 +262,7 @@ func (l *link) attach(server net.Conn) bool {
 	}
 }
 
-// reset ends both halves by RST: what is still unsent is lost.
+// reset ends both connections by RST: unsent data is lost.
 func (l *link) reset() {
 	l.mu.Lock()
 	for _, c := range []net.Conn{l.client, l.server} {

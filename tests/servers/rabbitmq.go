@@ -18,7 +18,7 @@ import (
 // rabbitmq.conf such as "heartbeat = 10". Its user guest has the password guest.
 func RabbitMQ(t testing.TB, settings ...string) *Server {
 	t.Helper()
-	// Debian's script in /usr/sbin changes the user and stays in between.
+	// Debian's script in /usr/sbin changes the user and stays as the parent process.
 	server := program(t, "rabbitmq-server", "/usr/lib/rabbitmq/bin")
 	h := newHome(t, "")
 	port, distribution := freePort(t), freePort(t)
@@ -32,7 +32,7 @@ func RabbitMQ(t testing.TB, settings ...string) *Server {
 	command := func() *exec.Cmd {
 		cmd := h.cmd(server)
 		cmd.Env = append(cmd.Env,
-			"RUNNING_UNDER_SYSTEMD=true", // the script then becomes the server
+			"RUNNING_UNDER_SYSTEMD=true", // makes the script exec the server
 			"RABBITMQ_NODENAME=millrace"+strconv.Itoa(port)+"@localhost",
 			"RABBITMQ_CONF_ENV_FILE=/dev/null",
 			"RABBITMQ_CONFIG_FILE="+h.path("rabbitmq.conf"),
@@ -65,7 +65,7 @@ func dials(url string) func(context.Context) error {
 }
 
 // launchEPMD runs an Erlang name server of t's own and returns its port. Without
-// it the broker would leave a shared one behind.
+// it, the broker would start a shared one and leave it behind.
 func launchEPMD(t testing.TB) string {
 	t.Helper()
 	epmd := program(t, "epmd", "/usr/lib/erlang/erts-*/bin")
@@ -84,6 +84,6 @@ func launchEPMD(t testing.TB) string {
 			return conn.Close()
 		},
 	})
-	_, number, _ := net.SplitHostPort(s.Addr()) // it was joined above
+	_, number, _ := net.SplitHostPort(s.Addr()) // local joined it
 	return number
 }

@@ -2,9 +2,9 @@
 // kill, stop, freeze and start again: [Postgres], [PostgresPair], [MariaDB], [RabbitMQ],
 // [PgBouncer], [Prometheus], and [Proxy], a TCP proxy for cut, frozen and slow networks.
 //
-// Each instance has its own folder and port, and both survive a restart. It ends
-// with its test, and with the test binary even when that is killed. Programs are
-// taken from where Debian keeps them, else from PATH; a test that lacks one is
+// Each instance has its own folder and port, which survive a restart. It ends
+// with its test, and with the test binary even if that is killed. Programs are
+// searched for in Debian's folders, then in PATH; a test that lacks one is
 // skipped, or fails if MILLRACE_TEST_ALL is 1. Linux only.
 package servers
 
@@ -24,8 +24,8 @@ import (
 	"github.com/millrace-go/millrace/tests/testdb"
 )
 
-// Server is one instance. Its methods may be called from any goroutine; they
-// report what goes wrong as an error of the test and then return.
+// Server is one instance. Its methods may be called from any goroutine. They
+// report problems as errors of the test and then return.
 type Server struct {
 	t       testing.TB
 	name    string
@@ -40,16 +40,16 @@ type Server struct {
 	run *process // nil while down
 }
 
-// Addr is the host and port it listens on, the same after every Start.
+// Addr returns the host and port that it listens on, the same after every Start.
 func (s *Server) Addr() string { return s.addr }
 
-// DSN is what a client connects with, for the driver that testdb uses.
+// DSN returns the address for clients, for the driver that testdb uses.
 func (s *Server) DSN() string { return s.dsn }
 
-// URL is [Server.DSN], under the name by which broker clients call it.
+// URL is [Server.DSN] under the name that broker clients use.
 func (s *Server) URL() string { return s.dsn }
 
-// Start starts it and returns once it answers. It does nothing while it runs.
+// Start starts the server and returns once it answers. It does nothing if the server runs.
 func (s *Server) Start() {
 	s.t.Helper()
 	s.mu.Lock()
@@ -70,8 +70,8 @@ func (s *Server) Start() {
 	s.run = p
 }
 
-// Kill ends it and all processes below it by SIGKILL, and returns once they are
-// gone. It does nothing while it is down.
+// Kill ends the server and its child processes by SIGKILL, and returns once they are
+// gone. It does nothing if the server is down.
 func (s *Server) Kill() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -81,15 +81,15 @@ func (s *Server) Kill() {
 	}
 }
 
-// Restart stops it and starts it again. Call it after declaring queues of a RabbitMQ that will be
-// killed: it writes them down some time after it confirmed them, and when it stops.
+// Restart stops the server and starts it again. Call it after declaring queues on a RabbitMQ that
+// will be killed: RabbitMQ stores them some time after it confirmed them, or when it stops.
 func (s *Server) Restart() {
 	s.t.Helper()
 	s.Stop()
 	s.Start()
 }
 
-// Stop ends it in order and returns once it is gone. One that does not end within
+// Stop shuts the server down and returns once it is gone. A server that does not end within
 // a minute is killed, and the test fails.
 func (s *Server) Stop() {
 	s.t.Helper()
@@ -104,8 +104,8 @@ func (s *Server) Stop() {
 	s.run = nil
 }
 
-// Freeze stops it and all processes below it by SIGSTOP: it keeps its connections
-// and answers nothing.
+// Freeze stops the server and its child processes by SIGSTOP: the server keeps its
+// connections and answers nothing.
 func (s *Server) Freeze() { s.signal(syscall.SIGSTOP) }
 
 // Thaw lets a frozen server go on.
@@ -152,8 +152,8 @@ func (s *Server) await(p *process) error {
 	}
 }
 
-// program finds an executable by the patterns of Debian's folders, else in PATH.
-// It ends the test where there is none; -short tests run no servers.
+// program finds an executable in folders, which are patterns, or else in PATH.
+// It ends the test if there is none; -short tests run no servers.
 func program(t testing.TB, name string, folders ...string) string {
 	t.Helper()
 	if testing.Short() {
@@ -173,5 +173,5 @@ func program(t testing.TB, name string, folders ...string) string {
 	return path
 }
 
-// root reports whether servers that refuse to run as root need another user.
+// root reports whether we are root: some servers then need another user.
 func root() bool { return os.Geteuid() == 0 }

@@ -9,8 +9,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Pair is a PostgreSQL and a synchronous standby: a commit is not answered before both have
-// it, so that none that was answered is lost when the standby takes over.
+// Pair is a PostgreSQL and a synchronous standby. The primary answers a commit only once both have
+// it, so no answered commit is lost when the standby takes over.
 type Pair struct {
 	t                testing.TB
 	primary, standby *Server
@@ -26,11 +26,11 @@ func PostgresPair(t testing.TB, settings ...string) *Pair {
 	return p
 }
 
-// Primary is the server that takes writes, until the next [Pair.FailOver].
+// Primary returns the server that accepts writes, until the next [Pair.FailOver].
 func (p *Pair) Primary() *Server { return p.primary }
 
-// FailOver kills the primary and has the standby take over. It answers no commit before
-// [Pair.Rebuild] has given it a standby of its own.
+// FailOver kills the primary and promotes the standby. The new primary answers no commit until
+// [Pair.Rebuild] gives it a standby.
 func (p *Pair) FailOver() {
 	p.t.Helper()
 	p.primary.Kill()
@@ -43,7 +43,7 @@ func (p *Pair) FailOver() {
 	p.primary, p.standby = p.standby, p.primary
 }
 
-// Rebuild makes the server that was killed the standby of the other one.
+// Rebuild makes the killed server the standby of the new primary.
 func (p *Pair) Rebuild() {
 	p.t.Helper()
 	p.follow()

@@ -169,7 +169,7 @@ func TestWrongImports(t *testing.T) {
 		{"import mail --rate 0", 2, "--rate 0 is less than 1"},
 		{"import mail --key uuid", 2, "--key and --retention go with --new"},
 		{"import mail --new", 2, `consumer "mail", epoch 0 is known: leave out --new`},
-		{"import post --new --key uid", 2, `"uid" describes no key`},
+		{"import post --new --key uid", 2, `"uid" is not a key`},
 		{"import post --new --retention week", 2, `--retention "week" is neither a duration`},
 		{"import post --new --retention 1m", 2, "Retention 1m0s is below"},
 		{"import post --new --key first(uuid,payload)", 1, "cannot be made from parts"},

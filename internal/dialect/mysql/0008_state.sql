@@ -1,13 +1,13 @@
--- What decides what happens to a message, beside its status: reason and last_error are for people. reason_code 1 is a
--- message that is parked because it was replayed, error_code 1 one whose last attempt lost its connection to the
--- database, allowed 1 one that an operator wants handled although it was replayed.
+-- Together with status, these columns decide how a message goes on; reason and last_error are for people only.
+-- reason_code 1: the message is parked because it was replayed. error_code 1: its last attempt lost the connection to
+-- the database. allowed 1: an operator wants it handled although it was replayed.
 ALTER TABLE millrace_messages ADD COLUMN reason_code SMALLINT NOT NULL DEFAULT 0;
 
 ALTER TABLE millrace_messages ADD COLUMN error_code SMALLINT NOT NULL DEFAULT 0;
 
 ALTER TABLE millrace_messages ADD COLUMN allowed SMALLINT NOT NULL DEFAULT 0;
 
--- What the releases before wrote as text alone.
+-- Earlier releases wrote this as text only.
 UPDATE millrace_messages
   SET reason_code = 1
   WHERE status = 6 AND reason_code = 0 AND SUBSTRING(reason, 1, 12) = BINARY 'replayed by ';

@@ -1,10 +1,10 @@
--- place says who looks for a message: 0, it is to be delivered and stands in no line, 1, in the line of its order key,
--- 2, it stands in a line and waits for an operator, 3, it is held, and NULL for all others. What is held, or waits for
--- an operator, may be any number, and the looks of a queue do not meet it. by_due, by_order and by_aggregate serve
--- the release before, which runs beside this one during an upgrade.
+-- place divides the messages for the queue. 0: deliverable, without an order key. 1: deliverable, with an order key.
+-- 2: waits for an operator, with an order key. 3: held. NULL: all others. So a queue reads only deliverable messages,
+-- however many are held or wait for an operator. by_due, by_order and by_aggregate serve the release before, which
+-- runs beside this one during an upgrade.
 -- by_ready serves SelectNextDue, SelectDue, SelectFront and CountDue, by_line serves SelectFront and SelectHeads.
 -- by_held serves ReleaseHeld, CountHeld and SelectWaiting.
--- Two statements: together they would copy the table.
+-- Two statements, because one would copy the table.
 ALTER TABLE millrace_messages
   ADD COLUMN place SMALLINT GENERATED ALWAYS AS (CASE
     WHEN status IN (1, 2, 3, 4) THEN CASE WHEN order_key IS NULL THEN 0 ELSE 1 END

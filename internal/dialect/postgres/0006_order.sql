@@ -1,6 +1,6 @@
 -- Serves SelectPending, SelectKey, ListKeys and CountBacklog: the unsent messages of each key, in their
--- order. Where somebody made it beforehand, CONCURRENTLY, the table is not locked: CREATE INDEX IF NOT
--- EXISTS would wait for a lock first, and while it is still being made each would wait for the other.
+-- order. If somebody built it beforehand, CONCURRENTLY, the migration does not lock the table. CREATE INDEX
+-- IF NOT EXISTS would wait for a lock first: a deadlock while the index is still being built.
 DO $$
 DECLARE made BOOLEAN := (SELECT i.indisvalid FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid
   WHERE i.indrelid = 'millrace_outbox'::REGCLASS AND c.relname = 'ix_millrace_outbox_order'); BEGIN
