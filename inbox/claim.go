@@ -14,9 +14,9 @@ import (
 	"github.com/millrace-go/millrace/internal/turns"
 )
 
-// Claim is the result of claiming a delivery: either the right to handle it, held by an open
+// claim is the result of claiming a delivery: either the right to handle it, held by an open
 // transaction, or the answer that there is nothing to do.
-type Claim struct {
+type claim struct {
 	*delivery
 
 	id32     int32 // the id of the consumer in the tables
@@ -57,15 +57,13 @@ type Claim struct {
 	known     int64         // the generation of the caches when the claim was made
 }
 
-// Claim claims msg for this consumer. While another goroutine of this process handles a copy,
-// Claim waits and holds nothing; for another process it waits at most TwinWait.
+// claim claims msg for this consumer. While another goroutine of this process handles a copy,
+// claim waits and holds nothing; for another process it waits at most TwinWait.
 //
 // If the claim is fresh, the caller runs the handler with the claim's context and must end with
-// [Claim.Commit] or [Claim.Rollback]. Otherwise it publishes the outcome, then acks msg. On an error
+// [claim.Commit] or [claim.Rollback]. Otherwise it publishes the outcome, then acks msg. On an error
 // it nacks msg: nothing was done.
-func (c *Consumer) Claim(msg *message.Message) (*Claim, error) { return c.claim(msg, &visit{}) }
-
-func (c *Consumer) claim(msg *message.Message, v *visit) (*Claim, error) {
+func (c *claimConsumer) claim(msg *message.Message, v *visit) (*claim, error) {
 	d, err := c.readDelivery(msg)
 	if err != nil {
 		return nil, c.refused(d, err)
@@ -82,7 +80,7 @@ func (c *Consumer) claim(msg *message.Message, v *visit) (*Claim, error) {
 		d.interrupted(ErrClosed)
 		return nil, ErrClosed
 	}
-	cl := &Claim{delivery: d, visit: v}
+	cl := &claim{delivery: d, visit: v}
 	defer func() {
 		if !cl.fresh {
 			s.work.leave()
@@ -121,7 +119,7 @@ func (c *Consumer) claim(msg *message.Message, v *visit) (*Claim, error) {
 
 // unclaimed ends a delivery that claiming failed for. It delays the nack, unless a wait for the database
 // or for a twin has delayed it already.
-func (c *Consumer) unclaimed(d *delivery, err error) error {
+func (c *claimConsumer) unclaimed(d *delivery, err error) error {
 	if d.ctx.Err() == nil && !errors.Is(err, ErrUnavailable) && !errors.Is(err, ErrInProgress) &&
 		saysOf(err) == dialect.Other {
 		return c.refused(d, err)
@@ -131,7 +129,7 @@ func (c *Consumer) unclaimed(d *delivery, err error) error {
 }
 
 // runOnBegin runs OnBegin. If that fails, the run fails as if the handler had.
-func (cl *Claim) runOnBegin() error {
+func (cl *claim) runOnBegin() error {
 	onBegin := cl.consumer.config.OnBegin
 	if onBegin == nil {
 		return nil

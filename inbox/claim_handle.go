@@ -16,27 +16,27 @@ func (s *Store) Handler(config ConsumerConfig, h message.HandlerFunc) (message.H
 
 // handle runs h for one delivery, as often as the version gate wants it tried. It restores the
 // message's context on every exit: middlewares further in leave cancelled ones behind.
-func (c *Consumer) handle(msg *message.Message, h message.HandlerFunc) ([]*message.Message, error) {
+func (c *claimConsumer) handle(msg *message.Message, h message.HandlerFunc) ([]*message.Message, error) {
 	ctx := msg.Context()
 	defer msg.SetContext(ctx)
 
-	claim, err := c.Claim(msg)
-	for err == nil && claim.fresh {
-		produced, failure := claim.run(h)
-		if !claim.Postponed() {
+	cl, err := c.claim(msg, &visit{})
+	for err == nil && cl.fresh {
+		produced, failure := cl.run(h)
+		if !cl.Postponed() {
 			return produced, failure
 		}
 		msg.SetContext(ctx)
-		claim, err = claim.Again()
+		cl, err = cl.Again()
 	}
 	if err != nil {
 		return nil, err
 	}
-	return claim.outcome, nil
+	return cl.outcome, nil
 }
 
 // run runs h in the transaction of the claim.
-func (cl *Claim) run(h message.HandlerFunc) ([]*message.Message, error) {
+func (cl *claim) run(h message.HandlerFunc) ([]*message.Message, error) {
 	// If h panics, Abandon rolls back; the panic goes on with its stack.
 	defer cl.Abandon()
 	cl.msg.SetContext(cl.handler)

@@ -131,7 +131,7 @@ func (c ConsumerConfig) Validate() error {
 
 // Consumer claims the messages of one handler. Its name and epoch identify it in the Store's
 // namespace. It is safe for concurrent use.
-type Consumer struct {
+type claimConsumer struct {
 	store  *Store
 	config ConsumerConfig
 	prefix string        // of keys in memory
@@ -149,13 +149,13 @@ type Consumer struct {
 	formerOver      sync.Once
 	formerShared    atomic.Bool // two messages of this epoch turned out to share a former key
 
-	former *Consumer // of the epoch before, where messages are looked up too; nil without FormerKey
-	heir   *Consumer // the consumer whose former this is; nil for others
+	former *claimConsumer // of the epoch before, where messages are looked up too; nil without FormerKey
+	heir   *claimConsumer // the consumer whose former this is; nil for others
 }
 
 // consumer returns the consumer that config names, with these settings. It refuses a second handler
 // with the same name.
-func (s *Store) consumer(config ConsumerConfig) (*Consumer, error) {
+func (s *Store) consumer(config ConsumerConfig) (*claimConsumer, error) {
 	if config.Name == "" {
 		return nil, errors.New("inbox: a consumer needs a name: set Consumer, or run inside a Watermill router, " +
 			"whose handler's name is taken")
@@ -173,7 +173,7 @@ func (s *Store) consumer(config ConsumerConfig) (*Consumer, error) {
 	return c, err
 }
 
-func (s *Store) enrol(config ConsumerConfig) (*Consumer, error) {
+func (s *Store) enrol(config ConsumerConfig) (*claimConsumer, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	name := stored.Name{Name: config.Name, Epoch: config.Epoch}
@@ -190,7 +190,7 @@ func (s *Store) enrol(config ConsumerConfig) (*Consumer, error) {
 				config.Name, ErrKeyChanged, known.config.Key.source, config.Key.source)
 		}
 	}
-	c := &Consumer{
+	c := &claimConsumer{
 		store: s, config: config, prefix: name.Prefix(), tally: s.tallies.of(name), row: s.rows.Registered(config.self()),
 	}
 	c.row.Met = c.formerIsOver
@@ -203,7 +203,7 @@ func (s *Store) enrol(config ConsumerConfig) (*Consumer, error) {
 
 // slot waits for the right to have a transaction open: the consumer's, then the store's. The
 // caller already has the turn of its key, so copies that wait for the turn take no slots.
-func (c *Consumer) slot(ctx context.Context) (leave func(), err error) {
+func (c *claimConsumer) slot(ctx context.Context) (leave func(), err error) {
 	if c.slots == nil {
 		return c.store.slot(ctx)
 	}
@@ -223,4 +223,6 @@ func (c *Consumer) slot(ctx context.Context) (leave func(), err error) {
 	}, nil
 }
 
-func (c *Consumer) name() stored.Name { return stored.Name{Name: c.config.Name, Epoch: c.config.Epoch} }
+func (c *claimConsumer) name() stored.Name {
+	return stored.Name{Name: c.config.Name, Epoch: c.config.Epoch}
+}

@@ -152,7 +152,7 @@ func ordered(versions []Version) ([]versioned, error) {
 // unversioned ends the delivery of a message that the gate cannot place, which no retry would
 // change. If no queue delivers the message, its source might redeliver it again and again, so the
 // gate parks it.
-func (cl *Claim) unversioned(cause error) error {
+func (cl *claim) unversioned(cause error) error {
 	cause = fmt.Errorf("version gate: %w", cause)
 	if cl.queueAttempt() != nil || cl.ctx.Err() != nil || dialect.Classify(cause) == dialect.Unavailable {
 		return Terminal(cause)

@@ -127,7 +127,7 @@ func (d *delivery) compare() error {
 
 // keepKeyless stores a message without a key through the queue that delivers it past its table, if
 // there is one, because the queue calls OnPark.
-func (cl *Claim) keepKeyless() (kept bool, err error) {
+func (cl *claim) keepKeyless() (kept bool, err error) {
 	a := attemptOf(cl.ctx)
 	if cl.keyless.text == "" || a == nil || a.keep == nil {
 		return false, nil
@@ -149,7 +149,7 @@ func (cl *Claim) keepKeyless() (kept bool, err error) {
 }
 
 // keepBy calls keep, unless the database is known to be down.
-func (cl *Claim) keepBy(keep func(context.Context, why) (bool, error), because why) (kept bool, err error) {
+func (cl *claim) keepBy(keep func(context.Context, why) (bool, error), because why) (kept bool, err error) {
 	s, d := cl.consumer.store, cl.delivery
 	pass, up := s.outage.Enter(d.ctx)
 	if !up {

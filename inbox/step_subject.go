@@ -30,7 +30,7 @@ type subjectKey struct{}
 // subjectOf returns the message that ctx belongs to, the innermost if there are several.
 func subjectOf(ctx context.Context) (*subject, error) {
 	switch owner := ctx.Value(subjectKey{}).(type) {
-	case *Claim:
+	case *claim:
 		if owner.ambient.Open() {
 			return owner.subject(true), nil
 		}
@@ -81,7 +81,7 @@ func (c handlerContext) Value(key any) any {
 
 // preparation is a run of Before.
 type preparation struct {
-	claim *Claim
+	claim *claim
 	over  atomic.Bool
 }
 

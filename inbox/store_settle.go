@@ -20,7 +20,7 @@ import (
 // them: then the broker has the outcome, and the store can delete its row.
 type settler struct {
 	mu      sync.Mutex
-	waiting []*Claim
+	waiting []*claim
 
 	settling sync.Mutex // makes a second settle wait until the rows of the first are deleted
 }
@@ -29,7 +29,7 @@ type settler struct {
 // nothing runs the background work.
 const most = 1024
 
-func (u *settler) watch(cl *Claim) {
+func (u *settler) watch(cl *claim) {
 	cl.watched = time.Now()
 	u.mu.Lock()
 	u.waiting = append(u.waiting, cl)
@@ -47,7 +47,7 @@ func (u *settler) watch(cl *Claim) {
 // acked removes from u and returns the deliveries that were acked. It forgets those that were
 // nacked, whose redelivery finds the outcome, and counts as dropped those without an answer for
 // longer than patience.
-func (u *settler) acked(patience time.Duration) (acked []*Claim, dropped int) {
+func (u *settler) acked(patience time.Duration) (acked []*claim, dropped int) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	still := u.waiting[:0]
@@ -74,7 +74,7 @@ func (u *settler) acked(patience time.Duration) (acked []*Claim, dropped int) {
 	return acked, dropped
 }
 
-func (u *settler) putBack(claims []*Claim) {
+func (u *settler) putBack(claims []*claim) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	u.waiting = append(u.waiting, claims...)

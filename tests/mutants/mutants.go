@@ -16,7 +16,7 @@ var rules = []mutant{
 	},
 	{
 		name: "ack before the commit", by: exhaust("Inbox"), file: "inbox/claim_handle.go",
-		old: "\tclaim, err := c.Claim(msg)\n", new: "\tmsg.Ack()\n\tclaim, err := c.Claim(msg)\n",
+		old: "\tcl, err := c.claim(msg, &visit{})\n", new: "\tmsg.Ack()\n\tcl, err := c.claim(msg, &visit{})\n",
 	},
 	{
 		name: "commit what failed", by: exhaust("Inbox"), file: "inbox/claim_finish.go",
