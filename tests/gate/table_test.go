@@ -1,8 +1,13 @@
 package gate_test
 
 import (
+	"context"
+	"fmt"
 	"math"
+	"net"
 	"slices"
+	"sync/atomic"
+	"syscall"
 	"testing"
 
 	"github.com/ThreeDotsLabs/watermill/message"
@@ -168,6 +173,43 @@ var tableBodies = []testdb.Body{
 
 		must(t, b.gated(b.process(), millrace.VersionGate{Optional: true}, handler), message.NewMessage("optional", nil))
 		assert.Equal(t, []int64{-1}, b.applied(""))
+	})},
+	{Name: "a Version that asks what is out of reach", Why: "the message is not to blame: it is tried again, and handled", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
+		for name, unreachable := range map[string]error{
+			"refused": &net.OpError{Op: "dial", Err: syscall.ECONNREFUSED}, "slow": context.DeadlineExceeded, "told": inbox.ErrUnavailable,
+		} {
+			var calls atomic.Int64
+			gate := millrace.VersionGate{Version: func(msg *message.Message) ([]inbox.Version, error) {
+				if calls.Add(1) <= 2 {
+					return nil, fmt.Errorf("look its version up: %w", unreachable)
+				}
+				return inbox.VersionFromMetadata()(msg)
+			}}
+			msg := change("plain "+name, 1)
+			h := b.gated(b.store, gate, handler)
+			for range 2 {
+				_, err := h(again(msg))
+				require.ErrorIs(t, err, unreachable)
+				assert.False(t, inbox.IsTerminal(err))
+			}
+			must(t, h, again(msg))
+			assert.Equal(t, upTo(1), b.applied("plain "+name))
+		}
+		assert.Zero(t, b.count(`SELECT COUNT(*) FROM millrace_messages`))
+		assert.Zero(t, b.events.Count("outage"), "others use the database meanwhile")
+	})},
+	{Name: "a Version that asks what is out of reach, behind Durable", Why: "the queue tries the message again", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
+		var calls atomic.Int64
+		s := b.service(b.store, millrace.VersionGate{Version: func(msg *message.Message) ([]inbox.Version, error) {
+			if calls.Add(1) <= 2 {
+				return nil, &net.OpError{Op: "dial", Err: syscall.ECONNREFUSED}
+			}
+			return inbox.VersionFromMetadata()(msg)
+		}}, handler)
+		s.publish(change("a", 1))
+		rig.Eventually(t, "it is handled", func() bool { return len(b.applied("a")) == 1 })
+		assert.EqualValues(t, 3, calls.Load())
+		assert.Zero(t, b.events.Count("parked"))
 	})},
 	{Name: "the greatest version", Why: "nothing overflows", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		b.queued(b.store)
