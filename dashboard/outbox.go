@@ -5,7 +5,7 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/millrace-go/millrace/inbox"
+	"github.com/millrace-go/millrace/inbox/admin"
 	"github.com/millrace-go/millrace/outbox"
 )
 
@@ -18,7 +18,7 @@ type outboxPage struct {
 	Parked    []outbox.Parked
 	First     string
 	Next      string
-	Unsettled []inbox.UnsettledOutcome
+	Unsettled []admin.UnsettledOutcome
 }
 
 // settleTime is the age from which an outcome may need attention.
@@ -32,7 +32,7 @@ func (h *Handler) outbox(v *visit) (any, error) {
 		}
 	}
 	var err error
-	p.Unsettled, err = h.store.Unsettled(v.r.Context(), settleTime, pageSize)
+	p.Unsettled, err = h.ops.Unsettled(v.r.Context(), settleTime, pageSize)
 	return p, err
 }
 

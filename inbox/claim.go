@@ -14,23 +14,23 @@ import (
 	"github.com/millrace-go/millrace/internal/turns"
 )
 
-// Claim is the result of claiming a delivery: either the right to handle it, held by an open
+// claim is the result of claiming a delivery: either the right to handle it, held by an open
 // transaction, or the answer that there is nothing to do.
-type Claim struct {
+type claim struct {
 	*delivery
 
 	id32     int32 // the id of the consumer in the tables
 	former32 int32 // the same for the epoch before
 	fresh    bool
-	openRow  bool   // the message has an open row, which Commit closes
-	inDoubt  bool   // our COMMIT failed, so it may have been applied
-	over     bool   // committed or rolled back
-	unserved bool   // a statement after the claim failed because the database is down
-	answer   string // how the inbox knew a copy
-	parked   why    // why the message was parked; zero if it was not
-	refused  bool   // it was parked because it was replayed
-	queued   bool   // it was replayed, and the queue delivers the stored message that had failed
-	outcome  []*message.Message
+	openRow  bool               // the message has an open row, which Commit closes
+	inDoubt  bool               // our COMMIT failed, so it may have been applied
+	over     bool               // committed or rolled back
+	unserved bool               // a statement after the claim failed because the database is down
+	answer   string             // how the inbox knew a copy
+	parked   why                // why the message was parked; zero if it was not
+	refused  bool               // it was parked because it was replayed
+	queued   bool               // it was replayed, and the queue delivers the stored message that had failed
+	outcome  []*message.Message // of an earlier run, which the broker may lack
 
 	// The verdict of the version gate, and its details.
 	decided  bool
@@ -47,7 +47,7 @@ type Claim struct {
 
 	tx        *owned.Tx
 	span      *span
-	handler   context.Context //nolint:containedctx // given to the handler
+	handler   context.Context //nolint:containedctx // given to the handler; ends with the message's own or with the transaction
 	ambient   *ambient.Tx
 	leave     func() // gives the slot back
 	turn      turns.Turn
@@ -57,15 +57,13 @@ type Claim struct {
 	known     int64         // the generation of the caches when the claim was made
 }
 
-// Claim claims msg for this consumer. While another goroutine of this process handles a copy,
-// Claim waits and holds nothing; for another process it waits at most TwinWait.
+// claim claims msg for this consumer. While another goroutine of this process handles a copy,
+// claim waits and holds nothing; for another process it waits at most TwinWait.
 //
-// If [Claim.Fresh], the caller runs the handler with [Claim.Context] and must end with
-// [Claim.Commit] or [Claim.Rollback]. Otherwise it publishes [Claim.Outcome], then acks msg.
-// On an error it nacks msg: nothing was done.
-func (c *Consumer) Claim(msg *message.Message) (*Claim, error) { return c.claim(msg, &visit{}) }
-
-func (c *Consumer) claim(msg *message.Message, v *visit) (*Claim, error) {
+// If the claim is fresh, the caller runs the handler with the claim's context and must end with
+// [claim.Commit] or [claim.Rollback]. Otherwise it publishes the outcome, then acks msg. On an error
+// it nacks msg: nothing was done.
+func (c *claimConsumer) claim(msg *message.Message, v *visit) (*claim, error) {
 	d, err := c.readDelivery(msg)
 	if err != nil {
 		return nil, c.refused(d, err)
@@ -82,7 +80,7 @@ func (c *Consumer) claim(msg *message.Message, v *visit) (*Claim, error) {
 		d.interrupted(ErrClosed)
 		return nil, ErrClosed
 	}
-	cl := &Claim{delivery: d, visit: v}
+	cl := &claim{delivery: d, visit: v}
 	defer func() {
 		if !cl.fresh {
 			s.work.leave()
@@ -121,7 +119,7 @@ func (c *Consumer) claim(msg *message.Message, v *visit) (*Claim, error) {
 
 // unclaimed ends a delivery that claiming failed for. It delays the nack, unless a wait for the database
 // or for a twin has delayed it already.
-func (c *Consumer) unclaimed(d *delivery, err error) error {
+func (c *claimConsumer) unclaimed(d *delivery, err error) error {
 	if d.ctx.Err() == nil && !errors.Is(err, ErrUnavailable) && !errors.Is(err, ErrInProgress) &&
 		saysOf(err) == dialect.Other {
 		return c.refused(d, err)
@@ -131,7 +129,7 @@ func (c *Consumer) unclaimed(d *delivery, err error) error {
 }
 
 // runOnBegin runs OnBegin. If that fails, the run fails as if the handler had.
-func (cl *Claim) runOnBegin() error {
+func (cl *claim) runOnBegin() error {
 	onBegin := cl.consumer.config.OnBegin
 	if onBegin == nil {
 		return nil
@@ -151,14 +149,3 @@ func (cl *Claim) runOnBegin() error {
 }
 
 var errPanic = errors.New("the handler panicked")
-
-// Fresh reports whether the handler must run.
-func (cl *Claim) Fresh() bool { return cl.fresh }
-
-// Outcome returns the messages that an earlier run of the handler produced and the broker may
-// lack. The caller publishes them again, with the same UUIDs, before the ack.
-func (cl *Claim) Outcome() []*message.Message { return cl.outcome }
-
-// Context returns the context for the handler: the message's, with the transaction in it. It
-// ends with the message's own context or with the transaction, whichever ends first.
-func (cl *Claim) Context() context.Context { return cl.handler }

@@ -17,7 +17,7 @@ import (
 
 // obtain waits for the turn of the key, then claims it or answers the delivery. Only a fresh
 // claim keeps the turn; a deferred function frees it otherwise, even if a user's function panics.
-func (cl *Claim) obtain() error {
+func (cl *claim) obtain() error {
 	s, d := cl.consumer.store, cl.delivery
 	key := d.memoryKey
 	if hash, known := s.settled.Get(key); known && hash == d.hash {
@@ -77,7 +77,7 @@ const (
 const maxRounds = 10
 
 // acquire makes move after move until the claim is fresh or the delivery is answered.
-func (cl *Claim) acquire() error {
+func (cl *claim) acquire() error {
 	next := cl.firstMove()
 	for round, contended := 0, 0; next != done; round++ {
 		if round-contended > maxRounds {
@@ -112,7 +112,7 @@ func (cl *Claim) acquire() error {
 }
 
 // firstMove returns the move that most likely ends in a claim or an answer.
-func (cl *Claim) firstMove() move {
+func (cl *claim) firstMove() move {
 	first := insert
 	switch {
 	case cl.inherited():
@@ -131,7 +131,7 @@ func (cl *Claim) firstMove() move {
 }
 
 // enterOutage waits, if the database is down, until this delivery may try it.
-func (cl *Claim) enterOutage() (outage.Pass, error) {
+func (cl *claim) enterOutage() (outage.Pass, error) {
 	pass, up := cl.consumer.store.outage.Enter(cl.ctx)
 	if err := cl.ctx.Err(); err != nil {
 		pass.Cancel()
@@ -145,7 +145,7 @@ func (cl *Claim) enterOutage() (outage.Pass, error) {
 }
 
 // endMove ends the pass of a move that failed, and reports whether acquire may make the move again.
-func (cl *Claim) endMove(pass outage.Pass, err error, contended int) (again bool) {
+func (cl *claim) endMove(pass outage.Pass, err error, contended int) (again bool) {
 	s, d := cl.consumer.store, cl.delivery
 	switch kind := saysOf(err); {
 	case errors.Is(err, ErrInProgress), errors.Is(err, errFormer):
@@ -173,7 +173,7 @@ func (s *Store) answers(pass outage.Pass) {
 }
 
 // guarded makes the move what. If a user's function panics in it, another delivery may probe the database.
-func (cl *Claim) guarded(pass outage.Pass, what move) (next move, err error) {
+func (cl *claim) guarded(pass outage.Pass, what move) (next move, err error) {
 	returned := false
 	defer func() {
 		if !returned {
@@ -186,7 +186,7 @@ func (cl *Claim) guarded(pass outage.Pass, what move) (next move, err error) {
 }
 
 // moveInSlot makes one move in a slot, which only a fresh claim keeps.
-func (cl *Claim) moveInSlot(what move) (next move, err error) {
+func (cl *claim) moveInSlot(what move) (next move, err error) {
 	d := cl.delivery
 	reg, err := cl.consumer.register(d.ctx)
 	if err != nil {
@@ -217,7 +217,7 @@ func (cl *Claim) moveInSlot(what move) (next move, err error) {
 
 // claimInTx begins a transaction whose first statement claims the key. If the claim is fresh, the
 // transaction stays open for the handler.
-func (cl *Claim) claimInTx(what move) (next move, err error) {
+func (cl *claim) claimInTx(what move) (next move, err error) {
 	s, d, config := cl.consumer.store, cl.delivery, &cl.consumer.config
 	wait := config.TwinWait - cl.twinSpent
 	if wait <= 0 {
@@ -275,7 +275,7 @@ func (cl *Claim) claimInTx(what move) (next move, err error) {
 }
 
 // keep makes the claim fresh, with tx for the handler.
-func (cl *Claim) keep(tx *owned.Tx, span *span, began time.Time) {
+func (cl *claim) keep(tx *owned.Tx, span *span, began time.Time) {
 	cl.fresh, cl.tx, cl.span, cl.began = true, tx, span, began
 	cl.openRow = cl.openRow || cl.lease != nil
 	cl.ambient = ambient.New(tx.Tx, cl.consumer.store.db.DB)
@@ -293,7 +293,7 @@ type cause delivery
 func (c *cause) String() string { return ambient.Cause(c.consumer.config.Name, keycode.String(c.id)) }
 
 // claimKey runs the statement that claims the key and reports whether the key is now ours.
-func (cl *Claim) claimKey(span *span, tx *sqlx.Tx, what move) (won bool, err error) {
+func (cl *claim) claimKey(span *span, tx *sqlx.Tx, what move) (won bool, err error) {
 	s, d := cl.consumer.store, cl.delivery
 	if what == retake {
 		return cl.execClaim(span, tx, s.dialect.Retake, d.token, d.hash, cl.id32, d.id)
@@ -303,7 +303,7 @@ func (cl *Claim) claimKey(span *span, tx *sqlx.Tx, what move) (won bool, err err
 
 // execClaim runs a claiming statement and reports whether it changed a row. While another transaction
 // holds the key it waits, at most TwinWait over all tries.
-func (cl *Claim) execClaim(span *span, tx *sqlx.Tx, statement string, args ...any) (won bool, err error) {
+func (cl *claim) execClaim(span *span, tx *sqlx.Tx, statement string, args ...any) (won bool, err error) {
 	began := time.Now()
 	defer func() { cl.twinSpent += time.Since(began) }()
 	if !span.wait(cl.consumer.config.TwinWait - cl.twinSpent) {

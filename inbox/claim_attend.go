@@ -73,7 +73,7 @@ func (s *Store) pace(ctx context.Context) {
 type guardPassed struct{}
 
 // warnUnguarded logs once that the guard is outside this consumer's inbox.
-func (c *Consumer) warnUnguarded(d *delivery) {
+func (c *claimConsumer) warnUnguarded(d *delivery) {
 	if d.ctx.Value(guardPassed{}) == nil {
 		return
 	}

@@ -15,13 +15,13 @@ type beforeError struct{ error }
 func (e *beforeError) Unwrap() error { return e.error }
 
 // prepares reports whether Before must still run for the message.
-func (cl *Claim) prepares() bool {
+func (cl *claim) prepares() bool {
 	return cl.consumer.config.Before != nil && !cl.visit.prepared
 }
 
 // prepare runs Before if the next move may lead to the handler. The delivery then holds the turn of
 // its key, so that copies in this process wait, but neither a transaction nor a slot.
-func (cl *Claim) prepare(what move) error {
+func (cl *claim) prepare(what move) error {
 	if what != insert && what != retake || !cl.prepares() {
 		return nil
 	}
@@ -41,7 +41,7 @@ func (cl *Claim) prepare(what move) error {
 	return nil
 }
 
-func (cl *Claim) runBefore() (err error) {
+func (cl *claim) runBefore() (err error) {
 	config := &cl.consumer.config
 	p := &preparation{claim: cl}
 	ctx, cancel := context.WithTimeoutCause(cl.ctx, config.BeforeTimeout, errBeforeTimeout)
@@ -77,7 +77,7 @@ func (cl *Claim) runBefore() (err error) {
 var errBeforeTimeout = errors.New("BeforeTimeout ran out")
 
 // failBefore ends a delivery whose Before failed, as if the handler had.
-func (cl *Claim) failBefore(cause error) error {
+func (cl *claim) failBefore(cause error) error {
 	if a := cl.queueAttempt(); a != nil {
 		a.failed(cl.ctx, cause)
 	}

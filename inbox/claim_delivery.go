@@ -18,7 +18,7 @@ import (
 
 // delivery is one arrival of a message, with all that identifies it, read once.
 type delivery struct {
-	consumer     *Consumer
+	consumer     *claimConsumer
 	msg          *message.Message
 	as           original.Delivery               // the message before any middleware changed it
 	otherHash    func() (hash int64, known bool) // a second hash, of a message that a middleware changed
@@ -43,7 +43,7 @@ var errAnswered = errors.New("the message was acked or nacked before the inbox s
 	"remove InstantAck, or put it nowhere outside middleware.Inbox")
 
 // readDelivery reads what identifies msg. With an error it returns as much as it knows by then.
-func (c *Consumer) readDelivery(msg *message.Message) (*delivery, error) {
+func (c *claimConsumer) readDelivery(msg *message.Message) (*delivery, error) {
 	d := &delivery{consumer: c, msg: msg, as: original.Arrive(msg), ctx: replayContext(msg.Context(), msg)}
 	d.replay, d.replayed = replayed(msg)
 	d.topic = message.SubscribeTopicFromCtx(d.ctx)
@@ -70,7 +70,7 @@ func (c *Consumer) readDelivery(msg *message.Message) (*delivery, error) {
 }
 
 // identify finds the key of d. A stored message keeps the key it was stored with.
-func (c *Consumer) identify(d *delivery) error {
+func (c *claimConsumer) identify(d *delivery) error {
 	if d.lease != nil && d.topic == "" {
 		d.topic = string(d.lease.row.Topic)
 	}

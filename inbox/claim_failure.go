@@ -17,7 +17,7 @@ import (
 )
 
 // committed reports whether this attempt's claim is in the table, committed and completed.
-func (cl *Claim) committed(ctx context.Context) (bool, error) {
+func (cl *claim) committed(ctx context.Context) (bool, error) {
 	var row struct {
 		Result int16 `db:"result"`
 		Token  int64 `db:"token"`
@@ -35,7 +35,7 @@ func (cl *Claim) committed(ctx context.Context) (bool, error) {
 
 // acceptHandlersCommit checks whether a handler that succeeded has committed its transaction
 // itself. If so, the run counts as completed, and what it produced is stored after all.
-func (cl *Claim) acceptHandlersCommit(produced []*message.Message) (done bool, err error) {
+func (cl *claim) acceptHandlersCommit(produced []*message.Message) (done bool, err error) {
 	ctx, cancel := cl.cleanup()
 	defer cancel()
 	if err := cl.tx.Rollback(); err != nil {
@@ -60,7 +60,7 @@ const silence = time.Second
 
 // takeBack reopens a claim that a failed handler committed, and records the failure, so
 // that the redelivery runs the handler again.
-func (cl *Claim) takeBack(cause error) (reopened bool, err error) {
+func (cl *claim) takeBack(cause error) (reopened bool, err error) {
 	ctx, cancel := cl.cleanup()
 	defer cancel()
 	asked := time.Now()
@@ -86,7 +86,7 @@ func (cl *Claim) takeBack(cause error) (reopened bool, err error) {
 }
 
 // reopen turns the completed claim into that of a failed message, so that its successors wait again.
-func (cl *Claim) reopen(ctx context.Context, tx *sqlx.Tx, cause error) error {
+func (cl *claim) reopen(ctx context.Context, tx *sqlx.Tx, cause error) error {
 	s := cl.consumer.store
 	n, err := database.Affected(tx.ExecContext(ctx, s.dialect.ReopenClaim, cl.id32, cl.id, cl.token))
 	if err != nil {
@@ -121,14 +121,14 @@ func (cl *Claim) reopen(ctx context.Context, tx *sqlx.Tx, cause error) error {
 	return nil // without its payload: the claim is open, and the redelivery brings the payload again
 }
 
-func (cl *Claim) observeEnded(what string) {
+func (cl *claim) observeEnded(what string) {
 	s, e := cl.consumer.store, cl.event(what)
 	s.log.Error("inbox: a transaction was ended that is not the handler's to end", ErrTxEndedByHandler, e.fields())
 	s.observers.tell(cl.ctx, KindEndedTx, e)
 }
 
 // lateness adds to err that Timeout ran out, if it did.
-func (cl *Claim) lateness(err error) error {
+func (cl *claim) lateness(err error) error {
 	if !cl.span.late() {
 		return err
 	}
@@ -143,18 +143,18 @@ func tookTooLong(setting string, timeout time.Duration, err error) error {
 }
 
 // cleanup returns a context for statements after the handler. It outlives the delivery.
-func (cl *Claim) cleanup() (context.Context, context.CancelFunc) {
+func (cl *claim) cleanup() (context.Context, context.CancelFunc) {
 	return context.WithTimeout(context.WithoutCancel(cl.ctx), afterwards)
 }
 
 // records reports whether the claim records a failed run. If a queue delivers, the queue does.
-func (cl *Claim) records() bool {
+func (cl *claim) records() bool {
 	return cl.consumer.config.RecordFailures && cl.queueAttempt() == nil && cl.ctx.Err() == nil
 }
 
 // recordFailure records a failed run, best effort. It claims the key first, so that it waits
 // for a twin that holds the key, and gives way to one that completes it.
-func (cl *Claim) recordFailure(cause error) {
+func (cl *claim) recordFailure(cause error) {
 	s := cl.consumer.store
 	ctx, cancel := cl.cleanup()
 	defer cancel()
@@ -172,7 +172,7 @@ func (cl *Claim) recordFailure(cause error) {
 
 // putFailure writes the open row of a failed message. tx must hold the claim of the key; if a twin
 // has completed it, putFailure returns ErrLost.
-func (cl *Claim) putFailure(ctx context.Context, tx *sqlx.Tx, cause error) error {
+func (cl *claim) putFailure(ctx context.Context, tx *sqlx.Tx, cause error) error {
 	s := cl.consumer.store
 	var row lookup
 	if err := row.scan(tx.QueryRowContext(ctx, s.dialect.Lookup, cl.id32, cl.id)); err != nil {

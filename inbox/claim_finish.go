@@ -25,7 +25,7 @@ const afterwards = 5 * time.Second
 // the outbox if there is one, else as the outcome of the message. An outcome it also returns, for
 // the caller to publish before it acks msg. On an error nothing was done, unless the answer to
 // the COMMIT was lost: then the redelivery finds out.
-func (cl *Claim) Commit(produced []*message.Message) ([]*message.Message, error) {
+func (cl *claim) Commit(produced []*message.Message) ([]*message.Message, error) {
 	produced = original.Apart(cl.ctx, produced, cl.msg)
 	cl.as.Restore(cl.msg) // from here on, msg is as the inbox received it
 	if cl.verdict != admitted {
@@ -58,7 +58,7 @@ func (cl *Claim) Commit(produced []*message.Message) ([]*message.Message, error)
 
 // finish writes what belongs to the claim and commits. If the transaction was over already, it finds
 // out whether the handler committed it.
-func (cl *Claim) finish(produced []*message.Message) error {
+func (cl *claim) finish(produced []*message.Message) error {
 	err := cl.verifyClaim()
 	if err == nil {
 		// Not with the handler's context: a closing router must not undo a finished run.
@@ -99,7 +99,7 @@ var errEnded = errors.New("ended underneath")
 // transaction back at a deadlock, SQLite when a statement is interrupted or the disk is full. If
 // the handler then went on, Commit would commit its later writes without the claim and without
 // its earlier writes.
-func (cl *Claim) verifyClaim() error {
+func (cl *claim) verifyClaim() error {
 	s := cl.consumer.store
 	if cl.tx.Lost() && !cl.span.late() {
 		return cl.reportLostTx()
@@ -127,7 +127,7 @@ func (cl *Claim) verifyClaim() error {
 // verifyTx returns errEnded if a statement of the handler ended the transaction. Asking the driver
 // costs nothing; if the driver says so, verifyTx asks the server too: outside of a transaction a
 // savepoint cannot be set, or is gone at once.
-func (cl *Claim) verifyTx() error {
+func (cl *claim) verifyTx() error {
 	if !cl.tx.Ended() {
 		return nil
 	}
@@ -145,14 +145,14 @@ func (cl *Claim) verifyTx() error {
 }
 
 // reportLostTx reports a handler that succeeded after its transaction was rolled back.
-func (cl *Claim) reportLostTx() error {
+func (cl *claim) reportLostTx() error {
 	cl.observeEnded("rolled back underneath the handler, by a statement or by itself, and it went on without it")
 	return ErrTxEndedByHandler
 }
 
 // reportRefusedWrites reports a failed handler that tried to commit its transaction, or to write after it was
 // rolled back, where the database let us refuse that.
-func (cl *Claim) reportRefusedWrites(cause error) error {
+func (cl *claim) reportRefusedWrites(cause error) error {
 	if !cl.tx.Refused() || cl.span.late() || errors.Is(cause, ErrTxEndedByHandler) {
 		return cause
 	}
@@ -161,7 +161,7 @@ func (cl *Claim) reportRefusedWrites(cause error) error {
 }
 
 // approve returns an error if the run must not be committed.
-func (cl *Claim) approve(produced []*message.Message) error {
+func (cl *claim) approve(produced []*message.Message) error {
 	config := &cl.consumer.config
 	if err := cl.ambient.Failure(); err != nil {
 		return fmt.Errorf("%w: %w", ErrSwallowed, err)
@@ -184,7 +184,7 @@ func (cl *Claim) approve(produced []*message.Message) error {
 }
 
 // warnForgottenTx counts a handler that succeeded without its transaction, and warns once per consumer.
-func (cl *Claim) warnForgottenTx() {
+func (cl *claim) warnForgottenTx() {
 	cl.observe(KindForgottenTx, "transaction not used", nil)
 	cl.consumer.warnedForgotten.Do(func() {
 		cl.log().Info("inbox: the handler succeeded without taking its transaction: use inbox.Tx, or exclude it with Skip; said once per consumer", nil)
@@ -193,7 +193,7 @@ func (cl *Claim) warnForgottenTx() {
 
 // seal writes what belongs to the claim: the result, the messages that the handler produced, the
 // journal, the released messages, and last the open row, which it closes.
-func (cl *Claim) seal(ctx context.Context, tx *sqlx.Tx, produced []*message.Message) error {
+func (cl *claim) seal(ctx context.Context, tx *sqlx.Tx, produced []*message.Message) error {
 	s := cl.consumer.store
 	if body := cl.ambient.Result(); body != nil {
 		if _, err := tx.ExecContext(ctx, s.dialect.PutResult, cl.id32, cl.id, body); err != nil {
@@ -219,7 +219,7 @@ func (cl *Claim) seal(ctx context.Context, tx *sqlx.Tx, produced []*message.Mess
 
 // closeOpenRow deletes the open row, or leaves it to the queue until the produced messages are
 // published. It returns ErrLost if the row was changed meanwhile.
-func (cl *Claim) closeOpenRow(ctx context.Context, tx *sqlx.Tx, produced []*message.Message) (err error) {
+func (cl *claim) closeOpenRow(ctx context.Context, tx *sqlx.Tx, produced []*message.Message) (err error) {
 	s := cl.consumer.store
 	var closed int64
 	switch {
@@ -241,12 +241,12 @@ func (cl *Claim) closeOpenRow(ctx context.Context, tx *sqlx.Tx, produced []*mess
 }
 
 // queuePublishes reports whether the queue must ensure that what the handler produced is published.
-func (cl *Claim) queuePublishes(produced []*message.Message) bool {
+func (cl *claim) queuePublishes(produced []*message.Message) bool {
 	return cl.lease != nil && len(produced) > 0 && cl.consumer.config.Outbox == nil
 }
 
 // storeProduced stores what the handler produced, in the outbox or as the outcome of the message.
-func (cl *Claim) storeProduced(ctx context.Context, tx *sqlx.Tx, produced []*message.Message) error {
+func (cl *claim) storeProduced(ctx context.Context, tx *sqlx.Tx, produced []*message.Message) error {
 	topic := message.PublishTopicFromCtx(cl.ctx) //nolint:contextcheck // the router put it there
 	if outbox := cl.consumer.config.Outbox; outbox != nil {
 		for _, m := range produced {
@@ -269,7 +269,7 @@ func (cl *Claim) storeProduced(ctx context.Context, tx *sqlx.Tx, produced []*mes
 }
 
 // succeed frees all that the run holds, after the commit, and reports it.
-func (cl *Claim) succeed(produced []*message.Message, early bool) {
+func (cl *claim) succeed(produced []*message.Message, early bool) {
 	s := cl.consumer.store
 	cl.end()
 	switch {
@@ -307,7 +307,7 @@ func (cl *Claim) succeed(produced []*message.Message, early bool) {
 // Rollback rolls back the transaction of a failed run and returns the error for the router. If the
 // handler committed the transaction itself, its writes remain: Rollback reopens the claim, so that
 // the redelivery runs the handler again, and records the failure. After Commit it does nothing.
-func (cl *Claim) Rollback(cause error) error {
+func (cl *claim) Rollback(cause error) error {
 	if cl.over {
 		return cause
 	}
@@ -348,7 +348,7 @@ func (cl *Claim) Rollback(cause error) error {
 }
 
 // letGo rolls a run back that was not committed and frees all that it holds, once.
-func (cl *Claim) letGo() {
+func (cl *claim) letGo() {
 	if cl.over {
 		return
 	}
@@ -359,7 +359,7 @@ func (cl *Claim) letGo() {
 }
 
 // observeFailed reports a run that was rolled back. The router logs the error.
-func (cl *Claim) observeFailed(cause error) {
+func (cl *claim) observeFailed(cause error) {
 	tally := cl.consumer.tally
 	tally.ran(&tally.failed, cl.began)
 	s := cl.consumer.store
@@ -375,7 +375,7 @@ func (cl *Claim) observeFailed(cause error) {
 }
 
 // failure returns the reason why the run failed: a panic, even if a middleware recovered from it.
-func (cl *Claim) failure(cause error) string {
+func (cl *claim) failure(cause error) string {
 	if cl.ambient != nil && errors.Is(cl.ambient.Failure(), errPanic) {
 		return ReasonPanic
 	}
@@ -383,7 +383,7 @@ func (cl *Claim) failure(cause error) string {
 }
 
 // end frees the slot, the contexts and, unless the claim is postponed, the turns at the gate.
-func (cl *Claim) end() {
+func (cl *claim) end() {
 	cl.over = true
 	cl.ambient.End()
 	if cl.suppressed != nil {

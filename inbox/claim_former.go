@@ -18,20 +18,20 @@ import (
 // FormerKey names the key of the epoch before, and the consumer looks messages up under that key too. In the
 // transaction of its claim, a delivery also claims its former key, as superseded, so that processes of the
 // last release take other copies for duplicates. If the epoch before has the message, the delivery continues
-// as one of that epoch; see [Claim.asFormer].
+// as one of that epoch; see [claim.asFormer].
 
 // errFormer says that the epoch before has the message, so that its answer counts.
 var errFormer = errors.New("known by its former key")
 
 // former returns the consumer of the epoch before, with these settings and its own key, or nil if there is
 // no FormerKey. It serves no handler and is not enrolled, so that a handler of that epoch still can be.
-func (s *Store) former(config ConsumerConfig, heir *Consumer) *Consumer {
+func (s *Store) former(config ConsumerConfig, heir *claimConsumer) *claimConsumer {
 	config, is := config.former()
 	if !is {
 		return nil
 	}
 	name := stored.Name{Name: config.Name, Epoch: config.Epoch}
-	return &Consumer{
+	return &claimConsumer{
 		store: s, config: config, prefix: name.Prefix(), tally: s.tallies.of(name), slots: heir.slots, heir: heir,
 		row: s.rows.Registered(config.selfAsFormer()),
 	}
@@ -48,7 +48,7 @@ func (c ConsumerConfig) former() (ConsumerConfig, bool) {
 }
 
 // formerIsOver logs once that FormerKey is no longer needed.
-func (c *Consumer) formerIsOver(row stored.Consumer) {
+func (c *claimConsumer) formerIsOver(row stored.Consumer) {
 	if c.former == nil || c.config.Retention == Forever || time.Since(time.UnixMicro(row.CreatedAt)) < c.config.Retention {
 		return
 	}
@@ -64,7 +64,7 @@ func (d *delivery) inherited() bool {
 }
 
 // queueName returns the name of the consumer whose queue delivers to c.
-func (c *Consumer) queueName() stored.Name {
+func (c *claimConsumer) queueName() stored.Name {
 	if c.heir != nil {
 		return c.heir.name()
 	}
@@ -99,7 +99,7 @@ func (d *delivery) findFormer() error {
 
 // keyOf finds the key of d for c. If a queue delivers d and c is the consumer of the epoch before, it takes
 // the key from the message as it came: the queue of the last release gave the message that id.
-func (c *Consumer) keyOf(d *delivery) (string, error) {
+func (c *claimConsumer) keyOf(d *delivery) (string, error) {
 	if c.heir == nil || d.queueAttempt() == nil {
 		return c.config.Key.find(d.msg)
 	}
@@ -109,7 +109,7 @@ func (c *Consumer) keyOf(d *delivery) (string, error) {
 // claimFormer claims the former key in the transaction of the claim, and waits for twins as the claim does.
 // It reports false if the caller must try again: the claim of the former key was deleted meanwhile, or this
 // is the first sign that messages share a former key.
-func (cl *Claim) claimFormer(span *span, tx *sqlx.Tx) (won bool, err error) {
+func (cl *claim) claimFormer(span *span, tx *sqlx.Tx) (won bool, err error) {
 	if cl.formerID == nil {
 		return true, nil
 	}
@@ -136,7 +136,7 @@ func (cl *Claim) claimFormer(span *span, tx *sqlx.Tx) (won bool, err error) {
 
 // askFormer reports whether the former key is claimed. It returns errFormer unless a message of this epoch
 // made that claim.
-func (cl *Claim) askFormer(ctx context.Context, db sqlx.QueryerContext) (known bool, err error) {
+func (cl *claim) askFormer(ctx context.Context, db sqlx.QueryerContext) (known bool, err error) {
 	if cl.formerID == nil {
 		return false, nil
 	}
@@ -160,7 +160,7 @@ func (cl *Claim) askFormer(ctx context.Context, db sqlx.QueryerContext) (known b
 
 // awaitFormer returns ErrInProgress for a stored message while the epoch before stores one under its former
 // key. That one moves to this epoch, where only one of the two remains.
-func (cl *Claim) awaitFormer(ctx context.Context, db sqlx.QueryerContext) error {
+func (cl *claim) awaitFormer(ctx context.Context, db sqlx.QueryerContext) error {
 	var kept int64
 	err := sqlx.GetContext(ctx, db, &kept, cl.consumer.store.dialect.Queue.SelectStored, cl.former32, cl.formerID)
 	switch {
@@ -173,11 +173,11 @@ func (cl *Claim) awaitFormer(ctx context.Context, db sqlx.QueryerContext) error 
 }
 
 // asFormer continues with the delivery as one of the epoch before.
-func (cl *Claim) asFormer() (*Claim, error) { return cl.consumer.former.claim(cl.msg, cl.visit) }
+func (cl *claim) asFormer() (*claim, error) { return cl.consumer.former.claim(cl.msg, cl.visit) }
 
 // lookOnly refuses to claim an inherited message in the epoch before: its claim there was deleted a moment
 // ago, and the next delivery looks it up again.
-func (cl *Claim) lookOnly(next move) error {
+func (cl *claim) lookOnly(next move) error {
 	if !cl.inherited() || cl.collidedWith != nil || next == done || next == look {
 		return nil
 	}

@@ -12,7 +12,7 @@ import (
 
 // journal stores a handled message whole, in the transaction of its handler. It skips a stale
 // message, whose handler did not run.
-func (cl *Claim) journal(ctx context.Context, tx *sqlx.Tx) error {
+func (cl *claim) journal(ctx context.Context, tx *sqlx.Tx) error {
 	d := cl.delivery
 	if !d.consumer.config.Journal || cl.verdict == stale {
 		return nil

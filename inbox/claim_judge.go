@@ -26,7 +26,7 @@ type openMessage struct {
 }
 
 // insertMessage stores the message of cl whole. The claim of its key must be open in tx.
-func (s *Store) insertMessage(ctx context.Context, tx *sqlx.Tx, cl *Claim, open openMessage) error {
+func (s *Store) insertMessage(ctx context.Context, tx *sqlx.Tx, cl *claim, open openMessage) error {
 	d := cl.delivery
 	kind, version := d.consumer.config.Describe(d.msg)
 	var aggregate []byte
@@ -60,7 +60,7 @@ var (
 
 // storeAside is insertMessage for a message that is not handled now. If a queue has stored a copy and not
 // claimed it yet, storeAside stores nothing and returns errStored: the copy is judged when the queue delivers it.
-func (cl *Claim) storeAside(ctx context.Context, tx *sqlx.Tx, open openMessage) error {
+func (cl *claim) storeAside(ctx context.Context, tx *sqlx.Tx, open openMessage) error {
 	s := cl.consumer.store
 	var kept int64
 	switch err := tx.GetContext(ctx, &kept, s.dialect.Queue.SelectStored, cl.id32, cl.id); {
@@ -79,7 +79,7 @@ func (cl *Claim) storeAside(ctx context.Context, tx *sqlx.Tx, open openMessage) 
 }
 
 // judge parks a message that must not be handled, in the transaction of its claim, and returns why.
-func (cl *Claim) judge(ctx context.Context, tx *sqlx.Tx, what move) (objection why, err error) {
+func (cl *claim) judge(ctx context.Context, tx *sqlx.Tx, what move) (objection why, err error) {
 	objection, err = cl.objection(ctx, tx, what)
 	if objection.text == "" || err != nil {
 		return why{}, err
@@ -94,7 +94,7 @@ func (cl *Claim) judge(ctx context.Context, tx *sqlx.Tx, what move) (objection w
 // purgeLine returns the time up to which the janitor may have deleted claims, in this epoch or, with a
 // FormerKey, in the one before. It reads after the claim, in statements of its own, so it sees a purge that
 // freed the key.
-func (cl *Claim) purgeLine(ctx context.Context, db sqlx.QueryerContext) (latest int64, err error) {
+func (cl *claim) purgeLine(ctx context.Context, db sqlx.QueryerContext) (latest int64, err error) {
 	epochs := []int32{cl.id32}
 	if cl.consumer.former != nil {
 		epochs = append(epochs, cl.former32)
@@ -110,7 +110,7 @@ func (cl *Claim) purgeLine(ctx context.Context, db sqlx.QueryerContext) (latest 
 }
 
 // objection says why a message must not be handled. It is zero if nothing speaks against it.
-func (cl *Claim) objection(ctx context.Context, db sqlx.QueryerContext, what move) (why, error) {
+func (cl *claim) objection(ctx context.Context, db sqlx.QueryerContext, what move) (why, error) {
 	d, config := cl.delivery, cl.consumer.config
 	var err error
 	if cl.refused, err = cl.refuses(ctx, db, what); err != nil || cl.refused {

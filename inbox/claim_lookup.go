@@ -47,7 +47,7 @@ func (l *lookup) of(hash int64) bool {
 }
 
 // look reads the claim and the open row of the key, outside any transaction, and returns the next move.
-func (cl *Claim) look() (next move, err error) {
+func (cl *claim) look() (next move, err error) {
 	s, d := cl.consumer.store, cl.delivery
 	ctx, cancel := context.WithTimeout(d.ctx, cl.consumer.config.Timeout)
 	defer cancel()
@@ -93,7 +93,7 @@ func (cl *Claim) look() (next move, err error) {
 }
 
 // completed answers a copy of a message that was handled.
-func (cl *Claim) completed(row lookup) (next move, err error) {
+func (cl *claim) completed(row lookup) (next move, err error) {
 	d := cl.delivery
 	if row.Result != stored.ResultImported && !d.is(row.Hash) {
 		return cl.collision()
@@ -117,7 +117,7 @@ func (cl *Claim) completed(row lookup) (next move, err error) {
 }
 
 // remember adds the key to the settled keys in memory, unless a connection was lost since the claim.
-func (cl *Claim) remember() {
+func (cl *claim) remember() {
 	s := cl.consumer.store
 	if cl.collidedWith == nil && cl.known == s.db.Generation() {
 		s.settled.Add(cl.memoryKey, cl.hash)
@@ -125,7 +125,7 @@ func (cl *Claim) remember() {
 }
 
 // collision applies OnCollision to a message with the key, but not the payload, of another one.
-func (cl *Claim) collision() (next move, err error) {
+func (cl *claim) collision() (next move, err error) {
 	s, d := cl.consumer.store, cl.delivery
 	if _, err := cl.askFormer(cl.ctx, s.db); err != nil { // if the epoch before handled it, it is a copy
 		return 0, err
@@ -145,7 +145,7 @@ func (cl *Claim) collision() (next move, err error) {
 }
 
 // duplicate reports a copy that is acked without running the handler. The caller holds no slot.
-func (cl *Claim) duplicate() {
+func (cl *claim) duplicate() {
 	s, d := cl.consumer.store, cl.delivery
 	cl.consumer.tally.duplicates.Add(1)
 	if cl.outcome != nil {

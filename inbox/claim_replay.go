@@ -77,7 +77,7 @@ func (d *delivery) under(rule ReplayRule) bool {
 
 // refuses reports whether the message must not be handled because it was replayed. If an operator has
 // retried the stored message, it must be handled.
-func (cl *Claim) refuses(ctx context.Context, db sqlx.QueryerContext, what move) (bool, error) {
+func (cl *claim) refuses(ctx context.Context, db sqlx.QueryerContext, what move) (bool, error) {
 	if !cl.under(ReplayRefuse) || what == insert && cl.lease == nil {
 		return cl.under(ReplayRefuse), nil
 	}
@@ -96,7 +96,7 @@ func (d *delivery) refusal() why {
 }
 
 // park stores the message for an operator, in the transaction of its claim. The claim must be open.
-func (cl *Claim) park(ctx context.Context, tx *sqlx.Tx, reason string) error {
+func (cl *claim) park(ctx context.Context, tx *sqlx.Tx, reason string) error {
 	s, code := cl.consumer.store, stored.ReasonOther
 	if cl.refused {
 		code = stored.ReasonReplayed
@@ -126,7 +126,7 @@ func (cl *Claim) park(ctx context.Context, tx *sqlx.Tx, reason string) error {
 }
 
 // parkedReplay returns the reason that [KindReplayed] gives for a parked message.
-func (cl *Claim) parkedReplay() string {
+func (cl *claim) parkedReplay() string {
 	if cl.refused {
 		return replayRefused
 	}
@@ -134,7 +134,7 @@ func (cl *Claim) parkedReplay() string {
 }
 
 // suppress counts and drops the messages that the handler produced, if the run is suppressed.
-func (cl *Claim) suppress(produced []*message.Message) []*message.Message {
+func (cl *claim) suppress(produced []*message.Message) []*message.Message {
 	if cl.suppressed == nil {
 		return produced
 	}
@@ -156,7 +156,7 @@ const (
 )
 
 // tellRan reports a replayed message whose run was committed.
-func (cl *Claim) tellRan() {
+func (cl *claim) tellRan() {
 	if cl.under(ReplayRefuse) {
 		cl.observeReplayed(replayForced, 0)
 		return

@@ -87,7 +87,7 @@ func (s *span) move(limit int64) bool {
 func (s *span) deadline() time.Time { return time.Unix(0, s.ends.Load()) }
 
 // give returns the context for the handler, with t and the claim in it.
-func (s *span) give(t *ambient.Tx, cl *Claim) context.Context {
+func (s *span) give(t *ambient.Tx, cl *claim) context.Context {
 	return handlerContext{Context: ambient.With(s.handler, t), span: s, claim: cl}
 }
 
@@ -104,7 +104,7 @@ func (s *span) end() {
 type handlerContext struct {
 	context.Context //nolint:containedctx // it is one
 	span            *span
-	claim           *Claim
+	claim           *claim
 }
 
 // Deadline returns when the transaction is rolled back, or the message's own deadline if that is earlier.

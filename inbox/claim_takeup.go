@@ -41,7 +41,7 @@ func takesUp(row *stored.Message, uuid string, hash int64) bool {
 // takeUp lets a replayed message that failed before be tried again: it is not a copy of its own
 // failure. If a queue serves the consumer, takeUp makes the stored message due there, with the
 // payload of the replayed one; else this delivery replaces it.
-func (cl *Claim) takeUp(ctx context.Context, rowID int64) (next move, taken bool, err error) {
+func (cl *claim) takeUp(ctx context.Context, rowID int64) (next move, taken bool, err error) {
 	s, d := cl.consumer.store, cl.delivery
 	row, err := s.rows.Message(ctx, s.db.Reader(ctx), rowID)
 	if errors.Is(err, ErrNotFound) {
@@ -74,7 +74,7 @@ func (cl *Claim) takeUp(ctx context.Context, rowID int64) (next move, taken bool
 
 // inPlaceOf leaves the stored message to its queue, or lets this delivery replace it. If the stored
 // message was no replay itself, it has had no effects yet, and none are suppressed.
-func (cl *Claim) inPlaceOf(row stored.Message, served bool) (next move, taken bool, err error) {
+func (cl *claim) inPlaceOf(row stored.Message, served bool) (next move, taken bool, err error) {
 	metadata, err := row.Decoded()
 	if err != nil {
 		return 0, false, Terminal(err)
@@ -134,7 +134,7 @@ func (q *Queue) takeUp(ctx context.Context, tx *sqlx.Tx, consumer int32, a *arri
 }
 
 // answeredReplay returns the reason that [KindReplayed] gives for a message whose handler does not run now.
-func (cl *Claim) answeredReplay() string {
+func (cl *claim) answeredReplay() string {
 	if cl.queued {
 		return replayQueued
 	}

@@ -28,7 +28,7 @@ type visit struct {
 
 // enter takes the turns of the aggregates. If it cannot take all at once, it frees them and
 // postpones the claim until they can be had.
-func (v *visit) enter(cl *Claim, versions []versioned) (entered bool) {
+func (v *visit) enter(cl *claim, versions []versioned) (entered bool) {
 	s := cl.consumer.store
 	if len(v.turns) == len(versions) {
 		return true
@@ -71,14 +71,14 @@ func (v *visit) leave() {
 }
 
 // postpone makes the caller roll the claim back and claim again after wait.
-func (cl *Claim) postpone(wait func(ctx context.Context) error) {
+func (cl *claim) postpone(wait func(ctx context.Context) error) {
 	cl.verdict, cl.visit.wait = postponed, wait
 }
 
-// Abandon ends a run that panicked or called runtime.Goexit, as [Claim.Rollback] ends a failed one, but never
+// Abandon ends a run that panicked or called runtime.Goexit, as [claim.Rollback] ends a failed one, but never
 // postpones it. The caller defers Abandon, which nacks the message after a Goexit and lets a panic continue.
 // After Commit or Rollback it does nothing.
-func (cl *Claim) Abandon() {
+func (cl *claim) Abandon() {
 	if cl.over {
 		return
 	}
@@ -93,7 +93,7 @@ func (cl *Claim) Abandon() {
 
 // contended postpones the claim and returns true if err says that another transaction locked a row
 // that the gate or the end of the run needs, unless that happened too often. The run leaves nothing behind.
-func (cl *Claim) contended(err error) bool {
+func (cl *claim) contended(err error) bool {
 	if dialect.Classify(err) != dialect.Contention || cl.visit.contended == database.MaxTries {
 		return false
 	}
@@ -105,12 +105,12 @@ func (cl *Claim) contended(err error) bool {
 }
 
 // Postponed reports whether the version gate wants the message to wait, or a deadlock undid the
-// run and left nothing of it. The caller continues with [Claim.Again].
-func (cl *Claim) Postponed() bool { return cl.verdict == postponed }
+// run and left nothing of it. The caller continues with [claim.Again].
+func (cl *claim) Postponed() bool { return cl.verdict == postponed }
 
 // Again waits as long as the version gate or a deadlock demands, without a transaction or slot, and
-// claims the message again. Call it after Commit or Rollback of a claim that is [Claim.Postponed].
-func (cl *Claim) Again() (next *Claim, err error) {
+// claims the message again. Call it after Commit or Rollback of a claim that is [claim.Postponed].
+func (cl *claim) Again() (next *claim, err error) {
 	kept := false
 	defer func() {
 		if !kept {

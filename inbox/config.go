@@ -9,6 +9,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
 
+	"github.com/millrace-go/millrace/inbox/payload"
 	"github.com/millrace-go/millrace/internal/dialect"
 )
 
@@ -84,20 +85,20 @@ type Config struct {
 	Archive func(ctx context.Context, claims []ExpiredClaim) error
 
 	// Redispatch publishes outcomes whose messages the broker never redelivered, RedispatchAfter
-	// (default 5 minutes) after they were stored. Without it, [Store.Unsettled] lists them and the
+	// (default 5 minutes) after they were stored. Without it, admin.Admin.Unsettled lists them and the
 	// Store logs them. A panic of Redispatch is an error.
 	Redispatch      message.Publisher
 	RedispatchAfter time.Duration
 
 	// Payloads transforms the stored payloads of open messages and of those that a handler
 	// produced, for instance to encrypt them. Defaults to storing payloads as they came.
-	Payloads PayloadCodec
+	Payloads payload.Codec
 
 	// BlobsAbove is the size in bytes above which the payload of an open message is kept outside
 	// its row: in Blobs or, without Blobs, in a table of its own. Defaults to 65,536 with Blobs, and
 	// to keeping every payload in its row without.
 	BlobsAbove int
-	Blobs      BlobStore
+	Blobs      payload.Blobs
 
 	// BlobGrace is how old a payload outside its row must be before the janitor deletes it because
 	// no row refers to it. Storing a message may take half as long. Defaults to 1 hour.

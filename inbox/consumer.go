@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
-	"github.com/jmoiron/sqlx"
 
 	"github.com/millrace-go/millrace/internal/stored"
 )
@@ -34,9 +33,6 @@ const (
 	// CollisionFail fails the newcomer with ErrCollision. Observers get KindFailed.
 	CollisionFail
 )
-
-// BeginFunc runs at the beginning of a handler's transaction.
-type BeginFunc func(ctx context.Context, tx *sqlx.Tx, msg *message.Message) error
 
 // ConsumerConfig has the settings of one consumer. middleware.Inbox fills it in and documents
 // the fields, which have the same names there.
@@ -135,7 +131,7 @@ func (c ConsumerConfig) Validate() error {
 
 // Consumer claims the messages of one handler. Its name and epoch identify it in the Store's
 // namespace. It is safe for concurrent use.
-type Consumer struct {
+type claimConsumer struct {
 	store  *Store
 	config ConsumerConfig
 	prefix string        // of keys in memory
@@ -153,13 +149,13 @@ type Consumer struct {
 	formerOver      sync.Once
 	formerShared    atomic.Bool // two messages of this epoch turned out to share a former key
 
-	former *Consumer // of the epoch before, where messages are looked up too; nil without FormerKey
-	heir   *Consumer // the consumer whose former this is; nil for others
+	former *claimConsumer // of the epoch before, where messages are looked up too; nil without FormerKey
+	heir   *claimConsumer // the consumer whose former this is; nil for others
 }
 
-// Consumer returns the consumer that config names, with these settings. It refuses a second handler
-// with the same name: the two would take each other's messages for duplicates.
-func (s *Store) Consumer(config ConsumerConfig) (*Consumer, error) {
+// consumer returns the consumer that config names, with these settings. It refuses a second handler
+// with the same name.
+func (s *Store) consumer(config ConsumerConfig) (*claimConsumer, error) {
 	if config.Name == "" {
 		return nil, errors.New("inbox: a consumer needs a name: set Consumer, or run inside a Watermill router, " +
 			"whose handler's name is taken")
@@ -177,7 +173,7 @@ func (s *Store) Consumer(config ConsumerConfig) (*Consumer, error) {
 	return c, err
 }
 
-func (s *Store) enrol(config ConsumerConfig) (*Consumer, error) {
+func (s *Store) enrol(config ConsumerConfig) (*claimConsumer, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	name := stored.Name{Name: config.Name, Epoch: config.Epoch}
@@ -194,7 +190,7 @@ func (s *Store) enrol(config ConsumerConfig) (*Consumer, error) {
 				config.Name, ErrKeyChanged, known.config.Key.source, config.Key.source)
 		}
 	}
-	c := &Consumer{
+	c := &claimConsumer{
 		store: s, config: config, prefix: name.Prefix(), tally: s.tallies.of(name), row: s.rows.Registered(config.self()),
 	}
 	c.row.Met = c.formerIsOver
@@ -207,7 +203,7 @@ func (s *Store) enrol(config ConsumerConfig) (*Consumer, error) {
 
 // slot waits for the right to have a transaction open: the consumer's, then the store's. The
 // caller already has the turn of its key, so copies that wait for the turn take no slots.
-func (c *Consumer) slot(ctx context.Context) (leave func(), err error) {
+func (c *claimConsumer) slot(ctx context.Context) (leave func(), err error) {
 	if c.slots == nil {
 		return c.store.slot(ctx)
 	}
@@ -227,7 +223,6 @@ func (c *Consumer) slot(ctx context.Context) (leave func(), err error) {
 	}, nil
 }
 
-func (c *Consumer) name() stored.Name { return stored.Name{Name: c.config.Name, Epoch: c.config.Epoch} }
-
-// Name returns the consumer's name.
-func (c *Consumer) Name() string { return c.config.Name }
+func (c *claimConsumer) name() stored.Name {
+	return stored.Name{Name: c.config.Name, Epoch: c.config.Epoch}
+}

@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	"github.com/millrace-go/millrace/internal/database"
+	"github.com/millrace-go/millrace/internal/meaning"
 	"github.com/millrace-go/millrace/internal/stored"
 )
 
@@ -70,7 +71,7 @@ var (
 
 	// ErrLeaseLost says that a lease ended before its holder was done: another process may
 	// have handled the message as well.
-	ErrLeaseLost = errors.New("the lease was lost: another process may have handled this message as well")
+	ErrLeaseLost = meaning.ErrLeaseLost
 
 	// ErrInDoubt says that a step was begun and nobody knows whether it was done.
 	ErrInDoubt = errors.New("nobody knows whether it was done")
@@ -99,7 +100,7 @@ var (
 		"or give a publisher that sends the message back to its topic")
 
 	// ErrErased says that a payload can never be opened again: its encryption key was deleted.
-	ErrErased = errors.New("the payload was erased")
+	ErrErased = meaning.ErrErased
 
 	// ErrNotFound says that there is no such open message, consumer, aggregate, step or result.
 	ErrNotFound = stored.ErrNotFound

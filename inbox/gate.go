@@ -16,24 +16,24 @@ import (
 	"github.com/millrace-go/millrace/internal/stored"
 )
 
-// Gate lets the messages of each aggregate through in the order of their versions. It is
+// gate lets the messages of each aggregate through in the order of their versions. It is
 // safe for concurrent use.
-type Gate struct{ config GateConfig }
+type gate struct{ config GateConfig }
 
-// newGate returns a Gate, or an error with all problems of config.
-func newGate(config GateConfig) (*Gate, error) {
+// newGate returns a gate, or an error with all problems of config.
+func newGate(config GateConfig) (*gate, error) {
 	if err := config.Validate(); err != nil {
 		return nil, err
 	}
 	config.setDefaults()
-	return &Gate{config: config}, nil
+	return &gate{config: config}, nil
 }
 
-// Admit locks the aggregates of msg in the transaction of its [Claim] and reports whether the
+// Admit locks the aggregates of msg in the transaction of its [claim] and reports whether the
 // handler may run; then it advances their versions in the same transaction. If the handler may not
-// run, the caller returns err, which may be nil, without running it. [Claim.Commit] or
-// [Claim.Rollback] then carries out the gate's decision.
-func (g *Gate) Admit(msg *message.Message) (run bool, err error) {
+// run, the caller returns err, which may be nil, without running it. [claim.Commit] or
+// [claim.Rollback] then carries out the gate's decision.
+func (g *gate) Admit(msg *message.Message) (run bool, err error) {
 	cl := claimOf(msg.Context())
 	if cl == nil {
 		return false, ErrNoTx
@@ -83,12 +83,12 @@ var errGateBefore = errors.New("version gate: Inbox.Before runs for messages tha
 	"leave Before out, let the handler publish a message through the outbox, and do the work of Before in a consumer of that message")
 
 // claimOf returns the claim whose open transaction is in ctx, nil if there is none.
-func claimOf(ctx context.Context) *Claim {
+func claimOf(ctx context.Context) *claim {
 	t := ambient.From(ctx)
 	if t == nil || !t.Open() {
 		return nil
 	}
-	cl, _ := t.Owner.(*Claim)
+	cl, _ := t.Owner.(*claim)
 	return cl
 }
 
@@ -106,7 +106,7 @@ const (
 // errPostponed unwinds a delivery that is postponed.
 var errPostponed = errors.New("the message waits at the version gate, and will be tried again")
 
-func (cl *Claim) refusal() error {
+func (cl *claim) refusal() error {
 	if cl.verdict == postponed {
 		return errPostponed
 	}
@@ -122,7 +122,7 @@ type advance struct {
 // decide decides about a message with these versions. If another delivery of this process works on
 // one of the aggregates, decide gives the transaction up, and the delivery waits in memory instead
 // of for a lock.
-func (cl *Claim) decide(g *Gate, versions []versioned) error {
+func (cl *claim) decide(g *gate, versions []versioned) error {
 	if cl.knownStale(g, versions) {
 		cl.verdict = stale
 		return nil
@@ -144,7 +144,7 @@ func (c *ConsumerConfig) gatePatience() time.Duration { return max(c.TwinWait, t
 // lockPatiently locks the aggregates, and may advance a single one at once. If another process has
 // one of them, it waits for gatePatience, which does not count as the handler's time. With one
 // writer, no other transaction can have them.
-func (cl *Claim) lockPatiently(g *Gate, versions []versioned) (rows []stored.Aggregate, err error) {
+func (cl *claim) lockPatiently(g *gate, versions []versioned) (rows []stored.Aggregate, err error) {
 	if cl.consumer.store.dialect.OneWriter {
 		return cl.lock(g, versions)
 	}
@@ -159,7 +159,7 @@ func (cl *Claim) lockPatiently(g *Gate, versions []versioned) (rows []stored.Agg
 
 // lock locks the aggregates. It returns no rows if it advanced the only one at once; with an error,
 // it returns the rows that it had locked.
-func (cl *Claim) lock(g *Gate, versions []versioned) (rows []stored.Aggregate, err error) {
+func (cl *claim) lock(g *gate, versions []versioned) (rows []stored.Aggregate, err error) {
 	if advanced, err := cl.advance(g, versions); advanced || err != nil {
 		return nil, err
 	}
@@ -190,7 +190,7 @@ func (e *lockedError) Is(target error) bool { return target == ErrInProgress } /
 
 // inTheWay reports whether err says that other transactions kept the message from its handler. Then
 // it sends the message back to its source, which does not count as an attempt.
-func (cl *Claim) inTheWay(err error) bool {
+func (cl *claim) inTheWay(err error) bool {
 	var locked *lockedError
 	if !errors.As(err, &locked) && dialect.Classify(err) != dialect.Contention {
 		return false
@@ -204,7 +204,7 @@ func (cl *Claim) inTheWay(err error) bool {
 // knownStale reports whether this process knows, without asking the database, that the aggregate is
 // past the version: versions do not go back while the connection lasts. It reports false for a
 // version that may be below the aggregate's first, which only the database knows.
-func (cl *Claim) knownStale(g *Gate, versions []versioned) bool {
+func (cl *claim) knownStale(g *gate, versions []versioned) bool {
 	v := versions[0]
 	if len(versions) > 1 || g.config.First == FirstSeen || g.jumps(cl.gated) || v.Number < g.first(cl.gated, v.Number) {
 		return false
@@ -220,7 +220,7 @@ func (cl *Claim) knownStale(g *Gate, versions []versioned) bool {
 
 // advance handles the common case with one statement, which changes one row or none: the version is
 // the next one, and no message waits for it.
-func (cl *Claim) advance(g *Gate, versions []versioned) (advanced bool, err error) {
+func (cl *claim) advance(g *gate, versions []versioned) (advanced bool, err error) {
 	v := versions[0]
 	begins := g.config.First != FirstSeen && v.Number <= g.first(cl.gated, v.Number)
 	if len(versions) > 1 || v.Number == 0 || begins || g.jumps(cl.gated) || cl.early(v) {
@@ -240,7 +240,7 @@ func (cl *Claim) advance(g *Gate, versions []versioned) (advanced bool, err erro
 
 // early reports whether this process knows that advance would change no row: the message was held
 // itself, or its predecessor had not been applied when this process last saw the aggregate.
-func (cl *Claim) early(v versioned) bool {
+func (cl *claim) early(v versioned) bool {
 	if cl.lease != nil && cl.lease.row.Aggregate != nil {
 		return true
 	}
@@ -250,7 +250,7 @@ func (cl *Claim) early(v versioned) bool {
 
 // lockOne locks an aggregate and, if advance is set and v may follow, advances it. For a message of
 // several aggregates, the gate locks all of them before it advances any.
-func (cl *Claim) lockOne(g *Gate, v versioned, advance bool) (row stored.Aggregate, err error) {
+func (cl *claim) lockOne(g *gate, v versioned, advance bool) (row stored.Aggregate, err error) {
 	gate := &cl.consumer.store.dialect.Gate
 	first, from := g.first(cl.gated, v.Number), v.Number-1
 	fresh, below := first-1, v.Number
@@ -273,7 +273,7 @@ func (cl *Claim) lockOne(g *Gate, v versioned, advance bool) (row stored.Aggrega
 }
 
 // first returns the version with which a new aggregate begins.
-func (g *Gate) first(msg *message.Message, number int64) int64 {
+func (g *gate) first(msg *message.Message, number int64) int64 {
 	switch {
 	case g.config.OnGap == GapLatest:
 		return 0
@@ -286,7 +286,7 @@ func (g *Gate) first(msg *message.Message, number int64) int64 {
 }
 
 // jumps reports whether msg may follow any older version.
-func (g *Gate) jumps(msg *message.Message) bool {
+func (g *gate) jumps(msg *message.Message) bool {
 	return g.config.OnGap == GapLatest || g.config.Starts != nil && g.config.Starts(msg)
 }
 
@@ -301,7 +301,7 @@ const (
 	ahead
 )
 
-func (cl *Claim) relate(g *Gate, v versioned, row stored.Aggregate) relation {
+func (cl *claim) relate(g *gate, v versioned, row stored.Aggregate) relation {
 	own := bytes.Equal(row.MessageID, cl.id) && cl.is(row.Hash)
 	by := len(row.MessageID) > 0 // a message applied it; else an operator set it
 	switch {
@@ -320,7 +320,7 @@ func (cl *Claim) relate(g *Gate, v versioned, row stored.Aggregate) relation {
 }
 
 // judgeVersions decides by the relation of each version to its aggregate.
-func (cl *Claim) judgeVersions(g *Gate, versions []versioned, rows []stored.Aggregate) error {
+func (cl *claim) judgeVersions(g *gate, versions []versioned, rows []stored.Aggregate) error {
 	count := map[relation]int{}
 	at := map[relation]int{} // the index of the first version with that relation
 	for i, v := range versions {
@@ -353,7 +353,7 @@ func (cl *Claim) judgeVersions(g *Gate, versions []versioned, rows []stored.Aggr
 }
 
 // admit advances the aggregates that are only locked so far.
-func (cl *Claim) admit(g *Gate, versions []versioned, rows []stored.Aggregate) error {
+func (cl *claim) admit(g *gate, versions []versioned, rows []stored.Aggregate) error {
 	for i, v := range versions {
 		if len(versions) > 1 {
 			row, err := cl.lockOne(g, v, true)
@@ -369,6 +369,6 @@ func (cl *Claim) admit(g *Gate, versions []versioned, rows []stored.Aggregate) e
 }
 
 // refuse decides to park the message.
-func (cl *Claim) refuse(v versioned, reason, text string) {
+func (cl *claim) refuse(v versioned, reason, text string) {
 	cl.verdict, cl.waitsFor, cl.because = toPark, v, why{reason, text}
 }

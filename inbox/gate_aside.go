@@ -9,7 +9,7 @@ import (
 )
 
 // turnAway ends a delivery whose handler the version gate did not run.
-func (cl *Claim) turnAway(produced []*message.Message) error {
+func (cl *claim) turnAway(produced []*message.Message) error {
 	if len(produced) > 0 && cl.verdict != postponed {
 		return cl.Rollback(errProducedUnseen)
 	}
@@ -55,7 +55,7 @@ var errProducedUnseen = errors.New("the version gate did not let the message thr
 	"middleware.Inbox and middleware.VersionGate produced messages: put it inside middleware.VersionGate")
 
 // giveUp rolls back a delivery that is postponed, as if it had not happened.
-func (cl *Claim) giveUp() error {
+func (cl *claim) giveUp() error {
 	cl.ambient.End()
 	if err := cl.tx.Rollback(); err != nil {
 		cl.consumer.store.db.Forget()
@@ -66,7 +66,7 @@ func (cl *Claim) giveUp() error {
 }
 
 // observeStale reports a message whose aggregate is past its version.
-func (cl *Claim) observeStale() {
+func (cl *claim) observeStale() {
 	s := cl.consumer.store
 	cl.consumer.tally.stale.Add(1)
 	if s.config.LogDropped {
@@ -82,14 +82,14 @@ func (cl *Claim) observeStale() {
 	}
 }
 
-func (cl *Claim) observeHeld() {
+func (cl *claim) observeHeld() {
 	cl.consumer.tally.held.Add(1)
 	s, e := cl.consumer.store, cl.eventOf(cl.because)
 	s.log.Debug("inbox: message held for its predecessor", e.fields())
 	s.observers.tell(cl.ctx, KindHeld, e)
 }
 
-func (cl *Claim) observeReleased() {
+func (cl *claim) observeReleased() {
 	s, e := cl.consumer.store, cl.event("released")
 	e.Count = int(cl.released)
 	s.log.Debug("inbox: messages that waited for this one were released", e.fields())

@@ -45,7 +45,7 @@ const (
 	VersionDrop
 )
 
-// GateConfig says which messages pass a [Gate]. middleware.VersionGate fills it in, and documents
+// GateConfig says which messages pass the version gate. middleware.VersionGate fills it in, and documents
 // the fields of the same names with their defaults.
 type GateConfig struct {
 	Version       VersionFunc

@@ -29,7 +29,7 @@ func (e *GapError) Error() string {
 }
 
 // gap decides about a message whose predecessor was not applied.
-func (cl *Claim) gap(g *Gate, v versioned, row stored.Aggregate) error {
+func (cl *claim) gap(g *gate, v versioned, row stored.Aggregate) error {
 	gap := &GapError{Aggregate: v.Aggregate, Version: v.Number, Current: row.Version}
 	cl.consumer.store.observeGap(cl.delivery, gap)
 	if cl.inLine() {
@@ -64,7 +64,7 @@ func (cl *Claim) gap(g *Gate, v versioned, row stored.Aggregate) error {
 
 // leap reports a gap that GapLatest passes over. It asks the database only if this process does not
 // know that the predecessor was applied. An aggregate that is new to the consumer has no gap.
-func (cl *Claim) leap(g *Gate, v versioned) error {
+func (cl *claim) leap(g *gate, v versioned) error {
 	s := cl.consumer.store
 	if g.config.OnGap != GapLatest || !s.observers.wanted(KindGap) && !s.debug.Load() {
 		return nil
@@ -93,11 +93,11 @@ func (cl *Claim) leap(g *Gate, v versioned) error {
 
 // inLine reports whether other messages may stand behind this one in the order of its queue. The
 // predecessor may be one of them, and the queue delivers it only once this one is out of its way.
-func (cl *Claim) inLine() bool { return cl.lease != nil && cl.lease.row.OrderKey != nil }
+func (cl *claim) inLine() bool { return cl.lease != nil && cl.lease.row.OrderKey != nil }
 
 // sendBack sends the message back to its source after delay, and not at the same time as the others
 // that go back.
-func (cl *Claim) sendBack(delay time.Duration, reason error) {
+func (cl *claim) sendBack(delay time.Duration, reason error) {
 	cl.visit.leave()
 	cl.postpone(func(ctx context.Context) error {
 		err := sleep(ctx, delay)
@@ -123,7 +123,7 @@ func sleep(ctx context.Context, d time.Duration) error {
 }
 
 // await waits until the predecessor of v is applied, at most for patience.
-func (cl *Claim) await(ctx context.Context, v versioned, patience time.Duration) error {
+func (cl *claim) await(ctx context.Context, v versioned, patience time.Duration) error {
 	s, aggregate := cl.consumer.store, cl.consumer.prefix+string(v.id)
 	began, arrivals := time.Now(), cl.consumer.gaps.arrivals()
 	defer func() { cl.visit.waited += time.Since(began) }()

@@ -21,7 +21,7 @@ import (
 
 // hold decides to store the message until its predecessor is applied, to park it if too many wait
 // already, or to send it back if no queue would deliver it.
-func (cl *Claim) hold(g *Gate, v versioned, row stored.Aggregate) error {
+func (cl *claim) hold(g *gate, v versioned, row stored.Aggregate) error {
 	s := cl.consumer.store
 	if s.bellOf(cl.consumer.name()) == nil {
 		delay, _ := cl.consumer.gaps.fail(cl.memoryKey, stored.Never)
@@ -43,7 +43,7 @@ func (cl *Claim) hold(g *Gate, v versioned, row stored.Aggregate) error {
 
 // setAside stores a message that the gate did not let through, or completes a stale one that is
 // stored.
-func (cl *Claim) setAside() error {
+func (cl *claim) setAside() error {
 	if cl.verdict == stale && !cl.openRow {
 		return cl.tx.Rollback() // it needs no claim: a copy will be stale too
 	}
@@ -68,7 +68,7 @@ func (cl *Claim) setAside() error {
 
 // store stores the message whole, for the gate or for an operator, with an open claim. The
 // aggregate is locked, so no predecessor can be applied meanwhile without releasing the message.
-func (cl *Claim) store() error {
+func (cl *claim) store() error {
 	s, ctx := cl.consumer.store, cl.span.tx
 	open := openMessage{status: stored.Parked, reason: cl.because.text, delay: dialect.NeverDue, waitsFor: &cl.waitsFor}
 	if cl.waitsFor.id == nil {
@@ -115,7 +115,7 @@ func (cl *Claim) store() error {
 func (w why) early() bool { return w.reason == ReasonTooManyHeld }
 
 // release releases, in the transaction that advances an aggregate, the messages held for it.
-func (cl *Claim) release(ctx context.Context, tx *sqlx.Tx) error {
+func (cl *claim) release(ctx context.Context, tx *sqlx.Tx) error {
 	s := cl.consumer.store
 	for _, a := range cl.advances {
 		if a.heldTo < a.Number {
@@ -138,7 +138,7 @@ func (s *Store) releaseHeld(ctx context.Context, tx *sqlx.Tx, consumer int32, v 
 }
 
 // advanced tells, after the commit, the deliveries and the queue that wait for the new versions.
-func (cl *Claim) advanced() {
+func (cl *claim) advanced() {
 	s := cl.consumer.store
 	for _, a := range cl.advances {
 		if cl.known == s.db.Generation() {

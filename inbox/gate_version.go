@@ -151,7 +151,7 @@ func ordered(versions []Version) ([]versioned, error) {
 // unversioned ends the delivery of a message that the gate cannot place. No other attempt would change
 // that, so a queue stores it as FAILED_TERMINAL. Without a queue its source might redeliver it again and
 // again, so it is parked. If the message is not to blame, it is tried again.
-func (cl *Claim) unversioned(cause error) error {
+func (cl *claim) unversioned(cause error) error {
 	cause = fmt.Errorf("version gate: %w", cause)
 	switch {
 	case blameless(cl.ctx, cause):

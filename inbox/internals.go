@@ -2,6 +2,7 @@ package inbox
 
 import (
 	"context"
+	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
@@ -11,23 +12,23 @@ import (
 	"github.com/millrace-go/millrace/internal/stored"
 )
 
-// Internals is what other packages of Millrace need of this one, and no service does. Most methods are about
-// a running Store, and take and return types of internal packages; the last few are about a context, a message or
-// a key, and the zero value has them, too.
+// Internals are the functions that other packages of Millrace need, and services do not. Most work
+// on a running Store, and take and return types of internal packages. Those that work on a context, a
+// message or a key are methods of the zero value, too.
 type Internals struct{ store *Store }
 
-// Internals returns what other packages of Millrace need of s.
+// Internals returns the functions of s for other packages of Millrace.
 func (s *Store) Internals() Internals { return Internals{s} }
 
-// Rows returns what is stored of the namespace.
+// Rows returns the stored rows of the namespace.
 func (i Internals) Rows() *stored.Rows { return &i.store.rows }
 
-// Payload returns the payload of a stored message with this metadata as it came.
+// Payload returns the payload of a stored message with this metadata, as it arrived.
 func (i Internals) Payload(ctx context.Context, row *stored.Message, metadata message.Metadata) ([]byte, error) {
 	return i.store.openPayload(ctx, row, metadata)
 }
 
-// Unopenable reports whether err says that a payload will never be opened again.
+// Unopenable reports whether err says that nobody can ever open a payload again.
 func (i Internals) Unopenable(err error) bool { return unopenable(err) }
 
 // Outcome returns the messages of a stored outcome and, for each, why it has no payload.
@@ -42,7 +43,14 @@ func (i Internals) OutcomeOutline(kept []byte) ([]*message.Message, error) {
 	return outlineOutcome(kept)
 }
 
-// StepResult returns what a step returned.
+// Unsettled lists the oldest outcomes stored longer than age ago, at most limit of them. It leaves
+// out those that it cannot read, and names them in the error.
+func (i Internals) Unsettled(ctx context.Context, age time.Duration, limit int) ([]stored.Unsettled, error) {
+	outcomes, _, err := i.store.unsettledFrom(ctx, age, 0, limit)
+	return outcomes, err
+}
+
+// StepResult returns the result of a step.
 func (i Internals) StepResult(ctx context.Context, row *stored.Step) ([]byte, error) {
 	return i.store.openStep(ctx, row)
 }
@@ -50,19 +58,19 @@ func (i Internals) StepResult(ctx context.Context, row *stored.Step) ([]byte, er
 // MayReplace reports whether Config.AllowPayloadChange is set.
 func (i Internals) MayReplace() bool { return i.store.config.AllowPayloadChange }
 
-// Hash is what the consumer of row would store with msg.
+// Hash returns the hash that the consumer of row would store with msg.
 func (i Internals) Hash(row *stored.Message, msg *message.Message) (int64, error) {
 	return i.store.hash(row, msg)
 }
 
-// Replace gives row the payload of msg, if it is still as it was seen.
+// Replace gives row the payload of msg, if the stored row is unchanged since row was read.
 func (i Internals) Replace(
 	ctx context.Context, tx *sqlx.Tx, by stored.Operator, row *stored.Message, msg *message.Message, hash int64,
 ) error {
 	return i.store.replaceIn(ctx, tx, by, row, msg, hash)
 }
 
-// Wake has the queue of a consumer look at once.
+// Wake has the queue of a consumer look for due messages at once.
 func (i Internals) Wake(name stored.Name) { i.store.wakeQueue(name) }
 
 // PauseChanged has the queue of a consumer look at once whether it is paused.
@@ -71,19 +79,19 @@ func (i Internals) PauseChanged(name stored.Name) {
 	i.store.wakeQueue(name)
 }
 
-// Release makes due what waits for v, or for an older version of its aggregate.
+// Release makes those messages due that wait for v, or for an older version of its aggregate.
 func (i Internals) Release(ctx context.Context, tx *sqlx.Tx, consumer int32, v Version) error {
 	_, err := i.store.releaseHeld(ctx, tx, consumer, versioned{v, keycode.Encode(v.Aggregate)})
 	return err
 }
 
-// Advanced tells, after the commit, who waits for v.
+// Advanced wakes, after the commit, the deliveries that wait for v.
 func (i Internals) Advanced(name stored.Name, v Version) {
 	i.store.advances.tell(name.Prefix()+string(keycode.Encode(v.Aggregate)), v.Number)
 	i.store.wakeQueue(name)
 }
 
-// Decided tells of what an operator did; the audit table keeps it.
+// Decided logs an operator's decision, which the audit table keeps.
 func (i Internals) Decided(by stored.Operator, action string, about watermill.LogFields) {
 	i.store.log.Info("inbox: an operator decided", about.Add(watermill.LogFields{
 		"operator": by.Name, "action": action, "reason": by.Reason,
@@ -102,7 +110,7 @@ func (i Internals) KeyOf(k Key, msg *message.Message) (string, error) { return k
 // KeyOfParts returns the key that a consumer with k would make of these parts.
 func (i Internals) KeyOfParts(k Key, parts []string) (string, error) { return k.made(parts) }
 
-// KeySource is what is stored of k, which tells it from other keys.
+// KeySource returns the stored description of k, which tells it from other keys.
 func (i Internals) KeySource(k Key) string { return k.source }
 
 // Find returns the row of the consumer that config names, and an error if it has another key. A consumer
@@ -111,21 +119,28 @@ func (i Internals) Find(ctx context.Context, config ConsumerConfig) (stored.Cons
 	return i.store.rows.Registered(config.self()).Known(ctx)
 }
 
-// Register returns the number of the consumer that config names, which gets a row if it has none.
+// Register returns the number of the consumer that config names. It inserts the consumer's row if
+// there is none.
 func (i Internals) Register(ctx context.Context, config ConsumerConfig) (int32, error) {
 	reg, err := i.store.rows.Registered(config.self()).Row(ctx)
 	return reg.ID, err
 }
 
-// NewGate returns a Gate. All problems of config are reported at once.
-func (Internals) NewGate(config GateConfig) (*Gate, error) { return newGate(config) }
+// NewGate returns a function that lets the messages of each aggregate through in the order of their
+// versions. All problems of config are reported at once.
+func (Internals) NewGate(config GateConfig) (admit func(*message.Message) (run bool, err error), err error) {
+	g, err := newGate(config)
+	if err != nil {
+		return nil, err
+	}
+	return g.Admit, nil
+}
 
-// Claimed reports whether the handler of ctx runs in the transaction of a [Claim].
+// Claimed reports whether the handler of ctx runs in the transaction of a claim.
 func (Internals) Claimed(ctx context.Context) bool { return claimOf(ctx) != nil }
 
-// StoredFor returns the consumer for which pubsub.Durable stored the message that ctx belongs
-// to, and "" where it did not. A message that a router's subscriber decorator delivers does
-// not know its handler.
+// StoredFor returns the consumer for which pubsub.Durable stored the message of ctx, or "" if it did
+// not. A message that a router's subscriber decorator delivers does not know its handler.
 func (Internals) StoredFor(ctx context.Context) string {
 	if l := leasedOf(ctx); l != nil {
 		return l.queue.name.Name
@@ -140,7 +155,6 @@ func (Internals) StepNames(ctx context.Context) []string { return stepNames(ctx)
 // or pubsub/rabbitmq.
 func (Internals) Redelivered(msg *message.Message) bool { return redelivered(msg) }
 
-// ParseKey returns the key that [Key.String] describes as description. Where a function of
-// the service makes the key, as with [ByFunc] and [ByPosition], it cannot be taken from a
-// message: every message is an error then.
+// ParseKey returns the key that [Key.String] describes as description. If a function of the service
+// makes the key, as with [ByFunc] and [ByPosition], the returned key fails for every message.
 func (Internals) ParseKey(description string) (Key, error) { return parseKey(description) }

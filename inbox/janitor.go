@@ -84,10 +84,10 @@ func (j *janitor) redispatch(ctx context.Context) {
 		}
 		return
 	}
-	old, err := s.Unsettled(ctx, s.config.RedispatchAfter, 1)
+	old, _, err := s.unsettledFrom(ctx, s.config.RedispatchAfter, 0, 1)
 	if err == nil && len(old) > 0 {
 		s.log.Error("inbox: a message was handled, but what it produced may not be published", errUnsettled,
-			old[0].fields())
+			unsettledFields(old[0]))
 	}
 }
 

@@ -70,8 +70,8 @@ const (
 	// steps that were not done; or "stale version", "held" or "parked", which have an event of their own as well.
 	KindReplayed
 
-	// KindEvicted counts the confirmed keys that lease.NewMemory forgot before their retention was over. If an observer
-	// panics, the key that was being claimed is free, and the panic continues.
+	// KindEvicted counts the confirmed keys that a store of leases, such as lease.Memory, forgot before their retention was
+	// over. If an observer panics, the key that was being claimed is free, and the panic continues.
 	KindEvicted
 
 	// KindPurged is each run of the janitor: how many claims it deleted, and what failed.

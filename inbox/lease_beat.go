@@ -7,21 +7,20 @@ import (
 	"time"
 )
 
-// heart extends the leases of one consumer whose handlers run. It beats only while there
-// are any: one timer serves them all, and a handler that is done before the next beat
-// costs none.
+// heart extends the leases of one consumer while their handlers run. One timer serves them all, and
+// runs only while there are any; a handler that ends before the next beat costs no statement.
 type heart struct {
 	mu      sync.Mutex
 	timer   *time.Timer
 	beating bool
-	held    map[*Lease]struct{}
+	held    map[*leaseDelivery]struct{}
 }
 
-// beats is how many heartbeats a lease has time for: all but the last may get lost.
+// beats is how many heartbeats fit into a lease: all but the last may fail.
 const beats = 3
 
-// keep lets the lease be extended from now on, where the store can.
-func (l *Lease) keep() {
+// keep has the heartbeat extend the lease from now on, if the store can.
+func (l *leaseDelivery) keep() {
 	c := l.consumer
 	h := &c.heart
 	h.mu.Lock()
@@ -31,7 +30,7 @@ func (l *Lease) keep() {
 		return
 	}
 	if h.held == nil {
-		h.held = make(map[*Lease]struct{})
+		h.held = make(map[*leaseDelivery]struct{})
 	}
 	h.held[l] = struct{}{}
 	if !h.beating {
@@ -40,8 +39,8 @@ func (l *Lease) keep() {
 	}
 }
 
-// keepNoLonger ends that, and says until when the lease is certainly held.
-func (l *Lease) keepNoLonger() (sure time.Time) {
+// keepNoLonger ends that, and returns until when the lease is certainly held.
+func (l *leaseDelivery) keepNoLonger() (sure time.Time) {
 	h := &l.consumer.heart
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -49,8 +48,8 @@ func (l *Lease) keepNoLonger() (sure time.Time) {
 	return l.sure
 }
 
-// beatLater arms the timer. The caller holds the lock.
-func (c *LeaseConsumer) beatLater() {
+// beatLater starts the timer. The caller holds the lock.
+func (c *leaseConsumer) beatLater() {
 	interval := c.config.Lease / beats
 	if c.heart.timer == nil {
 		c.heart.timer = time.AfterFunc(interval, c.beat)
@@ -59,9 +58,9 @@ func (c *LeaseConsumer) beatLater() {
 	c.heart.timer.Reset(interval)
 }
 
-// beat extends every lease that is held, each in a goroutine of its own: a store that is
-// slow to answer for one must not cost the others.
-func (c *LeaseConsumer) beat() {
+// beat extends every lease that is held, each in a goroutine of its own, so that a slow answer for
+// one does not cost the others theirs.
+func (c *leaseConsumer) beat() {
 	h := &c.heart
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -75,14 +74,14 @@ func (c *LeaseConsumer) beat() {
 	c.beatLater()
 }
 
-// beat extends the lease. Who loses it is told by its context.
-func (l *Lease) beat() {
+// beat extends the lease. A handler whose lease was lost learns of it by its context.
+func (l *leaseDelivery) beat() {
 	l.outlive(func() { _ = l.extend() }, func() {})
 }
 
-// outlive does work in a goroutine of ours, in which nobody is above a function of the service's that
-// panics.
-func (l *Lease) outlive(work, end func()) {
+// outlive runs work in a goroutine of ours, where nothing else recovers a panic of the service's
+// functions. After a panic it calls end.
+func (l *leaseDelivery) outlive(work, end func()) {
 	returned := false
 	defer func() {
 		r := recover()
@@ -99,13 +98,12 @@ func (l *Lease) outlive(work, end func()) {
 	returned = true
 }
 
-// extendOnce is extend after the handler, of which nobody is told any more should the store panic: the
-// key is free then.
-func (l *Lease) extendOnce() error {
+// extendOnce is extend after the handler has returned. If the store panics, it frees the key.
+func (l *leaseDelivery) extendOnce() error {
 	returned := false
 	defer func() {
 		if !returned {
-			_ = l.Release(errPanic)
+			_ = l.release(errPanic)
 		}
 	}()
 	err := l.extend()
@@ -113,9 +111,9 @@ func (l *Lease) extendOnce() error {
 	return err
 }
 
-// extend extends the lease now, where the store can. It ends the handler's context if the
-// lease was lost.
-func (l *Lease) extend() error {
+// extend extends the lease now, if the store can. If the lease was lost, extend ends the handler's
+// context.
+func (l *leaseDelivery) extend() error {
 	c := l.consumer
 	if c.leases.extender == nil {
 		return nil

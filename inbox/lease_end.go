@@ -11,14 +11,14 @@ import (
 	"github.com/millrace-go/millrace/internal/database"
 )
 
-// Confirm ends a successful run: the key is kept, and copies of the message are answered
-// without the handler. On an error the message must be nacked, although the handler
-// succeeded; where it wraps [ErrLeaseLost], another process may have handled it too.
+// finish ends a successful run: it confirms the key, so that copies of the message are acked without
+// the handler. After an error the message must be nacked although the handler succeeded; if the error
+// wraps [ErrLeaseLost], another process may have handled the message too.
 //
-// If the handler produced messages, the key is kept only when the message is acked, which
-// a router does after publishing them, and is freed when it is nacked: what was produced
-// is not lost where publishing fails, and the handler then runs again.
-func (l *Lease) Confirm(produced []*message.Message) error {
+// If the handler produced messages, the key is confirmed when the message is acked, which a router
+// does after publishing them, and freed when it is nacked: if publishing fails, the handler runs
+// again, and the produced messages are not lost.
+func (l *leaseDelivery) finish(produced []*message.Message) error {
 	l.over.Store(true)
 	if len(produced) > 0 && !answered(l.msg) {
 		if err := l.extendOnce(); errors.Is(err, ErrLeaseLost) {
@@ -27,7 +27,7 @@ func (l *Lease) Confirm(produced []*message.Message) error {
 		go l.outlive(l.confirmWhenAcked, func() { l.letGo(false) })
 		return nil
 	}
-	defer l.letGo(false) // where the store panics
+	defer l.letGo(false) // if the store panics
 	if err := l.confirm(); err != nil {
 		return l.doubt(err)
 	}
@@ -35,9 +35,9 @@ func (l *Lease) Confirm(produced []*message.Message) error {
 	return nil
 }
 
-// confirmWhenAcked waits for the answer to a message, of which every message gets one. If
-// its context ends first, the answer has the time of a lease to arrive.
-func (l *Lease) confirmWhenAcked() {
+// confirmWhenAcked waits until the message is acked or nacked, which happens to every message. If the
+// context of the message ends first, it waits for the time of one lease more.
+func (l *leaseDelivery) confirmWhenAcked() {
 	acked := false
 	select {
 	case <-l.msg.Acked():
@@ -54,7 +54,7 @@ func (l *Lease) confirmWhenAcked() {
 		}
 	}
 	if !acked {
-		_ = l.Release(errUnpublished) // there is no caller left to return it to
+		_ = l.release(errUnpublished) // no caller is left to return it to
 		return
 	}
 	if err := l.confirm(); err != nil {
@@ -66,8 +66,9 @@ func (l *Lease) confirmWhenAcked() {
 
 var errUnpublished = errors.New("the handler succeeded, but what it returned was not published")
 
-// confirm tells the store, again for a while if it does not answer: the handler ran.
-func (l *Lease) confirm() error {
+// confirm tells the store that the handler succeeded. It tries again for a while if the store does
+// not answer.
+func (l *leaseDelivery) confirm() error {
 	leases, config := l.consumer.leases, &l.consumer.config
 	ctx := context.WithoutCancel(l.ctx)
 	sure := l.keepNoLonger()
@@ -79,7 +80,7 @@ func (l *Lease) confirm() error {
 			return nil
 		case errors.Is(err, ErrLeaseLost):
 			if try > 0 && time.Now().Before(sure) {
-				return nil // an earlier try went through, and only its answer was lost
+				return nil // an earlier try succeeded, and only its answer was lost
 			}
 			return err
 		case try == 0:
@@ -91,8 +92,8 @@ func (l *Lease) confirm() error {
 	}
 }
 
-// succeed lets go of everything once the key is kept.
-func (l *Lease) succeed() {
+// succeed ends the delivery after its key was confirmed.
+func (l *leaseDelivery) succeed() {
 	l.letGo(true)
 	if leases := l.consumer.leases; leases.observers.wanted(KindCompleted) || leases.debug {
 		e := l.event("confirmed")
@@ -105,8 +106,9 @@ func (l *Lease) succeed() {
 	l.observeReplayed(replayRan)
 }
 
-// letGo lets the next copy and the end of the store go on, once, before anyone is told.
-func (l *Lease) letGo(settled bool) {
+// letGo lets copies of the message and [Store.Close] go on. It does so once, before observers are
+// told.
+func (l *leaseDelivery) letGo(settled bool) {
 	if l.gone {
 		return
 	}
@@ -120,9 +122,9 @@ func (l *Lease) letGo(settled bool) {
 	l.leave()
 }
 
-// doubt ends a run that succeeded, but whose key could not be kept.
-func (l *Lease) doubt(cause error) error {
-	defer l.letGo(false) // also where an observer panics
+// doubt ends a successful run whose key could not be confirmed.
+func (l *leaseDelivery) doubt(cause error) error {
+	defer l.letGo(false) // also if an observer panics
 	if errors.Is(cause, ErrLeaseLost) {
 		cause = fmt.Errorf("the handler succeeded after its lease had ended: %w", cause)
 	} else {
@@ -137,12 +139,12 @@ func (l *Lease) doubt(cause error) error {
 	return l.end(cause)
 }
 
-// Release ends a failed run and returns the error for the router. The key is free for the
-// redelivery; if the store cannot be told, it is free when the lease ends.
-func (l *Lease) Release(cause error) error {
+// release ends a failed run and returns the error for the router. It frees the key for the
+// redelivery; if the store does not answer, the key is free when the lease ends.
+func (l *leaseDelivery) release(cause error) error {
 	cause = sound(cause)
 	l.over.Store(true)
-	defer l.letGo(false) // also where the store or an observer panics
+	defer l.letGo(false) // also if the store or an observer panics
 	l.keepNoLonger()
 	if err := l.giveBack(l.ctx); err != nil {
 		l.log().Error("inbox: a lease could not be released: copies of the message wait for it to end", err, nil)
@@ -150,13 +152,13 @@ func (l *Lease) Release(cause error) error {
 	return l.end(cause)
 }
 
-func (l *Lease) giveBack(ctx context.Context) error {
+func (l *leaseDelivery) giveBack(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), afterwards)
 	defer cancel()
 	return l.consumer.leases.store.Release(ctx, l.id, l.token)
 }
 
-func (l *Lease) end(cause error) error {
+func (l *leaseDelivery) end(cause error) error {
 	l.letGo(false)
 	if a := deliveredBy(l.ctx); a != nil {
 		a.failed(l.ctx, undecodable(l.msg, cause))

@@ -10,14 +10,15 @@ import (
 
 	"github.com/jmoiron/sqlx"
 
+	"github.com/millrace-go/millrace/inbox/lease"
 	"github.com/millrace-go/millrace/internal/database"
 	"github.com/millrace-go/millrace/internal/stored"
 )
 
-// Leases returns leases kept in the Store's tables, for handlers of the same service that
-// have no transaction: the same value each time. They report to the Store's logger and
-// observers, and [Store.Run] removes those that ended. A consumer of leases and a consumer
-// of the inbox never see each other's messages, whatever their names.
+// Leases returns leases kept in the Store's tables, for handlers of the same service that have no
+// transaction. It returns the same value each time. They report to the Store's logger and observers;
+// [Store.Run] removes those that ended. A consumer of leases and a consumer of the inbox never see
+// each other's messages, whatever their names.
 func (s *Store) Leases() *Leases {
 	s.leasesOnce.Do(func() {
 		s.leases = NewLeases(&sqlLeases{store: s}, LeasesConfig{Logger: s.log, Observers: s.config.Observers})
@@ -26,61 +27,61 @@ func (s *Store) Leases() *Leases {
 	return s.leases
 }
 
-// sqlLeases is a [LeaseStore]. A lease lasts by the database's clock.
+// sqlLeases is a [lease.Store] in the Store's tables. It measures time by the database's clock.
 type sqlLeases struct {
 	store     *Store
-	consumers sync.Map // consumerName to *Consumer
+	consumers sync.Map // stored.Name to *stored.Registered
 }
 
-// leaseRow is what the table of leases says of a key.
+// leaseRow is the row of a key in the table of leases.
 type leaseRow struct {
 	Token     int64 `db:"token"` // 0: confirmed
 	Remaining int64 `db:"remaining"`
 }
 
-func (q *sqlLeases) Acquire(ctx context.Context, key LeaseKey, token int64, lease time.Duration) (LeaseState, error) {
+func (q *sqlLeases) Acquire(ctx context.Context, key lease.Key, token int64, d time.Duration) (lease.State, error) {
 	var row leaseRow
 	err := q.write(ctx, key, func(ctx context.Context, tx *sqlx.Tx, consumer int32) error {
-		d, id := q.store.dialect, []byte(key.ID)
-		if _, err := tx.ExecContext(ctx, d.AcquireLease, consumer, id, token, lease.Microseconds()); err != nil {
+		say, id := q.store.dialect, []byte(key.ID)
+		if _, err := tx.ExecContext(ctx, say.AcquireLease, consumer, id, token, d.Microseconds()); err != nil {
 			return err
 		}
-		// Asked, since the count of rows does not tell on MySQL with clientFoundRows.
-		err := tx.GetContext(ctx, &row, d.SelectLease, consumer, id)
+		// The count of rows does not tell who has the key on MySQL with clientFoundRows.
+		err := tx.GetContext(ctx, &row, say.SelectLease, consumer, id)
 		if errors.Is(err, sql.ErrNoRows) { // released or purged in between
 			row, err = leaseRow{Token: -1}, nil
 		}
 		return err
 	})
-	state := LeaseState{Status: LeaseHeld, Remaining: time.Duration(row.Remaining) * time.Microsecond}
+	state := lease.State{Status: lease.Held, Remaining: time.Duration(row.Remaining) * time.Microsecond}
 	switch {
 	case err != nil:
-		return LeaseState{}, err
+		return lease.State{}, err
 	case row.Token == token:
-		state.Status = LeaseTaken
+		state.Status = lease.Taken
 	case row.Token == 0:
-		state.Status = LeaseConfirmed
+		state.Status = lease.Confirmed
 	}
 	return state, nil
 }
 
-func (q *sqlLeases) Confirm(ctx context.Context, key LeaseKey, token int64, retention time.Duration) error {
+func (q *sqlLeases) Confirm(ctx context.Context, key lease.Key, token int64, retention time.Duration) error {
 	return q.hold(ctx, key, q.store.dialect.ConfirmLease, token, retention)
 }
 
-func (q *sqlLeases) Extend(ctx context.Context, key LeaseKey, token int64, lease time.Duration) error {
-	return q.hold(ctx, key, q.store.dialect.ExtendLease, token, lease)
+func (q *sqlLeases) Extend(ctx context.Context, key lease.Key, token int64, d time.Duration) error {
+	return q.hold(ctx, key, q.store.dialect.ExtendLease, token, d)
 }
 
-func (q *sqlLeases) Release(ctx context.Context, key LeaseKey, token int64) error {
+func (q *sqlLeases) Release(ctx context.Context, key lease.Key, token int64) error {
 	return q.write(ctx, key, func(ctx context.Context, tx *sqlx.Tx, consumer int32) error {
 		_, err := tx.ExecContext(ctx, q.store.dialect.ReleaseLease, consumer, []byte(key.ID), token)
 		return err
 	})
 }
 
-// hold runs a statement that changes nothing unless token holds key.
-func (q *sqlLeases) hold(ctx context.Context, key LeaseKey, statement string, token int64, d time.Duration) error {
+// hold runs a statement that changes the row of key only if token holds it.
+func (q *sqlLeases) hold(ctx context.Context, key lease.Key, statement string, token int64, d time.Duration) error {
 	return q.write(ctx, key, func(ctx context.Context, tx *sqlx.Tx, consumer int32) error {
 		n, err := database.Affected(tx.ExecContext(ctx, statement, d.Microseconds(), consumer, []byte(key.ID), token))
 		if err == nil && n == 0 {
@@ -90,9 +91,9 @@ func (q *sqlLeases) hold(ctx context.Context, key LeaseKey, statement string, to
 	})
 }
 
-// write runs work in a short transaction. An autocommit statement that its context cancels
-// could be committed later.
-func (q *sqlLeases) write(ctx context.Context, key LeaseKey,
+// write runs work in a short transaction: an autocommit statement whose context is cancelled could
+// still be committed later.
+func (q *sqlLeases) write(ctx context.Context, key lease.Key,
 	work func(ctx context.Context, tx *sqlx.Tx, consumer int32) error) error {
 	ctx, cancel := context.WithTimeout(ctx, afterwards)
 	defer cancel()
@@ -106,9 +107,9 @@ func (q *sqlLeases) write(ctx context.Context, key LeaseKey,
 	return err
 }
 
-// consumer returns what registers the consumer of key. Its row has no retention, so the
-// janitor does not look for claims of it.
-func (q *sqlLeases) consumer(key LeaseKey) *stored.Registered {
+// consumer returns the registration of the consumer of key. Its row has no retention, so the janitor
+// looks for no claims of it.
+func (q *sqlLeases) consumer(key lease.Key) *stored.Registered {
 	name := stored.Name{Name: stored.LeaseNames + key.Consumer, Epoch: key.Epoch}
 	if c, ok := q.consumers.Load(name); ok {
 		return c.(*stored.Registered)

@@ -1,9 +1,11 @@
 package inbox
 
 import (
+	"context"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/jmoiron/sqlx"
 )
 
 // Options are the settings that most consumers leave at their zero value. They are part of middleware.Inbox and
@@ -80,7 +82,7 @@ type Options struct {
 	BeforeTimeout time.Duration
 
 	// OnBegin runs first in each handler's transaction, for instance to set a tenant.
-	OnBegin BeginFunc
+	OnBegin func(ctx context.Context, tx *sqlx.Tx, msg *message.Message) error
 
 	// RequireTx refuses a success of a handler that neither took inbox.Tx nor produced messages, with
 	// inbox.ErrTxNotUsed. It is for handlers whose effects are all in the transaction: each redelivery

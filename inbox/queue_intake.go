@@ -154,29 +154,33 @@ func (q *Queue) insert(ctx context.Context, tx *sqlx.Tx, consumer int32, a *arri
 	return q.store.checkIn(ctx, tx, a.payload)
 }
 
-// Straight is a delivery past the table.
-type Straight struct {
+// straight is a delivery past the table.
+type straight struct {
 	attempt
 
 	topic string
 	msg   *message.Message
 }
 
-// Straight returns a copy of msg, which came from topic, for the handler, and the delivery of that
-// copy. The copy has an ack of its own.
-func (q *Queue) Straight(topic string, msg *message.Message) (*message.Message, *Straight) {
-	s := &Straight{topic: topic, msg: msg}
+// Straight returns a copy of msg, which came from topic, for the handler. The copy has an ack of its
+// own. If the handler nacks it, fail stores the message, for the queue to deliver it again, and
+// reports true: then the caller may ack msg. It reports false if the delivery does not count as an
+// attempt, because the service closes or the database is down: then the source must keep msg.
+func (q *Queue) Straight(
+	topic string, msg *message.Message,
+) (copied *message.Message, fail func(ctx context.Context) (kept bool, err error)) {
+	s := &straight{topic: topic, msg: msg}
 	s.queue, s.number, s.receivedAt, s.keep = q, 1, time.Now().UTC(), s.keepIt
 	c := message.NewMessage(msg.UUID, nil)
 	s.came = original.Queued(topic, msg.UUID, msg.Payload, msg.Metadata, c)
 	s.came.Give(c) // copies, so that edits of c leave msg as it arrived
 	c.SetContext(original.With(context.WithValue(msg.Context(), attemptKey{}, &s.attempt), s.came))
-	return c, s
+	return c, s.fail
 }
 
 // keepIt stores a message whose handler does not run, because the inbox found no key or another key
 // than the queue.
-func (s *Straight) keepIt(ctx context.Context, because why) (kept bool, err error) {
+func (s *straight) keepIt(ctx context.Context, because why) (kept bool, err error) {
 	a, err := s.queue.arrival(s.topic, s.msg)
 	if err != nil {
 		return false, fmt.Errorf("%w: %w", errNotIdentified, err)
@@ -190,10 +194,7 @@ func (s *Straight) keepIt(ctx context.Context, because why) (kept bool, err erro
 	return kept, err
 }
 
-// Fail stores the message after the handler's nack, for the queue to deliver it again, and reports
-// true: then the caller may ack it. It reports false if the delivery does not count as an attempt,
-// because the service closes or the database is down: then the source must keep the message.
-func (s *Straight) Fail(ctx context.Context) (kept bool, err error) {
+func (s *straight) fail(ctx context.Context) (kept bool, err error) {
 	_, counts, cause := s.result()
 	select {
 	case <-s.msg.Context().Done(): // the service closes

@@ -133,7 +133,7 @@ func (d *delivery) compare() error {
 
 // keepKeyless stores a message without a key through the queue that delivers it past its table, if
 // there is one, because the queue calls OnPark.
-func (cl *Claim) keepKeyless() (kept bool, err error) {
+func (cl *claim) keepKeyless() (kept bool, err error) {
 	a := attemptOf(cl.ctx)
 	if cl.keyless.text == "" || a == nil || a.keep == nil {
 		return false, nil
@@ -155,7 +155,7 @@ func (cl *Claim) keepKeyless() (kept bool, err error) {
 }
 
 // keepBy calls keep, unless the database is known to be down.
-func (cl *Claim) keepBy(keep func(context.Context, why) (bool, error), because why) (kept bool, err error) {
+func (cl *claim) keepBy(keep func(context.Context, why) (bool, error), because why) (kept bool, err error) {
 	s, d := cl.consumer.store, cl.delivery
 	pass, up := s.outage.Enter(d.ctx)
 	if !up {
@@ -304,7 +304,7 @@ func (q *Queue) putTerminal(
 // withoutKey returns the error for a message without a key, which no retry would change.
 // Deduplicate has no table to store it in. If the message is not to blame for err, withoutKey
 // returns err.
-func (l *Lease) withoutKey(err error) error {
+func (l *leaseDelivery) withoutKey(err error) error {
 	if _, err := noKey(l.ctx, err); err != nil {
 		return err
 	}
@@ -317,7 +317,7 @@ func (e *noKeyError) Unwrap() error { return e.error }
 
 // notIdentified reports why the handler does not run. A message without a key goes back to its
 // source after a pause, because many sources redeliver it at once.
-func (l *Lease) notIdentified(err error) {
+func (l *leaseDelivery) notIdentified(err error) {
 	var none *noKeyError
 	if !errors.As(err, &none) {
 		l.interrupted(err)

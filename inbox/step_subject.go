@@ -30,7 +30,7 @@ type subjectKey struct{}
 // subjectOf returns the message that ctx belongs to, the innermost if there are several.
 func subjectOf(ctx context.Context) (*subject, error) {
 	switch owner := ctx.Value(subjectKey{}).(type) {
-	case *Claim:
+	case *claim:
 		if owner.ambient.Open() {
 			return owner.subject(true), nil
 		}
@@ -38,7 +38,7 @@ func subjectOf(ctx context.Context) (*subject, error) {
 		if !owner.over.Load() {
 			return owner.claim.subject(false), nil
 		}
-	case *Lease:
+	case *leaseDelivery:
 		if !owner.over.Load() {
 			return owner.subject(), nil
 		}
@@ -54,7 +54,7 @@ func (d *delivery) subject(inTx bool) *subject {
 	}
 }
 
-func (l *Lease) subject() *subject {
+func (l *leaseDelivery) subject() *subject {
 	c := l.consumer
 	s := &subject{
 		store: c.leases.owner, name: stored.Name{Name: c.config.Name, Epoch: c.config.Epoch}, id: []byte(l.id.ID), msg: l.msg,
@@ -81,7 +81,7 @@ func (c handlerContext) Value(key any) any {
 
 // preparation is a run of Before.
 type preparation struct {
-	claim *Claim
+	claim *claim
 	over  atomic.Bool
 }
 

@@ -53,7 +53,7 @@ type Store struct {
 	identity atomic.Pointer[identity] // of the server, when it was last asked
 
 	mu        sync.Mutex
-	consumers map[stored.Name]*Consumer
+	consumers map[stored.Name]*claimConsumer
 	declared  map[string]remembering     // by consumer
 	unwatched map[string]bool            // consumers with a StoreFirst queue here and no observer
 	bells     map[stored.Name]*bell.Bell // of consumers with a queue here
@@ -99,7 +99,7 @@ func NewStore(db *sqlx.DB, config Config) (*Store, error) {
 		settled:   recent.NewSet(config.SettledKeys, settledTTL),
 		versions:  recent.NewSet(config.SettledKeys, settledTTL),
 		reached:   recent.NewSet(config.SettledKeys, settledTTL),
-		consumers: make(map[stored.Name]*Consumer),
+		consumers: make(map[stored.Name]*claimConsumer),
 		declared:  make(map[string]remembering),
 		unwatched: make(map[string]bool),
 		bells:     make(map[stored.Name]*bell.Bell),

@@ -15,31 +15,8 @@ import (
 	"github.com/jmoiron/sqlx"
 )
 
-// BlobStore keeps large payloads outside the database; payload.FileBlobs is one. A name is 32
-// letters and digits in lower case, given once, and names made later sort behind. It must
-// be safe for concurrent use, reached by every process that shares the tables, and used by
-// these tables alone: what none of their rows refers to is deleted. A panic is an error; in a delivery
-// that no queue stores, that of Put and Get goes on its way.
-type BlobStore interface {
-	// Put keeps body: when it returns no error, a crash does not lose it. It is called before the
-	// row that refers to it is committed.
-	Put(ctx context.Context, name string, body []byte) error
-
-	// Get returns what Put was given. An error has the message delivered later, as one of
-	// [PayloadCodec].Open has.
-	Get(ctx context.Context, name string) ([]byte, error)
-
-	// Delete removes a blob, and what was left of a Put that was cut off. That there is none
-	// is no error.
-	Delete(ctx context.Context, name string) error
-
-	// List returns the first names, at most limit, that sort behind after and before before.
-	// An empty after is before all names; before may be the beginning of one.
-	List(ctx context.Context, after, before string, limit int) ([]string, error)
-}
-
-// The name of a blob is the time of the server's clock at which it was made, in
-// microseconds, and bits by which no two are the same.
+// The name of a blob is the time by the server's clock at which it was made, in microseconds, and
+// random bits that make it unique.
 const blobNameSize = 16
 
 func blobNameAt(micros int64) []byte {
@@ -60,8 +37,8 @@ func (s *Store) newBlobName(ctx context.Context) ([]byte, error) {
 	return name, nil
 }
 
-// putBlob moves what is stored of p out of the row. Outside the database it is written now;
-// in our own table, along with the row.
+// putBlob moves the stored bytes of p out of the row. It writes a blob outside the database now; one
+// in our own table is written with the row.
 func (s *Store) putBlob(ctx context.Context, p storedPayload) (storedPayload, error) {
 	name, err := s.newBlobName(ctx)
 	if err != nil {
@@ -79,16 +56,17 @@ func (s *Store) putBlob(ctx context.Context, p storedPayload) (storedPayload, er
 	return p, nil
 }
 
-// checkIn says, in the transaction of the row that refers to the blob of p, that it does.
+// checkIn records, in the transaction of the row that refers to the blob of p, that the blob is in
+// use.
 //
-// A cleaner that found no such row has tried the same key, so it waited for this
-// transaction if that came first. If the cleaner came first, the blob was older than
-// BlobGrace by then, and is found to be too old here.
+// A cleaner that found no such row inserts the same key. If this transaction inserted it first, the
+// cleaner waits for the transaction. If the cleaner was first, the blob was older than BlobGrace
+// then, so checkIn finds it too old.
 func (s *Store) checkIn(ctx context.Context, tx *sqlx.Tx, p storedPayload) error {
 	if p.ref == nil {
 		return nil
 	}
-	var body any // a nil slice is not NULL on every driver
+	var body any // a nil slice is not NULL with every driver
 	if p.body != nil {
 		body = p.body
 	}
@@ -101,13 +79,13 @@ func (s *Store) checkIn(ctx context.Context, tx *sqlx.Tx, p storedPayload) error
 	}
 	age := time.Duration(now-blobTime(p.ref)) * time.Microsecond
 	if age > s.config.BlobGrace/2 {
-		return fmt.Errorf("the blob %x was put %v ago, so it may be taken for one that nothing refers to: "+
+		return fmt.Errorf("the blob %x was put %v ago, so the janitor may delete it as one that no row refers to: "+
 			"raise Config.BlobGrace, which is %v, if storing takes that long", p.ref, age, s.config.BlobGrace)
 	}
 	return nil
 }
 
-// getBlob returns what is stored outside its row.
+// getBlob returns a payload that is stored outside its row.
 func (s *Store) getBlob(ctx context.Context, name []byte) ([]byte, error) {
 	var body []byte
 	err := sqlx.GetContext(ctx, s.db.Reader(ctx), &body, s.dialect.Blobs.SelectBlob, name)
@@ -118,7 +96,7 @@ func (s *Store) getBlob(ctx context.Context, name []byte) ([]byte, error) {
 		return body, nil
 	}
 	if s.config.Blobs == nil {
-		return nil, fmt.Errorf("the payload is in a blob store, as %x: set Config.Blobs to the one it was put into", name)
+		return nil, fmt.Errorf("the payload is in a blob store, as %x: set Config.Blobs to the store that has it", name)
 	}
 	if body, err = s.config.Blobs.Get(ctx, hex.EncodeToString(name)); err != nil {
 		return nil, fmt.Errorf("get the blob %x: %w", name, &openError{err, &s.fetched})
@@ -127,13 +105,13 @@ func (s *Store) getBlob(ctx context.Context, name []byte) ([]byte, error) {
 	return body, nil
 }
 
-// removeBlobs removes what no row refers to. A name whose row may still be written must be
-// older than BlobGrace.
+// removeBlobs removes those blobs that no row refers to. A name whose row may still be written must
+// be older than BlobGrace.
 func (s *Store) removeBlobs(ctx context.Context, names [][]byte) error {
 	slices.SortFunc(names, bytes.Compare)
 	var orphans [][]byte
 	err := s.db.Write(ctx, func(tx *sqlx.Tx) error {
-		for _, name := range names { // waits for who is just storing the row
+		for _, name := range names { // waits for a transaction that is storing the row
 			if _, err := tx.ExecContext(ctx, s.dialect.Blobs.InsertBlob, name, nil); err != nil {
 				return err
 			}
@@ -152,7 +130,7 @@ func (s *Store) removeBlobs(ctx context.Context, names [][]byte) error {
 	if err != nil || s.config.Blobs == nil {
 		return err
 	}
-	for _, name := range orphans { // what a crash leaves here is listed again
+	for _, name := range orphans { // after a crash List returns the rest again
 		if err := s.deleteBlob(ctx, name); err != nil {
 			return fmt.Errorf("delete the blob %x: %w", name, s.counted(err))
 		}
@@ -180,8 +158,8 @@ func (s *Store) unreferred(ctx context.Context, db sqlx.ExtContext, names [][]by
 	}), nil
 }
 
-// sweepBlobs removes blobs that nothing refers to: a row that was closed, or a crash between
-// the blob and its row, left them.
+// sweepBlobs removes blobs that no row refers to: those of rows that were closed, and those that a
+// crash left without a row.
 func (j *janitor) sweepBlobs(ctx context.Context, now int64) error {
 	s := j.store
 	if time.Now().Before(j.nextBlobs) {
@@ -204,7 +182,7 @@ func (j *janitor) sweepBlobs(ctx context.Context, now int64) error {
 	return nil
 }
 
-// sweepPages removes what nothing refers to of what list gives, page by page.
+// sweepPages removes those blobs that list returns and no row refers to, page by page.
 func (j *janitor) sweepPages(ctx context.Context, list func(after []byte, limit int) ([][]byte, error)) error {
 	const page = 200
 	for after := []byte{}; ctx.Err() == nil; {
@@ -238,9 +216,9 @@ func (s *Store) listBlobs(ctx context.Context, after, before []byte, limit int) 
 	for _, text := range listed {
 		name, err := hex.DecodeString(text)
 		if err != nil || len(name) != blobNameSize {
-			return nil, fmt.Errorf("the blob store lists %q, which is no name it was given", text)
+			return nil, fmt.Errorf("the blob store lists %q, which is not a name of a blob", text)
 		}
-		if bytes.Compare(name, after) <= 0 || bytes.Compare(name, before) >= 0 { // too young ones may get their row yet
+		if bytes.Compare(name, after) <= 0 || bytes.Compare(name, before) >= 0 { // a younger blob may still get its row
 			return nil, fmt.Errorf("the blob store lists %q, which is not between %x and %x", text, after, before)
 		}
 		names = append(names, name)

@@ -23,25 +23,5 @@ func (s *Store) Migrate(ctx context.Context) error {
 	return nil
 }
 
-// Migration is one step of the schema.
-type Migration struct {
-	Version int
-	DDL     string
-}
-
-// Pending returns the migrations that [Store.Migrate] would apply, none if the tables are up to
-// date.
-func (s *Store) Pending(ctx context.Context) ([]Migration, error) {
-	scripts, err := s.dialect.Pending(ctx, s.db.Reader(ctx))
-	if err != nil {
-		return nil, fmt.Errorf("inbox: pending migrations: %w", database.Explain(err))
-	}
-	var pending []Migration
-	for _, script := range scripts {
-		pending = append(pending, Migration(script))
-	}
-	return pending, nil
-}
-
 // Schema returns the DDL of all tables, for services with migrations of their own.
 func (s *Store) Schema() string { return s.dialect.Schema() }

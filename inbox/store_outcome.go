@@ -6,6 +6,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
 
+	"github.com/millrace-go/millrace/inbox/payload"
 	"github.com/millrace-go/millrace/internal/msgcode"
 	"github.com/millrace-go/millrace/internal/stored"
 )
@@ -25,7 +26,7 @@ func (s *Store) encodeOutcome(
 	for _, m := range produced {
 		c := m.Copy()
 		if m.Payload != nil { // nil stays nil
-			info := PayloadInfo{Consumer: consumer, Topic: topic, UUID: m.UUID, Metadata: m.Metadata}
+			info := payload.Info{Consumer: consumer, Topic: topic, UUID: m.UUID, Metadata: m.Metadata}
 			payload, err := s.config.Payloads.Seal(ctx, info, m.Payload)
 			if err != nil {
 				return nil, err
@@ -53,7 +54,7 @@ func (s *Store) decodeOutcome(
 	problems = make([]error, len(msgs))
 	for i, m := range msgs {
 		if m.Payload != nil {
-			info := PayloadInfo{Consumer: consumer, Topic: topic, UUID: m.UUID, Metadata: m.Metadata}
+			info := payload.Info{Consumer: consumer, Topic: topic, UUID: m.UUID, Metadata: m.Metadata}
 			m.Payload, problems[i] = s.unseal(ctx, info, stored.Sealed, m.Payload)
 		}
 	}

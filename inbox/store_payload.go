@@ -9,60 +9,32 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/jmoiron/sqlx"
 
+	"github.com/millrace-go/millrace/inbox/payload"
 	"github.com/millrace-go/millrace/internal/ambient"
 	"github.com/millrace-go/millrace/internal/dialect"
 	"github.com/millrace-go/millrace/internal/stored"
 )
 
-// PayloadInfo says which message a payload is of. It is the same when the payload is sealed
-// and when it is opened. None of it is sealed.
-type PayloadInfo struct {
-	Consumer string
-	Topic    string // the message's own, or, of one that a handler produced, where it goes
-	UUID     string
-	Metadata message.Metadata
-}
-
-// PayloadCodec changes payloads on their way into the tables and back, for instance with a
-// key per person, so that throwing a key away erases what is stored of that person.
-// payload.AESGCM is one. It must be safe for concurrent use. In a delivery that no queue stores a panic
-// goes on its way, and nothing is stored; in a queue it is an error like any other.
-type PayloadCodec interface {
-	// Seal returns what to store. Where the message is stored in a transaction, inbox.Tx
-	// returns that for ctx, so a key can be made in it; be quick then. After [ErrErased] an open
-	// message is stored without its payload, as if it had been erased later. Any other error
-	// is one of storing the message.
-	Seal(ctx context.Context, info PayloadInfo, payload []byte) ([]byte, error)
-
-	// Open returns the payload that Seal was given. [ErrErased], or an error marked with
-	// [Terminal], says that nobody will ever open it again. At any other error the message is
-	// delivered later. That is an attempt only where this process has opened other payloads since the
-	// message failed so the last time. It never is with [ErrUnavailable], nor with a
-	// [net.Error]: return one of these in an outage if some payloads can be opened during it, since
-	// their keys are in a cache for instance.
-	Open(ctx context.Context, info PayloadInfo, sealed []byte) ([]byte, error)
-}
-
-// storedPayload is a payload as it is stored.
+// storedPayload is a payload as the tables keep it.
 type storedPayload struct {
 	inRow []byte
 	form  stored.Form
-	ref   []byte // of the blob, nil where it is in the row
-	body  []byte // of a blob that goes into our own table
+	ref   []byte // the name of its blob; nil if the payload is in the row
+	body  []byte // the blob, if it goes into our own table
 }
 
 // errNotKept says that a payload cannot be stored now.
 var errNotKept = errors.New("the payload cannot be stored")
 
-// errNotIdentified says that a function of the service's, such as Key, could not tell now what a message is.
+// errNotIdentified says that a function of the service, such as Key, failed for now to identify a message.
 var errNotIdentified = errors.New("the message cannot be identified")
 
-// sealPayload makes of the payload of msg what its row is to keep. A blob outside the
-// database is written by then.
+// sealPayload returns the payload of msg as its row keeps it. It has written a blob outside the
+// database by then.
 func (s *Store) sealPayload(ctx context.Context, consumer, topic string, msg *message.Message) (storedPayload, error) {
 	p := storedPayload{inRow: append([]byte{}, msg.Payload...)}
 	if s.config.Payloads != nil {
-		info := PayloadInfo{Consumer: consumer, Topic: topic, UUID: msg.UUID, Metadata: msg.Metadata}
+		info := payload.Info{Consumer: consumer, Topic: topic, UUID: msg.UUID, Metadata: msg.Metadata}
 		sealed, err := s.config.Payloads.Seal(ctx, info, p.inRow)
 		if errors.Is(err, ErrErased) {
 			return storedPayload{inRow: []byte{}, form: stored.Erased}, nil
@@ -78,7 +50,7 @@ func (s *Store) sealPayload(ctx context.Context, consumer, topic string, msg *me
 	return s.putBlob(ctx, p)
 }
 
-// sealPayloadIn is sealPayload in a transaction, which a codec finds in its context.
+// sealPayloadIn is sealPayload in a transaction, which the codec finds in its context.
 func (s *Store) sealPayloadIn(
 	ctx context.Context, tx *sqlx.Tx, consumer, topic string, msg *message.Message,
 ) (storedPayload, error) {
@@ -87,7 +59,7 @@ func (s *Store) sealPayloadIn(
 	return s.sealPayload(ambient.With(ctx, own), consumer, topic, msg)
 }
 
-// openPayload returns the payload of a stored message with this metadata as it came.
+// openPayload returns the payload of a stored message with this metadata, as it arrived.
 func (s *Store) openPayload(ctx context.Context, row *stored.Message, metadata message.Metadata) ([]byte, error) {
 	kept := row.Payload
 	if row.Ref != nil {
@@ -96,11 +68,11 @@ func (s *Store) openPayload(ctx context.Context, row *stored.Message, metadata m
 			return nil, err
 		}
 	}
-	info := PayloadInfo{Consumer: string(row.Name), Topic: string(row.Topic), UUID: string(row.UUID), Metadata: metadata}
+	info := payload.Info{Consumer: string(row.Name), Topic: string(row.Topic), UUID: string(row.UUID), Metadata: metadata}
 	return s.unseal(ctx, info, row.Form, kept)
 }
 
-func (s *Store) unseal(ctx context.Context, info PayloadInfo, form stored.Form, kept []byte) ([]byte, error) {
+func (s *Store) unseal(ctx context.Context, info payload.Info, form stored.Form, kept []byte) ([]byte, error) {
 	switch {
 	case form == stored.Plain:
 		return kept, nil
@@ -111,15 +83,16 @@ func (s *Store) unseal(ctx context.Context, info PayloadInfo, form stored.Form, 
 	case s.config.Payloads == nil:
 		return nil, errors.New("the payload is sealed: set Config.Payloads to the codec it was stored with")
 	}
-	payload, err := s.config.Payloads.Open(ctx, info, kept)
+	opened, err := s.config.Payloads.Open(ctx, info, kept)
 	if err != nil {
 		return nil, fmt.Errorf("open the payload: %w", &openError{err, &s.unsealed})
 	}
 	s.unsealed.Add(1)
-	return append([]byte{}, payload...), nil
+	return append([]byte{}, opened...), nil
 }
 
-// openError is one of the codec or of the blob store, which opened so many other payloads.
+// openError is an error of the codec or of the blob store. others counts the payloads that the same
+// one has opened.
 type openError struct {
 	error
 	others *atomic.Int64
@@ -127,8 +100,8 @@ type openError struct {
 
 func (e *openError) Unwrap() error { return e.error }
 
-// saysOf is what err says of the database, in a delivery. That a codec, a blob store or a function
-// such as Key cannot reach its server says nothing.
+// saysOf returns what err says about the database, in a delivery. An error of a codec, a blob store
+// or a function such as Key that cannot reach its own server says nothing about it.
 func saysOf(err error) dialect.Kind {
 	var opening *openError
 	kind := dialect.Classify(err)

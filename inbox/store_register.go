@@ -33,7 +33,9 @@ func (c *ConsumerConfig) retention() int64 {
 
 // register returns the consumer's row. It inserts the row on first use, and reads it again after a
 // connection was lost.
-func (c *Consumer) register(ctx context.Context) (stored.Registration, error) { return c.row.Row(ctx) }
+func (c *claimConsumer) register(ctx context.Context) (stored.Registration, error) {
+	return c.row.Row(ctx)
+}
 
 // Verify returns the error with which every message of the consumer that config names would fail: a
 // wrong setting, or another key than the consumer had before. It registers nothing, and logs a

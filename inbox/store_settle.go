@@ -13,13 +13,14 @@ import (
 
 	"github.com/millrace-go/millrace/internal/database"
 	"github.com/millrace-go/millrace/internal/keycode"
+	"github.com/millrace-go/millrace/internal/stored"
 )
 
 // settler remembers deliveries whose outcome was handed to the router, until the router acks
 // them: then the broker has the outcome, and the store can delete its row.
 type settler struct {
 	mu      sync.Mutex
-	waiting []*Claim
+	waiting []*claim
 
 	settling sync.Mutex // makes a second settle wait until the rows of the first are deleted
 }
@@ -28,7 +29,7 @@ type settler struct {
 // nothing runs the background work.
 const most = 1024
 
-func (u *settler) watch(cl *Claim) {
+func (u *settler) watch(cl *claim) {
 	cl.watched = time.Now()
 	u.mu.Lock()
 	u.waiting = append(u.waiting, cl)
@@ -46,7 +47,7 @@ func (u *settler) watch(cl *Claim) {
 // acked removes from u and returns the deliveries that were acked. It forgets those that were
 // nacked, whose redelivery finds the outcome, and counts as dropped those without an answer for
 // longer than patience.
-func (u *settler) acked(patience time.Duration) (acked []*Claim, dropped int) {
+func (u *settler) acked(patience time.Duration) (acked []*claim, dropped int) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	still := u.waiting[:0]
@@ -73,7 +74,7 @@ func (u *settler) acked(patience time.Duration) (acked []*Claim, dropped int) {
 	return acked, dropped
 }
 
-func (u *settler) putBack(claims []*Claim) {
+func (u *settler) putBack(claims []*claim) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	u.waiting = append(u.waiting, claims...)
@@ -131,21 +132,7 @@ func (s *Store) deleteOutcomes(ctx context.Context, byConsumer map[int32][][]byt
 	})
 }
 
-// An UnsettledOutcome is what a handler produced in a committed run and the broker may lack.
-type UnsettledOutcome struct {
-	Consumer  string
-	Epoch     int
-	MessageID string
-	Topic     string
-	Messages  []*message.Message
-	StoredAt  time.Time
-	Age       time.Duration
-
-	consumer int32
-	id       []byte
-}
-
-func (o *UnsettledOutcome) fields() watermill.LogFields {
+func unsettledFields(o stored.Unsettled) watermill.LogFields {
 	return watermill.LogFields{
 		"consumer": o.Consumer, "epoch": o.Epoch, "message_id": o.MessageID, "topic": o.Topic,
 		"count": len(o.Messages), "age": o.Age.String(),
@@ -163,15 +150,10 @@ type outcomeRow struct {
 	Age       int64  `db:"age"`
 }
 
-// Unsettled lists the oldest outcomes stored longer than age ago, at most limit of them. It
-// leaves out those that it cannot read, and names them in the error.
-func (s *Store) Unsettled(ctx context.Context, age time.Duration, limit int) ([]UnsettledOutcome, error) {
-	outcomes, _, err := s.unsettledFrom(ctx, age, 0, limit)
-	return outcomes, err
-}
-
-// unsettledFrom is Unsettled without the offset oldest. It also returns how many rows it read.
-func (s *Store) unsettledFrom(ctx context.Context, age time.Duration, offset, limit int) (outcomes []UnsettledOutcome, read int, err error) {
+// unsettledFrom lists the oldest outcomes stored longer than age ago, at most limit of them, without
+// the offset oldest. It leaves out those that it cannot read, and names them in the error. It also
+// returns how many rows it read.
+func (s *Store) unsettledFrom(ctx context.Context, age time.Duration, offset, limit int) (outcomes []stored.Unsettled, read int, err error) {
 	var rows []outcomeRow
 	err = sqlx.SelectContext(ctx, s.db.Reader(ctx), &rows, s.dialect.SelectOutcomes,
 		[]byte(s.config.Namespace), age.Microseconds(), limit, offset)
@@ -186,11 +168,11 @@ func (s *Store) unsettledFrom(ctx context.Context, age time.Duration, offset, li
 				fmt.Errorf("inbox: outcome of consumer %q, message %q: %w", row.Name, keycode.String(row.ID), err))
 			continue
 		}
-		outcomes = append(outcomes, UnsettledOutcome{
+		outcomes = append(outcomes, stored.Unsettled{
 			Consumer: string(row.Name), Epoch: row.Epoch, MessageID: keycode.String(row.ID),
 			Topic: string(row.Topic), Messages: msgs,
 			StoredAt: time.UnixMicro(row.CreatedAt).UTC(), Age: time.Duration(row.Age) * time.Microsecond,
-			consumer: row.Consumer, id: row.ID,
+			ConsumerID: row.Consumer, ID: row.ID,
 		})
 	}
 	return outcomes, len(rows), errors.Join(problems...)
@@ -217,11 +199,11 @@ func (s *Store) Redispatch(ctx context.Context, to message.Publisher, age time.D
 				o.Consumer, o.MessageID, o.Topic, err))
 			continue
 		}
-		if err := s.deleteOutcomes(ctx, map[int32][][]byte{o.consumer: {o.id}}); err != nil {
+		if err := s.deleteOutcomes(ctx, map[int32][][]byte{o.ConsumerID: {o.ID}}); err != nil {
 			return sent, errors.Join(append(failures, fmt.Errorf("inbox: redispatch: %w", database.Explain(err)))...)
 		}
 		sent++
-		s.log.Info("inbox: outcome redispatched", o.fields())
+		s.log.Info("inbox: outcome redispatched", unsettledFields(o))
 	}
 	if stayed += read - sent; read < atOnce {
 		stayed = 0

@@ -43,8 +43,8 @@ func NewBuilder(registry prometheus.Registerer, config Config) (*Builder, error)
 	return b, nil
 }
 
-// Inbox returns the observer for inbox.Config.Observers, inbox.LeasesConfig.Observers and
-// lease.MemoryConfig.Observers: the same value each time.
+// Inbox returns the observer for inbox.Config.Observers and inbox.LeasesConfig.Observers: the same
+// value each time.
 func (b *Builder) Inbox() inbox.Observer { return b.inbox }
 
 // Relay returns the observer for outbox.RelayConfig.Observers: the same value each time.

@@ -10,13 +10,12 @@ import (
 
 	"github.com/millrace-go/millrace/inbox"
 	"github.com/millrace-go/millrace/internal/leaving"
-	"github.com/millrace-go/millrace/internal/original"
 )
 
 // Deduplicate keeps a handler without a transaction from running twice for one message.
 // Only Claims is required:
 //
-//	claims, err := lease.NewMemory(lease.MemoryConfig{}) // or store.Leases(), or redisleases.New
+//	claims := inbox.NewLeases(&lease.Memory{}, inbox.LeasesConfig{}) // or store.Leases()
 //	router.AddMiddleware(millrace.Deduplicate{Claims: claims}.Middleware)
 //
 // For each delivery it takes a lease on the message's key, runs the handler, and confirms the key
@@ -87,16 +86,16 @@ func (d Deduplicate) Middleware(h message.HandlerFunc) message.HandlerFunc {
 		}
 		return func(*message.Message) ([]*message.Message, error) { return nil, err }
 	}
-	consumer := d.consumers()
+	handler := d.handlers(h)
 	return leaving.Nack(func(msg *message.Message) ([]*message.Message, error) {
 		if d.Skip != nil && d.Skip(msg) {
 			return h(msg)
 		}
-		c, err := consumer(message.HandlerNameFromCtx(msg.Context()))
+		leased, err := handler(message.HandlerNameFromCtx(msg.Context()))
 		if err != nil {
 			return nil, fmt.Errorf("middleware.Deduplicate: message %q: %w", msg.UUID, err)
 		}
-		return handleLeased(c, msg, h)
+		return leased(msg)
 	})
 }
 
@@ -113,55 +112,19 @@ func (d Deduplicate) Validate() error {
 	return nil
 }
 
-// handleLeased runs h for one delivery. It restores the message's context on every exit:
-// middlewares further in leave cancelled ones behind.
-func handleLeased(c *inbox.LeaseConsumer, msg *message.Message, h message.HandlerFunc) ([]*message.Message, error) {
-	ctx := msg.Context()
-	defer msg.SetContext(ctx)
-
-	lease, err := c.Acquire(msg)
-	if err != nil {
-		return nil, err
-	}
-	if !lease.Fresh() {
-		return nil, nil
-	}
-	as := original.Arrive(msg)
-	returned := false
-	defer func() {
-		if !returned { // free the key; the panic goes on with its stack
-			as.Restore(msg)
-			_ = lease.Release(errPanic)
-		}
-	}()
-	as.HandOver(msg)
-	msg.SetContext(original.With(lease.Context(), as.Came))
-	produced, err := h(msg)
-	returned = true
-	produced = original.Apart(ctx, produced, msg)
-	as.Restore(msg)
-	if err != nil {
-		return nil, lease.Release(err)
-	}
-	if err := lease.Confirm(produced); err != nil {
-		return nil, err
-	}
-	return produced, nil
-}
-
-// consumers returns a function that finds the consumer for a handler's name, which Deduplicate
-// learns only from the first message.
-func (d Deduplicate) consumers() func(handler string) (*inbox.LeaseConsumer, error) {
+// handlers returns a function that finds h with the leases of a consumer, by the handler's name,
+// which Deduplicate learns only from the first message.
+func (d Deduplicate) handlers(h message.HandlerFunc) func(name string) (message.HandlerFunc, error) {
 	var known sync.Map
-	return func(handler string) (*inbox.LeaseConsumer, error) {
-		if c, ok := known.Load(handler); ok {
-			return c.(*inbox.LeaseConsumer), nil
+	return func(name string) (message.HandlerFunc, error) {
+		if leased, ok := known.Load(name); ok {
+			return leased.(message.HandlerFunc), nil
 		}
-		c, err := d.Claims.Consumer(d.config(handler))
+		leased, err := d.Claims.Handler(d.config(name), h)
 		if err == nil {
-			known.Store(handler, c)
+			known.Store(name, leased)
 		}
-		return c, err
+		return leased, err
 	}
 }
 
@@ -181,5 +144,3 @@ func (d Deduplicate) config(handler string) inbox.LeaseConfig {
 		OnReplay:  d.OnReplay,
 	}
 }
-
-var errPanic = errors.New("the handler panicked")

@@ -8,7 +8,6 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/ThreeDotsLabs/watermill/message/router/middleware"
 
-	"github.com/millrace-go/millrace/inbox/lease"
 	millrace "github.com/millrace-go/millrace/middleware"
 )
 
@@ -37,7 +36,7 @@ func benchmarkDistinct(b *testing.B, mw message.HandlerMiddleware) {
 }
 
 func BenchmarkDeduplicateMemory(b *testing.B) {
-	claims := memoryLeases(b, lease.MemoryConfig{})
+	claims := memoryLeases()
 	benchmarkDistinct(b, millrace.Deduplicate{Claims: claims, Consumer: "mailer"}.Middleware)
 }
 

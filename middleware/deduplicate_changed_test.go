@@ -18,8 +18,7 @@ import (
 // TestDeduplicateGivesTheMessageBack: each attempt has the message, and so the key, that the
 // first had.
 func TestDeduplicateGivesTheMessageBack(t *testing.T) {
-	leases, err := lease.NewMemory(lease.MemoryConfig{})
-	require.NoError(t, err)
+	leases := inbox.NewLeases(&lease.Memory{}, inbox.LeasesConfig{})
 	dedup := millrace.Deduplicate{Claims: leases, Consumer: "mail", Key: inbox.ByPayload()}
 	sent := 0
 	handle := func(msg *message.Message) ([]*message.Message, error) {
@@ -47,7 +46,7 @@ func TestDeduplicateGivesTheMessageBack(t *testing.T) {
 	}
 	retry := wmiddleware.Retry{MaxRetries: 5, InitialInterval: time.Millisecond}
 	msg := message.NewMessage("1", []byte("as it came"))
-	_, err = retry.Middleware(flaky(dedup.Middleware(handle)))(msg)
+	_, err := retry.Middleware(flaky(dedup.Middleware(handle)))(msg)
 	require.NoError(t, err)
 	assert.Equal(t, 2, sent, "once more after its failure, and not after its success")
 	assert.Equal(t, "as it came", string(msg.Payload))

@@ -24,8 +24,8 @@ func TestDeduplicateInMemoryInABubble(t *testing.T) {
 	for _, b := range leasetest.Bodies {
 		t.Run(b.Name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				store := memoryLeases(t, lease.MemoryConfig{}).Store()
-				b.Run(t, func(*testing.T) inbox.LeaseStore { return store })
+				store := &lease.Memory{}
+				b.Run(t, func(*testing.T) lease.Store { return store })
 			})
 		})
 	}
@@ -33,7 +33,7 @@ func TestDeduplicateInMemoryInABubble(t *testing.T) {
 
 func TestDeduplicateDefaults(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		claims := memoryLeases(t, lease.MemoryConfig{})
+		claims := memoryLeases()
 		leave, runs := make(chan struct{}), 0
 		h := millrace.Deduplicate{Claims: claims, Consumer: "mailer"}.Middleware(
 			func(*message.Message) ([]*message.Message, error) { runs++; <-leave; return nil, nil })
@@ -45,15 +45,15 @@ func TestDeduplicateDefaults(t *testing.T) {
 		require.ErrorIs(t, send(h, "a"), inbox.ErrInProgress)
 		require.Equal(t, 5*time.Second, time.Since(began), "Wait")
 
-		key := inbox.LeaseKey{Consumer: "mailer", ID: "\x02a"}
+		key := lease.Key{Consumer: "mailer", ID: "\x02a"}
 		state, err := claims.Store().Acquire(t.Context(), key, 1, time.Hour)
 		require.NoError(t, err)
-		require.Equal(t, inbox.LeaseState{Status: inbox.LeaseHeld, Remaining: time.Minute - 5*time.Second}, state, "Lease")
+		require.Equal(t, lease.State{Status: lease.Held, Remaining: time.Minute - 5*time.Second}, state, "Lease")
 
 		time.Sleep(time.Hour) // in the bubble: the heartbeat goes on
 		state, err = claims.Store().Acquire(t.Context(), key, 1, time.Hour)
 		require.NoError(t, err)
-		require.Equal(t, inbox.LeaseHeld, state.Status)
+		require.Equal(t, lease.Held, state.Status)
 
 		close(leave)
 		require.NoError(t, <-done)
@@ -75,7 +75,7 @@ func send(h message.HandlerFunc, id string) error {
 func TestDeduplicateWakesTheWaitingCopies(t *testing.T) {
 	for _, result := range []error{nil, errors.New("boom")} {
 		synctest.Test(t, func(t *testing.T) {
-			store := &counting{LeaseStore: memoryLeases(t, lease.MemoryConfig{}).Store()}
+			store := &counting{Store: &lease.Memory{}}
 			end, runs := make(chan error), 0
 			h := millrace.Deduplicate{Claims: inbox.NewLeases(store, inbox.LeasesConfig{}), Consumer: "mailer"}.Middleware(
 				func(*message.Message) ([]*message.Message, error) {
@@ -106,19 +106,19 @@ func TestDeduplicateWakesTheWaitingCopies(t *testing.T) {
 }
 
 type counting struct {
-	inbox.LeaseStore
+	lease.Store
 	acquires int
 }
 
-func (c *counting) Acquire(ctx context.Context, key inbox.LeaseKey, token int64, d time.Duration) (inbox.LeaseState, error) {
+func (c *counting) Acquire(ctx context.Context, key lease.Key, token int64, d time.Duration) (lease.State, error) {
 	c.acquires++
-	return c.LeaseStore.Acquire(ctx, key, token, d)
+	return c.Store.Acquire(ctx, key, token, d)
 }
 
-// A handler whose lease is lost learns it from its context.
+// A handler whose d is lost learns it from its context.
 func TestDeduplicateTellsTheHandlerThatItsLeaseIsLost(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		store := memoryLeases(t, lease.MemoryConfig{}).Store()
+		store := &lease.Memory{}
 		h := millrace.Deduplicate{
 			Claims: inbox.NewLeases(losing{store}, inbox.LeasesConfig{}), Consumer: "mailer",
 		}.Middleware(func(msg *message.Message) ([]*message.Message, error) {
@@ -131,16 +131,16 @@ func TestDeduplicateTellsTheHandlerThatItsLeaseIsLost(t *testing.T) {
 	})
 }
 
-type losing struct{ inbox.LeaseStore }
+type losing struct{ lease.Store }
 
-func (losing) Extend(context.Context, inbox.LeaseKey, int64, time.Duration) error {
+func (losing) Extend(context.Context, lease.Key, int64, time.Duration) error {
 	return inbox.ErrLeaseLost
 }
 
 // A store that is down gets one probe at a time, and deliveries are held back.
 func TestDeduplicateHoldsDeliveriesBackWhileTheStoreIsDown(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		store := &down{counting: counting{LeaseStore: memoryLeases(t, lease.MemoryConfig{}).Store()}, isDown: true}
+		store := &down{counting: counting{Store: &lease.Memory{}}, isDown: true}
 		h, runs := wrapped(millrace.Deduplicate{
 			Claims: inbox.NewLeases(store, inbox.LeasesConfig{}), Consumer: "mailer",
 		})
@@ -161,18 +161,18 @@ type down struct {
 	isDown bool
 }
 
-func (d *down) Acquire(ctx context.Context, key inbox.LeaseKey, token int64, lease time.Duration) (inbox.LeaseState, error) {
+func (d *down) Acquire(ctx context.Context, key lease.Key, token int64, lasting time.Duration) (lease.State, error) {
 	if d.isDown {
-		return inbox.LeaseState{}, inbox.ErrUnavailable
+		return lease.State{}, inbox.ErrUnavailable
 	}
-	return d.counting.Acquire(ctx, key, token, lease)
+	return d.counting.Acquire(ctx, key, token, lasting)
 }
 
 // What was handled but cannot be confirmed is returned, and counted.
 func TestDeduplicateReportsThatAKeyCannotBeConfirmed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		seen := &sightings{}
-		store := unconfirming{memoryLeases(t, lease.MemoryConfig{}).Store()}
+		store := unconfirming{&lease.Memory{}}
 		h, runs := wrapped(millrace.Deduplicate{
 			Claims: inbox.NewLeases(store, inbox.LeasesConfig{Observers: []inbox.Observer{seen}}), Consumer: "mailer",
 		})
@@ -182,9 +182,9 @@ func TestDeduplicateReportsThatAKeyCannotBeConfirmed(t *testing.T) {
 	})
 }
 
-type unconfirming struct{ inbox.LeaseStore }
+type unconfirming struct{ lease.Store }
 
-func (unconfirming) Confirm(context.Context, inbox.LeaseKey, int64, time.Duration) error {
+func (unconfirming) Confirm(context.Context, lease.Key, int64, time.Duration) error {
 	return errors.New("disk full")
 }
 
@@ -202,7 +202,7 @@ func (s *sightings) Observe(_ context.Context, e inbox.Event) {
 func TestMemoryLeasesForgetTheOldestWhenFull(t *testing.T) {
 	seen, log := &sightings{}, watermill.NewCaptureLogger()
 	h, runs := wrapped(millrace.Deduplicate{
-		Claims:   memoryLeases(t, lease.MemoryConfig{Limit: 10, Logger: log, Observers: []inbox.Observer{seen}}),
+		Claims:   inbox.NewLeases(&lease.Memory{Limit: 10}, inbox.LeasesConfig{Logger: log, Observers: []inbox.Observer{seen}}),
 		Consumer: "mailer",
 	})
 	for i := range 12 {
@@ -221,7 +221,7 @@ func TestMemoryLeasesForgetTheOldestWhenFull(t *testing.T) {
 func TestMemoryLeasesForgetNothingInFlight(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const limit = 10
-		claims := memoryLeases(t, lease.MemoryConfig{Limit: limit})
+		claims := inbox.NewLeases(&lease.Memory{Limit: limit}, inbox.LeasesConfig{})
 		d := millrace.Deduplicate{Claims: claims, Consumer: "mailer"}
 		leave := make(chan struct{})
 		slow := d.Middleware(func(*message.Message) ([]*message.Message, error) { <-leave; return nil, nil })
@@ -245,7 +245,7 @@ func TestMemoryLeasesForgetNothingInFlight(t *testing.T) {
 func TestMemoryLeasesUseTheRoomOfWhatExpired(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		seen := &sightings{}
-		claims := memoryLeases(t, lease.MemoryConfig{Limit: 10, Observers: []inbox.Observer{seen}})
+		claims := inbox.NewLeases(&lease.Memory{Limit: 10}, inbox.LeasesConfig{Observers: []inbox.Observer{seen}})
 		long, longRuns := wrapped(millrace.Deduplicate{Claims: claims, Consumer: "mailer"})
 		short, _ := wrapped(millrace.Deduplicate{Claims: claims, Consumer: "pusher", Retention: time.Second})
 		require.NoError(t, send(long, "a"))
@@ -259,10 +259,10 @@ func TestMemoryLeasesUseTheRoomOfWhatExpired(t *testing.T) {
 
 		// Leases whose holders vanished leave when their room is needed.
 		for i := range 20 {
-			key := inbox.LeaseKey{Consumer: "vanished", ID: strconv.Itoa(i)}
+			key := lease.Key{Consumer: "vanished", ID: strconv.Itoa(i)}
 			state, err := claims.Store().Acquire(t.Context(), key, 1, time.Second)
 			require.NoError(t, err)
-			require.Equal(t, inbox.LeaseTaken, state.Status)
+			require.Equal(t, lease.Taken, state.Status)
 			time.Sleep(time.Second / 4)
 		}
 	})

@@ -22,17 +22,12 @@ import (
 	"github.com/millrace-go/millrace/tests/leasetest"
 )
 
-func memoryLeases(t testing.TB, config lease.MemoryConfig) *inbox.Leases {
-	t.Helper()
-	leases, err := lease.NewMemory(config)
-	require.NoError(t, err)
-	return leases
-}
+func memoryLeases() *inbox.Leases { return inbox.NewLeases(&lease.Memory{}, inbox.LeasesConfig{}) }
 
 func TestDeduplicateInMemory(t *testing.T) {
 	leasetest.Run(t, func(t *testing.T) leasetest.Open {
-		store := memoryLeases(t, lease.MemoryConfig{}).Store()
-		return func(*testing.T) inbox.LeaseStore { return store }
+		store := &lease.Memory{}
+		return func(*testing.T) lease.Store { return store }
 	})
 }
 
@@ -45,7 +40,7 @@ func wrapped(d millrace.Deduplicate) (h message.HandlerFunc, runs *int) {
 func TestDeduplicateReportsWrongSettingsOnEveryMessage(t *testing.T) {
 	log := watermill.NewCaptureLogger()
 	d := millrace.Deduplicate{
-		Claims: memoryLeases(t, lease.MemoryConfig{Logger: log}), Consumer: strings.Repeat("n", 300),
+		Claims: inbox.NewLeases(&lease.Memory{}, inbox.LeasesConfig{Logger: log}), Consumer: strings.Repeat("n", 300),
 		Epoch: -1, Lease: time.Second / 50, Wait: -1, Retention: 60, OnReplay: inbox.ReplaySuppress,
 	}
 	h, runs := wrapped(d)
@@ -63,12 +58,16 @@ func TestDeduplicateReportsWrongSettingsOnEveryMessage(t *testing.T) {
 	_, err := h(message.NewMessage("a", nil))
 	require.ErrorContains(t, err, "Claims is required")
 	require.Zero(t, *runs)
-	_, err = lease.NewMemory(lease.MemoryConfig{Limit: -1})
+	h, runs = wrapped(millrace.Deduplicate{
+		Claims: inbox.NewLeases(&lease.Memory{Limit: -1}, inbox.LeasesConfig{}), Consumer: "mailer",
+	})
+	_, err = h(message.NewMessage("a", nil))
 	require.ErrorContains(t, err, "Limit")
+	require.Zero(t, *runs)
 }
 
 func TestDeduplicateNeedsAConsumer(t *testing.T) {
-	h, runs := wrapped(millrace.Deduplicate{Claims: memoryLeases(t, lease.MemoryConfig{})})
+	h, runs := wrapped(millrace.Deduplicate{Claims: memoryLeases()})
 	_, err := h(message.NewMessage("a", nil))
 	require.ErrorContains(t, err, "set Consumer")
 	require.Zero(t, *runs)
@@ -76,7 +75,7 @@ func TestDeduplicateNeedsAConsumer(t *testing.T) {
 
 func TestDeduplicateSkips(t *testing.T) {
 	h, runs := wrapped(millrace.Deduplicate{
-		Claims: memoryLeases(t, lease.MemoryConfig{}), Consumer: "mailer",
+		Claims: memoryLeases(), Consumer: "mailer",
 		Skip: func(msg *message.Message) bool { return msg.UUID == "a" },
 	})
 	for _, id := range []string{"a", "a", "b", "b"} {
@@ -88,7 +87,7 @@ func TestDeduplicateSkips(t *testing.T) {
 
 func TestDeduplicateRestoresTheContext(t *testing.T) {
 	var inside context.Context
-	d := millrace.Deduplicate{Claims: memoryLeases(t, lease.MemoryConfig{}), Consumer: "mailer"}
+	d := millrace.Deduplicate{Claims: memoryLeases(), Consumer: "mailer"}
 	h := d.Middleware(func(msg *message.Message) ([]*message.Message, error) {
 		inside = msg.Context()
 		ended, cancel := context.WithCancel(inside)
@@ -107,7 +106,7 @@ func TestDeduplicateRestoresTheContext(t *testing.T) {
 }
 
 func TestDeduplicateTwiceOnAHandlerIsRefused(t *testing.T) {
-	d := millrace.Deduplicate{Claims: memoryLeases(t, lease.MemoryConfig{}), Consumer: "mailer"}
+	d := millrace.Deduplicate{Claims: memoryLeases(), Consumer: "mailer"}
 	h, runs := wrapped(d)
 	_, err := d.Middleware(h)(message.NewMessage("a", nil))
 	require.ErrorContains(t, err, "stands twice")
@@ -142,22 +141,22 @@ func TestDeduplicateKeepsHandlersApart(t *testing.T) {
 	runs := twoHandlers(t, theirs.Middleware)
 	require.EqualValues(t, 1, runs[0]+runs[1], "Watermill's Deduplicator drops the message for one of two handlers")
 
-	claims := memoryLeases(t, lease.MemoryConfig{})
+	claims := memoryLeases()
 	require.Equal(t, [2]int64{1, 1}, twoHandlers(t, millrace.Deduplicate{Claims: claims}.Middleware))
 }
 
 func TestDeduplicateRefusesASecondHandlerOfAConsumer(t *testing.T) {
-	claims := memoryLeases(t, lease.MemoryConfig{})
+	claims := memoryLeases()
 	config := inbox.LeaseConfig{Name: "mailer", Handler: "mail"}
-	_, err := claims.Consumer(config)
+	_, err := claims.Handler(config, nil)
 	require.NoError(t, err)
-	_, err = claims.Consumer(config)
+	_, err = claims.Handler(config, nil)
 	require.NoError(t, err, "a handler that was stopped and started again")
 	config.Handler = "push"
-	_, err = claims.Consumer(config)
+	_, err = claims.Handler(config, nil)
 	require.ErrorContains(t, err, "two handlers")
 	config.Handler, config.Key = "mail", inbox.ByPayload()
-	_, err = claims.Consumer(config)
+	_, err = claims.Handler(config, nil)
 	require.ErrorIs(t, err, inbox.ErrKeyChanged)
 }
 
@@ -180,7 +179,7 @@ func failFirst(mw message.HandlerMiddleware) (successes int) {
 
 func TestDeduplicateDoesNotLoseAFailedMessage(t *testing.T) {
 	require.Zero(t, failFirst((&middleware.Deduplicator{}).Middleware), "Watermill's Deduplicator loses it")
-	claims := memoryLeases(t, lease.MemoryConfig{})
+	claims := memoryLeases()
 	require.Equal(t, 1, failFirst(millrace.Deduplicate{Claims: claims, Consumer: "mailer"}.Middleware))
 }
 
@@ -201,7 +200,7 @@ func TestDeduplicateTellsPayloadsApart(t *testing.T) {
 		"Watermill's Deduplicator takes most payloads for others with the same Adler-32")
 	for name, key := range map[string]inbox.Key{"uuid": inbox.ByUUID(), "payload": inbox.ByPayload()} {
 		d := millrace.Deduplicate{
-			Claims: memoryLeases(t, lease.MemoryConfig{}), Consumer: "mailer", Key: key,
+			Claims: memoryLeases(), Consumer: "mailer", Key: key,
 		}
 		require.Equal(t, n, distinct(t, n, d.Middleware), name)
 	}
@@ -209,7 +208,7 @@ func TestDeduplicateTellsPayloadsApart(t *testing.T) {
 
 func TestDeduplicateLosesNoneOfMoreThanItRemembers(t *testing.T) {
 	const n = 30_000
-	d := millrace.Deduplicate{Claims: memoryLeases(t, lease.MemoryConfig{Limit: n * 5 / 6}), Consumer: "mailer"}
+	d := millrace.Deduplicate{Claims: inbox.NewLeases(&lease.Memory{Limit: n * 5 / 6}, inbox.LeasesConfig{}), Consumer: "mailer"}
 	require.Equal(t, n, distinct(t, n, d.Middleware))
 }
 
@@ -218,7 +217,7 @@ func TestDeduplicateTellsTheHandlerOfAReplay(t *testing.T) {
 	var asked []bool
 	last := t.Context()
 	h := millrace.Deduplicate{
-		Claims: memoryLeases(t, lease.MemoryConfig{Observers: []inbox.Observer{inbox.On(told.observe, inbox.KindReplayed)}}), Consumer: "mails",
+		Claims: inbox.NewLeases(&lease.Memory{}, inbox.LeasesConfig{Observers: []inbox.Observer{inbox.On(told.observe, inbox.KindReplayed)}}), Consumer: "mails",
 	}.Middleware(func(msg *message.Message) ([]*message.Message, error) {
 		asked = append(asked, inbox.IsReplay(msg.Context())) //nolint:contextcheck // the message's own
 		last = msg.Context()
@@ -246,7 +245,7 @@ func (r *replays) observe(_ context.Context, e inbox.Event) {
 func TestDeduplicateRefusesReplays(t *testing.T) {
 	var told replays
 	h, runs := wrapped(millrace.Deduplicate{
-		Claims:   memoryLeases(t, lease.MemoryConfig{Observers: []inbox.Observer{inbox.On(told.observe, inbox.KindReplayed)}}),
+		Claims:   inbox.NewLeases(&lease.Memory{}, inbox.LeasesConfig{Observers: []inbox.Observer{inbox.On(told.observe, inbox.KindReplayed)}}),
 		Consumer: "mails", OnReplay: inbox.ReplayRefuse,
 	})
 	deliver := func(uuid, replay string) {

@@ -9,6 +9,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/ThreeDotsLabs/watermill/pubsub/gochannel"
 
+	"github.com/millrace-go/millrace/inbox"
 	"github.com/millrace-go/millrace/inbox/lease"
 	millrace "github.com/millrace-go/millrace/middleware"
 )
@@ -16,8 +17,7 @@ import (
 // A handler that sends mail has no transaction. Its message is remembered once the handler
 // succeeded, and not before: the failed run is repeated, the copy is not.
 func ExampleDeduplicate() {
-	claims, err := lease.NewMemory(lease.MemoryConfig{}) // or store.Leases(), or redisleases.New
-	check(err)
+	claims := inbox.NewLeases(&lease.Memory{}, inbox.LeasesConfig{}) // or store.Leases(), or redisleases.New
 	logger := watermill.NopLogger{}
 	router, err := message.NewRouter(message.RouterConfig{}, logger)
 	check(err)

@@ -97,21 +97,21 @@ func (i Inbox) Middleware(h message.HandlerFunc) message.HandlerFunc {
 		}
 		return func(*message.Message) ([]*message.Message, error) { return nil, err }
 	}
-	consumer := i.consumers()
+	handler := i.handlers(h)
 	return leaving.Nack(func(msg *message.Message) ([]*message.Message, error) {
 		stack.Grow()
 		if i.Skip != nil && i.Skip(msg) {
 			return skip(msg, h)
 		}
-		handler := message.HandlerNameFromCtx(msg.Context())
-		if handler == "" && i.Consumer == "" {
-			handler = inbox.Internals{}.StoredFor(msg.Context())
+		name := message.HandlerNameFromCtx(msg.Context())
+		if name == "" && i.Consumer == "" {
+			name = inbox.Internals{}.StoredFor(msg.Context())
 		}
-		c, err := consumer(handler)
+		claimed, err := handler(name)
 		if err != nil {
 			return nil, fmt.Errorf("middleware.Inbox: message %q: %w", msg.UUID, err)
 		}
-		return handle(c, msg, h)
+		return claimed(msg)
 	})
 }
 
@@ -182,53 +182,20 @@ type skipKey struct{}
 
 func skipped(ctx context.Context) bool { return ctx.Value(skipKey{}) != nil }
 
-// handle runs h for one delivery, as often as a VersionGate wants it tried. It restores the
-// message's context on every exit: middlewares further in leave cancelled ones behind.
-func handle(c *inbox.Consumer, msg *message.Message, h message.HandlerFunc) ([]*message.Message, error) {
-	ctx := msg.Context()
-	defer msg.SetContext(ctx)
-
-	claim, err := c.Claim(msg)
-	for err == nil && claim.Fresh() {
-		produced, failure := run(claim, msg, h)
-		if !claim.Postponed() {
-			return produced, failure
-		}
-		msg.SetContext(ctx)
-		claim, err = claim.Again()
-	}
-	if err != nil {
-		return nil, err
-	}
-	return claim.Outcome(), nil
-}
-
-// run runs h in the transaction of claim.
-func run(claim *inbox.Claim, msg *message.Message, h message.HandlerFunc) ([]*message.Message, error) {
-	// If h panics, Abandon rolls back; the panic goes on with its stack.
-	defer claim.Abandon()
-	msg.SetContext(claim.Context())
-	produced, err := h(msg)
-	if err != nil {
-		return nil, claim.Rollback(err)
-	}
-	return claim.Commit(produced)
-}
-
-// consumers returns a function that finds the consumer for a handler's name. A middleware learns
-// the name only from the first message.
-func (i Inbox) consumers() func(handler string) (*inbox.Consumer, error) {
+// handlers returns a function that finds h as the handler of a consumer, by the handler's name, which
+// a middleware learns only from the first message.
+func (i Inbox) handlers(h message.HandlerFunc) func(name string) (message.HandlerFunc, error) {
 	var known sync.Map
-	return func(handler string) (*inbox.Consumer, error) {
-		if c, ok := known.Load(handler); ok {
-			return c.(*inbox.Consumer), nil
+	return func(name string) (message.HandlerFunc, error) {
+		if claimed, ok := known.Load(name); ok {
+			return claimed.(message.HandlerFunc), nil
 		}
-		c, err := i.Store.Consumer(i.config(handler))
+		claimed, err := i.Store.Handler(i.config(name), h)
 		if err != nil {
 			return nil, err
 		}
-		first, _ := known.LoadOrStore(handler, c) // of several first messages at once
-		return first.(*inbox.Consumer), nil
+		first, _ := known.LoadOrStore(name, claimed) // of several first messages at once
+		return first.(message.HandlerFunc), nil
 	}
 }
 

@@ -77,7 +77,7 @@ type VersionGate struct {
 
 // Middleware wraps h. It returns a wrong setting as the error for every message.
 func (g VersionGate) Middleware(h message.HandlerFunc) message.HandlerFunc {
-	gate, err := inbox.Internals{}.NewGate(g.config())
+	admit, err := inbox.Internals{}.NewGate(g.config())
 	if invalid := g.Validate(); invalid != nil {
 		err = invalid
 	}
@@ -88,7 +88,7 @@ func (g VersionGate) Middleware(h message.HandlerFunc) message.HandlerFunc {
 		return func(*message.Message) ([]*message.Message, error) { return nil, err }
 	}
 	gated := func(msg *message.Message) ([]*message.Message, error) {
-		if run, err := gate.Admit(msg); !run {
+		if run, err := admit(msg); !run {
 			return nil, err
 		}
 		return h(msg)

@@ -84,8 +84,7 @@ func nothing(*message.Message) ([]*message.Message, error) { return nil, nil }
 var byAccount = policy.Key{From: "metadata:account"}
 
 func TestDedup(t *testing.T) {
-	memory, err := lease.NewMemory(lease.MemoryConfig{})
-	require.NoError(t, err)
+	memory := inbox.NewLeases(&lease.Memory{}, inbox.LeasesConfig{})
 	store := newStore(t)
 	for name, c := range map[string]struct {
 		rules  policy.Rules
@@ -113,11 +112,13 @@ func TestDedup(t *testing.T) {
 			require.Equal(t, []string{"1", "2"}, s.runs())
 
 			// Whoever else has the memory knows it too.
-			consumer, err := c.leases.Consumer(inbox.LeaseConfig{Name: name, Handler: "billing", Key: inbox.ByMetadata("account")})
+			ran := false
+			again, err := c.leases.Handler(inbox.LeaseConfig{Name: name, Handler: "billing", Key: inbox.ByMetadata("account")},
+				func(*message.Message) ([]*message.Message, error) { ran = true; return nil, nil })
 			require.NoError(t, err)
-			lease, err := consumer.Acquire(of("ada", "4"))
+			_, err = again(of("ada", "4"))
 			require.NoError(t, err)
-			require.False(t, lease.Fresh())
+			require.False(t, ran)
 		})
 	}
 }

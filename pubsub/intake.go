@@ -76,7 +76,7 @@ func (i *intake) early(msg *message.Message) (early bool) {
 
 // pass delivers a message straight through.
 func (i *intake) pass(ctx context.Context, msg *message.Message) {
-	c, delivery := i.queue.Straight(i.topic, msg) //nolint:contextcheck // the message brings its own
+	c, fail := i.queue.Straight(i.topic, msg) //nolint:contextcheck // the message brings its own
 	select {
 	case i.out <- c:
 	case <-ctx.Done():
@@ -90,15 +90,18 @@ func (i *intake) pass(ctx context.Context, msg *message.Message) {
 		case <-c.Nacked():
 			answered := false
 			defer i.refuse(ctx, &answered, msg)
-			answered = i.queue.Call(func() { i.failed(ctx, msg, delivery) })
+			answered = i.queue.Call(func() { i.failed(ctx, msg, fail) })
 		}
 	})
 }
 
+// keeping stores a message whose handler failed; see [inbox.Queue.Straight].
+type keeping = func(context.Context) (kept bool, err error)
+
 // failed stores a message whose handler failed. If that is not possible, or the message has to
 // stay at its source, it nacks the message.
-func (i *intake) failed(ctx context.Context, msg *message.Message, delivery *inbox.Straight) {
-	stored, err := i.keep(ctx, delivery)
+func (i *intake) failed(ctx context.Context, msg *message.Message, fail keeping) {
+	stored, err := i.keep(ctx, fail)
 	if err != nil {
 		i.log(msg).Error("pubsub: a failed message could not be stored; its source has to redeliver it", err, nil)
 		i.calm(ctx)
@@ -111,10 +114,10 @@ func (i *intake) failed(ctx context.Context, msg *message.Message, delivery *inb
 }
 
 // keep stores a message whose handler failed, also while the service closes.
-func (i *intake) keep(ctx context.Context, delivery *inbox.Straight) (stored bool, err error) {
+func (i *intake) keep(ctx context.Context, fail keeping) (stored bool, err error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), answerFor)
 	defer cancel()
-	return delivery.Fail(ctx)
+	return fail(ctx)
 }
 
 // store stores messages in batches of those that arrived meanwhile, and nacks those that cannot be

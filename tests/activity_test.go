@@ -85,7 +85,7 @@ var activityBodies = []testdb.Body{
 		store := b.newStore(b.db.DB, inbox.Config{PurgeInterval: 10 * time.Millisecond})
 		stopped := make(chan error, 1)
 		go func() { stopped <- store.Run(t.Context()) }()
-		_, err := store.Consumer(inbox.ConsumerConfig{Name: "idle"})
+		_, err := store.Handler(inbox.ConsumerConfig{Name: "idle"}, effectless)
 		require.NoError(t, err)
 		must(t, b.inbox(effect, on(store)), newMessage("x"))
 		require.Eventually(t, func() bool { return b.activity(b.store)["billing0"].Completed == 1 }, rig.Patience, 5*time.Millisecond)

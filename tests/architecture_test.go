@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"maps"
 	"os"
+	"os/exec"
 	"path"
 	"path/filepath"
 	"slices"
@@ -65,6 +66,15 @@ func TestArchitecture(t *testing.T) {
 	for _, problem := range checkArchitecture(sources) {
 		t.Error(problem)
 	}
+}
+
+// TestTheFaceOfInboxIsShort holds go doc to two screens: what it lists is for the author of a service.
+func TestTheFaceOfInboxIsShort(t *testing.T) {
+	t.Parallel()
+	text, err := exec.CommandContext(t.Context(), "go", "doc", "../inbox").Output()
+	require.NoError(t, err)
+	require.Contains(t, string(text), "type Store struct")
+	assert.LessOrEqual(t, strings.Count(string(text), "\n"), 100, "put what only others need under inbox/admin, lease, payload or internal")
 }
 
 // TestArchitectureCatches proves that each rule can fail.

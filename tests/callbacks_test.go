@@ -22,7 +22,7 @@ func TestCallbacksDocument(t *testing.T) {
 	require.NoError(t, err)
 	found := callbacks(t, readModule(t))
 	require.Contains(t, found, "outbox.Config.AfterCommit")
-	require.Contains(t, found, "inbox.LeaseStore")
+	require.Contains(t, found, "lease.Store")
 	for _, name := range found {
 		assert.True(t, strings.Contains(string(document), "`"+name+"`"), "docs/callbacks.md does not tell of %s", name) // it is too long to print
 	}
@@ -54,7 +54,7 @@ type config struct { A func() }
 
 // calls are types of values with methods of the service's.
 var calls = []string{
-	"LoggerAdapter", "Publisher", "Subscriber", "Key", "PayloadCodec", "BlobStore", "Observer", "TracerProvider",
+	"LoggerAdapter", "Publisher", "Subscriber", "Key", "Codec", "Blobs", "Observer", "TracerProvider",
 	"TextMapPropagator",
 }
 

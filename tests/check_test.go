@@ -216,10 +216,10 @@ func TestCheckComparesRetentionWithTheDeclaredWindow(t *testing.T) {
 	testdb.Each(t, func(t *testing.T, db *testdb.DB) {
 		db = documented(t, db)
 		store := migrate(t, db, inbox.Config{})
-		consumer := func(s *inbox.Store, name string, epoch int, retention, window time.Duration) *inbox.Consumer {
-			c, err := s.Consumer(inbox.ConsumerConfig{Name: name, Options: inbox.Options{Epoch: epoch, Retention: retention, Window: window}})
+		consumer := func(s *inbox.Store, name string, epoch int, retention, window time.Duration) message.HandlerFunc {
+			h, err := s.Handler(inbox.ConsumerConfig{Name: name, Options: inbox.Options{Epoch: epoch, Retention: retention, Window: window}}, effectless)
 			require.NoError(t, err)
-			return c
+			return h
 		}
 		short := consumer(store, "short", 0, 3*time.Hour, 2*time.Hour)
 		consumer(store, "enough", 0, 4*time.Hour, 2*time.Hour)
@@ -232,9 +232,7 @@ func TestCheckComparesRetentionWithTheDeclaredWindow(t *testing.T) {
 		assert.Contains(t, found[0].Problem, "2h0m0s")
 		assert.Contains(t, found[0].Remedy, "4h0m0s")
 
-		claim, err := short.Claim(newMessage("x")) // now it is recorded, for another process to see
-		require.NoError(t, err)
-		_, err = claim.Commit(nil)
+		_, err = short(newMessage("x")) // now it is recorded, for another process to see
 		require.NoError(t, err)
 		other := check(t, db, inbox.Config{})
 		require.Equal(t, []string{`warning consumer "short"`}, subjects(other))

@@ -10,11 +10,13 @@ import (
 	"testing"
 	"time"
 
+	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/jmoiron/sqlx"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-go/millrace/inbox"
+	"github.com/millrace-go/millrace/inbox/admin"
 	"github.com/millrace-go/millrace/internal/dialect"
 	"github.com/millrace-go/millrace/tests/rig"
 	"github.com/millrace-go/millrace/tests/testdb"
@@ -139,7 +141,7 @@ func migrateAtOnce(t *testing.T, db *testdb.DB) {
 	}
 	close(start)
 	wg.Wait()
-	pending, err := stores[0].Pending(t.Context())
+	pending, err := admin.New(stores[0]).Pending(t.Context())
 	require.NoError(t, err)
 	assert.Empty(t, pending)
 }
@@ -210,21 +212,21 @@ func TestTheSchemaWorksWhenAppliedByHand(t *testing.T) {
 func handleTwice(t *testing.T, db *sqlx.DB, config inbox.Config) {
 	t.Helper()
 	store := rig.NewStore(t, db, config)
-	consumer, err := store.Consumer(inbox.ConsumerConfig{Name: "billing"})
+	runs := 0
+	count := func(*message.Message) ([]*message.Message, error) { runs++; return nil, nil }
+	handle, err := store.Handler(inbox.ConsumerConfig{Name: "billing"}, count)
 	require.NoError(t, err)
 	msg := newMessage("x")
-	claim, err := consumer.Claim(msg)
+	_, err = handle(msg)
 	require.NoError(t, err)
-	require.True(t, claim.Fresh())
-	_, err = claim.Commit(nil)
-	require.NoError(t, err)
+	require.Equal(t, 1, runs)
 	other, err := inbox.NewStore(db, config) // remembers nothing
 	require.NoError(t, err)
-	consumer, err = other.Consumer(inbox.ConsumerConfig{Name: "billing"})
+	handle, err = other.Handler(inbox.ConsumerConfig{Name: "billing"}, count)
 	require.NoError(t, err)
-	claim, err = consumer.Claim(again(msg))
+	_, err = handle(again(msg))
 	require.NoError(t, err)
-	require.False(t, claim.Fresh())
+	require.Equal(t, 1, runs)
 	story := rig.Story(t, other, msg.UUID)
 	require.Len(t, story.Claims, 1)
 	rig.Purge(t, other)

@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-go/millrace/inbox"
+	"github.com/millrace-go/millrace/inbox/lease"
 	millrace "github.com/millrace-go/millrace/middleware"
 	"github.com/millrace-go/millrace/tests/rig"
 	"github.com/millrace-go/millrace/tests/testdb"
@@ -60,9 +61,9 @@ func exitsBackground(t *testing.T, db *testdb.DB) {
 }
 
 // departing is a store of leases whose Confirm ends the goroutine.
-type departing struct{ inbox.LeaseStore }
+type departing struct{ lease.Store }
 
-func (departing) Confirm(context.Context, inbox.LeaseKey, int64, time.Duration) error {
+func (departing) Confirm(context.Context, lease.Key, int64, time.Duration) error {
 	runtime.Goexit()
 	return nil
 }

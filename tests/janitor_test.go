@@ -9,6 +9,7 @@ import (
 
 	"github.com/millrace-go/millrace/inbox"
 	"github.com/millrace-go/millrace/inbox/admin"
+	"github.com/millrace-go/millrace/inbox/lease"
 	"github.com/millrace-go/millrace/tests/rig"
 	"github.com/millrace-go/millrace/tests/testdb"
 )
@@ -96,18 +97,16 @@ func TestConsumersAreKnown(t *testing.T) {
 	t.Parallel()
 	testdb.Each(t, testdb.With(newBed, func(t *testing.T, b *bed) {
 		consume := func(config inbox.ConsumerConfig) {
-			c, err := b.store.Consumer(config)
+			h, err := b.store.Handler(config, effectless)
 			require.NoError(t, err)
 			msg := newMessage("x")
 			msg.Metadata.Set("name", "Paid")
-			claim, err := c.Claim(msg)
-			require.NoError(t, err)
-			_, err = claim.Commit(nil)
+			_, err = h(msg)
 			require.NoError(t, err)
 		}
 		consume(inbox.ConsumerConfig{Name: "mail", Key: inbox.ByPayload(), Options: inbox.Options{Retention: inbox.Forever}})
 		consume(inbox.ConsumerConfig{Name: "billing", Key: inbox.ByUUID().WithinType(), Options: inbox.Options{Epoch: 2, Window: time.Hour}})
-		_, err := b.store.Leases().Store().Acquire(t.Context(), inbox.LeaseKey{Consumer: "mailer", ID: "x"}, 1, time.Hour)
+		_, err := b.store.Leases().Store().Acquire(t.Context(), lease.Key{Consumer: "mailer", ID: "x"}, 1, time.Hour)
 		require.NoError(t, err)
 		known, err := admin.New(b.process()).Consumers(t.Context())
 		require.NoError(t, err)

@@ -42,7 +42,7 @@ func leaseStores(t *testing.T, db *testdb.DB) leasetest.Open {
 	t.Helper()
 	store := rig.NewStore(t, db.DB, inbox.Config{})
 	require.NoError(t, store.Migrate(t.Context()))
-	return func(t *testing.T) inbox.LeaseStore {
+	return func(t *testing.T) lease.Store {
 		t.Helper()
 		store := rig.NewStore(t, db.Open(t).DB, inbox.Config{})
 		return store.Leases().Store()
@@ -82,13 +82,12 @@ func leasesApartFromInbox(t *testing.T, b *bed) {
 	assert.Equal(t, 1, runs)
 	assert.Equal(t, 1, b.effects())
 
-	_, err := b.store.Consumer(inbox.ConsumerConfig{Name: "\x00lease\x00billing"})
+	_, err := b.store.Handler(inbox.ConsumerConfig{Name: "\x00lease\x00billing"}, effectless)
 	require.ErrorContains(t, err, "consumers of leases")
 }
 
 func leaseInsideInbox(t *testing.T, b *bed) {
-	memory, err := lease.NewMemory(lease.MemoryConfig{})
-	require.NoError(t, err)
+	memory := inbox.NewLeases(&lease.Memory{}, inbox.LeasesConfig{})
 	for _, claims := range []*inbox.Leases{b.store.Leases(), memory} {
 		_, err := b.inbox(b.leased(effect, func(d *millrace.Deduplicate) { d.Claims = claims }))(newMessage("x"))
 		require.ErrorContains(t, err, "inside middleware.Inbox")

@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-go/millrace/inbox"
+	"github.com/millrace-go/millrace/inbox/admin"
 	millrace "github.com/millrace-go/millrace/middleware"
 	"github.com/millrace-go/millrace/tests/faults"
 	"github.com/millrace-go/millrace/tests/rig"
@@ -99,13 +100,13 @@ var outcomeBodies = []testdb.Body{
 		s.published.FailWith(errBoom)
 		msg := newMessage("x")
 		assert.False(t, s.deliver(msg))
-		old, err := b.store.Unsettled(t.Context(), 0, 10)
+		old, err := admin.New(b.store).Unsettled(t.Context(), 0, 10)
 		require.NoError(t, err)
 		require.Len(t, old, 1)
 		assert.Equal(t, "billing", old[0].Consumer)
 		assert.Equal(t, msg.UUID, old[0].MessageID)
 		assert.Equal(t, "invoices", old[0].Topic)
-		none, err := b.store.Unsettled(t.Context(), time.Hour, 10)
+		none, err := admin.New(b.store).Unsettled(t.Context(), time.Hour, 10)
 		require.NoError(t, err)
 		assert.Empty(t, none)
 
@@ -326,7 +327,7 @@ var outcomeBodies = []testdb.Body{
 		msg := message.NewMessage("nil", nil)
 		msg.Metadata = nil
 		assert.False(t, s.deliver(again(msg)))
-		outcomes, err := b.store.Unsettled(t.Context(), 0, 1)
+		outcomes, err := admin.New(b.store).Unsettled(t.Context(), 0, 1)
 		require.NoError(t, err)
 		require.Len(t, outcomes, 1)
 		for i, m := range outcomes[0].Messages {

@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-go/millrace/inbox"
+	"github.com/millrace-go/millrace/inbox/payload"
 	millrace "github.com/millrace-go/millrace/middleware"
 	"github.com/millrace-go/millrace/tests/rig"
 	"github.com/millrace-go/millrace/tests/testdb"
@@ -39,14 +40,14 @@ func (l loud) Observe(_ context.Context, e inbox.Event) {
 // jamming is a codec that panics with what is bad.
 type jamming struct{}
 
-func (jamming) Seal(_ context.Context, _ inbox.PayloadInfo, payload []byte) ([]byte, error) {
+func (jamming) Seal(_ context.Context, _ payload.Info, payload []byte) ([]byte, error) {
 	if string(payload) == bad {
 		panic("a codec")
 	}
 	return payload, nil
 }
 
-func (jamming) Open(_ context.Context, _ inbox.PayloadInfo, stored []byte) ([]byte, error) {
+func (jamming) Open(_ context.Context, _ payload.Info, stored []byte) ([]byte, error) {
 	return stored, nil
 }
 
@@ -84,7 +85,7 @@ var panicking = map[string]func(*inbox.Config, *millrace.Inbox){
 	"Skip": func(_ *inbox.Config, i *millrace.Inbox) {
 		i.Skip = func(msg *message.Message) bool { trip(msg); return false }
 	},
-	"PayloadCodec":        func(c *inbox.Config, _ *millrace.Inbox) { c.Payloads = jamming{} },
+	"payload.Codec":       func(c *inbox.Config, _ *millrace.Inbox) { c.Payloads = jamming{} },
 	"observer, received":  func(c *inbox.Config, _ *millrace.Inbox) { c.Observers = []inbox.Observer{loud{"received"}} },
 	"observer, failed":    func(c *inbox.Config, _ *millrace.Inbox) { c.Observers = []inbox.Observer{loud{"failed"}} },
 	"observer, completed": func(c *inbox.Config, _ *millrace.Inbox) { c.Observers = []inbox.Observer{loud{"completed"}} },

@@ -22,40 +22,40 @@ import (
 
 // brittle is a store of leases of which a method panics for a bad message, before or after it did its work.
 type brittle struct {
-	inbox.LeaseStore
+	lease.Store
 	method, when string
 	beats        chan struct{} // one for each call of Extend
 }
 
-func (b *brittle) trip(method, when string, key inbox.LeaseKey) {
+func (b *brittle) trip(method, when string, key lease.Key) {
 	if b.method == method && b.when == when && strings.Contains(key.ID, bad) {
 		panic("a store of leases")
 	}
 }
 
-func (b *brittle) Acquire(ctx context.Context, key inbox.LeaseKey, token int64, lease time.Duration) (inbox.LeaseState, error) {
+func (b *brittle) Acquire(ctx context.Context, key lease.Key, token int64, d time.Duration) (lease.State, error) {
 	b.trip("Acquire", "before", key)
 	defer b.trip("Acquire", "after", key)
-	return b.LeaseStore.Acquire(ctx, key, token, lease)
+	return b.Store.Acquire(ctx, key, token, d)
 }
 
-func (b *brittle) Confirm(ctx context.Context, key inbox.LeaseKey, token int64, retention time.Duration) error {
+func (b *brittle) Confirm(ctx context.Context, key lease.Key, token int64, retention time.Duration) error {
 	b.trip("Confirm", "before", key)
 	defer b.trip("Confirm", "after", key)
-	return b.LeaseStore.Confirm(ctx, key, token, retention)
+	return b.Store.Confirm(ctx, key, token, retention)
 }
 
-func (b *brittle) Release(ctx context.Context, key inbox.LeaseKey, token int64) error {
+func (b *brittle) Release(ctx context.Context, key lease.Key, token int64) error {
 	b.trip("Release", "before", key)
 	defer b.trip("Release", "after", key)
-	return b.LeaseStore.Release(ctx, key, token)
+	return b.Store.Release(ctx, key, token)
 }
 
-func (b *brittle) Extend(ctx context.Context, key inbox.LeaseKey, token int64, lease time.Duration) error {
+func (b *brittle) Extend(ctx context.Context, key lease.Key, token int64, d time.Duration) error {
 	b.beats <- struct{}{}
 	b.trip("Extend", "before", key)
 	defer b.trip("Extend", "after", key)
-	return b.LeaseStore.(inbox.LeaseExtender).Extend(ctx, key, token, lease)
+	return b.Store.(lease.Extender).Extend(ctx, key, token, d)
 }
 
 // leasedRuns are what a handler without a transaction does with a bad message.
@@ -84,7 +84,7 @@ func TestLeasesThatPanic(t *testing.T) {
 	for _, method := range []string{"Acquire", "Confirm", "Release", "Extend"} {
 		for _, when := range []string{"before", "after"} {
 			for how, run := range leasedRuns {
-				store := &brittle{LeaseStore: b.store.Leases().Store(), beats: make(chan struct{}, 1000), method: method, when: when}
+				store := &brittle{Store: b.store.Leases().Store(), beats: make(chan struct{}, 1000), method: method, when: when}
 				name := method + " panics " + when + ", the handler " + how
 				b.leasesSurvive(name, inbox.NewLeases(store, inbox.LeasesConfig{}), false, func() ([]*message.Message, error) { return run(store.beats) })
 			}
@@ -116,8 +116,7 @@ func TestObserversOfLeasesThatPanic(t *testing.T) {
 				ctx, cancel := context.WithTimeout(t.Context(), rig.Patience)
 				require.NoError(t, store.Close(ctx), name)
 				cancel()
-				memory, err := lease.NewMemory(lease.MemoryConfig{Limit: 1, Observers: config.Observers, Logger: config.Logger})
-				require.NoError(t, err)
+				memory := inbox.NewLeases(&lease.Memory{Limit: 1}, inbox.LeasesConfig{Observers: config.Observers, Logger: config.Logger})
 				b.leasesSurvive(name+", in memory", memory, replays, do, kind)
 			}
 		}
@@ -187,7 +186,7 @@ func TestAKeyIsFreeAfterAPanic(t *testing.T) {
 	for _, c := range []struct {
 		method, how string
 	}{{"Acquire", "succeeds"}, {"Extend", "produces"}} {
-		store := &brittle{LeaseStore: b.store.Leases().Store(), beats: make(chan struct{}, 1000), method: c.method, when: "after"}
+		store := &brittle{Store: b.store.Leases().Store(), beats: make(chan struct{}, 1000), method: c.method, when: "after"}
 		d := millrace.Deduplicate{
 			Claims: inbox.NewLeases(store, inbox.LeasesConfig{}), Consumer: c.method, Lease: time.Hour, Wait: time.Millisecond,
 		}
@@ -199,15 +198,14 @@ func TestAKeyIsFreeAfterAPanic(t *testing.T) {
 		require.NoError(t, err, c.method)
 	}
 	seen := 0
-	memory, err := lease.NewMemory(lease.MemoryConfig{Limit: 1, Observers: []inbox.Observer{inbox.On(func(context.Context, inbox.Event) {
+	memory := inbox.NewLeases(&lease.Memory{Limit: 1}, inbox.LeasesConfig{Observers: []inbox.Observer{inbox.On(func(context.Context, inbox.Event) {
 		if seen++; seen == 1 {
 			panic("an observer")
 		}
 	}, inbox.KindEvicted)}})
-	require.NoError(t, err)
 	h := millrace.Deduplicate{Claims: memory, Consumer: "c", Lease: time.Hour, Wait: time.Millisecond}.Middleware(
 		func(*message.Message) ([]*message.Message, error) { return nil, nil })
-	_, err = h(newMessage("x"))
+	_, err := h(newMessage("x"))
 	require.NoError(t, err)
 	msg := newMessage("x")
 	assert.Panics(t, func() { _, _ = h(again(msg)) })
@@ -219,7 +217,7 @@ func TestAKeyIsFreeAfterAPanic(t *testing.T) {
 func TestAHeartbeatThatPanics(t *testing.T) {
 	t.Parallel()
 	b := newBed(t, testdb.On(t, "sqlite"))
-	store := &brittle{LeaseStore: b.store.Leases().Store(), beats: make(chan struct{}, 1000), method: "Extend", when: "before"}
+	store := &brittle{Store: b.store.Leases().Store(), beats: make(chan struct{}, 1000), method: "Extend", when: "before"}
 	claims := inbox.NewLeases(store, inbox.LeasesConfig{Logger: b.events})
 	h := millrace.Deduplicate{Claims: claims, Consumer: "c", Lease: time.Second}.Middleware(
 		func(msg *message.Message) ([]*message.Message, error) {

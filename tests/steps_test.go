@@ -181,8 +181,7 @@ func stepMisused(t *testing.T, b *bed) {
 	var p provider
 	_, err := inbox.Once(t.Context(), "mail", p.call)
 	require.ErrorIs(t, err, inbox.ErrNoMessage)
-	memory, err := lease.NewMemory(lease.MemoryConfig{})
-	require.NoError(t, err)
+	memory := inbox.NewLeases(&lease.Memory{}, inbox.LeasesConfig{})
 	wrap := func(step inbox.Step) message.HandlerFunc {
 		h, _ := stepping(step, fine)
 		return millrace.Deduplicate{Claims: memory, Consumer: "billing"}.Middleware(h)

@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-go/millrace/inbox"
+	"github.com/millrace-go/millrace/inbox/payload"
 	millrace "github.com/millrace-go/millrace/middleware"
 	"github.com/millrace-go/millrace/tests/rig"
 )
@@ -67,11 +68,11 @@ func stepSealed(t *testing.T, b *bed) {
 
 // flippingCodec keeps nothing secret, but changes every byte.
 type flippingCodec struct {
-	infos []inbox.PayloadInfo
+	infos []payload.Info
 	fails error
 }
 
-func (c *flippingCodec) Seal(_ context.Context, info inbox.PayloadInfo, payload []byte) ([]byte, error) {
+func (c *flippingCodec) Seal(_ context.Context, info payload.Info, payload []byte) ([]byte, error) {
 	c.infos = append(c.infos, info)
 	flipped := make([]byte, len(payload))
 	for i := range payload {
@@ -80,7 +81,7 @@ func (c *flippingCodec) Seal(_ context.Context, info inbox.PayloadInfo, payload 
 	return flipped, c.fails
 }
 
-func (c *flippingCodec) Open(ctx context.Context, info inbox.PayloadInfo, sealed []byte) ([]byte, error) {
+func (c *flippingCodec) Open(ctx context.Context, info payload.Info, sealed []byte) ([]byte, error) {
 	return c.Seal(ctx, info, sealed)
 }
 

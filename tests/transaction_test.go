@@ -170,8 +170,8 @@ var transactionBodies = []testdb.Body{
 				return effect(msg)
 			}
 			require.NoError(t, rig.Exec(msg.Context(), `CREATE TABLE stray (id INTEGER)`))
-			_, copied := queue.Straight("orders", again(msg))
-			_, err := copied.Fail(t.Context())
+			_, fail := queue.Straight("orders", again(msg))
+			_, err := fail(t.Context())
 			return nil, errors.Join(errBoom, err)
 		})
 		_, err := h(again(msg))

@@ -8,6 +8,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/millrace-go/millrace/inbox"
+	"github.com/millrace-go/millrace/inbox/admin"
 )
 
 func (a *app) migrateCommand() *cobra.Command {
@@ -43,7 +44,7 @@ func (a *app) migrate(ctx context.Context, dry bool) error {
 	if err != nil {
 		return err
 	}
-	pending, err := store.Pending(ctx)
+	pending, err := admin.New(store).Pending(ctx)
 	if err != nil {
 		return err
 	}
@@ -65,7 +66,7 @@ func (a *app) migrate(ctx context.Context, dry bool) error {
 	})
 }
 
-func (a *app) printPending(pending []inbox.Migration) error {
+func (a *app) printPending(pending []admin.Migration) error {
 	all := []migration{}
 	var b strings.Builder
 	for _, p := range pending {

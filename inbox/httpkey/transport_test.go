@@ -57,9 +57,8 @@ func (s *server) seen() []string {
 // within runs h as the handler of a message with this id.
 func within(t *testing.T, uuid string, h func(ctx context.Context)) {
 	t.Helper()
-	claims, err := lease.NewMemory(lease.MemoryConfig{})
-	require.NoError(t, err)
-	_, err = millrace.Deduplicate{Claims: claims, Consumer: "billing"}.Middleware(func(msg *message.Message) ([]*message.Message, error) {
+	claims := inbox.NewLeases(&lease.Memory{}, inbox.LeasesConfig{})
+	_, err := millrace.Deduplicate{Claims: claims, Consumer: "billing"}.Middleware(func(msg *message.Message) ([]*message.Message, error) {
 		h(msg.Context())
 		return nil, nil
 	})(message.NewMessage(uuid, nil))

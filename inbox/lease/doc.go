@@ -1,4 +1,13 @@
-// Package lease keeps the leases of middleware.Deduplicate in the memory of a process. Those in the
-// service's database are [github.com/millrace-go/millrace/inbox.Store.Leases], those in Redis package
-// middleware/redisleases.
+// Package lease is what a store of leases implements, and holds the store in memory.
+//
+// A lease is a claim on a message that ends by itself: middleware.Deduplicate takes one before it
+// runs a handler that has no transaction, and confirms it afterwards. A [Store] keeps the leases;
+// inbox.NewLeases makes of it what middleware.Deduplicate takes:
+//
+//	claims := inbox.NewLeases(&lease.Memory{}, inbox.LeasesConfig{})
+//	router.AddMiddleware(millrace.Deduplicate{Claims: claims}.Middleware)
+//
+// [Memory] keeps them in the memory of a process. Those in the service's database are
+// inbox.Store.Leases, those in Redis are package middleware/redisleases. A Store of your own should
+// implement [Extender] too, so that a lease lasts as long as its handler runs.
 package lease

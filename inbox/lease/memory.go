@@ -9,83 +9,55 @@ import (
 	"sync"
 	"time"
 
-	"github.com/ThreeDotsLabs/watermill"
-
-	"github.com/millrace-go/millrace/inbox"
-	"github.com/millrace-go/millrace/internal/steady"
+	"github.com/millrace-go/millrace/internal/meaning"
 )
 
-// MemoryConfig is how much [NewMemory] remembers. The zero value is right for
-// most services.
-type MemoryConfig struct {
-	// Limit bounds the keys that are remembered. Defaults to 250,000, which take some 40 MB
-	// once there were so many; a service with 100 messages a second then remembers each for
-	// at least 40 minutes.
+// Memory is a [Store] in the memory of a process: no other process sees its keys, and they are gone
+// when the process ends. The zero value is ready to use; one value serves all handlers of a process.
+// It starts no goroutine.
+//
+// At Limit, Memory forgets the confirmed key whose retention ends first, and counts it in
+// [State].Evicted: if a copy of its message comes after some Limit other messages, it is handled
+// again. To refuse messages instead would stop the consumer until retentions end, and a restart of
+// the process forgets the same keys anyway. Memory never forgets a key in flight; if those alone
+// reach Limit, Acquire returns an error.
+type Memory struct {
+	// Limit bounds the keys that are remembered. Defaults to 250,000, which take some 40 MB once
+	// there were so many; a service with 100 messages a second then remembers each for at least 40
+	// minutes. If it is negative, Acquire returns an error.
 	Limit int
 
-	// Logger hears what a person must know. Defaults to none.
-	Logger watermill.LoggerAdapter
-
-	// Observers are told of decisions: see [inbox.LeasesConfig].
-	Observers []inbox.Observer
-}
-
-// NewMemory returns leases kept in the memory of this process: it alone knows them,
-// and forgets them when it ends. They start no goroutine.
-//
-// When Limit is reached, the confirmed key whose retention ends first is forgotten, which
-// is logged once and told as [inbox.KindEvicted]: a copy of its message that comes later
-// than some Limit others is handled again. Refusing messages instead would stop the
-// consumer until retentions end, to prevent what a restart of the process does anyway. A
-// key in flight is never forgotten; where those alone reach Limit, messages are refused.
-func NewMemory(config MemoryConfig) (*inbox.Leases, error) {
-	if config.Limit < 0 {
-		return nil, fmt.Errorf("lease: invalid MemoryConfig: Limit %d is negative", config.Limit)
-	}
-	if config.Limit == 0 {
-		config.Limit = 250_000
-	}
-	if config.Logger == nil {
-		config.Logger = watermill.NopLogger{}
-	}
-	m := &memory{
-		born:    time.Now(),
-		limit:   config.Limit,
-		log:     steady.Logger(config.Logger, nil),
-		keys:    make(map[memoryKey]held),
-		numbers: make(map[consumer]uint32),
-	}
-	for _, o := range config.Observers {
-		if few, is := o.(inbox.SelectiveObserver); o != nil && (!is || few.Wants(inbox.KindEvicted)) {
-			m.observers = append(m.observers, o)
-		}
-	}
-	return inbox.NewLeases(m, inbox.LeasesConfig{Logger: config.Logger, Observers: config.Observers}), nil
-}
-
-// memory is an [inbox.LeaseStore]. Its times are nanoseconds since it was born, by the
-// clock that nobody can set.
-type memory struct {
-	born      time.Time
-	limit     int
-	log       watermill.LoggerAdapter
-	observers []inbox.Observer
-	warned    sync.Once
-
 	mu        sync.Mutex
+	born      time.Time // its times are nanoseconds since then, by the clock that nobody can set
 	keys      map[memoryKey]held
 	confirmed []*confirmations // one for each retention
 	numbers   map[consumer]uint32
 }
 
-// consumer names a consumer, one epoch of it.
+const defaultLimit = 250_000
+
+// start prepares the zero value. The caller holds the lock.
+func (m *Memory) start() {
+	if m.keys == nil {
+		m.born, m.keys, m.numbers = time.Now(), make(map[memoryKey]held), make(map[consumer]uint32)
+	}
+}
+
+func (m *Memory) limit() int {
+	if m.Limit == 0 {
+		return defaultLimit
+	}
+	return m.Limit
+}
+
+// consumer is one epoch of a consumer.
 type consumer struct {
 	name  string
 	epoch int
 }
 
-// memoryKey is a consumer's number and a message's id, without a pointer: a map of many
-// such keys costs the garbage collector nothing.
+// memoryKey is the number of a consumer and the id of a message. It has no pointer, so the garbage
+// collector does not scan a map of such keys.
 type memoryKey [32]byte
 
 func newMemoryKey(consumer uint32, id string) (k memoryKey) {
@@ -97,7 +69,7 @@ func newMemoryKey(consumer uint32, id string) (k memoryKey) {
 		return k
 	}
 	sum := sha256.Sum256([]byte(id))
-	k[4] = 0xff // no length of an id
+	k[4] = 0xff // is not the length of an id
 	copy(k[head:], sum[:])
 	return k
 }
@@ -107,80 +79,80 @@ type held struct {
 	until int64
 }
 
-func (m *memory) now() int64 { return int64(time.Since(m.born)) }
+func (m *Memory) now() int64 { return int64(time.Since(m.born)) }
 
-func (m *memory) Acquire(ctx context.Context, key inbox.LeaseKey, token int64, lease time.Duration) (inbox.LeaseState, error) {
-	now := m.now()
+// Acquire takes key if it is free and there is room for it.
+func (m *Memory) Acquire(_ context.Context, key Key, token int64, lease time.Duration) (State, error) {
+	if m.Limit < 0 {
+		return State{}, fmt.Errorf("lease: the Limit %d of Memory is negative", m.Limit)
+	}
 	m.mu.Lock()
-	k := m.key(key)
+	defer m.mu.Unlock()
+	m.start()
+	now, k := m.now(), m.key(key)
 	has, known := m.keys[k]
 	if known && has.until > now {
-		m.mu.Unlock()
-		state := inbox.LeaseState{Status: inbox.LeaseHeld, Remaining: time.Duration(has.until - now)}
+		state := State{Status: Held, Remaining: time.Duration(has.until - now)}
 		if has.token == 0 {
-			state.Status = inbox.LeaseConfirmed
+			state.Status = Confirmed
 		}
 		return state, nil
 	}
-	room, evicted := true, 0
+	state := State{Status: Taken, Remaining: lease}
 	if !known {
-		room, evicted = m.makeRoom(now)
+		room, evicted := m.makeRoom(now)
+		if !room {
+			return State{Evicted: evicted}, errFull
+		}
+		state.Evicted = evicted
 	}
-	if room {
-		m.keys[k] = held{token: token, until: now + int64(lease)}
-	}
-	m.mu.Unlock()
-	if evicted > 0 {
-		m.observeEvicted(ctx, evicted)
-	}
-	if !room {
-		return inbox.LeaseState{}, errMemoryFull
-	}
-	return inbox.LeaseState{Status: inbox.LeaseTaken, Remaining: lease}, nil
+	m.keys[k] = held{token: token, until: now + int64(lease)}
+	return state, nil
 }
 
-var (
-	errMemoryFull = errors.New("as many messages are in flight as MemoryConfig.Limit allows: raise it")
-	errEvicted    = errors.New("copies of their messages are handled again: raise MemoryConfig.Limit, " +
-		"or shorten Retention to what is really remembered")
-)
+var errFull = errors.New("as many messages are in flight as the Limit of lease.Memory allows: raise it")
 
-func (m *memory) Confirm(_ context.Context, key inbox.LeaseKey, token int64, retention time.Duration) error {
-	until := m.now() + int64(retention)
+// Confirm records that the message of key was handled.
+func (m *Memory) Confirm(_ context.Context, key Key, token int64, retention time.Duration) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	m.start()
 	k := m.key(key)
 	if m.keys[k].token != token {
-		return inbox.ErrLeaseLost
+		return meaning.ErrLeaseLost
 	}
+	until := m.now() + int64(retention)
 	m.keys[k] = held{until: until}
 	m.queue(retention).push(k, until)
 	return nil
 }
 
-func (m *memory) Release(_ context.Context, key inbox.LeaseKey, token int64) error {
+// Release frees key.
+func (m *Memory) Release(_ context.Context, key Key, token int64) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	m.start()
 	if k := m.key(key); m.keys[k].token == token {
 		delete(m.keys, k)
 	}
 	return nil
 }
 
-func (m *memory) Extend(_ context.Context, key inbox.LeaseKey, token int64, lease time.Duration) error {
-	until := m.now() + int64(lease)
+// Extend lets the lease end after lease from now.
+func (m *Memory) Extend(_ context.Context, key Key, token int64, lease time.Duration) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	m.start()
 	k := m.key(key)
 	if m.keys[k].token != token {
-		return inbox.ErrLeaseLost
+		return meaning.ErrLeaseLost
 	}
-	m.keys[k] = held{token: token, until: until}
+	m.keys[k] = held{token: token, until: m.now() + int64(lease)}
 	return nil
 }
 
-// key returns the key in its form. The caller holds the lock.
-func (m *memory) key(key inbox.LeaseKey) memoryKey {
+// key returns key as the map has it. The caller holds the lock.
+func (m *Memory) key(key Key) memoryKey {
 	of := consumer{key.Consumer, key.Epoch}
 	number, known := m.numbers[of]
 	if !known {
@@ -190,18 +162,9 @@ func (m *memory) key(key inbox.LeaseKey) memoryKey {
 	return newMemoryKey(number, key.ID)
 }
 
-func (m *memory) observeEvicted(ctx context.Context, n int) {
-	m.warned.Do(func() {
-		m.log.Error("inbox: keys were forgotten before their retention was over; said once", errEvicted, nil)
-	})
-	for _, o := range m.observers {
-		o.Observe(ctx, inbox.Event{Kind: inbox.KindEvicted, Reason: "memory full", Count: n})
-	}
-}
-
-// makeRoom lets one more key in, if it can, and counts the keys that were forgotten before
-// their time. It drops a few expired ones whenever it is called, so that none stay for long.
-func (m *memory) makeRoom(now int64) (room bool, evicted int) {
+// makeRoom makes room for one more key, if it can, and counts the confirmed keys that it forgot
+// before their retention ended. Each call also drops a few expired keys, so that none stays for long.
+func (m *Memory) makeRoom(now int64) (room bool, evicted int) {
 	const few = 4
 	for range few {
 		if q := m.oldest(); q == nil || q.head().until > now {
@@ -210,7 +173,7 @@ func (m *memory) makeRoom(now int64) (room bool, evicted int) {
 			m.drop(q)
 		}
 	}
-	for len(m.keys) >= m.limit {
+	for len(m.keys) >= m.limit() {
 		q := m.oldest()
 		if q == nil {
 			return m.sweep(now), evicted
@@ -223,19 +186,19 @@ func (m *memory) makeRoom(now int64) (room bool, evicted int) {
 	return true, evicted
 }
 
-// sweep removes leases that ended and that nobody gave back, and reports whether there is
-// room now. It is slow, and called only where all keys are in flight.
-func (m *memory) sweep(now int64) (room bool) {
+// sweep removes leases that ended without being released, and reports whether there is room now. It
+// is slow; makeRoom calls it only if all keys are in flight.
+func (m *Memory) sweep(now int64) (room bool) {
 	for k, has := range m.keys {
 		if has.until <= now {
 			delete(m.keys, k)
 		}
 	}
-	return len(m.keys) < m.limit
+	return len(m.keys) < m.limit()
 }
 
-// drop forgets the key that was confirmed first in q, unless it was taken anew since.
-func (m *memory) drop(q *confirmations) (dropped bool) {
+// drop forgets the first key of q, unless it was taken again since it was confirmed.
+func (m *Memory) drop(q *confirmations) (dropped bool) {
 	first := q.pop()
 	if has := m.keys[first.key]; has.token == 0 && has.until == first.until {
 		delete(m.keys, first.key)
@@ -244,8 +207,8 @@ func (m *memory) drop(q *confirmations) (dropped bool) {
 	return false
 }
 
-// oldest returns the queue whose head expires first, and nil where all are empty.
-func (m *memory) oldest() *confirmations {
+// oldest returns the queue whose head expires first, or nil if all are empty.
+func (m *Memory) oldest() *confirmations {
 	var oldest *confirmations
 	for _, q := range m.confirmed {
 		if !q.empty() && (oldest == nil || q.head().until < oldest.head().until) {
@@ -255,7 +218,7 @@ func (m *memory) oldest() *confirmations {
 	return oldest
 }
 
-func (m *memory) queue(retention time.Duration) *confirmations {
+func (m *Memory) queue(retention time.Duration) *confirmations {
 	for _, q := range m.confirmed {
 		if q.retention == retention {
 			return q
@@ -266,11 +229,11 @@ func (m *memory) queue(retention time.Duration) *confirmations {
 	return q
 }
 
-// confirmations are keys of one retention in the order in which they expire.
+// confirmations are the confirmed keys of one retention, in the order in which they expire.
 type confirmations struct {
 	retention time.Duration
 	items     []confirmation
-	gone      int // items before it were popped
+	gone      int // how many items were popped
 }
 
 type confirmation struct {

@@ -29,7 +29,7 @@ func codec(t *testing.T, keys payload.Keys) *payload.AESGCM {
 	return c
 }
 
-var whose = inbox.PayloadInfo{Consumer: "billing", Topic: "orders", UUID: "7"}
+var whose = payload.Info{Consumer: "billing", Topic: "orders", UUID: "7"}
 
 func TestAESGCMOpensWhatItSealed(t *testing.T) {
 	for _, size := range []int{16, 24, 32} {
@@ -81,7 +81,7 @@ func TestAESGCMFindsWhatWasChanged(t *testing.T) {
 	c := codec(t, payload.KeyRing{Current: "1", Keys: map[string][]byte{"1": key, "3": randomKey(t, 32)}})
 	sealed, err := c.Seal(t.Context(), whose, []byte("secret"))
 	require.NoError(t, err)
-	terminal := func(info inbox.PayloadInfo, sealed []byte) {
+	terminal := func(info payload.Info, sealed []byte) {
 		t.Helper()
 		_, err := c.Open(t.Context(), info, sealed)
 		assert.True(t, inbox.IsTerminal(err), "%v", err)
@@ -100,7 +100,7 @@ func TestAESGCMFindsWhatWasChanged(t *testing.T) {
 	for i := range sealed {
 		terminal(whose, sealed[:i])
 	}
-	for _, other := range []inbox.PayloadInfo{
+	for _, other := range []payload.Info{
 		{Consumer: "x", Topic: "orders", UUID: "7"}, {Consumer: "billing", Topic: "x", UUID: "7"},
 		{Consumer: "billing", Topic: "orders", UUID: "8"}, {Consumer: "billingo", Topic: "rders", UUID: "7"},
 	} {

@@ -32,7 +32,7 @@ func (k personKeys) in(ctx context.Context) sqlx.ExtContext {
 	return k.db
 }
 
-func (k personKeys) SealKey(ctx context.Context, info inbox.PayloadInfo) (id string, key []byte, err error) {
+func (k personKeys) SealKey(ctx context.Context, info payload.Info) (id string, key []byte, err error) {
 	fresh := make([]byte, 32)
 	_, _ = rand.Read(fresh)
 	_, err = k.in(ctx).ExecContext(ctx, `INSERT INTO person_key (id, person, secret) VALUES (?, ?, ?) ON CONFLICT (person) DO NOTHING`,
@@ -44,7 +44,7 @@ func (k personKeys) SealKey(ctx context.Context, info inbox.PayloadInfo) (id str
 	return id, key, err
 }
 
-func (k personKeys) OpenKey(ctx context.Context, _ inbox.PayloadInfo, id string) (key []byte, err error) {
+func (k personKeys) OpenKey(ctx context.Context, _ payload.Info, id string) (key []byte, err error) {
 	err = sqlx.GetContext(ctx, k.in(ctx), &key, `SELECT secret FROM person_key WHERE id = ?`, id)
 	if errors.Is(err, sql.ErrNoRows) {
 		return nil, inbox.ErrErased

@@ -11,12 +11,12 @@ import (
 	"strings"
 )
 
-// FileBlobs is a [inbox.BlobStore] in a directory, which all processes that share the tables must
-// see: files, two directories deep, one of some 70 minutes and one of some 17 seconds. It is
-// safe for concurrent use.
+// FileBlobs are [Blobs] in a directory that all processes that share the tables must see. Each blob
+// is a file two directories deep: the outer directory holds the blobs of some 70 minutes, the inner
+// one those of some 17 seconds. FileBlobs are safe for concurrent use.
 type FileBlobs struct{ dir string }
 
-// NewFileBlobs returns a store in dir, which it makes.
+// NewFileBlobs returns blobs in dir, which it creates if needed.
 func NewFileBlobs(dir string) (*FileBlobs, error) {
 	if dir == "" {
 		return nil, errors.New("payload: NewFileBlobs needs a directory")

@@ -23,6 +23,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/millrace-go/millrace/inbox"
+	"github.com/millrace-go/millrace/inbox/lease"
 )
 
 // Config configures [New]. The zero value is right for most services.
@@ -51,7 +52,7 @@ func New(client redis.Scripter, config Config) (*inbox.Leases, error) {
 		inbox.LeasesConfig{Logger: config.Logger, Observers: config.Observers}), nil
 }
 
-// store is an [inbox.LeaseStore]. A key's value is its holder's token, or says that this token
+// store is an [lease.Store]. A key's value is its holder's token, or says that this token
 // confirmed it: a client that lost an answer repeats the call, and must get the same answer.
 type store struct {
 	client redis.Scripter
@@ -86,44 +87,44 @@ var (
 		return 0`)
 )
 
-func (s *store) Acquire(ctx context.Context, key inbox.LeaseKey, token int64, lease time.Duration) (inbox.LeaseState, error) {
-	answer, err := acquire.Run(ctx, s.client, []string{s.name(key)}, token, lease.Milliseconds()).StringSlice()
+func (s *store) Acquire(ctx context.Context, key lease.Key, token int64, d time.Duration) (lease.State, error) {
+	answer, err := acquire.Run(ctx, s.client, []string{s.name(key)}, token, d.Milliseconds()).StringSlice()
 	if err != nil {
-		return inbox.LeaseState{}, explain(ctx, "acquire", err)
+		return lease.State{}, explain(ctx, "acquire", err)
 	}
 	if len(answer) != 2 {
-		return inbox.LeaseState{}, fmt.Errorf("redisleases: acquire: unexpected answer %q", answer)
+		return lease.State{}, fmt.Errorf("redisleases: acquire: unexpected answer %q", answer)
 	}
 	remaining, err := strconv.ParseInt(answer[1], 10, 64)
 	if err != nil {
-		return inbox.LeaseState{}, fmt.Errorf("redisleases: acquire: unexpected answer %q: %w", answer, err)
+		return lease.State{}, fmt.Errorf("redisleases: acquire: unexpected answer %q: %w", answer, err)
 	}
-	state := inbox.LeaseState{Status: inbox.LeaseHeld, Remaining: time.Duration(remaining) * time.Millisecond}
+	state := lease.State{Status: lease.Held, Remaining: time.Duration(remaining) * time.Millisecond}
 	switch {
 	case answer[0] == strconv.FormatInt(token, 10):
-		state.Status = inbox.LeaseTaken
+		state.Status = lease.Taken
 	case strings.HasPrefix(answer[0], confirmed):
-		state.Status = inbox.LeaseConfirmed
+		state.Status = lease.Confirmed
 	}
 	return state, nil
 }
 
-func (s *store) Confirm(ctx context.Context, key inbox.LeaseKey, token int64, retention time.Duration) error {
+func (s *store) Confirm(ctx context.Context, key lease.Key, token int64, retention time.Duration) error {
 	return s.hold(ctx, "confirm", key, token, confirmed+strconv.FormatInt(token, 10), retention)
 }
 
-func (s *store) Extend(ctx context.Context, key inbox.LeaseKey, token int64, lease time.Duration) error {
-	return s.hold(ctx, "extend", key, token, strconv.FormatInt(token, 10), lease)
+func (s *store) Extend(ctx context.Context, key lease.Key, token int64, d time.Duration) error {
+	return s.hold(ctx, "extend", key, token, strconv.FormatInt(token, 10), d)
 }
 
-func (s *store) Release(ctx context.Context, key inbox.LeaseKey, token int64) error {
+func (s *store) Release(ctx context.Context, key lease.Key, token int64) error {
 	if err := release.Run(ctx, s.client, []string{s.name(key)}, token).Err(); err != nil {
 		return explain(ctx, "release", err)
 	}
 	return nil
 }
 
-func (s *store) hold(ctx context.Context, what string, key inbox.LeaseKey, token int64, value string,
+func (s *store) hold(ctx context.Context, what string, key lease.Key, token int64, value string,
 	d time.Duration) error {
 	held, err := become.Run(ctx, s.client, []string{s.name(key)}, token, value, d.Milliseconds()).Int()
 	if err != nil {
@@ -136,7 +137,7 @@ func (s *store) hold(ctx context.Context, what string, key inbox.LeaseKey, token
 }
 
 // name puts the length before the consumer's name, so that no two keys have the same name.
-func (s *store) name(key inbox.LeaseKey) string {
+func (s *store) name(key lease.Key) string {
 	b := []byte(s.prefix)
 	b = binary.AppendUvarint(b, uint64(len(key.Consumer)))
 	b = append(b, key.Consumer...)

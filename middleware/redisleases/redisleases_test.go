@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-go/millrace/inbox"
+	"github.com/millrace-go/millrace/inbox/lease"
 	millrace "github.com/millrace-go/millrace/middleware"
 	"github.com/millrace-go/millrace/middleware/redisleases"
 	"github.com/millrace-go/millrace/tests/leasetest"
@@ -68,7 +69,7 @@ func TestDeduplicateInRedis(t *testing.T) {
 	addr := server(t)
 	leasetest.Run(t, func(t *testing.T) leasetest.Open {
 		prefix := fresh(t, addr)
-		return func(t *testing.T) inbox.LeaseStore {
+		return func(t *testing.T) lease.Store {
 			leases, err := redisleases.New(connect(t, &redis.Options{Addr: addr}), redisleases.Config{Prefix: prefix})
 			require.NoError(t, err)
 			return leases.Store()
@@ -93,11 +94,11 @@ func TestRedisCallsMayBeRepeated(t *testing.T) {
 	addr := server(t)
 	leases, err := redisleases.New(connect(t, &redis.Options{Addr: addr}), redisleases.Config{Prefix: fresh(t, addr)})
 	require.NoError(t, err)
-	store, key := leases.Store(), inbox.LeaseKey{Consumer: "mailer", ID: "a"}
+	store, key := leases.Store(), lease.Key{Consumer: "mailer", ID: "a"}
 	for range 2 {
 		state, err := store.Acquire(t.Context(), key, 7, time.Minute)
 		require.NoError(t, err)
-		require.Equal(t, inbox.LeaseTaken, state.Status)
+		require.Equal(t, lease.Taken, state.Status)
 	}
 	for range 2 {
 		require.NoError(t, store.Confirm(t.Context(), key, 7, time.Minute))
@@ -106,7 +107,7 @@ func TestRedisCallsMayBeRepeated(t *testing.T) {
 	require.NoError(t, store.Release(t.Context(), key, 7))
 	state, err := store.Acquire(t.Context(), key, 8, time.Minute)
 	require.NoError(t, err)
-	require.Equal(t, inbox.LeaseConfirmed, state.Status)
+	require.Equal(t, lease.Confirmed, state.Status)
 }
 
 func TestRedisDownIsSaidSo(t *testing.T) {
@@ -116,7 +117,7 @@ func TestRedisDownIsSaidSo(t *testing.T) {
 	})
 	leases, err := redisleases.New(client, redisleases.Config{})
 	require.NoError(t, err)
-	_, err = leases.Store().Acquire(t.Context(), inbox.LeaseKey{Consumer: "mailer", ID: "a"}, 1, time.Minute)
+	_, err = leases.Store().Acquire(t.Context(), lease.Key{Consumer: "mailer", ID: "a"}, 1, time.Minute)
 	require.ErrorIs(t, err, inbox.ErrUnavailable)
 	var refused *net.OpError
 	require.True(t, errors.As(err, &refused), err)

@@ -9,8 +9,8 @@ import (
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/ThreeDotsLabs/watermill/message/router/middleware"
-	"github.com/stretchr/testify/require"
 
+	"github.com/millrace-go/millrace/inbox"
 	"github.com/millrace-go/millrace/inbox/lease"
 	millrace "github.com/millrace-go/millrace/middleware"
 )
@@ -18,8 +18,7 @@ import (
 // BenchmarkDeduplicate is P8: Deduplicate with its claims in memory against Watermill's
 // Deduplicator, both alone and with their defaults, on messages that are all different.
 func BenchmarkDeduplicate(b *testing.B) {
-	leases, err := lease.NewMemory(lease.MemoryConfig{})
-	require.NoError(b, err)
+	leases := inbox.NewLeases(&lease.Memory{}, inbox.LeasesConfig{})
 	var ours, theirs atomic.Int64
 	count := func(n *atomic.Int64) message.HandlerFunc {
 		return func(*message.Message) ([]*message.Message, error) {

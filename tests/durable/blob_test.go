@@ -86,7 +86,7 @@ func large() *message.Message { return of("bob", strings.Repeat("x\x00", above))
 
 // filing returns a store that keeps large payloads in files, and a janitor for whom
 // everything is old enough.
-func (b *bed) filing(files inbox.BlobStore, grace time.Duration) (store, janitor *inbox.Store) {
+func (b *bed) filing(files payload.Blobs, grace time.Duration) (store, janitor *inbox.Store) {
 	b.Helper()
 	return b.storeWith(inbox.Config{Blobs: files, BlobsAbove: above, BlobGrace: grace}),
 		b.storeWith(inbox.Config{Blobs: files, BlobsAbove: above, BlobGrace: time.Microsecond})

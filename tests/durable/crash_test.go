@@ -78,7 +78,7 @@ func TestKilledWithAnOutcome(t *testing.T) {
 				}
 				deaf.Kill()
 				c.collect(deaf)
-				kept, err := b.store.Unsettled(t.Context(), 0, 10)
+				kept, err := admin.New(b.store).Unsettled(t.Context(), 0, 10)
 				require.NoError(t, err)
 				require.Len(t, kept, 1)
 				c.lapse()

@@ -344,8 +344,7 @@ func TestDeduplicateWithoutAKey(t *testing.T) {
 	feed := gochannel.NewGoChannel(gochannel.Config{Persistent: true}, watermill.NopLogger{})
 	events := &rig.Events{}
 	router := rig.NewRouter(t)
-	claims, err := lease.NewMemory(lease.MemoryConfig{Observers: []inbox.Observer{events}})
-	require.NoError(t, err)
+	claims := inbox.NewLeases(&lease.Memory{}, inbox.LeasesConfig{Observers: []inbox.Observer{events}})
 	router.AddMiddleware(millrace.Deduplicate{Claims: claims, Key: byOrder}.Middleware)
 	router.AddConsumerHandler(consumer, "orders", feed, func(*message.Message) error { return nil })
 	go func() { _ = router.Run(t.Context()) }()

@@ -49,12 +49,12 @@ func loud(kind inbox.Kind) inbox.Observer {
 // codec panics with what is bad where it is to be sealed, or opened.
 type codec struct{ seals, opens bool }
 
-func (c codec) Seal(_ context.Context, info inbox.PayloadInfo, payload []byte) ([]byte, error) {
+func (c codec) Seal(_ context.Context, info payload.Info, payload []byte) ([]byte, error) {
 	trip(c.seals && info.Metadata[bad] != "")
 	return payload, nil
 }
 
-func (c codec) Open(_ context.Context, info inbox.PayloadInfo, stored []byte) ([]byte, error) {
+func (c codec) Open(_ context.Context, info payload.Info, stored []byte) ([]byte, error) {
 	trip(c.opens && info.Metadata[bad] != "")
 	return stored, nil
 }
@@ -69,41 +69,41 @@ func newRing(seals, opens bool) ring {
 	return ring{payload.KeyRing{Current: "k", Keys: map[string][]byte{"k": make([]byte, 32)}}, seals, opens}
 }
 
-func (r ring) SealKey(ctx context.Context, info inbox.PayloadInfo) (string, []byte, error) {
+func (r ring) SealKey(ctx context.Context, info payload.Info) (string, []byte, error) {
 	trip(r.seals && info.Metadata[bad] != "")
 	return r.KeyRing.SealKey(ctx, info)
 }
 
-func (r ring) OpenKey(ctx context.Context, info inbox.PayloadInfo, id string) ([]byte, error) {
+func (r ring) OpenKey(ctx context.Context, info payload.Info, id string) ([]byte, error) {
 	trip(r.opens && info.Metadata[bad] != "")
 	return r.KeyRing.OpenKey(ctx, info, id)
 }
 
 // brittle is a directory of blobs of which one method panics.
 type brittle struct {
-	inbox.BlobStore
+	payload.Blobs
 	method string
 }
 
 func (b brittle) Put(ctx context.Context, name string, body []byte) error {
 	trip(b.method == "Put" && strings.HasPrefix(string(body), bad))
-	return b.BlobStore.Put(ctx, name, body)
+	return b.Blobs.Put(ctx, name, body)
 }
 
 func (b brittle) Get(ctx context.Context, name string) ([]byte, error) {
-	body, err := b.BlobStore.Get(ctx, name)
+	body, err := b.Blobs.Get(ctx, name)
 	trip(b.method == "Get" && strings.HasPrefix(string(body), bad))
 	return body, err
 }
 
 func (b brittle) Delete(ctx context.Context, name string) error {
 	trip(b.method == "Delete")
-	return b.BlobStore.Delete(ctx, name)
+	return b.Blobs.Delete(ctx, name)
 }
 
 func (b brittle) List(ctx context.Context, after, before string, limit int) ([]string, error) {
 	trip(b.method == "List")
-	return b.BlobStore.List(ctx, after, before, limit)
+	return b.Blobs.List(ctx, after, before, limit)
 }
 
 // hoarse is a logger that panics, whatever it is to say.

@@ -36,8 +36,8 @@ var outlivedBodies = []testdb.Body{
 		require.NoError(t, err)
 		first, good, failed := newBad(bad), newMessage(), newBad(bad+", failed")
 		require.NoError(t, q.Put(t.Context(), "orders", first, good))
-		_, straight := q.Straight("orders", failed)
-		stored, err := straight.Fail(t.Context())
+		_, fail := q.Straight("orders", failed)
+		stored, err := fail(t.Context())
 		require.NoError(t, err)
 		assert.True(t, stored)
 		types := map[string]string{}

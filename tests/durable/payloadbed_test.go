@@ -27,7 +27,7 @@ type subjects struct {
 	lost map[string]error // of these persons alone
 }
 
-func (s *subjects) SealKey(ctx context.Context, info inbox.PayloadInfo) (string, []byte, error) {
+func (s *subjects) SealKey(ctx context.Context, info payload.Info) (string, []byte, error) {
 	s.mu.Lock()
 	person := info.Metadata.Get("person")
 	if _, known := s.keys[person]; !known {
@@ -42,7 +42,7 @@ func (s *subjects) SealKey(ctx context.Context, info inbox.PayloadInfo) (string,
 	return person, key, err
 }
 
-func (s *subjects) OpenKey(_ context.Context, _ inbox.PayloadInfo, person string) ([]byte, error) {
+func (s *subjects) OpenKey(_ context.Context, _ payload.Info, person string) ([]byte, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if err := cmp.Or(s.down, s.lost[person]); err != nil {

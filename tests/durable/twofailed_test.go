@@ -14,6 +14,7 @@ import (
 
 	"github.com/millrace-go/millrace/inbox"
 	"github.com/millrace-go/millrace/inbox/admin"
+	"github.com/millrace-go/millrace/inbox/lease"
 	millrace "github.com/millrace-go/millrace/middleware"
 	"github.com/millrace-go/millrace/pubsub"
 	"github.com/millrace-go/millrace/tests/rig"
@@ -23,8 +24,8 @@ import (
 // failedStraight stores msg as one that went past the table and failed.
 func (b *bed) failedStraight(queue *inbox.Queue, msg *message.Message) {
 	b.Helper()
-	_, straight := queue.Straight("orders", msg)
-	stored, err := straight.Fail(b.Context())
+	_, fail := queue.Straight("orders", msg)
+	stored, err := fail(b.Context())
 	require.NoError(b, err)
 	require.True(b, stored)
 }
@@ -41,16 +42,16 @@ func (b *bed) payloads(status admin.Status) (all []string) {
 // outOfReach is a store of leases that does not answer at first, and then gives them all.
 type outOfReach struct{ left atomic.Int32 }
 
-func (o *outOfReach) Acquire(context.Context, inbox.LeaseKey, int64, time.Duration) (inbox.LeaseState, error) {
+func (o *outOfReach) Acquire(context.Context, lease.Key, int64, time.Duration) (lease.State, error) {
 	if o.left.Add(-1) >= 0 {
-		return inbox.LeaseState{}, inbox.ErrUnavailable
+		return lease.State{}, inbox.ErrUnavailable
 	}
-	return inbox.LeaseState{Status: inbox.LeaseTaken}, nil
+	return lease.State{Status: lease.Taken}, nil
 }
 
-func (o *outOfReach) Confirm(context.Context, inbox.LeaseKey, int64, time.Duration) error { return nil }
+func (o *outOfReach) Confirm(context.Context, lease.Key, int64, time.Duration) error { return nil }
 
-func (o *outOfReach) Release(context.Context, inbox.LeaseKey, int64) error { return nil }
+func (o *outOfReach) Release(context.Context, lease.Key, int64) error { return nil }
 
 // twoFailedBodies: messages that fail in spite of what is stored for their key.
 var twoFailedBodies = []testdb.Body{
@@ -92,11 +93,10 @@ var twoFailedBodies = []testdb.Body{
 		queue := rig.Queue(t, b.store, inbox.QueueConfig{Consumer: consumer})
 		msg, other := newMessage(), newMessage()
 		other.UUID, other.Payload = msg.UUID, []byte("another")
-		c, err := b.store.Consumer(inbox.ConsumerConfig{Name: consumer})
+		h, err := b.store.Handler(inbox.ConsumerConfig{Name: consumer},
+			func(*message.Message) ([]*message.Message, error) { return nil, nil })
 		require.NoError(t, err)
-		claim, err := c.Claim(msg)
-		require.NoError(t, err)
-		_, err = claim.Commit(nil)
+		_, err = h(msg)
 		require.NoError(t, err)
 
 		b.failedStraight(queue, msg.Copy())

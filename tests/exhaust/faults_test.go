@@ -12,6 +12,7 @@ import (
 
 	"github.com/millrace-go/millrace/inbox"
 	"github.com/millrace-go/millrace/inbox/inboxtest"
+	"github.com/millrace-go/millrace/inbox/payload"
 	millrace "github.com/millrace-go/millrace/middleware"
 	"github.com/millrace-go/millrace/tests/testdb"
 )
@@ -129,12 +130,12 @@ func observer(p *inboxtest.Process) inbox.Observer {
 
 type codec struct{ *inboxtest.Process }
 
-func (c codec) Seal(ctx context.Context, _ inbox.PayloadInfo, payload []byte) ([]byte, error) {
+func (c codec) Seal(ctx context.Context, _ payload.Info, payload []byte) ([]byte, error) {
 	c.Callback(ctx, "Seal")
 	return payload, nil
 }
 
-func (c codec) Open(ctx context.Context, _ inbox.PayloadInfo, sealed []byte) ([]byte, error) {
+func (c codec) Open(ctx context.Context, _ payload.Info, sealed []byte) ([]byte, error) {
 	c.Callback(ctx, "Open")
 	return sealed, nil
 }

@@ -81,10 +81,10 @@ func TestDiscardingWhatOthersWaitFor(t *testing.T) {
 		}
 		queue := rig.Queue(t, store, inbox.QueueConfig{Consumer: consumer})
 		park := func(msg *message.Message) int64 {
-			copied, delivery := queue.Straight("changes", msg)
+			copied, fail := queue.Straight("changes", msg)
 			_, err := b.gated(store, millrace.VersionGate{}, fails)(copied)
 			require.ErrorIs(t, err, boom)
-			stored, err := delivery.Fail(t.Context())
+			stored, err := fail(t.Context())
 			require.NoError(t, err)
 			require.True(t, stored)
 			return rig.Find(t, store, admin.Filter{Status: admin.FailedTerminal})[0].ID

@@ -17,6 +17,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-go/millrace/inbox"
+	"github.com/millrace-go/millrace/inbox/lease"
 	millrace "github.com/millrace-go/millrace/middleware"
 )
 
@@ -98,7 +99,7 @@ func crashFrees(t *testing.T, open Open) {
 	var c counter
 	g := newGate()
 	dead, p := start(t, frozen{open(t)}), start(t, open(t))
-	short := lease(1500 * time.Millisecond)
+	short := lasting(1500 * time.Millisecond)
 	done := g.begin(t, dead.wrap(g.handle, short))
 	began := time.Now()
 	require.NoError(t, deliver(p.wrap(c.handle, short), "a"))
@@ -114,7 +115,7 @@ func slowLoser(t *testing.T, open Open) {
 	var c counter
 	g := newGate()
 	slow, p := start(t, frozen{open(t)}), start(t, open(t))
-	short := lease(time.Second)
+	short := lasting(time.Second)
 	done := g.begin(t, slow.wrap(g.handle, short))
 	require.NoError(t, deliver(p.wrap(c.handle, short), "a"))
 	g.result <- nil
@@ -130,7 +131,7 @@ func heartbeat(t *testing.T, open Open) {
 	var c counter
 	g := newGate()
 	slow, p := start(t, open(t)), start(t, open(t))
-	short := lease(1500 * time.Millisecond)
+	short := lasting(1500 * time.Millisecond)
 	done := g.begin(t, slow.wrap(g.handle, short))
 	err := deliver(p.wrap(c.handle, short, wait(time.Second)), "a") // longer than three leases
 	requireDelivery(t, err, inbox.ErrInProgress)
@@ -188,8 +189,8 @@ func copyTimesOut(t *testing.T, open Open) {
 // tokens asks the store itself.
 func tokens(t *testing.T, open Open) {
 	ctx, store, other := t.Context(), open(t), open(t)
-	key := inbox.LeaseKey{Consumer: "mailer", Source: "uuid", ID: "\x02a"}
-	status := func(token int64) inbox.LeaseStatus {
+	key := lease.Key{Consumer: "mailer", Source: "uuid", ID: "\x02a"}
+	status := func(token int64) lease.Status {
 		t.Helper()
 		state, err := other.Acquire(ctx, key, token, time.Minute)
 		require.NoError(t, err)
@@ -197,21 +198,21 @@ func tokens(t *testing.T, open Open) {
 		require.LessOrEqual(t, state.Remaining, time.Hour)
 		return state.Status
 	}
-	extend := other.(inbox.LeaseExtender).Extend
-	assert.Equal(t, inbox.LeaseTaken, status(1))
-	assert.Equal(t, inbox.LeaseHeld, status(2))
+	extend := other.(lease.Extender).Extend
+	assert.Equal(t, lease.Taken, status(1))
+	assert.Equal(t, lease.Held, status(2))
 	require.NoError(t, store.Release(ctx, key, 2))
-	assert.Equal(t, inbox.LeaseHeld, status(2), "released by another")
+	assert.Equal(t, lease.Held, status(2), "released by another")
 	require.ErrorIs(t, store.Confirm(ctx, key, 2, time.Hour), inbox.ErrLeaseLost)
 	require.ErrorIs(t, extend(ctx, key, 2, time.Hour), inbox.ErrLeaseLost)
 	require.NoError(t, extend(ctx, key, 1, time.Hour))
 	require.NoError(t, store.Release(ctx, key, 1))
-	assert.Equal(t, inbox.LeaseTaken, status(2))
+	assert.Equal(t, lease.Taken, status(2))
 	require.ErrorIs(t, store.Confirm(ctx, key, 1, time.Hour), inbox.ErrLeaseLost)
 	require.NoError(t, store.Confirm(ctx, key, 2, time.Hour))
 	require.NoError(t, store.Release(ctx, key, 2))
 	require.ErrorIs(t, extend(ctx, key, 2, time.Hour), inbox.ErrLeaseLost)
-	assert.Equal(t, inbox.LeaseConfirmed, status(3))
+	assert.Equal(t, lease.Confirmed, status(3))
 }
 
 func consumersApart(t *testing.T, open Open) {
@@ -319,7 +320,7 @@ func produced(t *testing.T, open Open) {
 
 func lostAnswers(t *testing.T, open Open) {
 	var c counter
-	p := start(t, &lossy{LeaseStore: open(t), acquires: 1, confirm: 1})
+	p := start(t, &lossy{Store: open(t), acquires: 1, confirm: 1})
 	h := p.wrap(c.handle)
 	requireDelivery(t, deliver(h, "a"), errAnswerLost)
 	for range 2 {

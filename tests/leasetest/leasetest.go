@@ -13,11 +13,12 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-go/millrace/inbox"
+	"github.com/millrace-go/millrace/inbox/lease"
 	millrace "github.com/millrace-go/millrace/middleware"
 )
 
 // Open returns the store of one more process: all that one Open returns share their keys.
-type Open func(t *testing.T) inbox.LeaseStore
+type Open func(t *testing.T) lease.Store
 
 // Body is one behaviour.
 type Body struct {
@@ -46,7 +47,7 @@ type process struct {
 	events *recorder
 }
 
-func start(t *testing.T, store inbox.LeaseStore) *process {
+func start(t *testing.T, store lease.Store) *process {
 	t.Helper()
 	events := &recorder{}
 	return &process{t, inbox.NewLeases(store, inbox.LeasesConfig{Observers: []inbox.Observer{events}}), events}
@@ -61,7 +62,7 @@ func (p *process) wrap(h message.HandlerFunc, change ...func(*millrace.Deduplica
 	return d.Middleware(h)
 }
 
-func lease(d time.Duration) func(*millrace.Deduplicate) {
+func lasting(d time.Duration) func(*millrace.Deduplicate) {
 	return func(m *millrace.Deduplicate) { m.Lease = d }
 }
 
@@ -128,19 +129,19 @@ func (g *gate) begin(t *testing.T, h message.HandlerFunc) (done <-chan error) {
 }
 
 // frozen is the store of a process that cannot extend its leases.
-type frozen struct{ inbox.LeaseStore }
+type frozen struct{ lease.Store }
 
 // spy tells when it answered that a key is held.
 type spy struct {
-	inbox.LeaseStore
+	lease.Store
 	held chan struct{}
 }
 
-func newSpy(store inbox.LeaseStore) *spy { return &spy{store, make(chan struct{}, 1)} }
+func newSpy(store lease.Store) *spy { return &spy{store, make(chan struct{}, 1)} }
 
-func (s *spy) Acquire(ctx context.Context, key inbox.LeaseKey, token int64, d time.Duration) (inbox.LeaseState, error) {
-	state, err := s.LeaseStore.Acquire(ctx, key, token, d)
-	if state.Status == inbox.LeaseHeld {
+func (s *spy) Acquire(ctx context.Context, key lease.Key, token int64, d time.Duration) (lease.State, error) {
+	state, err := s.Store.Acquire(ctx, key, token, d)
+	if state.Status == lease.Held {
 		select {
 		case s.held <- struct{}{}:
 		default:
@@ -151,7 +152,7 @@ func (s *spy) Acquire(ctx context.Context, key inbox.LeaseKey, token int64, d ti
 
 // lossy loses the answers to the first calls.
 type lossy struct {
-	inbox.LeaseStore
+	lease.Store
 	mu                sync.Mutex
 	acquires, confirm int // answers still to be lost
 }
@@ -168,13 +169,13 @@ func (l *lossy) lose(n *int, err error) error {
 	return errAnswerLost
 }
 
-func (l *lossy) Acquire(ctx context.Context, key inbox.LeaseKey, token int64, d time.Duration) (inbox.LeaseState, error) {
-	state, err := l.LeaseStore.Acquire(ctx, key, token, d)
+func (l *lossy) Acquire(ctx context.Context, key lease.Key, token int64, d time.Duration) (lease.State, error) {
+	state, err := l.Store.Acquire(ctx, key, token, d)
 	return state, l.lose(&l.acquires, err)
 }
 
-func (l *lossy) Confirm(ctx context.Context, key inbox.LeaseKey, token int64, d time.Duration) error {
-	return l.lose(&l.confirm, l.LeaseStore.Confirm(ctx, key, token, d))
+func (l *lossy) Confirm(ctx context.Context, key lease.Key, token int64, d time.Duration) error {
+	return l.lose(&l.confirm, l.Store.Confirm(ctx, key, token, d))
 }
 
 // recorder counts events.

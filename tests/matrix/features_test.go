@@ -133,7 +133,7 @@ const (
 )
 
 // sealed encrypts what is stored.
-var sealed = func() inbox.PayloadCodec {
+var sealed = func() payload.Codec {
 	codec, err := payload.NewAESGCM(payload.KeyRing{Current: "one", Keys: map[string][]byte{"one": []byte("sixteen bytes ok")}})
 	if err != nil {
 		panic(err)

@@ -10,13 +10,13 @@ var rules = []mutant{
 		old: "return rows == 1, nil", new: "return rows >= 0, nil",
 	},
 	{
-		name: "commit before the handler", by: exhaust("Inbox"), file: "middleware/inbox.go",
-		old: "\tproduced, err := h(msg)\n\tif err != nil {\n\t\treturn nil, claim.Rollback(err)",
-		new: "\t_, _ = claim.Commit(nil)\n\tproduced, err := h(msg)\n\tif err != nil {\n\t\treturn nil, claim.Rollback(err)",
+		name: "commit before the handler", by: exhaust("Inbox"), file: "inbox/claim_handle.go",
+		old: "\tproduced, err := h(cl.msg)\n\tif err != nil {\n\t\treturn nil, cl.Rollback(err)",
+		new: "\t_, _ = cl.Commit(nil)\n\tproduced, err := h(cl.msg)\n\tif err != nil {\n\t\treturn nil, cl.Rollback(err)",
 	},
 	{
-		name: "ack before the commit", by: exhaust("Inbox"), file: "middleware/inbox.go",
-		old: "\tclaim, err := c.Claim(msg)\n", new: "\tmsg.Ack()\n\tclaim, err := c.Claim(msg)\n",
+		name: "ack before the commit", by: exhaust("Inbox"), file: "inbox/claim_handle.go",
+		old: "\tcl, err := c.claim(msg, &visit{})\n", new: "\tmsg.Ack()\n\tcl, err := c.claim(msg, &visit{})\n",
 	},
 	{
 		name: "commit what failed", by: exhaust("Inbox"), file: "inbox/claim_finish.go",

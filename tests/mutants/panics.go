@@ -53,14 +53,14 @@ var panics = []mutant{
 		old: "l.outlive(func() { _ = l.extend() }, func() {})", new: "_ = l.extend()",
 	},
 	{
-		name: "panic: keep the key that was taken before", file: "inbox/lease.go",
+		name: "panic: keep the key that was taken before", file: "inbox/lease_obtain.go",
 		by:  guard{"./tests", "TestAKeyIsFreeAfterAPanic"},
 		old: "\t\tif !asked { //", new: "\t\tif asked && l == nil { //",
 	},
 	{
 		name: "panic: keep a lease for ever", file: "inbox/lease_beat.go",
 		by:  guard{"./tests", "TestAKeyIsFreeAfterAPanic"},
-		old: "\t\tif !returned {\n\t\t\t_ = l.Release(errPanic)", new: "\t\tif returned {\n\t\t\t_ = l.Release(errPanic)",
+		old: "\t\tif !returned {\n\t\t\t_ = l.release(errPanic)", new: "\t\tif returned {\n\t\t\t_ = l.release(errPanic)",
 	},
 	{
 		name: "panic: leave a step that is done in doubt", file: "inbox/step_row.go",

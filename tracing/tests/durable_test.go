@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.opentelemetry.io/otel/codes"
 
+	"github.com/millrace-go/millrace/inbox/admin"
 	millrace "github.com/millrace-go/millrace/middleware"
 	"github.com/millrace-go/millrace/pubsub"
 	"github.com/millrace-go/millrace/tests/rig"
@@ -99,7 +100,7 @@ func TestRedispatchedOutcomesStayInTheirTrace(t *testing.T) {
 		msg := message.NewMessage("7", []byte(secret))
 		d.feed.Send(t, msg)
 		require.False(t, rig.Answer(t, msg))
-		stored, err := b.store.Unsettled(t.Context(), 0, 10)
+		stored, err := admin.New(b.store).Unsettled(t.Context(), 0, 10)
 		require.NoError(t, err)
 		require.Len(t, stored, 1)
 		kept := maps.Clone(stored[0].Messages[0].Metadata)

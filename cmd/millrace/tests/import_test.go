@@ -2,6 +2,7 @@ package tests_test
 
 import (
 	"bytes"
+	"context"
 	"os"
 	"path/filepath"
 	"strings"
@@ -71,9 +72,7 @@ func TestImport(t *testing.T) {
 		golden("import", "import", "mail", file, "--header", "--reason", "the table of our own", "--by", "ada", "--yes")
 		golden("import-again", "import", "mail", file, "--header", "--reason", "the table of our own", "--by", "ada", "--yes")
 		golden("explain-imported", "explain", id(60))
-		claim, err := s.mail().Claim(message.NewMessage(id(61), []byte("as it comes")))
-		require.NoError(t, err)
-		assert.False(t, claim.Fresh())
+		assert.False(t, s.mail(message.NewMessage(id(61), []byte("as it comes")), func(context.Context) {}))
 		golden("import-open", "import", "billing", "--query", "SELECT uuid, received_at / 1000000 FROM millrace_messages WHERE id = 4")
 	}))
 }

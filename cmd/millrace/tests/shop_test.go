@@ -1,6 +1,7 @@
 package tests_test
 
 import (
+	"context"
 	"fmt"
 	"testing"
 	"time"
@@ -107,21 +108,18 @@ func (s *shop) stock() {
 // not settled.
 func (s *shop) work() {
 	s.Helper()
-	s.handle(20, func(claim *inbox.Claim) {
+	s.handle(20, func(ctx context.Context) {
 		for n := 30; n <= 31; n++ {
 			msg := order(n)
-			msg.SetContext(claim.Context())
+			msg.SetContext(ctx)
 			require.NoError(s, s.out.Publish("invoices", msg))
 		}
-		require.NoError(s, inbox.SetResult(claim.Context(), map[string]int{"mails": 2}))
+		require.NoError(s, inbox.SetResult(ctx, map[string]int{"mails": 2}))
 	})
-	mail := s.mail()
 	for _, copied := range []*message.Message{order(20), message.NewMessage(id(20), []byte("another payload"))} {
-		claim, err := mail.Claim(copied)
-		require.NoError(s, err)
-		require.False(s, claim.Fresh())
+		require.False(s, s.mail(copied, func(context.Context) {}))
 	}
-	s.handle(21, func(*inbox.Claim) {})
+	s.handle(21, func(context.Context) {})
 	for i, step := range []struct {
 		name, problem string
 		state         int
@@ -135,21 +133,24 @@ func (s *shop) work() {
 		consumer, keycode.Encode(id(21)), ago(3*day), []byte("receipts"), msgcode.Encode([]*message.Message{order(40)}))
 }
 
-func (s *shop) mail() *inbox.Consumer {
+// mail delivers a message to the consumer mail, and reports whether work was done.
+func (s *shop) mail(msg *message.Message, work func(ctx context.Context)) (ran bool) {
 	s.Helper()
-	c, err := s.store.Consumer(inbox.ConsumerConfig{Name: "mail", Key: inbox.ByUUID(), Options: inbox.Options{Window: 24 * time.Hour}})
+	h, err := s.store.Handler(inbox.ConsumerConfig{Name: "mail", Key: inbox.ByUUID(), Options: inbox.Options{Window: 24 * time.Hour}},
+		func(msg *message.Message) ([]*message.Message, error) {
+			ran = true
+			work(msg.Context())
+			return nil, nil
+		})
 	require.NoError(s, err)
-	return c
+	_, err = h(msg)
+	require.NoError(s, err)
+	return ran
 }
 
-func (s *shop) handle(n int, work func(*inbox.Claim)) {
+func (s *shop) handle(n int, work func(ctx context.Context)) {
 	s.Helper()
-	claim, err := s.mail().Claim(order(n))
-	require.NoError(s, err)
-	require.True(s, claim.Fresh())
-	work(claim)
-	_, err = claim.Commit(nil)
-	require.NoError(s, err)
+	require.True(s, s.mail(order(n), work))
 }
 
 // produce leaves rows 1 to 4 in the outbox: two that are parked, one that waits behind, one

@@ -22,8 +22,7 @@ func main() {
 	must(err)
 	_, err = redisleases.New(redis.NewClient(&redis.Options{}), redisleases.Config{}) // no server is asked
 	must(err)
-	leases, err := lease.NewMemory(lease.MemoryConfig{Observers: []inbox.Observer{counts.Inbox()}})
-	must(err)
+	leases := inbox.NewLeases(&lease.Memory{}, inbox.LeasesConfig{Observers: []inbox.Observer{counts.Inbox()}})
 	handled := 0
 	handle := tracing.New(tracing.Config{}).Middleware(middleware.Deduplicate{Claims: leases, Consumer: "billing"}.Middleware(
 		func(*message.Message) ([]*message.Message, error) {

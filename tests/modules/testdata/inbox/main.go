@@ -12,10 +12,7 @@ import (
 )
 
 func main() {
-	leases, err := lease.NewMemory(lease.MemoryConfig{})
-	if err != nil {
-		panic(err)
-	}
+	leases := inbox.NewLeases(&lease.Memory{}, inbox.LeasesConfig{})
 	handled := 0
 	handle := middleware.Deduplicate{Claims: leases, Consumer: "billing", Key: inbox.ByUUID()}.Middleware(
 		func(*message.Message) ([]*message.Message, error) {

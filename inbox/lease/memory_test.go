@@ -1,0 +1,76 @@
+package lease_test
+
+import (
+	"context"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace-go/millrace/inbox"
+	"github.com/millrace-go/millrace/inbox/lease"
+)
+
+// confirm has a message handled, and returns how Acquire answered.
+func confirm(t *testing.T, m *lease.Memory, id string) lease.State {
+	t.Helper()
+	key := lease.Key{Consumer: "mailer", ID: id}
+	state, err := m.Acquire(t.Context(), key, 1, time.Minute)
+	require.NoError(t, err)
+	if state.Status == lease.Taken {
+		require.NoError(t, m.Confirm(t.Context(), key, 1, time.Hour))
+	}
+	return state
+}
+
+// Whoever asks the store itself learns of each key that it forgot.
+func TestMemoryCountsWhatItForgets(t *testing.T) {
+	m := &lease.Memory{Limit: 3}
+	evicted := 0
+	for i := range 5 {
+		state := confirm(t, m, strconv.Itoa(i))
+		assert.Equal(t, lease.Taken, state.Status)
+		evicted += state.Evicted
+	}
+	assert.Equal(t, 2, evicted)
+	for _, id := range []string{"2", "3", "4"} {
+		state := confirm(t, m, id)
+		assert.Equal(t, lease.Confirmed, state.Status, id)
+		assert.Zero(t, state.Evicted)
+	}
+}
+
+func TestMemoryRefusesWhereAllIsInFlight(t *testing.T) {
+	m := &lease.Memory{Limit: 1}
+	_, err := m.Acquire(t.Context(), lease.Key{Consumer: "mailer", ID: "a"}, 1, time.Minute)
+	require.NoError(t, err)
+	_, err = m.Acquire(t.Context(), lease.Key{Consumer: "mailer", ID: "b"}, 2, time.Minute)
+	require.ErrorContains(t, err, "raise it")
+}
+
+// The zero value is ready, whichever method is called first.
+func TestTheZeroMemoryIsReady(t *testing.T) {
+	key := lease.Key{Consumer: "mailer", ID: "a"}
+	for name, call := range map[string]func(m *lease.Memory) error{
+		"Acquire": func(m *lease.Memory) error {
+			_, err := m.Acquire(context.Background(), key, 1, time.Minute)
+			return err
+		},
+		"Release": func(m *lease.Memory) error { return m.Release(context.Background(), key, 1) },
+		"Confirm": func(m *lease.Memory) error { return lost(t, m.Confirm(context.Background(), key, 1, time.Minute)) },
+		"Extend":  func(m *lease.Memory) error { return lost(t, m.Extend(context.Background(), key, 1, time.Minute)) },
+	} {
+		require.NoError(t, call(&lease.Memory{}), name)
+	}
+	_, err := (&lease.Memory{Limit: -1}).Acquire(t.Context(), key, 1, time.Minute)
+	require.ErrorContains(t, err, "Limit")
+}
+
+// lost checks that nobody holds the key.
+func lost(t *testing.T, err error) error {
+	t.Helper()
+	require.ErrorIs(t, err, inbox.ErrLeaseLost)
+	return nil
+}

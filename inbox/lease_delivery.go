@@ -1,0 +1,206 @@
+package inbox
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"sync/atomic"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/millrace-go/millrace/inbox/lease"
+	"github.com/millrace-go/millrace/internal/ambient"
+	"github.com/millrace-go/millrace/internal/keycode"
+	"github.com/millrace-go/millrace/internal/original"
+	"github.com/millrace-go/millrace/internal/requests"
+	"github.com/millrace-go/millrace/internal/turns"
+)
+
+// leaseDelivery is one delivery to a consumer of leases. If it is fresh it holds the lease of its
+// key, for a time; otherwise the message was handled before.
+type leaseDelivery struct {
+	consumer *leaseConsumer
+	msg      *message.Message
+	ctx      context.Context //nolint:containedctx // the message's own, as it was on entry
+	key      string          // readable
+	id       lease.Key
+	token    int64 // tells this attempt from all others
+
+	fresh   bool // the handler must run
+	turn    turns.Turn
+	handler context.Context //nolint:containedctx // given to the handler
+	cancel  context.CancelCauseFunc
+	began   time.Time
+	sure    time.Time // until then nobody else can take the lease; guarded by heart.mu
+
+	gone     bool          // it holds nothing any more
+	over     atomic.Bool   // the handler has returned
+	requests requests.Made // with a key of the message
+}
+
+// leaseContext is the context of a handler, which carries its delivery.
+type leaseContext struct {
+	context.Context //nolint:containedctx // it is one
+
+	lease *leaseDelivery
+}
+
+type leaseInContext struct{}
+
+// Value returns the delivery, or the value of the message's context.
+func (c leaseContext) Value(key any) any {
+	switch key.(type) {
+	case leaseInContext, subjectKey:
+		return c.lease
+	case requests.Key:
+		return &c.lease.requests
+	}
+	return c.Context.Value(key)
+}
+
+var (
+	errLeaseAnswered = errors.New("the message was acked or nacked before middleware.Deduplicate saw it, so a failure " +
+		"would lose it: remove InstantAck, or put it nowhere outside middleware.Deduplicate")
+	errInsideInbox = errors.New("middleware.Deduplicate stands inside middleware.Inbox, and would remember a message " +
+		"that the inbox rolls back: remove one of the two")
+	errLeaseTwice = errors.New("middleware.Deduplicate stands twice on this handler: remove one")
+)
+
+// handle runs h for one delivery, unless the message was handled before. It restores the message's
+// context on every exit: middlewares further in leave cancelled ones behind.
+func (c *leaseConsumer) handle(msg *message.Message, h message.HandlerFunc) ([]*message.Message, error) {
+	ctx := msg.Context()
+	defer msg.SetContext(ctx)
+
+	l, err := c.acquire(msg)
+	if err != nil || !l.fresh {
+		return nil, err
+	}
+	as := original.Arrive(msg)
+	returned := false
+	defer func() {
+		if !returned { // free the key; the panic goes on with its stack
+			as.Restore(msg)
+			_ = l.release(errPanic)
+		}
+	}()
+	as.HandOver(msg)
+	msg.SetContext(original.With(l.handler, as.Came))
+	produced, err := h(msg)
+	returned = true
+	produced = original.Apart(ctx, produced, msg)
+	as.Restore(msg)
+	if err != nil {
+		return nil, l.release(err)
+	}
+	if err := l.finish(produced); err != nil {
+		return nil, err
+	}
+	return produced, nil
+}
+
+// acquire takes a lease on msg. It waits for copies that are being handled, in this process or
+// another, for at most Wait; then it returns an error that wraps [ErrInProgress]. After an error
+// nothing is held. A replayed message that the consumer refuses is not fresh, and the store is not
+// asked.
+//
+// If the delivery is fresh, the caller runs the handler and must end with finish or release.
+func (c *leaseConsumer) acquire(msg *message.Message) (*leaseDelivery, error) {
+	l := &leaseDelivery{consumer: c, msg: msg, ctx: msg.Context()}
+	if err := l.identify(); err != nil {
+		l.notIdentified(err)
+		return nil, l.fail(err)
+	}
+	if !l.enter() {
+		l.interrupted(ErrClosed)
+		return nil, ErrClosed
+	}
+	defer func() {
+		if !l.fresh {
+			l.leave()
+		}
+	}()
+	l.observe(KindReceived, "received", nil)
+	if _, is := replayed(msg); is && c.config.OnReplay == ReplayRefuse {
+		l.observeReplayed(replayRefused)
+		return l, nil
+	}
+	if err := l.obtain(); err != nil {
+		l.interrupted(err)
+		return nil, l.fail(err)
+	}
+	return l, nil
+}
+
+func (l *leaseDelivery) identify() error {
+	c := l.consumer
+	if answered(l.msg) {
+		return errLeaseAnswered
+	}
+	if ambient.From(l.ctx).Open() {
+		return errInsideInbox
+	}
+	outer, _ := l.ctx.Value(leaseInContext{}).(*leaseDelivery)
+	if outer != nil && outer.msg == l.msg && outer.consumer.leases == c.leases && outer.consumer.prefix == c.prefix {
+		return errLeaseTwice
+	}
+	key, err := c.config.Key.find(l.msg)
+	if err != nil {
+		return l.withoutKey(err)
+	}
+	l.key = key
+	l.id = lease.Key{
+		Consumer: c.config.Name,
+		Epoch:    c.config.Epoch,
+		ID:       string(keycode.Encode(key)),
+		Source:   c.config.Key.source,
+	}
+	l.token = rand.Int64N(1<<62) + 1 //nolint:gosec // tells attempts apart, keeps no secret
+	return nil
+}
+
+// interrupted tells the queue that delivers the message, if there is one, why the handler does not
+// run.
+func (l *leaseDelivery) interrupted(cause error) {
+	if a := deliveredBy(l.ctx); a != nil {
+		a.interrupted(cause)
+	}
+}
+
+// fail names the message in err.
+func (l *leaseDelivery) fail(err error) error {
+	if errors.Is(err, ErrInProgress) {
+		err = fmt.Errorf("%w, or another goroutine of this one, and was not done within Wait, %v",
+			err, l.consumer.config.Wait)
+	}
+	id := l.key
+	if id == "" {
+		id = l.msg.UUID
+	}
+	return &DeliveryError{
+		Consumer: l.consumer.config.Name, MessageID: id, Topic: message.SubscribeTopicFromCtx(l.ctx), Err: err,
+	}
+}
+
+func (l *leaseDelivery) log() watermill.LoggerAdapter {
+	return l.consumer.leases.log.With(l.event("").fields())
+}
+
+func (l *leaseDelivery) event(reason string) Event {
+	replay, _ := replayed(l.msg)
+	return Event{
+		Consumer:  l.consumer.config.Name,
+		Epoch:     l.consumer.config.Epoch,
+		MessageID: l.key,
+		UUID:      l.msg.UUID,
+		Topic:     message.SubscribeTopicFromCtx(l.ctx),
+		Type:      eventType(l.msg),
+		Reason:    reason,
+		Attempt:   Attempt(l.ctx),
+		Metadata:  l.msg.Metadata,
+		Replay:    replay,
+	}
+}
