@@ -48,21 +48,6 @@ func TestSentinelsBeginWithTheirPackage(t *testing.T) {
 	}
 }
 
-func TestSentinelsAreFound(t *testing.T) {
-	t.Parallel()
-	assert.Equal(t, map[string]string{"shop.ErrOne": "shop: one: twice", "shop.ErrTwo": "two"}, sentinelsOf(t, map[string]string{
-		"shop/errors.go": `package shop
-			var ErrOne = errors.New("shop: one: " + "twice")
-			var (
-				ErrTwo  = depot.ErrTwo
-				errNone = errors.New("none")
-			)`,
-		"shop/errors_test.go":      `package shop; var ErrTest = errors.New("test")`,
-		"internal/depot/errors.go": `package depot; var ErrTwo = errors.New("two")`,
-		"tests/errors.go":          `package tests; var ErrThree = errors.New("three")`,
-	}))
-}
-
 func beginning(name string) string {
 	of, _, _ := strings.Cut(name, ".")
 	return of + ": "
