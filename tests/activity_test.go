@@ -59,8 +59,7 @@ var activityBodies = []testdb.Body{
 			must(t, h, again(msg))
 			must(t, h, message.NewMessage(msg.UUID, []byte("y")))
 			must(t, b.inbox(effect, on(store), func(i *millrace.Inbox) { i.Epoch = 1 }), again(msg))
-			_, err := b.inbox(func(*message.Message) ([]*message.Message, error) { return nil, errBoom }, on(store))(newMessage("z"))
-			require.ErrorIs(t, err, errBoom)
+			rig.MustFail(t, b.inbox(alwaysFails, on(store)), newMessage("z"), errBoom)
 			require.NoError(t, store.Close(t.Context()))
 			require.NoError(t, store.Close(t.Context()), "there is nothing left to write")
 		}
@@ -83,8 +82,7 @@ var activityBodies = []testdb.Body{
 	})},
 	{Name: "while it runs", Why: "figures are written before the process ends, and only where something was done", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		store := b.newStore(b.db.DB, inbox.Config{PurgeInterval: 10 * time.Millisecond})
-		stopped := make(chan error, 1)
-		go func() { stopped <- store.Run(t.Context()) }()
+		stopped := rig.Go(func() error { return store.Run(t.Context()) })
 		_, err := store.Consumer(inbox.ConsumerConfig{Name: "idle"})
 		require.NoError(t, err)
 		must(t, b.inbox(effect, on(store)), newMessage("x"))

@@ -63,17 +63,14 @@ func TestCheckFindsNothingWhereAllIsWell(t *testing.T) {
 	t.Parallel()
 	testdb.Each(t, func(t *testing.T, db *testdb.DB) {
 		migrate(t, db, inbox.Config{})
-		assert.Empty(t, check(t, documented(t, db), inbox.Config{}))
-		rows := db.Count(t, `SELECT COUNT(*) FROM millrace_claims`)
-		assert.Zero(t, rows, "the trial left something behind")
+		pool := documented(t, db)
+		pool.SetMaxOpenConns(2)
+		held, err := pool.Connx(t.Context())
+		require.NoError(t, err)
+		assert.Empty(t, check(t, pool, inbox.Config{}), "it does not wait for ever for a second connection")
+		require.NoError(t, held.Close())
+		assert.Zero(t, db.Count(t, `SELECT COUNT(*) FROM millrace_claims`), "the trial left something behind")
 	})
-}
-
-func TestCheckWorksWithClientFoundRows(t *testing.T) {
-	t.Parallel()
-	db := testdb.On(t, "mysql")
-	migrate(t, db, inbox.Config{})
-	assert.Empty(t, check(t, documented(t, db, "clientFoundRows", "true"), inbox.Config{}))
 }
 
 func TestCheckComparesTheTables(t *testing.T) {
@@ -172,11 +169,12 @@ func TestCheckFindsWhatTheConnectionStringSpoils(t *testing.T) {
 		{"mysql", "autocommit", "0", "error autocommit"},
 		{"mysql", "sql_mode", "''", "warning sql_mode"},
 		{"mysql", "tx_isolation", "'SERIALIZABLE'", "warning tx_isolation"},
+		{"mysql", "clientFoundRows", "true", ""}, // which is as good as without it
 	} {
 		t.Run(c.dialect+" "+c.name, func(t *testing.T) {
 			db := testdb.On(t, c.dialect)
 			migrate(t, db, inbox.Config{})
-			assert.Equal(t, []string{c.want}, subjects(check(t, documented(t, db, c.name, c.value), inbox.Config{})))
+			assert.Equal(t, c.want, strings.Join(subjects(check(t, documented(t, db, c.name, c.value), inbox.Config{})), ", "))
 		})
 	}
 }
@@ -350,19 +348,6 @@ func TestCheckIsRefusedInAHandler(t *testing.T) {
 			return nil, apply(msg.Context(), msg.UUID)
 		}), newMessage("x"))
 	}))
-}
-
-func TestCheckDoesNotWaitForEverForASecondConnection(t *testing.T) {
-	t.Parallel()
-	testdb.Each(t, func(t *testing.T, db *testdb.DB) {
-		migrate(t, db, inbox.Config{})
-		pool := documented(t, db)
-		pool.SetMaxOpenConns(2)
-		held, err := pool.Connx(t.Context())
-		require.NoError(t, err)
-		assert.Empty(t, check(t, pool, inbox.Config{}))
-		require.NoError(t, held.Close())
-	})
 }
 
 func TestCheckRecognisesAPoolerInTransactionMode(t *testing.T) {

@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-go/millrace/internal/dialect"
+	"github.com/millrace-go/millrace/tests/rig"
 	"github.com/millrace-go/millrace/tests/testdb"
 )
 
@@ -74,8 +75,7 @@ func TestErrorsAreKnownForWhatTheyAre(t *testing.T) {
 			one, other := begin(t, db), begin(t, db)
 			require.NoError(t, update(one, 1))
 			require.NoError(t, update(other, 2))
-			crossed := make(chan error, 1)
-			go func() { crossed <- update(one, 2) }()
+			crossed := rig.Go(func() error { return update(one, 2) })
 			err := update(other, 1)
 			if err == nil {
 				require.NoError(t, other.Rollback())

@@ -66,15 +66,14 @@ var importBodies = []testdb.Body{
 	{Name: "an import, again", Why: "what is there stays as it is, and the figures say so", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		handled, failed := newMessage("x"), newMessage("x")
 		must(t, b.inbox(effect), again(handled))
-		_, err := b.inbox(func(*message.Message) ([]*message.Message, error) { return nil, errBoom },
-			func(i *millrace.Inbox) { i.RecordFailures = true })(again(failed))
-		require.ErrorIs(t, err, errBoom)
+		rig.MustFail(t, b.inbox(alwaysFails,
+			recorded), again(failed), errBoom)
 		keys := []string{handled.UUID, failed.UUID, "a", "b", "a"}
 		before := b.count(`SELECT SUM(processed_at % 1000003) FROM millrace_claims`)
 		assert.Equal(t, admin.ImportReport{New: 2, Known: 2, Open: 1}, b.imports(entries(day, keys...)))
 		assert.Equal(t, admin.ImportReport{Known: 4, Open: 1}, b.imports(entries(2*day, keys...)))
 		assert.Equal(t, before, b.count(`SELECT SUM(processed_at % 1000003) FROM millrace_claims WHERE result <> 4`))
-		must(t, b.inbox(effect, func(i *millrace.Inbox) { i.RecordFailures = true }), again(failed))
+		must(t, b.inbox(effect, recorded), again(failed))
 		assert.Equal(t, 2, b.effects(), "what is open goes on")
 	})},
 	{Name: "an imported key and its retention", Why: "it is forgotten when its message is, not its import", Run: testdb.With(newBed, func(t *testing.T, b *bed) {

@@ -90,8 +90,7 @@ func leaseInsideInbox(t *testing.T, b *bed) {
 	memory, err := lease.NewMemory(lease.MemoryConfig{})
 	require.NoError(t, err)
 	for _, claims := range []*inbox.Leases{b.store.Leases(), memory} {
-		_, err := b.inbox(b.leased(effect, func(d *millrace.Deduplicate) { d.Claims = claims }))(newMessage("x"))
-		require.ErrorContains(t, err, "inside middleware.Inbox")
+		rig.MustFail(t, b.inbox(b.leased(effect, func(d *millrace.Deduplicate) { d.Claims = claims })), newMessage("x"), "inside middleware.Inbox")
 	}
 	must(t, b.leased(b.inbox(effect)), newMessage("x")) // outside is allowed
 	assert.Equal(t, 1, b.effects())
@@ -99,9 +98,8 @@ func leaseInsideInbox(t *testing.T, b *bed) {
 
 func leasesPurged(t *testing.T, b *bed) {
 	const short, long = 100 * time.Millisecond, time.Hour
-	nothing := func(*message.Message) ([]*message.Message, error) { return nil, nil }
-	must(t, b.leased(nothing, func(d *millrace.Deduplicate) { d.Retention = long }), newMessage("stays"))
-	must(t, b.leased(nothing, func(d *millrace.Deduplicate) { d.Retention = short }), newMessage("goes"))
+	must(t, b.leased(effectless, func(d *millrace.Deduplicate) { d.Retention = long }), newMessage("stays"))
+	must(t, b.leased(effectless, func(d *millrace.Deduplicate) { d.Retention = short }), newMessage("goes"))
 	for began := time.Now(); b.count(`SELECT COUNT(*) FROM millrace_leases`) > 1; {
 		rig.Purge(t, b.store)
 		require.Less(t, time.Since(began), time.Minute)
@@ -114,12 +112,9 @@ func leaseKeyChanged(t *testing.T, b *bed) {
 	must(t, b.leased(effectless), newMessage("x"))
 	restarted := b.newStore(b.db.Open(t).DB, inbox.Config{})
 	byPayload := func(d *millrace.Deduplicate) { d.Claims, d.Key = restarted.Leases(), inbox.ByPayload() }
-	_, err := b.leased(effectless, byPayload)(newMessage("x"))
-	require.ErrorIs(t, err, inbox.ErrKeyChanged)
+	rig.MustFail(t, b.leased(effectless, byPayload), newMessage("x"), inbox.ErrKeyChanged)
 	must(t, b.leased(effectless, byPayload, func(d *millrace.Deduplicate) { d.Epoch = 1 }), newMessage("x"))
 }
-
-func effectless(*message.Message) ([]*message.Message, error) { return nil, nil }
 
 func leasesOnOneConnection(t *testing.T, b *bed) {
 	store := b.newStore(b.db.Open(t, testdb.Pool(1)).DB, inbox.Config{})
@@ -151,8 +146,7 @@ func leaseClose(t *testing.T, b *bed) {
 	ended, cancel := context.WithCancel(t.Context())
 	cancel()
 	require.ErrorContains(t, b.store.Close(ended), "1 handlers are still running")
-	_, err := b.leased(effectless)(newMessage("y"))
-	require.ErrorIs(t, err, inbox.ErrClosed)
+	rig.MustFail(t, b.leased(effectless), newMessage("y"), inbox.ErrClosed)
 	close(leave)
 	require.NoError(t, <-done)
 	require.NoError(t, b.store.Close(t.Context()))

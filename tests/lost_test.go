@@ -69,8 +69,7 @@ var lostBodies = []testdb.Body{
 			_ = write(msg.Context(), "B")
 			return nil, errors.Join(errBoom, err)
 		})
-		_, err := h(newMessage("x"))
-		require.ErrorIs(t, err, errBoom)
+		err := rig.MustFail(t, h, newMessage("x"), errBoom)
 		assert.Empty(t, b.written())
 		if b.db.Dialect == "sqlite" {
 			require.ErrorIs(t, err, inbox.ErrTxEndedByHandler)
@@ -282,7 +281,7 @@ func interrupted(ctx context.Context, db *testdb.DB) {
 func ends(db *testdb.DB) map[string]message.HandlerFunc {
 	return map[string]message.HandlerFunc{
 		"success": effect,
-		"error":   func(*message.Message) ([]*message.Message, error) { return nil, errBoom },
+		"error":   alwaysFails,
 		"panic":   func(*message.Message) ([]*message.Message, error) { panic(errBoom) },
 		"late": func(msg *message.Message) ([]*message.Message, error) {
 			<-msg.Context().Done()

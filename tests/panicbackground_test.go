@@ -156,8 +156,7 @@ func (b *bed) goesOn(name string, set func(*inbox.Config)) {
 		assert.Equal(b, payload == "acked", rig.Answer(b, msg), name)
 	}
 	running, stop := context.WithCancel(b.Context())
-	ended := make(chan error, 1)
-	go func() { ended <- store.Run(running) }()
+	ended := rig.Go(func() error { return store.Run(running) })
 	sent := func() bool {
 		for _, msg := range published.Messages() {
 			if string(msg.Payload) == "good" {
@@ -227,8 +226,7 @@ func stepUnsealed(t *testing.T, db *testdb.DB) {
 	}}, fine)
 	msg := newMessage("x")
 	for epoch := range 3 {
-		_, err := b.leased(h, onStore(store), func(d *millrace.Deduplicate) { d.Epoch = epoch })(again(msg))
-		require.ErrorContains(t, err, "it is done, but its result was not kept")
+		err := rig.MustFail(t, b.leased(h, onStore(store), func(d *millrace.Deduplicate) { d.Epoch = epoch }), again(msg), "it is done, but its result was not kept")
 		assert.True(t, inbox.IsTerminal(err))
 	}
 	assert.Equal(t, 1, done)

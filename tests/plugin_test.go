@@ -19,15 +19,12 @@ import (
 	"github.com/millrace-go/millrace/tests/testdb"
 )
 
-// bare starts a router without the plugin, whose handler consumes from the service's feed.
+// bare starts a router without the plugin, whose handler fails once.
 func (b *bed) bare(configure func(r *message.Router)) *service {
 	b.Helper()
-	s := &service{bed: b, feed: rig.NewFeed(), published: &rig.Publisher{}, stopped: make(chan error, 1)}
 	router := rig.NewRouter(b)
 	configure(router)
-	router.AddHandler("billing", "orders", s.feed, "invoices", s.published, failing(1))
-	s.run(router)
-	return s
+	return b.serve(router, failing(1))
 }
 
 // logged counts the lines that begin with a text.
@@ -93,8 +90,7 @@ var pluginBodies = []testdb.Body{
 	})},
 	{Name: "Store.Run beside a router without the plugin", Why: "it is no guard", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		ctx, cancel := context.WithCancel(t.Context())
-		ended := make(chan error, 1)
-		go func() { ended <- b.store.Run(ctx) }()
+		ended := rig.Go(func() error { return b.store.Run(ctx) })
 		s := b.bare(func(r *message.Router) { r.AddMiddleware(millrace.Inbox{Store: b.store}.Middleware) })
 		assert.False(t, s.deliver(newMessage("x")))
 		assert.False(t, s.deliver(newMessage("x")))

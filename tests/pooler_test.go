@@ -8,7 +8,6 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/assert"
-	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-go/millrace/inbox"
 	"github.com/millrace-go/millrace/tests/rig"
@@ -74,8 +73,7 @@ func readOnlyBehindPooler(t *testing.T, direct, pooled *testdb.DB) {
 	admin.exec(`SELECT pg_terminate_backend(pid) FROM pg_stat_activity
 		WHERE datname = current_database() AND pid <> pg_backend_pid()`)
 	rig.Eventually(b, "the setting is seen", func() bool {
-		_, err := h(newMessage("x"))
-		require.Error(t, err)
+		err := rig.MustFail(t, h, newMessage("x"))
 		return errors.Is(err, inbox.ErrReadOnly)
 	})
 }

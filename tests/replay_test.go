@@ -86,8 +86,7 @@ var replayBodies = []testdb.Body{
 			return effect(msg)
 		})
 		msg := replay(newMessage("x"), "r")
-		_, err := h(again(msg))
-		require.ErrorIs(t, err, errBoom)
+		rig.MustFail(t, h, again(msg), errBoom)
 		assert.Equal(t, 0, b.events.Count("replayed"))
 		assert.Equal(t, "r", b.events.Last("failed").Replay)
 		fails = false
@@ -173,11 +172,10 @@ var replayBodies = []testdb.Body{
 				return nil, errors.Join(err, errBoom)
 			}
 			return effect(msg)
-		}, onReplay(inbox.ReplaySuppress), func(i *millrace.Inbox) { i.RecordFailures = true })
+		}, onReplay(inbox.ReplaySuppress), recorded)
 		msg := replay(newMessage("x"), "r")
 		for range 3 {
-			_, err := h(again(msg))
-			require.ErrorIs(t, err, errBoom)
+			rig.MustFail(t, h, again(msg), errBoom)
 		}
 		assert.Equal(t, 0, b.events.Count("replayed"))
 		fails = false

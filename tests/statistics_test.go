@@ -106,8 +106,7 @@ func TestStatisticsAreTakenOfTablesThatFillUp(t *testing.T) {
 	t.Parallel()
 	db, store := emptied(t)
 	ctx, cancel := context.WithCancel(t.Context())
-	ended := make(chan error, 1)
-	go func() { ended <- store.Run(ctx) }() // its janitor finds nothing
+	ended := rig.Go(func() error { return store.Run(ctx) }) // its janitor finds nothing
 	defer func() {
 		cancel()
 		require.NoError(t, <-ended)

@@ -48,13 +48,12 @@ var twinBodies = []testdb.Body{
 			<-goOn
 			_, err := effect(msg)
 			return nil, errors.Join(errBoom, err)
-		}, func(i *millrace.Inbox) { i.RecordFailures = true })
+		}, recorded)
 		second := b.inbox(effect, on(b.process()))
 		msg := newMessage("x")
 		var wg sync.WaitGroup
 		wg.Go(func() {
-			_, err := first(again(msg))
-			assert.ErrorIs(t, err, errBoom)
+			rig.MustFail(t, first, again(msg), errBoom)
 		})
 		<-running
 		wg.Go(func() { must(t, second, again(msg)) })
@@ -68,9 +67,8 @@ var twinBodies = []testdb.Body{
 		pool := faults.Open(t, b.db)
 		store := b.newStore(pool.DB, inbox.Config{})
 		failing := b.inbox(func(msg *message.Message) ([]*message.Message, error) { return nil, errBoom },
-			on(store), func(i *millrace.Inbox) { i.RecordFailures = true })
-		_, err := failing(newMessage("warm up"))
-		require.ErrorIs(t, err, errBoom)
+			on(store), recorded)
+		rig.MustFail(t, failing, newMessage("warm up"), errBoom)
 
 		msg := newMessage("x")
 		twin := b.inbox(effect, on(b.process()))
@@ -81,8 +79,7 @@ var twinBodies = []testdb.Body{
 			}
 			return nil
 		}})
-		_, err = failing(again(msg))
-		require.ErrorIs(t, err, errBoom)
+		rig.MustFail(t, failing, again(msg), errBoom)
 		assert.Equal(t, 1, b.effectsOf(msg.UUID))
 		story := rig.Story(t, b.store, msg.UUID)
 		require.Len(t, story.Claims, 1)
@@ -132,8 +129,7 @@ var twinBodies = []testdb.Body{
 		end := sync.OnceFunc(func() { close(goOn) })
 		defer end()
 		wg.Go(func() {
-			_, err := first(again(msg))
-			assert.ErrorIs(t, err, errBoom)
+			rig.MustFail(t, first, again(msg), errBoom)
 		})
 		<-running
 		answered := make(chan error, 1)
@@ -297,7 +293,7 @@ func (b *bed) nothingOpen() {
 // forgotten makes the consumer one that handled msg long ago and has forgotten it.
 func (b *bed) forgotten(msg *message.Message) {
 	b.Helper()
-	must(b, b.inbox(func(*message.Message) ([]*message.Message, error) { return nil, nil }, on(b.process())), again(msg))
+	must(b, b.inbox(effectless, on(b.process())), again(msg))
 	b.exec(`UPDATE millrace_claims SET processed_at = processed_at - ?`, (8 * 24 * time.Hour).Microseconds())
 	n := rig.Purge(b, b.store)
 	require.Equal(b, 1, n)

@@ -174,8 +174,7 @@ func closedIsNoAttempt(t *testing.T, b *bed) {
 	msg, err := taken[0].Message(t.Context())
 	require.NoError(t, err)
 	require.NoError(t, p.store.Close(t.Context()))
-	_, err = p.handler(msg)
-	require.ErrorIs(t, err, inbox.ErrClosed)
+	rig.MustFail(t, p.handler, msg, inbox.ErrClosed)
 	require.NoError(t, taken[0].Fail(t.Context()))
 	assert.Zero(t, b.count(`SELECT attempts FROM millrace_messages`))
 }

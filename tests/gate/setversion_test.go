@@ -30,8 +30,7 @@ func TestSetVersionWhileTheFirstMessageIsHandled(t *testing.T) {
 		operator := b.process()
 		var set <-chan error
 		h := b.gated(b.store, millrace.VersionGate{First: inbox.FirstSeen}, func(msg *message.Message) ([]*message.Message, error) {
-			ended := make(chan error, 1)
-			go func() { ended <- admin.New(operator).SetVersion(t.Context(), a, 3, ada) }()
+			ended := rig.Go(func() error { return admin.New(operator).SetVersion(t.Context(), a, 3, ada) })
 			set = ended
 			waits(b)
 			return handler(msg)
@@ -82,8 +81,7 @@ func TestDiscardingWhatOthersWaitFor(t *testing.T) {
 		queue := rig.Queue(t, store, inbox.QueueConfig{Consumer: consumer})
 		park := func(msg *message.Message) int64 {
 			copied, delivery := queue.Straight("changes", msg)
-			_, err := b.gated(store, millrace.VersionGate{}, fails)(copied)
-			require.ErrorIs(t, err, boom)
+			rig.MustFail(t, b.gated(store, millrace.VersionGate{}, fails), copied, boom)
 			stored, err := delivery.Fail(t.Context())
 			require.NoError(t, err)
 			require.True(t, stored)

@@ -32,8 +32,7 @@ func TestACopyOfWhatIsStored(t *testing.T) {
 			must(t, h, again(msgs[i]))
 			other := message.NewMessage(msgs[i].UUID, []byte("another payload"))
 			other.Metadata = msgs[i].Copy().Metadata
-			_, err := h(other)
-			require.ErrorContains(t, err, "another payload is stored under the key")
+			rig.MustFail(t, h, other, "another payload is stored under the key")
 		}
 		assert.Equal(t, len(msgs), b.events.Count("duplicate"))
 		assert.Equal(t, len(msgs), b.open(admin.Received))

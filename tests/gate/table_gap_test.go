@@ -66,8 +66,7 @@ var gapBodies = []testdb.Body{
 		assert.Zero(t, b.count(`SELECT COUNT(*) FROM millrace_claims WHERE result = 0`))
 	})},
 	{Name: "hold without a queue", Why: "what nothing would deliver is not held", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
-		_, err := b.gated(b.store, millrace.VersionGate{}, handler)(change("a", 2))
-		require.ErrorIs(t, err, inbox.ErrNoQueue)
+		rig.MustFail(t, b.gated(b.store, millrace.VersionGate{}, handler), change("a", 2), inbox.ErrNoQueue)
 		assert.Zero(t, b.count(`SELECT COUNT(*) FROM millrace_claims`))
 	})},
 	{Name: "a gap that fails", Why: "a delay, then a GapError; nothing is kept", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
@@ -192,11 +191,7 @@ var gapBodies = []testdb.Body{
 		for _, msg := range []*message.Message{first, second} {
 			msg.Payload = append(message.Payload("packed "), msg.Payload...)
 		}
-		end := make(chan error, 1)
-		go func() {
-			_, err := h(again(second))
-			end <- err
-		}()
+		end := rig.Handle(h, again(second))
 		rig.Eventually(b, "it waits", func() bool { return b.events.Count("gap") >= 1 })
 		must(t, h, again(first))
 		require.NoError(t, <-end)

@@ -131,9 +131,8 @@ var tableBodies = []testdb.Body{
 			return nil, nil
 		})
 		first := change("a", 1)
-		_, err := h(again(first))
-		require.ErrorIs(t, err, assert.AnError)
-		_, err = b.store.Version(t.Context(), inbox.Aggregate{Consumer: consumer, ID: "a"})
+		rig.MustFail(t, h, again(first), assert.AnError)
+		_, err := b.store.Version(t.Context(), inbox.Aggregate{Consumer: consumer, ID: "a"})
 		require.ErrorIs(t, err, inbox.ErrNotFound)
 		failing = false
 		must(t, h, again(first))
@@ -202,11 +201,8 @@ var tableBodies = []testdb.Body{
 		h := millrace.VersionGate{Store: b.store, Consumer: consumer}.Middleware(handler)
 		must(t, h, change("a", 1), change("a", 1), change("a", 2))
 		assert.Equal(t, upTo(2), b.applied("a"))
-		_, err := millrace.VersionGate{}.Middleware(handler)(change("a", 3))
-		require.ErrorContains(t, err, "put it inside middleware.Inbox, or give it a Store")
-		_, err = millrace.VersionGate{OnGap: 9, MaxHeld: -1}.Middleware(handler)(change("a", 3))
-		require.ErrorContains(t, err, "OnGap 9")
-		require.ErrorContains(t, err, "MaxHeld -1")
+		rig.MustFail(t, millrace.VersionGate{}.Middleware(handler), change("a", 3), "put it inside middleware.Inbox, or give it a Store")
+		rig.MustFail(t, millrace.VersionGate{OnGap: 9, MaxHeld: -1}.Middleware(handler), change("a", 3), "OnGap 9", "MaxHeld -1")
 	})},
 	{Name: "a failed statement before and behind the gate", Why: "who hid its error is told so", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		if b.db.Dialect != "postgres" { // the others go on after a statement that failed
@@ -221,8 +217,7 @@ var tableBodies = []testdb.Body{
 			func(msg *message.Message) ([]*message.Message, error) { hides(msg); return gate(msg) },
 			func(msg *message.Message) ([]*message.Message, error) { defer hides(msg); return gate(msg) },
 		} {
-			_, err := millrace.Inbox{Store: b.store, Consumer: consumer}.Middleware(between)(change("a", 2))
-			require.ErrorContains(t, err, "set a SAVEPOINT before a statement that may fail")
+			rig.MustFail(t, millrace.Inbox{Store: b.store, Consumer: consumer}.Middleware(between), change("a", 2), "set a SAVEPOINT before a statement that may fail")
 			assert.Equal(t, inbox.ReasonHidden, b.events.Last("failed").Reason)
 		}
 		assert.Zero(t, b.open(admin.Held))

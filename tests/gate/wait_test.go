@@ -114,9 +114,7 @@ func TestWaitingForAnAggregateOfAnotherProcess(t *testing.T) {
 			leased := rig.Take(b, queue, 1)[0]
 			msg, err := leased.Message(t.Context())
 			require.NoError(t, err)
-			_, err = once.Middleware(millrace.VersionGate{}.Middleware(handler))(msg)
-			require.ErrorIs(t, err, inbox.ErrInProgress)
-			require.ErrorContains(t, err, `aggregate "a"`)
+			rig.MustFail(t, once.Middleware(millrace.VersionGate{}.Middleware(handler)), msg, inbox.ErrInProgress, `aggregate "a"`)
 			require.NoError(t, leased.Fail(t.Context()))
 			assert.Equal(t, inbox.ReasonNotTried, b.events.Last("retried").Reason)
 			assert.Zero(t, b.events.Last("retried").Attempt)
