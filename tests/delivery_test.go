@@ -37,18 +37,9 @@ var deliveryBodies = []testdb.Body{
 		assert.Equal(t, 1, b.effects())
 	})},
 	{Name: "panic then success", Why: "a panic leaves nothing behind and goes on its way", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
-		crash := true
-		h := b.inbox(func(msg *message.Message) ([]*message.Message, error) {
-			_, err := effect(msg)
-			if crash {
-				panic("boom")
-			}
-			return nil, err
-		})
-		msg := newMessage("x")
+		h, msg := b.inbox(atFirst(crash)), newMessage("x")
 		assert.PanicsWithValue(t, "boom", func() { _, _ = h(again(msg)) })
 		assert.Equal(t, 0, b.effects())
-		crash = false
 		must(t, h, again(msg))
 		assert.Equal(t, 1, b.effects())
 	})},
@@ -70,19 +61,14 @@ var deliveryBodies = []testdb.Body{
 		require.NoError(t, b.store.Close(t.Context()))
 	})},
 	{Name: "a handler slower than Timeout", Why: "what was rolled back underneath is never reported as done", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
-		slow := true
-		h := b.inbox(func(msg *message.Message) ([]*message.Message, error) {
-			out, err := effect(msg)
-			if slow {
-				<-msg.Context().Done()
-				return nil, nil
-			}
-			return out, err
-		}, func(i *millrace.Inbox) { i.Timeout = 300 * time.Millisecond })
+		h := b.inbox(atFirst(func(msg *message.Message) ([]*message.Message, error) {
+			_, _ = effect(msg)
+			<-msg.Context().Done()
+			return nil, nil
+		}), func(i *millrace.Inbox) { i.Timeout = 300 * time.Millisecond })
 		msg := newMessage("x")
 		rig.MustFail(t, h, again(msg), "Timeout")
 		assert.Equal(t, 0, b.effects())
-		slow = false
 		must(t, h, again(msg))
 		assert.Equal(t, 1, b.effects())
 	})},

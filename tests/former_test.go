@@ -224,9 +224,8 @@ func formerTooOld(t *testing.T, b *bed) {
 }
 
 func formerRecorded(t *testing.T, b *bed) {
-	fail := alwaysFails
 	msg := ordered("1")
-	rig.MustFail(t, b.inbox(fail, recorded), again(msg), errBoom)
+	rig.MustFail(t, b.inbox(alwaysFails, recorded), again(msg), errBoom)
 	must(t, b.inbox(effect, on(b.process()), recorded, byOrder), again(msg))
 	must(t, b.inbox(effect, on(b.process()), recorded, byOrder), again(msg))
 	assert.Equal(t, 1, b.effects())

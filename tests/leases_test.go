@@ -119,35 +119,18 @@ func leaseKeyChanged(t *testing.T, b *bed) {
 func leasesOnOneConnection(t *testing.T, b *bed) {
 	store := b.newStore(b.db.Open(t, testdb.Pool(1)).DB, inbox.Config{})
 	h := b.leased(effectless, func(d *millrace.Deduplicate) { d.Claims = store.Leases() })
-	done := make(chan error)
-	for range 20 {
-		go func() {
-			_, err := h(newMessage("x"))
-			done <- err
-		}()
-	}
-	for range 20 {
-		require.NoError(t, <-done)
-	}
+	assert.Equal(t, 0, failures(20, func() error { _, err := h(newMessage("x")); return err }))
 }
 
 func leaseClose(t *testing.T, b *bed) {
-	entered, leave, done := make(chan struct{}), make(chan struct{}), make(chan error)
-	h := b.leased(func(*message.Message) ([]*message.Message, error) {
-		close(entered)
-		<-leave
-		return nil, nil
-	})
-	go func() {
-		_, err := h(newMessage("x"))
-		done <- err
-	}()
+	h, entered, leave := rig.Halted(effectless)
+	done := rig.Handle(b.leased(h), newMessage("x"))
 	<-entered
 	ended, cancel := context.WithCancel(t.Context())
 	cancel()
 	require.ErrorContains(t, b.store.Close(ended), "1 handlers are still running")
 	rig.MustFail(t, b.leased(effectless), newMessage("y"), inbox.ErrClosed)
-	close(leave)
+	leave()
 	require.NoError(t, <-done)
 	require.NoError(t, b.store.Close(t.Context()))
 }

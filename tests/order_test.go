@@ -20,49 +20,18 @@ import (
 // orderBodies: Watermill's own middlewares, where they belong and where they do not.
 var orderBodies = []testdb.Body{
 	{Name: "Retry outside", Why: "each try has a transaction of its own", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
-		s := b.newService(failing(2), middleware.Retry{MaxRetries: 3, InitialInterval: 1}.Middleware,
-			millrace.Inbox{Store: b.store}.Middleware)
+		s := b.newService(failing(2), retry, millrace.Inbox{Store: b.store}.Middleware)
 		assert.True(t, s.deliver(newMessage("x")))
 		assert.Equal(t, 1, b.effects())
 	})},
-	{Name: "Retry inside", Why: "a second run in the transaction of a failed one is refused", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
-		s := b.newService(failing(1), millrace.Inbox{Store: b.store}.Middleware,
-			middleware.Retry{MaxRetries: 3, InitialInterval: 1}.Middleware)
-		msg := newMessage("x")
-		assert.False(t, s.deliver(again(msg)))
-		assert.Equal(t, 0, b.effects(), "a failed try was committed")
-		assert.True(t, s.deliver(again(msg)))
-		assert.Equal(t, 1, b.effects())
-	})},
-	{Name: "Retry and Recoverer inside", Why: "a panic that became an error is a failed run too", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
-		crash := true
-		s := b.newService(func(msg *message.Message) ([]*message.Message, error) {
-			out, err := effect(msg)
-			if crash {
-				crash = false
-				panic("boom")
-			}
-			return out, err
-		}, millrace.Inbox{Store: b.store}.Middleware,
-			middleware.Retry{MaxRetries: 3, InitialInterval: 1}.Middleware, middleware.Recoverer)
-		msg := newMessage("x")
-		assert.False(t, s.deliver(again(msg)))
-		assert.Equal(t, 0, b.effects(), "both runs were committed")
-		assert.True(t, s.deliver(again(msg)))
-		assert.Equal(t, 1, b.effects())
-	})},
-	{Name: "PoisonQueue inside", Why: "it makes a failure look like a success: half of the work would be committed", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
-		poison, err := middleware.PoisonQueue(&rig.Publisher{}, "poison")
-		require.NoError(t, err)
-		s := b.newService(failing(1), millrace.Inbox{Store: b.store}.Middleware, poison)
-		assert.False(t, s.deliver(newMessage("x")))
-		assert.Equal(t, 0, b.effects())
-	})},
+	{Name: "Retry inside", Why: "a second run in the transaction of a failed one is refused", Run: hidden(halfDone, retry)},
+	{Name: "Retry and Recoverer inside", Why: "a panic that became an error is a failed run too", Run: hidden(crash, retry, middleware.Recoverer)},
+	{Name: "PoisonQueue inside", Why: "it makes a failure look like a success: half of the work would be committed",
+		Run: hidden(halfDone, poisonQueue(&rig.Publisher{}))},
+	{Name: "IgnoreErrors inside", Why: "as PoisonQueue inside", Run: hidden(halfDone, middleware.NewIgnoreErrors([]error{errBoom}).Middleware)},
 	{Name: "PoisonQueue outside", Why: "the failed run is rolled back, then the message is put away", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		queue := &rig.Publisher{}
-		poison, err := middleware.PoisonQueue(queue, "poison")
-		require.NoError(t, err)
-		s := b.newService(failing(1), poison, millrace.Inbox{Store: b.store}.Middleware)
+		s := b.newService(failing(1), poisonQueue(queue), millrace.Inbox{Store: b.store}.Middleware)
 		msg := newMessage("x")
 		assert.True(t, s.deliver(again(msg)))
 		assert.Equal(t, 0, b.effects())
@@ -70,31 +39,17 @@ var orderBodies = []testdb.Body{
 		assert.True(t, s.deliver(queue.Messages()[0]), "put back by an operator, it is handled: T12")
 		assert.Equal(t, 1, b.effects())
 	})},
-	{Name: "IgnoreErrors inside", Why: "as PoisonQueue inside", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
-		s := b.newService(failing(1), millrace.Inbox{Store: b.store}.Middleware,
-			middleware.NewIgnoreErrors([]error{errBoom}).Middleware)
-		assert.False(t, s.deliver(newMessage("x")))
-		assert.Equal(t, 0, b.effects())
-	})},
 	{Name: "InstantAck outside", Why: "a configuration error before anything else", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
-		var got error
-		s := b.newService(invoice, func(h message.HandlerFunc) message.HandlerFunc {
-			return func(msg *message.Message) ([]*message.Message, error) {
-				out, err := h(msg)
-				got = err
-				return out, err
-			}
-		}, middleware.InstantAck, millrace.Inbox{Store: b.store}.Middleware)
+		got := make(chan error, 1)
+		s := b.newService(invoice, tells(got), middleware.InstantAck, millrace.Inbox{Store: b.store}.Middleware)
 		assert.True(t, s.deliver(newMessage("x")))
 		require.NoError(t, s.router.Close())
-		require.ErrorContains(t, got, "InstantAck")
+		require.ErrorContains(t, <-got, "InstantAck")
 		assert.Equal(t, 0, b.effects())
 	})},
 	{Name: "InstantAck inside", Why: "the ack says nothing about the outcome, which stays listed", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		s := b.newService(func(msg *message.Message) ([]*message.Message, error) {
-			ctx := context.WithoutCancel(msg.Context())
-			out := newMessage("out")
-			return []*message.Message{out}, apply(ctx, msg.UUID)
+			return []*message.Message{newMessage("out")}, apply(context.WithoutCancel(msg.Context()), msg.UUID)
 		}, millrace.Inbox{Store: b.store}.Middleware, middleware.InstantAck)
 		s.published.FailWith(errBoom)
 		assert.True(t, s.deliver(newMessage("x")))
@@ -111,10 +66,10 @@ var orderBodies = []testdb.Body{
 		assert.Len(t, s.published.Messages(), 1)
 	})},
 	{Name: "Recoverer and CorrelationID inside", Why: "a panic becomes an error and is rolled back; produced messages are stamped", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
-		crash := true
+		crashes := true
 		s := b.newService(func(msg *message.Message) ([]*message.Message, error) {
 			out, err := invoice(msg)
-			if crash {
+			if crashes {
 				panic("boom")
 			}
 			return out, err
@@ -123,7 +78,7 @@ var orderBodies = []testdb.Body{
 		middleware.SetCorrelationID("c-1", msg)
 		assert.False(t, s.deliver(again(msg)))
 		assert.Equal(t, 0, b.effects())
-		crash = false
+		crashes = false
 		s.published.FailWith(errBoom)
 		assert.False(t, s.deliver(again(msg)))
 		s.published.FailWith(nil)
@@ -150,4 +105,48 @@ func failing(n int) message.HandlerFunc {
 		}
 		return nil, err
 	}
+}
+
+// atFirst does first with the first delivery, and has an effect with those that follow.
+func atFirst(first message.HandlerFunc) message.HandlerFunc {
+	ran := false
+	return func(msg *message.Message) ([]*message.Message, error) {
+		if !ran {
+			ran = true
+			return first(msg)
+		}
+		return effect(msg)
+	}
+}
+
+// crash has an effect and panics, and halfDone has one and fails.
+func crash(msg *message.Message) ([]*message.Message, error) {
+	_, _ = effect(msg)
+	panic("boom")
+}
+
+func halfDone(msg *message.Message) ([]*message.Message, error) {
+	return nil, errors.Join(errBoom, apply(msg.Context(), msg.UUID))
+}
+
+// hidden has middlewares inside of the inbox hide how the first run of a handler ended.
+func hidden(first message.HandlerFunc, inside ...message.HandlerMiddleware) func(*testing.T, *testdb.DB) {
+	return testdb.With(newBed, func(t *testing.T, b *bed) {
+		s := b.newService(atFirst(first), append([]message.HandlerMiddleware{millrace.Inbox{Store: b.store}.Middleware}, inside...)...)
+		msg := newMessage("x")
+		assert.False(t, s.deliver(again(msg)))
+		assert.Equal(t, 0, b.effects(), "a failed run was committed")
+		assert.True(t, s.deliver(again(msg)))
+		assert.Equal(t, 1, b.effects())
+	})
+}
+
+var retry = middleware.Retry{MaxRetries: 3, InitialInterval: 1}.Middleware
+
+func poisonQueue(queue *rig.Publisher) message.HandlerMiddleware {
+	poison, err := middleware.PoisonQueue(queue, "poison")
+	if err != nil {
+		panic(err)
+	}
+	return poison
 }

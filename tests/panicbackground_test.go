@@ -155,8 +155,7 @@ func (b *bed) goesOn(name string, set func(*inbox.Config)) {
 		feeds[payload].Send(b, msg)
 		assert.Equal(b, payload == "acked", rig.Answer(b, msg), name)
 	}
-	running, stop := context.WithCancel(b.Context())
-	ended := rig.Go(func() error { return store.Run(running) })
+	stop := rig.Work(b, store)
 	sent := func() bool {
 		for _, msg := range published.Messages() {
 			if string(msg.Payload) == "good" {
@@ -170,7 +169,6 @@ func (b *bed) goesOn(name string, set func(*inbox.Config)) {
 	counted := func() bool { return store.Panics() > 0 || strings.Contains(name, "nil pointer") }
 	assert.Eventually(b, counted, rig.Patience, time.Millisecond, "%s: it is counted", name)
 	stop()
-	require.NoError(b, <-ended, name)
 	require.NoError(b, router.Close(), name)
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(b.Context()), rig.Patience)
 	defer cancel()

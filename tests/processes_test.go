@@ -69,7 +69,7 @@ func copiesAtOnce(b *bed, processes, goroutines int) {
 	}
 	leader := b.whoStops(services)
 	if b.db.Dialect != "sqlite" { // there the leader's transaction excludes every writer
-		b.untilLocked(processes - 1)
+		b.untilWaiting(processes - 1)
 		b.flow(services, others, 0)
 	}
 	leader.GoOn()
@@ -145,16 +145,4 @@ func of(events []process.Event, uuid string) (n int) {
 		}
 	}
 	return n
-}
-
-// untilLocked returns when n transactions wait for a lock.
-func (b *bed) untilLocked(n int) {
-	b.Helper()
-	query := `SELECT COUNT(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()`
-	if b.db.Dialect == "mysql" {
-		// INNODB_TRX would tell a lock wait, but is read anew only after a rest of 0.1 s.
-		query = `SELECT COUNT(*) FROM information_schema.PROCESSLIST
-			WHERE DB = DATABASE() AND ID <> CONNECTION_ID() AND INFO LIKE '%INTO millrace_claims%'`
-	}
-	rig.Eventually(b, fmt.Sprintf("%d transactions wait", n), func() bool { return b.count(query) >= n })
 }

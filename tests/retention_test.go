@@ -102,10 +102,9 @@ var retentionBodies = []testdb.Body{
 		assert.Equal(t, 1, b.events.Count("parked"))
 	})},
 	{Name: "open rows of completed messages", Why: "the janitor closes them, and waits for no handler", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
-		fails := b.inbox(alwaysFails, recorded)
 		shadowed, retried := newMessage("x"), newMessage("x")
 		for _, msg := range []*message.Message{shadowed, retried} {
-			rig.MustFail(t, fails, again(msg), errBoom)
+			rig.MustFail(t, b.inbox(alwaysFails, recorded), again(msg), errBoom)
 		}
 		b.exec(`UPDATE millrace_claims SET result = 1 WHERE message_id IN (SELECT message_id FROM millrace_messages WHERE uuid = ?)`,
 			[]byte(shadowed.UUID))
@@ -125,10 +124,9 @@ var retentionBodies = []testdb.Body{
 	})},
 	{Name: "a failure that a newer epoch has handled", Why: "without a queue the janitor closes it, unless the payload was another", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		raised := func(i *millrace.Inbox) { i.RecordFailures, i.Epoch = true, 1 }
-		fails := b.inbox(alwaysFails, recorded)
 		handled, other, waiting := newMessage("x"), newMessage("y"), newMessage("z")
 		for _, msg := range []*message.Message{handled, other, waiting} {
-			rig.MustFail(t, fails, again(msg), errBoom)
+			rig.MustFail(t, b.inbox(alwaysFails, recorded), again(msg), errBoom)
 		}
 		must(t, b.inbox(effect, raised), again(handled))
 		changed := again(other)

@@ -1,7 +1,6 @@
 package tests_test
 
 import (
-	"context"
 	"fmt"
 	"slices"
 	"strings"
@@ -105,12 +104,7 @@ func TestLooksAreNotPlannedForAnEmptyQueue(t *testing.T) {
 func TestStatisticsAreTakenOfTablesThatFillUp(t *testing.T) {
 	t.Parallel()
 	db, store := emptied(t)
-	ctx, cancel := context.WithCancel(t.Context())
-	ended := rig.Go(func() error { return store.Run(ctx) }) // its janitor finds nothing
-	defer func() {
-		cancel()
-		require.NoError(t, <-ended)
-	}()
+	defer rig.Work(t, store)() // whose janitor finds nothing
 
 	conn := connection(t, db)
 	_, err := conn.ExecContext(t.Context(), `SET plan_cache_mode = force_generic_plan`) // else from the sixth time on

@@ -40,89 +40,20 @@ var transactionBodies = []testdb.Body{
 		assert.Equal(t, 1, b.effects())
 		assert.Equal(t, 1, b.events.Count("ended tx"))
 	})},
-	{Name: "a handler that commits, then fails", Why: "the claim is taken back, and the message set failed, loudly", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
-		fail := true
-		h := b.inbox(func(msg *message.Message) ([]*message.Message, error) {
-			if !fail {
-				return effect(msg)
-			}
-			_, err := effect(msg)
-			return nil, errors.Join(errBoom, err, end(msg, (*sqlx.Tx).Commit))
-		})
-		msg := newMessage("x")
-		rig.MustFail(t, h, again(msg), errBoom, inbox.ErrTxEndedByHandler)
-		assert.Equal(t, 1, b.events.Count("ended tx"))
-		fail = false
-		if refusesCommits(b.db) {
-			must(t, h, again(msg))
-			assert.Equal(t, 1, b.effects(), "only our COMMIT passes")
-			b.nothingOpen()
-			return
-		}
-		story := rig.Story(t, b.store, msg.UUID)
-		require.Len(t, story.Open, 1)
-		assert.Equal(t, admin.FailedRetryable, story.Open[0].Status)
-		assert.Contains(t, story.Open[0].LastError, "boom")
-		must(t, h, again(msg))
-		assert.Equal(t, 2, b.effects(), "the first was committed by the handler, the second by us")
-		b.nothingOpen()
-	})},
+	{Name: "a handler that commits, then fails", Why: "the claim is taken back, and the message set failed, loudly",
+		Run: testdb.With(newBed, commitsThenFails(func(msg *message.Message) error { return end(msg, (*sqlx.Tx).Commit) }))},
 	{Name: "a handler that rolls back, then succeeds", Why: "a success without effects is not a success", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
-		wrong := true
-		h := b.inbox(func(msg *message.Message) ([]*message.Message, error) {
+		h := b.inbox(atFirst(func(msg *message.Message) ([]*message.Message, error) {
 			_, err := effect(msg)
-			if wrong {
-				return nil, errors.Join(err, end(msg, (*sqlx.Tx).Rollback))
-			}
-			return nil, err
-		})
+			return nil, errors.Join(err, end(msg, (*sqlx.Tx).Rollback))
+		}))
 		msg := newMessage("x")
 		rig.MustFail(t, h, again(msg), inbox.ErrTxEndedByHandler)
-		wrong = false
 		must(t, h, again(msg))
 		assert.Equal(t, 1, b.effects())
 	})},
-	{Name: "a raw COMMIT, then a failure", Why: "the claim token tells, whatever database/sql believes", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
-		fail := true
-		h := b.inbox(func(msg *message.Message) ([]*message.Message, error) {
-			_, err := effect(msg)
-			if !fail {
-				return nil, err
-			}
-			return nil, errors.Join(errBoom, err, raw(msg, "COMMIT"))
-		})
-		msg := newMessage("x")
-		rig.MustFail(t, h, again(msg), errBoom, inbox.ErrTxEndedByHandler)
-		fail = false
-		must(t, h, again(msg))
-		committed := 2
-		if refusesCommits(b.db) {
-			committed = 1
-		}
-		assert.Equal(t, committed, b.effects(), "the redelivery was taken for a duplicate")
-		assert.Equal(t, 1, b.events.Count("ended tx"))
-		b.nothingOpen()
-	})},
-	{Name: "a transaction that the server rolled back", Why: "a handler that goes on after MySQL's deadlock has no claim: it must not be acked", Run: func(t *testing.T, db *testdb.DB) {
-		if db.Dialect != "mysql" {
-			return // the others keep the transaction, or refuse its commit
-		}
-		b := newBed(t, db)
-		deadlocked := true
-		h := b.inbox(func(msg *message.Message) ([]*message.Message, error) {
-			_, err := effect(msg)
-			if deadlocked {
-				err = errors.Join(err, raw(msg, "ROLLBACK")) // what error 1213 does
-			}
-			return nil, err
-		})
-		msg := newMessage("x")
-		rig.MustFail(t, h, again(msg), inbox.ErrTxEndedByHandler)
-		assert.Equal(t, 1, b.events.Count("ended tx"))
-		deadlocked = false
-		must(t, h, again(msg))
-		assert.Equal(t, 1, b.effects())
-	}},
+	{Name: "a raw COMMIT, then a failure", Why: "the claim token tells, whatever database/sql believes",
+		Run: testdb.With(newBed, commitsThenFails(func(msg *message.Message) error { return raw(msg, "COMMIT") }))},
 	{Name: "an error of the handler's own", Why: "it is named, not explained as one of ours", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		err := rig.MustFail(t, b.inbox(func(*message.Message) ([]*message.Message, error) { return nil, io.EOF }), newMessage("x"), io.EOF)
 		require.NotErrorIs(t, err, inbox.ErrUnavailable)
@@ -154,36 +85,26 @@ var transactionBodies = []testdb.Body{
 			return
 		}
 		queue := rig.Queue(b, b.process(), inbox.QueueConfig{Consumer: "billing"})
-		msg, fail := newMessage("x"), true
-		h := b.inbox(func(msg *message.Message) ([]*message.Message, error) {
-			if !fail {
-				return effect(msg)
-			}
+		msg := newMessage("x")
+		h := b.inbox(atFirst(func(msg *message.Message) ([]*message.Message, error) {
 			require.NoError(t, rig.Exec(msg.Context(), `CREATE TABLE stray (id INTEGER)`))
 			_, copied := queue.Straight("orders", again(msg))
 			_, err := copied.Fail(t.Context())
 			return nil, errors.Join(errBoom, err)
-		})
+		}))
 		rig.MustFail(t, h, again(msg), inbox.ErrTxEndedByHandler)
-		fail = false
 		must(t, h, again(msg))
 		assert.Equal(t, 1, b.effects(), "a message that failed counts as handled")
 	})},
 	{Name: "a handler that runs DDL, then fails", Why: "where DDL commits, the claim it committed is taken back", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
-		fail := true
-		h := b.inbox(func(msg *message.Message) ([]*message.Message, error) {
-			if !fail {
-				return effect(msg)
-			}
-			err := rig.Exec(msg.Context(), `CREATE TABLE stray (id INTEGER)`)
-			return nil, errors.Join(errBoom, err)
-		})
+		h := b.inbox(atFirst(func(msg *message.Message) ([]*message.Message, error) {
+			return nil, errors.Join(errBoom, rig.Exec(msg.Context(), `CREATE TABLE stray (id INTEGER)`))
+		}))
 		msg := newMessage("x")
 		err := rig.MustFail(t, h, again(msg), errBoom)
 		commits := b.db.Dialect == "mysql"
 		assert.Equal(t, commits, errors.Is(err, inbox.ErrTxEndedByHandler))
 		assert.Equal(t, commits, b.events.Count("ended tx") == 1)
-		fail = false
 		must(t, h, again(msg))
 		assert.Equal(t, 1, b.effects())
 		b.nothingOpen()
@@ -254,13 +175,12 @@ var transactionBodies = []testdb.Body{
 		require.ErrorIs(t, err, inbox.ErrNoTx)
 	})},
 	{Name: "a handler that forgets its transaction", Why: "warned about once, counted, refused with RequireTx", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
-		idle := effectless
-		h := b.inbox(idle)
+		h := b.inbox(effectless)
 		must(t, h, newMessage("x"))
 		must(t, h, newMessage("x"))
 		assert.Equal(t, 2, b.events.Count("forgotten tx"))
 		assert.Len(t, b.events.Logs(), 1)
-		strict := b.inbox(idle, func(i *millrace.Inbox) { i.RequireTx = true; i.Consumer = "strict" })
+		strict := b.inbox(effectless, func(i *millrace.Inbox) { i.RequireTx = true; i.Consumer = "strict" })
 		rig.MustFail(t, strict, newMessage("x"), inbox.ErrTxNotUsed)
 	})},
 	{Name: "OnBegin", Why: "runs first in the handler's transaction, and its error is the handler's", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
@@ -278,15 +198,7 @@ var transactionBodies = []testdb.Body{
 		assert.Equal(t, 2, b.effects())
 	})},
 	{Name: "failure records", Why: "attempts and last error are kept on request, and go with the success", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
-		fail := true
-		h := b.inbox(func(msg *message.Message) ([]*message.Message, error) {
-			_, err := effect(msg)
-			if fail {
-				return nil, errors.Join(errBoom, err)
-			}
-			return nil, err
-		}, recorded)
-		msg := newMessage("payload")
+		h, msg := b.inbox(failing(3), recorded), newMessage("payload")
 		msg.Metadata = message.Metadata{"name": "OrderPlaced", "binary": "\xff\x00", "ce_dataschema": "v2"}
 		for range 3 {
 			rig.MustFail(t, h, again(msg), errBoom)
@@ -310,7 +222,6 @@ var transactionBodies = []testdb.Body{
 		rig.MustFail(t, stop, closing, errBoom)
 		assert.Equal(t, 3, b.count(`SELECT attempts FROM millrace_messages`), "a closed delivery is not an attempt")
 
-		fail = false
 		must(t, h, again(msg))
 		assert.Equal(t, 1, b.effects())
 		b.nothingOpen()
@@ -351,6 +262,31 @@ var transactionBodies = []testdb.Body{
 			b.nothingOpen()
 		}
 	})},
+}
+
+// commitsThenFails has a handler commit and fail, and then succeed.
+func commitsThenFails(commit func(*message.Message) error) func(*testing.T, *bed) {
+	return func(t *testing.T, b *bed) {
+		h := b.inbox(atFirst(func(msg *message.Message) ([]*message.Message, error) {
+			_, err := effect(msg)
+			return nil, errors.Join(errBoom, err, commit(msg))
+		}))
+		msg := newMessage("x")
+		rig.MustFail(t, h, again(msg), errBoom, inbox.ErrTxEndedByHandler)
+		assert.Equal(t, 1, b.events.Count("ended tx"))
+		committed := 1
+		if !refusesCommits(b.db) {
+			committed = 2 // the first by the handler, the second by us
+			story := rig.Story(t, b.store, msg.UUID)
+			require.Len(t, story.Open, 1)
+			assert.Equal(t, admin.FailedRetryable, story.Open[0].Status)
+			assert.Contains(t, story.Open[0].LastError, "boom")
+		}
+		must(t, h, again(msg))
+		assert.Equal(t, committed, b.effects(), "the redelivery was taken for a duplicate")
+		assert.Equal(t, 1, b.events.Count("ended tx"))
+		b.nothingOpen()
+	}
 }
 
 // long is a statement that takes many times as long as a test waits for it.

@@ -1,7 +1,6 @@
 package gate_test
 
 import (
-	"context"
 	"fmt"
 	"slices"
 	"testing"
@@ -128,11 +127,9 @@ var waitingBodies = []testdb.Body{
 		h := b.gated(store, millrace.VersionGate{MaxHeld: 1, HeldFor: time.Hour}, handler)
 		must(t, h, change("a", 1), change("a", 1), change("a", 3), change("a", 4), change("a", 0))
 		b.exec(`UPDATE millrace_messages SET due_at = 1 WHERE status = 7`)
-		ctx, cancel := context.WithCancel(t.Context())
-		stopped := rig.Go(func() error { return store.Run(ctx) })
+		stop := rig.Work(t, store)
 		rig.Eventually(b, "what was held too long is parked", func() bool { return b.open(admin.Held) == 0 })
-		cancel()
-		require.NoError(t, <-stopped)
+		stop()
 		var sum admin.Activity
 		all, err := admin.New(b.store).Activity(t.Context(), time.Now().Add(-time.Hour))
 		require.NoError(t, err)
