@@ -11,6 +11,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/ThreeDotsLabs/watermill/pubsub/gochannel"
 	"github.com/jmoiron/sqlx"
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-go/millrace/inbox"
@@ -73,17 +74,12 @@ func again(msg *message.Message) *message.Message { return msg.Copy() }
 
 // apply writes down in the handler's transaction what the message brings.
 func apply(msg *message.Message) error {
-	tx, err := inbox.Tx(msg.Context())
-	if err != nil {
-		return err
-	}
 	version, err := strconv.ParseInt(msg.Metadata.Get(inbox.VersionField), 10, 64)
 	if err != nil {
 		version = -1
 	}
-	_, err = tx.ExecContext(msg.Context(), tx.Rebind(`INSERT INTO applied (aggregate, version, uuid) VALUES (?, ?, ?)`),
+	return rig.Exec(msg.Context(), `INSERT INTO applied (aggregate, version, uuid) VALUES (?, ?, ?)`,
 		msg.Metadata.Get(inbox.AggregateField), version, msg.UUID)
-	return err
 }
 
 func handler(msg *message.Message) ([]*message.Message, error) { return nil, apply(msg) }
@@ -106,6 +102,24 @@ func (b *bed) applied(aggregate string) []int64 {
 	require.NoError(b, b.db.SelectContext(context.WithoutCancel(b.Context()), &versions,
 		b.db.Rebind(`SELECT version FROM applied WHERE aggregate = ? ORDER BY id`), aggregate))
 	return versions
+}
+
+// eventually waits until so many versions of an aggregate were applied, which must be from 1 on, and nothing is left.
+func (b *bed) eventually(aggregate string, versions int64) {
+	b.Helper()
+	rig.Eventually(b, "all are applied", func() bool { return int64(len(b.applied(aggregate))) >= versions })
+	assert.Equal(b, upTo(versions), b.applied(aggregate))
+	rig.Eventually(b, "nothing is left", func() bool { return b.count(`SELECT COUNT(*) FROM millrace_messages`) == 0 })
+	b.nothingLeft()
+}
+
+// must delivers messages that have to be acked.
+func must(t *testing.T, h message.HandlerFunc, msgs ...*message.Message) {
+	t.Helper()
+	for _, msg := range msgs {
+		_, err := h(msg)
+		require.NoError(t, err)
+	}
 }
 
 func (b *bed) count(query string, args ...any) int {
@@ -140,9 +154,7 @@ func (b *bed) service(store *inbox.Store, gate millrace.VersionGate, h message.H
 	s := &service{bed: b, feed: gochannel.NewGoChannel(gochannel.Config{Persistent: true}, watermill.NopLogger{})}
 	sub, err := pubsub.Durable{Store: store, Consumer: consumer, MinBackoff: 10 * time.Millisecond}.Decorate(s.feed)
 	require.NoError(b, err)
-	s.router = rig.NewRouter(b)
-	s.router.AddPlugin(store.Plugin())
-	s.router.AddMiddleware(millrace.Inbox{Store: store}.Middleware, gate.Middleware)
+	s.router = b.newRouter(store, gate)
 	s.router.AddConsumerHandler(consumer, "changes", sub, func(msg *message.Message) error {
 		_, err := h(msg)
 		return err
@@ -154,6 +166,17 @@ func (b *bed) service(store *inbox.Store, gate millrace.VersionGate, h message.H
 func (s *service) publish(msgs ...*message.Message) {
 	s.Helper()
 	require.NoError(s, s.feed.Publish("changes", msgs...))
+}
+
+// eachServer runs body on the databases that have several writers, which SQLite has not.
+func eachServer(t *testing.T, body func(t *testing.T, b *bed)) {
+	t.Helper()
+	for _, dialect := range []string{"postgres", "mysql"} {
+		t.Run(dialect, func(t *testing.T) {
+			t.Parallel()
+			body(t, newBed(t, testdb.On(t, dialect)))
+		})
+	}
 }
 
 // newTunedBed is a bed on a database as [tuned] makes it.

@@ -10,13 +10,11 @@ import (
 
 	"github.com/millrace-go/millrace/inbox"
 	millrace "github.com/millrace-go/millrace/middleware"
-	"github.com/millrace-go/millrace/tests/rig"
 	"github.com/millrace-go/millrace/tests/testdb"
 )
 
-func twoConsumers(t *testing.T, db *testdb.DB) {
+func twoConsumers(t *testing.T, b *bed) {
 	const versions = 8
-	b := newBed(t, tuned(t, db))
 	var stores [2]*inbox.Store
 	for i := range stores {
 		stores[i] = b.process(testdb.Pool(2))
@@ -37,12 +35,9 @@ func twoConsumers(t *testing.T, db *testdb.DB) {
 	}
 	for _, name := range []string{"one", "two"} {
 		for _, aggregate := range []string{"a", "b"} {
-			rig.Eventually(b, "all are applied", func() bool { return len(b.applied(name+" "+aggregate)) >= versions })
-			assert.Equal(t, upTo(versions), b.applied(name+" "+aggregate))
+			b.eventually(name+" "+aggregate, versions)
 		}
 	}
-	rig.Eventually(b, "nothing is left", func() bool { return b.count(`SELECT COUNT(*) FROM millrace_messages`) == 0 })
-	b.nothingLeft()
 }
 
 // named is handler for one of several consumers.
@@ -55,9 +50,8 @@ func named(consumer string) message.HandlerFunc {
 	}
 }
 
-func transfers(t *testing.T, db *testdb.DB) {
+func transfers(t *testing.T, b *bed) {
 	const versions = 20
-	b := newBed(t, tuned(t, db))
 	both := func(msg *message.Message) ([]inbox.Version, error) {
 		one, err := inbox.VersionFromMetadata()(msg)
 		if err != nil {
@@ -78,10 +72,7 @@ func transfers(t *testing.T, db *testdb.DB) {
 		sub := &list{messages: shuffled(messages), width: 4}
 		b.route(b.process(), consumer, sub, millrace.VersionGate{Version: both}, handler, problems.middleware)
 	}
-	rig.Eventually(b, "all are applied", func() bool { return len(b.applied("a")) >= versions })
-	assert.Equal(t, upTo(versions), b.applied("a"))
-	rig.Eventually(b, "nothing is left", func() bool { return b.count(`SELECT COUNT(*) FROM millrace_messages`) == 0 })
-	b.nothingLeft()
+	b.eventually("a", versions)
 	assert.Empty(t, problems.all(), "no deadlock is seen outside")
 	version, err := b.store.Version(t.Context(), inbox.Aggregate{Consumer: consumer, ID: "b"})
 	require.NoError(t, err)

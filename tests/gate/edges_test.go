@@ -2,6 +2,7 @@ package gate_test
 
 import (
 	"context"
+	"errors"
 	"testing"
 
 	"github.com/ThreeDotsLabs/watermill/message"
@@ -34,9 +35,9 @@ var edgeBodies = []testdb.Body{
 			b.nothingLeft()
 		})},
 	{Name: "two processes share the aggregates of two consumers", Why: "each consumer applies everything once, with two connections",
-		Run: twoConsumers},
+		Run: testdb.With(newTunedBed, twoConsumers)},
 	{Name: "transfers in both directions", Why: "aggregates are locked in one order, whatever order a message names them in",
-		Run: transfers},
+		Run: testdb.With(newTunedBed, transfers)},
 	{Name: "the commit of a hold is in doubt", Why: "the redelivery finds what was held",
 		Run: testdb.With(newTunedBed, func(t *testing.T, b *bed) {
 			second := change("a", 2)
@@ -70,16 +71,11 @@ var edgeBodies = []testdb.Body{
 	{Name: "the commit of a stored message is in doubt", Why: "its row is closed, or held, all the same",
 		Run: testdb.With(newTunedBed, func(t *testing.T, b *bed) {
 			p := b.proc(consumer, millrace.VersionGate{})
-			require.True(t, p.deliver(change("a", 2)))
-			require.True(t, p.deliver(change("a", 1)))
-			taken := rig.Take(t, p.queue, 1)
-			require.Len(t, taken, 1)
-			msg, err := taken[0].Message(t.Context())
-			require.NoError(t, err)
+			taken, msg := p.released("a")
 			p.loseCommits()
 			rig.MustFail(t, p.handler, msg)
 			p.pool.Set(faults.Plan{})
-			require.ErrorIs(t, taken[0].Fail(t.Context()), inbox.ErrLost, "it is no longer there")
+			require.ErrorIs(t, taken.Fail(t.Context()), inbox.ErrLost, "it is no longer there")
 			assert.Equal(t, upTo(2), b.applied("a"))
 			b.nothingLeft()
 		})},
@@ -87,15 +83,7 @@ var edgeBodies = []testdb.Body{
 		Run: testdb.With(newTunedBed, func(t *testing.T, b *bed) {
 			b.queued(b.store)
 			one, ran := change("a", 1), 0
-			h := b.gated(b.store, millrace.VersionGate{}, func(msg *message.Message) ([]*message.Message, error) {
-				if ran++; ran > 1 {
-					return nil, apply(msg)
-				}
-				tx, err := inbox.Tx(msg.Context())
-				require.NoError(t, err)
-				require.Equal(t, b.db.Dialect == "sqlite", tx.Commit() != nil, "only the inbox commits there")
-				return nil, errFails
-			})
+			h := b.gated(b.store, millrace.VersionGate{}, b.commitsFirst(&ran, errFails))
 			must(t, h, change("a", 2))
 			rig.MustFail(t, h, again(one), inbox.ErrTxEndedByHandler)
 			must(t, h, again(one))
@@ -107,18 +95,9 @@ var edgeBodies = []testdb.Body{
 		})},
 	{Name: "a successor after a handler that committed and failed", Why: "it waits for the redelivery",
 		Run: testdb.With(newTunedBed, func(t *testing.T, b *bed) {
-			one, failed := change("a", 1), false
+			one, ran := change("a", 1), 0
 			p := b.proc(consumer, millrace.VersionGate{})
-			h := b.gated(p.store, millrace.VersionGate{}, func(msg *message.Message) ([]*message.Message, error) {
-				if failed {
-					return nil, apply(msg)
-				}
-				failed = true
-				tx, err := inbox.Tx(msg.Context())
-				require.NoError(t, err)
-				require.Equal(t, b.db.Dialect == "sqlite", tx.Commit() != nil, "only the inbox commits there")
-				return nil, errFails
-			})
+			h := b.gated(p.store, millrace.VersionGate{}, b.commitsFirst(&ran, errFails))
 			rig.MustFail(t, h, again(one), inbox.ErrTxEndedByHandler)
 			must(t, h, change("a", 2), again(one))
 			b.later()
@@ -135,12 +114,9 @@ var edgeBodies = []testdb.Body{
 			assert.Equal(t, 3, b.open(admin.Held))
 			first.die()
 			b.service(b.process(), millrace.VersionGate{}, handler)
-			rig.Eventually(b, "all are applied", func() bool { return len(b.applied("a")) == 5 })
-			assert.Equal(t, upTo(5), b.applied("a"))
-			rig.Eventually(b, "nothing is left", func() bool { return b.count(`SELECT COUNT(*) FROM millrace_messages`) == 0 })
-			b.nothingLeft()
+			b.eventually("a", 5)
 		})},
-	{Name: "a deadlock before the handler", Why: "it is tried again, and nobody outside sees it", Run: deadlocks},
+	{Name: "a deadlock before the handler", Why: "it is tried again, and nobody outside sees it", Run: testdb.With(newTunedBed, deadlocks)},
 	{Name: "deadlocks after a handler that committed", Why: "it is not made again, and its successor is not forgotten", Run: testdb.With(newTunedBed, deadlockAfterACommit)},
 	{Name: "a deadlock after the handler", Why: "the run is undone and made again, and nobody outside sees it", Run: testdb.With(newTunedBed, deadlockAtRelease)},
 	{Name: "a delivery that ends while it waits its turn",
@@ -148,6 +124,38 @@ var edgeBodies = []testdb.Body{
 	{Name: "a service that closes", Why: "a delivery that did not run is no attempt", Run: testdb.With(newTunedBed, closedIsNoAttempt)},
 	{Name: "a wait where nothing else is delivered", Why: "GapWait is refused on subscribers with one message in flight",
 		Run: testdb.With(newTunedBed, oneInFlight)},
+}
+
+// released has version 1 of an aggregate release version 2, and leases that.
+func (p *proc) released(aggregate string) (*inbox.Leased, *message.Message) {
+	p.Helper()
+	require.True(p, p.deliver(change(aggregate, 2)))
+	require.True(p, p.deliver(change(aggregate, 1)))
+	return p.take()
+}
+
+// take leases the one message that is due.
+func (p *proc) take() (*inbox.Leased, *message.Message) {
+	p.Helper()
+	taken := rig.Take(p, p.queue, 1)
+	require.Len(p, taken, 1)
+	msg, err := taken[0].Message(p.Context())
+	require.NoError(p, err)
+	return taken[0], msg
+}
+
+// commitsFirst commits by itself in the first run and returns err, where the database lets it. Later runs apply.
+func (b *bed) commitsFirst(ran *int, err error) message.HandlerFunc {
+	return func(msg *message.Message) ([]*message.Message, error) {
+		if *ran++; *ran > 1 {
+			return nil, apply(msg)
+		}
+		tx, txErr := inbox.Tx(msg.Context())
+		require.NoError(b, txErr)
+		commitErr := tx.Commit()
+		require.Equal(b, b.db.Dialect == "sqlite", commitErr != nil, "only the inbox commits there")
+		return nil, errors.Join(err, commitErr)
+	}
 }
 
 // loseCommits has every commit applied, and reported as failed.

@@ -80,60 +80,52 @@ func TestWhatIsHeldTooLongBehindAConsumerThatFails(t *testing.T) {
 // The look waits for nobody who has the row of a message, such as an operator.
 func TestWhatIsHeldTooLongAndInSomebodysHands(t *testing.T) {
 	t.Parallel()
-	for _, dialect := range []string{"postgres", "mysql"} { // SQLite has one writer
-		t.Run(dialect, func(t *testing.T) {
-			t.Parallel()
-			b := newBed(t, testdb.On(t, dialect))
-			b.queued(b.store)
-			taken := change("b", 2)
-			must(t, b.gated(b.store, millrace.VersionGate{HeldFor: time.Millisecond}, handler), change("a", 2), taken, change("c", 2))
-			id := b.count(`SELECT id FROM millrace_messages WHERE uuid = ?`, []byte(taken.UUID))
-			tx, err := b.db.BeginTxx(t.Context(), nil)
-			require.NoError(t, err)
-			defer tx.Rollback() //nolint:errcheck // it is rolled back below
-			require.NoError(t, tx.GetContext(t.Context(), &id, tx.Rebind(`SELECT id FROM millrace_messages WHERE id = ? FOR UPDATE`), id))
-			look := b.newStore(b.db.Open(t).DB, inbox.Config{PurgeInterval: 10 * time.Millisecond})
-			go func() { assert.NoError(t, look.Run(t.Context())) }()
-			rig.Eventually(b, "the others are parked", func() bool { return b.open(admin.Parked) == 2 })
-			require.NoError(t, tx.Rollback())
-			rig.Eventually(b, "this one is parked, too", func() bool { return b.open(admin.Parked) == 3 })
-		})
-	}
+	eachServer(t, func(t *testing.T, b *bed) {
+		b.queued(b.store)
+		taken := change("b", 2)
+		must(t, b.gated(b.store, millrace.VersionGate{HeldFor: time.Millisecond}, handler), change("a", 2), taken, change("c", 2))
+		id := b.count(`SELECT id FROM millrace_messages WHERE uuid = ?`, []byte(taken.UUID))
+		tx, err := b.db.BeginTxx(t.Context(), nil)
+		require.NoError(t, err)
+		defer tx.Rollback() //nolint:errcheck // it is rolled back below
+		require.NoError(t, tx.GetContext(t.Context(), &id, tx.Rebind(`SELECT id FROM millrace_messages WHERE id = ? FOR UPDATE`), id))
+		look := b.newStore(b.db.Open(t).DB, inbox.Config{PurgeInterval: 10 * time.Millisecond})
+		go func() { assert.NoError(t, look.Run(t.Context())) }()
+		rig.Eventually(b, "the others are parked", func() bool { return b.open(admin.Parked) == 2 })
+		require.NoError(t, tx.Rollback())
+		rig.Eventually(b, "this one is parked, too", func() bool { return b.open(admin.Parked) == 3 })
+	})
 }
 
 // The look waits for no handler, so that no other handler waits for the look.
 func TestWhatIsHeldTooLongBehindASlowHandler(t *testing.T) {
 	t.Parallel()
-	for _, dialect := range []string{"postgres", "mysql"} { // SQLite has one writer
-		t.Run(dialect, func(t *testing.T) {
-			t.Parallel()
-			b := newBed(t, testdb.On(t, dialect))
-			b.queued(b.store)
-			holds := b.gated(b.store, millrace.VersionGate{HeldFor: time.Millisecond}, handler)
-			for _, aggregate := range []string{"b0", "b1", "b2", "z"} {
-				must(t, holds, change(aggregate, 2))
-			}
-			began, end, ended := make(chan struct{}), make(chan struct{}), make(chan error, 1)
-			finish, boom := sync.OnceFunc(func() { close(end) }), errors.New("boom")
-			b.Cleanup(finish)
-			slow := b.gated(b.store, millrace.VersionGate{}, func(*message.Message) ([]*message.Message, error) {
-				close(began)
-				<-end
-				return nil, boom
-			})
-			go func() {
-				_, err := slow(change("z", 1))
-				ended <- err
-			}()
-			<-began
-			look := b.newStore(b.db.Open(t).DB, inbox.Config{PurgeInterval: 10 * time.Millisecond})
-			go func() { assert.NoError(t, look.Run(t.Context())) }()
-			rig.Eventually(b, "the others are parked", func() bool { return b.open(admin.Parked) == 3 })
-			must(t, b.gated(b.process(), millrace.VersionGate{}, handler), change("b1", 1))
-			assert.Equal(t, 1, b.open(admin.Held), "z is left")
-			finish()
-			require.ErrorIs(t, <-ended, boom)
-			rig.Eventually(b, "z is parked, too", func() bool { return b.open(admin.Parked) == 4 })
+	eachServer(t, func(t *testing.T, b *bed) {
+		b.queued(b.store)
+		holds := b.gated(b.store, millrace.VersionGate{HeldFor: time.Millisecond}, handler)
+		for _, aggregate := range []string{"b0", "b1", "b2", "z"} {
+			must(t, holds, change(aggregate, 2))
+		}
+		began, end, ended := make(chan struct{}), make(chan struct{}), make(chan error, 1)
+		finish, boom := sync.OnceFunc(func() { close(end) }), errors.New("boom")
+		b.Cleanup(finish)
+		slow := b.gated(b.store, millrace.VersionGate{}, func(*message.Message) ([]*message.Message, error) {
+			close(began)
+			<-end
+			return nil, boom
 		})
-	}
+		go func() {
+			_, err := slow(change("z", 1))
+			ended <- err
+		}()
+		<-began
+		look := b.newStore(b.db.Open(t).DB, inbox.Config{PurgeInterval: 10 * time.Millisecond})
+		go func() { assert.NoError(t, look.Run(t.Context())) }()
+		rig.Eventually(b, "the others are parked", func() bool { return b.open(admin.Parked) == 3 })
+		must(t, b.gated(b.process(), millrace.VersionGate{}, handler), change("b1", 1))
+		assert.Equal(t, 1, b.open(admin.Held), "z is left")
+		finish()
+		require.ErrorIs(t, <-ended, boom)
+		rig.Eventually(b, "z is parked, too", func() bool { return b.open(admin.Parked) == 4 })
+	})
 }

@@ -20,15 +20,6 @@ func TestConformance(t *testing.T) {
 	testdb.Conformance(t, slices.Concat(tableBodies, gapBodies, forgetBodies))
 }
 
-// must delivers messages that have to be acked.
-func must(t *testing.T, h message.HandlerFunc, msgs ...*message.Message) {
-	t.Helper()
-	for _, msg := range msgs {
-		_, err := h(msg)
-		require.NoError(t, err)
-	}
-}
-
 // tableBodies: what becomes of a message by how its version relates to its aggregate's.
 var tableBodies = []testdb.Body{
 	{Name: "in order", Why: "current + 1: the handler runs, the version advances", Run: testdb.With(newBed, func(t *testing.T, b *bed) {

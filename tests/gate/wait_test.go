@@ -100,47 +100,43 @@ func TestWaitingGoesOnWithoutTheOneWhoAsked(t *testing.T) {
 // has one writer.
 func TestWaitingForAnAggregateOfAnotherProcess(t *testing.T) {
 	t.Parallel()
-	for _, dialect := range []string{"postgres", "mysql"} {
-		t.Run(dialect, func(t *testing.T) {
-			t.Parallel()
-			b := newBed(t, testdb.On(t, dialect))
-			finish := b.slowly(change("a", 1))
-			// On MariaDB a statement that was given up goes on waiting, with the claim, for so long.
-			abandoned := testdb.FrozenHosts(time.Minute, time.Second)
-			once := millrace.Inbox{Store: b.process(abandoned), Consumer: consumer, Timeout: 2 * time.Second, Options: inbox.Options{TwinWait: 300 * time.Millisecond}}
-			queue := rig.Queue(b, once.Store, inbox.QueueConfig{Consumer: consumer, MinBackoff: time.Millisecond, MaxAttempts: 1})
-			require.NoError(t, queue.Put(t.Context(), "changes", change("a", 2)))
+	eachServer(t, func(t *testing.T, b *bed) {
+		finish := b.slowly(change("a", 1))
+		// On MariaDB a statement that was given up goes on waiting, with the claim, for so long.
+		abandoned := testdb.FrozenHosts(time.Minute, time.Second)
+		once := millrace.Inbox{Store: b.process(abandoned), Consumer: consumer, Timeout: 2 * time.Second, Options: inbox.Options{TwinWait: 300 * time.Millisecond}}
+		queue := rig.Queue(b, once.Store, inbox.QueueConfig{Consumer: consumer, MinBackoff: time.Millisecond, MaxAttempts: 1})
+		require.NoError(t, queue.Put(t.Context(), "changes", change("a", 2)))
 
-			leased := rig.Take(b, queue, 1)[0]
-			msg, err := leased.Message(t.Context())
-			require.NoError(t, err)
-			rig.MustFail(t, once.Middleware(millrace.VersionGate{}.Middleware(handler)), msg, inbox.ErrInProgress, `aggregate "a"`)
-			require.NoError(t, leased.Fail(t.Context()))
-			assert.Equal(t, inbox.ReasonNotTried, b.events.Last("retried").Reason)
-			assert.Zero(t, b.events.Last("retried").Attempt)
-			assert.Equal(t, 1, b.open(admin.FailedRetryable))
+		leased := rig.Take(b, queue, 1)[0]
+		msg, err := leased.Message(t.Context())
+		require.NoError(t, err)
+		rig.MustFail(t, once.Middleware(millrace.VersionGate{}.Middleware(handler)), msg, inbox.ErrInProgress, `aggregate "a"`)
+		require.NoError(t, leased.Fail(t.Context()))
+		assert.Equal(t, inbox.ReasonNotTried, b.events.Last("retried").Reason)
+		assert.Zero(t, b.events.Last("retried").Attempt)
+		assert.Equal(t, 1, b.open(admin.FailedRetryable))
 
-			once.Store, once.Timeout, once.TwinWait = b.process(), time.Minute, time.Minute
-			var deadline time.Time
-			called, ended := time.Now(), make(chan error, 1)
-			patient := once.Middleware(millrace.VersionGate{}.Middleware(func(msg *message.Message) ([]*message.Message, error) {
-				deadline, _ = msg.Context().Deadline()
-				return handler(msg)
-			}))
-			go func() {
-				_, err := patient(change("a", 2))
-				ended <- err
-			}()
-			waits(b)
-			const while = time.Second
-			<-time.After(while)
-			finish()
-			require.NoError(t, rig.Within(t, ended, "nobody waits for the aggregate any more"))
-			assert.GreaterOrEqual(t, deadline.Sub(called), once.Timeout+while)
-			assert.Equal(t, upTo(2), b.applied("a"))
-			assert.Zero(t, b.events.Count("failed"))
-		})
-	}
+		once.Store, once.Timeout, once.TwinWait = b.process(), time.Minute, time.Minute
+		var deadline time.Time
+		called, ended := time.Now(), make(chan error, 1)
+		patient := once.Middleware(millrace.VersionGate{}.Middleware(func(msg *message.Message) ([]*message.Message, error) {
+			deadline, _ = msg.Context().Deadline()
+			return handler(msg)
+		}))
+		go func() {
+			_, err := patient(change("a", 2))
+			ended <- err
+		}()
+		waits(b)
+		const while = time.Second
+		<-time.After(while)
+		finish()
+		require.NoError(t, rig.Within(t, ended, "nobody waits for the aggregate any more"))
+		assert.GreaterOrEqual(t, deadline.Sub(called), once.Timeout+while)
+		assert.Equal(t, upTo(2), b.applied("a"))
+		assert.Zero(t, b.events.Count("failed"))
+	})
 }
 
 // slowly has another process handle msg until it is told to finish.
@@ -188,28 +184,24 @@ func TestASlowServerIsNoOtherProcess(t *testing.T) {
 // A predecessor that another process is at is no gap.
 func TestAPredecessorUnderWayIsNoGap(t *testing.T) {
 	t.Parallel()
-	for _, dialect := range []string{"postgres", "mysql"} { // SQLite has one writer
-		t.Run(dialect, func(t *testing.T) {
-			t.Parallel()
-			b := newBed(t, testdb.On(t, dialect))
-			gate := millrace.VersionGate{OnGap: inbox.GapLatest}
-			must(t, b.gated(b.store, gate, handler), change("a", 1))
-			began, end, ended := make(chan struct{}), make(chan struct{}), make(chan error, 2)
-			first := b.gated(b.process(), gate, func(msg *message.Message) ([]*message.Message, error) {
-				close(began)
-				<-end
-				return handler(msg)
-			})
-			go func() { _, err := first(change("a", 2)); ended <- err }()
-			<-began
-			second := b.gated(b.process(), gate, handler)
-			go func() { _, err := second(change("a", 3)); ended <- err }()
-			waits(b)
-			close(end)
-			require.NoError(t, <-ended)
-			require.NoError(t, <-ended)
-			assert.Equal(t, upTo(3), b.applied("a"))
-			assert.Zero(t, b.events.Count("gap"))
+	eachServer(t, func(t *testing.T, b *bed) {
+		gate := millrace.VersionGate{OnGap: inbox.GapLatest}
+		must(t, b.gated(b.store, gate, handler), change("a", 1))
+		began, end, ended := make(chan struct{}), make(chan struct{}), make(chan error, 2)
+		first := b.gated(b.process(), gate, func(msg *message.Message) ([]*message.Message, error) {
+			close(began)
+			<-end
+			return handler(msg)
 		})
-	}
+		go func() { _, err := first(change("a", 2)); ended <- err }()
+		<-began
+		second := b.gated(b.process(), gate, handler)
+		go func() { _, err := second(change("a", 3)); ended <- err }()
+		waits(b)
+		close(end)
+		require.NoError(t, <-ended)
+		require.NoError(t, <-ended)
+		assert.Equal(t, upTo(3), b.applied("a"))
+		assert.Zero(t, b.events.Count("gap"))
+	})
 }
