@@ -50,6 +50,20 @@ func statements(d *dialect.Dialect) map[string]string {
 	return all
 }
 
+// spelled is a statement of the dialect with its arguments, whose lists are spelled out.
+func spelled(t *testing.T, db *testdb.DB, name string, args []any) (string, []any) {
+	t.Helper()
+	d := dialectOf(t, db)
+	query := statements(d)[name]
+	require.NotEmpty(t, query, name)
+	if !strings.Contains(query, "(?)") {
+		return query, args
+	}
+	query, args, err := d.In(query, args...)
+	require.NoError(t, err, name)
+	return query, args
+}
+
 var placeholder = regexp.MustCompile(`\(\?\)|[?$]\d+|\?`)
 
 // TestEveryStatementIsUnderstood lets the server parse them all against the real tables.

@@ -2,7 +2,6 @@ package tests_test
 
 import (
 	"context"
-	"errors"
 	"runtime"
 	"testing"
 	"time"
@@ -156,9 +155,5 @@ func (b *bed) within(name string, f func()) {
 		defer func() { _ = recover() }()
 		f()
 	}()
-	select {
-	case <-done:
-	case <-time.After(20 * time.Second):
-		require.NoError(b, errors.New("it hangs"), name)
-	}
+	rig.Within(b, done, name+": it hangs")
 }

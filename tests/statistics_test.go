@@ -38,12 +38,7 @@ type prepared struct {
 // prepare says a statement to the server with its arguments, so that it can be run.
 func prepare(t *testing.T, db *testdb.DB, conn *sqlx.Conn, name string) *prepared {
 	t.Helper()
-	query, args := statements(dialectOf(t, db))[name], hot[name]
-	if strings.Contains(query, "(?)") {
-		var err error
-		query, args, err = dialectOf(t, db).In(query, args...)
-		require.NoError(t, err)
-	}
+	query, args := spelled(t, db, name, hot[name])
 	called := `"` + name + `"`
 	_, err := conn.ExecContext(t.Context(), `PREPARE `+called+` AS `+query)
 	require.NoError(t, err, name)

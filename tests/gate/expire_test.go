@@ -2,10 +2,8 @@ package gate_test
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -32,9 +30,6 @@ func TestManyAreHeldTooLong(t *testing.T) {
 		const many = 3000
 		b.queued(b.store)
 		must(t, b.gated(b.store, millrace.VersionGate{HeldFor: time.Millisecond}, handler), change("a", 2))
-		text := map[string]string{
-			"postgres": "convert_to((%s)::text, 'UTF8')", "mysql": "CAST(%s AS CHAR)", "sqlite": "CAST(%s AS BLOB)",
-		}[b.db.Dialect]
 		b.db.Do(t, fmt.Sprintf(`
 			INSERT INTO millrace_messages (consumer, message_id, status, topic, uuid, metadata, payload, payload_hash,
 				aggregate, version, received_at, due_at)
@@ -42,7 +37,7 @@ func TestManyAreHeldTooLong(t *testing.T) {
 			SELECT m.consumer, %s, m.status, m.topic, m.uuid, m.metadata, m.payload, m.payload_hash, %s, 2, m.received_at, m.due_at
 			FROM millrace_messages m
 			CROSS JOIN (SELECT a.j * 100 + b.j AS i FROM n a CROSS JOIN n b WHERE a.j * 100 + b.j < %d) numbers`,
-			fmt.Sprintf(text, "i"), fmt.Sprintf(text, "i % 50"), many-1))
+			b.db.Bytes("i"), b.db.Bytes("i % 50"), many-1))
 		go func() { assert.NoError(t, b.store.Run(t.Context())) }()
 		rig.Eventually(b, "a look begins", func() bool { return b.open(admin.Parked) > 0 })
 		looked := time.Now()
@@ -66,7 +61,7 @@ func TestWhatIsHeldTooLongBehindAConsumerThatFails(t *testing.T) {
 		var looks atomic.Int64
 		pool.Set(faults.Plan{Before: func(_ context.Context, call string) error {
 			if strings.Contains(call, "AS expired") && looks.Add(1)%2 == 1 { // that for the first of the two
-				return errors.New("boom")
+				return errFails
 			}
 			return nil
 		}})
@@ -106,26 +101,13 @@ func TestWhatIsHeldTooLongBehindASlowHandler(t *testing.T) {
 		for _, aggregate := range []string{"b0", "b1", "b2", "z"} {
 			must(t, holds, change(aggregate, 2))
 		}
-		began, end, ended := make(chan struct{}), make(chan struct{}), make(chan error, 1)
-		finish, boom := sync.OnceFunc(func() { close(end) }), errors.New("boom")
-		b.Cleanup(finish)
-		slow := b.gated(b.store, millrace.VersionGate{}, func(*message.Message) ([]*message.Message, error) {
-			close(began)
-			<-end
-			return nil, boom
-		})
-		go func() {
-			_, err := slow(change("z", 1))
-			ended <- err
-		}()
-		<-began
+		finish := b.slowly(millrace.VersionGate{}, func(*message.Message) ([]*message.Message, error) { return nil, errFails }, change("z", 1))
 		look := b.newStore(b.db.Open(t).DB, inbox.Config{PurgeInterval: 10 * time.Millisecond})
 		go func() { assert.NoError(t, look.Run(t.Context())) }()
 		rig.Eventually(b, "the others are parked", func() bool { return b.open(admin.Parked) == 3 })
 		must(t, b.gated(b.process(), millrace.VersionGate{}, handler), change("b1", 1))
 		assert.Equal(t, 1, b.open(admin.Held), "z is left")
-		finish()
-		require.ErrorIs(t, <-ended, boom)
+		require.ErrorIs(t, finish(), errFails)
 		rig.Eventually(b, "z is parked, too", func() bool { return b.open(admin.Parked) == 4 })
 	})
 }

@@ -153,14 +153,5 @@ func (b *bed) closes(name string, store *inbox.Store) {
 // within does f, which must not hang.
 func (b *bed) within(name string, f func()) {
 	b.Helper()
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		f()
-	}()
-	select {
-	case <-done:
-	case <-time.After(rig.Patience):
-		require.FailNow(b, "it hangs", name)
-	}
+	rig.Within(b, rig.Go(func() error { f(); return nil }), name+": it hangs")
 }

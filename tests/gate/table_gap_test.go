@@ -159,18 +159,16 @@ var gapBodies = []testdb.Body{
 	{Name: "a wait for the predecessor", Why: "nothing is held meanwhile, and the predecessor ends it", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		other := b.process(testdb.Pool(2))
 		gate := millrace.VersionGate{OnGap: inbox.GapFail, GapWait: time.Minute}
-		early, end := b.gated(other, gate, handler), make(chan error, 8)
-		for v := int64(2); v <= 9; v++ { // more than the pool has connections
-			go func() {
-				_, err := early(change("a", v))
-				end <- err
-			}()
+		early := b.gated(other, gate, handler)
+		var ends []<-chan error
+		for v := range int64(8) { // more than the pool has connections
+			ends = append(ends, rig.Handle(early, change("a", v+2)))
 		}
 		rig.Eventually(b, "all wait", func() bool { return b.events.Count("gap") >= 8 })
 		must(t, early, change("b", 1)) // the pool is free
 		must(t, b.gated(b.store, gate, handler), change("a", 1))
-		for range 8 {
-			require.NoError(t, <-end)
+		for _, ended := range ends {
+			require.NoError(t, <-ended)
 		}
 		assert.Equal(t, upTo(9), b.applied("a"))
 	})},

@@ -3,7 +3,6 @@ package gate_test
 import (
 	"context"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -36,30 +35,24 @@ func countReads(pool *faults.Faults) *atomic.Int64 {
 // an advance wakes the next one only.
 func TestWaitingAsksLittle(t *testing.T) {
 	t.Parallel()
-	testdb.Each(t, func(t *testing.T, db *testdb.DB) {
+	testdb.Each(t, testdb.With(newBed, func(t *testing.T, b *bed) {
 		const waiting = 60
-		b := newBed(t, db)
-		pool := faults.Open(t, db)
+		pool := faults.Open(t, b.db)
 		h := b.gated(b.newStore(pool.DB, inbox.Config{}),
 			millrace.VersionGate{OnGap: inbox.GapFail, GapWait: time.Minute}, handler)
-		var all sync.WaitGroup
-		ended := make(chan error, waiting)
+		var ends []<-chan error
 		for v := range int64(waiting) {
-			all.Go(func() {
-				_, err := h(change("a", v+2))
-				ended <- err
-			})
+			ends = append(ends, rig.Handle(h, change("a", v+2)))
 		}
 		rig.Eventually(b, "all wait", func() bool { return b.events.Count("gap") >= waiting })
 		reads := countReads(pool)
 		must(t, h, change("a", 1))
-		all.Wait()
-		for range waiting {
+		for _, ended := range ends {
 			require.NoError(t, <-ended)
 		}
 		assert.Equal(t, upTo(waiting+1), b.applied("a"))
 		assert.Less(t, reads.Load(), int64(10*waiting), "reads of the version for %d messages", waiting)
-	})
+	}))
 }
 
 // The one who asks gives up, and another one asks from then on: it notices what another
@@ -72,14 +65,9 @@ func TestWaitingGoesOnWithoutTheOneWhoAsked(t *testing.T) {
 		h := b.gated(b.newStore(pool.DB, inbox.Config{}), gate, handler)
 		reads := countReads(pool)
 		deliver := func(ctx context.Context, version int64) <-chan error {
-			end := make(chan error, 1)
 			msg := change("a", version)
 			msg.SetContext(ctx)
-			go func() {
-				_, err := h(msg)
-				end <- err
-			}()
-			return end
+			return rig.Handle(h, msg)
 		}
 		ctx, giveUp := context.WithCancel(t.Context())
 		first := deliver(ctx, 3)
@@ -101,7 +89,7 @@ func TestWaitingGoesOnWithoutTheOneWhoAsked(t *testing.T) {
 func TestWaitingForAnAggregateOfAnotherProcess(t *testing.T) {
 	t.Parallel()
 	eachServer(t, func(t *testing.T, b *bed) {
-		finish := b.slowly(change("a", 1))
+		finish := b.slowly(millrace.VersionGate{}, handler, change("a", 1))
 		// On MariaDB a statement that was given up goes on waiting, with the claim, for so long.
 		abandoned := testdb.FrozenHosts(time.Minute, time.Second)
 		once := millrace.Inbox{Store: b.process(abandoned), Consumer: consumer, Timeout: 2 * time.Second, Options: inbox.Options{TwinWait: 300 * time.Millisecond}}
@@ -119,19 +107,15 @@ func TestWaitingForAnAggregateOfAnotherProcess(t *testing.T) {
 
 		once.Store, once.Timeout, once.TwinWait = b.process(), time.Minute, time.Minute
 		var deadline time.Time
-		called, ended := time.Now(), make(chan error, 1)
 		patient := once.Middleware(millrace.VersionGate{}.Middleware(func(msg *message.Message) ([]*message.Message, error) {
 			deadline, _ = msg.Context().Deadline()
 			return handler(msg)
 		}))
-		go func() {
-			_, err := patient(change("a", 2))
-			ended <- err
-		}()
+		called, ended := time.Now(), rig.Handle(patient, change("a", 2))
 		waits(b)
 		const while = time.Second
 		<-time.After(while)
-		finish()
+		require.NoError(t, finish())
 		require.NoError(t, rig.Within(t, ended, "nobody waits for the aggregate any more"))
 		assert.GreaterOrEqual(t, deadline.Sub(called), once.Timeout+while)
 		assert.Equal(t, upTo(2), b.applied("a"))
@@ -139,26 +123,14 @@ func TestWaitingForAnAggregateOfAnotherProcess(t *testing.T) {
 	})
 }
 
-// slowly has another process handle msg until it is told to finish.
-func (b *bed) slowly(msg *message.Message) (finish func()) {
+// slowly has another process handle msg with h, until finish is called, which returns its error.
+func (b *bed) slowly(gate millrace.VersionGate, h message.HandlerFunc, msg *message.Message) (finish func() error) {
 	b.Helper()
-	began, end, ended := make(chan struct{}), make(chan struct{}), make(chan error, 1)
-	h := b.gated(b.process(), millrace.VersionGate{}, func(msg *message.Message) ([]*message.Message, error) {
-		close(began)
-		<-end
-		return handler(msg)
-	})
-	go func() {
-		_, err := h(msg)
-		ended <- err
-	}()
-	finish = sync.OnceFunc(func() {
-		close(end)
-		assert.NoError(b, <-ended)
-	})
-	b.Cleanup(finish)
-	<-began
-	return finish
+	halted, entered, goOn := rig.Halted(h)
+	b.Cleanup(goOn)
+	ended := rig.Handle(b.gated(b.process(), gate, halted), msg)
+	<-entered
+	return func() error { goOn(); return <-ended }
 }
 
 // A server that is slow is nobody else's work on the aggregate, however short TwinWait is.
@@ -187,20 +159,11 @@ func TestAPredecessorUnderWayIsNoGap(t *testing.T) {
 	eachServer(t, func(t *testing.T, b *bed) {
 		gate := millrace.VersionGate{OnGap: inbox.GapLatest}
 		must(t, b.gated(b.store, gate, handler), change("a", 1))
-		began, end, ended := make(chan struct{}), make(chan struct{}), make(chan error, 2)
-		first := b.gated(b.process(), gate, func(msg *message.Message) ([]*message.Message, error) {
-			close(began)
-			<-end
-			return handler(msg)
-		})
-		go func() { _, err := first(change("a", 2)); ended <- err }()
-		<-began
-		second := b.gated(b.process(), gate, handler)
-		go func() { _, err := second(change("a", 3)); ended <- err }()
+		finish := b.slowly(gate, handler, change("a", 2))
+		second := rig.Handle(b.gated(b.process(), gate, handler), change("a", 3))
 		waits(b)
-		close(end)
-		require.NoError(t, <-ended)
-		require.NoError(t, <-ended)
+		require.NoError(t, finish())
+		require.NoError(t, <-second)
 		assert.Equal(t, upTo(3), b.applied("a"))
 		assert.Zero(t, b.events.Count("gap"))
 	})
