@@ -9,7 +9,6 @@ import (
 	"maps"
 	"os"
 	"path"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -92,26 +91,31 @@ func TestArchitectureCatches(t *testing.T) {
 // what ./... does not match.
 func readModule(t *testing.T) map[string]string {
 	t.Helper()
-	const root = ".."
-	sources := map[string]string{}
-	require.NoError(t, filepath.WalkDir(root, func(name string, e fs.DirEntry, err error) error {
+	sources := repositoryFiles(t, os.DirFS(".."), ".go")
+	maps.DeleteFunc(sources, func(name, _ string) bool { return slices.ContainsFunc(strings.Split(name, "/"), invisible) })
+	return sources
+}
+
+// repositoryFiles returns the texts of files by their slashed paths, which end with suffix. It passes over bin, and over
+// folders that are hidden.
+func repositoryFiles(t *testing.T, repository fs.FS, suffix string) map[string]string {
+	t.Helper()
+	texts := map[string]string{}
+	require.NoError(t, fs.WalkDir(repository, ".", func(name string, e fs.DirEntry, err error) error {
 		switch {
 		case err != nil:
 			return err
-		case e.IsDir() && name != root && invisible(e.Name()):
-			return filepath.SkipDir
-		case e.IsDir() || filepath.Ext(name) != ".go":
+		case e.IsDir() && name != "." && (strings.HasPrefix(e.Name(), ".") || e.Name() == "bin"):
+			return fs.SkipDir
+		case e.IsDir() || !strings.HasSuffix(name, suffix):
 			return nil
 		}
-		relative, err := filepath.Rel(root, name)
-		if err != nil {
-			return err
-		}
-		text, err := os.ReadFile(name)
-		sources[filepath.ToSlash(relative)] = string(text)
+		text, err := fs.ReadFile(repository, name)
+		texts[name] = string(text)
 		return err
 	}))
-	return sources
+	require.NotEmpty(t, texts)
+	return texts
 }
 
 func invisible(base string) bool {

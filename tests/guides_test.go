@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
-	"path"
 	"regexp"
 	"strings"
 	"testing"
@@ -147,22 +146,13 @@ func TestGuidesCatch(t *testing.T) {
 // testSources is all tests, one after the other.
 func testSources(t *testing.T, repository fs.FS) string {
 	t.Helper()
-	var all strings.Builder
-	require.NoError(t, fs.WalkDir(repository, ".", func(name string, d fs.DirEntry, err error) error {
-		if err != nil {
-			return err
+	var all []string
+	for name, text := range repositoryFiles(t, repository, "_test.go") {
+		if name != "tests/guides_test.go" {
+			all = append(all, trimLines(text))
 		}
-		if d.IsDir() && name != "." && (strings.HasPrefix(d.Name(), ".") || d.Name() == "bin") {
-			return fs.SkipDir
-		}
-		if !strings.HasSuffix(path.Base(name), "_test.go") || name == "tests/guides_test.go" {
-			return nil
-		}
-		text, err := fs.ReadFile(repository, name)
-		all.WriteString(trimLines(string(text)))
-		return err
-	}))
-	return all.String()
+	}
+	return strings.Join(all, "")
 }
 
 var (

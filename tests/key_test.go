@@ -150,7 +150,7 @@ var keyBodies = []testdb.Body{
 // oneHandler starts a router with a handler that publishes nothing.
 func (b *bed) oneHandler(topic string, h message.HandlerFunc, middlewares ...message.HandlerMiddleware) *service {
 	b.Helper()
-	s := &service{bed: b, feed: rig.NewFeed(), published: &rig.Publisher{}, stopped: make(chan error, 1)}
+	s := &service{bed: b, feed: rig.NewFeed(), published: &rig.Publisher{}}
 	router := b.router(middlewares...)
 	router.AddConsumerHandler("billing", topic, s.feed, func(msg *message.Message) error {
 		_, err := h(msg)

@@ -1,7 +1,6 @@
 package tests_test
 
 import (
-	"io/fs"
 	"os"
 	"os/exec"
 	"path"
@@ -106,15 +105,9 @@ func TestNoModuleIsReplaced(t *testing.T) {
 // modules returns the folders of all modules, from the root.
 func modules(t *testing.T) (folders []string) {
 	t.Helper()
-	require.NoError(t, fs.WalkDir(os.DirFS(".."), ".", func(name string, e fs.DirEntry, err error) error {
-		if e != nil && e.IsDir() && name != "." && (strings.HasPrefix(e.Name(), ".") || e.Name() == "bin") {
-			return fs.SkipDir
-		}
-		if path.Base(name) == "go.mod" {
-			folders = append(folders, path.Dir(name))
-		}
-		return err
-	}))
+	for name := range repositoryFiles(t, os.DirFS(".."), "go.mod") {
+		folders = append(folders, path.Dir(name))
+	}
 	return folders
 }
 

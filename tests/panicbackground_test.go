@@ -2,11 +2,11 @@ package tests_test
 
 import (
 	"context"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
-	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -136,8 +136,7 @@ func (b *bed) goesOn(name string, set func(*inbox.Config)) {
 		return b.count(`SELECT COUNT(*) FROM millrace_claims c JOIN millrace_consumers n ON n.id = c.consumer WHERE n.name = ?`, []byte(name))
 	}
 	// what is to be published of two handlers, of which the first's is bad
-	router, err := message.NewRouter(message.RouterConfig{CloseTimeout: 10 * time.Second}, watermill.NopLogger{})
-	require.NoError(b, err)
+	router := rig.NewRouter(b)
 	router.AddMiddleware(millrace.Inbox{Store: store}.Middleware)
 	down := &rig.Publisher{}
 	down.FailWith(errBoom)
@@ -148,8 +147,7 @@ func (b *bed) goesOn(name string, set func(*inbox.Config)) {
 			return []*message.Message{newMessage(payload)}, apply(msg.Context(), msg.UUID)
 		})
 	}
-	s := &service{bed: b, stopped: make(chan error, 1)}
-	s.run(router)
+	rig.Run(b, router)
 	for _, payload := range []string{bad, "good", "acked", "acked"} {
 		msg := newMessage("x")
 		feeds[payload].Send(b, msg)
@@ -157,12 +155,7 @@ func (b *bed) goesOn(name string, set func(*inbox.Config)) {
 	}
 	stop := rig.Work(b, store)
 	sent := func() bool {
-		for _, msg := range published.Messages() {
-			if string(msg.Payload) == "good" {
-				return true
-			}
-		}
-		return false
+		return slices.ContainsFunc(published.Messages(), func(msg *message.Message) bool { return string(msg.Payload) == "good" })
 	}
 	assert.Eventually(b, func() bool { return claims() == 0 }, rig.Patience, time.Millisecond, "%s: the claims of the other consumer are purged", name)
 	assert.Eventually(b, sent, rig.Patience, time.Millisecond, "%s: what the other handler produced is sent", name)

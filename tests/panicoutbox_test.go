@@ -5,7 +5,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/ThreeDotsLabs/watermill/message/router/middleware"
 	"github.com/stretchr/testify/assert"
@@ -61,7 +60,7 @@ func (b *bed) survivesReturning(name string, set func(*returning)) {
 	pool := b.db.Open(b)
 	pool.SetMaxOpenConns(3)
 	defer pool.Close() //nolint:errcheck // the test is over
-	r := returning{&inbox.Config{}, &millrace.Inbox{Options: inbox.Options{RecordFailures: true}}, &box.Config{}}
+	r := returning{&inbox.Config{}, &millrace.Inbox{Consumer: name, Options: inbox.Options{RecordFailures: true}}, &box.Config{}}
 	set(&r)
 	var err error
 	r.Store, err = inbox.NewStore(pool.DB, *r.Config)
@@ -70,35 +69,26 @@ func (b *bed) survivesReturning(name string, set func(*returning)) {
 		r.Outbox, err = box.NewPublisher(pool.DB, *r.outbox)
 		require.NoError(b, err, name)
 	}
-	router, err := message.NewRouter(message.RouterConfig{CloseTimeout: 10 * time.Second}, watermill.NopLogger{})
-	require.NoError(b, err)
+	router := rig.NewRouter(b)
 	router.AddPlugin(r.Store.Plugin())
 	router.AddMiddleware(middleware.Recoverer, r.Inbox.Middleware)
-	feed, published := rig.NewFeed(), &rig.Publisher{}
-	router.AddHandler(name, "orders", feed, "invoices", published, func(msg *message.Message) ([]*message.Message, error) {
+	s := b.serve(router, func(msg *message.Message) ([]*message.Message, error) {
 		return []*message.Message{message.NewMessage("of "+msg.UUID, msg.Payload)}, apply(msg.Context(), msg.UUID)
 	})
-	s := &service{bed: b, stopped: make(chan error, 1)}
-	s.run(router)
-	deliver := func(msg *message.Message) (acked bool) {
-		c := again(msg)
-		feed.Send(b, c)
-		return rig.Answer(b, c)
-	}
 	stored, effects := b.count(`SELECT COUNT(*) FROM millrace_outbox`), b.effects()
 	for range 2 {
 		msg := newMessage(bad)
 		msg.Metadata.Set(bad, "yes")
 		for range 2 {
-			deliver(msg)
+			s.deliver(again(msg))
 		}
 	}
-	require.True(b, deliver(newMessage("good")), name)
+	require.True(b, s.deliver(newMessage("good")), name)
 	effects = b.effects() - effects
 	assert.Positive(b, effects, name)
 	if _, real := r.Outbox.(*box.Publisher); real {
 		assert.Equal(b, effects, b.count(`SELECT COUNT(*) FROM millrace_outbox`)-stored, "%s: what is to be sent", name)
-		assert.Empty(b, published.Messages(), name)
+		assert.Empty(b, s.published.Messages(), name)
 	}
 	require.NoError(b, router.Close(), name)
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(b.Context()), 5*time.Second)

@@ -44,7 +44,7 @@ func TestAckCommandHandlingErrorsHidesFailures(t *testing.T) {
 				return errBoom // after half of the work
 			}))
 			require.NoError(t, err)
-			s := &service{bed: b, feed: feed, stopped: make(chan error, 1)}
+			s := &service{bed: b, feed: feed}
 			s.run(router)
 			msg, err := marshaler.Marshal(&book{"order-1"})
 			require.NoError(t, err)

@@ -26,10 +26,7 @@ func (b *bed) inDoubt(p *provider) *message.Message {
 	p.fails = errBoom
 	rig.MustFail(b, b.leased(h), again(msg), errBoom)
 	p.fails = nil
-	list, err := admin.New(b.store).StepsInDoubt(b.Context(), 10)
-	require.NoError(b, err)
-	require.NotEmpty(b, list)
-	last := list[len(list)-1]
+	last := b.lastInDoubt()
 	assert.Equal(b, []any{admin.StepInDoubt, "mail", msg.UUID, p.ids[0]}, []any{last.State, last.Name, last.MessageID, last.ID})
 	assert.Contains(b, last.Problem, "boom")
 	return msg
@@ -51,11 +48,23 @@ func stepUnverified(t *testing.T, b *bed) {
 // doubts expects that what is recorded of the step in doubt is what its one call failed with.
 func (b *bed) doubts(attempts int) {
 	b.Helper()
+	last := b.lastInDoubt()
+	assert.Equal(b, errBoom.Error(), last.Problem)
+	assert.Equal(b, attempts, last.Attempts)
+}
+
+func (b *bed) inDoubtNow() []admin.StepRecord {
+	b.Helper()
 	list, err := admin.New(b.store).StepsInDoubt(b.Context(), 10)
 	require.NoError(b, err)
+	return list
+}
+
+func (b *bed) lastInDoubt() admin.StepRecord {
+	b.Helper()
+	list := b.inDoubtNow()
 	require.NotEmpty(b, list)
-	assert.Equal(b, errBoom.Error(), list[len(list)-1].Problem)
-	assert.Equal(b, attempts, list[len(list)-1].Attempts)
+	return list[len(list)-1]
 }
 
 func stepVerified(t *testing.T, b *bed) {
@@ -97,9 +106,7 @@ func stepVerified(t *testing.T, b *bed) {
 	story := rig.Story(t, b.store, msg.UUID)
 	assert.True(t, story.Steps[0].Verified)
 	assert.Equal(t, 2, story.Steps[0].Attempts)
-	list, err := admin.New(b.store).StepsInDoubt(t.Context(), 10)
-	require.NoError(t, err)
-	assert.Empty(t, list)
+	assert.Empty(t, b.inDoubtNow())
 }
 
 func stepIdempotent(t *testing.T, b *bed) {
