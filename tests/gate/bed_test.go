@@ -18,6 +18,7 @@ import (
 	"github.com/millrace-go/millrace/inbox/admin"
 	millrace "github.com/millrace-go/millrace/middleware"
 	"github.com/millrace-go/millrace/pubsub"
+	"github.com/millrace-go/millrace/tests/process"
 	"github.com/millrace-go/millrace/tests/rig"
 	"github.com/millrace-go/millrace/tests/testdb"
 )
@@ -181,3 +182,9 @@ func eachServer(t *testing.T, body func(t *testing.T, b *bed)) {
 
 // newTunedBed is a bed on a database as [tuned] makes it.
 func newTunedBed(t *testing.T, db *testdb.DB) *bed { t.Helper(); return newBed(t, tuned(t, db)) }
+
+func TestMain(m *testing.M) {
+	process.As(shareName, serve)
+	testdb.Overlap(4)
+	m.Run()
+}
