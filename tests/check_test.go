@@ -37,7 +37,11 @@ func documented(t *testing.T, db *testdb.DB, more ...string) *testdb.DB {
 
 func check(t *testing.T, db *testdb.DB, config inbox.Config) []inbox.Finding {
 	t.Helper()
-	store := rig.NewStore(t, db.DB, config)
+	return findings(t, rig.NewStore(t, db.DB, config))
+}
+
+func findings(t *testing.T, store *inbox.Store) []inbox.Finding {
+	t.Helper()
 	found, err := store.Check(t.Context())
 	require.NoError(t, err)
 	return found
@@ -223,8 +227,7 @@ func TestCheckComparesRetentionWithTheDeclaredWindow(t *testing.T) {
 		consumer(store, "enough", 0, 4*time.Hour, 2*time.Hour)
 		consumer(store, "undeclared", 0, time.Hour, 0)
 		consumer(store, "forever", 0, inbox.Forever, 1000*time.Hour)
-		found, err := store.Check(t.Context())
-		require.NoError(t, err)
+		found := findings(t, store)
 		require.Equal(t, []string{`warning consumer "short"`}, subjects(found))
 		assert.Contains(t, found[0].Problem, "3h0m0s")
 		assert.Contains(t, found[0].Problem, "2h0m0s")
@@ -240,8 +243,7 @@ func TestCheckComparesRetentionWithTheDeclaredWindow(t *testing.T) {
 
 		next := migrate(t, db, inbox.Config{})
 		consumer(next, "short", 1, 4*time.Hour, 2*time.Hour)
-		found, err = next.Check(t.Context())
-		require.NoError(t, err)
+		found = findings(t, next)
 		require.Empty(t, found, "an epoch that is over does not count")
 	})
 }
@@ -310,8 +312,7 @@ func TestAQueueThatNothingWatchesIsToldOf(t *testing.T) {
 				return text != "inbox: nothing watches the backlog of a consumer; said once"
 			})
 			assert.Len(t, lines, run.told, "%+v", run)
-			found, err := store.Check(t.Context())
-			require.NoError(t, err)
+			found := findings(t, store)
 			if assert.Len(t, found, run.told, "%+v", run) && run.told > 0 {
 				assert.Equal(t, []string{`warning consumer "billing"`}, subjects(found))
 				assert.Contains(t, found[0].Problem, "StoreFirst")

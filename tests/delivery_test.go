@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -168,12 +167,7 @@ var deliveryBodies = []testdb.Body{
 			}
 		})
 		must(t, h, newMessage("warm up"))
-		pool.Set(faults.Plan{Before: func(_ context.Context, call string) error {
-			if strings.Contains(call, "INSERT INTO millrace_claims") {
-				return faults.ErrLost
-			}
-			return nil
-		}})
+		pool.Set(faults.Plan{Before: faults.Lose("INSERT INTO millrace_claims")})
 		rig.MustFail(t, h, newMessage("y"), inbox.ErrUnavailable)
 		pool.Set(faults.Plan{})
 		crash = true

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
 	"testing"
 	"time"
 
@@ -139,14 +138,12 @@ var outcomeBodies = []testdb.Body{
 		pool := faults.Open(t, db)
 		b.store = b.newStore(pool.DB, inbox.Config{Redispatch: late, RedispatchAfter: 1, WithoutPlugin: true})
 		settling := make(chan struct{})
-		pool.Set(faults.Plan{Before: func(_ context.Context, call string) error {
-			if strings.Contains(call, "DELETE FROM millrace_outcomes") {
-				pool.Set(faults.Plan{})
-				close(settling)
-				<-time.After(look)
-			}
+		pool.Set(faults.Plan{Before: faults.At("DELETE FROM millrace_outcomes", func() error {
+			pool.Set(faults.Plan{})
+			close(settling)
+			<-time.After(look)
 			return nil
-		}})
+		})})
 		router := rig.NewRouter(t)
 		router.AddMiddleware(millrace.Inbox{Store: b.store}.Middleware)
 		s := b.serve(router, invoice)
@@ -205,17 +202,11 @@ var outcomeBodies = []testdb.Body{
 		pool := faults.Open(t, b.db)
 		s := b.newService(invoice, millrace.Inbox{Store: b.newStore(pool.DB, inbox.Config{})}.Middleware)
 		assert.True(t, s.deliver(newMessage("warm up")))
-		lose := func(_ context.Context, call string) error {
-			if call == faults.Commit {
-				return faults.ErrLost
-			}
-			return nil
-		}
 		msg := newMessage("x")
-		pool.Set(faults.Plan{Before: lose})
+		pool.Set(faults.Plan{Before: faults.Lose(faults.Commit)})
 		assert.False(t, s.deliver(again(msg)))
 		assert.Equal(t, 0, b.effectsOf(msg.UUID))
-		pool.Set(faults.Plan{After: lose})
+		pool.Set(faults.Plan{After: faults.Lose(faults.Commit)})
 		assert.False(t, s.deliver(again(msg)))
 		assert.Len(t, s.published.Messages(), 1)
 		pool.Set(faults.Plan{})

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"io"
-	"strings"
 	"testing"
 	"time"
 
@@ -70,13 +69,11 @@ var transactionBodies = []testdb.Body{
 		}}
 		msg := newMessage("x")
 		rig.MustFail(t, b.inbox(alwaysFails, settings...), again(msg), errBoom)
-		pool.Set(faults.Plan{Before: func(_ context.Context, call string) error {
-			if strings.Contains(call, "outcome_topic") { // the lookup, between claim and retake
-				pool.Set(faults.Plan{})
-				<-time.After(twinWait + 100*time.Millisecond)
-			}
+		pool.Set(faults.Plan{Before: faults.At("outcome_topic", func() error { // the lookup, between claim and retake
+			pool.Set(faults.Plan{})
+			<-time.After(twinWait + 100*time.Millisecond)
 			return nil
-		}})
+		})})
 		must(t, b.inbox(effect, settings...), again(msg))
 		assert.Equal(t, 1, b.effects())
 	})},

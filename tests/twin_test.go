@@ -59,13 +59,11 @@ var twinBodies = []testdb.Body{
 
 		msg := newMessage("x")
 		twin := b.inbox(effect, on(b.process()))
-		pool.Set(faults.Plan{After: func(_ context.Context, call string) error {
-			if call == faults.Rollback { // the handler failed; its record is not written yet
-				pool.Set(faults.Plan{})
-				must(t, twin, again(msg))
-			}
+		pool.Set(faults.Plan{After: faults.At(faults.Rollback, func() error { // the handler failed; its record is not written yet
+			pool.Set(faults.Plan{})
+			must(t, twin, again(msg))
 			return nil
-		}})
+		})})
 		rig.MustFail(t, failing, again(msg), errBoom)
 		assert.Equal(t, 1, b.effectsOf(msg.UUID))
 		story := rig.Story(t, b.store, msg.UUID)
@@ -122,13 +120,11 @@ var twinBodies = []testdb.Body{
 		h := b.inbox(effect, on(b.newStore(pool.DB, inbox.Config{})))
 		msg := newMessage("x")
 		must(t, b.inbox(effect), again(msg))
-		pool.Set(faults.Plan{Before: func(_ context.Context, call string) error {
-			if strings.Contains(call, "outcome_topic") { // the lookup
-				pool.Set(faults.Plan{})
-				b.exec(`DELETE FROM millrace_claims`)
-			}
+		pool.Set(faults.Plan{Before: faults.At("outcome_topic", func() error { // the lookup
+			pool.Set(faults.Plan{})
+			b.exec(`DELETE FROM millrace_claims`)
 			return nil
-		}})
+		})})
 		must(t, h, again(msg))
 		assert.Equal(t, 2, b.effects(), "a message that nobody remembers is handled")
 	})},
@@ -189,13 +185,12 @@ var twinBodies = []testdb.Body{
 		h := b.inbox(effect, on(b.newStore(pool.DB, inbox.Config{})))
 		must(t, h, newMessage("warm up"))
 		left := 3
-		pool.Set(faults.Plan{Before: func(_ context.Context, call string) error {
-			if left > 0 && strings.Contains(call, "INSERT INTO millrace_claims") {
-				left--
+		pool.Set(faults.Plan{Before: faults.At("INSERT INTO millrace_claims", func() error {
+			if left--; left >= 0 {
 				return deadlock(b.db.Dialect)
 			}
 			return nil
-		}})
+		})})
 		must(t, h, newMessage("x"))
 		assert.Equal(t, 2, b.effects())
 		assert.Equal(t, 3, b.events.Count("contention"))

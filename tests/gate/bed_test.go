@@ -96,6 +96,22 @@ func (b *bed) queued(store *inbox.Store) {
 	rig.Queue(b, store, inbox.QueueConfig{Consumer: consumer})
 }
 
+// version returns the version of an aggregate.
+func (b *bed) version(aggregate string) int64 {
+	b.Helper()
+	version, err := b.store.Version(context.WithoutCancel(b.Context()), inbox.Aggregate{Consumer: consumer, ID: aggregate})
+	require.NoError(b, err)
+	return version
+}
+
+// mustGap delivers a message that must come too early.
+func mustGap(t *testing.T, h message.HandlerFunc, msg *message.Message) (gap inbox.GapError) {
+	t.Helper()
+	var found *inbox.GapError
+	require.ErrorAs(t, rig.MustFail(t, h, msg), &found)
+	return *found
+}
+
 // applied returns the versions of an aggregate in the order in which they were applied.
 func (b *bed) applied(aggregate string) []int64 {
 	b.Helper()

@@ -87,13 +87,13 @@ func deadlockAtRelease(t *testing.T, b *bed) {
 	p := b.proc(consumer, millrace.VersionGate{})
 	require.True(t, p.deliver(change("a", 2)))
 	hits := 0
-	p.pool.Set(faults.Plan{Before: func(_ context.Context, call string) error {
-		if strings.Contains(call, "UPDATE millrace_messages") && hits < 2 {
-			hits++
-			return contention{errFails}
+	p.pool.Set(faults.Plan{Before: faults.At("UPDATE millrace_messages", func() error {
+		if hits == 2 {
+			return nil
 		}
-		return nil
-	}})
+		hits++
+		return contention{errFails}
+	})})
 	require.True(t, p.deliver(change("a", 1)))
 	assert.Equal(t, 2, hits)
 	assert.Equal(t, upTo(1), b.applied("a"))
@@ -105,14 +105,8 @@ func deadlockAfterACommit(t *testing.T, b *bed) {
 	one, ran := change("a", 1), 0
 	h := b.gated(p.store, millrace.VersionGate{}, b.commitsFirst(&ran, nil))
 	must(t, h, change("a", 2))
-	p.pool.Set(faults.Plan{Before: func(_ context.Context, call string) error {
-		if strings.Contains(call, "UPDATE millrace_messages") {
-			return contention{errFails}
-		}
-		return nil
-	}})
-	_, err := h(again(one))
-	require.Error(t, err, "its successor was not released")
+	p.pool.Set(faults.Plan{Before: faults.At("UPDATE millrace_messages", func() error { return contention{errFails} })})
+	rig.MustFail(t, h, again(one)) // its successor was not released
 	p.pool.Set(faults.Plan{})
 	must(t, h, again(one))
 	assert.Equal(t, 2, ran, "the redelivery runs the handler")
@@ -123,13 +117,10 @@ func endedInPause(t *testing.T, b *bed) {
 	p := b.proc(consumer, millrace.VersionGate{})
 	require.True(t, p.deliver(change("a", 1)))
 	ctx, cancel := context.WithCancel(t.Context())
-	p.pool.Set(faults.Plan{Before: func(_ context.Context, call string) error {
-		if statement(call, "millrace_versions") {
-			cancel()
-			return contention{errFails}
-		}
-		return nil
-	}})
+	p.pool.Set(faults.Plan{Before: faults.At("millrace_versions", func() error {
+		cancel()
+		return contention{errFails}
+	})})
 	msg := change("a", 2)
 	ended := again(msg)
 	ended.SetContext(ctx)

@@ -1,9 +1,7 @@
 package gate_test
 
 import (
-	"context"
 	"fmt"
-	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -59,12 +57,12 @@ func TestWhatIsHeldTooLongBehindAConsumerThatFails(t *testing.T) {
 		}
 		pool := faults.Open(t, b.db)
 		var looks atomic.Int64
-		pool.Set(faults.Plan{Before: func(_ context.Context, call string) error {
-			if strings.Contains(call, "AS expired") && looks.Add(1)%2 == 1 { // that for the first of the two
+		pool.Set(faults.Plan{Before: faults.At("AS expired", func() error {
+			if looks.Add(1)%2 == 1 { // that for the first of the two
 				return errFails
 			}
 			return nil
-		}})
+		})})
 		look := b.newStore(pool.DB, inbox.Config{PurgeInterval: 10 * time.Millisecond})
 		go func() { assert.NoError(t, look.Run(t.Context())) }()
 		rig.Eventually(b, "one is parked", func() bool { return b.events.Count("parked") == 1 })

@@ -73,10 +73,7 @@ var gapBodies = []testdb.Body{
 		h := b.gated(b.store, millrace.VersionGate{OnGap: inbox.GapFail}, handler)
 		began := time.Now()
 		second := change("a", 2)
-		_, err := h(again(second))
-		var gap *inbox.GapError
-		require.ErrorAs(t, err, &gap)
-		assert.Equal(t, inbox.GapError{Aggregate: "a", Version: 2, Current: 0}, *gap)
+		assert.Equal(t, inbox.GapError{Aggregate: "a", Version: 2, Current: 0}, mustGap(t, h, again(second)))
 		assert.GreaterOrEqual(t, time.Since(began), 50*time.Millisecond)
 		assert.Zero(t, b.count(`SELECT COUNT(*) FROM millrace_claims`))
 		must(t, h, change("a", 1), again(second))
@@ -86,9 +83,7 @@ var gapBodies = []testdb.Body{
 		gate := millrace.VersionGate{OnGap: inbox.GapFail}
 		h, second := b.gated(b.store, gate, handler), change("a", 2)
 		for range 4 {
-			var gap *inbox.GapError
-			_, err := h(again(second))
-			require.ErrorAs(t, err, &gap)
+			mustGap(t, h, again(second))
 		}
 		must(t, b.gated(b.process(), gate, handler), change("a", 1))
 		must(t, h, again(second))
@@ -199,9 +194,7 @@ var gapBodies = []testdb.Body{
 	})},
 	{Name: "a wait in vain", Why: "after GapWait, OnGap says what happens", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		h := b.gated(b.store, millrace.VersionGate{OnGap: inbox.GapFail, GapWait: 50 * time.Millisecond}, handler)
-		_, err := h(change("a", 2))
-		var gap *inbox.GapError
-		require.ErrorAs(t, err, &gap)
+		mustGap(t, h, change("a", 2))
 		assert.Zero(t, b.count(`SELECT COUNT(*) FROM millrace_claims`))
 	})},
 	{Name: "more than an aggregate may hold", Why: "past the limit: parked, with a readable reason", Run: testdb.With(newBed, func(t *testing.T, b *bed) {

@@ -20,6 +20,15 @@ func TestConformance(t *testing.T) {
 	testdb.Conformance(t, slices.Concat(tableBodies, gapBodies, forgetBodies))
 }
 
+// snapshot is a change with which an aggregate starts, as starts says.
+func snapshot(aggregate string, version int64) *message.Message {
+	msg := change(aggregate, version)
+	msg.Metadata.Set("snapshot", "yes")
+	return msg
+}
+
+func starts(msg *message.Message) bool { return msg.Metadata.Get("snapshot") != "" }
+
 // tableBodies: what becomes of a message by how its version relates to its aggregate's.
 var tableBodies = []testdb.Body{
 	{Name: "in order", Why: "current + 1: the handler runs, the version advances", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
@@ -28,9 +37,7 @@ var tableBodies = []testdb.Body{
 			must(t, h, change("a", v+1))
 		}
 		assert.Equal(t, upTo(5), b.applied("a"))
-		version, err := b.store.Version(t.Context(), inbox.Aggregate{Consumer: consumer, ID: "a"})
-		require.NoError(t, err)
-		assert.Equal(t, int64(5), version)
+		assert.Equal(t, int64(5), b.version("a"))
 	})},
 	{Name: "stale", Why: "below the current version: acked, the handler does not run", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		h := b.gated(b.store, millrace.VersionGate{}, handler)
@@ -82,11 +89,9 @@ var tableBodies = []testdb.Body{
 		assert.Equal(t, []int64{0, 1}, b.applied("d2"))
 	})},
 	{Name: "before the beginning, in each process", Why: "what a process remembers of an aggregate changes no answer", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
-		gate := millrace.VersionGate{Starts: func(msg *message.Message) bool { return msg.Metadata.Get("snapshot") != "" }}
+		gate := millrace.VersionGate{Starts: starts}
 		h := b.gated(b.store, gate, handler)
-		snapshot := change("a", 10)
-		snapshot.Metadata.Set("snapshot", "yes")
-		must(t, h, snapshot, change("a", 11), change("a", 3), change("a", 10))
+		must(t, h, snapshot("a", 10), change("a", 11), change("a", 3), change("a", 10))
 		must(t, b.gated(b.process(), gate, handler), change("a", 4))
 		assert.Equal(t, []int64{10, 11}, b.applied("a"))
 		assert.Equal(t, 2, b.open(admin.Parked), "3 and 4 are before the beginning")
@@ -105,11 +110,8 @@ var tableBodies = []testdb.Body{
 		assert.Equal(t, 2, b.events.Count("gap"), "12: a process sees what another one applied")
 	})},
 	{Name: "a snapshot with latest only", Why: "it lacks nothing that is older", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
-		starts := func(msg *message.Message) bool { return msg.Metadata.Get("snapshot") != "" }
 		h := b.gated(b.store, millrace.VersionGate{OnGap: inbox.GapLatest, Starts: starts}, handler)
-		snapshot := change("a", 9)
-		snapshot.Metadata.Set("snapshot", "yes")
-		must(t, h, change("a", 1), snapshot, change("a", 10))
+		must(t, h, change("a", 1), snapshot("a", 9), change("a", 10))
 		assert.Equal(t, []int64{1, 9, 10}, b.applied("a"))
 		assert.Zero(t, b.events.Count("gap"))
 	})},
@@ -176,9 +178,7 @@ var tableBodies = []testdb.Body{
 		}
 		assert.Equal(t, len(ids), b.count(`SELECT COUNT(*) FROM millrace_versions WHERE version = 1`))
 		for _, id := range ids {
-			version, err := b.store.Version(t.Context(), inbox.Aggregate{Consumer: consumer, ID: id})
-			require.NoError(t, err)
-			assert.Equal(t, int64(1), version)
+			assert.Equal(t, int64(1), b.version(id))
 		}
 	})},
 	{Name: "two consumers of one aggregate", Why: "each has its own version", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
@@ -235,16 +235,12 @@ var tableBodies = []testdb.Body{
 	})},
 	{Name: "a snapshot", Why: "what Starts an aggregate may follow any older version", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		b.queued(b.store)
-		gate := millrace.VersionGate{Starts: func(msg *message.Message) bool { return msg.Metadata.Get("snapshot") != "" }}
+		gate := millrace.VersionGate{Starts: starts}
 		h := b.gated(b.store, gate, handler)
-		snapshot := change("a", 9)
-		snapshot.Metadata.Set("snapshot", "yes")
-		must(t, h, change("a", 1), change("a", 5), change("a", 10), snapshot)
+		must(t, h, change("a", 1), change("a", 5), change("a", 10), snapshot("a", 9))
 		assert.Equal(t, []int64{1, 9}, b.applied("a"))
 		assert.Equal(t, 2, b.open(admin.Received), "the one it passed, and its successor")
-		born := change("b", 4)
-		born.Metadata.Set("snapshot", "yes")
-		must(t, h, born, change("b", 5))
+		must(t, h, snapshot("b", 4), change("b", 5))
 		assert.Equal(t, []int64{4, 5}, b.applied("b"))
 	})},
 	{Name: "two aggregates in one message", Why: "it runs when it is next for both", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
@@ -261,9 +257,7 @@ var tableBodies = []testdb.Body{
 		transfer.Metadata.Set("other", "a")
 		must(t, h, change("b", 1), again(transfer))
 		assert.Equal(t, 1, b.open(admin.Held), "a is not at 1")
-		version, err := b.store.Version(t.Context(), inbox.Aggregate{Consumer: consumer, ID: "b"})
-		require.NoError(t, err)
-		assert.Equal(t, int64(1), version, "b does not advance while a does not")
+		assert.Equal(t, int64(1), b.version("b"), "b does not advance while a does not")
 		must(t, h, change("a", 1))
 		assert.Equal(t, 1, b.open(admin.Received))
 
