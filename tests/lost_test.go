@@ -61,7 +61,7 @@ var lostBodies = []testdb.Body{
 			_ = write(msg.Context(), "B")
 			return nil, errors.Join(errBoom, err)
 		})
-		err := rig.MustFail(t, h, newMessage("x"), errBoom)
+		err := rig.Failure(t, h, newMessage("x"), errBoom)
 		assert.Empty(t, b.written())
 		if b.db.Dialect == "sqlite" {
 			require.ErrorIs(t, err, inbox.ErrTxEndedByHandler)

@@ -217,7 +217,7 @@ func stepUnsealed(t *testing.T, db *testdb.DB) {
 	}}, fine)
 	msg := newMessage("x")
 	for epoch := range 3 {
-		err := rig.MustFail(t, b.leased(h, onStore(store), func(d *millrace.Deduplicate) { d.Epoch = epoch }), again(msg), "it is done, but its result was not kept")
+		err := rig.Failure(t, b.leased(h, onStore(store), func(d *millrace.Deduplicate) { d.Epoch = epoch }), again(msg), "it is done, but its result was not kept")
 		assert.True(t, inbox.IsTerminal(err))
 	}
 	assert.Equal(t, 1, done)

@@ -153,7 +153,7 @@ func readOnlyBehindPooler(t *testing.T, direct, pooled *testdb.DB) {
 	admin.exec(`SELECT pg_terminate_backend(pid) FROM pg_stat_activity
 		WHERE datname = current_database() AND pid <> pg_backend_pid()`)
 	rig.Eventually(b, "the setting is seen", func() bool {
-		err := rig.MustFail(t, h, newMessage("x"))
+		err := rig.Failure(t, h, newMessage("x"))
 		return errors.Is(err, inbox.ErrReadOnly)
 	})
 }

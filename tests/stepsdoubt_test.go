@@ -37,7 +37,7 @@ func stepUnverified(t *testing.T, b *bed) {
 	msg := b.inDoubt(&p)
 	h, _ := stepping(inbox.Step{Name: "mail", Do: p.call}, fine)
 	for range 2 {
-		err := rig.MustFail(t, b.leased(h), again(msg), inbox.ErrInDoubt, p.ids[0], "it was begun before and failed: boom")
+		err := rig.Failure(t, b.leased(h), again(msg), inbox.ErrInDoubt, p.ids[0], "it was begun before and failed: boom")
 		assert.False(t, inbox.IsTerminal(err))
 	}
 	assert.Len(t, p.ids, 1)
@@ -84,7 +84,7 @@ func stepVerified(t *testing.T, b *bed) {
 
 	msg := b.inDoubt(&p)
 	unknown = inbox.Terminal(errBoom)
-	err := rig.MustFail(t, b.leased(h), again(msg), inbox.ErrInDoubt, errBoom)
+	err := rig.Failure(t, b.leased(h), again(msg), inbox.ErrInDoubt, errBoom)
 	assert.True(t, inbox.IsTerminal(err))
 	for range 2 {
 		unknown = inbox.NotDone(errBoom) // the question was refused, not the step

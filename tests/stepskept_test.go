@@ -24,7 +24,7 @@ func stepTooLarge(t *testing.T, b *bed) {
 	}}, fine)
 	msg := newMessage("x")
 	for range 2 {
-		err := rig.MustFail(t, b.leased(h), again(msg), "it has 65537 bytes, and at most 65536 are kept")
+		err := rig.Failure(t, b.leased(h), again(msg), "it has 65537 bytes, and at most 65536 are kept")
 		assert.True(t, inbox.IsTerminal(err))
 	}
 	assert.Equal(t, 1, calls)
@@ -53,7 +53,7 @@ func stepSealed(t *testing.T, b *bed) {
 	story = rig.Story(t, store, msg.UUID)
 	assert.Nil(t, story.Steps[0].Result)
 	assert.Contains(t, story.Steps[0].Problem, "erased")
-	err := rig.MustFail(t, b.leased(h, onStore(store), func(d *millrace.Deduplicate) { d.Epoch = 3 }), again(msg), inbox.ErrErased)
+	err := rig.Failure(t, b.leased(h, onStore(store), func(d *millrace.Deduplicate) { d.Epoch = 3 }), again(msg), inbox.ErrErased)
 	assert.True(t, inbox.IsTerminal(err))
 
 	other := newMessage("y") // whose result cannot be sealed: it is done all the same

@@ -54,9 +54,9 @@ var transactionBodies = []testdb.Body{
 	{Name: "a raw COMMIT, then a failure", Why: "the claim token tells, whatever database/sql believes",
 		Run: testdb.With(newBed, commitsThenFails(func(msg *message.Message) error { return raw(msg, "COMMIT") }))},
 	{Name: "an error of the handler's own", Why: "it is named, not explained as one of ours", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
-		err := rig.MustFail(t, b.inbox(func(*message.Message) ([]*message.Message, error) { return nil, io.EOF }), newMessage("x"), io.EOF)
+		err := rig.Failure(t, b.inbox(func(*message.Message) ([]*message.Message, error) { return nil, io.EOF }), newMessage("x"), io.EOF)
 		require.NotErrorIs(t, err, inbox.ErrUnavailable)
-		err = rig.MustFail(t, b.inbox(func(msg *message.Message) ([]*message.Message, error) {
+		err = rig.Failure(t, b.inbox(func(msg *message.Message) ([]*message.Message, error) {
 			return nil, raw(msg, "SELECT * FROM nowhere")
 		}), newMessage("x"))
 		require.NotErrorIs(t, err, inbox.ErrNotMigrated)
@@ -98,7 +98,7 @@ var transactionBodies = []testdb.Body{
 			return nil, errors.Join(errBoom, rig.Exec(msg.Context(), `CREATE TABLE stray (id INTEGER)`))
 		}))
 		msg := newMessage("x")
-		err := rig.MustFail(t, h, again(msg), errBoom)
+		err := rig.Failure(t, h, again(msg), errBoom)
 		commits := b.db.Dialect == "mysql"
 		assert.Equal(t, commits, errors.Is(err, inbox.ErrTxEndedByHandler))
 		assert.Equal(t, commits, b.events.Count("ended tx") == 1)
@@ -143,13 +143,13 @@ var transactionBodies = []testdb.Body{
 		}
 	})},
 	{Name: "a statement that outlasts the handler's Timeout", Why: "the Timeout is named, not the connection that a driver closes", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
-		err := rig.MustFail(t, b.inbox(func(msg *message.Message) ([]*message.Message, error) {
+		err := rig.Failure(t, b.inbox(func(msg *message.Message) ([]*message.Message, error) {
 			return nil, raw(msg, long(b.db))
 		}, func(i *millrace.Inbox) { i.Timeout = 200 * time.Millisecond }), newMessage("x"), context.DeadlineExceeded, "Timeout, 200ms, ran out")
 		assert.NotContains(t, err.Error(), "the connection to the database was lost")
 	})},
 	{Name: "a statement that outlasts a deadline of the handler's own", Why: "the deadline is named, not the connection that a driver closes at it", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
-		err := rig.MustFail(t, b.inbox(func(msg *message.Message) ([]*message.Message, error) {
+		err := rig.Failure(t, b.inbox(func(msg *message.Message) ([]*message.Message, error) {
 			ctx, cancel := context.WithTimeout(msg.Context(), 200*time.Millisecond)
 			defer cancel()
 			return nil, errors.Join(rig.Exec(ctx, long(b.db)), ctx.Err())

@@ -108,7 +108,7 @@ func (b *bed) version(aggregate string) int64 {
 func mustGap(t *testing.T, h message.HandlerFunc, msg *message.Message) (gap inbox.GapError) {
 	t.Helper()
 	var found *inbox.GapError
-	require.ErrorAs(t, rig.MustFail(t, h, msg), &found)
+	require.ErrorAs(t, rig.Failure(t, h, msg), &found)
 	return *found
 }
 

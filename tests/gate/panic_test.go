@@ -153,5 +153,5 @@ func (b *bed) closes(name string, store *inbox.Store) {
 // within does f, which must not hang.
 func (b *bed) within(name string, f func()) {
 	b.Helper()
-	rig.Within(b, rig.Go(func() error { f(); return nil }), name+": it hangs")
+	require.NoError(b, rig.Within(b, rig.Go(func() error { f(); return nil }), name+": it hangs"))
 }

@@ -53,18 +53,6 @@ var gapBodies = []testdb.Body{
 		assert.Equal(t, 1, b.open(admin.Received), "its predecessor was applied")
 		assert.Equal(t, 1, runs)
 	})},
-	{Name: "held ones are delivered", Why: "nothing stays held once its predecessor is applied", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
-		s := b.service(b.store, millrace.VersionGate{}, handler)
-		for v := int64(6); v > 1; v-- {
-			s.publish(change("a", v))
-		}
-		rig.Eventually(b, "five are held", func() bool { return b.open(admin.Held) == 5 })
-		s.publish(change("a", 1))
-		rig.Eventually(b, "all are applied", func() bool { return len(b.applied("a")) == 6 })
-		assert.Equal(t, upTo(6), b.applied("a"))
-		rig.Eventually(b, "nothing is left", func() bool { return b.count(`SELECT COUNT(*) FROM millrace_messages`) == 0 })
-		assert.Zero(t, b.count(`SELECT COUNT(*) FROM millrace_claims WHERE result = 0`))
-	})},
 	{Name: "hold without a queue", Why: "what nothing would deliver is not held", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		rig.MustFail(t, b.gated(b.store, millrace.VersionGate{}, handler), change("a", 2), inbox.ErrNoQueue)
 		assert.Zero(t, b.count(`SELECT COUNT(*) FROM millrace_claims`))
@@ -217,4 +205,43 @@ var gapBodies = []testdb.Body{
 		assert.Equal(t, []admin.Status{admin.Held, admin.Parked}, []admin.Status{history[0].Status, history[1].Status})
 		assert.Equal(t, parked.Reason, history[1].Reason)
 	})},
+}
+
+// A copy goes past the table while the message lies there, not delivered yet: the stored one is held, or
+// parked, in its turn.
+func TestACopyOfWhatIsStored(t *testing.T) {
+	t.Parallel()
+	testdb.Each(t, testdb.With(newBed, func(t *testing.T, b *bed) {
+		h := millrace.Inbox{Store: b.store, Consumer: consumer, Options: inbox.Options{OnReplay: inbox.ReplayRefuse}}.Middleware(
+			millrace.VersionGate{}.Middleware(handler))
+		queue := rig.Queue(t, b.store, inbox.QueueConfig{Consumer: consumer})
+		replayed := change("b", 1)
+		replayed.Metadata.Set(inbox.ReplayField, "again")
+		became := map[string]admin.Status{}
+		msgs := []*message.Message{change("a", 2), change("a", 0), replayed}
+		for i, status := range []admin.Status{admin.Held, admin.Parked, admin.Parked} {
+			became[msgs[i].UUID] = status
+			require.NoError(t, queue.Put(t.Context(), "changes", again(msgs[i])))
+			must(t, h, again(msgs[i]))
+			other := message.NewMessage(msgs[i].UUID, []byte("another payload"))
+			other.Metadata = msgs[i].Copy().Metadata
+			rig.MustFail(t, h, other, "another payload is stored under the key")
+		}
+		assert.Equal(t, len(msgs), b.events.Count("duplicate"))
+		assert.Equal(t, len(msgs), b.open(admin.Received))
+		assert.Zero(t, b.count(`SELECT COUNT(*) FROM millrace_claims`))
+
+		leased, err := queue.HandOut(t.Context(), rig.Take(t, queue, 10)...)
+		require.NoError(t, err)
+		require.Len(t, leased, len(msgs))
+		for _, l := range leased {
+			msg, err := l.Message(t.Context())
+			require.NoError(t, err)
+			must(t, h, msg)
+		}
+		for _, m := range rig.Find(t, b.store, admin.Filter{}) {
+			assert.Equal(t, became[m.UUID], m.Status)
+		}
+		assert.Empty(t, b.applied("a"))
+	}))
 }

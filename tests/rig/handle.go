@@ -11,8 +11,14 @@ import (
 	"github.com/millrace-go/millrace/inbox"
 )
 
-// MustFail delivers msg to h, and returns the error, which must be each error of wants and say each text of it.
-func MustFail(t testing.TB, h message.HandlerFunc, msg *message.Message, wants ...any) error {
+// MustFail delivers msg to h. The error must be each error of wants, and say each text of it.
+func MustFail(t testing.TB, h message.HandlerFunc, msg *message.Message, wants ...any) {
+	t.Helper()
+	_ = Failure(t, h, msg, wants...) // it was looked at
+}
+
+// Failure is [MustFail], and returns the error.
+func Failure(t testing.TB, h message.HandlerFunc, msg *message.Message, wants ...any) error {
 	t.Helper()
 	_, err := h(msg)
 	require.Error(t, err)
