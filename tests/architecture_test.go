@@ -96,6 +96,14 @@ func readModule(t *testing.T) map[string]string {
 	return sources
 }
 
+// readText returns the text of a file.
+func readText(t *testing.T, name string) string {
+	t.Helper()
+	text, err := os.ReadFile(name)
+	require.NoError(t, err)
+	return string(text)
+}
+
 // repositoryFiles returns the texts of files by their slashed paths, which end with suffix. It passes over bin, and over
 // folders that are hidden.
 func repositoryFiles(t *testing.T, repository fs.FS, suffix string) map[string]string {

@@ -5,7 +5,6 @@ import (
 	"go/parser"
 	"go/token"
 	"maps"
-	"os"
 	"path"
 	"slices"
 	"strings"
@@ -18,8 +17,7 @@ import (
 // TestCallbacksDocument holds docs/callbacks.md to the code: it says what a panic does in each function of the
 // service that an exported field takes, and in each interface that the service may implement.
 func TestCallbacksDocument(t *testing.T) {
-	document, err := os.ReadFile("../docs/callbacks.md")
-	require.NoError(t, err)
+	document := readText(t, "../docs/callbacks.md")
 	found := callbacks(t, readModule(t))
 	for _, one := range []string{ // of each kind
 		"outbox.Config.AfterCommit", "inbox.LeaseStore", "inbox.Config.Observers", "middleware.Inbox.Outbox", "inbox.VersionFunc", "shadow.Config.Versions",
@@ -27,7 +25,7 @@ func TestCallbacksDocument(t *testing.T) {
 		require.Contains(t, found, one)
 	}
 	for _, name := range found {
-		assert.True(t, strings.Contains(string(document), "`"+name+"`"), "docs/callbacks.md does not tell of %s", name) // it is too long to print
+		assert.True(t, strings.Contains(document, "`"+name+"`"), "docs/callbacks.md does not tell of %s", name) // it is too long to print
 	}
 }
 

@@ -40,7 +40,7 @@ func check(t *testing.T, db *testdb.DB, config inbox.Config) []inbox.Finding {
 	return findings(t, rig.NewStore(t, db.DB, config))
 }
 
-func findings(t *testing.T, store *inbox.Store) []inbox.Finding {
+func findings(t testing.TB, store *inbox.Store) []inbox.Finding {
 	t.Helper()
 	found, err := store.Check(t.Context())
 	require.NoError(t, err)

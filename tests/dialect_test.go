@@ -2,7 +2,6 @@ package tests_test
 
 import (
 	"context"
-	"os"
 	"reflect"
 	"regexp"
 	"strings"
@@ -173,9 +172,8 @@ func TestTheIndexOfTheOrderIsMadeBeforehand(t *testing.T) {
 	}
 	withoutReady(t, db)
 	db.Do(t, `DELETE FROM millrace_schema WHERE version >= 6`)
-	text, err := os.ReadFile("../docs/operations.md")
-	require.NoError(t, err)
-	concurrently := regexp.MustCompile(`CREATE INDEX CONCURRENTLY ix_millrace_outbox_order [^;]*;`).FindString(string(text))
+	text := readText(t, "../docs/operations.md")
+	concurrently := regexp.MustCompile(`CREATE INDEX CONCURRENTLY ix_millrace_outbox_order [^;]*;`).FindString(text)
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	begins := func() (end func() error) { // and leaves its transaction open
@@ -188,7 +186,7 @@ func TestTheIndexOfTheOrderIsMadeBeforehand(t *testing.T) {
 	}
 	end := begins()
 
-	_, err = db.Open(t, testdb.Params("statement_timeout", "100")).ExecContext(ctx, concurrently)
+	_, err := db.Open(t, testdb.Params("statement_timeout", "100")).ExecContext(ctx, concurrently)
 	require.ErrorContains(t, err, "statement timeout")
 	require.ErrorContains(t, store.Migrate(ctx), "is not valid")
 

@@ -94,10 +94,9 @@ func TestMigrateWhoseCommitIsRefused(t *testing.T) {
 		_, err := pool.ExecContext(t.Context(), statement)
 		require.NoError(t, err, statement)
 	}
-	store, err := inbox.NewStore(pool.DB, inbox.Config{})
-	require.NoError(t, err)
+	store := rig.NewStore(t, pool.DB, inbox.Config{})
 	require.ErrorContains(t, store.Migrate(t.Context()), "FOREIGN KEY")
-	_, err = pool.ExecContext(t.Context(), `INSERT INTO work (id) VALUES (1)`)
+	_, err := pool.ExecContext(t.Context(), `INSERT INTO work (id) VALUES (1)`)
 	require.NoError(t, err)
 	var n int
 	require.NoError(t, db.GetContext(t.Context(), &n, `SELECT COUNT(*) FROM work`))

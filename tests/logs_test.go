@@ -6,7 +6,6 @@ import (
 	"go/parser"
 	"go/token"
 	"maps"
-	"os"
 	"path"
 	"regexp"
 	"slices"
@@ -22,10 +21,9 @@ import (
 // at its level, and of no other.
 func TestLogsDocument(t *testing.T) {
 	logged, problems := logLines(readModule(t))
-	document, err := os.ReadFile("../docs/logs.md")
-	require.NoError(t, err)
+	document := readText(t, "../docs/logs.md")
 	require.NotEmpty(t, logged)
-	for _, problem := range append(problems, compareLogs(logged, documentedLogs(string(document)))...) {
+	for _, problem := range append(problems, compareLogs(logged, documentedLogs(document))...) {
 		t.Error(problem)
 	}
 }

@@ -122,8 +122,7 @@ func (b *bed) survives(name string, set func(*inbox.Config, *millrace.Inbox), ru
 	var config inbox.Config
 	i := millrace.Inbox{Consumer: name, Options: inbox.Options{RecordFailures: true}}
 	set(&config, &i)
-	store, err := inbox.NewStore(pool.DB, config)
-	require.NoError(b, err)
+	store := rig.NewStore(b, pool.DB, config)
 	i.Store = store
 	h := i.Middleware(func(msg *message.Message) ([]*message.Message, error) {
 		if string(msg.Payload) == bad {
@@ -138,7 +137,7 @@ func (b *bed) survives(name string, set func(*inbox.Config, *millrace.Inbox), ru
 			b.within(name, func() { _, _ = h(again(msg)) })
 		}
 	}
-	before := b.effects()
+	before, err := b.effects(), errBoom
 	b.within(name, func() { _, err = h(newMessage("good")) })
 	require.NoError(b, err, name)
 	assert.Equal(b, before+1, b.effects(), name)

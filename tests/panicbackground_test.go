@@ -123,8 +123,7 @@ func (b *bed) goesOn(name string, set func(*inbox.Config)) {
 	} else {
 		config.Redispatch = published
 	}
-	store, err := inbox.NewStore(pool.DB, config)
-	require.NoError(b, err)
+	store := rig.NewStore(b, pool.DB, config)
 	// what is to be purged of two consumers, of which the first is bad
 	for _, consumer := range []string{bad + ", " + name, name} {
 		h := millrace.Inbox{Store: store, Consumer: consumer, Options: inbox.Options{Retention: inbox.MinRetention}}.Middleware(effect)

@@ -42,8 +42,7 @@ func TestAPgxpoolBehindThePool(t *testing.T) {
 	defer func() { assert.NoError(t, db.Close()) }()
 	store := b.newStore(db, inbox.Config{})
 	said := func() (about []string) {
-		found, err := store.Check(t.Context())
-		require.NoError(t, err)
+		found := findings(t, store)
 		for _, f := range found {
 			if f.Subject == "pool" || strings.Contains(f.Remedy, "MaxConns of the pgxpool") {
 				about = append(about, f.String())

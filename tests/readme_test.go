@@ -66,9 +66,8 @@ func checkDocuments(t *testing.T, repository fs.FS, documents []string) (problem
 	t.Helper()
 	code := goSources(t, repository)
 	for _, name := range documents {
-		text, err := fs.ReadFile(repository, name)
-		require.NoError(t, err)
-		for _, problem := range append(wrongSnippets(string(text), code), wrongLinks(repository, name, string(text))...) {
+		text := readText(t, "../"+name)
+		for _, problem := range append(wrongSnippets(text, code), wrongLinks(repository, name, text)...) {
 			problems = append(problems, name+": "+problem)
 		}
 	}

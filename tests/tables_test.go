@@ -2,7 +2,6 @@ package tests_test
 
 import (
 	"fmt"
-	"os"
 	"regexp"
 	"slices"
 	"strings"
@@ -88,10 +87,9 @@ func TestASizeThatIsNotKnownIsNotNone(t *testing.T) {
 // docs/databases.md tells whoever finds a table in the database what it is for.
 func TestEachTableIsDocumented(t *testing.T) {
 	t.Parallel()
-	page, err := os.ReadFile("../docs/databases.md")
-	require.NoError(t, err)
+	page := readText(t, "../docs/databases.md")
 	var documented []string
-	for _, row := range regexp.MustCompile("(?m)^\\| `(millrace_\\w+)` \\|").FindAllStringSubmatch(string(page), -1) {
+	for _, row := range regexp.MustCompile("(?m)^\\| `(millrace_\\w+)` \\|").FindAllStringSubmatch(page, -1) {
 		documented = append(documented, row[1])
 	}
 	var tables []string

@@ -87,9 +87,8 @@ func TestReleasedMigrationsAreThoseOfTheReleaseBefore(t *testing.T) {
 	require.NoError(t, err)
 	all, err := filepath.Glob(filepath.Join(scripts, "*", "*.sql"))
 	require.NoError(t, err)
-	text, err := os.ReadFile(sums)
-	require.NoError(t, err)
-	require.Len(t, all, strings.Count(string(text), "\n"), "internal/dialect/released.sum names other migrations")
+	text := readText(t, sums)
+	require.Len(t, all, strings.Count(text, "\n"), "internal/dialect/released.sum names other migrations")
 }
 
 // programs are those of package process and of package upgrade.
