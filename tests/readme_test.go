@@ -66,8 +66,9 @@ func checkDocuments(t *testing.T, repository fs.FS, documents []string) (problem
 	t.Helper()
 	code := goSources(t, repository)
 	for _, name := range documents {
-		text := readText(t, "../"+name)
-		for _, problem := range append(wrongSnippets(text, code), wrongLinks(repository, name, text)...) {
+		text, err := fs.ReadFile(repository, name)
+		require.NoError(t, err)
+		for _, problem := range append(wrongSnippets(string(text), code), wrongLinks(repository, name, string(text))...) {
 			problems = append(problems, name+": "+problem)
 		}
 	}
