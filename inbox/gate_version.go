@@ -11,7 +11,6 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill/message"
 
-	"github.com/millrace-go/millrace/internal/dialect"
 	"github.com/millrace-go/millrace/internal/keycode"
 )
 
@@ -149,12 +148,15 @@ func ordered(versions []Version) ([]versioned, error) {
 	return all, nil
 }
 
-// unversioned ends the delivery of a message that the gate cannot place, which no retry would
-// change. If no queue delivers the message, its source might redeliver it again and again, so the
-// gate parks it.
+// unversioned ends the delivery of a message that the gate cannot place. No other attempt would change
+// that, so a queue stores it as FAILED_TERMINAL. Without a queue its source might redeliver it again and
+// again, so it is parked. If the message is not to blame, it is tried again.
 func (cl *claim) unversioned(cause error) error {
 	cause = fmt.Errorf("version gate: %w", cause)
-	if cl.queueAttempt() != nil || cl.ctx.Err() != nil || dialect.Classify(cause) == dialect.Unavailable {
+	switch {
+	case blameless(cl.ctx, cause):
+		return cause
+	case cl.queueAttempt() != nil:
 		return Terminal(cause)
 	}
 	cl.verdict, cl.because, cl.decided = toPark, why{ReasonVersion, cause.Error()}, true

@@ -23,15 +23,21 @@ import (
 // tried again, the queue looks for its key again.
 
 // noKey returns why a message is stored without a key. It returns err if the message is not to
-// blame: if the delivery ended, or if a function of the service asked a database that is down, busy
-// or slow, or returned ErrUnavailable.
+// blame.
 func noKey(ctx context.Context, err error) (why, error) {
-	kind := dialect.Classify(err)
-	if ctx.Err() != nil || kind == dialect.Unavailable || kind == dialect.Contention ||
-		errors.Is(err, context.DeadlineExceeded) || errors.Is(err, ErrUnavailable) {
+	if blameless(ctx, err) {
 		return why{}, err
 	}
 	return why{ReasonNoKey, ReasonNoKey + ": " + string(noteText(err.Error()))}, nil
+}
+
+// blameless reports whether the message is not to blame for an error of a function of the service:
+// if the delivery ended, or if the function asked a database that is down, busy or slow, or returned
+// ErrUnavailable.
+func blameless(ctx context.Context, err error) bool {
+	kind := dialect.Classify(err)
+	return ctx.Err() != nil || kind == dialect.Unavailable || kind == dialect.Contention ||
+		errors.Is(err, context.DeadlineExceeded) || errors.Is(err, ErrUnavailable)
 }
 
 // The next functions call a function of the service. A panic becomes an error.

@@ -10,7 +10,6 @@ import (
 	"os"
 	"os/exec"
 	"path"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -79,142 +78,62 @@ func TestTheFaceOfInboxIsShort(t *testing.T) {
 
 // TestArchitectureCatches proves that each rule can fail.
 func TestArchitectureCatches(t *testing.T) {
-	good := func(importing string) string {
-		return "// Package p is good.\npackage p\n\nimport _ " + strconv.Quote(importing) + "\n"
+	const comment = "// Package p is good.\n"
+	importing := func(path string) string { return comment + "package p\n\nimport _ " + strconv.Quote(path) + "\n" }
+	for _, c := range []struct{ file, source, want string }{
+		{"inbox/a.go", importing(module + "/middleware"), "inbox/a.go: inbox must not import middleware"},
+		{"internal/x/a.go", importing(module), "internal/x/a.go: internal must not import the root package"},
+		{"outbox/a.go", importing(cqrs), "outbox/a.go: outbox must not import " + cqrs},
+		{"inbox/a.go", importing(drivers[0] + "/v5"), "inbox/a.go: only tests and commands may import the driver " + drivers[0] + "/v5"},
+		{"util/a.go", importing("fmt"), "util/a.go: util is not a part that the design knows"},
+		{"internal/x/a.go", "package x\n", "internal/x: the package has no comment"},
+		{"inbox/a.go", comment + "package p\n\nfunc F() {}\n", "inbox/a.go:4: F has no doc comment"},
+		{"inbox/a.go", comment + "package p\n\n// T is.\ntype T[V any] struct{}\n\nfunc (*T[V]) M() {}\n", "inbox/a.go:7: T.M has no doc comment"},
+		{"inbox/a.go", comment + "package p\n\ntype T struct{}\n", "inbox/a.go:4: T has no doc comment"},
+		{"inbox/a.go", comment + "package p\n\nvar (\n\tv, V int\n)\n", "inbox/a.go:5: V has no doc comment"},
+		{"inbox/a.go", "pakage p", "inbox/a.go: inbox/a.go:1:1: expected 'package', found pakage"},
+	} {
+		assert.Equal(t, []string{c.want}, checkArchitecture(map[string]string{c.file: c.source}))
 	}
-	cases := map[string]struct{ file, source, want string }{
-		"an arrow against the stream": {
-			"inbox/a.go", good(module + "/middleware"), "inbox/a.go: inbox must not import middleware",
-		},
-		"inbox and outbox knowing each other": {
-			"outbox/a.go", good(module + "/inbox"), "outbox/a.go: outbox must not import inbox",
-		},
-		"middleware knowing the outbox": {
-			"middleware/a.go", good(module + "/outbox"),
-			"middleware/a.go: middleware must not import outbox",
-		},
-		"middleware knowing SQL": {
-			"middleware/a.go", good("database/sql"),
-			"middleware/a.go: middleware must not import database/sql",
-		},
-		"the outbox knowing CQRS": {"outbox/a.go", good(cqrs), "outbox/a.go: outbox must not import " + cqrs},
-		"middleware knowing sqlx": {
-			"middleware/a.go", good("github.com/jmoiron/sqlx"),
-			"middleware/a.go: middleware must not import github.com/jmoiron/sqlx",
-		},
-		"internal knowing a public package": {
-			"internal/x/a.go", good(module + "/inbox"),
-			"internal/x/a.go: internal must not import inbox",
-		},
-		"internal knowing the root package": {
-			"internal/x/a.go", good(module), "internal/x/a.go: internal must not import the root package",
-		},
-		"a product importing tests": {
-			"cmd/millrace/a.go", good(module + "/tests/testdb"),
-			"cmd/millrace/a.go: cmd must not import tests",
-		},
-		"a driver": {
-			"inbox/a.go", good("github.com/jackc/pgx/v5/stdlib"),
-			"inbox/a.go: only tests and commands may import the driver github.com/jackc/pgx/v5/stdlib",
-		},
-		"a part nobody planned": {
-			"util/a.go", good("fmt"), "util/a.go: util is not a part that the design knows",
-		},
-		"a package without a comment": {
-			"internal/x/a.go", "package x\n", "internal/x: the package has no comment",
-		},
-		"an exported function without a comment": {
-			"inbox/a.go", "// Package p is good.\npackage p\n\nfunc F() {}\n",
-			"inbox/a.go:4: F has no doc comment",
-		},
-		"an exported method without a comment": {
-			"inbox/a.go", "// Package p is good.\npackage p\n\n// T is.\ntype T[V any] struct{}\n\nfunc (*T[V]) M() {}\n",
-			"inbox/a.go:7: T.M has no doc comment",
-		},
-		"an exported type without a comment": {
-			"inbox/a.go", "// Package p is good.\npackage p\n\ntype T struct{}\n",
-			"inbox/a.go:4: T has no doc comment",
-		},
-		"an exported constant without a comment": {
-			"inbox/a.go", "// Package p is good.\npackage p\n\nconst C = 1\n",
-			"inbox/a.go:4: C has no doc comment",
-		},
-		"an exported variable without a comment": {
-			"inbox/a.go", "// Package p is good.\npackage p\n\nvar (\n\tv, V int\n)\n",
-			"inbox/a.go:5: V has no doc comment",
-		},
-		"a file that is not Go": {
-			"inbox/a.go", "pakage p", "inbox/a.go: inbox/a.go:1:1: expected 'package', found pakage",
-		},
-	}
-	for name, c := range cases {
-		t.Run(name, func(t *testing.T) {
-			got := checkArchitecture(map[string]string{c.file: c.source})
-			assert.Equal(t, []string{c.want}, got)
-		})
-	}
-}
-
-func TestArchitectureAllows(t *testing.T) {
-	assert.Empty(t, checkArchitecture(map[string]string{
-		"inbox/doc.go": "// Package inbox is good.\npackage inbox\n",
-		"inbox/a.go": `package inbox
-
-import (
-	"database/sql"
-	"` + module + `/internal/x"
-	"` + module + `/inbox/sub"
-)
-
-// T is documented.
-type T struct{ F *sql.DB }
-
-// Both are documented together.
-const (
-	A = x.A
-	B = sub.B
-)
-
-var V = 1 // V is documented at the end of its line.
-
-type hidden struct{}
-
-func (hidden) Exported() {}
-
-func (T) Error() string { return "" }
-`,
-		"inbox/a_test.go":   "package inbox_test\n\nimport _ \"github.com/jackc/pgx/v5\"\n\nfunc F() {}\n",
-		"cmd/x/x.go":        "// Command x is good.\npackage main\n\nimport _ \"modernc.org/sqlite\"\n",
-		"tests/x/x.go":      "// Package x is good.\npackage x\n\nimport _ \"modernc.org/sqlite\"\n\nfunc F() {}\n",
-		"pubsub/a/a.go":     "// Package a is good.\npackage a\n\nimport _ \"" + module + "/outbox\"\n",
-		"middleware/doc.go": "// Package middleware is good.\npackage middleware\n\nimport _ \"" + module + "/inbox\"\n",
-	}))
 }
 
 // readModule returns the Go sources of the repository by their slashed paths, of all modules, without
 // what ./... does not match.
 func readModule(t *testing.T) map[string]string {
 	t.Helper()
-	const root = ".."
-	sources := map[string]string{}
-	require.NoError(t, filepath.WalkDir(root, func(name string, e fs.DirEntry, err error) error {
+	sources := repositoryFiles(t, os.DirFS(".."), ".go")
+	maps.DeleteFunc(sources, func(name, _ string) bool { return slices.ContainsFunc(strings.Split(name, "/"), invisible) })
+	return sources
+}
+
+// readText returns the text of a file.
+func readText(t *testing.T, name string) string {
+	t.Helper()
+	text, err := os.ReadFile(name)
+	require.NoError(t, err)
+	return string(text)
+}
+
+// repositoryFiles returns the texts of files by their slashed paths, which end with suffix. It passes over bin, and over
+// folders that are hidden.
+func repositoryFiles(t *testing.T, repository fs.FS, suffix string) map[string]string {
+	t.Helper()
+	texts := map[string]string{}
+	require.NoError(t, fs.WalkDir(repository, ".", func(name string, e fs.DirEntry, err error) error {
 		switch {
 		case err != nil:
 			return err
-		case e.IsDir() && name != root && invisible(e.Name()):
-			return filepath.SkipDir
-		case e.IsDir() || filepath.Ext(name) != ".go":
+		case e.IsDir() && name != "." && (strings.HasPrefix(e.Name(), ".") || e.Name() == "bin"):
+			return fs.SkipDir
+		case e.IsDir() || !strings.HasSuffix(name, suffix):
 			return nil
 		}
-		relative, err := filepath.Rel(root, name)
-		if err != nil {
-			return err
-		}
-		text, err := os.ReadFile(name)
-		sources[filepath.ToSlash(relative)] = string(text)
+		text, err := fs.ReadFile(repository, name)
+		texts[name] = string(text)
 		return err
 	}))
-	return sources
+	require.NotEmpty(t, texts)
+	return texts
 }
 
 func invisible(base string) bool {

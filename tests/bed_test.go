@@ -58,6 +58,14 @@ func effect(msg *message.Message) ([]*message.Message, error) {
 	return nil, apply(msg.Context(), msg.UUID)
 }
 
+// alwaysFails is a handler without an effect, as is effectless.
+func alwaysFails(*message.Message) ([]*message.Message, error) { return nil, errBoom }
+
+func effectless(*message.Message) ([]*message.Message, error) { return nil, nil }
+
+// recorded has the failures of an inbox recorded.
+func recorded(i *millrace.Inbox) { i.RecordFailures = true }
+
 // effects counts what was committed.
 func (b *bed) effects() int {
 	b.Helper()
@@ -92,10 +100,7 @@ func newMessage(payload string) *message.Message {
 }
 
 // again is another delivery of the same message.
-func again(msg *message.Message) *message.Message {
-	c := msg.Copy()
-	return c
-}
+func again(msg *message.Message) *message.Message { return msg.Copy() }
 
 // must runs a handler that must not fail.
 func must(t testing.TB, h message.HandlerFunc, msg *message.Message) []*message.Message {
@@ -118,16 +123,16 @@ type service struct {
 // in the order given, the plugin last.
 func (b *bed) newService(h message.HandlerFunc, middlewares ...message.HandlerMiddleware) *service {
 	b.Helper()
-	s := &service{bed: b, feed: rig.NewFeed(), published: &rig.Publisher{}}
-	s.start(h, middlewares...)
-	return s
+	return b.serve(b.router(middlewares...), h)
 }
 
-func (s *service) start(h message.HandlerFunc, middlewares ...message.HandlerMiddleware) {
-	s.Helper()
-	router := s.bed.router(middlewares...)
+// serve is newService with a router that has its middlewares and plugins.
+func (b *bed) serve(router *message.Router, h message.HandlerFunc) *service {
+	b.Helper()
+	s := &service{bed: b, feed: rig.NewFeed(), published: &rig.Publisher{}}
 	router.AddHandler("billing", "orders", s.feed, "invoices", s.published, h)
 	s.run(router)
+	return s
 }
 
 func (b *bed) router(middlewares ...message.HandlerMiddleware) *message.Router {

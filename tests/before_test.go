@@ -67,8 +67,7 @@ func beforeTx(t *testing.T, b *bed) {
 	msg := newMessage("x")
 	given := again(msg)
 	ctx := given.Context()
-	_, err := h(given)
-	require.ErrorIs(t, err, errBoom)
+	rig.MustFail(t, h, given, errBoom)
 	assert.Equal(t, ctx, given.Context(), "the message's context is its own again")
 	fails = nil
 	must(t, h, again(msg))
@@ -119,8 +118,7 @@ func beforeFails(t *testing.T, b *bed) {
 	assert.Equal(t, 1, b.events.Count("failed"))
 	assert.Equal(t, inbox.ReasonError, b.events.Last("failed").Reason)
 	for n := range 2 {
-		_, err = h(true)(again(msg))
-		require.ErrorIs(t, err, errBoom)
+		rig.MustFail(t, h(true), again(msg), errBoom)
 		open := rig.Find(t, b.store, admin.Filter{})
 		require.Len(t, open, 1)
 		assert.Equal(t, []any{admin.FailedRetryable, n + 1, "boom"}, []any{open[0].Status, open[0].Attempts, open[0].LastError})
@@ -140,14 +138,12 @@ func beforeTooLong(t *testing.T, b *bed) {
 	h := func(timeout time.Duration, do func(msg *message.Message) error) message.HandlerFunc {
 		return b.inbox(effect, before(do), func(i *millrace.Inbox) { i.BeforeTimeout = timeout })
 	}
-	_, err := h(10*time.Millisecond, func(msg *message.Message) error {
+	rig.MustFail(t, h(10*time.Millisecond, func(msg *message.Message) error {
 		<-msg.Context().Done()
 		return msg.Context().Err()
-	})(newMessage("x"))
-	require.ErrorIs(t, err, context.DeadlineExceeded)
-	require.ErrorContains(t, err, "BeforeTimeout, 10ms, ran out")
+	}), newMessage("x"), context.DeadlineExceeded, "BeforeTimeout, 10ms, ran out")
 	assert.Equal(t, inbox.ReasonTimeout, b.events.Last("failed").Reason)
-	_, err = h(time.Hour, func(msg *message.Message) error {
+	_, err := h(time.Hour, func(msg *message.Message) error {
 		deadline, known := msg.Context().Deadline()
 		assert.True(t, known && time.Until(deadline) > 30*time.Minute)
 		return nil
@@ -193,8 +189,7 @@ func beforeCopies(t *testing.T, b *bed) {
 
 func beforeGate(t *testing.T, b *bed) {
 	h := b.inbox(millrace.VersionGate{Optional: true}.Middleware(effect), before(func(*message.Message) error { return nil }))
-	_, err := h(newMessage("x"))
-	require.ErrorContains(t, err, "leave Before out")
+	rig.MustFail(t, h, newMessage("x"), "leave Before out")
 	assert.Zero(t, b.effects())
 }
 
@@ -227,11 +222,7 @@ func beforeClose(t *testing.T, b *bed) {
 	msg := newMessage("x")
 	ctx, cancel := context.WithCancel(t.Context())
 	msg.SetContext(ctx)
-	ended := make(chan error, 1)
-	go func() {
-		_, err := h(msg)
-		ended <- err
-	}()
+	ended := rig.Handle(h, msg)
 	<-begun
 	closing, stop := context.WithTimeout(t.Context(), 10*time.Millisecond)
 	defer stop()

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -28,45 +27,18 @@ var errBoom = errors.New("boom")
 
 // deliveryBodies: what one message does that is delivered.
 var deliveryBodies = []testdb.Body{
-	{Name: "first delivery", Why: "a message is handled", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
-		must(t, b.inbox(effect), newMessage("x"))
-		assert.Equal(t, 1, b.effects())
-		assert.Equal(t, 1, b.events.Count("completed"))
-		assert.Equal(t, 1, b.count(`SELECT COUNT(*) FROM millrace_claims WHERE result = 1`))
-	})},
 	{Name: "error then success", Why: "a failed run leaves nothing, and is not taken for a first delivery", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
-		fail := true
-		h := b.inbox(func(msg *message.Message) ([]*message.Message, error) {
-			out, err := effect(msg)
-			if fail {
-				return out, errBoom
-			}
-			return out, err
-		})
-		msg := newMessage("x")
-		_, err := h(again(msg))
-		require.ErrorIs(t, err, errBoom)
-		assert.ErrorContains(t, err, msg.UUID)
-		assert.ErrorContains(t, err, "billing")
+		h, msg := b.inbox(failing(1)), newMessage("x")
+		rig.MustFail(t, h, again(msg), errBoom, msg.UUID, "billing")
 		assert.Equal(t, 0, b.effects())
 		assert.Equal(t, 0, b.count(`SELECT COUNT(*) FROM millrace_claims`))
-		fail = false
 		must(t, h, again(msg))
 		assert.Equal(t, 1, b.effects())
 	})},
 	{Name: "panic then success", Why: "a panic leaves nothing behind and goes on its way", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
-		crash := true
-		h := b.inbox(func(msg *message.Message) ([]*message.Message, error) {
-			_, err := effect(msg)
-			if crash {
-				panic("boom")
-			}
-			return nil, err
-		})
-		msg := newMessage("x")
+		h, msg := b.inbox(atFirst(crash)), newMessage("x")
 		assert.PanicsWithValue(t, "boom", func() { _, _ = h(again(msg)) })
 		assert.Equal(t, 0, b.effects())
-		crash = false
 		must(t, h, again(msg))
 		assert.Equal(t, 1, b.effects())
 	})},
@@ -88,20 +60,14 @@ var deliveryBodies = []testdb.Body{
 		require.NoError(t, b.store.Close(t.Context()))
 	})},
 	{Name: "a handler slower than Timeout", Why: "what was rolled back underneath is never reported as done", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
-		slow := true
-		h := b.inbox(func(msg *message.Message) ([]*message.Message, error) {
-			out, err := effect(msg)
-			if slow {
-				<-msg.Context().Done()
-				return nil, nil
-			}
-			return out, err
-		}, func(i *millrace.Inbox) { i.Timeout = 300 * time.Millisecond })
+		h := b.inbox(atFirst(func(msg *message.Message) ([]*message.Message, error) {
+			_, _ = effect(msg)
+			<-msg.Context().Done()
+			return nil, nil
+		}), func(i *millrace.Inbox) { i.Timeout = 300 * time.Millisecond })
 		msg := newMessage("x")
-		_, err := h(again(msg))
-		require.ErrorContains(t, err, "Timeout")
+		rig.MustFail(t, h, again(msg), "Timeout")
 		assert.Equal(t, 0, b.effects())
-		slow = false
 		must(t, h, again(msg))
 		assert.Equal(t, 1, b.effects())
 	})},
@@ -201,14 +167,8 @@ var deliveryBodies = []testdb.Body{
 			}
 		})
 		must(t, h, newMessage("warm up"))
-		pool.Set(faults.Plan{Before: func(_ context.Context, call string) error {
-			if strings.Contains(call, "INSERT INTO millrace_claims") {
-				return faults.ErrLost
-			}
-			return nil
-		}})
-		_, err := h(newMessage("y"))
-		require.ErrorIs(t, err, inbox.ErrUnavailable)
+		pool.Set(faults.Plan{Before: faults.Lose("INSERT INTO millrace_claims")})
+		rig.MustFail(t, h, newMessage("y"), inbox.ErrUnavailable)
 		pool.Set(faults.Plan{})
 		crash = true
 		assert.PanicsWithValue(t, "boom", func() { _, _ = h(newMessage("y")) })

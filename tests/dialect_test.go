@@ -2,7 +2,6 @@ package tests_test
 
 import (
 	"context"
-	"os"
 	"reflect"
 	"regexp"
 	"strings"
@@ -18,6 +17,7 @@ import (
 	"github.com/millrace-go/millrace/inbox"
 	"github.com/millrace-go/millrace/inbox/admin"
 	"github.com/millrace-go/millrace/internal/dialect"
+	millrace "github.com/millrace-go/millrace/middleware"
 	"github.com/millrace-go/millrace/tests/rig"
 	"github.com/millrace-go/millrace/tests/testdb"
 )
@@ -48,6 +48,20 @@ func statements(d *dialect.Dialect) map[string]string {
 		}
 	}
 	return all
+}
+
+// spelled is a statement of the dialect with its arguments, whose lists are spelled out.
+func spelled(t *testing.T, db *testdb.DB, name string, args []any) (string, []any) {
+	t.Helper()
+	d := dialectOf(t, db)
+	query := statements(d)[name]
+	require.NotEmpty(t, query, name)
+	if !strings.Contains(query, "(?)") {
+		return query, args
+	}
+	query, args, err := d.In(query, args...)
+	require.NoError(t, err, name)
+	return query, args
 }
 
 var placeholder = regexp.MustCompile(`\(\?\)|[?$]\d+|\?`)
@@ -159,9 +173,8 @@ func TestTheIndexOfTheOrderIsMadeBeforehand(t *testing.T) {
 	}
 	withoutReady(t, db)
 	db.Do(t, `DELETE FROM millrace_schema WHERE version >= 6`)
-	text, err := os.ReadFile("../docs/operations.md")
-	require.NoError(t, err)
-	concurrently := regexp.MustCompile(`CREATE INDEX CONCURRENTLY ix_millrace_outbox_order [^;]*;`).FindString(string(text))
+	text := readText(t, "../docs/operations.md")
+	concurrently := regexp.MustCompile(`CREATE INDEX CONCURRENTLY ix_millrace_outbox_order [^;]*;`).FindString(text)
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	begins := func() (end func() error) { // and leaves its transaction open
@@ -174,15 +187,8 @@ func TestTheIndexOfTheOrderIsMadeBeforehand(t *testing.T) {
 	}
 	end := begins()
 
-	conn, err := db.Connx(ctx)
-	require.NoError(t, err)
-	_, err = conn.ExecContext(ctx, `SET statement_timeout = 100`)
-	require.NoError(t, err)
-	_, err = conn.ExecContext(ctx, concurrently)
+	_, err := db.Open(t, testdb.Params("statement_timeout", "100")).ExecContext(ctx, concurrently)
 	require.ErrorContains(t, err, "statement timeout")
-	_, err = conn.ExecContext(ctx, `RESET statement_timeout`)
-	require.NoError(t, err)
-	require.NoError(t, conn.Close())
 	require.ErrorContains(t, store.Migrate(ctx), "is not valid")
 
 	require.NoError(t, end())
@@ -211,25 +217,17 @@ func TestTheSchemaWorksWhenAppliedByHand(t *testing.T) {
 // handleTwice delivers a message and a copy of it, and looks at the story.
 func handleTwice(t *testing.T, db *sqlx.DB, config inbox.Config) {
 	t.Helper()
-	store := rig.NewStore(t, db, config)
-	runs := 0
-	count := func(*message.Message) ([]*message.Message, error) { runs++; return nil, nil }
-	handle, err := store.Handler(inbox.ConsumerConfig{Name: "billing"}, count)
-	require.NoError(t, err)
-	msg := newMessage("x")
-	_, err = handle(msg)
-	require.NoError(t, err)
+	msg, runs := newMessage("x"), 0
+	for range 2 {
+		store := rig.NewStore(t, db, config) // remembers nothing
+		must(t, millrace.Inbox{Store: store, Consumer: "billing"}.Middleware(func(*message.Message) ([]*message.Message, error) {
+			runs++
+			return nil, nil
+		}), again(msg))
+		require.Len(t, rig.Story(t, store, msg.UUID).Claims, 1)
+		rig.Purge(t, store)
+	}
 	require.Equal(t, 1, runs)
-	other, err := inbox.NewStore(db, config) // remembers nothing
-	require.NoError(t, err)
-	handle, err = other.Handler(inbox.ConsumerConfig{Name: "billing"}, count)
-	require.NoError(t, err)
-	_, err = handle(again(msg))
-	require.NoError(t, err)
-	require.Equal(t, 1, runs)
-	story := rig.Story(t, other, msg.UUID)
-	require.Len(t, story.Claims, 1)
-	rig.Purge(t, other)
 }
 
 func TestTablesMayHaveAnotherPrefix(t *testing.T) {
@@ -241,10 +239,8 @@ func TestTablesMayHaveAnotherPrefix(t *testing.T) {
 		migrate(t, db, config)
 		handleTwice(t, db.DB, config)
 		assert.Empty(t, check(t, documented(t, db), config))
-		rows := db.Count(t, `SELECT COUNT(*) FROM millrace_claims`)
-		assert.Zero(t, rows)
-		require.NoError(t, db.GetContext(t.Context(), &rows, `SELECT COUNT(*) FROM mr_claims`))
-		assert.Equal(t, 1, rows)
+		assert.Zero(t, db.Count(t, `SELECT COUNT(*) FROM millrace_claims`))
+		assert.Equal(t, 1, db.Count(t, `SELECT COUNT(*) FROM mr_claims`))
 	}, testdb.Empty())
 }
 
@@ -252,15 +248,12 @@ func TestTablesMayHaveASchema(t *testing.T) {
 	t.Parallel()
 	db := testdb.On(t, "postgres", testdb.Empty())
 	config := inbox.Config{Schema: "messaging"}
-	store := rig.NewStore(t, db.DB, config)
-	err := store.Migrate(t.Context())
-	require.ErrorContains(t, err, `there is no schema "messaging": create it`)
+	require.ErrorContains(t, rig.NewStore(t, db.DB, config).Migrate(t.Context()), `there is no schema "messaging": create it`)
 	assert.Equal(t, []string{"error tables"}, subjects(check(t, documented(t, db), config)))
 
 	db.Do(t, `CREATE SCHEMA messaging`)
 	migrate(t, db, config)
 	handleTwice(t, db.DB, config)
 	assert.Empty(t, check(t, documented(t, db), config))
-	outside := db.Count(t, `SELECT COUNT(*) FROM pg_tables WHERE tablename LIKE 'millrace%' AND schemaname <> 'messaging'`)
-	assert.Zero(t, outside)
+	assert.Zero(t, db.Count(t, `SELECT COUNT(*) FROM pg_tables WHERE tablename LIKE 'millrace%' AND schemaname <> 'messaging'`))
 }

@@ -21,7 +21,9 @@ var duplicateBodies = []testdb.Body{
 			must(t, h, again(msg))
 		}
 		assert.Equal(t, 1, b.effects())
+		assert.Equal(t, 1, b.events.Count("completed"))
 		assert.Equal(t, 2, b.events.Count("duplicate"))
+		assert.Equal(t, 1, b.count(`SELECT COUNT(*) FROM millrace_claims WHERE result = 1`))
 	})},
 	{Name: "duplicate in another process", Why: "I1 across processes: a crash after the commit, before the ack", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		msg := newMessage("x")
@@ -37,13 +39,8 @@ var duplicateBodies = []testdb.Body{
 		assert.Equal(t, 1, b.effects())
 	})},
 	{Name: "duplicate while the first still runs", Why: "a copy waits in memory and is answered by the first's success", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
-		running, goOn := make(chan struct{}), make(chan struct{})
-		h := b.inbox(func(msg *message.Message) ([]*message.Message, error) {
-			close(running)
-			<-goOn
-			return effect(msg)
-		})
-		msg := newMessage("x")
+		halted, running, goOn := rig.Halted(effect)
+		h, msg := b.inbox(halted), newMessage("x")
 		var wg sync.WaitGroup
 		wg.Go(func() { must(t, h, again(msg)) })
 		<-running
@@ -51,21 +48,13 @@ var duplicateBodies = []testdb.Body{
 			wg.Go(func() { must(t, h, again(msg)) })
 		}
 		assert.LessOrEqual(t, b.db.Stats().InUse, 1, "waiting copies hold connections")
-		close(goOn)
+		goOn()
 		wg.Wait()
 		assert.Equal(t, 1, b.effects())
 		assert.Equal(t, 5, b.events.Count("duplicate"))
 	})},
 	{Name: "copies wait for a failing first", Why: "only a success answers the waiting copies", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
-		var once sync.Once
-		h := b.inbox(func(msg *message.Message) (out []*message.Message, err error) {
-			once.Do(func() { err = errBoom })
-			if err != nil {
-				return nil, err
-			}
-			return effect(msg)
-		})
-		msg := newMessage("x")
+		h, msg := b.inbox(failing(1)), newMessage("x")
 		assert.Equal(t, 1, failures(20, func() error { _, err := h(again(msg)); return err }))
 		assert.Equal(t, 1, b.effects())
 	})},

@@ -2,10 +2,13 @@ package tests_test
 
 import (
 	"fmt"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
 
+	"github.com/jmoiron/sqlx"
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-go/millrace/tests/testdb"
@@ -56,5 +59,63 @@ func scans(database, step string) bool {
 		read, scan := strings.CutPrefix(step, "SCAN ")
 		return scan && !strings.Contains(step, "USING") && !strings.Contains(step, "CONSTANT ROW") &&
 			!strings.HasPrefix(read, "(subquery-") && !slices.Contains(derived, strings.TrimSuffix(read, " LEFT-JOIN"))
+	}
+}
+
+// withoutArguments are statements of which PostgreSQL keeps any plan. They run when an operator asks for something.
+var withoutArguments = []string{"Outbox.SelectEnds"}
+
+// TestNoPlanIsKeptFromWhenTheOutboxWasEmpty: PostgreSQL keeps the plan of a statement that a connection runs
+// again and again. One that was made when there was next to nothing reads the whole table.
+func TestNoPlanIsKeptFromWhenTheOutboxWasEmpty(t *testing.T) {
+	t.Parallel()
+	db := testdb.On(t, "postgres")
+	db.Do(t, `INSERT INTO millrace_outbox (key_hash, created_at, topic, uuid, order_key) VALUES (7, 1, 't', 'u', 'k'), (8, 1, 't', 'u', 'l')`)
+	db.Do(t, `VACUUM ANALYZE millrace_outbox`)
+	asks := regexp.MustCompile(`^\s*(SELECT|UPDATE|DELETE)`)
+	seen := 0
+	for name, statement := range statements(dialectOf(t, db)) {
+		if !asks.MatchString(statement) || !strings.Contains(statement, "millrace_outbox\n") || slices.Contains(withoutArguments, name) {
+			continue
+		}
+		seen++
+		plan, kept := lastPlan(t, db, statement)
+		assert.False(t, kept && strings.Contains(plan, "Seq Scan on millrace_outbox "), "%s\n%s", name, plan)
+	}
+	assert.Greater(t, seen, 15)
+}
+
+// lastPlan is the plan of a statement that has run so often that it may be kept.
+func lastPlan(t *testing.T, db *testdb.DB, statement string) (plan string, kept bool) {
+	t.Helper()
+	conn, err := db.Connx(t.Context())
+	require.NoError(t, err)
+	defer conn.Close() //nolint:errcheck // of a test
+	run := func(query string) { _, err := conn.ExecContext(t.Context(), query); require.NoError(t, err, query) }
+	run("PREPARE again AS " + statement)
+	defer run("DEALLOCATE again")
+	var list string
+	require.NoError(t, conn.GetContext(t.Context(), &list, `
+		SELECT string_agg(CASE WHEN kind IN ('text', 'json') THEN '''[1]''' WHEN kind = 'boolean' THEN 'true' ELSE '1' END, ', ')
+		FROM pg_prepared_statements, unnest(parameter_types::TEXT[]) AS kind
+		WHERE name = 'again'`))
+	var steps []string
+	for range 7 {
+		steps = nil
+		require.NoError(t, sqlx.SelectContext(t.Context(), conn, &steps, "EXPLAIN EXECUTE again("+list+")"))
+	}
+	require.NoError(t, conn.GetContext(t.Context(), &kept, "SELECT generic_plans > 0 FROM pg_prepared_statements WHERE name = 'again'"))
+	return strings.Join(steps, "\n"), kept
+}
+
+// TestTheCatalogueIsReadOfOneDatabase: a server may have thousands of others, of which MariaDB would open each table.
+func TestTheCatalogueIsReadOfOneDatabase(t *testing.T) {
+	t.Parallel()
+	db := testdb.On(t, "mysql")
+	d := dialectOf(t, db)
+	for name, query := range map[string]string{"SelectColumns": d.SelectColumns, "SelectSizes": d.SelectSizes} {
+		plan := strings.Join(explain(t, db, query, nil), "\n")
+		assert.NotEmpty(t, plan)
+		assert.NotContains(t, plan, "Scanned all databases", "%s\n%s", name, plan)
 	}
 }

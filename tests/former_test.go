@@ -116,8 +116,7 @@ func formerFails(t *testing.T, b *bed) {
 		},
 	} {
 		msg := ordered(name)
-		_, err := b.inbox(func(msg *message.Message) ([]*message.Message, error) { return nil, fail(msg) }, byOrder)(again(msg))
-		require.ErrorIs(t, err, errBoom)
+		rig.MustFail(t, b.inbox(func(msg *message.Message) ([]*message.Message, error) { return nil, fail(msg) }, byOrder), again(msg), errBoom)
 		must(t, b.inbox(effect, on(b.process())), again(msg))
 		assert.Equal(t, 1, b.effectsOf(msg.UUID), name)
 	}
@@ -185,8 +184,7 @@ func formerWrong(t *testing.T, b *bed) {
 	err := wrong.Verify(t.Context(), "billing")
 	require.ErrorIs(t, err, inbox.ErrKeyChanged)
 	require.ErrorContains(t, err, "FormerKey is payload, and epoch 0 has uuid: give FormerKey that one")
-	_, err = wrong.Middleware(effect)(ordered("1"))
-	require.ErrorIs(t, err, inbox.ErrKeyChanged)
+	rig.MustFail(t, wrong.Middleware(effect), ordered("1"), inbox.ErrKeyChanged)
 
 	wrong.Epoch = 0
 	require.ErrorContains(t, wrong.Validate(), "raise Epoch by 1")
@@ -205,8 +203,7 @@ func formerStep(t *testing.T, b *bed) {
 		return nil, errors.Join(apply(msg.Context(), msg.UUID), fails)
 	}
 	msg := ordered("1")
-	_, err := b.inbox(h, before(do))(again(msg))
-	require.ErrorIs(t, err, errBoom)
+	rig.MustFail(t, b.inbox(h, before(do)), again(msg), errBoom)
 
 	fails = nil
 	must(t, b.inbox(h, on(b.process()), before(do), byOrder), again(msg))
@@ -227,11 +224,8 @@ func formerTooOld(t *testing.T, b *bed) {
 }
 
 func formerRecorded(t *testing.T, b *bed) {
-	recorded := func(i *millrace.Inbox) { i.RecordFailures = true }
-	fail := func(*message.Message) ([]*message.Message, error) { return nil, errBoom }
 	msg := ordered("1")
-	_, err := b.inbox(fail, recorded)(again(msg))
-	require.ErrorIs(t, err, errBoom)
+	rig.MustFail(t, b.inbox(alwaysFails, recorded), again(msg), errBoom)
 	must(t, b.inbox(effect, on(b.process()), recorded, byOrder), again(msg))
 	must(t, b.inbox(effect, on(b.process()), recorded, byOrder), again(msg))
 	assert.Equal(t, 1, b.effects())
@@ -247,8 +241,7 @@ func formerUnknown(t *testing.T, b *bed) {
 	must(t, b.inbox(effect, key(func() (string, error) { panic("unknown") })), newMessage("x"))
 	assert.Equal(t, 1, b.effects())
 	assert.Contains(t, strings.Join(b.events.Logs(), "\n"), "FormerKey failed on a message")
-	_, err := b.inbox(effect, key(func() (string, error) { return "", inbox.ErrUnavailable }))(newMessage("y"))
-	require.ErrorIs(t, err, inbox.ErrUnavailable)
+	rig.MustFail(t, b.inbox(effect, key(func() (string, error) { return "", inbox.ErrUnavailable })), newMessage("y"), inbox.ErrUnavailable)
 	assert.Equal(t, 1, b.effects())
 }
 
@@ -261,8 +254,7 @@ func formerCollides(t *testing.T, b *bed) {
 	must(t, next, again(other))
 	must(t, next, again(msg))
 	assert.Equal(t, 2, b.effects())
-	_, err := next(third)
-	require.ErrorIs(t, err, inbox.ErrCollision)
+	rig.MustFail(t, next, third, inbox.ErrCollision)
 }
 
 func formerMany(t *testing.T, b *bed) {
@@ -285,7 +277,6 @@ func formerMany(t *testing.T, b *bed) {
 func formerGate(t *testing.T, b *bed) {
 	msg := ordered("1")
 	gate := millrace.VersionGate{Store: b.store}
-	_, err := b.inbox(gate.Middleware(effect), byOrder)(again(msg))
-	require.ErrorContains(t, err, "FormerKey")
+	rig.MustFail(t, b.inbox(gate.Middleware(effect), byOrder), again(msg), "FormerKey")
 	assert.Equal(t, 0, b.effects())
 }

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
-	"path"
 	"regexp"
 	"strings"
 	"testing"
@@ -47,16 +46,15 @@ var topics = []string{
 
 // TestTopicsOfTheChecklist: each topic names its questions, and what millrace check says.
 func TestTopicsOfTheChecklist(t *testing.T) {
-	text, err := os.ReadFile("../docs/checklist.md")
-	require.NoError(t, err)
+	text := readText(t, "../docs/checklist.md")
 	require.Len(t, topics, 18)
 	for _, topic := range topics {
-		row := regexp.MustCompile(`(?m)^\| ` + topic + ` \| ([\d, ]+) \| .+ \|$`).FindStringSubmatch(string(text))
+		row := regexp.MustCompile(`(?m)^\| ` + topic + ` \| ([\d, ]+) \| .+ \|$`).FindStringSubmatch(text)
 		if !assert.NotNil(t, row, topic) {
 			continue
 		}
 		for _, question := range strings.Split(row[1], ", ") {
-			assert.Contains(t, string(text), "\n### "+question+". ", topic)
+			assert.Contains(t, text, "\n### "+question+". ", topic)
 		}
 	}
 }
@@ -67,42 +65,36 @@ func TestGuides(t *testing.T) {
 	repository := os.DirFS("..")
 	tests := testSources(t, repository)
 	for name, required := range guides {
-		text, err := fs.ReadFile(repository, name)
-		require.NoError(t, err)
-		for _, problem := range append(wrongGuide(string(text), required, tests), wrongSQL(string(text), tests)...) {
+		text := readText(t, "../"+name)
+		for _, problem := range append(wrongGuide(text, required, tests), wrongSQL(text, tests)...) {
 			t.Errorf("%s: %s", name, problem)
 		}
 	}
-	text, err := fs.ReadFile(repository, "docs/checklist.md")
-	require.NoError(t, err)
-	judge, err := fs.ReadFile(repository, "cmd/millrace/checklist.go")
-	require.NoError(t, err)
-	for _, problem := range wrongChecklist(string(text), string(judge)) {
+	text := readText(t, "../docs/checklist.md")
+	judge := readText(t, "../cmd/millrace/checklist.go")
+	for _, problem := range wrongChecklist(text, judge) {
 		t.Errorf("docs/checklist.md: %s", problem)
 	}
-	text, err = fs.ReadFile(repository, "docs/pitfalls.md")
-	require.NoError(t, err)
-	for _, problem := range wrongPitfalls(string(text)) {
+	text = readText(t, "../docs/pitfalls.md")
+	for _, problem := range wrongPitfalls(text) {
 		t.Errorf("docs/pitfalls.md: %s", problem)
 	}
 }
 
 // TestFactsOfAMessageAreDocumented holds the table of docs/command.md to what list --json has.
 func TestFactsOfAMessageAreDocumented(t *testing.T) {
-	document, err := os.ReadFile("../docs/command.md")
-	require.NoError(t, err)
-	list, err := os.ReadFile("../cmd/millrace/list.go")
-	require.NoError(t, err)
+	document := readText(t, "../docs/command.md")
+	list := readText(t, "../cmd/millrace/list.go")
 	for _, fact := range []string{
 		"consumer", "id", "event type", "event version", "aggregate", "version", "source topic", "partition", "offset", "payload hash", "status", "attempts",
 		"received", "started", "processed", "next attempt", "last error", "correlation id", "causation id",
 	} {
-		row := regexp.MustCompile(`(?m)^\| (?:[a-z ]+, )?` + fact + `(?:, [a-z ]+)? \| ([^|]*)\|`).FindStringSubmatch(string(document))
+		row := regexp.MustCompile(`(?m)^\| (?:[a-z ]+, )?` + fact + `(?:, [a-z ]+)? \| ([^|]*)\|`).FindStringSubmatch(document)
 		if !assert.NotNil(t, row, fact) {
 			continue
 		}
 		for _, field := range regexp.MustCompile("`(\\w+)`").FindAllStringSubmatch(row[1], -1) {
-			assert.Contains(t, string(list), `json:"`+field[1], fact)
+			assert.Contains(t, list, `json:"`+field[1], fact)
 		}
 	}
 }
@@ -147,22 +139,13 @@ func TestGuidesCatch(t *testing.T) {
 // testSources is all tests, one after the other.
 func testSources(t *testing.T, repository fs.FS) string {
 	t.Helper()
-	var all strings.Builder
-	require.NoError(t, fs.WalkDir(repository, ".", func(name string, d fs.DirEntry, err error) error {
-		if err != nil {
-			return err
+	var all []string
+	for name, text := range repositoryFiles(t, repository, "_test.go") {
+		if name != "tests/guides_test.go" {
+			all = append(all, trimLines(text))
 		}
-		if d.IsDir() && name != "." && (strings.HasPrefix(d.Name(), ".") || d.Name() == "bin") {
-			return fs.SkipDir
-		}
-		if !strings.HasSuffix(path.Base(name), "_test.go") || name == "tests/guides_test.go" {
-			return nil
-		}
-		text, err := fs.ReadFile(repository, name)
-		all.WriteString(trimLines(string(text)))
-		return err
-	}))
-	return all.String()
+	}
+	return strings.Join(all, "")
 }
 
 var (

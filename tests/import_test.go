@@ -39,6 +39,13 @@ func (b *bed) imports(all iter.Seq2[admin.Imported, error], pace ...admin.Pace) 
 	return report
 }
 
+func (b *bed) previews(all iter.Seq2[admin.Imported, error]) admin.ImportReport {
+	b.Helper()
+	report, err := admin.New(b.store).PreviewImport(b.Context(), inbox.ConsumerConfig{Name: "billing"}, all)
+	require.NoError(b, err)
+	return report
+}
+
 // importBodies: what another system has handled.
 var importBodies = []testdb.Body{
 	{Name: "an imported key", Why: "a late copy is a duplicate, whatever its payload, and no collision", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
@@ -66,15 +73,14 @@ var importBodies = []testdb.Body{
 	{Name: "an import, again", Why: "what is there stays as it is, and the figures say so", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		handled, failed := newMessage("x"), newMessage("x")
 		must(t, b.inbox(effect), again(handled))
-		_, err := b.inbox(func(*message.Message) ([]*message.Message, error) { return nil, errBoom },
-			func(i *millrace.Inbox) { i.RecordFailures = true })(again(failed))
-		require.ErrorIs(t, err, errBoom)
+		rig.MustFail(t, b.inbox(alwaysFails,
+			recorded), again(failed), errBoom)
 		keys := []string{handled.UUID, failed.UUID, "a", "b", "a"}
 		before := b.count(`SELECT SUM(processed_at % 1000003) FROM millrace_claims`)
 		assert.Equal(t, admin.ImportReport{New: 2, Known: 2, Open: 1}, b.imports(entries(day, keys...)))
 		assert.Equal(t, admin.ImportReport{Known: 4, Open: 1}, b.imports(entries(2*day, keys...)))
 		assert.Equal(t, before, b.count(`SELECT SUM(processed_at % 1000003) FROM millrace_claims WHERE result <> 4`))
-		must(t, b.inbox(effect, func(i *millrace.Inbox) { i.RecordFailures = true }), again(failed))
+		must(t, b.inbox(effect, recorded), again(failed))
 		assert.Equal(t, 2, b.effects(), "what is open goes on")
 	})},
 	{Name: "an imported key and its retention", Why: "it is forgotten when its message is, not its import", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
@@ -145,9 +151,7 @@ var importBodies = []testdb.Body{
 		assert.Equal(t, admin.ImportReport{New: 700}, report)
 		assert.EqualValues(t, 700, mark)
 		assert.Equal(t, 700, told)
-		preview, err := admin.New(b.store).PreviewImport(t.Context(), config, entries(day, keys...))
-		require.NoError(t, err)
-		assert.Equal(t, admin.ImportReport{New: 500, Known: 700}, preview)
+		assert.Equal(t, admin.ImportReport{New: 500, Known: 700}, b.previews(entries(day, keys...)))
 		assert.Equal(t, admin.ImportReport{New: 500}, b.imports(entries(day, keys...), fast), "it goes on behind the mark")
 		assert.EqualValues(t, 1200, mark)
 		ctx, cancel := context.WithCancel(t.Context())
@@ -158,9 +162,7 @@ var importBodies = []testdb.Body{
 		assert.Equal(t, 1200, b.count(`SELECT COUNT(*) FROM millrace_claims`))
 	})},
 	{Name: "a preview of an import", Why: "it changes nothing, and asks for no consumer", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
-		report, err := admin.New(b.store).PreviewImport(t.Context(), inbox.ConsumerConfig{Name: "billing"}, entries(day, "a", "b", "a"))
-		require.NoError(t, err)
-		assert.Equal(t, admin.ImportReport{New: 2, Known: 1}, report)
+		assert.Equal(t, admin.ImportReport{New: 2, Known: 1}, b.previews(entries(day, "a", "b", "a")))
 		for _, table := range []string{"claims", "consumers", "audit"} {
 			assert.Zero(t, b.count(`SELECT COUNT(*) FROM millrace_`+table), table)
 		}
@@ -236,9 +238,7 @@ var importBodies = []testdb.Body{
 	{Name: "an import into a consumer with settings", Why: "what the import does not say stays, such as that replays are refused", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		set := func(i *millrace.Inbox) { i.Retention, i.Window, i.OnReplay = inbox.Forever, 30*day, inbox.ReplayRefuse }
 		must(t, b.inbox(effect, set), newMessage("x"))
-		preview, err := admin.New(b.store).PreviewImport(t.Context(), inbox.ConsumerConfig{Name: "billing"}, entries(20*day, "a"))
-		require.NoError(t, err)
-		assert.Equal(t, admin.ImportReport{New: 1}, preview)
+		assert.Equal(t, admin.ImportReport{New: 1}, b.previews(entries(20*day, "a")))
 		assert.Equal(t, admin.ImportReport{New: 1}, b.imports(entries(20*day, "a")))
 		known, err := admin.New(b.store).Consumers(t.Context())
 		require.NoError(t, err)

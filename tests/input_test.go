@@ -20,8 +20,7 @@ import (
 // inputBodies: what is wrong gets a clear error that names the way out.
 var inputBodies = []testdb.Body{
 	{Name: "no consumer name", Why: "an empty name is an error, never a shared memory", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
-		_, err := millrace.Inbox{Store: b.store}.Middleware(effect)(newMessage("x"))
-		require.ErrorContains(t, err, "needs a name")
+		rig.MustFail(t, millrace.Inbox{Store: b.store}.Middleware(effect), newMessage("x"), "needs a name")
 		assert.Equal(t, 0, b.effects())
 	})},
 	{Name: "two handlers under one consumer", Why: "they would take each other's messages for duplicates", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
@@ -65,28 +64,16 @@ var inputBodies = []testdb.Body{
 	})},
 	{Name: "missing tables", Why: "the error says how to make them", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		other := b.newStore(b.db.DB, inbox.Config{TablePrefix: "elsewhere_"})
-		_, err := b.inbox(effect, on(other))(newMessage("x"))
+		rig.MustFail(t, b.inbox(effect, on(other)), newMessage("x"), inbox.ErrNotMigrated, "Store.Migrate")
+		_, err := admin.New(other).Story(t.Context(), "x")
 		require.ErrorIs(t, err, inbox.ErrNotMigrated)
-		assert.ErrorContains(t, err, "Store.Migrate")
-		_, err = admin.New(other).Story(t.Context(), "x")
-		require.ErrorIs(t, err, inbox.ErrNotMigrated)
-	})},
-	{Name: "a table prefix of one's own", Why: "two stores in one database do not meet", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
-		other := b.newStore(b.db.DB, inbox.Config{TablePrefix: "elsewhere_"})
-		require.NoError(t, other.Migrate(t.Context()))
-		msg := newMessage("x")
-		must(t, b.inbox(effect), again(msg))
-		must(t, b.inbox(effect, on(other)), again(msg))
-		assert.Equal(t, 2, b.effects())
 	})},
 	{Name: "a closed database", Why: "an error that says so, after a pause instead of a nack storm", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		pool := b.db.Open(t)
 		h := b.inbox(effect, on(b.newStore(pool.DB, inbox.Config{})))
 		must(t, h, newMessage("x"))
 		require.NoError(t, pool.Close())
-		_, err := h(newMessage("x"))
-		require.Error(t, err)
-		assert.ErrorContains(t, err, "closed")
+		rig.MustFail(t, h, newMessage("x"), "closed")
 	})},
 	{Name: "a read-only database", Why: "the error asks for the primary", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		option := map[string]testdb.Option{
@@ -95,21 +82,17 @@ var inputBodies = []testdb.Body{
 			"sqlite":   testdb.Params("_pragma", "query_only(1)"),
 		}[b.db.Dialect]
 		store := b.process(option)
-		_, err := b.inbox(effect, on(store))(newMessage("x"))
-		require.ErrorIs(t, err, inbox.ErrReadOnly)
-		assert.ErrorContains(t, err, "primary")
+		rig.MustFail(t, b.inbox(effect, on(store)), newMessage("x"), inbox.ErrReadOnly, "primary")
 	})},
 	{Name: "a message that is already acked", Why: "InstantAck outside: a failure would lose it", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		msg := newMessage("x")
 		msg.Ack()
-		_, err := b.inbox(effect)(msg)
-		require.ErrorContains(t, err, "InstantAck")
+		rig.MustFail(t, b.inbox(effect), msg, "InstantAck")
 		assert.Equal(t, 0, b.effects())
 	})},
 	{Name: "a closed store", Why: "it takes no more deliveries", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		require.NoError(t, b.store.Close(t.Context()))
-		_, err := b.inbox(effect)(newMessage("x"))
-		require.ErrorIs(t, err, inbox.ErrClosed)
+		rig.MustFail(t, b.inbox(effect), newMessage("x"), inbox.ErrClosed)
 	})},
 	{Name: "wrong settings", Why: "all at once, on every message, and never a silent pass", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		h := b.inbox(effect, func(i *millrace.Inbox) {
@@ -123,14 +106,12 @@ var inputBodies = []testdb.Body{
 			}
 		}
 		assert.Len(t, b.events.Logs(), 1)
-		_, err := millrace.Inbox{}.Middleware(effect)(newMessage("x"))
-		require.ErrorContains(t, err, "a Store is required")
+		rig.MustFail(t, millrace.Inbox{}.Middleware(effect), newMessage("x"), "a Store is required")
 		assert.Equal(t, 0, b.effects())
 	})},
 	{Name: "the inbox twice on one handler", Why: "it would wait for itself", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		h := b.inbox(b.inbox(effect, func(i *millrace.Inbox) { i.Consumer = "inner" }))
-		_, err := h(newMessage("x"))
-		require.ErrorContains(t, err, "twice")
+		rig.MustFail(t, h, newMessage("x"), "twice")
 	})},
 	{Name: "Skip", Why: "it lets a message through as if we were not there", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		ran := 0

@@ -17,8 +17,7 @@ import (
 // neglected are the findings about claims that nobody deletes.
 func (b *bed) neglected(store *inbox.Store) []inbox.Finding {
 	b.Helper()
-	found, err := store.Check(b.Context())
-	require.NoError(b, err)
+	found := findings(b, store)
 	var about []inbox.Finding
 	for _, f := range found {
 		if f.Subject == `consumer "billing", epoch 0` {
@@ -79,8 +78,7 @@ func TestAJanitorThatHasNothingToDoLeavesATrace(t *testing.T) {
 		}
 		require.True(t, purged().IsZero())
 		store := b.newStore(b.db.DB, inbox.Config{PurgeInterval: 10 * time.Millisecond})
-		stopped := make(chan error, 1)
-		go func() { stopped <- store.Run(t.Context()) }()
+		stopped := rig.Go(func() error { return store.Run(t.Context()) })
 		await := func(after time.Time) time.Time {
 			require.Eventually(t, func() bool { return purged().After(after) }, rig.Patience, 5*time.Millisecond)
 			return purged()

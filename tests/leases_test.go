@@ -89,8 +89,7 @@ func leasesApartFromInbox(t *testing.T, b *bed) {
 func leaseInsideInbox(t *testing.T, b *bed) {
 	memory := inbox.NewLeases(&lease.Memory{}, inbox.LeasesConfig{})
 	for _, claims := range []*inbox.Leases{b.store.Leases(), memory} {
-		_, err := b.inbox(b.leased(effect, func(d *millrace.Deduplicate) { d.Claims = claims }))(newMessage("x"))
-		require.ErrorContains(t, err, "inside middleware.Inbox")
+		rig.MustFail(t, b.inbox(b.leased(effect, func(d *millrace.Deduplicate) { d.Claims = claims })), newMessage("x"), "inside middleware.Inbox")
 	}
 	must(t, b.leased(b.inbox(effect)), newMessage("x")) // outside is allowed
 	assert.Equal(t, 1, b.effects())
@@ -98,9 +97,8 @@ func leaseInsideInbox(t *testing.T, b *bed) {
 
 func leasesPurged(t *testing.T, b *bed) {
 	const short, long = 100 * time.Millisecond, time.Hour
-	nothing := func(*message.Message) ([]*message.Message, error) { return nil, nil }
-	must(t, b.leased(nothing, func(d *millrace.Deduplicate) { d.Retention = long }), newMessage("stays"))
-	must(t, b.leased(nothing, func(d *millrace.Deduplicate) { d.Retention = short }), newMessage("goes"))
+	must(t, b.leased(effectless, func(d *millrace.Deduplicate) { d.Retention = long }), newMessage("stays"))
+	must(t, b.leased(effectless, func(d *millrace.Deduplicate) { d.Retention = short }), newMessage("goes"))
 	for began := time.Now(); b.count(`SELECT COUNT(*) FROM millrace_leases`) > 1; {
 		rig.Purge(t, b.store)
 		require.Less(t, time.Since(began), time.Minute)
@@ -113,46 +111,25 @@ func leaseKeyChanged(t *testing.T, b *bed) {
 	must(t, b.leased(effectless), newMessage("x"))
 	restarted := b.newStore(b.db.Open(t).DB, inbox.Config{})
 	byPayload := func(d *millrace.Deduplicate) { d.Claims, d.Key = restarted.Leases(), inbox.ByPayload() }
-	_, err := b.leased(effectless, byPayload)(newMessage("x"))
-	require.ErrorIs(t, err, inbox.ErrKeyChanged)
+	rig.MustFail(t, b.leased(effectless, byPayload), newMessage("x"), inbox.ErrKeyChanged)
 	must(t, b.leased(effectless, byPayload, func(d *millrace.Deduplicate) { d.Epoch = 1 }), newMessage("x"))
 }
-
-func effectless(*message.Message) ([]*message.Message, error) { return nil, nil }
 
 func leasesOnOneConnection(t *testing.T, b *bed) {
 	store := b.newStore(b.db.Open(t, testdb.Pool(1)).DB, inbox.Config{})
 	h := b.leased(effectless, func(d *millrace.Deduplicate) { d.Claims = store.Leases() })
-	done := make(chan error)
-	for range 20 {
-		go func() {
-			_, err := h(newMessage("x"))
-			done <- err
-		}()
-	}
-	for range 20 {
-		require.NoError(t, <-done)
-	}
+	assert.Equal(t, 0, failures(20, func() error { _, err := h(newMessage("x")); return err }))
 }
 
 func leaseClose(t *testing.T, b *bed) {
-	entered, leave, done := make(chan struct{}), make(chan struct{}), make(chan error)
-	h := b.leased(func(*message.Message) ([]*message.Message, error) {
-		close(entered)
-		<-leave
-		return nil, nil
-	})
-	go func() {
-		_, err := h(newMessage("x"))
-		done <- err
-	}()
+	h, entered, leave := rig.Halted(effectless)
+	done := rig.Handle(b.leased(h), newMessage("x"))
 	<-entered
 	ended, cancel := context.WithCancel(t.Context())
 	cancel()
 	require.ErrorContains(t, b.store.Close(ended), "1 handlers are still running")
-	_, err := b.leased(effectless)(newMessage("y"))
-	require.ErrorIs(t, err, inbox.ErrClosed)
-	close(leave)
+	rig.MustFail(t, b.leased(effectless), newMessage("y"), inbox.ErrClosed)
+	leave()
 	require.NoError(t, <-done)
 	require.NoError(t, b.store.Close(t.Context()))
 }

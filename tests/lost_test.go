@@ -26,7 +26,7 @@ var lostBodies = []testdb.Body{
 	{Name: "a statement that a router's close interrupts", Why: "nothing that is written after the loss of the claim stays", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		closing := true
 		begun := make(chan *message.Router, 1)
-		h := func(msg *message.Message) error {
+		h := func(msg *message.Message) ([]*message.Message, error) {
 			err := write(msg.Context(), "A")
 			if closing {
 				closing = false
@@ -36,23 +36,15 @@ var lostBodies = []testdb.Body{
 				}()
 				endless(msg.Context(), b.db) // optional
 			}
-			return errors.Join(err, write(context.WithoutCancel(msg.Context()), "B"))
+			return nil, errors.Join(err, write(context.WithoutCancel(msg.Context()), "B"))
 		}
 		msg := newMessage("x")
 		for _, first := range []bool{true, false} {
-			feed, router := rig.NewFeed(), b.router()
-			router.AddMiddleware(millrace.Inbox{Store: b.store, Consumer: "billing"}.Middleware)
-			router.AddConsumerHandler("billing", "orders", feed, h)
-			s := &service{bed: b, stopped: make(chan error, 1)}
-			s.run(router)
-			sent := again(msg)
-			begun <- router
-			feed.Send(t, sent)
-			acked := rig.Answer(t, sent)
+			s := b.oneHandler("orders", h, millrace.Inbox{Store: b.store, Consumer: "billing"}.Middleware)
+			begun <- s.router
+			acked := s.deliver(again(msg))
 			for !first && !acked { // where a pooler swallows the cancel request, the server goes on with the statement
-				sent = again(msg)
-				feed.Send(t, sent)
-				acked = rig.Answer(t, sent)
+				acked = s.deliver(again(msg))
 			}
 			assert.Equal(t, !first, acked)
 			if first {
@@ -69,8 +61,7 @@ var lostBodies = []testdb.Body{
 			_ = write(msg.Context(), "B")
 			return nil, errors.Join(errBoom, err)
 		})
-		_, err := h(newMessage("x"))
-		require.ErrorIs(t, err, errBoom)
+		err := rig.Failure(t, h, newMessage("x"), errBoom)
 		assert.Empty(t, b.written())
 		if b.db.Dialect == "sqlite" {
 			require.ErrorIs(t, err, inbox.ErrTxEndedByHandler)
@@ -135,14 +126,8 @@ var losses = map[string]func(ctx context.Context, tx *sqlx.Tx) error{
 		_, err := tx.ExecContext(ctx, forever["sqlite"])
 		return err
 	},
-	"INSERT OR ROLLBACK": func(ctx context.Context, tx *sqlx.Tx) error {
-		_, err := tx.ExecContext(ctx, `INSERT OR ROLLBACK INTO once (id) VALUES (1)`)
-		return err
-	},
-	"RAISE(ROLLBACK)": func(ctx context.Context, tx *sqlx.Tx) error {
-		_, err := tx.ExecContext(ctx, `INSERT INTO guarded (id) VALUES (1)`)
-		return err
-	},
+	"INSERT OR ROLLBACK": losing(`INSERT OR ROLLBACK INTO once (id) VALUES (1)`),
+	"RAISE(ROLLBACK)":    losing(`INSERT INTO guarded (id) VALUES (1)`),
 	"a full disk": func(ctx context.Context, tx *sqlx.Tx) error {
 		var pages int
 		if err := tx.GetContext(ctx, &pages, `PRAGMA page_count`); err != nil {
@@ -158,19 +143,20 @@ var losses = map[string]func(ctx context.Context, tx *sqlx.Tx) error{
 		}
 		return err
 	},
-	"a raw ROLLBACK": func(ctx context.Context, tx *sqlx.Tx) error {
-		_, err := tx.ExecContext(ctx, `ROLLBACK`)
-		return errors.Join(err, errBoom)
-	},
-	"a raw COMMIT": func(ctx context.Context, tx *sqlx.Tx) error {
-		_, err := tx.ExecContext(ctx, `COMMIT`)
+	"a raw ROLLBACK": func(ctx context.Context, tx *sqlx.Tx) error { return errors.Join(losing(`ROLLBACK`)(ctx, tx), errBoom) },
+	"a raw COMMIT":   losing(`COMMIT`),
+}
+
+func losing(statement string) func(context.Context, *sqlx.Tx) error {
+	return func(ctx context.Context, tx *sqlx.Tx) error {
+		_, err := tx.ExecContext(ctx, statement)
 		return err
-	},
+	}
 }
 
 // continuations are what a handler does after that, whatever it is told.
 var continuations = map[string]func(b *bed, msg *message.Message, tx *sqlx.Tx) error{
-	"nothing": func(*bed, *message.Message, *sqlx.Tx) error { return nil },
+	"nothing": runs(),
 	"a write": func(_ *bed, msg *message.Message, _ *sqlx.Tx) error {
 		_ = write(msg.Context(), "B")
 		return nil
@@ -178,28 +164,10 @@ var continuations = map[string]func(b *bed, msg *message.Message, tx *sqlx.Tx) e
 	"a write and an error": func(_ *bed, msg *message.Message, _ *sqlx.Tx) error {
 		return errors.Join(errBoom, write(msg.Context(), "B"))
 	},
-	"a transaction of its own": func(_ *bed, msg *message.Message, _ *sqlx.Tx) error {
-		for _, s := range []string{`BEGIN`, `INSERT INTO effects (uuid, consumer) VALUES ('x', 'B')`, `COMMIT`} {
-			_ = raw(msg, s)
-		}
-		return nil
-	},
-	"a transaction left open": func(_ *bed, msg *message.Message, _ *sqlx.Tx) error {
-		for _, s := range []string{`BEGIN`, `INSERT INTO effects (uuid, consumer) VALUES ('x', 'B')`} {
-			_ = raw(msg, s)
-		}
-		return nil
-	},
-	"a savepoint": func(_ *bed, msg *message.Message, _ *sqlx.Tx) error {
-		for _, s := range []string{`SAVEPOINT s`, `INSERT INTO effects (uuid, consumer) VALUES ('x', 'B')`, `RELEASE s`} {
-			_ = raw(msg, s)
-		}
-		return nil
-	},
-	"DDL": func(_ *bed, msg *message.Message, _ *sqlx.Tx) error {
-		_ = raw(msg, `CREATE TABLE stray (id INTEGER)`)
-		return nil
-	},
+	"a transaction of its own": runs(`BEGIN`, writesB, `COMMIT`),
+	"a transaction left open":  runs(`BEGIN`, writesB),
+	"a savepoint":              runs(`SAVEPOINT s`, writesB, `RELEASE s`),
+	"DDL":                      runs(`CREATE TABLE stray (id INTEGER)`),
 	"the outbox": func(b *bed, msg *message.Message, _ *sqlx.Tx) error {
 		publisher := rig.NewOutbox(b, b.db.DB, box.Config{})
 		out := newMessage("event")
@@ -211,6 +179,17 @@ var continuations = map[string]func(b *bed, msg *message.Message, tx *sqlx.Tx) e
 		_ = tx.Commit()
 		return nil
 	},
+}
+
+const writesB = `INSERT INTO effects (uuid, consumer) VALUES ('x', 'B')`
+
+func runs(statements ...string) func(*bed, *message.Message, *sqlx.Tx) error {
+	return func(_ *bed, msg *message.Message, _ *sqlx.Tx) error {
+		for _, s := range statements {
+			_ = raw(msg, s)
+		}
+		return nil
+	}
 }
 
 // losesNothing runs a handler whose transaction is lost, and then one whose is not.
@@ -282,7 +261,7 @@ func interrupted(ctx context.Context, db *testdb.DB) {
 func ends(db *testdb.DB) map[string]message.HandlerFunc {
 	return map[string]message.HandlerFunc{
 		"success": effect,
-		"error":   func(*message.Message) ([]*message.Message, error) { return nil, errBoom },
+		"error":   alwaysFails,
 		"panic":   func(*message.Message) ([]*message.Message, error) { panic(errBoom) },
 		"late": func(msg *message.Message) ([]*message.Message, error) {
 			<-msg.Context().Done()

@@ -1,7 +1,6 @@
 package tests_test
 
 import (
-	"io/fs"
 	"os"
 	"os/exec"
 	"path"
@@ -18,13 +17,12 @@ import (
 // TestWithoutServicesNothingIsTested: a database that cannot be had must not leave make green.
 func TestWithoutServicesNothingIsTested(t *testing.T) {
 	t.Parallel()
-	makefile, err := os.ReadFile("../Makefile")
-	require.NoError(t, err)
+	makefile := readText(t, "../Makefile")
 	tools := t.TempDir()
 	ran := filepath.Join(tools, "ran")
 	// What would test stands in as a program that only says that it ran.
 	require.NoError(t, os.WriteFile(filepath.Join(tools, "go"), []byte("#!/bin/sh\necho \"$@\" >>"+ran+"\n"), 0o755))
-	targets := regexp.MustCompile(`(?m)^([a-z-]+):[^\n]*\n(?:\t[^\n]*\n)*?\t[^\n]*\$\((?:services|SERVICES)\)`).FindAllStringSubmatch(string(makefile), -1)
+	targets := regexp.MustCompile(`(?m)^([a-z-]+):[^\n]*\n(?:\t[^\n]*\n)*?\t[^\n]*\$\((?:services|SERVICES)\)`).FindAllStringSubmatch(makefile, -1)
 	require.Greater(t, len(targets), 8)
 	for _, target := range targets {
 		for _, services := range []string{"false", "tests/no-such-file.sh"} {
@@ -42,15 +40,13 @@ func TestWithoutServicesNothingIsTested(t *testing.T) {
 // a step of its own.
 func TestNoTestIsLeftOut(t *testing.T) {
 	t.Parallel()
-	makefile, err := os.ReadFile("../Makefile")
-	require.NoError(t, err)
-	left := regexp.MustCompile(`/tests\\/(\w+)\$\$/d`).FindAllStringSubmatch(string(makefile), -1)
+	makefile := readText(t, "../Makefile")
+	left := regexp.MustCompile(`/tests\\/(\w+)\$\$/d`).FindAllStringSubmatch(makefile, -1)
 	require.Len(t, left, 2)
-	steps, err := os.ReadFile("../.ci/run")
-	require.NoError(t, err)
+	steps := readText(t, "../.ci/run")
 	var folders []string
 	for _, name := range left {
-		if !strings.Contains(string(steps), " make "+name[1]+"\n") {
+		if !strings.Contains(steps, " make "+name[1]+"\n") {
 			folders = append(folders, filepath.Join("../tests", name[1]))
 		}
 	}
@@ -66,11 +62,10 @@ func TestNoTestIsLeftOut(t *testing.T) {
 		require.NoError(t, err)
 		require.NotEmpty(t, files)
 		for _, file := range files {
-			source, err := os.ReadFile(file)
-			require.NoError(t, err)
-			tests := regexp.MustCompile(`(?m)^func ((?:Test|Fuzz|Example)\w*)\(`).FindAllSubmatch(source, -1)
+			source := readText(t, file)
+			tests := regexp.MustCompile(`(?m)^func ((?:Test|Fuzz|Example)\w*)\(`).FindAllStringSubmatch(source, -1)
 			for _, test := range tests {
-				assert.Equal(t, "TestMain", string(test[1]), file)
+				assert.Equal(t, "TestMain", test[1], file)
 			}
 		}
 	}
@@ -79,17 +74,16 @@ func TestNoTestIsLeftOut(t *testing.T) {
 // TestReleasedModules: the Makefile knows all modules that users import or install.
 func TestReleasedModules(t *testing.T) {
 	t.Parallel()
-	makefile, err := os.ReadFile("../Makefile")
-	require.NoError(t, err)
+	makefile := readText(t, "../Makefile")
 	var want []string
 	for _, folder := range workspace(t) {
 		if !strings.HasPrefix(folder, "_examples/") && !strings.HasPrefix(folder, "tests/") {
 			want = append(want, "./"+filepath.Join(folder, "..."))
 		}
 	}
-	list := regexp.MustCompile(`(?m)^released = (.*)$`).FindSubmatch(makefile)
+	list := regexp.MustCompile(`(?m)^released = (.*)$`).FindStringSubmatch(makefile)
 	require.NotNil(t, list)
-	assert.ElementsMatch(t, want, strings.Fields(string(list[1])))
+	assert.ElementsMatch(t, want, strings.Fields(list[1]))
 }
 
 // TestNoModuleIsReplaced: go install refuses a module that replaces another, and who requires a module does not get
@@ -97,33 +91,25 @@ func TestReleasedModules(t *testing.T) {
 func TestNoModuleIsReplaced(t *testing.T) {
 	t.Parallel()
 	for _, folder := range modules(t) {
-		text, err := os.ReadFile(filepath.Join("..", folder, "go.mod"))
-		require.NoError(t, err)
-		assert.NotContains(t, string(text), "=>", folder)
+		text := readText(t, filepath.Join("..", folder, "go.mod"))
+		assert.NotContains(t, text, "=>", folder)
 	}
 }
 
 // modules returns the folders of all modules, from the root.
 func modules(t *testing.T) (folders []string) {
 	t.Helper()
-	require.NoError(t, fs.WalkDir(os.DirFS(".."), ".", func(name string, e fs.DirEntry, err error) error {
-		if e != nil && e.IsDir() && name != "." && (strings.HasPrefix(e.Name(), ".") || e.Name() == "bin") {
-			return fs.SkipDir
-		}
-		if path.Base(name) == "go.mod" {
-			folders = append(folders, path.Dir(name))
-		}
-		return err
-	}))
+	for name := range repositoryFiles(t, os.DirFS(".."), "go.mod") {
+		folders = append(folders, path.Dir(name))
+	}
 	return folders
 }
 
 // workspace returns the folders of the modules that go.work has.
 func workspace(t *testing.T) (folders []string) {
 	t.Helper()
-	text, err := os.ReadFile("../go.work")
-	require.NoError(t, err)
-	for _, use := range regexp.MustCompile(`(?m)^\t(\./?\S*)$`).FindAllStringSubmatch(string(text), -1) {
+	text := readText(t, "../go.work")
+	for _, use := range regexp.MustCompile(`(?m)^\t(\./?\S*)$`).FindAllStringSubmatch(text, -1) {
 		folders = append(folders, path.Clean(use[1]))
 	}
 	return folders

@@ -8,6 +8,7 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/ThreeDotsLabs/watermill/message/router/middleware"
+	"github.com/jmoiron/sqlx"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
@@ -23,44 +24,36 @@ func TestObserversAreToldWhy(t *testing.T) {
 
 var observerBodies = []testdb.Body{
 	{Name: "why a run failed", Why: "a small set, to count by", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
-		requires := func(i *millrace.Inbox) { i.RequireTx = true }
-		brief := func(i *millrace.Inbox) { i.Timeout = time.Second }
 		fails := func(err error) message.HandlerFunc {
 			return func(*message.Message) ([]*message.Message, error) { return nil, err }
 		}
-		tries := map[string]func(){
-			inbox.ReasonError:     func() { _, _ = b.inbox(fails(errBoom))(newMessage("x")) },
-			inbox.ReasonTerminal:  func() { _, _ = b.inbox(fails(inbox.Terminal(errBoom)))(newMessage("x")) },
-			inbox.ReasonTxNotUsed: func() { _, _ = b.inbox(fails(nil), requires)(newMessage("x")) },
-			inbox.ReasonClosing:   func() { _, _ = b.inbox(fails(context.Canceled))(newMessage("x")) },
-			inbox.ReasonUnknownType: func() {
-				_, _ = b.inbox(fails(inbox.Terminal(errors.Join(inbox.ErrUnknownType, errBoom))))(newMessage("x"))
-			},
-			inbox.ReasonRetryAfter: func() { _, _ = b.inbox(fails(inbox.RetryAfter(errBoom, time.Second)))(newMessage("x")) },
-			inbox.ReasonPanic: func() {
-				assert.Panics(t, func() {
-					_, _ = b.inbox(func(*message.Message) ([]*message.Message, error) { panic("!") })(newMessage("x"))
-				})
-			},
-			inbox.ReasonTimeout: func() {
-				_, _ = b.inbox(func(msg *message.Message) ([]*message.Message, error) {
-					<-msg.Context().Done()
-					return nil, msg.Context().Err()
-				}, brief)(newMessage("x"))
-			},
-			inbox.ReasonTxEnded: func() {
-				_, _ = b.inbox(func(msg *message.Message) ([]*message.Message, error) {
-					tx, err := inbox.Tx(msg.Context())
-					require.NoError(t, err)
-					assert.Equal(t, refusesCommits(b.db), tx.Commit() != nil)
-					return nil, errBoom
-				})(newMessage("x"))
-			},
-		}
 		received := 0
-		for reason, try := range tries {
+		for reason, h := range map[string]message.HandlerFunc{
+			inbox.ReasonError:       fails(errBoom),
+			inbox.ReasonTerminal:    fails(inbox.Terminal(errBoom)),
+			inbox.ReasonTxNotUsed:   fails(nil),
+			inbox.ReasonClosing:     fails(context.Canceled),
+			inbox.ReasonUnknownType: fails(inbox.Terminal(errors.Join(inbox.ErrUnknownType, errBoom))),
+			inbox.ReasonRetryAfter:  fails(inbox.RetryAfter(errBoom, time.Second)),
+			inbox.ReasonPanic:       crash,
+			inbox.ReasonTimeout: func(msg *message.Message) ([]*message.Message, error) {
+				<-msg.Context().Done()
+				return nil, msg.Context().Err()
+			},
+			inbox.ReasonTxEnded: func(msg *message.Message) ([]*message.Message, error) {
+				assert.Equal(t, refusesCommits(b.db), end(msg, (*sqlx.Tx).Commit) != nil)
+				return nil, errBoom
+			},
+		} {
 			before := b.events.Count("failed")
-			try()
+			b.within(reason, func() {
+				_, _ = b.inbox(h, func(i *millrace.Inbox) {
+					i.RequireTx = reason == inbox.ReasonTxNotUsed
+					if reason == inbox.ReasonTimeout {
+						i.Timeout = time.Second
+					}
+				})(newMessage("x"))
+			})
 			received++
 			require.Equal(t, before+1, b.events.Count("failed"), reason)
 			e := b.events.Last("failed")

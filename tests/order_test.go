@@ -7,11 +7,14 @@ import (
 	"testing"
 	"time"
 
+	"github.com/ThreeDotsLabs/watermill"
+	wmcqrs "github.com/ThreeDotsLabs/watermill/components/cqrs"
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/ThreeDotsLabs/watermill/message/router/middleware"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/millrace-go/millrace/inbox"
 	millrace "github.com/millrace-go/millrace/middleware"
 	"github.com/millrace-go/millrace/tests/rig"
 	"github.com/millrace-go/millrace/tests/testdb"
@@ -20,49 +23,18 @@ import (
 // orderBodies: Watermill's own middlewares, where they belong and where they do not.
 var orderBodies = []testdb.Body{
 	{Name: "Retry outside", Why: "each try has a transaction of its own", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
-		s := b.newService(failing(2), middleware.Retry{MaxRetries: 3, InitialInterval: 1}.Middleware,
-			millrace.Inbox{Store: b.store}.Middleware)
+		s := b.newService(failing(2), retry, millrace.Inbox{Store: b.store}.Middleware)
 		assert.True(t, s.deliver(newMessage("x")))
 		assert.Equal(t, 1, b.effects())
 	})},
-	{Name: "Retry inside", Why: "a second run in the transaction of a failed one is refused", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
-		s := b.newService(failing(1), millrace.Inbox{Store: b.store}.Middleware,
-			middleware.Retry{MaxRetries: 3, InitialInterval: 1}.Middleware)
-		msg := newMessage("x")
-		assert.False(t, s.deliver(again(msg)))
-		assert.Equal(t, 0, b.effects(), "a failed try was committed")
-		assert.True(t, s.deliver(again(msg)))
-		assert.Equal(t, 1, b.effects())
-	})},
-	{Name: "Retry and Recoverer inside", Why: "a panic that became an error is a failed run too", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
-		crash := true
-		s := b.newService(func(msg *message.Message) ([]*message.Message, error) {
-			out, err := effect(msg)
-			if crash {
-				crash = false
-				panic("boom")
-			}
-			return out, err
-		}, millrace.Inbox{Store: b.store}.Middleware,
-			middleware.Retry{MaxRetries: 3, InitialInterval: 1}.Middleware, middleware.Recoverer)
-		msg := newMessage("x")
-		assert.False(t, s.deliver(again(msg)))
-		assert.Equal(t, 0, b.effects(), "both runs were committed")
-		assert.True(t, s.deliver(again(msg)))
-		assert.Equal(t, 1, b.effects())
-	})},
-	{Name: "PoisonQueue inside", Why: "it makes a failure look like a success: half of the work would be committed", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
-		poison, err := middleware.PoisonQueue(&rig.Publisher{}, "poison")
-		require.NoError(t, err)
-		s := b.newService(failing(1), millrace.Inbox{Store: b.store}.Middleware, poison)
-		assert.False(t, s.deliver(newMessage("x")))
-		assert.Equal(t, 0, b.effects())
-	})},
+	{Name: "Retry inside", Why: "a second run in the transaction of a failed one is refused", Run: hidden(halfDone, retry)},
+	{Name: "Retry and Recoverer inside", Why: "a panic that became an error is a failed run too", Run: hidden(crash, retry, middleware.Recoverer)},
+	{Name: "PoisonQueue inside", Why: "it makes a failure look like a success: half of the work would be committed",
+		Run: hidden(halfDone, poisonQueue(&rig.Publisher{}))},
+	{Name: "IgnoreErrors inside", Why: "as PoisonQueue inside", Run: hidden(halfDone, middleware.NewIgnoreErrors([]error{errBoom}).Middleware)},
 	{Name: "PoisonQueue outside", Why: "the failed run is rolled back, then the message is put away", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		queue := &rig.Publisher{}
-		poison, err := middleware.PoisonQueue(queue, "poison")
-		require.NoError(t, err)
-		s := b.newService(failing(1), poison, millrace.Inbox{Store: b.store}.Middleware)
+		s := b.newService(failing(1), poisonQueue(queue), millrace.Inbox{Store: b.store}.Middleware)
 		msg := newMessage("x")
 		assert.True(t, s.deliver(again(msg)))
 		assert.Equal(t, 0, b.effects())
@@ -70,31 +42,17 @@ var orderBodies = []testdb.Body{
 		assert.True(t, s.deliver(queue.Messages()[0]), "put back by an operator, it is handled: T12")
 		assert.Equal(t, 1, b.effects())
 	})},
-	{Name: "IgnoreErrors inside", Why: "as PoisonQueue inside", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
-		s := b.newService(failing(1), millrace.Inbox{Store: b.store}.Middleware,
-			middleware.NewIgnoreErrors([]error{errBoom}).Middleware)
-		assert.False(t, s.deliver(newMessage("x")))
-		assert.Equal(t, 0, b.effects())
-	})},
 	{Name: "InstantAck outside", Why: "a configuration error before anything else", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
-		var got error
-		s := b.newService(invoice, func(h message.HandlerFunc) message.HandlerFunc {
-			return func(msg *message.Message) ([]*message.Message, error) {
-				out, err := h(msg)
-				got = err
-				return out, err
-			}
-		}, middleware.InstantAck, millrace.Inbox{Store: b.store}.Middleware)
+		got := make(chan error, 1)
+		s := b.newService(invoice, tells(got), middleware.InstantAck, millrace.Inbox{Store: b.store}.Middleware)
 		assert.True(t, s.deliver(newMessage("x")))
 		require.NoError(t, s.router.Close())
-		require.ErrorContains(t, got, "InstantAck")
+		require.ErrorContains(t, <-got, "InstantAck")
 		assert.Equal(t, 0, b.effects())
 	})},
 	{Name: "InstantAck inside", Why: "the ack says nothing about the outcome, which stays listed", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		s := b.newService(func(msg *message.Message) ([]*message.Message, error) {
-			ctx := context.WithoutCancel(msg.Context())
-			out := newMessage("out")
-			return []*message.Message{out}, apply(ctx, msg.UUID)
+			return []*message.Message{newMessage("out")}, apply(context.WithoutCancel(msg.Context()), msg.UUID)
 		}, millrace.Inbox{Store: b.store}.Middleware, middleware.InstantAck)
 		s.published.FailWith(errBoom)
 		assert.True(t, s.deliver(newMessage("x")))
@@ -111,10 +69,10 @@ var orderBodies = []testdb.Body{
 		assert.Len(t, s.published.Messages(), 1)
 	})},
 	{Name: "Recoverer and CorrelationID inside", Why: "a panic becomes an error and is rolled back; produced messages are stamped", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
-		crash := true
+		crashes := true
 		s := b.newService(func(msg *message.Message) ([]*message.Message, error) {
 			out, err := invoice(msg)
-			if crash {
+			if crashes {
 				panic("boom")
 			}
 			return out, err
@@ -123,7 +81,7 @@ var orderBodies = []testdb.Body{
 		middleware.SetCorrelationID("c-1", msg)
 		assert.False(t, s.deliver(again(msg)))
 		assert.Equal(t, 0, b.effects())
-		crash = false
+		crashes = false
 		s.published.FailWith(errBoom)
 		assert.False(t, s.deliver(again(msg)))
 		s.published.FailWith(nil)
@@ -150,4 +108,123 @@ func failing(n int) message.HandlerFunc {
 		}
 		return nil, err
 	}
+}
+
+// atFirst does first with the first delivery, and has an effect with those that follow.
+func atFirst(first message.HandlerFunc) message.HandlerFunc {
+	ran := false
+	return func(msg *message.Message) ([]*message.Message, error) {
+		if !ran {
+			ran = true
+			return first(msg)
+		}
+		return effect(msg)
+	}
+}
+
+// crash has an effect and panics, and halfDone has one and fails.
+func crash(msg *message.Message) ([]*message.Message, error) {
+	_, _ = effect(msg)
+	panic("boom")
+}
+
+func halfDone(msg *message.Message) ([]*message.Message, error) {
+	return nil, errors.Join(errBoom, apply(msg.Context(), msg.UUID))
+}
+
+// hidden has middlewares inside of the inbox hide how the first run of a handler ended.
+func hidden(first message.HandlerFunc, inside ...message.HandlerMiddleware) func(*testing.T, *testdb.DB) {
+	return testdb.With(newBed, func(t *testing.T, b *bed) {
+		s := b.newService(atFirst(first), append([]message.HandlerMiddleware{millrace.Inbox{Store: b.store}.Middleware}, inside...)...)
+		msg := newMessage("x")
+		assert.False(t, s.deliver(again(msg)))
+		assert.Equal(t, 0, b.effects(), "a failed run was committed")
+		assert.True(t, s.deliver(again(msg)))
+		assert.Equal(t, 1, b.effects())
+	})
+}
+
+var retry = middleware.Retry{MaxRetries: 3, InitialInterval: 1}.Middleware
+
+func poisonQueue(queue *rig.Publisher) message.HandlerMiddleware {
+	poison, err := middleware.PoisonQueue(queue, "poison")
+	if err != nil {
+		panic(err)
+	}
+	return poison
+}
+
+type book struct{ Order string }
+
+// Watermill's command processor hides an error before any middleware sees it, so what the
+// failed handler did is committed: docs/pitfalls.md says that nothing can be done about it.
+func TestAckCommandHandlingErrorsHidesFailures(t *testing.T) {
+	t.Parallel()
+	testdb.Each(t, func(t *testing.T, db *testdb.DB) {
+		for ack, want := range map[bool]int{true: 1, false: 0} {
+			b := newBed(t, db)
+			router, feed := b.router(millrace.Inbox{Store: b.store}.Middleware), rig.NewFeed()
+			marshaler := wmcqrs.JSONMarshaler{}
+			processor, err := wmcqrs.NewCommandProcessorWithConfig(router, wmcqrs.CommandProcessorConfig{
+				GenerateSubscribeTopic: func(wmcqrs.CommandProcessorGenerateSubscribeTopicParams) (string, error) { return "commands", nil },
+				SubscriberConstructor: func(wmcqrs.CommandProcessorSubscriberConstructorParams) (message.Subscriber, error) {
+					return feed, nil
+				},
+				Marshaler: marshaler, AckCommandHandlingErrors: ack, Logger: watermill.NopLogger{},
+			})
+			require.NoError(t, err)
+			_, err = processor.AddHandler(wmcqrs.NewCommandHandler("billing", func(ctx context.Context, c *book) error {
+				if err := apply(ctx, c.Order); err != nil {
+					return err
+				}
+				return errBoom // after half of the work
+			}))
+			require.NoError(t, err)
+			s := &service{bed: b, feed: feed}
+			s.run(router)
+			msg, err := marshaler.Marshal(&book{"order-1"})
+			require.NoError(t, err)
+			assert.Equal(t, ack, s.deliver(msg))
+			assert.Equal(t, want, b.effects())
+			b.exec(`DROP TABLE effects`)
+			require.NoError(t, router.Close())
+		}
+	})
+}
+
+// A message that was acked before its handler failed is nobody's any more: nothing is open,
+// and the broker has its ack.
+func TestInstantAckInsideLosesFailures(t *testing.T) {
+	t.Parallel()
+	testdb.Each(t, testdb.With(newBed, func(t *testing.T, b *bed) {
+		s := b.newService(func(msg *message.Message) ([]*message.Message, error) {
+			return nil, errors.Join(errBoom, apply(context.WithoutCancel(msg.Context()), msg.UUID))
+		}, millrace.Inbox{Store: b.store}.Middleware, middleware.InstantAck)
+		assert.True(t, s.deliver(newMessage("x")))
+		require.NoError(t, s.router.Close())
+		assert.Zero(t, b.effects())
+		b.nothingOpen()
+	}))
+}
+
+// The time at which a message was made is the id of all that were made then, and another one when it is sent again.
+func TestATimeAsTheKey(t *testing.T) {
+	t.Parallel()
+	testdb.Each(t, testdb.With(newBed, func(t *testing.T, b *bed) {
+		made := func(at, payload string) *message.Message {
+			msg := newMessage(payload)
+			msg.Metadata.Set("made_at", at)
+			return msg
+		}
+		const first, later = "2026-01-02T03:04:05.678Z", "2026-01-02T03:04:05.679Z"
+		byTime := func(i *millrace.Inbox) { i.Key = inbox.ByMetadata("made_at") }
+		must(t, b.inbox(effect, byTime), made(first, "one"))
+		must(t, b.inbox(effect, byTime), made(first, "two"))
+		assert.Equal(t, 1, b.effects(), "the second one is dropped")
+		assert.Equal(t, 1, b.events.Count("collision"), "and counted")
+		must(t, b.inbox(effect, byTime, func(i *millrace.Inbox) { i.OnCollision = inbox.CollisionPark }), made(first, "three"))
+		assert.Len(t, rig.Parked(t, b.store), 1, "the third one is kept")
+		must(t, b.inbox(effect, byTime), made(later, "one"))
+		assert.Equal(t, 2, b.effects(), "what is sent again is another message")
+	}))
 }

@@ -103,8 +103,7 @@ func TestOutageVoidsWhatIsRemembered(t *testing.T) {
 		require.Equal(t, 1, b.effects(), "the copy was to be answered from memory")
 
 		begin()
-		_, err := h(newMessage("notices the loss"))
-		require.ErrorIs(t, err, inbox.ErrUnavailable)
+		rig.MustFail(t, h, newMessage("notices the loss"), inbox.ErrUnavailable)
 		end()
 		db.SetMaxIdleConns(0) // the test's own are broken too
 		rig.Eventually(b, "the server is back", func() bool {

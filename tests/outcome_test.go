@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -43,10 +41,9 @@ var outcomeBodies = []testdb.Body{
 	})},
 	{Name: "publishing fails after the commit", Why: "T1: the redelivery publishes the same messages, byte for byte", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		var first []*message.Message
-		s := b.newService(func(msg *message.Message) ([]*message.Message, error) {
-			out, err := invoice(msg)
-			first = out
-			return out, err
+		s := b.newService(func(msg *message.Message) (out []*message.Message, err error) {
+			first, err = invoice(msg)
+			return first, err
 		}, millrace.Inbox{Store: b.store}.Middleware)
 		s.published.FailWith(errBoom)
 		msg := newMessage("x")
@@ -124,23 +121,13 @@ var outcomeBodies = []testdb.Body{
 	{Name: "an acked outcome is not redispatched", Why: "what was acked is settled first", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		late := &rig.Publisher{}
 		b.store = b.newStore(b.db.DB, inbox.Config{Redispatch: late, RedispatchAfter: 1, WithoutPlugin: true})
-		h := millrace.Inbox{Store: b.store}.Middleware
-		router, err := message.NewRouter(message.RouterConfig{}, b.events)
-		require.NoError(t, err)
-		router.AddMiddleware(h)
-		s := &service{bed: b, feed: rig.NewFeed(), published: &rig.Publisher{}, stopped: make(chan error, 1)}
-		router.AddHandler("billing", "orders", s.feed, "invoices", s.published, invoice)
-		s.run(router)
+		router := rig.NewRouter(t)
+		router.AddMiddleware(millrace.Inbox{Store: b.store}.Middleware)
+		s := b.serve(router, invoice)
 		assert.True(t, s.deliver(newMessage("x")))
-		ctx, cancel := context.WithCancel(t.Context())
-		purged := make(chan struct{})
-		store := b.store
-		go func() { defer close(purged); assert.NoError(t, store.Run(ctx)) }()
-		for b.events.Count("settled") == 0 {
-			b.tick()
-		}
-		cancel()
-		<-purged
+		stop := rig.Work(t, b.store)
+		rig.Eventually(t, "it is settled", func() bool { return b.events.Count("settled") > 0 })
+		stop()
 		assert.Empty(t, late.Messages())
 		assert.Equal(t, 0, b.count(`SELECT COUNT(*) FROM millrace_outcomes`))
 	})},
@@ -152,32 +139,23 @@ var outcomeBodies = []testdb.Body{
 		pool := faults.Open(t, db)
 		b.store = b.newStore(pool.DB, inbox.Config{Redispatch: late, RedispatchAfter: 1, WithoutPlugin: true})
 		settling := make(chan struct{})
-		pool.Set(faults.Plan{Before: func(_ context.Context, call string) error {
-			if strings.Contains(call, "DELETE FROM millrace_outcomes") {
-				pool.Set(faults.Plan{})
-				close(settling)
-				<-time.After(look)
-			}
+		pool.Set(faults.Plan{Before: faults.At("DELETE FROM millrace_outcomes", func() error {
+			pool.Set(faults.Plan{})
+			close(settling)
+			<-time.After(look)
 			return nil
-		}})
+		})})
 		router := rig.NewRouter(t)
 		router.AddMiddleware(millrace.Inbox{Store: b.store}.Middleware)
-		s := &service{bed: b, feed: rig.NewFeed(), published: &rig.Publisher{}, stopped: make(chan error, 1)}
-		router.AddHandler("billing", "orders", s.feed, "invoices", s.published, invoice)
-		s.run(router)
+		s := b.serve(router, invoice)
 		assert.True(t, s.deliver(newMessage("x")))
 
-		ctx, cancel := context.WithCancel(t.Context())
-		store := b.store
-		var runs sync.WaitGroup
-		runs.Go(func() { assert.NoError(t, store.Run(ctx)) })
+		first := rig.Work(t, b.store)
 		<-settling
-		runs.Go(func() { assert.NoError(t, store.Run(ctx)) })
-		for b.count(`SELECT COUNT(*) FROM millrace_outcomes`) > 0 {
-			b.tick()
-		}
-		cancel()
-		runs.Wait()
+		second := rig.Work(t, b.store)
+		rig.Eventually(t, "it is settled", func() bool { return b.count(`SELECT COUNT(*) FROM millrace_outcomes`) == 0 })
+		first()
+		second()
 		assert.Empty(t, late.Messages())
 	}},
 	{Name: "an outcome that cannot be read", Why: "I6: it stops no other", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
@@ -225,27 +203,11 @@ var outcomeBodies = []testdb.Body{
 		pool := faults.Open(t, b.db)
 		s := b.newService(invoice, millrace.Inbox{Store: b.newStore(pool.DB, inbox.Config{})}.Middleware)
 		assert.True(t, s.deliver(newMessage("warm up")))
-		lose := func(before, after error) {
-			pool.Set(faults.Plan{
-				Before: func(_ context.Context, call string) error {
-					if call == faults.Commit {
-						return before
-					}
-					return nil
-				},
-				After: func(_ context.Context, call string) error {
-					if call == faults.Commit {
-						return after
-					}
-					return nil
-				},
-			})
-		}
 		msg := newMessage("x")
-		lose(faults.ErrLost, nil)
+		pool.Set(faults.Plan{Before: faults.Lose(faults.Commit)})
 		assert.False(t, s.deliver(again(msg)))
 		assert.Equal(t, 0, b.effectsOf(msg.UUID))
-		lose(nil, faults.ErrLost)
+		pool.Set(faults.Plan{After: faults.Lose(faults.Commit)})
 		assert.False(t, s.deliver(again(msg)))
 		assert.Len(t, s.published.Messages(), 1)
 		pool.Set(faults.Plan{})
@@ -254,19 +216,15 @@ var outcomeBodies = []testdb.Body{
 		assert.Equal(t, 1, b.effectsOf(msg.UUID))
 	})},
 	{Name: "a waiting copy while the outcome is on its way", Why: "a copy is not acked while the broker may lack what was produced", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
-		running, goOn := make(chan struct{}), make(chan struct{})
-		s := b.newService(func(msg *message.Message) ([]*message.Message, error) {
-			close(running)
-			<-goOn
-			return invoice(msg)
-		}, millrace.Inbox{Store: b.store}.Middleware)
+		h, running, goOn := rig.Halted(invoice)
+		s := b.newService(h, millrace.Inbox{Store: b.store}.Middleware)
 		first := newMessage("x")
 		copied := again(first)
 		s.feed.Send(t, first)
 		<-running
 		s.feed.Send(t, copied)
 		s.published.FailWith(errBoom)
-		close(goOn)
+		goOn()
 		assert.False(t, rig.Answer(s, first))
 		assert.False(t, rig.Answer(s, copied), "acked, though the outcome was not published")
 		s.published.FailWith(nil)
@@ -305,8 +263,7 @@ var outcomeBodies = []testdb.Body{
 		assert.Equal(t, 1, b.events.Count("ended tx"))
 	})},
 	{Name: "returned messages without a topic", Why: "a clear error, and nothing is done", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
-		_, err := b.inbox(invoice)(newMessage("x"))
-		require.ErrorContains(t, err, "no topic")
+		rig.MustFail(t, b.inbox(invoice), newMessage("x"), "no topic")
 		assert.Equal(t, 0, b.effects())
 	})},
 	{Name: "metadata that is not UTF-8, nil payload, nil metadata", Why: "what a handler returns comes back as it was", Run: testdb.With(newBed, func(t *testing.T, b *bed) {

@@ -2,11 +2,11 @@ package tests_test
 
 import (
 	"context"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
-	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -123,8 +123,7 @@ func (b *bed) goesOn(name string, set func(*inbox.Config)) {
 	} else {
 		config.Redispatch = published
 	}
-	store, err := inbox.NewStore(pool.DB, config)
-	require.NoError(b, err)
+	store := rig.NewStore(b, pool.DB, config)
 	// what is to be purged of two consumers, of which the first is bad
 	for _, consumer := range []string{bad + ", " + name, name} {
 		h := millrace.Inbox{Store: store, Consumer: consumer, Options: inbox.Options{Retention: inbox.MinRetention}}.Middleware(effect)
@@ -136,8 +135,7 @@ func (b *bed) goesOn(name string, set func(*inbox.Config)) {
 		return b.count(`SELECT COUNT(*) FROM millrace_claims c JOIN millrace_consumers n ON n.id = c.consumer WHERE n.name = ?`, []byte(name))
 	}
 	// what is to be published of two handlers, of which the first's is bad
-	router, err := message.NewRouter(message.RouterConfig{CloseTimeout: 10 * time.Second}, watermill.NopLogger{})
-	require.NoError(b, err)
+	router := rig.NewRouter(b)
 	router.AddMiddleware(millrace.Inbox{Store: store}.Middleware)
 	down := &rig.Publisher{}
 	down.FailWith(errBoom)
@@ -148,30 +146,21 @@ func (b *bed) goesOn(name string, set func(*inbox.Config)) {
 			return []*message.Message{newMessage(payload)}, apply(msg.Context(), msg.UUID)
 		})
 	}
-	s := &service{bed: b, stopped: make(chan error, 1)}
-	s.run(router)
+	rig.Run(b, router)
 	for _, payload := range []string{bad, "good", "acked", "acked"} {
 		msg := newMessage("x")
 		feeds[payload].Send(b, msg)
 		assert.Equal(b, payload == "acked", rig.Answer(b, msg), name)
 	}
-	running, stop := context.WithCancel(b.Context())
-	ended := make(chan error, 1)
-	go func() { ended <- store.Run(running) }()
+	stop := rig.Work(b, store)
 	sent := func() bool {
-		for _, msg := range published.Messages() {
-			if string(msg.Payload) == "good" {
-				return true
-			}
-		}
-		return false
+		return slices.ContainsFunc(published.Messages(), func(msg *message.Message) bool { return string(msg.Payload) == "good" })
 	}
 	assert.Eventually(b, func() bool { return claims() == 0 }, rig.Patience, time.Millisecond, "%s: the claims of the other consumer are purged", name)
 	assert.Eventually(b, sent, rig.Patience, time.Millisecond, "%s: what the other handler produced is sent", name)
 	counted := func() bool { return store.Panics() > 0 || strings.Contains(name, "nil pointer") }
 	assert.Eventually(b, counted, rig.Patience, time.Millisecond, "%s: it is counted", name)
 	stop()
-	require.NoError(b, <-ended, name)
 	require.NoError(b, router.Close(), name)
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(b.Context()), rig.Patience)
 	defer cancel()
@@ -227,8 +216,7 @@ func stepUnsealed(t *testing.T, db *testdb.DB) {
 	}}, fine)
 	msg := newMessage("x")
 	for epoch := range 3 {
-		_, err := b.leased(h, onStore(store), func(d *millrace.Deduplicate) { d.Epoch = epoch })(again(msg))
-		require.ErrorContains(t, err, "it is done, but its result was not kept")
+		err := rig.Failure(t, b.leased(h, onStore(store), func(d *millrace.Deduplicate) { d.Epoch = epoch }), again(msg), "it is done, but its result was not kept")
 		assert.True(t, inbox.IsTerminal(err))
 	}
 	assert.Equal(t, 1, done)

@@ -109,8 +109,7 @@ func TestObserversOfLeasesThatPanic(t *testing.T) {
 					config.Logger = hoarse{}
 				}
 				name := kind + " panics, the handler " + how
-				store, err := inbox.NewStore(b.db.DB, config)
-				require.NoError(t, err)
+				store := rig.NewStore(t, b.db.DB, config)
 				do := func() ([]*message.Message, error) { return run(nil) }
 				b.leasesSurvive(name, store.Leases(), replays, do, kind)
 				ctx, cancel := context.WithTimeout(t.Context(), rig.Patience)
@@ -204,7 +203,7 @@ func TestAKeyIsFreeAfterAPanic(t *testing.T) {
 		}
 	}, inbox.KindEvicted)}})
 	h := millrace.Deduplicate{Claims: memory, Consumer: "c", Lease: time.Hour, Wait: time.Millisecond}.Middleware(
-		func(*message.Message) ([]*message.Message, error) { return nil, nil })
+		effectless)
 	_, err := h(newMessage("x"))
 	require.NoError(t, err)
 	msg := newMessage("x")

@@ -47,12 +47,10 @@ var parkingBodies = []testdb.Body{
 	})},
 	{Name: "a collision with an open message", Why: "the payload is compared with open ones too", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		msg := newMessage("first")
-		record := func(i *millrace.Inbox) { i.RecordFailures = true }
-		_, err := b.inbox(func(*message.Message) ([]*message.Message, error) { return nil, errBoom }, record)(again(msg))
-		require.ErrorIs(t, err, errBoom)
-		must(t, b.inbox(effect, record), message.NewMessage(msg.UUID, []byte("second")))
+		rig.MustFail(t, b.inbox(alwaysFails, recorded), again(msg), errBoom)
+		must(t, b.inbox(effect, recorded), message.NewMessage(msg.UUID, []byte("second")))
 		assert.Equal(t, 0, b.effects())
-		must(t, b.inbox(effect, record), again(msg))
+		must(t, b.inbox(effect, recorded), again(msg))
 		assert.Equal(t, 1, b.effects())
 	})},
 	{Name: "what happened without a queue", Why: "failures that are recorded, and why a message was parked, are kept when it is handled", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
@@ -62,10 +60,9 @@ var parkingBodies = []testdb.Body{
 				return nil, errBoom
 			}
 			return effect(msg)
-		}, func(i *millrace.Inbox) { i.RecordFailures = true })
+		}, recorded)
 		for range 2 {
-			_, err := h(again(msg))
-			require.ErrorIs(t, err, errBoom)
+			rig.MustFail(t, h, again(msg), errBoom)
 		}
 		failed := rig.Find(t, b.store, admin.Filter{Status: admin.FailedRetryable})[0]
 		other := message.NewMessage(msg.UUID, []byte("second"))
@@ -175,10 +172,9 @@ var parkingBodies = []testdb.Body{
 			require.Error(t, err, source) // without a router its topic is not known
 			assert.Equal(t, places, strings.Contains(err.Error(), "place in a log"), source)
 		}
-		_, err := b.inbox(func(m *message.Message) ([]*message.Message, error) {
+		rig.MustFail(t, b.inbox(func(m *message.Message) ([]*message.Message, error) {
 			return nil, admin.New(b.store).Retry(m.Context(), parked[0].ID, operator, &rig.Publisher{})
-		}, func(i *millrace.Inbox) { i.Consumer = "other" })(newMessage("x"))
-		require.ErrorContains(t, err, "handler's transaction")
+		}, func(i *millrace.Inbox) { i.Consumer = "other" }), newMessage("x"), "handler's transaction")
 		stranger := b.newStore(b.db.DB, inbox.Config{Namespace: "stranger"})
 		require.ErrorIs(t, admin.New(stranger).Discard(t.Context(), parked[0].ID, operator), inbox.ErrNotFound)
 	})},
@@ -189,8 +185,7 @@ var parkingBodies = []testdb.Body{
 		}
 		must(t, h(inbox.CollisionDrop), again(msg))
 		must(t, h(inbox.CollisionDrop), message.NewMessage(msg.UUID, []byte("second")))
-		_, err := h(inbox.CollisionFail)(message.NewMessage(msg.UUID, []byte("second")))
-		require.ErrorIs(t, err, inbox.ErrCollision)
+		rig.MustFail(t, h(inbox.CollisionFail), message.NewMessage(msg.UUID, []byte("second")), inbox.ErrCollision)
 		require.Equal(t, 1, b.events.Count("failed"), "nobody else hears of it")
 		assert.Equal(t, inbox.ReasonCollision, b.events.Last("failed").Reason)
 		require.ErrorIs(t, b.events.Last("failed").Err, inbox.ErrCollision)

@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
-	"github.com/ThreeDotsLabs/watermill/message/router/middleware"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
@@ -19,15 +18,23 @@ import (
 	"github.com/millrace-go/millrace/tests/testdb"
 )
 
-// bare starts a router without the plugin, whose handler consumes from the service's feed.
+// bare starts a router without the plugin, whose handler fails once.
 func (b *bed) bare(configure func(r *message.Router)) *service {
 	b.Helper()
-	s := &service{bed: b, feed: rig.NewFeed(), published: &rig.Publisher{}, stopped: make(chan error, 1)}
 	router := rig.NewRouter(b)
 	configure(router)
-	router.AddHandler("billing", "orders", s.feed, "invoices", s.published, failing(1))
-	s.run(router)
-	return s
+	return b.serve(router, failing(1))
+}
+
+// tells sends to what runs returned.
+func tells(to chan<- error) message.HandlerMiddleware {
+	return func(next message.HandlerFunc) message.HandlerFunc {
+		return func(msg *message.Message) ([]*message.Message, error) {
+			out, err := next(msg)
+			to <- err
+			return out, err
+		}
+	}
 }
 
 // logged counts the lines that begin with a text.
@@ -46,8 +53,7 @@ const noPlugin = "inbox: the router of this consumer has no plugin, so its messa
 var pluginBodies = []testdb.Body{
 	{Name: "Retry inside without the plugin", Why: "the message is refused, since nobody would notice its two runs", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		s := b.bare(func(r *message.Router) {
-			r.AddMiddleware(millrace.Inbox{Store: b.store}.Middleware,
-				middleware.Retry{MaxRetries: 3, InitialInterval: 1}.Middleware)
+			r.AddMiddleware(millrace.Inbox{Store: b.store}.Middleware, retry)
 		})
 		msg := newMessage("x")
 		for range 2 {
@@ -57,25 +63,18 @@ var pluginBodies = []testdb.Body{
 		assert.Equal(t, 1, b.logged(noPlugin))
 	})},
 	{Name: "the refusal", Why: "it names the fix, and is paced", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
-		var refused []error
-		s := b.bare(func(r *message.Router) {
-			r.AddMiddleware(func(next message.HandlerFunc) message.HandlerFunc {
-				return func(msg *message.Message) ([]*message.Message, error) {
-					out, err := next(msg)
-					refused = append(refused, err)
-					return out, err
-				}
-			}, millrace.Inbox{Store: b.store}.Middleware)
-		})
-		began := time.Now()
 		const n = 3
+		refused := make(chan error, n)
+		s := b.bare(func(r *message.Router) { r.AddMiddleware(tells(refused), millrace.Inbox{Store: b.store}.Middleware) })
+		began := time.Now()
 		for range n {
 			require.False(t, s.deliver(newMessage("x")))
 		}
 		assert.GreaterOrEqual(t, time.Since(began), 800*time.Millisecond, "125, 250 and 500 ms at least")
 		require.NoError(t, s.router.Close())
 		require.Len(t, refused, n)
-		for _, err := range refused {
+		for range n {
+			err := <-refused
 			require.ErrorIs(t, err, inbox.ErrNoPlugin)
 			require.ErrorContains(t, err, "router.AddPlugin(store.Plugin())")
 			require.ErrorContains(t, err, "billing")
@@ -92,16 +91,13 @@ var pluginBodies = []testdb.Body{
 		assert.Equal(t, 1, b.effects())
 	})},
 	{Name: "Store.Run beside a router without the plugin", Why: "it is no guard", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
-		ctx, cancel := context.WithCancel(t.Context())
-		ended := make(chan error, 1)
-		go func() { ended <- b.store.Run(ctx) }()
+		stop := rig.Work(t, b.store)
 		s := b.bare(func(r *message.Router) { r.AddMiddleware(millrace.Inbox{Store: b.store}.Middleware) })
 		assert.False(t, s.deliver(newMessage("x")))
 		assert.False(t, s.deliver(newMessage("x")))
 		assert.Equal(t, 0, b.effects())
 		assert.Equal(t, 1, b.logged(noPlugin))
-		cancel()
-		require.NoError(t, <-ended)
+		stop()
 	})},
 	{Name: "a gate alone", Why: "it needs the plugin like an inbox", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		gate := millrace.VersionGate{Store: b.store, Optional: true}.Middleware
@@ -180,20 +176,13 @@ var pluginBodies = []testdb.Body{
 		}
 	})},
 	{Name: "a handler that is added while the router runs", Why: "it is attended as well", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
-		s := b.newService(effect, millrace.Inbox{Store: b.store}.Middleware)
-		late := &service{bed: b, feed: rig.NewFeed()}
-		s.router.AddConsumerHandler("late", "orders", late.feed, func(msg *message.Message) error { return apply(msg.Context(), msg.UUID) })
-		require.NoError(t, s.router.RunHandlers(context.WithoutCancel(t.Context())))
+		late := b.addedLate(b.newService(effect, millrace.Inbox{Store: b.store}.Middleware))
 		assert.True(t, late.deliver(newMessage("x")))
 		assert.Equal(t, 1, b.effects())
 		assert.Zero(t, b.logged(unguarded))
 	})},
 	{Name: "an inbox that is added while the router runs", Why: "the guard stands outside of it, which is said once", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
-		s := b.newService(effect)
-		late := &service{bed: b, feed: rig.NewFeed()}
-		h := s.router.AddConsumerHandler("late", "orders", late.feed, func(msg *message.Message) error { return apply(msg.Context(), msg.UUID) })
-		h.AddMiddleware(millrace.Inbox{Store: b.store}.Middleware)
-		require.NoError(t, s.router.RunHandlers(context.WithoutCancel(t.Context())))
+		late := b.addedLate(b.newService(effect), millrace.Inbox{Store: b.store}.Middleware)
 		assert.True(t, late.deliver(newMessage("x")))
 		assert.True(t, late.deliver(newMessage("x")))
 		assert.Equal(t, 2, b.effects())
@@ -202,6 +191,17 @@ var pluginBodies = []testdb.Body{
 }
 
 const unguarded = "inbox: a Retry inside the inbox would not be noticed; said once per consumer"
+
+// addedLate adds a handler to a router that runs.
+func (b *bed) addedLate(s *service, middlewares ...message.HandlerMiddleware) *service {
+	b.Helper()
+	late := &service{bed: b, feed: rig.NewFeed()}
+	s.router.AddConsumerHandler("late", "orders", late.feed, func(msg *message.Message) error {
+		return apply(msg.Context(), msg.UUID)
+	}).AddMiddleware(middlewares...)
+	require.NoError(b, s.router.RunHandlers(context.WithoutCancel(b.Context())))
+	return late
+}
 
 func refusedInDurable(mode pubsub.Mode) func(*testing.T, *testdb.DB) {
 	return func(t *testing.T, db *testdb.DB) {
@@ -212,13 +212,7 @@ func refusedInDurable(mode pubsub.Mode) func(*testing.T, *testdb.DB) {
 		refused := make(chan error, 100)
 		s := b.bare(func(r *message.Router) {
 			r.AddSubscriberDecorators(durable.Decorate)
-			r.AddMiddleware(func(next message.HandlerFunc) message.HandlerFunc {
-				return func(msg *message.Message) ([]*message.Message, error) {
-					out, err := next(msg)
-					refused <- err
-					return out, err
-				}
-			}, millrace.Inbox{Store: b.store, Consumer: "billing"}.Middleware)
+			r.AddMiddleware(tells(refused), millrace.Inbox{Store: b.store, Consumer: "billing"}.Middleware)
 		})
 		stored := 0
 		if mode == pubsub.StoreFirst {

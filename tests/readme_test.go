@@ -76,25 +76,11 @@ func checkDocuments(t *testing.T, repository fs.FS, documents []string) (problem
 }
 
 // goSources returns each Go file with its lines trimmed.
-func goSources(t *testing.T, repository fs.FS) []string {
+func goSources(t *testing.T, repository fs.FS) (sources []string) {
 	t.Helper()
-	var sources []string
-	err := fs.WalkDir(repository, ".", func(name string, d fs.DirEntry, err error) error {
-		if err != nil {
-			return err
-		}
-		if d.IsDir() && name != "." && (strings.HasPrefix(d.Name(), ".") || d.Name() == "bin") {
-			return fs.SkipDir
-		}
-		if path.Ext(name) != ".go" {
-			return nil
-		}
-		text, err := fs.ReadFile(repository, name)
-		sources = append(sources, trimLines(string(text)))
-		return err
-	})
-	require.NoError(t, err)
-	require.NotEmpty(t, sources)
+	for _, text := range repositoryFiles(t, repository, ".go") {
+		sources = append(sources, trimLines(text))
+	}
 	return sources
 }
 

@@ -133,8 +133,7 @@ func TestAHandlerThatFailsAsADatabaseDoes(t *testing.T) {
 	})
 	wrong := newMessage("wrong")
 	for range 20 {
-		_, err := h(again(wrong))
-		require.ErrorContains(t, err, "55000")
+		err := rig.Failure(t, h, again(wrong), "55000")
 		require.NotErrorIs(t, err, inbox.ErrUnavailable)
 		must(t, h, newMessage("x"))
 	}

@@ -102,12 +102,9 @@ var retentionBodies = []testdb.Body{
 		assert.Equal(t, 1, b.events.Count("parked"))
 	})},
 	{Name: "open rows of completed messages", Why: "the janitor closes them, and waits for no handler", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
-		record := func(i *millrace.Inbox) { i.RecordFailures = true }
-		fails := b.inbox(func(*message.Message) ([]*message.Message, error) { return nil, errBoom }, record)
 		shadowed, retried := newMessage("x"), newMessage("x")
 		for _, msg := range []*message.Message{shadowed, retried} {
-			_, err := fails(again(msg))
-			require.ErrorIs(t, err, errBoom)
+			rig.MustFail(t, b.inbox(alwaysFails, recorded), again(msg), errBoom)
 		}
 		b.exec(`UPDATE millrace_claims SET result = 1 WHERE message_id IN (SELECT message_id FROM millrace_messages WHERE uuid = ?)`,
 			[]byte(shadowed.UUID))
@@ -120,19 +117,16 @@ var retentionBodies = []testdb.Body{
 				}
 			}
 			return effect(msg)
-		}, record), again(retried))
+		}, recorded), again(retried))
 		b.purge(0)
 		b.nothingOpen()
 		assert.Equal(t, 1, b.effects())
 	})},
 	{Name: "a failure that a newer epoch has handled", Why: "without a queue the janitor closes it, unless the payload was another", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
-		record := func(i *millrace.Inbox) { i.RecordFailures = true }
 		raised := func(i *millrace.Inbox) { i.RecordFailures, i.Epoch = true, 1 }
-		fails := b.inbox(func(*message.Message) ([]*message.Message, error) { return nil, errBoom }, record)
 		handled, other, waiting := newMessage("x"), newMessage("y"), newMessage("z")
 		for _, msg := range []*message.Message{handled, other, waiting} {
-			_, err := fails(again(msg))
-			require.ErrorIs(t, err, errBoom)
+			rig.MustFail(t, b.inbox(alwaysFails, recorded), again(msg), errBoom)
 		}
 		must(t, b.inbox(effect, raised), again(handled))
 		changed := again(other)
@@ -143,7 +137,7 @@ var retentionBodies = []testdb.Body{
 		require.Len(t, left, 2)
 		assert.Equal(t, other.UUID, left[0].UUID)
 		assert.Equal(t, waiting.UUID, left[1].UUID)
-		must(t, b.inbox(effect, record), again(handled))
+		must(t, b.inbox(effect, recorded), again(handled))
 		assert.Equal(t, 2, b.effects(), "a copy for the epoch before is a duplicate")
 	})},
 	{Name: "many open rows of completed messages", Why: "the janitor goes through them page by page, to the last", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
@@ -180,8 +174,7 @@ var retentionBodies = []testdb.Body{
 			<-goOn
 			return nil
 		}})
-		ended := make(chan error, 1)
-		go func() { ended <- store.Run(t.Context()) }()
+		ended := rig.Go(func() error { return store.Run(t.Context()) })
 		<-busy
 		ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
 		defer cancel()

@@ -2,18 +2,12 @@ package tests_test
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"math/rand/v2"
-	"os"
-	"sync"
 	"sync/atomic"
 	"testing"
 
-	"github.com/ThreeDotsLabs/watermill"
-	"github.com/ThreeDotsLabs/watermill-amqp/v2/pkg/amqp"
 	"github.com/ThreeDotsLabs/watermill/message"
-	amqp091 "github.com/rabbitmq/amqp091-go"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
@@ -146,94 +140,4 @@ func doubledStream(n int) (all []*message.Message) {
 		}
 	}
 	return all
-}
-
-// A consumer of RabbitMQ without an inbox: each copy has its effect, with shadow as without,
-// and shadow says how many those are.
-func TestShadowOnRabbitMQ(t *testing.T) {
-	t.Parallel()
-	url := os.Getenv("MILLRACE_TEST_RABBITMQ")
-	if url == "" {
-		testdb.Missing(t, "RabbitMQ", `set MILLRACE_TEST_RABBITMQ, or: eval "$(tests/services.sh)"`)
-	}
-	w := newWatch(t)
-	without, with := overRabbit(t, url), overRabbit(t, url, w.Middleware)
-	assert.Equal(t, without, with)
-
-	c := w.Report().Consumers[0]
-	uuid := c.Keys[0]
-	assert.Equal(t, len(with), c.Deliveries)
-	distinct, failures := map[string]bool{}, 0
-	for _, run := range with {
-		distinct[run.uuid] = true
-		if run.failed {
-			failures++
-		}
-	}
-	assert.Equal(t, len(distinct), uuid.Distinct)
-	assert.Equal(t, []int{failures, failures}, []int{c.Failures, uuid.Retries})
-	assert.Equal(t, len(with)-len(distinct)-failures, uuid.Duplicates+uuid.Collisions)
-	assert.Positive(t, uuid.Duplicates)
-	assert.Positive(t, uuid.Collisions)
-}
-
-// ran is a run of a handler.
-type ran struct {
-	uuid, payload string
-	failed        bool
-}
-
-// overRabbit publishes a stream and returns the handler's runs, in order.
-func overRabbit(t *testing.T, url string, middlewares ...message.HandlerMiddleware) (runs []ran) {
-	t.Helper()
-	queue := "shadow-" + watermill.NewUUID()
-	config := amqp.NewDurableQueueConfig(url)
-	publisher, err := amqp.NewPublisher(config, watermill.NopLogger{})
-	require.NoError(t, err)
-	subscriber, err := amqp.NewSubscriber(config, watermill.NopLogger{})
-	require.NoError(t, err)
-	require.NoError(t, subscriber.SubscribeInitialize(queue))
-	t.Cleanup(func() { deleteQueue(t, url, queue) })
-	all := doubledStream(60)
-	require.NoError(t, publisher.Publish(queue, all...))
-	require.NoError(t, publisher.Close())
-
-	router := rig.NewRouter(t)
-	router.AddMiddleware(middlewares...)
-	var mu sync.Mutex
-	failed, acked, done := map[string]bool{}, 0, make(chan struct{})
-	router.AddConsumerHandler("billing", queue, subscriber, func(msg *message.Message) error {
-		mu.Lock()
-		defer mu.Unlock()
-		run := ran{uuid: msg.UUID, payload: string(msg.Payload)}
-		run.failed = msg.Metadata.Get("fails") != "" && !failed[msg.UUID]
-		runs = append(runs, run)
-		if run.failed {
-			failed[msg.UUID] = true
-			return errors.New("the first run fails")
-		}
-		if acked++; acked == len(all) {
-			close(done)
-		}
-		return nil
-	})
-	stopped := make(chan error, 1)
-	go func() { stopped <- router.Run(context.WithoutCancel(t.Context())) }()
-	rig.Within(t, done, "not all messages come")
-	require.NoError(t, router.Close())
-	require.NoError(t, <-stopped)
-	mu.Lock()
-	defer mu.Unlock()
-	return runs
-}
-
-func deleteQueue(t *testing.T, url, queue string) {
-	t.Helper()
-	conn, err := amqp091.Dial(url)
-	require.NoError(t, err)
-	defer func() { assert.NoError(t, conn.Close()) }()
-	channel, err := conn.Channel()
-	require.NoError(t, err)
-	_, err = channel.QueueDelete(queue, false, false, false)
-	assert.NoError(t, err)
 }

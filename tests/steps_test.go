@@ -79,10 +79,8 @@ func stepDoneOnce(t *testing.T, b *bed) {
 	fails := errBoom
 	h, results := stepping(inbox.Step{Name: "mail", Do: p.call}, func() error { return fails })
 	msg := newMessage("x")
-	_, err := b.leased(h)(again(msg))
-	require.ErrorIs(t, err, errBoom)
-	_, err = b.leased(h, onStore(b.process()))(again(msg))
-	require.ErrorIs(t, err, errBoom)
+	rig.MustFail(t, b.leased(h), again(msg), errBoom)
+	rig.MustFail(t, b.leased(h, onStore(b.process())), again(msg), errBoom)
 	fails = nil
 	must(t, b.leased(h), again(msg))
 	must(t, b.leased(h, func(d *millrace.Deduplicate) { d.Epoch = 1 }), again(msg))
@@ -168,8 +166,7 @@ func stepInTx(t *testing.T, b *bed) {
 	var p provider
 	h, results := stepping(inbox.Step{Name: "mail", Do: p.call}, fine)
 	msg := newMessage("x")
-	_, err := b.inbox(h)(again(msg))
-	require.ErrorIs(t, err, inbox.ErrHoldsTx)
+	rig.MustFail(t, b.inbox(h), again(msg), inbox.ErrHoldsTx)
 	assert.Empty(t, p.ids)
 	must(t, b.leased(h), again(msg))
 	must(t, b.inbox(h), again(msg))
@@ -186,8 +183,7 @@ func stepMisused(t *testing.T, b *bed) {
 		h, _ := stepping(step, fine)
 		return millrace.Deduplicate{Claims: memory, Consumer: "billing"}.Middleware(h)
 	}
-	_, err = wrap(inbox.Step{Name: "mail", Do: p.call})(newMessage("x"))
-	require.ErrorContains(t, err, "there is no Store")
+	rig.MustFail(t, wrap(inbox.Step{Name: "mail", Do: p.call}), newMessage("x"), "there is no Store")
 	_, err = wrap(inbox.Step{Store: b.store, Lease: time.Microsecond, Wait: -1})(newMessage("x"))
 	for _, want := range []string{"Name has 0 bytes", "Do is required", "Lease 1µs is below", "Wait -1ns"} {
 		require.ErrorContains(t, err, want)

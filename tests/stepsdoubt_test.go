@@ -24,13 +24,9 @@ func (b *bed) inDoubt(p *provider) *message.Message {
 	h, _ := stepping(inbox.Step{Name: "mail", Do: p.call}, fine)
 	msg := newMessage("x")
 	p.fails = errBoom
-	_, err := b.leased(h)(again(msg))
-	require.ErrorIs(b, err, errBoom)
+	rig.MustFail(b, b.leased(h), again(msg), errBoom)
 	p.fails = nil
-	list, err := admin.New(b.store).StepsInDoubt(b.Context(), 10)
-	require.NoError(b, err)
-	require.NotEmpty(b, list)
-	last := list[len(list)-1]
+	last := b.lastInDoubt()
 	assert.Equal(b, []any{admin.StepInDoubt, "mail", msg.UUID, p.ids[0]}, []any{last.State, last.Name, last.MessageID, last.ID})
 	assert.Contains(b, last.Problem, "boom")
 	return msg
@@ -41,10 +37,7 @@ func stepUnverified(t *testing.T, b *bed) {
 	msg := b.inDoubt(&p)
 	h, _ := stepping(inbox.Step{Name: "mail", Do: p.call}, fine)
 	for range 2 {
-		_, err := b.leased(h)(again(msg))
-		require.ErrorIs(t, err, inbox.ErrInDoubt)
-		require.ErrorContains(t, err, p.ids[0])
-		require.ErrorContains(t, err, "an earlier attempt failed: boom")
+		err := rig.Failure(t, b.leased(h), again(msg), inbox.ErrInDoubt, p.ids[0], "an earlier attempt failed: boom")
 		assert.False(t, inbox.IsTerminal(err))
 	}
 	assert.Len(t, p.ids, 1)
@@ -55,11 +48,23 @@ func stepUnverified(t *testing.T, b *bed) {
 // doubts expects that what is recorded of the step in doubt is what its one call failed with.
 func (b *bed) doubts(attempts int) {
 	b.Helper()
+	last := b.lastInDoubt()
+	assert.Equal(b, errBoom.Error(), last.Problem)
+	assert.Equal(b, attempts, last.Attempts)
+}
+
+func (b *bed) inDoubtNow() []admin.StepRecord {
+	b.Helper()
 	list, err := admin.New(b.store).StepsInDoubt(b.Context(), 10)
 	require.NoError(b, err)
+	return list
+}
+
+func (b *bed) lastInDoubt() admin.StepRecord {
+	b.Helper()
+	list := b.inDoubtNow()
 	require.NotEmpty(b, list)
-	assert.Equal(b, errBoom.Error(), list[len(list)-1].Problem)
-	assert.Equal(b, attempts, list[len(list)-1].Attempts)
+	return list[len(list)-1]
 }
 
 func stepVerified(t *testing.T, b *bed) {
@@ -79,14 +84,11 @@ func stepVerified(t *testing.T, b *bed) {
 
 	msg := b.inDoubt(&p)
 	unknown = inbox.Terminal(errBoom)
-	_, err := b.leased(h)(again(msg))
-	require.ErrorIs(t, err, inbox.ErrInDoubt)
-	require.ErrorIs(t, err, errBoom)
+	err := rig.Failure(t, b.leased(h), again(msg), inbox.ErrInDoubt, errBoom)
 	assert.True(t, inbox.IsTerminal(err))
 	for range 2 {
 		unknown = inbox.NotDone(errBoom) // the question was refused, not the step
-		_, err = b.leased(h)(again(msg))
-		require.ErrorIs(t, err, inbox.ErrInDoubt)
+		rig.MustFail(t, b.leased(h), again(msg), inbox.ErrInDoubt)
 		require.Len(t, p.ids, 1)
 	}
 	b.doubts(4) // it was taken, to be verified
@@ -104,9 +106,7 @@ func stepVerified(t *testing.T, b *bed) {
 	story := rig.Story(t, b.store, msg.UUID)
 	assert.True(t, story.Steps[0].Verified)
 	assert.Equal(t, 2, story.Steps[0].Attempts)
-	list, err := admin.New(b.store).StepsInDoubt(t.Context(), 10)
-	require.NoError(t, err)
-	assert.Empty(t, list)
+	assert.Empty(t, b.inDoubtNow())
 }
 
 func stepIdempotent(t *testing.T, b *bed) {
@@ -123,8 +123,7 @@ func stepRefused(t *testing.T, b *bed) {
 	h, _ := stepping(inbox.Step{Name: "mail", Do: p.call}, fine)
 	msg := newMessage("x")
 	for range 2 {
-		_, err := b.leased(h)(again(msg))
-		require.ErrorIs(t, err, errBoom)
+		rig.MustFail(t, b.leased(h), again(msg), errBoom)
 	}
 	story := rig.Story(t, b.store, msg.UUID)
 	assert.Equal(t, admin.StepNotDone, story.Steps[0].State)
@@ -142,25 +141,19 @@ func stepOfTheDead(t *testing.T, b *bed) {
 		<-release
 		return nil, errBoom
 	}}, fine)
-	ended := make(chan error, 1)
-	go func() {
-		_, err := b.leased(dead, onStore(b.process()), func(d *millrace.Deduplicate) { d.Consumer = "billing" })(again(msg))
-		ended <- err
-	}()
+	ended := rig.Handle(b.leased(dead, onStore(b.process()), func(d *millrace.Deduplicate) { d.Consumer = "billing" }), again(msg))
 	<-frozen
 	var p provider
 	h, _ := stepping(inbox.Step{Name: "mail", Do: p.call, Wait: 10 * time.Millisecond, Idempotent: true}, fine)
 	another := b.leased(h, func(d *millrace.Deduplicate) { d.Epoch = 1 }) // whom the lease of the key does not stop
-	_, err := another(again(msg))
-	require.ErrorIs(t, err, inbox.ErrInProgress)
-	require.ErrorContains(t, err, "it is running this step")
+	rig.MustFail(t, another, again(msg), inbox.ErrInProgress, "it is running this step")
 	require.EventuallyWithT(t, func(c *assert.CollectT) {
 		_, err := another(again(msg))
 		assert.NoError(c, err)
 	}, rig.Patience, 50*time.Millisecond)
 	assert.Len(t, p.ids, 1)
 	close(release)
-	err = <-ended
+	err := <-ended
 	require.ErrorIs(t, err, errBoom)
 	require.ErrorIs(t, err, inbox.ErrLeaseLost)
 	story := rig.Story(t, b.store, msg.UUID)
@@ -175,19 +168,11 @@ func stepElsewhere(t *testing.T, b *bed) {
 		<-release
 		return []byte("of the first"), nil
 	}}, fine)
-	ended := make(chan error, 1)
-	go func() {
-		_, err := b.leased(slow, onStore(b.process()))(again(msg))
-		ended <- err
-	}()
+	ended := rig.Handle(b.leased(slow, onStore(b.process())), again(msg))
 	<-begun
 	var p provider
 	h, results := stepping(inbox.Step{Name: "mail", Do: p.call, Wait: 30 * time.Second}, fine)
-	waited := make(chan error, 1)
-	go func() {
-		_, err := b.leased(h, func(d *millrace.Deduplicate) { d.Epoch = 1 })(again(msg))
-		waited <- err
-	}()
+	waited := rig.Handle(b.leased(h, func(d *millrace.Deduplicate) { d.Epoch = 1 }), again(msg))
 	close(release)
 	require.NoError(t, <-ended)
 	require.NoError(t, <-waited)
@@ -219,11 +204,7 @@ func stepStale(t *testing.T, db *testdb.DB) {
 				return []byte("first"), nil
 			}
 			stale, results := stepping(c.stale, fine)
-			ended := make(chan error, 1)
-			go func() {
-				_, err := b.leased(stale, onStore(b.process()))(again(msg))
-				ended <- err
-			}()
+			ended := rig.Handle(b.leased(stale, onStore(b.process())), again(msg))
 			<-begun
 			c.second.Name, c.second.Wait, c.second.Idempotent = "mail", 30*time.Second, true
 			if c.second.Do == nil {
@@ -260,8 +241,7 @@ func stepDecided(t *testing.T, b *bed) {
 	h, results := stepping(inbox.Step{Name: "mail", Do: p.call}, fine)
 	msg := b.inDoubt(&p)
 	warned := func() (about string) {
-		found, err := b.store.Check(t.Context())
-		require.NoError(t, err)
+		found := findings(t, b.store)
 		for _, f := range found {
 			if strings.Contains(f.Problem, "steps in doubt") {
 				about = f.Subject

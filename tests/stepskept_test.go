@@ -25,8 +25,7 @@ func stepTooLarge(t *testing.T, b *bed) {
 	}}, fine)
 	msg := newMessage("x")
 	for range 2 {
-		_, err := b.leased(h)(again(msg))
-		require.ErrorContains(t, err, "it has 65537 bytes, more than 65536")
+		err := rig.Failure(t, b.leased(h), again(msg), "it has 65537 bytes, more than 65536")
 		assert.True(t, inbox.IsTerminal(err))
 	}
 	assert.Equal(t, 1, calls)
@@ -55,14 +54,12 @@ func stepSealed(t *testing.T, b *bed) {
 	story = rig.Story(t, store, msg.UUID)
 	assert.Nil(t, story.Steps[0].Result)
 	assert.Contains(t, story.Steps[0].Problem, "erased")
-	_, err := b.leased(h, onStore(store), func(d *millrace.Deduplicate) { d.Epoch = 3 })(again(msg))
-	require.ErrorIs(t, err, inbox.ErrErased)
+	err := rig.Failure(t, b.leased(h, onStore(store), func(d *millrace.Deduplicate) { d.Epoch = 3 }), again(msg), inbox.ErrErased)
 	assert.True(t, inbox.IsTerminal(err))
 
 	other := newMessage("y") // whose result cannot be sealed: it is done all the same
 	for epoch := range 2 {
-		_, err = b.leased(h, onStore(store), func(d *millrace.Deduplicate) { d.Epoch = epoch })(again(other))
-		require.ErrorContains(t, err, "it is done, but its result was not kept")
+		rig.MustFail(t, b.leased(h, onStore(store), func(d *millrace.Deduplicate) { d.Epoch = epoch }), again(other), "it is done, but its result was not kept")
 	}
 }
 
@@ -94,19 +91,17 @@ func stepsPurged(t *testing.T, b *bed) {
 	}}, fine)
 	done, open := newMessage("x"), newMessage("y")
 	must(t, b.leased(h), again(done))
-	_, err := b.leased(refused)(newMessage("z"))
-	require.ErrorIs(t, err, errBoom)
+	rig.MustFail(t, b.leased(refused), newMessage("z"), errBoom)
 	p.ids = nil
 	doubt := b.inDoubt(&p)
 	// One of a message that is parked.
-	_, err = b.inbox(effect, func(i *millrace.Inbox) {
+	rig.MustFail(t, b.inbox(effect, func(i *millrace.Inbox) {
 		i.RecordFailures = true
 		i.Before = func(msg *message.Message) error {
 			_, err := step.Run(msg.Context())
 			return errors.Join(err, errBoom)
 		}
-	})(again(open))
-	require.ErrorIs(t, err, errBoom)
+	}), again(open), errBoom)
 	steps := func() (all []string) {
 		for _, msg := range []*message.Message{done, open, doubt} {
 			story := rig.Story(t, b.store, msg.UUID)

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"io"
-	"strings"
 	"testing"
 	"time"
 
@@ -30,8 +29,7 @@ var transactionBodies = []testdb.Body{
 		})
 		msg := newMessage("x")
 		if refusesCommits(b.db) {
-			_, err := h(again(msg))
-			require.ErrorIs(t, err, inbox.ErrTxEndedByHandler)
+			rig.MustFail(t, h, again(msg), inbox.ErrTxEndedByHandler)
 			assert.Equal(t, 0, b.effects(), "only our COMMIT passes")
 			assert.Equal(t, 1, b.events.Count("ended tx"))
 			return
@@ -41,103 +39,26 @@ var transactionBodies = []testdb.Body{
 		assert.Equal(t, 1, b.effects())
 		assert.Equal(t, 1, b.events.Count("ended tx"))
 	})},
-	{Name: "a handler that commits, then fails", Why: "the claim is taken back, and the message set failed, loudly", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
-		fail := true
-		h := b.inbox(func(msg *message.Message) ([]*message.Message, error) {
-			if !fail {
-				return effect(msg)
-			}
-			_, err := effect(msg)
-			return nil, errors.Join(errBoom, err, end(msg, (*sqlx.Tx).Commit))
-		})
-		msg := newMessage("x")
-		_, err := h(again(msg))
-		require.ErrorIs(t, err, errBoom)
-		require.ErrorIs(t, err, inbox.ErrTxEndedByHandler)
-		assert.Equal(t, 1, b.events.Count("ended tx"))
-		fail = false
-		if refusesCommits(b.db) {
-			must(t, h, again(msg))
-			assert.Equal(t, 1, b.effects(), "only our COMMIT passes")
-			b.nothingOpen()
-			return
-		}
-		story := rig.Story(t, b.store, msg.UUID)
-		require.Len(t, story.Open, 1)
-		assert.Equal(t, admin.FailedRetryable, story.Open[0].Status)
-		assert.Contains(t, story.Open[0].LastError, "boom")
-		must(t, h, again(msg))
-		assert.Equal(t, 2, b.effects(), "the first was committed by the handler, the second by us")
-		b.nothingOpen()
-	})},
+	{Name: "a handler that commits, then fails", Why: "the claim is taken back, and the message set failed, loudly",
+		Run: testdb.With(newBed, commitsThenFails(func(msg *message.Message) error { return end(msg, (*sqlx.Tx).Commit) }))},
 	{Name: "a handler that rolls back, then succeeds", Why: "a success without effects is not a success", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
-		wrong := true
-		h := b.inbox(func(msg *message.Message) ([]*message.Message, error) {
+		h := b.inbox(atFirst(func(msg *message.Message) ([]*message.Message, error) {
 			_, err := effect(msg)
-			if wrong {
-				return nil, errors.Join(err, end(msg, (*sqlx.Tx).Rollback))
-			}
-			return nil, err
-		})
+			return nil, errors.Join(err, end(msg, (*sqlx.Tx).Rollback))
+		}))
 		msg := newMessage("x")
-		_, err := h(again(msg))
-		require.ErrorIs(t, err, inbox.ErrTxEndedByHandler)
-		wrong = false
+		rig.MustFail(t, h, again(msg), inbox.ErrTxEndedByHandler)
 		must(t, h, again(msg))
 		assert.Equal(t, 1, b.effects())
 	})},
-	{Name: "a raw COMMIT, then a failure", Why: "the claim token tells, whatever database/sql believes", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
-		fail := true
-		h := b.inbox(func(msg *message.Message) ([]*message.Message, error) {
-			_, err := effect(msg)
-			if !fail {
-				return nil, err
-			}
-			return nil, errors.Join(errBoom, err, raw(msg, "COMMIT"))
-		})
-		msg := newMessage("x")
-		_, err := h(again(msg))
-		require.ErrorIs(t, err, errBoom)
-		require.ErrorIs(t, err, inbox.ErrTxEndedByHandler)
-		fail = false
-		must(t, h, again(msg))
-		committed := 2
-		if refusesCommits(b.db) {
-			committed = 1
-		}
-		assert.Equal(t, committed, b.effects(), "the redelivery was taken for a duplicate")
-		assert.Equal(t, 1, b.events.Count("ended tx"))
-		b.nothingOpen()
-	})},
-	{Name: "a transaction that the server rolled back", Why: "a handler that goes on after MySQL's deadlock has no claim: it must not be acked", Run: func(t *testing.T, db *testdb.DB) {
-		if db.Dialect != "mysql" {
-			return // the others keep the transaction, or refuse its commit
-		}
-		b := newBed(t, db)
-		deadlocked := true
-		h := b.inbox(func(msg *message.Message) ([]*message.Message, error) {
-			_, err := effect(msg)
-			if deadlocked {
-				err = errors.Join(err, raw(msg, "ROLLBACK")) // what error 1213 does
-			}
-			return nil, err
-		})
-		msg := newMessage("x")
-		_, err := h(again(msg))
-		require.ErrorIs(t, err, inbox.ErrTxEndedByHandler)
-		assert.Equal(t, 1, b.events.Count("ended tx"))
-		deadlocked = false
-		must(t, h, again(msg))
-		assert.Equal(t, 1, b.effects())
-	}},
+	{Name: "a raw COMMIT, then a failure", Why: "the claim token tells, whatever database/sql believes",
+		Run: testdb.With(newBed, commitsThenFails(func(msg *message.Message) error { return raw(msg, "COMMIT") }))},
 	{Name: "an error of the handler's own", Why: "it is named, not explained as one of ours", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
-		_, err := b.inbox(func(*message.Message) ([]*message.Message, error) { return nil, io.EOF })(newMessage("x"))
-		require.ErrorIs(t, err, io.EOF)
+		err := rig.Failure(t, b.inbox(func(*message.Message) ([]*message.Message, error) { return nil, io.EOF }), newMessage("x"), io.EOF)
 		require.NotErrorIs(t, err, inbox.ErrUnavailable)
-		_, err = b.inbox(func(msg *message.Message) ([]*message.Message, error) {
+		err = rig.Failure(t, b.inbox(func(msg *message.Message) ([]*message.Message, error) {
 			return nil, raw(msg, "SELECT * FROM nowhere")
-		})(newMessage("x"))
-		require.Error(t, err)
+		}), newMessage("x"))
 		require.NotErrorIs(t, err, inbox.ErrNotMigrated)
 	})},
 	{Name: "a failed message behind a wait", Why: "TwinWait counts waiting for a twin, nothing else", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
@@ -147,15 +68,12 @@ var transactionBodies = []testdb.Body{
 			i.RecordFailures, i.TwinWait = true, twinWait
 		}}
 		msg := newMessage("x")
-		_, err := b.inbox(func(*message.Message) ([]*message.Message, error) { return nil, errBoom }, settings...)(again(msg))
-		require.ErrorIs(t, err, errBoom)
-		pool.Set(faults.Plan{Before: func(_ context.Context, call string) error {
-			if strings.Contains(call, "outcome_topic") { // the lookup, between claim and retake
-				pool.Set(faults.Plan{})
-				<-time.After(twinWait + 100*time.Millisecond)
-			}
+		rig.MustFail(t, b.inbox(alwaysFails, settings...), again(msg), errBoom)
+		pool.Set(faults.Plan{Before: faults.At("outcome_topic", func() error { // the lookup, between claim and retake
+			pool.Set(faults.Plan{})
+			<-time.After(twinWait + 100*time.Millisecond)
 			return nil
-		}})
+		})})
 		must(t, b.inbox(effect, settings...), again(msg))
 		assert.Equal(t, 1, b.effects())
 	})},
@@ -164,38 +82,26 @@ var transactionBodies = []testdb.Body{
 			return
 		}
 		queue := rig.Queue(b, b.process(), inbox.QueueConfig{Consumer: "billing"})
-		msg, fail := newMessage("x"), true
-		h := b.inbox(func(msg *message.Message) ([]*message.Message, error) {
-			if !fail {
-				return effect(msg)
-			}
+		msg := newMessage("x")
+		h := b.inbox(atFirst(func(msg *message.Message) ([]*message.Message, error) {
 			require.NoError(t, rig.Exec(msg.Context(), `CREATE TABLE stray (id INTEGER)`))
 			_, fail := queue.Straight("orders", again(msg))
 			_, err := fail(t.Context())
 			return nil, errors.Join(errBoom, err)
-		})
-		_, err := h(again(msg))
-		require.ErrorIs(t, err, inbox.ErrTxEndedByHandler)
-		fail = false
+		}))
+		rig.MustFail(t, h, again(msg), inbox.ErrTxEndedByHandler)
 		must(t, h, again(msg))
 		assert.Equal(t, 1, b.effects(), "a message that failed counts as handled")
 	})},
 	{Name: "a handler that runs DDL, then fails", Why: "where DDL commits, the claim it committed is taken back", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
-		fail := true
-		h := b.inbox(func(msg *message.Message) ([]*message.Message, error) {
-			if !fail {
-				return effect(msg)
-			}
-			err := rig.Exec(msg.Context(), `CREATE TABLE stray (id INTEGER)`)
-			return nil, errors.Join(errBoom, err)
-		})
+		h := b.inbox(atFirst(func(msg *message.Message) ([]*message.Message, error) {
+			return nil, errors.Join(errBoom, rig.Exec(msg.Context(), `CREATE TABLE stray (id INTEGER)`))
+		}))
 		msg := newMessage("x")
-		_, err := h(again(msg))
-		require.ErrorIs(t, err, errBoom)
+		err := rig.Failure(t, h, again(msg), errBoom)
 		commits := b.db.Dialect == "mysql"
 		assert.Equal(t, commits, errors.Is(err, inbox.ErrTxEndedByHandler))
 		assert.Equal(t, commits, b.events.Count("ended tx") == 1)
-		fail = false
 		must(t, h, again(msg))
 		assert.Equal(t, 1, b.effects())
 		b.nothingOpen()
@@ -237,20 +143,17 @@ var transactionBodies = []testdb.Body{
 		}
 	})},
 	{Name: "a statement that outlasts the handler's Timeout", Why: "the Timeout is named, not the connection that a driver closes", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
-		_, err := b.inbox(func(msg *message.Message) ([]*message.Message, error) {
+		err := rig.Failure(t, b.inbox(func(msg *message.Message) ([]*message.Message, error) {
 			return nil, raw(msg, long(b.db))
-		}, func(i *millrace.Inbox) { i.Timeout = 200 * time.Millisecond })(newMessage("x"))
-		require.ErrorIs(t, err, context.DeadlineExceeded)
-		require.ErrorContains(t, err, "Timeout, 200ms, ran out")
+		}, func(i *millrace.Inbox) { i.Timeout = 200 * time.Millisecond }), newMessage("x"), context.DeadlineExceeded, "Timeout, 200ms, ran out")
 		assert.NotContains(t, err.Error(), "the connection to the database was lost")
 	})},
 	{Name: "a statement that outlasts a deadline of the handler's own", Why: "the deadline is named, not the connection that a driver closes at it", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
-		_, err := b.inbox(func(msg *message.Message) ([]*message.Message, error) {
+		err := rig.Failure(t, b.inbox(func(msg *message.Message) ([]*message.Message, error) {
 			ctx, cancel := context.WithTimeout(msg.Context(), 200*time.Millisecond)
 			defer cancel()
 			return nil, errors.Join(rig.Exec(ctx, long(b.db)), ctx.Err())
-		})(newMessage("x"))
-		require.ErrorIs(t, err, context.DeadlineExceeded)
+		}), newMessage("x"), context.DeadlineExceeded)
 		assert.NotContains(t, err.Error(), "the connection to the database was lost")
 		assert.Equal(t, inbox.ReasonTimeout, b.events.Last("failed").Reason)
 	})},
@@ -269,15 +172,13 @@ var transactionBodies = []testdb.Body{
 		require.ErrorIs(t, err, inbox.ErrNoTx)
 	})},
 	{Name: "a handler that forgets its transaction", Why: "warned about once, counted, refused with RequireTx", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
-		idle := func(*message.Message) ([]*message.Message, error) { return nil, nil }
-		h := b.inbox(idle)
+		h := b.inbox(effectless)
 		must(t, h, newMessage("x"))
 		must(t, h, newMessage("x"))
 		assert.Equal(t, 2, b.events.Count("forgotten tx"))
 		assert.Len(t, b.events.Logs(), 1)
-		strict := b.inbox(idle, func(i *millrace.Inbox) { i.RequireTx = true; i.Consumer = "strict" })
-		_, err := strict(newMessage("x"))
-		require.ErrorIs(t, err, inbox.ErrTxNotUsed)
+		strict := b.inbox(effectless, func(i *millrace.Inbox) { i.RequireTx = true; i.Consumer = "strict" })
+		rig.MustFail(t, strict, newMessage("x"), inbox.ErrTxNotUsed)
 	})},
 	{Name: "OnBegin", Why: "runs first in the handler's transaction, and its error is the handler's", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		var fail error
@@ -290,24 +191,14 @@ var transactionBodies = []testdb.Body{
 		must(t, h, newMessage("x"))
 		assert.Equal(t, 2, b.effects())
 		fail = errBoom
-		_, err := h(newMessage("x"))
-		require.ErrorIs(t, err, errBoom)
+		rig.MustFail(t, h, newMessage("x"), errBoom)
 		assert.Equal(t, 2, b.effects())
 	})},
 	{Name: "failure records", Why: "attempts and last error are kept on request, and go with the success", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
-		fail := true
-		h := b.inbox(func(msg *message.Message) ([]*message.Message, error) {
-			_, err := effect(msg)
-			if fail {
-				return nil, errors.Join(errBoom, err)
-			}
-			return nil, err
-		}, func(i *millrace.Inbox) { i.RecordFailures = true })
-		msg := newMessage("payload")
+		h, msg := b.inbox(failing(3), recorded), newMessage("payload")
 		msg.Metadata = message.Metadata{"name": "OrderPlaced", "binary": "\xff\x00", "ce_dataschema": "v2"}
 		for range 3 {
-			_, err := h(again(msg))
-			require.ErrorIs(t, err, errBoom)
+			rig.MustFail(t, h, again(msg), errBoom)
 		}
 		story := rig.Story(t, b.store, msg.UUID)
 		require.Len(t, story.Open, 1)
@@ -324,12 +215,10 @@ var transactionBodies = []testdb.Body{
 		closing := again(msg)
 		closing.SetContext(cancelled)
 		stop := b.inbox(func(*message.Message) ([]*message.Message, error) { cancel(); return nil, errBoom },
-			on(b.process()), func(i *millrace.Inbox) { i.RecordFailures = true })
-		_, err := stop(closing)
-		require.ErrorIs(t, err, errBoom)
+			on(b.process()), recorded)
+		rig.MustFail(t, stop, closing, errBoom)
 		assert.Equal(t, 3, b.count(`SELECT attempts FROM millrace_messages`), "a closed delivery is not an attempt")
 
-		fail = false
 		must(t, h, again(msg))
 		assert.Equal(t, 1, b.effects())
 		b.nothingOpen()
@@ -339,16 +228,13 @@ var transactionBodies = []testdb.Body{
 			return // a handler's transaction excludes every other writer
 		}
 		b := newBed(t, db)
-		record := func(i *millrace.Inbox) { i.RecordFailures = true }
 		msg := newMessage("x")
-		_, err := b.inbox(func(*message.Message) ([]*message.Message, error) { return nil, errBoom }, record)(again(msg))
-		require.ErrorIs(t, err, errBoom)
+		rig.MustFail(t, b.inbox(alwaysFails, recorded), again(msg), errBoom)
 		h := b.inbox(func(m *message.Message) ([]*message.Message, error) {
 			b.exec(`UPDATE millrace_messages SET status = ?`, admin.Parked)
 			return effect(m)
-		}, record)
-		_, err = h(again(msg))
-		require.ErrorIs(t, err, inbox.ErrLost)
+		}, recorded)
+		rig.MustFail(t, h, again(msg), inbox.ErrLost)
 		assert.Equal(t, 0, b.effects())
 		must(t, b.inbox(effect), again(msg))
 		assert.Equal(t, 0, b.effects(), "a parked message waits for an operator")
@@ -366,15 +252,38 @@ var transactionBodies = []testdb.Body{
 			assert.Equal(t, 1, b.effectsOf(msg.UUID))
 
 			failed := newMessage("x")
-			record := func(i *millrace.Inbox) { i.RecordFailures = true }
-			_, err := b.inbox(func(*message.Message) ([]*message.Message, error) { return nil, errBoom }, store, record)(again(failed))
-			require.ErrorIs(t, err, errBoom)
-			must(t, b.inbox(effect, store, record), again(failed))
+			rig.MustFail(t, b.inbox(alwaysFails, store, recorded), again(failed), errBoom)
+			must(t, b.inbox(effect, store, recorded), again(failed))
 			must(t, b.inbox(effect, on(b.process(opts...))), again(failed))
 			assert.Equal(t, 1, b.effectsOf(failed.UUID))
 			b.nothingOpen()
 		}
 	})},
+}
+
+// commitsThenFails has a handler commit and fail, and then succeed.
+func commitsThenFails(commit func(*message.Message) error) func(*testing.T, *bed) {
+	return func(t *testing.T, b *bed) {
+		h := b.inbox(atFirst(func(msg *message.Message) ([]*message.Message, error) {
+			_, err := effect(msg)
+			return nil, errors.Join(errBoom, err, commit(msg))
+		}))
+		msg := newMessage("x")
+		rig.MustFail(t, h, again(msg), errBoom, inbox.ErrTxEndedByHandler)
+		assert.Equal(t, 1, b.events.Count("ended tx"))
+		committed := 1
+		if !refusesCommits(b.db) {
+			committed = 2 // the first by the handler, the second by us
+			story := rig.Story(t, b.store, msg.UUID)
+			require.Len(t, story.Open, 1)
+			assert.Equal(t, admin.FailedRetryable, story.Open[0].Status)
+			assert.Contains(t, story.Open[0].LastError, "boom")
+		}
+		must(t, h, again(msg))
+		assert.Equal(t, committed, b.effects(), "the redelivery was taken for a duplicate")
+		assert.Equal(t, 1, b.events.Count("ended tx"))
+		b.nothingOpen()
+	}
 }
 
 // long is a statement that takes many times as long as a test waits for it.

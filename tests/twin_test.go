@@ -3,8 +3,10 @@ package tests_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -24,43 +26,27 @@ import (
 // database admits one writer, the second waits before it begins.
 var twinBodies = []testdb.Body{
 	{Name: "two copies at the same moment", Why: "the second waits for the first's commit, and is a duplicate", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
-		running, goOn := make(chan struct{}), make(chan struct{})
-		first := b.inbox(func(msg *message.Message) ([]*message.Message, error) {
-			close(running)
-			<-goOn
-			return effect(msg)
-		})
-		second := b.inbox(effect, on(b.process()))
+		h, running, goOn := rig.Halted(effect)
 		msg := newMessage("x")
-		var wg sync.WaitGroup
-		wg.Go(func() { must(t, first, again(msg)) })
+		first := rig.Handle(b.inbox(h), again(msg))
 		<-running
-		wg.Go(func() { must(t, second, again(msg)) })
+		second := rig.Handle(b.inbox(effect, on(b.process())), again(msg))
 		b.untilSomeoneWaits()
-		close(goOn)
-		wg.Wait()
+		goOn()
+		require.NoError(t, <-first)
+		require.NoError(t, <-second)
 		assert.Equal(t, 1, b.effects())
 	})},
 	{Name: "two copies, the first fails", Why: "the second then handles the message", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
-		running, goOn := make(chan struct{}), make(chan struct{})
-		first := b.inbox(func(msg *message.Message) ([]*message.Message, error) {
-			close(running)
-			<-goOn
-			_, err := effect(msg)
-			return nil, errors.Join(errBoom, err)
-		}, func(i *millrace.Inbox) { i.RecordFailures = true })
-		second := b.inbox(effect, on(b.process()))
+		h, running, goOn := rig.Halted(halfDone)
 		msg := newMessage("x")
-		var wg sync.WaitGroup
-		wg.Go(func() {
-			_, err := first(again(msg))
-			assert.ErrorIs(t, err, errBoom)
-		})
+		first := rig.Handle(b.inbox(h, recorded), again(msg))
 		<-running
-		wg.Go(func() { must(t, second, again(msg)) })
+		second := rig.Handle(b.inbox(effect, on(b.process())), again(msg))
 		b.untilSomeoneWaits()
-		close(goOn)
-		wg.Wait()
+		goOn()
+		require.ErrorIs(t, <-first, errBoom)
+		require.NoError(t, <-second)
 		assert.Equal(t, 1, b.effects())
 		b.nothingOpen()
 	})},
@@ -68,21 +54,17 @@ var twinBodies = []testdb.Body{
 		pool := faults.Open(t, b.db)
 		store := b.newStore(pool.DB, inbox.Config{})
 		failing := b.inbox(func(msg *message.Message) ([]*message.Message, error) { return nil, errBoom },
-			on(store), func(i *millrace.Inbox) { i.RecordFailures = true })
-		_, err := failing(newMessage("warm up"))
-		require.ErrorIs(t, err, errBoom)
+			on(store), recorded)
+		rig.MustFail(t, failing, newMessage("warm up"), errBoom)
 
 		msg := newMessage("x")
 		twin := b.inbox(effect, on(b.process()))
-		pool.Set(faults.Plan{After: func(_ context.Context, call string) error {
-			if call == faults.Rollback { // the handler failed; its record is not written yet
-				pool.Set(faults.Plan{})
-				must(t, twin, again(msg))
-			}
+		pool.Set(faults.Plan{After: faults.At(faults.Rollback, func() error { // the handler failed; its record is not written yet
+			pool.Set(faults.Plan{})
+			must(t, twin, again(msg))
 			return nil
-		}})
-		_, err = failing(again(msg))
-		require.ErrorIs(t, err, errBoom)
+		})})
+		rig.MustFail(t, failing, again(msg), errBoom)
 		assert.Equal(t, 1, b.effectsOf(msg.UUID))
 		story := rig.Story(t, b.store, msg.UUID)
 		require.Len(t, story.Claims, 1)
@@ -93,23 +75,21 @@ var twinBodies = []testdb.Body{
 		msg := newMessage("x")
 		b.forgotten(msg)
 		judging, goOn := make(chan struct{}), make(chan struct{})
-		first := b.inbox(effect, func(i *millrace.Inbox) {
-			i.MessageTime = func(*message.Message) (time.Time, bool) { // called with the claim held
+		first := rig.Handle(b.inbox(effect, func(i *millrace.Inbox) {
+			i.MessageTime = func(msg *message.Message) (time.Time, bool) { // called with the claim held
 				close(judging)
 				<-goOn
-				return time.Now().Add(-30 * 24 * time.Hour), true
+				return longAgo(msg)
 			}
-		})
-		second := b.inbox(effect, on(b.process()), func(i *millrace.Inbox) {
-			i.MessageTime = func(*message.Message) (time.Time, bool) { return time.Time{}, false }
-		})
-		var wg sync.WaitGroup
-		wg.Go(func() { must(t, first, again(msg)) })
+		}), again(msg))
 		<-judging
-		wg.Go(func() { must(t, second, again(msg)) })
+		second := rig.Handle(b.inbox(effect, on(b.process()), func(i *millrace.Inbox) {
+			i.MessageTime = func(*message.Message) (time.Time, bool) { return time.Time{}, false }
+		}), again(msg))
 		b.untilSomeoneWaits()
 		close(goOn)
-		wg.Wait()
+		require.NoError(t, <-first)
+		require.NoError(t, <-second)
 		assert.Equal(t, 0, b.effects(), "the twin ran a message that was parked")
 		assert.Equal(t, 1, b.count(`SELECT COUNT(*) FROM millrace_messages WHERE status = ?`, admin.Parked))
 	})},
@@ -117,35 +97,17 @@ var twinBodies = []testdb.Body{
 		impatient := *db
 		impatient.DSN = strings.Replace(db.DSN, "busy_timeout(10000)", "busy_timeout(200)", 1)
 		b := newBed(t, db)
-		running, goOn := make(chan struct{}), make(chan struct{})
-		first := b.inbox(func(msg *message.Message) ([]*message.Message, error) {
-			close(running)
-			<-goOn
-			return nil, errBoom
-		})
-		pool := impatient.Open(t)
-		second := b.inbox(effect, on(b.newStore(pool.DB, inbox.Config{})),
+		h, running, goOn := rig.Halted(alwaysFails)
+		defer goOn()
+		second := b.inbox(effect, on(b.newStore(impatient.Open(t).DB, inbox.Config{})),
 			func(i *millrace.Inbox) { i.TwinWait, i.Timeout = 300*time.Millisecond, time.Hour })
 		msg := newMessage("x")
-		var wg sync.WaitGroup
-		defer wg.Wait()
-		end := sync.OnceFunc(func() { close(goOn) })
-		defer end()
-		wg.Go(func() {
-			_, err := first(again(msg))
-			assert.ErrorIs(t, err, errBoom)
-		})
+		first := rig.Handle(b.inbox(h), again(msg))
 		<-running
-		answered := make(chan error, 1)
-		wg.Go(func() {
-			_, err := second(again(msg))
-			answered <- err
-		})
-		var err error
-		err = rig.Within(t, answered, "the copy waits for as long as the handler runs")
+		err := rig.Within(t, rig.Handle(second, again(msg)), "the copy waits for as long as the handler runs")
 		require.ErrorIs(t, err, inbox.ErrInProgress)
-		end()
-		wg.Wait()
+		goOn()
+		require.ErrorIs(t, <-first, errBoom)
 		assert.Equal(t, 0, b.count(`SELECT COUNT(*) FROM millrace_claims`), "the claim that gave up was committed later")
 		for _, err = second(again(msg)); errors.Is(err, inbox.ErrInProgress); _, err = second(again(msg)) {
 			b.tick() // MariaDB goes on with the statement of a connection that was closed
@@ -158,21 +120,19 @@ var twinBodies = []testdb.Body{
 		h := b.inbox(effect, on(b.newStore(pool.DB, inbox.Config{})))
 		msg := newMessage("x")
 		must(t, b.inbox(effect), again(msg))
-		pool.Set(faults.Plan{Before: func(_ context.Context, call string) error {
-			if strings.Contains(call, "outcome_topic") { // the lookup
-				pool.Set(faults.Plan{})
-				b.exec(`DELETE FROM millrace_claims`)
-			}
+		pool.Set(faults.Plan{Before: faults.At("outcome_topic", func() error { // the lookup
+			pool.Set(faults.Plan{})
+			b.exec(`DELETE FROM millrace_claims`)
 			return nil
-		}})
+		})})
 		must(t, h, again(msg))
 		assert.Equal(t, 2, b.effects(), "a message that nobody remembers is handled")
 	})},
 	{Name: "a claim purged just before it is made anew", Why: "the purge line is read after the claim", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		msg := newMessage("x")
-		msg.Metadata.Set("ce_time", time.Now().Add(-8*24*time.Hour).UTC().Format(time.RFC3339))
+		msg.Metadata.Set("ce_time", time.Now().Add(-8*day).UTC().Format(time.RFC3339))
 		must(t, b.inbox(effect), again(msg))
-		b.exec(`UPDATE millrace_claims SET processed_at = processed_at - ?`, (8 * 24 * time.Hour).Microseconds())
+		b.age(8 * day)
 		pool := faults.Open(t, b.db)
 		h := b.inbox(effect, on(b.newStore(pool.DB, inbox.Config{})))
 		must(t, h, newMessage("warm up"))
@@ -191,19 +151,17 @@ var twinBodies = []testdb.Body{
 		assert.Equal(t, 1, b.events.Count("parked"))
 	})},
 	{Name: "a hundred copies at once, the first fails", Why: "one effect, no error but the handler's, other messages go on", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
-		var once sync.Once
-		stores := []func(*millrace.Inbox){on(b.process(testdb.Pool(5))), on(b.process(testdb.Pool(5)))}
+		var runs atomic.Int32
 		flaky := func(msg *message.Message) ([]*message.Message, error) {
-			failed := false
-			once.Do(func() { failed = true })
-			if _, err := effect(msg); err != nil || failed {
-				return nil, errors.Join(errBoom, err)
+			if runs.Add(1) == 1 {
+				return halfDone(msg)
 			}
-			return nil, nil
+			return effect(msg)
 		}
 		msg := newMessage("x")
 		var wg sync.WaitGroup
-		for _, store := range stores {
+		for range 2 {
+			store := on(b.process(testdb.Pool(5)))
 			same, others := b.inbox(flaky, store), b.inbox(effect, store)
 			wg.Go(func() {
 				assert.LessOrEqual(t, failures(50, func() error {
@@ -227,13 +185,12 @@ var twinBodies = []testdb.Body{
 		h := b.inbox(effect, on(b.newStore(pool.DB, inbox.Config{})))
 		must(t, h, newMessage("warm up"))
 		left := 3
-		pool.Set(faults.Plan{Before: func(_ context.Context, call string) error {
-			if left > 0 && strings.Contains(call, "INSERT INTO millrace_claims") {
-				left--
+		pool.Set(faults.Plan{Before: faults.At("INSERT INTO millrace_claims", func() error {
+			if left--; left >= 0 {
 				return deadlock(b.db.Dialect)
 			}
 			return nil
-		}})
+		})})
 		must(t, h, newMessage("x"))
 		assert.Equal(t, 2, b.effects())
 		assert.Equal(t, 3, b.events.Count("contention"))
@@ -268,20 +225,18 @@ func (sqliteBusy) Code() int     { return 5 }
 
 // untilSomeoneWaits returns when a statement waits for a lock, or when the database has
 // no way to tell.
-func (b *bed) untilSomeoneWaits() {
+func (b *bed) untilSomeoneWaits() { b.Helper(); b.untilWaiting(1) }
+
+func (b *bed) untilWaiting(n int) {
 	b.Helper()
 	query := map[string]string{
 		"postgres": `SELECT COUNT(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()`,
+		// INNODB_TRX would tell a lock wait, but is read anew only after a rest of 0.1 s.
 		"mysql": `SELECT COUNT(*) FROM information_schema.PROCESSLIST
 			WHERE DB = DATABASE() AND ID <> CONNECTION_ID() AND INFO LIKE '%INTO millrace_claims%'`,
 	}[b.db.Dialect]
-	if query == "" {
-		return
-	}
-	deadline := time.Now().Add(30 * time.Second)
-	for b.count(query) == 0 {
-		require.True(b, time.Now().Before(deadline), "nobody waits for a lock")
-		b.tick()
+	if query != "" {
+		rig.Eventually(b, fmt.Sprintf("%d statements wait for a lock", n), func() bool { return b.count(query) >= n })
 	}
 }
 
@@ -297,8 +252,7 @@ func (b *bed) nothingOpen() {
 // forgotten makes the consumer one that handled msg long ago and has forgotten it.
 func (b *bed) forgotten(msg *message.Message) {
 	b.Helper()
-	must(b, b.inbox(func(*message.Message) ([]*message.Message, error) { return nil, nil }, on(b.process())), again(msg))
-	b.exec(`UPDATE millrace_claims SET processed_at = processed_at - ?`, (8 * 24 * time.Hour).Microseconds())
-	n := rig.Purge(b, b.store)
-	require.Equal(b, 1, n)
+	must(b, b.inbox(effectless, on(b.process())), again(msg))
+	b.age(8 * day)
+	require.Equal(b, 1, rig.Purge(b, b.store))
 }

@@ -32,7 +32,7 @@ func TestRollingUpgradeOfEveryRow(t *testing.T) {
 		u := &upgrade{bed: &bed{T: t, db: db}, handed: map[*process.Process]int{}, nacked: map[*process.Process]int{}, published: map[string]map[string]bool{}}
 		t.Cleanup(func() {
 			if t.Failed() {
-				t.Log("what is there: " + u.states())
+				t.Logf("what is there: %v", u.states())
 			}
 		})
 		u.pass("old", built.before, "new", built.after) // the old one migrates
@@ -167,27 +167,25 @@ func (u *upgrade) effectsBy(consumer string) (n int) {
 
 // everyState reports whether there is something in every state.
 func (u *upgrade) everyState() bool {
-	for _, s := range []admin.Status{admin.Received, admin.InProgress, admin.Settling, admin.FailedRetryable, admin.Parked} {
-		if u.count(`SELECT COUNT(*) FROM millrace_messages WHERE status = ?`, int(s)) == 0 {
+	s := u.states()
+	for _, status := range stored.Open {
+		if s[fmt.Sprint(status)] == 0 {
 			return false
 		}
 	}
-	return u.count(`SELECT COUNT(*) FROM millrace_messages WHERE status = ?`, int(admin.Held)) == 2 &&
-		u.count(`SELECT COUNT(*) FROM millrace_messages WHERE status = ?`, int(admin.FailedTerminal)) > 0 &&
-		u.count(`SELECT COUNT(*) FROM millrace_outcomes`) == 2 && u.effectsBy("relayed") == 1 &&
-		u.effectsBy("seen") == 3 && u.effectsBy("packed") == 1 && u.effectsBy("opened") == 1
+	return s[fmt.Sprint(admin.Held)] == 2 && s["outcomes"] == 2 && s["relayed"] == 1 && s["seen"] == 3 && s["packed"] == 1 && s["opened"] == 1
 }
 
-// states says how many rows there are of what everyState looks for.
-func (u *upgrade) states() string {
-	var all []string
+// states counts the rows of each state, and effects of consumers.
+func (u *upgrade) states() map[string]int {
+	all := map[string]int{"outcomes": u.count(`SELECT COUNT(*) FROM millrace_outcomes`)}
 	for _, s := range stored.Open {
-		all = append(all, fmt.Sprint(s, ": ", u.count(`SELECT COUNT(*) FROM millrace_messages WHERE status = ?`, int(s))))
+		all[fmt.Sprint(s)] = u.count(`SELECT COUNT(*) FROM millrace_messages WHERE status = ?`, int(s))
 	}
 	for _, consumer := range []string{"relayed", "seen", "packed", "opened"} {
-		all = append(all, fmt.Sprint("effects of ", consumer, ": ", u.effectsBy(consumer)))
+		all[consumer] = u.effectsBy(consumer)
 	}
-	return strings.Join(append(all, fmt.Sprint("outcomes: ", u.count(`SELECT COUNT(*) FROM millrace_outcomes`))), ", ")
+	return all
 }
 
 // redeliver delivers a copy of everything, answered or not, but for what except says.

@@ -1,9 +1,17 @@
 package tests_test
 
 import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"hash/fnv"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"runtime/debug"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -79,7 +87,120 @@ func TestReleasedMigrationsAreThoseOfTheReleaseBefore(t *testing.T) {
 	require.NoError(t, err)
 	all, err := filepath.Glob(filepath.Join(scripts, "*", "*.sql"))
 	require.NoError(t, err)
-	text, err := os.ReadFile(sums)
+	text := readText(t, sums)
+	require.Len(t, all, strings.Count(text, "\n"), "internal/dialect/released.sum names other migrations")
+}
+
+// programs are those of package process and of package upgrade.
+type programs struct {
+	source        string // folder of the release before
+	service       string // of the release before
+	before, after string // package upgrade, by the release before and by this source
+	relay         string // package relayproc, of the release before
+}
+
+// What TestMain removes: the folder of what is built, and the source of the release before.
+var builds, source string
+
+// releases builds the programs, once for all tests. The release before is the commit that
+// the file release-before names. It is built with the libraries of this source, so that
+// nothing differs but Millrace.
+func releases(t *testing.T) programs {
+	t.Helper()
+	p, err := buildReleases()
 	require.NoError(t, err)
-	require.Len(t, all, strings.Count(string(text), "\n"), "internal/dialect/released.sum names other migrations")
+	return p
+}
+
+var buildReleases = sync.OnceValues(func() (programs, error) {
+	var err error
+	if builds, err = os.MkdirTemp("", "millrace-releases"); err != nil {
+		return programs{}, err
+	}
+	here, err := filepath.Abs("..")
+	if err != nil {
+		return programs{}, err
+	}
+	// Always at the same place, so that what go build has compiled once is not compiled again.
+	sum := fnv.New32a()
+	_, _ = sum.Write([]byte(here)) // it never fails
+	source = filepath.Join(os.TempDir(), fmt.Sprintf("millrace-release-%x", sum.Sum32()))
+	if err := errors.Join(os.RemoveAll(source), checkOut(source)); err != nil {
+		return programs{}, err
+	}
+	old, current := filepath.Join(builds, "before"), filepath.Join(builds, "after")
+	return programs{
+		source: source, service: filepath.Join(old, "service"), before: filepath.Join(old, "upgrade"), after: filepath.Join(current, "upgrade"),
+		relay: filepath.Join(old, "relay"),
+	}, errors.Join(build(source, old, "./tests/process/service", "./tests/upgrade", "./tests/upgrade/relay"), build("..", current, "./tests/upgrade"))
+})
+
+// checkOut writes the source of the release before into a folder.
+func checkOut(source string) error {
+	text, err := os.ReadFile("release-before")
+	if err != nil {
+		return err
+	}
+	commit := strings.TrimSpace(string(text))
+	if err := command("..", "git", "cat-file", "-e", commit+"^{commit}"); err != nil {
+		return fmt.Errorf("tests/release-before names the commit %s, which this clone does not have: "+
+			"it must be a whole clone (git fetch --unshallow)\n%w", commit, err)
+	}
+	archive := filepath.Join(builds, "source.tar")
+	if err := command("..", "git", "archive", "--output="+archive, commit); err != nil {
+		return err
+	}
+	if err := os.Mkdir(source, 0o750); err != nil {
+		return err
+	}
+	if err := command(source, "tar", "-xf", archive); err != nil {
+		return err
+	}
+	for _, name := range []string{"go.mod", "go.sum"} {
+		text, err := os.ReadFile(filepath.Join("..", name))
+		if err == nil {
+			err = os.WriteFile(filepath.Join(source, name), text, 0o600)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	// A release has its own programs, except those from before there was one: testdata has them as they want them.
+	for _, program := range []string{"upgrade", filepath.Join("upgrade", "relay")} {
+		if own := filepath.Join(source, "tests", program); !exists(own) {
+			if err := os.CopyFS(own, os.DirFS(filepath.Join("testdata", program))); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+func exists(name string) bool {
+	_, err := os.Stat(name)
+	return err == nil
+}
+
+// build builds programs the way this test was built, of whose libraries the compiled form is
+// there already.
+func build(source, into string, packages ...string) error {
+	args := []string{"build", "-buildvcs=false", "-o", into + string(filepath.Separator)}
+	if info, known := debug.ReadBuildInfo(); known {
+		for _, s := range info.Settings {
+			if s.Key == "-race" || s.Key == "-gcflags" {
+				args = append(args, s.Key+"="+s.Value)
+			}
+		}
+	}
+	return command(source, "go", append(args, packages...)...)
+}
+
+func command(dir, name string, args ...string) error {
+	var said bytes.Buffer
+	cmd := exec.CommandContext(context.Background(), name, args...) // for all tests, so not the first one's
+	cmd.Dir, cmd.Stdout, cmd.Stderr = dir, &said, &said
+	if err := cmd.Run(); err != nil {
+		return fmt.Errorf("%s %v: %w\n%s", name, args, err, &said)
+	}
+	return nil
 }

@@ -18,6 +18,7 @@ import (
 
 	"github.com/millrace-go/millrace/inbox"
 	"github.com/millrace-go/millrace/inbox/inboxtest"
+	"github.com/millrace-go/millrace/tests/rig"
 	"github.com/millrace-go/millrace/tests/testdb"
 )
 
@@ -163,7 +164,7 @@ func (s service) scenario() inboxtest.Scenario {
 		},
 		Want: s.want,
 
-		Patience: time.Minute, // with so many plays at once, a busy machine may need it
+		Patience: rig.Patience, // with so many plays at once, a busy machine may need it
 	}
 	if s.mails {
 		scenario.Outside = []string{"mails", "keyed"}

@@ -11,12 +11,14 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/ThreeDotsLabs/watermill/pubsub/gochannel"
 	"github.com/jmoiron/sqlx"
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-go/millrace/inbox"
 	"github.com/millrace-go/millrace/inbox/admin"
 	millrace "github.com/millrace-go/millrace/middleware"
 	"github.com/millrace-go/millrace/pubsub"
+	"github.com/millrace-go/millrace/tests/process"
 	"github.com/millrace-go/millrace/tests/rig"
 	"github.com/millrace-go/millrace/tests/testdb"
 )
@@ -73,17 +75,12 @@ func again(msg *message.Message) *message.Message { return msg.Copy() }
 
 // apply writes down in the handler's transaction what the message brings.
 func apply(msg *message.Message) error {
-	tx, err := inbox.Tx(msg.Context())
-	if err != nil {
-		return err
-	}
 	version, err := strconv.ParseInt(msg.Metadata.Get(inbox.VersionField), 10, 64)
 	if err != nil {
 		version = -1
 	}
-	_, err = tx.ExecContext(msg.Context(), tx.Rebind(`INSERT INTO applied (aggregate, version, uuid) VALUES (?, ?, ?)`),
+	return rig.Exec(msg.Context(), `INSERT INTO applied (aggregate, version, uuid) VALUES (?, ?, ?)`,
 		msg.Metadata.Get(inbox.AggregateField), version, msg.UUID)
-	return err
 }
 
 func handler(msg *message.Message) ([]*message.Message, error) { return nil, apply(msg) }
@@ -99,6 +96,22 @@ func (b *bed) queued(store *inbox.Store) {
 	rig.Queue(b, store, inbox.QueueConfig{Consumer: consumer})
 }
 
+// version returns the version of an aggregate.
+func (b *bed) version(aggregate string) int64 {
+	b.Helper()
+	version, err := b.store.Version(context.WithoutCancel(b.Context()), inbox.Aggregate{Consumer: consumer, ID: aggregate})
+	require.NoError(b, err)
+	return version
+}
+
+// mustGap delivers a message that must come too early.
+func mustGap(t *testing.T, h message.HandlerFunc, msg *message.Message) (gap inbox.GapError) {
+	t.Helper()
+	var found *inbox.GapError
+	require.ErrorAs(t, rig.Failure(t, h, msg), &found)
+	return *found
+}
+
 // applied returns the versions of an aggregate in the order in which they were applied.
 func (b *bed) applied(aggregate string) []int64 {
 	b.Helper()
@@ -106,6 +119,24 @@ func (b *bed) applied(aggregate string) []int64 {
 	require.NoError(b, b.db.SelectContext(context.WithoutCancel(b.Context()), &versions,
 		b.db.Rebind(`SELECT version FROM applied WHERE aggregate = ? ORDER BY id`), aggregate))
 	return versions
+}
+
+// eventually waits until so many versions of an aggregate were applied, which must be from 1 on, and nothing is left.
+func (b *bed) eventually(aggregate string, versions int64) {
+	b.Helper()
+	rig.Eventually(b, "all are applied", func() bool { return int64(len(b.applied(aggregate))) >= versions })
+	assert.Equal(b, upTo(versions), b.applied(aggregate))
+	rig.Eventually(b, "nothing is left", func() bool { return b.count(`SELECT COUNT(*) FROM millrace_messages`) == 0 })
+	b.nothingLeft()
+}
+
+// must delivers messages that have to be acked.
+func must(t *testing.T, h message.HandlerFunc, msgs ...*message.Message) {
+	t.Helper()
+	for _, msg := range msgs {
+		_, err := h(msg)
+		require.NoError(t, err)
+	}
 }
 
 func (b *bed) count(query string, args ...any) int {
@@ -140,9 +171,7 @@ func (b *bed) service(store *inbox.Store, gate millrace.VersionGate, h message.H
 	s := &service{bed: b, feed: gochannel.NewGoChannel(gochannel.Config{Persistent: true}, watermill.NopLogger{})}
 	sub, err := pubsub.Durable{Store: store, Consumer: consumer, MinBackoff: 10 * time.Millisecond}.Decorate(s.feed)
 	require.NoError(b, err)
-	s.router = rig.NewRouter(b)
-	s.router.AddPlugin(store.Plugin())
-	s.router.AddMiddleware(millrace.Inbox{Store: store}.Middleware, gate.Middleware)
+	s.router = b.newRouter(store, gate)
 	s.router.AddConsumerHandler(consumer, "changes", sub, func(msg *message.Message) error {
 		_, err := h(msg)
 		return err
@@ -156,5 +185,22 @@ func (s *service) publish(msgs ...*message.Message) {
 	require.NoError(s, s.feed.Publish("changes", msgs...))
 }
 
+// eachServer runs body on the databases that have several writers, which SQLite has not.
+func eachServer(t *testing.T, body func(t *testing.T, b *bed)) {
+	t.Helper()
+	for _, dialect := range []string{"postgres", "mysql"} {
+		t.Run(dialect, func(t *testing.T) {
+			t.Parallel()
+			body(t, newBed(t, testdb.On(t, dialect)))
+		})
+	}
+}
+
 // newTunedBed is a bed on a database as [tuned] makes it.
 func newTunedBed(t *testing.T, db *testdb.DB) *bed { t.Helper(); return newBed(t, tuned(t, db)) }
+
+func TestMain(m *testing.M) {
+	process.As(shareName, serve)
+	testdb.Overlap(4)
+	m.Run()
+}

@@ -22,36 +22,24 @@ import (
 
 func lostLease(t *testing.T, b *bed) {
 	slow, quick := b.proc(consumer, millrace.VersionGate{}), b.proc(consumer, millrace.VersionGate{})
-	require.True(t, slow.deliver(change("a", 2)))
-	require.True(t, slow.deliver(change("a", 1)))
-	taken := rig.Take(t, slow.queue, 1)
-	require.Len(t, taken, 1)
+	taken, msg := slow.released("a")
 	b.later()
 	assert.Equal(t, 1, quick.work(), "it is taken over")
-	msg, err := taken[0].Message(t.Context())
-	require.NoError(t, err)
-	_, err = slow.handler(msg)
+	_, err := slow.handler(msg)
 	require.NoError(t, err, "it was applied meanwhile")
-	require.ErrorIs(t, taken[0].Finish(t.Context()), inbox.ErrLost)
+	require.ErrorIs(t, taken.Finish(t.Context()), inbox.ErrLost)
 	assert.Equal(t, upTo(2), b.applied("a"))
 	b.nothingLeft()
 
 	// The lease is lost while the handler runs, and nobody has used it yet.
-	require.True(t, slow.deliver(change("b", 2)))
-	require.True(t, slow.deliver(change("b", 1)))
-	taken = rig.Take(t, slow.queue, 1)
+	taken, msg = slow.released("b")
 	b.later()
-	again := rig.Take(t, quick.queue, 1)
-	require.Len(t, again, 1)
-	msg, err = taken[0].Message(t.Context())
-	require.NoError(t, err)
+	_, again := quick.take()
 	_, err = slow.handler(msg)
 	require.ErrorIs(t, err, inbox.ErrLost, "fenced by the token of the lease")
 	assert.Equal(t, upTo(1), b.applied("b"))
-	require.ErrorIs(t, taken[0].Fail(t.Context()), inbox.ErrLost)
-	msg, err = again[0].Message(t.Context())
-	require.NoError(t, err)
-	must(t, quick.handler, msg)
+	require.ErrorIs(t, taken.Fail(t.Context()), inbox.ErrLost)
+	must(t, quick.handler, again)
 	assert.Equal(t, upTo(2), b.applied("b"))
 	b.nothingLeft()
 }
@@ -61,8 +49,7 @@ type contention struct{ error }
 
 func (contention) SQLState() string { return "40P01" }
 
-func deadlocks(t *testing.T, db *testdb.DB) {
-	b := newBed(t, tuned(t, db))
+func deadlocks(t *testing.T, b *bed) {
 	p := b.proc(consumer, millrace.VersionGate{})
 	require.True(t, p.deliver(change("first", 1)), "it is registered")
 	for kind, last := range map[string]string{"held": faults.Commit, "applied": "INTO applied"} {
@@ -100,13 +87,13 @@ func deadlockAtRelease(t *testing.T, b *bed) {
 	p := b.proc(consumer, millrace.VersionGate{})
 	require.True(t, p.deliver(change("a", 2)))
 	hits := 0
-	p.pool.Set(faults.Plan{Before: func(_ context.Context, call string) error {
-		if strings.Contains(call, "UPDATE millrace_messages") && hits < 2 {
-			hits++
-			return contention{errFails}
+	p.pool.Set(faults.Plan{Before: faults.At("UPDATE millrace_messages", func() error {
+		if hits == 2 {
+			return nil
 		}
-		return nil
-	}})
+		hits++
+		return contention{errFails}
+	})})
 	require.True(t, p.deliver(change("a", 1)))
 	assert.Equal(t, 2, hits)
 	assert.Equal(t, upTo(1), b.applied("a"))
@@ -116,23 +103,10 @@ func deadlockAtRelease(t *testing.T, b *bed) {
 func deadlockAfterACommit(t *testing.T, b *bed) {
 	p := b.proc(consumer, millrace.VersionGate{})
 	one, ran := change("a", 1), 0
-	h := b.gated(p.store, millrace.VersionGate{}, func(msg *message.Message) ([]*message.Message, error) {
-		if ran++; ran > 1 {
-			return nil, apply(msg)
-		}
-		tx, err := inbox.Tx(msg.Context())
-		require.NoError(t, err)
-		return nil, tx.Commit()
-	})
+	h := b.gated(p.store, millrace.VersionGate{}, b.commitsFirst(&ran, nil))
 	must(t, h, change("a", 2))
-	p.pool.Set(faults.Plan{Before: func(_ context.Context, call string) error {
-		if strings.Contains(call, "UPDATE millrace_messages") {
-			return contention{errFails}
-		}
-		return nil
-	}})
-	_, err := h(again(one))
-	require.Error(t, err, "its successor was not released")
+	p.pool.Set(faults.Plan{Before: faults.At("UPDATE millrace_messages", func() error { return contention{errFails} })})
+	rig.MustFail(t, h, again(one)) // its successor was not released
 	p.pool.Set(faults.Plan{})
 	must(t, h, again(one))
 	assert.Equal(t, 2, ran, "the redelivery runs the handler")
@@ -143,13 +117,10 @@ func endedInPause(t *testing.T, b *bed) {
 	p := b.proc(consumer, millrace.VersionGate{})
 	require.True(t, p.deliver(change("a", 1)))
 	ctx, cancel := context.WithCancel(t.Context())
-	p.pool.Set(faults.Plan{Before: func(_ context.Context, call string) error {
-		if statement(call, "millrace_versions") {
-			cancel()
-			return contention{errFails}
-		}
-		return nil
-	}})
+	p.pool.Set(faults.Plan{Before: faults.At("millrace_versions", func() error {
+		cancel()
+		return contention{errFails}
+	})})
 	msg := change("a", 2)
 	ended := again(msg)
 	ended.SetContext(ctx)
@@ -167,16 +138,10 @@ func endedInPause(t *testing.T, b *bed) {
 
 func closedIsNoAttempt(t *testing.T, b *bed) {
 	p := b.proc(consumer, millrace.VersionGate{})
-	require.True(t, p.deliver(change("a", 2)))
-	require.True(t, p.deliver(change("a", 1)))
-	taken := rig.Take(t, p.queue, 1)
-	require.Len(t, taken, 1)
-	msg, err := taken[0].Message(t.Context())
-	require.NoError(t, err)
+	taken, msg := p.released("a")
 	require.NoError(t, p.store.Close(t.Context()))
-	_, err = p.handler(msg)
-	require.ErrorIs(t, err, inbox.ErrClosed)
-	require.NoError(t, taken[0].Fail(t.Context()))
+	rig.MustFail(t, p.handler, msg, inbox.ErrClosed)
+	require.NoError(t, taken.Fail(t.Context()))
 	assert.Zero(t, b.count(`SELECT attempts FROM millrace_messages`))
 }
 
@@ -206,7 +171,7 @@ func oneInFlight(t *testing.T, b *bed) {
 			require.NoError(t, err)
 		}
 		router.AddConsumerHandler(name, "changes", sub, apply)
-		b.start(router)
+		rig.Run(b, router)
 		require.ErrorIs(t, rig.Within(t, found, "it waits for what cannot come: "+name), inbox.ErrGapWait, name)
 	}
 }
@@ -218,7 +183,7 @@ func TestASourceIsNotStoppedByAGap(t *testing.T) {
 		router := b.newRouter(b.store, millrace.VersionGate{OnGap: inbox.GapFail, GapFor: time.Hour})
 		sub := blocking{&list{messages: []*message.Message{change("a", 2), change("a", 1)}, width: 1}}
 		router.AddConsumerHandler(consumer, "changes", sub, apply)
-		b.start(router)
+		rig.Run(b, router)
 		rig.Eventually(b, "the one behind it is applied", func() bool { return len(b.applied("a")) == 1 })
 		assert.Equal(t, 1, b.open(admin.Parked))
 	}))

@@ -1,8 +1,9 @@
 package gate_test
 
 import (
-	"context"
+	"errors"
 	"testing"
+	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/stretchr/testify/assert"
@@ -34,9 +35,9 @@ var edgeBodies = []testdb.Body{
 			b.nothingLeft()
 		})},
 	{Name: "two processes share the aggregates of two consumers", Why: "each consumer applies everything once, with two connections",
-		Run: twoConsumers},
+		Run: testdb.With(newTunedBed, twoConsumers)},
 	{Name: "transfers in both directions", Why: "aggregates are locked in one order, whatever order a message names them in",
-		Run: transfers},
+		Run: testdb.With(newTunedBed, transfers)},
 	{Name: "the commit of a hold is in doubt", Why: "the redelivery finds what was held",
 		Run: testdb.With(newTunedBed, func(t *testing.T, b *bed) {
 			second := change("a", 2)
@@ -70,17 +71,11 @@ var edgeBodies = []testdb.Body{
 	{Name: "the commit of a stored message is in doubt", Why: "its row is closed, or held, all the same",
 		Run: testdb.With(newTunedBed, func(t *testing.T, b *bed) {
 			p := b.proc(consumer, millrace.VersionGate{})
-			require.True(t, p.deliver(change("a", 2)))
-			require.True(t, p.deliver(change("a", 1)))
-			taken := rig.Take(t, p.queue, 1)
-			require.Len(t, taken, 1)
-			msg, err := taken[0].Message(t.Context())
-			require.NoError(t, err)
+			taken, msg := p.released("a")
 			p.loseCommits()
-			_, err = p.handler(msg)
-			require.Error(t, err)
+			rig.MustFail(t, p.handler, msg)
 			p.pool.Set(faults.Plan{})
-			require.ErrorIs(t, taken[0].Fail(t.Context()), inbox.ErrLost, "it is no longer there")
+			require.ErrorIs(t, taken.Fail(t.Context()), inbox.ErrLost, "it is no longer there")
 			assert.Equal(t, upTo(2), b.applied("a"))
 			b.nothingLeft()
 		})},
@@ -88,18 +83,9 @@ var edgeBodies = []testdb.Body{
 		Run: testdb.With(newTunedBed, func(t *testing.T, b *bed) {
 			b.queued(b.store)
 			one, ran := change("a", 1), 0
-			h := b.gated(b.store, millrace.VersionGate{}, func(msg *message.Message) ([]*message.Message, error) {
-				if ran++; ran > 1 {
-					return nil, apply(msg)
-				}
-				tx, err := inbox.Tx(msg.Context())
-				require.NoError(t, err)
-				require.Equal(t, b.db.Dialect == "sqlite", tx.Commit() != nil, "only the inbox commits there")
-				return nil, errFails
-			})
+			h := b.gated(b.store, millrace.VersionGate{}, b.commitsFirst(&ran, errFails))
 			must(t, h, change("a", 2))
-			_, err := h(again(one))
-			require.ErrorIs(t, err, inbox.ErrTxEndedByHandler)
+			rig.MustFail(t, h, again(one), inbox.ErrTxEndedByHandler)
 			must(t, h, again(one))
 			assert.Equal(t, 2, ran, "the redelivery runs the handler")
 			assert.Equal(t, upTo(1), b.applied("a"))
@@ -109,20 +95,10 @@ var edgeBodies = []testdb.Body{
 		})},
 	{Name: "a successor after a handler that committed and failed", Why: "it waits for the redelivery",
 		Run: testdb.With(newTunedBed, func(t *testing.T, b *bed) {
-			one, failed := change("a", 1), false
+			one, ran := change("a", 1), 0
 			p := b.proc(consumer, millrace.VersionGate{})
-			h := b.gated(p.store, millrace.VersionGate{}, func(msg *message.Message) ([]*message.Message, error) {
-				if failed {
-					return nil, apply(msg)
-				}
-				failed = true
-				tx, err := inbox.Tx(msg.Context())
-				require.NoError(t, err)
-				require.Equal(t, b.db.Dialect == "sqlite", tx.Commit() != nil, "only the inbox commits there")
-				return nil, errFails
-			})
-			_, err := h(again(one))
-			require.ErrorIs(t, err, inbox.ErrTxEndedByHandler)
+			h := b.gated(p.store, millrace.VersionGate{}, b.commitsFirst(&ran, errFails))
+			rig.MustFail(t, h, again(one), inbox.ErrTxEndedByHandler)
 			must(t, h, change("a", 2), again(one))
 			b.later()
 			p.work()
@@ -138,12 +114,9 @@ var edgeBodies = []testdb.Body{
 			assert.Equal(t, 3, b.open(admin.Held))
 			first.die()
 			b.service(b.process(), millrace.VersionGate{}, handler)
-			rig.Eventually(b, "all are applied", func() bool { return len(b.applied("a")) == 5 })
-			assert.Equal(t, upTo(5), b.applied("a"))
-			rig.Eventually(b, "nothing is left", func() bool { return b.count(`SELECT COUNT(*) FROM millrace_messages`) == 0 })
-			b.nothingLeft()
+			b.eventually("a", 5)
 		})},
-	{Name: "a deadlock before the handler", Why: "it is tried again, and nobody outside sees it", Run: deadlocks},
+	{Name: "a deadlock before the handler", Why: "it is tried again, and nobody outside sees it", Run: testdb.With(newTunedBed, deadlocks)},
 	{Name: "deadlocks after a handler that committed", Why: "it is not made again, and its successor is not forgotten", Run: testdb.With(newTunedBed, deadlockAfterACommit)},
 	{Name: "a deadlock after the handler", Why: "the run is undone and made again, and nobody outside sees it", Run: testdb.With(newTunedBed, deadlockAtRelease)},
 	{Name: "a delivery that ends while it waits its turn",
@@ -153,12 +126,101 @@ var edgeBodies = []testdb.Body{
 		Run: testdb.With(newTunedBed, oneInFlight)},
 }
 
-// loseCommits has every commit applied, and reported as failed.
-func (p *proc) loseCommits() {
-	p.pool.Set(faults.Plan{After: func(_ context.Context, call string) error {
-		if call == faults.Commit {
-			return faults.ErrLost
+// released has version 1 of an aggregate release version 2, and leases that.
+func (p *proc) released(aggregate string) (*inbox.Leased, *message.Message) {
+	p.Helper()
+	require.True(p, p.deliver(change(aggregate, 2)))
+	require.True(p, p.deliver(change(aggregate, 1)))
+	return p.take()
+}
+
+// take leases the one message that is due.
+func (p *proc) take() (*inbox.Leased, *message.Message) {
+	p.Helper()
+	taken := rig.Take(p, p.queue, 1)
+	require.Len(p, taken, 1)
+	msg, err := taken[0].Message(p.Context())
+	require.NoError(p, err)
+	return taken[0], msg
+}
+
+// commitsFirst commits by itself in the first run and returns err, where the database lets it. Later runs apply.
+func (b *bed) commitsFirst(ran *int, err error) message.HandlerFunc {
+	return func(msg *message.Message) ([]*message.Message, error) {
+		if *ran++; *ran > 1 {
+			return nil, apply(msg)
 		}
-		return nil
-	}})
+		tx, txErr := inbox.Tx(msg.Context())
+		require.NoError(b, txErr)
+		commitErr := tx.Commit()
+		require.Equal(b, b.db.Dialect == "sqlite", commitErr != nil, "only the inbox commits there")
+		return nil, errors.Join(err, commitErr)
+	}
+}
+
+// loseCommits has every commit applied, and reported as failed.
+func (p *proc) loseCommits() { p.pool.Set(faults.Plan{After: faults.Lose(faults.Commit)}) }
+
+func twoConsumers(t *testing.T, b *bed) {
+	const versions = 8
+	var stores [2]*inbox.Store
+	for i := range stores {
+		stores[i] = b.process(testdb.Pool(2))
+		for _, name := range []string{"one", "two"} {
+			_, err := stores[i].Queue(inbox.QueueConfig{Consumer: name, MinBackoff: 10 * time.Millisecond})
+			require.NoError(t, err)
+		}
+	}
+	var messages []*message.Message
+	for v := range int64(versions) {
+		messages = append(messages, change("a", v+1), change("b", v+1))
+	}
+	for _, store := range stores {
+		for _, name := range []string{"one", "two"} {
+			sub := &list{messages: shuffled(messages), width: 4}
+			b.route(store, name, sub, millrace.VersionGate{}, named(name))
+		}
+	}
+	for _, name := range []string{"one", "two"} {
+		for _, aggregate := range []string{"a", "b"} {
+			b.eventually(name+" "+aggregate, versions)
+		}
+	}
+}
+
+// named is handler for one of several consumers.
+func named(consumer string) message.HandlerFunc {
+	return func(msg *message.Message) ([]*message.Message, error) {
+		own := again(msg)
+		own.SetContext(msg.Context())
+		own.Metadata.Set(inbox.AggregateField, consumer+" "+msg.Metadata.Get(inbox.AggregateField))
+		return nil, apply(own)
+	}
+}
+
+func transfers(t *testing.T, b *bed) {
+	const versions = 20
+	both := func(msg *message.Message) ([]inbox.Version, error) {
+		one, err := inbox.VersionFromMetadata()(msg)
+		if err != nil {
+			return nil, err
+		}
+		other := inbox.Version{Aggregate: "b", Number: one[0].Number}
+		if one[0].Number%2 == 0 {
+			return []inbox.Version{other, one[0]}, nil
+		}
+		return []inbox.Version{one[0], other}, nil
+	}
+	var messages []*message.Message
+	for v := range int64(versions) {
+		messages = append(messages, change("a", v+1))
+	}
+	var problems errorList
+	for range 2 {
+		sub := &list{messages: shuffled(messages), width: 4}
+		b.route(b.process(), consumer, sub, millrace.VersionGate{Version: both}, handler, problems.middleware)
+	}
+	b.eventually("a", versions)
+	assert.Empty(t, problems.all(), "no deadlock is seen outside")
+	assert.Equal(t, int64(versions), b.version("b"))
 }

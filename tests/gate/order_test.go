@@ -1,7 +1,6 @@
 package gate_test
 
 import (
-	"context"
 	"testing"
 	"time"
 
@@ -25,13 +24,7 @@ func TestOrderKey(t *testing.T) {
 // orderBodies: a gate behind a queue that keeps an order of its own.
 var orderBodies = []testdb.Body{
 	{Name: "a gap, and the aggregate as order key", Why: "what is held lets its predecessor pass, which stands behind it",
-		Run: testdb.With(newTunedBed, func(t *testing.T, b *bed) {
-			b.line(byAggregate, change("a", 1), change("a", 3), change("a", 2), change("a", 4))
-			b.ordered(millrace.VersionGate{}, byAggregate)
-			rig.Eventually(b, "all are applied", func() bool { return len(b.applied("a")) == 4 })
-			assert.Equal(t, upTo(4), b.applied("a"))
-			b.nothingLeft()
-		})},
+		Run: patient(millrace.VersionGate{})},
 	{Name: "a gap, one key for two aggregates", Why: "only the aggregate with the gap waits",
 		Run: testdb.With(newTunedBed, func(t *testing.T, b *bed) {
 			b.line(byCustomer, change("a", 1), change("a", 3), change("b", 1), change("b", 2))
@@ -41,9 +34,8 @@ var orderBodies = []testdb.Body{
 			assert.Equal(t, 1, b.open(admin.Held))
 			b.line(byCustomer, change("a", 4), change("b", 3), change("a", 2), change("b", 4))
 			rig.Eventually(b, "all are applied", func() bool { return len(b.applied("a"))+len(b.applied("b")) == 8 })
-			assert.Equal(t, upTo(4), b.applied("a"))
-			assert.Equal(t, upTo(4), b.applied("b"))
-			b.nothingLeft()
+			b.eventually("a", 4)
+			b.eventually("b", 4)
 		})},
 	{Name: "a gap that waits, and the aggregate as order key", Why: "the predecessor stands behind what would wait for it",
 		Run: patient(millrace.VersionGate{GapWait: 10 * time.Minute})},
@@ -59,21 +51,16 @@ var orderBodies = []testdb.Body{
 			b.line(byAggregate, change("a", 2))
 			rig.Eventually(b, "the predecessor passes", func() bool { return len(b.applied("a")) == 2 })
 			b.retryParked()
-			rig.Eventually(b, "all are applied", func() bool { return len(b.applied("a")) == 4 })
-			assert.Equal(t, upTo(4), b.applied("a"))
-			b.nothingLeft()
+			b.eventually("a", 4)
 		})},
 }
 
 func patient(gate millrace.VersionGate) func(t *testing.T, db *testdb.DB) {
-	return func(t *testing.T, db *testdb.DB) {
-		b := newBed(t, tuned(t, db))
+	return testdb.With(newTunedBed, func(_ *testing.T, b *bed) {
 		b.line(byAggregate, change("a", 1), change("a", 3), change("a", 2), change("a", 4))
 		b.ordered(gate, byAggregate)
-		rig.Eventually(b, "all are applied", func() bool { return len(b.applied("a")) == 4 })
-		assert.Equal(t, upTo(4), b.applied("a"))
-		b.nothingLeft()
-	}
+		b.eventually("a", 4)
+	})
 }
 
 func byAggregate(msg *message.Message) (string, error) {
@@ -99,13 +86,9 @@ func (b *bed) ordered(gate millrace.VersionGate, key orderKey) {
 		MinBackoff: 10 * time.Millisecond, Poll: 20 * time.Millisecond,
 	}.Decorate(rig.NewFeed())
 	require.NoError(b, err)
-	router := rig.NewRouter(b)
-	router.AddPlugin(b.store.Plugin())
-	router.AddMiddleware(millrace.Inbox{Store: b.store}.Middleware, gate.Middleware)
+	router := b.newRouter(b.store, gate)
 	router.AddConsumerHandler(consumer, "changes", sub, apply)
-	go func() { _ = router.Run(context.WithoutCancel(b.Context())) }()
-	<-router.Running()
-	b.Cleanup(func() { _ = router.Close() })
+	rig.Run(b, router)
 }
 
 // expireHeld parks what is held, as if it had been held too long.

@@ -84,8 +84,7 @@ var panicBodies = []testdb.Body{
 			var config inbox.Config
 			var gate millrace.VersionGate
 			panicking[name](&config, &gate)
-			store, err := inbox.NewStore(db.DB, config)
-			require.NoError(t, err)
+			store := rig.NewStore(t, db.DB, config)
 			s := b.service(store, gate, handler)
 			first, second := change(name, 1), change(name, 2)
 			first.Metadata.Set(bad, "yes")
@@ -108,8 +107,7 @@ func (b *bed) survives(name string, onGap inbox.OnGap, set func(*inbox.Config, *
 	var config inbox.Config
 	gate := millrace.VersionGate{OnGap: onGap}
 	set(&config, &gate)
-	store, err := inbox.NewStore(pool.DB, config)
-	require.NoError(b, err)
+	store := rig.NewStore(b, pool.DB, config)
 	b.queued(store)
 	h := middleware.Recoverer(b.gated(store, gate, func(msg *message.Message) ([]*message.Message, error) {
 		if msg.Metadata["fails"] != "" {
@@ -153,14 +151,5 @@ func (b *bed) closes(name string, store *inbox.Store) {
 // within does f, which must not hang.
 func (b *bed) within(name string, f func()) {
 	b.Helper()
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		f()
-	}()
-	select {
-	case <-done:
-	case <-time.After(rig.Patience):
-		require.FailNow(b, "it hangs", name)
-	}
+	require.NoError(b, rig.Within(b, rig.Go(func() error { f(); return nil }), name+": it hangs"))
 }

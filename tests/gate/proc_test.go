@@ -2,7 +2,6 @@ package gate_test
 
 import (
 	"context"
-	"strings"
 	"testing"
 	"time"
 
@@ -141,9 +140,6 @@ func (b *bed) nothingLeft() {
 	require.Zero(b, b.count(`SELECT COUNT(*) FROM millrace_messages`), "open messages")
 	require.Zero(b, b.count(`SELECT COUNT(*) FROM millrace_claims WHERE result = 0`), "open claims")
 }
-
-// statement reports whether a call is one that contains part.
-func statement(call, part string) bool { return strings.Contains(call, part) }
 
 // tuned returns another pool on the database: SQLite does not wait for the disk, and MySQL's
 // driver asks the server once for each statement, so that faults sees them all.

@@ -84,7 +84,7 @@ func (g *standingGap) run(
 	}
 	router := g.newRouter(g.store, gate, g.count)
 	router.AddConsumerHandler(consumer, g.topic, sub, apply)
-	g.start(router)
+	rig.Run(g, router)
 	for v := range int64(standing) {
 		require.NoError(g, pub.Publish(g.topic, change("gap", v+2)))
 	}

@@ -126,10 +126,5 @@ func (b *bed) route(
 		_, err := h(msg)
 		return err
 	})
-	b.start(router)
-}
-
-func (b *bed) start(router *message.Router) {
-	b.Helper()
 	rig.Run(b, router)
 }

@@ -1,6 +1,7 @@
 package gate_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"strings"
@@ -30,8 +31,7 @@ func TestSetVersionWhileTheFirstMessageIsHandled(t *testing.T) {
 		operator := b.process()
 		var set <-chan error
 		h := b.gated(b.store, millrace.VersionGate{First: inbox.FirstSeen}, func(msg *message.Message) ([]*message.Message, error) {
-			ended := make(chan error, 1)
-			go func() { ended <- admin.New(operator).SetVersion(t.Context(), a, 3, ada) }()
+			ended := rig.Go(func() error { return admin.New(operator).SetVersion(t.Context(), a, 3, ada) })
 			set = ended
 			waits(b)
 			return handler(msg)
@@ -40,9 +40,7 @@ func TestSetVersionWhileTheFirstMessageIsHandled(t *testing.T) {
 		err := rig.Within(t, set, "SetVersion returns")
 		assert.ErrorContains(t, err, "it is at version 7")
 		assert.ErrorIs(t, err, inbox.ErrWrongState)
-		version, err := b.store.Version(t.Context(), a)
-		require.NoError(t, err)
-		assert.Equal(t, int64(7), version)
+		assert.Equal(t, int64(7), b.version(a.ID))
 		require.NoError(t, admin.New(operator).SetVersion(t.Context(), a, 7, ada), "again is no error")
 		require.NoError(t, admin.New(operator).SetVersion(t.Context(), a, 9, ada))
 		must(t, b.gated(b.process(), millrace.VersionGate{}, handler), change("a", 10))
@@ -82,8 +80,7 @@ func TestDiscardingWhatOthersWaitFor(t *testing.T) {
 		queue := rig.Queue(t, store, inbox.QueueConfig{Consumer: consumer})
 		park := func(msg *message.Message) int64 {
 			copied, fail := queue.Straight("changes", msg)
-			_, err := b.gated(store, millrace.VersionGate{}, fails)(copied)
-			require.ErrorIs(t, err, boom)
+			rig.MustFail(t, b.gated(store, millrace.VersionGate{}, fails), copied, boom)
 			stored, err := fail(t.Context())
 			require.NoError(t, err)
 			require.True(t, stored)
@@ -116,4 +113,38 @@ func TestDiscardingWhatOthersWaitFor(t *testing.T) {
 		assert.Equal(t, 2+many, said())
 		assert.Equal(t, int64(1), reads.Load(), "an aggregate is looked at once")
 	}))
+}
+
+var forgetBodies = []testdb.Body{
+	{Name: "a rebuild of a consumer with many aggregates", Why: "Forget goes through them, and through what they hold, a page at a time", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
+		b.queued(b.store)
+		must(t, b.gated(b.store, millrace.VersionGate{}, handler), change("a", 1), change("a", 3))
+		for table, columns := range map[string][2]string{
+			"versions": {"consumer, aggregate, version, first_version, token, message_id, payload_hash", "m.consumer, %s, 1, 1, 1, 'm', 1"},
+			"messages": {
+				"consumer, message_id, status, topic, uuid, metadata, payload, payload_hash, received_at, due_at, aggregate, version",
+				"m.consumer, %[1]s, 7, 't', %[1]s, m.metadata, 'p', 1, 1, 1, %[1]s, 3",
+			},
+		} {
+			b.db.Do(t, fmt.Sprintf(`
+				INSERT INTO millrace_%s (%s)
+				WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 980)
+				SELECT %s FROM n CROSS JOIN (SELECT consumer, metadata FROM millrace_messages WHERE version = 3 LIMIT 1) m`,
+				table, columns[0], fmt.Sprintf(columns[1], b.db.Bytes("i"))))
+		}
+		require.Equal(t, 981, b.open(admin.Held))
+		pool := faults.Open(t, b.db)
+		most := 0
+		pool.Set(faults.Plan{Before: func(_ context.Context, call string) error {
+			if strings.Contains(call, "millrace_versions") || strings.Contains(call, "UPDATE millrace_messages") {
+				most = max(most, strings.Count(call, ",")) // as many as it names
+			}
+			return nil
+		}})
+		require.NoError(t, admin.New(rig.NewStore(t, pool.DB, inbox.Config{})).Forget(t.Context(), consumer, 0, admin.Operator{Name: "ada", Reason: "rebuild"}))
+		assert.Zero(t, b.open(admin.Held))
+		assert.Equal(t, 981, b.open(admin.Received))
+		assert.Zero(t, b.db.Count(t, `SELECT COUNT(*) FROM millrace_versions`))
+		assert.InDelta(t, 500, most, 5, "no statement changes more")
+	})},
 }

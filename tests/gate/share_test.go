@@ -65,8 +65,7 @@ func serve(c *process.Child, s share) error {
 	if err != nil {
 		return err
 	}
-	ended := make(chan error, 1)
-	go func() { ended <- router.Run(context.Background()) }()
+	ended := rig.Go(func() error { return router.Run(context.Background()) })
 	<-router.Running()
 	c.Say(process.Event{Kind: process.Ready})
 	for {

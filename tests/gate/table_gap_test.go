@@ -53,31 +53,15 @@ var gapBodies = []testdb.Body{
 		assert.Equal(t, 1, b.open(admin.Received), "its predecessor was applied")
 		assert.Equal(t, 1, runs)
 	})},
-	{Name: "held ones are delivered", Why: "nothing stays held once its predecessor is applied", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
-		s := b.service(b.store, millrace.VersionGate{}, handler)
-		for v := int64(6); v > 1; v-- {
-			s.publish(change("a", v))
-		}
-		rig.Eventually(b, "five are held", func() bool { return b.open(admin.Held) == 5 })
-		s.publish(change("a", 1))
-		rig.Eventually(b, "all are applied", func() bool { return len(b.applied("a")) == 6 })
-		assert.Equal(t, upTo(6), b.applied("a"))
-		rig.Eventually(b, "nothing is left", func() bool { return b.count(`SELECT COUNT(*) FROM millrace_messages`) == 0 })
-		assert.Zero(t, b.count(`SELECT COUNT(*) FROM millrace_claims WHERE result = 0`))
-	})},
 	{Name: "hold without a queue", Why: "what nothing would deliver is not held", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
-		_, err := b.gated(b.store, millrace.VersionGate{}, handler)(change("a", 2))
-		require.ErrorIs(t, err, inbox.ErrNoQueue)
+		rig.MustFail(t, b.gated(b.store, millrace.VersionGate{}, handler), change("a", 2), inbox.ErrNoQueue)
 		assert.Zero(t, b.count(`SELECT COUNT(*) FROM millrace_claims`))
 	})},
 	{Name: "a gap that fails", Why: "a delay, then a GapError; nothing is kept", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		h := b.gated(b.store, millrace.VersionGate{OnGap: inbox.GapFail}, handler)
 		began := time.Now()
 		second := change("a", 2)
-		_, err := h(again(second))
-		var gap *inbox.GapError
-		require.ErrorAs(t, err, &gap)
-		assert.Equal(t, inbox.GapError{Aggregate: "a", Version: 2, Current: 0}, *gap)
+		assert.Equal(t, inbox.GapError{Aggregate: "a", Version: 2, Current: 0}, mustGap(t, h, again(second)))
 		assert.GreaterOrEqual(t, time.Since(began), 50*time.Millisecond)
 		assert.Zero(t, b.count(`SELECT COUNT(*) FROM millrace_claims`))
 		must(t, h, change("a", 1), again(second))
@@ -87,9 +71,7 @@ var gapBodies = []testdb.Body{
 		gate := millrace.VersionGate{OnGap: inbox.GapFail}
 		h, second := b.gated(b.store, gate, handler), change("a", 2)
 		for range 4 {
-			var gap *inbox.GapError
-			_, err := h(again(second))
-			require.ErrorAs(t, err, &gap)
+			mustGap(t, h, again(second))
 		}
 		must(t, b.gated(b.process(), gate, handler), change("a", 1))
 		must(t, h, again(second))
@@ -160,18 +142,16 @@ var gapBodies = []testdb.Body{
 	{Name: "a wait for the predecessor", Why: "nothing is held meanwhile, and the predecessor ends it", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		other := b.process(testdb.Pool(2))
 		gate := millrace.VersionGate{OnGap: inbox.GapFail, GapWait: time.Minute}
-		early, end := b.gated(other, gate, handler), make(chan error, 8)
-		for v := int64(2); v <= 9; v++ { // more than the pool has connections
-			go func() {
-				_, err := early(change("a", v))
-				end <- err
-			}()
+		early := b.gated(other, gate, handler)
+		var ends []<-chan error
+		for v := range int64(8) { // more than the pool has connections
+			ends = append(ends, rig.Handle(early, change("a", v+2)))
 		}
 		rig.Eventually(b, "all wait", func() bool { return b.events.Count("gap") >= 8 })
 		must(t, early, change("b", 1)) // the pool is free
 		must(t, b.gated(b.store, gate, handler), change("a", 1))
-		for range 8 {
-			require.NoError(t, <-end)
+		for _, ended := range ends {
+			require.NoError(t, <-ended)
 		}
 		assert.Equal(t, upTo(9), b.applied("a"))
 	})},
@@ -192,11 +172,7 @@ var gapBodies = []testdb.Body{
 		for _, msg := range []*message.Message{first, second} {
 			msg.Payload = append(message.Payload("packed "), msg.Payload...)
 		}
-		end := make(chan error, 1)
-		go func() {
-			_, err := h(again(second))
-			end <- err
-		}()
+		end := rig.Handle(h, again(second))
 		rig.Eventually(b, "it waits", func() bool { return b.events.Count("gap") >= 1 })
 		must(t, h, again(first))
 		require.NoError(t, <-end)
@@ -206,9 +182,7 @@ var gapBodies = []testdb.Body{
 	})},
 	{Name: "a wait in vain", Why: "after GapWait, OnGap says what happens", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		h := b.gated(b.store, millrace.VersionGate{OnGap: inbox.GapFail, GapWait: 50 * time.Millisecond}, handler)
-		_, err := h(change("a", 2))
-		var gap *inbox.GapError
-		require.ErrorAs(t, err, &gap)
+		mustGap(t, h, change("a", 2))
 		assert.Zero(t, b.count(`SELECT COUNT(*) FROM millrace_claims`))
 	})},
 	{Name: "more than an aggregate may hold", Why: "past the limit: parked, with a readable reason", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
@@ -231,4 +205,43 @@ var gapBodies = []testdb.Body{
 		assert.Equal(t, []admin.Status{admin.Held, admin.Parked}, []admin.Status{history[0].Status, history[1].Status})
 		assert.Equal(t, parked.Reason, history[1].Reason)
 	})},
+}
+
+// A copy goes past the table while the message lies there, not delivered yet: the stored one is held, or
+// parked, in its turn.
+func TestACopyOfWhatIsStored(t *testing.T) {
+	t.Parallel()
+	testdb.Each(t, testdb.With(newBed, func(t *testing.T, b *bed) {
+		h := millrace.Inbox{Store: b.store, Consumer: consumer, Options: inbox.Options{OnReplay: inbox.ReplayRefuse}}.Middleware(
+			millrace.VersionGate{}.Middleware(handler))
+		queue := rig.Queue(t, b.store, inbox.QueueConfig{Consumer: consumer})
+		replayed := change("b", 1)
+		replayed.Metadata.Set(inbox.ReplayField, "again")
+		became := map[string]admin.Status{}
+		msgs := []*message.Message{change("a", 2), change("a", 0), replayed}
+		for i, status := range []admin.Status{admin.Held, admin.Parked, admin.Parked} {
+			became[msgs[i].UUID] = status
+			require.NoError(t, queue.Put(t.Context(), "changes", again(msgs[i])))
+			must(t, h, again(msgs[i]))
+			other := message.NewMessage(msgs[i].UUID, []byte("another payload"))
+			other.Metadata = msgs[i].Copy().Metadata
+			rig.MustFail(t, h, other, "another payload is stored under the key")
+		}
+		assert.Equal(t, len(msgs), b.events.Count("duplicate"))
+		assert.Equal(t, len(msgs), b.open(admin.Received))
+		assert.Zero(t, b.count(`SELECT COUNT(*) FROM millrace_claims`))
+
+		leased, err := queue.HandOut(t.Context(), rig.Take(t, queue, 10)...)
+		require.NoError(t, err)
+		require.Len(t, leased, len(msgs))
+		for _, l := range leased {
+			msg, err := l.Message(t.Context())
+			require.NoError(t, err)
+			must(t, h, msg)
+		}
+		for _, m := range rig.Find(t, b.store, admin.Filter{}) {
+			assert.Equal(t, became[m.UUID], m.Status)
+		}
+		assert.Empty(t, b.applied("a"))
+	}))
 }

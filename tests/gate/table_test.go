@@ -1,8 +1,13 @@
 package gate_test
 
 import (
+	"context"
+	"fmt"
 	"math"
+	"net"
 	"slices"
+	"sync/atomic"
+	"syscall"
 	"testing"
 
 	"github.com/ThreeDotsLabs/watermill/message"
@@ -20,14 +25,14 @@ func TestConformance(t *testing.T) {
 	testdb.Conformance(t, slices.Concat(tableBodies, gapBodies, forgetBodies))
 }
 
-// must delivers messages that have to be acked.
-func must(t *testing.T, h message.HandlerFunc, msgs ...*message.Message) {
-	t.Helper()
-	for _, msg := range msgs {
-		_, err := h(msg)
-		require.NoError(t, err)
-	}
+// snapshot is a change with which an aggregate starts, as starts says.
+func snapshot(aggregate string, version int64) *message.Message {
+	msg := change(aggregate, version)
+	msg.Metadata.Set("snapshot", "yes")
+	return msg
 }
+
+func starts(msg *message.Message) bool { return msg.Metadata.Get("snapshot") != "" }
 
 // tableBodies: what becomes of a message by how its version relates to its aggregate's.
 var tableBodies = []testdb.Body{
@@ -37,9 +42,7 @@ var tableBodies = []testdb.Body{
 			must(t, h, change("a", v+1))
 		}
 		assert.Equal(t, upTo(5), b.applied("a"))
-		version, err := b.store.Version(t.Context(), inbox.Aggregate{Consumer: consumer, ID: "a"})
-		require.NoError(t, err)
-		assert.Equal(t, int64(5), version)
+		assert.Equal(t, int64(5), b.version("a"))
 	})},
 	{Name: "stale", Why: "below the current version: acked, the handler does not run", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		h := b.gated(b.store, millrace.VersionGate{}, handler)
@@ -91,11 +94,9 @@ var tableBodies = []testdb.Body{
 		assert.Equal(t, []int64{0, 1}, b.applied("d2"))
 	})},
 	{Name: "before the beginning, in each process", Why: "what a process remembers of an aggregate changes no answer", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
-		gate := millrace.VersionGate{Starts: func(msg *message.Message) bool { return msg.Metadata.Get("snapshot") != "" }}
+		gate := millrace.VersionGate{Starts: starts}
 		h := b.gated(b.store, gate, handler)
-		snapshot := change("a", 10)
-		snapshot.Metadata.Set("snapshot", "yes")
-		must(t, h, snapshot, change("a", 11), change("a", 3), change("a", 10))
+		must(t, h, snapshot("a", 10), change("a", 11), change("a", 3), change("a", 10))
 		must(t, b.gated(b.process(), gate, handler), change("a", 4))
 		assert.Equal(t, []int64{10, 11}, b.applied("a"))
 		assert.Equal(t, 2, b.open(admin.Parked), "3 and 4 are before the beginning")
@@ -114,11 +115,8 @@ var tableBodies = []testdb.Body{
 		assert.Equal(t, 2, b.events.Count("gap"), "12: a process sees what another one applied")
 	})},
 	{Name: "a snapshot with latest only", Why: "it lacks nothing that is older", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
-		starts := func(msg *message.Message) bool { return msg.Metadata.Get("snapshot") != "" }
 		h := b.gated(b.store, millrace.VersionGate{OnGap: inbox.GapLatest, Starts: starts}, handler)
-		snapshot := change("a", 9)
-		snapshot.Metadata.Set("snapshot", "yes")
-		must(t, h, change("a", 1), snapshot, change("a", 10))
+		must(t, h, change("a", 1), snapshot("a", 9), change("a", 10))
 		assert.Equal(t, []int64{1, 9, 10}, b.applied("a"))
 		assert.Zero(t, b.events.Count("gap"))
 	})},
@@ -131,9 +129,8 @@ var tableBodies = []testdb.Body{
 			return nil, nil
 		})
 		first := change("a", 1)
-		_, err := h(again(first))
-		require.ErrorIs(t, err, assert.AnError)
-		_, err = b.store.Version(t.Context(), inbox.Aggregate{Consumer: consumer, ID: "a"})
+		rig.MustFail(t, h, again(first), assert.AnError)
+		_, err := b.store.Version(t.Context(), inbox.Aggregate{Consumer: consumer, ID: "a"})
 		require.ErrorIs(t, err, inbox.ErrNotFound)
 		failing = false
 		must(t, h, again(first))
@@ -169,6 +166,43 @@ var tableBodies = []testdb.Body{
 		must(t, b.gated(b.process(), millrace.VersionGate{Optional: true}, handler), message.NewMessage("optional", nil))
 		assert.Equal(t, []int64{-1}, b.applied(""))
 	})},
+	{Name: "a Version that asks what is out of reach", Why: "the message is not to blame: it is tried again, and handled", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
+		for name, unreachable := range map[string]error{
+			"refused": &net.OpError{Op: "dial", Err: syscall.ECONNREFUSED}, "slow": context.DeadlineExceeded, "told": inbox.ErrUnavailable,
+		} {
+			var calls atomic.Int64
+			gate := millrace.VersionGate{Version: func(msg *message.Message) ([]inbox.Version, error) {
+				if calls.Add(1) <= 2 {
+					return nil, fmt.Errorf("look its version up: %w", unreachable)
+				}
+				return inbox.VersionFromMetadata()(msg)
+			}}
+			msg := change("plain "+name, 1)
+			h := b.gated(b.store, gate, handler)
+			for range 2 {
+				_, err := h(again(msg))
+				require.ErrorIs(t, err, unreachable)
+				assert.False(t, inbox.IsTerminal(err))
+			}
+			must(t, h, again(msg))
+			assert.Equal(t, upTo(1), b.applied("plain "+name))
+		}
+		assert.Zero(t, b.count(`SELECT COUNT(*) FROM millrace_messages`))
+		assert.Zero(t, b.events.Count("outage"), "others use the database meanwhile")
+	})},
+	{Name: "a Version that asks what is out of reach, behind Durable", Why: "the queue tries the message again", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
+		var calls atomic.Int64
+		s := b.service(b.store, millrace.VersionGate{Version: func(msg *message.Message) ([]inbox.Version, error) {
+			if calls.Add(1) <= 2 {
+				return nil, &net.OpError{Op: "dial", Err: syscall.ECONNREFUSED}
+			}
+			return inbox.VersionFromMetadata()(msg)
+		}}, handler)
+		s.publish(change("a", 1))
+		rig.Eventually(t, "it is handled", func() bool { return len(b.applied("a")) == 1 })
+		assert.EqualValues(t, 3, calls.Load())
+		assert.Zero(t, b.events.Count("parked"))
+	})},
 	{Name: "the greatest version", Why: "nothing overflows", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		b.queued(b.store)
 		h := b.gated(b.store, millrace.VersionGate{First: inbox.FirstSeen}, handler)
@@ -186,9 +220,7 @@ var tableBodies = []testdb.Body{
 		}
 		assert.Equal(t, len(ids), b.count(`SELECT COUNT(*) FROM millrace_versions WHERE version = 1`))
 		for _, id := range ids {
-			version, err := b.store.Version(t.Context(), inbox.Aggregate{Consumer: consumer, ID: id})
-			require.NoError(t, err)
-			assert.Equal(t, int64(1), version)
+			assert.Equal(t, int64(1), b.version(id))
 		}
 	})},
 	{Name: "two consumers of one aggregate", Why: "each has its own version", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
@@ -202,11 +234,8 @@ var tableBodies = []testdb.Body{
 		h := millrace.VersionGate{Store: b.store, Consumer: consumer}.Middleware(handler)
 		must(t, h, change("a", 1), change("a", 1), change("a", 2))
 		assert.Equal(t, upTo(2), b.applied("a"))
-		_, err := millrace.VersionGate{}.Middleware(handler)(change("a", 3))
-		require.ErrorContains(t, err, "put it inside middleware.Inbox, or give it a Store")
-		_, err = millrace.VersionGate{OnGap: 9, MaxHeld: -1}.Middleware(handler)(change("a", 3))
-		require.ErrorContains(t, err, "OnGap 9")
-		require.ErrorContains(t, err, "MaxHeld -1")
+		rig.MustFail(t, millrace.VersionGate{}.Middleware(handler), change("a", 3), "put it inside middleware.Inbox, or give it a Store")
+		rig.MustFail(t, millrace.VersionGate{OnGap: 9, MaxHeld: -1}.Middleware(handler), change("a", 3), "OnGap 9", "MaxHeld -1")
 	})},
 	{Name: "a failed statement before and behind the gate", Why: "who hid its error is told so", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		if b.db.Dialect != "postgres" { // the others go on after a statement that failed
@@ -221,8 +250,7 @@ var tableBodies = []testdb.Body{
 			func(msg *message.Message) ([]*message.Message, error) { hides(msg); return gate(msg) },
 			func(msg *message.Message) ([]*message.Message, error) { defer hides(msg); return gate(msg) },
 		} {
-			_, err := millrace.Inbox{Store: b.store, Consumer: consumer}.Middleware(between)(change("a", 2))
-			require.ErrorContains(t, err, "set a SAVEPOINT before a statement that may fail")
+			rig.MustFail(t, millrace.Inbox{Store: b.store, Consumer: consumer}.Middleware(between), change("a", 2), "set a SAVEPOINT before a statement that may fail")
 			assert.Equal(t, inbox.ReasonHidden, b.events.Last("failed").Reason)
 		}
 		assert.Zero(t, b.open(admin.Held))
@@ -249,16 +277,12 @@ var tableBodies = []testdb.Body{
 	})},
 	{Name: "a snapshot", Why: "what Starts an aggregate may follow any older version", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		b.queued(b.store)
-		gate := millrace.VersionGate{Starts: func(msg *message.Message) bool { return msg.Metadata.Get("snapshot") != "" }}
+		gate := millrace.VersionGate{Starts: starts}
 		h := b.gated(b.store, gate, handler)
-		snapshot := change("a", 9)
-		snapshot.Metadata.Set("snapshot", "yes")
-		must(t, h, change("a", 1), change("a", 5), change("a", 10), snapshot)
+		must(t, h, change("a", 1), change("a", 5), change("a", 10), snapshot("a", 9))
 		assert.Equal(t, []int64{1, 9}, b.applied("a"))
 		assert.Equal(t, 2, b.open(admin.Received), "the one it passed, and its successor")
-		born := change("b", 4)
-		born.Metadata.Set("snapshot", "yes")
-		must(t, h, born, change("b", 5))
+		must(t, h, snapshot("b", 4), change("b", 5))
 		assert.Equal(t, []int64{4, 5}, b.applied("b"))
 	})},
 	{Name: "two aggregates in one message", Why: "it runs when it is next for both", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
@@ -275,9 +299,7 @@ var tableBodies = []testdb.Body{
 		transfer.Metadata.Set("other", "a")
 		must(t, h, change("b", 1), again(transfer))
 		assert.Equal(t, 1, b.open(admin.Held), "a is not at 1")
-		version, err := b.store.Version(t.Context(), inbox.Aggregate{Consumer: consumer, ID: "b"})
-		require.NoError(t, err)
-		assert.Equal(t, int64(1), version, "b does not advance while a does not")
+		assert.Equal(t, int64(1), b.version("b"), "b does not advance while a does not")
 		must(t, h, change("a", 1))
 		assert.Equal(t, 1, b.open(admin.Received))
 

@@ -2,6 +2,7 @@ package gate_test
 
 import (
 	"context"
+	"fmt"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -36,30 +37,24 @@ func countReads(pool *faults.Faults) *atomic.Int64 {
 // an advance wakes the next one only.
 func TestWaitingAsksLittle(t *testing.T) {
 	t.Parallel()
-	testdb.Each(t, func(t *testing.T, db *testdb.DB) {
+	testdb.Each(t, testdb.With(newBed, func(t *testing.T, b *bed) {
 		const waiting = 60
-		b := newBed(t, db)
-		pool := faults.Open(t, db)
+		pool := faults.Open(t, b.db)
 		h := b.gated(b.newStore(pool.DB, inbox.Config{}),
 			millrace.VersionGate{OnGap: inbox.GapFail, GapWait: time.Minute}, handler)
-		var all sync.WaitGroup
-		ended := make(chan error, waiting)
+		var ends []<-chan error
 		for v := range int64(waiting) {
-			all.Go(func() {
-				_, err := h(change("a", v+2))
-				ended <- err
-			})
+			ends = append(ends, rig.Handle(h, change("a", v+2)))
 		}
 		rig.Eventually(b, "all wait", func() bool { return b.events.Count("gap") >= waiting })
 		reads := countReads(pool)
 		must(t, h, change("a", 1))
-		all.Wait()
-		for range waiting {
+		for _, ended := range ends {
 			require.NoError(t, <-ended)
 		}
 		assert.Equal(t, upTo(waiting+1), b.applied("a"))
 		assert.Less(t, reads.Load(), int64(10*waiting), "reads of the version for %d messages", waiting)
-	})
+	}))
 }
 
 // The one who asks gives up, and another one asks from then on: it notices what another
@@ -72,14 +67,9 @@ func TestWaitingGoesOnWithoutTheOneWhoAsked(t *testing.T) {
 		h := b.gated(b.newStore(pool.DB, inbox.Config{}), gate, handler)
 		reads := countReads(pool)
 		deliver := func(ctx context.Context, version int64) <-chan error {
-			end := make(chan error, 1)
 			msg := change("a", version)
 			msg.SetContext(ctx)
-			go func() {
-				_, err := h(msg)
-				end <- err
-			}()
-			return end
+			return rig.Handle(h, msg)
 		}
 		ctx, giveUp := context.WithCancel(t.Context())
 		first := deliver(ctx, 3)
@@ -100,71 +90,49 @@ func TestWaitingGoesOnWithoutTheOneWhoAsked(t *testing.T) {
 // has one writer.
 func TestWaitingForAnAggregateOfAnotherProcess(t *testing.T) {
 	t.Parallel()
-	for _, dialect := range []string{"postgres", "mysql"} {
-		t.Run(dialect, func(t *testing.T) {
-			t.Parallel()
-			b := newBed(t, testdb.On(t, dialect))
-			finish := b.slowly(change("a", 1))
-			// On MariaDB a statement that was given up goes on waiting, with the claim, for so long.
-			abandoned := testdb.FrozenHosts(time.Minute, time.Second)
-			once := millrace.Inbox{Store: b.process(abandoned), Consumer: consumer, Timeout: 2 * time.Second, Options: inbox.Options{TwinWait: 300 * time.Millisecond}}
-			queue := rig.Queue(b, once.Store, inbox.QueueConfig{Consumer: consumer, MinBackoff: time.Millisecond, MaxAttempts: 1})
-			require.NoError(t, queue.Put(t.Context(), "changes", change("a", 2)))
+	eachServer(t, func(t *testing.T, b *bed) {
+		finish := b.slowly(millrace.VersionGate{}, handler, change("a", 1))
+		// On MariaDB a statement that was given up goes on waiting, with the claim, for so long.
+		abandoned := testdb.FrozenHosts(time.Minute, time.Second)
+		once := millrace.Inbox{Store: b.process(abandoned), Consumer: consumer, Timeout: 2 * time.Second, Options: inbox.Options{TwinWait: 300 * time.Millisecond}}
+		queue := rig.Queue(b, once.Store, inbox.QueueConfig{Consumer: consumer, MinBackoff: time.Millisecond, MaxAttempts: 1})
+		require.NoError(t, queue.Put(t.Context(), "changes", change("a", 2)))
 
-			leased := rig.Take(b, queue, 1)[0]
-			msg, err := leased.Message(t.Context())
-			require.NoError(t, err)
-			_, err = once.Middleware(millrace.VersionGate{}.Middleware(handler))(msg)
-			require.ErrorIs(t, err, inbox.ErrInProgress)
-			require.ErrorContains(t, err, `aggregate "a"`)
-			require.NoError(t, leased.Fail(t.Context()))
-			assert.Equal(t, inbox.ReasonNotTried, b.events.Last("retried").Reason)
-			assert.Zero(t, b.events.Last("retried").Attempt)
-			assert.Equal(t, 1, b.open(admin.FailedRetryable))
+		leased := rig.Take(b, queue, 1)[0]
+		msg, err := leased.Message(t.Context())
+		require.NoError(t, err)
+		rig.MustFail(t, once.Middleware(millrace.VersionGate{}.Middleware(handler)), msg, inbox.ErrInProgress, `aggregate "a"`)
+		require.NoError(t, leased.Fail(t.Context()))
+		assert.Equal(t, inbox.ReasonNotTried, b.events.Last("retried").Reason)
+		assert.Zero(t, b.events.Last("retried").Attempt)
+		assert.Equal(t, 1, b.open(admin.FailedRetryable))
 
-			once.Store, once.Timeout, once.TwinWait = b.process(), time.Minute, time.Minute
-			var deadline time.Time
-			called, ended := time.Now(), make(chan error, 1)
-			patient := once.Middleware(millrace.VersionGate{}.Middleware(func(msg *message.Message) ([]*message.Message, error) {
-				deadline, _ = msg.Context().Deadline()
-				return handler(msg)
-			}))
-			go func() {
-				_, err := patient(change("a", 2))
-				ended <- err
-			}()
-			waits(b)
-			const while = time.Second
-			<-time.After(while)
-			finish()
-			require.NoError(t, rig.Within(t, ended, "nobody waits for the aggregate any more"))
-			assert.GreaterOrEqual(t, deadline.Sub(called), once.Timeout+while)
-			assert.Equal(t, upTo(2), b.applied("a"))
-			assert.Zero(t, b.events.Count("failed"))
-		})
-	}
+		once.Store, once.Timeout, once.TwinWait = b.process(), time.Minute, time.Minute
+		var deadline time.Time
+		patient := once.Middleware(millrace.VersionGate{}.Middleware(func(msg *message.Message) ([]*message.Message, error) {
+			deadline, _ = msg.Context().Deadline()
+			return handler(msg)
+		}))
+		called, ended := time.Now(), rig.Handle(patient, change("a", 2))
+		waits(b)
+		const while = time.Second
+		<-time.After(while)
+		require.NoError(t, finish())
+		require.NoError(t, rig.Within(t, ended, "nobody waits for the aggregate any more"))
+		assert.GreaterOrEqual(t, deadline.Sub(called), once.Timeout+while)
+		assert.Equal(t, upTo(2), b.applied("a"))
+		assert.Zero(t, b.events.Count("failed"))
+	})
 }
 
-// slowly has another process handle msg until it is told to finish.
-func (b *bed) slowly(msg *message.Message) (finish func()) {
+// slowly has another process handle msg with h, until finish is called, which returns its error.
+func (b *bed) slowly(gate millrace.VersionGate, h message.HandlerFunc, msg *message.Message) (finish func() error) {
 	b.Helper()
-	began, end, ended := make(chan struct{}), make(chan struct{}), make(chan error, 1)
-	h := b.gated(b.process(), millrace.VersionGate{}, func(msg *message.Message) ([]*message.Message, error) {
-		close(began)
-		<-end
-		return handler(msg)
-	})
-	go func() {
-		_, err := h(msg)
-		ended <- err
-	}()
-	finish = sync.OnceFunc(func() {
-		close(end)
-		assert.NoError(b, <-ended)
-	})
-	b.Cleanup(finish)
-	<-began
-	return finish
+	halted, entered, goOn := rig.Halted(h)
+	b.Cleanup(goOn)
+	ended := rig.Handle(b.gated(b.process(), gate, halted), msg)
+	<-entered
+	return func() error { goOn(); return <-ended }
 }
 
 // A server that is slow is nobody else's work on the aggregate, however short TwinWait is.
@@ -190,28 +158,71 @@ func TestASlowServerIsNoOtherProcess(t *testing.T) {
 // A predecessor that another process is at is no gap.
 func TestAPredecessorUnderWayIsNoGap(t *testing.T) {
 	t.Parallel()
-	for _, dialect := range []string{"postgres", "mysql"} { // SQLite has one writer
-		t.Run(dialect, func(t *testing.T) {
-			t.Parallel()
-			b := newBed(t, testdb.On(t, dialect))
-			gate := millrace.VersionGate{OnGap: inbox.GapLatest}
-			must(t, b.gated(b.store, gate, handler), change("a", 1))
-			began, end, ended := make(chan struct{}), make(chan struct{}), make(chan error, 2)
-			first := b.gated(b.process(), gate, func(msg *message.Message) ([]*message.Message, error) {
-				close(began)
-				<-end
-				return handler(msg)
+	eachServer(t, func(t *testing.T, b *bed) {
+		gate := millrace.VersionGate{OnGap: inbox.GapLatest}
+		must(t, b.gated(b.store, gate, handler), change("a", 1))
+		finish := b.slowly(gate, handler, change("a", 2))
+		second := rig.Handle(b.gated(b.process(), gate, handler), change("a", 3))
+		waits(b)
+		require.NoError(t, finish())
+		require.NoError(t, <-second)
+		assert.Equal(t, upTo(3), b.applied("a"))
+		assert.Zero(t, b.events.Count("gap"))
+	})
+}
+
+// A message is held in one process at the instant at which its predecessor is applied in
+// another: it is seen by one of the two.
+func TestWakeUpRace(t *testing.T) {
+	t.Parallel()
+	testdb.Each(t, testdb.With(newTunedBed, func(t *testing.T, b *bed) {
+		stores := [2]*inbox.Store{b.process(), b.process()}
+		var handlers [2]message.HandlerFunc
+		for i, store := range stores {
+			b.queued(store)
+			handlers[i] = b.gated(store, millrace.VersionGate{}, handler)
+		}
+		n := testdb.Rounds(250, 10_000)
+		todo := make(chan int, n)
+		for i := range n {
+			todo <- i
+		}
+		close(todo)
+		var hands sync.WaitGroup
+		for range 8 {
+			hands.Go(func() {
+				for i := range todo {
+					b.race(handlers, i)
+				}
 			})
-			go func() { _, err := first(change("a", 2)); ended <- err }()
-			<-began
-			second := b.gated(b.process(), gate, handler)
-			go func() { _, err := second(change("a", 3)); ended <- err }()
-			waits(b)
-			close(end)
-			require.NoError(t, <-ended)
-			require.NoError(t, <-ended)
-			assert.Equal(t, upTo(3), b.applied("a"))
-			assert.Zero(t, b.events.Count("gap"))
+		}
+		hands.Wait()
+		require.Zero(t, b.stuck(), "held although the predecessor was applied")
+		assert.Zero(t, b.open(admin.Held))
+		assert.Equal(t, n, b.count(`SELECT COUNT(*) FROM applied WHERE version = 1`))
+		held := b.events.Count("held")
+		t.Logf("%d races, %d successors held", n, held)
+		assert.Equal(t, held, b.open(admin.Received))
+		assert.Equal(t, n-held, b.count(`SELECT COUNT(*) FROM applied WHERE version = 2`))
+		assert.Positive(t, held)
+		assert.Less(t, held, n, "both orders were seen")
+	}))
+}
+
+// race delivers two versions of an aggregate at once, every other one of an aggregate that
+// is known already.
+func (b *bed) race(handlers [2]message.HandlerFunc, i int) {
+	aggregate := fmt.Sprint("race ", i)
+	pair := [2]*message.Message{change(aggregate, 1), change(aggregate, 2)}
+	var start, both sync.WaitGroup
+	start.Add(1)
+	for side, msg := range pair {
+		both.Go(func() {
+			start.Wait()
+			_, err := handlers[(side+i)%2](msg)
+			assert.NoError(b, err)
 		})
 	}
+	start.Done()
+	both.Wait()
 }

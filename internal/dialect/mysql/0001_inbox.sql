@@ -136,7 +136,7 @@ CREATE TABLE IF NOT EXISTS millrace_leases (
 -- which it was made. Serves InsertBlob, SelectBlob and SelectNames.
 CREATE TABLE IF NOT EXISTS millrace_blobs (
   name VARBINARY(16) NOT NULL PRIMARY KEY,
-  body LONGBLOB      -- NULL: it is in Config.Blobs
+  body LONGBLOB      -- NULL: it is in the BlobStore
 ) ENGINE = InnoDB;
 
 -- What each consumer did in each minute, over all processes. The key begins with the minute:

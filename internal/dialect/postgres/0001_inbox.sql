@@ -156,7 +156,7 @@ CREATE INDEX ix_millrace_leases_until ON millrace_leases (until);
 -- which it was made. Serves InsertBlob, SelectBlob and SelectNames.
 CREATE TABLE millrace_blobs (
   name BYTEA NOT NULL PRIMARY KEY,
-  body BYTEA -- NULL: it is in Config.Blobs
+  body BYTEA -- NULL: it is in the BlobStore
 );
 
 -- What each consumer did in each minute, over all processes. The key begins with the minute:
