@@ -93,7 +93,7 @@ func TestKilledWithAnOutcome(t *testing.T) {
 				for i, out := range kept[0].Messages {
 					assert.Equal(t, out.UUID, c.published[m.UUID][i].UUID)
 				}
-				assert.Zero(t, c.count(`SELECT COUNT(*) FROM millrace_outcomes`))
+				assert.Zero(t, c.outcomes())
 			}
 		}
 	})

@@ -46,18 +46,10 @@ var leaseBodies = []testdb.Body{
 	})},
 	{Name: "a process that gives no answer", Why: "its messages are tried one by one, each counted before, and only the one that ends it is parked",
 		Run: testdb.With(newBed, func(t *testing.T, b *bed) {
-			durable := quick(b.store)
-			durable.Mode, durable.MaxAttempts = pubsub.StoreFirst, 2
-			queue := rig.Queue(t, b.store, inbox.QueueConfig{Consumer: consumer, Lease: time.Second, MaxAttempts: 2})
-			var all []*message.Message
-			for range 5 {
-				all = append(all, newMessage())
-			}
-			require.NoError(t, queue.Put(t.Context(), "orders", all...))
+			all := newMessages(5)
+			queue := b.storeIn(inbox.QueueConfig{Lease: time.Second, MaxAttempts: 2}, all...)
 			poison := all[3].UUID
-			lapse := func() {
-				b.db.Do(t, `UPDATE millrace_messages SET due_at = 1`)
-			}
+			lapse := func() { b.db.Do(t, `UPDATE millrace_messages SET due_at = 1`) }
 			taken := rig.Take(t, queue, 10)
 			require.Len(t, taken, 5)
 			lapse() // the process dies before it hands them out
@@ -92,10 +84,9 @@ var leaseBodies = []testdb.Body{
 				}
 			}
 			assert.Equal(t, 2, tries)
-			parked := rig.Parked(t, b.store)
-			require.Len(t, parked, 1)
-			assert.Equal(t, poison, parked[0].UUID)
-			assert.Contains(t, parked[0].Reason, "it may end the process")
+			parked := b.only(b.store, admin.Parked)
+			assert.Equal(t, poison, parked.UUID)
+			assert.Contains(t, parked.Reason, "it may end the process")
 		})},
 	{Name: "a lease that is lost", Why: "the slow loser's transaction is rolled back: effects once", Run: func(t *testing.T, db *testdb.DB) {
 		if db.Dialect == "sqlite" {
@@ -103,17 +94,13 @@ var leaseBodies = []testdb.Body{
 			return
 		}
 		b := newBed(t, db)
-		queue := rig.Queue(t, b.store, inbox.QueueConfig{Consumer: consumer, Lease: time.Second})
 		msg := newMessage()
-		require.NoError(t, queue.Put(t.Context(), "orders", msg))
-		taken := rig.Take(t, queue, 1)
+		taken := rig.Take(t, b.storeIn(inbox.QueueConfig{Lease: time.Second}, msg), 1)
 		slow, err := taken[0].Message(t.Context())
 		require.NoError(t, err)
 		h := millrace.Inbox{Store: b.store, Consumer: consumer}.Middleware(func(msg *message.Message) ([]*message.Message, error) {
-			if err := effect(msg); err != nil {
-				return nil, err
-			}
-			_, err := db.ExecContext(t.Context(), `UPDATE millrace_messages SET lease_token = lease_token + 1`)
+			err := effect(msg)
+			db.Do(t, `UPDATE millrace_messages SET lease_token = lease_token + 1`) //nolint:contextcheck // by another process
 			return nil, err
 		})
 		_, err = h(slow)

@@ -21,11 +21,8 @@ func TestAConsumerCanBePaused(t *testing.T) {
 var pauseBodies = []testdb.Body{
 	{Name: "a paused queue", Why: "takes nothing, in any process, and says so", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		require.ErrorIs(t, admin.New(b.store).Pause(t.Context(), consumer, 0, ada), inbox.ErrNotFound, "never heard of")
-		here, err := b.store.Queue(inbox.QueueConfig{Consumer: consumer})
-		require.NoError(t, err)
-		there, err := b.process().Queue(inbox.QueueConfig{Consumer: consumer})
-		require.NoError(t, err)
-		require.NoError(t, here.Put(t.Context(), "orders", newMessage(), newMessage()))
+		here := b.storeIn(inbox.QueueConfig{}, newMessage(), newMessage())
+		there := rig.Queue(t, b.process(), inbox.QueueConfig{Consumer: consumer})
 		require.Error(t, admin.New(b.store).Pause(t.Context(), consumer, 0, admin.Operator{}))
 		require.ErrorIs(t, admin.New(b.store).Pause(t.Context(), consumer, 1, ada), inbox.ErrNotFound)
 		require.NoError(t, admin.New(b.store).Pause(t.Context(), consumer, 0, ada))
@@ -37,33 +34,26 @@ var pauseBodies = []testdb.Body{
 			assert.Equal(t, time.Minute, next)
 			assert.True(t, q.Paused())
 		}
-		backlog, err := admin.New(b.store).Backlog(t.Context(), admin.BacklogOptions{})
-		require.NoError(t, err)
+		backlog := b.backlog(0)
 		require.Len(t, backlog, 1)
 		assert.True(t, backlog[0].Paused)
 		assert.True(t, backlog[0].Served, "a paused queue will go on")
 
 		require.NoError(t, admin.New(b.process()).Resume(t.Context(), consumer, 0, ada))
-		taken, _, err := here.Take(t.Context(), 10, time.Minute)
-		require.NoError(t, err)
-		assert.Len(t, taken, 2)
+		assert.Len(t, rig.Take(t, here, 10), 2)
 		assert.False(t, here.Paused())
 		assert.Equal(t, 1, b.audited("pause"))
 		assert.Equal(t, 1, b.audited("resume"))
 	})},
 	{Name: "a queue that is in full swing", Why: "it reads the row of its consumer now and then, and is paused all the same", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
-		q, err := b.store.Queue(inbox.QueueConfig{Consumer: consumer})
-		require.NoError(t, err)
 		for _, by := range []*inbox.Store{b.store, b.process()} {
-			require.NoError(t, q.Put(t.Context(), "orders", newMessage()))
-			taken, _, err := q.Take(t.Context(), 1, time.Minute)
-			require.NoError(t, err)
+			q := b.storeIn(inbox.QueueConfig{}, newMessage())
+			taken := rig.Take(t, q, 1)
 			require.Len(t, taken, 1)
 			require.NoError(t, q.PutBack(t.Context(), taken...))
 			require.NoError(t, admin.New(by).Pause(t.Context(), consumer, 0, ada))
 			rig.Eventually(b, "it is noticed", func() bool {
-				taken, _, err := q.Take(t.Context(), 1, time.Minute)
-				require.NoError(t, err)
+				taken := rig.Take(t, q, 1)
 				require.NoError(t, q.PutBack(t.Context(), taken...))
 				require.True(t, q.Paused() || by != b.store, "at once in this process")
 				return len(taken) == 0
@@ -72,10 +62,8 @@ var pauseBodies = []testdb.Body{
 		}
 	})},
 	{Name: "a service whose consumer is resumed", Why: "goes on at once, without another look at the table", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
-		queue, err := b.store.Queue(inbox.QueueConfig{Consumer: consumer})
-		require.NoError(t, err)
 		msg := newMessage()
-		require.NoError(t, queue.Put(t.Context(), "orders", msg))
+		b.storeIn(inbox.QueueConfig{}, msg)
 		require.NoError(t, admin.New(b.store).Pause(t.Context(), consumer, 0, ada))
 		durable := quick(b.store)
 		durable.Mode, durable.Poll = pubsub.StoreFirst, time.Hour

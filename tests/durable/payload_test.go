@@ -161,9 +161,7 @@ var payloadBodies = []testdb.Body{
 			require.ErrorContains(t, story.Open[0].Unreadable, names)
 			assert.Contains(t, story.Open[0].LastError, names)
 		}
-		codec, err := payload.NewAESGCM(keys)
-		require.NoError(t, err)
-		b.inboxed(storeFirst(b.storeWith(inbox.Config{Payloads: codec, Blobs: blobs})), effect)
+		b.inboxed(storeFirst(b.sealing(keys, inbox.Config{Blobs: blobs})), effect)
 		rig.Eventually(b, "all are handled", func() bool { return b.effects(sealed) == 1 && b.effects(large) == 1 && b.rows() == 0 })
 	}},
 }

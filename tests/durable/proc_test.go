@@ -24,6 +24,12 @@ import (
 	"github.com/millrace-go/millrace/tests/testdb"
 )
 
+func TestMain(m *testing.M) {
+	process.As(durableName, serve)
+	testdb.Overlap(6)
+	m.Run()
+}
+
 // served is what a process is started with that works on a durable queue.
 type served struct {
 	Name        string // kept with its effects

@@ -30,10 +30,10 @@ type vain struct {
 	queue *inbox.Queue
 }
 
-func (b *bed) vain() *vain {
-	b.Helper()
-	v := &vain{bed: b, pool: faults.Open(b, b.db)}
-	v.queue = b.queueOn(b.newStore(v.pool.DB))
+func newVain(t *testing.T, db *testdb.DB) *vain {
+	t.Helper()
+	v := &vain{bed: newBed(t, db), pool: faults.Open(t, db)}
+	v.queue = v.queueOn(v.newStore(v.pool.DB))
 	return v
 }
 
@@ -63,6 +63,16 @@ func (v *vain) after(fault func(call string) error) {
 	})
 }
 
+// failsAt has each call fail that follows the next lease and says so.
+func (v *vain) failsAt(part string) {
+	v.after(func(call string) error {
+		if strings.Contains(call, part) {
+			return errFault
+		}
+		return nil
+	})
+}
+
 // fails says that a call of Take fails, and mends the pool.
 func (v *vain) fails(ctx context.Context, why error) {
 	v.Helper()
@@ -75,9 +85,7 @@ func (v *vain) fails(ctx context.Context, why error) {
 // takes returns what another process is given.
 func (v *vain) takes() []*inbox.Leased {
 	v.Helper()
-	taken, _, err := v.queueOn(v.process()).Take(v.Context(), 10, time.Second)
-	require.NoError(v, err)
-	return taken
+	return rig.Take(v, v.queueOn(v.process()), 10)
 }
 
 // lapse has every lease end.
@@ -89,8 +97,7 @@ func (v *vain) lapse() {
 var errFault = errors.New("fault")
 
 var vainBodies = []testdb.Body{
-	{Name: "cancelled after the lease", Why: "others need not wait for the end of the lease", Run: func(t *testing.T, db *testdb.DB) {
-		v := newBed(t, db).vain()
+	{Name: "cancelled after the lease", Why: "others need not wait for the end of the lease", Run: testdb.With(newVain, func(t *testing.T, v *vain) {
 		require.NoError(t, v.queue.Put(t.Context(), "orders", newMessage(), newMessage(), newMessage()))
 		ctx, cancel := context.WithCancel(t.Context())
 		v.after(func(call string) error {
@@ -101,9 +108,8 @@ var vainBodies = []testdb.Body{
 		})
 		v.fails(ctx, context.Canceled)
 		assert.Len(t, v.takes(), 3)
-	}},
-	{Name: "the answer to the lease got lost", Why: "it may have been given", Run: func(t *testing.T, db *testdb.DB) {
-		v := newBed(t, db).vain()
+	})},
+	{Name: "the answer to the lease got lost", Why: "it may have been given", Run: testdb.With(newVain, func(t *testing.T, v *vain) {
 		require.NoError(t, v.queue.Put(t.Context(), "orders", newMessage(), newMessage(), newMessage()))
 		lost := false
 		v.after(func(call string) error {
@@ -115,53 +121,35 @@ var vainBodies = []testdb.Body{
 		})
 		v.fails(t.Context(), faults.ErrLost)
 		assert.Len(t, v.takes(), 3)
-	}},
-	{Name: "a suspect", Why: "it was charged for a try that it did not get, and still is to be tried alone", Run: func(t *testing.T, db *testdb.DB) {
-		v := newBed(t, db).vain()
+	})},
+	{Name: "a suspect", Why: "it was charged for a try that it did not get, and still is to be tried alone", Run: testdb.With(newVain, func(t *testing.T, v *vain) {
 		require.NoError(t, v.queue.Put(t.Context(), "orders", newMessage(), newMessage()))
 		taken := v.takes()
 		_, err := v.queue.HandOut(t.Context(), taken...)
 		require.NoError(t, err)
 		v.lapse()
-		v.after(func(call string) error {
-			if strings.Contains(call, "millrace_claims") {
-				return errFault
-			}
-			return nil
-		})
+		v.failsAt("millrace_claims")
 		v.fails(t.Context(), errFault)
 		assert.Zero(t, v.count(`SELECT SUM(attempts) FROM millrace_messages`))
 		taken = v.takes()
 		require.Len(t, taken, 1, "alone")
 		assert.True(t, taken[0].Suspect())
-	}},
-	{Name: "one that ended the process as often as it may fail", Why: "it must not run once more", Run: func(t *testing.T, db *testdb.DB) {
-		v := newBed(t, db).vain()
+	})},
+	{Name: "one that ended the process as often as it may fail", Why: "it must not run once more", Run: testdb.With(newVain, func(t *testing.T, v *vain) {
 		require.NoError(t, v.queue.Put(t.Context(), "orders", newMessage()))
 		_, err := v.queue.HandOut(t.Context(), v.takes()...)
 		require.NoError(t, err)
 		v.lapse()
 		require.Len(t, v.takes(), 1, "its only try alone")
 		v.lapse()
-		v.after(func(call string) error {
-			if strings.Contains(call, "INSERT INTO millrace_claims") { // it is about to be parked
-				return errFault
-			}
-			return nil
-		})
+		v.failsAt("INSERT INTO millrace_claims") // it is about to be parked
 		v.fails(t.Context(), errFault)
 		assert.Empty(t, v.takes())
 		assert.Equal(t, 1, v.open(admin.Parked))
-	}},
-	{Name: "marked with the lease", Why: "what is handed out at once may be what ends the process, and nothing else", Run: func(t *testing.T, db *testdb.DB) {
-		v := newBed(t, db).vain()
+	})},
+	{Name: "marked with the lease", Why: "what is handed out at once may be what ends the process, and nothing else", Run: testdb.With(newVain, func(t *testing.T, v *vain) {
 		require.NoError(t, v.queue.Put(t.Context(), "orders", newMessage(), newMessage(), newMessage()))
-		v.after(func(call string) error {
-			if strings.Contains(call, "millrace_claims") {
-				return errFault
-			}
-			return nil
-		})
+		v.failsAt("millrace_claims")
 		taken, _, err := v.queue.TakeOut(t.Context(), 2, 10, time.Second)
 		require.ErrorIs(t, err, errFault)
 		assert.Empty(t, taken)
@@ -193,5 +181,5 @@ var vainBodies = []testdb.Body{
 		taken = v.takes()
 		require.Len(t, taken, 1)
 		assert.False(t, taken[0].Suspect())
-	}},
+	})},
 }
