@@ -211,6 +211,12 @@ func silent(h message.NoPublishHandlerFunc) message.HandlerFunc {
 	return func(msg *message.Message) ([]*message.Message, error) { return nil, h(msg) }
 }
 
+// do has h handle msg.
+func do(h message.HandlerFunc, msg *message.Message) error {
+	_, err := h(msg)
+	return err
+}
+
 // deliver hands a copy of msg over and reports whether it was acked.
 func (s *service) deliver(msg *message.Message) (acked bool) {
 	s.Helper()
@@ -232,6 +238,14 @@ func (s *service) parks(msg *message.Message) admin.Message {
 	assert.True(s, s.deliver(msg))
 	rig.Eventually(s, "it is parked", func() bool { return s.open(admin.Parked) == 1 })
 	return s.only(s.store, admin.Parked)
+}
+
+// takes leases what is due, which is so many messages, and at most ten.
+func (b *bed) takes(queue *inbox.Queue, want int) []*inbox.Leased {
+	b.Helper()
+	taken := rig.Take(b, queue, 10)
+	require.Len(b, taken, want)
+	return taken
 }
 
 func uuids(msgs []*message.Message) []string {

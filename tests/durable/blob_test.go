@@ -251,8 +251,7 @@ var blobBodies = []testdb.Body{
 			}
 			return nil, nil
 		})
-		_, err := handle(newMessage())
-		require.NoError(t, err)
+		require.NoError(t, do(handle, newMessage()))
 		require.NoError(t, <-purged)
 		assert.Len(t, files.names(t), 1)
 		assert.Equal(t, string(msg.Payload), string(b.only(store, admin.Received).Payload))

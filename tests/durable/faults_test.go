@@ -38,13 +38,30 @@ var lossBodies = []testdb.Body{
 			runs.run(msg)
 			return nil, nil
 		})
-		_, err := past(msg.Copy())
-		require.NoError(t, err)
+		require.NoError(t, do(past, msg.Copy()))
 		assert.Equal(t, 2, runs.of(msg), "a copy that came past the table")
 		require.NoError(t, admin.New(b.store).Discard(t.Context(), parked.ID, ada))
 		assert.Zero(t, b.rows())
 	}},
-	{Name: "a deadlock where a message is closed", Why: "the run is undone and made again, and is no attempt", Run: deadlockAtClose},
+	{Name: "a deadlock where a message is closed", Why: "the run is undone and made again, and is no attempt", Run: func(t *testing.T, db *testdb.DB) {
+		b, runs := newBed(t, db), &counter{}
+		pool := faults.Open(t, db)
+		var hits atomic.Int32
+		pool.Set(faults.Plan{Before: func(_ context.Context, call string) error {
+			if strings.Contains(call, "DELETE FROM millrace_messages") && hits.Add(1) <= 2 {
+				return contention{errBoom}
+			}
+			return nil
+		}})
+		durable := quick(b.newStore(pool.DB))
+		durable.Mode, durable.MaxAttempts = pubsub.StoreFirst, 1
+		s := b.inboxed(durable, func(msg *message.Message) error { runs.run(msg); return effect(msg) })
+		msg := newMessage()
+		assert.True(t, s.deliver(msg))
+		rig.Eventually(b, "it is handled", func() bool { return b.rows() == 0 })
+		assert.Equal(t, 3, runs.of(msg))
+		assert.Equal(t, 1, b.effects(msg))
+	}},
 	{Name: "a copy of what was handled, while another payload waits", Why: "it collides with nothing: the other one is parked, and the copy is none", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		s, msg := b.inboxed(storeFirst(b.store), effect), newMessage()
 		s.handles(msg)
@@ -58,13 +75,11 @@ var lossBodies = []testdb.Body{
 		assert.Equal(t, 1, b.effects(msg))
 	})},
 	{Name: "settings that do not fit together", Why: "they spend no attempts of messages that are not at fault", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
-		taken := rig.Take(t, b.storeIn(inbox.QueueConfig{MaxAttempts: 1}, newMessage()), 1)
-		require.Len(t, taken, 1)
+		taken := b.takes(b.storeIn(inbox.QueueConfig{MaxAttempts: 1}, newMessage()), 1)
 		msg, err := taken[0].Message(t.Context())
 		require.NoError(t, err)
 		other := millrace.Inbox{Store: b.store, Consumer: "other"}.Middleware(silent(effect))
-		_, err = other(msg)
-		require.ErrorContains(t, err, "the same Store, Consumer and Epoch")
+		require.ErrorContains(t, do(other, msg), "the same Store, Consumer and Epoch")
 		require.NoError(t, taken[0].Fail(t.Context()))
 		assert.Zero(t, b.open(admin.Parked))
 		assert.Zero(t, b.count(`SELECT attempts FROM millrace_messages`))
@@ -89,23 +104,3 @@ var lossBodies = []testdb.Body{
 type contention struct{ error }
 
 func (contention) SQLState() string { return "40P01" }
-
-func deadlockAtClose(t *testing.T, db *testdb.DB) {
-	b, runs := newBed(t, db), &counter{}
-	pool := faults.Open(t, db)
-	var hits atomic.Int32
-	pool.Set(faults.Plan{Before: func(_ context.Context, call string) error {
-		if strings.Contains(call, "DELETE FROM millrace_messages") && hits.Add(1) <= 2 {
-			return contention{errBoom}
-		}
-		return nil
-	}})
-	durable := quick(b.newStore(pool.DB))
-	durable.Mode, durable.MaxAttempts = pubsub.StoreFirst, 1
-	s := b.inboxed(durable, func(msg *message.Message) error { runs.run(msg); return effect(msg) })
-	msg := newMessage()
-	assert.True(t, s.deliver(msg))
-	rig.Eventually(b, "it is handled", func() bool { return b.rows() == 0 })
-	assert.Equal(t, 3, runs.of(msg))
-	assert.Equal(t, 1, b.effects(msg))
-}

@@ -51,9 +51,7 @@ type freeze struct {
 }
 
 func (f freeze) run(t *testing.T, db *testdb.DB, mode pubsub.Mode) {
-	b := newBed(t, tuned(t, db))
-	b.createWorks()
-	s := b.served(f.opts...)
+	b, s := newServed(t, db, f.opts...)
 	s.Mode, s.TwinWait = mode, 20*time.Second
 	c := newCrash(b, s)
 	victim := c.letter(false)
@@ -127,9 +125,7 @@ func (c *crash) unlocked() bool {
 func TestFrozenBeyondTheLeaseWithoutInbox(t *testing.T) {
 	t.Parallel()
 	testdb.Each(t, func(t *testing.T, db *testdb.DB) {
-		b := newBed(t, tuned(t, db))
-		b.createWorks()
-		s := b.served(limited...)
+		b, s := newServed(t, db, limited...)
 		s.Mode, s.Bare = pubsub.StoreFirst, true
 		c := newCrash(b, s)
 		victim := c.letter(false)

@@ -182,33 +182,105 @@ var keylessBodies = []testdb.Body{
 		rig.Eventually(b, "it is handled", func() bool { return b.rows() == 0 })
 		assert.Equal(t, 1, b.effects(broken("good")))
 	})},
-	{Name: "what an operator can do without a key", Why: "its key is looked for again", Run: testdb.With(newBed, operatesKeyless)},
-	{Name: "a key that cannot be looked for now", Why: "the message waits, and others do not", Run: testdb.With(newBed, looksLater)},
+	{Name: "what an operator can do without a key", Why: "its key is looked for again", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
+		k := b.keyless(keylessConfig{key: byOrder, mode: pubsub.StoreFirst})
+		one := func() admin.Message {
+			t.Helper()
+			found := b.only(b.store, admin.FailedTerminal)
+			return found
+		}
+		require.True(t, k.deliver(broken("bad")))
+		rig.Eventually(b, "a queue serves it", func() bool {
+			return b.count(`SELECT COUNT(*) FROM millrace_consumers WHERE served_until > 0`) == 1
+		})
+		require.NoError(t, admin.New(k.store).Retry(t.Context(), one().ID, ada, nil))
+		rig.Eventually(b, "it has none, and waits again", func() bool { return k.events.Count("parked") == 2 && b.open(admin.FailedTerminal) == 1 })
+		assert.Contains(t, one().Reason, "no key: ")
+		story := rig.Story(t, k.store, one().MessageID)
+		assert.Len(t, story.Audit, 1)
+
+		correct := func(payload string) {
+			t.Helper()
+			id := one().ID
+			require.NoError(t, admin.New(k.store).ReplacePayload(t.Context(), id, []byte(payload), ada))
+			require.NoError(t, admin.New(k.store).Retry(t.Context(), id, ada, nil))
+		}
+		correct(`{"order_id":1}`)
+		rig.Eventually(b, "it is handled", func() bool { return b.rows() == 0 })
+		assert.Equal(t, 1, b.effects(broken("bad")))
+		assert.True(t, k.deliver(order("copy", 1)), "a copy by its key")
+		rig.Eventually(b, "the copy is closed", func() bool { return b.rows() == 0 })
+		assert.Zero(t, b.effects(broken("copy")))
+
+		require.True(t, k.deliver(broken("second")))
+		correct(`{"order_id":1}`)
+		rig.Eventually(b, "the key is known, and so is the message", func() bool { return b.rows() == 0 })
+		assert.Zero(t, b.effects(broken("second")))
+
+		require.True(t, k.deliver(broken("third")))
+		correct(`{"order_id":1,"more":true}`)
+		rig.Eventually(b, "the key is that of another message", func() bool { return b.open(admin.Parked) == 1 && b.rows() == 1 })
+		require.NoError(t, admin.New(k.store).Retry(t.Context(), b.find(admin.Filter{Status: admin.Parked})[0].ID, ada, nil))
+		rig.Eventually(b, "it is handled as another one", func() bool { return b.rows() == 0 })
+		assert.Equal(t, 1, b.effects(broken("third")))
+		assert.Zero(t, b.count(`SELECT COUNT(*) FROM millrace_claims WHERE result = 0`), "no claim is left of the ids they had")
+
+		require.True(t, k.deliver(broken("fourth")))
+		require.NoError(t, admin.New(k.store).ReplacePayload(t.Context(), one().ID, []byte("{still none"), ada))
+		require.True(t, k.deliver(broken("fourth")), "a copy of what was stored first")
+		assert.Equal(t, 1, b.rows())
+		require.NoError(t, admin.New(k.store).Discard(t.Context(), one().ID, ada))
+		require.True(t, k.deliver(broken("fourth")), "a copy of what was discarded")
+		assert.Zero(t, b.rows())
+		assert.Zero(t, b.effects(broken("fourth")))
+	})},
+	{Name: "a key that cannot be looked for now", Why: "the message waits, and others do not", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
+		var trouble atomic.Pointer[error] // of the bad one
+		comes := func(err error) { trouble.Store(&err) }
+		comes(errors.New("no id"))
+		k := b.keyless(keylessConfig{mode: pubsub.StoreFirst, key: inbox.ByFunc("claim check", func(msg *message.Message) (string, error) {
+			if err := *trouble.Load(); msg.UUID == "bad" && err != nil {
+				return "", err
+			}
+			return msg.UUID, nil
+		})})
+		require.True(t, k.deliver(broken("bad")))
+		stored := b.only(b.store, admin.FailedTerminal)
+		comes(fmt.Errorf("the store of payloads: %w", inbox.ErrUnavailable))
+		rig.Eventually(b, "a queue serves it", func() bool { return admin.New(k.store).Retry(t.Context(), stored.ID, ada, nil) == nil })
+		for n := range 5 {
+			assert.True(t, k.deliver(broken(fmt.Sprint("good ", n))))
+		}
+		rig.Eventually(b, "others are handled", func() bool { return b.count(`SELECT COUNT(*) FROM effects`) == 5 })
+		rig.Eventually(b, "it waits", func() bool {
+			waits := b.find(admin.Filter{Status: admin.FailedRetryable})
+			return len(waits) == 1 && strings.Contains(waits[0].LastError, "the store of payloads") && waits[0].MessageID == stored.MessageID
+		})
+		comes(nil)
+		rig.Eventually(b, "it is handled", func() bool { return b.rows() == 0 })
+		assert.Equal(t, 1, b.effects(broken("bad")))
+	})},
 	{Name: "no key, and no queue", Why: "it is kept, and a copy of it is acked", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		events := b.told()
 		h := millrace.Inbox{Store: b.store, Consumer: consumer, Key: byOrder}.Middleware(silent(effect))
 		for range 3 {
-			_, err := h(broken("bad"))
-			require.NoError(t, err)
+			require.NoError(t, do(h, broken("bad")))
 		}
-		_, err := h(order("good", 1))
-		require.NoError(t, err)
+		require.NoError(t, do(h, order("good", 1)))
 		found := b.only(b.store, admin.FailedTerminal)
 		assert.Equal(t, 1, b.rows())
 		assert.Equal(t, 1, events.Count("parked"))
 		assert.Equal(t, 2, events.Count("duplicate"))
 		require.ErrorContains(t, admin.New(b.store).Retry(t.Context(), found.ID, ada, &rig.Publisher{}), "put pubsub.Durable before its handler")
 		require.NoError(t, admin.New(b.store).Discard(t.Context(), found.ID, ada))
-		_, err = h(broken("bad"))
-		require.NoError(t, err)
+		require.NoError(t, do(h, broken("bad")))
 		assert.Zero(t, b.rows())
 		assert.Equal(t, 1, b.count(`SELECT COUNT(*) FROM effects`))
 	})},
 	{Name: "no version, and no queue", Why: "the gate keeps it, and a copy of it is acked", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		h := millrace.Inbox{Store: b.store, Consumer: consumer}.Middleware(millrace.VersionGate{}.Middleware(silent(effect)))
 		for range 3 {
-			_, err := h(broken("bad"))
-			require.NoError(t, err)
+			require.NoError(t, do(h, broken("bad")))
 		}
 		found := b.only(b.store, admin.FailedTerminal)
 		assert.Contains(t, found.Reason, "version")
@@ -222,113 +294,6 @@ func keylessBody(name, why string, c keylessConfig, uuid, because string) testdb
 	return testdb.Body{Name: name, Why: why, Run: testdb.With(newBed, func(_ *testing.T, b *bed) {
 		b.keyless(c).stops(broken(uuid), because)
 	})}
-}
-
-func operatesKeyless(t *testing.T, b *bed) {
-	k := b.keyless(keylessConfig{key: byOrder, mode: pubsub.StoreFirst})
-	one := func() admin.Message {
-		t.Helper()
-		found := b.only(b.store, admin.FailedTerminal)
-		return found
-	}
-	require.True(t, k.deliver(broken("bad")))
-	rig.Eventually(b, "a queue serves it", func() bool {
-		return b.count(`SELECT COUNT(*) FROM millrace_consumers WHERE served_until > 0`) == 1
-	})
-	require.NoError(t, admin.New(k.store).Retry(t.Context(), one().ID, ada, nil))
-	rig.Eventually(b, "it has none, and waits again", func() bool { return k.events.Count("parked") == 2 && b.open(admin.FailedTerminal) == 1 })
-	assert.Contains(t, one().Reason, "no key: ")
-	story := rig.Story(t, k.store, one().MessageID)
-	assert.Len(t, story.Audit, 1)
-
-	correct := func(payload string) {
-		t.Helper()
-		id := one().ID
-		require.NoError(t, admin.New(k.store).ReplacePayload(t.Context(), id, []byte(payload), ada))
-		require.NoError(t, admin.New(k.store).Retry(t.Context(), id, ada, nil))
-	}
-	correct(`{"order_id":1}`)
-	rig.Eventually(b, "it is handled", func() bool { return b.rows() == 0 })
-	assert.Equal(t, 1, b.effects(broken("bad")))
-	assert.True(t, k.deliver(order("copy", 1)), "a copy by its key")
-	rig.Eventually(b, "the copy is closed", func() bool { return b.rows() == 0 })
-	assert.Zero(t, b.effects(broken("copy")))
-
-	require.True(t, k.deliver(broken("second")))
-	correct(`{"order_id":1}`)
-	rig.Eventually(b, "the key is known, and so is the message", func() bool { return b.rows() == 0 })
-	assert.Zero(t, b.effects(broken("second")))
-
-	require.True(t, k.deliver(broken("third")))
-	correct(`{"order_id":1,"more":true}`)
-	rig.Eventually(b, "the key is that of another message", func() bool { return b.open(admin.Parked) == 1 && b.rows() == 1 })
-	require.NoError(t, admin.New(k.store).Retry(t.Context(), b.find(admin.Filter{Status: admin.Parked})[0].ID, ada, nil))
-	rig.Eventually(b, "it is handled as another one", func() bool { return b.rows() == 0 })
-	assert.Equal(t, 1, b.effects(broken("third")))
-	assert.Zero(t, b.count(`SELECT COUNT(*) FROM millrace_claims WHERE result = 0`), "no claim is left of the ids they had")
-
-	require.True(t, k.deliver(broken("fourth")))
-	require.NoError(t, admin.New(k.store).ReplacePayload(t.Context(), one().ID, []byte("{still none"), ada))
-	require.True(t, k.deliver(broken("fourth")), "a copy of what was stored first")
-	assert.Equal(t, 1, b.rows())
-	require.NoError(t, admin.New(k.store).Discard(t.Context(), one().ID, ada))
-	require.True(t, k.deliver(broken("fourth")), "a copy of what was discarded")
-	assert.Zero(t, b.rows())
-	assert.Zero(t, b.effects(broken("fourth")))
-}
-
-func looksLater(t *testing.T, b *bed) {
-	var trouble atomic.Pointer[error] // of the bad one
-	comes := func(err error) { trouble.Store(&err) }
-	comes(errors.New("no id"))
-	k := b.keyless(keylessConfig{mode: pubsub.StoreFirst, key: inbox.ByFunc("claim check", func(msg *message.Message) (string, error) {
-		if err := *trouble.Load(); msg.UUID == "bad" && err != nil {
-			return "", err
-		}
-		return msg.UUID, nil
-	})})
-	require.True(t, k.deliver(broken("bad")))
-	stored := b.only(b.store, admin.FailedTerminal)
-	comes(fmt.Errorf("the store of payloads: %w", inbox.ErrUnavailable))
-	rig.Eventually(b, "a queue serves it", func() bool { return admin.New(k.store).Retry(t.Context(), stored.ID, ada, nil) == nil })
-	for n := range 5 {
-		assert.True(t, k.deliver(broken(fmt.Sprint("good ", n))))
-	}
-	rig.Eventually(b, "others are handled", func() bool { return b.count(`SELECT COUNT(*) FROM effects`) == 5 })
-	rig.Eventually(b, "it waits", func() bool {
-		waits := b.find(admin.Filter{Status: admin.FailedRetryable})
-		return len(waits) == 1 && strings.Contains(waits[0].LastError, "the store of payloads") && waits[0].MessageID == stored.MessageID
-	})
-	comes(nil)
-	rig.Eventually(b, "it is handled", func() bool { return b.rows() == 0 })
-	assert.Equal(t, 1, b.effects(broken("bad")))
-}
-
-// TestNoKeyFromRabbitMQ: one that has no key, and five behind it.
-func TestNoKeyFromRabbitMQ(t *testing.T) {
-	t.Parallel()
-	testdb.Each(t, func(t *testing.T, db *testdb.DB) {
-		for mode, name := range modes {
-			t.Run(name, func(t *testing.T) {
-				b := newBed(t, testdb.On(t, db.Dialect))
-				queue := newQueue(t)
-				fill(t, queue, broken("bad"), order("1", 1), order("2", 2), order("3", 3), order("4", 4), order("5", 5))
-				durable := quick(b.store)
-				durable.Mode, durable.Key = mode, byOrder
-				sub, err := durable.Decorate(fromQueue(t, queue))
-				require.NoError(t, err)
-				router := rig.NewRouter(t)
-				millrace.Inbox{Store: b.store, Key: byOrder}.AddTo(router)
-				router.AddConsumerHandler(consumer, "orders", sub, effect)
-				rig.Run(t, router)
-				rig.Eventually(b, "five are handled, one is kept", func() bool {
-					return b.count(`SELECT COUNT(*) FROM effects`) == 5 && b.open(admin.FailedTerminal) == 1 && b.rows() == 1
-				})
-				require.NoError(t, router.Close())
-				assert.Zero(t, waiting(t, queue), "RabbitMQ has none")
-			})
-		}
-	})
 }
 
 // TestDeduplicateWithoutAKey: gochannel delivers again at once what was nacked.

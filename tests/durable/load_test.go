@@ -93,9 +93,7 @@ func TestSlowHandlerBesideQuickOnes(t *testing.T) {
 		quick, slow, lease = 1000, 30*time.Second, 3*time.Second
 	}
 	testdb.Some(t, 1, func(t *testing.T, db *testdb.DB) {
-		b := newBed(t, tuned(t, db))
-		b.createWorks()
-		s := b.served()
+		b, s := newServed(t, db)
 		s.Mode, s.Timeout, s.TwinWait = pubsub.StoreFirst, time.Minute+slow, time.Minute+slow
 		s.Lease = lease
 		took := slow
@@ -143,9 +141,7 @@ func TestFourProcesses(t *testing.T) {
 	t.Parallel()
 	const processes, keys, perKey = 4, 40, 10
 	testdb.Some(t, 1, func(t *testing.T, db *testdb.DB) {
-		b := newBed(t, tuned(t, db))
-		b.createWorks()
-		s := b.served()
+		b, s := newServed(t, db)
 		s.Mode, s.Ordered, s.Waits, s.Weigh = pubsub.StoreFirst, true, true, 1<<30
 		s.Concurrency = 5
 		b.leave(keys*perKey, func(n int) *message.Message {

@@ -286,11 +286,7 @@ func TestAnErrorThatWrapsANilPointer(t *testing.T) {
 type hollow struct{}
 
 func (hollow) Error() string { return "hollow" }
-func (hollow) Unwrap() error { return (*worded)(nil) }
-
-type worded struct{ text string }
-
-func (w *worded) Error() string { return w.text }
+func (hollow) Unwrap() error { return (*faulty)(nil) }
 
 // Without some functions a message cannot be stored, and goes back to its source. Without others it cannot be opened.
 var (

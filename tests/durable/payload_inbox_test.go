@@ -24,8 +24,7 @@ import (
 
 // inboxPayloadBodies: what the inbox itself stores, in the transactions of handlers.
 var inboxPayloadBodies = []testdb.Body{
-	{Name: "what the inbox itself stores", Why: "parked and failed messages are sealed too, and released as they came", Run: func(t *testing.T, db *testdb.DB) {
-		b := newBed(t, db)
+	{Name: "what the inbox itself stores", Why: "parked and failed messages are sealed too, and released as they came", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		store := b.sealing(&subjects{}, inbox.Config{BlobsAbove: 100})
 		handle := millrace.Inbox{Store: store, Consumer: consumer, Options: inbox.Options{RecordFailures: true}}.
 			Middleware(silent(func(msg *message.Message) error {
@@ -34,41 +33,34 @@ var inboxPayloadBodies = []testdb.Body{
 				}
 				return effect(msg)
 			}))
-		_, err := handle(of("alice", secret))
-		require.ErrorIs(t, err, errBoom)
+		require.ErrorIs(t, do(handle, of("alice", secret)), errBoom)
 		assert.NotContains(t, string(b.stored()), "secret")
 		assert.Equal(t, secret, string(b.only(store, admin.FailedRetryable).Payload))
 
 		other := of("bob", strings.Repeat("y", 200))
-		_, err = handle(other)
-		require.NoError(t, err)
+		require.NoError(t, do(handle, other))
 		collision := message.NewMessage(other.UUID, bytes.Repeat([]byte("z\x00"), 100))
-		_, err = handle(collision)
-		require.NoError(t, err)
+		require.NoError(t, do(handle, collision))
 		parked := b.only(store, admin.Parked)
 		assert.Equal(t, string(collision.Payload), string(parked.Payload))
 		assert.Equal(t, 1, b.registered())
-	}},
+	})},
 	{Name: "a key service that is out of reach", Why: "it is no outage of the database, which others use meanwhile", Run: func(t *testing.T, db *testdb.DB) {
 		b, keys, events := newBed(t, db), &subjects{}, &rig.Events{}
 		store := b.sealing(keys, inbox.Config{Observers: []inbox.Observer{events}})
 		handle := millrace.Inbox{Store: store, Consumer: consumer}.Middleware(silent(effect))
 		msg := of("alice", secret)
-		_, err := handle(msg.Copy())
-		require.NoError(t, err)
+		require.NoError(t, do(handle, msg.Copy()))
 		keys.failWith(&net.OpError{Op: "dial", Err: syscall.ECONNREFUSED})
-		_, err = handle(message.NewMessage(msg.UUID, []byte("a collision, to be parked")))
-		require.ErrorIs(t, err, syscall.ECONNREFUSED)
+		require.ErrorIs(t, do(handle, message.NewMessage(msg.UUID, []byte("a collision, to be parked"))), syscall.ECONNREFUSED)
 		keyless := message.NewMessage("", []byte("to be kept by the queue"))
 		copied, _ := b.queue(store).Straight("orders", keyless)
-		_, err = handle(copied)
-		require.ErrorIs(t, err, syscall.ECONNREFUSED)
+		require.ErrorIs(t, do(handle, copied), syscall.ECONNREFUSED)
 		asks := rig.Queue(t, store, inbox.QueueConfig{Consumer: consumer, Key: inbox.ByFunc("id", func(*message.Message) (string, error) {
 			return "", &net.OpError{Op: "dial", Err: syscall.ECONNREFUSED}
 		})})
 		copied, _ = asks.Straight("orders", keyless)
-		_, err = handle(copied)
-		require.ErrorIs(t, err, syscall.ECONNREFUSED)
+		require.ErrorIs(t, do(handle, copied), syscall.ECONNREFUSED)
 		assert.Zero(t, events.Count("outage"))
 	}},
 	{Name: "a handler that commits by itself and fails", Why: "its claim is taken back, though the payload cannot be stored", Run: func(t *testing.T, db *testdb.DB) {
@@ -83,10 +75,8 @@ var inboxPayloadBodies = []testdb.Body{
 			return nil, err
 		})
 		msg := of("alice", secret)
-		_, err := handle(msg.Copy())
-		require.ErrorIs(t, err, errBoom)
-		_, err = handle(msg.Copy())
-		require.NoError(t, err)
+		require.ErrorIs(t, do(handle, msg.Copy()), errBoom)
+		require.NoError(t, do(handle, msg.Copy()))
 		assert.Equal(t, 2, runs.of(msg))
 	}},
 	{Name: "an epoch raised over sealed messages", Why: "the new key is made of what they are, not of how they are stored", Run: func(t *testing.T, db *testdb.DB) {
@@ -120,8 +110,7 @@ var inboxPayloadBodies = []testdb.Body{
 			assert.Equal(t, 3, b.count(`SELECT COUNT(*) FROM millrace_messages m JOIN millrace_consumers c ON c.id = m.consumer WHERE c.namespace = ?`, []byte(name)))
 		}
 	}},
-	{Name: "a message that is held", Why: "sealed while it waits for its predecessor, also one that came from the table", Run: func(t *testing.T, db *testdb.DB) {
-		b := newBed(t, db)
+	{Name: "a message that is held", Why: "sealed while it waits for its predecessor, also one that came from the table", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		store := b.sealing(&subjects{}, inbox.Config{BlobsAbove: 100})
 		payloads := []string{"", "one", secret, strings.Repeat("three\x00", 50)}
 		version := func(n int) *message.Message {
@@ -147,7 +136,7 @@ var inboxPayloadBodies = []testdb.Body{
 		assert.True(t, s.deliver(version(1)))
 		rig.Eventually(b, "all are applied", func() bool { return b.effects(three) == 1 && b.rows() == 0 })
 		rig.Eventually(b, "nothing is left", func() bool { return b.registered() == 0 })
-	}},
+	})},
 	{Name: "a sealed outcome", Why: "published as it was produced, or never where it was erased", Run: func(t *testing.T, db *testdb.DB) {
 		b, keys := newBed(t, db), &subjects{}
 		store := b.sealing(keys)

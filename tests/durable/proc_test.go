@@ -210,6 +210,14 @@ func (s served) launch(t *testing.T) *process.Process {
 	return process.Self(t, durableName, s)
 }
 
+// newServed returns a bed with a table of works, and settings of a process that has its database.
+func newServed(t *testing.T, db *testdb.DB, opts ...testdb.Option) (*bed, served) {
+	t.Helper()
+	b := newBed(t, tuned(t, db))
+	b.createWorks()
+	return b, b.served(opts...)
+}
+
 // served returns settings of a process that has the database of b.
 func (b *bed) served(opts ...testdb.Option) served {
 	b.Helper()

@@ -28,9 +28,7 @@ func TestMessageThatEndsTheProcess(t *testing.T) {
 		for mode, name := range modes {
 			t.Run(name, func(t *testing.T) {
 				t.Parallel()
-				b := newBed(t, tuned(t, testdb.On(t, db.Dialect)))
-				b.createWorks()
-				s := b.served()
+				b, s := newServed(t, testdb.On(t, db.Dialect))
 				s.Mode, s.MaxAttempts, s.Queue = mode, 3, newQueue(t)
 				killer, neighbours := newMessage(), []*message.Message{}
 				killer.Metadata.Set(endsProcess, "yes")

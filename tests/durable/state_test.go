@@ -139,7 +139,45 @@ var stateBodies = []testdb.Body{
 		assert.Equal(t, 1, b.effects(msg))
 		require.NoError(t, s.router.Close())
 	})},
-	{Name: "connections that are lost", Why: "the first of them in a row is no attempt, whatever the texts of the errors say", Run: lostConnections},
+	{Name: "connections that are lost", Why: "the first of them in a row is no attempt, whatever the texts of the errors say", Run: func(t *testing.T, db *testdb.DB) {
+		b := newBed(t, db)
+		pool := faults.Open(t, db)
+		var loses atomic.Bool
+		pool.Set(faults.Plan{Before: func(_ context.Context, call string) error {
+			if call == faults.Rollback && loses.Swap(false) {
+				return faults.ErrLost
+			}
+			return nil
+		}})
+		store := b.newStore(pool.DB)
+		h := millrace.Inbox{Store: store, Consumer: consumer}.Middleware(silent(func(*message.Message) error { return errBoom }))
+		queue := rig.Queue(t, store, inbox.QueueConfig{Consumer: consumer, MinBackoff: time.Millisecond, MaxBackoff: time.Millisecond})
+		require.NoError(t, queue.Put(t.Context(), "orders", newMessage()))
+		for i, round := range []struct {
+			last     string // takes the place of the error before
+			lost     bool
+			attempts int // afterwards
+		}{
+			{"", true, 0},
+			{reworded, true, 1},
+			{"", false, 2},
+			{"the connection to the database was lost, said the bank", true, 2},
+			{"", true, 3},
+		} {
+			if round.last != "" {
+				b.db.Do(t, `UPDATE millrace_messages SET last_error = ?`, []byte(round.last))
+			}
+			var taken []*inbox.Leased
+			rig.Eventually(t, "it is due", func() bool { taken = rig.Take(t, queue, 1); return len(taken) == 1 })
+			msg, err := taken[0].Message(t.Context())
+			require.NoError(t, err)
+			loses.Store(round.lost)
+			require.ErrorIs(t, do(h, msg), errBoom)
+			assert.False(t, loses.Load())
+			require.NoError(t, taken[0].Fail(t.Context()))
+			assert.Equal(t, round.attempts, b.count(`SELECT attempts FROM millrace_messages`), "round %d", i)
+		}
+	}},
 	{Name: "a message that is tried again after it was refused", Why: "that it was refused once is over: when it fails, a replay brings it back", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		f := b.failing("billing", pubsub.StoreOnFailure, inbox.ReplayRefuse)
 		msg := replayed(newMessage())
@@ -154,48 +192,6 @@ var stateBodies = []testdb.Body{
 		f.handles(msg)
 		f.ends()
 	})},
-}
-
-// lostConnections has attempts lose their connection, each after something was done to the text of the error before.
-func lostConnections(t *testing.T, db *testdb.DB) {
-	b := newBed(t, db)
-	pool := faults.Open(t, db)
-	var loses atomic.Bool
-	pool.Set(faults.Plan{Before: func(_ context.Context, call string) error {
-		if call == faults.Rollback && loses.Swap(false) {
-			return faults.ErrLost
-		}
-		return nil
-	}})
-	store := b.newStore(pool.DB)
-	h := millrace.Inbox{Store: store, Consumer: consumer}.Middleware(silent(func(*message.Message) error { return errBoom }))
-	queue := rig.Queue(t, store, inbox.QueueConfig{Consumer: consumer, MinBackoff: time.Millisecond, MaxBackoff: time.Millisecond})
-	require.NoError(t, queue.Put(t.Context(), "orders", newMessage()))
-	for i, round := range []struct {
-		last     string // takes the place of the error before
-		lost     bool
-		attempts int // afterwards
-	}{
-		{"", true, 0},
-		{reworded, true, 1},
-		{"", false, 2},
-		{"the connection to the database was lost, said the bank", true, 2},
-		{"", true, 3},
-	} {
-		if round.last != "" {
-			b.db.Do(t, `UPDATE millrace_messages SET last_error = ?`, []byte(round.last))
-		}
-		var taken []*inbox.Leased
-		rig.Eventually(t, "it is due", func() bool { taken = rig.Take(t, queue, 1); return len(taken) == 1 })
-		msg, err := taken[0].Message(t.Context())
-		require.NoError(t, err)
-		loses.Store(round.lost)
-		_, err = h(msg)
-		require.ErrorIs(t, err, errBoom)
-		assert.False(t, loses.Load())
-		require.NoError(t, taken[0].Fail(t.Context()))
-		assert.Equal(t, round.attempts, b.count(`SELECT attempts FROM millrace_messages`), "round %d", i)
-	}
 }
 
 // refusing starts a service that refuses replayed messages, and stores every message first.

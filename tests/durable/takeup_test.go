@@ -92,14 +92,11 @@ var takeUpBodies = []testdb.Body{
 				}
 				return nil, effect(msg)
 			})
-			_, err := h(replayed(msg))
-			require.ErrorIs(t, err, errBoom, word)
+			require.ErrorIs(t, do(h, replayed(msg)), errBoom, word)
 			assert.Equal(t, 1, b.open(admin.FailedRetryable), word)
 			fails = false
-			_, err = h(replayed(msg))
-			require.NoError(t, err, word)
-			_, err = h(replayed(msg))
-			require.NoError(t, err, word)
+			require.NoError(t, do(h, replayed(msg)), word)
+			require.NoError(t, do(h, replayed(msg)), word)
 			assert.Equal(t, 1, b.effects(msg), word)
 			assert.Equal(t, 0, b.rows(), word)
 		}
