@@ -80,13 +80,17 @@ var wrongStateBodies = []testdb.Body{
 					continue
 				}
 				b.db.Do(t, `UPDATE millrace_messages SET status = ?`, status)
-				err := d.decide(t.Context(), operator, id)
-				require.ErrorIs(t, err, inbox.ErrWrongState, "%s %s", d.name, status)
-				require.NotErrorIs(t, err, inbox.ErrNotFound)
-				for _, part := range append([]admin.Status{status}, d.allowed...) {
-					require.ErrorContains(t, err, part.String(), d.name)
+				for _, serve := range []func(){b.unserve, b.believedServed} {
+					serve()
+					err := d.decide(t.Context(), operator, id)
+					require.ErrorIs(t, err, inbox.ErrWrongState, "%s %s", d.name, status)
+					require.NotErrorIs(t, err, inbox.ErrNotFound)
+					for _, part := range append([]admin.Status{status}, d.allowed...) {
+						require.ErrorContains(t, err, part.String(), d.name)
+					}
 				}
 			}
+			b.unserve()
 			require.ErrorIs(t, d.decide(t.Context(), operator, id+1), inbox.ErrNotFound, d.name)
 			require.NotErrorIs(t, d.decide(t.Context(), operator, id+1), inbox.ErrWrongState, d.name)
 		}
