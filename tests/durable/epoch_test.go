@@ -44,7 +44,7 @@ var epochBodies = []testdb.Body{
 			rig.Eventually(b, s.String()+" is handled", func() bool { return b.effects(states[s]) == 1 })
 		}
 		rig.Eventually(b, "the rest is where it belongs", func() bool {
-			return b.rows() == 3 && b.inEpoch(1) == 2
+			return b.rows() == 3 && b.moved() == 2
 		})
 		assert.Equal(t, []int{1, 1, 1}, []int{b.open(admin.Parked), b.open(admin.FailedTerminal), b.open(admin.InProgress)})
 		assert.Equal(t, 0, b.effects(states[admin.InProgress]), "somebody has it")
@@ -60,7 +60,7 @@ var epochBodies = []testdb.Body{
 
 		failing.Store(false)
 		after := start(1)
-		rig.Eventually(b, "it moves", func() bool { return b.inEpoch(1) == 1 })
+		rig.Eventually(b, "it moves", func() bool { return b.moved() == 1 })
 		assert.Equal(t, 1, b.count(`SELECT COUNT(*) FROM millrace_claims`))
 		assert.True(t, after.deliver(msg), "it is stored already")
 		assert.Equal(t, 1, b.rows())
@@ -116,7 +116,7 @@ var epochBodies = []testdb.Body{
 		other := b.besideHandled(inbox.CollisionDrop)
 		b.db.Do(t, `UPDATE millrace_messages SET status = ?, reason = ?`, admin.FailedTerminal, []byte("for a reason"))
 		b.byOrder(inbox.CollisionDrop)
-		rig.Eventually(b, "it moves", func() bool { return b.inEpoch(1) == 1 })
+		rig.Eventually(b, "it moves", func() bool { return b.moved() == 1 })
 		found := b.only(b.store, 0)
 		assert.Equal(t, []any{admin.FailedTerminal, "for a reason"}, []any{found.Status, found.Reason})
 		b.retriedAsDistinct(other)

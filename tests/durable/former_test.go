@@ -128,7 +128,7 @@ var formerBodies = []testdb.Body{
 		s.parks(another(msg))
 		require.NoError(t, s.router.Close())
 		next()
-		rig.Eventually(b, "it moves", func() bool { return b.inEpoch(1) == 1 })
+		rig.Eventually(b, "it moves", func() bool { return b.moved() == 1 })
 		_, err := admin.New(b.store).RetryAll(t.Context(), admin.Filter{}, ada, nil, admin.Pace{})
 		require.NoError(t, err)
 		rig.Eventually(b, "it is handled", func() bool { return b.effects(msg) == 2 && b.rows() == 0 })
@@ -150,7 +150,7 @@ var formerBodies = []testdb.Body{
 		require.NoError(t, err)
 		require.Len(t, taken, 1)
 		assert.True(t, next().deliver(another(msg)))
-		rig.Eventually(b, "the copy is closed", func() bool { return b.inEpoch(1) == 0 })
+		rig.Eventually(b, "the copy is closed", func() bool { return b.moved() == 0 })
 		assert.Equal(t, []int{1, 1}, []int{runs.of(msg), b.rows()})
 	})},
 	{Name: "a former key of a message that failed, and could not be kept", Why: "nothing of it moves, so a stored copy takes its place", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
@@ -200,10 +200,10 @@ func (b *bed) storeIn(config inbox.QueueConfig, msgs ...*message.Message) *inbox
 	return queue
 }
 
-// inEpoch counts the open messages of an epoch.
-func (b *bed) inEpoch(epoch int) int {
+// moved counts the open messages of epoch 1.
+func (b *bed) moved() int {
 	b.Helper()
-	return b.count(`SELECT COUNT(*) FROM millrace_messages m JOIN millrace_consumers c ON c.id = m.consumer WHERE c.epoch = ?`, epoch)
+	return b.count(`SELECT COUNT(*) FROM millrace_messages m JOIN millrace_consumers c ON c.id = m.consumer WHERE c.epoch = 1`)
 }
 
 // handledMoves has a message handled and a row of it moved to the new epoch. A copy that a process of the last

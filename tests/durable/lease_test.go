@@ -52,10 +52,10 @@ var leaseBodies = []testdb.Body{
 			queue := b.storeIn(inbox.QueueConfig{Lease: time.Second, MaxAttempts: 2}, all...)
 			poison := all[3].UUID
 			lapse := func() { b.db.Do(t, `UPDATE millrace_messages SET due_at = 1`) }
-			taken := b.takes(queue, 5)
-			lapse()                   // the process dies before it hands them out
-			taken = b.takes(queue, 5) // which costs them nothing
-			for range 2 {             // a service that closes before it delivers costs nothing either
+			b.takes(queue, 5)
+			lapse()                    // the process dies before it hands them out
+			taken := b.takes(queue, 5) // which costs them nothing
+			for range 2 {              // a service that closes before it delivers costs nothing either
 				ours, err := queue.HandOut(t.Context(), taken...)
 				require.NoError(t, err)
 				require.Len(t, ours, 5)
