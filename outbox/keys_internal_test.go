@@ -18,20 +18,17 @@ func TestOfAKeyWithMuchSomeIsInHand(t *testing.T) {
 	require.Equal(t, 2, p.config.keyCap())
 	p.put(t, "hot", dialect.OutboxPending, 1, 2, 3, 4)
 	p.put(t, "other", dialect.OutboxPending, 5)
-	p.reader.last, p.reader.tail = due, tail{}
-	p.round(t, pending)
+	p.reads(t)
 	assert.Equal(t, []int64{1, 2}, ids(p.lanes[0].queue))
 	r := p.away(0)
 	p.flushAll(t)
 	assert.Equal(t, []int{0, 0, 2, 2}, p.hot(t))
-	p.reader.last, p.reader.tail = due, tail{}
-	p.round(t, pending)
+	p.reads(t)
 	assert.Equal(t, []int64{5}, ids(p.lanes[0].queue), "others are read")
 
 	// What was stored since is behind what is held back.
 	p.put(t, "hot", dialect.OutboxPending, 6)
-	p.reader.last, p.reader.tail = due, tail{}
-	p.round(t, pending)
+	p.reads(t)
 	assert.Equal(t, []int64{6}, ids(p.ledger.hold))
 	r.fate(1, nil)
 	r.fate(2, Permanent(errRefused))
@@ -77,13 +74,11 @@ func TestOrderHangsOnIDsAlone(t *testing.T) {
 func TestWhatIsStoredLateIsNotForgotten(t *testing.T) {
 	p := newLeasedPump(t, RelayConfig{Batch: 4})
 	p.put(t, "hot", dialect.OutboxPending, 10, 20, 30, 40, 50)
-	p.reader.last = due
-	p.round(t, pending)
+	p.reads(t)
 	p.flushAll(t)
 	p.put(t, "hot", dialect.OutboxPending, 15)
 	p.reader.sweepAt = time.Time{}
-	p.reader.last, p.reader.tail = due, tail{}
-	p.round(t, pending)
+	p.reads(t)
 	require.Equal(t, []int64{15, 50}, ids(p.ledger.hold))
 	assert.Equal(t, []int64{10, 20, 15, 30, 40, 50}, p.drain(t))
 }
@@ -93,20 +88,17 @@ func TestWhatIsStoredLateIsNotForgotten(t *testing.T) {
 func TestWhatWasHeldBackIsNotForgottenForWhatIsStoredNext(t *testing.T) {
 	p := newLeasedPump(t, RelayConfig{Batch: 4})
 	p.put(t, "hot", dialect.OutboxPending, 10, 20)
-	p.reader.last = due
-	p.round(t, pending)
+	p.reads(t)
 	p.put(t, "hot", dialect.OutboxPending, 5) // its transaction was open for long
 	p.reader.sweepAt = time.Time{}
-	p.reader.last, p.reader.tail = due, tail{}
-	p.round(t, pending)
+	p.reads(t)
 	require.Equal(t, []int64{5}, ids(p.ledger.hold))
 	r := p.away(0)
 	r.fate(10, nil)
 	p.settle(t.Context(), r)
 	p.flushAll(t)
 	p.put(t, "hot", dialect.OutboxPending, 30)
-	p.reader.last, p.reader.tail = due, tail{}
-	p.round(t, pending)
+	p.reads(t)
 	p.rest()
 	assert.Positive(t, p.looks(t))
 	assert.Equal(t, []int64{20, 5, 30}, p.drain(t))
@@ -128,8 +120,7 @@ func TestWhatOneTransactionStoredGoesOutInItsOrder(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			p := newLeasedPump(t, RelayConfig{Batch: 16})
 			p.put(t, "hot", dialect.OutboxPending, 20)
-			p.reader.last = due
-			p.round(t, pending)
+			p.reads(t)
 			p.put(t, "hot", dialect.OutboxPending, 10, 15, 30, 40)
 			next(p)
 			p.reader.last = keys
@@ -145,8 +136,7 @@ func TestALookForAKeyBeginsWhereItWasLastRead(t *testing.T) {
 	p := newLeasedPump(t, RelayConfig{Batch: 16})
 	p.reader.floor.marks = []mark{{time.Now().Add(-3 * horizon), 5}, {time.Now().Add(-5 * time.Second), 15}}
 	p.put(t, "hot", dialect.OutboxPending, 20)
-	p.reader.last = due
-	p.round(t, pending)
+	p.reads(t)
 	p.put(t, "hot", dialect.OutboxPending, 10, 30, 40)
 	p.pass(horizon + time.Second)
 	p.check(hash("hot"))
@@ -162,8 +152,7 @@ func TestTheFloorOfAKeyRisesWithEachLook(t *testing.T) {
 	now := time.Now()
 	p.reader.floor.marks = []mark{{now.Add(-2 * horizon), 5}, {now.Add(-horizon + time.Minute), 15}}
 	p.put(t, "hot", dialect.OutboxPending, 20)
-	p.reader.last = due
-	p.round(t, pending)
+	p.reads(t)
 	after := func() int64 {
 		p.check(hash("hot"))
 		one := p.askings()[0]
@@ -197,8 +186,7 @@ func TestWhatIsHeldBackDuringALookIsNotForgotten(t *testing.T) {
 	p := newLeasedPump(t, RelayConfig{})
 	p.put(t, "hot", dialect.OutboxHeld, 3)
 	p.put(t, "hot", dialect.OutboxPending, 6)
-	p.reader.last = due
-	p.round(t, pending)
+	p.reads(t)
 	require.Len(t, p.ledger.hold, 1)
 	p.rest()
 	p.check(hash("hot"))
@@ -274,8 +262,7 @@ func TestWhatIsLetGoIsSentInOrderByWhoComesNext(t *testing.T) {
 		t.Run(how, func(t *testing.T) {
 			p := newLeasedPump(t, RelayConfig{Batch: 4})
 			p.put(t, "hot", dialect.OutboxPending, 1, 2, 3, 4)
-			p.reader.last = due
-			p.round(t, pending)
+			p.reads(t)
 			require.Equal(t, []int64{1, 2}, ids(p.lanes[0].queue))
 			stop(p)
 			p.flushAll(t)
@@ -355,8 +342,7 @@ func TestTheTailIsReadInTurnWithABacklog(t *testing.T) {
 	for id := range int64(40) {
 		p.put(t, "hot", dialect.OutboxPending, id+1)
 	}
-	p.reader.last = due
-	p.round(t, pending)
+	p.reads(t)
 	require.True(t, p.reader.tail.on)
 	p.put(t, "", dialect.OutboxPending, 50)
 	p.put(t, "other", dialect.OutboxPending, 51)

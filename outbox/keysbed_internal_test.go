@@ -67,6 +67,13 @@ func (p *pump) round(t *testing.T, want kind) {
 	p.took(r)
 }
 
+// reads does one look at what is pending, from the first.
+func (p *pump) reads(t *testing.T) {
+	t.Helper()
+	p.reader.last, p.reader.tail = due, tail{}
+	p.round(t, pending)
+}
+
 // rest has no look called for but for keys.
 func (p *pump) rest() {
 	r := &p.reader

@@ -26,7 +26,12 @@ func (publishing) Close() error                                           { retu
 
 var errRefused = errors.New("refused")
 
-func always() bool { return true }
+// publishRun has a lane publish letters.
+func publishRun(to message.Publisher, burst int, letters []*letter) *run {
+	r := &run{letters: letters}
+	(&lane{outside: newOutside(watermill.NopLogger{}), to: to, may: func() bool { return true }, burst: burst}).publish(r)
+	return r
+}
 
 // mail makes a letter whose UUID is its id.
 func mail(id int64, key, topic string) *letter {
@@ -231,8 +236,7 @@ func TestATopicThatIsGivenUpHoldsBackItsKeys(t *testing.T) {
 		letters = append(letters, mail(int64(i), key, "dead"))
 	}
 	letters = append(letters, mail(5, "d", "alive"), mail(6, "f", "alive"))
-	r := &run{letters: letters}
-	(&lane{outside: newOutside(watermill.NopLogger{}), to: refusing, may: always, burst: 1}).publish(r)
+	r := publishRun(refusing, 1, letters)
 	sent, failed, untried := fateOf(r)
 	assert.Equal(t, []int64{6}, sent)
 	assert.Equal(t, []int64{0, 1, 2}, failed, "three in a row are enough")
@@ -245,8 +249,7 @@ func TestOnePartOfAJoinedErrorIsNotTheAnswer(t *testing.T) {
 	toTwo := publishing(func(_ string, msgs ...*message.Message) error {
 		return errors.Join(&PartialError{Errors: make([]error, len(msgs))}, errRefused)
 	})
-	r := &run{letters: []*letter{mail(0, "a", "t"), mail(1, "b", "t")}}
-	(&lane{outside: newOutside(watermill.NopLogger{}), to: toTwo, may: always, burst: 1}).publish(r)
+	r := publishRun(toTwo, 1, []*letter{mail(0, "a", "t"), mail(1, "b", "t")})
 	sent, failed, _ := fateOf(r)
 	assert.Empty(t, sent)
 	assert.Equal(t, []int64{0, 1}, failed)
@@ -259,8 +262,7 @@ func TestAnErrorThatPanicsIsThatOfItsMessage(t *testing.T) {
 		calls++
 		return fmt.Errorf("publish: %w", &PartialError{Errors: []error{nil, nil, (*faulty)(nil)}})
 	})
-	r := &run{letters: []*letter{mail(0, "a", "t"), mail(1, "b", "t"), mail(2, "c", "t")}}
-	(&lane{outside: newOutside(watermill.NopLogger{}), to: to, may: always, burst: 1}).publish(r)
+	r := publishRun(to, 1, []*letter{mail(0, "a", "t"), mail(1, "b", "t"), mail(2, "c", "t")})
 	sent, failed, _ := fateOf(r)
 	assert.Equal(t, []int64{0, 1}, sent)
 	assert.Equal(t, []int64{2}, failed)
@@ -285,7 +287,7 @@ func TestWhatFailedBeforeIsTriedAfterTheOthersAndAlone(t *testing.T) {
 	})
 	letters := []*letter{mail(0, "", "t"), mail(1, "k", "t"), mail(2, "k", "t"), mail(3, "", "t"), mail(4, "k", "t")}
 	letters[0].attempts, letters[1].attempts = 1, 1
-	(&lane{outside: newOutside(watermill.NopLogger{}), to: to, may: always, burst: 10}).publish(&run{letters: letters})
+	publishRun(to, 10, letters)
 	assert.Equal(t, []string{"3 ", "0 ", "1 ", "2 4 "}, calls)
 }
 

@@ -32,6 +32,15 @@ func probeNow(t *testing.T, p *pump) *run {
 	return r
 }
 
+// probeFails has the next probe refused, and returns the id of its message.
+func probeFails(t *testing.T, p *pump) int64 {
+	t.Helper()
+	r := probeNow(t, p)
+	r.fates[0] = fate{tried: true, err: failureOf(errRefused)}
+	p.settle(t.Context(), r)
+	return r.letters[0].id
+}
+
 func TestAnOutageEndsForAllMessagesAndNotOnlyForTheFirst(t *testing.T) {
 	p := newTestPump(t, RelayConfig{Lanes: 2})
 	p.inHand(mail(1, "", "t"))
@@ -39,10 +48,7 @@ func TestAnOutageEndsForAllMessagesAndNotOnlyForTheFirst(t *testing.T) {
 	p.inHand(mail(2, "", "t"), mail(3, "", "t"), mail(4, "", "t"))
 	probed := make(map[int64]int)
 	for range 8 {
-		r := probeNow(t, p)
-		probed[r.letters[0].id]++
-		r.fates[0] = fate{tried: true, err: failureOf(errRefused)}
-		p.settle(t.Context(), r)
+		probed[probeFails(t, p)]++
 	}
 	assert.Equal(t, map[int64]int{1: 2, 2: 2, 3: 2, 4: 2}, probed, "the one that failed the longest ago")
 }
@@ -75,9 +81,7 @@ func TestAnOutageSpendsNoAttemptOfWhatFailedBefore(t *testing.T) {
 	p.suspect[1] = suspect.failedAt
 	p.inHand(suspect)
 	for range 4 {
-		r := probeNow(t, p)
-		r.fates[0] = fate{tried: true, err: failureOf(errRefused)}
-		p.settle(t.Context(), r)
+		probeFails(t, p)
 	}
 	assert.Empty(t, p.ledger.aside)
 	assert.Zero(t, suspect.attempts)
@@ -104,10 +108,7 @@ func TestAnOutageEndsForAllTopicsAndNotOnlyForTheFirst(t *testing.T) {
 	p.inHand(mail(3, "", "u"), mail(4, "k", "u"), mail(5, "k", "v"))
 	var probed []int64
 	for range 6 {
-		r := probeNow(t, p)
-		probed = append(probed, r.letters[0].id)
-		r.fates[0] = fate{tried: true, err: failureOf(errRefused)}
-		p.settle(t.Context(), r)
+		probed = append(probed, probeFails(t, p))
 	}
 	assert.Equal(t, []int64{3, 1, 4, 2, 3, 1}, probed, "topics and messages take turns; the fifth waits for its key")
 }
@@ -126,9 +127,7 @@ func TestAnOutagePassesOverMoreWithEachProbe(t *testing.T) {
 	var passed []int
 	for range 7 {
 		refill()
-		r := probeNow(t, p)
-		r.fates[0] = fate{tried: true, err: failureOf(errRefused)}
-		p.settle(t.Context(), r)
+		probeFails(t, p)
 		for more := true; more; { // what was postponed leaves room for what is read next
 			before := len(p.ledger.letters())
 			for _, id := range p.ledger.letters() {

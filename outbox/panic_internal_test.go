@@ -3,6 +3,7 @@ package outbox
 import (
 	"context"
 	"errors"
+	"runtime"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -70,9 +71,12 @@ func newBench(t *testing.T, config RelayConfig) *bench {
 	return b
 }
 
-func (b *bench) run(ctx context.Context) {
+// run runs the relay until stop, and returns once a call is held.
+func (b *bench) run() (stop func()) {
+	ctx, stop := context.WithCancel(b.Context())
 	go func() { b.ended <- b.relay.Run(ctx) }()
 	<-b.held
+	return stop
 }
 
 // row reads one number.
@@ -98,8 +102,7 @@ const (
 // the same, and what is behind it.
 func TestAPumpThatPanicsKeepsItsShards(t *testing.T) {
 	b := newBench(t, RelayConfig{Drain: time.Hour})
-	ctx, stop := context.WithCancel(t.Context())
-	b.run(ctx)
+	stop := b.run()
 	b.eventually("the pump panics", func() bool { return b.relay.Panics() > 0 || !b.armed.Load() })
 	token, until := b.row(tokenOfRelay), b.row(endOfLease)
 	for range 2 {
@@ -120,8 +123,7 @@ func TestAPumpThatPanicsKeepsItsShards(t *testing.T) {
 // TestAPumpThatPanicsWaitsForDrainAtMost: a publisher that hangs does not keep the shards.
 func TestAPumpThatPanicsWaitsForDrainAtMost(t *testing.T) {
 	b := newBench(t, RelayConfig{Drain: 50 * time.Millisecond})
-	ctx, stop := context.WithCancel(t.Context())
-	b.run(ctx)
+	stop := b.run()
 	b.eventually("the next term sends it again", func() bool { return b.given.Load() > 1 })
 	close(b.open)
 	b.eventually("the outbox is empty", func() bool { return b.row(stored) == 0 })
@@ -132,8 +134,7 @@ func TestAPumpThatPanicsWaitsForDrainAtMost(t *testing.T) {
 // TestRunTellsOfAPanicAtItsEnd: what was on its way was not written off.
 func TestRunTellsOfAPanicAtItsEnd(t *testing.T) {
 	b := newBench(t, RelayConfig{Drain: time.Hour})
-	ctx, stop := context.WithCancel(t.Context())
-	b.run(ctx)
+	stop := b.run()
 	b.eventually("the pump panics", func() bool { return !b.armed.Load() })
 	stop()
 	close(b.open)
@@ -148,18 +149,12 @@ func TestRunTellsOfAPanicAtItsEnd(t *testing.T) {
 // TestADatabaseThatIsGoneAtAPanic keeps Run from nothing but giving up its shards.
 func TestADatabaseThatIsGoneAtAPanic(t *testing.T) {
 	b := newBench(t, RelayConfig{Drain: time.Hour})
-	ctx, stop := context.WithCancel(t.Context())
-	b.run(ctx)
+	stop := b.run()
 	b.eventually("the pump panics", func() bool { return !b.armed.Load() })
 	require.NoError(t, b.relay.db.Close())
 	stop()
 	close(b.open)
-	select {
-	case err := <-b.ended:
-		require.ErrorIs(t, err, errPanicked)
-	case <-time.After(time.Minute):
-		require.Fail(t, "Run does not return")
-	}
+	require.ErrorIs(t, <-b.ended, errPanicked)
 }
 
 // TestAPublisherThatPanicsWhileItIsDrained has its messages stay, and Run return.
@@ -195,4 +190,25 @@ func TestWhatEndsAGoroutineIsAPanic(t *testing.T) {
 	require.ErrorIs(t, err, errPanicked)
 	require.EqualError(t, err, "it panicked: boom")
 	assert.EqualValues(t, 2, o.panics.Load(), "the logger's too")
+}
+
+// exiting is a logger that ends the goroutine that logs.
+type exiting struct{ watermill.NopLogger }
+
+func (exiting) Error(string, error, watermill.LogFields) { runtime.Goexit() }
+
+func TestALoggerThatExitsKeepsNobodyWaiting(t *testing.T) {
+	o, ended := newOutside(exiting{}), make(chan error, 1)
+	for name, work := range map[string]func() error{
+		"panics": func() error { panic("a publisher") },
+		"exits":  func() error { runtime.Goexit(); return nil },
+	} {
+		go func() { ended <- o.await("it", work) }()
+		select {
+		case err := <-ended:
+			require.Error(t, err, name)
+		case <-time.After(time.Minute):
+			require.Fail(t, "it waits for ever", name)
+		}
+	}
 }

@@ -60,7 +60,7 @@ func TestASizeThatIsNotKnownIsNotNone(t *testing.T) {
 	db := testdb.On(t, "postgres")
 	store := migrate(t, db, inbox.Config{})
 	db.Do(t, `ALTER TABLE millrace_dropped SET (autovacuum_enabled = false)`) // it may come at any time, and analyse
-	db.Do(t, `SELECT pg_stat_reset()`) // the database may have been another test's, which emptied the table
+	db.Do(t, `SELECT pg_stat_reset()`)                                        // the database may have been another test's, which emptied the table
 	db.Do(t, `INSERT INTO millrace_dropped (at, consumer, message_id, topic, reason)
 		SELECT i, 1, 'x', 't', 'r' FROM generate_series(1, 1000) i`)
 	size := func() int64 {

@@ -1,18 +1,22 @@
 package durable_test
 
 import (
+	"fmt"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/jmoiron/sqlx"
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-go/millrace/inbox"
 	"github.com/millrace-go/millrace/inbox/admin"
 	millrace "github.com/millrace-go/millrace/middleware"
+	"github.com/millrace-go/millrace/outbox"
 	"github.com/millrace-go/millrace/pubsub"
 	"github.com/millrace-go/millrace/tests/rig"
 	"github.com/millrace-go/millrace/tests/testdb"
@@ -36,6 +40,15 @@ func newBed(t *testing.T, db *testdb.DB) *bed {
 	return b
 }
 
+// inBothModes returns a body for a database of each mode.
+func inBothModes(body func(t *testing.T, b *bed, mode pubsub.Mode)) func(*testing.T, *testdb.DB) {
+	return func(t *testing.T, db *testdb.DB) {
+		for mode, name := range modes {
+			t.Run(name, func(t *testing.T) { body(t, newBed(t, testdb.On(t, db.Dialect)), mode) })
+		}
+	}
+}
+
 func (b *bed) newStore(pool *sqlx.DB) *inbox.Store {
 	b.Helper()
 	return rig.NewStore(b, pool, inbox.Config{WithoutPlugin: true, PurgeInterval: time.Second})
@@ -50,6 +63,28 @@ func (b *bed) process() *inbox.Store {
 func newMessage() *message.Message {
 	msg := message.NewMessage(watermill.NewUUID(), []byte("payload"))
 	msg.Metadata.Set("colour", "blue")
+	return msg
+}
+
+func newMessages(n int) []*message.Message {
+	msgs := make([]*message.Message, n)
+	for i := range msgs {
+		msgs[i] = newMessage()
+	}
+	return msgs
+}
+
+// stamped is a message that brings a version of an aggregate.
+func stamped(aggregate string, version int64) *message.Message {
+	msg := newMessage()
+	outbox.Stamp(msg, aggregate, version)
+	return msg
+}
+
+// another is a message with the key of msg, and another payload.
+func another(msg *message.Message) *message.Message {
+	msg = msg.Copy()
+	msg.Payload = []byte("another")
 	return msg
 }
 
@@ -73,6 +108,8 @@ func (b *bed) open(status admin.Status) int {
 	return b.count(`SELECT COUNT(*) FROM millrace_messages WHERE status = ?`, status)
 }
 
+func (b *bed) outcomes() int { return b.count(`SELECT COUNT(*) FROM millrace_outcomes`) }
+
 func (b *bed) rows() int { return b.count(`SELECT COUNT(*) FROM millrace_messages`) }
 
 // quick are settings with which a test need not wait.
@@ -83,6 +120,22 @@ func quick(store *inbox.Store) pubsub.Durable {
 	}
 }
 
+func storeFirst(store *inbox.Store) pubsub.Durable {
+	durable := quick(store)
+	durable.Mode = pubsub.StoreFirst
+	return durable
+}
+
+// countOnPark counts the calls of durable.OnPark.
+func countOnPark(durable *pubsub.Durable) *atomic.Int32 {
+	var calls atomic.Int32
+	durable.OnPark = func(*message.Message, string) error {
+		calls.Add(1)
+		return nil
+	}
+	return &calls
+}
+
 // service is a router on a durable subscriber.
 type service struct {
 	*bed
@@ -91,7 +144,7 @@ type service struct {
 	published *rig.Publisher
 }
 
-// start runs h behind durable. With its store, middleware.Inbox is in between.
+// start runs h behind durable and middlewares.
 func (b *bed) start(durable pubsub.Durable, h message.HandlerFunc, middlewares ...message.HandlerMiddleware) *service {
 	b.Helper()
 	s := &service{bed: b, source: rig.NewFeed(), published: &rig.Publisher{}}
@@ -105,11 +158,63 @@ func (b *bed) start(durable pubsub.Durable, h message.HandlerFunc, middlewares .
 	return s
 }
 
-// inboxed runs h behind durable and middleware.Inbox.
-func (b *bed) inboxed(durable pubsub.Durable, h func(*message.Message) error) *service {
+// inboxed runs h behind durable and its middleware.Inbox.
+func (b *bed) inboxed(durable pubsub.Durable, h message.NoPublishHandlerFunc, options ...inbox.Options) *service {
 	b.Helper()
-	return b.start(durable, func(msg *message.Message) ([]*message.Message, error) { return nil, h(msg) },
-		millrace.Inbox{Store: durable.Store}.Middleware)
+	return b.start(durable, silent(h), inboxOf(durable, options...))
+}
+
+// inboxOf is a middleware.Inbox with the settings that durable has as well, and perhaps others.
+func inboxOf(durable pubsub.Durable, options ...inbox.Options) message.HandlerMiddleware {
+	in := millrace.Inbox{Store: durable.Store, Key: durable.Key}
+	if durable.Consumer != consumer { // by default it is the name of the handler
+		in.Consumer = durable.Consumer
+	}
+	for _, o := range options {
+		in.Options = o
+	}
+	in.Epoch, in.Fingerprint = durable.Epoch, durable.Fingerprint
+	return in.Middleware
+}
+
+// invoicing is a handler that has its effect, and returns a message.
+func invoicing(msg *message.Message) ([]*message.Message, error) {
+	return []*message.Message{message.NewMessage("invoice", nil)}, effect(msg)
+}
+
+// decorated runs h in a router whose subscriber decorator is durable.
+func (b *bed) decorated(durable pubsub.Durable, h message.NoPublishHandlerFunc, middlewares ...message.HandlerMiddleware) *service {
+	b.Helper()
+	s := &service{bed: b, source: rig.NewFeed(), router: rig.NewRouter(b)}
+	s.router.AddPlugin(durable.Store.Plugin())
+	s.router.AddSubscriberDecorators(durable.Decorate)
+	s.router.AddMiddleware(middlewares...)
+	s.router.AddConsumerHandler("orders", "orders", s.source, h)
+	rig.Run(b, s.router)
+	return s
+}
+
+// booming runs a handler that fails so often at each message, and says which run it was.
+func (b *bed) booming(durable pubsub.Durable, times int) *service {
+	b.Helper()
+	var runs counter
+	return b.inboxed(durable, func(msg *message.Message) error {
+		if n := runs.run(msg); n <= times {
+			return fmt.Errorf("boom %d", n)
+		}
+		return effect(msg)
+	})
+}
+
+// silent is h, which returns no messages.
+func silent(h message.NoPublishHandlerFunc) message.HandlerFunc {
+	return func(msg *message.Message) ([]*message.Message, error) { return nil, h(msg) }
+}
+
+// do has h handle msg.
+func do(h message.HandlerFunc, msg *message.Message) error {
+	_, err := h(msg)
+	return err
 }
 
 // deliver hands a copy of msg over and reports whether it was acked.
@@ -118,6 +223,29 @@ func (s *service) deliver(msg *message.Message) (acked bool) {
 	c := msg.Copy()
 	s.source.Send(s, c)
 	return rig.Answer(s, c)
+}
+
+// handles delivers msg, and waits until it is handled, and nothing is stored any more.
+func (s *service) handles(msg *message.Message) {
+	s.Helper()
+	assert.True(s, s.deliver(msg))
+	rig.Eventually(s, "it is handled", func() bool { return s.effects(msg) == 1 && s.rows() == 0 })
+}
+
+// parks delivers msg, and returns its row once it is parked.
+func (s *service) parks(msg *message.Message) admin.Message {
+	s.Helper()
+	assert.True(s, s.deliver(msg))
+	rig.Eventually(s, "it is parked", func() bool { return s.open(admin.Parked) == 1 })
+	return s.only(s.store, admin.Parked)
+}
+
+// takes leases what is due, which is so many messages, and at most ten.
+func (b *bed) takes(queue *inbox.Queue, want int) []*inbox.Leased {
+	b.Helper()
+	taken := rig.Take(b, queue, 10)
+	require.Len(b, taken, want)
+	return taken
 }
 
 func uuids(msgs []*message.Message) []string {

@@ -92,11 +92,6 @@ func (b *bed) filing(files payload.Blobs, grace time.Duration) (store, janitor *
 		b.storeWith(inbox.Config{Blobs: files, BlobsAbove: above, BlobGrace: time.Microsecond})
 }
 
-func (b *bed) purge(store *inbox.Store) {
-	b.Helper()
-	rig.Purge(b, store)
-}
-
 func (b *bed) registered() int { return b.count(`SELECT COUNT(*) FROM millrace_blobs`) }
 
 var errFull = errors.New("the disk is full")
@@ -152,9 +147,9 @@ var blobBodies = []testdb.Body{
 		require.NoError(t, b.queue(store).Put(t.Context(), "orders", msg))
 		require.NoError(t, b.queue(store).Put(t.Context(), "orders", msg), "a copy")
 		assert.Len(t, files.names(t), 3)
-		b.purge(store)
+		rig.Purge(t, store)
 		assert.Len(t, files.names(t), 3, "too young")
-		b.purge(janitor)
+		rig.Purge(t, janitor)
 		assert.Len(t, files.names(t), 1)
 		assert.Equal(t, 1, b.registered())
 		assert.Equal(t, string(msg.Payload), string(b.only(store, admin.Received).Payload))
@@ -165,14 +160,14 @@ var blobBodies = []testdb.Body{
 		inTable := b.storeWith(inbox.Config{BlobsAbove: above})
 		require.NoError(t, b.queue(store).Put(t.Context(), "orders", large()))
 		require.NoError(t, b.queue(inTable).Put(t.Context(), "orders", large()))
-		b.purge(janitor)
+		rig.Purge(t, janitor)
 		assert.Equal(t, 2, b.registered(), "their rows are there")
 		db.Do(t, `DELETE FROM millrace_messages`)
 		files.failDelete(errFull)
 		_, err := janitor.Purge(t.Context())
 		require.ErrorIs(t, err, errFull)
 		files.failDelete(nil)
-		b.purge(janitor)
+		rig.Purge(t, janitor)
 		assert.Zero(t, b.registered())
 		assert.Empty(t, files.names(t))
 	}},
@@ -187,7 +182,7 @@ var blobBodies = []testdb.Body{
 		assert.Len(t, files.names(t), 1)
 		require.NoError(t, s.router.Close())
 		files.failDelete(nil)
-		b.purge(janitor)
+		rig.Purge(t, janitor)
 		assert.Empty(t, files.names(t))
 	}},
 	{Name: "a blob that was not to be had", Why: "no attempt is spent, and the message is handled when it is back", Run: func(t *testing.T, db *testdb.DB) {
@@ -222,7 +217,7 @@ var blobBodies = []testdb.Body{
 		store, _ := b.filing(files, 500*time.Millisecond)
 		files.after = func(name string) error {
 			rig.Eventually(b, "the janitor takes it for an orphan", func() bool {
-				b.purge(store)
+				rig.Purge(t, store)
 				return len(files.names(t)) == 0
 			})
 			return nil
@@ -256,8 +251,7 @@ var blobBodies = []testdb.Body{
 			}
 			return nil, nil
 		})
-		_, err := handle(newMessage())
-		require.NoError(t, err)
+		require.NoError(t, do(handle, newMessage()))
 		require.NoError(t, <-purged)
 		assert.Len(t, files.names(t), 1)
 		assert.Equal(t, string(msg.Payload), string(b.only(store, admin.Received).Payload))

@@ -42,9 +42,7 @@ func TestKilledAtEveryBoundary(t *testing.T) {
 	for _, w := range testdb.Sample(t, 3, all) {
 		t.Run(fmt.Sprintf("%s, stored %s, without inbox %v, %d produced", w.dialect, modes[w.mode], w.bare, w.produce), func(t *testing.T) {
 			t.Parallel()
-			b := newBed(t, tuned(t, testdb.On(t, w.dialect)))
-			b.createWorks()
-			s := b.served()
+			b, s := newServed(t, testdb.On(t, w.dialect))
 			s.Mode, s.Bare, s.Produce, s.Marks = w.mode, w.bare, w.produce, t.TempDir()
 			newCrash(b, s).run()
 		})
@@ -93,7 +91,7 @@ func TestKilledWithAnOutcome(t *testing.T) {
 				for i, out := range kept[0].Messages {
 					assert.Equal(t, out.UUID, c.published[m.UUID][i].UUID)
 				}
-				assert.Zero(t, c.count(`SELECT COUNT(*) FROM millrace_outcomes`))
+				assert.Zero(t, c.outcomes())
 			}
 		}
 	})

@@ -1,7 +1,6 @@
 package durable_test
 
 import (
-	"errors"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -29,12 +28,7 @@ type dispute struct {
 	one, other *message.Message
 }
 
-func (b *bed) dispute(h message.HandlerFunc) *dispute {
-	b.Helper()
-	return b.disputed(h, millrace.Inbox{Store: b.store}.Middleware)
-}
-
-func (b *bed) disputed(h message.HandlerFunc, middlewares ...message.HandlerMiddleware) *dispute {
+func (b *bed) dispute(h message.HandlerFunc, middlewares ...message.HandlerMiddleware) *dispute {
 	b.Helper()
 	durable := quick(b.store)
 	durable.NotBefore = func(msg *message.Message) time.Time {
@@ -47,8 +41,7 @@ func (b *bed) disputed(h message.HandlerFunc, middlewares ...message.HandlerMidd
 		return time.Now().Add(time.Hour)
 	}
 	d := &dispute{service: b.start(durable, h, middlewares...), one: newMessage()}
-	d.other = d.one.Copy()
-	d.other.Payload = []byte("another payload")
+	d.other = another(d.one)
 	return d
 }
 
@@ -74,9 +67,7 @@ func (d *dispute) ends(handled, parked *message.Message) {
 	rig.Eventually(d, "one is handled and the other parked", func() bool {
 		return d.effects(d.one) == 1 && d.open(admin.Parked) == 1 && d.rows() == 1 // one after the other: the parked one first
 	})
-	found := rig.Find(d, d.store, admin.Filter{})
-	require.Len(d, found, 1)
-	assert.Equal(d, string(parked.Payload), string(found[0].Payload))
+	assert.Equal(d, string(parked.Payload), string(d.only(d.store, 0).Payload))
 	for range 2 {
 		assert.True(d, d.deliver(handled))
 		assert.True(d, d.deliver(parked))
@@ -89,18 +80,18 @@ func (d *dispute) ends(handled, parked *message.Message) {
 }
 
 var disputeBodies = []testdb.Body{
-	{Name: "both come early", Why: "the key is that of the stored one when the other comes again", Run: func(t *testing.T, db *testdb.DB) {
-		d := newBed(t, db).dispute(func(msg *message.Message) ([]*message.Message, error) { return nil, effect(msg) })
+	{Name: "both come early", Why: "the key is that of the stored one when the other comes again", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
+		d := b.dispute(silent(effect), millrace.Inbox{Store: b.store}.Middleware)
 		assert.True(t, d.deliver(early(d.one)))
 		assert.True(t, d.deliver(early(d.other)))
 		assert.Equal(t, 1, d.open(admin.Parked))
 		assert.True(t, d.deliver(d.other), "not early any more")
 		assert.Zero(t, d.effects(d.one), "it is parked")
 		d.ends(d.one, d.other)
-	}},
+	})},
 	{Name: "both come early, without Inbox", Why: "the claim is that of the stored payload, so a copy of it is known", Run: func(t *testing.T, db *testdb.DB) {
 		var handled atomic.Int32
-		d := newBed(t, db).disputed(func(*message.Message) ([]*message.Message, error) { handled.Add(1); return nil, nil })
+		d := newBed(t, db).dispute(func(*message.Message) ([]*message.Message, error) { handled.Add(1); return nil, nil })
 		assert.True(t, d.deliver(early(d.one)))
 		assert.True(t, d.deliver(early(d.other)))
 		d.due()
@@ -111,90 +102,87 @@ var disputeBodies = []testdb.Body{
 		assert.EqualValues(t, 1, handled.Load())
 		assert.Equal(t, 1, d.open(admin.Parked))
 	}},
-	{Name: "what the other produced is not published", Why: "its source brings it again, and it is", Run: func(t *testing.T, db *testdb.DB) {
-		d := newBed(t, db).dispute(func(msg *message.Message) ([]*message.Message, error) {
-			return []*message.Message{message.NewMessage("invoice", nil)}, effect(msg)
-		})
-		d.published.FailWith(errors.New("the broker is away"))
-		assert.True(t, d.deliver(early(d.one)))
-		assert.False(t, d.deliver(d.other), "nacked")
-		assert.Equal(t, 1, d.count(`SELECT COUNT(*) FROM millrace_outcomes`))
+	{Name: "what the other produced is not published", Why: "its source brings it again, and it is", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
+		d := b.unpublished()
 		assert.False(t, d.deliver(early(d.other)), "nacked, not parked")
 		assert.Zero(t, d.open(admin.Parked))
-		d.published.FailWith(nil)
-		assert.True(t, d.deliver(d.other))
-		assert.Equal(t, []string{"invoice"}, uuids(d.published.Messages()))
-		rig.Eventually(d, "the outcome is settled", func() bool { return d.count(`SELECT COUNT(*) FROM millrace_outcomes`) == 0 })
+		d.publishes(d.other)
 		d.ends(d.other, d.one)
 		assert.Len(t, d.published.Messages(), 1)
-	}},
-	{Name: "what the other produced is not published, and it comes early", Why: "what waits for a week must not hold it up", Run: func(t *testing.T, db *testdb.DB) {
-		d := newBed(t, db).unpublished()
-		d.publishes(early(d.other))
-	}},
-	{Name: "what the other produced is not published, and it is marked as redelivered", Why: "so is every one that was nacked", Run: func(t *testing.T, db *testdb.DB) {
-		d := newBed(t, db).unpublished()
+	})},
+	unpublishedBody("it comes early", "what waits for a week must not hold it up", func(d *dispute) *message.Message {
+		return early(d.other)
+	}),
+	unpublishedBody("it is marked as redelivered", "so is every one that was nacked", func(d *dispute) *message.Message {
 		again := d.other.Copy()
-		again.Metadata.Set("_watermill_amqp_redelivered", "true")
-		d.publishes(again)
-	}},
-	{Name: "what the other produced is not published, and the consumer pauses", Why: "that may be for long", Run: func(t *testing.T, db *testdb.DB) {
-		d := newBed(t, db).unpublished()
-		require.NoError(t, admin.New(d.store).Pause(t.Context(), consumer, 0, ada))
+		again.Metadata.Set(redelivered, "true")
+		return again
+	}),
+	unpublishedBody("the consumer pauses", "that may be for long", func(d *dispute) *message.Message {
+		d.published.FailWith(nil)
+		require.NoError(d, admin.New(d.store).Pause(d.Context(), consumer, 0, ada))
 		rig.Eventually(d, "the pause is noticed", func() bool {
 			rows := d.rows()
 			assert.True(d, d.deliver(newMessage()))
 			return d.rows() > rows
 		})
-		d.publishes(d.other)
-		require.NoError(t, admin.New(d.store).Resume(t.Context(), consumer, 0, ada))
-	}},
-	{Name: "what the other produced is not published, and it has no order", Why: "it is not kept for an operator: it was handled", Run: func(t *testing.T, db *testdb.DB) {
-		d := newBed(t, db).unpublished()
+		return d.other
+	}),
+	unpublishedBody("it has no order", "it is not kept for an operator: it was handled", func(d *dispute) *message.Message {
 		again := early(d.other)
 		again.Metadata.Set("later", "who knows")
-		d.publishes(again)
-	}},
-	{Name: "what it produced is not published, and it waits itself", Why: "what waits is made due, since it is the same message", Run: func(t *testing.T, db *testdb.DB) {
-		d := newBed(t, db).produces()
+		return again
+	}),
+	{Name: "what it produced is not published, and it waits itself", Why: "what waits is made due, since it is the same message", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
+		d := b.produces()
 		assert.True(t, d.deliver(early(d.one)))
-		d.published.FailWith(errors.New("the broker is away"))
+		d.published.FailWith(errBoom)
 		assert.True(t, d.deliver(d.one), "what is stored brings it out")
 		d.published.FailWith(nil)
 		rig.Eventually(d, "it is published", func() bool { return len(d.published.Messages()) == 1 && d.rows() == 0 })
 		assert.Equal(t, 1, d.effects(d.one))
-		assert.Zero(t, d.count(`SELECT COUNT(*) FROM millrace_outcomes`))
-	}},
+		assert.Zero(t, d.outcomes())
+	})},
+}
+
+// unpublishedBody delivers a copy of a message that was handled, and whose outcome is not published.
+func unpublishedBody(name, why string, again func(d *dispute) *message.Message) testdb.Body {
+	return testdb.Body{
+		Name: "what the other produced is not published, and " + name, Why: why,
+		Run: testdb.With(newBed, func(_ *testing.T, b *bed) {
+			d := b.unpublished()
+			d.publishes(again(d))
+		}),
+	}
 }
 
 func (b *bed) produces() *dispute {
 	b.Helper()
-	return b.dispute(func(msg *message.Message) ([]*message.Message, error) {
-		return []*message.Message{message.NewMessage("invoice", nil)}, effect(msg)
-	})
+	return b.dispute(invoicing, millrace.Inbox{Store: b.store}.Middleware)
 }
 
-// unpublished is a service that has handled a message, and could not publish what it produced, while
+// unpublished is a service that has handled a message, and cannot publish what it produced, while
 // another payload waits under its key.
 func (b *bed) unpublished() *dispute {
 	b.Helper()
 	d := b.produces()
 	assert.True(d, d.deliver(early(d.one)))
-	d.published.FailWith(errors.New("the broker is away"))
-	assert.False(d, d.deliver(d.other))
-	assert.Equal(d, 1, d.count(`SELECT COUNT(*) FROM millrace_outcomes`))
-	d.published.FailWith(nil)
+	d.published.FailWith(errBoom)
+	assert.False(d, d.deliver(d.other), "nacked")
+	assert.Equal(d, 1, d.outcomes())
 	return d
 }
 
-// publishes delivers a copy of what was handled, and expects what it produced to be published and the
-// other payload to wait as before.
+// publishes mends the broker and delivers a copy of what was handled, and expects what it produced to be
+// published and the other payload to wait as before.
 func (d *dispute) publishes(again *message.Message) {
 	d.Helper()
+	d.published.FailWith(nil)
 	published, rows := len(d.published.Messages()), d.rows()
 	assert.True(d, d.deliver(again))
-	assert.Len(d, d.published.Messages(), published+1)
-	rig.Eventually(d, "the outcome is settled", func() bool { return d.count(`SELECT COUNT(*) FROM millrace_outcomes`) == 0 })
+	require.Len(d, d.published.Messages(), published+1)
+	assert.Equal(d, "invoice", d.published.Messages()[published].UUID)
+	rig.Eventually(d, "the outcome is settled", func() bool { return d.outcomes() == 0 })
 	assert.Equal(d, 1, d.effects(d.other))
 	assert.True(d, d.deliver(again), "and once more")
 	assert.Len(d, d.published.Messages(), published+1)
@@ -209,11 +197,12 @@ func TestTwoPayloadsOfOneKeyAtOnce(t *testing.T) {
 		t.Run(dialect, func(t *testing.T) {
 			t.Parallel()
 			running, finish := make(chan struct{}), make(chan struct{})
-			d := newBed(t, testdb.On(t, dialect)).dispute(func(msg *message.Message) ([]*message.Message, error) {
+			b := newBed(t, testdb.On(t, dialect))
+			d := b.dispute(func(msg *message.Message) ([]*message.Message, error) {
 				running <- struct{}{}
 				<-finish
 				return nil, effect(msg)
-			})
+			}, millrace.Inbox{Store: b.store}.Middleware)
 			assert.True(t, d.deliver(early(d.one)))
 			straight, again := d.other.Copy(), early(d.other)
 			d.source.Send(t, straight)
@@ -245,11 +234,9 @@ func TestAnotherPayloadWaitsForNoHandlerWhereAllIsStoredFirst(t *testing.T) {
 				return effect(msg)
 			})
 			msg := newMessage()
-			other := msg.Copy()
-			other.Payload = []byte("another payload")
 			assert.True(t, s.deliver(msg))
 			<-running
-			assert.True(t, s.deliver(other))
+			assert.True(t, s.deliver(another(msg)))
 			assert.Equal(t, 1, b.open(admin.Parked))
 			assert.Zero(t, b.effects(msg))
 			close(finish)

@@ -12,7 +12,6 @@ import (
 
 	"github.com/millrace-go/millrace/inbox"
 	"github.com/millrace-go/millrace/inbox/admin"
-	millrace "github.com/millrace-go/millrace/middleware"
 	"github.com/millrace-go/millrace/pubsub"
 	"github.com/millrace-go/millrace/tests/rig"
 	"github.com/millrace-go/millrace/tests/testdb"
@@ -23,25 +22,18 @@ func (b *bed) epochs(failing *atomic.Bool) (start func(epoch int) *service) {
 	return func(epoch int) *service {
 		durable := quick(b.store)
 		durable.Mode, durable.Epoch, durable.MaxAttempts = pubsub.StoreFirst, epoch, 1
-		h := func(msg *message.Message) ([]*message.Message, error) {
-			if failing.Load() {
-				return nil, errBoom
-			}
-			return nil, effect(msg)
-		}
-		return b.start(durable, h, millrace.Inbox{Store: b.store, Options: inbox.Options{Epoch: epoch}}.Middleware)
+		return b.start(durable, failingWhile(failing), inboxOf(durable))
 	}
 }
 
 var epochBodies = []testdb.Body{
 	{Name: "an epoch that is raised", Why: "what is unfinished is finished in the new one, whatever its state", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
-		queue := rig.Queue(t, b.store, inbox.QueueConfig{Consumer: consumer})
 		states := map[admin.Status]*message.Message{}
 		for _, s := range []admin.Status{
 			admin.Received, admin.InProgress, admin.FailedRetryable, admin.FailedTerminal, admin.Parked, admin.Held,
 		} {
 			states[s] = newMessage()
-			require.NoError(t, queue.Put(t.Context(), "orders", states[s]))
+			b.storeIn(inbox.QueueConfig{}, states[s])
 			b.db.Do(t, `UPDATE millrace_messages SET status = ? WHERE uuid = ?`, s, []byte(states[s].UUID))
 		}
 		b.db.Do(t, `UPDATE millrace_messages SET lease_token = 5, due_at = due_at + 3600000000 WHERE status = ?`, admin.InProgress)
@@ -52,7 +44,7 @@ var epochBodies = []testdb.Body{
 			rig.Eventually(b, s.String()+" is handled", func() bool { return b.effects(states[s]) == 1 })
 		}
 		rig.Eventually(b, "the rest is where it belongs", func() bool {
-			return b.rows() == 3 && b.count(`SELECT COUNT(*) FROM millrace_messages m JOIN millrace_consumers c ON c.id = m.consumer WHERE c.epoch = 1`) == 2
+			return b.rows() == 3 && b.moved() == 2
 		})
 		assert.Equal(t, []int{1, 1, 1}, []int{b.open(admin.Parked), b.open(admin.FailedTerminal), b.open(admin.InProgress)})
 		assert.Equal(t, 0, b.effects(states[admin.InProgress]), "somebody has it")
@@ -63,15 +55,12 @@ var epochBodies = []testdb.Body{
 		start := b.epochs(&failing)
 		before := start(0)
 		msg := newMessage()
-		assert.True(t, before.deliver(msg))
-		rig.Eventually(b, "it is parked", func() bool { return b.open(admin.Parked) == 1 })
+		before.parks(msg)
 		require.NoError(t, before.router.Close())
 
 		failing.Store(false)
 		after := start(1)
-		rig.Eventually(b, "it moves", func() bool {
-			return b.count(`SELECT COUNT(*) FROM millrace_messages m JOIN millrace_consumers c ON c.id = m.consumer WHERE c.epoch = 1`) == 1
-		})
+		rig.Eventually(b, "it moves", func() bool { return b.moved() == 1 })
 		assert.Equal(t, 1, b.count(`SELECT COUNT(*) FROM millrace_claims`))
 		assert.True(t, after.deliver(msg), "it is stored already")
 		assert.Equal(t, 1, b.rows())
@@ -86,26 +75,18 @@ var epochBodies = []testdb.Body{
 		rig.Eventually(b, "it is handled", func() bool { return b.effects(msg) == 1 })
 		require.NoError(t, now.router.Close())
 
-		queue := rig.Queue(t, b.store, inbox.QueueConfig{Consumer: consumer})
 		other := newMessage()
-		require.NoError(t, queue.Put(t.Context(), "orders", msg, other))
+		b.storeIn(inbox.QueueConfig{}, msg, other)
 		start(1)
 		rig.Eventually(b, "the other one is handled", func() bool { return b.effects(other) == 1 && b.rows() == 0 })
 		assert.Equal(t, 1, b.effects(msg))
 	})},
 	{Name: "a key of another source in a raised epoch", Why: "what moves is known by the new key", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
-		queue := rig.Queue(t, b.store, inbox.QueueConfig{Consumer: consumer})
-		msg := newMessage()
-		msg.Metadata.Set("order", "7")
-		require.NoError(t, queue.Put(t.Context(), "orders", msg))
-		key := inbox.ByMetadata("order")
-		durable := quick(b.store)
-		durable.Mode, durable.Epoch, durable.Key = pubsub.StoreFirst, 1, key
-		s := b.start(durable, func(msg *message.Message) ([]*message.Message, error) { return nil, effect(msg) },
-			millrace.Inbox{Store: b.store, Key: key, Options: inbox.Options{Epoch: 1}}.Middleware)
+		msg, twin := b.sharingOrder()
+		b.storeIn(inbox.QueueConfig{}, msg)
+		s := b.byOrder(inbox.CollisionDefault)
 		rig.Eventually(b, "it is handled", func() bool { return b.effects(msg) == 1 && b.rows() == 0 })
-		twin := newMessage()
-		twin.Metadata.Set("order", "7")
+		twin.Payload = msg.Payload
 		assert.True(t, s.deliver(twin))
 		rig.Eventually(b, "its twin was decided on", func() bool { return b.rows() == 0 })
 		assert.Equal(t, 0, b.effects(twin))
@@ -135,10 +116,9 @@ var epochBodies = []testdb.Body{
 		other := b.besideHandled(inbox.CollisionDrop)
 		b.db.Do(t, `UPDATE millrace_messages SET status = ?, reason = ?`, admin.FailedTerminal, []byte("for a reason"))
 		b.byOrder(inbox.CollisionDrop)
-		rig.Eventually(b, "it moves", func() bool { return b.inEpoch(1) == 1 })
-		found := rig.Find(b, b.store, admin.Filter{})
-		require.Len(t, found, 1)
-		assert.Equal(t, []any{admin.FailedTerminal, "for a reason"}, []any{found[0].Status, found[0].Reason})
+		rig.Eventually(b, "it moves", func() bool { return b.moved() == 1 })
+		found := b.only(b.store, 0)
+		assert.Equal(t, []any{admin.FailedTerminal, "for a reason"}, []any{found.Status, found.Reason})
 		b.retriedAsDistinct(other)
 	})},
 }
@@ -155,8 +135,7 @@ func (b *bed) besideHandled(setting inbox.OnCollision) (other *message.Message) 
 	b.Helper()
 	one, other := b.sharingOrder()
 	s := b.byOrder(setting)
-	assert.True(b, s.deliver(one))
-	rig.Eventually(b, "it is handled", func() bool { return b.effects(one) == 1 && b.rows() == 0 })
+	s.handles(one)
 	require.NoError(b, s.router.Close())
 	b.storeIn(inbox.QueueConfig{}, other)
 	return other
@@ -173,10 +152,9 @@ func (b *bed) byOrder(setting inbox.OnCollision) orderService {
 	o := orderService{collisions: &atomic.Int32{}}
 	count := inbox.On(func(context.Context, inbox.Event) { o.collisions.Add(1) }, inbox.KindCollision)
 	store := rig.NewStore(b, b.db.Open(b).DB, inbox.Config{WithoutPlugin: true, PurgeInterval: time.Second, Observers: []inbox.Observer{count}})
-	durable, key := quick(store), inbox.ByMetadata("order")
-	durable.Mode, durable.Epoch, durable.Key = pubsub.StoreFirst, 1, key
-	o.service = b.start(durable, func(msg *message.Message) ([]*message.Message, error) { return nil, effect(msg) },
-		millrace.Inbox{Store: store, Key: key, Options: inbox.Options{Epoch: 1, OnCollision: setting}}.Middleware)
+	durable := storeFirst(store)
+	durable.Epoch, durable.Key = 1, inbox.ByMetadata("order")
+	o.service = b.inboxed(durable, effect, inbox.Options{OnCollision: setting})
 	return o
 }
 

@@ -2,12 +2,9 @@ package durable_test
 
 import (
 	"context"
-	"slices"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/stretchr/testify/assert"
@@ -36,77 +33,53 @@ var lossBodies = []testdb.Body{
 		durable.Mode, durable.MaxAttempts = pubsub.StoreFirst, 2
 		s := b.inboxed(durable, func(msg *message.Message) error { runs.run(msg); return errBoom })
 		msg := newMessage()
-		assert.True(t, s.deliver(msg))
-		rig.Eventually(b, "it is parked", func() bool { return b.open(admin.Parked) == 1 })
-		must := millrace.Inbox{Store: b.process(), Consumer: consumer}.Middleware(func(msg *message.Message) ([]*message.Message, error) {
+		parked := s.parks(msg)
+		past := millrace.Inbox{Store: b.process(), Consumer: consumer}.Middleware(func(msg *message.Message) ([]*message.Message, error) {
 			runs.run(msg)
 			return nil, nil
 		})
-		_, err := must(msg.Copy())
-		require.NoError(t, err)
+		require.NoError(t, do(past, msg.Copy()))
 		assert.Equal(t, 2, runs.of(msg), "a copy that came past the table")
-		parked := rig.Parked(t, b.store)
-		require.Len(t, parked, 1)
-		require.NoError(t, admin.New(b.store).Discard(t.Context(), parked[0].ID, ada))
+		require.NoError(t, admin.New(b.store).Discard(t.Context(), parked.ID, ada))
 		assert.Zero(t, b.rows())
 	}},
-	{Name: "a deadlock where a message is closed", Why: "the run is undone and made again, and is no attempt", Run: deadlockAtClose},
-	{Name: "another payload after the first was completed", Why: "never silently dropped", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
-		durable := quick(b.store)
-		durable.Mode = pubsub.StoreFirst
-		s := b.inboxed(durable, effect)
+	{Name: "a deadlock where a message is closed", Why: "the run is undone and made again, and is no attempt", Run: func(t *testing.T, db *testdb.DB) {
+		b, runs := newBed(t, db), &counter{}
+		pool := faults.Open(t, db)
+		var hits atomic.Int32
+		pool.Set(faults.Plan{Before: func(_ context.Context, call string) error {
+			if strings.Contains(call, "DELETE FROM millrace_messages") && hits.Add(1) <= 2 {
+				return contention{errBoom}
+			}
+			return nil
+		}})
+		durable := quick(b.newStore(pool.DB))
+		durable.Mode, durable.MaxAttempts = pubsub.StoreFirst, 1
+		s := b.inboxed(durable, func(msg *message.Message) error { runs.run(msg); return effect(msg) })
 		msg := newMessage()
 		assert.True(t, s.deliver(msg))
-		rig.Eventually(b, "the first is handled", func() bool { return b.effects(msg) == 1 && b.rows() == 0 })
-		assert.True(t, s.deliver(message.NewMessage(msg.UUID, []byte("another"))))
-		rig.Eventually(b, "the other is parked", func() bool { return b.open(admin.Parked) == 1 && b.rows() == 1 })
+		rig.Eventually(b, "it is handled", func() bool { return b.rows() == 0 })
+		assert.Equal(t, 3, runs.of(msg))
+		assert.Equal(t, 1, b.effects(msg))
+	}},
+	{Name: "a copy of what was handled, while another payload waits", Why: "it collides with nothing: the other one is parked, and the copy is none", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
+		s, msg := b.inboxed(storeFirst(b.store), effect), newMessage()
+		s.handles(msg)
+		require.NoError(t, admin.New(b.store).Pause(t.Context(), consumer, 0, ada))
+		require.True(t, s.deliver(another(msg)))
+		require.True(t, s.deliver(msg), "a copy")
+		assert.Equal(t, 1, b.rows(), "the other payload")
+		require.NoError(t, admin.New(b.store).Resume(t.Context(), consumer, 0, ada))
+		rig.Eventually(b, "the other payload is parked", func() bool { return b.open(admin.Parked) == 1 && b.rows() == 1 })
+		assert.Equal(t, "another", string(b.only(b.store, admin.Parked).Payload))
 		assert.Equal(t, 1, b.effects(msg))
 	})},
-	{Name: "another payload while the first waits", Why: "parked with an open claim: an operator can act", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
-		durable := quick(b.store)
-		durable.Mode = pubsub.StoreFirst
-		s := b.inboxed(durable, func(*message.Message) error { return inbox.RetryAfter(errBoom, time.Hour) })
-		msg := newMessage()
-		assert.True(t, s.deliver(msg))
-		assert.True(t, s.deliver(message.NewMessage(msg.UUID, []byte("another"))))
-		parked := rig.Parked(t, b.store)
-		require.Len(t, parked, 1)
-		require.NoError(t, admin.New(b.store).Discard(t.Context(), parked[0].ID, ada))
-	})},
-	{Name: "order within one batch", Why: "messages of a key are delivered as they arrived, however they were stored", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
-		durable := quick(b.store)
-		durable.Mode = pubsub.StoreFirst
-		durable.OrderKey = func(*message.Message) (string, error) { return "one", nil }
-		queue := rig.Queue(t, b.store, inbox.QueueConfig{Consumer: consumer, OrderKey: durable.OrderKey})
-		want := []string{"f", "b", "e", "a", "d", "c"}
-		var batch []*message.Message
-		for _, uuid := range want {
-			batch = append(batch, message.NewMessage(uuid, nil))
-		}
-		require.NoError(t, queue.Put(t.Context(), "orders", batch...))
-		var mu sync.Mutex
-		var handled []string
-		b.inboxed(durable, func(msg *message.Message) error {
-			mu.Lock()
-			defer mu.Unlock()
-			handled = append(handled, msg.UUID)
-			return effect(msg)
-		})
-		rig.Eventually(b, "all are handled", func() bool { return b.rows() == 0 })
-		mu.Lock()
-		defer mu.Unlock()
-		assert.Equal(t, want, slices.Compact(handled))
-	})},
 	{Name: "settings that do not fit together", Why: "they spend no attempts of messages that are not at fault", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
-		queue := rig.Queue(t, b.store, inbox.QueueConfig{Consumer: consumer, MaxAttempts: 1})
-		require.NoError(t, queue.Put(t.Context(), "orders", newMessage()))
-		taken := rig.Take(t, queue, 1)
-		require.Len(t, taken, 1)
+		taken := b.takes(b.storeIn(inbox.QueueConfig{MaxAttempts: 1}, newMessage()), 1)
 		msg, err := taken[0].Message(t.Context())
 		require.NoError(t, err)
-		other := millrace.Inbox{Store: b.store, Consumer: "other"}.Middleware(func(*message.Message) ([]*message.Message, error) { return nil, nil })
-		_, err = other(msg)
-		require.Error(t, err)
+		other := millrace.Inbox{Store: b.store, Consumer: "other"}.Middleware(silent(effect))
+		require.ErrorContains(t, do(other, msg), "the same Store, Consumer and Epoch")
 		require.NoError(t, taken[0].Fail(t.Context()))
 		assert.Zero(t, b.open(admin.Parked))
 		assert.Zero(t, b.count(`SELECT attempts FROM millrace_messages`))
@@ -131,23 +104,3 @@ var lossBodies = []testdb.Body{
 type contention struct{ error }
 
 func (contention) SQLState() string { return "40P01" }
-
-func deadlockAtClose(t *testing.T, db *testdb.DB) {
-	b, runs := newBed(t, db), &counter{}
-	pool := faults.Open(t, db)
-	var hits atomic.Int32
-	pool.Set(faults.Plan{Before: func(_ context.Context, call string) error {
-		if strings.Contains(call, "DELETE FROM millrace_messages") && hits.Add(1) <= 2 {
-			return contention{errBoom}
-		}
-		return nil
-	}})
-	durable := quick(b.newStore(pool.DB))
-	durable.Mode, durable.MaxAttempts = pubsub.StoreFirst, 1
-	s := b.inboxed(durable, func(msg *message.Message) error { runs.run(msg); return effect(msg) })
-	msg := newMessage()
-	assert.True(t, s.deliver(msg))
-	rig.Eventually(b, "it is handled", func() bool { return b.rows() == 0 })
-	assert.Equal(t, 3, runs.of(msg))
-	assert.Equal(t, 1, b.effects(msg))
-}

@@ -76,11 +76,7 @@ var findBodies = []testdb.Body{
 		for _, name := range []string{"a", "b", "c"} {
 			queue := rig.Queue(t, b.store, inbox.QueueConfig{Consumer: name})
 			for _, topic := range []string{"orders", "orders", "rare", "orders"} {
-				msgs := make([]*message.Message, 25)
-				for i := range msgs {
-					msgs[i] = newMessage()
-				}
-				require.NoError(t, queue.Put(t.Context(), topic, msgs...))
+				require.NoError(t, queue.Put(t.Context(), topic, newMessages(25)...))
 			}
 		}
 		for _, m := range b.find(admin.Filter{Topic: "rare"}) {

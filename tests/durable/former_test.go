@@ -24,20 +24,21 @@ import (
 // releases returns what starts processes of the last release, which knows messages by their UUID, and of
 // the next one, which knows them by their order and looks for their UUID as well.
 func (b *bed) releases(mode pubsub.Mode, h message.HandlerFunc) (last, next func() *service) {
-	start := func(change func(*pubsub.Durable, *millrace.Inbox)) *service {
-		store := b.process()
-		durable, i := quick(store), millrace.Inbox{Store: store}
-		durable.Mode, durable.MaxAttempts = mode, 1000
-		change(&durable, &i)
-		return b.start(durable, h, i.Middleware)
+	durable := func() pubsub.Durable {
+		d := quick(b.process())
+		d.Mode, d.MaxAttempts = mode, 1000
+		return d
 	}
-	return func() *service { return start(func(*pubsub.Durable, *millrace.Inbox) {}) },
-		func() *service {
-			return start(func(d *pubsub.Durable, i *millrace.Inbox) {
-				d.Epoch, d.Key = 1, inbox.ByMetadata("order")
-				i.Epoch, i.Key, i.FormerKey = d.Epoch, d.Key, inbox.ByUUID()
-			})
-		}
+	last = func() *service {
+		d := durable()
+		return b.start(d, h, inboxOf(d))
+	}
+	next = func() *service {
+		d := durable()
+		d.Epoch, d.Key = 1, inbox.ByMetadata("order")
+		return b.start(d, h, inboxOf(d, inbox.Options{FormerKey: inbox.ByUUID()}))
+	}
+	return last, next
 }
 
 // ofOrder is a message that both releases have a key of.
@@ -75,10 +76,10 @@ var formerBodies = []testdb.Body{
 		assert.Equal(t, 1, b.effects(msg))
 	})},
 	{Name: "a former key of a message that failed in the next release", Why: "the last one may have handled it since", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
-		var failing, fine atomic.Bool
+		var failing atomic.Bool
 		failing.Store(true)
 		_, next := b.releases(pubsub.StoreOnFailure, failingWhile(&failing))
-		last, _ := b.releases(pubsub.StoreOnFailure, failingWhile(&fine))
+		last, _ := b.releases(pubsub.StoreOnFailure, silent(effect))
 		msg := ofOrder()
 		after := next()
 		assert.True(t, after.deliver(msg))
@@ -120,18 +121,14 @@ var formerBodies = []testdb.Body{
 		})
 	})},
 	{Name: "a collision of the last release that is tried again", Why: "it is the distinct message it is", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
-		var fine atomic.Bool
-		last, next := b.releases(pubsub.StoreFirst, failingWhile(&fine))
+		last, next := b.releases(pubsub.StoreFirst, silent(effect))
 		msg := ofOrder()
-		other := msg.Copy()
-		other.Payload = message.Payload("another")
 		b.settled(last(), msg)
 		s := last()
-		assert.True(t, s.deliver(other))
-		rig.Eventually(b, "it is parked", func() bool { return b.open(admin.Parked) == 1 })
+		s.parks(another(msg))
 		require.NoError(t, s.router.Close())
 		next()
-		rig.Eventually(b, "it moves", func() bool { return b.inEpoch(1) == 1 })
+		rig.Eventually(b, "it moves", func() bool { return b.moved() == 1 })
 		_, err := admin.New(b.store).RetryAll(t.Context(), admin.Filter{}, ada, nil, admin.Pace{})
 		require.NoError(t, err)
 		rig.Eventually(b, "it is handled", func() bool { return b.effects(msg) == 2 && b.rows() == 0 })
@@ -143,26 +140,21 @@ var formerBodies = []testdb.Body{
 			return nil, effect(msg)
 		})
 		msg := ofOrder()
-		other := msg.Copy()
-		other.Payload = message.Payload("another")
 		b.settled(last(), msg)
 		s := last()
-		assert.True(t, s.deliver(other))
-		rig.Eventually(b, "it is parked", func() bool { return b.open(admin.Parked) == 1 })
+		s.parks(another(msg))
 		require.NoError(t, s.router.Close())
 		_, err := admin.New(b.store).RetryAll(t.Context(), admin.Filter{}, ada, nil, admin.Pace{})
 		require.NoError(t, err)
-		queue := rig.Queue(t, b.store, inbox.QueueConfig{Consumer: consumer})
-		taken, _, err := queue.TakeOut(t.Context(), 1, 1, time.Second)
+		taken, _, err := b.storeIn(inbox.QueueConfig{}).TakeOut(t.Context(), 1, 1, time.Second)
 		require.NoError(t, err)
 		require.Len(t, taken, 1)
-		assert.True(t, next().deliver(other))
-		rig.Eventually(b, "the copy is closed", func() bool { return b.inEpoch(1) == 0 })
+		assert.True(t, next().deliver(another(msg)))
+		rig.Eventually(b, "the copy is closed", func() bool { return b.moved() == 0 })
 		assert.Equal(t, []int{1, 1}, []int{runs.of(msg), b.rows()})
 	})},
 	{Name: "a former key of a message that failed, and could not be kept", Why: "nothing of it moves, so a stored copy takes its place", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
-		var fine atomic.Bool
-		last, next := b.releases(pubsub.StoreFirst, failingWhile(&fine))
+		last, next := b.releases(pubsub.StoreFirst, silent(effect))
 		msg := ofOrder()
 		b.settled(last(), msg)
 		b.db.Do(t, `UPDATE millrace_claims SET result = 0`)
@@ -208,10 +200,10 @@ func (b *bed) storeIn(config inbox.QueueConfig, msgs ...*message.Message) *inbox
 	return queue
 }
 
-// inEpoch counts the open messages of an epoch.
-func (b *bed) inEpoch(epoch int) int {
+// moved counts the open messages of epoch 1.
+func (b *bed) moved() int {
 	b.Helper()
-	return b.count(`SELECT COUNT(*) FROM millrace_messages m JOIN millrace_consumers c ON c.id = m.consumer WHERE c.epoch = ?`, epoch)
+	return b.count(`SELECT COUNT(*) FROM millrace_messages m JOIN millrace_consumers c ON c.id = m.consumer WHERE c.epoch = 1`)
 }
 
 // handledMoves has a message handled and a row of it moved to the new epoch. A copy that a process of the last
@@ -235,19 +227,11 @@ func (b *bed) handledMoves(handle func(last, next func() *service, msg *message.
 func (b *bed) formerOfRouter(key inbox.Key, between ...message.HandlerMiddleware) {
 	b.Helper()
 	start := func(key, former inbox.Key, epoch int) *service {
-		store := b.process()
-		durable := quick(store)
-		durable.Mode, durable.Key, durable.Epoch = pubsub.StoreFirst, key, epoch
-		router := rig.NewRouter(b)
-		router.AddPlugin(store.Plugin())
-		router.AddSubscriberDecorators(durable.Decorate)
-		router.AddMiddleware(append(between, millrace.Inbox{
-			Store: store, Consumer: consumer, Key: key, Options: inbox.Options{FormerKey: former, Epoch: epoch},
+		durable := storeFirst(b.process())
+		durable.Key, durable.Epoch = key, epoch
+		return b.decorated(durable, effect, append(between, millrace.Inbox{
+			Store: durable.Store, Consumer: consumer, Key: key, Options: inbox.Options{FormerKey: former, Epoch: epoch},
 		}.Middleware)...)
-		s := &service{bed: b, source: rig.NewFeed(), router: router}
-		router.AddConsumerHandler("orders", "orders", s.source, effect)
-		rig.Run(b, router)
-		return s
 	}
 	msg := ofOrder()
 	b.settled(start(key, inbox.Key{}, 0), msg)

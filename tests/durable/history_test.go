@@ -16,7 +16,6 @@ import (
 	"github.com/millrace-go/millrace/inbox"
 	"github.com/millrace-go/millrace/inbox/admin"
 	millrace "github.com/millrace-go/millrace/middleware"
-	"github.com/millrace-go/millrace/outbox"
 	"github.com/millrace-go/millrace/pubsub"
 	"github.com/millrace-go/millrace/tests/faults"
 	"github.com/millrace-go/millrace/tests/rig"
@@ -25,18 +24,6 @@ import (
 
 func TestHistory(t *testing.T) {
 	testdb.Conformance(t, historyBodies)
-}
-
-// booming is a service whose handler fails so often at each message, and says which run it was.
-func (b *bed) booming(durable pubsub.Durable, times int) *service {
-	b.Helper()
-	var runs counter
-	return b.inboxed(durable, func(msg *message.Message) error {
-		if n := runs.run(msg); n <= times {
-			return fmt.Errorf("boom %d", n)
-		}
-		return effect(msg)
-	})
 }
 
 // went is the history of a message in short.
@@ -53,9 +40,7 @@ var historyBodies = []testdb.Body{
 			durable := quick(b.store)
 			durable.Mode, durable.MaxAttempts = pubsub.Mode(mode), 3
 			s, msg := b.booming(durable, 4), newMessage()
-			assert.True(t, s.deliver(msg))
-			rig.Eventually(b, "it is parked", func() bool { return b.open(admin.Parked) == 1 })
-			parked := rig.Parked(t, b.store)[0]
+			parked := s.parks(msg)
 			require.NoError(t, admin.New(b.store).Retry(t.Context(), parked.ID, ada, nil))
 			rig.Eventually(b, "it is handled", func() bool { return b.effects(msg) == 1 && b.rows() == 0 })
 
@@ -80,8 +65,7 @@ var historyBodies = []testdb.Body{
 		durable.Mode, durable.MaxAttempts = pubsub.StoreFirst, 99
 		s, msg := b.booming(durable, 23), newMessage()
 		before := time.Now().Add(-time.Minute)
-		assert.True(t, s.deliver(msg))
-		rig.Eventually(b, "it is handled", func() bool { return b.effects(msg) == 1 && b.rows() == 0 })
+		s.handles(msg)
 		assert.Equal(t, 10, b.count(`SELECT COUNT(*) FROM millrace_history`))
 		story := rig.Story(t, b.store, msg.UUID)
 		require.Len(t, story.History, 10)
@@ -104,34 +88,25 @@ var historyBodies = []testdb.Body{
 		for mode := range 2 {
 			durable := quick(store)
 			durable.Mode = pubsub.Mode(mode)
-			s := b.start(durable, func(msg *message.Message) ([]*message.Message, error) { return nil, effect(msg) },
-				millrace.Inbox{Store: store}.Middleware, millrace.VersionGate{}.Middleware)
+			s := b.start(durable, silent(effect), inboxOf(durable), millrace.VersionGate{}.Middleware)
 			for n := range 2 {
-				msg := newMessage()
-				outbox.Stamp(msg, fmt.Sprint("a", mode), int64(n+1))
-				for range 2 {
-					assert.True(t, s.deliver(msg))
-					rig.Eventually(b, "it is handled", func() bool { return b.effects(msg) == 1 && b.rows() == 0 })
-				}
+				msg := stamped(fmt.Sprint("a", mode), int64(n+1))
+				s.handles(msg)
+				s.handles(msg)
 			}
 			require.NoError(t, s.router.Close())
 		}
 		assert.Zero(t, statements.Load())
-		_, err := store.Purge(t.Context())
-		require.NoError(t, err)
 	}},
 	{Name: "a message that was held", Why: "what it waited for is kept, for one statement", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		for mode := range 2 {
 			durable := quick(b.store)
 			durable.Mode = pubsub.Mode(mode)
-			s := b.start(durable, func(msg *message.Message) ([]*message.Message, error) { return nil, effect(msg) },
-				millrace.Inbox{Store: b.store}.Middleware, millrace.VersionGate{}.Middleware)
-			first, second := newMessage(), newMessage()
-			outbox.Stamp(first, fmt.Sprint(mode), 1)
-			outbox.Stamp(second, fmt.Sprint(mode), 2)
+			s := b.start(durable, silent(effect), inboxOf(durable), millrace.VersionGate{}.Middleware)
+			first, second := stamped(fmt.Sprint(mode), 1), stamped(fmt.Sprint(mode), 2)
 			assert.True(t, s.deliver(second))
 			rig.Eventually(b, "it is held", func() bool { return b.open(admin.Held) == 1 })
-			held := rig.Find(t, b.store, admin.Filter{Status: admin.Held})[0]
+			held := b.only(b.store, admin.Held)
 			assert.True(t, s.deliver(first))
 			rig.Eventually(b, "both are handled", func() bool { return b.effects(second) == 1 && b.rows() == 0 })
 			story := rig.Story(t, b.store, second.UUID)
@@ -151,8 +126,8 @@ var historyBodies = []testdb.Body{
 		}, went(rig.Story(t, b.store, msg.UUID)))
 	})},
 	{Name: "a message that ends its process", Why: "it gave no answer, and was parked for it", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
-		queue, msg := rig.Queue(t, b.store, inbox.QueueConfig{Consumer: consumer, MaxAttempts: 1}), newMessage()
-		require.NoError(t, queue.Put(t.Context(), "orders", msg))
+		msg := newMessage()
+		queue := b.storeIn(inbox.QueueConfig{MaxAttempts: 1}, msg)
 		require.NoError(t, rig.Take(t, queue, 1)[0].PutBack(t.Context()))
 		assert.Empty(t, rig.Story(t, b.store, msg.UUID).History, "what is put back was not tried")
 		b.db.Do(t, `UPDATE millrace_messages SET due_at = 1`)
@@ -167,13 +142,11 @@ var historyBodies = []testdb.Body{
 		assert.Contains(t, told[2], "3 parked PARKED tried 1 times, and never answered")
 	})},
 	{Name: "a collision", Why: "it is parked once, however often it comes", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
-		queue, msg := rig.Queue(t, b.store, inbox.QueueConfig{Consumer: consumer, StoreFirst: true}), newMessage()
-		other := msg.Copy()
-		other.Payload = []byte("other")
+		msg := newMessage()
 		for range 3 {
-			require.NoError(t, queue.Put(t.Context(), "orders", msg, other))
+			b.storeIn(inbox.QueueConfig{StoreFirst: true}, msg, another(msg))
 		}
-		parked := rig.Parked(t, b.store)[0]
+		parked := b.only(b.store, admin.Parked)
 		told := went(rig.Story(t, b.store, parked.MessageID))
 		assert.Equal(t, []string{"1 parked PARKED " + parked.Reason}, told)
 	})},
@@ -182,36 +155,29 @@ var historyBodies = []testdb.Body{
 		durable.MaxAttempts = 1
 		s, gone, parked := b.booming(durable, 1), newMessage(), newMessage()
 		kept := func() int { return b.count(`SELECT COUNT(*) FROM millrace_history`) }
-		for _, msg := range []*message.Message{gone, parked} {
-			assert.True(t, s.deliver(msg))
-			rig.Eventually(b, "it is parked", func() bool { return b.open(admin.Parked) == 1 })
-			if msg == gone {
-				require.NoError(t, admin.New(b.store).Discard(t.Context(), rig.Parked(t, b.store)[0].ID, ada))
-				assert.Len(t, rig.Story(t, b.store, msg.UUID).History, 1)
-			}
-		}
+		require.NoError(t, admin.New(b.store).Discard(t.Context(), s.parks(gone).ID, ada))
+		assert.Len(t, rig.Story(t, b.store, gone.UUID).History, 1)
+		row := s.parks(parked)
 		require.NoError(t, s.router.Close())
 		b.db.Do(t, `UPDATE millrace_claims SET processed_at = 1`)
 		assert.Equal(t, 1, rig.Purge(t, b.store))
 		assert.Equal(t, 1, kept())
 
 		other := newMessage()
-		require.NoError(t, rig.Queue(t, b.store, inbox.QueueConfig{Consumer: consumer, Epoch: 1}).Put(t.Context(), "orders", other))
+		b.storeIn(inbox.QueueConfig{Epoch: 1}, other)
 		b.db.Do(t, `
 			INSERT INTO millrace_history (at, received_at, consumer, number, attempts, slot, status, failed, message_id)
 			SELECT 1, 1, c.id, 7, 1, 7, 4, 1, m.message_id
 			FROM millrace_messages m
 			JOIN millrace_consumers c ON c.epoch = 1
 			WHERE m.status = 6`) // as a process of the release before leaves it
-		later := durable
-		later.Epoch = 1
-		s = b.start(later, func(msg *message.Message) ([]*message.Message, error) { return nil, effect(msg) },
-			millrace.Inbox{Store: b.store, Options: inbox.Options{Epoch: 1}}.Middleware)
+		durable.Epoch = 1
+		s = b.inboxed(durable, effect)
 		rig.Eventually(b, "it moves", func() bool {
 			story := rig.Story(t, b.store, parked.UUID)
 			return len(story.Claims) == 1 && story.Claims[0].Epoch == 1 && len(story.History) == 1 && story.History[0].Epoch == 1
 		})
-		require.NoError(t, admin.New(b.store).Retry(t.Context(), rig.Parked(t, b.store)[0].ID, ada, nil))
+		require.NoError(t, admin.New(b.store).Retry(t.Context(), row.ID, ada, nil))
 		rig.Eventually(b, "it is handled", func() bool { return b.effects(parked) == 1 && b.effects(other) == 1 && b.rows() == 0 })
 		require.NoError(t, s.router.Close())
 		assert.Equal(t, 1, kept())
@@ -221,7 +187,7 @@ var historyBodies = []testdb.Body{
 	{Name: "a message that gets its key later", Why: "its history is that of the key, and begins when it came", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		k := b.keyless(keylessConfig{key: byOrder, mode: pubsub.StoreFirst})
 		require.True(t, k.deliver(broken("bad")))
-		stored := b.find(admin.Filter{Status: admin.FailedTerminal})[0]
+		stored := b.only(b.store, admin.FailedTerminal)
 		require.NoError(t, admin.New(k.store).ReplacePayload(t.Context(), stored.ID, []byte(`{"order_id":1}`), ada))
 		rig.Eventually(b, "a queue serves it", func() bool { return admin.New(k.store).Retry(t.Context(), stored.ID, ada, nil) == nil })
 		rig.Eventually(b, "it is handled", func() bool { return b.rows() == 0 })

@@ -4,15 +4,12 @@ import (
 	"context"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/stretchr/testify/assert"
-	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-go/millrace/inbox"
 	"github.com/millrace-go/millrace/inbox/admin"
-	"github.com/millrace-go/millrace/pubsub"
 	"github.com/millrace-go/millrace/tests/rig"
 	"github.com/millrace-go/millrace/tests/testdb"
 )
@@ -21,8 +18,7 @@ import (
 func (b *bed) imports(msg *message.Message) {
 	b.Helper()
 	all := func(yield func(admin.Imported, error) bool) { yield(admin.Imported{Key: []string{msg.UUID}}, nil) }
-	by := admin.Operator{Name: "ada", Reason: "a test"}
-	report, err := admin.New(b.store).Import(context.WithoutCancel(b.Context()), inbox.ConsumerConfig{Name: consumer}, all, by, admin.Pace{})
+	report, err := admin.New(b.store).Import(context.WithoutCancel(b.Context()), inbox.ConsumerConfig{Name: consumer}, all, ada, admin.Pace{})
 	assert.NoError(b, err)
 	assert.Equal(b, 1, report.New)
 }
@@ -31,25 +27,22 @@ func (b *bed) imports(msg *message.Message) {
 var importBodies = []testdb.Body{
 	{Name: "stored, then imported", Why: "the queue closes it instead of handing it out", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		msg := newMessage()
-		b.leaveOne(msg)
+		b.storeIn(inbox.QueueConfig{}, msg)
 		b.imports(msg)
-		queue := rig.Queue(t, b.store, inbox.QueueConfig{Consumer: consumer})
-		taken := rig.Take(t, queue, 10)
-		assert.Empty(t, taken)
+		assert.Empty(t, rig.Take(t, b.storeIn(inbox.QueueConfig{}), 10))
 		assert.Zero(t, b.rows())
 	})},
 	{Name: "stored, then imported, and no queue", Why: "the janitor closes it", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		msg := newMessage()
-		b.leaveOne(msg)
+		b.storeIn(inbox.QueueConfig{}, msg)
 		b.imports(msg)
 		rig.Purge(t, b.store)
 		assert.Zero(t, b.rows())
 	})},
 	{Name: "imported while its handler fails", Why: "it is not to be tried again", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
-		events := &rig.Events{}
-		b.store = rig.NewStore(t, b.db.DB, inbox.Config{Observers: []inbox.Observer{events}})
+		events := b.told()
 		msg := newMessage()
-		b.leaveOne(msg)
+		b.storeIn(inbox.QueueConfig{}, msg)
 		var runs atomic.Int32
 		b.start(quick(b.store), func(msg *message.Message) ([]*message.Message, error) {
 			runs.Add(1)
@@ -63,20 +56,11 @@ var importBodies = []testdb.Body{
 	{Name: "imported, then delivered", Why: "it is stored, where it is stored first, and never handled", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		msg, other := newMessage(), newMessage()
 		b.imports(msg)
-		durable := quick(b.store)
-		durable.Mode = pubsub.StoreFirst
-		s := b.inboxed(durable, effect)
+		s := b.inboxed(storeFirst(b.store), effect)
 		for _, m := range []*message.Message{msg, other, msg} {
 			assert.True(t, s.deliver(m))
 		}
 		rig.Eventually(b, "both are closed", func() bool { return b.rows() == 0 && b.effects(other) == 1 })
 		assert.Zero(t, b.effects(msg))
 	})},
-}
-
-// leaveOne stores a message as a queue does that nobody delivers from.
-func (b *bed) leaveOne(msg *message.Message) {
-	b.Helper()
-	queue := rig.Queue(b, b.store, inbox.QueueConfig{Consumer: consumer, Lease: time.Second})
-	require.NoError(b, queue.Put(b.Context(), "orders", msg.Copy()))
 }

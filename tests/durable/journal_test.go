@@ -13,7 +13,6 @@ import (
 	"github.com/millrace-go/millrace/inbox"
 	"github.com/millrace-go/millrace/inbox/admin"
 	millrace "github.com/millrace-go/millrace/middleware"
-	"github.com/millrace-go/millrace/outbox"
 	"github.com/millrace-go/millrace/pubsub"
 	"github.com/millrace-go/millrace/tests/rig"
 	"github.com/millrace-go/millrace/tests/testdb"
@@ -26,8 +25,8 @@ func TestJournal(t *testing.T) {
 // journaling is a service whose consumer keeps a journal.
 func (b *bed) journaling(durable pubsub.Durable, h func(*message.Message) error, more ...message.HandlerMiddleware) *service {
 	b.Helper()
-	all := append([]message.HandlerMiddleware{millrace.Inbox{Store: durable.Store, Options: inbox.Options{Journal: true}}.Middleware}, more...)
-	return b.start(durable, func(msg *message.Message) ([]*message.Message, error) { return nil, h(msg) }, all...)
+	all := append([]message.HandlerMiddleware{inboxOf(durable, inbox.Options{Journal: true})}, more...)
+	return b.start(durable, silent(h), all...)
 }
 
 // journal returns what is kept, in its order.
@@ -46,8 +45,7 @@ var journalBodies = []testdb.Body{
 			s := b.journaling(durable, effect)
 			first, second := newMessage(), newMessage()
 			for _, msg := range []*message.Message{first, first, second, first} {
-				assert.True(t, s.deliver(msg))
-				rig.Eventually(b, "it is handled", func() bool { return b.effects(msg) == 1 && b.rows() == 0 })
+				s.handles(msg)
 			}
 			kept := b.journal(b.store)
 			require.Len(t, kept, 2)
@@ -77,8 +75,7 @@ var journalBodies = []testdb.Body{
 			}, 0, 10)
 			require.NoError(t, err)
 			assert.Len(t, few, 1)
-			story := rig.Story(t, b.store, first.UUID)
-			assert.True(t, story.Claims[0].Journaled)
+			assert.True(t, rig.Story(t, b.store, first.UUID).Claims[0].Journaled)
 			require.NoError(t, s.router.Close())
 			b.db.Do(t, `DELETE FROM millrace_journal`)
 		}
@@ -89,8 +86,7 @@ var journalBodies = []testdb.Body{
 		assert.True(t, s.deliver(msg))
 		assert.Equal(t, 1, b.effects(msg))
 		assert.Equal(t, 0, b.count(`SELECT COUNT(*) FROM millrace_journal`))
-		story := rig.Story(t, b.store, msg.UUID)
-		assert.False(t, story.Claims[0].Journaled)
+		assert.False(t, rig.Story(t, b.store, msg.UUID).Claims[0].Journaled)
 		_, err := admin.New(b.store).Journal(t.Context(), admin.JournalFilter{Consumer: "nobody"}, 0, 10)
 		require.ErrorIs(t, err, inbox.ErrNotFound)
 		_, err = admin.New(b.store).Journal(t.Context(), admin.JournalFilter{}, 0, 10)
@@ -105,17 +101,12 @@ var journalBodies = []testdb.Body{
 			return effect(msg)
 		})
 		msg := newMessage()
-		assert.True(t, s.deliver(msg))
-		rig.Eventually(b, "it is handled", func() bool { return b.effects(msg) == 1 && b.rows() == 0 })
+		s.handles(msg)
 		assert.Len(t, b.journal(b.store), 1)
 	})},
 	{Name: "what the version gate turns away", Why: "a stale one was not handled, a held one is when it is released", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		s := b.journaling(quick(b.store), effect, millrace.VersionGate{}.Middleware)
-		first, second, stale := newMessage(), newMessage(), newMessage()
-		outbox.Stamp(first, "a", 1)
-		outbox.Stamp(second, "a", 2)
-		outbox.Stamp(stale, "a", 1)
-		stale.Payload = first.Payload
+		first, second, stale := stamped("a", 1), stamped("a", 2), stamped("a", 1)
 		assert.True(t, s.deliver(second))
 		assert.Empty(t, b.journal(b.store), "it is held")
 		assert.True(t, s.deliver(first))
@@ -128,17 +119,10 @@ var journalBodies = []testdb.Body{
 		assert.Equal(t, []string{first.UUID, second.UUID}, order)
 	})},
 	{Name: "what the version gate turns away out of the table", Why: "it was not handled, wherever it came from", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
-		durable := quick(b.store)
-		durable.Mode = pubsub.StoreFirst
-		s := b.journaling(durable, effect, millrace.VersionGate{}.Middleware)
-		first, second := newMessage(), newMessage()
-		for version, msg := range []*message.Message{first, second} {
-			outbox.Stamp(msg, "a", int64(version+1))
-			assert.True(t, s.deliver(msg))
-			rig.Eventually(b, "it is applied", func() bool { return b.effects(msg) == 1 && b.rows() == 0 })
-		}
-		stale := newMessage()
-		outbox.Stamp(stale, "a", 1)
+		s := b.journaling(storeFirst(b.store), effect, millrace.VersionGate{}.Middleware)
+		stale := stamped("a", 1)
+		s.handles(stamped("a", 1))
+		s.handles(stamped("a", 2))
 		assert.True(t, s.deliver(stale))
 		rig.Eventually(b, "it is closed", func() bool { return b.rows() == 0 })
 		assert.Zero(t, b.effects(stale))
@@ -155,20 +139,16 @@ var journalBodies = []testdb.Body{
 		kept := b.journal(store)
 		require.Len(t, kept, 1)
 		assert.True(t, msg.Equals(kept[0].Message), "out of its blob")
-		old := func(table string) {
-			b.db.Do(t, `UPDATE `+table+` SET processed_at = processed_at - 864000000000`)
-		}
-		require.Equal(t, 1, b.count(`SELECT COUNT(*) FROM millrace_blobs`))
+		require.Equal(t, 1, b.registered())
 		b.db.Do(t, `UPDATE millrace_blobs SET name = ?`, make([]byte, 16))
 		b.db.Do(t, `UPDATE millrace_journal SET payload_ref = ?`, make([]byte, 16))
 		rig.Purge(t, store)
-		assert.Equal(t, 1, b.count(`SELECT COUNT(*) FROM millrace_blobs`), "the journal refers to it")
+		assert.Equal(t, 1, b.registered(), "the journal refers to it")
 		assert.Len(t, b.journal(store), 1)
-		old("millrace_claims")
-		n := rig.Purge(t, store)
-		assert.Equal(t, 1, n)
+		b.db.Do(t, `UPDATE millrace_claims SET processed_at = processed_at - 864000000000`)
+		assert.Equal(t, 1, rig.Purge(t, store))
 		assert.Empty(t, b.journal(store))
-		assert.Equal(t, 0, b.count(`SELECT COUNT(*) FROM millrace_blobs`))
+		assert.Equal(t, 0, b.registered())
 	})},
 	{Name: "a sealed journal", Why: "what is erased cannot be had from it either", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		keys := &subjects{}

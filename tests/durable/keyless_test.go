@@ -34,7 +34,7 @@ func TestMessagesWithoutAKey(t *testing.T) {
 type keyless struct {
 	*service
 	events *rig.Events
-	parked atomic.Int32 // told by OnPark
+	parked *atomic.Int32 // calls of OnPark
 }
 
 type keylessConfig struct {
@@ -43,6 +43,7 @@ type keylessConfig struct {
 	fingerprint func(*message.Message) ([]byte, error)
 	order       func(*message.Message) (string, error)
 	outside     []message.HandlerMiddleware
+	inbox       *millrace.Inbox // if it is not that of the queue
 }
 
 func (b *bed) keyless(c keylessConfig) *keyless {
@@ -51,13 +52,13 @@ func (b *bed) keyless(c keylessConfig) *keyless {
 	store := rig.NewStore(b, b.db.DB, inbox.Config{Observers: []inbox.Observer{k.events}, AllowPayloadChange: true})
 	durable := quick(store)
 	durable.Mode, durable.Key, durable.Fingerprint, durable.OrderKey = c.mode, c.key, c.fingerprint, c.order
-	durable.OnPark = func(*message.Message, string) error {
-		k.parked.Add(1)
-		return nil
+	k.parked = countOnPark(&durable)
+	in := inboxOf(durable)
+	if c.inbox != nil {
+		c.inbox.Store = store
+		in = c.inbox.Middleware
 	}
-	in := millrace.Inbox{Store: store, Key: c.key, Options: inbox.Options{Fingerprint: c.fingerprint}}
-	k.service = b.start(durable, func(msg *message.Message) ([]*message.Message, error) { return nil, effect(msg) },
-		append(c.outside, in.Middleware)...)
+	k.service = b.start(durable, silent(effect), append(c.outside, in)...)
 	k.store = store
 	return k
 }
@@ -77,19 +78,24 @@ func (k *keyless) stops(bad *message.Message, why string) {
 	}
 	rig.Eventually(k, "others are handled", func() bool { return k.count(`SELECT COUNT(*) FROM effects`) == 5 })
 	again := bad.Copy()
-	again.Metadata.Set("_watermill_amqp_redelivered", "true")
+	again.Metadata.Set(redelivered, "true")
 	assert.True(k, k.deliver(again), "a copy of it")
 	rig.Eventually(k, "nothing is left to be done", func() bool { return k.rows() == 1 })
-	found := k.find(admin.Filter{Status: admin.FailedTerminal})
-	require.Len(k, found, 1)
-	assert.Equal(k, string(bad.Payload), string(found[0].Payload))
-	assert.Equal(k, bad.UUID, found[0].UUID)
-	assert.Contains(k, found[0].Reason, "no key: ")
-	assert.Contains(k, found[0].Reason, why)
+	assert.Contains(k, k.kept(bad, why).MessageID, "keyless:")
+}
+
+// kept expects that bad, which has no key, waits for an operator, and returns its row.
+func (k *keyless) kept(bad *message.Message, why string) admin.Message {
+	k.Helper()
+	found := k.only(k.store, admin.FailedTerminal)
+	assert.Equal(k, string(bad.Payload), string(found.Payload))
+	assert.Equal(k, bad.UUID, found.UUID)
+	assert.Contains(k, found.Reason, "no key: ")
+	assert.Contains(k, found.Reason, why)
 	assert.Equal(k, 1, k.events.Count("parked"))
 	assert.Equal(k, inbox.ReasonNoKey, k.events.Last("parked").Reason)
 	assert.EqualValues(k, 1, k.parked.Load(), "OnPark")
-	assert.Contains(k, found[0].MessageID, "keyless:")
+	return found
 }
 
 var byOrder = inbox.ByJSON("order_id")
@@ -113,34 +119,23 @@ func fingerprint(of func() error) func(*message.Message) ([]byte, error) {
 func panics(*message.Message) (string, error) { panic("boom") }
 
 var keylessBodies = []testdb.Body{
-	{Name: "no key, stored on failure", Why: "it is kept, and stops nobody", Run: func(t *testing.T, db *testdb.DB) {
-		newBed(t, db).keyless(keylessConfig{key: byOrder}).stops(broken("bad"), "invalid character")
-	}},
-	{Name: "no key, stored first", Why: "it is kept, and stops nobody", Run: func(t *testing.T, db *testdb.DB) {
-		newBed(t, db).keyless(keylessConfig{key: byOrder, mode: pubsub.StoreFirst}).stops(broken("bad"), "invalid character")
-	}},
+	keylessBody("no key, stored on failure", "it is kept, and stops nobody", keylessConfig{key: byOrder}, "bad", "invalid character"),
+	keylessBody("no key, stored first", "it is kept, and stops nobody",
+		keylessConfig{key: byOrder, mode: pubsub.StoreFirst}, "bad", "invalid character"),
+	keylessBody("a key function that panics, stored on failure", "it has found none", keylessConfig{key: panicking}, "bad", "panic: boom"),
+	keylessBody("a key function that panics, stored first", "it has found none",
+		keylessConfig{key: panicking, mode: pubsub.StoreFirst}, "bad", "panic: boom"),
+	keylessBody("an empty UUID", "by default there is no key then", keylessConfig{}, "", "no UUID"),
+	keylessBody("a fingerprint that cannot be had", "it cannot be compared with a copy",
+		keylessConfig{fingerprint: fingerprint(func() error { return errBoom })}, "bad", "boom"),
+	keylessBody("a fingerprint that panics", "it cannot be compared with a copy",
+		keylessConfig{fingerprint: fingerprint(func() error { panic("boom") }), mode: pubsub.StoreFirst}, "bad", "panic: boom"),
 	{Name: "no key, and a poison queue outside", Why: "it is kept all the same", Run: func(t *testing.T, db *testdb.DB) {
 		poison := &rig.Publisher{}
 		mw, err := middleware.PoisonQueue(poison, "poison")
 		require.NoError(t, err)
 		newBed(t, db).keyless(keylessConfig{key: byOrder, outside: []message.HandlerMiddleware{mw}}).stops(broken("bad"), "invalid character")
 		assert.Empty(t, poison.Messages())
-	}},
-	{Name: "a key function that panics, stored on failure", Why: "it has found none", Run: func(t *testing.T, db *testdb.DB) {
-		newBed(t, db).keyless(keylessConfig{key: panicking}).stops(broken("bad"), "panic: boom")
-	}},
-	{Name: "a key function that panics, stored first", Why: "it has found none", Run: func(t *testing.T, db *testdb.DB) {
-		newBed(t, db).keyless(keylessConfig{key: panicking, mode: pubsub.StoreFirst}).stops(broken("bad"), "panic: boom")
-	}},
-	{Name: "an empty UUID", Why: "by default there is no key then", Run: func(t *testing.T, db *testdb.DB) {
-		newBed(t, db).keyless(keylessConfig{}).stops(broken(""), "no UUID")
-	}},
-	{Name: "a fingerprint that cannot be had", Why: "it cannot be compared with a copy", Run: func(t *testing.T, db *testdb.DB) {
-		newBed(t, db).keyless(keylessConfig{fingerprint: fingerprint(func() error { return errors.New("boom") })}).stops(broken("bad"), "boom")
-	}},
-	{Name: "a fingerprint that panics", Why: "it cannot be compared with a copy", Run: func(t *testing.T, db *testdb.DB) {
-		newBed(t, db).keyless(keylessConfig{fingerprint: fingerprint(func() error { panic("boom") }), mode: pubsub.StoreFirst}).
-			stops(broken("bad"), "panic: boom")
 	}},
 	{Name: "an order key that cannot be had", Why: "it stands in no line, and stops none", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		k := b.keyless(keylessConfig{mode: pubsub.StoreFirst, order: func(msg *message.Message) (string, error) {
@@ -152,10 +147,9 @@ var keylessBodies = []testdb.Body{
 		assert.True(t, k.deliver(broken("bad")))
 		assert.True(t, k.deliver(broken("good")))
 		rig.Eventually(b, "the other is handled", func() bool { return b.rows() == 1 && b.effects(broken("good")) == 1 })
-		found := b.find(admin.Filter{Status: admin.FailedTerminal})
-		require.Len(t, found, 1)
-		assert.Equal(t, "bad", found[0].MessageID, "it has a key")
-		rig.Eventually(b, "a queue serves it", func() bool { return admin.New(k.store).Retry(t.Context(), found[0].ID, ada, nil) == nil })
+		found := b.only(b.store, admin.FailedTerminal)
+		assert.Equal(t, "bad", found.MessageID, "it has a key")
+		rig.Eventually(b, "a queue serves it", func() bool { return admin.New(k.store).Retry(t.Context(), found.ID, ada, nil) == nil })
 		rig.Eventually(b, "it is handled, in no order", func() bool { return b.rows() == 0 && b.effects(broken("bad")) == 1 })
 	})},
 	{Name: "a key that is looked up where nobody answers", Why: "the message is not to blame: it goes back to its source", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
@@ -188,155 +182,118 @@ var keylessBodies = []testdb.Body{
 		rig.Eventually(b, "it is handled", func() bool { return b.rows() == 0 })
 		assert.Equal(t, 1, b.effects(broken("good")))
 	})},
-	{Name: "what an operator can do without a key", Why: "its key is looked for again", Run: testdb.With(newBed, operatesKeyless)},
-	{Name: "a key that cannot be looked for now", Why: "the message waits, and others do not", Run: testdb.With(newBed, looksLater)},
-	{Name: "no key, and no queue", Why: "it is kept, and a copy of it is acked", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
-		events := &rig.Events{}
-		store := rig.NewStore(t, b.db.DB, inbox.Config{Observers: []inbox.Observer{events}})
-		h := millrace.Inbox{Store: store, Consumer: consumer, Key: byOrder}.Middleware(
-			func(msg *message.Message) ([]*message.Message, error) { return nil, effect(msg) })
-		for range 3 {
-			_, err := h(broken("bad"))
-			require.NoError(t, err)
+	{Name: "what an operator can do without a key", Why: "its key is looked for again", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
+		k := b.keyless(keylessConfig{key: byOrder, mode: pubsub.StoreFirst})
+		one := func() admin.Message {
+			t.Helper()
+			found := b.only(b.store, admin.FailedTerminal)
+			return found
 		}
-		_, err := h(order("good", 1))
-		require.NoError(t, err)
-		found := b.find(admin.Filter{Status: admin.FailedTerminal})
-		require.Len(t, found, 1)
+		require.True(t, k.deliver(broken("bad")))
+		rig.Eventually(b, "a queue serves it", func() bool {
+			return b.count(`SELECT COUNT(*) FROM millrace_consumers WHERE served_until > 0`) == 1
+		})
+		require.NoError(t, admin.New(k.store).Retry(t.Context(), one().ID, ada, nil))
+		rig.Eventually(b, "it has none, and waits again", func() bool { return k.events.Count("parked") == 2 && b.open(admin.FailedTerminal) == 1 })
+		assert.Contains(t, one().Reason, "no key: ")
+		story := rig.Story(t, k.store, one().MessageID)
+		assert.Len(t, story.Audit, 1)
+
+		correct := func(payload string) {
+			t.Helper()
+			id := one().ID
+			require.NoError(t, admin.New(k.store).ReplacePayload(t.Context(), id, []byte(payload), ada))
+			require.NoError(t, admin.New(k.store).Retry(t.Context(), id, ada, nil))
+		}
+		correct(`{"order_id":1}`)
+		rig.Eventually(b, "it is handled", func() bool { return b.rows() == 0 })
+		assert.Equal(t, 1, b.effects(broken("bad")))
+		assert.True(t, k.deliver(order("copy", 1)), "a copy by its key")
+		rig.Eventually(b, "the copy is closed", func() bool { return b.rows() == 0 })
+		assert.Zero(t, b.effects(broken("copy")))
+
+		require.True(t, k.deliver(broken("second")))
+		correct(`{"order_id":1}`)
+		rig.Eventually(b, "the key is known, and so is the message", func() bool { return b.rows() == 0 })
+		assert.Zero(t, b.effects(broken("second")))
+
+		require.True(t, k.deliver(broken("third")))
+		correct(`{"order_id":1,"more":true}`)
+		rig.Eventually(b, "the key is that of another message", func() bool { return b.open(admin.Parked) == 1 && b.rows() == 1 })
+		require.NoError(t, admin.New(k.store).Retry(t.Context(), b.find(admin.Filter{Status: admin.Parked})[0].ID, ada, nil))
+		rig.Eventually(b, "it is handled as another one", func() bool { return b.rows() == 0 })
+		assert.Equal(t, 1, b.effects(broken("third")))
+		assert.Zero(t, b.count(`SELECT COUNT(*) FROM millrace_claims WHERE result = 0`), "no claim is left of the ids they had")
+
+		require.True(t, k.deliver(broken("fourth")))
+		require.NoError(t, admin.New(k.store).ReplacePayload(t.Context(), one().ID, []byte("{still none"), ada))
+		require.True(t, k.deliver(broken("fourth")), "a copy of what was stored first")
+		assert.Equal(t, 1, b.rows())
+		require.NoError(t, admin.New(k.store).Discard(t.Context(), one().ID, ada))
+		require.True(t, k.deliver(broken("fourth")), "a copy of what was discarded")
+		assert.Zero(t, b.rows())
+		assert.Zero(t, b.effects(broken("fourth")))
+	})},
+	{Name: "a key that cannot be looked for now", Why: "the message waits, and others do not", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
+		var trouble atomic.Pointer[error] // of the bad one
+		comes := func(err error) { trouble.Store(&err) }
+		comes(errors.New("no id"))
+		k := b.keyless(keylessConfig{mode: pubsub.StoreFirst, key: inbox.ByFunc("claim check", func(msg *message.Message) (string, error) {
+			if err := *trouble.Load(); msg.UUID == "bad" && err != nil {
+				return "", err
+			}
+			return msg.UUID, nil
+		})})
+		require.True(t, k.deliver(broken("bad")))
+		stored := b.only(b.store, admin.FailedTerminal)
+		comes(fmt.Errorf("the store of payloads: %w", inbox.ErrUnavailable))
+		rig.Eventually(b, "a queue serves it", func() bool { return admin.New(k.store).Retry(t.Context(), stored.ID, ada, nil) == nil })
+		for n := range 5 {
+			assert.True(t, k.deliver(broken(fmt.Sprint("good ", n))))
+		}
+		rig.Eventually(b, "others are handled", func() bool { return b.count(`SELECT COUNT(*) FROM effects`) == 5 })
+		rig.Eventually(b, "it waits", func() bool {
+			waits := b.find(admin.Filter{Status: admin.FailedRetryable})
+			return len(waits) == 1 && strings.Contains(waits[0].LastError, "the store of payloads") && waits[0].MessageID == stored.MessageID
+		})
+		comes(nil)
+		rig.Eventually(b, "it is handled", func() bool { return b.rows() == 0 })
+		assert.Equal(t, 1, b.effects(broken("bad")))
+	})},
+	{Name: "no key, and no queue", Why: "it is kept, and a copy of it is acked", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
+		events := b.told()
+		h := millrace.Inbox{Store: b.store, Consumer: consumer, Key: byOrder}.Middleware(silent(effect))
+		for range 3 {
+			require.NoError(t, do(h, broken("bad")))
+		}
+		require.NoError(t, do(h, order("good", 1)))
+		found := b.only(b.store, admin.FailedTerminal)
 		assert.Equal(t, 1, b.rows())
 		assert.Equal(t, 1, events.Count("parked"))
 		assert.Equal(t, 2, events.Count("duplicate"))
-		require.ErrorContains(t, admin.New(store).Retry(t.Context(), found[0].ID, ada, &rig.Publisher{}), "put pubsub.Durable before its handler")
-		require.NoError(t, admin.New(store).Discard(t.Context(), found[0].ID, ada))
-		_, err = h(broken("bad"))
-		require.NoError(t, err)
+		require.ErrorContains(t, admin.New(b.store).Retry(t.Context(), found.ID, ada, &rig.Publisher{}), "put pubsub.Durable before its handler")
+		require.NoError(t, admin.New(b.store).Discard(t.Context(), found.ID, ada))
+		require.NoError(t, do(h, broken("bad")))
 		assert.Zero(t, b.rows())
 		assert.Equal(t, 1, b.count(`SELECT COUNT(*) FROM effects`))
 	})},
 	{Name: "no version, and no queue", Why: "the gate keeps it, and a copy of it is acked", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
-		h := millrace.Inbox{Store: b.store, Consumer: consumer}.Middleware(millrace.VersionGate{}.Middleware(
-			func(msg *message.Message) ([]*message.Message, error) { return nil, effect(msg) }))
+		h := millrace.Inbox{Store: b.store, Consumer: consumer}.Middleware(millrace.VersionGate{}.Middleware(silent(effect)))
 		for range 3 {
-			_, err := h(broken("bad"))
-			require.NoError(t, err)
+			require.NoError(t, do(h, broken("bad")))
 		}
-		found := b.find(admin.Filter{Status: admin.FailedTerminal})
-		require.Len(t, found, 1)
-		assert.Contains(t, found[0].Reason, "version")
+		found := b.only(b.store, admin.FailedTerminal)
+		assert.Contains(t, found.Reason, "version")
 		assert.Equal(t, 1, b.rows())
 		assert.Zero(t, b.count(`SELECT COUNT(*) FROM effects`))
 	})},
 }
 
-func operatesKeyless(t *testing.T, b *bed) {
-	k := b.keyless(keylessConfig{key: byOrder, mode: pubsub.StoreFirst})
-	one := func() admin.Message {
-		t.Helper()
-		found := b.find(admin.Filter{Status: admin.FailedTerminal})
-		require.Len(t, found, 1)
-		return found[0]
-	}
-	require.True(t, k.deliver(broken("bad")))
-	rig.Eventually(b, "a queue serves it", func() bool {
-		return b.count(`SELECT COUNT(*) FROM millrace_consumers WHERE served_until > 0`) == 1
-	})
-	require.NoError(t, admin.New(k.store).Retry(t.Context(), one().ID, ada, nil))
-	rig.Eventually(b, "it has none, and waits again", func() bool { return k.events.Count("parked") == 2 && b.open(admin.FailedTerminal) == 1 })
-	assert.Contains(t, one().Reason, "no key: ")
-	story := rig.Story(t, k.store, one().MessageID)
-	assert.Len(t, story.Audit, 1)
-
-	correct := func(payload string) {
-		t.Helper()
-		id := one().ID
-		require.NoError(t, admin.New(k.store).ReplacePayload(t.Context(), id, []byte(payload), ada))
-		require.NoError(t, admin.New(k.store).Retry(t.Context(), id, ada, nil))
-	}
-	correct(`{"order_id":1}`)
-	rig.Eventually(b, "it is handled", func() bool { return b.rows() == 0 })
-	assert.Equal(t, 1, b.effects(broken("bad")))
-	assert.True(t, k.deliver(order("copy", 1)), "a copy by its key")
-	rig.Eventually(b, "the copy is closed", func() bool { return b.rows() == 0 })
-	assert.Zero(t, b.effects(broken("copy")))
-
-	require.True(t, k.deliver(broken("second")))
-	correct(`{"order_id":1}`)
-	rig.Eventually(b, "the key is known, and so is the message", func() bool { return b.rows() == 0 })
-	assert.Zero(t, b.effects(broken("second")))
-
-	require.True(t, k.deliver(broken("third")))
-	correct(`{"order_id":1,"more":true}`)
-	rig.Eventually(b, "the key is that of another message", func() bool { return b.open(admin.Parked) == 1 && b.rows() == 1 })
-	require.NoError(t, admin.New(k.store).Retry(t.Context(), b.find(admin.Filter{Status: admin.Parked})[0].ID, ada, nil))
-	rig.Eventually(b, "it is handled as another one", func() bool { return b.rows() == 0 })
-	assert.Equal(t, 1, b.effects(broken("third")))
-	assert.Zero(t, b.count(`SELECT COUNT(*) FROM millrace_claims WHERE result = 0`), "no claim is left of the ids they had")
-
-	require.True(t, k.deliver(broken("fourth")))
-	require.NoError(t, admin.New(k.store).ReplacePayload(t.Context(), one().ID, []byte("{still none"), ada))
-	require.True(t, k.deliver(broken("fourth")), "a copy of what was stored first")
-	assert.Equal(t, 1, b.rows())
-	require.NoError(t, admin.New(k.store).Discard(t.Context(), one().ID, ada))
-	require.True(t, k.deliver(broken("fourth")), "a copy of what was discarded")
-	assert.Zero(t, b.rows())
-	assert.Zero(t, b.effects(broken("fourth")))
-}
-
-func looksLater(t *testing.T, b *bed) {
-	var trouble atomic.Pointer[error] // of the bad one
-	comes := func(err error) { trouble.Store(&err) }
-	comes(errors.New("no id"))
-	k := b.keyless(keylessConfig{mode: pubsub.StoreFirst, key: inbox.ByFunc("claim check", func(msg *message.Message) (string, error) {
-		if err := *trouble.Load(); msg.UUID == "bad" && err != nil {
-			return "", err
-		}
-		return msg.UUID, nil
-	})})
-	require.True(t, k.deliver(broken("bad")))
-	stored := b.find(admin.Filter{Status: admin.FailedTerminal})
-	require.Len(t, stored, 1)
-	comes(fmt.Errorf("the store of payloads: %w", inbox.ErrUnavailable))
-	rig.Eventually(b, "a queue serves it", func() bool { return admin.New(k.store).Retry(t.Context(), stored[0].ID, ada, nil) == nil })
-	for n := range 5 {
-		assert.True(t, k.deliver(broken(fmt.Sprint("good ", n))))
-	}
-	rig.Eventually(b, "others are handled", func() bool { return b.count(`SELECT COUNT(*) FROM effects`) == 5 })
-	rig.Eventually(b, "it waits", func() bool {
-		waits := b.find(admin.Filter{Status: admin.FailedRetryable})
-		return len(waits) == 1 && strings.Contains(waits[0].LastError, "the store of payloads") && waits[0].MessageID == stored[0].MessageID
-	})
-	comes(nil)
-	rig.Eventually(b, "it is handled", func() bool { return b.rows() == 0 })
-	assert.Equal(t, 1, b.effects(broken("bad")))
-}
-
-// TestNoKeyFromRabbitMQ: one that has no key, and five behind it.
-func TestNoKeyFromRabbitMQ(t *testing.T) {
-	t.Parallel()
-	testdb.Each(t, func(t *testing.T, db *testdb.DB) {
-		for mode, name := range modes {
-			t.Run(name, func(t *testing.T) {
-				b := newBed(t, testdb.On(t, db.Dialect))
-				queue := newQueue(t)
-				fill(t, queue, broken("bad"), order("1", 1), order("2", 2), order("3", 3), order("4", 4), order("5", 5))
-				durable := quick(b.store)
-				durable.Mode, durable.Key = mode, byOrder
-				sub, err := durable.Decorate(fromQueue(t, queue))
-				require.NoError(t, err)
-				router := rig.NewRouter(t)
-				router.AddPlugin(b.store.Plugin())
-				router.AddMiddleware(millrace.Inbox{Store: b.store, Key: byOrder}.Middleware)
-				router.AddConsumerHandler(consumer, "orders", sub, effect)
-				go func() { _ = router.Run(context.WithoutCancel(t.Context())) }()
-				<-router.Running()
-				rig.Eventually(b, "five are handled, one is kept", func() bool {
-					return b.count(`SELECT COUNT(*) FROM effects`) == 5 && b.open(admin.FailedTerminal) == 1 && b.rows() == 1
-				})
-				require.NoError(t, router.Close())
-				assert.Zero(t, waiting(t, queue), "RabbitMQ has none")
-			})
-		}
-	})
+// keylessBody delivers a message of which these settings find no key.
+func keylessBody(name, why string, c keylessConfig, uuid, because string) testdb.Body {
+	return testdb.Body{Name: name, Why: why, Run: testdb.With(newBed, func(_ *testing.T, b *bed) {
+		b.keyless(c).stops(broken(uuid), because)
+	})}
 }
 
 // TestDeduplicateWithoutAKey: gochannel delivers again at once what was nacked.
@@ -347,9 +304,7 @@ func TestDeduplicateWithoutAKey(t *testing.T) {
 	claims := inbox.NewLeases(&lease.Memory{}, inbox.LeasesConfig{Observers: []inbox.Observer{events}})
 	router.AddMiddleware(millrace.Deduplicate{Claims: claims, Key: byOrder}.Middleware)
 	router.AddConsumerHandler(consumer, "orders", feed, func(*message.Message) error { return nil })
-	go func() { _ = router.Run(t.Context()) }()
-	<-router.Running()
-	t.Cleanup(func() { _ = router.Close() })
+	rig.Run(t, router)
 	require.NoError(t, feed.Publish("orders", broken("bad")))
 	began := time.Now()
 	require.Eventually(t, func() bool { return events.Count("failed") >= 5 }, rig.Patience, time.Millisecond)

@@ -225,15 +225,14 @@ func (b *bed) survives(name string, mode pubsub.Mode, set func(settings), run me
 	durable := quick(nil)
 	durable.Consumer, durable.Mode, durable.MaxAttempts = name, mode, 2
 	set(settings{&config, &durable, b.T})
-	store, err := inbox.NewStore(pool.DB, config)
-	require.NoError(b, err, name)
+	store := rig.NewStore(b, pool.DB, config)
 	durable.Store = store
-	s := b.start(durable, func(msg *message.Message) ([]*message.Message, error) {
+	s := b.start(durable, silent(func(msg *message.Message) error {
 		if isBad(msg) {
-			return nil, run(msg)
+			return run(msg)
 		}
-		return nil, effect(msg)
-	}, middleware.Recoverer, millrace.Inbox{Store: store, Consumer: name, Key: durable.Key}.Middleware)
+		return effect(msg)
+	}), middleware.Recoverer, millrace.Inbox{Store: store, Consumer: name, Key: durable.Key}.Middleware)
 
 	function, _, _ := strings.Cut(name, ",")
 	first := newBad(bad)
@@ -264,8 +263,7 @@ func (b *bed) survives(name string, mode pubsub.Mode, set func(settings), run me
 	defer cancel()
 	require.NoError(b, store.Close(ctx), name)
 	rig.Eventually(b, name+": no connection is in use", func() bool { return pool.Stats().InUse == 0 })
-	_, err = b.db.ExecContext(b.Context(), `DELETE FROM millrace_messages`) // else those that come last wait for the others
-	require.NoError(b, err)
+	b.db.Do(b, `DELETE FROM millrace_messages`) // else those that come last wait for the others
 }
 
 func newBad(payload string) *message.Message {
@@ -279,22 +277,16 @@ func newBad(payload string) *message.Message {
 func TestAnErrorThatWrapsANilPointer(t *testing.T) {
 	t.Parallel()
 	b := newBed(t, testdb.On(t, "sqlite"))
-	durable := quick(b.store)
-	durable.Mode, durable.MaxAttempts = pubsub.StoreFirst, 2
-	s := b.inboxed(durable, func(*message.Message) error { return hollow{} })
-	assert.True(t, s.deliver(newMessage()))
-	rig.Eventually(t, "it is parked", func() bool { return b.open(admin.Parked) == 1 })
+	durable := storeFirst(b.store)
+	durable.MaxAttempts = 2
+	b.inboxed(durable, func(*message.Message) error { return hollow{} }).parks(newMessage())
 }
 
 // hollow is an error that wraps no error, and a nil pointer that looks like one.
 type hollow struct{}
 
 func (hollow) Error() string { return "hollow" }
-func (hollow) Unwrap() error { return (*worded)(nil) }
-
-type worded struct{ text string }
-
-func (w *worded) Error() string { return w.text }
+func (hollow) Unwrap() error { return (*faulty)(nil) }
 
 // Without some functions a message cannot be stored, and goes back to its source. Without others it cannot be opened.
 var (

@@ -29,17 +29,13 @@ var outlivedBodies = []testdb.Body{
 		pool := db.Open(t)
 		pool.SetMaxOpenConns(2)
 		store := b.newStore(pool.DB)
-		q, err := store.Queue(inbox.QueueConfig{
+		q := rig.Queue(t, store, inbox.QueueConfig{
 			Consumer: consumer,
 			Describe: func(msg *message.Message) (string, string) { trip(isBad(msg)); return "order", "1" },
 		})
-		require.NoError(t, err)
 		first, good, failed := newBad(bad), newMessage(), newBad(bad+", failed")
 		require.NoError(t, q.Put(t.Context(), "orders", first, good))
-		_, fail := q.Straight("orders", failed)
-		stored, err := fail(t.Context())
-		require.NoError(t, err)
-		assert.True(t, stored)
+		b.failedStraight(q, failed)
 		types := map[string]string{}
 		for _, m := range b.find(admin.Filter{}) {
 			types[m.UUID] = m.EventType
@@ -51,8 +47,7 @@ var outlivedBodies = []testdb.Body{
 	}},
 	{Name: "an observer that panics at what is taken over", Why: "what a process that gave no answer had is handled all the same", Run: func(t *testing.T, db *testdb.DB) {
 		b := newBed(t, db)
-		other, err := b.process().Queue(inbox.QueueConfig{Consumer: consumer, Lease: time.Second})
-		require.NoError(t, err)
+		other := rig.Queue(t, b.process(), inbox.QueueConfig{Consumer: consumer, Lease: time.Second})
 		msgs := []*message.Message{newBad(bad), newMessage()}
 		require.NoError(t, other.Put(t.Context(), "orders", msgs...))
 		taken, _, err := other.TakeOut(t.Context(), len(msgs), len(msgs), time.Minute)
@@ -60,8 +55,7 @@ var outlivedBodies = []testdb.Body{
 		require.Len(t, taken, len(msgs), "they are never answered")
 		pool := db.Open(t)
 		pool.SetMaxOpenConns(3)
-		store, err := inbox.NewStore(pool.DB, inbox.Config{Observers: []inbox.Observer{loud(inbox.KindReclaimed)}})
-		require.NoError(t, err)
+		store := rig.NewStore(t, pool.DB, inbox.Config{Observers: []inbox.Observer{loud(inbox.KindReclaimed)}})
 		s := b.inboxed(quick(store), effect)
 		rig.Eventually(b, "both are handled", func() bool { return b.effects(msgs[0]) == 1 && b.effects(msgs[1]) == 1 && b.rows() == 0 })
 		assert.GreaterOrEqual(t, store.Panics(), int64(1))
@@ -78,12 +72,8 @@ var outlivedBodies = []testdb.Body{
 		next := newMessage()
 		require.NoError(t, q.Put(t.Context(), "orders", next))
 		store := rig.NewStore(t, b.db.Open(t).DB, inbox.Config{Observers: []inbox.Observer{loud(inbox.KindReplayed)}})
-		taken, _, err := rig.Queue(t, store, inbox.QueueConfig{Consumer: consumer}).Take(t.Context(), 10, time.Second)
-		require.NoError(t, err)
-		require.Len(t, taken, 1)
-		msg, err := taken[0].Message(t.Context())
-		require.NoError(t, err)
-		assert.Equal(t, next.UUID, msg.UUID)
+		_, taken := b.had(rig.Queue(t, store, inbox.QueueConfig{Consumer: consumer}))
+		assert.Equal(t, []string{next.UUID}, taken)
 		assert.Equal(t, 1, b.rows(), "the other is closed")
 		assert.EqualValues(t, 1, store.Panics())
 	})},

@@ -36,12 +36,12 @@ var parkingBodies = []testdb.Body{
 		for _, mode := range []pubsub.Mode{pubsub.StoreOnFailure, pubsub.StoreFirst} {
 			durable := quick(store)
 			durable.Mode, durable.MaxAttempts, durable.Consumer = mode, 1, fmt.Sprint("mode", mode)
-			s := b.start(durable, func(msg *message.Message) ([]*message.Message, error) {
+			s := b.inboxed(durable, func(msg *message.Message) error {
 				if msg.Metadata.Get("fine") != "" {
-					return nil, nil
+					return nil
 				}
-				return nil, errBoom
-			}, millrace.Inbox{Store: store, Consumer: durable.Consumer}.Middleware)
+				return errBoom
+			})
 			want := map[string]string{"3": "orders[3]@17", "west": "orders", "panics": "orders"}
 			for at := range want {
 				msg := newMessage()
@@ -52,9 +52,8 @@ var parkingBodies = []testdb.Body{
 			fine.Metadata = message.Metadata{"at": "4", "fine": "yes"}
 			rig.Eventually(b, "it is handled, and its copy dropped", func() bool {
 				assert.True(t, s.deliver(fine))
-				story, err := admin.New(store).Story(t.Context(), fine.UUID)
-				require.NoError(t, err)
-				return mode == pubsub.StoreFirst || len(story.Dropped) > 0 && strings.HasSuffix(story.Dropped[0].Reason, ", at orders[4]@17")
+				dropped := rig.Story(t, store, fine.UUID).Dropped
+				return mode == pubsub.StoreFirst || len(dropped) > 0 && strings.HasSuffix(dropped[0].Reason, ", at orders[4]@17")
 			})
 			parked := func() (all []admin.Message) {
 				return rig.Find(t, store, admin.Filter{Consumer: durable.Consumer, Status: admin.Parked})
@@ -67,40 +66,27 @@ var parkingBodies = []testdb.Body{
 		}
 		assert.Positive(t, store.Panics())
 	})},
-	{Name: "a dead letter", Why: "it goes out, with its id and headers, if and only if the message is parked", Run: func(t *testing.T, db *testdb.DB) {
-		for _, mode := range []pubsub.Mode{pubsub.StoreOnFailure, pubsub.StoreFirst} {
-			t.Run([]string{"on failure", "first"}[mode], func(t *testing.T) {
-				b := newBed(t, testdb.On(t, db.Dialect))
-				letters := rig.NewOutbox(t, b.db.DB, outbox.Config{})
-				durable := quick(b.store)
-				durable.Mode, durable.MaxAttempts = mode, 2
-				durable.OnPark = func(msg *message.Message, reason string) error {
-					msg.Metadata.Set("why", reason)
-					return letters.Publish("dead", msg)
-				}
-				s := b.inboxed(durable, func(*message.Message) error { return errBoom })
-				msg := newMessage()
-				assert.True(t, s.deliver(msg))
-				rig.Eventually(b, "it is parked", func() bool { return b.open(admin.Parked) == 1 })
-				assert.Equal(t, 1, b.count(`SELECT COUNT(*) FROM millrace_outbox`))
-				var uuid []byte
-				require.NoError(t, b.db.GetContext(t.Context(), &uuid, `SELECT uuid FROM millrace_outbox`))
-				assert.Equal(t, msg.UUID, string(uuid))
-			})
+	{Name: "a dead letter", Why: "it goes out, with its id and headers, if and only if the message is parked", Run: inBothModes(func(t *testing.T, b *bed, mode pubsub.Mode) {
+		letters := rig.NewOutbox(t, b.db.DB, outbox.Config{})
+		durable := quick(b.store)
+		durable.Mode, durable.MaxAttempts = mode, 2
+		durable.OnPark = func(msg *message.Message, reason string) error {
+			msg.Metadata.Set("why", reason)
+			return letters.Publish("dead", msg)
 		}
-	}},
+		msg := newMessage()
+		b.inboxed(durable, func(*message.Message) error { return errBoom }).parks(msg)
+		var uuids []string
+		require.NoError(t, b.db.SelectContext(t.Context(), &uuids, `SELECT uuid FROM millrace_outbox`))
+		assert.Equal(t, []string{msg.UUID}, uuids)
+	})},
 	{Name: "a dead letter that cannot be written", Why: "the message is parked all the same", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		durable := quick(b.store)
 		durable.OnPark = func(msg *message.Message, _ string) error {
-			tx, err := inbox.Tx(msg.Context())
-			if err != nil {
+			if err := effect(msg); err != nil {
 				return err
 			}
-			if _, err := tx.ExecContext(msg.Context(), tx.Rebind(`INSERT INTO effects (uuid, run) VALUES (?, 1)`), msg.UUID); err != nil {
-				return err
-			}
-			_, err = tx.ExecContext(msg.Context(), `INSERT INTO nowhere VALUES (1)`)
-			return err
+			return rig.Exec(msg.Context(), `INSERT INTO nowhere VALUES (1)`)
 		}
 		s := b.inboxed(durable, func(*message.Message) error { return inbox.Terminal(errBoom) })
 		msg := newMessage()
@@ -147,8 +133,7 @@ var parkingBodies = []testdb.Body{
 		assert.True(t, s.deliver(msg))
 		assert.Equal(t, 1, b.open(admin.Received))
 		assert.True(t, s.deliver(newMessage()), "it stops nobody")
-		var left int64
-		require.NoError(t, b.db.GetContext(t.Context(), &left, `SELECT due_at - received_at FROM millrace_messages`))
+		left := b.count(`SELECT due_at - received_at FROM millrace_messages`)
 		assert.InDelta(t, time.Until(when).Seconds(), float64(left)/1e6, 60)
 		b.db.Do(t, `UPDATE millrace_messages SET due_at = received_at`)
 		rig.Eventually(b, "it is handled", func() bool { return b.effects(msg) == 1 && b.rows() == 0 })
@@ -208,15 +193,15 @@ func TestWhatCQRSCannotHandle(t *testing.T) {
 		} {
 			t.Run(name+"/"+processor, func(t *testing.T) {
 				t.Parallel()
-				b, events := newBed(t, testdb.On(t, "sqlite")), &rig.Events{}
-				durable := quick(rig.NewStore(b, b.db.DB, inbox.Config{Observers: []inbox.Observer{events}}))
+				b := newBed(t, testdb.On(t, "sqlite"))
+				events := b.told()
+				durable := quick(b.store)
 				durable.MinBackoff, durable.MaxBackoff = time.Hour, time.Hour
 				feed := rig.NewFeed()
 				sub, err := durable.Decorate(feed)
 				require.NoError(t, err)
 				router := rig.NewRouter(t)
-				router.AddPlugin(durable.Store.Plugin())
-				router.AddMiddleware(millrace.Inbox{Store: durable.Store, Consumer: consumer}.Middleware)
+				millrace.Inbox{Store: durable.Store, Consumer: consumer}.AddTo(router)
 				add(t, router, sub, c.marshaler, c.event(c.handle))
 				rig.Run(t, router)
 				msg := c.msg.Copy()

@@ -2,7 +2,6 @@ package durable_test
 
 import (
 	"bytes"
-	"context"
 	"errors"
 	"net"
 	"strconv"
@@ -17,66 +16,51 @@ import (
 
 	"github.com/millrace-go/millrace/inbox"
 	"github.com/millrace-go/millrace/inbox/admin"
-	"github.com/millrace-go/millrace/inbox/payload"
 	millrace "github.com/millrace-go/millrace/middleware"
+	"github.com/millrace-go/millrace/outbox"
 	"github.com/millrace-go/millrace/tests/rig"
 	"github.com/millrace-go/millrace/tests/testdb"
 )
 
 // inboxPayloadBodies: what the inbox itself stores, in the transactions of handlers.
 var inboxPayloadBodies = []testdb.Body{
-	{Name: "what the inbox itself stores", Why: "parked and failed messages are sealed too, and released as they came", Run: func(t *testing.T, db *testdb.DB) {
-		b, keys := newBed(t, db), &subjects{}
-		codec, err := payload.NewAESGCM(keys)
-		require.NoError(t, err)
-		store := b.storeWith(inbox.Config{Payloads: codec, BlobsAbove: 100})
+	{Name: "what the inbox itself stores", Why: "parked and failed messages are sealed too, and released as they came", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
+		store := b.sealing(&subjects{}, inbox.Config{BlobsAbove: 100})
 		handle := millrace.Inbox{Store: store, Consumer: consumer, Options: inbox.Options{RecordFailures: true}}.
-			Middleware(func(msg *message.Message) ([]*message.Message, error) {
+			Middleware(silent(func(msg *message.Message) error {
 				if string(msg.Payload) == secret {
-					return nil, errBoom
+					return errBoom
 				}
-				return nil, effect(msg)
-			})
-		msg := of("alice", secret)
-		_, err = handle(msg)
-		require.ErrorIs(t, err, errBoom)
+				return effect(msg)
+			}))
+		require.ErrorIs(t, do(handle, of("alice", secret)), errBoom)
 		assert.NotContains(t, string(b.stored()), "secret")
 		assert.Equal(t, secret, string(b.only(store, admin.FailedRetryable).Payload))
 
 		other := of("bob", strings.Repeat("y", 200))
-		_, err = handle(other)
-		require.NoError(t, err)
+		require.NoError(t, do(handle, other))
 		collision := message.NewMessage(other.UUID, bytes.Repeat([]byte("z\x00"), 100))
-		_, err = handle(collision)
-		require.NoError(t, err)
+		require.NoError(t, do(handle, collision))
 		parked := b.only(store, admin.Parked)
 		assert.Equal(t, string(collision.Payload), string(parked.Payload))
-		assert.Equal(t, 1, b.count(`SELECT COUNT(*) FROM millrace_blobs`))
-	}},
+		assert.Equal(t, 1, b.registered())
+	})},
 	{Name: "a key service that is out of reach", Why: "it is no outage of the database, which others use meanwhile", Run: func(t *testing.T, db *testdb.DB) {
 		b, keys, events := newBed(t, db), &subjects{}, &rig.Events{}
-		codec, err := payload.NewAESGCM(keys)
-		require.NoError(t, err)
-		store := b.storeWith(inbox.Config{Payloads: codec, Observers: []inbox.Observer{events}})
-		handle := millrace.Inbox{Store: store, Consumer: consumer}.Middleware(func(*message.Message) ([]*message.Message, error) {
-			return nil, nil
-		})
+		store := b.sealing(keys, inbox.Config{Observers: []inbox.Observer{events}})
+		handle := millrace.Inbox{Store: store, Consumer: consumer}.Middleware(silent(effect))
 		msg := of("alice", secret)
-		_, err = handle(msg.Copy())
-		require.NoError(t, err)
+		require.NoError(t, do(handle, msg.Copy()))
 		keys.failWith(&net.OpError{Op: "dial", Err: syscall.ECONNREFUSED})
-		_, err = handle(message.NewMessage(msg.UUID, []byte("a collision, to be parked")))
-		require.ErrorIs(t, err, syscall.ECONNREFUSED)
+		require.ErrorIs(t, do(handle, message.NewMessage(msg.UUID, []byte("a collision, to be parked"))), syscall.ECONNREFUSED)
 		keyless := message.NewMessage("", []byte("to be kept by the queue"))
 		copied, _ := b.queue(store).Straight("orders", keyless)
-		_, err = handle(copied)
-		require.ErrorIs(t, err, syscall.ECONNREFUSED)
+		require.ErrorIs(t, do(handle, copied), syscall.ECONNREFUSED)
 		asks := rig.Queue(t, store, inbox.QueueConfig{Consumer: consumer, Key: inbox.ByFunc("id", func(*message.Message) (string, error) {
 			return "", &net.OpError{Op: "dial", Err: syscall.ECONNREFUSED}
 		})})
 		copied, _ = asks.Straight("orders", keyless)
-		_, err = handle(copied)
-		require.ErrorIs(t, err, syscall.ECONNREFUSED)
+		require.ErrorIs(t, do(handle, copied), syscall.ECONNREFUSED)
 		assert.Zero(t, events.Count("outage"))
 	}},
 	{Name: "a handler that commits by itself and fails", Why: "its claim is taken back, though the payload cannot be stored", Run: func(t *testing.T, db *testdb.DB) {
@@ -91,18 +75,14 @@ var inboxPayloadBodies = []testdb.Body{
 			return nil, err
 		})
 		msg := of("alice", secret)
-		_, err := handle(msg.Copy())
-		require.ErrorIs(t, err, errBoom)
-		_, err = handle(msg.Copy())
-		require.NoError(t, err)
+		require.ErrorIs(t, do(handle, msg.Copy()), errBoom)
+		require.NoError(t, do(handle, msg.Copy()))
 		assert.Equal(t, 2, runs.of(msg))
 	}},
 	{Name: "an epoch raised over sealed messages", Why: "the new key is made of what they are, not of how they are stored", Run: func(t *testing.T, db *testdb.DB) {
 		for name, down := range map[string]error{"open": nil, "not to be opened": errDown} {
 			b, keys := &bed{T: t, db: db}, &subjects{}
-			codec, err := payload.NewAESGCM(keys)
-			require.NoError(t, err)
-			store := b.storeWith(inbox.Config{Payloads: codec, BlobsAbove: 50, Namespace: name})
+			store := b.sealing(keys, inbox.Config{BlobsAbove: 50, Namespace: name})
 			require.NoError(t, store.Migrate(t.Context()))
 			queue := func(epoch int) *inbox.Queue {
 				return rig.Queue(t, store, inbox.QueueConfig{Consumer: consumer, Epoch: epoch, Key: inbox.ByPayload(), MinBackoff: time.Millisecond})
@@ -112,14 +92,11 @@ var inboxPayloadBodies = []testdb.Body{
 				require.NoError(t, queue(0).Put(t.Context(), "orders", of("alice", payload)))
 			}
 			keys.failWith(down)
-			_, _, err = queue(1).Take(t.Context(), 0, time.Second) // moves them
-			require.NoError(t, err)
+			rig.Take(t, queue(1), 0) // moves them
 			keys.failWith(nil)
 			var got []string
 			rig.Eventually(b, "all are there", func() bool {
-				taken, _, err := queue(1).Take(t.Context(), 10, time.Second)
-				require.NoError(t, err)
-				for _, l := range taken {
+				for _, l := range rig.Take(t, queue(1), 10) {
 					msg, err := l.Message(t.Context())
 					require.NoError(t, err)
 					got = append(got, string(msg.Payload))
@@ -133,39 +110,33 @@ var inboxPayloadBodies = []testdb.Body{
 			assert.Equal(t, 3, b.count(`SELECT COUNT(*) FROM millrace_messages m JOIN millrace_consumers c ON c.id = m.consumer WHERE c.namespace = ?`, []byte(name)))
 		}
 	}},
-	{Name: "a message that is held", Why: "sealed while it waits for its predecessor, also one that came from the table", Run: func(t *testing.T, db *testdb.DB) {
-		b, keys := newBed(t, db), &subjects{}
-		codec, err := payload.NewAESGCM(keys)
-		require.NoError(t, err)
-		store := b.storeWith(inbox.Config{Payloads: codec, BlobsAbove: 100})
-		version := func(n, payload string) *message.Message {
-			msg := of("alice", payload)
-			msg.Metadata.Set(inbox.AggregateField, "7")
-			msg.Metadata.Set(inbox.VersionField, n)
+	{Name: "a message that is held", Why: "sealed while it waits for its predecessor, also one that came from the table", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
+		store := b.sealing(&subjects{}, inbox.Config{BlobsAbove: 100})
+		payloads := []string{"", "one", secret, strings.Repeat("three\x00", 50)}
+		version := func(n int) *message.Message {
+			msg := of("alice", payloads[n])
+			outbox.Stamp(msg, "7", int64(n))
 			return msg
 		}
-		payloads := []string{"", "one", secret, strings.Repeat("three\x00", 50)}
-		one, two, three := version("1", payloads[1]), version("2", payloads[2]), version("3", payloads[3])
-		apply := func(msg *message.Message) ([]*message.Message, error) {
+		three := version(3)
+		apply := func(msg *message.Message) error {
 			n, err := strconv.Atoi(msg.Metadata.Get(inbox.VersionField))
 			assert.NoError(t, err)
 			assert.Equal(t, payloads[n], string(msg.Payload))
-			return nil, effect(msg)
+			return effect(msg)
 		}
 		require.NoError(t, b.queue(store).Put(t.Context(), "orders", three))
-		s := b.start(quick(store), apply, millrace.Inbox{Store: store}.Middleware, millrace.VersionGate{OnGap: inbox.GapHold}.Middleware)
-		assert.True(t, s.deliver(two))
+		s := b.start(quick(store), silent(apply), millrace.Inbox{Store: store}.Middleware, millrace.VersionGate{OnGap: inbox.GapHold}.Middleware)
+		assert.True(t, s.deliver(version(2)))
 		rig.Eventually(b, "both wait", func() bool { return b.open(admin.Held) == 2 })
 		assert.Zero(t, b.count(`SELECT COUNT(*) FROM millrace_messages WHERE payload_form <> 1`))
-		held, err := admin.New(store).Find(t.Context(), admin.Filter{Status: admin.Held}, 0, 10)
-		require.NoError(t, err)
-		for _, m := range held {
+		for _, m := range rig.Find(t, store, admin.Filter{Status: admin.Held}) {
 			assert.Equal(t, payloads[m.Version], string(m.Payload))
 		}
-		assert.True(t, s.deliver(one))
+		assert.True(t, s.deliver(version(1)))
 		rig.Eventually(b, "all are applied", func() bool { return b.effects(three) == 1 && b.rows() == 0 })
-		rig.Eventually(b, "nothing is left", func() bool { return b.count(`SELECT COUNT(*) FROM millrace_blobs`) == 0 })
-	}},
+		rig.Eventually(b, "nothing is left", func() bool { return b.registered() == 0 })
+	})},
 	{Name: "a sealed outcome", Why: "published as it was produced, or never where it was erased", Run: func(t *testing.T, db *testdb.DB) {
 		b, keys := newBed(t, db), &subjects{}
 		store := b.sealing(keys)
@@ -175,12 +146,11 @@ var inboxPayloadBodies = []testdb.Body{
 			return []*message.Message{of("alice", secret), of("bob", ""), nothing}, nil
 		})
 		run := func(msg *message.Message) []*message.Message {
-			c, out := msg.Copy(), []*message.Message(nil)
-			publish := func(c *message.Message) (produced []*message.Message, err error) {
+			var out []*message.Message
+			runAsRouter(t, msg.Copy(), func(c *message.Message) (produced []*message.Message, err error) {
 				out, err = handle(c)
 				return out, err
-			}
-			runAsRouter(t, c, publish)
+			})
 			return out
 		}
 		msg := of("carol", "order")
@@ -211,7 +181,7 @@ var inboxPayloadBodies = []testdb.Body{
 		require.NoError(t, err)
 		assert.Equal(t, 1, sent)
 		assert.Equal(t, []string{first[1].UUID, first[2].UUID}, uuids(out.Messages()))
-		assert.Zero(t, b.count(`SELECT COUNT(*) FROM millrace_outcomes`))
+		assert.Zero(t, b.outcomes())
 	}},
 }
 
@@ -226,8 +196,7 @@ func runAsRouter(t *testing.T, msg *message.Message, h message.HandlerFunc) {
 		handled <- err
 		return nil, errBoom // so that it is not acked
 	})
-	go func() { _ = router.Run(context.WithoutCancel(t.Context())) }()
-	<-router.Running()
+	rig.Run(t, router)
 	s.Send(t, msg)
 	require.NoError(t, <-handled)
 	require.NoError(t, router.Close())

@@ -14,7 +14,6 @@ import (
 	"github.com/millrace-go/millrace/inbox"
 	"github.com/millrace-go/millrace/inbox/admin"
 	"github.com/millrace-go/millrace/inbox/payload"
-	"github.com/millrace-go/millrace/pubsub"
 	"github.com/millrace-go/millrace/tests/rig"
 )
 
@@ -82,23 +81,23 @@ func (b *bed) storeWith(config inbox.Config) *inbox.Store {
 	return rig.NewStore(b, b.db.DB, config)
 }
 
-func (b *bed) sealing(keys payload.Keys) *inbox.Store {
+// sealing returns a store that seals payloads with keys, and has other settings, if any.
+func (b *bed) sealing(keys payload.Keys, configs ...inbox.Config) *inbox.Store {
 	b.Helper()
-	codec, err := payload.NewAESGCM(keys)
+	config := inbox.Config{}
+	for _, c := range configs {
+		config = c
+	}
+	var err error
+	config.Payloads, err = payload.NewAESGCM(keys)
 	require.NoError(b, err)
-	return b.storeWith(inbox.Config{Payloads: codec})
+	return b.storeWith(config)
 }
 
 func of(person, payload string) *message.Message {
 	msg := message.NewMessage(watermill.NewUUID(), []byte(payload))
 	msg.Metadata.Set("person", person)
 	return msg
-}
-
-func storeFirst(store *inbox.Store) pubsub.Durable {
-	durable := quick(store)
-	durable.Mode = pubsub.StoreFirst
-	return durable
 }
 
 // queue is that of a Durable, without its worker.

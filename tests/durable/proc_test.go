@@ -24,6 +24,12 @@ import (
 	"github.com/millrace-go/millrace/tests/testdb"
 )
 
+func TestMain(m *testing.M) {
+	process.As(durableName, serve)
+	testdb.Overlap(6)
+	m.Run()
+}
+
 // served is what a process is started with that works on a durable queue.
 type served struct {
 	Name        string // kept with its effects
@@ -202,6 +208,14 @@ func (p *servedProcess) upstream() (message.Subscriber, error) {
 func (s served) launch(t *testing.T) *process.Process {
 	t.Helper()
 	return process.Self(t, durableName, s)
+}
+
+// newServed returns a bed with a table of works, and settings of a process that has its database.
+func newServed(t *testing.T, db *testdb.DB, opts ...testdb.Option) (*bed, served) {
+	t.Helper()
+	b := newBed(t, tuned(t, db))
+	b.createWorks()
+	return b, b.served(opts...)
 }
 
 // served returns settings of a process that has the database of b.

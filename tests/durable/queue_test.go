@@ -2,13 +2,12 @@ package durable_test
 
 import (
 	"cmp"
-	"context"
 	"errors"
 	"slices"
+	"sync/atomic"
 	"testing"
 	"time"
 
-	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -23,7 +22,7 @@ import (
 
 func TestConformance(t *testing.T) {
 	testdb.Conformance(t, slices.Concat(queueBodies, storeFirstBodies, leaseBodies, parkingBodies, epochBodies, formerBodies, replayBodies,
-		takeUpBodies, stateBodies, importBodies, stepBodies, twoFailedBodies))
+		takeUpBodies, stateBodies, importBodies, stepBodies, twoFailedBodies, observerBodies))
 }
 
 var errBoom = errors.New("boom")
@@ -63,14 +62,11 @@ var queueBodies = []testdb.Body{
 		durable.MaxAttempts = 3
 		s := b.inboxed(durable, func(msg *message.Message) error { runs.run(msg); return errBoom })
 		msg := newMessage()
-		assert.True(t, s.deliver(msg))
-		rig.Eventually(b, "it is parked", func() bool { return b.open(admin.Parked) == 1 })
+		parked := s.parks(msg)
 		assert.Equal(t, 3, runs.of(msg))
-		parked := rig.Parked(t, b.store)
-		require.Len(t, parked, 1)
-		assert.Equal(t, 3, parked[0].Attempts)
-		assert.Equal(t, "failed 3 times", parked[0].Reason)
-		assert.Contains(t, parked[0].LastError, "boom")
+		assert.Equal(t, 3, parked.Attempts)
+		assert.Equal(t, "failed 3 times", parked.Reason)
+		assert.Contains(t, parked.LastError, "boom")
 		assert.True(t, s.deliver(msg), "a copy is acked")
 		assert.Equal(t, 3, runs.of(msg))
 	}},
@@ -90,15 +86,12 @@ var queueBodies = []testdb.Body{
 		assert.True(t, s.deliver(msg))
 		assert.Equal(t, 1, runs.of(msg))
 
-		by := admin.Operator{Name: "ada", Reason: "looked at it"}
-		failed, err := admin.New(b.store).Find(t.Context(), admin.Filter{Status: admin.FailedTerminal}, 0, 10)
-		require.NoError(t, err)
-		require.Len(t, failed, 1)
-		require.NoError(t, admin.New(b.store).Retry(t.Context(), failed[0].ID, by, s.published))
+		failed := b.only(b.store, admin.FailedTerminal)
+		require.NoError(t, admin.New(b.store).Retry(t.Context(), failed.ID, ada, s.published))
 		rig.Eventually(b, "it was tried again", func() bool { return runs.of(msg) == 2 && b.open(admin.FailedTerminal) == 1 })
-		require.NoError(t, admin.New(b.store).Discard(t.Context(), failed[0].ID, by))
+		require.NoError(t, admin.New(b.store).Discard(t.Context(), failed.ID, ada))
 		assert.Zero(t, b.rows())
-		require.ErrorIs(t, admin.New(b.store).Discard(t.Context(), failed[0].ID, by), inbox.ErrNotFound)
+		require.ErrorIs(t, admin.New(b.store).Discard(t.Context(), failed.ID, ada), inbox.ErrNotFound)
 	}},
 	{Name: "an error that says when", Why: "the handler chooses the pause", Run: func(t *testing.T, db *testdb.DB) {
 		b, runs := newBed(t, db), &counter{}
@@ -113,20 +106,11 @@ var queueBodies = []testdb.Body{
 		rig.Eventually(b, "it is handled", func() bool { return b.effects(msg) == 1 })
 		assert.GreaterOrEqual(t, time.Since(began), 300*time.Millisecond)
 	}},
-	{Name: "a pause that ends before the next look", Why: "tried again when it is due, however long Poll and Lease", Run: func(t *testing.T, db *testdb.DB) {
-		b, runs := newBed(t, db), &counter{}
+	{Name: "a pause that ends before the next look", Why: "tried again when it is due, however long Poll and Lease", Run: testdb.With(newBed, func(_ *testing.T, b *bed) {
 		durable := quick(b.store)
 		durable.Poll, durable.Lease = time.Hour, time.Hour
-		s := b.inboxed(durable, func(msg *message.Message) error {
-			if runs.run(msg) < 4 {
-				return errBoom
-			}
-			return effect(msg)
-		})
-		msg := newMessage()
-		assert.True(t, s.deliver(msg))
-		rig.Eventually(b, "it is handled", func() bool { return b.effects(msg) == 1 })
-	}},
+		b.booming(durable, 3).handles(newMessage())
+	})},
 	{Name: "a publish that fails", Why: "the outcome is delivered again until it is out, and the handler does not run", Run: func(t *testing.T, db *testdb.DB) {
 		for _, mode := range []pubsub.Mode{pubsub.StoreOnFailure, pubsub.StoreFirst} {
 			b, runs := newBed(t, db), &counter{}
@@ -135,15 +119,13 @@ var queueBodies = []testdb.Body{
 			s := b.start(durable, func(msg *message.Message) ([]*message.Message, error) {
 				runs.run(msg)
 				return []*message.Message{message.NewMessage("invoice-"+msg.UUID, nil)}, effect(msg)
-			}, millrace.Inbox{Store: durable.Store}.Middleware)
+			}, inboxOf(durable))
 			s.published.FailWith(errBoom)
 			msg := newMessage()
 			assert.True(t, s.deliver(msg))
 			rig.Eventually(b, "the outcome waits", func() bool { return b.open(admin.Settling) == 1 })
 			s.published.FailWith(nil)
-			rig.Eventually(b, "the outcome is out", func() bool {
-				return b.rows() == 0 && b.count(`SELECT COUNT(*) FROM millrace_outcomes`) == 0
-			})
+			rig.Eventually(b, "the outcome is out", func() bool { return b.rows() == 0 && b.outcomes() == 0 })
 			assert.Contains(t, uuids(s.published.Messages()), "invoice-"+msg.UUID)
 			assert.Equal(t, 1, runs.of(msg))
 			assert.Equal(t, 1, b.effects(msg))
@@ -157,24 +139,16 @@ var queueBodies = []testdb.Body{
 				b := newBed(t, testdb.On(t, db.Dialect))
 				durable := quick(b.store)
 				durable.Consumer, durable.ConsumerOf = "", func(topic string) string { return cmp.Or(named, topic) }
-				router := rig.NewRouter(t)
-				router.AddPlugin(b.store.Plugin())
-				router.AddSubscriberDecorators(durable.Decorate)
-				router.AddMiddleware(millrace.Inbox{Store: b.store, Consumer: named}.Middleware)
 				var runs counter
-				s := &service{bed: b, source: rig.NewFeed(), router: router}
-				router.AddConsumerHandler("orders", "orders", s.source, func(msg *message.Message) error {
+				s := b.decorated(durable, func(msg *message.Message) error {
 					if runs.run(msg) == 1 {
 						return errBoom
 					}
 					return effect(msg)
-				})
-				go func() { _ = router.Run(context.WithoutCancel(t.Context())) }()
-				t.Cleanup(func() { _ = router.Close() })
+				}, millrace.Inbox{Store: b.store, Consumer: named}.Middleware)
 				msg := newMessage()
 				for range 2 {
-					assert.True(t, s.deliver(msg))
-					rig.Eventually(b, "it is handled", func() bool { return b.effects(msg) == 1 && b.rows() == 0 })
+					s.handles(msg)
 				}
 				assert.True(t, s.deliver(newMessage()))
 				assert.Equal(t, 2, runs.of(msg))
@@ -193,13 +167,59 @@ var queueBodies = []testdb.Body{
 		for _, part := range []string{"Store is required", "Consumer is required", "Mode 7", "Prefetch -1", "OrderKey needs"} {
 			require.ErrorContains(t, err, part)
 		}
-		queue := rig.Queue(t, b.store, inbox.QueueConfig{Consumer: consumer})
-		other := millrace.Inbox{Store: b.store, Consumer: "other"}.Middleware(func(*message.Message) ([]*message.Message, error) { return nil, nil })
-		require.NoError(t, queue.Put(t.Context(), "orders", message.NewMessage(watermill.NewUUID(), nil)))
-		taken := rig.Take(t, queue, 1)
-		msg, err := taken[0].Message(t.Context())
-		require.NoError(t, err)
-		_, err = other(msg)
-		require.ErrorContains(t, err, "the same Store, Consumer and Epoch")
+	})},
+}
+
+// observerBodies: what a queue tells.
+var observerBodies = []testdb.Body{
+	{Name: "attempts, and their end", Why: "each attempt is told, and why there is no other", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
+		events := b.told()
+		var failure atomic.Pointer[error]
+		durable := quick(b.store)
+		durable.MaxAttempts = 3
+		s := b.inboxed(durable, func(*message.Message) error { return *failure.Load() })
+		for _, c := range []struct {
+			err     error
+			reason  string
+			retried int
+		}{
+			{errBoom, inbox.ReasonAttempts, 2}, {inbox.Terminal(errBoom), inbox.ReasonTerminal, 0},
+			{inbox.Terminal(inbox.ErrUnknownType), inbox.ReasonUnknownType, 0},
+		} {
+			failure.Store(&c.err)
+			parked, retried := events.Count("parked"), events.Count("retried")
+			msg := newMessage()
+			msg.Metadata.Set("name", "paid")
+			require.True(t, s.deliver(msg))
+			rig.Eventually(b, "it is parked", func() bool { return events.Count("parked") > parked })
+			e := events.Last("parked")
+			assert.Equal(t, c.reason, e.Reason)
+			assert.Equal(t, []string{msg.UUID, "orders", "paid"}, []string{e.UUID, e.Topic, e.Type})
+			assert.ErrorContains(t, e.Err, c.err.Error())
+			assert.Equal(t, c.retried+1, e.Attempt)
+			require.Equal(t, c.retried, events.Count("retried")-retried)
+		}
+		all := events.All("retried")
+		assert.Equal(t, []int{1, 2}, []int{all[0].Attempt, all[1].Attempt})
+		assert.Equal(t, inbox.ReasonError, all[0].Reason)
+	})},
+	{Name: "leases that were taken over", Why: "a process ended, which nobody else tells", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
+		events := b.told()
+		queue := rig.Queue(t, b.store, inbox.QueueConfig{Consumer: consumer, Lease: time.Minute})
+		require.NoError(t, queue.Put(t.Context(), "orders", newMessage(), newMessage(), newMessage()))
+		take := func(want int) []*inbox.Leased {
+			taken := rig.Take(t, queue, 10)
+			require.Len(t, taken, want)
+			return taken
+		}
+		take(3)
+		assert.Zero(t, events.Count("reclaimed"))
+		b.db.Do(t, `UPDATE millrace_messages SET due_at = 1`)
+		taken := take(3)
+		assert.Equal(t, 3, events.Last("reclaimed").Count)
+		assert.Equal(t, consumer, events.Last("reclaimed").Consumer)
+		require.NoError(t, queue.PutBack(t.Context(), taken...))
+		take(3)
+		assert.Equal(t, 1, events.Count("reclaimed"), "given back is not lapsed")
 	})},
 }

@@ -3,6 +3,7 @@ package durable_test
 import (
 	"context"
 	"fmt"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -14,7 +15,7 @@ import (
 
 	"github.com/millrace-go/millrace/inbox"
 	"github.com/millrace-go/millrace/inbox/admin"
-	"github.com/millrace-go/millrace/pubsub"
+	"github.com/millrace-go/millrace/tests/faults"
 	"github.com/millrace-go/millrace/tests/rig"
 	"github.com/millrace-go/millrace/tests/testdb"
 )
@@ -35,15 +36,14 @@ type mendable struct {
 func (b *bed) stuck(n int) (s *mendable, msgs []*message.Message) {
 	b.Helper()
 	s = &mendable{}
-	durable := quick(b.store)
-	durable.Mode, durable.MaxAttempts, durable.Poll = pubsub.StoreFirst, 1, time.Hour
+	durable := storeFirst(b.store)
+	durable.MaxAttempts, durable.Poll = 1, time.Hour
 	for i := range n {
 		msg := newMessage()
 		msg.Metadata.Set("account", fmt.Sprint(i))
 		msgs = append(msgs, msg)
 	}
-	queue := rig.Queue(b, b.store, inbox.QueueConfig{Consumer: consumer})
-	require.NoError(b, queue.Put(b.Context(), "orders", msgs...))
+	b.storeIn(inbox.QueueConfig{}, msgs...)
 	s.service = b.inboxed(durable, func(msg *message.Message) error {
 		s.runs.run(msg)
 		account := msg.Metadata.Get("account")
@@ -127,21 +127,6 @@ var remedyBodies = []testdb.Body{
 		assert.Equal(t, 1, n)
 		assert.Len(t, sent["orders"], 2)
 		assert.Equal(t, 2, b.audited("retry"))
-	})},
-	{Name: "retry of what is not stuck", Why: "refused: it has its own way on", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
-		b.stuck(1)
-		stuck := b.find(admin.Filter{})[0]
-		for _, status := range []admin.Status{admin.Received, admin.InProgress, admin.Settling, admin.Held} {
-			b.db.Do(t, `UPDATE millrace_messages SET status = ?`, status)
-			err := admin.New(b.store).Retry(t.Context(), stuck.ID, ada, to{})
-			require.ErrorIs(t, err, inbox.ErrWrongState)
-			require.ErrorContains(t, err, status.String())
-			_, err = admin.New(b.store).RetryAll(t.Context(), admin.Filter{Status: status}, ada, to{}, admin.Pace{})
-			require.ErrorContains(t, err, status.String())
-			_, err = admin.New(b.store).DiscardAll(t.Context(), admin.Filter{Status: status}, ada, admin.Pace{})
-			require.ErrorContains(t, err, status.String())
-		}
-		assert.Zero(t, b.audited("retry"))
 	})},
 	{Name: "a group of failures", Why: "found by the shape of its errors, and tried again or discarded as one", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		s, msgs := b.stuck(130)
@@ -241,16 +226,27 @@ var remedyBodies = []testdb.Body{
 			assert.Equal(t, 2, s.runs.of(msg))
 		}
 	})},
-	{Name: "a call for many that somebody is faster than", Why: "what was changed meanwhile is passed over, the rest is done", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
-		s, msgs := b.stuck(5)
+	{Name: "the context of a call for many ends at a message", Why: "everybody knows what happened to each: the call finishes it", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
+		s, _ := b.stuck(3)
 		require.NoError(t, s.router.Close())
 		b.unserve()
-		stuck := b.find(admin.Filter{})
-		meddler := meddling{func() { require.NoError(t, admin.New(b.process()).Discard(t.Context(), stuck[3].ID, ada)) }}
-		n, err := admin.New(b.store).RetryAll(t.Context(), admin.Filter{}, ada, &meddler, admin.Pace{})
-		require.NoError(t, err)
-		assert.Equal(t, len(msgs)-1, n)
-		assert.Equal(t, n, b.audited("retry"))
+		pool := faults.Open(t, b.db)
+		for _, call := range []string{"millrace_audit", faults.Commit} {
+			ctx, cancel := context.WithCancel(t.Context())
+			pool.Set(faults.Plan{Before: func(_ context.Context, c string) error {
+				if strings.Contains(c, call) {
+					cancel()
+				}
+				return nil
+			}})
+			sent, before := to{}, b.audited("retry")
+			n, err := admin.New(b.newStore(pool.DB)).RetryAll(ctx, admin.Filter{}, ada, sent, admin.Pace{})
+			require.ErrorIs(t, err, context.Canceled, call)
+			assert.Equal(t, 1, n, call)
+			assert.Len(t, sent["orders"], 1, call)
+			assert.Equal(t, 1, b.audited("retry")-before, call)
+		}
+		assert.Equal(t, 1, b.open(admin.FailedTerminal), "the call did not reach it")
 	})},
 	{Name: "a collision that is tried again by its queue", Why: "it is the distinct message it is", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		s, msgs := b.stuck(1)
@@ -263,16 +259,3 @@ var remedyBodies = []testdb.Body{
 		assert.Equal(t, 2, b.effects(msgs[0]))
 	})},
 }
-
-// meddling is a publisher while whose first message somebody does something else.
-type meddling struct{ once func() }
-
-func (m *meddling) Publish(string, ...*message.Message) error {
-	if m.once != nil {
-		m.once()
-		m.once = nil
-	}
-	return nil
-}
-
-func (m *meddling) Close() error { return nil }

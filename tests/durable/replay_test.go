@@ -3,7 +3,6 @@ package durable_test
 import (
 	"sync/atomic"
 	"testing"
-	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/stretchr/testify/assert"
@@ -25,14 +24,13 @@ func replayed(msg *message.Message) *message.Message {
 	return c
 }
 
-var operator = admin.Operator{Name: "ada", Reason: "it is wanted"}
+var refuse, suppress = inbox.Options{OnReplay: inbox.ReplayRefuse}, inbox.Options{OnReplay: inbox.ReplaySuppress}
 
 // told has the bed's store tell what it does.
 func (b *bed) told() *rig.Events {
 	b.Helper()
 	events := &rig.Events{}
-	store := rig.NewStore(b, b.db.Open(b).DB, inbox.Config{Observers: []inbox.Observer{events}, Logger: events})
-	b.store = store
+	b.store = rig.NewStore(b, b.db.Open(b).DB, inbox.Config{Observers: []inbox.Observer{events}, Logger: events})
 	return events
 }
 
@@ -43,27 +41,25 @@ var replayBodies = []testdb.Body{
 			durable := quick(b.store)
 			durable.Mode, durable.Consumer = pubsub.Mode(mode), name
 			var runs counter
-			s := b.start(durable, func(msg *message.Message) ([]*message.Message, error) {
+			s := b.inboxed(durable, func(msg *message.Message) error {
 				if runs.run(msg) < 3 {
-					return nil, errBoom
+					return errBoom
 				}
-				return nil, effect(msg)
-			}, millrace.Inbox{Store: b.store, Consumer: name, Options: inbox.Options{OnReplay: inbox.ReplayRefuse}}.Middleware)
+				return effect(msg)
+			}, refuse)
 			msg := replayed(newMessage())
-			assert.True(t, s.deliver(msg), name)
-			rig.Eventually(b, "it is parked", func() bool { return b.open(admin.Parked) == 1 })
+			parked := s.parks(msg)
 			assert.True(t, s.deliver(msg), name)
 			rig.Eventually(b, "the other copy is told of, if it comes so far", func() bool {
 				return events.Count("replayed") == 2 || mode == int(pubsub.StoreFirst) && events.Count("replayed") == 1
 			})
 			assert.Equal(t, 0, runs.of(msg), name)
 			assert.Equal(t, "refused", events.All("replayed")[0].Reason, name)
-			parked := rig.Parked(t, b.store)
-			require.Len(t, parked, 1, name)
-			assert.Equal(t, "of May", parked[0].Metadata.Get(inbox.ReplayField), name)
-			assert.Contains(t, parked[0].Reason, "of May", name)
+			assert.Equal(t, 1, b.open(admin.Parked), name)
+			assert.Equal(t, "of May", parked.Metadata.Get(inbox.ReplayField), name)
+			assert.Contains(t, parked.Reason, "of May", name)
 			rig.Eventually(b, "the queue has it", func() bool {
-				return admin.New(b.store).Retry(t.Context(), parked[0].ID, operator, nil) == nil
+				return admin.New(b.store).Retry(t.Context(), parked.ID, ada, nil) == nil
 			})
 			rig.Eventually(b, "it is handled", func() bool { return b.effects(msg) == 1 && b.rows() == 0 })
 			assert.Equal(t, 3, runs.of(msg), name)
@@ -73,27 +69,19 @@ var replayBodies = []testdb.Body{
 	})},
 	{Name: "refuse what was taken and put back", Why: "a message that was never tried is no less refused for it", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		events := b.told()
-		durable := quick(b.store)
-		durable.Mode = pubsub.StoreFirst
-		queue := rig.Queue(t, b.store, inbox.QueueConfig{Consumer: consumer})
 		msg := replayed(newMessage())
-		require.NoError(t, queue.Put(t.Context(), "orders", msg))
-		taken := rig.Take(t, queue, 10)
-		require.Len(t, taken, 1)
+		taken := b.takes(b.storeIn(inbox.QueueConfig{}, msg), 1)
 		require.NoError(t, taken[0].PutBack(t.Context()))
 		assert.Equal(t, 1, b.open(admin.FailedRetryable), "its claim is open already")
-		b.start(durable, func(msg *message.Message) ([]*message.Message, error) { return nil, effect(msg) },
-			millrace.Inbox{Store: b.store, Options: inbox.Options{OnReplay: inbox.ReplayRefuse}}.Middleware)
+		b.refusing()
 		rig.Eventually(b, "it is parked", func() bool { return b.open(admin.Parked) == 1 })
 		assert.Equal(t, 0, b.effects(msg))
 		rig.Eventually(b, "it is told", func() bool { return events.Last("replayed").Reason == "refused" })
 	})},
 	{Name: "a refused replay in a queue with an order", Why: "I6: it holds back none of its key", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
-		durable := quick(b.store)
-		durable.Mode = pubsub.StoreFirst
+		durable := storeFirst(b.store)
 		durable.OrderKey = func(*message.Message) (string, error) { return "one", nil }
-		s := b.start(durable, func(msg *message.Message) ([]*message.Message, error) { return nil, effect(msg) },
-			millrace.Inbox{Store: b.store, Options: inbox.Options{OnReplay: inbox.ReplayRefuse}}.Middleware)
+		s := b.inboxed(durable, effect, refuse)
 		msg, next := replayed(newMessage()), newMessage()
 		assert.True(t, s.deliver(msg))
 		assert.True(t, s.deliver(next))
@@ -123,27 +111,23 @@ var replayBodies = []testdb.Body{
 					return nil, errBoom
 				}
 				return []*message.Message{newMessage()}, effect(msg)
-			}, millrace.Inbox{Store: b.store, Consumer: name, Options: inbox.Options{OnReplay: inbox.ReplaySuppress}}.Middleware)
+			}, inboxOf(durable, suppress))
 			msg := replayed(newMessage())
-			assert.True(t, s.deliver(msg), name)
-			rig.Eventually(b, "it is handled", func() bool { return b.effects(msg) == 1 && b.rows() == 0 })
+			s.handles(msg)
 			rig.Eventually(b, "it is told", func() bool { return events.Count("replayed") == 1 })
 			assert.Equal(t, 2, events.Last("replayed").Count, name)
 			assert.EqualValues(t, 3, replays.Load(), name)
 			assert.Empty(t, s.published.Messages(), name)
 			assert.Equal(t, 0, b.count(`SELECT COUNT(*) FROM millrace_outbox`), name)
-			assert.Equal(t, 0, b.count(`SELECT COUNT(*) FROM millrace_outcomes`), name)
+			assert.Equal(t, 0, b.outcomes(), name)
 			require.NoError(t, s.router.Close())
 		}
 	})},
 	{Name: "a stored replay of what was completed", Why: "it is closed without a delivery, and told all the same", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		events := b.told()
-		durable := quick(b.store)
-		durable.Mode = pubsub.StoreFirst
-		s := b.inboxed(durable, effect)
+		s := b.inboxed(storeFirst(b.store), effect)
 		msg := newMessage()
-		assert.True(t, s.deliver(msg))
-		rig.Eventually(b, "it is handled", func() bool { return b.effects(msg) == 1 && b.rows() == 0 })
+		s.handles(msg)
 		assert.True(t, s.deliver(replayed(msg)))
 		rig.Eventually(b, "the replay is told", func() bool { return events.Count("replayed") == 1 && b.rows() == 0 })
 		told := events.Last("replayed")
@@ -154,12 +138,9 @@ var replayBodies = []testdb.Body{
 	})},
 	{Name: "a replay that the version gate holds", Why: "it bears the field when it is released", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		events := b.told()
-		s := b.start(quick(b.store), func(msg *message.Message) ([]*message.Message, error) {
-			return []*message.Message{newMessage()}, effect(msg)
-		}, millrace.Inbox{Store: b.store, Options: inbox.Options{OnReplay: inbox.ReplaySuppress}}.Middleware, millrace.VersionGate{}.Middleware)
-		first, second := newMessage(), newMessage()
-		outbox.Stamp(first, "a", 1)
-		outbox.Stamp(second, "a", 2)
+		durable := quick(b.store)
+		s := b.start(durable, invoicing, inboxOf(durable, suppress), millrace.VersionGate{}.Middleware)
+		first, second := stamped("a", 1), stamped("a", 2)
 		assert.True(t, s.deliver(replayed(second)))
 		assert.Equal(t, 1, b.open(admin.Held))
 		assert.Equal(t, "held", events.Last("replayed").Reason)
@@ -168,18 +149,5 @@ var replayBodies = []testdb.Body{
 		rig.Eventually(b, "both are told", func() bool { return events.Count("replayed") == 3 })
 		assert.Equal(t, "suppressed", events.Last("replayed").Reason)
 		assert.Empty(t, s.published.Messages())
-	})},
-	{Name: "a stored message that is too old", Why: "it is parked where it lies", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
-		durable := quick(b.store)
-		durable.Mode = pubsub.StoreFirst
-		s := b.inboxed(durable, effect)
-		before, msg := newMessage(), newMessage()
-		msg.Metadata.Set("ce_time", time.Now().Add(-30*24*time.Hour).Format(time.RFC3339))
-		assert.True(t, s.deliver(before))
-		rig.Eventually(b, "the consumer is known", func() bool { return b.effects(before) == 1 })
-		b.db.Do(t, `UPDATE millrace_consumers SET purge_line = created_at`)
-		assert.True(t, s.deliver(msg))
-		rig.Eventually(b, "it is parked", func() bool { return b.open(admin.Parked) == 1 })
-		assert.Equal(t, 0, b.effects(msg))
 	})},
 }

@@ -10,7 +10,6 @@ import (
 
 	"github.com/millrace-go/millrace/inbox"
 	"github.com/millrace-go/millrace/inbox/admin"
-	"github.com/millrace-go/millrace/inbox/payload"
 	millrace "github.com/millrace-go/millrace/middleware"
 	"github.com/millrace-go/millrace/tests/rig"
 	"github.com/millrace-go/millrace/tests/testdb"
@@ -23,9 +22,8 @@ func TestPayloadsAreShownOnDemand(t *testing.T) {
 // revealed lists who looked at the payload of a message.
 func (b *bed) revealed(messageID string) []admin.Operator {
 	b.Helper()
-	story := rig.Story(b, b.store, messageID)
 	var by []admin.Operator
-	for _, a := range story.Audit {
+	for _, a := range rig.Story(b, b.store, messageID).Audit {
 		if a.Action == "reveal" {
 			by = append(by, a.Operator)
 		}
@@ -60,13 +58,10 @@ var revealBodies = []testdb.Body{
 		assert.Equal(t, 1, b.audited("reveal"))
 	})},
 	{Name: "a list without payloads", Why: "a page of large messages is a page of small rows", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
-		codec, err := payload.NewAESGCM(new(subjects))
-		require.NoError(t, err)
-		sealing := b.storeWith(inbox.Config{Payloads: codec, BlobsAbove: 100})
+		sealing := b.sealing(new(subjects), inbox.Config{BlobsAbove: 100})
 		require.NoError(t, b.queue(b.store).Put(t.Context(), "orders", of("ada", "plain")))
 		require.NoError(t, b.queue(sealing).Put(t.Context(), "orders", of("bob", "sealed"), of("cy", string(make([]byte, 1000)))))
-		whole, err := admin.New(sealing).Find(t.Context(), admin.Filter{}, 0, 10)
-		require.NoError(t, err)
+		whole := rig.Find(t, sealing, admin.Filter{})
 		listed, err := admin.New(b.store).Search(t.Context(), admin.Filter{}, 0, 10, 0)
 		require.NoError(t, err)
 		list := listed.Messages

@@ -34,7 +34,7 @@ func (b *bed) forgetAudit() {
 	b.db.Do(b, `DELETE FROM millrace_audit`)
 }
 
-// believedServed has operators believe that a queue delivers what is stored.
+// believedServed has adas believe that a queue delivers what is stored.
 func (b *bed) believedServed() {
 	b.Helper()
 	b.db.Do(b, `UPDATE millrace_consumers SET served_until = 9000000000000000`)
@@ -46,18 +46,13 @@ var stateBodies = []testdb.Body{
 		for mode, name := range []string{"on failure", "first"} {
 			durable := quick(b.store)
 			durable.Mode, durable.Consumer = pubsub.Mode(mode), name
-			serve := func() *service {
-				return b.start(durable, func(msg *message.Message) ([]*message.Message, error) { return nil, effect(msg) },
-					millrace.Inbox{Store: b.store, Consumer: name, Options: inbox.Options{OnReplay: inbox.ReplayRefuse}}.Middleware)
-			}
-			s, msg := serve(), replayed(newMessage())
-			assert.True(t, s.deliver(msg), name)
-			rig.Eventually(b, "it is parked", func() bool { return b.open(admin.Parked) == 1 })
+			s, msg := b.inboxed(durable, effect, refuse), replayed(newMessage())
+			row := s.parks(msg)
 			require.NoError(t, s.router.Close())
 			b.believedServed()
-			require.NoError(t, admin.New(b.store).Retry(t.Context(), rig.Parked(t, b.store)[0].ID, operator, nil), name)
+			require.NoError(t, admin.New(b.store).Retry(t.Context(), row.ID, ada, nil), name)
 			b.forgetAudit()
-			s = serve()
+			s = b.inboxed(durable, effect, refuse)
 			rig.Eventually(b, "it is handled, or refused again", func() bool { return b.rows() == 0 || b.open(admin.Parked) == 1 })
 			assert.True(t, s.deliver(msg), name)
 			require.NoError(t, s.router.Close())
@@ -67,10 +62,8 @@ var stateBodies = []testdb.Body{
 		}
 	})},
 	{Name: "the audit table is emptied after Allow", Why: "who replays on purpose is heard by the message, not by the table", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
-		config := inbox.QueueConfig{Consumer: consumer}
-		queue, msg := rig.Queue(t, b.store, config), replayed(newMessage())
-		require.NoError(t, queue.Put(t.Context(), "orders", msg))
-		require.NoError(t, queue.Allow(t.Context(), operator, msg))
+		msg := replayed(newMessage())
+		require.NoError(t, b.storeIn(inbox.QueueConfig{}, msg).Allow(t.Context(), ada, msg))
 		b.forgetAudit()
 		s := b.refusing()
 		rig.Eventually(b, "it is handled, or refused", func() bool { return b.effects(msg) == 1 && b.rows() == 0 || b.open(admin.Parked) == 1 })
@@ -78,11 +71,8 @@ var stateBodies = []testdb.Body{
 		require.NoError(t, s.router.Close())
 	})},
 	{Name: "Allow of one of two messages with a key", Why: "the other one is as little wanted as before", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
-		queue, msg := rig.Queue(t, b.store, inbox.QueueConfig{Consumer: consumer}), replayed(newMessage())
-		other := msg.Copy()
-		other.Payload = []byte("another")
-		require.NoError(t, queue.Put(t.Context(), "orders", msg))
-		require.NoError(t, queue.Allow(t.Context(), operator, other))
+		msg := replayed(newMessage())
+		require.NoError(t, b.storeIn(inbox.QueueConfig{}, msg).Allow(t.Context(), ada, another(msg)))
 		s := b.refusing()
 		rig.Eventually(b, "it is refused, or handled", func() bool { return b.open(admin.Parked) == 1 || b.effects(msg) > 0 })
 		assert.Equal(t, 0, b.effects(msg))
@@ -91,8 +81,7 @@ var stateBodies = []testdb.Body{
 	{Name: "the reason of a refused replay is reworded", Why: "it is refused all the same: no replay brings it back, Allow and Retry do", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		for _, ends := range []string{"allow", "retry"} {
 			s, msg := b.refusing(), replayed(newMessage())
-			assert.True(t, s.deliver(msg))
-			rig.Eventually(b, "it is parked", func() bool { return b.open(admin.Parked) == 1 })
+			row := s.parks(msg)
 			b.reword(reworded)
 			b.db.Do(t, `UPDATE millrace_messages SET attempts = 1`) // as of one that had failed before
 			queue := rig.Queue(t, b.process(), inbox.QueueConfig{Consumer: consumer})
@@ -102,10 +91,10 @@ var stateBodies = []testdb.Body{
 			assert.Empty(t, rig.Story(t, b.store, msg.UUID).Audit, "nobody has brought it back")
 			require.Equal(t, 1, b.open(admin.Parked))
 			if ends == "allow" {
-				require.NoError(t, queue.Allow(t.Context(), operator, msg))
+				require.NoError(t, queue.Allow(t.Context(), ada, msg))
 			} else {
 				b.believedServed()
-				require.NoError(t, admin.New(b.store).Retry(t.Context(), rig.Parked(t, b.store)[0].ID, operator, nil))
+				require.NoError(t, admin.New(b.store).Retry(t.Context(), row.ID, ada, nil))
 			}
 			rig.Eventually(b, "it is handled", func() bool { return b.effects(msg) == 1 && b.rows() == 0 })
 			require.NoError(t, s.router.Close())
@@ -118,15 +107,12 @@ var stateBodies = []testdb.Body{
 			f.parks(msg)
 			b.reword(refusal)
 			f.mended.Store(true)
-			assert.True(t, f.deliver(replayed(msg)), word)
-			rig.Eventually(f, "it is handled", func() bool { return f.effects(msg) == 1 && f.rows() == 0 })
+			f.handles(replayed(msg))
 			f.ends()
 		}
 	})},
 	{Name: "a reason that reads like a refusal, of a message that is parked for another one", Why: "Allow is about refused ones", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
-		durable := quick(b.store)
-		durable.Mode = pubsub.StoreFirst
-		s, before, msg := b.inboxed(durable, effect), newMessage(), replayed(newMessage())
+		s, before, msg := b.inboxed(storeFirst(b.store), effect), newMessage(), replayed(newMessage())
 		assert.True(t, s.deliver(before))
 		rig.Eventually(b, "the consumer is known", func() bool { return b.effects(before) == 1 && b.rows() == 0 })
 		b.db.Do(t, `UPDATE millrace_consumers SET purge_line = created_at`)
@@ -135,91 +121,81 @@ var stateBodies = []testdb.Body{
 		rig.Eventually(b, "it is parked as too old", func() bool { return b.open(admin.Parked) == 1 })
 		b.reword(refusal)
 		queue := rig.Queue(t, b.process(), inbox.QueueConfig{Consumer: consumer})
-		require.NoError(t, queue.Allow(t.Context(), operator, msg))
+		require.NoError(t, queue.Allow(t.Context(), ada, msg))
 		require.NoError(t, s.router.Close())
 		assert.Equal(t, 1, b.open(admin.Parked))
 		assert.Equal(t, 0, b.effects(msg))
 	})},
-	{Name: "a refused replay that is allowed, and moves to a new epoch", Why: "what an operator wants is about the message", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
+	{Name: "a refused replay that is allowed, and moves to a new epoch", Why: "what an ada wants is about the message", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		s, msg := b.refusing(), replayed(newMessage())
-		assert.True(t, s.deliver(msg))
-		rig.Eventually(b, "it is parked", func() bool { return b.open(admin.Parked) == 1 })
+		row := s.parks(msg)
 		require.NoError(t, s.router.Close())
 		b.believedServed()
-		require.NoError(t, admin.New(b.store).Retry(t.Context(), rig.Parked(t, b.store)[0].ID, operator, nil))
+		require.NoError(t, admin.New(b.store).Retry(t.Context(), row.ID, ada, nil))
 		durable := quick(b.store)
 		durable.Epoch = 1
-		s = b.start(durable, func(msg *message.Message) ([]*message.Message, error) { return nil, effect(msg) },
-			millrace.Inbox{Store: b.store, Options: inbox.Options{Epoch: 1, OnReplay: inbox.ReplayRefuse}}.Middleware)
+		s = b.inboxed(durable, effect, refuse)
 		rig.Eventually(b, "it is handled, or refused again", func() bool { return b.effects(msg) == 1 && b.rows() == 0 || b.open(admin.Parked) == 1 })
 		assert.Equal(t, 1, b.effects(msg))
 		require.NoError(t, s.router.Close())
 	})},
-	{Name: "connections that are lost", Why: "the first of them in a row is no attempt, whatever the texts of the errors say", Run: lostConnections},
+	{Name: "connections that are lost", Why: "the first of them in a row is no attempt, whatever the texts of the errors say", Run: func(t *testing.T, db *testdb.DB) {
+		b := newBed(t, db)
+		pool := faults.Open(t, db)
+		var loses atomic.Bool
+		pool.Set(faults.Plan{Before: func(_ context.Context, call string) error {
+			if call == faults.Rollback && loses.Swap(false) {
+				return faults.ErrLost
+			}
+			return nil
+		}})
+		store := b.newStore(pool.DB)
+		h := millrace.Inbox{Store: store, Consumer: consumer}.Middleware(silent(func(*message.Message) error { return errBoom }))
+		queue := rig.Queue(t, store, inbox.QueueConfig{Consumer: consumer, MinBackoff: time.Millisecond, MaxBackoff: time.Millisecond})
+		require.NoError(t, queue.Put(t.Context(), "orders", newMessage()))
+		for i, round := range []struct {
+			last     string // takes the place of the error before
+			lost     bool
+			attempts int // afterwards
+		}{
+			{"", true, 0},
+			{reworded, true, 1},
+			{"", false, 2},
+			{"the connection to the database was lost, said the bank", true, 2},
+			{"", true, 3},
+		} {
+			if round.last != "" {
+				b.db.Do(t, `UPDATE millrace_messages SET last_error = ?`, []byte(round.last))
+			}
+			var taken []*inbox.Leased
+			rig.Eventually(t, "it is due", func() bool { taken = rig.Take(t, queue, 1); return len(taken) == 1 })
+			msg, err := taken[0].Message(t.Context())
+			require.NoError(t, err)
+			loses.Store(round.lost)
+			require.ErrorIs(t, do(h, msg), errBoom)
+			assert.False(t, loses.Load())
+			require.NoError(t, taken[0].Fail(t.Context()))
+			assert.Equal(t, round.attempts, b.count(`SELECT attempts FROM millrace_messages`), "round %d", i)
+		}
+	}},
 	{Name: "a message that is tried again after it was refused", Why: "that it was refused once is over: when it fails, a replay brings it back", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		f := b.failing("billing", pubsub.StoreOnFailure, inbox.ReplayRefuse)
 		msg := replayed(newMessage())
 		row := f.parks(msg)
 		rig.Eventually(b, "the queue has it", func() bool {
-			return admin.New(b.store).Retry(t.Context(), row.ID, operator, nil) == nil
+			return admin.New(b.store).Retry(t.Context(), row.ID, ada, nil) == nil
 		})
 		rig.Eventually(b, "it has failed", func() bool {
 			return b.count(`SELECT COUNT(*) FROM millrace_messages WHERE status = ? AND attempts = 1`, admin.Parked) == 1
 		})
 		f.mended.Store(true)
-		assert.True(t, f.deliver(msg))
-		rig.Eventually(f, "it is handled", func() bool { return f.effects(msg) == 1 && f.rows() == 0 })
+		f.handles(msg)
 		f.ends()
 	})},
-}
-
-// lostConnections has attempts lose their connection, each after something was done to the text of the error before.
-func lostConnections(t *testing.T, db *testdb.DB) {
-	b := newBed(t, db)
-	pool := faults.Open(t, db)
-	var loses atomic.Bool
-	pool.Set(faults.Plan{Before: func(_ context.Context, call string) error {
-		if call == faults.Rollback && loses.Swap(false) {
-			return faults.ErrLost
-		}
-		return nil
-	}})
-	store := b.newStore(pool.DB)
-	h := millrace.Inbox{Store: store, Consumer: consumer}.Middleware(func(*message.Message) ([]*message.Message, error) { return nil, errBoom })
-	queue := rig.Queue(t, store, inbox.QueueConfig{Consumer: consumer, MinBackoff: time.Millisecond, MaxBackoff: time.Millisecond})
-	require.NoError(t, queue.Put(t.Context(), "orders", newMessage()))
-	for i, round := range []struct {
-		last     string // takes the place of the error before
-		lost     bool
-		attempts int // afterwards
-	}{
-		{"", true, 0},
-		{reworded, true, 1},
-		{"", false, 2},
-		{"the connection to the database was lost, said the bank", true, 2},
-		{"", true, 3},
-	} {
-		if round.last != "" {
-			b.db.Do(t, `UPDATE millrace_messages SET last_error = ?`, []byte(round.last))
-		}
-		var taken []*inbox.Leased
-		rig.Eventually(t, "it is due", func() bool { taken = rig.Take(t, queue, 1); return len(taken) == 1 })
-		msg, err := taken[0].Message(t.Context())
-		require.NoError(t, err)
-		loses.Store(round.lost)
-		_, err = h(msg)
-		require.ErrorIs(t, err, errBoom)
-		assert.False(t, loses.Load())
-		require.NoError(t, taken[0].Fail(t.Context()))
-		assert.Equal(t, round.attempts, b.count(`SELECT attempts FROM millrace_messages`), "round %d", i)
-	}
 }
 
 // refusing starts a service that refuses replayed messages, and stores every message first.
 func (b *bed) refusing() *service {
 	b.Helper()
-	durable := quick(b.store)
-	durable.Mode = pubsub.StoreFirst
-	return b.start(durable, func(msg *message.Message) ([]*message.Message, error) { return nil, effect(msg) },
-		millrace.Inbox{Store: b.store, Options: inbox.Options{OnReplay: inbox.ReplayRefuse}}.Middleware)
+	return b.inboxed(storeFirst(b.store), effect, refuse)
 }

@@ -12,7 +12,6 @@ import (
 
 	"github.com/millrace-go/millrace/inbox"
 	"github.com/millrace-go/millrace/inbox/admin"
-	millrace "github.com/millrace-go/millrace/middleware"
 	"github.com/millrace-go/millrace/pubsub"
 	"github.com/millrace-go/millrace/tests/rig"
 	"github.com/millrace-go/millrace/tests/testdb"
@@ -31,12 +30,12 @@ var stepBodies = []testdb.Body{
 				calls++
 				return nil, nil
 			}}
-			s := b.start(durable, func(msg *message.Message) ([]*message.Message, error) {
+			s := b.inboxed(durable, func(msg *message.Message) error {
 				if runs.run(msg) < 3 {
-					return nil, errBoom
+					return errBoom
 				}
-				return nil, effect(msg)
-			}, millrace.Inbox{Store: b.store, Consumer: name, Key: inbox.ByMetadata("key"), Options: inbox.Options{Before: func(msg *message.Message) error {
+				return effect(msg)
+			}, inbox.Options{Before: func(msg *message.Message) error {
 				id, err := inbox.ID(msg.Context())
 				if err != nil {
 					return err
@@ -49,11 +48,10 @@ var stepBodies = []testdb.Body{
 				}
 				_, err = step.Run(msg.Context())
 				return err
-			}}}.Middleware)
+			}})
 			msg := newMessage()
 			msg.Metadata.Set("key", strings.Repeat("k", 200))
-			assert.True(t, s.deliver(msg), name)
-			rig.Eventually(b, "it is handled", func() bool { return b.effects(msg) == 1 && b.rows() == 0 })
+			s.handles(msg)
 			mu.Lock()
 			assert.Len(t, asked, 4, name)
 			for _, id := range asked {
@@ -64,27 +62,19 @@ var stepBodies = []testdb.Body{
 		}
 	})},
 	{Name: "Before takes longer than the lease of a stored message", Why: "the lease is kept meanwhile", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
-		durable := quick(b.store)
-		durable.Mode = pubsub.StoreFirst
+		durable := storeFirst(b.store)
 		var runs counter
-		s := b.start(durable, func(msg *message.Message) ([]*message.Message, error) { return nil, effect(msg) },
-			millrace.Inbox{Store: b.store, Options: inbox.Options{Before: func(msg *message.Message) error {
-				runs.run(msg)
-				timer := time.NewTimer(3 * durable.Lease) // nothing to wait for: it is about time
-				defer timer.Stop()
-				<-timer.C
-				return nil
-			}}}.Middleware)
+		s := b.inboxed(durable, effect, inbox.Options{Before: func(msg *message.Message) error {
+			runs.run(msg)
+			<-time.After(3 * durable.Lease) // nothing to wait for: it is about time
+			return nil
+		}})
 		msg := newMessage()
-		assert.True(t, s.deliver(msg))
-		rig.Eventually(b, "it is handled", func() bool { return b.effects(msg) == 1 && b.rows() == 0 })
+		s.handles(msg)
 		assert.Equal(t, 1, runs.of(msg))
 	})},
 	{Name: "Before fails terminally", Why: "an unknown that nobody can decide is parked", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
-		durable := quick(b.store)
-		durable.Mode = pubsub.StoreFirst
-		s := b.start(durable, func(msg *message.Message) ([]*message.Message, error) { return nil, effect(msg) },
-			millrace.Inbox{Store: b.store, Options: inbox.Options{Before: func(*message.Message) error { return inbox.Terminal(errBoom) }}}.Middleware)
+		s := b.inboxed(storeFirst(b.store), effect, inbox.Options{Before: func(*message.Message) error { return inbox.Terminal(errBoom) }})
 		assert.True(t, s.deliver(newMessage()))
 		rig.Eventually(b, "it is parked", func() bool { return b.open(admin.FailedTerminal) == 1 })
 	})},

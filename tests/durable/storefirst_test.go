@@ -63,17 +63,14 @@ var storeFirstBodies = []testdb.Body{
 		s = serve(inbox.HoldKey)
 		send(s, "fourth")
 		mended.Store(true)
-		found := rig.Parked(b, b.store)
-		require.Len(t, found, 1)
-		require.NoError(t, admin.New(b.store).Retry(t.Context(), found[0].ID, ada, nil))
+		found := b.only(b.store, admin.Parked)
+		require.NoError(t, admin.New(b.store).Retry(t.Context(), found.ID, ada, nil))
 		rig.Eventually(b, "all are handled", func() bool { return b.rows() == 0 })
 		assert.Equal(t, []string{"second", "third", "first", "fourth"}, handled())
 	})},
 	{Name: "stored first", Why: "row committed, acked, then delivered from the table", Run: func(t *testing.T, db *testdb.DB) {
 		b, runs, hold := newBed(t, db), &counter{}, make(chan struct{})
-		durable := quick(b.store)
-		durable.Mode = pubsub.StoreFirst
-		s := b.inboxed(durable, func(msg *message.Message) error {
+		s := b.inboxed(storeFirst(b.store), func(msg *message.Message) error {
 			runs.run(msg)
 			<-hold
 			assert.Equal(t, "blue", msg.Metadata.Get("colour"))
@@ -95,9 +92,7 @@ var storeFirstBodies = []testdb.Body{
 	}},
 	{Name: "stored first, without Inbox", Why: "completed on ack; a later copy is known", Run: func(t *testing.T, db *testdb.DB) {
 		b, runs := newBed(t, db), &counter{}
-		durable := quick(b.store)
-		durable.Mode = pubsub.StoreFirst
-		s := b.start(durable, func(msg *message.Message) ([]*message.Message, error) {
+		s := b.start(storeFirst(b.store), func(msg *message.Message) ([]*message.Message, error) {
 			if runs.run(msg) == 1 {
 				return nil, errBoom
 			}
@@ -111,37 +106,70 @@ var storeFirstBodies = []testdb.Body{
 		assert.Equal(t, 2, runs.of(msg))
 	}},
 	{Name: "the same key with another payload", Why: "the newcomer is parked, not dropped", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
-		durable := quick(b.store)
-		durable.Mode = pubsub.StoreFirst
-		s := b.inboxed(durable, func(*message.Message) error { return inbox.RetryAfter(errBoom, time.Hour) })
+		s := b.inboxed(storeFirst(b.store), func(*message.Message) error { return inbox.RetryAfter(errBoom, time.Hour) })
 		msg := newMessage()
 		assert.True(t, s.deliver(msg))
 		for range 2 {
 			assert.True(t, s.deliver(message.NewMessage(msg.UUID, []byte("another"))))
 		}
-		assert.Equal(t, 1, b.open(admin.Parked))
+		parked := b.only(b.store, admin.Parked)
 		rig.Eventually(b, "the first waits", func() bool { return b.open(admin.FailedRetryable) == 1 })
+		require.NoError(t, admin.New(b.store).Discard(t.Context(), parked.ID, ada))
 	})},
 	{Name: "rows left over", Why: "a restart works them off though the source is silent", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
-		durable := quick(b.store)
-		durable.Mode = pubsub.StoreFirst
-		queue := rig.Queue(t, b.store, inbox.QueueConfig{Consumer: consumer})
-		var left []*message.Message
-		for range 250 {
-			left = append(left, newMessage())
-		}
-		require.NoError(t, queue.Put(t.Context(), "orders", left...))
-		require.NoError(t, queue.Put(t.Context(), "orders", left...), "again")
+		left := newMessages(250)
+		b.storeIn(inbox.QueueConfig{}, left...)
+		b.storeIn(inbox.QueueConfig{}, left...)
 		assert.Equal(t, 250, b.rows())
-		b.inboxed(durable, effect)
+		b.inboxed(storeFirst(b.store), effect)
 		rig.Eventually(b, "all are handled", func() bool { return b.rows() == 0 })
 		assert.Equal(t, 250, b.count(`SELECT COUNT(*) FROM effects`))
+	})},
+	{Name: "the order of arrival", Why: "what is stored together comes out as it arrived: a version gate behind the queue would hold all that comes early", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
+		const batch, take = 100, 40
+		queue := rig.Queue(t, b.store, inbox.QueueConfig{Consumer: consumer})
+		var arrived, found, came []string
+		for range 2 {
+			msgs := newMessages(batch)
+			arrived = append(arrived, uuids(msgs)...)
+			require.NoError(t, queue.Put(t.Context(), "orders", append(msgs, msgs[0].Copy())...), "and a copy")
+		}
+		for _, m := range rig.Find(t, b.store, admin.Filter{}) {
+			found = append(found, m.UUID)
+		}
+		assert.Equal(t, arrived[:len(found)], found, "as an operator sees them")
+		for leased := rig.Take(t, queue, take); len(leased) > 0; leased = rig.Take(t, queue, take) {
+			for _, l := range leased {
+				came = append(came, b.uuid(l))
+			}
+		}
+		assert.Equal(t, arrived, came)
+	})},
+	{Name: "the same messages in another order", Why: "processes that store them wait for each other, and end", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
+		there := newMessages(100)
+		var back []*message.Message
+		for _, msg := range slices.Backward(there) {
+			back = append(back, msg.Copy())
+		}
+		events := &rig.Events{}
+		var queues []*inbox.Queue
+		for range 2 {
+			store := rig.NewStore(b, b.db.Open(b).DB, inbox.Config{Observers: []inbox.Observer{events}})
+			queues = append(queues, rig.Queue(t, store, inbox.QueueConfig{Consumer: consumer}))
+			require.NoError(t, queues[len(queues)-1].Put(t.Context(), "orders", newMessage()), "it is connected")
+		}
+		var both sync.WaitGroup
+		for i, msgs := range [][]*message.Message{there, back} {
+			both.Go(func() { assert.NoError(t, queues[i].Put(t.Context(), "orders", msgs...)) })
+		}
+		both.Wait() // PostgreSQL looks for a deadlock after a second of waiting
+		assert.LessOrEqual(t, events.Count("contention"), 2, "each divides what it stores at most once")
+		assert.Equal(t, 2+len(there), b.rows())
 	})},
 	{Name: "order by key", Why: "a failed head holds back its own key only", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		var mu sync.Mutex
 		handled := map[string][]string{}
-		durable := quick(b.store)
-		durable.Mode = pubsub.StoreFirst
+		durable := storeFirst(b.store)
 		durable.OrderKey = func(msg *message.Message) (string, error) { return msg.Metadata.Get("key"), nil }
 		failing := map[string]bool{"a0": true}
 		s := b.inboxed(durable, func(msg *message.Message) error {

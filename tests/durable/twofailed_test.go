@@ -2,6 +2,7 @@ package durable_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"sync/atomic"
@@ -39,6 +40,20 @@ func (b *bed) payloads(status admin.Status) (all []string) {
 	return all
 }
 
+var errHopeless = inbox.Terminal(errors.New("no attempt would succeed"))
+
+// mustBeTerminal expects that msg waits for an operator after so many attempts.
+func (b *bed) mustBeTerminal(msg *message.Message, attempts int) {
+	b.Helper()
+	found := b.only(b.store, 0)
+	assert.Equal(b, admin.FailedTerminal, found.Status)
+	assert.Equal(b, attempts, found.Attempts)
+	assert.Equal(b, msg.UUID, found.UUID)
+	assert.Equal(b, errHopeless.Error(), found.LastError)
+	assert.Contains(b, found.Reason, "no other attempt")
+	assert.Zero(b, found.DueAt)
+}
+
 // outOfReach is a store of leases that does not answer at first, and then gives them all.
 type outOfReach struct{ left atomic.Int32 }
 
@@ -58,7 +73,7 @@ var twoFailedBodies = []testdb.Body{
 	{Name: "the first message of a consumer is parked before its queue took anything", Why: "a queue serves it as soon as it is stored, and an operator may have it tried again", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		queue := rig.Queue(t, b.process(), inbox.QueueConfig{Consumer: consumer, MaxAttempts: 1})
 		b.failedStraight(queue, newMessage())
-		require.NoError(t, admin.New(b.store).Retry(t.Context(), rig.Parked(t, b.store)[0].ID, ada, nil))
+		require.NoError(t, admin.New(b.store).Retry(t.Context(), b.only(b.store, admin.Parked).ID, ada, nil))
 	})},
 	{Name: "a copy fails for good while a process has leased the message", Why: "it is parked, nobody has it, and an operator may decide", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		queue := rig.Queue(t, b.process(), inbox.QueueConfig{Consumer: consumer, MinBackoff: time.Millisecond, MaxBackoff: time.Millisecond})
@@ -72,15 +87,14 @@ var twoFailedBodies = []testdb.Body{
 		ours, err := queue.HandOut(t.Context(), leased...)
 		require.NoError(t, err)
 		assert.Empty(t, ours)
-		found := rig.Find(b, b.store, admin.Filter{})
-		require.Len(t, found, 1)
-		assert.Zero(t, found[0].LeasedUntil)
-		require.NoError(t, admin.New(b.store).Discard(t.Context(), found[0].ID, ada))
+		found := b.only(b.store, 0)
+		assert.Zero(t, found.LeasedUntil)
+		require.NoError(t, admin.New(b.store).Discard(t.Context(), found.ID, ada))
 	})},
 	{Name: "another message with the key of one that failed, fails", Why: "it is acked, so it is parked, not dropped", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		durable := quick(b.store)
 		durable.MinBackoff, durable.MaxBackoff = time.Hour, time.Hour
-		s := b.start(durable, func(*message.Message) ([]*message.Message, error) { return nil, errBoom })
+		s := b.start(durable, silent(func(*message.Message) error { return errBoom }))
 		msg := newMessage()
 		assert.True(t, s.deliver(msg))
 		for range 2 {
@@ -91,8 +105,7 @@ var twoFailedBodies = []testdb.Body{
 	})},
 	{Name: "another message with the key of one that was completed meanwhile, fails", Why: "it is acked, so it is parked, not dropped", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		queue := rig.Queue(t, b.store, inbox.QueueConfig{Consumer: consumer})
-		msg, other := newMessage(), newMessage()
-		other.UUID, other.Payload = msg.UUID, []byte("another")
+		msg := newMessage()
 		h, err := b.store.Handler(inbox.ConsumerConfig{Name: consumer},
 			func(*message.Message) ([]*message.Message, error) { return nil, nil })
 		require.NoError(t, err)
@@ -101,17 +114,43 @@ var twoFailedBodies = []testdb.Body{
 
 		b.failedStraight(queue, msg.Copy())
 		assert.Zero(t, b.rows(), "a copy of what was completed")
-		b.failedStraight(queue, other)
+		b.failedStraight(queue, another(msg))
 		assert.Equal(t, []string{"another"}, b.payloads(admin.Parked))
+	})},
+	{Name: "a terminal failure that is recorded", Why: "what RecordFailures has in the table is not stored anew by the queue", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
+		durable := quick(b.store)
+		told := countOnPark(&durable)
+		s := b.inboxed(durable, func(*message.Message) error { return errHopeless }, inbox.Options{RecordFailures: true})
+		msg := newMessage()
+		require.True(t, s.deliver(msg))
+		b.mustBeTerminal(msg, 1)
+		assert.EqualValues(t, 1, told.Load())
+		require.True(t, s.deliver(msg), "a copy")
+		b.mustBeTerminal(msg, 1)
+	})},
+	{Name: "a copy fails terminally", Why: "nor is what waits in the table for its next attempt", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
+		durable := quick(b.store)
+		durable.MinBackoff, durable.MaxBackoff = time.Hour, time.Hour
+		told := countOnPark(&durable)
+		fails := make(chan error, 2)
+		fails <- inbox.RetryAfter(errBoom, time.Hour)
+		fails <- errHopeless
+		s := b.inboxed(durable, func(*message.Message) error { return <-fails })
+		msg := newMessage()
+		require.True(t, s.deliver(msg))
+		require.Equal(t, 1, b.open(admin.FailedRetryable))
+		require.True(t, s.deliver(msg), "a copy")
+		b.mustBeTerminal(msg, 2)
+		assert.EqualValues(t, 1, told.Load())
 	})},
 	{Name: "what Deduplicate knows of a delivery", Why: "the queue is told why a handler failed, and that it was not reached", Run: func(t *testing.T, db *testdb.DB) {
 		b, runs := newBed(t, db), &counter{}
 		durable := quick(b.store)
 		durable.MaxAttempts = 3
-		s := b.start(durable, func(msg *message.Message) ([]*message.Message, error) {
+		s := b.start(durable, silent(func(msg *message.Message) error {
 			runs.run(msg)
-			return nil, inbox.Terminal(errBoom)
-		}, millrace.Deduplicate{Claims: b.store.Leases()}.Middleware)
+			return inbox.Terminal(errBoom)
+		}), millrace.Deduplicate{Claims: b.store.Leases()}.Middleware)
 		msg := newMessage()
 		assert.True(t, s.deliver(msg))
 		rig.Eventually(b, "it waits for an operator", func() bool { return b.open(admin.FailedTerminal) == 1 })
@@ -132,41 +171,28 @@ var twoFailedBodies = []testdb.Body{
 		assert.True(t, s.deliver(msg))
 		rig.Eventually(b, "it is handled", func() bool { return runs.of(msg) == 1 && b.rows() == 0 })
 	}},
-	{Name: "a message with a long event type", Why: "a header from outside stops no message", Run: func(t *testing.T, db *testdb.DB) {
-		for _, mode := range []pubsub.Mode{pubsub.StoreOnFailure, pubsub.StoreFirst} {
-			t.Run([]string{"on failure", "first"}[mode], func(t *testing.T) {
-				b, runs := newBed(t, testdb.On(t, db.Dialect)), &counter{}
-				durable := quick(b.store)
-				durable.Mode = mode
-				msg := newMessage()
-				msg.Metadata.Set("name", strings.Repeat("ü", 50_000))
-				msg.Metadata.Set("ce_dataschema", strings.Repeat("ü", 50_000))
-				s := b.journaling(durable, func(m *message.Message) error {
-					if runs.run(m) == 1 {
-						return errBoom
-					}
-					assert.Equal(t, msg.Metadata, m.Metadata)
-					return effect(m)
-				})
-				assert.True(t, s.deliver(msg))
-				rig.Eventually(b, "it is handled", func() bool { return b.effects(msg) == 1 && b.rows() == 0 })
-			})
-		}
-	}},
-	{Name: "a handler whose own call was cancelled", Why: "nobody cancelled the delivery, so it is an attempt", Run: func(t *testing.T, db *testdb.DB) {
-		for _, mode := range []pubsub.Mode{pubsub.StoreOnFailure, pubsub.StoreFirst} {
-			t.Run([]string{"on failure", "first"}[mode], func(t *testing.T) {
-				b := newBed(t, testdb.On(t, db.Dialect))
-				durable := quick(b.store)
-				durable.Mode, durable.MaxAttempts = mode, 3
-				s := b.inboxed(durable, func(msg *message.Message) error {
-					ctx, cancel := context.WithCancel(msg.Context())
-					cancel()
-					return fmt.Errorf("call the bank: %w", ctx.Err())
-				})
-				assert.True(t, s.deliver(newMessage()))
-				rig.Eventually(b, "it is parked", func() bool { return b.open(admin.Parked) == 1 })
-			})
-		}
-	}},
+	{Name: "a message with a long event type", Why: "a header from outside stops no message", Run: inBothModes(func(t *testing.T, b *bed, mode pubsub.Mode) {
+		durable := quick(b.store)
+		durable.Mode = mode
+		msg := newMessage()
+		msg.Metadata.Set("name", strings.Repeat("ü", 50_000))
+		msg.Metadata.Set("ce_dataschema", strings.Repeat("ü", 50_000))
+		var runs counter
+		b.journaling(durable, func(m *message.Message) error {
+			if runs.run(m) == 1 {
+				return errBoom
+			}
+			assert.Equal(t, msg.Metadata, m.Metadata)
+			return effect(m)
+		}).handles(msg)
+	})},
+	{Name: "a handler whose own call was cancelled", Why: "nobody cancelled the delivery, so it is an attempt", Run: inBothModes(func(_ *testing.T, b *bed, mode pubsub.Mode) {
+		durable := quick(b.store)
+		durable.Mode, durable.MaxAttempts = mode, 3
+		b.inboxed(durable, func(msg *message.Message) error {
+			ctx, cancel := context.WithCancel(msg.Context())
+			cancel()
+			return fmt.Errorf("call the bank: %w", ctx.Err())
+		}).parks(newMessage())
+	})},
 }

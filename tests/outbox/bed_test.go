@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -11,7 +12,6 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
-	"github.com/jmoiron/sqlx"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
@@ -54,19 +54,10 @@ func (p *post) publisher(change ...func(*outbox.Config)) *outbox.Publisher {
 	return rig.NewOutbox(p, p.db.DB, config)
 }
 
-// relay starts a relay with short pauses, and stops it when the test ends.
+// relay starts a relay to the post's own broker.
 func (p *post) relay(change ...func(*outbox.RelayConfig)) *running {
 	p.Helper()
-	config := outbox.RelayConfig{
-		Logger: p.log, MinBackoff: 20 * time.Millisecond, MaxBackoff: 200 * time.Millisecond,
-		Poll: 50 * time.Millisecond, Lease: 10 * time.Second,
-	}
-	for _, c := range change {
-		c(&config)
-	}
-	relay, err := outbox.NewRelay(p.db.DB, p.broker, config)
-	require.NoError(p, err)
-	return start(p.T, relay)
+	return p.relayTo(p.broker, change...)
 }
 
 // running is a relay at work.
@@ -75,7 +66,7 @@ type running struct {
 	stop func() error // and wait
 }
 
-func start(t *testing.T, relay *outbox.Relay) *running {
+func start(t testing.TB, relay *outbox.Relay) *running {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
 	ended := make(chan error, 1)
@@ -88,15 +79,10 @@ func start(t *testing.T, relay *outbox.Relay) *running {
 	return r
 }
 
-// send stores messages in one committed transaction, with the given order key.
+// send stores new messages with an order key in one committed transaction.
 func (p *post) send(topic, key string, n int) []string {
 	p.Helper()
-	msgs := letters(key, n)
-	err := outbox.InTx(p.Context(), p.db.DB, func(ctx context.Context, _ *sqlx.Tx) error {
-		return p.publishIn(ctx, topic, msgs)
-	})
-	require.NoError(p, err)
-	return uuids(msgs)
+	return p.store(topic, letters(key, n)...)
 }
 
 func (p *post) publishIn(ctx context.Context, topic string, msgs []*message.Message) error {
@@ -124,22 +110,52 @@ func uuids(msgs []*message.Message) []string {
 	return ids
 }
 
+// watched is what tests wait for changes of.
+type watched struct {
+	mu      sync.Mutex
+	changed *sync.Cond
+}
+
+func newWatched() *watched {
+	w := &watched{}
+	w.changed = sync.NewCond(&w.mu)
+	return w
+}
+
+// with makes a change.
+func (w *watched) with(change func()) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	change()
+	w.changed.Broadcast()
+}
+
+// until waits for holds to return true.
+func (w *watched) until(t testing.TB, what string, holds func() bool) {
+	t.Helper()
+	late := time.AfterFunc(time.Minute, w.changed.Broadcast)
+	defer late.Stop()
+	began := time.Now()
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for !holds() {
+		if time.Since(began) > 59*time.Second {
+			require.FailNow(t, "never: "+what)
+		}
+		w.changed.Wait()
+	}
+}
+
 // memoryBroker is a publisher that remembers what it confirmed, in order, and refuses what
 // it is told to.
 type memoryBroker struct {
-	mu      sync.Mutex
-	changed *sync.Cond
-	sent    []*message.Message
-	topics  []string
-	calls   int
-	refuse  func(topic string, msg *message.Message) error
+	*watched
+	sent   []*message.Message
+	topics []string
+	refuse func(topic string, msg *message.Message) error
 }
 
-func newMemoryBroker() *memoryBroker {
-	b := &memoryBroker{}
-	b.changed = sync.NewCond(&b.mu)
-	return b
-}
+func newMemoryBroker() *memoryBroker { return &memoryBroker{watched: newWatched()} }
 
 var errRefused = errors.New("refused")
 
@@ -148,7 +164,6 @@ func (b *memoryBroker) Publish(topic string, msgs ...*message.Message) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	defer b.changed.Broadcast()
-	b.calls++
 	for _, m := range msgs {
 		if b.refuse != nil {
 			if err := b.refuse(topic, m); err != nil {
@@ -165,52 +180,38 @@ func (b *memoryBroker) Close() error { return nil }
 
 // refusing changes what is refused.
 func (b *memoryBroker) refusing(refuse func(topic string, msg *message.Message) error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.refuse = refuse
+	b.with(func() { b.refuse = refuse })
 }
 
 // await waits until what was confirmed satisfies a condition.
 func (b *memoryBroker) await(t testing.TB, what string, enough func(uuids []string) bool) {
 	t.Helper()
-	late := time.AfterFunc(time.Minute, b.changed.Broadcast)
-	defer late.Stop()
-	began := time.Now()
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	for !enough(uuids(b.sent)) {
-		if time.Since(began) > 59*time.Second {
-			require.FailNow(t, "never: "+what, "%d messages were sent", len(b.sent))
-		}
-		b.changed.Wait()
-	}
+	b.until(t, what, func() bool { return enough(uuids(b.sent)) })
 }
 
 func (b *memoryBroker) awaitAll(t testing.TB, ids []string) {
 	t.Helper()
-	b.await(t, fmt.Sprintf("all %d messages are sent", len(ids)), func(sent []string) bool {
-		have := make(map[string]bool, len(sent))
-		for _, id := range sent {
-			have[id] = true
-		}
-		for _, id := range ids {
-			if !have[id] {
-				return false
-			}
-		}
-		return true
-	})
+	b.until(t, fmt.Sprintf("all %d messages are sent", len(ids)), func() bool { return haveAll(b.sent, ids) })
+}
+
+func haveAll(sent []*message.Message, ids []string) bool {
+	counts := countByUUID(sent)
+	return !slices.ContainsFunc(ids, func(id string) bool { return counts[id] == 0 })
+}
+
+func countByUUID(msgs []*message.Message) map[string]int {
+	counts := make(map[string]int, len(msgs))
+	for _, m := range msgs {
+		counts[m.UUID]++
+	}
+	return counts
 }
 
 // deliveries is how often each message was sent.
 func (b *memoryBroker) deliveries() map[string]int {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	counts := make(map[string]int)
-	for _, m := range b.sent {
-		counts[m.UUID]++
-	}
-	return counts
+	return countByUUID(b.sent)
 }
 
 // firsts is the order of first deliveries, of one key.

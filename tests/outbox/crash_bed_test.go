@@ -17,6 +17,19 @@ import (
 	"github.com/millrace-go/millrace/tests/testdb"
 )
 
+func TestMain(m *testing.M) {
+	relayproc.Main()
+	testdb.Overlap(8)
+	m.Run()
+}
+
+// Tests of one kind take turns: one of each runs a day.
+var (
+	outages = []string{"TestOutagesUnderLoad", "TestTroubleStopsNothingElse"}
+	loads   = []string{"TestKilledUnderLoad", "TestProcessesJoinLeaveAndDieUnderLoad"}
+	freezes = []string{"TestAFrozenRelaySendsNothingAhead", "TestAFrozenRelayMarksNothingLate", "TestARelayFrozenInAWriteOffStopsNoOther"}
+)
+
 // town is an outbox in which business transactions store, of which some are rolled back.
 // Its relays are processes, or run beside the test.
 type town struct {
@@ -100,8 +113,8 @@ type effect struct {
 
 // check waits until all is sent and written off. Then exactly what was committed has
 // reached the broker, as it was stored, and of each key in the order of its storing. It
-// returns how many messages were sent, and how many deliveries were duplicates of them.
-func (o *town) check() (messages, duplicates int) {
+// returns how many deliveries were duplicates.
+func (o *town) check() (duplicates int) {
 	o.Helper()
 	var effects []effect
 	require.NoError(o, o.db.SelectContext(o.Context(), &effects, `SELECT id, order_key, seq FROM effects ORDER BY seq`))
@@ -125,7 +138,7 @@ func (o *town) check() (messages, duplicates int) {
 	o.broker.mu.Unlock()
 	delete(want, "") // has no order
 	o.inOrder(want)
-	return len(ids), duplicates
+	return duplicates
 }
 
 // unwritten counts messages that the broker has and the outbox still holds.

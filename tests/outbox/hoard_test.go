@@ -138,9 +138,7 @@ func TestARelayReadsThoughItCannotTellWhichKeysWait(t *testing.T) {
 			}
 			return nil
 		}})
-		relay, err := outbox.NewRelay(pool.DB, p.broker, outbox.RelayConfig{Logger: p.log})
-		require.NoError(t, err)
-		start(t, relay)
+		start(t, p.relayOn(pool.DB, p.broker, asItComes))
 		p.others()
 		assert.Zero(t, p.sentHot())
 		assert.Contains(t, strings.Join(p.log.all(), "\n"), "it takes too long")

@@ -23,59 +23,75 @@ func TestPanicOrderConformance(t *testing.T) {
 }
 
 var panicOrderBodies = []testdb.Body{
-	{
-		Name: "a statement of the keeper that panics while a message is with the broker",
-		Why:  "the relay keeps its shards: whoever has them sends the same",
-		Run:  keeperPanics,
-	},
-	{
-		Name: "an error whose methods panic later", Why: "it is asked once, and holds nobody up",
-		Run: laterErrors,
-	},
-}
-
-// keeperPanics has the driver panic in a heartbeat, while another relay waits for shards.
-func keeperPanics(t *testing.T, db *testdb.DB) {
-	p, b, g := newPost(t, db), newStrict(t), newGate()
-	b.before = g.wait
-	pool := faults.Open(t, db)
-	pool.SetMaxOpenConns(50) // database/sql loses the connection of a query that panics
-	short := func(c *outbox.RelayConfig) { c.Lease = 6 * time.Second }
-	config := outbox.RelayConfig{Logger: p.log, Poll: 50 * time.Millisecond}
-	short(&config)
-	relay, err := outbox.NewRelay(pool.DB, b, config)
-	require.NoError(t, err)
-	var all []string
-	for i := range 20 {
-		all = append(all, p.store("orders", b.letters(fmt.Sprintf("k%d", i), 2)...)...)
-	}
-	running := start(t, relay)
-	<-g.entered
-	var panics atomic.Int64
-	pool.Set(faults.Plan{Before: func(_ context.Context, call string) error {
-		if says(call, beats...) && panics.Add(1) == 1 {
-			panic("the driver")
+	// has the driver panic in a heartbeat, while another relay waits for shards.
+	{Name: "a statement of the keeper that panics while a message is with the broker", Why: "the relay keeps its shards: whoever has them sends the same", Run: func(t *testing.T, db *testdb.DB) {
+		p, b, g := newPost(t, db), newStrict(t), newGate()
+		b.before = g.wait
+		pool := faults.Open(t, db)
+		pool.SetMaxOpenConns(50) // database/sql loses the connection of a query that panics
+		short := func(c *outbox.RelayConfig) { c.Lease = 6 * time.Second }
+		relay := p.relayOn(pool.DB, b, asItComes, short, func(c *outbox.RelayConfig) { c.Poll = 50 * time.Millisecond })
+		var all []string
+		for i := range 20 {
+			all = append(all, p.store("orders", b.letters(fmt.Sprintf("k%d", i), 2)...)...)
 		}
-		return nil
-	}})
-	rig.Eventually(p, "the driver panics", func() bool { return panics.Load() > 0 })
-	p.awaitBeat()
-	other := newStrict(t)
-	p.relayTo(other, short)
-	p.awaitBeat()
-	p.awaitBeat()
-	assert.Empty(t, other.counts())
-	close(g.open)
-	rig.Eventually(p, "the outbox is empty", func() bool { return p.rows() == 0 })
-	require.NoError(t, running.stop())
-	counts := b.counts()
-	for id, n := range other.counts() {
-		counts[id] += n
-	}
-	for _, id := range all {
-		assert.Equal(t, 1, counts[id])
-	}
-	assert.Positive(t, relay.Panics())
+		running := start(t, relay)
+		<-g.entered
+		var panics atomic.Int64
+		pool.Set(faults.Plan{Before: func(_ context.Context, call string) error {
+			if says(call, beats...) && panics.Add(1) == 1 {
+				panic("the driver")
+			}
+			return nil
+		}})
+		rig.Eventually(p, "the driver panics", func() bool { return panics.Load() > 0 })
+		p.awaitBeat()
+		other := newStrict(t)
+		p.relayTo(other, short)
+		p.awaitBeat()
+		p.awaitBeat()
+		assert.Empty(t, other.counts())
+		close(g.open)
+		rig.Eventually(p, "the outbox is empty", func() bool { return p.rows() == 0 })
+		require.NoError(t, running.stop())
+		counts := b.counts()
+		for id, n := range other.counts() {
+			counts[id] += n
+		}
+		for _, id := range all {
+			assert.Equal(t, 1, counts[id])
+		}
+		assert.Positive(t, relay.Panics())
+	}},
+	{Name: "an error whose methods panic later", Why: "it is asked once, and holds nobody up", Run: func(t *testing.T, db *testdb.DB) {
+		p, b, seen := newPost(t, db), newMemoryBroker(), &events{}
+		b.refuse = func(_ string, msg *message.Message) error {
+			if string(msg.Payload) == bad {
+				return later{&atomic.Int64{}, trips[msg.Metadata.Get("how")]}
+			}
+			return nil
+		}
+		var poison []*message.Message
+		for how := range trips {
+			msg := message.NewMessage(how, []byte(bad))
+			msg.Metadata.Set("how", how)
+			poison = append(poison, msg)
+		}
+		ids := p.store("orders", poison...)
+		r := p.relayTo(b, func(c *outbox.RelayConfig) {
+			c.MaxAttempts, c.MinBackoff, c.MaxBackoff = 2, time.Millisecond, 10*time.Millisecond
+			seen.observe(c)
+		})
+		for p.row(ids[0]).Status != rowParked || p.row(ids[1]).Status != rowParked {
+			b.awaitAll(p, p.send("orders", "", 1))
+		}
+		require.NoError(t, r.stop())
+		assert.Zero(t, r.Panics())
+		for _, e := range seen.of("parked") {
+			var inner later
+			assert.ErrorAs(t, e.Err, &inner)
+		}
+	}},
 }
 
 // later is an error that answers once.
@@ -89,34 +105,4 @@ func (e later) Error() string {
 		e.trip()
 	}
 	return "refused"
-}
-
-func laterErrors(t *testing.T, db *testdb.DB) {
-	p, b, seen := newPost(t, db), newMemoryBroker(), &events{}
-	b.refuse = func(_ string, msg *message.Message) error {
-		if string(msg.Payload) == bad {
-			return later{&atomic.Int64{}, trips[msg.Metadata.Get("how")]}
-		}
-		return nil
-	}
-	var poison []*message.Message
-	for how := range trips {
-		msg := message.NewMessage(how, []byte(bad))
-		msg.Metadata.Set("how", how)
-		poison = append(poison, msg)
-	}
-	ids := p.store("orders", poison...)
-	r := p.relayTo(b, func(c *outbox.RelayConfig) {
-		c.MaxAttempts, c.MinBackoff, c.MaxBackoff = 2, time.Millisecond, 10*time.Millisecond
-		seen.observe(c)
-	})
-	for p.row(ids[0]).Status != rowParked || p.row(ids[1]).Status != rowParked {
-		b.awaitAll(p, p.send("orders", "", 1))
-	}
-	require.NoError(t, r.stop())
-	assert.Zero(t, r.Panics())
-	for _, e := range seen.of("parked") {
-		var inner later
-		assert.ErrorAs(t, e.Err, &inner)
-	}
 }

@@ -2,7 +2,6 @@ package outbox_test
 
 import (
 	"context"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -133,18 +132,12 @@ func (p *post) publishesOn(
 			taken.take()
 		}
 	})
-	out, err := outbox.NewPublisher(pool.DB, config)
-	require.NoError(p, err)
-	store, err := inbox.NewStore(pool.DB, inbox.Config{})
-	require.NoError(p, err)
-	b := &panicBed{post: p, pool: pool.DB, out: out, store: store}
+	store := rig.NewStore(p, pool.DB, inbox.Config{})
+	b := &panicBed{post: p, pool: pool.DB, out: rig.NewOutbox(p, pool.DB, config), store: store}
 	for range 2 {
 		msg := message.NewMessage(watermill.NewUUID(), []byte(bad))
 		returned, panicked := p.within(name, func() { _ = publish(b, msg) })
-		got := 0
-		require.NoError(p, p.db.GetContext(p.Context(), &got,
-			p.db.Rebind(`SELECT COUNT(*) FROM millrace_outbox WHERE uuid = ?`), msg.UUID), name)
-		assert.Equal(p, stored, got, name)
+		assert.Equal(p, stored, p.db.Count(p, `SELECT COUNT(*) FROM millrace_outbox WHERE uuid = ?`, msg.UUID), name)
 		if strings.Contains(name, "panics") {
 			assert.Equal(p, stored == 1, returned, "%s: it returns", name)
 			assert.Equal(p, stored == 0, panicked, "%s: the panic goes on", name)
@@ -152,11 +145,10 @@ func (p *post) publishesOn(
 	}
 	assert.EqualValues(p, 2, taken.taken.Load(), name)
 	if stored == 1 && strings.Contains(name, "panics") {
-		assert.True(p, slices.ContainsFunc(log.all(), func(line string) bool {
-			return strings.HasPrefix(line, "error: outbox: AfterCommit panicked; the messages are stored all the same")
-		}), name)
+		assert.True(p, log.has("error: outbox: AfterCommit panicked; the messages are stored all the same"), name)
 	}
 	good := message.NewMessage(watermill.NewUUID(), []byte("good"))
+	var err error
 	p.within(name, func() { err = publish(b, good) })
 	require.NoError(p, err, name)
 	ctx, cancel := context.WithTimeout(p.Context(), 5*time.Second)

@@ -5,7 +5,6 @@ import (
 	"maps"
 	"runtime"
 	"slices"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -43,10 +42,32 @@ var panicBodies = []testdb.Body{
 			}
 		},
 	},
-	{
-		Name: "a statement that panics in a relay", Why: "it is one that failed, and the process goes on",
-		Run: statementsPanic,
-	},
+	// has the driver panic at each statement of a relay once. database/sql loses the
+	// connection of a query that panics.
+	{Name: "a statement that panics in a relay", Why: "it is one that failed, and the process goes on", Run: func(t *testing.T, db *testdb.DB) {
+		p, pool := newPost(t, db), faults.Open(t, db)
+		pool.SetMaxOpenConns(50)
+		var known sync.Map
+		var panics atomic.Int64
+		pool.Set(faults.Plan{Before: func(_ context.Context, call string) error {
+			if _, seen := known.LoadOrStore(call, true); !seen {
+				panics.Add(1)
+				panic(call)
+			}
+			return nil
+		}})
+		relay := p.relayOn(pool.DB, p.broker, func(c *outbox.RelayConfig) {
+			c.MinBackoff, c.MaxBackoff, c.Lease = time.Millisecond, 10*time.Millisecond, time.Second
+		})
+		r := start(t, relay)
+		for range 5 {
+			p.broker.awaitAll(t, p.send("orders", "k", 2))
+		}
+		rig.Eventually(p, "the outbox is empty", func() bool { return p.rows() == 0 })
+		_ = r.stop() // the first statement by which it leaves panics
+		assert.Greater(t, panics.Load(), int64(10))
+		assert.LessOrEqual(t, panics.Load(), relay.Panics()+1)
+	}},
 }
 
 // trips are how a function of the service ends without returning.
@@ -120,14 +141,10 @@ func (p *post) outlives(name string, trip func(), set func(*outbox.RelayConfig, 
 		}
 		return nil
 	}
-	config := outbox.RelayConfig{
-		Logger: log, MinBackoff: time.Millisecond, MaxBackoff: 10 * time.Millisecond, Poll: 50 * time.Millisecond,
-		Lease: 10 * time.Second, MaxAttempts: 2,
-	}
-	set(&config, broker, taken)
-	seen.observe(&config)
-	relay, err := outbox.NewRelay(pool.DB, broker, config)
-	require.NoError(p, err)
+	relay := p.relayOn(pool.DB, broker, func(c *outbox.RelayConfig) {
+		c.Logger, c.MinBackoff, c.MaxBackoff, c.MaxAttempts = log, time.Millisecond, 10*time.Millisecond, 2
+		set(c, broker, taken)
+	}, seen.observe)
 	poison := []*message.Message{message.NewMessage(watermill.NewUUID(), []byte(bad)), message.NewMessage(watermill.NewUUID(), []byte(bad))}
 	poison[0].Metadata.Set("key", name)
 	ids := p.store("orders", poison...)
@@ -144,9 +161,7 @@ func (p *post) outlives(name string, trip func(), set func(*outbox.RelayConfig, 
 
 	assert.NotZero(p, taken.taken.Load(), name)
 	assert.Equal(p, taken.taken.Load(), relay.Panics(), name)
-	assert.True(p, slices.ContainsFunc(log.all(), func(line string) bool {
-		return strings.Contains(line, "a function of the service panicked in the relay, which goes on")
-	}), name)
+	assert.True(p, log.has("a function of the service panicked in the relay, which goes on"), name)
 	for _, kind := range []string{"published", "attempt", "parked", "outage", "shards", "purged"} {
 		assert.NotEmpty(p, seen.of(kind), "%s: %s", name, kind)
 	}
@@ -183,57 +198,13 @@ func TestALoggerThatPanicsEndsNoRelay(t *testing.T) {
 			p.broker.refusing(nil)
 			p.broker.awaitAll(t, ids)
 			rig.Eventually(p, "the outbox is empty", func() bool { return p.rows() == 0 })
+			assert.Len(t, p.owners(), 1, "one relay has all shards")
 			require.NoError(t, r.stop())
 			assert.Equal(t, trip.taken.Load(), r.Panics())
 			assert.Len(t, seen.of("shards"), 1, "it did not begin anew")
+			assert.Equal(t, map[string]int{"": shards}, p.owners())
 		})
 	}
-}
-
-// statementsPanic has the driver panic at each statement of a relay once. database/sql loses the
-// connection of a query that panics.
-func statementsPanic(t *testing.T, db *testdb.DB) {
-	p, pool := newPost(t, db), faults.Open(t, db)
-	pool.SetMaxOpenConns(50)
-	var known sync.Map
-	var panics atomic.Int64
-	pool.Set(faults.Plan{Before: func(_ context.Context, call string) error {
-		if _, seen := known.LoadOrStore(call, true); !seen {
-			panics.Add(1)
-			panic(call)
-		}
-		return nil
-	}})
-	relay, err := outbox.NewRelay(pool.DB, p.broker, outbox.RelayConfig{
-		Logger: p.log, MinBackoff: time.Millisecond, MaxBackoff: 10 * time.Millisecond, Poll: 50 * time.Millisecond, Lease: time.Second,
-	})
-	require.NoError(t, err)
-	r := start(t, relay)
-	for range 5 {
-		p.broker.awaitAll(t, p.send("orders", "k", 2))
-	}
-	rig.Eventually(p, "the outbox is empty", func() bool { return p.rows() == 0 })
-	_ = r.stop() // the first statement by which it leaves panics
-	assert.Greater(t, panics.Load(), int64(10))
-	assert.LessOrEqual(t, panics.Load(), relay.Panics()+1)
-}
-
-func TestALoggerThatExitsLeavesNoRelayBehind(t *testing.T) {
-	t.Parallel()
-	p, exited := newPost(t, testdb.On(t, "sqlite")), &atomic.Bool{}
-	ids := p.send("orders", "k", 2)
-	r := p.relay(func(c *outbox.RelayConfig) {
-		c.Logger = loudLogger{&trap{trip: func() {
-			if exited.CompareAndSwap(false, true) {
-				runtime.Goexit()
-			}
-		}}}
-	})
-	p.broker.awaitAll(t, ids)
-	assert.True(t, exited.Load())
-	assert.Len(t, p.owners(), 1, "one relay has all shards")
-	require.NoError(t, r.stop())
-	assert.Equal(t, map[string]int{"": shards}, p.owners())
 }
 
 func TestRelayBatchOutlivesAnObserver(t *testing.T) {

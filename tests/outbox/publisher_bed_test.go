@@ -113,13 +113,10 @@ func (o *office) handler(h message.HandlerFunc, change ...func(*millrace.Inbox))
 	return i.Middleware(h)
 }
 
-// begin begins a transaction that is rolled back unless the test commits it.
-func (o *office) begin(db *testdb.DB) *sqlx.Tx {
-	o.Helper()
-	tx, err := db.BeginTxx(o.Context(), nil)
-	require.NoError(o, err)
-	o.Cleanup(func() { _ = tx.Rollback() }) // it may have ended
-	return tx
+// do has h handle msg.
+func do(h message.HandlerFunc, msg *message.Message) error {
+	_, err := h(msg)
+	return err
 }
 
 // beside is a database in which a second transaction can write while one of o.db is open:

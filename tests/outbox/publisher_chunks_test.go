@@ -23,10 +23,81 @@ var chunkBodies = []testdb.Body{
 		Name: "statements", Run: statements,
 		Why: "a call is one INSERT, and as few as possible where it is too long for one",
 	},
-	{
-		Name: "all or nothing", Run: allOrNothing,
-		Why: "whatever fails, and whatever the caller makes of it, no part of a call is stored",
-	},
+	{Name: "all or nothing", Why: "whatever fails, and whatever the caller makes of it, no part of a call is stored", Run: func(t *testing.T, db *testdb.DB) {
+		w := newWire(t, db)
+		// ignoring is what a caller does that commits, whatever Publish said.
+		ignoring := func(o *office, failing func(ctx context.Context) error) {
+			require.NoError(o, outbox.InTx(o.Context(), o.db.DB, func(ctx context.Context, tx *sqlx.Tx) error {
+				require.NoError(o, work(ctx, tx))
+				require.NoError(o, o.put(ctx, "before"))
+				require.Error(o, failing(ctx))
+				return o.put(ctx, "after")
+			}))
+			assert.Equal(o, 1, o.worked())
+			assert.Equal(o, []string{"before", "after"}, o.stored())
+		}
+		w.each(
+			behaviour{"where a later statement cannot be sent", func(o *office) {
+				ignoring(o, func(ctx context.Context) error {
+					w.watch(3, func() error { return errRefused })
+					err := o.out.Publish("orders", heavy(ctx, "a", "b", "c")...)
+					require.ErrorIs(o, err, errRefused)
+					assert.ErrorContains(o, err, `message "c"`, "which one")
+					assert.Equal(o, "SAVEPOINT millrace_outbox INSERT(1) INSERT(1) INSERT(1) "+
+						"ROLLBACK TO SAVEPOINT millrace_outbox", w.seen())
+					return err
+				})
+			}},
+			behaviour{"where the message's context ends meanwhile", func(o *office) {
+				ignoring(o, func(ctx context.Context) error {
+					ctx, cancel := context.WithCancel(ctx)
+					defer cancel()
+					w.watch(2, func() error { cancel(); return context.Canceled })
+					err := o.out.Publish("orders", heavy(ctx, "a", "b")...)
+					require.ErrorIs(o, err, context.Canceled)
+					w.seen()
+					return err
+				})
+			}},
+			behaviour{"where it stands alone", func(o *office) {
+				w.watch(2, func() error { return errRefused })
+				require.ErrorIs(o, o.publisher(standalone).Publish("orders", heavy(o.Context(), "a", "b")...), errRefused)
+				w.seen()
+				assert.Empty(o, o.stored())
+			}},
+		)
+		unique := map[string]string{
+			"postgres": `CREATE UNIQUE INDEX once ON millrace_outbox (uuid)`,
+			"mysql":    `CREATE UNIQUE INDEX once ON millrace_outbox (uuid(100))`,
+			"sqlite":   `CREATE UNIQUE INDEX once ON millrace_outbox (uuid)`,
+		}
+		db.Do(t, unique[db.Dialect])
+		w.each(
+			behaviour{"where the database refuses a later statement", func(o *office) {
+				ignoring(o, func(ctx context.Context) error {
+					return o.out.Publish("orders", append(heavy(ctx, "a", "b"), heavy(ctx, "before")...)...)
+				})
+			}},
+			behaviour{"where the database refuses the only statement", func(o *office) {
+				err := outbox.InTx(o.Context(), o.db.DB, func(ctx context.Context, tx *sqlx.Tx) error {
+					require.NoError(o, o.put(ctx, "before"))
+					require.Error(o, o.put(ctx, "one", "before", "two"))
+					return nil
+				})
+				if o.db.Dialect == "postgres" {
+					require.ErrorContains(o, err, "set a SAVEPOINT", "a failed statement fails the transaction")
+					assert.Empty(o, o.stored())
+					return
+				}
+				require.NoError(o, err)
+				assert.Equal(o, []string{"before"}, o.stored())
+			}},
+			behaviour{"where the database refuses it alone", func(o *office) {
+				require.Error(o, o.publisher(standalone).Publish("orders", carried(o.Context(), "a", "b", "a")...))
+				assert.Empty(o, o.stored())
+			}},
+		)
+	}},
 }
 
 // wire is an office whose calls to the database can be watched and broken.
@@ -129,80 +200,4 @@ func statements(t *testing.T, db *testdb.DB) {
 			}
 		}})
 	}
-}
-
-func allOrNothing(t *testing.T, db *testdb.DB) {
-	w := newWire(t, db)
-	// ignoring is what a caller does that commits, whatever Publish said.
-	ignoring := func(o *office, failing func(ctx context.Context) error) {
-		require.NoError(o, outbox.InTx(o.Context(), o.db.DB, func(ctx context.Context, tx *sqlx.Tx) error {
-			require.NoError(o, work(ctx, tx))
-			require.NoError(o, o.put(ctx, "before"))
-			require.Error(o, failing(ctx))
-			return o.put(ctx, "after")
-		}))
-		assert.Equal(o, 1, o.worked())
-		assert.Equal(o, []string{"before", "after"}, o.stored())
-	}
-	w.each(
-		behaviour{"where a later statement cannot be sent", func(o *office) {
-			ignoring(o, func(ctx context.Context) error {
-				w.watch(3, func() error { return errRefused })
-				err := o.out.Publish("orders", heavy(ctx, "a", "b", "c")...)
-				require.ErrorIs(o, err, errRefused)
-				assert.ErrorContains(o, err, `message "c"`, "which one")
-				assert.Equal(o, "SAVEPOINT millrace_outbox INSERT(1) INSERT(1) INSERT(1) "+
-					"ROLLBACK TO SAVEPOINT millrace_outbox", w.seen())
-				return err
-			})
-		}},
-		behaviour{"where the message's context ends meanwhile", func(o *office) {
-			ignoring(o, func(ctx context.Context) error {
-				ctx, cancel := context.WithCancel(ctx)
-				defer cancel()
-				w.watch(2, func() error { cancel(); return context.Canceled })
-				err := o.out.Publish("orders", heavy(ctx, "a", "b")...)
-				require.ErrorIs(o, err, context.Canceled)
-				w.seen()
-				return err
-			})
-		}},
-		behaviour{"where it stands alone", func(o *office) {
-			w.watch(2, func() error { return errRefused })
-			require.ErrorIs(o, o.publisher(standalone).Publish("orders", heavy(o.Context(), "a", "b")...), errRefused)
-			w.seen()
-			assert.Empty(o, o.stored())
-		}},
-	)
-	unique := map[string]string{
-		"postgres": `CREATE UNIQUE INDEX once ON millrace_outbox (uuid)`,
-		"mysql":    `CREATE UNIQUE INDEX once ON millrace_outbox (uuid(100))`,
-		"sqlite":   `CREATE UNIQUE INDEX once ON millrace_outbox (uuid)`,
-	}
-	db.Do(t, unique[db.Dialect])
-	w.each(
-		behaviour{"where the database refuses a later statement", func(o *office) {
-			ignoring(o, func(ctx context.Context) error {
-				return o.out.Publish("orders", append(heavy(ctx, "a", "b"), heavy(ctx, "before")...)...)
-			})
-		}},
-		behaviour{"where the database refuses the only statement", func(o *office) {
-			err := outbox.InTx(o.Context(), o.db.DB, func(ctx context.Context, tx *sqlx.Tx) error {
-				require.NoError(o, o.put(ctx, "before"))
-				require.Error(o, o.put(ctx, "one", "before", "two"))
-				return nil
-			})
-			if o.db.Dialect == "postgres" {
-				require.ErrorContains(o, err, "set a SAVEPOINT", "a failed statement fails the transaction")
-				assert.Empty(o, o.stored())
-				return
-			}
-			require.NoError(o, err)
-			assert.Equal(o, []string{"before"}, o.stored())
-		}},
-		behaviour{"where the database refuses it alone", func(o *office) {
-			require.Error(o, o.publisher(standalone).Publish("orders", carried(o.Context(), "a", "b", "a")...))
-			assert.Empty(o, o.stored())
-		}},
-	)
 }

@@ -17,10 +17,68 @@ import (
 // columnBodies: what others read in the table.
 var columnBodies = []testdb.Body{
 	{Name: "columns for Debezium", Why: "its outbox event router reads the table as it is", Run: debezium},
-	{
-		Name: "metadata and columns", Run: forged,
-		Why: "what a message brings along cannot forge what is stored about it",
-	},
+	{Name: "metadata and columns", Why: "what a message brings along cannot forge what is stored about it", Run: func(t *testing.T, db *testdb.DB) {
+		all := []string{
+			"id", "key_hash", "created_at", "due_at", "sent_at", "blocked_key", "attempts", "status", "topic", "order_key",
+			"uuid", "event_type", "metadata", "payload", "last_error", "cause",
+		}
+		row := func(o *office, m *message.Message) map[string]any {
+			o.Helper()
+			o.clear()
+			require.NoError(o, o.out.Publish("orders", m))
+			row := make(map[string]any)
+			require.NoError(o, o.db.QueryRowxContext(o.Context(), `SELECT * FROM millrace_outbox`).MapScan(row))
+			delete(row, "order_hash") // MySQL's, of others
+			assert.Len(o, row, len(all), "all columns are tried")
+			delete(row, "id")
+			delete(row, "created_at")
+			return row
+		}
+		plain := func() *message.Message {
+			m := message.NewMessage("u", []byte("p"))
+			m.Metadata = message.Metadata{"key": "k", "name": "OrderPlaced"}
+			return m
+		}
+		newOffice(t, db, standalone).each(
+			behaviour{"that are named alike have nothing to do with each other", func(o *office) {
+				want, m := row(o, plain()), plain()
+				for _, name := range all {
+					m.Metadata.Set(name, "4")
+				}
+				got := row(o, m)
+				delete(want, "metadata")
+				delete(got, "metadata")
+				assert.Equal(o, want, got)
+				assert.Equal(o, m.Metadata, o.relayed(1)[0].Metadata, "and are sent")
+				assert.Equal(o, []string{"orders"}, o.broker.topics)
+			}},
+			behaviour{"of deliveries are not stored", func(o *office) {
+				want, m := row(o, plain()), plain()
+				for _, name := range all {
+					m.Metadata.Set("_millrace_"+name, "4")
+				}
+				assert.Equal(o, want, row(o, m))
+				assert.Len(o, m.Metadata, len(all)+2, "the caller's message stays as it is")
+			}},
+			behaviour{"give the event type", func(o *office) {
+				typed := func(out *outbox.Publisher, md message.Metadata) any {
+					o.clear()
+					m := message.NewMessage("u", nil)
+					m.Metadata = md
+					require.NoError(o, out.Publish("orders", m))
+					return o.captured().headers["name"]
+				}
+				assert.Nil(o, typed(o.out, nil))
+				assert.Nil(o, typed(o.out, message.Metadata{"type": "x"}))
+				assert.Equal(o, "com.example.Placed", typed(o.out, message.Metadata{"ce_type": "com.example.Placed"}))
+				assert.Equal(o, "Placed", typed(o.out, message.Metadata{"ce_type": "com.example.Placed", "name": "Placed"}))
+				own := o.publisher(standalone, func(c *outbox.Config) {
+					c.Describe = func(m *message.Message) string { return m.UUID + "!" }
+				})
+				assert.Equal(o, "u!", typed(own, message.Metadata{"name": "Placed"}))
+			}},
+		)
+	}},
 }
 
 // router is the configuration of io.debezium.transforms.outbox.EventRouter, and reads a row
@@ -149,67 +207,4 @@ func (o *office) captured() event {
 		}
 	}
 	return documentedRouter(o).event(row)
-}
-
-func forged(t *testing.T, db *testdb.DB) {
-	all := []string{
-		"id", "key_hash", "created_at", "due_at", "sent_at", "blocked_key", "attempts", "status", "topic", "order_key",
-		"uuid", "event_type", "metadata", "payload", "last_error", "cause",
-	}
-	row := func(o *office, m *message.Message) map[string]any {
-		o.Helper()
-		o.clear()
-		require.NoError(o, o.out.Publish("orders", m))
-		row := make(map[string]any)
-		require.NoError(o, o.db.QueryRowxContext(o.Context(), `SELECT * FROM millrace_outbox`).MapScan(row))
-		delete(row, "order_hash") // MySQL's, of others
-		assert.Len(o, row, len(all), "all columns are tried")
-		delete(row, "id")
-		delete(row, "created_at")
-		return row
-	}
-	plain := func() *message.Message {
-		m := message.NewMessage("u", []byte("p"))
-		m.Metadata = message.Metadata{"key": "k", "name": "OrderPlaced"}
-		return m
-	}
-	newOffice(t, db, standalone).each(
-		behaviour{"that are named alike have nothing to do with each other", func(o *office) {
-			want, m := row(o, plain()), plain()
-			for _, name := range all {
-				m.Metadata.Set(name, "4")
-			}
-			got := row(o, m)
-			delete(want, "metadata")
-			delete(got, "metadata")
-			assert.Equal(o, want, got)
-			assert.Equal(o, m.Metadata, o.relayed(1)[0].Metadata, "and are sent")
-			assert.Equal(o, []string{"orders"}, o.broker.topics)
-		}},
-		behaviour{"of deliveries are not stored", func(o *office) {
-			want, m := row(o, plain()), plain()
-			for _, name := range all {
-				m.Metadata.Set("_millrace_"+name, "4")
-			}
-			assert.Equal(o, want, row(o, m))
-			assert.Len(o, m.Metadata, len(all)+2, "the caller's message stays as it is")
-		}},
-		behaviour{"give the event type", func(o *office) {
-			typed := func(out *outbox.Publisher, md message.Metadata) any {
-				o.clear()
-				m := message.NewMessage("u", nil)
-				m.Metadata = md
-				require.NoError(o, out.Publish("orders", m))
-				return o.captured().headers["name"]
-			}
-			assert.Nil(o, typed(o.out, nil))
-			assert.Nil(o, typed(o.out, message.Metadata{"type": "x"}))
-			assert.Equal(o, "com.example.Placed", typed(o.out, message.Metadata{"ce_type": "com.example.Placed"}))
-			assert.Equal(o, "Placed", typed(o.out, message.Metadata{"ce_type": "com.example.Placed", "name": "Placed"}))
-			own := o.publisher(standalone, func(c *outbox.Config) {
-				c.Describe = func(m *message.Message) string { return m.UUID + "!" }
-			})
-			assert.Equal(o, "u!", typed(own, message.Metadata{"name": "Placed"}))
-		}},
-	)
 }

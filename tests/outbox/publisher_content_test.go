@@ -130,17 +130,11 @@ func FuzzContent(f *testing.F) {
 	broker := newMemoryBroker()
 	relay, err := outbox.NewRelay(db.DB, broker, outbox.RelayConfig{})
 	require.NoError(f, err)
-	ctx, stop := context.WithCancel(context.WithoutCancel(f.Context()))
-	stopped := make(chan error, 1)
-	go func() { stopped <- relay.Run(ctx) }()
-	f.Cleanup(func() {
-		stop()
-		assert.NoError(f, <-stopped)
-	})
+	start(f, relay)
 	f.Fuzz(func(t *testing.T, uuid, topic, name, value string, payload []byte) {
 		m := message.NewMessage(uuid, payload)
 		m.Metadata.Set(name, value)
-		before := broker.count()
+		before := broker.total()
 		if out.Publish(topic, m) != nil {
 			return // refused, and so not stored: the next run would find it
 		}
@@ -158,10 +152,4 @@ func FuzzContent(f *testing.F) {
 			assert.Equal(t, m.Metadata, got.Metadata)
 		}
 	})
-}
-
-func (b *memoryBroker) count() int {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return len(b.sent)
 }

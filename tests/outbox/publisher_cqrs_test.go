@@ -90,7 +90,7 @@ func buses(t *testing.T, db *testdb.DB) {
 			assert.Equal(o, 1, o.worked())
 		}},
 		behaviour{"in an HTTP handler's transaction", func(o *office) {
-			tx := o.begin(o.db)
+			tx := o.begin().tx
 			ctx := outbox.WithTx(o.Context(), tx)
 			require.NoError(o, s.events.Publish(ctx, stockReserved{"7"}))
 			require.NoError(o, s.commands.Send(ctx, sendInvoice{"7"}))
@@ -103,10 +103,7 @@ func buses(t *testing.T, db *testdb.DB) {
 		}},
 		behaviour{"in a handler of an event", func(o *office) {
 			runs := 0
-			service := o.serve(func(r *message.Router) {
-				r.AddPlugin(o.store.Plugin())
-				r.AddMiddleware(millrace.Inbox{Store: o.store, Options: inbox.Options{RequireTx: true}}.Middleware)
-			})
+			service := o.serve(millrace.Inbox{Store: o.store, Options: inbox.Options{RequireTx: true}}.AddTo)
 			service.handleEvents(s, cqrs.NewEventHandler("stock", func(ctx context.Context, e *orderPlaced) error {
 				runs++
 				if runs == 1 {

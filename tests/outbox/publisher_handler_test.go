@@ -17,126 +17,76 @@ import (
 
 // handlerBodies: messages of a handler below middleware.Inbox.
 var handlerBodies = []testdb.Body{
-	{
-		Name: "a handler's transaction", Run: handlerTx,
-		Why: "nothing that a run produced is sent unless the run is committed",
-	},
-	{
-		Name: "InTx in a handler", Run: handlerInTx,
-		Why: "it runs in the handler's transaction and waits for no other",
-	},
+	{Name: "a handler's transaction", Why: "nothing that a run produced is sent unless the run is committed", Run: func(t *testing.T, db *testdb.DB) {
+		newOffice(t, db).each(
+			behaviour{"undoes what a run published that panicked", func(o *office) {
+				h := o.handler(func(msg *message.Message) ([]*message.Message, error) {
+					require.NoError(o, o.put(msg.Context(), "a"))
+					panic("boom")
+				})
+				assert.PanicsWithValue(o, "boom", func() { _, _ = h(newOrder()) })
+				assert.Empty(o, o.stored())
+			}},
+			behaviour{"is used by who publishes", func(o *office) {
+				h := o.handler(func(msg *message.Message) ([]*message.Message, error) {
+					return nil, o.put(msg.Context(), "a")
+				}, requireTx)
+				require.NoError(o, do(h, newOrder()))
+				h = o.handler(func(*message.Message) ([]*message.Message, error) { return nil, nil }, requireTx)
+				require.ErrorIs(o, do(h, newOrder()), inbox.ErrTxNotUsed)
+			}},
+			behaviour{"is over when the handler has returned", func(o *office) {
+				handled := make(chan context.Context, 1)
+				h := o.handler(func(msg *message.Message) ([]*message.Message, error) {
+					handled <- msg.Context()
+					return nil, o.put(msg.Context(), "a")
+				})
+				require.NoError(o, do(h, newOrder()))
+				late := context.WithoutCancel(<-handled)
+				require.ErrorIs(o, o.put(late, "b"), outbox.ErrTxEnded)
+				err := o.publisher(standalone).Publish("orders", carried(late, "c")...)
+				require.ErrorIs(o, err, outbox.ErrTxEnded, "it was to be stored in a transaction")
+				assert.Equal(o, []string{"a"}, o.stored())
+			}},
+		)
+	}},
+	{Name: "InTx in a handler", Why: "it runs in the handler's transaction and waits for no other", Run: func(t *testing.T, db *testdb.DB) {
+		newOffice(t, db.Open(t, testdb.Pool(1))).each(
+			behaviour{"joins", func(o *office) {
+				h := o.handler(func(msg *message.Message) ([]*message.Message, error) {
+					own, err := inbox.Tx(msg.Context())
+					require.NoError(o, err)
+					return nil, outbox.InTx(msg.Context(), o.db.DB, func(ctx context.Context, tx *sqlx.Tx) error {
+						assert.Same(o, own, tx)
+						require.NoError(o, work(ctx, tx))
+						return o.put(ctx, "a")
+					})
+				})
+				require.NoError(o, do(h, newOrder()))
+				assert.Equal(o, 1, o.worked())
+				assert.Equal(o, []string{"a"}, o.stored())
+			}},
+			behaviour{"is undone with the run", func(o *office) {
+				h := o.handler(func(msg *message.Message) ([]*message.Message, error) {
+					require.NoError(o, outbox.InTx(msg.Context(), o.db.DB, func(ctx context.Context, tx *sqlx.Tx) error {
+						require.NoError(o, work(ctx, tx))
+						return o.put(ctx, "a")
+					}))
+					return nil, errRefused
+				})
+				require.ErrorIs(o, do(h, newOrder()), errRefused)
+				assert.Zero(o, o.worked())
+				assert.Empty(o, o.stored())
+			}},
+			behaviour{"counts as use of the transaction", func(o *office) {
+				h := o.handler(func(msg *message.Message) ([]*message.Message, error) {
+					return nil, outbox.InTx(msg.Context(), o.db.DB, work)
+				}, requireTx)
+				require.NoError(o, do(h, newOrder()))
+				assert.Equal(o, 1, o.worked())
+			}},
+		)
+	}},
 }
 
 func requireTx(i *millrace.Inbox) { i.RequireTx = true }
-
-func handlerTx(t *testing.T, db *testdb.DB) {
-	newOffice(t, db).each(
-		behaviour{"commits what is published, once", func(o *office) {
-			h := o.handler(func(msg *message.Message) ([]*message.Message, error) {
-				tx, err := inbox.Tx(msg.Context())
-				require.NoError(o, err)
-				require.NoError(o, work(msg.Context(), tx))
-				require.NoError(o, o.put(msg.Context(), "a", "b"))
-				return nil, o.put(msg.Context(), "c")
-			})
-			first := newOrder()
-			for _, msg := range []*message.Message{first, first.Copy(), first.Copy()} {
-				_, err := h(msg)
-				require.NoError(o, err)
-			}
-			assert.Equal(o, 1, o.worked())
-			assert.Equal(o, []string{"a", "b", "c"}, o.stored())
-		}},
-		behaviour{"undoes what a failed run published", func(o *office) {
-			fail := true
-			h := o.handler(func(msg *message.Message) ([]*message.Message, error) {
-				require.NoError(o, o.put(msg.Context(), "a"))
-				if fail {
-					return nil, errRefused
-				}
-				return nil, nil
-			})
-			msg := newOrder()
-			_, err := h(msg.Copy())
-			require.ErrorIs(o, err, errRefused)
-			assert.Empty(o, o.stored())
-			fail = false
-			_, err = h(msg.Copy())
-			require.NoError(o, err)
-			assert.Equal(o, []string{"a"}, o.stored())
-		}},
-		behaviour{"undoes what a run published that panicked", func(o *office) {
-			h := o.handler(func(msg *message.Message) ([]*message.Message, error) {
-				require.NoError(o, o.put(msg.Context(), "a"))
-				panic("boom")
-			})
-			assert.PanicsWithValue(o, "boom", func() { _, _ = h(newOrder()) })
-			assert.Empty(o, o.stored())
-		}},
-		behaviour{"is used by who publishes", func(o *office) {
-			h := o.handler(func(msg *message.Message) ([]*message.Message, error) {
-				return nil, o.put(msg.Context(), "a")
-			}, requireTx)
-			_, err := h(newOrder())
-			require.NoError(o, err)
-			h = o.handler(func(*message.Message) ([]*message.Message, error) { return nil, nil }, requireTx)
-			_, err = h(newOrder())
-			require.ErrorIs(o, err, inbox.ErrTxNotUsed)
-		}},
-		behaviour{"is over when the handler has returned", func(o *office) {
-			handled := make(chan context.Context, 1)
-			h := o.handler(func(msg *message.Message) ([]*message.Message, error) {
-				handled <- msg.Context()
-				return nil, o.put(msg.Context(), "a")
-			})
-			_, err := h(newOrder())
-			require.NoError(o, err)
-			late := context.WithoutCancel(<-handled)
-			require.ErrorIs(o, o.put(late, "b"), outbox.ErrTxEnded)
-			err = o.publisher(standalone).Publish("orders", carried(late, "c")...)
-			require.ErrorIs(o, err, outbox.ErrTxEnded, "it was to be stored in a transaction")
-			assert.Equal(o, []string{"a"}, o.stored())
-		}},
-	)
-}
-
-func handlerInTx(t *testing.T, db *testdb.DB) {
-	newOffice(t, db.Open(t, testdb.Pool(1))).each(
-		behaviour{"joins", func(o *office) {
-			h := o.handler(func(msg *message.Message) ([]*message.Message, error) {
-				own, err := inbox.Tx(msg.Context())
-				require.NoError(o, err)
-				return nil, outbox.InTx(msg.Context(), o.db.DB, func(ctx context.Context, tx *sqlx.Tx) error {
-					assert.Same(o, own, tx)
-					require.NoError(o, work(ctx, tx))
-					return o.put(ctx, "a")
-				})
-			})
-			_, err := h(newOrder())
-			require.NoError(o, err)
-			assert.Equal(o, 1, o.worked())
-			assert.Equal(o, []string{"a"}, o.stored())
-		}},
-		behaviour{"is undone with the run", func(o *office) {
-			h := o.handler(func(msg *message.Message) ([]*message.Message, error) {
-				require.NoError(o, outbox.InTx(msg.Context(), o.db.DB, func(ctx context.Context, tx *sqlx.Tx) error {
-					require.NoError(o, work(ctx, tx))
-					return o.put(ctx, "a")
-				}))
-				return nil, errRefused
-			})
-			_, err := h(newOrder())
-			require.ErrorIs(o, err, errRefused)
-			assert.Zero(o, o.worked())
-			assert.Empty(o, o.stored())
-		}},
-		behaviour{"counts as use of the transaction", func(o *office) {
-			h := o.handler(func(msg *message.Message) ([]*message.Message, error) {
-				return nil, outbox.InTx(msg.Context(), o.db.DB, work)
-			}, requireTx)
-			_, err := h(newOrder())
-			require.NoError(o, err)
-			assert.Equal(o, 1, o.worked())
-		}},
-	)
-}

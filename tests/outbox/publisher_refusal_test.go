@@ -18,11 +18,78 @@ import (
 
 // refusalBodies: what cannot be stored gets an error that names the message and the reason.
 var refusalBodies = []testdb.Body{
-	{
-		Name: "wrong messages", Run: wrongMessages,
-		Why: "refused before anything is stored, by an error that names message and field",
-	},
-	{Name: "a database that takes nothing", Why: "the error says what to do", Run: noDatabase},
+	{Name: "wrong messages", Why: "refused before anything is stored, by an error that names message and field", Run: func(t *testing.T, db *testdb.DB) {
+		o := newOffice(t, db, func(c *outbox.Config) {
+			c.OrderKey = func(_ string, m *message.Message) (string, error) {
+				if key := m.Metadata.Get("key"); key != "fail" {
+					return key, nil
+				}
+				return "", errRefused
+			}
+		})
+		o.each(behaviour{"are refused, and the transaction goes on", func(o *office) {
+			require.NoError(o, outbox.InTx(o.Context(), o.db.DB, func(ctx context.Context, _ *sqlx.Tx) error {
+				for name, c := range wrongOnes() {
+					msgs := carried(ctx, "good", "wrong", "good too")
+					c.change(msgs[1])
+					if c.topic != "orders" {
+						msgs = msgs[1:2]
+					}
+					err := o.out.Publish(c.topic, msgs...)
+					for _, say := range c.says {
+						assert.ErrorContains(o, err, say, name)
+					}
+				}
+				err := o.out.Publish("orders", carried(ctx, "good")[0], nil)
+				assert.ErrorContains(o, err, "message 2 of 2, nil,")
+				assert.ErrorContains(o, err, "the message is nil")
+				return o.put(ctx, "after")
+			}))
+			assert.Equal(o, []string{"after"}, o.stored())
+		}})
+	}},
+	{Name: "a database that takes nothing", Why: "the error says what to do", Run: func(t *testing.T, db *testdb.DB) {
+		o := newOffice(t, db)
+		both := func(o *office, pool *sqlx.DB, out *outbox.Publisher, want error) {
+			o.Helper()
+			err := out.Publish("orders", carried(o.Context(), "a")...)
+			require.ErrorIs(o, err, want, "alone")
+			assert.ErrorContains(o, err, `message "a" to topic "orders"`)
+			err = out.Publish("orders", heavy(o.Context(), "a", "b")...)
+			require.ErrorIs(o, err, want, "alone, by several statements")
+			assert.Equal(o, 1, strings.Count(err.Error(), want.Error()), "said once: %v", err)
+			err = outbox.InTx(o.Context(), pool, func(ctx context.Context, _ *sqlx.Tx) error {
+				return out.Publish("orders", carried(ctx, "a")...)
+			})
+			require.ErrorIs(o, err, want, "in a transaction")
+		}
+		o.each(
+			behaviour{"because the tables are missing", func(o *office) {
+				out := o.publisher(standalone, func(c *outbox.Config) { c.TablePrefix = "elsewhere_" })
+				both(o, o.db.DB, out, outbox.ErrNotMigrated)
+				_, err := out.Backlog(o.Context(), outbox.BacklogOptions{})
+				require.ErrorIs(o, err, outbox.ErrNotMigrated)
+				require.NoError(o, out.Migrate(o.Context()), "the way out")
+				require.NoError(o, out.Publish("orders", carried(o.Context(), "a")...))
+				assert.Empty(o, o.stored(), "two outboxes in one database do not meet")
+			}},
+			behaviour{"because it is read-only", func(o *office) {
+				pool := o.db.Open(o, map[string]testdb.Option{
+					"postgres": testdb.Params("default_transaction_read_only", "on"),
+					"mysql":    testdb.Params("tx_read_only", "1"),
+					"sqlite":   testdb.Params("_pragma", "query_only(1)"),
+				}[o.db.Dialect])
+				out := rig.NewOutbox(o, pool.DB, outbox.Config{Standalone: true})
+				both(o, pool.DB, out, outbox.ErrReadOnly)
+			}},
+			behaviour{"because its pool is closed", func(o *office) {
+				pool := o.db.Open(o)
+				out := rig.NewOutbox(o, pool.DB, outbox.Config{Standalone: true})
+				require.NoError(o, pool.Close())
+				both(o, pool.DB, out, outbox.ErrUnavailable)
+			}},
+		)
+	}},
 }
 
 // wrong is a message, good but for what change does, and what the error must say of it.
@@ -62,80 +129,6 @@ func wrongOnes() map[string]wrong {
 			`"wrong"`, `the metadata field "s\xff" is not UTF-8`,
 		}},
 	}
-}
-
-func wrongMessages(t *testing.T, db *testdb.DB) {
-	o := newOffice(t, db, func(c *outbox.Config) {
-		c.OrderKey = func(_ string, m *message.Message) (string, error) {
-			if key := m.Metadata.Get("key"); key != "fail" {
-				return key, nil
-			}
-			return "", errRefused
-		}
-	})
-	o.each(behaviour{"are refused, and the transaction goes on", func(o *office) {
-		require.NoError(o, outbox.InTx(o.Context(), o.db.DB, func(ctx context.Context, _ *sqlx.Tx) error {
-			for name, c := range wrongOnes() {
-				msgs := carried(ctx, "good", "wrong", "good too")
-				c.change(msgs[1])
-				if c.topic != "orders" {
-					msgs = msgs[1:2]
-				}
-				err := o.out.Publish(c.topic, msgs...)
-				for _, say := range c.says {
-					assert.ErrorContains(o, err, say, name)
-				}
-			}
-			err := o.out.Publish("orders", carried(ctx, "good")[0], nil)
-			assert.ErrorContains(o, err, "message 2 of 2, nil,")
-			assert.ErrorContains(o, err, "the message is nil")
-			return o.put(ctx, "after")
-		}))
-		assert.Equal(o, []string{"after"}, o.stored())
-	}})
-}
-
-func noDatabase(t *testing.T, db *testdb.DB) {
-	o := newOffice(t, db)
-	both := func(o *office, pool *sqlx.DB, out *outbox.Publisher, want error) {
-		o.Helper()
-		err := out.Publish("orders", carried(o.Context(), "a")...)
-		require.ErrorIs(o, err, want, "alone")
-		assert.ErrorContains(o, err, `message "a" to topic "orders"`)
-		err = out.Publish("orders", heavy(o.Context(), "a", "b")...)
-		require.ErrorIs(o, err, want, "alone, by several statements")
-		assert.Equal(o, 1, strings.Count(err.Error(), want.Error()), "said once: %v", err)
-		err = outbox.InTx(o.Context(), pool, func(ctx context.Context, _ *sqlx.Tx) error {
-			return out.Publish("orders", carried(ctx, "a")...)
-		})
-		require.ErrorIs(o, err, want, "in a transaction")
-	}
-	o.each(
-		behaviour{"because the tables are missing", func(o *office) {
-			out := o.publisher(standalone, func(c *outbox.Config) { c.TablePrefix = "elsewhere_" })
-			both(o, o.db.DB, out, outbox.ErrNotMigrated)
-			_, err := out.Backlog(o.Context(), outbox.BacklogOptions{})
-			require.ErrorIs(o, err, outbox.ErrNotMigrated)
-			require.NoError(o, out.Migrate(o.Context()), "the way out")
-			require.NoError(o, out.Publish("orders", carried(o.Context(), "a")...))
-			assert.Empty(o, o.stored(), "two outboxes in one database do not meet")
-		}},
-		behaviour{"because it is read-only", func(o *office) {
-			pool := o.db.Open(o, map[string]testdb.Option{
-				"postgres": testdb.Params("default_transaction_read_only", "on"),
-				"mysql":    testdb.Params("tx_read_only", "1"),
-				"sqlite":   testdb.Params("_pragma", "query_only(1)"),
-			}[o.db.Dialect])
-			out := rig.NewOutbox(o, pool.DB, outbox.Config{Standalone: true})
-			both(o, pool.DB, out, outbox.ErrReadOnly)
-		}},
-		behaviour{"because its pool is closed", func(o *office) {
-			pool := o.db.Open(o)
-			out := rig.NewOutbox(o, pool.DB, outbox.Config{Standalone: true})
-			require.NoError(o, pool.Close())
-			both(o, pool.DB, out, outbox.ErrUnavailable)
-		}},
-	)
 }
 
 // MariaDB takes 16 MiB at once, and cuts the connection of who sends more, or, if the driver

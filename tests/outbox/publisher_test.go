@@ -26,10 +26,55 @@ func TestPublisher(t *testing.T) {
 // inTxBodies: transactions that outbox.InTx begins.
 var inTxBodies = []testdb.Body{
 	{Name: "InTx", Why: "a message exists exactly if the work that it tells of was committed", Run: inTx},
-	{
-		Name: "InTx on a pool of one connection", Run: oneConnection,
-		Why: "a call of ours that gets a transaction never waits for another",
-	},
+	{Name: "InTx on a pool of one connection", Why: "a call of ours that gets a transaction never waits for another", Run: func(t *testing.T, db *testdb.DB) {
+		o := newOffice(t, db.Open(t, testdb.Pool(1)))
+		o.each(
+			behaviour{"leaves the end to whoever began it", func(o *office) {
+				err := outbox.InTx(o.Context(), o.db.DB, func(ctx context.Context, tx *sqlx.Tx) error {
+					require.NoError(o, outbox.InTx(ctx, o.db.DB, func(ctx context.Context, inner *sqlx.Tx) error {
+						assert.Same(o, tx, inner)
+						return o.put(ctx, "a")
+					}))
+					return errRefused
+				})
+				require.ErrorIs(o, err, errRefused)
+				assert.Empty(o, o.stored())
+				require.NoError(o, outbox.InTx(o.Context(), o.db.DB, func(ctx context.Context, _ *sqlx.Tx) error {
+					require.ErrorIs(o, outbox.InTx(ctx, o.db.DB, func(ctx context.Context, _ *sqlx.Tx) error {
+						require.NoError(o, o.put(ctx, "b"))
+						return errRefused
+					}), errRefused)
+					return o.put(ctx, "c")
+				}))
+				assert.Equal(o, []string{"b", "c"}, o.stored())
+			}},
+			behaviour{"begins anew where the transaction of its context has ended", func(o *office) {
+				var old context.Context
+				require.NoError(o, outbox.InTx(o.Context(), o.db.DB, func(ctx context.Context, _ *sqlx.Tx) error {
+					old = ctx
+					return nil
+				}))
+				require.ErrorIs(o, o.put(old, "a"), outbox.ErrTxEnded)
+				require.NoError(o, outbox.InTx(old, o.db.DB, func(ctx context.Context, _ *sqlx.Tx) error {
+					return o.put(ctx, "b")
+				}))
+				assert.Equal(o, []string{"b"}, o.stored())
+			}},
+			behaviour{"keeps a transaction on another database apart", func(o *office) {
+				other := newOffice(o.T, testdb.On(o, "sqlite"))
+				err := outbox.InTx(o.Context(), o.db.DB, func(ctx context.Context, _ *sqlx.Tx) error {
+					require.NoError(o, outbox.InTx(ctx, other.db.DB, func(ctx context.Context, _ *sqlx.Tx) error {
+						return other.put(ctx, "a")
+					}))
+					require.NoError(o, o.put(ctx, "b"))
+					return errRefused
+				})
+				require.ErrorIs(o, err, errRefused)
+				assert.Empty(o, o.stored())
+				assert.Equal(o, []string{"a"}, other.stored())
+			}},
+		)
+	}},
 }
 
 func inTx(t *testing.T, db *testdb.DB) {
@@ -100,65 +145,6 @@ func inTx(t *testing.T, db *testdb.DB) {
 				assert.Same(o, tx, same)
 				return err
 			}))
-		}},
-	)
-}
-
-func oneConnection(t *testing.T, db *testdb.DB) {
-	o := newOffice(t, db.Open(t, testdb.Pool(1)))
-	o.each(
-		behaviour{"joins the transaction of its context", func(o *office) {
-			require.NoError(o, outbox.InTx(o.Context(), o.db.DB, func(ctx context.Context, tx *sqlx.Tx) error {
-				require.NoError(o, o.put(ctx, "a"))
-				return outbox.InTx(ctx, o.db.DB, func(ctx context.Context, inner *sqlx.Tx) error {
-					assert.Same(o, tx, inner)
-					return o.put(ctx, "b")
-				})
-			}))
-			assert.Equal(o, []string{"a", "b"}, o.stored())
-		}},
-		behaviour{"leaves the end to whoever began it", func(o *office) {
-			err := outbox.InTx(o.Context(), o.db.DB, func(ctx context.Context, _ *sqlx.Tx) error {
-				require.NoError(o, outbox.InTx(ctx, o.db.DB, func(ctx context.Context, _ *sqlx.Tx) error {
-					return o.put(ctx, "a")
-				}))
-				return errRefused
-			})
-			require.ErrorIs(o, err, errRefused)
-			assert.Empty(o, o.stored())
-			require.NoError(o, outbox.InTx(o.Context(), o.db.DB, func(ctx context.Context, _ *sqlx.Tx) error {
-				require.ErrorIs(o, outbox.InTx(ctx, o.db.DB, func(ctx context.Context, _ *sqlx.Tx) error {
-					require.NoError(o, o.put(ctx, "b"))
-					return errRefused
-				}), errRefused)
-				return o.put(ctx, "c")
-			}))
-			assert.Equal(o, []string{"b", "c"}, o.stored())
-		}},
-		behaviour{"begins anew where the transaction of its context has ended", func(o *office) {
-			var old context.Context
-			require.NoError(o, outbox.InTx(o.Context(), o.db.DB, func(ctx context.Context, _ *sqlx.Tx) error {
-				old = ctx
-				return nil
-			}))
-			require.ErrorIs(o, o.put(old, "a"), outbox.ErrTxEnded)
-			require.NoError(o, outbox.InTx(old, o.db.DB, func(ctx context.Context, _ *sqlx.Tx) error {
-				return o.put(ctx, "b")
-			}))
-			assert.Equal(o, []string{"b"}, o.stored())
-		}},
-		behaviour{"keeps a transaction on another database apart", func(o *office) {
-			other := newOffice(o.T, testdb.On(o, "sqlite"))
-			err := outbox.InTx(o.Context(), o.db.DB, func(ctx context.Context, _ *sqlx.Tx) error {
-				require.NoError(o, outbox.InTx(ctx, other.db.DB, func(ctx context.Context, _ *sqlx.Tx) error {
-					return other.put(ctx, "a")
-				}))
-				require.NoError(o, o.put(ctx, "b"))
-				return errRefused
-			})
-			require.ErrorIs(o, err, errRefused)
-			assert.Empty(o, o.stored())
-			assert.Equal(o, []string{"a"}, other.stored())
 		}},
 	)
 }

@@ -3,6 +3,7 @@ package outbox_test
 import (
 	"context"
 	"fmt"
+	"slices"
 	"sync"
 	"testing"
 
@@ -46,7 +47,7 @@ func TestATransactionThatTheServerEnded(t *testing.T) {
 					func(tx *sqlx.Tx) outbox.Tx { return narrow{tx} },
 				} {
 					for _, end := range []ending{(*office).deadlock, schemaStatement} {
-						tx := o.begin(o.db)
+						tx := o.begin().tx
 						ctx := outbox.WithTx(o.Context(), kind(tx))
 						require.NoError(o, end(o, tx))
 						require.ErrorIs(o, o.put(ctx, "a"), outbox.ErrTxEnded)
@@ -99,7 +100,7 @@ func TestATransactionIsSharedWithThePublisher(t *testing.T) {
 					return nil
 				}))
 				assert.Len(o, o.stored(), 6*(each+1))
-				tx := o.begin(o.db)
+				tx := o.begin().tx
 				publish(outbox.WithTx(o.Context(), tx))
 				require.NoError(o, tx.Commit())
 				assert.Len(o, o.stored(), 2*6*(each+1))
@@ -134,19 +135,12 @@ func endedInHandler(o *office, end ending, swallow bool) {
 		return nil, err
 	})
 	msg := newOrder()
-	_, err := h(msg.Copy())
-	require.Error(o, err)
+	require.Error(o, do(h, msg.Copy()))
 	assert.NotContains(o, o.stored(), "after")
 	disturbed = false
-	_, err = h(msg.Copy())
-	require.NoError(o, err)
-	count := 0
-	for _, id := range o.stored() {
-		if id == "after" {
-			count++
-		}
-	}
-	assert.Equal(o, 1, count, "%v", o.stored())
+	require.NoError(o, do(h, msg.Copy()))
+	after := slices.DeleteFunc(o.stored(), func(id string) bool { return id != "after" })
+	assert.Len(o, after, 1)
 }
 
 func schemaStatement(o *office, tx *sqlx.Tx) error {
@@ -157,18 +151,15 @@ func schemaStatement(o *office, tx *sqlx.Tx) error {
 // lay makes what deadlocks are made of.
 func (o *office) lay() {
 	o.Helper()
-	for _, statement := range []string{
-		`CREATE TABLE locks (id INT NOT NULL PRIMARY KEY, n INT NOT NULL)`, `INSERT INTO locks VALUES (1, 0), (2, 0)`,
-	} {
-		o.db.Do(o, statement)
-	}
+	o.db.Do(o, `CREATE TABLE locks (id INT NOT NULL PRIMARY KEY, n INT NOT NULL)`)
+	o.db.Do(o, `INSERT INTO locks VALUES (1, 0), (2, 0)`)
 }
 
 // deadlock has the server roll tx back, of two transactions that wait for each other the one
 // that has written less.
 func (o *office) deadlock(tx *sqlx.Tx) error {
 	o.Helper()
-	other := o.begin(o.db)
+	other := o.begin().tx
 	for n := range 200 {
 		o.in(o.Context(), other, `INSERT INTO locks VALUES (?, 0)`, 100+n)
 	}

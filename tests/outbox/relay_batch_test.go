@@ -15,122 +15,96 @@ import (
 )
 
 var relayBatchBodies = []testdb.Body{
-	{
-		Name: "a batch", Why: "RelayBatch sends what is there, says how much, and ends",
-		Run: relayBatch,
-	},
-	{
-		Name: "a batch with failures", Why: "the error tells of the first failure; the rest is done all the same",
-		Run: batchWithFailures,
-	},
-	{
-		Name: "a batch in an outage", Why: "it ends with an error, and what was confirmed before is written off",
-		Run: batchInOutage,
-	},
-	{
-		Name: "a batch beside a relay that runs", Why: "each message is sent by one of them",
-		Run: batchBesideRelay,
-	},
-}
-
-func relayBatch(t *testing.T, db *testdb.DB) {
-	p, b := newPost(t, db), newStrict(t)
-	relay := p.newRelay(b, func(c *outbox.RelayConfig) { c.Batch = 5 })
-	batch := func() int {
-		n, err := relay.RelayBatch(t.Context())
-		require.NoError(t, err)
-		return n
-	}
-	assert.Zero(t, batch(), "there is nothing")
-	all := p.store("orders", append(b.letters("k", 12), b.letters("", 20)...)...)
-	assert.Equal(t, 32, batch())
-	b.once(all)
-	assert.Zero(t, p.rows())
-	assert.Zero(t, batch())
-
-	// Who stores all the time does not keep it from ending.
-	stop, stored := make(chan struct{}), make(chan []string)
-	go func() { stored <- p.storeUntil(b, "", stop) }()
-	sent := batch() + batch()
-	close(stop)
-	ids := <-stored
-	assert.Len(t, ids, sent+batch())
-	b.once(ids)
-	assert.Zero(t, p.rows())
-}
-
-func batchWithFailures(t *testing.T, db *testdb.DB) {
-	p, b := newPost(t, db), newStrict(t)
-	b.way = partial
-	msgs := append(b.letters("k", 2), b.letters("", 5)...)
-	b.refusing(refuses(errRefused, msgs[0].UUID))
-	relay := p.newRelay(b, func(c *outbox.RelayConfig) { c.MaxAttempts, c.MinBackoff = 2, time.Millisecond; c.Lanes = 1 })
-	p.store("orders", msgs...)
-	n, err := relay.RelayBatch(t.Context())
-	assert.Equal(t, 5, n)
-	require.ErrorIs(t, err, errRefused)
-	assert.ErrorContains(t, err, fmt.Sprintf(`message %q to topic "orders"`, msgs[0].UUID))
-	assert.Equal(t, rowRetry, p.row(msgs[0].UUID).Status, "it is for a later call")
-
-	for tries := 0; p.row(msgs[0].UUID).Status != rowParked; tries++ {
-		require.Less(t, tries, 50)
-		p.store("orders", b.letters("", 1)...)
-		_, err = relay.RelayBatch(t.Context())
-	}
-	assert.ErrorIs(t, err, errRefused)
-	assert.Equal(t, 2, p.row(msgs[0].UUID).Attempts)
-	assert.Equal(t, rowHeld, p.row(msgs[1].UUID).Status)
-	_, err = relay.RelayBatch(t.Context())
-	assert.NoError(t, err, "what is parked is not news")
-}
-
-func batchInOutage(t *testing.T, db *testdb.DB) {
-	p, b := newPost(t, db), newStrict(t)
-	relay := p.newRelay(b, func(c *outbox.RelayConfig) { c.Batch, c.Lanes = 5, 2 })
-	all := p.store("orders", b.letters("", 40)...)
-	var left atomic.Int32
-	left.Store(4)
-	b.with(func() {
-		b.before = func() {
-			if left.Add(-1) == 0 { // some are confirmed by then
-				b.refusing(refuseAll)
-			}
+	{Name: "a batch", Why: "RelayBatch sends what is there, says how much, and ends", Run: strictly(func(t *testing.T, p *post, b *strict) {
+		relay := p.newRelay(b, func(c *outbox.RelayConfig) { c.Batch = 5 })
+		batch := func() int {
+			n, err := relay.RelayBatch(t.Context())
+			require.NoError(t, err)
+			return n
 		}
-	})
-	n, err := relay.RelayBatch(t.Context())
-	require.ErrorIs(t, err, errRefused)
-	sent := b.counts()
-	assert.Len(t, sent, n)
-	assert.Less(t, n, 40)
-	for _, r := range p.table() {
-		assert.Zero(t, sent[r.UUID], "what was confirmed is written off")
-		assert.Zero(t, r.Attempts)
-	}
-	n, err = relay.RelayBatch(t.Context())
-	require.ErrorIs(t, err, errRefused)
-	assert.Zero(t, n)
+		assert.Zero(t, batch(), "there is nothing")
+		all := p.store("orders", append(b.letters("k", 12), b.letters("", 20)...)...)
+		assert.Equal(t, 32, batch())
+		b.once(all)
+		assert.Zero(t, p.rows())
+		assert.Zero(t, batch())
 
-	b.with(func() { b.before, b.refuse = nil, nil })
-	rig.Eventually(p, "all is sent", func() bool {
-		_, err := relay.RelayBatch(t.Context())
-		assert.NoError(t, err)
-		return p.rows() == 0
-	})
-	b.once(all)
-}
+		// Who stores all the time does not keep it from ending.
+		stop, stored := make(chan struct{}), make(chan []string)
+		go func() { stored <- p.storeUntil(b, "", stop) }()
+		sent := batch() + batch()
+		close(stop)
+		ids := <-stored
+		assert.Len(t, ids, sent+batch())
+		b.once(ids)
+		assert.Zero(t, p.rows())
+	})},
+	{Name: "a batch with failures", Why: "the error tells of the first failure; the rest is done all the same", Run: strictly(func(t *testing.T, p *post, b *strict) {
+		b.way = partial
+		msgs := append(b.letters("k", 2), b.letters("", 5)...)
+		b.refusing(refuses(errRefused, msgs[0].UUID))
+		relay := p.newRelay(b, func(c *outbox.RelayConfig) { c.MaxAttempts, c.MinBackoff = 2, time.Millisecond; c.Lanes = 1 })
+		p.store("orders", msgs...)
+		n, err := relay.RelayBatch(t.Context())
+		assert.Equal(t, 5, n)
+		require.ErrorIs(t, err, errRefused)
+		assert.ErrorContains(t, err, fmt.Sprintf(`message %q to topic "orders"`, msgs[0].UUID))
+		assert.Equal(t, rowRetry, p.row(msgs[0].UUID).Status, "it is for a later call")
 
-func batchBesideRelay(t *testing.T, db *testdb.DB) {
-	p, b := newPost(t, db), newStrict(t)
-	p.relayTo(b)
-	b.awaitAll(p.store("orders", b.letters("k", 1)...))
-	other := p.newRelay(b)
-	var all []string
-	for i := range 5 {
-		all = append(all, p.store("orders", append(b.letters("k", 3), b.letters(fmt.Sprint(i), 3)...)...)...)
-		_, err := other.RelayBatch(t.Context())
-		require.NoError(t, err)
-	}
-	b.awaitAll(all)
-	rig.Eventually(p, "the outbox is empty", func() bool { return p.rows() == 0 })
-	b.once(all)
+		for tries := 0; p.row(msgs[0].UUID).Status != rowParked; tries++ {
+			require.Less(t, tries, 50)
+			p.store("orders", b.letters("", 1)...)
+			_, err = relay.RelayBatch(t.Context())
+		}
+		assert.ErrorIs(t, err, errRefused)
+		assert.Equal(t, 2, p.row(msgs[0].UUID).Attempts)
+		assert.Equal(t, rowHeld, p.row(msgs[1].UUID).Status)
+		_, err = relay.RelayBatch(t.Context())
+		assert.NoError(t, err, "what is parked is not news")
+	})},
+	{Name: "a batch in an outage", Why: "it ends with an error, and what was confirmed before is written off", Run: strictly(func(t *testing.T, p *post, b *strict) {
+		relay := p.newRelay(b, func(c *outbox.RelayConfig) { c.Batch, c.Lanes = 5, 2 })
+		all := p.store("orders", b.letters("", 40)...)
+		var left atomic.Int32
+		left.Store(4)
+		b.with(func() {
+			b.before = func() {
+				if left.Add(-1) == 0 { // some are confirmed by then
+					b.refusing(refuseAll)
+				}
+			}
+		})
+		n, err := relay.RelayBatch(t.Context())
+		require.ErrorIs(t, err, errRefused)
+		sent := b.counts()
+		assert.Len(t, sent, n)
+		assert.Less(t, n, 40)
+		for _, r := range p.table() {
+			assert.Zero(t, sent[r.UUID], "what was confirmed is written off")
+			assert.Zero(t, r.Attempts)
+		}
+		n, err = relay.RelayBatch(t.Context())
+		require.ErrorIs(t, err, errRefused)
+		assert.Zero(t, n)
+
+		b.with(func() { b.before, b.refuse = nil, nil })
+		rig.Eventually(p, "all is sent", func() bool {
+			_, err := relay.RelayBatch(t.Context())
+			assert.NoError(t, err)
+			return p.rows() == 0
+		})
+		b.once(all)
+	})},
+	{Name: "a batch beside a relay that runs", Why: "each message is sent by one of them", Run: strictly(func(t *testing.T, p *post, b *strict) {
+		p.relayTo(b)
+		b.awaitAll(p.store("orders", b.letters("k", 1)...))
+		other := p.newRelay(b)
+		var all []string
+		for i := range 5 {
+			all = append(all, p.store("orders", append(b.letters("k", 3), b.letters(fmt.Sprint(i), 3)...)...)...)
+			_, err := other.RelayBatch(t.Context())
+			require.NoError(t, err)
+		}
+		p.sentOnce(b, all)
+	})},
 }

@@ -4,13 +4,11 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
-	"sync"
 	"testing"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/stretchr/testify/assert"
-	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-go/millrace/outbox"
 	"github.com/millrace-go/millrace/tests/testdb"
@@ -43,8 +41,7 @@ func TestRelayParkedConformance(t *testing.T) {
 // ones are confirmed, and no more of a key in one call than burst.
 type strict struct {
 	*testing.T
-	mu      sync.Mutex
-	changed *sync.Cond
+	*watched
 
 	burst  int
 	way    way
@@ -81,10 +78,14 @@ const (
 
 func newStrict(t *testing.T) *strict {
 	t.Helper()
-	b := &strict{T: t, burst: 1, numbers: make(map[string]int), passed: make(map[string]map[int]bool)}
-	b.changed = sync.NewCond(&b.mu)
+	b := &strict{T: t, watched: newWatched(), burst: 1, numbers: make(map[string]int), passed: make(map[string]map[int]bool)}
 	t.Cleanup(func() { assert.Empty(t, b.faults, "messages were given out of order") })
 	return b
+}
+
+// strictly returns a body that has an outbox and a strict broker.
+func strictly(body func(t *testing.T, p *post, b *strict)) func(*testing.T, *testdb.DB) {
+	return func(t *testing.T, db *testdb.DB) { body(t, newPost(t, db), newStrict(t)) }
 }
 
 // letters makes messages that carry their place in their key.
@@ -99,7 +100,6 @@ func (b *strict) letters(key string, n int) []*message.Message {
 	return msgs
 }
 
-// Publish implements message.Publisher.
 func (b *strict) Publish(topic string, msgs ...*message.Message) (err error) {
 	b.mu.Lock()
 	before := b.before
@@ -123,7 +123,6 @@ func (b *strict) Publish(topic string, msgs ...*message.Message) (err error) {
 	return err
 }
 
-// Close implements message.Publisher.
 func (*strict) Close() error { return nil }
 
 func number(m *message.Message) (key string, n int) {
@@ -199,56 +198,22 @@ func (b *strict) excuse(msgs ...*message.Message) {
 	})
 }
 
-func (b *strict) with(change func()) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	change()
-	b.changed.Broadcast()
-}
-
 // refusing changes what is refused; nil for nothing.
 func (b *strict) refusing(refuse func(topic string, msg *message.Message) error) {
 	b.with(func() { b.refuse = refuse })
 }
 
-// await waits until a condition on what the broker saw holds.
-func (b *strict) await(what string, enough func() bool) {
-	b.Helper()
-	late := time.AfterFunc(time.Minute, b.changed.Broadcast)
-	defer late.Stop()
-	began := time.Now()
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	for !enough() {
-		if time.Since(began) > 59*time.Second {
-			require.FailNow(b.T, "never: "+what, "%d messages were sent in %d calls", len(b.sent), len(b.calls))
-		}
-		b.changed.Wait()
-	}
-}
-
 // awaitAll waits for every message to be with consumers.
 func (b *strict) awaitAll(ids []string) {
 	b.Helper()
-	b.await(fmt.Sprintf("all %d messages are sent", len(ids)), func() bool {
-		counts := b.countLocked()
-		return !slices.ContainsFunc(ids, func(id string) bool { return counts[id] == 0 })
-	})
+	b.until(b.T, fmt.Sprintf("all %d messages are sent", len(ids)), func() bool { return haveAll(b.sent, ids) })
 }
 
 // counts is how often each message was sent.
 func (b *strict) counts() map[string]int {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return b.countLocked()
-}
-
-func (b *strict) countLocked() map[string]int {
-	counts := make(map[string]int)
-	for _, m := range b.sent {
-		counts[m.UUID]++
-	}
-	return counts
+	return countByUUID(b.sent)
 }
 
 // given is how often the publisher was given a message.

@@ -16,19 +16,74 @@ import (
 )
 
 var relayEndBodies = []testdb.Body{
-	{
-		Name: "a relay that is stopped", Why: "it finishes what is on its way, takes up nothing more, and loses nothing",
-		Run: drained,
-	},
-	{
-		Name: "a relay that cannot finish", Why: "it says so after Drain, and what it did not see confirmed is sent again",
-		Run: drainExceeded,
-	},
-	{
-		Name: "a publisher that takes longer than the lease",
-		Why:  "the lease is extended meanwhile, so no other relay sends the same",
-		Run:  slowerThanTheLease,
-	},
+	{Name: "a relay that is stopped", Why: "it finishes what is on its way, takes up nothing more, and loses nothing", Run: func(t *testing.T, db *testdb.DB) {
+		p, b, g := newPost(t, db), newStrict(t), newGate()
+		b.before = g.wait
+		all := p.store("orders", append(b.letters("k", 30), b.letters("", 5)...)...)
+		relay := p.relayTo(b, func(c *outbox.RelayConfig) { c.Lanes = 1 })
+		<-g.entered
+		ended := make(chan error, 1)
+		go func() { ended <- relay.stop() }()
+		late := p.store("orders", b.letters("", 1)...)
+		p.awaitBeat() // it has heard that by then
+		close(g.open)
+		require.NoError(t, <-ended)
+		assert.Len(t, b.counts(), 6, "the call that was on its way, and no other")
+		assert.Equal(t, 36-6, p.rows())
+		for _, r := range p.table() {
+			assert.Equal(t, rowPending, r.Status)
+			assert.Zero(t, b.counts()[r.UUID])
+		}
+		p.relayTo(b)
+		p.sentOnce(b, append(all, late...))
+	}},
+	{Name: "a relay that cannot finish", Why: "it says so after Drain, and what it did not see confirmed is sent again", Run: func(t *testing.T, db *testdb.DB) {
+		p, b, g := newPost(t, db), newStrict(t), newGate()
+		b.before = g.wait
+		relay := p.newRelay(b, func(c *outbox.RelayConfig) { c.Lanes, c.Drain = 1, 50*time.Millisecond })
+		ctx, stop := context.WithCancel(t.Context())
+		ended := make(chan error, 1)
+		go func() { ended <- relay.Run(ctx) }()
+		all := p.store("orders", b.letters("k", 3)...)
+		<-g.entered
+		stop()
+		require.ErrorContains(t, <-ended, "within Drain")
+		assert.Equal(t, 3, p.rows())
+		assert.Zero(t, p.leaseEnds(), "its shards are free")
+		close(g.open)
+		p.relayTo(b)
+		p.allSent(b, all)
+		for id, n := range b.counts() {
+			assert.LessOrEqual(t, n, 2, id)
+		}
+	}},
+	{Name: "a publisher that takes longer than the lease", Why: "the lease is extended meanwhile, so no other relay sends the same", Run: func(t *testing.T, db *testdb.DB) {
+		p, b, g := newPost(t, db), newStrict(t), newGate()
+		short := func(c *outbox.RelayConfig) { c.Lease = 4 * time.Second } // which a busy machine must extend in time
+		b.before = g.wait
+		var all []string
+		for i := range 20 {
+			all = append(all, p.store("orders", b.letters(fmt.Sprintf("k%d", i), 2)...)...)
+		}
+		p.relayTo(b, short)
+		<-g.entered
+		began := p.leaseEnds()
+		other := newStrict(t)
+		p.relayTo(other, short)
+		rig.Eventually(p, "the lease is extended past its first end", func() bool {
+			return p.leaseEnds() > began+5_000_000
+		})
+		assert.Empty(t, other.counts(), "no shard is given up while its messages are on their way")
+		close(g.open)
+		rig.Eventually(p, "the outbox is empty", func() bool { return p.rows() == 0 })
+		counts := b.counts()
+		for id, n := range other.counts() {
+			counts[id] += n
+		}
+		for _, id := range all {
+			assert.Equal(t, 1, counts[id])
+		}
+	}},
 }
 
 // gate holds calls of a broker up.
@@ -45,30 +100,6 @@ func (g *gate) wait() {
 	<-g.open
 }
 
-func drained(t *testing.T, db *testdb.DB) {
-	p, b, g := newPost(t, db), newStrict(t), newGate()
-	b.before = g.wait
-	all := p.store("orders", append(b.letters("k", 30), b.letters("", 5)...)...)
-	relay := p.relayTo(b, func(c *outbox.RelayConfig) { c.Lanes = 1 })
-	<-g.entered
-	ended := make(chan error, 1)
-	go func() { ended <- relay.stop() }()
-	late := p.store("orders", b.letters("", 1)...)
-	p.awaitBeat() // it has heard that by then
-	close(g.open)
-	require.NoError(t, <-ended)
-	assert.Len(t, b.counts(), 6, "the call that was on its way, and no other")
-	assert.Equal(t, 36-6, p.rows())
-	for _, r := range p.table() {
-		assert.Equal(t, rowPending, r.Status)
-		assert.Zero(t, b.counts()[r.UUID])
-	}
-	p.relayTo(b)
-	b.awaitAll(append(all, late...))
-	rig.Eventually(p, "the outbox is empty", func() bool { return p.rows() == 0 })
-	b.once(append(all, late...))
-}
-
 // awaitBeat waits until a relay has extended its lease.
 func (p *post) awaitBeat() {
 	p.Helper()
@@ -81,54 +112,4 @@ func (p *post) leaseEnds() (until int64) {
 	p.Helper()
 	require.NoError(p, p.db.GetContext(p.Context(), &until, `SELECT COALESCE(MAX(until), 0) FROM millrace_outbox_relays`))
 	return until
-}
-
-func drainExceeded(t *testing.T, db *testdb.DB) {
-	p, b, g := newPost(t, db), newStrict(t), newGate()
-	b.before = g.wait
-	relay := p.newRelay(b, func(c *outbox.RelayConfig) { c.Lanes, c.Drain = 1, 50*time.Millisecond })
-	ctx, stop := context.WithCancel(t.Context())
-	ended := make(chan error, 1)
-	go func() { ended <- relay.Run(ctx) }()
-	all := p.store("orders", b.letters("k", 3)...)
-	<-g.entered
-	stop()
-	require.ErrorContains(t, <-ended, "within Drain")
-	assert.Equal(t, 3, p.rows())
-	assert.Zero(t, p.leaseEnds(), "its shards are free")
-	close(g.open)
-	p.relayTo(b)
-	b.awaitAll(all)
-	rig.Eventually(p, "the outbox is empty", func() bool { return p.rows() == 0 })
-	for id, n := range b.counts() {
-		assert.LessOrEqual(t, n, 2, id)
-	}
-}
-
-func slowerThanTheLease(t *testing.T, db *testdb.DB) {
-	p, b, g := newPost(t, db), newStrict(t), newGate()
-	short := func(c *outbox.RelayConfig) { c.Lease = 2 * time.Second }
-	b.before = g.wait
-	var all []string
-	for i := range 20 {
-		all = append(all, p.store("orders", b.letters(fmt.Sprintf("k%d", i), 2)...)...)
-	}
-	p.relayTo(b, short)
-	<-g.entered
-	began := p.leaseEnds()
-	other := newStrict(t)
-	p.relayTo(other, short)
-	rig.Eventually(p, "the lease is extended past its first end", func() bool {
-		return p.leaseEnds() > began+3_000_000
-	})
-	assert.Empty(t, other.counts(), "no shard is given up while its messages are on their way")
-	close(g.open)
-	rig.Eventually(p, "the outbox is empty", func() bool { return p.rows() == 0 })
-	counts := b.counts()
-	for id, n := range other.counts() {
-		counts[id] += n
-	}
-	for _, id := range all {
-		assert.Equal(t, 1, counts[id])
-	}
 }

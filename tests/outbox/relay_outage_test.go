@@ -15,53 +15,67 @@ import (
 )
 
 var relayOutageBodies = []testdb.Body{
-	{
-		Name: "an outage of the broker",
-		Why:  "it spends no attempts, one message at a time asks whether it is over, and then all flows in order",
-		Run:  brokerOutage,
-	},
-	{
-		Name: "an outage with more messages than a relay has in hand",
-		Why:  "what is behind them is looked for, in vain, and all flows in order when it is over",
-		Run:  longOutage,
-	},
-	{
-		Name: "a publisher that panics", Why: "it is one that fails",
-		Run: panickingPublisher,
-	},
+	{Name: "an outage of the broker", Why: "it spends no attempts, one message at a time asks whether it is over, and then all flows in order", Run: func(t *testing.T, db *testdb.DB) {
+		p, b, seen := newPost(t, db), newStrict(t), &events{}
+		relay := p.relayTo(b, seen.observe, func(c *outbox.RelayConfig) { c.MaxAttempts = 3 })
+		b.awaitAll(p.store("orders", b.letters("k0", 2)...))
+		b.refusing(refuseAll)
+		var all []string
+		for i := range 20 {
+			all = append(all, p.store(fmt.Sprintf("topic-%d", i%3), b.letters(fmt.Sprintf("k%d", i%5), 3)...)...)
+		}
+		rig.Eventually(p, "three probes fail", func() bool { return len(seen.of("outage")) >= 4 })
+		for _, r := range p.table() {
+			assert.Equal(t, rowPending, r.Status)
+			assert.Zero(t, r.Attempts)
+		}
+		b.probedOneByOne(seen.of("outage"))
+		b.refusing(nil)
+		p.allSent(b, all)
+		outages := seen.of("outage")
+		assert.Equal(t, "nothing gets through", outages[0].Reason)
+		assert.ErrorIs(t, outages[0].Err, errRefused)
+		assert.Equal(t, "the broker is still out", outages[1].Reason)
+		last := outages[len(outages)-1]
+		assert.Equal(t, "over", last.Reason)
+		assert.NoError(t, last.Err)
+		assert.Positive(t, last.Duration)
+		assert.Empty(t, seen.of("attempt"))
+		require.NoError(t, relay.stop())
+	}},
+	{Name: "an outage with more messages than a relay has in hand", Why: "what is behind them is looked for, in vain, and all flows in order when it is over", Run: func(t *testing.T, db *testdb.DB) {
+		p, b, seen := newPost(t, db), newStrict(t), &events{}
+		b.refusing(refuseAll)
+		var all []string
+		for i := range 12 {
+			all = append(all, p.store("orders", b.letters(fmt.Sprintf("k%d", i%4), 4)...)...)
+		}
+		p.relayTo(b, seen.observe, func(c *outbox.RelayConfig) { c.Batch, c.Lanes = 4, 2 })
+		rig.Eventually(p, "three probes fail", func() bool { return len(seen.of("outage")) >= 4 })
+		b.refusing(nil)
+		p.allSent(b, all)
+		for _, e := range seen.of("attempt") {
+			assert.Zero(t, e.Attempts)
+		}
+	}},
+	{Name: "a publisher that panics", Why: "it is one that fails", Run: func(t *testing.T, db *testdb.DB) {
+		p, b, seen := newPost(t, db), newStrict(t), &events{}
+		b.way = panicking
+		msgs := append(b.letters("k", 3), b.letters("", 5)...)
+		b.refusing(refuses(errRefused, msgs[0].UUID))
+		p.relayTo(b, seen.observe)
+		all := p.store("orders", msgs...)
+		b.awaitAll(all[3:])
+		for len(seen.about("attempt", all[0])) == 0 { // while others get through: else it is an outage
+			b.awaitAll(p.store("orders", b.letters("", 1)...))
+		}
+		assert.ErrorContains(t, seen.about("attempt", all[0])[0].Err, "the publisher panicked: refused")
+		b.refusing(nil)
+		b.awaitAll(all)
+	}},
 }
 
 func refuseAll(string, *message.Message) error { return errRefused }
-
-func brokerOutage(t *testing.T, db *testdb.DB) {
-	p, b, seen := newPost(t, db), newStrict(t), &events{}
-	relay := p.relayTo(b, seen.observe, func(c *outbox.RelayConfig) { c.MaxAttempts = 3 })
-	b.awaitAll(p.store("orders", b.letters("k0", 2)...))
-	b.refusing(refuseAll)
-	var all []string
-	for i := range 20 {
-		all = append(all, p.store(fmt.Sprintf("topic-%d", i%3), b.letters(fmt.Sprintf("k%d", i%5), 3)...)...)
-	}
-	rig.Eventually(p, "three probes fail", func() bool { return len(seen.of("outage")) >= 4 })
-	for _, r := range p.table() {
-		assert.Equal(t, rowPending, r.Status)
-		assert.Zero(t, r.Attempts)
-	}
-	b.probedOneByOne(seen.of("outage"))
-	b.refusing(nil)
-	b.awaitAll(all)
-	rig.Eventually(p, "the outbox is empty", func() bool { return p.rows() == 0 })
-	outages := seen.of("outage")
-	assert.Equal(t, "nothing gets through", outages[0].Reason)
-	assert.ErrorIs(t, outages[0].Err, errRefused)
-	assert.Equal(t, "the broker is still out", outages[1].Reason)
-	last := outages[len(outages)-1]
-	assert.Equal(t, "over", last.Reason)
-	assert.NoError(t, last.Err)
-	assert.Positive(t, last.Duration)
-	assert.Empty(t, seen.of("attempt"))
-	require.NoError(t, relay.stop())
-}
 
 // probedOneByOne checks the calls since an outage began: one message each, not two at a
 // time, and with pauses that grow.
@@ -80,35 +94,67 @@ func (b *strict) probedOneByOne(outage []outbox.Event) {
 	}
 }
 
-func longOutage(t *testing.T, db *testdb.DB) {
-	p, b, seen := newPost(t, db), newStrict(t), &events{}
-	b.refusing(refuseAll)
-	var all []string
-	for i := range 12 {
-		all = append(all, p.store("orders", b.letters(fmt.Sprintf("k%d", i%4), 4)...)...)
-	}
-	p.relayTo(b, seen.observe, func(c *outbox.RelayConfig) { c.Batch, c.Lanes = 4, 2 })
-	rig.Eventually(p, "three probes fail", func() bool { return len(seen.of("outage")) >= 4 })
-	b.refusing(nil)
-	b.awaitAll(all)
-	rig.Eventually(p, "the outbox is empty", func() bool { return p.rows() == 0 })
-	for _, e := range seen.of("attempt") {
-		assert.Zero(t, e.Attempts)
-	}
+var relayTopicBodies = []testdb.Body{
+	{Name: "one dead topic", Why: "it is no outage: the rest flows, and its messages come in order when it heals", Run: func(t *testing.T, db *testdb.DB) {
+		p, b, seen := newPost(t, db), newStrict(t), &events{}
+		b.refusing(dead)
+		p.relayTo(b, seen.observe, func(c *outbox.RelayConfig) {
+			c.MinBackoff, c.MaxBackoff = 100*time.Millisecond, time.Second
+		})
+		var alive, behind []string
+		for i := range 30 {
+			alive = append(alive, p.store("alive", b.letters(fmt.Sprintf("a%d", i%4), 1)...)...)
+			behind = append(behind, p.store("dead", b.letters("", 1)...)...)
+			// Keys of both topics, and so what would flow has to wait for what does not.
+			alive = append(alive, p.store("alive", b.letters(fmt.Sprintf("both%d", i), 1)...)...)
+			behind = append(behind, p.store("dead", b.letters(fmt.Sprintf("both%d", i), 1)...)...)
+			behind = append(behind, p.store("alive", b.letters(fmt.Sprintf("both%d", i), 1)...)...)
+		}
+		b.awaitAll(alive)
+		tries, began := b.triesOf("dead"), time.Now()
+		for range 20 { // time passes for what fails, and not for what flows
+			b.awaitAll(p.store("alive", b.letters("", 1)...))
+		}
+		tries, took := b.triesOf("dead")-tries, time.Since(began)
+		assert.Less(t, tries, max(400, int(100*took.Seconds())), "calls of a topic that is dead, in %v", took)
+		assert.NotEmpty(t, seen.of("attempt"))
+		b.refusing(nil)
+		p.allSent(b, behind)
+		b.once(alive)
+	}},
+	{Name: "a dead topic at the head of the table", Why: "more of its messages than a relay has in hand hide none of a topic that works", Run: strictly(func(_ *testing.T, p *post, b *strict) {
+		b.refusing(dead)
+		var behind []string
+		for i := range 8 {
+			behind = append(behind, p.store("dead", append(b.letters("", 2), b.letters(fmt.Sprintf("k%d", i%5), 2)...)...)...)
+		}
+		for i := range 5 {
+			behind = append(behind, p.store("alive", b.letters(fmt.Sprintf("k%d", i), 1)...)...)
+		}
+		alive := p.store("alive", append(b.letters("", 10), b.letters("a", 3)...)...)
+		p.relayTo(b, func(c *outbox.RelayConfig) { c.Batch, c.Lanes, c.MaxBackoff = 5, 2, time.Second })
+		b.awaitAll(alive)
+		b.refusing(nil)
+		p.allSent(b, behind)
+	})},
 }
 
-func panickingPublisher(t *testing.T, db *testdb.DB) {
-	p, b, seen := newPost(t, db), newStrict(t), &events{}
-	b.way = panicking
-	msgs := append(b.letters("k", 3), b.letters("", 5)...)
-	b.refusing(refuses(errRefused, msgs[0].UUID))
-	p.relayTo(b, seen.observe)
-	all := p.store("orders", msgs...)
-	b.awaitAll(all[3:])
-	for len(seen.about("attempt", all[0])) == 0 { // while others get through: else it is an outage
-		b.awaitAll(p.store("orders", b.letters("", 1)...))
+// dead refuses a topic.
+func dead(topic string, _ *message.Message) error {
+	if topic == "dead" {
+		return errRefused
 	}
-	assert.ErrorContains(t, seen.about("attempt", all[0])[0].Err, "the publisher panicked: refused")
-	b.refusing(nil)
-	b.awaitAll(all)
+	return nil
+}
+
+// triesOf counts the calls of a topic.
+func (b *strict) triesOf(topic string) (n int) {
+	b.with(func() {
+		for _, c := range b.calls {
+			if c.topic == topic {
+				n++
+			}
+		}
+	})
+	return n
 }

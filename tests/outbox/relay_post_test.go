@@ -3,6 +3,7 @@ package outbox_test
 import (
 	"context"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
@@ -16,12 +17,16 @@ import (
 // relayTo starts a relay to another broker than the post's own.
 func (p *post) relayTo(b message.Publisher, change ...func(*outbox.RelayConfig)) *running {
 	p.Helper()
-	relay := p.newRelay(b, change...)
-	return start(p.T, relay)
+	return start(p.T, p.newRelay(b, change...))
 }
 
-// newRelay makes a relay with short pauses.
 func (p *post) newRelay(b message.Publisher, change ...func(*outbox.RelayConfig)) *outbox.Relay {
+	p.Helper()
+	return p.relayOn(p.db.DB, b, change...)
+}
+
+// relayOn makes a relay with short pauses.
+func (p *post) relayOn(pool *sqlx.DB, b message.Publisher, change ...func(*outbox.RelayConfig)) *outbox.Relay {
 	p.Helper()
 	config := outbox.RelayConfig{
 		Logger: p.log, MinBackoff: 20 * time.Millisecond, MaxBackoff: 200 * time.Millisecond,
@@ -30,10 +35,13 @@ func (p *post) newRelay(b message.Publisher, change ...func(*outbox.RelayConfig)
 	for _, c := range change {
 		c(&config)
 	}
-	relay, err := outbox.NewRelay(p.db.DB, b, config)
+	relay, err := outbox.NewRelay(pool, b, config)
 	require.NoError(p, err)
 	return relay
 }
+
+// asItComes leaves the settings of a relay to their defaults, but for its logger.
+func asItComes(c *outbox.RelayConfig) { *c = outbox.RelayConfig{Logger: c.Logger} }
 
 // store commits messages in one transaction.
 func (p *post) store(topic string, msgs ...*message.Message) []string {
@@ -43,6 +51,20 @@ func (p *post) store(topic string, msgs ...*message.Message) []string {
 	})
 	require.NoError(p, err)
 	return uuids(msgs)
+}
+
+// allSent waits until a broker has every message, and the outbox is empty.
+func (p *post) allSent(b *strict, ids []string) {
+	p.Helper()
+	b.awaitAll(ids)
+	rig.Eventually(p, "the outbox is empty", func() bool { return p.rows() == 0 })
+}
+
+// sentOnce is allSent, and checks that each was sent once only.
+func (p *post) sentOnce(b *strict, ids []string) {
+	p.Helper()
+	p.allSent(b, ids)
+	b.once(ids)
 }
 
 // storedRow is what a row says of a message.
@@ -61,11 +83,8 @@ type storedRow struct {
 func (p *post) table() []storedRow {
 	p.Helper()
 	var rows []storedRow
-	err := p.db.SelectContext(p.Context(), &rows,
-		`SELECT id, uuid, topic, status, attempts, last_error, sent_at, blocked_key FROM millrace_outbox ORDER BY id`)
-	if err != nil {
-		p.Fatal(err)
-	}
+	require.NoError(p, p.db.SelectContext(p.Context(), &rows,
+		`SELECT id, uuid, topic, status, attempts, last_error, sent_at, blocked_key FROM millrace_outbox ORDER BY id`))
 	return rows
 }
 
@@ -101,4 +120,36 @@ func (p *post) awaitStatus(uuid string, status int) storedRow {
 		return r != nil && r.Status == status
 	})
 	return found
+}
+
+// events remembers everything that a relay tells.
+type events struct {
+	mu  sync.Mutex
+	all []outbox.Event
+}
+
+func (e *events) observe(c *outbox.RelayConfig) { c.Observers = append(c.Observers, e) }
+
+func (e *events) Observe(_ context.Context, event outbox.Event) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.all = append(e.all, event)
+}
+
+// of returns the events of one kind.
+func (e *events) of(kind string) []outbox.Event {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	var some []outbox.Event
+	for _, o := range e.all {
+		if o.Kind.String() == kind {
+			some = append(some, o)
+		}
+	}
+	return some
+}
+
+// about returns the events of one kind that name a message.
+func (e *events) about(kind, uuid string) []outbox.Event {
+	return slices.DeleteFunc(e.of(kind), func(o outbox.Event) bool { return o.UUID != uuid })
 }

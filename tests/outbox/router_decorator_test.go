@@ -76,8 +76,7 @@ func decorators(t *testing.T, db *testdb.DB) {
 		}},
 		behaviour{"never takes the handler's transaction, which is over", func(o *office) {
 			s := o.serve(func(r *message.Router) {
-				r.AddPlugin(o.store.Plugin())
-				r.AddMiddleware(millrace.Inbox{Store: o.store}.Middleware)
+				millrace.Inbox{Store: o.store}.AddTo(r)
 				r.AddPublisherDecorators(o.out.Decorate)
 			})
 			s.router.AddHandler("billing", "orders", s.source, "invoices", o.broker,
@@ -112,8 +111,7 @@ func (o *office) decorated(
 	s := o.serve(func(r *message.Router) {
 		r.AddPublisherDecorators(order(o, other)...)
 		if withInbox {
-			r.AddPlugin(o.store.Plugin())
-			r.AddMiddleware(millrace.Inbox{Store: o.store}.Middleware)
+			millrace.Inbox{Store: o.store}.AddTo(r)
 		}
 	})
 	runs := s.answer(o.broker, first)
@@ -121,7 +119,7 @@ func (o *office) decorated(
 	s.deliver("orders", newOrder())
 	assert.Equal(o, 2, runs(), "a run that fails stores nothing")
 	assert.Len(o, o.stored(), 2)
-	assert.Zero(o, o.broker.count(), "the publisher is replaced")
+	assert.Zero(o, o.broker.total(), "the publisher is replaced")
 	for _, invoice := range o.relayed(2) {
 		if stamped {
 			assert.Equal(o, "yes", invoice.Metadata.Get("stamp"))
@@ -141,8 +139,7 @@ func sameAgain(o *office) {
 	other := &stamp{fail: first}
 	s := o.serve(func(r *message.Router) {
 		r.AddPublisherDecorators(other.decorate, o.out.Decorate)
-		r.AddPlugin(o.store.Plugin())
-		r.AddMiddleware(millrace.Inbox{Store: o.store}.Middleware)
+		millrace.Inbox{Store: o.store}.AddTo(r)
 	})
 	runs := s.answer(o.broker, never)
 	s.run()

@@ -26,7 +26,7 @@ type member struct {
 	name string
 	db   *faults.Faults
 	link *link
-	seen *shares
+	seen *events
 }
 
 // member starts a relay that is one of several.
@@ -44,17 +44,12 @@ func (p *post) prepare(name string, change ...func(*outbox.RelayConfig)) *member
 	if p.db.Dialect == "mysql" { // else statements are prepared, past what the test watches
 		own = p.db.Open(p, testdb.Params("interpolateParams", "true"))
 	}
-	m := &member{name: name, db: faults.Open(p, own), link: &link{name: name, to: p.broker}, seen: &shares{}}
-	config := outbox.RelayConfig{
-		Logger: named{p.log, name}, Name: name, MinBackoff: 20 * time.Millisecond, MaxBackoff: 200 * time.Millisecond,
-		Poll: 50 * time.Millisecond, Lease: 15 * time.Second, Observers: []outbox.Observer{m.seen},
+	m := &member{name: name, db: faults.Open(p, own), link: &link{name: name, to: p.broker}, seen: &events{}}
+	its := func(c *outbox.RelayConfig) {
+		c.Logger, c.Name, c.Lease, c.MaxAttempts = named{p.log, name}, name, 15*time.Second, 0
 	}
-	for _, c := range change {
-		c(&config)
-	}
-	relay, err := outbox.NewRelay(m.db.DB, m.link, config)
-	require.NoError(p, err)
-	m.running = &running{Relay: relay}
+	change = append([]func(*outbox.RelayConfig){its, m.seen.observe}, change...)
+	m.running = &running{Relay: p.relayOn(m.db.DB, m.link, change...)}
 	return m
 }
 
@@ -88,7 +83,6 @@ type link struct {
 	cut     error
 }
 
-// Publish passes messages on.
 func (l *link) Publish(topic string, msgs ...*message.Message) error {
 	if err := l.pass(); err != nil {
 		return err
@@ -113,7 +107,6 @@ func (l *link) pass() error {
 	return l.cut
 }
 
-// Close does nothing.
 func (*link) Close() error { return nil }
 
 // block makes calls wait until open.
@@ -140,39 +133,13 @@ func (l *link) blocked() int {
 	return l.waiting
 }
 
-// shares remembers of how many shards a relay was told, and how often of an outage.
-type shares struct {
-	mu      sync.Mutex
-	counts  []int
-	outages int
-}
-
-// Observe notes a share, or counts an outage.
-func (s *shares) Observe(_ context.Context, e outbox.Event) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	switch e.Kind {
-	case outbox.KindShards:
-		s.counts = append(s.counts, e.Count)
-	case outbox.KindOutage:
-		s.outages++
-	}
-}
-
-// last is the latest share that was told of, -1 for none.
-func (s *shares) last() int {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if len(s.counts) == 0 {
+// share is of how many shards the member was told last, -1 if of none.
+func (m *member) share() int {
+	all := m.seen.of("shards")
+	if len(all) == 0 {
 		return -1
 	}
-	return s.counts[len(s.counts)-1]
-}
-
-func (s *shares) inOutage() bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.outages > 0
+	return all[len(all)-1].Count
 }
 
 // owners is how many shards of the present layout each relay owns by the tables; "" owns
@@ -209,7 +176,7 @@ func (p *post) shared(members ...*member) {
 		for _, m := range members {
 			n := owners[m.name]
 			sum += n
-			if n < least || n > most || m.seen.last() != n {
+			if n < least || n > most || m.share() != n {
 				return false
 			}
 		}

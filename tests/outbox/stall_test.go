@@ -2,7 +2,6 @@ package outbox_test
 
 import (
 	"context"
-	"database/sql"
 	"fmt"
 	"slices"
 	"strings"
@@ -20,26 +19,6 @@ import (
 	"github.com/millrace-go/millrace/tests/rig"
 	"github.com/millrace-go/millrace/tests/testdb"
 )
-
-func TestAnOutageEndsThoughTheProbeIsRefusedForGood(t *testing.T) {
-	t.Parallel()
-	p := newPost(t, testdb.On(t, "sqlite"))
-	var probes int
-	unroutable := p.send("nowhere", "", 1)[0]
-	p.broker.refusing(func(_ string, m *message.Message) error {
-		probes++
-		if probes < 3 {
-			return errRefused
-		}
-		if m.UUID == unroutable {
-			return outbox.Permanent(errRefused)
-		}
-		return nil
-	})
-	p.relay()
-	p.broker.await(t, "the message was refused for good", func([]string) bool { return probes >= 3 })
-	p.broker.awaitAll(t, p.send("orders", "", 5))
-}
 
 // rests waits until this process uses less than half of a processor: what earlier tests left
 // to do ends. A relay that spins takes a whole one; two that look now and then take a fifth
@@ -116,31 +95,6 @@ func (l *logbook) has(text string) bool {
 	return slices.ContainsFunc(l.all(), func(line string) bool { return strings.Contains(line, text) })
 }
 
-func TestOrderIsKeptThroughAnOutageWithABacklog(t *testing.T) {
-	t.Parallel()
-	p := newPost(t, testdb.On(t, "sqlite"))
-	var all []string
-	want := make(map[string][]string)
-	for i := range 60 {
-		key := fmt.Sprintf("k%d", i%5)
-		ids := p.send("orders", key, 1)
-		want[key] = append(want[key], ids...)
-		all = append(all, ids...)
-	}
-	calls := 0
-	p.broker.refusing(func(string, *message.Message) error {
-		if calls++; calls < 14 {
-			return errRefused
-		}
-		return nil
-	})
-	p.relay(func(c *outbox.RelayConfig) { c.Batch, c.Lanes = 10, 2 })
-	p.broker.awaitAll(t, all)
-	for key, ids := range want {
-		assert.Equal(t, ids, p.broker.firsts(key), key)
-	}
-}
-
 func TestOrderIsKeptWhereATopicFailsAndOthersDoNot(t *testing.T) {
 	t.Parallel()
 	p := newPost(t, testdb.On(t, "sqlite"))
@@ -210,26 +164,6 @@ func TestAnotherKeysTroubleWithTheDatabaseReleasesNobody(t *testing.T) {
 	assert.Empty(t, p.broker.deliveries())
 }
 
-func TestRelayBatchWritesOffWhatWasConfirmedBeforeAnOutage(t *testing.T) {
-	t.Parallel()
-	p := newPost(t, testdb.On(t, "sqlite"))
-	p.send("orders", "k", 20)
-	confirmed := 0
-	p.broker.refusing(func(string, *message.Message) error {
-		if confirmed == 16 {
-			return errRefused
-		}
-		confirmed++
-		return nil
-	})
-	relay, err := outbox.NewRelay(p.db.DB, p.broker, outbox.RelayConfig{Logger: p.log})
-	require.NoError(t, err)
-	sent, err := relay.RelayBatch(t.Context())
-	require.ErrorIs(t, err, errRefused)
-	assert.Equal(t, 16, sent)
-	assert.Equal(t, 4, p.rows(), "what was confirmed is not sent again")
-}
-
 func TestShardsTakenByAStatementWhoseAnswerWasLostAreWorkedOn(t *testing.T) {
 	t.Parallel()
 	p := newPost(t, testdb.On(t, "sqlite"))
@@ -252,29 +186,34 @@ func TestShardsTakenByAStatementWhoseAnswerWasLostAreWorkedOn(t *testing.T) {
 	p.broker.awaitAll(t, p.send("orders", "", 10))
 }
 
-// cutShort is a transaction whose caller gives up after the first chunk.
-type cutShort struct {
-	outbox.Tx
-	cancel func()
-}
-
-func (c *cutShort) ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error) {
-	result, err := c.Tx.ExecContext(ctx, query, args...)
-	if strings.Contains(query, "INSERT") {
-		c.cancel()
-	}
-	return result, err
-}
-
-func TestACallCutShortBetweenChunksStoresNothing(t *testing.T) {
+// An outage lasts longer than it takes to pass over the whole backlog, and nothing new is
+// stored. It is probed all the same, every five seconds at the latest.
+func TestAnOutageIsProbedThoughAllIsPassedOver(t *testing.T) {
 	t.Parallel()
-	p := newPost(t, testdb.On(t, "sqlite"))
-	tx, err := p.db.BeginTxx(t.Context(), nil)
-	require.NoError(t, err)
-	ctx, cancel := context.WithCancel(t.Context())
-	defer cancel()
-	err = p.publishIn(outbox.WithTx(ctx, &cutShort{tx, cancel}), "orders", letters("", 1500))
-	require.ErrorIs(t, err, context.Canceled)
-	require.NoError(t, tx.Commit())
-	assert.Zero(t, p.rows())
+	for name, key := range map[string]string{"with a key": "k", "without": ""} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			p := newPost(t, testdb.On(t, "sqlite"))
+			p.broker.refusing(refuseAll)
+			all := p.send("orders", key, 60)
+			var seen events
+			p.relay(seen.observe, func(c *outbox.RelayConfig) {
+				c.Batch, c.MinBackoff, c.MaxBackoff = 4, 10*time.Minute, time.Hour
+			})
+			rig.Eventually(p, "all but what is asked with, and the next of its key, are passed over or held back", func() bool {
+				return p.db.Count(t, `SELECT COUNT(*) FROM millrace_outbox WHERE status = 0`) <= 2
+			})
+			passed := len(seen.of("outage"))
+			rig.Eventually(p, "it is probed again, and again", func() bool { return len(seen.of("outage")) >= passed+2 })
+			told := seen.of("outage")
+			for i, e := range told[1:] {
+				assert.Less(t, e.Duration-told[i].Duration, 20*time.Second, "with time for a busy machine")
+			}
+			p.broker.refusing(nil)
+			p.broker.await(t, "the first is sent", func(sent []string) bool { return len(sent) > 0 })
+			if key != "" {
+				assert.Equal(t, all[0], p.broker.firsts(key)[0])
+			}
+		})
+	}
 }

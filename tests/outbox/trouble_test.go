@@ -88,7 +88,6 @@ func TestTroubleStopsNothingElse(t *testing.T) {
 		assert.Positive(t, deliveries[id], "times that message %s was sent", id)
 		again += deliveries[id] - 1
 	}
-	t.Logf("%d messages, %d of them twice", len(flows), again)
 	assert.LessOrEqual(t, again, together, "only what was in one call with the large message")
 	p.inOrder(want)
 
@@ -118,7 +117,6 @@ type refusing struct {
 	first, second string
 }
 
-// Publish sends all others.
 func (r refusing) Publish(topic string, msgs ...*message.Message) error {
 	partial := &outbox.PartialError{Errors: make([]error, len(msgs))}
 	var sent []*message.Message

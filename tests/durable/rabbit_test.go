@@ -3,6 +3,7 @@ package durable_test
 import (
 	"os"
 	"testing"
+	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
@@ -11,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-go/millrace/inbox/admin"
+	"github.com/millrace-go/millrace/pubsub"
 	"github.com/millrace-go/millrace/pubsub/rabbitmq"
 	"github.com/millrace-go/millrace/tests/process"
 	"github.com/millrace-go/millrace/tests/rig"
@@ -26,9 +28,7 @@ func TestMessageThatEndsTheProcess(t *testing.T) {
 		for mode, name := range modes {
 			t.Run(name, func(t *testing.T) {
 				t.Parallel()
-				b := newBed(t, tuned(t, testdb.On(t, db.Dialect)))
-				b.createWorks()
-				s := b.served()
+				b, s := newServed(t, testdb.On(t, db.Dialect))
 				s.Mode, s.MaxAttempts, s.Queue = mode, 3, newQueue(t)
 				killer, neighbours := newMessage(), []*message.Message{}
 				killer.Metadata.Set(endsProcess, "yes")
@@ -38,11 +38,10 @@ func TestMessageThatEndsTheProcess(t *testing.T) {
 				fill(t, s.Queue, append(append(append([]*message.Message{}, neighbours[:4]...), killer), neighbours[4:]...)...)
 
 				tries := b.supervise(s, func() bool { return b.open(admin.Parked) == 1 && b.rows() == 1 && waiting(t, s.Queue) == 0 })
-				parked := rig.Parked(t, b.store)
-				require.Len(t, parked, 1)
-				assert.Equal(t, killer.UUID, parked[0].UUID)
-				assert.Equal(t, s.MaxAttempts, parked[0].Attempts)
-				assert.Contains(t, parked[0].Reason, "it may end the process")
+				parked := b.only(b.store, admin.Parked)
+				assert.Equal(t, killer.UUID, parked.UUID)
+				assert.Equal(t, s.MaxAttempts, parked.Attempts)
+				assert.Contains(t, parked.Reason, "it may end the process")
 				counted := map[int]int{}
 				for _, attempts := range tries[killer.UUID] {
 					counted[attempts]++
@@ -140,4 +139,49 @@ func waiting(t *testing.T, queue string) int {
 	q, err := brokerChannel(t).QueueDeclarePassive(queue, true, false, false, false, nil)
 	require.NoError(t, err)
 	return q.Messages
+}
+
+// A handler fails always. RabbitMQ would deliver its message again and again, as fast as it can;
+// with Durable in between it is tried after pauses that grow, and MaxAttempts times.
+func TestNackStorm(t *testing.T) {
+	t.Parallel()
+	testdb.Each(t, inBothModes(func(t *testing.T, b *bed, mode pubsub.Mode) {
+		queue := newQueue(t)
+		fill(t, queue, newMessage())
+		durable := pubsub.Durable{
+			Store: b.store, Consumer: consumer, Mode: mode, Poll: 10 * time.Millisecond,
+			MaxAttempts: 8, MinBackoff: 50 * time.Millisecond, MaxBackoff: 500 * time.Millisecond,
+		}
+		sub, err := durable.Decorate(fromQueue(t, queue))
+		require.NoError(t, err)
+		ran := make(chan time.Time, 1000)
+		router := rig.NewRouter(t)
+		router.AddConsumerHandler(consumer, "orders", sub, func(*message.Message) error {
+			ran <- time.Now()
+			return errBoom
+		})
+		ended := rig.Run(t, router)
+		rig.Eventually(b, "it is parked", func() bool { return b.open(admin.Parked) == 1 })
+		require.NoError(t, router.Close())
+		require.NoError(t, <-ended)
+		require.Len(t, ran, durable.MaxAttempts, "runs")
+		assert.Zero(t, waiting(t, queue), "it is not with RabbitMQ any more")
+		// Each pause is drawn between nothing and 50, 100, 200, 400, then 500 ms: one sum in a
+		// million is below this.
+		first, last := <-ran, time.Time{}
+		for range durable.MaxAttempts - 1 {
+			last = <-ran
+		}
+		assert.Greater(t, last.Sub(first), 100*time.Millisecond)
+	}))
+}
+
+// fromQueue subscribes to a queue, whatever the topic is called.
+func fromQueue(t *testing.T, queue string) *rabbitmq.Subscriber {
+	t.Helper()
+	broker := rabbitmq.NewQueueConfig(os.Getenv("MILLRACE_TEST_RABBITMQ"), rabbitmq.Queues{})
+	broker.Queue.GenerateName = func(string) string { return queue }
+	sub, err := rabbitmq.NewSubscriber(broker, rabbitmq.SubscriberConfig{InFlight: 10})
+	require.NoError(t, err)
+	return sub
 }
