@@ -26,7 +26,7 @@ func TestADatabaseOfProductionIsUntouched(t *testing.T) {
 		testdb.Some(t, 1, func(t *testing.T, db *testdb.DB) {
 			at, rows := production(t, db, name)
 			said := refused(t, at)
-			assert.Contains(t, said, "the name must have the word test in it")
+			assert.Contains(t, said, "the name must contain the word test")
 			assert.Contains(t, strings.ToLower(said), strings.ToLower(name))
 			assert.Contains(t, said, "Database.DropAll")
 			assert.Equal(t, 3, rows())
