@@ -45,6 +45,9 @@ func newWorker(d Durable, queue *inbox.Queue, topic string, out chan<- *message.
 	}
 }
 
+// afterError is how long a worker waits at most after the database has failed.
+const afterError = time.Second
+
 // run delivers until ctx ends. The handler may still answer the messages that it has then.
 func (w *worker) run(ctx context.Context) {
 	due, leave := w.queue.Listen()
@@ -94,6 +97,9 @@ func (w *worker) fetch(ctx context.Context, hands int) (next time.Duration) {
 	apart(w.queue, func() {
 		var err error
 		w.ready, next, err = w.queue.TakeOut(ctx, hands, w.ahead, w.Poll)
+		if err != nil {
+			next = min(next, afterError)
+		}
 		if ctx.Err() == nil {
 			w.sayFetched(err)
 		}
@@ -154,7 +160,7 @@ func (w *worker) handOut(ctx context.Context, n int) bool {
 		if ctx.Err() == nil {
 			w.log().Error("pubsub: stored messages could not be handed out; retrying", err, nil)
 		}
-		return w.rest(ctx, nil, w.Poll)
+		return w.rest(ctx, nil, min(w.Poll, afterError))
 	}
 	w.ready = w.ready[n:]
 	if lost := n - len(ours); lost > 0 {

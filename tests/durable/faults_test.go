@@ -5,6 +5,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/stretchr/testify/assert"
@@ -61,6 +62,24 @@ var lossBodies = []testdb.Body{
 		rig.Eventually(b, "it is handled", func() bool { return b.rows() == 0 })
 		assert.Equal(t, 3, runs.of(msg))
 		assert.Equal(t, 1, b.effects(msg))
+	}},
+	{Name: "a database that fails once where messages are fetched, and once where they are handed out", Why: "they wait for a second, not for Poll", Run: func(t *testing.T, db *testdb.DB) {
+		b, pool := newBed(t, db), faults.Open(t, db)
+		var fetched, handedOut atomic.Int32
+		pool.Set(faults.Plan{Before: func(_ context.Context, call string) error {
+			if strings.Contains(call, "CASE WHEN status = 3") && fetched.Add(1) == 1 ||
+				strings.Contains(call, "SET status = 2, due_at") && handedOut.Add(1) == 1 {
+				return errBoom
+			}
+			return nil
+		}})
+		require.NoError(t, rig.Queue(t, b.store, inbox.QueueConfig{Consumer: consumer}).Put(t.Context(), "orders", newMessages(20)...))
+		durable := quick(b.newStore(pool.DB))
+		durable.Poll, durable.Lease = time.Hour, time.Minute
+		b.inboxed(durable, effect)
+		rig.Eventually(b, "all are handled", func() bool { return b.rows() == 0 })
+		assert.Positive(t, fetched.Load())
+		assert.Positive(t, handedOut.Load())
 	}},
 	{Name: "a copy of what was handled, while another payload waits", Why: "it collides with nothing: the other one is parked, and the copy is none", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		s, msg := b.inboxed(storeFirst(b.store), effect), newMessage()
