@@ -19,18 +19,18 @@ import (
 type claim struct {
 	*delivery
 
-	id32     int32 // the id of the consumer in the tables
-	former32 int32 // the same for the epoch before
-	fresh    bool
-	openRow  bool               // the message has an open row, which Commit closes
-	inDoubt  bool               // our COMMIT failed, so it may have been applied
-	over     bool               // committed or rolled back
-	unserved bool               // a statement after the claim failed because the database is down
-	answer   string             // how the inbox knew a copy
-	parked   why                // why the message was parked; zero if it was not
-	refused  bool               // it was parked because it was replayed
-	queued   bool               // it was replayed, and the queue delivers the stored message that had failed
-	outcome  []*message.Message // of an earlier run, which the broker may lack
+	id32           int32 // the id of the consumer in the tables
+	former32       int32 // the same for the epoch before
+	fresh          bool
+	openRow        bool               // the message has an open row, which Commit closes
+	inDoubt        bool               // our COMMIT failed, so it may have been applied
+	over           bool               // committed or rolled back
+	unserved       bool               // a statement after the claim failed because the database is down
+	answer         string             // how the inbox knew a copy
+	parked         why                // why the message was parked; zero if it was not
+	parkedAsReplay bool               // it was parked because it was replayed
+	queued         bool               // it was replayed, and the queue delivers the stored message that had failed
+	outcome        []*message.Message // of an earlier run, which the broker may lack
 
 	// The verdict of the version gate, and its details.
 	decided  bool
@@ -66,7 +66,7 @@ type claim struct {
 func (c *claimConsumer) claim(msg *message.Message, v *visit) (*claim, error) {
 	d, err := c.readDelivery(msg)
 	if err != nil {
-		return nil, c.refused(d, err)
+		return nil, c.turnAway(d, err)
 	}
 	s := c.store
 	if _, live := s.db.Live(d.ctx); live {
@@ -122,7 +122,7 @@ func (c *claimConsumer) claim(msg *message.Message, v *visit) (*claim, error) {
 func (c *claimConsumer) unclaimed(d *delivery, err error) error {
 	if d.ctx.Err() == nil && !errors.Is(err, ErrUnavailable) && !errors.Is(err, ErrInProgress) &&
 		saysOf(err) == dialect.Other {
-		return c.refused(d, err)
+		return c.turnAway(d, err)
 	}
 	d.interrupted(err)
 	return d.fail(err)

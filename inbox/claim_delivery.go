@@ -40,6 +40,7 @@ type delivery struct {
 }
 
 var errAnswered = errors.New("the message was acked or nacked before the inbox saw it, so a failure would lose it: " +
+
 	"remove InstantAck, or put it nowhere outside middleware.Inbox")
 
 // readDelivery reads what identifies msg. With an error it returns as much as it knows by then.
@@ -179,4 +180,39 @@ func eventType(msg *message.Message) string {
 		return name
 	}
 	return msg.Metadata["ce_type"]
+}
+
+// useQueuesOriginal makes the message that the queue received the original of d, if a middleware
+// between queue and inbox passes on a message of its own with another UUID.
+func (d *delivery) useQueuesOriginal() error {
+	a := d.queueAttempt()
+	if a == nil || a.queue.store != d.consumer.store || a.queue.name != d.consumer.queueName() || d.as.Came.Taken() {
+		return nil
+	}
+	came := a.came
+	if l := leasedOf(d.ctx); l != nil {
+		var err error
+		if came, err = l.original(nil); err != nil {
+			return err
+		}
+	}
+	if !came.Is(d.msg) {
+		d.as.Came = came
+	}
+	return nil
+}
+
+// refuseChangedKey marks d as to be parked if a middleware between queue and inbox changed its key:
+// the message would have one key if the queue stores it, and another one if the queue passes it on.
+func (d *delivery) refuseChangedKey() {
+	if d.lease != nil || d.consumer.heir != nil || d.keyless.text != "" || !d.as.Changed() || d.queueAttempt() == nil {
+		return
+	}
+	key, err := d.consumer.config.Key.find(d.copyOf(d.as.Came))
+	if err != nil || key == d.key { // on an error, the queue has no key for it
+		return
+	}
+	d.keyless = why{ReasonNoKey, fmt.Sprintf(ReasonNoKey+": it is %.200q in middleware.Inbox, but was %.200q in pubsub.Durable. "+
+		"A middleware between them changed it: give both the same Key, of something that no middleware changes, or put "+
+		"that middleware inside the inbox; then try the message again", d.key, key)}
 }

@@ -113,7 +113,7 @@ func (cl *claim) purgeLine(ctx context.Context, db sqlx.QueryerContext) (latest 
 func (cl *claim) objection(ctx context.Context, db sqlx.QueryerContext, what move) (why, error) {
 	d, config := cl.delivery, cl.consumer.config
 	var err error
-	if cl.refused, err = cl.refuses(ctx, db, what); err != nil || cl.refused {
+	if cl.parkedAsReplay, err = cl.refuses(ctx, db, what); err != nil || cl.parkedAsReplay {
 		return d.refusal(), err
 	}
 	if d.keyless.text != "" {

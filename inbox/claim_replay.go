@@ -98,7 +98,7 @@ func (d *delivery) refusal() why {
 // park stores the message for an operator, in the transaction of its claim. The claim must be open.
 func (cl *claim) park(ctx context.Context, tx *sqlx.Tx, reason string) error {
 	s, code := cl.consumer.store, stored.ReasonOther
-	if cl.refused {
+	if cl.parkedAsReplay {
 		code = stored.ReasonReplayed
 	}
 	var moved int64
@@ -127,7 +127,7 @@ func (cl *claim) park(ctx context.Context, tx *sqlx.Tx, reason string) error {
 
 // parkedReplay returns the reason that [KindReplayed] gives for a parked message.
 func (cl *claim) parkedReplay() string {
-	if cl.refused {
+	if cl.parkedAsReplay {
 		return replayRefused
 	}
 	return replayParked

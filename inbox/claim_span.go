@@ -17,11 +17,11 @@ type span struct {
 	handler       context.Context //nolint:containedctx // a span is its contexts
 	cancelHandler context.CancelFunc
 
-	ends   atomic.Int64 // when Timeout runs out, in nanoseconds
-	limit  atomic.Int64 // when the span ends if nothing moves the limit, in nanoseconds; over once it has ended
-	looks  atomic.Int64 // when look runs next, in nanoseconds
-	timer  *time.Timer
-	waited time.Time // when the last wait for other processes began
+	ends      atomic.Int64 // when Timeout runs out, in nanoseconds
+	limit     atomic.Int64 // when the span ends if nothing moves the limit, in nanoseconds; over once it has ended
+	nextCheck atomic.Int64 // when check runs next, in nanoseconds
+	timer     *time.Timer
+	waited    time.Time // when the last wait for other processes began
 }
 
 const over = 0
@@ -33,15 +33,15 @@ func newSpan(ctx context.Context, timeout, wake time.Duration) *span {
 	s, now := &span{}, time.Now()
 	s.ends.Store(now.Add(timeout).UnixNano())
 	s.limit.Store(s.ends.Load())
-	s.looks.Store(now.Add(min(timeout, wake)).UnixNano())
+	s.nextCheck.Store(now.Add(min(timeout, wake)).UnixNano())
 	s.tx, s.endTx = context.WithCancel(context.WithoutCancel(ctx))
 	s.handler, s.cancelHandler = context.WithCancel(ctx)
-	s.timer = time.AfterFunc(min(timeout, wake), s.look)
+	s.timer = time.AfterFunc(min(timeout, wake), s.check)
 	return s
 }
 
-// look ends the span if its limit has passed, else it looks again at the limit.
-func (s *span) look() {
+// check ends the span if its limit has passed, else it checks again at the limit.
+func (s *span) check() {
 	if s.tx.Err() != nil {
 		return
 	}
@@ -51,9 +51,9 @@ func (s *span) look() {
 		if ahead <= 0 && s.limit.CompareAndSwap(limit, over) {
 			break
 		}
-		s.looks.Store(limit)
-		if ahead > 0 && s.limit.Load() == limit { // else a wait moved it before it could see looks
-			time.AfterFunc(time.Duration(ahead), s.look)
+		s.nextCheck.Store(limit)
+		if ahead > 0 && s.limit.Load() == limit { // else a wait moved it before it could see nextCheck
+			time.AfterFunc(time.Duration(ahead), s.check)
 			return
 		}
 	}
@@ -69,8 +69,8 @@ func (s *span) wait(patience time.Duration) bool {
 	if !s.move(until) {
 		return false
 	}
-	if until < s.looks.Load() {
-		time.AfterFunc(patience, s.look)
+	if until < s.nextCheck.Load() {
+		time.AfterFunc(patience, s.check)
 	}
 	return true
 }

@@ -298,9 +298,9 @@ func (g *gaps) fail(message string, lasts time.Duration) (delay time.Duration, a
 	return delay, again
 }
 
-// remember adds a message if there is room. It forgets no other for it: since all are redelivered
-// again and again, none would then be remembered until its gap has lasted too long. A message
-// without room goes back to its source until others are forgotten.
+// remember adds a message if there is room. It forgets no other message for it: more messages than
+// fit, redelivered in turns, would push each other out, and no gap would ever be seen to last too
+// long. A message without room goes back to its source until others are forgotten.
 func (g *gaps) remember(message string, r *returned) {
 	if len(g.messages) >= maxReturned && r.since.Sub(g.cleared) >= clearings {
 		g.cleared = r.since

@@ -1,6 +1,7 @@
 package inbox
 
 import (
+	"context"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
@@ -242,4 +243,26 @@ func sources(keys []Key) string {
 		all = append(all, k.withDefault().source)
 	}
 	return "(" + strings.Join(all, ",") + ")"
+}
+
+type topicKey struct{}
+
+// topicOf returns the topic that a message came from: from the router, or before the router from
+// the queue.
+func topicOf(ctx context.Context) string {
+	if topic := message.SubscribeTopicFromCtx(ctx); topic != "" {
+		return topic
+	}
+	topic, _ := ctx.Value(topicKey{}).(string)
+	return topic
+}
+
+// valueFrom returns the key of a message that came from topic and has not reached the router.
+//
+//nolint:contextcheck // the message has its own
+func (k Key) valueFrom(topic string, msg *message.Message) (string, error) {
+	ctx := msg.Context()
+	defer msg.SetContext(ctx)
+	msg.SetContext(context.WithValue(ctx, topicKey{}, topic))
+	return k.find(msg)
 }

@@ -204,3 +204,33 @@ func (l *leaseDelivery) event(reason string) Event {
 		Replay:    replay,
 	}
 }
+
+// withoutKey returns the error for a message without a key, which no retry would change.
+// Deduplicate has no table to store it in. If the message is not to blame for err, withoutKey
+// returns err.
+func (l *leaseDelivery) withoutKey(err error) error {
+	if _, err := noKey(l.ctx, err); err != nil {
+		return err
+	}
+	return &noKeyError{Terminal(err)}
+}
+
+type noKeyError struct{ error }
+
+func (e *noKeyError) Unwrap() error { return e.error }
+
+// notIdentified reports why the handler does not run. A message without a key goes back to its
+// source after a pause, because many sources redeliver it at once.
+func (l *leaseDelivery) notIdentified(err error) {
+	var none *noKeyError
+	if !errors.As(err, &none) {
+		l.interrupted(err)
+		return
+	}
+	l.observe(KindFailed, ReasonNoKey, err)
+	if a := deliveredBy(l.ctx); a != nil {
+		a.failed(l.ctx, err)
+		return
+	}
+	l.consumer.pace.wait(l.ctx)
+}

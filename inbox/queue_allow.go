@@ -49,7 +49,7 @@ func (q *Queue) allow(ctx context.Context, tx *sqlx.Tx, by stored.Operator, cons
 	}
 	if err == nil && open.OpenID.Valid && stored.Status(open.OpenStatus.Int16) == stored.Parked {
 		row, err := s.rows.Message(ctx, tx, open.OpenID.Int64)
-		if err != nil || !refused(&row) {
+		if err != nil || !parkedAsReplay(&row) {
 			return err
 		}
 		return s.rows.MakeDue(ctx, tx, by, stored.Retry, &row)

@@ -53,7 +53,7 @@ var guards = []mutant{
 		old: "|| left == 0 ||", new: "|| left == -9 ||",
 	},
 	{
-		name: "keyless: blame a message for the database", file: "inbox/queue_keyless.go",
+		name: "keyless: blame a message for the database", file: "inbox/claim_keyless.go",
 		by:  guard{"./tests/durable", "TestMessagesWithoutAKey/^a_key_that_is_looked_up_where_nobody_answers$/sqlite"},
 		old: "kind == dialect.Unavailable || kind == dialect.Contention", new: "kind == dialect.Contention",
 	},
@@ -63,12 +63,12 @@ var guards = []mutant{
 		old: "kept, err = a, q.insertFailed(ctx, tx, consumer, a)", new: "kept, err = a, nil",
 	},
 	{
-		name: "keyless: leave it to the inbox alone", file: "inbox/queue_keyless.go",
+		name: "keyless: leave it to the inbox alone", file: "inbox/claim_keyless.go",
 		by:  guard{"./tests/durable", "TestMessagesWithoutAKey/^no_key,_stored_on_failure$/sqlite"},
 		old: "if cl.keyless.text == \"\" || a == nil || a.keep == nil {", new: "if cl.keyless.text == \"\" || a == nil || a.keep != nil {",
 	},
 	{
-		name: "keyless: park it like others", file: "inbox/queue_keyless.go",
+		name: "keyless: park it like others", file: "inbox/claim_keyless.go",
 		by:  guard{"./tests/durable", "TestMessagesWithoutAKey/^no_key,_and_no_queue$/sqlite"},
 		old: "\t\treturn stored.FailedTerminal\n\t}\n\treturn stored.Parked", new: "\t\treturn stored.Parked\n\t}\n\treturn stored.Parked",
 	},

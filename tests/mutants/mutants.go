@@ -186,7 +186,7 @@ var rules = []mutant{
 		old: "case ambient.Suppresses(ctx, len(rows)):", new: "case ambient.Suppresses(ctx, len(rows)) && p == nil:",
 	},
 	{
-		name: "replay: take the place of what is still to be tried", by: conformance("a replay of what is still to be tried"), file: "inbox/claim_takeup.go",
+		name: "replay: take the place of what is still to be tried", by: conformance("a replay of what is still to be tried"), file: "inbox/claim_replayfailed.go",
 		old: "cl.openRow, cl.asFirstSent = true, !marked", new: "cl.openRow, cl.asFirstSent = true, false",
 	},
 	{

@@ -23,7 +23,7 @@ var panics = []mutant{
 		old: "\task(err)\n\treturn err\n", new: "\treturn err\n",
 	},
 	{
-		name: "panic: of a Classify that returns nil", file: "inbox/queue_keyless.go",
+		name: "panic: of a Classify that returns nil", file: "inbox/callback.go",
 		by:  guard{"./tests/durable", "TestFunctionsThatPanic/^Classify_returns_none_panics_in_a_queue$/sqlite"},
 		old: "classified = sound(of(cause)); classified == nil {", new: "classified = sound(of(cause)); cause == nil {",
 	},

@@ -18,8 +18,8 @@ func replayOperator(name string) stored.Operator {
 	return stored.Operator{Name: "a replay", Reason: fmt.Sprintf(reserved.Refused+"%.200q", name)}
 }
 
-// refused reports whether row is parked because the message was replayed.
-func refused(row *stored.Message) bool {
+// parkedAsReplay reports whether row is parked because the message was replayed.
+func parkedAsReplay(row *stored.Message) bool {
 	return row.Status == stored.Parked && row.ReasonCode == stored.ReasonReplayed
 }
 
@@ -27,7 +27,7 @@ func refused(row *stored.Message) bool {
 // the message must not be handled as it came.
 func failed(row *stored.Message) bool {
 	return row.Status == stored.FailedTerminal ||
-		row.Status == stored.Parked && row.Attempts > 0 && !refused(row)
+		row.Status == stored.Parked && row.Attempts > 0 && !parkedAsReplay(row)
 }
 
 // takesUp reports whether a replayed message with this UUID and hash revives row: one that failed or,

@@ -3,32 +3,11 @@ package inbox
 import (
 	"crypto/sha256"
 	"encoding/binary"
-	"fmt"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/millrace-go/millrace/internal/original"
 )
-
-// useQueuesOriginal makes the message that the queue received the original of d, if a middleware
-// between queue and inbox passes on a message of its own with another UUID.
-func (d *delivery) useQueuesOriginal() error {
-	a := d.queueAttempt()
-	if a == nil || a.queue.store != d.consumer.store || a.queue.name != d.consumer.queueName() || d.as.Came.Taken() {
-		return nil
-	}
-	came := a.came
-	if l := leasedOf(d.ctx); l != nil {
-		var err error
-		if came, err = l.original(nil); err != nil {
-			return err
-		}
-	}
-	if !came.Is(d.msg) {
-		d.as.Came = came
-	}
-	return nil
-}
 
 // fingerprinted sets the fingerprint of d: that of its payload as it came, or the result of
 // Fingerprint for the message that the inbox sees. If a queue delivers d, Fingerprint gets the
@@ -96,17 +75,24 @@ func (d *delivery) is(hash int64) bool {
 	return known && hash == other
 }
 
-// refuseChangedKey marks d as to be parked if a middleware between queue and inbox changed its key:
-// the message would have one key if the queue stores it, and another one if the queue passes it on.
-func (d *delivery) refuseChangedKey() {
-	if d.lease != nil || d.consumer.heir != nil || d.keyless.text != "" || !d.as.Changed() || d.queueAttempt() == nil {
-		return
+// compare determines the hash by which d is compared with another message of its key.
+func (d *delivery) compare() error {
+	if d.keyless.text == "" {
+		err := d.fingerprinted()
+		if err == nil {
+			return nil
+		}
+		if d.lease == nil { // else the hash in its row is used
+			if err := d.withoutKey(err); err != nil {
+				return err
+			}
+		}
 	}
-	key, err := d.consumer.config.Key.find(d.copyOf(d.as.Came))
-	if err != nil || key == d.key { // on an error, the queue has no key for it
-		return
+	d.fingerprint = sha256.Sum256(d.as.Came.Payload)
+	d.hash = hashOf(d.fingerprint)
+	d.otherHash = func() (int64, bool) { return 0, false }
+	if d.lease != nil {
+		d.hash = d.lease.row.Hash
 	}
-	d.keyless = why{ReasonNoKey, fmt.Sprintf(ReasonNoKey+": it is %.200q in middleware.Inbox, but was %.200q in pubsub.Durable. "+
-		"A middleware between them changed it: give both the same Key, of something that no middleware changes, or put "+
-		"that middleware inside the inbox; then try the message again", d.key, key)}
+	return nil
 }
