@@ -27,7 +27,7 @@ type visit struct {
 }
 
 // enter takes the turns of the aggregates. If it cannot take all at once, it frees them and
-// postpones the claim until they can be had.
+// postpones the claim until they are free.
 func (v *visit) enter(cl *claim, versions []versioned) (entered bool) {
 	s := cl.consumer.store
 	if len(v.turns) == len(versions) {

@@ -81,16 +81,16 @@ func (c GateConfig) Validate() error {
 	var problems []error
 	problem := func(format string, args ...any) { problems = append(problems, fmt.Errorf(format, args...)) }
 	if c.OnGap < GapHold || c.OnGap > GapLatest {
-		problem("OnGap %d is none of the constants", c.OnGap)
+		problem("OnGap %d is not one of the constants", c.OnGap)
 	}
 	if c.First < FirstIsOne || c.First > FirstSeen {
-		problem("First %d is none of the constants", c.First)
+		problem("First %d is not one of the constants", c.First)
 	}
 	if c.OnBeforeFirst < VersionPark || c.OnBeforeFirst > VersionDrop {
-		problem("OnBeforeFirst %d is none of the constants", c.OnBeforeFirst)
+		problem("OnBeforeFirst %d is not one of the constants", c.OnBeforeFirst)
 	}
 	if c.OnCollision < VersionPark || c.OnCollision > VersionDrop {
-		problem("OnCollision %d is none of the constants", c.OnCollision)
+		problem("OnCollision %d is not one of the constants", c.OnCollision)
 	}
 	if c.GapWait < 0 {
 		problem("GapWait %v is negative", c.GapWait)

@@ -86,7 +86,7 @@ func (c QueueConfig) Validate() error {
 		problem("MaxAttempts %d is negative", c.MaxAttempts)
 	}
 	if c.OnParked < HoldKey || c.OnParked > Continue {
-		problem("OnParked %d is none of the constants", c.OnParked)
+		problem("OnParked %d is not one of the constants", c.OnParked)
 	}
 	if c.MinBackoff < 0 || c.MaxBackoff < c.MinBackoff {
 		problem("MinBackoff %v and MaxBackoff %v are no range", c.MinBackoff, c.MaxBackoff)

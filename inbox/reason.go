@@ -37,7 +37,7 @@ const (
 	ReasonAttempts    = "attempts"  // it failed too often
 	ReasonNoAnswer    = "no answer" // too often, a process took it and neither acked nor nacked it
 	ReasonVersion     = "version"   // the version gate cannot place it
-	ReasonGap         = "gap"       // its predecessor did not come, and nothing holds messages
+	ReasonGap         = "gap"       // its predecessor is missing, and nothing holds messages
 	ReasonTooManyHeld = "too many held"
 	ReasonHeldTooLong = "held too long"
 	ReasonReplayed    = "replayed" // and the consumer refuses replays

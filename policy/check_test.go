@@ -35,7 +35,7 @@ func TestCheckNamesPaths(t *testing.T) {
 	}
 	assert.Equal(t, []string{
 		`consumers."b c".epoch: 9223372036854775807 is more than 2147483647: write less`,
-		`consumers."b c".retention: 1m is below 1h, the least that makes sense: write more, or forever`,
+		`consumers."b c".retention: 1m is below 1h, the minimum: write more, or forever`,
 		`consumers.a.alerts.duplicates: NaN is not a share that can be exceeded: write a number from 0 to below 1, such as 0.05`,
 		`consumers.a.alerts.parked: -1 is negative: write 0 or more`,
 		`consumers.a.consumer: the name is longer than 255 bytes: choose a shorter one`,
@@ -90,6 +90,6 @@ func TestCheckOfWhatWasReadAndChanged(t *testing.T) {
 	require.NoError(t, err)
 	p.Defaults.Retention = policy.Duration(time.Minute)
 	p.Consumers["a"] = policy.Rules{Epoch: -1}
-	assert.EqualError(t, p.Check(), "policy.yaml:1: defaults.retention: 1m is below 1h, the least that makes sense: write more, or forever\n"+
+	assert.EqualError(t, p.Check(), "policy.yaml:1: defaults.retention: 1m is below 1h, the minimum: write more, or forever\n"+
 		"policy.yaml:2: consumers.a.epoch: -1 is negative: write 0 or more")
 }

@@ -73,13 +73,13 @@ func (c *checker) number(at string, n int) {
 func (c *checker) duration(at, name string, d Duration) {
 	switch {
 	case d == Forever && name == "window":
-		c.out(at, "forever is not a window: leave it out, and write retention: forever if messages may always come again")
+		c.out(at, "forever is not a window: leave it out, and write retention: forever if messages may always be redelivered")
 	case d == Forever && name != "retention":
 		c.out(at, "forever is allowed for retention alone: write a duration, or leave it out")
 	case d < 0 && d != Forever:
 		c.out(at, "%s is negative: write a positive duration", d)
 	case name == "retention" && d > 0 && d < Duration(inbox.MinRetention):
-		c.out(at, "%s is below %s, the least that makes sense: write more, or forever", d, Duration(inbox.MinRetention))
+		c.out(at, "%s is below %s, the minimum: write more, or forever", d, Duration(inbox.MinRetention))
 	}
 }
 

@@ -128,7 +128,7 @@ func TestSuggest(t *testing.T) {
 			c.AtOnce = 1
 		}, gate(policy.Version{}), ""},
 		"versions that do not come": {numbered(func(v *shadow.VersionRates) { v.Open, v.OpenFor = 5, 10*time.Hour }),
-			gate(policy.Version{}), "find out what becomes of them"},
+			gate(policy.Version{}), "find out where the missing ones are"},
 		"numbers with holes": {numbered(func(v *shadow.VersionRates) { v.Open, v.OpenFor = 5000, 10*time.Hour }),
 			with(func(r *policy.Rules) { r.Strategy = policy.Latest }), "these numbers have holes"},
 		"aggregates from zero": {numbered(func(v *shadow.VersionRates) { v.FromOne, v.FromZero = 0, 99 }),

@@ -75,7 +75,7 @@ func (s *suggesting) gap(v shadow.VersionRates) {
 			"Latest is right if each message brings the whole state; else the producer must number without holes.", v.Open)
 		return
 	case lost:
-		s.why("%d versions have not come for up to %s. What follows them would be held, and parked in the end: find out what becomes of them.",
+		s.why("Missing versions: %d, the longest for %s. A gate would hold the versions after them, and park them in the end: find out where the missing ones are.",
 			v.Open, about(v.OpenFor))
 	case v.Waits.Longest <= shortWait && share(v.Held, v.Deliveries()) <= few && s.of.AtOnce > 1:
 		s.Rules.Version.OnGap = GapFail

@@ -135,7 +135,7 @@ func (p *Replayer) known(ctx context.Context, r *Request, plan *Plan) error {
 		}
 	}
 	if !served {
-		return fmt.Errorf("no queue delivers what is stored for consumer %q, epoch %d: start its service with pubsub.Durable, or send to its topic",
+		return fmt.Errorf("no queue delivers the stored messages of consumer %q, epoch %d: start its service with pubsub.Durable, or send to its topic",
 			only.Consumer, only.Epoch)
 	}
 	return nil

@@ -140,7 +140,7 @@ func judge(c admin.KnownConsumer) []inbox.Finding {
 			"one message if both have it", "add WithinTopic or WithinType to the key if several kinds of messages come; then raise Epoch")
 	}
 	if c.Window == 0 && c.Retention != inbox.Forever {
-		warn(fmt.Sprintf("it forgets after %s, and no window is declared: it is not known how late a message may come again",
+		warn(fmt.Sprintf("it forgets after %s, and no window is declared: it is not known how late a message may be redelivered",
 			span(c.Retention)), "set Inbox.Window to the longest redelivery that may happen, and Retention to twice that")
 	}
 	return found

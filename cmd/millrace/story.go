@@ -96,7 +96,7 @@ func (c *chapter) claimed(claim admin.StoryClaim) {
 // went adds an event that made the message fail or wait.
 func (c *chapter) went(e admin.HistoryEntry) {
 	if !c.history && e.Number > 1 {
-		c.Notes = append(c.Notes, fmt.Sprintf("It failed, or was put aside, %d times before what is kept.", e.Number-1))
+		c.Notes = append(c.Notes, fmt.Sprintf("It failed or was parked %d times before the first entry that is kept.", e.Number-1))
 	}
 	c.history = true
 	c.add(e.At, e.What(), e.Detail())
