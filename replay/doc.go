@@ -8,7 +8,7 @@
 //		From:   replay.Archive(out),           // what a relay has sent and keeps
 //		Filter: replay.Filter{Topic: "orders"},
 //		To:     replay.Outbox(out),            // a relay sends it
-//		By:     inbox.Operator{Name: "ada", Reason: "the projection lost a column"},
+//		By:     admin.Operator{Name: "ada", Reason: "the projection lost a column"},
 //	}
 //	plan, err := replayer.Plan(ctx, request)   // what would happen
 //	status, err := replayer.Run(ctx, request)  // until it is done; call it again to go on

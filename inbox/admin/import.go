@@ -19,7 +19,7 @@ import (
 // of processed messages.
 type Imported struct {
 	// Key holds what the consumer's Key makes of the message: one part for most keys, and the parts
-	// that [Key.Parts] names for a joined key. Write parts of a JSON payload as they stand in it,
+	// that [inbox.Key.Parts] names for a joined key. Write parts of a JSON payload as they stand in it,
 	// text with its quotation marks.
 	Key []string
 

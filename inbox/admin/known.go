@@ -14,7 +14,7 @@ import (
 type KnownConsumer struct {
 	Name      string
 	Epoch     int
-	Key       string           // as [Key.String] describes it
+	Key       string           // as [inbox.Key.String] describes it
 	Retention time.Duration    // or inbox.Forever
 	Window    time.Duration    // as declared; 0 if it was not
 	OnReplay  inbox.ReplayRule // as set when a process last began to handle messages

@@ -15,7 +15,7 @@ import (
 // accept less.
 const MaxPayload = 64 << 20
 
-// ReplacePayload replaces the payload of a parked or failed message, if Config.AllowPayloadChange
+// ReplacePayload replaces the payload of a parked or failed message, if inbox.Config.AllowPayloadChange
 // allows it. [Admin.Retry] then runs the handler with the new payload. The audit table keeps the
 // hashes of both. From then on a copy with the old payload is a collision: it has the key but
 // another payload. A copy with the new payload is a collision too if a consumer of another process

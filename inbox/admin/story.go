@@ -43,7 +43,7 @@ type StoryClaim struct {
 	ReceivedAt  time.Time          // when it was first stored; zero if it was handled at once and is not journaled
 }
 
-// StoryDrop is a copy that was acked without running the handler; see Config.LogDropped.
+// StoryDrop is a copy that was acked without running the handler; see inbox.Config.LogDropped.
 type StoryDrop struct {
 	Consumer string
 	Epoch    int

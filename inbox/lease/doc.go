@@ -1,4 +1,4 @@
-// Package lease is what a store of leases implements, and holds the store in memory.
+// Package lease has the interface that a store of leases implements, and a store in memory.
 //
 // A lease is a claim on a message that ends by itself: middleware.Deduplicate takes one before it
 // runs a handler that has no transaction, and confirms it afterwards. A [Store] keeps the leases;

@@ -28,8 +28,8 @@ type Codec interface {
 
 	// Open returns the payload that Seal was given. inbox.ErrErased, or an error marked with
 	// inbox.Terminal, says that nobody can ever open it again. After any other error the message is
-	// delivered later. That counts as an attempt only if this process has opened other payloads
-	// since it last failed to open this one, and never if the error wraps inbox.ErrUnavailable or
+	// delivered later. That counts as an attempt only if this process has opened another
+	// payload since it last failed to open this one; it never counts if the error wraps inbox.ErrUnavailable or
 	// is a [net.Error]. Return one of these in an outage in which some payloads can still be
 	// opened, because their keys are in a cache for instance.
 	Open(ctx context.Context, info Info, sealed []byte) ([]byte, error)
