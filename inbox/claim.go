@@ -35,6 +35,7 @@ type claim struct {
 	// The verdict of the version gate, and its details.
 	decided  bool
 	verdict  verdict
+	ungated  error // why the gate reached no verdict; nil if it did
 	waitsFor versioned
 	because  why
 	gated    *message.Message // the message as the gate sees it

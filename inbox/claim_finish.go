@@ -163,8 +163,10 @@ func (cl *claim) reportRefusedWrites(cause error) error {
 // approve returns an error if the run must not be committed.
 func (cl *claim) approve(produced []*message.Message) error {
 	config := &cl.consumer.config
-	if err := cl.ambient.Failure(); err != nil {
-		return fmt.Errorf("%w: %w", ErrSwallowed, err)
+	for _, err := range []error{cl.ambient.Failure(), cl.ungated} {
+		if err != nil {
+			return fmt.Errorf("%w: %w", ErrSwallowed, err)
+		}
 	}
 	if len(produced) == 0 && !cl.ambient.Taken() {
 		if config.RequireTx {

@@ -56,8 +56,8 @@ var (
 	ErrTxEndedByHandler = errors.New("the handler ended the inbox's transaction itself: " +
 		"leave Commit, Rollback and schema statements out of it")
 
-	// ErrSwallowed says that a handler failed and a middleware inside the inbox turned the
-	// failure into a success, or ran the handler again in the transaction of the failed run.
+	// ErrSwallowed says that a handler or a version gate failed and a middleware inside the inbox
+	// turned the failure into a success, or ran the handler again in the transaction of the failed run.
 	ErrSwallowed = errors.New("the handler failed, but a middleware inside the inbox hid it: " +
 		"put Retry, PoisonQueue and IgnoreErrors outside middleware.Inbox")
 

@@ -127,7 +127,7 @@ func (l *leaseDelivery) extend() error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if _, held := h.held[l]; !held {
-		return nil // ended meanwhile
+		return err // ended meanwhile, or found lost before
 	}
 	if err == nil {
 		l.sure = began.Add(c.config.Lease)

@@ -131,6 +131,29 @@ func TestDeduplicateTellsTheHandlerThatItsLeaseIsLost(t *testing.T) {
 	})
 }
 
+// A handler that goes on without its lease fails before its messages are published, whether a
+// heartbeat found the lease lost or nobody has asked yet.
+func TestDeduplicatePublishesNothingWithoutItsLease(t *testing.T) {
+	for _, lasting := range []time.Duration{0, 30 * time.Second} {
+		synctest.Test(t, func(t *testing.T) {
+			seen := &sightings{}
+			h := millrace.Deduplicate{
+				Claims:   inbox.NewLeases(losing{&lease.Memory{}}, inbox.LeasesConfig{Observers: []inbox.Observer{seen}}),
+				Consumer: "mailer",
+			}.Middleware(func(*message.Message) ([]*message.Message, error) {
+				time.Sleep(lasting)
+				return message.Messages{message.NewMessage("b", nil)}, nil
+			})
+			msg := message.NewMessage("a", nil)
+			produced, err := h(msg)
+			msg.Nack() // as a router does after an error
+			require.ErrorIs(t, err, inbox.ErrLeaseLost, "after %v", lasting)
+			require.Empty(t, produced)
+			require.Equal(t, 1, seen.doubleEffects)
+		})
+	}
+}
+
 type losing struct{ lease.Store }
 
 func (losing) Extend(context.Context, lease.Key, int64, time.Duration) error {
@@ -216,6 +239,28 @@ func TestMemoryLeasesForgetTheOldestWhenFull(t *testing.T) {
 	require.Equal(t, 12, *runs, "a key within the limit was forgotten")
 	require.NoError(t, send(h, "0"))
 	require.Equal(t, 13, *runs)
+}
+
+// An observer that panics at an eviction leaves the key of the delivery free, and is told once.
+func TestMemoryLeasesAreFreeAfterAPanicAtAnEviction(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var told []int
+		panics := inbox.On(func(_ context.Context, e inbox.Event) {
+			told = append(told, e.Count)
+			panic("full")
+		}, inbox.KindEvicted)
+		h, runs := wrapped(millrace.Deduplicate{
+			Claims:   inbox.NewLeases(&lease.Memory{Limit: 1}, inbox.LeasesConfig{Observers: []inbox.Observer{panics}}),
+			Consumer: "mailer",
+		})
+		require.NoError(t, send(h, "a"))
+		require.PanicsWithValue(t, "full", func() { _ = send(h, "b") })
+		began := time.Now()
+		require.NoError(t, send(h, "b"))
+		require.Equal(t, began, time.Now(), "the redelivery waited")
+		require.Equal(t, 2, *runs)
+		require.Equal(t, []int{1}, told)
+	})
 }
 
 func TestMemoryLeasesForgetNothingInFlight(t *testing.T) {

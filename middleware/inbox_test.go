@@ -93,3 +93,44 @@ func TestInboxRestoresTheContext(t *testing.T) {
 	_, err = inbox.Tx(msg.Context())
 	require.ErrorIs(t, err, inbox.ErrNoTx)
 }
+
+// A version gate that failed has run no handler, so a middleware that hides its error does not make
+// the message a handled one. If the gate is asked again and answers, nothing is hidden.
+func TestInboxCommitsNothingIfAGateFailed(t *testing.T) {
+	ignore := func(h message.HandlerFunc) message.HandlerFunc {
+		return func(msg *message.Message) ([]*message.Message, error) {
+			produced, _ := h(msg)
+			return produced, nil
+		}
+	}
+	again := func(h message.HandlerFunc) message.HandlerFunc {
+		return func(msg *message.Message) ([]*message.Message, error) {
+			if _, err := h(msg); err == nil {
+				return nil, nil
+			}
+			return h(msg)
+		}
+	}
+	db, store := open(t)
+	failures := 1
+	gate := millrace.VersionGate{Version: func(msg *message.Message) ([]inbox.Version, error) {
+		if failures > 0 {
+			failures--
+			return nil, context.DeadlineExceeded
+		}
+		return []inbox.Version{{Aggregate: msg.UUID, Number: 1}}, nil
+	}}
+	h := millrace.Inbox{Store: store, Consumer: "ignoring"}.Middleware(ignore(gate.Middleware(effect)))
+	_, err := h(message.NewMessage("a", nil))
+	require.ErrorIs(t, err, inbox.ErrSwallowed)
+	require.ErrorIs(t, err, context.DeadlineExceeded)
+	_, err = h(message.NewMessage("a", nil))
+	require.NoError(t, err)
+	require.Equal(t, 1, effects(t, db))
+
+	failures = 1
+	h = millrace.Inbox{Store: store, Consumer: "retrying"}.Middleware(again(gate.Middleware(effect)))
+	_, err = h(message.NewMessage("b", nil))
+	require.NoError(t, err)
+	require.Equal(t, 2, effects(t, db))
+}
