@@ -40,7 +40,6 @@ type delivery struct {
 }
 
 var errAnswered = errors.New("the message was acked or nacked before the inbox saw it, so a failure would lose it: " +
-
 	"remove InstantAck, or put it nowhere outside middleware.Inbox")
 
 // readDelivery reads what identifies msg. With an error it returns as much as it knows by then.
