@@ -152,6 +152,8 @@ func (b *bed) goesOn(name string, set func(*inbox.Config)) {
 		feeds[payload].Send(b, msg)
 		assert.Equal(b, payload == "acked", rig.Answer(b, msg), name)
 	}
+	b.exec(`UPDATE millrace_outcomes SET created_at = created_at - 1000
+		WHERE consumer IN (SELECT id FROM millrace_consumers WHERE name = ?)`, []byte(name+", "+bad)) // it is the first, whatever the clock says
 	stop := rig.Work(b, store)
 	sent := func() bool {
 		return slices.ContainsFunc(published.Messages(), func(msg *message.Message) bool { return string(msg.Payload) == "good" })
