@@ -52,14 +52,20 @@ func (p *Publisher) ListParked(ctx context.Context, after int64, limit int) ([]P
 // FindParked returns the parked message with this id, without its payload. It returns
 // [ErrNotFound] if there is no such message, and [ErrWrongState] if it is not parked.
 func (p *Publisher) FindParked(ctx context.Context, id int64) (Parked, error) {
-	found, err := p.ListParked(ctx, id-1, 1)
-	switch {
-	case err != nil:
-		return Parked{}, err
-	case len(found) == 0 || found[0].ID != id:
-		return Parked{}, errorf("message %d: %w", id, database.Explain(p.notParked(ctx, p.db, id)))
+	row, err := p.find(ctx, p.db, p.sql.ListParked, id)
+	if err != nil {
+		return Parked{}, errorf("message %d: %w", id, database.Explain(err))
 	}
-	return found[0], nil
+	return row.parked(), nil
+}
+
+// find reads the parked row with this id by statement, which is SelectParked or ListParked.
+func (p *Publisher) find(ctx context.Context, db sqlx.QueryerContext, statement string, id int64) (row parkedRow, err error) {
+	err = sqlx.GetContext(ctx, db, &row, statement, id-1, 1)
+	if errors.Is(err, sql.ErrNoRows) || err == nil && row.ID != id {
+		err = p.notParked(ctx, db, id)
+	}
+	return row, err
 }
 
 func (p *Publisher) listParked(ctx context.Context, statement string, after int64, limit int) ([]Parked, error) {
@@ -85,11 +91,8 @@ func (r *parkedRow) parked() Parked {
 // at it, in the transaction that reads it.
 func (p *Publisher) Reveal(ctx context.Context, id int64, by Operator) (Parked, error) {
 	var row parkedRow
-	err := p.decide(ctx, id, "reveal", by, func(tx *sqlx.Tx) error {
-		err := tx.GetContext(ctx, &row, p.sql.SelectParked, id-1, 1)
-		if errors.Is(err, sql.ErrNoRows) || err == nil && row.ID != id {
-			return p.notParked(ctx, tx, id)
-		}
+	err := p.decide(ctx, id, "reveal", by, func(tx *sqlx.Tx) (err error) {
+		row, err = p.find(ctx, tx, p.sql.SelectParked, id)
 		return err
 	})
 	if err != nil {
@@ -149,14 +152,10 @@ func (p *Publisher) decide(
 	if by.Name == "" || by.Reason == "" {
 		return errorf("%s message %d: the Operator needs a Name and a Reason, which the audit table keeps", action, id)
 	}
-	var rows []parkedRow
-	err := p.db.SelectContext(ctx, &rows, p.sql.SelectParked, id-1, 1)
-	if err == nil && (len(rows) == 0 || rows[0].ID != id) {
-		err = p.notParked(ctx, p.db, id)
-	}
+	row, err := p.find(ctx, p.db, p.sql.SelectParked, id)
 	if err == nil {
 		err = p.db.Write(ctx, func(tx *sqlx.Tx) error {
-			if err := p.audit(ctx, tx, rows[0], action, by); err != nil {
+			if err := p.audit(ctx, tx, row, action, by); err != nil {
 				return err
 			}
 			return carryOut(tx)
