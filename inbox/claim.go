@@ -67,7 +67,7 @@ type claim struct {
 func (c *claimConsumer) claim(msg *message.Message, v *visit) (*claim, error) {
 	d, err := c.readDelivery(msg)
 	if err != nil {
-		return nil, c.turnAway(d, err)
+		return nil, c.reject(d, err)
 	}
 	s := c.store
 	if _, live := s.db.Live(d.ctx); live {
@@ -123,7 +123,7 @@ func (c *claimConsumer) claim(msg *message.Message, v *visit) (*claim, error) {
 func (c *claimConsumer) unclaimed(d *delivery, err error) error {
 	if d.ctx.Err() == nil && !errors.Is(err, ErrUnavailable) && !errors.Is(err, ErrInProgress) &&
 		saysOf(err) == dialect.Other {
-		return c.turnAway(d, err)
+		return c.reject(d, err)
 	}
 	d.interrupted(err)
 	return d.fail(err)

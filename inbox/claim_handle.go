@@ -4,8 +4,8 @@ import "github.com/ThreeDotsLabs/watermill/message"
 
 // Handler returns h as the handler of the consumer that config names: each message is claimed in a
 // transaction, in which h runs, and which is committed if h succeeds. middleware.Inbox calls it.
-// Handler returns an error for a second handler of one consumer: the two would take each other's
-// messages for duplicates.
+// Handler returns an error if a handler of another name, config.Handler, has the consumer: the two
+// would take each other's messages for duplicates.
 func (s *Store) Handler(config ConsumerConfig, h message.HandlerFunc) (message.HandlerFunc, error) {
 	c, err := s.consumer(config)
 	if err != nil {

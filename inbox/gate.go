@@ -39,13 +39,13 @@ func (g *gate) Admit(msg *message.Message) (run bool, err error) {
 		return false, ErrNoTx
 	}
 	cl.ungated = errPanic
-	run, err = cl.admitted(g, msg)
+	run, err = cl.askGate(g, msg)
 	cl.ungated = err
 	return run, err
 }
 
-// admitted is Admit in the transaction of cl.
-func (cl *claim) admitted(g *gate, msg *message.Message) (run bool, err error) {
+// askGate is Admit in the transaction of cl.
+func (cl *claim) askGate(g *gate, msg *message.Message) (run bool, err error) {
 	if cl.consumer.config.Before != nil {
 		return false, errGateBefore
 	}

@@ -46,7 +46,7 @@ type LeasesConfig struct {
 }
 
 // NewLeases returns leases kept in store, such as a [lease.Memory]. [Store.Leases] are those in the
-// service's database.
+// service's database. Make one value per store: two do not see that their handlers share a consumer.
 func NewLeases(store lease.Store, config LeasesConfig) *Leases {
 	if config.Logger == nil {
 		config.Logger = watermill.NopLogger{}
@@ -65,8 +65,8 @@ func NewLeases(store lease.Store, config LeasesConfig) *Leases {
 
 // Handler returns h as the handler of the consumer that config names: the key of each message is
 // taken before h runs and confirmed afterwards. middleware.Deduplicate calls it. Handler returns an
-// error for a second handler of one consumer: the two would take each other's messages for
-// duplicates.
+// error if a handler of another name, config.Handler, has the consumer: the two would take each
+// other's messages for duplicates.
 func (l *Leases) Handler(config LeaseConfig, h message.HandlerFunc) (message.HandlerFunc, error) {
 	c, err := l.consumer(config)
 	if err != nil {

@@ -37,9 +37,9 @@ func (p *pace) wait(ctx context.Context) {
 	_ = sleep(ctx, longest/2+rand.N(longest/2)) //nolint:gosec // jitter needs no secrecy
 }
 
-// turnAway ends a delivery that must not reach a handler. The message goes back to its source after
+// reject ends a delivery that must not reach a handler. The message goes back to its source after
 // a pause, unless a queue, which has pauses of its own, delivers it from the table.
-func (c *claimConsumer) turnAway(d *delivery, err error) error {
+func (c *claimConsumer) reject(d *delivery, err error) error {
 	d.interrupted(err)
 	if d.lease == nil && !errors.Is(err, errAnswered) {
 		c.pace.wait(d.ctx)
