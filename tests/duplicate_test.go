@@ -2,6 +2,7 @@ package tests_test
 
 import (
 	"sync"
+	"sync/atomic"
 	"testing"
 
 	"github.com/ThreeDotsLabs/watermill/message"
@@ -54,8 +55,27 @@ var duplicateBodies = []testdb.Body{
 		assert.Equal(t, 5, b.events.Count("duplicate"))
 	})},
 	{Name: "copies wait for a failing first", Why: "only a success answers the waiting copies", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
-		h, msg := b.inbox(failing(1)), newMessage("x")
-		assert.Equal(t, 1, failures(20, func() error { _, err := h(again(msg)); return err }))
+		const copies = 20
+		var delivered atomic.Int32
+		var succeeded atomic.Bool
+		fail := true
+		h, msg := b.inbox(func(msg *message.Message) ([]*message.Message, error) {
+			if fail {
+				fail = false
+				rig.Eventually(t, "the copies come while the first runs", func() bool { return delivered.Load() == copies })
+				return nil, errBoom
+			}
+			succeeded.Store(true)
+			return effect(msg)
+		}), newMessage("x")
+		assert.Equal(t, 1, failures(copies, func() error {
+			delivered.Add(1)
+			_, err := h(again(msg))
+			if err == nil {
+				assert.True(t, succeeded.Load(), "answered before a run succeeded")
+			}
+			return err
+		}))
 		assert.Equal(t, 1, b.effects())
 	})},
 	{Name: "a copy with another payload among a hundred equal ones", Why: "only equal payloads are answered together", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
