@@ -129,8 +129,8 @@ func (a *app) report(err error) int {
 
 // spoken returns the text of err for the user.
 func spoken(err error) string {
-	if errors.Is(err, errNoDSN) {
-		return err.Error() // its examples are nobody's
+	if errors.Is(err, errNoDSN) || errors.Is(err, errForm) {
+		return err.Error() // the examples are nobody's
 	}
 	return withoutCredentials(strings.TrimSpace(err.Error()))
 }

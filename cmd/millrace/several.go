@@ -19,8 +19,17 @@ type place struct {
 	dialect string
 }
 
-// withName matches NAME=DSN. No DSN looks like that: before its first = there is a colon, an @ or a slash.
-var withName = regexp.MustCompile(`^([A-Za-z0-9][A-Za-z0-9_-]*)=(.+)$`)
+var withName = regexp.MustCompile(`^([A-Za-z0-9_-]+)=(.+)$`)
+
+// placeOf reads DSN or NAME=DSN.
+func placeOf(text string) *place {
+	if parts := withName.FindStringSubmatch(text); parts != nil {
+		if _, err := sourceOf(parts[2]); err == nil {
+			return &place{name: parts[1], dsn: parts[2]}
+		}
+	}
+	return &place{dsn: text}
+}
 
 // places finds the databases that the user named. If there is one, or --on chooses one, it becomes a.at.
 func (a *app) places() error {
@@ -32,10 +41,7 @@ func (a *app) places() error {
 		given = a.fromEnvironment()
 	}
 	for _, text := range given {
-		p := &place{dsn: text}
-		if parts := withName.FindStringSubmatch(text); parts != nil {
-			p.name, p.dsn = parts[1], parts[2]
-		}
+		p := placeOf(text)
 		a.secrets.add(p.dsn)
 		a.named = append(a.named, p)
 	}
@@ -62,7 +68,7 @@ func (a *app) fromEnvironment() []string {
 	text := a.env("MILLRACE_DSN")
 	fields := strings.Fields(text)
 	for _, f := range fields {
-		if !withName.MatchString(f) {
+		if placeOf(f).name == "" {
 			return []string{text} // white space in a DSN
 		}
 	}
