@@ -1,0 +1,69 @@
+package middleware_test
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/ThreeDotsLabs/watermill/pubsub/gochannel"
+	"github.com/jmoiron/sqlx"
+	_ "modernc.org/sqlite"
+
+	"github.com/millrace-go/millrace/inbox"
+	millrace "github.com/millrace-go/millrace/middleware"
+)
+
+// A service with a database for each region serves each by itself: a topic, a router and a Store of its own, and where
+// there is an outbox, a relay. A database that is down then hinders no other.
+func ExampleInbox_severalDatabases() {
+	folder, err := os.MkdirTemp("", "millrace")
+	must(err)
+	defer func() { _ = os.RemoveAll(folder) }()
+	logger := watermill.NopLogger{}
+	broker := gochannel.NewGoChannel(gochannel.Config{BlockPublishUntilSubscriberAck: true}, logger)
+
+	// serve runs the service for one region. In production a goroutine calls it for each region, again and again.
+	serve := func(ctx context.Context, region string, work func(db *sqlx.DB)) {
+		db := sqlx.MustConnect("sqlite", "file:"+filepath.Join(folder, region+".db")+
+			"?_txlock=immediate&_pragma=busy_timeout(10000)&_pragma=journal_mode(WAL)")
+		db.MustExec(`CREATE TABLE orders (id TEXT)`)
+		store, err := inbox.NewStore(db, inbox.Config{})
+		must(err)
+		must(store.Migrate(ctx))
+		router, err := message.NewRouter(message.RouterConfig{}, logger)
+		must(err)
+		millrace.Inbox{Store: store}.AddTo(router)
+		router.AddConsumerHandler("orders", "orders."+region, broker, func(msg *message.Message) error {
+			tx, err := inbox.Tx(msg.Context())
+			if err != nil {
+				return err
+			}
+			_, err = tx.ExecContext(msg.Context(), `INSERT INTO orders VALUES (?)`, msg.UUID)
+			return err
+		})
+		go func() {
+			<-router.Running()
+			work(db)
+			must(router.Close())
+		}()
+		must(router.Run(ctx))
+		must(store.Close(ctx))
+		must(db.Close())
+	}
+	for _, region := range []string{"eu", "us"} {
+		serve(context.Background(), region, func(db *sqlx.DB) {
+			for range 2 { // the broker delivers the order twice
+				must(broker.Publish("orders."+region, message.NewMessage("order-of-"+region, nil)))
+			}
+			var ids []string
+			must(db.Select(&ids, `SELECT id FROM orders`))
+			fmt.Println(region, ids)
+		})
+	}
+	// Output:
+	// eu [order-of-eu]
+	// us [order-of-us]
+}
