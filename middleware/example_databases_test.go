@@ -16,25 +16,25 @@ import (
 	millrace "github.com/millrace-go/millrace/middleware"
 )
 
-// A service with a database for each region serves each by itself: a topic, a router and a Store of its own, and where
-// there is an outbox, a relay. A database that is down then hinders no other.
+// A service with a database for each region serves each by itself: a topic, a subscriber, a router and a Store of its
+// own, and where there is an outbox, a relay. A database that is down then hinders no other.
 func ExampleInbox_severalDatabases() {
 	folder, err := os.MkdirTemp("", "millrace")
-	must(err)
+	check(err)
 	defer func() { _ = os.RemoveAll(folder) }()
 	logger := watermill.NopLogger{}
-	broker := gochannel.NewGoChannel(gochannel.Config{BlockPublishUntilSubscriberAck: true}, logger)
 
 	// serve runs the service for one region. In production a goroutine calls it for each region, again and again.
-	serve := func(ctx context.Context, region string, work func(db *sqlx.DB)) {
+	serve := func(ctx context.Context, region string, work func(broker message.Publisher, db *sqlx.DB)) {
+		broker := gochannel.NewGoChannel(gochannel.Config{BlockPublishUntilSubscriberAck: true}, logger) // closed by the router
 		db := sqlx.MustConnect("sqlite", "file:"+filepath.Join(folder, region+".db")+
 			"?_txlock=immediate&_pragma=busy_timeout(10000)&_pragma=journal_mode(WAL)")
 		db.MustExec(`CREATE TABLE orders (id TEXT)`)
 		store, err := inbox.NewStore(db, inbox.Config{})
-		must(err)
-		must(store.Migrate(ctx))
+		check(err)
+		check(store.Migrate(ctx))
 		router, err := message.NewRouter(message.RouterConfig{}, logger)
-		must(err)
+		check(err)
 		millrace.Inbox{Store: store}.AddTo(router)
 		router.AddConsumerHandler("orders", "orders."+region, broker, func(msg *message.Message) error {
 			tx, err := inbox.Tx(msg.Context())
@@ -46,20 +46,20 @@ func ExampleInbox_severalDatabases() {
 		})
 		go func() {
 			<-router.Running()
-			work(db)
-			must(router.Close())
+			work(broker, db)
+			check(router.Close())
 		}()
-		must(router.Run(ctx))
-		must(store.Close(ctx))
-		must(db.Close())
+		check(router.Run(ctx))
+		check(store.Close(ctx))
+		check(db.Close())
 	}
 	for _, region := range []string{"eu", "us"} {
-		serve(context.Background(), region, func(db *sqlx.DB) {
+		serve(context.Background(), region, func(broker message.Publisher, db *sqlx.DB) {
 			for range 2 { // the broker delivers the order twice
-				must(broker.Publish("orders."+region, message.NewMessage("order-of-"+region, nil)))
+				check(broker.Publish("orders."+region, message.NewMessage("order-of-"+region, nil)))
 			}
 			var ids []string
-			must(db.Select(&ids, `SELECT id FROM orders`))
+			check(db.Select(&ids, `SELECT id FROM orders`))
 			fmt.Println(region, ids)
 		})
 	}

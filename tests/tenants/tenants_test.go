@@ -74,7 +74,7 @@ func newWorld(t *testing.T, newRegion func(*testing.T) *region) *world {
 		r := newRegion(t)
 		r.name = name
 		require.NoError(t, rig.NewStore(t, r.db.DB, inbox.Config{}).Migrate(t.Context()))
-		r.db.Do(t, `CREATE TABLE effects (uuid VARCHAR(36), tenant TEXT)`)
+		r.db.Do(t, `CREATE TABLE effects (uuid VARCHAR(36), region TEXT)`)
 		w.regions = append(w.regions, r)
 	}
 	topics := []string{w.prefix + "orders"}
@@ -112,7 +112,7 @@ func (w *world) send(r *region, topic string, n int) {
 	w.Helper()
 	for range n {
 		msg := message.NewMessage(watermill.NewUUID(), nil)
-		msg.Metadata.Set("tenant", r.name)
+		msg.Metadata.Set("region", r.name)
 		require.NoError(w, w.sent.Publish(topic, msg, msg.Copy()))
 	}
 }
@@ -144,7 +144,7 @@ func (w *world) serve(ctx context.Context, r *region) error {
 
 // bill writes who ordered, and returns the bill.
 func bill(msg *message.Message) ([]*message.Message, error) {
-	err := rig.Exec(msg.Context(), `INSERT INTO effects (uuid, tenant) VALUES (?, ?)`, msg.UUID, msg.Metadata.Get("tenant"))
+	err := rig.Exec(msg.Context(), `INSERT INTO effects (uuid, region) VALUES (?, ?)`, msg.UUID, msg.Metadata.Get("region"))
 	return message.Messages{message.NewMessage("bill-"+msg.UUID[5:], nil)}, err
 }
 
@@ -177,7 +177,7 @@ func (w *world) serveAll() {
 // settled reports whether a region has n effects, each of a message of its own and of its tenant, and nothing to relay.
 func (r *region) settled(w *world, n int) bool {
 	var all, own, unsent int
-	err := r.db.QueryRowContext(w.Context(), `SELECT COUNT(*), COUNT(DISTINCT uuid) FILTER (WHERE tenant = $1),
+	err := r.db.QueryRowContext(w.Context(), `SELECT COUNT(*), COUNT(DISTINCT uuid) FILTER (WHERE region = $1),
 		(SELECT COUNT(*) FROM millrace_outbox) FROM effects`, r.name).Scan(&all, &own, &unsent)
 	assert.Equal(w, all, own, "an effect was doubled, or is in the wrong database")
 	return err == nil && all == n && unsent == 0
@@ -247,9 +247,13 @@ func TestSeveralDatabasesBehindOneTopic(t *testing.T) {
 	subscriber, err := rabbitmq.NewSubscriber(w.config, rabbitmq.SubscriberConfig{InFlight: 3 * n})
 	require.NoError(t, err)
 	router := rig.NewRouter(t)
+	stores := map[string]*inbox.Store{}
 	for _, r := range w.regions {
-		elsewhere := func(msg *message.Message) bool { return msg.Metadata.Get("tenant") != r.name }
-		millrace.Inbox{Store: rig.NewStore(t, r.open(t), inbox.Config{}), Skip: elsewhere}.AddTo(router)
+		stores[r.name] = rig.NewStore(t, r.open(t), inbox.Config{})
+	}
+	for name, store := range stores {
+		elsewhere := func(msg *message.Message) bool { return msg.Metadata.Get("region") != name }
+		millrace.Inbox{Store: store, Skip: elsewhere}.AddTo(router)
 	}
 	var refused atomic.Int32
 	router.AddConsumerHandler("billing", topic, subscriber, func(msg *message.Message) error {
