@@ -25,7 +25,8 @@ func ExampleInbox_severalDatabases() {
 	logger := watermill.NopLogger{}
 
 	// serve runs the service for one region. In production a goroutine calls it for each region, again and again.
-	serve := func(ctx context.Context, region string, work func(broker message.Publisher, db *sqlx.DB)) {
+	serve := func(region string, work func(broker message.Publisher, db *sqlx.DB)) {
+		ctx := context.Background()
 		broker := gochannel.NewGoChannel(gochannel.Config{BlockPublishUntilSubscriberAck: true}, logger) // closed by the router
 		db := sqlx.MustConnect("sqlite", "file:"+filepath.Join(folder, region+".db")+
 			"?_txlock=immediate&_pragma=busy_timeout(10000)&_pragma=journal_mode(WAL)")
@@ -54,7 +55,7 @@ func ExampleInbox_severalDatabases() {
 		check(db.Close())
 	}
 	for _, region := range []string{"eu", "us"} {
-		serve(context.Background(), region, func(broker message.Publisher, db *sqlx.DB) {
+		serve(region, func(broker message.Publisher, db *sqlx.DB) {
 			for range 2 { // the broker delivers the order twice
 				check(broker.Publish("orders."+region, message.NewMessage("order-of-"+region, nil)))
 			}

@@ -7,6 +7,7 @@ import (
 	"net/url"
 	"os"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -117,8 +118,8 @@ func (w *world) send(r *region, topic string, n int) {
 	}
 }
 
-// serve runs the service for one region until ctx ends: a router, and a relay.
-func (w *world) serve(ctx context.Context, r *region) error {
+// serve runs the service for one region until stopped is closed: a router, and a relay.
+func (w *world) serve(r *region, stopped <-chan struct{}) error {
 	db := r.open(w.T)
 	store := rig.NewStore(w, db, inbox.Config{})
 	out := rig.NewOutbox(w, db, outbox.Config{})
@@ -134,8 +135,15 @@ func (w *world) serve(ctx context.Context, r *region) error {
 		return err
 	}
 	r.starts.Add(1)
-	ctx, cancel := context.WithCancel(ctx)
+	ctx, cancel := context.WithCancel(context.WithoutCancel(w.Context()))
 	defer cancel()
+	go func() {
+		select {
+		case <-stopped:
+			cancel()
+		case <-ctx.Done():
+		}
+	}()
 	relayed := rig.Go(func() error { return relay.Run(ctx) })
 	err = router.Run(ctx)
 	cancel()
@@ -150,27 +158,25 @@ func bill(msg *message.Message) ([]*message.Message, error) {
 
 // serveAll serves each region by itself, and again after a while if that fails. It is what a service does.
 func (w *world) serveAll() {
-	ctx, cancel := context.WithCancel(context.WithoutCancel(w.Context()))
-	ended := make(chan struct{})
+	stopped := make(chan struct{})
+	var running sync.WaitGroup
 	for _, r := range w.regions {
-		go func() {
-			for ctx.Err() == nil {
-				if err := w.serve(ctx, r); err != nil && ctx.Err() == nil {
+		running.Go(func() {
+			for {
+				if err := w.serve(r, stopped); err != nil {
 					w.Logf("%s: %v", r.name, err)
 				}
 				select {
-				case <-ctx.Done():
+				case <-stopped:
+					return
 				case <-time.After(200 * time.Millisecond):
 				}
 			}
-			ended <- struct{}{}
-		}()
+		})
 	}
 	w.Cleanup(func() {
-		cancel()
-		for range w.regions {
-			<-ended
-		}
+		close(stopped)
+		running.Wait()
 	})
 }
 
