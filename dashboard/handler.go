@@ -76,12 +76,18 @@ const patience = 15 * time.Second
 
 // ServeHTTP implements http.Handler.
 func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	protect(w.Header())
 	path, found := h.local(r)
 	if !found {
+		protect(w.Header())
 		redirectInside(w, r)
 		return
 	}
+	h.serve(w, r, path, "")
+}
+
+// serve serves a page of the dashboard, which may be that of one database of several.
+func (h *Handler) serve(w http.ResponseWriter, r *http.Request, path, database string) {
+	protect(w.Header())
 	ctx, cancel := context.WithTimeout(r.Context(), patience)
 	defer cancel()
 	long := len(r.URL.Path)+len(r.URL.RawQuery) > maxAddress
@@ -89,6 +95,7 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		path = "" // otherwise every link would be as long
 	}
 	v := h.visit(r.WithContext(ctx), path)
+	v.Database = database
 	if long {
 		h.fail(w, v, problem{http.StatusRequestURITooLong, "This address is too long."})
 		return

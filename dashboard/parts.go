@@ -22,7 +22,10 @@ var functions = template.FuncMap{
 // tab is an entry of the navigation.
 type tab struct{ Tab, Page, Label string }
 
-func tabs(*visit) []tab {
+func tabs(v *visit) []tab {
+	if v.All {
+		return []tab{{"databases", "", "Databases"}}
+	}
 	return []tab{
 		{"overview", "", "Overview"}, {"inbox", "inbox", "Inbox"}, {"failures", "failures", "Failures"},
 		{"waiting", "waiting", "Waiting"}, {"outbox", "outbox", "Outbox"}, {"consumers", "consumers", "Consumers"},

@@ -17,6 +17,8 @@ type visit struct {
 	path string // within the dashboard: "inbox", "message-retry"
 
 	Root     string // path from this page to the first
+	Database string // its name, if there are several
+	All      bool   // it is about all of them
 	Tab      string
 	Title    string
 	Operator string // who is signed in
@@ -40,11 +42,15 @@ func (h *Handler) visit(r *http.Request, local string) *visit {
 // local returns the path of r within the dashboard. found is false if r lacks the slash after the
 // prefix, on which the links of the first page depend.
 func (h *Handler) local(r *http.Request) (local string, found bool) {
-	rest := r.URL.Path
 	prefix := h.config.Prefix
 	if prefix == "" {
 		prefix = mounted(r.Pattern)
 	}
+	return localPath(r, prefix)
+}
+
+func localPath(r *http.Request, prefix string) (local string, found bool) {
+	rest := r.URL.Path
 	if after, under := strings.CutPrefix(rest, prefix); under && (after == "" || after[0] == '/') {
 		rest = after
 	}

@@ -26,7 +26,7 @@ Exits with 1 if there are errors, with --strict also if there are warnings.`,
 		Args:    cobra.NoArgs,
 	}
 	cmd.Flags().BoolVar(&strict, "strict", false, "exit with 1 for warnings too")
-	cmd.RunE = a.do(func(ctx context.Context, _ []string) error { return a.check(ctx, strict) })
+	cmd.RunE = a.doEach(func(ctx context.Context, _ []string) error { return a.check(ctx, strict) })
 	return cmd
 }
 

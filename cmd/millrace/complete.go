@@ -33,6 +33,9 @@ func (a *app) consumerNames(cmd *cobra.Command, args []string, _ string) ([]stri
 	}
 	ctx, cancel := context.WithTimeout(cmd.Context(), patience)
 	defer cancel()
+	if a.places() != nil {
+		return nil, cobra.ShellCompDirectiveNoFileComp
+	}
 	store, err := a.store(ctx)
 	if err != nil {
 		return nil, cobra.ShellCompDirectiveNoFileComp

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -16,11 +15,13 @@ import (
 
 // connect opens the database that the user named and checks that it answers.
 func (a *app) connect(ctx context.Context, how manner) (*sqlx.DB, error) {
-	if a.db != nil {
-		return a.db, nil
+	if a.at == nil {
+		return nil, a.severalNamed()
 	}
-	dsn := a.dsn()
-	from, err := sourceOf(dsn)
+	if a.at.db != nil {
+		return a.at.db, nil
+	}
+	from, err := sourceOf(a.at.dsn)
 	if err != nil {
 		return nil, &coded{exitUsage, err}
 	}
@@ -38,21 +39,14 @@ func (a *app) connect(ctx context.Context, how manner) (*sqlx.DB, error) {
 			err = db.PingContext(ctx)
 		}
 	}
-	if err != nil {
+	if err != nil && !a.lenient {
 		_ = db.Close()
 		return nil, &coded{exitUnreachable, fmt.Errorf("the database cannot be reached: %w", err)}
 	}
 	db.SetMaxOpenConns(connections)
 	db.SetMaxIdleConns(connections)
-	a.db, a.dialect = db, from.dialect
+	a.at.db, a.at.dialect = db, from.dialect
 	return db, nil
-}
-
-// dsn returns the connection string that the user gave.
-func (a *app) dsn() string {
-	dsn := cmp.Or(a.flags.dsn, a.env("MILLRACE_DSN"))
-	a.secrets.add(dsn)
-	return dsn
 }
 
 // connections is how many connections a command uses at most.
@@ -68,7 +62,7 @@ func (a *app) storeWith(ctx context.Context, how manner, config inbox.Config) (*
 	if err != nil {
 		return nil, err
 	}
-	config.Dialect, config.Schema, config.TablePrefix = a.dialect, a.flags.schema, a.flags.prefix
+	config.Dialect, config.Schema, config.TablePrefix = a.at.dialect, a.flags.schema, a.flags.prefix
 	config.Namespace = a.flags.namespace
 	store, err := inbox.NewStore(db, config) //nolint:contextcheck // it is told the dialect, and asks nobody
 	if err != nil {
@@ -85,7 +79,7 @@ func (a *app) publisher(ctx context.Context) (*outbox.Publisher, error) {
 	}
 	//nolint:contextcheck // it is told the dialect, and asks nobody
 	out, err := outbox.NewPublisher(db, outbox.Config{
-		Dialect: a.dialect, Schema: a.flags.schema, TablePrefix: a.flags.prefix, Standalone: true,
+		Dialect: a.at.dialect, Schema: a.flags.schema, TablePrefix: a.flags.prefix, Standalone: true,
 	})
 	if err != nil {
 		return nil, &coded{exitUsage, err}

@@ -41,10 +41,15 @@ func notFoundf(format string, args ...any) error {
 	return &coded{exitNotFound, fmt.Errorf(format, args...)}
 }
 
+// unknownKey says that the database does not know the message that explain was asked for.
+type unknownKey struct{ coded }
+
 func exitCode(err error) int {
 	var c *coded
 	var s *silent
 	switch {
+	case err == nil:
+		return exitDone
 	case errors.As(err, &s):
 		return s.code
 	case errors.As(err, &c):

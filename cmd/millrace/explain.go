@@ -29,7 +29,7 @@ find messages that were sent if relays keep none (RelayConfig.Retention).`,
 	}
 	cmd.Flags().DurationVar(&handlerTimeout, "handler-timeout", 25*time.Second, "how long a handler may take (Inbox.Timeout)")
 	cmd.Flags().BoolVar(&payload, "payload", false, "show payloads too")
-	cmd.RunE = a.do(func(ctx context.Context, args []string) error {
+	cmd.RunE = a.doEach(func(ctx context.Context, args []string) error {
 		return a.explain(ctx, args[0], handlerTimeout, payload)
 	})
 	return cmd
@@ -79,9 +79,9 @@ func (a *app) explain(ctx context.Context, key string, handlerTimeout time.Durat
 	}
 	chapters := chaptersOf(story, payload)
 	if len(chapters) == 0 {
-		return &coded{exitFailed, fmt.Errorf("the inbox knows no message with the key %q: it never came here, or it is older than "+
+		return &unknownKey{coded{exitFailed, fmt.Errorf("the inbox knows no message with the key %q: it never came here, or it is older than "+
 			"the retention and was purged, or belongs to another namespace (--namespace %q), or its key is not "+
-			"what you gave: a consumer may have another Key than the UUID", key, a.flags.namespace)}
+			"what you gave: a consumer may have another Key than the UUID", key, a.flags.namespace)}}
 	}
 	out, err := a.publisher(ctx)
 	if err != nil {

@@ -107,7 +107,7 @@ func handledAt(text string) (time.Time, error) {
 
 // selected reads the rows of the query, on a connection that cannot write.
 func (i *importing) selected(ctx context.Context, parts int) (iter.Seq2[admin.Imported, error], func(), error) {
-	conn, err := i.db.Conn(ctx)
+	conn, err := i.at.db.Conn(ctx)
 	if err != nil {
 		return nil, nil, fmt.Errorf("read keys: %w", err)
 	}
@@ -134,7 +134,7 @@ func (i *importing) selected(ctx context.Context, parts int) (iter.Seq2[admin.Im
 // readOnly starts the query. On SQLite a transaction would lock out every writer. MySQL returns a
 // TIMESTAMP in the time zone of the session without naming the zone.
 func (i *importing) readOnly(ctx context.Context, conn *sql.Conn) (rows *sql.Rows, end func(), err error) {
-	if i.dialect == dialect.SQLiteName {
+	if i.at.dialect == dialect.SQLiteName {
 		end := func() { _, _ = conn.ExecContext(context.WithoutCancel(ctx), `PRAGMA query_only = FALSE`) }
 		if _, err := conn.ExecContext(ctx, `PRAGMA query_only = TRUE`); err != nil {
 			return nil, end, err
@@ -142,7 +142,7 @@ func (i *importing) readOnly(ctx context.Context, conn *sql.Conn) (rows *sql.Row
 		rows, err := conn.QueryContext(ctx, i.query)
 		return rows, func() { closeRows(rows); end() }, err
 	}
-	if i.dialect == dialect.MySQLName {
+	if i.at.dialect == dialect.MySQLName {
 		if _, err := conn.ExecContext(ctx, `SET time_zone = '+00:00'`); err != nil {
 			return nil, func() {}, err
 		}

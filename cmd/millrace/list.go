@@ -47,7 +47,7 @@ errors that differ only in names and numbers form one group.`,
 	flags.Int64Var(&how.after, "after", 0, "those after the row with this `id`")
 	flags.BoolVar(&how.groups, "groups", false, "show groups of failures")
 	flags.BoolVar(&how.payload, "payload", false, "show payloads too")
-	cmd.RunE = a.do(func(ctx context.Context, _ []string) error { return a.list(ctx, selected, how) })
+	cmd.RunE = a.doEach(func(ctx context.Context, _ []string) error { return a.list(ctx, selected, how) })
 	return cmd
 }
 

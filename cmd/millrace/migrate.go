@@ -25,7 +25,7 @@ With --dry-run it prints what it would run, and exits with 0.`,
 		Args:    cobra.NoArgs,
 	}
 	cmd.Flags().BoolVar(&dry, "dry-run", false, "print what it would run, and run nothing")
-	cmd.RunE = a.doLong(func(ctx context.Context, _ []string) error { return a.migrate(ctx, dry) })
+	cmd.RunE = a.doLongEach(func(ctx context.Context, _ []string) error { return a.migrate(ctx, dry) })
 	return cmd
 }
 

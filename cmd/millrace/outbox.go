@@ -58,7 +58,7 @@ func (a *app) outboxListCommand() *cobra.Command {
 	flags.Int64Var(&after, "after", 0, "those after the one with this `id`")
 	flags.StringVar(&topic, "topic", "", "to this `topic`")
 	flags.BoolVar(&payload, "payload", false, "show payloads too")
-	cmd.RunE = a.do(func(ctx context.Context, _ []string) error {
+	cmd.RunE = a.doEach(func(ctx context.Context, _ []string) error {
 		if limit < 1 || limit > mostParked {
 			return usagef("--limit %d is not between 1 and %d", limit, mostParked)
 		}
@@ -168,7 +168,7 @@ func (a *app) outboxShardsCommand() *cobra.Command {
 		Example: "  millrace outbox shards",
 		Args:    cobra.NoArgs,
 	}
-	cmd.RunE = a.do(func(ctx context.Context, _ []string) error {
+	cmd.RunE = a.doEach(func(ctx context.Context, _ []string) error {
 		out, err := a.publisher(ctx)
 		if err != nil {
 			return err

@@ -240,15 +240,15 @@ func (a *app) replayer(ctx context.Context) (*replay.Replayer, *inbox.Store, *ou
 		return nil, nil, nil, err
 	}
 	//nolint:contextcheck // it is told the dialect, and asks nobody
-	out, err := outbox.NewPublisher(a.db, outbox.Config{
-		Dialect: a.dialect, Schema: a.flags.schema, TablePrefix: a.flags.prefix, OrderKey: replay.OrderKey,
+	out, err := outbox.NewPublisher(a.at.db, outbox.Config{
+		Dialect: a.at.dialect, Schema: a.flags.schema, TablePrefix: a.flags.prefix, OrderKey: replay.OrderKey,
 	})
 	if err != nil {
 		return nil, nil, nil, &coded{exitUsage, err}
 	}
 	//nolint:contextcheck // it is told the dialect, and asks nobody
-	replayer, err := replay.New(a.db, store, replay.Config{
-		Dialect: a.dialect, Schema: a.flags.schema, TablePrefix: a.flags.prefix, Namespace: a.flags.namespace,
+	replayer, err := replay.New(a.at.db, store, replay.Config{
+		Dialect: a.at.dialect, Schema: a.flags.schema, TablePrefix: a.flags.prefix, Namespace: a.flags.namespace,
 	})
 	return replayer, store, out, err
 }

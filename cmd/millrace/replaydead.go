@@ -91,7 +91,7 @@ func (r *replaying) subscriber(ctx context.Context) (message.Subscriber, error) 
 			return nil, err
 		}
 		//nolint:contextcheck // it is told the dialect, and asks nobody
-		sub, err := watermillsql.NewSubscriber(db, watermillsql.SubscriberConfig{ConsumerGroup: group, Dialect: r.dialect})
+		sub, err := watermillsql.NewSubscriber(db, watermillsql.SubscriberConfig{ConsumerGroup: group, Dialect: r.at.dialect})
 		if err != nil {
 			return nil, &coded{exitUsage, err}
 		}

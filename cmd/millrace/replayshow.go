@@ -132,7 +132,7 @@ func (a *app) replayListCommand() *cobra.Command {
 		Long: "Lists replays, the last that was begun first. One that is running may have been interrupted:\nresume goes on with it.",
 	}
 	limit := cmd.Flags().Int("limit", 20, "at most so many `replays`")
-	cmd.RunE = a.do(func(ctx context.Context, _ []string) error {
+	cmd.RunE = a.doEach(func(ctx context.Context, _ []string) error {
 		if *limit < 1 {
 			return usagef("--limit %d is less than 1", *limit)
 		}

@@ -21,6 +21,9 @@ The database is named by --dsn or MILLRACE_DSN:
   sqlite:path/to/file.db, or file:path/to/file.db?...
 
 Give it the service's own DSN, so that check sees the settings that the service has.
+A service with several databases names each, NAME=DSN, between spaces in MILLRACE_DSN
+or with a --dsn for each. What only reads works on all of them, and what changes
+something on the one that --on names.
 
 Exit codes: 0 done; 1 failed, or check found errors; 2 a wrong call, or a
 confirmation is missing; 3 no such message or consumer, or nothing matched;
@@ -47,7 +50,8 @@ func (a *app) root() *cobra.Command {
 	}
 	root.SetVersionTemplate("millrace {{.Version}}\n")
 	flags := root.PersistentFlags()
-	flags.StringVar(&a.flags.dsn, "dsn", "", "the `database`; MILLRACE_DSN, which no other user of the host sees, is better")
+	flags.StringArrayVar(&a.flags.dsn, "dsn", nil, "the `database`; MILLRACE_DSN, which no other user of the host sees, is better")
+	flags.StringVar(&a.flags.on, "on", "", "of several databases, the one with this `name`")
 	flags.StringVar(&a.flags.schema, "schema", "", "the PostgreSQL `schema` of the tables")
 	flags.StringVar(&a.flags.prefix, "prefix", dialect.DefaultPrefix, "the `prefix` of the tables' names")
 	flags.StringVar(&a.flags.namespace, "namespace", "", "the `namespace` of the consumers")

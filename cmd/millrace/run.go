@@ -9,7 +9,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/jmoiron/sqlx"
 	"github.com/mattn/go-isatty"
 	"github.com/spf13/cobra"
 )
@@ -28,15 +27,17 @@ type app struct {
 	screen    bool // results go to a terminal …
 	terminal  bool // … and diagnostics do
 	flags     globals
-	started   bool // the flags and arguments were valid
-	db        *sqlx.DB
-	dialect   string
+	started   bool            // the flags and arguments were valid
+	named     []*place        // the databases that the user named; nil until places
+	at        *place          // the one that the command works on
+	lenient   bool            // a database that cannot be reached may be opened
 	interrupt context.Context //nolint:containedctx // ends with Ctrl-C, unlike a timeout
 }
 
 // globals are the flags that every command has.
 type globals struct {
-	dsn       string
+	dsn       []string
+	on        string
 	schema    string
 	prefix    string
 	namespace string
@@ -57,9 +58,7 @@ func run(ctx context.Context, args []string, std streams, env func(string) strin
 	root.SetOut(a.out)
 	root.SetErr(a.err)
 	err := root.ExecuteContext(ctx)
-	if a.db != nil {
-		err = errors.Join(err, a.db.Close())
-	}
+	err = errors.Join(err, a.close())
 	return a.report(err)
 }
 
@@ -68,28 +67,39 @@ func isTerminal(stream any) bool {
 	return ok && isatty.IsTerminal(file.Fd())
 }
 
-// do turns work into the body of a command. The context of work ends after --timeout.
-func (a *app) do(work func(ctx context.Context, args []string) error) func(*cobra.Command, []string) error {
-	return a.limited(work, func(*cobra.Command) bool { return true })
-}
+// work is the body of a command.
+type work func(ctx context.Context, args []string) error
+
+// body is a work as cobra calls it.
+type body func(*cobra.Command, []string) error
+
+// do turns w into the body of a command. The context of w ends after --timeout.
+func (a *app) do(w work) body { return a.limited(w, always, a.one) }
 
 // doLong is do for commands without a time limit, unless --timeout is given.
-func (a *app) doLong(work func(ctx context.Context, args []string) error) func(*cobra.Command, []string) error {
-	return a.limited(work, func(cmd *cobra.Command) bool { return cmd.Flags().Changed("timeout") })
-}
+func (a *app) doLong(w work) body { return a.limited(w, ifAsked, a.one) }
 
-func (a *app) limited(
-	work func(ctx context.Context, args []string) error, bounded func(*cobra.Command) bool,
-) func(*cobra.Command, []string) error {
+// doEach is do for commands that work on each database, if the user named several.
+func (a *app) doEach(w work) body { return a.limited(w, always, a.each) }
+
+// doLongEach is doLong for them.
+func (a *app) doLongEach(w work) body { return a.limited(w, ifAsked, a.each) }
+
+func always(*cobra.Command) bool { return true }
+
+func ifAsked(cmd *cobra.Command) bool { return cmd.Flags().Changed("timeout") }
+
+func (a *app) limited(w work, bounded func(*cobra.Command) bool, on func(context.Context, func(context.Context) error) error) body {
 	return func(cmd *cobra.Command, args []string) error {
 		a.started = true
-		ctx := cmd.Context()
-		if bounded(cmd) {
-			var cancel context.CancelFunc
-			ctx, cancel = context.WithTimeout(ctx, a.flags.timeout)
-			defer cancel()
-		}
-		return work(ctx, args)
+		return on(cmd.Context(), func(ctx context.Context) error {
+			if bounded(cmd) {
+				var cancel context.CancelFunc
+				ctx, cancel = context.WithTimeout(ctx, a.flags.timeout)
+				defer cancel()
+			}
+			return w(ctx, args)
+		})
 	}
 }
 
@@ -110,9 +120,17 @@ func (a *app) report(err error) int {
 	if errors.As(err, &quiet) {
 		return code
 	}
-	a.notef("millrace: %s\n", withoutCredentials(strings.TrimSpace(err.Error())))
+	a.notef("millrace: %s\n", spoken(err))
 	if hint := a.hint(err); hint != "" {
 		a.notef("%s\n", hint)
 	}
 	return code
+}
+
+// spoken returns the text of err for the user.
+func spoken(err error) string {
+	if errors.Is(err, errNoDSN) || errors.Is(err, errForm) {
+		return err.Error() // the examples are nobody's
+	}
+	return withoutCredentials(strings.TrimSpace(err.Error()))
 }

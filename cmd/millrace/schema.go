@@ -32,8 +32,10 @@ func (a *app) schema(args []string) error {
 	if len(args) > 0 {
 		name = args[0]
 	} else {
-		dsn := a.dsn()
-		from, err := sourceOf(dsn)
+		if a.at == nil {
+			return a.severalNamed()
+		}
+		from, err := sourceOf(a.at.dsn)
 		if errors.Is(err, errNoDSN) {
 			return usagef("for which database? name one of %s", strings.Join(dialects, ", "))
 		}

@@ -30,12 +30,14 @@ Numbers are counted up to a limit: 10000+ is 10000 or more.`,
 	cmd.Flags().Lookup("watch").NoOptDefVal = "2s"
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		if !cmd.Flags().Changed("watch") {
-			return a.do(func(ctx context.Context, _ []string) error { return a.status(ctx) })(cmd, args)
+			return a.doEach(func(ctx context.Context, _ []string) error { return a.status(ctx) })(cmd, args)
 		}
 		if every < 100*time.Millisecond {
 			return usagef("--watch %v is less than 100ms", every)
 		}
-		return a.doLong(func(ctx context.Context, _ []string) error { return a.watch(ctx, every, a.status) })(cmd, args)
+		return a.doLong(func(ctx context.Context, _ []string) error {
+			return a.watch(ctx, every, func(ctx context.Context) error { return a.each(ctx, a.status) })
+		})(cmd, args)
 	}
 	return cmd
 }
@@ -53,7 +55,7 @@ func (a *app) watch(ctx context.Context, every time.Duration, show func(context.
 		if ctx.Err() != nil {
 			return nil //nolint:nilerr // that is how it ends
 		}
-		if err != nil {
+		if err != nil && len(a.named) < 2 {
 			return err
 		}
 		a.out = out

@@ -78,7 +78,7 @@ func (a *app) stepsListCommand() *cobra.Command {
 		Args:    cobra.NoArgs,
 	}
 	cmd.Flags().IntVar(&limit, "limit", 50, fmt.Sprintf("at most so many `steps`, up to %d", admin.MaxPage))
-	cmd.RunE = a.do(func(ctx context.Context, _ []string) error {
+	cmd.RunE = a.doEach(func(ctx context.Context, _ []string) error {
 		if limit < 1 || limit > admin.MaxPage {
 			return usagef("--limit %d is not between 1 and %d", limit, admin.MaxPage)
 		}

@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"net"
+	"net/http"
 
 	"github.com/spf13/cobra"
 
@@ -39,15 +40,7 @@ func (a *app) ui(ctx context.Context, listen, by string, readOnly bool) error {
 	if err != nil {
 		return &coded{exitUsage, err}
 	}
-	store, err := a.store(ctx)
-	if err != nil {
-		return err
-	}
-	out, err := a.publisher(ctx)
-	if err != nil {
-		return err
-	}
-	pages, err := dashboard.New(store, dashboard.Config{Outbox: out, Operator: d.Operator, ReadOnly: readOnly})
+	pages, err := a.pages(ctx, dashboard.Config{Operator: d.Operator, ReadOnly: readOnly})
 	if err != nil {
 		return err
 	}
@@ -60,4 +53,37 @@ func (a *app) ui(ctx context.Context, listen, by string, readOnly bool) error {
 	defer cancel()
 	go func() { _ = pages.Run(ctx) }() // it ends with ctx and returns no error
 	return d.Serve(ctx, listener, pages)
+}
+
+// pages returns the dashboard of the database, or of all that the user named.
+func (a *app) pages(ctx context.Context, config dashboard.Config) (servedPages, error) {
+	if a.at != nil {
+		return a.pagesOf(ctx, config)
+	}
+	a.lenient = true // the others are shown
+	handlers := make(map[string]*dashboard.Handler)
+	for _, p := range a.named {
+		a.at = p
+		var err error
+		if handlers[p.name], err = a.pagesOf(ctx, config); err != nil {
+			return nil, fmt.Errorf("%s: %w", p.name, err)
+		}
+	}
+	return dashboard.NewDatabases(handlers)
+}
+
+type servedPages interface {
+	http.Handler
+	Run(ctx context.Context) error
+}
+
+func (a *app) pagesOf(ctx context.Context, config dashboard.Config) (*dashboard.Handler, error) {
+	store, err := a.store(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if config.Outbox, err = a.publisher(ctx); err != nil {
+		return nil, err
+	}
+	return dashboard.New(store, config)
 }

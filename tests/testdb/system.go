@@ -9,6 +9,7 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -45,7 +46,7 @@ type server struct {
 	shape func(context.Context, *sqlx.DB) (string, error)
 }
 
-var systems = []*system{
+var all = []*system{
 	{
 		dialect: "postgres", driver: "pgx", env: "MILLRACE_TEST_POSTGRES", extend: extendPostgres,
 		server: &server{
@@ -76,6 +77,12 @@ var systems = []*system{
 	},
 	{dialect: "sqlite", driver: "sqlite", extend: extendSQLite},
 }
+
+// systems are those of all, or the one that MILLRACE_TEST_ONLY names: the tests of the others are left out.
+var systems = func() []*system {
+	only := os.Getenv("MILLRACE_TEST_ONLY")
+	return slices.DeleteFunc(slices.Clone(all), func(s *system) bool { return only != "" && s.dialect != only })
+}()
 
 func (s *system) admin() (dsn string, found bool) {
 	if s.env == "" {

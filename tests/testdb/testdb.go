@@ -5,13 +5,15 @@
 // bodies, and [DB.Open] opens a second pool on the same database, as a second
 // process would. PostgreSQL and MariaDB are found by MILLRACE_TEST_POSTGRES and
 // MILLRACE_TEST_MYSQL, which `eval "$(tests/services.sh)"` sets. Without them
-// their subtests are skipped, or fail if MILLRACE_TEST_ALL is 1.
+// their subtests are skipped, or fail if MILLRACE_TEST_ALL is 1. MILLRACE_TEST_ONLY names the
+// dialect of the only database whose tests run.
 package testdb
 
 import (
 	"context"
 	"flag"
 	"os"
+	"slices"
 	"strconv"
 	"testing"
 	"time"
@@ -61,6 +63,9 @@ func Each[T runner[T]](t T, body func(t T, db *DB), opts ...Option) {
 func On(t testing.TB, dialect string, opts ...Option) *DB {
 	t.Helper()
 	s := find(t, dialect)
+	if !slices.Contains(systems, s) {
+		t.Skipf("testdb: MILLRACE_TEST_ONLY leaves out %s", dialect)
+	}
 	admin, found := s.admin()
 	if !found {
 		Missing(t, dialect, `set `+s.env+`, or: eval "$(tests/services.sh)"`)
@@ -133,7 +138,7 @@ func Rounds(usual, long int) int {
 
 func find(t testing.TB, dialect string) *system {
 	t.Helper()
-	for _, s := range systems {
+	for _, s := range all {
 		if s.dialect == dialect {
 			return s
 		}

@@ -1,0 +1,76 @@
+package dashboard_test
+
+import (
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace-go/millrace/dashboard"
+	"github.com/millrace-go/millrace/tests/stuck"
+	"github.com/millrace-go/millrace/tests/testdb"
+)
+
+// TestSeveralDatabases: each is below its name, and one that is gone hinders no other.
+func TestSeveralDatabases(t *testing.T) {
+	services, handlers := map[string]*stuck.Service{}, map[string]*dashboard.Handler{}
+	for name, kind := range map[string]string{"asia": "sqlite", "eu": "postgres", "us": "mysql"} {
+		s := stuck.New(t, testdb.On(t, kind))
+		h, err := dashboard.New(s.Store, dashboard.Config{
+			Outbox: s.Outbox, Logger: s.Log, Operator: func(*http.Request) string { return stuck.Operator },
+		})
+		require.NoError(t, err)
+		services[name], handlers[name] = s, h
+	}
+	services["eu"].Serve("billing")
+	services["eu"].Put("billing", stuck.Order(1, "no such account"))
+	services["eu"].AwaitStuck(1)
+	services["us"].Serve("shipping")
+	require.NoError(t, services["asia"].DB.Close())
+	all, err := dashboard.NewDatabases(handlers)
+	require.NoError(t, err)
+	mux := http.NewServeMux()
+	mux.Handle(stuck.Prefix+"/", all)
+	b := &bed{services["eu"], mux}
+
+	first := b.get("")
+	b.shows(first, `href="asia/"`, `href="eu/"`, `href="us/"`)
+	assert.Equal(t, 1, strings.Count(first.text, `colspan="5"`), "one of them has no figures")
+	b.shows(b.get("eu/inbox"), "billing", "<title>Inbox · eu · Millrace", `href="./../">Millrace`)
+	done := b.post("eu/consumers-pause", "id", "0", "consumer", "billing", "epoch", "0", "reason", "to look")
+	assert.Equal(t, http.StatusSeeOther, done.StatusCode)
+	assert.Equal(t, 1, services["eu"].Audited("pause", "to look"))
+	us := b.get("us/inbox")
+	b.shows(us)
+	assert.NotContains(t, us.text, "billing")
+	assert.GreaterOrEqual(t, b.get("asia/inbox").StatusCode, 500)
+
+	for _, page := range []string{"eu", "eu?window=6h"} {
+		moved := b.get(page)
+		assert.Equal(t, http.StatusPermanentRedirect, moved.StatusCode)
+		assert.True(t, strings.HasPrefix(moved.Header.Get("Location"), "./eu/"), moved.Header)
+	}
+	for _, page := range []string{"nowhere", "nowhere/inbox", "eu/nowhere", "inbox"} {
+		assert.Equal(t, http.StatusNotFound, b.get(page).StatusCode, page)
+	}
+	for _, page := range []string{first.text, us.text} {
+		_, file, _ := strings.Cut(page, `<link rel="stylesheet" href="./`)
+		file, _, _ = strings.Cut(file, `"`)
+		assert.Equal(t, http.StatusOK, b.get(file).StatusCode, file)
+	}
+	post := httptest.NewRecorder()
+	mux.ServeHTTP(post, httptest.NewRequest(http.MethodPost, stuck.Prefix+"/", nil))
+	assert.Equal(t, http.StatusMethodNotAllowed, post.Code)
+}
+
+func TestWrongDatabases(t *testing.T) {
+	_, err := dashboard.NewDatabases(nil)
+	require.ErrorContains(t, err, "there is none")
+	_, err = dashboard.NewDatabases(map[string]*dashboard.Handler{"a/b": nil, "": nil})
+	require.ErrorContains(t, err, `the name "a/b" is not`)
+	require.ErrorContains(t, err, `the name "" is not`)
+	require.ErrorContains(t, err, "a/b has no Handler")
+}
