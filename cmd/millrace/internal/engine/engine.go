@@ -113,10 +113,10 @@ func (t *Trial) judge(ctx context.Context, one try) Feature {
 	f := Feature{Name: one.name, For: one.parts, Optional: one.optional, Verdict: Fit}
 	found, err := one.run(ctx, t)
 	switch {
-	case found != "":
-		f.Verdict, f.Found, f.Remedy = Unfit, found, one.remedy
 	case err != nil:
 		f.Verdict, f.Found, f.Remedy = Untried, err.Error(), one.remedy
+	case found != "":
+		f.Verdict, f.Found, f.Remedy = Unfit, found, one.remedy
 	}
 	return f
 }
@@ -135,7 +135,7 @@ func tables(ctx context.Context, t *Trial) (string, error) {
 		}
 	}
 	if failure != nil {
-		return failure.Error(), nil
+		return refused(failure)
 	}
 	return "", nil
 }
@@ -172,6 +172,9 @@ func (t *Trial) store(i int) (*inbox.Store, error) {
 		Dialect: t.Dialect, Schema: t.Schema, TablePrefix: t.prefix, WithoutPlugin: true,
 	})
 }
+
+// refused is what a run returns if the server refuses what is tried.
+func refused(err error) (found string, tried error) { return err.Error(), nil }
 
 // contended reports whether Millrace tries a transaction that ended so again.
 func contended(err error) bool { return dialect.Classify(err) == dialect.Contention }

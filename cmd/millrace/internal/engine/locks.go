@@ -2,6 +2,7 @@ package engine
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -97,7 +98,7 @@ func (t *Trial) claim(consumer int, key string) func(context.Context, *sqlx.Tx) 
 		var known []struct{ Result, Token int64 }
 		err = tx.SelectContext(ctx, &known, t.sql.SelectClaim, consumer, []byte(key))
 		if err == nil && len(known) != 1 {
-			err = fmt.Errorf("the claim that conflicts is not to be seen")
+			err = errors.New("the claim that conflicts is not to be seen")
 		}
 		return 0, err
 	}
@@ -194,7 +195,7 @@ func skipsLocked(ctx context.Context, t *Trial) (string, error) {
 	}
 	defer first.Rollback() //nolint:errcheck // it has only locked
 	if rows, err := lock(ctx, first.Tx, []byte("locked")); err != nil || len(rows) != 1 {
-		return "", fmt.Errorf("%d rows were locked: %w", len(rows), err)
+		return fmt.Sprintf("%d rows are found where one is free", len(rows)), err
 	}
 	ctx, cancel := context.WithTimeout(ctx, patience/2)
 	defer cancel()
@@ -208,7 +209,7 @@ func skipsLocked(ctx context.Context, t *Trial) (string, error) {
 	case ctx.Err() != nil:
 		return "a locked row is waited for", nil
 	case err != nil:
-		return err.Error(), nil
+		return refused(err)
 	case len(rows) != 1 || string(rows[0].Key) != "free":
 		return fmt.Sprintf("%d rows are found where one of two is locked", len(rows)), nil
 	}
@@ -222,7 +223,7 @@ func migrationsExclude(ctx context.Context, t *Trial) (string, error) {
 	}
 	found, _, err := t.behind(ctx, lock, lock, true)
 	if found == "" && err != nil {
-		return err.Error(), nil
+		return refused(err)
 	}
 	return found, err
 }

@@ -162,7 +162,11 @@ func notices(ctx context.Context, t *Trial) (string, error) {
 	defer c.Close() //nolint:errcheck // the pool discards it
 	found := ""
 	err = c.Raw(func(inner any) error {
-		conn := inner.(*stdlib.Conn).Conn() //nolint:forcetypeassert // the command opens PostgreSQL with pgx alone
+		driver, is := inner.(*stdlib.Conn)
+		if !is {
+			return errors.New("the driver does not pass notices on")
+		}
+		conn := driver.Conn()
 		if _, err := conn.Exec(ctx, t.sql.Outbox.Listen); err != nil {
 			found = err.Error()
 			return nil

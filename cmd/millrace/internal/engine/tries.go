@@ -30,7 +30,7 @@ var tries = []try{
 	},
 	{
 		name: "a write that waited works on the new row", parts: "inbox, version gate, queue", run: waitedSeesTheRow,
-		remedy: "enable READ COMMITTED on the server",
+		remedy: "enable READ COMMITTED on the server, and set no lock_timeout below TwinWait",
 	},
 	{
 		name: "keys are compared byte by byte", parts: "inbox", run: keysAreBytes,
