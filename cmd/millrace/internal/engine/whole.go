@@ -185,7 +185,9 @@ func outboxWorks(ctx context.Context, t *Trial) (string, error) {
 		found = fmt.Sprintf("the relay has not sent what was stored after %v", 2*patience)
 	}
 	cancel()
-	_ = <-ended // it was told to
+	if err := <-ended; err != nil && !errors.Is(err, context.Canceled) && found == "" {
+		found = fmt.Sprintf("the relay ends with an error: %v", err)
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for key, payloads := range s.keys {
@@ -244,8 +246,7 @@ func queueWorks(ctx context.Context, t *Trial) (string, error) {
 		return fmt.Sprintf("the queue does not start: %v", err), nil
 	}
 	err = router.Close() //nolint:contextcheck // it takes none
-	_ = <-ended // it was told to
-	if err := errors.Join(err, store.Close(ctx)); found == "" {
+	if err := errors.Join(err, <-ended, store.Close(ctx)); found == "" {
 		return "", err
 	}
 	return found, nil
