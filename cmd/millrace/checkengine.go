@@ -53,7 +53,7 @@ func (a *app) checkEngine(ctx context.Context, strict bool, nodes []string) erro
 		return err
 	}
 	for _, f := range features {
-		if f.Verdict != engine.Fit && (strict || !f.Optional) {
+		if f.Verdict != engine.Fit && (strict || !f.Optional && f.Verdict != engine.AtCommit) {
 			return &silent{exitFailed}
 		}
 	}
@@ -97,9 +97,10 @@ func featuresText(features []engine.Feature) string {
 	for _, f := range features {
 		verdict := string(f.Verdict)
 		if f.Verdict != engine.Fit {
-			if f.Optional {
+			switch {
+			case f.Optional:
 				verdict += ", optional"
-			} else {
+			case f.Verdict != engine.AtCommit:
 				unfit++
 			}
 			without += fmt.Sprintf("\n%s: %s\n  %s.\n  Way out: %s.\n", verdict, f.Name, oneLine(f.Found), f.Remedy)

@@ -46,6 +46,6 @@ func TestCheckOfAnEngineBehindAPooler(t *testing.T) {
 	args := []string{"check", "--engine"}
 	goldenOf(t, "check-engine-pooler", args, call(t, bouncer.DSN(), args...))
 	assert.Equal(t, 1, call(t, bouncer.DSN(), "check", "--engine", "--strict").code)
-	late := testdb.At(t, "postgres", pg, testdb.Params("lock_timeout", "50")).DSN
+	late := testdb.At(t, "postgres", pg, testdb.Params("lock_timeout", "10")).DSN
 	goldenOf(t, "check-engine-unfit", args, call(t, late, args...))
 }

@@ -114,14 +114,14 @@ var lacks = map[string]struct {
 	},
 	"conflicts": { // each claim stores another key
 		dialect: "postgres", other: rewriting(`_claims (consumer`, `VALUES \(\$1, \$2,`, `VALUES ($$1, $$2 || convert_to(random()::TEXT, 'UTF8'),`),
-		unfit: []string{counted, committed, undone, rereads, newRow, skips, once, queue}, says: "claim 2",
+		unfit: []string{counted, committed, undone, rereads, newRow, skips, once, queue}, says: "claim 2 of a key",
 	},
 	"patience": {
-		dialect: "postgres", params: []string{"lock_timeout", "50"}, unfit: []string{exclude, committed, undone, newRow},
+		dialect: "postgres", params: []string{"lock_timeout", "10"}, unfit: []string{exclude, committed, undone, newRow},
 		says: "fails while the first is open",
 	},
 	"patience on MariaDB": {
-		dialect: "mysql", params: []string{"innodb_lock_wait_timeout", "1"}, wait: 2 * time.Second, unfit: []string{committed, undone, newRow},
+		dialect: "mysql", params: []string{"innodb_lock_wait_timeout", "1"}, wait: 4 * time.Second, unfit: []string{committed, undone, newRow},
 		says: "fails while the first is open",
 	},
 	"rollback": {
@@ -240,6 +240,23 @@ func TestWhatAServerLacksIsNamed(t *testing.T) {
 		})
 	}
 	assert.Len(t, tried, 18, "each feature can be unfit")
+}
+
+// TestConflictsAtCommit: a server may let two transactions go on, and end one at its COMMIT, as Galera does with two nodes.
+func TestConflictsAtCommit(t *testing.T) {
+	t.Parallel()
+	db := testdb.On(t, "postgres", testdb.Empty())
+	pool := (&other{delays: "DO NOTHING"}).over(db)
+	defer pool.Close() //nolint:errcheck // the test has ended
+	var late []string
+	for _, f := range trial(t, db, 0, nil, pool) {
+		if f.Verdict == engine.AtCommit {
+			late = append(late, f.Name)
+			assert.Contains(t, f.Found, "one of the two fails at its COMMIT")
+			assert.NotEmpty(t, f.Remedy)
+		}
+	}
+	assert.Equal(t, []string{committed, undone}, late)
 }
 
 func TestBehindAPoolerNoNoticeArrives(t *testing.T) {

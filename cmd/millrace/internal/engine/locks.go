@@ -15,63 +15,100 @@ type result struct {
 	err error
 }
 
-// behind runs do in a second transaction while the first one, which first began, is open; end ends the first. It
-// returns what the second did wrong, and what came of it. A second transaction that the server ends after the first
-// has ended, as one that could not be put in order, is repeated as Millrace repeats it.
-func (t *Trial) behind(
+// pair is what two transactions that met came to.
+type pair struct {
+	first, second int64 // what they returned
+	late          bool  // the second did not wait: the server finds conflicts at COMMIT
+}
+
+// lateConflicts is what is found of a server where that holds. Nothing is done twice on it.
+const lateConflicts = "the second transaction does not wait: one of the two fails at its COMMIT"
+
+// meet runs do in a second transaction while the first one, which first began, is open, then ends the first. It returns
+// what the second did wrong, and what came of both. A transaction that the server ends since it could not be put in
+// order is repeated, as Millrace repeats it.
+func (t *Trial) meet(
 	ctx context.Context, first, do func(context.Context, *sqlx.Tx) (int64, error), commit bool,
-) (found string, n int64, err error) {
+) (found string, p pair, err error) {
 	tx, err := t.node(0).Begin(ctx)
 	if err != nil {
-		return "", 0, err
+		return "", p, err
 	}
 	defer tx.Rollback() //nolint:errcheck // it has ended, or another error says why
-	if _, err := first(ctx, tx.Tx); err != nil {
-		return "", 0, err
+	if p.first, err = first(ctx, tx.Tx); err != nil {
+		return "", p, err
 	}
 	second := make(chan result, 1)
 	attempt := func() {
-		n, err := t.in(ctx, 1, do)
+		n, err := t.once(ctx, 1, do)
 		second <- result{n, err}
 	}
 	go attempt()
-	select {
-	case r := <-second:
-		if r.err != nil {
-			return fmt.Sprintf("the second transaction fails while the first is open: %v", r.err), 0, nil
+	wait := time.After(t.Wait)
+	for failures, waits := 0, false; !p.late && !waits; {
+		select {
+		case r := <-second:
+			switch {
+			case r.err == nil:
+				p.second, p.late = r.n, true
+			case !contended(r.err):
+				return "", p, r.err
+			case failures > 0: // the first may be due to what another node still had to do
+				return fmt.Sprintf("the second transaction fails while the first is open: %v", r.err), p, nil
+			default:
+				failures++
+				wait = time.After(t.Wait)
+				go attempt()
+			}
+		case <-wait:
+			waits = true
 		}
-		return "the second transaction does not wait for the first", 0, nil
-	case <-time.After(t.Wait):
 	}
-	if commit {
-		err = tx.Commit()
-	} else {
-		err = tx.Rollback()
-	}
-	if err != nil && !contended(err) {
-		return "", 0, fmt.Errorf("end the first transaction: %w", err)
+	if !commit {
+		if err = tx.Rollback(); contended(err) {
+			err = nil // it has ended
+		}
+	} else if err = tx.Commit(); contended(err) {
+		p.late = true
+		p.first, err = t.in(ctx, 0, first)
+	} else if p.late && err == nil {
+		return "the second transaction does not wait for the first, and both are committed", p, nil
 	}
 	if err != nil {
-		return fmt.Sprintf("the first transaction cannot be committed because a second one waits for it: %v", err), 0, nil
+		return "", p, fmt.Errorf("end the first transaction: %w", err)
+	}
+	if p.late {
+		return "", p, nil
 	}
 	late := time.After(patience)
 	for range 10 {
 		select {
 		case r := <-second:
 			if !contended(r.err) {
-				return "", r.n, r.err
+				p.second = r.n
+				return "", p, r.err
 			}
 			err = r.err
 			go attempt()
 		case <-late:
-			return fmt.Sprintf("the second transaction still waits %v after the end of the first", patience), 0, nil
+			return fmt.Sprintf("the second transaction still waits %v after the end of the first", patience), p, nil
 		}
 	}
-	return fmt.Sprintf("the second transaction fails again and again: %v", err), 0, nil
+	return fmt.Sprintf("the second transaction fails again and again: %v", err), p, nil
 }
 
-// in runs do in a transaction of its own, and commits it.
-func (t *Trial) in(ctx context.Context, node int, do func(context.Context, *sqlx.Tx) (int64, error)) (int64, error) {
+// in runs do in a transaction of its own, and commits it. It repeats one that could not be put in order.
+func (t *Trial) in(ctx context.Context, node int, do func(context.Context, *sqlx.Tx) (int64, error)) (n int64, err error) {
+	for range 10 {
+		if n, err = t.once(ctx, node, do); !contended(err) {
+			break
+		}
+	}
+	return n, err
+}
+
+// once is in without repetition.
+func (t *Trial) once(ctx context.Context, node int, do func(context.Context, *sqlx.Tx) (int64, error)) (int64, error) {
 	tx, err := t.node(node).Begin(ctx)
 	if err != nil {
 		return 0, err
@@ -105,42 +142,53 @@ func (t *Trial) claim(consumer int, key string) func(context.Context, *sqlx.Tx) 
 }
 
 func copyWaitsForCommit(ctx context.Context, t *Trial) (string, error) {
-	found, n, err := t.behind(ctx, t.claim(1, "committed"), t.claim(1, "committed"), true)
-	if found == "" && err == nil && n != 0 {
-		found = "both transactions have the claim"
+	key := fmt.Sprint(t.token())
+	found, p, err := t.meet(ctx, t.claim(1, key), t.claim(1, key), true)
+	if found == "" && err == nil && p.first+p.second != 1 {
+		found = fmt.Sprintf("%d of two transactions have the claim", p.first+p.second)
 	}
-	return found, err
+	return p.judged(found, err)
 }
 
 func copyTakesOverAfterRollback(ctx context.Context, t *Trial) (string, error) {
-	found, n, err := t.behind(ctx, t.claim(1, "rolled back"), t.claim(1, "rolled back"), false)
-	if found == "" && err == nil && n != 1 {
+	key := fmt.Sprint(t.token())
+	found, p, err := t.meet(ctx, t.claim(1, key), t.claim(1, key), false)
+	if found == "" && err == nil && p.second != 1 {
 		found = "nobody has the claim: the second transaction finds the key of one that was rolled back"
+	}
+	return p.judged(found, err)
+}
+
+// judged adds to what was found that conflicts are found late.
+func (p pair) judged(found string, err error) (string, error) {
+	if found == "" && err == nil && p.late {
+		found = lateConflicts
 	}
 	return found, err
 }
 
 // waitedSeesTheRow: an UPDATE that waited works on the row as the other transaction left it.
 func waitedSeesTheRow(ctx context.Context, t *Trial) (string, error) {
+	key := []byte(fmt.Sprint(t.token()))
 	open := func(ctx context.Context, tx *sqlx.Tx) (int64, error) {
-		_, err := tx.ExecContext(ctx, t.sql.OpenClaim, 2, []byte("open"), 1, 1)
+		_, err := tx.ExecContext(ctx, t.sql.OpenClaim, 2, key, 1, 1)
 		return 0, err
 	}
 	if _, err := t.in(ctx, 0, open); err != nil {
 		return "", err
 	}
-	found, _, err := t.behind(ctx, open, open, true)
+	found, p, err := t.meet(ctx, open, open, true)
 	if found != "" || err != nil {
 		return found, err
 	}
 	var claim struct{ Result, Token int64 }
-	if err := t.node(0).GetContext(ctx, &claim, t.sql.SelectClaim, 2, []byte("open")); err != nil {
+	if err := t.node(0).GetContext(ctx, &claim, t.sql.SelectClaim, 2, key); err != nil {
 		return "", err
 	}
 	if claim.Token != 3 {
 		return fmt.Sprintf("a change was lost: 1 was raised twice to %d", claim.Token), nil
 	}
-	return "", nil
+	return p.judged("", nil)
 }
 
 // rereads: a transaction sees what was committed since its first statement.
@@ -221,7 +269,7 @@ func migrationsExclude(ctx context.Context, t *Trial) (string, error) {
 		_, err := tx.ExecContext(ctx, t.sql.LockMigrations)
 		return 0, err
 	}
-	found, _, err := t.behind(ctx, lock, lock, true)
+	found, _, err := t.meet(ctx, lock, lock, true)
 	if found == "" && err != nil {
 		return refused(err)
 	}

@@ -4,8 +4,11 @@ import (
 	"context"
 	"database/sql"
 	"database/sql/driver"
+	"errors"
+	"strings"
 	"sync/atomic"
 
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jmoiron/sqlx"
 
 	"github.com/millrace-go/millrace/tests/testdb"
@@ -18,6 +21,7 @@ type other struct {
 
 	level    sql.IsolationLevel // of every transaction, unless it is 0
 	commits  bool               // a ROLLBACK commits
+	delays   string             // a statement with this text takes effect at COMMIT, which fails if it then counts other rows
 	prepared func(ctx context.Context, prefix string) error
 
 	driver      driver.Driver
@@ -34,7 +38,7 @@ func (o *other) over(db *testdb.DB) *sqlx.DB {
 
 func (o *other) Connect(context.Context) (driver.Conn, error) {
 	inner, err := o.driver.Open(o.dsn)
-	return &connection{inner, o, o.connections.Add(1)}, err
+	return &connection{Conn: inner, other: o, number: o.connections.Add(1)}, err
 }
 
 func (o *other) Driver() driver.Driver { return o.driver }
@@ -44,6 +48,8 @@ type connection struct {
 	driver.Conn
 	other  *other
 	number int64
+
+	delayed []func(ctx context.Context) error
 }
 
 func (c *connection) rewritten(query string) string {
@@ -54,7 +60,26 @@ func (c *connection) rewritten(query string) string {
 }
 
 func (c *connection) ExecContext(ctx context.Context, query string, args []driver.NamedValue) (driver.Result, error) {
-	return c.Conn.(driver.ExecerContext).ExecContext(ctx, c.rewritten(query), args)
+	exec := c.Conn.(driver.ExecerContext).ExecContext
+	if c.other.delays == "" || !strings.Contains(query, c.other.delays) {
+		return exec(ctx, c.rewritten(query), args)
+	}
+	if _, err := exec(ctx, `SAVEPOINT delayed`, nil); err != nil {
+		return nil, err
+	}
+	result, err := exec(ctx, query, args)
+	if err != nil {
+		return nil, err
+	}
+	c.delayed = append(c.delayed, func(ctx context.Context) error {
+		again, err := exec(ctx, query, args)
+		if err != nil || again == result {
+			return err
+		}
+		return &pgconn.PgError{Code: "40001", Message: "another transaction was first"}
+	})
+	_, err = exec(ctx, `ROLLBACK TO SAVEPOINT delayed`, nil)
+	return result, err
 }
 
 func (c *connection) QueryContext(ctx context.Context, query string, args []driver.NamedValue) (driver.Rows, error) {
@@ -70,8 +95,13 @@ func (c *connection) BeginTx(ctx context.Context, options driver.TxOptions) (dri
 		options.Isolation = driver.IsolationLevel(c.other.level)
 	}
 	tx, err := c.Conn.(driver.ConnBeginTx).BeginTx(ctx, options)
-	if err == nil && c.other.commits {
+	c.delayed = nil
+	switch {
+	case err != nil:
+	case c.other.commits:
 		tx = committing{tx}
+	case c.other.delays != "":
+		tx = delaying{tx, c, context.WithoutCancel(ctx)}
 	}
 	return tx, err
 }
@@ -98,3 +128,18 @@ func (c *connection) CheckNamedValue(v *driver.NamedValue) error {
 type committing struct{ driver.Tx }
 
 func (c committing) Rollback() error { return c.Commit() }
+
+type delaying struct {
+	driver.Tx
+	*connection
+	ctx context.Context //nolint:containedctx // of BeginTx: Commit gets none
+}
+
+func (d delaying) Commit() error {
+	for _, do := range d.delayed {
+		if err := do(d.ctx); err != nil {
+			return errors.Join(err, d.Tx.Rollback())
+		}
+	}
+	return d.Tx.Commit()
+}
