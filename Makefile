@@ -68,6 +68,13 @@ test: ## run every test on every database and broker; nothing may be skipped (PK
 test-times: ## run every test of what is released and tell where the time goes (a table of packages, the 50 slowest tests)
 	@$(services); go run ./tests/times -race $(released)
 
+# The packages whose tests run with other drivers too. TestRollingUpgrade runs the release before, which is built without them.
+other_drivers = $(race) -overlay tests/drivers/overlay.json -skip TestRollingUpgrade
+
+.PHONY: test-drivers
+test-drivers: ## run the conformance bodies, gate, outbox and queue with lib/pq and mattn/go-sqlite3 (needs cgo)
+	@$(services); $(other_drivers) -p 1 -timeout 30m ./tests ./tests/gate ./tests/outbox ./tests/durable
+
 .PHONY: test-next
 test-next: ## run the tests that newer servers concern on RabbitMQ 4.3 and MySQL 9.7 (root on Debian)
 	@$(services); exports=$$(tests/next.sh); eval "$$exports"; \

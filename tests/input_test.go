@@ -76,12 +76,7 @@ var inputBodies = []testdb.Body{
 		rig.MustFail(t, h, newMessage("x"), "closed")
 	})},
 	{Name: "a read-only database", Why: "the error asks for the primary", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
-		option := map[string]testdb.Option{
-			"postgres": testdb.Params("default_transaction_read_only", "on"),
-			"mysql":    testdb.Params("tx_read_only", "1"),
-			"sqlite":   testdb.Params("_pragma", "query_only(1)"),
-		}[b.db.Dialect]
-		store := b.process(option)
+		store := b.newStore(b.db.ReadOnly(t).DB, inbox.Config{})
 		rig.MustFail(t, b.inbox(effect, on(store)), newMessage("x"), inbox.ErrReadOnly, "primary")
 	})},
 	{Name: "a message that is already acked", Why: "InstantAck outside: a failure would lose it", Run: testdb.With(newBed, func(t *testing.T, b *bed) {

@@ -146,6 +146,10 @@ func readOnlyBehindPooler(t *testing.T, direct, pooled *testdb.DB) {
 	b := newBed(t, pooled)
 	h := b.inbox(effect, on(b.process()))
 	must(t, h, newMessage("x"))
+	if pooled.Driver == "postgres" { // lib/pq overrides the setting
+		rig.MustFail(t, b.inbox(effect, on(b.newStore(pooled.ReadOnly(t).DB, inbox.Config{}))), newMessage("x"), inbox.ErrReadOnly)
+		return
+	}
 	admin := &bed{T: t, db: direct}
 	admin.exec(`DO $$ BEGIN EXECUTE 'ALTER DATABASE ' || current_database() ||
 		' SET default_transaction_read_only = on'; END $$`)

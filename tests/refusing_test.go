@@ -101,6 +101,17 @@ func login(t *testing.T, admin, db *testdb.DB) (l account) {
 	return l
 }
 
+// full is a pool on which the database has no room beyond most, a pragma.
+func full(t *testing.T, db *testdb.DB, most string) *testdb.DB {
+	t.Helper()
+	if db.Driver == "sqlite3" { // whose DSN does not have it
+		pool := db.Open(t, testdb.Pool(1))
+		pool.Do(t, `PRAGMA `+most)
+		return pool
+	}
+	return db.Open(t, testdb.Params("_pragma", most))
+}
+
 // The claim of a message may find room where what its handler writes does not.
 func TestADatabaseThatIsFull(t *testing.T) {
 	t.Parallel()
@@ -111,7 +122,7 @@ func TestADatabaseThatIsFull(t *testing.T) {
 	size.Store(1_000_000)
 	h := b.inbox(func(msg *message.Message) ([]*message.Message, error) {
 		return nil, rig.Exec(msg.Context(), `INSERT INTO effects (uuid) VALUES (zeroblob(?))`, size.Load())
-	}, on(b.newStore(db.Open(t, testdb.Params("_pragma", most)).DB, inbox.Config{})))
+	}, on(b.newStore(full(t, db, most).DB, inbox.Config{})))
 	load := newLoad(h, 1) // whose pause is short yet
 	defer load.stop()
 	<-time.After(watched)

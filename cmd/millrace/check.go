@@ -12,7 +12,8 @@ import (
 )
 
 func (a *app) checkCommand() *cobra.Command {
-	var strict bool
+	var strict, engine bool
+	var nodes []string
 	cmd := &cobra.Command{
 		Use:   "check",
 		Short: "Find what is wrong with the database and with how consumers are set up",
@@ -21,12 +22,29 @@ checks each consumer: what makes two messages the same, how long the consumer re
 them, whether a janitor deletes older claims, what a replay may do, and whether messages
 are stored for a queue that no process serves.
 
-Exits with 1 if there are errors, with --strict also if there are warnings.`,
-		Example: "  millrace check\n  millrace check --strict --json",
+With --engine it tries instead what the statements assume of the server: that copies of a
+message wait for each other, that ids grow in the order of transactions, and so on. Run it on a
+server that is no PostgreSQL, MySQL or MariaDB, but compatible with one, or behind a pooler. It
+makes tables whose names begin with millrace_try_, and drops them, also after Ctrl-C. --node
+names other nodes of the same database; with them the connections are spread over all.
+
+Exits with 1 if there are errors, with --strict also if there are warnings. With --engine it
+exits with 1 if a feature is unfit or could not be tried, with --strict also an optional one.`,
+		Example: "  millrace check\n  millrace check --strict --json\n  millrace check --engine --node postgres://millrace@node2/shop",
 		Args:    cobra.NoArgs,
 	}
 	cmd.Flags().BoolVar(&strict, "strict", false, "exit with 1 for warnings too")
-	cmd.RunE = a.doEach(func(ctx context.Context, _ []string) error { return a.check(ctx, strict) })
+	cmd.Flags().BoolVar(&engine, "engine", false, "try what the statements assume of the server")
+	cmd.Flags().StringArrayVar(&nodes, "node", nil, "the `database` at another node, for --engine; may be repeated")
+	cmd.RunE = a.limited(func(ctx context.Context, _ []string) error {
+		switch {
+		case engine:
+			return a.checkEngine(ctx, strict, nodes)
+		case len(nodes) > 0:
+			return usagef("--node is for --engine")
+		}
+		return a.check(ctx, strict)
+	}, func(cmd *cobra.Command) bool { return !engine || ifAsked(cmd) }, a.each)
 	return cmd
 }
 

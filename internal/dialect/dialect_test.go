@@ -1,6 +1,8 @@
 package dialect_test
 
 import (
+	"errors"
+	"fmt"
 	"reflect"
 	"regexp"
 	"slices"
@@ -150,4 +152,16 @@ func TestCommentsOfTheSchemaEndNoStatement(t *testing.T) {
 			assert.False(t, strings.HasSuffix(comment, ";"), "%s: %s", name, line)
 		}
 	}
+}
+
+// These are all that a driver says of a COMMIT that the server answered with ROLLBACK.
+func TestAbortedKnowsTheWordsOfEachRelease(t *testing.T) {
+	for _, words := range []string{
+		"commit unexpectedly resulted in rollback",                 // pgx
+		"pq: Could not complete operation in a failed transaction", // lib/pq 1.10
+		"pq: could not complete operation in a failed transaction", // lib/pq 1.12
+	} {
+		assert.ErrorIs(t, dialect.Unhide(fmt.Errorf("commit: %w", errors.New(words))), dialect.ErrHidden, words)
+	}
+	assert.NotErrorIs(t, dialect.Unhide(errors.New("boom")), dialect.ErrHidden)
 }

@@ -58,8 +58,8 @@ func Aborted(err error) bool {
 		if e, ok := err.(interface{ SQLState() string }); ok { //nolint:errorlint // walks the tree itself
 			return e.SQLState() == "25P02"
 		}
-		switch err.Error() {
-		case "commit unexpectedly resulted in rollback", "pq: Could not complete operation in a failed transaction":
+		switch strings.ToLower(err.Error()) { // lib/pq 1.10 begins with a capital letter
+		case "commit unexpectedly resulted in rollback", "pq: could not complete operation in a failed transaction":
 			return true
 		}
 	}

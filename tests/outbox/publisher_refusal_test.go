@@ -74,11 +74,7 @@ var refusalBodies = []testdb.Body{
 				assert.Empty(o, o.stored(), "two outboxes in one database do not meet")
 			}},
 			behaviour{"because it is read-only", func(o *office) {
-				pool := o.db.Open(o, map[string]testdb.Option{
-					"postgres": testdb.Params("default_transaction_read_only", "on"),
-					"mysql":    testdb.Params("tx_read_only", "1"),
-					"sqlite":   testdb.Params("_pragma", "query_only(1)"),
-				}[o.db.Dialect])
+				pool := o.db.ReadOnly(o)
 				out := rig.NewOutbox(o, pool.DB, outbox.Config{Standalone: true})
 				both(o, pool.DB, out, outbox.ErrReadOnly)
 			}},

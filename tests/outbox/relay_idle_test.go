@@ -10,6 +10,7 @@ import (
 
 	"github.com/millrace-go/millrace/outbox"
 	"github.com/millrace-go/millrace/tests/faults"
+	"github.com/millrace-go/millrace/tests/rig"
 	"github.com/millrace-go/millrace/tests/testdb"
 )
 
@@ -99,6 +100,12 @@ func TestARelayIsToldOfCommits(t *testing.T) {
 		t.Parallel()
 		p := newPost(t, testdb.On(t, "postgres"))
 		p.slow(p.db.Open(t))
+		if p.db.Driver == "postgres" { // through database/sql lib/pq passes no notice on: the relay says so, and looks by itself
+			rig.Eventually(p, "it says that it hears nothing", func() bool {
+				return p.log.has("notices from other processes do not reach this relay")
+			})
+			return
+		}
 		p.isToldAtOnce()
 	})
 }

@@ -14,6 +14,8 @@ type Body struct {
 	Why  string // the rule that is broken when it fails; shown then
 	Run  func(t *testing.T, db *DB)
 	On   []Option // how its database is made
+	// Not has, by driver, why the body cannot hold there.
+	Not map[string]string
 }
 
 // Conformance runs every body on every database as the subtests Name/postgres,
@@ -58,6 +60,7 @@ const (
 	failed  result = "FAILED"
 	skipped result = "SKIPPED BY ITS BODY"
 	absent  result = "no database"
+	refused result = "NOT WITH THIS DRIVER"
 )
 
 // run is what became of one body on one database.
@@ -78,10 +81,15 @@ func conform(t *testing.T, b Body, s *system, r *run) {
 			r.result = skipped
 		case entered:
 			r.result = ok
-			ran(t, "conformance bodies", s.dialect)
+			ran(t, "conformance bodies", s.named())
 		}
-		fmt.Printf("conformance: %s × %s: %s\n", b.Name, s.dialect, r.result)
+		fmt.Printf("conformance: %s × %s: %s\n", b.Name, s.named(), r.result)
 	}()
+	if why := b.Not[s.tested()]; why != "" {
+		r.result = refused
+		t.Logf("not with %s: %s", s.named(), why)
+		return
+	}
 	db := On(t, s.dialect, b.On...)
 	entered = true
 	b.Run(t, db)

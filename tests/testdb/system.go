@@ -24,7 +24,8 @@ import (
 // system is what differs between the databases.
 type system struct {
 	dialect string
-	driver  string
+	driver  string // of the administrator, and of the tests unless other is registered
+	other   string // a driver that make test-drivers registers
 	env     string // names the administrator's DSN; empty where none is needed
 	server  *server
 	// extend applies the options to a DSN.
@@ -48,7 +49,7 @@ type server struct {
 
 var all = []*system{
 	{
-		dialect: "postgres", driver: "pgx", env: "MILLRACE_TEST_POSTGRES", extend: extendPostgres,
+		dialect: "postgres", driver: "pgx", other: "postgres", env: "MILLRACE_TEST_POSTGRES", extend: extendPostgres,
 		server: &server{
 			named:   namedPostgres,
 			list:    "SELECT datname FROM pg_database WHERE datname LIKE $1",
@@ -75,7 +76,23 @@ var all = []*system{
 			shape:   shapeMySQL,
 		},
 	},
-	{dialect: "sqlite", driver: "sqlite", extend: extendSQLite},
+	{dialect: "sqlite", driver: "sqlite", other: "sqlite3", extend: extendSQLite},
+}
+
+// tested is the driver that tests get.
+func (s *system) tested() string {
+	if s.other != "" && slices.Contains(sql.Drivers(), s.other) {
+		return s.other
+	}
+	return s.driver
+}
+
+// named is the dialect, with the driver where it is another than usual.
+func (s *system) named() string {
+	if driver := s.tested(); driver != s.driver {
+		return s.dialect + " by the driver " + driver
+	}
+	return s.dialect
 }
 
 // systems are those of all, or the one that MILLRACE_TEST_ONLY names: the tests of the others are left out.
@@ -139,6 +156,9 @@ func extendPostgres(dsn string, o settings) (string, error) {
 		q.Set("lock_timeout", milliseconds(o.frozen.lock))
 	}
 	for _, p := range o.params {
+		if p[0] == "default_query_exec_mode" && slices.Contains(sql.Drivers(), "postgres") {
+			p = [2]string{"binary_parameters", "yes"} // so lib/pq sends no statement that another connection would lack
+		}
 		q.Set(p[0], p[1])
 	}
 	u.RawQuery = strings.ReplaceAll(q.Encode(), "+", "%20") // pgx takes a plus for a plus
@@ -196,17 +216,30 @@ func createSQLite(t testing.TB, empty bool) string {
 		require.NoError(t, err)
 		require.NoError(t, os.WriteFile(file.Path, content, 0o600))
 	}
-	return "file:" + file.EscapedPath() +
-		"?_pragma=busy_timeout(10000)&_pragma=journal_mode(WAL)" +
-		"&_pragma=synchronous(FULL)&_txlock=immediate"
+	dsn := "file:" + file.EscapedPath() + "?_txlock=immediate"
+	for _, p := range []string{"busy_timeout(10000)", "journal_mode(WAL)", "synchronous(FULL)"} {
+		dsn += "&" + pragma(p)
+	}
+	return dsn
+}
+
+// pragma is a parameter of a DSN for the driver that tests get, from name(value).
+func pragma(p string) string {
+	if !slices.Contains(sql.Drivers(), "sqlite3") {
+		return "_pragma=" + p
+	}
+	name, value, _ := strings.Cut(strings.TrimSuffix(p, ")"), "(")
+	return "_" + name + "=" + value
 }
 
 func extendSQLite(dsn string, o settings) (string, error) {
-	q := url.Values{}
 	for _, p := range o.params {
-		q.Add(p[0], p[1])
+		if p[0] != "_pragma" {
+			return "", fmt.Errorf("testdb: SQLite takes _pragma alone, not %s", p[0])
+		}
+		dsn += "&" + pragma(p[1])
 	}
-	return withQuery(dsn, q.Encode()), nil
+	return dsn, nil
 }
 
 func withQuery(dsn, query string) string {

@@ -51,7 +51,7 @@ func Each[T runner[T]](t T, body func(t T, db *DB), opts ...Option) {
 			}
 			body(t, On(t, s.dialect, opts...))
 			if !t.Skipped() {
-				ran(t, "other tests of every database", s.dialect)
+				ran(t, "other tests of every database", s.named())
 			}
 		})
 	}
@@ -83,7 +83,7 @@ func At(t testing.TB, dialect, admin string, opts ...Option) *DB {
 func (s *system) open(t testing.TB, admin string, empty bool, opts []Option) *DB {
 	t.Helper()
 	began := time.Now()
-	db := &DB{Dialect: s.dialect, Driver: s.driver, DSN: s.fresh(t, admin, empty)}
+	db := &DB{Dialect: s.dialect, Driver: s.tested(), DSN: s.fresh(t, admin, empty)}
 	t.Logf("testdb: a database in %v", time.Since(began))
 	return db.Open(t, opts...)
 }
@@ -110,6 +110,30 @@ func (db *DB) Open(t testing.TB, opts ...Option) *DB {
 	pool.SetMaxOpenConns(o.pool)
 	pool.SetMaxIdleConns(o.pool)
 	return &DB{DB: pool, Dialect: db.Dialect, Driver: db.Driver, DSN: dsn}
+}
+
+// ReadOnly opens another pool, on which the database accepts no writes.
+func (db *DB) ReadOnly(t testing.TB) *DB {
+	t.Helper()
+	if db.Driver == "postgres" { // lib/pq begins each transaction READ WRITE; a standby refuses the writes themselves
+		db.Do(t, `DO $do$
+			DECLARE of TEXT;
+			BEGIN
+				CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $f$
+					BEGIN RAISE 'cannot execute % in a read-only transaction', TG_OP USING ERRCODE = '25006'; END $f$;
+				FOR of IN SELECT quote_ident(relname) FROM pg_class WHERE relnamespace = 'public'::regnamespace AND relkind = 'r' LOOP
+					EXECUTE 'CREATE TRIGGER refuse BEFORE INSERT OR UPDATE OR DELETE ON ' || of ||
+						' FOR EACH STATEMENT EXECUTE FUNCTION refuse()';
+				END LOOP;
+			END $do$`)
+		t.Cleanup(func() { db.Do(t, `DROP FUNCTION refuse() CASCADE`) })
+		return db.Open(t)
+	}
+	return db.Open(t, map[string]Option{
+		"postgres": Params("default_transaction_read_only", "on"),
+		"mysql":    Params("tx_read_only", "1"),
+		"sqlite":   Params("_pragma", "query_only(1)"),
+	}[db.Dialect])
 }
 
 // Missing ends a test that lacks what it needs: a skip that says how to get it,

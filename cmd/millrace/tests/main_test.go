@@ -77,6 +77,17 @@ func exit(t *testing.T, err error) int {
 // two runs or two databases.
 func golden(t *testing.T, name string, args []string, r result) {
 	t.Helper()
+	compare(t, name, args, r, *update && !strings.Contains(t.Name(), "postgres") && !strings.Contains(t.Name(), "mysql"))
+}
+
+// goldenOf is golden for what is printed of one database alone.
+func goldenOf(t *testing.T, name string, args []string, r result) {
+	t.Helper()
+	compare(t, name, args, r, *update)
+}
+
+func compare(t *testing.T, name string, args []string, r result, write bool) {
+	t.Helper()
 	got := fmt.Sprintf("$ millrace %s\n%s", quoted(args), same(r.out))
 	if r.err != "" {
 		got += "--- stderr\n" + same(r.err)
@@ -85,7 +96,7 @@ func golden(t *testing.T, name string, args []string, r result) {
 		got += fmt.Sprintf("--- exit %d\n", r.code)
 	}
 	file := filepath.Join("testdata", name+".txt")
-	if *update && !strings.Contains(t.Name(), "postgres") && !strings.Contains(t.Name(), "mysql") {
+	if write {
 		require.NoError(t, os.WriteFile(file, []byte(got), 0o600))
 	}
 	want, err := os.ReadFile(file)
