@@ -66,6 +66,10 @@ axe=$PWD/.cache/axe-core-$axe_version.min.js
 kafka_version=4.4.0
 kafka=$PWD/.cache/kafka-$kafka_version
 
+# Kafka Connect with Debezium, those that tests/kafka/connect.xml asks for.
+debezium_version=3.7.0.Final
+debezium=$PWD/.cache/debezium-$debezium_version
+
 declare -A dsn=() # what is up, by service
 
 source tests/memory.sh
@@ -83,6 +87,7 @@ main() {
   if ! compiles_c; then install_compiler; fi
   if [[ ! -s $axe ]]; then fetch_axe; fi
   if [[ ${MILLRACE_TEST_CLUSTER:-} == 1 && ! -d $kafka ]]; then fetch_kafka; fi
+  if [[ ${MILLRACE_TEST_CLUSTER:-} == 1 && ! -d $debezium ]]; then fetch_debezium; fi
 }
 
 say() { printf 'services: %s\n' "$*" >&2; }
@@ -295,14 +300,28 @@ start_kafka() {
 
 fetch_kafka() {
   say "Kafka $kafka_version"
+  fetch_jars tests/kafka/broker.xml "$kafka.new"
+  mv "$kafka.new" "$kafka"
+}
+
+# fetch_debezium has Debezium's own archive unpacked in a folder of its own, as Kafka Connect wants plugins.
+fetch_debezium() {
+  say "Debezium $debezium_version"
+  fetch_jars tests/kafka/connect.xml "$debezium.new"
+  mkdir "$debezium.new/plugins"
+  tar -xzf "$debezium.new/"debezium-connector-postgres-*-plugin.tar.gz -C "$debezium.new/plugins"
+  mv "$debezium.new" "$debezium"
+}
+
+# fetch_jars makes a folder of what a pom asks for.
+fetch_jars() { # pom folder
   if ! command -v mvn >/dev/null || ! command -v java >/dev/null; then
     debian_root || die 'mvn or java is missing: install them (Debian: apt-get install maven default-jre-headless)'
     apt_install maven default-jre-headless
   fi
-  rm -rf "$kafka.new"
-  quietly mvn -q -B -C -f tests/kafka/broker.xml \
-    org.apache.maven.plugins:maven-dependency-plugin:3.8.1:copy-dependencies -DincludeScope=runtime "-DoutputDirectory=$kafka.new"
-  mv "$kafka.new" "$kafka"
+  rm -rf "$2"
+  quietly mvn -q -B -C -f "$1" org.apache.maven.plugins:maven-dependency-plugin:3.8.1:copy-dependencies \
+    -DincludeScope=runtime "-DoutputDirectory=$2"
 }
 
 # apt_install installs packages, with a fresh list only where the old one fails.
@@ -392,5 +411,6 @@ for s in "${services[@]}"; do
   printf 'export %s=%q\n' "${variable[$s]}" "${dsn[$s]}"
 done
 if [[ -d $kafka ]]; then printf 'export MILLRACE_TEST_KAFKA_JARS=%q\n' "$kafka"; fi
+if [[ -d $debezium ]]; then printf 'export MILLRACE_TEST_DEBEZIUM=%q\n' "$debezium"; fi
 printf 'export MILLRACE_TEST_PROMETHEUS=%q\n' "$(command -v prometheus)"
 if [[ -n ${memory_files:-} ]]; then printf 'export MILLRACE_TEST_MEMORY=%q\n' "$memory_files"; fi
