@@ -139,6 +139,24 @@ func TestKafkaStaticMembership(t *testing.T) {
 	}
 }
 
+// Two processes with one InstanceId take the partitions from each other, for ever. Each message still has one effect.
+func TestKafkaTwoStaticMembersOfOneName(t *testing.T) {
+	t.Parallel()
+	g := newGroup(t)
+	g.config = func(_ string, c *sarama.Config) { c.Consumer.Group.InstanceId = "one" }
+	first, second := g.join("first"), g.join("second")
+	one, other := first.sessionCount(), second.sessionCount()
+	var sent []*message.Message
+	rig.Eventually(t, "each takes them again", func() bool {
+		sent = append(sent, g.send("a"), g.send("b"), g.send("c"))
+		return first.sessionCount() > one && second.sessionCount() > other
+	})
+	for _, m := range sent {
+		rig.Eventually(t, "all is handled", func() bool { return g.effects(m) > 0 })
+		assert.Equal(t, 1, g.effects(m))
+	}
+}
+
 // group is a consumer group whose members are services with one inbox.
 type group struct {
 	*testing.T

@@ -28,6 +28,16 @@ func TestKafkaDefaults(t *testing.T) {
 	assert.NoError(t, safeConsumer().Validate())
 }
 
+// A topic with one replica has its messages confirmed, whatever min.insync.replicas says.
+func TestKafkaMinInsyncReplicasOfOneReplica(t *testing.T) {
+	t.Parallel()
+	brokers, two := []string{service(t, "MILLRACE_TEST_KAFKA")}, "2"
+	topic := createTopic(t, brokers, &sarama.TopicDetail{
+		NumPartitions: 1, ReplicationFactor: 1, ConfigEntries: map[string]*string{"min.insync.replicas": &two},
+	})
+	assert.NoError(t, kafkaPublisher(t, brokers, safeProducer()).Publish(topic, message.NewMessage("confirmed", nil)))
+}
+
 // A group without an offset, or with one that Kafka has deleted, begins at Offsets.Initial: by default behind everything that is
 // there.
 func TestKafkaOffsetsThatAreGone(t *testing.T) {
