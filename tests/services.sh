@@ -3,19 +3,19 @@
 #
 #   eval "$(tests/services.sh)"
 #
-# PostgreSQL, MariaDB, RabbitMQ, Redis and NATS: a DSN that the environment already
+# PostgreSQL, MariaDB, RabbitMQ, Redis, NATS and Kafka: a DSN that the environment already
 # has is only checked. PostgreSQL and MariaDB are started with their data in memory, where
 # there is room and MILLRACE_TEST_DISK is not 1. Else what answers on the usual local
 # port is used; else Docker Compose starts it; else, as root on Debian, apt-get installs
 # it. The programs of which tests run instances of their own (also PgBouncer, pgbench,
 # Prometheus and Chromium) must be installed, with Docker or without, git, and a C compiler
-# for the race detector. axe-core comes through npm.
+# for the race detector. axe-core comes through npm, Kafka through Maven.
 #
 # Standard output carries the export lines alone; progress is on standard error.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
-services=(postgres mysql rabbitmq redis nats)
+services=(postgres mysql rabbitmq redis nats kafka)
 
 declare -A variable=(
   [postgres]=MILLRACE_TEST_POSTGRES
@@ -23,14 +23,16 @@ declare -A variable=(
   [rabbitmq]=MILLRACE_TEST_RABBITMQ
   [redis]=MILLRACE_TEST_REDIS
   [nats]=MILLRACE_TEST_NATS
+  [kafka]=MILLRACE_TEST_KAFKA
 )
-declare -A port=([postgres]=5432 [mysql]=3306 [rabbitmq]=5672 [redis]=6379 [nats]=4222)
+declare -A port=([postgres]=5432 [mysql]=3306 [rabbitmq]=5672 [redis]=6379 [nats]=4222 [kafka]=9092)
 declare -A usual=(
   [postgres]='postgres://postgres@127.0.0.1:5432/postgres?sslmode=disable'
   [mysql]='root@tcp(127.0.0.1:3306)/'
   [rabbitmq]='amqp://guest:guest@127.0.0.1:5672/'
   [redis]='redis://127.0.0.1:6379/0'
   [nats]='nats://127.0.0.1:4222'
+  [kafka]='127.0.0.1:9092'
 )
 # For servers that let the usual user in by socket only. The password occurs nowhere
 # else: tests look for passwords in what is printed.
@@ -41,7 +43,7 @@ declare -A own_user=(
   [mysql]="$user:$password@tcp(127.0.0.1:3306)/"
 )
 declare -A container=(
-  [postgres]=postgres [mysql]=mariadb [rabbitmq]=rabbitmq [redis]=redis [nats]=nats
+  [postgres]=postgres [mysql]=mariadb [rabbitmq]=rabbitmq [redis]=redis [nats]=nats [kafka]=kafka
 )
 declare -A package=(
   [postgres]=postgresql [mysql]=mariadb-server [rabbitmq]=rabbitmq-server
@@ -60,6 +62,14 @@ axe_version=4.14.1
 axe_sha256=e6b0ce02b84d892e2e33e403485e7f3d6c29e2be6df65daf44d89ba564139745
 axe=$PWD/.cache/axe-core-$axe_version.min.js
 
+# The libraries of a Kafka, those that tests/kafka/broker.xml asks for.
+kafka_version=4.4.0
+kafka=$PWD/.cache/kafka-$kafka_version
+
+# Kafka Connect with Debezium, those that tests/kafka/connect.xml asks for.
+debezium_version=3.7.0.Final
+debezium=$PWD/.cache/debezium-$debezium_version
+
 declare -A dsn=() # what is up, by service
 
 source tests/memory.sh
@@ -76,6 +86,8 @@ main() {
   if lacking_services; then start_services; fi
   if ! compiles_c; then install_compiler; fi
   if [[ ! -s $axe ]]; then fetch_axe; fi
+  if [[ ${MILLRACE_TEST_CLUSTER:-} == 1 && ! -d $kafka ]]; then fetch_kafka; fi
+  if [[ ${MILLRACE_TEST_CLUSTER:-} == 1 && ! -d $debezium ]]; then fetch_debezium; fi
 }
 
 say() { printf 'services: %s\n' "$*" >&2; }
@@ -232,11 +244,13 @@ debian_root() { ((EUID == 0)) && [[ -e /etc/debian_version ]] && command -v apt-
 
 start_daemons() {
   local s missing=()
-  for s in "${lacking[@]}"; do missing+=("${package[$s]}"); done
+  for s in "${lacking[@]}"; do
+    if [[ $s != kafka ]]; then missing+=("${package[$s]}"); fi
+  done
   apt_install "${missing[@]}"
   for s in "${lacking[@]}"; do
-    if [[ $s == nats ]]; then
-      start_nats
+    if [[ $s == nats || $s == kafka ]]; then
+      "start_$s"
       continue
     fi
     if listens "$s"; then continue; fi # its package started it
@@ -252,6 +266,62 @@ start_nats() {
   service nats-server stop </dev/null >/dev/null 2>&1 || true
   setsid nats-server --addr 127.0.0.1 --port "${port[nats]}" --jetstream \
     --store_dir /var/lib/nats-server --log /var/log/nats-server.log </dev/null >/dev/null 2>&1 &
+}
+
+# start_kafka starts one broker that is its own controller. It keeps nothing: its folder is
+# emptied first, and in memory where there is room.
+start_kafka() {
+  if [[ ! -d $kafka ]]; then fetch_kafka; fi
+  local folder=$kafka-data lock
+  if [[ -n $memory_files ]]; then folder=$memory/kafka; fi
+  exec {lock}>"$folder.lock" # another call may start it at this moment
+  flock "$lock"
+  if listens kafka; then
+    exec {lock}>&-
+    return
+  fi
+  rm -rf "$folder" && mkdir -p "$folder/data"
+  # Kafka's own tool would need a second JVM to write this file.
+  printf '%s\n' version=1 cluster.id=bWlsbHJhY2UtdGVzdHMtMQ node.id=1 >"$folder/data/meta.properties"
+  printf '%s\n' process.roles=broker,controller node.id=1 controller.quorum.voters=1@127.0.0.1:9093 \
+    "listeners=PLAINTEXT://127.0.0.1:${port[kafka]},CONTROLLER://127.0.0.1:9093" \
+    "advertised.listeners=PLAINTEXT://127.0.0.1:${port[kafka]}" \
+    controller.listener.names=CONTROLLER \
+    listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT \
+    "log.dirs=$folder/data" offsets.topic.num.partitions=1 offsets.topic.replication.factor=1 \
+    group.initial.rebalance.delay.ms=0 auto.create.topics.enable=false >"$folder/server.properties"
+  say "starting Kafka $kafka_version"
+  (cd / && exec {lock}>&- && exec setsid java -Xmx512m -XX:+UseSerialGC -XX:TieredStopAtLevel=1 \
+    -Dorg.slf4j.simpleLogger.defaultLogLevel=warn -cp "$kafka/*" kafka.Kafka "$folder/server.properties") \
+    </dev/null >"$folder/log" 2>&1 &
+  await_port kafka
+  exec {lock}>&-
+}
+
+fetch_kafka() {
+  say "Kafka $kafka_version"
+  fetch_jars tests/kafka/broker.xml "$kafka.new"
+  mv "$kafka.new" "$kafka"
+}
+
+# fetch_debezium has Debezium's own archive unpacked in a folder of its own, as Kafka Connect wants plugins.
+fetch_debezium() {
+  say "Debezium $debezium_version"
+  fetch_jars tests/kafka/connect.xml "$debezium.new"
+  mkdir "$debezium.new/plugins"
+  tar -xzf "$debezium.new/"debezium-connector-postgres-*-plugin.tar.gz -C "$debezium.new/plugins"
+  mv "$debezium.new" "$debezium"
+}
+
+# fetch_jars makes a folder of what a pom asks for.
+fetch_jars() { # pom folder
+  if ! command -v mvn >/dev/null || ! command -v java >/dev/null; then
+    debian_root || die 'mvn or java is missing: install them (Debian: apt-get install maven default-jre-headless)'
+    apt_install maven default-jre-headless
+  fi
+  rm -rf "$2"
+  quietly mvn -q -B -C -f "$1" org.apache.maven.plugins:maven-dependency-plugin:3.8.1:copy-dependencies \
+    -DincludeScope=runtime "-DoutputDirectory=$2"
 }
 
 # apt_install installs packages, with a fresh list only where the old one fails.
@@ -340,5 +410,7 @@ printf 'export MILLRACE_TEST_AXE=%q\n' "$axe"
 for s in "${services[@]}"; do
   printf 'export %s=%q\n' "${variable[$s]}" "${dsn[$s]}"
 done
+if [[ -d $kafka ]]; then printf 'export MILLRACE_TEST_KAFKA_JARS=%q\n' "$kafka"; fi
+if [[ -d $debezium ]]; then printf 'export MILLRACE_TEST_DEBEZIUM=%q\n' "$debezium"; fi
 printf 'export MILLRACE_TEST_PROMETHEUS=%q\n' "$(command -v prometheus)"
 if [[ -n ${memory_files:-} ]]; then printf 'export MILLRACE_TEST_MEMORY=%q\n' "$memory_files"; fi

@@ -6,13 +6,11 @@ import (
 	"testing"
 	"time"
 
-	"github.com/IBM/sarama"
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill-kafka/v3/pkg/kafka"
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
-	"github.com/twmb/franz-go/pkg/kfake"
 
 	"github.com/millrace-go/millrace/inbox"
 	"github.com/millrace-go/millrace/inbox/admin"
@@ -23,6 +21,7 @@ import (
 )
 
 func TestKafka(t *testing.T) {
+	t.Parallel()
 	group := "billing"
 	deliver(t, testdb.On(t, "mysql"), newKafka(t, &group))
 }
@@ -30,6 +29,7 @@ func TestKafka(t *testing.T) {
 // The offsets of a group are set back to the beginning: another group has none. What it is given
 // again has no effect again.
 func TestKafkaOffsetReset(t *testing.T) {
+	t.Parallel()
 	group := "billing"
 	p := newPipeline(t, testdb.On(t, "postgres"), newKafka(t, &group))
 	p.relay()
@@ -67,6 +67,7 @@ func kafkaPosition(msg *message.Message) (inbox.Position, error) {
 // A message that fails is stored with its place in Kafka, and a copy of one that was handled is logged with it. The
 // place is its key, too, though the table does not bring it back.
 func TestKafkaPositions(t *testing.T) {
+	t.Parallel()
 	group := "billing"
 	p := newPipeline(t, testdb.On(t, "postgres"), newKafka(t, &group))
 	store := rig.NewStore(t, p.db.DB, inbox.Config{Position: kafkaPosition, LogDropped: true})
@@ -98,35 +99,4 @@ func TestKafkaPositions(t *testing.T) {
 	close(broken)
 	require.NoError(t, admin.New(store).Retry(t.Context(), parked.ID, admin.Operator{Name: "ada", Reason: "mended"}, nil))
 	rig.Eventually(t, "it is handled", func() bool { return len(rig.Find(t, store, admin.Filter{})) == 0 })
-}
-
-// newKafka returns a topic whose brokers are those of kfake, which speak Kafka's protocol in this
-// process. A new subscriber belongs to the group that is named then.
-func newKafka(t *testing.T, group *string) broker {
-	t.Helper()
-	topic := freshTopic()
-	cluster, err := kfake.NewCluster(kfake.NumBrokers(3), kfake.SeedTopics(3, topic))
-	require.NoError(t, err)
-	t.Cleanup(cluster.Close)
-	byKey := kafka.NewWithPartitioningMarshaler(func(_ string, msg *message.Message) (string, error) {
-		return msg.Metadata.Get("key"), nil
-	})
-	publisher, err := kafka.NewPublisher(kafka.PublisherConfig{
-		Brokers: cluster.ListenAddrs(), Marshaler: byKey,
-	}, watermill.NopLogger{})
-	require.NoError(t, err)
-	t.Cleanup(func() { assert.NoError(t, publisher.Close()) })
-	fromTheBeginning := kafka.DefaultSaramaSubscriberConfig()
-	fromTheBeginning.Consumer.Offsets.Initial = sarama.OffsetOldest
-	return broker{
-		topic: topic, publisher: publisher,
-		subscriber: func() message.Subscriber {
-			s, err := kafka.NewSubscriber(kafka.SubscriberConfig{
-				Brokers: cluster.ListenAddrs(), ConsumerGroup: *group, Unmarshaler: byKey,
-				OverwriteSaramaConfig: fromTheBeginning,
-			}, watermill.NopLogger{})
-			require.NoError(t, err)
-			return s
-		},
-	}
 }

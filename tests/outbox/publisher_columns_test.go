@@ -93,6 +93,9 @@ func documentedRouter(t testing.TB) router {
 	_, rest, found := strings.Cut(string(text), "```properties\n")
 	require.True(t, found)
 	block, _, _ := strings.Cut(rest, "```")
+	run, err := os.ReadFile("../interop/testdata/debezium.properties") // TestClusterDebezium
+	require.NoError(t, err)
+	require.Equal(t, string(run), block, "docs/outbox.md shows what Debezium was run with")
 	r := make(router)
 	for line := range strings.Lines(block) {
 		name, value, _ := strings.Cut(strings.TrimSpace(line), "=")

@@ -76,13 +76,7 @@ func launchEPMD(t testing.TB) string {
 		command: func() *exec.Cmd {
 			return h.cmd(epmd, "-port", strconv.Itoa(port), "-address", "127.0.0.1")
 		},
-		ready: func(ctx context.Context) error {
-			conn, err := new(net.Dialer).DialContext(ctx, "tcp", local(port))
-			if err != nil {
-				return err
-			}
-			return conn.Close()
-		},
+		ready: listens(local(port)),
 	})
 	_, number, _ := net.SplitHostPort(s.Addr()) // local joined it
 	return number

@@ -1,13 +1,14 @@
 // Command ping waits until a service of the tests answers at one of the DSNs and
 // prints that one, or says why none does.
 //
-//	ping [-wait 60s] postgres|mysql|rabbitmq|redis|nats DSN...
+//	ping [-wait 60s] postgres|mysql|rabbitmq|redis|nats|kafka DSN...
 package main
 
 import (
 	"bufio"
 	"context"
 	"database/sql"
+	"encoding/binary"
 	"encoding/json"
 	"errors"
 	"flag"
@@ -27,7 +28,7 @@ func main() {
 	wait := flag.Duration("wait", 0, "how long to try again")
 	flag.Parse()
 	if flag.NArg() < 2 {
-		fmt.Fprintln(os.Stderr, "usage: ping [-wait 60s] postgres|mysql|rabbitmq|redis|nats DSN...")
+		fmt.Fprintln(os.Stderr, "usage: ping [-wait 60s] postgres|mysql|rabbitmq|redis|nats|kafka DSN...")
 		os.Exit(2)
 	}
 	dsn, err := poll(flag.Arg(0), flag.Args()[1:], *wait)
@@ -73,6 +74,8 @@ func ping(service, dsn string) error {
 		return pingRedis(ctx, dsn)
 	case "nats":
 		return pingNATS(ctx, dsn)
+	case "kafka":
+		return pingKafka(ctx, dsn)
 	default:
 		return fmt.Errorf("unknown service %q", service)
 	}
@@ -137,6 +140,30 @@ func pingNATS(ctx context.Context, dsn string) error {
 	}
 	if !info.JetStream {
 		return errors.New("JetStream is not enabled: start nats-server with --jetstream")
+	}
+	return nil
+}
+
+// pingKafka asks which versions of which requests a broker takes: ApiVersions, which is number 18, in its version 0, as
+// request 1 of an unnamed client.
+func pingKafka(ctx context.Context, address string) error {
+	conn, err := dial(ctx, "kafka://"+address)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = conn.Close() }()
+	if _, err := conn.Write([]byte{0, 0, 0, 10, 0, 18, 0, 0, 0, 0, 0, 1, 0xff, 0xff}); err != nil {
+		return err
+	}
+	var head struct {
+		Size, Request int32
+		Error         int16
+	}
+	if err := binary.Read(conn, binary.BigEndian, &head); err != nil {
+		return err
+	}
+	if head.Request != 1 || head.Error != 0 {
+		return fmt.Errorf("unexpected reply %+v", head)
 	}
 	return nil
 }
