@@ -34,6 +34,7 @@ func TestClusterKafkaBrokersKilledUnderLoad(t *testing.T) {
 	require.NoError(t, <-closed)
 	members := []*process{p.launch(), p.launch()}
 	killed := make(chan struct{})
+	t.Cleanup(func() { <-killed })
 	go func() {
 		defer close(killed)
 		for partition := range int32(3) {

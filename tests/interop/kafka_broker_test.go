@@ -19,7 +19,6 @@ func safeProducer() *sarama.Config {
 	config := kafka.DefaultSaramaSyncPublisherConfig()
 	config.Version = sarama.V2_4_0_0
 	config.Producer.RequiredAcks = sarama.WaitForAll
-	config.Producer.Idempotent = true
 	config.Net.MaxOpenRequests = 1
 	return config
 }
