@@ -53,6 +53,7 @@ func newGalera(t *testing.T) *galera {
 	}
 	var migrations sync.WaitGroup
 	for _, db := range g.db {
+		rig.Eventually(t, "the database is on all nodes", func() bool { return db.PingContext(t.Context()) == nil })
 		events := &rig.Events{}
 		store := rig.NewStore(t, db.DB, inbox.Config{Observers: []inbox.Observer{events}, Logger: events, WithoutPlugin: true})
 		g.stores, g.events = append(g.stores, store), append(g.events, events)
@@ -64,12 +65,17 @@ func newGalera(t *testing.T) *galera {
 	return g
 }
 
-// lag makes the other nodes fall behind: they need a while to write what the first one committed.
-func (g *galera) lag(t *testing.T) {
+// burden prepares for lag.
+func (g *galera) burden(t *testing.T) {
 	t.Helper()
-	g.db[0].Do(t, `CREATE TABLE IF NOT EXISTS big (id BIGINT PRIMARY KEY, v VARCHAR(250))`)
-	g.db[0].Do(t, `INSERT IGNORE INTO big SELECT seq, '' FROM seq_1_to_100000`)
-	g.db[0].Do(t, `UPDATE big SET v = CONCAT(REPEAT('y', 200), RAND())`)
+	g.db[0].Do(t, `CREATE TABLE big (id BIGINT PRIMARY KEY, v VARCHAR(250))`)
+	g.db[0].Do(t, `INSERT INTO big SELECT seq, '' FROM seq_1_to_100000`)
+}
+
+// lag makes the other nodes fall behind one: they need a while to write what it committed.
+func (g *galera) lag(t *testing.T, node int) {
+	t.Helper()
+	g.db[node].Do(t, `UPDATE big SET v = CONCAT(REPEAT('y', 200), RAND())`)
 }
 
 // faults kills and cuts off one node after the other, and waits in between until work goes on.
@@ -129,9 +135,8 @@ func TestClusterGaleraTwins(t *testing.T) {
 				msg := message.NewMessage(fmt.Sprintf("message-%d", n), nil)
 				msg.Metadata.Set("key", strconv.Itoa(int(n%keys)))
 				var copies sync.WaitGroup
-				for _, h := range handlers {
-					copies.Go(func() { deliverUntilAcked(h, msg) })
-				}
+				copies.Go(func() { deliverUntilAcked(msg, handlers[0], handlers[1]) })
+				copies.Go(func() { deliverUntilAcked(msg, handlers[1], handlers[0]) })
 				copies.Wait()
 				pace.step()
 			}
@@ -235,11 +240,11 @@ func TestClusterGaleraQueueAndGate(t *testing.T) {
 		producers.Go(func() {
 			for n := 1; !stopped(); n += 3 {
 				for _, ahead := range []int{0, 1, 2} {
-					giveUntilAcked(feeds["ordered"][(n+ahead)%2], numbered("ordered", k, n+ahead))
+					giveUntilAcked(numbered("ordered", k, n+ahead), feeds["ordered"], n+ahead)
 				}
 				var three sync.WaitGroup
 				for _, ahead := range []int{2, 1, 0} {
-					three.Go(func() { giveUntilAcked(feeds["gated"][(n+ahead)%2], numbered("gated", k, n+ahead)) })
+					three.Go(func() { giveUntilAcked(numbered("gated", k, n+ahead), feeds["gated"], n+ahead) })
 				}
 				three.Wait()
 				given[k] = n + 2
@@ -277,8 +282,8 @@ func numbered(consumer string, k, n int) *message.Message {
 	return msg
 }
 
-// A message is held on one node while another applies its predecessor. Either the hold or the
-// predecessor must come second, and see the other.
+// A message is held on one node while another, which is behind, applies its predecessor. One of the
+// two must come second, and see the other.
 func TestClusterGaleraHoldsBesideItsPredecessor(t *testing.T) {
 	g := newGalera(t)
 	entered, goOn := make(chan struct{}), make(chan struct{})
@@ -294,10 +299,12 @@ func TestClusterGaleraHoldsBesideItsPredecessor(t *testing.T) {
 			}))
 	}
 	one, two := gated(0), gated(1)
-	deliverUntilAcked(two, numbered("gated", 0, 3))
-	applied := rig.Go(func() error { deliverUntilAcked(one, numbered("gated", 0, 1)); return nil })
+	g.burden(t)
+	deliverUntilAcked(numbered("gated", 0, 3), two)
+	applied := rig.Go(func() error { deliverUntilAcked(numbered("gated", 0, 1), one); return nil })
 	<-entered
-	deliverUntilAcked(two, numbered("gated", 0, 2)) // does not see the transaction on the first node
+	g.lag(t, 1)
+	deliverUntilAcked(numbered("gated", 0, 2), two) // the first node does not see it yet
 	close(goOn)
 	require.NoError(t, <-applied)
 	assert.Equal(t, 1, g.db[0].Count(t, `SELECT COUNT(*) FROM millrace_messages WHERE version = 2 AND status = 1`),
@@ -317,8 +324,9 @@ func TestClusterGaleraIdsFollowTheirCauses(t *testing.T) {
 	require.Len(t, found, 1)
 	assert.Equal(t, "wsrep_sync_wait", found[0].Subject)
 
+	g.burden(t)
 	for i := range 6 {
-		g.lag(t)
+		g.lag(t, 0)
 		var ids [2]int64
 		for j, db := range g.db[:2] {
 			require.NoError(t, outbox.InTx(t.Context(), db.DB, func(ctx context.Context, tx *sqlx.Tx) error {
@@ -342,10 +350,10 @@ func TestClusterGaleraWithoutItsQuorum(t *testing.T) {
 		runs.Add(1)
 		return nil, rig.Exec(msg.Context(), `INSERT INTO effects (consumer, uuid) VALUES ('billing', ?)`, msg.UUID)
 	})
-	deliverUntilAcked(h, message.NewMessage("before", nil))
+	deliverUntilAcked(message.NewMessage("before", nil), h)
 	g.nodes[1].Freeze()
 	g.nodes[2].Freeze()
-	acked := rig.Go(func() error { deliverUntilAcked(h, message.NewMessage("during", nil)); return nil })
+	acked := rig.Go(func() error { deliverUntilAcked(message.NewMessage("during", nil), h); return nil })
 	rig.Eventually(t, "the inbox notices", func() bool { return g.events[0].Count("outage") > 0 })
 	_, err := h(message.NewMessage("refused", nil))
 	require.ErrorIs(t, err, inbox.ErrUnavailable)
@@ -356,10 +364,10 @@ func TestClusterGaleraWithoutItsQuorum(t *testing.T) {
 	assert.Zero(t, g.db[0].Count(t, `SELECT COUNT(*) FROM effects WHERE uuid = 'refused'`))
 }
 
-// deliverUntilAcked is a broker that delivers a message again until the handler succeeds.
-func deliverUntilAcked(h message.HandlerFunc, msg *message.Message) {
-	for {
-		if _, err := h(msg.Copy()); err == nil {
+// deliverUntilAcked is a broker that delivers a message to one handler after the other until one succeeds.
+func deliverUntilAcked(msg *message.Message, handlers ...message.HandlerFunc) {
+	for i := 0; ; i++ {
+		if _, err := handlers[i%len(handlers)](msg.Copy()); err == nil {
 			return
 		}
 		time.Sleep(10 * time.Millisecond)
@@ -367,10 +375,10 @@ func deliverUntilAcked(h message.HandlerFunc, msg *message.Message) {
 }
 
 // giveUntilAcked does so through a subscriber.
-func giveUntilAcked(feed *rig.Feed, msg *message.Message) {
-	for {
+func giveUntilAcked(msg *message.Message, feeds []*rig.Feed, first int) {
+	for i := first; ; i++ {
 		again := msg.Copy()
-		feed.Give(again)
+		feeds[i%len(feeds)].Give(again)
 		select {
 		case <-again.Acked():
 			return

@@ -1,6 +1,7 @@
 // Package servers runs private database and broker instances that a test may
-// kill, stop, freeze and start again: [Postgres], [PostgresPair], [MariaDB], [RabbitMQ],
-// [PgBouncer], [Prometheus], and [Proxy], a TCP proxy for cut, frozen and slow networks.
+// kill, stop, freeze and start again: [Postgres], [PostgresPair], [MariaDB], [Galera], [RabbitMQ],
+// [RabbitMQCluster], [NATSCluster], [PgBouncer], [Prometheus], and [Proxy], a TCP proxy for cut, frozen
+// and slow networks.
 //
 // Each instance has its own folder and port, which survive a restart. It ends
 // with its test, and with the test binary even if that is killed. Programs are
