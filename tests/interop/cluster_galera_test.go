@@ -6,6 +6,7 @@ import (
 	"maps"
 	"os"
 	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -162,7 +163,7 @@ func TestClusterGaleraTwins(t *testing.T) {
 	assert.Positive(t, contended, "the copies never met")
 	for _, events := range g.events[:2] {
 		for _, e := range events.All("failed") {
-			assert.NotEqual(t, inbox.ReasonContention, e.Reason, "a COMMIT that was refused is tried again: %v", e.Err)
+			assert.False(t, e.Reason == inbox.ReasonContention && strings.HasPrefix(e.Err.Error(), "commit"), "a COMMIT that was refused is tried again: %v", e.Err)
 		}
 	}
 	t.Logf("%d messages as two copies each: lost 0, doubled 0; %d conflicts tried again, failed runs %d and %d, published %d times, longest standstill %v",

@@ -1,4 +1,4 @@
 package servers
 
-// Sweep is for tests.
+// Sweep is the clean-up that each new instance begins with.
 func Sweep() { sweep(disk()) }

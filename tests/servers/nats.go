@@ -39,8 +39,5 @@ func NATSCluster(t testing.TB, n int) []*Server {
 			},
 		})
 	}
-	for _, s := range nodes {
-		launch(s)
-	}
-	return nodes
+	return launchAll(nodes)
 }

@@ -6,7 +6,6 @@ import (
 	"net"
 	"os"
 	"os/exec"
-	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -39,7 +38,6 @@ func RabbitMQCluster(t testing.TB, n int, settings ...string) []*Server {
 	for i := range ports {
 		ports[i] = freePort(t)
 	}
-	slices.Sort(ports) // the first node founds the cluster
 	for i, port := range ports {
 		settings = append(settings, fmt.Sprintf("cluster_formation.classic_config.nodes.%d = millrace%d@localhost", i+1, port))
 	}
@@ -50,9 +48,9 @@ func RabbitMQCluster(t testing.TB, n int, settings ...string) []*Server {
 		require.NoError(t, os.WriteFile(h.path(".erlang.cookie"), []byte("MILLRACE"), 0o400))
 		s := newRabbitMQ(t, h, server, names, port, settings)
 		s.name = fmt.Sprintf("node %d of RabbitMQ", i+1)
-		nodes = append(nodes, launch(s))
+		nodes = append(nodes, s)
 	}
-	return nodes
+	return launchAll(nodes)
 }
 
 func newRabbitMQ(t testing.TB, h *home, server, names string, port int, settings []string) *Server {

@@ -131,6 +131,22 @@ func launch(s *Server) *Server {
 	return s
 }
 
+// launchAll starts the nodes of a cluster at once: they wait for each other.
+func launchAll(nodes []*Server) []*Server {
+	var starts sync.WaitGroup
+	for _, s := range nodes {
+		s.t.Cleanup(s.Kill)
+		starts.Go(s.Start)
+	}
+	starts.Wait()
+	for _, s := range nodes {
+		if s.run == nil {
+			s.t.FailNow()
+		}
+	}
+	return nodes
+}
+
 func (s *Server) await(p *process) error {
 	ctx, cancel := context.WithTimeout(context.Background(), 90*time.Second)
 	defer cancel()
