@@ -4,17 +4,20 @@ import (
 	"context"
 	"fmt"
 	"net"
+	"os"
 	"os/exec"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"syscall"
 	"testing"
 )
 
-// NATSCluster runs a cluster of n NATS servers of t's own, with JetStream.
+// NATSCluster runs a cluster of n NATS servers of t's own, with JetStream: of the installation in the
+// folder that MILLRACE_TEST_NATS_ROOT names, or else the machine's own.
 func NATSCluster(t testing.TB, n int) []*Server {
 	t.Helper()
-	nats := program(t, "nats-server", "/usr/sbin")
+	nats := program(t, "nats-server", filepath.Join("/", os.Getenv("MILLRACE_TEST_NATS_ROOT"), "usr/sbin"))
 	ports, routes := make([]int, n), make([]string, n)
 	for i := range n {
 		ports[i] = freePort(t)
