@@ -82,6 +82,11 @@ test-next: ## run the tests that newer servers concern on RabbitMQ 4.3 and MySQL
 		sort -u | sed 's|^|./|'); \
 	MILLRACE_TEST_RABBITMQ=$$MILLRACE_TEST_RABBITMQ_NEXT $(race) -count=1 -p 1 -timeout 30m ./pubsub/rabbitmq ./tests/deadletter
 
+.PHONY: test-cluster
+test-cluster: ## kill and cut off the nodes of clusters under load: Galera, RabbitMQ, JetStream (up to 40 minutes)
+	@export MILLRACE_TEST_CLUSTER=1; $(services); if [[ -x tests/next.sh ]]; then tests/next.sh >/dev/null; else tests/versions.sh start rabbitmq-4.3 >/dev/null; fi; \
+	export MILLRACE_TEST_RABBITMQ_ROOT=$${MILLRACE_TEST_RABBITMQ_ROOT-$${MILLRACE_NEXT:-/var/tmp/millrace-next}/sid}; cd tests/interop && go test -count=1 -timeout 40m -v -run '^TestCluster' .
+
 .PHONY: test-short
 test-short: ## run what needs no service: unit tests and SQLite
 	@unset $${!MILLRACE_TEST_@}; go test -short $(released)

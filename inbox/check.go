@@ -58,6 +58,7 @@ func (f Finding) String() string { return fmt.Sprintf("%s: %s: %s", f.Subject, f
 //	MariaDB 10, go-sql-driver
 //	  user@tcp(host)/db?tx_isolation='READ-COMMITTED'&innodb_lock_wait_timeout=10
 //	    &idle_write_transaction_timeout=30
+//	    &wsrep_sync_wait=7                    MariaDB of any version, in a Galera cluster
 //	SQLite, modernc.org/sqlite
 //	  file:name?_pragma=busy_timeout(10000)&_pragma=journal_mode(WAL)&_pragma=synchronous(FULL)
 //	    &_txlock=immediate

@@ -24,6 +24,7 @@ type claim struct {
 	fresh          bool
 	openRow        bool               // the message has an open row, which Commit closes
 	inDoubt        bool               // our COMMIT failed, so it may have been applied
+	refused        bool               // our COMMIT was refused because of a conflict
 	over           bool               // committed or rolled back
 	unserved       bool               // a statement after the claim failed because the database is down
 	answer         string             // how the inbox knew a copy

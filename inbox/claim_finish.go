@@ -42,8 +42,9 @@ func (cl *claim) Commit(produced []*message.Message) ([]*message.Message, error)
 	}
 	if err := dialect.Unhide(cl.finish(produced)); err != nil {
 		// Another transaction may hold a lock on the held messages that this one releases, or on the
-		// stored message that it closes. While our transaction is open, it is safe to try again.
-		if (len(cl.advances) > 0 || cl.openRow) && cl.ambient.Open() && cl.contended(err) {
+		// stored message that it closes; on Galera, one of another node may have written what this one
+		// did. While our transaction is open, or if its COMMIT was refused, it is safe to try again.
+		if (cl.refused || cl.ambient.Open()) && cl.contended(err) {
 			return nil, cl.giveUp()
 		}
 		cl.unserved = dialect.Classify(err).Down()
@@ -74,7 +75,7 @@ func (cl *claim) finish(produced []*message.Message) error {
 			return cl.reportLostTx()
 		}
 		if err != nil && !errors.Is(err, sql.ErrTxDone) {
-			cl.inDoubt = !dialect.Aborted(err)
+			cl.notCommitted(err)
 			return database.Explain(cl.consumer.store.db.Noticed(fmt.Errorf("commit: %w", err)))
 		}
 	}
@@ -90,6 +91,13 @@ func (cl *claim) finish(produced []*message.Message) error {
 		return err
 	}
 	return cl.reportLostTx()
+}
+
+// notCommitted notes what an error of COMMIT says: a conflict is a refusal, and most others leave it open whether
+// the transaction was committed.
+func (cl *claim) notCommitted(err error) {
+	cl.refused = dialect.Classify(err) == dialect.Contention
+	cl.inDoubt = !cl.refused && !dialect.Aborted(err)
 }
 
 // errEnded says that the database ended a transaction that database/sql believes to be open.

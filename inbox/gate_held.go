@@ -60,7 +60,7 @@ func (cl *claim) setAside() error {
 		return err
 	}
 	if err := cl.tx.Commit(); err != nil {
-		cl.inDoubt = !dialect.Aborted(err)
+		cl.notCommitted(err)
 		return database.Explain(cl.consumer.store.db.Noticed(fmt.Errorf("commit: %w", err)))
 	}
 	return nil

@@ -22,6 +22,14 @@ func classified(t *testing.T, err error) dialect.Kind {
 	return dialect.Classify(fmt.Errorf("wrapped: %w", err))
 }
 
+// TestErrorsOfGalera: a node that is cut off answers so, the second at COMMIT.
+func TestErrorsOfGalera(t *testing.T) {
+	t.Parallel()
+	for _, number := range []uint16{1047, 1180} {
+		assert.Equal(t, dialect.Unavailable, dialect.Classify(&mysqlError{Number: number}), "%d", number)
+	}
+}
+
 func TestErrorsAreKnownForWhatTheyAre(t *testing.T) {
 	t.Parallel()
 	testdb.Each(t, func(t *testing.T, db *testdb.DB) {

@@ -80,6 +80,7 @@ trap 'rm -rf "$work"' EXIT
 main() {
   build_ping
   if lacking_programs; then install_programs; fi
+  if [[ ${MILLRACE_TEST_CLUSTER:-} == 1 ]] && debian_root; then apt_install galera-4 rsync lsof iproute2; fi
   take_what_the_environment_names
   take_memory
   take_what_answers

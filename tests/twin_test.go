@@ -196,6 +196,27 @@ var twinBodies = []testdb.Body{
 		assert.Equal(t, 3, b.events.Count("contention"))
 		assert.Equal(t, 0, b.events.Count("failed"))
 	})},
+	{Name: "a COMMIT that is refused", Why: "nothing was committed: the handler runs again, unseen, and it costs no attempt", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
+		pool := faults.Open(t, b.db)
+		runs, left := 0, 0
+		h := b.inbox(func(msg *message.Message) ([]*message.Message, error) {
+			runs++
+			return effect(msg)
+		}, on(b.newStore(pool.DB, inbox.Config{})))
+		must(t, h, newMessage("warm up"))
+		left = 2
+		pool.Set(faults.Plan{Before: faults.At(faults.Commit, func() error {
+			if left--; left >= 0 {
+				return deadlock(b.db.Dialect)
+			}
+			return nil
+		})})
+		must(t, h, newMessage("x"))
+		assert.Equal(t, 2, b.effects())
+		assert.Equal(t, 1+3, runs)
+		assert.Equal(t, 2, b.events.Count("contention"))
+		assert.Equal(t, 0, b.events.Count("failed"))
+	})},
 }
 
 // deadlock is an error such as each driver reports.

@@ -26,6 +26,7 @@ func (c *Checkup) mysql() {
 	c.mysqlIsolation()
 	c.mysqlDurability()
 	c.mysqlTimeouts(mariaDB)
+	c.galera()
 	if mode := v["sql_mode"]; !strings.Contains(mode, "STRICT_TRANS_TABLES") && !strings.Contains(mode, "STRICT_ALL_TABLES") {
 		c.warn("sql_mode", "it is not strict: values that do not fit are truncated without an error",
 			"put sql_mode=%27TRADITIONAL%27 into the connection string, or STRICT_TRANS_TABLES into the server's sql_mode")
@@ -83,6 +84,24 @@ func (c *Checkup) mysqlDurability() {
 	}
 	if value := v["sync_binlog"]; v["log_bin"] == "ON" && value != "1" {
 		c.warn("sync_binlog", fmt.Sprintf("it is %s: %s on the replicas", value, risk), "set it to 1 on the server")
+	}
+}
+
+// galera checks a connection to a node of a Galera cluster.
+func (c *Checkup) galera() {
+	const causal = 7 // BEGIN and reads, UPDATE and DELETE, INSERT
+	v := c.settings
+	if provider := v["wsrep_provider"]; provider == "" || provider == "none" {
+		return
+	}
+	if v["wsrep_on"] == "OFF" {
+		c.fail("wsrep_on", "it is OFF: the other nodes of the cluster do not get what this connection writes",
+			"remove wsrep_on=0 from the connection string, or set it to ON on the server")
+	}
+	if wait := v.number("wsrep_sync_wait"); wait&causal != causal {
+		c.warn("wsrep_sync_wait", fmt.Sprintf("it is %d: a node does not wait for what others have committed, so messages of one "+
+			"order key that are stored through two nodes, one after the other, can be delivered in the wrong order", wait),
+			"put wsrep_sync_wait=7 into the connection string of all processes")
 	}
 }
 

@@ -137,6 +137,12 @@ func TestCheckJudgesSettingsOfMySQL(t *testing.T) {
 			"?idle_write_transaction_timeout=30"},
 		{mariaDB(set{"idle_write_transaction_timeout": "0", "idle_transaction_timeout": "60"}), []string{}, ""},
 		{set{"innodb_lock_wait_timeout": "50"}, []string{"warning innodb_lock_wait_timeout"}, "?innodb_lock_wait_timeout=10"},
+		{mariaDB(set{"wsrep_provider": "none", "wsrep_on": "OFF", "wsrep_sync_wait": "0"}), []string{}, ""},
+		{mariaDB(set{"wsrep_provider": "/usr/lib/galera/libgalera_smm.so", "wsrep_on": "ON", "wsrep_sync_wait": "7"}), []string{}, ""},
+		{mariaDB(set{"wsrep_provider": "/usr/lib/galera/libgalera_smm.so", "wsrep_on": "ON", "wsrep_sync_wait": "1"}),
+			[]string{"warning wsrep_sync_wait"}, "wsrep_sync_wait=7"},
+		{mariaDB(set{"wsrep_provider": "/usr/lib/galera/libgalera_smm.so", "wsrep_on": "OFF", "wsrep_sync_wait": "15"}),
+			[]string{"error wsrep_on"}, "wsrep_on=0"},
 	} {
 		found := judge(Checkup{pool: 10}, "mysql", mysql8, c.change)
 		if assert.Equal(t, c.want, subjects(found), "%v", c) && len(found) > 0 {

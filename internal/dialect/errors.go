@@ -223,6 +223,7 @@ func mysqlKind(code int64, text string) Kind {
 		}
 	case 1044, 1045, 1049, 1129, 1130, 1698, 1862, 3118, 4151, // the server refuses the login
 		1021, 1026, 1030, 1114, // no room, or the disk fails
+		1047, 1180, // a node of Galera is cut off from the others; 1180 answers its COMMIT
 		1040, 1053, 1077, 1152, 1158, 1159, 1160, 1161, 1184, 1203, 1226, 1317, 1927, 2002, 2003, 2006, 2013, 3024, 4031:
 		return Unavailable
 	case 1046, 1142, 1143:

@@ -86,10 +86,6 @@ var commonGate = Gate{
 		UPDATE millrace_messages
 		SET status = 6, order_key = NULL, reason = ?, due_at = {now} + ?
 		WHERE consumer = ? AND message_id = ? AND status + 0 = 7`,
-	RaiseHeld: `
-		UPDATE millrace_versions
-		SET held_to = GREATEST(held_to, ?)
-		WHERE consumer = ? AND aggregate = ?`,
 	ReleaseHeld: `
 		UPDATE millrace_messages
 		SET status = 1, reason = ?, due_at = {now}

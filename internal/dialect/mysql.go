@@ -28,7 +28,8 @@ var mysql = Dialect{
 		WHERE Variable_name IN ('transaction_isolation', 'tx_isolation', 'innodb_flush_log_at_trx_commit', 'sync_binlog', 'innodb_doublewrite',
 			'log_bin', 'innodb_lock_wait_timeout', 'idle_write_transaction_timeout', 'idle_transaction_timeout',
 			'wait_timeout', 'max_connections', 'max_allowed_packet', 'sql_mode', 'read_only', 'version', 'autocommit',
-			'innodb_read_only', 'tx_read_only', 'transaction_read_only', 'binlog_format')`,
+			'innodb_read_only', 'tx_read_only', 'transaction_read_only', 'binlog_format',
+			'wsrep_provider', 'wsrep_on', 'wsrep_sync_wait')`,
 	SelectBackend: `SELECT CAST(CONNECTION_ID() AS CHAR)`,
 	// In a plain join, MariaDB would read the tables of all databases of the server. The LIMIT prevents that.
 	SelectColumns: `
@@ -140,6 +141,12 @@ var mysqlGate = Gate{
 			payload_hash = IF(token = VALUES(token), VALUES(payload_hash), payload_hash),
 			version = IF(token = VALUES(token), ?, version)`,
 
+	// It always changes the row: Galera lets a row that is only locked be changed on another node, where the
+	// predecessor would be applied without releasing the message.
+	RaiseHeld: `
+		UPDATE millrace_versions
+		SET held_to = GREATEST(held_to + IF(held_to < 9223372036854775807, 1, 0), ?)
+		WHERE consumer = ? AND aggregate = ?`,
 	// by_held has only held messages; by_aggregate also has those that were held too long and are parked.
 	ReleaseHeld: `
 		UPDATE millrace_messages FORCE INDEX (by_held)

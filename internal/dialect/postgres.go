@@ -152,6 +152,10 @@ var postgres = Dialect{
 var postgresGate = Gate{
 	Returning: true,
 
+	RaiseHeld: `
+		UPDATE millrace_versions
+		SET held_to = GREATEST(held_to, $1)
+		WHERE consumer = $2 AND aggregate = $3`,
 	// ORDER BY makes it use the index: else it reads all rows if the statistics say that most wait for the aggregate.
 	CountHeld: `
 		SELECT COUNT(*)

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"testing"
+	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill-amqp/v2/pkg/amqp"
@@ -153,4 +154,15 @@ func ExampleRedelivered() {
 	// Output:
 	// false
 	// true
+}
+
+// The publishers and subscribers of a cluster connect to whichever node answers.
+func ExampleNodes() {
+	config := rabbitmq.NewQueueConfig("amqp://user:password@node1/", rabbitmq.Queues{Quorum: true})
+	config.Connection.AmqpConfig = &amqp091.Config{
+		Dial:      rabbitmq.Nodes("node1:5672", "node2:5672", "node3:5672"),
+		Heartbeat: 4 * time.Second,
+	}
+	fmt.Println(config.Publish.ConfirmDelivery)
+	// Output: true
 }

@@ -23,6 +23,10 @@ var rules = []mutant{
 		old: "if err := cl.tx.Rollback(); err != nil {", new: "if err := cl.tx.Commit(); err != nil {",
 	},
 	{
+		name: "take a refused COMMIT for one in doubt", by: conformance("a COMMIT that is refused"), file: "inbox/claim_finish.go",
+		old: "cl.refused = dialect.Classify(err) == dialect.Contention", new: "cl.refused = dialect.Classify(err) == dialect.TooLarge",
+	},
+	{
 		name: "keep no outcome", by: exhaust("Inbox"), file: "inbox/claim_finish.go",
 		old: "\tif len(produced) > 0 {\n\t\tif err := cl.storeProduced(", new: "\tif len(produced) > 99 {\n\t\tif err := cl.storeProduced(",
 	},

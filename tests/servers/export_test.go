@@ -1,4 +1,4 @@
 package servers
 
 // Sweep is the clean-up that each new instance begins with.
-var Sweep = sweep
+func Sweep() { sweep(disk()) }

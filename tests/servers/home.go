@@ -22,6 +22,7 @@ import (
 type home struct {
 	t          testing.TB
 	dir        string
+	root       string              // its programs see only this folder; "" for everything
 	credential *syscall.Credential // nil: our own user
 }
 
@@ -36,15 +37,25 @@ func disk() string { return cmp.Or(os.Getenv("GOTMPDIR"), os.TempDir()) }
 // It is not t.TempDir(), because other users may not enter the parents of that.
 func newHome(t testing.TB, account string) *home {
 	t.Helper()
-	sweep()
-	dir, err := os.MkdirTemp(disk(), fmt.Sprintf("%s%d-", prefix, os.Getpid()))
+	return newHomeIn(t, "", account)
+}
+
+// newHomeIn makes the folder inside base, which holds an installation of its own.
+func newHomeIn(t testing.TB, base, account string) *home {
+	t.Helper()
+	where := disk()
+	if base != "" {
+		where = filepath.Join(base, "srv")
+	}
+	sweep(where)
+	dir, err := os.MkdirTemp(where, fmt.Sprintf("%s%d-", prefix, os.Getpid()))
 	require.NoError(t, err)
 	t.Cleanup(func() {
 		if err := os.RemoveAll(dir); err != nil {
 			t.Errorf("remove %s: %v", dir, err)
 		}
 	})
-	h := &home{t: t, dir: dir}
+	h := &home{t: t, dir: dir, root: base}
 	require.NoError(t, os.WriteFile(h.log(), nil, 0o644))
 	if root() && account != "" {
 		u, err := user.Lookup(account)
@@ -63,6 +74,9 @@ func newHome(t testing.TB, account string) *home {
 func (h *home) path(elem ...string) string {
 	return filepath.Join(append([]string{h.dir}, elem...)...)
 }
+
+// inside is path as the instance's programs see it.
+func (h *home) inside(elem ...string) string { return strings.TrimPrefix(h.path(elem...), h.root) }
 
 func (h *home) log() string { return h.path("log") }
 
@@ -84,9 +98,9 @@ func (h *home) write(name, text string) {
 // cmd prepares a program to run in the folder, as its owner, with the folder as HOME.
 func (h *home) cmd(path string, args ...string) *exec.Cmd {
 	cmd := exec.Command(path, args...)
-	cmd.Dir = h.dir
-	cmd.Env = append(os.Environ(), "HOME="+h.dir, "LC_ALL=C.UTF-8", "TZ=UTC")
-	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: h.credential}
+	cmd.Dir = h.inside()
+	cmd.Env = append(os.Environ(), "HOME="+h.inside(), "LC_ALL=C.UTF-8", "TZ=UTC")
+	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: h.credential, Chroot: h.root}
 	return cmd
 }
 
@@ -97,9 +111,9 @@ func (h *home) do(path string, args ...string) {
 	require.NoError(h.t, err, "%s\n%s", path, out)
 }
 
-// sweep removes the folders of processes that were killed.
-func sweep() {
-	dirs, _ := filepath.Glob(filepath.Join(disk(), prefix+"*")) // the pattern is valid
+// sweep removes the folders, in one, of processes that were killed.
+func sweep(where string) {
+	dirs, _ := filepath.Glob(filepath.Join(where, prefix+"*")) // the pattern is valid
 	for _, dir := range dirs {
 		owner, _, _ := strings.Cut(strings.TrimPrefix(filepath.Base(dir), prefix), "-")
 		pid, err := strconv.Atoi(owner)

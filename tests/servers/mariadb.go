@@ -16,6 +16,11 @@ import (
 // no password.
 func MariaDB(t testing.TB, settings ...string) *Server {
 	t.Helper()
+	return launch(newMariaDB(t, settings))
+}
+
+func newMariaDB(t testing.TB, settings []string) *Server {
+	t.Helper()
 	installDB := program(t, "mariadb-install-db", "/usr/bin")
 	mariadbd := program(t, "mariadbd", "/usr/sbin")
 	h := newHome(t, "mysql")
@@ -39,10 +44,10 @@ func MariaDB(t testing.TB, settings ...string) *Server {
 		args = append(args, "--"+s)
 	}
 	dsn := fmt.Sprintf("root@tcp(%s)/", local(port))
-	return launch(&Server{
+	return &Server{
 		t: t, name: "MariaDB", addr: local(port), dsn: dsn, home: h,
 		command: func() *exec.Cmd { return h.cmd(mariadbd, args...) },
 		ready:   answers("mysql", dsn),
 		term:    syscall.SIGTERM,
-	})
+	}
 }

@@ -1,6 +1,7 @@
 // Package servers runs private database and broker instances that a test may
-// kill, stop, freeze and start again: [Postgres], [PostgresPair], [MariaDB], [RabbitMQ],
-// [Kafka], [PgBouncer], [Prometheus], and [Proxy], a TCP proxy for cut, frozen and slow networks.
+// kill, stop, freeze and start again: [Postgres], [PostgresPair], [MariaDB], [Galera], [RabbitMQ],
+// [RabbitMQCluster], [NATSCluster], [Kafka], [PgBouncer], [Prometheus], and [Proxy], a TCP proxy for cut, frozen
+// and slow networks.
 //
 // Each instance has its own folder and port, which survive a restart. It ends
 // with its test, and with the test binary even if that is killed. Programs are
@@ -128,6 +129,22 @@ func launch(s *Server) *Server {
 		s.t.FailNow()
 	}
 	return s
+}
+
+// launchAll starts the nodes of a cluster at once: they wait for each other.
+func launchAll(nodes []*Server) []*Server {
+	var starts sync.WaitGroup
+	for _, s := range nodes {
+		s.t.Cleanup(s.Kill)
+		starts.Go(s.Start)
+	}
+	starts.Wait()
+	for _, s := range nodes {
+		if s.run == nil {
+			s.t.FailNow()
+		}
+	}
+	return nodes
 }
 
 func (s *Server) await(p *process) error {
