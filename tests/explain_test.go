@@ -17,7 +17,7 @@ import (
 // explain returns the steps of a plan, one a line.
 func explain(t *testing.T, db *testdb.DB, query string, args []any) []string {
 	t.Helper()
-	verb := map[string]string{"postgres": "EXPLAIN ", "mysql": "EXPLAIN ", "sqlite": "EXPLAIN QUERY PLAN "}
+	verb := map[string]string{"postgres": "EXPLAIN ", "mysql": "EXPLAIN FORMAT=TRADITIONAL ", "sqlite": "EXPLAIN QUERY PLAN "}
 	rows, err := db.QueryxContext(t.Context(), verb[db.Dialect]+query, args...) //nolint:sqlclosecheck // closed below
 	require.NoError(t, err)
 	defer rows.Close() //nolint:errcheck // rows.Err tells

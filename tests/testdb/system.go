@@ -9,6 +9,7 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -35,7 +36,7 @@ type server struct {
 	named  func(admin, name string) (dsn string, err error)
 	list   string // of the databases whose names are like an argument
 	create func(name string) string
-	drop   func(name string) []string // with those who are connected to it
+	drop   func(name string) []string // once those who are connected to it are gone
 
 	lock, tryLock, unlock string // of a name, by a session
 
@@ -45,7 +46,7 @@ type server struct {
 	shape func(context.Context, *sqlx.DB) (string, error)
 }
 
-var systems = []*system{
+var all = []*system{
 	{
 		dialect: "postgres", driver: "pgx", env: "MILLRACE_TEST_POSTGRES", extend: extendPostgres,
 		server: &server{
@@ -76,6 +77,12 @@ var systems = []*system{
 	},
 	{dialect: "sqlite", driver: "sqlite", extend: extendSQLite},
 }
+
+// systems are those of all, or the one that MILLRACE_TEST_ONLY names: the tests of the others are left out.
+var systems = func() []*system {
+	only := os.Getenv("MILLRACE_TEST_ONLY")
+	return slices.DeleteFunc(slices.Clone(all), func(s *system) bool { return only != "" && s.dialect != only })
+}()
 
 func (s *system) admin() (dsn string, found bool) {
 	if s.env == "" {
@@ -149,19 +156,11 @@ func namedMySQL(admin, name string) (string, error) {
 
 // dropMySQL ends the transactions that are open in a database: DROP would wait for their locks.
 func dropMySQL(name string) []string {
-	return append(disconnectMySQL("'"+name+"'"),
-		"SET SESSION lock_wait_timeout = 10",
-		"DROP DATABASE IF EXISTS "+name)
+	return []string{disconnect + name, "SET SESSION lock_wait_timeout = 10", "DROP DATABASE IF EXISTS " + name}
 }
 
-// disconnectMySQL ends what is connected to a database. A connection may be gone (1094) before
-// it is killed.
-func disconnectMySQL(database string) []string {
-	return []string{
-		"/*M! BEGIN NOT ATOMIC DECLARE CONTINUE HANDLER FOR 1094 BEGIN END;" +
-			" FOR c IN (SELECT id FROM information_schema.processlist WHERE id <> CONNECTION_ID() AND db = " + database + ")" +
-			" DO KILL c.id; END FOR; END */ /*!80000 DO 0 */"}
-}
+// disconnect stands before the name of a database, in what [execute] is given: see disconnectMySQL.
+const disconnect = "disconnect "
 
 func extendMySQL(dsn string, o settings) (string, error) {
 	cfg, err := mysql.ParseDSN(dsn)
@@ -171,11 +170,11 @@ func extendMySQL(dsn string, o settings) (string, error) {
 	cfg.Addr = cmp.Or(o.via, cfg.Addr)
 	q := url.Values{}
 	if o.frozen != nil {
-		q.Set("idle_write_transaction_timeout", seconds(o.frozen.idle))
+		q.Set(o.flavour.variable("idle_write_transaction_timeout"), seconds(o.frozen.idle))
 		q.Set("innodb_lock_wait_timeout", seconds(o.frozen.lock))
 	}
 	for _, p := range o.params {
-		q.Set(p[0], p[1])
+		q.Set(o.flavour.variable(p[0]), p[1])
 	}
 	return withQuery(cfg.FormatDSN(), q.Encode()), nil
 }
@@ -234,6 +233,12 @@ func execute(ctx context.Context, driver, dsn string, statements ...string) erro
 	}
 	defer func() { _ = conn.Close() }()
 	for _, s := range statements {
+		if database, found := strings.CutPrefix(s, disconnect); found {
+			if err := disconnectMySQL(ctx, conn, database); err != nil {
+				return err
+			}
+			continue
+		}
 		if _, err := conn.ExecContext(ctx, s); err != nil {
 			return fmt.Errorf("%s: %w", s, err)
 		}

@@ -5,13 +5,15 @@
 // bodies, and [DB.Open] opens a second pool on the same database, as a second
 // process would. PostgreSQL and MariaDB are found by MILLRACE_TEST_POSTGRES and
 // MILLRACE_TEST_MYSQL, which `eval "$(tests/services.sh)"` sets. Without them
-// their subtests are skipped, or fail if MILLRACE_TEST_ALL is 1.
+// their subtests are skipped, or fail if MILLRACE_TEST_ALL is 1. MILLRACE_TEST_ONLY names the
+// dialect of the only database whose tests run.
 package testdb
 
 import (
 	"context"
 	"flag"
 	"os"
+	"slices"
 	"strconv"
 	"testing"
 	"time"
@@ -28,6 +30,8 @@ type DB struct {
 	Dialect string // "postgres", "mysql" or "sqlite"
 	Driver  string // what sql.Open calls the driver
 	DSN     string // what the pool was opened with: enough for another process
+
+	flavour flavour
 }
 
 // runner is *testing.T or *testing.B.
@@ -61,6 +65,9 @@ func Each[T runner[T]](t T, body func(t T, db *DB), opts ...Option) {
 func On(t testing.TB, dialect string, opts ...Option) *DB {
 	t.Helper()
 	s := find(t, dialect)
+	if !slices.Contains(systems, s) {
+		t.Skipf("testdb: MILLRACE_TEST_ONLY leaves out %s", dialect)
+	}
 	admin, found := s.admin()
 	if !found {
 		Missing(t, dialect, `set `+s.env+`, or: eval "$(tests/services.sh)"`)
@@ -78,7 +85,7 @@ func At(t testing.TB, dialect, admin string, opts ...Option) *DB {
 func (s *system) open(t testing.TB, admin string, empty bool, opts []Option) *DB {
 	t.Helper()
 	began := time.Now()
-	db := &DB{Dialect: s.dialect, Driver: s.driver, DSN: s.fresh(t, admin, empty)}
+	db := &DB{Dialect: s.dialect, Driver: s.driver, DSN: s.fresh(t, admin, empty), flavour: s.flavour(t, admin)}
 	t.Logf("testdb: a database in %v", time.Since(began))
 	return db.Open(t, opts...)
 }
@@ -97,6 +104,7 @@ func apply(opts []Option) settings {
 func (db *DB) Open(t testing.TB, opts ...Option) *DB {
 	t.Helper()
 	o := apply(opts)
+	o.flavour = db.flavour
 	dsn, err := find(t, db.Dialect).extend(db.DSN, o)
 	require.NoError(t, err)
 	pool, err := sqlx.Open(db.Driver, dsn)
@@ -104,7 +112,7 @@ func (db *DB) Open(t testing.TB, opts ...Option) *DB {
 	t.Cleanup(func() { _ = pool.Close() }) // a test may have cut its connections
 	pool.SetMaxOpenConns(o.pool)
 	pool.SetMaxIdleConns(o.pool)
-	return &DB{DB: pool, Dialect: db.Dialect, Driver: db.Driver, DSN: dsn}
+	return &DB{DB: pool, Dialect: db.Dialect, Driver: db.Driver, DSN: dsn, flavour: db.flavour}
 }
 
 // Missing ends a test that lacks what it needs: a skip that says how to get it,
@@ -133,7 +141,7 @@ func Rounds(usual, long int) int {
 
 func find(t testing.TB, dialect string) *system {
 	t.Helper()
-	for _, s := range systems {
+	for _, s := range all {
 		if s.dialect == dialect {
 			return s
 		}
