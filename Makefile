@@ -68,12 +68,11 @@ test: ## run every test on every database and broker; nothing may be skipped (PK
 test-times: ## run every test of what is released and tell where the time goes (a table of packages, the 50 slowest tests)
 	@$(services); go run ./tests/times -race $(released)
 
-.PHONY: test-next
-test-next: ## run the tests that newer servers concern on RabbitMQ 4.3 and MySQL 9.7 (root on Debian)
-	@$(services); exports=$$(tests/next.sh); eval "$$exports"; \
-	$(race) -count=1 -p 1 -timeout 30m $$(git grep -l 'MILLRACE_TEST_[A-Z]*_NEXT' '*_test.go' | xargs -n 1 dirname | \
-		sort -u | sed 's|^|./|'); \
-	MILLRACE_TEST_RABBITMQ=$$MILLRACE_TEST_RABBITMQ_NEXT $(race) -count=1 -p 1 -timeout 30m ./pubsub/rabbitmq ./tests/deadletter
+VERSIONS ?=
+
+.PHONY: test-versions
+test-versions: ## run the suites on other versions of each server (Docker, or root on Debian; VERSIONS="postgres-18 mysql-9.7": some)
+	@$(services); go run ./tests/versions $(or $(VERSIONS),-update)
 
 .PHONY: test-short
 test-short: ## run what needs no service: unit tests and SQLite

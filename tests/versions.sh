@@ -25,8 +25,6 @@ if [[ -w /dev/shm ]]; then data=/dev/shm/millrace-next-$EUID; fi
 # name, service, port, where Debian has it
 versions='
 postgres-13 postgres 15413 npm:13.23.0-beta.16
-postgres-14 postgres 15414 npm:14.23.0-beta.17
-postgres-16 postgres 15416 npm:16.14.0-beta.17
 postgres-17 postgres 15417 trixie
 postgres-18 postgres 15418 sid
 mysql-9.7 mysql 13397 sid

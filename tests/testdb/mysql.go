@@ -76,19 +76,22 @@ func (db *DB) Variable(name string) string { return db.flavour.variable(name) }
 // MySQL reports whether the server is MySQL's own, not MariaDB.
 func (db *DB) MySQL() bool { return db.flavour.mysql }
 
-// Processes is the table of what a server of the dialect "mysql" does. The one that MariaDB has fails on MySQL where a
-// statement holds bytes that are no text.
+// Processes is the table of what a server of the dialect "mysql" does: id, db, command, info. On MySQL the one of that name
+// ends a statement at the first byte that is no text.
 func (db *DB) Processes() string {
-	if db.MySQL() {
-		return "performance_schema.processlist"
+	if !db.MySQL() {
+		return "information_schema.processlist"
 	}
-	return "information_schema.processlist"
+	return `(SELECT t.processlist_id AS id, t.processlist_db AS db, t.processlist_command AS command, s.sql_text AS info
+		FROM performance_schema.threads t JOIN performance_schema.events_statements_current s USING (thread_id)
+		WHERE s.end_event_id IS NULL) processes`
 }
 
 // disconnectMySQL ends what is connected to a database, so that nothing waits for its locks. A connection may be gone
 // before it is killed.
 func disconnectMySQL(ctx context.Context, conn sqlConn, database string) error {
-	rows, err := conn.QueryContext(ctx, `SELECT id FROM information_schema.processlist WHERE id <> CONNECTION_ID() AND db = ?`, database)
+	rows, err := conn.QueryContext(ctx, `SELECT id FROM /*M! information_schema. */ /*!80022 performance_schema. */ processlist
+		WHERE id <> CONNECTION_ID() AND db = ?`, database)
 	if err != nil {
 		return err
 	}

@@ -6,7 +6,7 @@
 // process would. PostgreSQL and MariaDB are found by MILLRACE_TEST_POSTGRES and
 // MILLRACE_TEST_MYSQL, which `eval "$(tests/services.sh)"` sets. Without them
 // their subtests are skipped, or fail if MILLRACE_TEST_ALL is 1. MILLRACE_TEST_ONLY names the
-// dialect of the only database whose tests run.
+// dialect, or the broker, of the only server that is tried.
 package testdb
 
 import (
