@@ -72,7 +72,7 @@ VERSIONS ?=
 
 .PHONY: test-versions
 test-versions: ## run the suites on other versions of each server (Docker, or root on Debian; VERSIONS="postgres-18 mysql-9.7": some)
-	@$(services); go run ./tests/versions $(or $(VERSIONS),-update)
+	@$(services); go run ./tests/versions -update $(VERSIONS)
 
 .PHONY: test-short
 test-short: ## run what needs no service: unit tests and SQLite

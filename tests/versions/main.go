@@ -3,7 +3,7 @@
 //	go run ./tests/versions [-update] [name...]
 //
 // Without names it runs all of them. It prints a table of how many tests of each suite passed on each server, and what
-// a failed test said. With -update it writes the table into docs/databases.md, and the versions into README.md.
+// a failed test said. With -update it writes its lines of the table into docs/databases.md, and the versions into README.md.
 // tests/services.sh must have told where the usual servers are: a suite needs others beside the one that it is run for.
 package main
 

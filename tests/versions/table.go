@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"regexp"
+	"slices"
 	"strings"
 	"time"
 )
@@ -35,45 +36,64 @@ func (r row) cells() []string {
 			cells = append(cells, fmt.Sprint(c.passed))
 		}
 	}
-	return cells
+	return append(cells, time.Now().UTC().Format(time.DateOnly))
 }
 
-// write puts the table and the versions between their marks.
+// write puts the rows into the table, in place of what it has of the same servers, and the versions into the README.
 func write(rows []row) error {
-	day := time.Now().UTC().Format(time.DateOnly)
-	lines := []string{
-		"On " + day + ", how many tests of each suite passed:", "",
-		"| | " + strings.Join(suites, " | ") + " |",
-		"|---" + strings.Repeat("|---", len(suites)) + "|",
-	}
-	var clean, broken []string
-	for _, r := range rows {
-		lines = append(lines, "| "+strings.Join(r.cells(), " | ")+" |")
-		if strings.Contains(lines[len(lines)-1], "failed") {
-			broken = append(broken, r.title())
-		} else {
-			clean = append(clean, r.title())
+	var passed []string
+	err := between("docs/databases.md", func(old string) string {
+		lines := []string{"| | " + strings.Join(suites, " | ") + " | on |", "|---" + strings.Repeat("|---", len(suites)+1) + "|"}
+		known := map[string]string{} // lines by their server's title
+		var titles []string
+		for line := range strings.Lines(old) {
+			if title, _, found := strings.Cut(strings.TrimPrefix(line, "| "), " | "); found && title != "" {
+				titles = append(titles, title)
+				known[title] = strings.TrimSpace(line)
+			}
 		}
-	}
-	short := "On " + day + " every test passed on " + strings.Join(clean, ", ") + "."
-	if len(broken) > 0 {
-		short += " Some failed on " + strings.Join(broken, ", ") + "."
-	}
-	if err := between("docs/databases.md", strings.Join(lines, "\n")); err != nil {
+		for _, r := range rows {
+			same := func(title string) bool { return r.same(title) }
+			line := "| " + strings.Join(r.cells(), " | ") + " |"
+			if i := slices.IndexFunc(titles, same); i >= 0 {
+				titles[i] = r.title()
+			} else {
+				titles = append(titles, r.title())
+			}
+			known[r.title()] = line
+		}
+		for _, title := range titles {
+			lines = append(lines, known[title])
+			if !strings.Contains(known[title], "failed") {
+				passed = append(passed, title)
+			}
+		}
+		return strings.Join(lines, "\n")
+	})
+	if err != nil {
 		return err
 	}
-	return between("README.md", short)
+	return between("README.md", func(string) string {
+		return "The suites passed on " + strings.Join(passed, ", ") + " too."
+	})
 }
 
-func between(file, text string) error {
+// same reports whether a title is that of another release of the server: PostgreSQL 17.12 of postgres-17.
+func (s server) same(title string) bool {
+	product, _, _ := strings.Cut(s.title(), " ")
+	_, version, _ := strings.Cut(s.name, "-")
+	return title == product+" "+version || strings.HasPrefix(title, product+" "+version+".")
+}
+
+func between(file string, text func(old string) string) error {
 	old, err := os.ReadFile(file)
 	if err != nil {
 		return err
 	}
 	before, rest, found := strings.Cut(string(old), begin)
-	_, after, ended := strings.Cut(rest, end)
+	between, after, ended := strings.Cut(rest, end)
 	if !found || !ended {
 		return fmt.Errorf("%s: the marks %q and %q are not there", file, strings.TrimSpace(begin), end)
 	}
-	return os.WriteFile(file, []byte(before+begin+text+"\n"+end+after), 0o644) //nolint:gosec // a document
+	return os.WriteFile(file, []byte(before+begin+text(between)+"\n"+end+after), 0o644) //nolint:gosec // a document
 }
