@@ -75,16 +75,15 @@ other_drivers = $(race) -overlay tests/drivers/overlay.json -skip TestRollingUpg
 test-drivers: ## run the conformance bodies, gate, outbox and queue with lib/pq and mattn/go-sqlite3 (needs cgo)
 	@$(services); $(other_drivers) -p 1 -timeout 30m ./tests ./tests/gate ./tests/outbox ./tests/durable
 
-.PHONY: test-next
-test-next: ## run the tests that newer servers concern on RabbitMQ 4.3 and MySQL 9.7 (root on Debian)
-	@$(services); exports=$$(tests/next.sh); eval "$$exports"; \
-	$(race) -count=1 -p 1 -timeout 30m $$(git grep -l 'MILLRACE_TEST_[A-Z]*_NEXT' '*_test.go' | xargs -n 1 dirname | \
-		sort -u | sed 's|^|./|'); \
-	MILLRACE_TEST_RABBITMQ=$$MILLRACE_TEST_RABBITMQ_NEXT $(race) -count=1 -p 1 -timeout 30m ./pubsub/rabbitmq ./tests/deadletter
+VERSIONS ?=
+
+.PHONY: test-versions
+test-versions: ## run the suites on other versions of each server (Docker, or root on Debian; VERSIONS="postgres-18 mysql-9.7": some)
+	@$(services); go run ./tests/versions -update $(VERSIONS)
 
 .PHONY: test-cluster
-test-cluster: ## kill and cut off the nodes of clusters under load: Galera, RabbitMQ, JetStream (up to 40 minutes)
-	@export MILLRACE_TEST_CLUSTER=1; $(services); if [[ -x tests/next.sh ]]; then tests/next.sh >/dev/null; else tests/versions.sh start rabbitmq-4.3 >/dev/null; fi; \
+test-cluster: ## kill and cut off the nodes of clusters under load: Galera, RabbitMQ, JetStream, Kafka, and Debezium (up to 40 minutes)
+	@export MILLRACE_TEST_CLUSTER=1; $(services); tests/versions.sh start rabbitmq-4.3 >/dev/null; \
 	export MILLRACE_TEST_RABBITMQ_ROOT=$${MILLRACE_TEST_RABBITMQ_ROOT-$${MILLRACE_NEXT:-/var/tmp/millrace-next}/sid}; cd tests/interop && go test -count=1 -timeout 40m -v -run '^TestCluster' .
 
 .PHONY: test-short

@@ -149,6 +149,19 @@ func TestCheckFindsTablesThatDoNotSurviveACrash(t *testing.T) {
 	}
 }
 
+// called are findings under the names that a server has for its variables.
+func called(db *testdb.DB, found []string) []string {
+	names := make([]string, 0, len(found))
+	for _, f := range found {
+		severity, name, both := strings.Cut(f, " ")
+		if both {
+			f = severity + " " + db.Variable(name)
+		}
+		names = append(names, f)
+	}
+	return names
+}
+
 func TestCheckFindsPlainDefaults(t *testing.T) {
 	t.Parallel()
 	want := map[string][]string{
@@ -159,7 +172,7 @@ func TestCheckFindsPlainDefaults(t *testing.T) {
 	testdb.Each(t, func(t *testing.T, db *testdb.DB) {
 		migrate(t, db, inbox.Config{})
 		found := check(t, db.Open(t, testdb.Pool(0)), inbox.Config{})
-		assert.ElementsMatch(t, want[db.Dialect], subjects(found), "%v", found)
+		assert.ElementsMatch(t, called(db, want[db.Dialect]), subjects(found), "%v", found)
 	})
 }
 
@@ -178,7 +191,7 @@ func TestCheckFindsWhatTheConnectionStringSpoils(t *testing.T) {
 		t.Run(c.dialect+" "+c.name, func(t *testing.T) {
 			db := testdb.On(t, c.dialect)
 			migrate(t, db, inbox.Config{})
-			assert.Equal(t, c.want, strings.Join(subjects(check(t, documented(t, db, c.name, c.value), inbox.Config{})), ", "))
+			assert.Equal(t, strings.Join(called(db, []string{c.want}), ", "), strings.Join(subjects(check(t, documented(t, db, c.name, c.value), inbox.Config{})), ", "))
 		})
 	}
 }

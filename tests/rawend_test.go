@@ -54,7 +54,7 @@ var rawEnds = map[string]map[string]afterEnd{
 
 func TestAStatementThatEndsTheTransaction(t *testing.T) {
 	t.Parallel()
-	testdb.EachAndNext(t, func(t *testing.T, db *testdb.DB) {
+	testdb.Each(t, func(t *testing.T, db *testdb.DB) {
 		b := newBed(t, db)
 		for statements, wants := range rawEnds {
 			if want, concerns := wants[db.Dialect]; concerns {

@@ -87,7 +87,8 @@ func login(t *testing.T, admin, db *testdb.DB) (l account) {
 		l.database = c.DBName
 		l.user = "u" + c.DBName[len(c.DBName)-10:]
 		c.User, c.Passwd = l.user, "secret"
-		dsn, create = c.FormatDSN(), `GRANT ALL ON `+c.DBName+`.* TO `+l.user+` IDENTIFIED BY 'secret'`
+		admin.Do(t, `CREATE USER `+l.user+` IDENTIFIED BY 'secret'`)
+		dsn, create = c.FormatDSN(), `GRANT ALL ON `+c.DBName+`.* TO `+l.user
 	}
 	admin.Do(t, create)
 	t.Cleanup(func() {

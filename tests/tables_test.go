@@ -79,7 +79,7 @@ func TestASizeThatIsNotKnownIsNotNone(t *testing.T) {
 		assert.EqualValues(c, 1000, n)
 	}, rig.Patience, 20*time.Millisecond)
 	db.Do(t, `SELECT pg_stat_reset()`)
-	assert.EqualValues(t, -1, size(), "forgotten, and never analysed")
+	rig.Eventually(t, "it is forgotten, and was never analysed", func() bool { return size() == -1 }) // before 15 a reset takes time
 	db.Do(t, `VACUUM ANALYZE millrace_dropped`)
 	db.Do(t, `SELECT pg_stat_reset()`)
 	assert.EqualValues(t, 1000, size())
@@ -198,6 +198,9 @@ func TestStatisticsAreTakenOfTablesThatFillUp(t *testing.T) {
 		}
 	}
 	for _, name := range []string{"Lookup", "Queue.CloseLeased", "Queue.SelectSettled", "Gate.AdvanceAggregate"} {
+		if version(t, db) < 14 { // which takes an empty table for one of ten pages
+			break
+		}
 		require.Contains(t, kept[name].plan(t), "Seq Scan", name)
 	}
 	crowd(t, db)

@@ -253,7 +253,7 @@ func (b *bed) untilWaiting(n int) {
 	query := map[string]string{
 		"postgres": `SELECT COUNT(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()`,
 		// INNODB_TRX would tell a lock wait, but is read anew only after a rest of 0.1 s.
-		"mysql": `SELECT COUNT(*) FROM information_schema.PROCESSLIST
+		"mysql": `SELECT COUNT(*) FROM ` + b.db.Processes() + `
 			WHERE DB = DATABASE() AND ID <> CONNECTION_ID() AND INFO LIKE '%INTO millrace_claims%'`,
 	}[b.db.Dialect]
 	if query != "" {

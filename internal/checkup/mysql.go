@@ -13,7 +13,11 @@ func (c *Checkup) mysql() {
 	v := c.settings
 	mariaDB := strings.Contains(strings.ToLower(v["version"]), "mariadb")
 	c.mysqlVersion(mariaDB)
-	for _, setting := range []string{"read_only", "innodb_read_only", "tx_read_only", "transaction_read_only"} {
+	transaction := "transaction_read_only" // as transaction_isolation
+	if _, known := v[transaction]; !known {
+		transaction = "tx_read_only"
+	}
+	for _, setting := range []string{"read_only", "innodb_read_only", transaction} {
 		if v[setting] == "ON" {
 			c.fail(setting, "it is ON: the server, or this connection, takes no writes", "give the inbox the primary, "+
 				"and remove read-only settings from the connection string")

@@ -151,7 +151,7 @@ var commonBlobs = Blobs{
 		SELECT payload_ref
 		FROM millrace_messages
 		WHERE payload_ref IN (?)
-		UNION
+		UNION ALL
 		SELECT payload_ref
 		FROM millrace_journal
 		WHERE payload_ref IN (?)`,

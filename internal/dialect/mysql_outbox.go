@@ -12,7 +12,7 @@ const (
 )
 
 // MariaDB reads a whole key to find the message before another one. So SelectPending searches for it only
-// in a short key; for a long one it returns -1.
+// in a short key; for a long one it returns -1. MySQL would sort the whole key for an order by id alone.
 var mysqlOutbox = Outbox{
 	Insert: `
 		INSERT INTO millrace_outbox (key_hash, topic, order_key, uuid, event_type, metadata, payload, cause, created_at)
@@ -25,7 +25,7 @@ var mysqlOutbox = Outbox{
 			WHEN (
 				SELECT k.id FROM millrace_outbox k FORCE INDEX (by_order)
 				WHERE k.order_hash = o.key_hash
-				ORDER BY k.id
+				ORDER BY k.order_hash, k.id
 				LIMIT 63, 1) IS NOT NULL THEN -1
 			ELSE (
 				SELECT MAX(k.id) FROM millrace_outbox k FORCE INDEX (by_order)

@@ -85,47 +85,46 @@ func TestPublishReadsEachConfirmForItself(t *testing.T) {
 // whatever order.
 func TestPublishReportsNothingThatAFullQueueRefused(t *testing.T) {
 	t.Parallel()
-	eachServer(t, func(t *testing.T, uri string) {
-		a := newAdmin(t, uri)
-		topic := a.queue(amqp091.Table{"x-max-length": 45, "x-overflow": "reject-publish"})
-		broker := rabbitmq.NewQueueConfig(uri, rabbitmq.Queues{})
-		p := publisher(t, broker, rabbitmq.PublisherConfig{})
-		const calls, perCall = 40, 500
-		reported, refused := map[string]bool{}, 0
-		var deliveries <-chan amqp091.Delivery
-		for n := range calls {
-			if n == 1 { // the first call fills the queue for certain
-				var err error
-				deliveries, err = a.channel().ConsumeWithContext(t.Context(), topic, "", true, false, false, false, nil)
-				require.NoError(t, err)
-			}
-			messages := newMessages(perCall)
-			errs := make([]error, perCall)
-			if err := p.Publish(topic, messages...); err != nil {
-				errs = partial(t, err)
-			}
-			for i, err := range errs {
-				if err == nil {
-					reported[messages[i].UUID] = true
-				} else {
-					require.ErrorContains(t, err, "basic.nack")
-					refused++
-				}
+	uri := uri(t)
+	a := newAdmin(t, uri)
+	topic := a.queue(amqp091.Table{"x-max-length": 45, "x-overflow": "reject-publish"})
+	broker := rabbitmq.NewQueueConfig(uri, rabbitmq.Queues{})
+	p := publisher(t, broker, rabbitmq.PublisherConfig{})
+	const calls, perCall = 40, 500
+	reported, refused := map[string]bool{}, 0
+	var deliveries <-chan amqp091.Delivery
+	for n := range calls {
+		if n == 1 { // the first call fills the queue for certain
+			var err error
+			deliveries, err = a.channel().ConsumeWithContext(t.Context(), topic, "", true, false, false, false, nil)
+			require.NoError(t, err)
+		}
+		messages := newMessages(perCall)
+		errs := make([]error, perCall)
+		if err := p.Publish(topic, messages...); err != nil {
+			errs = partial(t, err)
+		}
+		for i, err := range errs {
+			if err == nil {
+				reported[messages[i].UUID] = true
+			} else {
+				require.ErrorContains(t, err, "basic.nack")
+				refused++
 			}
 		}
-		require.Positive(t, refused, "the queue was never full")
-		arrived := 0
-		for len(reported) > 0 {
-			select {
-			case d := <-deliveries:
-				if reported[d.MessageId] {
-					arrived++
-				}
-				delete(reported, d.MessageId)
-			case <-time.After(rig.Patience):
-				require.Fail(t, fmt.Sprintf("%d messages were reported as published, %d of them never arrived; %d were refused",
-					arrived+len(reported), len(reported), refused))
+	}
+	require.Positive(t, refused, "the queue was never full")
+	arrived := 0
+	for len(reported) > 0 {
+		select {
+		case d := <-deliveries:
+			if reported[d.MessageId] {
+				arrived++
 			}
+			delete(reported, d.MessageId)
+		case <-time.After(rig.Patience):
+			require.Fail(t, fmt.Sprintf("%d messages were reported as published, %d of them never arrived; %d were refused",
+				arrived+len(reported), len(reported), refused))
 		}
-	})
+	}
 }

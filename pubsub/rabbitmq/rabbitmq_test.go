@@ -27,16 +27,6 @@ func uri(t testing.TB) string {
 	return found
 }
 
-// eachServer runs body on the RabbitMQ of all tests and, where there is one, on a newer one: see
-// tests/next.sh. Only the first is required.
-func eachServer(t *testing.T, body func(t *testing.T, uri string)) {
-	t.Helper()
-	t.Run("usual", func(t *testing.T) { body(t, uri(t)) })
-	if next := os.Getenv("MILLRACE_TEST_RABBITMQ_NEXT"); next != "" {
-		t.Run("next", func(t *testing.T) { body(t, next) })
-	}
-}
-
 // eachQueueType runs body on a classic and on a quorum queue.
 func eachQueueType(t *testing.T, body func(t *testing.T, q rabbitmq.Queues)) {
 	t.Helper()

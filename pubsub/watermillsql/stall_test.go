@@ -170,7 +170,7 @@ func TestBatchIsReadFromTheIndex(t *testing.T) {
 
 func explain(t *testing.T, db *testdb.DB, query string) (plan string) {
 	t.Helper()
-	rows, err := db.QueryxContext(t.Context(), "EXPLAIN "+query, "group")
+	rows, err := db.QueryxContext(t.Context(), map[bool]string{true: "EXPLAIN FORMAT=TRADITIONAL ", false: "EXPLAIN "}[db.MySQL()]+query, "group")
 	require.NoError(t, err)
 	defer func() { _ = rows.Close() }()
 	for rows.Next() {

@@ -251,7 +251,7 @@ func (b *bed) opening() int {
 	return b.count(map[string]string{
 		"postgres": `SELECT COUNT(*) FROM pg_stat_activity
 			WHERE datname = current_database() AND wait_event_type = 'Lock' AND query LIKE '%INSERT INTO millrace_claims%'`,
-		"mysql": `SELECT COUNT(*) FROM information_schema.processlist
+		"mysql": `SELECT COUNT(*) FROM ` + b.db.Processes() + `
 			WHERE db = DATABASE() AND command <> 'Sleep' AND info LIKE '%INSERT INTO millrace_claims%token + 1%' AND id <> CONNECTION_ID()`,
 	}[b.db.Dialect])
 }

@@ -52,7 +52,7 @@ func TestSetVersionWhileTheFirstMessageIsHandled(t *testing.T) {
 func waits(b *bed) {
 	query := map[string]string{
 		"postgres": `SELECT COUNT(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()`,
-		"mysql": `SELECT COUNT(*) FROM information_schema.PROCESSLIST
+		"mysql": `SELECT COUNT(*) FROM ` + b.db.Processes() + `
 			WHERE DB = DATABASE() AND ID <> CONNECTION_ID() AND INFO LIKE '%millrace_versions%'`,
 	}[b.db.Dialect]
 	if query != "" {

@@ -36,11 +36,12 @@ type town struct {
 	*post
 	settings relayproc.Settings // of a relay process
 	traffic  *relayproc.Traffic
+	refused  map[string]bool // the messages that [town.twice] has refused
 }
 
 func newTown(t *testing.T, db *testdb.DB) *town {
 	t.Helper()
-	o := &town{post: newPost(t, db)}
+	o := &town{post: newPost(t, db), refused: map[string]bool{}}
 	db.Do(t, relayproc.CreateEffects)
 	dsn := db.DSN
 	if db.Dialect == "mysql" {

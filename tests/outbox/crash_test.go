@@ -91,7 +91,7 @@ func (o *town) kill(name string, k killing) int {
 	s := o.settings
 	if k.fails {
 		s.Lanes = 1 // so that others are in the same call
-		o.broker.refusing(twice())
+		o.broker.refusing(o.twice())
 		defer o.broker.refusing(nil)
 	}
 	if k.beats {
@@ -110,12 +110,14 @@ func (o *town) kill(name string, k killing) int {
 	return unwritten
 }
 
-// twice refuses the first message with a key twice: in a call with others, and by itself.
-func twice() func(string, *message.Message) error {
+// twice refuses the first message with a key twice: in a call with others, and by itself. It takes none that it refused
+// in an earlier relay: what is behind that one is held back already.
+func (o *town) twice() func(string, *message.Message) error {
 	refused, times := "", 0
 	return func(_ string, msg *message.Message) error {
-		if refused == "" && msg.Metadata.Get("key") != "" {
+		if refused == "" && msg.Metadata.Get("key") != "" && !o.refused[msg.UUID] {
 			refused = msg.UUID
+			o.refused[refused] = true
 		}
 		if msg.UUID != refused || times == 2 {
 			return nil

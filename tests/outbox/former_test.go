@@ -82,8 +82,8 @@ func TestShardsAreNotReplacedWhenOneIsTakenMeanwhile(t *testing.T) {
 			}
 			return nil
 		}, "INSERT INTO millrace_outbox_relays"))
-		m.running = start(t, m.Relay)
 		_, all := p.spread(32, 1)
+		m.running = start(t, m.Relay)
 		rig.Eventually(p, "it waits", func() bool { return p.log.has("waits for relays of an earlier release to stop") })
 		assert.Equal(t, 5, db.Count(t, `SELECT shards FROM millrace_outbox_layout`))
 		p.broker.awaitAll(t, all)

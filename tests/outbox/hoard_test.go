@@ -32,16 +32,10 @@ func (p *post) hoard(n, status int) {
 		p.db.Do(p, `ALTER TABLE millrace_outbox SET (autovacuum_enabled = off)`)
 	}
 	uuid := map[string]string{"postgres": "i::TEXT", "mysql": "CAST(i AS CHAR)", "sqlite": "CAST(i AS TEXT)"}[p.db.Dialect]
-	numbers := map[string]string{
-		"postgres": fmt.Sprintf("generate_series(2, %d) i", n),
-		"mysql":    fmt.Sprintf("(SELECT seq AS i FROM seq_2_to_%d) numbers", n),
-		"sqlite": fmt.Sprintf(`(WITH RECURSIVE n (i) AS (SELECT 2 UNION ALL SELECT i + 1 FROM n WHERE i < %d)
-			SELECT i FROM n) numbers`, n),
-	}[p.db.Dialect]
 	p.db.Do(p, `
 		INSERT INTO millrace_outbox (key_hash, blocked_key, status, created_at, topic, uuid, order_key, metadata)
 		SELECT key_hash, blocked_key, status, created_at, topic, `+uuid+`, order_key, metadata
-		FROM millrace_outbox CROSS JOIN `+numbers+` WHERE uuid = '1'`)
+		FROM millrace_outbox CROSS JOIN `+p.db.Numbers(n)+` WHERE uuid = '1' AND i > 1`)
 }
 
 // slowly has a broker take its time for the messages of the hot key.

@@ -22,48 +22,46 @@ import (
 // goes on without one. MariaDB can be asked by the INSERT itself, MySQL cannot.
 func TestATransactionThatTheServerEnded(t *testing.T) {
 	t.Parallel()
-	testdb.EachMySQL(t, func(t *testing.T, db *testdb.DB) {
-		o := newOffice(t, db)
-		o.lay()
-		o.each(
-			behaviour{"by a deadlock that the handler swallows", func(o *office) { endedInHandler(o, (*office).deadlock, true) }},
-			behaviour{"by a deadlock after which the handler gives up", func(o *office) { endedInHandler(o, (*office).deadlock, false) }},
-			behaviour{"by a schema statement", func(o *office) { endedInHandler(o, schemaStatement, false) }},
-			behaviour{"of InTx", func(o *office) {
+	o := newOffice(t, testdb.On(t, "mysql"))
+	o.lay()
+	o.each(
+		behaviour{"by a deadlock that the handler swallows", func(o *office) { endedInHandler(o, (*office).deadlock, true) }},
+		behaviour{"by a deadlock after which the handler gives up", func(o *office) { endedInHandler(o, (*office).deadlock, false) }},
+		behaviour{"by a schema statement", func(o *office) { endedInHandler(o, schemaStatement, false) }},
+		behaviour{"of InTx", func(o *office) {
+			for _, end := range []ending{(*office).deadlock, schemaStatement} {
+				err := outbox.InTx(o.Context(), o.db.DB, func(ctx context.Context, tx *sqlx.Tx) error {
+					require.NoError(o, o.put(ctx, "a"))
+					require.NoError(o, end(o, tx))
+					return o.put(ctx, "b")
+				})
+				require.ErrorIs(o, err, outbox.ErrTxEnded)
+				assert.NotContains(o, o.stored(), "b")
+			}
+		}},
+		behaviour{"of WithTx", func(o *office) {
+			for _, kind := range []func(tx *sqlx.Tx) outbox.Tx{
+				func(tx *sqlx.Tx) outbox.Tx { return tx }, func(tx *sqlx.Tx) outbox.Tx { return tx.Tx },
+				func(tx *sqlx.Tx) outbox.Tx { return traced{tx, map[string]int{}} },
+				func(tx *sqlx.Tx) outbox.Tx { return narrow{tx} },
+			} {
 				for _, end := range []ending{(*office).deadlock, schemaStatement} {
-					err := outbox.InTx(o.Context(), o.db.DB, func(ctx context.Context, tx *sqlx.Tx) error {
-						require.NoError(o, o.put(ctx, "a"))
-						require.NoError(o, end(o, tx))
-						return o.put(ctx, "b")
-					})
-					require.ErrorIs(o, err, outbox.ErrTxEnded)
-					assert.NotContains(o, o.stored(), "b")
+					tx := o.begin().tx
+					ctx := outbox.WithTx(o.Context(), kind(tx))
+					require.NoError(o, end(o, tx))
+					require.ErrorIs(o, o.put(ctx, "a"), outbox.ErrTxEnded)
+					require.NoError(o, tx.Rollback())
 				}
-			}},
-			behaviour{"of WithTx", func(o *office) {
-				for _, kind := range []func(tx *sqlx.Tx) outbox.Tx{
-					func(tx *sqlx.Tx) outbox.Tx { return tx }, func(tx *sqlx.Tx) outbox.Tx { return tx.Tx },
-					func(tx *sqlx.Tx) outbox.Tx { return traced{tx, map[string]int{}} },
-					func(tx *sqlx.Tx) outbox.Tx { return narrow{tx} },
-				} {
-					for _, end := range []ending{(*office).deadlock, schemaStatement} {
-						tx := o.begin().tx
-						ctx := outbox.WithTx(o.Context(), kind(tx))
-						require.NoError(o, end(o, tx))
-						require.ErrorIs(o, o.put(ctx, "a"), outbox.ErrTxEnded)
-						require.NoError(o, tx.Rollback())
-					}
-				}
-				assert.Empty(o, o.stored())
-			}},
-		)
-	})
+			}
+			assert.Empty(o, o.stored())
+		}},
+	)
 }
 
 // What guards a transaction must not be in the way of those who use one.
 func TestATransactionIsSharedWithThePublisher(t *testing.T) {
 	t.Parallel()
-	testdb.EachAndNext(t, func(t *testing.T, db *testdb.DB) {
+	testdb.Each(t, func(t *testing.T, db *testdb.DB) {
 		newOffice(t, db).each(
 			behaviour{"savepoints of the service survive", func(o *office) {
 				require.NoError(o, outbox.InTx(o.Context(), o.db.DB, func(ctx context.Context, tx *sqlx.Tx) error {

@@ -21,6 +21,7 @@ func MariaDB(t testing.TB, settings ...string) *Server {
 
 func newMariaDB(t testing.TB, settings []string) *Server {
 	t.Helper()
+	skipOwn(t)
 	installDB := program(t, "mariadb-install-db", "/usr/bin")
 	mariadbd := program(t, "mariadbd", "/usr/sbin")
 	h := newHome(t, "mysql")

@@ -29,6 +29,7 @@ func Postgres(t testing.TB, settings ...string) *Server {
 // newPostgres returns a PostgreSQL without data.
 func newPostgres(t testing.TB, settings []string) *Server {
 	t.Helper()
+	skipOwn(t)
 	postgres := program(t, "postgres", debianPostgres)
 	h := newHome(t, "postgres")
 	port := freePort(t)

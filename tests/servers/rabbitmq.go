@@ -20,6 +20,7 @@ import (
 // rabbitmq.conf such as "heartbeat = 10". Its user guest has the password guest.
 func RabbitMQ(t testing.TB, settings ...string) *Server {
 	t.Helper()
+	skipOwn(t)
 	// Debian's script in /usr/sbin changes the user and stays as the parent process.
 	server := program(t, "rabbitmq-server", "/usr/lib/rabbitmq/bin")
 	return launch(newRabbitMQ(t, newHome(t, ""), server, launchEPMD(t), freePort(t), settings))

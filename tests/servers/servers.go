@@ -169,6 +169,14 @@ func (s *Server) await(p *process) error {
 	}
 }
 
+// skipOwn skips a test that runs the machine's own server where another is to be tried.
+func skipOwn(t testing.TB) {
+	t.Helper()
+	if os.Getenv("MILLRACE_TEST_ONLY") != "" {
+		t.Skip("MILLRACE_TEST_ONLY leaves out servers of the machine's own")
+	}
+}
+
 // program finds an executable in folders, which are patterns, or else in PATH.
 // It ends the test if there is none; -short tests run no servers.
 func program(t testing.TB, name string, folders ...string) string {

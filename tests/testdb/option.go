@@ -14,6 +14,8 @@ type settings struct {
 	params [][2]string
 	frozen *frozen
 	empty  bool
+
+	flavour flavour // the server's
 }
 
 type frozen struct{ idle, lock time.Duration }

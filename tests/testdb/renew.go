@@ -97,7 +97,14 @@ func clearMySQL(ctx context.Context, db *sqlx.DB) error {
 		return err
 	}
 	known := ours("mysql")
-	script := append(disconnectMySQL("DATABASE()"), "SET SESSION lock_wait_timeout = 10", "SET SESSION foreign_key_checks = 0")
+	var database string
+	if err := db.GetContext(ctx, &database, "SELECT DATABASE()"); err != nil {
+		return err
+	}
+	if err := disconnectMySQL(ctx, db, database); err != nil {
+		return err
+	}
+	script := []string{"SET SESSION lock_wait_timeout = 10", "SET SESSION foreign_key_checks = 0"}
 	for _, t := range tables {
 		var written bool
 		switch {

@@ -14,6 +14,9 @@ func (db *DB) Bytes(expression string) string {
 
 // Numbers is a table in SQL, of the numbers i from 1 to n.
 func (db *DB) Numbers(n int) string {
+	if db.MySQL() {
+		return fmt.Sprintf("JSON_TABLE(CONCAT('[0', REPEAT(',0', %d), ']'), '$[*]' COLUMNS (i FOR ORDINALITY)) numbers", n-1)
+	}
 	return fmt.Sprintf(map[string]string{
 		"postgres": "generate_series(1, %d) i",
 		"mysql":    "(SELECT seq AS i FROM seq_1_to_%d) numbers",

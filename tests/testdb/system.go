@@ -37,7 +37,7 @@ type server struct {
 	named  func(admin, name string) (dsn string, err error)
 	list   string // of the databases whose names are like an argument
 	create func(name string) string
-	drop   func(name string) []string // with those who are connected to it
+	drop   func(name string) []string // once those who are connected to it are gone
 
 	lock, tryLock, unlock string // of a name, by a session
 
@@ -95,10 +95,16 @@ func (s *system) named() string {
 	return s.dialect
 }
 
-// systems are those of all, or the one that MILLRACE_TEST_ONLY names: the tests of the others are left out.
+// systems are those of all, or the one that MILLRACE_TEST_ONLY names: the tests of the others are left out. It names
+// a broker as well, whose tests need databases.
 var systems = func() []*system {
 	only := os.Getenv("MILLRACE_TEST_ONLY")
-	return slices.DeleteFunc(slices.Clone(all), func(s *system) bool { return only != "" && s.dialect != only })
+	for _, s := range all {
+		if s.dialect == only {
+			return []*system{s}
+		}
+	}
+	return all
 }()
 
 func (s *system) admin() (dsn string, found bool) {
@@ -176,19 +182,11 @@ func namedMySQL(admin, name string) (string, error) {
 
 // dropMySQL ends the transactions that are open in a database: DROP would wait for their locks.
 func dropMySQL(name string) []string {
-	return append(disconnectMySQL("'"+name+"'"),
-		"SET SESSION lock_wait_timeout = 10",
-		"DROP DATABASE IF EXISTS "+name)
+	return []string{disconnect + name, "SET SESSION lock_wait_timeout = 10", "DROP DATABASE IF EXISTS " + name}
 }
 
-// disconnectMySQL ends what is connected to a database. A connection may be gone (1094) before
-// it is killed.
-func disconnectMySQL(database string) []string {
-	return []string{
-		"/*M! BEGIN NOT ATOMIC DECLARE CONTINUE HANDLER FOR 1094 BEGIN END;" +
-			" FOR c IN (SELECT id FROM information_schema.processlist WHERE id <> CONNECTION_ID() AND db = " + database + ")" +
-			" DO KILL c.id; END FOR; END */ /*!80000 DO 0 */"}
-}
+// disconnect stands before the name of a database, in what [execute] is given: see disconnectMySQL.
+const disconnect = "disconnect "
 
 func extendMySQL(dsn string, o settings) (string, error) {
 	cfg, err := mysql.ParseDSN(dsn)
@@ -198,11 +196,11 @@ func extendMySQL(dsn string, o settings) (string, error) {
 	cfg.Addr = cmp.Or(o.via, cfg.Addr)
 	q := url.Values{}
 	if o.frozen != nil {
-		q.Set("idle_write_transaction_timeout", seconds(o.frozen.idle))
+		q.Set(o.flavour.variable("idle_write_transaction_timeout"), seconds(o.frozen.idle))
 		q.Set("innodb_lock_wait_timeout", seconds(o.frozen.lock))
 	}
 	for _, p := range o.params {
-		q.Set(p[0], p[1])
+		q.Set(o.flavour.variable(p[0]), p[1])
 	}
 	return withQuery(cfg.FormatDSN(), q.Encode()), nil
 }
@@ -274,6 +272,12 @@ func execute(ctx context.Context, driver, dsn string, statements ...string) erro
 	}
 	defer func() { _ = conn.Close() }()
 	for _, s := range statements {
+		if database, found := strings.CutPrefix(s, disconnect); found {
+			if err := disconnectMySQL(ctx, conn, database); err != nil {
+				return err
+			}
+			continue
+		}
 		if _, err := conn.ExecContext(ctx, s); err != nil {
 			return fmt.Errorf("%s: %w", s, err)
 		}

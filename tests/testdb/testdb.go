@@ -6,7 +6,7 @@
 // process would. PostgreSQL and MariaDB are found by MILLRACE_TEST_POSTGRES and
 // MILLRACE_TEST_MYSQL, which `eval "$(tests/services.sh)"` sets. Without them
 // their subtests are skipped, or fail if MILLRACE_TEST_ALL is 1. MILLRACE_TEST_ONLY names the
-// dialect of the only database whose tests run.
+// dialect, or the broker, of the only server that is tried.
 package testdb
 
 import (
@@ -30,6 +30,8 @@ type DB struct {
 	Dialect string // "postgres", "mysql" or "sqlite"
 	Driver  string // what sql.Open calls the driver
 	DSN     string // what the pool was opened with: enough for another process
+
+	flavour flavour
 }
 
 // runner is *testing.T or *testing.B.
@@ -83,7 +85,7 @@ func At(t testing.TB, dialect, admin string, opts ...Option) *DB {
 func (s *system) open(t testing.TB, admin string, empty bool, opts []Option) *DB {
 	t.Helper()
 	began := time.Now()
-	db := &DB{Dialect: s.dialect, Driver: s.tested(), DSN: s.fresh(t, admin, empty)}
+	db := &DB{Dialect: s.dialect, Driver: s.tested(), DSN: s.fresh(t, admin, empty), flavour: s.flavour(t, admin)}
 	t.Logf("testdb: a database in %v", time.Since(began))
 	return db.Open(t, opts...)
 }
@@ -102,6 +104,7 @@ func apply(opts []Option) settings {
 func (db *DB) Open(t testing.TB, opts ...Option) *DB {
 	t.Helper()
 	o := apply(opts)
+	o.flavour = db.flavour
 	dsn, err := find(t, db.Dialect).extend(db.DSN, o)
 	require.NoError(t, err)
 	pool, err := sqlx.Open(db.Driver, dsn)
@@ -109,7 +112,7 @@ func (db *DB) Open(t testing.TB, opts ...Option) *DB {
 	t.Cleanup(func() { _ = pool.Close() }) // a test may have cut its connections
 	pool.SetMaxOpenConns(o.pool)
 	pool.SetMaxIdleConns(o.pool)
-	return &DB{DB: pool, Dialect: db.Dialect, Driver: db.Driver, DSN: dsn}
+	return &DB{DB: pool, Dialect: db.Dialect, Driver: db.Driver, DSN: dsn, flavour: db.flavour}
 }
 
 // ReadOnly opens another pool, on which the database accepts no writes.

@@ -105,7 +105,7 @@ func TestFrozenHostsSetsTheServerLimits(t *testing.T) {
 	})
 	t.Run("mysql", func(t *testing.T) {
 		db := testdb.On(t, "mysql", frozen)
-		assert.Equal(t, "2", show(t, db, "SELECT @@idle_write_transaction_timeout"))
+		assert.Equal(t, "2", show(t, db, "SELECT @@"+db.Variable("idle_write_transaction_timeout")))
 		assert.Equal(t, "3", show(t, db, "SELECT @@innodb_lock_wait_timeout"))
 	})
 	t.Run("sqlite", func(t *testing.T) {
