@@ -53,7 +53,7 @@ func write(rows []row) error {
 			}
 		}
 		for _, r := range rows {
-			same := func(title string) bool { return r.same(title) }
+			same := r.same
 			line := "| " + strings.Join(r.cells(), " | ") + " |"
 			if i := slices.IndexFunc(titles, same); i >= 0 {
 				titles[i] = r.title()
