@@ -128,7 +128,8 @@ func sweep(where string) {
 
 // freePort returns a port of 127.0.0.1 that nothing listens on. The port is below
 // those of outgoing connections, so that none of them takes it while a server is
-// down. Each port is given only once, since tests run in parallel.
+// down. Each port is given once in a process, and to one process at a time, since tests
+// run in parallel.
 func freePort(t testing.TB) int {
 	t.Helper()
 	for range 100 {
@@ -136,6 +137,12 @@ func freePort(t testing.TB) int {
 		if _, given := givenPorts.LoadOrStore(port, true); given {
 			continue
 		}
+		// A name that nobody else can have while this process lives. It is in no folder.
+		claim, err := net.Listen("unix", fmt.Sprintf("@millrace-tests-port-%d", port))
+		if err != nil {
+			continue
+		}
+		givenPorts.Store(port, claim)
 		l, err := net.Listen("tcp", local(port))
 		if err == nil {
 			require.NoError(t, l.Close())
@@ -146,7 +153,7 @@ func freePort(t testing.TB) int {
 	return 0
 }
 
-// givenPorts holds every port that freePort has tried in this process.
+// givenPorts holds every port that freePort has tried in this process, with the claim to it.
 var givenPorts sync.Map
 
 func local(port int) string { return net.JoinHostPort("127.0.0.1", strconv.Itoa(port)) }

@@ -3,7 +3,10 @@ package servers_test
 import (
 	"context"
 	"database/sql"
+	"fmt"
+	"net"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -181,4 +184,11 @@ func backend(t *testing.T, conn *sql.Conn) (pid int) {
 	t.Helper()
 	require.NoError(t, conn.QueryRowContext(t.Context(), "SELECT pg_backend_pid()").Scan(&pid))
 	return pid
+}
+
+// Another process, which looks for a port while a server is down, must not take the server's.
+func TestAPortIsClaimed(t *testing.T) {
+	t.Parallel()
+	_, err := net.Listen("unix", fmt.Sprintf("@millrace-tests-port-%d", servers.FreePort(t)))
+	require.ErrorIs(t, err, syscall.EADDRINUSE)
 }
