@@ -104,9 +104,9 @@ func sqliteDriver() string {
 }
 
 func sqliteAt(driverName, file string) Database {
-	settings := "?_pragma=busy_timeout(3000)&_pragma=journal_mode(WAL)&_pragma=synchronous(OFF)&_txlock=immediate"
+	settings := "?_pragma=busy_timeout(20000)&_pragma=journal_mode(WAL)&_pragma=synchronous(OFF)&_txlock=immediate"
 	if driverName == "sqlite3" {
-		settings = "?_busy_timeout=3000&_journal_mode=WAL&_synchronous=OFF&_txlock=immediate"
+		settings = "?_busy_timeout=20000&_journal_mode=WAL&_synchronous=OFF&_txlock=immediate"
 	}
 	path := url.URL{Path: file} // t.TempDir contains a # if two subtests have the same name
 	return Database{Driver: driverName, DSN: "file:" + path.EscapedPath() + settings}
