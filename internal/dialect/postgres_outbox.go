@@ -6,6 +6,10 @@ const (
 
 	// See postgresPlanned. The outbox is empty most of the time.
 	postgresFresh = ` AND ($1` + postgresPlanned
+
+	// True, and a function that no parallel worker may call. PostgreSQL 17 takes the half that one of two workers has for
+	// the whole, and so sorts in parallel a table that an index would give in order.
+	postgresAlone = ` AND pg_backend_pid() <> 0`
 )
 
 // A relay's read must walk an index and stop, however old the statistics are. The planner cannot see the value of a
@@ -29,7 +33,7 @@ var postgresOutbox = Outbox{
 			SELECT ` + outboxColumns + `, {now} - created_at AS age
 			FROM millrace_outbox
 			WHERE id NOT IN (SELECT json_array_elements_text($1::JSON)::BIGINT)` + postgresFresh + `
-				AND status = 0 AND id > $2 AND ($3::BIGINT >> ABS(key_hash % $4)::INTEGER) & 1 <> 0
+				AND status = 0 AND id > $2 AND ($3::BIGINT >> ABS(key_hash % $4)::INTEGER) & 1 <> 0` + postgresAlone + `
 			ORDER BY id
 			LIMIT (SELECT $5::BIGINT)) o
 		ORDER BY id
@@ -38,7 +42,7 @@ var postgresOutbox = Outbox{
 		SELECT ` + outboxColumns + `, {now} - created_at AS age
 		FROM millrace_outbox
 		WHERE id NOT IN (SELECT json_array_elements_text($1::JSON)::BIGINT)` + postgresFresh + `
-			AND status = 1 AND due_at <= (SELECT {now}) AND ($2::BIGINT >> ABS(key_hash % $3)::INTEGER) & 1 <> 0
+			AND status = 1 AND due_at <= (SELECT {now}) AND ($2::BIGINT >> ABS(key_hash % $3)::INTEGER) & 1 <> 0` + postgresAlone + `
 		ORDER BY due_at, id
 		LIMIT (SELECT $4::BIGINT)`,
 	SelectNextDue: `

@@ -18,7 +18,7 @@ import (
 // one is given the whole stream again. Names of metadata that are not ASCII get lost, since
 // NATS's header has none.
 func TestJetStream(t *testing.T) {
-	url, topic := service(t, "MILLRACE_TEST_NATS"), freshTopic()
+	url, topic, db := service(t, "MILLRACE_TEST_NATS"), freshTopic(), testdb.On(t, "postgres")
 	stream := wmnats.JetStreamConfig{
 		AutoProvision: true, DurablePrefix: "billing",
 		SubscribeOptions: []nats.SubOpt{nats.DeliverAll(), nats.AckExplicit(), nats.AckWait(5 * time.Second)},
@@ -29,7 +29,7 @@ func TestJetStream(t *testing.T) {
 		assert.NoError(t, publisher.Close())
 		deleteStream(t, url, topic)
 	})
-	deliver(t, testdb.On(t, "postgres"), broker{
+	deliver(t, db, broker{
 		topic: topic, publisher: publisher,
 		subscriber: func() message.Subscriber {
 			s, err := wmnats.NewSubscriber(wmnats.SubscriberConfig{

@@ -42,25 +42,24 @@ func (r row) cells() []string {
 // write puts the rows into the table, in place of what it has of the same servers, and the versions into the README.
 func write(rows []row) error {
 	var passed []string
+	titled := regexp.MustCompile(`^\| (\w+ [\d.]+) \|`)
 	err := between("docs/databases.md", func(old string) string {
 		lines := []string{"| | " + strings.Join(suites, " | ") + " | on |", "|---" + strings.Repeat("|---", len(suites)+1) + "|"}
 		known := map[string]string{} // lines by their server's title
 		var titles []string
 		for line := range strings.Lines(old) {
-			if title, _, found := strings.Cut(strings.TrimPrefix(line, "| "), " | "); found && title != "" {
-				titles = append(titles, title)
-				known[title] = strings.TrimSpace(line)
+			if m := titled.FindStringSubmatch(line); m != nil {
+				titles = append(titles, m[1])
+				known[m[1]] = strings.TrimSpace(line)
 			}
 		}
 		for _, r := range rows {
-			same := r.same
-			line := "| " + strings.Join(r.cells(), " | ") + " |"
-			if i := slices.IndexFunc(titles, same); i >= 0 {
+			if i := slices.IndexFunc(titles, r.same); i >= 0 {
 				titles[i] = r.title()
 			} else {
 				titles = append(titles, r.title())
 			}
-			known[r.title()] = line
+			known[r.title()] = "| " + strings.Join(r.cells(), " | ") + " |"
 		}
 		for _, title := range titles {
 			lines = append(lines, known[title])
