@@ -124,7 +124,7 @@ func (cl *claim) refusal() error {
 // advance is a version to which a claim brings an aggregate.
 type advance struct {
 	versioned
-	heldTo int64 // the greatest version that was ever held
+	heldTo int64 // no version above it was ever held
 }
 
 // decide decides about a message with these versions. If another delivery of this process works on

@@ -36,7 +36,7 @@ exits with 1 if a feature is unfit or could not be tried, with --strict also an 
 	cmd.Flags().BoolVar(&strict, "strict", false, "exit with 1 for warnings too")
 	cmd.Flags().BoolVar(&engine, "engine", false, "try what the statements assume of the server")
 	cmd.Flags().StringArrayVar(&nodes, "node", nil, "the `database` at another node, for --engine; may be repeated")
-	cmd.RunE = a.limited(func(ctx context.Context, _ []string) error {
+	try := func(ctx context.Context, _ []string) error {
 		switch {
 		case engine:
 			return a.checkEngine(ctx, strict, nodes)
@@ -44,7 +44,14 @@ exits with 1 if a feature is unfit or could not be tried, with --strict also an 
 			return usagef("--node is for --engine")
 		}
 		return a.check(ctx, strict)
-	}, func(cmd *cobra.Command) bool { return !engine || ifAsked(cmd) }, a.each)
+	}
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		on := a.each
+		if len(nodes) > 0 { // of one database
+			on = a.one
+		}
+		return a.limited(try, func(cmd *cobra.Command) bool { return !engine || ifAsked(cmd) }, on)(cmd, args)
+	}
 	return cmd
 }
 

@@ -30,6 +30,7 @@ type app struct {
 	started   bool            // the flags and arguments were valid
 	named     []*place        // the databases that the user named; nil until places
 	at        *place          // the one that the command works on
+	several   bool            // it works on one after the other
 	lenient   bool            // a database that cannot be reached may be opened
 	interrupt context.Context //nolint:containedctx // ends with Ctrl-C, unlike a timeout
 }

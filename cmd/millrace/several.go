@@ -122,7 +122,8 @@ func (a *app) each(ctx context.Context, do func(context.Context) error) error {
 	if a.at != nil {
 		return do(ctx)
 	}
-	defer func() { a.at = nil }()
+	a.several = true
+	defer func() { a.at, a.several = nil, false }()
 	var codes []int
 	for i, p := range a.named {
 		a.at = p
@@ -131,7 +132,7 @@ func (a *app) each(ctx context.Context, do func(context.Context) error) error {
 		}
 		err := do(ctx)
 		if ctx.Err() != nil {
-			return err
+			return errors.Join(err, ctx.Err()) // the others were not asked
 		}
 		codes = append(codes, a.printFailure(err))
 	}

@@ -148,7 +148,7 @@ func (a *app) print(v any, text func() string) error {
 		a.printf("%s", text())
 		return nil
 	}
-	if len(a.named) > 1 {
+	if a.several {
 		v = map[string]any{"database": a.at.name, "result": v}
 	}
 	body, err := json.MarshalIndent(v, "", "  ")

@@ -93,6 +93,20 @@ func TestAMessageInOneOfSeveralDatabases(t *testing.T) {
 	assert.Equal(t, 3, call(t, "", append(both, "list", "--consumer", "nobody")...).code)
 }
 
+// TestWithoutADatabaseAmongSeveral: what needs none, and what works on one, prints its document as it is.
+func TestWithoutADatabaseAmongSeveral(t *testing.T) {
+	t.Parallel()
+	_, us, dsn := branches(t)
+	for _, args := range [][]string{{"schema", "--json", "sqlite"}, {"list", "--json", "--on", "us"}} {
+		r := call(t, dsn, args...)
+		assert.Equal(t, 0, r.code, r.err)
+		assert.JSONEq(t, call(t, us.db.DSN, args[:2]...).out, r.out, args)
+	}
+	r := call(t, dsn, "check", "--engine", "--node", us.db.DSN)
+	assert.Equal(t, 2, r.code)
+	assert.Contains(t, r.err, "choose it with --on")
+}
+
 func TestWrongNamesOfDatabases(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct{ args, says string }{
