@@ -1,0 +1,77 @@
+package inbox
+
+import (
+	"database/sql"
+	"errors"
+	"fmt"
+
+	"github.com/millrace-go/millrace/internal/dialect"
+)
+
+// errEnded says that the database ended a transaction that database/sql believes to be open.
+var errEnded = errors.New("ended underneath")
+
+// verifyClaim checks that the transaction is still the one that holds the claim. MySQL rolls a
+// transaction back at a deadlock, SQLite when a statement is interrupted or the disk is full. If
+// the handler then went on, Commit would commit its later writes without the claim and without
+// its earlier writes.
+func (cl *claim) verifyClaim() error {
+	s := cl.consumer.store
+	if cl.tx.Lost() && !cl.span.late() {
+		return cl.reportLostTx()
+	}
+	if !s.dialect.CommitsOnDDL {
+		return cl.verifyTx()
+	}
+	var row struct {
+		Result int16 `db:"result"`
+		Token  int64 `db:"token"`
+		Live   bool  `db:"live"`
+	}
+	err := cl.tx.GetContext(cl.span.tx, &row, s.dialect.SelectHeld, cl.id32, cl.id)
+	switch {
+	case errors.Is(err, sql.ErrNoRows), err == nil && row.Token != cl.token:
+		return cl.reportLostTx()
+	case err != nil:
+		return fmt.Errorf("check that the transaction still holds the claim: %w", err)
+	case !row.Live:
+		return errEnded
+	}
+	return cl.verifyTx()
+}
+
+// verifyTx returns errEnded if a statement of the handler ended the transaction. Asking the driver
+// costs nothing; if the driver says so, verifyTx asks the server too: outside of a transaction a
+// savepoint cannot be set, or is gone at once.
+func (cl *claim) verifyTx() error {
+	if !cl.tx.Ended() {
+		return nil
+	}
+	_, err := cl.tx.ExecContext(cl.span.tx, `SAVEPOINT `+dialect.StandsSavepoint)
+	if err == nil {
+		_, err = cl.tx.ExecContext(cl.span.tx, `RELEASE SAVEPOINT `+dialect.StandsSavepoint)
+	}
+	switch {
+	case err == nil:
+		return nil
+	case dialect.Classify(err) == dialect.NoTransaction:
+		return errEnded
+	}
+	return fmt.Errorf("check that the transaction is open: %w", err)
+}
+
+// reportLostTx reports a handler that succeeded after its transaction was rolled back.
+func (cl *claim) reportLostTx() error {
+	cl.observeEnded("rolled back underneath the handler, by a statement or by itself, and it went on without it")
+	return ErrTxEndedByHandler
+}
+
+// reportRefusedWrites reports a failed handler that tried to commit its transaction, or to write after it was
+// rolled back, where the database let us refuse that.
+func (cl *claim) reportRefusedWrites(cause error) error {
+	if !cl.tx.Refused() || cl.span.late() || errors.Is(cause, ErrTxEndedByHandler) {
+		return cause
+	}
+	cl.observeEnded("committed by the handler, or written to after it was rolled back; that was refused")
+	return fmt.Errorf("%w; nothing of it was committed: %w", ErrTxEndedByHandler, cause)
+}
