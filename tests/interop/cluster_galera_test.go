@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"maps"
-	"os"
 	"strconv"
 	"strings"
 	"sync"
@@ -26,14 +25,6 @@ import (
 	"github.com/millrace-go/millrace/tests/servers"
 	"github.com/millrace-go/millrace/tests/testdb"
 )
-
-// needsCluster skips a test that starts a cluster, unless MILLRACE_TEST_CLUSTER is 1.
-func needsCluster(t *testing.T) {
-	t.Helper()
-	if os.Getenv("MILLRACE_TEST_CLUSTER") != "1" {
-		t.Skip("it starts a cluster: make test-cluster")
-	}
-}
 
 // galera is three nodes with Millrace's tables, and a pool on each.
 type galera struct {
@@ -387,94 +378,4 @@ func giveUntilAcked(msg *message.Message, feeds []*rig.Feed, first int) {
 			time.Sleep(10 * time.Millisecond)
 		}
 	}
-}
-
-// relayUntilTheEnd runs a relay until t ends.
-func relayUntilTheEnd(t *testing.T, db *testdb.DB, to message.Publisher) {
-	t.Helper()
-	relay, err := outbox.NewRelay(db.DB, to, outbox.RelayConfig{})
-	require.NoError(t, err)
-	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
-	ended := rig.Go(func() error { return relay.Run(ctx) })
-	t.Cleanup(func() {
-		cancel()
-		assert.NoError(t, <-ended)
-	})
-}
-
-// sentInOrder is a publisher that counts messages which come after a later one of their key.
-type sentInOrder struct {
-	mu   sync.Mutex
-	seen map[string]int // by UUID
-	last map[string]int // by key
-	late int
-}
-
-func (s *sentInOrder) Publish(_ string, msgs ...*message.Message) error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.seen == nil {
-		s.seen, s.last = map[string]int{}, map[string]int{}
-	}
-	for _, msg := range msgs {
-		n, err := strconv.Atoi(string(msg.Payload))
-		if err != nil {
-			return err
-		}
-		key := msg.Metadata.Get("key")
-		if s.seen[msg.UUID]++; s.seen[msg.UUID] == 1 {
-			if n < s.last[key] {
-				s.late++
-			}
-			s.last[key] = max(n, s.last[key])
-		}
-	}
-	return nil
-}
-
-func (*sentInOrder) Close() error { return nil }
-
-func (s *sentInOrder) distinct() int {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return len(s.seen)
-}
-
-func (s *sentInOrder) times() (n int) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for _, times := range s.seen {
-		n += times
-	}
-	return n
-}
-
-// pace counts what was done, and knows the longest pause in between.
-type pace struct {
-	mu   sync.Mutex
-	n    int64
-	last time.Time
-	most time.Duration
-}
-
-func (p *pace) step() {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	now := time.Now()
-	if p.n++; p.n > 1 {
-		p.most = max(p.most, now.Sub(p.last))
-	}
-	p.last = now
-}
-
-func (p *pace) done() int64 {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.n
-}
-
-func (p *pace) longest() time.Duration {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.most.Round(100 * time.Millisecond)
 }
