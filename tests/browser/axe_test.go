@@ -52,7 +52,7 @@ func TestAxeFindsNoViolation(t *testing.T) {
 	s := newService(t)
 	s.fill()
 	all := append([]string{s.groupPage()}, pages...)
-	door := s.ui(doorToken)
+	door, several := s.ui(doorToken), s.several()
 	screens := map[string]screen{"light": desk, "dark": night, "phone": phone}
 	for _, name := range testdb.Sample(t, 1, slices.Sorted(maps.Keys(screens))) {
 		t.Run(name, func(t *testing.T) {
@@ -70,6 +70,10 @@ func TestAxeFindsNoViolation(t *testing.T) {
 				b.accessible(source, button)
 			}
 			b.reads("sent as 4711")
+			for _, page := range []string{"", "eu/", "us/", "nowhere"} {
+				b.visit(several + page)
+				b.accessible(source, "of several databases: "+page)
+			}
 			b.visit(door)
 			b.accessible(source, "the door")
 			b.signIn("grace", "not the token")

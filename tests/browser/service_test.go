@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-go/millrace/dashboard"
 	"github.com/millrace-go/millrace/tests/stuck"
@@ -33,6 +34,24 @@ func (s *service) listen(change ...func(*dashboard.Config)) string {
 	server := httptest.NewServer(s.Dashboard(change...))
 	s.Cleanup(server.Close)
 	return server.URL + stuck.Prefix + "/"
+}
+
+// several serves the service's database beside one that does not answer, and returns where.
+func (s *service) several() string {
+	s.Helper()
+	handlers := map[string]*dashboard.Handler{}
+	gone := stuck.New(s.T, testdb.On(s.T, "sqlite"))
+	require.NoError(s, gone.DB.Close())
+	for name, of := range map[string]*stuck.Service{"eu": s.Service, "us": gone} {
+		var err error
+		handlers[name], err = dashboard.New(of.Store, dashboard.Config{Outbox: of.Outbox, Logger: s.Log})
+		require.NoError(s, err)
+	}
+	all, err := dashboard.NewDatabases(handlers)
+	require.NoError(s, err)
+	server := httptest.NewServer(all)
+	s.Cleanup(server.Close)
+	return server.URL + "/"
 }
 
 // fail has n orders fail, each with a number of its own.
