@@ -22,7 +22,7 @@ in_memory = if [[ -n $${MILLRACE_TEST_MEMORY:-} ]]; then \
 
 # The packages of the modules that users import and install. `work` has those of the examples and of the modules of
 # tests too, but of tests/river.
-released = ./... ./cmd/millrace/... ./metrics/... ./middleware/redisleases/... ./tracing/...
+released = ./... ./cmd/millrace/... ./metrics/... ./middleware/redisleases/... ./pgxdb/... ./tracing/...
 
 # Runs a command in every module.
 in_each_module = modules=$$(git ls-files go.mod '*/go.mod'); for mod in $$modules; do \
@@ -69,11 +69,12 @@ test-times: ## run every test of what is released and tell where the time goes (
 	@$(services); go run ./tests/times -race $(released)
 
 # The packages whose tests run with other drivers too. TestRollingUpgrade runs the release before, which is built without them.
-other_drivers = $(race) -overlay tests/drivers/overlay.json -skip TestRollingUpgrade
+other_drivers = $(race) -skip TestRollingUpgrade
 
 .PHONY: test-drivers
-test-drivers: ## run the conformance bodies, gate, outbox and queue with lib/pq and mattn/go-sqlite3 (needs cgo)
-	@$(services); $(other_drivers) -p 1 -timeout 30m ./tests ./tests/gate ./tests/outbox ./tests/durable
+test-drivers: ## run the conformance bodies, gate, outbox and queue through pgxdb, and with lib/pq and mattn/go-sqlite3 (needs cgo)
+	@$(services); for overlay in tests/drivers pgxdb/testdata; do \
+		$(other_drivers) -overlay $$overlay/overlay.json -p 1 -timeout 30m ./tests ./tests/gate ./tests/outbox ./tests/durable || exit 1; done
 
 VERSIONS ?=
 

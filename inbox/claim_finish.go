@@ -13,6 +13,7 @@ import (
 	"github.com/millrace-go/millrace/internal/ambient"
 	"github.com/millrace-go/millrace/internal/database"
 	"github.com/millrace-go/millrace/internal/dialect"
+	"github.com/millrace-go/millrace/internal/flight"
 	"github.com/millrace-go/millrace/internal/original"
 	"github.com/millrace-go/millrace/internal/owned"
 	"github.com/millrace-go/millrace/internal/stored"
@@ -71,8 +72,11 @@ func (cl *claim) finish(produced []*message.Message) error {
 		if !cl.span.late() {
 			err = cl.tx.Commit()
 		}
-		if errors.Is(err, owned.ErrLost) {
+		switch {
+		case errors.Is(err, owned.ErrLost):
 			return cl.reportLostTx()
+		case errors.Is(err, flight.ErrRows): // only the open row must be there
+			return ErrLost
 		}
 		if err != nil && !errors.Is(err, sql.ErrTxDone) {
 			cl.notCommitted(err)
@@ -97,7 +101,7 @@ func (cl *claim) finish(produced []*message.Message) error {
 // the transaction was committed.
 func (cl *claim) notCommitted(err error) {
 	cl.refused = dialect.Classify(err) == dialect.Contention
-	cl.inDoubt = !cl.refused && !dialect.Aborted(err)
+	cl.inDoubt = !cl.refused && !dialect.Aborted(err) && !flight.Failed(err)
 }
 
 // approve returns an error if the run must not be committed.
@@ -133,12 +137,20 @@ func (cl *claim) warnForgottenTx() {
 	})
 }
 
+// What seal writes may be sent with COMMIT.
+var (
+	lateResult  = &flight.Late{What: flight.Named("store the result")}
+	lateOutcome = &flight.Late{What: flight.Named("store the outcome")}
+	lateJournal = &flight.Late{What: flight.Named("journal")}
+	lateOpenRow = &flight.Late{What: flight.Named("close the open message"), Rows: 1}
+)
+
 // seal writes what belongs to the claim: the result, the messages that the handler produced, the
 // journal, the released messages, and last the open row, which it closes.
 func (cl *claim) seal(ctx context.Context, tx *sqlx.Tx, produced []*message.Message) error {
 	s := cl.consumer.store
 	if body := cl.ambient.Result(); body != nil {
-		if _, err := tx.ExecContext(ctx, s.dialect.PutResult, cl.id32, cl.id, body); err != nil {
+		if _, err := tx.ExecContext(flight.With(ctx, lateResult), s.dialect.PutResult, cl.id32, cl.id, body); err != nil {
 			return fmt.Errorf("store the result: %w", err)
 		}
 	}
@@ -163,6 +175,7 @@ func (cl *claim) seal(ctx context.Context, tx *sqlx.Tx, produced []*message.Mess
 // published. It returns ErrLost if the row was changed meanwhile.
 func (cl *claim) closeOpenRow(ctx context.Context, tx *sqlx.Tx, produced []*message.Message) (err error) {
 	s := cl.consumer.store
+	ctx = flight.With(ctx, lateOpenRow)
 	var closed int64
 	switch {
 	case cl.queuePublishes(produced):
@@ -202,7 +215,7 @@ func (cl *claim) storeProduced(ctx context.Context, tx *sqlx.Tx, produced []*mes
 	s := cl.consumer.store
 	outcome, err := s.encodeOutcome(ctx, cl.consumer.config.Name, topic, produced)
 	if err == nil {
-		_, err = tx.ExecContext(ctx, s.dialect.InsertOutcome, cl.id32, cl.id, []byte(topic), outcome)
+		_, err = tx.ExecContext(flight.With(ctx, lateOutcome), s.dialect.InsertOutcome, cl.id32, cl.id, []byte(topic), outcome)
 	}
 	if err != nil {
 		return fmt.Errorf("store the outcome: %w", err)

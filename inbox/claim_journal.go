@@ -7,6 +7,7 @@ import (
 
 	"github.com/jmoiron/sqlx"
 
+	"github.com/millrace-go/millrace/internal/flight"
 	"github.com/millrace-go/millrace/internal/msgcode"
 )
 
@@ -28,7 +29,7 @@ func (cl *claim) journal(ctx context.Context, tx *sqlx.Tx) error {
 	if cl.lease != nil {
 		received, orderKey = sql.NullInt64{Int64: cl.lease.row.ReceivedAt, Valid: true}, cl.lease.row.OrderKey
 	}
-	_, err = tx.ExecContext(ctx, s.dialect.Journal.InsertJournal, cl.id32, d.id, []byte(d.topic), orderKey,
+	_, err = tx.ExecContext(flight.With(ctx, lateJournal), s.dialect.Journal.InsertJournal, cl.id32, d.id, []byte(d.topic), orderKey,
 		noteText(kind), noteText(version), []byte(d.as.Came.UUID), msgcode.AppendMetadata(nil, d.as.Came.Metadata),
 		payload.inRow, d.hash, payload.form, payload.ref, received)
 	if err != nil {

@@ -16,6 +16,7 @@ import (
 	"github.com/millrace-go/millrace/internal/ambient"
 	"github.com/millrace-go/millrace/internal/database"
 	"github.com/millrace-go/millrace/internal/dialect"
+	"github.com/millrace-go/millrace/internal/flight"
 	"github.com/millrace-go/millrace/internal/steady"
 )
 
@@ -234,7 +235,8 @@ func (p *Publisher) storeIn(ctx context.Context, tx Tx, rows []row) error {
 
 // storeChunk writes rows by one statement.
 func (p *Publisher) storeChunk(ctx context.Context, tx Tx, rows []row) error {
-	_, err := tx.ExecContext(ctx, p.insert(p.sql.Insert, len(rows)), args(rows)...)
+	late := &flight.Late{What: func() string { return "store " + named(rows) }}
+	_, err := tx.ExecContext(flight.With(ctx, late), p.insert(p.sql.Insert, len(rows)), args(rows)...)
 	switch {
 	case errors.Is(err, sql.ErrTxDone), dialect.Classify(err) == dialect.NoTransaction:
 		return ErrTxEnded

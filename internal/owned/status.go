@@ -56,9 +56,12 @@ func statusOf(c any) status {
 	return unknown
 }
 
-// shown returns the status that a driver reveals. pgx has methods for it; lib/pq and go-sql-driver
+// shown returns the status that a driver reveals. pgxdb and pgx have methods for it; lib/pq and go-sql-driver
 // have unexported fields.
 func shown(c any) status {
+	if c, shows := c.(interface{ TxStatus() byte }); shows { // that of package pgxdb
+		return postgresStatus(c.TxStatus())
+	}
 	v := reflect.ValueOf(c)
 	if v.Kind() != reflect.Pointer || v.IsNil() || v.Elem().Kind() != reflect.Struct {
 		return unknown

@@ -9,6 +9,7 @@ require (
 	github.com/jmoiron/sqlx v1.4.0
 	github.com/millrace-go/millrace v0.1.0
 	github.com/millrace-go/millrace/metrics v0.1.0
+	github.com/millrace-go/millrace/pgxdb v0.1.0
 	github.com/millrace-go/millrace/tracing v0.1.0
 	github.com/prometheus/client_golang v1.23.2
 	github.com/rabbitmq/amqp091-go v1.10.0

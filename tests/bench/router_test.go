@@ -168,6 +168,11 @@ func withoutInbox(b *testing.B, db *sql.DB) *service {
 }
 
 func byHand(msg *message.Message, db *sql.DB) error {
+	return byHandAnd(msg, db, func(context.Context, *sql.Tx) error { return nil })
+}
+
+// byHandAnd does something else after the UPDATE.
+func byHandAnd(msg *message.Message, db *sql.DB, also func(context.Context, *sql.Tx) error) error {
 	ctx := msg.Context()
 	tx, err := db.BeginTx(ctx, nil)
 	if err != nil {
@@ -186,6 +191,9 @@ func byHand(msg *message.Message, db *sql.DB) error {
 		return err
 	}
 	if _, err := tx.ExecContext(ctx, update, rand.IntN(accounts)+1); err != nil {
+		return err
+	}
+	if err := also(ctx, tx); err != nil {
 		return err
 	}
 	return tx.Commit()

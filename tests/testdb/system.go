@@ -24,9 +24,9 @@ import (
 // system is what differs between the databases.
 type system struct {
 	dialect string
-	driver  string // of the administrator, and of the tests unless other is registered
-	other   string // a driver that make test-drivers registers
-	env     string // names the administrator's DSN; empty where none is needed
+	driver  string   // of the administrator, and of the tests unless one of others is registered
+	others  []string // drivers that make test-drivers registers
+	env     string   // names the administrator's DSN; empty where none is needed
 	server  *server
 	// extend applies the options to a DSN.
 	extend func(dsn string, o settings) (string, error)
@@ -49,7 +49,7 @@ type server struct {
 
 var all = []*system{
 	{
-		dialect: "postgres", driver: "pgx", other: "postgres", env: "MILLRACE_TEST_POSTGRES", extend: extendPostgres,
+		dialect: "postgres", driver: "pgx", others: []string{"postgres", "pgxdb"}, env: "MILLRACE_TEST_POSTGRES", extend: extendPostgres,
 		server: &server{
 			named:   namedPostgres,
 			list:    "SELECT datname FROM pg_database WHERE datname LIKE $1",
@@ -76,13 +76,15 @@ var all = []*system{
 			shape:   shapeMySQL,
 		},
 	},
-	{dialect: "sqlite", driver: "sqlite", other: "sqlite3", extend: extendSQLite},
+	{dialect: "sqlite", driver: "sqlite", others: []string{"sqlite3"}, extend: extendSQLite},
 }
 
 // tested is the driver that tests get.
 func (s *system) tested() string {
-	if s.other != "" && slices.Contains(sql.Drivers(), s.other) {
-		return s.other
+	for _, other := range s.others {
+		if slices.Contains(sql.Drivers(), other) {
+			return other
+		}
 	}
 	return s.driver
 }

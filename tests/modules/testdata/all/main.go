@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/jackc/pgx/v5"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/redis/go-redis/v9"
 
@@ -14,6 +15,7 @@ import (
 	"github.com/millrace-go/millrace/middleware"
 	"github.com/millrace-go/millrace/middleware/redisleases"
 	"github.com/millrace-go/millrace/outbox"
+	"github.com/millrace-go/millrace/pgxdb"
 	"github.com/millrace-go/millrace/tracing"
 )
 
@@ -22,6 +24,7 @@ func main() {
 	must(err)
 	_, err = redisleases.New(redis.NewClient(&redis.Options{}), redisleases.Config{}) // no server is asked
 	must(err)
+	must(pgxdb.Open(&pgx.ConnConfig{}).Close()) // opens no connection
 	leases := inbox.NewLeases(&lease.Memory{}, inbox.LeasesConfig{Observers: []inbox.Observer{counts.Inbox()}})
 	handled := 0
 	handle := tracing.New(tracing.Config{}).Middleware(middleware.Deduplicate{Claims: leases, Consumer: "billing"}.Middleware(

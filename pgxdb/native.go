@@ -1,0 +1,217 @@
+package pgxdb
+
+import (
+	"context"
+	"database/sql"
+	"database/sql/driver"
+	"errors"
+	"fmt"
+	"sync/atomic"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jmoiron/sqlx"
+
+	"github.com/millrace-go/millrace/inbox"
+)
+
+// Errors of a transaction that [Tx] returned.
+var (
+	// ErrOwned says that only the one who began the transaction ends it.
+	ErrOwned = errors.New("pgxdb: the handler's transaction is ended by the one who began it: to commit it, return nil; to roll it back, return an error")
+
+	// ErrBusy says that rows or a batch are open. Close them before the next call.
+	ErrBusy = errors.New("pgxdb: rows or a batch of the transaction are still open: close them first")
+
+	errOtherDriver = errors.New("pgxdb: the transaction is on a connection of another driver than pgx")
+)
+
+// Tx returns the transaction of inbox.Tx, and of outbox.InTx, as a pgx.Tx. Its Begin sets a savepoint; its own Commit and
+// Rollback return [ErrOwned]. Like every pgx.Tx it is used by one goroutine at a time, and rows must be closed before
+// the next call. Conn may be used until ctx ends. LargeObjects does not work.
+//
+// It returns the errors of inbox.Tx, and an error if the transaction is not one of pgx.
+func Tx(ctx context.Context) (pgx.Tx, error) {
+	tx, err := inbox.Tx(ctx)
+	if err != nil {
+		return nil, err
+	}
+	t := &native{ctx: ctx, tx: tx}
+	return t, t.with(ctx, func(c *pgx.Conn) error { t.conn = c; return nil })
+}
+
+// native is a transaction of database/sql as one of pgx. It uses the connection only while database/sql lends it, since
+// database/sql rolls back at any time when ctx ends.
+type native struct {
+	ctx  context.Context //nolint:containedctx // at its end database/sql rolls back
+	tx   *sqlx.Tx
+	conn *pgx.Conn
+	busy atomic.Bool // while rows or a batch are open
+
+	savepoints atomic.Int64
+}
+
+// borrow is an argument of a statement that is not run. Instead, use is called with the connection. It reaches the
+// connection through pgx's driver as well as through this package's.
+type borrow struct{ use func(*pgx.Conn) }
+
+var errBorrowed = errors.New("the connection was borrowed")
+
+// RewriteQuery is called by pgx before it runs a statement.
+func (b *borrow) RewriteQuery(_ context.Context, c *pgx.Conn, _ string, _ []any) (string, []any, error) {
+	b.use(c)
+	return "", nil, errBorrowed
+}
+
+// lend lends the connection to an argument that borrows it.
+func (c *conn) lend(ctx context.Context, args []driver.NamedValue) (lent bool, err error) {
+	if len(args) != 1 {
+		return false, nil
+	}
+	b, borrows := args[0].Value.(*borrow)
+	if !borrows {
+		return false, nil
+	}
+	if err := c.direct(ctx); err != nil {
+		return true, err
+	}
+	b.use(c.inner.Conn())
+	return true, nil
+}
+
+// with calls use while nobody else uses the connection.
+func (t *native) with(ctx context.Context, use func(*pgx.Conn) error) error {
+	if t.busy.Load() {
+		return ErrBusy
+	}
+	return t.borrow(ctx, use)
+}
+
+func (t *native) borrow(ctx context.Context, use func(*pgx.Conn) error) (err error) {
+	used := false
+	_, failed := t.tx.ExecContext(ctx, "", &borrow{func(c *pgx.Conn) {
+		used = true
+		err = use(c)
+	}})
+	if used {
+		return err
+	}
+	if ctx.Err() == nil && !errors.Is(failed, sql.ErrTxDone) {
+		failed = errors.Join(errOtherDriver, failed)
+	}
+	return failed
+}
+
+// Begin sets a savepoint, to which Rollback of the transaction that it returns goes back.
+func (t *native) Begin(ctx context.Context) (pgx.Tx, error) {
+	name := fmt.Sprintf("millrace_pgx_%d", t.savepoints.Add(1))
+	if _, err := t.Exec(ctx, "SAVEPOINT "+name); err != nil {
+		return nil, err
+	}
+	return &nested{native: t, savepoint: name}, nil
+}
+
+func (t *native) Commit(context.Context) error   { return ErrOwned }
+func (t *native) Rollback(context.Context) error { return ErrOwned }
+func (t *native) Conn() *pgx.Conn                { return t.conn }
+func (t *native) LargeObjects() pgx.LargeObjects { return pgx.LargeObjects{} }
+
+func (t *native) Exec(ctx context.Context, sql string, args ...any) (tag pgconn.CommandTag, err error) {
+	err = t.with(ctx, func(c *pgx.Conn) (err error) {
+		tag, err = c.Exec(ctx, sql, args...)
+		return err
+	})
+	return tag, err
+}
+
+func (t *native) Prepare(ctx context.Context, name, sql string) (plan *pgconn.StatementDescription, err error) {
+	err = t.with(ctx, func(c *pgx.Conn) (err error) {
+		plan, err = c.Prepare(ctx, name, sql)
+		return err
+	})
+	return plan, err
+}
+
+func (t *native) CopyFrom(ctx context.Context, table pgx.Identifier, columns []string, source pgx.CopyFromSource) (n int64, err error) {
+	err = t.with(ctx, func(c *pgx.Conn) (err error) {
+		n, err = c.CopyFrom(ctx, table, columns, source)
+		return err
+	})
+	return n, err
+}
+
+func (t *native) Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error) {
+	c, l, err := t.lend(ctx)
+	if err != nil {
+		return &noRows{err: err}, err
+	}
+	inner, err := c.Query(ctx, sql, args...)
+	r := &rows{Rows: inner, loan: l}
+	if err != nil {
+		r.Close()
+	} else {
+		l.until(t.ctx, r.Close)
+	}
+	return r, err
+}
+
+func (t *native) QueryRow(ctx context.Context, sql string, args ...any) pgx.Row {
+	r, _ := t.Query(ctx, sql, args...) // the rows tell the error too
+	return row{r}
+}
+
+func (t *native) SendBatch(ctx context.Context, b *pgx.Batch) pgx.BatchResults {
+	c, l, err := t.lend(ctx)
+	if err != nil {
+		return pgx.FailedBatchResults(b, err)
+	}
+	r := &batch{BatchResults: c.SendBatch(ctx, b), loan: l}
+	l.until(t.ctx, func() { _ = r.Close() }) // whoever reads the results meets the error
+	return r
+}
+
+// nested is a transaction inside of one, made of a savepoint.
+type nested struct {
+	*native
+	savepoint string
+	over      bool
+}
+
+func (n *nested) Commit(ctx context.Context) error { return n.end(ctx, "RELEASE SAVEPOINT ") }
+
+func (n *nested) Rollback(ctx context.Context) error { return n.end(ctx, "ROLLBACK TO SAVEPOINT ") }
+
+func (n *nested) end(ctx context.Context, how string) error {
+	if n.over {
+		return pgx.ErrTxClosed
+	}
+	n.over = true
+	_, err := n.Exec(ctx, how+n.savepoint)
+	return err
+}
+
+// lend borrows the connection until the loan is over.
+func (t *native) lend(ctx context.Context) (*pgx.Conn, *loan, error) {
+	if !t.busy.CompareAndSwap(false, true) {
+		return nil, nil, ErrBusy
+	}
+	lent, back, done := make(chan *pgx.Conn), make(chan struct{}), make(chan error, 1)
+	go func() {
+		done <- t.borrow(ctx, func(c *pgx.Conn) error {
+			lent <- c
+			<-back
+			return nil
+		})
+	}()
+	select {
+	case err := <-done:
+		t.busy.Store(false)
+		return nil, nil, err
+	case c := <-lent:
+		return c, &loan{give: func() {
+			close(back)
+			<-done
+			t.busy.Store(false)
+		}}, nil
+	}
+}

@@ -1,0 +1,74 @@
+package pgxdb
+
+import (
+	"context"
+	"database/sql"
+	"database/sql/driver"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/jackc/pgx/v5/stdlib"
+	"github.com/jmoiron/sqlx"
+)
+
+// name is that of the driver.
+const name = "pgxdb"
+
+func init() {
+	sql.Register(name, &Driver{stdlib.GetDefaultDriver()})
+	sqlx.BindDriver(name, sqlx.DOLLAR)
+}
+
+// Open returns a pool of connections to the database of config. It opens none yet.
+func Open(config *pgx.ConnConfig, options ...stdlib.OptionOpenDB) *sqlx.DB {
+	return sqlx.NewDb(sql.OpenDB(Connector(stdlib.GetConnector(*config, options...))), name)
+}
+
+// OpenPool returns a pool that takes its connections from pool. The service goes on using pool, and closes it after
+// the one that OpenPool returned. Give pool one connection more than there are messages in flight, so that the
+// service's own queries do not wait for handlers.
+func OpenPool(pool *pgxpool.Pool, options ...stdlib.OptionOpenDB) *sqlx.DB {
+	db := sql.OpenDB(Connector(stdlib.GetPoolConnector(pool, options...)))
+	db.SetMaxIdleConns(0) // pool keeps them
+	return sqlx.NewDb(db, name)
+}
+
+// Connector returns a connector that saves round trips on the connections of inner, which comes from
+// stdlib.GetConnector or stdlib.GetPoolConnector. A tracer that wraps connectors wraps this one.
+func Connector(inner driver.Connector) driver.Connector { return connector{inner} }
+
+type connector struct{ inner driver.Connector }
+
+func (c connector) Connect(ctx context.Context) (driver.Conn, error) {
+	return connected(c.inner.Connect(ctx))
+}
+
+func (c connector) Driver() driver.Driver { return &Driver{c.inner.Driver()} }
+
+// Driver is the driver that is registered as "pgxdb". It takes the DSNs of pgx.
+type Driver struct{ inner driver.Driver }
+
+// Open opens a connection.
+func (d *Driver) Open(dsn string) (driver.Conn, error) { return connected(d.inner.Open(dsn)) }
+
+// OpenConnector returns a connector for the database of dsn.
+func (d *Driver) OpenConnector(dsn string) (driver.Connector, error) {
+	inner, err := d.inner.(driver.DriverContext).OpenConnector(dsn)
+	if err != nil {
+		return nil, err
+	}
+	return Connector(inner), nil
+}
+
+// connected wraps a connection of pgx's driver.
+func connected(c driver.Conn, err error) (driver.Conn, error) {
+	if err != nil {
+		return nil, err
+	}
+	inner, is := c.(*stdlib.Conn)
+	if !is {
+		_ = c.Close()
+		return nil, errNotPgx
+	}
+	return newConn(inner), nil
+}

@@ -1,0 +1,154 @@
+package pgxdb
+
+import (
+	"context"
+	"sync"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgtype"
+)
+
+// loan is a connection that rows or a batch use. It is locked while they do, since they are closed from elsewhere when
+// the context of the transaction ends.
+type loan struct {
+	sync.Mutex
+	over bool
+	give func()
+	stop func() bool
+}
+
+// until calls end when ctx ends, unless the loan is over by then.
+func (l *loan) until(ctx context.Context, end func()) {
+	l.Lock()
+	defer l.Unlock()
+	l.stop = context.AfterFunc(ctx, end)
+}
+
+// finish gives the connection back. The caller has locked the loan.
+func (l *loan) finish() {
+	if l.over {
+		return
+	}
+	l.over = true
+	if l.stop != nil {
+		l.stop()
+	}
+	l.give()
+}
+
+// rows are rows on a loan, which is over when they are closed.
+type rows struct {
+	pgx.Rows
+	*loan
+}
+
+func (r *rows) Next() bool {
+	r.Lock()
+	defer r.Unlock()
+	if r.Rows.Next() {
+		return true
+	}
+	r.finish()
+	return false
+}
+
+func (r *rows) Close() {
+	r.Lock()
+	defer r.Unlock()
+	r.Rows.Close()
+	r.finish()
+}
+
+func (r *rows) Scan(dest ...any) error {
+	r.Lock()
+	defer r.Unlock()
+	return r.closed(r.Rows.Scan(dest...))
+}
+
+func (r *rows) Values() ([]any, error) {
+	r.Lock()
+	defer r.Unlock()
+	values, err := r.Rows.Values()
+	return values, r.closed(err)
+}
+
+func (r *rows) RawValues() [][]byte {
+	r.Lock()
+	defer r.Unlock()
+	return r.Rows.RawValues()
+}
+
+// closed returns err. Where there is one, pgx has closed the rows.
+func (r *rows) closed(err error) error {
+	if err != nil {
+		r.Rows.Close()
+		r.finish()
+	}
+	return err
+}
+
+// row is the first one of rows.
+type row struct{ pgx.Rows }
+
+// Scan reads the row, and closes the rows.
+func (r row) Scan(dest ...any) error {
+	defer r.Close()
+	if !r.Next() {
+		if err := r.Err(); err != nil {
+			return err
+		}
+		return pgx.ErrNoRows
+	}
+	if err := r.Rows.Scan(dest...); err != nil {
+		return err
+	}
+	r.Close()
+	return r.Err()
+}
+
+// batch is a batch on a loan, which is over when it is closed.
+type batch struct {
+	pgx.BatchResults
+	*loan
+}
+
+func (b *batch) Exec() (pgconn.CommandTag, error) {
+	b.Lock()
+	defer b.Unlock()
+	return b.BatchResults.Exec()
+}
+
+func (b *batch) Query() (pgx.Rows, error) {
+	b.Lock()
+	defer b.Unlock()
+	inner, err := b.BatchResults.Query()
+	return &rows{inner, &loan{give: func() {}}}, err
+}
+
+func (b *batch) QueryRow() pgx.Row {
+	r, _ := b.Query() // the rows tell the error too
+	return row{r}
+}
+
+func (b *batch) Close() error {
+	b.Lock()
+	defer b.Unlock()
+	err := b.BatchResults.Close()
+	b.finish()
+	return err
+}
+
+// noRows are those of a query that was not sent.
+type noRows struct{ err error }
+
+func (*noRows) Close()                                       {}
+func (r *noRows) Err() error                                 { return r.err }
+func (*noRows) CommandTag() pgconn.CommandTag                { return pgconn.CommandTag{} }
+func (*noRows) FieldDescriptions() []pgconn.FieldDescription { return nil }
+func (*noRows) Next() bool                                   { return false }
+func (r *noRows) Scan(...any) error                          { return r.err }
+func (r *noRows) Values() ([]any, error)                     { return nil, r.err }
+func (*noRows) RawValues() [][]byte                          { return nil }
+func (*noRows) Conn() *pgx.Conn                              { return nil }
+func (*noRows) TypeMap() *pgtype.Map                         { return nil }
