@@ -62,6 +62,20 @@ func TestAMessageTakesThreeFlights(t *testing.T) {
 		var stored int
 		require.NoError(t, db.GetContext(t.Context(), &stored, `SELECT COUNT(*) FROM millrace_outbox`))
 		assert.Equal(t, 2*(1+2), stored)
+
+		msg := newMessage(t)
+		_, err := handle(msg)
+		require.NoError(t, err)
+		other := handler(t, pool, inbox.ConsumerConfig{}, func(*message.Message) error { return errors.New("it is a copy") })
+		again := handler(t, pool, inbox.ConsumerConfig{}, func(*message.Message) error { return errors.New("it is a copy") })
+		_, err = again(msg) // prepares the look
+		require.NoError(t, err)
+		_, err = other(newMessage(t)) // registers the consumer
+		require.Error(t, err)
+		before := flights.Load()
+		_, err = other(msg)
+		require.NoError(t, err)
+		assert.EqualValues(t, 3, flights.Load()-before, "%v: BEGIN with the claim, ROLLBACK, the look at the claim", mode)
 	}
 }
 

@@ -150,7 +150,7 @@ func (t *native) Query(ctx context.Context, sql string, args ...any) (pgx.Rows, 
 	if err != nil {
 		r.Close()
 	} else {
-		l.until(t.ctx, r.Close)
+		l.until(t.ctx, r.Close) //nolint:contextcheck // that of the transaction
 	}
 	return r, err
 }
@@ -166,7 +166,7 @@ func (t *native) SendBatch(ctx context.Context, b *pgx.Batch) pgx.BatchResults {
 		return pgx.FailedBatchResults(b, err)
 	}
 	r := &batch{BatchResults: c.SendBatch(ctx, b), loan: l}
-	l.until(t.ctx, func() { _ = r.Close() }) // whoever reads the results meets the error
+	l.until(t.ctx, func() { _ = r.Close() }) //nolint:contextcheck // that of the transaction; whoever reads the results meets the error
 	return r
 }
 
@@ -210,7 +210,7 @@ func (t *native) lend(ctx context.Context) (*pgx.Conn, *loan, error) {
 	case c := <-lent:
 		return c, &loan{give: func() {
 			close(back)
-			<-done
+			<-done //nolint:errcheck // the caller has met the error, or ends the loan
 			t.busy.Store(false)
 		}}, nil
 	}

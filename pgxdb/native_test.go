@@ -162,7 +162,7 @@ func TestOpenRows(t *testing.T) {
 			require.True(t, rows.Next())
 			_, err = tx.Exec(ctx, `SELECT 1`)
 			require.ErrorIs(t, err, pgxdb.ErrBusy)
-			_, err = tx.Query(ctx, `SELECT 1`)
+			_, err = tx.Query(ctx, `SELECT 1`) //nolint:sqlclosecheck // there are none
 			require.ErrorIs(t, err, pgxdb.ErrBusy)
 			require.ErrorIs(t, tx.SendBatch(ctx, &pgx.Batch{}).Close(), pgxdb.ErrBusy)
 			rows.Close()
@@ -214,7 +214,7 @@ func TestATransactionOfPgx(t *testing.T) {
 	out := rig.NewOutbox(t, newPool(t, db), outbox.Config{})
 	conn, err := pgx.Connect(t.Context(), db.DSN)
 	require.NoError(t, err)
-	defer conn.Close(t.Context())
+	defer func() { _ = conn.Close(t.Context()) }()
 	for _, commits := range []bool{false, true} {
 		tx, err := conn.Begin(t.Context())
 		require.NoError(t, err)

@@ -24,12 +24,12 @@ func Open(config *pgx.ConnConfig, options ...stdlib.OptionOpenDB) *sqlx.DB {
 	return sqlx.NewDb(sql.OpenDB(Connector(stdlib.GetConnector(*config, options...))), name)
 }
 
-// OpenPool returns a pool that takes its connections from pool. The service goes on using pool, and closes it after
-// the one that OpenPool returned. Give pool one connection more than there are messages in flight, so that the
-// service's own queries do not wait for handlers.
+// OpenPool returns a pool that takes its connections from pool, and as many at once as pool has. The service goes on
+// using pool, and closes it after the one that OpenPool returned.
 func OpenPool(pool *pgxpool.Pool, options ...stdlib.OptionOpenDB) *sqlx.DB {
 	db := sql.OpenDB(Connector(stdlib.GetPoolConnector(pool, options...)))
 	db.SetMaxIdleConns(0) // pool keeps them
+	db.SetMaxOpenConns(int(pool.Config().MaxConns))
 	return sqlx.NewDb(db, name)
 }
 

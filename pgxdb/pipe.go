@@ -135,7 +135,7 @@ func (p *pipe) send(ctx context.Context, all []*statement) (at int, tag pgconn.C
 	if closed := pipeline.Close(); err == nil && closed != nil {
 		at, err = len(all)-1, closed
 	}
-	p.traceEnd(traced, at, tag, err)
+	p.traceEnd(traced, at, tag, err) //nolint:contextcheck // the tracer made its own
 	var answer *pgconn.PgError
 	if errors.As(err, &answer) && (answer.Code == noPlan || answer.Code == oldPlan) {
 		p.plans, p.order = nil, nil

@@ -127,7 +127,7 @@ func tx(t *testing.T, pool *sqlx.DB, chance *rand.Rand, told *strings.Builder) {
 			if err == nil {
 				_, err = stmt.ExecContext(ctx, n, "prepared")
 				say("prepared", 0, err)
-				require.NoError(t, stmt.Close())
+				require.NoError(t, stmt.Close()) //nolint:sqlclosecheck // there are more of them
 			}
 		case 12:
 			exec(`SELECT 1 / $1::INT`, 0)

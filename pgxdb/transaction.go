@@ -129,7 +129,7 @@ func (t *transaction) Rollback() error {
 	c := t.conn
 	c.tx = nil
 	if t.begin != "" || t.failed != nil {
-		return nil
+		return nil //nolint:nilerr // it never began
 	}
 	inner := c.inner.Conn()
 	_, err := inner.Exec(t.ctx, "rollback")
