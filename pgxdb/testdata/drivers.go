@@ -3,3 +3,5 @@
 package testdb
 
 import _ "github.com/millrace-go/millrace/pgxdb" // registers "pgxdb"
+
+func init() { others["postgres"] = "pgxdb" }

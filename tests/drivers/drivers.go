@@ -6,3 +6,5 @@ import (
 	_ "github.com/lib/pq"           // registers "postgres"
 	_ "github.com/mattn/go-sqlite3" // registers "sqlite3"; it needs cgo
 )
+
+func init() { others["postgres"], others["sqlite"] = "postgres", "sqlite3" }

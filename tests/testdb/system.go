@@ -9,7 +9,6 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -24,9 +23,8 @@ import (
 // system is what differs between the databases.
 type system struct {
 	dialect string
-	driver  string   // of the administrator, and of the tests unless one of others is registered
-	others  []string // drivers that make test-drivers registers
-	env     string   // names the administrator's DSN; empty where none is needed
+	driver  string // of the administrator, and of the tests unless others has another one
+	env     string // names the administrator's DSN; empty where none is needed
 	server  *server
 	// extend applies the options to a DSN.
 	extend func(dsn string, o settings) (string, error)
@@ -47,9 +45,13 @@ type server struct {
 	shape func(context.Context, *sqlx.DB) (string, error)
 }
 
+// others are the drivers of the tests in place of the usual ones, by dialect. Only the files that make test-drivers lays
+// over this package fill it.
+var others = map[string]string{}
+
 var all = []*system{
 	{
-		dialect: "postgres", driver: "pgx", others: []string{"postgres", "pgxdb"}, env: "MILLRACE_TEST_POSTGRES", extend: extendPostgres,
+		dialect: "postgres", driver: "pgx", env: "MILLRACE_TEST_POSTGRES", extend: extendPostgres,
 		server: &server{
 			named:   namedPostgres,
 			list:    "SELECT datname FROM pg_database WHERE datname LIKE $1",
@@ -76,17 +78,12 @@ var all = []*system{
 			shape:   shapeMySQL,
 		},
 	},
-	{dialect: "sqlite", driver: "sqlite", others: []string{"sqlite3"}, extend: extendSQLite},
+	{dialect: "sqlite", driver: "sqlite", extend: extendSQLite},
 }
 
 // tested is the driver that tests get.
 func (s *system) tested() string {
-	for _, other := range s.others {
-		if slices.Contains(sql.Drivers(), other) {
-			return other
-		}
-	}
-	return s.driver
+	return cmp.Or(others[s.dialect], s.driver)
 }
 
 // named is the dialect, with the driver where it is another than usual.
@@ -164,7 +161,7 @@ func extendPostgres(dsn string, o settings) (string, error) {
 		q.Set("lock_timeout", milliseconds(o.frozen.lock))
 	}
 	for _, p := range o.params {
-		if p[0] == "default_query_exec_mode" && slices.Contains(sql.Drivers(), "postgres") {
+		if p[0] == "default_query_exec_mode" && others["postgres"] == "postgres" {
 			p = [2]string{"binary_parameters", "yes"} // so lib/pq sends no statement that another connection would lack
 		}
 		q.Set(p[0], p[1])
@@ -225,7 +222,7 @@ func createSQLite(t testing.TB, empty bool) string {
 
 // pragma is a parameter of a DSN for the driver that tests get, from name(value).
 func pragma(p string) string {
-	if !slices.Contains(sql.Drivers(), "sqlite3") {
+	if others["sqlite"] != "sqlite3" {
 		return "_pragma=" + p
 	}
 	name, value, _ := strings.Cut(strings.TrimSuffix(p, ")"), "(")
