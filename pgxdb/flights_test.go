@@ -336,5 +336,5 @@ func TestATracer(t *testing.T) {
 			require.NoError(t, tx.Commit())
 		}
 	}
-	assert.Equal(t, []string{"begin", "SELECT", "commit", "begin", "SELECT", "failed", "rollback"}, heard.told)
+	assert.Equal(t, []string{"begin", "SELECT", "COMMIT", "begin", "SELECT", "failed", "rollback"}, heard.told)
 }

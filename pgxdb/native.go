@@ -3,7 +3,6 @@ package pgxdb
 import (
 	"context"
 	"database/sql"
-	"database/sql/driver"
 	"errors"
 	"fmt"
 	"sync/atomic"
@@ -61,22 +60,6 @@ var errBorrowed = errors.New("the connection was borrowed")
 func (b *borrow) RewriteQuery(_ context.Context, c *pgx.Conn, _ string, _ []any) (string, []any, error) {
 	b.use(c)
 	return "", nil, errBorrowed
-}
-
-// lend lends the connection to an argument that borrows it.
-func (c *conn) lend(ctx context.Context, args []driver.NamedValue) (lent bool, err error) {
-	if len(args) != 1 {
-		return false, nil
-	}
-	b, borrows := args[0].Value.(*borrow)
-	if !borrows {
-		return false, nil
-	}
-	if err := c.direct(ctx); err != nil {
-		return true, err
-	}
-	b.use(c.inner.Conn())
-	return true, nil
 }
 
 // with calls use while nobody else uses the connection.

@@ -2,6 +2,7 @@ package pgxdb
 
 import (
 	"context"
+	"database/sql/driver"
 	"errors"
 	"fmt"
 	"slices"
@@ -12,15 +13,7 @@ import (
 	"github.com/millrace-go/millrace/internal/flight"
 )
 
-// statement is one that a pipe sends.
-type statement struct {
-	sql  string
-	args []any
-	late *flight.Late                 // nil unless it waited for COMMIT
-	plan *pgconn.StatementDescription // nil if it is not prepared
-}
-
-// pipe sends several statements in one flight. It belongs to a connection of pgx for as long as that lives.
+// pipe is the wire of a connection of pgx, for as long as that lives.
 type pipe struct {
 	conn     *pgx.Conn
 	prepares bool
@@ -28,7 +21,7 @@ type pipe struct {
 	plans    map[string]*pgconn.StatementDescription
 	order    []string // the keys of plans, the oldest first
 	number   int      // of plans so far
-	args     []pgx.ExtendedQueryBuilder
+	queries  []query  // that are being sent
 }
 
 const (
@@ -52,25 +45,24 @@ func pipeOf(c *pgx.Conn) *pipe {
 	return p
 }
 
-// prepare prepares s, unless that was done before or pgx is configured not to.
-func (p *pipe) prepare(ctx context.Context, s *statement) error {
-	if !p.prepares || s.plan != nil {
-		return nil
+// plan prepares a statement, unless that was done before. It returns nil if pgx is configured not to.
+func (p *pipe) plan(ctx context.Context, text string) (*pgconn.StatementDescription, error) {
+	if !p.prepares {
+		return nil, nil //nolint:nilnil // documented
 	}
-	key := s.text()
-	if s.plan = p.plans[key]; s.plan != nil {
-		return nil
+	if known := p.plans[text]; known != nil {
+		return known, nil
 	}
 	p.number++
-	plan, err := p.conn.Prepare(ctx, fmt.Sprintf("millrace_%d", p.number), key)
+	plan, err := p.conn.Prepare(ctx, fmt.Sprintf("millrace_%d", p.number), text)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	if p.plans == nil {
 		p.plans = make(map[string]*pgconn.StatementDescription)
 	}
-	p.plans[key], p.order, s.plan = plan, append(p.order, key), plan
-	return nil
+	p.plans[text], p.order = plan, append(p.order, text)
+	return plan, nil
 }
 
 func (p *pipe) forget(ctx context.Context, key string) error {
@@ -87,46 +79,61 @@ const (
 	oldPlan        = "0A000" // it may return other columns since a table was changed
 )
 
-// text returns the statement as it is sent: where the number of rows decides, so that the server divides by zero, and
+// textOf returns the statement as it is sent: where the number of rows decides, so that the server divides by zero, and
 // the transaction fails, unless that many rows were changed.
-func (s *statement) text() string {
-	if s.late == nil || s.late.Rows == 0 {
-		return s.sql
+func textOf(s *flight.Statement) string {
+	if s.Late == nil || s.Late.Rows == 0 {
+		return s.SQL
 	}
-	return fmt.Sprintf("WITH changed AS (%s RETURNING 1) SELECT 1 / (COUNT(*) = %d)::INTEGER FROM changed", s.sql, s.late.Rows)
+	return fmt.Sprintf("WITH changed AS (%s RETURNING 1) SELECT 1 / (COUNT(*) = %d)::INTEGER FROM changed", s.SQL, s.Late.Rows)
+}
+
+// query is a statement that is ready to be sent.
+type query struct {
+	text string
+	plan *pgconn.StatementDescription // nil if it is not prepared
+	args pgx.ExtendedQueryBuilder
 }
 
 // encode makes statements ready to be sent. If it cannot, at is the index of the statement.
-func (p *pipe) encode(ctx context.Context, all []*statement) (at int, err error) {
+func (p *pipe) encode(ctx context.Context, all []*flight.Statement) (at int, err error) {
 	for len(p.order) > mostPlans { // before any of them is looked up
 		if err := p.forget(ctx, p.order[0]); err != nil {
 			return 0, err
 		}
 	}
-	if len(p.args) < len(all) {
-		p.args = make([]pgx.ExtendedQueryBuilder, len(all))
+	if len(p.queries) < len(all) {
+		p.queries = make([]query, len(all))
 	}
 	for at, s := range all {
-		if err := p.prepare(ctx, s); err != nil {
+		q := &p.queries[at]
+		q.text = textOf(s)
+		if q.plan, err = p.plan(ctx, q.text); err != nil {
 			return at, err
 		}
-		if err := p.args[at].Build(p.conn.TypeMap(), s.plan, s.args); err != nil {
+		if err := q.args.Build(p.conn.TypeMap(), q.plan, s.Args); err != nil {
 			return at, err
 		}
 	}
 	return 0, nil
 }
 
-// send sends statements that are encoded, and returns the tag of the last. If one fails, at is its index.
-func (p *pipe) send(ctx context.Context, all []*statement) (at int, tag pgconn.CommandTag, err error) {
+// run sends statements, and returns the tag of the last. If one cannot be sent, none is. If one fails, at is its index.
+func (p *pipe) run(ctx context.Context, all []*flight.Statement) (sent bool, tag pgconn.CommandTag, at int, err error) {
+	if p.conn.IsClosed() {
+		return false, tag, 0, driver.ErrBadConn
+	}
+	if at, err = p.encode(ctx, all); err != nil {
+		return false, tag, at, err
+	}
 	traced := p.traceStart(ctx, all)
 	pipeline := p.conn.PgConn().StartPipeline(ctx)
-	for i, s := range all {
-		args := &p.args[i]
-		if s.plan == nil {
-			pipeline.SendQueryParams(s.text(), args.ParamValues, nil, args.ParamFormats, args.ResultFormats)
+	for i := range all {
+		q := &p.queries[i]
+		if q.plan == nil {
+			pipeline.SendQueryParams(q.text, q.args.ParamValues, nil, q.args.ParamFormats, q.args.ResultFormats)
 		} else {
-			pipeline.SendQueryStatement(s.plan, args.ParamValues, args.ParamFormats, args.ResultFormats)
+			pipeline.SendQueryStatement(q.plan, q.args.ParamValues, q.args.ParamFormats, q.args.ResultFormats)
 		}
 	}
 	if err = pipeline.Sync(); err == nil {
@@ -137,19 +144,24 @@ func (p *pipe) send(ctx context.Context, all []*statement) (at int, tag pgconn.C
 	}
 	p.traceEnd(traced, at, tag, err) //nolint:contextcheck // the tracer made its own
 	var answer *pgconn.PgError
-	if errors.As(err, &answer) && (answer.Code == noPlan || answer.Code == oldPlan) {
-		p.plans, p.order = nil, nil
+	if errors.As(err, &answer) {
+		switch late := all[at].Late; {
+		case answer.Code == noPlan, answer.Code == oldPlan:
+			p.plans, p.order = nil, nil
+		case answer.Code == divisionByZero && late != nil && late.Rows > 0:
+			err = fmt.Errorf("%w, %d: %w", flight.ErrRows, late.Rows, err)
+		}
 	}
-	return at, tag, err
+	return true, tag, at, err
 }
 
 // traceStart tells the tracer of pgx of each statement, and returns the contexts that it made.
-func (p *pipe) traceStart(ctx context.Context, all []*statement) (made []context.Context) {
+func (p *pipe) traceStart(ctx context.Context, all []*flight.Statement) (made []context.Context) {
 	if p.tracer == nil {
 		return nil
 	}
 	for _, s := range all {
-		made = append(made, p.tracer.TraceQueryStart(ctx, p.conn, pgx.TraceQueryStartData{SQL: s.text(), Args: s.args}))
+		made = append(made, p.tracer.TraceQueryStart(ctx, p.conn, pgx.TraceQueryStartData{SQL: textOf(s), Args: s.Args}))
 	}
 	return made
 }
