@@ -22,7 +22,7 @@ in_memory = if [[ -n $${MILLRACE_TEST_MEMORY:-} ]]; then \
 
 # The packages of the modules that users import and install. `work` has those of the examples and of the modules of
 # tests too, but of tests/river.
-released = ./... ./cmd/millrace/... ./metrics/... ./middleware/redisleases/... ./pgxdb/... ./tracing/...
+released = ./... ./cmd/millrace/... ./metrics/... ./middleware/redisleases/... ./mysqldb/... ./pgxdb/... ./tracing/...
 
 # Runs a command in every module.
 in_each_module = modules=$$(git ls-files go.mod '*/go.mod'); for mod in $$modules; do \
@@ -72,8 +72,8 @@ test-times: ## run every test of what is released and tell where the time goes (
 other_drivers = $(race) -skip TestRollingUpgrade
 
 .PHONY: test-drivers
-test-drivers: ## run the conformance bodies, gate, outbox and queue through pgxdb, and with lib/pq and mattn/go-sqlite3 (needs cgo)
-	@$(services); for overlay in tests/drivers pgxdb/testdata; do \
+test-drivers: ## run the conformance bodies, gate, outbox and queue through pgxdb and mysqldb, and with lib/pq and mattn/go-sqlite3 (needs cgo)
+	@$(services); for overlay in tests/drivers pgxdb/testdata mysqldb/testdata; do \
 		$(other_drivers) -overlay $$overlay/overlay.json -p 1 -timeout 30m ./tests ./tests/gate ./tests/outbox ./tests/durable || exit 1; done
 
 VERSIONS ?=

@@ -61,7 +61,7 @@ func (cl *claim) Commit(produced []*message.Message) ([]*message.Message, error)
 // finish writes what belongs to the claim and commits. If the transaction was over already, it finds
 // out whether the handler committed it.
 func (cl *claim) finish(produced []*message.Message) error {
-	err := cl.verifyClaim()
+	err := cl.verifyClaim(lateHeld)
 	if err == nil {
 		// Not with the handler's context: a closing router must not undo a finished run.
 		err = cl.seal(ambient.With(cl.span.tx, cl.ambient), cl.tx.Tx, produced)
@@ -75,10 +75,12 @@ func (cl *claim) finish(produced []*message.Message) error {
 		switch {
 		case errors.Is(err, owned.ErrLost):
 			return cl.reportLostTx()
+		case flight.Failed(err) && dialect.NotHeld(err):
+			err = errEnded // the handler may have committed it
 		case errors.Is(err, flight.ErrRows): // only the open row must be there
 			return ErrLost
 		}
-		if err != nil && !errors.Is(err, sql.ErrTxDone) {
+		if err != nil && !errors.Is(err, sql.ErrTxDone) && !errors.Is(err, errEnded) {
 			cl.notCommitted(err)
 			return database.Explain(cl.consumer.store.db.Noticed(fmt.Errorf("commit: %w", err)))
 		}
@@ -139,6 +141,7 @@ func (cl *claim) warnForgottenTx() {
 
 // What seal writes may be sent with COMMIT.
 var (
+	lateHeld    = &flight.Late{What: flight.Named("check that the transaction still holds the claim")}
 	lateResult  = &flight.Late{What: flight.Named("store the result")}
 	lateOutcome = &flight.Late{What: flight.Named("store the outcome")}
 	lateJournal = &flight.Late{What: flight.Named("journal")}

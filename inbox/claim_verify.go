@@ -6,6 +6,7 @@ import (
 	"fmt"
 
 	"github.com/millrace-go/millrace/internal/dialect"
+	"github.com/millrace-go/millrace/internal/flight"
 )
 
 // errEnded says that the database ended a transaction that database/sql believes to be open.
@@ -15,7 +16,9 @@ var errEnded = errors.New("ended underneath")
 // transaction back at a deadlock, SQLite when a statement is interrupted or the disk is full. If
 // the handler then went on, Commit would commit its later writes without the claim and without
 // its earlier writes.
-func (cl *claim) verifyClaim() error {
+//
+// On MySQL and MariaDB a statement checks it. If late is not nil, a driver may send that statement with the COMMIT.
+func (cl *claim) verifyClaim(late *flight.Late) error {
 	s := cl.consumer.store
 	if cl.tx.Lost() && !cl.span.late() {
 		return cl.reportLostTx()
@@ -23,21 +26,35 @@ func (cl *claim) verifyClaim() error {
 	if !s.dialect.CommitsOnDDL {
 		return cl.verifyTx()
 	}
+	ctx := cl.span.tx
+	if late != nil {
+		ctx = flight.With(ctx, late)
+	}
+	_, err := cl.tx.ExecContext(ctx, s.dialect.FailUnlessHeld, cl.id32, cl.id, cl.token)
+	switch {
+	case dialect.NotHeld(err):
+		return cl.whyNotHeld()
+	case err != nil:
+		return fmt.Errorf("check that the transaction still holds the claim: %w", err)
+	}
+	return cl.verifyTx()
+}
+
+// whyNotHeld distinguishes a transaction that was rolled back from one that the handler committed.
+func (cl *claim) whyNotHeld() error {
 	var row struct {
 		Result int16 `db:"result"`
 		Token  int64 `db:"token"`
 		Live   bool  `db:"live"`
 	}
-	err := cl.tx.GetContext(cl.span.tx, &row, s.dialect.SelectHeld, cl.id32, cl.id)
+	err := cl.tx.GetContext(cl.span.tx, &row, cl.consumer.store.dialect.SelectHeld, cl.id32, cl.id)
 	switch {
-	case errors.Is(err, sql.ErrNoRows), err == nil && row.Token != cl.token:
-		return cl.reportLostTx()
-	case err != nil:
-		return fmt.Errorf("check that the transaction still holds the claim: %w", err)
-	case !row.Live:
+	case err != nil && !errors.Is(err, sql.ErrNoRows):
+		return fmt.Errorf("look at the claim that the transaction does not hold: %w", err)
+	case err == nil && row.Token == cl.token && !row.Live:
 		return errEnded
 	}
-	return cl.verifyTx()
+	return cl.reportLostTx()
 }
 
 // verifyTx returns errEnded if a statement of the handler ended the transaction. Asking the driver

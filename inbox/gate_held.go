@@ -47,7 +47,7 @@ func (cl *claim) setAside() error {
 	if cl.verdict == stale && !cl.openRow {
 		return cl.tx.Rollback() // it needs no claim: a copy will be stale too
 	}
-	if err := cl.verifyClaim(); err != nil {
+	if err := cl.verifyClaim(nil); err != nil {
 		return err
 	}
 	var err error

@@ -33,11 +33,12 @@ var arrows = map[string][]string{
 	"replay":     {"inbox", "outbox", "internal"},
 	"metrics":    {"inbox", "outbox", "internal"},
 	"pgxdb":      {"inbox", "outbox", "internal"},
+	"mysqldb":    {"internal"},
 	"dashboard":  {"inbox", "outbox", "internal"},
 	"policy":     {"middleware", "inbox", "outbox", "pubsub", "metrics", "internal"},
 	"internal":   {},
 	"cmd":        {"", "middleware", "inbox", "outbox", "pubsub", "metrics", "tracing", "dashboard", "policy", "replay", "internal"},
-	"tests":      {"", "middleware", "inbox", "outbox", "pubsub", "metrics", "tracing", "pgxdb", "dashboard", "policy", "replay", "internal", "cmd"},
+	"tests":      {"", "middleware", "inbox", "outbox", "pubsub", "metrics", "tracing", "mysqldb", "pgxdb", "dashboard", "policy", "replay", "internal", "cmd"},
 }
 
 // forbidden says what a part may not import from outside the module.
@@ -85,7 +86,7 @@ func TestArchitectureCatches(t *testing.T) {
 		{"inbox/a.go", importing(module + "/middleware"), "inbox/a.go: inbox must not import middleware"},
 		{"internal/x/a.go", importing(module), "internal/x/a.go: internal must not import the root package"},
 		{"outbox/a.go", importing(cqrs), "outbox/a.go: outbox must not import " + cqrs},
-		{"inbox/a.go", importing(drivers[0] + "/v5"), "inbox/a.go: only tests, commands and pgxdb may import the driver " + drivers[0] + "/v5"},
+		{"inbox/a.go", importing(drivers[0] + "/v5"), "inbox/a.go: only tests, commands, mysqldb and pgxdb may import the driver " + drivers[0] + "/v5"},
 		{"util/a.go", importing("fmt"), "util/a.go: util is not a part that the design knows"},
 		{"internal/x/a.go", "package x\n", "internal/x: the package has no comment"},
 		{"inbox/a.go", comment + "package p\n\nfunc F() {}\n", "inbox/a.go:4: F has no doc comment"},
@@ -186,8 +187,8 @@ func checkImports(part string, file *ast.File) (problems []string) {
 	}
 	for _, spec := range file.Imports {
 		imported := strings.Trim(spec.Path.Value, "`\"")
-		if part != "tests" && part != "cmd" && part != "pgxdb" && isOrBelow(imported, drivers) {
-			problems = append(problems, "only tests, commands and pgxdb may import the driver "+imported)
+		if part != "tests" && part != "cmd" && part != "mysqldb" && part != "pgxdb" && isOrBelow(imported, drivers) {
+			problems = append(problems, "only tests, commands, mysqldb and pgxdb may import the driver "+imported)
 		}
 		if isOrBelow(imported, forbidden[part]) {
 			problems = append(problems, part+" must not import "+imported)

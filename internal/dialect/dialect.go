@@ -76,16 +76,17 @@ type Dialect struct {
 	NotePurge       string
 
 	// Claims.
-	Claim       string
-	Lookup      string
-	Retake      string
-	SelectClaim string
-	SelectHeld  string
-	ClaimFormer string // claims the key that the message had in the epoch before, as superseded
-	DropFormer  string
-	OpenClaim   string // waits for a transaction that holds the claim; does not change a completed claim
-	ReopenClaim string
-	CloseClaim  string
+	Claim          string
+	Lookup         string
+	Retake         string
+	SelectClaim    string
+	SelectHeld     string
+	FailUnlessHeld string // on MySQL: fails with an error that is NotHeld unless this transaction holds the claim
+	ClaimFormer    string // claims the key that the message had in the epoch before, as superseded
+	DropFormer     string
+	OpenClaim      string // waits for a transaction that holds the claim; does not change a completed claim
+	ReopenClaim    string
+	CloseClaim     string
 
 	// Outcomes and results.
 	InsertOutcome  string

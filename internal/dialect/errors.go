@@ -51,6 +51,16 @@ func Full(err error) bool {
 	return false
 }
 
+// NotHeld reports whether err says that FailUnlessHeld found no claim: its subquery had two rows.
+func NotHeld(err error) bool {
+	for ; err != nil; err = errors.Unwrap(err) {
+		if code, some := number(err); some && code == 1242 {
+			return true
+		}
+	}
+	return false
+}
+
 // Aborted reports whether err says that the database ignored all statements after one that failed, and
 // did not commit the transaction. When COMMIT reports that, pgx and lib/pq return errors of their own.
 func Aborted(err error) bool {

@@ -64,6 +64,12 @@ var mysql = Dialect{
 		SELECT result, token, /*M! @@in_transaction + 0 * */ 1 AS live
 		FROM millrace_claims
 		WHERE consumer = ? AND message_id = ?`,
+	FailUnlessHeld: `
+		SELECT (
+			SELECT n FROM (SELECT 1 AS n UNION ALL SELECT 2) two
+			WHERE NOT EXISTS (
+				SELECT 1 FROM millrace_claims
+				WHERE consumer = ? AND message_id = ? AND token = ? /*M! AND @@in_transaction = 1 */))`,
 	ClaimFormer: `
 		INSERT INTO millrace_claims (consumer, message_id, payload_hash, token, result, processed_at)
 		VALUES (?, ?, ?, ?, 3, {now})

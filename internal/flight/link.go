@@ -19,7 +19,8 @@ type Wire interface {
 	Begin(options driver.TxOptions) string
 
 	// Send sends statements in one flight, and returns the result of the last one. If one fails, the server runs none of
-	// those after it, and failed is its index. If one cannot be sent, none is, and sent is false.
+	// those after it, and failed is its index, or negative if the server does not say. If one cannot be sent, none is, and
+	// sent is false.
 	Send(ctx context.Context, all []*Statement) (sent bool, result driver.Result, failed int, err error)
 
 	// Commit is Send for statements of which the last is a COMMIT.
@@ -265,10 +266,22 @@ func (t *transaction) send(ctx context.Context, last *Statement) (sent bool, res
 
 // refused returns the error of a statement. If it waited, and the COMMIT was certainly not reached, that is an [Error].
 func (t *transaction) refused(all []*Statement, sent bool, failed int, err error) error {
-	if err == nil || all[failed].Late == nil || sent && !t.wire.Refused(err) {
+	if err == nil || sent && !t.wire.Refused(err) {
 		return err
 	}
-	return &Error{What: all[failed].Late.What(), Err: err}
+	if failed >= 0 {
+		all = all[failed : failed+1]
+	}
+	var names []string
+	for _, s := range all {
+		if s.Late != nil {
+			names = append(names, s.Late.What())
+		}
+	}
+	if names == nil {
+		return err
+	}
+	return &Error{What: strings.Join(names, ", or "), Err: err}
 }
 
 // prepared is a statement that the caller prepared.

@@ -30,6 +30,9 @@ const (
 	open
 )
 
+// InTx reports whether the server has told the driver that a connection has an open transaction.
+func InTx(c any) bool { return statusOf(c) == open }
+
 // statusOf returns the status of a connection. It looks through wrappers.
 func statusOf(c any) status {
 	const deepest = 8

@@ -62,7 +62,7 @@ func TestRelease(t *testing.T) {
 	})
 	t.Run("import every module", func(t *testing.T) {
 		t.Parallel()
-		folder := u.consumer(t, "all", own, own+"/metrics", own+"/middleware/redisleases", own+"/pgxdb", own+"/tracing")
+		folder := u.consumer(t, "all", own, own+"/metrics", own+"/middleware/redisleases", own+"/mysqldb", own+"/pgxdb", own+"/tracing")
 		assert.Equal(t, "handled 1 of 2\n", u.goCommand(t, folder, "run", "."))
 	})
 	t.Run("copy an example", func(t *testing.T) {
@@ -118,7 +118,7 @@ func TestVersion(t *testing.T) {
 		}
 	}
 	assert.ElementsMatch(t, []string{
-		"v0.3.0", "cmd/millrace/v0.3.0", "metrics/v0.3.0", "middleware/redisleases/v0.3.0", "pgxdb/v0.3.0", "tracing/v0.3.0",
+		"v0.3.0", "cmd/millrace/v0.3.0", "metrics/v0.3.0", "middleware/redisleases/v0.3.0", "mysqldb/v0.3.0", "pgxdb/v0.3.0", "tracing/v0.3.0",
 	}, tags)
 
 	require.NoError(t, run(repository, version))

@@ -194,6 +194,10 @@ func extendMySQL(dsn string, o settings) (string, error) {
 	}
 	cfg.Addr = cmp.Or(o.via, cfg.Addr)
 	q := url.Values{}
+	if others["mysql"] == "mysqldb" {
+		q.Set("multiStatements", "true")
+		q.Set("interpolateParams", "true")
+	}
 	if o.frozen != nil {
 		q.Set(o.flavour.variable("idle_write_transaction_timeout"), seconds(o.frozen.idle))
 		q.Set("innodb_lock_wait_timeout", seconds(o.frozen.lock))

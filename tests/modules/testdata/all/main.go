@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/go-sql-driver/mysql"
 	"github.com/jackc/pgx/v5"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/redis/go-redis/v9"
@@ -14,6 +15,7 @@ import (
 	"github.com/millrace-go/millrace/metrics"
 	"github.com/millrace-go/millrace/middleware"
 	"github.com/millrace-go/millrace/middleware/redisleases"
+	"github.com/millrace-go/millrace/mysqldb"
 	"github.com/millrace-go/millrace/outbox"
 	"github.com/millrace-go/millrace/pgxdb"
 	"github.com/millrace-go/millrace/tracing"
@@ -23,6 +25,8 @@ func main() {
 	counts, err := metrics.NewBuilder(prometheus.NewRegistry(), metrics.Config{})
 	must(err)
 	_, err = redisleases.New(redis.NewClient(&redis.Options{}), redisleases.Config{}) // no server is asked
+	must(err)
+	_, err = mysqldb.Open(&mysql.Config{MultiStatements: true, InterpolateParams: true})
 	must(err)
 	must(pgxdb.Open(&pgx.ConnConfig{}).Close()) // opens no connection
 	leases := inbox.NewLeases(&lease.Memory{}, inbox.LeasesConfig{Observers: []inbox.Observer{counts.Inbox()}})
