@@ -61,7 +61,7 @@ func textOf(s *flight.Statement) string {
 	if s.Late == nil || s.Late.Rows == 0 {
 		return s.SQL
 	}
-	return fmt.Sprintf("%s; SELECT POW(10, 999 * (ROW_COUNT() <> %d))", s.SQL, s.Late.Rows)
+	return fmt.Sprintf("%s; SET @millrace = POW(10, 999 * (ROW_COUNT() <> %d))", s.SQL, s.Late.Rows)
 }
 
 // Send sends statements as one text. If that is too large for one packet, it sends one after the other.

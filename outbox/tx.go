@@ -14,6 +14,7 @@ import (
 	"github.com/millrace-go/millrace/internal/ambient"
 	"github.com/millrace-go/millrace/internal/database"
 	"github.com/millrace-go/millrace/internal/dialect"
+	"github.com/millrace-go/millrace/internal/flight"
 	"github.com/millrace-go/millrace/internal/owned"
 	"github.com/millrace-go/millrace/internal/writers"
 )
@@ -103,6 +104,9 @@ func begin(
 	if err := tx.Commit(); err != nil {
 		if errors.Is(err, sql.ErrTxDone) && ctx.Err() != nil {
 			err = ctx.Err() // the end of ctx rolled it back
+		}
+		if flight.Failed(err) && dialect.Classify(err) == dialect.NoTransaction {
+			return ErrTxEnded // found out by a message that was sent with COMMIT
 		}
 		return fmt.Errorf("outbox: commit: %w", database.Explain(dialect.Unhide(err)))
 	}

@@ -64,8 +64,9 @@ var mysql = Dialect{
 		SELECT result, token, /*M! @@in_transaction + 0 * */ 1 AS live
 		FROM millrace_claims
 		WHERE consumer = ? AND message_id = ?`,
+	// Not a SELECT: go-sql-driver waits for ever where one fails that it has prepared, on MariaDB.
 	FailUnlessHeld: `
-		SELECT (
+		SET @millrace = (
 			SELECT n FROM (SELECT 1 AS n UNION ALL SELECT 2) two
 			WHERE NOT EXISTS (
 				SELECT 1 FROM millrace_claims

@@ -49,8 +49,12 @@ func TestATransactionThatTheServerEnded(t *testing.T) {
 					tx := o.begin().tx
 					ctx := outbox.WithTx(o.Context(), kind(tx))
 					require.NoError(o, end(o, tx))
-					require.ErrorIs(o, o.put(ctx, "a"), outbox.ErrTxEnded)
-					require.NoError(o, tx.Rollback())
+					if err := o.put(ctx, "a"); err == nil && o.waits() {
+						require.Error(o, tx.Commit())
+					} else {
+						require.ErrorIs(o, err, outbox.ErrTxEnded)
+						require.NoError(o, tx.Rollback())
+					}
 				}
 			}
 			assert.Empty(o, o.stored())
@@ -127,7 +131,9 @@ func endedInHandler(o *office, end ending, swallow bool) {
 		}
 		err = o.put(msg.Context(), "after")
 		if disturbed && swallow {
-			require.ErrorIs(o, err, outbox.ErrTxEnded)
+			if !o.waits() {
+				require.ErrorIs(o, err, outbox.ErrTxEnded)
+			}
 			return nil, nil
 		}
 		return nil, err
@@ -140,6 +146,9 @@ func endedInHandler(o *office, end ending, swallow bool) {
 	after := slices.DeleteFunc(o.stored(), func(id string) bool { return id != "after" })
 	assert.Len(o, after, 1)
 }
+
+// waits reports whether what is published may wait for COMMIT, which then fails in its place.
+func (o *office) waits() bool { return o.db.DriverName() == "pgxdb" || o.db.DriverName() == "mysqldb" }
 
 func schemaStatement(o *office, tx *sqlx.Tx) error {
 	_, err := tx.ExecContext(o.Context(), `CREATE TABLE IF NOT EXISTS more (id INT)`)

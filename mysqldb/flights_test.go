@@ -1,0 +1,251 @@
+package mysqldb_test
+
+import (
+	"context"
+	"net"
+	"sync/atomic"
+	"testing"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/go-sql-driver/mysql"
+	"github.com/jmoiron/sqlx"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace-go/millrace/inbox"
+	"github.com/millrace-go/millrace/internal/flight"
+	"github.com/millrace-go/millrace/mysqldb"
+	"github.com/millrace-go/millrace/outbox"
+	"github.com/millrace-go/millrace/tests/rig"
+	"github.com/millrace-go/millrace/tests/testdb"
+)
+
+// config is that of db, with what this package needs.
+func config(t testing.TB, db *testdb.DB) *mysql.Config {
+	t.Helper()
+	c, err := mysql.ParseDSN(db.DSN)
+	require.NoError(t, err)
+	c.MultiStatements, c.InterpolateParams = true, true
+	return c
+}
+
+func saving(t testing.TB, db *testdb.DB) string { return config(t, db).FormatDSN() }
+
+func newPool(t testing.TB, c *mysql.Config) *sqlx.DB {
+	t.Helper()
+	pool, err := mysqldb.Open(c)
+	require.NoError(t, err)
+	pool.SetMaxOpenConns(1)
+	t.Cleanup(func() { require.NoError(t, pool.Close()) })
+	return pool
+}
+
+// counted counts the flights of one connection: how often it is written to after it was read.
+type counted struct {
+	net.Conn
+	flights *atomic.Int64
+	written atomic.Bool
+}
+
+func (c *counted) Write(b []byte) (int, error) {
+	if !c.written.Swap(true) {
+		c.flights.Add(1)
+	}
+	return c.Conn.Write(b)
+}
+
+func (c *counted) Read(b []byte) (int, error) {
+	n, err := c.Conn.Read(b)
+	c.written.Store(false)
+	return n, err
+}
+
+func counting(t testing.TB, c *mysql.Config, flights *atomic.Int64) {
+	t.Helper()
+	c.DialFunc = func(ctx context.Context, network, address string) (net.Conn, error) {
+		inner, err := new(net.Dialer).DialContext(ctx, network, address)
+		return &counted{Conn: inner, flights: flights}, err
+	}
+}
+
+// handler returns h behind an inbox on pool.
+func handler(t testing.TB, pool *sqlx.DB, h func(msg *message.Message) error) message.HandlerFunc {
+	t.Helper()
+	store := rig.NewStore(t, pool, inbox.Config{WithoutPlugin: true})
+	wrapped, err := store.Handler(inbox.ConsumerConfig{Name: "billing"},
+		func(msg *message.Message) ([]*message.Message, error) { return nil, h(msg) })
+	require.NoError(t, err)
+	return wrapped
+}
+
+func newMessage(t testing.TB) *message.Message {
+	t.Helper()
+	return message.NewMessageWithContext(t.Context(), watermill.NewUUID(), []byte("{}"))
+}
+
+// TestAMessageTakesThreeFlights: BEGIN with the claim, the handler's statement, COMMIT. What the handler publishes
+// takes none of its own.
+func TestAMessageTakesThreeFlights(t *testing.T) {
+	t.Parallel()
+	db := testdb.On(t, "mysql")
+	db.Do(t, `CREATE TABLE work (n INT)`)
+	var flights atomic.Int64
+	c := config(t, db)
+	counting(t, c, &flights)
+	pool := newPool(t, c)
+	out := rig.NewOutbox(t, pool, outbox.Config{})
+	var publishes int
+	handle := handler(t, pool, func(msg *message.Message) error {
+		if err := rig.Exec(msg.Context(), `INSERT INTO work VALUES (?)`, 1); err != nil {
+			return err
+		}
+		for range publishes {
+			if err := out.Publish("orders", message.NewMessageWithContext(msg.Context(), watermill.NewUUID(), nil)); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	for publishes = range 3 {
+		_, err := handle(newMessage(t)) // asks the server what it is
+		require.NoError(t, err)
+		before := flights.Load()
+		_, err = handle(newMessage(t))
+		require.NoError(t, err)
+		if publishes == 0 || !db.MySQL() {
+			assert.EqualValues(t, 3, flights.Load()-before, "%d published", publishes)
+		}
+	}
+	var stored int
+	require.NoError(t, db.GetContext(t.Context(), &stored, `SELECT COUNT(*) FROM millrace_outbox`))
+	assert.Equal(t, 2*(1+2), stored)
+}
+
+// TestATransactionThatWasLost: the handler goes on after a deadlock, in autocommit. What would travel with COMMIT is not
+// stored, and the message is handled again.
+func TestATransactionThatWasLost(t *testing.T) {
+	t.Parallel()
+	db := testdb.On(t, "mysql")
+	db.Do(t, `CREATE TABLE work (n INT PRIMARY KEY, word VARCHAR(10))`)
+	pool := newPool(t, config(t, db))
+	out := rig.NewOutbox(t, pool, outbox.Config{})
+	loses := true
+	handle := handler(t, pool, func(msg *message.Message) error {
+		if err := out.Publish("orders", message.NewMessageWithContext(msg.Context(), watermill.NewUUID(), nil)); err != nil {
+			return err
+		}
+		if loses {
+			return rig.Exec(msg.Context(), `ROLLBACK`)
+		}
+		return rig.Exec(msg.Context(), `INSERT INTO work VALUES (?, 'done')`, 1)
+	})
+	msg := newMessage(t)
+	_, err := handle(msg)
+	require.ErrorIs(t, err, inbox.ErrTxEndedByHandler)
+	var stored int
+	require.NoError(t, db.GetContext(t.Context(), &stored, `SELECT COUNT(*) FROM millrace_outbox`))
+	assert.Zero(t, stored)
+	loses = false
+	_, err = handle(msg)
+	require.NoError(t, err)
+	require.NoError(t, db.GetContext(t.Context(), &stored, `SELECT COUNT(*) FROM millrace_outbox`))
+	assert.Equal(t, 1, stored)
+}
+
+// TestALateStatementWithoutItsRow makes the COMMIT fail, on the server.
+func TestALateStatementWithoutItsRow(t *testing.T) {
+	t.Parallel()
+	db := testdb.On(t, "mysql")
+	db.Do(t, `CREATE TABLE work (n INT)`)
+	pool := newPool(t, config(t, db))
+	for rows := range 3 {
+		db.Do(t, `TRUNCATE work`)
+		for range rows {
+			db.Do(t, `INSERT INTO work VALUES (1)`)
+		}
+		tx, err := pool.BeginTxx(t.Context(), nil)
+		require.NoError(t, err)
+		_, err = tx.ExecContext(t.Context(), `INSERT INTO work VALUES (?)`, 2)
+		require.NoError(t, err)
+		late := flight.With(t.Context(), &flight.Late{What: flight.Named("close the row"), Rows: 1})
+		_, err = tx.ExecContext(late, `DELETE FROM work WHERE n = ?`, 1)
+		require.NoError(t, err)
+		err = tx.Commit()
+		var left []int
+		require.NoError(t, db.SelectContext(t.Context(), &left, `SELECT n FROM work`))
+		if rows == 1 {
+			require.NoError(t, err)
+			assert.Equal(t, []int{2}, left)
+			continue
+		}
+		require.ErrorIs(t, err, flight.ErrRows)
+		require.ErrorContains(t, err, "close the row")
+		assert.True(t, flight.Failed(err))
+		assert.Len(t, left, rows, "nothing was committed")
+		assert.NotContains(t, left, 2)
+	}
+}
+
+// TestArgumentsAreQuoted in every mode of the server.
+func TestArgumentsAreQuoted(t *testing.T) {
+	t.Parallel()
+	for _, mode := range []string{"''", "'NO_BACKSLASH_ESCAPES'", "'ANSI_QUOTES'", "'NO_BACKSLASH_ESCAPES,ANSI_QUOTES'"} {
+		db := testdb.On(t, "mysql")
+		db.Do(t, `CREATE TABLE work (n INT, word VARBINARY(300))`)
+		c := config(t, db)
+		c.Params = map[string]string{"sql_mode": mode}
+		pool := newPool(t, c)
+		every := make([]byte, 256)
+		for i := range every {
+			every[i] = byte(i)
+		}
+		for n, word := range [][]byte{every, []byte(`'; DROP TABLE work; -- `), []byte(`\'; DROP TABLE work; -- `), []byte(`?"'\`), {}, {0xbf, 0x27}} {
+			tx, err := pool.BeginTxx(t.Context(), nil)
+			require.NoError(t, err)
+			_, err = tx.ExecContext(t.Context(), `INSERT INTO work VALUES (?, ?)`, n, word)
+			require.NoError(t, err)
+			late := flight.With(t.Context(), &flight.Late{What: flight.Named("write a word"), Rows: 1})
+			_, err = tx.ExecContext(late, `UPDATE work SET n = n + 100 WHERE word = ?`, word)
+			require.NoError(t, err)
+			require.NoError(t, tx.Commit(), "%s %q", mode, word)
+			var stored []byte
+			require.NoError(t, db.GetContext(t.Context(), &stored, `SELECT word FROM work WHERE n = ?`, n+100))
+			assert.Equal(t, word, stored, mode)
+		}
+	}
+}
+
+// TestATextThatIsTooLarge for one packet is sent statement by statement.
+func TestATextThatIsTooLarge(t *testing.T) {
+	t.Parallel()
+	db := testdb.On(t, "mysql")
+	db.Do(t, `CREATE TABLE work (word LONGBLOB)`)
+	c := config(t, db)
+	c.MaxAllowedPacket = 1 << 20
+	pool := newPool(t, c)
+	tx, err := pool.BeginTxx(t.Context(), nil)
+	require.NoError(t, err)
+	for range 3 {
+		late := flight.With(t.Context(), &flight.Late{What: flight.Named("write a word"), Rows: 1})
+		_, err = tx.ExecContext(late, `INSERT INTO work VALUES (?)`, make([]byte, 400<<10))
+		require.NoError(t, err)
+	}
+	require.NoError(t, tx.Commit())
+	var n int
+	require.NoError(t, db.GetContext(t.Context(), &n, `SELECT COUNT(*) FROM work`))
+	assert.Equal(t, 3, n)
+}
+
+// TestSettings that are missing are named.
+func TestSettings(t *testing.T) {
+	t.Parallel()
+	for _, dsn := range []string{"tcp(127.0.0.1)/", "tcp(127.0.0.1)/?multiStatements=true", "tcp(127.0.0.1)/?interpolateParams=true"} {
+		_, err := sqlx.Open("mysqldb", dsn)
+		require.ErrorContains(t, err, "multiStatements=true and interpolateParams=true")
+	}
+	_, err := sqlx.Open("mysqldb", "this is none")
+	require.Error(t, err)
+	_, err = mysqldb.Open(&mysql.Config{MultiStatements: true})
+	require.ErrorContains(t, err, "interpolateParams")
+}
