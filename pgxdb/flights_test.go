@@ -11,6 +11,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/jackc/pgx/v5/stdlib"
 	"github.com/jmoiron/sqlx"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -34,8 +35,13 @@ func TestAMessageTakesThreeFlights(t *testing.T) {
 		db := testdb.On(t, "postgres")
 		db.Do(t, `CREATE TABLE work (n INT)`)
 		var flights atomic.Int64
-		pool := newPool(t, db, counting(&flights), func(c *pgx.ConnConfig) { c.DefaultQueryExecMode = mode })
+		config, err := pgx.ParseConfig(db.DSN)
+		require.NoError(t, err)
+		config.DefaultQueryExecMode = mode
+		counting(&flights)(config)
+		pool := pgxdb.Open(config, stdlib.OptionShouldPing(func(context.Context, stdlib.ShouldPingParams) bool { return false }))
 		pool.SetMaxOpenConns(1)
+		t.Cleanup(func() { require.NoError(t, pool.Close()) })
 		out := rig.NewOutbox(t, pool, outbox.Config{})
 		var publishes int
 		handle := handler(t, pool, inbox.ConsumerConfig{}, func(msg *message.Message) error {
@@ -64,7 +70,7 @@ func TestAMessageTakesThreeFlights(t *testing.T) {
 		assert.Equal(t, 2*(1+2), stored)
 
 		msg := newMessage(t)
-		_, err := handle(msg)
+		_, err = handle(msg)
 		require.NoError(t, err)
 		other := handler(t, pool, inbox.ConsumerConfig{}, func(*message.Message) error { return errors.New("it is a copy") })
 		again := handler(t, pool, inbox.ConsumerConfig{}, func(*message.Message) error { return errors.New("it is a copy") })
@@ -184,6 +190,8 @@ func TestALateStatementAndASavepoint(t *testing.T) {
 	exec(late(t.Context()), `INSERT INTO work VALUES ($1)`, 1)
 	exec(t.Context(), `SAVEPOINT here`)
 	exec(late(t.Context()), `INSERT INTO work VALUES ($1)`, 2)
+	_, err = tx.ExecContext(late(t.Context()), `INSERT INTO nowhere VALUES ($1)`, 1)
+	require.Error(t, err, "it does not wait, so that the caller can go back to the savepoint")
 	exec(t.Context(), `ROLLBACK TO here`)
 	exec(late(t.Context()), `INSERT INTO work VALUES ($1)`, 3)
 	require.NoError(t, tx.Commit())

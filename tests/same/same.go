@@ -60,6 +60,9 @@ func transact(t testing.TB, pool *sqlx.DB, chance *rand.Rand, told *strings.Buil
 		aborted = aborted && err != nil || isAnswer(err)
 	}
 	options := []*sql.TxOptions{nil, {Isolation: sql.LevelSerializable}, {ReadOnly: true}, {Isolation: sql.LevelLinearizable}, nil, nil}
+	outside, err := pool.PreparexContext(ctx, pool.Rebind(`INSERT INTO work VALUES (?, ?)`))
+	require.NoError(t, err)
+	defer outside.Close() //nolint:errcheck // the connection may be gone
 	tx, err := pool.BeginTxx(ctx, options[chance.IntN(len(options))])
 	say("begin", tx != nil, err)
 	if err != nil {
@@ -77,7 +80,7 @@ func transact(t testing.TB, pool *sqlx.DB, chance *rand.Rand, told *strings.Buil
 	}
 	for range chance.IntN(6) {
 		n := chance.IntN(8)
-		switch chance.IntN(16) {
+		switch chance.IntN(17) {
 		case 0, 1, 2:
 			exec(`INSERT INTO work VALUES (?, ?)`, n, "word")
 		case 3:
@@ -113,6 +116,9 @@ func transact(t testing.TB, pool *sqlx.DB, chance *rand.Rand, told *strings.Buil
 		case 14:
 			exec(`INSERT INTO work VALUES (?)`, n, "one too many")
 		case 15:
+			_, err := tx.StmtxContext(ctx, outside).ExecContext(ctx, n, "outside")
+			say("prepared outside", 0, err)
+		case 16:
 			var row int
 			err := tx.GetContext(ctx, &row, tx.Rebind(`SELECT COUNT(*) FROM work WHERE n = ?`), n)
 			say("count", row, err)
