@@ -90,7 +90,6 @@ var hot = map[string][]any{
 	"DeleteMessage":    {1, []byte("7"), 7},
 	"SelectMessage":    {7, []byte("7")},
 	"SelectHeld":       {1, []byte("7")},
-	"FailUnlessHeld":   {1, []byte("7"), 1},
 	"DeleteMessages":   {1, [][]byte{[]byte("7")}},
 	"StoryClaims":      {[]byte("7"), []byte("7")},
 	"StoryMessages":    {[]byte("7"), []byte("7"), []byte("7"), []byte("7")},
