@@ -1,6 +1,7 @@
 package exhaust_test
 
 import (
+	"strings"
 	"context"
 	"errors"
 	"testing"
@@ -108,7 +109,7 @@ func sendKeyed(p *inboxtest.Process) func(context.Context, string) ([]byte, erro
 
 func asking(p *inboxtest.Process, queries map[string]string) func(context.Context, string) ([]byte, error) {
 	return func(ctx context.Context, id string) ([]byte, error) {
-		query := queries[p.DB.DriverName()]
+		query := queries[strings.TrimSuffix(p.DB.DriverName(), "db")]
 		if query == "" {
 			query = queries[""]
 		}

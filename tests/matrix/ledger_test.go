@@ -1,6 +1,7 @@
 package matrix_test
 
 import (
+	"strings"
 	"context"
 	"errors"
 	"fmt"
@@ -26,7 +27,7 @@ func prepare(ctx context.Context, db *sqlx.DB) error {
 	}
 	id := map[string]string{
 		"pgx": "BIGSERIAL PRIMARY KEY", "mysql": "BIGINT AUTO_INCREMENT PRIMARY KEY", "sqlite": "INTEGER PRIMARY KEY AUTOINCREMENT",
-	}[db.DriverName()]
+	}[strings.TrimSuffix(db.DriverName(), "db")]
 	for _, ddl := range []string{
 		`CREATE TABLE lives (id ` + id + `, play VARCHAR(60) NOT NULL)`,
 		`CREATE TABLE effects (id ` + id + `, uuid VARCHAR(60) NOT NULL, epoch INTEGER NOT NULL, payload VARCHAR(200) NOT NULL)`,

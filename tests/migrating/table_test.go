@@ -1,6 +1,7 @@
 package migrating_test
 
 import (
+	"strings"
 	"context"
 	"fmt"
 	"sync"
@@ -72,7 +73,7 @@ func (s *shop) mark(ctx context.Context, tx *sqlx.Tx, id string) (fresh bool, er
 		"pgx":    `INSERT INTO processed (message_id, processed_at) VALUES (?, CURRENT_TIMESTAMP) ON CONFLICT DO NOTHING`,
 		"mysql":  `INSERT IGNORE INTO processed (message_id, processed_at) VALUES (?, UTC_TIMESTAMP())`,
 		"sqlite": `INSERT INTO processed (message_id, processed_at) VALUES (?, CURRENT_TIMESTAMP) ON CONFLICT DO NOTHING`,
-	}[tx.DriverName()]), id)
+	}[strings.TrimSuffix(tx.DriverName(), "db")]), id)
 	if err != nil {
 		return false, err
 	}
