@@ -2,9 +2,11 @@ package interop_test
 
 import (
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
+	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill-amqp/v2/pkg/amqp"
 	"github.com/ThreeDotsLabs/watermill/message"
 	amqp091 "github.com/rabbitmq/amqp091-go"
@@ -27,6 +29,34 @@ func TestClusterRabbitMQCutOff(t *testing.T) {
 // With a single active consumer it takes the one in flight back first, and waits for consumer_disconnected_timeout.
 func TestClusterRabbitMQSingleActiveConsumerCutOff(t *testing.T) {
 	onQuorumQueue{singleActive: true}.endure(t, eachCutOff)
+}
+
+// A channel of RabbitMQ 3.10, the machine's own, asks the leader first, and refuses messages as long as that is cut off.
+func TestClusterRabbitMQPublishesWhileTheLeaderIsCutOff(t *testing.T) {
+	needsCluster(t)
+	t.Setenv("MILLRACE_TEST_RABBITMQ_ROOT", "")
+	nodes := servers.RabbitMQCluster(t, 3)
+	topic, queues := freshTopic(), rabbitmq.Queues{Quorum: true}
+	awaitTopic(t, func() error { return rabbitmq.Declare(rabbitmq.NewQueueConfig(nodes[0].URL(), queues), topic) })
+	t.Log(versionOfRabbitMQ(t, nodes[0].URL()))
+	publisher, err := rabbitmq.NewPublisher(rabbitmq.NewQueueConfig(nodes[1].URL(), queues), rabbitmq.PublisherConfig{})
+	require.NoError(t, err)
+	t.Cleanup(func() { assert.NoError(t, publisher.Close()) })
+	publish := func() error { return publisher.Publish(topic, message.NewMessage(watermill.NewUUID(), nil)) }
+	nodes[0].Freeze()
+	t.Cleanup(nodes[0].Thaw)
+	began := time.Now()
+	var first sync.WaitGroup
+	for range 4 { // each opens a channel
+		first.Go(func() {
+			if err := publish(); err != nil {
+				t.Logf("after %v: %v", time.Since(began), err)
+			}
+		})
+	}
+	first.Wait()
+	require.EventuallyWithT(t, func(c *assert.CollectT) { assert.NoError(c, publish()) }, 45*time.Second, time.Second)
+	t.Logf("published after %v", time.Since(began))
 }
 
 type onQuorumQueue struct {
