@@ -119,7 +119,7 @@ func waiter(driverConn any) func(context.Context) (payload string, err error) {
 	}
 	wait := inner.MethodByName("WaitForNotification")
 	if !wait.IsValid() || wait.Type().NumOut() != 2 ||
-		wait.Type().NumIn() != 1 || wait.Type().In(0) != reflect.TypeFor[context.Context]() {
+		wait.Type().NumIn() != 1 || wait.Type().In(0) != reflect.TypeFor[context.Context]() || !hasPayload(wait.Type().Out(0)) {
 		return nil
 	}
 	return func(ctx context.Context) (payload string, err error) {
@@ -127,6 +127,14 @@ func waiter(driverConn any) func(context.Context) (payload string, err error) {
 		if err, _ = results[1].Interface().(error); err != nil {
 			return "", err
 		}
-		return reflect.Indirect(results[0]).FieldByName("Payload").String(), nil
+		return results[0].Elem().FieldByName("Payload").String(), nil
 	}
+}
+
+func hasPayload(notice reflect.Type) bool {
+	if notice.Kind() != reflect.Pointer || notice.Elem().Kind() != reflect.Struct {
+		return false
+	}
+	payload, found := notice.Elem().FieldByName("Payload")
+	return found && payload.Type.Kind() == reflect.String
 }
