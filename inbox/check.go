@@ -86,7 +86,7 @@ func (s *Store) Check(ctx context.Context) ([]Finding, error) {
 func (s *Store) check(ctx context.Context, more ...func(*inspection, context.Context) error) ([]Finding, error) {
 	err := s.db.PingContext(ctx)
 	if dialect.Refused(err) {
-		return nil, fmt.Errorf("inbox: check: the server refuses the settings of the connection string: %w", err)
+		return nil, fmt.Errorf("inbox: check: the database refuses the settings of the connection string: %w", err)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("inbox: check: %w: is the pool open, and does its connection string name a server "+

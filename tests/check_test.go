@@ -358,7 +358,7 @@ func TestCheckOfASettingThatTheServerDoesNotKnow(t *testing.T) {
 		db := testdb.On(t, dialect).Open(t, testdb.Params("millrace_unknown", "1"))
 		_, err := rig.NewStore(t, db.DB, inbox.Config{}).Check(t.Context())
 		require.NotErrorIs(t, err, inbox.ErrUnavailable)
-		require.ErrorContains(t, err, "inbox: check: the server refuses the settings of the connection string: ")
+		require.ErrorContains(t, err, "inbox: check: the database refuses the settings of the connection string: ")
 		require.ErrorContains(t, err, "millrace_unknown")
 	}
 }
