@@ -17,16 +17,20 @@ import (
 	"github.com/millrace-go/millrace/tests/servers"
 )
 
-// Each node in turn leads the queue, or has the publisher or the subscriber, when it is killed.
-func TestClusterRabbitMQKilled(t *testing.T) { onQuorumQueue{}.endure(t, eachKilled) }
+// Each node in turn leads the queue, or has the publisher or the subscriber, when it is killed. RabbitMQ may then give
+// the next connection a message before it takes back the one in flight, so it promises no order.
+func TestClusterRabbitMQKilled(t *testing.T) { onQuorumQueue{unordered: true}.endure(t, eachKilled) }
 
-// The node is cut off that has both clients, and at first leads the queue. RabbitMQ may then give the next connection a
-// message before it takes back the one in flight, so it promises no order.
+// The node is cut off that has both clients, and at first leads the queue.
 func TestClusterRabbitMQCutOff(t *testing.T) {
 	onQuorumQueue{together: true, unordered: true}.endure(t, eachCutOff)
 }
 
-// With a single active consumer it takes the one in flight back first, and waits for consumer_disconnected_timeout.
+// With a single active consumer RabbitMQ first takes the one in flight back, and waits for consumer_disconnected_timeout.
+func TestClusterRabbitMQSingleActiveConsumerKilled(t *testing.T) {
+	onQuorumQueue{together: true, singleActive: true}.endure(t, eachKilled)
+}
+
 func TestClusterRabbitMQSingleActiveConsumerCutOff(t *testing.T) {
 	onQuorumQueue{singleActive: true}.endure(t, eachCutOff)
 }
