@@ -9,6 +9,7 @@ import (
 
 	"github.com/millrace-go/millrace/internal/checkup"
 	"github.com/millrace-go/millrace/internal/database"
+	"github.com/millrace-go/millrace/internal/dialect"
 )
 
 // Severity says how serious a finding is.
@@ -43,7 +44,8 @@ func (f Finding) String() string { return fmt.Sprintf("%s: %s: %s", f.Subject, f
 // looks for claims that no janitor deletes, steps in doubt that nobody decides, retentions that are
 // too short, and queues of this process that nothing watches. Each finding says what is wrong and how
 // to mend it; errors come first. Check claims a key in a transaction that it rolls back, and leaves
-// nothing behind. It returns an error only if the database does not answer. Do not call it in a handler.
+// nothing behind. It returns an error only if the database does
+// not answer or refuses connections. Do not call it in a handler.
 //
 // Settings belong to a connection, so they are best put into the connection string, which
 // applies them to every connection of the pool. A pool with SetMaxOpenConns and one of these
@@ -82,7 +84,11 @@ func (s *Store) Check(ctx context.Context) ([]Finding, error) {
 
 // check runs the checks that are always made, and more.
 func (s *Store) check(ctx context.Context, more ...func(*inspection, context.Context) error) ([]Finding, error) {
-	if err := s.db.PingContext(ctx); err != nil {
+	err := s.db.PingContext(ctx)
+	if dialect.Refused(err) {
+		return nil, fmt.Errorf("inbox: check: the database refuses the settings of the connection string: %w", err)
+	}
+	if err != nil {
 		return nil, fmt.Errorf("inbox: check: %w: is the pool open, and does its connection string name a server "+
 			"that runs and lets this user in? %w", ErrUnavailable, err)
 	}

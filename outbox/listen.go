@@ -2,6 +2,7 @@ package outbox
 
 import (
 	"context"
+	"crypto/rand"
 	"database/sql/driver"
 	"errors"
 	"reflect"
@@ -67,7 +68,10 @@ func (r *Relay) listenOnce(ctx context.Context) error {
 		}
 		heard, err := r.hear(ctx, wait)
 		deaf = err == nil && !heard
-		for heard && wait(ctx) == nil {
+		for heard {
+			if _, err := wait(ctx); err != nil {
+				break
+			}
 			r.Wake()
 		}
 		return driver.ErrBadConn // it listens: the pool must not lend it to others
@@ -78,23 +82,33 @@ func (r *Relay) listenOnce(ctx context.Context) error {
 	return err
 }
 
-// hear sends a notice through the pool and reports whether it arrives.
-func (r *Relay) hear(ctx context.Context, wait func(context.Context) error) (heard bool, err error) {
+// hear sends a notice through the pool and reports whether it arrives. Others do not count: a pooler
+// may have left them on the connection before.
+func (r *Relay) hear(ctx context.Context, wait func(context.Context) (payload string, err error)) (heard bool, err error) {
 	const patience = 5 * time.Second
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	if _, err := r.db.ExecContext(ctx, r.sql.Notify); err != nil {
+	own := rand.Text()
+	if _, err := r.db.ExecContext(ctx, r.sql.Notify+`, '`+own+`'`); err != nil {
 		return false, err // the database is down or the pool exhausted, which says nothing about notices
 	}
-	if err := wait(ctx); err != nil && ctx.Err() == nil {
-		return false, err
+	for {
+		payload, err := wait(ctx)
+		switch {
+		case ctx.Err() != nil:
+			return false, nil
+		case err != nil:
+			return false, err
+		case payload == own:
+			return true, nil
+		}
+		r.Wake()
 	}
-	return ctx.Err() == nil, nil
 }
 
 // waiter finds pgx's method that waits for a notice, behind a driver's connection. It uses
 // reflection, as only the user imports the driver. It returns nil where there is no such method.
-func waiter(driverConn any) func(context.Context) error {
+func waiter(driverConn any) func(context.Context) (payload string, err error) {
 	conn := reflect.ValueOf(driverConn).MethodByName("Conn")
 	if !conn.IsValid() || conn.Type().NumIn() != 0 || conn.Type().NumOut() != 1 {
 		return nil
@@ -105,11 +119,22 @@ func waiter(driverConn any) func(context.Context) error {
 	}
 	wait := inner.MethodByName("WaitForNotification")
 	if !wait.IsValid() || wait.Type().NumOut() != 2 ||
-		wait.Type().NumIn() != 1 || wait.Type().In(0) != reflect.TypeFor[context.Context]() {
+		wait.Type().NumIn() != 1 || wait.Type().In(0) != reflect.TypeFor[context.Context]() || !hasPayload(wait.Type().Out(0)) {
 		return nil
 	}
-	return func(ctx context.Context) error {
-		err, _ := wait.Call([]reflect.Value{reflect.ValueOf(ctx)})[1].Interface().(error)
-		return err
+	return func(ctx context.Context) (payload string, err error) {
+		results := wait.Call([]reflect.Value{reflect.ValueOf(ctx)})
+		if err, _ = results[1].Interface().(error); err != nil {
+			return "", err
+		}
+		return results[0].Elem().FieldByName("Payload").String(), nil
 	}
+}
+
+func hasPayload(notice reflect.Type) bool {
+	if notice.Kind() != reflect.Pointer || notice.Elem().Kind() != reflect.Struct {
+		return false
+	}
+	payload, found := notice.Elem().FieldByName("Payload")
+	return found && payload.Type.Kind() == reflect.String
 }

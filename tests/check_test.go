@@ -351,6 +351,18 @@ func TestCheckOfAServerThatDoesNotAnswer(t *testing.T) {
 	})
 }
 
+// The server answers then, and says what it refuses.
+func TestCheckOfASettingThatTheServerDoesNotKnow(t *testing.T) {
+	t.Parallel()
+	for _, dialect := range []string{"postgres", "mysql"} {
+		db := testdb.On(t, dialect).Open(t, testdb.Params("millrace_unknown", "1"))
+		_, err := rig.NewStore(t, db.DB, inbox.Config{}).Check(t.Context())
+		require.NotErrorIs(t, err, inbox.ErrUnavailable)
+		require.ErrorContains(t, err, "inbox: check: the database refuses the settings of the connection string: ")
+		require.ErrorContains(t, err, "millrace_unknown")
+	}
+}
+
 func TestCheckIsRefusedInAHandler(t *testing.T) {
 	t.Parallel()
 	testdb.Each(t, testdb.With(newBed, func(t *testing.T, b *bed) {

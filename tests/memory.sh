@@ -84,7 +84,7 @@ start_memory_postgres() {
     --locale=C.UTF-8 --no-sync) </dev/null >"$memory/postgres.log" 2>&1 || return 1
   (as postgres "$bin/postgres" -D "$memory/postgres/data" -c "port=${memory_port[postgres]}" \
     -c listen_addresses=127.0.0.1 -c "unix_socket_directories=$memory/postgres" -c max_connections=200 \
-    -c log_min_messages=fatal) </dev/null >"$memory/postgres.log" 2>&1 &
+    -c dynamic_shared_memory_type=mmap -c log_min_messages=fatal) </dev/null >"$memory/postgres.log" 2>&1 &
 }
 
 start_memory_mysql() {

@@ -3,6 +3,7 @@ package tests_test
 import (
 	"context"
 	"fmt"
+	"regexp"
 	"slices"
 	"strconv"
 	"sync"
@@ -185,12 +186,16 @@ func (s *shift) by(relay string) (n int) {
 	return n
 }
 
-// check waits until everything is sent. Only those that were killed may have sent what another one sent.
+// check waits until everything is sent. Another relay may send again only what one had sent that was killed, or
+// whose log says that it lost its lease, for want of a processor.
 func (s *shift) check(killed ...string) {
 	s.Helper()
 	rig.Eventually(s, "the outbox is empty", func() bool { return s.db.Count(s, `SELECT COUNT(*) FROM millrace_outbox`) == 0 })
-	for _, p := range s.relays {
+	for name, p := range s.relays {
 		p.Kill()
+		if lost := regexp.MustCompile(`the lease was lost|did not extend its lease in time and lost it`); lost.MatchString(p.Said()) {
+			killed = append(killed, name)
+		}
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()

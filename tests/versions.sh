@@ -172,7 +172,7 @@ start_postgres() {
   own postgres
   once postgres "$bin/initdb" --pgdata="$folder/data" --username=postgres --auth=trust --encoding=UTF8 --locale=C --no-sync
   run postgres "$bin/postgres" -D "$folder/data" -c port="$port" -c listen_addresses=127.0.0.1 \
-    -c unix_socket_directories="$folder" -c max_connections=200
+    -c unix_socket_directories="$folder" -c max_connections=200 -c dynamic_shared_memory_type=mmap
 }
 
 start_mysql() {

@@ -153,6 +153,26 @@ func classifyOne(err error) Kind {
 	return Other
 }
 
+// Refused reports whether err carries a server's code, and is of no other kind.
+func Refused(err error) bool {
+	if Classify(err) != Other {
+		return false
+	}
+	var state interface {
+		error
+		SQLState() string
+	}
+	if errors.As(err, &state) {
+		return true
+	}
+	for ; err != nil; err = errors.Unwrap(err) {
+		if _, coded := number(err); coded {
+			return true
+		}
+	}
+	return false
+}
+
 // alreadyMade reports whether MySQL already has the column or the key: an earlier, interrupted run of the migration made it.
 func alreadyMade(err error) bool {
 	for ; err != nil; err = errors.Unwrap(err) {

@@ -35,7 +35,8 @@ type call struct {
 	underway map[string]int
 	alone    bool // the last message sent has no id
 
-	broken error // why the channel is no longer usable
+	broken  error // why the channel is no longer usable
+	refused bool  // RabbitMQ refused a message
 }
 
 type item struct {
@@ -168,6 +169,7 @@ func (c *call) answered(it *item) bool {
 	case c.channel.IsClosed():
 		return false
 	case it.err == nil:
+		c.refused = true
 		it.err = errors.New("RabbitMQ refused it (basic.nack): a queue is full or has failed")
 	}
 	return true

@@ -108,7 +108,19 @@ func (p *pool) reuse() (*channel, error) {
 	return ch, err
 }
 
-// give takes ch back. It discards a channel with unconfirmed messages.
+// empty discards the idle channels. After a refusal they may be of no use: a channel of RabbitMQ 3.10
+// sends to the leader that a quorum queue had when the channel first published to it, and refuses
+// messages for as long as that node is cut off.
+func (p *pool) empty() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, ch := range p.idle {
+		ch.discard()
+	}
+	p.idle = nil
+}
+
+// give takes ch back. It discards a channel with unconfirmed or refused messages.
 func (p *pool) give(ch *channel, settled bool) {
 	defer func() { <-p.lent }()
 	p.mu.Lock()
@@ -123,10 +135,7 @@ func (p *pool) give(ch *channel, settled bool) {
 // close closes the idle channels: the connection may be shared, and live on.
 func (p *pool) close() {
 	p.mu.Lock()
-	defer p.mu.Unlock()
 	p.closed = true
-	for _, ch := range p.idle {
-		ch.discard()
-	}
-	p.idle = nil
+	p.mu.Unlock()
+	p.empty()
 }

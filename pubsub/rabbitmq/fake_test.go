@@ -37,11 +37,11 @@ const methodFrame = 1
 type impostor struct {
 	t      testing.TB
 	server net.Listener
-	expect int                  // how many messages are published before it answers
-	answer func(w *frameWriter) // called once per channel
+	expect int                  // how many messages are published on a channel before it answers
+	answer func(w *frameWriter) // called each time
 }
 
-// pose returns the URI of an impostor that answers when n messages were published on a channel.
+// pose returns the URI of an impostor that answers whenever n more messages were published on a channel.
 func pose(t testing.TB, n int, answer func(w *frameWriter)) (uri string) {
 	t.Helper()
 	server, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
@@ -84,14 +84,15 @@ func (im *impostor) talk(conn net.Conn) {
 			w.method(0, connectionCloseOK)
 			return
 		case channelOpen:
+			published[channel] = 0
 			w.method(channel, channelOpenOK, uint32(0))
 		case channelClose:
 			w.method(channel, channelCloseOK)
 		case confirmSelect:
 			w.method(channel, confirmSelectOK)
 		case basicPublish:
-			if published[channel]++; published[channel] == im.expect {
-				w.channel = channel
+			if published[channel]++; published[channel]%im.expect == 0 {
+				w.channel, w.tag = channel, uint64(published[channel])
 				im.answer(w)
 			}
 		}
@@ -119,6 +120,7 @@ func readMethod(in io.Reader) (channel uint16, method uint32, err error) {
 type frameWriter struct {
 	conn    net.Conn
 	channel uint16
+	tag     uint64 // of the last message published on it
 }
 
 func (w *frameWriter) ack(tag uint64, multiple bool) {

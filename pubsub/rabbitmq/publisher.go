@@ -248,7 +248,10 @@ func (p *Publisher) publish(ctx context.Context, topic string, messages []*messa
 	if c.missing(exchange) {
 		p.forget(topic)
 	}
-	settled = c.done()
+	settled = c.done() && !c.refused
+	if c.refused {
+		p.channels.empty()
+	}
 	return c.result()
 }
 

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 
 	"github.com/ThreeDotsLabs/watermill"
@@ -312,4 +313,35 @@ func accounted(t testing.TB, errs []error, topic string) (confirmed int) {
 		require.NotErrorIs(t, err, outbox.ErrPermanent, "nobody knows whose fault it was")
 	}
 	return confirmed
+}
+
+// A channel of RabbitMQ 3.10 that was opened before a quorum queue had its new leader refuses every message,
+// for as long as the old one is cut off.
+func TestPublishUsesNewChannelsAfterARefusal(t *testing.T) {
+	t.Parallel()
+	var calls atomic.Int64
+	var first uint16
+	tags := make(chan uint64, 1)
+	p := publisher(t, rabbitmq.NewQueueConfig(pose(t, 1, func(w *frameWriter) {
+		switch calls.Add(1) {
+		case 1:
+			first = w.channel
+		case 2: // two calls at once open two channels
+			w.method(first, basicAck, uint64(1), flag(false))
+			w.ack(1, false)
+		case 3:
+			w.nack(w.tag, false)
+		default:
+			tags <- w.tag
+			w.ack(w.tag, false)
+		}
+	}), rabbitmq.Queues{}), rabbitmq.PublisherConfig{})
+	var both sync.WaitGroup
+	for range 2 {
+		both.Go(func() { assert.NoError(t, p.Publish("topic", newMessages(1)...)) })
+	}
+	both.Wait()
+	require.ErrorContains(t, p.Publish("topic", newMessages(1)...), "basic.nack")
+	require.NoError(t, p.Publish("topic", newMessages(1)...))
+	assert.EqualValues(t, 1, <-tags, "messages on the channel")
 }

@@ -126,6 +126,9 @@ func (s *stream) reconcile(n int) {
 	if !s.broker.unordered {
 		assert.Zero(s, late, "out of order")
 	}
+	if s.broker.standstill > 0 {
+		assert.LessOrEqual(s, s.pace.longest(), s.broker.standstill, "longest standstill")
+	}
 	s.Logf("%d messages: lost 0, doubled 0, out of order %d; %d copies recognised, longest standstill %v",
 		n, late, s.events.Count("duplicate"), s.pace.longest())
 }

@@ -38,6 +38,9 @@ type broker struct {
 
 	// unordered says that messages may overtake each other.
 	unordered bool
+
+	// standstill is how long no message may arrive while faults happen, if it is bounded.
+	standstill time.Duration
 }
 
 // freshTopic returns a name that every broker takes and nothing else uses.

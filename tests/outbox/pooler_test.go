@@ -5,7 +5,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jmoiron/sqlx"
 	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-go/millrace/tests/rig"
 	"github.com/millrace-go/millrace/tests/servers"
@@ -53,6 +55,38 @@ func TestARelayBehindPgBouncerLooksByItself(t *testing.T) {
 		p.broker.awaitAll(t, ids)
 		assert.Less(t, time.Since(committed), 30*time.Second, "by the look once in a minute")
 	}
+}
+
+// A notice that an earlier relay has left on each connection of the pool does not deceive the next.
+func TestARelayBehindPgBouncerWaitsForItsOwnNotice(t *testing.T) {
+	t.Parallel()
+	const hearsNothing = "notices from other processes do not reach this relay"
+	db := testdb.On(t, "postgres")
+	bouncer := servers.PgBouncer(t, db.DSN, "default_pool_size = 1")
+	pool := pooled(t, db, servers.Uncancelled(t, bouncer), "exec")
+	pool.SetMaxIdleConns(10)
+	first, second := newPost(t, db), newPost(t, db)
+	relay := start(t, first.relayOn(pool.DB, first.broker, asItComes))
+	rig.Eventually(t, "the first relay says so", func() bool { return first.log.has(hearsNothing) })
+	require.NoError(t, relay.stop())
+
+	var channel string
+	var conns []*sqlx.Conn
+	for range 10 {
+		c, err := pool.Connx(t.Context())
+		require.NoError(t, err)
+		conns = append(conns, c)
+	}
+	for _, c := range conns {
+		require.NoError(t, c.GetContext(t.Context(), &channel, `SELECT pg_listening_channels()`))
+		_, err := c.ExecContext(t.Context(), `NOTIFY `+channel)
+		require.NoError(t, err)
+	}
+	for _, c := range conns {
+		require.NoError(t, c.Close())
+	}
+	start(t, second.relayOn(pool.DB, second.broker, asItComes))
+	rig.Eventually(t, "the second relay says so", func() bool { return second.log.has(hearsNothing) })
 }
 
 // newPooler starts a PgBouncer before the server of the tests, and returns its address.

@@ -39,6 +39,7 @@ func newPostgres(t testing.TB, settings []string) *Server {
 		"-c", "listen_addresses=127.0.0.1",
 		"-c", "unix_socket_directories=",
 		"-c", "max_connections=200",
+		"-c", "dynamic_shared_memory_type=mmap", // in the folder: in /dev/shm a killed server leaves it behind
 	}
 	for _, s := range settings {
 		args = append(args, "-c", s)

@@ -78,7 +78,8 @@ func newRabbitMQ(t testing.TB, h *home, server, names string, port int, settings
 			"RABBITMQ_DIST_PORT="+strconv.Itoa(distribution),
 			"ERL_EPMD_PORT="+names,
 			"ERL_EPMD_ADDRESS=127.0.0.1",
-			"ERL_FLAGS=-kernel inet_dist_use_interface {127,0,0,1} -kernel net_ticktime 8",
+			"ERL_FLAGS=-kernel inet_dist_use_interface {127,0,0,1} -kernel net_ticktime 8"+
+				" -rabbit consumer_disconnected_timeout 5000", // rabbitmq.conf of 3.10 does not know it
 		)
 		return cmd
 	}
