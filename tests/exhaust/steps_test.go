@@ -1,9 +1,9 @@
 package exhaust_test
 
 import (
-	"strings"
 	"context"
 	"errors"
+	"strings"
 	"testing"
 	"time"
 

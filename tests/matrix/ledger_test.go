@@ -1,11 +1,11 @@
 package matrix_test
 
 import (
-	"strings"
 	"context"
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/jmoiron/sqlx"
 

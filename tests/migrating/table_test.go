@@ -1,9 +1,9 @@
 package migrating_test
 
 import (
-	"strings"
 	"context"
 	"fmt"
+	"strings"
 	"sync"
 	"testing"
 
