@@ -235,11 +235,11 @@ func (m *Memory) queue(retention time.Duration) *confirmations {
 	return q
 }
 
-// confirmations are the confirmed keys of one retention, in the order in which they expire.
+// confirmations are the confirmed keys of one retention, in the order in which they expire: a ring.
 type confirmations struct {
 	retention time.Duration
 	items     []confirmation
-	gone      int // how many items were popped
+	first, n  int // n items, beginning with items[first]
 }
 
 type confirmation struct {
@@ -247,24 +247,21 @@ type confirmation struct {
 	until int64
 }
 
-func (q *confirmations) empty() bool         { return q.gone == len(q.items) }
-func (q *confirmations) head() *confirmation { return &q.items[q.gone] }
+func (q *confirmations) empty() bool         { return q.n == 0 }
+func (q *confirmations) head() *confirmation { return &q.items[q.first] }
 
 func (q *confirmations) push(k memoryKey, until int64) {
-	if len(q.items) == cap(q.items) && q.gone > len(q.items)/4 {
-		n := copy(q.items, q.items[q.gone:])
-		clear(q.items[n:])
-		q.items, q.gone = q.items[:n], 0
+	if q.n == len(q.items) {
+		grown := make([]confirmation, max(16, 2*q.n))
+		copy(grown[copy(grown, q.items[q.first:]):], q.items[:q.first])
+		q.items, q.first = grown, 0
 	}
-	q.items = append(q.items, confirmation{k, until})
+	q.items[(q.first+q.n)%len(q.items)] = confirmation{k, until}
+	q.n++
 }
 
 func (q *confirmations) pop() confirmation {
-	first := q.items[q.gone]
-	q.items[q.gone] = confirmation{}
-	q.gone++
-	if q.empty() {
-		q.items, q.gone = q.items[:0], 0
-	}
-	return first
+	head := *q.head()
+	q.first, q.n = (q.first+1)%len(q.items), q.n-1
+	return head
 }
