@@ -140,11 +140,11 @@ func (d *delivery) event(reason string) Event {
 	}
 }
 
-func answered(msg *message.Message) bool {
+func answered(msg *message.Message) bool { return closed(msg.Acked()) || closed(msg.Nacked()) }
+
+func closed(c <-chan struct{}) bool {
 	select {
-	case <-msg.Acked():
-		return true
-	case <-msg.Nacked():
+	case <-c:
 		return true
 	default:
 		return false

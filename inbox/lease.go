@@ -28,7 +28,6 @@ type Leases struct {
 	debug     bool      // the logger is not silent
 	crowded   sync.Once // an eviction was logged
 
-	turns  turns.Turns
 	outage outage.Breaker
 
 	mu        sync.Mutex
@@ -95,7 +94,7 @@ func (l *Leases) consumer(config LeaseConfig) (*leaseConsumer, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	name := stored.Name{Name: config.Name, Epoch: config.Epoch}
-	c := &leaseConsumer{leases: l, config: config, prefix: fmt.Sprintf("%d:", len(l.consumers))}
+	c := &leaseConsumer{leases: l, config: config, turns: &turns.Turns{}}
 	if known := l.consumers[name]; known != nil {
 		if known.config.Handler != config.Handler {
 			return nil, fmt.Errorf("inbox: consumer %q is used by two handlers, %q and %q, which would take each "+
@@ -105,7 +104,7 @@ func (l *Leases) consumer(config LeaseConfig) (*leaseConsumer, error) {
 			return nil, fmt.Errorf("inbox: consumer %q: %w from %s to %s: give it a new Epoch",
 				config.Name, ErrKeyChanged, known.config.Key.source, config.Key.source)
 		}
-		c.prefix = known.prefix
+		c.turns = known.turns
 	}
 	l.consumers[name] = c
 	return c, nil

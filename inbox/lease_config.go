@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/millrace-go/millrace/internal/stored"
+	"github.com/millrace-go/millrace/internal/turns"
 )
 
 // LeaseConfig configures how one consumer takes leases. middleware.Deduplicate fills it in; its
@@ -76,7 +77,7 @@ func (c *LeaseConfig) retention() time.Duration {
 type leaseConsumer struct {
 	leases *Leases
 	config LeaseConfig
-	prefix string // of its keys in memory
+	turns  *turns.Turns // one for all handlers of the consumer
 	heart  heart
 	pace   pace // of messages without a key
 }

@@ -30,6 +30,8 @@ type leaseDelivery struct {
 	token    int64 // tells this attempt from all others
 
 	fresh   bool // the handler must run
+	came    *original.Message
+	given   leaseContext
 	turn    turns.Turn
 	handler context.Context //nolint:containedctx // given to the handler
 	cancel  context.CancelCauseFunc
@@ -51,12 +53,14 @@ type leaseContext struct {
 type leaseInContext struct{}
 
 // Value returns the delivery, or the value of the message's context.
-func (c leaseContext) Value(key any) any {
+func (c *leaseContext) Value(key any) any {
 	switch key.(type) {
 	case leaseInContext, subjectKey:
 		return c.lease
 	case requests.Key:
 		return &c.lease.requests
+	case original.Key:
+		return c.lease.came
 	}
 	return c.Context.Value(key)
 }
@@ -88,7 +92,8 @@ func (c *leaseConsumer) handle(msg *message.Message, h message.HandlerFunc) ([]*
 		}
 	}()
 	as.HandOver(msg)
-	msg.SetContext(original.With(l.handler, as.Came))
+	l.came = as.Came
+	msg.SetContext(l.handler)
 	produced, err := h(msg)
 	returned = true
 	produced = original.Apart(ctx, produced, msg)
@@ -144,7 +149,7 @@ func (l *leaseDelivery) identify() error {
 		return errInsideInbox
 	}
 	outer, _ := l.ctx.Value(leaseInContext{}).(*leaseDelivery)
-	if outer != nil && outer.msg == l.msg && outer.consumer.leases == c.leases && outer.consumer.prefix == c.prefix {
+	if outer != nil && outer.msg == l.msg && outer.consumer.turns == c.turns {
 		return errLeaseTwice
 	}
 	key, err := c.config.Key.find(l.msg)

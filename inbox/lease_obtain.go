@@ -14,8 +14,7 @@ import (
 // other processes. If no copy is in flight it creates no context for the wait.
 func (l *leaseDelivery) obtain() error {
 	c := l.consumer
-	key := c.prefix + l.id.ID
-	turn, taken := c.leases.turns.Try(key)
+	turn, taken := c.turns.Try(l.id.ID)
 	asking := taken
 	defer func() {
 		if asking { // the store or an observer panicked
@@ -33,7 +32,7 @@ func (l *leaseDelivery) obtain() error {
 	wait, cancel := context.WithTimeoutCause(l.ctx, c.config.Wait, ErrInProgress)
 	defer cancel()
 	if !taken {
-		turn, settled, err := c.leases.turns.Take(wait, key, 0)
+		turn, settled, err := c.turns.Take(wait, l.id.ID, 0)
 		if err != nil {
 			return context.Cause(wait)
 		}
@@ -138,7 +137,8 @@ func (l *leaseDelivery) ask() (lease.State, error) {
 // start creates the context of the handler, and has the heartbeat extend the lease.
 func (l *leaseDelivery) start() {
 	l.fresh = true
-	l.handler, l.cancel = context.WithCancelCause(leaseContext{replayContext(l.ctx, l.msg), l})
+	l.given = leaseContext{replayContext(l.ctx, l.msg), l}
+	l.handler, l.cancel = context.WithCancelCause(&l.given)
 	l.keep()
 }
 

@@ -29,17 +29,21 @@ type Memory struct {
 
 	mu        sync.Mutex
 	born      time.Time // its times are nanoseconds since then, by the clock that nobody can set
-	keys      map[memoryKey]held
-	confirmed []*confirmations // one for each retention
+	inFlight  map[memoryKey]held
+	confirmed map[memoryKey]int64 // until when
+	queues    []*confirmations    // of the confirmed keys, one for each retention
 	numbers   map[consumer]uint32
+	last      consumer // that was looked up in numbers
+	number    uint32   // of last
 }
 
 const defaultLimit = 250_000
 
 // start prepares the zero value. The caller holds the lock.
 func (m *Memory) start() {
-	if m.keys == nil {
-		m.born, m.keys, m.numbers = time.Now(), make(map[memoryKey]held), make(map[consumer]uint32)
+	if m.inFlight == nil {
+		m.born, m.numbers = time.Now(), make(map[consumer]uint32)
+		m.inFlight, m.confirmed = make(map[memoryKey]held), make(map[memoryKey]int64)
 	}
 }
 
@@ -75,7 +79,7 @@ func newMemoryKey(consumer uint32, id string) (k memoryKey) {
 }
 
 type held struct {
-	token int64 // 0: confirmed
+	token int64
 	until int64
 }
 
@@ -90,13 +94,12 @@ func (m *Memory) Acquire(_ context.Context, key Key, token int64, lease time.Dur
 	defer m.mu.Unlock()
 	m.start()
 	now, k := m.now(), m.key(key)
-	has, known := m.keys[k]
-	if known && has.until > now {
-		state := State{Status: Held, Remaining: time.Duration(has.until - now)}
-		if has.token == 0 {
-			state.Status = Confirmed
-		}
-		return state, nil
+	if until := m.confirmed[k]; until > now {
+		return State{Status: Confirmed, Remaining: time.Duration(until - now)}, nil
+	}
+	has, known := m.inFlight[k]
+	if has.until > now {
+		return State{Status: Held, Remaining: time.Duration(has.until - now)}, nil
 	}
 	state := State{Status: Taken, Remaining: lease}
 	if !known {
@@ -106,7 +109,7 @@ func (m *Memory) Acquire(_ context.Context, key Key, token int64, lease time.Dur
 		}
 		state.Evicted = evicted
 	}
-	m.keys[k] = held{token: token, until: now + int64(lease)}
+	m.inFlight[k] = held{token: token, until: now + int64(lease)}
 	return state, nil
 }
 
@@ -118,11 +121,12 @@ func (m *Memory) Confirm(_ context.Context, key Key, token int64, retention time
 	defer m.mu.Unlock()
 	m.start()
 	k := m.key(key)
-	if m.keys[k].token != token {
+	if m.inFlight[k].token != token {
 		return meaning.ErrLeaseLost
 	}
+	delete(m.inFlight, k)
 	until := m.now() + int64(retention)
-	m.keys[k] = held{until: until}
+	m.confirmed[k] = until
 	m.queue(retention).push(k, until)
 	return nil
 }
@@ -132,8 +136,8 @@ func (m *Memory) Release(_ context.Context, key Key, token int64) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.start()
-	if k := m.key(key); m.keys[k].token == token {
-		delete(m.keys, k)
+	if k := m.key(key); m.inFlight[k].token == token {
+		delete(m.inFlight, k)
 	}
 	return nil
 }
@@ -144,22 +148,24 @@ func (m *Memory) Extend(_ context.Context, key Key, token int64, lease time.Dura
 	defer m.mu.Unlock()
 	m.start()
 	k := m.key(key)
-	if m.keys[k].token != token {
+	if m.inFlight[k].token != token {
 		return meaning.ErrLeaseLost
 	}
-	m.keys[k] = held{token: token, until: m.now() + int64(lease)}
+	m.inFlight[k] = held{token: token, until: m.now() + int64(lease)}
 	return nil
 }
 
 // key returns key as the map has it. The caller holds the lock.
 func (m *Memory) key(key Key) memoryKey {
-	of := consumer{key.Consumer, key.Epoch}
-	number, known := m.numbers[of]
-	if !known {
-		number = uint32(len(m.numbers)) //nolint:gosec // consumers are few
-		m.numbers[of] = number
+	if of := (consumer{key.Consumer, key.Epoch}); of != m.last {
+		number, known := m.numbers[of]
+		if !known {
+			number = uint32(len(m.numbers) + 1) //nolint:gosec // consumers are few; 0 is that of the zero last
+			m.numbers[of] = number
+		}
+		m.last, m.number = of, number
 	}
-	return newMemoryKey(number, key.ID)
+	return newMemoryKey(m.number, key.ID)
 }
 
 // makeRoom makes room for one more key, if it can, and counts the confirmed keys that it forgot
@@ -173,7 +179,7 @@ func (m *Memory) makeRoom(now int64) (room bool, evicted int) {
 			m.drop(q)
 		}
 	}
-	for len(m.keys) >= m.limit() {
+	for len(m.inFlight)+len(m.confirmed) >= m.limit() {
 		q := m.oldest()
 		if q == nil {
 			return m.sweep(now), evicted
@@ -189,28 +195,28 @@ func (m *Memory) makeRoom(now int64) (room bool, evicted int) {
 // sweep removes leases that ended without being released, and reports whether there is room now. It
 // is slow; makeRoom calls it only if all keys are in flight.
 func (m *Memory) sweep(now int64) (room bool) {
-	for k, has := range m.keys {
+	for k, has := range m.inFlight {
 		if has.until <= now {
-			delete(m.keys, k)
+			delete(m.inFlight, k)
 		}
 	}
-	return len(m.keys) < m.limit()
+	return len(m.inFlight) < m.limit()
 }
 
 // drop forgets the first key of q, unless it was taken again since it was confirmed.
 func (m *Memory) drop(q *confirmations) (dropped bool) {
 	first := q.pop()
-	if has := m.keys[first.key]; has.token == 0 && has.until == first.until {
-		delete(m.keys, first.key)
-		return true
+	if m.confirmed[first.key] != first.until {
+		return false
 	}
-	return false
+	delete(m.confirmed, first.key)
+	return true
 }
 
 // oldest returns the queue whose head expires first, or nil if all are empty.
 func (m *Memory) oldest() *confirmations {
 	var oldest *confirmations
-	for _, q := range m.confirmed {
+	for _, q := range m.queues {
 		if !q.empty() && (oldest == nil || q.head().until < oldest.head().until) {
 			oldest = q
 		}
@@ -219,21 +225,21 @@ func (m *Memory) oldest() *confirmations {
 }
 
 func (m *Memory) queue(retention time.Duration) *confirmations {
-	for _, q := range m.confirmed {
+	for _, q := range m.queues {
 		if q.retention == retention {
 			return q
 		}
 	}
 	q := &confirmations{retention: retention}
-	m.confirmed = append(m.confirmed, q)
+	m.queues = append(m.queues, q)
 	return q
 }
 
-// confirmations are the confirmed keys of one retention, in the order in which they expire.
+// confirmations are the confirmed keys of one retention, in the order in which they expire: a ring.
 type confirmations struct {
 	retention time.Duration
 	items     []confirmation
-	gone      int // how many items were popped
+	first, n  int // n items, beginning with items[first]
 }
 
 type confirmation struct {
@@ -241,24 +247,21 @@ type confirmation struct {
 	until int64
 }
 
-func (q *confirmations) empty() bool         { return q.gone == len(q.items) }
-func (q *confirmations) head() *confirmation { return &q.items[q.gone] }
+func (q *confirmations) empty() bool         { return q.n == 0 }
+func (q *confirmations) head() *confirmation { return &q.items[q.first] }
 
 func (q *confirmations) push(k memoryKey, until int64) {
-	if len(q.items) == cap(q.items) && q.gone > len(q.items)/4 {
-		n := copy(q.items, q.items[q.gone:])
-		clear(q.items[n:])
-		q.items, q.gone = q.items[:n], 0
+	if q.n == len(q.items) {
+		grown := make([]confirmation, max(16, 2*q.n))
+		copy(grown[copy(grown, q.items[q.first:]):], q.items[:q.first])
+		q.items, q.first = grown, 0
 	}
-	q.items = append(q.items, confirmation{k, until})
+	q.items[(q.first+q.n)%len(q.items)] = confirmation{k, until}
+	q.n++
 }
 
 func (q *confirmations) pop() confirmation {
-	first := q.items[q.gone]
-	q.items[q.gone] = confirmation{}
-	q.gone++
-	if q.empty() {
-		q.items, q.gone = q.items[:0], 0
-	}
-	return first
+	head := *q.head()
+	q.first, q.n = (q.first+1)%len(q.items), q.n-1
+	return head
 }

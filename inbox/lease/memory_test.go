@@ -4,6 +4,7 @@ import (
 	"context"
 	"strconv"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/assert"
@@ -40,6 +41,25 @@ func TestMemoryCountsWhatItForgets(t *testing.T) {
 		assert.Equal(t, lease.Confirmed, state.Status, id)
 		assert.Zero(t, state.Evicted)
 	}
+}
+
+// Memory forgets the oldest keys also if earlier ones expired while it had room.
+func TestMemoryForgetsTheOldestAfterOthersExpired(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := &lease.Memory{Limit: 100}
+		for i := range 10 {
+			confirm(t, m, "expired "+strconv.Itoa(i))
+		}
+		time.Sleep(2 * time.Hour)
+		evicted := 0
+		for i := range 105 {
+			evicted += confirm(t, m, strconv.Itoa(i)).Evicted
+		}
+		assert.Equal(t, 5, evicted)
+		for i := 5; i < 105; i++ {
+			assert.Equal(t, lease.Confirmed, confirm(t, m, strconv.Itoa(i)).Status, i)
+		}
+	})
 }
 
 func TestMemoryRefusesWhereAllIsInFlight(t *testing.T) {

@@ -112,9 +112,8 @@ func uuid(key string) ([]byte, bool) {
 			i++
 			continue
 		}
-		hi, ok1 := nibble(key[i])
-		lo, ok2 := nibble(key[i+1])
-		if !ok1 || !ok2 {
+		hi, lo := nibbles[key[i]], nibbles[key[i+1]]
+		if hi|lo >= noNibble {
 			return nil, false
 		}
 		out = append(out, hi<<4|lo)
@@ -123,12 +122,16 @@ func uuid(key string) ([]byte, bool) {
 	return out, true
 }
 
-func nibble(c byte) (byte, bool) {
-	switch {
-	case c >= '0' && c <= '9':
-		return c - '0', true
-	case c >= 'a' && c <= 'f':
-		return c - 'a' + 10, true
+// nibbles holds the value of each lower-case hexadecimal digit, noNibble elsewhere. The digits of a
+// UUID are random, so a processor cannot predict a branch on them.
+var nibbles = func() (values [256]byte) {
+	for c := range values {
+		values[c] = noNibble
 	}
-	return 0, false
-}
+	for value, c := range []byte("0123456789abcdef") {
+		values[c] = byte(value)
+	}
+	return values
+}()
+
+const noNibble = 0x10

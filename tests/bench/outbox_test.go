@@ -22,8 +22,10 @@ import (
 
 // BenchmarkOutbox is P12: an UPDATE and a message in one transaction, against watermill-sql's
 // publisher in the same place.
-func BenchmarkOutbox(b *testing.B) {
-	db := outboxDatabase(b)
+func BenchmarkOutbox(b *testing.B) { nearAndFar(b, published) }
+
+func published(b *testing.B, db *testdb.DB, at place) {
+	unvacuumed(b, db)
 	out := rig.NewOutbox(b, db.DB, outbox.Config{})
 	const topic = "orders"
 	stored, _ := forwarded(b, db, wsql.SubscriberConfig{ConsumerGroup: "none"})
@@ -45,14 +47,14 @@ func BenchmarkOutbox(b *testing.B) {
 		}},
 	}
 	rates := series{}
-	for range pick(7, 1) {
+	for range at.turns() {
 		for _, way := range ways {
 			run(b, db, `TRUNCATE millrace_outbox, watermill_orders`)
 			settleDown(b, db)
 			rates.add(way.name, transactions(b, db, way.publish))
 		}
 	}
-	atLeast("P12", 1).judge(b, rates.over("outbox", "watermill-sql"), "outbox %.0f/s, watermill-sql %.0f/s",
+	atLeast(at.goal("P12"), 1).judge(b, rates.over("outbox", "watermill-sql"), "outbox %.0f/s, watermill-sql %.0f/s",
 		median(rates["outbox"]), median(rates["watermill-sql"]))
 }
 

@@ -240,6 +240,12 @@ func forwarded(b *testing.B, db *testdb.DB, config wsql.SubscriberConfig) (*wsql
 func outboxDatabase(b *testing.B) *testdb.DB {
 	b.Helper()
 	db := database(b)
-	run(b, db, `ALTER TABLE millrace_outbox SET (autovacuum_enabled = off)`)
+	unvacuumed(b, db)
 	return db
+}
+
+// unvacuumed keeps autovacuum off the outbox too.
+func unvacuumed(b *testing.B, db *testdb.DB) {
+	b.Helper()
+	run(b, db, `ALTER TABLE millrace_outbox SET (autovacuum_enabled = off)`)
 }
