@@ -18,9 +18,10 @@
 //	subscriber, err := rabbitmq.NewSubscriber(broker, rabbitmq.SubscriberConfig{InFlight: 16})
 //	inbox := millrace.Inbox{Store: store, Redelivered: rabbitmq.Redelivered}
 //
-// One message in flight keeps the order of a queue; several do not: then a message may be
-// handled before one that was published earlier, and one that failed is redelivered after those
-// behind it. A subscription that ends waits for its messages in flight, so that a restarted
+// One message in flight keeps the order of a queue, unless a node of a cluster is lost: then only
+// a queue with a single active consumer (x-single-active-consumer) keeps it. Several in flight do
+// not: a message may be handled before one that was published earlier, and one that failed is
+// redelivered after those behind it. A subscription that ends waits for its messages in flight, so that a restarted
 // service does not get them while the old process still handles them.
 //
 // A quorum queue marks a redelivered message by a header that is a number, and a dead letter by
