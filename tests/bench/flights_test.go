@@ -2,29 +2,66 @@ package bench_test
 
 import (
 	"context"
-	"database/sql"
-	"math/rand/v2"
+	"strconv"
 	"testing"
 
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/go-sql-driver/mysql"
 	"github.com/jmoiron/sqlx"
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-go/millrace/inbox"
 	"github.com/millrace-go/millrace/internal/dialect"
 	millrace "github.com/millrace-go/millrace/middleware"
+	_ "github.com/millrace-go/millrace/mysqldb" // registers "mysqldb"
 	"github.com/millrace-go/millrace/outbox"
 	_ "github.com/millrace-go/millrace/pgxdb" // registers "pgxdb"
 	"github.com/millrace-go/millrace/tests/rig"
+	"github.com/millrace-go/millrace/tests/servers"
 	"github.com/millrace-go/millrace/tests/testdb"
 )
 
 // BenchmarkFlights is P1 and P2 through pgxdb, without and with a message that the handler publishes.
 func BenchmarkFlights(b *testing.B) {
-	db := database(b)
-	run(b, db, `ALTER TABLE millrace_outbox SET (autovacuum_enabled = off)`)
-	saving := savingFlights(b, db)
+	nearAndFar(b, func(b *testing.B, db *testdb.DB, at place) { flights(b, db, at, "pgxdb", update) })
+}
+
+// BenchmarkFlightsMySQL is P2 through mysqldb on MariaDB, with the driver's fastest settings on every side.
+func BenchmarkFlightsMySQL(b *testing.B) {
+	settings := testdb.Params("interpolateParams", "true", "multiStatements", "true", "tx_isolation", "'READ-COMMITTED'")
+	for _, at := range []place{near, far} {
+		b.Run(string(at), func(b *testing.B) {
+			db := testdb.On(b, "mysql", testdb.Pool(pool), settings)
+			run(b, db,
+				`CREATE TABLE bench_account (id INTEGER PRIMARY KEY, balance BIGINT NOT NULL)`,
+				`INSERT INTO bench_account SELECT seq, 0 FROM seq_1_to_`+strconv.Itoa(accounts))
+			if at == far {
+				config, err := mysql.ParseDSN(db.DSN)
+				require.NoError(b, err)
+				wire := servers.Proxy(b, config.Addr)
+				wire.Slow(distance)
+				db = db.Open(b, testdb.Via(wire.Addr()), testdb.Pool(pool), settings)
+			}
+			flights(b, db, at, "mysqldb", `UPDATE bench_account SET balance = balance + 1 WHERE id = ?`)
+		})
+	}
+}
+
+// flights measures a driver that saves flights beside the usual one, and both beside what one writes by hand.
+func flights(b *testing.B, db *testdb.DB, at place, driver, update string) {
+	b.Helper()
+	saving, err := sqlx.Open(driver, db.DSN)
+	require.NoError(b, err)
+	saving.SetMaxOpenConns(pool)
+	saving.SetMaxIdleConns(pool)
+	b.Cleanup(func() { require.NoError(b, saving.Close()) })
+	d := dialect.For(db.Dialect, dialect.Names{Prefix: dialect.DefaultPrefix})
+	byHand := func(store string) *service {
+		return serve(b, func(msg *message.Message) error {
+			return byStatements(msg, db.DB.DB, d.Claim, update, store)
+		}, func(*message.Router) {})
+	}
 	publishes := func(pool *sqlx.DB) message.NoPublishHandlerFunc {
 		out := rig.NewOutbox(b, pool, outbox.Config{})
 		return func(msg *message.Message) error {
@@ -34,44 +71,56 @@ func BenchmarkFlights(b *testing.B) {
 			return out.Publish("transferred", newMessage(msg.Context(), watermill.NewUUID()))
 		}
 	}
-	ways := map[string]*service{
-		"inbox":                    withInbox(b, db),
-		"inbox, pgxdb":             inboxOn(b, saving, transfer),
-		"by hand":                  withoutInbox(b, db.DB.DB),
-		"inbox publishes":          inboxOn(b, db.DB, publishes(db.DB)),
-		"inbox publishes, pgxdb":   inboxOn(b, saving, publishes(saving)),
-		"by hand, five statements": serve(b, func(msg *message.Message) error { return fiveByHand(msg, db.DB.DB) }, func(*message.Router) {}),
+	ways := []struct {
+		name string
+		*service
+	}{
+		{"inbox", inboxOn(b, db.DB, transfer)},
+		{"saving", inboxOn(b, saving, transfer)},
+		{"by hand", byHand("")},
+		{"inbox publishes", inboxOn(b, db.DB, publishes(db.DB))},
+		{"saving publishes", inboxOn(b, saving, publishes(saving))},
+		{"five by hand", byHand(d.Outbox.Insert)},
 	}
+	postgres := db.Dialect == dialect.PostgresName
 	rates := series{}
-	for range pick(7, 1) {
-		run(b, db, `TRUNCATE millrace_claims, millrace_outbox`)
-		settleDown(b, db)
-		rates.add("pgbench", pgbench(b, db, "prepared", phase()))
-		for name, way := range ways {
-			run(b, db, `TRUNCATE millrace_claims, millrace_outbox`)
-			settleDown(b, db)
-			rates.add(name, way.flood(b, phase()))
+	for range at.turns() {
+		for _, way := range ways {
+			empty(b, db)
+			rates.add(way.name, way.flood(b, phase()))
+		}
+		if postgres {
+			empty(b, db)
+			rates.add("pgbench", pgbench(b, db, "prepared", phase()))
 		}
 	}
-	tellRatio := func(goal string, bound float64, one, other string) {
-		atLeast(goal, bound).judge(b, rates.over(one, other), "%s %.0f/s, %s %.0f/s", one, median(rates[one]), other, median(rates[other]))
+	judge := func(goal string, bound float64, one, other string) {
+		atLeast(at.goal(goal+"/"+driver), bound).judge(b, rates.over(one, other), "%s %.0f/s, %s %.0f/s",
+			one, median(rates[one]), other, median(rates[other]))
 	}
-	tellRatio("P1/pgxdb", 1, "inbox, pgxdb", "pgbench")
-	tellRatio("P2/pgxdb", 1.25, "inbox, pgxdb", "by hand")
-	tellRatio("P2/pgxdb/without", 1, "inbox, pgxdb", "inbox")
-	tellRatio("P2/outbox", 1, "inbox publishes", "by hand, five statements")
-	tellRatio("P2/outbox/pgxdb", 1.4, "inbox publishes, pgxdb", "by hand, five statements")
+	if postgres {
+		judge("P1", 1, "saving", "pgbench")
+	}
+	judge("P2", pickAt(at, 1.25, 1.3), "saving", "by hand")
+	judge("P2/without", 1, "saving", "inbox")
+	judge("P2/outbox", pickAt(at, 1.4, 1.6), "saving publishes", "five by hand")
+	judge("P2/outbox/without", 1, "saving publishes", "inbox publishes")
 }
 
-// savingFlights is a second pool on db, through pgxdb.
-func savingFlights(b *testing.B, db *testdb.DB) *sqlx.DB {
+func pickAt(at place, nearby, away float64) float64 {
+	if at == far {
+		return away
+	}
+	return nearby
+}
+
+// empty brings the tables to the same state before each phase.
+func empty(b *testing.B, db *testdb.DB) {
 	b.Helper()
-	saving, err := sqlx.Open("pgxdb", db.DSN)
-	require.NoError(b, err)
-	saving.SetMaxOpenConns(pool)
-	saving.SetMaxIdleConns(pool)
-	b.Cleanup(func() { require.NoError(b, saving.Close()) })
-	return saving
+	run(b, db, `TRUNCATE TABLE millrace_claims`, `TRUNCATE TABLE millrace_outbox`)
+	if db.Dialect == dialect.PostgresName {
+		settleDown(b, db)
+	}
 }
 
 // inboxOn is a service with an inbox of its own on a pool.
@@ -82,15 +131,5 @@ func inboxOn(b *testing.B, db *sqlx.DB, handler message.NoPublishHandlerFunc) *s
 	return serve(b, handler, func(router *message.Router) {
 		router.AddMiddleware(millrace.Inbox{Store: store}.Middleware)
 		router.AddPlugin(store.Plugin())
-	})
-}
-
-var store = dialect.For(dialect.PostgresName, dialect.Names{Prefix: dialect.DefaultPrefix}).Outbox.Insert
-
-// fiveByHand is byHand with a message for a relay.
-func fiveByHand(msg *message.Message, db *sql.DB) error {
-	return byHandAnd(msg, db, func(ctx context.Context, tx *sql.Tx) error {
-		_, err := tx.ExecContext(ctx, store, rand.Int64(), "transferred", nil, watermill.NewUUID(), nil, []byte("{}"), body, nil)
-		return err
 	})
 }

@@ -6,9 +6,11 @@ require (
 	github.com/ThreeDotsLabs/watermill v1.5.1
 	github.com/ThreeDotsLabs/watermill-amqp/v2 v2.1.3
 	github.com/ThreeDotsLabs/watermill-sql/v3 v3.1.0
+	github.com/go-sql-driver/mysql v1.10.1
 	github.com/jmoiron/sqlx v1.4.0
 	github.com/millrace-go/millrace v0.1.0
 	github.com/millrace-go/millrace/metrics v0.1.0
+	github.com/millrace-go/millrace/mysqldb v0.1.0
 	github.com/millrace-go/millrace/pgxdb v0.1.0
 	github.com/millrace-go/millrace/tracing v0.1.0
 	github.com/prometheus/client_golang v1.23.2
@@ -26,7 +28,6 @@ require (
 	github.com/dustin/go-humanize v1.0.1 // indirect
 	github.com/go-logr/logr v1.4.4 // indirect
 	github.com/go-logr/stdr v1.2.2 // indirect
-	github.com/go-sql-driver/mysql v1.10.1 // indirect
 	github.com/google/uuid v1.6.0 // indirect
 	github.com/hashicorp/errwrap v1.1.0 // indirect
 	github.com/hashicorp/go-multierror v1.1.1 // indirect

@@ -158,7 +158,7 @@ func withInbox(b *testing.B, db *testdb.DB) *service {
 }
 
 func transfer(msg *message.Message) error {
-	return rig.Exec(msg.Context(), update, rand.IntN(accounts)+1)
+	return rig.Exec(msg.Context(), `UPDATE bench_account SET balance = balance + 1 WHERE id = ?`, rand.IntN(accounts)+1)
 }
 
 // withoutInbox is what one would write by hand: the same four statements on the same pool.
@@ -167,12 +167,10 @@ func withoutInbox(b *testing.B, db *sql.DB) *service {
 	return serve(b, func(msg *message.Message) error { return byHand(msg, db) }, func(*message.Router) {})
 }
 
-func byHand(msg *message.Message, db *sql.DB) error {
-	return byHandAnd(msg, db, func(context.Context, *sql.Tx) error { return nil })
-}
+func byHand(msg *message.Message, db *sql.DB) error { return byStatements(msg, db, claim, update, "") }
 
-// byHandAnd does something else after the UPDATE.
-func byHandAnd(msg *message.Message, db *sql.DB, also func(context.Context, *sql.Tx) error) error {
+// byStatements is byHand with the statements of a database, and a message for a relay unless store is empty.
+func byStatements(msg *message.Message, db *sql.DB, claim, update, store string) error {
 	ctx := msg.Context()
 	tx, err := db.BeginTx(ctx, nil)
 	if err != nil {
@@ -193,8 +191,10 @@ func byHandAnd(msg *message.Message, db *sql.DB, also func(context.Context, *sql
 	if _, err := tx.ExecContext(ctx, update, rand.IntN(accounts)+1); err != nil {
 		return err
 	}
-	if err := also(ctx, tx); err != nil {
-		return err
+	if store != "" {
+		if _, err := tx.ExecContext(ctx, store, rand.Int64(), "transferred", nil, watermill.NewUUID(), nil, []byte("{}"), body, nil); err != nil {
+			return err
+		}
 	}
 	return tx.Commit()
 }
