@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 
 	"github.com/millrace-go/millrace/internal/dialect"
 	"github.com/millrace-go/millrace/internal/owned"
@@ -12,6 +13,9 @@ import (
 // driver checks whether the driver does what database/sql expects of it.
 func (c *inspection) driver(ctx context.Context) error {
 	s := c.store
+	if s.dialect.Name == dialect.MySQLName {
+		c.multiStatements(ctx)
+	}
 	if c.failed() || !s.dialect.OneWriter {
 		return nil
 	}
@@ -40,4 +44,16 @@ func (c *inspection) driver(ctx context.Context) error {
 			"transaction, whose writes are never committed", "use modernc.org/sqlite 1.46.1 or newer")
 	}
 	return nil
+}
+
+// multiStatements warns if the driver sends several statements at once, which only mysqldb needs.
+func (c *inspection) multiStatements(ctx context.Context) {
+	pool := c.store.db
+	if strings.Contains(fmt.Sprintf("%T", pool.Driver()), "mysqldb") {
+		return
+	}
+	if _, err := pool.ExecContext(ctx, `DO 1; DO 2`); err == nil {
+		c.warn("multiStatements", "it is on: SQL that somebody injects into a query of the service can add statements of its own",
+			"remove it from the connection string, or use the driver mysqldb, which needs it")
+	}
 }
