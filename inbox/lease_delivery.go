@@ -31,7 +31,7 @@ type leaseDelivery struct {
 
 	fresh   bool // the handler must run
 	came    *original.Message
-	given   leaseContext
+	given   leaseContext // the parent of handler
 	turn    turns.Turn
 	handler context.Context //nolint:containedctx // given to the handler
 	cancel  context.CancelCauseFunc
