@@ -1,8 +1,6 @@
 package mysqldb_test
 
 import (
-	"context"
-	"net"
 	"sync/atomic"
 	"testing"
 
@@ -18,6 +16,7 @@ import (
 	"github.com/millrace-go/millrace/mysqldb"
 	"github.com/millrace-go/millrace/outbox"
 	"github.com/millrace-go/millrace/tests/rig"
+	"github.com/millrace-go/millrace/tests/same"
 	"github.com/millrace-go/millrace/tests/testdb"
 )
 
@@ -39,34 +38,6 @@ func newPool(t testing.TB, c *mysql.Config) *sqlx.DB {
 	pool.SetMaxOpenConns(1)
 	t.Cleanup(func() { require.NoError(t, pool.Close()) })
 	return pool
-}
-
-// counted counts the flights of one connection: how often it is written to after it was read.
-type counted struct {
-	net.Conn
-	flights *atomic.Int64
-	written atomic.Bool
-}
-
-func (c *counted) Write(b []byte) (int, error) {
-	if !c.written.Swap(true) {
-		c.flights.Add(1)
-	}
-	return c.Conn.Write(b)
-}
-
-func (c *counted) Read(b []byte) (int, error) {
-	n, err := c.Conn.Read(b)
-	c.written.Store(false)
-	return n, err
-}
-
-func counting(t testing.TB, c *mysql.Config, flights *atomic.Int64) {
-	t.Helper()
-	c.DialFunc = func(ctx context.Context, network, address string) (net.Conn, error) {
-		inner, err := new(net.Dialer).DialContext(ctx, network, address)
-		return &counted{Conn: inner, flights: flights}, err
-	}
 }
 
 // handler returns h behind an inbox on pool.
@@ -92,7 +63,7 @@ func TestAMessageTakesThreeFlights(t *testing.T) {
 	db.Do(t, `CREATE TABLE work (n INT)`)
 	var flights atomic.Int64
 	c := config(t, db)
-	counting(t, c, &flights)
+	c.DialFunc = same.Counting(&flights)
 	pool := newPool(t, c)
 	out := rig.NewOutbox(t, pool, outbox.Config{})
 	var publishes int

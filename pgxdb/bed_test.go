@@ -1,9 +1,6 @@
 package pgxdb_test
 
 import (
-	"context"
-	"net"
-	"sync/atomic"
 	"testing"
 
 	"github.com/ThreeDotsLabs/watermill"
@@ -29,36 +26,6 @@ func newPool(t testing.TB, db *testdb.DB, change ...func(*pgx.ConnConfig)) *sqlx
 	pool := pgxdb.Open(config)
 	t.Cleanup(func() { require.NoError(t, pool.Close()) })
 	return pool
-}
-
-// counted counts the flights of one connection: how often it is written to after it was read.
-type counted struct {
-	net.Conn
-	flights *atomic.Int64
-	written atomic.Bool
-}
-
-func (c *counted) Write(b []byte) (int, error) {
-	if !c.written.Swap(true) {
-		c.flights.Add(1)
-	}
-	return c.Conn.Write(b)
-}
-
-func (c *counted) Read(b []byte) (int, error) {
-	n, err := c.Conn.Read(b)
-	c.written.Store(false)
-	return n, err
-}
-
-// counting makes connections count their flights.
-func counting(flights *atomic.Int64) func(*pgx.ConnConfig) {
-	return func(config *pgx.ConnConfig) {
-		config.DialFunc = func(ctx context.Context, network, address string) (net.Conn, error) {
-			inner, err := new(net.Dialer).DialContext(ctx, network, address)
-			return &counted{Conn: inner, flights: flights}, err
-		}
-	}
 }
 
 // handler returns h behind an inbox on pool.

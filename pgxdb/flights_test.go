@@ -21,6 +21,7 @@ import (
 	"github.com/millrace-go/millrace/outbox"
 	"github.com/millrace-go/millrace/pgxdb"
 	"github.com/millrace-go/millrace/tests/rig"
+	"github.com/millrace-go/millrace/tests/same"
 	"github.com/millrace-go/millrace/tests/testdb"
 )
 
@@ -38,7 +39,7 @@ func TestAMessageTakesThreeFlights(t *testing.T) {
 		config, err := pgx.ParseConfig(db.DSN)
 		require.NoError(t, err)
 		config.DefaultQueryExecMode = mode
-		counting(&flights)(config)
+		config.DialFunc = same.Counting(&flights)
 		pool := pgxdb.Open(config, stdlib.OptionShouldPing(func(context.Context, stdlib.ShouldPingParams) bool { return false }))
 		pool.SetMaxOpenConns(1)
 		t.Cleanup(func() { require.NoError(t, pool.Close()) })
