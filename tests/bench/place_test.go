@@ -1,7 +1,14 @@
 package bench_test
 
 import (
+	"bufio"
+	"context"
+	"fmt"
+	"io"
 	"net/url"
+	"os"
+	"os/exec"
+	"strings"
 	"testing"
 	"time"
 
@@ -34,9 +41,50 @@ func away(b *testing.B, db *testdb.DB) *testdb.DB {
 	b.Helper()
 	server, err := url.Parse(db.DSN)
 	require.NoError(b, err)
-	wire := servers.Proxy(b, server.Host)
-	wire.Slow(distance)
-	return db.Open(b, testdb.Via(wire.Addr()), testdb.Pool(pool))
+	return db.Open(b, testdb.Via(wire(b, server.Host)), testdb.Pool(pool))
+}
+
+// wireTo is the variable by which a process learns what it is the wire to.
+const wireTo = "MILLRACE_BENCH_WIRE_TO"
+
+// wire starts a proxy in a process of its own and returns its address. In this one, the exact
+// sleeps of the proxy would keep the processors from what is measured.
+func wire(b *testing.B, target string) (addr string) {
+	b.Helper()
+	self, err := os.Executable()
+	require.NoError(b, err)
+	cmd := exec.CommandContext(context.WithoutCancel(b.Context()), self, "-test.run=^$", "-test.bench=^BenchmarkWire$", "-test.benchtime=1x")
+	cmd.Env = append(os.Environ(), wireTo+"="+target, "GOMAXPROCS=64")
+	in, err := cmd.StdinPipe()
+	require.NoError(b, err)
+	out, err := cmd.StdoutPipe()
+	require.NoError(b, err)
+	require.NoError(b, cmd.Start())
+	b.Cleanup(func() {
+		_ = in.Close()
+		_ = cmd.Wait() // clients may have broken off
+	})
+	lines := bufio.NewScanner(out)
+	for lines.Scan() {
+		if _, at, found := strings.Cut(lines.Text(), "wire at "); found {
+			go func() { _, _ = io.Copy(io.Discard, out) }()
+			return at
+		}
+	}
+	require.Fail(b, "the process of the wire ended")
+	return ""
+}
+
+// BenchmarkWire is what [wire] runs. It ends with its standard input.
+func BenchmarkWire(b *testing.B) {
+	target := os.Getenv(wireTo)
+	if target == "" {
+		b.Skip("other benchmarks run it")
+	}
+	proxy := servers.Proxy(b, target)
+	proxy.Slow(distance)
+	fmt.Printf("wire at %s\n", proxy.Addr())
+	_, _ = io.Copy(io.Discard, os.Stdin)
 }
 
 // turns is how often each way is measured there.
