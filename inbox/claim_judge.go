@@ -111,7 +111,7 @@ func (cl *claim) purgeLine(ctx context.Context, db sqlx.QueryerContext) (latest 
 
 // objection says why a message must not be handled. It is zero if nothing speaks against it.
 func (cl *claim) objection(ctx context.Context, db sqlx.QueryerContext, what move) (why, error) {
-	d, config := cl.delivery, cl.consumer.config
+	d, config := cl.delivery, &cl.consumer.config
 	var err error
 	if cl.parkedAsReplay, err = cl.refuses(ctx, db, what); err != nil || cl.parkedAsReplay {
 		return d.refusal(), err
