@@ -137,7 +137,7 @@ func (s *Store) releaseHeld(ctx context.Context, tx *sqlx.Tx, consumer int32, v 
 		noteText("released by "+v.String()), consumer, v.id, following))
 }
 
-// advanced tells, after the commit, the deliveries and the queue that wait for the new versions.
+// advanced remembers the new versions, after the commit, and tells the queue what they released.
 func (cl *claim) advanced() {
 	s := cl.consumer.store
 	for _, a := range cl.advances {
@@ -148,7 +148,6 @@ func (cl *claim) advanced() {
 			}
 			s.versions.Add(aggregate, a.Number)
 		}
-		s.advances.tell(cl.consumer.prefix+string(a.id), a.Number)
 	}
 	if len(cl.advances) > 0 {
 		cl.consumer.gaps.passed(cl.memoryKey)

@@ -85,9 +85,8 @@ func (i Internals) Release(ctx context.Context, tx *sqlx.Tx, consumer int32, v V
 	return err
 }
 
-// Advanced wakes, after the commit, the deliveries that wait for v.
+// Advanced wakes, after the commit, the queue of a consumer whose aggregate was brought to v.
 func (i Internals) Advanced(name stored.Name, v Version) {
-	i.store.advances.tell(name.Prefix()+string(keycode.Encode(v.Aggregate)), v.Number)
 	i.store.wakeQueue(name)
 }
 

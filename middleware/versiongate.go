@@ -34,10 +34,6 @@ type VersionGate struct {
 	// inbox.GapHold, which needs pubsub.Durable around the subscriber.
 	OnGap inbox.OnGap
 
-	// GapWait is how long such a message first waits in memory, for sources that deliver others
-	// meanwhile. It keeps no transaction open. Defaults to 0.
-	GapWait time.Duration
-
 	// GapFor is how long a gap may last with inbox.GapFail, counted from when the gate first sends
 	// the message back; the gate sends it back at least three times. Defaults to 1 minute.
 	GapFor time.Duration
@@ -124,7 +120,6 @@ func (g VersionGate) config() inbox.GateConfig {
 		Version:       g.Version,
 		Optional:      g.Optional,
 		OnGap:         g.OnGap,
-		GapWait:       g.GapWait,
 		GapFor:        g.GapFor,
 		First:         g.First,
 		Starts:        g.Starts,
