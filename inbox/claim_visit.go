@@ -15,6 +15,9 @@ import (
 type visit struct {
 	turns     []turns.Turn // of its aggregates, in order
 	contended int
+	foresaw   bool
+	foreseen  []versioned                     // the versions of the message, as far as they are known before the transaction
+	waited    bool                            // in memory, for a predecessor
 	told      bool                            // observers know that it was received
 	wait      func(ctx context.Context) error // before the next try
 

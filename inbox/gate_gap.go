@@ -30,6 +30,12 @@ func (e *GapError) Error() string {
 
 // gap decides about a message whose predecessor was not applied.
 func (cl *claim) gap(g *gate, v versioned, row stored.Aggregate) error {
+	if cl.mayWait(v) {
+		cl.consumer.store.versions.Raise(cl.consumer.prefix+string(v.id), row.Version)
+		cl.visit.leave()
+		cl.postpone(func(context.Context) error { return nil }) // the claim waits before it begins again
+		return nil
+	}
 	gap := &GapError{Aggregate: v.Aggregate, Version: v.Number, Current: row.Version}
 	cl.consumer.store.observeGap(cl.delivery, gap)
 	if cl.inLine() {
