@@ -219,3 +219,110 @@ func TestASourceWhoseMessagesAllWait(t *testing.T) {
 		t.Logf("%d messages in %v, %d of them held", last, time.Since(began), b.events.Count("held"))
 	}))
 }
+
+// manyEarly delivers, at once, versions 3 … 8 of aggregates that are at version 1.
+func (b *bed) manyEarly(h message.HandlerFunc, aggregates int) (msgs []*message.Message) {
+	b.Helper()
+	for a := range aggregates {
+		must(b.T, h, change(fmt.Sprint("early ", a), 1))
+		for v := int64(3); v <= 8; v++ {
+			msgs = append(msgs, change(fmt.Sprint("early ", a), v))
+		}
+	}
+	b.atOnce(h, msgs...)
+	return msgs
+}
+
+func (b *bed) atOnce(h message.HandlerFunc, msgs ...*message.Message) {
+	b.Helper()
+	var all sync.WaitGroup
+	for _, msg := range msgs {
+		all.Go(func() {
+			_, err := h(again(msg))
+			assert.NoError(b, err)
+		})
+	}
+	all.Wait()
+}
+
+// What has no place in memory is stored together, and each message as if it had been stored alone.
+func TestEarlyMessagesAreStoredTogether(t *testing.T) {
+	t.Parallel()
+	testdb.Each(t, testdb.With(newTunedBed, func(t *testing.T, b *bed) {
+		const aggregates = 20
+		pool := faults.Open(t, b.db)
+		store := b.newStore(pool.DB, inbox.Config{})
+		b.queued(store)
+		h := b.gated(store, millrace.VersionGate{}, handler)
+		b.crowd(h)
+		var stores atomic.Int64
+		pool.Set(faults.Plan{Before: faults.At("INTO millrace_messages", func() error { stores.Add(1); return nil })})
+		msgs := b.manyEarly(h, aggregates)
+		assert.Equal(t, len(msgs), b.open(admin.Held))
+		assert.Equal(t, len(msgs), b.events.Count("held"))
+		assert.Equal(t, len(msgs), b.events.Count("gap"))
+		assert.Less(t, stores.Load(), int64(len(msgs)*2/3), "statements that store %d messages", len(msgs))
+		for _, m := range rig.Find(t, store, admin.Filter{Status: admin.Held}) {
+			assert.Contains(t, m.Reason, "waits for version 2 of aggregate")
+			history := rig.Story(t, store, m.MessageID).History
+			require.Len(t, history, 1)
+			assert.Equal(t, admin.Held, history[0].Status)
+		}
+		assert.Equal(t, len(msgs), b.count(`SELECT COUNT(*) FROM millrace_messages WHERE due_at - received_at BETWEEN ? AND ?`,
+			(24*time.Hour).Microseconds(), (24*time.Hour+time.Minute).Microseconds()))
+
+		b.atOnce(h, msgs...)
+		assert.Equal(t, len(msgs), b.events.Count("duplicate"), "copies of what is held are acked")
+		for a := range aggregates {
+			must(t, h, change(fmt.Sprint("early ", a), 2))
+		}
+		b.service(b.process(), millrace.VersionGate{}, handler)
+		rig.Eventually(b, "all are applied", func() bool { return b.count(`SELECT COUNT(*) FROM applied WHERE version = 8`) == aggregates })
+		for a := range aggregates {
+			assert.Equal(t, upTo(8), b.applied(fmt.Sprint("early ", a)))
+		}
+	}))
+}
+
+// MaxHeld counts what is stored together, too.
+func TestTooManyEarlyMessages(t *testing.T) {
+	t.Parallel()
+	testdb.Each(t, testdb.With(newTunedBed, func(t *testing.T, b *bed) {
+		b.queued(b.store)
+		h := b.gated(b.store, millrace.VersionGate{MaxHeld: 4}, handler)
+		b.crowd(h)
+		b.manyEarly(h, 20)
+		assert.Equal(t, 80, b.open(admin.Held))
+		assert.Equal(t, 40, b.open(admin.Parked))
+	}))
+}
+
+// A statement of the transaction fails: each message is stored by itself, once.
+func TestStoringTogetherFails(t *testing.T) {
+	t.Parallel()
+	testdb.Each(t, testdb.With(newTunedBed, func(t *testing.T, b *bed) {
+		pool := faults.Open(t, b.db)
+		store := b.newStore(pool.DB, inbox.Config{})
+		b.queued(store)
+		h := b.gated(store, millrace.VersionGate{}, handler)
+		b.crowd(h)
+		var n atomic.Int64
+		pool.Set(faults.Plan{Before: faults.At("INTO millrace_history", func() error {
+			if n.Add(1)%2 == 0 {
+				return errFails
+			}
+			return nil
+		})})
+		msgs := b.manyEarly(func(msg *message.Message) ([]*message.Message, error) {
+			for {
+				if _, err := h(again(msg)); err == nil {
+					return nil, nil
+				}
+			}
+		}, 20)
+		pool.Set(faults.Plan{})
+		assert.Equal(t, len(msgs), b.open(admin.Held))
+		assert.Equal(t, len(msgs), b.count(`SELECT COUNT(*) FROM millrace_history`))
+		assert.Equal(t, len(msgs), b.count(`SELECT COUNT(*) FROM millrace_claims WHERE result = 0`))
+	}))
+}
