@@ -10,7 +10,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/jmoiron/sqlx"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
@@ -42,12 +44,40 @@ func (b *bed) crowd(h message.HandlerFunc) {
 	all.Wait()
 }
 
-// early delivers versions 9 … 2 of an aggregate, which all come before their predecessors.
-func early(h message.HandlerFunc, aggregate string) (ends []<-chan error) {
+// early delivers versions 9 … 2 of an aggregate, which all come before their predecessors, and returns once all of
+// them wait or have ended.
+func (b *bed) early(h message.HandlerFunc, l *waitLog, aggregate string) (ends []<-chan error) {
+	b.Helper()
+	before, held := int(l.begun.Load()), b.events.Count("held")
 	for v := int64(9); v > 1; v-- {
 		ends = append(ends, rig.Handle(h, change(aggregate, v)))
 	}
+	rig.Eventually(b, "all wait", func() bool { return int(l.begun.Load())+b.events.Count("held") >= before+held+len(ends) })
 	return ends
+}
+
+// waitLog counts the messages that began to wait in memory.
+type waitLog struct {
+	watermill.NopLogger
+
+	begun atomic.Int64
+}
+
+func (l *waitLog) Debug(text string, _ watermill.LogFields) {
+	if strings.HasPrefix(text, "inbox: a message waits in memory") {
+		l.begun.Add(1)
+	}
+}
+
+func (l *waitLog) With(watermill.LogFields) watermill.LoggerAdapter { return l }
+
+// talks returns the store of another process, which logs what waits.
+func (b *bed) talks(pool *sqlx.DB) (*inbox.Store, *waitLog) {
+	b.Helper()
+	l := &waitLog{}
+	store := b.newStore(pool, inbox.Config{Logger: l})
+	b.queued(store)
+	return store, l
 }
 
 // untilKept plays a scene with new aggregates until it finds nothing stored: on a busy machine a message may
@@ -73,14 +103,13 @@ func TestEarlyMessagesWaitInMemory(t *testing.T) {
 	testdb.Each(t, testdb.With(newBed, func(t *testing.T, b *bed) {
 		pool := faults.Open(t, b.db)
 		pool.DB.SetMaxOpenConns(4) // fewer than messages wait
-		store := b.newStore(pool.DB, inbox.Config{})
-		b.queued(store)
+		store, l := b.talks(pool.DB)
 		h := b.gated(store, millrace.VersionGate{}, handler)
 		b.crowd(h)
 		reads := countReads(pool)
 		b.untilKept(func(aggregate string) []<-chan error {
 			reads.Store(0)
-			ends := early(h, aggregate)
+			ends := b.early(h, l, aggregate)
 			must(t, h, change("beside "+aggregate, 1)) // the pool is free
 			must(t, h, change(aggregate, 1))
 			return ends
@@ -95,18 +124,20 @@ func TestAnotherProcessEndsTheWait(t *testing.T) {
 	testdb.Each(t, testdb.With(newBed, func(t *testing.T, b *bed) {
 		other := b.process()
 		b.queued(other)
-		b.queued(b.store)
-		h, theirs := b.gated(b.store, millrace.VersionGate{}, handler), b.gated(other, millrace.VersionGate{}, handler)
+		store, l := b.talks(b.db.DB)
+		h, theirs := b.gated(store, millrace.VersionGate{}, handler), b.gated(other, millrace.VersionGate{}, handler)
 		b.crowd(h)
 		b.untilKept(func(aggregate string) []<-chan error {
-			ends := early(h, aggregate)
+			ends := b.early(h, l, aggregate)
 			must(t, theirs, change(aggregate, 1))
 			return ends
 		})
 		rig.Eventually(b, "an operator ends the wait", func() bool {
 			aggregate, held := "set "+strconv.FormatInt(serial.Add(1), 10), b.events.Count("held")
+			before := l.begun.Load()
 			end := rig.Handle(h, change(aggregate, 3))
-			require.NoError(t, admin.New(b.store).SetVersion(t.Context(), inbox.Aggregate{Consumer: consumer, ID: aggregate}, 2, ada))
+			rig.Eventually(b, "it waits", func() bool { return l.begun.Load() > before || b.events.Count("held") > held })
+			require.NoError(t, admin.New(store).SetVersion(t.Context(), inbox.Aggregate{Consumer: consumer, ID: aggregate}, 2, ada))
 			require.NoError(t, rig.Within(t, end, "the wait ends"))
 			return b.events.Count("held") == held && len(b.applied(aggregate)) == 1
 		})
@@ -132,12 +163,12 @@ func TestAWaitInVain(t *testing.T) {
 func TestAWaitBehindAFailure(t *testing.T) {
 	t.Parallel()
 	testdb.Each(t, testdb.With(newBed, func(t *testing.T, b *bed) {
-		b.queued(b.store)
-		h := b.gated(b.store, millrace.VersionGate{}, handler)
-		fails := b.gated(b.store, millrace.VersionGate{}, func(*message.Message) ([]*message.Message, error) { return nil, errFails })
+		store, l := b.talks(b.db.DB)
+		h := b.gated(store, millrace.VersionGate{}, handler)
+		fails := b.gated(store, millrace.VersionGate{}, func(*message.Message) ([]*message.Message, error) { return nil, errFails })
 		b.crowd(h)
 		b.untilKept(func(aggregate string) []<-chan error {
-			ends := early(h, aggregate)
+			ends := b.early(h, l, aggregate)
 			first := change(aggregate, 1)
 			rig.MustFail(t, fails, again(first), errFails)
 			must(t, h, first)
@@ -182,7 +213,7 @@ func TestAMiddlewareThatChangesVersions(t *testing.T) {
 		h := millrace.Inbox{Store: b.store, Consumer: consumer}.Middleware(unpack(millrace.VersionGate{}.Middleware(handler)))
 		var all sync.WaitGroup
 		for n := range int64(100) {
-			msg := change("envelope", 1000-n) // in the order of the envelopes, all would wait
+			msg := change(fmt.Sprint("a", n%20), n/20+6) // by its envelope, it would wait
 			msg.Metadata.Set("packed", fmt.Sprintf("a%d/%d", n%20, n/20+1))
 			if n%20 == 0 {
 				all.Wait()
