@@ -79,8 +79,7 @@ func (c *claimConsumer) claim(msg *message.Message, v *visit) (*claim, error) {
 		return nil, d.fail(err)
 	}
 	cl := &claim{delivery: d, visit: v}
-	vain, err := cl.await()
-	if err != nil {
+	if _, err := cl.await(); err != nil {
 		d.interrupted(err)
 		return nil, d.fail(err)
 	}
@@ -103,9 +102,6 @@ func (c *claimConsumer) claim(msg *message.Message, v *visit) (*claim, error) {
 		return cl, nil
 	} else if err != nil {
 		return nil, c.unclaimed(d, err)
-	}
-	if vain && cl.spill() {
-		return cl, nil
 	}
 	if err := cl.obtain(); err != nil {
 		var failed *beforeError

@@ -28,33 +28,26 @@ type openMessage struct {
 // insertMessage stores the message of cl whole. The claim of its key must be open in tx.
 func (s *Store) insertMessage(ctx context.Context, tx *sqlx.Tx, cl *claim, open openMessage) error {
 	d := cl.delivery
-	payload, err := s.sealPayloadIn(ctx, tx, d.consumer.config.Name, d.topic, d.as.Came.Copy())
-	if err != nil {
-		return err
-	}
-	_, err = tx.ExecContext(ctx, s.dialect.InsertMessage, s.messageRow(cl, payload, open)...)
-	if err != nil {
-		return fmt.Errorf("store the message, whose payload has %d bytes: %w", len(d.as.Came.Payload), err)
-	}
-	return s.checkIn(ctx, tx, payload)
-}
-
-// messageRow returns the arguments of InsertMessage.
-func (s *Store) messageRow(cl *claim, payload storedPayload, open openMessage) []any {
-	d := cl.delivery
 	kind, version := d.consumer.config.Describe(d.msg)
 	var aggregate []byte
 	var number sql.NullInt64
 	if open.waitsFor != nil {
 		aggregate, number = open.waitsFor.id, sql.NullInt64{Int64: open.waitsFor.Number, Valid: true}
 	}
+	payload, err := s.sealPayloadIn(ctx, tx, d.consumer.config.Name, d.topic, d.as.Came.Copy())
+	if err != nil {
+		return err
+	}
 	partition, offset := s.position(d.msg)
-	return []any{
+	_, err = tx.ExecContext(ctx, s.dialect.InsertMessage,
 		cl.id32, d.id, open.status, open.attempts, []byte(d.topic), partition, offset, nil,
 		noteText(kind), noteText(version), []byte(d.as.Came.UUID), msgcode.AppendMetadata(nil, d.as.Came.Metadata),
 		payload.inRow, d.hash, open.lastError.text, stored.Group(open.lastError.text), open.lastError.code, noteText(open.reason), open.code,
-		d.collidedWith, aggregate, number, payload.form, payload.ref, open.delay,
+		d.collidedWith, aggregate, number, payload.form, payload.ref, open.delay)
+	if err != nil {
+		return fmt.Errorf("store the message, whose payload has %d bytes: %w", len(d.as.Came.Payload), err)
 	}
+	return s.checkIn(ctx, tx, payload)
 }
 
 var (

@@ -138,11 +138,10 @@ type claimConsumer struct {
 	tally  *tally        // counts its runs and duplicates
 	slots  chan struct{} // nil without a bound of its own
 
-	reread  reread
-	gaps    gaps
-	early   *waiters
-	spiller spiller
-	row     *stored.Registered
+	reread reread
+	gaps   gaps
+	early  *waiters
+	row    *stored.Registered
 
 	gate       atomic.Pointer[gate] // known from the first message; nil if nothing can be foreseen
 	unforeseen atomic.Bool          // a middleware between inbox and gate changes versions

@@ -120,10 +120,6 @@ var hot = map[string][]any{
 	"Gate.RetreatAggregate": {6, []byte{}, 1, []byte("7"), 1},
 	"Gate.RaiseHeld":        {1, 1, []byte("7")},
 	"Gate.CountHeld":        {1, []byte("7"), 10},
-	"Gate.CountEachHeld":    {1, []byte("7"), 10},
-	"Gate.HoldClaims":       {1, []byte("x"), 1, 1},
-	"Gate.LockAggregates":   {1, [][]byte{[]byte("7"), []byte("8")}},
-	"Gate.RaiseEachHeld":    {1, []byte("7"), []byte{}, 1},
 	"Gate.ReleaseHeld":      {[]byte("r"), 1, []byte("7"), 7},
 	"Gate.SelectHeldAges":   {1, 7, 10},
 	"Gate.SelectExpired":    {[]int64{7, 8}},
@@ -211,7 +207,6 @@ var hot = map[string][]any{
 	"Journal.SelectJournal": {7, 6000, 1, nil, nil, 0, 10000, 10},
 	"Journal.StoryJournal":  {[]byte("7"), []byte("1")},
 	"History.InsertHistory": {1, 3, []byte("7"), 3, []byte("7")},
-	"History.InsertFirst":   {1, [][]byte{[]byte("7"), []byte("8")}},
 	"History.StoryHistory":  {[]byte("7"), []byte("1")},
 	"History.DeleteHistory": {1, [][]byte{[]byte("7"), []byte("8")}},
 	"Queue.AdoptHistory":    {9, []byte("7"), 1, []byte("7")},
@@ -364,7 +359,7 @@ func TestWhatIsHeldIsFoundBehindABacklog(t *testing.T) {
 			FROM (SELECT (a.j * %[1]d + b.j) * %[1]d + c.j + 1 AS i FROM n a CROSS JOIN n b CROSS JOIN n c) numbers`, wide, db.Bytes("i")))
 		all := statements(dialectOf(t, db))
 		ages := map[string]string{"postgres": "messages_status", "mysql": "messages_status", "sqlite": "messages_ages"}[db.Dialect]
-		for name, index := range map[string]string{"Gate.SelectHeldAges": ages, "Gate.CountHeld": "messages_held", "Gate.CountEachHeld": "messages_held"} {
+		for name, index := range map[string]string{"Gate.SelectHeldAges": ages, "Gate.CountHeld": "messages_held"} {
 			steps := explain(t, db, all[name], hot[name])
 			plan := strings.Join(steps, "\n")
 			assert.Contains(t, plan, indexOf(db, index), "%s\n%s", name, plan)

@@ -26,17 +26,8 @@ type Gate struct {
 	RaiseHeld   string
 	ReleaseHeld string
 
-	// CountHeld counts the held messages of an aggregate, up to a limit. CountEachHeld, for [UnionAll], returns the
-	// aggregate too, and nothing if it has none.
-	CountHeld     string
-	CountEachHeld string
-
-	// Many messages that are held in one transaction. HoldClaims, for [Rows], inserts open claims, and changes no
-	// other number of rows if all of them are new. LockAggregates returns those that no other transaction has
-	// locked. RaiseEachHeld, for [Rows], raises held_to of aggregates that exist.
-	HoldClaims     string
-	LockAggregates string
-	RaiseEachHeld  string
+	// CountHeld counts the held messages of an aggregate, up to a limit.
+	CountHeld string
 
 	// SelectHeldAges returns a page of the held messages of a consumer, by id, and whether each has waited too
 	// long. It does not use an index on due_at, which would lead through all due messages. SelectExpired reads the
@@ -85,21 +76,6 @@ var commonGate = Gate{
 		FROM millrace_versions
 		WHERE consumer = ? AND aggregate = ?
 		FOR UPDATE SKIP LOCKED`,
-
-	HoldClaims: `
-		INSERT INTO millrace_claims (consumer, message_id, payload_hash, token, result, processed_at)
-		VALUES (?, ?, ?, ?, 0, {now})
-		ON CONFLICT (consumer, message_id) DO NOTHING`,
-	LockAggregates: `
-		SELECT aggregate, version, first_version, held_to
-		FROM millrace_versions
-		WHERE consumer = ? AND aggregate IN (?)
-		FOR UPDATE SKIP LOCKED`,
-	RaiseEachHeld: `
-		INSERT INTO millrace_versions AS a (consumer, aggregate, version, first_version, token, message_id, payload_hash, held_to)
-		VALUES (?, ?, 0, 0, 0, ?, 0, ?)
-		ON CONFLICT (consumer, aggregate) DO UPDATE SET
-			held_to = CASE WHEN a.held_to < EXCLUDED.held_to THEN EXCLUDED.held_to ELSE a.held_to END`,
 
 	HoldMessage: `
 		UPDATE millrace_messages

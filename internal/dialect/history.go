@@ -5,17 +5,11 @@ type History struct {
 	// InsertHistory records the present state of a message's open row. It takes whether an attempt has failed, then
 	// the consumer and the id, twice. The caller must hold the message.
 	InsertHistory string
-	InsertFirst   string // for messages that have no entry yet; takes the consumer and the ids
 	StoryHistory  string
 	DeleteHistory string
 }
 
 var commonHistory = History{
-	InsertFirst: `
-		INSERT INTO millrace_history (consumer, message_id, slot, number, at, received_at, attempts, status, failed, reason, error)
-		SELECT m.consumer, m.message_id, 1, 1, {now}, m.received_at, m.attempts, m.status, 0, m.reason, m.last_error
-		FROM millrace_messages m
-		WHERE m.consumer = ? AND m.message_id IN (?)`,
 	StoryHistory: `
 		SELECT c.name, c.epoch, h.number, h.at, h.received_at, h.attempts, h.status, h.failed, h.reason, h.error
 		FROM millrace_consumers c

@@ -147,14 +147,6 @@ var mysqlGate = Gate{
 		UPDATE millrace_versions
 		SET held_to = GREATEST(held_to + IF(held_to < 9223372036854775807, 1, 0), ?)
 		WHERE consumer = ? AND aggregate = ?`,
-	HoldClaims: `
-		INSERT INTO millrace_claims (consumer, message_id, payload_hash, token, result, processed_at)
-		VALUES (?, ?, ?, ?, 0, {now})
-		ON DUPLICATE KEY UPDATE token = token + 1`,
-	RaiseEachHeld: `
-		INSERT INTO millrace_versions (consumer, aggregate, version, first_version, token, message_id, payload_hash, held_to)
-		VALUES (?, ?, 0, 0, 0, ?, 0, ?)
-		ON DUPLICATE KEY UPDATE held_to = GREATEST(held_to + IF(held_to < 9223372036854775807, 1, 0), VALUES(held_to))`,
 	// by_held has only held messages; by_aggregate also has those that were held too long and are parked.
 	ReleaseHeld: `
 		UPDATE millrace_messages FORCE INDEX (by_held)
@@ -166,13 +158,6 @@ var mysqlGate = Gate{
 			SELECT 1 FROM millrace_messages FORCE INDEX (by_held)
 			WHERE consumer = ? AND place = 3 AND aggregate = ?
 			LIMIT ?) counted`,
-	CountEachHeld: `
-		SELECT aggregate, COUNT(*) AS held
-		FROM (
-			SELECT aggregate FROM millrace_messages FORCE INDEX (by_held)
-			WHERE consumer = ? AND place = 3 AND aggregate = ?
-			LIMIT ?) counted
-		GROUP BY aggregate`,
 	SelectHeldAges: `
 		SELECT id, due_at <= {now} AS expired
 		FROM millrace_messages FORCE INDEX (by_status)

@@ -164,14 +164,6 @@ var postgresGate = Gate{
 			WHERE consumer = $1 AND aggregate = $2 AND status = 7
 			ORDER BY version
 			LIMIT $3) counted`,
-	CountEachHeld: `
-		SELECT aggregate, COUNT(*) AS held
-		FROM (
-			SELECT aggregate FROM millrace_messages
-			WHERE consumer = $1 AND aggregate = $2 AND status = 7
-			ORDER BY version
-			LIMIT $3) counted
-		GROUP BY aggregate`,
 	SelectHeldAges: `
 		SELECT * FROM (
 			SELECT id, due_at <= (SELECT {now}) AS expired

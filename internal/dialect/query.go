@@ -42,10 +42,6 @@ func Rows(insert string, n int) string {
 	return InsertMany(one, n) + conflict + rest
 }
 
-// UnionAll turns a query into n of them, whose rows it returns in any order. It takes the arguments of the
-// query n times.
-func UnionAll(query string, n int) string { return query + repeated("\nUNION ALL", query, n) }
-
 // InsertMany turns Insert or InsertAlone into an INSERT of n messages. It takes the arguments of a message n times.
 func InsertMany(insert string, n int) string {
 	head, row, _ := strings.Cut(insert, "VALUES ")

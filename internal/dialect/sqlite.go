@@ -103,10 +103,6 @@ var sqliteGate = Gate{
 		WHERE consumer = ? AND aggregate = ?
 		RETURNING version, first_version, held_to, token, message_id, payload_hash`,
 
-	LockAggregates: `
-		SELECT aggregate, version, first_version, held_to
-		FROM millrace_versions
-		WHERE consumer = ? AND aggregate IN (?)`,
 	RaiseHeld: `
 		UPDATE millrace_versions
 		SET held_to = MAX(held_to, ?)
@@ -117,13 +113,6 @@ var sqliteGate = Gate{
 			SELECT 1 FROM millrace_messages INDEXED BY ix_millrace_messages_held
 			WHERE consumer = ? AND aggregate = ? AND status = 7
 			LIMIT ?) counted`,
-	CountEachHeld: `
-		SELECT aggregate, COUNT(*) AS held
-		FROM (
-			SELECT aggregate FROM millrace_messages INDEXED BY ix_millrace_messages_held
-			WHERE consumer = ? AND aggregate = ? AND status = 7
-			LIMIT ?) counted
-		GROUP BY aggregate`,
 	SelectHeldAges: `
 		SELECT id, due_at <= {now} AS expired
 		FROM millrace_messages INDEXED BY ix_millrace_messages_ages
