@@ -78,11 +78,15 @@ func (c *claimConsumer) claim(msg *message.Message, v *visit) (*claim, error) {
 		d.interrupted(err)
 		return nil, d.fail(err)
 	}
+	cl := &claim{delivery: d, visit: v}
+	if _, err := cl.await(); err != nil {
+		d.interrupted(err)
+		return nil, d.fail(err)
+	}
 	if !s.work.enter() {
 		d.interrupted(ErrClosed)
 		return nil, ErrClosed
 	}
-	cl := &claim{delivery: d, visit: v}
 	defer func() {
 		if !cl.fresh {
 			s.work.leave()

@@ -229,6 +229,7 @@ func (cl *claim) storeProduced(ctx context.Context, tx *sqlx.Tx, produced []*mes
 // succeed frees all that the run holds, after the commit, and reports it.
 func (cl *claim) succeed(produced []*message.Message, early bool) {
 	s := cl.consumer.store
+	cl.rememberVersions()
 	cl.end()
 	switch {
 	case cl.queuePublishes(produced):

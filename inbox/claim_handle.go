@@ -20,6 +20,10 @@ func (c *claimConsumer) handle(msg *message.Message, h message.HandlerFunc) ([]*
 	ctx := msg.Context()
 	defer msg.SetContext(ctx)
 
+	if leasedOf(ctx) == nil {
+		c.early.enter()
+		defer c.early.exit()
+	}
 	cl, err := c.claim(msg, &visit{})
 	for err == nil && cl.fresh {
 		produced, failure := cl.run(h)

@@ -2,7 +2,6 @@ package inbox
 
 import (
 	"context"
-	"time"
 
 	"github.com/millrace-go/millrace/internal/database"
 	"github.com/millrace-go/millrace/internal/dialect"
@@ -14,9 +13,11 @@ import (
 // visit is the state of one delivery at the version gate, over all its tries. Between two tries the
 // delivery holds at most turns in memory: no claim, no slot and no connection.
 type visit struct {
-	turns     []turns.Turn  // of its aggregates, in order
-	waited    time.Duration // for a predecessor
+	turns     []turns.Turn // of its aggregates, in order
 	contended int
+	foresaw   bool
+	foreseen  []versioned                     // the versions of the message, as far as they are known before the transaction
+	waited    bool                            // in memory, for a predecessor
 	told      bool                            // observers know that it was received
 	wait      func(ctx context.Context) error // before the next try
 

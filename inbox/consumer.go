@@ -140,7 +140,11 @@ type claimConsumer struct {
 
 	reread reread
 	gaps   gaps
+	early  *waiters
 	row    *stored.Registered
+
+	gate       atomic.Pointer[gate] // known from the first message; nil if nothing can be foreseen
+	unforeseen atomic.Bool          // a middleware between inbox and gate changes versions
 
 	pace            pace // of refused messages
 	warnedForgotten sync.Once
@@ -191,7 +195,10 @@ func (s *Store) enrol(config ConsumerConfig) (*claimConsumer, error) {
 		}
 	}
 	c := &claimConsumer{
-		store: s, config: config, prefix: name.Prefix(), tally: s.tallies.of(name), row: s.rows.Registered(config.self()),
+		store: s, config: config, early: new(waiters), prefix: name.Prefix(), tally: s.tallies.of(name), row: s.rows.Registered(config.self()),
+	}
+	if known := s.consumers[name]; known != nil {
+		c.early = known.early
 	}
 	c.row.Met = c.formerIsOver
 	if config.MaxInFlight > 0 {

@@ -86,11 +86,6 @@ var (
 	// ErrNoVersion says that a message names no version of an aggregate.
 	ErrNoVersion = errors.New("the message names no version of an aggregate")
 
-	// ErrGapWait says that waiting for a predecessor cannot help, since the subscriber delivers
-	// nothing else meanwhile.
-	ErrGapWait = errors.New("GapWait cannot help: this subscriber delivers nothing else while a message is handled; " +
-		"remove GapWait, and let OnGap hold the message")
-
 	// ErrNoQueue says that the version gate would hold a message that no queue would deliver.
 	ErrNoQueue = errors.New("no queue would deliver a held message: decorate the subscriber of this handler " +
 		"with pubsub.Durable, or choose another OnGap")

@@ -64,6 +64,7 @@ func (cl *claim) askGate(g *gate, msg *message.Message) (run bool, err error) {
 		err = ErrNoVersion
 	}
 	if errors.Is(err, ErrNoVersion) && g.config.Optional {
+		cl.compare(g, nil)
 		return true, nil
 	}
 	var inOrder []versioned
@@ -73,6 +74,7 @@ func (cl *claim) askGate(g *gate, msg *message.Message) (run bool, err error) {
 	if err != nil {
 		return false, cl.unversioned(err)
 	}
+	cl.compare(g, inOrder)
 	if err := cl.decide(g, inOrder); err != nil && !cl.contended(err) && !cl.inTheWay(err) {
 		cl.unserved = dialect.Classify(err).Down()
 		return false, fmt.Errorf("version gate: %w", dialect.Unhide(database.Explain(cl.consumer.store.db.Noticed(err))))

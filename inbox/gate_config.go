@@ -11,7 +11,7 @@ import (
 // OnGap says what happens to a message whose predecessor was not applied.
 type OnGap int
 
-// What can happen at a gap, once GapWait is over.
+// What can happen at a gap.
 const (
 	// GapHold stores the message until its predecessor is applied, and acks it. Then pubsub.Durable
 	// delivers it. Messages of other aggregates do not wait.
@@ -51,7 +51,6 @@ type GateConfig struct {
 	Version       VersionFunc
 	Optional      bool
 	OnGap         OnGap
-	GapWait       time.Duration
 	GapFor        time.Duration
 	First         First
 	Starts        func(*message.Message) bool
@@ -91,12 +90,6 @@ func (c GateConfig) Validate() error {
 	}
 	if c.OnCollision < VersionPark || c.OnCollision > VersionDrop {
 		problem("OnCollision %d is not one of the constants", c.OnCollision)
-	}
-	if c.GapWait < 0 {
-		problem("GapWait %v is negative", c.GapWait)
-	}
-	if c.GapWait > 0 && c.OnGap == GapLatest {
-		problem("GapWait %v waits for nothing: with OnGap Latest no version waits for another", c.GapWait)
 	}
 	if c.GapFor < 0 {
 		problem("GapFor %v is negative", c.GapFor)

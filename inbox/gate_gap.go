@@ -30,20 +30,16 @@ func (e *GapError) Error() string {
 
 // gap decides about a message whose predecessor was not applied.
 func (cl *claim) gap(g *gate, v versioned, row stored.Aggregate) error {
+	if cl.mayWait(v) {
+		cl.consumer.store.versions.Raise(cl.consumer.prefix+string(v.id), row.Version)
+		cl.visit.leave()
+		cl.postpone(func(context.Context) error { return nil }) // the claim waits before it begins again
+		return nil
+	}
 	gap := &GapError{Aggregate: v.Aggregate, Version: v.Number, Current: row.Version}
 	cl.consumer.store.observeGap(cl.delivery, gap)
 	if cl.inLine() {
 		return cl.hold(g, v, row)
-	}
-	if patience := g.config.GapWait - cl.visit.waited; patience > 0 && !cl.consumer.gaps.alone() {
-		if oneInFlight(cl.ctx) {
-			delay, _ := cl.consumer.gaps.fail(cl.memoryKey, stored.Never)
-			cl.sendBack(delay, ErrGapWait)
-			return nil
-		}
-		cl.visit.leave()
-		cl.postpone(func(ctx context.Context) error { return cl.await(ctx, v, patience) })
-		return nil
 	}
 	if g.config.OnGap == GapFail && cl.lease == nil {
 		lasts, within := g.config.GapFor, fmt.Sprintf(" within GapFor, %v, though it was delivered again and again", g.config.GapFor)
@@ -122,64 +118,6 @@ func sleep(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// await waits until the predecessor of v is applied, at most for patience.
-func (cl *claim) await(ctx context.Context, v versioned, patience time.Duration) error {
-	s, aggregate := cl.consumer.store, cl.consumer.prefix+string(v.id)
-	began, arrivals := time.Now(), cl.consumer.gaps.arrivals()
-	defer func() { cl.visit.waited += time.Since(began) }()
-	line, reached, leave := s.advances.join(aggregate, v.Number-1)
-	defer leave()
-	current, err := s.currentVersion(ctx, cl.id32, v.id) // the aggregate may have advanced before join
-	if err != nil || current >= v.Number-1 {
-		return err
-	}
-	over := time.NewTimer(patience)
-	defer over.Stop()
-	var turn asking
-	var again <-chan time.Time
-	asker := line.asker
-	defer func() {
-		if asker == nil {
-			line.asker <- turn
-		}
-	}()
-	for {
-		select {
-		case <-reached:
-			return nil
-		case turn = <-asker:
-			asker, again = nil, time.After(turn.pause)
-		case <-again:
-			current, err := s.currentVersion(ctx, cl.id32, v.id)
-			if err != nil {
-				return err
-			}
-			turn = turn.answered(current)
-			again = time.After(turn.pause)
-			s.advances.tell(aggregate, current)
-		case <-over.C:
-			cl.consumer.gaps.waited(arrivals)
-			cl.visit.waited = max(cl.visit.waited, patience)
-			return nil
-		case <-ctx.Done():
-			return ctx.Err()
-		}
-	}
-}
-
-// currentVersion returns -1 for an aggregate that has no row.
-func (s *Store) currentVersion(ctx context.Context, consumer int32, aggregate []byte) (int64, error) {
-	var row stored.Aggregate
-	err := row.Scan(s.db.QueryRowContext(ctx, s.dialect.Gate.SelectAggregate, consumer, aggregate))
-	if errors.Is(err, sql.ErrNoRows) {
-		return -1, nil
-	}
-	if err != nil {
-		return 0, fmt.Errorf("read the version: %w", err)
-	}
-	return row.Version, nil
-}
-
 // oneInFlight reports whether the subscriber is known to deliver one message at a time. gaps
 // recognizes others by what they deliver.
 func oneInFlight(ctx context.Context) bool {
@@ -195,7 +133,6 @@ func oneInFlight(ctx context.Context) bool {
 type gaps struct {
 	mu       sync.Mutex
 	arrived  int64     // deliveries so far
-	quiet    time.Time // until then messages do not wait: nothing else arrived while one did
 	free     time.Time // from then on another message may go back to its source
 	vain     bool      // since before a gap that lasted too long, nothing else arrived between two returns
 	messages map[string]*returned
@@ -221,8 +158,6 @@ const (
 	firstReturn = 100 * time.Millisecond
 	lastReturn  = 5 * time.Second
 	returnPace  = 100 * time.Millisecond // between two messages of a consumer
-
-	quietFor = time.Minute // then one message may wait again, to see whether others arrive
 )
 
 // arrive counts a delivery.
@@ -230,28 +165,6 @@ func (g *gaps) arrive() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.arrived++
-}
-
-func (g *gaps) arrivals() int64 {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	return g.arrived
-}
-
-// waited notes that a wait for a predecessor was in vain. arrivals is the count when it began.
-func (g *gaps) waited(arrivals int64) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if g.arrived == arrivals {
-		g.quiet = time.Now().Add(quietFor)
-	}
-}
-
-// alone reports whether it is no use to wait, because nothing else arrives meanwhile.
-func (g *gaps) alone() bool {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	return time.Now().Before(g.quiet)
 }
 
 // single reports whether the source seems to deliver nothing else while it has a message to

@@ -137,18 +137,26 @@ func (s *Store) releaseHeld(ctx context.Context, tx *sqlx.Tx, consumer int32, v 
 		noteText("released by "+v.String()), consumer, v.id, following))
 }
 
-// advanced tells, after the commit, the deliveries and the queue that wait for the new versions.
+// rememberVersions notes the new versions, after the commit, while the delivery has the turns of the aggregates.
+func (cl *claim) rememberVersions() {
+	s := cl.consumer.store
+	if cl.known != s.db.Generation() {
+		return
+	}
+	for _, a := range cl.advances {
+		aggregate := cl.consumer.prefix + string(a.id)
+		if _, known := s.reached.Get(aggregate); !known {
+			s.reached.Add(aggregate, a.Number)
+		}
+		s.versions.Raise(aggregate, a.Number)
+	}
+}
+
+// advanced tells, after the commit, the messages and the queue that wait for the new versions.
 func (cl *claim) advanced() {
 	s := cl.consumer.store
 	for _, a := range cl.advances {
-		if cl.known == s.db.Generation() {
-			aggregate := cl.consumer.prefix + string(a.id)
-			if _, known := s.reached.Get(aggregate); !known {
-				s.reached.Add(aggregate, a.Number)
-			}
-			s.versions.Add(aggregate, a.Number)
-		}
-		s.advances.tell(cl.consumer.prefix+string(a.id), a.Number)
+		cl.consumer.early.tell(cl.consumer.prefix+string(a.id), a.Number)
 	}
 	if len(cl.advances) > 0 {
 		cl.consumer.gaps.passed(cl.memoryKey)

@@ -85,9 +85,14 @@ func (i Internals) Release(ctx context.Context, tx *sqlx.Tx, consumer int32, v V
 	return err
 }
 
-// Advanced wakes, after the commit, the deliveries that wait for v.
+// Advanced wakes, after the commit, the messages and the queue that wait for v.
 func (i Internals) Advanced(name stored.Name, v Version) {
-	i.store.advances.tell(name.Prefix()+string(keycode.Encode(v.Aggregate)), v.Number)
+	i.store.mu.Lock()
+	c := i.store.consumers[name]
+	i.store.mu.Unlock()
+	if c != nil {
+		c.early.tell(c.prefix+string(keycode.Encode(v.Aggregate)), v.Number)
+	}
 	i.store.wakeQueue(name)
 }
 

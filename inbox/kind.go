@@ -35,7 +35,8 @@ const (
 	// KindStale is each message whose aggregate is past the version of the message.
 	KindStale
 
-	// KindGap is each arrival of a message before its predecessor was applied, with [GapLatest] too.
+	// KindGap is each arrival of a message before its predecessor was applied, with [GapLatest] too. A
+	// message whose predecessor was applied while it waited in memory is none.
 	KindGap
 
 	// KindHeld is each message stored until its predecessor is applied.

@@ -36,7 +36,6 @@ type Store struct {
 
 	turns      turns.Turns // of keys
 	aggregates turns.Turns // of aggregates
-	advances   advances
 	settled    *recent.Set
 	versions   *recent.Set  // the last applied version of each aggregate …
 	reached    *recent.Set  // … and the first one seen: versions from there on are not before the aggregate's first

@@ -81,7 +81,7 @@ func newInboxObserver(r *registrar) *inboxObserver {
 			collisions:  of("collisions_total", "Messages with the key but not the payload of another one."),
 			tooOld:      of("too_old_total", "Messages parked because they may have been handled and forgotten."),
 			stale:       of("stale_versions_total", "Messages with a version that their aggregate has passed."),
-			gaps:        of("gaps_total", "Arrivals of a message before its predecessor was applied."),
+			gaps:        of("gaps_total", "Arrivals of a message before its predecessor was applied, unless that was done while it waited in memory."),
 			reclaimed:   of("reclaimed_leases_total", "Stored messages taken over after another process's lease ended."),
 			forgotten:   of("forgotten_transactions_total", "Successful runs that did not use their transaction."),
 			ended:       of("ended_transactions_total", "Handlers that ended the inbox's transaction themselves."),

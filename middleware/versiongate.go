@@ -19,11 +19,13 @@ import (
 //
 // The gate compares the version that a message brings with the one its aggregate has, which it
 // locks and advances in the handler's transaction. It runs the handler for the next version, acks
-// an older one, and has a later one wait. Only that aggregate waits.
+// an older one, and has a later one wait: first in memory, if the source has several messages in
+// flight, then as OnGap says. Only that aggregate waits.
 type VersionGate struct {
 	// Version says which version of which aggregate a message brings. Defaults to
 	// inbox.VersionFromMetadata, which reads the outbox's stamp or else CloudEvents' partitionkey
-	// and sequence. A panic in it counts as one of the handler.
+	// and sequence. The gate may call it more than once for a message, and before the middlewares
+	// between Inbox and gate. A panic in it counts as one of the handler.
 	Version inbox.VersionFunc
 
 	// Optional lets messages through that name no version. By default they fail, and retrying does
@@ -33,10 +35,6 @@ type VersionGate struct {
 	// OnGap says what happens to a message whose predecessor was not applied. Defaults to
 	// inbox.GapHold, which needs pubsub.Durable around the subscriber.
 	OnGap inbox.OnGap
-
-	// GapWait is how long such a message first waits in memory, for sources that deliver others
-	// meanwhile. It keeps no transaction open. Defaults to 0.
-	GapWait time.Duration
 
 	// GapFor is how long a gap may last with inbox.GapFail, counted from when the gate first sends
 	// the message back; the gate sends it back at least three times. Defaults to 1 minute.
@@ -124,7 +122,6 @@ func (g VersionGate) config() inbox.GateConfig {
 		Version:       g.Version,
 		Optional:      g.Optional,
 		OnGap:         g.OnGap,
-		GapWait:       g.GapWait,
 		GapFor:        g.GapFor,
 		First:         g.First,
 		Starts:        g.Starts,

@@ -35,7 +35,6 @@ var meaning = map[string][]Strategy{
 	"on_parked":          transactional,
 	"version":            versioned,
 	"version.on_gap":     gated,
-	"version.gap_wait":   gated,
 	"version.gap_for":    gated,
 	"version.max_held":   gated,
 	"version.held_for":   gated,

@@ -98,7 +98,7 @@ func TestFileAndValueMeanTheSame(t *testing.T) {
 				Strategy: policy.Gate, Key: policy.Key{From: "json:order.id,line+cloudevent", Within: "type"},
 				Version: policy.Version{
 					From: "json:order.id,version", Sequence: policy.SequenceOptional, OnGap: policy.GapFail,
-					GapWait: minute / 60, First: policy.FirstSeen,
+					First: policy.FirstSeen,
 				},
 				Ack: policy.AckStored, OrderKey: "json:order.id", OnParked: policy.Continue, Collision: policy.CollisionFail,
 				Replay: policy.ReplayRefuse, SideEffects: policy.DeterministicID,

@@ -69,7 +69,7 @@ func (w *Wired) gate(r Rules) (millrace.VersionGate, error) {
 	if r.Strategy == Latest {
 		g.OnGap = inbox.GapLatest
 	}
-	g.GapWait, g.GapFor = time.Duration(r.Version.GapWait), time.Duration(r.Version.GapFor)
+	g.GapFor = time.Duration(r.Version.GapFor)
 	g.MaxHeld, g.HeldFor = r.Version.MaxHeld, time.Duration(r.Version.HeldFor)
 	return g, g.Validate()
 }

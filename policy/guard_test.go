@@ -20,7 +20,7 @@ const day = 24 * hour
 // full are rules that say everything that can be said together.
 func full() policy.Policy {
 	version := policy.Version{
-		From: "json:order,version", Sequence: policy.SequenceOptional, OnGap: policy.GapHold, GapWait: second,
+		From: "json:order,version", Sequence: policy.SequenceOptional, OnGap: policy.GapHold,
 		First: policy.FirstSeen, MaxHeld: 7, HeldFor: hour,
 	}
 	return consumers(map[string]policy.Rules{
@@ -69,7 +69,7 @@ func TestRulesReachTheMiddlewares(t *testing.T) {
 	require.Equal(t, []inbox.Version{{Aggregate: "o", Number: 5}}, versions)
 	g.Version = nil
 	require.Equal(t, millrace.VersionGate{
-		Optional: true, OnGap: inbox.GapHold, GapWait: time.Second, First: inbox.FirstSeen, MaxHeld: 7, HeldFor: time.Hour,
+		Optional: true, OnGap: inbox.GapHold, First: inbox.FirstSeen, MaxHeld: 7, HeldFor: time.Hour,
 		OnCollision: inbox.VersionDrop,
 	}, g)
 

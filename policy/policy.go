@@ -117,9 +117,6 @@ type Version struct {
 	// to hold. Strategy latest has no gaps.
 	OnGap OnGap `yaml:"on_gap"`
 
-	// GapWait is how long a message first waits in memory for its predecessor.
-	GapWait Duration `yaml:"gap_wait"`
-
 	// GapFor is how long a gap may last with on_gap: fail, while the message goes back to its
 	// source.
 	GapFor Duration `yaml:"gap_for"`

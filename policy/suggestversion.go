@@ -11,7 +11,6 @@ const (
 	numbered  = 0.5             // least share of deliveries with a version
 	few       = 0.05            // share of versions
 	shortWait = 5 * time.Second // how long a message may be sent back
-	briefWait = time.Second     // how long a message may wait in memory
 )
 
 // version suggests a gate where versions come in disorder.
@@ -89,10 +88,6 @@ func (s *suggesting) gap(v shadow.VersionRates) {
 // bounds suggests limits for held messages where the defaults may be too low.
 func (s *suggesting) bounds(v shadow.VersionRates) {
 	const defaultHeld, defaultHeldFor = 1000, 24 * time.Hour
-	if v.Waits.P99 > 0 && v.Waits.P99 <= briefWait && s.of.AtOnce > 1 {
-		const unit = 10 * time.Millisecond
-		s.Rules.Version.GapWait = Duration((2*v.Waits.P99 + unit - 1).Truncate(unit))
-	}
 	if s.Rules.Version.OnGap == GapFail {
 		return
 	}

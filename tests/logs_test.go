@@ -120,7 +120,7 @@ var nameless = map[string]string{
 	"outbox.ErrUnavailable": ofDatabase, "outbox.ErrTooLarge": ofDatabase,
 	"inbox.ErrNotMigrated": ofDatabase, "inbox.ErrReadOnly": ofDatabase, "inbox.ErrUnavailable": ofDatabase,
 
-	"inbox.ErrCollision": ofInbox, "inbox.ErrErased": ofInbox, "inbox.ErrGapWait": ofInbox, "inbox.ErrHoldsTx": ofInbox,
+	"inbox.ErrCollision": ofInbox, "inbox.ErrErased": ofInbox, "inbox.ErrHoldsTx": ofInbox,
 	"inbox.ErrInDoubt": ofInbox, "inbox.ErrInProgress": ofInbox, "inbox.ErrKeyChanged": ofInbox,
 	"inbox.ErrLeaseLost": ofInbox, "inbox.ErrLost": ofInbox, "inbox.ErrNoPlugin": ofInbox, "inbox.ErrNoQueue": ofInbox,
 	"inbox.ErrNoVersion": ofInbox, "inbox.ErrNotServed": ofInbox, "inbox.ErrSwallowed": ofInbox,

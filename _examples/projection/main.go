@@ -34,7 +34,6 @@ var policies = []policy{
 	{"no gate", nil, post},
 	{"Latest", &millrace.VersionGate{OnGap: inbox.GapLatest}, show},
 	{"Fail", &millrace.VersionGate{OnGap: inbox.GapFail}, post},
-	{"GapWait, Fail", &millrace.VersionGate{OnGap: inbox.GapFail, GapWait: 10 * time.Second}, post},
 	{"Hold", &millrace.VersionGate{}, post},
 }
 

@@ -32,6 +32,23 @@ func (s *Set) Add(key string, hash int64) {
 	s.current[key] = hash
 }
 
+// Raise remembers key with number, unless it is remembered with a greater one.
+func (s *Set) Raise(key string, number int64) {
+	known, is := s.Get(key)
+	if !is || known < number {
+		s.raise(key, number)
+	}
+}
+
+func (s *Set) raise(key string, number int64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.rotate(len(s.current) >= s.limit)
+	if known, is := s.current[key]; !is || known < number {
+		s.current[key] = number
+	}
+}
+
 // Get returns the hash of key, and whether key is remembered.
 func (s *Set) Get(key string) (hash int64, known bool) {
 	s.mu.RLock()

@@ -111,3 +111,12 @@ func TestSetIsSafeForConcurrentUse(t *testing.T) {
 	}
 	wg.Wait()
 }
+
+func TestRaiseNeverLowers(t *testing.T) {
+	s := recent.NewSet(10, time.Minute)
+	for _, n := range []int64{3, 5, 4} {
+		s.Raise("a", n)
+	}
+	number, _ := s.Get("a")
+	assert.EqualValues(t, 5, number)
+}

@@ -14,7 +14,6 @@ import (
 	"github.com/millrace-go/millrace/inbox"
 	"github.com/millrace-go/millrace/inbox/admin"
 	millrace "github.com/millrace-go/millrace/middleware"
-	"github.com/millrace-go/millrace/pubsub"
 	"github.com/millrace-go/millrace/tests/faults"
 	"github.com/millrace-go/millrace/tests/rig"
 	"github.com/millrace-go/millrace/tests/testdb"
@@ -149,32 +148,6 @@ func closedIsNoAttempt(t *testing.T, b *bed) {
 type blocking struct{ *list }
 
 func (blocking) String() string { return "sql.Subscriber" }
-
-func oneInFlight(t *testing.T, b *bed) {
-	gate := millrace.VersionGate{OnGap: inbox.GapHold, GapWait: time.Hour}
-	for name, durable := range map[string]bool{"plain": false, "durable": true} {
-		store, found := b.process(), make(chan error, 100)
-		router := b.newRouter(store, gate, func(next message.HandlerFunc) message.HandlerFunc {
-			return func(msg *message.Message) ([]*message.Message, error) {
-				_, err := next(msg)
-				select {
-				case found <- err:
-				default:
-				}
-				return nil, nil
-			}
-		})
-		var sub message.Subscriber = blocking{&list{messages: []*message.Message{change(name, 2)}, width: 1}}
-		if durable {
-			var err error
-			sub, err = pubsub.Durable{Store: store, Consumer: name}.Decorate(sub)
-			require.NoError(t, err)
-		}
-		router.AddConsumerHandler(name, "changes", sub, apply)
-		rig.Run(b, router)
-		require.ErrorIs(t, rig.Within(t, found, "it waits for what cannot come: "+name), inbox.ErrGapWait, name)
-	}
-}
 
 // A source that is known to deliver nothing else is not stopped for as long as a gap may last.
 func TestASourceIsNotStoppedByAGap(t *testing.T) {

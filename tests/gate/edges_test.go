@@ -122,8 +122,6 @@ var edgeBodies = []testdb.Body{
 	{Name: "a delivery that ends while it waits its turn",
 		Why: "its aggregate is free for the next one", Run: testdb.With(newTunedBed, endedInPause)},
 	{Name: "a service that closes", Why: "a delivery that did not run is no attempt", Run: testdb.With(newTunedBed, closedIsNoAttempt)},
-	{Name: "a wait where nothing else is delivered", Why: "GapWait is refused on subscribers with one message in flight",
-		Run: testdb.With(newTunedBed, oneInFlight)},
 }
 
 // released has version 1 of an aggregate release version 2, and leases that.

@@ -37,8 +37,6 @@ var orderBodies = []testdb.Body{
 			b.eventually("a", 4)
 			b.eventually("b", 4)
 		})},
-	{Name: "a gap that waits, and the aggregate as order key", Why: "the predecessor stands behind what would wait for it",
-		Run: patient(millrace.VersionGate{GapWait: 10 * time.Minute})},
 	{Name: "a gap that fails, and the aggregate as order key", Why: "the predecessor stands behind what would come again",
 		Run: patient(millrace.VersionGate{OnGap: inbox.GapFail})},
 	{Name: "parked for its predecessor, which comes late", Why: "nobody can do anything with it before that one passes",

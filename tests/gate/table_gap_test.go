@@ -1,9 +1,9 @@
 package gate_test
 
 import (
-	"errors"
 	"fmt"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -112,15 +112,17 @@ var gapBodies = []testdb.Body{
 		const copies = 8
 		inFlight := func(aggregate string) bool { // all at once, or the machine was too busy for that
 			second, end := change(aggregate, 2), make(chan error, copies)
-			parked, before := b.open(admin.Parked), b.events.Count("gap")
+			parked := b.open(admin.Parked)
+			var began atomic.Int64
 			for range copies {
 				go func() {
+					began.Add(1)
 					_, err := h(again(second))
 					end <- err
 				}()
 			}
 			errs := []error{<-end}
-			together := b.events.Count("gap") == before+copies
+			together := began.Load() == copies
 			for range copies - 1 {
 				errs = append(errs, <-end)
 			}
@@ -138,52 +140,6 @@ var gapBodies = []testdb.Body{
 		}
 		tries := 0
 		rig.Eventually(b, "all copies are in flight at once", func() bool { tries++; return inFlight(fmt.Sprint(tries)) })
-	})},
-	{Name: "a wait for the predecessor", Why: "nothing is held meanwhile, and the predecessor ends it", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
-		other := b.process(testdb.Pool(2))
-		gate := millrace.VersionGate{OnGap: inbox.GapFail, GapWait: time.Minute}
-		early := b.gated(other, gate, handler)
-		var ends []<-chan error
-		for v := range int64(8) { // more than the pool has connections
-			ends = append(ends, rig.Handle(early, change("a", v+2)))
-		}
-		rig.Eventually(b, "all wait", func() bool { return b.events.Count("gap") >= 8 })
-		must(t, early, change("b", 1)) // the pool is free
-		must(t, b.gated(b.store, gate, handler), change("a", 1))
-		for _, ended := range ends {
-			require.NoError(t, <-ended)
-		}
-		assert.Equal(t, upTo(9), b.applied("a"))
-	})},
-	{Name: "a wait behind what unpacks the payload", Why: "each try begins with the message as it came", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
-		unpack := func(h message.HandlerFunc) message.HandlerFunc {
-			return func(msg *message.Message) ([]*message.Message, error) {
-				unpacked, packed := strings.CutPrefix(string(msg.Payload), "packed ")
-				if !packed {
-					return nil, errors.New("it is not packed")
-				}
-				msg.Payload = message.Payload(unpacked)
-				return h(msg)
-			}
-		}
-		gate := millrace.VersionGate{OnGap: inbox.GapFail, GapWait: time.Minute}
-		h := millrace.Inbox{Store: b.store, Consumer: consumer}.Middleware(unpack(gate.Middleware(handler)))
-		first, second := change("a", 1), change("a", 2)
-		for _, msg := range []*message.Message{first, second} {
-			msg.Payload = append(message.Payload("packed "), msg.Payload...)
-		}
-		end := rig.Handle(h, again(second))
-		rig.Eventually(b, "it waits", func() bool { return b.events.Count("gap") >= 1 })
-		must(t, h, again(first))
-		require.NoError(t, <-end)
-		must(t, b.gated(b.process(), gate, handler), again(second))
-		assert.Equal(t, upTo(2), b.applied("a"))
-		assert.Zero(t, b.count(`SELECT COUNT(*) FROM millrace_messages`), "a copy is no collision")
-	})},
-	{Name: "a wait in vain", Why: "after GapWait, OnGap says what happens", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
-		h := b.gated(b.store, millrace.VersionGate{OnGap: inbox.GapFail, GapWait: 50 * time.Millisecond}, handler)
-		mustGap(t, h, change("a", 2))
-		assert.Zero(t, b.count(`SELECT COUNT(*) FROM millrace_claims`))
 	})},
 	{Name: "more than an aggregate may hold", Why: "past the limit: parked, with a readable reason", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		b.queued(b.store)

@@ -33,58 +33,6 @@ func countReads(pool *faults.Faults) *atomic.Int64 {
 	return &reads
 }
 
-// However many messages wait for an aggregate, one of them asks the database for all, and
-// an advance wakes the next one only.
-func TestWaitingAsksLittle(t *testing.T) {
-	t.Parallel()
-	testdb.Each(t, testdb.With(newBed, func(t *testing.T, b *bed) {
-		const waiting = 60
-		pool := faults.Open(t, b.db)
-		h := b.gated(b.newStore(pool.DB, inbox.Config{}),
-			millrace.VersionGate{OnGap: inbox.GapFail, GapWait: time.Minute}, handler)
-		var ends []<-chan error
-		for v := range int64(waiting) {
-			ends = append(ends, rig.Handle(h, change("a", v+2)))
-		}
-		rig.Eventually(b, "all wait", func() bool { return b.events.Count("gap") >= waiting })
-		reads := countReads(pool)
-		must(t, h, change("a", 1))
-		for _, ended := range ends {
-			require.NoError(t, <-ended)
-		}
-		assert.Equal(t, upTo(waiting+1), b.applied("a"))
-		assert.Less(t, reads.Load(), int64(10*waiting), "reads of the version for %d messages", waiting)
-	}))
-}
-
-// The one who asks gives up, and another one asks from then on: it notices what another
-// process applies.
-func TestWaitingGoesOnWithoutTheOneWhoAsked(t *testing.T) {
-	t.Parallel()
-	testdb.Each(t, testdb.With(newBed, func(t *testing.T, b *bed) {
-		pool := faults.Open(t, b.db)
-		gate := millrace.VersionGate{OnGap: inbox.GapFail, GapWait: time.Minute}
-		h := b.gated(b.newStore(pool.DB, inbox.Config{}), gate, handler)
-		reads := countReads(pool)
-		deliver := func(ctx context.Context, version int64) <-chan error {
-			msg := change("a", version)
-			msg.SetContext(ctx)
-			return rig.Handle(h, msg)
-		}
-		ctx, giveUp := context.WithCancel(t.Context())
-		first := deliver(ctx, 3)
-		rig.Eventually(b, "the first asks", func() bool { return reads.Load() >= 5 })
-		second := deliver(t.Context(), 2)
-		rig.Eventually(b, "the second waits", func() bool { return b.events.Count("gap") == 2 })
-		giveUp()
-		require.ErrorIs(t, <-first, context.Canceled)
-
-		must(t, b.gated(b.process(), gate, handler), change("a", 1))
-		require.NoError(t, rig.Within(t, second, "nobody asks any more"))
-		assert.Equal(t, upTo(2), b.applied("a"))
-	}))
-}
-
 // The wait for an aggregate that another process works on has a bound of its own: it is no attempt, and
 // takes nothing from the handler's time. Messages of one process wait for each other in memory, and SQLite
 // has one writer.

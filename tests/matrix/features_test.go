@@ -40,13 +40,9 @@ var features = []feature{
 		s.gate = &millrace.VersionGate{OnGap: inbox.GapHold}
 		s.queue()
 	}},
-	{"gate that waits, then holds", "gate", func(s *service) {
-		s.gate = &millrace.VersionGate{OnGap: inbox.GapHold, GapWait: 100 * time.Millisecond}
+	{"gate that holds, with many in flight", "gate", func(s *service) {
+		s.gate = &millrace.VersionGate{OnGap: inbox.GapHold}
 		s.queue()
-		s.inFlight = many
-	}},
-	{"gate that waits, then fails", "gate", func(s *service) {
-		s.gate = &millrace.VersionGate{OnGap: inbox.GapFail, GapWait: 100 * time.Millisecond, GapFor: time.Second}
 		s.inFlight = many
 	}},
 	{"gate for the latest", "gate", func(s *service) {
