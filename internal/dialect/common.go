@@ -70,6 +70,10 @@ var common = Dialect{
 		SELECT result, token
 		FROM millrace_claims
 		WHERE consumer = ? AND message_id = ?`,
+	FailUnlessHeld: `
+		SELECT 1 / COUNT(*)
+		FROM millrace_claims
+		WHERE consumer = ? AND message_id = ? AND token = ?`,
 	SelectHeld: `
 		SELECT result, token, 1 AS live
 		FROM millrace_claims

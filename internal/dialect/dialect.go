@@ -81,7 +81,7 @@ type Dialect struct {
 	Retake         string
 	SelectClaim    string
 	SelectHeld     string
-	FailUnlessHeld string // on MySQL: fails with an error that is NotHeld unless this transaction holds the claim
+	FailUnlessHeld string // only MySQL needs it: fails with an error that is NotHeld unless this transaction holds the claim
 	ClaimFormer    string // claims the key that the message had in the epoch before, as superseded
 	DropFormer     string
 	OpenClaim      string // waits for a transaction that holds the claim; does not change a completed claim
