@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strconv"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -199,6 +200,34 @@ func TestALateStatementAndASavepoint(t *testing.T) {
 	var left []int
 	require.NoError(t, db.SelectContext(t.Context(), &left, `SELECT n FROM work ORDER BY n`))
 	assert.Equal(t, []int{1, 3}, left)
+}
+
+// TestWhatWaitsIsBounded: a handler that publishes without end does not fill the memory, and what it changes after
+// Publish changes nothing of what was published.
+func TestWhatWaitsIsBounded(t *testing.T) {
+	t.Parallel()
+	db := testdb.On(t, "postgres")
+	var flights atomic.Int64
+	pool := newPool(t, db, func(c *pgx.ConnConfig) { c.DialFunc = same.Counting(&flights) })
+	out := rig.NewOutbox(t, pool, outbox.Config{})
+	payload := make([]byte, 300<<10)
+	require.NoError(t, outbox.InTx(t.Context(), pool, func(ctx context.Context, _ *sqlx.Tx) error {
+		for i := range 250 {
+			m := message.NewMessageWithContext(ctx, strconv.Itoa(i), []byte("small"))
+			require.NoError(t, out.Publish("orders", m))
+			copy(m.Payload, "wrong")
+		}
+		before := flights.Load()
+		assert.GreaterOrEqual(t, before, int64(2))
+		for i := range 4 {
+			copy(payload, strconv.Itoa(i))
+			require.NoError(t, out.Publish("orders", message.NewMessageWithContext(ctx, "large", payload)))
+		}
+		assert.Greater(t, flights.Load(), before)
+		return nil
+	}))
+	assert.Equal(t, 250, db.Count(t, `SELECT COUNT(*) FROM millrace_outbox WHERE payload = 'small'`))
+	assert.Equal(t, 4, db.Count(t, `SELECT COUNT(DISTINCT payload) FROM millrace_outbox WHERE uuid = 'large'`))
 }
 
 // TestALateStatementThatCannotBeSent makes every later statement and the COMMIT fail.

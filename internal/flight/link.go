@@ -3,6 +3,7 @@ package flight
 import (
 	"context"
 	"database/sql/driver"
+	"slices"
 	"strings"
 )
 
@@ -68,6 +69,7 @@ type transaction struct {
 	ctx     context.Context //nolint:containedctx // that of BeginTx bounds COMMIT and ROLLBACK, as in pgx
 	begin   string          // BEGIN, while it has not been sent
 	waiting []*Statement    // for COMMIT
+	bytes   int             // of their arguments
 	failed  error           // of BEGIN: there is no transaction, so nothing may be sent
 	used    bool            // by the caller's savepoints, or by the inner connection: nothing waits for COMMIT any more
 }
@@ -127,8 +129,7 @@ func (c *Link) QueryContext(ctx context.Context, query string, args []driver.Nam
 func (c *Link) ExecContext(ctx context.Context, query string, args []driver.NamedValue) (driver.Result, error) {
 	t := c.tx
 	if late := Of(ctx); late != nil && t.defers() {
-		t.waiting = append(t.waiting, &Statement{query, values(args), late})
-		return driver.RowsAffected(late.Rows), nil
+		return t.wait(ctx, &Statement{query, values(args), late})
 	}
 	if t != nil && t.waits() && c.wire.Ordinary(args) {
 		return t.exec(ctx, query, args)
@@ -197,6 +198,33 @@ func (t *transaction) defers() bool {
 	return t != nil && !t.used && (t.begin != "" || t.failed == nil && t.wire.Open())
 }
 
+// What waits at most, unless a single statement is larger. More is sent before COMMIT.
+const (
+	mostWaiting = 100
+	mostBytes   = 1 << 20
+)
+
+// wait lets a statement wait for COMMIT. It copies what the caller may change until then.
+func (t *transaction) wait(ctx context.Context, s *Statement) (driver.Result, error) {
+	bytes := 0
+	for i, arg := range s.Args {
+		switch arg := arg.(type) {
+		case []byte:
+			s.Args[i] = slices.Clone(arg)
+			bytes += len(arg)
+		case string:
+			bytes += len(arg)
+		}
+	}
+	if len(t.waiting) == mostWaiting || len(t.waiting) > 0 && t.bytes+bytes > mostBytes {
+		if err := t.flush(ctx); err != nil {
+			return nil, err
+		}
+	}
+	t.waiting, t.bytes = append(t.waiting, s), t.bytes+bytes
+	return driver.RowsAffected(s.Late.Rows), nil
+}
+
 // exec sends a statement of the caller's with what waits.
 func (t *transaction) exec(ctx context.Context, query string, args []driver.NamedValue) (driver.Result, error) {
 	sent, result, err := t.send(ctx, &Statement{SQL: query, Args: values(args)})
@@ -259,7 +287,7 @@ func (t *transaction) send(ctx context.Context, last *Statement) (sent bool, res
 		if err != nil && failed == 0 && t.begin != "" {
 			t.failed = err
 		}
-		t.begin, t.waiting = "", nil
+		t.begin, t.waiting, t.bytes = "", nil, 0
 	}
 	return sent, result, t.refused(all, sent, failed, err)
 }
