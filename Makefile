@@ -76,6 +76,11 @@ test-drivers: ## run the conformance bodies, gate, outbox and queue through pgxd
 	@$(services); for overlay in tests/drivers pgxdb/testdata mysqldb/testdata; do \
 		$(other_drivers) -overlay $$overlay/overlay.json -p 1 -timeout 30m ./tests ./tests/gate ./tests/outbox ./tests/durable || exit 1; done
 
+.PHONY: test-flights
+test-flights: ## run the conformance bodies on PostgreSQL through pgxdb, and on MySQL or MariaDB through mysqldb
+	@$(services); for which in postgres=pgxdb mysql=mysqldb; do MILLRACE_TEST_ONLY=$${which%=*} \
+		$(race) -overlay $${which#*=}/testdata/overlay.json -run '^TestConformance$$' -timeout 20m ./tests || exit 1; done
+
 VERSIONS ?=
 
 .PHONY: test-versions

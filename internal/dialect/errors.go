@@ -51,10 +51,10 @@ func Full(err error) bool {
 	return false
 }
 
-// NotHeld reports whether err says that FailUnlessHeld found no claim: its subquery had two rows.
+// NotHeld reports whether err says that FailUnlessHeld found no claim: its number is out of range.
 func NotHeld(err error) bool {
 	for ; err != nil; err = errors.Unwrap(err) {
-		if code, some := number(err); some && code == 1242 {
+		if code, some := number(err); some && code == 1690 {
 			return true
 		}
 	}

@@ -66,11 +66,9 @@ var mysql = Dialect{
 		WHERE consumer = ? AND message_id = ?`,
 	// Not a SELECT: go-sql-driver waits for ever where one fails that it has prepared, on MariaDB.
 	FailUnlessHeld: `
-		SET @millrace = (
-			SELECT n FROM (SELECT 1 AS n UNION ALL SELECT 2) two
-			WHERE NOT EXISTS (
-				SELECT 1 FROM millrace_claims
-				WHERE consumer = ? AND message_id = ? AND token = ? /*M! AND @@in_transaction = 1 */))`,
+		SET @millrace = POW(10, 999 * (1 - EXISTS (
+			SELECT 1 FROM millrace_claims
+			WHERE consumer = ? AND message_id = ? AND token = ? /*M! AND @@in_transaction = 1 */)))`,
 	ClaimFormer: `
 		INSERT INTO millrace_claims (consumer, message_id, payload_hash, token, result, processed_at)
 		VALUES (?, ?, ?, ?, 3, {now})
