@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -29,6 +30,18 @@ import (
 // modes are those in which flights are saved.
 var modes = []pgx.QueryExecMode{pgx.QueryExecModeCacheStatement, pgx.QueryExecModeExec}
 
+// counting returns a pool of one connection, of which the flights are counted.
+func counting(t *testing.T, db *testdb.DB, mode pgx.QueryExecMode, flights *atomic.Int64) *sqlx.DB {
+	t.Helper()
+	config, err := pgx.ParseConfig(db.DSN)
+	require.NoError(t, err)
+	config.DefaultQueryExecMode, config.DialFunc = mode, same.Counting(flights)
+	pool := pgxdb.Open(config, stdlib.OptionShouldPing(func(context.Context, stdlib.ShouldPingParams) bool { return false }))
+	pool.SetMaxOpenConns(1)
+	t.Cleanup(func() { require.NoError(t, pool.Close()) })
+	return pool
+}
+
 // TestAMessageTakesThreeFlights: BEGIN with the claim, the handler's statement, COMMIT. What the handler publishes
 // takes none of its own.
 func TestAMessageTakesThreeFlights(t *testing.T) {
@@ -37,13 +50,7 @@ func TestAMessageTakesThreeFlights(t *testing.T) {
 		db := testdb.On(t, "postgres")
 		db.Do(t, `CREATE TABLE work (n INT)`)
 		var flights atomic.Int64
-		config, err := pgx.ParseConfig(db.DSN)
-		require.NoError(t, err)
-		config.DefaultQueryExecMode = mode
-		config.DialFunc = same.Counting(&flights)
-		pool := pgxdb.Open(config, stdlib.OptionShouldPing(func(context.Context, stdlib.ShouldPingParams) bool { return false }))
-		pool.SetMaxOpenConns(1)
-		t.Cleanup(func() { require.NoError(t, pool.Close()) })
+		pool := counting(t, db, mode, &flights)
 		out := rig.NewOutbox(t, pool, outbox.Config{})
 		var publishes int
 		handle := handler(t, pool, inbox.ConsumerConfig{}, func(msg *message.Message) error {
@@ -51,39 +58,47 @@ func TestAMessageTakesThreeFlights(t *testing.T) {
 				return err
 			}
 			for range publishes {
-				m := newMessage(t)
-				m.SetContext(msg.Context())
-				if err := out.Publish("orders", m); err != nil {
+				if err := out.Publish("orders", message.NewMessageWithContext(msg.Context(), watermill.NewUUID(), nil)); err != nil {
 					return err
 				}
 			}
 			return nil
 		})
+		const each = 10 // the first prepares statements, and after others the outbox notifies relays
 		for publishes = range 3 {
-			_, err := handle(newMessage(t)) // prepares the statements
-			require.NoError(t, err)
-			before := flights.Load()
-			_, err = handle(newMessage(t))
-			require.NoError(t, err)
-			assert.EqualValues(t, 3, flights.Load()-before, "%v, %d published", mode, publishes)
+			least := int64(100)
+			for range each {
+				before := flights.Load()
+				_, err := handle(newMessage(t))
+				require.NoError(t, err)
+				least = min(least, flights.Load()-before)
+			}
+			assert.EqualValues(t, 3, least, "%v, %d published", mode, publishes)
 		}
-		var stored int
-		require.NoError(t, db.GetContext(t.Context(), &stored, `SELECT COUNT(*) FROM millrace_outbox`))
-		assert.Equal(t, 2*(1+2), stored)
+		assert.Equal(t, each*(1+2), db.Count(t, `SELECT COUNT(*) FROM millrace_outbox`))
+	}
+}
 
+// TestACopyTakesThreeFlights that another process has handled: BEGIN with the claim, ROLLBACK, the look at the claim.
+func TestACopyTakesThreeFlights(t *testing.T) {
+	t.Parallel()
+	for _, mode := range modes {
+		db := testdb.On(t, "postgres")
+		var flights atomic.Int64
+		pool := counting(t, db, mode, &flights)
+		fails := func(*message.Message) error { return errors.New("it is a copy") }
 		msg := newMessage(t)
-		_, err = handle(msg)
+		_, err := handler(t, pool, inbox.ConsumerConfig{}, func(*message.Message) error { return nil })(msg)
 		require.NoError(t, err)
-		other := handler(t, pool, inbox.ConsumerConfig{}, func(*message.Message) error { return errors.New("it is a copy") })
-		again := handler(t, pool, inbox.ConsumerConfig{}, func(*message.Message) error { return errors.New("it is a copy") })
-		_, err = again(msg) // prepares the look
+		_, err = handler(t, pool, inbox.ConsumerConfig{}, fails)(msg) // prepares the look
 		require.NoError(t, err)
+		other := handler(t, pool, inbox.ConsumerConfig{}, fails)
 		_, err = other(newMessage(t)) // registers the consumer
 		require.Error(t, err)
 		before := flights.Load()
 		_, err = other(msg)
 		require.NoError(t, err)
-		assert.EqualValues(t, 3, flights.Load()-before, "%v: BEGIN with the claim, ROLLBACK, the look at the claim", mode)
+		assert.EqualValues(t, 3, flights.Load()-before, mode)
 	}
 }
 
