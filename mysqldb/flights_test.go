@@ -158,6 +158,27 @@ func TestALateStatementWithoutItsRow(t *testing.T) {
 	}
 }
 
+// TestALateStatementThatFails dooms the transaction, which MySQL would let go on without it.
+func TestALateStatementThatFails(t *testing.T) {
+	t.Parallel()
+	db := testdb.On(t, "mysql")
+	db.Do(t, `CREATE TABLE work (n INT PRIMARY KEY)`)
+	db.Do(t, `INSERT INTO work VALUES (1)`)
+	tx, err := newPool(t, config(t, db)).BeginTxx(t.Context(), nil)
+	require.NoError(t, err)
+	late := flight.With(t.Context(), &flight.Late{What: flight.Named("store it")})
+	_, err = tx.ExecContext(late, `INSERT INTO work VALUES (?)`, 1)
+	require.NoError(t, err)
+	for n := range 2 { // the handler swallows the error
+		_, err = tx.ExecContext(t.Context(), `INSERT INTO work VALUES (?)`, 10+n)
+		require.ErrorContains(t, err, "store it")
+	}
+	err = tx.Commit()
+	require.ErrorContains(t, err, "store it")
+	assert.True(t, flight.Failed(err))
+	assert.Equal(t, 1, db.Count(t, `SELECT COUNT(*) FROM work`))
+}
+
 // TestArgumentsAreQuoted in every mode of the server.
 func TestArgumentsAreQuoted(t *testing.T) {
 	t.Parallel()

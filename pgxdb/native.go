@@ -2,7 +2,7 @@ package pgxdb
 
 import (
 	"context"
-	"database/sql"
+	"database/sql/driver"
 	"errors"
 	"fmt"
 	"sync/atomic"
@@ -36,7 +36,10 @@ func Tx(ctx context.Context) (pgx.Tx, error) {
 		return nil, err
 	}
 	t := &native{ctx: ctx, tx: tx}
-	return t, t.with(ctx, func(c *pgx.Conn) error { t.conn = c; return nil })
+	if err := t.with(ctx, func(c *pgx.Conn) error { t.conn = c; return nil }); err != nil {
+		return nil, err
+	}
+	return t, nil
 }
 
 // native is a transaction of database/sql as one of pgx. It uses the connection only while database/sql lends it, since
@@ -62,6 +65,9 @@ func (b *borrow) RewriteQuery(_ context.Context, c *pgx.Conn, _ string, _ []any)
 	return "", nil, errBorrowed
 }
 
+// Value is asked for by other drivers than those of pgx.
+func (*borrow) Value() (driver.Value, error) { return nil, errOtherDriver }
+
 // with calls use while nobody else uses the connection.
 func (t *native) with(ctx context.Context, use func(*pgx.Conn) error) error {
 	if t.busy.Load() {
@@ -78,9 +84,6 @@ func (t *native) borrow(ctx context.Context, use func(*pgx.Conn) error) (err err
 	}})
 	if used {
 		return err
-	}
-	if ctx.Err() == nil && !errors.Is(failed, sql.ErrTxDone) {
-		failed = errors.Join(errOtherDriver, failed)
 	}
 	return failed
 }
@@ -144,6 +147,9 @@ func (t *native) QueryRow(ctx context.Context, sql string, args ...any) pgx.Row 
 }
 
 func (t *native) SendBatch(ctx context.Context, b *pgx.Batch) pgx.BatchResults {
+	if failed := pgx.FailedBatchResults(b, ErrOwned); failed.Tx() != nil { // it would begin and commit a transaction
+		return failed
+	}
 	c, l, err := t.lend(ctx)
 	if err != nil {
 		return pgx.FailedBatchResults(b, err)

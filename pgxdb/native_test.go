@@ -117,6 +117,10 @@ func TestWhatPgxCanDo(t *testing.T) {
 				_, err := nested.Exec(ctx, `INSERT INTO work VALUES (6, 'f')`)
 				return err
 			}))
+			var own pgx.Batch
+			own.BeginTx(pgx.TxOptions{})
+			own.Queue(`INSERT INTO work VALUES (7, 'g')`)
+			require.ErrorIs(t, tx.SendBatch(ctx, &own).Close(), pgxdb.ErrOwned)
 			require.ErrorIs(t, tx.Commit(ctx), pgxdb.ErrOwned)
 			require.ErrorIs(t, tx.Rollback(ctx), pgxdb.ErrOwned)
 			return nil

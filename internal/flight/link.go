@@ -71,6 +71,7 @@ type transaction struct {
 	waiting []*Statement    // for COMMIT
 	bytes   int             // of their arguments
 	failed  error           // of BEGIN: there is no transaction, so nothing may be sent
+	doomed  error           // of a statement that waited: on MySQL the transaction would go on without it
 	used    bool            // by the caller's savepoints, or by the inner connection: nothing waits for COMMIT any more
 }
 
@@ -125,13 +126,13 @@ func (c *Link) QueryContext(ctx context.Context, query string, args []driver.Nam
 	return c.inner.QueryContext(ctx, query, args)
 }
 
-// ExecContext runs a statement. What waits is sent in the same flight.
+// ExecContext runs a statement. BEGIN is sent in the same flight, and what waits before it.
 func (c *Link) ExecContext(ctx context.Context, query string, args []driver.NamedValue) (driver.Result, error) {
 	t := c.tx
 	if late := Of(ctx); late != nil && t.defers() {
 		return t.wait(ctx, &Statement{query, values(args), late})
 	}
-	if t != nil && t.waits() && c.wire.Ordinary(args) {
+	if t != nil && t.begin != "" && len(t.waiting) == 0 && c.wire.Ordinary(args) {
 		return t.exec(ctx, query, args)
 	}
 	if err := c.before(ctx, query); err != nil {
@@ -191,11 +192,13 @@ func (c *Link) flush(ctx context.Context) error {
 }
 
 // waits reports whether something has to be sent before the next statement, or was refused.
-func (t *transaction) waits() bool { return t.begin != "" || len(t.waiting) > 0 || t.failed != nil }
+func (t *transaction) waits() bool {
+	return t.begin != "" || len(t.waiting) > 0 || t.failed != nil || t.doomed != nil
+}
 
 // defers reports whether a statement may wait for COMMIT.
 func (t *transaction) defers() bool {
-	return t != nil && !t.used && (t.begin != "" || t.failed == nil && t.wire.Open())
+	return t != nil && !t.used && t.doomed == nil && (t.begin != "" || t.failed == nil && t.wire.Open())
 }
 
 // What waits at most, unless a single statement is larger. More is sent before COMMIT.
@@ -225,7 +228,7 @@ func (t *transaction) wait(ctx context.Context, s *Statement) (driver.Result, er
 	return driver.RowsAffected(s.Late.Rows), nil
 }
 
-// exec sends a statement of the caller's with what waits.
+// exec sends a statement of the caller's with BEGIN.
 func (t *transaction) exec(ctx context.Context, query string, args []driver.NamedValue) (driver.Result, error) {
 	sent, result, err := t.send(ctx, &Statement{SQL: query, Args: values(args)})
 	switch {
@@ -246,6 +249,9 @@ func (t *transaction) Commit() error {
 	switch {
 	case t.failed != nil:
 		return t.failed
+	case t.doomed != nil:
+		_ = t.wire.Rollback(t.ctx) // the error says more
+		return t.doomed
 	case t.begin != "" && len(t.waiting) == 0:
 		return nil // nothing was done
 	}
@@ -281,15 +287,22 @@ func (t *transaction) send(ctx context.Context, last *Statement) (sent bool, res
 	if t.failed != nil {
 		return false, nil, t.failed
 	}
+	if t.doomed != nil {
+		return false, nil, t.doomed
+	}
 	all := t.all(last)
 	sent, result, failed, err := t.wire.Send(ctx, all)
+	refused := t.refused(all, sent, failed, err)
 	if sent {
-		if err != nil && failed == 0 && t.begin != "" {
+		switch {
+		case err != nil && failed == 0 && t.begin != "":
 			t.failed = err
+		case err != nil && len(t.waiting) > 0:
+			t.doomed = refused
 		}
 		t.begin, t.waiting, t.bytes = "", nil, 0
 	}
-	return sent, result, t.refused(all, sent, failed, err)
+	return sent, result, refused
 }
 
 // refused returns the error of a statement. If it waited, and the COMMIT was certainly not reached, that is an [Error].
