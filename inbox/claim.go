@@ -79,7 +79,7 @@ func (c *claimConsumer) claim(msg *message.Message, v *visit) (*claim, error) {
 		return nil, d.fail(err)
 	}
 	cl := &claim{delivery: d, visit: v}
-	if _, err := cl.await(); err != nil {
+	if err := cl.await(); err != nil {
 		d.interrupted(err)
 		return nil, d.fail(err)
 	}

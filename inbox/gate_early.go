@@ -96,11 +96,11 @@ func (cl *claim) mayWait(v versioned) bool {
 }
 
 // await has a message that came too early wait in memory until its predecessor is applied, by this
-// process or another. It reports whether the message waited in vain, or had no place to wait.
-func (cl *claim) await() (vain bool, err error) {
+// process or another, or the wait is over.
+func (cl *claim) await() error {
 	v, early := cl.foresee()
 	if !early || cl.visit.waited {
-		return false, nil
+		return nil
 	}
 	cl.visit.waited = true
 	cl.visit.leave() // its predecessor needs the turn of the aggregate
@@ -109,11 +109,11 @@ func (cl *claim) await() (vain bool, err error) {
 	current, _ := c.store.versions.Get(aggregate)
 	w := c.early.join(aggregate, v.Number, current, len(cl.msg.Payload))
 	if w == nil {
-		return true, nil
+		return nil
 	}
 	defer c.early.leave(w)
 	if current, _ = c.store.versions.Get(aggregate); v.Number <= current+1 { // it was applied before join
-		return false, nil
+		return nil
 	}
 	if c.store.debug.Load() {
 		cl.log().Debug("inbox: a message waits in memory for its predecessor", nil)
@@ -121,7 +121,7 @@ func (cl *claim) await() (vain bool, err error) {
 	return cl.awaitTurn(v, w)
 }
 
-func (cl *claim) awaitTurn(v versioned, w *waiter) (vain bool, err error) {
+func (cl *claim) awaitTurn(v versioned, w *waiter) error {
 	early, aggregate := cl.consumer.early, cl.consumer.prefix+string(v.id)
 	began := time.Now()
 	look := time.NewTicker(earlyStill)
@@ -137,14 +137,14 @@ func (cl *claim) awaitTurn(v versioned, w *waiter) (vain bool, err error) {
 	moves := early.moved()
 	for {
 		select {
-		case reached := <-w.turn:
-			return !reached, nil
+		case <-w.turn:
+			return nil
 		case turn = <-asker:
 			asker, again = nil, time.After(early.firstAsk(turn))
 		case <-again:
 			current, err := cl.askVersion(v)
 			if err != nil { // if the database is down, the claim says so
-				return false, nil //nolint:nilerr // see above
+				return nil //nolint:nilerr // see above
 			}
 			turn = turn.answered(current)
 			again = time.After(turn.pause)
@@ -152,12 +152,12 @@ func (cl *claim) awaitTurn(v versioned, w *waiter) (vain bool, err error) {
 		case <-look.C:
 			before := moves
 			if moves = early.moved(); moves == before && early.stuck() || time.Since(began) >= earlyFor {
-				return true, nil
+				return nil
 			}
 		case <-cl.ctx.Done():
-			return false, cl.ctx.Err()
+			return cl.ctx.Err()
 		case <-cl.consumer.store.work.closed:
-			return false, ErrClosed
+			return ErrClosed
 		}
 	}
 }
