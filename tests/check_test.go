@@ -77,18 +77,6 @@ func TestCheckFindsNothingWhereAllIsWell(t *testing.T) {
 	})
 }
 
-func TestCheckFindsMultiStatements(t *testing.T) {
-	t.Parallel()
-	db := testdb.On(t, "mysql")
-	if db.DriverName() == "mysqldb" {
-		t.Log("it needs them")
-		return
-	}
-	pool := documented(t, db, "multiStatements", "true")
-	pool.SetMaxOpenConns(2)
-	assert.Equal(t, []string{"warning multiStatements"}, subjects(check(t, pool, inbox.Config{})))
-}
-
 func TestCheckComparesTheTables(t *testing.T) {
 	t.Parallel()
 	testdb.Each(t, func(t *testing.T, db *testdb.DB) {
