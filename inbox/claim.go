@@ -41,6 +41,7 @@ type claim struct {
 	because  why
 	gated    *message.Message // the message as the gate sees it
 	heldFor  time.Duration
+	step     *step // of an aggregate, in the statement that claimed the message; nil if that only claimed it
 	advances []advance
 	released int64
 	visit    *visit
@@ -89,6 +90,7 @@ func (c *claimConsumer) claim(msg *message.Message, v *visit) (*claim, error) {
 	}
 	defer func() {
 		if !cl.fresh {
+			v.leave()
 			s.work.leave()
 		}
 	}()

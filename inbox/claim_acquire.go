@@ -261,6 +261,9 @@ func (cl *claim) claimInTx(what move) (next move, err error) {
 		return done, nil
 	case err != nil:
 		return 0, err
+	case objection.text != "" && cl.step != nil && cl.step.taken: // it must not advance the aggregate
+		cl.visit.unstepped = true
+		return insert, nil
 	case objection.text != "":
 		if err := tx.Commit(); err != nil {
 			return 0, fmt.Errorf("commit: %w", err)
@@ -298,27 +301,35 @@ func (cl *claim) claimKey(span *span, tx *sqlx.Tx, what move) (won bool, err err
 	if what == retake {
 		return cl.execClaim(span, tx, s.dialect.Retake, d.token, d.hash, cl.id32, d.id)
 	}
+	if cl.step = cl.nextStep(); cl.step != nil {
+		return cl.claimAndStep(span, tx)
+	}
 	return cl.execClaim(span, tx, s.dialect.Claim, cl.id32, d.id, d.hash, d.token)
 }
 
-// execClaim runs a claiming statement and reports whether it changed a row. While another transaction
-// holds the key it waits, at most TwinWait over all tries.
+// execClaim runs a claiming statement and reports whether it changed a row.
 func (cl *claim) execClaim(span *span, tx *sqlx.Tx, statement string, args ...any) (won bool, err error) {
+	rows, err := cl.execPatiently(span, tx, statement, args...)
+	return rows == 1, err
+}
+
+// execPatiently runs a claiming statement and returns how many rows it changed. While another transaction
+// holds the key it waits, at most TwinWait over all tries.
+func (cl *claim) execPatiently(span *span, tx *sqlx.Tx, statement string, args ...any) (rows int64, err error) {
 	began := time.Now()
 	defer func() { cl.twinSpent += time.Since(began) }()
 	if !span.wait(cl.consumer.config.TwinWait - cl.twinSpent) {
-		return false, ErrInProgress
+		return 0, ErrInProgress
 	}
 	result, err := tx.ExecContext(span.tx, statement, args...)
 	if !span.resume() { // the wait took too long, which ended the transaction
-		return false, ErrInProgress
+		return 0, ErrInProgress
+	}
+	if err == nil {
+		rows, err = result.RowsAffected()
 	}
 	if err != nil {
-		return false, fmt.Errorf("claim: %w", err)
+		return 0, fmt.Errorf("claim: %w", err)
 	}
-	rows, err := result.RowsAffected()
-	if err != nil {
-		return false, fmt.Errorf("claim: %w", err)
-	}
-	return rows == 1, nil
+	return rows, nil
 }

@@ -29,6 +29,7 @@ const afterwards = 5 * time.Second
 func (cl *claim) Commit(produced []*message.Message) ([]*message.Message, error) {
 	produced = original.Apart(cl.ctx, produced, cl.msg)
 	cl.as.Restore(cl.msg) // from here on, msg is as the inbox received it
+	cl.confirmStep()
 	if cl.verdict != admitted {
 		return nil, cl.turnAway(produced)
 	}

@@ -15,8 +15,10 @@ import (
 type visit struct {
 	turns     []turns.Turn // of its aggregates, in order
 	contended int
+	arrived   bool // at the gate
 	foresaw   bool
 	foreseen  []versioned                     // the versions of the message, as far as they are known before the transaction
+	unstepped bool                            // a step was refused: the message is claimed alone
 	waited    bool                            // in memory, for a predecessor
 	told      bool                            // observers know that it was received
 	wait      func(ctx context.Context) error // before the next try
@@ -30,24 +32,32 @@ type visit struct {
 // enter takes the turns of the aggregates. If it cannot take all at once, it frees them and
 // postpones the claim until they are free.
 func (v *visit) enter(cl *claim, versions []versioned) (entered bool) {
-	s := cl.consumer.store
-	if len(v.turns) == len(versions) {
-		return true
+	keys, entered := v.enterNow(cl, versions)
+	if !entered {
+		all := &cl.consumer.store.aggregates
+		cl.postpone(func(ctx context.Context) error { return v.queue(ctx, all, keys) })
 	}
-	keys := make([]string, 0, len(versions))
+	return entered
+}
+
+// enterNow takes the turns of the aggregates, which it returns, if all are free.
+func (v *visit) enterNow(cl *claim, versions []versioned) (keys []string, entered bool) {
+	if len(v.turns) == len(versions) {
+		return nil, true
+	}
+	keys = make([]string, 0, len(versions))
 	for _, version := range versions {
 		keys = append(keys, cl.consumer.prefix+string(version.id))
 	}
 	for _, key := range keys {
-		turn, taken := s.aggregates.Try(key)
+		turn, taken := cl.consumer.store.aggregates.Try(key)
 		if !taken {
 			v.leave()
-			cl.postpone(func(ctx context.Context) error { return v.queue(ctx, &s.aggregates, keys) })
-			return false
+			return keys, false
 		}
 		v.turns = append(v.turns, turn)
 	}
-	return true
+	return keys, true
 }
 
 // queue waits for the turns, in the order in which all deliveries take them.

@@ -52,7 +52,8 @@ func (cl *claim) askGate(g *gate, msg *message.Message) (run bool, err error) {
 	if c := cl.consumer; c.former != nil || c.heir != nil {
 		return false, errGateFormer
 	}
-	if len(cl.visit.turns) == 0 && cl.visit.contended == 0 {
+	if !cl.visit.arrived {
+		cl.visit.arrived = true
 		cl.consumer.gaps.arrive()
 	}
 	if cl.decided { // a middleware in between, such as Retry, asks again in the same transaction
@@ -63,13 +64,17 @@ func (cl *claim) askGate(g *gate, msg *message.Message) (run bool, err error) {
 	if err == nil && len(versions) == 0 {
 		err = ErrNoVersion
 	}
-	if errors.Is(err, ErrNoVersion) && g.config.Optional {
-		cl.compare(g, nil)
-		return true, nil
-	}
 	var inOrder []versioned
 	if err == nil {
 		inOrder, err = ordered(versions)
+	}
+	if cl.step != nil && !cl.step.is(g, inOrder) {
+		cl.stepBack()
+		return false, errPostponed
+	}
+	if errors.Is(err, ErrNoVersion) && g.config.Optional {
+		cl.compare(g, nil)
+		return true, nil
 	}
 	if err != nil {
 		return false, cl.unversioned(err)
@@ -137,6 +142,10 @@ func (cl *claim) decide(g *gate, versions []versioned) error {
 		cl.verdict = stale
 		return nil
 	}
+	if cl.step != nil && cl.step.taken {
+		cl.verdict, cl.advances = admitted, append(cl.advances, advance{versioned: cl.step.versioned})
+		return nil
+	}
 	if !cl.visit.enter(cl, versions) {
 		return nil
 	}
@@ -170,8 +179,10 @@ func (cl *claim) lockPatiently(g *gate, versions []versioned) (rows []stored.Agg
 // lock locks the aggregates. It returns no rows if it advanced the only one at once; with an error,
 // it returns the rows that it had locked.
 func (cl *claim) lock(g *gate, versions []versioned) (rows []stored.Aggregate, err error) {
-	if advanced, err := cl.advance(g, versions); advanced || err != nil {
-		return nil, err
+	if cl.step == nil { // else the statement that claimed the message tried it
+		if advanced, err := cl.advance(g, versions); advanced || err != nil {
+			return nil, err
+		}
 	}
 	for _, v := range versions {
 		if err := cl.leap(g, v); err != nil {
@@ -232,8 +243,7 @@ func (cl *claim) knownStale(g *gate, versions []versioned) bool {
 // the next one, and no message waits for it.
 func (cl *claim) advance(g *gate, versions []versioned) (advanced bool, err error) {
 	v := versions[0]
-	begins := g.config.First != FirstSeen && v.Number <= g.first(cl.gated, v.Number)
-	if len(versions) > 1 || v.Number == 0 || begins || g.jumps(cl.gated) || cl.early(v) {
+	if len(versions) > 1 || g.begins(cl.gated, v) || g.jumps(cl.gated) || cl.early(v) {
 		return false, nil
 	}
 	n, err := database.Affected(cl.tx.ExecContext(cl.span.tx, cl.consumer.store.dialect.Gate.AdvanceAggregate,
@@ -293,6 +303,11 @@ func (g *gate) first(msg *message.Message, number int64) int64 {
 		return 0
 	}
 	return 1
+}
+
+// begins reports whether v is or precedes the first version of an aggregate, as far as the configuration says.
+func (g *gate) begins(msg *message.Message, v versioned) bool {
+	return v.Number == 0 || g.config.First != FirstSeen && v.Number <= g.first(msg, v.Number)
 }
 
 // jumps reports whether msg may follow any older version.

@@ -91,7 +91,7 @@ func sameVersions(a, b []versioned) bool {
 
 // mayWait reports whether a message with a gap may wait in memory, and has not yet.
 func (cl *claim) mayWait(v versioned) bool {
-	return cl.lease == nil && !cl.visit.waited && cl.known == cl.consumer.store.db.Generation() &&
+	return cl.lease == nil && !cl.visit.waited && !oneInFlight(cl.ctx) && cl.known == cl.consumer.store.db.Generation() &&
 		len(cl.visit.foreseen) == 1 && cl.visit.foreseen[0].Version == v.Version && cl.consumer.gate.Load() != nil && cl.consumer.early.open()
 }
 

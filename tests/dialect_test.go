@@ -42,12 +42,17 @@ func statements(d *dialect.Dialect) map[string]string {
 	} {
 		for i := range v.NumField() {
 			f := v.Type().Field(i)
-			if f.IsExported() && f.Type.Kind() == reflect.String && f.Name != "Name" {
+			if f.IsExported() && f.Type.Kind() == reflect.String && f.Name != "Name" && !lacks(d, f.Name) {
 				all[prefix+f.Name] = v.Field(i).String()
 			}
 		}
 	}
 	return all
+}
+
+// lacks reports whether the database cannot have a statement.
+func lacks(d *dialect.Dialect, field string) bool {
+	return field == "ClaimAndAdvance" && d.Name != dialect.PostgresName
 }
 
 // spelled is a statement of the dialect with its arguments, whose lists are spelled out.

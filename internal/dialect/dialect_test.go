@@ -50,6 +50,10 @@ func TestNoStatementIsEmpty(t *testing.T) {
 		d := of(t, name)
 		assert.NotZero(t, d.BindType)
 		for field, statement := range fields(d) {
+			if field == "Gate.ClaimAndAdvance" && name != dialect.PostgresName {
+				assert.Empty(t, statement, name)
+				continue
+			}
 			assert.NotEmpty(t, strings.TrimSpace(statement), "%s: %s", name, field)
 		}
 		assert.NotZero(t, d.Version())
@@ -74,7 +78,7 @@ func TestStatementsTakeTheSameArguments(t *testing.T) {
 		return most
 	}
 	wanted := fields(of(t, dialect.PostgresName))
-	own := []string{"LockMigrations", "Outbox.SelectKey"} // Keys makes the arguments of the latter
+	own := []string{"LockMigrations", "Outbox.SelectKey", "Gate.ClaimAndAdvance"} // Keys makes the arguments of the second
 	for _, name := range names[1:] {
 		for field, statement := range fields(of(t, name)) {
 			if !slices.Contains(own, field) {

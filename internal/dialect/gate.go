@@ -5,6 +5,11 @@ type Gate struct {
 	// Returning is true if StepAggregate returns the row, in the columns of SelectAggregate.
 	Returning bool
 
+	// ClaimAndAdvance is Claim, and AdvanceAggregate if the claim was won: the arguments of both. It changes as many
+	// rows as were claimed and advanced. If the claim waits for another transaction, it does not see what that one
+	// did to the aggregate, and changes only the claim. It is empty where no statement can change two tables.
+	ClaimAndAdvance string
+
 	// AdvanceAggregate takes an aggregate from the version before to this one. It changes no row if the
 	// aggregate has another version, or if a message may wait for it.
 	AdvanceAggregate string

@@ -152,6 +152,21 @@ var postgres = Dialect{
 var postgresGate = Gate{
 	Returning: true,
 
+	// The claim comes first: EXISTS is evaluated once, before the aggregate is looked for.
+	ClaimAndAdvance: `
+		WITH claimed AS (
+			INSERT INTO millrace_claims (consumer, message_id, payload_hash, token, result, processed_at)
+			VALUES ($1, $2, $3, $4, 1, {now})
+			ON CONFLICT (consumer, message_id) DO NOTHING
+			RETURNING 1
+		), advanced AS (
+			UPDATE millrace_versions
+			SET version = $5, token = $4, message_id = $2, payload_hash = $3
+			WHERE consumer = $1 AND aggregate = $6 AND version = $7 AND held_to < $5 AND EXISTS (SELECT 1 FROM claimed)
+			RETURNING 1
+		)
+		SELECT 1 FROM claimed UNION ALL SELECT 1 FROM advanced`,
+
 	RaiseHeld: `
 		UPDATE millrace_versions
 		SET held_to = GREATEST(held_to, $1)

@@ -124,12 +124,6 @@ func TestAPredecessorUnderWayIsNoGap(t *testing.T) {
 func TestWakeUpRace(t *testing.T) {
 	t.Parallel()
 	testdb.Each(t, testdb.With(newTunedBed, func(t *testing.T, b *bed) {
-		stores := [2]*inbox.Store{b.process(), b.process()}
-		var handlers [2]message.HandlerFunc
-		for i, store := range stores {
-			b.queued(store)
-			handlers[i] = b.gated(store, millrace.VersionGate{}, handler)
-		}
 		n := testdb.Rounds(250, 10_000)
 		todo := make(chan int, n)
 		for i := range n {
@@ -137,7 +131,13 @@ func TestWakeUpRace(t *testing.T) {
 		}
 		close(todo)
 		var hands sync.WaitGroup
-		for range 8 {
+		for range 4 {
+			var handlers [2]message.HandlerFunc // with one message in flight each, so none waits in memory
+			for i := range handlers {
+				store := b.process()
+				b.queued(store)
+				handlers[i] = b.gated(store, millrace.VersionGate{}, handler)
+			}
 			hands.Go(func() {
 				for i := range todo {
 					b.race(handlers, i)
@@ -167,6 +167,9 @@ func (b *bed) race(handlers [2]message.HandlerFunc, i int) {
 	for side, msg := range pair {
 		both.Go(func() {
 			start.Wait()
+			if side == 0 { // it takes fewer statements, and would nearly always be first
+				time.Sleep(time.Duration(i%5) * 100 * time.Microsecond)
+			}
 			_, err := handlers[(side+i)%2](msg)
 			assert.NoError(b, err)
 		})
