@@ -230,3 +230,16 @@ func TestTheGateTakesNoStatement(t *testing.T) {
 	must(t, h, change("a", 2))
 	assert.EqualValues(t, 4, statements.Load(), "BEGIN, claim, handler, COMMIT")
 }
+
+// A copy of what another process has handled frees the aggregate.
+func TestACopyFreesTheAggregate(t *testing.T) {
+	t.Parallel()
+	testdb.Each(t, testdb.With(newBed, func(t *testing.T, b *bed) {
+		one, two := b.gated(b.process(), millrace.VersionGate{}, handler), b.gated(b.process(), millrace.VersionGate{}, handler)
+		msg := change("a", 2)
+		must(t, one, change("a", 1), msg)
+		must(t, two, change("b", 1), again(msg))
+		require.NoError(t, rig.Within(t, rig.Handle(two, change("a", 3)), "the next version is applied"))
+		assert.Equal(t, upTo(3), b.applied("a"))
+	}))
+}
