@@ -16,6 +16,7 @@ import (
 	"github.com/millrace-go/millrace/inbox"
 	millrace "github.com/millrace-go/millrace/middleware"
 	"github.com/millrace-go/millrace/pubsub"
+	"github.com/millrace-go/millrace/pubsub/rabbitmq"
 	"github.com/millrace-go/millrace/tests/rig"
 	"github.com/millrace-go/millrace/tests/testdb"
 )
@@ -44,6 +45,40 @@ func BenchmarkDisorder(b *testing.B) {
 	}
 }
 
+// BenchmarkTwoProcesses is G1 for two services on one queue of RabbitMQ, each with 64 messages in flight. The messages come in order,
+// but half of all predecessors are with the other service.
+func BenchmarkTwoProcesses(b *testing.B) {
+	r, db := newRabbit(b, "classic"), database(b)
+	publisher, err := rabbitmq.NewPublisher(r.config(), rabbitmq.PublisherConfig{})
+	require.NoError(b, err)
+	b.Cleanup(func() { require.NoError(b, publisher.Close()) })
+	rates, held := series{}, 0.0
+	for turn := range pick(7, 1) {
+		for _, way := range []string{"two processes", "without the gate"} {
+			run(b, db, `TRUNCATE millrace_claims`, `TRUNCATE millrace_messages`, `VACUUM ANALYZE millrace_versions`)
+			settleDown(b, db)
+			s := &shuffled{way: way, versions: pick(int64(100), 2), done: make(chan struct{})}
+			s.order(fmt.Sprint("two ", turn, " "))
+			require.NoError(b, publisher.Publish(r.queue, s.stream...))
+			began := time.Now()
+			var stop []func()
+			for range 2 {
+				sub, err := rabbitmq.NewSubscriber(r.config(), rabbitmq.SubscriberConfig{InFlight: 4 * inFlight})
+				require.NoError(b, err)
+				stop = append(stop, s.serve(b, db, sub, r.queue))
+			}
+			<-s.done
+			rates.add(way, float64(s.messages())/time.Since(began).Seconds())
+			for _, stop := range stop {
+				stop()
+			}
+			held += 100 * float64(s.held.Load()) / float64(pick(7, 1)*s.messages())
+		}
+	}
+	atLeast("G1/two processes", 0.85).judge(b, rates.over("two processes", "without the gate"),
+		"%.0f/s, of which %.0f%% were held; without the gate %.0f/s", median(rates["two processes"]), held, median(rates["without the gate"]))
+}
+
 // shuffled is a subscriber that delivers every version of every aggregate, so many at once as it
 // has hands, and observes what becomes of them.
 type shuffled struct {
@@ -60,6 +95,17 @@ func (s *shuffled) messages() int { return aggregates * int(s.versions) }
 
 func (s *shuffled) rate(b *testing.B, db *testdb.DB, prefix string) float64 {
 	b.Helper()
+	s.order(prefix)
+	began := time.Now()
+	stop := s.serve(b, db, s, topic)
+	<-s.done
+	took := time.Since(began)
+	stop()
+	return float64(s.messages()) / took.Seconds()
+}
+
+// order makes the messages.
+func (s *shuffled) order(prefix string) {
 	for v := range s.versions {
 		for a := range aggregates {
 			s.stream = append(s.stream, versioned(prefix+strconv.Itoa(a), v+1))
@@ -75,8 +121,13 @@ func (s *shuffled) rate(b *testing.B, db *testdb.DB, prefix string) float64 {
 			exchange(i, min(i+rand.IntN(100), len(s.stream)-1))
 		}
 	}
+}
+
+// serve starts a service.
+func (s *shuffled) serve(b *testing.B, db *testdb.DB, source message.Subscriber, topic string) (stop func()) {
+	b.Helper()
 	store := rig.NewStore(b, db.DB, inbox.Config{Observers: []inbox.Observer{inbox.On(s.observe, inbox.KindCompleted, inbox.KindHeld)}})
-	sub, err := pubsub.Durable{Store: store, Consumer: "billing"}.Decorate(s)
+	sub, err := pubsub.Durable{Store: store, Consumer: "billing"}.Decorate(source)
 	require.NoError(b, err)
 	errs := &failures{}
 	router, err := message.NewRouter(message.RouterConfig{}, errs)
@@ -88,14 +139,12 @@ func (s *shuffled) rate(b *testing.B, db *testdb.DB, prefix string) float64 {
 	}
 	router.AddConsumerHandler("billing", topic, sub, transfer)
 	ended := make(chan error, 1)
-	began := time.Now()
 	go func() { ended <- router.Run(context.WithoutCancel(b.Context())) }()
-	<-s.done
-	took := time.Since(began)
-	require.NoError(b, router.Close())
-	require.NoError(b, <-ended)
-	require.NoError(b, errs.first())
-	return float64(s.messages()) / took.Seconds()
+	return func() {
+		require.NoError(b, router.Close())
+		require.NoError(b, <-ended)
+		require.NoError(b, errs.first())
+	}
 }
 
 // Subscribe delivers each message until it is acked.
