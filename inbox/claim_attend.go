@@ -74,7 +74,7 @@ type guardPassed struct{}
 
 // warnUnguarded logs once that the guard is outside this consumer's inbox.
 func (c *claimConsumer) warnUnguarded(d *delivery) {
-	if d.ctx.Value(guardPassed{}) == nil {
+	if d.ctx.Value(guardPassed{}) == nil || c.batches != nil { // nothing is inside a batch
 		return
 	}
 	c.warnedUnguarded.Do(func() {
