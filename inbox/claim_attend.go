@@ -74,7 +74,10 @@ type guardPassed struct{}
 
 // warnUnguarded logs once that the guard is outside this consumer's inbox.
 func (c *claimConsumer) warnUnguarded(d *delivery) {
-	if d.ctx.Value(guardPassed{}) == nil || c.batches != nil { // nothing is inside a batch
+	if c.batches != nil { // nothing is inside a batch
+		return
+	}
+	if d.ctx.Value(guardPassed{}) == nil {
 		return
 	}
 	c.warnedUnguarded.Do(func() {

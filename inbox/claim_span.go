@@ -29,7 +29,9 @@ const over = 0
 // newSpan returns a span for a delivery with the context ctx that ends after timeout. Its timer
 // fires after wake at the latest, to see whether the limit was moved meanwhile: that is cheaper
 // than resetting the timer each time.
-func newSpan(ctx context.Context, timeout, wake time.Duration) *span { return newSpanWith(ctx, ctx, timeout, wake) }
+func newSpan(ctx context.Context, timeout, wake time.Duration) *span {
+	return newSpanWith(ctx, ctx, timeout, wake)
+}
 
 // newSpanWith is newSpan with the values of another context for the transaction.
 func newSpanWith(ctx, values context.Context, timeout, wake time.Duration) *span {
