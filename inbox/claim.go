@@ -48,6 +48,8 @@ type claim struct {
 
 	suppressed *ambient.Suppressed // counts the messages that are not sent; nil if they are sent
 
+	batch *batchRun // set if the claim stands for all messages of a batch
+
 	tx        *owned.Tx
 	span      *span
 	handler   context.Context //nolint:containedctx // given to the handler; ends with the message's own or with the transaction

@@ -74,6 +74,9 @@ type guardPassed struct{}
 
 // warnUnguarded logs once that the guard is outside this consumer's inbox.
 func (c *claimConsumer) warnUnguarded(d *delivery) {
+	if c.batches != nil { // nothing is inside a batch
+		return
+	}
 	if d.ctx.Value(guardPassed{}) == nil {
 		return
 	}

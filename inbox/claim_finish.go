@@ -37,11 +37,7 @@ func (cl *claim) Commit(produced []*message.Message) ([]*message.Message, error)
 		return nil, cl.Rollback(err)
 	}
 	produced = cl.suppress(produced)
-	early := answered(cl.msg)
-	if early {
-		cl.log().Error("inbox: the message was acked before its effects were committed, so a crash can lose it",
-			errAnswered, nil)
-	}
+	early := cl.answeredEarly()
 	if err := dialect.Unhide(cl.finish(produced)); err != nil {
 		// Another transaction may hold a lock on the held messages that this one releases, or on the
 		// stored message that it closes; on Galera, one of another node may have written what this one
@@ -57,6 +53,16 @@ func (cl *claim) Commit(produced []*message.Message) ([]*message.Message, error)
 		return nil, nil
 	}
 	return produced, nil
+}
+
+// answeredEarly reports, also to the log, a message that was acked by its handler.
+func (cl *claim) answeredEarly() bool {
+	early := answered(cl.msg)
+	if early {
+		cl.log().Error("inbox: the message was acked before its effects were committed, so a crash can lose it",
+			errAnswered, nil)
+	}
+	return early
 }
 
 // finish writes what belongs to the claim and commits. If the transaction was over already, it finds
@@ -152,6 +158,9 @@ var (
 // seal writes what belongs to the claim: the result, the messages that the handler produced, the
 // journal, the released messages, and last the open row, which it closes.
 func (cl *claim) seal(ctx context.Context, tx *sqlx.Tx, produced []*message.Message) error {
+	if cl.batch != nil {
+		return cl.batch.seal(ctx, tx, produced)
+	}
 	s := cl.consumer.store
 	if body := cl.ambient.Result(); body != nil {
 		if _, err := tx.ExecContext(flight.With(ctx, lateResult), s.dialect.PutResult, cl.id32, cl.id, body); err != nil {

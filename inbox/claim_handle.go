@@ -17,6 +17,10 @@ func (s *Store) Handler(config ConsumerConfig, h message.HandlerFunc) (message.H
 // handle runs h for one delivery, as often as the version gate wants it tried. It restores the
 // message's context on every exit: middlewares further in leave cancelled ones behind.
 func (c *claimConsumer) handle(msg *message.Message, h message.HandlerFunc) ([]*message.Message, error) {
+	return c.handleOn(&visit{}, msg, h)
+}
+
+func (c *claimConsumer) handleOn(v *visit, msg *message.Message, h message.HandlerFunc) ([]*message.Message, error) {
 	ctx := msg.Context()
 	defer msg.SetContext(ctx)
 
@@ -24,7 +28,7 @@ func (c *claimConsumer) handle(msg *message.Message, h message.HandlerFunc) ([]*
 		c.early.enter()
 		defer c.early.exit()
 	}
-	cl, err := c.claim(msg, &visit{})
+	cl, err := c.claim(msg, v)
 	for err == nil && cl.fresh {
 		produced, failure := cl.run(h)
 		if !cl.Postponed() {

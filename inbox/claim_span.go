@@ -30,11 +30,16 @@ const over = 0
 // fires after wake at the latest, to see whether the limit was moved meanwhile: that is cheaper
 // than resetting the timer each time.
 func newSpan(ctx context.Context, timeout, wake time.Duration) *span {
+	return newSpanWith(ctx, ctx, timeout, wake)
+}
+
+// newSpanWith is newSpan with the values of another context for the transaction.
+func newSpanWith(ctx, values context.Context, timeout, wake time.Duration) *span {
 	s, now := &span{}, time.Now()
 	s.ends.Store(now.Add(timeout).UnixNano())
 	s.limit.Store(s.ends.Load())
 	s.nextCheck.Store(now.Add(min(timeout, wake)).UnixNano())
-	s.tx, s.endTx = context.WithCancel(context.WithoutCancel(ctx))
+	s.tx, s.endTx = context.WithCancel(context.WithoutCancel(values))
 	s.handler, s.cancelHandler = context.WithCancel(ctx)
 	s.timer = time.AfterFunc(min(timeout, wake), s.check)
 	return s
@@ -104,7 +109,7 @@ func (s *span) end() {
 type handlerContext struct {
 	context.Context //nolint:containedctx // it is one
 	span            *span
-	claim           *claim
+	claim           *claim // nil for the context of a batch
 }
 
 // Deadline returns when the transaction is rolled back, or the message's own deadline if that is earlier.

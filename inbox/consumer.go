@@ -153,6 +153,8 @@ type claimConsumer struct {
 	formerOver      sync.Once
 	formerShared    atomic.Bool // two messages of this epoch turned out to share a former key
 
+	batches *batches // nil if the handler gets one message at a time
+
 	former *claimConsumer // of the epoch before, where messages are looked up too; nil without FormerKey
 	heir   *claimConsumer // the consumer whose former this is; nil for others
 }

@@ -6,7 +6,8 @@
 // [Inbox] runs a handler in a transaction that also records the message as handled: its effects
 // happen exactly once. [Deduplicate] is for handlers without a transaction: it keeps a message's
 // key only if the handler succeeded. [VersionGate], inside Inbox, applies the messages of each
-// aggregate in the order of their versions.
+// aggregate in the order of their versions. [Batch] makes a handler that gets many messages in one
+// transaction.
 //
 // # Order
 //

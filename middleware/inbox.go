@@ -97,7 +97,16 @@ func (i Inbox) Middleware(h message.HandlerFunc) message.HandlerFunc {
 		}
 		return func(*message.Message) ([]*message.Message, error) { return nil, err }
 	}
-	handler := i.handlers(h)
+	return i.each("middleware.Inbox", h, func(config inbox.ConsumerConfig) (message.HandlerFunc, error) {
+		return i.Store.Handler(config, h)
+	})
+}
+
+// each handles each message by the handler of its consumer, which of makes, or by h if Skip says so.
+func (i Inbox) each(
+	who string, h message.HandlerFunc, of func(inbox.ConsumerConfig) (message.HandlerFunc, error),
+) message.HandlerFunc {
+	handler := i.handlers(of)
 	return leaving.Nack(func(msg *message.Message) ([]*message.Message, error) {
 		stack.Grow()
 		if i.Skip != nil && i.Skip(msg) {
@@ -109,7 +118,7 @@ func (i Inbox) Middleware(h message.HandlerFunc) message.HandlerFunc {
 		}
 		claimed, err := handler(name)
 		if err != nil {
-			return nil, fmt.Errorf("middleware.Inbox: message %q: %w", msg.UUID, err)
+			return nil, fmt.Errorf("%s: message %q: %w", who, msg.UUID, err)
 		}
 		return claimed(msg)
 	})
@@ -182,15 +191,15 @@ type skipKey struct{}
 
 func skipped(ctx context.Context) bool { return ctx.Value(skipKey{}) != nil }
 
-// handlers returns a function that finds h as the handler of a consumer, by the handler's name, which
-// a middleware learns only from the first message.
-func (i Inbox) handlers(h message.HandlerFunc) func(name string) (message.HandlerFunc, error) {
+// handlers returns a function that finds the handler of a consumer, which of makes, by the router's name for it,
+// which a middleware learns only from the first message.
+func (i Inbox) handlers(of func(inbox.ConsumerConfig) (message.HandlerFunc, error)) func(name string) (message.HandlerFunc, error) {
 	var known sync.Map
 	return func(name string) (message.HandlerFunc, error) {
 		if claimed, ok := known.Load(name); ok {
 			return claimed.(message.HandlerFunc), nil
 		}
-		claimed, err := i.Store.Handler(i.config(name), h)
+		claimed, err := of(i.config(name))
 		if err != nil {
 			return nil, err
 		}

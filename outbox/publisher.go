@@ -137,12 +137,25 @@ func (p *Publisher) publish(
 	}
 	to, err := find(msgs)
 	if err == nil {
+		if to.owner != nil {
+			for i, m := range msgs {
+				rows[i].cause = causeOf(m)
+			}
+		}
 		err = p.store(msgs[0].Context(), to, rows)
 	}
 	if err != nil {
 		return errorf("%s to topic %q: %w", named(rows), topic, err)
 	}
 	return nil
+}
+
+// causeOf returns the name of the message in whose handling m was made, if its context says so.
+func causeOf(m *message.Message) (cause sql.NullString) {
+	if own := ambient.From(m.Context()); own.Cause != nil {
+		cause = sql.NullString{String: own.Cause.String(), Valid: true}
+	}
+	return cause
 }
 
 func uuid(m *message.Message) string {
@@ -163,12 +176,6 @@ func (p *Publisher) store(ctx context.Context, to destination, rows []row) error
 		return ErrClosed
 	case to.tx == nil:
 		return p.storeAlone(ctx, rows)
-	}
-	if to.owner != nil && to.owner.Cause != nil {
-		cause := sql.NullString{String: to.owner.Cause.String(), Valid: true}
-		for i := range rows {
-			rows[i].cause = cause
-		}
 	}
 	if err := p.storeFor(ctx, to, rows); err != nil {
 		return err

@@ -160,7 +160,7 @@ type destination struct {
 // same reports whether d and other are one transaction. A wrapper may be of a type that cannot
 // be compared.
 func (d destination) same(other destination) bool {
-	if d.owner != other.owner || (d.given == nil) != (other.given == nil) {
+	if !d.owner.Same(other.owner) || (d.given == nil) != (other.given == nil) {
 		return false
 	}
 	return d.given == other.given || reflect.ValueOf(d.tx).Comparable() &&

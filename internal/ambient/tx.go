@@ -13,7 +13,7 @@ import (
 	"github.com/jmoiron/sqlx"
 )
 
-// Tx is the transaction of one run of a handler.
+// Tx is the transaction of one run of a handler, as one message of the run has it.
 type Tx struct {
 	// Owner began the transaction for the handler.
 	Owner any
@@ -21,6 +21,12 @@ type Tx struct {
 	// Cause names the message that the transaction handles, in the form of [Cause]; nil if unknown.
 	Cause fmt.Stringer
 
+	results atomic.Pointer[[]byte]
+	*run
+}
+
+// run is what all messages of one run of a handler share.
+type run struct {
 	// Ended reports whether the driver knows that some statement ended the transaction; nil if the
 	// driver cannot tell.
 	Ended func() bool
@@ -31,11 +37,10 @@ type Tx struct {
 	tx *sqlx.Tx
 	db *sql.DB
 
-	taken   atomic.Bool // the handler asked for it
-	ended   atomic.Bool
-	calls   atomic.Int32 // of the innermost handler
-	failed  atomic.Value // error of the innermost handler, boxed
-	results atomic.Pointer[[]byte]
+	taken  atomic.Bool // the handler asked for it
+	ended  atomic.Bool
+	calls  atomic.Int32 // of the innermost handler
+	failed atomic.Value // error of the innermost handler, boxed
 
 	mu     sync.Mutex
 	hooks  []func()
@@ -54,7 +59,25 @@ func Cause(consumer, key string) string {
 }
 
 // New wraps tx, a transaction on db.
-func New(tx *sqlx.Tx, db *sqlx.DB) *Tx { return &Tx{tx: tx, db: db.DB} }
+func New(tx *sqlx.Tx, db *sqlx.DB) *Tx {
+	t := &struct { // one allocation
+		tx  Tx
+		run run
+	}{}
+	t.run.tx, t.run.db = tx, db.DB
+	t.tx.run = &t.run
+	return &t.tx
+}
+
+// For returns the same transaction for one of several messages that the handler gets at once.
+func (t *Tx) For(owner any, cause fmt.Stringer) *Tx {
+	return &Tx{Owner: owner, Cause: cause, run: t.run}
+}
+
+// Same reports whether t and other are one transaction.
+func (t *Tx) Same(other *Tx) bool {
+	return t == other || t != nil && other != nil && t.run == other.run
+}
 
 // With puts t into ctx.
 func With(ctx context.Context, t *Tx) context.Context { return context.WithValue(ctx, key{}, t) }
@@ -121,10 +144,11 @@ func (t *Tx) AfterCommit(owner any, f func()) {
 	t.hooks = append(t.hooks, f)
 }
 
-// Committed runs the functions of [Tx.AfterCommit]: the transaction was committed.
+// Committed runs the functions of [Tx.AfterCommit], once: the transaction was committed.
 func (t *Tx) Committed() {
 	t.mu.Lock()
 	hooks := t.hooks
+	t.hooks = nil
 	t.mu.Unlock()
 	for _, f := range hooks {
 		f()

@@ -70,6 +70,10 @@ var common = Dialect{
 		SELECT result, token
 		FROM millrace_claims
 		WHERE consumer = ? AND message_id = ?`,
+	SelectClaims: `
+		SELECT message_id, token
+		FROM millrace_claims
+		WHERE consumer = ? AND message_id IN (?)`,
 	FailUnlessHeld: `
 		SELECT 1 / COUNT(*)
 		FROM millrace_claims

@@ -75,11 +75,13 @@ type Dialect struct {
 	RaisePurgeLine  string
 	NotePurge       string
 
-	// Claims.
+	// Claims. If ClaimChanges is true, a Claim that conflicts changes the row of the other, and must be rolled back.
+	ClaimChanges   bool
 	Claim          string
 	Lookup         string
 	Retake         string
 	SelectClaim    string
+	SelectClaims   string // of several keys
 	SelectHeld     string
 	FailUnlessHeld string // only MySQL needs it: fails with an error that is NotHeld unless this transaction holds the claim
 	ClaimFormer    string // claims the key that the message had in the epoch before, as superseded

@@ -10,6 +10,8 @@ var mysql = Dialect{
 	// A schema statement in a handler commits the claim and all writes before it.
 	CommitsOnDDL: true,
 
+	ClaimChanges: true,
+
 	LockMigrations: `SELECT 1`,
 	CreateVersions: `CREATE TABLE IF NOT EXISTS millrace_schema (version INT NOT NULL PRIMARY KEY, applied_at BIGINT NOT NULL) ENGINE = InnoDB`,
 	InsertVersion: `

@@ -42,6 +42,15 @@ func Rows(insert string, n int) string {
 	return InsertMany(one, n) + conflict + rest
 }
 
+// ClaimAll returns Claim for n keys. It takes the arguments of a claim n times. MariaDB gives up waiting for another
+// transaction after a second, since it goes on with the statement of a client that has left, and keeps its locks.
+func (d *Dialect) ClaimAll(n int) string {
+	if d.Name == MySQLName {
+		return "/*M! SET STATEMENT innodb_lock_wait_timeout = 1 FOR */" + Rows(d.Claim, n)
+	}
+	return Rows(d.Claim, n)
+}
+
 // InsertMany turns Insert or InsertAlone into an INSERT of n messages. It takes the arguments of a message n times.
 func InsertMany(insert string, n int) string {
 	head, row, _ := strings.Cut(insert, "VALUES ")

@@ -36,10 +36,16 @@ const topic = "payments"
 // serve starts a router; build adds to it what is measured.
 func serve(b *testing.B, handler message.NoPublishHandlerFunc, build func(*message.Router)) *service {
 	b.Helper()
+	return serveMany(b, inFlight, handler, build)
+}
+
+// serveMany is serve with so many messages in flight.
+func serveMany(b *testing.B, hands int, handler message.NoPublishHandlerFunc, build func(*message.Router)) *service {
+	b.Helper()
 	s := &service{
 		channel:  gochannel.NewGoChannel(gochannel.Config{}, watermill.NopLogger{}),
 		failures: &failures{},
-		slots:    make(chan struct{}, inFlight),
+		slots:    make(chan struct{}, hands),
 	}
 	router, err := message.NewRouter(message.RouterConfig{}, s.failures)
 	require.NoError(b, err)
@@ -89,10 +95,10 @@ func (s *service) flow(b *testing.B, more func(i int) bool) (handled int) {
 		require.NoError(b, s.channel.Publish(topic, message.NewMessage(watermill.NewUUID(), payload)))
 		handled++
 	}
-	for range inFlight {
+	for range cap(s.slots) {
 		s.slots <- struct{}{}
 	}
-	for range inFlight {
+	for range cap(s.slots) {
 		<-s.slots
 	}
 	require.NoError(b, s.failures.first())

@@ -112,6 +112,7 @@ type service struct {
 	inputs []inboxtest.Input
 	want   []account
 	order  bool // an account is booked in the order of its versions
+	hands  int  // how many messages the broker hands out at once; 1 if zero
 	mails  bool // there is a provider that sends mails
 }
 
@@ -149,7 +150,8 @@ func (s service) scenario() inboxtest.Scenario {
 			p.Router.AddPlugin(store.Plugin())
 			return s.wire(p, store)
 		},
-		Inputs: s.inputs,
+		Inputs:   s.inputs,
+		InFlight: s.hands,
 		Ledger: func(ctx context.Context, db *sqlx.DB) (any, error) {
 			var all []account
 			err := db.SelectContext(ctx, &all, `SELECT id, balance, history FROM accounts ORDER BY id`)

@@ -1,6 +1,7 @@
 package exhaust_test
 
 import (
+	"context"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
@@ -34,6 +35,36 @@ var services = map[string]service{
 			p.Router.AddMiddleware(millrace.Inbox{Store: store, Outbox: out, Timeout: timeout}.Middleware)
 			p.Router.AddHandler("book", "payments", p.Subscriber, "receipts", p.Publisher, book)
 			return nil
+		},
+	},
+	"Batch and outbox": {
+		inputs: payments, hands: len(payments),
+		want: booked,
+		wire: func(p *inboxtest.Process, store *inbox.Store) error {
+			out, err := relayed(p)
+			if err != nil {
+				return err
+			}
+			batch := millrace.Batch{
+				Inbox: millrace.Inbox{Store: store, Outbox: out, Timeout: timeout}, Max: len(payments), Linger: 50 * time.Millisecond,
+			}
+			p.Router.AddHandler("book", "payments", p.Subscriber, "receipts", p.Publisher, batch.Handler(bookAll))
+			return nil
+		},
+	},
+	"Batch behind Durable": {
+		inputs: payments, hands: len(payments),
+		want: booked,
+		wire: func(p *inboxtest.Process, store *inbox.Store) error {
+			batch := millrace.Batch{Inbox: millrace.Inbox{Store: store, Timeout: timeout}, Max: len(payments), Linger: 50 * time.Millisecond}
+			sub, err := durable(store, pubsub.StoreOnFailure).Decorate(p.Subscriber)
+			if err == nil {
+				p.Router.AddConsumerHandler("book", "payments", sub, batch.ConsumerHandler(func(ctx context.Context, msgs []*message.Message) error {
+					_, err := bookAll(ctx, msgs)
+					return err
+				}))
+			}
+			return err
 		},
 	},
 	"VersionGate that holds": {
@@ -156,6 +187,18 @@ func book(msg *message.Message) ([]*message.Message, error) {
 	receipt := message.NewMessage("receipt of "+msg.UUID, msg.Payload)
 	receipt.Metadata.Set("account", msg.Metadata.Get("account"))
 	return []*message.Message{receipt}, nil
+}
+
+// bookAll books payments in one transaction.
+func bookAll(_ context.Context, msgs []*message.Message) (receipts []*message.Message, err error) {
+	for _, msg := range msgs {
+		made, err := book(msg)
+		if err != nil {
+			return nil, err
+		}
+		receipts = append(receipts, made...)
+	}
+	return receipts, nil
 }
 
 func bookOnly(msg *message.Message) error {

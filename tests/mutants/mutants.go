@@ -16,7 +16,7 @@ var rules = []mutant{
 	},
 	{
 		name: "ack before the commit", by: exhaust("Inbox"), file: "inbox/claim_handle.go",
-		old: "\tcl, err := c.claim(msg, &visit{})\n", new: "\tmsg.Ack()\n\tcl, err := c.claim(msg, &visit{})\n",
+		old: "\tcl, err := c.claim(msg, v)\n", new: "\tmsg.Ack()\n\tcl, err := c.claim(msg, v)\n",
 	},
 	{
 		name: "commit what failed", by: exhaust("Inbox"), file: "inbox/claim_finish.go",
@@ -124,7 +124,7 @@ var rules = []mutant{
 	{
 		name: "undo a finished run when the router closes", file: "inbox/claim_span.go",
 		by:  conformance("the router closes in the middle of a handler"),
-		old: "context.WithCancel(context.WithoutCancel(ctx))", new: "context.WithCancel(ctx)",
+		old: "context.WithCancel(context.WithoutCancel(values))", new: "context.WithCancel(values)",
 	},
 	{
 		name: "let a handler run as long as it likes", by: conformance("a handler slower than Timeout"), file: "inbox/claim_span.go",

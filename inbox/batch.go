@@ -1,0 +1,131 @@
+package inbox
+
+import (
+	"context"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/millrace-go/millrace/internal/batching"
+	"github.com/millrace-go/millrace/internal/turns"
+)
+
+// BatchHandler returns h as the handler of the consumer that config names. What is in flight at once is claimed
+// in one transaction, in which h runs, and which is committed if h succeeds. A message that cannot join a batch
+// is handled as by [Store.Handler], and h gets it alone. middleware.Batch calls it.
+func (i Internals) BatchHandler(config ConsumerConfig, limits batching.Limits, h batchFunc) (message.HandlerFunc, error) {
+	c, err := i.store.consumer(config)
+	if err != nil {
+		return nil, err
+	}
+	c.batches = &batches{consumer: c, limits: limits, handler: h, inserts: make(map[int]string)}
+	return c.batches.handle, nil
+}
+
+type batchFunc = func(ctx context.Context, msgs []*message.Message) ([]*message.Message, error)
+
+// batches are the batches of a consumer. Only one runs at a time.
+type batches struct {
+	consumer *claimConsumer
+	limits   batching.Limits
+	handler  batchFunc
+	inserts  map[int]string // the statement that claims so many keys; only the leader uses it
+
+	gathering
+}
+
+// alone is the handler of a message that is in no batch.
+func (b *batches) alone(msg *message.Message) ([]*message.Message, error) {
+	return b.handler(msg.Context(), []*message.Message{msg})
+}
+
+// handle handles one delivery, in the goroutine that brings it. It restores the message's context on every exit.
+func (b *batches) handle(msg *message.Message) ([]*message.Message, error) {
+	ctx := msg.Context()
+	defer msg.SetContext(ctx)
+	m := b.admit(msg)
+	if m == nil {
+		return b.consumer.handle(msg, b.alone)
+	}
+	defer m.release()
+	m.delivery.observe(KindReceived, "received", nil)
+	end, err := b.gather(m)
+	defer m.freeLead()
+	msg.SetContext(ctx)
+	switch end {
+	case endedCommitted:
+		m.held = false
+		m.claim.succeed(nil, false)
+		return nil, nil
+	case endedByHandler:
+		m.held = false
+		return nil, m.claim.Rollback(err)
+	case endedLeft:
+		m.delivery.interrupted(err)
+		return nil, m.delivery.fail(err)
+	}
+	m.release()
+	return b.consumer.handleOn(&visit{told: true}, msg, b.alone)
+}
+
+// member is a delivery that joins a batch. It holds the turn of its key, so that copies in this process wait.
+type member struct {
+	delivery *delivery
+	claim    *claim // in the last transaction that it was in
+	turn     turns.Turn
+	held     bool // it must free its turn
+	gathered
+}
+
+// release frees what m holds since it was admitted, once.
+func (m *member) release() {
+	if !m.held {
+		return
+	}
+	m.held = false
+	m.turn.Fail()
+	m.delivery.consumer.store.work.leave()
+}
+
+// admit returns msg as a member for the next batch. It returns nil if the message cannot be in a batch, or
+// probably was handled before: then it is claimed by itself.
+func (b *batches) admit(msg *message.Message) *member {
+	c := b.consumer
+	s := c.store
+	d, err := c.readDelivery(msg)
+	if err != nil || !d.plain() {
+		return nil
+	}
+	if _, known := s.settled.Get(d.memoryKey); known {
+		return nil
+	}
+	turn, taken := s.turns.Try(d.memoryKey)
+	if !taken { // by a copy
+		return nil
+	}
+	if !s.work.enter() {
+		turn.Fail()
+		return nil
+	}
+	s.warnUnattended()
+	m := &member{delivery: d, turn: turn, held: true}
+	m.said, m.size = make(chan said, 1), len(msg.Payload)
+	return m
+}
+
+// plain reports whether d is a first delivery, as far as the message itself says.
+func (d *delivery) plain() bool {
+	c := d.consumer
+	if _, live := c.store.db.Live(d.ctx); live || d.ctx.Err() != nil {
+		return false
+	}
+	attended := c.store.config.WithoutPlugin || !d.routed() || d.ctx.Value(attended{}) != nil
+	return attended && d.lease == nil && d.keyless.text == "" && !d.replayed && c.former == nil && c.config.Before == nil &&
+		c.config.OnBegin == nil && !c.config.Redelivered(d.msg) && !c.reread.likely() && d.recent()
+}
+
+// recent reports whether the claim of d cannot have been deleted, so that nobody has to read the purge line.
+func (d *delivery) recent() bool {
+	made, known := d.consumer.config.MessageTime(d.msg)
+	return !known || made.IsZero() || made.Add(-d.consumer.config.ClockSkew).After(time.Now().Add(-MinRetention))
+}

@@ -1,0 +1,227 @@
+package inbox
+
+import (
+	"context"
+	"fmt"
+	"runtime/debug"
+	"slices"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/jmoiron/sqlx"
+
+	"github.com/millrace-go/millrace/internal/batching"
+	"github.com/millrace-go/millrace/internal/dialect"
+	"github.com/millrace-go/millrace/internal/original"
+)
+
+// leadAlone is how long a message that is handled by itself keeps others from forming a batch.
+const leadAlone = time.Second
+
+// run handles the members of the next batch, which m leads. If a batch fails, its halves are tried, until the
+// members that fail are alone, or Timeout has passed. Each member is told how it ends.
+func (b *batches) run(m *member) {
+	all := b.take(m)
+	if len(all) == 1 {
+		m.say(endedAlone, nil)
+		timer := time.AfterFunc(leadAlone, m.next)
+		next := m.next
+		m.next = func() { timer.Stop(); next() }
+		return
+	}
+	defer m.next()
+	defer context.AfterFunc(m.delivery.ctx, m.leave)()
+	defer sayAlone(all) // if the handler ends its goroutine, or an observer panics
+	began := time.Now()
+	for todo := [][]*member{all}; len(todo) > 0; {
+		part := todo[len(todo)-1]
+		todo = todo[:len(todo)-1]
+		if len(part) < 2 || m.batch.ctx.Err() != nil || time.Since(began) > b.consumer.config.Timeout {
+			sayAlone(part)
+			continue
+		}
+		todo = append(todo, b.attempt(part)...)
+	}
+}
+
+// attempt handles part in one transaction, and tells each member how it ends, except those that it returns: they
+// are to be tried again, the last part first.
+func (b *batches) attempt(part []*member) (next [][]*member) {
+	r := b.claim(part)
+	if r == nil {
+		sayAlone(part)
+		return nil
+	}
+	over := false
+	defer func() { // the handler ended its goroutine, or a function of the service panicked
+		if !over {
+			r.restore()
+			r.end()
+		}
+	}()
+	produced, err := r.call()
+	if err == nil {
+		err = r.commit(produced)
+	}
+	over = true
+	if err != nil {
+		return r.fail(err)
+	}
+	r.end()
+	r.whole.ambient.Committed()
+	for _, m := range r.members {
+		m.say(endedCommitted, nil)
+	}
+	return nil
+}
+
+// say tells m how it ends, once.
+func (m *member) say(what ending, err error) {
+	if m.answered {
+		return
+	}
+	m.answered = true
+	m.leave()
+	m.said <- said{what, err}
+}
+
+func sayAlone(members []*member) {
+	for _, m := range members {
+		m.say(endedAlone, nil)
+	}
+}
+
+// batchRun is one transaction for several messages.
+type batchRun struct {
+	*batches
+	members []*member       // whose keys it has claimed, in order of arrival
+	whole   *claim          // stands for all their claims
+	ctx     context.Context //nolint:containedctx // given to the handler
+	leave   func()          // gives the slot back
+}
+
+// restore gives each message its content back, in a copy: the handler may have kept, and change, the one it had.
+func (r *batchRun) restore() {
+	for _, m := range r.members {
+		m.delivery.as.Seen.Give(m.delivery.msg)
+	}
+}
+
+// end frees what the run holds, once. It rolls back what was not committed.
+func (r *batchRun) end() {
+	r.whole.ambient.End()
+	_ = r.whole.tx.Rollback() // if this fails, the server rolls back when the connection ends
+	r.whole.span.end()
+	r.leave()
+}
+
+// call runs the handler. A panic is an error.
+func (r *batchRun) call() (produced []*message.Message, err error) {
+	msgs := make([]*message.Message, 0, len(r.members))
+	for _, m := range r.members {
+		d := m.delivery
+		d.as.HandOver(d.msg)
+		d.msg.SetContext(m.claim.handler)
+		msgs = append(msgs, d.msg)
+	}
+	defer func() {
+		if p := recover(); p != nil {
+			err = fmt.Errorf("%w: %v\n%s", errPanic, p, debug.Stack())
+		}
+	}()
+	return r.handler(r.ctx, msgs)
+}
+
+// commit is [claim.Commit] for all members.
+func (r *batchRun) commit(produced []*message.Message) error {
+	for _, m := range r.members {
+		d := m.delivery
+		produced = original.Apart(d.ctx, produced, d.msg)
+		d.as.Restore(d.msg)
+	}
+	for _, m := range r.members {
+		if err := m.claim.approve(produced); err != nil {
+			return err
+		}
+		m.claim.answeredEarly()
+	}
+	return dialect.Unhide(r.whole.finish(produced))
+}
+
+// seal is [claim.seal] for all members. What the handler returned is no message's own.
+func (r *batchRun) seal(ctx context.Context, tx *sqlx.Tx, produced []*message.Message) error {
+	if len(produced) > 0 {
+		if err := r.whole.storeProduced(ctx, tx, produced); err != nil {
+			return err
+		}
+	}
+	for _, m := range r.members {
+		if body := r.whole.ambient.Result(); body != nil && m.claim.ambient.Result() == nil {
+			m.claim.ambient.SetResult(body)
+		}
+		if err := m.claim.seal(ctx, tx, nil); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// fail rolls back. It returns what is to be tried again: all but the messages that cause names, or two halves.
+func (r *batchRun) fail(cause error) (next [][]*member) {
+	s, whole := r.consumer.store, r.whole
+	cause = sound(cause)
+	whole.ambient.End()
+	if err := whole.tx.Rollback(); err != nil {
+		s.db.Forget()
+	}
+	r.restore()
+	// If the transaction may have been committed, each message is looked up by itself.
+	mine, err := false, error(nil)
+	if !whole.inDoubt {
+		mine, err = r.committed()
+	}
+	r.end()
+	log := s.log.With(watermill.LogFields{"consumer": r.consumer.config.Name, "count": len(r.members)})
+	about := watermill.LogFields{"err": whole.reportRefusedWrites(whole.lateness(cause)).Error()}
+	switch {
+	case whole.inDoubt || err != nil:
+		log.Info("inbox: a batch failed, and may have been committed; its messages are looked up one by one", about)
+		sayAlone(r.members)
+		return nil
+	case mine:
+		for _, m := range r.members {
+			m.say(endedByHandler, cause)
+		}
+		return nil
+	}
+	bad, rest := r.named(cause)
+	if len(bad) > 0 {
+		log.Info("inbox: messages of a batch failed; the others are tried again without them", about)
+		sayAlone(bad)
+		return [][]*member{rest}
+	}
+	log.Info("inbox: a batch failed; its halves are tried", about)
+	half := len(rest) / 2
+	return [][]*member{rest[half:], rest[:half]}
+}
+
+// committed reports whether the handler has committed the transaction itself.
+func (r *batchRun) committed() (bool, error) {
+	ctx, cancel := r.whole.cleanup()
+	defer cancel()
+	return r.whole.committed(ctx)
+}
+
+// named returns the members that cause names, and the others.
+func (r *batchRun) named(cause error) (bad, rest []*member) {
+	all := batching.Named(cause)
+	for _, m := range r.members {
+		if slices.Contains(all, m.delivery.msg) {
+			bad = append(bad, m)
+		} else {
+			rest = append(rest, m)
+		}
+	}
+	return bad, rest
+}

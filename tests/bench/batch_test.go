@@ -1,0 +1,154 @@
+package bench_test
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/jmoiron/sqlx"
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace-go/millrace/inbox"
+	"github.com/millrace-go/millrace/internal/dialect"
+	millrace "github.com/millrace-go/millrace/middleware"
+	"github.com/millrace-go/millrace/tests/rig"
+	"github.com/millrace-go/millrace/tests/testdb"
+)
+
+// BenchmarkBatch is P16: what is in flight in one transaction, on PostgreSQL against pgbench with the four statements
+// of one message, on the others against one message in a transaction.
+func BenchmarkBatch(b *testing.B) {
+	nearAndFar(b, func(b *testing.B, db *testdb.DB, at place) {
+		saving, err := sqlx.Open("pgxdb", db.DSN)
+		require.NoError(b, err)
+		saving.SetMaxOpenConns(pool)
+		saving.SetMaxIdleConns(pool)
+		b.Cleanup(func() { require.NoError(b, saving.Close()) })
+		ways := batches(b, db, db.DB)
+		ways = append(ways,
+			batchWay{"pgxdb", inBatches(b, db, saving, 64, together).flood},
+			batchWay{"pgbench", func(b *testing.B, d time.Duration) float64 { return pgbench(b, db, "prepared", d) }})
+		rates := race(b, db, at, ways)
+		per := func(way string) float64 { return median(rates[way]) }
+		for _, n := range []string{"64", "128"} {
+			atLeast(at.goal("P16/"+n), 5).judge(b, rates.over(n, "pgbench"), "%.0f/s, pgbench %.0f/s", per(n), per("pgbench"))
+		}
+		atLeast(at.goal("P16/one-by-one"), 1.8).judge(b, rates.over("one by one", "pgbench"), "%.0f/s", per("one by one"))
+		tell(fmt.Sprintf("%s ratio=%.2f no goal (64 in flight through pgxdb, %.0f/s)",
+			at.goal("P16/pgxdb"), median(rates.over("pgxdb", "pgbench")), per("pgxdb")))
+		tell(fmt.Sprintf("%s ratio=%.2f no goal (64 in flight against Inbox with 64, %.0f/s)",
+			at.goal("P16/inbox"), median(rates.over("64", "inbox")), per("inbox")))
+	})
+	for name, bound := range map[string]float64{dialect.MySQLName: 3, dialect.SQLiteName: 5} {
+		b.Run(name, func(b *testing.B) {
+			db := testdb.On(b, name, testdb.Pool(pool))
+			require.NoError(b, newStore(b, db).Migrate(b.Context()))
+			run(b, db,
+				`CREATE TABLE bench_account (id INTEGER PRIMARY KEY, balance BIGINT NOT NULL)`,
+				`INSERT INTO bench_account SELECT i, 0 FROM `+db.Numbers(accounts)+` `)
+			rates := race(b, db, near, batches(b, db, db.DB))
+			for _, way := range []string{"64", "one by one"} {
+				atLeast("P16/"+name+"/"+way, bound).judge(b, rates.over(way, "inbox"), "%.0f/s, Inbox with 64 in flight %.0f/s",
+					median(rates[way]), median(rates["inbox"]))
+			}
+		})
+	}
+}
+
+type batchWay struct {
+	name string
+	rate func(b *testing.B, d time.Duration) float64
+}
+
+// batches are the ways that every database has.
+func batches(b *testing.B, db *testdb.DB, pool *sqlx.DB) []batchWay {
+	b.Helper()
+	store := newStore(b, db)
+	single := serveMany(b, 64, transfer, func(router *message.Router) {
+		router.AddMiddleware(millrace.Inbox{Store: store}.Middleware)
+		router.AddPlugin(store.Plugin())
+	})
+	return []batchWay{
+		{"64", inBatches(b, db, pool, 64, together).flood},
+		{"128", inBatches(b, db, pool, 128, together).flood},
+		{"one by one", inBatches(b, db, pool, 64, oneByOne).flood},
+		{"inbox", single.flood},
+	}
+}
+
+// race measures the ways in turns.
+func race(b *testing.B, db *testdb.DB, at place, ways []batchWay) series {
+	b.Helper()
+	rates := series{}
+	for range at.turns() {
+		for _, way := range ways {
+			run(b, db, `DELETE FROM millrace_claims`)
+			if db.Dialect == dialect.PostgresName {
+				run(b, db, `TRUNCATE millrace_claims`)
+				settleDown(b, db)
+			}
+			rates.add(way.name, way.rate(b, phase()))
+		}
+	}
+	return rates
+}
+
+func inBatches(b *testing.B, db *testdb.DB, pool *sqlx.DB, hands int, h func(ctx context.Context, n int) error) *service {
+	b.Helper()
+	store := rig.NewStore(b, pool, inbox.Config{WithoutPlugin: true})
+	b.Cleanup(func() { _ = store.Close(b.Context()) })
+	batch := millrace.Batch{Inbox: millrace.Inbox{Store: store, Consumer: "batch " + strconv.Itoa(hands)}, Max: hands}
+	s := serveMany(b, hands, batch.ConsumerHandler(func(ctx context.Context, msgs []*message.Message) error {
+		return h(ctx, len(msgs))
+	}), func(router *message.Router) { router.AddPlugin(store.Plugin()) })
+	return s
+}
+
+// together changes the account of each message by one statement.
+func together(ctx context.Context, n int) error {
+	tx, err := inbox.Tx(ctx)
+	if err != nil {
+		return err
+	}
+	changes := make(map[int64]int64, n)
+	for range n {
+		changes[rand.Int64N(accounts)+1]++
+	}
+	if tx.DriverName() != "mysql" && tx.DriverName() != "sqlite" {
+		var ids, by []int64
+		for id, n := range changes {
+			ids, by = append(ids, id), append(by, n)
+		}
+		_, err = tx.ExecContext(ctx, `
+			UPDATE bench_account SET balance = balance + c.n
+			FROM (SELECT unnest($1::BIGINT[]) AS id, unnest($2::BIGINT[]) AS n) c
+			WHERE bench_account.id = c.id`, ids, by)
+		return err
+	}
+	rows, args := make([]string, 0, n), make([]any, 0, 2*n)
+	for id, n := range changes {
+		rows, args = append(rows, "SELECT ? AS id, ? AS n"), append(args, id, n)
+	}
+	all := `(` + strings.Join(rows, " UNION ALL ") + `) c`
+	query := `UPDATE bench_account SET balance = balance + c.n FROM ` + all + ` WHERE bench_account.id = c.id`
+	if tx.DriverName() == "mysql" {
+		query = `UPDATE bench_account JOIN ` + all + ` ON bench_account.id = c.id SET balance = balance + c.n`
+	}
+	_, err = tx.ExecContext(ctx, query, args...)
+	return err
+}
+
+// oneByOne changes the account of each message by a statement of its own.
+func oneByOne(ctx context.Context, n int) error {
+	for range n {
+		if err := rig.Exec(ctx, `UPDATE bench_account SET balance = balance + 1 WHERE id = ?`, rand.IntN(accounts)+1); err != nil {
+			return err
+		}
+	}
+	return nil
+}
