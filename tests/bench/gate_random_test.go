@@ -140,6 +140,7 @@ func (s *shuffled) serve(b *testing.B, db *testdb.DB, source message.Subscriber,
 	router.AddConsumerHandler("billing", topic, sub, transfer)
 	ended := make(chan error, 1)
 	go func() { ended <- router.Run(context.WithoutCancel(b.Context())) }()
+	<-router.Running() // one that is closed before may wait for its handlers for ever
 	return func() {
 		require.NoError(b, router.Close())
 		require.NoError(b, <-ended)
