@@ -64,6 +64,10 @@ func (p *outboxPage) fill(v *visit, out *outbox.Publisher) error {
 // addOutbox adds what is to be sent.
 func (o *overview) addOutbox(ctx context.Context, out *outbox.Publisher) error {
 	b, err := out.Backlog(ctx, outbox.BacklogOptions{})
-	o.Unsent, o.Given = b.Unsent(), b.Parked
+	if err != nil {
+		return err
+	}
+	layout, err := out.Shards(ctx)
+	o.Unsent, o.Given, o.Relays = b.Unsent(), b.Parked, layout.Relays
 	return err
 }

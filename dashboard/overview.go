@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/millrace-go/millrace/inbox/admin"
+	"github.com/millrace-go/millrace/outbox"
 )
 
 // overview is the first page: how many messages there are, which need an operator, and how it went.
@@ -17,6 +18,7 @@ type overview struct {
 	Paused    int
 	Unsent    admin.Count // in the outbox
 	Given     admin.Count // parked there
+	Relays    []outbox.RelayLease
 	Windows   []windowLink
 	Charts    []chart
 	Consumers []consumerLine

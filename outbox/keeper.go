@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
+	"sync/atomic"
 	"time"
 
 	"github.com/millrace-go/millrace/internal/database"
@@ -25,6 +26,10 @@ type keeper struct {
 
 	extended time.Time // when the lease was last extended
 	replaced time.Time // when the shards of an earlier release were replaced; zero for never
+
+	broker  atomic.Pointer[brokerOut] // what the pump knows; nil: messages get through
+	noted   *brokerOut                // what the table says
+	notedAt time.Time                 // when the log last said that it cannot be written
 
 	asked   int        // number of the last order
 	changes chan order // orders to the pump; the latest counts
@@ -159,6 +164,7 @@ func (k *keeper) beat(ctx context.Context) (settled bool, err error) {
 			return false, err
 		}
 	}
+	k.note(ctx)
 	for {
 		v, err := k.look(ctx, division{k.generation, shardCount})
 		if err != nil {

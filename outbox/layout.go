@@ -32,6 +32,9 @@ type RelayLease struct {
 	Until     time.Time // end of its lease, by the database's clock
 	Alive     bool      // the lease has not ended
 	Shards    int       // how many it owns
+
+	BrokerError    string    // while nothing gets through to the broker, the last error, without passwords and the payload
+	BrokerOutSince time.Time // zero: messages get through, or there are none
 }
 
 // Unowned returns how many shards no living relay owns: nobody sends their messages.
@@ -78,6 +81,8 @@ func (d *tables) layout(ctx context.Context) (l Layout, err error) {
 		Name      string
 		StartedAt int64 `db:"started_at"`
 		Until     int64
+		Error     sql.NullString `db:"broker_error"`
+		OutSince  sql.NullInt64  `db:"broker_out_since"`
 		Now       int64
 	}
 	if err := d.db.SelectContext(ctx, &relays, d.sql.ListRelays); err != nil {
@@ -86,10 +91,14 @@ func (d *tables) layout(ctx context.Context) (l Layout, err error) {
 	at := make(map[int64]int) // relays by their tokens
 	for i, r := range relays {
 		at[r.Token] = i
-		l.Relays = append(l.Relays, RelayLease{
-			Token: r.Token, Name: r.Name, Alive: r.Until > r.Now,
+		lease := RelayLease{
+			Token: r.Token, Name: r.Name, Alive: r.Until > r.Now, BrokerError: r.Error.String,
 			StartedAt: time.UnixMicro(r.StartedAt).UTC(), Until: time.UnixMicro(r.Until).UTC(),
-		})
+		}
+		if r.OutSince.Valid {
+			lease.BrokerOutSince = time.UnixMicro(r.OutSince.Int64).UTC()
+		}
+		l.Relays = append(l.Relays, lease)
 	}
 	for _, o := range owners {
 		s := Shard{Number: o.Shard, Owner: o.Owner}

@@ -233,9 +233,10 @@ func (p *pump) fail(err error) {
 }
 
 // text makes an error fit a text column.
-func text(err error) string {
-	const most = 2000
-	s := strings.ReplaceAll(strings.ToValidUTF8(err.Error(), "?"), "\x00", "?")
+func text(err error) string { return cut(err.Error(), 2000) }
+
+func cut(s string, most int) string {
+	s = strings.ReplaceAll(strings.ToValidUTF8(s, "?"), "\x00", "?")
 	if len(s) > most {
 		s = strings.ToValidUTF8(s[:most], "") + "…"
 	}

@@ -38,7 +38,8 @@ const (
 	// KindParked reports a message that the relay parked.
 	KindParked
 
-	// KindOutage reports that nothing gets through, that a probe failed, and that the outage is over.
+	// KindOutage reports that nothing gets through, that a probe failed, and, without an error, that the outage
+	// is over or the relay stops.
 	KindOutage
 
 	// KindShards reports how many shards the relay owns, whenever that changes.

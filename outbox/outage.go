@@ -16,6 +16,7 @@ import (
 type brokerOutage struct {
 	on      bool
 	began   time.Time
+	shown   *brokerOut // for operators
 	probing bool
 	probes  int // how many have failed
 	probeAt time.Time
@@ -50,6 +51,9 @@ func (p *pump) beginOutage(ctx context.Context, l *letter, err error, r *run, no
 	o.last = l.topic
 	o.topics[l.topic], o.letters[l.id] = now, now
 	o.failures[l.topic]++
+	if out := newBrokerOut(l, err, o.began); o.shown == nil || out.text != o.shown.text {
+		o.shown = out
+	}
 	p.makeRoom(err)
 	p.fail(fmt.Errorf("message %q to topic %q: %w", l.msg.UUID, l.topic, err))
 	e := l.event(reason, err)
@@ -83,6 +87,14 @@ func (p *pump) endOutage(ctx context.Context) {
 	}
 	p.log.Info("outbox: messages get through to the broker again", watermill.LogFields{"after": lasted.String()})
 	p.tell(ctx, KindOutage, Event{Reason: "over", Duration: lasted})
+}
+
+// leaveOutage tells observers that the pump no longer finds out whether the outage lasts, except
+// after RelayBatch, which the next call continues.
+func (p *pump) leaveOutage(ctx context.Context) {
+	if p.outage.on && !p.once {
+		p.tell(ctx, KindOutage, Event{Reason: "the relay stops", Duration: time.Since(p.outage.began)})
+	}
 }
 
 // probe sends one message: of the topic that was probed the longest ago, the one that failed the

@@ -91,6 +91,7 @@ func (p *pump) work(ctx context.Context, k *keeper, lost <-chan error, rings <-c
 	defer timer.Stop()
 	stop, drained := ctx.Done(), (<-chan time.Time)(nil)
 	ctx = context.WithoutCancel(ctx)
+	defer p.leaveOutage(ctx)
 	for {
 		p.dispatch()
 		p.read(ctx)
@@ -122,6 +123,7 @@ func (p *pump) work(ctx context.Context, k *keeper, lost <-chan error, rings <-c
 		case <-timer.C:
 		}
 		p.release(k)
+		k.broker.Store(p.outage.shown)
 	}
 }
 

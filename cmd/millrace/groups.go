@@ -11,7 +11,7 @@ import (
 
 // failureGroup is a group in JSON.
 type failureGroup struct {
-	Group     int64    `json:"group"`
+	Group     int64    `json:"group,string"` // JSON numbers above 2^53 are not exact everywhere
 	Messages  int      `json:"messages"`
 	AtLeast   bool     `json:"at_least,omitempty"`
 	Consumers []string `json:"consumers"`

@@ -139,7 +139,7 @@ type openMessage struct {
 	LeasedUntil  *string           `json:"leased_until"`
 	Reason       string            `json:"reason,omitempty"`
 	Error        string            `json:"error,omitempty"`
-	Group        int64             `json:"group,omitempty"`
+	Group        int64             `json:"group,omitempty,string"`
 	Original     string            `json:"collided_with,omitempty"`
 	Metadata     map[string]string `json:"metadata"`
 	shownPayload

@@ -210,5 +210,5 @@ func layoutText(l outbox.Layout) string {
 		}
 		shards.add(s.Number, owner)
 	}
-	return relays.String() + "\n" + shards.String()
+	return relays.String() + brokerText(relaysOf(l)) + "\n" + shards.String()
 }

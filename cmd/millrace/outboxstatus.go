@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"strings"
+	"time"
 
 	"github.com/millrace-go/millrace/inbox"
 	"github.com/millrace-go/millrace/inbox/admin"
@@ -29,6 +30,10 @@ type relayStatus struct {
 	Shards  int     `json:"shards"`
 	Started *string `json:"started_at"`
 	Until   *string `json:"lease_until"`
+
+	BrokerOut   *string `json:"broker_out_since"` // null: messages get through, or there are none
+	BrokerError string  `json:"broker_error,omitempty"`
+	outFor      time.Duration
 }
 
 func (a *app) outboxStatus(ctx context.Context) (outboxStatus, error) {
@@ -56,12 +61,17 @@ func (a *app) outboxStatus(ctx context.Context) (outboxStatus, error) {
 func relaysOf(layout outbox.Layout) []relayStatus {
 	relays := []relayStatus{}
 	for _, r := range layout.Relays {
-		relays = append(relays, relayStatus{r.Name, r.Alive, r.Shards, since(r.StartedAt), since(r.Until)})
+		relays = append(relays, relayStatus{
+			Name: r.Name, Alive: r.Alive, Shards: r.Shards, Started: since(r.StartedAt), Until: since(r.Until),
+			BrokerOut: since(r.BrokerOutSince), BrokerError: r.BrokerError, outFor: time.Since(r.BrokerOutSince),
+		})
 	}
 	return relays
 }
 
-func (s outboxStatus) text() string {
+func (s outboxStatus) text() string { return s.counts() + brokerText(s.Relays) }
+
+func (s outboxStatus) counts() string {
 	b := s.backlog
 	text := fmt.Sprintf("\nOutbox: %s pending, %s retrying, %s held, %s parked", b.Pending, b.Retrying, b.Held, b.Parked)
 	if b.OldestPending > 0 {
@@ -82,6 +92,16 @@ func (s outboxStatus) text() string {
 		return text + fmt.Sprintf("\nRelays: %s; %d of %d shards have none\n", strings.Join(names, ", "), s.Unowned, s.Shards)
 	}
 	return text + fmt.Sprintf("\nRelays: %s; all %d shards have one\n", strings.Join(names, ", "), s.Shards)
+}
+
+// brokerText says which relays get nothing through to the broker.
+func brokerText(relays []relayStatus) (text string) {
+	for _, r := range relays {
+		if r.Alive && r.BrokerOut != nil {
+			text += fmt.Sprintf("Broker: out for %s for %s: nothing gets through: %s\n", oneLine(r.Name), span(r.outFor), oneLine(r.BrokerError))
+		}
+	}
+	return text
 }
 
 // tableStatus is the size of a table in JSON.

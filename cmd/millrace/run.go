@@ -11,6 +11,8 @@ import (
 
 	"github.com/mattn/go-isatty"
 	"github.com/spf13/cobra"
+
+	"github.com/millrace-go/millrace/internal/secret"
 )
 
 // streams are the input of a command, and where it writes results and diagnostics.
@@ -133,5 +135,5 @@ func spoken(err error) string {
 	if errors.Is(err, errNoDSN) || errors.Is(err, errForm) {
 		return err.Error() // the examples are nobody's
 	}
-	return withoutCredentials(strings.TrimSpace(err.Error()))
+	return secret.WithoutCredentials(strings.TrimSpace(err.Error()))
 }

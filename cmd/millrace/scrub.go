@@ -4,10 +4,11 @@ import (
 	"encoding/json"
 	"io"
 	"net/url"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/millrace-go/millrace/internal/secret"
 )
 
 // secrets are texts that must not be shown. Drivers quote the connection string in errors.
@@ -52,24 +53,10 @@ func (s *secrets) addPassword(password string, names ...string) {
 	}
 }
 
-// Passwords in a connection string that was given in the wrong place: before a host, or after its
-// name.
-var (
-	credentials = regexp.MustCompile(`(://[^:/@\s]*:|\b[\w.-]+:)(\S+)(@[\w.\[\]-]*[:/(])`)
-	passwords   = regexp.MustCompile(`(?i)(\bpassword\s*=\s*)('[^']*'|[^\s&"']+)`)
-)
-
-const concealed = "[hidden]"
-
-func withoutCredentials(text string) string {
-	text = credentials.ReplaceAllString(text, "${1}"+concealed+"${3}")
-	return passwords.ReplaceAllString(text, "${1}"+concealed)
-}
-
 // clean returns text without secrets.
 func (s *secrets) clean(text string) string {
 	for _, hidden := range s.hidden {
-		text = strings.ReplaceAll(text, hidden, concealed)
+		text = strings.ReplaceAll(text, hidden, secret.Concealed)
 	}
 	parts := strings.Split(text, ellipsis)
 	for i := range len(parts) - 1 {
@@ -84,7 +71,7 @@ func (s *secrets) cleanEnd(text string) string {
 	for _, hidden := range s.hidden {
 		for n := len(hidden) - 1; n >= shortest; n-- {
 			if before, found := strings.CutSuffix(text, hidden[:n]); found {
-				return before + concealed
+				return before + secret.Concealed
 			}
 		}
 	}

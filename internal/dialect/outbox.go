@@ -70,6 +70,7 @@ type Outbox struct {
 	// Relays and the shards they own.
 	InsertRelay   string
 	BeatRelay     string
+	NoteBroker    string // takes the error and for how long it lasts, NULL where messages get through
 	DeleteRelay   string
 	CountExpired  string
 	DeleteExpired string
@@ -162,6 +163,10 @@ var commonOutbox = Outbox{
 		UPDATE millrace_outbox_relays
 		SET until = {now} + ?
 		WHERE token = ? AND until > {now}`,
+	NoteBroker: `
+		UPDATE millrace_outbox_relays
+		SET broker_error = ?, broker_out_since = {now} - ?
+		WHERE token = ?`,
 	DeleteRelay: `
 		DELETE FROM millrace_outbox_relays
 		WHERE token = ?`,
@@ -177,7 +182,7 @@ var commonOutbox = Outbox{
 		FROM millrace_outbox_relays
 		ORDER BY token`,
 	ListRelays: `
-		SELECT token, name, started_at, until, {now} AS now
+		SELECT token, name, started_at, until, broker_error, broker_out_since, {now} AS now
 		FROM millrace_outbox_relays
 		ORDER BY started_at, token`,
 	InsertLayout: `

@@ -34,3 +34,15 @@ func TestPayloadsOfTheOutboxAreNotRead(t *testing.T) {
 		b.shows(b.get("outbox"), "order-0001")
 	})
 }
+
+func TestAnOutageOfTheBrokerIsShown(t *testing.T) {
+	testdb.Each(t, func(t *testing.T, db *testdb.DB) {
+		b := newBed(t, db)
+		db.Do(t, `INSERT INTO millrace_outbox_layout (id, generation, shards, target) VALUES (1, 1, 1, 1)`)
+		db.Do(t, `INSERT INTO millrace_outbox_shards (generation, shard, owner) VALUES (1, 0, 7)`)
+		db.Do(t, `INSERT INTO millrace_outbox_relays (token, name, started_at, until, broker_error, broker_out_since) VALUES (7, 'shop-1', 1, ?, ?, 1)`,
+			time.Now().Add(time.Hour).UnixMicro(), "connection refused")
+		b.shows(b.get(""), "Relay shop-1 has got nothing through to the broker since", "connection refused")
+		b.shows(b.get("outbox"), "broker out", "Relay shop-1 has got nothing through to the broker since", "connection refused")
+	})
+}

@@ -43,6 +43,46 @@ var relayOutageBodies = []testdb.Body{
 		assert.Empty(t, seen.of("attempt"))
 		require.NoError(t, relay.stop())
 	}},
+	{Name: "an outage in the relay's row", Why: "operators see the last error and since when, but no payload and no password", Run: func(t *testing.T, db *testdb.DB) {
+		p, b := newPost(t, db), newStrict(t)
+		b.refusing(func(_ string, msg *message.Message) error {
+			return fmt.Errorf("dial amqp://shop:p4ssword@mq:5672/: %w: cannot send %q", errRefused, msg.Payload)
+		})
+		began := time.Now()
+		relay := p.relayTo(b, leased(3*time.Second))
+		row := func() outbox.RelayLease {
+			layout, err := p.out.Shards(t.Context())
+			require.NoError(t, err)
+			if len(layout.Relays) == 0 {
+				return outbox.RelayLease{}
+			}
+			return layout.Relays[0]
+		}
+		rig.Eventually(p, "the relay runs", func() bool { return row().Alive })
+		assert.Empty(t, row().BrokerError)
+		assert.Zero(t, row().BrokerOutSince)
+		all := p.store("orders", message.NewMessage("u-1", []byte("a card number")))
+		rig.Eventually(p, "the row says so", func() bool { return row().BrokerError != "" })
+		assert.Equal(t, "dial amqp:[hidden]@mq:5672/: "+errRefused.Error()+`: cannot send "[hidden]"`, row().BrokerError)
+		assert.WithinRange(t, row().BrokerOutSince, began.Add(-10*time.Second), time.Now().Add(10*time.Second))
+		b.refusing(nil)
+		p.allSent(b, all)
+		rig.Eventually(p, "the row says that it is over", func() bool { return row().BrokerError == "" && row().BrokerOutSince.IsZero() })
+		require.NoError(t, relay.stop())
+	}},
+	{Name: "a relay that stops in an outage", Why: "observers hear that it no longer looks: a gauge of theirs would stay for ever", Run: func(t *testing.T, db *testdb.DB) {
+		p, b, seen := newPost(t, db), newStrict(t), &events{}
+		b.refusing(refuseAll)
+		relay := p.relayTo(b, seen.observe)
+		p.store("orders", b.letters("k0", 1)...)
+		rig.Eventually(p, "a probe fails", func() bool { return len(seen.of("outage")) >= 2 })
+		require.NoError(t, relay.stop())
+		outages := seen.of("outage")
+		last := outages[len(outages)-1]
+		assert.NoError(t, last.Err)
+		assert.Equal(t, "the relay stops", last.Reason)
+		assert.Positive(t, last.Duration)
+	}},
 	{Name: "an outage with more messages than a relay has in hand", Why: "what is behind them is looked for, in vain, and all flows in order when it is over", Run: func(t *testing.T, db *testdb.DB) {
 		p, b, seen := newPost(t, db), newStrict(t), &events{}
 		b.refusing(refuseAll)

@@ -73,6 +73,18 @@ func TestRetryThroughTheOutbox(t *testing.T) {
 	}))
 }
 
+func TestAnOutageOfTheBrokerIsShown(t *testing.T) {
+	t.Parallel()
+	testdb.Each(t, testdb.With(newShop, func(t *testing.T, s *shop) {
+		s.exec(`UPDATE millrace_outbox_relays SET broker_error = ?, broker_out_since = ?`, "dial tcp 127.0.0.1:5672: connect: connection refused", ago(2*day))
+		for _, args := range [][]string{{"status"}, {"outbox", "shards"}} {
+			r := s.run(args...)
+			assert.Contains(t, r.out, "\nBroker: out for shop-1 for 2d: nothing gets through: dial tcp 127.0.0.1:5672: connect: connection refused\n", r.err)
+			assert.Contains(t, s.run(append(args, "--json")...).out, `"broker_error": "dial tcp`)
+		}
+	}))
+}
+
 func TestTheOperatorIsKnown(t *testing.T) {
 	t.Parallel()
 	s := newShop(t, testdb.On(t, "sqlite"))
