@@ -187,7 +187,7 @@ func build(source, into string, packages ...string) error {
 	args := []string{"build", "-buildvcs=false", "-o", into + string(filepath.Separator)}
 	if info, known := debug.ReadBuildInfo(); known {
 		for _, s := range info.Settings {
-			if s.Key == "-race" || s.Key == "-gcflags" {
+			if s.Key == "-race" || s.Key == "-gcflags" || s.Key == "-ldflags" {
 				args = append(args, s.Key+"="+s.Value)
 			}
 		}

@@ -157,22 +157,28 @@ var (
 // For returns the dialect of the named database, with statements for these table names.
 // It returns nil if it does not know the database.
 func For(name string, names Names) *Dialect {
-	var d Dialect
-	switch name {
-	case PostgresName:
-		d = postgres
-	case MySQLName:
-		d = mysql
-	case SQLiteName:
-		d = sqlite
-	default:
+	fill, known := filled[name]
+	if !known {
 		return nil
 	}
+	d := fill()
 	d.scripts = readScripts(name)
-	d.fill(reflect.ValueOf(&d).Elem(), reflect.ValueOf(common))
 	d.render(names)
 	d.read = sync.OnceValue(d.readTables)
 	return &d
+}
+
+// filled has each database's dialect with the statements that all databases share, but no names. It is made
+// once: most of the time of For would go there.
+var filled = map[string]func() Dialect{
+	PostgresName: sync.OnceValue(func() Dialect { return complete(postgres) }),
+	MySQLName:    sync.OnceValue(func() Dialect { return complete(mysql) }),
+	SQLiteName:   sync.OnceValue(func() Dialect { return complete(sqlite) }),
+}
+
+func complete(d Dialect) Dialect {
+	d.fill(reflect.ValueOf(&d).Elem(), reflect.ValueOf(common))
+	return d
 }
 
 // fill copies into own each shared statement that own lacks.

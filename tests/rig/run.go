@@ -23,10 +23,12 @@ var Patience = func() time.Duration {
 // Eventually waits until holds returns true.
 func Eventually(t testing.TB, what string, holds func() bool) {
 	t.Helper()
-	for end := time.Now().Add(Patience); !holds(); time.Sleep(5 * time.Millisecond) {
+	pause := 2 * time.Millisecond
+	for end := time.Now().Add(Patience); !holds(); pause = min(pause*5/4, 50*time.Millisecond) {
 		if time.Now().After(end) {
 			require.Fail(t, "too late", what)
 		}
+		time.Sleep(pause)
 	}
 }
 

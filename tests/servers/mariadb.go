@@ -26,17 +26,20 @@ func newMariaDB(t testing.TB, settings []string) *Server {
 	mariadbd := program(t, "mariadbd", "/usr/sbin")
 	h := newHome(t, "mysql")
 	port := freePort(t)
-	common := []string{
-		"--no-defaults", // must come first
-		"--datadir=" + h.path("data"),
-		"--tmpdir=" + h.path(), // instances use the same names for temporary tables
-		"--innodb-log-file-size=16M",
-		"--innodb-buffer-pool-size=32M",
-		"--innodb-use-native-aio=0", // many instances would exhaust the kernel's
+	common := func(dir string) []string {
+		return []string{
+			"--no-defaults", // must come first
+			"--datadir=" + dir + "/data",
+			"--tmpdir=" + dir, // instances use the same names for temporary tables
+			"--innodb-log-file-size=16M",
+			"--innodb-buffer-pool-size=32M",
+			"--innodb-use-native-aio=0", // many instances would exhaust the kernel's
+		}
 	}
-	h.do(installDB, slices.Concat(common,
-		[]string{"--auth-root-authentication-method=normal", "--skip-test-db"})...)
-	args := slices.Concat(common, []string{
+	h.install(installDB, func(dir string) []string {
+		return append(common(dir), "--auth-root-authentication-method=normal", "--skip-test-db")
+	})
+	args := slices.Concat(common(h.dir), []string{
 		"--port=" + strconv.Itoa(port), "--bind-address=127.0.0.1",
 		"--socket=" + h.path("socket"), "--pid-file=" + h.path("pid"),
 		"--skip-name-resolve", "--max-connections=200",

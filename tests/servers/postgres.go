@@ -21,8 +21,9 @@ func Postgres(t testing.TB, settings ...string) *Server {
 	t.Helper()
 	initdb := program(t, "initdb", debianPostgres)
 	s := newPostgres(t, settings)
-	s.home.do(initdb, "--pgdata", s.home.path("data"), "--username=postgres", "--auth=trust",
-		"--encoding=UTF8", "--locale=C.UTF-8", "--no-sync")
+	s.home.install(initdb, func(dir string) []string {
+		return []string{"--pgdata", dir + "/data", "--username=postgres", "--auth=trust", "--encoding=UTF8", "--locale=C.UTF-8", "--no-sync"}
+	})
 	return launch(s)
 }
 
