@@ -244,6 +244,51 @@ var bodies = []testdb.Body{
 		}
 		b.once(msgs)
 	})},
+	{Name: "crossing batches", Why: "keys are claimed in one order, so that batches do not deadlock", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
+		const n, rounds = 100, 10
+		var all []*message.Message
+		for range rounds {
+			first, second := b.batch(n, apply, on(b.twin())), b.batch(n, apply, on(b.twin()))
+			msgs := newMessages(n)
+			all = append(all, msgs...)
+			answers := append(start(first, copies(msgs)), start(second, copies(msgs))...)
+			for _, err := range b.errs(answers) {
+				require.NoError(t, err)
+			}
+		}
+		b.once(all)
+		assert.Zero(t, b.events.Count("contention"), "%v", b.events.Last("contention").Err)
+	})},
+	{Name: "a handler that changes its messages", Why: "the next try gets them as they came", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
+		const n = 6
+		msgs := newMessages(n)
+		var tries atomic.Int32
+		h := b.batch(n, func(ctx context.Context, batch []*message.Message) error {
+			for _, m := range batch {
+				assert.Equal(t, "x", string(m.Payload))
+				assert.Empty(t, m.Metadata)
+				m.Payload[0] = 'y'
+				m.Metadata.Set("changed", "yes")
+			}
+			err := apply(ctx, batch)
+			for _, m := range batch {
+				m.UUID = "changed"
+			}
+			if tries.Add(1) == 1 {
+				return errBoom
+			}
+			return err
+		})
+		copied := copies(msgs)
+		b.must(h, copied)
+		b.once(msgs)
+		for i, m := range copied {
+			assert.Equal(t, msgs[i].UUID, m.UUID)
+			assert.Equal(t, "x", string(m.Payload))
+			assert.Empty(t, m.Metadata)
+			assert.Nil(t, m.Context().Value(struct{}{}))
+		}
+	})},
 	{Name: "a copy in another process that fails", Why: "the batch then handles the message", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		msgs := newMessages(5)
 		claimed, goOn := make(chan struct{}), make(chan struct{})

@@ -2,7 +2,7 @@ package main
 
 import "slices"
 
-var mutants = slices.Concat(rules, guards, panics)
+var mutants = slices.Concat(rules, guards, panics, batchMutants)
 
 var rules = []mutant{
 	{

@@ -1,0 +1,45 @@
+package main
+
+// batchMutants break what makes each message of a batch one that is handled once.
+var batchMutants = []mutant{
+	{
+		name: "batch: count a failed run as handled", file: "inbox/batch_run.go",
+		by:  guard{"./tests/batch", "TestConformance/a_message_that_fails"},
+		old: "\tif err != nil {\n\t\treturn r.fail(err)\n\t}\n", new: "\t_ = err\n",
+	},
+	{
+		name: "batch: take every key for new", file: "inbox/batch_claim.go",
+		by:  guard{"./tests/batch", "TestConformance/messages_that_another_process_has_handled"},
+		old: "\tif !all {\n", new: "\tif !all && over {\n",
+	},
+	{
+		name: "batch: claim in the order of arrival", file: "inbox/batch_claim.go",
+		by:  guard{"./tests/batch", "TestConformance/crossing_batches"},
+		old: "return bytes.Compare(x.delivery.id, y.delivery.id) })", new: "return 0 * bytes.Compare(x.delivery.id, y.delivery.id) })",
+	},
+	{
+		name: "batch: keep the turn of a key", file: "inbox/batch.go",
+		by:  guard{"./tests/batch", "TestConformance/a_message_whose_context_ends_while_it_waits"},
+		old: "\tm.turn.Fail()\n\tm.delivery", new: "\tm.delivery",
+	},
+	{
+		name: "batch: forget that the handler committed", file: "inbox/batch_run.go",
+		by:  guard{"./tests/batch", "TestConformance/a_handler_that_commits_and_fails"},
+		old: "\tif !whole.inDoubt {\n", new: "\tif whole.inDoubt {\n",
+	},
+	{
+		name: "batch: do not restore the messages", file: "inbox/batch_run.go",
+		by:  guard{"./tests/batch", "TestConformance/a_handler_that_changes_its_messages"},
+		old: "\t\tm.delivery.as.Seen.Give(m.delivery.msg)\n", new: "\t\t_ = m.delivery.as.Seen\n",
+	},
+	{
+		name: "batch: let one message end the handler's context", file: "inbox/batch_gather.go",
+		by:  guard{"./tests/batch", "TestConformance/contexts_that_end_while_the_batch_runs"},
+		old: "m.batch.live.Add(-1) == 0", new: "m.batch.live.Add(-1) >= 0",
+	},
+	{
+		name: "batch: have a copy join its batch", file: "inbox/batch.go",
+		by:  guard{"./tests/batch", "TestConformance/copies_in_one_batch"},
+		old: "\tif !taken { // by a copy\n", new: "\tif false { // by a copy\n",
+	},
+}
