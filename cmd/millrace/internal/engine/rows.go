@@ -9,6 +9,9 @@ import (
 
 	"github.com/jackc/pgx/v5/stdlib"
 	"github.com/jmoiron/sqlx"
+
+	"github.com/millrace-go/millrace/internal/database"
+	"github.com/millrace-go/millrace/internal/stored"
 )
 
 // sessions holds connections, each from the next node.
@@ -131,6 +134,34 @@ func duplicatesAreCounted(ctx context.Context, t *Trial) (string, error) {
 		}
 		if n != want {
 			return fmt.Sprintf("claim %d of a key counts %d new rows", i+1, n), nil
+		}
+	}
+	return "", nil
+}
+
+// claimsAndAdvances: the statement that claims a message advances its aggregate if, and only if, the claim is new and
+// the version is the next.
+func claimsAndAdvances(ctx context.Context, t *Trial) (string, error) {
+	aggregate := []byte("aggregate")
+	if _, err := t.node(0).ExecContext(ctx, t.sql.Gate.SetVersion, 9, aggregate, 1, 1, 1, []byte{}); err != nil {
+		return "", err
+	}
+	for i, step := range []struct {
+		key                   string
+		version, rows, leaves int64
+	}{{"a", 2, 2, 2}, {"a", 3, 0, 2}, {"b", 4, 1, 2}, {"c", 3, 2, 3}} {
+		n, err := t.in(ctx, i, func(ctx context.Context, tx *sqlx.Tx) (int64, error) {
+			return database.Affected(tx.ExecContext(ctx, t.sql.Gate.ClaimAndAdvance, 9, []byte(step.key), 1, 1, step.version, aggregate, step.version-1))
+		})
+		if err != nil {
+			return refused(err)
+		}
+		var row stored.Aggregate
+		if err := row.Scan(t.node(0).QueryRowContext(ctx, t.sql.Gate.SelectAggregate, 9, aggregate)); err != nil {
+			return "", err
+		}
+		if n != step.rows || row.Version != step.leaves {
+			return fmt.Sprintf("statement %d reports %d rows instead of %d, and leaves version %d instead of %d", i+1, n, step.rows, row.Version, step.leaves), nil
 		}
 	}
 	return "", nil

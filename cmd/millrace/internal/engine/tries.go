@@ -66,6 +66,10 @@ var tries = []try{
 		remedy: "none: this server refuses a statement of the inbox",
 	},
 	{
+		name: "one statement claims and advances", parts: "version gate", only: dialect.PostgresName, run: claimsAndAdvances,
+		remedy: "none: the version gate does not work on this server",
+	},
+	{
 		name: "the relay sends in the order of a key", parts: "outbox", run: outboxWorks,
 		remedy: "read the outbox by change data capture",
 	},
