@@ -91,15 +91,15 @@ func (c *calendar) passes() {
 	for range purgesADay {
 		c.brings(day / purgesADay)
 		c.db.Do(c, `UPDATE millrace_consumers SET retention = $1`, time.Now().UnixMicro()-c.at(c.now-daysKept*day))
-		n, err := c.store.Purge(c.Context())
+		_, err := c.store.Purge(c.Context()) // the service's own janitor may delete some of them
 		require.NoError(c, err)
-		c.live, c.dead = c.live-n, c.dead+n
+		live := c.db.Count(c, `SELECT COUNT(*) FROM millrace_claims`) - 1
+		c.live, c.dead = live, c.dead+c.live-live
 		if c.dead > 50+c.live/5 || c.new > 1000+c.live/5 { // autovacuum's rules
 			c.db.Do(c, `VACUUM ANALYZE millrace_claims`)
 			c.dead, c.new = 0, 0
 		}
 	}
-	require.Equal(c, c.live+1, c.db.Count(c, `SELECT COUNT(*) FROM millrace_claims`))
 	bytes := c.size("millrace_claims")
 	if day := c.now / day; day > daysKept {
 		c.most = max(c.most, bytes)
