@@ -46,17 +46,15 @@ race = GORACE=atexit_sleep_ms=0 GOGC=400 go test -race -gcflags='modernc.org/...
 build: ## build the command into bin/millrace
 	CGO_ENABLED=0 go build -trimpath -o bin/millrace ./cmd/millrace
 
-# The packages that are not released; tests/bench has benchmarks alone, and tests/modules is a target of its own.
-others = go list work | grep -vxFf <(go list $(released)) | sed '/tests\/bench$$/d; /tests\/modules$$/d'
+# What is tested: all but tests/bench, which has benchmarks alone, and tests/modules, a target of its own. The packages
+# that take longest begin first, so that none of them is left alone at the end.
+longest = ./tests/durable ./tests ./tests/outbox ./tests/browser ./tests/exhaust ./pubsub/rabbitmq ./pubsub/watermillsql \
+	./inbox/inboxtest ./tests/gate ./tests/chaos ./tests/replay ./tests/dashboard ./cmd/millrace/internal/engine ./tests/interop
+tested = { go list $(longest); go list work | sed '/tests\/bench$$/d; /tests\/modules$$/d'; }
 
 # More packages at a time than there are cores: while the tests of one wait, another is linked or computes. What ran on
 # each database is told at the end.
-tested = packages=$$($(2)) && $(race) -p $(1) -timeout 30m $$packages
-
-# The others are tested while the released ones are, and told of after them.
-all_tested = others_log=$$(mktemp); ($(call tested,1,$(others))) >"$$others_log" 2>&1 & others_tests=$$!; \
-	failed=0; ($(call tested,3,go list $(released))) || failed=1; \
-	wait $$others_tests || failed=1; cat "$$others_log"; rm "$$others_log"; ((failed == 0))
+all_tested = packages=$$($(tested)); $(race) -p 4 -timeout 30m $$packages
 
 .PHONY: test
 test: ## run every test on every database and broker; nothing may be skipped (PKG=./outbox: one package)

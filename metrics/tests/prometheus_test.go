@@ -56,6 +56,7 @@ func startExample(t *testing.T) (address string) {
 	program := filepath.Join(t.TempDir(), "metrics")
 	build := exec.CommandContext(t.Context(), "go", "build", "-o", program, ".")
 	build.Dir = "../../_examples/metrics"
+	build.Env = append(os.Environ(), "CGO_ENABLED=0") // as rig.Build, so that nothing is compiled twice
 	out, err := build.CombinedOutput()
 	require.NoError(t, err, "%s", out)
 	service := exec.Command(program, "-serve") //nolint:noctx // it is told to end in order

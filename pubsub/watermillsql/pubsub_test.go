@@ -24,7 +24,7 @@ func TestPubSub(t *testing.T) {
 			require.NoError(t, err)
 			s, err := watermillsql.NewSubscriber(db.DB, watermillsql.SubscriberConfig{
 				ConsumerGroup: group,
-				PollInterval:  time.Millisecond, ResendInterval: 5 * time.Millisecond, RetryInterval: 5 * time.Millisecond,
+				PollInterval:  10 * time.Millisecond, ResendInterval: 5 * time.Millisecond, RetryInterval: 5 * time.Millisecond,
 			})
 			require.NoError(t, err)
 			return p, s

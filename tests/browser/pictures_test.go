@@ -10,12 +10,14 @@ import (
 	"github.com/chromedp/chromedp"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/millrace-go/millrace/tests/testdb"
 )
 
 var update = flag.Bool("update", false, "write the pictures of the documentation into docs/images")
 
-// TestPictures takes the pictures of the documentation. It asserts only that they are there
-// and small: no two runs draw the same.
+// TestPictures takes the pictures of the documentation, or some of them where they are not to be written. It asserts
+// only that they are there and small: no two runs draw the same.
 func TestPictures(t *testing.T) {
 	const most = 150_000
 	into := t.TempDir()
@@ -24,18 +26,23 @@ func TestPictures(t *testing.T) {
 	}
 	s := newService(t)
 	s.fill()
-	for _, picture := range []struct {
+	type picture struct {
 		name string
 		page string
 		on   screen
-	}{
+	}
+	all := []picture{
 		{"overview", "", screen{width: 1180, height: 640}},
 		{"overview-dark", "", screen{width: 1180, height: 640, dark: true}},
 		{"message", "message?key=order-0001", screen{width: 1180, height: 640}},
 		{"failures-dark", "failures", screen{width: 1180, height: 330, dark: true}},
 		{"inbox", "inbox?status=failed_terminal&consumer=billing", screen{width: 1180, height: 640}},
 		{"phone", "", screen{width: 390, height: 844, dark: true}},
-	} {
+	}
+	if !*update {
+		all = testdb.Sample(t, 2, all)
+	}
+	for _, picture := range all {
 		b := open(t, picture.on)
 		b.visit(s.home + picture.page)
 		shot, err := chromedp.Call(b.ctx, page.CaptureScreenshot, page.CaptureScreenshotParams{Format: page.CaptureScreenshotFormatPng})

@@ -5,25 +5,33 @@ import (
 	"net/http"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
 	"github.com/chromedp/chromedp"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/millrace-go/millrace/tests/rig"
 )
+
+// built is the command, which is built once.
+var built = sync.OnceValues(func() (program string, err error) {
+	folder, err := os.MkdirTemp("", "millrace-")
+	if err == nil {
+		closing = append(closing, func() { _ = os.RemoveAll(folder) })
+		program, err = rig.Build(folder, "github.com/millrace-go/millrace/cmd/millrace")
+	}
+	return program, err
+})
 
 // ui serves the service's database with millrace ui, and returns where that is.
 func (s *service) ui(token string, args ...string) string {
 	s.Helper()
-	program := filepath.Join(s.TempDir(), "millrace")
-	build := exec.CommandContext(s.Context(), "go", "build", "-o", program, "./cmd/millrace")
-	build.Dir, build.Env = filepath.Join("..", ".."), append(os.Environ(), "CGO_ENABLED=0")
-	said, err := build.CombinedOutput()
-	require.NoError(s, err, string(said))
-
+	program, err := built()
+	require.NoError(s, err)
 	cmd := exec.CommandContext(s.Context(), program, append([]string{"ui", "--listen", "127.0.0.1:0"}, args...)...)
 	cmd.Env = append(os.Environ(), "MILLRACE_DSN="+s.DB.DSN, "MILLRACE_UI_TOKEN="+token)
 	cmd.WaitDelay = 10 * time.Second

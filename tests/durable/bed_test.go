@@ -115,7 +115,7 @@ func (b *bed) rows() int { return b.count(`SELECT COUNT(*) FROM millrace_message
 // quick are settings with which a test need not wait.
 func quick(store *inbox.Store) pubsub.Durable {
 	return pubsub.Durable{
-		Store: store, Consumer: consumer, Poll: 20 * time.Millisecond, Lease: time.Second,
+		Store: store, Consumer: consumer, Poll: 100 * time.Millisecond, Lease: time.Second,
 		MinBackoff: time.Millisecond, MaxBackoff: 5 * time.Millisecond,
 	}
 }

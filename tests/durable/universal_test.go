@@ -26,12 +26,12 @@ func TestUniversalSuite(t *testing.T) {
 			require.NoError(t, err)
 			s, err := watermillsql.NewSubscriber(upstream.DB, watermillsql.SubscriberConfig{
 				ConsumerGroup: group,
-				PollInterval:  time.Millisecond, ResendInterval: 5 * time.Millisecond, RetryInterval: 5 * time.Millisecond,
+				PollInterval:  10 * time.Millisecond, ResendInterval: 5 * time.Millisecond, RetryInterval: 5 * time.Millisecond,
 			})
 			require.NoError(t, err)
 			durable := pubsub.Durable{
 				Store: store, Mode: mode, ConsumerOf: func(topic string) string { return group + " of " + topic },
-				Poll: 5 * time.Millisecond, Lease: time.Second, MinBackoff: time.Millisecond, MaxBackoff: 5 * time.Millisecond,
+				Poll: 20 * time.Millisecond, Lease: time.Second, MinBackoff: time.Millisecond, MaxBackoff: 5 * time.Millisecond,
 			}
 			if mode == pubsub.StoreFirst {
 				durable.OrderKey = func(*message.Message) (string, error) { return "one", nil }

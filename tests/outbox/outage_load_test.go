@@ -33,7 +33,6 @@ func TestOutagesUnderLoad(t *testing.T) {
 	t.Parallel()
 	rabbit := servers.RabbitMQ(t)
 	require.NoError(t, rabbitmq.Declare(rabbitmq.NewQueueConfig(rabbit.URL(), rabbitmq.Queues{}), "postgres", "mysql"))
-	rabbit.Restart()
 	cities := []*city{
 		newCity(t, "postgres", servers.Postgres(t), rabbit),
 		newCity(t, "mysql", servers.MariaDB(t), rabbit),

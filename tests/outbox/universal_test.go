@@ -28,7 +28,7 @@ func TestUniversalSuite(t *testing.T) {
 		grouped := func(t *testing.T, group string) (message.Publisher, message.Subscriber) {
 			s, err := watermillsql.NewSubscriber(target.DB, watermillsql.SubscriberConfig{
 				ConsumerGroup: group,
-				PollInterval:  time.Millisecond, ResendInterval: 5 * time.Millisecond, RetryInterval: 5 * time.Millisecond,
+				PollInterval:  10 * time.Millisecond, ResendInterval: 5 * time.Millisecond, RetryInterval: 5 * time.Millisecond,
 			})
 			require.NoError(t, err)
 			return newOrdered(t, db), s
