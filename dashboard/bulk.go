@@ -3,6 +3,7 @@ package dashboard
 import (
 	"context"
 	"errors"
+	"math"
 	"net/http"
 	"strconv"
 	"time"
@@ -19,12 +20,23 @@ type bulk struct {
 	Until  time.Time
 	Mark   int64 // how far it has come
 	Done   int64
-	Of     int64 // the number of messages at the beginning, as far as counted
+	Of     int64 // the number of messages at the beginning
+	Began  time.Time
 	Reason string
 }
 
 // Percent estimates the part that is done.
 func (b bulk) Percent() int64 { return min(99, b.Done*100/max(1, b.Of)) }
+
+// Pace says how fast it goes, and how long it takes from now.
+func (b bulk) Pace() string {
+	if b.Done == 0 {
+		return ""
+	}
+	took := max(time.Since(b.Began), time.Millisecond)
+	left := time.Duration(float64(took) / float64(b.Done) * float64(max(0, b.Of-b.Done)))
+	return thousands(int64(float64(b.Done)/took.Seconds())) + " a second, about " + age(left) + " left"
+}
 
 type forAll func(ctx context.Context, f admin.Filter, pace admin.Pace) (int, error)
 
@@ -46,11 +58,16 @@ func (h *Handler) work(v *visit, b bulk, all forAll) (answer, error) {
 	if err := b.read(v); err != nil {
 		return answer{}, err
 	}
+	if b.Began.IsZero() {
+		if err := h.count(v.r.Context(), &b); err != nil {
+			return answer{}, err
+		}
+	}
 	ctx, stop := context.WithCancel(v.r.Context())
 	defer stop()
 	began := time.Now()
 	const perSecond = 5000
-	n, err := all(ctx, admin.Filter{ErrorGroup: b.Group, ReceivedUntil: b.Until}, admin.Pace{
+	n, err := all(ctx, b.filter(), admin.Pace{
 		PerSecond: perSecond, Mark: &b.Mark,
 		Progress: func(int) { // so that each request makes progress
 			if time.Since(began) > h.config.Budget {
@@ -73,6 +90,20 @@ func (h *Handler) work(v *visit, b bulk, all forAll) (answer, error) {
 	return answer{}, err
 }
 
+func (b *bulk) filter() admin.Filter {
+	return admin.Filter{ErrorGroup: b.Group, ReceivedUntil: b.Until}
+}
+
+// count counts all messages before the first of them is changed.
+func (h *Handler) count(ctx context.Context, b *bulk) error {
+	b.Began, b.Of = time.Now(), 0
+	takes, err := h.ops.Preview(ctx, b.filter(), math.MaxInt)
+	for _, t := range takes {
+		b.Of += int64(t.Messages.N)
+	}
+	return err
+}
+
 // read reads the state from the form.
 func (b *bulk) read(v *visit) (err error) {
 	form := v.r.PostForm
@@ -83,6 +114,9 @@ func (b *bulk) read(v *visit) (err error) {
 		}
 	}
 	if b.Until, err = formTime(form, "until"); err != nil {
+		return err
+	}
+	if b.Began, err = formTime(form, "began"); err != nil {
 		return err
 	}
 	if b.Group == 0 || b.Until.IsZero() {

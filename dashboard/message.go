@@ -259,6 +259,9 @@ const longest = 5 * time.Minute
 // producedBy lists the messages that the handlers of a message published, as far as they are still stored.
 func (h *Handler) producedBy(v *visit, story admin.Story) (all []produced, err error) {
 	for _, c := range story.Claims {
+		if c.OutcomeUnreadable != nil {
+			all = append(all, produced{Consumer: c.Consumer, Topic: c.Topic, State: "cannot be read, so nobody publishes it", Error: c.OutcomeUnreadable.Error(), At: c.ProcessedAt})
+		}
 		for _, m := range c.Outcome {
 			all = append(all, produced{Consumer: c.Consumer, Topic: c.Topic, UUID: m.UUID, State: "stored until the broker confirms it", At: c.ProcessedAt})
 		}

@@ -2,9 +2,11 @@ package dashboard
 
 import (
 	"context"
+	"errors"
 	"strconv"
 	"time"
 
+	"github.com/millrace-go/millrace/inbox"
 	"github.com/millrace-go/millrace/inbox/admin"
 	"github.com/millrace-go/millrace/outbox"
 )
@@ -19,6 +21,7 @@ type outboxPage struct {
 	First     string
 	Next      string
 	Unsettled []admin.UnsettledOutcome
+	Unread    bool // some outcomes cannot be read; the log says which
 }
 
 // settleTime is the age from which an outcome may need attention.
@@ -33,6 +36,10 @@ func (h *Handler) outbox(v *visit) (any, error) {
 	}
 	var err error
 	p.Unsettled, err = h.ops.Unsettled(v.r.Context(), settleTime, pageSize)
+	if err != nil && v.r.Context().Err() == nil && !errors.Is(err, inbox.ErrUnavailable) {
+		h.config.Logger.Error("dashboard: outcomes cannot be read", err, nil)
+		p.Unread, err = true, nil
+	}
 	return p, err
 }
 

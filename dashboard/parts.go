@@ -77,7 +77,12 @@ func tone(s admin.Status) string {
 }
 
 // why says why a message has its state.
-func why(m admin.Message) string { return cmp.Or(m.LastError, m.Reason) }
+func why(m admin.Message) string {
+	if m.MessageID == "" && m.Unreadable != nil {
+		return m.Unreadable.Error()
+	}
+	return cmp.Or(m.LastError, m.Reason)
+}
 
 // percent returns n as a percentage of all, for a width.
 func percent(n, all int) int { return max(1, n*100/max(1, all)) }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"strconv"
 
 	"github.com/ThreeDotsLabs/watermill/message"
@@ -113,8 +114,7 @@ func (act *action) understand(args []string) error {
 }
 
 func (act *action) planMatching(ctx context.Context, store *inbox.Store, f admin.Filter) (*plan, error) {
-	const countTo = 10_000
-	takes, err := admin.New(store).Preview(ctx, f, countTo)
+	takes, err := admin.New(store).Preview(ctx, f, math.MaxInt)
 	if err != nil {
 		return nil, err
 	}

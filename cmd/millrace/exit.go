@@ -18,6 +18,7 @@ const (
 	exitNotFound    = 3 // or nothing matched
 	exitUnreachable = 4
 	exitWrongState  = 5
+	exitInterrupted = 130 // as shells have it: 128 and the number of the signal
 )
 
 // coded is an error with the exit code for it.
@@ -70,7 +71,7 @@ func (a *app) understood(err error) error {
 	case !a.started && exitCode(err) == exitFailed: // cobra's own
 		return &coded{exitUsage, err}
 	case a.interrupt.Err() != nil && exitCode(err) != exitUsage:
-		return &coded{exitFailed, fmt.Errorf("interrupted: %w", err)}
+		return &coded{exitInterrupted, fmt.Errorf("interrupted: %w", err)}
 	case errors.Is(err, context.DeadlineExceeded) && exitCode(err) == exitFailed:
 		return fmt.Errorf("%w: it took longer than --timeout %v", err, a.flags.timeout)
 	}

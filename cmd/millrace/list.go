@@ -168,7 +168,9 @@ func openMessageOf(m admin.Message, payload bool) openMessage {
 	if m.Position.Partition != "" {
 		o.Partition, o.Offset = m.Position.Partition, &m.Position.Offset
 	}
-	if payload && m.Unreadable != nil {
+	if unread(m) {
+		o.Status, o.Received, o.Unreadable = "", nil, m.Unreadable.Error()
+	} else if payload && m.Unreadable != nil {
 		o.Unreadable = m.Unreadable.Error()
 	} else if payload {
 		o.shownPayload = payloadOf(m.Payload)
@@ -218,6 +220,9 @@ func messagesTable(messages []admin.Message, payload bool) string {
 			m.ID, m.Consumer, m.Epoch, m.Status, short(m.MessageID, widest/2), orDash(m.Position.String()), m.Attempts,
 			span(time.Since(m.ReceivedAt)), orDash(short(why(m), widest)),
 		}
+		if unread(m) {
+			cells = []any{m.ID, "-", "-", "-", "-", "-", "-", "-", why(m)}
+		}
 		if correlated {
 			cells = append(cells, orDash(short(m.CorrelationID, widest/2)))
 		}
@@ -243,9 +248,14 @@ func messagesTable(messages []admin.Message, payload bool) string {
 	return b.String()
 }
 
+// unread reports whether nothing of the message can be read.
+func unread(m admin.Message) bool { return m.MessageID == "" && m.Unreadable != nil }
+
 // why says why the message is open.
 func why(m admin.Message) string {
 	switch {
+	case unread(m):
+		return m.Unreadable.Error()
 	case m.LastError == "":
 		return m.Reason
 	case m.Reason == "" || strings.Contains(m.LastError, m.Reason):

@@ -4,7 +4,7 @@
 // It exits with 0 when it did what was asked, with 1 when that failed or a check found errors, with
 // 2 for a wrong call or a missing confirmation, with 3 when there is no such message or consumer,
 // with 4 when the database cannot be reached, and with 5 when the state of the message does not
-// allow the operation.
+// allow the operation, and with 130 when it was interrupted.
 package main
 
 import (

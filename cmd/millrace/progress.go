@@ -42,8 +42,12 @@ func (p *progress) line(done int) string {
 		return fmt.Sprintf("%s %d, %.0f/s", p.what, done, rate)
 	}
 	filled := min(width*done/p.total.N, width)
-	return fmt.Sprintf("%s [%s%s] %d of %s, %.0f/s", p.what, strings.Repeat("#", filled),
+	line := fmt.Sprintf("%s [%s%s] %d of %s, %.0f/s", p.what, strings.Repeat("#", filled),
 		strings.Repeat("-", width-filled), done, p.total, rate)
+	if left := p.total.N - done; done > 0 && left > 0 {
+		line += ", " + span(time.Duration(float64(left)/rate*float64(time.Second))) + " left"
+	}
+	return line
 }
 
 // end leaves the line as it is.

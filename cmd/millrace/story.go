@@ -86,6 +86,9 @@ func (c *chapter) claimed(claim admin.StoryClaim) {
 	if claim.Result != nil {
 		c.add(claim.ProcessedAt, "result", string(claim.Result))
 	}
+	if claim.OutcomeUnreadable != nil {
+		c.Notes = append(c.Notes, fmt.Sprintf("What it returned cannot be read, so nobody publishes it: %v", claim.OutcomeUnreadable))
+	}
 	for _, m := range claim.Outcome {
 		c.Produced = append(c.Produced, product{
 			UUID: m.UUID, Topic: claim.Topic, State: "RETURNED, not known to be published",

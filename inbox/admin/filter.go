@@ -1,14 +1,18 @@
 package admin
 
 import (
+	"cmp"
 	"context"
 	"fmt"
+	"maps"
 	"math"
+	"slices"
 	"time"
 
 	"github.com/jmoiron/sqlx"
 
 	"github.com/millrace-go/millrace/internal/database"
+	"github.com/millrace-go/millrace/internal/dialect"
 	"github.com/millrace-go/millrace/internal/stored"
 )
 
@@ -85,11 +89,11 @@ func (a *Admin) Find(ctx context.Context, f Filter, after int64, limit int) ([]M
 func (a *Admin) readPage(
 	ctx context.Context, ids []int64, statement string, read func(context.Context, stored.Message) (Message, error),
 ) ([]Message, error) {
-	rows, err := a.listed(ctx, statement, ids)
+	rows, broken, err := a.listed(ctx, statement, ids)
 	if err != nil {
 		return nil, err
 	}
-	messages := make([]Message, 0, len(rows))
+	messages := make([]Message, 0, len(ids))
 	for _, row := range rows {
 		m, err := read(ctx, row)
 		if err != nil {
@@ -97,6 +101,10 @@ func (a *Admin) readPage(
 		}
 		messages = append(messages, m)
 	}
+	for id, why := range broken {
+		messages = append(messages, Message{ID: id, Unreadable: why})
+	}
+	slices.SortFunc(messages, func(a, b Message) int { return cmp.Compare(a.ID, b.ID) })
 	return messages, nil
 }
 
@@ -106,16 +114,32 @@ func (a *Admin) list(ctx context.Context, f Filter, after int64, limit int, of .
 	return ids, err
 }
 
-// listed reads rows in the order of ids.
-func (a *Admin) listed(ctx context.Context, statement string, ids []int64) (rows []stored.Message, err error) {
+// listed reads rows in the order of ids. Somebody may have changed a row so that it cannot be read, as
+// on SQLite, where a column takes any value: broken says why, by its ID.
+func (a *Admin) listed(ctx context.Context, statement string, ids []int64) (rows []stored.Message, broken map[int64]error, err error) {
 	if len(ids) == 0 {
-		return nil, nil
+		return nil, nil, nil
 	}
 	query, args, err := a.rows.Dialect.In(statement, ids)
 	if err == nil {
 		err = sqlx.SelectContext(ctx, a.rows.Reader(ctx), &rows, query, args...)
 	}
-	return rows, err
+	if err == nil || ctx.Err() != nil || dialect.Classify(err) != dialect.Other {
+		return rows, nil, err
+	}
+	if len(ids) == 1 {
+		return nil, map[int64]error{ids[0]: fmt.Errorf("row %d cannot be read, so somebody changed it: %w", ids[0], err)}, nil
+	}
+	rows, broken = nil, make(map[int64]error)
+	for _, id := range ids {
+		one, why, err := a.listed(ctx, statement, []int64{id})
+		if err != nil {
+			return nil, nil, err
+		}
+		rows = append(rows, one...)
+		maps.Copy(broken, why)
+	}
+	return rows, broken, nil
 }
 
 // matching returns the consumers of the namespace that f matches.

@@ -3,6 +3,7 @@ package admin
 import (
 	"cmp"
 	"context"
+	"database/sql"
 	"fmt"
 	"slices"
 	"time"
@@ -33,11 +34,24 @@ const (
 )
 
 type groupRow struct {
-	Group    int64 `db:"group_id"`
-	Messages int   `db:"failures"`
-	First    int64 `db:"first_at"`
-	Last     int64 `db:"last_at"`
-	Example  int64 `db:"example"`
+	Group    int64  `db:"group_id"`
+	Messages int    `db:"failures"`
+	First    micros `db:"first_at"`
+	Last     micros `db:"last_at"`
+	Example  int64  `db:"example"`
+}
+
+// micros is a time. It is 0 where somebody put something else into the column, which SQLite allows.
+type micros int64
+
+// Scan implements sql.Scanner.
+func (m *micros) Scan(src any) error {
+	var n sql.NullInt64
+	if err := n.Scan(src); err != nil {
+		n.Int64 = 0
+	}
+	*m = micros(n.Int64)
+	return nil
 }
 
 // FailureGroups returns the groups of failed messages, the most frequent first. If f has no Status,
@@ -121,7 +135,7 @@ func (a *Admin) groupRows(ctx context.Context, consumer int32, f Filter) (all []
 }
 
 func (g *FailureGroup) add(row groupRow, consumer string) {
-	first, last := time.UnixMicro(row.First).UTC(), time.UnixMicro(row.Last).UTC()
+	first, last := time.UnixMicro(int64(row.First)).UTC(), time.UnixMicro(int64(row.Last)).UTC()
 	if g.Messages == 0 || first.Before(g.First) {
 		g.First = first
 	}

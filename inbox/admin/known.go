@@ -109,7 +109,8 @@ type Preview struct {
 }
 
 // Preview counts the messages that [Admin.RetryAll] and [Admin.DiscardAll] would change with f now,
-// up to countTo for each state of a consumer.
+// up to countTo for each state of a consumer. With math.MaxInt it counts them all, which takes seconds
+// for a million.
 func (a *Admin) Preview(ctx context.Context, f Filter, countTo int) ([]Preview, error) {
 	if countTo < 1 {
 		return nil, fmt.Errorf("inbox: preview: countTo %d is less than 1", countTo)
@@ -131,13 +132,15 @@ func (a *Admin) preview(ctx context.Context, f Filter, countTo int) (all []Previ
 	}
 	for _, c := range consumers {
 		p := Preview{Consumer: string(c.Name), Epoch: c.Epoch, Served: c.Served}
-		for _, part := range a.reaches(c, f, 0, countTo+1, FailedTerminal, Parked) {
-			for len(part.found) <= countTo && !part.ended {
+		for _, part := range a.reaches(c, f, 0, min(countTo, mostStep)+1, FailedTerminal, Parked) {
+			n := 0
+			for n <= countTo && !part.ended {
 				if err := a.read(ctx, part); err != nil {
 					return nil, err
 				}
+				n, part.found = n+len(part.found), part.found[:0]
 			}
-			p.Messages = p.Messages.Plus(bounded.UpTo(len(part.found), countTo))
+			p.Messages = p.Messages.Plus(bounded.UpTo(n, countTo))
 		}
 		if p.Messages.N > 0 {
 			all = append(all, p)

@@ -13,7 +13,8 @@ import (
 	"github.com/millrace-go/millrace/internal/stored"
 )
 
-// Message is an open message. It is stored whole.
+// Message is an open message. It is stored whole. Of a row that cannot be read, which somebody must
+// have changed, there are only the ID and Unreadable.
 type Message struct {
 	ID           int64 // of the row, for [Admin.Retry] and [Admin.Discard]
 	Consumer     string
@@ -28,7 +29,7 @@ type Message struct {
 	UUID         string
 	Metadata     message.Metadata
 	Payload      []byte // nil in an outline
-	Unreadable   error  // why Payload or Metadata is missing: inbox.ErrErased, another terminal error, or a temporary one
+	Unreadable   error  // why Payload, Metadata or all is missing: inbox.ErrErased, another terminal error, or a temporary one
 	OrderKey     string
 	ReceivedAt   time.Time
 	DueAt        time.Time // when it will be tried or given up by itself; zero: never, or a process is working on it

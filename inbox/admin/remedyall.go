@@ -1,6 +1,7 @@
 package admin
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -34,8 +35,9 @@ type Pace struct {
 // Status, it takes messages that wait for an operator: PARKED and FAILED_TERMINAL. If f has no
 // ReceivedUntil, it takes messages that were stored before the call. It takes each message once, so
 // it ends even if some fail again. It works in batches and skips messages that somebody else
-// changed meanwhile. It returns the number of messages that will be handled now, also with an error
-// or at the end of ctx: another call does the rest.
+// changed meanwhile, and rows that it cannot read, of which it returns an error at the end. It returns
+// the number of messages that will be handled now, also with an error or at the end of ctx: another
+// call does the rest.
 func (a *Admin) RetryAll(ctx context.Context, f Filter, by Operator, to message.Publisher, pace Pace) (retried int, err error) {
 	retried, err = a.forAll(ctx, f, by, pace, Status.Retryable, func(rows []stored.Message) (int, error) {
 		return a.retryBatch(ctx, rows, by, to)
@@ -110,14 +112,18 @@ func (a *Admin) forAll(
 	if pace.Mark == nil {
 		pace.Mark = new(int64)
 	}
+	var unread error
 	for {
 		ids, err := a.list(ctx, f, *pace.Mark, batch, FailedTerminal, Parked)
 		if err != nil || len(ids) == 0 {
-			return done, err
+			return done, cmp.Or(err, unread)
 		}
-		rows, err := a.listed(ctx, a.rows.Dialect.Remedy.SelectListed, ids)
+		rows, broken, err := a.listed(ctx, a.rows.Dialect.Remedy.SelectListed, ids)
 		if err != nil {
 			return done, err
+		}
+		for _, why := range broken {
+			unread = cmp.Or(unread, why)
 		}
 		rows = slices.DeleteFunc(rows, func(r stored.Message) bool { // changed since the IDs were read
 			return !slices.Contains(f.statuses(FailedTerminal, Parked), r.Status)
@@ -131,7 +137,7 @@ func (a *Admin) forAll(
 			return done, err
 		}
 		if *pace.Mark = ids[len(ids)-1]; len(ids) < batch {
-			return done, nil
+			return done, unread
 		}
 		if err := pace.wait(ctx, began, done); err != nil {
 			return done, err

@@ -41,6 +41,8 @@ type StoryClaim struct {
 	Topic       string             // of the outcome
 	Journaled   bool               // the message is kept whole, see inbox.ConsumerConfig.Journal
 	ReceivedAt  time.Time          // when it was first stored; zero if it was handled at once and is not journaled
+
+	OutcomeUnreadable error // why Outcome is missing: somebody changed its row
 }
 
 // StoryDrop is a copy that was acked without running the handler; see inbox.Config.LogDropped.
@@ -123,10 +125,7 @@ func (a *Admin) tell(ctx context.Context, id []byte, t teller, story *Story) err
 		return err
 	}
 	for _, row := range claims {
-		c, err := t.claim(ctx, row)
-		if err != nil {
-			return err
-		}
+		c := t.claim(ctx, row)
 		c.ReceivedAt, c.Journaled = kept[stored.Name{Name: c.Consumer, Epoch: c.Epoch}]
 		story.Claims = append(story.Claims, c)
 	}
@@ -156,7 +155,7 @@ func (a *Admin) tell(ctx context.Context, id []byte, t teller, story *Story) err
 	return a.tellSteps(ctx, id, t, story)
 }
 
-func (t teller) claim(ctx context.Context, r stored.Claim) (StoryClaim, error) {
+func (t teller) claim(ctx context.Context, r stored.Claim) StoryClaim {
 	c := StoryClaim{
 		Consumer: string(r.Name), Epoch: r.Epoch,
 		Completed: r.Result != stored.ResultOpen, Discarded: r.Result == stored.ResultDiscarded, Imported: r.Result == stored.ResultImported,
@@ -165,10 +164,8 @@ func (t teller) claim(ctx context.Context, r stored.Claim) (StoryClaim, error) {
 	if r.Body != nil {
 		c.Result, c.ResultSize = t.result(r.Body), len(r.Body)
 	}
-	if r.Outcome == nil {
-		return c, nil
+	if r.Outcome != nil {
+		c.Outcome, _, c.OutcomeUnreadable = t.outcome(ctx, c.Consumer, c.Topic, r.Outcome)
 	}
-	var err error
-	c.Outcome, _, err = t.outcome(ctx, c.Consumer, c.Topic, r.Outcome)
-	return c, err
+	return c
 }

@@ -115,7 +115,7 @@ var remedyBodies = []testdb.Body{
 
 		next := b.post("failure-retry", append(b.fields(page, "failure-retry"), "reason", "owners added")...)
 		for _, done := range []string{"100 of 250", "200 of 250"} {
-			b.shows(next, done, "Continue")
+			b.shows(next, done, " a second, about ", "Continue")
 			b.AwaitStuck(251) // they fail again, and are not taken again
 			next = b.post("failure-retry", b.fields(next, "failure-retry")...)
 		}

@@ -69,6 +69,27 @@ func TestProgressOnATerminal(t *testing.T) {
 	assert.Zero(t, exit(t, term.cmd.Wait()))
 }
 
+// TestManyMessagesAreCountedBeforeAnAction: nobody can tell from "of 10000+" how long it takes.
+func TestManyMessagesAreCountedBeforeAnAction(t *testing.T) {
+	t.Parallel()
+	s := newShop(t, testdb.On(t, "sqlite"))
+	s.serve()
+	s.park(1)
+	s.exec(`WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 25049)
+		INSERT INTO millrace_messages (consumer, message_id, status, topic, uuid, metadata, payload, payload_hash, received_at, due_at)
+		SELECT consumer, CAST('many' || i AS BLOB), status, topic, uuid, metadata, payload, payload_hash, received_at, due_at
+		FROM millrace_messages, n WHERE topic = ?`, []byte("many"))
+	r := s.run("retry", "--all-matching", "--topic", "many")
+	assert.Contains(t, r.out, "25050 messages would be handled again", r.err)
+	term := s.onTerminal("retry", "--all-matching", "--topic", "many", "--rate", "50", "--reason", "x", "--yes")
+	term.await("100 of 25050, ")
+	term.await("s left")
+	_, err := term.keyboard.Write([]byte{3})
+	require.NoError(t, err)
+	term.rest()
+	assert.Equal(t, 130, exit(t, term.cmd.Wait()))
+}
+
 func TestWatchRepaintsUntilCtrlC(t *testing.T) {
 	t.Parallel()
 	s := newShop(t, testdb.On(t, "sqlite"))
@@ -99,7 +120,7 @@ func TestCtrlCStopsBetweenBatches(t *testing.T) {
 	}
 	require.Eventually(t, func() bool { return retried() > 0 }, rig.Patience, 5*time.Millisecond)
 	require.NoError(t, cmd.Process.Signal(os.Interrupt))
-	assert.Equal(t, 1, exit(t, cmd.Wait()))
+	assert.Equal(t, 130, exit(t, cmd.Wait()), "as shells have it: 128 and the number of the signal")
 	assert.Contains(t, problems.String(), "interrupted")
 	done := retried()
 	assert.Less(t, done, 30)

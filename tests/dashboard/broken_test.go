@@ -1,0 +1,68 @@
+package dashboard_test
+
+import (
+	"math"
+	"net/http"
+	"testing"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace-go/millrace/inbox/admin"
+	"github.com/millrace-go/millrace/internal/keycode"
+	"github.com/millrace-go/millrace/internal/msgcode"
+	"github.com/millrace-go/millrace/tests/stuck"
+	"github.com/millrace-go/millrace/tests/testdb"
+)
+
+// TestARowThatCannotBeReadHidesNoOther: somebody changed a row by hand, and the pages are there to find it.
+func TestARowThatCannotBeReadHidesNoOther(t *testing.T) {
+	columns := []string{
+		"status", "attempts", "topic", "partition_no", "offset_no", "order_key", "event_type", "event_version", "uuid", "metadata", "payload",
+		"payload_hash", "received_at", "due_at", "lease_token", "last_error", "error_group", "error_code", "reason", "reason_code", "original",
+		"aggregate", "version", "payload_form", "payload_ref", "message_id",
+	}
+	values := []any{[]byte("\x00\xff\x80"), "text", int64(math.MaxInt64), int64(math.MinInt64), 99, -1, 1.5, []byte{}}
+	testdb.Each(t, func(t *testing.T, db *testdb.DB) {
+		b := newBed(t, db)
+		b.Put(consumer, stuck.Order(1, ""), stuck.Order(2, ""))
+		db.Do(t, `UPDATE millrace_messages SET status = 6, last_error = ?, error_group = 17`, []byte("no bank"))
+		for _, column := range columns {
+			for _, value := range values {
+				var before any
+				require.NoError(t, db.QueryRowx(`SELECT `+column+` FROM millrace_messages WHERE id = 1`).Scan(&before))
+				if _, err := db.Exec(db.Rebind(`UPDATE millrace_messages SET `+column+` = ? WHERE id = 1`), value); err != nil {
+					continue // the database does not accept it
+				}
+				for _, page := range []string{"inbox", "inbox?status=parked", "failures", "failure?group=17", "", "message?key=order-0002"} {
+					a := b.get(page)
+					assert.Equal(t, http.StatusOK, a.StatusCode, "%s with %s = %v", page, column, value)
+				}
+				found, err := admin.New(b.Store).Find(t.Context(), admin.Filter{}, 0, 10)
+				if assert.NoError(t, err, "%s = %v", column, value) {
+					assert.NotEmpty(t, found, "%s = %v", column, value)
+				}
+				db.Do(t, `UPDATE millrace_messages SET `+column+` = ? WHERE id = 1`, before)
+			}
+		}
+	})
+}
+
+// TestAnOutcomeThatCannotBeReadHidesNoOther is about what a handler returned and the broker may lack.
+func TestAnOutcomeThatCannotBeReadHidesNoOther(t *testing.T) {
+	testdb.Each(t, func(t *testing.T, db *testdb.DB) {
+		b := newBed(t, db)
+		b.Serve(consumer)
+		b.Put(consumer, stuck.Order(1, ""), stuck.Order(2, ""))
+		b.Await(2, `SELECT COUNT(*) FROM millrace_claims WHERE result = 1`)
+		whole := msgcode.Encode([]*message.Message{message.NewMessage("receipt-2", nil)})
+		for key, messages := range map[string][]byte{"order-0001": {9}, "order-0002": whole} {
+			db.Do(t, `INSERT INTO millrace_outcomes (consumer, message_id, created_at, topic, messages) VALUES (?, ?, 1, ?, ?)`,
+				db.Count(t, `SELECT id FROM millrace_consumers`), keycode.Encode(key), []byte("receipts"), messages)
+		}
+		b.shows(b.get("outbox"), "order-0002", "Some cannot be read")
+		b.shows(b.get("message?key=order-0001"), "cannot be read, so nobody publishes it")
+		b.shows(b.get("message?key=order-0002"), "receipt-2")
+	})
+}
