@@ -111,7 +111,7 @@ func TestConformanceThroughPgBouncer(t *testing.T) {
 	} {
 		var ran atomic.Int32
 		t.Run(mode, func(t *testing.T) {
-			bodies = testdb.Sample(t, len(bodies)/5, bodies)
+			bodies = testdb.Sample(t, len(bodies)/10, bodies)
 			for _, body := range bodies {
 				t.Run(body.Name, func(t *testing.T) {
 					t.Parallel()

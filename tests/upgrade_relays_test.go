@@ -123,7 +123,7 @@ func (s *shift) load() (stop func()) {
 	ended := make(chan struct{})
 	var all sync.WaitGroup
 	all.Go(func() {
-		tick := time.NewTicker(s.traffic.Pause / 4)
+		tick := time.NewTicker(s.traffic.Pause / time.Duration(testdb.Rounds(1, 4)))
 		defer tick.Stop()
 		for n := 0; ; n++ {
 			select {
@@ -165,7 +165,7 @@ func (s *shift) have(names ...string) {
 // flows waits until a message of each of many keys was sent.
 func (s *shift) flows() {
 	s.Helper()
-	least := s.total() + 400
+	least := s.total() + testdb.Rounds(100, 400)
 	rig.Eventually(s, "messages flow", func() bool { return s.total() >= least })
 }
 

@@ -165,15 +165,23 @@ func checkOut(source string) error {
 			return err
 		}
 	}
-	// A release has its own programs, except those from before there was one: testdata has them as they want them.
-	for _, program := range []string{"upgrade", filepath.Join("upgrade", "relay")} {
-		if own := filepath.Join(source, "tests", program); !exists(own) {
-			if err := os.CopyFS(own, os.DirFS(filepath.Join("testdata", program))); err != nil {
-				return err
-			}
-		}
+	// A release has its own programs. The one from before there were any gets those of this source.
+	own := filepath.Join(source, "tests", "upgrade")
+	if exists(own) {
+		return nil
 	}
-	return nil
+	return errors.Join(os.CopyFS(own, os.DirFS("upgrade")), withoutAdmin(filepath.Join(own, "main.go")))
+}
+
+// withoutAdmin rewrites a program for a release whose operators' side was a part of Store.
+func withoutAdmin(program string) error {
+	text, err := os.ReadFile(program)
+	if err != nil {
+		return err
+	}
+	before := strings.NewReplacer("\t\"github.com/millrace-go/millrace/inbox/admin\"\n", "",
+		"admin.New(s.store).", "s.store.", "admin.", "inbox.").Replace(string(text))
+	return os.WriteFile(program, []byte(before), 0o600)
 }
 
 func exists(name string) bool {

@@ -17,12 +17,12 @@ import (
 	"github.com/millrace-go/millrace/tests/testdb"
 )
 
-// Two processes with 16 messages in flight each deliver every version of 100 aggregates,
+// Two processes with 16 messages in flight each deliver every version of many aggregates,
 // in random orders.
 func TestTwoProcesses(t *testing.T) {
 	t.Parallel()
 	testdb.Each(t, testdb.With(newTunedBed, func(t *testing.T, b *bed) {
-		s := share{Driver: b.db.Driver, DSN: b.db.DSN, Aggregates: 100, Versions: 5, Width: 16}
+		s := share{Driver: b.db.Driver, DSN: b.db.DSN, Aggregates: testdb.Rounds(40, 100), Versions: 5, Width: 16}
 		processes := []*process.Process{s.launch(t), s.launch(t)}
 		for _, p := range processes {
 			p.GoOn()
@@ -39,7 +39,7 @@ func TestTwoProcesses(t *testing.T) {
 func TestProcessesAreKilled(t *testing.T) {
 	t.Parallel()
 	testdb.Each(t, testdb.With(newTunedBed, func(t *testing.T, b *bed) {
-		s := share{Driver: b.db.Driver, DSN: b.db.DSN, Aggregates: 50, Versions: 5, Width: 16, Lease: time.Second, FailOneIn: 10}
+		s := share{Driver: b.db.Driver, DSN: b.db.DSN, Aggregates: testdb.Rounds(25, 50), Versions: 5, Width: 16, Lease: time.Second, FailOneIn: 10}
 		processes := []*process.Process{s.launch(t), s.launch(t)}
 		for _, p := range processes {
 			p.GoOn()
