@@ -14,7 +14,7 @@ import (
 // functions are those that templates may call.
 var functions = template.FuncMap{
 	"act": act, "age": age, "ago": ago, "asset": func(name string) string { return assetNames[name] },
-	"clock": clock, "count": count, "group": identity, "link": link, "lower": lower, "next": func(version int64) int64 { return version + 1 }, "now": time.Now, "of": inVisit, "percent": percent,
+	"clock": clock, "count": count, "group": identity, "held": func(s admin.Status) bool { return s == admin.Held }, "link": link, "lower": lower, "next": func(version int64) int64 { return version + 1 }, "now": time.Now, "of": inVisit, "percent": percent,
 	"short": short, "show": show, "span": span, "stamp": stamp, "tabs": tabs, "thousands": thousands,
 	"tone": tone, "us": microseconds, "utc": utc, "why": why,
 }

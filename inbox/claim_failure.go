@@ -58,8 +58,8 @@ func (cl *claim) acceptHandlersCommit(produced []*message.Message) (done bool, e
 // silence is how long a server may take to answer before it counts as hanging.
 const silence = time.Second
 
-// takeBack reopens a claim that a failed handler committed, and records the failure, so
-// that the redelivery runs the handler again.
+// takeBack reopens a claim that a failed handler committed, and records the failure unless a queue
+// does, so that the redelivery runs the handler again.
 func (cl *claim) takeBack(cause error) (reopened bool, err error) {
 	ctx, cancel := cl.cleanup()
 	defer cancel()
@@ -114,6 +114,9 @@ func (cl *claim) reopen(ctx context.Context, tx *sqlx.Tx, cause error) error {
 		if err != nil {
 			return fmt.Errorf("take %s back: %w", a.Version, err)
 		}
+	}
+	if cl.queueAttempt() != nil {
+		return nil // the queue records the failure: both would count two attempts
 	}
 	if err := cl.putFailure(ctx, tx, cause); !errors.Is(err, errNotKept) {
 		return err

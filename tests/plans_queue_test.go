@@ -64,7 +64,7 @@ var queued = []struct {
 	{"Remedy.CountStatus", []any{1, 7, 1000}},
 	{"Remedy.CountLapsed", []any{1, 1, 1, 2, 1000}},
 	{"Remedy.CountDue", []any{1, 1, 1000, 1, 1, 1000}},
-	{"Remedy.SelectOldest", []any{1, 1}},
+	{"Remedy.SelectOldest", []any{1, 1, 1, 4, 1000}},
 	{"Queue.StoreMessage", nil},
 	{"Queue.LeaseMessages", nil},
 	{"Queue.LeaseOut", nil},

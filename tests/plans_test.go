@@ -177,7 +177,7 @@ var hot = map[string][]any{
 	"Remedy.CountStatus":    {1, 6, 10},
 	"Remedy.CountLapsed":    {1, 1, 1, 2, 10},
 	"Remedy.CountDue":       {1, 1, 10, 1, 1, 10},
-	"Remedy.SelectOldest":   {1, 1},
+	"Remedy.SelectOldest":   {1, 1, 1, 1, 10},
 	"Remedy.CountOutcomes":  {1, 1, 10},
 
 	"Remedy.ListOutlines": {[]int64{7, 8}},

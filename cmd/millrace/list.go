@@ -136,6 +136,7 @@ type openMessage struct {
 	Attempts     int               `json:"attempts"`
 	Received     *string           `json:"received_at"`
 	Due          *string           `json:"due_at"`
+	Parks        *string           `json:"parks_at,omitempty"` // of a held one, which has no due_at
 	LeasedUntil  *string           `json:"leased_until"`
 	Reason       string            `json:"reason,omitempty"`
 	Error        string            `json:"error,omitempty"`
@@ -164,6 +165,9 @@ func openMessageOf(m admin.Message, payload bool) openMessage {
 		Correlation: m.CorrelationID, Causation: m.CausationID, OrderKey: m.OrderKey, Aggregate: m.Aggregate, Version: m.Version,
 		Attempts: m.Attempts, Received: since(m.ReceivedAt), Due: since(m.DueAt), LeasedUntil: since(m.LeasedUntil),
 		Reason: m.Reason, Error: m.LastError, Group: m.ErrorGroup, Original: m.Original, Metadata: m.Metadata,
+	}
+	if m.Status == admin.Held {
+		o.Due, o.Parks = nil, o.Due
 	}
 	if m.Position.Partition != "" {
 		o.Partition, o.Offset = m.Position.Partition, &m.Position.Offset

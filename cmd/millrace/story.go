@@ -157,6 +157,8 @@ func (c *chapter) opened(m admin.Message, key string, payload bool) {
 	switch {
 	case !m.LeasedUntil.IsZero():
 		detail += "; leased by a process until " + stamp(m.LeasedUntil)
+	case !m.DueAt.IsZero() && m.Status == admin.Held:
+		detail += "; parked at " + stamp(m.DueAt) + " unless its predecessor comes"
 	case !m.DueAt.IsZero():
 		detail += "; due at " + stamp(m.DueAt)
 	}

@@ -3,8 +3,6 @@ package admin
 import (
 	"cmp"
 	"context"
-	"database/sql"
-	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -33,8 +31,9 @@ type Backlog struct {
 	Parked         Count // waits for an operator
 	Held           Count // waits for its predecessor
 
-	// OldestPending is the age of the oldest message that is RECEIVED or FAILED_RETRYABLE,
-	// OldestHeld that of the oldest HELD one.
+	// OldestPending is how long the oldest message that is RECEIVED or FAILED_RETRYABLE has waited since
+	// it was stored, or, if an operator retried it and no attempt failed since, since it became due.
+	// It is that of the first CountTo messages. OldestHeld is the age of the oldest HELD one.
 	OldestPending time.Duration
 	OldestHeld    time.Duration
 
@@ -147,18 +146,16 @@ func (a *Admin) countLeased(ctx context.Context, consumer int32, b *Backlog, at 
 // countOldest sets the ages and the outcomes of one consumer.
 func (a *Admin) countOldest(ctx context.Context, consumer int32, b *Backlog, at int64, most int) error {
 	db := a.rows.Reader(ctx)
-	for status, oldest := range map[Status]*time.Duration{
-		Received: &b.OldestPending, FailedRetryable: &b.OldestPending, Held: &b.OldestHeld,
-	} {
-		var stored int64
-		err := sqlx.GetContext(ctx, db, &stored, a.rows.Dialect.Remedy.SelectOldest, consumer, status)
-		if errors.Is(err, sql.ErrNoRows) {
-			continue
-		}
-		if err != nil {
+	for _, of := range []struct {
+		status Status
+		look   int // retried messages are not in the order of their ages
+		oldest *time.Duration
+	}{{Received, 1, &b.OldestPending}, {FailedRetryable, most, &b.OldestPending}, {Held, 1, &b.OldestHeld}} {
+		var since int64
+		if err := sqlx.GetContext(ctx, db, &since, a.rows.Dialect.Remedy.SelectOldest, at, at, consumer, of.status, of.look); err != nil {
 			return err
 		}
-		*oldest = max(*oldest, time.Duration(at-stored)*time.Microsecond)
+		*of.oldest = max(*of.oldest, time.Duration(at-since)*time.Microsecond)
 	}
 	var outcomes int
 	var stored int64

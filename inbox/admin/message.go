@@ -32,7 +32,7 @@ type Message struct {
 	Unreadable   error  // why Payload, Metadata or all is missing: inbox.ErrErased, another terminal error, or a temporary one
 	OrderKey     string
 	ReceivedAt   time.Time
-	DueAt        time.Time // when it will be tried or given up by itself; zero: never, or a process is working on it
+	DueAt        time.Time // when it will be tried, or parked if it is HELD; zero: never, or a process is working on it
 	LeasedUntil  time.Time // when the lease of its process ends unless renewed; zero: no lease
 	LastError    string
 	ErrorGroup   int64 // see [Admin.FailureGroups]; 0: no error

@@ -221,11 +221,15 @@ var mysqlRemedy = Remedy{
 			ORDER BY due_at
 			LIMIT ?)) counted`,
 	SelectOldest: `
-		SELECT received_at
-		FROM millrace_messages FORCE INDEX (by_status)
-		WHERE consumer = ? AND status = ?
-		ORDER BY id
-		LIMIT 1`,
+		SELECT COALESCE(MIN(CASE
+			WHEN status <> 4 OR attempts > 0 OR due_at > ? AND lease_token = 0 THEN received_at
+			WHEN lease_token = 0 THEN due_at END), ?)
+		FROM (
+			SELECT status, attempts, due_at, lease_token, received_at
+			FROM millrace_messages FORCE INDEX (by_status)
+			WHERE consumer = ? AND status = ?
+			ORDER BY id
+			LIMIT ?) oldest`,
 
 	ListAudit: `
 		SELECT id

@@ -220,11 +220,17 @@ var postgresRemedy = Remedy{
 					` + postgresFirst + `$6::BIGINT)) lined
 				LIMIT $6) lined) counted`,
 	SelectOldest: `
-		SELECT received_at
-		FROM millrace_messages
-		WHERE consumer = $1 AND (status, id) > ($2, 0) AND status <= $2
-		ORDER BY status, id
-		LIMIT 1`,
+		SELECT COALESCE(MIN(CASE
+			WHEN status <> 4 OR attempts > 0 OR due_at > $1::BIGINT AND lease_token = 0 THEN received_at
+			WHEN lease_token = 0 THEN due_at END), $2::BIGINT)
+		FROM (
+			SELECT * FROM (
+				SELECT status, attempts, due_at, lease_token, received_at
+				FROM millrace_messages
+				WHERE consumer = $3 AND (status, id) > ($4, 0) AND status <= $4
+				ORDER BY status, id
+				` + postgresFirst + `$5::BIGINT)) page
+			LIMIT $5) oldest`,
 	CountOutcomes: `
 		SELECT COUNT(*), COALESCE(MIN(created_at), $1::BIGINT)
 		FROM (

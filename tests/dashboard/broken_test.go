@@ -4,6 +4,7 @@ import (
 	"math"
 	"net/http"
 	"testing"
+	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/stretchr/testify/assert"
@@ -47,6 +48,17 @@ func TestARowThatCannotBeReadHidesNoOther(t *testing.T) {
 			}
 		}
 	})
+}
+
+// TestAHeldMessageHasNoNextAttempt: at the end of its time it is parked.
+func TestAHeldMessageHasNoNextAttempt(t *testing.T) {
+	b := newBed(t, testdb.On(t, "sqlite"))
+	b.Put(consumer, stuck.Order(1, ""))
+	b.DB.Do(t, `UPDATE millrace_messages SET status = ?, due_at = ?`, admin.Held, time.Now().Add(2*time.Hour+time.Minute).UnixMicro())
+	page := b.get("message?key=order-0001")
+	b.shows(page, "Parked unless its predecessor comes by")
+	assert.NotContains(t, page.text, "Next attempt")
+	b.shows(b.get("inbox"), "parked in 2 h")
 }
 
 // TestAnOutcomeThatCannotBeReadHidesNoOther is about what a handler returned and the broker may lack.

@@ -3,6 +3,7 @@ package dashboard_test
 import (
 	"net/http"
 	"net/http/httptest"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -167,6 +168,18 @@ func TestEveryAnswerIsProtected(t *testing.T) {
 			assert.NotContains(t, a.text, inline, page)
 		}
 	}
+}
+
+// TestTheIconIsAllowed: a browser asks for it on each page, and logs an error if the policy refuses it.
+func TestTheIconIsAllowed(t *testing.T) {
+	b := newBed(t, testdb.On(t, "sqlite"))
+	page := b.get("inbox")
+	icon := regexp.MustCompile(`<link rel="icon"[^>]* href="([^"]+)"`).FindStringSubmatch(page.text)
+	require.NotNil(t, icon)
+	assert.NotContains(t, icon[1], ":", "it is a file of this site")
+	a := b.get(icon[1])
+	assert.Equal(t, http.StatusOK, a.StatusCode)
+	assert.Equal(t, "image/svg+xml", a.Header.Get("Content-Type"))
 }
 
 func TestRequestsAreBounded(t *testing.T) {

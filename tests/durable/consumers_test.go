@@ -46,6 +46,24 @@ func (b *bed) backlog(countTo int) []admin.Backlog {
 }
 
 var backlogBodies = []testdb.Body{
+	{Name: "the age of a retried message", Why: "it waits since an operator retried it, and not since it was stored", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
+		b.put(consumer, 0, 3)
+		b.become(admin.Parked, 3, 0)
+		b.db.Do(t, `UPDATE millrace_messages SET attempts = 10, received_at = ?`, time.Now().Add(-48*time.Hour).UnixMicro())
+		b.db.Do(t, `UPDATE millrace_consumers SET served_until = ?`, time.Now().Add(time.Hour).UnixMicro())
+		_, err := admin.New(b.store).RetryAll(t.Context(), admin.Filter{}, admin.Operator{Name: "ada", Reason: "the bank is back"}, nil, admin.Pace{})
+		require.NoError(t, err)
+		oldest := func() time.Duration { return b.backlog(0)[0].OldestPending }
+		assert.Less(t, oldest(), time.Minute)
+		b.db.Do(t, `UPDATE millrace_messages SET due_at = due_at - ?`, time.Hour.Microseconds())
+		assert.InDelta(t, time.Hour, oldest(), float64(time.Minute), "nobody has taken it since")
+		b.db.Do(t, `UPDATE millrace_messages SET lease_token = 7, due_at = ?`, time.Now().Add(time.Hour).UnixMicro())
+		assert.Less(t, oldest(), time.Minute, "a process has it")
+		b.db.Do(t, `UPDATE millrace_messages SET lease_token = 0`)
+		assert.InDelta(t, 48*time.Hour, oldest(), float64(time.Minute), "it was put back to be tried later")
+		b.db.Do(t, `UPDATE millrace_messages SET attempts = 1, due_at = ?`, time.Now().Add(-time.Hour).UnixMicro())
+		assert.InDelta(t, 48*time.Hour, oldest(), float64(time.Minute), "it failed again")
+	})},
 	{Name: "the figures of a backlog", Why: "one for each state, told apart by what is due, by consumer and epoch", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		assert.Empty(t, b.backlog(0))
 		b.put(consumer, 0, 37)
@@ -59,7 +77,7 @@ var backlogBodies = []testdb.Body{
 		b.become(admin.Held, 8, -time.Hour)
 		b.put(consumer, 1, 1)
 		b.put("another", 0, 1)
-		b.db.Do(t, `UPDATE millrace_messages SET received_at = ?
+		b.db.Do(t, `UPDATE millrace_messages SET attempts = 1, received_at = ?
 			WHERE id = (SELECT id FROM (SELECT MIN(id) AS id FROM millrace_messages WHERE status = 4) oldest)`, time.Now().Add(-2*time.Hour).UnixMicro())
 		n := func(n int) admin.Count { return admin.Count{N: n} }
 		all := b.backlog(0)

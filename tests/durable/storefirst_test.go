@@ -1,6 +1,7 @@
 package durable_test
 
 import (
+	"errors"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -17,6 +18,27 @@ import (
 	"github.com/millrace-go/millrace/tests/rig"
 	"github.com/millrace-go/millrace/tests/testdb"
 )
+
+// TestAHandlerThatCommitsAndFailsHasAllItsAttempts: the inbox takes its claim back, and the queue counts the attempt.
+func TestAHandlerThatCommitsAndFailsHasAllItsAttempts(t *testing.T) {
+	t.Parallel()
+	testdb.Each(t, inBothModes(func(t *testing.T, b *bed, mode pubsub.Mode) {
+		durable := quick(b.store)
+		durable.Mode, durable.MaxAttempts = mode, 4
+		var ran atomic.Int32
+		s := b.inboxed(durable, func(msg *message.Message) error {
+			ran.Add(1)
+			tx, err := inbox.Tx(msg.Context())
+			if err == nil {
+				err = tx.Commit()
+			}
+			return errors.Join(errBoom, err)
+		})
+		parked := s.parks(newMessage())
+		assert.Equal(t, 4, parked.Attempts)
+		assert.Equal(t, int32(4), ran.Load())
+	}))
+}
 
 // storeFirstBodies: a message is committed to the table before it is delivered.
 var storeFirstBodies = []testdb.Body{

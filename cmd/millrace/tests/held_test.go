@@ -1,0 +1,28 @@
+package tests_test
+
+import (
+	"encoding/json"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace-go/millrace/tests/testdb"
+)
+
+// TestAHeldMessageHasNoNextAttempt: at the end of its time it is parked.
+func TestAHeldMessageHasNoNextAttempt(t *testing.T) {
+	t.Parallel()
+	s := newShop(t, testdb.On(t, "sqlite"))
+	s.exec(`UPDATE millrace_messages SET due_at = ? WHERE id = 8`, time.Now().Add(time.Hour).UnixMicro())
+	var listed struct{ Messages []map[string]any }
+	r := s.run("list", "--status", "held", "--json")
+	require.NoError(t, json.Unmarshal([]byte(r.out), &listed), r.err)
+	require.Len(t, listed.Messages, 1)
+	assert.Nil(t, listed.Messages[0]["due_at"])
+	assert.NotNil(t, listed.Messages[0]["parks_at"])
+	r = s.run("explain", id(8))
+	assert.Regexp(t, `HELD: waits for version 4; parked at \S+ unless its predecessor comes`, r.out)
+	assert.NotContains(t, r.out, "; due at")
+}
