@@ -130,10 +130,11 @@ var gateBodies = []testdb.Body{
 	{Name: "versions that another process applied", Why: "the aggregate is locked, and the gate decides about each", Run: testdb.With(newGateBed, func(t *testing.T, b *bed) {
 		b.must(b.batch(2, follow, ordered), b.versions("ada", 1, 2))
 		b.must(b.batch(3, follow, ordered, on(b.twin())), b.versions("ada", 3, 5))
-		errs := b.errs(start(b.batch(3, follow, ordered), b.versions("ada", 3, 5))) // other messages with the same versions
+		errs := b.errs(start(b.batch(3, apply, ordered), b.versions("ada", 3, 5))) // other messages with the same versions
 		for _, err := range errs {
 			require.NoError(t, err)
 		}
+		assert.Equal(t, 5, b.effects(), "the handler ran for a stale version")
 		assert.Equal(t, 1, b.events.Count("parked"), "version 5 collides")
 		assert.Equal(t, 5, b.version("ada"))
 		b.untilAll(b.batch(3, follow, soon), b.versions("ada", 6, 8))

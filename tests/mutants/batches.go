@@ -39,12 +39,12 @@ var batchMutants = []mutant{
 	},
 	{
 		name: "batch: do not look whether versions follow one another", file: "inbox/batch_gate.go",
-		by:  guard{"./tests/batch", "TestConformance/versions_that_another_process_applied"},
+		by:  guard{"./tests/batch", "TestGate/versions_that_another_process_applied"},
 		old: "if m.version.Number != next || next < row.First {", new: "if false {",
 	},
 	{
 		name: "batch: keep the versions that a handler committed", file: "inbox/claim_failure.go",
-		by:  guard{"./tests/batch", "TestConformance/versions_of_a_handler_that_commits_and_fails"},
+		by:  guard{"./tests/batch", "TestGate/versions_of_a_handler_that_commits_and_fails"},
 		old: "RetreatAggregate, a.from,", new: "RetreatAggregate, a.Number,",
 	},
 }
