@@ -2,6 +2,7 @@ package inbox
 
 import (
 	"context"
+	"sync"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
@@ -13,12 +14,17 @@ import (
 // BatchHandler returns h as the handler of the consumer that config names. What is in flight at once is claimed
 // in one transaction, in which h runs, and which is committed if h succeeds. A message that cannot join a batch
 // is handled as by [Store.Handler], and h gets it alone. middleware.Batch calls it.
-func (i Internals) BatchHandler(config ConsumerConfig, limits batching.Limits, h batchFunc) (message.HandlerFunc, error) {
+func (i Internals) BatchHandler(config ConsumerConfig, limits batching.Limits, order *GateConfig, h batchFunc) (message.HandlerFunc, error) {
+	g, err := gated(order)
+	if err != nil {
+		return nil, err
+	}
 	c, err := i.store.consumer(config)
 	if err != nil {
 		return nil, err
 	}
-	c.batches = &batches{consumer: c, limits: limits, handler: h, inserts: make(map[int]string)}
+	c.gate.Store(g)
+	c.batches = &batches{consumer: c, limits: limits, handler: h, gate: g, inserts: make(map[int]string)}
 	return c.batches.handle, nil
 }
 
@@ -29,14 +35,10 @@ type batches struct {
 	consumer *claimConsumer
 	limits   batching.Limits
 	handler  batchFunc
+	gate     *gate          // nil if messages have no order
 	inserts  map[int]string // the statement that claims so many keys; only the leader uses it
 
 	gathering
-}
-
-// alone is the handler of a message that is in no batch.
-func (b *batches) alone(msg *message.Message) ([]*message.Message, error) {
-	return b.handler(msg.Context(), []*message.Message{msg})
 }
 
 // handle handles one delivery, in the goroutine that brings it. It restores the message's context on every exit.
@@ -49,6 +51,9 @@ func (b *batches) handle(msg *message.Message) ([]*message.Message, error) {
 	}
 	defer m.release()
 	m.delivery.observe(KindReceived, "received", nil)
+	b.consumer.early.enter()
+	exit := sync.OnceFunc(b.consumer.early.exit)
+	defer exit()
 	end, err := b.gather(m)
 	defer m.freeLead()
 	msg.SetContext(ctx)
@@ -65,13 +70,15 @@ func (b *batches) handle(msg *message.Message) ([]*message.Message, error) {
 		return nil, m.delivery.fail(err)
 	}
 	m.release()
+	exit()
 	return b.consumer.handleOn(&visit{told: true}, msg, b.alone)
 }
 
 // member is a delivery that joins a batch. It holds the turn of its key, so that copies in this process wait.
 type member struct {
 	delivery *delivery
-	claim    *claim // in the last transaction that it was in
+	version  versioned // with a gate
+	claim    *claim    // in the last transaction that it was in
 	turn     turns.Turn
 	held     bool // it must free its turn
 	gathered
@@ -99,6 +106,10 @@ func (b *batches) admit(msg *message.Message) *member {
 	if _, known := s.settled.Get(d.memoryKey); known {
 		return nil
 	}
+	m := &member{delivery: d}
+	if !b.place(m) {
+		return nil
+	}
 	turn, taken := s.turns.Try(d.memoryKey)
 	if !taken { // by a copy
 		return nil
@@ -108,7 +119,7 @@ func (b *batches) admit(msg *message.Message) *member {
 		return nil
 	}
 	s.warnUnattended()
-	m := &member{delivery: d, turn: turn, held: true}
+	m.turn, m.held = turn, true
 	m.said, m.size = make(chan said, 1), len(msg.Payload)
 	return m
 }

@@ -13,6 +13,7 @@ import (
 
 	"github.com/millrace-go/millrace/internal/ambient"
 	"github.com/millrace-go/millrace/internal/database"
+	"github.com/millrace-go/millrace/internal/dialect"
 	"github.com/millrace-go/millrace/internal/owned"
 )
 
@@ -140,26 +141,32 @@ func (b *batches) insert(
 	for _, m := range sorted {
 		args = append(args, consumer, m.delivery.id, m.delivery.hash, token)
 	}
-	statement := b.inserts[len(part)]
+	d, statement := b.consumer.store.dialect, b.inserts[len(part)]
 	if statement == "" {
-		statement = b.consumer.store.dialect.ClaimAll(len(part))
+		statement = d.Impatient(dialect.Rows(d.Claim, len(part)))
 		b.inserts[len(part)] = statement
 	}
+	n, err := b.patiently(span, tx, statement, args)
+	if err != nil {
+		return false, fmt.Errorf("claim %d messages: %w", len(part), err)
+	}
+	return n == int64(len(part)), nil
+}
+
+// patiently runs a statement that may have to wait for other processes, and returns how many rows it changed.
+func (b *batches) patiently(span *span, tx *sqlx.Tx, statement string, args []any) (int64, error) {
 	patience := batchPatience
 	if b.consumer.store.dialect.ClaimChanges {
 		patience += batchAnswer
 	}
 	if !span.wait(patience) {
-		return false, ErrInProgress
+		return 0, ErrInProgress
 	}
 	n, err := database.Affected(tx.ExecContext(span.tx, statement, args...))
 	if !span.resume() { // the wait took too long, which ended the transaction
-		return false, ErrInProgress
+		return 0, ErrInProgress
 	}
-	if err != nil {
-		return false, fmt.Errorf("claim %d messages: %w", len(part), err)
-	}
-	return n == int64(len(part)), nil
+	return n, err
 }
 
 // won returns the members of part whose claims are new. If the statement has changed the other claims, won rolls

@@ -48,9 +48,11 @@ func (b *batches) run(m *member) {
 // attempt handles part in one transaction, and tells each member how it ends, except those that it returns: they
 // are to be tried again, the last part first.
 func (b *batches) attempt(part []*member) (next [][]*member) {
-	r := b.claim(part)
+	ready, runs := b.lineUp(part)
+	defer leaveLines(runs)
+	r := b.claim(ready)
 	if r == nil {
-		sayAlone(part)
+		sayAlone(ready)
 		return nil
 	}
 	over := false
@@ -60,6 +62,11 @@ func (b *batches) attempt(part []*member) (next [][]*member) {
 			r.end()
 		}
 	}()
+	aside, err := r.pass(runs)
+	if len(aside) > 0 || err != nil {
+		over = true
+		return r.retreat(aside, err)
+	}
 	produced, err := r.call()
 	if err == nil {
 		err = r.commit(produced)
@@ -69,6 +76,7 @@ func (b *batches) attempt(part []*member) (next [][]*member) {
 		return r.fail(err)
 	}
 	r.end()
+	r.rememberVersions()
 	r.whole.ambient.Committed()
 	for _, m := range r.members {
 		m.say(endedCommitted, nil)
@@ -99,6 +107,21 @@ type batchRun struct {
 	whole   *claim          // stands for all their claims
 	ctx     context.Context //nolint:containedctx // given to the handler
 	leave   func()          // gives the slot back
+}
+
+// retreat ends a run whose aggregates are not where its messages need them. It returns all members but aside, which
+// end alone; after an error all do.
+func (r *batchRun) retreat(aside []*member, err error) (next [][]*member) {
+	s := r.consumer.store
+	r.end() // before any of them claims its key again
+	if err != nil {
+		aside = r.members
+		if dialect.Classify(s.db.Noticed(err)) == dialect.Contention {
+			s.observeContention(r.whole.delivery, err)
+		}
+	}
+	sayAlone(aside)
+	return [][]*member{slices.DeleteFunc(slices.Clone(r.members), func(m *member) bool { return m.answered })}
 }
 
 // restore gives each message its content back, in a copy: the handler may have kept, and change, the one it had.

@@ -110,7 +110,7 @@ func (cl *claim) reopen(ctx context.Context, tx *sqlx.Tx, cause error) error {
 		}
 	}
 	for _, a := range cl.advances {
-		_, err := tx.ExecContext(ctx, s.dialect.Gate.RetreatAggregate, a.Number-1, []byte{}, cl.id32, a.id, cl.token)
+		_, err := tx.ExecContext(ctx, s.dialect.Gate.RetreatAggregate, a.from, []byte{}, cl.id32, a.id, cl.token)
 		if err != nil {
 			return fmt.Errorf("take %s back: %w", a.Version, err)
 		}

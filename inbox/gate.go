@@ -132,6 +132,7 @@ func (cl *claim) refusal() error {
 type advance struct {
 	versioned
 	heldTo int64 // no version above it was ever held
+	from   int64 // the version before the run
 }
 
 // decide decides about a message with these versions. If another delivery of this process works on
@@ -254,7 +255,7 @@ func (cl *claim) advance(g *gate, versions []versioned) (advanced bool, err erro
 	if n == 0 {
 		return false, nil
 	}
-	cl.verdict, cl.advances = admitted, append(cl.advances, advance{versioned: v})
+	cl.verdict, cl.advances = admitted, append(cl.advances, advance{versioned: v, from: v.Number - 1})
 	return true, nil
 }
 
@@ -387,7 +388,7 @@ func (cl *claim) admit(g *gate, versions []versioned, rows []stored.Aggregate) e
 			}
 			rows[i] = row
 		}
-		cl.advances = append(cl.advances, advance{v, rows[i].HeldTo})
+		cl.advances = append(cl.advances, advance{v, rows[i].HeldTo, v.Number - 1})
 	}
 	cl.verdict = admitted
 	return nil

@@ -44,6 +44,12 @@ type Batch struct {
 	// 4 MiB.
 	MaxBytes int
 
+	// Gate, if set, applies the messages of each aggregate in the order of their versions. Versions
+	// that follow one another go through in one batch, in order. A message with a gap, with several
+	// aggregates or without a version is handled by itself, and waits or is held as Gate says. So is
+	// every message if Gate has OnGap set to inbox.GapLatest. Its Store, Consumer and Epoch are unused.
+	Gate *VersionGate
+
 	// Linger is how long the first message of a batch waits for others, unless the batch is full.
 	// Defaults to 0: what has arrived is handled at once.
 	Linger time.Duration
@@ -100,7 +106,7 @@ func (b Batch) handler(h BatchFunc, err error) message.HandlerFunc {
 	return i.each("middleware.Batch", func(msg *message.Message) ([]*message.Message, error) {
 		return h(msg.Context(), []*message.Message{msg})
 	}, func(config inbox.ConsumerConfig) (message.HandlerFunc, error) {
-		return i.Store.Internals().BatchHandler(config, b.limits(), h)
+		return i.Store.Internals().BatchHandler(config, b.limits(), b.gate(), h)
 	})
 }
 
@@ -136,11 +142,26 @@ func (b Batch) Validate() error {
 	if b.Inbox.OnBegin != nil {
 		problem("Inbox.OnBegin is for handlers of one message: set up the transaction in the function")
 	}
+	if b.Gate != nil {
+		problems = append(problems, b.Gate.Validate())
+		if b.Gate.Store != nil {
+			problem("Gate.Store is for a gate alone: leave it out")
+		}
+	}
 	problems = append(problems, b.Inbox.Validate())
 	if err := errors.Join(problems...); err != nil {
 		return fmt.Errorf("middleware.Batch: invalid settings: %w", err)
 	}
 	return nil
+}
+
+// gate returns the settings of Gate, nil if there is none.
+func (b Batch) gate() *inbox.GateConfig {
+	if b.Gate == nil {
+		return nil
+	}
+	config := b.Gate.config()
+	return &config
 }
 
 func (b Batch) limits() batching.Limits {

@@ -73,6 +73,7 @@ var hot = map[string][]any{
 	"Lookup":           {1, []byte("7")},
 	"Retake":           {1, 1, 1, []byte("7")},
 	"SelectClaim":      {1, []byte("7")},
+	"SelectClaims":     {1, [][]byte{[]byte("7"), []byte("8")}},
 	"OpenClaim":        {1, []byte("x"), 1, 1},
 	"ReopenClaim":      {1, []byte("7"), 1},
 	"CloseClaim":       {1, 1, []byte("7")},
@@ -115,6 +116,11 @@ var hot = map[string][]any{
 	"Gate.ClaimAndAdvance":  {1, []byte("7"), 1, 1, 7, []byte("7"), 6},
 	"Gate.AdvanceAggregate": {1, 1, []byte("m"), 1, 1, []byte("7"), 6, 7},
 	"Gate.SelectAggregate":  {1, []byte("7")},
+
+	"Gate.LockAggregates":    {1, []byte("x"), 0, 1, 0, []byte{}, 0},
+	"Gate.SelectAggregates":  {1, [][]byte{[]byte("7"), []byte("8")}},
+	"Gate.AdvanceAggregates": {1, []byte("x"), 1, 1, 1, []byte("m"), 1},
+
 	"Gate.LockAggregate":    {1, []byte("7")},
 	"Gate.HoldMessage":      {7, []byte("r"), []byte("a"), 1, false, 1, 1, []byte("7"), 2, 1},
 	"Gate.ExpireHeld":       {[]byte("r"), 1, 1, []byte("7")},

@@ -21,6 +21,12 @@ type Gate struct {
 	SelectAggregate  string
 	RetreatAggregate string
 
+	// LockAggregates inserts or locks the rows of aggregates, as [Rows] makes it for several; AdvanceAggregates sets
+	// their versions. The arguments of both are those of a new row.
+	LockAggregates    string
+	SelectAggregates  string
+	AdvanceAggregates string
+
 	// LockAggregate returns the row in the columns of SelectAggregate, or none if another transaction has locked it.
 	LockAggregate string
 
@@ -72,6 +78,19 @@ var commonGate = Gate{
 		SELECT version, first_version, held_to, token, message_id, payload_hash
 		FROM millrace_versions
 		WHERE consumer = ? AND aggregate = ?`,
+	LockAggregates: `
+		INSERT INTO millrace_versions (consumer, aggregate, version, first_version, token, message_id, payload_hash)
+		VALUES (?, ?, ?, ?, ?, ?, ?)
+		ON CONFLICT (consumer, aggregate) DO UPDATE SET token = millrace_versions.token`,
+	SelectAggregates: `
+		SELECT aggregate, version, first_version, held_to
+		FROM millrace_versions
+		WHERE consumer = ? AND aggregate IN (?)`,
+	AdvanceAggregates: `
+		INSERT INTO millrace_versions (consumer, aggregate, version, first_version, token, message_id, payload_hash)
+		VALUES (?, ?, ?, ?, ?, ?, ?)
+		ON CONFLICT (consumer, aggregate) DO UPDATE SET
+			version = EXCLUDED.version, token = EXCLUDED.token, message_id = EXCLUDED.message_id, payload_hash = EXCLUDED.payload_hash`,
 	RetreatAggregate: `
 		UPDATE millrace_versions
 		SET version = ?, token = 0, message_id = ?

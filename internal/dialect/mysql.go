@@ -148,6 +148,16 @@ var mysqlGate = Gate{
 			payload_hash = IF(token = VALUES(token), VALUES(payload_hash), payload_hash),
 			version = IF(token = VALUES(token), ?, version)`,
 
+	LockAggregates: `
+		INSERT INTO millrace_versions (consumer, aggregate, version, first_version, token, message_id, payload_hash)
+		VALUES (?, ?, ?, ?, ?, ?, ?)
+		ON DUPLICATE KEY UPDATE token = token`,
+	AdvanceAggregates: `
+		INSERT INTO millrace_versions (consumer, aggregate, version, first_version, token, message_id, payload_hash)
+		VALUES (?, ?, ?, ?, ?, ?, ?)
+		ON DUPLICATE KEY UPDATE
+			version = VALUES(version), token = VALUES(token), message_id = VALUES(message_id), payload_hash = VALUES(payload_hash)`,
+
 	// It always changes the row: Galera lets a row that is only locked be changed on another node, where the
 	// predecessor would be applied without releasing the message.
 	RaiseHeld: `

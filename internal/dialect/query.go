@@ -42,13 +42,13 @@ func Rows(insert string, n int) string {
 	return InsertMany(one, n) + conflict + rest
 }
 
-// ClaimAll returns Claim for n keys. It takes the arguments of a claim n times. MariaDB gives up waiting for another
-// transaction after a second, since it goes on with the statement of a client that has left, and keeps its locks.
-func (d *Dialect) ClaimAll(n int) string {
+// Impatient returns a statement with which MariaDB gives up waiting for a lock after a second: it would go on with the
+// statement of a client that has left, and keep the locks that the statement has got.
+func (d *Dialect) Impatient(statement string) string {
 	if d.Name == MySQLName {
-		return "/*M! SET STATEMENT innodb_lock_wait_timeout = 1 FOR */" + Rows(d.Claim, n)
+		return "/*M! SET STATEMENT innodb_lock_wait_timeout = 1 FOR */" + statement
 	}
-	return Rows(d.Claim, n)
+	return statement
 }
 
 // InsertMany turns Insert or InsertAlone into an INSERT of n messages. It takes the arguments of a message n times.

@@ -52,19 +52,23 @@ var services = map[string]service{
 			return nil
 		},
 	},
+	"Batch with a gate": {
+		inputs: shuffled, hands: len(shuffled), order: true,
+		want: []account{{"ada", 22, "a1 a2 a3"}, {"bob", 20, "b1"}},
+		wire: func(p *inboxtest.Process, store *inbox.Store) error {
+			batch := millrace.Batch{
+				Inbox: millrace.Inbox{Store: store, Timeout: timeout}, Gate: &millrace.VersionGate{},
+				Max: len(shuffled), Linger: 50 * time.Millisecond,
+			}
+			return consumeBatches(p, store, batch)
+		},
+	},
 	"Batch behind Durable": {
 		inputs: payments, hands: len(payments),
 		want: booked,
 		wire: func(p *inboxtest.Process, store *inbox.Store) error {
 			batch := millrace.Batch{Inbox: millrace.Inbox{Store: store, Timeout: timeout}, Max: len(payments), Linger: 50 * time.Millisecond}
-			sub, err := durable(store, pubsub.StoreOnFailure).Decorate(p.Subscriber)
-			if err == nil {
-				p.Router.AddConsumerHandler("book", "payments", sub, batch.ConsumerHandler(func(ctx context.Context, msgs []*message.Message) error {
-					_, err := bookAll(ctx, msgs)
-					return err
-				}))
-			}
-			return err
+			return consumeBatches(p, store, batch)
 		},
 	},
 	"VersionGate that holds": {
@@ -145,6 +149,18 @@ func consume(p *inboxtest.Process, queue pubsub.Durable) error {
 	return err
 }
 
+// consumeBatches adds the handler of batches that returns nothing, behind a durable queue.
+func consumeBatches(p *inboxtest.Process, store *inbox.Store, batch millrace.Batch) error {
+	sub, err := durable(store, pubsub.StoreOnFailure).Decorate(p.Subscriber)
+	if err == nil {
+		p.Router.AddConsumerHandler("book", "payments", sub, batch.ConsumerHandler(func(ctx context.Context, msgs []*message.Message) error {
+			_, err := bookAll(ctx, msgs)
+			return err
+		}))
+	}
+	return err
+}
+
 // relayed returns a publisher whose messages a relay of p sends.
 func relayed(p *inboxtest.Process) (*outbox.Publisher, error) {
 	out, err := outbox.NewPublisher(p.DB, outbox.Config{OrderKey: outbox.ByMetadata("account")})
@@ -192,7 +208,7 @@ func book(msg *message.Message) ([]*message.Message, error) {
 // bookAll books payments in one transaction.
 func bookAll(_ context.Context, msgs []*message.Message) (receipts []*message.Message, err error) {
 	for _, msg := range msgs {
-		made, err := book(msg)
+		made, err := book(msg) //nolint:contextcheck // it uses the context of the message
 		if err != nil {
 			return nil, err
 		}

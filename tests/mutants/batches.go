@@ -13,11 +13,6 @@ var batchMutants = []mutant{
 		old: "\tif !all {\n", new: "\tif !all && over {\n",
 	},
 	{
-		name: "batch: claim in the order of arrival", file: "inbox/batch_claim.go",
-		by:  guard{"./tests/batch", "TestConformance/crossing_batches"},
-		old: "return bytes.Compare(x.delivery.id, y.delivery.id) })", new: "return 0 * bytes.Compare(x.delivery.id, y.delivery.id) })",
-	},
-	{
 		name: "batch: keep the turn of a key", file: "inbox/batch.go",
 		by:  guard{"./tests/batch", "TestConformance/a_message_whose_context_ends_while_it_waits"},
 		old: "\tm.turn.Fail()\n\tm.delivery", new: "\tm.delivery",
@@ -40,6 +35,16 @@ var batchMutants = []mutant{
 	{
 		name: "batch: have a copy join its batch", file: "inbox/batch.go",
 		by:  guard{"./tests/batch", "TestConformance/copies_in_one_batch"},
-		old: "\tif !taken { // by a copy\n", new: "\tif false { // by a copy\n",
+		old: "\tif !taken { // by a copy\n", new: "\tif !taken && msg == nil { // by a copy\n",
+	},
+	{
+		name: "batch: do not look whether versions follow one another", file: "inbox/batch_gate.go",
+		by:  guard{"./tests/batch", "TestGate/versions_that_another_process_applied"},
+		old: "if m.version.Number != next || next < row.First {", new: "if false {",
+	},
+	{
+		name: "batch: keep the versions that a handler committed", file: "inbox/claim_failure.go",
+		by:  guard{"./tests/batch", "TestGate/versions_of_a_handler_that_commits_and_fails"},
+		old: "RetreatAggregate, a.from,", new: "RetreatAggregate, a.Number,",
 	},
 }
