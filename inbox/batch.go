@@ -120,7 +120,7 @@ func (b *batches) admit(msg *message.Message) *member {
 	}
 	s.warnUnattended()
 	m.turn, m.held = turn, true
-	m.said, m.size = make(chan said, 1), len(msg.Payload)
+	m.said, m.size, m.arrived = make(chan said, 1), len(msg.Payload), time.Now()
 	return m
 }
 

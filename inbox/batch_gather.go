@@ -21,8 +21,9 @@ type gathering struct {
 
 // gathered is the state of a member in a gathering.
 type gathered struct {
-	size int
-	said chan said // holds one
+	size    int
+	arrived time.Time
+	said    chan said // holds one
 
 	batch    *batch // once it was taken into one
 	gone     atomic.Bool
@@ -52,6 +53,9 @@ type batch struct {
 	ctx    context.Context //nolint:containedctx // ends when the contexts of all members have ended
 	cancel context.CancelFunc
 	live   atomic.Int64 // members that are not gone
+
+	began    time.Time     // of its next transaction, for observers
+	gathered time.Duration // 0 once an observer was told
 }
 
 // leave notes, once, that the context of m has ended or that m was answered.
@@ -168,6 +172,7 @@ func (b *batches) take(m *member) []*member {
 	for _, one := range all {
 		one.batch = of
 	}
+	of.begin(all[0])
 	return all
 }
 

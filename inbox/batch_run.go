@@ -24,6 +24,7 @@ const leadAlone = time.Second
 func (b *batches) run(m *member) {
 	all := b.take(m)
 	if len(all) == 1 {
+		b.observe(all, ReasonAlone)
 		m.say(endedAlone, nil)
 		timer := time.AfterFunc(leadAlone, m.next)
 		next := m.next
@@ -52,6 +53,9 @@ func (b *batches) attempt(part []*member) (next [][]*member) {
 	defer leaveLines(runs)
 	r := b.claim(ready)
 	if r == nil {
+		if len(ready) > 0 {
+			b.observe(ready, ReasonAlone)
+		}
 		sayAlone(ready)
 		return nil
 	}
@@ -78,6 +82,7 @@ func (b *batches) attempt(part []*member) (next [][]*member) {
 	r.end()
 	r.rememberVersions()
 	r.whole.ambient.Committed()
+	b.observe(r.members, ReasonCommitted)
 	for _, m := range r.members {
 		m.say(endedCommitted, nil)
 	}
@@ -210,9 +215,11 @@ func (r *batchRun) fail(cause error) (next [][]*member) {
 	switch {
 	case whole.inDoubt || err != nil:
 		log.Info("inbox: a batch failed, and may have been committed; its messages are looked up one by one", about)
+		r.observe(r.members, ReasonAlone)
 		sayAlone(r.members)
 		return nil
 	case mine:
+		r.observe(r.members, ReasonCommitted)
 		for _, m := range r.members {
 			m.say(endedByHandler, cause)
 		}
@@ -221,10 +228,12 @@ func (r *batchRun) fail(cause error) (next [][]*member) {
 	bad, rest := r.named(cause)
 	if len(bad) > 0 {
 		log.Info("inbox: messages of a batch failed; the others are tried again without them", about)
+		r.observe(r.members, ReasonNamed)
 		sayAlone(bad)
 		return [][]*member{rest}
 	}
 	log.Info("inbox: a batch failed; its halves are tried", about)
+	r.observe(r.members, ReasonHalved)
 	half := len(rest) / 2
 	return [][]*member{rest[half:], rest[:half]}
 }

@@ -81,6 +81,12 @@ const (
 	// KindClaims says how many completed claims of a consumer are how old, with one event for each age, after the janitor
 	// has walked them all. It does not walk those of a consumer that keeps them for ever.
 	KindClaims
+
+	// KindBatch is each transaction of middleware.Batch for several messages, and each batch whose messages are handled
+	// by themselves. Count says how many messages it had, the reason how it ended: [ReasonCommitted], [ReasonHalved],
+	// [ReasonNamed] or [ReasonAlone]. The first event of a batch has as its Duration how long its first message waited
+	// for others and for the last batch. A panic of the observer is logged, and counted by [Store.Panics].
+	KindBatch
 )
 
 var kindNames = [...]string{
@@ -106,6 +112,7 @@ var kindNames = [...]string{
 	KindEvicted:      "evicted",
 	KindPurged:       "purged",
 	KindClaims:       "claims",
+	KindBatch:        "batch",
 }
 
 // String returns the name of the kind, such as "completed" or "double effect".

@@ -102,11 +102,11 @@ func observed(t *testing.T, observers ...inbox.Observer) (asked *int, deliver fu
 
 func TestKindsHaveNames(t *testing.T) {
 	names := map[string]bool{}
-	for k := inbox.KindReceived; k <= inbox.KindClaims; k++ {
+	for k := inbox.KindReceived; k <= inbox.KindBatch; k++ {
 		names[k.String()] = true
 		assert.False(t, strings.HasPrefix(k.String(), "Kind("), k)
 	}
-	assert.Len(t, names, int(inbox.KindClaims), "each has its own")
+	assert.Len(t, names, int(inbox.KindBatch), "each has its own")
 	assert.Equal(t, "Kind(0)", inbox.Kind(0).String())
 	assert.Equal(t, "Kind(255)", inbox.Kind(255).String())
 	assert.Equal(t, "double effect", inbox.KindDoubleEffect.String())

@@ -64,6 +64,13 @@ const (
 	ReasonDay   = "1d" // at most, and above an hour
 	ReasonWeek  = "7d" // at most, and above a day
 	ReasonOlder = "older"
+
+	// How a batch ended: [KindBatch].
+
+	ReasonCommitted = "committed"
+	ReasonHalved    = "halved" // it failed, and its halves are tried
+	ReasonNamed     = "named"  // messages that failed were named, and the others are tried again
+	ReasonAlone     = "alone"  // each of its messages is handled by itself
 )
 
 // The reasons of [KindOutage].

@@ -171,6 +171,35 @@ func TestReplayedMessagesAreCountedByWhatBecameOfThem(t *testing.T) {
 	`), "millrace_inbox_replayed_total"))
 }
 
+func TestBatchesAreCountedByHowTheyEnded(t *testing.T) {
+	t.Parallel()
+	b := newBed(t, metrics.Config{})
+	for _, e := range []inbox.Event{
+		{Reason: inbox.ReasonHalved, Count: 100, Duration: 2 * time.Second},
+		{Reason: inbox.ReasonCommitted, Count: 50}, {Reason: inbox.ReasonCommitted, Count: 50},
+	} {
+		e.Kind, e.Consumer = inbox.KindBatch, "billing"
+		b.builder.Inbox().Observe(t.Context(), e)
+	}
+	require.NoError(t, testutil.GatherAndCompare(b.registry, strings.NewReader(`
+		# HELP millrace_inbox_batches_total Tries to handle several messages in one transaction, by result.
+		# TYPE millrace_inbox_batches_total counter
+		millrace_inbox_batches_total{consumer="billing",result="alone"} 0
+		millrace_inbox_batches_total{consumer="billing",result="committed"} 2
+		millrace_inbox_batches_total{consumer="billing",result="halved"} 1
+		millrace_inbox_batches_total{consumer="billing",result="named"} 0
+	`), "millrace_inbox_batches_total"))
+	families, err := b.registry.Gather()
+	require.NoError(t, err)
+	sums := map[string]float64{}
+	for _, f := range families {
+		if h := f.GetMetric()[0].GetHistogram(); h != nil {
+			sums[f.GetName()] = h.GetSampleSum()
+		}
+	}
+	assert.Equal(t, map[string]float64{"millrace_inbox_batch_messages": 100, "millrace_inbox_batch_gathering_seconds": 2}, sums)
+}
+
 // BenchmarkCompletedDelivery is what a delivery that was handled costs in events.
 func BenchmarkCompletedDelivery(b *testing.B) {
 	builder, err := metrics.NewBuilder(prometheus.NewRegistry(), metrics.Config{})

@@ -14,6 +14,7 @@ import (
 type inboxObserver struct {
 	vectors   inboxVectors
 	consumers *children[*consumer]
+	batches   *children[*batches]
 
 	evicted       prometheus.Counter
 	purged        prometheus.Counter
@@ -107,6 +108,7 @@ func newInboxObserver(r *registrar) *inboxObserver {
 		purgeFailures: r.counter(in, "purge_failures_total", "Runs of the janitor that failed."),
 		purgedAt:      r.gauge(in, "purge_last_success_timestamp_seconds", "When the janitor last ran without a failure."),
 	}
+	o.batches = newBatches(r)
 	o.consumers = newChildren(0, func(name string) *consumer { return o.vectors.of(name, r.config.MaxValues) })
 	return o
 }
@@ -149,6 +151,8 @@ func (o *inboxObserver) Observe(ctx context.Context, e inbox.Event) {
 		o.evicted.Add(float64(e.Count))
 	case inbox.KindPurged:
 		o.observePurged(e)
+	case inbox.KindBatch:
+		o.batches.of(e.Consumer).observe(e)
 	default:
 		o.consumers.of(e.Consumer).observe(ctx, e)
 	}

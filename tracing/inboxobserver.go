@@ -10,7 +10,8 @@ import (
 
 // InboxObserver returns an observer for inbox.Config.Observers. It adds each decision, with its
 // reason, to the span of the delivery. If that span has ended, or there is no delivery, the
-// decision becomes a span of its own in the trace of the message.
+// decision becomes a span of its own in the trace of the message. Each try of a batch becomes a span
+// in a trace of its own; it and the spans of its deliveries have links to each other.
 func (t *Tracer) InboxObserver() inbox.Observer { return inboxObserver{t} }
 
 type inboxObserver struct{ *Tracer }
@@ -22,6 +23,10 @@ func (inboxObserver) Wants(k inbox.Kind) bool {
 
 // Observe adds e to the trace.
 func (o inboxObserver) Observe(ctx context.Context, e inbox.Event) {
+	if e.Kind == inbox.KindBatch {
+		o.batch(ctx, e)
+		return
+	}
 	o.note(ctx, decision{e.Kind.String(), e.Topic, e.Metadata, e.Err}, func(all []attribute.KeyValue) []attribute.KeyValue {
 		all = describeDecision(all, e.Reason, e.Count, e.Err)
 		if e.Consumer != "" {

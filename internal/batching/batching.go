@@ -1,8 +1,9 @@
-// Package batching holds what middleware.Batch and package inbox both know of a batch: its limits, and
-// the error that names a message of it.
+// Package batching holds what middleware.Batch and package inbox both know of a batch: its limits, the
+// error that names a message of it, and what observers are told.
 package batching
 
 import (
+	"context"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
@@ -13,6 +14,12 @@ type Limits struct {
 	Max      int           // messages
 	MaxBytes int           // of payloads; the first message may have more
 	Linger   time.Duration // how long the first message waits for others
+}
+
+// Try is a try to handle several messages at once, for observers.
+type Try struct {
+	Began      time.Time
+	Deliveries []context.Context // of the messages
 }
 
 // Failed is the error of one message of a batch.

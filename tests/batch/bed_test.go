@@ -44,8 +44,13 @@ func newBed(t *testing.T, db *testdb.DB) *bed {
 
 func (b *bed) newStore(pool *sqlx.DB) *inbox.Store {
 	b.Helper()
-	return rig.NewStore(b, pool, inbox.Config{Observers: []inbox.Observer{b.events}, Logger: b.events})
+	return rig.NewStore(b, pool, inbox.Config{Observers: []inbox.Observer{ofMessages{b.events}}, Logger: b.events})
 }
+
+// ofMessages leaves out the events of whole batches.
+type ofMessages struct{ inbox.Observer }
+
+func (ofMessages) Wants(k inbox.Kind) bool { return k != inbox.KindBatch }
 
 // twin returns the store of another process.
 func (b *bed) twin() *inbox.Store { b.Helper(); return b.newStore(b.db.Open(b).DB) }

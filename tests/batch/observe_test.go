@@ -1,0 +1,79 @@
+package batch_test
+
+import (
+	"context"
+	"testing"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace-go/millrace/inbox"
+	millrace "github.com/millrace-go/millrace/middleware"
+	"github.com/millrace-go/millrace/tests/rig"
+	"github.com/millrace-go/millrace/tests/testdb"
+)
+
+// TestEventsOfBatches: each try has one event, and the first one of a batch says how long it gathered.
+func TestEventsOfBatches(t *testing.T) {
+	t.Parallel()
+	const n = 8
+	type event struct {
+		reason string
+		count  int
+		first  bool
+	}
+	for name, c := range map[string]struct {
+		fail func(bad *message.Message, err error) error // nil: it succeeds
+		want []event
+	}{
+		"committed": {nil, []event{{inbox.ReasonCommitted, n, true}}},
+		"halved": {func(_ *message.Message, err error) error { return err }, []event{
+			{inbox.ReasonHalved, 8, true}, {inbox.ReasonHalved, 4, false}, {inbox.ReasonHalved, 2, false},
+			{inbox.ReasonCommitted, 2, false}, {inbox.ReasonCommitted, 4, false},
+		}},
+		"named": {millrace.Failed, []event{{inbox.ReasonNamed, 8, true}, {inbox.ReasonCommitted, 7, false}}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			b := newBed(t, testdb.On(t, "sqlite"))
+			var got []event
+			store := rig.NewStore(t, b.db.DB, inbox.Config{Observers: []inbox.Observer{
+				inbox.On(func(ctx context.Context, e inbox.Event) {
+					assert.Equal(t, "billing", e.Consumer)
+					assert.Len(t, inbox.Internals{}.BatchOf(ctx).Deliveries, e.Count)
+					got = append(got, event{e.Reason, e.Count, e.Duration > 0})
+				}, inbox.KindBatch),
+				inbox.On(func(context.Context, inbox.Event) { panic("an observer") }, inbox.KindBatch),
+			}})
+			bad, effects := "", n
+			b.errs(start(b.batch(n, func(ctx context.Context, msgs []*message.Message) error {
+				if c.fail != nil && len(msgs) == n {
+					bad, effects = msgs[0].UUID, n-1
+				}
+				if msgs[0].UUID == bad {
+					return c.fail(msgs[0], errBoom)
+				}
+				return apply(ctx, msgs)
+			}, on(store)), newMessages(n)))
+			assert.Equal(t, c.want, got)
+			assert.Equal(t, effects, b.effects())
+			assert.EqualValues(t, len(got), store.Panics(), "a panic of an observer ends nothing")
+		})
+	}
+}
+
+// TestEventOfABatchOfOne: so that somebody sees that nothing gathers.
+func TestEventOfABatchOfOne(t *testing.T) {
+	t.Parallel()
+	b := newBed(t, testdb.On(t, "sqlite"))
+	var got []inbox.Event
+	store := rig.NewStore(t, b.db.DB, inbox.Config{Observers: []inbox.Observer{
+		inbox.On(func(_ context.Context, e inbox.Event) { got = append(got, e) }, inbox.KindBatch),
+	}})
+	b.must(b.batch(1, apply, on(store)), newMessages(1))
+	require.Len(t, got, 1)
+	assert.Equal(t, inbox.ReasonAlone, got[0].Reason)
+	assert.Equal(t, 1, got[0].Count)
+	assert.Positive(t, got[0].Duration)
+}
