@@ -197,11 +197,12 @@ func openMessageOf(m admin.Message, payload bool) openMessage {
 	if m.Position.Partition != "" {
 		o.Partition, o.Offset = m.Position.Partition, &m.Position.Offset
 	}
-	if unread(m) {
+	switch {
+	case unread(m):
 		o.Status, o.Received, o.Unreadable = "", nil, m.Unreadable.Error()
-	} else if payload && m.Unreadable != nil {
+	case payload && m.Unreadable != nil:
 		o.Unreadable = m.Unreadable.Error()
-	} else if payload {
+	case payload:
 		o.shownPayload = payloadOf(m.Payload)
 	}
 	return o

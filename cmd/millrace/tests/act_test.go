@@ -91,6 +91,18 @@ func TestAnOutageOfTheBrokerIsShown(t *testing.T) {
 	}))
 }
 
+// TestADatabaseOfTheReleaseBefore is migrated first, and the command says so.
+func TestADatabaseOfTheReleaseBefore(t *testing.T) {
+	t.Parallel()
+	testdb.Each(t, testdb.With(newShop, func(t *testing.T, s *shop) {
+		s.exec(`ALTER TABLE millrace_outbox_relays DROP COLUMN broker_error`)
+		r := s.run("status")
+		assert.Equal(t, 1, r.code)
+		assert.Contains(t, r.err, "Create the tables with: millrace migrate")
+		assert.Zero(t, s.run("list").code)
+	}))
+}
+
 func TestTheOperatorIsKnown(t *testing.T) {
 	t.Parallel()
 	s := newShop(t, testdb.On(t, "sqlite"))
