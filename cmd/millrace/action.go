@@ -27,6 +27,7 @@ type action struct {
 	needsQueue func() bool
 
 	selected *selection
+	ids      []int64
 	by       *operators
 	matching bool
 	rate     int
@@ -35,6 +36,7 @@ type action struct {
 func (act *action) command(cmd *cobra.Command) *cobra.Command {
 	act.selected = act.selects(cmd)
 	act.by = act.confirmed(cmd)
+	cmd.Flags().Int64SliceVar(&act.ids, "id", nil, "the messages of these `rows`, see millrace list")
 	cmd.Flags().BoolVar(&act.matching, "all-matching", false, "all that the filter matches")
 	cmd.Flags().IntVar(&act.rate, "rate", 1000, "with --all-matching, at most so many `messages` a second")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
@@ -93,7 +95,9 @@ func (act *action) understand(args []string) error {
 	switch {
 	case act.matching && len(args) > 0:
 		return usagef("--all-matching takes what the filter matches: leave %q out, or the flag", args[0])
-	case !act.matching && len(args) == 0:
+	case act.matching && len(act.ids) > 0:
+		return usagef("--all-matching takes what the filter matches: leave --id out, or the flag")
+	case !act.matching && len(args) == 0 && len(act.ids) == 0:
 		return usagef("which messages? give row ids (see millrace list), keys with --consumer, or a filter with --all-matching")
 	case act.rate < 1:
 		return usagef("--rate %d is less than 1", act.rate)
@@ -148,14 +152,24 @@ func (act *action) planNamed(ctx context.Context, store *inbox.Store, args []str
 		return nil, err
 	}
 	p := &plan{}
+	add := func(m admin.Message) {
+		p.messages = append(p.messages, m)
+		p.total.N++
+		p.take(m, served)
+	}
+	for _, id := range act.ids {
+		m, err := act.row(ctx, store, id)
+		if err != nil {
+			return nil, err
+		}
+		add(m)
+	}
 	for _, arg := range args {
 		m, err := act.named(ctx, store, arg)
 		if err != nil {
 			return nil, err
 		}
-		p.messages = append(p.messages, m)
-		p.total.N++
-		p.take(m, served)
+		add(m)
 	}
 	return p, nil
 }
@@ -164,16 +178,10 @@ func (act *action) planNamed(ctx context.Context, store *inbox.Store, args []str
 func (act *action) named(ctx context.Context, store *inbox.Store, arg string) (admin.Message, error) {
 	if act.selected.consumer == "" {
 		id, _ := strconv.ParseInt(arg, 10, 64) //nolint:errcheck // checked by understand
-		found, err := admin.New(store).Find(ctx, admin.Filter{}, id-1, 1)
-		if err == nil && (len(found) == 0 || found[0].ID != id) {
-			err = notFoundf("there is no open message with the row id %d: it was handled or discarded, or --namespace is not right", id)
-		}
-		if err != nil {
-			return admin.Message{}, err
-		}
-		return found[0], nil
+		return act.row(ctx, store, id)
 	}
-	story, err := admin.New(store).Story(ctx, arg)
+	arg = keyOf(arg)
+	story, err := admin.New(store).Outline(ctx, arg)
 	if err != nil {
 		return admin.Message{}, err
 	}
@@ -184,7 +192,7 @@ func (act *action) named(ctx context.Context, store *inbox.Store, arg string) (a
 		}
 	}
 	return admin.Message{}, notFoundf("consumer %q has no open message with the key %q: millrace explain %s tells more",
-		act.selected.consumer, arg, arg)
+		act.selected.consumer, arg, keyText(arg))
 }
 
 // isKey reports whether arg is the key of a message that is shown as shown. Of a long key the inbox

@@ -9,6 +9,7 @@ import (
 	"github.com/jmoiron/sqlx"
 
 	"github.com/millrace-go/millrace/inbox"
+	"github.com/millrace-go/millrace/inbox/admin"
 	"github.com/millrace-go/millrace/internal/dialect"
 	"github.com/millrace-go/millrace/outbox"
 )
@@ -67,6 +68,12 @@ func (a *app) storeWith(ctx context.Context, how manner, config inbox.Config) (*
 	store, err := inbox.NewStore(db, config) //nolint:contextcheck // it is told the dialect, and asks nobody
 	if err != nil {
 		return nil, &coded{exitUsage, err}
+	}
+	if len(a.secrets.passwords) > 0 && !a.lenient {
+		known, _ := admin.New(store).Consumers(ctx) //nolint:errcheck // the command itself says what is wrong
+		for _, c := range known {
+			a.secrets.show(c.Name)
+		}
 	}
 	return store, nil
 }

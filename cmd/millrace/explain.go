@@ -7,6 +7,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/millrace-go/millrace/inbox"
 	"github.com/millrace-go/millrace/inbox/admin"
 	"github.com/millrace-go/millrace/outbox"
 )
@@ -14,23 +15,47 @@ import (
 func (a *app) explainCommand() *cobra.Command {
 	var handlerTimeout time.Duration
 	var payload bool
+	var id int64
 	cmd := &cobra.Command{
-		Use:   "explain KEY",
+		Use:   "explain [KEY]",
 		Short: "The story of one message: what happened to it, and why",
 		Long: `Tells for each consumer and epoch when the message was seen and handled, why copies of it
 were dropped or parked, what it produced and where that is now, and what operators did.
 
-KEY is the message's key, which is its UUID unless the consumer has another Key. Copies
+KEY is the message's key, which is its UUID unless the consumer has another Key, as list
+prints it. Payloads and results are shown with --payload and --reason only. Copies
 that were dropped are known only if the service sets Config.LogDropped. explain looks in the
 outbox for what the handler stored within the time that a handler may take. It does not
 find messages that were sent if relays keep none (RelayConfig.Retention).`,
-		Example: "  millrace explain 0190b7a4-4d3c-7bd2-8e0c-2b54f6a3c1de\n  millrace explain order-17 --json",
-		Args:    cobra.ExactArgs(1),
+		Example: "  millrace explain 0190b7a4-4d3c-7bd2-8e0c-2b54f6a3c1de\n  millrace explain --id 1207\n  millrace explain order-17 --json",
+		Args:    cobra.MaximumNArgs(1),
 	}
 	cmd.Flags().DurationVar(&handlerTimeout, "handler-timeout", 25*time.Second, "how long a handler may take (Inbox.Timeout)")
-	cmd.Flags().BoolVar(&payload, "payload", false, "show payloads too")
+	cmd.Flags().Int64Var(&id, "id", 0, "instead of KEY: the message of this `row`, see millrace list")
+	by := a.reveals(cmd, &payload)
 	cmd.RunE = a.doEach(func(ctx context.Context, args []string) error {
-		return a.explain(ctx, args[0], handlerTimeout, payload)
+		reader, err := by.reader(payload)
+		if err != nil {
+			return err
+		}
+		store, err := a.store(ctx)
+		if err != nil {
+			return err
+		}
+		key := ""
+		switch {
+		case (len(args) == 0) == (id == 0):
+			return usagef("which message? give its key, or its row with --id")
+		case id == 0:
+			key = keyOf(args[0])
+		default:
+			m, err := a.row(ctx, store, id)
+			if err != nil {
+				return err
+			}
+			key = m.MessageID
+		}
+		return a.explain(ctx, store, key, handlerTimeout, payload, reader)
 	})
 	return cmd
 }
@@ -68,12 +93,13 @@ type product struct {
 	Error string `json:"error,omitempty"`
 }
 
-func (a *app) explain(ctx context.Context, key string, handlerTimeout time.Duration, payload bool) error {
-	store, err := a.store(ctx)
-	if err != nil {
-		return err
+func (a *app) explain(
+	ctx context.Context, store *inbox.Store, key string, handlerTimeout time.Duration, payload bool, reader admin.Operator,
+) error {
+	story, err := admin.New(store).Outline(ctx, key)
+	if err == nil && payload {
+		err = revealStory(ctx, store, &story, reader)
 	}
-	story, err := admin.New(store).Story(ctx, key)
 	if err != nil {
 		return err
 	}
@@ -93,6 +119,24 @@ func (a *app) explain(ctx context.Context, key string, handlerTimeout time.Durat
 		}
 	}
 	return a.print(map[string]any{"key": key, "consumers": chapters}, func() string { return storyText(key, chapters) })
+}
+
+// revealStory adds payloads and results to a story, and records who reads them.
+func revealStory(ctx context.Context, store *inbox.Store, story *admin.Story, by admin.Operator) error {
+	if err := reveal(ctx, store, story.Open, by); err != nil {
+		return err
+	}
+	for i, c := range story.Claims {
+		if c.ResultSize == 0 {
+			continue
+		}
+		result, err := admin.New(store).RevealResult(ctx, c.Consumer, c.Epoch, story.MessageID, by)
+		if err != nil {
+			return err
+		}
+		story.Claims[i].Result = result
+	}
+	return nil
 }
 
 // trace adds the messages that the handler stored in the outbox, and says what cannot be known.

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -18,7 +19,7 @@ const listExamples = `  millrace list
   millrace list --status parked --consumer billing --limit 200
   millrace list --topic payments --since 2h
   millrace list --groups
-  millrace list --group 3411 --json --payload | jq -r '.messages[].payload'`
+  millrace list --group 3411 --json --payload --reason 'to find the account' | jq -r '.messages[].payload'`
 
 // listing holds the other flags of list.
 type listing struct {
@@ -26,6 +27,7 @@ type listing struct {
 	after   int64
 	groups  bool
 	payload bool
+	by      *operators
 }
 
 func (a *app) listCommand() *cobra.Command {
@@ -34,7 +36,7 @@ func (a *app) listCommand() *cobra.Command {
 		Short: "List open messages, or why they fail",
 		Long: `Lists messages that are not completed, in the order in which they were stored. The
 first column is the row's id, which retry and discard take. Payloads are shown with
---payload only. If no index serves the filter, list stops after 100,000 messages and says how to
+--payload and --reason only. If no index serves the filter, list stops after 100,000 messages and says how to
 continue; in JSON, "next" is then not null. With --groups it shows groups of failures instead:
 errors that differ only in names and numbers form one group.`,
 		Example: listExamples,
@@ -46,7 +48,7 @@ errors that differ only in names and numbers form one group.`,
 	flags.IntVar(&how.limit, "limit", 50, fmt.Sprintf("at most so many `messages`, up to %d", admin.MaxPage))
 	flags.Int64Var(&how.after, "after", 0, "those after the row with this `id`")
 	flags.BoolVar(&how.groups, "groups", false, "show groups of failures")
-	flags.BoolVar(&how.payload, "payload", false, "show payloads too")
+	how.by = a.reveals(cmd, &how.payload)
 	cmd.RunE = a.doEach(func(ctx context.Context, _ []string) error { return a.list(ctx, selected, how) })
 	return cmd
 }
@@ -58,6 +60,10 @@ func (a *app) list(ctx context.Context, selected *selection, how listing) error 
 	}
 	if how.limit < 1 || how.limit > admin.MaxPage {
 		return usagef("--limit %d is not between 1 and %d", how.limit, admin.MaxPage)
+	}
+	reader, err := how.by.reader(how.payload)
+	if err != nil {
+		return err
 	}
 	store, err := a.store(ctx)
 	if err != nil {
@@ -73,12 +79,31 @@ func (a *app) list(ctx context.Context, selected *selection, how listing) error 
 	if err != nil {
 		return err
 	}
-	if how.payload && len(page.Messages) > 0 {
-		if page.Messages, err = admin.New(store).Find(ctx, f, how.after, len(page.Messages)); err != nil {
+	if how.payload {
+		if err := reveal(ctx, store, page.Messages, reader); err != nil {
 			return err
 		}
 	}
 	return a.print(messagesOf(page.Messages, page.Next, how.payload), func() string { return pageText(page, how) })
+}
+
+// reveal adds the payloads of messages, and records who reads them. Messages that were handled meanwhile have none.
+func reveal(ctx context.Context, store *inbox.Store, messages []admin.Message, by admin.Operator) error {
+	for i, m := range messages {
+		if unread(m) {
+			continue
+		}
+		whole, err := admin.New(store).Reveal(ctx, m.ID, by)
+		if errors.Is(err, inbox.ErrNotFound) {
+			messages[i].Unreadable = errors.New("the message was handled meanwhile")
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		messages[i] = whole
+	}
+	return nil
 }
 
 // lookAt is how many rows a list reads at most where no index serves the filter.
@@ -160,7 +185,7 @@ func messagesOf(messages []admin.Message, next int64, payload bool) found {
 
 func openMessageOf(m admin.Message, payload bool) openMessage {
 	o := openMessage{
-		ID: m.ID, Consumer: m.Consumer, Epoch: m.Epoch, Status: m.Status.String(), Key: m.MessageID, UUID: m.UUID,
+		ID: m.ID, Consumer: m.Consumer, Epoch: m.Epoch, Status: m.Status.String(), Key: jsonKey(m.MessageID), UUID: m.UUID,
 		Topic: m.Topic, EventType: m.EventType, EventVersion: m.EventVersion,
 		Correlation: m.CorrelationID, Causation: m.CausationID, OrderKey: m.OrderKey, Aggregate: m.Aggregate, Version: m.Version,
 		Attempts: m.Attempts, Received: since(m.ReceivedAt), Due: since(m.DueAt), LeasedUntil: since(m.LeasedUntil),
@@ -172,11 +197,12 @@ func openMessageOf(m admin.Message, payload bool) openMessage {
 	if m.Position.Partition != "" {
 		o.Partition, o.Offset = m.Position.Partition, &m.Position.Offset
 	}
-	if unread(m) {
+	switch {
+	case unread(m):
 		o.Status, o.Received, o.Unreadable = "", nil, m.Unreadable.Error()
-	} else if payload && m.Unreadable != nil {
+	case payload && m.Unreadable != nil:
 		o.Unreadable = m.Unreadable.Error()
-	} else if payload {
+	case payload:
 		o.shownPayload = payloadOf(m.Payload)
 	}
 	return o
@@ -221,7 +247,7 @@ func messagesTable(messages []admin.Message, payload bool) string {
 	t := newTable(titles...)
 	for _, m := range messages {
 		cells := []any{
-			m.ID, m.Consumer, m.Epoch, m.Status, short(m.MessageID, widest/2), orDash(m.Position.String()), m.Attempts,
+			m.ID, m.Consumer, m.Epoch, m.Status, keyText(m.MessageID), orDash(m.Position.String()), m.Attempts,
 			span(time.Since(m.ReceivedAt)), orDash(short(why(m), widest)),
 		}
 		if unread(m) {

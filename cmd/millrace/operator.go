@@ -24,6 +24,20 @@ func (a *app) operators(cmd *cobra.Command) *operators {
 	return o
 }
 
+// reveals adds these flags and --payload.
+func (a *app) reveals(cmd *cobra.Command, shown *bool) *operators {
+	cmd.Flags().BoolVar(shown, "payload", false, "show payloads too; the audit table keeps who saw them, and why")
+	return a.operators(cmd)
+}
+
+// reader returns who reads payloads, if shown.
+func (o *operators) reader(shown bool) (admin.Operator, error) {
+	if !shown {
+		return admin.Operator{}, nil
+	}
+	return o.operator()
+}
+
 // confirmed adds these flags and --yes.
 func (a *app) confirmed(cmd *cobra.Command) *operators {
 	o := a.operators(cmd)

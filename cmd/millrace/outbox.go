@@ -57,8 +57,12 @@ func (a *app) outboxListCommand() *cobra.Command {
 	flags.IntVar(&limit, "limit", 50, "at most so many `messages`, up to 1000")
 	flags.Int64Var(&after, "after", 0, "those after the one with this `id`")
 	flags.StringVar(&topic, "topic", "", "to this `topic`")
-	flags.BoolVar(&payload, "payload", false, "show payloads too")
+	by := a.reveals(cmd, &payload)
 	cmd.RunE = a.doEach(func(ctx context.Context, _ []string) error {
+		reader, err := by.reader(payload)
+		if err != nil {
+			return err
+		}
 		if limit < 1 || limit > mostParked {
 			return usagef("--limit %d is not between 1 and %d", limit, mostParked)
 		}
@@ -66,12 +70,11 @@ func (a *app) outboxListCommand() *cobra.Command {
 		if err != nil {
 			return err
 		}
-		read, page := out.ListParked, mostParked
-		if payload {
-			read, page = out.Parked, mostWhole
-		}
 		var parked []outbox.Parked
-		for p, err := range parkedTo(ctx, read, page, topic, after) {
+		for p, err := range parkedTo(ctx, out.ListParked, mostParked, topic, after) {
+			if err == nil && payload {
+				p, err = out.Reveal(ctx, p.ID, outbox.Operator(reader))
+			}
 			if err != nil {
 				return err
 			}
@@ -84,11 +87,8 @@ func (a *app) outboxListCommand() *cobra.Command {
 	return cmd
 }
 
-// How many messages are read at once, without and with their payloads, which may be large.
-const (
-	mostParked = 1000
-	mostWhole  = 50
-)
+// mostParked is how many messages are read at once.
+const mostParked = 1000
 
 type readParked func(ctx context.Context, after int64, limit int) ([]outbox.Parked, error)
 

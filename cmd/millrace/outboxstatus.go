@@ -83,9 +83,16 @@ func (s outboxStatus) counts() string {
 			names = append(names, r.Name)
 		}
 	}
+	waits := b.Unsent().N > 0
 	switch {
+	case s.Shards == 0 && !waits && b.Parked.N == 0:
+		return "\nOutbox: not in use: it is empty, and no relay has run\n"
+	case s.Shards == 0 && waits:
+		return text + "\nRelays: none has run yet, so nothing is sent\n"
 	case s.Shards == 0:
 		return text + "\nRelays: none has run yet\n"
+	case len(names) == 0 && !waits:
+		return text + "\nRelays: none runs, and nothing waits to be sent\n"
 	case len(names) == 0:
 		return text + "\nRelays: none runs, so nothing is sent\n"
 	case s.Unowned > 0:

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 
 	"github.com/spf13/cobra"
 
@@ -13,12 +14,12 @@ func (a *app) pauseCommand() *cobra.Command {
 		`Stops the queues of all processes from delivering the consumer's stored messages until
 resume. A pubsub.Durable stores the messages that arrive meanwhile. Handlers that are running
 finish. Without pubsub.Durable, pause stops nothing.`,
-		`  millrace pause billing --reason 'the bank is down'`, (*admin.Admin).Pause)
+		`  millrace pause billing --reason 'the bank is down' --yes`, (*admin.Admin).Pause)
 }
 
 func (a *app) resumeCommand() *cobra.Command {
 	return a.pausing("resume", "End a pause", "Lets queues deliver the consumer's stored messages again.",
-		`  millrace resume billing --reason 'the bank is back'`, (*admin.Admin).Resume)
+		`  millrace resume billing --reason 'the bank is back' --yes`, (*admin.Admin).Resume)
 }
 
 func (a *app) pausing(
@@ -26,17 +27,14 @@ func (a *app) pausing(
 	act func(ops *admin.Admin, ctx context.Context, consumer string, epoch int, by admin.Operator) error,
 ) *cobra.Command {
 	cmd := &cobra.Command{
-		Use: name + " CONSUMER", Short: what, Long: long, Example: example,
+		Use: name + " CONSUMER", Short: what,
+		Long: long + "\n\nWithout --yes it shows what it would do, and exits with 2.", Example: example,
 		Args: cobra.ExactArgs(1), ValidArgsFunction: a.consumerNames,
 	}
 	var epoch int
 	cmd.Flags().IntVar(&epoch, "epoch", 0, "this `epoch`; the newest unless given")
-	by := a.operators(cmd)
+	by := a.confirmed(cmd)
 	cmd.RunE = a.do(func(ctx context.Context, args []string) error {
-		operator, err := by.operator()
-		if err != nil {
-			return err
-		}
 		store, err := a.store(ctx)
 		if err != nil {
 			return err
@@ -56,7 +54,18 @@ func (a *app) pausing(
 		if f.Epoch == nil {
 			epoch = newest(consumers, f.Consumer)
 		}
-		if err := act(ops, ctx, f.Consumer, epoch, operator); err != nil {
+		if missing := by.missing(); missing != "" {
+			shown := a.print(map[string]any{"would": name, "consumer": f.Consumer, "epoch": epoch}, func() string {
+				return f.Consumer + epochOf(epoch) + " would be " + name + "d\n"
+			})
+			a.notef("Nothing was changed. To go on, add %s\n", missing)
+			return errors.Join(shown, &silent{exitUsage})
+		}
+		operator, err := by.operator()
+		if err == nil {
+			err = act(ops, ctx, f.Consumer, epoch, operator)
+		}
+		if err != nil {
 			return err
 		}
 		return a.print(map[string]any{"consumer": f.Consumer, "epoch": epoch, "done": name}, func() string {

@@ -79,6 +79,8 @@ func (r *replaying) proposeDead(missing string) error {
 	return errors.Join(shown, &silent{exitUsage})
 }
 
+var errNoAMQP = errors.New("which RabbitMQ? set MILLRACE_AMQP to its URL, such as amqp://user:password@host/")
+
 // group is the consumer group that reads dead letters from a topic of watermill-sql, whatever the
 // replay's name.
 const group = "millrace replay"
@@ -103,7 +105,7 @@ func (r *replaying) subscriber(ctx context.Context) (message.Subscriber, error) 
 		hide(u, r.secrets)
 	}
 	if uri == "" {
-		return nil, usagef("which RabbitMQ? set MILLRACE_AMQP to its URL, such as amqp://user:password@host/")
+		return nil, &coded{exitUsage, errNoAMQP}
 	}
 	broker := rabbitmq.NewQueueConfig(uri, rabbitmq.Queues{})
 	broker.TopologyBuilder = asItIs{}

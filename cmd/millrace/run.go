@@ -56,6 +56,7 @@ func run(ctx context.Context, args []string, std streams, env func(string) strin
 		screen: isTerminal(std.out), terminal: isTerminal(std.err), interrupt: ctx,
 	}
 	root := a.root() //nolint:contextcheck // its commands get theirs from ExecuteContext
+	hidden.words = wordsOf(root)
 	root.SetArgs(args)
 	root.SetIn(std.in)
 	root.SetOut(a.out)
@@ -132,7 +133,7 @@ func (a *app) report(err error) int {
 
 // spoken returns the text of err for the user.
 func spoken(err error) string {
-	if errors.Is(err, errNoDSN) || errors.Is(err, errForm) {
+	if errors.Is(err, errNoDSN) || errors.Is(err, errForm) || errors.Is(err, errMySQL) || errors.Is(err, errNoAMQP) {
 		return err.Error() // the examples are nobody's
 	}
 	return secret.WithoutCredentials(strings.TrimSpace(err.Error()))

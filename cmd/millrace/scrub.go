@@ -3,16 +3,24 @@ package main
 import (
 	"encoding/json"
 	"io"
+	"maps"
 	"net/url"
 	"slices"
 	"strconv"
 	"strings"
+	"unicode"
+
+	"github.com/spf13/cobra"
 
 	"github.com/millrace-go/millrace/internal/secret"
 )
 
 // secrets are texts that must not be shown. Drivers quote the connection string in errors.
-type secrets struct{ hidden []string }
+type secrets struct {
+	hidden    []string
+	passwords []string
+	words     map[string]bool // of the help texts
+}
 
 // shortest is the length below which hiding a password would garble every output.
 const shortest = 4
@@ -45,12 +53,35 @@ func inJSON(text string) string {
 	return string(quoted[1 : len(quoted)-1])
 }
 
-// addPassword hides a password unless it equals a public name: hiding that would garble results and
-// keep no secret.
+// addPassword hides a password unless it equals a public name or a word of the help: hiding that would
+// garble results and keep no secret.
 func (s *secrets) addPassword(password string, names ...string) {
-	if !slices.Contains(names, password) {
+	if !slices.Contains(names, password) && !s.words[password] {
 		s.add(password)
+		s.passwords = append(s.passwords, password)
 	}
+}
+
+// show no longer hides a password that equals one of these names.
+func (s *secrets) show(names ...string) {
+	for _, name := range names {
+		if slices.Contains(s.passwords, name) {
+			s.hidden = slices.DeleteFunc(s.hidden, func(h string) bool { return h == name })
+		}
+	}
+}
+
+// wordsOf returns the words of the help texts of cmd and its subcommands.
+func wordsOf(cmd *cobra.Command) map[string]bool {
+	words := make(map[string]bool)
+	text := strings.Join([]string{cmd.Use, cmd.Short, cmd.Long, cmd.Example, cmd.LocalFlags().FlagUsages()}, " ")
+	for _, word := range strings.FieldsFunc(text, func(r rune) bool { return !unicode.IsLetter(r) }) {
+		words[word] = true
+	}
+	for _, sub := range cmd.Commands() {
+		maps.Copy(words, wordsOf(sub))
+	}
+	return words
 }
 
 // clean returns text without secrets.

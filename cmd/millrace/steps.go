@@ -64,7 +64,7 @@ func stepTable(steps []doubtfulStep) string {
 		if s.Began != nil {
 			began = *s.Began
 		}
-		t.add(s.ID, s.Consumer, short(s.Key, widest/2), short(s.Name, widest/2), s.Attempts, began, orDash(short(s.Error, widest)))
+		t.add(s.ID, s.Consumer, keyText(s.Key), short(s.Name, widest/2), s.Attempts, began, orDash(short(s.Error, widest)))
 	}
 	return t.String()
 }

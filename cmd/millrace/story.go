@@ -83,8 +83,11 @@ func (c *chapter) claimed(claim admin.StoryClaim) {
 	if claim.Journaled {
 		c.add(claim.ProcessedAt, "kept", "whole, in the journal, as it was received at "+stamp(claim.ReceivedAt))
 	}
-	if claim.Result != nil {
+	switch {
+	case claim.Result != nil:
 		c.add(claim.ProcessedAt, "result", string(claim.Result))
+	case claim.ResultSize > 0:
+		c.add(claim.ProcessedAt, "result", fmt.Sprintf("%d bytes, which --payload shows", claim.ResultSize))
 	}
 	if claim.OutcomeUnreadable != nil {
 		c.Notes = append(c.Notes, fmt.Sprintf("What it returned cannot be read, so nobody publishes it: %v", claim.OutcomeUnreadable))
@@ -188,7 +191,7 @@ func times(n int) string {
 
 func storyText(key string, chapters []*chapter) string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "Message %s, first seen at %s\n", oneLine(key), stamp(firstSeen(chapters)))
+	fmt.Fprintf(&b, "Message %s, first seen at %s\n", keyText(key), stamp(firstSeen(chapters)))
 	for _, c := range chapters {
 		fmt.Fprintf(&b, "\n%s%s: %s\n", oneLine(c.Consumer), epochOf(c.Epoch), c.State)
 		for _, e := range c.Events {

@@ -28,9 +28,9 @@ type Remedy struct {
 
 	// The backlog, counted up to a limit. CountLapsed takes a time, twice. It counts all messages,
 	// those that are due by then, and those that are leased beyond it.
-	CountStatus  string
-	CountLapsed  string
-	CountDue     string
+	CountStatus string
+	CountLapsed string
+	CountDue    string
 
 	// SelectOldest returns since when the oldest of the first messages of a consumer and a status waits: since it
 	// was stored, or, if an operator retried it and no attempt failed since, since it became due. It leaves out

@@ -177,7 +177,7 @@ func TestTheIconIsAllowed(t *testing.T) {
 	icon := regexp.MustCompile(`<link rel="icon"[^>]* href="([^"]+)"`).FindStringSubmatch(page.text)
 	require.NotNil(t, icon)
 	assert.NotContains(t, icon[1], ":", "it is a file of this site")
-	a := b.get(icon[1])
+	a := b.get(strings.TrimPrefix(icon[1], "./"))
 	assert.Equal(t, http.StatusOK, a.StatusCode)
 	assert.Equal(t, "image/svg+xml", a.Header.Get("Content-Type"))
 }

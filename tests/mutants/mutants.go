@@ -7,7 +7,7 @@ var mutants = slices.Concat(rules, guards, panics, batchMutants)
 var rules = []mutant{
 	{
 		name: "drop the claim", by: exhaust("Inbox"), file: "inbox/claim_acquire.go",
-		old: "return rows == 1, nil", new: "return rows >= 0, nil",
+		old: "return rows == 1, err", new: "return rows >= 0, err",
 	},
 	{
 		name: "commit before the handler", by: exhaust("Inbox"), file: "inbox/claim_handle.go",

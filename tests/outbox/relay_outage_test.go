@@ -2,6 +2,7 @@ package outbox_test
 
 import (
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -69,6 +70,18 @@ var relayOutageBodies = []testdb.Body{
 		p.allSent(b, all)
 		rig.Eventually(p, "the row says that it is over", func() bool { return row().BrokerError == "" && row().BrokerOutSince.IsZero() })
 		require.NoError(t, relay.stop())
+	}},
+	{Name: "an outage that cannot be noted", Why: "the tables are of the release before, and messages go out all the same", Run: func(t *testing.T, db *testdb.DB) {
+		p, b, seen := newPost(t, db), newStrict(t), &events{}
+		db.Do(t, `ALTER TABLE millrace_outbox_relays DROP COLUMN broker_error`)
+		b.refusing(refuseAll)
+		relay := p.relayTo(b, seen.observe, leased(3*time.Second))
+		all := p.store("orders", b.letters("k0", 3)...)
+		rig.Eventually(p, "the log says so", func() bool { return strings.Contains(strings.Join(p.log.all(), "\n"), "could not note for operators") })
+		b.refusing(nil)
+		p.allSent(b, all)
+		require.NoError(t, relay.stop())
+		assert.Equal(t, 1, strings.Count(strings.Join(p.log.all(), "\n"), "could not note for operators"))
 	}},
 	{Name: "a relay that stops in an outage", Why: "observers hear that it no longer looks: a gauge of theirs would stay for ever", Run: func(t *testing.T, db *testdb.DB) {
 		p, b, seen := newPost(t, db), newStrict(t), &events{}

@@ -23,9 +23,15 @@ var acts = []struct {
 	name string
 	args []string
 }{
-	{"pause", []string{"pause", "billing", "--reason", "the bank is down", "--by", "ada"}},
+	{"list-payload", []string{"list", "--status", "failed-terminal", "--payload", "--reason", "which account?", "--by", "ada"}},
+	{"explain-retryable", []string{"explain", id(3), "--payload", "--reason", "which account?", "--by", "ada"}},
+	{"explain-result", []string{"explain", id(20), "--payload", "--reason", "was it mailed?", "--by", "ada"}},
+	{"outbox-list-json", []string{"outbox", "list", "--limit", "1", "--json", "--payload", "--reason", "which account?", "--by", "ada"}},
+	{"explain-revealed", []string{"explain", id(3)}},
+	{"pause", []string{"pause", "billing", "--reason", "the bank is down", "--by", "ada", "--yes"}},
 	{"pause-status", []string{"status"}},
-	{"resume", []string{"resume", "billing", "--reason", "the bank is back", "--by", "ada"}},
+	{"resume-proposed", []string{"resume", "billing", "--reason", "the bank is back", "--by", "ada"}},
+	{"resume", []string{"resume", "billing", "--reason", "the bank is back", "--by", "ada", "--yes"}},
 	{"retry", []string{"retry", "4", "--reason", "the bank is back", "--by", "ada", "--yes"}},
 	{"retry-key", []string{"retry", id(5), "--consumer", "billing", "--reason", "the bank is back", "--by", "ada", "--yes"}},
 	{"retry-all", []string{
@@ -82,6 +88,18 @@ func TestAnOutageOfTheBrokerIsShown(t *testing.T) {
 			assert.Contains(t, r.out, "\nBroker: out for shop-1 for 2d: nothing gets through: dial tcp 127.0.0.1:5672: connect: connection refused\n", r.err)
 			assert.Contains(t, s.run(append(args, "--json")...).out, `"broker_error": "dial tcp`)
 		}
+	}))
+}
+
+// TestADatabaseOfTheReleaseBefore is migrated first, and the command says so.
+func TestADatabaseOfTheReleaseBefore(t *testing.T) {
+	t.Parallel()
+	testdb.Each(t, testdb.With(newShop, func(t *testing.T, s *shop) {
+		s.exec(`ALTER TABLE millrace_outbox_relays DROP COLUMN broker_error`)
+		r := s.run("status")
+		assert.Equal(t, 1, r.code)
+		assert.Contains(t, r.err, "Create the tables with: millrace migrate")
+		assert.Zero(t, s.run("list").code)
 	}))
 }
 
@@ -224,7 +242,7 @@ func TestPayloadsAreNotReadUnlessShown(t *testing.T) {
 	t.Parallel()
 	testdb.Each(t, testdb.With(newShop, func(t *testing.T, s *shop) {
 		s.exec(`ALTER TABLE millrace_outbox DROP COLUMN payload`)
-		for args, code := range map[string]int{"list": 0, "list --topic payments --json": 0, "retry 1": 2, "retry --all-matching": 2, "list --payload": 1} {
+		for args, code := range map[string]int{"list": 0, "list --topic payments --json": 0, "retry 1": 2, "retry --all-matching": 2, "list --payload --reason x": 1} {
 			r := s.run(append([]string{"outbox"}, strings.Fields(args)...)...)
 			assert.Equal(t, code, r.code, "%s: %s", args, r.err)
 		}
@@ -245,12 +263,12 @@ func TestAPayloadInJSONIsWhole(t *testing.T) {
 					PayloadBase64 []byte `json:"payload_base64"`
 				}
 			}
-			r := s.run(append(args, "--payload", "--json")...)
+			r := s.run(append(args, "--payload", "--reason", "x", "--json")...)
 			require.NoError(t, json.Unmarshal([]byte(r.out), &shown), r.err)
 			require.NotEmpty(t, shown.Messages)
 			assert.Equal(t, payload, shown.Messages[0].PayloadBase64)
 			assert.Nil(t, shown.Messages[0].Payload)
-			assert.Contains(t, s.run(append(args, "--payload")...).out, "\ufffd\ufffd")
+			assert.Contains(t, s.run(append(args, "--payload", "--reason", "x")...).out, "\ufffd\ufffd")
 		}
 	}))
 }

@@ -15,7 +15,7 @@ func TestARowThatCannotBeReadHidesNoOther(t *testing.T) {
 	s := newShop(t, testdb.On(t, "sqlite"))
 	s.serve()
 	s.exec(`UPDATE millrace_messages SET attempts = 'ten' WHERE id = 5`)
-	for _, args := range [][]string{{"list", "--status", "parked"}, {"list", "--status", "parked", "--payload"}, {"list", "--status", "parked", "--json"}} {
+	for _, args := range [][]string{{"list", "--status", "parked"}, {"list", "--status", "parked", "--payload", "--reason", "x"}, {"list", "--status", "parked", "--json"}} {
 		r := s.run(args...)
 		assert.Zero(t, r.code, r.err)
 		assert.Contains(t, r.out, "account 4 has no owner")

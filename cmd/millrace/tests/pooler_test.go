@@ -21,7 +21,7 @@ func TestBehindAPooler(t *testing.T) {
 		{"status"}, {"list"}, {"list", "--groups"}, {"explain", id(20)}, {"check"}, {"outbox", "list"}, {"outbox", "shards"},
 		{"retry", "4", "5", "--reason", "x", "--yes"}, {"discard", "7", "--reason", "x", "--yes"}, {"purge", "--yes"},
 		{"retry", "--all-matching", "--consumer", "billing", "--reason", "x", "--yes"},
-		{"outbox", "retry", "1", "--reason", "x", "--yes"}, {"pause", "billing", "--reason", "x"}, {"migrate"},
+		{"outbox", "retry", "1", "--reason", "x", "--yes"}, {"pause", "billing", "--reason", "x", "--yes"}, {"migrate"},
 	} {
 		r := call(t, pooled, args...)
 		assert.Zero(t, r.code, "%q: %s", args, r.err)

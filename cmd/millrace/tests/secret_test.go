@@ -144,6 +144,19 @@ func TestANameIsNoSecret(t *testing.T) {
 	assert.Contains(t, r.err, "no consumer \""+u.User.Username()+"\"")
 }
 
+// TestAConsumersNameIsNoSecret, and neither is a word of the command's own texts.
+func TestAConsumersNameIsNoSecret(t *testing.T) {
+	t.Parallel()
+	s := newShop(t, testdb.On(t, "postgres"))
+	r := call(t, s.login("billing").String(), "list", "--status", "parked")
+	assert.Contains(t, r.out, " billing ", r.err)
+	r = call(t, s.login("reason").String(), "retry", "4")
+	assert.Contains(t, r.err, "add --through-outbox --reason '…' --yes")
+	for _, r := range []result{call(t, "ada:"+marker+"@tcp(127.0.0.1:1)", "status"), call(t, s.db.DSN, "replay", "run", "x", "--from", "rabbitmq", "--queue", "dead", "--reason", "x", "--yes")} {
+		assert.NotContains(t, r.err, "[hidden]", "of its own texts")
+	}
+}
+
 func TestDSNForms(t *testing.T) {
 	t.Parallel()
 	lite := newShop(t, testdb.On(t, "sqlite"))

@@ -70,7 +70,7 @@ func TestOneOfSeveralDatabases(t *testing.T) {
 	assert.Equal(t, 2, r.code)
 	assert.Contains(t, r.err, "--on asia: no database has this name; there are: eu, down, us")
 
-	r = call(t, dsn, "--on", "eu", "pause", "billing", "--reason", "x")
+	r = call(t, dsn, "--on", "eu", "pause", "billing", "--reason", "x", "--yes")
 	assert.Equal(t, 0, r.code, r.err)
 	assert.Contains(t, call(t, dsn, "--on", "eu", "status").out, "paused")
 	assert.NotContains(t, call(t, us.db.DSN, "status").out, "paused")
