@@ -40,19 +40,19 @@ func (b *batches) claim(part []*member) *batchRun {
 			return nil
 		}
 		r, rest, err := b.claimOnce(part)
-		switch {
-		case err == nil:
+		if err == nil {
 			s.answers(pass)
 			if r != nil {
 				return r
 			}
 			part = rest
-		case first.endMove(pass, err, try) && time.Since(began) < batchPatience:
-			s.observeContention(first.delivery, err)
-			if database.Pause(part[0].batch.ctx, try) != nil {
-				return nil
-			}
-		default:
+			continue
+		}
+		if !first.endMove(pass, err, try) {
+			return nil
+		}
+		s.observeContention(first.delivery, err)
+		if time.Since(began) > batchPatience || database.Pause(part[0].batch.ctx, try) != nil {
 			return nil
 		}
 	}

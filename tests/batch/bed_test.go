@@ -63,6 +63,7 @@ var errBoom = errors.New("boom")
 func (b *bed) batch(n int, h handler, change ...func(*millrace.Batch)) message.HandlerFunc {
 	b.Helper()
 	batch := millrace.Batch{Inbox: millrace.Inbox{Store: b.store, Consumer: "billing"}, Max: n, Linger: rig.Patience}
+	batch.Inbox.TwinWait, batch.Inbox.Timeout = rig.Patience, rig.Patience
 	for _, c := range change {
 		c(&batch)
 	}
