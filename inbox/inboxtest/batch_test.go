@@ -65,11 +65,11 @@ func TestWrongBatchesAreFound(t *testing.T) {
 	}{
 		"an effect outside of the transaction": {
 			func(p *inboxtest.Process) func(context.Context, []*message.Message) error {
-				return func(_ context.Context, msgs []*message.Message) error {
-					if _, err := inbox.Tx(msgs[0].Context()); err != nil {
+				return func(ctx context.Context, msgs []*message.Message) error {
+					if _, err := inbox.Tx(ctx); err != nil {
 						return err
 					}
-					return addAll(msgs, func(msg *message.Message) error { return add(msg, p.DB) })
+					return addAll(msgs, func(msg *message.Message) error { return add(msg, p.DB) }) //nolint:contextcheck // the message has it
 				}
 			},
 			[]string{"written outside of the inbox's transaction", "wrong_test.go:"},
@@ -88,14 +88,14 @@ func TestWrongBatchesAreFound(t *testing.T) {
 		"what a failed try has gathered": {
 			func(*inboxtest.Process) func(context.Context, []*message.Message) error {
 				var todo []*message.Message // it should be of one call
-				return func(_ context.Context, msgs []*message.Message) error {
+				return func(ctx context.Context, msgs []*message.Message) error {
 					todo = append(todo, msgs...)
 					for _, msg := range todo {
-						tx, err := inbox.Tx(msgs[0].Context())
+						tx, err := inbox.Tx(ctx)
 						if err != nil {
 							return err
 						}
-						if _, err := tx.Exec(`UPDATE accounts SET balance = balance + ` + string(msg.Payload)); err != nil { //nolint:noctx // it has none
+						if _, err := tx.ExecContext(ctx, `UPDATE accounts SET balance = balance + `+string(msg.Payload)); err != nil {
 							return err
 						}
 					}

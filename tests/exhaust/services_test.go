@@ -192,7 +192,7 @@ func book(msg *message.Message) ([]*message.Message, error) {
 // bookAll books payments in one transaction.
 func bookAll(_ context.Context, msgs []*message.Message) (receipts []*message.Message, err error) {
 	for _, msg := range msgs {
-		made, err := book(msg)
+		made, err := book(msg) //nolint:contextcheck // the message has it
 		if err != nil {
 			return nil, err
 		}
