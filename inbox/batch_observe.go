@@ -21,8 +21,9 @@ func (b *batches) observe(part []*member, reason string) {
 	for _, m := range part {
 		told.Deliveries = append(told.Deliveries, m.delivery.ctx)
 	}
-	of.gathered, of.began = 0, time.Now()
+	of.gathered = 0
 	s.tellApart(context.WithValue(of.ctx, tryKey{}, told), KindBatch, e)
+	of.began = time.Now() // of the next one
 }
 
 // begin notes how long the members have gathered, of whom first came first.

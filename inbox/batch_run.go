@@ -25,6 +25,7 @@ func (b *batches) run(m *member) {
 	all := b.take(m)
 	if len(all) == 1 {
 		b.observe(all, ReasonAlone)
+		b.warnSingly(m)
 		m.say(endedAlone, nil)
 		timer := time.AfterFunc(leadAlone, m.next)
 		next := m.next

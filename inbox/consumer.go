@@ -149,6 +149,7 @@ type claimConsumer struct {
 	pace            pace // of refused messages
 	warnedForgotten sync.Once
 	warnedUnguarded sync.Once
+	warnedSingly    sync.Once
 	warnedFormer    sync.Once
 	formerOver      sync.Once
 	formerShared    atomic.Bool // two messages of this epoch turned out to share a former key

@@ -18,7 +18,7 @@ func (t *Tracer) batch(ctx context.Context, e inbox.Event) {
 	var links []trace.Link
 	var recorded []trace.Span
 	for _, delivery := range of.Deliveries {
-		span := trace.SpanFromContext(delivery)
+		span := trace.SpanFromContext(delivery) //nolint:contextcheck // each delivery has its own
 		if sc := span.SpanContext(); sc.IsSampled() {
 			links = append(links, trace.Link{SpanContext: sc})
 			recorded = append(recorded, span)

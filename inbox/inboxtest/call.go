@@ -62,6 +62,7 @@ func (p point) String() string {
 
 var (
 	blank  = regexp.MustCompile(`\s+`)
+	hint   = regexp.MustCompile(`^\s*/\*.*?\*/`) // before a statement
 	target = regexp.MustCompile(`(?i)\b(?:INTO|UPDATE|FROM|JOIN|TABLE)\s+(?:ONLY\s+|IGNORE\s+)?([\w."` + "`" + `]+)`)
 	writes = regexp.MustCompile(`(?i)^\W*(?:WITH\b.*\b(?:INSERT|UPDATE|DELETE|MERGE)\b|INSERT\b|UPDATE\b|DELETE\b|REPLACE\b|MERGE\b|CREATE\b|DROP\b|ALTER\b|TRUNCATE\b)`)
 )
@@ -80,9 +81,10 @@ func read(query string) *text {
 	if known, found := texts.Load(query); found {
 		return known.(*text) //nolint:forcetypeassert // nothing else is stored
 	}
-	shown := strings.TrimSpace(blank.ReplaceAllString(query, " "))
+	plain := hint.ReplaceAllString(query, "")
+	shown := strings.TrimSpace(blank.ReplaceAllString(plain, " "))
 	verb, _, _ := strings.Cut(shown, " ")
-	t := &text{what: strings.ToUpper(verb), writes: writes.MatchString(query)}
+	t := &text{what: strings.ToUpper(verb), writes: writes.MatchString(plain)}
 	if m := target.FindStringSubmatch(shown); m != nil {
 		t.table = strings.Trim(m[1], "\"`")
 		t.what += " " + t.table

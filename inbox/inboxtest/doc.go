@@ -54,6 +54,6 @@
 // happen only while the router runs, not at the start of a process.
 //
 // The broker hands out one message at a time, unless [Scenario.InFlight] says otherwise, so a play
-// is repeatable. Background work runs freely, so a fault may find no call to happen at; the test's
-// log counts those.
+// is repeatable. A batch needs as many as it has messages. Background work runs freely, so a fault
+// may find no call to happen at; the test's log counts those.
 package inboxtest

@@ -44,6 +44,9 @@ type claimed struct {
 // handlerFrame is in the stack of every call that the handler's goroutine makes.
 const handlerFrame = module + "inbox/inboxtest.(*wiring).innermost"
 
+// batchFrame is in the stack of every call that the function of a middleware.Batch makes.
+const batchFrame = module + "inbox.(*batchRun).call"
+
 // statement checks a statement before it is sent to the database.
 func (w *wiring) statement(c *conn, ctx context.Context, query string, said *text, stack []frame) {
 	w.mu.Lock()
@@ -85,6 +88,9 @@ func (w *wiring) statement(c *conn, ctx context.Context, query string, said *tex
 
 // inHandler reports whether a call is made on behalf of a running handler that has a transaction.
 func (w *wiring) inHandler(stack []frame, ctx context.Context) bool {
+	if passes(stack, batchFrame) {
+		return true
+	}
 	if passes(stack, handlerFrame) || ctx.Value(workKey{}) == nil && deliveryOf(ctx) != nil {
 		for _, cl := range w.claims {
 			if cl.inside {

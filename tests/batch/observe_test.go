@@ -2,6 +2,7 @@ package batch_test
 
 import (
 	"context"
+	"strings"
 	"testing"
 
 	"github.com/ThreeDotsLabs/watermill/message"
@@ -76,4 +77,40 @@ func TestEventOfABatchOfOne(t *testing.T) {
 	assert.Equal(t, inbox.ReasonAlone, got[0].Reason)
 	assert.Equal(t, 1, got[0].Count)
 	assert.Positive(t, got[0].Duration)
+}
+
+// named is a subscriber of another name.
+type named struct {
+	*rig.Feed
+	name string
+}
+
+func (n named) String() string { return n.name }
+
+// TestASubscriberOfOneMessageAtATime is named in the log, once.
+func TestASubscriberOfOneMessageAtATime(t *testing.T) {
+	t.Parallel()
+	const line = "inbox: the subscriber delivers one message at a time, so each batch has one; said once per consumer"
+	for name, want := range map[string]int{"amqp.Subscriber": 1, "jetstream.Subscriber": 1, "rabbitmq.Subscriber": 0, "kafka.Subscriber": 0} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			b := newBed(t, testdb.On(t, "sqlite"))
+			batch := millrace.Batch{Inbox: millrace.Inbox{Store: b.store}}
+			router, feed := rig.NewRouter(t), rig.NewFeed()
+			router.AddPlugin(batch.Plugin())
+			router.AddConsumerHandler("billing", "orders", named{feed, name}, batch.ConsumerHandler(apply))
+			rig.Run(t, router)
+			for _, m := range newMessages(3) {
+				feed.Send(t, m)
+				assert.True(t, rig.Answer(t, m))
+			}
+			said := 0
+			for _, logged := range b.events.Logs() {
+				if strings.Contains(logged, line) {
+					said++
+				}
+			}
+			assert.Equal(t, want, said)
+		})
+	}
 }

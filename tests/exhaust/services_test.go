@@ -217,22 +217,24 @@ func bookAll(_ context.Context, msgs []*message.Message) (receipts []*message.Me
 	return receipts, nil
 }
 
-func bookOnly(msg *message.Message) error {
-	tx, err := inbox.Tx(msg.Context())
+func bookOnly(msg *message.Message) error { return bookIn(msg.Context(), msg) }
+
+func bookIn(ctx context.Context, msg *message.Message) error {
+	tx, err := inbox.Tx(ctx)
 	if err != nil {
 		return err
 	}
 	amount, account := string(msg.Payload), msg.Metadata.Get("account")
-	_, err = tx.ExecContext(msg.Context(), tx.Rebind(`UPDATE accounts SET balance = balance + `+amount+` WHERE id = ?`), account)
+	_, err = tx.ExecContext(ctx, tx.Rebind(`UPDATE accounts SET balance = balance + `+amount+` WHERE id = ?`), account)
 	if err != nil {
 		return err
 	}
 	var history string
-	err = tx.GetContext(msg.Context(), &history, tx.Rebind(`SELECT history FROM accounts WHERE id = ?`), account)
+	err = tx.GetContext(ctx, &history, tx.Rebind(`SELECT history FROM accounts WHERE id = ?`), account)
 	if err != nil {
 		return err
 	}
-	_, err = tx.ExecContext(msg.Context(), tx.Rebind(`UPDATE accounts SET history = ? WHERE id = ?`), history+" "+msg.UUID, account)
+	_, err = tx.ExecContext(ctx, tx.Rebind(`UPDATE accounts SET history = ? WHERE id = ?`), history+" "+msg.UUID, account)
 	return err
 }
 

@@ -1,0 +1,75 @@
+package exhaust_test
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/stretchr/testify/assert"
+
+	"github.com/millrace-go/millrace/inbox"
+	"github.com/millrace-go/millrace/inbox/inboxtest"
+	millrace "github.com/millrace-go/millrace/middleware"
+)
+
+// TestAWrongBatchIsFound: the function keeps messages of a try that failed, and books them again.
+func TestAWrongBatchIsFound(t *testing.T) {
+	t.Parallel()
+	for _, dialect := range []string{"postgres", "mysql", "sqlite"} {
+		t.Run(dialect, func(t *testing.T) {
+			t.Parallel()
+			for name, keeps := range map[string]bool{"right": false, "wrong": true} {
+				s := service{inputs: payments, hands: len(payments), want: booked, wire: func(p *inboxtest.Process, store *inbox.Store) error {
+					var kept []*message.Message
+					batch := millrace.Batch{Inbox: millrace.Inbox{Store: store, Timeout: timeout}, Max: len(payments), Linger: 50 * time.Millisecond}
+					p.Router.AddConsumerHandler("book", "payments", p.Subscriber, batch.ConsumerHandler(func(ctx context.Context, msgs []*message.Message) error {
+						todo := msgs
+						if keeps {
+							kept = append(kept, msgs...)
+							todo = kept
+						}
+						for _, msg := range todo {
+							if err := bookIn(ctx, msg); err != nil {
+								return err
+							}
+						}
+						kept = nil
+						return nil
+					}))
+					return nil
+				}}.scenario()
+				s.Databases = databases(t, dialect, 2)
+				heard := &heard{TB: t}
+				inboxtest.InterruptedStatement(heard, s)
+				if keeps {
+					assert.Contains(t, heard.String(), "the ledger is", name)
+				} else {
+					assert.Empty(t, heard.String(), name)
+				}
+			}
+		})
+	}
+}
+
+// heard keeps what a test would be told.
+type heard struct {
+	testing.TB
+	mu    sync.Mutex
+	lines []string
+}
+
+func (h *heard) Errorf(format string, args ...any) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.lines = append(h.lines, fmt.Sprintf(format, args...))
+}
+
+func (h *heard) String() string {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return strings.Join(h.lines, "\n")
+}
