@@ -31,7 +31,7 @@ func BenchmarkBatch(b *testing.B) {
 		b.Cleanup(func() { require.NoError(b, saving.Close()) })
 		ways := batches(b, db, db.DB)
 		ways = append(ways,
-			batchWay{"pgxdb", inBatches(b, db, saving, 64, together).flood},
+			batchWay{"pgxdb", inBatches(b, saving, 64, together).flood},
 			batchWay{"pgbench", func(b *testing.B, d time.Duration) float64 { return pgbench(b, db, "prepared", d) }})
 		rates := race(b, db, at, ways)
 		per := func(way string) float64 { return median(rates[way]) }
@@ -74,9 +74,9 @@ func batches(b *testing.B, db *testdb.DB, pool *sqlx.DB) []batchWay {
 		router.AddPlugin(store.Plugin())
 	})
 	return []batchWay{
-		{"64", inBatches(b, db, pool, 64, together).flood},
-		{"128", inBatches(b, db, pool, 128, together).flood},
-		{"one by one", inBatches(b, db, pool, 64, oneByOne).flood},
+		{"64", inBatches(b, pool, 64, together).flood},
+		{"128", inBatches(b, pool, 128, together).flood},
+		{"one by one", inBatches(b, pool, 64, oneByOne).flood},
 		{"inbox", single.flood},
 	}
 }
@@ -98,7 +98,7 @@ func race(b *testing.B, db *testdb.DB, at place, ways []batchWay) series {
 	return rates
 }
 
-func inBatches(b *testing.B, db *testdb.DB, pool *sqlx.DB, hands int, h func(ctx context.Context, n int) error) *service {
+func inBatches(b *testing.B, pool *sqlx.DB, hands int, h func(ctx context.Context, n int) error) *service {
 	b.Helper()
 	store := rig.NewStore(b, pool, inbox.Config{WithoutPlugin: true})
 	b.Cleanup(func() { _ = store.Close(b.Context()) })
