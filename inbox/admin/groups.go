@@ -34,23 +34,23 @@ const (
 )
 
 type groupRow struct {
-	Group    int64  `db:"group_id"`
-	Messages int    `db:"failures"`
-	First    micros `db:"first_at"`
-	Last     micros `db:"last_at"`
-	Example  int64  `db:"example"`
+	Group    lenient `db:"group_id"`
+	Messages int     `db:"failures"`
+	First    lenient `db:"first_at"`
+	Last     lenient `db:"last_at"`
+	Example  int64   `db:"example"`
 }
 
-// micros is a time. It is 0 where somebody put something else into the column, which SQLite allows.
-type micros int64
+// lenient is a number. It is 0 where somebody put something else into the column, which SQLite allows.
+type lenient int64
 
 // Scan implements sql.Scanner.
-func (m *micros) Scan(src any) error {
+func (m *lenient) Scan(src any) error {
 	var n sql.NullInt64
 	if err := n.Scan(src); err != nil {
 		n.Int64 = 0
 	}
-	*m = micros(n.Int64)
+	*m = lenient(n.Int64)
 	return nil
 }
 
@@ -85,11 +85,12 @@ func (a *Admin) failureGroups(ctx context.Context, f Filter) ([]FailureGroup, er
 		}
 		cut = cut || partly
 		for _, row := range rows {
-			if groups[row.Group] == nil {
-				groups[row.Group] = &FailureGroup{ErrorGroup: row.Group}
+			id := int64(row.Group)
+			if groups[id] == nil {
+				groups[id] = &FailureGroup{ErrorGroup: id}
 			}
-			groups[row.Group].add(row, string(c.Name))
-			examples[row.Group] = max(examples[row.Group], row.Example)
+			groups[id].add(row, string(c.Name))
+			examples[id] = max(examples[id], row.Example)
 		}
 	}
 	all := make([]FailureGroup, 0, len(groups))

@@ -40,6 +40,8 @@ func TestARowThatCannotBeReadHidesNoOther(t *testing.T) {
 					a := b.get(page)
 					assert.Equal(t, http.StatusOK, a.StatusCode, "%s with %s = %v", page, column, value)
 				}
+				_, err := admin.New(b.Store).FailureGroups(t.Context(), admin.Filter{})
+				assert.NoError(t, err, "groups with %s = %v", column, value)
 				found, err := admin.New(b.Store).Find(t.Context(), admin.Filter{}, 0, 10)
 				if assert.NoError(t, err, "%s = %v", column, value) {
 					assert.NotEmpty(t, found, "%s = %v", column, value)
