@@ -19,6 +19,7 @@ func ExampleBatch() {
 	db, store, done := exampleStore(`CREATE TABLE seen (id TEXT PRIMARY KEY)`)
 	defer done()
 	logger := watermill.NopLogger{}
+	// A GoChannel has one message in flight, so here each batch is of one; RabbitMQ's subscriber has many.
 	broker := gochannel.NewGoChannel(gochannel.Config{BlockPublishUntilSubscriberAck: true}, logger)
 	router, err := message.NewRouter(message.RouterConfig{}, logger)
 	check(err)

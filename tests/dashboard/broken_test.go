@@ -25,8 +25,9 @@ func TestARowThatCannotBeReadHidesNoOther(t *testing.T) {
 		"aggregate", "version", "payload_form", "payload_ref", "message_id",
 	}
 	values := []any{[]byte("\x00\xff\x80"), "text", int64(math.MaxInt64), int64(math.MinInt64), 99, -1, 1.5, []byte{}}
+	pages := []string{"inbox", "inbox?status=parked", "failures", "failure?group=17", "", "message?key=order-0002"}
 	testdb.Each(t, func(t *testing.T, db *testdb.DB) {
-		b := newBed(t, db)
+		b, tried := newBed(t, db), time.Now().YearDay()
 		b.Put(consumer, stuck.Order(1, ""), stuck.Order(2, ""))
 		db.Do(t, `UPDATE millrace_messages SET status = 6, last_error = ?, error_group = 17`, []byte("no bank"))
 		for _, column := range columns {
@@ -36,7 +37,12 @@ func TestARowThatCannotBeReadHidesNoOther(t *testing.T) {
 				if _, err := db.Exec(db.Rebind(`UPDATE millrace_messages SET `+column+` = ? WHERE id = 1`), value); err != nil {
 					continue // the database does not accept it
 				}
-				for _, page := range []string{"inbox", "inbox?status=parked", "failures", "failure?group=17", "", "message?key=order-0002"} {
+				shown := pages
+				if !testdb.Long() { // one of them for each value
+					shown = pages[tried%len(pages):][:1]
+				}
+				tried++
+				for _, page := range shown {
 					a := b.get(page)
 					assert.Equal(t, http.StatusOK, a.StatusCode, "%s with %s = %v", page, column, value)
 				}
