@@ -298,6 +298,7 @@ func (c *cause) String() string { return ambient.Cause(c.consumer.config.Name, k
 // claimKey runs the statement that claims the key and reports whether the key is now ours.
 func (cl *claim) claimKey(span *span, tx *sqlx.Tx, what move) (won bool, err error) {
 	s, d := cl.consumer.store, cl.delivery
+	cl.step = nil
 	if what == retake {
 		return cl.execClaim(span, tx, s.dialect.Retake, d.token, d.hash, cl.id32, d.id)
 	}
