@@ -6,7 +6,8 @@ import (
 )
 
 // singly lists the subscribers that wait for the answer to a message before they deliver the next one, whatever
-// their settings are. One of Kafka does so for each partition, and is not listed.
+// their settings are. One of Kafka does so for each partition, and is not listed. JetStream may deliver
+// others before a message that was nacked, so oneInFlight does not list it.
 var singly = map[string]bool{
 	"amqp.Subscriber": true, "jetstream.Subscriber": true, "redisstream.Subscriber": true,
 	"sql.Subscriber": true, "watermillsql.Subscriber": true,
