@@ -62,6 +62,11 @@ func (b *batches) handle(msg *message.Message) ([]*message.Message, error) {
 		m.held = false
 		m.claim.succeed(nil, false)
 		return nil, nil
+	case endedHeld:
+		m.held = false
+		b.consumer.store.observeGap(m.delivery, m.gap)
+		m.claim.wentAside()
+		return nil, nil
 	case endedByHandler:
 		m.held = false
 		return nil, m.claim.Rollback(err)
@@ -78,6 +83,7 @@ func (b *batches) handle(msg *message.Message) ([]*message.Message, error) {
 type member struct {
 	delivery *delivery
 	version  versioned // with a gate
+	gap      *GapError // before it, in the last transaction that has held it
 	claim    *claim    // in the last transaction that it was in
 	turn     turns.Turn
 	held     bool // it must free its turn

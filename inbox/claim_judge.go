@@ -9,6 +9,7 @@ import (
 
 	"github.com/jmoiron/sqlx"
 
+	"github.com/millrace-go/millrace/internal/database"
 	"github.com/millrace-go/millrace/internal/keycode"
 	"github.com/millrace-go/millrace/internal/msgcode"
 	"github.com/millrace-go/millrace/internal/stored"
@@ -27,6 +28,20 @@ type openMessage struct {
 
 // insertMessage stores the message of cl whole. The claim of its key must be open in tx.
 func (s *Store) insertMessage(ctx context.Context, tx *sqlx.Tx, cl *claim, open openMessage) error {
+	args, payload, err := s.rowOf(ctx, tx, cl, open)
+	if err != nil {
+		return err
+	}
+	if _, err := tx.ExecContext(ctx, s.dialect.InsertMessage, args...); err != nil {
+		return fmt.Errorf("store the message, whose payload has %d bytes: %w", len(cl.as.Came.Payload), err)
+	}
+	return s.checkIn(ctx, tx, payload)
+}
+
+// rowOf returns the arguments of InsertMessage, and the payload among them.
+func (s *Store) rowOf(
+	ctx context.Context, tx *sqlx.Tx, cl *claim, open openMessage,
+) (args []any, payload storedPayload, err error) {
 	d := cl.delivery
 	kind, version := d.consumer.config.Describe(d.msg)
 	var aggregate []byte
@@ -34,20 +49,20 @@ func (s *Store) insertMessage(ctx context.Context, tx *sqlx.Tx, cl *claim, open 
 	if open.waitsFor != nil {
 		aggregate, number = open.waitsFor.id, sql.NullInt64{Int64: open.waitsFor.Number, Valid: true}
 	}
-	payload, err := s.sealPayloadIn(ctx, tx, d.consumer.config.Name, d.topic, d.as.Came.Copy())
+	payload, err = s.sealPayloadIn(ctx, tx, d.consumer.config.Name, d.topic, d.as.Came.Copy())
 	if err != nil {
-		return err
+		return nil, payload, err
+	}
+	if open.status == stored.Held && open.code == stored.ReasonFollows && (d.as.Changed() || payload.form != stored.Plain || payload.ref != nil) {
+		open.code = stored.ReasonOther
 	}
 	partition, offset := s.position(d.msg)
-	_, err = tx.ExecContext(ctx, s.dialect.InsertMessage,
+	return []any{
 		cl.id32, d.id, open.status, open.attempts, []byte(d.topic), partition, offset, nil,
 		noteText(kind), noteText(version), []byte(d.as.Came.UUID), msgcode.AppendMetadata(nil, d.as.Came.Metadata),
 		payload.inRow, d.hash, open.lastError.text, stored.Group(open.lastError.text), open.lastError.code, noteText(open.reason), open.code,
-		d.collidedWith, aggregate, number, payload.form, payload.ref, open.delay)
-	if err != nil {
-		return fmt.Errorf("store the message, whose payload has %d bytes: %w", len(d.as.Came.Payload), err)
-	}
-	return s.checkIn(ctx, tx, payload)
+		d.collidedWith, aggregate, number, payload.form, payload.ref, open.delay,
+	}, payload, nil
 }
 
 var (
@@ -85,10 +100,26 @@ func (cl *claim) judge(ctx context.Context, tx *sqlx.Tx, what move) (objection w
 		return why{}, err
 	}
 	s := cl.consumer.store
-	if _, err := tx.ExecContext(ctx, s.dialect.ReopenClaim, cl.id32, cl.delivery.id, cl.token); err != nil {
-		return why{}, fmt.Errorf("open the claim: %w", err)
+	if err := s.reopen(ctx, tx, cl.id32, cl.token, cl.delivery.id); err != nil {
+		return why{}, err
 	}
 	return objection, cl.park(ctx, tx, objection.text)
+}
+
+// reopen opens the claims that an attempt has made. Their messages are not handled by it.
+func (s *Store) reopen(ctx context.Context, tx *sqlx.Tx, consumer int32, token int64, ids ...[]byte) error {
+	query, args, err := s.dialect.In(s.dialect.ReopenClaim, consumer, ids, token)
+	var n int64
+	if err == nil {
+		n, err = database.Affected(tx.ExecContext(ctx, query, args...))
+	}
+	if err == nil && n != int64(len(ids)) {
+		err = ErrLost
+	}
+	if err != nil {
+		return fmt.Errorf("open the claim: %w", err)
+	}
+	return nil
 }
 
 // purgeLine returns the time up to which the janitor may have deleted claims, in this epoch or, with a
