@@ -8,6 +8,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/millrace-go/millrace/internal/batching"
+	"github.com/millrace-go/millrace/internal/stored"
 	"github.com/millrace-go/millrace/internal/turns"
 )
 
@@ -51,8 +52,11 @@ func (b *batches) handle(msg *message.Message) ([]*message.Message, error) {
 	}
 	defer m.release()
 	m.delivery.observe(KindReceived, "received", nil)
-	b.consumer.early.enter()
-	exit := sync.OnceFunc(b.consumer.early.exit)
+	exit := func() {}
+	if m.delivery.lease == nil {
+		b.consumer.early.enter()
+		exit = sync.OnceFunc(b.consumer.early.exit)
+	}
 	defer exit()
 	end, err := b.gather(m)
 	defer m.freeLead()
@@ -137,8 +141,14 @@ func (d *delivery) plain() bool {
 		return false
 	}
 	attended := c.store.config.WithoutPlugin || !d.routed() || d.ctx.Value(attended{}) != nil
-	return attended && d.lease == nil && d.keyless.text == "" && !d.replayed && c.former == nil && c.config.Before == nil &&
+	return attended && (d.lease == nil || d.released()) && d.keyless.text == "" && !d.replayed && c.former == nil && c.config.Before == nil &&
 		c.config.OnBegin == nil && !c.config.Redelivered(d.msg) && !c.reread.likely() && d.recent()
+}
+
+// released reports whether the queue delivers d for the first time since its predecessor was applied.
+func (d *delivery) released() bool {
+	row := &d.lease.row
+	return d.consumer.batches.gate != nil && row.Aggregate != nil && row.Attempts == 0 && row.Status != stored.Settling && !d.lease.suspect
 }
 
 // recent reports whether the claim of d cannot have been deleted, so that nobody has to read the purge line.

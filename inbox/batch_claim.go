@@ -33,7 +33,7 @@ const (
 // alone. It returns nil if all members are to be handled by themselves.
 func (b *batches) claim(part []*member) *batchRun {
 	s, began := b.consumer.store, time.Now()
-	for try := 0; try < batchTries && len(part) > 1; try++ {
+	for try := 0; try < batchTries && len(part) > 0; try++ {
 		first := &claim{delivery: part[0].delivery, visit: &visit{}}
 		pass, err := first.enterOutage()
 		if err != nil {
@@ -89,7 +89,15 @@ func (b *batches) claimOnce(part []*member) (r *batchRun, rest []*member, err er
 		return nil, nil, fmt.Errorf("begin: %w", err)
 	}
 	token := rand.Int64N(1<<62) + 1 //nolint:gosec // tells attempts apart, keeps no secret
-	all, err := b.insert(span, tx.Tx, reg.ID, token, part)
+	fresh := slices.DeleteFunc(slices.Clone(part), func(m *member) bool { return m.delivery.lease != nil })
+	released := slices.DeleteFunc(slices.Clone(part), func(m *member) bool { return m.delivery.lease == nil })
+	if open, err := b.retake(span, tx.Tx, reg.ID, token, released); err != nil {
+		return nil, nil, err
+	} else if !open {
+		sayAlone(released)
+		return nil, fresh, nil
+	}
+	all, err := b.insert(span, tx.Tx, reg.ID, token, fresh)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -113,21 +121,28 @@ func (b *batches) claimOnce(part []*member) (r *batchRun, rest []*member, err er
 	root.Ended = tx.Ended
 	r = &batchRun{batches: b, members: won, leave: leave}
 	r.whole = &claim{
-		delivery: won[0].delivery, visit: &visit{}, id32: reg.ID, batch: r, tx: tx, span: span, ambient: root, began: began,
+		delivery: won[0].delivery, visit: &visit{}, id32: reg.ID, known: reg.Generation,
+		batch: r, tx: tx, span: span, ambient: root, began: began,
 	}
 	r.ctx = handlerContext{Context: ambient.With(withValues(span.handler, won[0].delivery.ctx), root), span: span}
 	for _, m := range won {
 		c.reread.saw(false)
-		m.delivery.token = token
-		m.claim = &claim{
-			delivery: m.delivery, visit: &visit{}, id32: reg.ID, known: reg.Generation, fresh: true,
-			tx: tx, span: span, began: began, turn: m.turn, leave: func() {},
-		}
-		m.claim.ambient = root.For(m.claim, (*cause)(m.delivery))
-		ctx := ambient.With(withValues(span.handler, m.delivery.ctx), m.claim.ambient)
-		m.claim.handler = handlerContext{Context: ctx, span: span, claim: m.claim}
+		r.give(m, token)
 	}
 	return r, nil, nil
+}
+
+// give gives m a claim in the transaction of r.
+func (r *batchRun) give(m *member, token int64) {
+	whole := r.whole
+	m.delivery.token = token
+	m.claim = &claim{
+		delivery: m.delivery, visit: &visit{}, id32: whole.id32, known: whole.known, fresh: true, openRow: m.delivery.lease != nil,
+		tx: whole.tx, span: whole.span, began: whole.began, turn: m.turn, leave: func() {},
+	}
+	m.claim.ambient = whole.ambient.For(m.claim, (*cause)(m.delivery))
+	ctx := ambient.With(withValues(whole.span.handler, m.delivery.ctx), m.claim.ambient)
+	m.claim.handler = handlerContext{Context: ctx, span: whole.span, claim: m.claim}
 }
 
 // insert claims the keys of part in sorted order, since two batches that meet would deadlock otherwise. It reports
@@ -135,6 +150,9 @@ func (b *batches) claimOnce(part []*member) (r *batchRun, rest []*member, err er
 func (b *batches) insert(
 	span *span, tx *sqlx.Tx, consumer int32, token int64, part []*member,
 ) (all bool, err error) {
+	if len(part) == 0 {
+		return true, nil
+	}
 	sorted := slices.Clone(part)
 	slices.SortFunc(sorted, func(x, y *member) int { return bytes.Compare(x.delivery.id, y.delivery.id) })
 	args := make([]any, 0, 4*len(sorted))
@@ -151,6 +169,32 @@ func (b *batches) insert(
 		return false, fmt.Errorf("claim %d messages: %w", len(part), err)
 	}
 	return n == int64(len(part)), nil
+}
+
+// retake claims the keys of messages that were held, and reports whether all their claims were open.
+func (b *batches) retake(span *span, tx *sqlx.Tx, consumer int32, token int64, part []*member) (open bool, err error) {
+	if len(part) == 0 {
+		return true, nil
+	}
+	d := b.consumer.store.dialect
+	query, args, err := d.In(d.RetakeClaims, token, consumer, idsOf(part))
+	if err != nil {
+		return false, err
+	}
+	n, err := b.patiently(span, tx, d.Impatient(query), args)
+	if err != nil {
+		return false, fmt.Errorf("claim %d stored messages: %w", len(part), err)
+	}
+	return n == int64(len(part)), nil
+}
+
+// idsOf returns the keys of members.
+func idsOf(members []*member) [][]byte {
+	ids := make([][]byte, 0, len(members))
+	for _, m := range members {
+		ids = append(ids, m.delivery.id)
+	}
+	return ids
 }
 
 // patiently runs a statement that may have to wait for other processes, and returns how many rows it changed.
@@ -173,11 +217,7 @@ func (b *batches) patiently(span *span, tx *sqlx.Tx, statement string, args []an
 // the transaction back first, and returns the members whose keys nobody has.
 func (b *batches) won(span *span, tx *owned.Tx, consumer int32, token int64, part []*member) ([]*member, error) {
 	s := b.consumer.store
-	ids := make([][]byte, 0, len(part))
-	for _, m := range part {
-		ids = append(ids, m.delivery.id)
-	}
-	query, args, err := s.dialect.In(s.dialect.SelectClaims, consumer, ids)
+	query, args, err := s.dialect.In(s.dialect.SelectClaims, consumer, idsOf(part))
 	if err != nil {
 		return nil, err
 	}

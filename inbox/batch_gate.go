@@ -21,6 +21,7 @@ type run struct {
 	row     stored.Aggregate
 	members []*member // that bring the aggregate from its version to the last of theirs
 	early   []*member // behind a gap
+	to      int64     // the version to which held messages can bring it further
 }
 
 // last returns the version to which the run brings the aggregate.
@@ -57,7 +58,7 @@ func (b *batches) alone(msg *message.Message) ([]*message.Message, error) {
 
 // holds reports whether a batch holds messages with a gap.
 func (b *batches) holds() bool {
-	return b.gate.config.OnGap == GapHold && b.consumer.store.bellOf(b.consumer.name()) != nil
+	return b.gate.config.OnGap == GapHold && b.consumer.store.queueOf(b.consumer.name()) != nil
 }
 
 // lineUp takes the turns of the aggregates and returns the members of part that the batch can handle or hold. It
@@ -88,7 +89,7 @@ func (b *batches) lineUp(part []*member) (ready []*member, runs []*run) {
 			switch {
 			case free && m.version.Number == next:
 				next++
-			case !free || m.version.Number < next || !holds:
+			case !free || m.version.Number < next || !holds || m.delivery.lease != nil:
 				m.say(endedAlone, nil)
 			}
 		}
@@ -143,6 +144,9 @@ func (r *batchRun) pass(runs []*run) (aside []*member, err error) {
 	if len(aside) > 0 || len(runs) == 0 {
 		return aside, nil
 	}
+	if err := r.follow(runs); err != nil {
+		return nil, err
+	}
 	if aside, err = r.hold(runs); len(aside) > 0 || err != nil {
 		return aside, err
 	}
@@ -166,7 +170,7 @@ func (one *run) compare(holds bool) (aside []*member) {
 		case m.version.Number == next && next >= one.row.First:
 			one.members = append(one.members, m)
 			next++
-		case m.version.Number > next && holds:
+		case m.version.Number > next && holds && m.delivery.lease == nil:
 			one.early = append(one.early, m)
 		default:
 			aside = append(aside, m)
@@ -244,7 +248,9 @@ func (r *batchRun) advanceAggregates(runs []*run) error {
 		to, held := one.row, int64(0)
 		if n := len(one.members); n > 0 {
 			last := one.members[n-1]
-			last.claim.advances[0].heldTo = one.row.HeldTo // it releases what waits for the others too
+			if one.row.HeldTo > one.row.Version || len(one.early) > 0 && one.early[0].version.Number == one.last()+1 {
+				last.claim.advances[0].heldTo = math.MaxInt64 // it releases what waits for the others too
+			}
 			to.Version, to.Token, to.MessageID, to.Hash = last.version.Number, r.whole.token, last.delivery.id, last.delivery.hash
 		}
 		if n := len(one.early); n > 0 {

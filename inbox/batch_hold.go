@@ -56,7 +56,7 @@ func (r *batchRun) insertHeld(early []*member) error {
 	s, whole := r.consumer.store, r.whole
 	ctx, tx := whole.span.tx, whole.tx.Tx
 	var args []any
-	var ids [][]byte
+	ids := idsOf(early)
 	var payloads []storedPayload
 	for _, m := range early {
 		row, payload, err := s.rowOf(ctx, tx, m.claim, openMessage{
@@ -66,7 +66,7 @@ func (r *batchRun) insertHeld(early []*member) error {
 		if err != nil {
 			return err
 		}
-		args, ids, payloads = append(args, row...), append(ids, m.delivery.id), append(payloads, payload)
+		args, payloads = append(args, row...), append(payloads, payload)
 	}
 	if err := s.reopen(ctx, tx, whole.id32, whole.token, ids...); err != nil {
 		return err

@@ -23,7 +23,7 @@ const leadAlone = time.Second
 // members that fail are alone, or Timeout has passed. Each member is told how it ends.
 func (b *batches) run(m *member) {
 	all := b.take(m)
-	if len(all) == 1 {
+	if len(all) == 1 && m.delivery.lease == nil {
 		b.observe(all, ReasonAlone)
 		b.warnSingly(m)
 		m.say(endedAlone, nil)
@@ -36,10 +36,10 @@ func (b *batches) run(m *member) {
 	defer context.AfterFunc(m.delivery.ctx, m.leave)()
 	defer sayAlone(all) // if the handler ends its goroutine, or an observer panics
 	began := time.Now()
-	for todo := [][]*member{all}; len(todo) > 0; {
+	for todo, first := [][]*member{all}, true; len(todo) > 0; first = false {
 		part := todo[len(todo)-1]
 		todo = todo[:len(todo)-1]
-		if len(part) < 2 || m.batch.ctx.Err() != nil || time.Since(began) > b.consumer.config.Timeout {
+		if len(part) < 2 && !first || m.batch.ctx.Err() != nil || time.Since(began) > b.consumer.config.Timeout {
 			sayAlone(part)
 			continue
 		}
@@ -83,6 +83,9 @@ func (b *batches) attempt(part []*member) (next [][]*member) {
 	if err != nil {
 		return r.fail(err)
 	}
+	for _, m := range r.followers {
+		m.held = false
+	}
 	r.end()
 	r.rememberVersions()
 	r.whole.ambient.Committed()
@@ -93,6 +96,7 @@ func (b *batches) attempt(part []*member) (next [][]*member) {
 	for _, m := range r.early {
 		m.say(endedHeld, nil)
 	}
+	r.part()
 	return nil
 }
 
@@ -120,6 +124,8 @@ type batchRun struct {
 	whole   *claim          // stands for all their claims
 	ctx     context.Context //nolint:containedctx // given to the handler
 	leave   func()          // gives the slot back
+
+	followers []*member // held messages that it takes along
 }
 
 // all returns the messages whose keys r has claimed.
@@ -155,6 +161,7 @@ func (r *batchRun) end() {
 	r.whole.ambient.End()
 	_ = r.whole.tx.Rollback() // if this fails, the server rolls back when the connection ends
 	r.whole.span.end()
+	r.dismiss()
 	r.leave()
 }
 
@@ -193,6 +200,9 @@ func (r *batchRun) commit(produced []*message.Message) error {
 
 // seal is [claim.seal] for all members. What the handler returned is no message's own.
 func (r *batchRun) seal(ctx context.Context, tx *sqlx.Tx, produced []*message.Message) error {
+	if err := r.close(ctx, tx); err != nil { // before the other held messages are released
+		return err
+	}
 	if len(produced) > 0 {
 		if err := r.whole.storeProduced(ctx, tx, produced); err != nil {
 			return err
@@ -243,8 +253,11 @@ func (r *batchRun) fail(cause error) (next [][]*member) {
 		return nil
 	}
 	bad, rest := r.named(cause)
-	if len(bad) > 0 {
-		log.Info("inbox: messages of a batch failed; the others are tried again without them", about)
+	if len(r.followers) > 0 {
+		r.members[0].batch.apart = true
+	}
+	if len(bad)+len(r.followers) > 0 {
+		log.Info("inbox: messages of a batch failed, or held ones may have; the others are tried again without them", about)
 		r.observe(r.all(), ReasonNamed)
 		sayAlone(bad)
 		return [][]*member{rest}
@@ -266,9 +279,11 @@ func (r *batchRun) committed() (bool, error) {
 func (r *batchRun) named(cause error) (bad, rest []*member) {
 	all := batching.Named(cause)
 	for _, m := range r.all() {
-		if slices.Contains(all, m.delivery.msg) {
+		switch {
+		case m.answered: // a follower
+		case slices.Contains(all, m.delivery.msg):
 			bad = append(bad, m)
-		} else {
+		default:
 			rest = append(rest, m)
 		}
 	}

@@ -108,18 +108,23 @@ func (cl *claim) judge(ctx context.Context, tx *sqlx.Tx, what move) (objection w
 
 // reopen opens the claims that an attempt has made. Their messages are not handled by it.
 func (s *Store) reopen(ctx context.Context, tx *sqlx.Tx, consumer int32, token int64, ids ...[]byte) error {
-	query, args, err := s.dialect.In(s.dialect.ReopenClaim, consumer, ids, token)
-	var n int64
-	if err == nil {
-		n, err = database.Affected(tx.ExecContext(ctx, query, args...))
-	}
-	if err == nil && n != int64(len(ids)) {
-		err = ErrLost
-	}
-	if err != nil {
+	if err := s.changeAll(ctx, tx, len(ids), s.dialect.ReopenClaim, consumer, ids, token); err != nil {
 		return fmt.Errorf("open the claim: %w", err)
 	}
 	return nil
+}
+
+// changeAll runs a statement that must change so many rows. If it does not, changeAll returns ErrLost.
+func (s *Store) changeAll(ctx context.Context, tx *sqlx.Tx, rows int, statement string, args ...any) error {
+	query, args, err := s.dialect.In(statement, args...)
+	if err != nil {
+		return err
+	}
+	changed, err := database.Affected(tx.ExecContext(ctx, query, args...))
+	if err == nil && changed != int64(rows) {
+		err = ErrLost
+	}
+	return err
 }
 
 // purgeLine returns the time up to which the janitor may have deleted claims, in this epoch or, with a

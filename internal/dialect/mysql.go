@@ -181,9 +181,9 @@ var mysqlGate = Gate{
 	SelectBehind: `
 		SELECT *
 		FROM (
-			SELECT id, aggregate, version, LENGTH(payload) AS size
+			SELECT id, aggregate, version, reason_code, LENGTH(payload) AS size
 			FROM millrace_messages FORCE INDEX (by_held)
-			WHERE consumer = ? AND place = 3 AND aggregate = ? AND version > ? AND reason_code = 2
+			WHERE consumer = ? AND place = 3 AND aggregate = ? AND version > ?
 			ORDER BY version
 			LIMIT ?) behind`,
 	TakeHeld: `

@@ -183,9 +183,9 @@ var postgresGate = Gate{
 	SelectBehind: `
 		SELECT *
 		FROM (
-			SELECT id, aggregate, version, LENGTH(payload) AS size
+			SELECT id, aggregate, version, reason_code, LENGTH(payload) AS size
 			FROM millrace_messages
-			WHERE consumer = $1 AND aggregate = $2 AND version > $3 AND status = 7 AND reason_code = 2
+			WHERE consumer = $1 AND aggregate = $2 AND version > $3 AND status = 7
 			ORDER BY version
 			LIMIT $4) behind`,
 	TakeHeld: `

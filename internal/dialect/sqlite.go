@@ -116,9 +116,9 @@ var sqliteGate = Gate{
 	SelectBehind: `
 		SELECT *
 		FROM (
-			SELECT id, aggregate, version, LENGTH(payload) AS size
+			SELECT id, aggregate, version, reason_code, LENGTH(payload) AS size
 			FROM millrace_messages INDEXED BY ix_millrace_messages_held
-			WHERE consumer = ? AND aggregate = ? AND version > ? AND status = 7 AND reason_code = 2
+			WHERE consumer = ? AND aggregate = ? AND version > ? AND status = 7
 			ORDER BY version
 			LIMIT ?) behind`,
 	TakeHeld: `

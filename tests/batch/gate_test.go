@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"testing"
 	"time"
 
@@ -22,7 +23,7 @@ import (
 // TestGate runs every behaviour of batches in the order of versions on every database.
 func TestGate(t *testing.T) {
 	t.Parallel()
-	testdb.Conformance(t, gateBodies)
+	testdb.Conformance(t, slices.Concat(gateBodies, heldBodies))
 }
 
 func newGateBed(t *testing.T, db *testdb.DB) *bed {
@@ -76,52 +77,6 @@ func follow(ctx context.Context, msgs []*message.Message) error {
 	return apply(ctx, msgs)
 }
 
-// holding gives the consumer a queue in the process of store, so that its gate holds what comes early.
-func (b *bed) holding(store *inbox.Store) func(*millrace.Batch) {
-	b.Helper()
-	_, err := store.Queue(inbox.QueueConfig{Consumer: "billing"})
-	require.NoError(b, err)
-	return func(batch *millrace.Batch) {
-		ordered(batch)
-		batch.Inbox.Store, batch.Gate.OnGap = store, inbox.GapHold
-	}
-}
-
-// heldRows is what the tables say about the messages that are held.
-func (b *bed) heldRows() (rows []heldRow) {
-	b.Helper()
-	require.NoError(b, b.db.SelectContext(b.Context(), &rows, `
-		SELECT m.message_id, m.status, m.attempts, m.aggregate, m.version, m.reason, m.payload, m.metadata, m.payload_hash,
-			m.due_at - m.received_at BETWEEN 86400000000 AND 86401000000 AS day, m.order_key IS NULL AND m.last_error IS NULL AND m.lease_token = 0 AS plain,
-			c.result, c.payload_hash AS claimed, v.version AS current, h.number, h.status AS noted, h.failed
-		FROM millrace_messages m
-		JOIN millrace_claims c ON c.consumer = m.consumer AND c.message_id = m.message_id
-		JOIN millrace_versions v ON v.consumer = m.consumer AND v.aggregate = m.aggregate AND v.held_to >= m.version
-		JOIN millrace_history h ON h.consumer = m.consumer AND h.message_id = m.message_id
-		ORDER BY m.aggregate, m.version`))
-	return rows
-}
-
-type heldRow struct {
-	ID        []byte `db:"message_id"`
-	Status    int
-	Attempts  int
-	Aggregate []byte
-	Version   int64
-	Reason    string
-	Payload   []byte
-	Metadata  []byte
-	Hash      int64 `db:"payload_hash"`
-	Day       bool
-	Plain     bool
-	Result    int
-	Claimed   int64
-	Current   int64
-	Number    int
-	Noted     int
-	Failed    int
-}
-
 func shuffled(msgs []*message.Message) []*message.Message {
 	rand.Shuffle(len(msgs), func(i, j int) { msgs[i], msgs[j] = msgs[j], msgs[i] })
 	return msgs
@@ -172,27 +127,6 @@ var gateBodies = []testdb.Body{
 		assert.Equal(t, 2, b.version("ada"))
 		b.untilAll(b.batch(2, follow, soon), append(copies(msgs[2:]), b.versions("ada", 3, 3)...))
 		assert.Equal(t, 4, b.version("ada"))
-	})},
-	{Name: "gaps that a batch holds", Why: "it writes what the gate writes for one message, at once for all", Run: testdb.With(newGateBed, func(t *testing.T, b *bed) {
-		var seen sizes
-		early := append(b.versions("ada", 4, 6), b.versions("bob", 2, 3)...)
-		b.must(b.batch(7, seen.of(follow), b.holding(b.store)), append(b.versions("ada", 1, 2), early...))
-		assert.Equal(t, []int{2}, seen.seen(), "the handler gets what follows")
-		assert.Equal(t, map[string]int{"received": 7, "completed": 2, "gap": 5, "held": 5}, b.events.Counts())
-		b.must(b.batch(5, apply, b.holding(b.store)), copies(early))
-		assert.Equal(t, 5, b.events.Count("duplicate"))
-		together := b.heldRows()
-		require.Len(t, together, 5)
-
-		for _, table := range []string{"claims", "messages", "history", "versions"} {
-			b.db.Do(t, `DELETE FROM millrace_`+table)
-		}
-		single := b.twin()
-		b.must(b.batch(2, apply, b.holding(single)), b.versions("ada", 1, 2))
-		for _, msg := range copies(early) {
-			b.must(b.batch(1, apply, b.holding(single)), []*message.Message{msg})
-		}
-		assert.Equal(t, together, b.heldRows(), "one by one they are held otherwise")
 	})},
 	{Name: "versions that another process applied", Why: "the aggregate is locked, and the gate decides about each", Run: testdb.With(newGateBed, func(t *testing.T, b *bed) {
 		b.must(b.batch(2, follow, ordered), b.versions("ada", 1, 2))
