@@ -38,6 +38,7 @@ type batches struct {
 	handler  batchFunc
 	gate     *gate          // nil if messages have no order
 	inserts  map[int]string // the statement that claims so many keys; only the leader uses it
+	holdings int            // batches that have held messages; only the leader uses it
 
 	gathering
 }

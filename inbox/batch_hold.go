@@ -11,24 +11,34 @@ import (
 // mostRows bounds the messages in one INSERT, whose arguments a database limits.
 const mostRows = 1000
 
+// countEach is how often a batch counts what its aggregates hold although their versions leave room. They hold more
+// only if several messages have one version.
+const countEach = 16
+
 // hold stores the early members of the runs until their predecessors are applied, as [claim.hold] and [claim.store]
 // do for one message. The aggregates are locked, so no predecessor can be applied meanwhile without releasing them.
 // It returns those of which too many wait already.
 func (r *batchRun) hold(runs []*run) (aside []*member, err error) {
 	var early []*member
-	var ids [][]byte
+	var crowded [][]byte
+	s, whole, most := r.consumer.store, r.whole, r.gate.config.MaxHeld
 	for _, one := range runs {
-		if len(one.early) > 0 {
-			early, ids = append(early, one.early...), append(ids, one.id)
+		if n := len(one.early); n > 0 {
+			early = append(early, one.early...)
+			if r.holdings%countEach == 0 || max(one.row.HeldTo, one.early[n-1].version.Number)-one.last() > int64(most) {
+				crowded = append(crowded, one.id)
+			}
 		}
 	}
 	if len(early) == 0 {
 		return nil, nil
 	}
-	s, whole, most := r.consumer.store, r.whole, r.gate.config.MaxHeld
-	waiting, err := s.countHeld(whole.span.tx, whole.tx, whole.id32, most, ids...)
-	if err != nil {
-		return nil, err
+	r.holdings++
+	var waiting map[string]int
+	if len(crowded) > 0 {
+		if waiting, err = s.countHeld(whole.span.tx, whole.tx, whole.id32, most, crowded...); err != nil {
+			return nil, err
+		}
 	}
 	for _, one := range runs {
 		for i, m := range one.early {
