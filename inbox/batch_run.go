@@ -257,7 +257,11 @@ func (r *batchRun) fail(cause error) (next [][]*member) {
 		r.members[0].batch.apart = true
 	}
 	if len(bad)+len(r.followers) > 0 {
-		log.Info("inbox: messages of a batch failed, or held ones may have; the others are tried again without them", about)
+		if len(bad) > 0 {
+			log.Info("inbox: messages of a batch failed; the others are tried again without them", about)
+		} else {
+			log.Info("inbox: a batch that took held messages along failed; it is tried again without them", about)
+		}
 		r.observe(r.all(), ReasonNamed)
 		sayAlone(bad)
 		return [][]*member{rest}
