@@ -21,7 +21,6 @@ type run struct {
 	row     stored.Aggregate
 	members []*member // that bring the aggregate from its version to the last of theirs
 	early   []*member // behind a gap
-	to      int64     // the version to which held messages can bring it further
 }
 
 // last returns the version to which the run brings the aggregate.
@@ -145,9 +144,6 @@ func (r *batchRun) pass(runs []*run) (aside []*member, err error) {
 	if len(aside) > 0 || len(runs) == 0 {
 		return aside, nil
 	}
-	if err := r.follow(runs); err != nil {
-		return nil, err
-	}
 	if aside, err = r.hold(runs); len(aside) > 0 || err != nil {
 		return aside, err
 	}
@@ -249,7 +245,7 @@ func (r *batchRun) advanceAggregates(runs []*run) error {
 		to, held := one.row, int64(0)
 		if n := len(one.members); n > 0 {
 			last := one.members[n-1]
-			if one.row.HeldTo > one.row.Version || len(one.early) > 0 && one.early[0].version.Number == one.last()+1 {
+			if one.row.HeldTo > one.row.Version {
 				last.claim.advances[0].heldTo = math.MaxInt64 // it releases what waits for the others too
 			}
 			to.Version, to.Token, to.MessageID, to.Hash = last.version.Number, r.whole.token, last.delivery.id, last.delivery.hash

@@ -55,8 +55,6 @@ type batch struct {
 	cancel context.CancelFunc
 	live   atomic.Int64 // members that are not gone
 
-	apart bool // it has failed with held messages, and takes no more along
-
 	began    time.Time     // of its next transaction, for observers
 	gathered time.Duration // 0 once an observer was told
 }

@@ -70,7 +70,7 @@ func (r *batchRun) insertHeld(early []*member) error {
 	var payloads []storedPayload
 	for _, m := range early {
 		row, payload, err := s.rowOf(ctx, tx, m.claim, openMessage{
-			status: stored.Held, reason: m.claim.because.text, code: stored.ReasonFollows,
+			status: stored.Held, reason: m.claim.because.text,
 			delay: r.gate.config.HeldFor.Microseconds(), waitsFor: &m.version,
 		})
 		if err != nil {

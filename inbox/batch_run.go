@@ -83,9 +83,6 @@ func (b *batches) attempt(part []*member) (next [][]*member) {
 	if err != nil {
 		return r.fail(err)
 	}
-	for _, m := range r.followers {
-		m.held = false
-	}
 	r.end()
 	r.rememberVersions()
 	r.whole.ambient.Committed()
@@ -96,7 +93,6 @@ func (b *batches) attempt(part []*member) (next [][]*member) {
 	for _, m := range r.early {
 		m.say(endedHeld, nil)
 	}
-	r.part()
 	return nil
 }
 
@@ -124,8 +120,6 @@ type batchRun struct {
 	whole   *claim          // stands for all their claims
 	ctx     context.Context //nolint:containedctx // given to the handler
 	leave   func()          // gives the slot back
-
-	followers []*member // held messages that it takes along
 }
 
 // all returns the messages whose keys r has claimed.
@@ -161,7 +155,6 @@ func (r *batchRun) end() {
 	r.whole.ambient.End()
 	_ = r.whole.tx.Rollback() // if this fails, the server rolls back when the connection ends
 	r.whole.span.end()
-	r.dismiss()
 	r.leave()
 }
 
@@ -200,9 +193,6 @@ func (r *batchRun) commit(produced []*message.Message) error {
 
 // seal is [claim.seal] for all members. What the handler returned is no message's own.
 func (r *batchRun) seal(ctx context.Context, tx *sqlx.Tx, produced []*message.Message) error {
-	if err := r.close(ctx, tx); err != nil { // before the other held messages are released
-		return err
-	}
 	if len(produced) > 0 {
 		if err := r.whole.storeProduced(ctx, tx, produced); err != nil {
 			return err
@@ -253,15 +243,8 @@ func (r *batchRun) fail(cause error) (next [][]*member) {
 		return nil
 	}
 	bad, rest := r.named(cause)
-	if len(r.followers) > 0 {
-		r.members[0].batch.apart = true
-	}
-	if len(bad)+len(r.followers) > 0 {
-		if len(bad) > 0 {
-			log.Info("inbox: messages of a batch failed; the others are tried again without them", about)
-		} else {
-			log.Info("inbox: a batch that took held messages along failed; it is tried again without them", about)
-		}
+	if len(bad) > 0 {
+		log.Info("inbox: messages of a batch failed; the others are tried again without them", about)
 		r.observe(r.all(), ReasonNamed)
 		sayAlone(bad)
 		return [][]*member{rest}
@@ -283,11 +266,9 @@ func (r *batchRun) committed() (bool, error) {
 func (r *batchRun) named(cause error) (bad, rest []*member) {
 	all := batching.Named(cause)
 	for _, m := range r.all() {
-		switch {
-		case m.answered: // a follower
-		case slices.Contains(all, m.delivery.msg):
+		if slices.Contains(all, m.delivery.msg) {
 			bad = append(bad, m)
-		default:
+		} else {
 			rest = append(rest, m)
 		}
 	}

@@ -44,7 +44,6 @@ type claim struct {
 	step     *step // of an aggregate, in the statement that claimed the message; nil if that only claimed it
 	advances []advance
 	released int64
-	followed int64 // messages that the batch took along, instead of releasing them
 	visit    *visit
 
 	suppressed *ambient.Suppressed // counts the messages that are not sent; nil if they are sent

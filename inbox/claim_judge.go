@@ -53,9 +53,6 @@ func (s *Store) rowOf(
 	if err != nil {
 		return nil, payload, err
 	}
-	if open.status == stored.Held && open.code == stored.ReasonFollows && (d.as.Changed() || payload.form != stored.Plain || payload.ref != nil) {
-		open.code = stored.ReasonOther
-	}
 	partition, offset := s.position(d.msg)
 	return []any{
 		cl.id32, d.id, open.status, open.attempts, []byte(d.topic), partition, offset, nil,

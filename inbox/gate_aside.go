@@ -96,7 +96,7 @@ func (cl *claim) observeHeld() {
 
 func (cl *claim) observeReleased() {
 	s, e := cl.consumer.store, cl.event("released")
-	e.Count = int(cl.released + cl.followed)
+	e.Count = int(cl.released)
 	s.log.Debug("inbox: messages that waited for this one were released", e.fields())
 	s.observers.tell(cl.ctx, KindReleased, e)
 }

@@ -183,8 +183,6 @@ func (cl *claim) advanced() {
 	}
 	if cl.released > 0 {
 		s.wakeQueue(cl.consumer.name())
-	}
-	if cl.released+cl.followed > 0 {
 		cl.observeReleased()
 	}
 }

@@ -54,8 +54,6 @@ var queued = []struct {
 	{"Gate.SelectExpired", nil},
 	{"Gate.LockHeld", nil},
 	{"Gate.CountHeld", []any{1, []byte("a"), 1000}},
-	{"Gate.SelectBehind", []any{1, []byte("a"), 1, 100}},
-	{"Gate.TakeHeld", nil},
 	{"SelectClaimsPage", []any{1, []byte{}, 500}},
 	{"CountExpired", []any{50, 1, 1000}},
 	{"LockExpired", nil},

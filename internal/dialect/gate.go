@@ -37,11 +37,8 @@ type Gate struct {
 	RaiseHeld   string
 	ReleaseHeld string
 
-	// CountHeld counts the held messages of an aggregate, up to a limit. SelectBehind returns those with versions above
-	// this one that a batch may take along, up to a limit. Both can be repeated by [UnionAll] for several aggregates.
-	CountHeld    string
-	SelectBehind string
-	TakeHeld     string // locks held messages, unless another transaction has
+	// CountHeld counts the held messages of an aggregate, up to a limit. It can be repeated by [UnionAll] for several.
+	CountHeld string
 
 	// SelectHeldAges returns a page of the held messages of a consumer, by id, and whether each has waited too
 	// long. It does not use an index on due_at, which would lead through all due messages. SelectExpired reads the

@@ -178,19 +178,6 @@ var mysqlGate = Gate{
 			WHERE consumer = ? AND place = 3 AND aggregate = ?
 			LIMIT ?) counted
 		GROUP BY aggregate`,
-	SelectBehind: `
-		SELECT *
-		FROM (
-			SELECT id, aggregate, version, reason_code, LENGTH(payload) AS size
-			FROM millrace_messages FORCE INDEX (by_held)
-			WHERE consumer = ? AND place = 3 AND aggregate = ? AND version > ?
-			ORDER BY version
-			LIMIT ?) behind`,
-	TakeHeld: `
-		SELECT ` + messageColumns + `
-		FROM millrace_messages m FORCE INDEX (PRIMARY)
-		WHERE m.id IN (?) AND m.status = 7
-		FOR UPDATE SKIP LOCKED`,
 	SelectHeldAges: `
 		SELECT id, due_at <= {now} AS expired
 		FROM millrace_messages FORCE INDEX (by_status)

@@ -180,19 +180,6 @@ var postgresGate = Gate{
 			ORDER BY version
 			LIMIT $3) counted
 		GROUP BY aggregate`,
-	SelectBehind: `
-		SELECT *
-		FROM (
-			SELECT id, aggregate, version, reason_code, LENGTH(payload) AS size
-			FROM millrace_messages
-			WHERE consumer = $1 AND aggregate = $2 AND version > $3 AND status = 7
-			ORDER BY version
-			LIMIT $4) behind`,
-	TakeHeld: `
-		SELECT ` + messageColumns + `
-		FROM millrace_messages m
-		WHERE m.id IN (?) AND m.status + 0 = 7
-		FOR UPDATE OF m SKIP LOCKED`,
 	SelectHeldAges: `
 		SELECT * FROM (
 			SELECT id, due_at <= (SELECT {now}) AS expired

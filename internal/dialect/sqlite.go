@@ -113,18 +113,6 @@ var sqliteGate = Gate{
 			SELECT aggregate FROM millrace_messages INDEXED BY ix_millrace_messages_held
 			WHERE consumer = ? AND aggregate = ? AND status = 7
 			LIMIT ?) counted`,
-	SelectBehind: `
-		SELECT *
-		FROM (
-			SELECT id, aggregate, version, reason_code, LENGTH(payload) AS size
-			FROM millrace_messages INDEXED BY ix_millrace_messages_held
-			WHERE consumer = ? AND aggregate = ? AND version > ? AND status = 7
-			ORDER BY version
-			LIMIT ?) behind`,
-	TakeHeld: `
-		SELECT ` + messageColumns + `
-		FROM millrace_messages m
-		WHERE m.id IN (?) AND +m.status = 7`,
 	SelectHeldAges: `
 		SELECT id, due_at <= {now} AS expired
 		FROM millrace_messages INDEXED BY ix_millrace_messages_ages

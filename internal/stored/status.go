@@ -54,7 +54,6 @@ type ReasonCode int16
 const (
 	ReasonOther    ReasonCode = 0
 	ReasonReplayed ReasonCode = 1 // PARKED because its consumer refuses replayed messages
-	ReasonFollows  ReasonCode = 2 // HELD by a batch, as its handler has it, so a batch may take it along
 )
 
 // ErrorCode says what kind of error the last one was, if that decides what happens next.

@@ -13,7 +13,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-go/millrace/inbox"
-	"github.com/millrace-go/millrace/inbox/admin"
 	millrace "github.com/millrace-go/millrace/middleware"
 	"github.com/millrace-go/millrace/pubsub"
 	"github.com/millrace-go/millrace/tests/rig"
@@ -108,71 +107,6 @@ var heldBodies = []testdb.Body{
 			b.must(b.batch(1, apply, b.holding(single)), []*message.Message{msg})
 		}
 		assert.Equal(t, together, b.heldRows(), "one by one they are held otherwise")
-	})},
-	{Name: "held messages that follow", Why: "they come into the batch that applies their predecessor", Run: testdb.With(newGateBed, func(t *testing.T, b *bed) {
-		var seen sizes
-		hold := b.holding(b.store)
-		held := append(b.versions("ada", 2, 3), b.versions("ada", 5, 5)...)
-		b.must(b.batch(3, apply, hold), held)
-		others := b.versions("eve", 2, 5)
-		b.must(b.batch(6, seen.of(func(ctx context.Context, msgs []*message.Message) error {
-			tx, err := inbox.Tx(ctx)
-			require.NoError(t, err)
-			for _, m := range msgs {
-				own, err := inbox.Tx(m.Context())
-				require.NoError(t, err)
-				assert.Same(t, tx, own)
-				require.NoError(t, inbox.SetResult(m.Context(), m.UUID))
-				m.Metadata.Set("changed", "by the handler")
-			}
-			assert.Equal(t, 1, inbox.Attempt(msgs[1].Context()))
-			assert.False(t, inbox.ReceivedAt(msgs[1].Context()).IsZero())
-			return follow(ctx, msgs)
-		}), hold), append(append(b.versions("ada", 4, 4), b.versions("ada", 1, 1)...), others...))
-		assert.Equal(t, []int{5}, seen.seen())
-		assert.Equal(t, 5, b.version("ada"))
-		assert.Equal(t, 5, b.effects())
-		assert.Equal(t, 5, b.events.Count("completed"))
-		assert.Equal(t, 3, b.events.Last("released").Count)
-		rows := b.heldRows()
-		require.Len(t, rows, len(others), "only those of eve are left")
-		assert.Equal(t, 5, b.db.Count(t, `SELECT COUNT(*) FROM millrace_claims WHERE result = 1`))
-		result, err := b.store.Result(t.Context(), "billing", held[2].UUID)
-		require.NoError(t, err)
-		assert.Contains(t, string(result), held[2].UUID)
-		b.must(b.batch(3, apply, hold), copies(held))
-		assert.Equal(t, 5, b.effects(), "a copy was handled")
-		require.NoError(t, b.store.Close(t.Context()))
-	})},
-	{Name: "a held message that fails", Why: "it holds back none of the batch that would take it along", Run: testdb.With(newGateBed, func(t *testing.T, b *bed) {
-		for _, how := range []string{"named", "not named", "panic"} {
-			var seen sizes
-			hold := b.holding(b.store)
-			held := b.versions(how, 2, 3)
-			b.must(b.batch(2, apply, hold), held)
-			bad := held[0].UUID
-			b.must(b.batch(4, seen.of(func(ctx context.Context, msgs []*message.Message) error {
-				for _, m := range msgs {
-					switch {
-					case m.UUID != bad:
-					case how == "named":
-						return millrace.Failed(m, errBoom)
-					case how == "panic":
-						panic("boom")
-					default:
-						return errBoom
-					}
-				}
-				return follow(ctx, msgs)
-			}), hold), slices.Concat(b.versions(how, 1, 1), b.versions("of "+how, 1, 2), b.versions("far "+how, 2, 2)))
-			assert.Equal(t, []int{4, 3}, seen.seen(), how)
-			assert.Equal(t, 1, b.version(how))
-			assert.Equal(t, 2, b.version("of "+how))
-			due := rig.Find(t, b.store, admin.Filter{Status: admin.Received})
-			require.Len(t, due, 1, "the next one is released, as without a batch")
-			assert.Equal(t, bad, due[0].UUID)
-			b.db.Do(t, `DELETE FROM millrace_messages`)
-		}
 	})},
 	{Name: "more held messages than an aggregate may have", Why: "they are parked, as without a batch", Run: testdb.With(newGateBed, func(t *testing.T, b *bed) {
 		b.must(b.batch(4, apply, b.holding(b.store), func(batch *millrace.Batch) { batch.Gate.MaxHeld = 2 }), b.versions("ada", 2, 5))

@@ -48,21 +48,6 @@ var batchMutants = []mutant{
 		old: "\t\t\theld = one.early[n-1].version.Number\n", new: "\t\t\theld = 0\n",
 	},
 	{
-		name: "batch: forget what it could not take along", file: "inbox/batch_gate.go",
-		by:  guard{"./tests/batch", "TestGate/a_held_message_that_fails"},
-		old: "if one.row.HeldTo > one.row.Version ||", new: "if false ||",
-	},
-	{
-		name: "batch: leave the rows of what it took along", file: "inbox/batch_follow.go",
-		by:  guard{"./tests/batch", "TestGate/held_messages_that_follow"},
-		old: "\tif err == nil {\n\t\terr = s.changeAll(ctx, tx, len(ids), s.dialect.DeleteMessages", new: "\tif err != nil {\n\t\terr = s.changeAll(ctx, tx, len(ids), s.dialect.DeleteMessages",
-	},
-	{
-		name: "batch: take along what a middleware has changed", file: "inbox/claim_judge.go",
-		by:  guard{"./tests/batch", "TestGate/random_order_in_the_queues_of_two_processes"},
-		old: "(d.as.Changed() || ", new: "(",
-	},
-	{
 		name: "batch: keep the versions that a handler committed", file: "inbox/claim_failure.go",
 		by:  guard{"./tests/batch", "TestGate/versions_of_a_handler_that_commits_and_fails"},
 		old: "RetreatAggregate, a.from,", new: "RetreatAggregate, a.Number,",
