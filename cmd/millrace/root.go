@@ -55,8 +55,11 @@ func (a *app) root() *cobra.Command {
 	flags.StringVar(&a.flags.schema, "schema", "", "the PostgreSQL `schema` of the tables")
 	flags.StringVar(&a.flags.prefix, "prefix", dialect.DefaultPrefix, "the `prefix` of the tables' names")
 	flags.StringVar(&a.flags.namespace, "namespace", "", "the `namespace` of the consumers")
-	flags.BoolVar(&a.flags.json, "json", false, "print JSON")
+	flags.BoolVar(&a.flags.json, "json", false, "print JSON, as -o json does")
+	flags.StringVarP(&a.flags.output, "output", "o", "text", "the `form` of results: "+strings.Join(outputs, ", "))
 	flags.DurationVar(&a.flags.timeout, "timeout", 30*time.Second, "give up after so long; what works in batches has no limit unless this is given")
+	root.PersistentPreRunE = func(*cobra.Command, []string) error { return a.understandOutput() }
+	complete(root, "output", outputs)
 	root.AddCommand(
 		a.statusCommand(), a.listCommand(), a.explainCommand(), a.checkCommand(),
 		a.retryCommand(), a.discardCommand(), a.replayCommand(), a.pauseCommand(), a.resumeCommand(),
