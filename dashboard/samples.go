@@ -109,6 +109,16 @@ func (s *samples) known(fresh time.Duration) []sample {
 	return nil
 }
 
+// last returns when the last sample was taken.
+func (s *samples) last() time.Time {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.taken) == 0 {
+		return time.Time{}
+	}
+	return s.taken[len(s.taken)-1].at
+}
+
 func (s *samples) none() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()

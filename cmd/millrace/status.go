@@ -28,7 +28,8 @@ func (a *app) statusCommand() *cobra.Command {
 		Long: `Shows what is wrong, worst first: since when, how many messages it affects, and the command
 that shows more. Then it shows for each consumer how many messages are open, how old the
 oldest waiting one is, and whether a queue serves them; then the outbox, its relays and the
-size of the tables. With -o wide the figures of consumers are not summed up.
+size of the tables. A number after the name of a consumer is its epoch, if that is not 0. With
+-o wide names are not cut, and figures not summed up.
 
 Numbers are counted up to a limit: 10000+ is 10000 or more.`,
 		Example: statusExamples,
@@ -180,29 +181,24 @@ func (a *app) consumersTable(backlog []admin.Backlog) string {
 	if a.flags.output == "wide" {
 		return a.wideTable(backlog)
 	}
-	epochs := false
-	longest := 0
+	const shortest = 4
+	longest := shortest
 	for _, b := range backlog {
-		epochs = epochs || b.Epoch > 0
 		longest = max(longest, utf8.RuneCountInString(oneLine(b.Consumer)))
 	}
-	var text string
-	for width := longest; ; width-- {
+	for width := longest; ; width-- { // of a name
 		t := newTable("CONSUMER", "QUEUE", "DUE", "WAITING", "RUNNING", "STUCK", "HELD", "OLDEST", "OUTCOMES")
 		t.paint = a.dim
-		if epochs {
-			t.rows[0][0] += ", EPOCH"
-		}
 		for _, b := range backlog {
-			name := short(b.Consumer, max(width, 1))
-			if epochs {
+			name := short(b.Consumer, width)
+			if b.Epoch > 0 {
 				name += fmt.Sprintf(", %d", b.Epoch)
 			}
 			t.add(name, queueOf(b), b.Due.Plus(b.Stale), b.Waiting, b.Taken.Plus(b.InProgress), b.FailedTerminal.Plus(b.Parked),
 				b.Held, age(b.OldestPending), b.Unsettled)
 		}
-		if text = t.String(); t.width() <= screenWidth || width <= len("CONSUMER") {
-			return text
+		if t.width() <= screenWidth || width == shortest {
+			return t.String()
 		}
 	}
 }

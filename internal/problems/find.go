@@ -1,6 +1,7 @@
 package problems
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -159,7 +160,7 @@ func (f *finder) stuck(ctx context.Context) error {
 	for _, g := range groups {
 		p := Problem{
 			Kind: Stuck, Group: g.ErrorGroup, Count: admin.Count{N: g.Messages, AtLeast: g.AtLeast}, Since: f.now.Sub(g.First),
-			What: strings.Join(g.Consumers, ", ") + ": " + g.Shape, Error: g.Error,
+			What: strings.Join(g.Consumers, ", ") + ": " + cmp.Or(g.Shape, "no error is noted"), Error: g.Error,
 		}
 		if len(g.Consumers) == 1 {
 			p.Consumer = g.Consumers[0]

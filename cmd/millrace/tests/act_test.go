@@ -83,9 +83,14 @@ func TestAnOutageOfTheBrokerIsShown(t *testing.T) {
 	t.Parallel()
 	testdb.Each(t, testdb.With(newShop, func(t *testing.T, s *shop) {
 		s.exec(`UPDATE millrace_outbox_relays SET broker_error = ?, broker_out_since = ?`, "dial tcp 127.0.0.1:5672: connect: connection refused", ago(2*day))
-		for _, args := range [][]string{{"status"}, {"outbox", "shards"}} {
+		const refused = "dial tcp 127.0.0.1:5672: connect: connection refused\n"
+		for says, args := range map[string][]string{
+			"PROBLEM                                                           COUNT    SINCE\n" +
+				"the broker is out for relay shop-1: dial tcp 127.0.0.1:5672:          4       2d\n  connect: connection refused\n  millrace outbox shards\n": {"status"},
+			"\nBroker: out for shop-1 for 2d: nothing gets through: " + refused: {"outbox", "shards"},
+		} {
 			r := s.run(args...)
-			assert.Contains(t, r.out, "\nBroker: out for shop-1 for 2d: nothing gets through: dial tcp 127.0.0.1:5672: connect: connection refused\n", r.err)
+			assert.Contains(t, r.out, says, r.err)
 			assert.Contains(t, s.run(append(args, "--json")...).out, `"broker_error": "dial tcp`)
 		}
 	}))
@@ -99,6 +104,7 @@ func TestADatabaseOfTheReleaseBefore(t *testing.T) {
 		r := s.run("status")
 		assert.Equal(t, 1, r.code)
 		assert.Contains(t, r.err, "Create the tables with: millrace migrate")
+		assert.Regexp(t, `(?s)^PROBLEM.*outbox: .*\n  millrace check\n.*\nbilling: an earlier version is missing.*\nCONSUMER`, r.out, "the rest is shown")
 		assert.Zero(t, s.run("list").code)
 	}))
 }
@@ -148,6 +154,7 @@ func TestMigrate(t *testing.T) {
 		r := call(t, db.DSN, "list")
 		assert.Equal(t, 1, r.code)
 		assert.Contains(t, r.err, "Create the tables with: millrace migrate")
+		assert.Regexp(t, `(?s)^PROBLEM.*outbox: .*\n  millrace check\n.*\nbilling: an earlier version is missing.*\nCONSUMER`, r.out, "the rest is shown")
 		golden(t, "migrate", []string{"migrate"}, call(t, db.DSN, "migrate"))
 		golden(t, "migrate-pending-none", []string{"migrate", "--dry-run", "--json"}, call(t, db.DSN, "migrate", "--dry-run", "--json"))
 	}, testdb.Empty())

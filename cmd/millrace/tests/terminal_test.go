@@ -94,7 +94,8 @@ func TestWatchRepaintsUntilCtrlC(t *testing.T) {
 	t.Parallel()
 	s := newShop(t, testdb.On(t, "sqlite"))
 	term := s.onTerminal("status", "--watch=100ms")
-	term.await("\x1b[HCONSUMER")
+	term.await("\x1b[HPROBLEM")
+	term.await("\x1b[2m0\x1b[0m") // a zero is dim
 	s.serve()
 	term.await("served")
 	_, err := term.keyboard.Write([]byte{3}) // Ctrl-C
