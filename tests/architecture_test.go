@@ -88,6 +88,8 @@ func TestArchitectureCatches(t *testing.T) {
 	for _, c := range []struct{ file, source, want string }{
 		{"inbox/a.go", importing(module + "/middleware"), "inbox/a.go: inbox must not import middleware"},
 		{"internal/x/a.go", importing(module), "internal/x/a.go: internal must not import the root package"},
+		{"inbox/a.go", importing(module + "/internal/problems"), "inbox/a.go: inbox must not import internal/problems"},
+		{"internal/problems/a.go", importing(module + "/dashboard"), "internal/problems/a.go: internal/problems must not import dashboard"},
 		{"outbox/a.go", importing(cqrs), "outbox/a.go: outbox must not import " + cqrs},
 		{"inbox/a.go", importing(drivers[0] + "/v5"), "inbox/a.go: only tests, commands, mysqldb and pgxdb may import the driver " + drivers[0] + "/v5"},
 		{"util/a.go", importing("fmt"), "util/a.go: util is not a part that the design knows"},
