@@ -10,7 +10,7 @@ import (
 
 // failureGroups returns the groups, which it caches: finding them reads all failed messages.
 func (h *Handler) failureGroups(ctx context.Context) ([]admin.FailureGroup, error) {
-	return h.groups.get(ctx, func(ctx context.Context) ([]admin.FailureGroup, error) {
+	return h.groups.get(ctx, time.Second, func(ctx context.Context) ([]admin.FailureGroup, error) {
 		return h.ops.FailureGroups(ctx, admin.Filter{})
 	})
 }

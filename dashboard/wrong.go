@@ -30,7 +30,7 @@ func (o *overview) addProblems(ctx context.Context, h *Handler, taken []sample) 
 		}
 		o.Unsent, o.Given = of.Outbox.Backlog.Unsent(), of.Outbox.Backlog.Parked
 	}
-	found, err := h.wrong.get(ctx, func(ctx context.Context) ([]problems.Problem, error) { return problems.Find(ctx, of) })
+	found, err := h.wrong.get(ctx, h.fresh(), func(ctx context.Context) ([]problems.Problem, error) { return problems.Find(ctx, of) })
 	for _, p := range found {
 		to, label := whereTo(p)
 		o.Problems = append(o.Problems, problemLine{p, to, label})

@@ -69,7 +69,7 @@ func (a *app) next(p problems.Problem) string {
 	case problems.Cleanup:
 		args = "purge"
 	case problems.Gap:
-		args = "list --status held" + of
+		args = "waiting" + of
 	case problems.Outcomes:
 		args = "list --status settling" + of
 		if p.Key != "" {

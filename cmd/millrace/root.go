@@ -1,8 +1,6 @@
 package main
 
 import (
-	"fmt"
-	"runtime/debug"
 	"strings"
 	"time"
 
@@ -44,7 +42,7 @@ func (a *app) root() *cobra.Command {
 		Short:         "See the messages of the inbox and the outbox, and retry or discard them",
 		Long:          about,
 		Example:       rootExamples,
-		Version:       version(),
+		Version:       built().String(),
 		SilenceErrors: true,
 		SilenceUsage:  true,
 	}
@@ -61,26 +59,9 @@ func (a *app) root() *cobra.Command {
 	root.PersistentPreRunE = func(*cobra.Command, []string) error { return a.understandOutput() }
 	complete(root, "output", outputs)
 	root.AddCommand(
-		a.statusCommand(), a.listCommand(), a.explainCommand(), a.checkCommand(),
+		a.statusCommand(), a.listCommand(), a.waitingCommand(), a.explainCommand(), a.auditCommand(), a.checkCommand(),
 		a.retryCommand(), a.discardCommand(), a.replayCommand(), a.pauseCommand(), a.resumeCommand(),
-		a.outboxCommand(), a.stepsCommand(), a.purgeCommand(), a.importCommand(), a.migrateCommand(), a.schemaCommand(), a.policyCommand(), a.uiCommand(),
+		a.outboxCommand(), a.stepsCommand(), a.purgeCommand(), a.importCommand(), a.migrateCommand(), a.schemaCommand(), a.policyCommand(), a.uiCommand(), a.versionCommand(),
 	)
 	return root
-}
-
-// version returns the module's version, and the commit if it was built from a checkout.
-func version() string {
-	info, ok := debug.ReadBuildInfo()
-	if !ok {
-		return "unknown"
-	}
-	settings := make(map[string]string)
-	for _, s := range info.Settings {
-		settings[s.Key] = s.Value
-	}
-	parts := []string{info.Main.Version}
-	if revision := fmt.Sprintf("%.12s", settings["vcs.revision"]); !strings.Contains(info.Main.Version, revision) {
-		parts = append(parts, "commit "+revision)
-	}
-	return fmt.Sprintf("%s, %s", strings.Join(parts, ", "), info.GoVersion)
 }

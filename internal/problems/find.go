@@ -143,8 +143,8 @@ func (f *finder) outcomes(ctx context.Context) error {
 
 // How many stuck messages are read in all, and at least of each consumer and state.
 const (
-	mostStuck  = 10_000
-	leastStuck = 200
+	mostStuck  = 2_000
+	leastStuck = 50
 )
 
 // stuck finds the groups of messages that wait for an operator.

@@ -46,6 +46,9 @@ var acts = []struct {
 	{"steps-decide", []string{"steps", "decide", doubtfulStep, "--not-done", "--reason", "the bank has not seen it", "--by", "ada", "--yes"}},
 	{"steps-decide-again", []string{"steps", "decide", doubtfulStep, "--done", "--reason", "x", "--by", "ada", "--yes"}},
 	{"outbox-list-empty", []string{"outbox", "list"}},
+	{"audit", []string{"audit", "--by", "ada", "--since", "1h", "--limit", "3"}},
+	{"audit-filter-json", []string{"audit", "--consumer", "billing", "--action", "pause", "--until", "2100-01-01", "--json"}},
+	{"audit-nobody", []string{"audit", "--by", "bob"}},
 }
 
 func TestWhatItMends(t *testing.T) {

@@ -162,7 +162,7 @@ func TestCompletion(t *testing.T) {
 func TestHelpAndVersion(t *testing.T) {
 	t.Parallel()
 	for _, name := range []string{
-		"", "status", "list", "explain", "check", "retry", "discard", "pause", "resume", "outbox", "outbox list", "outbox retry",
+		"", "status", "list", "waiting", "audit", "version", "explain", "check", "retry", "discard", "pause", "resume", "outbox", "outbox list", "outbox retry",
 		"outbox discard", "outbox shards", "purge", "migrate", "schema",
 	} {
 		r := call(t, "", append(strings.Fields(name), "--help")...)
@@ -172,6 +172,8 @@ func TestHelpAndVersion(t *testing.T) {
 	r := call(t, "", "--version")
 	assert.Zero(t, r.code)
 	assert.Regexp(t, `^millrace \S+, .*go1\.`, r.out)
+	assert.Equal(t, r.out, call(t, "", "version").out)
+	assert.Contains(t, call(t, "", "version", "--json").out, `"version": "`)
 	assert.Equal(t, 0, call(t, "").code)
 }
 
