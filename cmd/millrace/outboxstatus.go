@@ -61,9 +61,9 @@ func (s outboxStatus) text() string {
 	if s.seen.Err != nil {
 		return "" // the first lines say why
 	}
-	text := "\n" + wrapped(s.counts(), screenWidth, "  ") + "\n"
+	text := "\n" + wrapped(s.counts(), screenWidth) + "\n"
 	if senders := s.senders(); senders != "" {
-		text += wrapped(senders, screenWidth, "  ") + "\n"
+		text += wrapped(senders, screenWidth) + "\n"
 	}
 	return text
 }
@@ -147,5 +147,5 @@ func tablesTable(tables []tableStatus) string {
 	if len(sizes) == 0 {
 		return ""
 	}
-	return wrapped("Rows: "+strings.Join(sizes, ", "), screenWidth, "  ") + "\n"
+	return wrapped("Rows: "+strings.Join(sizes, ", "), screenWidth) + "\n"
 }

@@ -139,7 +139,7 @@ func (a *app) problemsText(all []problem) string {
 				n += "+"
 			}
 		}
-		first, rest, more := strings.Cut(wrapped(short(p.What, most), forWhat, "  "), "\n")
+		first, rest, more := strings.Cut(wrapped(short(p.What, most), forWhat), "\n")
 		padded := fmt.Sprintf("%-*s", forWhat, first)
 		paint := a.bad
 		if p.Severity != "error" {

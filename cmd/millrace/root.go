@@ -54,7 +54,7 @@ func (a *app) root() *cobra.Command {
 	flags.StringVar(&a.flags.prefix, "prefix", dialect.DefaultPrefix, "the `prefix` of the tables' names")
 	flags.StringVar(&a.flags.namespace, "namespace", "", "the `namespace` of the consumers")
 	flags.BoolVar(&a.flags.json, "json", false, "print JSON, as -o json does")
-	flags.StringVarP(&a.flags.output, "output", "o", "text", "the `form` of results: "+strings.Join(outputs, ", "))
+	flags.StringVarP(&a.flags.output, "output", "o", "text", "the `form` of results: "+strings.Join(outputs, ", ")+"; wide is for status")
 	flags.DurationVar(&a.flags.timeout, "timeout", 30*time.Second, "give up after so long; what works in batches has no limit unless this is given")
 	root.PersistentPreRunE = func(*cobra.Command, []string) error { return a.understandOutput() }
 	complete(root, "output", outputs)

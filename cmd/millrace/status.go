@@ -112,6 +112,21 @@ type consumerStatus struct {
 	OldestUnsettled float64 `json:"oldest_unsettled_seconds"`
 }
 
+func consumersOf(backlog []admin.Backlog) []consumerStatus {
+	all := []consumerStatus{}
+	for _, b := range backlog {
+		all = append(all, consumerStatus{
+			Consumer: b.Consumer, Epoch: b.Epoch, Queue: queueOf(b),
+			Due: countOf(b.Due), Waiting: countOf(b.Waiting), Taken: countOf(b.Taken),
+			InProgress: countOf(b.InProgress), Stale: countOf(b.Stale), Settling: countOf(b.Settling),
+			Failed: countOf(b.FailedTerminal), Parked: countOf(b.Parked), Held: countOf(b.Held),
+			OldestPending: seconds(b.OldestPending), Unsettled: countOf(b.Unsettled),
+			OldestUnsettled: seconds(b.OldestUnsettled),
+		})
+	}
+	return all
+}
+
 // queueOf says who delivers the stored messages of a consumer.
 func queueOf(b admin.Backlog) string {
 	switch {
@@ -143,17 +158,7 @@ func (a *app) status(ctx context.Context, exitCode bool) error {
 	if err != nil {
 		return err
 	}
-	s := status{Problems: a.problemsOf(found), Consumers: []consumerStatus{}, Outbox: outboxStatusOf(of.Outbox)}
-	for _, b := range of.Backlogs {
-		s.Consumers = append(s.Consumers, consumerStatus{
-			Consumer: b.Consumer, Epoch: b.Epoch, Queue: queueOf(b),
-			Due: countOf(b.Due), Waiting: countOf(b.Waiting), Taken: countOf(b.Taken),
-			InProgress: countOf(b.InProgress), Stale: countOf(b.Stale), Settling: countOf(b.Settling),
-			Failed: countOf(b.FailedTerminal), Parked: countOf(b.Parked), Held: countOf(b.Held),
-			OldestPending: seconds(b.OldestPending), Unsettled: countOf(b.Unsettled),
-			OldestUnsettled: seconds(b.OldestUnsettled),
-		})
-	}
+	s := status{Problems: a.problemsOf(found), Consumers: consumersOf(of.Backlogs), Outbox: outboxStatusOf(of.Outbox)}
 	if s.Tables, err = tablesOf(ctx, store); err != nil {
 		return err
 	}
@@ -222,7 +227,8 @@ func age(d time.Duration) string {
 }
 
 // wrapped breaks text, between words if it can, so that no line is longer than width. Lines after the first are indented.
-func wrapped(text string, width int, indent string) string {
+func wrapped(text string, width int) string {
+	const indent = "  "
 	var lines []string
 	line := ""
 	for _, word := range strings.Fields(text) {

@@ -35,7 +35,7 @@ func TestSeveralDatabasesAreRead(t *testing.T) {
 		r := call(t, dsn, args...)
 		assert.Equal(t, 4, r.code, "%v: %s", args, r.err)
 		assert.Equal(t, args[0] == "status", strings.Contains(r.out, "\n  millrace --on eu list"), "the next command is for the same database")
-		parts := strings.Split(regexp.MustCompile("millrace --on \\w+ ").ReplaceAllString(r.out, "millrace "), "== ")
+		parts := strings.Split(regexp.MustCompile(`millrace --on \w+ `).ReplaceAllString(r.out, "millrace "), "== ")
 		require.Len(t, parts, 4, r.out)
 		assert.Equal(t, "eu\n"+call(t, eu.db.DSN, args...).out, strings.TrimSuffix(parts[1], "\n"), args)
 		assert.Contains(t, parts[2], "down\nthe database cannot be reached")
