@@ -157,7 +157,6 @@ func TestMigrate(t *testing.T) {
 		r := call(t, db.DSN, "list")
 		assert.Equal(t, 1, r.code)
 		assert.Contains(t, r.err, "Create the tables with: millrace migrate")
-		assert.Regexp(t, `(?s)^PROBLEM.*outbox: .*\n  millrace check\nbilling: an earlier version is missing.*\nCONSUMER`, r.out, "the rest is shown")
 		golden(t, "migrate", []string{"migrate"}, call(t, db.DSN, "migrate"))
 		golden(t, "migrate-pending-none", []string{"migrate", "--dry-run", "--json"}, call(t, db.DSN, "migrate", "--dry-run", "--json"))
 	}, testdb.Empty())
