@@ -15,6 +15,7 @@ import (
 
 	"github.com/millrace-go/millrace/inbox"
 	millrace "github.com/millrace-go/millrace/middleware"
+	"github.com/millrace-go/millrace/pubsub"
 	"github.com/millrace-go/millrace/pubsub/rabbitmq"
 )
 
@@ -43,8 +44,7 @@ func BenchmarkBatchRabbitMQ(b *testing.B) {
 			once := millrace.Inbox{Store: newStore(b, db)}
 			if way.batches {
 				batch := millrace.Batch{Inbox: once}
-				rates.add(way.name, emptied(b, db, way.n, sub, r.queue, batch.ConsumerHandler(
-					func(ctx context.Context, msgs []*message.Message) error { return together(ctx, len(msgs)) })))
+				rates.add(way.name, emptied(b, db, way.n, sub, r.queue, batch.ConsumerHandler(inOneStatement)))
 				continue
 			}
 			rates.add(way.name, emptied(b, db, way.n, sub, r.queue, transfer, once.Middleware))
@@ -54,6 +54,35 @@ func BenchmarkBatchRabbitMQ(b *testing.B) {
 		atLeast(name, 3).judge(b, rates.over("batch", other), "%.0f/s, one message a transaction %.0f/s",
 			median(rates["batch"]), median(rates[other]))
 	}
+}
+
+// BenchmarkStoredBatches is D4: stored messages in batches, against a transaction for each.
+func BenchmarkStoredBatches(b *testing.B) {
+	db := database(b)
+	n := pick(5_000, 300)
+	rates := series{}
+	for range pick(7, 1) {
+		for _, way := range []string{"batches", "inbox"} {
+			store := newStore(b, db)
+			storeMessages(b, db, store, n)
+			durable := pubsub.Durable{Store: store, Consumer: "billing", Mode: pubsub.StoreFirst, Concurrency: inFlight}
+			once := millrace.Inbox{Store: store}
+			handler, around := message.NoPublishHandlerFunc(transfer), []message.HandlerMiddleware{once.Middleware}
+			if way == "batches" {
+				durable.Concurrency = 200 // twice Max
+				handler, around = millrace.Batch{Inbox: once}.ConsumerHandler(inOneStatement), nil
+			}
+			source, err := durable.Decorate(nothing{})
+			require.NoError(b, err)
+			rates.add(way, emptied(b, db, n, source, topic, handler, around...))
+		}
+	}
+	atLeast("D4", 1).judge(b, rates.over("batches", "inbox"),
+		"%.0f/s, a transaction for each %.0f/s", median(rates["batches"]), median(rates["inbox"]))
+}
+
+func inOneStatement(ctx context.Context, msgs []*message.Message) error {
+	return together(ctx, len(msgs))
 }
 
 // BenchmarkPoison is P18: of a hundred messages that arrive at once, one fails in every try. It tells after what time
