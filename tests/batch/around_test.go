@@ -104,7 +104,7 @@ func TestTimeoutAroundABatch(t *testing.T) {
 
 // each runs a handler of one message for each of the batch, within the middlewares, and names those that fail.
 func each(h message.NoPublishHandlerFunc, within ...message.HandlerMiddleware) handler {
-	single := func(msg *message.Message) ([]*message.Message, error) { return nil, h(msg) }
+	single := silent(h)
 	for _, m := range within {
 		single = m(single)
 	}

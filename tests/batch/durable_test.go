@@ -38,12 +38,12 @@ var durable = []testdb.Body{
 		}
 		last := newMessages(n) // one of which is discarded meanwhile
 		var discarded atomic.Bool
-		var discards handler = func(ctx context.Context, msgs []*message.Message) error {
+		discards := handler(func(ctx context.Context, msgs []*message.Message) error {
 			if discarded.CompareAndSwap(false, true) {
 				b.db.Do(t, `DELETE FROM millrace_messages WHERE uuid = ?`, []byte(last[2].UUID))
 			}
 			return apply(ctx, msgs)
-		}
+		})
 		q.handler.Store(&discards)
 		q.stores(last)
 		b.once(slices.Concat(msgs, more, without(last, 2)))

@@ -18,6 +18,11 @@ var batchMutants = []mutant{
 		old: "\tslices.SortFunc(sorted, func(x, y *member) int { return bytes.Compare(x.delivery.id, y.delivery.id) })\n", new: "\t_ = bytes.Compare\n",
 	},
 	{
+		name: "batch: leave stored messages in the table", file: "inbox/batch_run.go",
+		by:  guard{"./tests/batch", "TestConformance/stored_messages"},
+		old: "\treturn r.closeLeased(ctx, tx)\n", new: "\treturn nil\n",
+	},
+	{
 		name: "batch: keep the turn of a key", file: "inbox/batch.go",
 		by:  guard{"./tests/batch", "TestConformance/a_message_whose_context_ends_while_it_waits"},
 		old: "\tm.turn.Fail()\n\tm.delivery", new: "\tm.delivery",
