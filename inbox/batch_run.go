@@ -193,6 +193,22 @@ func (r *batchRun) seal(ctx context.Context, tx *sqlx.Tx, produced []*message.Me
 			return err
 		}
 	}
+	return r.closeLeased(ctx, tx)
+}
+
+// closeLeased is [claim.closeOpenRow] for all members that a queue delivers.
+func (r *batchRun) closeLeased(ctx context.Context, tx *sqlx.Tx) error {
+	var leased []*Leased
+	for _, m := range r.members {
+		if m.delivery.lease != nil {
+			leased = append(leased, m.delivery.lease)
+		}
+	}
+	for _, together := range byLease(leased) {
+		if err := together[0].queue.execOnAll(ctx, tx, together, r.consumer.store.dialect.Queue.DeleteLeased); err != nil {
+			return fmt.Errorf("close %d stored messages: %w", len(together), err)
+		}
+	}
 	return nil
 }
 

@@ -60,15 +60,15 @@ var services = map[string]service{
 				Inbox: millrace.Inbox{Store: store, Timeout: timeout}, Gate: &millrace.VersionGate{},
 				Max: len(shuffled), Linger: 50 * time.Millisecond,
 			}
-			return consumeBatches(p, store, batch)
+			return consumeBatches(p, durable(store, pubsub.StoreOnFailure), batch)
 		},
 	},
-	"Batch behind Durable": {
+	"Batch behind Durable, storing first": {
 		inputs: payments, hands: len(payments),
 		want: booked,
 		wire: func(p *inboxtest.Process, store *inbox.Store) error {
 			batch := millrace.Batch{Inbox: millrace.Inbox{Store: store, Timeout: timeout}, Max: len(payments), Linger: 50 * time.Millisecond}
-			return consumeBatches(p, store, batch)
+			return consumeBatches(p, durable(store, pubsub.StoreFirst), batch)
 		},
 	},
 	"VersionGate that holds": {
@@ -150,8 +150,8 @@ func consume(p *inboxtest.Process, queue pubsub.Durable) error {
 }
 
 // consumeBatches adds the handler of batches that returns nothing, behind a durable queue.
-func consumeBatches(p *inboxtest.Process, store *inbox.Store, batch millrace.Batch) error {
-	sub, err := durable(store, pubsub.StoreOnFailure).Decorate(p.Subscriber)
+func consumeBatches(p *inboxtest.Process, queue pubsub.Durable, batch millrace.Batch) error {
+	sub, err := queue.Decorate(p.Subscriber)
 	if err == nil {
 		p.Router.AddConsumerHandler("book", "payments", sub, batch.ConsumerHandler(func(ctx context.Context, msgs []*message.Message) error {
 			_, err := bookAll(ctx, msgs)
