@@ -34,6 +34,7 @@ func (h *Handler) post(w http.ResponseWriter, v *visit) {
 	}
 	next, err := a.do(v)
 	h.groups.stale.Store(true) // the operator wants to see the result
+	h.wrong.stale.Store(true)
 	h.samples.stale.Store(true)
 	switch {
 	case err != nil:

@@ -4,12 +4,14 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"slices"
 	"strings"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
 
+	"github.com/millrace-go/millrace/internal/secret"
 	"github.com/millrace-go/millrace/internal/steady"
 	"github.com/millrace-go/millrace/outbox"
 )
@@ -17,6 +19,18 @@ import (
 // Config configures a [Handler]. With the zero value the handler shows the inbox and changes
 // nothing.
 type Config struct {
+	// Title names the system, such as "shop, production". The head, the title of the tab and every
+	// form that changes something show it. Defaults to none.
+	Title string
+
+	// Color marks the environment in the head: red, orange, green, blue, purple or grey. Defaults to
+	// none.
+	Color string
+
+	// Database says which database this is, as user@host/database, and is shown beside Title. It may
+	// be the connection string, of which nothing else is shown or kept. Defaults to none.
+	Database string
+
 	// Outbox is the outbox to show; operators can retry and discard its parked messages. Defaults
 	// to none.
 	Outbox *outbox.Publisher
@@ -46,6 +60,14 @@ type Config struct {
 	Logger watermill.LoggerAdapter
 }
 
+// colors are those of the style sheet that Config.Color may name.
+var colors = []string{"red", "orange", "green", "blue", "purple", "grey"}
+
+// system is what every page shows of the configuration.
+type system struct{ Title, Color, Place string }
+
+func (c *Config) system() system { return system{c.Title, c.Color, c.Database} }
+
 func (c *Config) setDefaults(logger watermill.LoggerAdapter) {
 	if c.Budget == 0 {
 		c.Budget = 3 * time.Second
@@ -55,6 +77,7 @@ func (c *Config) setDefaults(logger watermill.LoggerAdapter) {
 	}
 	c.Logger = steady.Logger(c.Logger, nil)
 	c.Prefix = strings.TrimSuffix(c.Prefix, "/")
+	c.Database = secret.Place(c.Database)
 }
 
 // Validate returns every problem of c at once.
@@ -63,6 +86,9 @@ func (c Config) Validate() error {
 	problem := func(format string, args ...any) { problems = append(problems, fmt.Errorf(format, args...)) }
 	if c.Prefix != "" && !strings.HasPrefix(c.Prefix, "/") {
 		problem("Prefix %q does not begin with a slash", c.Prefix)
+	}
+	if c.Color != "" && !slices.Contains(colors, c.Color) {
+		problem("Color %q is none of %s", c.Color, strings.Join(colors, ", "))
 	}
 	if c.Budget < 0 {
 		problem("Budget %v is negative", c.Budget)

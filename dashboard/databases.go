@@ -79,6 +79,21 @@ func (d *Databases) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
+// system returns what the databases have in common.
+func (d *Databases) system() system {
+	all := d.handlers[d.names[0]].config.system()
+	all.Place = ""
+	for _, h := range d.handlers {
+		if h.config.Title != all.Title {
+			all.Title = ""
+		}
+		if h.config.Color != all.Color {
+			all.Color = ""
+		}
+	}
+	return all
+}
+
 // databaseLine is a database in the table of the first page.
 type databaseLine struct {
 	Name    string
@@ -91,7 +106,7 @@ func (d *Databases) serveFirst(w http.ResponseWriter, r *http.Request, local str
 	protect(w.Header())
 	first := d.handlers[d.names[0]] // who is signed in, and where to log, is the same for all
 	v := first.visit(r, local)
-	v.All, v.Tab = true, "databases"
+	v.All, v.Tab, v.System = true, "databases", d.system()
 	if a, ok := assets[local]; ok {
 		a.serve(w, r)
 		return
@@ -133,8 +148,5 @@ func (l *databaseLine) ask(ctx context.Context, h *Handler) error {
 		return err
 	}
 	l.list(taken, []admin.Activity{}, time.Now())
-	if h.config.Outbox == nil {
-		return nil
-	}
-	return l.addOutbox(ctx, h.config.Outbox)
+	return l.addProblems(ctx, h, taken)
 }

@@ -1,11 +1,12 @@
-// Package dashboard is a web page for operators. It shows which messages an inbox and an outbox
-// hold, why messages are stuck, and what operators did; operators can retry and discard messages and
-// pause consumers.
+// Package dashboard is a web page for operators. It begins with what is wrong, and shows which messages
+// an inbox and an outbox hold, why messages are stuck, and what operators did; operators can retry and
+// discard messages and pause consumers.
 //
 // A [Handler] is an http.Handler for the service's own server, behind the service's own
 // authentication, under any prefix:
 //
 //	pages, err := dashboard.New(store, dashboard.Config{
+//		Title:    "shop, production",                     // on every page and every form
 //		Outbox:   out,                                    // an outbox.Publisher, if there is one
 //		Operator: func(r *http.Request) string { … },     // who is signed in
 //	})

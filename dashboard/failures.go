@@ -3,39 +3,16 @@ package dashboard
 import (
 	"context"
 	"net/http"
-	"sync/atomic"
 	"time"
 
 	"github.com/millrace-go/millrace/inbox/admin"
 )
 
-// groups caches the groups of failures for a moment, because finding them reads all failed
-// messages.
-type groups struct {
-	turn  turn
-	at    time.Time
-	took  time.Duration
-	found []admin.FailureGroup
-	stale atomic.Bool // an operator acted on them
-}
-
-// failureGroups returns the groups, at most a second old, or ten times as old as reading them took.
+// failureGroups returns the groups, which it caches: finding them reads all failed messages.
 func (h *Handler) failureGroups(ctx context.Context) ([]admin.FailureGroup, error) {
-	g := &h.groups
-	if err := g.turn.take(ctx); err != nil {
-		return nil, err
-	}
-	defer g.turn.give()
-	began := time.Now()
-	if began.Sub(g.at) < max(time.Second, 10*g.took) && !g.stale.Swap(false) {
-		return g.found, nil
-	}
-	found, err := h.ops.FailureGroups(ctx, admin.Filter{})
-	if err != nil {
-		return nil, err
-	}
-	g.at, g.took, g.found = began, time.Since(began), found
-	return found, nil
+	return h.groups.get(ctx, time.Second, func(ctx context.Context) ([]admin.FailureGroup, error) {
+		return h.ops.FailureGroups(ctx, admin.Filter{})
+	})
 }
 
 // failuresPage lists the groups of failures.

@@ -8,6 +8,7 @@ import (
 
 	"github.com/millrace-go/millrace/inbox"
 	"github.com/millrace-go/millrace/inbox/admin"
+	"github.com/millrace-go/millrace/internal/problems"
 )
 
 // Handler serves the dashboard. It is safe for concurrent use.
@@ -20,7 +21,8 @@ type Handler struct {
 	actions map[string]action
 	samples samples
 	checks  checks
-	groups  groups
+	groups  recent[[]admin.FailureGroup]
+	wrong   recent[[]problems.Problem]
 	done    activities
 }
 
@@ -43,7 +45,7 @@ func New(store *inbox.Store, config Config) (*Handler, error) {
 	}
 	config.setDefaults(store.Logger())
 	h := &Handler{store: store, ops: admin.New(store), config: config, cross: http.NewCrossOriginProtection()}
-	h.samples.turn, h.checks.turn, h.groups.turn, h.done.turn = newTurn(), newTurn(), newTurn(), newTurn()
+	h.samples.turn, h.checks.turn, h.groups.turn, h.wrong.turn, h.done.turn = newTurn(), newTurn(), newTurn(), newTurn(), newTurn()
 	h.pages = map[string]page{
 		"":          {"overview.html", "overview", "Overview", h.overview},
 		"inbox":     {"inbox.html", "inbox", "Inbox", h.inbox},

@@ -1,7 +1,6 @@
 package dashboard
 
 import (
-	"context"
 	"errors"
 	"strconv"
 	"time"
@@ -66,15 +65,4 @@ func (p *outboxPage) fill(v *visit, out *outbox.Publisher) error {
 		p.First = "outbox"
 	}
 	return nil
-}
-
-// addOutbox adds what is to be sent.
-func (o *overview) addOutbox(ctx context.Context, out *outbox.Publisher) error {
-	b, err := out.Backlog(ctx, outbox.BacklogOptions{})
-	if err != nil {
-		return err
-	}
-	layout, err := out.Shards(ctx)
-	o.Unsent, o.Given, o.Relays = b.Unsent(), b.Parked, layout.Relays
-	return err
 }

@@ -5,11 +5,11 @@ import (
 	"time"
 
 	"github.com/millrace-go/millrace/inbox/admin"
-	"github.com/millrace-go/millrace/outbox"
 )
 
-// overview is the first page: how many messages there are, which need an operator, and how it went.
+// overview is the first page: what is wrong, how many messages there are, and how it went.
 type overview struct {
+	Problems  []problemLine
 	Consumer  string // the charts are about this one alone
 	Stuck     admin.Count
 	Open      admin.Count
@@ -18,7 +18,6 @@ type overview struct {
 	Paused    int
 	Unsent    admin.Count // in the outbox
 	Given     admin.Count // parked there
-	Relays    []outbox.RelayLease
 	Windows   []windowLink
 	Charts    []chart
 	Consumers []consumerLine
@@ -65,7 +64,7 @@ func (h *Handler) overview(v *visit) (any, error) {
 	ctx := v.r.Context()
 	taken, err := h.lately(ctx)
 	if err != nil {
-		return nil, err
+		return nil, h.out(err)
 	}
 	o := &overview{Consumer: v.query("consumer"), window: windowNamed(v.query("window"))}
 	o.since = v.Now.Add(-o.window.length).Truncate(time.Minute)
@@ -73,10 +72,8 @@ func (h *Handler) overview(v *visit) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	if h.config.Outbox != nil {
-		if err := o.addOutbox(ctx, h.config.Outbox); err != nil {
-			return nil, err
-		}
+	if err := o.addProblems(ctx, h, taken); err != nil {
+		return nil, h.out(err)
 	}
 	for _, w := range windows {
 		to := link("./", "window", w.name, "consumer", o.Consumer)

@@ -40,13 +40,14 @@ type form struct {
 	Label  string
 	Tone   string
 	Hint   string
+	Where  string // in which system
 	Fields []header
 }
 
 // act returns a form about a row. It also carries pairs, encoded as in an address, because browsers
 // change line ends and bytes that are not text.
-func act(row any, action, label, tone, hint string, pairs ...any) form {
-	f := form{ID: fmt.Sprint("why-", action, "-", row), Action: action, Label: label, Tone: tone, Hint: hint}
+func act(v *visit, row any, action, label, tone, hint string, pairs ...any) form {
+	f := form{ID: fmt.Sprint("why-", action, "-", row), Action: action, Label: label, Tone: tone, Hint: hint, Where: v.Where()}
 	f.Fields = append(f.Fields, header{"id", fmt.Sprint(row)})
 	for i := 0; i+1 < len(pairs); i += 2 {
 		f.Fields = append(f.Fields, header{fmt.Sprint(pairs[i]), url.PathEscape(fmt.Sprint(pairs[i+1]))})

@@ -62,14 +62,22 @@ func (t turn) give() { <-t }
 // unless an operator has acted since.
 func (h *Handler) lately(ctx context.Context) ([]sample, error) {
 	s := &h.samples
-	fresh, countTo := time.Second, countAsked
+	fresh, countTo := h.fresh(), countAsked
 	if s.runs.Load() > 0 {
-		fresh, countTo = 2*sampleEvery, countRun
+		countTo = countRun
 	}
 	if s.stale.Swap(false) {
 		fresh = 0
 	}
 	return h.backlog(ctx, fresh, countTo)
+}
+
+// fresh returns how old may be what Run reads again and again.
+func (h *Handler) fresh() time.Duration {
+	if h.samples.runs.Load() > 0 {
+		return 2 * sampleEvery
+	}
+	return time.Second
 }
 
 // backlog returns the samples, of which the last is at most fresh old. If it must take one, it
@@ -109,6 +117,16 @@ func (s *samples) known(fresh time.Duration) []sample {
 	return nil
 }
 
+// last returns when the last sample was taken.
+func (s *samples) last() time.Time {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.taken) == 0 {
+		return time.Time{}
+	}
+	return s.taken[len(s.taken)-1].at
+}
+
 func (s *samples) none() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -132,7 +150,7 @@ func (s *samples) note(now sample, took time.Duration) []sample {
 }
 
 // Run samples the backlog until ctx ends, so that the charts have no gaps while nobody looks, and
-// pages need not count. Calling it is optional. It logs failures and tries again.
+// looks for what is wrong, so that pages need do neither. Calling it is optional. It logs failures and tries again.
 func (h *Handler) Run(ctx context.Context) error {
 	h.samples.runs.Add(1)
 	defer h.samples.runs.Add(-1)
@@ -140,7 +158,11 @@ func (h *Handler) Run(ctx context.Context) error {
 	defer ticker.Stop()
 	for {
 		quick := h.samples.none()
-		_, err := h.backlog(ctx, 0, countRun)
+		taken, err := h.backlog(ctx, 0, countRun)
+		if err == nil {
+			h.wrong.stale.Store(true)
+			err = new(overview).addProblems(ctx, h, taken)
+		}
 		if err == nil && quick {
 			continue
 		}

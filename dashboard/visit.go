@@ -4,6 +4,7 @@ import (
 	"net/http"
 	"net/url"
 	"path"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -17,6 +18,7 @@ type visit struct {
 	path string // within the dashboard: "inbox", "message-retry"
 
 	Root     string // path from this page to the first
+	System   system
 	Database string // its name, if there are several
 	All      bool   // it is about all of them
 	Tab      string
@@ -30,13 +32,19 @@ type visit struct {
 }
 
 func (h *Handler) visit(r *http.Request, local string) *visit {
-	v := &visit{r: r, path: local, Now: time.Now().UTC(), Outbox: h.config.Outbox != nil}
+	v := &visit{r: r, path: local, Now: time.Now().UTC(), Outbox: h.config.Outbox != nil, System: h.config.system()}
 	v.Root = "./" + strings.Repeat("../", strings.Count(local, "/"))
 	if h.config.Operator != nil {
 		v.Operator = h.config.Operator(r)
 	}
 	v.Acting = !h.config.ReadOnly && v.Operator != ""
 	return v
+}
+
+// Where says which system it is: by the names that it was given, and its database.
+func (v *visit) Where() string {
+	names := slices.DeleteFunc([]string{v.System.Title, v.Database, v.System.Place}, func(s string) bool { return s == "" })
+	return strings.Join(names, " · ")
 }
 
 // local returns the path of r within the dashboard. found is false if r lacks the slash after the

@@ -135,14 +135,14 @@ func (b *batches) admit(msg *message.Message) *member {
 	return m
 }
 
-// plain reports whether d is a first delivery, as far as the message itself says.
+// plain reports whether d is a first delivery, as far as the message itself and its queue say.
 func (d *delivery) plain() bool {
 	c := d.consumer
 	if _, live := c.store.db.Live(d.ctx); live || d.ctx.Err() != nil {
 		return false
 	}
 	attended := c.store.config.WithoutPlugin || !d.routed() || d.ctx.Value(attended{}) != nil
-	return attended && (d.lease == nil || d.released()) && d.keyless.text == "" && !d.replayed && c.former == nil && c.config.Before == nil &&
+	return attended && (d.lease == nil || d.lease.untried() || d.released()) && d.keyless.text == "" && !d.replayed && c.former == nil && c.config.Before == nil &&
 		c.config.OnBegin == nil && !c.config.Redelivered(d.msg) && !c.reread.likely() && d.recent()
 }
 

@@ -33,7 +33,7 @@ const (
 // alone. It returns nil if all members are to be handled by themselves.
 func (b *batches) claim(part []*member) *batchRun {
 	s, began := b.consumer.store, time.Now()
-	for try := 0; try < batchTries && len(part) > 0; try++ {
+	for try := 0; try < batchTries && len(part) > 1; try++ {
 		first := &claim{delivery: part[0].delivery, visit: &visit{}}
 		pass, err := first.enterOutage()
 		if err != nil {
@@ -89,8 +89,14 @@ func (b *batches) claimOnce(part []*member) (r *batchRun, rest []*member, err er
 		return nil, nil, fmt.Errorf("begin: %w", err)
 	}
 	token := rand.Int64N(1<<62) + 1 //nolint:gosec // tells attempts apart, keeps no secret
-	fresh := slices.DeleteFunc(slices.Clone(part), func(m *member) bool { return m.delivery.lease != nil })
-	released := slices.DeleteFunc(slices.Clone(part), func(m *member) bool { return m.delivery.lease == nil })
+	var fresh, released []*member
+	for _, m := range part {
+		if l := m.delivery.lease; l != nil && l.claimed() {
+			released = append(released, m)
+		} else {
+			fresh = append(fresh, m)
+		}
+	}
 	if open, err := b.retake(span, tx.Tx, reg.ID, token, released); err != nil {
 		return nil, nil, err
 	} else if !open {
@@ -127,22 +133,16 @@ func (b *batches) claimOnce(part []*member) (r *batchRun, rest []*member, err er
 	r.ctx = handlerContext{Context: ambient.With(withValues(span.handler, won[0].delivery.ctx), root), span: span}
 	for _, m := range won {
 		c.reread.saw(false)
-		r.give(m, token)
+		m.delivery.token = token
+		m.claim = &claim{
+			delivery: m.delivery, visit: &visit{}, id32: reg.ID, known: reg.Generation, fresh: true,
+			tx: tx, span: span, began: began, turn: m.turn, leave: func() {},
+		}
+		m.claim.ambient = root.For(m.claim, (*cause)(m.delivery))
+		ctx := ambient.With(withValues(span.handler, m.delivery.ctx), m.claim.ambient)
+		m.claim.handler = handlerContext{Context: ctx, span: span, claim: m.claim}
 	}
 	return r, nil, nil
-}
-
-// give gives m a claim in the transaction of r.
-func (r *batchRun) give(m *member, token int64) {
-	whole := r.whole
-	m.delivery.token = token
-	m.claim = &claim{
-		delivery: m.delivery, visit: &visit{}, id32: whole.id32, known: whole.known, fresh: true, openRow: m.delivery.lease != nil,
-		tx: whole.tx, span: whole.span, began: whole.began, turn: m.turn, leave: func() {},
-	}
-	m.claim.ambient = whole.ambient.For(m.claim, (*cause)(m.delivery))
-	ctx := ambient.With(withValues(whole.span.handler, m.delivery.ctx), m.claim.ambient)
-	m.claim.handler = handlerContext{Context: ctx, span: whole.span, claim: m.claim}
 }
 
 // insert claims the keys of part in sorted order, since two batches that meet would deadlock otherwise. It reports

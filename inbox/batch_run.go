@@ -23,7 +23,7 @@ const leadAlone = time.Second
 // members that fail are alone, or Timeout has passed. Each member is told how it ends.
 func (b *batches) run(m *member) {
 	all := b.take(m)
-	if len(all) == 1 && m.delivery.lease == nil {
+	if len(all) == 1 {
 		b.observe(all, ReasonAlone)
 		b.warnSingly(m)
 		m.say(endedAlone, nil)
@@ -36,10 +36,10 @@ func (b *batches) run(m *member) {
 	defer context.AfterFunc(m.delivery.ctx, m.leave)()
 	defer sayAlone(all) // if the handler ends its goroutine, or an observer panics
 	began := time.Now()
-	for todo, first := [][]*member{all}, true; len(todo) > 0; first = false {
+	for todo := [][]*member{all}; len(todo) > 0; {
 		part := todo[len(todo)-1]
 		todo = todo[:len(todo)-1]
-		if len(part) < 2 && !first || m.batch.ctx.Err() != nil || time.Since(began) > b.consumer.config.Timeout {
+		if len(part) < 2 || m.batch.ctx.Err() != nil || time.Since(began) > b.consumer.config.Timeout {
 			sayAlone(part)
 			continue
 		}
@@ -204,6 +204,22 @@ func (r *batchRun) seal(ctx context.Context, tx *sqlx.Tx, produced []*message.Me
 		}
 		if err := m.claim.seal(ctx, tx, nil); err != nil {
 			return err
+		}
+	}
+	return r.closeLeased(ctx, tx)
+}
+
+// closeLeased is [claim.closeOpenRow] for all members that a queue delivers.
+func (r *batchRun) closeLeased(ctx context.Context, tx *sqlx.Tx) error {
+	var leased []*Leased
+	for _, m := range r.members {
+		if m.delivery.lease != nil {
+			leased = append(leased, m.delivery.lease)
+		}
+	}
+	for _, together := range byLease(leased) {
+		if err := together[0].queue.execOnAll(ctx, tx, together, r.consumer.store.dialect.Queue.DeleteLeased); err != nil {
+			return fmt.Errorf("close %d stored messages: %w", len(together), err)
 		}
 	}
 	return nil

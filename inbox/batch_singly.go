@@ -16,7 +16,7 @@ var singly = map[string]bool{
 // warnSingly logs once that the subscriber of m never delivers what could be a batch.
 func (b *batches) warnSingly(m *member) {
 	name := message.SubscriberNameFromCtx(m.delivery.ctx)
-	if !singly[name] {
+	if !singly[name] || m.delivery.lease != nil { // a queue delivers as many as it has hands
 		return
 	}
 	b.consumer.warnedSingly.Do(func() {

@@ -88,6 +88,10 @@ func (l *Leased) claimed() bool {
 	return l.row.Attempts > 0 || l.row.Aggregate != nil || l.row.Status == stored.Settling || l.row.Status == stored.FailedRetryable
 }
 
+// untried reports whether nobody has handled the message, as far as its row says: it has neither a claim nor a
+// failure.
+func (l *Leased) untried() bool { return !l.claimed() && !l.suspect && l.row.Original == nil }
+
 // Finish closes the message after it was acked. It does nothing if the inbox closed it in the
 // handler's transaction.
 func (l *Leased) Finish(ctx context.Context) error {

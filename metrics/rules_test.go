@@ -117,16 +117,24 @@ func TestTheDashboardAsksForWhatThereIs(t *testing.T) {
 		Panels []struct {
 			Title, Type string
 			Datasource  struct{ UID string }
+			Links       []struct{ URL string }
 			Targets     []struct {
 				Expr, LegendFormat string
 				Datasource         struct{ UID string }
 			}
 		}
-		Templating struct{ List []struct{ Name, Type string } }
+		Annotations struct{ List []struct{ Expr string } }
+		Templating  struct{ List []struct{ Name, Type string } }
 	}
 	text := read(t, "dashboard.json")
 	require.NoError(t, json.Unmarshal([]byte(text), &board))
-	var rows []string
+	var alerts, rows []string
+	for _, r := range rules(t) {
+		alerts = append(alerts, strings.ToLower(r.Alert))
+	}
+	for _, a := range board.Annotations.List {
+		check(t, exposed, a.Expr)
+	}
 	for _, p := range board.Panels {
 		if p.Type == "row" {
 			rows = append(rows, p.Title)
@@ -134,6 +142,10 @@ func TestTheDashboardAsksForWhatThereIs(t *testing.T) {
 		}
 		assert.Equal(t, "${datasource}", p.Datasource.UID, p.Title)
 		assert.NotEmpty(t, p.Targets, p.Title)
+		for _, link := range p.Links {
+			_, anchor, _ := strings.Cut(link.URL, "/docs/runbook.md#")
+			assert.Contains(t, alerts, anchor, p.Title)
+		}
 		for _, target := range p.Targets {
 			check(t, exposed, target.Expr)
 			for _, l := range legend.FindAllStringSubmatch(target.LegendFormat, -1) {
@@ -141,7 +153,7 @@ func TestTheDashboardAsksForWhatThereIs(t *testing.T) {
 			}
 		}
 	}
-	assert.Equal(t, []string{"Throughput", "Duplicates", "Backlog", "Failures", "Outbox", "Retention", "Tables"}, rows)
+	assert.Equal(t, []string{"Now", "Throughput", "Duplicates", "Backlog", "Failures", "Outbox", "Retention", "Tables"}, rows)
 	assert.Equal(t, "datasource", board.Templating.List[0].Type)
 	for _, brokers := range []string{"rabbitmq_queue_messages_ready", "kafka_consumergroup_lag"} {
 		assert.Contains(t, text, brokers)

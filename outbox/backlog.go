@@ -24,6 +24,7 @@ type Backlog struct {
 	// OldestPending is the age of the oldest message counted as pending, retrying or held. It
 	// leaves out those held behind a parked one, which wait for an operator.
 	OldestPending time.Duration
+	OldestParked  time.Duration // the age of the oldest one counted as parked
 }
 
 // Unsent returns how many messages relays have yet to send, without the parked ones.
@@ -62,7 +63,7 @@ func (p *Publisher) Backlog(ctx context.Context, o BacklogOptions) (Backlog, err
 		case dialect.OutboxHeld:
 			b.Held, b.OldestPending = n, max(b.OldestPending, age)
 		case dialect.OutboxParked:
-			b.Parked = n
+			b.Parked, b.OldestParked = n, age
 		}
 	}
 	return b, nil

@@ -14,6 +14,7 @@ import (
 type Layout struct {
 	Shards []Shard
 	Relays []RelayLease
+	At     time.Time // by the database's clock; zero if there is no relay
 }
 
 // Shard is one part of the order keys.
@@ -90,7 +91,7 @@ func (d *tables) layout(ctx context.Context) (l Layout, err error) {
 	}
 	at := make(map[int64]int) // relays by their tokens
 	for i, r := range relays {
-		at[r.Token] = i
+		at[r.Token], l.At = i, time.UnixMicro(r.Now).UTC()
 		lease := RelayLease{
 			Token: r.Token, Name: r.Name, Alive: r.Until > r.Now, BrokerError: r.Error.String,
 			StartedAt: time.UnixMicro(r.StartedAt).UTC(), Until: time.UnixMicro(r.Until).UTC(),

@@ -30,6 +30,7 @@ var meaning = map[string][]Strategy{
 	"collision":          transactional,
 	"ack":                transactional,
 	"journal":            transactional,
+	"batch":              transactional,
 	"retry":              transactional,
 	"order_key":          transactional,
 	"on_parked":          transactional,

@@ -78,6 +78,9 @@ type Rules struct {
 	// SideEffects is accept-duplicates.
 	Replay Replay `yaml:"replay"`
 
+	// Batch bounds the batches of a handler that Wired.AddBatchHandler adds.
+	Batch Batch `yaml:"batch"`
+
 	// Journal keeps handled messages whole for as long as the store remembers them, so that an
 	// operator can replay them.
 	Journal bool `yaml:"journal"`
@@ -138,6 +141,18 @@ type Retry struct {
 	// with each failure.
 	Backoff    Duration `yaml:"backoff"`
 	MaxBackoff Duration `yaml:"max_backoff"`
+}
+
+// Batch bounds how many messages are handled in one transaction.
+type Batch struct {
+	// Max is the greatest number of messages in a batch.
+	Max int `yaml:"max"`
+
+	// MaxBytes is the greatest size of a batch: of the payloads together.
+	MaxBytes int `yaml:"max_bytes"`
+
+	// Linger is how long the first message of a batch waits for others.
+	Linger Duration `yaml:"linger"`
 }
 
 // Alerts are thresholds. A threshold of 0 makes no rule.

@@ -33,6 +33,9 @@ func (w *Wired) Shadow() shadow.Report {
 
 // around returns the middleware of a handler: the one that its rules choose, or a watch.
 func (w *Wired) around(handler string, r Rules) (message.HandlerMiddleware, error) {
+	if w.isBatched(handler) { // nothing is around it
+		return func(next message.HandlerFunc) message.HandlerFunc { return next }, nil
+	}
 	if !r.Shadow {
 		return w.guard(handler, r)
 	}

@@ -19,9 +19,11 @@ import (
 type Wired struct {
 	policy Policy
 	wiring Wiring
+	router *message.Router
 
 	mu         sync.Mutex
 	subscribed map[string]bool          // handlers that have asked for a subscriber
+	batched    map[string]bool          // handlers that AddBatchHandler has added
 	watches    map[string]*shadow.Watch // of handlers for which nothing is enforced
 }
 
@@ -43,7 +45,9 @@ func (p Policy) Wire(router *message.Router, w Wiring) (*Wired, error) {
 		return nil, err
 	}
 	p.Consumers = maps.Clone(p.Consumers)
-	wired := &Wired{policy: p, wiring: w, subscribed: make(map[string]bool), watches: make(map[string]*shadow.Watch)}
+	wired := &Wired{
+		policy: p, wiring: w, router: router, subscribed: make(map[string]bool), batched: make(map[string]bool), watches: make(map[string]*shadow.Watch),
+	}
 	if err := wired.check().sorted(); err != nil {
 		return nil, err
 	}
@@ -134,6 +138,10 @@ func (w *Wired) missing(handler string) Problems {
 	if why, is := rules.queued(); is && !w.subscribed[handler] {
 		return w.problems(handler, fmt.Errorf(
 			"handler %q needs a queue (%s): give the router the subscriber that wired.Subscriber(%[1]q, subscriber) returns", handler, why))
+	}
+	if field := w.unbatched(handler); field != "" {
+		return w.problems(handler, lack{field, fmt.Sprintf(
+			"handler %q gets one message at a time: add it with wired.AddBatchHandler, or leave batch out", handler)})
 	}
 	return nil
 }

@@ -2,7 +2,7 @@
 # Builds and runs each module in _examples, or in the folder given as the argument,
 # and checks its output: each line of its expected_output.txt is an extended regular
 # expression that some line of the output must match. Empty lines and lines that
-# begin with # say nothing. Examples that need PostgreSQL or RabbitMQ find them by the
+# begin with # say nothing. A compose.yaml beside it is checked, too. Examples that need PostgreSQL or RabbitMQ find them by the
 # environment that tests/services.sh prints.
 set -euo pipefail
 root=${1:-"$(dirname "${BASH_SOURCE[0]}")/../_examples"}
@@ -32,6 +32,21 @@ run() { # folder
   echo "example $name: ok"
 }
 
+# composed checks a compose.yaml, which needs no engine.
+composed() { # folder
+  local compose=(docker compose)
+  if ! docker compose version >/dev/null 2>&1; then
+    compose=(docker-compose)
+    if ! command -v docker-compose >/dev/null; then
+      apt-get update -q >/dev/null && DEBIAN_FRONTEND=noninteractive apt-get install -q -y --no-install-recommends docker-compose >/dev/null || {
+        echo "example $(basename "$1"): compose.yaml is not checked: install docker compose"
+        return 1
+      }
+    fi
+  fi
+  (cd "$1" && "${compose[@]}" config --quiet)
+}
+
 check() { # name file
   local pattern missing=0
   while IFS= read -r pattern || [[ -n $pattern ]]; do
@@ -49,6 +64,7 @@ for mod in "$root"/*/go.mod; do
   if [[ ! -e $mod ]]; then continue; fi
   found=1
   run "$(dirname "$mod")" || failed=1
+  if [[ -e $(dirname "$mod")/compose.yaml ]]; then composed "$(dirname "$mod")" || failed=1; fi
 done
 if ((found == 0)); then echo 'there are no examples'; fi
 exit "$failed"

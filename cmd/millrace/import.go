@@ -170,7 +170,7 @@ func (i *importing) propose(
 	if shown := i.show(config, report, "would"); shown != nil || err != nil {
 		return errors.Join(err, shown)
 	}
-	i.notef("Nothing was changed. To go on, add %s\n", missing)
+	i.unchanged("changed", missing)
 	return &silent{exitUsage}
 }
 

@@ -8,6 +8,8 @@ import (
 
 	"github.com/millrace-go/millrace/inbox/admin"
 	"github.com/spf13/cobra"
+
+	"github.com/millrace-go/millrace/internal/secret"
 )
 
 // operators holds the flags that say who acts, and why.
@@ -64,6 +66,20 @@ func (o *operators) missing() string {
 		return "--yes"
 	}
 	return ""
+}
+
+// unchanged says that nothing was done, to which database it would be, and which flags are missing.
+func (a *app) unchanged(done, missing string) {
+	a.notef("Nothing was %s in %s. To go on, add %s\n", done, a.system(), missing)
+}
+
+// system names the database as user@host/database, after the name that the user gave it.
+func (a *app) system() string {
+	place := oneLine(secret.Place(a.at.dsn))
+	if a.at.name != "" {
+		return a.at.name + ", " + place
+	}
+	return place
 }
 
 // login returns the user of the operating system.

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"iter"
-	"time"
 
 	"github.com/spf13/cobra"
 
@@ -195,7 +194,7 @@ func layoutText(l outbox.Layout) string {
 	for _, r := range l.Relays {
 		state := "alive"
 		if !r.Alive {
-			state = "lapsed " + span(time.Since(r.Until)) + " ago"
+			state = "lapsed " + span(l.At.Sub(r.Until)) + " ago"
 		}
 		relays.add(r.Name, r.Shards, state, stamp(r.StartedAt))
 	}

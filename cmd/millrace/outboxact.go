@@ -147,7 +147,7 @@ func (act *outboxAction) propose(messages []outbox.Parked, missing string) error
 		}
 		return text
 	})
-	act.notef("Nothing was changed. To go on, add %s\n", missing)
+	act.unchanged("changed", missing)
 	return errors.Join(shown, &silent{exitUsage})
 }
 

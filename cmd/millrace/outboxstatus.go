@@ -8,6 +8,7 @@ import (
 
 	"github.com/millrace-go/millrace/inbox"
 	"github.com/millrace-go/millrace/inbox/admin"
+	"github.com/millrace-go/millrace/internal/problems"
 	"github.com/millrace-go/millrace/outbox"
 )
 
@@ -21,7 +22,7 @@ type outboxStatus struct {
 	Relays        []relayStatus `json:"relays"`
 	Shards        int           `json:"shards"`
 	Unowned       int           `json:"unowned_shards"`
-	backlog       outbox.Backlog
+	seen          *problems.Outbox
 }
 
 type relayStatus struct {
@@ -36,26 +37,13 @@ type relayStatus struct {
 	outFor      time.Duration
 }
 
-func (a *app) outboxStatus(ctx context.Context) (outboxStatus, error) {
-	var s outboxStatus
-	out, err := a.publisher(ctx)
-	if err != nil {
-		return s, err
-	}
-	b, err := out.Backlog(ctx, outbox.BacklogOptions{})
-	if err != nil {
-		return s, err
-	}
-	layout, err := out.Shards(ctx)
-	if err != nil {
-		return s, err
-	}
-	s = outboxStatus{
+func outboxStatusOf(o *problems.Outbox) outboxStatus {
+	b, layout := o.Backlog, o.Layout
+	return outboxStatus{
 		Pending: countOf(b.Pending), Retrying: countOf(b.Retrying), Held: countOf(b.Held), Parked: countOf(b.Parked),
 		OldestPending: seconds(b.OldestPending), Relays: relaysOf(layout), Shards: len(layout.Shards),
-		Unowned: layout.Unowned(), backlog: b,
+		Unowned: layout.Unowned(), seen: o,
 	}
-	return s, nil
 }
 
 func relaysOf(layout outbox.Layout) []relayStatus {
@@ -63,42 +51,58 @@ func relaysOf(layout outbox.Layout) []relayStatus {
 	for _, r := range layout.Relays {
 		relays = append(relays, relayStatus{
 			Name: r.Name, Alive: r.Alive, Shards: r.Shards, Started: since(r.StartedAt), Until: since(r.Until),
-			BrokerOut: since(r.BrokerOutSince), BrokerError: r.BrokerError, outFor: time.Since(r.BrokerOutSince),
+			BrokerOut: since(r.BrokerOutSince), BrokerError: r.BrokerError, outFor: layout.At.Sub(r.BrokerOutSince),
 		})
 	}
 	return relays
 }
 
-func (s outboxStatus) text() string { return s.counts() + brokerText(s.Relays) }
+func (s outboxStatus) text() string {
+	if s.seen.Err != nil {
+		return "" // the first lines say why
+	}
+	text := "\n" + wrapped(s.counts(), screenWidth) + "\n"
+	if senders := s.senders(); senders != "" {
+		text += wrapped(senders, screenWidth) + "\n"
+	}
+	return text
+}
 
 func (s outboxStatus) counts() string {
-	b := s.backlog
-	text := fmt.Sprintf("\nOutbox: %s pending, %s retrying, %s held, %s parked", b.Pending, b.Retrying, b.Held, b.Parked)
+	b := s.seen.Backlog
+	if s.Shards == 0 && b.Unsent().N == 0 && b.Parked.N == 0 {
+		return "Outbox: not in use: it is empty, and no relay has run"
+	}
+	text := fmt.Sprintf("Outbox: %s pending, %s retrying, %s held, %s parked", b.Pending, b.Retrying, b.Held, b.Parked)
 	if b.OldestPending > 0 {
 		text += "; the oldest waits for " + span(b.OldestPending)
 	}
+	return text
+}
+
+func (s outboxStatus) senders() string {
 	var names []string
 	for _, r := range s.Relays {
 		if r.Alive {
-			names = append(names, r.Name)
+			names = append(names, oneLine(r.Name))
 		}
 	}
-	waits := b.Unsent().N > 0
+	waits := s.seen.Backlog.Unsent().N > 0
 	switch {
-	case s.Shards == 0 && !waits && b.Parked.N == 0:
-		return "\nOutbox: not in use: it is empty, and no relay has run\n"
+	case s.Shards == 0 && !waits && s.Parked.N == 0:
+		return ""
 	case s.Shards == 0 && waits:
-		return text + "\nRelays: none has run yet, so nothing is sent\n"
+		return "Relays: none has run yet, so nothing is sent"
 	case s.Shards == 0:
-		return text + "\nRelays: none has run yet\n"
+		return "Relays: none has run yet"
 	case len(names) == 0 && !waits:
-		return text + "\nRelays: none runs, and nothing waits to be sent\n"
+		return "Relays: none runs, and nothing waits to be sent"
 	case len(names) == 0:
-		return text + "\nRelays: none runs, so nothing is sent\n"
+		return "Relays: none runs, so nothing is sent"
 	case s.Unowned > 0:
-		return text + fmt.Sprintf("\nRelays: %s; %d of %d shards have none\n", strings.Join(names, ", "), s.Unowned, s.Shards)
+		return fmt.Sprintf("Relays: %s; %d of %d shards have none", strings.Join(names, ", "), s.Unowned, s.Shards)
 	}
-	return text + fmt.Sprintf("\nRelays: %s; all %d shards have one\n", strings.Join(names, ", "), s.Shards)
+	return fmt.Sprintf("Relays: %s; all %d shards have one", strings.Join(names, ", "), s.Shards)
 }
 
 // brokerText says which relays get nothing through to the broker.
@@ -127,7 +131,7 @@ func tablesOf(ctx context.Context, store *inbox.Store) ([]tableStatus, error) {
 	return all, err
 }
 
-// tablesTable shows the tables that have rows, in one line.
+// tablesTable shows the tables that have rows.
 func tablesTable(tables []tableStatus) string {
 	var sizes []string
 	for _, t := range tables {
@@ -143,5 +147,5 @@ func tablesTable(tables []tableStatus) string {
 	if len(sizes) == 0 {
 		return ""
 	}
-	return "Rows: " + strings.Join(sizes, ", ") + "\n"
+	return wrapped("Rows: "+strings.Join(sizes, ", "), screenWidth) + "\n"
 }

@@ -58,7 +58,7 @@ func (a *app) pausing(
 			shown := a.print(map[string]any{"would": name, "consumer": f.Consumer, "epoch": epoch}, func() string {
 				return f.Consumer + epochOf(epoch) + " would be " + name + "d\n"
 			})
-			a.notef("Nothing was changed. To go on, add %s\n", missing)
+			a.unchanged("changed", missing)
 			return errors.Join(shown, &silent{exitUsage})
 		}
 		operator, err := by.operator()

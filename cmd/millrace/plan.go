@@ -47,7 +47,7 @@ func (act *action) propose(p *plan, missing string) error {
 		act.notef("It would fail: %v\n", err)
 		missing = "--through-outbox " + missing
 	}
-	act.notef("Nothing was changed. To go on, add %s\n", missing)
+	act.unchanged("changed", missing)
 	return &silent{exitUsage}
 }
 

@@ -56,7 +56,7 @@ func (a *app) proposePurge(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	a.notef("Nothing was deleted. To go on, add --yes\n")
+	a.unchanged("deleted", "--yes")
 	return &silent{exitUsage}
 }
 

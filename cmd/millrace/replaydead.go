@@ -75,7 +75,7 @@ func (r *replaying) proposeDead(missing string) error {
 	shown := r.print(map[string]any{"would": "replay", "from": r.from, "queue": r.queue, "to": r.toTopic, "into": r.into}, func() string {
 		return fmt.Sprintf("What %q of %s has would go to %s, and leave the queue.\n", r.queue, r.from, to)
 	})
-	r.notef("Nothing was changed. To go on, add %s\n", missing)
+	r.unchanged("changed", missing)
 	return errors.Join(shown, &silent{exitUsage})
 }
 

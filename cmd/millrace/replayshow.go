@@ -23,7 +23,7 @@ func (r *replaying) propose(spec replay.Spec, plan replay.Plan, missing string) 
 		r.notef("It would be refused: replays are refused by %s, which would get what it has not completed.\n", strings.Join(plan.SideEffects, ", "))
 		missing = "--into-side-effects " + strings.Join(plan.SideEffects, " --into-side-effects ") + " " + missing
 	}
-	r.notef("Nothing was changed. To go on, add %s\n", missing)
+	r.unchanged("changed", missing)
 	return &silent{exitUsage}
 }
 
@@ -217,7 +217,8 @@ func (a *app) replayCancelCommand() *cobra.Command {
 			return err
 		}
 		if missing := by.missing(); missing != "" {
-			a.notef("Replay %q would be ended, with %d sent. Nothing was changed. To go on, add %s\n", args[0], status.Sent, missing)
+			a.notef("Replay %q would be ended, with %d sent.\n", args[0], status.Sent)
+			a.unchanged("changed", missing)
 			return &silent{exitUsage}
 		}
 		operator, err := by.operator()

@@ -1,8 +1,6 @@
 package main
 
 import (
-	"fmt"
-	"runtime/debug"
 	"strings"
 	"time"
 
@@ -44,7 +42,7 @@ func (a *app) root() *cobra.Command {
 		Short:         "See the messages of the inbox and the outbox, and retry or discard them",
 		Long:          about,
 		Example:       rootExamples,
-		Version:       version(),
+		Version:       built().String(),
 		SilenceErrors: true,
 		SilenceUsage:  true,
 	}
@@ -55,29 +53,15 @@ func (a *app) root() *cobra.Command {
 	flags.StringVar(&a.flags.schema, "schema", "", "the PostgreSQL `schema` of the tables")
 	flags.StringVar(&a.flags.prefix, "prefix", dialect.DefaultPrefix, "the `prefix` of the tables' names")
 	flags.StringVar(&a.flags.namespace, "namespace", "", "the `namespace` of the consumers")
-	flags.BoolVar(&a.flags.json, "json", false, "print JSON")
+	flags.BoolVar(&a.flags.json, "json", false, "print JSON, as -o json does")
+	flags.StringVarP(&a.flags.output, "output", "o", "text", "the `form` of results: "+strings.Join(outputs, ", ")+"; wide is for status")
 	flags.DurationVar(&a.flags.timeout, "timeout", 30*time.Second, "give up after so long; what works in batches has no limit unless this is given")
+	root.PersistentPreRunE = func(*cobra.Command, []string) error { return a.understandOutput() }
+	complete(root, "output", outputs)
 	root.AddCommand(
-		a.statusCommand(), a.listCommand(), a.explainCommand(), a.checkCommand(),
+		a.statusCommand(), a.listCommand(), a.waitingCommand(), a.explainCommand(), a.auditCommand(), a.checkCommand(),
 		a.retryCommand(), a.discardCommand(), a.replayCommand(), a.pauseCommand(), a.resumeCommand(),
-		a.outboxCommand(), a.stepsCommand(), a.purgeCommand(), a.importCommand(), a.migrateCommand(), a.schemaCommand(), a.policyCommand(), a.uiCommand(),
+		a.outboxCommand(), a.stepsCommand(), a.purgeCommand(), a.importCommand(), a.migrateCommand(), a.schemaCommand(), a.policyCommand(), a.uiCommand(), a.versionCommand(),
 	)
 	return root
-}
-
-// version returns the module's version, and the commit if it was built from a checkout.
-func version() string {
-	info, ok := debug.ReadBuildInfo()
-	if !ok {
-		return "unknown"
-	}
-	settings := make(map[string]string)
-	for _, s := range info.Settings {
-		settings[s.Key] = s.Value
-	}
-	parts := []string{info.Main.Version}
-	if revision := fmt.Sprintf("%.12s", settings["vcs.revision"]); !strings.Contains(info.Main.Version, revision) {
-		parts = append(parts, "commit "+revision)
-	}
-	return fmt.Sprintf("%s, %s", strings.Join(parts, ", "), info.GoVersion)
 }

@@ -45,6 +45,7 @@ type globals struct {
 	prefix    string
 	namespace string
 	json      bool
+	output    string
 	timeout   time.Duration
 }
 

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"regexp"
 	"slices"
@@ -127,7 +126,7 @@ func (a *app) each(ctx context.Context, do func(context.Context) error) error {
 	var codes []int
 	for i, p := range a.named {
 		a.at = p
-		if !a.flags.json {
+		if a.forPeople() {
 			a.printf("%s== %s\n", strings.Repeat("\n", min(i, 1)), p.name)
 		}
 		err := do(ctx)
@@ -151,11 +150,10 @@ func (a *app) printFailure(err error) int {
 		return exitCode(err)
 	}
 	err = a.understood(err)
-	if a.flags.json {
-		body, _ := json.MarshalIndent(map[string]string{"database": a.at.name, "error": spoken(err)}, "", "  ") // cannot fail
-		a.printf("%s\n", body)
-	} else {
+	if a.forPeople() {
 		a.printf("%s\n", spoken(err))
+	} else {
+		_ = a.document(map[string]string{"database": a.at.name, "error": spoken(err)}) // cannot fail
 	}
 	if errors.As(err, &unknown) || exitCode(err) == exitNotFound {
 		return -exitCode(err)

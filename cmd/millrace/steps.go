@@ -169,6 +169,6 @@ func (a *app) proposeDecision(ctx context.Context, store *inbox.Store, id, what,
 	shown := a.print(map[string]any{"would": what, "steps": doubtful(steps)}, func() string {
 		return fmt.Sprintf("This step would be recorded as %s:\n\n%s", what, stepTable(doubtful(steps)))
 	})
-	a.notef("Nothing was changed. To go on, add %s\n", missing)
+	a.unchanged("changed", missing)
 	return errors.Join(shown, &silent{exitUsage})
 }

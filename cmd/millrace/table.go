@@ -1,7 +1,6 @@
 package main
 
 import (
-	"encoding/json"
 	"fmt"
 	"strconv"
 	"strings"
@@ -13,9 +12,12 @@ import (
 )
 
 // table is text in columns. Numbers are aligned right.
-type table struct{ rows [][]string }
+type table struct {
+	rows  [][]string
+	paint func(string) string // paints a cell that says nothing; nil: as it is
+}
 
-func newTable(titles ...string) *table { return &table{[][]string{titles}} }
+func newTable(titles ...string) *table { return &table{rows: [][]string{titles}} }
 
 func (t *table) add(cells ...any) {
 	row := make([]string, 0, len(cells))
@@ -25,8 +27,9 @@ func (t *table) add(cells ...any) {
 	t.rows = append(t.rows, row)
 }
 
-func (t *table) String() string {
-	widths, right := make([]int, len(t.rows[0])), make([]bool, len(t.rows[0]))
+// layout returns the width of each column, and whether it is aligned right.
+func (t *table) layout() (widths []int, right []bool) {
+	widths, right = make([]int, len(t.rows[0])), make([]bool, len(t.rows[0]))
 	for i := range widths {
 		right[i] = len(t.rows) > 1
 	}
@@ -38,11 +41,29 @@ func (t *table) String() string {
 			}
 		}
 	}
+	return widths, right
+}
+
+// width returns the length of the longest line.
+func (t *table) width() int {
+	widths, _ := t.layout()
+	sum := 2 * (len(widths) - 1)
+	for _, w := range widths {
+		sum += w
+	}
+	return sum
+}
+
+func (t *table) String() string {
+	widths, right := t.layout()
 	var b strings.Builder
 	for _, row := range t.rows {
 		var line strings.Builder
 		for i, cell := range row {
 			pad := strings.Repeat(" ", widths[i]-utf8.RuneCountInString(cell))
+			if t.paint != nil && (cell == "0" || cell == "-") {
+				cell = t.paint(cell)
+			}
 			if right[i] {
 				line.WriteString(pad + cell + "  ")
 			} else {
@@ -140,21 +161,4 @@ func since(t time.Time) *string {
 	}
 	text := stamp(t)
 	return &text
-}
-
-// print writes v as JSON if the user asked for that, else the text.
-func (a *app) print(v any, text func() string) error {
-	if !a.flags.json {
-		a.printf("%s", text())
-		return nil
-	}
-	if a.several {
-		v = map[string]any{"database": a.at.name, "result": v}
-	}
-	body, err := json.MarshalIndent(v, "", "  ")
-	if err != nil {
-		return err
-	}
-	a.printf("%s\n", body)
-	return nil
 }

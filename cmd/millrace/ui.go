@@ -15,7 +15,7 @@ import (
 
 func (a *app) uiCommand() *cobra.Command {
 	var listen, by string
-	var readOnly bool
+	var config dashboard.Config
 	cmd := &cobra.Command{
 		Use:   "ui",
 		Short: "Serve the dashboard",
@@ -26,21 +26,24 @@ address, set a token in MILLRACE_UI_TOKEN: people sign in with it under their ow
 	}
 	cmd.Flags().StringVar(&listen, "listen", "127.0.0.1:8642", "the `address`")
 	cmd.Flags().StringVar(&by, "by", "", "`who` acts, at this machine; user@host unless given")
-	cmd.Flags().BoolVar(&readOnly, "read-only", false, "show no actions, and refuse them")
+	cmd.Flags().BoolVar(&config.ReadOnly, "read-only", false, "show no actions, and refuse them")
+	cmd.Flags().StringVar(&config.Title, "title", "", "the `name` of the system, such as 'shop, production'")
+	cmd.Flags().StringVar(&config.Color, "color", "", "the `color` of the environment: red, orange, green, blue, purple, grey")
 	cmd.RunE = a.doLong(func(ctx context.Context, _ []string) error {
-		return a.ui(ctx, listen, cmp.Or(by, login()), readOnly)
+		return a.ui(ctx, listen, cmp.Or(by, login()), config)
 	})
 	return cmd
 }
 
-func (a *app) ui(ctx context.Context, listen, by string, readOnly bool) error {
+func (a *app) ui(ctx context.Context, listen, by string, config dashboard.Config) error {
 	token := a.env("MILLRACE_UI_TOKEN")
 	a.secrets.add(token)
 	d, err := door.New(listen, token, by)
 	if err != nil {
 		return &coded{exitUsage, err}
 	}
-	pages, err := a.pages(ctx, dashboard.Config{Operator: d.Operator, ReadOnly: readOnly})
+	config.Operator = d.Operator
+	pages, err := a.pages(ctx, config)
 	if err != nil {
 		return err
 	}
@@ -85,5 +88,10 @@ func (a *app) pagesOf(ctx context.Context, config dashboard.Config) (*dashboard.
 	if config.Outbox, err = a.publisher(ctx); err != nil {
 		return nil, err
 	}
-	return dashboard.New(store, config)
+	config.Database = a.at.dsn // it shows no more than user@host/database
+	pages, err := dashboard.New(store, config)
+	if err != nil {
+		return nil, &coded{exitUsage, err}
+	}
+	return pages, nil
 }

@@ -62,14 +62,32 @@ func (m *lenient) Scan(src any) error {
 // Two errors belong to one group if their first lines differ only in quoted texts, numbers, times,
 // hex numbers, UUIDs and other ids. Text beyond 200 bytes does not count.
 func (a *Admin) FailureGroups(ctx context.Context, f Filter) ([]FailureGroup, error) {
-	groups, err := a.failureGroups(ctx, f)
+	return a.failureGroups(ctx, f, grouping{states: f.statuses(FailedRetryable, FailedTerminal, Parked), look: mostGrouped})
+}
+
+// StuckGroups returns the groups of messages that wait for an operator, the most frequent first.
+// Messages without an error, such as collisions, are the group 0, whose Error is the reason of the
+// message that was received last. StuckGroups reads the newest look rows of each consumer and state.
+func (a *Admin) StuckGroups(ctx context.Context, look int) ([]FailureGroup, error) {
+	return a.failureGroups(ctx, Filter{}, grouping{states: []Status{FailedTerminal, Parked}, look: look, rest: true})
+}
+
+// grouping says which rows are grouped.
+type grouping struct {
+	states []Status
+	look   int  // how many rows of a consumer and a state to read
+	rest   bool // rows without an error are a group too
+}
+
+func (a *Admin) failureGroups(ctx context.Context, f Filter, by grouping) ([]FailureGroup, error) {
+	groups, err := a.grouped(ctx, f, by)
 	if err != nil {
 		return nil, fmt.Errorf("inbox: group failures: %w", database.Explain(err))
 	}
 	return groups, nil
 }
 
-func (a *Admin) failureGroups(ctx context.Context, f Filter) ([]FailureGroup, error) {
+func (a *Admin) grouped(ctx context.Context, f Filter, by grouping) ([]FailureGroup, error) {
 	if err := f.validate(); err != nil {
 		return nil, err
 	}
@@ -79,7 +97,7 @@ func (a *Admin) failureGroups(ctx context.Context, f Filter) ([]FailureGroup, er
 	}
 	groups, examples, cut := make(map[int64]*FailureGroup), make(map[int64]int64), false
 	for _, c := range consumers {
-		rows, partly, err := a.groupRows(ctx, c.ID, f)
+		rows, partly, err := a.groupRows(ctx, c.ID, f, by)
 		if err != nil {
 			return nil, err
 		}
@@ -106,7 +124,7 @@ func (a *Admin) failureGroups(ctx context.Context, f Filter) ([]FailureGroup, er
 }
 
 // groupRows reads the groups of one consumer, and reports whether there may be more.
-func (a *Admin) groupRows(ctx context.Context, consumer int32, f Filter) (all []groupRow, cut bool, err error) {
+func (a *Admin) groupRows(ctx context.Context, consumer int32, f Filter, by grouping) (all []groupRow, cut bool, err error) {
 	read := func(statement string, args ...any) error {
 		var rows []groupRow
 		if err := sqlx.SelectContext(ctx, a.rows.Reader(ctx), &rows, statement, append(f.bounds(), args...)...); err != nil {
@@ -115,20 +133,19 @@ func (a *Admin) groupRows(ctx context.Context, consumer int32, f Filter) (all []
 		looked := 0
 		for _, row := range rows {
 			looked += row.Messages
-			if row.Group != 0 {
+			if row.Group != 0 || by.rest {
 				all = append(all, row)
 			}
 		}
-		cut = cut || looked >= mostGrouped || len(rows) >= mostGroups
+		cut = cut || looked >= by.look || len(rows) >= mostGroups
 		return nil
 	}
-	states := f.statuses(FailedRetryable, FailedTerminal, Parked)
 	if f.ErrorGroup != 0 {
-		err = read(a.rows.Dialect.Remedy.GroupFailure, states[0], states[len(states)-1], consumer, f.ErrorGroup, mostGrouped)
+		err = read(a.rows.Dialect.Remedy.GroupFailure, by.states[0], by.states[len(by.states)-1], consumer, f.ErrorGroup, by.look)
 		return all, cut, err
 	}
-	for _, status := range states {
-		if err := read(a.rows.Dialect.Remedy.GroupFailures, consumer, status, mostGrouped, mostGroups); err != nil {
+	for _, status := range by.states {
+		if err := read(a.rows.Dialect.Remedy.GroupFailures, consumer, status, by.look, mostGroups); err != nil {
 			return nil, false, err
 		}
 	}
@@ -168,7 +185,7 @@ func (a *Admin) exemplify(ctx context.Context, groups []FailureGroup, examples m
 	}
 	errors := make(map[int64]string)
 	for _, row := range rows {
-		errors[row.ErrorGroup.Int64] = string(row.LastError)
+		errors[row.ErrorGroup.Int64] = cmp.Or(string(row.LastError), string(row.Reason))
 	}
 	for i := range groups {
 		groups[i].Error = errors[groups[i].ErrorGroup]

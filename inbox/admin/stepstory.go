@@ -102,7 +102,7 @@ func (a *Admin) StepsInDoubt(ctx context.Context, limit int) ([]StepRecord, erro
 	err := validPage(limit)
 	var rows []stored.Step
 	if err == nil {
-		err = sqlx.SelectContext(ctx, a.rows.Reader(ctx), &rows, a.rows.Dialect.Steps.SelectDoubtful, []byte(a.rows.Namespace), limit)
+		rows, err = a.rows.StepsInDoubt(ctx, limit)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("inbox: list steps in doubt: %w", database.Explain(err))

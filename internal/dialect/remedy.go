@@ -65,7 +65,7 @@ var commonRemedy = Remedy{
 		WHERE m.id IN (?)
 		ORDER BY m.id`,
 	SelectErrors: `
-		SELECT m.error_group, m.last_error
+		SELECT m.error_group, m.last_error, m.reason
 		FROM millrace_messages m
 		WHERE m.id IN (?)`,
 

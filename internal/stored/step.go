@@ -1,8 +1,11 @@
 package stored
 
 import (
+	"context"
 	"encoding/hex"
 	"time"
+
+	"github.com/jmoiron/sqlx"
 )
 
 // StepState is the state of a step.
@@ -36,6 +39,15 @@ type Step struct {
 
 // InDoubt reports whether nobody knows whether the step was done.
 func (s *Step) InDoubt() bool { return s.State == StepBegun && s.Remaining <= 0 }
+
+// Undecided reports whether the step has been in doubt for too long: no further attempt at its message will decide it.
+func (s *Step) Undecided() bool { return s.InDoubt() && s.Remaining < -(15*time.Minute).Microseconds() }
+
+// StepsInDoubt lists steps of the namespace that are in doubt, the oldest first.
+func (r *Rows) StepsInDoubt(ctx context.Context, limit int) (all []Step, err error) {
+	err = sqlx.SelectContext(ctx, r.Reader(ctx), &all, r.Dialect.Steps.SelectDoubtful, []byte(r.Namespace), limit)
+	return all, err
+}
 
 // StepMargin returns how much longer than its message a step is remembered.
 func StepMargin(retention time.Duration) time.Duration { return max(2*time.Hour, retention/8) }

@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -36,6 +37,7 @@ func TestAParkedMessageFiresTheAlert(t *testing.T) {
 		assert.Equal(c, "1", query(c, prometheus, `sum(millrace_inbox_completed_total)`))
 	}, rig.Patience, 50*time.Millisecond)
 	assert.Empty(t, alerts(t, prometheus, "firing"), "all is well")
+	understood(t, prometheus)
 
 	pay(t, service, "nobody")
 	require.EventuallyWithT(t, func(c *assert.CollectT) {
@@ -48,6 +50,26 @@ func TestAParkedMessageFiresTheAlert(t *testing.T) {
 			assert.Equal(c, "accounts: 1 messages are parked and wait for an operator", fired[0].Annotations["summary"])
 		}
 	}, rig.Patience, 50*time.Millisecond)
+}
+
+// understood sends Prometheus each query of the Grafana dashboard, as Grafana fills them in.
+func understood(t *testing.T, prometheus *servers.Server) {
+	t.Helper()
+	text, err := os.ReadFile("../dashboard.json")
+	require.NoError(t, err)
+	queries := regexp.MustCompile(`"(?:expr|query)": ("(?:[^"\\]|\\.)*")`).FindAllSubmatch(text, -1)
+	require.Greater(t, len(queries), 50)
+	filled := strings.NewReplacer("$__rate_interval", "1m", "$job", ".*", "$consumer", ".*")
+	for _, q := range queries {
+		var expr string
+		require.NoError(t, json.Unmarshal(q[1], &expr))
+		if values, found := strings.CutPrefix(expr, "label_values("); found {
+			expr = values[:strings.LastIndex(values, ",")]
+		}
+		var answer struct{ Status, Error string }
+		get(t, prometheus.URL()+"/api/v1/query?query="+url.QueryEscape(filled.Replace(expr)), &answer)
+		assert.Equal(t, "success", answer.Status, "%s: %s", expr, answer.Error)
+	}
 }
 
 // startExample builds and runs the example, and returns where it listens.

@@ -1,6 +1,7 @@
 package batch_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"slices"
@@ -20,7 +21,7 @@ import (
 // TestConformance runs every behaviour on every database.
 func TestConformance(t *testing.T) {
 	t.Parallel()
-	testdb.Conformance(t, slices.Concat(gathering, twins, failures, transactions))
+	testdb.Conformance(t, slices.Concat(gathering, twins, failures, transactions, around, durable))
 }
 
 // sizes records the sizes of the batches that a handler gets.
@@ -91,6 +92,7 @@ var gathering = []testdb.Body{
 		})), msgs)
 		assert.Equal(t, []int{n}, seen.seen())
 		b.once(msgs)
+		b.claimedInOrder()
 		assert.Equal(t, map[string]int{"received": n, "completed": n}, b.events.Counts())
 		result, err := b.store.Result(t.Context(), "billing", msgs[7].UUID)
 		require.NoError(t, err)
@@ -179,4 +181,16 @@ var gathering = []testdb.Body{
 			assert.Contains(t, line, "a setting of the database should be changed")
 		}
 	})},
+}
+
+// claimedInOrder checks that the keys were claimed in sorted order, in whatever order the messages came: of two batches, neither
+// then waits for a key while the other waits for one that it has. PostgreSQL shows in which order rows were inserted.
+func (b *bed) claimedInOrder() {
+	b.Helper()
+	if b.db.Dialect != "postgres" {
+		return
+	}
+	var ids [][]byte
+	require.NoError(b, b.db.SelectContext(b.Context(), &ids, `SELECT message_id FROM millrace_claims ORDER BY ctid`))
+	assert.True(b, slices.IsSortedFunc(ids, bytes.Compare))
 }

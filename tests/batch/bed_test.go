@@ -67,8 +67,12 @@ func (b *bed) batch(n int, h handler, change ...func(*millrace.Batch)) message.H
 	for _, c := range change {
 		c(&batch)
 	}
-	consume := batch.ConsumerHandler(h)
-	return func(msg *message.Message) ([]*message.Message, error) { return nil, consume(msg) }
+	return silent(batch.ConsumerHandler(h))
+}
+
+// silent returns h as a handler that may return messages, and returns none.
+func silent(h message.NoPublishHandlerFunc) message.HandlerFunc {
+	return func(msg *message.Message) ([]*message.Message, error) { return nil, h(msg) }
 }
 
 func on(store *inbox.Store) func(*millrace.Batch) {

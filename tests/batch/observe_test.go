@@ -11,6 +11,7 @@ import (
 
 	"github.com/millrace-go/millrace/inbox"
 	millrace "github.com/millrace-go/millrace/middleware"
+	"github.com/millrace-go/millrace/pubsub"
 	"github.com/millrace-go/millrace/tests/rig"
 	"github.com/millrace-go/millrace/tests/testdb"
 )
@@ -91,19 +92,29 @@ func (n named) String() string { return n.name }
 func TestASubscriberOfOneMessageAtATime(t *testing.T) {
 	t.Parallel()
 	const line = "inbox: the subscriber delivers one message at a time, so each batch has one; said once per consumer"
-	for name, want := range map[string]int{"amqp.Subscriber": 1, "jetstream.Subscriber": 1, "rabbitmq.Subscriber": 0, "kafka.Subscriber": 0} {
-		t.Run(name, func(t *testing.T) {
+	for source, want := range map[[2]string]int{
+		{"amqp.Subscriber"}: 1, {"jetstream.Subscriber"}: 1, {"rabbitmq.Subscriber"}: 0, {"kafka.Subscriber"}: 0,
+		{"amqp.Subscriber", "stored first"}: 0,
+	} {
+		t.Run(strings.Join(source[:], " "), func(t *testing.T) {
 			t.Parallel()
 			b := newBed(t, testdb.On(t, "sqlite"))
 			batch := millrace.Batch{Inbox: millrace.Inbox{Store: b.store}}
 			router, feed := rig.NewRouter(t), rig.NewFeed()
 			router.AddPlugin(batch.Plugin())
-			router.AddConsumerHandler("billing", "orders", named{feed, name}, batch.ConsumerHandler(apply))
+			var sub message.Subscriber = named{feed, source[0]}
+			if source[1] != "" {
+				var err error
+				sub, err = pubsub.Durable{Store: b.store, Consumer: "billing", Mode: pubsub.StoreFirst, Concurrency: 1}.Decorate(sub)
+				require.NoError(t, err)
+			}
+			router.AddConsumerHandler("billing", "orders", sub, batch.ConsumerHandler(apply))
 			rig.Run(t, router)
 			for _, m := range newMessages(3) {
 				feed.Send(t, m)
 				assert.True(t, rig.Answer(t, m))
 			}
+			rig.Eventually(t, "all are handled", func() bool { return b.effects() == 3 })
 			said := 0
 			for _, logged := range b.events.Logs() {
 				if strings.Contains(logged, line) {

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/ThreeDotsLabs/watermill/message/router/middleware"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
@@ -128,6 +129,7 @@ var transactions = []testdb.Body{
 		router := rig.NewRouter(t)
 		feed := rig.NewFeed()
 		router.AddPlugin(batch.Plugin())
+		router.AddMiddleware(middleware.CorrelationID) // which sees none of them
 		router.AddHandler("billing", "orders", feed, "invoices", &rig.Publisher{}, batch.Handler(
 			func(ctx context.Context, msgs []*message.Message) ([]*message.Message, error) {
 				if len(msgs) == 1 {
@@ -142,12 +144,17 @@ var transactions = []testdb.Body{
 				if err := out.Publish("own", made...); err != nil {
 					return nil, err
 				}
-				returned := newMessages(len(msgs))
+				returned, err := middleware.CorrelationID(func(*message.Message) ([]*message.Message, error) {
+					return newMessages(1), nil
+				})(msgs[1])
+				require.NoError(t, err)
+				returned = append(returned, newMessages(len(msgs)-1)...)
 				return append(returned, msgs[0]), errors.Join(apply(ctx, msgs), fail)
 			}))
 		rig.Run(t, router)
 		msgs := newMessages(4)
 		for _, m := range msgs {
+			middleware.SetCorrelationID("its order", m)
 			feed.Send(t, m)
 		}
 		for _, m := range msgs {
@@ -161,6 +168,7 @@ var transactions = []testdb.Body{
 		rig.Eventually(t, "four effects", func() bool { return b.effects() == 4 })
 		b.once(msgs)
 		assert.Equal(t, 9, b.db.Count(t, `SELECT COUNT(*) FROM millrace_outbox`))
+		assert.Equal(t, 2, b.db.Count(t, `SELECT COUNT(*) FROM millrace_outbox WHERE metadata LIKE '%its order%'`), "returned: one of CorrelationID inside, and msgs[0]")
 		caused, err := out.CausedBy(t.Context(), "billing", msgs[2].UUID, time.Now().Add(-time.Hour), time.Now())
 		require.NoError(t, err)
 		require.Len(t, caused, 1)

@@ -69,7 +69,7 @@ var twins = []testdb.Body{
 		b.once(msgs)
 	})},
 	{Name: "crossing batches", Why: "keys are claimed in one order, so that batches do not deadlock", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
-		const n, rounds = 100, 10
+		const n, rounds = 100, 3
 		var all []*message.Message
 		for range rounds {
 			first, second := b.batch(n, apply, on(b.twin())), b.batch(n, apply, on(b.twin()))

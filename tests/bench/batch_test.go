@@ -10,12 +10,14 @@ import (
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/jackc/pgx/v5"
 	"github.com/jmoiron/sqlx"
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-go/millrace/inbox"
 	"github.com/millrace-go/millrace/internal/dialect"
 	millrace "github.com/millrace-go/millrace/middleware"
+	"github.com/millrace-go/millrace/pgxdb"
 	"github.com/millrace-go/millrace/tests/rig"
 	"github.com/millrace-go/millrace/tests/testdb"
 )
@@ -32,6 +34,7 @@ func BenchmarkBatch(b *testing.B) {
 		ways := batches(b, db, db.DB)
 		ways = append(ways,
 			batchWay{"pgxdb", inBatches(b, saving, 64, together).flood},
+			batchWay{"pipeline", inBatches(b, saving, 64, inPipeline).flood},
 			batchWay{"pgbench", func(b *testing.B, d time.Duration) float64 { return pgbench(b, db, "prepared", d) }})
 		rates := race(b, db, at, ways)
 		per := func(way string) float64 { return median(rates[way]) }
@@ -39,6 +42,7 @@ func BenchmarkBatch(b *testing.B) {
 			atLeast(at.goal("P16/"+n), 5).judge(b, rates.over(n, "pgbench"), "%.0f/s, pgbench %.0f/s", per(n), per("pgbench"))
 		}
 		atLeast(at.goal("P16/one-by-one"), 1.8).judge(b, rates.over("one by one", "pgbench"), "%.0f/s", per("one by one"))
+		atLeast(at.goal("P16/one-by-one/pipeline"), 1.8).judge(b, rates.over("pipeline", "pgbench"), "%.0f/s", per("pipeline"))
 		tell(fmt.Sprintf("%s ratio=%.2f no goal (64 in flight through pgxdb, %.0f/s)",
 			at.goal("P16/pgxdb"), median(rates.over("pgxdb", "pgbench")), per("pgxdb")))
 		tell(fmt.Sprintf("%s ratio=%.2f no goal (64 in flight against Inbox with 64, %.0f/s)",
@@ -141,6 +145,19 @@ func together(ctx context.Context, n int) error {
 	}
 	_, err = tx.ExecContext(ctx, query, args...)
 	return err
+}
+
+// inPipeline changes the account of each message by a statement of its own, all in one flight.
+func inPipeline(ctx context.Context, n int) error {
+	tx, err := pgxdb.Tx(ctx)
+	if err != nil {
+		return err
+	}
+	changes := &pgx.Batch{}
+	for range n {
+		changes.Queue(update, rand.IntN(accounts)+1)
+	}
+	return tx.SendBatch(ctx, changes).Close()
 }
 
 // oneByOne changes the account of each message by a statement of its own.

@@ -60,9 +60,10 @@ func BenchmarkRelay(b *testing.B) {
 
 // rabbit is a queue of a RabbitMQ, and a connection of the benchmark's own.
 type rabbit struct {
-	uri   string
-	queue string
-	conn  *amqp091.Connection
+	uri       string
+	queue     string
+	arguments amqp091.Table // of the queue
+	conn      *amqp091.Connection
 }
 
 func newRabbit(b *testing.B, kind string) *rabbit {
@@ -75,8 +76,9 @@ func newRabbit(b *testing.B, kind string) *rabbit {
 	require.NoError(b, err)
 	b.Cleanup(func() { _ = conn.Close() }) // at the end of all
 	r := &rabbit{uri: uri, queue: "bench_" + watermill.NewShortUUID(), conn: conn}
+	r.arguments = rabbitmq.NewQueueConfig(uri, rabbitmq.Queues{Quorum: kind == "quorum"}).Queue.Arguments
 	channel := r.channel(b)
-	_, err = channel.QueueDeclare(r.queue, true, false, false, false, amqp091.Table{"x-queue-type": kind})
+	_, err = channel.QueueDeclare(r.queue, true, false, false, false, r.arguments)
 	require.NoError(b, err)
 	b.Cleanup(func() {
 		_, err := r.channel(b).QueueDelete(r.queue, false, false, false)
@@ -127,6 +129,7 @@ func (r *rabbit) bare(b *testing.B, n int) (perSecond float64) {
 func (r *rabbit) config() amqp.Config {
 	config := amqp.NewDurableQueueConfig(r.uri)
 	config.Marshaler = rabbitmq.Marshaler{}
+	config.Queue.Arguments = r.arguments
 	return config
 }
 

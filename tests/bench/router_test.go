@@ -198,11 +198,16 @@ func byStatements(msg *message.Message, db *sql.DB, claim, update, store string)
 		return err
 	}
 	if store != "" {
-		if _, err := tx.ExecContext(ctx, store, rand.Int64(), "transferred", nil, watermill.NewUUID(), nil, []byte("{}"), body, nil); err != nil {
+		if _, err := tx.ExecContext(ctx, store, storedMessage()...); err != nil {
 			return err
 		}
 	}
 	return tx.Commit()
+}
+
+// storedMessage has the arguments that store a message for a relay.
+func storedMessage() []any {
+	return []any{rand.Int64(), "transferred", nil, watermill.NewUUID(), nil, []byte("{}"), body, nil} //nolint:gosec // no secret
 }
 
 func storedKey(uuid string) ([]byte, error) {

@@ -49,7 +49,7 @@ func (b *browser) accessible(axe, where string) {
 // TestAxeFindsNoViolation: on any page, dark and light, on a desk and a phone.
 func TestAxeFindsNoViolation(t *testing.T) {
 	source := axe(t)
-	s := newService(t)
+	s := newService(t, named)
 	s.fill()
 	all := append([]string{s.groupPage()}, pages...)
 	door, several := s.ui(doorToken), s.several()

@@ -242,7 +242,7 @@ func TestTimesAreInTheReadersZone(t *testing.T) {
 
 // TestAPhoneNeedsNoSidewaysScrolling: no page is wider than the screen.
 func TestAPhoneNeedsNoSidewaysScrolling(t *testing.T) {
-	s := newService(t)
+	s := newService(t, named)
 	s.fail(3)
 	s.Put("a-consumer-with-a-very-long-name-that-does-not-end-soon", stuck.Order(7, ""))
 	b := open(t, phone)

@@ -24,7 +24,7 @@ func TestPictures(t *testing.T) {
 	if *update {
 		into = filepath.Join("..", "..", "docs", "images")
 	}
-	s := newService(t)
+	s := newService(t, named)
 	s.fill()
 	type picture struct {
 		name string

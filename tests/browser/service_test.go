@@ -28,6 +28,11 @@ func newService(t *testing.T, change ...func(*dashboard.Config)) *service {
 	return s
 }
 
+// named says which system it is.
+func named(c *dashboard.Config) {
+	c.Title, c.Color, c.Database = "shop, production", "red", "millrace@db.internal/shop"
+}
+
 // listen serves another dashboard of the service and returns where.
 func (s *service) listen(change ...func(*dashboard.Config)) string {
 	s.Helper()

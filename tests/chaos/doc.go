@@ -10,4 +10,5 @@
 //	producer → outbox → relay → RabbitMQ → Durable, Inbox, VersionGate → apply
 //	                          ← outbox ← receipts
 //	         → relay → watermill-sql → Inbox → book
+//	         → relay → RabbitMQ → Batch → sum
 package chaos

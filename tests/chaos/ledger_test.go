@@ -35,14 +35,16 @@ func newLedger(t testing.TB, db *testdb.DB) *ledger {
 		}
 	}
 	serial := map[string]string{"postgres": "BIGSERIAL", "mysql": "BIGINT AUTO_INCREMENT"}[db.Dialect]
-	for _, table := range []string{"produced", "applied", "booked"} {
+	for _, table := range []string{"produced", "applied", "booked", "summed"} {
 		l.must(`CREATE TABLE ` + table + ` (seq ` + serial + ` PRIMARY KEY, id CHAR(36) NOT NULL, account INT NOT NULL,
 			version BIGINT NOT NULL, amount INT NOT NULL, uuid CHAR(36) NOT NULL, member VARCHAR(40) NOT NULL)`)
 		l.must(`CREATE INDEX ` + table + `_id ON ` + table + ` (id)`)
 	}
 	l.must(`CREATE TABLE heads (account INT PRIMARY KEY, version BIGINT NOT NULL)`)
 	l.must(`CREATE TABLE balances (account INT PRIMARY KEY, applied BIGINT NOT NULL, booked BIGINT NOT NULL)`)
+	l.must(`CREATE TABLE sums (account INT PRIMARY KEY, summed BIGINT NOT NULL)`)
 	for account := range accounts {
+		l.must(fmt.Sprintf(`INSERT INTO sums VALUES (%d, 0)`, account))
 		l.must(fmt.Sprintf(`INSERT INTO heads VALUES (%d, 0)`, account))
 		l.must(fmt.Sprintf(`INSERT INTO balances VALUES (%d, 0, 0)`, account))
 	}
@@ -96,6 +98,7 @@ func (l *ledger) open() map[string]int {
 	open := map[string]int{
 		"transfers to apply":              l.rows("produced") - l.distinct("applied"),
 		"receipts to book":                l.rows("applied") - l.distinct("booked"),
+		"transfers to sum up":             l.rows("produced") - l.distinct("summed"),
 		"messages in the outbox":          l.rows("millrace_outbox"),
 		"open messages in the inbox":      l.rows("millrace_messages"),
 		"outcomes that are not published": l.rows("millrace_outcomes"),
@@ -112,6 +115,12 @@ func (l *ledger) distinct(table string) int {
 var wrongs = []struct{ what, query string }{
 	{"transfers lost", `SELECT COUNT(*) FROM produced p WHERE NOT EXISTS (SELECT 1 FROM applied a WHERE a.id = p.id)`},
 	{"receipts lost", `SELECT COUNT(*) FROM applied a WHERE NOT EXISTS (SELECT 1 FROM booked b WHERE b.id = a.id)`},
+	{"transfers lost in batches", `SELECT COUNT(*) FROM produced p WHERE NOT EXISTS (SELECT 1 FROM summed s WHERE s.id = p.id)`},
+	{"transfers doubled in batches", `SELECT COUNT(*) - COUNT(DISTINCT id) FROM summed`},
+	{"transfers in batches from a transaction that was rolled back", `
+		SELECT COUNT(*) FROM summed s WHERE NOT EXISTS (SELECT 1 FROM produced p WHERE p.id = s.id)`},
+	{"accounts with a wrong sum", `
+		SELECT COUNT(*) FROM sums s WHERE s.summed <> (SELECT COALESCE(SUM(amount), 0) FROM produced p WHERE p.account = s.account)`},
 	{"transfers doubled", `SELECT COUNT(*) - COUNT(DISTINCT id) FROM applied`},
 	{"receipts doubled", `SELECT COUNT(*) - COUNT(DISTINCT id) FROM booked`},
 	{"receipts with two UUIDs", `SELECT COUNT(DISTINCT uuid) - COUNT(DISTINCT id) FROM booked`},

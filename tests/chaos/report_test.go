@@ -49,9 +49,10 @@ func (r *ring) report(m *monkey, lasts time.Duration, seed uint64, wrong, stuck 
 	line("fault", "publishing refused: %d; done, and said to have failed: %d; done twice: %d messages",
 		counts["refusal"], counts["unreported"], counts["copy"])
 	line("members", "%d began, of which %d ended by themselves", began, failed)
-	line("deliveries", "%d, of which %d again", counts["handed"], max(0, counts["handed"]-r.ledger.rows("produced")-r.ledger.rows("applied")))
+	line("deliveries", "%d, of which %d again", counts["handed"], max(0, counts["handed"]-2*r.ledger.rows("produced")-r.ledger.rows("applied")))
 	line("handlers", "ran %d times; %d failures, %d duplicates absorbed, %d versions held and %d released, %d parked",
 		counts["run"], counts["failed"], counts["duplicate"]+counts["stale"], counts["held"], counts["released"], counts["parked"])
+	line("batches", "ran %d times, with %d messages", counts["batches"], counts["batched"])
 	for _, w := range wrongs {
 		line("ledger", "%s: %d", w.what, wrong[w.what])
 	}

@@ -49,7 +49,7 @@ func newRing(t *testing.T, dialect string, mode pubsub.Mode) *ring {
 	own := r.wire()
 	database := testdb.At(t, dialect, strings.Replace(dsn, r.primary().Addr(), own.Addr(), 1))
 	r.ledger = newLedger(t, database)
-	require.NoError(t, rabbitmq.Declare(rabbitmq.NewQueueConfig(r.rabbit.URL(), rabbitmq.Queues{}), transfers))
+	require.NoError(t, rabbitmq.Declare(rabbitmq.NewQueueConfig(r.rabbit.URL(), rabbitmq.Queues{}), transfers, bulk))
 	r.rabbit.Restart()
 	for i := range members {
 		s := &seat{

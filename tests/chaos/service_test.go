@@ -27,6 +27,7 @@ import (
 const (
 	transfers = "transfers" // the topic in RabbitMQ
 	receipts  = "receipts"  // the topic in the database
+	bulk      = "bulk"      // the same transfers in RabbitMQ, for batches
 	accounts  = 20
 )
 
@@ -51,7 +52,7 @@ type service struct {
 	router *message.Router
 	events rig.Events
 
-	handed, runs, copies, refusals, unreported atomic.Int64
+	handed, runs, copies, refusals, unreported, batches, batched atomic.Int64
 }
 
 func newService(m membership) (s *service, err error) {
@@ -86,7 +87,7 @@ func (s *service) send(logger watermill.LoggerAdapter) error {
 	if err != nil {
 		return err
 	}
-	s.relay, err = outbox.NewRelay(s.db, &broker{service: s, of: map[string]message.Publisher{transfers: rabbit, receipts: table}},
+	s.relay, err = outbox.NewRelay(s.db, &broker{service: s, of: map[string]message.Publisher{transfers: rabbit, bulk: rabbit, receipts: table}},
 		outbox.RelayConfig{
 			Logger: logger, Name: s.Name, Lease: timeout,
 			MinBackoff: 100 * time.Millisecond, MaxBackoff: 2 * time.Second, MaxAttempts: 100,
@@ -96,8 +97,11 @@ func (s *service) send(logger watermill.LoggerAdapter) error {
 
 // receive makes the router.
 func (s *service) receive(logger watermill.LoggerAdapter) (err error) {
-	rabbit, err := rabbitmq.NewSubscriber(rabbitmq.NewQueueConfig(s.RabbitMQ, rabbitmq.Queues{}),
-		rabbitmq.SubscriberConfig{Logger: logger, InFlight: 10, CloseTimeout: timeout})
+	rabbit, err := s.subscriber(logger, 10)
+	if err != nil {
+		return err
+	}
+	many, err := s.subscriber(logger, 60)
 	if err != nil {
 		return err
 	}
@@ -125,11 +129,18 @@ func (s *service) receive(logger watermill.LoggerAdapter) (err error) {
 			s.handed.Add(1)
 			return next(msg)
 		}
-	}, once.Middleware)
+	})
 	apply := s.router.AddHandler("apply", transfers, queue, receipts, s.out, s.apply)
-	apply.AddMiddleware(millrace.VersionGate{}.Middleware)
-	s.router.AddConsumerHandler("book", receipts, table, s.book)
+	apply.AddMiddleware(once.Middleware, millrace.VersionGate{}.Middleware)
+	s.router.AddConsumerHandler("book", receipts, table, s.book).AddMiddleware(once.Middleware)
+	batch := millrace.Batch{Inbox: once, Max: 30, Linger: 200 * time.Millisecond}
+	s.router.AddConsumerHandler("sum", bulk, many, batch.ConsumerHandler(s.sum))
 	return nil
+}
+
+func (s *service) subscriber(logger watermill.LoggerAdapter, inFlight int) (*rabbitmq.Subscriber, error) {
+	return rabbitmq.NewSubscriber(rabbitmq.NewQueueConfig(s.RabbitMQ, rabbitmq.Queues{}),
+		rabbitmq.SubscriberConfig{Logger: logger, InFlight: inFlight, CloseTimeout: timeout})
 }
 
 // run serves until ctx ends, or something else does.
@@ -169,6 +180,7 @@ func (s *service) counts() map[string]int {
 	counts := s.events.Counts()
 	for kind, n := range map[string]*atomic.Int64{
 		"handed": &s.handed, "run": &s.runs, "copy": &s.copies, "refusal": &s.refusals, "unreported": &s.unreported,
+		"batches": &s.batches, "batched": &s.batched,
 	} {
 		counts[kind] = int(n.Load())
 	}
@@ -208,7 +220,9 @@ func (s *service) transfer(ctx context.Context) error {
 		msg := t.message(t.ID)
 		outbox.Stamp(msg, fmt.Sprint(t.Account), t.Version)
 		msg.SetContext(ctx)
-		if err := s.out.Publish(transfers, msg); err != nil {
+		again := t.message(watermill.NewUUID())
+		again.SetContext(ctx)
+		if err := errors.Join(s.out.Publish(transfers, msg), s.out.Publish(bulk, again)); err != nil {
 			return err
 		}
 		if rand.IntN(10) == 0 {
@@ -251,6 +265,14 @@ func (s *service) book(msg *message.Message) error {
 	return err
 }
 
+// faulty returns err if handlers are to fail.
+func (s *service) faulty(err error) error {
+	if !s.Faulty {
+		return nil
+	}
+	return err
+}
+
 // handle enters a transfer, and fails now and then.
 func (s *service) handle(msg *message.Message, table string) (t transfer, err error) {
 	s.runs.Add(1)
@@ -266,8 +288,8 @@ func (s *service) handle(msg *message.Message, table string) (t transfer, err er
 		return t, err
 	}
 	_, err = tx.ExecContext(ctx, tx.Rebind(`UPDATE balances SET `+table+` = `+table+` + ? WHERE account = ?`), t.Amount, t.Account)
-	if err == nil && s.Faulty && rand.IntN(30) == 0 {
-		err = errBusiness
+	if err == nil && rand.IntN(30) == 0 {
+		err = s.faulty(errBusiness)
 	}
 	return t, err
 }

@@ -38,7 +38,7 @@ func TestSeveralDatabases(t *testing.T) {
 
 	first := b.get("")
 	b.shows(first, `href="asia/"`, `href="eu/"`, `href="us/"`)
-	assert.Equal(t, 1, strings.Count(first.text, `colspan="5"`), "one of them has no figures")
+	assert.Equal(t, 1, strings.Count(first.text, `colspan="6"`), "one of them has no figures")
 	b.shows(b.get("eu/inbox"), "billing", "<title>Inbox · eu · Millrace", `href="./../">Millrace`)
 	done := b.post("eu/consumers-pause", "id", "0", "consumer", "billing", "epoch", "0", "reason", "to look")
 	assert.Equal(t, http.StatusSeeOther, done.StatusCode)

@@ -40,6 +40,39 @@ var pageBodies = []testdb.Body{
 			b.shows(b.get(page), text, `class="empty`)
 		}
 		b.shows(b.get("check"), "Check")
+		b.shows(b.get(""), `<p class="well">Nothing is wrong.</p>`)
+	}},
+	{Name: "problems", Why: "the first page begins with what is wrong, worst first, and leads to what helps", Run: func(t *testing.T, db *testdb.DB) {
+		b := newBed(t, db)
+		b.Serve(consumer)
+		b.Put(consumer, stuck.Order(1, "no owner"), stuck.Order(2, "no owner"))
+		b.AwaitStuck(2)
+		require.NoError(t, b.Outbox.Publish("invoices", message.NewMessage("i-1", nil)))
+		db.Do(t, `INSERT INTO millrace_outbox_layout (id, generation, shards, target) VALUES (1, 1, 64, 64)`)
+		db.Do(t, `INSERT INTO millrace_outbox_relays (token, name, started_at, until) VALUES (7, 'killed', 1, ?)`, time.Now().Add(-time.Hour).UnixMicro())
+		b.done(b.post("consumers-pause", "id", "0", "consumer", consumer, "epoch", "0", "reason", "the bank is down"))
+		page := b.get("")
+		b.shows(page)
+		section := regexp.MustCompile(`(?s)<section id="problems".*?</section>`).FindString(page.text)
+		assert.Regexp(t, `(?s)bad">no relay runs.*<td class="n">1</td><td class="n nowrap">1 h.*bad">billing: no owner.*<td class="n">2</td>.*warn">billing: paused by ada: the bank is down`, section)
+		links := regexp.MustCompile(`<a href="([^"#]*)`).FindAllStringSubmatch(section, -1)
+		assert.Len(t, links, 3)
+		for _, to := range links {
+			b.shows(b.get(strings.ReplaceAll(to[1], "&amp;", "&")))
+		}
+		b.done(b.post("consumers-resume", "id", "0", "consumer", consumer, "epoch", "0", "reason", "it is back"))
+		assert.NotContains(t, b.get("").text, "paused by", "it does not show what was before the action")
+	}},
+	{Name: "tables that are missing", Why: "what is there is shown, with what is missing above it", Run: func(t *testing.T, db *testdb.DB) {
+		b := newBed(t, db)
+		b.Put(consumer, stuck.Order(1, ""))
+		db.Do(t, `DROP TABLE millrace_outbox_relays`)
+		db.Do(t, `DROP TABLE millrace_steps`)
+		db.Do(t, `INSERT INTO millrace_outbox_layout (id, generation, shards, target) VALUES (1, 1, 64, 64)`)
+		page := b.get("")
+		b.shows(page, "outbox: shards: a table is missing", "look for steps in doubt", `<a href="check">`, "By consumer", "billing")
+		require.NoError(t, db.Close())
+		b.refused(b.get(""), http.StatusServiceUnavailable, "The database is out: nothing can be shown or done here. It last answered this page ")
 	}},
 	{Name: "figures of the overview", Why: "how much there is, and how it went, by consumer", Run: func(t *testing.T, db *testdb.DB) {
 		b := newBed(t, db)
@@ -209,6 +242,25 @@ func TestTheSlashLeadsNowhereElse(t *testing.T) {
 	}
 }
 
+// TestPagesSayWhichSystemItIs: in the head, in the title of the tab, and wherever something is about to be changed.
+func TestPagesSayWhichSystemItIs(t *testing.T) {
+	b := one(t, testdb.On(t, "sqlite"))
+	b.pages = b.Dashboard(func(c *dashboard.Config) {
+		c.Title, c.Color, c.Database = "shop, <live>", "red", "postgres://ada:hidden-password@db.internal/shop?password=hidden-password"
+	})
+	const where = "shop, &lt;live&gt; · ada@db.internal/shop"
+	for _, page := range []string{"", "inbox", "consumers", "nowhere"} {
+		text := b.get(page).text
+		assert.Contains(t, text, " · "+where+" · Millrace</title>")
+		assert.Contains(t, text, `<header class="top env red">`)
+		assert.Contains(t, text, `<span class="system">shop, &lt;live&gt;</span><span class="place">ada@db.internal/shop</span>`)
+		assert.NotContains(t, text, "hidden-password")
+	}
+	page := b.get("message?key=" + b.only().MessageID).text
+	assert.Positive(t, strings.Count(page, "<form method=\"post\""))
+	assert.Equal(t, strings.Count(page, "<form method=\"post\""), strings.Count(page, "In "+where))
+}
+
 // TestAnUnchangedPageIsNotSentAgain: the browser asks every few seconds.
 func TestAnUnchangedPageIsNotSentAgain(t *testing.T) {
 	b := one(t, testdb.On(t, "sqlite"))
@@ -236,7 +288,8 @@ func TestTheBacklogIsSampled(t *testing.T) {
 
 func TestConfigIsValidated(t *testing.T) {
 	s := stuck.New(t, testdb.On(t, "sqlite"))
-	_, err := dashboard.New(s.Store, dashboard.Config{Prefix: "ui", Budget: -1})
+	_, err := dashboard.New(s.Store, dashboard.Config{Prefix: "ui", Budget: -1, Color: "#fff"})
+	require.ErrorContains(t, err, `Color "#fff" is none of red, orange`)
 	require.ErrorContains(t, err, "Prefix")
 	require.ErrorContains(t, err, "Budget")
 	_, err = dashboard.New(nil, dashboard.Config{})

@@ -53,13 +53,13 @@ var services = map[string]service{
 		},
 	},
 	"Batch with a gate":                           batchWithGate(len(shuffled)),
-	"Batch with a gate, which holds and releases": batchWithGate(2), // a3 follows what a batch has taken along
-	"Batch behind Durable": {
+	"Batch with a gate, which holds and releases": batchWithGate(2),
+	"Batch behind Durable, storing first": {
 		inputs: payments, hands: len(payments),
 		want: booked,
 		wire: func(p *inboxtest.Process, store *inbox.Store) error {
 			batch := millrace.Batch{Inbox: millrace.Inbox{Store: store, Timeout: timeout}, Max: len(payments), Linger: 50 * time.Millisecond}
-			return consumeBatches(p, store, batch)
+			return consumeBatches(p, durable(store, pubsub.StoreFirst), batch)
 		},
 	},
 	"VersionGate that holds": {
@@ -124,7 +124,7 @@ func batchWithGate(most int) service {
 			batch := millrace.Batch{
 				Inbox: millrace.Inbox{Store: store, Timeout: timeout}, Gate: &millrace.VersionGate{}, Max: most, Linger: 50 * time.Millisecond,
 			}
-			return consumeBatches(p, store, batch)
+			return consumeBatches(p, durable(store, pubsub.StoreOnFailure), batch)
 		},
 	}
 }
@@ -155,8 +155,8 @@ func consume(p *inboxtest.Process, queue pubsub.Durable) error {
 }
 
 // consumeBatches adds the handler of batches that returns nothing, behind a durable queue.
-func consumeBatches(p *inboxtest.Process, store *inbox.Store, batch millrace.Batch) error {
-	sub, err := durable(store, pubsub.StoreOnFailure).Decorate(p.Subscriber)
+func consumeBatches(p *inboxtest.Process, queue pubsub.Durable, batch millrace.Batch) error {
+	sub, err := queue.Decorate(p.Subscriber)
 	if err == nil {
 		p.Router.AddConsumerHandler("book", "payments", sub, batch.ConsumerHandler(func(ctx context.Context, msgs []*message.Message) error {
 			_, err := bookAll(ctx, msgs)

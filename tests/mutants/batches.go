@@ -13,6 +13,16 @@ var batchMutants = []mutant{
 		old: "\tif !all {\n", new: "\tif !all && over {\n",
 	},
 	{
+		name: "batch: claim in the order of arrival", file: "inbox/batch_claim.go",
+		by:  guard{"./tests/batch", "TestConformance/a_batch/postgres"},
+		old: "\tslices.SortFunc(sorted, func(x, y *member) int { return bytes.Compare(x.delivery.id, y.delivery.id) })\n", new: "\t_ = bytes.Compare\n",
+	},
+	{
+		name: "batch: leave stored messages in the table", file: "inbox/batch_run.go",
+		by:  guard{"./tests/batch", "TestConformance/stored_messages"},
+		old: "\treturn r.closeLeased(ctx, tx)\n", new: "\treturn nil\n",
+	},
+	{
 		name: "batch: keep the turn of a key", file: "inbox/batch.go",
 		by:  guard{"./tests/batch", "TestConformance/a_message_whose_context_ends_while_it_waits"},
 		old: "\tm.turn.Fail()\n\tm.delivery", new: "\tm.delivery",
@@ -41,6 +51,11 @@ var batchMutants = []mutant{
 		name: "batch: do not look whether versions follow one another", file: "inbox/batch_gate.go",
 		by:  guard{"./tests/batch", "TestGate/versions_that_another_process_applied"},
 		old: "case m.version.Number == next && next >= one.row.First:", new: "case m != nil:",
+	},
+	{
+		name: "batch: release nothing", file: "inbox/batch_gate.go",
+		by:  guard{"./tests/batch", "TestGate/random_order_in_the_queues_of_two_processes"},
+		old: "if one.row.HeldTo > one.row.Version {", new: "if false {",
 	},
 	{
 		name: "batch: hold messages that nothing releases", file: "inbox/batch_gate.go",

@@ -4,52 +4,52 @@ package main
 var guards = []mutant{
 	{
 		name: "owned: let others commit", file: "internal/owned/guard.go",
-		by:  guard{"./internal/owned", "TestEnded$/sqlite"},
+		by:  guard{"./internal/database", "TestEnded$/sqlite"},
 		old: "\tg.refused.Store(true)\n\treturn true\n", new: "\tg.refused.Store(true)\n\treturn false\n",
 	},
 	{
 		name: "owned: take no notice of a rollback", file: "internal/owned/guard.go",
-		by:  guard{"./internal/owned", "TestEnded$/sqlite"},
+		by:  guard{"./internal/database", "TestEnded$/sqlite"},
 		old: "state == nobody || state == owner {", new: "state == nobody && g == nil {",
 	},
 	{
 		name: "owned: refuse the next user of a connection", file: "internal/owned/guard.go",
-		by:  guard{"./internal/owned", "TestWhatIsWrittenAfterALoss"},
+		by:  guard{"./internal/database", "TestWhatIsWrittenAfterALoss"},
 		old: "{ g.state.Store(anyone) }", new: "{ g.state.Store(closing) }",
 	},
 	{
 		name: "owned: leave another hook in the place of ours", file: "internal/owned/guard.go",
-		by:  guard{"./internal/owned", "TestAHookInThePlaceOfOurs"},
+		by:  guard{"./internal/database", "TestAHookInThePlaceOfOurs"},
 		old: "h.guard.missed.Swap(false) && !remembersAll(v)", new: "h.guard.missed.Swap(false) && remembersAll(v)",
 	},
 	{
 		name: "owned: look through one wrapper only", file: "internal/owned/guard.go",
-		by:  guard{"./internal/owned", "TestEnded$/sqlite"},
+		by:  guard{"./internal/database", "TestEnded$/sqlite"},
 		old: "\t\tc = inner\n\t}\n\treturn nil, ErrNoHook", new: "\t\tbreak\n\t}\n\treturn nil, ErrNoHook",
 	},
 	{
 		name: "owned: use a connection whose COMMIT failed", file: "internal/owned/tx.go",
-		by:  guard{"./internal/owned", "TestAConnectionInDoubtIsNotUsedAgain$/mysql"},
+		by:  guard{"./internal/database", "TestAConnectionInDoubtIsNotUsedAgain$/mysql"},
 		old: "{ return driver.ErrBadConn }) // makes", new: "{ return nil }) // makes",
 	},
 	{
 		name: "owned: leave a transaction open whose COMMIT failed", file: "internal/owned/tx.go",
-		by:  guard{"./internal/owned", "TestAConnectionInDoubtIsNotUsedAgain$/sqlite"},
+		by:  guard{"./internal/database", "TestAConnectionInDoubtIsNotUsedAgain$/sqlite"},
 		old: "t.conn.ExecContext(ctx, \"ROLLBACK\")", new: "t.conn.ExecContext(ctx, \"SELECT 1\")",
 	},
 	{
 		name: "owned: leave it to the user to end it", file: "internal/owned/tx.go",
-		by:  guard{"./internal/owned", "TestTheContextEndsTheTransaction$/sqlite"},
+		by:  guard{"./internal/database", "TestTheContextEndsTheTransaction$/sqlite"},
 		old: "stop = context.AfterFunc(ctx, func() { _ = t.Rollback() })", new: "stop = context.AfterFunc(ctx, func() {})",
 	},
 	{
 		name: "owned: begin once", file: "internal/owned/tx.go",
-		by:  guard{"./internal/owned", "TestBeginTakesAnotherConnection$/postgres"},
+		by:  guard{"./internal/database", "TestBeginTakesAnotherConnection$/postgres"},
 		old: "!errors.Is(err, driver.ErrBadConn) || left == 0", new: "!errors.Is(err, driver.ErrBadConn) || left <= 0",
 	},
 	{
 		name: "owned: begin for ever", file: "internal/owned/tx.go",
-		by:  guard{"./internal/owned", "TestBeginTakesAnotherConnection$/postgres"},
+		by:  guard{"./internal/database", "TestBeginTakesAnotherConnection$/postgres"},
 		old: "|| left == 0 ||", new: "|| left == -9 ||",
 	},
 	{

@@ -46,6 +46,9 @@ var acts = []struct {
 	{"steps-decide", []string{"steps", "decide", doubtfulStep, "--not-done", "--reason", "the bank has not seen it", "--by", "ada", "--yes"}},
 	{"steps-decide-again", []string{"steps", "decide", doubtfulStep, "--done", "--reason", "x", "--by", "ada", "--yes"}},
 	{"outbox-list-empty", []string{"outbox", "list"}},
+	{"audit", []string{"audit", "--by", "ada", "--since", "1h", "--limit", "3"}},
+	{"audit-filter-json", []string{"audit", "--consumer", "billing", "--action", "pause", "--until", "2100-01-01", "--json"}},
+	{"audit-nobody", []string{"audit", "--by", "bob"}},
 }
 
 func TestWhatItMends(t *testing.T) {
@@ -83,9 +86,14 @@ func TestAnOutageOfTheBrokerIsShown(t *testing.T) {
 	t.Parallel()
 	testdb.Each(t, testdb.With(newShop, func(t *testing.T, s *shop) {
 		s.exec(`UPDATE millrace_outbox_relays SET broker_error = ?, broker_out_since = ?`, "dial tcp 127.0.0.1:5672: connect: connection refused", ago(2*day))
-		for _, args := range [][]string{{"status"}, {"outbox", "shards"}} {
+		const refused = "dial tcp 127.0.0.1:5672: connect: connection refused\n"
+		for says, args := range map[string][]string{
+			"PROBLEM                                                           COUNT    SINCE\n" +
+				"the broker is out for relay shop-1: dial tcp 127.0.0.1:5672:          4       2d\n  connect: connection refused\n  millrace outbox shards\n": {"status"},
+			"\nBroker: out for shop-1 for 2d: nothing gets through: " + refused: {"outbox", "shards"},
+		} {
 			r := s.run(args...)
-			assert.Contains(t, r.out, "\nBroker: out for shop-1 for 2d: nothing gets through: dial tcp 127.0.0.1:5672: connect: connection refused\n", r.err)
+			assert.Contains(t, r.out, says, r.err)
 			assert.Contains(t, s.run(append(args, "--json")...).out, `"broker_error": "dial tcp`)
 		}
 	}))
@@ -99,6 +107,7 @@ func TestADatabaseOfTheReleaseBefore(t *testing.T) {
 		r := s.run("status")
 		assert.Equal(t, 1, r.code)
 		assert.Contains(t, r.err, "Create the tables with: millrace migrate")
+		assert.Regexp(t, `(?s)^PROBLEM.*outbox: .*\n  millrace check\nbilling: an earlier version is missing.*\nCONSUMER`, r.out, "the rest is shown")
 		assert.Zero(t, s.run("list").code)
 	}))
 }

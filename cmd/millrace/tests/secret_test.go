@@ -101,7 +101,11 @@ func TestThePasswordIsNeverShown(t *testing.T) {
 		r := call(t, u.String(), args...)
 		assert.Zero(t, r.code, r.err)
 		hidden(t, r)
+		assert.NotContains(t, r.out, "cret-Marker", "nor without its digit, in the shape of an error")
 	}
+	r := call(t, u.String(), "discard", "7")
+	assert.Contains(t, r.err, "Nothing was changed in "+u.User.Username()+"@"+u.Host+u.Path+". To go on, add --reason")
+	hidden(t, r)
 }
 
 // TestThePasswordIsNotShownInJSON: there some characters are written in another way.

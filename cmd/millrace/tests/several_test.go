@@ -6,6 +6,7 @@ import (
 	"io"
 	"net/http"
 	"os"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -33,7 +34,8 @@ func TestSeveralDatabasesAreRead(t *testing.T) {
 	for _, args := range [][]string{{"status"}, {"list"}, {"list", "--groups"}, {"outbox", "list"}, {"steps", "list"}, {"outbox", "shards"}, {"replay", "list"}} {
 		r := call(t, dsn, args...)
 		assert.Equal(t, 4, r.code, "%v: %s", args, r.err)
-		parts := strings.Split(r.out, "== ")
+		assert.Equal(t, args[0] == "status", strings.Contains(r.out, "\n  millrace --on eu list"), "the next command is for the same database")
+		parts := strings.Split(regexp.MustCompile(`millrace --on \w+ `).ReplaceAllString(r.out, "millrace "), "== ")
 		require.Len(t, parts, 4, r.out)
 		assert.Equal(t, "eu\n"+call(t, eu.db.DSN, args...).out, strings.TrimSuffix(parts[1], "\n"), args)
 		assert.Contains(t, parts[2], "down\nthe database cannot be reached")

@@ -98,6 +98,7 @@ func (s *shop) stock() {
 	become(7, admin.FailedTerminal, 1, "payload: unexpected end of JSON input", 5000, "")
 	become(8, admin.Held, 0, "", 0, "waits for version 4")
 	become(9, admin.Settling, 1, "", 0, "")
+	s.exec(`UPDATE millrace_messages SET aggregate = ?, version = 5 WHERE id = 8`, keycode.Encode("account 17"))
 	s.exec(`UPDATE millrace_messages SET due_at = ? WHERE id = 3`, time.Now().Add(time.Hour).UnixMicro())
 	s.exec(`INSERT INTO millrace_claims (consumer, message_id, payload_hash, token, result, processed_at)
 		SELECT consumer, message_id, payload_hash, 1, 0, received_at FROM millrace_messages WHERE status > 1`)

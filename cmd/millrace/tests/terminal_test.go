@@ -94,7 +94,8 @@ func TestWatchRepaintsUntilCtrlC(t *testing.T) {
 	t.Parallel()
 	s := newShop(t, testdb.On(t, "sqlite"))
 	term := s.onTerminal("status", "--watch=100ms")
-	term.await("\x1b[HCONSUMER")
+	term.await("\x1b[HPROBLEM")
+	term.await("\x1b[2m0\x1b[0m") // a zero is dim
 	s.serve()
 	term.await("served")
 	_, err := term.keyboard.Write([]byte{3}) // Ctrl-C
@@ -161,7 +162,7 @@ func TestCompletion(t *testing.T) {
 func TestHelpAndVersion(t *testing.T) {
 	t.Parallel()
 	for _, name := range []string{
-		"", "status", "list", "explain", "check", "retry", "discard", "pause", "resume", "outbox", "outbox list", "outbox retry",
+		"", "status", "list", "waiting", "audit", "version", "explain", "check", "retry", "discard", "pause", "resume", "outbox", "outbox list", "outbox retry",
 		"outbox discard", "outbox shards", "purge", "migrate", "schema",
 	} {
 		r := call(t, "", append(strings.Fields(name), "--help")...)
@@ -171,6 +172,8 @@ func TestHelpAndVersion(t *testing.T) {
 	r := call(t, "", "--version")
 	assert.Zero(t, r.code)
 	assert.Regexp(t, `^millrace \S+, .*go1\.`, r.out)
+	assert.Equal(t, r.out, call(t, "", "version").out)
+	assert.Contains(t, call(t, "", "version", "--json").out, `"version": "`)
 	assert.Equal(t, 0, call(t, "").code)
 }
 

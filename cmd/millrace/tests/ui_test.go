@@ -17,7 +17,7 @@ import (
 func TestUI(t *testing.T) {
 	t.Parallel()
 	testdb.Each(t, testdb.With(newShop, func(t *testing.T, s *shop) {
-		cmd := command(t.Context(), s.db.DSN, "ui", "--listen", "127.0.0.1:0", "--by", "ann")
+		cmd := command(t.Context(), s.db.DSN, "ui", "--listen", "127.0.0.1:0", "--by", "ann", "--title", "shop, test", "--color", "green")
 		told, err := cmd.StderrPipe()
 		require.NoError(t, err)
 		require.NoError(t, cmd.Start())
@@ -32,6 +32,7 @@ func TestUI(t *testing.T) {
 		require.NoError(t, response.Body.Close())
 		assert.Equal(t, http.StatusOK, response.StatusCode)
 		assert.Contains(t, string(page), "billing")
+		assert.Regexp(t, `<title>Overview · shop, test · [^<]+ · Millrace`, string(page))
 		require.NoError(t, cmd.Process.Signal(os.Interrupt))
 		assert.False(t, lines.Scan(), lines.Text())
 		assert.NoError(t, cmd.Wait())
@@ -44,5 +45,6 @@ func TestUIForOthersWantsAToken(t *testing.T) {
 		r := newShop(t, db).run("ui", "--listen", ":0")
 		assert.Equal(t, 2, r.code)
 		assert.Contains(t, r.err, "give a token, or listen at 127.0.0.1")
+		assert.Equal(t, 2, call(t, db.DSN, "ui", "--color", "pink").code)
 	})
 }

@@ -1,4 +1,4 @@
-package owned_test
+package database_test
 
 import (
 	"context"

@@ -1,4 +1,4 @@
-package owned_test
+package database_test
 
 import (
 	"context"
@@ -30,13 +30,13 @@ func newTable(t *testing.T, db *sqlx.DB) {
 	require.NoError(t, err)
 }
 
-func rows(t *testing.T, db *sqlx.DB) (n int) {
+func written(t *testing.T, db *sqlx.DB) (n int) {
 	t.Helper()
 	require.NoError(t, db.GetContext(context.WithoutCancel(t.Context()), &n, `SELECT COUNT(*) FROM work`))
 	return n
 }
 
-func insert(ctx context.Context, tx *owned.Tx) error {
+func work(ctx context.Context, tx *owned.Tx) error {
 	_, err := tx.ExecContext(ctx, `INSERT INTO work VALUES (1)`)
 	return err
 }
@@ -68,7 +68,7 @@ func TestCommitAndRollback(t *testing.T) {
 		for _, commits := range []bool{true, false} {
 			tx, err := begin(t.Context(), db.DB)
 			require.NoError(t, err)
-			require.NoError(t, insert(t.Context(), tx))
+			require.NoError(t, work(t.Context(), tx))
 			assert.False(t, tx.Ended() || tx.Lost() || tx.Refused())
 			if commits {
 				require.NoError(t, tx.Commit())
@@ -79,7 +79,7 @@ func TestCommitAndRollback(t *testing.T) {
 			require.ErrorIs(t, tx.Commit(), sql.ErrTxDone)
 			idle(t, db.DB)
 		}
-		assert.Equal(t, 1, rows(t, db.DB))
+		assert.Equal(t, 1, written(t, db.DB))
 		assert.Equal(t, 1, db.Stats().OpenConnections, "the connection goes back to the pool")
 	})
 }
@@ -108,7 +108,7 @@ func TestRollbackDoesNotWaitForTheServer(t *testing.T) {
 			ctx, cancel := context.WithCancel(t.Context())
 			tx, err := begin(ctx, pool.DB)
 			require.NoError(t, err)
-			require.NoError(t, insert(ctx, tx))
+			require.NoError(t, work(ctx, tx))
 			cancel() // outside of a statement
 			<-asked
 			within(t, name, func() {
@@ -123,7 +123,7 @@ func TestRollbackDoesNotWaitForTheServer(t *testing.T) {
 			close(answer)
 			idle(t, pool.DB)
 			assert.Equal(t, 0, pool.Stats().OpenConnections, "it is not used again")
-			assert.Equal(t, 0, rows(t, db.DB))
+			assert.Equal(t, 0, written(t, db.DB))
 		}
 	})
 }
@@ -137,12 +137,12 @@ func TestTheContextEndsTheTransaction(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		tx, err := begin(ctx, db.DB)
 		require.NoError(t, err)
-		require.NoError(t, insert(ctx, tx))
+		require.NoError(t, work(ctx, tx))
 		cancel()
 		idle(t, db.DB) // though nobody has rolled back
 		require.ErrorIs(t, tx.Commit(), sql.ErrTxDone)
 		require.NoError(t, tx.Rollback())
-		assert.Equal(t, 0, rows(t, db.DB))
+		assert.Equal(t, 0, written(t, db.DB))
 	})
 }
 
@@ -155,13 +155,13 @@ func TestACommitAfterTheContextEnded(t *testing.T) {
 			ctx, cancel := context.WithCancel(t.Context())
 			tx, err := begin(ctx, db.DB)
 			require.NoError(t, err)
-			require.NoError(t, insert(ctx, tx))
+			require.NoError(t, work(ctx, tx))
 			cancel()
 			require.Error(t, tx.Commit())
 			require.NoError(t, tx.Rollback())
 		}
 		idle(t, db.DB)
-		assert.Equal(t, 0, rows(t, db.DB))
+		assert.Equal(t, 0, written(t, db.DB))
 	})
 }
 
@@ -195,13 +195,13 @@ func TestBeginWhileTheContextEnds(t *testing.T) {
 			within(t, name, func() {
 				tx, err := begin(t.Context(), pool.DB)
 				if assert.NoError(t, err, name) {
-					assert.NoError(t, insert(t.Context(), tx), name)
+					assert.NoError(t, work(t.Context(), tx), name)
 					assert.NoError(t, tx.Rollback(), name)
 				}
 			})
 		}
 		idle(t, pool.DB)
-		assert.Equal(t, 0, rows(t, db.DB))
+		assert.Equal(t, 0, written(t, db.DB))
 	})
 }
 
@@ -270,17 +270,17 @@ func TestAConnectionInDoubtIsNotUsedAgain(t *testing.T) {
 		pool.Set(faults.Plan{Stays: func(context.Context) error { return errFails }})
 		tx, err := begin(t.Context(), pool.DB)
 		require.NoError(t, err)
-		require.NoError(t, insert(t.Context(), tx))
+		require.NoError(t, work(t.Context(), tx))
 		require.ErrorIs(t, tx.Commit(), errFails)
 		require.NoError(t, tx.Rollback(), "it is over")
 		pool.Set(faults.Plan{})
 		for range 2 {
 			tx, err = begin(t.Context(), pool.DB)
 			require.NoError(t, err)
-			require.NoError(t, insert(t.Context(), tx))
+			require.NoError(t, work(t.Context(), tx))
 			require.NoError(t, tx.Commit())
 		}
-		assert.Equal(t, 2, rows(t, db.DB))
+		assert.Equal(t, 2, written(t, db.DB))
 	})
 }
 
@@ -322,7 +322,7 @@ func TestEnded(t *testing.T) {
 			for _, statement := range []string{"COMMIT", "ROLLBACK"} {
 				tx, err := begin(t.Context(), pool)
 				require.NoError(t, err, name)
-				require.NoError(t, insert(t.Context(), tx))
+				require.NoError(t, work(t.Context(), tx))
 				require.False(t, tx.Ended(), name)
 				_, err = tx.ExecContext(t.Context(), statement)
 				switch db.Dialect {

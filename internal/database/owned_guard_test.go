@@ -1,4 +1,4 @@
-package owned_test
+package database_test
 
 import (
 	"database/sql/driver"
@@ -21,13 +21,13 @@ func TestWhatIsWrittenAfterALoss(t *testing.T) {
 		pool := wrapped(t, db, wrap)
 		tx, err := begin(t.Context(), pool)
 		require.NoError(t, err, name)
-		require.NoError(t, insert(t.Context(), tx))
+		require.NoError(t, work(t.Context(), tx))
 		_, err = tx.ExecContext(t.Context(), `ROLLBACK`)
 		require.NoError(t, err, name)
-		require.Error(t, insert(t.Context(), tx), name)
+		require.Error(t, work(t.Context(), tx), name)
 		assert.True(t, tx.Refused(), name)
 		require.ErrorIs(t, tx.Commit(), owned.ErrLost, name)
-		assert.Equal(t, 0, rows(t, db.DB), name)
+		assert.Equal(t, 0, written(t, db.DB), name)
 		_, err = pool.ExecContext(t.Context(), `DELETE FROM work`)
 		require.NoError(t, err, "%s: the next user of the connection is free", name)
 		require.NoError(t, pool.Close())
@@ -43,7 +43,7 @@ func TestAHookInThePlaceOfOurs(t *testing.T) {
 	guarded := func() (refused bool) {
 		tx, err := begin(t.Context(), db.DB)
 		require.NoError(t, err)
-		require.NoError(t, insert(t.Context(), tx))
+		require.NoError(t, work(t.Context(), tx))
 		_, err = tx.ExecContext(t.Context(), `COMMIT`)
 		_ = tx.Rollback()
 		return err != nil
@@ -58,11 +58,11 @@ func TestAHookInThePlaceOfOurs(t *testing.T) {
 	require.NoError(t, conn.Close())
 	tx, err := begin(t.Context(), db.DB)
 	require.NoError(t, err)
-	require.NoError(t, insert(t.Context(), tx))
+	require.NoError(t, work(t.Context(), tx))
 	require.NoError(t, tx.Commit())
-	assert.Equal(t, 1, rows(t, db.DB))
+	assert.Equal(t, 1, written(t, db.DB))
 	assert.True(t, guarded())
-	assert.Equal(t, 1, rows(t, db.DB))
+	assert.Equal(t, 1, written(t, db.DB))
 }
 
 // TestAConnectionThatHidesItself cannot be guarded, nor asked.

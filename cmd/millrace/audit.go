@@ -1,0 +1,159 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/millrace-go/millrace/inbox/admin"
+)
+
+// auditing holds the flags of audit.
+type auditing struct {
+	by, action, consumer string
+	epoch                int
+	since, until         string
+	limit                int
+	before               int64
+}
+
+func (a *app) auditCommand() *cobra.Command {
+	var how auditing
+	cmd := &cobra.Command{
+		Use:   "audit",
+		Short: "What operators did, when and why",
+		Long: `Lists the decisions of operators, the newest first: of an operator, about a consumer, of a time. Those
+about the outbox have no consumer. Operators and times have no index: after 100,000 entries that
+do not match, audit stops and says how to continue; in JSON, "next" is then not null.`,
+		Example: "  millrace audit\n  millrace audit --by ada@laptop --since 12h\n  millrace audit --consumer billing --action pause --json",
+		Args:    cobra.NoArgs,
+	}
+	flags := cmd.Flags()
+	flags.StringVar(&how.by, "by", "", "of this `operator`")
+	flags.StringVar(&how.action, "action", "", "this `action`, such as retry, discard or pause")
+	flags.StringVar(&how.consumer, "consumer", "", "about this `consumer`")
+	flags.IntVar(&how.epoch, "epoch", 0, "about this `epoch`; all unless given")
+	flags.StringVar(&how.since, "since", "", "since a `time`, or so long ago, such as 12h")
+	flags.StringVar(&how.until, "until", "", "before a `time`, or so long ago")
+	flags.IntVar(&how.limit, "limit", 50, fmt.Sprintf("at most so many `entries`, up to %d", admin.MaxPage))
+	flags.Int64Var(&how.before, "before", 0, "those before the one with this `id`")
+	a.completeConsumer(cmd)
+	cmd.RunE = a.doEach(func(ctx context.Context, _ []string) error {
+		f := admin.Filter{Consumer: how.consumer}
+		if cmd.Flags().Changed("epoch") {
+			f.Epoch = &how.epoch
+		}
+		return a.audit(ctx, how, f)
+	})
+	return cmd
+}
+
+func (a *app) audit(ctx context.Context, how auditing, of admin.Filter) error {
+	since, err := instant("since", how.since)
+	if err != nil {
+		return err
+	}
+	until, err := instant("until", how.until)
+	if err != nil {
+		return err
+	}
+	if how.limit < 1 || how.limit > admin.MaxPage {
+		return usagef("--limit %d is not between 1 and %d", how.limit, admin.MaxPage)
+	}
+	if of.Epoch != nil && of.Consumer == "" {
+		return usagef("--epoch goes with --consumer")
+	}
+	store, err := a.store(ctx)
+	if err != nil {
+		return err
+	}
+	if err := a.mustKnow(ctx, store, of); err != nil {
+		return err
+	}
+	matches := func(e admin.AuditEntry) bool {
+		return (how.by == "" || e.Operator.Name == how.by) && (how.action == "" || e.Action == how.action) &&
+			!e.At.Before(since) && (until.IsZero() || e.At.Before(until))
+	}
+	page, err := auditPage(ctx, admin.New(store), admin.ConsumerFilter{Consumer: of.Consumer, Epoch: of.Epoch}, how, since, matches)
+	if err != nil {
+		return err
+	}
+	return a.print(page, func() string { return page.text(how.limit) })
+}
+
+// auditPage reads back in time until it has enough entries, or has read as many as it may, or comes to since.
+func auditPage(
+	ctx context.Context, ops *admin.Admin, f admin.ConsumerFilter, how auditing, since time.Time, matches func(admin.AuditEntry) bool,
+) (page audited, err error) {
+	const late = time.Minute // entries of one moment may not be in the order of their times
+	page.Entries = []auditEntry{}
+	before := how.before
+	for looked := 0; looked < lookAt; looked += admin.MaxPage {
+		entries, err := ops.Audit(ctx, f, before, admin.MaxPage)
+		if err != nil {
+			return page, err
+		}
+		for _, e := range entries {
+			if before = e.ID; !matches(e) {
+				continue
+			}
+			page.Entries = append(page.Entries, auditEntryOf(e))
+			if len(page.Entries) == how.limit {
+				page.Next = &before
+				return page, nil
+			}
+		}
+		if len(entries) < admin.MaxPage || entries[len(entries)-1].At.Before(since.Add(-late)) {
+			return page, nil
+		}
+	}
+	page.Next = &before
+	return page, nil
+}
+
+// audited is a page of the audit log in JSON.
+type audited struct {
+	Entries []auditEntry `json:"entries"`
+	Next    *int64       `json:"next"` // where to go on with --before; null: there are no more
+}
+
+type auditEntry struct {
+	ID       int64   `json:"id"`
+	At       *string `json:"at"`
+	By       string  `json:"by"`
+	Reason   string  `json:"reason"`
+	Action   string  `json:"action"`
+	Consumer string  `json:"consumer,omitempty"`
+	Epoch    int     `json:"epoch"`
+	Key      string  `json:"key,omitempty"`
+	Detail   string  `json:"detail"`
+}
+
+func auditEntryOf(e admin.AuditEntry) auditEntry {
+	return auditEntry{e.ID, since(e.At), e.Operator.Name, e.Operator.Reason, e.Action, e.Consumer, e.Epoch, jsonKey(e.MessageID), e.Detail}
+}
+
+func (p audited) text(limit int) string {
+	const widest = 60
+	text := "Nobody did anything that matches.\n"
+	if len(p.Entries) > 0 {
+		t := newTable("ID", "AT", "BY", "ACTION", "CONSUMER", "EPOCH", "KEY", "REASON", "DETAIL")
+		for _, e := range p.Entries {
+			key := "-"
+			if e.Key != "" {
+				key = keyText(keyOf(e.Key))
+			}
+			t.add(e.ID, *e.At, e.By, e.Action, orDash(e.Consumer), e.Epoch, key, orDash(short(e.Reason, widest)), orDash(short(e.Detail, widest)))
+		}
+		text = t.String()
+	}
+	switch {
+	case p.Next == nil:
+		return text
+	case len(p.Entries) == limit:
+		return text + fmt.Sprintf("There may be more: add --before %d.\n", *p.Next)
+	}
+	return text + fmt.Sprintf("%d entries were read; to go on from there, add --before %d.\n", lookAt, *p.Next)
+}

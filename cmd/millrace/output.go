@@ -1,0 +1,74 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"slices"
+
+	"go.yaml.in/yaml/v3"
+)
+
+// outputs are the forms of results.
+var outputs = []string{"text", "wide", "json", "yaml"}
+
+func (a *app) understandOutput() error {
+	switch {
+	case !slices.Contains(outputs, a.flags.output):
+		return usagef("--output %s: there are text, wide, json and yaml", a.flags.output)
+	case a.flags.json && a.flags.output != "text" && a.flags.output != "json":
+		return usagef("--json and --output %s exclude each other", a.flags.output)
+	case a.flags.json:
+		a.flags.output = "json"
+	}
+	return nil
+}
+
+// forPeople reports whether results are text, and not for programs.
+func (a *app) forPeople() bool { return a.flags.output != "json" && a.flags.output != "yaml" }
+
+// print writes v as JSON or YAML if the user asked for that, else the text.
+func (a *app) print(v any, text func() string) error {
+	if a.forPeople() {
+		a.printf("%s", text())
+		return nil
+	}
+	if a.several {
+		v = map[string]any{"database": a.at.name, "result": v}
+	}
+	return a.document(v)
+}
+
+// document writes v as JSON or YAML.
+func (a *app) document(v any) error {
+	body, err := json.MarshalIndent(v, "", "  ")
+	if err == nil && a.flags.output == "yaml" {
+		body, err = yamlOf(body)
+	}
+	if err != nil {
+		return err
+	}
+	a.printf("%s\n", bytes.TrimSuffix(body, []byte("\n")))
+	return nil
+}
+
+// yamlOf returns JSON as a document of YAML, with the fields in the same order. It is YAML already, in another style.
+func yamlOf(body []byte) ([]byte, error) {
+	var doc yaml.Node
+	if err := yaml.Unmarshal(body, &doc); err != nil {
+		return nil, err
+	}
+	plain(&doc)
+	out := bytes.NewBufferString("---\n")
+	to := yaml.NewEncoder(out)
+	to.SetIndent(2)
+	err := to.Encode(&doc)
+	return out.Bytes(), err
+}
+
+// plain removes the style of JSON; what YAML would read as something else stays in quotation marks.
+func plain(n *yaml.Node) {
+	n.Style = 0
+	for _, child := range n.Content {
+		plain(child)
+	}
+}
